@@ -1,0 +1,76 @@
+package model
+
+import "net/netip"
+
+// Severity ranks a finding.
+type Severity string
+
+// The severities, worst first.
+const (
+	Critical Severity = "critical"
+	Warning  Severity = "warning"
+	Info     Severity = "info"
+)
+
+// Rank orders severities: 2 critical, 1 warning, 0 info, -1 anything else.
+func (s Severity) Rank() int {
+	switch s {
+	case Critical:
+		return 2
+	case Warning:
+		return 1
+	case Info:
+		return 0
+	}
+	return -1
+}
+
+// Confidence is how sure a finding is.
+type Confidence string
+
+// The confidences: state and counters agree; inferred, with alternatives
+// named; state alone, or too little traffic.
+const (
+	Proven   Confidence = "proven"
+	Likely   Confidence = "likely"
+	Possible Confidence = "possible"
+)
+
+// Place is a hop on a packet's way.
+type Place struct {
+	Link      string
+	Role      Role
+	Direction Direction
+}
+
+// Evidence is one observation and where it was made.
+type Evidence struct {
+	Source string
+	Text   string
+}
+
+// Finding is one cause of lost traffic.
+type Finding struct {
+	// Code is stable, CamelCase, like a Kubernetes condition's reason.
+	Code       string
+	Severity   Severity
+	Confidence Confidence
+	// Pods are the addresses of the pods concerned, sorted.
+	Pods []netip.Addr
+	// Peers are the other ends: prefixes, a single address as its host
+	// prefix.
+	Peers []netip.Prefix
+	// LastHopAlive is the last place where the traffic was seen right.
+	LastHopAlive Place
+	Title        string
+	Why          string
+	Evidence     []Evidence
+	// Unseen is what would have settled the matter and was not there to see.
+	Unseen       []string
+	Alternatives []string
+	// Fix are commands, or one sentence where no command is known.
+	Fix    []string
+	Verify string
+	// Packets is how many were lost in the window, 0 when not counted.
+	Packets uint64
+}

@@ -1,0 +1,65 @@
+package model
+
+import (
+	"fmt"
+	"net"
+)
+
+// MAC is an Ethernet address. The zero value means unknown.
+type MAC [6]byte
+
+// Broadcast is the Ethernet broadcast address.
+var Broadcast = MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+
+// MACFrom takes the address from b. Anything but 6 bytes (no link-layer
+// address, an InfiniBand one) gives the zero MAC.
+func MACFrom(b []byte) MAC {
+	var m MAC
+	if len(b) == len(m) {
+		copy(m[:], b)
+	}
+	return m
+}
+
+// ParseMAC reads an Ethernet address in any form that net.ParseMAC takes.
+func ParseMAC(s string) (MAC, error) {
+	hw, err := net.ParseMAC(s)
+	if err != nil {
+		return MAC{}, err
+	}
+	if len(hw) != len(MAC{}) {
+		return MAC{}, fmt.Errorf("parse MAC %q: want 6 bytes, got %d", s, len(hw))
+	}
+	return MACFrom(hw), nil
+}
+
+// IsZero reports whether the address is unknown.
+func (m MAC) IsZero() bool { return m == MAC{} }
+
+// IsMulticast reports whether the group bit is set: multicast or broadcast.
+func (m MAC) IsMulticast() bool { return m[0]&1 != 0 }
+
+// String is lower case with colons; empty when unknown.
+func (m MAC) String() string {
+	if m.IsZero() {
+		return ""
+	}
+	return net.HardwareAddr(m[:]).String()
+}
+
+// MarshalText is String.
+func (m MAC) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UnmarshalText is ParseMAC; empty text is the zero MAC.
+func (m *MAC) UnmarshalText(b []byte) error {
+	if len(b) == 0 {
+		*m = MAC{}
+		return nil
+	}
+	v, err := ParseMAC(string(b))
+	if err != nil {
+		return err
+	}
+	*m = v
+	return nil
+}

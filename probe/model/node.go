@@ -1,0 +1,178 @@
+package model
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Role is what a link does for pod traffic.
+type Role string
+
+// The roles of a link.
+const (
+	RoleUplink  Role = "uplink"
+	RoleBridge  Role = "bridge"
+	RolePodLink Role = "podlink" // the host side of a pod's link
+	RolePod     Role = "pod"     // inside the pod's namespace
+	RoleTunnel  Role = "tunnel"
+	RoleRouter  Role = "router" // cilium_host and the like
+	RoleOther   Role = ""
+)
+
+// Link is one network interface in the node's namespace.
+type Link struct {
+	Index int
+	Name  string
+	// Kind is the kernel's link kind (veth, bridge, vxlan); empty for a
+	// device of its own.
+	Kind string
+	MAC  MAC
+	MTU  int
+	// Up is the administrative flag, Carrier the operational state.
+	Up      bool
+	Carrier bool
+	// Master is the index of the bridge or bond that holds the link, 0 for none.
+	Master int
+	// Peer is the index of a veth's other end, in namespace PeerNetNSID as
+	// the node numbers it; -1 when it is in the node's own namespace.
+	Peer        int
+	PeerNetNSID int
+	// Hairpin is a bridge port's flag to reflect frames to their port.
+	Hairpin   bool
+	Promisc   bool
+	Role      Role
+	Addresses []netip.Prefix
+	// OtherHost is the receive counter of frames for another MAC.
+	OtherHost uint64
+}
+
+// Route is one entry of any routing table.
+type Route struct {
+	Table int
+	// Dst is the destination; 0.0.0.0/0 or ::/0 for a default route.
+	Dst netip.Prefix
+	// Gateway is the next hop, zero when on link.
+	Gateway netip.Addr
+	Src     netip.Addr
+	IfIndex int
+	Link    string
+	// Type is unicast, local, blackhole, unreachable, prohibit, throw, …
+	Type     string
+	Scope    string
+	Protocol string
+	Priority int
+	// NextHops are the further hops of a multipath route, with Gateway and
+	// IfIndex only.
+	NextHops []Route
+}
+
+// RoutingRule is one entry of `ip rule`.
+type RoutingRule struct {
+	Family   int // 4 or 6
+	Priority int
+	From, To netip.Prefix
+	In, Out  string
+	Mark     uint32
+	Mask     uint32
+	Table    int
+	// Action is lookup, blackhole, unreachable, prohibit or goto.
+	Action string
+	Not    bool
+}
+
+// Neighbor is one entry of the neighbour table.
+type Neighbor struct {
+	Addr    netip.Addr
+	MAC     MAC
+	IfIndex int
+	Link    string
+	// State is the kernel's name: PERMANENT, REACHABLE, STALE, FAILED, …
+	State string
+	Proxy bool
+}
+
+// FDBEntry is one learnt or fixed address of a bridge.
+type FDBEntry struct {
+	MAC MAC
+	// IfIndex is the port; Bridge the bridge that holds it.
+	IfIndex int
+	Bridge  int
+	VLAN    int
+	// Local is true for the port's own address.
+	Local bool
+}
+
+// Pod is one namespace with a link to the node.
+type Pod struct {
+	// Namespace and Name are Kubernetes' names, empty where no source
+	// tells them.
+	Namespace string
+	Name      string
+	// Addresses are the global addresses of its interface, IPv4 first.
+	Addresses []netip.Prefix
+	MAC       MAC
+	// Interface is the name inside the pod and Link that of the host side.
+	Interface string
+	Link      string
+	LinkIndex int
+	LinkMAC   MAC
+	// Netns is the inode of the pod's namespace; NetnsName its name or
+	// path, where it has one.
+	Netns     uint32
+	NetnsName string
+	Up        bool
+	// Gateways are the next hops of the pod's default routes, with the
+	// neighbour entry that the pod holds for each (zero MAC: none).
+	Gateways []Neighbor
+	Routes   []Route
+	// Since and Until bound the time in which the pod was seen.
+	Since time.Time
+	Until time.Time
+}
+
+// Has reports whether the pod's interface holds the address.
+func (p *Pod) Has(a netip.Addr) bool {
+	for _, x := range p.Addresses {
+		if x.Addr() == a {
+			return true
+		}
+	}
+	return false
+}
+
+// Tuple is one direction of a connection-tracking entry. For ICMP the ports
+// are zero.
+type Tuple struct {
+	Src, Dst         netip.Addr
+	SrcPort, DstPort uint16
+}
+
+// Flow is one connection-tracking entry.
+type Flow struct {
+	// Proto is the IP protocol number.
+	Proto uint8
+	// Original is the tuple as the first packet had it; Reply is what is
+	// expected back, so a difference shows the address translation.
+	Original Tuple
+	Reply    Tuple
+	// Replied is IPS_SEEN_REPLY: a packet came back.
+	Replied bool
+	Assured bool
+	// State is the TCP state's name, empty for other protocols.
+	State string
+	// Timeout is what was left of the entry's life.
+	Timeout time.Duration
+	// Start is when the flow was first listed by lasthop, zero when it was
+	// there from the beginning.
+	Start time.Time
+	Mark  uint32
+	Zone  uint16
+}
+
+// Conntrack is the table's size and the statistics that matter, summed over
+// the CPUs. Counters are deltas over the window.
+type Conntrack struct {
+	Count, Max                                uint64
+	InsertFailed, Drop, EarlyDrop, Invalid    uint64
+	SearchRestart, Found, Insert, ErrorPacket uint64
+}

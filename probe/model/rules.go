@@ -1,0 +1,188 @@
+package model
+
+import "net/netip"
+
+// Backend is the kernel subsystem that holds a rule.
+type Backend string
+
+// The backends.
+const (
+	NFT    Backend = "nft"
+	Legacy Backend = "legacy"
+)
+
+// Counter is a rule's count. Packets and Bytes are the kernel's totals;
+// Delta is how many packets were added between the window's first and last
+// reading.
+type Counter struct {
+	Packets, Bytes uint64
+	Delta          uint64
+}
+
+// IfMatch matches an interface name. A Name that ends in '+' matches every
+// name that starts with what is before it. An empty Name matches all.
+type IfMatch struct {
+	Name string
+	Not  bool
+}
+
+// Matches reports whether the link's name satisfies the match.
+func (m IfMatch) Matches(link string) bool {
+	if m.Name == "" {
+		return true
+	}
+	ok := m.Name == link
+	if n := len(m.Name) - 1; m.Name[n] == '+' {
+		ok = len(link) >= n && link[:n] == m.Name[:n]
+	}
+	return ok != m.Not
+}
+
+// AddrMatch matches an address. The zero Prefix matches all.
+type AddrMatch struct {
+	Prefix netip.Prefix
+	Not    bool
+}
+
+// IsZero reports whether the match says nothing.
+func (m AddrMatch) IsZero() bool { return !m.Prefix.IsValid() }
+
+// Matches reports whether the address satisfies the match.
+func (m AddrMatch) Matches(a netip.Addr) bool {
+	if m.IsZero() {
+		return true
+	}
+	return m.Prefix.Contains(a) != m.Not
+}
+
+// MACMatch matches an Ethernet address under a mask. Unset matches all.
+type MACMatch struct {
+	Addr, Mask MAC
+	Set, Not   bool
+}
+
+// Matches reports whether the address satisfies the match.
+func (m MACMatch) Matches(a MAC) bool {
+	if !m.Set {
+		return true
+	}
+	same := true
+	for i := range a {
+		same = same && a[i]&m.Mask[i] == m.Addr[i]&m.Mask[i]
+	}
+	return same != m.Not
+}
+
+// FrameTarget is what an ebtables rule does with a frame.
+type FrameTarget string
+
+// The targets. The verdicts and the four that change or answer a frame;
+// TargetOther keeps its name in FrameRule.TargetName.
+const (
+	TargetAccept   FrameTarget = "ACCEPT"
+	TargetDrop     FrameTarget = "DROP"
+	TargetContinue FrameTarget = "CONTINUE"
+	TargetReturn   FrameTarget = "RETURN"
+	TargetJump     FrameTarget = "jump"
+	TargetDNAT     FrameTarget = "dnat"
+	TargetSNAT     FrameTarget = "snat"
+	TargetARPReply FrameTarget = "arpreply"
+	TargetRedirect FrameTarget = "redirect"
+	TargetOther    FrameTarget = "other"
+)
+
+// FrameRule is one ebtables rule, or a native nft rule of the bridge family.
+type FrameRule struct {
+	Backend Backend
+	// Table and Chain as ebtables names them: nat PREROUTING.
+	Table, Chain string
+	// Number is the rule's place in its chain, from 1.
+	Number int
+	// Text is the rule as `ebtables -L` prints it, without the chain; what
+	// `ebtables -D CHAIN` takes.
+	Text string
+
+	In, Out IfMatch
+	// LogicalIn and LogicalOut match the bridge instead of the port.
+	LogicalIn, LogicalOut IfMatch
+	// EtherType is 0x0800 for IPv4, 0x0806 for ARP, 0 for any.
+	EtherType    uint16
+	EtherTypeNot bool
+	SrcMAC       MACMatch
+	DstMAC       MACMatch
+	// IPSrc and IPDst match the IPv4 or IPv6 header.
+	IPSrc, IPDst AddrMatch
+	// ARPOp is 1 for a request, 2 for a reply, 0 for any.
+	ARPOp          uint16
+	ARPOpNot       bool
+	ARPSrc, ARPDst AddrMatch
+	// Unknown names matches that were not decoded. A rule with any may
+	// match less than the fields above say.
+	Unknown []string
+
+	Target FrameTarget
+	// TargetName is the jump's chain, or the name of another target.
+	TargetName string
+	// MAC is what dnat, snat and arpreply write.
+	MAC MAC
+	// Verdict is what follows such a target: ACCEPT, DROP, CONTINUE, RETURN.
+	Verdict FrameTarget
+
+	Counter Counter
+	// Standing is true when the rule was there at the window's start too.
+	Standing bool
+}
+
+// PacketRule is one iptables rule, or a native nft rule of the ip, ip6 or
+// inet family.
+type PacketRule struct {
+	Backend Backend
+	// Family is 4, 6, or 0 for both (inet).
+	Family       int
+	Table, Chain string
+	Number       int
+	// Text is the rule as `iptables -S` prints it, without "-A CHAIN".
+	Text    string
+	Comment string
+
+	In, Out  IfMatch
+	Src, Dst AddrMatch
+	// Proto is the IP protocol number, 0 for any.
+	Proto    uint8
+	ProtoNot bool
+	// SrcPorts and DstPorts are inclusive ranges; nil for any.
+	SrcPorts, DstPorts []PortRange
+	// DstLocal and SrcLocal are `-m addrtype --dst-type LOCAL`: +1 wants
+	// LOCAL, -1 wants anything else, 0 is no match.
+	DstLocal, SrcLocal int
+	// Unknown names matches that were not decoded.
+	Unknown []string
+
+	// Target is ACCEPT, DROP, RETURN, REJECT, MASQUERADE, SNAT, DNAT, a
+	// chain's name, or empty for a rule that only counts.
+	Target string
+	Goto   bool
+	// To is the address that SNAT or DNAT writes, where it is a single one.
+	To netip.AddrPort
+
+	Counter  Counter
+	Standing bool
+}
+
+// PortRange is an inclusive range of ports.
+type PortRange struct{ First, Last uint16 }
+
+// Chain is a chain of iptables, ebtables or nft.
+type Chain struct {
+	Backend Backend
+	// Family is "ip", "ip6", "inet", "bridge".
+	Family      string
+	Table, Name string
+	// Hook is PREROUTING, FORWARD, …; empty for a chain that is only
+	// jumped to. Priority orders the chains of one hook.
+	Hook     string
+	Priority int
+	// Policy is ACCEPT or DROP for a chain with a hook.
+	Policy  string
+	Counter Counter
+}

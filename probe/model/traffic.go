@@ -1,0 +1,178 @@
+package model
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Direction is a packet's way through a link, as the node sees it.
+type Direction string
+
+// The directions.
+const (
+	Ingress Direction = "ingress"
+	Egress  Direction = "egress"
+)
+
+// Side is whether the counted address is the packet's source or destination.
+type Side string
+
+// The sides.
+const (
+	AsSource      Side = "source"
+	AsDestination Side = "destination"
+)
+
+// Traffic is what was counted on packets in the window.
+type Traffic struct {
+	Hops    []HopCount
+	Peers   []Peer
+	MACs    []MACPair
+	ARP     []ARPCount
+	Drops   []Drop
+	Samples []Sample
+	Lost    Lost
+}
+
+// Lost is what the probe itself could not count.
+type Lost struct {
+	// Events are drop samples that did not fit the ring buffer or the
+	// reader's queue.
+	Events uint64
+	// Counters are packets that no counter was free for.
+	Counters uint64
+	// MACs are packets whose pair of MACs was not recorded, because the
+	// hop had too many pairs.
+	MACs uint64
+	// Unparsed are packets that could not be read as what they claim to be.
+	Unparsed uint64
+	// Detail says in words what was lost and why.
+	Detail []string
+}
+
+// HopCount counts the packets of one address, or of one remote range, at one
+// link, in one direction, on one side.
+type HopCount struct {
+	// Addr is the local address, or Prefix the remote range; one is set.
+	Addr    netip.Addr
+	Prefix  netip.Prefix
+	IfIndex int
+	Link    string
+
+	Direction Direction
+	Side      Side
+
+	Packets, Bytes uint64
+	// SYN are TCP segments with SYN and no ACK.
+	SYN, SYNACK, RST uint64
+	// ICMPErrors are ICMP and ICMPv6 error messages.
+	ICMPErrors uint64
+	// TTLs has bit t%64 set for each TTL or hop limit t that was seen: a
+	// loop sets many.
+	TTLs uint64
+	// First and Last are when a poll first and last saw the count move;
+	// as precise as the polling interval.
+	First, Last time.Time
+}
+
+// PeerCount is one direction of a Peer.
+type PeerCount struct {
+	Packets uint64
+	// Asks are packets that want an answer: TCP SYN without ACK, ICMP
+	// echo requests. Answers prove that the other end received something:
+	// TCP with ACK or RST, ICMP echo replies. Other is what tells neither,
+	// UDP above all.
+	Asks, Answers, Other uint64
+	// ICMPErrors are ICMP errors about packets of the pair.
+	ICMPErrors uint64
+}
+
+// Peer counts the packets between one local address and one address off the
+// node, at an uplink.
+type Peer struct {
+	Local   netip.Addr
+	Remote  netip.Addr
+	IfIndex int
+	Link    string
+	// Out leaves the node through the uplink, In arrives.
+	Out, In PeerCount
+	// FirstOut is when a poll first saw a packet leave.
+	FirstOut time.Time
+	LastOut  time.Time
+	LastIn   time.Time
+}
+
+// MACPair is a pair of Ethernet addresses on packets of one address at one
+// hop.
+type MACPair struct {
+	Addr      netip.Addr
+	IfIndex   int
+	Link      string
+	Direction Direction
+	Side      Side
+
+	Src, Dst MAC
+	Packets  uint64
+}
+
+// ARPCount counts ARP or neighbour-discovery messages at one link.
+type ARPCount struct {
+	IfIndex   int
+	Link      string
+	Direction Direction
+	// Reply is false for a request (ARP request, neighbour solicitation).
+	Reply bool
+	// Addr is the address asked for, or answered for.
+	Addr netip.Addr
+	// MAC is the sender's MAC as the message claims it: in a reply, the
+	// answer.
+	MAC     MAC
+	Packets uint64
+}
+
+// Reason is the kernel's name for why it dropped a packet, without the
+// SKB_DROP_REASON_ prefix. Empty before Linux 5.17.
+type Reason string
+
+// Drop counts the packets of one pair of ends that the kernel freed at one
+// place.
+type Drop struct {
+	// Src and Dst are the packet's ends; at least one is a local address.
+	Src, Dst netip.Addr
+	Proto    uint8
+	Reason   Reason
+	// Location is the function that freed the packet.
+	Location string
+	// IfIndex and Link are the packet's device, 0 when it had none. Netns
+	// is the inode of the namespace it was in.
+	IfIndex int
+	Link    string
+	Netns   uint32
+	// DstMAC is the frame's destination, zero where there was no Ethernet
+	// header.
+	DstMAC  MAC
+	Packets uint64
+	First   time.Time
+	Last    time.Time
+}
+
+// Sample is the head of one dropped packet.
+type Sample struct {
+	Time     time.Time
+	Reason   Reason
+	Location string
+	IfIndex  int
+	Link     string
+	Netns    uint32
+	Src, Dst netip.Addr
+	SrcMAC   MAC
+	DstMAC   MAC
+	// Protocol is the EtherType.
+	Protocol uint16
+	// Length is the packet's, Head what of it was kept, from the network
+	// header on.
+	Length int
+	Head   []byte
+	// Count is how many of its kind there had been on its CPU.
+	Count uint64
+}
