@@ -73,6 +73,20 @@ func (m MACMatch) Matches(a MAC) bool {
 	return same != m.Not
 }
 
+// MarkMatch matches a packet's mark under a mask. Unset matches all.
+type MarkMatch struct {
+	Value, Mask uint32
+	Set, Not    bool
+}
+
+// Matches reports whether the mark satisfies the match.
+func (m MarkMatch) Matches(mark uint32) bool {
+	if !m.Set {
+		return true
+	}
+	return (mark&m.Mask == m.Value) != m.Not
+}
+
 // FrameTarget is what an ebtables rule does with a frame.
 type FrameTarget string
 
@@ -155,6 +169,8 @@ type PacketRule struct {
 	// DstLocal and SrcLocal are `-m addrtype --dst-type LOCAL`: +1 wants
 	// LOCAL, -1 wants anything else, 0 is no match.
 	DstLocal, SrcLocal int
+	// Mark matches the packet's mark.
+	Mark MarkMatch
 	// Unknown names matches that were not decoded.
 	Unknown []string
 

@@ -176,3 +176,28 @@ type Sample struct {
 	// Count is how many of its kind there had been on its CPU.
 	Count uint64
 }
+
+// MACField is which Ethernet address of a frame is meant.
+type MACField string
+
+// The fields.
+const (
+	SourceMAC      MACField = "source"
+	DestinationMAC MACField = "destination"
+)
+
+// MACPlace is an Ethernet address and where it was seen.
+type MACPlace struct {
+	MAC       MAC
+	Link      string
+	Direction Direction
+}
+
+// MACRewrite says that frames of one address crossed a bridge and came out
+// with another Ethernet address, which a bridge by itself never does.
+type MACRewrite struct {
+	Addr     netip.Addr
+	Field    MACField
+	From, To MACPlace
+	Packets  uint64
+}
