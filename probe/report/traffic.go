@@ -1,0 +1,113 @@
+package report
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// dropRow counts the drops of one pod with one peer at one place.
+type dropRow struct {
+	pod, peer netip.Addr
+	side      model.Side
+	reason    model.Reason
+	location  string
+	link      string
+	packets   uint64
+}
+
+// dropRows orders the drops by pod and sums those that differ only in what a
+// report does not show. A packet between two local pods is told once, as its
+// source's.
+func dropRows(s *model.Snapshot) []dropRow {
+	local := podNames(s)
+	count := make(map[dropRow]uint64)
+	for _, d := range s.Traffic.Drops {
+		row := dropRow{pod: d.Src, peer: d.Dst, side: model.AsSource, reason: d.Reason, location: d.Location, link: d.Link}
+		_, src := local[d.Src]
+		_, dst := local[d.Dst]
+		if !d.Src.IsValid() || dst && !src {
+			row.pod, row.peer, row.side = d.Dst, d.Src, model.AsDestination
+		}
+		count[row] += d.Packets
+	}
+	rows := make([]dropRow, 0, len(count))
+	for row, n := range count {
+		row.packets = n
+		rows = append(rows, row)
+	}
+	slices.SortFunc(rows, func(a, b dropRow) int {
+		return cmp.Or(
+			a.pod.Compare(b.pod), cmp.Compare(b.packets, a.packets), cmp.Compare(a.side, b.side), a.peer.Compare(b.peer),
+			strings.Compare(string(a.reason), string(b.reason)), strings.Compare(a.location, b.location), strings.Compare(a.link, b.link),
+		)
+	})
+	return rows
+}
+
+// volume is how many packets pods sent and received. A packet is counted at
+// several hops, so each pod's is the most that any one hop saw.
+type volume struct {
+	pods    int
+	out, in uint64
+}
+
+func (r Report) volume() volume {
+	most := make(map[netip.Addr]map[model.Side]uint64)
+	for _, h := range r.Snapshot.Traffic.Hops {
+		if !h.Addr.IsValid() || h.Packets == 0 || !r.inFocus(h.Addr) {
+			continue
+		}
+		if most[h.Addr] == nil {
+			most[h.Addr] = make(map[model.Side]uint64)
+		}
+		most[h.Addr][h.Side] = max(most[h.Addr][h.Side], h.Packets)
+	}
+	v := volume{pods: len(most)}
+	for _, sides := range most {
+		v.out += sides[model.AsSource]
+		v.in += sides[model.AsDestination]
+	}
+	return v
+}
+
+// dropped is how many packets of the pods in focus the kernel dropped.
+func (r Report) dropped() uint64 {
+	var n uint64
+	for _, d := range dropRows(r.Snapshot) {
+		if r.inFocus(d.pod) || r.inFocus(d.peer) {
+			n += d.packets
+		}
+	}
+	return n
+}
+
+// onTheWay orders hops as packets pass them: what a pod sends first, from its
+// own link outwards, then what it receives, inwards.
+func onTheWay(s *model.Snapshot) func(a, b model.HopCount) int {
+	depth := func(h model.HopCount) int {
+		d := 1
+		switch role(s, h.IfIndex, h.Link) {
+		case model.RolePod:
+			d = -1
+		case model.RolePodLink:
+			d = 0
+		case model.RoleUplink:
+			d = 2
+		}
+		if h.Side == model.AsDestination {
+			return -d
+		}
+		return d
+	}
+	return func(a, b model.HopCount) int {
+		return cmp.Or(
+			// "source" sorts behind "destination".
+			strings.Compare(string(b.Side), string(a.Side)), cmp.Compare(depth(a), depth(b)),
+			strings.Compare(a.Link, b.Link), strings.Compare(string(b.Direction), string(a.Direction)),
+		)
+	}
+}

@@ -1,0 +1,126 @@
+package report
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// wide adds the tables that the verdict was drawn from.
+func (r Report) wide(p *printer) {
+	s := r.Snapshot
+	names := podNames(s)
+	for _, pod := range allPods(s) {
+		for _, a := range pod.Addresses {
+			if r.inFocus(a.Addr()) {
+				p.title(strings.TrimSpace("hops of " + addrText(a.Addr()) + " " + names[a.Addr()]))
+				p.hops(s, func(h model.HopCount) bool { return h.Addr == a.Addr() })
+			}
+		}
+	}
+	for _, prefix := range remoteRanges(s) {
+		p.title("hops of the remote range " + prefixText(prefix))
+		p.hops(s, func(h model.HopCount) bool { return h.Prefix == prefix })
+	}
+	r.drops(p)
+	r.rewrites(p)
+	p.title("sources")
+	rows := [][]string{{"NAME", "STATUS", "DETAIL"}}
+	for _, src := range s.Sources {
+		rows = append(rows, []string{src.Name, string(src.Status), src.Detail})
+	}
+	p.table(rows)
+}
+
+func (p *printer) title(s string) {
+	p.line("")
+	p.line(p.paint(bold, Clean(s)))
+}
+
+func (p *printer) hops(s *model.Snapshot, of func(model.HopCount) bool) {
+	var hops []model.HopCount
+	for _, h := range s.Traffic.Hops {
+		if of(h) {
+			hops = append(hops, h)
+		}
+	}
+	slices.SortStableFunc(hops, onTheWay(s))
+	rows := [][]string{{"SIDE", "LINK", "ROLE", "DIRECTION", "PACKETS", "BYTES"}}
+	for _, h := range hops {
+		rows = append(rows, []string{
+			string(h.Side), h.Link, orUnknown(string(role(s, h.IfIndex, h.Link))), string(h.Direction), number(h.Packets), number(h.Bytes),
+		})
+	}
+	p.table(rows)
+}
+
+func remoteRanges(s *model.Snapshot) []netip.Prefix {
+	var out []netip.Prefix
+	for _, h := range s.Traffic.Hops {
+		if h.Prefix.IsValid() && !slices.Contains(out, h.Prefix) {
+			out = append(out, h.Prefix)
+		}
+	}
+	slices.SortFunc(out, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
+	return out
+}
+
+func (r Report) drops(p *printer) {
+	p.title("drops of pod packets")
+	rows := [][]string{{"POD", "SIDE", "PEER", "REASON", "LOCATION", "LINK", "PACKETS"}}
+	for _, d := range dropRows(r.Snapshot) {
+		if r.inFocus(d.pod) || r.inFocus(d.peer) {
+			rows = append(rows, []string{
+				addrText(d.pod), string(d.side), addrText(d.peer), orUnknown(string(d.reason)), d.location, d.link, number(d.packets),
+			})
+		}
+	}
+	p.table(rows)
+}
+
+func (r Report) rewrites(p *printer) {
+	p.title("rewritten MACs")
+	rows := [][]string{{"POD", "FIELD", "FROM", "AT", "TO", "AT", "PACKETS"}}
+	for _, x := range r.Rewrites {
+		if r.inFocus(x.Addr) {
+			rows = append(rows, []string{
+				addrText(x.Addr), string(x.Field), x.From.MAC.String(), x.From.Link + " " + string(x.From.Direction),
+				x.To.MAC.String(), x.To.Link + " " + string(x.To.Direction), number(x.Packets),
+			})
+		}
+	}
+	p.table(rows)
+}
+
+// table prints rows in aligned columns under the first row as the heading; a
+// table without rows says so. What cannot be known is shown as "-".
+func (p *printer) table(rows [][]string) {
+	if len(rows) == 1 {
+		p.line("  none")
+		return
+	}
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			row[i] = Clean(cell)
+			if row[i] == "" {
+				row[i] = "-"
+			}
+			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
+		}
+	}
+	for _, row := range rows {
+		var b strings.Builder
+		for i, cell := range row {
+			fmt.Fprintf(&b, "  %-*s", widths[i], cell)
+		}
+		p.line(b.String())
+	}
+}
+
+func number(n uint64) string { return strconv.FormatUint(n, 10) }
