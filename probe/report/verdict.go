@@ -23,7 +23,7 @@ func (r Report) silence() string {
 	case s.Status(model.SourceTC) == model.Missing:
 		verdict = "no fault found in the node's state, but no packet was watched: losses cannot be told"
 	case dropped > 0:
-		verdict = fmt.Sprintf("no fault found in %s of traffic, but %s of pods were dropped", window, plural(dropped, "packet"))
+		verdict = fmt.Sprintf("no fault found in %s of traffic, but pods lost packets here: %d dropped", window, dropped)
 	case v.pods == 0:
 		verdict = fmt.Sprintf("no loss seen, but no pod packet passed in %s either: only the node's state was judged", window)
 	case len(open) > 0:
