@@ -1,0 +1,168 @@
+// Package route reads the routing tables and the rules that choose among them.
+package route
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/probe/collect/dump"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// Read lists the routes of all tables, IPv4 and IPv6. Link names are left to
+// the caller, who has them by index.
+func Read(ctx context.Context, h *netlink.Handle) ([]model.Route, error) {
+	var out []model.Route
+	err := dump.Retry(ctx, func() error {
+		out = nil
+		all := &netlink.Route{Table: unix.RT_TABLE_UNSPEC}
+		return h.RouteListFilteredIter(netlink.FAMILY_ALL, all, netlink.RT_FILTER_TABLE, func(r netlink.Route) bool {
+			if r.Family == unix.AF_INET || r.Family == unix.AF_INET6 {
+				out = append(out, from(r))
+			}
+			return true
+		})
+	})
+	if err != nil {
+		return out, fmt.Errorf("list routes: %w", err)
+	}
+	return out, nil
+}
+
+func from(r netlink.Route) model.Route {
+	out := model.Route{
+		Table:    r.Table,
+		Dst:      prefix(r.Dst, r.Family),
+		Gateway:  gateway(r.Gw, r.Via),
+		Src:      addr(r.Src),
+		IfIndex:  r.LinkIndex,
+		Type:     name(typeNames, r.Type),
+		Scope:    name(scopeNames, int(r.Scope)),
+		Protocol: name(protocolNames, int(r.Protocol)),
+		Priority: r.Priority,
+	}
+	for i, hop := range r.MultiPath {
+		gw := gateway(hop.Gw, hop.Via)
+		if i == 0 {
+			out.Gateway, out.IfIndex = gw, hop.LinkIndex
+			continue
+		}
+		out.NextHops = append(out.NextHops, model.Route{Gateway: gw, IfIndex: hop.LinkIndex})
+	}
+	return out
+}
+
+// Rules lists the routing rules of both families, in the order in which the
+// kernel looks at them.
+func Rules(ctx context.Context, h *netlink.Handle) ([]model.RoutingRule, error) {
+	var out []model.RoutingRule
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		var rules []netlink.Rule
+		err := dump.Retry(ctx, func() (err error) {
+			rules, err = h.RuleList(family)
+			return err
+		})
+		for _, r := range rules {
+			out = append(out, fromRule(r, family))
+		}
+		if err != nil {
+			return out, fmt.Errorf("list routing rules: %w", err)
+		}
+	}
+	return out, nil
+}
+
+func fromRule(r netlink.Rule, family int) model.RoutingRule {
+	out := model.RoutingRule{
+		Family:   4,
+		Priority: r.Priority,
+		In:       r.IifName,
+		Out:      r.OifName,
+		Mark:     r.Mark,
+		Table:    r.Table,
+		Action:   name(actionNames, int(r.Type)),
+		Not:      r.Invert,
+	}
+	if family == netlink.FAMILY_V6 {
+		out.Family = 6
+	}
+	if r.Src != nil {
+		out.From = prefix(r.Src, family)
+	}
+	if r.Dst != nil {
+		out.To = prefix(r.Dst, family)
+	}
+	if r.Mask != nil {
+		out.Mask = *r.Mask
+	}
+	// The library gives the kernel's defaults as -1.
+	out.Priority = max(out.Priority, 0)
+	out.Table = max(out.Table, 0)
+	return out
+}
+
+func addr(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
+}
+
+func gateway(gw net.IP, via netlink.Destination) netip.Addr {
+	if v, ok := via.(*netlink.Via); ok && gw == nil {
+		return addr(v.Addr)
+	}
+	return addr(gw)
+}
+
+// prefix converts a destination; nil is the default route.
+func prefix(n *net.IPNet, family int) netip.Prefix {
+	if n == nil {
+		if family == unix.AF_INET6 {
+			return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+		}
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	a, ok := netip.AddrFromSlice(n.IP)
+	ones, size := n.Mask.Size()
+	if !ok || size != a.BitLen() {
+		return netip.Prefix{}
+	}
+	return netip.PrefixFrom(a, ones).Masked()
+}
+
+// Names of the kernel's numbers (include/uapi/linux/rtnetlink.h and, for the
+// actions of rules, fib_rules.h).
+var (
+	typeNames = map[int]string{
+		unix.RTN_UNICAST: "unicast", unix.RTN_LOCAL: "local", unix.RTN_BROADCAST: "broadcast",
+		unix.RTN_ANYCAST: "anycast", unix.RTN_MULTICAST: "multicast", unix.RTN_BLACKHOLE: "blackhole",
+		unix.RTN_UNREACHABLE: "unreachable", unix.RTN_PROHIBIT: "prohibit", unix.RTN_THROW: "throw",
+		unix.RTN_NAT: "nat",
+	}
+	scopeNames = map[int]string{
+		unix.RT_SCOPE_UNIVERSE: "global", unix.RT_SCOPE_SITE: "site", unix.RT_SCOPE_LINK: "link",
+		unix.RT_SCOPE_HOST: "host", unix.RT_SCOPE_NOWHERE: "nowhere",
+	}
+	protocolNames = map[int]string{
+		unix.RTPROT_UNSPEC: "unspec", unix.RTPROT_REDIRECT: "redirect", unix.RTPROT_KERNEL: "kernel",
+		unix.RTPROT_BOOT: "boot", unix.RTPROT_STATIC: "static", unix.RTPROT_RA: "ra",
+		unix.RTPROT_DHCP: "dhcp", unix.RTPROT_BIRD: "bird", unix.RTPROT_ZEBRA: "zebra",
+		unix.RTPROT_BGP: "bgp", unix.RTPROT_OSPF: "ospf",
+	}
+	actionNames = map[int]string{
+		1: "lookup", 2: "goto", 3: "nop", 6: "blackhole", 7: "unreachable", 8: "prohibit",
+	}
+)
+
+// name is the number's name, or the number where it has none here.
+func name(names map[int]string, n int) string {
+	if s, ok := names[n]; ok {
+		return s
+	}
+	return strconv.Itoa(n)
+}

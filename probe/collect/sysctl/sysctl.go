@@ -1,0 +1,123 @@
+// Package sysctl reads the kernel settings that decide whether pod traffic is
+// forwarded, answered and tracked.
+package sysctl
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/probe/collect/dump"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/netns"
+)
+
+// setting is one of a link's IPv4 settings and its number in the kernel's
+// array (include/uapi/linux/ip.h, IPV4_DEVCONF_*).
+type setting struct {
+	name  string
+	index uint16
+}
+
+var perLink = []setting{
+	{"forwarding", 1},
+	{"proxy_arp", 3},
+	{"send_redirects", 6},
+	{"rp_filter", 8},
+	{"arp_ignore", 19},
+	{"accept_local", 23},
+	{"proxy_arp_pvlan", 25},
+	{"route_localnet", 26},
+}
+
+// global are the files below /proc/sys that are no link's.
+var global = func() []string {
+	files := []string{
+		"net/ipv4/ip_forward",
+		"net/ipv6/conf/all/forwarding", "net/ipv6/conf/default/forwarding",
+		"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables", "net/bridge/bridge-nf-call-arptables",
+		"net/netfilter/nf_conntrack_max", "net/netfilter/nf_conntrack_count",
+	}
+	for _, family := range []string{"ipv4", "ipv6"} {
+		for i := 1; i <= 3; i++ {
+			files = append(files, fmt.Sprintf("net/%s/neigh/default/gc_thresh%d", family, i))
+		}
+	}
+	for _, conf := range []string{"all", "default"} {
+		for _, s := range perLink {
+			files = append(files, "net/ipv4/conf/"+conf+"/"+s.name)
+		}
+	}
+	return files
+}()
+
+// Read reads the settings that belong to no single link, as the namespace has
+// them. A setting that this kernel does not have is left out.
+func Read(ns *netns.NS) ([]model.Sysctl, error) {
+	var out []model.Sysctl
+	err := ns.Do(func() error {
+		var errs []error
+		for _, file := range global {
+			b, err := os.ReadFile("/proc/sys/" + file)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				errs = append(errs, fmt.Errorf("read setting: %w", err))
+				continue
+			}
+			out = append(out, model.Sysctl{
+				Name:  strings.ReplaceAll(file, "/", "."),
+				Value: strings.TrimSpace(string(b)),
+			})
+		}
+		return errors.Join(errs...)
+	})
+	return out, err
+}
+
+// Decode reads the settings of one link from its IFLA_AF_SPEC attribute: they
+// come with the link dump, which spares some ten files a link.
+func Decode(link string, afSpec []byte) ([]model.Sysctl, error) {
+	// sysctl(8) separates by dots, so a link's own dots become slashes.
+	name := strings.ReplaceAll(link, ".", "/")
+	var out []model.Sysctl
+	families := dump.Parse(afSpec)
+	for families.Next() {
+		inner := families.Nested()
+		for inner.Next() {
+			switch {
+			case families.Type == unix.AF_INET && inner.Type == unix.IFLA_INET_CONF:
+				conf := inner.Nested()
+				for conf.Next() {
+					for _, s := range perLink {
+						if conf.Type == s.index {
+							out = append(out, model.Sysctl{
+								Name:  "net.ipv4.conf." + name + "." + s.name,
+								Value: strconv.Itoa(int(int32(conf.Uint32()))),
+							})
+						}
+					}
+				}
+				inner.Fail(conf.Err())
+			case families.Type == unix.AF_INET6 && inner.Type == unix.IFLA_INET6_CONF && len(inner.Data) >= 4:
+				// DEVCONF_FORWARDING is the first of the array.
+				out = append(out, model.Sysctl{
+					Name:  "net.ipv6.conf." + name + ".forwarding",
+					Value: strconv.Itoa(int(int32(binary.NativeEndian.Uint32(inner.Data)))),
+				})
+			}
+		}
+		families.Fail(inner.Err())
+	}
+	if err := families.Err(); err != nil {
+		return out, fmt.Errorf("read settings of link %s: %w", link, err)
+	}
+	return out, nil
+}
