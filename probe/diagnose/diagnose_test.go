@@ -1,0 +1,504 @@
+package diagnose
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// The fixtures below are terse on purpose: a node, what was done to it, and
+// the findings that must come of it, as "Code confidence pods peers".
+
+var (
+	start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	end   = start.Add(10 * time.Second)
+)
+
+func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+func mac(s string) model.MAC {
+	m, err := model.ParseMAC(s)
+	if err != nil {
+		panic(err)
+	}
+	return m
+}
+
+const (
+	fabricMAC = "12:34:56:78:9a:bc"
+	nicMAC    = "00:0d:3a:00:00:01"
+	deadMAC   = "a2:96:88:20:cb:c6"
+)
+
+// node is a snapshot under construction.
+type node struct{ model.Snapshot }
+
+func newNode(nic, nodeAddr, subnet, gateway string) *node {
+	n := &node{}
+	n.Node = model.Node{Name: "worker", Uplinks: []string{nic}}
+	n.Window = model.Window{Start: start, End: end}
+	for _, s := range []string{
+		model.SourceLinks, model.SourceRoutes, model.SourceNeighbors, model.SourceEbtables, model.SourceNAT,
+		model.SourceConntrack, model.SourcePods, model.SourceTC, model.SourceDrops,
+	} {
+		n.Sources = append(n.Sources, model.Source{Name: s, Status: model.OK})
+	}
+	n.Links = []model.Link{{Index: 2, Name: nic, MAC: mac(nicMAC), Role: model.RoleUplink}}
+	n.Routes = []model.Route{
+		{Table: 254, Dst: netip.PrefixFrom(addr(gateway), 0).Masked(), Gateway: addr(gateway), IfIndex: 2, Type: "unicast"},
+		{Table: 254, Dst: prefix(subnet), IfIndex: 2, Type: "unicast"},
+	}
+	n.Neighbors = []model.Neighbor{{Addr: addr(gateway), MAC: mac(fabricMAC), IfIndex: 2}}
+	n.Links[0].Addresses = []netip.Prefix{netip.PrefixFrom(addr(nodeAddr), prefix(subnet).Bits())}
+	return n
+}
+
+// kubenet is a node whose pods hang on a bridge with a range of their own.
+func kubenet() *node {
+	n := newNode("ens5", "10.50.0.4", "10.50.0.0/16", "10.50.0.1")
+	n.Links = append(n.Links, model.Link{Index: 3, Name: "br-pods", Kind: "bridge", MAC: mac("0a:00:00:00:00:03"),
+		Role: model.RoleBridge, Addresses: []netip.Prefix{prefix("172.20.1.1/24")}})
+	n.Routes = append(n.Routes, model.Route{Table: 254, Dst: prefix("172.20.1.0/24"), IfIndex: 3, Type: "unicast"})
+	n.Chains = []model.Chain{{Backend: model.NFT, Family: "ip", Table: "nat", Name: "POSTROUTING", Hook: "POSTROUTING", Priority: 100}}
+	n.natRules(
+		model.PacketRule{Chain: "POSTROUTING", DstLocal: -1, Target: "IP-MASQ-AGENT"},
+		model.PacketRule{Chain: "IP-MASQ-AGENT", Dst: model.AddrMatch{Prefix: prefix("172.16.0.0/12")}, Target: "RETURN", Text: "-d 172.16.0.0/12 -j RETURN"},
+		model.PacketRule{Chain: "IP-MASQ-AGENT", Dst: model.AddrMatch{Prefix: prefix("10.50.0.0/16")}, Target: "RETURN", Text: "-d 10.50.0.0/16 -j RETURN"},
+		model.PacketRule{Chain: "IP-MASQ-AGENT", Target: "MASQUERADE", Text: "-j MASQUERADE"},
+	)
+	n.pod("172.20.1.5", "0a:58:00:00:00:05", 3)
+	n.pod("172.20.1.6", "0a:58:00:00:00:06", 3)
+	return n
+}
+
+// bridged is a node whose NIC is a port of the bridge that its pods hang on,
+// with the rules that azure-vnet writes.
+func bridged() *node {
+	n := newNode("nic0", "10.60.0.4", "10.60.0.0/16", "10.60.0.1")
+	n.Links[0].Master = 3
+	n.Links = append(n.Links, model.Link{Index: 3, Name: "azure0", Kind: "bridge", MAC: mac(nicMAC), Role: model.RoleBridge, Addresses: n.Links[0].Addresses})
+	n.Links[0].Addresses = nil
+	for i := range n.Routes {
+		n.Routes[i].IfIndex = 3
+	}
+	n.pod("10.60.0.20", "0a:58:00:00:00:20", 3)
+	n.pod("10.60.0.21", "0a:58:00:00:00:21", 3)
+	n.arpreply("10.60.0.4", nicMAC)
+	for _, p := range n.Pods {
+		n.arpreply(p.Addresses[0].Addr().String(), p.MAC.String())
+		n.dnat(p.Addresses[0].Addr().String(), p.MAC.String())
+	}
+	return n
+}
+
+func (n *node) pod(a, hw string, master int) {
+	index := 10 + len(n.Pods)
+	link := fmt.Sprintf("tap%d", index)
+	n.Links = append(n.Links, model.Link{Index: index, Name: link, Kind: "veth", Master: master,
+		MAC: model.MAC{0xfe, 0, 0, 0, 0, byte(index)}, Role: model.RolePodLink})
+	p := addr(a)
+	n.Pods = append(n.Pods, model.Pod{Addresses: []netip.Prefix{host(p)}, MAC: mac(hw), Link: link, LinkIndex: index})
+}
+
+func (n *node) natRules(rules ...model.PacketRule) {
+	for _, r := range rules {
+		r.Backend, r.Family, r.Table = model.NFT, 4, "nat"
+		n.PacketRules = append(n.PacketRules, r)
+	}
+}
+
+func (n *node) frameRule(r model.FrameRule) *model.FrameRule {
+	r.Backend, r.Table, r.Chain, r.Standing = model.NFT, "nat", "PREROUTING", true
+	r.Number = len(n.FrameRules) + 1
+	n.FrameRules = append(n.FrameRules, r)
+	return &n.FrameRules[len(n.FrameRules)-1]
+}
+
+func (n *node) arpreply(a, hw string) *model.FrameRule {
+	return n.frameRule(model.FrameRule{EtherType: 0x0806, ARPOp: 1, ARPDst: model.AddrMatch{Prefix: host(addr(a))},
+		Target: model.TargetARPReply, MAC: mac(hw), Verdict: model.TargetDrop,
+		Text: "-p ARP --arp-op Request --arp-ip-dst " + a + " -j arpreply --arpreply-mac " + hw})
+}
+
+func (n *node) dnat(a, hw string) *model.FrameRule {
+	return n.frameRule(model.FrameRule{In: model.IfMatch{Name: "nic0"}, EtherType: 0x0800, IPDst: model.AddrMatch{Prefix: host(addr(a))},
+		Target: model.TargetDNAT, MAC: mac(hw), Verdict: model.TargetAccept,
+		Text: "-p IPv4 -i nic0 --ip-dst " + a + " -j dnat --to-dst " + hw + " --dnat-target ACCEPT"})
+}
+
+// peer adds packets between a local address and a remote one.
+func (n *node) peer(local, remote string, out, in model.PeerCount) {
+	n.Traffic.Peers = append(n.Traffic.Peers, model.Peer{Local: addr(local), Remote: addr(remote), IfIndex: 2, Link: n.Links[0].Name,
+		Out: out, In: in, FirstOut: start.Add(time.Second)})
+	n.Traffic.MACs = append(n.Traffic.MACs, model.MACPair{Addr: addr(local), IfIndex: 2, Link: n.Links[0].Name,
+		Direction: model.Egress, Side: model.AsSource, Src: mac(nicMAC), Dst: mac(fabricMAC), Packets: out.Packets})
+}
+
+// Kinds of exchange at the uplink.
+var (
+	none     = model.PeerCount{}
+	syn      = model.PeerCount{Packets: 5, Asks: 5}
+	synAck   = model.PeerCount{Packets: 5, Answers: 5}
+	datagram = model.PeerCount{Packets: 5, Other: 5}
+)
+
+func (n *node) silent(local, remote string)   { n.peer(local, remote, syn, none) }
+func (n *node) answered(local, remote string) { n.peer(local, remote, syn, synAck) }
+
+// flow adds a UDP flow that a pod began in the window.
+func (n *node) flow(local, remote string, replied bool) {
+	n.Flows = append(n.Flows, model.Flow{Proto: 17, Start: start, Replied: replied,
+		Original: model.Tuple{Src: addr(local), Dst: addr(remote), DstPort: 53},
+		Reply:    model.Tuple{Src: addr(remote), Dst: addr(local), SrcPort: 53}})
+}
+
+func (n *node) drop(reason model.Reason, location, src, dst string, packets uint64) *model.Drop {
+	n.Traffic.Drops = append(n.Traffic.Drops, model.Drop{Reason: reason, Location: location, Src: addr(src), Dst: addr(dst), Packets: packets})
+	return &n.Traffic.Drops[len(n.Traffic.Drops)-1]
+}
+
+func (n *node) lose(source string, status model.Status) {
+	for i := range n.Sources {
+		if n.Sources[i].Name == source {
+			n.Sources[i].Status = status
+		}
+	}
+}
+
+// brief writes a finding as the fixtures do.
+func brief(f model.Finding) string {
+	parts := []string{f.Code, string(f.Confidence)}
+	for _, p := range f.Pods {
+		parts = append(parts, p.String())
+	}
+	for _, p := range f.Peers {
+		parts = append(parts, strings.TrimSuffix(p.String(), "/32"))
+	}
+	return strings.Join(parts, " ")
+}
+
+func TestDiagnose(t *testing.T) {
+	tests := []struct {
+		name string
+		node func() *node
+		want []string
+	}{
+		{"kubenet, everything answers", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.answered("10.50.0.4", "203.0.113.9")
+			n.peer("172.20.1.6", "172.20.3.9", datagram, datagram)
+			n.flow("172.20.1.6", "172.20.3.9", true)
+			return n
+		}, nil},
+		{"azure-bridge, its own rules", bridged, nil},
+		{"one of three podCIDRs is silent", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			n.silent("172.20.1.6", "172.20.3.10")
+			return n
+		}, []string{"MissingUDR likely 172.20.1.5 172.20.1.6 172.20.3.0/24"}},
+		{"all podCIDRs are silent, a node answers", func() *node {
+			n := kubenet()
+			n.answered("10.50.0.4", "10.50.0.5")
+			n.silent("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.6", "172.20.3.9")
+			return n
+		}, []string{"MissingUDR likely 172.20.1.5 172.20.1.6 172.20.2.0/24 172.20.3.0/24"}},
+		{"silent, and nothing at all answers", func() *node {
+			n := kubenet()
+			n.silent("172.20.1.5", "172.20.2.9")
+			return n
+		}, []string{"MissingUDR possible 172.20.1.5 172.20.2.0/24"}},
+		{"a podCIDR that answers once is not blamed", func() *node {
+			n := kubenet()
+			n.silent("172.20.1.5", "172.20.2.9")
+			n.answered("172.20.1.6", "172.20.2.10")
+			return n
+		}, nil},
+		{"the peers ask, our answers die", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.peer("172.20.1.5", "172.20.3.9", synAck, syn)
+			return n
+		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
+		{"UDP that comes from there is no answer to ours", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.peer("172.20.1.5", "172.20.3.9", datagram, datagram)
+			n.flow("172.20.1.5", "172.20.3.9", false)
+			return n
+		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
+		{"an ICMP error is an answer", func() *node {
+			n := kubenet()
+			n.peer("172.20.1.5", "172.20.3.9", syn, model.PeerCount{Packets: 1, ICMPErrors: 1})
+			return n
+		}, nil},
+		{"packets of the last moment are not judged", func() *node {
+			n := kubenet()
+			n.silent("172.20.1.5", "172.20.3.9")
+			n.Traffic.Peers[0].FirstOut = end.Add(-time.Millisecond)
+			return n
+		}, nil},
+		{"the node routes that range itself", func() *node {
+			n := kubenet()
+			n.Routes = append(n.Routes, model.Route{Table: 254, Dst: prefix("172.20.3.0/24"), Gateway: addr("10.50.0.9"), IfIndex: 2, Type: "unicast"})
+			n.silent("172.20.1.5", "172.20.3.9")
+			return n
+		}, nil},
+		{"frames that left for a wrong MAC are not the fabric's fault", func() *node {
+			n := kubenet()
+			n.silent("172.20.1.5", "172.20.3.9")
+			n.Traffic.MACs[0].Dst = mac(deadMAC)
+			return n
+		}, nil},
+		{"ranges of another size from the nodes file", func() *node {
+			n := kubenet()
+			n.Cluster.Nodes = []model.ClusterNode{
+				{Name: "a", Addresses: []netip.Addr{addr("10.50.0.4")}, PodCIDRs: []netip.Prefix{prefix("172.20.1.0/24")}},
+				{Name: "b", Addresses: []netip.Addr{addr("10.50.0.5")}, PodCIDRs: []netip.Prefix{prefix("192.168.64.0/20")}},
+				{Name: "c", Addresses: []netip.Addr{addr("10.50.0.6")}, PodCIDRs: []netip.Prefix{prefix("192.168.80.0/20")}},
+			}
+			n.silent("172.20.1.5", "192.168.70.9")
+			n.silent("172.20.1.5", "192.168.71.9")
+			n.answered("172.20.1.5", "192.168.81.9")
+			return n
+		}, []string{"MissingUDR likely 172.20.1.5 192.168.64.0/20"}},
+		{"no masquerade at all", func() *node {
+			n := kubenet()
+			n.PacketRules = n.PacketRules[:3]
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "203.0.113.9")
+			return n
+		}, []string{"MissingMasquerade proven 172.20.1.5 203.0.113.9"}},
+		{"an exclusion that is too wide", func() *node {
+			n := kubenet()
+			n.PacketRules = slices.Insert(n.PacketRules, 1, model.PacketRule{Backend: model.NFT, Family: 4, Table: "nat",
+				Chain: "IP-MASQ-AGENT", Dst: model.AddrMatch{Prefix: prefix("0.0.0.0/0")}, Target: "RETURN", Text: "-j RETURN"})
+			n.silent("172.20.1.6", "198.51.100.7")
+			return n
+		}, []string{"MissingMasquerade proven 172.20.1.6 198.51.100.7"}},
+		{"outside answers without masquerade", func() *node {
+			n := kubenet()
+			n.PacketRules = n.PacketRules[:3]
+			n.answered("172.20.1.5", "203.0.113.9")
+			n.silent("172.20.1.5", "203.0.113.10")
+			return n
+		}, nil},
+		{"nat rules unread", func() *node {
+			n := kubenet()
+			n.lose(model.SourceNAT, model.Missing)
+			n.PacketRules = nil
+			n.silent("172.20.1.5", "203.0.113.9")
+			return n
+		}, []string{"MissingMasquerade likely 172.20.1.5 203.0.113.9"}},
+		{"a pod of the node's subnet needs no masquerade", func() *node {
+			n := bridged()
+			n.silent("10.60.0.20", "203.0.113.9")
+			return n
+		}, nil},
+		{"missing route and missing masquerade at once", func() *node {
+			n := kubenet()
+			n.PacketRules = n.PacketRules[:3]
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			n.silent("172.20.1.5", "203.0.113.9")
+			return n
+		}, []string{"MissingMasquerade proven 172.20.1.5 203.0.113.9", "MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
+		{"a dnat rule with a dead MAC", func() *node {
+			n := bridged()
+			n.FrameRules[2] = *n.dnat("10.60.0.20", deadMAC)
+			n.FrameRules = n.FrameRules[:len(n.FrameRules)-1]
+			return n
+		}, []string{"StaleMACRewrite proven 10.60.0.20"}},
+		{"a dead rule behind the right one is never reached", func() *node {
+			n := bridged()
+			n.dnat("10.60.0.20", deadMAC)
+			n.arpreply("10.60.0.21", deadMAC)
+			return n
+		}, nil},
+		{"the MAC of another pod is as wrong", func() *node {
+			n := bridged()
+			n.FrameRules = nil
+			n.dnat("10.60.0.20", "0a:58:00:00:00:21")
+			return n
+		}, []string{"StaleMACRewrite proven 10.60.0.20"}},
+		{"the bridge's own MAC leads to the node, which routes", func() *node {
+			n := bridged()
+			n.FrameRules = nil
+			n.dnat("10.60.0.20", nicMAC)
+			return n
+		}, nil},
+		{"tunnel mode answers with the gateway's MAC", func() *node {
+			n := bridged()
+			n.FrameRules = nil
+			n.arpreply("10.60.0.20", fabricMAC)
+			return n
+		}, nil},
+		{"an arpreply rule with a dead MAC", func() *node {
+			n := bridged()
+			n.FrameRules = nil
+			n.arpreply("10.60.0.21", deadMAC)
+			return n
+		}, []string{"StaleARPReply proven 10.60.0.21"}},
+		{"rules for an address that nobody has, unused", func() *node {
+			n := bridged()
+			n.arpreply("10.60.0.99", deadMAC)
+			n.dnat("10.60.0.99", deadMAC)
+			return n
+		}, nil},
+		{"a rule for an address that nobody has answers", func() *node {
+			n := bridged()
+			n.arpreply("10.60.0.99", deadMAC).Counter.Delta = 4
+			return n
+		}, []string{"StaleARPReply likely 10.60.0.99"}},
+		{"a pod that just went away still has its rule", func() *node {
+			n := bridged()
+			n.arpreply("10.60.0.99", deadMAC).Counter.Delta = 4
+			n.PastPods = []model.Pod{{Addresses: []netip.Prefix{prefix("10.60.0.99/32")}}}
+			return n
+		}, nil},
+		{"frames were rewritten and the rules are unread", func() *node {
+			n := bridged()
+			n.FrameRules = nil
+			n.lose(model.SourceEbtables, model.Missing)
+			n.Traffic.MACs = []model.MACPair{
+				{Addr: addr("10.60.0.20"), IfIndex: 2, Link: "nic0", Direction: model.Ingress, Side: model.AsDestination, Src: mac(fabricMAC), Dst: mac(nicMAC), Packets: 7},
+				{Addr: addr("10.60.0.20"), IfIndex: 2, Link: "nic0", Direction: model.Egress, Side: model.AsDestination, Src: mac(nicMAC), Dst: mac(deadMAC), Packets: 7},
+			}
+			return n
+		}, []string{"StaleMACRewrite likely 10.60.0.20"}},
+		{"drops without a cause", func() *node {
+			n := kubenet()
+			n.drop("IP_RPFILTER", "ip_rcv_finish_core", "203.0.113.9", "172.20.1.5", 9)
+			n.drop("IP_RPFILTER", "ip_rcv_finish_core", "203.0.113.9", "172.20.1.6", 2)
+			return n
+		}, []string{"UnexplainedDrop proven 172.20.1.5 172.20.1.6 203.0.113.9"}},
+		{"transports free packets as they go; bridges flood", func() *node {
+			n := kubenet()
+			n.drop("TCP_OLD_DATA", "tcp_rcv_established", "172.20.1.6", "172.20.1.5", 90)
+			n.drop("OTHERHOST", "ip_rcv_core", "172.20.1.6", "172.20.1.5", 90).DstMAC = n.Pods[0].MAC
+			n.drop("IP_RPFILTER", "ip_rcv_finish_core", "203.0.113.9", "172.20.1.5", 1)
+			return n
+		}, nil},
+		{"a stale rule accounts for the drops elsewhere", func() *node {
+			n := bridged()
+			n.FrameRules = nil
+			n.dnat("10.60.0.20", deadMAC)
+			n.drop("OTHERHOST", "ip_rcv_core", "203.0.113.9", "10.60.0.20", 70).DstMAC = mac(deadMAC)
+			return n
+		}, []string{"StaleMACRewrite proven 10.60.0.20"}},
+		{"kubelet's deduplication drops by design", func() *node {
+			n := kubenet()
+			r := n.frameRule(model.FrameRule{EtherType: 0x0800, Out: model.IfMatch{Name: "tap+"}, IPSrc: model.AddrMatch{Prefix: prefix("172.20.1.0/24")},
+				SrcMAC: model.MACMatch{Addr: mac("0a:00:00:00:00:03"), Mask: model.Broadcast, Set: true}, Target: model.TargetDrop})
+			r.Counter.Delta = 12
+			n.drop("NETFILTER_DROP", "nft_do_chain", "172.20.1.5", "172.20.1.6", 12).Link = "tap11"
+			return n
+		}, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			n := tt.node()
+			found := Diagnose(&n.Snapshot)
+			var got []string
+			for _, f := range found {
+				got = append(got, brief(f))
+				complete(t, f)
+			}
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("findings\n got %q\nwant %q", got, tt.want)
+			}
+			if again := Diagnose(&n.Snapshot); !reflect.DeepEqual(found, again) {
+				t.Error("the same snapshot gave other findings")
+			}
+		})
+	}
+}
+
+// complete checks that a finding has all that a reader needs.
+func complete(t *testing.T, f model.Finding) {
+	t.Helper()
+	if f.Title == "" || f.Why == "" || f.Verify == "" || len(f.Evidence) == 0 || len(f.Fix) == 0 || f.Severity.Rank() < 0 {
+		t.Errorf("%s lacks a part: %+v", f.Code, f)
+	}
+	if f.Confidence != model.Proven && len(f.Unseen)+len(f.Alternatives) == 0 {
+		t.Errorf("%s is not sure and says neither what was not seen nor what else it may be", f.Code)
+	}
+}
+
+func TestFixesNameTheRule(t *testing.T) {
+	n := bridged()
+	n.FrameRules = nil
+	n.dnat("10.60.0.20", deadMAC).Backend = model.Legacy
+	got := Diagnose(&n.Snapshot)[0].Fix[0]
+	want := "ebtables-legacy -t nat -D PREROUTING -p IPv4 -i nic0 --ip-dst 10.60.0.20 -j dnat --to-dst " + deadMAC + " --dnat-target ACCEPT"
+	if got != want {
+		t.Errorf("fix\n got %s\nwant %s", got, want)
+	}
+
+	k := kubenet()
+	k.PacketRules = k.PacketRules[:3]
+	k.silent("172.20.1.5", "203.0.113.9")
+	if got, want := Diagnose(&k.Snapshot)[0].Fix[0], "iptables-nft -t nat -A IP-MASQ-AGENT -j MASQUERADE"; got != want {
+		t.Errorf("fix\n got %s\nwant %s", got, want)
+	}
+}
+
+func TestMACRewrites(t *testing.T) {
+	n := bridged()
+	seen := func(ifindex int, d model.Direction, dst string, packets uint64) {
+		n.Traffic.MACs = append(n.Traffic.MACs, model.MACPair{Addr: addr("10.60.0.20"), IfIndex: ifindex, Link: fmt.Sprint("if", ifindex),
+			Direction: d, Side: model.AsDestination, Dst: mac(dst), Packets: packets})
+	}
+	seen(2, model.Ingress, nicMAC, 40)
+	seen(2, model.Egress, deadMAC, 50)
+	seen(11, model.Ingress, deadMAC, 10) // another pod sends to the dead MAC by itself
+	seen(3, model.Ingress, nicMAC, 5)    // given to the node …
+	seen(3, model.Egress, "0a:58:00:00:00:20", 5)
+	seen(10, model.Egress, "0a:58:00:00:00:20", 5) // … which routed it: no rewrite
+	got := MACRewrites(&n.Snapshot)
+	want := []model.MACRewrite{{
+		Addr: addr("10.60.0.20"), Field: model.DestinationMAC, Packets: 40,
+		From: model.MACPlace{MAC: mac(nicMAC), Link: "if2", Direction: model.Ingress},
+		To:   model.MACPlace{MAC: mac(deadMAC), Link: "if2", Direction: model.Egress},
+	}}
+	// The other pod's frames, which already carried the dead MAC, may not
+	// make a rewrite of their own.
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("rewrites\n got %+v\nwant %+v", got, want)
+	}
+}
+
+func TestCatalogue(t *testing.T) {
+	judged := map[string]bool{}
+	for _, k := range kinds {
+		p := k.page
+		if p.Code == "" || p.Title == "" || p.Meaning == "" || p.Evidence == "" || p.Fix == "" || p.Verify == "" || p.Severity.Rank() < 0 {
+			t.Errorf("page %q lacks a part", p.Code)
+		}
+		for _, a := range k.after {
+			if !judged[a] {
+				t.Errorf("%s is judged before %s, which may explain it", p.Code, a)
+			}
+		}
+		if judged[p.Code] {
+			t.Errorf("%s is listed twice", p.Code)
+		}
+		judged[p.Code] = true
+	}
+}
+
+func TestEmptySnapshot(t *testing.T) {
+	if got := Diagnose(&model.Snapshot{}); len(got) > 0 {
+		t.Errorf("nothing is known, yet found %v", got)
+	}
+}

@@ -1,0 +1,253 @@
+package diagnose
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
+)
+
+var missingMasquerade = kind{
+	page: Page{
+		Code:     "MissingMasquerade",
+		Severity: model.Critical,
+		Title:    "pods leave the node with their own address towards targets that cannot answer it",
+		Meaning: "Outside the cluster and its virtual network nobody knows the way back to a pod's address, so the node must " +
+			"put its own address there (MASQUERADE). When the rule is missing, or an exclusion in front of it is too wide, " +
+			"packets leave with the pod's address and vanish beyond the node.",
+		Evidence: "the pod's address as source at the uplink's egress and nothing back; the rule that let the packet through " +
+			"untranslated; connection tracking's reply tuple, which still holds the pod's address.",
+		Fix:    "delete the exclusion, or add the MASQUERADE rule; mend the ip-masq-agent's configuration, or it comes back.",
+		Verify: "lasthop check --only MissingMasquerade",
+	},
+	find: findMissingMasquerade,
+}
+
+// rawGroup is the traffic that left untranslated for the same reason.
+type rawGroup struct {
+	nat     path.SourceNAT
+	silent  []*model.Peer
+	answers bool
+}
+
+func findMissingMasquerade(v *view) []verdict {
+	tables := path.NewNAT(v.Snapshot)
+	groups := map[*model.PacketRule]*rawGroup{}
+	var order []*rawGroup
+	for i := range v.Traffic.Peers {
+		p := &v.Traffic.Peers[i]
+		if len(v.pods[p.Local]) == 0 || !v.isUplink(p.IfIndex) || !v.outside(p.Remote) || p.Out.Packets == 0 {
+			continue
+		}
+		nat := tables.Source(path.Packet{Src: p.Local, Dst: p.Remote, Out: v.natLink(p.IfIndex)})
+		g := groups[nat.Rule]
+		if g == nil {
+			g = &rawGroup{nat: nat}
+			groups[nat.Rule] = g
+			order = append(order, g)
+		}
+		g.answers = g.answers || v.answered(p)
+		if v.unanswered(p) && v.startedHere(p) {
+			g.silent = append(g.silent, p)
+		}
+	}
+	var out []verdict
+	for _, g := range order {
+		if len(g.silent) > 0 && !g.answers && v.shouldMasquerade(g) {
+			out = append(out, v.unmasqueraded(g))
+		}
+	}
+	return out
+}
+
+// outside reports whether an address is neither of this node, of its subnet,
+// nor a pod's, and can be a target at all.
+func (v *view) outside(a netip.Addr) bool {
+	return a.IsGlobalUnicast() && a != azureWireServer && !v.nodeAddrs[a] && len(v.pods[a]) == 0 && !v.past[a] &&
+		!inAny(v.onLink, a) && !inAny(v.ranges.local, a) && !inAny(v.ranges.cluster, a) && !v.remote(a).IsValid()
+}
+
+// azureWireServer is Azure's address for DNS, health probes and the guest
+// agent. Pods may not reach all of it, by design of AKS.
+var azureWireServer = netip.AddrFrom4([4]byte{168, 63, 129, 16})
+
+// natLink is the link that POSTROUTING names for packets that leave through an
+// uplink: the bridge, where the uplink is a port of one.
+func (v *view) natLink(ifindex int) string {
+	l := v.links[ifindex]
+	if l == nil {
+		return ""
+	}
+	if m := v.links[l.Master]; m != nil {
+		return m.Name
+	}
+	return l.Name
+}
+
+// startedHere reports whether the pod began the exchange. An answer to a
+// stranger's question goes out with the address that was asked.
+func (v *view) startedHere(p *model.Peer) bool { return p.In.Packets == 0 }
+
+// shouldMasquerade reports whether the node is meant to translate such
+// packets. A pod whose address the node's subnet does not hold has no other
+// way out; one of the subnet has, unless the node holds a rule for it.
+func (v *view) shouldMasquerade(g *rawGroup) bool {
+	return g.nat.Missed != nil || !inAny(v.onLink, g.silent[0].Local)
+}
+
+func (v *view) unmasqueraded(g *rawGroup) verdict {
+	pods := map[netip.Addr]bool{}
+	peers := map[netip.Addr]bool{}
+	f := model.Finding{Confidence: model.Proven}
+	link := v.linkName(g.silent[0].IfIndex)
+	for _, p := range g.silent {
+		pods[p.Local], peers[p.Remote] = true, true
+		f.Packets += p.Out.Packets
+	}
+	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
+	remotes := slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare)
+	for _, a := range remotes {
+		f.Peers = append(f.Peers, host(a))
+	}
+	f.LastHopAlive = v.place(link, model.Egress)
+	f.Title = fmt.Sprintf("pods are not masqueraded towards %s", addrs(remotes))
+	f.Evidence = []model.Evidence{{Source: model.SourceTC, Text: fmt.Sprintf(
+		"%s egress: %s with a pod's source address (%s) to %s; ingress: none", link, count(f.Packets, "packet"), addrs(f.Pods), addrs(remotes))}}
+	f.Evidence = append(f.Evidence, v.untranslated(g)...)
+	v.judgeRules(g, &f)
+	if slices.ContainsFunc(remotes, netip.Addr.IsPrivate) {
+		f.Confidence = weaker(f.Confidence, model.Likely)
+		f.Alternatives = append(f.Alternatives,
+			"the target is in a network that knows the pods' range and does not answer",
+			"the target is another node's pod and the route table lacks it (give --pod-cidr or --nodes)")
+	}
+	return verdict{Finding: f}
+}
+
+// untranslated shows connection tracking's view: the reply is expected at the
+// pod's own address.
+func (v *view) untranslated(g *rawGroup) []model.Evidence {
+	for _, p := range g.silent {
+		if f := v.flows[pair{p.Local, p.Remote}].silent; f != nil && f.Original.Src == p.Local {
+			return []model.Evidence{{Source: model.SourceConntrack, Text: fmt.Sprintf(
+				"%s to %s UNREPLIED, the reply is expected at %s: no translation", p.Local, f.Original.Dst, f.Reply.Dst)}}
+		}
+	}
+	return nil
+}
+
+// judgeRules says which rule is to blame, how sure that is, and what mends it.
+func (v *view) judgeRules(g *rawGroup, f *model.Finding) {
+	nat := g.nat
+	switch {
+	case !v.Has(model.SourceNAT):
+		f.Confidence = model.Likely
+		f.Unseen = append(f.Unseen, "the nat rules: that source could not be read whole")
+		f.Why = "Packets leave with the pod's address and nothing returns."
+		f.Fix = []string{v.masqueradeFix(g)}
+	case nat.Translated:
+		f.Confidence = model.Possible
+		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule would translate them now", nat.Rule))
+		f.Why = "Packets leave with the pod's address although a rule translates them: their flows are older than the rule, or another program sends them past it."
+		f.Fix = []string{"conntrack -D -s " + f.Pods[0].String()}
+	case nat.Rule != nil:
+		f.Evidence = append(f.Evidence,
+			packetRuleEvidence("this rule lets them through untranslated", nat.Rule),
+			packetRuleEvidence("in front of", nat.Missed))
+		f.Why = "An exclusion in front of the MASQUERADE rule is too wide: packets to these targets leave with the pod's address, which nobody out there can answer."
+		f.Fix = []string{fmt.Sprintf("%s -t %s -D %s %s", iptables(nat.Rule), nat.Rule.Table, nat.Rule.Chain, nat.Rule.Text)}
+	default:
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceNAT, Text: "no rule of nat POSTROUTING translates such a packet"})
+		f.Why = "No MASQUERADE rule is left for packets to targets outside the cluster: they leave with the pod's address, which nobody out there can answer."
+		f.Fix = []string{v.masqueradeFix(g)}
+	}
+	for _, r := range nat.Unsure {
+		f.Confidence = weaker(f.Confidence, model.Likely)
+		f.Unseen = append(f.Unseen, fmt.Sprintf("whether %s %s matched: %s", r.Chain, r.Text, strings.Join(r.Unknown, ", ")))
+	}
+}
+
+// masqueradeFix is the rule that is missing: at the end of the chain that
+// exists for it, or one of its own.
+func (v *view) masqueradeFix(g *rawGroup) string {
+	tool := "iptables"
+	pod := g.silent[0].Local
+	if pod.Is6() {
+		tool = "ip6tables"
+	}
+	if chain := v.masqueradeChain(pod); chain != nil {
+		return fmt.Sprintf("%s -t nat -A %s -j MASQUERADE", iptables(chain), chain.Chain)
+	}
+	src, cluster := host(pod), host(pod)
+	for _, p := range v.ranges.local {
+		if p.Contains(pod) {
+			src = p
+		}
+	}
+	for _, p := range v.ranges.cluster {
+		if p.Contains(pod) {
+			cluster = p
+		}
+	}
+	return fmt.Sprintf("%s -t nat -A POSTROUTING -s %s ! -d %s -o %s -j MASQUERADE", tool, src, cluster, v.natLink(g.silent[0].IfIndex))
+}
+
+// masqueradeChain finds the chain that POSTROUTING sends pods through and that
+// holds nothing but exclusions: an ip-masq-agent's chain whose end is gone. It
+// returns a rule of that chain.
+func (v *view) masqueradeChain(pod netip.Addr) *model.PacketRule {
+	family := 4
+	if pod.Is6() {
+		family = 6
+	}
+	jumped := map[string]bool{}
+	only := map[string]*model.PacketRule{}
+	other := map[string]bool{}
+	for i := range v.PacketRules {
+		r := &v.PacketRules[i]
+		if r.Table != "nat" || r.Family != family {
+			continue
+		}
+		if r.Chain == "POSTROUTING" {
+			jumped[r.Target] = true
+		}
+		if r.Target == "RETURN" && !r.Dst.IsZero() && !r.Dst.Not && r.Src.IsZero() {
+			only[r.Chain] = r
+		} else {
+			other[r.Chain] = true
+		}
+	}
+	for _, chain := range slices.Sorted(maps.Keys(only)) {
+		if jumped[chain] && !other[chain] {
+			return only[chain]
+		}
+	}
+	return nil
+}
+
+// iptables is the tool that edits the rule.
+func iptables(r *model.PacketRule) string {
+	tool := "iptables"
+	if r.Family == 6 {
+		tool = "ip6tables"
+	}
+	if r.Backend == model.Legacy {
+		return tool + "-legacy"
+	}
+	return tool + "-nft"
+}
+
+func packetRuleEvidence(what string, r *model.PacketRule) model.Evidence {
+	return model.Evidence{Source: model.SourceNAT, Text: fmt.Sprintf(
+		"%s: %s %s rule %d (%s): %s", what, r.Table, r.Chain, r.Number, r.Backend, r.Text)}
+}
+
+// weaker is the less sure of two.
+func weaker(a, b model.Confidence) model.Confidence {
+	return slices.MinFunc([]model.Confidence{a, b}, func(x, y model.Confidence) int { return cmp.Compare(sureness(x), sureness(y)) })
+}

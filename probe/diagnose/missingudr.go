@@ -1,0 +1,319 @@
+package diagnose
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var missingUDR = kind{
+	page: Page{
+		Code:     "MissingUDR",
+		Severity: model.Critical,
+		Title:    "traffic to another node's pods leaves this node right and nothing of it returns: the subnet's route table lacks that route",
+		Meaning: "On an AKS kubenet cluster the Azure fabric learns where each node's pods are from user-defined routes in a route " +
+			"table of the subnet. When the table is not associated with the subnet, or a node's row is missing, the fabric " +
+			"discards packets for that node's pods without a word. No node drops anything.",
+		Evidence: "packets leave the uplink with the pod's source address and the gateway's MAC; nothing proves that one arrived; " +
+			"connection tracking stays UNREPLIED; another target answers in the same window.",
+		Fix: "associate the route table with the subnet (az network vnet subnet update … --route-table …), or create the " +
+			"node's row (az network route-table route create …).",
+		Verify: "lasthop check --only MissingUDR",
+	},
+	find: findMissingUDR,
+}
+
+// remoteRange is the traffic with one other node's pods.
+type remoteRange struct {
+	cidr netip.Prefix
+	// silent are pairs without an answer.
+	silent []*model.Peer
+	// answers, nodeAnswers: a pod of this node, or the node itself, was
+	// answered from the range.
+	answers     bool
+	nodeAnswers bool
+	// asks are packets from the range that want an answer from here.
+	asks uint64
+}
+
+func findMissingUDR(v *view) []verdict {
+	if overlay(v.Node.Plugin) {
+		return nil
+	}
+	all := v.remoteRanges()
+	var silent []*remoteRange
+	answering := 0
+	for _, r := range all {
+		switch {
+		case r.answers:
+			answering++
+		case len(r.silent) > 0:
+			silent = append(silent, r)
+		}
+	}
+	if len(silent) == 0 {
+		return nil
+	}
+	if answering == 0 && len(silent) > 1 {
+		return []verdict{v.noReturn(silent, all)}
+	}
+	var out []verdict
+	for _, r := range silent {
+		out = append(out, v.noReturn([]*remoteRange{r}, all))
+	}
+	return out
+}
+
+// overlay reports whether the fabric itself routes pods, without a route table.
+func overlay(plugin string) bool {
+	return plugin == "azure-overlay" || plugin == "azure-cilium"
+}
+
+// remoteRanges groups what was seen at the uplink by the other node's range,
+// sorted by prefix. Ranges that the node does not reach through its default
+// gateway are not the fabric's to route.
+func (v *view) remoteRanges() []*remoteRange {
+	byCIDR := map[netip.Prefix]*remoteRange{}
+	for i := range v.Traffic.Peers {
+		p := &v.Traffic.Peers[i]
+		cidr := v.remote(p.Remote)
+		if !cidr.IsValid() || !v.isUplink(p.IfIndex) || !v.byDefaultRoute(p.Remote) {
+			continue
+		}
+		r := byCIDR[cidr]
+		if r == nil {
+			r = &remoteRange{cidr: cidr}
+			byCIDR[cidr] = r
+		}
+		r.asks += p.In.Asks
+		_, pod := v.pods[p.Local]
+		switch {
+		case v.answered(p):
+			r.answers = r.answers || pod
+			r.nodeAnswers = r.nodeAnswers || !pod
+		case pod && v.unanswered(p) && !v.sentAstray(p):
+			r.silent = append(r.silent, p)
+		}
+	}
+	return slices.SortedFunc(maps.Values(byCIDR), func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
+}
+
+// byDefaultRoute reports whether the main table sends the address through a
+// default route. With the routes unread it is supposed to.
+func (v *view) byDefaultRoute(a netip.Addr) bool {
+	best := 0
+	for _, r := range v.Routes {
+		if r.Table == mainTable && r.Dst.Contains(a) {
+			best = max(best, r.Dst.Bits())
+		}
+	}
+	return best == 0
+}
+
+// mainTable is RT_TABLE_MAIN.
+const mainTable = 254
+
+// sentAstray reports whether the pair's packets left with a destination MAC
+// that is no gateway's, so that the fabric never had to route them.
+func (v *view) sentAstray(p *model.Peer) bool {
+	if len(v.gateways) == 0 {
+		return false
+	}
+	seen := false
+	for _, m := range v.macPairs[p.Local] {
+		if m.IfIndex != p.IfIndex || m.Side != model.AsSource || m.Direction != model.Egress {
+			continue
+		}
+		if v.isGatewayMAC(m.Dst) {
+			return false
+		}
+		seen = true
+	}
+	return seen
+}
+
+// noReturn is the verdict on one silent range, or on all of them.
+func (v *view) noReturn(silent, all []*remoteRange) verdict {
+	f := model.Finding{
+		Confidence: model.Likely,
+		Unseen:     []string{"the route table itself: no row of it is visible from a node"},
+		Alternatives: []string{
+			"a network security group drops the pods' addresses",
+			"the NIC of the node on the other side does not forward (IP forwarding off)",
+			"the other node or its pods are down",
+		},
+	}
+	pods := map[netip.Addr]bool{}
+	remotes := map[netip.Addr]bool{}
+	var link int
+	var asks, syn uint64
+	nodeAnswers := false
+	for _, r := range silent {
+		f.Peers = append(f.Peers, r.cidr)
+		asks += r.asks
+		nodeAnswers = nodeAnswers || r.nodeAnswers
+		for _, p := range r.silent {
+			pods[p.Local], remotes[p.Remote] = true, true
+			link = p.IfIndex
+			f.Packets += p.Out.Packets
+			syn += p.Out.Asks
+		}
+	}
+	f.Pods = slices.Collect(maps.Keys(pods))
+	name := v.linkName(link)
+	f.LastHopAlive = v.place(name, model.Egress)
+	f.Title = "no return from " + addrs(f.Peers)
+	f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
+		"%s egress: %s (%s wanting an answer) from %s to %s of %s; ingress: no answer",
+		name, count(f.Packets, "packet"), plural(syn, "one", "of them"), count(uint64(len(pods)), "pod"),
+		plural(uint64(len(remotes)), "address", "addresses"), addrs(f.Peers))})
+	f.Evidence = append(f.Evidence, v.rightFrames(silent)...)
+	f.Evidence = append(f.Evidence, v.unreplied(silent)...)
+	control := v.controls(silent, all)
+	if control == "" {
+		f.Confidence = model.Possible
+		f.Unseen = append(f.Unseen, "any answer at the uplink: without one the uplink itself may be dead")
+	} else {
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: "answers come from " + control})
+	}
+	if asks > 0 {
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
+			"%s that want an answer arrive from there: the way to this node works, the way back does not", count(asks, "packet"))})
+	}
+	f.Why = v.whyNoReturn(name, &f, len(silent) > 1, nodeAnswers)
+	f.Fix = v.udrFix(silent, nodeAnswers)
+	return verdict{Finding: f}
+}
+
+func (v *view) whyNoReturn(uplink string, f *model.Finding, every, nodeAnswers bool) string {
+	where := "that range"
+	if every {
+		where = "any other node's pods"
+	}
+	why := fmt.Sprintf("Packets of pods to %s leave %s with their own source address, for the gateway, and nothing returns. Nothing is dropped on this node. ",
+		where, uplink)
+	switch {
+	case nodeAnswers:
+		return why + "The node itself is answered from there, so the fabric knows the way: the route back to this node's own pods is missing."
+	case every:
+		return why + "Since every other node's pods are silent, the subnet has no route table, or the table lacks this node's own pods."
+	case f.Confidence == model.Likely:
+		return why + "Other targets answer in the same window, so the fabric lacks the route to this range."
+	}
+	return why + "The fabric seems to lack the route."
+}
+
+// rightFrames shows that the packets left with the right MAC addresses.
+func (v *view) rightFrames(silent []*remoteRange) []model.Evidence {
+	for _, r := range silent {
+		for _, p := range r.silent {
+			for _, m := range v.macPairs[p.Local] {
+				if m.IfIndex == p.IfIndex && m.Side == model.AsSource && m.Direction == model.Egress && v.isGatewayMAC(m.Dst) {
+					return []model.Evidence{{Source: model.SourceTC, Text: fmt.Sprintf(
+						"%s egress: frames from %s to %s, %s; source %s is not translated", m.Link, m.Src, m.Dst, v.owner(m.Dst), p.Local)}}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// unreplied counts the flows into the ranges that never saw a reply.
+func (v *view) unreplied(silent []*remoteRange) []model.Evidence {
+	var n uint64
+	for i := range v.Flows {
+		f := &v.Flows[i]
+		if f.Replied || len(v.pods[f.Original.Src]) == 0 {
+			continue
+		}
+		if slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.cidr.Contains(f.Reply.Src) }) {
+			n++
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	return []model.Evidence{{Source: model.SourceConntrack, Text: count(n, "flow") + " from pods into that range UNREPLIED"}}
+}
+
+// controls names what does answer at the uplinks in the same window: other
+// nodes' pods first, then anything else.
+func (v *view) controls(silent, all []*remoteRange) string {
+	var ranges []netip.Prefix
+	for _, r := range all {
+		if r.answers {
+			ranges = append(ranges, r.cidr)
+		}
+	}
+	if len(ranges) > 0 {
+		return addrs(ranges)
+	}
+	others := map[netip.Addr]bool{}
+	for i := range v.Traffic.Peers {
+		p := &v.Traffic.Peers[i]
+		within := slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.cidr.Contains(p.Remote) })
+		if v.isUplink(p.IfIndex) && !within && v.answered(p) {
+			others[p.Remote] = true
+		}
+	}
+	return addrs(slices.SortedFunc(maps.Keys(others), netip.Addr.Compare))
+}
+
+// udrFix gives the az commands with the values that are known.
+func (v *view) udrFix(silent []*remoteRange, nodeAnswers bool) []string {
+	const associate = "az network vnet subnet update --resource-group <group> --vnet-name <vnet> --name <subnet> --route-table <table>"
+	var fix []string
+	if nodeAnswers {
+		return v.ownRouteFix()
+	}
+	if len(silent) > 1 {
+		return append([]string{associate}, v.ownRouteFix()...)
+	}
+	for _, r := range silent {
+		name, hop := "<node>", "<node's IP>"
+		if n := v.nodeOf(r.cidr); n != nil {
+			name = n.Name
+			if len(n.Addresses) > 0 {
+				hop = n.Addresses[0].String()
+			}
+		}
+		fix = append(fix, createRoute(name, r.cidr, hop))
+	}
+	return append(fix, associate)
+}
+
+// ownRouteFix is the row that leads to this node's own pods.
+func (v *view) ownRouteFix() []string {
+	var fix []string
+	for _, p := range v.ranges.local {
+		hop := "<this node's IP>"
+		for _, l := range v.Links {
+			for _, a := range l.Addresses {
+				if inAny(v.onLink, a.Addr()) && a.Addr().Is4() == p.Addr().Is4() {
+					hop = a.Addr().String()
+				}
+			}
+		}
+		fix = append(fix, createRoute(v.Node.Name, p, hop))
+	}
+	return fix
+}
+
+func createRoute(name string, cidr netip.Prefix, hop string) string {
+	return strings.Join([]string{
+		"az network route-table route create --resource-group <group> --route-table-name <table>",
+		"--name", name, "--address-prefix", cidr.String(),
+		"--next-hop-type VirtualAppliance --next-hop-ip-address", hop,
+	}, " ")
+}
+
+func (v *view) linkName(ifindex int) string {
+	if l := v.links[ifindex]; l != nil {
+		return l.Name
+	}
+	return v.uplink()
+}

@@ -1,0 +1,162 @@
+package diagnose
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// ranges is what is known of the cluster's address plan.
+type ranges struct {
+	// local are this node's own pod ranges.
+	local []netip.Prefix
+	// cluster are ranges of all pods: given, written in the node's rules,
+	// or supposed around the local ones.
+	cluster []netip.Prefix
+	// nodes are the ranges of other nodes that are known one by one.
+	nodes []nodeRange
+}
+
+type nodeRange struct {
+	netip.Prefix
+	node *model.ClusterNode
+}
+
+// Where nothing tells the cluster's range, it is supposed to be the block of
+// this size around the node's own: 256 nodes' worth of the usual /24 or /64.
+const (
+	clusterBits4 = 16
+	clusterBits6 = 56
+	podBits4     = 24
+	podBits6     = 64
+)
+
+func newRanges(v *view) ranges {
+	var r ranges
+	for i := range v.Cluster.Nodes {
+		n := &v.Cluster.Nodes[i]
+		own := slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return v.nodeAddrs[a] })
+		for _, p := range n.PodCIDRs {
+			if own {
+				r.local = append(r.local, p)
+			} else {
+				r.nodes = append(r.nodes, nodeRange{p, n})
+			}
+		}
+	}
+	for _, l := range v.Links {
+		if l.Role != model.RoleBridge {
+			continue
+		}
+		for _, a := range l.Addresses {
+			if p := a.Masked(); !p.IsSingleIP() && v.holdsPods(p) && !inAny(v.onLink, p.Addr()) {
+				r.local = append(r.local, p)
+			}
+		}
+	}
+	r.cluster = slices.Clone(v.Cluster.PodCIDRs)
+	for i := range v.Pods {
+		for _, a := range v.Pods[i].Addresses {
+			r.supposeAround(v, a.Addr())
+		}
+	}
+	return r
+}
+
+// supposeAround adds the ranges that a pod's address suggests, unless they are
+// known already or the address is of the node's own subnet.
+func (r *ranges) supposeAround(v *view, a netip.Addr) {
+	if inAny(v.onLink, a) {
+		return
+	}
+	if !inAny(r.local, a) {
+		p, _ := a.Prefix(r.podBits(a))
+		r.local = append(r.local, p)
+	}
+	if inAny(r.cluster, a) {
+		return
+	}
+	bits := clusterBits4
+	if a.Is6() {
+		bits = clusterBits6
+	}
+	if own := r.local[slices.IndexFunc(r.local, func(p netip.Prefix) bool { return p.Contains(a) })]; own.Bits() < bits {
+		bits = max(own.Bits()-8, 0)
+	}
+	p, _ := a.Prefix(bits)
+	r.cluster = append(r.cluster, p)
+}
+
+// podBits is the length of one node's pod range in the address's family.
+func (r *ranges) podBits(a netip.Addr) int {
+	for _, p := range r.local {
+		if p.Addr().Is4() == a.Is4() {
+			return p.Bits()
+		}
+	}
+	if a.Is4() {
+		return podBits4
+	}
+	return podBits6
+}
+
+// holdsPods reports whether a living pod has an address in the prefix.
+func (v *view) holdsPods(p netip.Prefix) bool {
+	for a := range v.pods {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// remote is the pod range of the other node that holds an address: the node's
+// where it is known, else one of the size of this node's own. It is not valid
+// for an address that is no other node's pod.
+func (v *view) remote(a netip.Addr) netip.Prefix {
+	for _, n := range v.ranges.nodes {
+		if n.Contains(a) {
+			return n.Prefix
+		}
+	}
+	if v.nodeAddrs[a] || inAny(v.onLink, a) || inAny(v.ranges.local, a) || !inAny(v.ranges.cluster, a) {
+		return netip.Prefix{}
+	}
+	p, err := a.Prefix(v.ranges.podBits(a))
+	if err != nil {
+		return netip.Prefix{}
+	}
+	return p
+}
+
+// nodeOf is the node whose pod range this is, where that is known.
+func (v *view) nodeOf(p netip.Prefix) *model.ClusterNode {
+	for _, n := range v.ranges.nodes {
+		if n.Prefix == p {
+			return n.node
+		}
+	}
+	return nil
+}
+
+// RemoteRanges lists the other nodes' pod ranges that are known or that
+// packets and flows in the snapshot suggest, sorted.
+func RemoteRanges(s *model.Snapshot) []netip.Prefix {
+	v := newView(s)
+	seen := map[netip.Prefix]bool{}
+	for _, n := range v.ranges.nodes {
+		seen[n.Prefix] = true
+	}
+	for i := range s.Traffic.Peers {
+		seen[v.remote(s.Traffic.Peers[i].Remote)] = true
+	}
+	for i := range s.Flows {
+		seen[v.remote(s.Flows[i].Original.Dst)] = true
+		seen[v.remote(s.Flows[i].Reply.Src)] = true
+		seen[v.remote(s.Flows[i].Original.Src)] = true
+	}
+	delete(seen, netip.Prefix{})
+	return slices.SortedFunc(maps.Keys(seen), comparePrefix)
+}

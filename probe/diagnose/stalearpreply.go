@@ -1,0 +1,89 @@
+package diagnose
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var staleARPReply = kind{
+	page: Page{
+		Code:     "StaleARPReply",
+		Severity: model.Critical,
+		Title:    "an ebtables arpreply rule answers ARP for a pod with a MAC that is not the pod's",
+		Meaning: "azure-vnet in bridge mode writes one ebtables rule a pod that answers ARP requests for the pod's address. " +
+			"When the rule outlives the pod and the address lives on elsewhere, whoever asks is given a dead MAC and sends " +
+			"every packet there. The request never reaches the real owner, so it cannot correct the answer. The node's own " +
+			"ARP is not concerned: node to pod works, pod to pod does not.",
+		Evidence: "the rule; the MAC of the interface that holds the address; ARP replies with the wrong MAC; the rule's counter.",
+		Fix: "delete the rule with the ebtables variant that holds it, then drop the poisoned neighbour entries " +
+			"(ip neigh flush in the pods that asked) or wait until they age.",
+		Verify: "lasthop check --only StaleARPReply",
+	},
+	find: findStaleARPReply,
+}
+
+func findStaleARPReply(v *view) []verdict {
+	var out []verdict
+	for _, s := range v.staleRules(model.TargetARPReply, func(r *model.FrameRule) model.AddrMatch { return r.ARPDst }) {
+		out = append(out, v.misanswered(&s))
+	}
+	return out
+}
+
+func (v *view) misanswered(s *stale) verdict {
+	f := model.Finding{
+		Confidence: model.Proven,
+		Pods:       []netip.Addr{s.addr},
+		Title:      "stale ARP answer for " + s.addr.String(),
+		Evidence:   []model.Evidence{ruleEvidence(s.rule), v.ownerEvidence(s)},
+		Fix:        []string{command("-D", s.rule)},
+		Packets:    v.sentTo(s.addr, s.rule.MAC),
+	}
+	f.LastHopAlive = model.Place{Direction: model.Ingress}
+	var replies, asker uint64
+	for i := range v.Traffic.ARP {
+		a := &v.Traffic.ARP[i]
+		if !a.Reply || a.Addr != s.addr || a.MAC != s.rule.MAC || a.Direction != model.Egress {
+			continue
+		}
+		replies += a.Packets
+		if a.Packets > asker {
+			// The answer leaves by the port that the question came in by.
+			asker = a.Packets
+			f.LastHopAlive = v.place(a.Link, model.Ingress)
+		}
+	}
+	if replies > 0 {
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
+			"%s egress: %s that %s is at %s", f.LastHopAlive.Link, plural(replies, "ARP reply", "ARP replies"), s.addr, s.rule.MAC)})
+	}
+	if f.Packets > 0 {
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
+			"%s for %s came from pods with the destination MAC %s", count(f.Packets, "packet"), s.addr, s.rule.MAC)})
+	}
+	if replies == 0 && f.Packets == 0 && s.rule.Counter.Delta == 0 {
+		f.Unseen = append(f.Unseen, "an ARP request for the address: nobody asked in the window")
+	}
+	if len(s.owners) == 0 {
+		f.Confidence = model.Likely
+		f.Unseen = append(f.Unseen, "who holds "+s.addr.String()+" now: nobody on this node")
+		f.Alternatives = append(f.Alternatives, "the pod was deleted and its peers still ask for it")
+	}
+	f.Why = fmt.Sprintf("An ebtables rule answers ARP for %s with %s, which is the MAC of %s%s. "+
+		"Who asks sends to that MAC, and nobody takes the packets.",
+		s.addr, s.rule.MAC, v.owner(s.rule.MAC), ownersInstead(s.owners))
+	return verdict{Finding: f, explains: misled(s.addr, s.rule.MAC)}
+}
+
+// sentTo is how many packets for the address came in from pods with the MAC.
+func (v *view) sentTo(addr netip.Addr, mac model.MAC) uint64 {
+	var n uint64
+	for _, p := range v.macPairs[addr] {
+		if p.Dst == mac && p.Side == model.AsDestination && p.Direction == model.Ingress {
+			n += p.Packets
+		}
+	}
+	return n
+}

@@ -1,0 +1,153 @@
+package diagnose
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var staleMACRewrite = kind{
+	page: Page{
+		Code:     "StaleMACRewrite",
+		Severity: model.Critical,
+		Title:    "an ebtables dnat rule sends a pod's frames to a MAC that is not the pod's",
+		Meaning: "azure-vnet in bridge mode writes one ebtables rule a pod that rewrites the destination MAC of frames " +
+			"which arrive for the pod's address. When the pod is gone and its address lives on elsewhere (another plugin " +
+			"took the node over, the address was given out again), the rule still rewrites, and the frames go to a MAC " +
+			"that nobody has: the bridge floods them to every port and out of the NIC again. The kernel drops nothing, or " +
+			"says OTHERHOST in other pods. Pods can send but never hear an answer.",
+		Evidence: "the rule; the MAC of the interface that holds the address; the same address's frames before and after " +
+			"the bridge, with two destination MACs; the rule's counter.",
+		Fix: "delete the rule with the ebtables variant that holds it. A node that still runs the azure-vnet daemon " +
+			"restores it from /var/run/azure-vnet.json: remove that file first.",
+		Verify: "lasthop check --only StaleMACRewrite",
+	},
+	find: findStaleMACRewrite,
+}
+
+func findStaleMACRewrite(v *view) []verdict {
+	rewrites := MACRewrites(v.Snapshot)
+	var out []verdict
+	ruled := map[netip.Addr]bool{}
+	for _, s := range v.staleRules(model.TargetDNAT, func(r *model.FrameRule) model.AddrMatch { return r.IPDst }) {
+		ruled[s.addr] = true
+		out = append(out, v.rewrittenByRule(&s, rewrites))
+	}
+	if v.Has(model.SourceEbtables) {
+		return out
+	}
+	for i := range rewrites {
+		r := &rewrites[i]
+		if !ruled[r.Addr] && v.toNobody(r) {
+			ruled[r.Addr] = true
+			out = append(out, v.rewrittenUnseen(r))
+		}
+	}
+	return out
+}
+
+// rewrittenByRule is the verdict on a rule, with the frames that it spoilt.
+func (v *view) rewrittenByRule(s *stale, rewrites []model.MACRewrite) verdict {
+	f := model.Finding{
+		Confidence: model.Proven,
+		Pods:       []netip.Addr{s.addr},
+		Title:      "stale MAC for " + s.addr.String(),
+		Evidence:   []model.Evidence{ruleEvidence(s.rule), v.ownerEvidence(s)},
+		Fix:        []string{command("-D", s.rule)},
+		Packets:    s.rule.Counter.Delta,
+	}
+	seen := mostRewritten(rewrites, s.addr, s.rule.MAC)
+	switch {
+	case seen != nil:
+		f.Packets = max(f.Packets, seen.Packets)
+		f.Evidence = append(f.Evidence, rewriteEvidence(seen))
+	case s.rule.Counter.Delta == 0:
+		f.Unseen = append(f.Unseen, "a frame that the rule rewrote: nothing for the pod came by in the window")
+	}
+	f.LastHopAlive = v.arrival(s, seen)
+	if len(s.owners) == 0 {
+		f.Confidence = model.Likely
+		f.Unseen = append(f.Unseen, "who holds "+s.addr.String()+" now: nobody on this node")
+		f.Alternatives = append(f.Alternatives, "the pod was deleted and its peers still send to it")
+	}
+	f.Why = fmt.Sprintf("An ebtables rule gives frames for %s the destination MAC %s, which is the MAC of %s%s. "+
+		"The bridge floods them and nobody takes them: the pod never gets what is sent to it.",
+		s.addr, s.rule.MAC, v.owner(s.rule.MAC), ownersInstead(s.owners))
+	return verdict{Finding: f, explains: misled(s.addr, s.rule.MAC)}
+}
+
+// ownersInstead names the right MAC, where there is one.
+func ownersInstead(owners []model.MAC) string {
+	if len(owners) == 0 {
+		return ""
+	}
+	return ", not of the pod (" + addrs(owners) + ")"
+}
+
+// toNobody reports whether frames for a living pod got a destination MAC that
+// nobody on the node has.
+func (v *view) toNobody(r *model.MACRewrite) bool {
+	if r.Field != model.DestinationMAC || len(v.podMACs(r.Addr)) == 0 || r.To.MAC.IsMulticast() {
+		return false
+	}
+	_, known := v.macs[r.To.MAC]
+	return !known
+}
+
+// rewrittenUnseen is the verdict where the frames were seen to change and the
+// rules could not be read.
+func (v *view) rewrittenUnseen(r *model.MACRewrite) verdict {
+	return verdict{
+		Finding: model.Finding{
+			Confidence:   model.Likely,
+			Pods:         []netip.Addr{r.Addr},
+			LastHopAlive: v.place(r.From.Link, r.From.Direction),
+			Title:        "stale MAC for " + r.Addr.String(),
+			Why: fmt.Sprintf("Frames for %s come out of the bridge with the destination MAC %s, which is the MAC of %s, not of the pod (%s). "+
+				"Only bridge netfilter (ebtables) or a tc program can do that.",
+				r.Addr, r.To.MAC, v.owner(r.To.MAC), addrs(v.podMACs(r.Addr))),
+			Evidence:     []model.Evidence{rewriteEvidence(r)},
+			Unseen:       []string{"the ebtables rules: that source could not be read whole"},
+			Alternatives: []string{"a tc program that rewrites the MAC"},
+			Fix: []string{fmt.Sprintf("find the rule: ebtables-legacy -t nat -L PREROUTING --Lc | grep %s; "+
+				"delete it with ebtables-legacy -t nat -D PREROUTING", r.To.MAC)},
+			Packets: r.Packets,
+		},
+		explains: misled(r.Addr, r.To.MAC),
+	}
+}
+
+// mostRewritten is the rewrite of an address to a MAC that most frames showed;
+// a flood shows the same frames on many ports.
+func mostRewritten(list []model.MACRewrite, addr netip.Addr, to model.MAC) *model.MACRewrite {
+	var most *model.MACRewrite
+	for i := range list {
+		r := &list[i]
+		if r.Addr == addr && r.Field == model.DestinationMAC && r.To.MAC == to && (most == nil || r.Packets > most.Packets) {
+			most = r
+		}
+	}
+	return most
+}
+
+func rewriteEvidence(r *model.MACRewrite) model.Evidence {
+	return model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
+		"%s %s destination MAC %s, then %s %s destination MAC %s: %s for %s",
+		r.From.Link, r.From.Direction, r.From.MAC, r.To.Link, r.To.Direction, r.To.MAC, count(r.Packets, "frame"), r.Addr)}
+}
+
+// arrival is where frames for the address were last right: where they came in
+// before the rewrite, or the port that the rule names, or the uplink.
+func (v *view) arrival(s *stale, seen *model.MACRewrite) model.Place {
+	if seen != nil {
+		return v.place(seen.From.Link, seen.From.Direction)
+	}
+	for i := range v.Links {
+		l := &v.Links[i]
+		if s.rule.In.Name != "" && s.rule.In.Matches(l.Name) || s.rule.In.Name == "" && l.Role == model.RoleUplink {
+			return v.place(l.Name, model.Ingress)
+		}
+	}
+	return model.Place{Direction: model.Ingress}
+}

@@ -1,0 +1,191 @@
+package diagnose
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var unexplainedDrop = kind{
+	page: Page{
+		Code:     "UnexplainedDrop",
+		Severity: model.Info,
+		Title:    "the kernel drops packets of pods and no finding accounts for it",
+		Meaning: "The kernel freed packets of a pod before they were delivered, and no other finding explains why. The reason is " +
+			"the kernel's own name for it, the location the function that freed the packet. NETFILTER_DROP is a firewall rule, " +
+			"TC_INGRESS and TC_EGRESS a tc program, NEIGH_FAILED a neighbour that does not answer, IP_RPFILTER the reverse path " +
+			"filter, NO_SOCKET a port on which nobody listens.",
+		Evidence: "the count of the kfree_skb tracepoint by reason, location and link.",
+		Fix:      "look at what the reason names.",
+		Verify:   "lasthop check --only UnexplainedDrop",
+	},
+	find:  findUnexplainedDrop,
+	after: []string{"StaleMACRewrite", "StaleARPReply"},
+}
+
+// minDrops is how many packets of one kind must be dropped before it is a
+// finding: a pod that comes or goes loses one or two in flight. All of them
+// stay in the report's list of drops.
+const minDrops = 3
+
+// dropKind is what makes drops the same.
+type dropKind struct {
+	reason   model.Reason
+	location string
+	link     string
+}
+
+func findUnexplainedDrop(v *view) []verdict {
+	allowed := v.byDesign()
+	groups := map[dropKind][]*model.Drop{}
+	for i := range v.Traffic.Drops {
+		d := &v.Traffic.Drops[i]
+		if v.pod(d) != (netip.Addr{}) && !v.harmless(d) && !v.explained(d) && !allowed.take(d) {
+			k := dropKind{d.Reason, d.Location, d.Link}
+			groups[k] = append(groups[k], d)
+		}
+	}
+	var out []verdict
+	for k, drops := range groups {
+		if f, ok := v.unexplained(k, drops); ok {
+			out = append(out, verdict{Finding: f})
+		}
+	}
+	return out
+}
+
+func (v *view) unexplained(k dropKind, drops []*model.Drop) (model.Finding, bool) {
+	f := model.Finding{Confidence: model.Proven}
+	pods := map[netip.Addr]bool{}
+	peers := map[netip.Addr]bool{}
+	for _, d := range drops {
+		f.Packets += d.Packets
+		pod := v.pod(d)
+		pods[pod] = true
+		if peer := d.Dst; peer != pod {
+			peers[peer] = true
+		} else {
+			peers[d.Src] = true
+		}
+	}
+	if f.Packets < minDrops {
+		return f, false
+	}
+	f.Pods = slices.Collect(maps.Keys(pods))
+	for _, a := range slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare) {
+		f.Peers = append(f.Peers, host(a))
+	}
+	why := string(k.reason)
+	if why == "" {
+		why = "a reason that this kernel does not tell"
+	}
+	where := ""
+	if k.link != "" {
+		where = " on " + k.link
+	}
+	f.LastHopAlive = v.place(k.link, model.Ingress)
+	f.Title = fmt.Sprintf("%s at %s%s", why, k.location, where)
+	f.Why = fmt.Sprintf("The kernel dropped %s of %s: %s at %s%s.",
+		count(f.Packets, "packet"), count(uint64(len(pods)), "pod"), why, k.location, where)
+	for _, d := range mostDropped(drops) {
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf(
+			"%s to %s: %s", d.Src, d.Dst, count(d.Packets, "packet"))})
+	}
+	f.Fix = []string{"look at what " + k.location + " decides by: lasthop findings UnexplainedDrop"}
+	return f, true
+}
+
+// mostDropped are the few ends that lost most, as evidence.
+func mostDropped(drops []*model.Drop) []*model.Drop {
+	const most = 3
+	list := slices.Clone(drops)
+	slices.SortFunc(list, func(a, b *model.Drop) int {
+		return cmp.Or(cmp.Compare(b.Packets, a.Packets), a.Src.Compare(b.Src), a.Dst.Compare(b.Dst))
+	})
+	return list[:min(most, len(list))]
+}
+
+// pod is the drop's end that is a living pod of this node: the receiver where
+// both are. The zero address: neither is.
+func (v *view) pod(d *model.Drop) netip.Addr {
+	for _, a := range []netip.Addr{d.Dst, d.Src} {
+		if len(v.pods[a]) > 0 {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+func (v *view) explained(d *model.Drop) bool {
+	return slices.ContainsFunc(v.verdicts, func(f verdict) bool { return f.explains != nil && f.explains(d) })
+}
+
+// harmless reports whether a drop is part of a working network: what a
+// transport frees as it goes, and frames that a bridge floods until it has
+// learnt where their owner is.
+func (v *view) harmless(d *model.Drop) bool {
+	if strings.HasPrefix(string(d.Reason), "TCP_") {
+		return true
+	}
+	if d.Reason == "OTHERHOST" {
+		_, owned := v.macs[d.DstMAC]
+		return owned
+	}
+	return false
+}
+
+// allowance is what one rule drops by design.
+type allowance struct {
+	takes func(*model.Drop) bool
+	// left is how many packets the rule counted, less those taken.
+	left uint64
+}
+
+// allowances are those of all such rules.
+type allowances []allowance
+
+// take reports whether the drop is by design, and uses up what it takes.
+func (list allowances) take(d *model.Drop) bool {
+	for i := range list {
+		if list[i].left >= d.Packets && list[i].takes(d) {
+			list[i].left -= d.Packets
+			return true
+		}
+	}
+	return false
+}
+
+// byDesign finds the rules that drop on a healthy node: kubelet's
+// deduplication of frames that a promiscuous bridge delivers twice, and AKS's
+// ban of the wire server.
+func (v *view) byDesign() allowances {
+	var out allowances
+	for i := range v.FrameRules {
+		r := &v.FrameRules[i]
+		if r.Target == model.TargetDrop && r.Counter.Delta > 0 && r.SrcMAC.Set && v.bridgeMACs[r.SrcMAC.Addr] && !r.IPSrc.IsZero() {
+			out = append(out, allowance{left: r.Counter.Delta, takes: func(d *model.Drop) bool {
+				return netfilter(d) && r.IPSrc.Matches(d.Src) && r.Out.Matches(d.Link)
+			}})
+		}
+	}
+	for i := range v.PacketRules {
+		r := &v.PacketRules[i]
+		if r.Target == "DROP" && r.Counter.Delta > 0 && !r.Dst.Not && r.Dst.Prefix == host(azureWireServer) {
+			out = append(out, allowance{left: r.Counter.Delta, takes: func(d *model.Drop) bool {
+				return netfilter(d) && d.Dst == azureWireServer
+			}})
+		}
+	}
+	return out
+}
+
+// netfilter reports whether a rule may have dropped it; before Linux 5.17 no
+// reason is told.
+func netfilter(d *model.Drop) bool {
+	return d.Reason == "NETFILTER_DROP" || d.Reason == "" && (d.Location == "nf_hook_slow" || d.Location == "nft_do_chain")
+}

@@ -1,0 +1,275 @@
+package diagnose
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// view is a snapshot with the indices that the findings share. It is built
+// once, in time linear in the snapshot.
+type view struct {
+	*model.Snapshot
+
+	// pods holds the living owners of each pod address.
+	pods map[netip.Addr][]*model.Pod
+	// past are addresses of pods that went away during the window.
+	past map[netip.Addr]bool
+	// nodeAddrs are the node's own addresses.
+	nodeAddrs map[netip.Addr]bool
+	// macs says whose each Ethernet address is, in words.
+	macs map[model.MAC]string
+	// bridgeMACs are those of bridges and their ports: a bridge gives
+	// frames for one of them to the node.
+	bridgeMACs map[model.MAC]bool
+	links      map[int]*model.Link
+	byName     map[string]*model.Link
+	// macPairs are the frames seen of each address.
+	macPairs map[netip.Addr][]*model.MACPair
+	gateways []model.Neighbor
+	onLink   []netip.Prefix
+	flows    map[pair]flowState
+	ranges   ranges
+
+	verdicts []verdict
+}
+
+// pair is a local address and an address off the node.
+type pair struct{ local, remote netip.Addr }
+
+func newView(s *model.Snapshot) *view {
+	v := &view{
+		Snapshot:   s,
+		pods:       map[netip.Addr][]*model.Pod{},
+		past:       map[netip.Addr]bool{},
+		nodeAddrs:  map[netip.Addr]bool{},
+		macs:       map[model.MAC]string{},
+		bridgeMACs: map[model.MAC]bool{},
+		links:      map[int]*model.Link{},
+		byName:     map[string]*model.Link{},
+		macPairs:   map[netip.Addr][]*model.MACPair{},
+		flows:      map[pair]flowState{},
+	}
+	for i := range s.Links {
+		l := &s.Links[i]
+		v.links[l.Index], v.byName[l.Name] = l, l
+		if !l.MAC.IsZero() {
+			v.macs[l.MAC] = l.Name
+			v.bridgeMACs[l.MAC] = v.bridgeMACs[l.MAC] || l.Master != 0 || l.Kind == "bridge"
+		}
+		for _, a := range l.Addresses {
+			v.nodeAddrs[a.Addr()] = true
+		}
+	}
+	for i := range s.Pods {
+		p := &s.Pods[i]
+		for _, a := range p.Addresses {
+			v.pods[a.Addr()] = append(v.pods[a.Addr()], p)
+		}
+		if !p.MAC.IsZero() {
+			v.macs[p.MAC] = podName(p)
+		}
+	}
+	for i := range s.PastPods {
+		for _, a := range s.PastPods[i].Addresses {
+			v.past[a.Addr()] = true
+		}
+	}
+	for i := range s.Traffic.MACs {
+		p := &s.Traffic.MACs[i]
+		v.macPairs[p.Addr] = append(v.macPairs[p.Addr], p)
+	}
+	v.indexUplinks()
+	v.indexFlows()
+	v.ranges = newRanges(v)
+	return v
+}
+
+// flowState is what connection tracking knows of the flows that one local
+// address began towards one remote address.
+type flowState struct {
+	// oldReplied flows were there when the window began, so their reply
+	// may be from long ago; the others began in it.
+	oldReplied, newReplied, newSilent bool
+	// silent is one of the flows without a reply.
+	silent *model.Flow
+}
+
+// indexFlows sums up the flows by their ends as the uplink sees them, that is
+// after translation: the reply tuple.
+func (v *view) indexFlows() {
+	for i := range v.Flows {
+		f := &v.Flows[i]
+		k := pair{local: f.Reply.Dst, remote: f.Reply.Src}
+		st := v.flows[k]
+		if !f.Replied {
+			st.silent = f
+		}
+		switch {
+		case f.Start.IsZero():
+			st.oldReplied = st.oldReplied || f.Replied
+		case f.Replied:
+			st.newReplied = true
+		default:
+			st.newSilent = true
+		}
+		v.flows[k] = st
+	}
+}
+
+// indexUplinks finds the gateways of the default routes and the prefixes that
+// are on link at the uplinks: the node's own subnet.
+func (v *view) indexUplinks() {
+	outer := map[int]bool{}
+	for _, l := range v.Links {
+		if l.Role == model.RoleUplink {
+			outer[l.Index] = true
+			if l.Master != 0 {
+				outer[l.Master] = true
+			}
+		}
+	}
+	hops := map[netip.Addr]bool{}
+	for _, r := range v.Routes {
+		if r.Dst.Bits() == 0 {
+			for _, h := range append([]model.Route{r}, r.NextHops...) {
+				hops[h.Gateway] = true
+			}
+		}
+		if outer[r.IfIndex] && r.Type == "unicast" && !r.Gateway.IsValid() && r.Dst.Bits() > 0 && !r.Dst.IsSingleIP() {
+			v.onLink = append(v.onLink, r.Dst)
+		}
+	}
+	for _, n := range v.Neighbors {
+		if hops[n.Addr] && !n.MAC.IsZero() {
+			v.gateways = append(v.gateways, n)
+		}
+		if _, known := v.macs[n.MAC]; !known && !n.MAC.IsZero() && hops[n.Addr] {
+			v.macs[n.MAC] = "the gateway " + n.Addr.String()
+		}
+	}
+}
+
+// isGatewayMAC reports whether a default gateway has this address.
+func (v *view) isGatewayMAC(m model.MAC) bool {
+	return slices.ContainsFunc(v.gateways, func(n model.Neighbor) bool { return n.MAC == m })
+}
+
+// owner says in words whose an Ethernet address is.
+func (v *view) owner(m model.MAC) string {
+	if s, ok := v.macs[m]; ok {
+		return s
+	}
+	return "nobody on this node"
+}
+
+// podMACs are the addresses of the living interfaces that hold an address.
+func (v *view) podMACs(a netip.Addr) []model.MAC {
+	var out []model.MAC
+	for _, p := range v.pods[a] {
+		if !p.MAC.IsZero() {
+			out = append(out, p.MAC)
+		}
+	}
+	return out
+}
+
+// podName is how a pod is called in a sentence.
+func podName(p *model.Pod) string {
+	switch {
+	case p.Name != "" && p.Namespace != "":
+		return p.Namespace + "/" + p.Name
+	case p.Name != "":
+		return p.Name
+	case len(p.Addresses) > 0:
+		return "pod " + p.Addresses[0].Addr().String()
+	}
+	return "pod behind " + p.Link
+}
+
+// uplink is the name that stands for the uplinks in a sentence.
+func (v *view) uplink() string {
+	if len(v.Node.Uplinks) == 0 {
+		return "the uplink"
+	}
+	return strings.Join(v.Node.Uplinks, ", ")
+}
+
+// isUplink reports whether packets leave the node through the link.
+func (v *view) isUplink(ifindex int) bool {
+	l := v.links[ifindex]
+	return l != nil && l.Role == model.RoleUplink
+}
+
+// settled is how long before the window's end a packet must have left for its
+// missing answer to mean anything.
+const settled = time.Second
+
+// unanswered reports whether packets left for a peer and nothing proves that
+// they arrived: no answer on the wire, no reply that connection tracking saw,
+// no ICMP error about them.
+func (v *view) unanswered(p *model.Peer) bool {
+	return !v.answered(p) && p.Out.Packets >= minPackets && !p.FirstOut.After(v.Window.End.Add(-settled))
+}
+
+// minPackets is how many packets must be silent before it is worth a word.
+const minPackets = 2
+
+// answered reports whether something proves that packets of the pair reach
+// the peer. For packets that tell neither (UDP) connection tracking says
+// which side began; where it cannot be asked they count as an answer.
+func (v *view) answered(p *model.Peer) bool {
+	if p.In.Answers > 0 || p.In.ICMPErrors > 0 {
+		return true
+	}
+	if p.In.Other == 0 {
+		return false
+	}
+	st := v.flows[pair{p.Local, p.Remote}]
+	return st.newReplied || st.oldReplied && !st.newSilent || !v.Has(model.SourceConntrack)
+}
+
+// inAny reports whether a prefix of the list holds the address.
+func inAny(list []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// count is a number with its noun.
+func count(n uint64, noun string) string { return plural(n, noun, noun+"s") }
+
+func plural(n uint64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// place is a link with its role.
+func (v *view) place(link string, d model.Direction) model.Place {
+	p := model.Place{Link: link, Direction: d}
+	if l := v.byName[link]; l != nil {
+		p.Role = l.Role
+	}
+	return p
+}
+
+// addrs lists addresses in words, the first few of many.
+func addrs[T fmt.Stringer](list []T) string {
+	const most = 4
+	var b strings.Builder
+	for i, a := range list {
+		if i == most {
+			fmt.Fprintf(&b, " and %d more", len(list)-most)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(a.String())
+	}
+	return b.String()
+}
