@@ -70,7 +70,9 @@ type (
 	}
 	hopDoc struct {
 		Pod string `json:"pod,omitempty"`
-		// Peer stands for Pod where a remote range was counted.
+		// Node stands for Pod where an address of the node's own was
+		// counted, Peer where a remote range was.
+		Node      string `json:"node,omitempty"`
 		Peer      string `json:"peer,omitempty"`
 		Link      string `json:"link,omitempty"`
 		Role      string `json:"role"`
@@ -95,6 +97,7 @@ type (
 	dropDoc struct {
 		Kind     string `json:"kind,omitempty"`
 		Pod      string `json:"pod,omitempty"`
+		Node     string `json:"node,omitempty"`
 		Side     string `json:"side,omitempty"`
 		Peer     string `json:"peer,omitempty"`
 		Reason   string `json:"reason,omitempty"`
@@ -261,9 +264,11 @@ func (r Report) document() document {
 	for i, p := range allPods(s) {
 		d.Pods = append(d.Pods, podDocument(p, i >= len(s.Pods)))
 	}
+	names := locals(s)
 	for _, h := range s.Traffic.Hops {
+		pod, node := podOrNode(h.Addr, names[h.Addr] == thisNode)
 		d.Hops = append(d.Hops, hopDoc{
-			Pod: addrText(h.Addr), Peer: prefixText(h.Prefix), Link: h.Link,
+			Pod: pod, Node: node, Peer: prefixText(h.Prefix), Link: h.Link,
 			Role:      orUnknown(string(role(s, h.IfIndex, h.Link))),
 			Direction: string(h.Direction), Side: string(h.Side),
 			Packets: h.Packets, Bytes: h.Bytes,
@@ -276,8 +281,9 @@ func (r Report) document() document {
 		})
 	}
 	for _, x := range dropRows(s) {
+		pod, node := podOrNode(x.local, x.node)
 		d.Drops = append(d.Drops, dropDoc{
-			Pod: addrText(x.pod), Side: string(x.side), Peer: addrText(x.peer),
+			Pod: pod, Node: node, Side: string(x.side), Peer: addrText(x.peer),
 			Reason: string(x.reason), Location: x.location, Link: x.link, Packets: x.packets,
 		})
 	}
@@ -285,6 +291,14 @@ func (r Report) document() document {
 		d.Findings = append(d.Findings, findingDocument(f))
 	}
 	return d
+}
+
+// podOrNode puts a local address into the field that says whose it is.
+func podOrNode(a netip.Addr, isNode bool) (pod, node string) {
+	if isNode {
+		return "", addrText(a)
+	}
+	return addrText(a), ""
 }
 
 func podDocument(p model.Pod, gone bool) podDoc {

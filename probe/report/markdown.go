@@ -9,7 +9,7 @@ import (
 // markdown writes the report for a ticket or a chat.
 func (r Report) markdown(w *bufio.Writer) {
 	s := r.Snapshot
-	names := podNames(s)
+	names := locals(s)
 	if len(r.Findings) == 0 {
 		fmt.Fprintf(w, "# lasthop: %s\n\n", md(r.silence()))
 	} else {

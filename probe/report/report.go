@@ -105,9 +105,10 @@ func allPods(s *model.Snapshot) []model.Pod {
 	return append(append(pods, s.Pods...), s.PastPods...)
 }
 
-// podNames gives the name that an address goes by among people: namespace and
-// name, or the name of its network namespace. Living pods win over gone ones.
-func podNames(s *model.Snapshot) map[netip.Addr]string {
+// locals gives the name that a local address goes by among people: a pod's
+// namespace and name, or the name of its network namespace. Living pods win
+// over gone ones. The node's own addresses are in it as thisNode.
+func locals(s *model.Snapshot) map[netip.Addr]string {
 	names := make(map[netip.Addr]string)
 	for _, p := range allPods(s) {
 		name := PodName(p)
@@ -117,8 +118,19 @@ func podNames(s *model.Snapshot) map[netip.Addr]string {
 			}
 		}
 	}
+	for _, l := range s.Links {
+		for _, prefix := range l.Addresses {
+			if _, ok := names[prefix.Addr()]; !ok {
+				names[prefix.Addr()] = thisNode
+			}
+		}
+	}
 	return names
 }
+
+// thisNode is the name of the node's own addresses. No pod is called so: the
+// names of pods and of network namespaces hold no spaces.
+const thisNode = "this node"
 
 // PodName is the pod's namespace and name, or what else it is known by; empty
 // when there is nothing but its address.

@@ -25,6 +25,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 var (
 	cart   = netip.MustParseAddr("10.60.0.32")
 	till   = netip.MustParseAddr("10.60.0.33")
+	self   = netip.MustParseAddr("10.60.0.4")
 	client = netip.MustParseAddr("10.60.0.9")
 	remote = netip.MustParsePrefix("10.61.1.0/24")
 	nodeM  = mac("00:0d:3a:00:00:01")
@@ -48,7 +49,7 @@ func node() *model.Snapshot {
 		},
 		Window: model.Window{Start: start, End: start.Add(10 * time.Second)},
 		Links: []model.Link{
-			{Index: 2, Name: "nic0", Role: model.RoleUplink},
+			{Index: 2, Name: "nic0", Role: model.RoleUplink, Addresses: []netip.Prefix{netip.PrefixFrom(self, 16)}},
 			{Index: 3, Name: "br0", Role: model.RoleBridge},
 			{Index: 7, Name: "port7", Role: model.RolePodLink},
 		},
@@ -66,6 +67,7 @@ func node() *model.Snapshot {
 			{Addr: cart, IfIndex: 2, Link: "nic0", Direction: model.Ingress, Side: model.AsDestination, Packets: 40, Bytes: 3360},
 			{Addr: cart, IfIndex: 2, Link: "nic0", Direction: model.Egress, Side: model.AsSource, Packets: 41, Bytes: 3444},
 			{Addr: cart, IfIndex: 7, Link: "port7", Direction: model.Ingress, Side: model.AsSource, Packets: 41, Bytes: 3444},
+			{Addr: self, IfIndex: 2, Link: "nic0", Direction: model.Ingress, Side: model.AsDestination, Packets: 3, Bytes: 300},
 			{Prefix: remote, IfIndex: 2, Link: "nic0", Direction: model.Egress, Side: model.AsDestination, Packets: 12, Bytes: 900},
 		}},
 	}
@@ -130,6 +132,8 @@ func dropped() *model.Snapshot {
 	s.Traffic.Drops = []model.Drop{
 		{Src: client, Dst: cart, Reason: "NETFILTER_DROP", Location: "nf_hook_slow", Link: "nic0", Packets: 5},
 		{Src: client, Dst: cart, Reason: "NETFILTER_DROP", Location: "nf_hook_slow", Link: "nic0", Packets: 2},
+		{Src: client, Dst: self, Reason: "NO_SOCKET", Location: "tcp_v4_rcv", Link: "nic0", Packets: 9},
+		{Src: self, Dst: till, Reason: "NEIGH_FAILED", Location: "neigh_invalidate", Link: "port8", Packets: 4},
 		{Src: cart, Dst: till, Location: "ip_error", Packets: 1},
 	}
 	s.PastPods = []model.Pod{{Name: "gone-1", Namespace: "shop", Addresses: []netip.Prefix{netip.MustParsePrefix("10.60.0.40/16")}}}

@@ -83,7 +83,7 @@ func (p *printer) severity(s model.Severity, word string) string {
 
 // text prints the verdict, then each finding, then what was looked at.
 func (r Report) text(p *printer) {
-	names := podNames(r.Snapshot)
+	names := locals(r.Snapshot)
 	switch len(r.Findings) {
 	case 0:
 		for _, row := range wrap(Clean(r.silence()), columns) {
@@ -178,6 +178,9 @@ func dropSummary(s *model.Snapshot) []string {
 	var order []kind
 	var total uint64
 	for _, d := range dropRows(s) {
+		if d.node {
+			continue
+		}
 		k := kind{d.reason, d.location, d.link}
 		if count[k] == 0 {
 			order = append(order, k)

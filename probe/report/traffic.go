@@ -9,29 +9,41 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// dropRow counts the drops of one pod with one peer at one place.
+// dropRow counts the drops of one local address with one peer at one place.
 type dropRow struct {
-	pod, peer netip.Addr
-	side      model.Side
-	reason    model.Reason
-	location  string
-	link      string
-	packets   uint64
+	local, peer netip.Addr
+	// node is true when local is an address of the node, not of a pod.
+	node     bool
+	side     model.Side
+	reason   model.Reason
+	location string
+	link     string
+	packets  uint64
 }
 
-// dropRows orders the drops by pod and sums those that differ only in what a
-// report does not show. A packet between two local pods is told once, as its
-// source's.
+// dropRows orders the drops by address and sums those that differ only in what
+// a report does not show. A packet between two local pods is told once, as its
+// source's; one between a pod and the node as the pod's.
 func dropRows(s *model.Snapshot) []dropRow {
-	local := podNames(s)
+	names := locals(s)
+	// rank tells how much an address is the one that a drop is about.
+	rank := func(a netip.Addr) int {
+		name, local := names[a]
+		switch {
+		case !local:
+			return 0
+		case name == thisNode:
+			return 1
+		}
+		return 2
+	}
 	count := make(map[dropRow]uint64)
 	for _, d := range s.Traffic.Drops {
-		row := dropRow{pod: d.Src, peer: d.Dst, side: model.AsSource, reason: d.Reason, location: d.Location, link: d.Link}
-		_, src := local[d.Src]
-		_, dst := local[d.Dst]
-		if !d.Src.IsValid() || dst && !src {
-			row.pod, row.peer, row.side = d.Dst, d.Src, model.AsDestination
+		row := dropRow{local: d.Src, peer: d.Dst, side: model.AsSource, reason: d.Reason, location: d.Location, link: d.Link}
+		if !d.Src.IsValid() || rank(d.Dst) > rank(d.Src) {
+			row.local, row.peer, row.side = d.Dst, d.Src, model.AsDestination
 		}
+		row.node = rank(row.local) == 1
 		count[row] += d.Packets
 	}
 	rows := make([]dropRow, 0, len(count))
@@ -41,7 +53,7 @@ func dropRows(s *model.Snapshot) []dropRow {
 	}
 	slices.SortFunc(rows, func(a, b dropRow) int {
 		return cmp.Or(
-			a.pod.Compare(b.pod), cmp.Compare(b.packets, a.packets), cmp.Compare(a.side, b.side), a.peer.Compare(b.peer),
+			a.local.Compare(b.local), cmp.Compare(b.packets, a.packets), cmp.Compare(a.side, b.side), a.peer.Compare(b.peer),
 			strings.Compare(string(a.reason), string(b.reason)), strings.Compare(a.location, b.location), strings.Compare(a.link, b.link),
 		)
 	})
@@ -56,9 +68,10 @@ type volume struct {
 }
 
 func (r Report) volume() volume {
+	names := locals(r.Snapshot)
 	most := make(map[netip.Addr]map[model.Side]uint64)
 	for _, h := range r.Snapshot.Traffic.Hops {
-		if !h.Addr.IsValid() || h.Packets == 0 || !r.inFocus(h.Addr) {
+		if !h.Addr.IsValid() || h.Packets == 0 || names[h.Addr] == thisNode || !r.inFocus(h.Addr) {
 			continue
 		}
 		if most[h.Addr] == nil {
@@ -78,7 +91,7 @@ func (r Report) volume() volume {
 func (r Report) dropped() uint64 {
 	var n uint64
 	for _, d := range dropRows(r.Snapshot) {
-		if r.inFocus(d.pod) || r.inFocus(d.peer) {
+		if !d.node && (r.inFocus(d.local) || r.inFocus(d.peer)) {
 			n += d.packets
 		}
 	}

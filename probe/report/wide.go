@@ -14,14 +14,10 @@ import (
 // wide adds the tables that the verdict was drawn from.
 func (r Report) wide(p *printer) {
 	s := r.Snapshot
-	names := podNames(s)
-	for _, pod := range allPods(s) {
-		for _, a := range pod.Addresses {
-			if r.inFocus(a.Addr()) {
-				p.title(strings.TrimSpace("hops of " + addrText(a.Addr()) + " " + names[a.Addr()]))
-				p.hops(s, func(h model.HopCount) bool { return h.Addr == a.Addr() })
-			}
-		}
+	names := locals(s)
+	for _, a := range r.addresses() {
+		p.title(strings.TrimSpace("hops of " + addrText(a) + " " + names[a]))
+		p.hops(s, func(h model.HopCount) bool { return h.Addr == a })
 	}
 	for _, prefix := range remoteRanges(s) {
 		p.title("hops of the remote range " + prefixText(prefix))
@@ -35,6 +31,28 @@ func (r Report) wide(p *printer) {
 		rows = append(rows, []string{src.Name, string(src.Status), src.Detail})
 	}
 	p.table(rows)
+}
+
+// addresses are those of the pods in focus, seen or not, then the others that
+// were counted: the node's own.
+func (r Report) addresses() []netip.Addr {
+	var out []netip.Addr
+	add := func(a netip.Addr) {
+		if a.IsValid() && r.inFocus(a) && !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
+	for _, pod := range allPods(r.Snapshot) {
+		for _, a := range pod.Addresses {
+			add(a.Addr())
+		}
+	}
+	pods := len(out)
+	for _, h := range r.Snapshot.Traffic.Hops {
+		add(h.Addr)
+	}
+	slices.SortFunc(out[pods:], netip.Addr.Compare)
+	return out
 }
 
 func (p *printer) title(s string) {
@@ -71,12 +89,12 @@ func remoteRanges(s *model.Snapshot) []netip.Prefix {
 }
 
 func (r Report) drops(p *printer) {
-	p.title("drops of pod packets")
-	rows := [][]string{{"POD", "SIDE", "PEER", "REASON", "LOCATION", "LINK", "PACKETS"}}
+	p.title("drops")
+	rows := [][]string{{"LOCAL", "SIDE", "PEER", "REASON", "LOCATION", "LINK", "PACKETS"}}
 	for _, d := range dropRows(r.Snapshot) {
-		if r.inFocus(d.pod) || r.inFocus(d.peer) {
+		if r.inFocus(d.local) || r.inFocus(d.peer) {
 			rows = append(rows, []string{
-				addrText(d.pod), string(d.side), addrText(d.peer), orUnknown(string(d.reason)), d.location, d.link, number(d.packets),
+				addrText(d.local), string(d.side), addrText(d.peer), orUnknown(string(d.reason)), d.location, d.link, number(d.packets),
 			})
 		}
 	}

@@ -1,0 +1,65 @@
+# Every target that a person calls has a "##" comment: `make` alone prints them.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+
+GO ?= $(or $(shell command -v go),/usr/local/go/bin/go)
+IMAGE ?= lasthop:dev
+RELEASE ?= $(shell git describe --tags --always --dirty 2>/dev/null)
+
+# The product is pure Go, its BPF objects are committed. No target but generate
+# and the C part of lint needs a C compiler.
+export CGO_ENABLED := 0
+export PATH := $(dir $(GO)):$(PATH):/usr/sbin:/sbin
+
+C_FILES = $(filter-out %/vmlinux.h,$(wildcard bpf/*.c bpf/*.h bpf/include/*.h))
+
+.PHONY: help
+help: ## print the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: need-lab build ## break a node in network namespaces and let lasthop find out how
+	bin/lasthop demo
+
+.PHONY: build
+build: need-go ## build bin/lasthop, one static binary
+	$(GO) build -trimpath -ldflags '-s -w -X main.release=$(RELEASE)' -o bin/lasthop ./cmd/lasthop
+
+.PHONY: generate
+generate: need-go ## compile the BPF programs (needs clang) and write their Go bindings
+	$(GO) generate ./bpf/...
+
+.PHONY: fmt
+fmt: need-go ## format Go and C
+	gofmt -w $$(git ls-files '*.go')
+	$(if $(C_FILES),clang-format-14 -i $(C_FILES))
+
+.PHONY: lint
+lint: need-go ## check style, import directions and common mistakes
+	$(GO) tool -modfile=tools/go.mod golangci-lint run ./...
+	$(if $(C_FILES),clang-format-14 --dry-run -Werror $(C_FILES))
+
+.PHONY: test
+test: need-lab ## run every test, as root, those in network namespaces included
+	@echo "all packages, as root on Linux $$(uname -r); nothing is skipped"
+	$(GO) test -count=1 ./...
+
+.PHONY: test-lab
+test-lab: need-lab ## run the tests that make nodes in network namespaces
+	$(GO) test -count=1 ./kind/... ./probe/collect/... ./probe/traffic/... ./probe/session/... ./cmd/...
+
+.PHONY: bench
+bench: need-lab ## measure what watching costs, beside an empty program
+	$(GO) test -run '^$$' -bench . ./...
+
+.PHONY: image
+image: ## build the container image IMAGE (lasthop:dev)
+	docker build --build-arg RELEASE='$(RELEASE)' -t '$(IMAGE)' .
+
+.PHONY: need-go need-lab
+need-go:
+	@tools/need go
+need-lab:
+	@tools/need go root ip iptables ebtables nft conntrack setpriv

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/netns"
+	"github.com/lasthop/lasthop/probe/report"
+	"github.com/lasthop/lasthop/probe/session"
+)
+
+func (a *app) checkCommand() *cobra.Command {
+	o := &observing{}
+	cmd := &cobra.Command{
+		Use:   "check [POD…]",
+		Short: "Observe for a while, judge, print, exit with the verdict",
+		Long: "Observe for --for, judge, print, and exit with the verdict.\n\n" +
+			"A POD is an address, a name, namespace/name, or the name of its network\n" +
+			"namespace. With PODs, only findings that concern them count.\n\n" +
+			"Exit status: 0 nothing at or above --fail-on; 1 findings; 2 usage, or a file\n" +
+			"that cannot be parsed; 3 cannot observe; 4 incomplete under --strict;\n" +
+			"130 interrupted, after cleaning up.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.check(cmd.Context(), o, args)
+		},
+	}
+	o.register(cmd.Flags())
+	return cmd
+}
+
+func (a *app) check(ctx context.Context, o *observing, pods []string) error {
+	if err := o.validate(); err != nil {
+		return err
+	}
+	ns, name, err := openNode(o.netns)
+	if err != nil {
+		return fmt.Errorf("cannot observe: %w", err)
+	}
+	defer ns.Close()
+	s, err := a.observe(ctx, o.session(ns, name))
+	if err != nil {
+		return err
+	}
+	r, err := o.judge(s, pods)
+	if err != nil {
+		return err
+	}
+	err = r.Write(a.stdout, report.Format(o.output.value), report.Style{Color: colored(o.color.value, a.stdout)})
+	if err := ignoreClosedPipe(err); err != nil {
+		return err
+	}
+	return o.verdict(r)
+}
+
+func (o *observing) session(ns *netns.NS, name string) session.Options {
+	return session.Options{
+		NS: ns, NodeName: name, HostRoot: hostRoot(o.hostRoot), Engine: o.engine.value,
+		For: time.Duration(o.window), Uplinks: o.uplinks, PodCIDRs: o.podCIDRs, NodesFile: o.nodes,
+		Debug: o.debug,
+	}
+}
+
+// judge draws the findings that were asked for.
+func (o *observing) judge(s *model.Snapshot, pods []string) (report.Report, error) {
+	focus, err := choosePods(s, pods, o.namespace)
+	if err != nil {
+		return report.Report{}, err
+	}
+	r := report.Report{Snapshot: s, Rewrites: diagnose.MACRewrites(s), Focus: focus, Limits: o.limits()}
+	for _, f := range diagnose.Diagnose(s) {
+		if o.judges(f.Code) && concerns(f, focus) {
+			r.Findings = append(r.Findings, f)
+		}
+	}
+	return r, nil
+}
+
+// verdict is the exit status that a report stands for. A finding outweighs a
+// gap: it holds whatever else could not be seen.
+func (o *observing) verdict(r report.Report) error {
+	threshold := model.Severity(o.failOn.value).Rank()
+	if slices.ContainsFunc(r.Findings, func(f model.Finding) bool { return f.Severity.Rank() >= threshold }) {
+		return &statusError{code: exitFindings}
+	}
+	if !o.strict {
+		return nil
+	}
+	var open []string
+	for _, src := range r.Snapshot.Sources {
+		if src.Status != model.OK {
+			open = append(open, fmt.Sprintf("%s is %s: %s", src.Name, src.Status, src.Detail))
+		}
+	}
+	if len(open) == 0 {
+		return nil
+	}
+	return &statusError{exitIncomplete, report.Clean("incomplete, as --strict counts: " + strings.Join(open, "; "))}
+}
+
+// observe observes, and shows on a terminal how far the window is.
+func (a *app) observe(ctx context.Context, o session.Options) (*model.Snapshot, error) {
+	if terminal(a.stderr) {
+		const clear = "\r\x1b[K"
+		o.Progress = func(w model.Window, now time.Time) {
+			fmt.Fprintf(a.stderr, "%swatching: %v of %v", clear, now.Sub(w.Start).Round(time.Second), w.Duration())
+		}
+		defer fmt.Fprint(a.stderr, clear)
+	}
+	s, err := session.Observe(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("cannot observe: %w", err)
+	}
+	return s, nil
+}
+
+func terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// colored decides on colours; NO_COLOR has the last word.
+func colored(flag string, w io.Writer) bool {
+	switch {
+	case os.Getenv("NO_COLOR") != "" || flag == "never":
+		return false
+	case flag == "always":
+		return true
+	}
+	return terminal(w) && os.Getenv("TERM") != "dumb"
+}

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/lasthop/lasthop/kind"
+	"github.com/lasthop/lasthop/kind/lab"
+	"github.com/lasthop/lasthop/kind/scenario"
+	"github.com/lasthop/lasthop/probe/netns"
+	"github.com/lasthop/lasthop/probe/report"
+)
+
+// defaultDemo is the fault that a first look should be at.
+const defaultDemo = "stale-mac-rewrite"
+
+func (a *app) demoCommand() *cobra.Command {
+	o := &observing{}
+	cmd := &cobra.Command{
+		Use:   "demo [SCENARIO|FILE]",
+		Short: "Lab up, fault, traffic, check, lab down",
+		Long: "Make a node in network namespaces, break it as the scenario says, send traffic,\n" +
+			"check, and take it all down again.\n\n" +
+			"Exit status: 0 when the verdict is the one that the scenario expects.",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: completeScenarios,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := defaultDemo
+			if len(args) > 0 {
+				name = args[0]
+			}
+			return a.demo(cmd.Context(), o, name)
+		},
+	}
+	// The node to watch is the lab's; of check's flags the others remain.
+	all := pflag.NewFlagSet("", pflag.ContinueOnError)
+	o.register(all)
+	for _, name := range []string{"for", "output", "color", "debug"} {
+		cmd.Flags().AddFlag(all.Lookup(name))
+	}
+	return cmd
+}
+
+func (a *app) demo(ctx context.Context, o *observing, name string) (err error) {
+	s, err := kind.Load(name)
+	if err != nil {
+		return &usageError{err}
+	}
+	id := fmt.Sprintf("demo%d", os.Getpid())
+	a.step("making the lab %s: %s", id, s.Title)
+	l, err := lab.Up(ctx, s, lab.Options{ID: id, Log: a.stderr})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		a.step("taking the lab down")
+		err = errors.Join(err, down(ctx, l))
+	}()
+	r, err := a.watch(ctx, o, l)
+	if err != nil {
+		return err
+	}
+	if err := ignoreClosedPipe(r.Write(a.stdout, report.Format(o.output.value), report.Style{Color: colored(o.color.value, a.stdout)})); err != nil {
+		return err
+	}
+	return a.compare(o, s, r)
+}
+
+// watch observes the lab's broken node while its traffic runs.
+func (a *app) watch(ctx context.Context, o *observing, l *lab.Lab) (r report.Report, err error) {
+	node, err := observed(l)
+	if err != nil {
+		return r, err
+	}
+	ns, err := netns.Named(node.Netns)
+	if err != nil {
+		return r, err
+	}
+	defer ns.Close()
+
+	a.step("starting its traffic")
+	stop, err := startTraffic(ctx, l)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+
+	a.step("watching node %s: lasthop check --netns %s --for %v", node.Name, node.Netns, time.Duration(o.window))
+	snapshot, err := a.observe(ctx, o.session(ns, node.Name))
+	if err != nil {
+		return r, err
+	}
+	return o.judge(snapshot, nil)
+}
+
+func observed(l *lab.Lab) (lab.Node, error) {
+	for _, n := range l.Nodes() {
+		if n.Observed {
+			return n, nil
+		}
+	}
+	return lab.Node{}, errors.New("the scenario observes no node")
+}
+
+// startTraffic returns once the lab's traffic flows. The returned function
+// ends it and returns what went wrong with it.
+func startTraffic(ctx context.Context, l *lab.Lab) (stop func() error, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	ready := make(chan struct{})
+	done := make(chan error, 1)
+	go func() { done <- l.RunTraffic(ctx, func() { close(ready) }) }()
+	stop = func() error {
+		cancel()
+		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+			return fmt.Errorf("run traffic: %w", err)
+		}
+		return nil
+	}
+	select {
+	case <-ready:
+		return stop, nil
+	case err := <-done:
+		cancel()
+		if err == nil {
+			err = errors.New("it ended at once")
+		}
+		return nil, fmt.Errorf("run traffic: %w", err)
+	}
+}
+
+// compare holds the verdict against what the scenario expects.
+func (a *app) compare(o *observing, s *scenario.Scenario, r report.Report) error {
+	code := exitClean
+	var status *statusError
+	if errors.As(o.verdict(r), &status) {
+		code = status.code
+	}
+	wrong := s.Expect.Mismatches(code, r.Findings)
+	if len(wrong) > 0 {
+		return &statusError{1, fmt.Sprintf("the verdict is not the one that %s expects: %s", s.Name, strings.Join(wrong, "; "))}
+	}
+	a.step("this is the verdict that %s expects: %s", s.Name, expected(s.Expect))
+	return nil
+}
+
+func expected(e scenario.Expect) string {
+	if len(e.Findings) == 0 {
+		return "no finding"
+	}
+	var words []string
+	for _, f := range e.Findings {
+		words = append(words, f.String())
+	}
+	return strings.Join(words, ", ")
+}
+
+// step tells what is being done.
+func (a *app) step(format string, args ...any) {
+	fmt.Fprintf(a.stderr, "demo: "+format+"\n", args...)
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/report"
+	"github.com/lasthop/lasthop/probe/session"
+	"github.com/lasthop/lasthop/probe/traffic"
+)
+
+// glance is the window of doctor's trial: long enough to load, attach, read
+// every source once and let go again.
+const glance = time.Millisecond
+
+// examination is what doctor found, and its -o json document.
+type examination struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Node       struct {
+		Name   string `json:"name"`
+		Kernel string `json:"kernel,omitempty"`
+		Plugin string `json:"plugin,omitempty"`
+	} `json:"node"`
+	// Engine is what `check` would watch packets with.
+	Engine   string  `json:"engine"`
+	Attach   string  `json:"attach,omitempty"`
+	Watches  bool    `json:"watchesPackets"`
+	Rights   []right `json:"capabilities"`
+	Features []row   `json:"features"`
+	Sources  []row   `json:"sources"`
+}
+
+type right struct {
+	Name  string `json:"name"`
+	Held  bool   `json:"held"`
+	Gives string `json:"gives"`
+}
+
+type row struct {
+	Name   string `json:"name"`
+	Status string `json:"status"`
+	Detail string `json:"detail,omitempty"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+func (a *app) doctorCommand() *cobra.Command {
+	var node, root string
+	output := choice{value: "text", of: []string{"text", "json"}}
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "What this node and these rights allow, and what would lift a lack",
+		Long: "Try what check would do: load, attach, read each source once, let go.\n\n" +
+			"Exit status: 0 when packets can be watched, 3 otherwise.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.doctor(cmd.Context(), node, root, output.value)
+		},
+	}
+	cmd.Flags().StringVar(&node, "netns", "", "the network namespace that is the node, a `NAME|PATH`")
+	cmd.Flags().StringVar(&root, "host-root", "", "the `DIR` where the node's files are")
+	cmd.Flags().VarP(&output, "output", "o", "what to print")
+	return cmd
+}
+
+func (a *app) doctor(ctx context.Context, netns, root, output string) error {
+	ns, name, err := openNode(netns)
+	if err != nil {
+		return fmt.Errorf("cannot observe: %w", err)
+	}
+	defer ns.Close()
+	e := examination{APIVersion: report.APIVersion, Kind: "Doctor", Engine: "none", Features: []row{}, Sources: []row{}}
+	e.Node.Name = name
+	set, err := effective()
+	if err != nil {
+		return err
+	}
+	for _, c := range capabilities {
+		e.Rights = append(e.Rights, right{c.name, c.has(set), c.gives})
+	}
+	for _, f := range traffic.Features(ns) {
+		e.Features = append(e.Features, row{f.Name, string(f.Status), f.Detail, f.Remedy})
+	}
+	s, err := session.Observe(ctx, session.Options{NS: ns, NodeName: name, HostRoot: hostRoot(root), Engine: "auto", For: glance})
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		e.Sources = append(e.Sources, row{Name: "all", Status: string(model.Missing), Detail: err.Error()})
+	default:
+		e.take(s)
+	}
+	if err := ignoreClosedPipe(a.examined(e, output)); err != nil {
+		return err
+	}
+	if !e.Watches {
+		return &statusError{exitCannot, "packets cannot be watched here: " + rightsRemedy()}
+	}
+	return nil
+}
+
+// take copies what a trial observation says.
+func (e *examination) take(s *model.Snapshot) {
+	e.Node.Kernel, e.Node.Plugin = s.Node.Kernel, s.Node.Plugin
+	e.Engine, e.Attach = s.Node.Engine, s.Node.Attach
+	e.Watches = s.Status(model.SourceTC) != model.Missing
+	for _, src := range s.Sources {
+		e.Sources = append(e.Sources, row{Name: src.Name, Status: string(src.Status), Detail: src.Detail})
+	}
+}
+
+func (a *app) examined(e examination, output string) error {
+	if output == "json" {
+		enc := json.NewEncoder(a.stdout)
+		enc.SetIndent("", "  ")
+		return enc.Encode(e)
+	}
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	engine := e.Engine
+	if e.Attach != "" {
+		engine += " (" + e.Attach + ")"
+	}
+	if !e.Watches {
+		engine += ": packets cannot be watched"
+	}
+	fmt.Fprintf(w, "node\t%s\nkernel\t%s\nplugin\t%s\nengine\t%s\n", report.Clean(e.Node.Name), e.Node.Kernel, report.Clean(e.Node.Plugin), engine)
+	fmt.Fprint(w, "\nRIGHT\tHELD\tGIVES\n")
+	for _, r := range e.Rights {
+		held := "no"
+		if r.Held {
+			held = "yes"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\n", r.Name, held, r.Gives)
+	}
+	for _, t := range []struct {
+		title string
+		rows  []row
+	}{{"FEATURE", e.Features}, {"SOURCE", e.Sources}} {
+		fmt.Fprintf(w, "\n%s\tSTATUS\tDETAIL\n", t.title)
+		for _, r := range t.rows {
+			detail := r.Detail
+			if r.Remedy != "" && r.Status != string(model.OK) {
+				detail = strings.TrimPrefix(detail+"; what would help: "+r.Remedy, "; ")
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\n", report.Clean(r.Name), r.Status, report.Clean(detail))
+		}
+	}
+	return w.Flush()
+}

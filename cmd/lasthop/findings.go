@@ -1,0 +1,61 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lasthop/lasthop/probe/diagnose"
+)
+
+func (a *app) findingsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:               "findings [CODE]",
+		Short:             "The catalogue; with CODE: what it means, its evidence, the fix",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: completeCodes,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return ignoreClosedPipe(a.catalogue())
+			}
+			page, err := findPage(args[0])
+			if err != nil {
+				return &usageError{err}
+			}
+			return ignoreClosedPipe(a.page(page))
+		},
+	}
+}
+
+func (a *app) catalogue() error {
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "CODE\tSEVERITY\tWHAT")
+	for _, p := range diagnose.Catalogue() {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", p.Code, p.Severity, p.Title)
+	}
+	return w.Flush()
+}
+
+func (a *app) page(p diagnose.Page) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s (%s): %s\n", p.Code, p.Severity, p.Title)
+	for _, section := range []struct{ name, text string }{
+		{"Meaning", p.Meaning}, {"Evidence", p.Evidence}, {"Fix", p.Fix}, {"Verify", p.Verify},
+	} {
+		if section.text != "" {
+			fmt.Fprintf(&b, "\n%s\n  %s\n", section.name, strings.ReplaceAll(strings.TrimSpace(section.text), "\n", "\n  "))
+		}
+	}
+	_, err := fmt.Fprint(a.stdout, b.String())
+	return err
+}
+
+func completeCodes(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	var out []string
+	for _, p := range diagnose.Catalogue() {
+		out = append(out, p.Code+"\t"+p.Title)
+	}
+	return out, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/report"
+)
+
+// observing holds the flags of every command that observes.
+type observing struct {
+	netns    string
+	hostRoot string
+	engine   choice
+	window   window
+	uplinks  []string
+	podCIDRs prefixes
+	nodes    string
+
+	namespace     string
+	allNamespaces bool
+
+	only, skip codes
+	failOn     choice
+	strict     bool
+	output     choice
+	color      choice
+	debug      bool
+}
+
+func (o *observing) register(f *pflag.FlagSet) {
+	f.SortFlags = false
+	f.StringVar(&o.netns, "netns", "", "the network namespace that is the node, a `NAME|PATH` (default the current one; in a container with hostPID, PID 1's)")
+	f.StringVar(&o.hostRoot, "host-root", "", "the `DIR` where the node's files are (default /host if present, else /)")
+	o.engine = choice{value: "auto", of: []string{"auto", "tc", "packet", "state"}}
+	f.Var(&o.engine, "engine", "how packets are watched: tc BPF, packet socket, or not at all; auto is the best that the rights allow")
+	o.window = window(10 * time.Second)
+	f.Var(&o.window, "for", "the window to observe")
+	f.StringArrayVar(&o.uplinks, "uplink", nil, "the `IF` that leads off the node; repeatable (default the links of the default routes)")
+	f.Var(&o.podCIDRs, "pod-cidr", "the cluster's pod range; repeatable (default learned)")
+	f.StringVar(&o.nodes, "nodes", "", "the `FILE` with the output of kubectl get nodes -o json")
+	f.StringVarP(&o.namespace, "namespace", "n", "", "the `NAMESPACE` of the pods that are meant")
+	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "pods of any namespace are meant")
+	f.Var(&o.only, "only", "judge this finding alone; repeatable")
+	f.Var(&o.skip, "skip", "leave this finding out; repeatable")
+	o.failOn = choice{value: string(model.Warning), of: []string{string(model.Critical), string(model.Warning), string(model.Info)}}
+	f.Var(&o.failOn, "fail-on", "the severity that makes the verdict 1")
+	f.BoolVar(&o.strict, "strict", false, "sources that could not be read whole are a failure (4)")
+	o.output = choice{value: string(report.Text)}
+	for _, format := range report.Formats() {
+		o.output.of = append(o.output.of, string(format))
+	}
+	f.VarP(&o.output, "output", "o", "what to print")
+	registerColor(f, &o.color)
+	f.BoolVar(&o.debug, "debug", false, "tell more when something fails, as the BPF verifier's log")
+}
+
+func registerColor(f *pflag.FlagSet, c *choice) {
+	*c = choice{value: "auto", of: []string{"auto", "always", "never"}}
+	f.Var(c, "color", "colours in text; any non-empty NO_COLOR means never")
+}
+
+// validate checks what no single flag can tell.
+func (o *observing) validate() error {
+	if o.engine.value == "packet" {
+		return usagef("--engine packet is not in this version: tc watches packets, state reads the node's state alone")
+	}
+	if o.allNamespaces && o.namespace != "" {
+		return usagef("--namespace and --all-namespaces exclude each other")
+	}
+	return nil
+}
+
+// judges reports whether findings of the code are asked for.
+func (o *observing) judges(code string) bool {
+	return (len(o.only) == 0 || slices.Contains(o.only, code)) && !slices.Contains(o.skip, code)
+}
+
+// limits says what was left out by request.
+func (o *observing) limits() []string {
+	var out []string
+	if len(o.only) > 0 {
+		out = append(out, "judged "+strings.Join(o.only, ", ")+" alone")
+	}
+	if len(o.skip) > 0 {
+		out = append(out, "not judged: "+strings.Join(o.skip, ", "))
+	}
+	return out
+}
+
+// choice is a flag with a few words to choose from.
+type choice struct {
+	value string
+	of    []string
+}
+
+func (c *choice) String() string { return c.value }
+func (c *choice) Type() string   { return strings.Join(c.of, "|") }
+
+func (c *choice) Set(s string) error {
+	if !slices.Contains(c.of, s) {
+		return fmt.Errorf("want one of %s", strings.Join(c.of, ", "))
+	}
+	c.value = s
+	return nil
+}
+
+// maxWindow bounds --for: a longer look is a monitor's work.
+const maxWindow = 24 * time.Hour
+
+// window is a flag for a length of time that a run can take.
+type window time.Duration
+
+func (w *window) String() string { return time.Duration(*w).String() }
+func (w *window) Type() string   { return "DURATION" }
+
+func (w *window) Set(s string) error {
+	d, err := time.ParseDuration(s)
+	switch {
+	case err != nil:
+		return fmt.Errorf("want a number with a unit, as in 10s, 2m or 1h30m")
+	case d <= 0:
+		return fmt.Errorf("want more than nothing, as in 10s")
+	case d > maxWindow:
+		return fmt.Errorf("want at most %v", maxWindow)
+	}
+	*w = window(d)
+	return nil
+}
+
+// prefixes is a repeatable flag for ranges of addresses.
+type prefixes []netip.Prefix
+
+func (p *prefixes) Type() string { return "CIDR" }
+
+func (p *prefixes) String() string {
+	words := make([]string, len(*p))
+	for i, x := range *p {
+		words[i] = x.String()
+	}
+	return strings.Join(words, ",")
+}
+
+func (p *prefixes) Set(s string) error {
+	x, err := netip.ParsePrefix(s)
+	switch {
+	case err != nil:
+		return fmt.Errorf("want a range, as in 10.244.0.0/16 or fd00:10::/56")
+	case x != x.Masked():
+		return fmt.Errorf("has bits beyond its length set; did you mean %s?", x.Masked())
+	}
+	*p = append(*p, x)
+	return nil
+}
+
+// codes is a repeatable flag for codes of findings.
+type codes []string
+
+func (c *codes) Type() string   { return "CODE" }
+func (c *codes) String() string { return strings.Join(*c, ",") }
+
+func (c *codes) Set(s string) error {
+	page, err := findPage(s)
+	if err != nil {
+		return err
+	}
+	*c = append(*c, page.Code)
+	return nil
+}
+
+// findPage looks a code up in the catalogue, in any case. An unknown one is
+// answered with the nearest.
+func findPage(code string) (diagnose.Page, error) {
+	var nearest string
+	best := len(code)/2 + 1
+	for _, p := range diagnose.Catalogue() {
+		if strings.EqualFold(p.Code, code) {
+			return p, nil
+		}
+		if d := distance(strings.ToLower(p.Code), strings.ToLower(code)); d <= best {
+			nearest, best = p.Code, d
+		}
+	}
+	if nearest != "" {
+		return diagnose.Page{}, fmt.Errorf("no finding %q: did you mean %s?", code, nearest)
+	}
+	return diagnose.Page{}, fmt.Errorf("no finding %q: `lasthop findings` lists them", code)
+}
+
+// distance is Levenshtein's: how many letters to add, remove or change.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			above := row[j+1]
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			row[j+1] = min(above+1, row[j]+1, diagonal+cost)
+			diagonal = above
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lasthop/lasthop/kind"
+	"github.com/lasthop/lasthop/kind/lab"
+)
+
+// cleanUp bounds what has to be done after an interrupt.
+const cleanUp = 30 * time.Second
+
+func (a *app) labCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "lab",
+		Short: "Nodes of a chosen plugin in network namespaces, with a chosen fault",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return usagef("lab: want list, up or down; `%s --help` tells more", cmd.CommandPath())
+		},
+	}
+	cmd.AddCommand(a.labListCommand(), a.labUpCommand(), a.labDownCommand(), a.labTrafficCommand())
+	return cmd
+}
+
+func (a *app) labListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "The scenarios, and the labs that are up",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			labs, err := lab.List()
+			if err != nil {
+				return err
+			}
+			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "SCENARIO\tPLUGINS\tWHAT")
+			for _, s := range kind.Scenarios() {
+				fmt.Fprintf(w, "%s\t%s\t%s\n", s.Name, strings.Join(s.Plugins, ", "), s.Title)
+			}
+			if len(labs) > 0 {
+				fmt.Fprintln(w, "\nLAB\tSCENARIO\tDOWN WITH")
+			}
+			for _, l := range labs {
+				fmt.Fprintf(w, "%s\t%s\tlasthop lab down %s\n", l.ID, l.Scenario, l.ID)
+			}
+			return ignoreClosedPipe(w.Flush())
+		},
+	}
+}
+
+func (a *app) labUpCommand() *cobra.Command {
+	var id string
+	cmd := &cobra.Command{
+		Use:               "up SCENARIO|FILE",
+		Short:             "Make a lab, break it as the scenario says, start its traffic",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: completeScenarios,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.labUp(cmd.Context(), args[0], id)
+		},
+	}
+	cmd.Flags().StringVar(&id, "id", "", "what to call the lab (default the scenario's name)")
+	return cmd
+}
+
+func (a *app) labUp(ctx context.Context, scenario, id string) error {
+	s, err := kind.Load(scenario)
+	if err != nil {
+		return &usageError{err}
+	}
+	if id == "" {
+		id = s.Name
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find own binary: %w", err)
+	}
+	l, err := lab.Up(ctx, s, lab.Options{ID: id, Log: a.stderr})
+	if err != nil {
+		return err
+	}
+	if err := lab.StartTraffic(ctx, id, []string{self, "lab", "traffic", id}); err != nil {
+		return errors.Join(err, down(ctx, l))
+	}
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NODE\tPLUGIN\tWATCH IT WITH")
+	for _, n := range l.Nodes() {
+		fmt.Fprintf(w, "%s\t%s\tlasthop check --netns %s\n", n.Name, n.Plugin, n.Netns)
+	}
+	if err := ignoreClosedPipe(w.Flush()); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.stderr, "lab %s is up and has traffic; `lasthop lab down %s` takes it down\n", id, id)
+	return nil
+}
+
+// down takes a lab down also when the run was interrupted.
+func down(ctx context.Context, l *lab.Lab) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
+	defer cancel()
+	return l.Down(ctx)
+}
+
+func (a *app) labDownCommand() *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "down [ID…]",
+		Short: "Take labs down, also what a crash left of them",
+		RunE: func(cmd *cobra.Command, ids []string) error {
+			if (len(ids) == 0) != all {
+				return usagef("want either the labs' ids or --all; `lasthop lab list` shows what is up")
+			}
+			if all {
+				labs, err := lab.List()
+				if err != nil {
+					return err
+				}
+				for _, l := range labs {
+					ids = append(ids, l.ID)
+				}
+			}
+			for _, id := range ids {
+				if err := lab.Down(cmd.Context(), id); err != nil {
+					return err
+				}
+				fmt.Fprintf(a.stderr, "lab %s is down\n", id)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "every lab")
+	return cmd
+}
+
+// labTrafficCommand is what `lab up` leaves running: the traffic of a lab,
+// until the lab is taken down.
+func (a *app) labTrafficCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "traffic ID",
+		Short:  "Run the traffic of a lab",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return lab.ServeTraffic(cmd.Context(), args[0])
+		},
+	}
+}
+
+func completeScenarios(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	var out []string
+	for _, s := range kind.Scenarios() {
+		out = append(out, s.Name+"\t"+s.Title)
+	}
+	return out, cobra.ShellCompDirectiveDefault
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"github.com/lasthop/lasthop/probe/netns"
+)
+
+// openNode opens the namespace that is the node, and says what to call it.
+func openNode(flag string) (ns *netns.NS, name string, err error) {
+	if flag != "" {
+		ns, err = netns.Named(flag)
+		if errors.Is(err, os.ErrNotExist) {
+			err = fmt.Errorf("%w\n`ip netns list` and `lasthop lab list` show the namespaces that have a name", err)
+		}
+		return ns, nameOf(flag), err
+	}
+	if name, err = os.Hostname(); err != nil {
+		return nil, "", fmt.Errorf("name the node: %w", err)
+	}
+	if inForeignRoot() {
+		if ns, err = netns.Open("/proc/1/ns/net"); err == nil {
+			return ns, name, nil
+		}
+	}
+	ns, err = netns.Current()
+	return ns, name, err
+}
+
+// nameOf is a namespace's name, also where it was given as a path to it.
+func nameOf(flag string) string {
+	if slices.Contains(netns.Dirs, filepath.Dir(flag)) {
+		return filepath.Base(flag)
+	}
+	return flag
+}
+
+// inForeignRoot reports whether this is a container that sees the node's
+// processes: PID 1 lives under another root directory. Under `ip netns exec`,
+// say, the root is the same, and the current namespace is what was asked for.
+func inForeignRoot() bool {
+	var ours, first syscall.Stat_t
+	if syscall.Stat("/", &ours) != nil || syscall.Stat("/proc/1/root/", &first) != nil {
+		return false
+	}
+	return ours.Dev != first.Dev || ours.Ino != first.Ino
+}
+
+// hostRoot is the directory of the node's files: where node debuggers mount
+// them, if they do.
+func hostRoot(flag string) string {
+	if flag != "" {
+		return flag
+	}
+	if st, err := os.Stat("/host"); err == nil && st.IsDir() {
+		return "/host"
+	}
+	return "/"
+}

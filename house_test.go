@@ -1,0 +1,182 @@
+package lasthop_test
+
+import (
+	"encoding/json"
+	"errors"
+	"go/parser"
+	"go/token"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/lasthop/lasthop"
+
+// direction says which packages of the module a part of it may rest on,
+// directly or through others, besides itself.
+type direction struct {
+	part   string
+	on     []string
+	reason string
+}
+
+// directions is the house: kernel state becomes plain values once, at the
+// edge; judgement is pure; display is another thing. A part that is not listed
+// fails the test, so that whoever adds one says where it belongs.
+var directions = []direction{
+	{"probe/model", nil, "the vocabulary belongs to nobody: it must not know who speaks it"},
+	{"probe/netns", nil, "a tool of the edge, below every collector"},
+	{"probe/path", []string{"probe/model"}, "prediction is pure: values in, values out"},
+	{"probe/diagnose", []string{"probe/model", "probe/path"}, "judgement is pure: the same snapshot must give the same findings on any machine"},
+	{"probe/report", []string{"probe/model"}, "display shows what was judged; it judges and reads nothing"},
+	{"probe/record", []string{"probe/model"}, "a recording is of the model, not of what filled it"},
+	{"probe/collect", []string{"probe/model", "probe/netns"}, "a collector turns kernel state into the model and knows nothing of its use"},
+	{"probe/traffic", []string{"probe/model", "probe/netns", "bpf"}, "the counters become the model here and nowhere else"},
+	{"probe/session", []string{"probe/model", "probe/netns", "probe/collect", "probe/traffic", "probe/diagnose", "probe/path", "bpf"}, "the session owns the collectors; who shows its snapshots is not its business"},
+	{"tui", []string{"probe/model"}, "the screen draws values: it must run over a recording, without rights"},
+	{"bpf", nil, "the programs and their bindings, below everything"},
+	{"kind", []string{"probe/model", "probe/netns"}, "the lab makes the faults: it must not know how they are found"},
+	{"cmd", []string{"probe", "kind", "tui", "bpf"}, "the command wires everything, and nothing rests on it"},
+}
+
+// ban forbids direct imports to all but some parts.
+type ban struct {
+	imports []string
+	but     []string
+	reason  string
+}
+
+var bans = []ban{
+	{
+		[]string{"github.com/vishvananda/netlink", "github.com/google/nftables", "github.com/mdlayher/netlink", "github.com/cilium/ebpf"},
+		[]string{"probe/collect", "probe/traffic", "bpf", "kind"},
+		"kernel interfaces end at the edge, where they become the model",
+	},
+	{[]string{"github.com/spf13/cobra", "github.com/spf13/pflag", "golang.org/x/term"}, []string{"cmd"}, "only the command talks to a user"},
+	{[]string{"log", "log/slog"}, []string{"cmd"}, "only the command sets up logging; below it errors are returned"},
+	{[]string{"flag"}, []string{"cmd"}, "only the command has flags"},
+	{
+		[]string{"os", "os/exec", "net", "syscall", "golang.org/x/sys/unix"},
+		[]string{"cmd", "kind", "bpf", "probe/collect", "probe/traffic", "probe/session", "probe/netns", "probe/model"},
+		"what is pure reads no file, opens no socket and starts no process",
+	},
+	{
+		[]string{"os", "os/exec", "syscall", "golang.org/x/sys/unix"},
+		[]string{"cmd", "kind", "bpf", "probe/collect", "probe/traffic", "probe/session", "probe/netns"},
+		"the model is plain values",
+	},
+	{[]string{"unsafe", "C"}, []string{"bpf", "probe/traffic", "probe/collect"}, "memory is shared with the kernel only at the edge"},
+}
+
+// covers reports whether the ban means the import. Packages below a banned
+// module are banned as well; those below one of the standard library are not.
+func (b ban) covers(imported string) bool {
+	return slices.ContainsFunc(b.imports, func(banned string) bool {
+		return imported == banned || strings.Contains(banned, ".") && strings.HasPrefix(imported, banned+"/")
+	})
+}
+
+type goPackage struct {
+	ImportPath string
+	Dir        string
+	Imports    []string
+	Deps       []string
+	GoFiles    []string
+}
+
+// part is the path of a package within the module.
+func (p goPackage) part() string {
+	return strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
+}
+
+// packages lists the module's packages that have more than tests.
+func packages(t *testing.T) []goPackage {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,Imports,Deps,GoFiles", "./...")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var all []goPackage
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p goPackage
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if len(p.GoFiles) > 0 {
+			all = append(all, p)
+		}
+	}
+}
+
+// within reports whether a path is one of the parts, or below one.
+func within(path string, parts ...string) bool {
+	return slices.ContainsFunc(parts, func(part string) bool {
+		return path == part || strings.HasPrefix(path, part+"/")
+	})
+}
+
+func TestImportsPointInward(t *testing.T) {
+	for _, p := range packages(t) {
+		i := slices.IndexFunc(directions, func(d direction) bool { return within(p.part(), d.part) })
+		if i < 0 {
+			t.Errorf("%s has no place in the house: add it to directions, with the reason", p.part())
+			continue
+		}
+		d := directions[i]
+		for _, dep := range p.Deps {
+			part, own := strings.CutPrefix(dep, module+"/")
+			if own && !within(part, append(d.on, d.part)...) {
+				t.Errorf("%s rests on %s, but %s may rest on %v alone: %s", p.part(), part, d.part, d.on, d.reason)
+			}
+			if d.part == "probe/model" && strings.Contains(strings.SplitN(dep, "/", 2)[0], ".") {
+				t.Errorf("%s rests on %s: the model rests on the standard library alone", p.part(), dep)
+			}
+		}
+	}
+}
+
+func TestBannedImports(t *testing.T) {
+	for _, p := range packages(t) {
+		for _, b := range bans {
+			for _, imported := range p.Imports {
+				if b.covers(imported) && !within(p.part(), b.but...) {
+					t.Errorf("%s imports %s, which is for %v: %s", p.part(), imported, b.but, b.reason)
+				}
+			}
+		}
+	}
+}
+
+func TestPackageComments(t *testing.T) {
+	for _, p := range packages(t) {
+		var with []string
+		for _, name := range p.GoFiles {
+			f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.PackageClauseOnly|parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.Doc == nil {
+				continue
+			}
+			with = append(with, name)
+			want := "Package " + f.Name.Name + " "
+			if f.Name.Name == "main" {
+				want = "Command " + filepath.Base(p.Dir) + " "
+			}
+			if !strings.HasPrefix(f.Doc.Text(), want) {
+				t.Errorf("%s: the comment of package %s does not begin with %q", name, p.part(), want)
+			}
+		}
+		if len(with) != 1 {
+			t.Errorf("package %s has %d package comments %v, want one", p.part(), len(with), with)
+		}
+	}
+}
