@@ -1,0 +1,71 @@
+// Package kind holds the scenarios that come with lasthop: small clusters,
+// healthy or broken in one known way, to try the verdict on. What runs them
+// is in kind/lab.
+package kind
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+
+	"github.com/lasthop/lasthop/kind/scenario"
+)
+
+//go:embed scenarios/*.yaml
+var files embed.FS
+
+// ErrUnknown says that no scenario has the name.
+var ErrUnknown = errors.New("no such scenario")
+
+const (
+	dir = "scenarios"
+	ext = ".yaml"
+)
+
+// Scenarios lists the embedded scenarios by name.
+func Scenarios() []scenario.Info {
+	entries, err := files.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	var out []scenario.Info
+	for _, e := range entries {
+		s, err := embedded(strings.TrimSuffix(e.Name(), ext))
+		if err != nil {
+			// A file that is built in is a file that the tests read.
+			continue
+		}
+		out = append(out, s.Info())
+	}
+	return out
+}
+
+// Load reads an embedded scenario by its name, or a file where the argument
+// holds a slash or ends in .yaml or .yml. What is wrong in a file is a
+// scenario.Errors.
+func Load(nameOrPath string) (*scenario.Scenario, error) {
+	if !strings.ContainsRune(nameOrPath, '/') && path.Ext(nameOrPath) != ext && path.Ext(nameOrPath) != ".yml" {
+		return embedded(nameOrPath)
+	}
+	data, err := os.ReadFile(nameOrPath)
+	if err != nil {
+		return nil, fmt.Errorf("read scenario: %w", err)
+	}
+	return scenario.Parse(nameOrPath, data)
+}
+
+func embedded(name string) (*scenario.Scenario, error) {
+	file := path.Join(dir, name+ext)
+	data, err := files.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) {
+		return nil, fmt.Errorf("read scenario %q: %w (a file's name holds a slash or ends in %s)", name, ErrUnknown, ext)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read scenario %q: %w", name, err)
+	}
+	return scenario.Parse(file, data)
+}

@@ -1,0 +1,84 @@
+package scenario
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// Expect is what lasthop must say of the observed node.
+type Expect struct {
+	// Exit is the exit code of `lasthop check`.
+	Exit     int
+	Findings []Finding
+	// Absent are codes that must not be found.
+	Absent []string
+}
+
+// Finding is an expected one: its code, and pods and peers that must be among
+// those it names.
+type Finding struct {
+	Code  string
+	Pods  []netip.Addr
+	Peers []netip.Prefix
+}
+
+// Mismatches says what is otherwise than expected, a sentence each; nil when
+// all is as it should be. A finding that was not expected is one only when it
+// is in Absent, or changes the exit code.
+func (e Expect) Mismatches(exit int, found []model.Finding) []string {
+	var out []string
+	if exit != e.Exit {
+		out = append(out, fmt.Sprintf("exit code %d, want %d", exit, e.Exit))
+	}
+	for _, want := range e.Findings {
+		if !want.in(found) {
+			out = append(out, fmt.Sprintf("no finding %s", want))
+		}
+	}
+	for _, f := range found {
+		if slices.Contains(e.Absent, f.Code) {
+			out = append(out, fmt.Sprintf("finding %s of %v must be absent", f.Code, f.Pods))
+		}
+	}
+	return out
+}
+
+// in reports whether the findings of the code name all pods and peers. There
+// may be one finding for several pods or one for each.
+func (w Finding) in(found []model.Finding) bool {
+	var pods []netip.Addr
+	var peers []netip.Prefix
+	any := false
+	for _, f := range found {
+		if f.Code == w.Code {
+			any = true
+			pods = append(pods, f.Pods...)
+			peers = append(peers, f.Peers...)
+		}
+	}
+	return any && subset(w.Pods, pods) && subset(w.Peers, peers)
+}
+
+// String names the code and what must be in the finding.
+func (w Finding) String() string {
+	s := w.Code
+	if len(w.Pods) > 0 {
+		s += fmt.Sprintf(" with pods %v", w.Pods)
+	}
+	if len(w.Peers) > 0 {
+		s += fmt.Sprintf(" with peers %v", w.Peers)
+	}
+	return s
+}
+
+func subset[T comparable](want, have []T) bool {
+	for _, w := range want {
+		if !slices.Contains(have, w) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,179 @@
+package scenario
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// shape is what a fault's entry must and may hold beside its type.
+type shape struct{ need, may []string }
+
+// faultShapes are all faults.
+var faultShapes = map[FaultType]shape{
+	DeleteUDR:         {may: []string{"node", "prefix"}},
+	WrongUDR:          {need: []string{"via"}, may: []string{"node", "prefix"}},
+	NICForwardingOff:  {need: []string{"node"}},
+	StaleDNAT:         {need: []string{"pod"}, may: []string{"mac"}},
+	StaleARPReply:     {need: []string{"pod"}, may: []string{"mac"}},
+	WrongNeighbor:     {need: []string{"pod"}, may: []string{"mac"}},
+	MissingMasquerade: {need: []string{"node"}, may: []string{"exclude"}},
+	DeletePodRoute:    {need: []string{"pod"}},
+	DropForward:       {need: []string{"pod"}},
+	ForwardingOff:     {need: []string{"node"}},
+	PodLinkDown:       {need: []string{"pod"}},
+}
+
+func faultTypes() []FaultType {
+	types := make([]FaultType, 0, len(faultShapes))
+	for t := range faultShapes {
+		types = append(types, t)
+	}
+	slices.Sort(types)
+	return types
+}
+
+func (r *resolver) fault(raw rawFault) {
+	if !raw.typ.set() {
+		r.errorf(raw.at, "fault has no type")
+		return
+	}
+	if !r.faultFields(raw) {
+		return
+	}
+	f := Fault{Type: raw.typ.v, MAC: raw.mac.v, Prefix: raw.exclude.v}
+	t := &r.s.Topology
+	if raw.node.set() {
+		if t.Node(raw.node.v) == nil {
+			r.errorf(raw.node.at, "no node %q", short(raw.node.v))
+			return
+		}
+		f.Node = raw.node.v
+	}
+	if raw.pod.set() && !r.faultPod(&f, raw) {
+		return
+	}
+	if raw.via.set() {
+		e, ok := r.endpoint(raw.via)
+		if !ok {
+			return
+		}
+		f.Via = e.Addr
+	}
+	switch f.Type {
+	case DeleteUDR, WrongUDR:
+		if !r.faultRoute(&f, raw) {
+			return
+		}
+	case NICForwardingOff:
+		if !t.Node(f.Node).IPForwarding {
+			r.errorf(raw.node.at, "the NIC of %q does not forward as it is", f.Node)
+		}
+	}
+	if slices.Contains(r.s.Faults, f) {
+		r.errorf(raw.at, "fault %q is there already", f)
+		return
+	}
+	r.s.Faults = append(r.s.Faults, f)
+}
+
+// faultFields checks that the entry has what its type wants and no more.
+func (r *resolver) faultFields(raw rawFault) bool {
+	sh := faultShapes[raw.typ.v]
+	ok := true
+	given := []struct {
+		name string
+		set  bool
+	}{
+		{"node", raw.node.set()}, {"pod", raw.pod.set()}, {"prefix", raw.prefix.set()},
+		{"exclude", raw.exclude.set()}, {"via", raw.via.set()}, {"mac", raw.mac.set()},
+	}
+	for _, g := range given {
+		need := slices.Contains(sh.need, g.name)
+		switch {
+		case need && !g.set:
+			r.errorf(raw.at, "fault %s wants %q", raw.typ.v, g.name)
+			ok = false
+		case g.set && !need && !slices.Contains(sh.may, g.name):
+			r.errorf(raw.at, "fault %s has no %q", raw.typ.v, g.name)
+			ok = false
+		}
+	}
+	return ok
+}
+
+// faultPod finds the pod and checks that the fault can strike it.
+func (r *resolver) faultPod(f *Fault, raw rawFault) bool {
+	n, p := r.s.Topology.Pod(raw.pod.v)
+	if p == nil {
+		r.errorf(raw.pod.at, "no pod %q, want node/pod", short(raw.pod.v))
+		return false
+	}
+	f.Node, f.Pod = n.Name, raw.pod.v
+	switch {
+	case p.Gone:
+		r.errorf(raw.pod.at, "pod %q is gone", f.Pod)
+		return false
+	case f.Type == StaleDNAT && (n.Bridge == "" || n.Plugin == Kubenet):
+		r.errorf(raw.pod.at, "the NIC of %q is on no bridge: no frame rule for it can be stale", n.Name)
+		return false
+	case f.Type == StaleARPReply && n.Bridge == "":
+		r.errorf(raw.pod.at, "node %q has no bridge", n.Name)
+		return false
+	case f.Type == DeletePodRoute && p.Bridged:
+		r.errorf(raw.pod.at, "pod %q is on a bridge and has no route of its own", f.Pod)
+		return false
+	}
+	switch f.Type {
+	case StaleDNAT, StaleARPReply, WrongNeighbor:
+		if f.MAC.IsZero() {
+			f.MAC = localMAC("dead " + f.Pod)
+		}
+		if who, ok := r.macs[f.MAC]; ok {
+			r.errorf(raw.at, "MAC %s is not dead, it is that of %s", f.MAC, who)
+			return false
+		}
+	}
+	return true
+}
+
+// faultRoute finds the route that the fault strikes; none is all of them.
+func (r *resolver) faultRoute(f *Fault, raw rawFault) bool {
+	switch {
+	case raw.prefix.set() && raw.node.set():
+		r.errorf(raw.at, "fault %s wants prefix or node, not both", f.Type)
+		return false
+	case raw.prefix.set():
+		f.Prefix = raw.prefix.v
+	case raw.node.set():
+		f.Prefix = r.s.Topology.Node(f.Node).PodCIDR
+		if !f.Prefix.IsValid() {
+			r.errorf(raw.node.at, "node %q has no podCIDR", f.Node)
+			return false
+		}
+		f.Node = ""
+	case f.Type == DeleteUDR:
+		return true
+	default:
+		r.errorf(raw.at, "fault %s wants prefix or node", f.Type)
+		return false
+	}
+	if !slices.ContainsFunc(r.s.Routes, func(o Route) bool { return o.Prefix == f.Prefix }) {
+		r.errorf(raw.at, "no route for %s", f.Prefix)
+		return false
+	}
+	return true
+}
+
+// StruckRoutes are the routes that a DeleteUDR or WrongUDR fault changes.
+func (s *Scenario) StruckRoutes(f Fault) []Route {
+	if f.Prefix == (netip.Prefix{}) {
+		return s.Routes
+	}
+	var out []Route
+	for _, route := range s.Routes {
+		if route.Prefix == f.Prefix {
+			out = append(out, route)
+		}
+	}
+	return out
+}

@@ -1,0 +1,338 @@
+// Package scenario is the description of a small cluster, of the traffic in
+// it, of what is broken on purpose, and of what lasthop must say about it. It
+// is read from YAML and speaks of nodes and pods only, never of how they are
+// made: the same file runs in network namespaces and on kind.
+//
+// Parse fills every default, so that what runs a scenario decides nothing.
+package scenario
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// Scenario is one parsed file. All references in it are resolved.
+type Scenario struct {
+	Name        string
+	Title       string
+	Description string
+	Topology    Topology
+	// Routes are the user-defined routes of the subnet's one route table.
+	Routes  []Route
+	Traffic []Flow
+	Faults  []Fault
+	// Observe is the node that lasthop watches.
+	Observe string
+	Expect  Expect
+	// Duration bounds the traffic, Timeout how long a request waits for
+	// its answer.
+	Duration time.Duration
+	Timeout  time.Duration
+}
+
+// Info is what a list of scenarios shows.
+type Info struct {
+	Name        string
+	Title       string
+	Description string
+	// Plugins are the network plugins of its nodes, without repetition.
+	Plugins []string
+}
+
+// Plugin is the network plugin of a node.
+type Plugin string
+
+// The plugins that a node can have.
+const (
+	Kubenet     Plugin = "kubenet"
+	AzureBridge Plugin = "azure-bridge"
+	Cilium      Plugin = "cilium"
+)
+
+// AzureVNet is what a Cilium node can have under it: the bridge, rules and
+// neighbours of the Azure CNI plugin in bridge mode, which it replaced.
+const AzureVNet = "azure-vnet"
+
+// Topology is the virtual network and the machines in it.
+type Topology struct {
+	// VNet is the virtual network's range, Subnet the nodes' part of it.
+	VNet    netip.Prefix
+	Subnet  netip.Prefix
+	Gateway netip.Addr
+	// FabricMAC is the fabric's answer to every ARP request.
+	FabricMAC model.MAC
+	// Edge is the internet's way back into the network, and Outside are
+	// the addresses that answer beyond it.
+	Edge    netip.Addr
+	Outside []netip.Addr
+	// PodCIDR is the range from which kubenet nodes have theirs.
+	PodCIDR netip.Prefix
+	Nodes   []Node
+}
+
+// Node is one machine.
+type Node struct {
+	Name   string
+	Plugin Plugin
+	// NIC is the name of its network card and MAC the card's address.
+	NIC string
+	MAC model.MAC
+	// IPForwarding is the card's setting in the fabric: whether it may
+	// receive and send what is not its own.
+	IPForwarding bool
+	IP           netip.Addr
+	// PodCIDR is the range of a kubenet node's pods.
+	PodCIDR netip.Prefix
+	// Bridge is cbr0 or azure0; empty when the node has none. BridgeMAC is
+	// set for kubenet, which pins it.
+	Bridge    string
+	BridgeMAC model.MAC
+	// Router is the address of a Cilium node's cilium_host.
+	Router netip.Addr
+	// NonMasquerade are the destinations that pods reach with their own
+	// address.
+	NonMasquerade []netip.Prefix
+	Pods          []Pod
+	// Residue is AzureVNet or empty. OldPods are the pods of that plugin:
+	// gone, with their rules and neighbours left, or still running.
+	Residue string
+	OldPods []Pod
+}
+
+// Pod is one pod of a node.
+type Pod struct {
+	Name string
+	IP   netip.Addr
+	MAC  model.MAC
+	// Link is the name of the host side of its link.
+	Link string
+	// Bridged pods hang on the node's bridge, the others are routed.
+	Bridged bool
+	// Gone pods exist no more; what was set up for them does.
+	Gone bool
+}
+
+// Route is one user-defined route: the fabric sends Prefix to the network
+// card that holds Via, or loses it where none does.
+type Route struct {
+	Prefix netip.Prefix
+	Via    netip.Addr
+}
+
+// Proto is a flow's protocol.
+type Proto string
+
+// The protocols of flows.
+const (
+	TCP  Proto = "tcp"
+	UDP  Proto = "udp"
+	ICMP Proto = "icmp"
+)
+
+// OutsideName is the reference to the machines beyond the edge.
+const OutsideName = "outside"
+
+// Endpoint is one end of a flow.
+type Endpoint struct {
+	// Place is "node", "node/pod" or "outside"; empty where nobody has
+	// the address.
+	Place string
+	Addr  netip.Addr
+}
+
+// String is the place, or the address where there is none.
+func (e Endpoint) String() string {
+	if e.Place == "" {
+		return e.Addr.String()
+	}
+	return e.Place
+}
+
+// Flow is a request repeated at a rate, each time from a new port.
+type Flow struct {
+	From, To Endpoint
+	Proto    Proto
+	// Port is the destination's, 0 for ICMP.
+	Port uint16
+	// Rate is in requests per second.
+	Rate float64
+}
+
+// String names the flow, as "a/web > b/db tcp/8080".
+func (f Flow) String() string {
+	s := fmt.Sprintf("%s > %s %s", f.From, f.To, f.Proto)
+	if f.Port != 0 {
+		s += fmt.Sprintf("/%d", f.Port)
+	}
+	return s
+}
+
+// FaultType names a typed operation that breaks something.
+type FaultType string
+
+// The faults. What each needs is in faultFields.
+const (
+	// DeleteUDR deletes the route of Prefix, or all when there is none.
+	DeleteUDR FaultType = "delete-udr"
+	// WrongUDR sends Prefix to Via.
+	WrongUDR FaultType = "wrong-udr"
+	// NICForwardingOff takes IP forwarding from Node's network card.
+	NICForwardingOff FaultType = "nic-forwarding-off"
+	// StaleDNAT leaves an ebtables rule that rewrites frames for Pod to MAC.
+	StaleDNAT FaultType = "stale-dnat"
+	// StaleARPReply leaves an ebtables rule that answers for Pod with MAC.
+	StaleARPReply FaultType = "stale-arpreply"
+	// WrongNeighbor pins Node's neighbour entry for Pod to MAC.
+	WrongNeighbor FaultType = "wrong-neighbor"
+	// MissingMasquerade takes the MASQUERADE rule from Node or, with
+	// Prefix, excludes that destination from it.
+	MissingMasquerade FaultType = "missing-masquerade"
+	// DeletePodRoute deletes a routed Pod's route and rule.
+	DeletePodRoute FaultType = "delete-pod-route"
+	// DropForward drops what is forwarded to Pod.
+	DropForward FaultType = "drop-forward"
+	// ForwardingOff sets Node's ip_forward to 0.
+	ForwardingOff FaultType = "forwarding-off"
+	// PodLinkDown takes the host side of Pod's link down.
+	PodLinkDown FaultType = "pod-link-down"
+)
+
+// Fault is one thing to break. Which fields are set depends on the type.
+// Every fault carries what undoing it needs.
+type Fault struct {
+	Type FaultType
+	Node string
+	// Pod is "node/pod"; Node is set along with it.
+	Pod    string
+	Prefix netip.Prefix
+	Via    netip.Addr
+	MAC    model.MAC
+}
+
+// String names the fault and what it strikes.
+func (f Fault) String() string {
+	var b strings.Builder
+	b.WriteString(string(f.Type))
+	switch {
+	case f.Pod != "":
+		b.WriteString(" " + f.Pod)
+	case f.Node != "":
+		b.WriteString(" " + f.Node)
+	}
+	if f.Prefix.IsValid() {
+		b.WriteString(" " + f.Prefix.String())
+	}
+	if f.Via.IsValid() {
+		b.WriteString(" via " + f.Via.String())
+	}
+	if !f.MAC.IsZero() {
+		b.WriteString(" " + f.MAC.String())
+	}
+	return b.String()
+}
+
+// Node returns the named node, nil when there is none.
+func (t *Topology) Node(name string) *Node {
+	for i := range t.Nodes {
+		if t.Nodes[i].Name == name {
+			return &t.Nodes[i]
+		}
+	}
+	return nil
+}
+
+// Pod returns the node and the pod that "node/pod" names, nil when there is
+// none. Pods that are gone are found too.
+func (t *Topology) Pod(ref string) (*Node, *Pod) {
+	name, pod, _ := strings.Cut(ref, "/")
+	n := t.Node(name)
+	if n == nil {
+		return nil, nil
+	}
+	for _, pods := range [][]Pod{n.Pods, n.OldPods} {
+		for i := range pods {
+			if pods[i].Name == pod {
+				return n, &pods[i]
+			}
+		}
+	}
+	return nil, nil
+}
+
+// Bits is the length of the subnet's prefix, which nodes and bridged pods
+// take as their on-link range.
+func (t *Topology) Bits() int { return t.Subnet.Bits() }
+
+// Place says who has the address: a node, a pod that is there, the outside;
+// "" when nobody does.
+func (t *Topology) Place(a netip.Addr) string {
+	for _, o := range t.Outside {
+		if o == a {
+			return OutsideName
+		}
+	}
+	for i := range t.Nodes {
+		n := &t.Nodes[i]
+		if n.IP == a || n.PodGateway() == a || n.Router == a && a.IsValid() && !a.IsLinkLocalUnicast() {
+			return n.Name
+		}
+		for _, pods := range [][]Pod{n.Pods, n.OldPods} {
+			for _, p := range pods {
+				if p.IP == a && !p.Gone {
+					return n.Name + "/" + p.Name
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// Resolve finds what a reference means: "node/pod", "node", "outside" or an
+// address.
+func (t *Topology) Resolve(ref string) (Endpoint, error) {
+	if ref == OutsideName && len(t.Outside) > 0 {
+		return Endpoint{Place: OutsideName, Addr: t.Outside[0]}, nil
+	}
+	if a, err := netip.ParseAddr(ref); err == nil {
+		return Endpoint{Place: t.Place(a), Addr: a}, nil
+	}
+	if strings.Contains(ref, "/") {
+		if _, p := t.Pod(ref); p != nil {
+			e := Endpoint{Place: ref, Addr: p.IP}
+			if p.Gone {
+				e.Place = ""
+			}
+			return e, nil
+		}
+		return Endpoint{}, fmt.Errorf("resolve %q: no such pod", ref)
+	}
+	if n := t.Node(ref); n != nil {
+		return Endpoint{Place: ref, Addr: n.IP}, nil
+	}
+	return Endpoint{}, fmt.Errorf("resolve %q: want node/pod, node, outside or an address", ref)
+}
+
+// PodGateway is the bridge's address on a kubenet node; invalid on others.
+func (n *Node) PodGateway() netip.Addr {
+	if n.Plugin != Kubenet {
+		return netip.Addr{}
+	}
+	return n.PodCIDR.Masked().Addr().Next()
+}
+
+// Info sums the scenario up.
+func (s *Scenario) Info() Info {
+	info := Info{Name: s.Name, Title: s.Title, Description: s.Description}
+	seen := map[Plugin]bool{}
+	for _, n := range s.Topology.Nodes {
+		if !seen[n.Plugin] {
+			seen[n.Plugin] = true
+			info.Plugins = append(info.Plugins, string(n.Plugin))
+		}
+	}
+	return info
+}

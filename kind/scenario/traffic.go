@@ -1,0 +1,195 @@
+package scenario
+
+import (
+	"net/netip"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// routes are those of the file or, when it says nothing of them, what the
+// cloud provider makes for kubenet: one for each node that has a podCIDR.
+func (r *resolver) routes(raw rawScenario) {
+	s := &r.s
+	if !raw.routes.set() {
+		for _, n := range s.Topology.Nodes {
+			if n.PodCIDR.IsValid() {
+				s.Routes = append(s.Routes, Route{n.PodCIDR, n.IP})
+			}
+		}
+		return
+	}
+	for _, route := range raw.routes.v {
+		if !route.prefix.set() || !route.via.set() {
+			r.errorf(route.at, "route wants prefix and via")
+			continue
+		}
+		p := route.prefix.v
+		if slices.ContainsFunc(s.Routes, func(o Route) bool { return o.Prefix == p }) {
+			r.errorf(route.prefix.at, "prefix %s has a route already", p)
+		}
+		if t := s.Topology; within(p, t.VNet) || slices.ContainsFunc(t.Outside, p.Contains) || p.Contains(t.Edge) {
+			r.errorf(route.prefix.at, "route %s covers the vnet or the outside", p)
+		}
+		if e, ok := r.endpoint(route.via); ok {
+			s.Routes = append(s.Routes, Route{p, e.Addr})
+		}
+	}
+}
+
+// traffic is what the file says or, when it says nothing, some of each kind
+// both ways: within the node, across nodes and to the outside.
+func (r *resolver) traffic(raw rawScenario) {
+	if !raw.traffic.set() {
+		r.s.Traffic = defaultTraffic(&r.s.Topology)
+	}
+	for _, t := range raw.traffic.v {
+		r.flows(t)
+	}
+	total := 0.0
+	for _, f := range r.s.Traffic {
+		total += f.Rate
+	}
+	at := raw.traffic.where(raw.at)
+	if len(r.s.Traffic) > maxFlows {
+		r.errorf(at, "traffic has %d flows, more than %d", len(r.s.Traffic), maxFlows)
+	}
+	if total > maxTotal {
+		r.errorf(at, "traffic has %.0f requests per second, more than %d", total, maxTotal)
+	}
+}
+
+// flows expands one entry to a flow for each pair of its ends and protocol.
+// An end that meets itself is left out.
+func (r *resolver) flows(raw rawTraffic) {
+	froms, to := r.ends(raw.at, "from", raw.from), r.ends(raw.at, "to", raw.to)
+	for i, from := range froms {
+		if from.Place == "" {
+			r.errorf(raw.from[i].at, "from: %s is nobody's address", from)
+			return
+		}
+	}
+	protos := []Proto{TCP}
+	if len(raw.proto) > 0 {
+		protos = nil
+		for _, p := range raw.proto {
+			if slices.Contains(protos, p.v) {
+				r.errorf(p.at, "proto %s is named twice", p.v)
+			}
+			protos = append(protos, p.v)
+		}
+	}
+	if raw.port.set() && !slices.ContainsFunc(protos, func(p Proto) bool { return p != ICMP }) {
+		r.errorf(raw.port.at, "icmp has no port")
+	}
+	if len(froms)*len(to)*len(protos) > maxFlows {
+		r.errorf(raw.at, "more than %d flows", maxFlows)
+		return
+	}
+	made := false
+	for _, from := range froms {
+		for _, to := range to {
+			for _, p := range protos {
+				if from.Place == to.Place {
+					continue
+				}
+				f := Flow{From: from, To: to, Proto: p, Rate: raw.rate.or(defaultRate)}
+				if p != ICMP {
+					f.Port = uint16(raw.port.or(defaultPort))
+				}
+				r.s.Traffic = append(r.s.Traffic, f)
+				made = true
+			}
+		}
+	}
+	if !made && len(froms) > 0 && len(to) > 0 {
+		r.errorf(raw.at, "traffic goes from a place to itself")
+	}
+}
+
+func (r *resolver) ends(at *yaml.Node, field string, refs []value[string]) []Endpoint {
+	if len(refs) == 0 {
+		r.errorf(at, "traffic has no %q", field)
+	}
+	var out []Endpoint
+	for _, ref := range refs {
+		e, ok := r.endpoint(ref)
+		if !ok {
+			return nil
+		}
+		out = append(out, e)
+	}
+	return out
+}
+
+// defaultTraffic lets each pod ask another on its node, the first pod of each
+// other node, and the outside, by every protocol; and each node its own pods
+// and the other nodes.
+func defaultTraffic(t *Topology) []Flow {
+	const rate = 2
+	var flows []Flow
+	add := func(from, to Endpoint, protos ...Proto) {
+		for _, p := range protos {
+			f := Flow{From: from, To: to, Proto: p, Rate: rate}
+			if p != ICMP {
+				f.Port = defaultPort
+			}
+			flows = append(flows, f)
+		}
+	}
+	outside := Endpoint{OutsideName, t.Outside[0]}
+	for i := range t.Nodes {
+		node := Endpoint{t.Nodes[i].Name, t.Nodes[i].IP}
+		own := t.Nodes[i].live()
+		for k, pod := range own {
+			if len(own) > 1 {
+				add(pod, own[(k+1)%len(own)], TCP, UDP, ICMP)
+			}
+			for j := range t.Nodes {
+				if others := t.Nodes[j].live(); j != i && len(others) > 0 {
+					add(pod, others[0], TCP, UDP, ICMP)
+				}
+			}
+			add(pod, outside, TCP, UDP, ICMP)
+		}
+		if len(own) > 0 {
+			add(node, own[0], TCP, ICMP)
+		}
+		for j := range t.Nodes {
+			if j != i {
+				add(node, Endpoint{t.Nodes[j].Name, t.Nodes[j].IP}, TCP, ICMP)
+			}
+		}
+	}
+	return flows
+}
+
+// live are the node's pods that are there.
+func (n *Node) live() []Endpoint {
+	var out []Endpoint
+	for _, pods := range [][]Pod{n.Pods, n.OldPods} {
+		for _, p := range pods {
+			if !p.Gone {
+				out = append(out, Endpoint{n.Name + "/" + p.Name, p.IP})
+			}
+		}
+	}
+	return out
+}
+
+// Addresses are those that the node's network card owns in the fabric.
+func (n *Node) Addresses() []netip.Addr {
+	out := []netip.Addr{n.IP}
+	if n.Plugin == Kubenet {
+		return out
+	}
+	if n.Router.IsValid() && !n.Router.IsLinkLocalUnicast() {
+		out = append(out, n.Router)
+	}
+	for _, pods := range [][]Pod{n.Pods, n.OldPods} {
+		for _, p := range pods {
+			out = append(out, p.IP)
+		}
+	}
+	return out
+}
