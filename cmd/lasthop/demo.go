@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/lasthop/lasthop/kind"
 	"github.com/lasthop/lasthop/kind/lab"
 	"github.com/lasthop/lasthop/kind/scenario"
 	"github.com/lasthop/lasthop/probe/netns"
@@ -49,9 +48,9 @@ func (a *app) demoCommand() *cobra.Command {
 }
 
 func (a *app) demo(ctx context.Context, o *observing, name string) (err error) {
-	s, err := kind.Load(name)
+	s, err := load(name)
 	if err != nil {
-		return &usageError{err}
+		return err
 	}
 	id := fmt.Sprintf("demo%d", os.Getpid())
 	a.step("making the lab %s: %s", id, s.Title)

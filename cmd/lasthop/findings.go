@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/probe/report"
 )
 
 func (a *app) findingsCommand() *cobra.Command {
@@ -40,16 +41,24 @@ func (a *app) catalogue() error {
 
 func (a *app) page(p diagnose.Page) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s (%s): %s\n", p.Code, p.Severity, p.Title)
+	fmt.Fprintf(&b, "%s (%s)\n", p.Code, p.Severity)
+	indented(&b, p.Title)
 	for _, section := range []struct{ name, text string }{
 		{"Meaning", p.Meaning}, {"Evidence", p.Evidence}, {"Fix", p.Fix}, {"Verify", p.Verify},
 	} {
 		if section.text != "" {
-			fmt.Fprintf(&b, "\n%s\n  %s\n", section.name, strings.ReplaceAll(strings.TrimSpace(section.text), "\n", "\n  "))
+			fmt.Fprintf(&b, "\n%s\n", section.name)
+			indented(&b, section.text)
 		}
 	}
 	_, err := fmt.Fprint(a.stdout, b.String())
 	return err
+}
+
+func indented(b *strings.Builder, text string) {
+	for _, row := range report.Wrap(text, 78) {
+		fmt.Fprintf(b, "  %s\n", row)
+	}
 }
 
 func completeCodes(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {

@@ -40,7 +40,7 @@ func (o *observing) register(f *pflag.FlagSet) {
 	f.StringVar(&o.netns, "netns", "", "the network namespace that is the node, a `NAME|PATH` (default the current one; in a container with hostPID, PID 1's)")
 	f.StringVar(&o.hostRoot, "host-root", "", "the `DIR` where the node's files are (default /host if present, else /)")
 	o.engine = choice{value: "auto", of: []string{"auto", "tc", "packet", "state"}}
-	f.Var(&o.engine, "engine", "how packets are watched: tc BPF, packet socket, or not at all; auto is the best that the rights allow")
+	f.Var(&o.engine, "engine", "how packets are watched: tc BPF, packet socket (not in this version), or not at all; auto is the best that the rights allow")
 	o.window = window(10 * time.Second)
 	f.Var(&o.window, "for", "the window to observe")
 	f.StringArrayVar(&o.uplinks, "uplink", nil, "the `IF` that leads off the node; repeatable (default the links of the default routes)")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lasthop/lasthop/kind"
 	"github.com/lasthop/lasthop/kind/lab"
+	"github.com/lasthop/lasthop/kind/scenario"
 )
 
 // cleanUp bounds what has to be done after an interrupt.
@@ -72,10 +73,10 @@ func (a *app) labUpCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) labUp(ctx context.Context, scenario, id string) error {
-	s, err := kind.Load(scenario)
+func (a *app) labUp(ctx context.Context, nameOrPath, id string) error {
+	s, err := load(nameOrPath)
 	if err != nil {
-		return &usageError{err}
+		return err
 	}
 	if id == "" {
 		id = s.Name
@@ -101,6 +102,22 @@ func (a *app) labUp(ctx context.Context, scenario, id string) error {
 	}
 	fmt.Fprintf(a.stderr, "lab %s is up and has traffic; `lasthop lab down %s` takes it down\n", id, id)
 	return nil
+}
+
+// load reads a scenario. Whatever is wrong with it is the user's to mend.
+func load(nameOrPath string) (*scenario.Scenario, error) {
+	s, err := kind.Load(nameOrPath)
+	if errors.Is(err, kind.ErrUnknown) {
+		var names []string
+		for _, s := range kind.Scenarios() {
+			names = append(names, s.Name)
+		}
+		return nil, usagef("%w; there are: %s", err, strings.Join(names, ", "))
+	}
+	if err != nil {
+		return nil, &usageError{err}
+	}
+	return s, nil
 }
 
 // down takes a lab down also when the run was interrupted.

@@ -52,7 +52,7 @@ func (p *printer) line(s string) {
 // under each other.
 func (p *printer) field(label string, values ...string) {
 	for _, v := range values {
-		for _, row := range wrap(Clean(v), columns-indent) {
+		for _, row := range Wrap(Clean(v), columns-indent) {
 			p.row(label, row)
 			label = ""
 		}
@@ -86,7 +86,7 @@ func (r Report) text(p *printer) {
 	names := locals(r.Snapshot)
 	switch len(r.Findings) {
 	case 0:
-		for _, row := range wrap(Clean(r.silence()), columns) {
+		for _, row := range Wrap(Clean(r.silence()), columns) {
 			p.line(p.paint(bold, row))
 		}
 		p.line("")
@@ -106,7 +106,7 @@ func (r Report) text(p *printer) {
 
 func (p *printer) headline(f model.Finding) {
 	severity, rest := headline(f)
-	rows := wrap(Clean(rest), columns-len(severity)-1)
+	rows := Wrap(Clean(rest), columns-len(severity)-1)
 	p.line(p.severity(f.Severity, severity) + " " + p.paint(bold, rows[0]))
 	for _, row := range rows[1:] {
 		p.line("  " + p.paint(bold, row))
@@ -265,7 +265,13 @@ func bounded(rows []string) []string {
 	return append(rows[:shown:shown], fmt.Sprintf("and %d more", len(rows)-shown))
 }
 
-func seconds(d time.Duration) string { return d.Round(100 * time.Millisecond).String() }
+// seconds is a length of time, as precise as anybody wants to read it.
+func seconds(d time.Duration) string {
+	if d < time.Second {
+		return d.Round(time.Millisecond).String()
+	}
+	return d.Round(100 * time.Millisecond).String()
+}
 
 func orNone(s string) string {
 	if s == "" {
@@ -274,9 +280,9 @@ func orNone(s string) string {
 	return s
 }
 
-// wrap breaks s at spaces so that no row is wider than width, unless one word
+// Wrap breaks s at spaces so that no row is wider than width, unless one word
 // is. It always returns at least one row.
-func wrap(s string, width int) []string {
+func Wrap(s string, width int) []string {
 	var rows []string
 	row, used := "", 0
 	for _, word := range strings.Fields(s) {
