@@ -1,0 +1,218 @@
+package lab
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/lasthop/lasthop/kind/scenario"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// podInterface is what a pod calls its link, and a machine outside its own.
+const podInterface = "eth0"
+
+// builder makes the topology. It holds the fabric and the node it works on.
+type builder struct {
+	*Lab
+	topology *scenario.Topology
+	fabric   *space
+	log      func(string, ...any)
+}
+
+// build makes everything and applies the faults.
+func (l *Lab) build(ctx context.Context, log func(string, ...any)) error {
+	b := &builder{Lab: l, topology: &l.s.Topology, log: log}
+	log("fabric of %s, edge %s", b.topology.VNet, b.topology.Edge)
+	var err error
+	if b.fabric, err = b.create(fabricName); err != nil {
+		return err
+	}
+	defer b.fabric.close()
+	if err := b.buildFabric(); err != nil {
+		return err
+	}
+	for i := range b.topology.Nodes {
+		if err := b.node(ctx, i); err != nil {
+			return err
+		}
+	}
+	for _, r := range l.s.Routes {
+		log("UDR %s via %s", r.Prefix, r.Via)
+		if err := l.udr(b.fabric, r); err != nil {
+			return err
+		}
+	}
+	for _, f := range l.s.Faults {
+		log("fault %s", f)
+		if err := l.inject(ctx, f); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// baseline are the settings that a namespace must not take over from the
+// machine it is made on. IPv6 is off: the imitated network has none.
+var baseline = []string{
+	"ipv4/ip_forward", "0",
+	"ipv4/conf/all/rp_filter", "0", "ipv4/conf/default/rp_filter", "0",
+	"ipv4/conf/all/proxy_arp", "0", "ipv4/conf/default/proxy_arp", "0",
+	"ipv4/conf/all/arp_ignore", "0", "ipv4/conf/default/arp_ignore", "0",
+	"ipv4/conf/all/arp_announce", "0", "ipv4/conf/default/arp_announce", "0",
+	"ipv4/conf/all/arp_filter", "0", "ipv4/conf/default/arp_filter", "0",
+	"ipv4/conf/all/accept_local", "0", "ipv4/conf/default/accept_local", "0",
+	"ipv4/conf/all/send_redirects", "0", "ipv4/conf/default/send_redirects", "0",
+	"ipv4/conf/all/log_martians", "0", "ipv4/conf/default/log_martians", "0",
+	"ipv6/conf/all/disable_ipv6", "1", "ipv6/conf/default/disable_ipv6", "1",
+	// As systemd and container runtimes set it: anyone may ping.
+	"ipv4/ping_group_range", "0 2147483647",
+}
+
+// create makes the namespace of a place and opens it.
+func (b *builder) create(place string) (*space, error) {
+	name := b.netns(place)
+	if err := createNetns(name); err != nil {
+		return nil, err
+	}
+	sp, err := openSpace(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := sp.sysctls(baseline...); err == nil {
+		err = sp.up("lo")
+	}
+	if err != nil {
+		sp.close()
+		return nil, err
+	}
+	return sp, nil
+}
+
+// node makes the i-th node with its pods.
+func (b *builder) node(ctx context.Context, i int) error {
+	n := &b.topology.Nodes[i]
+	b.log("node %s: %s, %s %s", n.Name, n.Plugin, n.NIC, n.IP)
+	sp, err := b.create(n.Name)
+	if err != nil {
+		return err
+	}
+	defer sp.close()
+	if err := sp.sysctls(
+		"ipv4/ip_forward", "1",
+		"ipv4/conf/all/rp_filter", "1", "ipv4/conf/default/rp_filter", "1",
+		"bridge/bridge-nf-call-iptables", "1",
+	); err != nil {
+		return err
+	}
+	if err := b.attachNIC(i, sp); err != nil {
+		return err
+	}
+	if err := b.nodeLinks(n, sp); err != nil {
+		return err
+	}
+	if err := packetRules(n, sp); err != nil {
+		return err
+	}
+	for k := range n.Pods {
+		if err := b.pod(ctx, n, &n.Pods[k], sp); err != nil {
+			return err
+		}
+	}
+	for k := range n.OldPods {
+		if err := b.pod(ctx, n, &n.OldPods[k], sp); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nodeLinks makes what the node's plugin has beside the pods, and puts the
+// node's address and default route where the plugin has them.
+func (b *builder) nodeLinks(n *scenario.Node, sp *space) error {
+	uplink := n.NIC
+	switch {
+	case n.Plugin == scenario.Kubenet:
+		if err := kubenetBridge(n, sp); err != nil {
+			return err
+		}
+	case n.Bridge != "":
+		if err := azureBridge(n, sp); err != nil {
+			return err
+		}
+		uplink = n.Bridge
+	}
+	if n.Plugin == scenario.Cilium {
+		if err := ciliumHost(n, sp); err != nil {
+			return err
+		}
+	}
+	if err := sp.addr(uplink, netip.PrefixFrom(n.IP, b.topology.Bits()), netlink.SCOPE_UNIVERSE); err != nil {
+		return err
+	}
+	return sp.route(route{dst: defaultRoute, via: b.topology.Gateway, link: uplink})
+}
+
+// pod makes a pod and connects it, or leaves what one that is gone left.
+func (b *builder) pod(ctx context.Context, n *scenario.Node, p *scenario.Pod, node *space) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if p.Gone {
+		b.log("pod %s/%s: %s, gone", n.Name, p.Name, p.IP)
+		return azurePod(n, p, node)
+	}
+	b.log("pod %s/%s: %s on %s", n.Name, p.Name, p.IP, p.Link)
+	pod, err := b.create(n.Name + "/" + p.Name)
+	if err != nil {
+		return err
+	}
+	defer pod.close()
+	if err := node.veth(p.Link, model.MAC{}, pod, podInterface, p.MAC); err != nil {
+		return err
+	}
+	switch {
+	case n.Plugin == scenario.Kubenet:
+		err = node.port(p.Link, n.Bridge, false)
+	case p.Bridged:
+		if err = node.port(p.Link, n.Bridge, true); err == nil {
+			err = azurePod(n, p, node)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := node.up(p.Link); err != nil {
+		return err
+	}
+	if err := pod.up(podInterface); err != nil {
+		return err
+	}
+	if !p.Bridged {
+		if err := b.ciliumPod(n, p, node); err != nil {
+			return err
+		}
+	}
+	return b.podAddress(n, p, pod)
+}
+
+// podAddress gives a pod its address and default route.
+func (b *builder) podAddress(n *scenario.Node, p *scenario.Pod, pod *space) error {
+	bits, gateway := b.topology.Bits(), b.topology.Gateway
+	switch {
+	case n.Plugin == scenario.Kubenet:
+		bits, gateway = n.PodCIDR.Bits(), n.PodGateway()
+	case !p.Bridged:
+		bits, gateway = p.IP.BitLen(), n.Router
+	}
+	if err := pod.addr(podInterface, netip.PrefixFrom(p.IP, bits), netlink.SCOPE_UNIVERSE); err != nil {
+		return err
+	}
+	if !p.Bridged {
+		if err := pod.route(route{dst: host(gateway), link: podInterface}); err != nil {
+			return err
+		}
+	}
+	return pod.route(route{dst: defaultRoute, via: gateway, link: podInterface})
+}

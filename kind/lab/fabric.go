@@ -1,0 +1,174 @@
+package lab
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/lasthop/lasthop/kind/scenario"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// The fabric's own links.
+const (
+	sinkLink = "sink"
+	edgeLink = "edge"
+)
+
+// nicLink is the fabric's side of the i-th node's network card.
+func nicLink(i int) string { return fmt.Sprintf("nic%d", i) }
+
+// buildFabric makes the Azure network without any network card: it forwards
+// what it has a route for, loses the rest without a word, answers every ARP
+// request with its own MAC and no ping at all.
+func (b *builder) buildFabric() error {
+	t, f := b.topology, b.fabric
+	if err := f.sysctl("ipv4/ip_forward", "1"); err != nil {
+		return err
+	}
+	// A bridge without ports loses all it is given. A blackhole route would
+	// do so too, but the fabric answers ARP only for what it can route.
+	if err := f.bridge(sinkLink, model.MAC{}); err != nil {
+		return err
+	}
+	if err := f.withLink(sinkLink, "silence", f.nl.LinkSetARPOff); err != nil {
+		return err
+	}
+	if err := f.up(sinkLink); err != nil {
+		return err
+	}
+	if err := f.route(route{dst: defaultRoute, link: sinkLink}); err != nil {
+		return err
+	}
+	if err := f.runAll(iptables,
+		[]string{"-A", "INPUT", "-p", "icmp", "-j", "DROP"},
+		[]string{"-A", "OUTPUT", "-p", "icmp", "-j", "DROP"},
+		// The internet knows no private address and no way to one.
+		[]string{"-A", "FORWARD", "-o", edgeLink, "!", "-s", t.VNet.String(), "-j", "DROP"},
+		[]string{"-A", "FORWARD", "-i", edgeLink, "!", "-d", t.VNet.String(), "-j", "DROP"},
+	); err != nil {
+		return err
+	}
+	return b.buildOutside()
+}
+
+// outsideMAC is that of the machine beyond the edge; nobody in the virtual
+// network sees it.
+var outsideMAC = model.MAC{0x02, 0, 0, 0, 0, 0x01}
+
+// buildOutside makes the machine that has all addresses beyond the edge.
+func (b *builder) buildOutside() error {
+	t, f := b.topology, b.fabric
+	out, err := b.create(outsideName)
+	if err != nil {
+		return err
+	}
+	defer out.close()
+	if err := b.fabricPort(edgeLink, out, podInterface, outsideMAC); err != nil {
+		return err
+	}
+	for _, a := range t.Outside {
+		if err := out.addr(podInterface, host(a), netlink.SCOPE_UNIVERSE); err != nil {
+			return err
+		}
+		if err := f.route(route{dst: host(a), link: edgeLink}); err != nil {
+			return err
+		}
+		if err := f.neigh(edgeLink, a, outsideMAC); err != nil {
+			return err
+		}
+	}
+	if err := out.neigh(podInterface, t.Edge, t.FabricMAC); err != nil {
+		return err
+	}
+	return out.route(route{dst: defaultRoute, via: t.Edge, link: podInterface})
+}
+
+// fabricPort connects a machine to the fabric.
+func (b *builder) fabricPort(port string, sp *space, name string, mac model.MAC) error {
+	if err := b.fabric.veth(port, b.topology.FabricMAC, sp, name, mac); err != nil {
+		return err
+	}
+	if err := b.fabric.sysctls(
+		"ipv4/conf/"+port+"/proxy_arp", "1",
+		"ipv4/conf/"+port+"/proxy_arp_pvlan", "1",
+		"ipv4/neigh/"+port+"/proxy_delay", "0",
+	); err != nil {
+		return err
+	}
+	if err := b.fabric.up(port); err != nil {
+		return err
+	}
+	return sp.up(name)
+}
+
+// attachNIC connects the i-th node: routes to the addresses that its network
+// card owns, and the card's protection against all others.
+func (b *builder) attachNIC(i int, node *space) error {
+	n, port, f := &b.topology.Nodes[i], nicLink(i), b.fabric
+	if err := b.fabricPort(port, node, n.NIC, n.MAC); err != nil {
+		return err
+	}
+	// Pinned, and the next hop of all else on the card: the fabric knows
+	// its cards and asks nobody.
+	if err := f.neigh(port, n.IP, n.MAC); err != nil {
+		return err
+	}
+	if err := f.route(route{dst: host(n.IP), link: port}); err != nil {
+		return err
+	}
+	own := n.Addresses()
+	for _, a := range own[1:] {
+		if err := f.route(route{dst: host(a), via: n.IP, link: port}); err != nil {
+			return err
+		}
+	}
+	if err := spoofChains(f, port, own); err != nil {
+		return err
+	}
+	if n.IPForwarding {
+		return nil
+	}
+	return f.runAll(iptables, spoofJumps("-A", port)...)
+}
+
+// spoofChains makes the chains that let pass what is from or to the card's
+// own addresses. Nothing goes through them until spoofJumps leads there.
+func spoofChains(f *space, port string, own []netip.Addr) error {
+	for _, c := range []struct{ chain, match string }{{"FROM-" + port, "-s"}, {"TO-" + port, "-d"}} {
+		lists := [][]string{{"-N", c.chain}}
+		for _, a := range own {
+			lists = append(lists, []string{"-A", c.chain, c.match, a.String(), "-j", "RETURN"})
+		}
+		lists = append(lists, []string{"-A", c.chain, "-j", "DROP"})
+		if err := f.runAll(iptables, lists...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// spoofJumps adds (-A) or removes (-D) a card's protection.
+func spoofJumps(op, port string) [][]string {
+	return [][]string{
+		{op, "FORWARD", "-i", port, "-j", "FROM-" + port},
+		{op, "FORWARD", "-o", port, "-j", "TO-" + port},
+	}
+}
+
+// udr sets a user-defined route. One to an address that no card has leads
+// nowhere.
+func (l *Lab) udr(fabric *space, r scenario.Route) error { return fabric.route(l.udrRoute(r)) }
+
+func (l *Lab) udrRoute(r scenario.Route) route {
+	for i, n := range l.s.Topology.Nodes {
+		for _, a := range n.Addresses() {
+			if a == r.Via {
+				// The card's own address is the one with a neighbour.
+				return route{dst: r.Prefix, via: n.IP, link: nicLink(i)}
+			}
+		}
+	}
+	return route{dst: r.Prefix, link: sinkLink}
+}

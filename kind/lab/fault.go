@@ -1,0 +1,163 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/lasthop/lasthop/kind/scenario"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// Inject breaks one thing in a lab that is up. The fault is one of the
+// scenario's kind of operations, whether or not the scenario names it.
+func (l *Lab) Inject(ctx context.Context, f scenario.Fault) error {
+	return l.locked(ctx, func() error { return l.inject(ctx, f) })
+}
+
+// Undo mends what Inject or the scenario broke.
+func (l *Lab) Undo(ctx context.Context, f scenario.Fault) error {
+	return l.locked(ctx, func() error { return l.undo(ctx, f) })
+}
+
+// locked runs f while nobody else changes the lab.
+func (l *Lab) locked(ctx context.Context, f func() error) error {
+	d, err := lockDir(ctx, l.id)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	return f()
+}
+
+func (l *Lab) inject(ctx context.Context, f scenario.Fault) error {
+	return wrap(l.apply(ctx, f, true), "inject %s", f)
+}
+
+func (l *Lab) undo(ctx context.Context, f scenario.Fault) error {
+	return wrap(l.apply(ctx, f, false), "undo %s", f)
+}
+
+// apply does a fault or undoes it, in the namespace where it strikes.
+func (l *Lab) apply(ctx context.Context, f scenario.Fault, do bool) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	switch f.Type {
+	case scenario.DeleteUDR, scenario.WrongUDR, scenario.NICForwardingOff:
+		return l.with(fabricName, func(sp *space) error { return l.fabricFault(sp, f, do) })
+	}
+	n := l.s.Topology.Node(f.Node)
+	if n == nil {
+		return fmt.Errorf("no node %q", f.Node)
+	}
+	return l.with(f.Node, func(sp *space) error {
+		if f.Pod == "" {
+			return nodeFault(sp, f, do)
+		}
+		_, p := l.s.Topology.Pod(f.Pod)
+		if p == nil {
+			return fmt.Errorf("no pod %q", f.Pod)
+		}
+		return podFault(sp, n, p, f, do)
+	})
+}
+
+// op is the option that makes a rule, or with do false the one that takes it
+// away.
+func op(do bool, make string) string {
+	if do {
+		return make
+	}
+	return "-D"
+}
+
+func (l *Lab) fabricFault(sp *space, f scenario.Fault, do bool) error {
+	if f.Type == scenario.NICForwardingOff {
+		for i, n := range l.s.Topology.Nodes {
+			if n.Name == f.Node {
+				return sp.runAll(iptables, spoofJumps(op(do, "-A"), nicLink(i))...)
+			}
+		}
+		return fmt.Errorf("no node %q", f.Node)
+	}
+	for _, r := range l.s.StruckRoutes(f) {
+		var err error
+		switch {
+		case !do:
+			err = l.udr(sp, r)
+		case f.Type == scenario.DeleteUDR:
+			err = sp.unroute(l.udrRoute(r))
+		default:
+			err = l.udr(sp, scenario.Route{Prefix: r.Prefix, Via: f.Via})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func nodeFault(sp *space, f scenario.Fault, do bool) error {
+	switch f.Type {
+	case scenario.MissingMasquerade:
+		if f.Prefix.IsValid() {
+			return sp.run(iptables, exclusion(op(do, "-I"), f.Prefix)...)
+		}
+		// The fault is that a rule is missing, so it is done by -D.
+		return sp.run(iptables, masquerade(op(!do, "-A"))...)
+	case scenario.ForwardingOff:
+		if do {
+			return sp.sysctl("ipv4/ip_forward", "0")
+		}
+		return sp.sysctl("ipv4/ip_forward", "1")
+	}
+	return fmt.Errorf("no fault %q of a node", f.Type)
+}
+
+func podFault(sp *space, n *scenario.Node, p *scenario.Pod, f scenario.Fault, do bool) error {
+	switch f.Type {
+	case scenario.StaleDNAT:
+		// In front, as the older rule is.
+		return sp.run(ebtables, frameDNAT(op(do, "-I"), n.NIC, p.IP, f.MAC)...)
+	case scenario.StaleARPReply:
+		return sp.run(ebtables, arpReply(op(do, "-I"), p.IP, f.MAC)...)
+	case scenario.WrongNeighbor:
+		return wrongNeighbor(sp, n, p, f.MAC, do)
+	case scenario.DropForward:
+		return sp.run(iptables, op(do, "-I"), "FORWARD", "-d", p.IP.String(), "-j", "DROP")
+	case scenario.DeletePodRoute:
+		if !do {
+			return ciliumDelivery(p, sp)
+		}
+		if err := sp.unroute(route{dst: host(p.IP), link: p.Link}); err != nil {
+			return err
+		}
+		return sp.unrule(toPod(p))
+	case scenario.PodLinkDown:
+		if do {
+			return sp.withLink(p.Link, "take down", sp.nl.LinkSetDown)
+		}
+		if err := sp.up(p.Link); err != nil || p.Bridged {
+			return err
+		}
+		// The route went with the link.
+		return sp.route(route{dst: host(p.IP), link: p.Link})
+	}
+	return fmt.Errorf("no fault %q of a pod", f.Type)
+}
+
+// wrongNeighbor pins the node's entry for a pod, or puts back what the plugin
+// has: the right MAC pinned on azure0, nothing elsewhere.
+func wrongNeighbor(sp *space, n *scenario.Node, p *scenario.Pod, mac model.MAC, do bool) error {
+	link := p.Link
+	if p.Bridged {
+		link = n.Bridge
+	}
+	switch {
+	case do:
+		return sp.neigh(link, p.IP, mac)
+	case p.Bridged && n.Plugin != scenario.Kubenet:
+		return sp.neigh(link, p.IP, p.MAC)
+	}
+	return sp.unneigh(link, p.IP)
+}

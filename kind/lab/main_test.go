@@ -1,0 +1,168 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/lasthop/lasthop/kind"
+	"github.com/lasthop/lasthop/kind/scenario"
+)
+
+// The commands that this binary takes instead of running tests: what a test
+// needs another process for.
+const (
+	upCommand      = "lab-up"
+	trafficCommand = "lab-traffic"
+	deafCommand    = "lab-deaf"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 {
+		switch os.Args[1] {
+		case upCommand:
+			os.Exit(exit(upVerbosely(os.Args[2])))
+		case trafficCommand:
+			os.Exit(exit(ServeTraffic(context.Background(), os.Args[2])))
+		case deafCommand:
+			os.Exit(exit(errors.New("ears are shut")))
+		}
+	}
+	before := leftovers()
+	code := m.Run()
+	for _, l := range leftovers() {
+		if !slices.Contains(before, l) {
+			fmt.Fprintln(os.Stderr, "left behind:", l)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+func exit(err error) int {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// upVerbosely brings a lab up and says each step on stdout.
+func upVerbosely(id string) error {
+	s, err := kind.Load("healthy-kubenet")
+	if err != nil {
+		return err
+	}
+	_, err = Up(context.Background(), s, Options{ID: id, Log: func(format string, args ...any) {
+		fmt.Printf(format+"\n", args...)
+	}})
+	return err
+}
+
+// leftovers are all things that a lab of this process could leave: namespaces,
+// state, links here, descriptors, children.
+func leftovers() []string {
+	var out []string
+	for _, pattern := range []string{filepath.Join(netnsDir, netnsPrefix+testID("*")), pathOf(testID("*"))} {
+		files, _ := filepath.Glob(pattern)
+		out = append(out, files...)
+	}
+	links, _ := netlink.LinkList()
+	for _, l := range links {
+		out = append(out, "link "+l.Attrs().Name)
+	}
+	fds, _ := os.ReadDir("/proc/self/fd")
+	for _, fd := range fds {
+		// The runtime's own come when they are first needed.
+		if target, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && !strings.HasPrefix(target, "anon_inode:") {
+			out = append(out, "descriptor "+fd.Name()+" "+target)
+		}
+	}
+	children, _ := filepath.Glob("/proc/self/task/*/children")
+	for _, file := range children {
+		pids, _ := os.ReadFile(file)
+		for _, pid := range strings.Fields(string(pids)) {
+			out = append(out, "child "+pid)
+		}
+	}
+	return out
+}
+
+// testID is a lab's ID that no other process uses.
+func testID(name string) string { return fmt.Sprintf("t%d-%s", os.Getpid(), name) }
+
+// load reads an embedded scenario.
+func load(t *testing.T, name string) *scenario.Scenario {
+	t.Helper()
+	s, err := kind.Load(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// parse reads a scenario from the test.
+func parse(t *testing.T, text string) *scenario.Scenario {
+	t.Helper()
+	s, err := scenario.Parse("test.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// up brings a lab up for the time of the test.
+func up(t *testing.T, s *scenario.Scenario, id string) *Lab {
+	t.Helper()
+	l, err := Up(t.Context(), s, Options{ID: testID(id), Log: t.Logf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Down(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+// run runs the lab's traffic until stop is called, which returns the counts.
+func run(t *testing.T, l *Lab) (stop func() []FlowStats) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ready, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- l.RunTraffic(ctx, func() { close(ready) }) }()
+	select {
+	case <-ready:
+	case err := <-ended:
+		cancel()
+		t.Fatalf("traffic ended before it was ready: %v", err)
+	}
+	return func() []FlowStats {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		return l.Stats()
+	}
+}
+
+// rounds lets every flow end n requests and returns the counts.
+func rounds(t *testing.T, l *Lab, n uint64) []FlowStats {
+	t.Helper()
+	stop := run(t, l)
+	err := l.Await(t.Context(), func(all []FlowStats) bool {
+		return !slices.ContainsFunc(all, func(s FlowStats) bool { return s.Answered+s.Failed < n })
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return stop()
+}

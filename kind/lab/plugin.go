@@ -1,0 +1,195 @@
+package lab
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/lasthop/lasthop/kind/scenario"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// packetRules are the node's iptables rules: the drops that every AKS node
+// has, and the chain of ip-masq-agent.
+func packetRules(n *scenario.Node, sp *space) error {
+	const wireServer = "168.63.129.16"
+	lists := [][]string{
+		{"-P", "FORWARD", "ACCEPT"},
+		{"-A", "FORWARD", "-d", wireServer, "-p", "tcp", "--dport", "80", "-j", "DROP"},
+		{"-A", "FORWARD", "-d", wireServer, "-p", "tcp", "--dport", "32526", "-j", "DROP"},
+		{"-t", "nat", "-N", masqChain},
+		{"-t", "nat", "-A", "POSTROUTING", "-m", "comment", "--comment", "ip-masq-agent: ensure nat POSTROUTING directs all non-LOCAL destination traffic to our custom IP-MASQ-AGENT chain",
+			"-m", "addrtype", "!", "--dst-type", "LOCAL", "-j", masqChain},
+	}
+	for _, p := range n.NonMasquerade {
+		lists = append(lists, exclusion("-A", p))
+	}
+	return sp.runAll(iptables, append(lists, masquerade("-A"))...)
+}
+
+// masqChain is the chain that ip-masq-agent keeps.
+const masqChain = "IP-MASQ-AGENT"
+
+// exclusion adds (-A, -I) or removes (-D) a range that is not masqueraded.
+func exclusion(op string, p netip.Prefix) []string {
+	return []string{"-t", "nat", op, masqChain, "-d", p.String(), "-m", "comment", "--comment", "ip-masq-agent: local traffic is not subject to MASQUERADE", "-j", "RETURN"}
+}
+
+// masquerade adds (-A) or removes (-D) the rule that gives what leaves the
+// cluster the node's address.
+func masquerade(op string) []string {
+	return []string{"-t", "nat", op, masqChain, "-m", "comment", "--comment", "ip-masq-agent: outbound traffic is subject to MASQUERADE (must be last in chain)", "-j", "MASQUERADE"}
+}
+
+// kubenetBridge makes cbr0 with its address and the rules that hold back the
+// second copy of a packet, which a promiscuous bridge would deliver.
+func kubenetBridge(n *scenario.Node, sp *space) error {
+	if err := sp.bridge(n.Bridge, n.BridgeMAC); err != nil {
+		return err
+	}
+	if err := sp.withLink(n.Bridge, "set promiscuous", sp.nl.SetPromiscOn); err != nil {
+		return err
+	}
+	if err := sp.addr(n.Bridge, netip.PrefixFrom(n.PodGateway(), n.PodCIDR.Bits()), netlink.SCOPE_UNIVERSE); err != nil {
+		return err
+	}
+	if err := sp.up(n.Bridge); err != nil {
+		return err
+	}
+	const chain = "AKS-DEDUP-PROMISC"
+	lists := [][]string{{"-N", chain, "-P", "RETURN"}, {"-A", "OUTPUT", "-j", chain}}
+	for _, out := range portPatterns(n) {
+		match := []string{"-A", chain, "-p", "IPv4", "-s", n.BridgeMAC.String(), "-o", out}
+		lists = append(lists,
+			append(match[:len(match):len(match)], "--ip-src", n.PodGateway().String(), "-j", "ACCEPT"),
+			append(match[:len(match):len(match)], "--ip-src", n.PodCIDR.String(), "-j", "DROP"))
+	}
+	return sp.runAll(ebtables, lists...)
+}
+
+// portPatterns match the bridge's ports: the plugin's own pattern, and by
+// name those that are called otherwise.
+func portPatterns(n *scenario.Node) []string {
+	const plugin = "veth"
+	out := []string{plugin + "+"}
+	for _, p := range n.Pods {
+		if !strings.HasPrefix(p.Link, plugin) {
+			out = append(out, p.Link)
+		}
+	}
+	return out
+}
+
+// azureBridge makes azure0 with the network card in it, and the frame rules
+// that are not a pod's. The table broute's one rule is left out: the nft
+// variant of ebtables has no such table before 1.8.10, and it serves a
+// node-local DNS cache only.
+func azureBridge(n *scenario.Node, sp *space) error {
+	if err := sp.bridge(n.Bridge, model.MAC{}); err != nil {
+		return err
+	}
+	if err := sp.port(n.NIC, n.Bridge, true); err != nil {
+		return err
+	}
+	if err := sp.up(n.Bridge); err != nil {
+		return err
+	}
+	return sp.runAll(ebtables,
+		[]string{"-t", "nat", "-A", "POSTROUTING", "-s", "unicast", "-o", n.NIC, "-j", "snat", "--to-src", n.MAC.String(), "--snat-arp", "--snat-target", "ACCEPT"},
+		arpReply("-A", n.IP, n.MAC),
+		[]string{"-t", "nat", "-A", "PREROUTING", "-p", "ARP", "-i", n.NIC, "--arp-op", "Reply", "-j", "dnat", "--to-dst", model.Broadcast.String(), "--dnat-target", "ACCEPT"},
+	)
+}
+
+// azurePod makes the frame rules and the neighbour of a pod on azure0.
+func azurePod(n *scenario.Node, p *scenario.Pod, sp *space) error {
+	if err := sp.runAll(ebtables, arpReply("-A", p.IP, p.MAC), frameDNAT("-A", n.NIC, p.IP, p.MAC)); err != nil {
+		return err
+	}
+	return sp.neigh(n.Bridge, p.IP, p.MAC)
+}
+
+// arpReply adds (-A, -I) or removes (-D) the rule that answers who-has for an
+// address.
+func arpReply(op string, a netip.Addr, mac model.MAC) []string {
+	return []string{"-t", "nat", op, "PREROUTING", "-p", "ARP", "--arp-op", "Request", "--arp-ip-dst", a.String(), "-j", "arpreply", "--arpreply-mac", mac.String(), "--arpreply-target", "DROP"}
+}
+
+// frameDNAT adds (-A, -I) or removes (-D) the rule that gives what arrives for
+// an address the MAC of its pod: the fabric sends all to the card's.
+func frameDNAT(op, nic string, a netip.Addr, mac model.MAC) []string {
+	return []string{"-t", "nat", op, "PREROUTING", "-p", "IPv4", "-i", nic, "--ip-dst", a.String(), "-j", "dnat", "--to-dst", mac.String(), "--dnat-target", "ACCEPT"}
+}
+
+// The links of Cilium's router, the same on every node.
+const (
+	ciliumHostLink = "cilium_host"
+	ciliumNetLink  = "cilium_net"
+)
+
+// ciliumHost makes the router that pods have as their gateway. Its address is
+// link-scoped, so that the node speaks with its own.
+func ciliumHost(n *scenario.Node, sp *space) error {
+	if err := sp.veth(ciliumHostLink, model.MAC{}, sp, ciliumNetLink, model.MAC{}); err != nil {
+		return err
+	}
+	if err := sp.up(ciliumNetLink, ciliumHostLink); err != nil {
+		return err
+	}
+	return sp.addr(ciliumHostLink, host(n.Router), netlink.SCOPE_LINK)
+}
+
+// The priorities of Cilium's rules.
+const (
+	toPodPriority   = 20
+	fromPodPriority = 110
+)
+
+// mainTable is the kernel's.
+const mainTable = 254
+
+// ciliumPod routes a pod: to it by its link, from it by the table of the
+// uplink.
+func (b *builder) ciliumPod(n *scenario.Node, p *scenario.Pod, sp *space) error {
+	if err := sp.sysctls("ipv4/conf/"+p.Link+"/rp_filter", "0"); err != nil {
+		return err
+	}
+	uplink := uplinkOf(n)
+	l, err := sp.link(uplink)
+	if err != nil {
+		return err
+	}
+	// Cilium numbers a table by the link that it leads out by.
+	table := 10 + l.Attrs().Index
+	if err := sp.route(route{dst: host(b.topology.Gateway), link: uplink, table: table}); err != nil {
+		return err
+	}
+	if err := sp.route(route{dst: defaultRoute, via: b.topology.Gateway, link: uplink, table: table}); err != nil {
+		return err
+	}
+	if err := sp.rule(rule{priority: fromPodPriority, from: host(p.IP), table: table}); err != nil {
+		return err
+	}
+	return ciliumDelivery(p, sp)
+}
+
+// ciliumDelivery makes the way to a pod.
+func ciliumDelivery(p *scenario.Pod, sp *space) error {
+	if err := sp.route(route{dst: host(p.IP), link: p.Link}); err != nil {
+		return err
+	}
+	return sp.rule(toPod(p))
+}
+
+func toPod(p *scenario.Pod) rule {
+	return rule{priority: toPodPriority, to: host(p.IP), table: mainTable}
+}
+
+// uplinkOf is the link that holds the node's address.
+func uplinkOf(n *scenario.Node) string {
+	if n.Bridge != "" && n.Plugin != scenario.Kubenet {
+		return n.Bridge
+	}
+	return n.NIC
+}

@@ -1,0 +1,216 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// readyFD is the descriptor on which a traffic process says that it is ready,
+// by readyWord.
+const (
+	readyFD   = 3
+	readyWord = "ready\n"
+)
+
+// StartTraffic runs argv, which must end up in ServeTraffic for the lab, as a
+// process of its own session, and returns when its traffic flows. The process
+// lives on without its parent; Down ends it.
+func StartTraffic(ctx context.Context, id string, argv []string) error {
+	if len(argv) == 0 {
+		return errors.New("start traffic: no command")
+	}
+	if _, err := Find(id); err != nil {
+		return err
+	}
+	if pid := trafficPID(id); pid != 0 {
+		return fmt.Errorf("start traffic of lab %q: %w (process %d)", id, ErrBusy, pid)
+	}
+	out, err := os.Create(filepath.Join(pathOf(id), logFile))
+	if err != nil {
+		return fmt.Errorf("start traffic of lab %q: %w", id, err)
+	}
+	defer out.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("start traffic of lab %q: %w", id, err)
+	}
+	defer r.Close()
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.ExtraFiles = []*os.File{w}
+	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
+	err = cmd.Start()
+	w.Close()
+	if err != nil {
+		return fmt.Errorf("start traffic of lab %q: %w", id, err)
+	}
+	if err := awaitReady(ctx, r); err != nil {
+		// It may have ended by itself.
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		return fmt.Errorf("start traffic of lab %q: %w%s", id, err, said(out.Name()))
+	}
+	return wrap(cmd.Process.Release(), "start traffic of lab %q", id)
+}
+
+// awaitReady waits for the word, the end of the pipe, or that of ctx.
+func awaitReady(ctx context.Context, r *os.File) error {
+	stop := context.AfterFunc(ctx, func() { _ = r.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	buf := make([]byte, len(readyWord))
+	_, err := io.ReadFull(r, buf)
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil || string(buf) != readyWord:
+		return errors.New("the process ended before it was ready")
+	}
+	return nil
+}
+
+// said is the end of what a process wrote, to go behind an error.
+func said(file string) string {
+	data, err := os.ReadFile(file)
+	data = bytes.TrimSpace(data)
+	if err != nil || len(data) == 0 {
+		return ""
+	}
+	const most = 2000
+	return ": " + string(data[max(0, len(data)-most):])
+}
+
+// ServeTraffic is the body of the process that StartTraffic starts. It says on
+// descriptor 3 when the traffic flows, and returns when its time is over, on
+// SIGTERM or SIGINT, or when the lab is gone; none of them is an error.
+func ServeTraffic(ctx context.Context, id string) error {
+	ctx, stop := signal.NotifyContext(ctx, unix.SIGTERM, unix.SIGINT)
+	defer stop()
+	l, d, err := enlist(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer d.file.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	watched := make(chan struct{})
+	defer func() { <-watched }()
+	defer cancel()
+	go func() {
+		defer close(watched)
+		defer cancel()
+		l.watch(ctx, d)
+	}()
+	var said error
+	err = l.RunTraffic(ctx, func() { said = sayReady() })
+	return errors.Join(err, said)
+}
+
+// enlist writes this process down as the lab's traffic. The directory that it
+// returns is open, to know it again by, and not locked.
+func enlist(ctx context.Context, id string) (*Lab, *dir, error) {
+	d, err := lockDir(ctx, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	l, err := Find(id)
+	if err == nil {
+		if pid := trafficPID(id); pid != 0 {
+			err = fmt.Errorf("run traffic of lab %q: %w (process %d)", id, ErrBusy, pid)
+		}
+	}
+	var self process
+	if err == nil {
+		self, err = identify(os.Getpid())
+	}
+	if err == nil {
+		err = d.write(trafficFile, self)
+	}
+	if err == nil {
+		err = wrap(unix.Flock(int(d.file.Fd()), unix.LOCK_UN), "unlock lab %q", id)
+	}
+	if err != nil {
+		d.close()
+		return nil, nil, err
+	}
+	return l, d, nil
+}
+
+// watch writes the counts down from time to time, and returns when the lab is
+// gone or ctx ends.
+func (l *Lab) watch(ctx context.Context, d *dir) {
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if !sameDir(d.file, d.path) {
+			return
+		}
+		l.mu.Lock()
+		t := l.traffic
+		l.mu.Unlock()
+		if t == nil {
+			continue
+		}
+		if d.write(statsFile, t.stats()) != nil {
+			return // the directory was just removed
+		}
+	}
+}
+
+// sayReady tells who started us. Somebody who calls the command by hand has
+// given us no pipe, and descriptor 3 is then something else.
+func sayReady() error {
+	var st unix.Stat_t
+	if err := unix.Fstat(readyFD, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO {
+		return nil
+	}
+	f := os.NewFile(readyFD, "ready")
+	_, err := io.WriteString(f, readyWord)
+	if errors.Is(err, unix.EPIPE) {
+		err = nil // nobody waits any more
+	}
+	return wrap(errors.Join(err, f.Close()), "report ready")
+}
+
+// trafficOf reads who runs the lab's traffic.
+func trafficOf(id string) (process, error) {
+	var p process
+	err := readJSON(id, trafficFile, &p)
+	return p, err
+}
+
+// trafficPID is the lab's traffic process, 0 when none runs.
+func trafficPID(id string) int {
+	p, err := trafficOf(id)
+	if err != nil || !p.running() {
+		return 0
+	}
+	return p.PID
+}
+
+// stopTraffic ends the lab's traffic process, if one runs.
+func stopTraffic(ctx context.Context, id string) error {
+	p, err := trafficOf(id)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	return p.kill(ctx)
+}

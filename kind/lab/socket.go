@@ -1,0 +1,230 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/kind/scenario"
+	"github.com/lasthop/lasthop/probe/netns"
+)
+
+// maxMessage is above every payload.
+const maxMessage = 512
+
+// errAnswer says that something else came back than was sent.
+var errAnswer = errors.New("answer differs from what was sent")
+
+// request sends the payload from a new socket of the flow's namespace and
+// waits for it to come back. sent is called when the request is on its way,
+// or cannot be.
+func request(ctx context.Context, f *flow, timeout time.Duration, payload []byte, sent func()) error {
+	defer sent()
+	c, err := connect(f.from, f.Proto, netip.AddrPortFrom(f.To.Addr, f.Port))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(timeout)); err != nil {
+		return fmt.Errorf("set deadline: %w", err)
+	}
+	// The error is that of a descriptor that is closed already.
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if f.Proto == scenario.TCP {
+		sent()
+		if err := connected(c); err != nil {
+			return err
+		}
+	}
+	msg := payload
+	if f.Proto == scenario.ICMP {
+		msg = append([]byte{echoRequest, 0, 0, 0, 0, 0, 0, 1}, payload...)
+	}
+	if _, err := c.Write(msg); err != nil {
+		return fmt.Errorf("send: %w", err)
+	}
+	sent()
+	return receive(c, f.Proto, payload)
+}
+
+// The types of ICMP messages, and the length of their header, whose checksum
+// and identifier the kernel fills in.
+const (
+	echoReply   = 0
+	echoRequest = 8
+	echoHeader  = 8
+)
+
+// receive waits for the payload to come back.
+func receive(c *os.File, proto scenario.Proto, payload []byte) error {
+	buf := make([]byte, maxMessage)
+	if proto == scenario.TCP {
+		buf = buf[:len(payload)]
+		if _, err := io.ReadFull(c, buf); err != nil {
+			return fmt.Errorf("receive: %w", err)
+		}
+	} else {
+		n, err := c.Read(buf)
+		if err != nil {
+			return fmt.Errorf("receive: %w", err)
+		}
+		buf = buf[:n]
+	}
+	if proto == scenario.ICMP {
+		if len(buf) < echoHeader || buf[0] != echoReply {
+			return errAnswer
+		}
+		buf = buf[echoHeader:]
+	}
+	if !bytes.Equal(buf, payload) {
+		return errAnswer
+	}
+	return nil
+}
+
+// connect makes a socket in the namespace and connects it, which for TCP has
+// only begun on return. Only making it needs the namespace; waiting inside
+// would hold a thread.
+func connect(ns *netns.NS, proto scenario.Proto, to netip.AddrPort) (*os.File, error) {
+	typ, num := unix.SOCK_DGRAM, 0
+	switch proto {
+	case scenario.TCP:
+		typ = unix.SOCK_STREAM
+	case scenario.ICMP:
+		num = unix.IPPROTO_ICMP
+	}
+	fd := -1
+	err := ns.Do(func() (err error) {
+		fd, err = unix.Socket(unix.AF_INET, typ|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, num)
+		return err
+	})
+	if err != nil {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+		return nil, fmt.Errorf("open socket: %w", err)
+	}
+	err = unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()})
+	if err != nil && !errors.Is(err, unix.EINPROGRESS) {
+		unix.Close(fd)
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	return os.NewFile(uintptr(fd), string(proto)), nil
+}
+
+// connected waits until a TCP connection stands.
+func connected(c *os.File) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	var result error
+	err = raw.Write(func(fd uintptr) bool {
+		code, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
+		switch {
+		case err != nil:
+			result = err
+			return true
+		case code != 0:
+			result = unix.Errno(code)
+			return true
+		}
+		_, err = unix.Getpeername(int(fd))
+		if errors.Is(err, unix.ENOTCONN) {
+			return false // not yet
+		}
+		result = err
+		return true
+	})
+	return wrap(errors.Join(err, result), "connect")
+}
+
+// listenConfig makes plain TCP listeners; Go's own would offer MPTCP.
+func listenConfig() *net.ListenConfig {
+	lc := &net.ListenConfig{}
+	lc.SetMultipathTCP(false)
+	return lc
+}
+
+// serveTCP sends back what each connection sends, until ctx ends.
+func serveTCP(ctx context.Context, ns *netns.NS, addr netip.AddrPort, timeout time.Duration, all *sync.WaitGroup) error {
+	var l net.Listener
+	err := ns.Do(func() (err error) {
+		l, err = listenConfig().Listen(ctx, "tcp4", addr.String())
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("serve: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	all.Add(1)
+	go func() {
+		defer all.Done()
+		defer stop()
+		defer l.Close()
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				if ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
+					continue // one connection's trouble
+				}
+				return
+			}
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				defer c.Close()
+				stop := context.AfterFunc(ctx, func() { c.Close() })
+				defer stop()
+				if c.SetDeadline(time.Now().Add(timeout)) != nil {
+					return
+				}
+				// An error here is the client's to count.
+				_, _ = io.CopyBuffer(struct{ io.Writer }{c}, struct{ io.Reader }{c}, make([]byte, maxMessage))
+			}()
+		}
+	}()
+	return nil
+}
+
+// serveUDP sends back each datagram, until ctx ends.
+func serveUDP(ctx context.Context, ns *netns.NS, addr netip.AddrPort, _ time.Duration, all *sync.WaitGroup) error {
+	var c *net.UDPConn
+	err := ns.Do(func() (err error) {
+		c, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(addr))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("serve: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	all.Add(1)
+	go func() {
+		defer all.Done()
+		defer stop()
+		defer c.Close()
+		buf := make([]byte, maxMessage)
+		for {
+			n, from, err := c.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				if ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
+					continue // an ICMP error about an earlier answer
+				}
+				return
+			}
+			// A lost answer is the client's to count.
+			_, _ = c.WriteToUDPAddrPort(buf[:n], from)
+		}
+	}()
+	return nil
+}

@@ -1,0 +1,372 @@
+package lab
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	vnetns "github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/kind/scenario"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/netns"
+)
+
+// space is an open namespace of the lab with a netlink handle in it. All of
+// its methods act inside the namespace.
+type space struct {
+	name string
+	ns   *netns.NS
+	nl   *netlink.Handle
+}
+
+// netnsDir is where `ip netns` looks for namespaces.
+var netnsDir = netns.Dirs[0]
+
+// createNetns makes a namespace that `ip netns` knows by the name. The name
+// must be free.
+func createNetns(name string) error {
+	if err := shareNetnsDir(); err != nil {
+		return err
+	}
+	file := filepath.Join(netnsDir, name)
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0)
+	if err != nil {
+		return fmt.Errorf("create network namespace: %w", err)
+	}
+	f.Close()
+	made := make(chan error, 1)
+	go func() {
+		// The thread ends with the goroutine, since it stays locked: it
+		// is in the new namespace for good.
+		runtime.LockOSThread()
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			err = unix.Mount("/proc/thread-self/ns/net", file, "none", unix.MS_BIND, "")
+		}
+		made <- err
+	}()
+	if err := <-made; err != nil {
+		os.Remove(file)
+		return fmt.Errorf("create network namespace %s: %w", name, err)
+	}
+	return nil
+}
+
+// shareNetnsDir makes the directory a shared mount of its own, as `ip netns`
+// does when it first adds a namespace. Done later by somebody else it would
+// hide our mounts under a second set, which then could not be removed.
+func shareNetnsDir() error {
+	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
+		return fmt.Errorf("create %s: %w", netnsDir, err)
+	}
+	share := func() error { return unix.Mount("", netnsDir, "none", unix.MS_SHARED|unix.MS_REC, "") }
+	err := share()
+	if !errors.Is(err, unix.EINVAL) {
+		return wrap(err, "share %s", netnsDir)
+	}
+	if err := unix.Mount(netnsDir, netnsDir, "none", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("mount %s: %w", netnsDir, err)
+	}
+	return wrap(share(), "share %s", netnsDir)
+}
+
+// deleteNetns removes a namespace by name. One that is not there, or was left
+// half made, is no error.
+func deleteNetns(name string) error {
+	file := filepath.Join(netnsDir, name)
+	if err := unix.Unmount(file, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("unmount network namespace %s: %w", name, err)
+	}
+	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove network namespace: %w", err)
+	}
+	return nil
+}
+
+func openSpace(name string) (*space, error) {
+	ns, err := netns.Named(name)
+	if err != nil {
+		return nil, err
+	}
+	nl, err := netlink.NewHandleAt(vnetns.NsHandle(ns.FD()), unix.NETLINK_ROUTE)
+	if err != nil {
+		ns.Close()
+		return nil, fmt.Errorf("open netlink in %s: %w", name, err)
+	}
+	return &space{name: name, ns: ns, nl: nl}, nil
+}
+
+func (sp *space) close() {
+	sp.nl.Close()
+	sp.ns.Close()
+}
+
+// wrap adds what was being done to an error, if there is one.
+func wrap(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf(format+": %w", append(args, err)...)
+}
+
+// sysctl sets a kernel setting, named by its path under /proc/sys/net.
+func (sp *space) sysctl(name, val string) error {
+	return sp.ns.Do(func() error {
+		return wrap(os.WriteFile(filepath.Join("/proc/sys/net", name), []byte(val), 0), "set sysctl in %s", sp.name)
+	})
+}
+
+// sysctls sets several, given as name, value, name, value; those that this
+// kernel does not have are left out.
+func (sp *space) sysctls(pairs ...string) error {
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if err := sp.sysctl(pairs[i], pairs[i+1]); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// MissingToolError says that a program that the lab runs is not installed.
+type MissingToolError struct {
+	Tool string
+	// Package is the Debian package that has it.
+	Package string
+}
+
+func (e *MissingToolError) Error() string {
+	return fmt.Sprintf("find %s: not installed (apt-get install %s)", e.Tool, e.Package)
+}
+
+// The tools of the Debian package iptables. The nft variants are asked for by
+// name: a kernel without the legacy tables has no others.
+const (
+	iptables    = "iptables-nft"
+	ebtables    = "ebtables-nft"
+	toolPackage = "iptables"
+)
+
+// findTool looks a program up in PATH and, since a plain user's PATH leaves
+// them out, in the system directories.
+func findTool(name string) (string, error) {
+	if file, err := exec.LookPath(name); err == nil {
+		return file, nil
+	}
+	for _, dir := range []string{"/usr/sbin", "/sbin"} {
+		if file, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
+			return file, nil
+		}
+	}
+	return "", &MissingToolError{Tool: name, Package: toolPackage}
+}
+
+// run executes a program inside the namespace: a child has the namespace of
+// the thread that made it.
+func (sp *space) run(tool string, args ...string) error {
+	file, err := findTool(tool)
+	if err != nil {
+		return err
+	}
+	var stderr bytes.Buffer
+	err = sp.ns.Do(func() error {
+		cmd := exec.Command(file, args...)
+		cmd.Stderr = &stderr
+		return cmd.Run()
+	})
+	if err != nil {
+		return fmt.Errorf("%s %s in %s: %w: %s", tool, strings.Join(args, " "), sp.name, err, strings.TrimSpace(stderr.String()))
+	}
+	return nil
+}
+
+// runAll runs a program once for each list of arguments.
+func (sp *space) runAll(tool string, lists ...[]string) error {
+	for _, args := range lists {
+		if err := sp.run(tool, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// link finds a link by name.
+func (sp *space) link(name string) (netlink.Link, error) {
+	l, err := sp.nl.LinkByName(name)
+	return l, wrap(err, "find link %s in %s", name, sp.name)
+}
+
+// withLink does something to a link.
+func (sp *space) withLink(name, what string, f func(netlink.Link) error) error {
+	l, err := sp.link(name)
+	if err != nil {
+		return err
+	}
+	return wrap(f(l), "%s %s in %s", what, name, sp.name)
+}
+
+// veth adds a pair of links with one end in the peer's namespace. A zero MAC
+// is the kernel's to choose.
+func (sp *space) veth(name string, mac model.MAC, peer *space, peerName string, peerMAC model.MAC) error {
+	l := &netlink.Veth{
+		LinkAttrs:        netlink.LinkAttrs{Name: name, HardwareAddr: hardware(mac)},
+		PeerName:         peerName,
+		PeerHardwareAddr: hardware(peerMAC),
+		PeerNamespace:    netlink.NsFd(peer.ns.FD()),
+	}
+	return wrap(sp.nl.LinkAdd(l), "add link %s in %s", name, sp.name)
+}
+
+// bridge adds a bridge. With a zero MAC it takes that of its ports.
+func (sp *space) bridge(name string, mac model.MAC) error {
+	l := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name, HardwareAddr: hardware(mac)}}
+	return wrap(sp.nl.LinkAdd(l), "add bridge %s in %s", name, sp.name)
+}
+
+// port puts a link into a bridge.
+func (sp *space) port(name, bridge string, hairpin bool) error {
+	br, err := sp.link(bridge)
+	if err != nil {
+		return err
+	}
+	return sp.withLink(name, "enslave", func(l netlink.Link) error {
+		if err := sp.nl.LinkSetMaster(l, br); err != nil {
+			return err
+		}
+		return sp.nl.LinkSetHairpin(l, hairpin)
+	})
+}
+
+// up brings links up.
+func (sp *space) up(names ...string) error {
+	for _, name := range names {
+		if err := sp.withLink(name, "bring up", sp.nl.LinkSetUp); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addr gives a link an address. A link-scoped one is never chosen as the
+// source of what goes elsewhere.
+func (sp *space) addr(link string, p netip.Prefix, scope netlink.Scope) error {
+	return sp.withLink(link, "address", func(l netlink.Link) error {
+		return sp.nl.AddrAdd(l, &netlink.Addr{IPNet: ipNet(p), Scope: int(scope)})
+	})
+}
+
+// route is a route in words.
+type route struct {
+	dst netip.Prefix
+	// via is the next hop, taken to be on the link whatever the addresses
+	// say; without it the destination is on the link.
+	via   netip.Addr
+	link  string
+	table int
+}
+
+func (sp *space) routeOf(r route) (*netlink.Route, error) {
+	l, err := sp.link(r.link)
+	if err != nil {
+		return nil, err
+	}
+	out := &netlink.Route{Dst: ipNet(r.dst), LinkIndex: l.Attrs().Index, Table: r.table, Scope: netlink.SCOPE_LINK}
+	if r.via.IsValid() {
+		out.Scope, out.Gw, out.Flags = netlink.SCOPE_UNIVERSE, r.via.AsSlice(), int(netlink.FLAG_ONLINK)
+	}
+	return out, nil
+}
+
+// route sets a route, whether or not there is one for the destination.
+func (sp *space) route(r route) error {
+	nr, err := sp.routeOf(r)
+	if err != nil {
+		return err
+	}
+	return wrap(sp.nl.RouteReplace(nr), "set route %s in %s", r.dst, sp.name)
+}
+
+// unroute deletes a route. One that is not there is no error: a link that
+// went down took it along.
+func (sp *space) unroute(r route) error {
+	nr, err := sp.routeOf(r)
+	if err != nil {
+		return err
+	}
+	if err := sp.nl.RouteDel(nr); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("delete route %s in %s: %w", r.dst, sp.name, err)
+	}
+	return nil
+}
+
+// neigh pins a neighbour to a MAC.
+func (sp *space) neigh(link string, a netip.Addr, mac model.MAC) error {
+	return sp.withLink(link, "set neighbour on", func(l netlink.Link) error {
+		return sp.nl.NeighSet(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: a.AsSlice(), HardwareAddr: hardware(mac), State: netlink.NUD_PERMANENT})
+	})
+}
+
+// unneigh forgets a neighbour.
+func (sp *space) unneigh(link string, a netip.Addr) error {
+	return sp.withLink(link, "delete neighbour on", func(l netlink.Link) error {
+		return sp.nl.NeighDel(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: a.AsSlice()})
+	})
+}
+
+// rule is a policy routing rule in words.
+type rule struct {
+	priority, table int
+	from, to        netip.Prefix
+}
+
+func (r rule) netlink() *netlink.Rule {
+	out := netlink.NewRule()
+	out.Family, out.Priority, out.Table = netlink.FAMILY_V4, r.priority, r.table
+	if r.from.IsValid() {
+		out.Src = ipNet(r.from)
+	}
+	if r.to.IsValid() {
+		out.Dst = ipNet(r.to)
+	}
+	return out
+}
+
+func (sp *space) rule(r rule) error {
+	return wrap(sp.nl.RuleAdd(r.netlink()), "add rule %d in %s", r.priority, sp.name)
+}
+
+func (sp *space) unrule(r rule) error {
+	return wrap(sp.nl.RuleDel(r.netlink()), "delete rule %d in %s", r.priority, sp.name)
+}
+
+var defaultRoute = netip.MustParsePrefix("0.0.0.0/0")
+
+// host is the address as a prefix of its own.
+func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+func hardware(m model.MAC) net.HardwareAddr {
+	if m.IsZero() {
+		return nil
+	}
+	return m[:]
+}
+
+// The places of a lab beside its nodes and pods.
+const (
+	outsideName = scenario.OutsideName
+	fabricName  = "fabric"
+)

@@ -1,0 +1,282 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lasthop/lasthop/kind/scenario"
+	"github.com/lasthop/lasthop/probe/netns"
+)
+
+// FlowStats counts the requests of one flow.
+type FlowStats struct {
+	// Flow is its name, as "a/web > b/db tcp/8080".
+	Flow     string
+	From, To scenario.Endpoint
+	Proto    scenario.Proto
+	Port     uint16
+	// Sent requests are Answered (with what was sent), Failed (another
+	// answer, an error, or none in time), or still under way.
+	Sent, Answered, Failed uint64
+	// LastError is why the latest failed.
+	LastError string
+}
+
+// flow is a running flow.
+type flow struct {
+	scenario.Flow
+	// from is where its sockets are made.
+	from                   *netns.NS
+	sent, answered, failed atomic.Uint64
+	lastError              atomic.Pointer[string]
+}
+
+func (f *flow) stats() FlowStats {
+	s := FlowStats{Flow: f.String(), From: f.From, To: f.To, Proto: f.Proto, Port: f.Port}
+	// In this order no request is counted as ended that was not as sent.
+	s.Answered, s.Failed = f.answered.Load(), f.failed.Load()
+	s.Sent = f.sent.Load()
+	if e := f.lastError.Load(); e != nil {
+		s.LastError = *e
+	}
+	return s
+}
+
+// traffic is all flows of a lab, running or ended.
+type traffic struct {
+	cancel context.CancelFunc
+	// done is closed when nothing of it runs any more.
+	done    chan struct{}
+	timeout time.Duration
+	flows   []*flow
+	// spaces are the open namespaces, by place.
+	spaces map[string]*netns.NS
+
+	mu sync.Mutex
+	// changed is closed and replaced when a count has changed.
+	changed chan struct{}
+}
+
+// ErrBusy says that traffic of the lab runs already.
+var ErrBusy = errors.New("traffic is running already")
+
+// RunTraffic runs the scenario's traffic until ctx ends or the scenario's time
+// is over, neither of which is an error. It calls ready once, when every flow
+// has sent its first request. When it returns, nothing of it is left.
+func (l *Lab) RunTraffic(ctx context.Context, ready func()) error {
+	ctx, cancel := context.WithTimeout(ctx, l.s.Duration)
+	defer cancel()
+	t := &traffic{
+		cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}),
+		timeout: l.s.Timeout, spaces: map[string]*netns.NS{},
+	}
+	defer close(t.done)
+	defer t.close()
+	if err := t.open(l); err != nil {
+		return fmt.Errorf("run traffic of lab %q: %w", l.id, err)
+	}
+	l.mu.Lock()
+	if l.traffic != nil && !l.traffic.ended() {
+		l.mu.Unlock()
+		return fmt.Errorf("run traffic of lab %q: %w", l.id, ErrBusy)
+	}
+	l.traffic = t
+	l.mu.Unlock()
+
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	if err := t.serve(ctx, &all); err != nil {
+		return fmt.Errorf("run traffic of lab %q: %w", l.id, err)
+	}
+	var first sync.WaitGroup
+	first.Add(len(t.flows))
+	for i, f := range t.flows {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			t.repeat(ctx, i, f, first.Done)
+		}()
+	}
+	first.Wait()
+	ready()
+	<-ctx.Done()
+	return nil
+}
+
+func (t *traffic) ended() bool {
+	select {
+	case <-t.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// open opens the namespaces of all flows.
+func (t *traffic) open(l *Lab) error {
+	for _, f := range l.s.Traffic {
+		for _, place := range []string{f.From.Place, f.To.Place} {
+			if _, ok := t.spaces[place]; ok || place == "" {
+				continue
+			}
+			ns, err := netns.Named(l.netns(place))
+			if err != nil {
+				return err
+			}
+			t.spaces[place] = ns
+		}
+		t.flows = append(t.flows, &flow{Flow: f, from: t.spaces[f.From.Place]})
+	}
+	return nil
+}
+
+func (t *traffic) close() {
+	for _, ns := range t.spaces {
+		ns.Close()
+	}
+}
+
+// repeat sends a flow's requests at its rate, without waiting for answers: a
+// dead flow sends as much as a live one. It calls first after the first.
+func (t *traffic) repeat(ctx context.Context, index int, f *flow, first func()) {
+	var pending sync.WaitGroup
+	defer pending.Wait()
+	send := func(seq int, sent func()) {
+		f.sent.Add(1)
+		pending.Add(1)
+		go func() {
+			defer pending.Done()
+			t.count(ctx, f, request(ctx, f, t.timeout, payload(index, seq), sent))
+		}()
+	}
+	send(0, sync.OnceFunc(first))
+	period := time.Duration(float64(time.Second) / f.Rate)
+	// Flows that started together are spread over the period.
+	start := time.NewTimer(period + period*time.Duration(index)/time.Duration(len(t.flows)))
+	defer start.Stop()
+	select {
+	case <-ctx.Done():
+		return
+	case <-start.C:
+	}
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	for seq := 1; ; seq++ {
+		send(seq, func() {})
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// count records how a request ended. One that the end of the traffic cut off
+// was never sent.
+func (t *traffic) count(ctx context.Context, f *flow, err error) {
+	switch {
+	case err == nil:
+		f.answered.Add(1)
+	case ctx.Err() != nil:
+		f.sent.Add(^uint64(0))
+	default:
+		f.failed.Add(1)
+		msg := err.Error()
+		f.lastError.Store(&msg)
+	}
+	t.mu.Lock()
+	close(t.changed)
+	t.changed = make(chan struct{})
+	t.mu.Unlock()
+}
+
+// payload is what a request sends and wants back, different for each.
+func payload(index, seq int) []byte {
+	return fmt.Appendf(nil, "lasthop flow %06d request %012d", index, seq)
+}
+
+// Stats are the counts of all flows of the latest traffic: that of this
+// process or, when it ran none, what the process that StartTraffic started
+// wrote down last. Nil when there was none.
+func (l *Lab) Stats() []FlowStats {
+	l.mu.Lock()
+	t := l.traffic
+	l.mu.Unlock()
+	if t == nil {
+		var out []FlowStats
+		if err := readJSON(l.id, statsFile, &out); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return out
+	}
+	return t.stats()
+}
+
+func (t *traffic) stats() []FlowStats {
+	out := make([]FlowStats, len(t.flows))
+	for i, f := range t.flows {
+		out[i] = f.stats()
+	}
+	return out
+}
+
+// Await blocks until enough is content with the counts of the traffic that
+// this process runs. It is an error if ctx or the traffic ends before.
+func (l *Lab) Await(ctx context.Context, enough func([]FlowStats) bool) error {
+	l.mu.Lock()
+	t := l.traffic
+	l.mu.Unlock()
+	if t == nil {
+		return fmt.Errorf("await traffic of lab %q: none runs here", l.id)
+	}
+	for {
+		t.mu.Lock()
+		changed := t.changed
+		t.mu.Unlock()
+		if enough(t.stats()) {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("await traffic of lab %q: %w", l.id, ctx.Err())
+		case <-t.done:
+			return fmt.Errorf("await traffic of lab %q: it has ended", l.id)
+		}
+	}
+}
+
+// server is what flows ask: one for all flows to the same port.
+type server struct {
+	place string
+	addr  netip.AddrPort
+	proto scenario.Proto
+}
+
+// serve starts a server for each port that flows go to. ICMP is answered by
+// the kernel, and an address that nobody has by nobody.
+func (t *traffic) serve(ctx context.Context, all *sync.WaitGroup) error {
+	started := map[server]bool{}
+	for _, f := range t.flows {
+		s := server{f.To.Place, netip.AddrPortFrom(f.To.Addr, f.Port), f.Proto}
+		if s.place == "" || s.proto == scenario.ICMP || started[s] {
+			continue
+		}
+		started[s] = true
+		start := serveTCP
+		if s.proto == scenario.UDP {
+			start = serveUDP
+		}
+		if err := start(ctx, t.spaces[s.place], s.addr, t.timeout, all); err != nil {
+			return err
+		}
+	}
+	return nil
+}
