@@ -53,13 +53,13 @@ func (a *app) demo(ctx context.Context, o *observing, name string) (err error) {
 		return err
 	}
 	id := fmt.Sprintf("demo%d", os.Getpid())
-	a.step("making the lab %s: %s", id, s.Title)
-	l, err := lab.Up(ctx, s, lab.Options{ID: id, Log: a.stderr})
+	a.say("making the lab %s: %s", id, s.Title)
+	l, err := lab.Up(ctx, s, lab.Options{ID: id, Log: a.say})
 	if err != nil {
 		return err
 	}
 	defer func() {
-		a.step("taking the lab down")
+		a.say("taking the lab down")
 		err = errors.Join(err, down(ctx, l))
 	}()
 	r, err := a.watch(ctx, o, l)
@@ -84,14 +84,14 @@ func (a *app) watch(ctx context.Context, o *observing, l *lab.Lab) (r report.Rep
 	}
 	defer ns.Close()
 
-	a.step("starting its traffic")
+	a.say("starting its traffic")
 	stop, err := startTraffic(ctx, l)
 	if err != nil {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
 
-	a.step("watching node %s: lasthop check --netns %s --for %v", node.Name, node.Netns, time.Duration(o.window))
+	a.say("watching node %s: lasthop check --netns %s --for %v", node.Name, node.Netns, time.Duration(o.window))
 	snapshot, err := a.observe(ctx, o.session(ns, node.Name))
 	if err != nil {
 		return r, err
@@ -145,7 +145,7 @@ func (a *app) compare(o *observing, s *scenario.Scenario, r report.Report) error
 	if len(wrong) > 0 {
 		return &statusError{1, fmt.Sprintf("the verdict is not the one that %s expects: %s", s.Name, strings.Join(wrong, "; "))}
 	}
-	a.step("this is the verdict that %s expects: %s", s.Name, expected(s.Expect))
+	a.say("this is the verdict that %s expects: %s", s.Name, expected(s.Expect))
 	return nil
 }
 
@@ -158,9 +158,4 @@ func expected(e scenario.Expect) string {
 		words = append(words, f.String())
 	}
 	return strings.Join(words, ", ")
-}
-
-// step tells what is being done.
-func (a *app) step(format string, args ...any) {
-	fmt.Fprintf(a.stderr, "demo: "+format+"\n", args...)
 }

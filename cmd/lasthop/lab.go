@@ -81,11 +81,17 @@ func (a *app) labUp(ctx context.Context, nameOrPath, id string) error {
 	if id == "" {
 		id = s.Name
 	}
+	if err := scenario.CheckName(id); err != nil {
+		return usagef("--id: %w", err)
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find own binary: %w", err)
 	}
-	l, err := lab.Up(ctx, s, lab.Options{ID: id, Log: a.stderr})
+	l, err := lab.Up(ctx, s, lab.Options{ID: id, Log: a.say})
+	if errors.Is(err, lab.ErrExists) {
+		return &usageError{err}
+	}
 	if err != nil {
 		return err
 	}
@@ -100,8 +106,13 @@ func (a *app) labUp(ctx context.Context, nameOrPath, id string) error {
 	if err := ignoreClosedPipe(w.Flush()); err != nil {
 		return err
 	}
-	fmt.Fprintf(a.stderr, "lab %s is up and has traffic; `lasthop lab down %s` takes it down\n", id, id)
+	a.say("lab %s is up and has traffic; `lasthop lab down %s` takes it down", id, id)
 	return nil
+}
+
+// say tells on the standard error what is being done, a line a call.
+func (a *app) say(format string, args ...any) {
+	fmt.Fprintf(a.stderr, "lasthop: "+format+"\n", args...)
 }
 
 // load reads a scenario. Whatever is wrong with it is the user's to mend.
@@ -137,19 +148,18 @@ func (a *app) labDownCommand() *cobra.Command {
 				return usagef("want either the labs' ids or --all; `lasthop lab list` shows what is up")
 			}
 			if all {
-				labs, err := lab.List()
+				// An empty id means every lab.
+				return lab.Down(cmd.Context(), "")
+			}
+			for _, id := range ids {
+				err := lab.Down(cmd.Context(), id)
+				if errors.Is(err, lab.ErrNotFound) {
+					return usagef("%w; `lasthop lab list` shows what is up", err)
+				}
 				if err != nil {
 					return err
 				}
-				for _, l := range labs {
-					ids = append(ids, l.ID)
-				}
-			}
-			for _, id := range ids {
-				if err := lab.Down(cmd.Context(), id); err != nil {
-					return err
-				}
-				fmt.Fprintf(a.stderr, "lab %s is down\n", id)
+				a.say("lab %s is down", id)
 			}
 			return nil
 		},

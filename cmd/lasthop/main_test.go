@@ -1,0 +1,280 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/lasthop/lasthop/kind/lab"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/report"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"lasthop": main})
+}
+
+// labs numbers the labs of this process, so that none shares an id.
+var labs atomic.Int64
+
+// newLab gives an id for a lab and has it taken down at the end, whatever
+// happens.
+func newLab(cleanup func(func()), fail func(...any)) string {
+	id := fmt.Sprintf("t%d-%d", os.Getpid(), labs.Add(1))
+	cleanup(func() {
+		if err := lab.Down(context.Background(), id); err != nil && !errors.Is(err, lab.ErrNotFound) {
+			fail(err)
+		}
+	})
+	return id
+}
+
+// TestScripts runs the command lines in testdata/script. A script has in $LAB
+// the id of a lab that it may bring up, and the command `exits STATUS CMD…`.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("LAB", newLab(env.Defer, env.T().Fatal))
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
+	})
+}
+
+// exits runs a command and wants exactly that exit status of it.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits STATUS COMMAND…")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) {
+			ts.Fatalf("%v", err)
+		}
+		got = exit.ExitCode()
+	}
+	if got != want {
+		ts.Fatalf("exit status %d, want %d", got, want)
+	}
+}
+
+func TestWindow(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"10s": 10 * time.Second, "1h30m": 90 * time.Minute, "24h": 24 * time.Hour, "1ms": time.Millisecond,
+		"": 0, "10": 0, "0s": 0, "-1s": 0, "25h": 0, "9223372036s": 0, "1e9h": 0,
+	} {
+		var w window
+		err := w.Set(text)
+		if (err == nil) != (want > 0) || time.Duration(w) != want {
+			t.Errorf("--for %q: got %v, %v; want %v", text, time.Duration(w), err, want)
+		}
+	}
+}
+
+func TestPrefixes(t *testing.T) {
+	for text, ok := range map[string]bool{
+		"10.244.0.0/16": true, "fd00:10::/56": true, "0.0.0.0/0": true,
+		"10.244.0.1/16": false, "10.244.0.0": false, "10.244.0.0/33": false, "": false,
+	} {
+		var p prefixes
+		if err := p.Set(text); (err == nil) != ok {
+			t.Errorf("--pod-cidr %q: %v", text, err)
+		}
+	}
+}
+
+func TestFindPage(t *testing.T) {
+	for code, want := range map[string]string{
+		"MissingUDR": "MissingUDR", "missingudr": "MissingUDR", "STALEARPREPLY": "StaleARPReply",
+	} {
+		if p, err := findPage(code); err != nil || p.Code != want {
+			t.Errorf("findPage(%q) = %q, %v; want %q", code, p.Code, err, want)
+		}
+	}
+	for code, hint := range map[string]string{
+		"MissingURD": "did you mean MissingUDR?", "StaleMacRewrit": "did you mean StaleMACRewrite?",
+		"": "lists them", "Nonsense": "lists them",
+	} {
+		if _, err := findPage(code); err == nil || !strings.Contains(err.Error(), hint) {
+			t.Errorf("findPage(%q): %v, want %q", code, err, hint)
+		}
+	}
+}
+
+func addrs(texts ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, s := range texts {
+		out = append(out, netip.MustParseAddr(s))
+	}
+	return out
+}
+
+func node() *model.Snapshot {
+	pod := func(namespace, name, netns string, addresses ...string) model.Pod {
+		p := model.Pod{Namespace: namespace, Name: name, NetnsName: netns}
+		for _, a := range addresses {
+			p.Addresses = append(p.Addresses, netip.MustParsePrefix(a))
+		}
+		return p
+	}
+	return &model.Snapshot{
+		Pods: []model.Pod{
+			pod("shop", "cart", "/run/netns/cni-1", "10.1.0.2/24", "fd00::2/64"),
+			pod("bank", "cart", "", "10.1.0.3/24"),
+			pod("shop", "till", "", "10.1.0.4/24"),
+			pod("", "", "", "10.1.0.5/24"),
+		},
+		PastPods: []model.Pod{pod("shop", "till", "", "10.1.0.6/24")},
+	}
+}
+
+func TestChoosePods(t *testing.T) {
+	for _, tt := range []struct {
+		names     []string
+		namespace string
+		want      []netip.Addr
+		err       string
+	}{
+		{nil, "", nil, ""},
+		{nil, "shop", addrs("10.1.0.2", "fd00::2", "10.1.0.4", "10.1.0.6"), ""},
+		{nil, "lost", nil, `no pod of namespace "lost"`},
+		{[]string{"10.1.0.3"}, "", addrs("10.1.0.3"), ""},
+		{[]string{"::ffff:10.1.0.3"}, "", addrs("10.1.0.3"), ""},
+		{[]string{"fd00:0::2"}, "", addrs("10.1.0.2", "fd00::2"), ""},
+		{[]string{"10.9.9.9"}, "", nil, "shop/cart 10.1.0.2 fd00::2, bank/cart 10.1.0.3"},
+		{[]string{"cart"}, "", nil, "name of several pods: shop/cart 10.1.0.2 fd00::2, bank/cart 10.1.0.3"},
+		{[]string{"cart"}, "bank", addrs("10.1.0.3"), ""},
+		{[]string{"shop/cart"}, "", addrs("10.1.0.2", "fd00::2"), ""},
+		{[]string{"cni-1"}, "bank", addrs("10.1.0.2", "fd00::2"), ""},
+		{[]string{"till"}, "", addrs("10.1.0.4", "10.1.0.6"), ""},
+		{[]string{"bank/cart", "10.1.0.5"}, "", addrs("10.1.0.3", "10.1.0.5"), ""},
+		{[]string{""}, "", nil, `no pod ""`},
+		{[]string{"bank/till"}, "", nil, `no pod "bank/till"`},
+	} {
+		got, err := choosePods(node(), tt.names, tt.namespace)
+		if tt.err != "" {
+			var usage *usageError
+			if !errors.As(err, &usage) || !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("choosePods(%q, %q): %v, want a usage error with %q", tt.names, tt.namespace, err, tt.err)
+			}
+			continue
+		}
+		if err != nil || fmt.Sprint(got) != fmt.Sprint(tt.want) {
+			t.Errorf("choosePods(%q, %q) = %v, %v; want %v", tt.names, tt.namespace, got, err, tt.want)
+		}
+	}
+}
+
+func TestErrorNamesFewPods(t *testing.T) {
+	s := &model.Snapshot{}
+	for a := netip.MustParseAddr("10.1.0.1"); len(s.Pods) < 250; a = a.Next() {
+		s.Pods = append(s.Pods, model.Pod{Name: "evil\x1b[2J", Addresses: []netip.Prefix{netip.PrefixFrom(a, 24)}})
+	}
+	_, err := choosePods(s, []string{"x"}, "")
+	if err == nil || !strings.HasSuffix(err.Error(), "and 230 more") || strings.Contains(err.Error(), "\x1b") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestConcerns(t *testing.T) {
+	f := model.Finding{Pods: addrs("10.1.0.2"), Peers: []netip.Prefix{netip.MustParsePrefix("10.1.0.3/32"), netip.MustParsePrefix("10.0.0.0/8")}}
+	for _, tt := range []struct {
+		finding model.Finding
+		focus   []netip.Addr
+		want    bool
+	}{
+		{f, nil, true},
+		{f, addrs("10.1.0.2"), true},
+		{f, addrs("10.1.0.3"), true},
+		{f, addrs("10.1.0.4"), false},
+		{model.Finding{}, addrs("10.1.0.4"), true},
+	} {
+		if got := concerns(tt.finding, tt.focus); got != tt.want {
+			t.Errorf("concerns(%v, %v) = %v", tt.finding.Pods, tt.focus, got)
+		}
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	gap := &model.Snapshot{Sources: []model.Source{{Name: "conntrack", Status: model.Missing}, {Name: "links", Status: model.OK}}}
+	for _, tt := range []struct {
+		failOn   model.Severity
+		strict   bool
+		severity model.Severity
+		snapshot *model.Snapshot
+		want     int
+	}{
+		{model.Warning, false, "", gap, exitClean},
+		{model.Warning, true, "", gap, exitIncomplete},
+		{model.Warning, true, "", &model.Snapshot{}, exitClean},
+		{model.Warning, false, model.Info, gap, exitClean},
+		{model.Info, false, model.Info, gap, exitFindings},
+		{model.Warning, false, model.Warning, gap, exitFindings},
+		{model.Critical, false, model.Warning, gap, exitClean},
+		{model.Critical, true, model.Critical, gap, exitFindings},
+	} {
+		o := &observing{failOn: choice{value: string(tt.failOn)}, strict: tt.strict}
+		r := report.Report{Snapshot: tt.snapshot}
+		if tt.severity != "" {
+			r.Findings = []model.Finding{{Severity: tt.severity}}
+		}
+		a := &app{started: true}
+		if got := a.exitCode(context.Background(), o.verdict(r)); got != tt.want {
+			t.Errorf("--fail-on %s, strict %v, %q: status %d, want %d", tt.failOn, tt.strict, tt.severity, got, tt.want)
+		}
+	}
+}
+
+func TestExitCode(t *testing.T) {
+	interrupted, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, tt := range []struct {
+		ctx     context.Context
+		started bool
+		err     error
+		want    int
+	}{
+		{context.Background(), true, nil, exitClean},
+		{context.Background(), false, errors.New("unknown flag"), exitUsage},
+		{context.Background(), true, usagef("no pod"), exitUsage},
+		{context.Background(), true, fmt.Errorf("observe: %w", &model.UnsupportedError{Feature: "tcx"}), exitCannot},
+		{context.Background(), true, errors.New("anything"), exitCannot},
+		{interrupted, true, context.Canceled, exitInterrupted},
+		{interrupted, true, errors.New("an error of the interrupt's making"), exitInterrupted},
+		{interrupted, true, &statusError{code: exitFindings}, exitFindings},
+	} {
+		a := &app{started: tt.started}
+		if got := a.exitCode(tt.ctx, tt.err); got != tt.want {
+			t.Errorf("%v: status %d, want %d", tt.err, got, tt.want)
+		}
+	}
+}
+
+func TestColor(t *testing.T) {
+	var out strings.Builder
+	for _, tt := range []struct {
+		flag, env string
+		want      bool
+	}{{"auto", "", false}, {"always", "", true}, {"never", "", false}, {"always", "0", false}} {
+		t.Setenv("NO_COLOR", tt.env)
+		if got := colored(tt.flag, &out); got != tt.want {
+			t.Errorf("--color %s, NO_COLOR=%q: %v", tt.flag, tt.env, got)
+		}
+	}
+}
