@@ -115,6 +115,11 @@ type FrameRule struct {
 	// Text is the rule as `ebtables -L` prints it, without the chain; what
 	// `ebtables -D CHAIN` takes.
 	Text string
+	// Handle is what nft deletes the rule by, 0 where nft does not hold it.
+	Handle uint64
+	// Native is true for a rule that nft wrote and ebtables does not know:
+	// its Text is nft's, and only its Handle deletes it.
+	Native bool
 
 	In, Out IfMatch
 	// LogicalIn and LogicalOut match the bridge instead of the port.
@@ -156,7 +161,10 @@ type PacketRule struct {
 	Table, Chain string
 	Number       int
 	// Text is the rule as `iptables -S` prints it, without "-A CHAIN".
-	Text    string
+	Text string
+	// Handle and Native are as in FrameRule.
+	Handle  uint64
+	Native  bool
 	Comment string
 
 	In, Out  IfMatch

@@ -254,4 +254,3 @@ func Involves(local map[netip.Addr]bool) func(*model.Flow) bool {
 		return local[f.Original.Src] || local[f.Original.Dst] || local[f.Reply.Src] || local[f.Reply.Dst]
 	}
 }
-

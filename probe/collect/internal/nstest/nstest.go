@@ -1,0 +1,94 @@
+// Package nstest gives tests network namespaces of their own, and commands
+// that run inside.
+package nstest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/probe/netns"
+)
+
+// NS is a namespace that lives as long as its test.
+type NS struct {
+	*netns.NS
+	t testing.TB
+}
+
+// New makes an empty namespace without a name: nothing is left of it once the
+// test, or the whole process, is gone.
+func New(t testing.TB) *NS {
+	t.Helper()
+	type made struct {
+		ns  *netns.NS
+		err error
+	}
+	c := make(chan made)
+	go func() {
+		// The goroutine ends locked, so that its thread ends too.
+		runtime.LockOSThread()
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			c <- made{err: fmt.Errorf("make network namespace: %w", err)}
+			return
+		}
+		ns, err := netns.Current()
+		c <- made{ns, err}
+	}()
+	m := <-c
+	if m.err != nil {
+		t.Fatal(m.err)
+	}
+	t.Cleanup(func() { m.ns.Close() })
+	return &NS{m.ns, t}
+}
+
+// Named makes a namespace that `ip netns` knows, as container runtimes do. The
+// name is prefixed with the process's number.
+func Named(t testing.TB, name string) *NS {
+	t.Helper()
+	name = fmt.Sprintf("collect%d-%s", os.Getpid(), name)
+	run(t, "", "ip", "netns", "add", name)
+	t.Cleanup(func() { run(t, "", "ip", "netns", "del", name) })
+	ns, err := netns.Named(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	return &NS{ns, t}
+}
+
+// Run runs each line as a command inside the namespace and fails the test when
+// one fails. Words are separated by spaces; quotes work as in a shell.
+func (n *NS) Run(lines ...string) {
+	n.t.Helper()
+	n.Output(lines...)
+}
+
+// Output is Run; it returns what the commands print.
+func (n *NS) Output(lines ...string) string {
+	n.t.Helper()
+	return run(n.t, strings.Join(lines, "\n"), "nsenter", "--net="+n.Path(), "sh", "-e")
+}
+
+// Feed runs one command inside the namespace with the given input.
+func (n *NS) Feed(input string, command ...string) string {
+	n.t.Helper()
+	return run(n.t, input, append([]string{"nsenter", "--net=" + n.Path()}, command...)...)
+}
+
+func run(t testing.TB, input string, command ...string) string {
+	t.Helper()
+	c := exec.Command(command[0], command[1:]...)
+	c.Stdin = strings.NewReader(input)
+	out, err := c.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s%s", strings.Join(command, " "), err, input, out)
+	}
+	return string(out)
+}

@@ -1,0 +1,426 @@
+package iptables
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/probe/collect/xt"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/netns"
+)
+
+// Socket options and sizes of the legacy tables' interface
+// (include/uapi/linux/netfilter_ipv4/ip_tables.h); IPv6 has the same numbers.
+const (
+	soGetInfo    = 64
+	soGetEntries = 65
+	nameLen      = 32
+	infoLen      = 84
+	entriesHead  = 40
+	hooks        = 5
+	extHead      = 32
+	extNameLen   = 29
+)
+
+// layout is where an entry's fields are, which differs by family.
+type layout struct {
+	family, level, domain int
+	addrLen               int
+	// iface is where the interface names start, proto and what follows.
+	iface, proto, flags, invert int
+	target, counters, elems     int
+	// gotoFlag and fragFlag are bits of the flags.
+	gotoFlag, fragFlag uint8
+	names              string
+}
+
+var (
+	layout4 = layout{
+		family: 4, level: unix.SOL_IP, domain: unix.AF_INET, addrLen: 4,
+		iface: 16, proto: 80, flags: 82, invert: 83, target: 88, counters: 96, elems: 112,
+		gotoFlag: 2, fragFlag: 1, names: "/proc/thread-self/net/ip_tables_names",
+	}
+	layout6 = layout{
+		family: 6, level: unix.SOL_IPV6, domain: unix.AF_INET6, addrLen: 16,
+		iface: 64, proto: 128, flags: 131, invert: 132, target: 140, counters: 152, elems: 168,
+		gotoFlag: 4, names: "/proc/thread-self/net/ip6_tables_names",
+	}
+)
+
+// Bits of an entry's inverted matches, the same in both families.
+const (
+	invIn    = 1 << 0
+	invOut   = 1 << 1
+	invSrc   = 1 << 3
+	invDst   = 1 << 4
+	invFrag  = 1 << 5
+	invProto = 1 << 6
+)
+
+// table is a legacy table as the kernel gives it.
+type table struct {
+	layout
+	name       string
+	validHooks uint32
+	hook       [hooks]uint32
+	underflow  [hooks]uint32
+	blob       []byte
+}
+
+// readLegacy reads the legacy tables of the namespace, both families. Only
+// tables that exist are asked for: the question would create the others.
+func readLegacy(ns *netns.NS) (Tables, error) {
+	var out Tables
+	var blobs []table
+	err := ns.Do(func() error {
+		for _, l := range []layout{layout4, layout6} {
+			b, err := os.ReadFile(l.names)
+			if errors.Is(err, os.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("list legacy tables: %w", err)
+			}
+			for name := range strings.FieldsSeq(string(b)) {
+				t, err := getTable(l, name)
+				if err != nil {
+					return fmt.Errorf("read legacy table %s: %w", name, err)
+				}
+				blobs = append(blobs, t)
+			}
+		}
+		return nil
+	})
+	for _, t := range blobs {
+		decoded, bad := t.decode()
+		out.Rules = append(out.Rules, decoded.Rules...)
+		out.Chains = append(out.Chains, decoded.Chains...)
+		if bad != nil {
+			err = errors.Join(err, fmt.Errorf("read legacy table %s: %w", t.name, bad))
+		}
+	}
+	return out, err
+}
+
+// getTable fetches one table. It may be replaced between the two questions,
+// which the kernel answers by EAGAIN.
+func getTable(l layout, name string) (table, error) {
+	t := table{layout: l, name: name}
+	if len(name) >= nameLen {
+		return t, fmt.Errorf("name of %d bytes", len(name))
+	}
+	fd, err := unix.Socket(l.domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return t, err
+	}
+	defer unix.Close(fd)
+	for range 4 {
+		info := make([]byte, infoLen)
+		copy(info, name)
+		if err := getsockopt(fd, l.level, soGetInfo, info); err != nil {
+			return t, err
+		}
+		t.validHooks = binary.NativeEndian.Uint32(info[nameLen:])
+		for i := range hooks {
+			t.hook[i] = binary.NativeEndian.Uint32(info[nameLen+4+4*i:])
+			t.underflow[i] = binary.NativeEndian.Uint32(info[nameLen+24+4*i:])
+		}
+		size := binary.NativeEndian.Uint32(info[infoLen-4:])
+		entries := make([]byte, entriesHead+int(size))
+		copy(entries, name)
+		binary.NativeEndian.PutUint32(entries[nameLen:], size)
+		err = getsockopt(fd, l.level, soGetEntries, entries)
+		if !errors.Is(err, unix.EAGAIN) {
+			t.blob = entries[entriesHead:]
+			return t, err
+		}
+	}
+	return t, err
+}
+
+func getsockopt(fd, level, opt int, b []byte) error {
+	n := uint32(len(b))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(opt),
+		uintptr(unsafe.Pointer(&b[0])), uintptr(unsafe.Pointer(&n)), 0)
+	runtime.KeepAlive(b)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// extension is one match or target within an entry.
+type extension struct {
+	xt.Extension
+	size int
+}
+
+// extension reads the one at an offset, which may not reach beyond end.
+func (t *table) extension(at, end int) (extension, error) {
+	if at < 0 || end > len(t.blob) || at+extHead > end {
+		return extension{}, fmt.Errorf("extension at %d of %d bytes", at, end)
+	}
+	size := int(binary.NativeEndian.Uint16(t.blob[at:]))
+	if size < extHead || at+size > end {
+		return extension{}, fmt.Errorf("extension at %d of %d bytes: size %d", at, end, size)
+	}
+	name, _, _ := bytes.Cut(t.blob[at+2:at+2+extNameLen], []byte{0})
+	return extension{
+		Extension: xt.Extension{Name: string(name), Rev: uint32(t.blob[at+extHead-1]), Info: t.blob[at+extHead : at+size]},
+		size:      size,
+	}, nil
+}
+
+// entry is one entry of the blob, found but not decoded.
+type entry struct {
+	at, target, next int
+}
+
+func (t *table) entries() ([]entry, error) {
+	var out []entry
+	for at := 0; at < len(t.blob); {
+		if at+t.elems > len(t.blob) {
+			return out, fmt.Errorf("entry at %d of %d bytes", at, len(t.blob))
+		}
+		e := entry{
+			at:     at,
+			target: at + int(binary.NativeEndian.Uint16(t.blob[at+t.layout.target:])),
+			next:   at + int(binary.NativeEndian.Uint16(t.blob[at+t.layout.target+2:])),
+		}
+		if e.target < at+t.elems || e.target+extHead > e.next || e.next > len(t.blob) {
+			return out, fmt.Errorf("entry at %d: target at %d, next at %d of %d bytes", at, e.target, e.next, len(t.blob))
+		}
+		out = append(out, e)
+		at = e.next
+	}
+	return out, nil
+}
+
+// errorTarget marks the head of a chain; the last one ends the table.
+const errorTarget = "ERROR"
+
+// decode finds the chains of the blob, then its rules.
+func (t *table) decode() (Tables, error) {
+	var out Tables
+	entries, err := t.entries()
+	if err != nil {
+		return out, err
+	}
+	// The chain that starts at an offset, and the policies.
+	chains, policies := map[int]string{}, map[int]int{}
+	for h := range hooks {
+		if t.validHooks&(1<<h) != 0 {
+			chains[int(t.hook[h])] = hookNames[h]
+			policies[int(t.underflow[h])] = h
+		}
+	}
+	for _, e := range entries {
+		x, err := t.extension(e.target, e.next)
+		if err != nil {
+			return out, err
+		}
+		if x.Name == errorTarget && e.next < len(t.blob) {
+			name, _, _ := bytes.Cut(x.Info, []byte{0})
+			chains[e.next] = string(name)
+		}
+	}
+	chain, number := "", 0
+	for i, e := range entries {
+		if name, ok := chains[e.at]; ok {
+			chain, number = name, 0
+			if !isHook(name) {
+				out.Chains = append(out.Chains, model.Chain{
+					Backend: model.Legacy, Family: familyName(t.family), Table: t.name, Name: name,
+				})
+			}
+		}
+		x, err := t.extension(e.target, e.next)
+		if err != nil {
+			return out, err
+		}
+		if x.Name == errorTarget {
+			continue
+		}
+		if h, ok := policies[e.at]; ok {
+			c, err := t.policy(h, e, x)
+			if err != nil {
+				return out, err
+			}
+			out.Chains = append(out.Chains, c)
+			continue
+		}
+		// The implicit return at a chain's end is no rule of anybody's.
+		if i+1 < len(entries) && !isHook(chain) && t.endsChain(entries[i+1]) {
+			continue
+		}
+		number++
+		r, err := t.rule(e, x, chains)
+		if err != nil {
+			return out, fmt.Errorf("chain %s rule %d: %w", chain, number, err)
+		}
+		r.Chain, r.Number = chain, number
+		out.Rules = append(out.Rules, r)
+	}
+	return out, nil
+}
+
+func isHook(chain string) bool {
+	for _, h := range hookNames {
+		if h == chain {
+			return true
+		}
+	}
+	return false
+}
+
+// endsChain reports whether the entry is the head of the next chain, or the
+// end of the table.
+func (t *table) endsChain(e entry) bool {
+	x, err := t.extension(e.target, e.next)
+	return err == nil && x.Name == errorTarget
+}
+
+func (t *table) counter(e entry) model.Counter {
+	return model.Counter{
+		Packets: binary.NativeEndian.Uint64(t.blob[e.at+t.counters:]),
+		Bytes:   binary.NativeEndian.Uint64(t.blob[e.at+t.counters+8:]),
+	}
+}
+
+// policy reads the entry at the end of a hook's chain.
+func (t *table) policy(hook int, e entry, x extension) (model.Chain, error) {
+	v, err := verdict(x)
+	if err != nil {
+		return model.Chain{}, err
+	}
+	c := model.Chain{
+		Backend: model.Legacy, Family: familyName(t.family), Table: t.name, Name: hookNames[hook],
+		Hook: hookNames[hook], Priority: legacyPriority(t.name, hook), Policy: "ACCEPT", Counter: t.counter(e),
+	}
+	if v == verdictDrop {
+		c.Policy = "DROP"
+	}
+	return c, nil
+}
+
+// legacyPriority is where a table's chain stands on its hook (enum
+// nf_ip_hook_priorities).
+func legacyPriority(table string, hook int) int {
+	switch table {
+	case "raw":
+		return -300
+	case "mangle":
+		return -150
+	case "security":
+		return 50
+	case "nat":
+		if hookNames[hook] == "PREROUTING" || hookNames[hook] == "OUTPUT" {
+			return -100
+		}
+		return 100
+	}
+	return 0
+}
+
+// Verdicts of the standard target: -1 minus the netfilter verdict; zero and
+// above is the offset of a chain.
+const (
+	verdictDrop   = -1
+	verdictAccept = -2
+	verdictQueue  = -4
+	verdictReturn = -5
+)
+
+func verdict(x extension) (int, error) {
+	if x.Name != "" || len(x.Info) < 4 {
+		return 0, fmt.Errorf("target %q is no verdict", x.Name)
+	}
+	return int(int32(binary.NativeEndian.Uint32(x.Info))), nil
+}
+
+// rule decodes one entry.
+func (t *table) rule(e entry, x extension, chains map[int]string) (model.PacketRule, error) {
+	b := newBuilder(model.PacketRule{
+		Backend: model.Legacy, Family: t.family, Table: t.name, Counter: t.counter(e),
+	})
+	t.ip(b, t.blob[e.at:e.at+t.elems])
+	for at := e.at + t.elems; at < e.target; {
+		m, err := t.extension(at, e.target)
+		if err != nil {
+			return b.PacketRule, err
+		}
+		b.options = append(b.options, xt.Match(&b.PacketRule, m.Extension))
+		at += m.size
+	}
+	if x.Name != "" {
+		b.target = xt.Target(&b.PacketRule, x.Extension)
+		return b.build(), nil
+	}
+	v, err := verdict(x)
+	if err != nil {
+		return b.PacketRule, err
+	}
+	switch {
+	case v == verdictAccept:
+		b.Target = "ACCEPT"
+	case v == verdictDrop:
+		b.Target = "DROP"
+	case v == verdictQueue:
+		b.Target = "QUEUE"
+	case v == verdictReturn:
+		b.Target = "RETURN"
+	case v == e.next:
+		// A rule without a target goes on to the next.
+		return b.build(), nil
+	case v >= 0 && chains[v] != "":
+		b.Target = chains[v]
+		b.Goto = t.blob[e.at+t.flags]&t.gotoFlag != 0
+	default:
+		return b.PacketRule, fmt.Errorf("verdict %d", v)
+	}
+	option := "-j "
+	if b.Goto {
+		option = "-g "
+	}
+	b.target = option + b.Target
+	return b.build(), nil
+}
+
+// ip decodes what every entry matches: struct ipt_ip, struct ip6t_ip6.
+func (t *table) ip(b *builder, e []byte) {
+	flags, invert := e[t.flags], e[t.invert]
+	n := t.addrLen
+	for i, source := range []bool{true, false} {
+		a, mask := e[i*n:(i+1)*n], e[(i+2)*n:(i+3)*n]
+		if len(bytes.Trim(mask, "\x00")) == 0 {
+			continue
+		}
+		inv := invert&[]uint8{invSrc, invDst}[i] != 0
+		m, text, ok := xt.Addr(a, mask, inv)
+		b.matchAddr(source, m, text, inv, ok)
+	}
+	iface := func(name, mask int) string {
+		return xt.Interface(e[t.iface+name:t.iface+name+unix.IFNAMSIZ], e[t.iface+mask:t.iface+mask+unix.IFNAMSIZ])
+	}
+	if s := iface(0, 32); s != "" {
+		b.matchIn(model.IfMatch{Name: s, Not: invert&invIn != 0})
+	}
+	if s := iface(16, 48); s != "" {
+		b.matchOut(model.IfMatch{Name: s, Not: invert&invOut != 0})
+	}
+	if p := binary.NativeEndian.Uint16(e[t.proto:]); p != 0 && p <= 0xff {
+		b.matchProto(uint8(p), invert&invProto != 0)
+	}
+	if flags&t.fragFlag != 0 {
+		b.fragment = not(invert&invFrag != 0) + "-f"
+		b.unknown(b.fragment)
+	}
+}

@@ -1,0 +1,366 @@
+package iptables
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/probe/collect/nft"
+	"github.com/lasthop/lasthop/probe/collect/xt"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// tableNames are the tables that iptables itself makes.
+var tableNames = []string{"raw", "mangle", "nat", "filter", "security"}
+
+func setFamily(f nftables.TableFamily) (name string, number int) {
+	switch f {
+	case nftables.TableFamilyIPv4:
+		return "ip", 4
+	case nftables.TableFamilyIPv6:
+		return "ip6", 6
+	}
+	return "inet", 0
+}
+
+// fromSet turns what nft holds in one family into rules.
+func fromSet(set nft.Ruleset, f nftables.TableFamily) Tables {
+	var t Tables
+	family, number := setFamily(f)
+	native := map[string]bool{}
+	for _, ch := range set.Chains {
+		c := model.Chain{Backend: model.NFT, Family: family, Table: ch.Table, Name: ch.Name}
+		if ch.Base && ch.Hook >= 0 && ch.Hook < hooks {
+			c.Hook, c.Priority, c.Counter, c.Policy = hookNames[ch.Hook], ch.Priority, ch.Counter, "DROP"
+			if ch.Accept {
+				c.Policy = "ACCEPT"
+			}
+		}
+		t.Chains = append(t.Chains, c)
+		// iptables names the chains of hooks after them.
+		if number == 0 || !slices.Contains(tableNames, ch.Table) || ch.Base && c.Hook != ch.Name {
+			native[ch.Table] = true
+		}
+	}
+	place := map[[2]string]int{}
+	for _, r := range set.Rules {
+		at := [2]string{r.Table, r.Chain}
+		place[at]++
+		b := newBuilder(model.PacketRule{
+			Backend: model.NFT, Family: number, Table: r.Table, Chain: r.Chain, Number: place[at],
+			Handle: r.Handle, Native: native[r.Table],
+		})
+		for _, item := range r.Items {
+			b.item(item)
+		}
+		t.Rules = append(t.Rules, b.build())
+	}
+	return t
+}
+
+// item takes one part of an nft rule.
+func (b *builder) item(item nft.Item) {
+	switch i := item.(type) {
+	case model.Counter:
+		b.Counter = i
+	case nft.Match:
+		if !b.match(i) {
+			b.unknown(i.String())
+			b.options = append(b.options, "["+i.String()+"]")
+			b.native = append(b.native, "["+i.String()+"]")
+		}
+	case nft.Extension:
+		b.extension(i)
+	case nft.Verdict:
+		b.verdict(i)
+	case nft.NAT:
+		b.nat(i)
+	case nft.Reject:
+		b.Target = "REJECT"
+		b.native = append(b.native, "reject")
+	case nft.Limit:
+		text := i.String()
+		b.unknown("limit " + text)
+		b.options = append(b.options, "-m limit "+text)
+		b.native = append(b.native, "limit rate "+text)
+	case nft.Write:
+		if i.Load.Source == nft.FromMeta && i.Load.Key == unix.NFT_META_MARK {
+			b.Target = "MARK"
+		}
+		b.native = append(b.native, i.String())
+	case nft.Other:
+		b.other(i.Name)
+	}
+}
+
+// other takes an expression that is not decoded. Some are statements, which
+// restrict nothing.
+func (b *builder) other(name string) {
+	switch name {
+	case "notrack":
+		b.Target = "NOTRACK"
+	case "log", "last", "dup", "flow_offload":
+	default:
+		b.unknown(name)
+	}
+	b.options = append(b.options, "["+name+"]")
+	b.native = append(b.native, "["+name+"]")
+}
+
+func (b *builder) extension(e nft.Extension) {
+	x := xt.Extension{Name: e.Name, Rev: e.Rev, Info: e.Info}
+	if e.Target {
+		b.target = xt.Target(&b.PacketRule, x)
+		b.native = append(b.native, b.target)
+		return
+	}
+	text := xt.Match(&b.PacketRule, x)
+	b.options = append(b.options, text)
+	b.native = append(b.native, text)
+}
+
+func (b *builder) verdict(v nft.Verdict) {
+	option := "-j "
+	switch v.Code {
+	case nft.Accept:
+		b.Target = "ACCEPT"
+	case nft.Drop:
+		b.Target = "DROP"
+	case nft.Return:
+		b.Target = "RETURN"
+	case nft.Jump:
+		b.Target = v.Chain
+	case nft.Goto:
+		b.Target, b.Goto, option = v.Chain, true, "-g "
+	case nft.Continue, nft.Break:
+		return
+	default:
+		b.Target = "QUEUE"
+	}
+	b.target = option + b.Target
+	b.native = append(b.native, v.String())
+}
+
+func (b *builder) nat(n nft.NAT) {
+	b.Target = map[string]string{"snat": "SNAT", "dnat": "DNAT", "masquerade": "MASQUERADE", "redirect": "REDIRECT"}[n.Kind]
+	text := n.Kind
+	if a, ok := netip.AddrFromSlice(n.Addr); ok {
+		var port uint16
+		if len(n.Port) >= 2 {
+			port = binary.BigEndian.Uint16(n.Port)
+		}
+		if (n.AddrMax == nil || slices.Equal(n.AddrMax, n.Addr)) && (n.PortMax == nil || slices.Equal(n.PortMax, n.Port)) {
+			b.To = netip.AddrPortFrom(a, port)
+		}
+		text += " to " + a.String()
+		if port != 0 {
+			text += fmt.Sprintf(":%d", port)
+		}
+	}
+	b.native = append(b.native, text)
+}
+
+// match takes a comparison, and reports whether it was understood.
+func (b *builder) match(m nft.Match) bool {
+	if m.Set != "" || m.High == nil && m.Op != expr.CmpOpEq && m.Op != expr.CmpOpNeq {
+		return false
+	}
+	invert := m.Op == expr.CmpOpNeq
+	switch m.Load.Source {
+	case nft.FromMeta:
+		return b.matchMeta(m, invert)
+	case nft.FromPayload:
+		switch m.Load.Base {
+		case expr.PayloadBaseNetworkHeader:
+			return b.matchNetwork(m, invert)
+		case expr.PayloadBaseTransportHeader:
+			return b.matchTransport(m, invert)
+		}
+	case nft.FromCT:
+		return b.matchState(m, invert)
+	case nft.FromFIB:
+		return b.matchType(m, invert)
+	}
+	return false
+}
+
+func (b *builder) matchMeta(m nft.Match, invert bool) bool {
+	if m.High != nil {
+		return false
+	}
+	switch expr.MetaKey(m.Load.Key) {
+	case expr.MetaKeyIIFNAME:
+		b.matchIn(model.IfMatch{Name: nft.Interface(m.Value), Not: invert})
+	case expr.MetaKeyOIFNAME:
+		b.matchOut(model.IfMatch{Name: nft.Interface(m.Value), Not: invert})
+	case expr.MetaKeyL4PROTO:
+		if len(m.Value) == 0 || m.Mask != nil {
+			return false
+		}
+		b.matchProto(m.Value[0], invert)
+	case expr.MetaKeyNFPROTO:
+		if len(m.Value) == 0 || invert || b.Family != 0 {
+			return false
+		}
+		switch m.Value[0] {
+		case unix.NFPROTO_IPV4:
+			b.Family = 4
+		case unix.NFPROTO_IPV6:
+			b.Family = 6
+		}
+	case expr.MetaKeyMARK:
+		if len(m.Value) < 4 || m.Mask != nil && len(m.Mask) < 4 || b.Mark.Set {
+			return false
+		}
+		b.Mark = model.MarkMatch{Value: binary.NativeEndian.Uint32(m.Value), Mask: 0xffffffff, Set: true, Not: invert}
+		text := fmt.Sprintf("0x%x", b.Mark.Value)
+		if m.Mask != nil {
+			b.Mark.Mask = binary.NativeEndian.Uint32(m.Mask)
+			text += fmt.Sprintf("/0x%x", b.Mark.Mask)
+		}
+		b.options = append(b.options, "-m mark "+not(invert)+"--mark "+text)
+		b.native = append(b.native, "meta mark "+isNot(invert)+text)
+	default:
+		return false
+	}
+	return true
+}
+
+// header places the fields of an IP header; addrs are source and destination.
+type header struct {
+	addrs [2]uint32
+	size  uint32
+	proto uint32
+}
+
+var (
+	header4 = header{addrs: [2]uint32{12, 16}, size: 4, proto: 9}
+	header6 = header{addrs: [2]uint32{8, 24}, size: 16, proto: 6}
+)
+
+// ipHeader is the header that the rule matches. A rule of the inet family may
+// tell only by what it looks at.
+func (b *builder) ipHeader(m nft.Match) header {
+	if b.Family == 6 || b.Family == 0 && m.Load.Len == header6.size {
+		return header6
+	}
+	return header4
+}
+
+func (b *builder) matchNetwork(m nft.Match, invert bool) bool {
+	h := b.ipHeader(m)
+	l := m.Load
+	for i, at := range h.addrs {
+		if l.Offset != at || l.Len > h.size || l.Len == 0 {
+			continue
+		}
+		if m.High != nil || int(l.Len) > len(m.Value) {
+			return false
+		}
+		// iptables compares only the bytes of a prefix that count.
+		a, mask := make([]byte, h.size), make([]byte, h.size)
+		copy(a, m.Value[:l.Len])
+		for j := range l.Len {
+			mask[j] = 0xff
+		}
+		if m.Mask != nil {
+			copy(mask, m.Mask)
+		}
+		match, text, ok := xt.Addr(a, mask, invert)
+		if ok && b.Native {
+			text = host(match.Prefix)
+		}
+		b.matchAddr(i == 0, match, text, invert, ok)
+		return true
+	}
+	switch {
+	case l.Offset == h.proto && l.Len == 1 && m.Mask == nil && m.High == nil && len(m.Value) > 0:
+		b.matchProto(m.Value[0], invert)
+		return true
+	case h == header4 && l.Offset == 6 && l.Len == 2 && slices.Equal(m.Mask, []byte{0x1f, 0xff}) && slices.Equal(m.Value, []byte{0, 0}):
+		b.fragment = not(!invert) + "-f"
+		b.unknown(b.fragment)
+		b.native = append(b.native, "ip frag-off & 0x1fff "+map[bool]string{true: "!=", false: "=="}[invert]+" 0")
+		return true
+	}
+	return false
+}
+
+func (b *builder) matchTransport(m nft.Match, invert bool) bool {
+	l := m.Load
+	switch {
+	case l.Len == 2 && (l.Offset == 0 || l.Offset == 2) && m.Mask == nil && len(m.Value) >= 2:
+		r := model.PortRange{First: binary.BigEndian.Uint16(m.Value)}
+		r.Last = r.First
+		if m.High != nil {
+			if len(m.High) < 2 {
+				return false
+			}
+			r.Last = binary.BigEndian.Uint16(m.High)
+		}
+		b.matchPorts(l.Offset == 0, r, xt.Ports(r), invert)
+		return true
+	case l.Len == 1 && l.Offset == 13 && b.Proto == protoTCP && len(m.Mask) == 1 && len(m.Value) == 1 && m.High == nil:
+		text := not(invert) + "--tcp-flags " + xt.TCPFlags(m.Mask[0]) + " " + xt.TCPFlags(m.Value[0])
+		b.protoOption(text)
+		b.unknown("tcp " + text)
+		b.native = append(b.native, text)
+		return true
+	}
+	return false
+}
+
+// matchState is `ct state`: a set of bits, any of which is wanted.
+func (b *builder) matchState(m nft.Match, invert bool) bool {
+	if m.Load.Key != unix.NFT_CT_STATE || len(m.Mask) != 4 || m.High != nil {
+		return false
+	}
+	bits := binary.NativeEndian.Uint32(m.Mask)
+	var names []string
+	for _, s := range []struct {
+		bit  uint32
+		name string
+	}{{1, "invalid"}, {2, "established"}, {4, "related"}, {8, "new"}, {64, "untracked"}} {
+		if bits&s.bit != 0 {
+			names = append(names, s.name)
+		}
+	}
+	// The rule tests whether the masked state differs from zero.
+	text := "ct state " + isNot(!invert) + strings.Join(names, ",")
+	b.unknown(text)
+	b.options = append(b.options, "["+text+"]")
+	b.native = append(b.native, text)
+	return true
+}
+
+// matchType is `fib daddr type local`, iptables' addrtype.
+func (b *builder) matchType(m nft.Match, invert bool) bool {
+	const source, dest = 1, 2 // NFTA_FIB_F_SADDR, NFTA_FIB_F_DADDR
+	if m.Load.Key != unix.NFT_FIB_RESULT_ADDRTYPE || len(m.Value) < 4 || m.Mask != nil || m.High != nil ||
+		binary.NativeEndian.Uint32(m.Value) != unix.RTN_LOCAL {
+		return false
+	}
+	local := 1
+	if invert {
+		local = -1
+	}
+	switch m.Load.Flags {
+	case source:
+		b.SrcLocal = local
+		b.options = append(b.options, "-m addrtype "+not(invert)+"--src-type LOCAL")
+		b.native = append(b.native, "fib saddr type "+isNot(invert)+"local")
+	case dest:
+		b.DstLocal = local
+		b.options = append(b.options, "-m addrtype "+not(invert)+"--dst-type LOCAL")
+		b.native = append(b.native, "fib daddr type "+isNot(invert)+"local")
+	default:
+		return false
+	}
+	return true
+}

@@ -1,0 +1,175 @@
+package iptables
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// Numbers of the IP protocols that rules name.
+const (
+	protoICMP   = 1
+	protoTCP    = 6
+	protoUDP    = 17
+	protoICMPv6 = 58
+)
+
+var protocols = map[uint8]string{
+	protoICMP: "icmp", 2: "igmp", protoTCP: "tcp", protoUDP: "udp", 33: "dccp", 47: "gre",
+	50: "esp", 51: "ah", protoICMPv6: "ipv6-icmp", 132: "sctp", 135: "ipv6-mh", 136: "udplite",
+}
+
+func protoName(n uint8) string {
+	if s, ok := protocols[n]; ok {
+		return s
+	}
+	return fmt.Sprint(n)
+}
+
+// builder collects a rule from what any backend tells of it, in the order in
+// which it is told, and writes its text.
+type builder struct {
+	model.PacketRule
+	// The parts that iptables prints first, in its order.
+	src, dst, in, out, proto, fragment string
+	// options are the matches, ports the place of the native port match
+	// among them.
+	options []string
+	ports   int
+	target  string
+	// native is the rule in nft's words.
+	native []string
+}
+
+func newBuilder(r model.PacketRule) *builder { return &builder{PacketRule: r, ports: -1} }
+
+func not(invert bool) string {
+	if invert {
+		return "! "
+	}
+	return ""
+}
+
+// isNot is nft's comparison.
+func isNot(invert bool) string {
+	if invert {
+		return "!= "
+	}
+	return ""
+}
+
+// unknown names a match that the fields cannot say.
+func (b *builder) unknown(text string) { b.Unknown = append(b.Unknown, text) }
+
+// restrict sets a field that says one match only. A second match of the same
+// kind applies too, so that it is named instead.
+func restrict[T any](b *builder, field *T, unset bool, value T, text string) {
+	if !unset {
+		b.unknown(text)
+		return
+	}
+	*field = value
+}
+
+func (b *builder) matchIn(m model.IfMatch) {
+	b.in = not(m.Not) + "-i " + m.Name
+	restrict(b, &b.In, b.In.Name == "", m, b.in)
+	b.native = append(b.native, "iifname "+isNot(m.Not)+ifName(m.Name))
+}
+
+func (b *builder) matchOut(m model.IfMatch) {
+	b.out = not(m.Not) + "-o " + m.Name
+	restrict(b, &b.Out, b.Out.Name == "", m, b.out)
+	b.native = append(b.native, "oifname "+isNot(m.Not)+ifName(m.Name))
+}
+
+// ifName is an interface match in nft's words.
+func ifName(s string) string {
+	if p, ok := strings.CutSuffix(s, "+"); ok {
+		s = p + "*"
+	}
+	return `"` + s + `"`
+}
+
+// matchAddr takes an address match; ok is false when it is none that a prefix
+// can say, and text what iptables calls it.
+func (b *builder) matchAddr(source bool, m model.AddrMatch, text string, invert, ok bool) {
+	part, field, option, word := &b.dst, &b.Dst, "-d ", "daddr "
+	if source {
+		part, field, option, word = &b.src, &b.Src, "-s ", "saddr "
+	}
+	*part = not(invert) + option + text
+	if ok {
+		restrict(b, field, field.IsZero(), m, *part)
+	} else {
+		b.unknown(*part)
+	}
+	ip := "ip "
+	if m.Prefix.Addr().Is6() {
+		ip = "ip6 "
+	}
+	b.native = append(b.native, ip+word+isNot(invert)+text)
+}
+
+func (b *builder) matchProto(n uint8, invert bool) {
+	b.proto = not(invert) + "-p " + protoName(n)
+	if b.Proto != 0 {
+		b.unknown(b.proto)
+	} else {
+		b.Proto, b.ProtoNot = n, invert
+	}
+	b.native = append(b.native, "meta l4proto "+isNot(invert)+protoName(n))
+}
+
+// matchPorts takes a native port match. iptables writes those of one rule as
+// one match of the protocol's name.
+func (b *builder) matchPorts(source bool, r model.PortRange, text string, invert bool) {
+	option, word, field := "--dport ", "dport ", &b.DstPorts
+	if source {
+		option, word, field = "--sport ", "sport ", &b.SrcPorts
+	}
+	part := not(invert) + option + text
+	if invert || *field != nil {
+		b.unknown(part)
+	} else {
+		*field = []model.PortRange{r}
+	}
+	b.protoOption(part)
+	b.native = append(b.native, protoName(b.Proto)+" "+word+isNot(invert)+strings.Replace(text, ":", "-", 1))
+}
+
+// protoOption adds an option to the match of the rule's protocol.
+func (b *builder) protoOption(text string) {
+	if b.ports < 0 {
+		b.ports = len(b.options)
+		b.options = append(b.options, "-m "+protoName(b.Proto))
+	}
+	b.options[b.ports] += " " + text
+}
+
+// build finishes the rule.
+func (b *builder) build() model.PacketRule {
+	parts := b.native
+	if !b.Native {
+		parts = append([]string{b.src, b.dst, b.in, b.out, b.proto, b.fragment}, b.options...)
+		parts = append(parts, b.target)
+	}
+	var text []string
+	for _, p := range parts {
+		if p != "" {
+			text = append(text, p)
+		}
+	}
+	b.Text = strings.Join(text, " ")
+	return b.PacketRule
+}
+
+// host is an address as nft prints it: a whole prefix without its length.
+func host(p netip.Prefix) string {
+	if p.IsSingleIP() {
+		return p.Addr().String()
+	}
+	return p.String()
+}

@@ -1,0 +1,207 @@
+// Package nft reads nftables rules of one family and decodes each into the
+// matches and statements that it is made of. The tables of iptables and
+// ebtables live there too, with their extensions as bytes (nft_compat).
+//
+// It walks the messages itself: github.com/google/nftables leaves out the
+// expressions that it does not know, and a rule without one of its matches is
+// another rule. What is not known here is named, never dropped.
+package nft
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/probe/collect/dump"
+	"github.com/lasthop/lasthop/probe/collect/kmod"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+const (
+	msgNewChain = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWCHAIN
+	msgGetChain = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETCHAIN
+	msgNewRule  = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWRULE
+	msgGetRule  = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETRULE
+	msgNewGen   = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
+	msgGetGen   = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN
+
+	// accept is NF_ACCEPT, as a policy.
+	accept = 1
+	// nfgenmsg is the fixed header behind netlink's.
+	nfgenmsg = 4
+)
+
+// Chain is one chain of a table.
+type Chain struct {
+	Table, Name string
+	// Base is true for a chain on a hook; Hook is the hook's number in its
+	// family.
+	Base     bool
+	Hook     int
+	Priority int
+	// Type is filter, nat or route, of a base chain.
+	Type string
+	// Accept is the policy of a base chain.
+	Accept  bool
+	Counter model.Counter
+}
+
+// Rule is one rule, in the order of its chain.
+type Rule struct {
+	Table, Chain string
+	Handle       uint64
+	UserData     []byte
+	Items        []Item
+}
+
+// Ruleset is what one family holds.
+type Ruleset struct {
+	Chains []Chain
+	Rules  []Rule
+}
+
+// Present reports whether this kernel can be asked for rules. Where it cannot,
+// there are none.
+func Present() bool { return kmod.Present("nf_tables", "nf_tables_newrule") }
+
+// Read reads the chains and rules of a family (nftables.TableFamilyIPv4, …).
+// The set of rules is of one moment: it is read again when it changed under
+// the dump, and after some tries returned with dump.ErrInterrupted.
+func Read(ctx context.Context, c *dump.Conn, family nftables.TableFamily) (Ruleset, error) {
+	var set Ruleset
+	err := dump.Retry(ctx, func() error {
+		set = Ruleset{}
+		before, err := generation(c)
+		if err != nil {
+			return err
+		}
+		if err := readChains(c, family, &set); err != nil {
+			return err
+		}
+		if err := readRules(c, family, &set); err != nil {
+			return err
+		}
+		after, err := generation(c)
+		if err == nil && after != before {
+			err = dump.ErrInterrupted
+		}
+		return err
+	})
+	if err != nil {
+		return set, fmt.Errorf("list nft rules: %w", err)
+	}
+	return set, nil
+}
+
+func header(family nftables.TableFamily) []byte { return []byte{byte(family), 0, 0, 0} }
+
+// generation is the number of the ruleset's last change.
+func generation(c *dump.Conn) (uint32, error) {
+	var gen uint32
+	err := c.Get(msgGetGen, header(nftables.TableFamilyUnspecified), msgNewGen, func(m []byte) error {
+		a := dump.ParseAfter(m, nfgenmsg)
+		for a.Next() {
+			if a.Type == unix.NFTA_GEN_ID {
+				gen = a.BE32()
+			}
+		}
+		return a.Err()
+	})
+	return gen, err
+}
+
+func readChains(c *dump.Conn, family nftables.TableFamily, set *Ruleset) error {
+	return c.Each(msgGetChain, header(family), msgNewChain, func(m []byte) error {
+		ch, err := decodeChain(m)
+		if err != nil {
+			return fmt.Errorf("chain %s %s: %w", ch.Table, ch.Name, err)
+		}
+		set.Chains = append(set.Chains, ch)
+		return nil
+	})
+}
+
+func decodeChain(m []byte) (Chain, error) {
+	var ch Chain
+	a := dump.ParseAfter(m, nfgenmsg)
+	for a.Next() {
+		switch a.Type {
+		case unix.NFTA_CHAIN_TABLE:
+			ch.Table = a.String()
+		case unix.NFTA_CHAIN_NAME:
+			ch.Name = a.String()
+		case unix.NFTA_CHAIN_TYPE:
+			ch.Type = a.String()
+		case unix.NFTA_CHAIN_POLICY:
+			ch.Accept = a.BE32() == accept
+		case unix.NFTA_CHAIN_COUNTERS:
+			var err error
+			ch.Counter, err = counter(a.Nested())
+			a.Fail(err)
+		case unix.NFTA_CHAIN_HOOK:
+			ch.Base = true
+			h := a.Nested()
+			for h.Next() {
+				switch h.Type {
+				case unix.NFTA_HOOK_HOOKNUM:
+					ch.Hook = int(h.BE32())
+				case unix.NFTA_HOOK_PRIORITY:
+					ch.Priority = int(int32(h.BE32()))
+				}
+			}
+			a.Fail(h.Err())
+		}
+	}
+	return ch, a.Err()
+}
+
+// counter reads a counter's attributes, the same in chains and rules.
+func counter(a dump.Attrs) (model.Counter, error) {
+	var c model.Counter
+	for a.Next() {
+		switch a.Type {
+		case unix.NFTA_COUNTER_BYTES:
+			c.Bytes = a.BE64()
+		case unix.NFTA_COUNTER_PACKETS:
+			c.Packets = a.BE64()
+		}
+	}
+	return c, a.Err()
+}
+
+func readRules(c *dump.Conn, family nftables.TableFamily, set *Ruleset) error {
+	return c.Each(msgGetRule, header(family), msgNewRule, func(m []byte) error {
+		r, err := DecodeRule(m)
+		if err != nil {
+			return fmt.Errorf("rule %s %s handle %s: %w", r.Table, r.Chain, strconv.FormatUint(r.Handle, 10), err)
+		}
+		set.Rules = append(set.Rules, r)
+		return nil
+	})
+}
+
+// DecodeRule reads an NFT_MSG_NEWRULE message, without its netlink header.
+func DecodeRule(m []byte) (Rule, error) {
+	var r Rule
+	a := dump.ParseAfter(m, nfgenmsg)
+	for a.Next() {
+		switch a.Type {
+		case unix.NFTA_RULE_TABLE:
+			r.Table = a.String()
+		case unix.NFTA_RULE_CHAIN:
+			r.Chain = a.String()
+		case unix.NFTA_RULE_HANDLE:
+			r.Handle = a.BE64()
+		case unix.NFTA_RULE_USERDATA:
+			r.UserData = a.Data
+		case unix.NFTA_RULE_EXPRESSIONS:
+			var err error
+			r.Items, err = decodeItems(a.Nested())
+			a.Fail(err)
+		}
+	}
+	return r, a.Err()
+}

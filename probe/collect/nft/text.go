@@ -1,0 +1,108 @@
+package nft
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// Verdicts of a rule: netfilter's own, then nft's.
+const (
+	Drop     int32 = 0
+	Accept   int32 = 1
+	Continue int32 = unix.NFT_CONTINUE
+	Break    int32 = unix.NFT_BREAK
+	Jump     int32 = unix.NFT_JUMP
+	Goto     int32 = unix.NFT_GOTO
+	Return   int32 = unix.NFT_RETURN
+)
+
+// String is the verdict in nft's words.
+func (v Verdict) String() string {
+	switch v.Code {
+	case Drop:
+		return "drop"
+	case Accept:
+		return "accept"
+	case Continue, Break:
+		return "continue"
+	case Jump:
+		return "jump " + v.Chain
+	case Goto:
+		return "goto " + v.Chain
+	case Return:
+		return "return"
+	}
+	return fmt.Sprintf("verdict %d", v.Code)
+}
+
+// String describes the loaded value.
+func (l Load) String() string {
+	switch l.Source {
+	case FromPayload:
+		base := map[expr.PayloadBase]string{
+			expr.PayloadBaseLLHeader: "ll", expr.PayloadBaseNetworkHeader: "nh", expr.PayloadBaseTransportHeader: "th",
+		}[l.Base]
+		// As nft writes a field it has no name for: bits.
+		return fmt.Sprintf("@%s,%d,%d", base, l.Offset*8, l.Len*8)
+	case FromOther:
+		return l.Name
+	case "":
+		return "unset"
+	}
+	return fmt.Sprintf("%s key %d", l.Source, l.Key)
+}
+
+// String describes a comparison that has no better words.
+func (m Match) String() string {
+	op := map[expr.CmpOp]string{
+		expr.CmpOpEq: "", expr.CmpOpNeq: "!= ", expr.CmpOpLt: "< ",
+		expr.CmpOpLte: "<= ", expr.CmpOpGt: "> ", expr.CmpOpGte: ">= ",
+	}[m.Op]
+	switch {
+	case m.Map:
+		return fmt.Sprintf("%s vmap @%s", m.Load, m.Set)
+	case m.Set != "":
+		return fmt.Sprintf("%s %s@%s", m.Load, op, m.Set)
+	case m.High != nil:
+		return fmt.Sprintf("%s %s0x%x-0x%x", m.Load, op, m.Value, m.High)
+	case m.Mask != nil:
+		return fmt.Sprintf("%s & 0x%x %s0x%x", m.Load, m.Mask, op, m.Value)
+	}
+	return fmt.Sprintf("%s %s0x%x", m.Load, op, m.Value)
+}
+
+// String describes what is written.
+func (w Write) String() string { return fmt.Sprintf("%s set 0x%x", w.Load, w.Value) }
+
+// String is the limit as iptables and ebtables write it behind --limit.
+func (l Limit) String() string {
+	unit := map[uint64]string{1: "sec", 60: "min", 3600: "hour", 86400: "day"}[l.Unit]
+	if unit == "" {
+		unit = fmt.Sprintf("%ds", l.Unit)
+	}
+	text := fmt.Sprintf("--limit %d/%s", l.Rate, unit)
+	if l.Bytes {
+		text = fmt.Sprintf("--limit %d bytes/%s", l.Rate, unit)
+	}
+	if l.Over {
+		text = "! " + text
+	}
+	const defaultBurst = 5
+	if l.Burst != defaultBurst {
+		text += fmt.Sprintf(" --limit-burst %d", l.Burst)
+	}
+	return text
+}
+
+// Interface is the name that a comparison of interface names wants: without
+// its end, every longer name matches too, which iptables writes as "+".
+func Interface(value []byte) string {
+	name, _, ended := bytes.Cut(value, []byte{0})
+	if ended || len(value) >= unix.IFNAMSIZ {
+		return string(name)
+	}
+	return string(name) + "+"
+}

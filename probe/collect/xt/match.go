@@ -1,0 +1,404 @@
+package xt
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var matches = map[string]decoder{
+	"addrtype":  addrType,
+	"comment":   comment,
+	"connmark":  connMark,
+	"conntrack": connTrack,
+	"icmp":      icmp,
+	"icmp6":     icmp,
+	"iprange":   ipRange,
+	"limit":     limit,
+	"mac":       mac,
+	"mark":      mark,
+	"multiport": multiPort,
+	"physdev":   physDev,
+	"state":     stateMatch,
+	"statistic": statistic,
+	"tcp":       tcp,
+	"udp":       udp,
+}
+
+func comment(r *model.PacketRule, _ uint32, i *info) (string, string) {
+	r.Comment = cut(i.b)
+	return "--comment " + Quote(r.Comment), ""
+}
+
+// addrTypes are the names of the types, by bit (the kernel's RTN_*).
+var addrTypes = []string{
+	"UNSPEC", "UNICAST", "LOCAL", "BROADCAST", "ANYCAST", "MULTICAST",
+	"BLACKHOLE", "UNREACHABLE", "PROHIBIT", "THROW", "NAT", "XRESOLVE",
+}
+
+const addrTypeLocal = 1 << 2
+
+func addrType(r *model.PacketRule, rev uint32, i *info) (string, string) {
+	source, dest := i.u16(0), i.u16(2)
+	var notSource, notDest, in, out bool
+	if rev == 0 {
+		notSource, notDest = i.u32(4) != 0, i.u32(8) != 0
+	} else {
+		f := i.u32(4)
+		notSource, notDest, in, out = f&1 != 0, f&2 != 0, f&4 != 0, f&8 != 0
+	}
+	one := func(mask uint16, invert bool, option string, local *int) (text, unsaid string) {
+		if mask == 0 {
+			return "", ""
+		}
+		var names []string
+		for bit, n := range addrTypes {
+			if mask&(1<<bit) != 0 {
+				names = append(names, n)
+			}
+		}
+		text = not(invert) + option + " " + strings.Join(names, ",")
+		if mask != addrTypeLocal {
+			return text, text
+		}
+		*local = 1
+		if invert {
+			*local = -1
+		}
+		return text, ""
+	}
+	src, srcUnsaid := one(source, notSource, "--src-type", &r.SrcLocal)
+	dst, dstUnsaid := one(dest, notDest, "--dst-type", &r.DstLocal)
+	limits := options(when(in, "--limit-iface-in"), when(out, "--limit-iface-out"))
+	return options(src, dst, limits), options(srcUnsaid, dstUnsaid, limits)
+}
+
+// Bits of struct xt_conntrack_mtinfo3.
+const (
+	ctState  = 1 << 0
+	ctStatus = 1 << 6
+	ctAlias  = 1 << 13
+)
+
+// ctStates in the order in which iptables prints them.
+var ctStates = []struct {
+	bit  uint16
+	name string
+}{
+	{1 << 0, "INVALID"},
+	{1 << 3, "NEW"},
+	{1 << 2, "RELATED"},
+	{1 << 1, "ESTABLISHED"},
+	{1 << 8, "UNTRACKED"},
+	{1 << 6, "SNAT"},
+	{1 << 7, "DNAT"},
+}
+
+var ctStatuses = []string{"EXPECTED", "SEEN_REPLY", "ASSURED", "CONFIRMED"}
+
+func connTrack(_ *model.PacketRule, rev uint32, i *info) (string, string) {
+	flags, invert := i.u16(146), i.u16(148)
+	states, statuses := uint16(i.u8(150)), uint16(i.u8(151))
+	if rev >= 2 {
+		states, statuses = i.u16(150), i.u16(152)
+	}
+	var out []string
+	if flags&ctState != 0 {
+		option := "--ctstate "
+		if flags&ctAlias != 0 {
+			option = "--state "
+		}
+		out = append(out, not(invert&ctState != 0)+option+stateNames(states))
+	}
+	if flags&ctStatus != 0 {
+		var names []string
+		for bit, n := range ctStatuses {
+			if statuses&(1<<bit) != 0 {
+				names = append(names, n)
+			}
+		}
+		if len(names) == 0 {
+			names = []string{"NONE"}
+		}
+		out = append(out, not(invert&ctStatus != 0)+"--ctstatus "+strings.Join(names, ","))
+	}
+	if flags&^(ctState|ctStatus|ctAlias) != 0 {
+		out = append(out, undecoded)
+	}
+	text := strings.Join(out, " ")
+	return text, text
+}
+
+func stateNames(states uint16) string {
+	var names []string
+	for _, s := range ctStates {
+		if states&s.bit != 0 {
+			names = append(names, s.name)
+		}
+	}
+	return strings.Join(names, ",")
+}
+
+// stateMatch is the state match of old kernels' own.
+func stateMatch(_ *model.PacketRule, _ uint32, i *info) (string, string) {
+	text := "--state " + stateNames(uint16(i.u32(0)))
+	return text, text
+}
+
+func multiPort(r *model.PacketRule, _ uint32, i *info) (string, string) {
+	const max = 15
+	kind, count := i.u8(0), int(i.u8(1))
+	if count > max {
+		i.short = true
+		return "", ""
+	}
+	invert := i.u8(47) != 0
+	var ranges []model.PortRange
+	var names []string
+	for n := 0; n < count; n++ {
+		p := model.PortRange{First: i.u16(2 + 2*n)}
+		p.Last = p.First
+		if i.u8(32+n) != 0 && n+1 < count {
+			n++
+			p.Last = i.u16(2 + 2*n)
+		}
+		ranges = append(ranges, p)
+		names = append(names, Ports(p))
+	}
+	option := map[uint8]string{0: "--sports", 1: "--dports"}[kind]
+	if option == "" {
+		option = "--ports"
+	}
+	text := not(invert) + option + " " + strings.Join(names, ",")
+	switch {
+	case invert || kind > 1:
+		return text, text
+	case kind == 0:
+		return text, restrict(&r.SrcPorts, ranges, text)
+	default:
+		return text, restrict(&r.DstPorts, ranges, text)
+	}
+}
+
+// restrict sets the ports of a rule. Where another match has set them, both
+// apply, which a list of ranges does not say: text is then unsaid.
+func restrict(ports *[]model.PortRange, to []model.PortRange, text string) string {
+	if *ports != nil {
+		return text
+	}
+	*ports = to
+	return ""
+}
+
+// ports decodes one side of the tcp and udp matches.
+func ports(dst *[]model.PortRange, i *info, at int, option string, invert bool) (text, unsaid string) {
+	p := model.PortRange{First: i.u16(at), Last: i.u16(at + 2)}
+	if p.First == 0 && p.Last == 0xffff && !invert {
+		return "", ""
+	}
+	text = not(invert) + option + " " + Ports(p)
+	if invert {
+		return text, text
+	}
+	return text, restrict(dst, []model.PortRange{p}, text)
+}
+
+// TCPFlags are the names of the flags, by bit.
+var tcpFlags = []string{"FIN", "SYN", "RST", "PSH", "ACK", "URG"}
+
+// TCPFlags names the flags as iptables does.
+func TCPFlags(b uint8) string {
+	var names []string
+	for bit, n := range tcpFlags {
+		if b&(1<<bit) != 0 {
+			names = append(names, n)
+		}
+	}
+	if len(names) == 0 {
+		return "NONE"
+	}
+	return strings.Join(names, ",")
+}
+
+func tcp(r *model.PacketRule, _ uint32, i *info) (string, string) {
+	option, mask, cmp, invert := i.u8(8), i.u8(9), i.u8(10), i.u8(11)
+	src, srcUnsaid := ports(&r.SrcPorts, i, 0, "--sport", invert&1 != 0)
+	dst, dstUnsaid := ports(&r.DstPorts, i, 4, "--dport", invert&2 != 0)
+	opt := when(option != 0, fmt.Sprintf("%s--tcp-option %d", not(invert&8 != 0), option))
+	flags := when(mask != 0 || invert&4 != 0,
+		fmt.Sprintf("%s--tcp-flags %s %s", not(invert&4 != 0), TCPFlags(mask), TCPFlags(cmp)))
+	return options(src, dst, opt, flags), options(srcUnsaid, dstUnsaid, opt, flags)
+}
+
+func udp(r *model.PacketRule, _ uint32, i *info) (string, string) {
+	invert := i.u8(8)
+	src, srcUnsaid := ports(&r.SrcPorts, i, 0, "--sport", invert&1 != 0)
+	dst, dstUnsaid := ports(&r.DstPorts, i, 4, "--dport", invert&2 != 0)
+	return options(src, dst), options(srcUnsaid, dstUnsaid)
+}
+
+func icmp(r *model.PacketRule, _ uint32, i *info) (string, string) {
+	kind, first, last, invert := i.u8(0), i.u8(1), i.u8(2), i.u8(3)
+	option := "--icmp-type "
+	if r.Family == 6 {
+		option = "--icmpv6-type "
+	}
+	value := fmt.Sprint(kind)
+	switch {
+	case kind == 0xff && r.Family != 6:
+		value = "any"
+	case first == last:
+		value += fmt.Sprintf("/%d", first)
+	case first != 0 || last != 0xff:
+		value += fmt.Sprintf("/%d-%d", first, last)
+	}
+	text := not(invert&1 != 0) + option + value
+	if value == "any" && invert&1 == 0 {
+		return text, ""
+	}
+	return text, text
+}
+
+func mark(r *model.PacketRule, _ uint32, i *info) (string, string) {
+	m := model.MarkMatch{Value: i.u32(0), Mask: i.u32(4), Set: true, Not: i.u8(8) != 0}
+	text := not(m.Not) + "--mark " + masked(m.Value, m.Mask)
+	if r.Mark.Set {
+		return text, text
+	}
+	r.Mark = m
+	return text, ""
+}
+
+func connMark(_ *model.PacketRule, _ uint32, i *info) (string, string) {
+	text := not(i.u8(8) != 0) + "--mark " + masked(i.u32(0), i.u32(4))
+	return text, text
+}
+
+func statistic(_ *model.PacketRule, _ uint32, i *info) (string, string) {
+	mode, invert := i.u16(0), i.u16(2)&1 != 0
+	text := undecoded
+	switch mode {
+	case 0:
+		text = fmt.Sprintf("--mode random %s--probability %.11f", not(invert), float64(i.u32(4))/0x80000000)
+	case 1:
+		// The kernel keeps one less than was given.
+		text = fmt.Sprintf("--mode nth %s--every %d --packet %d", not(invert), i.u32(4)+1, i.u32(8))
+	}
+	return text, text
+}
+
+func limit(_ *model.PacketRule, _ uint32, i *info) (string, string) {
+	text := LimitText(i.u32(0), i.u32(4))
+	return text, text
+}
+
+// limitScale is XT_LIMIT_SCALE: periods are in ten-thousandths of a second.
+const limitScale = 10000
+
+// LimitText prints a limit of one packet per period, in ten-thousandths of a
+// second.
+func LimitText(period, burst uint32) string {
+	units := []struct {
+		name  string
+		scale uint32
+	}{{"day", 24 * 60 * 60 * limitScale}, {"hour", 60 * 60 * limitScale}, {"min", 60 * limitScale}, {"sec", limitScale}}
+	if period == 0 {
+		return undecoded
+	}
+	best := units[0]
+	for _, u := range units[1:] {
+		if period > u.scale || u.scale/period < u.scale%period {
+			break
+		}
+		best = u
+	}
+	return fmt.Sprintf("--limit %d/%s", best.scale/period, best.name) + when(burst != 5, fmt.Sprintf(" --limit-burst %d", burst))
+}
+
+func mac(_ *model.PacketRule, _ uint32, i *info) (string, string) {
+	m := model.MACFrom(i.bytes(0, 6))
+	text := not(i.u32(8) != 0) + "--mac-source " + MACText(m)
+	return text, text
+}
+
+// MACText is an Ethernet address in text, also the zero address.
+func MACText(m model.MAC) string {
+	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
+}
+
+func ipRange(r *model.PacketRule, _ uint32, i *info) (string, string) {
+	flags := i.u8(64)
+	one := func(on, invert uint8, at int, option string) string {
+		if flags&on == 0 {
+			return ""
+		}
+		return fmt.Sprintf("%s%s %s-%s", not(flags&invert != 0), option, i.ip(at, r.Family), i.ip(at+16, r.Family))
+	}
+	text := options(one(1, 16, 0, "--src-range"), one(2, 32, 32, "--dst-range"))
+	return text, text
+}
+
+func physDev(_ *model.PacketRule, _ uint32, i *info) (string, string) {
+	invert, set := i.u8(64), i.u8(65)
+	device := func(bit uint8, at int, option string) string {
+		if set&bit == 0 {
+			return ""
+		}
+		return not(invert&bit != 0) + option + " " + Interface(i.bytes(at, 16), i.bytes(at+16, 16))
+	}
+	flag := func(bit uint8, option string) string {
+		return when(set&bit != 0, not(invert&bit != 0)+option)
+	}
+	text := options(
+		device(1, 0, "--physdev-in"), flag(8, "--physdev-is-in"),
+		device(2, 32, "--physdev-out"), flag(16, "--physdev-is-out"),
+		flag(4, "--physdev-is-bridged"),
+	)
+	return text, text
+}
+
+// Interface is an interface match from its name and mask. A mask that covers
+// the name's end too wants that name; a shorter one every name that starts so,
+// which iptables writes as "+".
+func Interface(name, mask []byte) string {
+	s := cut(name)
+	covered := len(mask)
+	if i := bytes.IndexByte(mask, 0); i >= 0 {
+		covered = i
+	}
+	switch {
+	case s == "" || covered == 0:
+		return ""
+	case covered > len(s):
+		return s
+	}
+	return s[:covered] + "+"
+}
+
+// Addr turns an address and its mask into a match; ok is false for a mask
+// that is no prefix, which a match cannot say. Text is as iptables prints it.
+func Addr(a, mask []byte, invert bool) (m model.AddrMatch, text string, ok bool) {
+	ip, valid := netip.AddrFromSlice(a)
+	netmask, _ := netip.AddrFromSlice(mask)
+	if !valid || len(a) != len(mask) {
+		return m, "", false
+	}
+	bits, whole := 0, true
+	for _, b := range mask {
+		for bit := 7; bit >= 0; bit-- {
+			if b&(1<<bit) != 0 {
+				if !whole {
+					return m, fmt.Sprintf("%s/%s", ip, netmask), false
+				}
+				bits++
+			} else {
+				whole = false
+			}
+		}
+	}
+	m = model.AddrMatch{Prefix: netip.PrefixFrom(ip, bits), Not: invert}
+	return m, m.Prefix.String(), true
+}

@@ -1,0 +1,194 @@
+package xt
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var targets = map[string]decoder{
+	"CONNMARK":   setConnMark,
+	"CT":         ct,
+	"DNAT":       nat("--to-destination"),
+	"LOG":        logTarget,
+	"MARK":       setMark,
+	"MASQUERADE": nat("--to-ports"),
+	"NOTRACK":    func(*model.PacketRule, uint32, *info) (string, string) { return "", "" },
+	"REDIRECT":   nat("--to-ports"),
+	"REJECT":     reject,
+	"SNAT":       nat("--to-source"),
+	"TCPMSS":     tcpMSS,
+}
+
+// Flags of struct nf_nat_range.
+const (
+	natAddresses   = 1 << 0
+	natPorts       = 1 << 1
+	natRandom      = 1 << 2
+	natPersistent  = 1 << 3
+	natRandomFully = 1 << 4
+	natOffset      = 1 << 5
+)
+
+// nat decodes the targets that translate. The kernel has two layouts: the old
+// one of IPv4 with a count of ranges in front (always 1), and nf_nat_range.
+func nat(option string) decoder {
+	return func(r *model.PacketRule, rev uint32, i *info) (string, string) {
+		var flags uint32
+		var low, high netip.Addr
+		var first, last, base uint16
+		if rev == 0 && r.Family != 6 {
+			flags = i.u32(4)
+			low, high = i.v4(8), i.v4(12)
+			first, last = i.be16(16), i.be16(18)
+		} else {
+			flags = i.u32(0)
+			low, high = i.ip(4, r.Family), i.ip(20, r.Family)
+			first, last = i.be16(36), i.be16(38)
+			if flags&natOffset != 0 {
+				base = i.be16(40)
+			}
+		}
+		if i.short {
+			return "", ""
+		}
+		if flags&natAddresses == 0 {
+			low, high = netip.Addr{}, netip.Addr{}
+		}
+		if flags&natPorts == 0 {
+			first, last = 0, 0
+		}
+		if low.IsValid() && low == high && first == last {
+			r.To = netip.AddrPortFrom(low, first)
+		}
+		to := natText(low, high, first, last, base, r.Target == "SNAT" || r.Target == "DNAT")
+		if to != "" {
+			to = option + " " + to
+		}
+		return options(to,
+			when(flags&natRandom != 0, "--random"),
+			when(flags&natRandomFully != 0, "--random-fully"),
+			when(flags&natPersistent != 0, "--persistent")), ""
+	}
+}
+
+// natText prints what an address is translated to: "10.0.0.1-10.0.0.9:80-90".
+// MASQUERADE and REDIRECT print ports alone, without the colon.
+func natText(low, high netip.Addr, first, last, base uint16, colon bool) string {
+	text := ""
+	if low.IsValid() {
+		text = low.String()
+		if low.Is6() && first != 0 {
+			text = "[" + text
+		}
+		if high != low {
+			text += "-" + high.String()
+		}
+		if low.Is6() && first != 0 {
+			text += "]"
+		}
+	}
+	if first == 0 {
+		return text
+	}
+	if colon {
+		text += ":"
+	}
+	text += fmt.Sprint(first)
+	if last != first {
+		text += fmt.Sprintf("-%d", last)
+	}
+	if base != 0 {
+		text += fmt.Sprintf("/%d", base)
+	}
+	return text
+}
+
+func setMark(_ *model.PacketRule, rev uint32, i *info) (string, string) {
+	if rev < 2 {
+		return undecoded, ""
+	}
+	return fmt.Sprintf("--set-xmark 0x%x/0x%x", i.u32(0), i.u32(4)), ""
+}
+
+func setConnMark(_ *model.PacketRule, rev uint32, i *info) (string, string) {
+	if rev < 1 {
+		return undecoded, ""
+	}
+	mark, ctMask, nfMask := i.u32(0), i.u32(4), i.u32(8)
+	mode := i.u8(12)
+	if rev >= 2 {
+		// Revision 2 has a shift in front of the mode.
+		if i.u8(13) != 0 {
+			return undecoded, ""
+		}
+		mode = i.u8(14)
+	}
+	switch mode {
+	case 0:
+		return fmt.Sprintf("--set-xmark 0x%x/0x%x", mark, ctMask), ""
+	case 1:
+		return fmt.Sprintf("--save-mark --nfmask 0x%x --ctmask 0x%x", nfMask, ctMask), ""
+	case 2:
+		return fmt.Sprintf("--restore-mark --nfmask 0x%x --ctmask 0x%x", nfMask, ctMask), ""
+	}
+	return undecoded, ""
+}
+
+// Answers of REJECT, by number (enum ipt_reject_with, ip6t_reject_with).
+var (
+	rejects4 = []string{
+		"icmp-net-unreachable", "icmp-host-unreachable", "icmp-proto-unreachable", "icmp-port-unreachable",
+		"", "icmp-net-prohibited", "icmp-host-prohibited", "tcp-reset", "icmp-admin-prohibited",
+	}
+	rejects6 = []string{
+		"icmp6-no-route", "icmp6-adm-prohibited", "", "icmp6-addr-unreachable", "icmp6-port-unreachable",
+		"", "tcp-reset", "icmp6-policy-fail", "icmp6-reject-route",
+	}
+)
+
+func reject(r *model.PacketRule, _ uint32, i *info) (string, string) {
+	names := rejects4
+	if r.Family == 6 {
+		names = rejects6
+	}
+	if n := i.u32(0); n < uint32(len(names)) && names[n] != "" {
+		return "--reject-with " + names[n], ""
+	}
+	return undecoded, ""
+}
+
+func logTarget(_ *model.PacketRule, _ uint32, i *info) (string, string) {
+	level, flags, prefix := i.u8(0), i.u8(1), i.text(2, 30)
+	return options(
+		when(prefix != "", "--log-prefix "+Quote(prefix)),
+		when(level != 4, fmt.Sprintf("--log-level %d", level)),
+		when(flags&1 != 0, "--log-tcp-sequence"),
+		when(flags&2 != 0, "--log-tcp-options"),
+		when(flags&4 != 0, "--log-ip-options"),
+		when(flags&8 != 0, "--log-uid"),
+		when(flags&0x20 != 0, "--log-macdecode"),
+	), ""
+}
+
+func tcpMSS(_ *model.PacketRule, _ uint32, i *info) (string, string) {
+	if mss := i.u16(0); mss != 0xffff {
+		return fmt.Sprintf("--set-mss %d", mss), ""
+	}
+	return "--clamp-mss-to-pmtu", ""
+}
+
+// ct decodes the two forms that node agents write; zones and helpers are left.
+func ct(r *model.PacketRule, _ uint32, i *info) (string, string) {
+	const noTrack, alias = 1 << 0, 1 << 1
+	flags, zone := i.u16(0), i.u16(2)
+	if i.short || flags&noTrack == 0 || flags&^(noTrack|alias) != 0 || zone != 0 {
+		return undecoded, ""
+	}
+	if flags&alias != 0 {
+		r.Target = "NOTRACK"
+		return "", ""
+	}
+	return "--notrack", ""
+}
