@@ -30,7 +30,7 @@ func (l *Lab) build(ctx context.Context, log func(string, ...any)) error {
 		return err
 	}
 	defer b.fabric.close()
-	if err := b.buildFabric(); err != nil {
+	if err := b.buildFabric(ctx); err != nil {
 		return err
 	}
 	for i := range b.topology.Nodes {
@@ -106,7 +106,7 @@ func (b *builder) node(ctx context.Context, i int) error {
 	); err != nil {
 		return err
 	}
-	if err := b.attachNIC(i, sp); err != nil {
+	if err := b.attachNIC(ctx, i, sp); err != nil {
 		return err
 	}
 	if err := b.nodeLinks(n, sp); err != nil {
@@ -187,6 +187,9 @@ func (b *builder) pod(ctx context.Context, n *scenario.Node, p *scenario.Pod, no
 		return err
 	}
 	if err := pod.up(podInterface); err != nil {
+		return err
+	}
+	if err := node.awaitUp(ctx, p.Link); err != nil {
 		return err
 	}
 	if !p.Bridged {

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 
@@ -22,7 +23,7 @@ func nicLink(i int) string { return fmt.Sprintf("nic%d", i) }
 // buildFabric makes the Azure network without any network card: it forwards
 // what it has a route for, loses the rest without a word, answers every ARP
 // request with its own MAC and no ping at all.
-func (b *builder) buildFabric() error {
+func (b *builder) buildFabric(ctx context.Context) error {
 	t, f := b.topology, b.fabric
 	if err := f.sysctl("ipv4/ip_forward", "1"); err != nil {
 		return err
@@ -50,7 +51,7 @@ func (b *builder) buildFabric() error {
 	); err != nil {
 		return err
 	}
-	return b.buildOutside()
+	return b.buildOutside(ctx)
 }
 
 // outsideMAC is that of the machine beyond the edge; nobody in the virtual
@@ -58,14 +59,14 @@ func (b *builder) buildFabric() error {
 var outsideMAC = model.MAC{0x02, 0, 0, 0, 0, 0x01}
 
 // buildOutside makes the machine that has all addresses beyond the edge.
-func (b *builder) buildOutside() error {
+func (b *builder) buildOutside(ctx context.Context) error {
 	t, f := b.topology, b.fabric
 	out, err := b.create(outsideName)
 	if err != nil {
 		return err
 	}
 	defer out.close()
-	if err := b.fabricPort(edgeLink, out, podInterface, outsideMAC); err != nil {
+	if err := b.fabricPort(ctx, edgeLink, out, podInterface, outsideMAC); err != nil {
 		return err
 	}
 	for _, a := range t.Outside {
@@ -82,11 +83,11 @@ func (b *builder) buildOutside() error {
 	if err := out.neigh(podInterface, t.Edge, t.FabricMAC); err != nil {
 		return err
 	}
-	return out.route(route{dst: defaultRoute, via: t.Edge, link: podInterface})
+	return out.route(route{dst: defaultRoute, via: t.Edge, link: podInterface, onlink: true})
 }
 
 // fabricPort connects a machine to the fabric.
-func (b *builder) fabricPort(port string, sp *space, name string, mac model.MAC) error {
+func (b *builder) fabricPort(ctx context.Context, port string, sp *space, name string, mac model.MAC) error {
 	if err := b.fabric.veth(port, b.topology.FabricMAC, sp, name, mac); err != nil {
 		return err
 	}
@@ -100,14 +101,17 @@ func (b *builder) fabricPort(port string, sp *space, name string, mac model.MAC)
 	if err := b.fabric.up(port); err != nil {
 		return err
 	}
-	return sp.up(name)
+	if err := sp.up(name); err != nil {
+		return err
+	}
+	return sp.awaitUp(ctx, name)
 }
 
 // attachNIC connects the i-th node: routes to the addresses that its network
 // card owns, and the card's protection against all others.
-func (b *builder) attachNIC(i int, node *space) error {
+func (b *builder) attachNIC(ctx context.Context, i int, node *space) error {
 	n, port, f := &b.topology.Nodes[i], nicLink(i), b.fabric
-	if err := b.fabricPort(port, node, n.NIC, n.MAC); err != nil {
+	if err := b.fabricPort(ctx, port, node, n.NIC, n.MAC); err != nil {
 		return err
 	}
 	// Pinned, and the next hop of all else on the card: the fabric knows
@@ -120,7 +124,7 @@ func (b *builder) attachNIC(i int, node *space) error {
 	}
 	own := n.Addresses()
 	for _, a := range own[1:] {
-		if err := f.route(route{dst: host(a), via: n.IP, link: port}); err != nil {
+		if err := f.route(route{dst: host(a), via: n.IP, link: port, onlink: true}); err != nil {
 			return err
 		}
 	}
@@ -166,7 +170,7 @@ func (l *Lab) udrRoute(r scenario.Route) route {
 		for _, a := range n.Addresses() {
 			if a == r.Via {
 				// The card's own address is the one with a neighbour.
-				return route{dst: r.Prefix, via: n.IP, link: nicLink(i)}
+				return route{dst: r.Prefix, via: n.IP, link: nicLink(i), onlink: true}
 			}
 		}
 	}

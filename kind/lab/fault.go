@@ -2,7 +2,10 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/kind/scenario"
 	"github.com/lasthop/lasthop/probe/model"
@@ -58,7 +61,7 @@ func (l *Lab) apply(ctx context.Context, f scenario.Fault, do bool) error {
 		if p == nil {
 			return fmt.Errorf("no pod %q", f.Pod)
 		}
-		return podFault(sp, n, p, f, do)
+		return l.podFault(ctx, sp, n, p, f, do)
 	})
 }
 
@@ -114,13 +117,16 @@ func nodeFault(sp *space, f scenario.Fault, do bool) error {
 	return fmt.Errorf("no fault %q of a node", f.Type)
 }
 
-func podFault(sp *space, n *scenario.Node, p *scenario.Pod, f scenario.Fault, do bool) error {
+func (l *Lab) podFault(ctx context.Context, sp *space, n *scenario.Node, p *scenario.Pod, f scenario.Fault, do bool) error {
 	switch f.Type {
 	case scenario.StaleDNAT:
 		// In front, as the older rule is.
 		return sp.run(ebtables, frameDNAT(op(do, "-I"), n.NIC, p.IP, f.MAC)...)
 	case scenario.StaleARPReply:
-		return sp.run(ebtables, arpReply(op(do, "-I"), p.IP, f.MAC)...)
+		if err := sp.run(ebtables, arpReply(op(do, "-I"), p.IP, f.MAC)...); err != nil {
+			return err
+		}
+		return l.forget(n, p)
 	case scenario.WrongNeighbor:
 		return wrongNeighbor(sp, n, p, f.MAC, do)
 	case scenario.DropForward:
@@ -137,13 +143,33 @@ func podFault(sp *space, n *scenario.Node, p *scenario.Pod, f scenario.Fault, do
 		if do {
 			return sp.withLink(p.Link, "take down", sp.nl.LinkSetDown)
 		}
-		if err := sp.up(p.Link); err != nil || p.Bridged {
+		if err := sp.up(p.Link); err != nil {
+			return err
+		}
+		if err := sp.awaitUp(ctx, p.Link); err != nil || p.Bridged {
 			return err
 		}
 		// The route went with the link.
 		return sp.route(route{dst: host(p.IP), link: p.Link})
 	}
 	return fmt.Errorf("no fault %q of a pod", f.Type)
+}
+
+// forget makes the bridge's other pods ask for a pod's MAC anew, as they would
+// by themselves some minutes later.
+func (l *Lab) forget(n *scenario.Node, p *scenario.Pod) error {
+	for _, pods := range [][]scenario.Pod{n.Pods, n.OldPods} {
+		for _, other := range pods {
+			if !other.Bridged || other.Gone || other.Name == p.Name {
+				continue
+			}
+			err := l.with(n.Name+"/"+other.Name, func(sp *space) error { return sp.unneigh(podInterface, p.IP) })
+			if err != nil && !errors.Is(err, unix.ENOENT) {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // wrongNeighbor pins the node's entry for a pod, or puts back what the plugin

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	vnetns "github.com/vishvananda/netns"
@@ -257,6 +259,28 @@ func (sp *space) up(names ...string) error {
 	return nil
 }
 
+// awaitUp waits until a link is operational. The kernel tells a bridge of it
+// from a queue of its own, some time after the link was brought up, and what
+// is sent before is lost.
+func (sp *space) awaitUp(ctx context.Context, name string) error {
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		l, err := sp.link(name)
+		if err != nil {
+			return err
+		}
+		if l.Attrs().OperState == netlink.OperUp {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for link %s in %s: %w", name, sp.name, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
 // addr gives a link an address. A link-scoped one is never chosen as the
 // source of what goes elsewhere.
 func (sp *space) addr(link string, p netip.Prefix, scope netlink.Scope) error {
@@ -268,11 +292,13 @@ func (sp *space) addr(link string, p netip.Prefix, scope netlink.Scope) error {
 // route is a route in words.
 type route struct {
 	dst netip.Prefix
-	// via is the next hop, taken to be on the link whatever the addresses
-	// say; without it the destination is on the link.
-	via   netip.Addr
-	link  string
-	table int
+	// via is the next hop; without it the destination is on the link.
+	via  netip.Addr
+	link string
+	// onlink takes the next hop to be on the link whatever the addresses
+	// say.
+	onlink bool
+	table  int
 }
 
 func (sp *space) routeOf(r route) (*netlink.Route, error) {
@@ -282,7 +308,10 @@ func (sp *space) routeOf(r route) (*netlink.Route, error) {
 	}
 	out := &netlink.Route{Dst: ipNet(r.dst), LinkIndex: l.Attrs().Index, Table: r.table, Scope: netlink.SCOPE_LINK}
 	if r.via.IsValid() {
-		out.Scope, out.Gw, out.Flags = netlink.SCOPE_UNIVERSE, r.via.AsSlice(), int(netlink.FLAG_ONLINK)
+		out.Scope, out.Gw = netlink.SCOPE_UNIVERSE, r.via.AsSlice()
+	}
+	if r.onlink {
+		out.Flags = int(netlink.FLAG_ONLINK)
 	}
 	return out, nil
 }
