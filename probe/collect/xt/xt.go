@@ -29,7 +29,7 @@ func (i *info) bytes(at, n int) []byte {
 		i.short = true
 		return make([]byte, n)
 	}
-	return i.b[at : at+n]
+	return i.b[at : at+n : at+n]
 }
 
 func (i *info) u8(at int) uint8       { return i.bytes(at, 1)[0] }

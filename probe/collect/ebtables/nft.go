@@ -1,0 +1,286 @@
+package ebtables
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/google/nftables/expr"
+
+	"github.com/lasthop/lasthop/probe/collect/nft"
+	"github.com/lasthop/lasthop/probe/collect/xt"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// item takes one part of an nft rule.
+func (b *builder) item(item nft.Item) {
+	switch i := item.(type) {
+	case model.Counter:
+		b.Counter = i
+	case nft.Match:
+		if !b.match(i) {
+			b.unknown("[" + i.String() + "]")
+		}
+	case nft.Extension:
+		b.compat(i)
+	case nft.Verdict:
+		b.verdict(i)
+	case nft.Write:
+		b.write(i)
+	case nft.Limit:
+		b.unknown(i.String())
+	case nft.Reject:
+		b.Target, b.TargetName, b.target = model.TargetDrop, "reject", "[reject]"
+		b.native = append(b.native, "reject")
+	case nft.NAT:
+		b.Target, b.TargetName, b.target = model.TargetOther, i.Kind, "["+i.Kind+"]"
+		b.native = append(b.native, i.Kind)
+	case nft.Other:
+		if i.Name == "log" || i.Name == "last" || i.Name == "dup" {
+			b.native = append(b.native, "["+i.Name+"]")
+			return
+		}
+		b.unknown("[" + i.Name + "]")
+	}
+}
+
+// unknown takes a match that the fields cannot say.
+func (b *builder) unknown(text string) {
+	b.Unknown = append(b.Unknown, text)
+	b.options = append(b.options, text)
+	b.native = append(b.native, text)
+}
+
+func (b *builder) compat(e nft.Extension) {
+	// ebtables-nft writes a watcher as a target in front of the real one.
+	if !e.Target || e.Name == "log" || e.Name == "nflog" {
+		b.extension(e.Name, e.Info)
+		return
+	}
+	b.targetExtension(e.Name, e.Info)
+}
+
+func (b *builder) verdict(v nft.Verdict) {
+	b.native = append(b.native, v.String())
+	// A target that nft itself wrote is followed by its verdict.
+	follows := b.Target != ""
+	var t model.FrameTarget
+	switch v.Code {
+	case nft.Accept:
+		t = model.TargetAccept
+	case nft.Drop:
+		t = model.TargetDrop
+	case nft.Return:
+		t = model.TargetReturn
+	case nft.Continue, nft.Break:
+		t = model.TargetContinue
+	case nft.Jump, nft.Goto:
+		t, b.TargetName = model.TargetJump, v.Chain
+	default:
+		t, b.TargetName = model.TargetOther, v.String()
+	}
+	if follows {
+		b.Verdict = t
+		return
+	}
+	b.Target = t
+	b.target = "-j " + string(t)
+	if t == model.TargetJump {
+		b.target = "-j " + v.Chain
+	}
+}
+
+// Places in an Ethernet header.
+const (
+	dstMACAt    = 0
+	srcMACAt    = 6
+	etherTypeAt = 12
+	macLen      = 6
+)
+
+// write takes nft's own rewriting of a frame's addresses, which is what
+// ebtables calls dnat and snat.
+func (b *builder) write(w nft.Write) {
+	l := w.Load
+	if l.Source != nft.FromPayload || l.Base != expr.PayloadBaseLLHeader || l.Len != macLen || len(w.Value) < macLen {
+		b.Target, b.TargetName = model.TargetOther, w.String()
+		b.native = append(b.native, w.String())
+		return
+	}
+	mac := model.MACFrom(w.Value[:macLen])
+	switch l.Offset {
+	case dstMACAt:
+		b.Target, b.MAC, b.Verdict = model.TargetDNAT, mac, model.TargetContinue
+		b.native = append(b.native, "ether daddr set "+xt.MACText(mac))
+	case srcMACAt:
+		b.Target, b.MAC, b.Verdict = model.TargetSNAT, mac, model.TargetContinue
+		b.native = append(b.native, "ether saddr set "+xt.MACText(mac))
+	}
+}
+
+// match takes a comparison, and reports whether it was understood.
+func (b *builder) match(m nft.Match) bool {
+	if m.Set != "" || m.High != nil {
+		return false
+	}
+	invert := m.Op == expr.CmpOpNeq
+	if m.Op != expr.CmpOpEq && !invert {
+		return b.matchLength(m)
+	}
+	switch m.Load.Source {
+	case nft.FromMeta:
+		return b.matchMeta(m, invert)
+	case nft.FromPayload:
+		switch m.Load.Base {
+		case expr.PayloadBaseLLHeader:
+			return b.matchFrame(m, invert)
+		case expr.PayloadBaseNetworkHeader:
+			return b.matchNetwork(m, invert)
+		}
+	}
+	return false
+}
+
+// matchLength is `-p Length`: the field is a length and no EtherType.
+func (b *builder) matchLength(m nft.Match) bool {
+	l := m.Load
+	if l.Source != nft.FromPayload || l.Base != expr.PayloadBaseLLHeader || l.Offset != etherTypeAt || l.Len != 2 ||
+		m.Mask != nil || len(m.Value) < 2 || binary.BigEndian.Uint16(m.Value) != etherLength {
+		return false
+	}
+	switch m.Op {
+	case expr.CmpOpLt:
+		b.proto = "-p Length"
+	case expr.CmpOpGte:
+		b.proto = "-p ! Length"
+	default:
+		return false
+	}
+	b.Unknown = append(b.Unknown, b.proto)
+	b.native = append(b.native, m.String())
+	return true
+}
+
+func (b *builder) matchMeta(m nft.Match, invert bool) bool {
+	iface := func(field *model.IfMatch, part *string, option, word string) bool {
+		if field.Name != "" {
+			return false
+		}
+		*field = model.IfMatch{Name: nft.Interface(m.Value), Not: invert}
+		*part = option + " " + not(invert) + field.Name
+		b.native = append(b.native, word+" "+not(invert)+`"`+field.Name+`"`)
+		return true
+	}
+	switch expr.MetaKey(m.Load.Key) {
+	case expr.MetaKeyIIFNAME:
+		return iface(&b.In, &b.in, "-i", "iifname")
+	case expr.MetaKeyOIFNAME:
+		return iface(&b.Out, &b.out, "-o", "oifname")
+	case expr.MetaKeyBRIIIFNAME:
+		return iface(&b.LogicalIn, &b.logicalIn, "--logical-in", "meta ibrname")
+	case expr.MetaKeyBRIOIFNAME:
+		return iface(&b.LogicalOut, &b.logicalOut, "--logical-out", "meta obrname")
+	case expr.MetaKeyPROTOCOL:
+		if m.Mask != nil || len(m.Value) < 2 {
+			return false
+		}
+		n := binary.BigEndian.Uint16(m.Value)
+		if b.EtherType == n && b.EtherTypeNot == invert {
+			return true
+		}
+		if b.EtherType != 0 {
+			return false
+		}
+		b.EtherType, b.EtherTypeNot = n, invert
+		b.native = append(b.native, "meta protocol "+not(invert)+etherName(n))
+		return true
+	}
+	return false
+}
+
+func (b *builder) matchFrame(m nft.Match, invert bool) bool {
+	l := m.Load
+	switch {
+	case l.Offset == etherTypeAt && l.Len == 2 && m.Mask == nil && len(m.Value) >= 2 && b.proto == "":
+		n := binary.BigEndian.Uint16(m.Value)
+		b.EtherType, b.EtherTypeNot = n, invert
+		b.proto = "-p " + not(invert) + etherName(n)
+		b.native = append(b.native, "ether type "+not(invert)+etherName(n))
+		return true
+	case l.Offset == srcMACAt && b.src == "":
+		return b.matchMAC(m, invert, &b.SrcMAC, &b.src, "-s", "ether saddr")
+	case l.Offset == dstMACAt && b.dst == "":
+		return b.matchMAC(m, invert, &b.DstMAC, &b.dst, "-d", "ether daddr")
+	}
+	return false
+}
+
+// matchMAC takes a comparison with an address, or with its first bytes.
+func (b *builder) matchMAC(m nft.Match, invert bool, field *model.MACMatch, part *string, option, word string) bool {
+	n := int(m.Load.Len)
+	if n == 0 || n > macLen || len(m.Value) < n || m.Mask != nil && len(m.Mask) < n {
+		return false
+	}
+	*field = model.MACMatch{Set: true, Not: invert}
+	copy(field.Addr[:], m.Value[:n])
+	copy(field.Mask[:n], slices.Repeat([]byte{0xff}, n))
+	if m.Mask != nil {
+		copy(field.Mask[:n], m.Mask[:n])
+	}
+	*part = option + " " + not(invert) + macName(*field)
+	b.native = append(b.native, word+" "+not(invert)+macText(field.Addr, field.Mask))
+	return true
+}
+
+// place is an address in a network header.
+type place struct {
+	etherType    uint16
+	offset, size uint32
+	field        func(*builder) *model.AddrMatch
+	word         string
+}
+
+var places = []place{
+	{etherIPv4, 12, 4, func(b *builder) *model.AddrMatch { return &b.IPSrc }, "ip saddr"},
+	{etherIPv4, 16, 4, func(b *builder) *model.AddrMatch { return &b.IPDst }, "ip daddr"},
+	{etherIPv6, 8, 16, func(b *builder) *model.AddrMatch { return &b.IPSrc }, "ip6 saddr"},
+	{etherIPv6, 24, 16, func(b *builder) *model.AddrMatch { return &b.IPDst }, "ip6 daddr"},
+	{etherARP, 14, 4, func(b *builder) *model.AddrMatch { return &b.ARPSrc }, "arp saddr ip"},
+	{etherARP, 24, 4, func(b *builder) *model.AddrMatch { return &b.ARPDst }, "arp daddr ip"},
+}
+
+// matchNetwork takes what nft itself, and newer versions of ebtables, match in
+// the header that the EtherType names.
+func (b *builder) matchNetwork(m nft.Match, invert bool) bool {
+	l := m.Load
+	if b.EtherTypeNot || int(l.Len) > len(m.Value) {
+		return false
+	}
+	if b.EtherType == etherARP && l.Offset == 6 && l.Len == 2 && m.Mask == nil && b.ARPOp == 0 {
+		b.ARPOp, b.ARPOpNot = binary.BigEndian.Uint16(m.Value), invert
+		b.native = append(b.native, fmt.Sprintf("arp operation %s%d", not(invert), b.ARPOp))
+		b.options = append(b.options, "["+m.String()+"]")
+		return true
+	}
+	for _, p := range places {
+		if b.EtherType != p.etherType || l.Offset != p.offset || l.Len == 0 || l.Len > p.size || !p.field(b).IsZero() {
+			continue
+		}
+		a, mask := make([]byte, p.size), make([]byte, p.size)
+		copy(a, m.Value[:l.Len])
+		copy(mask, slices.Repeat([]byte{0xff}, int(l.Len)))
+		if m.Mask != nil {
+			copy(mask, m.Mask)
+		}
+		match, text, ok := xt.Addr(a, mask, invert)
+		if !ok {
+			return false
+		}
+		text = p.word + " " + not(invert) + host(match.Prefix)
+		b.native = append(b.native, text)
+		b.options = append(b.options, "["+text+"]")
+		*p.field(b) = match
+		return true
+	}
+	return false
+}

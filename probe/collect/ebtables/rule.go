@@ -1,0 +1,103 @@
+package ebtables
+
+import (
+	"fmt"
+
+	"github.com/lasthop/lasthop/probe/collect/xt"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// builder collects a rule and writes its text in the order of ebtables.
+type builder struct {
+	model.FrameRule
+	proto, src, dst                string
+	in, out, logicalIn, logicalOut string
+	options                        []string
+	target                         string
+	// native is the rule in nft's words.
+	native []string
+}
+
+func not(invert bool) string {
+	if invert {
+		return "! "
+	}
+	return ""
+}
+
+func (b *builder) build() model.FrameRule {
+	parts := b.native
+	if !b.Native {
+		parts = append([]string{b.proto, b.src, b.dst, b.in, b.logicalIn, b.out, b.logicalOut}, b.options...)
+		if b.target == "" {
+			b.target = "-j CONTINUE"
+		}
+		parts = append(parts, b.target)
+	}
+	if b.Target == "" {
+		b.Target = model.TargetContinue
+	}
+	b.Text = join(parts)
+	return b.FrameRule
+}
+
+// EtherTypes that have names in ebtables, whatever /etc/ethertypes says.
+var etherTypes = map[uint16]string{
+	etherIPv4: "IPv4", etherARP: "ARP", etherIPv6: "IPv6", 0x8100: "802_1Q",
+}
+
+const (
+	etherIPv4 = 0x0800
+	etherARP  = 0x0806
+	etherIPv6 = 0x86dd
+	// etherLength is where EtherTypes start; below it is a length.
+	etherLength = 0x0600
+)
+
+func etherName(n uint16) string {
+	if s, ok := etherTypes[n]; ok {
+		return s
+	}
+	return fmt.Sprintf("0x%X", n)
+}
+
+// Masks and addresses that ebtables has names for.
+var (
+	wholeMAC = model.Broadcast
+	groupBit = model.MAC{1}
+	bga      = model.MAC{0x01, 0x80, 0xc2}
+)
+
+// macText prints an address under a mask.
+func macText(addr, mask model.MAC) string {
+	if mask == wholeMAC {
+		return xt.MACText(addr)
+	}
+	return xt.MACText(addr) + "/" + xt.MACText(mask)
+}
+
+// macName prints an address of a frame, by its name where it has one.
+func macName(m model.MACMatch) string {
+	switch {
+	case m.Mask == groupBit && m.Addr == model.MAC{}:
+		return "Unicast"
+	case m.Mask == groupBit && m.Addr == groupBit:
+		return "Multicast"
+	case m.Mask == wholeMAC && m.Addr == model.Broadcast:
+		return "Broadcast"
+	case m.Mask == wholeMAC && m.Addr == bga:
+		return "BGA"
+	}
+	return macText(m.Addr, m.Mask)
+}
+
+var protocols = map[uint8]string{
+	1: "icmp", 2: "igmp", 6: "tcp", 17: "udp", 33: "dccp", 47: "gre", 50: "esp", 51: "ah", 58: "ipv6-icmp", 132: "sctp", 136: "udplite",
+}
+
+func protoName(n uint8) string {
+	if s, ok := protocols[n]; ok {
+		return s
+	}
+	return fmt.Sprint(n)
+}
