@@ -84,11 +84,6 @@ func Up(ctx context.Context, s *scenario.Scenario, o Options) (lab *Lab, err err
 	for _, place := range l.places() {
 		rec.Spaces = append(rec.Spaces, l.netns(place))
 	}
-	for _, name := range rec.Spaces {
-		if _, err := os.Lstat(filepath.Join(netnsDir, name)); err == nil {
-			return nil, fmt.Errorf("bring lab %q up: network namespace %s is there already (ip netns del %s)", l.id, name, name)
-		}
-	}
 	d, err := claimDir(ctx, l.id)
 	if err != nil {
 		return nil, err
@@ -100,6 +95,12 @@ func Up(ctx context.Context, s *scenario.Scenario, o Options) (lab *Lab, err err
 			err = errors.Join(err, d.remove(context.WithoutCancel(ctx)))
 		}
 	}()
+	// Until the record is written nothing that is there counts as ours.
+	for _, name := range rec.Spaces {
+		if _, err := os.Lstat(filepath.Join(netnsDir, name)); err == nil {
+			return nil, fmt.Errorf("bring lab %q up: network namespace %s is there already (ip netns del %s)", l.id, name, name)
+		}
+	}
 	if err := d.write(labFile, rec); err != nil {
 		return nil, err
 	}

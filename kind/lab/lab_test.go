@@ -1,10 +1,14 @@
 package lab
 
 import (
+	"fmt"
+	"net/netip"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/lasthop/lasthop/kind/scenario"
+	"github.com/lasthop/lasthop/probe/model"
 )
 
 // judge checks that exactly the flows that dead names died: not one of their
@@ -36,12 +40,17 @@ func node(e scenario.Endpoint) string {
 	return n
 }
 
-// remotePod: between a pod and another node.
+// crosses: from one node to another.
 func crosses(s FlowStats) bool {
 	return node(s.From) != node(s.To) && s.From.Place != outsideName && s.To.Place != outsideName
 }
 
 func touches(s FlowStats, place string) bool { return s.From.Place == place || s.To.Place == place }
+
+// withPod: crosses, with a pod of the node at one end.
+func withPod(s FlowStats, name string) bool {
+	return crosses(s) && (isPod(s.From) && node(s.From) == name || isPod(s.To) && node(s.To) == name)
+}
 
 func TestScenarios(t *testing.T) {
 	tests := map[string]func(FlowStats) bool{
@@ -67,6 +76,188 @@ func TestScenarios(t *testing.T) {
 			t.Parallel()
 			l := up(t, load(t, name), name)
 			judge(t, rounds(t, l, 4), dead)
+			if name == "missing-udr" || name == "missing-udr-one" || name == "missing-masquerade" || strings.HasPrefix(name, "healthy") {
+				for _, n := range l.Nodes() {
+					dropsNothing(t, l, n.Name)
+				}
+			}
+		})
+	}
+}
+
+// dropsNothing checks the node's own counters of what it lost.
+func dropsNothing(t *testing.T, l *Lab, node string) {
+	t.Helper()
+	sp, err := l.open(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sp.close()
+	// The counters that are losses; OTHERHOST is none, a bridge floods.
+	losses := map[string]bool{
+		"Ip.InHdrErrors": true, "Ip.InAddrErrors": true, "Ip.InUnknownProtos": true, "Ip.InDiscards": true,
+		"Ip.OutDiscards": true, "Ip.OutNoRoutes": true, "Ip.FragFails": true, "Udp.NoPorts": true,
+		"IpExt.InNoRoutes": true, "TcpExt.IPReversePathFilter": true,
+	}
+	for _, file := range []string{"snmp", "netstat"} {
+		var data []byte
+		err := sp.ns.Do(func() (err error) {
+			data, err = os.ReadFile("/proc/thread-self/net/" + file)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(string(data), "\n")
+		for i := 0; i+1 < len(lines); i += 2 {
+			keys, vals := strings.Fields(lines[i]), strings.Fields(lines[i+1])
+			for k := 1; k < len(keys); k++ {
+				name := strings.TrimSuffix(keys[0], ":") + "." + keys[k]
+				if losses[name] && vals[k] != "0" {
+					t.Errorf("%s: %s %s", node, name, vals[k])
+				}
+			}
+		}
+	}
+}
+
+// TestOtherShape: nothing of a lab depends on the names and addresses that it
+// has by default, and two faults strike only what they strike.
+func TestOtherShape(t *testing.T) {
+	t.Parallel()
+	s := parse(t, `
+name: shape
+topology:
+  vnet: 172.20.0.0/14
+  subnet: 172.21.16.0/20
+  gateway: 172.21.16.1
+  podCIDR: 192.168.64.0/18
+  fabricMAC: "fe:12:00:00:00:01"
+  edge: 198.51.100.1
+  outside: [198.51.100.7, 198.51.100.8]
+  nic: ens33
+  nodes:
+    - name: left
+      nicMAC: "7c:1e:52:aa:00:01"
+      ip: 172.21.20.9
+      podCIDR: 192.168.66.0/23
+      bridge: kbr
+      bridgeMAC: "6e:00:00:00:00:01"
+      pods:
+        - {name: a, link: tap.a, ip: 192.168.67.200, mac: "a6:00:00:00:00:01"}
+        - b
+    - {name: right, nic: enP1s0, podCIDR: 192.168.80.0/26, pods: 2}
+    - {name: far, pods: [c]}
+    - name: cni
+      plugin: azure-bridge
+      nicMAC: "fa:16:3e:00:00:01"
+      bridge: br-az
+      pods: [{name: d, mac: "02:00:00:00:10:00", link: p0}, e, f]
+    - {name: cil, plugin: cilium, router: 172.21.19.77, pods: [g, h]}
+traffic:
+  - from: [left/a, left/b, far/c, cni/d, cni/e, cil/g]
+    to: [left/b, right/pod-2, far/c, cni/d, cni/f, cil/h, 198.51.100.8]
+    proto: [tcp, udp]
+    rate: 3
+  - {from: [left, right, cil], to: [far, cni, cni/d, cil/g], proto: icmp}
+  - {from: outside, to: left}
+faults:
+  - {type: delete-udr, node: right}
+  - {type: stale-arpreply, pod: cni/d}
+`)
+	l := up(t, s, "shape")
+	judge(t, rounds(t, l, 2), func(s FlowStats) bool {
+		return withPod(s, "right") || touches(s, "cni/d") && isPod(s.From) && node(s.From) == node(s.To)
+	})
+	for ref, want := range map[string]string{"left/a": "192.168.67.200", "far/c": "192.168.64.2", "left": "172.21.20.9", "outside": "198.51.100.7", "1.2.3.4": "1.2.3.4"} {
+		if got, err := l.Resolve(ref); err != nil || got.String() != want {
+			t.Errorf("resolve %s: %v, %v", ref, got, err)
+		}
+	}
+	if _, err := l.Resolve("left/none"); err == nil {
+		t.Error("resolved a pod that is not there")
+	}
+	nodes := l.Nodes()
+	if len(nodes) != 5 || nodes[0] != (Node{Name: "left", Netns: netnsPrefix + l.ID() + "-left", Plugin: "kubenet", Observed: true}) || nodes[4].Observed {
+		t.Errorf("nodes %+v", nodes)
+	}
+}
+
+// TestFaults does and undoes each fault while the lab is up.
+func TestFaults(t *testing.T) {
+	const text = `
+name: faults
+timeout: 1s
+topology:
+  %s
+  nodes: [{name: one, pods: [a, b]}, {name: two, pods: [x]}]
+traffic:
+  - {from: [one/a, one/b, two/x], to: [one/a, one/b, two/x, outside], proto: [tcp, udp, icmp], rate: 10}
+  - {from: [one, two], to: [one/a, two/x], proto: [udp], rate: 10}
+`
+	type test struct {
+		fault scenario.Fault
+		dead  func(FlowStats) bool
+	}
+	pod := scenario.Fault{Node: "one", Pod: "one/a", MAC: model.MAC{0xa2, 0x96, 1, 2, 3, 4}}
+	on := func(typ scenario.FaultType) scenario.Fault { f := pod; f.Type = typ; return f }
+	all := func(s FlowStats) bool { return touches(s, "one/a") }
+	fromOutsideNode := func(s FlowStats) bool { return touches(s, "one/a") && node(s.From) != node(s.To) }
+	kubenet := netip.MustParsePrefix("10.244.0.0/24")
+	sameNodePods := func(s FlowStats) bool { return isPod(s.From) && isPod(s.To) && node(s.From) == node(s.To) }
+	tests := map[string][]test{
+		"plugin: kubenet": {
+			{scenario.Fault{Type: scenario.DeleteUDR}, func(s FlowStats) bool { return withPod(s, "one") || withPod(s, "two") }},
+			{scenario.Fault{Type: scenario.DeleteUDR, Prefix: kubenet}, func(s FlowStats) bool { return withPod(s, "one") }},
+			{scenario.Fault{Type: scenario.WrongUDR, Prefix: kubenet, Via: netip.MustParseAddr("10.240.0.5")}, func(s FlowStats) bool { return withPod(s, "one") }},
+			{scenario.Fault{Type: scenario.WrongUDR, Prefix: kubenet, Via: netip.MustParseAddr("10.240.0.99")}, func(s FlowStats) bool { return withPod(s, "one") }},
+			{scenario.Fault{Type: scenario.NICForwardingOff, Node: "one"}, func(s FlowStats) bool { return withPod(s, "one") }},
+			{scenario.Fault{Type: scenario.MissingMasquerade, Node: "one"}, func(s FlowStats) bool { return s.To.Place == outsideName && node(s.From) == "one" }},
+			{scenario.Fault{Type: scenario.MissingMasquerade, Node: "one", Prefix: netip.MustParsePrefix("203.0.0.0/8").Masked()}, func(s FlowStats) bool { return s.To.Place == outsideName && node(s.From) == "one" }},
+			{scenario.Fault{Type: scenario.ForwardingOff, Node: "one"}, func(s FlowStats) bool { return withPod(s, "one") || s.To.Place == outsideName && node(s.From) == "one" }},
+			{on(scenario.WrongNeighbor), func(s FlowStats) bool { return all(s) && !sameNodePods(s) }},
+			{on(scenario.StaleARPReply), func(s FlowStats) bool { return all(s) && sameNodePods(s) }},
+			{on(scenario.DropForward), func(s FlowStats) bool { return all(s) && s.From.Place != "one" }},
+			{on(scenario.PodLinkDown), all},
+		},
+		"plugin: azure-bridge": {
+			{on(scenario.StaleDNAT), func(s FlowStats) bool { return fromOutsideNode(s) && s.To.Place != outsideName }},
+			{on(scenario.StaleARPReply), func(s FlowStats) bool { return all(s) && sameNodePods(s) }},
+			// The bridge asks the node's routes and neighbours about what is
+			// masqueraded, and about nothing else.
+			{on(scenario.WrongNeighbor), func(s FlowStats) bool {
+				return s.From.Place == "one" && s.To.Place == "one/a" || s.From.Place == "one/a" && s.To.Place == outsideName
+			}},
+			{scenario.Fault{Type: scenario.ForwardingOff, Node: "one"}, func(s FlowStats) bool { return node(s.From) == "one" && s.To.Place == outsideName }},
+			{on(scenario.PodLinkDown), all},
+		},
+		"plugin: cilium": {
+			{on(scenario.DeletePodRoute), all},
+			{on(scenario.WrongNeighbor), all},
+			{on(scenario.DropForward), func(s FlowStats) bool { return all(s) && s.From.Place != "one" }},
+			{scenario.Fault{Type: scenario.ForwardingOff, Node: "one"}, func(s FlowStats) bool {
+				return isPod(s.From) && node(s.From) == "one" || isPod(s.To) && node(s.To) == "one" && s.From.Place != "one"
+			}},
+			{on(scenario.PodLinkDown), all},
+		},
+	}
+	for plugin, tests := range tests {
+		name := strings.TrimPrefix(plugin, "plugin: ")
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := up(t, parse(t, fmt.Sprintf(text, plugin)), "faults-"+name)
+			judge(t, rounds(t, l, 1), alive)
+			for _, test := range tests {
+				t.Log(test.fault)
+				if err := l.Inject(t.Context(), test.fault); err != nil {
+					t.Fatal(err)
+				}
+				judge(t, rounds(t, l, 2), test.dead)
+				if err := l.Undo(t.Context(), test.fault); err != nil {
+					t.Fatal(err)
+				}
+				judge(t, rounds(t, l, 1), alive)
+			}
 		})
 	}
 }
