@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * The members of kernel structures that the programs read. Where these lie is
+ * put in when a program is loaded, from the running kernel's BTF; here only
+ * the names count, and which structure or union holds them.
+ */
+#ifndef LASTHOP_VMLINUX_H
+#define LASTHOP_VMLINUX_H
+
+#include <linux/types.h>
+
+#pragma clang attribute push(__attribute__((preserve_access_index)),           \
+			     apply_to = record)
+
+struct ns_common {
+	unsigned int inum;
+};
+
+struct net {
+	struct ns_common ns;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct net_device {
+	int ifindex;
+	possible_net_t nd_net;
+};
+
+struct sock_common {
+	possible_net_t skc_net;
+};
+
+struct sock {
+	struct sock_common __sk_common;
+};
+
+struct dst_entry {
+	struct net_device *dev;
+};
+
+struct sk_buff {
+	struct net_device *dev;
+	struct sock *sk;
+	unsigned long _skb_refdst;
+	unsigned int len;
+	__be16 protocol;
+	__u16 network_header;
+	__u16 mac_header;
+	unsigned int tail; /* sk_buff_data_t: an offset on 64 bits */
+	unsigned char *head;
+	unsigned char *data;
+};
+
+#pragma clang attribute pop
+
+#endif

@@ -1,0 +1,765 @@
+//go:build ignore
+
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * Counts packets at a link's tc hooks. The programs always return "next" and
+ * write no byte of a packet.
+ *
+ * They run with soft interrupts off, so that what one CPU writes needs no
+ * atomic operation as long as each CPU has its own.
+ */
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+#include "shared.h"
+#include "compat.h"
+#include "maps.h"
+#include "parse.h"
+
+/* Enough for the longest headers that are read; see linear(). */
+#define PULL_MAX 256
+
+/* Set by Go: the length of a subject's row, and how many of each there are. */
+const volatile __u32 row_length = LINK_LEGS;
+const volatile __u32 leg_count = 1;
+const volatile __u32 peer_mask = 0; /* in sets of PEER_WAYS */
+/* Slots from here on are remote ranges. */
+const volatile __u32 first_remote = 1;
+
+#define PEER_WAYS 4
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct prefix_key);
+	__type(value, __u32);
+	__uint(max_entries, 1);
+} prefixes SEC(".maps");
+
+/* By CPU: an array of struct leg, of struct peer. Go sets the sizes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct leg[1]);
+	__uint(max_entries, 1);
+} legs SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct peer[PEER_WAYS]);
+	__uint(max_entries, 1);
+} peers SEC(".maps");
+
+/* By leg: whose it is. Leg 0 is nobody's. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct owner);
+	__uint(max_entries, 1);
+} owners SEC(".maps");
+
+struct allocator {
+	struct bpf_spin_lock lock;
+	__u32 used;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct allocator);
+	__uint(max_entries, 1);
+} allocator SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__type(key, struct neigh_key);
+	__type(value, __u64);
+	__uint(max_entries, 1);
+} neighbors SEC(".maps");
+
+/* What of a packet is counted. */
+struct packet {
+	struct addr src;
+	struct addr dst;
+	/* What remote_bits goes by. */
+	__u16 src_bit;
+	__u16 dst_bit;
+	__u8 ttl;
+	__u8 proto;
+	bool fragment; /* not the first, so without a transport header */
+	/* The frame's first 12 bytes, both MACs. */
+	__u64 macs_lo;
+	__u32 macs_hi;
+};
+
+/* How far a packet was understood. */
+enum outcome {
+	DONE,
+	FOREIGN, /* of no protocol that is counted */
+	COUNTED, /* and no more is to be done */
+	SHORT,	 /* a header is cut off, or contradicts itself */
+};
+
+static __always_inline struct link *find_link(__u32 ifindex)
+{
+	for (__u32 i = 0; i < LINK_TRIES; i++) {
+		struct link *l = &links[masked(ifindex + i, LINK_TABLE - 1)];
+
+		if (l->ifindex == ifindex)
+			return l;
+	}
+	return NULL;
+}
+
+/*
+ * The slot of a local address in the chain at slot, else that of the remote
+ * range that the address is in, else 0.
+ */
+__noinline __u32 look_up(__be64 hi, __be64 lo, __u32 slot, bool remote)
+{
+	struct prefix_key key = { .length = 128 };
+	__u32 *range;
+
+	if (slot) {
+		slot = chained(hi, lo, slot);
+		if (slot || !remote)
+			return slot;
+	}
+	__builtin_memcpy(key.addr, &hi, sizeof(hi));
+	__builtin_memcpy(key.addr + sizeof(hi), &lo, sizeof(lo));
+	range = bpf_map_lookup_elem(&prefixes, &key);
+	return range ? *range : 0;
+}
+
+/*
+ * Whose an address is. Most are nobody's, or the first in their chain, and
+ * known without a call: a call costs as much as all the rest.
+ */
+static __always_inline __u32 find(struct addr a, __u64 bit)
+{
+	__u32 slot = slots[a.lo >> 48];
+	bool remote = remote_bits[bit / 64] >> bit % 64 & 1;
+	struct subject *s;
+
+	if (slot) {
+		s = subject_at(slot);
+		if (s && s->addr.lo == a.lo && s->addr.hi == a.hi)
+			return slot;
+	}
+	if (slot || remote)
+		slot = look_up(a.hi, a.lo, slot, remote);
+	return slot;
+}
+
+/* Reads up to the network header, and says which one that is. */
+static __always_inline enum outcome parse_frame(struct cursor *c,
+						struct packet *p, __be16 *proto)
+{
+	struct ethernet *eth = parse_ethhdr(c);
+
+	if (!eth)
+		return SHORT;
+	p->macs_lo = *(__u64 *)eth;
+	p->macs_hi = *(__u32 *)((void *)eth + 8);
+	*proto = eth->proto;
+	for (int i = 0; i < VLAN_TAGS; i++) {
+		struct vlan_tag *tag;
+
+		if (*proto != bpf_htons(ETH_P_8021Q) &&
+		    *proto != bpf_htons(ETH_P_8021AD))
+			break;
+		tag = parse_vlanhdr(c);
+		if (!tag)
+			return SHORT;
+		*proto = tag->proto;
+	}
+	return DONE;
+}
+
+/* Two bytes of an IPv4 address are taken as they are, four of IPv6 folded. */
+static __always_inline __u16 first_bits(__be64 hi)
+{
+	return hi ^ hi >> 16;
+}
+
+static __always_inline enum outcome parse_ipv4(struct cursor *c,
+					       struct packet *p)
+{
+	struct iphdr *ip = parse_iphdr(c);
+	__u32 size;
+
+	if (!ip)
+		return SHORT;
+	size = ip->ihl * 4;
+	if (ip->version != 4 || size < sizeof(*ip))
+		return SHORT;
+	c->offset += size - sizeof(*ip);
+	p->src = addr_v4(ip->saddr);
+	p->dst = addr_v4(ip->daddr);
+	p->src_bit = ip->saddr;
+	p->dst_bit = ip->daddr;
+	p->ttl = ip->ttl;
+	p->proto = ip->protocol;
+	p->fragment = ip->frag_off & bpf_htons(IP_OFFSET);
+	return DONE;
+}
+
+static __always_inline enum outcome parse_ipv6(struct cursor *c,
+					       struct packet *p)
+{
+	struct ipv6hdr *ip = parse_ipv6hdr(c);
+
+	if (!ip || ip->version != 6)
+		return SHORT;
+	p->src = addr_v6(&ip->saddr);
+	p->dst = addr_v6(&ip->daddr);
+	p->src_bit = first_bits(p->src.hi);
+	p->dst_bit = first_bits(p->dst.hi);
+	p->ttl = ip->hop_limit;
+	p->proto = ip->nexthdr;
+	return DONE;
+}
+
+static __always_inline bool is_extension(__u8 proto)
+{
+	return proto == IPPROTO_HOPOPTS || proto == IPPROTO_ROUTING ||
+	       proto == IPPROTO_DSTOPTS || proto == IPPROTO_FRAGMENT ||
+	       proto == IPPROTO_AH;
+}
+
+/* Where the extension headers end; a function returns a number only. */
+union transport {
+	struct {
+		__u16 offset;
+		__u8 proto;
+		__u8 outcome;
+		bool fragment;
+		__u8 pad[3];
+	};
+	__u64 word;
+};
+
+__noinline __u64 skip_extensions(struct __sk_buff *skb, __u32 offset,
+				 __u8 proto)
+{
+	union transport t = { .proto = proto, .outcome = DONE };
+	struct cursor c = cursor_at(skb, offset);
+
+	for (int i = 0; i < EXTENSIONS && is_extension(t.proto); i++) {
+		struct extension *e = parse_exthdr(&c);
+
+		if (!e) {
+			t.outcome = SHORT;
+			break;
+		}
+		if (t.proto == IPPROTO_FRAGMENT) {
+			t.fragment = e->data & bpf_htons(IP6_OFFSET);
+			if (t.fragment)
+				break;
+		} else if (t.proto == IPPROTO_AH) {
+			skip(&c, e->length * 4);
+		} else {
+			skip(&c, e->length * 8);
+		}
+		t.proto = e->next;
+	}
+	t.offset = c.offset;
+	return t.word;
+}
+
+/*
+ * What the transport header says; the cursor is left behind it, where an ICMP
+ * error quotes.
+ */
+static __always_inline enum outcome parse_transport(struct cursor *c,
+						    const struct packet *p,
+						    __u32 *meaning)
+{
+	struct icmp_header *icmp;
+	struct tcphdr *tcp;
+
+	if (p->proto == IPPROTO_TCP) {
+		tcp = parse_tcphdr(c);
+		if (!tcp)
+			return SHORT;
+		*meaning = tcp_meaning[((__u8 *)tcp)[13] & TCP_FLAGS];
+	} else if (p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6) {
+		icmp = parse_icmphdr(c);
+		if (!icmp)
+			return SHORT;
+		*meaning = p->proto == IPPROTO_ICMP ?
+				   icmp_meaning[icmp->type] :
+				   icmp6_meaning[icmp->type];
+	}
+	return DONE;
+}
+
+static __noinline void count_neigh(struct neigh_key *key)
+{
+	__u64 *n = bpf_map_lookup_elem(&neighbors, key);
+	__u64 one = 1;
+
+	if (!n) {
+		if (!bpf_map_update_elem(&neighbors, key, &one, BPF_NOEXIST))
+			return;
+		/* Another CPU was first, or there is no room. */
+		n = bpf_map_lookup_elem(&neighbors, key);
+	}
+	if (n)
+		__sync_fetch_and_add(n, 1);
+	else
+		lose(LOST_NEIGH);
+}
+
+__noinline int count_arp(struct __sk_buff *skb, __u32 offset,
+			 enum direction direction)
+{
+	struct neigh_key key = { .ifindex = skb->ifindex,
+				 .direction = direction };
+	struct cursor c = cursor_at(skb, offset);
+	struct arp_ip *arp = parse_arphdr(&c);
+	__be32 ip;
+
+	if (!arp)
+		return SHORT;
+	if (arp->hardware != bpf_htons(ARP_ETHERNET) ||
+	    arp->protocol != bpf_htons(ETH_P_IP) ||
+	    arp->hardware_len != sizeof(arp->sender_mac) ||
+	    arp->protocol_len != sizeof(arp->sender))
+		return FOREIGN;
+	if (arp->op == bpf_htons(ARP_REQUEST))
+		__builtin_memcpy(&ip, arp->target, sizeof(ip));
+	else if (arp->op == bpf_htons(ARP_REPLY))
+		__builtin_memcpy(&ip, arp->sender, sizeof(ip));
+	else
+		return FOREIGN;
+	key.addr = addr_v4(ip);
+	key.reply = arp->op == bpf_htons(ARP_REPLY);
+	__builtin_memcpy(key.mac, arp->sender_mac, sizeof(key.mac));
+	count_neigh(&key);
+	return DONE;
+}
+
+/* Returns DONE for any other ICMPv6 message. */
+__noinline int count_nd(struct __sk_buff *skb, __u32 offset,
+			enum direction direction)
+{
+	struct neigh_key key = { .ifindex = skb->ifindex,
+				 .direction = direction };
+	struct cursor c = cursor_at(skb, offset);
+	struct icmp_header *icmp = parse_icmphdr(&c);
+	struct nd_message *nd;
+
+	if (!icmp)
+		return SHORT;
+	if (icmp->type != ND_SOLICIT && icmp->type != ND_ADVERTISE)
+		return DONE;
+	c = cursor_at(skb, offset);
+	nd = parse_nd(&c);
+	if (!nd)
+		return SHORT;
+	key.addr = addr_v6(&nd->target);
+	key.reply = nd->type == ND_ADVERTISE;
+	for (int i = 0; i < ND_OPTIONS; i++) {
+		struct nd_option *o = parse_ndopt(&c);
+
+		if (!o || !o->length)
+			break;
+		if (o->type == (key.reply ? ND_TARGET : ND_SOURCE)) {
+			__builtin_memcpy(key.mac, o->mac, sizeof(key.mac));
+			break;
+		}
+		skip(&c, (o->length - 1) * 8);
+	}
+	count_neigh(&key);
+	return COUNTED;
+}
+
+/* Reads on behind the IPv6 header, and counts neighbour discovery. */
+static __always_inline enum outcome parse_beyond(struct __sk_buff *skb,
+						 struct cursor *c,
+						 struct packet *p,
+						 enum direction direction)
+{
+	if (is_extension(p->proto)) {
+		union transport t = {
+			.word = skip_extensions(skb, c->offset, p->proto)
+		};
+
+		c->offset = t.offset;
+		p->proto = t.proto;
+		p->fragment = t.fragment;
+		if (t.outcome != DONE)
+			return SHORT;
+	}
+	if (p->proto != IPPROTO_ICMPV6 || p->ttl != HOP_LIMIT_ND || p->fragment)
+		return DONE;
+	return count_nd(skb, c->offset, direction);
+}
+
+/* The cell of a subject's row that names its leg. */
+static __always_inline __u16 *cell_at(struct subject *s, __u64 at)
+{
+	return (__u16 *)(s + 1) + below(at, row_length);
+}
+
+/*
+ * Gives a cell a leg, and returns it; 0 when all are taken. The lock is for
+ * the CPUs that see a cell's first packet at once; adding atomically and
+ * knowing the sum needs 5.12.
+ */
+__noinline __u32 allocate(__u16 subject, __u16 link, enum direction direction,
+			  enum side side)
+{
+	struct owner o = { .subject = subject,
+			   .link = link,
+			   .direction = direction,
+			   .side = side };
+	__u32 zero = 0, leg, fresh = 0, limit = leg_count;
+	struct subject *s = subject_at(subject);
+	struct allocator *a;
+	__u16 *cell;
+
+	if (!s)
+		return 0;
+	cell = cell_at(s, link * LINK_LEGS + direction * SIDES + side);
+	a = bpf_map_lookup_elem(&allocator, &zero);
+	if (!a || a->used + 1 >= limit)
+		return 0;
+	bpf_spin_lock(&a->lock);
+	leg = *cell;
+	if (!leg && a->used + 1 < limit) {
+		fresh = leg = ++a->used;
+		*cell = leg;
+	}
+	bpf_spin_unlock(&a->lock);
+	if (fresh)
+		bpf_map_update_elem(&owners, &fresh, &o, BPF_ANY);
+	return leg;
+}
+
+/*
+ * A packet as count_legs() takes it: what verifiers before 5.12 let into a
+ * function that they verify by itself is five numbers.
+ */
+union who {
+	struct {
+		__u16 src;
+		__u16 dst;
+		__u16 link;
+		__u8 direction;
+		bool bare;
+	};
+	__u64 word;
+};
+
+union what {
+	struct {
+		__u32 length;
+		__u8 ttl;
+		__u8 meaning;
+		__u8 pad[2];
+	};
+	__u64 word;
+};
+
+static __always_inline void count_macs(struct leg *leg, __u64 lo, __u32 hi)
+{
+	for (int i = 0; i < LEG_MACS; i++) {
+		struct mac_pair *m = &leg->macs[i];
+		__u64 *mlo = (__u64 *)m->dst;
+		__u32 *mhi = (__u32 *)(m->dst + 8);
+
+		if (*mlo == lo && *mhi == hi) {
+			m->packets++;
+			return;
+		}
+		if (!m->packets) {
+			*mlo = lo;
+			*mhi = hi;
+			m->packets = 1;
+			return;
+		}
+	}
+	leg->macs_lost++;
+}
+
+static __always_inline void count_leg(struct leg *mine, __u16 slot, enum side side,
+				      union who who, union what what,
+				      __u64 macs_lo, __u64 macs_hi)
+{
+	struct subject *s = subject_at(slot);
+	struct leg *leg;
+	__u64 number;
+	__u16 *cell;
+
+	if (!s)
+		goto lost;
+	cell = cell_at(s, who.link * LINK_LEGS + who.direction * SIDES + side);
+	number = *cell;
+	if (!number)
+		number = allocate(slot, who.link, who.direction, side);
+	number = below(number, leg_count);
+	if (!number)
+		goto lost;
+	leg = mine + number;
+	leg->packets++;
+	leg->bytes += what.length;
+	if (!(leg->ttls >> (what.ttl & 63) & 1))
+		leg->ttls |= 1ULL << (what.ttl & 63);
+	if (what.meaning & (SYN | SYNACK | RST | ICMP_ERROR)) {
+		if (what.meaning & SYN)
+			leg->syn++;
+		else if (what.meaning & SYNACK)
+			leg->synack++;
+		else if (what.meaning & RST)
+			leg->rst++;
+		else
+			leg->icmp_errors++;
+	}
+	if (!who.bare)
+		count_macs(leg, macs_lo, macs_hi);
+	return;
+lost:
+	lose(LOST_LEG);
+}
+
+static __always_inline int count_legs(__u64 who_word, __u64 what_word, __u64 macs_lo,
+			  __u64 macs_hi)
+{
+	union who who = { .word = who_word };
+	union what what = { .word = what_word };
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct leg *mine = bpf_map_lookup_elem(&legs, &cpu);
+
+	if (!mine)
+		return 0;
+	if (who.src)
+		count_leg(mine, who.src, SOURCE, who, what, macs_lo, macs_hi);
+	if (who.dst)
+		count_leg(mine, who.dst, DESTINATION, who, what, macs_lo,
+			  macs_hi);
+	return 0;
+}
+
+static __always_inline bool is_local(__u32 slot)
+{
+	return slot && slot < first_remote;
+}
+
+/* The pair's place in this CPU's table; NULL when its set is full. */
+static __always_inline struct peer *find_peer(__be64 hi, __be64 lo,
+					      __u16 subject, __u16 link)
+{
+	__u64 hash = (hi ^ lo ^ subject ^ (__u64)link << 16) *
+		     0x9e3779b97f4a7c15ULL;
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct peer *set = bpf_map_lookup_elem(&peers, &cpu);
+
+	if (!set)
+		return NULL;
+	set += masked(hash >> 32, peer_mask) * PEER_WAYS;
+	for (int i = 0; i < PEER_WAYS; i++) {
+		struct peer *q = set + i;
+
+		if (!q->subject) {
+			q->remote.hi = hi;
+			q->remote.lo = lo;
+			q->link = link;
+			q->subject = subject;
+			return q;
+		}
+		if (q->remote.lo == lo && q->remote.hi == hi &&
+		    q->subject == subject && q->link == link)
+			return q;
+	}
+	return NULL;
+}
+
+/*
+ * Counts a packet, or what an ICMP error says of one, between the subject and
+ * the address hi:lo.
+ */
+__noinline int count_pair(__be64 hi, __be64 lo, __u32 subject_link,
+			  enum direction direction, __u32 meaning)
+{
+	struct peer *q = find_peer(hi, lo, subject_link, subject_link >> 16);
+	struct peer_count *n;
+
+	if (!q) {
+		lose(LOST_PEER);
+		return 0;
+	}
+	n = &q->count[masked(direction, 1)];
+	if (meaning & ICMP_ERROR) {
+		n->icmp_errors++;
+		return 0;
+	}
+	n->packets++;
+	if (meaning & ASK)
+		n->asks++;
+	else if (meaning & ANSWER)
+		n->answers++;
+	return 0;
+}
+
+/* Counts the pair if just one of its ends is a local address. */
+static __always_inline void count_peer(struct addr src,
+				       struct addr dst, __u32 from,
+				       __u32 to, __u16 link,
+				       enum direction direction, __u32 meaning)
+{
+	if (is_local(from)) {
+		if (!is_local(to))
+			count_pair(dst.hi, dst.lo, from | link << 16,
+				   direction, meaning);
+	} else if (is_local(to)) {
+		count_pair(src.hi, src.lo, to | link << 16, direction,
+			   meaning);
+	}
+}
+
+/*
+ * An ICMP error is about the packet that it quotes, whichever router it comes
+ * from. It quotes at offset.
+ */
+__noinline int count_error(struct __sk_buff *skb, __u32 offset, bool ipv6,
+			   __u16 link, enum direction direction)
+{
+	struct cursor c = cursor_at(skb, offset);
+	struct packet p = {};
+
+	if ((ipv6 ? parse_ipv6(&c, &p) : parse_ipv4(&c, &p)) != DONE)
+		return SHORT;
+	count_peer(p.src, p.dst, local(p.src), local(p.dst), link,
+		   direction, ICMP_ERROR);
+	return DONE;
+}
+
+/* How much of the packet is pulled when its headers are not linear. */
+static __always_inline __u32 head_length(const struct __sk_buff *skb)
+{
+	return skb->len < PULL_MAX ? skb->len : PULL_MAX;
+}
+
+/* Whether all that could be read was there to be read. */
+static __always_inline bool whole(struct __sk_buff *skb, bool pulled)
+{
+	struct cursor c = cursor_at(skb, head_length(skb));
+
+	return pulled || c.pos <= c.end;
+}
+
+/*
+ * Counts the packet. SHORT is returned before anything is counted, unless the
+ * packet is whole.
+ */
+static __always_inline enum outcome count(struct __sk_buff *skb, bool pulled,
+					  enum direction direction)
+{
+	struct link *link = find_link(skb->ifindex);
+	struct cursor c = cursor_at(skb, 0);
+	__be16 proto = skb->protocol;
+	struct packet p = {};
+	enum outcome outcome;
+	__u32 meaning = 0;
+	__u32 src, dst;
+	union what what;
+	union who who;
+
+	if (!link) {
+		lose(LOST_LINK);
+		return DONE;
+	}
+	if (!link->bare) {
+		outcome = parse_frame(&c, &p, &proto);
+		if (outcome != DONE)
+			return outcome;
+	}
+	if (proto == bpf_htons(ETH_P_IP))
+		outcome = parse_ipv4(&c, &p);
+	else if (proto == bpf_htons(ETH_P_IPV6))
+		outcome = parse_ipv6(&c, &p);
+	else if (proto == bpf_htons(ETH_P_ARP))
+		return count_arp(skb, c.offset, direction);
+	else
+		return FOREIGN;
+	if (outcome != DONE)
+		return outcome;
+	if (proto == bpf_htons(ETH_P_IPV6)) {
+		outcome = parse_beyond(skb, &c, &p, direction);
+		if (outcome == COUNTED)
+			return DONE;
+	}
+	src = find(p.src, p.src_bit);
+	dst = find(p.dst, p.dst_bit);
+	if (!src && !dst)
+		return DONE;
+	if (outcome == DONE && !p.fragment) {
+		c = cursor_at(skb, c.offset);
+		outcome = parse_transport(&c, &p, &meaning);
+	}
+	if (outcome != DONE && !whole(skb, pulled))
+		return outcome;
+
+	if (link->uplink) {
+		if (!(meaning & ICMP_ERROR))
+			count_peer(p.src, p.dst, src, dst, link->slot,
+				   direction, meaning);
+		else
+			outcome = count_error(skb, c.offset,
+					      p.proto == IPPROTO_ICMPV6,
+					      link->slot, direction);
+		if (outcome != DONE && !whole(skb, pulled))
+			return outcome;
+	}
+	who = (union who){ .src = src,
+			   .dst = dst,
+			   .link = link->slot,
+			   .direction = direction,
+			   .bare = link->bare };
+	what = (union what){ .length = skb->len,
+			     .ttl = p.ttl,
+			     .meaning = meaning };
+	count_legs(who.word, what.word, p.macs_lo, p.macs_hi);
+	return outcome;
+}
+
+/*
+ * Headers may lie beyond the linear part of a packet, where a driver left
+ * them. Only then are they pulled into it, as the stack would next: that
+ * moves bytes and changes none.
+ */
+static __always_inline int watch(struct __sk_buff *skb,
+				 enum direction direction)
+{
+	for (int pulled = 0; pulled < 2; pulled++) {
+		if (count(skb, pulled, direction) != SHORT)
+			break;
+		if (whole(skb, pulled) ||
+		    bpf_skb_pull_data(skb, head_length(skb))) {
+			lose(LOST_UNPARSED);
+			break;
+		}
+	}
+	return TC_ACT_UNSPEC;
+}
+
+SEC("tc")
+int lasthop_ingress(struct __sk_buff *skb)
+{
+	return watch(skb, INGRESS);
+}
+
+SEC("tc")
+int lasthop_egress(struct __sk_buff *skb)
+{
+	return watch(skb, EGRESS);
+}
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
