@@ -61,29 +61,37 @@ type Conn struct {
 }
 
 // Open opens a socket of the netlink protocol in the namespace.
-func Open(ns *netns.NS, proto int) (*Conn, error) {
-	var sock *nl.NetlinkSocket
-	err := ns.Do(func() (err error) {
-		sock, err = nl.GetNetlinkSocketAt(-1, -1, proto)
+func Open(ns *netns.NS, proto int) (c *Conn, err error) {
+	err = ns.Do(func() error {
+		c, err = here(proto)
 		return err
 	})
+	return c, err
+}
+
+// Route opens what reads a namespace's links, and what reads its routes and
+// neighbours, entering it once.
+func Route(ns *netns.NS) (c *Conn, h *netlink.Handle, err error) {
+	err = ns.Do(func() error {
+		if c, err = here(unix.NETLINK_ROUTE); err != nil {
+			return err
+		}
+		if h, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+			c.Close()
+			return fmt.Errorf("open netlink socket: %w", err)
+		}
+		return nil
+	})
+	return c, h, err
+}
+
+// here opens a socket in the thread's namespace.
+func here(proto int) (*Conn, error) {
+	sock, err := nl.GetNetlinkSocketAt(-1, -1, proto)
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
 	return &Conn{proto: proto, sockets: map[int]*nl.SocketHandle{proto: {Socket: sock}}}, nil
-}
-
-// Handle opens a handle for routes, rules and neighbours in the namespace.
-func Handle(ns *netns.NS) (*netlink.Handle, error) {
-	var h *netlink.Handle
-	err := ns.Do(func() (err error) {
-		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("open netlink socket: %w", err)
-	}
-	return h, nil
 }
 
 // Close closes the socket.

@@ -150,4 +150,3 @@ func byChain(list []string) []string {
 	})
 	return list
 }
-

@@ -1,0 +1,89 @@
+// Package cluster learns what lies beyond the node: the other nodes, from a
+// file, and the cluster's pod ranges, from what the node itself holds.
+package cluster
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/lasthop/lasthop/probe/collect/files"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// object is a Node of the Kubernetes API, or a list of them.
+type object struct {
+	Kind     string
+	Items    []object
+	Metadata struct{ Name string }
+	Spec     struct {
+		PodCIDR  string
+		PodCIDRs []string
+	}
+	Status struct {
+		Addresses []struct{ Type, Address string }
+	}
+}
+
+// wantNodes is what the file should be.
+const wantNodes = "what `kubectl get nodes -o json` prints: a List of Nodes"
+
+// Nodes reads a file that `kubectl get nodes -o json` wrote. Every error that
+// is about its text is a *files.Error.
+func Nodes(path string) ([]model.ClusterNode, error) {
+	var o object
+	text, err := files.ReadJSON(path, wantNodes, &o)
+	if err != nil {
+		return nil, err
+	}
+	return nodes(path, text, o)
+}
+
+// DecodeNodes is Nodes for text that is already there.
+func DecodeNodes(path string, text []byte) ([]model.ClusterNode, error) {
+	var o object
+	if err := files.DecodeJSON(path, text, wantNodes, &o); err != nil {
+		return nil, err
+	}
+	return nodes(path, text, o)
+}
+
+func nodes(path string, text []byte, o object) ([]model.ClusterNode, error) {
+	list := o.Items
+	switch o.Kind {
+	case "Node":
+		list = []object{o}
+	case "List", "NodeList":
+	default:
+		return nil, files.ValueError(path, text, o.Kind, wantNodes, fmt.Errorf("kind is %q", o.Kind))
+	}
+	var out []model.ClusterNode
+	for i, n := range list {
+		if n.Kind != "Node" && (n.Kind != "" || o.Kind != "NodeList") {
+			return nil, files.ValueError(path, text, n.Kind, wantNodes, fmt.Errorf("items[%d] is a %q", i, n.Kind))
+		}
+		node := model.ClusterNode{Name: n.Metadata.Name}
+		for _, a := range n.Status.Addresses {
+			if a.Type != "InternalIP" && a.Type != "ExternalIP" {
+				continue
+			}
+			ip, err := netip.ParseAddr(a.Address)
+			if err != nil {
+				return nil, files.ValueError(path, text, a.Address, "an IP address", fmt.Errorf("node %s: %w", node.Name, err))
+			}
+			node.Addresses = append(node.Addresses, ip.Unmap())
+		}
+		cidrs := n.Spec.PodCIDRs
+		if len(cidrs) == 0 && n.Spec.PodCIDR != "" {
+			cidrs = []string{n.Spec.PodCIDR}
+		}
+		for _, s := range cidrs {
+			p, err := netip.ParsePrefix(s)
+			if err != nil {
+				return nil, files.ValueError(path, text, s, "a pod range as 10.244.1.0/24", fmt.Errorf("node %s: %w", node.Name, err))
+			}
+			node.PodCIDRs = append(node.PodCIDRs, p.Masked())
+		}
+		out = append(out, node)
+	}
+	return out, nil
+}

@@ -1,0 +1,86 @@
+package files
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+)
+
+// Error says where a file is not what it should be.
+type Error struct {
+	Path string
+	// Line and Column count from 1, columns in bytes; 0 where the place is
+	// not known.
+	Line, Column int
+	// Want is what was expected there.
+	Want string
+	Err  error
+}
+
+func (e *Error) Error() string {
+	s := e.Path
+	if e.Line > 0 {
+		s = fmt.Sprintf("%s:%d:%d", e.Path, e.Line, e.Column)
+	}
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	if e.Want != "" {
+		s += ": want " + e.Want
+	}
+	return s
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// NewError places an error at an offset of the file's text.
+func NewError(path string, text []byte, offset int64, want string, err error) *Error {
+	offset = max(0, min(offset, int64(len(text))))
+	before := text[:offset]
+	return &Error{
+		Path:   path,
+		Line:   bytes.Count(before, []byte{'\n'}) + 1,
+		Column: len(before) - bytes.LastIndexByte(before, '\n'),
+		Want:   want,
+		Err:    err,
+	}
+}
+
+// ReadJSON reads a file into v. An error of its text is an *Error that says
+// where and what was expected.
+func ReadJSON(path, want string, v any) ([]byte, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return text, DecodeJSON(path, text, want, v)
+}
+
+// DecodeJSON is ReadJSON for text that is already there.
+func DecodeJSON(path string, text []byte, want string, v any) error {
+	err := json.Unmarshal(text, v)
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &syntax):
+		// The offset is behind the byte that was wrong.
+		return NewError(path, text, syntax.Offset-1, want, err)
+	case errors.As(err, &kind):
+		return NewError(path, text, kind.Offset-1, fmt.Sprintf("%s at %q", kind.Type, kind.Field), err)
+	}
+	return &Error{Path: path, Want: want, Err: err}
+}
+
+// ValueError places an error at a text value within the file, where it is
+// found.
+func ValueError(path string, text []byte, value, want string, err error) *Error {
+	quoted, _ := json.Marshal(value)
+	if at := bytes.Index(text, quoted); at >= 0 {
+		return NewError(path, text, int64(at), want, err)
+	}
+	return &Error{Path: path, Want: want, Err: err}
+}

@@ -1,0 +1,224 @@
+// Package files reads what network plugins leave on the node's disk: their
+// configuration, and which address they gave to which pod.
+package files
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/plugin"
+)
+
+// Owner is the pod that an address was given to.
+type Owner struct {
+	Namespace, Name string
+	// Link is the host's end of its link, empty where the file does not say.
+	Link string
+}
+
+// Files is what was read.
+type Files struct {
+	// Names are the files that were there, without the root.
+	Names  []string
+	Config plugin.Config
+	// Owners are the pods of addresses. A file may be stale: where it names
+	// the link, the link has to be the pod's.
+	Owners map[netip.Addr]Owner
+}
+
+// Places of the files below the root.
+const (
+	configDir    = "etc/cni/net.d"
+	azureVNet    = "var/run/azure-vnet.json"
+	azureCNS     = "var/run/azure-cns/azure-endpoints.json"
+	hostLocalDir = "var/lib/cni/networks"
+)
+
+// Read reads the plugins' files below root. Absent files are no error; each
+// broken one adds an *Error, and the others are read all the same.
+func Read(root string) (Files, error) {
+	f := Files{Owners: map[netip.Addr]Owner{}}
+	var errs []error
+	for _, read := range []func(string) error{f.readConfigs, f.readAzureVNet, f.readAzureCNS, f.readHostLocal} {
+		if err := read(root); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return f, errors.Join(errs...)
+}
+
+// conflist is a list of plugins, or a single one in the older form.
+type conflist struct {
+	Name    string
+	Plugins []conf
+	conf
+}
+
+type conf struct {
+	Type   string
+	Bridge string
+	Mode   string
+	IPAM   struct{ Type, Mode string }
+}
+
+func (f *Files) readConfigs(root string) error {
+	entries, err := os.ReadDir(filepath.Join(root, configDir))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		if !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) {
+			continue
+		}
+		name := filepath.Join(configDir, e.Name())
+		var list conflist
+		if _, err := ReadJSON(filepath.Join(root, name), "a CNI configuration", &list); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		f.Names = append(f.Names, name)
+		plugins := list.Plugins
+		if len(plugins) == 0 {
+			plugins = []conf{list.conf}
+		}
+		for _, p := range plugins {
+			f.Config.Plugins = append(f.Config.Plugins, plugin.Conf{
+				File: name, Network: list.Name, Type: p.Type, Bridge: p.Bridge, Mode: p.Mode,
+				IPAM: p.IPAM.Type, IPAMMode: p.IPAM.Mode,
+			})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// address is how Go's net.IPNet stands in JSON: the mask in base64, which does
+// not matter here.
+type address struct{ IP string }
+
+// vnet is the state of azure-vnet.
+type vnet struct {
+	Network struct {
+		ExternalInterfaces map[string]struct {
+			Networks map[string]struct {
+				Mode      string
+				Endpoints map[string]struct {
+					HostIfName   string
+					IPAddresses  []address
+					PODName      string
+					PODNameSpace string
+				}
+			}
+		}
+	}
+}
+
+func (f *Files) readAzureVNet(root string) error {
+	path := filepath.Join(root, azureVNet)
+	var v vnet
+	text, err := ReadJSON(path, "the state of azure-vnet", &v)
+	if err != nil {
+		return err
+	}
+	f.Names = append(f.Names, azureVNet)
+	var errs []error
+	for _, ext := range v.Network.ExternalInterfaces {
+		for _, network := range ext.Networks {
+			f.Config.AzureMode = network.Mode
+			for _, e := range network.Endpoints {
+				o := Owner{Namespace: e.PODNameSpace, Name: e.PODName, Link: e.HostIfName}
+				errs = append(errs, f.own(path, text, e.IPAddresses, o))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// own notes the owner of addresses.
+func (f *Files) own(path string, text []byte, list []address, o Owner) error {
+	var errs []error
+	for _, a := range list {
+		ip, err := netip.ParseAddr(a.IP)
+		if err != nil {
+			errs = append(errs, ValueError(path, text, a.IP, "an IP address", err))
+			continue
+		}
+		f.Owners[ip.Unmap()] = o
+	}
+	return errors.Join(errs...)
+}
+
+// cns is the endpoint state of azure-cns.
+type cns struct {
+	Endpoints map[string]struct {
+		PodName       string
+		PodNamespace  string
+		IfnameToIPMap map[string]struct {
+			IPv4, IPv6   []address
+			HostVethName string
+		}
+	}
+}
+
+func (f *Files) readAzureCNS(root string) error {
+	path := filepath.Join(root, azureCNS)
+	var v cns
+	text, err := ReadJSON(path, "the endpoints of azure-cns", &v)
+	if err != nil {
+		return err
+	}
+	f.Names = append(f.Names, azureCNS)
+	f.Config.AzureCNS = true
+	var errs []error
+	for _, e := range v.Endpoints {
+		for _, i := range e.IfnameToIPMap {
+			o := Owner{Namespace: e.PodNamespace, Name: e.PodName, Link: i.HostVethName}
+			errs = append(errs, f.own(path, text, append(i.IPv4, i.IPv6...), o))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// readHostLocal notes the networks of the host-local IPAM. Its files are named
+// by the addresses that are taken and hold a container's id, no pod's name.
+func (f *Files) readHostLocal(root string) error {
+	entries, err := os.ReadDir(filepath.Join(root, hostLocalDir))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, network := range entries {
+		if !network.IsDir() {
+			continue
+		}
+		name := filepath.Join(hostLocalDir, network.Name())
+		taken, err := os.ReadDir(filepath.Join(root, name))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		f.Names = append(f.Names, name)
+		f.Config.HostLocal = append(f.Config.HostLocal, network.Name())
+		for _, t := range taken {
+			// IPv6 addresses have their colons as they are.
+			if ip, err := netip.ParseAddr(t.Name()); err == nil {
+				f.Config.Taken = append(f.Config.Taken, ip)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Detail says which files were there.
+func (f *Files) Detail() string {
+	if len(f.Names) == 0 {
+		return "no plugin's files found"
+	}
+	return fmt.Sprintf("%s; %d addresses with their pods", strings.Join(f.Names, ", "), len(f.Owners))
+}

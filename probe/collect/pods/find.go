@@ -1,0 +1,109 @@
+package pods
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Candidate is a network namespace that can be opened.
+type Candidate struct {
+	Inode uint32
+	Path  string
+	// Name is the namespace's name where it has one, else Path.
+	Name string
+}
+
+// namedDirs are where namespaces are kept as files, below a root.
+var namedDirs = []string{"run/netns", "var/run/netns", "run/docker/netns", "var/run/docker/netns"}
+
+// Find lists the network namespaces that are named, or that a process lives
+// in, below each root. Each is there once, by its name where it has one.
+// Hidden counts the processes that the rights do not allow to look into.
+func Find(roots ...string) (out []Candidate, hidden int, err error) {
+	var errs []error
+	seen := map[uint32]bool{}
+	add := func(c Candidate) {
+		if !seen[c.Inode] {
+			seen[c.Inode] = true
+			out = append(out, c)
+		}
+	}
+	for _, root := range roots {
+		for _, dir := range namedDirs {
+			errs = append(errs, named(filepath.Join(root, dir), add))
+		}
+	}
+	for _, root := range roots {
+		n, err := processes(filepath.Join(root, "proc"), add)
+		hidden += n
+		errs = append(errs, err)
+	}
+	return out, hidden, errors.Join(errs...)
+}
+
+func names(dir string) ([]string, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	defer d.Close()
+	return d.Readdirnames(-1)
+}
+
+func named(dir string, add func(Candidate)) error {
+	list, err := names(dir)
+	if err != nil {
+		return fmt.Errorf("list namespaces: %w", err)
+	}
+	for _, name := range list {
+		path := filepath.Join(dir, name)
+		// A name that went away meanwhile is no gap.
+		if st, err := os.Stat(path); err == nil && st.Mode().IsRegular() {
+			add(Candidate{Inode: inode(st), Path: path, Name: name})
+		}
+	}
+	return nil
+}
+
+func inode(fi fs.FileInfo) uint32 {
+	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
+		return uint32(st.Ino)
+	}
+	return 0
+}
+
+// processes finds the namespaces of the processes by their links' text, which
+// names the inode: "net:[4026531840]".
+func processes(proc string, add func(Candidate)) (hidden int, err error) {
+	list, err := names(proc)
+	if err != nil {
+		return 0, fmt.Errorf("list processes: %w", err)
+	}
+	for _, pid := range list {
+		if pid[0] < '0' || pid[0] > '9' {
+			continue
+		}
+		path := proc + "/" + pid + "/ns/net"
+		text, err := os.Readlink(path)
+		if err != nil {
+			if errors.Is(err, fs.ErrPermission) {
+				hidden++
+			}
+			continue
+		}
+		number := strings.TrimSuffix(strings.TrimPrefix(text, "net:["), "]")
+		if n, err := strconv.ParseUint(number, 10, 32); err == nil {
+			add(Candidate{Inode: uint32(n), Path: path, Name: path})
+		}
+	}
+	return hidden, nil
+}

@@ -1,0 +1,360 @@
+package collect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/probe/collect/cluster"
+	"github.com/lasthop/lasthop/probe/collect/conntrack"
+	"github.com/lasthop/lasthop/probe/collect/dump"
+	"github.com/lasthop/lasthop/probe/collect/ebtables"
+	"github.com/lasthop/lasthop/probe/collect/files"
+	"github.com/lasthop/lasthop/probe/collect/iptables"
+	"github.com/lasthop/lasthop/probe/collect/link"
+	"github.com/lasthop/lasthop/probe/collect/neigh"
+	"github.com/lasthop/lasthop/probe/collect/pods"
+	"github.com/lasthop/lasthop/probe/collect/route"
+	"github.com/lasthop/lasthop/probe/collect/sysctl"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/plugin"
+)
+
+// reading is one State under way. Each source writes its own fields of the
+// snapshot; the list of sources is shared.
+type reading struct {
+	c *Collector
+	s *model.Snapshot
+
+	linkConf []model.Sysctl
+	settings []model.Sysctl
+	far      map[int]*pods.Namespace
+	files    files.Files
+
+	mu      sync.Mutex
+	sources map[string]model.Source
+}
+
+// sourceOrder is the order in which sources are reported.
+var sourceOrder = []string{
+	model.SourceLinks, model.SourceRoutes, model.SourceNeighbors, model.SourceBridge, model.SourceSysctl,
+	model.SourceEbtables, model.SourceNAT, model.SourceConntrack, model.SourcePods, model.SourceFiles, model.SourceNodes,
+}
+
+// report notes how a source was read: whole, or, with an error, in part when
+// got says that something was, else not at all.
+func (r *reading) report(name, detail string, got bool, err error) {
+	src := model.Source{Name: name, Status: model.OK, Detail: detail}
+	if err != nil {
+		src.Status = model.Missing
+		if got {
+			src.Status = model.Partial
+		}
+		reason := strings.ReplaceAll(err.Error(), "\n", "; ")
+		var unsupported *model.UnsupportedError
+		if !errors.As(err, &unsupported) && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)) {
+			reason += " (CAP_NET_ADMIN would allow it)"
+		}
+		src.Detail = strings.TrimPrefix(detail+": "+reason, ": ")
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sources[name] = src
+}
+
+// State reads everything that the kernel and the files tell at one moment. It
+// fails only when ctx ends.
+func (c *Collector) State(ctx context.Context) (*model.Snapshot, error) {
+	r := &reading{c: c, s: &model.Snapshot{}, sources: map[string]model.Source{}}
+	g, ctx := errgroup.WithContext(ctx)
+	// Which connections matter is known when the pods are; which ports of a
+	// bridge lead off the node may hang on its rules.
+	framesRead, local := make(chan struct{}), make(chan map[netip.Addr]bool, 1)
+	g.Go(func() error {
+		defer close(framesRead)
+		r.readFrames(ctx)
+		return ctx.Err()
+	})
+	g.Go(func() error {
+		r.readPackets(ctx)
+		return ctx.Err()
+	})
+	g.Go(func() error {
+		r.readSettings()
+		r.readFiles()
+		return ctx.Err()
+	})
+	g.Go(func() error {
+		r.readNetwork(ctx)
+		<-framesRead
+		r.place()
+		local <- r.localAddresses()
+		return ctx.Err()
+	})
+	g.Go(func() error {
+		r.readConnections(ctx, <-local)
+		return ctx.Err()
+	})
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	r.finish()
+	return r.s, nil
+}
+
+func (r *reading) readFrames(ctx context.Context) {
+	if r.c.nft == nil {
+		r.report(model.SourceEbtables, "", false, r.c.noNFT)
+		return
+	}
+	t, detail, err := ebtables.Read(ctx, r.c.nft)
+	r.s.FrameRules = t.Rules
+	r.mu.Lock()
+	r.s.Chains = append(r.s.Chains, t.Chains...)
+	r.mu.Unlock()
+	r.report(model.SourceEbtables, detail, len(t.Rules) > 0 || errors.Is(err, ebtables.ErrLegacy), err)
+	r.c.mu.Lock()
+	r.c.frames = t.Rules
+	r.c.mu.Unlock()
+}
+
+func (r *reading) readPackets(ctx context.Context) {
+	if r.c.nft == nil {
+		r.report(model.SourceNAT, "", false, r.c.noNFT)
+		return
+	}
+	t, detail, err := iptables.Read(ctx, r.c.ns, r.c.nft)
+	r.s.PacketRules = t.Rules
+	r.mu.Lock()
+	r.s.Chains = append(r.s.Chains, t.Chains...)
+	r.mu.Unlock()
+	r.report(model.SourceNAT, detail, len(t.Rules) > 0, err)
+}
+
+func (r *reading) readSettings() {
+	var err error
+	r.settings, err = sysctl.Read(r.c.ns)
+	r.report(model.SourceSysctl, "", len(r.settings) > 0, err)
+}
+
+func (r *reading) readFiles() {
+	var err error
+	r.files, err = files.Read(r.c.options.HostRoot)
+	r.report(model.SourceFiles, r.files.Detail(), err != nil, err)
+}
+
+// readNetwork reads links, routes and neighbours, then what is behind the
+// links.
+func (r *reading) readNetwork(ctx context.Context) {
+	t, err := link.Read(ctx, r.c.conn)
+	r.s.Links, r.linkConf = t.Links, t.Sysctls
+	r.report(model.SourceLinks, fmt.Sprintf("%d links", len(t.Links)), len(t.Links) > 0, err)
+
+	routes, err := route.Read(ctx, r.c.handle)
+	rules, failed := route.Rules(ctx, r.c.handle)
+	r.s.Routes, r.s.Rules = routes, rules
+	r.report(model.SourceRoutes, fmt.Sprintf("%d routes, %d rules", len(routes), len(rules)), len(routes) > 0, errors.Join(err, failed))
+
+	r.s.Neighbors, err = neigh.Read(ctx, r.c.handle)
+	r.report(model.SourceNeighbors, "", len(r.s.Neighbors) > 0, err)
+
+	r.s.FDB, err = neigh.FDB(ctx, r.c.handle)
+	r.report(model.SourceBridge, "", len(r.s.FDB) > 0, err)
+
+	r.far, err = r.c.behind(ctx, r.s.Links, r.s.Routes)
+	r.report(model.SourcePods, fmt.Sprintf("%d namespaces", len(r.far)), len(r.far) > 0, err)
+	r.label()
+}
+
+// behind reads the namespaces at the other ends of the links. Those of links
+// that hold a default route are the network's, and left alone.
+func (c *Collector) behind(ctx context.Context, links []model.Link, routes []model.Route) (map[int]*pods.Namespace, error) {
+	up := map[int]bool{}
+	for _, hop := range defaults(routes) {
+		up[hop.IfIndex] = true
+	}
+	var inner []model.Link
+	for _, l := range links {
+		if !up[l.Index] && !slices.Contains(c.options.Uplinks, l.Name) {
+			inner = append(inner, l)
+		}
+	}
+	return pods.Read(ctx, pods.Node{Inode: c.ns.Inode(), Conn: c.conn, Handle: c.handle, Links: inner}, c.roots()...)
+}
+
+// label gives routes and neighbours the names of their links.
+func (r *reading) label() {
+	names := map[int]string{}
+	for _, l := range r.s.Links {
+		names[l.Index] = l.Name
+	}
+	for i := range r.s.Routes {
+		x := &r.s.Routes[i]
+		x.Link = names[x.IfIndex]
+		for j := range x.NextHops {
+			x.NextHops[j].Link = names[x.NextHops[j].IfIndex]
+		}
+	}
+	for i := range r.s.Neighbors {
+		r.s.Neighbors[i].Link = names[r.s.Neighbors[i].IfIndex]
+	}
+}
+
+// place tells uplinks, roles and pods.
+func (r *reading) place() {
+	v := view{
+		links: r.s.Links, routes: r.s.Routes, neighbors: r.s.Neighbors, fdb: r.s.FDB,
+		frames: r.s.FrameRules, far: r.far, given: r.c.options.Uplinks,
+	}
+	r.s.Node.Uplinks = v.uplinks()
+	r.s.Pods = v.assign(r.s.Node.Uplinks)
+}
+
+// localAddresses are those of the pods and of the node, without loopback.
+func (r *reading) localAddresses() map[netip.Addr]bool { return local(r.s.Links, r.s.Pods) }
+
+func local(links []model.Link, list []model.Pod) map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	for _, l := range links {
+		for _, a := range l.Addresses {
+			if !a.Addr().IsLoopback() {
+				out[a.Addr()] = true
+			}
+		}
+	}
+	for i := range list {
+		for _, a := range list[i].Addresses {
+			out[a.Addr()] = true
+		}
+	}
+	return out
+}
+
+func (r *reading) readConnections(ctx context.Context, local map[netip.Addr]bool) {
+	if r.c.ct == nil {
+		r.report(model.SourceConntrack, "", false, r.c.noCT)
+		return
+	}
+	flows, err := conntrack.Read(ctx, r.c.ct, conntrack.Involves(local))
+	r.s.Flows = flows
+	now, failed := conntrack.Statistics(ctx, r.c.ct)
+	if failed == nil {
+		r.s.Conntrack = conntrack.Since(now, r.c.before)
+	}
+	detail := fmt.Sprintf("%d of %d connections are this node's", len(flows), now.Count)
+	r.report(model.SourceConntrack, detail, len(flows) > 0 || errors.Is(err, dump.ErrInterrupted), errors.Join(err, failed))
+}
+
+// finish adds what is drawn from several sources.
+func (r *reading) finish() {
+	s := r.s
+	s.Sysctls = append(r.settings, r.linkConf...)
+	// The two families' chains come in the order in which they were read.
+	slices.SortStableFunc(s.Chains, func(a, b model.Chain) int { return strings.Compare(a.Family, b.Family) })
+	for i := range s.Pods {
+		name(&s.Pods[i], r.files.Owners)
+	}
+	s.Node.Kernel = kernel()
+	s.Node.Netns = r.c.ns.Inode()
+	s.Node.Name = r.c.nodeName(s.Links)
+	r.readCluster()
+	v := plugin.Recognise(s, r.files.Config)
+	s.Node.Plugin, s.Node.PluginBy, s.Node.Policy, s.Node.Residue = v.Plugin, v.By, v.Policy, v.Residue
+	for _, n := range sourceOrder {
+		if src, ok := r.sources[n]; ok {
+			s.Sources = append(s.Sources, src)
+		}
+	}
+}
+
+// name gives a pod its Kubernetes name where a file tells it. A file may be
+// stale: one that names another link than the pod's is about a pod before it.
+func name(p *model.Pod, owners map[netip.Addr]files.Owner) {
+	for _, a := range p.Addresses {
+		if o, ok := owners[a.Addr()]; ok && (o.Link == "" || o.Link == p.Link) {
+			p.Namespace, p.Name = o.Namespace, o.Name
+			return
+		}
+	}
+}
+
+// readCluster fills in the pod ranges and the other nodes.
+func (r *reading) readCluster() {
+	r.s.Cluster.Nodes = r.c.nodes
+	var details []string
+	if r.c.options.NodesFile != "" {
+		details = append(details, fmt.Sprintf("%d nodes from %s", len(r.c.nodes), r.c.options.NodesFile))
+	}
+	r.s.Cluster.PodCIDRs = r.c.options.PodCIDRs
+	if len(r.c.options.PodCIDRs) > 0 {
+		details = append(details, "pod ranges as given")
+	} else {
+		for _, x := range cluster.Ranges(r.s) {
+			r.s.Cluster.PodCIDRs = append(r.s.Cluster.PodCIDRs, x.Prefix)
+			details = append(details, fmt.Sprintf("pod range %s from %s", x.Prefix, x.By))
+		}
+	}
+	var err error
+	if r.c.options.NodesFile == "" {
+		err = errors.New("the cluster's nodes are not known: --nodes FILE tells them")
+	}
+	r.report(model.SourceNodes, strings.Join(details, "; "), len(r.s.Cluster.PodCIDRs) > 0, err)
+}
+
+func kernel() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}
+
+// Quick reads the links, with their roles, and the pods: what follows churn.
+func (c *Collector) Quick(ctx context.Context) ([]model.Link, []model.Pod, error) {
+	t, err := link.Read(ctx, c.conn)
+	if err != nil {
+		return nil, nil, err
+	}
+	v := view{links: t.Links, given: c.options.Uplinks}
+	if v.routes, err = route.Read(ctx, c.handle); err != nil {
+		return nil, nil, err
+	}
+	if v.neighbors, err = neigh.Entries(ctx, c.handle); err != nil {
+		return nil, nil, err
+	}
+	if v.fdb, err = neigh.FDB(ctx, c.handle); err != nil {
+		return nil, nil, err
+	}
+	c.mu.Lock()
+	v.frames = c.frames
+	c.mu.Unlock()
+	// A namespace that could not be read leaves its link without a pod, as
+	// State reports; the others stand.
+	if v.far, err = c.behind(ctx, v.links, v.routes); ctx.Err() != nil {
+		return nil, nil, ctx.Err()
+	}
+	return v.links, v.assign(v.uplinks()), nil
+}
+
+// Flows lists the connections that concern the node's own pods or the node.
+func (c *Collector) Flows(ctx context.Context) ([]model.Flow, error) {
+	if c.ct == nil {
+		return nil, c.noCT
+	}
+	links, list, err := c.Quick(ctx)
+	if err != nil {
+		return nil, err
+	}
+	flows, err := conntrack.Read(ctx, c.ct, conntrack.Involves(local(links, list)))
+	if errors.Is(err, dump.ErrInterrupted) {
+		return flows, nil
+	}
+	return flows, allowed("list connections", "with CAP_NET_ADMIN", err)
+}

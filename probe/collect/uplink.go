@@ -1,0 +1,162 @@
+package collect
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/collect/link"
+	"github.com/lasthop/lasthop/probe/collect/pods"
+	"github.com/lasthop/lasthop/probe/model"
+	"golang.org/x/sys/unix"
+)
+
+// tunnels are the kinds of links that wrap packets into others.
+var tunnels = []string{
+	"vxlan", "geneve", "gre", "gretap", "ip6gre", "ip6gretap", "erspan", "ip6erspan",
+	"ipip", "ip6tnl", "sit", "vti", "vti6", "wireguard", "bareudp", "xfrm",
+}
+
+// taps are links to programs, such as virtual machines; they lead off the
+// node through something else.
+var taps = []string{"tun", "dummy", "ifb", "macvtap", "ipvtap"}
+
+// view is what uplinks and roles are told from. It is plain data.
+type view struct {
+	links     []model.Link
+	routes    []model.Route
+	neighbors []model.Neighbor
+	fdb       []model.FDBEntry
+	frames    []model.FrameRule
+	// far are the namespaces behind links, by number.
+	far map[int]*pods.Namespace
+	// given are the names of --uplink, which overrule all else.
+	given []string
+}
+
+func (v *view) link(index int) *model.Link {
+	for i := range v.links {
+		if v.links[i].Index == index {
+			return &v.links[i]
+		}
+	}
+	return nil
+}
+
+// defaults are the hops of the default routes of the main table.
+func defaults(routes []model.Route) []model.Route {
+	var out []model.Route
+	for _, r := range routes {
+		if r.Table == unix.RT_TABLE_MAIN && r.Dst.IsValid() && r.Dst.Bits() == 0 && r.Type == "unicast" {
+			out = append(out, r)
+			out = append(out, r.NextHops...)
+		}
+	}
+	return out
+}
+
+// uplinks are the names of the links that lead off the node, in the order of
+// their indexes.
+func (v *view) uplinks() []string {
+	if len(v.given) > 0 {
+		return v.given
+	}
+	found := map[int]bool{}
+	for _, hop := range defaults(v.routes) {
+		l := v.link(hop.IfIndex)
+		switch {
+		case l == nil:
+		case l.Kind == "bridge":
+			for _, i := range v.ports(l, hop.Gateway) {
+				found[i] = true
+			}
+		default:
+			found[l.Index] = true
+		}
+	}
+	var out []string
+	for i := range v.links {
+		if found[v.links[i].Index] {
+			out = append(out, v.links[i].Name)
+		}
+	}
+	return out
+}
+
+// ports are the ports of a bridge that lead off the node: the bridge holds the
+// default route, and the node's own device is one of its ports. The first of
+// these signs that names any port decides.
+func (v *view) ports(bridge *model.Link, gateway netip.Addr) []int {
+	signs := []func(*model.Link) bool{
+		func(p *model.Link) bool {
+			return !link.Paired(p.Kind) && !slices.Contains(tunnels, p.Kind) && !slices.Contains(taps, p.Kind)
+		},
+		func(p *model.Link) bool { return v.learnt(p, gateway) },
+		func(p *model.Link) bool {
+			ns, far := pods.Far(v.far, p)
+			return ns != nil && !ns.IsPod(far)
+		},
+		v.rewrittenSource,
+	}
+	for _, sign := range signs {
+		var out []int
+		for i := range v.links {
+			if p := &v.links[i]; p.Master == bridge.Index && sign(p) {
+				out = append(out, p.Index)
+			}
+		}
+		if len(out) > 0 {
+			return out
+		}
+	}
+	return nil
+}
+
+// learnt reports whether the gateway's MAC was last seen behind the port.
+func (v *view) learnt(port *model.Link, gateway netip.Addr) bool {
+	for _, n := range v.neighbors {
+		if n.Addr != gateway || n.IfIndex != port.Master || n.MAC.IsZero() {
+			continue
+		}
+		for _, e := range v.fdb {
+			if e.MAC == n.MAC && e.IfIndex == port.Index && !e.Local {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// rewrittenSource reports whether frames that leave by the port get the
+// node's own MAC.
+func (v *view) rewrittenSource(port *model.Link) bool {
+	return slices.ContainsFunc(v.frames, func(r model.FrameRule) bool {
+		return r.Table == "nat" && r.Chain == "POSTROUTING" && r.Target == model.TargetSNAT &&
+			r.Out.Name != "" && r.Out.Matches(port.Name)
+	})
+}
+
+// assign sets the links' roles and returns the pods behind them.
+func (v *view) assign(uplinks []string) []model.Pod {
+	var out []model.Pod
+	for i := range v.links {
+		l := &v.links[i]
+		ns, far := pods.Far(v.far, l)
+		switch {
+		case slices.Contains(uplinks, l.Name):
+			l.Role = model.RoleUplink
+		case l.Kind == "bridge":
+			l.Role = model.RoleBridge
+		case slices.Contains(tunnels, l.Kind):
+			l.Role = model.RoleTunnel
+		case link.Paired(l.Kind) && l.PeerNetNSID < 0 && v.link(l.Peer) != nil:
+			// Both ends are in the node, as of cilium_host.
+			l.Role = model.RoleRouter
+		case ns != nil && ns.IsPod(far):
+			l.Role = model.RolePodLink
+			out = append(out, ns.Pod(l, far))
+		default:
+			l.Role = model.RoleOther
+		}
+	}
+	return out
+}
