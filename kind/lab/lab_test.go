@@ -116,8 +116,12 @@ func dropsNothing(t *testing.T, l *Lab, node string) {
 				if losses[name] && vals[k] != "0" {
 					t.Errorf("%s: %s %s", node, name, vals[k])
 				}
+				delete(losses, name)
 			}
 		}
+	}
+	if len(losses) > 0 {
+		t.Errorf("%s: does not count %v", node, losses)
 	}
 }
 

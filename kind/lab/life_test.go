@@ -480,3 +480,14 @@ func TestLockWaits(t *testing.T) {
 	}
 	d.close()
 }
+
+// TestFreshMachine: labs need nothing that an earlier one left, and all go down
+// at once.
+func TestFreshMachine(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command("/proc/self/exe", freshCommand, testID("fresh"))
+	cmd.SysProcAttr = &unix.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/kind"
 	"github.com/lasthop/lasthop/kind/scenario"
@@ -22,6 +24,7 @@ const (
 	upCommand      = "lab-up"
 	trafficCommand = "lab-traffic"
 	deafCommand    = "lab-deaf"
+	freshCommand   = "lab-fresh"
 )
 
 func TestMain(m *testing.M) {
@@ -31,6 +34,8 @@ func TestMain(m *testing.M) {
 			os.Exit(exit(upVerbosely(os.Args[2])))
 		case trafficCommand:
 			os.Exit(exit(ServeTraffic(context.Background(), os.Args[2])))
+		case freshCommand:
+			os.Exit(exit(onFreshMachine(os.Args[2])))
 		case deafCommand:
 			os.Exit(exit(errors.New("ears are shut")))
 		}
@@ -63,6 +68,35 @@ func upVerbosely(id string) error {
 	_, err = Up(context.Background(), s, Options{ID: id, Log: func(format string, args ...any) {
 		fmt.Printf(format+"\n", args...)
 	}})
+	return err
+}
+
+// onFreshMachine brings labs up and takes all down where no lab, and no other
+// namespace, ever was: under an empty /run, in a mount namespace of its own.
+func onFreshMachine(id string) error {
+	if err := unix.Mount("run", "/run", "tmpfs", 0, ""); err != nil {
+		return fmt.Errorf("mount an empty /run: %w", err)
+	}
+	for _, id := range []string{id + "-1", id + "-2"} {
+		if err := upVerbosely(id); err != nil {
+			return err
+		}
+	}
+	if all, err := List(); err != nil || len(all) != 2 {
+		return fmt.Errorf("listed %+v, %w", all, err)
+	}
+	if err := Down(context.Background(), ""); err != nil {
+		return err
+	}
+	var left []string
+	err := filepath.WalkDir("/run", func(path string, _ fs.DirEntry, err error) error {
+		left = append(left, path)
+		return err
+	})
+	// The directory of namespaces is for all who have some.
+	if !slices.Equal(left, []string{"/run", netnsDir}) {
+		return fmt.Errorf("left %v, %w", left, err)
+	}
 	return err
 }
 

@@ -32,6 +32,16 @@ func faultTypes() []FaultType {
 	return types
 }
 
+func (r *resolver) faults(raw []rawFault) {
+	if len(raw) > maxFaults {
+		r.errorf(raw[maxFaults].at, "more than %d faults", maxFaults)
+		return
+	}
+	for _, f := range raw {
+		r.fault(f)
+	}
+}
+
 func (r *resolver) fault(raw rawFault) {
 	if !raw.typ.set() {
 		r.errorf(raw.at, "fault has no type")
@@ -71,6 +81,10 @@ func (r *resolver) fault(raw rawFault) {
 	}
 	if slices.Contains(r.s.Faults, f) {
 		r.errorf(raw.at, "fault %q is there already", f)
+		return
+	}
+	if at, by := r.struck(f); at.IsValid() {
+		r.errorf(raw.at, "route %s is struck by %s already", at, by)
 		return
 	}
 	r.s.Faults = append(r.s.Faults, f)
@@ -163,6 +177,24 @@ func (r *resolver) faultRoute(f *Fault, raw rawFault) bool {
 	}
 	return true
 }
+
+// struck finds a route that the fault would change and an earlier one did:
+// undoing one of them would undo the other.
+func (r *resolver) struck(f Fault) (netip.Prefix, FaultType) {
+	for _, other := range r.s.Faults {
+		if !other.ofRoute() || !f.ofRoute() {
+			continue
+		}
+		for _, route := range r.s.StruckRoutes(f) {
+			if slices.Contains(r.s.StruckRoutes(other), route) {
+				return route.Prefix, other.Type
+			}
+		}
+	}
+	return netip.Prefix{}, ""
+}
+
+func (f Fault) ofRoute() bool { return f.Type == DeleteUDR || f.Type == WrongUDR }
 
 // StruckRoutes are the routes that a DeleteUDR or WrongUDR fault changes.
 func (s *Scenario) StruckRoutes(f Fault) []Route {

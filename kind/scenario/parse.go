@@ -25,6 +25,8 @@ const (
 	maxNodes    = 32
 	maxPods     = 250 // of one node, as AKS allows
 	maxOutside  = 16
+	maxRoutes   = 400 // of one route table, as Azure allows
+	maxFaults   = 100
 	maxFlows    = 5000
 	maxTotal    = 5000 // requests per second over all flows
 	maxDuration = time.Hour

@@ -54,9 +54,7 @@ func (r *resolver) resolve(raw rawScenario) *Scenario {
 	}
 	r.routes(raw)
 	r.traffic(raw)
-	for _, f := range raw.faults {
-		r.fault(f)
-	}
+	r.faults(raw.faults)
 	r.observe(raw)
 	r.expect(raw.expect)
 	return s
@@ -104,6 +102,9 @@ func (r *resolver) topology(raw rawTopology) {
 		return
 	}
 	r.freeAddresses(raw)
+	if len(r.errs) > 0 {
+		return
+	}
 	for i := range t.Nodes {
 		r.macsAndLinks(&t.Nodes[i], raw.nodes[i])
 		r.nonMasquerade(&t.Nodes[i], raw.nodes[i])

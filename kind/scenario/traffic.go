@@ -19,6 +19,10 @@ func (r *resolver) routes(raw rawScenario) {
 		}
 		return
 	}
+	if len(raw.routes.v) > maxRoutes {
+		r.errorf(raw.routes.v[maxRoutes].at, "more than %d routes", maxRoutes)
+		return
+	}
 	for _, route := range raw.routes.v {
 		if !route.prefix.set() || !route.via.set() {
 			r.errorf(route.at, "route wants prefix and via")
@@ -28,8 +32,8 @@ func (r *resolver) routes(raw rawScenario) {
 		if slices.ContainsFunc(s.Routes, func(o Route) bool { return o.Prefix == p }) {
 			r.errorf(route.prefix.at, "prefix %s has a route already", p)
 		}
-		if t := s.Topology; within(p, t.VNet) || slices.ContainsFunc(t.Outside, p.Contains) || p.Contains(t.Edge) {
-			r.errorf(route.prefix.at, "route %s covers the vnet or the outside", p)
+		if t := s.Topology; p.Overlaps(t.VNet) || slices.ContainsFunc(t.Outside, p.Contains) || p.Contains(t.Edge) {
+			r.errorf(route.prefix.at, "route %s overlaps the vnet or the outside", p)
 		}
 		if e, ok := r.endpoint(route.via); ok {
 			s.Routes = append(s.Routes, Route{p, e.Addr})
@@ -45,17 +49,17 @@ func (r *resolver) traffic(raw rawScenario) {
 	}
 	for _, t := range raw.traffic.v {
 		r.flows(t)
+		if len(r.s.Traffic) > maxFlows {
+			r.errorf(t.at, "traffic has more than %d flows", maxFlows)
+			return
+		}
 	}
 	total := 0.0
 	for _, f := range r.s.Traffic {
 		total += f.Rate
 	}
-	at := raw.traffic.where(raw.at)
-	if len(r.s.Traffic) > maxFlows {
-		r.errorf(at, "traffic has %d flows, more than %d", len(r.s.Traffic), maxFlows)
-	}
 	if total > maxTotal {
-		r.errorf(at, "traffic has %.0f requests per second, more than %d", total, maxTotal)
+		r.errorf(raw.traffic.where(raw.at), "traffic has %.0f requests per second, more than %d", total, maxTotal)
 	}
 }
 
@@ -83,7 +87,7 @@ func (r *resolver) flows(raw rawTraffic) {
 		r.errorf(raw.port.at, "icmp has no port")
 	}
 	if len(froms)*len(to)*len(protos) > maxFlows {
-		r.errorf(raw.at, "more than %d flows", maxFlows)
+		r.errorf(raw.at, "traffic has more than %d flows", maxFlows)
 		return
 	}
 	made := false
@@ -122,11 +126,11 @@ func (r *resolver) ends(at *yaml.Node, field string, refs []value[string]) []End
 	return out
 }
 
-// defaultTraffic lets each pod ask another on its node, the first pod of each
-// other node, and the outside, by every protocol; and each node its own pods
-// and the other nodes.
+// defaultTraffic lets some pods of each node ask another on it, the first pod
+// of other nodes, and the outside, by every protocol; and each node one of its
+// own pods and other nodes. "Some" and "other" are all of a small cluster.
 func defaultTraffic(t *Topology) []Flow {
-	const rate = 2
+	const rate, somePods, otherNodes = 2, 4, 3
 	var flows []Flow
 	add := func(from, to Endpoint, protos ...Proto) {
 		for _, p := range protos {
@@ -141,13 +145,18 @@ func defaultTraffic(t *Topology) []Flow {
 	for i := range t.Nodes {
 		node := Endpoint{t.Nodes[i].Name, t.Nodes[i].IP}
 		own := t.Nodes[i].live()
+		own = own[:min(len(own), somePods)]
+		var others []*Node
+		for j := 1; j < len(t.Nodes) && j <= otherNodes; j++ {
+			others = append(others, &t.Nodes[(i+j)%len(t.Nodes)])
+		}
 		for k, pod := range own {
 			if len(own) > 1 {
 				add(pod, own[(k+1)%len(own)], TCP, UDP, ICMP)
 			}
-			for j := range t.Nodes {
-				if others := t.Nodes[j].live(); j != i && len(others) > 0 {
-					add(pod, others[0], TCP, UDP, ICMP)
+			for _, n := range others {
+				if theirs := n.live(); len(theirs) > 0 {
+					add(pod, theirs[0], TCP, UDP, ICMP)
 				}
 			}
 			add(pod, outside, TCP, UDP, ICMP)
@@ -155,10 +164,8 @@ func defaultTraffic(t *Topology) []Flow {
 		if len(own) > 0 {
 			add(node, own[0], TCP, ICMP)
 		}
-		for j := range t.Nodes {
-			if j != i {
-				add(node, Endpoint{t.Nodes[j].Name, t.Nodes[j].IP}, TCP, ICMP)
-			}
+		for _, n := range others {
+			add(node, Endpoint{n.Name, n.IP}, TCP, ICMP)
 		}
 	}
 	return flows
