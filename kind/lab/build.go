@@ -80,7 +80,7 @@ func (b *builder) create(place string) (*space, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := sp.sysctls(baseline...); err == nil {
+	if err = sp.sysctls(baseline...); err == nil {
 		err = sp.up("lo")
 	}
 	if err != nil {

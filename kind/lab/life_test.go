@@ -335,7 +335,7 @@ func TestFabric(t *testing.T) {
 	t.Parallel()
 	s := parse(t, `
 name: fabric
-timeout: 500ms
+timeout: 1s
 topology: {nodes: [{name: a, plugin: azure-bridge, pods: [p]}, {name: b, plugin: azure-bridge}]}
 traffic:
   - {from: a, to: b, proto: icmp, rate: 10}
@@ -381,7 +381,7 @@ func whoHas(t *testing.T, sp *space, n scenario.Node, a netip.Addr) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(fd)
+	defer os.NewFile(uintptr(fd), "packet").Close()
 	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: link.Attrs().Index}); err != nil {
 		t.Fatal(err)
 	}

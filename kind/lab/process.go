@@ -67,8 +67,7 @@ func StartTraffic(ctx context.Context, id string, argv []string) error {
 
 // awaitReady waits for the word, the end of the pipe, or that of ctx.
 func awaitReady(ctx context.Context, r *os.File) error {
-	stop := context.AfterFunc(ctx, func() { _ = r.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
+	defer expire(ctx, r)()
 	buf := make([]byte, len(readyWord))
 	_, err := io.ReadFull(r, buf)
 	switch {

@@ -37,9 +37,7 @@ func request(ctx context.Context, f *flow, timeout time.Duration, payload []byte
 	if err := c.SetDeadline(time.Now().Add(timeout)); err != nil {
 		return fmt.Errorf("set deadline: %w", err)
 	}
-	// The error is that of a descriptor that is closed already.
-	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
+	defer expire(ctx, c)()
 	if f.Proto == scenario.TCP {
 		sent()
 		if err := connected(c); err != nil {
@@ -108,18 +106,18 @@ func connect(ns *netns.NS, proto scenario.Proto, to netip.AddrPort) (*os.File, e
 		fd, err = unix.Socket(unix.AF_INET, typ|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, num)
 		return err
 	})
-	if err != nil {
-		if fd >= 0 {
-			unix.Close(fd)
-		}
-		return nil, fmt.Errorf("open socket: %w", err)
+	var c *os.File
+	if fd >= 0 {
+		c = os.NewFile(uintptr(fd), string(proto))
 	}
-	err = unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()})
+	if err == nil {
+		err = unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()})
+	}
 	if err != nil && !errors.Is(err, unix.EINPROGRESS) {
-		unix.Close(fd)
+		c.Close() // harmless without a file
 		return nil, fmt.Errorf("connect: %w", err)
 	}
-	return os.NewFile(uintptr(fd), string(proto)), nil
+	return c, nil
 }
 
 // connected waits until a TCP connection stands.
@@ -149,76 +147,78 @@ func connected(c *os.File) error {
 	return wrap(errors.Join(err, result), "connect")
 }
 
-// listenConfig makes plain TCP listeners; Go's own would offer MPTCP.
-func listenConfig() *net.ListenConfig {
-	lc := &net.ListenConfig{}
-	lc.SetMultipathTCP(false)
-	return lc
+// expire makes whoever waits on c give up when ctx ends. It leaves closing to
+// them, so that what is closed is closed when they are done.
+func expire(ctx context.Context, c interface{ SetDeadline(time.Time) error }) (stop func() bool) {
+	// The one error is that c is closed already.
+	return context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 }
 
 // serveTCP sends back what each connection sends, until ctx ends.
-func serveTCP(ctx context.Context, ns *netns.NS, addr netip.AddrPort, timeout time.Duration, all *sync.WaitGroup) error {
-	var l net.Listener
+func (t *traffic) serveTCP(ctx context.Context, ns *netns.NS, addr netip.AddrPort, all *sync.WaitGroup) error {
+	var l *net.TCPListener
 	err := ns.Do(func() (err error) {
-		l, err = listenConfig().Listen(ctx, "tcp4", addr.String())
+		l, err = net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(addr))
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("serve: %w", err)
+		return err
 	}
-	stop := context.AfterFunc(ctx, func() { l.Close() })
 	all.Add(1)
 	go func() {
 		defer all.Done()
-		defer stop()
 		defer l.Close()
+		defer expire(ctx, l)()
 		for {
 			c, err := l.Accept()
 			if err != nil {
-				if ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
-					continue // one connection's trouble
+				if ctx.Err() == nil {
+					t.fail(fmt.Errorf("accept at %s: %w", addr, err))
 				}
 				return
 			}
 			all.Add(1)
 			go func() {
 				defer all.Done()
-				defer c.Close()
-				stop := context.AfterFunc(ctx, func() { c.Close() })
-				defer stop()
-				if c.SetDeadline(time.Now().Add(timeout)) != nil {
-					return
-				}
-				// An error here is the client's to count.
-				_, _ = io.CopyBuffer(struct{ io.Writer }{c}, struct{ io.Reader }{c}, make([]byte, maxMessage))
+				t.echo(ctx, c)
 			}()
 		}
 	}()
 	return nil
 }
 
+// echo serves one connection.
+func (t *traffic) echo(ctx context.Context, c net.Conn) {
+	defer c.Close()
+	if c.SetDeadline(time.Now().Add(t.timeout)) != nil {
+		return
+	}
+	defer expire(ctx, c)()
+	// An error here is the client's to count.
+	_, _ = io.CopyBuffer(struct{ io.Writer }{c}, struct{ io.Reader }{c}, make([]byte, maxMessage))
+}
+
 // serveUDP sends back each datagram, until ctx ends.
-func serveUDP(ctx context.Context, ns *netns.NS, addr netip.AddrPort, _ time.Duration, all *sync.WaitGroup) error {
+func (t *traffic) serveUDP(ctx context.Context, ns *netns.NS, addr netip.AddrPort, all *sync.WaitGroup) error {
 	var c *net.UDPConn
 	err := ns.Do(func() (err error) {
 		c, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(addr))
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("serve: %w", err)
+		return err
 	}
-	stop := context.AfterFunc(ctx, func() { c.Close() })
 	all.Add(1)
 	go func() {
 		defer all.Done()
-		defer stop()
 		defer c.Close()
+		defer expire(ctx, c)()
 		buf := make([]byte, maxMessage)
 		for {
 			n, from, err := c.ReadFromUDPAddrPort(buf)
 			if err != nil {
-				if ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
-					continue // an ICMP error about an earlier answer
+				if ctx.Err() == nil {
+					t.fail(fmt.Errorf("receive at %s: %w", addr, err))
 				}
 				return
 			}

@@ -59,8 +59,7 @@ func createNetns(name string) error {
 		made <- err
 	}()
 	if err := <-made; err != nil {
-		os.Remove(file)
-		return fmt.Errorf("create network namespace %s: %w", name, err)
+		return errors.Join(fmt.Errorf("create network namespace %s: %w", name, err), os.Remove(file))
 	}
 	return nil
 }

@@ -51,6 +51,8 @@ func (f *flow) stats() FlowStats {
 // traffic is all flows of a lab, running or ended.
 type traffic struct {
 	cancel context.CancelFunc
+	// failure is why a server could not go on.
+	failure atomic.Pointer[error]
 	// done is closed when nothing of it runs any more.
 	done    chan struct{}
 	timeout time.Duration
@@ -107,7 +109,16 @@ func (l *Lab) RunTraffic(ctx context.Context, ready func()) error {
 	first.Wait()
 	ready()
 	<-ctx.Done()
+	if err := t.failure.Load(); err != nil {
+		return fmt.Errorf("run traffic of lab %q: %w", l.id, *err)
+	}
 	return nil
+}
+
+// fail ends the traffic: without a server the counts would lie.
+func (t *traffic) fail(err error) {
+	t.failure.CompareAndSwap(nil, &err)
+	t.cancel()
 }
 
 func (t *traffic) ended() bool {
@@ -270,12 +281,12 @@ func (t *traffic) serve(ctx context.Context, all *sync.WaitGroup) error {
 			continue
 		}
 		started[s] = true
-		start := serveTCP
+		start := t.serveTCP
 		if s.proto == scenario.UDP {
-			start = serveUDP
+			start = t.serveUDP
 		}
-		if err := start(ctx, t.spaces[s.place], s.addr, t.timeout, all); err != nil {
-			return err
+		if err := start(ctx, t.spaces[s.place], s.addr, all); err != nil {
+			return fmt.Errorf("serve %s %s in %s: %w", s.proto, s.addr, s.place, err)
 		}
 	}
 	return nil
