@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -44,6 +45,10 @@ func Retry(ctx context.Context, f func() error) error {
 	return err
 }
 
+// timeout bounds the wait for the kernel's next message. It answers at once;
+// what takes longer never comes.
+const timeout = 10 * time.Second
+
 func guard(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -76,11 +81,14 @@ func Route(ns *netns.NS) (c *Conn, h *netlink.Handle, err error) {
 		if c, err = here(unix.NETLINK_ROUTE); err != nil {
 			return err
 		}
-		if h, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
-			c.Close()
-			return fmt.Errorf("open netlink socket: %w", err)
+		if h, err = netlink.NewHandle(unix.NETLINK_ROUTE); err == nil {
+			if err = h.SetSocketTimeout(timeout); err == nil {
+				return nil
+			}
+			h.Close()
 		}
-		return nil
+		c.Close()
+		return fmt.Errorf("open netlink socket: %w", err)
 	})
 	return c, h, err
 }
@@ -89,6 +97,11 @@ func Route(ns *netns.NS) (c *Conn, h *netlink.Handle, err error) {
 func here(proto int) (*Conn, error) {
 	sock, err := nl.GetNetlinkSocketAt(-1, -1, proto)
 	if err != nil {
+		return nil, fmt.Errorf("open netlink socket: %w", err)
+	}
+	limit := unix.NsecToTimeval(timeout.Nanoseconds())
+	if err := sock.SetReceiveTimeout(&limit); err != nil {
+		sock.Close()
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
 	return &Conn{proto: proto, sockets: map[int]*nl.SocketHandle{proto: {Socket: sock}}}, nil
@@ -108,9 +121,10 @@ func (c *Conn) Each(request uint16, body []byte, reply uint16, f func(m []byte) 
 	return c.execute(request, unix.NLM_F_DUMP, body, reply, f)
 }
 
-// Get asks for one object.
+// Get asks for one object. An acknowledgement ends the answer: conntrack marks
+// its only message as one of several.
 func (c *Conn) Get(request uint16, body []byte, reply uint16, f func(m []byte) error) error {
-	return c.execute(request, 0, body, reply, f)
+	return c.execute(request, unix.NLM_F_ACK, body, reply, f)
 }
 
 func (c *Conn) execute(request, flags uint16, body []byte, reply uint16, f func(m []byte) error) error {

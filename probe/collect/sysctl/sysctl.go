@@ -22,7 +22,7 @@ import (
 // array (include/uapi/linux/ip.h, IPV4_DEVCONF_*).
 type setting struct {
 	name  string
-	index uint16
+	index int
 }
 
 var perLink = []setting{
@@ -94,24 +94,12 @@ func Decode(link string, afSpec []byte) ([]model.Sysctl, error) {
 		for inner.Next() {
 			switch {
 			case families.Type == unix.AF_INET && inner.Type == unix.IFLA_INET_CONF:
-				conf := inner.Nested()
-				for conf.Next() {
-					for _, s := range perLink {
-						if conf.Type == s.index {
-							out = append(out, model.Sysctl{
-								Name:  "net.ipv4.conf." + name + "." + s.name,
-								Value: strconv.Itoa(int(int32(conf.Uint32()))),
-							})
-						}
-					}
+				for _, s := range perLink {
+					out = appendValue(out, "net.ipv4.conf."+name+"."+s.name, inner.Data, s.index-1)
 				}
-				inner.Fail(conf.Err())
-			case families.Type == unix.AF_INET6 && inner.Type == unix.IFLA_INET6_CONF && len(inner.Data) >= 4:
+			case families.Type == unix.AF_INET6 && inner.Type == unix.IFLA_INET6_CONF:
 				// DEVCONF_FORWARDING is the first of the array.
-				out = append(out, model.Sysctl{
-					Name:  "net.ipv6.conf." + name + ".forwarding",
-					Value: strconv.Itoa(int(int32(binary.NativeEndian.Uint32(inner.Data)))),
-				})
+				out = appendValue(out, "net.ipv6.conf."+name+".forwarding", inner.Data, 0)
 			}
 		}
 		families.Fail(inner.Err())
@@ -120,4 +108,14 @@ func Decode(link string, afSpec []byte) ([]model.Sysctl, error) {
 		return out, fmt.Errorf("read settings of link %s: %w", link, err)
 	}
 	return out, nil
+}
+
+// appendValue adds an element of the kernel's array of settings. An older
+// kernel has a shorter array.
+func appendValue(out []model.Sysctl, name string, array []byte, index int) []model.Sysctl {
+	if len(array) < 4*(index+1) {
+		return out
+	}
+	n := int32(binary.NativeEndian.Uint32(array[4*index:]))
+	return append(out, model.Sysctl{Name: name, Value: strconv.Itoa(int(n))})
 }
