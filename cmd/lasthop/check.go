@@ -96,10 +96,8 @@ func (o *observing) verdict(r report.Report) error {
 		return nil
 	}
 	var open []string
-	for _, src := range r.Snapshot.Sources {
-		if src.Status != model.OK {
-			open = append(open, fmt.Sprintf("%s is %s: %s", src.Name, src.Status, src.Detail))
-		}
+	for _, src := range report.Gaps(r.Snapshot) {
+		open = append(open, fmt.Sprintf("%s is %s: %s", src.Name, src.Status, src.Detail))
 	}
 	if len(open) == 0 {
 		return nil

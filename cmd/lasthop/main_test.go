@@ -212,6 +212,7 @@ func TestConcerns(t *testing.T) {
 }
 
 func TestVerdict(t *testing.T) {
+	beyond := &model.Snapshot{Sources: []model.Source{{Name: model.SourceNodes, Status: model.Partial}}}
 	gap := &model.Snapshot{Sources: []model.Source{{Name: "conntrack", Status: model.Missing}, {Name: "links", Status: model.OK}}}
 	for _, tt := range []struct {
 		failOn   model.Severity
@@ -222,7 +223,7 @@ func TestVerdict(t *testing.T) {
 	}{
 		{model.Warning, false, "", gap, exitClean},
 		{model.Warning, true, "", gap, exitIncomplete},
-		{model.Warning, true, "", &model.Snapshot{}, exitClean},
+		{model.Warning, true, "", beyond, exitClean},
 		{model.Warning, false, model.Info, gap, exitClean},
 		{model.Info, false, model.Info, gap, exitFindings},
 		{model.Warning, false, model.Warning, gap, exitFindings},

@@ -157,7 +157,7 @@ func (r Report) summary(p *printer) {
 	}
 	p.field("watched", fmt.Sprintf("%s by %s; uplinks: %s", seconds(s.Window.Duration()), engine, orNone(strings.Join(s.Node.Uplinks, ", "))))
 	p.field("traffic", fmt.Sprintf("%s here; with traffic: %s", plural(len(s.Pods), "pod"), r.volume()))
-	open := gaps(s)
+	open := partial(s)
 	p.field("left out", r.Limits...)
 	p.field("sources", fmt.Sprintf("%d of %d complete", len(s.Sources)-len(open), len(s.Sources)))
 	for _, src := range open {

@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -43,7 +44,7 @@ func (r Report) silence() string {
 // incomplete names what could not be looked at whole.
 func incomplete(s *model.Snapshot) []string {
 	var names []string
-	for _, g := range gaps(s) {
+	for _, g := range Gaps(s) {
 		names = append(names, fmt.Sprintf("%s (%s)", g.Name, g.Status))
 	}
 	if lost(s.Traffic.Lost) {
@@ -56,8 +57,14 @@ func (v volume) String() string {
 	return fmt.Sprintf("%s, %d packets out, %d in", plural(v.pods, "pod"), v.out, v.in)
 }
 
-// gaps are the sources that were not read whole.
-func gaps(s *model.Snapshot) []model.Source {
+// Gaps are the sources on the node itself that were not read whole. What is
+// known of the cluster beyond it is never whole from here, and is no gap.
+func Gaps(s *model.Snapshot) []model.Source {
+	return slices.DeleteFunc(partial(s), func(src model.Source) bool { return src.Name == model.SourceNodes })
+}
+
+// partial are the sources that were not read whole.
+func partial(s *model.Snapshot) []model.Source {
 	var out []model.Source
 	for _, src := range s.Sources {
 		if src.Status != model.OK {
