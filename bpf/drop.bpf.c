@@ -13,7 +13,9 @@
 #include <linux/ipv6.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
+#include <bpf/bpf_core_read.h>
 #include "shared.h"
+#include "addr.h"
 #include "compat.h"
 #include "maps.h"
 #include "vmlinux.h"
@@ -46,6 +48,9 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
 } events SEC(".maps");
+
+/* Nothing else would name the type in BTF, from which Go's is made. */
+const struct drop_event *const event_type = NULL;
 
 struct second {
 	__u64 begin;
@@ -97,3 +102,158 @@ static __always_inline __u32 namespace_of(struct sk_buff *skb, __u32 *ifindex)
 		return 0;
 	return BPF_CORE_READ(dst, dev, nd_net.net, ns.inum);
 }
+
+static __always_inline bool is_pod(struct addr a)
+{
+	__u32 slot = local(a);
+	struct subject *s;
+
+	if (!slot)
+		return false;
+	s = subject_at(slot);
+	return s && s->kind == KIND_POD;
+}
+
+/* Reads the IP header, and the frame's where there is one. */
+static __always_inline bool read_head(struct sk_buff *skb, struct head *h)
+{
+	void *head = skb->head;
+	__u32 network = skb->network_header;
+	__u32 mac = skb->mac_header;
+
+	if (mac + HEAD_MACS == network)
+		return !bpf_probe_read_kernel(h->dst_mac,
+					      HEAD_MACS + sizeof(h->ip6),
+					      head + mac);
+	if (mac != UNSET && mac + HEAD_MACS < network &&
+	    bpf_probe_read_kernel(h->dst_mac, HEAD_MACS, head + mac))
+		return false;
+	return !bpf_probe_read_kernel(&h->ip6, sizeof(h->ip6), head + network);
+}
+
+/* Fills in what the IP header says; false if it is none, or cut off. */
+static __always_inline bool read_ends(struct sk_buff *skb, const struct head *h,
+				      struct drop_key *key)
+{
+	__u32 linear = skb->tail - skb->network_header;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		if (linear < sizeof(h->ip) || h->ip.version != 4)
+			return false;
+		key->src = addr_v4(h->ip.saddr);
+		key->dst = addr_v4(h->ip.daddr);
+		key->proto = h->ip.protocol;
+		return true;
+	}
+	if (linear < sizeof(h->ip6) || h->ip6.version != 6)
+		return false;
+	key->src = addr_v6(&h->ip6.saddr);
+	key->dst = addr_v6(&h->ip6.daddr);
+	key->proto = h->ip6.nexthdr;
+	return true;
+}
+
+static __always_inline bool may_send(__u64 now)
+{
+	__u32 zero = 0;
+	struct second *s = bpf_map_lookup_elem(&seconds, &zero);
+
+	if (!s)
+		return false;
+	if (now - s->begin >= SECOND) {
+		s->begin = now;
+		s->events = 0;
+	}
+	return s->events++ < event_rate;
+}
+
+static __always_inline void send(struct sk_buff *skb, const struct head *h,
+				 const struct drop_key *key, __u64 count)
+{
+	void *network = skb->head + skb->network_header;
+	__u32 linear = skb->tail - skb->network_header;
+	__u64 now = bpf_ktime_get_ns();
+	struct drop_event *e;
+
+	if (!may_send(now)) {
+		lose(LOST_RATE);
+		return;
+	}
+	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	if (!e) {
+		lose(LOST_RING);
+		return;
+	}
+	e->key = *key;
+	e->nanoseconds = now;
+	e->count = count;
+	/* The data may begin behind the network header by now. */
+	e->length = skb->len + ((void *)skb->data - network);
+	e->protocol = skb->protocol;
+	__builtin_memcpy(e->src_mac, h->src_mac, sizeof(e->src_mac));
+	__builtin_memset(e->pad, 0, sizeof(e->pad));
+	if (linear >= HEAD_MAX) {
+		e->head_length = HEAD_MAX;
+		bpf_probe_read_kernel(e->head, HEAD_MAX, network);
+	} else {
+		e->head_length = linear;
+		bpf_probe_read_kernel(e->head, masked(linear, HEAD_MAX - 1),
+				      network);
+	}
+	/* Go looks once a second, and need not be woken. */
+	bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
+}
+
+/* Counts one more of a kind, and returns how many that makes; 0 if none. */
+static __always_inline __u64 count_drop(const struct drop_key *key)
+{
+	__u64 *n = bpf_map_lookup_elem(&drops, key);
+	__u64 one = 1;
+
+	if (n) {
+		__sync_fetch_and_add(n, 1);
+		return *n;
+	}
+	if (!bpf_map_update_elem(&drops, key, &one, BPF_NOEXIST))
+		return 1;
+	/* Another CPU was first, or there is no room. */
+	n = bpf_map_lookup_elem(&drops, key);
+	if (!n) {
+		lose(LOST_DROP);
+		return 0;
+	}
+	__sync_fetch_and_add(n, 1);
+	return *n;
+}
+
+SEC("tp_btf/kfree_skb")
+int lasthop_drop(__u64 *ctx)
+{
+	struct sk_buff *skb = (struct sk_buff *)ctx[0];
+	struct drop_key key = {};
+	struct head h = {};
+	__u64 n;
+
+	key.netns = namespace_of(skb, &key.ifindex);
+	if (!bpf_map_lookup_elem(&namespaces, &key.netns))
+		return 0;
+	if (skb->protocol != bpf_htons(ETH_P_IP) &&
+	    skb->protocol != bpf_htons(ETH_P_IPV6))
+		return 0;
+	if (!read_head(skb, &h) || !read_ends(skb, &h, &key)) {
+		lose(LOST_UNPARSED);
+		return 0;
+	}
+	if (!is_pod(key.src) && !is_pod(key.dst))
+		return 0;
+	key.location = ctx[1];
+	key.reason = has_reason ? ctx[2] : 0;
+	__builtin_memcpy(key.dst_mac, h.dst_mac, sizeof(key.dst_mac));
+	n = count_drop(&key);
+	/* The 1st, 2nd, 4th, 8th … of a kind. */
+	if (n && !(n & (n - 1)))
+		send(skb, &h, &key, n);
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

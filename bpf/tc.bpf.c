@@ -13,6 +13,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 #include "shared.h"
+#include "addr.h"
 #include "compat.h"
 #include "maps.h"
 #include "parse.h"
@@ -27,7 +28,8 @@ const volatile __u32 peer_mask = 0; /* in sets of PEER_WAYS */
 /* Slots from here on are remote ranges. */
 const volatile __u32 first_remote = 1;
 
-#define PEER_WAYS 4
+/* Nothing else would name the type in BTF, from which Go's is made. */
+const enum limit *const limit_type = NULL;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
@@ -116,43 +118,25 @@ static __always_inline struct link *find_link(__u32 ifindex)
 	return NULL;
 }
 
-/*
- * The slot of a local address in the chain at slot, else that of the remote
- * range that the address is in, else 0.
- */
-__noinline __u32 look_up(__be64 hi, __be64 lo, __u32 slot, bool remote)
+/* The slot of the remote range that an address is in, or 0. */
+__noinline __u32 remote(__be64 hi, __be64 lo)
 {
 	struct prefix_key key = { .length = 128 };
-	__u32 *range;
+	__u32 *slot;
 
-	if (slot) {
-		slot = chained(hi, lo, slot);
-		if (slot || !remote)
-			return slot;
-	}
 	__builtin_memcpy(key.addr, &hi, sizeof(hi));
 	__builtin_memcpy(key.addr + sizeof(hi), &lo, sizeof(lo));
-	range = bpf_map_lookup_elem(&prefixes, &key);
-	return range ? *range : 0;
+	slot = bpf_map_lookup_elem(&prefixes, &key);
+	return slot ? *slot : 0;
 }
 
-/*
- * Whose an address is. Most are nobody's, or the first in their chain, and
- * known without a call: a call costs as much as all the rest.
- */
+/* Whose an address is; bit is what remote_bits has of it. */
 static __always_inline __u32 find(struct addr a, __u64 bit)
 {
-	__u32 slot = slots[a.lo >> 48];
-	bool remote = remote_bits[bit / 64] >> bit % 64 & 1;
-	struct subject *s;
+	__u32 slot = local(a);
 
-	if (slot) {
-		s = subject_at(slot);
-		if (s && s->addr.lo == a.lo && s->addr.hi == a.hi)
-			return slot;
-	}
-	if (slot || remote)
-		slot = look_up(a.hi, a.lo, slot, remote);
+	if (!slot && remote_bits[bit / 64] >> bit % 64 & 1)
+		slot = remote(a.hi, a.lo);
 	return slot;
 }
 

@@ -49,6 +49,17 @@ type TCLeg struct {
 	Macs       [4]TCMacPair
 }
 
+type TCLimit uint32
+
+const (
+	TCLimitLEG_MACS   TCLimit = 4
+	TCLimitCHAIN_MAX  TCLimit = 8
+	TCLimitLINK_TABLE TCLimit = 4096
+	TCLimitLINK_TRIES TCLimit = 4
+	TCLimitPEER_WAYS  TCLimit = 4
+	TCLimitHEAD_MAX   TCLimit = 128
+)
+
 type TCLink struct {
 	_       structs.HostLayout
 	Ifindex uint32
@@ -127,6 +138,7 @@ const (
 	TCSideSOURCE      TCSide = 0
 	TCSideDESTINATION TCSide = 1
 	TCSideSIDES       TCSide = 2
+	TCSideLINK_LEGS   TCSide = 4
 )
 
 type TCSubject struct {
@@ -168,6 +180,7 @@ const (
 	TCProgLasthopIngress = "lasthop_ingress"
 	TCVarFirstRemote     = "first_remote"
 	TCVarLegCount        = "leg_count"
+	TCVarLimitType       = "limit_type"
 	TCVarLinks           = "links"
 	TCVarPeerMask        = "peer_mask"
 	TCVarRemoteBits      = "remote_bits"
@@ -241,6 +254,7 @@ type TCMapSpecs struct {
 type TCVariableSpecs struct {
 	FirstRemote *ebpf.VariableSpec `ebpf:"first_remote"`
 	LegCount    *ebpf.VariableSpec `ebpf:"leg_count"`
+	LimitType   *ebpf.VariableSpec `ebpf:"limit_type"`
 	Links       *ebpf.VariableSpec `ebpf:"links"`
 	PeerMask    *ebpf.VariableSpec `ebpf:"peer_mask"`
 	RemoteBits  *ebpf.VariableSpec `ebpf:"remote_bits"`
@@ -297,6 +311,7 @@ func (m *TCMaps) Close() error {
 type TCVariables struct {
 	FirstRemote *ebpf.Variable `ebpf:"first_remote"`
 	LegCount    *ebpf.Variable `ebpf:"leg_count"`
+	LimitType   *ebpf.Variable `ebpf:"limit_type"`
 	Links       *ebpf.Variable `ebpf:"links"`
 	PeerMask    *ebpf.Variable `ebpf:"peer_mask"`
 	RemoteBits  *ebpf.Variable `ebpf:"remote_bits"`

@@ -214,16 +214,4 @@ static const __u8 icmp6_meaning[256] = {
 	[ICMPV6_PARAMPROB] = ICMP_ERROR,
 };
 
-static __always_inline struct addr addr_v4(__be32 a)
-{
-	return (struct addr){ .lo = (__u64)a << 32 | bpf_htonl(0xffff) };
-}
-
-static __always_inline struct addr addr_v6(const struct in6_addr *a)
-{
-	const __u64 *w = (const __u64 *)a;
-
-	return (struct addr){ .hi = w[0], .lo = w[1] };
-}
-
 #endif

@@ -9,19 +9,19 @@
 #include <stdbool.h>
 #include <linux/types.h>
 
-/* Pairs of MACs that one leg holds. */
-#define LEG_MACS 4
-
-/*
- * Subjects that share their low 16 address bits, and links that share their
- * place in the table: how many are tried. Go refuses to add more.
- */
-#define CHAIN_MAX  8
-#define LINK_TABLE 4096
-#define LINK_TRIES 4
-
-/* The head of a dropped packet that an event keeps. */
-#define HEAD_MAX 128
+enum limit {
+	/* Pairs of MACs that one leg holds. */
+	LEG_MACS = 4,
+	/* Subjects that share their low 16 address bits. Go adds no more. */
+	CHAIN_MAX = 8,
+	/* Places for links, and how many are tried. Go adds none elsewhere. */
+	LINK_TABLE = 4096,
+	LINK_TRIES = 4,
+	/* Places for a pair of addresses. */
+	PEER_WAYS = 4,
+	/* The head of a dropped packet that an event keeps. */
+	HEAD_MAX = 128,
+};
 
 enum direction {
 	INGRESS,
@@ -33,10 +33,9 @@ enum side {
 	SOURCE,
 	DESTINATION,
 	SIDES,
+	/* Legs of one subject on one link. */
+	LINK_LEGS = (int)DIRECTIONS * (int)SIDES,
 };
-
-/* Legs of one subject on one link. */
-#define LINK_LEGS (DIRECTIONS * SIDES)
 
 /* An IPv6 address, or an IPv4 one mapped into it, as it is on the wire. */
 struct addr {

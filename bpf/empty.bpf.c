@@ -1,0 +1,15 @@
+//go:build ignore
+
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/* Does nothing: what a hook costs by itself. The benchmarks compare with it. */
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_helpers.h>
+
+SEC("tc")
+int lasthop_empty(struct __sk_buff *skb)
+{
+	return TC_ACT_UNSPEC;
+}
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

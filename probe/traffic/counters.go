@@ -1,0 +1,272 @@
+package traffic
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/lasthop/lasthop/bpf"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// counters are what the tc programs count: read from the kernel at each poll,
+// kept here with when each was first and last seen to move.
+type counters struct {
+	coll   *ebpf.Collection
+	legs   *ebpf.Memory // by CPU, then leg
+	peers  *ebpf.Memory // by CPU, then place
+	owners *ebpf.Memory // by leg
+	cpus   int
+	// legStride and peerStride are how much of the memory is one CPU's.
+	legStride, peerStride int
+
+	hops      []hop // by leg
+	pairs     map[pairKey]*pair
+	neighbors map[bpf.TCNeighKey]uint64
+	lost      [bpf.TCLostLOST_MAX]uint64
+}
+
+// hop is a leg, over all CPUs.
+type hop struct {
+	owner       bpf.TCOwner
+	leg         bpf.TCLeg // but for Macs
+	macs        map[macs]uint64
+	first, last time.Time
+}
+
+type macs struct{ src, dst model.MAC }
+
+type pairKey struct {
+	subject, link uint16
+	remote        netip.Addr
+}
+
+type pair struct {
+	count    [bpf.TCDirectionDIRECTIONS]bpf.TCPeerCount
+	firstOut time.Time
+	last     [bpf.TCDirectionDIRECTIONS]time.Time
+}
+
+func newCounters(coll *ebpf.Collection) (*counters, error) {
+	c := &counters{
+		coll:      coll,
+		pairs:     map[pairKey]*pair{},
+		neighbors: map[bpf.TCNeighKey]uint64{},
+	}
+	var err error
+	var errs []error
+	for name, m := range map[string]**ebpf.Memory{
+		bpf.TCMapLegs: &c.legs, bpf.TCMapPeers: &c.peers, bpf.TCMapOwners: &c.owners,
+	} {
+		*m, err = coll.Maps[name].Memory()
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("map counters: %w", err)
+	}
+	c.cpus = int(coll.Maps[bpf.TCMapLegs].MaxEntries())
+	c.legStride = int(coll.Maps[bpf.TCMapLegs].ValueSize())
+	c.peerStride = int(coll.Maps[bpf.TCMapPeers].ValueSize())
+	return c, nil
+}
+
+func (c *counters) poll(now time.Time) error {
+	return errors.Join(
+		c.pollLegs(now),
+		c.pollPeers(now),
+		c.pollNeighbors(),
+		readLost(c.coll.Maps[bpf.TCMapLosses], &c.lost),
+	)
+}
+
+// used is how many legs were given out, leg 0 included.
+func (c *counters) used() (int, error) {
+	var a bpf.TCAllocator
+	if err := c.coll.Maps[bpf.TCMapAllocator].Lookup(uint32(0), &a); err != nil {
+		return 0, fmt.Errorf("read counters: %w", err)
+	}
+	return int(a.Used) + 1, nil
+}
+
+func (c *counters) pollLegs(now time.Time) error {
+	used, err := c.used()
+	if err != nil {
+		return err
+	}
+	b, err := read(c.owners, 0, used*ownerSize)
+	if err != nil {
+		return err
+	}
+	owners := view[bpf.TCOwner](b)
+	next := make([]hop, used)
+	for cpu := range c.cpus {
+		b, err := read(c.legs, cpu*c.legStride, used*legSize)
+		if err != nil {
+			return err
+		}
+		for i, l := range view[bpf.TCLeg](b) {
+			next[i].add(&l)
+		}
+	}
+	for i := range next {
+		h := &next[i]
+		h.owner = owners[i]
+		var before hop
+		if i < len(c.hops) {
+			before = c.hops[i]
+		}
+		h.first, h.last = before.first, before.last
+		if h.leg.Packets != before.leg.Packets {
+			h.last = now
+			if h.first.IsZero() {
+				h.first = now
+			}
+		}
+	}
+	c.hops = next
+	return nil
+}
+
+// add sums one CPU's counts.
+func (h *hop) add(l *bpf.TCLeg) {
+	s := &h.leg
+	s.Packets += l.Packets
+	s.Bytes += l.Bytes
+	s.Ttls |= l.Ttls
+	s.Syn += l.Syn
+	s.Synack += l.Synack
+	s.Rst += l.Rst
+	s.IcmpErrors += l.IcmpErrors
+	s.MacsLost += l.MacsLost
+	for i := range l.Macs {
+		m := &l.Macs[i]
+		if m.Packets == 0 {
+			break
+		}
+		if h.macs == nil {
+			h.macs = map[macs]uint64{}
+		}
+		h.macs[macs{src: m.Src, dst: m.Dst}] += m.Packets
+	}
+}
+
+func (c *counters) pollPeers(now time.Time) error {
+	next := make(map[pairKey]*pair, len(c.pairs))
+	for cpu := range c.cpus {
+		b, err := read(c.peers, cpu*c.peerStride, c.peerStride)
+		if err != nil {
+			return err
+		}
+		for _, p := range view[bpf.TCPeer](b) {
+			if p.Subject == 0 {
+				continue
+			}
+			key := pairKey{subject: p.Subject, link: p.Link, remote: addrFrom(p.Remote)}
+			if next[key] == nil {
+				next[key] = &pair{}
+			}
+			next[key].add(&p)
+		}
+	}
+	for key, p := range next {
+		var before pair
+		if b := c.pairs[key]; b != nil {
+			before = *b
+		}
+		p.firstOut, p.last = before.firstOut, before.last
+		for d := range p.count {
+			if p.count[d] != before.count[d] {
+				p.last[d] = now
+			}
+		}
+		if p.firstOut.IsZero() && p.count[bpf.TCDirectionEGRESS].Packets > 0 {
+			p.firstOut = now
+		}
+	}
+	c.pairs = next
+	return nil
+}
+
+func (p *pair) add(q *bpf.TCPeer) {
+	for d := range p.count {
+		s, n := &p.count[d], &q.Count[d]
+		s.Packets += n.Packets
+		s.Asks += n.Asks
+		s.Answers += n.Answers
+		s.IcmpErrors += n.IcmpErrors
+	}
+}
+
+func (c *counters) pollNeighbors() error {
+	var key bpf.TCNeighKey
+	var n uint64
+	it := c.coll.Maps[bpf.TCMapNeighbors].Iterate()
+	for it.Next(&key, &n) {
+		c.neighbors[key] = n
+	}
+	// An aborted walk is one that the kernel's own additions kept from its
+	// end. Nothing is ever deleted, so that the next one goes on.
+	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
+		return fmt.Errorf("read ARP counters: %w", err)
+	}
+	return nil
+}
+
+func readLost(m *ebpf.Map, lost *[bpf.TCLostLOST_MAX]uint64) error {
+	for i := range lost {
+		var perCPU []uint64
+		if err := m.Lookup(uint32(i), &perCPU); err != nil {
+			return fmt.Errorf("read losses: %w", err)
+		}
+		lost[i] = 0
+		for _, n := range perCPU {
+			lost[i] += n
+		}
+	}
+	return nil
+}
+
+func (c *counters) forgetSubject(slot uint16) error {
+	return c.forget(func(subject, _ uint16) bool { return subject == slot })
+}
+
+func (c *counters) forgetLink(slot uint16) error {
+	return c.forget(func(_, link uint16) bool { return link == slot })
+}
+
+// forget clears what was counted for a slot that is to be somebody else's. Its
+// legs stay its own. No program counts for it at that time.
+func (c *counters) forget(whose func(subject, link uint16) bool) error {
+	var errs []error
+	zeroLeg, zeroPeer := make([]byte, legSize), make([]byte, peerSize)
+	for i := range c.hops {
+		o := c.hops[i].owner
+		if i == 0 || !whose(o.Subject, o.Link) {
+			continue
+		}
+		for cpu := range c.cpus {
+			_, err := c.legs.WriteAt(zeroLeg, int64(cpu*c.legStride+i*legSize))
+			errs = append(errs, err)
+		}
+		c.hops[i] = hop{owner: o}
+	}
+	for cpu := range c.cpus {
+		b, err := read(c.peers, cpu*c.peerStride, c.peerStride)
+		errs = append(errs, err)
+		for i, p := range view[bpf.TCPeer](b) {
+			if p.Subject != 0 && whose(p.Subject, p.Link) {
+				_, err := c.peers.WriteAt(zeroPeer, int64(cpu*c.peerStride+i*peerSize))
+				errs = append(errs, err)
+			}
+		}
+	}
+	maps.DeleteFunc(c.pairs, func(k pairKey, _ *pair) bool { return whose(k.subject, k.link) })
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("clear counters: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,186 @@
+package traffic
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/lasthop/lasthop/bpf"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// Traffic is what was counted since Open, as of the last Poll.
+func (e *Engine) Traffic() model.Traffic {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	t := model.Traffic{
+		Peers: e.peers(),
+		ARP:   e.arp(),
+		Lost:  e.lost(),
+	}
+	t.Hops, t.MACs = e.hops()
+	if e.drops != nil {
+		t.Drops = e.drops.list(e.linkIn)
+		t.Samples = e.drops.sampled(e.linkIn)
+	}
+	return t
+}
+
+// linkIn names a link, which only the node's own have.
+func (e *Engine) linkIn(netns uint32, index int) string {
+	if netns != e.ns.Inode() {
+		return ""
+	}
+	return e.links.names[index]
+}
+
+// linkOf is the link of a slot, as its index and name.
+func (e *Engine) linkOf(slot uint16) (int, string) {
+	index, _ := e.links.slots.key(slot)
+	return index, e.links.names[index]
+}
+
+func (e *Engine) hops() ([]model.HopCount, []model.MACPair) {
+	var hops []model.HopCount
+	var pairs []model.MACPair
+	for i := range e.counters.hops {
+		h := &e.counters.hops[i]
+		addr, prefix, ok := e.subjects.of(h.owner.Subject)
+		if !ok || h.leg.Packets == 0 {
+			continue
+		}
+		c := model.HopCount{
+			Addr:       addr,
+			Prefix:     prefix,
+			Direction:  direction(h.owner.Direction),
+			Side:       side(h.owner.Side),
+			Packets:    h.leg.Packets,
+			Bytes:      h.leg.Bytes,
+			SYN:        h.leg.Syn,
+			SYNACK:     h.leg.Synack,
+			RST:        h.leg.Rst,
+			ICMPErrors: h.leg.IcmpErrors,
+			TTLs:       h.leg.Ttls,
+			First:      h.first,
+			Last:       h.last,
+		}
+		c.IfIndex, c.Link = e.linkOf(h.owner.Link)
+		hops = append(hops, c)
+		if !addr.IsValid() {
+			continue
+		}
+		for m, n := range h.macs {
+			pairs = append(pairs, model.MACPair{
+				Addr:      addr,
+				IfIndex:   c.IfIndex,
+				Link:      c.Link,
+				Direction: c.Direction,
+				Side:      c.Side,
+				Src:       m.src,
+				Dst:       m.dst,
+				Packets:   n,
+			})
+		}
+	}
+	slices.SortFunc(hops, func(a, b model.HopCount) int {
+		return cmp.Or(a.Addr.Compare(b.Addr), a.Prefix.Compare(b.Prefix), cmp.Compare(a.IfIndex, b.IfIndex),
+			cmp.Compare(a.Direction, b.Direction), cmp.Compare(a.Side, b.Side))
+	})
+	slices.SortFunc(pairs, func(a, b model.MACPair) int {
+		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.IfIndex, b.IfIndex),
+			cmp.Compare(a.Direction, b.Direction), cmp.Compare(a.Side, b.Side),
+			slices.Compare(a.Src[:], b.Src[:]), slices.Compare(a.Dst[:], b.Dst[:]))
+	})
+	return hops, pairs
+}
+
+func (e *Engine) peers() []model.Peer {
+	var out []model.Peer
+	for key, p := range e.counters.pairs {
+		addr, _, ok := e.subjects.of(key.subject)
+		if !ok {
+			continue
+		}
+		m := model.Peer{
+			Local:    addr,
+			Remote:   key.remote,
+			Out:      peerCount(p.count[bpf.TCDirectionEGRESS]),
+			In:       peerCount(p.count[bpf.TCDirectionINGRESS]),
+			FirstOut: p.firstOut,
+			LastOut:  p.last[bpf.TCDirectionEGRESS],
+			LastIn:   p.last[bpf.TCDirectionINGRESS],
+		}
+		m.IfIndex, m.Link = e.linkOf(key.link)
+		out = append(out, m)
+	}
+	slices.SortFunc(out, func(a, b model.Peer) int {
+		return cmp.Or(a.Local.Compare(b.Local), a.Remote.Compare(b.Remote), cmp.Compare(a.IfIndex, b.IfIndex))
+	})
+	return out
+}
+
+func peerCount(n bpf.TCPeerCount) model.PeerCount {
+	c := model.PeerCount{
+		Packets:    n.Packets,
+		Asks:       n.Asks,
+		Answers:    n.Answers,
+		ICMPErrors: n.IcmpErrors,
+	}
+	// Each was read by itself while it moved.
+	if told := c.Asks + c.Answers; told < c.Packets {
+		c.Other = c.Packets - told
+	}
+	return c
+}
+
+func (e *Engine) arp() []model.ARPCount {
+	var out []model.ARPCount
+	for key, n := range e.counters.neighbors {
+		out = append(out, model.ARPCount{
+			IfIndex:   int(key.Ifindex),
+			Link:      e.links.names[int(key.Ifindex)],
+			Direction: direction(key.Direction),
+			Reply:     key.Reply != 0,
+			Addr:      addrFrom(key.Addr),
+			MAC:       key.Mac,
+			Packets:   n,
+		})
+	}
+	slices.SortFunc(out, func(a, b model.ARPCount) int {
+		return cmp.Or(cmp.Compare(a.IfIndex, b.IfIndex), cmp.Compare(a.Direction, b.Direction),
+			cmp.Compare(flag(a.Reply), flag(b.Reply)), a.Addr.Compare(b.Addr),
+			slices.Compare(a.MAC[:], b.MAC[:]))
+	})
+	return out
+}
+
+// lost sums up what could not be counted, and says why.
+func (e *Engine) lost() model.Lost {
+	var l model.Lost
+	why := func(total *uint64, n uint64, text string) {
+		if n > 0 {
+			*total += n
+			l.Detail = append(l.Detail, fmt.Sprintf("%d %s", n, text))
+		}
+	}
+	tc := &e.counters.lost
+	why(&l.Unparsed, tc[bpf.TCLostLOST_UNPARSED], "packets with a header cut off or wrong")
+	why(&l.Counters, tc[bpf.TCLostLOST_LINK], "packets on links that were not yet known")
+	why(&l.Counters, tc[bpf.TCLostLOST_LEG], "packets at hops that no counter was free for")
+	why(&l.Counters, tc[bpf.TCLostLOST_PEER], "packets of pairs of addresses that no counter was free for")
+	why(&l.Counters, tc[bpf.TCLostLOST_NEIGH], "ARP or ND messages that no counter was free for")
+	var macs uint64
+	for i := range e.counters.hops {
+		macs += e.counters.hops[i].leg.MacsLost
+	}
+	why(&l.MACs, macs, "packets at hops with more pairs of MACs than are kept")
+	if d := e.drops; d != nil {
+		why(&l.Unparsed, d.lost[bpf.TCLostLOST_UNPARSED], "dropped packets with a header cut off or wrong")
+		why(&l.Counters, d.lost[bpf.TCLostLOST_DROP], "drops that no counter was free for")
+		why(&l.Events, d.lost[bpf.TCLostLOST_RING], "samples of drops that the ring buffer had no room for")
+		why(&l.Events, d.lost[bpf.TCLostLOST_RATE], "samples of drops beyond the rate limit")
+		why(&l.Events, d.missed, "drops while another was being counted")
+		why(&l.Events, d.unsampled, "samples of drops of more kinds than are kept")
+	}
+	return l
+}
