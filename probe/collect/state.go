@@ -141,7 +141,7 @@ func (r *reading) readPackets(ctx context.Context) {
 func (r *reading) readSettings() {
 	var err error
 	r.settings, err = sysctl.Read(r.c.ns)
-	r.report(model.SourceSysctl, "", len(r.settings) > 0, err)
+	r.report(model.SourceSysctl, fmt.Sprintf("%d settings, and those of each link", len(r.settings)), len(r.settings) > 0, err)
 }
 
 func (r *reading) readFiles() {
@@ -158,15 +158,15 @@ func (r *reading) readNetwork(ctx context.Context) {
 	r.report(model.SourceLinks, fmt.Sprintf("%d links", len(t.Links)), len(t.Links) > 0, err)
 
 	routes, err := route.Read(ctx, r.c.handle)
-	rules, failed := route.Rules(ctx, r.c.handle)
+	rules, failed := route.Rules(ctx, r.c.conn)
 	r.s.Routes, r.s.Rules = routes, rules
 	r.report(model.SourceRoutes, fmt.Sprintf("%d routes, %d rules", len(routes), len(rules)), len(routes) > 0, errors.Join(err, failed))
 
 	r.s.Neighbors, err = neigh.Read(ctx, r.c.handle)
-	r.report(model.SourceNeighbors, "", len(r.s.Neighbors) > 0, err)
+	r.report(model.SourceNeighbors, fmt.Sprintf("%d neighbours", len(r.s.Neighbors)), len(r.s.Neighbors) > 0, err)
 
 	r.s.FDB, err = neigh.FDB(ctx, r.c.handle)
-	r.report(model.SourceBridge, "", len(r.s.FDB) > 0, err)
+	r.report(model.SourceBridge, fmt.Sprintf("%d addresses", len(r.s.FDB)), len(r.s.FDB) > 0, err)
 
 	r.far, err = r.c.behind(ctx, r.s.Links, r.s.Routes)
 	r.report(model.SourcePods, fmt.Sprintf("%d namespaces", len(r.far)), len(r.far) > 0, err)

@@ -78,6 +78,8 @@ type RoutingRule struct {
 	// Action is lookup, blackhole, unreachable, prohibit or goto.
 	Action string
 	Not    bool
+	// Unknown names further conditions, which the fields do not say.
+	Unknown []string
 }
 
 // Neighbor is one entry of the neighbour table.

@@ -161,8 +161,9 @@ func (g *signs) said(by []string, types ...string) []string {
 	return by
 }
 
-// cilium is told by its pair of router links. Azure's own variant is told by
-// azure-ipam, or by the router's link-local address that it gives.
+// cilium is told by its pair of router links. Azure's own variant has
+// azure-ipam, or a router with a link-local address and no routing rules for
+// single pods, which the Azure IPAM mode of Cilium itself writes.
 func cilium(g *signs) (string, []string) {
 	var by []string
 	azure := false
@@ -185,10 +186,29 @@ func cilium(g *signs) (string, []string) {
 		azure = azure || p.IPAM == "azure-ipam"
 	}
 	by = g.said(by, "cilium-cni")
+	if rule := podRule(g); rule != "" {
+		return Cilium, append(by, rule)
+	}
 	if azure {
 		return AzureCilium, append(by, "router with a link-local address, or azure-ipam")
 	}
 	return Cilium, by
+}
+
+// podRule describes a routing rule that sends what a pod sends to a table of
+// its own, empty when there is none.
+func podRule(g *signs) string {
+	for _, r := range g.s.Rules {
+		if !r.From.IsValid() || !r.From.IsSingleIP() {
+			continue
+		}
+		for i := range g.s.Pods {
+			if g.s.Pods[i].Has(r.From.Addr()) {
+				return fmt.Sprintf("routing rule %d from %s lookup %d", r.Priority, r.From, r.Table)
+			}
+		}
+	}
+	return ""
 }
 
 // azureBridge is told by an uplink that is a port of the pods' bridge, with

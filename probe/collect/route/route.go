@@ -58,55 +58,6 @@ func from(r netlink.Route) model.Route {
 	return out
 }
 
-// Rules lists the routing rules of both families, in the order in which the
-// kernel looks at them.
-func Rules(ctx context.Context, h *netlink.Handle) ([]model.RoutingRule, error) {
-	var out []model.RoutingRule
-	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		var rules []netlink.Rule
-		err := dump.Retry(ctx, func() (err error) {
-			rules, err = h.RuleList(family)
-			return err
-		})
-		for _, r := range rules {
-			out = append(out, fromRule(r, family))
-		}
-		if err != nil {
-			return out, fmt.Errorf("list routing rules: %w", err)
-		}
-	}
-	return out, nil
-}
-
-func fromRule(r netlink.Rule, family int) model.RoutingRule {
-	out := model.RoutingRule{
-		Family:   4,
-		Priority: r.Priority,
-		In:       r.IifName,
-		Out:      r.OifName,
-		Mark:     r.Mark,
-		Table:    r.Table,
-		Action:   name(actionNames, int(r.Type)),
-		Not:      r.Invert,
-	}
-	if family == netlink.FAMILY_V6 {
-		out.Family = 6
-	}
-	if r.Src != nil {
-		out.From = prefix(r.Src, family)
-	}
-	if r.Dst != nil {
-		out.To = prefix(r.Dst, family)
-	}
-	if r.Mask != nil {
-		out.Mask = *r.Mask
-	}
-	// The library gives the kernel's defaults as -1.
-	out.Priority = max(out.Priority, 0)
-	out.Table = max(out.Table, 0)
-	return out
-}
-
 func addr(ip net.IP) netip.Addr {
 	a, _ := netip.AddrFromSlice(ip)
 	return a.Unmap()
@@ -127,16 +78,16 @@ func prefix(n *net.IPNet, family int) netip.Prefix {
 		}
 		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 	}
-	a, ok := netip.AddrFromSlice(n.IP)
-	ones, size := n.Mask.Size()
-	if !ok || size != a.BitLen() {
+	// The library gives 0.0.0.0 in 16 bytes, with a mask of 4.
+	a := addr(n.IP)
+	ones, _ := n.Mask.Size()
+	if ones > a.BitLen() {
 		return netip.Prefix{}
 	}
 	return netip.PrefixFrom(a, ones).Masked()
 }
 
-// Names of the kernel's numbers (include/uapi/linux/rtnetlink.h and, for the
-// actions of rules, fib_rules.h).
+// Names of the kernel's numbers (include/uapi/linux/rtnetlink.h).
 var (
 	typeNames = map[int]string{
 		unix.RTN_UNICAST: "unicast", unix.RTN_LOCAL: "local", unix.RTN_BROADCAST: "broadcast",
@@ -153,9 +104,6 @@ var (
 		unix.RTPROT_BOOT: "boot", unix.RTPROT_STATIC: "static", unix.RTPROT_RA: "ra",
 		unix.RTPROT_DHCP: "dhcp", unix.RTPROT_BIRD: "bird", unix.RTPROT_ZEBRA: "zebra",
 		unix.RTPROT_BGP: "bgp", unix.RTPROT_OSPF: "ospf",
-	}
-	actionNames = map[int]string{
-		1: "lookup", 2: "goto", 3: "nop", 6: "blackhole", 7: "unreachable", 8: "prohibit",
 	}
 )
 

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/netns"
@@ -18,7 +20,9 @@ import (
 // NS is a namespace that lives as long as its test.
 type NS struct {
 	*netns.NS
-	t testing.TB
+	// Name is what `ip netns` knows it by, empty without one.
+	Name string
+	t    testing.TB
 }
 
 // New makes an empty namespace without a name: nothing is left of it once the
@@ -45,7 +49,7 @@ func New(t testing.TB) *NS {
 		t.Fatal(m.err)
 	}
 	t.Cleanup(func() { m.ns.Close() })
-	return &NS{m.ns, t}
+	return &NS{NS: m.ns, t: t}
 }
 
 // Named makes a namespace that `ip netns` knows, as container runtimes do. The
@@ -60,7 +64,7 @@ func Named(t testing.TB, name string) *NS {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { ns.Close() })
-	return &NS{ns, t}
+	return &NS{NS: ns, Name: name, t: t}
 }
 
 // Run runs each line as a command inside the namespace and fails the test when
@@ -91,4 +95,20 @@ func run(t testing.TB, input string, command ...string) string {
 		t.Fatalf("%s: %v\n%s%s", strings.Join(command, " "), err, input, out)
 	}
 	return string(out)
+}
+
+// Batch runs commands of ip(8), one a line.
+func Batch(t testing.TB, lines string) {
+	t.Helper()
+	run(t, lines, "ip", "-batch", "-")
+}
+
+// Handle opens a netlink handle in a named namespace.
+func Handle(name string) (*netlink.Handle, error) {
+	ns, err := netns.Named(name)
+	if err != nil {
+		return nil, err
+	}
+	defer ns.Close()
+	return netlink.NewHandleAt(vnetns.NsHandle(ns.FD()), unix.NETLINK_ROUTE)
 }
