@@ -219,19 +219,14 @@ func lostText(l model.Lost) []string {
 func lost(l model.Lost) bool { return l.Events+l.Counters+l.MACs+l.Unparsed > 0 }
 
 func placeText(p model.Place) string {
-	if p == (model.Place{}) {
+	if p.Link == "" {
 		return "not known"
 	}
-	var words []string
-	for _, w := range []string{p.Link, string(p.Direction)} {
-		if w != "" {
-			words = append(words, w)
-		}
-	}
+	text := strings.TrimSpace(p.Link + " " + string(p.Direction))
 	if p.Role != "" {
-		words = append(words, "("+string(p.Role)+")")
+		text += " (" + string(p.Role) + ")"
 	}
-	return strings.Join(words, " ")
+	return text
 }
 
 func podList(pods []netip.Addr, names map[netip.Addr]string) []string {

@@ -20,17 +20,18 @@ func (r Report) silence() string {
 	open := incomplete(s)
 	window := seconds(s.Window.Duration())
 	var verdict string
-	switch v, dropped := r.volume(), r.dropped(); {
+	switch v := r.volume(); {
 	case s.Status(model.SourceTC) == model.Missing:
 		verdict = "no fault found in the node's state, but no packet was watched: losses cannot be told"
-	case dropped > 0:
-		verdict = fmt.Sprintf("no fault found in %s of traffic, but pods lost packets here: %d dropped", window, dropped)
 	case v.pods == 0:
 		verdict = fmt.Sprintf("no loss seen, but no pod packet passed in %s either: only the node's state was judged", window)
 	case len(open) > 0:
 		verdict = fmt.Sprintf("no loss seen in %s, but not everything could be looked at", window)
 	default:
 		verdict = fmt.Sprintf("no loss seen in %s of traffic (%s)", window, v)
+	}
+	if dropped := r.dropped(); dropped > 0 {
+		verdict += fmt.Sprintf("; %s gave no finding", plural(dropped, "drop"))
 	}
 	if len(r.Focus) > 0 {
 		verdict = "for the pods asked about: " + verdict
