@@ -536,18 +536,24 @@ static __always_inline bool is_local(__u32 slot)
 	return slot && slot < first_remote;
 }
 
+/* 16 bits that hang on all of a word and on the upper half of another. */
+static __always_inline __u64 hash64(__u64 word, __u64 upper)
+{
+	word ^= word >> 32;
+	return ((word ^ upper) * 0x9e3779b97f4a7c15ULL) >> 48;
+}
+
 /* The pair's place in this CPU's table; NULL when its set is full. */
 static __always_inline struct peer *find_peer(__be64 hi, __be64 lo,
 					      __u16 subject, __u16 link)
 {
-	__u64 hash = (hi ^ lo ^ subject ^ (__u64)link << 16) *
-		     0x9e3779b97f4a7c15ULL;
+	__u64 hash = hash64(hi ^ lo, (__u64)subject << 32 | (__u64)link << 48);
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct peer *set = bpf_map_lookup_elem(&peers, &cpu);
 
 	if (!set)
 		return NULL;
-	set += masked(hash >> 32, peer_mask) * PEER_WAYS;
+	set += masked(hash, peer_mask) * PEER_WAYS;
 	for (int i = 0; i < PEER_WAYS; i++) {
 		struct peer *q = set + i;
 
@@ -683,7 +689,7 @@ static __always_inline enum outcome count(struct __sk_buff *skb, bool pulled,
 	src = find(p.src, p.src_bit);
 	dst = find(p.dst, p.dst_bit);
 	if (!src && !dst)
-		return DONE;
+		return outcome;
 	if (outcome == DONE && !p.fragment) {
 		c = cursor_at(skb, c.offset);
 		outcome = parse_transport(&c, &p, &meaning);

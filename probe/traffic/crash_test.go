@@ -1,0 +1,5 @@
+package traffic
+
+const victimEnv = "LASTHOP_TRAFFIC_VICTIM"
+
+func victim() {}
