@@ -101,7 +101,7 @@ func (a *app) doctor(ctx context.Context, netns, root, output string) error {
 		return err
 	}
 	if !e.Watches {
-		return &statusError{exitCannot, "packets cannot be watched here: " + rightsRemedy()}
+		return &statusError{exitCannot, "packets cannot be watched here: " + remedy()}
 	}
 	return nil
 }

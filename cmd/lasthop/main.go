@@ -122,12 +122,8 @@ func explain(err error, code int) string {
 	switch {
 	case code == exitInterrupted && errors.Is(err, context.Canceled):
 		return "interrupted; everything of lasthop's own is removed"
-	case code != exitCannot:
-		return err.Error()
-	case errors.As(err, &unsupported) && unsupported.Remedy != "":
-		return err.Error()
-	case errors.Is(err, fs.ErrPermission):
-		return err.Error() + "\n" + rightsRemedy()
+	case code == exitCannot && (errors.As(err, &unsupported) || errors.Is(err, fs.ErrPermission)):
+		return err.Error() + "\n" + remedy()
 	}
 	return err.Error()
 }

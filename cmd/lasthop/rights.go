@@ -56,13 +56,27 @@ func (c capability) has(set uint64) bool {
 }
 
 // fullRights is how to get them all.
-const fullRights = "as root on the node, or in a pod that has them: kubectl debug node/NODE -it --image=IMAGE --profile=sysadmin -- lasthop check"
+const fullRights = "as root on the node, or in a pod that has them: kubectl debug node/NODE -it --image=IMAGE --profile=sysadmin -- /lasthop check"
 
-// rightsRemedy says which rights are missing and what would give them.
-func rightsRemedy() string {
-	set, err := effective()
+// remedy says what would let lasthop watch: the rights that are missing, or,
+// where none is, what else can be done.
+func remedy() string {
+	lack, err := missing()
 	if err != nil {
 		return "run it " + fullRights
+	}
+	if len(lack) == 0 {
+		return "no capability is missing: the kernel, a security module or a seccomp profile does not allow it. " +
+			"--engine state judges the node's state without watching packets; `lasthop doctor` tells more"
+	}
+	return "missing capabilities: " + strings.Join(lack, ", ") + ". Run it " + fullRights
+}
+
+// missing names the capabilities that this process does not have.
+func missing() ([]string, error) {
+	set, err := effective()
+	if err != nil {
+		return nil, err
 	}
 	var lack []string
 	for _, c := range capabilities {
@@ -70,8 +84,5 @@ func rightsRemedy() string {
 			lack = append(lack, c.name)
 		}
 	}
-	if len(lack) == 0 {
-		return "no capability is missing, so a security module or a seccomp profile stands in the way; run it unconfined, " + fullRights
-	}
-	return "missing capabilities: " + strings.Join(lack, ", ") + "; run it " + fullRights
+	return lack, nil
 }
