@@ -386,6 +386,9 @@ func TestDiagnose(t *testing.T) {
 			n := kubenet()
 			n.drop("TCP_OLD_DATA", "tcp_rcv_established", "172.20.1.6", "172.20.1.5", 90)
 			n.drop("OTHERHOST", "ip_rcv_core", "172.20.1.6", "172.20.1.5", 90).DstMAC = n.Pods[0].MAC
+			n.drop("QUEUE_PURGE", "sk_stream_kill_queues", "172.20.1.6", "172.20.1.5", 90)
+			n.drop("NOT_SPECIFIED", "sk_stream_kill_queues", "172.20.1.6", "172.20.1.5", 90)
+			n.drop("", "tcp_rcv_established", "172.20.1.6", "172.20.1.5", 90)
 			n.drop("IP_RPFILTER", "ip_rcv_finish_core", "203.0.113.9", "172.20.1.5", 1)
 			return n
 		}, nil},

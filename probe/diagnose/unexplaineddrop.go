@@ -33,11 +33,11 @@ var unexplainedDrop = kind{
 // stay in the report's list of drops.
 const minDrops = 3
 
-// dropKind is what makes drops the same.
+// dropKind is what makes drops the same. One cause may drop on many links: a
+// rule of FORWARD names the link that each packet came in by.
 type dropKind struct {
 	reason   model.Reason
 	location string
-	link     string
 }
 
 func findUnexplainedDrop(v *view) []verdict {
@@ -46,7 +46,7 @@ func findUnexplainedDrop(v *view) []verdict {
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
 		if v.pod(d) != (netip.Addr{}) && !v.harmless(d) && !v.explained(d) && !allowed.take(d) {
-			k := dropKind{d.Reason, d.Location, d.Link}
+			k := dropKind{d.Reason, d.Location}
 			groups[k] = append(groups[k], d)
 		}
 	}
@@ -84,17 +84,17 @@ func (v *view) unexplained(k dropKind, drops []*model.Drop) (model.Finding, bool
 	if why == "" {
 		why = "a reason that this kernel does not tell"
 	}
-	where := ""
-	if k.link != "" {
-		where = " on " + k.link
-	}
-	f.LastHopAlive = v.place(k.link, model.Ingress)
-	f.Title = fmt.Sprintf("%s at %s%s", why, k.location, where)
-	f.Why = fmt.Sprintf("The kernel dropped %s of %s: %s at %s%s.",
-		count(f.Packets, "packet"), count(uint64(len(pods)), "pod"), why, k.location, where)
-	for _, d := range mostDropped(drops) {
+	most := mostDropped(drops)
+	f.LastHopAlive = v.place(most[0].Link, model.Ingress)
+	f.Title = fmt.Sprintf("%s at %s", why, k.location)
+	f.Why = fmt.Sprintf("The kernel dropped %s of %s: %s at %s.", count(f.Packets, "packet"), count(uint64(len(pods)), "pod"), why, k.location)
+	for _, d := range most {
+		where := ""
+		if d.Link != "" {
+			where = " on " + d.Link
+		}
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf(
-			"%s to %s: %s", d.Src, d.Dst, count(d.Packets, "packet"))})
+			"%s to %s%s: %s", d.Src, d.Dst, where, count(d.Packets, "packet"))})
 	}
 	f.Fix = []string{"look at what " + k.location + " decides by: lasthop findings UnexplainedDrop"}
 	return f, true
@@ -126,17 +126,34 @@ func (v *view) explained(d *model.Drop) bool {
 }
 
 // harmless reports whether a drop is part of a working network: what a
-// transport frees as it goes, and frames that a bridge floods until it has
-// learnt where their owner is.
+// transport or a socket frees as it goes, and frames that a bridge floods
+// until it has learnt where their owner is.
 func (v *view) harmless(d *model.Drop) bool {
-	if strings.HasPrefix(string(d.Reason), "TCP_") {
+	switch {
+	case strings.HasPrefix(string(d.Reason), "TCP_"), d.Reason == "QUEUE_PURGE":
 		return true
-	}
-	if d.Reason == "OTHERHOST" {
+	case d.Reason == "OTHERHOST":
 		_, owned := v.macs[d.DstMAC]
 		return owned
+	case d.Reason == "" || d.Reason == "NOT_SPECIFIED":
+		return socketFrees(d.Location)
 	}
 	return false
+}
+
+// socketFrees reports whether a function frees what a socket received or still
+// holds, where the kernel gives no reason: before Linux 5.17 ever, and for a
+// socket's queues until 6.15.
+func socketFrees(location string) bool {
+	switch location {
+	case "sk_stream_kill_queues", "inet_sock_destruct", "inet_csk_destroy_sock", "skb_queue_purge", "__skb_queue_purge",
+		"skb_queue_purge_reason", "skb_release_data":
+		return true
+	case "tcp_v4_rcv", "tcp_v6_rcv":
+		// These look for the socket, and may find none.
+		return false
+	}
+	return strings.HasPrefix(location, "tcp_")
 }
 
 // allowance is what one rule drops by design.

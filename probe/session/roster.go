@@ -1,0 +1,60 @@
+package session
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// roster remembers every pod of the window. A pod is known by its namespace
+// and its link: addresses are used again.
+type roster struct {
+	pods map[podKey]*model.Pod
+	now  time.Time
+}
+
+type podKey struct {
+	netns uint32
+	link  int
+}
+
+// see notes the pods that are alive now.
+func (r *roster) see(now time.Time, pods []model.Pod) {
+	if r.pods == nil {
+		r.pods = map[podKey]*model.Pod{}
+	}
+	r.now = now
+	for _, p := range pods {
+		k := podKey{p.Netns, p.LinkIndex}
+		p.Since, p.Until = now, now
+		if old := r.pods[k]; old != nil {
+			p.Since = old.Since
+		}
+		r.pods[k] = &p
+	}
+}
+
+func (r *roster) alive() []model.Pod {
+	return r.list(func(p *model.Pod) bool { return p.Until.Equal(r.now) })
+}
+
+func (r *roster) gone() []model.Pod {
+	return r.list(func(p *model.Pod) bool { return !p.Until.Equal(r.now) })
+}
+
+func (r *roster) all() []model.Pod { return r.list(func(*model.Pod) bool { return true }) }
+
+func (r *roster) list(keep func(*model.Pod) bool) []model.Pod {
+	var out []model.Pod
+	for _, p := range r.pods {
+		if keep(p) {
+			out = append(out, *p)
+		}
+	}
+	slices.SortFunc(out, func(a, b model.Pod) int {
+		return cmp.Or(cmp.Compare(a.LinkIndex, b.LinkIndex), cmp.Compare(a.Netns, b.Netns))
+	})
+	return out
+}

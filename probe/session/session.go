@@ -1,0 +1,300 @@
+// Package session watches a node for a time: it reads the node's state,
+// counts packets while links and pods come and go, and joins both into one
+// immutable snapshot.
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/collect"
+	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/netns"
+	"github.com/lasthop/lasthop/probe/traffic"
+)
+
+// Engines are the ways to watch packets.
+const (
+	EngineAuto  = "auto"
+	EngineTC    = "tc"
+	EngineState = "state"
+)
+
+// Options say which node is watched, how and for how long.
+type Options struct {
+	// NS is the node's network namespace; it stays the caller's.
+	NS       *netns.NS
+	NodeName string
+	HostRoot string
+	// Engine is one of the Engine constants; empty is EngineAuto.
+	Engine    string
+	For       time.Duration
+	Uplinks   []string
+	PodCIDRs  []netip.Prefix
+	NodesFile string
+	// Debug puts the verifier's log into errors.
+	Debug bool
+	// Progress is told how far the window is: when everything is attached,
+	// then about once a second. It may be nil.
+	Progress func(window model.Window, now time.Time)
+}
+
+// pollEvery is how often counters are read, so that first and last seen are
+// known to that precision.
+const pollEvery = time.Second
+
+// refreshEvery is how many polls pass between two looks at the pods when no
+// link has changed: an address can be given to a pod without the node hearing
+// of it.
+const refreshEvery = 5
+
+// Observe watches the node for o.For and returns what it saw. When ctx ends
+// first, everything is detached and ctx's error returned. A kernel or rights
+// that do not allow it give a *model.UnsupportedError.
+func Observe(ctx context.Context, o Options) (*model.Snapshot, error) {
+	c, err := collect.Open(collect.Options{
+		NS: o.NS, HostRoot: o.HostRoot, Uplinks: o.Uplinks, PodCIDRs: o.PodCIDRs, NodesFile: o.NodesFile,
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	w := &watch{options: o, collector: c}
+	return w.run(ctx)
+}
+
+// watch is one observation.
+type watch struct {
+	options   Options
+	collector *collect.Collector
+	// engine is nil when packets are not watched.
+	engine *traffic.Engine
+	roster roster
+	first  *model.Snapshot
+	// flows were there when the window began.
+	flows  map[flowKey]bool
+	window model.Window
+	ranges []netip.Prefix
+}
+
+func (w *watch) run(ctx context.Context) (s *model.Snapshot, err error) {
+	follow, cancel := context.WithCancel(ctx)
+	defer cancel()
+	changes, err := w.collector.Follow(follow)
+	if err != nil {
+		return nil, err
+	}
+	if w.first, err = w.collector.State(ctx); err != nil {
+		return nil, err
+	}
+	w.flows = flowKeys(w.first.Flows)
+	if w.options.Engine != EngineState {
+		if w.engine, err = traffic.Open(traffic.Config{NS: w.options.NS, Debug: w.options.Debug}); err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, w.engine.Close()) }()
+	}
+	start := time.Now()
+	w.window = model.Window{Start: start, End: start.Add(w.options.For)}
+	if err := w.apply(start, w.first.Links, w.first.Pods); err != nil {
+		return nil, err
+	}
+	w.progress(start)
+	if err := w.loop(ctx, changes); err != nil {
+		return nil, err
+	}
+	return w.finish(ctx)
+}
+
+// loop polls until the window ends, and follows links and pods.
+func (w *watch) loop(ctx context.Context, changes <-chan struct{}) error {
+	ticker := time.NewTicker(pollEvery)
+	defer ticker.Stop()
+	end := time.NewTimer(time.Until(w.window.End))
+	defer end.Stop()
+	// A pod's link appears before the pod has its address, so a change is
+	// looked at again at the polls that follow.
+	stale := 0
+	for tick := 1; ; {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-end.C:
+			return nil
+		case _, open := <-changes:
+			if !open {
+				changes = nil
+				continue
+			}
+			stale = refreshEvery
+			if err := w.refresh(ctx, time.Now()); err != nil {
+				return err
+			}
+		case now := <-ticker.C:
+			if stale > 0 || tick%refreshEvery == 0 {
+				stale = max(stale-1, 0)
+				if err := w.refresh(ctx, now); err != nil {
+					return err
+				}
+			}
+			if err := w.poll(now); err != nil {
+				return err
+			}
+			w.progress(now)
+			tick++
+		}
+	}
+}
+
+func (w *watch) progress(now time.Time) {
+	if w.options.Progress != nil {
+		w.options.Progress(w.window, now)
+	}
+}
+
+// refresh looks at links and pods again. What cannot be read now is read at
+// the next look, so only a context that ended is an error.
+func (w *watch) refresh(ctx context.Context, now time.Time) error {
+	links, pods, err := w.collector.Quick(ctx)
+	if err != nil {
+		return ctx.Err()
+	}
+	return w.apply(now, links, pods)
+}
+
+// apply makes the engine watch these links and pods.
+func (w *watch) apply(now time.Time, links []model.Link, pods []model.Pod) error {
+	w.roster.see(now, pods)
+	if w.engine == nil {
+		return nil
+	}
+	if err := w.engine.SetLocal(locals(links, w.roster.alive())); err != nil {
+		return fmt.Errorf("watch addresses: %w", err)
+	}
+	if err := w.engine.SetNamespaces(w.namespaces()); err != nil {
+		return fmt.Errorf("watch namespaces: %w", err)
+	}
+	if err := w.engine.Attach(watched(links)); err != nil {
+		return fmt.Errorf("watch links: %w", err)
+	}
+	return w.setRanges()
+}
+
+func (w *watch) poll(now time.Time) error {
+	if w.engine == nil {
+		return nil
+	}
+	if err := w.engine.Poll(now); err != nil {
+		return fmt.Errorf("read counters: %w", err)
+	}
+	return w.setRanges()
+}
+
+// setRanges has the other nodes' pod ranges counted, as far as they are known.
+func (w *watch) setRanges() error {
+	s := *w.first
+	s.Pods = w.roster.alive()
+	s.Traffic = w.engine.Traffic()
+	ranges := diagnose.RemoteRanges(&s)
+	if slices.Equal(ranges, w.ranges) {
+		return nil
+	}
+	w.ranges = ranges
+	if err := w.engine.SetPrefixes(ranges); err != nil {
+		return fmt.Errorf("watch pod ranges: %w", err)
+	}
+	return nil
+}
+
+// finish takes the last reading. The rules are read after the packets, as they
+// were read before them at the start, so that a rule's count is never less
+// than the drops that it caused.
+func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
+	now := time.Now()
+	if err := w.poll(now); err != nil {
+		return nil, err
+	}
+	s, err := w.collector.State(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w.window.End = now
+	w.roster.see(now, s.Pods)
+	s.Window = w.window
+	s.Pods, s.PastPods = w.roster.alive(), w.roster.gone()
+	compareRules(w.first, s)
+	for i := range s.Flows {
+		if !w.flows[keyOf(&s.Flows[i])] {
+			s.Flows[i].Start = w.window.Start
+		}
+	}
+	s.Conntrack = since(w.first.Conntrack, s.Conntrack)
+	s.Node.Engine = EngineState
+	if w.options.NodeName != "" {
+		s.Node.Name = w.options.NodeName
+	}
+	if w.engine == nil {
+		detail := "packets are not watched (--engine state)"
+		s.Sources = append(s.Sources,
+			model.Source{Name: model.SourceTC, Status: model.Missing, Detail: detail},
+			model.Source{Name: model.SourceDrops, Status: model.Missing, Detail: detail})
+		return s, nil
+	}
+	s.Node.Engine, s.Node.Attach = EngineTC, w.engine.AttachMode()
+	s.Traffic = w.engine.Traffic()
+	s.Sources = append(s.Sources, w.engine.Sources()...)
+	return s, nil
+}
+
+// namespaces are those whose drops are the node's picture: its own and its
+// pods', also of pods that are gone.
+func (w *watch) namespaces() []uint32 {
+	out := []uint32{w.options.NS.Inode()}
+	for _, p := range w.roster.all() {
+		if p.Netns != 0 {
+			out = append(out, p.Netns)
+		}
+	}
+	return out
+}
+
+// watched are the links to attach to: all but the loopback, which no pod's
+// packet passes on its way.
+func watched(links []model.Link) []traffic.Link {
+	var out []traffic.Link
+	for _, l := range links {
+		if l.Name == "lo" {
+			continue
+		}
+		out = append(out, traffic.Link{Index: l.Index, Name: l.Name, Uplink: l.Role == model.RoleUplink, NoEthernet: l.MAC.IsZero()})
+	}
+	return out
+}
+
+// locals are the addresses to count: of pods, and of the node itself.
+func locals(links []model.Link, pods []model.Pod) []traffic.Local {
+	var out []traffic.Local
+	seen := map[netip.Addr]bool{}
+	add := func(a netip.Addr, node bool) {
+		if !seen[a] && a.IsGlobalUnicast() {
+			seen[a] = true
+			out = append(out, traffic.Local{Addr: a, Node: node})
+		}
+	}
+	for i := range pods {
+		for _, a := range pods[i].Addresses {
+			add(a.Addr(), false)
+		}
+	}
+	for i := range links {
+		for _, a := range links[i].Addresses {
+			add(a.Addr(), true)
+		}
+	}
+	return out
+}
