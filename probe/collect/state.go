@@ -337,7 +337,7 @@ func (c *Collector) Quick(ctx context.Context) ([]model.Link, []model.Pod, error
 	c.mu.Unlock()
 	// A namespace that could not be read leaves its link without a pod, as
 	// State reports; the others stand.
-	if v.far, err = c.behind(ctx, v.links, v.routes); ctx.Err() != nil {
+	if v.far, _ = c.behind(ctx, v.links, v.routes); ctx.Err() != nil {
 		return nil, nil, ctx.Err()
 	}
 	return v.links, v.assign(v.uplinks()), nil
