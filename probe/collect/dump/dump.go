@@ -104,6 +104,14 @@ func here(proto int) (*Conn, error) {
 		sock.Close()
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
+	if proto == unix.NETLINK_ROUTE {
+		// Else the kernel overlooks what a request asks of an address dump
+		// (IFA_TARGET_NETNSID), and answers another question. Linux 4.20.
+		if err := unix.SetsockoptInt(sock.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1); err != nil {
+			sock.Close()
+			return nil, fmt.Errorf("open netlink socket: %w", err)
+		}
+	}
 	return &Conn{proto: proto, sockets: map[int]*nl.SocketHandle{proto: {Socket: sock}}}, nil
 }
 

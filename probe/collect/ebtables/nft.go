@@ -168,7 +168,7 @@ func (b *builder) matchMeta(m nft.Match, invert bool) bool {
 		}
 		*field = model.IfMatch{Name: nft.Interface(m.Value), Not: invert}
 		*part = option + " " + not(invert) + field.Name
-		b.native = append(b.native, word+" "+not(invert)+`"`+field.Name+`"`)
+		b.native = append(b.native, word+" "+differs(invert)+nft.InterfaceText(field.Name))
 		return true
 	}
 	switch expr.MetaKey(m.Load.Key) {
@@ -192,7 +192,7 @@ func (b *builder) matchMeta(m nft.Match, invert bool) bool {
 			return false
 		}
 		b.EtherType, b.EtherTypeNot = n, invert
-		b.native = append(b.native, "meta protocol "+not(invert)+etherName(n))
+		b.native = append(b.native, "meta protocol "+differs(invert)+etherName(n))
 		return true
 	}
 	return false
@@ -205,7 +205,7 @@ func (b *builder) matchFrame(m nft.Match, invert bool) bool {
 		n := binary.BigEndian.Uint16(m.Value)
 		b.EtherType, b.EtherTypeNot = n, invert
 		b.proto = "-p " + not(invert) + etherName(n)
-		b.native = append(b.native, "ether type "+not(invert)+etherName(n))
+		b.native = append(b.native, "ether type "+differs(invert)+etherName(n))
 		return true
 	case l.Offset == srcMACAt && b.src == "":
 		return b.matchMAC(m, invert, &b.SrcMAC, &b.src, "-s", "ether saddr")
@@ -228,7 +228,7 @@ func (b *builder) matchMAC(m nft.Match, invert bool, field *model.MACMatch, part
 		copy(field.Mask[:n], m.Mask[:n])
 	}
 	*part = option + " " + not(invert) + macName(*field)
-	b.native = append(b.native, word+" "+not(invert)+macText(field.Addr, field.Mask))
+	b.native = append(b.native, word+" "+differs(invert)+macText(field.Addr, field.Mask))
 	return true
 }
 
@@ -237,16 +237,21 @@ type place struct {
 	etherType    uint16
 	offset, size uint32
 	field        func(*builder) *model.AddrMatch
-	word         string
+	option, word string
 }
 
+func ipSrc(b *builder) *model.AddrMatch  { return &b.IPSrc }
+func ipDst(b *builder) *model.AddrMatch  { return &b.IPDst }
+func arpSrc(b *builder) *model.AddrMatch { return &b.ARPSrc }
+func arpDst(b *builder) *model.AddrMatch { return &b.ARPDst }
+
 var places = []place{
-	{etherIPv4, 12, 4, func(b *builder) *model.AddrMatch { return &b.IPSrc }, "ip saddr"},
-	{etherIPv4, 16, 4, func(b *builder) *model.AddrMatch { return &b.IPDst }, "ip daddr"},
-	{etherIPv6, 8, 16, func(b *builder) *model.AddrMatch { return &b.IPSrc }, "ip6 saddr"},
-	{etherIPv6, 24, 16, func(b *builder) *model.AddrMatch { return &b.IPDst }, "ip6 daddr"},
-	{etherARP, 14, 4, func(b *builder) *model.AddrMatch { return &b.ARPSrc }, "arp saddr ip"},
-	{etherARP, 24, 4, func(b *builder) *model.AddrMatch { return &b.ARPDst }, "arp daddr ip"},
+	{etherIPv4, 12, 4, ipSrc, "--ip-src", "ip saddr"},
+	{etherIPv4, 16, 4, ipDst, "--ip-dst", "ip daddr"},
+	{etherIPv6, 8, 16, ipSrc, "--ip6-src", "ip6 saddr"},
+	{etherIPv6, 24, 16, ipDst, "--ip6-dst", "ip6 daddr"},
+	{etherARP, 14, 4, arpSrc, "--arp-ip-src", "arp saddr ip"},
+	{etherARP, 24, 4, arpDst, "--arp-ip-dst", "arp daddr ip"},
 }
 
 // matchNetwork takes what nft itself, and newer versions of ebtables, match in
@@ -258,8 +263,8 @@ func (b *builder) matchNetwork(m nft.Match, invert bool) bool {
 	}
 	if b.EtherType == etherARP && l.Offset == 6 && l.Len == 2 && m.Mask == nil && b.ARPOp == 0 {
 		b.ARPOp, b.ARPOpNot = binary.BigEndian.Uint16(m.Value), invert
-		b.native = append(b.native, fmt.Sprintf("arp operation %s%d", not(invert), b.ARPOp))
-		b.options = append(b.options, "["+m.String()+"]")
+		b.native = append(b.native, fmt.Sprintf("arp operation %s%d", differs(invert), b.ARPOp))
+		b.options = append(b.options, "--arp-op "+not(invert)+arpOpName(b.ARPOp))
 		return true
 	}
 	for _, p := range places {
@@ -272,13 +277,12 @@ func (b *builder) matchNetwork(m nft.Match, invert bool) bool {
 		if m.Mask != nil {
 			copy(mask, m.Mask)
 		}
-		match, text, ok := xt.Addr(a, mask, invert)
+		match, _, ok := xt.Addr(a, mask, invert)
 		if !ok {
 			return false
 		}
-		text = p.word + " " + not(invert) + host(match.Prefix)
-		b.native = append(b.native, text)
-		b.options = append(b.options, "["+text+"]")
+		b.native = append(b.native, p.word+" "+differs(invert)+host(match.Prefix))
+		b.options = append(b.options, p.option+" "+not(invert)+host(match.Prefix))
 		*p.field(b) = match
 		return true
 	}

@@ -148,12 +148,15 @@ func (b *builder) markTarget(p *payload) string {
 	return fmt.Sprintf("--mark-%s 0x%x --mark-target %s", action, p.u64(0), b.Verdict)
 }
 
-// option writes "--name [! ]value" when the bit of mask is set.
+// options writes the options of one match.
 type options struct {
+	// mask has a bit for each option that is given, invert one for each
+	// that is negated.
 	mask, invert uint16
 	parts        []string
 }
 
+// add writes "--name [! ]value" when the bit of mask is set, and reports that.
 func (o *options) add(bit uint16, name, value string) bool {
 	if o.mask&bit == 0 {
 		return false
@@ -248,15 +251,18 @@ var arpOps = []string{
 	"DRARP_Reply", "DRARP_Error", "InARP_Request", "ARP_NAK",
 }
 
+func arpOpName(op uint16) string {
+	if op > 0 && int(op) < len(arpOps) {
+		return arpOps[op]
+	}
+	return fmt.Sprint(op)
+}
+
 func (b *builder) arp(p *payload) (text, unsaid string) {
 	o := options{mask: uint16(p.u8(48)), invert: uint16(p.u8(49))}
 	var rest []string
 	op := p.be16(4)
-	name := fmt.Sprint(op)
-	if op > 0 && int(op) < len(arpOps) {
-		name = arpOps[op]
-	}
-	if o.add(arpOpcode, "arp-op", name) {
+	if o.add(arpOpcode, "arp-op", arpOpName(op)) {
 		b.ARPOp, b.ARPOpNot = op, o.not(arpOpcode)
 	}
 	said := len(o.parts)

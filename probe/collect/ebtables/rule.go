@@ -25,6 +25,14 @@ func not(invert bool) string {
 	return ""
 }
 
+// differs is nft's negation of a comparison.
+func differs(invert bool) string {
+	if invert {
+		return "!= "
+	}
+	return ""
+}
+
 func (b *builder) build() model.FrameRule {
 	parts := b.native
 	if !b.Native {

@@ -128,12 +128,7 @@ func getTable(l layout, name string) (table, error) {
 		if err := getsockopt(fd, l.level, soGetInfo, info); err != nil {
 			return t, err
 		}
-		t.validHooks = binary.NativeEndian.Uint32(info[nameLen:])
-		for i := range hooks {
-			t.hook[i] = binary.NativeEndian.Uint32(info[nameLen+4+4*i:])
-			t.underflow[i] = binary.NativeEndian.Uint32(info[nameLen+24+4*i:])
-		}
-		size := binary.NativeEndian.Uint32(info[infoLen-4:])
+		size := t.describe(info)
 		entries := make([]byte, entriesHead+int(size))
 		copy(entries, name)
 		binary.NativeEndian.PutUint32(entries[nameLen:], size)
@@ -144,6 +139,16 @@ func getTable(l layout, name string) (table, error) {
 		}
 	}
 	return t, err
+}
+
+// describe reads struct ipt_getinfo and returns the size of the entries.
+func (t *table) describe(info []byte) (size uint32) {
+	t.validHooks = binary.NativeEndian.Uint32(info[nameLen:])
+	for i := range hooks {
+		t.hook[i] = binary.NativeEndian.Uint32(info[nameLen+4+4*i:])
+		t.underflow[i] = binary.NativeEndian.Uint32(info[nameLen+24+4*i:])
+	}
+	return binary.NativeEndian.Uint32(info[infoLen-4:])
 }
 
 func getsockopt(fd, level, opt int, b []byte) error {

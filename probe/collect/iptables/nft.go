@@ -82,7 +82,7 @@ func (b *builder) item(item nft.Item) {
 	case nft.NAT:
 		b.nat(i)
 	case nft.Reject:
-		b.Target = "REJECT"
+		b.Target, b.target = "REJECT", "-j REJECT"
 		b.native = append(b.native, "reject")
 	case nft.Limit:
 		text := i.String()
@@ -147,21 +147,25 @@ func (b *builder) verdict(v nft.Verdict) {
 	b.native = append(b.native, v.String())
 }
 
+// nat takes a translation that nft wrote itself. Its addresses and ports are
+// told where they are constants.
 func (b *builder) nat(n nft.NAT) {
-	b.Target = map[string]string{"snat": "SNAT", "dnat": "DNAT", "masquerade": "MASQUERADE", "redirect": "REDIRECT"}[n.Kind]
+	options := map[string]string{"SNAT": " --to-source ", "DNAT": " --to-destination "}
+	b.Target = strings.ToUpper(n.Kind)
+	b.target = "-j " + b.Target
 	text := n.Kind
-	if a, ok := netip.AddrFromSlice(n.Addr); ok {
+	a, ok := netip.AddrFromSlice(n.Addr)
+	single := (n.AddrMax == nil || slices.Equal(n.AddrMax, n.Addr)) && (n.PortMax == nil || slices.Equal(n.PortMax, n.Port))
+	if ok && single {
 		var port uint16
+		to := a.String()
 		if len(n.Port) >= 2 {
 			port = binary.BigEndian.Uint16(n.Port)
+			to = netip.AddrPortFrom(a, port).String()
 		}
-		if (n.AddrMax == nil || slices.Equal(n.AddrMax, n.Addr)) && (n.PortMax == nil || slices.Equal(n.PortMax, n.Port)) {
-			b.To = netip.AddrPortFrom(a, port)
-		}
-		text += " to " + a.String()
-		if port != 0 {
-			text += fmt.Sprintf(":%d", port)
-		}
+		b.To = netip.AddrPortFrom(a, port)
+		b.target += options[b.Target] + to
+		text += " to " + to
 	}
 	b.native = append(b.native, text)
 }

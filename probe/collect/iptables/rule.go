@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/lasthop/lasthop/probe/collect/nft"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -76,21 +77,13 @@ func restrict[T any](b *builder, field *T, unset bool, value T, text string) {
 func (b *builder) matchIn(m model.IfMatch) {
 	b.in = not(m.Not) + "-i " + m.Name
 	restrict(b, &b.In, b.In.Name == "", m, b.in)
-	b.native = append(b.native, "iifname "+isNot(m.Not)+ifName(m.Name))
+	b.native = append(b.native, "iifname "+isNot(m.Not)+nft.InterfaceText(m.Name))
 }
 
 func (b *builder) matchOut(m model.IfMatch) {
 	b.out = not(m.Not) + "-o " + m.Name
 	restrict(b, &b.Out, b.Out.Name == "", m, b.out)
-	b.native = append(b.native, "oifname "+isNot(m.Not)+ifName(m.Name))
-}
-
-// ifName is an interface match in nft's words.
-func ifName(s string) string {
-	if p, ok := strings.CutSuffix(s, "+"); ok {
-		s = p + "*"
-	}
-	return `"` + s + `"`
+	b.native = append(b.native, "oifname "+isNot(m.Not)+nft.InterfaceText(m.Name))
 }
 
 // matchAddr takes an address match; ok is false when it is none that a prefix

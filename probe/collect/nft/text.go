@@ -3,6 +3,7 @@ package nft
 import (
 	"bytes"
 	"fmt"
+	"strings"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -105,4 +106,12 @@ func Interface(value []byte) string {
 		return string(name)
 	}
 	return string(name) + "+"
+}
+
+// InterfaceText is an interface match in nft's words.
+func InterfaceText(name string) string {
+	if p, ok := strings.CutSuffix(name, "+"); ok {
+		name = p + "*"
+	}
+	return `"` + name + `"`
 }

@@ -8,7 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // Candidate is a network namespace that can be opened.
@@ -66,20 +67,24 @@ func named(dir string, add func(Candidate)) error {
 	}
 	for _, name := range list {
 		path := filepath.Join(dir, name)
-		// A name that went away meanwhile is no gap.
-		if st, err := os.Stat(path); err == nil && st.Mode().IsRegular() {
-			add(Candidate{Inode: inode(st), Path: path, Name: name})
+		// A name that went away meanwhile, or that lost its namespace, is
+		// no gap.
+		var st unix.Stat_t
+		if unix.Stat(path, &st) == nil && st.Dev == namespaces {
+			add(Candidate{Inode: uint32(st.Ino), Path: path, Name: name})
 		}
 	}
 	return nil
 }
 
-func inode(fi fs.FileInfo) uint32 {
-	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
-		return uint32(st.Ino)
+// namespaces is the device that the kernel's namespace files are on.
+var namespaces = func() uint64 {
+	var st unix.Stat_t
+	if unix.Stat("/proc/self/ns/net", &st) != nil {
+		return 0
 	}
-	return 0
-}
+	return st.Dev
+}()
 
 // processes finds the namespaces of the processes by their links' text, which
 // names the inode: "net:[4026531840]".

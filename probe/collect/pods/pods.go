@@ -78,7 +78,8 @@ func Read(ctx context.Context, n Node, roots ...string) (map[int]*Namespace, err
 		}
 		g.Go(func() error {
 			id, ns, err := n.enter(each, c, wanted)
-			if err == nil && ns == nil || errors.Is(err, fs.ErrNotExist) {
+			gone := errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH)
+			if err == nil && ns == nil || gone {
 				return each.Err()
 			}
 			mu.Lock()

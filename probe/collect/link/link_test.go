@@ -1,0 +1,168 @@
+package link
+
+import (
+	"context"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/probe/collect/dump"
+	"github.com/lasthop/lasthop/probe/collect/internal/nstest"
+	"github.com/lasthop/lasthop/probe/collect/sysctl"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+func FuzzLink(f *testing.F) {
+	f.Fuzz(func(t *testing.T, m []byte) {
+		l, afSpec, err := decodeLink(m)
+		if err == nil {
+			_, _ = sysctl.Decode(l.Name, afSpec)
+		}
+	})
+}
+
+func FuzzAddress(f *testing.F) {
+	f.Fuzz(func(t *testing.T, m []byte) {
+		if _, p, err := decodeAddress(m); err == nil && p.Addr().IsValid() && !p.IsValid() {
+			t.Errorf("invalid prefix %v without an error", p)
+		}
+	})
+}
+
+func find(t *testing.T, links []model.Link, name string) model.Link {
+	t.Helper()
+	i := slices.IndexFunc(links, func(l model.Link) bool { return l.Name == name })
+	if i < 0 {
+		t.Fatalf("no link %s", name)
+	}
+	return links[i]
+}
+
+func TestRead(t *testing.T) {
+	node, pod := nstest.New(t), nstest.New(t)
+	node.Run(
+		"ip link add br7 type bridge", "ip link set br7 address 02:00:00:00:00:07 mtu 1400 up promisc on",
+		"ip link add a.1 type veth peer name eth9 netns "+pod.Path(), "ip link set a.1 master br7 up",
+		"ip link set a.1 type bridge_slave hairpin on",
+		"ip link add pair0 type veth peer name pair1", "ip link set pair0 up",
+		"ip addr add 10.1.2.3/24 dev br7", "ip addr add fd00::3/64 dev br7 nodad",
+		"ip addr add 10.9.0.1 peer 10.9.0.2/30 dev pair0",
+		"sysctl -qw net/ipv4/conf/a.1/proxy_arp=1 net/ipv4/conf/a.1/rp_filter=2 net/ipv4/conf/a.1/arp_ignore=3",
+		"sysctl -qw net/ipv4/conf/a.1/route_localnet=1 net/ipv4/conf/a.1/accept_local=1 net/ipv4/conf/a.1/proxy_arp_pvlan=1",
+	)
+	pod.Run("ip link set eth9 address 02:00:00:00:00:09 up", "ip addr add 10.1.2.9/24 dev eth9")
+	c, err := dump.Open(node.NS, unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	table, err := Read(context.Background(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	br, a, b, end := find(t, table.Links, "br7"), find(t, table.Links, "a.1"), find(t, table.Links, "pair0"), find(t, table.Links, "pair1")
+	if br.Kind != "bridge" || br.MAC.String() != "02:00:00:00:00:07" || br.MTU != 1400 || !br.Up || !br.Promisc || br.PeerNetNSID != Here || br.Peer != 0 {
+		t.Errorf("bridge: %+v", br)
+	}
+	want := []netip.Prefix{netip.MustParsePrefix("10.1.2.3/24"), netip.MustParsePrefix("fd00::3/64")}
+	if len(br.Addresses) < 2 || !reflect.DeepEqual(br.Addresses[:2], want) {
+		t.Errorf("addresses of the bridge: %v", br.Addresses)
+	}
+	if a.Kind != "veth" || a.Master != br.Index || !a.Hairpin || !a.Carrier || a.PeerNetNSID < 0 || a.Peer == 0 {
+		t.Errorf("port: %+v", a)
+	}
+	if b.Peer != end.Index || end.Peer != b.Index || b.PeerNetNSID != Here || b.Hairpin || b.Carrier {
+		t.Errorf("pair within the node: %+v %+v", b, end)
+	}
+	if len(b.Addresses) == 0 || b.Addresses[0] != netip.MustParsePrefix("10.9.0.1/32") {
+		t.Errorf("address with a peer: %v", b.Addresses)
+	}
+	checkSettings(t, node, table.Sysctls)
+
+	// The same namespace, told from outside.
+	far, err := ReadAt(context.Background(), c, a.PeerNetNSID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eth := find(t, far.Links, "eth9")
+	if eth.MAC.String() != "02:00:00:00:00:09" || eth.Peer != a.Index || eth.Index != a.Peer ||
+		!slices.Contains(eth.Addresses, netip.MustParsePrefix("10.1.2.9/24")) {
+		t.Errorf("from outside: %+v", eth)
+	}
+}
+
+// checkSettings compares each setting with what sysctl(8) says of it.
+func checkSettings(t *testing.T, ns *nstest.NS, got []model.Sysctl) {
+	t.Helper()
+	seen := 0
+	for _, s := range got {
+		if !strings.Contains(s.Name, ".a/1.") {
+			continue
+		}
+		seen++
+		if want := strings.TrimSpace(ns.Output("sysctl -n " + s.Name)); s.Value != want {
+			t.Errorf("%s = %s, want %s", s.Name, s.Value, want)
+		}
+	}
+	const perLink = 9
+	if seen != perLink {
+		t.Errorf("%d settings of the link, want %d: %v", seen, perLink, got)
+	}
+}
+
+// TestOtherHost sends a frame to another MAC and wants it counted.
+func TestOtherHost(t *testing.T) {
+	node, pod := nstest.New(t), nstest.New(t)
+	node.Run("ip link add v type veth peer name e netns "+pod.Path(), "ip link set v up", "ip addr add 10.7.0.1/24 dev v")
+	pod.Run("ip link set e up", "ip addr add 10.7.0.2/24 dev e", "ip neigh add 10.7.0.1 lladdr 02:de:ad:00:00:01 dev e nud permanent")
+	pod.Output("ping -c 1 -W 0.2 10.7.0.1 || true")
+	c, err := dump.Open(node.NS, unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	table, err := Read(context.Background(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := find(t, table.Links, "v"); v.OtherHost == 0 {
+		t.Errorf("no frame for another host counted: %+v", v)
+	}
+}
+
+func TestWatch(t *testing.T) {
+	ns := nstest.New(t)
+	w, err := Watch(ns.NS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	changes, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		w.Run(ctx, func() {
+			select {
+			case changes <- struct{}{}:
+			case <-ctx.Done():
+			}
+		})
+	}()
+	for i, change := range []string{
+		"ip link set lo up", "ip addr add 10.1.1.1/32 dev lo", "ip route add blackhole 10.2.0.0/16",
+		"ip link add x type veth peer name y", "ip link del x",
+	} {
+		ns.Run(change)
+		select {
+		case <-changes:
+		case <-t.Context().Done():
+			t.Fatalf("change %s was not told", strconv.Itoa(i))
+		}
+	}
+	cancel()
+	<-done
+}
