@@ -392,6 +392,12 @@ func TestDiagnose(t *testing.T) {
 			n.drop("IP_RPFILTER", "ip_rcv_finish_core", "203.0.113.9", "172.20.1.5", 1)
 			return n
 		}, nil},
+		{"frames for a pod that went away are flooded", func() *node {
+			n := kubenet()
+			n.PastPods = []model.Pod{{Addresses: []netip.Prefix{prefix("172.20.1.99/32")}, MAC: mac(deadMAC)}}
+			n.drop("OTHERHOST", "ip_rcv_core", "172.20.1.5", "172.20.1.99", 20).DstMAC = mac(deadMAC)
+			return n
+		}, nil},
 		{"a stale rule accounts for the drops elsewhere", func() *node {
 			n := bridged()
 			n.FrameRules = nil

@@ -120,12 +120,11 @@ func ruleEvidence(r *model.FrameRule) model.Evidence {
 func (v *view) ownerEvidence(s *stale) model.Evidence {
 	e := model.Evidence{Source: model.SourcePods}
 	if len(s.owners) == 0 {
-		e.Text = fmt.Sprintf("no pod on this node holds %s; %s is the MAC of %s", s.addr, s.rule.MAC, v.owner(s.rule.MAC))
+		e.Text = fmt.Sprintf("no pod on this node holds %s; %s has %s", s.addr, v.owner(s.rule.MAC), s.rule.MAC)
 		return e
 	}
-	p := v.pods[s.addr][0]
-	e.Text = fmt.Sprintf("%s holds %s behind %s with MAC %s; %s is the MAC of %s",
-		podName(p), s.addr, p.Link, addrs(s.owners), s.rule.MAC, v.owner(s.rule.MAC))
+	e.Text = fmt.Sprintf("%s is the address of the pod behind %s, with MAC %s; %s has %s",
+		s.addr, v.pods[s.addr][0].Link, addrs(s.owners), v.owner(s.rule.MAC), s.rule.MAC)
 	return e
 }
 

@@ -71,9 +71,9 @@ func (v *view) misanswered(s *stale) verdict {
 		f.Unseen = append(f.Unseen, "who holds "+s.addr.String()+" now: nobody on this node")
 		f.Alternatives = append(f.Alternatives, "the pod was deleted and its peers still ask for it")
 	}
-	f.Why = fmt.Sprintf("An ebtables rule answers ARP for %s with %s, which is the MAC of %s%s. "+
-		"Who asks sends to that MAC, and nobody takes the packets.",
-		s.addr, s.rule.MAC, v.owner(s.rule.MAC), ownersInstead(s.owners))
+	f.Why = fmt.Sprintf("An ebtables rule answers ARP for %s with %s%s; %s has it. "+
+		"Who asks sends there, and the packets never reach the pod.",
+		s.addr, s.rule.MAC, ownersInstead(s.owners), v.owner(s.rule.MAC))
 	return verdict{Finding: f, explains: misled(s.addr, s.rule.MAC)}
 }
 

@@ -71,9 +71,9 @@ func (v *view) rewrittenByRule(s *stale, rewrites []model.MACRewrite) verdict {
 		f.Unseen = append(f.Unseen, "who holds "+s.addr.String()+" now: nobody on this node")
 		f.Alternatives = append(f.Alternatives, "the pod was deleted and its peers still send to it")
 	}
-	f.Why = fmt.Sprintf("An ebtables rule gives frames for %s the destination MAC %s, which is the MAC of %s%s. "+
-		"The bridge floods them and nobody takes them: the pod never gets what is sent to it.",
-		s.addr, s.rule.MAC, v.owner(s.rule.MAC), ownersInstead(s.owners))
+	f.Why = fmt.Sprintf("An ebtables rule gives frames for %s the destination MAC %s%s; %s has it. "+
+		"They never reach the pod: a bridge floods frames for a MAC that it does not know, and nobody takes them.",
+		s.addr, s.rule.MAC, ownersInstead(s.owners), v.owner(s.rule.MAC))
 	return verdict{Finding: f, explains: misled(s.addr, s.rule.MAC)}
 }
 
@@ -82,7 +82,7 @@ func ownersInstead(owners []model.MAC) string {
 	if len(owners) == 0 {
 		return ""
 	}
-	return ", not of the pod (" + addrs(owners) + ")"
+	return " instead of the pod's " + addrs(owners)
 }
 
 // toNobody reports whether frames for a living pod got a destination MAC that
@@ -104,9 +104,9 @@ func (v *view) rewrittenUnseen(r *model.MACRewrite) verdict {
 			Pods:         []netip.Addr{r.Addr},
 			LastHopAlive: v.place(r.From.Link, r.From.Direction),
 			Title:        "stale MAC for " + r.Addr.String(),
-			Why: fmt.Sprintf("Frames for %s come out of the bridge with the destination MAC %s, which is the MAC of %s, not of the pod (%s). "+
+			Why: fmt.Sprintf("Frames for %s come out of the bridge with the destination MAC %s%s; %s has it. "+
 				"Only bridge netfilter (ebtables) or a tc program can do that.",
-				r.Addr, r.To.MAC, v.owner(r.To.MAC), addrs(v.podMACs(r.Addr))),
+				r.Addr, r.To.MAC, ownersInstead(v.podMACs(r.Addr)), v.owner(r.To.MAC)),
 			Evidence:     []model.Evidence{rewriteEvidence(r)},
 			Unseen:       []string{"the ebtables rules: that source could not be read whole"},
 			Alternatives: []string{"a tc program that rewrites the MAC"},

@@ -127,14 +127,15 @@ func (v *view) explained(d *model.Drop) bool {
 
 // harmless reports whether a drop is part of a working network: what a
 // transport or a socket frees as it goes, and frames that a bridge floods
-// until it has learnt where their owner is.
+// until it has learnt where their owner is, or as long as somebody sends to an
+// owner that went away.
 func (v *view) harmless(d *model.Drop) bool {
 	switch {
 	case strings.HasPrefix(string(d.Reason), "TCP_"), d.Reason == "QUEUE_PURGE":
 		return true
 	case d.Reason == "OTHERHOST":
 		_, owned := v.macs[d.DstMAC]
-		return owned
+		return owned || v.past[d.Dst]
 	case d.Reason == "" || d.Reason == "NOT_SPECIFIED":
 		return socketFrees(d.Location)
 	}

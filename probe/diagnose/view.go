@@ -75,8 +75,12 @@ func newView(s *model.Snapshot) *view {
 		}
 	}
 	for i := range s.PastPods {
-		for _, a := range s.PastPods[i].Addresses {
+		p := &s.PastPods[i]
+		for _, a := range p.Addresses {
 			v.past[a.Addr()] = true
+		}
+		if _, living := v.macs[p.MAC]; !living && !p.MAC.IsZero() {
+			v.macs[p.MAC] = "a pod that went away"
 		}
 	}
 	for i := range s.Traffic.MACs {
@@ -185,10 +189,8 @@ func podName(p *model.Pod) string {
 		return p.Namespace + "/" + p.Name
 	case p.Name != "":
 		return p.Name
-	case len(p.Addresses) > 0:
-		return "pod " + p.Addresses[0].Addr().String()
 	}
-	return "pod behind " + p.Link
+	return "the pod behind " + p.Link
 }
 
 // uplink is the name that stands for the uplinks in a sentence.
