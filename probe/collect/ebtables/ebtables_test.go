@@ -2,6 +2,9 @@ package ebtables
 
 import (
 	"context"
+	"fmt"
+	"net/netip"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -11,6 +14,8 @@ import (
 
 	"github.com/lasthop/lasthop/probe/collect/dump"
 	"github.com/lasthop/lasthop/probe/collect/internal/nstest"
+	"github.com/lasthop/lasthop/probe/collect/nft"
+	"github.com/lasthop/lasthop/probe/model"
 )
 
 // rules are those of the facts about plugins, and one or more of each match
@@ -119,4 +124,159 @@ func printed(out string) []string {
 	}
 	slices.SortStableFunc(list, byChain)
 	return list
+}
+
+func FuzzExtension(f *testing.F) {
+	f.Fuzz(func(t *testing.T, target bool, name string, info []byte) {
+		var b builder
+		b.compat(nft.Extension{Target: target, Name: name, Info: info})
+		if r := b.build(); r.Text == "" || r.Target == "" {
+			t.Errorf("rule without text or target: %+v", r)
+		}
+	})
+}
+
+func FuzzRule(f *testing.F) {
+	f.Fuzz(func(t *testing.T, m []byte, native bool) {
+		r, err := nft.DecodeRule(m)
+		if err != nil {
+			return
+		}
+		chain := nft.Chain{Table: r.Table, Name: r.Chain, Base: native}
+		fromSet(nft.Ruleset{Chains: []nft.Chain{chain}, Rules: []nft.Rule{r}})
+	})
+}
+
+// TestFields compares what judges read with the rules as written.
+func TestFields(t *testing.T) {
+	ns := nstest.New(t)
+	for _, r := range rules {
+		ns.Run("ebtables-nft " + r)
+	}
+	mac := func(s string) model.MAC {
+		m, err := model.ParseMAC(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	match := func(s string) model.AddrMatch { return model.AddrMatch{Prefix: netip.MustParsePrefix(s)} }
+	got := read(t, ns)
+	for _, want := range []model.FrameRule{
+		{
+			Table: "nat", Chain: "PREROUTING", Number: 1, Text: "-p ARP --arp-op Request --arp-ip-dst 10.240.0.4 -j arpreply --arpreply-mac 00:0d:3a:01:02:03",
+			EtherType: 0x0806, ARPOp: 1, ARPDst: match("10.240.0.4/32"),
+			Target: model.TargetARPReply, TargetName: "arpreply", MAC: mac("00:0d:3a:01:02:03"), Verdict: model.TargetDrop,
+		},
+		{
+			Table: "nat", Chain: "PREROUTING", Number: 4, Text: "-p IPv4 -i eth0 --ip-dst 10.240.0.32 -j dnat --to-dst a2:96:88:20:cb:c6 --dnat-target ACCEPT",
+			In: model.IfMatch{Name: "eth0"}, EtherType: 0x0800, IPDst: match("10.240.0.32/32"),
+			Target: model.TargetDNAT, TargetName: "dnat", MAC: mac("a2:96:88:20:cb:c6"), Verdict: model.TargetAccept,
+		},
+		{
+			Table: "nat", Chain: "POSTROUTING", Number: 1, Text: "-s Unicast -o eth0 -j snat --to-src 00:0d:3a:01:02:03 --snat-arp --snat-target ACCEPT",
+			Out: model.IfMatch{Name: "eth0"}, SrcMAC: model.MACMatch{Mask: model.MAC{1}, Set: true},
+			Target: model.TargetSNAT, TargetName: "snat", MAC: mac("00:0d:3a:01:02:03"), Verdict: model.TargetAccept,
+		},
+		{
+			Table: "filter", Chain: "KUBE-DEDUP", Number: 2, Text: "-p IPv4 -s 0a:58:0a:f4:00:01 -o veth+ --ip-src 10.244.0.0/24 -j DROP",
+			Out: model.IfMatch{Name: "veth+"}, EtherType: 0x0800, IPSrc: match("10.244.0.0/24"),
+			SrcMAC: model.MACMatch{Addr: mac("0a:58:0a:f4:00:01"), Mask: model.Broadcast, Set: true}, Target: model.TargetDrop,
+		},
+		{
+			Table: "filter", Chain: "OUTPUT", Number: 1, Text: "-j KUBE-DEDUP", Target: model.TargetJump, TargetName: "KUBE-DEDUP",
+		},
+		{
+			Table: "nat", Chain: "PREROUTING", Number: 6, Text: "-p IPv4 -i ! eth0 --ip-src ! 10.0.0.0/8 --ip-proto udp --ip-sport 1:100 --ip-dport ! 53 -j mark --mark-set 0x5 --mark-target CONTINUE",
+			In: model.IfMatch{Name: "eth0", Not: true}, EtherType: 0x0800,
+			IPSrc:   model.AddrMatch{Prefix: netip.MustParsePrefix("10.0.0.0/8"), Not: true},
+			Unknown: []string{"--ip-proto udp --ip-sport 1:100 --ip-dport ! 53"},
+			Target:  model.TargetOther, TargetName: "mark", Verdict: model.TargetContinue,
+		},
+	} {
+		want.Backend = model.NFT
+		i := slices.IndexFunc(got.Rules, func(r model.FrameRule) bool {
+			return r.Table == want.Table && r.Chain == want.Chain && r.Number == want.Number
+		})
+		if i < 0 {
+			t.Fatalf("no rule %s %s %d", want.Table, want.Chain, want.Number)
+		}
+		want.Handle = got.Rules[i].Handle
+		if want.Handle == 0 || !reflect.DeepEqual(got.Rules[i], want) {
+			t.Errorf("\n got %+v\nwant %+v", got.Rules[i], want)
+		}
+	}
+	for _, c := range got.Chains {
+		want := map[string]string{"FORWARD": "DROP", "KUBE-DEDUP": "ACCEPT", "USERC": ""}
+		if w, ok := want[c.Name]; ok && c.Policy != w {
+			t.Errorf("chain %s has policy %q, want %q", c.Name, c.Policy, w)
+		}
+	}
+}
+
+// TestNative reads rules that nft wrote itself.
+func TestNative(t *testing.T) {
+	ns := nstest.New(t)
+	ns.Feed(`table bridge fix {
+	chain pre {
+		type filter hook prerouting priority -300; policy accept;
+		iifname "up*" ether type ip ip daddr 10.1.2.3 counter packets 7 bytes 70 ether daddr set 02:00:00:00:00:09 accept
+		arp operation request arp daddr ip 10.1.2.4 drop
+		ip6 saddr != fd00::/64 drop
+		tcp dport { 80, 443 } drop
+	}
+}
+`, "nft", "-f", "-")
+	got := read(t, ns).Rules
+	if len(got) != 4 {
+		t.Fatalf("%d rules: %+v", len(got), got)
+	}
+	want := model.FrameRule{
+		Backend: model.NFT, Table: "fix", Chain: "pre", Number: 1, Handle: got[0].Handle, Native: true,
+		Text: `iifname "up*" ether type IPv4 ip daddr 10.1.2.3 ether daddr set 02:00:00:00:00:09 accept`,
+		In:   model.IfMatch{Name: "up+"}, EtherType: 0x0800, IPDst: model.AddrMatch{Prefix: netip.MustParsePrefix("10.1.2.3/32")},
+		Target: model.TargetDNAT, MAC: model.MAC{2, 0, 0, 0, 0, 9}, Verdict: model.TargetAccept,
+		Counter: model.Counter{Packets: 7, Bytes: 70},
+	}
+	if !reflect.DeepEqual(got[0], want) {
+		t.Errorf("\n got %+v\nwant %+v", got[0], want)
+	}
+	if r := got[1]; r.EtherType != 0x0806 || r.ARPOp != 1 || r.ARPDst.Prefix != netip.MustParsePrefix("10.1.2.4/32") || r.Target != model.TargetDrop || len(r.Unknown) > 0 {
+		t.Errorf("ARP rule: %+v", r)
+	}
+	if r := got[2]; r.EtherType != 0x86dd || !r.IPSrc.Not || r.IPSrc.Prefix != netip.MustParsePrefix("fd00::/64") || len(r.Unknown) > 0 {
+		t.Errorf("IPv6 rule: %+v", r)
+	}
+	if r := got[3]; len(r.Unknown) == 0 || r.Target != model.TargetDrop {
+		t.Errorf("a rule with a set has no unknown match: %+v", r)
+	}
+	for _, r := range got {
+		ns.Run(fmt.Sprintf("nft delete rule bridge %s %s handle %d", r.Table, r.Chain, r.Handle))
+	}
+}
+
+// TestCounters sends frames through rules and compares with ebtables' counts.
+func TestCounters(t *testing.T) {
+	bridge, left, right := nstest.New(t), nstest.New(t), nstest.New(t)
+	bridge.Run("ip link add br0 type bridge", "ip link set br0 up")
+	for i, ns := range []*nstest.NS{left, right} {
+		bridge.Run(
+			fmt.Sprintf("ip link add port%d type veth peer name eth0 netns %s", i, ns.Path()),
+			fmt.Sprintf("ip link set port%d master br0 up", i),
+		)
+		ns.Run("ip link set eth0 up", fmt.Sprintf("ip addr add 10.3.0.%d/24 dev eth0", i+1))
+	}
+	bridge.Run(
+		"ebtables-nft -t nat -A PREROUTING -p IPv4 -i port0 --ip-dst 10.3.0.2",
+		"ebtables-nft -t nat -A PREROUTING -p ARP",
+	)
+	left.Run("ping -c 3 -i 0.01 10.3.0.2")
+	got := read(t, bridge).Rules
+	if len(got) != 2 || got[0].Counter.Packets != 3 || got[0].Counter.Bytes != 3*84 || got[1].Counter.Packets < 2 {
+		t.Errorf("counters: %+v", got)
+	}
+	listed := bridge.Output("ebtables-nft -t nat -L PREROUTING --Lc")
+	if want := fmt.Sprintf("pcnt = %d -- bcnt = %d", got[0].Counter.Packets, got[0].Counter.Bytes); !strings.Contains(listed, want) {
+		t.Errorf("ebtables lists %q, want %q", listed, want)
+	}
 }

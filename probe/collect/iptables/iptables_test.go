@@ -2,14 +2,20 @@ package iptables
 
 import (
 	"context"
+	"encoding/binary"
+	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/collect/dump"
 	"github.com/lasthop/lasthop/probe/collect/internal/nstest"
+	"github.com/lasthop/lasthop/probe/collect/nft"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -149,4 +155,242 @@ func byChain(list []string) []string {
 		return strings.Compare(x, y)
 	})
 	return list
+}
+
+func FuzzLegacy(f *testing.F) {
+	f.Fuzz(func(t *testing.T, six bool, info, blob []byte) {
+		if len(info) < infoLen {
+			return
+		}
+		l := layout4
+		if six {
+			l = layout6
+		}
+		tb := table{layout: l, name: "nat", blob: blob}
+		tb.describe(info)
+		_, _ = tb.decode()
+	})
+}
+
+func FuzzRule(f *testing.F) {
+	f.Fuzz(func(t *testing.T, m []byte, family byte) {
+		r, err := nft.DecodeRule(m)
+		if err != nil {
+			return
+		}
+		chain := nft.Chain{Table: r.Table, Name: r.Chain}
+		for _, fam := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6, nftables.TableFamilyINet} {
+			fromSet(nft.Ruleset{Chains: []nft.Chain{chain}, Rules: []nft.Rule{r}}, fam)
+		}
+	})
+}
+
+// TestFields compares what judges read with the rules as written; both
+// backends must tell the same.
+func TestFields(t *testing.T) {
+	prefix := netip.MustParsePrefix
+	local := model.AddrMatch{Prefix: prefix("10.0.0.0/8"), Not: true}
+	wanted := []model.PacketRule{
+		{
+			Table: "nat", Chain: "POSTROUTING", Number: 2, Comment: `SNAT for "outbound" traffic`,
+			Dst: local, Out: model.IfMatch{Name: "eth0"}, DstLocal: -1, Target: "MASQUERADE",
+		},
+		{
+			Table: "nat", Chain: "POSTROUTING", Number: 4, Src: model.AddrMatch{Prefix: prefix("10.244.0.7/32")},
+			Proto: 6, DstPorts: []model.PortRange{{First: 53, Last: 53}}, Target: "SNAT", To: netip.MustParseAddrPort("10.0.0.4:0"),
+		},
+		{
+			Table: "nat", Chain: "POSTROUTING", Number: 5, Proto: 17, SrcPorts: []model.PortRange{{First: 1000, Last: 2000}},
+			Unknown: []string{"! --dport 53"}, Target: "SNAT",
+		},
+		{
+			Table: "nat", Chain: "PREROUTING", Number: 1, In: model.IfMatch{Name: "cbr+", Not: true}, Proto: 6,
+			DstPorts: []model.PortRange{{First: 80, Last: 80}}, Target: "DNAT", To: netip.MustParseAddrPort("10.244.0.5:8080"),
+		},
+		{
+			Table: "nat", Chain: "PREROUTING", Number: 2, Proto: 6, Target: "DNAT", To: netip.MustParseAddrPort("10.244.0.5:0"),
+			DstPorts: []model.PortRange{{First: 80, Last: 80}, {First: 443, Last: 443}, {First: 8000, Last: 8100}},
+		},
+		{
+			Table: "nat", Chain: "PREROUTING", Number: 4, Mark: model.MarkMatch{Value: 0x4000, Mask: 0x4000, Set: true}, Target: "MARK",
+		},
+		{
+			Table: "nat", Chain: "PREROUTING", Number: 6, Unknown: []string{"statistic --mode random --probability 0.33333333349"}, Target: "RETURN",
+		},
+		{
+			Table: "filter", Chain: "FORWARD", Number: 1, DstLocal: 1, Unknown: []string{"addrtype --limit-iface-in"}, Target: "AGENT", Goto: true,
+		},
+		{
+			Table: "filter", Chain: "FORWARD", Number: 2, Unknown: []string{"conntrack --ctstate RELATED,ESTABLISHED"}, Target: "ACCEPT",
+		},
+		{Table: "nat", Chain: "IP-MASQ-AGENT", Number: 3},
+		{Table: "nat", Chain: "PREROUTING", Number: 9, Proto: 6, ProtoNot: true},
+	}
+	for tool, backend := range map[string]model.Backend{"iptables-nft": model.NFT, "iptables-legacy": model.Legacy} {
+		t.Run(tool, func(t *testing.T) {
+			ns := nstest.New(t)
+			for _, r := range rules4 {
+				ns.Run(tool + " -w " + r)
+			}
+			got := read(t, ns)
+			for _, want := range wanted {
+				i := slices.IndexFunc(got.Rules, func(r model.PacketRule) bool {
+					return r.Table == want.Table && r.Chain == want.Chain && r.Number == want.Number
+				})
+				if i < 0 {
+					t.Fatalf("no rule %s %s %d", want.Table, want.Chain, want.Number)
+				}
+				have := got.Rules[i]
+				want.Backend, want.Family, want.Text, want.Handle = backend, 4, have.Text, have.Handle
+				// A native match names an option, an extension itself too.
+				for j := range have.Unknown {
+					have.Unknown[j] = strings.TrimPrefix(have.Unknown[j], "udp ")
+				}
+				if !reflect.DeepEqual(have, want) {
+					t.Errorf("%s\n got %+v\nwant %+v", have.Text, have, want)
+				}
+			}
+			i := slices.IndexFunc(got.Chains, func(c model.Chain) bool { return c.Table == "filter" && c.Name == "FORWARD" })
+			if i < 0 || got.Chains[i].Policy != "DROP" || got.Chains[i].Hook != "FORWARD" || got.Chains[i].Priority != 0 {
+				t.Errorf("chain FORWARD: %+v", got.Chains)
+			}
+			i = slices.IndexFunc(got.Chains, func(c model.Chain) bool { return c.Table == "nat" && c.Name == "IP-MASQ-AGENT" })
+			if i < 0 || got.Chains[i].Hook != "" {
+				t.Errorf("chain IP-MASQ-AGENT: %+v", got.Chains)
+			}
+		})
+	}
+}
+
+// TestCounters sends packets through rules and a policy.
+func TestCounters(t *testing.T) {
+	for _, tool := range []string{"iptables-nft", "iptables-legacy"} {
+		t.Run(tool, func(t *testing.T) {
+			ns := nstest.New(t)
+			ns.Run("ip link set lo up", tool+" -w -A OUTPUT -d 127.0.0.9/32", "ping -c 3 -i 0.01 127.0.0.9")
+			got := read(t, ns)
+			if len(got.Rules) != 1 || got.Rules[0].Counter != (model.Counter{Packets: 3, Bytes: 3 * 84}) {
+				t.Errorf("rules: %+v", got.Rules)
+			}
+		})
+	}
+}
+
+// TestNothingIsMade reads a namespace without tables, and wants it to have
+// none after that.
+func TestNothingIsMade(t *testing.T) {
+	ns := nstest.New(t)
+	if got := read(t, ns); len(got.Rules)+len(got.Chains) != 0 {
+		t.Errorf("an empty namespace holds %+v", got)
+	}
+	if left := ns.Output("cat /proc/self/net/ip_tables_names /proc/self/net/ip6_tables_names") + ns.Output("nft list tables"); left != "" {
+		t.Errorf("reading made tables: %s", left)
+	}
+}
+
+// TestNative reads rules that nft wrote itself.
+func TestNative(t *testing.T) {
+	ns := nstest.New(t)
+	ns.Feed(`table inet masq {
+	chain post {
+		type nat hook postrouting priority 100; policy accept;
+		ip saddr 10.1.0.0/16 ip daddr != 10.0.0.0/8 oifname != "br*" fib daddr type != local counter packets 4 bytes 40 masquerade
+		ip6 saddr fd00::/64 masquerade
+		meta nfproto ipv4 meta mark 0x10 return
+		ip saddr @pods jump more
+	}
+	chain more { meta l4proto udp goto less; }
+	chain less { drop; }
+	set pods { type ipv4_addr; elements = { 10.1.0.1 } }
+}
+`, "nft", "-f", "-")
+	got := read(t, ns).Rules
+	if len(got) != 6 {
+		t.Fatalf("%d rules: %+v", len(got), got)
+	}
+	prefix := netip.MustParsePrefix
+	rule := func(chain string, n int) model.PacketRule {
+		i := slices.IndexFunc(got, func(r model.PacketRule) bool { return r.Chain == chain && r.Number == n })
+		if i < 0 {
+			t.Fatalf("no rule %s %d", chain, n)
+		}
+		if r := got[i]; !r.Native || r.Handle == 0 || r.Backend != model.NFT {
+			t.Errorf("rule is no native one: %+v", r)
+		}
+		return got[i]
+	}
+	first := rule("post", 1)
+	if first.Src.Prefix != prefix("10.1.0.0/16") || first.Dst != (model.AddrMatch{Prefix: prefix("10.0.0.0/8"), Not: true}) ||
+		first.Out != (model.IfMatch{Name: "br+", Not: true}) || first.DstLocal != -1 || first.Target != "MASQUERADE" ||
+		first.Counter != (model.Counter{Packets: 4, Bytes: 40}) || len(first.Unknown) > 0 || first.Family != 4 {
+		t.Errorf("first: %+v", first)
+	}
+	if r := rule("post", 2); r.Src.Prefix != prefix("fd00::/64") || r.Target != "MASQUERADE" || len(r.Unknown) > 0 {
+		t.Errorf("IPv6: %+v", r)
+	}
+	if r := rule("post", 3); r.Family != 4 || r.Mark != (model.MarkMatch{Value: 0x10, Mask: 0xffffffff, Set: true}) || r.Target != "RETURN" {
+		t.Errorf("mark: %+v", r)
+	}
+	if r := rule("post", 4); len(r.Unknown) != 1 || !strings.Contains(r.Unknown[0], "@pods") || r.Target != "more" {
+		t.Errorf("set: %+v", r)
+	}
+	if r := rule("more", 1); r.Target != "less" || !r.Goto || r.Proto != 17 {
+		t.Errorf("goto: %+v", r)
+	}
+	if r := rule("less", 1); r.Target != "DROP" {
+		t.Errorf("drop: %+v", r)
+	}
+}
+
+// TestItems builds rules of expressions that not every kernel has.
+func TestItems(t *testing.T) {
+	state := nft.Load{Source: nft.FromCT, Key: unix.NFT_CT_STATE}
+	proto := nft.Match{Load: nft.Load{Source: nft.FromMeta, Key: unix.NFT_META_L4PROTO}, Value: []byte{6}}
+	bits := func(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
+	for _, tt := range []struct {
+		name  string
+		items []nft.Item
+		want  model.PacketRule
+	}{
+		{
+			"ct state",
+			[]nft.Item{nft.Match{Load: state, Op: expr.CmpOpNeq, Mask: bits(6), Value: bits(0)}, nft.Verdict{Code: nft.Accept}},
+			model.PacketRule{Text: "ct state established,related accept", Unknown: []string{"ct state established,related"}, Target: "ACCEPT"},
+		},
+		{
+			"dnat",
+			[]nft.Item{proto, nft.NAT{Kind: "dnat", Addr: []byte{10, 1, 0, 5}, Port: []byte{0x1f, 0x90}}},
+			model.PacketRule{Text: "meta l4proto tcp dnat to 10.1.0.5:8080", Proto: 6, Target: "DNAT", To: netip.MustParseAddrPort("10.1.0.5:8080")},
+		},
+		{
+			"snat to a range",
+			[]nft.Item{nft.NAT{Kind: "snat", Addr: []byte{10, 1, 0, 5}, AddrMax: []byte{10, 1, 0, 9}}},
+			model.PacketRule{Text: "snat", Target: "SNAT"},
+		},
+		{"reject", []nft.Item{nft.Reject{}}, model.PacketRule{Text: "reject", Target: "REJECT"}},
+		{
+			"verdict map",
+			[]nft.Item{nft.Match{Load: state, Set: "map0", Map: true}},
+			model.PacketRule{Text: "[ct key 0 vmap @map0]", Unknown: []string{"ct key 0 vmap @map0"}},
+		},
+		{
+			"not decoded",
+			[]nft.Item{nft.Other{Name: "numgen"}, nft.Verdict{Code: nft.Drop}},
+			model.PacketRule{Text: "[numgen] drop", Unknown: []string{"numgen"}, Target: "DROP"},
+		},
+		{
+			"the same field twice",
+			[]nft.Item{proto, nft.Match{Load: proto.Load, Op: expr.CmpOpNeq, Value: []byte{17}}, nft.Verdict{Code: nft.Drop}},
+			model.PacketRule{Text: "meta l4proto tcp meta l4proto != udp drop", Proto: 6, Unknown: []string{"! -p udp"}, Target: "DROP"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			set := nft.Ruleset{Rules: []nft.Rule{{Table: "t", Chain: "c", Items: tt.items}}, Chains: []nft.Chain{{Table: "t", Name: "c"}}}
+			got := fromSet(set, nftables.TableFamilyINet).Rules[0]
+			tt.want.Backend, tt.want.Table, tt.want.Chain, tt.want.Number, tt.want.Native = model.NFT, "t", "c", 1, true
+			if !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("\n got %+v\nwant %+v", got, tt.want)
+			}
+		})
+	}
 }

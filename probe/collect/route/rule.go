@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -102,6 +103,8 @@ func decodeRule(m []byte) (model.RoutingRule, error) {
 			}
 		}
 	}
+	// The order of attributes differs by kernel.
+	slices.Sort(r.Unknown)
 	return r, a.Err()
 }
 

@@ -1,0 +1,121 @@
+package route
+
+import (
+	"context"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/lasthop/lasthop/probe/collect/dump"
+	"github.com/lasthop/lasthop/probe/collect/internal/nstest"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+func FuzzRule(f *testing.F) {
+	f.Fuzz(func(t *testing.T, m []byte) {
+		_, _ = decodeRule(m)
+	})
+}
+
+func prefixOf(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+func TestRead(t *testing.T) {
+	ns := nstest.New(t)
+	ns.Run(
+		"ip link add v type veth peer name w", "ip link set v up", "ip link set w up",
+		"ip addr add 10.1.0.1/24 dev v", "ip addr add fd00:1::1/64 dev v nodad",
+		"ip route add default via 10.1.0.254 dev v metric 50 proto static",
+		"ip route add 10.2.0.0/16 table 100 nexthop via 10.1.0.2 dev v nexthop via 10.1.0.3 dev v",
+		"ip route add blackhole 10.3.0.0/16", "ip route add unreachable 10.4.0.0/16",
+		"ip route add prohibit 10.5.0.0/16", "ip route add throw 10.6.0.0/16",
+		"ip route add 10.7.0.0/16 via inet6 fe80::1 dev v",
+		"ip -6 route add default via fd00:1::2 dev v",
+	)
+	c, h, err := dump.Route(ns.NS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	defer h.Close()
+	got, err := Read(context.Background(), h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	find := func(dst string, table int) model.Route {
+		t.Helper()
+		i := slices.IndexFunc(got, func(r model.Route) bool { return r.Dst == prefixOf(dst) && r.Table == table })
+		if i < 0 {
+			t.Fatalf("no route to %s in table %d: %+v", dst, table, got)
+		}
+		return got[i]
+	}
+	v := find("10.1.0.0/24", 254)
+	want := model.Route{
+		Table: 254, Dst: prefixOf("0.0.0.0/0"), Gateway: netip.MustParseAddr("10.1.0.254"), IfIndex: v.IfIndex,
+		Type: "unicast", Scope: "global", Protocol: "static", Priority: 50,
+	}
+	if r := find("0.0.0.0/0", 254); !reflect.DeepEqual(r, want) {
+		t.Errorf("default route:\n got %+v\nwant %+v", r, want)
+	}
+	if v.Scope != "link" || v.Protocol != "kernel" || v.Src != netip.MustParseAddr("10.1.0.1") {
+		t.Errorf("network route: %+v", v)
+	}
+	multi := find("10.2.0.0/16", 100)
+	if multi.Gateway != netip.MustParseAddr("10.1.0.2") || multi.IfIndex != v.IfIndex ||
+		!reflect.DeepEqual(multi.NextHops, []model.Route{{Gateway: netip.MustParseAddr("10.1.0.3"), IfIndex: v.IfIndex}}) {
+		t.Errorf("multipath route: %+v", multi)
+	}
+	for dst, kind := range map[string]string{"10.3.0.0/16": "blackhole", "10.4.0.0/16": "unreachable", "10.5.0.0/16": "prohibit", "10.6.0.0/16": "throw"} {
+		if r := find(dst, 254); r.Type != kind {
+			t.Errorf("%s is %s, want %s", dst, r.Type, kind)
+		}
+	}
+	if r := find("10.7.0.0/16", 254); r.Gateway != netip.MustParseAddr("fe80::1") {
+		t.Errorf("route via an IPv6 gateway: %+v", r)
+	}
+	if r := find("::/0", 254); r.Gateway != netip.MustParseAddr("fd00:1::2") {
+		t.Errorf("IPv6 default route: %+v", r)
+	}
+	if r := find("10.1.0.1/32", 255); r.Type != "local" || r.Scope != "host" {
+		t.Errorf("local route: %+v", r)
+	}
+}
+
+func TestRules(t *testing.T) {
+	ns := nstest.New(t)
+	ns.Run(
+		"ip rule add to 10.240.0.32 lookup main prio 20",
+		"ip rule add from 10.240.0.32 lookup 300 prio 110",
+		"ip rule add not fwmark 0x10/0xff iif lo oif lo lookup 7 prio 30",
+		"ip rule add blackhole to 10.9.0.0/16 prio 40",
+		"ip rule add ipproto tcp dport 80 lookup 8 prio 50",
+		"ip -6 rule add from fd00::/16 unreachable prio 60",
+	)
+	c, h, err := dump.Route(ns.NS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	defer h.Close()
+	got, err := Rules(context.Background(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []model.RoutingRule{
+		{Family: 4, Table: 255, Action: "lookup"},
+		{Family: 4, Priority: 20, To: prefixOf("10.240.0.32/32"), Table: 254, Action: "lookup"},
+		{Family: 4, Priority: 30, Mark: 0x10, Mask: 0xff, In: "lo", Out: "lo", Table: 7, Action: "lookup", Not: true},
+		{Family: 4, Priority: 40, To: prefixOf("10.9.0.0/16"), Action: "blackhole"},
+		{Family: 4, Priority: 50, Table: 8, Action: "lookup", Unknown: []string{"dport", "ipproto"}},
+		{Family: 4, Priority: 110, From: prefixOf("10.240.0.32/32"), Table: 300, Action: "lookup"},
+		{Family: 4, Priority: 32766, Table: 254, Action: "lookup"},
+		{Family: 4, Priority: 32767, Table: 253, Action: "lookup"},
+		{Family: 6, Table: 255, Action: "lookup"},
+		{Family: 6, Priority: 60, From: prefixOf("fd00::/16"), Action: "unreachable"},
+		{Family: 6, Priority: 32766, Table: 254, Action: "lookup"},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("rules:\n got %+v\nwant %+v", got, want)
+	}
+}

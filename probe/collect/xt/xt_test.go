@@ -1,0 +1,75 @@
+package xt
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+func FuzzExtension(f *testing.F) {
+	f.Fuzz(func(t *testing.T, target bool, family byte, name string, rev uint32, info []byte) {
+		r := model.PacketRule{Family: int(family)}
+		e := Extension{Name: name, Rev: rev, Info: info}
+		text := ""
+		if target {
+			text = Target(&r, e)
+		} else {
+			text = Match(&r, e)
+		}
+		if !strings.HasPrefix(text, "-") {
+			t.Errorf("text %q", text)
+		}
+	})
+}
+
+// TestShort cuts known extensions: none may be told as if it were whole.
+func TestShort(t *testing.T) {
+	for name := range matches {
+		if name == "comment" {
+			// A comment of any length is a comment.
+			continue
+		}
+		r := model.PacketRule{Family: 4}
+		if text := Match(&r, Extension{Name: name, Rev: 1, Info: []byte{1}}); !strings.Contains(text, undecoded) || len(r.Unknown) != 1 {
+			t.Errorf("%s: %q, unknown %q", name, text, r.Unknown)
+		}
+	}
+	for name := range targets {
+		r := model.PacketRule{Family: 4}
+		if text := Target(&r, Extension{Name: name, Rev: 2, Info: []byte{1}}); name != "NOTRACK" && !strings.Contains(text, undecoded) {
+			t.Errorf("%s: %q", name, text)
+		}
+	}
+	r := model.PacketRule{}
+	if text := Match(&r, Extension{Name: "set"}); text != "-m set "+undecoded || len(r.Unknown) != 1 || r.Unknown[0] != "set "+undecoded {
+		t.Errorf("unknown match: %q, %q", text, r.Unknown)
+	}
+}
+
+func TestInterface(t *testing.T) {
+	for _, tt := range []struct{ name, mask, want string }{
+		{"eth0\x00\x00", "\xff\xff\xff\xff\xff\x00", "eth0"},
+		{"veth\x00\x00", "\xff\xff\xff\xff\x00\x00", "veth+"},
+		{"veth+\x00", "\xff\xff\xff\xff\x00\x00", "veth+"},
+		{"\x00\x00", "\x00\x00", ""},
+	} {
+		if got := Interface([]byte(tt.name), []byte(tt.mask)); got != tt.want {
+			t.Errorf("%q under %q: %q, want %q", tt.name, tt.mask, got, tt.want)
+		}
+	}
+}
+
+func TestQuote(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain":      "plain",
+		"two words":  `"two words"`,
+		`say "hi"`:   `"say \"hi\""`,
+		"":           `""`,
+		`back\slash`: `"back\\slash"`,
+	} {
+		if got := Quote(in); got != want {
+			t.Errorf("%q: %s, want %s", in, got, want)
+		}
+	}
+}
