@@ -12,16 +12,21 @@ import (
 
 // object is a Node of the Kubernetes API, or a list of them.
 type object struct {
-	Kind     string
-	Items    []object
-	Metadata struct{ Name string }
-	Spec     struct {
-		PodCIDR  string
-		PodCIDRs []string
-	}
+	Kind     string   `json:"kind"`
+	Items    []object `json:"items"`
+	Metadata struct {
+		Name string `json:"name"`
+	} `json:"metadata"`
+	Spec struct {
+		PodCIDR  string   `json:"podCIDR"`
+		PodCIDRs []string `json:"podCIDRs"`
+	} `json:"spec"`
 	Status struct {
-		Addresses []struct{ Type, Address string }
-	}
+		Addresses []struct {
+			Type    string `json:"type"`
+			Address string `json:"address"`
+		} `json:"addresses"`
+	} `json:"status"`
 }
 
 // wantNodes is what the file should be.

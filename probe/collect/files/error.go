@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
 )
 
 // Error says where a file is not what it should be.
@@ -70,9 +71,23 @@ func DecodeJSON(path string, text []byte, want string, v any) error {
 		// The offset is behind the byte that was wrong.
 		return NewError(path, text, syntax.Offset-1, want, err)
 	case errors.As(err, &kind):
-		return NewError(path, text, kind.Offset-1, fmt.Sprintf("%s at %q", kind.Type, kind.Field), err)
+		return NewError(path, text, kind.Offset-1, fmt.Sprintf("%s at %q", kindName(kind.Type), kind.Field),
+			fmt.Errorf("found %s", kind.Value))
 	}
 	return &Error{Path: path, Want: want, Err: err}
+}
+
+// kindName names a type in JSON's words.
+func kindName(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Struct, reflect.Map:
+		return "an object"
+	}
+	return t.Kind().String()
 }
 
 // ValueError places an error at a text value within the file, where it is

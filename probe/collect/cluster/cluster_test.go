@@ -1,0 +1,139 @@
+package cluster
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/lasthop/lasthop/probe/collect/files"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+const twoNodes = `{
+    "apiVersion": "v1",
+    "kind": "List",
+    "items": [
+        {
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": "aks-1", "labels": {"kubernetes.io/os": "linux"}},
+            "spec": {"podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24", "fd00:1::/64"], "providerID": "azure:///x"},
+            "status": {"addresses": [
+                {"address": "10.240.0.4", "type": "InternalIP"},
+                {"address": "aks-1", "type": "Hostname"}
+            ]}
+        },
+        {"kind": "Node", "metadata": {"name": "aks-2"}, "spec": {"podCIDR": "10.244.1.0/24"}, "status": {}}
+    ]
+}`
+
+func TestNodes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "nodes.json")
+	if err := os.WriteFile(path, []byte(twoNodes), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Nodes(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []model.ClusterNode{
+		{
+			Name: "aks-1", Addresses: []netip.Addr{netip.MustParseAddr("10.240.0.4")},
+			PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24"), netip.MustParsePrefix("fd00:1::/64")},
+		},
+		{Name: "aks-2", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestBadNodes(t *testing.T) {
+	for _, tt := range []struct{ name, text, want string }{
+		{"empty", "", "f:1:1: unexpected end of JSON input: want what `kubectl get nodes -o json` prints"},
+		{"no JSON", "NAME STATUS\naks-1 Ready", "f:1:1: invalid character 'N'"},
+		{"cut", twoNodes[:100], "f:6:29: unexpected end"},
+		{"another kind", `{"kind": "PodList", "items": []}`, `f:1:10: kind is "PodList"`},
+		{"items of another kind", `{"kind": "List", "items": [{"kind": "Pod"}]}`, `f:1:37: items[0] is a "Pod"`},
+		{"no object", `[]`, "f:1:1: found array: want an object"},
+		{"range", strings.Replace(twoNodes, "10.244.1.0/24", "10.244.1.0", 1), "f:14:"},
+		{"address", strings.Replace(twoNodes, "10.240.0.4", "10.240.0", 1), "f:10:29: node aks-1: ParseAddr"},
+		{"type", strings.Replace(twoNodes, `"10.244.1.0/24"`, "7", 1), "found number: want a string at \"items.spec.podCIDR\""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := DecodeNodes("f", []byte(tt.text))
+			var bad *files.Error
+			if !errors.As(err, &bad) || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func FuzzNodes(f *testing.F) {
+	f.Add([]byte(twoNodes))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		_, err := DecodeNodes("f", text)
+		var bad *files.Error
+		if err != nil && (!errors.As(err, &bad) || bad.Want == "") {
+			t.Errorf("error without what was expected: %v", err)
+		}
+	})
+}
+
+// TestRanges gives the rules that plugins and kube-proxy write.
+func TestRanges(t *testing.T) {
+	match := func(s string, not bool) model.AddrMatch {
+		return model.AddrMatch{Prefix: netip.MustParsePrefix(s), Not: not}
+	}
+	node := model.Snapshot{
+		Node: model.Node{Uplinks: []string{"nic"}},
+		Links: []model.Link{
+			{Index: 1, Name: "nic", Role: model.RoleUplink, Addresses: []netip.Prefix{netip.MustParsePrefix("172.20.1.4/16")}},
+			{Index: 2, Name: "pods", Role: model.RoleBridge, Addresses: []netip.Prefix{netip.MustParsePrefix("10.8.3.1/24")}},
+		},
+		Pods: []model.Pod{{Addresses: []netip.Prefix{netip.MustParsePrefix("10.8.3.7/24")}}},
+	}
+	nat := func(chain, target string, src, dst model.AddrMatch) model.PacketRule {
+		return model.PacketRule{Table: "nat", Chain: chain, Number: 1, Target: target, Src: src, Dst: dst}
+	}
+	none := model.AddrMatch{}
+	for _, tt := range []struct {
+		name  string
+		rules []model.PacketRule
+		want  []string
+	}{
+		{"none", nil, nil},
+		{"kube-proxy", []model.PacketRule{nat("KUBE-SERVICES", "KUBE-MARK-MASQ", match("10.8.0.0/16", true), match("10.0.0.10/32", false))}, []string{"10.8.0.0/16"}},
+		{"kube-proxy, hairpin", []model.PacketRule{nat("KUBE-SEP-X", "KUBE-MARK-MASQ", match("10.8.3.7/32", false), none)}, nil},
+		{"dockershim", []model.PacketRule{nat("POSTROUTING", "MASQUERADE", none, match("10.0.0.0/8", true))}, []string{"10.0.0.0/8"}},
+		{"dockershim, the network within", []model.PacketRule{nat("POSTROUTING", "MASQUERADE", none, match("0.0.0.0/0", true))}, nil},
+		{
+			"agent",
+			[]model.PacketRule{
+				nat("AGENT", "RETURN", none, match("10.8.0.0/16", false)), nat("AGENT", "RETURN", none, match("172.16.0.0/12", false)),
+				nat("AGENT", "RETURN", none, match("192.168.0.0/16", false)), nat("AGENT", "MASQUERADE", none, none),
+			},
+			[]string{"10.8.0.0/16"},
+		},
+		{"a return without masquerading", []model.PacketRule{nat("OTHER", "RETURN", none, match("10.8.0.0/16", false))}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := node
+			s.PacketRules = tt.rules
+			var got []string
+			for _, r := range Ranges(&s) {
+				got = append(got, r.Prefix.String())
+				if !strings.Contains(r.By, "rule 1") {
+					t.Errorf("learned from %q", r.By)
+				}
+			}
+			if !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}

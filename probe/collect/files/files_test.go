@@ -1,0 +1,156 @@
+package files
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/lasthop/lasthop/probe/plugin"
+)
+
+// vnetState is what azure-vnet writes, shortened.
+const vnetState = `{
+  "Network": {
+    "Version": "v1.4.39",
+    "ExternalInterfaces": {
+      "eth0": {
+        "Name": "eth0",
+        "Networks": {
+          "azure": {
+            "Id": "azure",
+            "Mode": "bridge",
+            "Subnets": [{"Family": 2, "Prefix": {"IP": "10.240.0.0", "Mask": "//8AAA=="}, "Gateway": "10.240.0.1"}],
+            "Endpoints": {
+              "e2c0a7-eth0": {
+                "Id": "e2c0a7-eth0", "IfName": "eth0", "HostIfName": "azv1234567890a", "MacAddress": "ooaI...",
+                "IPAddresses": [{"IP": "10.240.0.32", "Mask": "//8AAA=="}],
+                "Gateways": ["10.240.0.1"], "PODName": "cart-7d9f", "PODNameSpace": "shop"
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}`
+
+const cnsState = `{"Endpoints": {"0a1b": {"PodName": "web-1", "PodNamespace": "shop",
+ "IfnameToIPMap": {"eth0": {"IPv4": [{"IP": "10.241.0.5", "Mask": "/////w=="}], "IPv6": [{"IP": "fd00::5", "Mask": "//8="}], "HostVethName": ""}}}}}`
+
+const conflistText = `{"cniVersion": "0.3.0", "name": "azure", "plugins": [
+ {"type": "azure-vnet", "mode": "bridge", "bridge": "azure0", "ipam": {"type": "azure-vnet-ipam"}},
+ {"type": "portmap", "capabilities": {"portMappings": true}, "snat": true}]}`
+
+func root(t *testing.T, text map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, s := range text {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(s), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestRead(t *testing.T) {
+	dir := root(t, map[string]string{
+		azureVNet:                                    vnetState,
+		azureCNS:                                     cnsState,
+		configDir + "/10-azure.conflist":             conflistText,
+		configDir + "/99-old.conf":                   `{"name": "cbr", "type": "bridge", "bridge": "cbr0", "ipam": {"type": "host-local"}}`,
+		configDir + "/notes.txt":                     "no JSON",
+		hostLocalDir + "/kubenet/10.244.0.7":         "abc\r\neth0",
+		hostLocalDir + "/kubenet/last_reserved_ip.0": "10.244.0.7",
+	})
+	got, err := Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	owners := map[netip.Addr]Owner{
+		netip.MustParseAddr("10.240.0.32"): {Namespace: "shop", Name: "cart-7d9f", Link: "azv1234567890a"},
+		netip.MustParseAddr("10.241.0.5"):  {Namespace: "shop", Name: "web-1"},
+		netip.MustParseAddr("fd00::5"):     {Namespace: "shop", Name: "web-1"},
+	}
+	if !reflect.DeepEqual(got.Owners, owners) {
+		t.Errorf("owners: %+v", got.Owners)
+	}
+	azure := configDir + "/10-azure.conflist"
+	config := plugin.Config{
+		Plugins: []plugin.Conf{
+			{File: azure, Network: "azure", Type: "azure-vnet", Bridge: "azure0", Mode: "bridge", IPAM: "azure-vnet-ipam"},
+			{File: azure, Network: "azure", Type: "portmap"},
+			{File: configDir + "/99-old.conf", Network: "cbr", Type: "bridge", Bridge: "cbr0", IPAM: "host-local"},
+		},
+		AzureMode: "bridge", AzureCNS: true, HostLocal: []string{"kubenet"}, Taken: []netip.Addr{netip.MustParseAddr("10.244.0.7")},
+	}
+	if !reflect.DeepEqual(got.Config, config) {
+		t.Errorf("config:\n got %+v\nwant %+v", got.Config, config)
+	}
+}
+
+func TestNoFiles(t *testing.T) {
+	got, err := Read(t.TempDir())
+	if err != nil || len(got.Names) > 0 || !strings.Contains(got.Detail(), "no plugin's files") {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// TestBrokenFiles wants every broken file named with its place, and the whole
+// ones read.
+func TestBrokenFiles(t *testing.T) {
+	dir := root(t, map[string]string{
+		azureVNet:                   "{\n  \"Network\": {,}\n}",
+		azureCNS:                    strings.Replace(cnsState, "10.241.0.5", "10.241.0.500", 1),
+		configDir + "/a.conflist":   `{"name": "x", "plugins": {"type": "bridge"}}`,
+		configDir + "/b.conflist":   conflistText,
+		configDir + "/cut.conflist": conflistText[:40],
+	})
+	got, err := Read(dir)
+	if len(got.Config.Plugins) != 2 {
+		t.Errorf("the whole file was not read: %+v", got.Config)
+	}
+	if _, ok := got.Owners[netip.MustParseAddr("fd00::5")]; !ok {
+		t.Errorf("the other address was not read: %v", got.Owners)
+	}
+	for _, want := range []string{
+		azureVNet + ":2:15: ", "want the state of azure-vnet",
+		azureCNS + ":2:45: ", "want an IP address",
+		"a.conflist:1:26: found object: want a list at \"Plugins\"", "a CNI configuration",
+		"cut.conflist:1:40: ",
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error lacks %q:\n%v", want, err)
+		}
+	}
+	var bad *Error
+	if !errors.As(err, &bad) || bad.Line == 0 {
+		t.Errorf("no *Error with a line: %#v", bad)
+	}
+}
+
+func FuzzAzureVNet(f *testing.F) {
+	f.Add([]byte(vnetState), []byte(cnsState), []byte(conflistText))
+	f.Fuzz(func(t *testing.T, vnet, cns, conflist []byte) {
+		dir := root(t, map[string]string{
+			azureVNet: string(vnet), azureCNS: string(cns), configDir + "/10-a.conflist": string(conflist),
+		})
+		got, err := Read(dir)
+		if err == nil && len(got.Names) != 3 {
+			t.Errorf("%d of 3 files read without an error", len(got.Names))
+		}
+		for _, e := range []error{err} {
+			var bad *Error
+			if errors.As(e, &bad) && (bad.Line < 0 || bad.Column < 0 || bad.Path == "") {
+				t.Errorf("place of the error: %+v", bad)
+			}
+		}
+	})
+}
