@@ -109,7 +109,7 @@ func (b *builder) node(ctx context.Context, i int) error {
 	if err := b.attachNIC(ctx, i, sp); err != nil {
 		return err
 	}
-	if err := b.nodeLinks(n, sp); err != nil {
+	if err := b.nodeLinks(ctx, n, sp); err != nil {
 		return err
 	}
 	if err := packetRules(n, sp); err != nil {
@@ -130,7 +130,7 @@ func (b *builder) node(ctx context.Context, i int) error {
 
 // nodeLinks makes what the node's plugin has beside the pods, and puts the
 // node's address and default route where the plugin has them.
-func (b *builder) nodeLinks(n *scenario.Node, sp *space) error {
+func (b *builder) nodeLinks(ctx context.Context, n *scenario.Node, sp *space) error {
 	uplink := n.NIC
 	switch {
 	case n.Plugin == scenario.Kubenet:
@@ -138,13 +138,13 @@ func (b *builder) nodeLinks(n *scenario.Node, sp *space) error {
 			return err
 		}
 	case n.Bridge != "":
-		if err := azureBridge(n, sp); err != nil {
+		if err := azureBridge(ctx, n, sp); err != nil {
 			return err
 		}
 		uplink = n.Bridge
 	}
 	if n.Plugin == scenario.Cilium {
-		if err := ciliumHost(n, sp); err != nil {
+		if err := ciliumHost(ctx, n, sp); err != nil {
 			return err
 		}
 	}
@@ -183,14 +183,14 @@ func (b *builder) pod(ctx context.Context, n *scenario.Node, p *scenario.Pod, no
 	if err != nil {
 		return err
 	}
-	if err := node.up(p.Link); err != nil {
+	if err := joinUp(ctx, node, p.Link, pod, podInterface); err != nil {
 		return err
 	}
-	if err := pod.up(podInterface); err != nil {
-		return err
-	}
-	if err := node.awaitUp(ctx, p.Link); err != nil {
-		return err
+	if p.Bridged {
+		// It is up when the first of its ports is.
+		if err := node.awaitUp(ctx, n.Bridge); err != nil {
+			return err
+		}
 	}
 	if !p.Bridged {
 		if err := b.ciliumPod(n, p, node); err != nil {

@@ -98,13 +98,7 @@ func (b *builder) fabricPort(ctx context.Context, port string, sp *space, name s
 	); err != nil {
 		return err
 	}
-	if err := b.fabric.up(port); err != nil {
-		return err
-	}
-	if err := sp.up(name); err != nil {
-		return err
-	}
-	return sp.awaitUp(ctx, name)
+	return joinUp(ctx, b.fabric, port, sp, name)
 }
 
 // attachNIC connects the i-th node: routes to the addresses that its network

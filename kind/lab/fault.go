@@ -2,10 +2,8 @@ package lab
 
 import (
 	"context"
-	"errors"
 	"fmt"
-
-	"golang.org/x/sys/unix"
+	"net/netip"
 
 	"github.com/lasthop/lasthop/kind/scenario"
 	"github.com/lasthop/lasthop/probe/model"
@@ -103,11 +101,17 @@ func (l *Lab) fabricFault(sp *space, f scenario.Fault, do bool) error {
 func nodeFault(sp *space, f scenario.Fault, do bool) error {
 	switch f.Type {
 	case scenario.MissingMasquerade:
-		if f.Prefix.IsValid() {
-			return sp.run(iptables, exclusion(op(do, "-I"), f.Prefix)...)
-		}
 		// The fault is that a rule is missing, so it is done by -D.
-		return sp.run(iptables, masquerade(op(!do, "-A"))...)
+		args := masquerade(op(!do, "-A"))
+		if f.Prefix.IsValid() {
+			args = exclusion(op(do, "-I"), f.Prefix)
+		}
+		if err := sp.run(iptables, args...); err != nil {
+			return err
+		}
+		// A flow keeps the address that it was given, and so would a new
+		// one from the same port.
+		return sp.forgetFlows()
 	case scenario.ForwardingOff:
 		if do {
 			return sp.sysctl("ipv4/ip_forward", "0")
@@ -126,7 +130,7 @@ func (l *Lab) podFault(ctx context.Context, sp *space, n *scenario.Node, p *scen
 		if err := sp.run(ebtables, arpReply(op(do, "-I"), p.IP, f.MAC)...); err != nil {
 			return err
 		}
-		return l.forget(n, p)
+		return l.forget(sp, n, p)
 	case scenario.WrongNeighbor:
 		return wrongNeighbor(sp, n, p, f.MAC, do)
 	case scenario.DropForward:
@@ -143,28 +147,24 @@ func (l *Lab) podFault(ctx context.Context, sp *space, n *scenario.Node, p *scen
 		if do {
 			return sp.withLink(p.Link, "take down", sp.nl.LinkSetDown)
 		}
-		if err := sp.up(p.Link); err != nil {
-			return err
-		}
-		if err := sp.awaitUp(ctx, p.Link); err != nil || p.Bridged {
-			return err
-		}
-		// The route went with the link.
-		return sp.route(route{dst: host(p.IP), link: p.Link})
+		return l.reconnect(ctx, sp, n, p)
 	}
 	return fmt.Errorf("no fault %q of a pod", f.Type)
 }
 
-// forget makes the bridge's other pods ask for a pod's MAC anew, as they would
-// by themselves some minutes later.
-func (l *Lab) forget(n *scenario.Node, p *scenario.Pod) error {
+// forget makes the node and its other pods ask for a pod's MAC anew, as they
+// would by themselves some time later.
+func (l *Lab) forget(node *space, n *scenario.Node, p *scenario.Pod) error {
+	if err := node.forgetNeighbors(deviceOf(n, p), p.IP); err != nil {
+		return err
+	}
 	for _, pods := range [][]scenario.Pod{n.Pods, n.OldPods} {
 		for _, other := range pods {
 			if !other.Bridged || other.Gone || other.Name == p.Name {
 				continue
 			}
-			err := l.with(n.Name+"/"+other.Name, func(sp *space) error { return sp.unneigh(podInterface, p.IP) })
-			if err != nil && !errors.Is(err, unix.ENOENT) {
+			err := l.with(n.Name+"/"+other.Name, func(sp *space) error { return sp.forgetNeighbors(podInterface, p.IP) })
+			if err != nil {
 				return err
 			}
 		}
@@ -172,13 +172,35 @@ func (l *Lab) forget(n *scenario.Node, p *scenario.Pod) error {
 	return nil
 }
 
+// reconnect brings a pod's link up again, with what went when it went down.
+func (l *Lab) reconnect(ctx context.Context, node *space, n *scenario.Node, p *scenario.Pod) error {
+	err := l.with(n.Name+"/"+p.Name, func(pod *space) error {
+		if err := joinUp(ctx, node, p.Link, pod, podInterface); err != nil {
+			return err
+		}
+		return pod.forgetNeighbors(podInterface, netip.Addr{})
+	})
+	if err == nil {
+		err = l.forget(node, n, p)
+	}
+	if err == nil && !p.Bridged {
+		err = node.route(route{dst: host(p.IP), link: p.Link})
+	}
+	return err
+}
+
+// deviceOf is the node's device on which it has the pod for a neighbour.
+func deviceOf(n *scenario.Node, p *scenario.Pod) string {
+	if p.Bridged {
+		return n.Bridge
+	}
+	return p.Link
+}
+
 // wrongNeighbor pins the node's entry for a pod, or puts back what the plugin
 // has: the right MAC pinned on azure0, nothing elsewhere.
 func wrongNeighbor(sp *space, n *scenario.Node, p *scenario.Pod, mac model.MAC, do bool) error {
-	link := p.Link
-	if p.Bridged {
-		link = n.Bridge
-	}
+	link := deviceOf(n, p)
 	switch {
 	case do:
 		return sp.neigh(link, p.IP, mac)

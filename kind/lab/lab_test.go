@@ -191,7 +191,6 @@ faults:
 func TestFaults(t *testing.T) {
 	const text = `
 name: faults
-timeout: 1s
 topology:
   %s
   nodes: [{name: one, pods: [a, b]}, {name: two, pods: [x]}]

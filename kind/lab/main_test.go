@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"os"
@@ -39,6 +40,10 @@ func TestMain(m *testing.M) {
 		case deafCommand:
 			os.Exit(exit(errors.New("ears are shut")))
 		}
+	}
+	// The tests wait for traffic more than they work.
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		os.Exit(exit(err))
 	}
 	before := leftovers()
 	code := m.Run()

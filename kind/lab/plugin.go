@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"net/netip"
 	"strings"
 
@@ -85,7 +86,7 @@ func portPatterns(n *scenario.Node) []string {
 // that are not a pod's. The table broute's one rule is left out: the nft
 // variant of ebtables has no such table before 1.8.10, and it serves a
 // node-local DNS cache only.
-func azureBridge(n *scenario.Node, sp *space) error {
+func azureBridge(ctx context.Context, n *scenario.Node, sp *space) error {
 	if err := sp.bridge(n.Bridge, model.MAC{}); err != nil {
 		return err
 	}
@@ -93,6 +94,9 @@ func azureBridge(n *scenario.Node, sp *space) error {
 		return err
 	}
 	if err := sp.up(n.Bridge); err != nil {
+		return err
+	}
+	if err := sp.awaitUp(ctx, n.Bridge); err != nil {
 		return err
 	}
 	return sp.runAll(ebtables,
@@ -130,11 +134,11 @@ const (
 
 // ciliumHost makes the router that pods have as their gateway. Its address is
 // link-scoped, so that the node speaks with its own.
-func ciliumHost(n *scenario.Node, sp *space) error {
+func ciliumHost(ctx context.Context, n *scenario.Node, sp *space) error {
 	if err := sp.veth(ciliumHostLink, model.MAC{}, sp, ciliumNetLink, model.MAC{}); err != nil {
 		return err
 	}
-	if err := sp.up(ciliumNetLink, ciliumHostLink); err != nil {
+	if err := joinUp(ctx, sp, ciliumNetLink, sp, ciliumHostLink); err != nil {
 		return err
 	}
 	return sp.addr(ciliumHostLink, host(n.Router), netlink.SCOPE_LINK)

@@ -103,8 +103,6 @@ func ServeTraffic(ctx context.Context, id string) error {
 	defer d.file.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	watched := make(chan struct{})
-	defer func() { <-watched }()
-	defer cancel()
 	go func() {
 		defer close(watched)
 		defer cancel()
@@ -112,6 +110,10 @@ func ServeTraffic(ctx context.Context, id string) error {
 	}()
 	var said error
 	err = l.RunTraffic(ctx, func() { said = sayReady() })
+	cancel()
+	<-watched
+	// The last counts are the whole ones; without a lab nobody wants them.
+	_ = l.writeStats(d)
 	return errors.Join(err, said)
 }
 
@@ -156,19 +158,25 @@ func (l *Lab) watch(ctx context.Context, d *dir) {
 			return
 		case <-tick.C:
 		}
-		if !sameDir(d.file, d.path) {
+		if l.writeStats(d) != nil {
 			return
 		}
-		l.mu.Lock()
-		t := l.traffic
-		l.mu.Unlock()
-		if t == nil {
-			continue
-		}
-		if d.write(statsFile, t.stats()) != nil {
-			return // the directory was just removed
-		}
 	}
+}
+
+// writeStats writes the counts of this process's traffic down, if the lab is
+// still the one whose directory it is.
+func (l *Lab) writeStats(d *dir) error {
+	if !sameDir(d.file, d.path) {
+		return ErrNotFound
+	}
+	l.mu.Lock()
+	t := l.traffic
+	l.mu.Unlock()
+	if t == nil {
+		return nil
+	}
+	return d.write(statsFile, t.stats())
 }
 
 // sayReady tells who started us. Somebody who calls the command by hand has

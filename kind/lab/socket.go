@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -164,10 +165,19 @@ func (t *traffic) serveTCP(ctx context.Context, ns *netns.NS, addr netip.AddrPor
 	if err != nil {
 		return err
 	}
+	raw, err := l.SyscallConn()
+	if err != nil {
+		l.Close()
+		return err
+	}
 	all.Add(1)
 	go func() {
 		defer all.Done()
 		defer l.Close()
+		// A process that is just being forked holds the socket a little
+		// longer; the port must be free now. Nothing is wrong with one
+		// that does not listen any more.
+		defer func() { _ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) }) }()
 		defer expire(ctx, l)()
 		for {
 			c, err := l.Accept()
@@ -198,11 +208,25 @@ func (t *traffic) echo(ctx context.Context, c net.Conn) {
 	_, _ = io.CopyBuffer(struct{ io.Writer }{c}, struct{ io.Reader }{c}, make([]byte, maxMessage))
 }
 
+// reusing lets a server have the port of one that was just closed, which a
+// process that is being forked may still hold. The latest gets what arrives.
+// TCP has this from Go, and does not take a port from one that listens.
+var reusing = net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+	var set error
+	err := raw.Control(func(fd uintptr) {
+		set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	})
+	return errors.Join(err, set)
+}}
+
 // serveUDP sends back each datagram, until ctx ends.
 func (t *traffic) serveUDP(ctx context.Context, ns *netns.NS, addr netip.AddrPort, all *sync.WaitGroup) error {
 	var c *net.UDPConn
-	err := ns.Do(func() (err error) {
-		c, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(addr))
+	err := ns.Do(func() error {
+		any, err := reusing.ListenPacket(ctx, "udp4", addr.String())
+		if err == nil {
+			c = any.(*net.UDPConn)
+		}
 		return err
 	})
 	if err != nil {

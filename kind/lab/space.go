@@ -100,7 +100,7 @@ func openSpace(name string) (*space, error) {
 	if err != nil {
 		return nil, err
 	}
-	nl, err := netlink.NewHandleAt(vnetns.NsHandle(ns.FD()), unix.NETLINK_ROUTE)
+	nl, err := netlink.NewHandleAt(vnetns.NsHandle(ns.FD()), unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER)
 	if err != nil {
 		ns.Close()
 		return nil, fmt.Errorf("open netlink in %s: %w", name, err)
@@ -258,9 +258,23 @@ func (sp *space) up(names ...string) error {
 	return nil
 }
 
-// awaitUp waits until a link is operational. The kernel tells a bridge of it
-// from a queue of its own, some time after the link was brought up, and what
-// is sent before is lost.
+// joinUp brings both ends of a pair of links up, and waits until they are.
+func joinUp(ctx context.Context, a *space, aName string, b *space, bName string) error {
+	if err := a.up(aName); err != nil {
+		return err
+	}
+	if err := b.up(bName); err != nil {
+		return err
+	}
+	if err := a.awaitUp(ctx, aName); err != nil {
+		return err
+	}
+	return b.awaitUp(ctx, bName)
+}
+
+// awaitUp waits until a link is operational. The kernel gives it a queue, and
+// tells its bridge, only some time after both ends were brought up; what is
+// sent before is lost.
 func (sp *space) awaitUp(ctx context.Context, name string) error {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
@@ -348,6 +362,32 @@ func (sp *space) neigh(link string, a netip.Addr, mac model.MAC) error {
 func (sp *space) unneigh(link string, a netip.Addr) error {
 	return sp.withLink(link, "delete neighbour on", func(l netlink.Link) error {
 		return sp.nl.NeighDel(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: a.AsSlice()})
+	})
+}
+
+// forgetFlows empties the connection tracking table.
+func (sp *space) forgetFlows() error {
+	return wrap(sp.nl.ConntrackTableFlush(netlink.ConntrackTable), "flush flows in %s", sp.name)
+}
+
+// forgetNeighbors deletes what the kernel learnt, or tries to learn, of an
+// address on a link; of all addresses when there is none.
+func (sp *space) forgetNeighbors(link string, a netip.Addr) error {
+	return sp.withLink(link, "forget neighbours on", func(l netlink.Link) error {
+		all, err := sp.nl.NeighList(l.Attrs().Index, netlink.FAMILY_V4)
+		if err != nil {
+			return err
+		}
+		for _, n := range all {
+			got, _ := netip.AddrFromSlice(n.IP.To4())
+			if n.State&(netlink.NUD_PERMANENT|netlink.NUD_NOARP) != 0 || a.IsValid() && got != a {
+				continue
+			}
+			if err := sp.nl.NeighDel(&n); err != nil && !errors.Is(err, unix.ENOENT) {
+				return err
+			}
+		}
+		return nil
 	})
 }
 

@@ -3,7 +3,56 @@
 // is read from YAML and speaks of nodes and pods only, never of how they are
 // made: the same file runs in network namespaces and on kind.
 //
-// Parse fills every default, so that what runs a scenario decides nothing.
+// Parse fills every default, so that what runs a scenario decides nothing. A
+// file needs no more than the names of nodes; all that it can say is:
+//
+//	name: two-faults           # default: the file's name
+//	title: One line
+//	description: A paragraph
+//	topology:
+//	  vnet: 10.240.0.0/16      # the virtual network
+//	  subnet: 10.240.0.0/16    # default: all of it
+//	  gateway: 10.240.0.1      # default: the subnet's first address
+//	  fabricMAC: "12:34:56:78:9a:bc"
+//	  edge: 203.0.113.1        # the internet's way in
+//	  outside: [203.0.113.10]  # what answers there
+//	  podCIDR: 10.244.0.0/16   # kubenet nodes take a /24 each
+//	  plugin: kubenet          # or azure-bridge, cilium; a node's own goes first
+//	  nic: eth0                # likewise
+//	  nodes:
+//	    - name: a
+//	      plugin: kubenet
+//	      nic: eth0
+//	      nicMAC: "00:0d:3a:00:00:01"
+//	      ipForwarding: true        # default: kubenet's only
+//	      ip: 10.240.0.4
+//	      podCIDR: 10.244.0.0/24    # kubenet's only
+//	      bridge: cbr0              # or azure0
+//	      bridgeMAC: "0a:58:0a:f4:00:01"
+//	      nonMasquerade: [10.0.0.0/8]
+//	      pods: [web, {name: db, ip: 10.244.0.9, mac: "…", link: veth0}]
+//	    - name: b
+//	      plugin: cilium
+//	      router: 169.254.23.0
+//	      residue: azure-vnet       # the bridge and rules of the plugin before
+//	      oldPods:                  # and its pods: gone, or still running
+//	        - gone
+//	        - {name: still, running: true}
+//	      pods: 3                   # pod-1 to pod-3
+//	routes:                    # default: one for each podCIDR
+//	  - {prefix: 10.244.0.0/24, via: a}
+//	traffic:                   # default: some of each kind, both ways
+//	  - {from: [a/web, a/db], to: [b/pod-1, b, outside, 10.1.2.3], proto: [tcp, udp, icmp], port: 8080, rate: 5}
+//	duration: 15m              # of the traffic
+//	timeout: 2s                # of a request
+//	faults:                    # see FaultType
+//	  - {type: delete-udr, node: a}
+//	  - {type: stale-dnat, pod: b/pod-1, mac: "a2:96:88:20:cb:c6"}
+//	observe: a                 # default: the first node
+//	expect:
+//	  exit: 1                  # default: 1 with findings, else 0
+//	  findings: [{code: MissingUDR, pods: [a/web], peers: [10.244.0.0/24, outside]}]
+//	  absent: [StaleARPReply]
 package scenario
 
 import (
@@ -174,9 +223,10 @@ func (f Flow) String() string {
 // FaultType names a typed operation that breaks something.
 type FaultType string
 
-// The faults. What each needs is in faultFields.
+// The faults. What each wants in a file is in faultShapes.
 const (
-	// DeleteUDR deletes the route of Prefix, or all when there is none.
+	// DeleteUDR deletes the route of Prefix, or all when there is none. In
+	// a file a node can stand for its podCIDR, here and in WrongUDR.
 	DeleteUDR FaultType = "delete-udr"
 	// WrongUDR sends Prefix to Via.
 	WrongUDR FaultType = "wrong-udr"
@@ -189,7 +239,7 @@ const (
 	// WrongNeighbor pins Node's neighbour entry for Pod to MAC.
 	WrongNeighbor FaultType = "wrong-neighbor"
 	// MissingMasquerade takes the MASQUERADE rule from Node or, with
-	// Prefix, excludes that destination from it.
+	// Prefix ("exclude" in a file), excludes that destination from it.
 	MissingMasquerade FaultType = "missing-masquerade"
 	// DeletePodRoute deletes a routed Pod's route and rule.
 	DeletePodRoute FaultType = "delete-pod-route"
