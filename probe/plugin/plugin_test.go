@@ -1,0 +1,145 @@
+package plugin
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// Names and addresses are none of any plugin's own, unless the plugin is told
+// by them.
+
+func uplink(master int) model.Link {
+	return model.Link{Index: 2, Name: "nic", Role: model.RoleUplink, Master: master, Addresses: prefixes("172.20.1.4/16")}
+}
+
+func bridgeLink(name string, addr string) model.Link {
+	return model.Link{Index: 3, Name: name, Kind: "bridge", Role: model.RoleBridge, Addresses: prefixes(addr)}
+}
+
+func prefixes(list ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range list {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
+
+// podLinks are three links of pods with their pods.
+func podLinks(s *model.Snapshot, master int, mac model.MAC, gateway string) {
+	for i := range 3 {
+		l := model.Link{Index: 10 + i, Name: fmt.Sprintf("h%d", i), Kind: "veth", Role: model.RolePodLink, Master: master, MAC: mac}
+		s.Links = append(s.Links, l)
+		s.Pods = append(s.Pods, model.Pod{
+			Link: l.Name, LinkIndex: l.Index, LinkMAC: mac, Addresses: prefixes(fmt.Sprintf("10.8.3.%d/32", 7+i)),
+			Gateways: []model.Neighbor{{Addr: netip.MustParseAddr(gateway)}},
+		})
+	}
+}
+
+func bridged(up int) *model.Snapshot {
+	s := &model.Snapshot{Links: []model.Link{uplink(up), bridgeLink("pool", "10.8.3.1/24")}}
+	podLinks(s, 3, model.MAC{2, 1}, "10.8.3.1")
+	return s
+}
+
+func routed(mac model.MAC, gateway string) *model.Snapshot {
+	s := &model.Snapshot{Links: []model.Link{uplink(0)}}
+	podLinks(s, 0, mac, gateway)
+	return s
+}
+
+func chains(s *model.Snapshot, names ...string) *model.Snapshot {
+	for _, n := range names {
+		s.Chains = append(s.Chains, model.Chain{Name: n})
+	}
+	return s
+}
+
+func frames(s *model.Snapshot, rules ...model.FrameRule) *model.Snapshot {
+	s.FrameRules = append(s.FrameRules, rules...)
+	return s
+}
+
+func single(addr string) model.AddrMatch {
+	return model.AddrMatch{Prefix: netip.MustParsePrefix(addr + "/32")}
+}
+
+var (
+	snatOut = model.FrameRule{Table: "nat", Chain: "POSTROUTING", Target: model.TargetSNAT, Out: model.IfMatch{Name: "nic"}, Text: "-o nic -j snat"}
+	podDNAT = model.FrameRule{
+		Table: "nat", Chain: "PREROUTING", Target: model.TargetDNAT, EtherType: 0x0800,
+		In: model.IfMatch{Name: "nic"}, IPDst: single("10.8.3.7"), Text: "--ip-dst 10.8.3.7 -j dnat",
+	}
+	toFabric = model.FrameRule{Table: "nat", Chain: "PREROUTING", Target: model.TargetDNAT, In: model.IfMatch{Name: "h+"}}
+)
+
+func withRouter(s *model.Snapshot, addr string) *model.Snapshot {
+	s.Links = append(s.Links,
+		model.Link{Index: 50, Name: "cilium_host", Kind: "veth", Role: model.RoleRouter, Addresses: prefixes(addr)},
+		model.Link{Index: 51, Name: "cilium_net", Kind: "veth", Role: model.RoleRouter})
+	return s
+}
+
+func TestRecognise(t *testing.T) {
+	overBridge := frames(withRouter(routed(model.MAC{2, 1}, "10.8.3.250"), "10.8.3.250/32"), snatOut, podDNAT)
+	overBridge.Links = append(overBridge.Links, bridgeLink("old", "172.20.1.5/16"))
+	overBridge.Links[0].Master = 3
+	neighbours := withRouter(routed(model.MAC{2, 1}, "10.8.3.250"), "10.8.3.250/32")
+	neighbours.Links = append(neighbours.Links, bridgeLink("old", "172.20.1.5/16"))
+	neighbours.Neighbors = []model.Neighbor{{Addr: netip.MustParseAddr("10.8.3.9"), IfIndex: 3, Link: "old", State: "PERMANENT"}}
+	azureIPAM := withRouter(routed(model.MAC{2, 1}, "169.254.23.0"), "169.254.23.0/32")
+	azureIPAM.Rules = []model.RoutingRule{{Priority: 110, From: netip.MustParsePrefix("10.8.3.7/32"), Table: 300}}
+	overlayNode := routed(azureMAC, "169.254.1.1")
+	overlayNode.Cluster.PodCIDRs = prefixes("10.8.0.0/16")
+	dockershim := bridged(0)
+	dockershim.PacketRules = []model.PacketRule{{Comment: "kubenet: SNAT for outbound traffic from cluster"}}
+
+	for _, tt := range []struct {
+		name                    string
+		s                       *model.Snapshot
+		c                       Config
+		plugin, policy, residue string
+	}{
+		{"nothing", &model.Snapshot{}, Config{}, Unknown, "", ""},
+		{"kubenet, containerd", chains(bridged(0), "AKS-DEDUP-PROMISC"), Config{}, Kubenet, "", ""},
+		{"kubenet, dockershim", chains(bridged(0), "KUBE-DEDUP"), Config{}, Kubenet, "", ""},
+		{"kubenet, by its comment", dockershim, Config{}, Kubenet, "", ""},
+		{"kubenet, by its file", bridged(0), Config{Plugins: []Conf{{File: "f", Network: "kubenet", Type: "bridge", Bridge: "pool"}}}, Kubenet, "", ""},
+		{"kubenet without pods", chains(&model.Snapshot{Links: []model.Link{uplink(0), bridgeLink("pool", "10.8.3.1/24")}}, "KUBE-DEDUP"), Config{}, Kubenet, "", ""},
+		{"plain bridge", bridged(0), Config{}, Bridge, "", ""},
+		{"azure bridge", frames(bridged(3), snatOut, podDNAT), Config{}, AzureBridge, "", ""},
+		{"azure bridge with policies", chains(frames(bridged(3), snatOut, podDNAT), "AZURE-NPM-ACCEPT"), Config{}, AzureBridge, "azure-npm", ""},
+		{"azure tunnel", frames(bridged(3), snatOut, toFabric), Config{}, AzureTunnel, "", ""},
+		{"azure tunnel, by its file", frames(bridged(3), snatOut), Config{AzureMode: "tunnel"}, AzureTunnel, "", ""},
+		{"an uplink on a bridge is not azure yet", bridged(3), Config{}, Unknown, "", ""},
+		{"azure transparent", routed(azureMAC, "169.254.1.1"), Config{}, AzureTransparent, "", ""},
+		{"azure transparent, older", routed(model.MAC{2, 1}, "169.254.1.1"), Config{Plugins: []Conf{{File: "f", Type: "azure-vnet", Mode: "transparent", IPAM: "azure-vnet-ipam"}}}, AzureTransparent, "", ""},
+		{"azure transparent, Calico's policies", chains(routed(azureMAC, "169.254.1.1"), "cali-FORWARD"), Config{}, AzureTransparent, Calico, ""},
+		{"azure overlay", overlayNode, Config{}, AzureOverlay, "", ""},
+		{"azure overlay, by its file", routed(azureMAC, "169.254.1.1"), Config{Plugins: []Conf{{File: "f", Type: "azure-vnet", IPAM: "azure-cns", IPAMMode: "v4overlay"}}}, AzureOverlay, "", ""},
+		{"azure pod subnet", chains(routed(azureMAC, "169.254.1.1"), "SWIFT-POSTROUTING"), Config{}, AzurePodSubnet, "", ""},
+		{"azure cilium", withRouter(routed(model.MAC{2, 1}, "169.254.23.0"), "169.254.23.0/32"), Config{}, AzureCilium, "", ""},
+		{"azure cilium, by its file", withRouter(routed(model.MAC{2, 1}, "10.8.3.250"), "10.8.3.250/32"), Config{Plugins: []Conf{{File: "f", Type: "cilium-cni", IPAM: "azure-ipam"}}}, AzureCilium, "", ""},
+		{"cilium", withRouter(routed(model.MAC{2, 1}, "10.8.3.250"), "10.8.3.250/32"), Config{}, Cilium, "", ""},
+		{"cilium, the IPAM of Azure", azureIPAM, Config{}, Cilium, "", ""},
+		{"cilium over azure bridge", overBridge, Config{}, Cilium, "", ResidueAzureVNet},
+		{"cilium over azure bridge, neighbours left", neighbours, Config{}, Cilium, "", ResidueAzureVNet},
+		{"calico", chains(routed(calicoMAC, "169.254.1.1"), "cali-FORWARD"), Config{}, Calico, "", ""},
+		{"kindnet", chains(routed(model.MAC{2, 1}, "10.8.3.1"), "KIND-MASQ-AGENT"), Config{}, Kindnet, "", ""},
+		{"routed by somebody", routed(model.MAC{2, 1}, "10.8.3.1"), Config{}, Unknown, "", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := Recognise(tt.s, tt.c)
+			if got.Plugin != tt.plugin || got.Policy != tt.policy || got.Residue != tt.residue {
+				t.Errorf("got %+v", got)
+			}
+			if (got.Plugin != Unknown) != (len(got.By) > 0) || strings.TrimSpace(strings.Join(got.By, "")) == "" && got.Plugin != Unknown {
+				t.Errorf("recognised by %q", got.By)
+			}
+		})
+	}
+}
