@@ -136,6 +136,10 @@ func (v *view) harmless(d *model.Drop) bool {
 	case d.Reason == "OTHERHOST":
 		_, owned := v.macs[d.DstMAC]
 		return owned || v.past[d.Dst]
+	case d.Reason == "NOT_SPECIFIED" && (d.Location == "tcp_v4_rcv" || d.Location == "tcp_v6_rcv"):
+		// A SYN sent again to a socket that has answered the first one.
+		// Where reasons are told, a missing socket is NO_SOCKET.
+		return true
 	case d.Reason == "" || d.Reason == "NOT_SPECIFIED":
 		return socketFrees(d.Location)
 	}
