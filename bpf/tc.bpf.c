@@ -18,13 +18,16 @@
 #include "maps.h"
 #include "parse.h"
 
-/* Enough for the longest headers that are read; see linear(). */
-#define PULL_MAX 256
+/* More than the headers that are read in place; see watch(). */
+#define PULL_MAX 128
 
-/* Set by Go: the length of a subject's row, and how many of each there are. */
-const volatile __u32 row_length = LINK_LEGS;
-const volatile __u32 leg_count = 1;
-const volatile __u32 peer_mask = 0; /* in sets of PEER_WAYS */
+/*
+ * Set by Go: how many cells a subject's row has, how many legs there are, and
+ * how many sets of PEER_WAYS peers, each less one and a power of 2.
+ */
+const volatile __u32 row_mask = LINK_LEGS - 1;
+const volatile __u32 leg_mask = 0;
+const volatile __u32 peer_mask = 0;
 /* Slots from here on are remote ranges. */
 const volatile __u32 first_remote = 1;
 
@@ -94,6 +97,7 @@ struct packet {
 	__u8 ttl;
 	__u8 proto;
 	bool fragment; /* not the first, so without a transport header */
+	bool beyond;   /* the transport header is not at the cursor */
 	/* The frame's first 12 bytes, both MACs. */
 	__u64 macs_lo;
 	__u32 macs_hi;
@@ -102,9 +106,9 @@ struct packet {
 /* How far a packet was understood. */
 enum outcome {
 	DONE,
-	FOREIGN, /* of no protocol that is counted */
-	COUNTED, /* and no more is to be done */
-	SHORT,	 /* a header is cut off, or contradicts itself */
+	ENOUGH, /* there is no more to do */
+	SHORT,	/* a header is not in the linear part, or is none */
+	CUT,	/* its ends are known, and what is behind them is cut off */
 };
 
 static __always_inline struct link *find_link(__u32 ifindex)
@@ -144,9 +148,9 @@ static __always_inline __u32 find(struct addr a, __u64 bit)
 static __always_inline enum outcome parse_frame(struct cursor *c,
 						struct packet *p, __be16 *proto)
 {
-	struct ethernet *eth = parse_ethhdr(c);
+	struct ethernet *eth;
 
-	if (!eth)
+	if (!parse_ethhdr(c, &eth))
 		return SHORT;
 	p->macs_lo = *(__u64 *)eth;
 	p->macs_hi = *(__u32 *)((void *)eth + 8);
@@ -157,8 +161,7 @@ static __always_inline enum outcome parse_frame(struct cursor *c,
 		if (*proto != bpf_htons(ETH_P_8021Q) &&
 		    *proto != bpf_htons(ETH_P_8021AD))
 			break;
-		tag = parse_vlanhdr(c);
-		if (!tag)
+		if (!parse_vlanhdr(c, &tag))
 			return SHORT;
 		*proto = tag->proto;
 	}
@@ -171,18 +174,9 @@ static __always_inline __u16 first_bits(__be64 hi)
 	return hi ^ hi >> 16;
 }
 
-static __always_inline enum outcome parse_ipv4(struct cursor *c,
-					       struct packet *p)
+/* What an IPv4 header says; false for one that cannot be. */
+static __always_inline bool take_ipv4(const struct iphdr *ip, struct packet *p)
 {
-	struct iphdr *ip = parse_iphdr(c);
-	__u32 size;
-
-	if (!ip)
-		return SHORT;
-	size = ip->ihl * 4;
-	if (ip->version != 4 || size < sizeof(*ip))
-		return SHORT;
-	c->offset += size - sizeof(*ip);
 	p->src = addr_v4(ip->saddr);
 	p->dst = addr_v4(ip->daddr);
 	p->src_bit = ip->saddr;
@@ -190,22 +184,32 @@ static __always_inline enum outcome parse_ipv4(struct cursor *c,
 	p->ttl = ip->ttl;
 	p->proto = ip->protocol;
 	p->fragment = ip->frag_off & bpf_htons(IP_OFFSET);
-	return DONE;
+	return ip->version == 4 && ip->ihl >= IP_WORDS;
 }
 
-static __always_inline enum outcome parse_ipv6(struct cursor *c,
-					       struct packet *p)
+static __always_inline bool take_ipv6(const struct ipv6hdr *ip,
+				      struct packet *p)
 {
-	struct ipv6hdr *ip = parse_ipv6hdr(c);
-
-	if (!ip || ip->version != 6)
-		return SHORT;
 	p->src = addr_v6(&ip->saddr);
 	p->dst = addr_v6(&ip->daddr);
 	p->src_bit = first_bits(p->src.hi);
 	p->dst_bit = first_bits(p->dst.hi);
 	p->ttl = ip->hop_limit;
 	p->proto = ip->nexthdr;
+	return ip->version == 6;
+}
+
+static __always_inline enum outcome parse_ipv4(struct cursor *c,
+					       struct packet *p)
+{
+	struct iphdr *ip;
+
+	if (!parse_iphdr(c, &ip) || !take_ipv4(ip, p))
+		return SHORT;
+	if (ip->ihl > IP_WORDS) {
+		c->offset += (ip->ihl - IP_WORDS) * 4;
+		p->beyond = true;
+	}
 	return DONE;
 }
 
@@ -232,53 +236,86 @@ __noinline __u64 skip_extensions(struct __sk_buff *skb, __u32 offset,
 				 __u8 proto)
 {
 	union transport t = { .proto = proto, .outcome = DONE };
-	struct cursor c = cursor_at(skb, offset);
+	struct extension e;
 
 	for (int i = 0; i < EXTENSIONS && is_extension(t.proto); i++) {
-		struct extension *e = parse_exthdr(&c);
-
-		if (!e) {
-			t.outcome = SHORT;
+		if (!copy_header(skb, offset, &e)) {
+			t.outcome = CUT;
 			break;
 		}
 		if (t.proto == IPPROTO_FRAGMENT) {
-			t.fragment = e->data & bpf_htons(IP6_OFFSET);
+			t.fragment = e.data & bpf_htons(IP6_OFFSET);
 			if (t.fragment)
 				break;
+			offset += sizeof(e);
 		} else if (t.proto == IPPROTO_AH) {
-			skip(&c, e->length * 4);
+			offset += sizeof(e) + e.length * 4;
 		} else {
-			skip(&c, e->length * 8);
+			offset += sizeof(e) + e.length * 8;
 		}
-		t.proto = e->next;
+		t.proto = e.next;
 	}
-	t.offset = c.offset;
+	t.offset = offset;
 	return t.word;
 }
 
-/*
- * What the transport header says; the cursor is left behind it, where an ICMP
- * error quotes.
- */
-static __always_inline enum outcome parse_transport(struct cursor *c,
+static __always_inline __u32 tcp_says(const struct tcphdr *tcp)
+{
+	return tcp_meaning[((const __u8 *)tcp)[13] & TCP_FLAGS];
+}
+
+static __always_inline __u32 icmp_says(const struct icmp_header *icmp,
+				       __u8 proto)
+{
+	return proto == IPPROTO_ICMP ? icmp_meaning[icmp->type] :
+				       icmp6_meaning[icmp->type];
+}
+
+/* The meaning of a transport header that is to be copied, or -1. */
+__noinline int meaning_at(struct __sk_buff *skb, __u32 offset, __u8 proto)
+{
+	struct icmp_header icmp;
+	struct tcphdr tcp;
+
+	switch (proto) {
+	case IPPROTO_TCP:
+		if (!copy_header(skb, offset, &tcp))
+			return -1;
+		return tcp_says(&tcp);
+	case IPPROTO_ICMP:
+	case IPPROTO_ICMPV6:
+		if (!copy_header(skb, offset, &icmp))
+			return -1;
+		return icmp_says(&icmp, proto);
+	}
+	return 0;
+}
+
+static __always_inline enum outcome parse_transport(struct __sk_buff *skb,
+						    struct cursor *c,
 						    const struct packet *p,
 						    __u32 *meaning)
 {
 	struct icmp_header *icmp;
 	struct tcphdr *tcp;
+	int m;
 
-	if (p->proto == IPPROTO_TCP) {
-		tcp = parse_tcphdr(c);
-		if (!tcp)
+	if (p->fragment)
+		return DONE;
+	if (p->beyond) {
+		m = meaning_at(skb, c->offset, p->proto);
+		if (m < 0)
+			return CUT;
+		*meaning = m;
+		c->offset += sizeof(*icmp);
+	} else if (p->proto == IPPROTO_TCP) {
+		if (!parse_tcphdr(c, &tcp))
 			return SHORT;
-		*meaning = tcp_meaning[((__u8 *)tcp)[13] & TCP_FLAGS];
+		*meaning = tcp_says(tcp);
 	} else if (p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6) {
-		icmp = parse_icmphdr(c);
-		if (!icmp)
+		if (!parse_icmphdr(c, &icmp))
 			return SHORT;
-		*meaning = p->proto == IPPROTO_ICMP ?
-				   icmp_meaning[icmp->type] :
-				   icmp6_meaning[icmp->type];
+		*meaning = icmp_says(icmp, p->proto);
 	}
 	return DONE;
 }
@@ -305,28 +342,27 @@ __noinline int count_arp(struct __sk_buff *skb, __u32 offset,
 {
 	struct neigh_key key = { .ifindex = skb->ifindex,
 				 .direction = direction };
-	struct cursor c = cursor_at(skb, offset);
-	struct arp_ip *arp = parse_arphdr(&c);
+	struct arp_ip arp;
 	__be32 ip;
 
-	if (!arp)
-		return SHORT;
-	if (arp->hardware != bpf_htons(ARP_ETHERNET) ||
-	    arp->protocol != bpf_htons(ETH_P_IP) ||
-	    arp->hardware_len != sizeof(arp->sender_mac) ||
-	    arp->protocol_len != sizeof(arp->sender))
-		return FOREIGN;
-	if (arp->op == bpf_htons(ARP_REQUEST))
-		__builtin_memcpy(&ip, arp->target, sizeof(ip));
-	else if (arp->op == bpf_htons(ARP_REPLY))
-		__builtin_memcpy(&ip, arp->sender, sizeof(ip));
+	if (!copy_header(skb, offset, &arp))
+		return CUT;
+	if (arp.hardware != bpf_htons(ARP_ETHERNET) ||
+	    arp.protocol != bpf_htons(ETH_P_IP) ||
+	    arp.hardware_len != sizeof(arp.sender_mac) ||
+	    arp.protocol_len != sizeof(arp.sender))
+		return ENOUGH;
+	if (arp.op == bpf_htons(ARP_REQUEST))
+		__builtin_memcpy(&ip, arp.target, sizeof(ip));
+	else if (arp.op == bpf_htons(ARP_REPLY))
+		__builtin_memcpy(&ip, arp.sender, sizeof(ip));
 	else
-		return FOREIGN;
+		return ENOUGH;
 	key.addr = addr_v4(ip);
-	key.reply = arp->op == bpf_htons(ARP_REPLY);
-	__builtin_memcpy(key.mac, arp->sender_mac, sizeof(key.mac));
+	key.reply = arp.op == bpf_htons(ARP_REPLY);
+	__builtin_memcpy(key.mac, arp.sender_mac, sizeof(key.mac));
 	count_neigh(&key);
-	return DONE;
+	return ENOUGH;
 }
 
 /* Returns DONE for any other ICMPv6 message. */
@@ -335,41 +371,42 @@ __noinline int count_nd(struct __sk_buff *skb, __u32 offset,
 {
 	struct neigh_key key = { .ifindex = skb->ifindex,
 				 .direction = direction };
-	struct cursor c = cursor_at(skb, offset);
-	struct icmp_header *icmp = parse_icmphdr(&c);
-	struct nd_message *nd;
+	struct icmp_header icmp;
+	struct nd_message nd;
+	struct nd_option o;
 
-	if (!icmp)
-		return SHORT;
-	if (icmp->type != ND_SOLICIT && icmp->type != ND_ADVERTISE)
+	if (!copy_header(skb, offset, &icmp))
+		return CUT;
+	if (icmp.type != ND_SOLICIT && icmp.type != ND_ADVERTISE)
 		return DONE;
-	c = cursor_at(skb, offset);
-	nd = parse_nd(&c);
-	if (!nd)
-		return SHORT;
-	key.addr = addr_v6(&nd->target);
-	key.reply = nd->type == ND_ADVERTISE;
+	if (!copy_header(skb, offset, &nd))
+		return CUT;
+	key.addr = addr_v6(&nd.target);
+	key.reply = nd.type == ND_ADVERTISE;
+	offset += sizeof(nd);
 	for (int i = 0; i < ND_OPTIONS; i++) {
-		struct nd_option *o = parse_ndopt(&c);
-
-		if (!o || !o->length)
+		if (!copy_header(skb, offset, &o) || !o.length)
 			break;
-		if (o->type == (key.reply ? ND_TARGET : ND_SOURCE)) {
-			__builtin_memcpy(key.mac, o->mac, sizeof(key.mac));
+		if (o.type == (key.reply ? ND_TARGET : ND_SOURCE)) {
+			__builtin_memcpy(key.mac, o.mac, sizeof(key.mac));
 			break;
 		}
-		skip(&c, (o->length - 1) * 8);
+		offset += o.length * 8;
 	}
 	count_neigh(&key);
-	return COUNTED;
+	return ENOUGH;
 }
 
-/* Reads on behind the IPv6 header, and counts neighbour discovery. */
-static __always_inline enum outcome parse_beyond(struct __sk_buff *skb,
-						 struct cursor *c,
-						 struct packet *p,
-						 enum direction direction)
+/* Reads the IPv6 header and those behind, and counts neighbour discovery. */
+static __always_inline enum outcome parse_ipv6(struct __sk_buff *skb,
+					       struct cursor *c,
+					       struct packet *p,
+					       enum direction direction)
 {
+	struct ipv6hdr *ip;
+
+	if (!parse_ipv6hdr(c, &ip) || !take_ipv6(ip, p))
+		return SHORT;
 	if (is_extension(p->proto)) {
 		union transport t = {
 			.word = skip_extensions(skb, c->offset, p->proto)
@@ -378,8 +415,9 @@ static __always_inline enum outcome parse_beyond(struct __sk_buff *skb,
 		c->offset = t.offset;
 		p->proto = t.proto;
 		p->fragment = t.fragment;
+		p->beyond = true;
 		if (t.outcome != DONE)
-			return SHORT;
+			return CUT;
 	}
 	if (p->proto != IPPROTO_ICMPV6 || p->ttl != HOP_LIMIT_ND || p->fragment)
 		return DONE;
@@ -389,7 +427,7 @@ static __always_inline enum outcome parse_beyond(struct __sk_buff *skb,
 /* The cell of a subject's row that names its leg. */
 static __always_inline __u16 *cell_at(struct subject *s, __u64 at)
 {
-	return (__u16 *)(s + 1) + below(at, row_length);
+	return (__u16 *)(s + 1) + masked(at, row_mask);
 }
 
 /*
@@ -404,7 +442,7 @@ __noinline __u32 allocate(__u16 subject, __u16 link, enum direction direction,
 			   .link = link,
 			   .direction = direction,
 			   .side = side };
-	__u32 zero = 0, leg, fresh = 0, limit = leg_count;
+	__u32 zero = 0, leg, fresh = 0, last = leg_mask;
 	struct subject *s = subject_at(subject);
 	struct allocator *a;
 	__u16 *cell;
@@ -413,11 +451,11 @@ __noinline __u32 allocate(__u16 subject, __u16 link, enum direction direction,
 		return 0;
 	cell = cell_at(s, link * LINK_LEGS + direction * SIDES + side);
 	a = bpf_map_lookup_elem(&allocator, &zero);
-	if (!a || a->used + 1 >= limit)
+	if (!a || a->used >= last)
 		return 0;
 	bpf_spin_lock(&a->lock);
 	leg = *cell;
-	if (!leg && a->used + 1 < limit) {
+	if (!leg && a->used < last) {
 		fresh = leg = ++a->used;
 		*cell = leg;
 	}
@@ -427,29 +465,22 @@ __noinline __u32 allocate(__u16 subject, __u16 link, enum direction direction,
 	return leg;
 }
 
-/*
- * A packet as count_legs() takes it: what verifiers before 5.12 let into a
- * function that they verify by itself is five numbers.
- */
-union who {
-	struct {
-		__u16 src;
-		__u16 dst;
-		__u16 link;
-		__u8 direction;
-		bool bare;
-	};
-	__u64 word;
+/* Whom a packet is counted for. */
+struct who {
+	__u32 src; /* slots, 0 for none */
+	__u32 dst;
+	__u16 link;
+	enum direction direction;
+	bool bare;
 };
 
-union what {
-	struct {
-		__u32 length;
-		__u8 ttl;
-		__u8 meaning;
-		__u8 pad[2];
-	};
-	__u64 word;
+/* What of it is counted. */
+struct what {
+	__u32 length;
+	__u32 meaning;
+	__u8 ttl;
+	__u64 macs_lo;
+	__u32 macs_hi;
 };
 
 static __always_inline void count_macs(struct leg *leg, __u64 lo, __u32 hi)
@@ -473,9 +504,9 @@ static __always_inline void count_macs(struct leg *leg, __u64 lo, __u32 hi)
 	leg->macs_lost++;
 }
 
-static __always_inline void count_leg(struct leg *mine, __u16 slot, enum side side,
-				      union who who, union what what,
-				      __u64 macs_lo, __u64 macs_hi)
+static __always_inline void count_leg(struct leg *mine, __u32 slot,
+				      enum side side, struct who who,
+				      struct what what)
 {
 	struct subject *s = subject_at(slot);
 	struct leg *leg;
@@ -488,10 +519,9 @@ static __always_inline void count_leg(struct leg *mine, __u16 slot, enum side si
 	number = *cell;
 	if (!number)
 		number = allocate(slot, who.link, who.direction, side);
-	number = below(number, leg_count);
 	if (!number)
 		goto lost;
-	leg = mine + number;
+	leg = mine + masked(number, leg_mask);
 	leg->packets++;
 	leg->bytes += what.length;
 	if (!(leg->ttls >> (what.ttl & 63) & 1))
@@ -507,28 +537,23 @@ static __always_inline void count_leg(struct leg *mine, __u16 slot, enum side si
 			leg->icmp_errors++;
 	}
 	if (!who.bare)
-		count_macs(leg, macs_lo, macs_hi);
+		count_macs(leg, what.macs_lo, what.macs_hi);
 	return;
 lost:
 	lose(LOST_LEG);
 }
 
-static __always_inline int count_legs(__u64 who_word, __u64 what_word, __u64 macs_lo,
-			  __u64 macs_hi)
+static __always_inline void count_legs(struct who who, struct what what)
 {
-	union who who = { .word = who_word };
-	union what what = { .word = what_word };
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct leg *mine = bpf_map_lookup_elem(&legs, &cpu);
 
 	if (!mine)
-		return 0;
+		return;
 	if (who.src)
-		count_leg(mine, who.src, SOURCE, who, what, macs_lo, macs_hi);
+		count_leg(mine, who.src, SOURCE, who, what);
 	if (who.dst)
-		count_leg(mine, who.dst, DESTINATION, who, what, macs_lo,
-			  macs_hi);
-	return 0;
+		count_leg(mine, who.dst, DESTINATION, who, what);
 }
 
 static __always_inline bool is_local(__u32 slot)
@@ -621,102 +646,84 @@ static __always_inline void count_peer(struct addr src,
 __noinline int count_error(struct __sk_buff *skb, __u32 offset, bool ipv6,
 			   __u16 link, enum direction direction)
 {
-	struct cursor c = cursor_at(skb, offset);
 	struct packet p = {};
+	struct ipv6hdr ip6;
+	struct iphdr ip;
 
-	if ((ipv6 ? parse_ipv6(&c, &p) : parse_ipv4(&c, &p)) != DONE)
-		return SHORT;
+	if (ipv6) {
+		if (!copy_header(skb, offset, &ip6) || !take_ipv6(&ip6, &p))
+			return CUT;
+	} else {
+		if (!copy_header(skb, offset, &ip) || !take_ipv4(&ip, &p))
+			return CUT;
+	}
 	count_peer(p.src, p.dst, local(p.src), local(p.dst), link,
 		   direction, ICMP_ERROR);
 	return DONE;
 }
 
-/* How much of the packet is pulled when its headers are not linear. */
-static __always_inline __u32 head_length(const struct __sk_buff *skb)
-{
-	return skb->len < PULL_MAX ? skb->len : PULL_MAX;
-}
-
-/* Whether all that could be read was there to be read. */
-static __always_inline bool whole(struct __sk_buff *skb, bool pulled)
-{
-	struct cursor c = cursor_at(skb, head_length(skb));
-
-	return pulled || c.pos <= c.end;
-}
-
 /*
- * Counts the packet. SHORT is returned before anything is counted, unless the
- * packet is whole.
+ * Counts the packet. What it returns SHORT for was not counted, unless it was
+ * pulled already.
  */
 static __always_inline enum outcome count(struct __sk_buff *skb, bool pulled,
 					  enum direction direction)
 {
 	struct link *link = find_link(skb->ifindex);
-	struct cursor c = cursor_at(skb, 0);
+	struct cursor c = {
+		.pos = (void *)(long)skb->data,
+		.end = (void *)(long)skb->data_end,
+	};
 	__be16 proto = skb->protocol;
 	struct packet p = {};
 	enum outcome outcome;
 	__u32 meaning = 0;
 	__u32 src, dst;
-	union what what;
-	union who who;
+	struct what what;
+	struct who who;
 
 	if (!link) {
 		lose(LOST_LINK);
-		return DONE;
+		return ENOUGH;
 	}
-	if (!link->bare) {
-		outcome = parse_frame(&c, &p, &proto);
-		if (outcome != DONE)
-			return outcome;
-	}
+	if (!link->bare && parse_frame(&c, &p, &proto) != DONE)
+		return SHORT;
 	if (proto == bpf_htons(ETH_P_IP))
 		outcome = parse_ipv4(&c, &p);
 	else if (proto == bpf_htons(ETH_P_IPV6))
-		outcome = parse_ipv6(&c, &p);
+		outcome = parse_ipv6(skb, &c, &p, direction);
 	else if (proto == bpf_htons(ETH_P_ARP))
 		return count_arp(skb, c.offset, direction);
 	else
-		return FOREIGN;
-	if (outcome != DONE)
+		return ENOUGH;
+	if (outcome == ENOUGH || outcome == SHORT)
 		return outcome;
-	if (proto == bpf_htons(ETH_P_IPV6)) {
-		outcome = parse_beyond(skb, &c, &p, direction);
-		if (outcome == COUNTED)
-			return DONE;
-	}
 	src = find(p.src, p.src_bit);
 	dst = find(p.dst, p.dst_bit);
 	if (!src && !dst)
 		return outcome;
-	if (outcome == DONE && !p.fragment) {
-		c = cursor_at(skb, c.offset);
-		outcome = parse_transport(&c, &p, &meaning);
-	}
-	if (outcome != DONE && !whole(skb, pulled))
-		return outcome;
+	if (outcome == DONE)
+		outcome = parse_transport(skb, &c, &p, &meaning);
+	if (outcome == SHORT && !pulled)
+		return SHORT;
 
-	if (link->uplink) {
-		if (!(meaning & ICMP_ERROR))
-			count_peer(p.src, p.dst, src, dst, link->slot,
-				   direction, meaning);
-		else
-			outcome = count_error(skb, c.offset,
-					      p.proto == IPPROTO_ICMPV6,
-					      link->slot, direction);
-		if (outcome != DONE && !whole(skb, pulled))
-			return outcome;
-	}
-	who = (union who){ .src = src,
-			   .dst = dst,
-			   .link = link->slot,
-			   .direction = direction,
-			   .bare = link->bare };
-	what = (union what){ .length = skb->len,
-			     .ttl = p.ttl,
-			     .meaning = meaning };
-	count_legs(who.word, what.word, p.macs_lo, p.macs_hi);
+	who = (struct who){ .src = src,
+			    .dst = dst,
+			    .link = link->slot,
+			    .direction = direction,
+			    .bare = link->bare };
+	what = (struct what){ .length = skb->len,
+			      .meaning = meaning,
+			      .ttl = p.ttl,
+			      .macs_lo = p.macs_lo,
+			      .macs_hi = p.macs_hi };
+	count_legs(who, what);
+	if (!link->uplink)
+		return outcome;
+	if (meaning & ICMP_ERROR)
+		return count_error(skb, c.offset, proto == bpf_htons(ETH_P_IPV6), link->slot,
+				   direction);
+	count_peer(p.src, p.dst, src, dst, link->slot, direction, meaning);
 	return outcome;
 }
 
@@ -728,15 +735,17 @@ static __always_inline enum outcome count(struct __sk_buff *skb, bool pulled,
 static __always_inline int watch(struct __sk_buff *skb,
 				 enum direction direction)
 {
-	for (int pulled = 0; pulled < 2; pulled++) {
-		if (count(skb, pulled, direction) != SHORT)
+	enum outcome outcome = SHORT;
+
+	for (int pulled = 0; pulled < 2 && outcome == SHORT; pulled++) {
+		if (pulled && bpf_skb_pull_data(skb, skb->len < PULL_MAX ?
+							     skb->len :
+							     PULL_MAX))
 			break;
-		if (whole(skb, pulled) ||
-		    bpf_skb_pull_data(skb, head_length(skb))) {
-			lose(LOST_UNPARSED);
-			break;
-		}
+		outcome = count(skb, pulled, direction);
 	}
+	if (outcome == SHORT || outcome == CUT)
+		lose(LOST_UNPARSED);
 	return TC_ACT_UNSPEC;
 }
 

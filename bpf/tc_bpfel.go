@@ -179,12 +179,12 @@ const (
 	TCProgLasthopEgress  = "lasthop_egress"
 	TCProgLasthopIngress = "lasthop_ingress"
 	TCVarFirstRemote     = "first_remote"
-	TCVarLegCount        = "leg_count"
+	TCVarLegMask         = "leg_mask"
 	TCVarLimitType       = "limit_type"
 	TCVarLinks           = "links"
 	TCVarPeerMask        = "peer_mask"
 	TCVarRemoteBits      = "remote_bits"
-	TCVarRowLength       = "row_length"
+	TCVarRowMask         = "row_mask"
 	TCVarSlots           = "slots"
 )
 
@@ -253,12 +253,12 @@ type TCMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type TCVariableSpecs struct {
 	FirstRemote *ebpf.VariableSpec `ebpf:"first_remote"`
-	LegCount    *ebpf.VariableSpec `ebpf:"leg_count"`
+	LegMask     *ebpf.VariableSpec `ebpf:"leg_mask"`
 	LimitType   *ebpf.VariableSpec `ebpf:"limit_type"`
 	Links       *ebpf.VariableSpec `ebpf:"links"`
 	PeerMask    *ebpf.VariableSpec `ebpf:"peer_mask"`
 	RemoteBits  *ebpf.VariableSpec `ebpf:"remote_bits"`
-	RowLength   *ebpf.VariableSpec `ebpf:"row_length"`
+	RowMask     *ebpf.VariableSpec `ebpf:"row_mask"`
 	Slots       *ebpf.VariableSpec `ebpf:"slots"`
 }
 
@@ -310,12 +310,12 @@ func (m *TCMaps) Close() error {
 // It can be passed to LoadTCObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TCVariables struct {
 	FirstRemote *ebpf.Variable `ebpf:"first_remote"`
-	LegCount    *ebpf.Variable `ebpf:"leg_count"`
+	LegMask     *ebpf.Variable `ebpf:"leg_mask"`
 	LimitType   *ebpf.Variable `ebpf:"limit_type"`
 	Links       *ebpf.Variable `ebpf:"links"`
 	PeerMask    *ebpf.Variable `ebpf:"peer_mask"`
 	RemoteBits  *ebpf.Variable `ebpf:"remote_bits"`
-	RowLength   *ebpf.Variable `ebpf:"row_length"`
+	RowMask     *ebpf.Variable `ebpf:"row_mask"`
 	Slots       *ebpf.Variable `ebpf:"slots"`
 }
 

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
  * Readers of packet headers. A cursor stands in the linear part of a packet;
- * each reader checks that its header lies before the end, steps over it and
- * returns it, or returns NULL and leaves the cursor.
+ * each reader checks that its header lies before the end and steps over it, or
+ * returns false and leaves the cursor.
+ *
+ * A cursor moves by constants alone. Verifiers let a variable move a pointer
+ * into a packet only with CAP_PERFMON; what lies behind headers of variable
+ * length is copied instead, which costs more and is seldom needed.
  */
 #ifndef LASTHOP_PARSE_H
 #define LASTHOP_PARSE_H
@@ -17,7 +21,6 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 #include "shared.h"
-#include "compat.h"
 
 /* Tags in the frame; the outermost usually travels beside it. */
 #define VLAN_TAGS 2
@@ -26,9 +29,7 @@
 /* Neighbour discovery options that are looked at. */
 #define ND_OPTIONS 3
 
-/* More than the longest headers that are stepped over, less one. */
-#define OFFSET_MASK 0x3fff
-
+#define IP_WORDS    5 /* of a header without options */
 #define IP_OFFSET   0x1fff
 #define IP6_OFFSET  0xfff8
 #define HOP_LIMIT_ND 255
@@ -36,11 +37,7 @@
 struct cursor {
 	void *pos;
 	void *end;
-	/*
-	 * How far pos is into the packet. Kept beside it, since taking one
-	 * pointer from another asks for CAP_PERFMON.
-	 */
-	__u32 offset;
+	__u32 offset; /* of pos in the packet, which cannot be told from it */
 };
 
 /* As struct ethhdr, which is packed and so read byte by byte. */
@@ -119,43 +116,28 @@ _Static_assert(sizeof(struct nd_option) == 8, "nd_option");
 #define ND_SOURCE    1
 #define ND_TARGET    2
 
-static __always_inline struct cursor cursor_at(struct __sk_buff *skb,
-					       __u32 offset)
-{
-	return (struct cursor){
-		.pos = (void *)(long)skb->data + masked(offset, OFFSET_MASK),
-		.end = (void *)(long)skb->data_end,
-		.offset = offset,
-	};
-}
-
-static __always_inline void skip(struct cursor *c, __u32 size)
-{
-	c->pos += size;
-	c->offset += size;
-}
-
 #define DEFINE_PARSE(name, type)                                               \
-	static __always_inline struct type *parse_##name(struct cursor *c)     \
+	static __always_inline bool parse_##name(struct cursor *c,             \
+						 struct type **h)              \
 	{                                                                      \
-		struct type *h = c->pos;                                       \
-                                                                               \
-		if ((void *)(h + 1) > c->end)                                  \
-			return NULL;                                           \
-		skip(c, sizeof(*h));                                           \
-		return h;                                                      \
+		*h = c->pos;                                                   \
+		if ((void *)(*h + 1) > c->end)                                 \
+			return false;                                          \
+		c->pos = *h + 1;                                               \
+		c->offset += sizeof(**h);                                      \
+		return true;                                                   \
 	}
 
 DEFINE_PARSE(ethhdr, ethernet)
 DEFINE_PARSE(vlanhdr, vlan_tag)
-DEFINE_PARSE(arphdr, arp_ip)
 DEFINE_PARSE(iphdr, iphdr)
 DEFINE_PARSE(ipv6hdr, ipv6hdr)
-DEFINE_PARSE(exthdr, extension)
 DEFINE_PARSE(tcphdr, tcphdr)
 DEFINE_PARSE(icmphdr, icmp_header)
-DEFINE_PARSE(nd, nd_message)
-DEFINE_PARSE(ndopt, nd_option)
+
+/* Copies a header from anywhere in the packet; false if it is cut off. */
+#define copy_header(skb, offset, h)                                            \
+	(!bpf_skb_load_bytes(skb, offset, h, sizeof(*(h))))
 
 /* What a packet says to whoever asks whether anything returns. */
 enum meaning {

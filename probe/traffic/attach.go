@@ -94,7 +94,7 @@ func probeTCX(ns *netns.NS) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.EPERM):
-		return unsupported(feature, err)
+		return refused(feature, err)
 	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EINVAL):
 		return &model.UnsupportedError{Feature: feature, Remedy: "Linux 6.6 or later", Err: err}
 	}

@@ -93,10 +93,10 @@ func dropSpec(cfg Config, types *btf.Spec) (*ebpf.CollectionSpec, error) {
 	sizeSubjects(spec, cfg)
 	spec.Maps[bpf.DropMapNamespaces].MaxEntries = maxNetns
 	spec.Maps[bpf.DropMapDrops].MaxEntries = maxKinds
-	spec.Maps[bpf.DropMapEvents].MaxEntries = ringBytes
+	spec.Maps[bpf.DropMapEvents].MaxEntries = cmp.Or(cfg.ringBytes, defaultRing)
 	err = errors.Join(
 		spec.Variables[bpf.DropVarHasReason].Set(hasReason(types)),
-		spec.Variables[bpf.DropVarEventRate].Set(uint32(eventRate)),
+		spec.Variables[bpf.DropVarEventRate].Set(cmp.Or(cfg.eventRate, defaultRate)),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("configure drop program: %w", err)

@@ -9,6 +9,7 @@ package traffic
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 	"net/netip"
 	"strings"
 	"sync"
@@ -27,14 +28,15 @@ import (
 // Sizes where Config says nothing, and those that it does not tell.
 const (
 	defaultAddrs = 1024
-	defaultLinks = 512
+	defaultLinks = 511
 	maxPrefixes  = 512 // Azure's route tables end at 400
 	maxNeighbors = 4096
 	maxKinds     = 4096 // of drops
 	maxNetns     = 4096
-	ringBytes    = 256 << 10
-	// eventRate is how many samples a CPU sends in a second at most.
-	eventRate = 128
+	// defaultRing takes some 1,000 samples; defaultRate is how many a CPU
+	// sends in a second at most.
+	defaultRing = 256 << 10
+	defaultRate = 128
 
 	// maxLegs and maxPeers are for each CPU, as far as all CPUs together
 	// stay within the bytes.
@@ -49,10 +51,13 @@ type Config struct {
 	// NS is the node's namespace. It must stay open as long as the engine.
 	NS *netns.NS
 	// MaxAddrs and MaxLinks bound how many are counted at a time; 0 is
-	// 1024 and 512.
+	// 1024 and 511.
 	MaxAddrs, MaxLinks int
 	// Debug puts the verifier's log into errors.
 	Debug bool
+
+	// eventRate and ringBytes bound the samples of drops, where not 0.
+	eventRate, ringBytes uint32
 }
 
 // Local is an address that is counted: a pod's, or one of the node itself.
@@ -102,9 +107,12 @@ func Open(cfg Config) (*Engine, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
+	if err := checkRights("load tc programs"); err != nil {
+		return nil, err
+	}
 	// Before 5.11 maps count against RLIMIT_MEMLOCK.
 	if err := rlimit.RemoveMemlock(); err != nil {
-		return nil, unsupported("load BPF programs", err)
+		return nil, refused("load BPF programs", err)
 	}
 	if err := probeTCX(cfg.NS); err != nil {
 		return nil, err
@@ -159,10 +167,12 @@ func (e *Engine) open(cfg Config, spec *ebpf.CollectionSpec) error {
 	return nil
 }
 
+// rowCells is how many legs a subject may have: those of each link, and of
+// none.
+func rowCells(cfg Config) uint32 { return ceilPow2(uint32(cfg.MaxLinks+1)) * linkLegs }
+
 // rowSize is that of a subject with the numbers of its legs.
-func rowSize(cfg Config) uint32 {
-	return subjectSize + uint32(cfg.MaxLinks+1)*linkLegs*2
-}
+func rowSize(cfg Config) uint32 { return subjectSize + rowCells(cfg)*2 }
 
 // perCPU is how many values of a size each CPU gets.
 func perCPU(most, budget, size, cpus int) uint32 {
@@ -179,7 +189,7 @@ func tcSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("count CPUs: %w", err)
 	}
-	legs := perCPU(maxLegs, legBytes, legSize, cpus)
+	legs := floorPow2(perCPU(maxLegs, legBytes, legSize, cpus))
 	sets := floorPow2(perCPU(maxPeers, peerBytes, peerSize, cpus) / peerWays)
 
 	sizeSubjects(spec, cfg)
@@ -189,8 +199,8 @@ func tcSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	spec.Maps[bpf.TCMapNeighbors].MaxEntries = maxNeighbors
 	spec.Maps[bpf.TCMapPrefixes].MaxEntries = maxPrefixes
 	err = errors.Join(
-		spec.Variables[bpf.TCVarRowLength].Set(uint32(cfg.MaxLinks+1)*linkLegs),
-		spec.Variables[bpf.TCVarLegCount].Set(legs),
+		spec.Variables[bpf.TCVarRowMask].Set(rowCells(cfg)-1),
+		spec.Variables[bpf.TCVarLegMask].Set(legs-1),
 		spec.Variables[bpf.TCVarPeerMask].Set(sets-1),
 		spec.Variables[bpf.TCVarFirstRemote].Set(uint32(cfg.MaxAddrs+1)),
 	)
@@ -212,32 +222,20 @@ func resize(m *ebpf.MapSpec, entries int, value uint32) {
 	m.Key, m.Value = nil, nil
 }
 
-func floorPow2(n uint32) uint32 {
-	p := uint32(1)
-	for p*2 <= n {
-		p *= 2
-	}
-	return p
-}
+func floorPow2(n uint32) uint32 { return 1 << (bits.Len32(n) - 1) }
+
+func ceilPow2(n uint32) uint32 { return 1 << bits.Len32(n-1) }
 
 // loadError tells rights and kernels that forbid from other failures.
 func loadError(what string, err error, debug bool) error {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, ebpf.ErrNotSupported) {
-		return unsupported(what, err)
+		return refused(what, err)
 	}
 	var ve *ebpf.VerifierError
 	if debug && errors.As(err, &ve) {
 		return fmt.Errorf("%s: %w\n%s", what, err, strings.Join(ve.Log, "\n"))
 	}
 	return fmt.Errorf("%s: %w", what, err)
-}
-
-func unsupported(what string, err error) error {
-	remedy := "Linux 5.10 or later with BTF"
-	if errors.Is(err, unix.EPERM) {
-		remedy = "needs root, or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"
-	}
-	return &model.UnsupportedError{Feature: what, Remedy: remedy, Err: err}
 }
 
 // SetLocal replaces the set of counted addresses. What was counted of an

@@ -25,7 +25,7 @@ func Features(ns *netns.NS) []model.Feature {
 	return []model.Feature{
 		kernelFeature(),
 		feature("BTF", "a kernel built with CONFIG_DEBUG_INFO_BTF", tryBTF),
-		feature("BPF programs", "CAP_BPF and CAP_NET_ADMIN", tryLoad),
+		feature("BPF programs", "CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN", tryLoad),
 		feature("tcx", "Linux 6.6 or later; CAP_BPF and CAP_NET_ADMIN", func() (string, error) { return tryTCX(ns) }),
 		feature("ring buffer", "Linux 5.8 or later; CAP_BPF", tryRing),
 		feature("drop tracepoint", "CAP_BPF and CAP_PERFMON; BTF", tryDrops),
@@ -85,6 +85,9 @@ func withEmpty(f func(*ebpf.Program) error) error {
 }
 
 func tryLoad() (string, error) {
+	if err := checkRights("load tc programs"); err != nil {
+		return "", err
+	}
 	return "", withEmpty(func(*ebpf.Program) error { return nil })
 }
 
