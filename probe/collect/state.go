@@ -52,21 +52,35 @@ var sourceOrder = []string{
 // got says that something was, else not at all.
 func (r *reading) report(name, detail string, got bool, err error) {
 	src := model.Source{Name: name, Status: model.OK, Detail: detail}
-	if err != nil {
-		src.Status = model.Missing
-		if got {
-			src.Status = model.Partial
-		}
-		reason := strings.ReplaceAll(err.Error(), "\n", "; ")
-		var unsupported *model.UnsupportedError
-		if !errors.As(err, &unsupported) && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)) {
-			reason += " (CAP_NET_ADMIN would allow it)"
-		}
-		src.Detail = strings.TrimPrefix(detail+": "+reason, ": ")
+	switch {
+	case err != nil && got:
+		src.Status, src.Detail = model.Partial, detail+"; "+reason(name, err)
+	case err != nil:
+		src.Status, src.Detail = model.Missing, reason(name, err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.sources[name] = src
+}
+
+// reason is an error in one line, each of its parts once, with the right that
+// would have helped.
+func reason(source string, err error) string {
+	var parts []string
+	for line := range strings.Lines(err.Error()) {
+		if line = strings.TrimSpace(line); !slices.Contains(parts, line) {
+			parts = append(parts, line)
+		}
+	}
+	text := strings.Join(parts, "; ")
+	var unsupported *model.UnsupportedError
+	if errors.As(err, &unsupported) || !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EACCES) {
+		return text
+	}
+	if source == model.SourcePods {
+		return text + " (CAP_SYS_ADMIN would allow to enter namespaces)"
+	}
+	return text + " (root with CAP_NET_ADMIN would be allowed)"
 }
 
 // State reads everything that the kernel and the files tell at one moment. It
