@@ -337,7 +337,7 @@ func findingDocument(f model.Finding) findingDoc {
 	for _, p := range f.Peers {
 		d.Peers = append(d.Peers, prefixText(p))
 	}
-	if f.LastHopAlive.Link != "" {
+	if f.LastHopAlive.Link != "" || f.LastHopAlive.Role != "" {
 		d.LastHopAlive = &placeDoc{
 			Link: f.LastHopAlive.Link, Role: string(f.LastHopAlive.Role), Direction: string(f.LastHopAlive.Direction),
 		}

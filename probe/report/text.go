@@ -219,14 +219,15 @@ func lostText(l model.Lost) []string {
 func lost(l model.Lost) bool { return l.Events+l.Counters+l.MACs+l.Unparsed > 0 }
 
 func placeText(p model.Place) string {
-	if p.Link == "" {
+	switch {
+	case p.Link == "" && p.Role == "":
 		return "not known"
+	case p.Link == "":
+		return strings.TrimSpace("a " + string(p.Role) + " " + string(p.Direction))
+	case p.Role == "":
+		return strings.TrimSpace(p.Link + " " + string(p.Direction))
 	}
-	text := strings.TrimSpace(p.Link + " " + string(p.Direction))
-	if p.Role != "" {
-		text += " (" + string(p.Role) + ")"
-	}
-	return text
+	return strings.TrimSpace(p.Link+" "+string(p.Direction)) + " (" + string(p.Role) + ")"
 }
 
 func podList(pods []netip.Addr, names map[netip.Addr]string) []string {
