@@ -52,7 +52,7 @@ test-lab: need-lab ## run the tests that make nodes in network namespaces
 
 .PHONY: bench
 bench: need-lab ## measure what watching costs, beside an empty program
-	$(GO) test -run '^$$' -bench . ./...
+	$(GO) test -run '^$$' -bench . $$(grep -rl --include='*_test.go' '^func Benchmark' . | xargs -rn1 dirname | sort -u)
 
 .PHONY: image
 image: ## build the container image IMAGE (lasthop:dev)
