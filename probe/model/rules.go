@@ -206,7 +206,8 @@ type Chain struct {
 	// jumped to. Priority orders the chains of one hook.
 	Hook     string
 	Priority int
-	// Policy is ACCEPT or DROP for a chain with a hook.
+	// Policy is ACCEPT or DROP for a chain with a hook, and for a chain of
+	// ebtables' users that has one.
 	Policy  string
 	Counter Counter
 }
