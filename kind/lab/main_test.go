@@ -193,15 +193,33 @@ func run(t *testing.T, l *Lab) (stop func() []FlowStats) {
 	}
 }
 
-// rounds lets every flow end n requests and returns the counts.
-func rounds(t *testing.T, l *Lab, n uint64) []FlowStats {
+// trial runs the lab's traffic and checks that exactly the flows that dead
+// names are dead: not one of their requests is answered, and none of the
+// others' fails. It ends when the live flows have had answered requests
+// answered, and the dead ones have sent as many and had failed ones fail.
+func trial(t *testing.T, l *Lab, answered, failed uint64, dead func(FlowStats) bool) {
 	t.Helper()
+	wrong := func(s FlowStats) bool { return dead(s) && s.Answered > 0 || !dead(s) && s.Failed > 0 }
 	stop := run(t, l)
 	err := l.Await(t.Context(), func(all []FlowStats) bool {
-		return !slices.ContainsFunc(all, func(s FlowStats) bool { return s.Answered+s.Failed < n })
+		return slices.ContainsFunc(all, wrong) || !slices.ContainsFunc(all, func(s FlowStats) bool {
+			if dead(s) {
+				return s.Sent < answered || s.Failed < failed
+			}
+			return s.Answered < answered
+		})
 	})
 	if err != nil {
 		t.Error(err)
 	}
-	return stop()
+	all, died := stop(), 0
+	for _, s := range all {
+		if dead(s) {
+			died++
+		}
+		if wrong(s) || s.Sent != s.Answered+s.Failed {
+			t.Errorf("%s: dead %v, sent %d, answered %d, failed %d: %s", s.Flow, dead(s), s.Sent, s.Answered, s.Failed, s.LastError)
+		}
+	}
+	t.Logf("%d flows, %d of them dead", len(all), died)
 }

@@ -35,9 +35,11 @@ const (
 // What a scenario has when it does not say otherwise.
 const (
 	defaultDuration = 15 * time.Minute
-	defaultTimeout  = 2 * time.Second
-	defaultRate     = 5
-	defaultPort     = 8080
+	// Far above any answer's time, so that a machine that is busy for
+	// seconds does not look like a network that is broken.
+	defaultTimeout = 5 * time.Second
+	defaultRate    = 5
+	defaultPort    = 8080
 )
 
 // Parse reads a scenario. file is what errors call it. The error is an Errors
@@ -202,7 +204,7 @@ func (d *decoder) scenario(n *yaml.Node) rawScenario {
 		"observe":     into(d, "observe", &r.observe, parseText),
 		"expect":      func(n *yaml.Node) { r.expect = d.expect(n) },
 		"duration":    into(d, "duration", &r.duration, parseDuration(time.Second, maxDuration)),
-		"timeout":     into(d, "timeout", &r.timeout, parseDuration(100*time.Millisecond, 10*time.Second)),
+		"timeout":     into(d, "timeout", &r.timeout, parseDuration(100*time.Millisecond, 30*time.Second)),
 	})
 	return r
 }

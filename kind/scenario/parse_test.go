@@ -27,7 +27,7 @@ func mustParse(t *testing.T, text string) *Scenario {
 // TestDefaults: a scenario of one line is a whole cluster.
 func TestDefaults(t *testing.T) {
 	s := mustParse(t, "topology: {nodes: [{name: a, pods: [x, y]}, {name: b, pods: 1}, {name: c, plugin: azure-bridge, pods: [z]}, {name: d, plugin: cilium, residue: azure-vnet, pods: [w], oldPods: [old, {name: run, running: true}]}]}")
-	if s.Name != "test" || s.Title != "test" || s.Duration != 15*time.Minute || s.Timeout != 2*time.Second || s.Observe != "a" || s.Expect.Exit != 0 {
+	if s.Name != "test" || s.Title != "test" || s.Duration != 15*time.Minute || s.Timeout != 5*time.Second || s.Observe != "a" || s.Expect.Exit != 0 {
 		t.Errorf("scenario %+v", s)
 	}
 	top := s.Topology
@@ -156,7 +156,7 @@ func TestErrors(t *testing.T) {
 		{"a: &x 1\nb: *x\n", []string{"1:4: anchors and aliases", "2:4: anchors"}},
 		{"name: Bad Name\ncolor: red\ntopology: 5\n", []string{"1:7: name: want a name", `2:1: scenario: unknown field "color", want one of description`, "3:11: topology: want a mapping"}},
 		{nodes + "name: a\nname: b\n", []string{`3:1: scenario: field "name" is already set in line 2`}},
-		{nodes + "duration: 15\ntimeout: 1h\n", []string{"2:11: duration: want a duration", "3:10: timeout: want a duration from 100ms to 10s"}},
+		{nodes + "duration: 15\ntimeout: 1h\n", []string{"2:11: duration: want a duration", "3:10: timeout: want a duration from 100ms to 30s"}},
 		{nodes + "duration: -1m\n", []string{"2:11: "}},
 		{nodes + "title: [a]\n", []string{"2:8: title: want a value, got a list"}},
 		{nodes + "observe: d\n", []string{`2:10: observe: no node "d"`}},

@@ -44,7 +44,7 @@
 //	traffic:                   # default: some of each kind, both ways
 //	  - {from: [a/web, a/db], to: [b/pod-1, b, outside, 10.1.2.3], proto: [tcp, udp, icmp], port: 8080, rate: 5}
 //	duration: 15m              # of the traffic
-//	timeout: 2s                # of a request
+//	timeout: 5s                # of a request
 //	faults:                    # see FaultType
 //	  - {type: delete-udr, node: a}
 //	  - {type: stale-dnat, pod: b/pod-1, mac: "a2:96:88:20:cb:c6"}
