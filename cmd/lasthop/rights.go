@@ -58,6 +58,9 @@ func (c capability) has(set uint64) bool {
 // fullRights is how to get them all.
 const fullRights = "as root on the node, or in a pod that has them: kubectl debug node/NODE -it --image=IMAGE --profile=sysadmin -- /lasthop check"
 
+// lesser is what remains without them.
+const lesser = "without watching packets, --engine state judges what of the node's state can be read; `lasthop doctor` tells more"
+
 // remedy says what would let lasthop watch: the rights that are missing, or,
 // where none is, what else can be done.
 func remedy() string {
@@ -66,10 +69,9 @@ func remedy() string {
 		return "run it " + fullRights
 	}
 	if len(lack) == 0 {
-		return "no capability is missing: the kernel, a security module or a seccomp profile does not allow it. " +
-			"--engine state judges the node's state without watching packets; `lasthop doctor` tells more"
+		return "no capability is missing: the kernel, a security module or a seccomp profile does not allow it. " + lesser
 	}
-	return "missing capabilities: " + strings.Join(lack, ", ") + ". Run it " + fullRights
+	return "missing capabilities: " + strings.Join(lack, ", ") + ". Run it " + fullRights + "\n" + lesser
 }
 
 // missing names the capabilities that this process does not have.
