@@ -173,7 +173,7 @@ func FuzzLegacy(f *testing.F) {
 }
 
 func FuzzRule(f *testing.F) {
-	f.Fuzz(func(t *testing.T, m []byte, family byte) {
+	f.Fuzz(func(t *testing.T, m []byte) {
 		r, err := nft.DecodeRule(m)
 		if err != nil {
 			return

@@ -94,9 +94,10 @@ func decodeLink(m []byte) (l model.Link, afSpec []byte, err error) {
 	}
 	flags := binary.NativeEndian.Uint32(m[8:])
 	l = model.Link{
-		Index:       int(int32(binary.NativeEndian.Uint32(m[4:]))),
-		Up:          flags&unix.IFF_UP != 0,
-		Carrier:     flags&unix.IFF_RUNNING != 0,
+		Index: int(int32(binary.NativeEndian.Uint32(m[4:]))),
+		Up:    flags&unix.IFF_UP != 0,
+		// IFF_RUNNING lags behind by up to a second.
+		Carrier:     flags&unix.IFF_LOWER_UP != 0,
 		PeerNetNSID: Here,
 	}
 	peer := 0
