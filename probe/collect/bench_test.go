@@ -127,7 +127,7 @@ func BenchmarkState(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	if len(s.Pods) != benchPods || len(s.FrameRules) != benchRules || len(s.Flows) != benchFlows {
+	if len(s.Pods) != benchPods || len(s.FrameRules) != benchRules || len(s.Flows) < benchFlows {
 		b.Fatalf("read %d pods, %d rules, %d connections", len(s.Pods), len(s.FrameRules), len(s.Flows))
 	}
 }
