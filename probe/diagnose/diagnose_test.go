@@ -454,6 +454,11 @@ func TestFixesNameTheRule(t *testing.T) {
 		t.Errorf("fix\n got %s\nwant %s", got, want)
 	}
 
+	n.FrameRules[0].Native, n.FrameRules[0].Handle = true, 7
+	if got, want := Diagnose(&n.Snapshot)[0].Fix[0], "nft delete rule bridge nat PREROUTING handle 7"; got != want {
+		t.Errorf("fix\n got %s\nwant %s", got, want)
+	}
+
 	k := kubenet()
 	k.PacketRules = k.PacketRules[:3]
 	k.silent("172.20.1.5", "203.0.113.9")

@@ -95,18 +95,6 @@ func either[T comparable](earlier, later T) bool {
 	return earlier == none || earlier == later
 }
 
-// command is the ebtables line for a rule, of the variant that holds it.
-func command(verb string, r *model.FrameRule) string {
-	tool := "ebtables"
-	switch r.Backend {
-	case model.NFT:
-		tool = "ebtables-nft"
-	case model.Legacy:
-		tool = "ebtables-legacy"
-	}
-	return fmt.Sprintf("%s -t %s %s %s %s", tool, r.Table, verb, r.Chain, r.Text)
-}
-
 // ruleEvidence is the rule itself, with what it counted.
 func ruleEvidence(r *model.FrameRule) model.Evidence {
 	text := fmt.Sprintf("%s %s rule %d (%s): %s", r.Table, r.Chain, r.Number, r.Backend, r.Text)

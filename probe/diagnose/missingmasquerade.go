@@ -160,7 +160,7 @@ func (v *view) judgeRules(g *rawGroup, f *model.Finding) {
 			packetRuleEvidence("this rule lets them through untranslated", nat.Rule),
 			packetRuleEvidence("in front of", nat.Missed))
 		f.Why = "An exclusion in front of the MASQUERADE rule is too wide: packets to these targets leave with the pod's address, which nobody out there can answer."
-		f.Fix = []string{fmt.Sprintf("%s -t %s -D %s %s", iptables(nat.Rule), nat.Rule.Table, nat.Rule.Chain, nat.Rule.Text)}
+		f.Fix = []string{deletePacketRule(nat.Rule)}
 	default:
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceNAT, Text: "no rule of nat POSTROUTING translates such a packet"})
 		f.Why = "No MASQUERADE rule is left for packets to targets outside the cluster: they leave with the pod's address, which nobody out there can answer."
@@ -228,18 +228,6 @@ func (v *view) masqueradeChain(pod netip.Addr) *model.PacketRule {
 		}
 	}
 	return nil
-}
-
-// iptables is the tool that edits the rule.
-func iptables(r *model.PacketRule) string {
-	tool := "iptables"
-	if r.Family == 6 {
-		tool = "ip6tables"
-	}
-	if r.Backend == model.Legacy {
-		return tool + "-legacy"
-	}
-	return tool + "-nft"
 }
 
 func packetRuleEvidence(what string, r *model.PacketRule) model.Evidence {

@@ -38,7 +38,7 @@ func (v *view) misanswered(s *stale) verdict {
 		Pods:       []netip.Addr{s.addr},
 		Title:      "stale ARP answer for " + s.addr.String(),
 		Evidence:   []model.Evidence{ruleEvidence(s.rule), v.ownerEvidence(s)},
-		Fix:        []string{command("-D", s.rule)},
+		Fix:        []string{deleteFrameRule(s.rule)},
 		Packets:    v.sentTo(s.addr, s.rule.MAC),
 	}
 	f.LastHopAlive = model.Place{Direction: model.Ingress}

@@ -54,7 +54,7 @@ func (v *view) rewrittenByRule(s *stale, rewrites []model.MACRewrite) verdict {
 		Pods:       []netip.Addr{s.addr},
 		Title:      "stale MAC for " + s.addr.String(),
 		Evidence:   []model.Evidence{ruleEvidence(s.rule), v.ownerEvidence(s)},
-		Fix:        []string{command("-D", s.rule)},
+		Fix:        []string{deleteFrameRule(s.rule)},
 		Packets:    s.rule.Counter.Delta,
 	}
 	seen := mostRewritten(rewrites, s.addr, s.rule.MAC)

@@ -136,11 +136,12 @@ func (v *view) harmless(d *model.Drop) bool {
 	case d.Reason == "OTHERHOST":
 		_, owned := v.macs[d.DstMAC]
 		return owned || v.past[d.Dst]
-	case d.Reason == "NOT_SPECIFIED" && (d.Location == "tcp_v4_rcv" || d.Location == "tcp_v6_rcv"):
-		// A SYN sent again to a socket that has answered the first one.
-		// Where reasons are told, a missing socket is NO_SOCKET.
-		return true
-	case d.Reason == "" || d.Reason == "NOT_SPECIFIED":
+	case d.Reason == "":
+		// tcp_v4_rcv and tcp_v6_rcv may not have found a socket.
+		return socketFrees(d.Location) && d.Location != "tcp_v4_rcv" && d.Location != "tcp_v6_rcv"
+	case d.Reason == "NOT_SPECIFIED":
+		// Where reasons are told, a missing socket is NO_SOCKET; a SYN
+		// sent again to a socket that has answered the first is this.
 		return socketFrees(d.Location)
 	}
 	return false
@@ -154,9 +155,6 @@ func socketFrees(location string) bool {
 	case "sk_stream_kill_queues", "inet_sock_destruct", "inet_csk_destroy_sock", "skb_queue_purge", "__skb_queue_purge",
 		"skb_queue_purge_reason", "skb_release_data":
 		return true
-	case "tcp_v4_rcv", "tcp_v6_rcv":
-		// These look for the socket, and may find none.
-		return false
 	}
 	return strings.HasPrefix(location, "tcp_")
 }
