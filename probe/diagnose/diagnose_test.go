@@ -272,6 +272,12 @@ func TestDiagnose(t *testing.T) {
 			n.answered("172.20.1.5", "192.168.81.9")
 			return n
 		}, []string{"MissingUDR likely 172.20.1.5 192.168.64.0/20"}},
+		{"ranges far apart, in what the agent keeps from translation", func() *node {
+			n := kubenet()
+			n.silent("172.20.1.5", "172.29.3.9")
+			n.answered("172.20.1.5", "172.25.7.9")
+			return n
+		}, []string{"MissingUDR likely 172.20.1.5 172.29.3.0/24"}},
 		{"no masquerade at all", func() *node {
 			n := kubenet()
 			n.PacketRules = n.PacketRules[:3]

@@ -24,8 +24,9 @@ type nodeRange struct {
 	node *model.ClusterNode
 }
 
-// Where nothing tells the cluster's range, it is supposed to be the block of
-// this size around the node's own: 256 nodes' worth of the usual /24 or /64.
+// Where no rule tells the cluster's range either, it is supposed to be the
+// block of this size around the node's own: 256 nodes' worth of the usual /24
+// or /64.
 const (
 	clusterBits4 = 16
 	clusterBits6 = 56
@@ -78,6 +79,20 @@ func (r *ranges) supposeAround(v *view, a netip.Addr) {
 	if inAny(r.cluster, a) {
 		return
 	}
+	r.cluster = append(r.cluster, r.suppose(v, a))
+}
+
+// suppose is the range of all pods that one pod's address suggests: what the
+// node's rules keep from translation together with it, or the block around
+// the node's own range.
+func (r *ranges) suppose(v *view, a netip.Addr) netip.Prefix {
+	var kept netip.Prefix
+	for i := range v.PacketRules {
+		x := &v.PacketRules[i]
+		if x.Table == "nat" && x.Target == "RETURN" && !x.Dst.IsZero() && !x.Dst.Not && x.Dst.Prefix.Contains(a) && x.Dst.Prefix.Bits() > kept.Bits() && x.Dst.Prefix.Bits() > 0 {
+			kept = x.Dst.Prefix
+		}
+	}
 	bits := clusterBits4
 	if a.Is6() {
 		bits = clusterBits6
@@ -86,7 +101,10 @@ func (r *ranges) supposeAround(v *view, a netip.Addr) {
 		bits = max(own.Bits()-8, 0)
 	}
 	p, _ := a.Prefix(bits)
-	r.cluster = append(r.cluster, p)
+	if kept.IsValid() && kept.Bits() < bits {
+		return kept
+	}
+	return p
 }
 
 // podBits is the length of one node's pod range in the address's family.

@@ -39,9 +39,8 @@ func (v *view) misanswered(s *stale) verdict {
 		Title:      "stale ARP answer for " + s.addr.String(),
 		Evidence:   []model.Evidence{ruleEvidence(s.rule), v.ownerEvidence(s)},
 		Fix:        []string{deleteFrameRule(s.rule)},
-		Packets:    v.sentTo(s.addr, s.rule.MAC),
 	}
-	f.LastHopAlive = model.Place{Direction: model.Ingress}
+	f.Packets, f.LastHopAlive = v.sentTo(s.addr, s.rule.MAC)
 	var replies, asker uint64
 	for i := range v.Traffic.ARP {
 		a := &v.Traffic.ARP[i]
@@ -77,13 +76,19 @@ func (v *view) misanswered(s *stale) verdict {
 	return verdict{Finding: f, explains: misled(s.addr, s.rule.MAC)}
 }
 
-// sentTo is how many packets for the address came in from pods with the MAC.
-func (v *view) sentTo(addr netip.Addr, mac model.MAC) uint64 {
-	var n uint64
+// sentTo is how many packets for the address came in from pods with the MAC,
+// and the link that most of them came by.
+func (v *view) sentTo(addr netip.Addr, mac model.MAC) (uint64, model.Place) {
+	var sum, most uint64
+	at := model.Place{Direction: model.Ingress}
 	for _, p := range v.macPairs[addr] {
-		if p.Dst == mac && p.Side == model.AsDestination && p.Direction == model.Ingress {
-			n += p.Packets
+		if p.Dst != mac || p.Side != model.AsDestination || p.Direction != model.Ingress {
+			continue
+		}
+		sum += p.Packets
+		if p.Packets > most {
+			most, at = p.Packets, v.place(p.Link, model.Ingress)
 		}
 	}
-	return n
+	return sum, at
 }
