@@ -267,8 +267,8 @@ static __always_inline __u32 tcp_says(const struct tcphdr *tcp)
 static __always_inline __u32 icmp_says(const struct icmp_header *icmp,
 				       __u8 proto)
 {
-	return proto == IPPROTO_ICMP ? icmp_meaning[icmp->type] :
-				       icmp6_meaning[icmp->type];
+	return proto == IPPROTO_ICMP ? icmp_meaning[icmp->type]
+				     : icmp6_meaning[icmp->type];
 }
 
 /* The meaning of a transport header that is to be copied, or -1. */
@@ -408,9 +408,8 @@ static __always_inline enum outcome parse_ipv6(struct __sk_buff *skb,
 	if (!parse_ipv6hdr(c, &ip) || !take_ipv6(ip, p))
 		return SHORT;
 	if (is_extension(p->proto)) {
-		union transport t = {
-			.word = skip_extensions(skb, c->offset, p->proto)
-		};
+		union transport t = { .word = skip_extensions(skb, c->offset,
+							      p->proto) };
 
 		c->offset = t.offset;
 		p->proto = t.proto;
@@ -624,18 +623,16 @@ __noinline int count_pair(__be64 hi, __be64 lo, __u32 subject_link,
 }
 
 /* Counts the pair if just one of its ends is a local address. */
-static __always_inline void count_peer(struct addr src,
-				       struct addr dst, __u32 from,
-				       __u32 to, __u16 link,
+static __always_inline void count_peer(struct addr src, struct addr dst,
+				       __u32 from, __u32 to, __u16 link,
 				       enum direction direction, __u32 meaning)
 {
 	if (is_local(from)) {
 		if (!is_local(to))
-			count_pair(dst.hi, dst.lo, from | link << 16,
-				   direction, meaning);
+			count_pair(dst.hi, dst.lo, from | link << 16, direction,
+				   meaning);
 	} else if (is_local(to)) {
-		count_pair(src.hi, src.lo, to | link << 16, direction,
-			   meaning);
+		count_pair(src.hi, src.lo, to | link << 16, direction, meaning);
 	}
 }
 
@@ -657,8 +654,8 @@ __noinline int count_error(struct __sk_buff *skb, __u32 offset, bool ipv6,
 		if (!copy_header(skb, offset, &ip) || !take_ipv4(&ip, &p))
 			return CUT;
 	}
-	count_peer(p.src, p.dst, local(p.src), local(p.dst), link,
-		   direction, ICMP_ERROR);
+	count_peer(p.src, p.dst, local(p.src), local(p.dst), link, direction,
+		   ICMP_ERROR);
 	return DONE;
 }
 
@@ -721,7 +718,8 @@ static __always_inline enum outcome count(struct __sk_buff *skb, bool pulled,
 	if (!link->uplink)
 		return outcome;
 	if (meaning & ICMP_ERROR)
-		return count_error(skb, c.offset, proto == bpf_htons(ETH_P_IPV6), link->slot,
+		return count_error(skb, c.offset,
+				   proto == bpf_htons(ETH_P_IPV6), link->slot,
 				   direction);
 	count_peer(p.src, p.dst, src, dst, link->slot, direction, meaning);
 	return outcome;
@@ -738,9 +736,9 @@ static __always_inline int watch(struct __sk_buff *skb,
 	enum outcome outcome = SHORT;
 
 	for (int pulled = 0; pulled < 2 && outcome == SHORT; pulled++) {
-		if (pulled && bpf_skb_pull_data(skb, skb->len < PULL_MAX ?
-							     skb->len :
-							     PULL_MAX))
+		if (pulled &&
+		    bpf_skb_pull_data(skb, skb->len < PULL_MAX ? skb->len
+							       : PULL_MAX))
 			break;
 		outcome = count(skb, pulled, direction);
 	}

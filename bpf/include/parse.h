@@ -29,9 +29,9 @@
 /* Neighbour discovery options that are looked at. */
 #define ND_OPTIONS 3
 
-#define IP_WORDS    5 /* of a header without options */
-#define IP_OFFSET   0x1fff
-#define IP6_OFFSET  0xfff8
+#define IP_WORDS     5 /* of a header without options */
+#define IP_OFFSET    0x1fff
+#define IP6_OFFSET   0xfff8
 #define HOP_LIMIT_ND 255
 
 struct cursor {
@@ -68,12 +68,12 @@ struct icmp_header {
 	__be32 more;
 };
 
-#define ICMP_ECHOREPLY	    0
-#define ICMP_DEST_UNREACH   3
-#define ICMP_SOURCE_QUENCH  4
-#define ICMP_ECHO	    8
-#define ICMP_TIME_EXCEEDED  11
-#define ICMP_PARAMETERPROB  12
+#define ICMP_ECHOREPLY	   0
+#define ICMP_DEST_UNREACH  3
+#define ICMP_SOURCE_QUENCH 4
+#define ICMP_ECHO	   8
+#define ICMP_TIME_EXCEEDED 11
+#define ICMP_PARAMETERPROB 12
 
 struct arp_ip {
 	__be16 hardware;
@@ -165,8 +165,8 @@ enum meaning {
 
 static const __u8 tcp_meaning[TCP_FLAGS + 1] SEC(".rodata") = {
 #define TCP_PSH_FIN(flags, means)                                              \
-	[(flags)] = (means), [(flags) | 1] = (means),                          \
-	[(flags) | 8] = (means), [(flags) | 9] = (means)
+	[(flags)] = (means), [(flags) | 1] = (means), [(flags) | 8] = (means), \
+	[(flags) | 9] = (means)
 	TCP_PSH_FIN(TCP_ACK, ANSWER),
 	TCP_PSH_FIN(TCP_SYN, SYN | ASK),
 	TCP_PSH_FIN(TCP_SYN | TCP_ACK, SYNACK | ANSWER),
@@ -188,12 +188,9 @@ static const __u8 icmp_meaning[256] = {
 };
 
 static const __u8 icmp6_meaning[256] = {
-	[ICMPV6_ECHO_REQUEST] = ASK,
-	[ICMPV6_ECHO_REPLY] = ANSWER,
-	[ICMPV6_DEST_UNREACH] = ICMP_ERROR,
-	[ICMPV6_PKT_TOOBIG] = ICMP_ERROR,
-	[ICMPV6_TIME_EXCEED] = ICMP_ERROR,
-	[ICMPV6_PARAMPROB] = ICMP_ERROR,
+	[ICMPV6_ECHO_REQUEST] = ASK,	    [ICMPV6_ECHO_REPLY] = ANSWER,
+	[ICMPV6_DEST_UNREACH] = ICMP_ERROR, [ICMPV6_PKT_TOOBIG] = ICMP_ERROR,
+	[ICMPV6_TIME_EXCEED] = ICMP_ERROR,  [ICMPV6_PARAMPROB] = ICMP_ERROR,
 };
 
 #endif

@@ -74,15 +74,19 @@ func openDrops(tc *ebpf.Collection, cfg Config) (_ *drops, err error) {
 		d.coll.Close()
 		return nil, fmt.Errorf("watch drops: %w", err)
 	}
-	d.link, err = link.AttachTracing(link.TracingOptions{
-		Program: d.coll.Programs[bpf.DropProgLasthopDrop],
-	})
-	if err != nil {
+	if err := d.attach(); err != nil {
 		d.reader.Close()
 		d.coll.Close()
 		return nil, loadError("watch drops", err, cfg.Debug)
 	}
 	return d, nil
+}
+
+func (d *drops) attach() (err error) {
+	d.link, err = link.AttachTracing(link.TracingOptions{
+		Program: d.coll.Programs[bpf.DropProgLasthopDrop],
+	})
+	return err
 }
 
 func dropSpec(cfg Config, types *btf.Spec) (*ebpf.CollectionSpec, error) {

@@ -1,0 +1,383 @@
+package traffic
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf/btf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/bpf"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// forwarding makes the node route for the pod, but for what it has no route
+// to.
+func (e *twoEnds) forwarding(t testing.TB) {
+	t.Helper()
+	inside(t, e.node, func() error {
+		if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644); err != nil {
+			return err
+		}
+		return permanent(e.nodeLink, podIP)
+	})
+	inside(t, e.pod, func() error {
+		if err := permanent(e.podLink, nodeIP); err != nil {
+			return err
+		}
+		_, all, _ := net.ParseCIDR("0.0.0.0/0")
+		return netlink.RouteAdd(&netlink.Route{LinkIndex: e.podLink.Index, Gw: nodeIP.AsSlice(), Dst: all})
+	})
+}
+
+// permanent fixes a neighbour, so that nothing waits for an answer to ARP.
+func permanent(on Link, a netip.Addr) error {
+	return netlink.NeighSet(&netlink.Neigh{
+		LinkIndex: on.Index, IP: a.AsSlice(), State: netlink.NUD_PERMANENT,
+		HardwareAddr: fixedMAC(a),
+	})
+}
+
+// fixedMAC is the address that the lab gives the link of an IP.
+func fixedMAC(a netip.Addr) net.HardwareAddr {
+	b := a.As4()
+	return net.HardwareAddr{2, 0, b[0], b[1], b[2], b[3]}
+}
+
+func setMAC(t testing.TB, e *twoEnds) {
+	t.Helper()
+	inside(t, e.node, func() error {
+		l, err := netlink.LinkByIndex(e.nodeLink.Index)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetHardwareAddr(l, fixedMAC(nodeIP))
+	})
+	inside(t, e.pod, func() error {
+		l, err := netlink.LinkByIndex(e.podLink.Index)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetHardwareAddr(l, fixedMAC(podIP))
+	})
+}
+
+func newRouter(t testing.TB) *twoEnds {
+	t.Helper()
+	e := newTwoEnds(t)
+	setMAC(t, e)
+	e.forwarding(t)
+	return e
+}
+
+// lose sends packets from the pod to where the node has no route.
+func (e *twoEnds) lose(t testing.TB, dst netip.Addr, n int) {
+	t.Helper()
+	for range n {
+		if _, err := e.podConn.WriteToUDPAddrPort([]byte("lost"), netip.AddrPortFrom(dst, 9)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// dropped polls until n packets were counted as dropped.
+func dropped(t testing.TB, e *Engine, n uint64) model.Traffic {
+	t.Helper()
+	var tr model.Traffic
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+		tr = poll(t, e)
+		var sum uint64
+		for _, d := range tr.Drops {
+			sum += d.Packets
+		}
+		if sum >= n {
+			return tr
+		}
+	}
+	t.Fatalf("drops %+v, want %d", tr.Drops, n)
+	return tr
+}
+
+func TestDrops(t *testing.T) {
+	ends := newRouter(t)
+	e := ends.watched(t, Config{})
+	if err := e.Attach([]Link{ends.nodeLink}); err != nil {
+		t.Fatal(err)
+	}
+	if s := sourceStatus(e, model.SourceDrops); s.Status != model.OK {
+		t.Fatalf("drops: %+v", s)
+	}
+	dst := netip.MustParseAddr("203.0.113.9")
+	before := time.Now()
+	ends.lose(t, dst, 9)
+	tr := dropped(t, e, 9)
+	if len(tr.Drops) != 1 {
+		t.Fatalf("drops %+v, want one kind", tr.Drops)
+	}
+	d := tr.Drops[0]
+	if d.First.Before(before) || d.Last.Before(d.First) {
+		t.Errorf("times %v, %v", d.First, d.Last)
+	}
+	d.First, d.Last = time.Time{}, time.Time{}
+	want := model.Drop{
+		Src: podIP, Dst: dst, Proto: unix.IPPROTO_UDP,
+		Reason: "IP_INNOROUTES", Location: "ip_error",
+		IfIndex: ends.nodeLink.Index, Link: ends.nodeLink.Name, Netns: ends.node.Inode(),
+		DstMAC: model.MACFrom(fixedMAC(nodeIP)), Packets: 9,
+	}
+	if d != want {
+		t.Errorf("got  %+v\nwant %+v", d, want)
+	}
+	if len(tr.Samples) != 1 {
+		t.Fatalf("%d samples, want 1", len(tr.Samples))
+	}
+	s := tr.Samples[0]
+	if s.Time.Before(before.Add(-time.Second)) || s.Time.After(time.Now().Add(time.Second)) {
+		t.Errorf("sampled at %v, not about %v", s.Time, before)
+	}
+	// Each CPU samples its 1st, 2nd, 4th and 8th.
+	if s.Count&(s.Count-1) != 0 || s.Count > 8 {
+		t.Errorf("sample of the %d-th", s.Count)
+	}
+	if s.Reason != d.Reason || s.Location != d.Location || s.Link != d.Link || s.Src != podIP || s.Dst != dst ||
+		s.SrcMAC != model.MACFrom(fixedMAC(podIP)) || s.DstMAC != d.DstMAC || s.Protocol != unix.ETH_P_IP || s.Length != 32 {
+		t.Errorf("sample %+v", s)
+	}
+	if len(s.Head) != 32 || string(s.Head[28:]) != "lost" || netip.AddrFrom4([4]byte(s.Head[16:20])) != dst {
+		t.Errorf("head %x", s.Head)
+	}
+	if len(tr.Lost.Detail) > 0 {
+		t.Errorf("lost %q", tr.Lost.Detail)
+	}
+}
+
+// TestDropsElsewhere loses the same packets where nobody asked for them.
+func TestDropsElsewhere(t *testing.T) {
+	watched, foreign := newRouter(t), newRouter(t)
+	e := watched.watched(t, Config{})
+	dst := netip.MustParseAddr("203.0.113.9")
+	foreign.lose(t, dst, 5)
+	watched.lose(t, dst, 1)
+	for _, d := range dropped(t, e, 1).Drops {
+		if d.Netns != watched.node.Inode() || d.Packets != 1 {
+			t.Errorf("drop %+v", d)
+		}
+	}
+	// In the pod's namespace they count: a port that nobody listens on.
+	if _, err := watched.nodeConn.WriteToUDPAddrPort([]byte("x"), netip.AddrPortFrom(podIP, 9)); err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for _, d := range dropped(t, e, 2).Drops {
+		found = found || d.Netns == watched.pod.Inode() && d.Reason == "NO_SOCKET"
+	}
+	if !found {
+		t.Errorf("no drop in the pod's namespace: %+v", e.Traffic().Drops)
+	}
+	// And no more once the pod is gone.
+	if err := e.SetNamespaces([]uint32{watched.node.Inode()}); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.SetLocal([]Local{{Addr: nodeIP, Node: true}}); err != nil {
+		t.Fatal(err)
+	}
+	watched.lose(t, dst, 5)
+	var sum uint64
+	for _, d := range poll(t, e).Drops {
+		sum += d.Packets
+	}
+	if sum != 2 {
+		t.Errorf("%d drops, want the 2 from before", sum)
+	}
+}
+
+// TestDropLosses overflows the ring buffer, the rate and the table of kinds.
+func TestDropLosses(t *testing.T) {
+	tests := map[string]struct {
+		cfg   Config
+		kinds int
+		check func(model.Lost) bool
+	}{
+		"ring":  {Config{eventRate: 1 << 30, ringBytes: 4096}, 200, func(l model.Lost) bool { return l.Events > 100 && l.Counters == 0 }},
+		"rate":  {Config{eventRate: 3}, 200, func(l model.Lost) bool { return l.Events > 100 && l.Counters == 0 }},
+		"kinds": {Config{}, maxKinds + 100, func(l model.Lost) bool { return l.Counters >= 100 }},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			ends := newRouter(t)
+			e := ends.watched(t, tt.cfg)
+			for i := range tt.kinds {
+				ends.lose(t, netip.AddrFrom4([4]byte{203, 0, byte(i >> 8), byte(i)}), 1)
+			}
+			tr := dropped(t, e, uint64(min(tt.kinds, maxKinds)))
+			if !tt.check(tr.Lost) || len(tr.Lost.Detail) == 0 {
+				t.Errorf("lost %+v", tr.Lost)
+			}
+			if len(tr.Samples) > maxSamples {
+				t.Errorf("%d samples", len(tr.Samples))
+			}
+		})
+	}
+}
+
+func TestReasons(t *testing.T) {
+	types, err := btf.LoadKernelSpec()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := drops{names: reasonNames(types)}
+	found := map[model.Reason]bool{}
+	for _, r := range d.names {
+		found[r] = true
+	}
+	for _, r := range []model.Reason{"NOT_SPECIFIED", "NETFILTER_DROP", "NO_SOCKET"} {
+		if !found[r] {
+			t.Errorf("%s is not among the reasons", r)
+		}
+	}
+	if r := d.reason(3<<16 | 7); r != "REASON_3_7" {
+		t.Errorf("a subsystem's reason is %s", r)
+	}
+	if r := (&drops{}).reason(2); r != "" {
+		t.Errorf("without reasons: %s", r)
+	}
+}
+
+func TestSymbols(t *testing.T) {
+	const table = `0000000000000000 A fixed
+ffffffff81000100 t second.isra.0
+ffffffff81000000 T first
+ffffffff81000050 d data
+ffffffff81000200 T third	[module]
+`
+	s := newSymbols()
+	s.path = filepath.Join(t.TempDir(), "kallsyms")
+	if err := os.WriteFile(s.path, []byte(table), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for address, want := range map[uint64]string{
+		0xffffffff81000000: "first",
+		0xffffffff81000060: "first",
+		0xffffffff810001ff: "second",
+		0xffffffff81000200: "third",
+		0x10:               "0x10",
+	} {
+		s.want(address)
+		if err := s.resolve(); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.name(address); got != want {
+			t.Errorf("%#x: %s, want %s", address, got, want)
+		}
+	}
+	if !s.readable {
+		t.Error("taken for hidden")
+	}
+	hidden := newSymbols()
+	hidden.want(1)
+	if err := hidden.scan(strings.NewReader(strings.Repeat("0000000000000000 T any\n", 3))); err != nil {
+		t.Fatal(err)
+	}
+	if hidden.readable {
+		t.Error("not taken for hidden")
+	}
+}
+
+// TestShapes compares Go's shapes with C's, which asserts its own.
+func TestShapes(t *testing.T) {
+	for name, got := range map[string][2]int{
+		"subject": {int(subjectSize), 24}, "leg": {legSize, 160}, "owner": {ownerSize, 8},
+		"peer": {peerSize, 88}, "link": {linkSize, 8}, "event": {eventSize, 224},
+		"kind": {int(unsafe.Sizeof(bpf.DropDropKey{})), 64},
+	} {
+		if got[0] != got[1] {
+			t.Errorf("%s: %d bytes, want %d", name, got[0], got[1])
+		}
+	}
+}
+
+func FuzzDecodeEvent(f *testing.F) {
+	event := make([]byte, eventSize)
+	event[8] = 10
+	f.Add(event)
+	f.Add(event[:eventSize-1])
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		_, s, ok := decodeEvent(b)
+		if ok && (len(b) < eventSize || len(s.Head) > int(bpf.TCLimitHEAD_MAX) || !s.Src.IsValid()) {
+			t.Errorf("%d bytes decoded to %+v", len(b), s)
+		}
+	})
+}
+
+func FuzzDecodeMaps(f *testing.F) {
+	f.Add(make([]byte, 1000))
+	f.Add([]byte{1})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var h hop
+		legs := view[bpf.TCLeg](b)
+		for i := range legs {
+			h.add(&legs[i])
+		}
+		if len(legs) != len(b)/legSize || len(h.macs) > len(legs)*int(bpf.TCLimitLEG_MACS) {
+			t.Errorf("%d legs, %d pairs from %d bytes", len(legs), len(h.macs), len(b))
+		}
+		var p pair
+		for _, q := range view[bpf.TCPeer](b) {
+			p.add(&q)
+			if !addrFrom(q.Remote).IsValid() {
+				t.Errorf("address of %+v", q.Remote)
+			}
+			if c := peerCount(q.Count[0]); c.Other > c.Packets {
+				t.Errorf("other %d of %d", c.Other, c.Packets)
+			}
+		}
+		for _, o := range view[bpf.TCOwner](b) {
+			_, _ = direction(o.Direction), side(o.Side)
+		}
+	})
+}
+
+func FuzzParseSymbol(f *testing.F) {
+	f.Add("ffffffff81000100 t second.isra.0\t[module]")
+	f.Add(" ")
+	f.Fuzz(func(t *testing.T, line string) {
+		if start, name, ok := parseSymbol(line); ok && (start == 0 || name == "") {
+			t.Errorf("%q: %#x %q", line, start, name)
+		}
+	})
+}
+
+func FuzzRemoteBits(f *testing.F) {
+	f.Add([]byte{10, 9, 3, 7}, 24, []byte{10, 9, 3, 200})
+	f.Add(make([]byte, 16), 48, make([]byte, 16))
+	f.Fuzz(func(t *testing.T, a []byte, bits int, b []byte) {
+		from, ok := netip.AddrFromSlice(a)
+		in, ok2 := netip.AddrFromSlice(b)
+		if !ok || !ok2 || from.Is4In6() || in.Is4In6() {
+			return
+		}
+		p, err := from.Prefix(bits)
+		if err != nil {
+			return
+		}
+		var r remoteBits
+		r.add(p)
+		// As the kernel looks it up.
+		i := binary.NativeEndian.Uint16(b)
+		if in.Is6() {
+			i ^= binary.NativeEndian.Uint16(b[2:])
+		}
+		if p.Contains(in) && r[i/64]>>(i%64)&1 == 0 {
+			t.Errorf("%s is in %s, and would not be looked up", in, p)
+		}
+	})
+}
