@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/cilium/ebpf"
@@ -103,53 +103,86 @@ func probeTCX(ns *netns.NS) error {
 
 // attachments are the links that programs are on.
 type attachments struct {
-	by     attacher
-	mu     sync.Mutex
-	on     map[int]hook
-	failed map[int]error
-	names  map[int]string // of what was last asked for
+	by attacher
+	// changing is held for as long as links are attached or detached, which
+	// with many takes seconds; mu guards what is below.
+	changing sync.Mutex
+	mu       sync.Mutex
+	on       map[int]hook
+	failed   map[int]error
+	pending  int // links that it is not yet the turn of
 }
 
 func newAttachments(by attacher) *attachments {
-	return &attachments{by: by, on: map[int]hook{}}
+	return &attachments{by: by, on: map[int]hook{}, failed: map[int]error{}}
+}
+
+func (a *attachments) get(index int) hook {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.on[index]
 }
 
 // Attach makes the set of watched links equal to this one, uplinks first. A
 // link that vanished meanwhile is no error; one that refuses the programs does
-// not keep the others from getting them. Close ends it early.
+// not keep the others from getting them.
+//
+// The kernel takes some milliseconds for each link. Meanwhile the other methods
+// can be called: Close ends it early, and Sources tells how far it is.
 func (e *Engine) Attach(want []Link) error {
 	a := e.attached
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.changing.Lock()
+	defer a.changing.Unlock()
 
-	a.failed, a.names = map[int]error{}, map[int]string{}
-	for _, k := range want {
-		a.names[k.Index] = k.Name
-	}
-	var errs []error
-	for index, h := range a.on {
-		if _, ok := a.names[index]; ok && h.alive() {
-			continue
-		}
-		errs = append(errs, e.detach(index))
-	}
+	errs := []error{e.detachOthers(want)}
 	want = slices.Clone(want)
 	slices.SortStableFunc(want, func(x, y Link) int {
 		return -cmp.Compare(flag(x.Uplink), flag(y.Uplink))
 	})
 	err := e.ns.Do(func() error {
-		for _, k := range want {
+		for i, k := range want {
 			if e.closed.Load() {
 				return fmt.Errorf("attach to links: %w", unix.EBADF)
 			}
-			if err := e.attachOne(k); err != nil {
+			err := e.attachOne(k)
+			a.mu.Lock()
+			a.pending = len(want) - i - 1
+			if err != nil {
 				a.failed[k.Index] = err
 				errs = append(errs, err)
 			}
+			a.mu.Unlock()
 		}
 		return nil
 	})
 	return errors.Join(append(errs, err)...)
+}
+
+// detachOthers detaches from the links that are not wanted, and clears away
+// those that are gone.
+func (e *Engine) detachOthers(want []Link) error {
+	a := e.attached
+	a.mu.Lock()
+	a.failed, a.pending = map[int]error{}, len(want)
+	on := maps.Clone(a.on)
+	a.mu.Unlock()
+
+	wanted := make(map[int]bool, len(want))
+	for _, k := range want {
+		wanted[k.Index] = true
+	}
+	var errs []error
+	for index, h := range on {
+		if wanted[index] && h.alive() {
+			continue
+		}
+		errs = append(errs, h.Close())
+		a.mu.Lock()
+		delete(a.on, index)
+		a.mu.Unlock()
+		errs = append(errs, e.removeLink(index))
+	}
+	return errors.Join(errs...)
 }
 
 func (e *Engine) attachOne(k Link) error {
@@ -160,26 +193,22 @@ func (e *Engine) attachOne(k Link) error {
 	if err := e.setLink(k); err != nil {
 		return err
 	}
-	if e.attached.on[k.Index] != nil {
+	a := e.attached
+	if a.get(k.Index) != nil {
 		return nil
 	}
-	h, err := e.attached.by.attach(k.Index)
+	h, err := a.by.attach(k.Index)
 	if err == nil {
-		e.attached.on[k.Index] = h
+		a.mu.Lock()
+		a.on[k.Index] = h
+		a.mu.Unlock()
 		return nil
 	}
 	removed := e.removeLink(k.Index)
 	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO) {
-		delete(e.attached.names, k.Index)
 		return removed
 	}
 	return errors.Join(loadError("attach to link "+k.Name, err, false), removed)
-}
-
-func (e *Engine) detach(index int) error {
-	err := e.attached.on[index].Close()
-	delete(e.attached.on, index)
-	return errors.Join(err, e.removeLink(index))
 }
 
 func (e *Engine) setLink(k Link) error {
@@ -202,34 +231,30 @@ func (a *attachments) source() model.Source {
 		Status: model.OK,
 		Detail: fmt.Sprintf("%s on %d links", a.by.mode(), len(a.on)),
 	}
+	if a.pending > 0 {
+		s.Status = model.Partial
+		s.Detail += fmt.Sprintf("; not yet on %d", a.pending)
+	}
+	for _, index := range slices.Sorted(maps.Keys(a.failed)) {
+		s.Status = model.Partial
+		s.Detail += "; " + a.failed[index].Error()
+	}
 	if len(a.on) == 0 {
 		s.Status = model.Missing
-	}
-	var why []string
-	for index, name := range a.names {
-		if err := a.failed[index]; err != nil {
-			why = append(why, err.Error())
-		} else if a.on[index] == nil {
-			why = append(why, "not yet on "+name)
-		}
-	}
-	if len(why) > 0 {
-		slices.Sort(why)
-		if len(a.on) > 0 {
-			s.Status = model.Partial
-		}
-		s.Detail += "; " + strings.Join(why, "; ")
 	}
 	return s
 }
 
 func (a *attachments) close() error {
+	a.changing.Lock()
+	defer a.changing.Unlock()
 	a.mu.Lock()
-	defer a.mu.Unlock()
+	on := a.on
+	a.on, a.pending = map[int]hook{}, 0
+	a.mu.Unlock()
 	var errs []error
-	for _, h := range a.on {
+	for _, h := range on {
 		errs = append(errs, h.Close())
 	}
-	a.on = map[int]hook{}
 	return errors.Join(errs...)
 }

@@ -287,6 +287,8 @@ func (e *Engine) AttachMode() string { return e.attached.by.mode() }
 // Sources says how much of the traffic is watched.
 func (e *Engine) Sources() []model.Source {
 	tc := e.attached.source()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	drops := model.Source{Name: model.SourceDrops, Status: model.Missing}
 	if e.drops == nil {
 		drops.Detail = e.dropsErr.Error()
