@@ -67,7 +67,9 @@ func (e *twoEnds) exchange(t testing.TB, n int) {
 			if _, err := from.WriteToUDPAddrPort(b, netip.AddrPortFrom(dst, 7000)); err != nil {
 				t.Fatal(err)
 			}
-			to.SetReadDeadline(deadline)
+			if err := to.SetReadDeadline(deadline); err != nil {
+				t.Fatal(err)
+			}
 			k, err := to.Read(buf)
 			if err != nil {
 				t.Fatal(err)
