@@ -4,6 +4,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,15 +99,20 @@ func (w *watch) run(ctx context.Context) (s *model.Snapshot, err error) {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, w.engine.Close()) }()
+		// Attaching to many links takes seconds; closing ends it.
+		defer context.AfterFunc(ctx, func() { _ = w.engine.Close() })()
 	}
-	start := time.Now()
-	w.window = model.Window{Start: start, End: start.Add(w.options.For)}
-	if err := w.apply(start, w.first.Links, w.first.Pods); err != nil {
-		return nil, err
+	// Counting begins with the first link, the time asked for when all are
+	// attached.
+	w.window.Start = time.Now()
+	if err := w.apply(w.window.Start, w.first.Links, w.first.Pods); err != nil {
+		return nil, cmp.Or(ctx.Err(), err)
 	}
-	w.progress(start)
+	now := time.Now()
+	w.window.End = now.Add(w.options.For)
+	w.progress(now)
 	if err := w.loop(ctx, changes); err != nil {
-		return nil, err
+		return nil, cmp.Or(ctx.Err(), err)
 	}
 	return w.finish(ctx)
 }
@@ -179,10 +185,19 @@ func (w *watch) apply(now time.Time, links []model.Link, pods []model.Pod) error
 	if err := w.engine.SetNamespaces(w.namespaces()); err != nil {
 		return fmt.Errorf("watch namespaces: %w", err)
 	}
-	if err := w.engine.Attach(watched(links)); err != nil {
+	// A link that refuses the programs is told by the source; only if none
+	// takes them is there nothing to watch.
+	if err := w.engine.Attach(watched(links)); err != nil && !w.watching() {
 		return fmt.Errorf("watch links: %w", err)
 	}
 	return w.setRanges()
+}
+
+// watching reports whether packets are counted on any link.
+func (w *watch) watching() bool {
+	return slices.ContainsFunc(w.engine.Sources(), func(s model.Source) bool {
+		return s.Name == model.SourceTC && s.Status != model.Missing
+	})
 }
 
 func (w *watch) poll(now time.Time) error {

@@ -82,6 +82,9 @@ type Link struct {
 type Engine struct {
 	ns     *netns.NS
 	closed atomic.Bool
+	// closing is done once; closeErr is what came of it.
+	closing  sync.Once
+	closeErr error
 
 	coll     *ebpf.Collection
 	attached *attachments
@@ -298,12 +301,15 @@ func (e *Engine) Sources() []model.Source {
 	return []model.Source{tc, drops}
 }
 
-// Close detaches every program and frees the maps. Traffic still tells what
-// the last Poll read.
+// Close detaches every program and frees the maps; every call waits until that
+// is done. Traffic still tells what the last Poll read.
 func (e *Engine) Close() error {
-	if e.closed.Swap(true) {
-		return nil
-	}
+	e.closed.Store(true)
+	e.closing.Do(func() { e.closeErr = e.close() })
+	return e.closeErr
+}
+
+func (e *Engine) close() error {
 	err := e.attached.close()
 	e.mu.Lock()
 	defer e.mu.Unlock()
