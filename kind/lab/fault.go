@@ -149,7 +149,7 @@ func (l *Lab) podFault(ctx context.Context, sp *space, n *scenario.Node, p *scen
 		}
 		return l.reconnect(ctx, sp, n, p)
 	}
-	return fmt.Errorf("no fault %q of a pod", f.Type)
+	return l.layer2Fault(ctx, sp, n, p, f, do)
 }
 
 // forget makes the node and its other pods ask for a pod's MAC anew, as they

@@ -8,7 +8,7 @@ import (
 // shape is what a fault's entry must and may hold beside its type.
 type shape struct{ need, may []string }
 
-// faultShapes are all faults.
+// faultShapes are the faults but those of layer2Shapes.
 var faultShapes = map[FaultType]shape{
 	DeleteUDR:         {may: []string{"node", "prefix"}},
 	WrongUDR:          {need: []string{"via"}, may: []string{"node", "prefix"}},
@@ -24,12 +24,23 @@ var faultShapes = map[FaultType]shape{
 }
 
 func faultTypes() []FaultType {
-	types := make([]FaultType, 0, len(faultShapes))
+	types := make([]FaultType, 0, len(faultShapes)+len(layer2Shapes))
 	for t := range faultShapes {
+		types = append(types, t)
+	}
+	for t := range layer2Shapes {
 		types = append(types, t)
 	}
 	slices.Sort(types)
 	return types
+}
+
+// shapeOf is the shape of a fault's entry.
+func shapeOf(t FaultType) shape {
+	if sh, ok := layer2Shapes[t]; ok {
+		return sh
+	}
+	return faultShapes[t]
 }
 
 func (r *resolver) faults(raw []rawFault) {
@@ -92,7 +103,7 @@ func (r *resolver) fault(raw rawFault) {
 
 // faultFields checks that the entry has what its type wants and no more.
 func (r *resolver) faultFields(raw rawFault) bool {
-	sh := faultShapes[raw.typ.v]
+	sh := shapeOf(raw.typ.v)
 	ok := true
 	given := []struct {
 		name string
@@ -137,8 +148,11 @@ func (r *resolver) faultPod(f *Fault, raw rawFault) bool {
 		r.errorf(raw.pod.at, "pod %q is on a bridge and has no route of its own", f.Pod)
 		return false
 	}
-	switch f.Type {
-	case StaleDNAT, StaleARPReply, WrongNeighbor:
+	if why := f.Type.misfit(n, p); why != "" {
+		r.errorf(raw.pod.at, "fault %s does not fit %q: %s", f.Type, f.Pod, why)
+		return false
+	}
+	if f.Type.writesMAC() {
 		if f.MAC.IsZero() {
 			f.MAC = localMAC("dead " + f.Pod)
 		}

@@ -223,7 +223,8 @@ func (f Flow) String() string {
 // FaultType names a typed operation that breaks something.
 type FaultType string
 
-// The faults. What each wants in a file is in faultShapes.
+// The faults; those of links, neighbours and bridges are in layer2.go. What
+// each wants in a file is in faultShapes.
 const (
 	// DeleteUDR deletes the route of Prefix, or all when there is none. In
 	// a file a node can stand for its podCIDR, here and in WrongUDR.

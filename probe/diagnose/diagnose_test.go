@@ -50,7 +50,7 @@ func newNode(nic, nodeAddr, subnet, gateway string) *node {
 	} {
 		n.Sources = append(n.Sources, model.Source{Name: s, Status: model.OK})
 	}
-	n.Links = []model.Link{{Index: 2, Name: nic, MAC: mac(nicMAC), Role: model.RoleUplink}}
+	n.Links = []model.Link{{Index: 2, Name: nic, MAC: mac(nicMAC), Up: true, Carrier: true, Role: model.RoleUplink}}
 	n.Routes = []model.Route{
 		{Table: 254, Dst: netip.PrefixFrom(addr(gateway), 0).Masked(), Gateway: addr(gateway), IfIndex: 2, Type: "unicast"},
 		{Table: 254, Dst: prefix(subnet), IfIndex: 2, Type: "unicast"},
@@ -64,7 +64,7 @@ func newNode(nic, nodeAddr, subnet, gateway string) *node {
 func kubenet() *node {
 	n := newNode("ens5", "10.50.0.4", "10.50.0.0/16", "10.50.0.1")
 	n.Links = append(n.Links, model.Link{Index: 3, Name: "br-pods", Kind: "bridge", MAC: mac("0a:00:00:00:00:03"),
-		Role: model.RoleBridge, Addresses: []netip.Prefix{prefix("172.20.1.1/24")}})
+		Up: true, Carrier: true, Role: model.RoleBridge, Addresses: []netip.Prefix{prefix("172.20.1.1/24")}})
 	n.Routes = append(n.Routes, model.Route{Table: 254, Dst: prefix("172.20.1.0/24"), IfIndex: 3, Type: "unicast"})
 	n.Chains = []model.Chain{{Backend: model.NFT, Family: "ip", Table: "nat", Name: "POSTROUTING", Hook: "POSTROUTING", Priority: 100}}
 	n.natRules(
@@ -83,7 +83,7 @@ func kubenet() *node {
 func bridged() *node {
 	n := newNode("nic0", "10.60.0.4", "10.60.0.0/16", "10.60.0.1")
 	n.Links[0].Master = 3
-	n.Links = append(n.Links, model.Link{Index: 3, Name: "azure0", Kind: "bridge", MAC: mac(nicMAC), Role: model.RoleBridge, Addresses: n.Links[0].Addresses})
+	n.Links = append(n.Links, model.Link{Index: 3, Name: "azure0", Kind: "bridge", MAC: mac(nicMAC), Up: true, Carrier: true, Role: model.RoleBridge, Addresses: n.Links[0].Addresses})
 	n.Links[0].Addresses = nil
 	for i := range n.Routes {
 		n.Routes[i].IfIndex = 3
@@ -102,9 +102,9 @@ func (n *node) pod(a, hw string, master int) {
 	index := 10 + len(n.Pods)
 	link := fmt.Sprintf("tap%d", index)
 	n.Links = append(n.Links, model.Link{Index: index, Name: link, Kind: "veth", Master: master,
-		MAC: model.MAC{0xfe, 0, 0, 0, 0, byte(index)}, Role: model.RolePodLink})
+		MAC: model.MAC{0xfe, 0, 0, 0, 0, byte(index)}, Up: true, Carrier: true, Role: model.RolePodLink})
 	p := addr(a)
-	n.Pods = append(n.Pods, model.Pod{Addresses: []netip.Prefix{host(p)}, MAC: mac(hw), Link: link, LinkIndex: index})
+	n.Pods = append(n.Pods, model.Pod{Addresses: []netip.Prefix{host(p)}, MAC: mac(hw), Up: true, Link: link, LinkIndex: index})
 }
 
 func (n *node) natRules(rules ...model.PacketRule) {

@@ -1,0 +1,137 @@
+package diagnose
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// routedNode is a node whose pods have a link and a route each.
+func routedNode() *node {
+	n := newNode("nic0", "10.60.0.4", "10.60.0.0/16", "10.60.0.1")
+	n.pod("10.60.0.20", "0a:58:00:00:00:20", 0)
+	n.pod("10.60.0.21", "0a:58:00:00:00:21", 0)
+	for i := range n.Pods {
+		p := &n.Pods[i]
+		n.Routes = append(n.Routes, model.Route{Table: 254, Dst: p.Addresses[0], IfIndex: p.LinkIndex, Type: "unicast"})
+		n.gateway(p, "169.254.1.1", n.hostMAC(p).String(), "REACHABLE")
+	}
+	return n.with(model.SourceBridge, model.SourceSysctl)
+}
+
+// with adds sources that were read whole.
+func (n *node) with(sources ...string) *node {
+	for _, s := range sources {
+		n.Sources = append(n.Sources, model.Source{Name: s, Status: model.OK})
+	}
+	return n
+}
+
+func (n *node) link(index int) *model.Link {
+	return &n.Links[slices.IndexFunc(n.Links, func(l model.Link) bool { return l.Index == index })]
+}
+
+func (n *node) hostMAC(p *model.Pod) model.MAC { return n.link(p.LinkIndex).MAC }
+
+// gateway sets what a pod holds for its gateway.
+func (n *node) gateway(p *model.Pod, a, hw, state string) {
+	g := model.Neighbor{Addr: addr(a), State: state}
+	if hw != "" {
+		g.MAC = mac(hw)
+	}
+	p.Gateways = []model.Neighbor{g}
+}
+
+// neighbor adds an entry of the node.
+func (n *node) neighbor(a, hw string, ifindex int, state string) {
+	e := model.Neighbor{Addr: addr(a), IfIndex: ifindex, State: state}
+	if hw != "" {
+		e.MAC = mac(hw)
+	}
+	n.Neighbors = append(n.Neighbors, e)
+}
+
+// frames adds frames of an address at a link.
+func (n *node) frames(a string, ifindex int, d model.Direction, side model.Side, dst string, packets uint64) {
+	n.Traffic.MACs = append(n.Traffic.MACs, model.MACPair{Addr: addr(a), IfIndex: ifindex, Link: n.link(ifindex).Name,
+		Direction: d, Side: side, Dst: mac(dst), Packets: packets})
+}
+
+func (n *node) arp(a string, ifindex int, d model.Direction, reply bool, hw string, packets uint64) {
+	n.Traffic.ARP = append(n.Traffic.ARP, model.ARPCount{IfIndex: ifindex, Link: n.link(ifindex).Name, Direction: d,
+		Reply: reply, Addr: addr(a), MAC: mac(hw), Packets: packets})
+}
+
+func TestLayer2(t *testing.T) {
+	tests := []struct {
+		name string
+		node func() *node
+		want []string
+	}{
+		{"routed pods, all well", routedNode, nil},
+		{"the host link has another MAC than the pod believes", func() *node {
+			n := routedNode()
+			n.gateway(&n.Pods[0], "169.254.1.1", deadMAC, "REACHABLE")
+			n.frames("10.60.0.20", 10, model.Ingress, model.AsSource, deadMAC, 30)
+			n.drop("OTHERHOST", "ip_rcv_core", "10.60.0.20", "203.0.113.9", 30).DstMAC = mac(deadMAC)
+			return n
+		}, []string{"WrongGatewayMAC proven 10.60.0.20"}},
+		{"pinned wrong and no traffic", func() *node {
+			n := routedNode()
+			n.gateway(&n.Pods[0], "169.254.1.1", deadMAC, "PERMANENT")
+			return n
+		}, []string{"WrongGatewayMAC proven 10.60.0.20"}},
+		{"learnt wrong and no traffic", func() *node {
+			n := routedNode()
+			n.gateway(&n.Pods[0], "169.254.1.1", deadMAC, "STALE")
+			return n
+		}, []string{"WrongGatewayMAC possible 10.60.0.20"}},
+		{"a young pod's entry is still to settle", func() *node {
+			n := routedNode()
+			n.gateway(&n.Pods[0], "169.254.1.1", deadMAC, "STALE")
+			n.Pods[0].Since = start.Add(time.Second)
+			return n
+		}, nil},
+		{"the pod has no entry, or a failed one", func() *node {
+			n := routedNode()
+			n.gateway(&n.Pods[0], "169.254.1.1", "", "")
+			n.gateway(&n.Pods[1], "169.254.1.1", deadMAC, "FAILED")
+			return n
+		}, nil},
+		{"bridged pods know the bridge", func() *node {
+			n := kubenet().with(model.SourceBridge)
+			n.gateway(&n.Pods[0], "172.20.1.1", "0a:00:00:00:00:03", "REACHABLE")
+			n.gateway(&n.Pods[1], "172.20.1.1", deadMAC, "PERMANENT")
+			return n
+		}, []string{"WrongGatewayMAC proven 172.20.1.6"}},
+		{"the gateway is the fabric's", func() *node {
+			n := bridged().with(model.SourceBridge)
+			n.neighbor("10.60.0.1", fabricMAC, 3, "REACHABLE")
+			n.gateway(&n.Pods[0], "10.60.0.1", fabricMAC, "REACHABLE")
+			n.gateway(&n.Pods[1], "10.60.0.1", deadMAC, "PERMANENT")
+			return n
+		}, []string{"WrongGatewayMAC proven 10.60.0.21"}},
+		{"nobody knows the far gateway's MAC", func() *node {
+			n := bridged().with(model.SourceBridge)
+			n.gateway(&n.Pods[1], "10.60.0.1", deadMAC, "PERMANENT")
+			n.Neighbors = nil
+			return n
+		}, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			n := tt.node()
+			var got []string
+			for _, f := range Diagnose(&n.Snapshot) {
+				got = append(got, brief(f))
+				complete(t, f)
+			}
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("findings\n got %q\nwant %q", got, tt.want)
+			}
+		})
+	}
+}
+

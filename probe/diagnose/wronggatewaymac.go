@@ -1,0 +1,183 @@
+package diagnose
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var wrongGatewayMAC = kind{
+	page: Page{
+		Code:     "WrongGatewayMAC",
+		Severity: model.Critical,
+		Title:    "a pod sends to its gateway with a MAC that is not the gateway's",
+		Meaning: "A pod finds its gateway by a neighbour entry. For a routed pod the gateway is the host side of its link, for a " +
+			"bridged one the bridge or a machine beyond it. When that MAC changes (the host link was given another, " +
+			"the bridge was made anew) and the pod's entry does not, the pod's frames are for somebody else and the node frees them " +
+			"unread. Everything that the pod sends beyond its own subnet dies at the first hop; what comes for it arrives.",
+		Evidence: "the pod's neighbour entry; the MAC of its host link or bridge; frames from the pod with the wrong MAC; OTHERHOST " +
+			"drops on the pod's link.",
+		Fix: "give the host link the MAC that the pod has, or delete the entry in the pod, which learns it anew unless it is told " +
+			"only once (Azure CNI in transparent mode, Calico: fixed MACs).",
+		Verify: "lasthop check --only WrongGatewayMAC",
+	},
+	find: findWrongGatewayMAC,
+}
+
+func findWrongGatewayMAC(v *view) []verdict {
+	if !v.Has(model.SourceLinks) {
+		return nil
+	}
+	var out []verdict
+	for i := range v.Pods {
+		p := &v.Pods[i]
+		for k := range p.Gateways {
+			g := &p.Gateways[k]
+			if !resolved(g) {
+				continue
+			}
+			right, who := v.gatewayMACs(p, g)
+			if len(right) == 0 || slices.Contains(right, g.MAC) {
+				continue
+			}
+			if found, ok := v.wrongGateway(p, g, right, who); ok {
+				out = append(out, found)
+			}
+		}
+	}
+	return out
+}
+
+// gatewayMACs are those that lead a pod's frames to its gateway, the one that
+// a fix would write first, and whose they are. None: not known.
+func (v *view) gatewayMACs(p *model.Pod, g *model.Neighbor) (right []model.MAC, who string) {
+	link := v.links[p.LinkIndex]
+	if link == nil || link.MAC.IsZero() {
+		return nil, ""
+	}
+	if v.routed(p) {
+		return []model.MAC{link.MAC}, "its host link " + link.Name
+	}
+	bridge := v.bridgeOf(p)
+	if bridge == nil || bridge.MAC.IsZero() {
+		return nil, ""
+	}
+	// A bridge gives the node what is for itself or for the port that it
+	// came in by.
+	node := []model.MAC{bridge.MAC, link.MAC}
+	if v.nodeAddrs[g.Addr] {
+		return node, "the bridge " + bridge.Name
+	}
+	right, who = v.farGateway(g, bridge)
+	if len(right) == 0 {
+		return nil, ""
+	}
+	return append(right, node...), who
+}
+
+// farGateway is what is known of the MAC of a gateway behind a bridge's port:
+// the node's own entry for it, and
+// whoever was heard behind an uplink.
+func (v *view) farGateway(g *model.Neighbor, bridge *model.Link) (right []model.MAC, who string) {
+	if pods := v.podMACs(g.Addr); len(pods) > 0 {
+		return pods, "the pod with " + g.Addr.String()
+	}
+	if !v.Has(model.SourceNeighbors, model.SourceBridge) {
+		return nil, ""
+	}
+	for i := range v.Neighbors {
+		if n := &v.Neighbors[i]; n.Addr == g.Addr && n.IfIndex == bridge.Index && resolved(n) {
+			right = append(right, n.MAC)
+		}
+	}
+	who = "the gateway " + g.Addr.String()
+	var heard []model.MAC
+	for i := range v.FDB {
+		if e := &v.FDB[i]; e.Bridge == bridge.Index && !e.Local && v.isUplink(e.IfIndex) {
+			heard = append(heard, e.MAC)
+		}
+	}
+	if len(right) == 0 && len(heard) > 0 {
+		who = "what is heard behind " + v.uplink()
+	}
+	return append(right, heard...), who
+}
+
+func (v *view) wrongGateway(p *model.Pod, g *model.Neighbor, right []model.MAC, who string) (verdict, bool) {
+	pods := podAddrs(p)
+	lost := func(d *model.Drop) bool { return slices.Contains(pods, d.Src) && d.DstMAC == g.MAC }
+	sent := v.sentFrom(p, g.MAC)
+	drops := v.dropped(func(d *model.Drop) bool { return lost(d) && otherHost(d) })
+	fixed := g.State == "PERMANENT"
+	if !fixed && !v.stood(p) {
+		return verdict{}, false
+	}
+	f := model.Finding{
+		Confidence:   model.Proven,
+		Pods:         sameFamily(pods, g.Addr),
+		LastHopAlive: v.place(p.Link, model.Ingress),
+		Title:        fmt.Sprintf("%s has a wrong MAC for its gateway", podName(p)),
+		Why: fmt.Sprintf("%s sends what is for its gateway %s to %s; %s has %s. Frames for another MAC are freed unread.",
+			podName(p), g.Addr, g.MAC, who, right[0]),
+		Evidence: []model.Evidence{
+			{Source: model.SourcePods, Text: fmt.Sprintf("in the pod, on %s: neighbour %s lladdr %s %s; %s has that MAC",
+				p.Interface, g.Addr, g.MAC, g.State, v.owner(g.MAC))},
+			{Source: model.SourceLinks, Text: fmt.Sprintf("%s has %s", who, right[0])},
+		},
+		Packets: max(sent, drops),
+	}
+	if sent > 0 {
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
+			"%s ingress: %s from the pod for %s", p.Link, count(sent, "frame"), g.MAC)})
+	}
+	if drops > 0 {
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf(
+			"%s of the pod freed, since for another host", count(drops, "packet"))})
+	}
+	if sent == 0 && drops == 0 {
+		f.Unseen = append(f.Unseen, "a frame to the gateway: the pod sent none in the window")
+		if !fixed {
+			// The kernel asks again before it uses the entry for long.
+			f.Confidence = model.Possible
+			f.Severity = model.Warning
+		}
+	}
+	f.Fix = v.gatewayFix(p, g, right[0])
+	return verdict{Finding: f, explains: lost}, true
+}
+
+// gatewayFix mends the entry; where nobody else has the MAC that the pod
+// wants, its host link can be given it.
+func (v *view) gatewayFix(p *model.Pod, g *model.Neighbor, right model.MAC) []string {
+	fix := []string{fmt.Sprintf("ip neigh replace %s lladdr %s dev %s nud reachable # in the pod", g.Addr, right, p.Interface)}
+	if _, taken := v.macs[g.MAC]; !taken && v.routed(p) && !g.MAC.IsMulticast() {
+		fix = append([]string{fmt.Sprintf("ip link set dev %s address %s", p.Link, g.MAC)}, fix...)
+	}
+	return fix
+}
+
+// sentFrom is how many frames came from the pod for a MAC.
+func (v *view) sentFrom(p *model.Pod, to model.MAC) uint64 {
+	var n uint64
+	for _, a := range p.Addresses {
+		for _, m := range v.macPairs[a.Addr()] {
+			if m.IfIndex == p.LinkIndex && m.Side == model.AsSource && m.Direction == model.Ingress && m.Dst == to {
+				n += m.Packets
+			}
+		}
+	}
+	return n
+}
+
+// sameFamily are the addresses of the family of like.
+func sameFamily(list []netip.Addr, like netip.Addr) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range list {
+		if a.Is4() == like.Is4() {
+			out = append(out, a)
+		}
+	}
+	return out
+}
