@@ -50,6 +50,7 @@ var kinds = []kind{
 	missingUDR,
 	missingMasquerade,
 	wrongGatewayMAC,
+	staleNeighbor,
 	unexplainedDrop,
 }
 

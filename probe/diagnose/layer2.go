@@ -77,3 +77,33 @@ func resolved(n *model.Neighbor) bool {
 	}
 	return !n.MAC.IsZero() && !n.Proxy
 }
+
+// mainRoutes indexes the main table by destination; of several routes the one
+// that is taken.
+func (v *view) mainRoutes() map[netip.Prefix]*model.Route {
+	out := map[netip.Prefix]*model.Route{}
+	for i := range v.Routes {
+		r := &v.Routes[i]
+		if r.Table != mainTable {
+			continue
+		}
+		if old := out[r.Dst.Masked()]; old == nil || r.Priority < old.Priority {
+			out[r.Dst.Masked()] = r
+		}
+	}
+	return out
+}
+
+// lookup is the route of the table for an address; nil when it has none.
+func lookup(table map[netip.Prefix]*model.Route, a netip.Addr) *model.Route {
+	for bits := a.BitLen(); bits >= 0; bits-- {
+		p, err := a.Prefix(bits)
+		if err != nil {
+			return nil
+		}
+		if r := table[p]; r != nil {
+			return r
+		}
+	}
+	return nil
+}

@@ -119,6 +119,52 @@ func TestLayer2(t *testing.T) {
 			n.Neighbors = nil
 			return n
 		}, nil},
+		{"the node pins a dead MAC for a routed pod", func() *node {
+			n := routedNode()
+			n.neighbor("10.60.0.20", deadMAC, 10, "PERMANENT")
+			n.drop("OTHERHOST", "ip_rcv_core", "203.0.113.9", "10.60.0.20", 30).DstMAC = mac(deadMAC)
+			return n
+		}, []string{"StaleNeighbor proven 10.60.0.20"}},
+		{"the right entry, and one on a link that is not the way to the pod", func() *node {
+			n := routedNode()
+			n.neighbor("10.60.0.20", "0a:58:00:00:00:20", 10, "REACHABLE")
+			n.neighbor("10.60.0.20", deadMAC, 2, "PERMANENT")
+			return n
+		}, nil},
+		{"an entry of azure-vnet's on the bridge for a pod that moved", func() *node {
+			n := bridged()
+			n.neighbor("10.60.0.20", "0a:58:00:00:00:20", 3, "PERMANENT")
+			n.neighbor("10.60.0.21", deadMAC, 3, "PERMANENT")
+			return n
+		}, []string{"StaleNeighbor proven 10.60.0.21"}},
+		{"a learnt entry is old, and nobody asks", func() *node {
+			n := routedNode()
+			n.neighbor("10.60.0.20", deadMAC, 10, "STALE")
+			return n
+		}, []string{"StaleNeighbor possible 10.60.0.20"}},
+		{"a learnt entry of an address that was just given anew", func() *node {
+			n := routedNode()
+			n.neighbor("10.60.0.20", deadMAC, 10, "STALE")
+			n.Pods[0].Since = start.Add(time.Second)
+			return n
+		}, nil},
+		{"a failed entry is only a memory", func() *node {
+			n := routedNode()
+			n.neighbor("10.60.0.20", "", 10, "FAILED")
+			return n
+		}, nil},
+		{"a living pod that does not answer", func() *node {
+			n := routedNode()
+			n.neighbor("10.60.0.20", "", 10, "FAILED")
+			n.drop("NEIGH_FAILED", "neigh_invalidate", "203.0.113.9", "10.60.0.20", 5)
+			return n
+		}, []string{"StaleNeighbor likely 10.60.0.20"}},
+		{"the routes are unread", func() *node {
+			n := routedNode()
+			n.neighbor("10.60.0.20", deadMAC, 10, "PERMANENT")
+			n.lose(model.SourceRoutes, model.Partial)
+			return n
+		}, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -126,7 +127,8 @@ func (v *view) wrongGateway(p *model.Pod, g *model.Neighbor, right []model.MAC, 
 				p.Interface, g.Addr, g.MAC, g.State, v.owner(g.MAC))},
 			{Source: model.SourceLinks, Text: fmt.Sprintf("%s has %s", who, right[0])},
 		},
-		Packets: max(sent, drops),
+		// A flood is freed by every pod that it reaches.
+		Packets: cmp.Or(sent, drops),
 	}
 	if sent > 0 {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(

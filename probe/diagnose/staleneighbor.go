@@ -1,0 +1,168 @@
+package diagnose
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var staleNeighbor = kind{
+	page: Page{
+		Code:     "StaleNeighbor",
+		Severity: model.Critical,
+		Title:    "the node's neighbour entry for a pod holds a MAC that is not the pod's, or none",
+		Meaning: "What the node routes to a pod it sends to the MAC of its neighbour entry. A plugin may pin such entries " +
+			"(azure-vnet does); when the pod behind the address changes and the entry does not, the frames are for somebody " +
+			"else: the pod frees them as OTHERHOST, a bridge floods them. An entry that is FAILED for a living pod means that the " +
+			"pod does not answer ARP. An entry on a link by which the node does not send to the pod is left over and harmless.",
+		Evidence: "the entry; the MAC of the interface that holds the address; frames with the wrong MAC; OTHERHOST drops in the pod, or " +
+			"NEIGH_FAILED drops on the node.",
+		Fix:    "delete the entry: ip neigh del ADDRESS dev LINK; the node then asks.",
+		Verify: "lasthop check --only StaleNeighbor",
+	},
+	find:  findStaleNeighbor,
+	after: []string{"StaleMACRewrite", "StaleARPReply", "WrongGatewayMAC"},
+}
+
+func findStaleNeighbor(v *view) []verdict {
+	if !v.Has(model.SourceNeighbors, model.SourceRoutes, model.SourceLinks, model.SourcePods) {
+		return nil
+	}
+	table := v.mainRoutes()
+	var out []verdict
+	for i := range v.Neighbors {
+		n := &v.Neighbors[i]
+		if n.Proxy || len(v.pods[n.Addr]) == 0 {
+			continue
+		}
+		// Only the link by which the node sends to the pod matters. Where
+		// the pod is not behind that link, the route is what is wrong.
+		r := lookup(table, n.Addr)
+		if r == nil || r.IfIndex != n.IfIndex || r.Gateway.IsValid() {
+			continue
+		}
+		owners := v.ownersBehind(n)
+		if len(owners) == 0 {
+			continue
+		}
+		var found verdict
+		ok := false
+		if resolved(n) {
+			found, ok = v.misdirected(n, owners)
+		} else {
+			found, ok = v.unresolved(n, owners)
+		}
+		if ok {
+			out = append(out, found)
+		}
+	}
+	return out
+}
+
+// ownersBehind are the pods that hold an entry's address and are reached by its
+// link: it is the host side of theirs, or the bridge that holds that.
+func (v *view) ownersBehind(n *model.Neighbor) []*model.Pod {
+	var out []*model.Pod
+	for _, p := range v.pods[n.Addr] {
+		l := v.links[p.LinkIndex]
+		if l != nil && (l.Index == n.IfIndex || l.Master == n.IfIndex) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// misdirected is the verdict on an entry with a MAC that no owner has.
+func (v *view) misdirected(n *model.Neighbor, owners []*model.Pod) (verdict, bool) {
+	if slices.Contains(v.podMACs(n.Addr), n.MAC) || v.detour(n) {
+		return verdict{}, false
+	}
+	p := owners[0]
+	if p.MAC.IsZero() || !v.stood(p) && n.State != "PERMANENT" {
+		return verdict{}, false
+	}
+	lost := misled(n.Addr, n.MAC)
+	drops := v.dropped(func(d *model.Drop) bool { return lost(d) && otherHost(d) })
+	sent := v.sentBy(n)
+	f := model.Finding{
+		Confidence:   model.Proven,
+		Pods:         []netip.Addr{n.Addr},
+		LastHopAlive: v.place(v.linkName(n.IfIndex), model.Egress),
+		Title:        "stale neighbour for " + n.Addr.String(),
+		Why: fmt.Sprintf("The node sends what it routes to %s to the MAC %s; %s has it, %s has %s. The pod frees frames for another MAC.",
+			n.Addr, n.MAC, v.owner(n.MAC), podName(p), p.MAC),
+		Evidence: []model.Evidence{
+			{Source: model.SourceNeighbors, Text: fmt.Sprintf("%s dev %s lladdr %s %s", n.Addr, v.linkName(n.IfIndex), n.MAC, n.State)},
+			{Source: model.SourcePods, Text: fmt.Sprintf("%s is the address of the pod behind %s, with MAC %s", n.Addr, p.Link, p.MAC)},
+		},
+		Fix:     []string{fmt.Sprintf("ip neigh del %s dev %s", n.Addr, v.linkName(n.IfIndex))},
+		// A flood is freed by every pod that it reaches.
+		Packets: cmp.Or(sent, drops),
+	}
+	if sent > 0 {
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
+			"%s egress: %s for %s with the destination MAC %s", v.linkName(n.IfIndex), count(sent, "frame"), n.Addr, n.MAC)})
+	}
+	if drops > 0 {
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf(
+			"%s for %s freed, since for another host", count(drops, "packet"), n.Addr)})
+	}
+	if f.Packets == 0 {
+		f.Unseen = append(f.Unseen, "a packet that the node routed to the pod: there was none in the window")
+		if n.State != "PERMANENT" {
+			// The kernel asks again before it uses the entry for long.
+			f.Confidence, f.Severity = model.Possible, model.Warning
+		}
+	}
+	return verdict{Finding: f, explains: lost}, true
+}
+
+// detour reports whether the entry leads to the pod by way of the fabric or
+// of the node itself, as tunnel modes do.
+func (v *view) detour(n *model.Neighbor) bool {
+	l := v.links[n.IfIndex]
+	return l != nil && l.Kind == "bridge" && v.isGatewayMAC(n.MAC)
+}
+
+// sentBy is how many frames left by the entry's link with its MAC.
+func (v *view) sentBy(n *model.Neighbor) uint64 {
+	var sum uint64
+	for _, m := range v.macPairs[n.Addr] {
+		if m.IfIndex == n.IfIndex && m.Side == model.AsDestination && m.Direction == model.Egress && m.Dst == n.MAC {
+			sum += m.Packets
+		}
+	}
+	return sum
+}
+
+// unresolved is the verdict on an entry without a MAC for a pod that is there.
+// Without packets lost to it the entry is only a memory.
+func (v *view) unresolved(n *model.Neighbor, owners []*model.Pod) (verdict, bool) {
+	lost := func(d *model.Drop) bool { return d.Dst == n.Addr && neighborFailed(d) }
+	drops := v.dropped(lost)
+	p := owners[0]
+	if drops < minDrops || !v.stood(p) || !p.Up {
+		return verdict{}, false
+	}
+	f := model.Finding{
+		Severity:     model.Warning,
+		Confidence:   model.Likely,
+		Pods:         []netip.Addr{n.Addr},
+		LastHopAlive: v.place(v.linkName(n.IfIndex), model.Egress),
+		Title:        "no neighbour for " + n.Addr.String(),
+		Why: fmt.Sprintf("The node asks for the MAC of %s on %s, where the pod is, and gets no answer. Packets that wait for it are freed.",
+			n.Addr, v.linkName(n.IfIndex)),
+		Evidence: []model.Evidence{
+			{Source: model.SourceNeighbors, Text: fmt.Sprintf("%s dev %s %s", n.Addr, v.linkName(n.IfIndex), n.State)},
+			{Source: model.SourceDrops, Text: fmt.Sprintf("%s for %s freed, since the neighbour failed", count(drops, "packet"), n.Addr)},
+		},
+		Unseen:       []string{"why the pod does not answer"},
+		Alternatives: []string{"a bridge rule or filter drops ARP", "the pod answers no ARP (arp_ignore, NOARP)"},
+		Fix:          []string{fmt.Sprintf("ip neigh replace %s lladdr %s dev %s nud reachable", n.Addr, p.MAC, v.linkName(n.IfIndex))},
+		Packets:      drops,
+	}
+	return verdict{Finding: f, explains: lost}, true
+}
