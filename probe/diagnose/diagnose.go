@@ -51,6 +51,7 @@ var kinds = []kind{
 	missingMasquerade,
 	wrongGatewayMAC,
 	staleNeighbor,
+	duplicatePodIP,
 	unexplainedDrop,
 }
 

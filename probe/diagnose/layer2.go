@@ -94,14 +94,14 @@ func (v *view) mainRoutes() map[netip.Prefix]*model.Route {
 	return out
 }
 
-// lookup is the route of the table for an address; nil when it has none.
-func lookup(table map[netip.Prefix]*model.Route, a netip.Addr) *model.Route {
+// lookup is the main table's route for an address; nil when it has none.
+func (v *view) lookup(a netip.Addr) *model.Route {
 	for bits := a.BitLen(); bits >= 0; bits-- {
 		p, err := a.Prefix(bits)
 		if err != nil {
 			return nil
 		}
-		if r := table[p]; r != nil {
+		if r := v.main[p]; r != nil {
 			return r
 		}
 	}

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -165,6 +166,49 @@ func TestLayer2(t *testing.T) {
 			n.lose(model.SourceRoutes, model.Partial)
 			return n
 		}, nil},
+		{"two live pods have one address", func() *node {
+			n := routedNode()
+			n.pod("10.60.0.20", "0a:58:00:00:00:99", 0)
+			n.drop("NO_SOCKET", "tcp_v4_rcv", "203.0.113.9", "10.60.0.20", 30)
+			return n
+		}, []string{"DuplicatePodIP proven 10.60.0.20"}},
+		{"an address is handed over", func() *node {
+			n := routedNode()
+			n.pod("10.60.0.20", "0a:58:00:00:00:99", 0)
+			n.Pods[2].Since = end.Add(-time.Second)
+			return n
+		}, nil},
+		{"the other interface with the address is down", func() *node {
+			n := routedNode()
+			n.pod("10.60.0.20", "0a:58:00:00:00:99", 0)
+			n.Pods[2].Up, n.Pods[2].Since = false, end.Add(-time.Second)
+			return n
+		}, nil},
+		{"two links of one namespace share an address", func() *node {
+			n := routedNode()
+			n.pod("10.60.0.20", "0a:58:00:00:00:99", 0)
+			n.Pods[0].Netns, n.Pods[2].Netns = 7, 7
+			return n
+		}, nil},
+		{"a machine beyond the node answers for a pod", func() *node {
+			n := bridged()
+			n.arp("10.60.0.20", 2, model.Ingress, true, deadMAC, 5)
+			n.arp("10.60.0.20", 10, model.Ingress, true, "0a:58:00:00:00:20", 5)
+			return n
+		}, []string{"DuplicatePodIP likely 10.60.0.20"}},
+		{"the fabric answers for all", func() *node {
+			n := bridged()
+			n.arp("10.60.0.20", 2, model.Ingress, true, fabricMAC, 5)
+			n.arp("10.60.0.20", 2, model.Ingress, true, deadMAC, 5)
+			n.arp("10.60.0.5", 2, model.Ingress, true, deadMAC, 5)
+			return n
+		}, nil},
+		{"a pod that went away had the address before", func() *node {
+			n := bridged()
+			n.arp("10.60.0.20", 11, model.Ingress, true, deadMAC, 5)
+			n.PastPods = []model.Pod{{Addresses: []netip.Prefix{prefix("10.60.0.20/32")}, MAC: mac(deadMAC)}}
+			return n
+		}, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -180,4 +224,3 @@ func TestLayer2(t *testing.T) {
 		})
 	}
 }
-

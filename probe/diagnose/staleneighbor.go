@@ -31,7 +31,6 @@ func findStaleNeighbor(v *view) []verdict {
 	if !v.Has(model.SourceNeighbors, model.SourceRoutes, model.SourceLinks, model.SourcePods) {
 		return nil
 	}
-	table := v.mainRoutes()
 	var out []verdict
 	for i := range v.Neighbors {
 		n := &v.Neighbors[i]
@@ -40,7 +39,7 @@ func findStaleNeighbor(v *view) []verdict {
 		}
 		// Only the link by which the node sends to the pod matters. Where
 		// the pod is not behind that link, the route is what is wrong.
-		r := lookup(table, n.Addr)
+		r := v.lookup(n.Addr)
 		if r == nil || r.IfIndex != n.IfIndex || r.Gateway.IsValid() {
 			continue
 		}
@@ -98,7 +97,7 @@ func (v *view) misdirected(n *model.Neighbor, owners []*model.Pod) (verdict, boo
 			{Source: model.SourceNeighbors, Text: fmt.Sprintf("%s dev %s lladdr %s %s", n.Addr, v.linkName(n.IfIndex), n.MAC, n.State)},
 			{Source: model.SourcePods, Text: fmt.Sprintf("%s is the address of the pod behind %s, with MAC %s", n.Addr, p.Link, p.MAC)},
 		},
-		Fix:     []string{fmt.Sprintf("ip neigh del %s dev %s", n.Addr, v.linkName(n.IfIndex))},
+		Fix: []string{fmt.Sprintf("ip neigh del %s dev %s", n.Addr, v.linkName(n.IfIndex))},
 		// A flood is freed by every pod that it reaches.
 		Packets: cmp.Or(sent, drops),
 	}

@@ -33,7 +33,9 @@ type view struct {
 	gateways []model.Neighbor
 	onLink   []netip.Prefix
 	flows    map[pair]flowState
-	ranges   ranges
+	// main is the main routing table by destination.
+	main   map[netip.Prefix]*model.Route
+	ranges ranges
 
 	verdicts []verdict
 }
@@ -90,6 +92,7 @@ func newView(s *model.Snapshot) *view {
 	v.indexUplinks()
 	v.indexFlows()
 	v.ranges = newRanges(v)
+	v.main = v.mainRoutes()
 	return v
 }
 

@@ -1,0 +1,214 @@
+package diagnose
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var duplicatePodIP = kind{
+	page: Page{
+		Code:     "DuplicatePodIP",
+		Severity: model.Critical,
+		Title:    "two live interfaces have the same pod address",
+		Meaning: "The address management of the network plugin gave one address twice: its store was lost or restored, or a pod that " +
+			"it took for gone still runs. Packets go to whichever of the two the route, the neighbour entry or the last ARP " +
+			"answer leads to, so that connections to both break now and then, or one of the two hears nothing at all.",
+		Evidence: "the interfaces that hold the address; or ARP answers for a pod of this node with a MAC that is not the pod's.",
+		Fix:      "find out which of the two pods the cluster knows, and delete the other.",
+		Verify:   "lasthop check --only DuplicatePodIP",
+	},
+	find:  findDuplicatePodIP,
+	after: []string{"StaleARPReply"},
+}
+
+// together is how long two pods must have had an address at once before it is
+// no handing over: the former pod's interface may outlive its lease.
+const together = 3 * time.Second
+
+func findDuplicatePodIP(v *view) []verdict {
+	var out []verdict
+	for _, a := range slices.SortedFunc(maps.Keys(v.pods), netip.Addr.Compare) {
+		if holders := v.holders(a); len(holders) > 1 {
+			out = append(out, v.duplicate(a, holders))
+		}
+	}
+	return append(out, v.contested()...)
+}
+
+// holders are the pods that have had the address up for some time, one of each
+// namespace.
+func (v *view) holders(a netip.Addr) []*model.Pod {
+	if len(v.pods[a]) < 2 {
+		return nil
+	}
+	var out []*model.Pod
+	for _, p := range v.pods[a] {
+		l := v.links[p.LinkIndex]
+		if l == nil || !l.Up || !p.Up || !v.stood(p) && v.Window.End.Sub(p.Since) < together {
+			continue
+		}
+		same := func(o *model.Pod) bool {
+			return o.LinkIndex == p.LinkIndex || o.Netns != 0 && o.Netns == p.Netns
+		}
+		if !slices.ContainsFunc(out, same) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func (v *view) duplicate(a netip.Addr, holders []*model.Pod) verdict {
+	var names []string
+	f := model.Finding{
+		Confidence: model.Proven,
+		Pods:       []netip.Addr{a},
+		Title:      "two pods have " + a.String(),
+	}
+	for _, p := range holders {
+		names = append(names, podName(p))
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourcePods, Text: fmt.Sprintf(
+			"%s: %s has %s, MAC %s, behind %s", podName(p), p.Interface, a, p.MAC, p.Link)})
+	}
+	if len(holders) > 2 {
+		f.Title = fmt.Sprintf("%d pods have %s", len(holders), a)
+	}
+	f.Why = fmt.Sprintf("The address %s is on live interfaces of %s.", a, strings.Join(names, " and of "))
+	if way := v.wayTo(a); way.Text != "" {
+		f.Evidence = append(f.Evidence, way)
+	}
+	if r := v.lookup(a); r != nil {
+		f.LastHopAlive = v.place(v.linkName(r.IfIndex), model.Egress)
+	}
+	f.Fix = []string{"delete the pod that the cluster does not know by this address: kubectl get pods -A -o wide | grep " + a.String()}
+	return verdict{Finding: f, explains: confused(a)}
+}
+
+// wayTo says which of several owners packets are led to: by the route's link,
+// or on a bridge by the neighbour entry.
+func (v *view) wayTo(a netip.Addr) model.Evidence {
+	r := v.lookup(a)
+	if r == nil || !v.Has(model.SourceRoutes) {
+		return model.Evidence{}
+	}
+	link := v.linkName(r.IfIndex)
+	for i := range v.Neighbors {
+		if n := &v.Neighbors[i]; n.Addr == a && n.IfIndex == r.IfIndex && resolved(n) {
+			return model.Evidence{Source: model.SourceNeighbors, Text: fmt.Sprintf(
+				"the node sends to %s by %s, to %s: %s", a, link, n.MAC, v.owner(n.MAC))}
+		}
+	}
+	return model.Evidence{Source: model.SourceRoutes, Text: fmt.Sprintf("the node sends to %s by %s", a, link)}
+}
+
+// confused accounts for what becomes of packets of an address with two owners:
+// they come to the wrong one, or from the one that the route does not lead to.
+func confused(a netip.Addr) func(*model.Drop) bool {
+	return func(d *model.Drop) bool {
+		if d.Dst != a && d.Src != a {
+			return false
+		}
+		switch d.Reason {
+		case "OTHERHOST", "NO_SOCKET", "NEIGH_FAILED", "IP_RPFILTER", "IP_LOCAL_SOURCE":
+			return true
+		case "NOT_SPECIFIED", "":
+			return socketMisses(d.Location) || otherHost(d) || neighborFailed(d) || d.Location == "ip_rcv_finish_core"
+		}
+		return false
+	}
+}
+
+// socketMisses reports whether a function frees what no socket wants.
+func socketMisses(location string) bool {
+	switch location {
+	case "tcp_v4_rcv", "tcp_v6_rcv", "__udp4_lib_rcv", "__udp6_lib_rcv", "udp_rcv", "udpv6_rcv", "raw_rcv", "ping_rcv":
+		return true
+	}
+	return false
+}
+
+// claim is an answer for a pod's address with another MAC than the pod's.
+type claim struct {
+	addr netip.Addr
+	mac  model.MAC
+}
+
+// contested finds pods of this node for which somebody beyond it answers ARP
+// as well.
+func (v *view) contested() []verdict {
+	if !v.Has(model.SourcePods, model.SourceLinks, model.SourceTC) {
+		return nil
+	}
+	answers := map[claim]*model.ARPCount{}
+	claimed := map[model.MAC]netip.Addr{}
+	proxies := map[model.MAC]bool{}
+	for i := range v.Traffic.ARP {
+		a := &v.Traffic.ARP[i]
+		// What leaves a port may be a rule's answer, or the node's own; what
+		// comes in is somebody's.
+		if !a.Reply || a.Direction != model.Ingress || a.MAC.IsZero() {
+			continue
+		}
+		if other, ok := claimed[a.MAC]; ok && other != a.Addr {
+			proxies[a.MAC] = true
+		}
+		claimed[a.MAC] = a.Addr
+		if !v.foreign(a) {
+			continue
+		}
+		k := claim{a.Addr, a.MAC}
+		if old := answers[k]; old == nil || a.Packets > old.Packets {
+			answers[k] = a
+		}
+	}
+	var out []verdict
+	for _, a := range answers {
+		if a.Packets >= minPackets && !proxies[a.MAC] {
+			out = append(out, v.contest(a))
+		}
+	}
+	slices.SortFunc(out, func(a, b verdict) int { return strings.Compare(a.Title, b.Title) })
+	return out
+}
+
+// foreign reports whether an ARP answer is for a pod that stood through the
+// window, by a MAC that is neither of this node nor the fabric's, which answers
+// for all.
+func (v *view) foreign(a *model.ARPCount) bool {
+	owners := v.pods[a.Addr]
+	if len(owners) == 0 || len(v.podMACs(a.Addr)) == 0 || v.past[a.Addr] || v.isGatewayMAC(a.MAC) {
+		return false
+	}
+	if _, known := v.macs[a.MAC]; known || v.blamed(a.Addr, "DuplicatePodIP", "StaleARPReply") {
+		return false
+	}
+	return v.stood(owners[0])
+}
+
+func (v *view) contest(a *model.ARPCount) verdict {
+	p := v.pods[a.Addr][0]
+	return verdict{
+		Finding: model.Finding{
+			Confidence:   model.Likely,
+			Pods:         []netip.Addr{a.Addr},
+			LastHopAlive: v.place(a.Link, model.Ingress),
+			Title:        fmt.Sprintf("%s also answers for %s", a.MAC, a.Addr),
+			Why: fmt.Sprintf("%s has the address %s, and somebody behind %s with the MAC %s answers ARP for it too.",
+				podName(p), a.Addr, a.Link, a.MAC),
+			Evidence: []model.Evidence{
+				{Source: model.SourceTC, Text: fmt.Sprintf("%s ingress: %s that %s is at %s", a.Link,
+					plural(a.Packets, "ARP reply", "ARP replies"), a.Addr, a.MAC)},
+				{Source: model.SourcePods, Text: fmt.Sprintf("%s behind %s has it, with MAC %s", podName(p), p.Link, p.MAC)},
+			},
+			Unseen:       []string{"the other machine: it is not on this node"},
+			Alternatives: []string{"a machine that answers ARP for others (proxy_arp)"},
+			Fix:          []string{"find the machine with the MAC " + a.MAC.String() + " behind " + a.Link},
+		},
+		explains: confused(a.Addr),
+	}
+}
