@@ -45,6 +45,7 @@ type verdict struct {
 // kinds lists the catalogue; each kind stands behind those that it names in
 // after.
 var kinds = []kind{
+	podLinkDown,
 	staleMACRewrite,
 	staleARPReply,
 	missingUDR,

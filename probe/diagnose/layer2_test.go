@@ -209,6 +209,35 @@ func TestLayer2(t *testing.T) {
 			n.PastPods = []model.Pod{{Addresses: []netip.Prefix{prefix("10.60.0.20/32")}, MAC: mac(deadMAC)}}
 			return n
 		}, nil},
+		{"the host side of a pod's link is down", func() *node {
+			n := routedNode()
+			n.link(10).Up, n.link(10).Carrier = false, false
+			n.drop("QDISC_DROP", "__dev_queue_xmit", "203.0.113.9", "10.60.0.20", 30)
+			return n
+		}, []string{"PodLinkDown proven 10.60.0.20"}},
+		{"the pod's side is down", func() *node {
+			n := kubenet()
+			n.link(11).Carrier, n.Pods[1].Up = false, false
+			n.drop("NEIGH_FAILED", "neigh_invalidate", "172.20.1.5", "172.20.1.6", 30)
+			return n
+		}, []string{"PodLinkDown proven 172.20.1.6"}},
+		{"no carrier, though both sides are up", func() *node {
+			n := routedNode()
+			n.link(10).Carrier = false
+			return n
+		}, []string{"PodLinkDown likely 10.60.0.20"}},
+		{"a pod is being made", func() *node {
+			n := routedNode()
+			n.link(10).Up, n.link(10).Carrier, n.Pods[0].Since = false, false, end.Add(-time.Second)
+			n.link(11).Up, n.link(11).Carrier, n.Pods[1].Addresses = false, false, nil
+			return n
+		}, nil},
+		{"the links are not all read", func() *node {
+			n := routedNode()
+			n.link(10).Up = false
+			n.lose(model.SourceLinks, model.Partial)
+			return n
+		}, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -1,0 +1,118 @@
+package diagnose
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var podLinkDown = kind{
+	page: Page{
+		Code:     "PodLinkDown",
+		Severity: model.Critical,
+		Title:    "a living pod's link is down at one of its ends",
+		Meaning: "A pod hangs on a pair of interfaces, one in its namespace and one on the node. When either is down, neither " +
+			"passes a packet. The kernel takes the routes by that link along, so that packets for a routed pod may follow another " +
+			"route, out of the node again or in a circle; a bridge forgets the port and floods.",
+		Evidence: "the state of both ends; QDISC_DROP or NEIGH_FAILED drops of the pod's packets.",
+		Fix:      "ip link set dev LINK up, on the side that is down, and the routes that went with it; or delete the pod.",
+		Verify:   "lasthop check --only PodLinkDown",
+	},
+	find: findPodLinkDown,
+}
+
+func findPodLinkDown(v *view) []verdict {
+	if !v.Has(model.SourceLinks, model.SourcePods) {
+		return nil
+	}
+	var out []verdict
+	for i := range v.Pods {
+		p := &v.Pods[i]
+		l := v.links[p.LinkIndex]
+		// A pod that is being made has its link up last, one that is being
+		// deleted loses its link as a whole.
+		if l == nil || len(p.Addresses) == 0 || !v.stood(p) || l.Up && p.Up && l.Carrier {
+			continue
+		}
+		// An address that another living pod has is not lost with this one.
+		var pods []netip.Addr
+		for _, a := range podAddrs(p) {
+			if len(v.pods[a]) == 1 {
+				pods = append(pods, a)
+			}
+		}
+		if len(pods) > 0 {
+			out = append(out, v.linkDown(p, l, pods))
+		}
+	}
+	return out
+}
+
+func (v *view) linkDown(p *model.Pod, l *model.Link, pods []netip.Addr) verdict {
+	lost := func(d *model.Drop) bool { return slices.Contains(pods, d.Dst) || slices.Contains(pods, d.Src) }
+	f := model.Finding{
+		Confidence:   model.Proven,
+		Pods:         pods,
+		LastHopAlive: model.Place{Link: l.Name, Role: model.RolePodLink, Direction: model.Egress},
+		Packets:      v.dropped(func(d *model.Drop) bool { return slices.Contains(pods, d.Dst) }),
+		Evidence: []model.Evidence{
+			{Source: model.SourceLinks, Text: fmt.Sprintf("%s is %s, %s", l.Name, upDown(l.Up), carrier(l.Carrier))},
+			{Source: model.SourcePods, Text: fmt.Sprintf("its other end, %s in the pod, is %s", p.Interface, upDown(p.Up))},
+		},
+	}
+	switch {
+	case !l.Up:
+		f.Title = l.Name + " is down"
+		f.Why = fmt.Sprintf("The host side of %s's link, %s, was taken down.", podName(p), l.Name)
+		f.Fix = []string{"ip link set dev " + l.Name + " up"}
+		f.Fix = append(f.Fix, v.lostRoutes(p, pods)...)
+	case !p.Up:
+		f.Title = l.Name + " has no peer up"
+		f.Why = fmt.Sprintf("The pod's own interface %s was taken down, so that %s on the node has no carrier.", p.Interface, l.Name)
+		f.Fix = []string{fmt.Sprintf("ip link set dev %s up # in the pod; its default route went with it", p.Interface)}
+	default:
+		f.Title = l.Name + " has no carrier"
+		f.Why = fmt.Sprintf("Both ends of %s's link are set up, and %s has no carrier.", podName(p), l.Name)
+		f.Confidence = model.Likely
+		f.Unseen = []string{"why there is no carrier"}
+		f.Fix = []string{"ip -d link show dev " + l.Name}
+	}
+	if f.Packets > 0 {
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf(
+			"%s for the pod freed", count(f.Packets, "packet"))})
+	} else {
+		f.Unseen = append(f.Unseen, "a packet that was dropped at the link")
+	}
+	return verdict{Finding: f, explains: lost}
+}
+
+// lostRoutes are the commands for the routes that a routed pod's link took
+// along when it went down.
+func (v *view) lostRoutes(p *model.Pod, pods []netip.Addr) []string {
+	if !v.routed(p) || !v.Has(model.SourceRoutes) {
+		return nil
+	}
+	var fix []string
+	for _, a := range pods {
+		if r := v.lookup(a); r == nil || r.IfIndex != p.LinkIndex {
+			fix = append(fix, fmt.Sprintf("ip route replace %s dev %s", host(a), p.Link))
+		}
+	}
+	return fix
+}
+
+func upDown(up bool) string {
+	if up {
+		return "up"
+	}
+	return "down"
+}
+
+func carrier(has bool) string {
+	if has {
+		return "with carrier"
+	}
+	return "without carrier"
+}
