@@ -51,6 +51,7 @@ var kinds = []kind{
 	missingUDR,
 	missingMasquerade,
 	wrongGatewayMAC,
+	bridgeRuleDrop,
 	staleNeighbor,
 	duplicatePodIP,
 	unexplainedDrop,

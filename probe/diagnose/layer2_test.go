@@ -65,6 +65,14 @@ func (n *node) arp(a string, ifindex int, d model.Direction, reply bool, hw stri
 		Reply: reply, Addr: addr(a), MAC: mac(hw), Packets: packets})
 }
 
+// dropRule adds a rule of the bridge that drops, and what it counted.
+func (n *node) dropRule(r model.FrameRule, delta uint64) *model.FrameRule {
+	r.Target, r.Counter.Delta = model.TargetDrop, delta
+	added := n.frameRule(r)
+	added.Table, added.Chain = "filter", "FORWARD"
+	return added
+}
+
 func TestLayer2(t *testing.T) {
 	tests := []struct {
 		name string
@@ -238,6 +246,46 @@ func TestLayer2(t *testing.T) {
 			n.lose(model.SourceLinks, model.Partial)
 			return n
 		}, nil},
+		{"a rule drops a pod's frames", func() *node {
+			n := bridged()
+			n.dropRule(model.FrameRule{EtherType: 0x0800, IPDst: model.AddrMatch{Prefix: prefix("10.60.0.20/32")}}, 30)
+			n.drop("NETFILTER_DROP", "nft_do_chain", "10.60.0.21", "10.60.0.20", 28).IfIndex = 10
+			return n
+		}, []string{"BridgeRuleDrop proven 10.60.0.20 10.60.0.21"}},
+		{"two rules share the drops of one pair", func() *node {
+			n := bridged()
+			n.dropRule(model.FrameRule{IPDst: model.AddrMatch{Prefix: prefix("10.60.0.20/32")}}, 30)
+			n.dropRule(model.FrameRule{IPDst: model.AddrMatch{Prefix: prefix("10.60.0.0/24")}}, 30)
+			n.drop("NETFILTER_DROP", "nft_do_chain", "203.0.113.9", "10.60.0.20", 50).IfIndex = 10
+			return n
+		}, []string{"BridgeRuleDrop proven 10.60.0.20 203.0.113.9", "BridgeRuleDrop proven 10.60.0.20 10.60.0.21 203.0.113.9"}},
+		{"iptables dropped more than the bridge's rule", func() *node {
+			n := bridged()
+			n.dropRule(model.FrameRule{IPDst: model.AddrMatch{Prefix: prefix("10.60.0.20/32")}}, 3)
+			n.drop("NETFILTER_DROP", "nft_do_chain", "203.0.113.9", "10.60.0.20", 50).IfIndex = 10
+			return n
+		}, []string{"BridgeRuleDrop proven 10.60.0.20 203.0.113.9", "UnexplainedDrop proven 10.60.0.20 203.0.113.9"}},
+		{"a rule drops ARP for a pod", func() *node {
+			n := bridged()
+			n.dropRule(model.FrameRule{EtherType: 0x0806, ARPDst: model.AddrMatch{Prefix: prefix("10.60.0.20/32")}}, 8)
+			n.neighbor("10.60.0.20", "", 3, "FAILED")
+			n.drop("NEIGH_FAILED", "neigh_invalidate", "10.60.0.21", "10.60.0.20", 9)
+			return n
+		}, []string{"BridgeRuleDrop proven 10.60.0.20"}},
+		{"rules that drop nothing of a pod's", func() *node {
+			n := bridged()
+			n.dropRule(model.FrameRule{IPDst: model.AddrMatch{Prefix: prefix("10.60.0.20/32")}}, 0)
+			n.dropRule(model.FrameRule{EtherType: 0x88cc}, 30)
+			n.dropRule(model.FrameRule{IPDst: model.AddrMatch{Prefix: prefix("10.60.0.20/32")}}, 30).Table = "broute"
+			return n
+		}, nil},
+		{"the bridge's policy drops", func() *node {
+			n := bridged()
+			n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "bridge", Table: "filter", Name: "FORWARD",
+				Policy: "DROP", Counter: model.Counter{Delta: 40}})
+			n.drop("NETFILTER_DROP", "nft_do_chain", "203.0.113.9", "10.60.0.20", 40).IfIndex = 10
+			return n
+		}, []string{"BridgeRuleDrop proven 10.60.0.20 203.0.113.9"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -187,7 +187,7 @@ func (v *view) byDesign() allowances {
 	var out allowances
 	for i := range v.FrameRules {
 		r := &v.FrameRules[i]
-		if r.Target == model.TargetDrop && r.Counter.Delta > 0 && r.SrcMAC.Set && v.bridgeMACs[r.SrcMAC.Addr] && !r.IPSrc.IsZero() {
+		if r.Counter.Delta > 0 && v.deduplicates(r) {
 			out = append(out, allowance{left: r.Counter.Delta, takes: func(d *model.Drop) bool {
 				return netfilter(d) && r.IPSrc.Matches(d.Src) && r.Out.Matches(d.Link)
 			}})
@@ -202,6 +202,12 @@ func (v *view) byDesign() allowances {
 		}
 	}
 	return out
+}
+
+// deduplicates reports whether a rule holds back the second copy of what the
+// node itself sent through its bridge, as kubelet's do.
+func (v *view) deduplicates(r *model.FrameRule) bool {
+	return r.Target == model.TargetDrop && r.SrcMAC.Set && v.bridgeMACs[r.SrcMAC.Addr] && !r.IPSrc.IsZero()
 }
 
 // netfilter reports whether a rule may have dropped it; before Linux 5.17 no

@@ -1,0 +1,205 @@
+package diagnose
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var bridgeRuleDrop = kind{
+	page: Page{
+		Code:     "BridgeRuleDrop",
+		Severity: model.Warning,
+		Title:    "an ebtables or nft rule of the bridge drops frames of a pod",
+		Meaning: "Rules of the bridge family see frames before and after iptables, and iptables does not list them. One that drops a " +
+			"pod's frames cuts it off from the pods of its bridge, from its node, or from all. One that drops ARP cuts it off a while " +
+			"later, when the neighbour entries age. The rules that kubelet keeps on a promiscuous bridge drop copies, and are expected.",
+		Evidence: "the rule, what it counted in the window, and the drops of frames that it matches.",
+		Fix:      "delete the rule with the ebtables variant that holds it, or with nft by its handle; or find out who writes it.",
+		Verify:   "lasthop check --only BridgeRuleDrop",
+	},
+	find: findBridgeRuleDrop,
+}
+
+// routesInstead is the table in which DROP means to route the frame.
+const routesInstead = "broute"
+
+func findBridgeRuleDrop(v *view) []verdict {
+	allowed := v.byDesign()
+	var drops []*model.Drop
+	for i := range v.Traffic.Drops {
+		d := &v.Traffic.Drops[i]
+		if netfilter(d) && (d.Netns == 0 || d.Netns == v.Node.Netns) && v.pod(d).IsValid() && !v.explained(d) && !allowed.take(d) {
+			drops = append(drops, d)
+		}
+	}
+	var out []verdict
+	// left are the packets of each drop that no rule has been found for.
+	left := map[*model.Drop]uint64{}
+	for _, d := range drops {
+		left[d] = d.Packets
+	}
+	for _, r := range v.droppingRules() {
+		mine := map[*model.Drop]uint64{}
+		budget := r.Counter.Delta
+		for _, d := range drops {
+			if n := min(left[d], budget); n > 0 && v.meets(r, d) {
+				mine[d] = n
+				left[d] -= n
+				budget -= n
+			}
+		}
+		if found, ok := v.bridgeRule(r, mine); ok {
+			found.explains = v.cutOff(r, mine, left, found.Pods)
+			out = append(out, found)
+		}
+	}
+	return out
+}
+
+// droppingRules are the rules of bridges that dropped in the window and should
+// not, and behind them the policies, as rules that match all.
+func (v *view) droppingRules() []*model.FrameRule {
+	var out []*model.FrameRule
+	for i := range v.FrameRules {
+		r := &v.FrameRules[i]
+		if r.Target == model.TargetDrop && r.Table != routesInstead && r.Counter.Delta >= minDrops && !v.deduplicates(r) {
+			out = append(out, r)
+		}
+	}
+	for _, c := range v.Chains {
+		if c.Family == "bridge" && c.Policy == string(model.TargetDrop) && c.Table != routesInstead && c.Counter.Delta >= minDrops {
+			out = append(out, &model.FrameRule{Backend: c.Backend, Table: c.Table, Chain: c.Name, Text: policy,
+				Target: model.TargetDrop, Counter: c.Counter})
+		}
+	}
+	return out
+}
+
+// policy is the text of a rule that stands for its chain's policy.
+const policy = "policy DROP"
+
+// meets reports whether the rule may have dropped it, as far as a drop tells.
+// The packet's device is the port that the frame was to leave by, or came in
+// by before the bridge had decided, or the bridge when it was for the node.
+func (v *view) meets(r *model.FrameRule, d *model.Drop) bool {
+	etherType := uint16(0x0800)
+	if d.Dst.Is6() {
+		etherType = 0x86dd
+	}
+	l := v.links[d.IfIndex]
+	if l == nil {
+		l = v.byName[d.Link]
+	}
+	return (r.EtherType == 0 || (r.EtherType == etherType) != r.EtherTypeNot) &&
+		r.IPSrc.Matches(d.Src) && r.IPDst.Matches(d.Dst) &&
+		(l == nil || r.Out.Matches(l.Name) && (l.Master != 0 || l.Kind == "bridge")) &&
+		(d.DstMAC.IsZero() || r.DstMAC.Matches(d.DstMAC))
+}
+
+// namedPods are the living pods that a rule names by address, link or MAC.
+func (v *view) namedPods(r *model.FrameRule) []netip.Addr {
+	found := map[netip.Addr]bool{}
+	for _, m := range []model.AddrMatch{r.IPDst, r.IPSrc, r.ARPDst, r.ARPSrc} {
+		if m.IsZero() || m.Not {
+			continue
+		}
+		for a := range v.pods {
+			if m.Prefix.Contains(a) {
+				found[a] = true
+			}
+		}
+	}
+	for i := range v.Pods {
+		p := &v.Pods[i]
+		here := func(m model.IfMatch) bool { return m.Name == p.Link && !m.Not }
+		mac := func(m model.MACMatch) bool { return m.Set && !m.Not && m.Addr == p.MAC && m.Mask == model.Broadcast }
+		if here(r.In) || here(r.Out) || mac(r.SrcMAC) || mac(r.DstMAC) {
+			for _, a := range podAddrs(p) {
+				found[a] = true
+			}
+		}
+	}
+	return slices.Collect(maps.Keys(found))
+}
+
+func (v *view) bridgeRule(r *model.FrameRule, mine map[*model.Drop]uint64) (verdict, bool) {
+	f := model.Finding{Confidence: model.Proven, Pods: v.namedPods(r)}
+	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	var last *model.Drop
+	for d, n := range mine {
+		f.Packets += n
+		if last == nil || cmp.Or(cmp.Compare(d.Packets, last.Packets), last.Src.Compare(d.Src), last.Dst.Compare(d.Dst)) > 0 {
+			last = d
+		}
+		pod := v.pod(d)
+		pods[pod] = true
+		if d.Dst != pod {
+			peers[d.Dst] = true
+		} else {
+			peers[d.Src] = true
+		}
+	}
+	if len(f.Pods) == 0 {
+		f.Pods = slices.Collect(maps.Keys(pods))
+	}
+	if len(f.Pods) == 0 {
+		// What it counted were not pods' frames, as far as is known.
+		return verdict{}, false
+	}
+	for _, a := range f.Pods {
+		delete(peers, a)
+	}
+	for _, a := range slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare) {
+		f.Peers = append(f.Peers, host(a))
+	}
+	f.Packets = cmp.Or(f.Packets, r.Counter.Delta)
+	f.Title = fmt.Sprintf("rule %d of the bridge's %s %s drops frames", r.Number, r.Table, r.Chain)
+	if r.Text == policy {
+		f.Title = fmt.Sprintf("the policy of the bridge's %s %s drops frames", r.Table, r.Chain)
+	}
+	f.Why = fmt.Sprintf("A rule of the bridge's table %s, chain %s, dropped %s in the window: %s.", r.Table, r.Chain,
+		count(r.Counter.Delta, "frame"), r.Text)
+	f.Evidence = []model.Evidence{ruleEvidence(r)}
+	if last != nil {
+		f.LastHopAlive = v.place(last.Link, model.Egress)
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf(
+			"%s that it matches freed as %s at %s, most of them %s to %s", count(f.Packets, "packet"),
+			cmp.Or(string(last.Reason), "dropped"), last.Location, last.Src, last.Dst)})
+	} else {
+		f.Unseen = append(f.Unseen, "whose frames they were: the rule's own count and match alone tell")
+	}
+	if len(r.Unknown) > 0 {
+		f.Unseen = append(f.Unseen, "matches of the rule that lasthop cannot read: "+fmt.Sprint(r.Unknown))
+		f.Confidence = model.Likely
+	}
+	f.Fix = []string{deleteRule(r)}
+	return verdict{Finding: f}, true
+}
+
+// cutOff accounts for drops that the rules made, each wholly, and where the
+// rule drops ARP for what waited for the answer.
+func (v *view) cutOff(r *model.FrameRule, mine, left map[*model.Drop]uint64, pods []netip.Addr) func(*model.Drop) bool {
+	arp := r.EtherType == 0 || (r.EtherType == 0x0806) != r.EtherTypeNot
+	return func(d *model.Drop) bool {
+		return mine[d] > 0 && left[d] == 0 ||
+			arp && neighborFailed(d) && (slices.Contains(pods, d.Dst) || slices.Contains(pods, d.Src))
+	}
+}
+
+// deleteRule is the command that deletes a rule of the bridge.
+func deleteRule(r *model.FrameRule) string {
+	if r.Text == policy {
+		open := *r
+		open.Text = string(model.TargetAccept)
+		return command("-P", &open)
+	}
+	if r.Native {
+		return fmt.Sprintf("nft delete rule bridge %s %s handle %d", r.Table, r.Chain, r.Handle)
+	}
+	return command("-D", r)
+}
