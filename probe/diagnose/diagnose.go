@@ -54,6 +54,7 @@ var kinds = []kind{
 	bridgeRuleDrop,
 	staleNeighbor,
 	duplicatePodIP,
+	unansweredARP,
 	unexplainedDrop,
 }
 

@@ -65,6 +65,18 @@ func (n *node) arp(a string, ifindex int, d model.Direction, reply bool, hw stri
 		Reply: reply, Addr: addr(a), MAC: mac(hw), Packets: packets})
 }
 
+// silentGateway is a node that does not answer a pod for its gateway.
+func silentGateway() *node {
+	n := routedNode()
+	n.gateway(&n.Pods[0], "169.254.1.1", "", "INCOMPLETE")
+	n.arp("169.254.1.1", 10, model.Ingress, false, "0a:58:00:00:00:20", 7)
+	n.Sysctls = []model.Sysctl{
+		{Name: "net.ipv4.conf.tap10.proxy_arp", Value: "0"},
+		{Name: "net.ipv4.conf.all.proxy_arp", Value: "0"},
+	}
+	return n
+}
+
 // dropRule adds a rule of the bridge that drops, and what it counted.
 func (n *node) dropRule(r model.FrameRule, delta uint64) *model.FrameRule {
 	r.Target, r.Counter.Delta = model.TargetDrop, delta
@@ -286,6 +298,50 @@ func TestLayer2(t *testing.T) {
 			n.drop("NETFILTER_DROP", "nft_do_chain", "203.0.113.9", "10.60.0.20", 40).IfIndex = 10
 			return n
 		}, []string{"BridgeRuleDrop proven 10.60.0.20 203.0.113.9"}},
+		{"proxy_arp is off", func() *node {
+			n := silentGateway()
+			n.drop("NEIGH_FAILED", "neigh_invalidate", "10.60.0.20", "203.0.113.9", 9)
+			return n
+		}, []string{"UnansweredARP proven 10.60.0.20"}},
+		{"proxy_arp is on, and still nobody answers", func() *node {
+			n := silentGateway()
+			n.Sysctls[0].Value = "1"
+			return n
+		}, []string{"UnansweredARP likely 10.60.0.20"}},
+		{"the gateway answers later", func() *node {
+			n := silentGateway()
+			n.arp("169.254.1.1", 10, model.Egress, true, "fe:00:00:00:00:0a", 1)
+			return n
+		}, nil},
+		{"the pod asks for nothing", func() *node {
+			n := silentGateway()
+			n.Traffic.ARP = nil
+			return n
+		}, nil},
+		{"ARP was not watched", func() *node {
+			n := silentGateway()
+			n.Traffic.ARP = nil
+			n.lose(model.SourceTC, model.Missing)
+			return n
+		}, []string{"UnansweredARP possible 10.60.0.20"}},
+		{"a link that is down answers nothing", func() *node {
+			n := silentGateway()
+			n.link(10).Carrier, n.Pods[0].Up = false, false
+			return n
+		}, []string{"PodLinkDown proven 10.60.0.20"}},
+		{"pods keep asking for an address that nobody has", func() *node {
+			n := kubenet()
+			n.drop("NEIGH_FAILED", "neigh_invalidate", "172.20.1.5", "172.20.1.99", 9)
+			n.arp("172.20.1.99", 10, model.Ingress, false, "0a:58:00:00:00:05", 9)
+			return n
+		}, []string{"UnansweredARP likely 172.20.1.5 172.20.1.99"}},
+		{"pods ask for one that just went away", func() *node {
+			n := kubenet()
+			n.drop("NEIGH_FAILED", "neigh_invalidate", "172.20.1.5", "172.20.1.99", 9)
+			n.arp("172.20.1.99", 10, model.Ingress, false, "0a:58:00:00:00:05", 9)
+			n.PastPods = []model.Pod{{Addresses: []netip.Prefix{prefix("172.20.1.99/32")}}}
+			return n
+		}, []string{"UnexplainedDrop proven 172.20.1.5 172.20.1.99"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -1,0 +1,247 @@
+package diagnose
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var unansweredARP = kind{
+	page: Page{
+		Code:     "UnansweredARP",
+		Severity: model.Warning,
+		Title:    "a pod or the node asks for a MAC and nobody answers",
+		Meaning: "A pod whose gateway is no address of the node (169.254.1.1) has its answer from proxy_arp on the host side of its " +
+			"link; with that off, or arp_ignore on, it cannot send a packet beyond itself. Or pods ask for an address of " +
+			"this node's range that no pod holds any more.",
+		Evidence: "ARP requests without a reply; the neighbour entry, INCOMPLETE or FAILED; the link's settings; NEIGH_FAILED drops.",
+		Fix:      "sysctl -w net.ipv4.conf.LINK.proxy_arp=1; for an address without a pod, whoever still sends to it.",
+		Verify:   "lasthop check --only UnansweredARP",
+	},
+	find:  findUnansweredARP,
+	after: []string{"PodLinkDown", "BridgeRuleDrop", "StaleNeighbor", "DuplicatePodIP"},
+}
+
+func findUnansweredARP(v *view) []verdict {
+	var out []verdict
+	asked := v.asked()
+	for i := range v.Pods {
+		p := &v.Pods[i]
+		for k := range p.Gateways {
+			g := &p.Gateways[k]
+			if resolved(g) || len(p.Addresses) == 0 || v.blamed(p.Addresses[0].Addr(), "PodLinkDown", "BridgeRuleDrop") {
+				continue
+			}
+			if found, ok := v.silentGateway(p, g, asked[question{p.LinkIndex, g.Addr}]); ok {
+				out = append(out, found)
+			}
+		}
+	}
+	return append(out, v.nobody(asked)...)
+}
+
+// question is an address that is asked for at a link.
+type question struct {
+	ifindex int
+	addr    netip.Addr
+}
+
+// talk counts what came in and what went out again.
+type talk struct{ requests, replies uint64 }
+
+// asked counts the requests that came from each link, and the replies that
+// were sent there.
+func (v *view) asked() map[question]talk {
+	out := map[question]talk{}
+	for i := range v.Traffic.ARP {
+		a := &v.Traffic.ARP[i]
+		k := question{a.IfIndex, a.Addr}
+		t := out[k]
+		switch {
+		case !a.Reply && a.Direction == model.Ingress:
+			t.requests += a.Packets
+		case a.Reply && a.Direction == model.Egress:
+			t.replies += a.Packets
+		}
+		out[k] = t
+	}
+	return out
+}
+
+// silentGateway is the verdict on a pod that does not learn its gateway's MAC.
+func (v *view) silentGateway(p *model.Pod, g *model.Neighbor, t talk) (verdict, bool) {
+	seen := v.Has(model.SourceTC)
+	if seen && (t.requests < minDrops || t.replies > 0) || !seen && g.State != "FAILED" && g.State != "INCOMPLETE" {
+		return verdict{}, false
+	}
+	pods := sameFamily(podAddrs(p), g.Addr)
+	lost := func(d *model.Drop) bool { return slices.Contains(pods, d.Src) && neighborFailed(d) }
+	f := model.Finding{
+		Severity:     model.Critical,
+		Confidence:   model.Likely,
+		Pods:         pods,
+		LastHopAlive: v.place(p.Link, model.Ingress),
+		Title:        fmt.Sprintf("nobody answers %s for its gateway", podName(p)),
+		Packets:      v.dropped(lost),
+		Evidence: []model.Evidence{{Source: model.SourcePods, Text: fmt.Sprintf("in the pod, on %s: neighbour %s %s",
+			p.Interface, g.Addr, stateOf(g))}},
+	}
+	if seen {
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
+			"%s ingress: %s for %s; egress: no reply", p.Link, count(t.requests, "ARP request"), g.Addr)})
+	}
+	cause, setting := v.whySilent(p, g)
+	if setting.Name == "" {
+		f.Why = fmt.Sprintf("%s asks for the MAC of its gateway %s on %s, and gets no answer.", podName(p), g.Addr, p.Link)
+		f.Unseen = []string{"why nobody answers"}
+		f.Alternatives = []string{"a filter drops ARP", "the gateway is not there"}
+		f.Fix = []string{fmt.Sprintf("ip -d link show dev %s; sysctl -a | grep arp", p.Link)}
+	} else {
+		f.Why = fmt.Sprintf("%s asks for the MAC of its gateway %s on %s, and %s.", podName(p), g.Addr, p.Link, cause)
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceSysctl, Text: setting.Name + " = " + setting.Value})
+		f.Fix = []string{"sysctl -w " + setting.Name + "=" + flipped(setting.Value)}
+		if seen {
+			f.Confidence = model.Proven
+		}
+	}
+	if !seen {
+		f.Confidence = model.Possible
+		f.Unseen = append(f.Unseen, "ARP: packets were not watched")
+	}
+	if f.Packets > 0 {
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf(
+			"%s of the pod freed, since the neighbour failed", count(f.Packets, "packet"))})
+	}
+	return verdict{Finding: f, explains: lost}, true
+}
+
+func stateOf(n *model.Neighbor) string {
+	if n.State == "" {
+		return "unknown"
+	}
+	return n.State
+}
+
+// flipped is what mends a setting: off where it is on, on where it is off.
+func flipped(value string) string {
+	if value == "0" {
+		return "1"
+	}
+	return "0"
+}
+
+// whySilent finds the setting that keeps the node from answering a routed pod
+// for an IPv4 gateway; none when it is not a setting, or they are unread.
+func (v *view) whySilent(p *model.Pod, g *model.Neighbor) (string, model.Sysctl) {
+	if !v.routed(p) || !g.Addr.Is4() || !v.Has(model.SourceLinks) {
+		return "", model.Sysctl{}
+	}
+	of := func(link, setting string) model.Sysctl {
+		name := "net.ipv4.conf." + strings.ReplaceAll(link, ".", "/") + "." + setting
+		value, _ := v.Sysctl(name)
+		return model.Sysctl{Name: name, Value: value}
+	}
+	proxy, all := of(p.Link, "proxy_arp"), of("all", "proxy_arp")
+	if !v.nodeAddrs[g.Addr] {
+		if proxy.Value == "0" && all.Value == "0" {
+			return "the node answers for others only with proxy_arp, which is off", proxy
+		}
+		return "", model.Sysctl{}
+	}
+	// The higher of the two counts. From 1 on, an address of another link is
+	// not answered for; from 8 on, none.
+	for _, s := range []model.Sysctl{of(p.Link, "arp_ignore"), of("all", "arp_ignore")} {
+		if s.Value != "" && s.Value != "0" && (s.Value == "8" || !v.holds(p.Link, g.Addr)) {
+			return "the node has that address and must not answer here, by arp_ignore", s
+		}
+	}
+	return "", model.Sysctl{}
+}
+
+// holds reports whether the link itself has the address.
+func (v *view) holds(link string, a netip.Addr) bool {
+	l := v.byName[link]
+	return l != nil && slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr() == a })
+}
+
+// absent is an address that no pod holds, and what was lost to it.
+type absent struct {
+	addr    netip.Addr
+	askers  map[netip.Addr]bool
+	packets uint64
+	talk
+}
+
+// everySecond is how often the kernel asks again for a neighbour that is wanted.
+const everySecond = time.Second
+
+// nobody finds the addresses of this node's own pod ranges that no pod holds
+// and that its pods keep asking for.
+func (v *view) nobody(asked map[question]talk) []verdict {
+	if !v.Has(model.SourcePods, model.SourceTC) {
+		return nil
+	}
+	found := map[netip.Addr]*absent{}
+	for i := range v.Traffic.Drops {
+		d := &v.Traffic.Drops[i]
+		if !neighborFailed(d) || len(v.pods[d.Dst]) > 0 || v.past[d.Dst] || v.nodeAddrs[d.Dst] || len(v.pods[d.Src]) == 0 ||
+			!inAny(v.ranges.local, d.Dst) || v.explained(d) {
+			continue
+		}
+		a := found[d.Dst]
+		if a == nil {
+			a = &absent{addr: d.Dst, askers: map[netip.Addr]bool{}}
+			found[d.Dst] = a
+		}
+		a.askers[d.Src] = true
+		a.packets += d.Packets
+	}
+	for k, t := range asked {
+		if a := found[k.addr]; a != nil {
+			a.requests += t.requests
+			a.replies += t.replies
+		}
+	}
+	var out []verdict
+	for _, a := range found {
+		// Who asks a while for a pod that was just deleted is no news.
+		often := max(uint64(v.Window.Duration()/everySecond)/2, minDrops)
+		if a.packets >= minDrops && a.requests >= often && a.replies == 0 {
+			out = append(out, v.nobodyHas(a))
+		}
+	}
+	slices.SortFunc(out, func(a, b verdict) int { return strings.Compare(a.Title, b.Title) })
+	return out
+}
+
+// asker is the first of those who ask.
+func asker(a *absent) netip.Addr {
+	return slices.SortedFunc(maps.Keys(a.askers), netip.Addr.Compare)[0]
+}
+
+func (v *view) nobodyHas(a *absent) verdict {
+	f := model.Finding{
+		Confidence:   model.Likely,
+		Pods:         slices.Collect(maps.Keys(a.askers)),
+		Peers:        []netip.Prefix{host(a.addr)},
+		LastHopAlive: v.place(v.pods[asker(a)][0].Link, model.Ingress),
+		Title:        "no pod has " + a.addr.String(),
+		Why: fmt.Sprintf("%s of this node keep sending to %s. The address is of this node's pod range, no pod holds it, and nobody answers ARP for it.",
+			count(uint64(len(a.askers)), "pod"), a.addr),
+		Evidence: []model.Evidence{
+			{Source: model.SourceDrops, Text: fmt.Sprintf("%s for %s freed, since the neighbour failed", count(a.packets, "packet"), a.addr)},
+			{Source: model.SourceTC, Text: fmt.Sprintf("%s for %s from pods, no reply", count(a.requests, "ARP request"), a.addr)},
+			{Source: model.SourcePods, Text: fmt.Sprintf("no pod of this node holds %s", a.addr)},
+		},
+		Unseen:       []string{"who had the address before"},
+		Alternatives: []string{"the pod is on its way, or was deleted and its peers still send to it"},
+		Fix:          []string{"kubectl get endpointslices -A -o wide | grep " + a.addr.String()},
+		Packets:      a.packets,
+	}
+	return verdict{Finding: f, explains: func(d *model.Drop) bool { return d.Dst == a.addr && neighborFailed(d) }}
+}
