@@ -202,6 +202,9 @@ traffic:
 			{on(scenario.StaleARPReply), func(s FlowStats) bool { return all(s) && sameNodePods(s) }},
 			{on(scenario.DropForward), func(s FlowStats) bool { return all(s) && s.From.Place != "one" }},
 			{on(scenario.PodLinkDown), all},
+			{on(scenario.PodInterfaceDown), all},
+			{on(scenario.WrongGateway), func(s FlowStats) bool { return all(s) && !sameNodePods(s) }},
+			{on(scenario.BridgeDrop), all},
 		},
 		"plugin: azure-bridge": {
 			{on(scenario.StaleDNAT), func(s FlowStats) bool { return fromOutsideNode(s) && s.To.Place != outsideName }},
@@ -216,6 +219,10 @@ traffic:
 		},
 		"plugin: cilium": {
 			{on(scenario.DeletePodRoute), all},
+			{on(scenario.LinkMAC), all},
+			{on(scenario.WrongGateway), all},
+			{on(scenario.SilentGateway), all},
+			{on(scenario.PodInterfaceDown), all},
 			{on(scenario.WrongNeighbor), all},
 			{on(scenario.DropForward), func(s FlowStats) bool { return all(s) && s.From.Place != "one" }},
 			{scenario.Fault{Type: scenario.ForwardingOff, Node: "one"}, func(s FlowStats) bool {

@@ -177,7 +177,7 @@ func (v *view) bridgeRule(r *model.FrameRule, mine map[*model.Drop]uint64) (verd
 		f.Unseen = append(f.Unseen, "matches of the rule that lasthop cannot read: "+fmt.Sprint(r.Unknown))
 		f.Confidence = model.Likely
 	}
-	f.Fix = []string{deleteRule(r)}
+	f.Fix = []string{mendRule(r)}
 	return verdict{Finding: f}, true
 }
 
@@ -191,15 +191,11 @@ func (v *view) cutOff(r *model.FrameRule, mine, left map[*model.Drop]uint64, pod
 	}
 }
 
-// deleteRule is the command that deletes a rule of the bridge.
-func deleteRule(r *model.FrameRule) string {
+// mendRule is the command that deletes a rule of the bridge, or opens the
+// chain whose policy it stands for.
+func mendRule(r *model.FrameRule) string {
 	if r.Text == policy {
-		open := *r
-		open.Text = string(model.TargetAccept)
-		return command("-P", &open)
+		return fmt.Sprintf("%s -t %s -P %s ACCEPT", ebtables(r), r.Table, r.Chain)
 	}
-	if r.Native {
-		return fmt.Sprintf("nft delete rule bridge %s %s handle %d", r.Table, r.Chain, r.Handle)
-	}
-	return command("-D", r)
+	return deleteFrameRule(r)
 }

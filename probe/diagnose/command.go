@@ -12,14 +12,18 @@ func deleteFrameRule(r *model.FrameRule) string {
 	if r.Native {
 		return deleteByHandle("bridge", r.Table, r.Chain, r.Handle)
 	}
-	tool := "ebtables"
+	return fmt.Sprintf("%s -t %s -D %s %s", ebtables(r), r.Table, r.Chain, r.Text)
+}
+
+// ebtables is the variant that holds the rule.
+func ebtables(r *model.FrameRule) string {
 	switch r.Backend {
 	case model.NFT:
-		tool = "ebtables-nft"
+		return "ebtables-nft"
 	case model.Legacy:
-		tool = "ebtables-legacy"
+		return "ebtables-legacy"
 	}
-	return fmt.Sprintf("%s -t %s -D %s %s", tool, r.Table, r.Chain, r.Text)
+	return "ebtables"
 }
 
 // deletePacketRule is the command that deletes a rule of IP's tables.
