@@ -12,7 +12,8 @@ import (
 // TestDemos runs every scenario from the lab to the verdict: the broken ones
 // must give exactly their findings, the healthy ones none. Status 0 says so.
 // Those in testdata have two faults at once, and other addresses and names
-// than any cluster that the scenarios were made after.
+// than any cluster that the scenarios were made after; or what is wrong is no
+// fault, or does no harm.
 func TestDemos(t *testing.T) {
 	var names []string
 	for _, s := range kind.Scenarios() {

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -64,23 +65,48 @@ func pinGateway(pod *space, gateway netip.Addr, mac model.MAC, do bool) error {
 }
 
 // linkMAC gives the host side of a link another address, while the pod keeps
-// the former one. Undoing it leaves the address and lets the pod learn it.
+// the former one. Undoing it gives the link what the pod has kept.
 func (l *Lab) linkMAC(sp *space, n *scenario.Node, p *scenario.Pod, f scenario.Fault, do bool) error {
-	var former model.MAC
-	if do {
+	gateway := l.gatewayOf(n, p)
+	set := func(mac model.MAC) error {
+		return sp.withLink(p.Link, "set MAC of", func(link netlink.Link) error {
+			return sp.nl.LinkSetHardwareAddr(link, hardware(mac))
+		})
+	}
+	return l.with(f.Pod, func(pod *space) error {
+		if !do {
+			kept, err := pod.pinned(podInterface, gateway)
+			if err != nil {
+				return err
+			}
+			return errors.Join(set(kept), pod.unneigh(podInterface, gateway))
+		}
 		link, err := sp.link(p.Link)
 		if err != nil {
 			return err
 		}
-		former = model.MACFrom(link.Attrs().HardwareAddr)
-	}
-	err := l.with(f.Pod, func(pod *space) error { return pinGateway(pod, l.gatewayOf(n, p), former, do) })
-	if err != nil || !do {
-		return err
-	}
-	return sp.withLink(p.Link, "set MAC of", func(link netlink.Link) error {
-		return sp.nl.LinkSetHardwareAddr(link, hardware(f.MAC))
+		if err := pod.neigh(podInterface, gateway, model.MACFrom(link.Attrs().HardwareAddr)); err != nil {
+			return err
+		}
+		return set(f.MAC)
 	})
+}
+
+// pinned is the MAC that a neighbour is pinned to.
+func (sp *space) pinned(link string, a netip.Addr) (mac model.MAC, err error) {
+	err = sp.withLink(link, "list neighbours on", func(l netlink.Link) error {
+		all, err := sp.nl.NeighList(l.Attrs().Index, netlink.FAMILY_V4)
+		for _, n := range all {
+			if got, _ := netip.AddrFromSlice(n.IP.To4()); got == a && n.State&netlink.NUD_PERMANENT != 0 {
+				mac = model.MACFrom(n.HardwareAddr)
+			}
+		}
+		return err
+	})
+	if err == nil && mac.IsZero() {
+		err = fmt.Errorf("find pinned neighbour %s in %s: none", a, sp.name)
+	}
+	return mac, err
 }
 
 // duplicate gives a pod's address to another pod of the node, or takes it away.

@@ -133,7 +133,8 @@ func (v *view) bridgeRule(r *model.FrameRule, mine map[*model.Drop]uint64) (verd
 	var last *model.Drop
 	for d, n := range mine {
 		f.Packets += n
-		if last == nil || cmp.Or(cmp.Compare(d.Packets, last.Packets), last.Src.Compare(d.Src), last.Dst.Compare(d.Dst)) > 0 {
+		if last == nil || cmp.Or(cmp.Compare(d.Packets, last.Packets), last.Src.Compare(d.Src), last.Dst.Compare(d.Dst),
+			cmp.Compare(last.IfIndex, d.IfIndex), cmp.Compare(last.Proto, d.Proto), cmp.Compare(last.Location, d.Location)) > 0 {
 			last = d
 		}
 		pod := v.pod(d)

@@ -25,7 +25,8 @@ var unexplainedDrop = kind{
 		Verify:   "lasthop check --only UnexplainedDrop",
 	},
 	find:  findUnexplainedDrop,
-	after: []string{"StaleMACRewrite", "StaleARPReply"},
+	after: []string{"PodLinkDown", "StaleMACRewrite", "StaleARPReply", "WrongGatewayMAC", "BridgeRuleDrop", "StaleNeighbor",
+		"DuplicatePodIP", "UnansweredARP"},
 }
 
 // minDrops is how many packets of one kind must be dropped before it is a
