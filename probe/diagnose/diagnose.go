@@ -49,6 +49,11 @@ var kinds = []kind{
 	staleARPReply,
 	missingUDR,
 	missingMasquerade,
+	forwardingDisabled,
+	missingPodRoute,
+	routingLoop,
+	blackholeRoute,
+	reversePathFilter,
 	unexplainedDrop,
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
 )
 
 // view is a snapshot with the indices that the findings share. It is built
@@ -34,6 +35,12 @@ type view struct {
 	onLink   []netip.Prefix
 	flows    map[pair]flowState
 	ranges   ranges
+	// tables and settings are built when they are first asked for.
+	tables   *path.Routing
+	settings map[string]string
+	// strays are pods' addresses that the node routes elsewhere.
+	strays     []astray
+	strayKnown bool
 
 	verdicts []verdict
 }
