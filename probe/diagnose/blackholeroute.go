@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/path"
 )
 
 var blackholeRoute = kind{
@@ -67,7 +66,7 @@ func (v *view) discardedBy(d *model.Drop) (discard, bool) {
 	if !refused || d.Link == "" {
 		return discard{}, false
 	}
-	way := v.routing().Lookup(path.Query{Src: d.Src, Dst: d.Dst, In: d.Link})
+	way := v.routing().Lookup(v.arrived(d))
 	if !way.Discards() {
 		return discard{}, false
 	}

@@ -47,13 +47,14 @@ type verdict struct {
 var kinds = []kind{
 	staleMACRewrite,
 	staleARPReply,
-	missingUDR,
-	missingMasquerade,
 	forwardingDisabled,
 	missingPodRoute,
 	routingLoop,
 	blackholeRoute,
 	reversePathFilter,
+	pathMTU,
+	missingUDR,
+	missingMasquerade,
 	unexplainedDrop,
 }
 

@@ -61,8 +61,7 @@ func findReversePathFilter(v *view) []verdict {
 
 // wayBack is the decision by which the filter judged a packet.
 func (v *view) wayBack(d *model.Drop) path.Decision {
-	q := path.Query{Src: d.Src, Dst: d.Dst, In: d.Link}
-	out := ""
+	q, out := v.arrived(d), ""
 	if there := v.routing().Lookup(q); len(there.Hops) > 0 && there.Type == "unicast" {
 		out = there.Hops[0].Link
 	}

@@ -174,3 +174,8 @@ func expired(d *model.Drop) bool {
 func neighborFailed(d *model.Drop) bool {
 	return d.Reason == "NEIGH_FAILED" || d.Reason == "" && d.Location == "neigh_invalidate"
 }
+
+// arrived is a dropped packet as the node's routing got it.
+func (v *view) arrived(d *model.Drop) path.Query {
+	return path.Query{Src: d.Src, Dst: d.Dst, In: d.Link}
+}

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -263,6 +264,24 @@ func TestRouting(t *testing.T) {
 			n.dropOn("ens5", "IP_RPFILTER", "ip_rcv_finish_core", "172.20.3.9", "172.20.1.5", 8)
 			return n
 		}, []string{"ReversePathFilter likely 172.20.1.5 172.20.3.9"}},
+		{"too big again and again", func() *node {
+			n := kubenet().live()
+			n.Links[0].MTU, n.Links[1].MTU = 1280, 1500
+			d := n.dropOn("br-pods", "PKT_TOO_BIG", "ip_forward", "172.20.1.5", "203.0.113.9", 8)
+			d.First, d.Last = start, start.Add(5*time.Second)
+			n.Links[1].Addresses = []netip.Prefix{prefix("172.20.1.1/24")}
+			n.drop("NETFILTER_DROP", "nft_do_chain", "172.20.1.1", "172.20.1.5", 8).Proto = 1
+			// Another pod learns the size, as it should.
+			d = n.dropOn("br-pods", "PKT_TOO_BIG", "ip_forward", "172.20.1.6", "203.0.113.9", 8)
+			d.First, d.Last = start, start.Add(time.Millisecond)
+			return n
+		}, []string{"PathMTU proven 172.20.1.5 203.0.113.9"}},
+		{"too big for a path beyond", func() *node {
+			n := kubenet().live()
+			d := n.dropOn("br-pods", "PKT_TOO_BIG", "ip_forward", "172.20.1.5", "203.0.113.9", 8)
+			d.First, d.Last = start, start.Add(5*time.Second)
+			return n
+		}, []string{"PathMTU likely 172.20.1.5 203.0.113.9"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -152,6 +152,14 @@ func (v *view) targets(f *model.Finding, ifindex int) {
 	}
 }
 
+// loops reports whether the pair's packets were found to loop: they are silent
+// for that.
+func (v *view) loops(p *model.Peer) bool {
+	return slices.ContainsFunc(v.verdicts, func(f verdict) bool {
+		return f.Code == routingLoop.page.Code && slices.Contains(f.Pods, p.Local) && slices.Contains(f.Peers, host(p.Remote))
+	})
+}
+
 func loopTarget(f *model.Finding) string {
 	if len(f.Peers) == 0 {
 		return "the target"
