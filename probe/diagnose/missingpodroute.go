@@ -200,7 +200,8 @@ func (v *view) blocked(a *astray) bool {
 
 // podsAstray is the verdict on pods that share a route which is not theirs.
 func (v *view) podsAstray(list []astray) (verdict, bool) {
-	f := model.Finding{Confidence: model.Proven}
+	// One that was seen proves the route for all that share it.
+	f := model.Finding{Confidence: model.Possible}
 	var told []string
 	wrong := map[netip.Addr]bool{}
 	for i := range list {
@@ -209,8 +210,8 @@ func (v *view) podsAstray(list []astray) (verdict, bool) {
 		if len(seen) == 0 && !v.unusedAstray(&a) {
 			continue
 		}
-		if len(seen) == 0 {
-			f.Confidence = model.Possible
+		if len(seen) > 0 {
+			f.Confidence = model.Proven
 		}
 		f.Pods = append(f.Pods, a.addr)
 		wrong[a.addr] = true

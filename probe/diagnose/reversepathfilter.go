@@ -108,11 +108,12 @@ func (v *view) filtered(k detour, l *lost) verdict {
 	}
 	f.Fix = append(f.Fix, "sysctl -w "+linkSetting(k.link, "rp_filter")+"=2")
 	return verdict{Finding: f, explains: func(d *model.Drop) bool {
-		if !reverseFiltered(d) || d.Link != k.link || v.nodeAddrs[d.Src] {
-			return false
+		if reverseFiltered(d) && d.Link == k.link && !v.nodeAddrs[d.Src] {
+			way := v.wayBack(d)
+			return way.Route == k.route && way.Type == k.kind
 		}
-		way := v.wayBack(d)
-		return way.Route == k.route && way.Type == k.kind
+		// What pods send by that route may find nobody there.
+		return k.route != nil && (neighborFailed(d) && v.routing().Lookup(v.arrived(d)).Route == k.route || v.silenced(d, l))
 	}}
 }
 

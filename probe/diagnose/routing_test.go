@@ -128,6 +128,9 @@ func TestRouting(t *testing.T) {
 			n.dropOn("tap10", "IP_RPFILTER", "ip_rcv_finish_core", "10.50.0.20", "203.0.113.9", 9)
 			n.dropOn("ens5", "IP_INHDR", "ip_forward", "203.0.113.9", "10.50.0.20", 4)
 			n.drop("NEIGH_FAILED", "neigh_invalidate", "10.50.0.20", "203.0.113.9", 9)
+			// As they do that another pod sends there.
+			n.passes("10.50.0.21", 2, model.Ingress, model.AsSource, 62, 31)
+			n.passes("10.50.0.21", 2, model.Egress, model.AsSource, 62, 31)
 			return n
 		}, []string{"MissingPodRoute proven 10.50.0.20"}},
 		{"a pod's route is gone, and nobody sends", func() *node {
@@ -295,5 +298,32 @@ func TestRouting(t *testing.T) {
 				t.Errorf("findings\n got %q\nwant %q", got, tt.want)
 			}
 		})
+	}
+}
+
+// BenchmarkRouting judges the routes of a large node: a route and two rules for
+// each of 250 pods, and 5,000 other routes.
+func BenchmarkRouting(b *testing.B) {
+	n := newNode("ens5", "10.50.0.4", "10.50.0.0/16", "10.50.0.1")
+	n.Rules = []model.RoutingRule{{Family: 4, Table: 255, Action: "lookup"}}
+	for i := range 250 {
+		a := netip.AddrFrom4([4]byte{10, 50, 8, byte(1 + i)})
+		n.pod(a.String(), "0a:58:00:00:00:20", 0)
+		p := &n.Pods[i]
+		p.Gateways = []model.Neighbor{{Addr: addr("169.254.1.1")}}
+		n.route(model.Route{Dst: host(a), IfIndex: p.LinkIndex})
+		n.Rules = append(n.Rules,
+			model.RoutingRule{Family: 4, Priority: 20, To: host(a), Table: 254, Action: "lookup"},
+			model.RoutingRule{Family: 4, Priority: 110, From: host(a), Table: 254, Action: "lookup"})
+	}
+	n.Rules = append(n.Rules, model.RoutingRule{Family: 4, Priority: 32766, Table: 254, Action: "lookup"})
+	for i := range 5000 {
+		n.route(model.Route{Dst: netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(i >> 6), byte(i << 2)}), 30), IfIndex: 2})
+	}
+	n.live()
+	for b.Loop() {
+		if got := Diagnose(&n.Snapshot); len(got) > 0 {
+			b.Fatalf("found %s", brief(got[0]))
+		}
 	}
 }

@@ -76,14 +76,21 @@ func findRoutingLoop(v *view) []verdict {
 		}
 		falls := bits.OnesCount64(h.TTLs) >= loopTTLs
 		once := !falls && h.Side == model.AsSource && filtered[looped{h.Addr, h.IfIndex}] >= minDrops
-		if first := v.hop(h.Addr, h.IfIndex, forward, h.Side); first != nil && (falls || once) {
+		if !falls && !once {
+			continue
+		}
+		if first := v.hop(h.Addr, h.IfIndex, forward, h.Side); first != nil {
 			k := key{h.IfIndex, h.Side, once}
 			loops[k] = append(loops[k], loop{wrong: h, right: first, once: once})
 		}
 	}
 	var out []verdict
 	for k, list := range loops {
-		out = append(out, v.looping(k.ifindex, k.side, list))
+		f := v.looping(k.ifindex, k.side, list)
+		// Other pods' packets to one that has no route loop too.
+		if len(known) == 0 || k.side == model.AsDestination || len(f.Peers) > 0 {
+			out = append(out, f)
+		}
 	}
 	return out
 }
