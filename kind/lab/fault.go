@@ -51,7 +51,23 @@ func (l *Lab) apply(ctx context.Context, f scenario.Fault, do bool) error {
 	if n == nil {
 		return fmt.Errorf("no node %q", f.Node)
 	}
+	if f.Type == scenario.ReturningUDR {
+		r := scenario.Route{Prefix: f.Prefix, Via: n.IP}
+		err := l.with(fabricName, func(sp *space) error {
+			if do {
+				return l.udr(sp, r)
+			}
+			return sp.unroute(l.udrRoute(r))
+		})
+		if err != nil {
+			return err
+		}
+	}
 	return l.with(f.Node, func(sp *space) error {
+		switch f.Type {
+		case scenario.BlackholeRoute, scenario.AsymmetricRoute, scenario.ReturningUDR, scenario.SmallMTU:
+			return routingFault(sp, n, f, do)
+		}
 		if f.Pod == "" {
 			return nodeFault(sp, f, do)
 		}

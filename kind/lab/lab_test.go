@@ -186,7 +186,11 @@ traffic:
 	on := func(typ scenario.FaultType) scenario.Fault { f := pod; f.Type = typ; return f }
 	all := func(s FlowStats) bool { return touches(s, "one/a") }
 	fromOutsideNode := func(s FlowStats) bool { return touches(s, "one/a") && node(s.From) != node(s.To) }
-	kubenet := netip.MustParsePrefix("10.244.0.0/24")
+	kubenet, other := netip.MustParsePrefix("10.244.0.0/24"), netip.MustParsePrefix("10.244.1.0/24")
+	across := func(s FlowStats) bool {
+		return s.From.Place == "two/x" && node(s.To) == "one" || s.To.Place == "two/x" && node(s.From) == "one"
+	}
+	none := func(FlowStats) bool { return false }
 	sameNodePods := func(s FlowStats) bool { return isPod(s.From) && isPod(s.To) && node(s.From) == node(s.To) }
 	tests := map[string][]test{
 		"plugin: kubenet": {
@@ -205,6 +209,11 @@ traffic:
 			{on(scenario.PodInterfaceDown), all},
 			{on(scenario.WrongGateway), func(s FlowStats) bool { return all(s) && !sameNodePods(s) }},
 			{on(scenario.BridgeDrop), all},
+			{scenario.Fault{Type: scenario.BlackholeRoute, Node: "one", Prefix: other}, across},
+			{scenario.Fault{Type: scenario.AsymmetricRoute, Node: "one", Prefix: other}, across},
+			// Nobody sends there, and nobody sends what is large.
+			{scenario.Fault{Type: scenario.ReturningUDR, Node: "one", Prefix: netip.MustParsePrefix("10.99.0.0/16")}, none},
+			{scenario.Fault{Type: scenario.SmallMTU, Node: "one"}, none},
 		},
 		"plugin: azure-bridge": {
 			{on(scenario.StaleDNAT), func(s FlowStats) bool { return fromOutsideNode(s) && s.To.Place != outsideName }},

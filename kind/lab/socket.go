@@ -20,7 +20,7 @@ import (
 )
 
 // maxMessage is above every payload.
-const maxMessage = 512
+const maxMessage = 2048
 
 // errAnswer says that something else came back than was sent.
 var errAnswer = errors.New("answer differs from what was sent")

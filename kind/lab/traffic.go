@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -164,7 +165,7 @@ func (t *traffic) repeat(ctx context.Context, index int, f *flow, first func()) 
 		pending.Add(1)
 		go func() {
 			defer pending.Done()
-			t.count(ctx, f, request(ctx, f, t.timeout, payload(index, seq), sent))
+			t.count(ctx, f, request(ctx, f, t.timeout, payload(index, seq, f.Size), sent))
 		}()
 	}
 	send(0, sync.OnceFunc(first))
@@ -208,9 +209,11 @@ func (t *traffic) count(ctx context.Context, f *flow, err error) {
 	t.mu.Unlock()
 }
 
-// payload is what a request sends and wants back, different for each.
-func payload(index, seq int) []byte {
-	return fmt.Appendf(nil, "lasthop flow %06d request %012d", index, seq)
+// payload is what a request sends and wants back, different for each, and as
+// long as the flow wants.
+func payload(index, seq, size int) []byte {
+	msg := fmt.Appendf(nil, "lasthop flow %06d request %012d", index, seq)
+	return append(msg, bytes.Repeat([]byte{'.'}, max(size-len(msg), 0))...)
 }
 
 // Stats are the counts of all flows of the latest traffic: that of this

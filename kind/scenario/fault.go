@@ -21,6 +21,10 @@ var faultShapes = map[FaultType]shape{
 	DropForward:       {need: []string{"pod"}},
 	ForwardingOff:     {need: []string{"node"}},
 	PodLinkDown:       {need: []string{"pod"}},
+	BlackholeRoute:    {need: []string{"node", "prefix"}},
+	AsymmetricRoute:   {need: []string{"node", "prefix"}},
+	ReturningUDR:      {need: []string{"node", "prefix"}},
+	SmallMTU:          {need: []string{"node"}},
 }
 
 func faultTypes() []FaultType {
@@ -83,6 +87,10 @@ func (r *resolver) fault(raw rawFault) {
 	switch f.Type {
 	case DeleteUDR, WrongUDR:
 		if !r.faultRoute(&f, raw) {
+			return
+		}
+	case BlackholeRoute, AsymmetricRoute, ReturningUDR, SmallMTU:
+		if !r.faultNode(&f, raw) {
 			return
 		}
 	case NICForwardingOff:

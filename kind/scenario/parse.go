@@ -30,6 +30,7 @@ const (
 	maxFlows    = 5000
 	maxTotal    = 5000 // requests per second over all flows
 	maxDuration = time.Hour
+	maxPayload  = 1472 // what a datagram holds where the MTU is 1500
 )
 
 // What a scenario has when it does not say otherwise.
@@ -169,6 +170,7 @@ type rawTraffic struct {
 	proto    []value[Proto]
 	port     value[int]
 	rate     value[float64]
+	size     value[int]
 }
 
 type rawFault struct {
@@ -319,6 +321,7 @@ func (d *decoder) traffic(n *yaml.Node) rawTraffic {
 		"proto": each(d, "proto", &r.proto, choice(TCP, UDP, ICMP)),
 		"port":  into(d, "port", &r.port, parseInt(1, 65535)),
 		"rate":  into(d, "rate", &r.rate, parseRate),
+		"size":  into(d, "size", &r.size, parseInt(0, maxPayload)),
 	})
 	return r
 }

@@ -42,7 +42,7 @@
 //	routes:                    # default: one for each podCIDR
 //	  - {prefix: 10.244.0.0/24, via: a}
 //	traffic:                   # default: some of each kind, both ways
-//	  - {from: [a/web, a/db], to: [b/pod-1, b, outside, 10.1.2.3], proto: [tcp, udp, icmp], port: 8080, rate: 5}
+//	  - {from: [a/web, a/db], to: [b/pod-1, b, outside, 10.1.2.3], proto: [tcp, udp, icmp], port: 8080, rate: 5, size: 1400}
 //	duration: 15m              # of the traffic
 //	timeout: 5s                # of a request
 //	faults:                    # see FaultType
@@ -209,6 +209,8 @@ type Flow struct {
 	Port uint16
 	// Rate is in requests per second.
 	Rate float64
+	// Size is what a request holds at least, in bytes.
+	Size int
 }
 
 // String names the flow, as "a/web > b/db tcp/8080".

@@ -97,7 +97,7 @@ func (r *resolver) flows(raw rawTraffic) {
 				if from.Place == to.Place {
 					continue
 				}
-				f := Flow{From: from, To: to, Proto: p, Rate: raw.rate.or(defaultRate)}
+				f := Flow{From: from, To: to, Proto: p, Rate: raw.rate.or(defaultRate), Size: raw.size.or(0)}
 				if p != ICMP {
 					f.Port = uint16(raw.port.or(defaultPort))
 				}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
 )
 
 // bridgeOf is the bridge that a pod's link is a port of; nil when the pod is
@@ -86,32 +87,7 @@ func resolved(n *model.Neighbor) bool {
 	return !n.MAC.IsZero() && !n.Proxy
 }
 
-// mainRoutes indexes the main table by destination; of several routes the one
-// that is taken.
-func (v *view) mainRoutes() map[netip.Prefix]*model.Route {
-	out := map[netip.Prefix]*model.Route{}
-	for i := range v.Routes {
-		r := &v.Routes[i]
-		if r.Table != mainTable {
-			continue
-		}
-		if old := out[r.Dst.Masked()]; old == nil || r.Priority < old.Priority {
-			out[r.Dst.Masked()] = r
-		}
-	}
-	return out
-}
-
-// lookup is the main table's route for an address; nil when it has none.
+// lookup is the route that the node takes to an address; nil when it has none.
 func (v *view) lookup(a netip.Addr) *model.Route {
-	for bits := a.BitLen(); bits >= 0; bits-- {
-		p, err := a.Prefix(bits)
-		if err != nil {
-			return nil
-		}
-		if r := v.main[p]; r != nil {
-			return r
-		}
-	}
-	return nil
+	return v.routing().Lookup(path.Query{Dst: a}).Route
 }

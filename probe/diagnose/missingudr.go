@@ -24,7 +24,8 @@ var missingUDR = kind{
 			"node's row (az network route-table route create …).",
 		Verify: "lasthop check --only MissingUDR",
 	},
-	find: findMissingUDR,
+	find:  findMissingUDR,
+	after: []string{"RoutingLoop"},
 }
 
 // remoteRange is the traffic with one other node's pods.
@@ -95,7 +96,7 @@ func (v *view) remoteRanges() []*remoteRange {
 		case v.answered(p):
 			r.answers = r.answers || pod
 			r.nodeAnswers = r.nodeAnswers || !pod
-		case pod && v.unanswered(p) && !v.sentAstray(p):
+		case pod && v.unanswered(p) && !v.sentAstray(p) && !v.loops(p):
 			r.silent = append(r.silent, p)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
 )
 
 // view is a snapshot with the indices that the findings share. It is built
@@ -33,9 +34,13 @@ type view struct {
 	gateways []model.Neighbor
 	onLink   []netip.Prefix
 	flows    map[pair]flowState
-	// main is the main routing table by destination.
-	main   map[netip.Prefix]*model.Route
-	ranges ranges
+	ranges   ranges
+	// tables and settings are built when they are first asked for.
+	tables   *path.Routing
+	settings map[string]string
+	// strays are pods' addresses that the node routes elsewhere.
+	strays     []astray
+	strayKnown bool
 
 	verdicts []verdict
 }
@@ -92,7 +97,6 @@ func newView(s *model.Snapshot) *view {
 	v.indexUplinks()
 	v.indexFlows()
 	v.ranges = newRanges(v)
-	v.main = v.mainRoutes()
 	return v
 }
 

@@ -77,7 +77,9 @@ type RoutingRule struct {
 	Table    int
 	// Action is lookup, blackhole, unreachable, prohibit or goto.
 	Action string
-	Not    bool
+	// Goto is the priority at which a goto goes on.
+	Goto int
+	Not  bool
 	// Unknown names further conditions, which the fields do not say.
 	Unknown []string
 }

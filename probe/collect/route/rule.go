@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -19,10 +20,12 @@ const (
 	ruleInvert    = 1 << 1
 
 	fraDst, fraSrc, fraIn    = 1, 2, 3
+	fraGoto                  = 4
 	fraPriority, fraMark     = 6, 10
 	fraTable, fraMask        = 15, 16
 	fraOut                   = 17
 	fraTunID, fraL3MDev      = 12, 19
+	fraNoGroup, fraNoPrefix  = 13, 14
 	fraUID, fraProto         = 20, 22
 	fraSrcPorts, fraDstPorts = 23, 24
 )
@@ -89,6 +92,13 @@ func decodeRule(m []byte) (model.RoutingRule, error) {
 			r.In = a.String()
 		case fraOut:
 			r.Out = a.String()
+		case fraGoto:
+			r.Goto = int(a.Uint32())
+		case fraNoGroup, fraNoPrefix:
+			// All ones is none.
+			if a.Uint32() != math.MaxUint32 {
+				r.Unknown = append(r.Unknown, "suppress")
+			}
 		case fraPriority:
 			r.Priority = int(a.Uint32())
 		case fraMark:

@@ -1,0 +1,29 @@
+package scenario
+
+// The faults of a node's own routing.
+const (
+	// BlackholeRoute makes Node throw away what it routes to Prefix.
+	BlackholeRoute FaultType = "blackhole-route"
+	// AsymmetricRoute leads Prefix to the bridge of Node's pods, though its
+	// packets arrive by the network card.
+	AsymmetricRoute FaultType = "asymmetric-route"
+	// ReturningUDR makes the fabric send Prefix, which nobody has, to Node,
+	// whose reverse path filter is off and which sends it back.
+	ReturningUDR FaultType = "returning-udr"
+	// SmallMTU gives Node's network card an MTU of 1280, and loses the ICMP
+	// errors that would tell senders.
+	SmallMTU FaultType = "small-mtu"
+)
+
+// faultNode checks that a fault of routing can strike the node.
+func (r *resolver) faultNode(f *Fault, raw rawFault) bool {
+	n := r.s.Topology.Node(f.Node)
+	if f.Type == AsymmetricRoute && n.Plugin != Kubenet {
+		r.errorf(raw.node.at, "node %q has no bridge beside its network card", f.Node)
+		return false
+	}
+	if raw.prefix.set() {
+		f.Prefix = raw.prefix.v
+	}
+	return true
+}

@@ -1,0 +1,160 @@
+package diagnose
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var blackholeRoute = kind{
+	page: Page{
+		Code:     "BlackholeRoute",
+		Severity: model.Critical,
+		Title:    "a route or rule that discards covers traffic of pods",
+		Meaning: "A blackhole, unreachable or prohibit route throws away what it covers. Plugins and VPN clients set them so that " +
+			"nothing leaves by the default route while the right one is missing; one that is left over, or too wide, takes " +
+			"pods' packets. The kernel gives no reason for such a drop.",
+		Evidence: "the lookup over the node's rules and tables ends at that route, and packets of pods that the lookup refused (ip_error).",
+		Fix:      "delete the route, or restore the more specific one that should stand in front of it.",
+		Verify:   "lasthop check --only BlackholeRoute",
+	},
+	find:  findBlackholeRoute,
+	after: []string{"ForwardingDisabled", "MissingPodRoute"},
+}
+
+// discard is a route or, without one, a rule that throws packets away.
+type discard struct {
+	route *model.Route
+	rule  *model.RoutingRule
+}
+
+func findBlackholeRoute(v *view) []verdict {
+	if !v.Has(model.SourceRoutes) {
+		return nil
+	}
+	groups := map[discard]*lost{}
+	for i := range v.Traffic.Drops {
+		d := &v.Traffic.Drops[i]
+		if !v.ofPod(d) || v.explained(d) {
+			continue
+		}
+		if by, ok := v.discardedBy(d); ok && !v.reserve(by, d.Dst) {
+			if groups[by] == nil {
+				groups[by] = &lost{}
+			}
+			groups[by].add(v, d)
+		}
+	}
+	var out []verdict
+	told := map[discard]bool{}
+	for by, l := range groups {
+		if l.packets >= minDrops {
+			told[by] = true
+			out = append(out, v.blackhole(by, l))
+		}
+	}
+	return append(out, v.blackholedPods(told)...)
+}
+
+// discardedBy finds the route or rule by which the kernel refused a packet.
+func (v *view) discardedBy(d *model.Drop) (discard, bool) {
+	refused := rejected(d, "NOT_SPECIFIED") ||
+		(d.Location == "ip6_pkt_drop" || d.Location == "dst_discard") && d.Dst.Is6()
+	if !refused || d.Link == "" {
+		return discard{}, false
+	}
+	way := v.routing().Lookup(v.arrived(d))
+	if !way.Discards() {
+		return discard{}, false
+	}
+	if way.Route != nil {
+		return discard{route: way.Route}, true
+	}
+	return discard{rule: way.Rule}, true
+}
+
+// reserve reports whether a route keeps packets for pods that are not there
+// from leaving the node, as Calico's does for its block of addresses.
+func (v *view) reserve(by discard, dst netip.Addr) bool {
+	return by.route != nil && len(v.pods[dst]) == 0 && (inAny(v.ranges.local, dst) || v.past[dst])
+}
+
+// blackhole is the verdict on a route that threw packets of pods away.
+func (v *view) blackhole(by discard, l *lost) verdict {
+	f := model.Finding{
+		Confidence: model.Proven,
+		Pods:       slices.Collect(maps.Keys(l.pods)),
+		Packets:    l.packets,
+	}
+	for _, a := range slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare) {
+		f.Peers = append(f.Peers, host(a))
+	}
+	f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
+	v.describe(&f, by)
+	f.Evidence = append(f.Evidence, l.evidence()...)
+	return verdict{Finding: f, explains: v.discards(by)}
+}
+
+// describe names what discards and how it is removed.
+func (v *view) describe(f *model.Finding, by discard) {
+	if by.route == nil {
+		text := ruleText(by.rule)
+		f.Title = fmt.Sprintf("rule %d discards packets of pods", by.rule.Priority)
+		f.Why = "The node's routing rule " + text + " throws them away."
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: "rule " + text})
+		f.Fix = []string{fmt.Sprintf("%s rule del priority %d", ip(f.Pods[0]), by.rule.Priority)}
+		return
+	}
+	text := v.routeText(by.route)
+	f.Title = fmt.Sprintf("%s route to %s covers packets of pods", by.route.Type, by.route.Dst)
+	f.Why = "The node's own route " + text + " throws them away; the kernel gives no reason for such a drop."
+	f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: text + " (protocol " + by.route.Protocol + ")"})
+	f.Fix = []string{fmt.Sprintf("%s route del %s", ip(by.route.Dst.Addr()), text)}
+}
+
+// discards accounts for the drops that the route or rule causes.
+func (v *view) discards(by discard) func(*model.Drop) bool {
+	return func(d *model.Drop) bool {
+		is, ok := v.discardedBy(d)
+		return ok && is == by
+	}
+}
+
+// blackholedPods are the verdicts on routes that throw away what is for a pod
+// of the node, though nothing for it was seen to be dropped.
+func (v *view) blackholedPods(told map[discard]bool) []verdict {
+	if !v.Has(model.SourceLinks) {
+		return nil
+	}
+	groups := map[discard][]netip.Addr{}
+	var order []discard
+	for _, a := range v.strayed() {
+		by := discard{route: a.decision.Route}
+		if by.route == nil {
+			by.rule = a.decision.Rule
+		}
+		if !a.decision.Discards() || told[by] || !v.blocked(&a) || !v.unusedAstray(&a) {
+			continue
+		}
+		if groups[by] == nil {
+			order = append(order, by)
+		}
+		groups[by] = append(groups[by], a.addr)
+	}
+	var out []verdict
+	for _, by := range order {
+		f := model.Finding{
+			Confidence:   model.Possible,
+			Pods:         groups[by],
+			LastHopAlive: v.place(v.uplink(), model.Ingress),
+			Unseen:       []string{"a packet for the pod that was dropped for it"},
+			Alternatives: []string{"a program on the links delivers past the kernel's routing"},
+		}
+		v.describe(&f, by)
+		out = append(out, verdict{Finding: f, explains: v.discards(by)})
+	}
+	return out
+}

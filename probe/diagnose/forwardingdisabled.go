@@ -1,0 +1,168 @@
+package diagnose
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var forwardingDisabled = kind{
+	page: Page{
+		Code:     "ForwardingDisabled",
+		Severity: model.Critical,
+		Title:    "the node does not forward: what comes from pods, or for them, ends at the link by which it arrives",
+		Meaning: "A node is a router for its pods. When net.ipv4.ip_forward, or the forwarding setting of the link by which " +
+			"packets arrive, is 0, the kernel discards what is not for the node itself, without an answer to the sender. " +
+			"A reload of sysctl files, a hardening script or a container engine's restart turns it off; the node itself " +
+			"still reaches everything.",
+		Evidence: "the setting of the link, and packets of pods that the route lookup refused there (IP_INADDRERRORS at ip_error).",
+		Fix:      "set it to 1, and mend the file below /etc/sysctl.d that says otherwise.",
+		Verify:   "lasthop check --only ForwardingDisabled",
+	},
+	find: findForwardingDisabled,
+}
+
+const (
+	forward4 = "net.ipv4.ip_forward"
+	forward6 = "net.ipv6.conf.all.forwarding"
+)
+
+func findForwardingDisabled(v *view) []verdict {
+	var out []verdict
+	if f, ok := v.unforwarded(v.refused4, forward4); ok {
+		out = append(out, f)
+	} else if f, ok := v.unforwardedUnseen(); ok {
+		out = append(out, f)
+	}
+	if f, ok := v.unforwarded(v.refused6, forward6); ok {
+		out = append(out, f)
+	}
+	return out
+}
+
+// off reports whether a setting was read and is 0.
+func (v *view) off(name string) bool {
+	s, ok := v.setting(name)
+	return ok && s == "0"
+}
+
+// refused4 reports whether the node dropped an IPv4 packet because the link by
+// which it arrived does not forward. Only that link's setting counts.
+func (v *view) refused4(d *model.Drop) bool {
+	return rejected(d, "IP_INADDRERRORS") && d.Dst.Is4() && d.Link != "" && v.off(linkSetting(d.Link, "forwarding"))
+}
+
+// refused6 is the same for IPv6, where one setting counts for all links.
+func (v *view) refused6(d *model.Drop) bool {
+	return d.Location == "ip6_forward" && (d.Reason == "" || d.Reason == "NOT_SPECIFIED") && d.Link != "" && v.off(forward6)
+}
+
+// unforwarded is the verdict on drops for want of forwarding.
+func (v *view) unforwarded(refused func(*model.Drop) bool, global string) (verdict, bool) {
+	var l lost
+	links := map[string]bool{}
+	var first string
+	for i := range v.Traffic.Drops {
+		d := &v.Traffic.Drops[i]
+		if refused(d) && v.ofPod(d) {
+			l.add(v, d)
+			links[d.Link] = true
+		}
+	}
+	if l.packets < minDrops {
+		return verdict{}, false
+	}
+	names := slices.Sorted(maps.Keys(links))
+	first = mostDropped(l.drops)[0].Link
+	f := model.Finding{
+		Confidence:   model.Proven,
+		Pods:         slices.Collect(maps.Keys(l.pods)),
+		LastHopAlive: v.place(first, model.Ingress),
+		Packets:      l.packets,
+		Why: fmt.Sprintf("The kernel dropped %s that arrived through %s and were for somebody else, because forwarding is off there.",
+			count(l.packets, "packet"), strings.Join(names, ", ")),
+	}
+	for _, a := range slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare) {
+		f.Peers = append(f.Peers, host(a))
+	}
+	v.blameForwarding(&f, names, global)
+	f.Evidence = append(f.Evidence, l.evidence()...)
+	return verdict{Finding: f, explains: refused}, true
+}
+
+// blameForwarding names the setting: the node's, or those of single links.
+func (v *view) blameForwarding(f *model.Finding, links []string, global string) {
+	if v.off(global) {
+		f.Title = "the node does not forward"
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceSysctl, Text: global + " = 0"})
+		f.Fix = append(f.Fix, "sysctl -w "+global+"=1")
+		return
+	}
+	f.Title = "forwarding is off on " + strings.Join(links, ", ")
+	for _, link := range links {
+		name := linkSetting(link, "forwarding")
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceSysctl, Text: name + " = 0"})
+		f.Fix = append(f.Fix, "sysctl -w "+name+"=1")
+	}
+}
+
+// unforwardedUnseen is the verdict on the settings alone: pods have the node
+// for their gateway, the link by which their packets arrive does not forward,
+// and none of them was seen to leave by other means.
+func (v *view) unforwardedUnseen() (verdict, bool) {
+	leaves := map[netip.Addr]bool{}
+	for i := range v.Traffic.Peers {
+		if p := &v.Traffic.Peers[i]; p.Out.Packets > 0 {
+			leaves[p.Local] = true
+		}
+	}
+	f := model.Finding{Confidence: model.Possible}
+	links := map[string]bool{}
+	for i := range v.Pods {
+		p := &v.Pods[i]
+		link := v.router(p)
+		if link == nil || !v.off(linkSetting(link.Name, "forwarding")) {
+			continue
+		}
+		for _, a := range p.Addresses {
+			if !a.Addr().Is4() {
+				continue
+			}
+			if leaves[a.Addr()] {
+				return verdict{}, false
+			}
+			f.Pods = append(f.Pods, a.Addr())
+			links[link.Name] = true
+		}
+	}
+	if len(f.Pods) == 0 {
+		return verdict{}, false
+	}
+	names := slices.Sorted(maps.Keys(links))
+	f.LastHopAlive = v.place(names[0], model.Ingress)
+	f.Why = fmt.Sprintf("Pods have the node for their gateway, and what they send arrives through %s, where forwarding is off.", strings.Join(names, ", "))
+	f.Unseen = []string{"a packet of a pod that was dropped for it"}
+	f.Alternatives = []string{"a program on the link forwards past the kernel's routing"}
+	v.blameForwarding(&f, names, forward4)
+	return verdict{Finding: f, explains: v.refused4}, true
+}
+
+// router is the node's link by which the packets of a pod arrive that has the
+// node for its gateway; nil for one that has not.
+func (v *view) router(p *model.Pod) *model.Link {
+	l := v.links[p.LinkIndex]
+	if l == nil || len(p.Gateways) == 0 {
+		return nil
+	}
+	if l.Master == 0 {
+		return l
+	}
+	if slices.ContainsFunc(p.Gateways, func(n model.Neighbor) bool { return v.nodeAddrs[n.Addr] }) {
+		return v.links[l.Master]
+	}
+	return nil
+}

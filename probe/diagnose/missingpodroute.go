@@ -1,0 +1,358 @@
+package diagnose
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
+)
+
+var missingPodRoute = kind{
+	page: Page{
+		Code:     "MissingPodRoute",
+		Severity: model.Critical,
+		Title:    "the node routes a pod's address elsewhere than to the pod's link",
+		Meaning: "Each pod of the node needs a route, its own or its bridge's, and where rules send pods' packets to tables of " +
+			"their own, a rule that leads to it. When it is gone (a network daemon flushed what it does not know, the plugin " +
+			"lost its state) packets for the pod follow the default route out of the node; the network sends them back, " +
+			"until their TTL ends. Or they go to another pod's link, or fall to a route that discards.",
+		Evidence: "the lookup over the node's rules and tables; the same packets in and out of the uplink; drops of packets for the pod.",
+		Fix:      "restore the route (ip route replace …) or the rule, and restart the plugin's agent, which owns it.",
+		Verify:   "lasthop check --only MissingPodRoute",
+	},
+	find:  findMissingPodRoute,
+	after: []string{"ForwardingDisabled"},
+}
+
+// astray is a pod whose address the node routes elsewhere.
+type astray struct {
+	pod  *model.Pod
+	addr netip.Addr
+	// query was answered with decision.
+	query    path.Query
+	decision path.Decision
+	// rules send other packets for the pod astray.
+	rules []*model.RoutingRule
+}
+
+func findMissingPodRoute(v *view) []verdict {
+	if !v.Has(model.SourceRoutes, model.SourceLinks) {
+		return nil
+	}
+	type cause struct {
+		route *model.Route
+		kind  string
+	}
+	groups := map[cause][]astray{}
+	var order []cause
+	for _, a := range v.strayed() {
+		if a.decision.Discards() && v.blocked(&a) {
+			continue
+		}
+		k := cause{a.decision.Route, a.decision.Type}
+		if groups[k] == nil {
+			order = append(order, k)
+		}
+		groups[k] = append(groups[k], a)
+	}
+	var out []verdict
+	for _, k := range order {
+		if f, ok := v.podsAstray(groups[k]); ok {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// strayed lists the addresses of pods that some packet would miss.
+func (v *view) strayed() []astray {
+	if !v.strayKnown {
+		v.strays, v.strayKnown = v.findStrayed(), true
+	}
+	return v.strays
+}
+
+func (v *view) findStrayed() []astray {
+	outer := v.outer()
+	sources := map[netip.Addr]netip.Addr{}
+	for i := range v.Traffic.Peers {
+		sources[v.Traffic.Peers[i].Local] = v.Traffic.Peers[i].Remote
+	}
+	var out []astray
+	for i := range v.Pods {
+		p := &v.Pods[i]
+		l := v.links[p.LinkIndex]
+		// A link that is down takes its route along: that is another cause.
+		if l == nil || !l.Up || !p.Up || l.Role == model.RoleUplink {
+			continue
+		}
+		for _, prefix := range p.Addresses {
+			a := prefix.Addr()
+			if !a.IsGlobalUnicast() {
+				continue
+			}
+			var found []astray
+			for _, q := range v.askers(i, a, sources[a]) {
+				d := v.routing().Lookup(q)
+				if len(d.Unsure) > 0 || !v.misses(&d, a, outer) {
+					continue
+				}
+				found = append(found, astray{pod: p, addr: a, query: q, decision: d})
+				if r := d.Rule; r != nil && r.Table != mainTable && r.Priority > 0 && !slices.Contains(found[0].rules, r) {
+					found[0].rules = append(found[0].rules, r)
+				}
+			}
+			if len(found) > 0 {
+				out = append(out, found[0])
+			}
+		}
+	}
+	return out
+}
+
+// askers are packets for a pod as they come from off the node, from the node
+// itself, and from another pod that the node is a router for.
+func (v *view) askers(pod int, a, remote netip.Addr) []path.Query {
+	var out []path.Query
+	for i := range v.Links {
+		if l := &v.Links[i]; l.Role == model.RoleUplink {
+			src := remote
+			for _, g := range v.gateways {
+				if !src.IsValid() && g.Addr.Is4() == a.Is4() {
+					src = g.Addr
+				}
+			}
+			if src.IsValid() && src.Is4() == a.Is4() {
+				out = append(out, path.Query{Src: src, Dst: a, In: v.natLink(l.Index)})
+			}
+			break
+		}
+	}
+	own := netip.Addr{}
+	for x := range v.nodeAddrs {
+		if x.Is4() == a.Is4() && inAny(v.onLink, x) && (!own.IsValid() || x.Less(own)) {
+			own = x
+		}
+	}
+	if own.IsValid() {
+		out = append(out, path.Query{Src: own, Dst: a})
+	}
+	other := &v.Pods[(pod+1)%len(v.Pods)]
+	if l := v.router(other); l != nil && l != v.router(&v.Pods[pod]) {
+		for _, x := range other.Addresses {
+			if x.Addr().Is4() == a.Is4() {
+				out = append(out, path.Query{Src: x.Addr(), Dst: a, In: l.Name})
+				break
+			}
+		}
+	}
+	return out
+}
+
+// misses reports whether a decision leads away from all pods that hold the
+// address. A link of an unknown kind may well lead there: a plugin's router,
+// whose programs deliver, or a device on top of the bridge.
+func (v *view) misses(d *path.Decision, a netip.Addr, outer map[int]bool) bool {
+	if d.Type != "unicast" {
+		return d.Type == "" || d.Discards()
+	}
+	right := map[int]bool{}
+	for _, p := range v.pods[a] {
+		right[p.LinkIndex] = true
+		if l := v.links[p.LinkIndex]; l != nil && l.Master != 0 {
+			right[l.Master] = true
+		}
+	}
+	return !slices.ContainsFunc(d.Hops, func(h path.NextHop) bool {
+		l := v.links[h.IfIndex]
+		return l == nil || right[h.IfIndex] || !outer[h.IfIndex] && l.Role != model.RolePodLink && l.Kind != "bridge"
+	})
+}
+
+// outer are the uplinks and the bridges that hold them.
+func (v *view) outer() map[int]bool {
+	out := map[int]bool{}
+	for i := range v.Links {
+		if l := &v.Links[i]; l.Role == model.RoleUplink {
+			out[l.Index] = true
+			if l.Master != 0 {
+				out[l.Master] = true
+			}
+		}
+	}
+	return out
+}
+
+// blocked reports whether a route or rule that discards stands in front of a
+// right route to the pod: it is the fault then, and not that route's absence.
+func (v *view) blocked(a *astray) bool {
+	if a.decision.Route == nil || a.decision.Route.Dst.IsSingleIP() {
+		return true
+	}
+	return slices.ContainsFunc(v.routing().Covering(mainTable, a.addr), func(r *model.Route) bool {
+		d := path.Decision{Type: r.Type, Hops: []path.NextHop{{IfIndex: r.IfIndex}}}
+		return r != a.decision.Route && r.Type == "unicast" && !v.misses(&d, a.addr, v.outer())
+	})
+}
+
+// podsAstray is the verdict on pods that share a route which is not theirs.
+func (v *view) podsAstray(list []astray) (verdict, bool) {
+	// One that was seen proves the route for all that share it.
+	f := model.Finding{Confidence: model.Possible}
+	var told []string
+	wrong := map[netip.Addr]bool{}
+	for i := range list {
+		a := list[i]
+		seen := v.missed(&a)
+		if len(seen) == 0 && !v.unusedAstray(&a) {
+			continue
+		}
+		if len(seen) > 0 {
+			f.Confidence = model.Proven
+		}
+		f.Pods = append(f.Pods, a.addr)
+		wrong[a.addr] = true
+		where := v.whither(&a)
+		if !slices.Contains(told, where) {
+			told = append(told, where)
+		}
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: fmt.Sprintf(
+			"%s is behind %s, and the lookup %s", a.addr, a.pod.Link, v.lookedUp(&a))})
+		f.Evidence = append(f.Evidence, seen...)
+		f.Fix = append(f.Fix, v.restore(&a)...)
+	}
+	if len(f.Pods) == 0 {
+		return verdict{}, false
+	}
+	if f.Confidence != model.Proven {
+		f.Unseen = append(f.Unseen, "a packet for the pod that went astray")
+		f.Alternatives = append(f.Alternatives, "a program on the links delivers past the kernel's routing")
+	}
+	f.Title = fmt.Sprintf("no route to %s", addrs(f.Pods))
+	f.Why = fmt.Sprintf("The node does not route %s to the pod's link: packets for it %s.", addrs(f.Pods), strings.Join(told, "; "))
+	f.LastHopAlive = v.place(v.uplink(), model.Ingress)
+	explains := func(d *model.Drop) bool {
+		if wrong[d.Dst] && (d.Location == "ip_error" || expired(d) || neighborFailed(d)) {
+			return true
+		}
+		// The reverse path filter holds that route against what the pod
+		// sends, its ARP requests for a gateway among that.
+		return (wrong[d.Src] || wrong[d.Dst]) && reverseFiltered(d) || wrong[d.Src] && d.Link == "" && neighborFailed(d)
+	}
+	for i := range v.Traffic.Drops {
+		if d := &v.Traffic.Drops[i]; explains(d) {
+			f.Packets += d.Packets
+		}
+	}
+	return verdict{Finding: f, explains: explains}, true
+}
+
+// unusedAstray reports whether the state alone is worth a word: the pod has
+// been there all along, it has the node for a router, and nothing was
+// delivered to it by other means.
+func (v *view) unusedAstray(a *astray) bool {
+	if a.pod.Since.IsZero() || a.pod.Since.After(v.Window.Start) || v.router(a.pod) == nil {
+		return false
+	}
+	return !slices.ContainsFunc(v.Traffic.Hops, func(h model.HopCount) bool {
+		return h.Addr == a.addr && h.IfIndex == a.pod.LinkIndex && h.Direction == model.Egress && h.Side == model.AsDestination
+	})
+}
+
+// missed is what was seen of packets for the pod that went elsewhere.
+func (v *view) missed(a *astray) []model.Evidence {
+	var out []model.Evidence
+	for i := range v.Traffic.Hops {
+		h := &v.Traffic.Hops[i]
+		if h.Addr == a.addr && h.Side == model.AsDestination && h.Direction == model.Egress && a.decision.Through(h.IfIndex) && h.Packets >= minPackets {
+			text := fmt.Sprintf("%s egress: %s for %s", v.linkName(h.IfIndex), count(h.Packets, "packet"), a.addr)
+			if in := v.hop(a.addr, h.IfIndex, model.Ingress, model.AsDestination); in != nil {
+				text += fmt.Sprintf("; ingress: %d of them, and with %s", in.Packets, ttls(in.TTLs|h.TTLs))
+			}
+			out = append(out, model.Evidence{Source: model.SourceTC, Text: text})
+		}
+	}
+	var l lost
+	for i := range v.Traffic.Drops {
+		if d := &v.Traffic.Drops[i]; d.Dst == a.addr && (d.Location == "ip_error" || neighborFailed(d)) && !v.explained(d) {
+			l.add(v, d)
+		}
+	}
+	if l.packets >= minDrops {
+		out = append(out, l.evidence()...)
+	}
+	return out
+}
+
+// hop is the count of an address at a link, nil where there is none.
+func (v *view) hop(a netip.Addr, ifindex int, dir model.Direction, side model.Side) *model.HopCount {
+	for i := range v.Traffic.Hops {
+		h := &v.Traffic.Hops[i]
+		if h.Addr == a && h.IfIndex == ifindex && h.Direction == dir && h.Side == side {
+			return h
+		}
+	}
+	return nil
+}
+
+// lookedUp tells the lookup's result.
+func (v *view) lookedUp(a *astray) string {
+	asker := "for a packet from " + a.query.Src.String()
+	if a.query.In != "" {
+		asker += " on " + a.query.In
+	}
+	switch {
+	case a.decision.Route != nil:
+		return fmt.Sprintf("%s ends at: %s", asker, v.routeText(a.decision.Route))
+	case a.decision.Rule != nil:
+		return fmt.Sprintf("%s ends at the rule: %s", asker, ruleText(a.decision.Rule))
+	}
+	return asker + " finds no route"
+}
+
+// whither says where the packets go instead.
+func (v *view) whither(a *astray) string {
+	if a.decision.Type != "unicast" {
+		return "are discarded"
+	}
+	l := v.links[a.decision.Hops[0].IfIndex]
+	switch {
+	case l.Role == model.RolePodLink:
+		return "go to another pod's link, " + l.Name
+	case v.outer()[l.Index]:
+		return "leave the node again through " + l.Name
+	}
+	return "go to " + l.Name
+}
+
+// restore gives the commands that bring the route, or the rule, back.
+func (v *view) restore(a *astray) []string {
+	tool := ip(a.addr)
+	var fix []string
+	target, dev := host(a.addr), a.pod.Link
+	if l := v.links[a.pod.LinkIndex]; l.Master != 0 && v.links[l.Master] != nil {
+		dev = v.links[l.Master].Name
+		for _, p := range v.links[l.Master].Addresses {
+			if p.Contains(a.addr) {
+				target = p.Masked()
+			}
+		}
+	}
+	if r := a.decision.Route; r != nil && r.Table == mainTable && r.Dst.Bits() >= target.Bits() {
+		fix = append(fix, fmt.Sprintf("%s route del %s", tool, v.routeText(r)))
+	}
+	main := path.Decision{}
+	if covering := v.routing().Covering(mainTable, a.addr); len(covering) > 0 {
+		main.Type, main.Hops = covering[0].Type, []path.NextHop{{IfIndex: covering[0].IfIndex}}
+	}
+	if v.misses(&main, a.addr, v.outer()) {
+		fix = append(fix, fmt.Sprintf("%s route replace %s dev %s", tool, target, dev))
+	}
+	for _, r := range a.rules {
+		fix = append(fix, fmt.Sprintf("%s rule add to %s lookup main priority %d", tool, target, r.Priority-1))
+	}
+	return fix
+}

@@ -1,0 +1,157 @@
+package diagnose
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var pathMTU = kind{
+	page: Page{
+		Code:     "PathMTU",
+		Severity: model.Warning,
+		Title:    "packets of pods are too big for the next link, and their senders do not learn it",
+		Meaning: "A packet that may not be cut into pieces and is larger than the next link's MTU is dropped, and an ICMP error tells " +
+			"the sender the size that fits. Once is how the size is found out; again and again means that the error does not " +
+			"get back, or that the sender does not heed it. Small packets pass, so connections open and then hang.",
+		Evidence: "PKT_TOO_BIG drops that go on for the same pair; the MTUs of the links on the way.",
+		Fix:      "give the links on the way one MTU, let ICMP errors (fragmentation needed) through, or clamp TCP's segment size.",
+		Verify:   "lasthop check --only PathMTU",
+	},
+	find:  findPathMTU,
+	after: []string{"MissingPodRoute"},
+}
+
+// tooBig reports whether a packet was dropped because the next link's MTU is
+// smaller.
+func tooBig(d *model.Drop) bool { return d.Reason == "PKT_TOO_BIG" }
+
+// learnt is how long after the first error a sender must have learnt the size.
+const learnt = time.Second
+
+// pairDrops sums up what was dropped between two ends.
+type pairDrops struct {
+	first, last time.Time
+	drops       []*model.Drop
+	packets     uint64
+}
+
+func findPathMTU(v *view) []verdict {
+	type ends struct{ src, dst netip.Addr }
+	pairs := map[ends]*pairDrops{}
+	for i := range v.Traffic.Drops {
+		d := &v.Traffic.Drops[i]
+		if !tooBig(d) || !v.ofPod(d) || v.explained(d) {
+			continue
+		}
+		p := pairs[ends{d.Src, d.Dst}]
+		if p == nil {
+			p = &pairDrops{first: d.First, last: d.Last}
+			pairs[ends{d.Src, d.Dst}] = p
+		}
+		if d.First.Before(p.first) {
+			p.first = d.First
+		}
+		if d.Last.After(p.last) {
+			p.last = d.Last
+		}
+		p.packets += d.Packets
+		p.drops = append(p.drops, d)
+	}
+	groups := map[int]*lost{}
+	for _, p := range pairs {
+		if p.packets < minDrops || p.last.Sub(p.first) < learnt {
+			continue
+		}
+		for _, d := range p.drops {
+			next := v.nextLink(d)
+			if groups[next] == nil {
+				groups[next] = &lost{}
+			}
+			groups[next].add(v, d)
+		}
+	}
+	var out []verdict
+	for _, next := range slices.Sorted(maps.Keys(groups)) {
+		l := groups[next]
+		f := v.narrow(next, l)
+		v.unheard(&f.Finding, l)
+		// Those by which other senders learn the size have the same cause.
+		f.explains = func(d *model.Drop) bool { return tooBig(d) && v.nextLink(d) == next || v.silenced(d, l) }
+		out = append(out, f)
+	}
+	return out
+}
+
+// silenced reports whether a rule dropped what the node would tell one of the
+// senders by ICMP.
+func (v *view) silenced(d *model.Drop, l *lost) bool {
+	return (d.Proto == protoICMP || d.Proto == protoICMPv6) && netfilter(d) && v.nodeAddrs[d.Src] && l.pods[d.Dst]
+}
+
+// Numbers of IP protocols.
+const (
+	protoICMP   = 1
+	protoICMPv6 = 58
+)
+
+// unheard adds the errors that a rule of the node drops, where that is why the
+// senders do not learn the size.
+func (v *view) unheard(f *model.Finding, l *lost) {
+	var errors lost
+	for i := range v.Traffic.Drops {
+		if d := &v.Traffic.Drops[i]; v.silenced(d, l) {
+			errors.add(v, d)
+		}
+	}
+	if errors.packets < minDrops {
+		return
+	}
+	f.Why += " The node's ICMP errors to them are dropped by a rule."
+	f.Evidence = append(f.Evidence, errors.evidence()...)
+	f.Fix = append(f.Fix, "find the rule that drops ICMP errors (fragmentation needed) and delete it: iptables-save | grep -i icmp")
+}
+
+// nextLink is the index of the link by which a dropped packet would have left,
+// 0 where that is not known.
+func (v *view) nextLink(d *model.Drop) int {
+	way := v.routing().Lookup(v.arrived(d))
+	if way.Type != "unicast" || len(way.Hops) == 0 {
+		return 0
+	}
+	return way.Hops[0].IfIndex
+}
+
+// narrow is the verdict on packets that are too big for a link.
+func (v *view) narrow(next int, l *lost) verdict {
+	drops := mostDropped(l.drops)
+	f := model.Finding{
+		Confidence:   model.Likely,
+		Pods:         slices.Collect(maps.Keys(l.pods)),
+		LastHopAlive: v.place(drops[0].Link, model.Ingress),
+		Title:        "packets of pods are too big for the next link",
+		Why:          fmt.Sprintf("The kernel dropped %s that may not be cut and do not fit the next link. They keep coming, so their senders do not learn the size that does.", count(l.packets, "packet")),
+		Evidence:     l.evidence(),
+		Packets:      l.packets,
+		Fix:          []string{"iptables -t mangle -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu"},
+	}
+	for _, a := range slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare) {
+		f.Peers = append(f.Peers, host(a))
+	}
+	in, out := v.byName[drops[0].Link], v.links[next]
+	if out == nil || in == nil || in.MTU == 0 || out.MTU == 0 || out.MTU >= in.MTU {
+		f.Unseen = []string{"the smaller MTU: no link of this node has it, so a route or a learnt path does"}
+		f.Alternatives = []string{"a router beyond this node told a smaller size"}
+		return verdict{Finding: f}
+	}
+	f.Confidence = model.Proven
+	f.Title = fmt.Sprintf("packets of pods are too big for %s (MTU %d)", out.Name, out.MTU)
+	f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceLinks, Text: fmt.Sprintf(
+		"they arrive through %s with MTU %d and would leave by %s with MTU %d", in.Name, in.MTU, out.Name, out.MTU)})
+	f.Fix = append([]string{fmt.Sprintf("ip link set %s mtu %d", out.Name, in.MTU)}, f.Fix...)
+	return verdict{Finding: f}
+}

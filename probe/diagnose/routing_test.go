@@ -1,0 +1,329 @@
+package diagnose
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// routed is a node that has a route and a link for each pod.
+func routed() *node {
+	n := newNode("ens5", "10.50.0.4", "10.50.0.0/16", "10.50.0.1")
+	n.pod("10.50.0.20", "0a:58:00:00:00:20", 0)
+	n.pod("10.50.0.21", "0a:58:00:00:00:21", 0)
+	for i := range n.Pods {
+		n.Routes = append(n.Routes, model.Route{Table: 254, Dst: n.Pods[i].Addresses[0], IfIndex: n.Pods[i].LinkIndex, Type: "unicast"})
+		n.Pods[i].Gateways = []model.Neighbor{{Addr: addr("169.254.1.1")}}
+	}
+	return n.live()
+}
+
+// live brings all links and pods up, since before the window.
+func (n *node) live() *node {
+	for i := range n.Links {
+		n.Links[i].Up, n.Links[i].Carrier = true, true
+	}
+	for i := range n.Pods {
+		n.Pods[i].Up, n.Pods[i].Since = true, start
+	}
+	return n
+}
+
+func (n *node) sysctl(name, value string) {
+	n.Sysctls = append(n.Sysctls, model.Sysctl{Name: name, Value: value})
+}
+
+// dropOn is a drop on a link of the node.
+func (n *node) dropOn(link string, reason model.Reason, location, src, dst string, packets uint64) *model.Drop {
+	d := n.drop(reason, location, src, dst, packets)
+	d.Link = link
+	for _, l := range n.Links {
+		if l.Name == link {
+			d.IfIndex = l.Index
+		}
+	}
+	return d
+}
+
+func (n *node) unroute(dst string) {
+	n.Routes = slices.DeleteFunc(n.Routes, func(r model.Route) bool { return r.Dst == prefix(dst) })
+}
+
+func (n *node) route(r model.Route) {
+	if r.Table == 0 {
+		r.Table = 254
+	}
+	if r.Type == "" {
+		r.Type = "unicast"
+	}
+	n.Routes = append(n.Routes, r)
+}
+
+// passes are packets of an address at a link, with so many different TTLs.
+func (n *node) passes(a string, ifindex int, d model.Direction, s model.Side, packets uint64, ttls int) {
+	n.Traffic.Hops = append(n.Traffic.Hops, model.HopCount{Addr: addr(a), IfIndex: ifindex, Direction: d, Side: s, Packets: packets,
+		TTLs: 1<<ttls - 1})
+}
+
+func TestRouting(t *testing.T) {
+	tests := []struct {
+		name string
+		node func() *node
+		want []string
+	}{
+		{"routed pods, all well", func() *node {
+			n := routed()
+			n.sysctl("net.ipv4.ip_forward", "1")
+			n.sysctl("net.ipv4.conf.tap10.forwarding", "1")
+			n.answered("10.50.0.20", "203.0.113.9")
+			return n
+		}, nil},
+		{"the node does not forward", func() *node {
+			n := routed()
+			n.sysctl("net.ipv4.ip_forward", "0")
+			n.sysctl("net.ipv4.conf.tap10.forwarding", "0")
+			n.sysctl("net.ipv4.conf.tap11.forwarding", "0")
+			n.sysctl("net.ipv4.conf.ens5.forwarding", "0")
+			n.dropOn("tap10", "IP_INADDRERRORS", "ip_error", "10.50.0.20", "203.0.113.9", 7)
+			n.dropOn("ens5", "IP_INADDRERRORS", "ip_error", "203.0.113.8", "10.50.0.21", 7)
+			return n
+		}, []string{"ForwardingDisabled proven 10.50.0.20 10.50.0.21 203.0.113.8 203.0.113.9"}},
+		{"one link does not, and the kernel tells no reasons", func() *node {
+			n := routed()
+			n.sysctl("net.ipv4.ip_forward", "1")
+			n.sysctl("net.ipv4.conf.tap10.forwarding", "0")
+			n.dropOn("tap10", "", "ip_error", "10.50.0.20", "203.0.113.9", 7)
+			return n
+		}, []string{"ForwardingDisabled proven 10.50.0.20 203.0.113.9"}},
+		{"it does not, and nobody sends", func() *node {
+			n := routed()
+			n.sysctl("net.ipv4.ip_forward", "0")
+			n.sysctl("net.ipv4.conf.tap10.forwarding", "0")
+			n.sysctl("net.ipv4.conf.tap11.forwarding", "0")
+			return n
+		}, []string{"ForwardingDisabled possible 10.50.0.20 10.50.0.21"}},
+		{"a program forwards instead", func() *node {
+			n := routed()
+			n.sysctl("net.ipv4.conf.tap10.forwarding", "0")
+			n.answered("10.50.0.20", "203.0.113.9")
+			return n
+		}, nil},
+		{"pods on a bridge with the network's own gateway need no forwarding", func() *node {
+			n := bridged().live()
+			n.sysctl("net.ipv4.ip_forward", "0")
+			n.sysctl("net.ipv4.conf.azure0.forwarding", "0")
+			for i := range n.Pods {
+				n.Pods[i].Gateways = []model.Neighbor{{Addr: addr("10.60.0.1")}}
+			}
+			return n
+		}, nil},
+		{"a pod's route is gone, and what is for it comes and goes", func() *node {
+			n := routed()
+			n.unroute("10.50.0.20/32")
+			n.passes("10.50.0.20", 2, model.Ingress, model.AsDestination, 62, 31)
+			n.passes("10.50.0.20", 2, model.Egress, model.AsDestination, 62, 31)
+			n.dropOn("tap10", "IP_RPFILTER", "ip_rcv_finish_core", "10.50.0.20", "203.0.113.9", 9)
+			n.dropOn("ens5", "IP_INHDR", "ip_forward", "203.0.113.9", "10.50.0.20", 4)
+			n.drop("NEIGH_FAILED", "neigh_invalidate", "10.50.0.20", "203.0.113.9", 9)
+			// As they do that another pod sends there.
+			n.passes("10.50.0.21", 2, model.Ingress, model.AsSource, 62, 31)
+			n.passes("10.50.0.21", 2, model.Egress, model.AsSource, 62, 31)
+			return n
+		}, []string{"MissingPodRoute proven 10.50.0.20"}},
+		{"a pod's route is gone, and nobody sends", func() *node {
+			n := routed()
+			n.unroute("10.50.0.20/32")
+			return n
+		}, []string{"MissingPodRoute possible 10.50.0.20"}},
+		{"a pod that comes has no route yet; a link that is down took its route along", func() *node {
+			n := routed()
+			n.unroute("10.50.0.20/32")
+			n.unroute("10.50.0.21/32")
+			n.Pods[0].Since = start.Add(time.Second)
+			n.Links[2].Up = false
+			return n
+		}, []string{"PodLinkDown proven 10.50.0.21"}},
+		{"routes were not read whole", func() *node {
+			n := routed()
+			n.unroute("10.50.0.20/32")
+			n.lose(model.SourceRoutes, model.Partial)
+			return n
+		}, nil},
+		{"a plugin's router delivers", func() *node {
+			n := routed()
+			n.Links = append(n.Links, model.Link{Index: 30, Name: "router0", Kind: "veth", Role: model.RoleRouter, Up: true})
+			n.unroute("10.50.0.20/32")
+			n.route(model.Route{Dst: prefix("10.50.0.0/24"), IfIndex: 30})
+			return n
+		}, nil},
+		{"the route leads to another pod's link", func() *node {
+			n := routed()
+			n.unroute("10.50.0.20/32")
+			n.route(model.Route{Dst: prefix("10.50.0.20/32"), IfIndex: 11})
+			n.dropOn("ens5", "NEIGH_FAILED", "neigh_invalidate", "203.0.113.9", "10.50.0.20", 5)
+			return n
+		}, []string{"MissingPodRoute proven 10.50.0.20"}},
+		{"without its route a pod falls to the block's blackhole", func() *node {
+			n := routed()
+			n.route(model.Route{Dst: prefix("10.50.0.0/26"), Type: "blackhole"})
+			n.unroute("10.50.0.20/32")
+			n.dropOn("ens5", "NOT_SPECIFIED", "ip_error", "203.0.113.9", "10.50.0.20", 5)
+			return n
+		}, []string{"MissingPodRoute proven 10.50.0.20"}},
+		{"a rule by source leads other pods' packets out", func() *node {
+			n := routed()
+			n.route(model.Route{Table: 100, Dst: prefix("0.0.0.0/0"), Gateway: addr("10.50.0.1"), IfIndex: 2})
+			n.Rules = []model.RoutingRule{
+				{Family: 4, Table: 255, Action: "lookup"},
+				{Family: 4, Priority: 110, From: prefix("10.50.0.21/32"), Table: 100, Action: "lookup"},
+				{Family: 4, Priority: 32766, Table: 254, Action: "lookup"},
+			}
+			n.passes("10.50.0.20", 2, model.Egress, model.AsDestination, 9, 1)
+			return n
+		}, []string{"MissingPodRoute proven 10.50.0.20"}},
+		{"the bridge's route is gone", func() *node {
+			n := kubenet().live()
+			n.unroute("172.20.1.0/24")
+			n.passes("172.20.1.5", 2, model.Ingress, model.AsDestination, 9, 3)
+			n.passes("172.20.1.5", 2, model.Egress, model.AsDestination, 9, 3)
+			return n
+		}, []string{"MissingPodRoute proven 172.20.1.5"}},
+		{"the network sends a pod's packets back until they end", func() *node {
+			n := kubenet().live()
+			n.passes("172.20.1.5", 2, model.Egress, model.AsSource, 64, 32)
+			n.passes("172.20.1.5", 2, model.Ingress, model.AsSource, 62, 31)
+			n.peer("172.20.1.5", "10.99.0.7", syn, syn)
+			n.dropOn("ens5", "IP_INHDR", "ip_forward", "172.20.1.5", "10.99.0.7", 5)
+			return n
+		}, []string{"RoutingLoop proven 172.20.1.5 10.99.0.7"}},
+		{"the filter ends the loop when they come back", func() *node {
+			n := kubenet().live()
+			n.passes("172.20.1.5", 2, model.Egress, model.AsSource, 9, 1)
+			n.passes("172.20.1.5", 2, model.Ingress, model.AsSource, 9, 1)
+			n.peer("172.20.1.5", "10.99.0.7", syn, syn)
+			n.dropOn("ens5", "IP_RPFILTER", "ip_rcv_finish_core", "172.20.1.5", "10.99.0.7", 9)
+			return n
+		}, []string{"RoutingLoop likely 172.20.1.5 10.99.0.7"}},
+		{"answers come with many TTLs, a tracer sends with many", func() *node {
+			n := kubenet().live()
+			n.passes("172.20.1.5", 2, model.Egress, model.AsSource, 90, 30)
+			n.passes("172.20.1.5", 2, model.Ingress, model.AsDestination, 90, 20)
+			return n
+		}, nil},
+		{"a switch floods: out of the uplink again, with the same TTL", func() *node {
+			n := bridged().live()
+			n.passes("10.60.0.20", 2, model.Ingress, model.AsDestination, 90, 3)
+			n.passes("10.60.0.20", 2, model.Egress, model.AsDestination, 4, 1)
+			return n
+		}, nil},
+		{"a blackhole covers another node's pods", func() *node {
+			n := kubenet().live()
+			n.route(model.Route{Dst: prefix("172.20.3.0/24"), Type: "blackhole"})
+			n.dropOn("br-pods", "NOT_SPECIFIED", "ip_error", "172.20.1.5", "172.20.3.9", 8)
+			n.dropOn("br-pods", "NOT_SPECIFIED", "ip_error", "172.20.1.6", "172.20.3.9", 8)
+			return n
+		}, []string{"BlackholeRoute proven 172.20.1.5 172.20.1.6 172.20.3.9"}},
+		{"a rule prohibits, and the kernel tells no reasons", func() *node {
+			n := kubenet().live()
+			n.Rules = []model.RoutingRule{
+				{Family: 4, Priority: 50, To: prefix("172.20.3.0/24"), Action: "prohibit"},
+				{Family: 4, Priority: 32766, Table: 254, Action: "lookup"},
+			}
+			n.dropOn("br-pods", "", "ip_error", "172.20.1.5", "172.20.3.9", 8)
+			return n
+		}, []string{"BlackholeRoute proven 172.20.1.5 172.20.3.9"}},
+		{"a blackhole in front of a pod's route", func() *node {
+			n := kubenet().live()
+			n.route(model.Route{Dst: prefix("172.20.1.5/32"), Type: "unreachable"})
+			n.dropOn("ens5", "NOT_SPECIFIED", "ip_error", "203.0.113.9", "172.20.1.5", 8)
+			return n
+		}, []string{"BlackholeRoute proven 172.20.1.5 203.0.113.9"}},
+		{"the same, and nobody sends", func() *node {
+			n := routed()
+			n.unroute("10.50.0.20/32")
+			n.route(model.Route{Dst: prefix("10.50.0.20/32"), Type: "unreachable"})
+			return n
+		}, []string{"BlackholeRoute possible 10.50.0.20"}},
+		{"a block is reserved for pods that are not there", func() *node {
+			n := kubenet().live()
+			n.route(model.Route{Dst: prefix("172.20.1.128/26"), Type: "blackhole"})
+			n.dropOn("br-pods", "NOT_SPECIFIED", "ip_error", "172.20.1.5", "172.20.1.130", 8)
+			return n
+		}, []string{"UnexplainedDrop proven 172.20.1.5 172.20.1.130"}},
+		{"the way back is another link", func() *node {
+			n := kubenet().live()
+			n.route(model.Route{Dst: prefix("172.20.3.0/24"), IfIndex: 3})
+			n.sysctl("net.ipv4.conf.all.rp_filter", "1")
+			n.sysctl("net.ipv4.conf.ens5.rp_filter", "0")
+			n.dropOn("ens5", "IP_RPFILTER", "ip_rcv_finish_core", "172.20.3.9", "172.20.1.5", 8)
+			return n
+		}, []string{"ReversePathFilter proven 172.20.1.5 172.20.3.9"}},
+		{"the filter dropped, and is off now", func() *node {
+			n := kubenet().live()
+			n.sysctl("net.ipv4.conf.all.rp_filter", "0")
+			n.dropOn("ens5", "IP_RPFILTER", "ip_rcv_finish_core", "172.20.3.9", "172.20.1.5", 8)
+			return n
+		}, []string{"ReversePathFilter likely 172.20.1.5 172.20.3.9"}},
+		{"too big again and again", func() *node {
+			n := kubenet().live()
+			n.Links[0].MTU, n.Links[1].MTU = 1280, 1500
+			d := n.dropOn("br-pods", "PKT_TOO_BIG", "ip_forward", "172.20.1.5", "203.0.113.9", 8)
+			d.First, d.Last = start, start.Add(5*time.Second)
+			n.Links[1].Addresses = []netip.Prefix{prefix("172.20.1.1/24")}
+			n.drop("NETFILTER_DROP", "nft_do_chain", "172.20.1.1", "172.20.1.5", 8).Proto = 1
+			// Another pod learns the size, as it should.
+			d = n.dropOn("br-pods", "PKT_TOO_BIG", "ip_forward", "172.20.1.6", "203.0.113.9", 8)
+			d.First, d.Last = start, start.Add(time.Millisecond)
+			return n
+		}, []string{"PathMTU proven 172.20.1.5 203.0.113.9"}},
+		{"too big for a path beyond", func() *node {
+			n := kubenet().live()
+			d := n.dropOn("br-pods", "PKT_TOO_BIG", "ip_forward", "172.20.1.5", "203.0.113.9", 8)
+			d.First, d.Last = start, start.Add(5*time.Second)
+			return n
+		}, []string{"PathMTU likely 172.20.1.5 203.0.113.9"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			n := tt.node()
+			var got []string
+			for _, f := range Diagnose(&n.Snapshot) {
+				got = append(got, brief(f))
+				complete(t, f)
+			}
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("findings\n got %q\nwant %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// BenchmarkRouting judges the routes of a large node: a route and two rules for
+// each of 250 pods, and 5,000 other routes.
+func BenchmarkRouting(b *testing.B) {
+	n := newNode("ens5", "10.50.0.4", "10.50.0.0/16", "10.50.0.1")
+	n.Rules = []model.RoutingRule{{Family: 4, Table: 255, Action: "lookup"}}
+	for i := range 250 {
+		a := netip.AddrFrom4([4]byte{10, 50, 8, byte(1 + i)})
+		n.pod(a.String(), "0a:58:00:00:00:20", 0)
+		p := &n.Pods[i]
+		p.Gateways = []model.Neighbor{{Addr: addr("169.254.1.1")}}
+		n.route(model.Route{Dst: host(a), IfIndex: p.LinkIndex})
+		n.Rules = append(n.Rules,
+			model.RoutingRule{Family: 4, Priority: 20, To: host(a), Table: 254, Action: "lookup"},
+			model.RoutingRule{Family: 4, Priority: 110, From: host(a), Table: 254, Action: "lookup"})
+	}
+	n.Rules = append(n.Rules, model.RoutingRule{Family: 4, Priority: 32766, Table: 254, Action: "lookup"})
+	for i := range 5000 {
+		n.route(model.Route{Dst: netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(i >> 6), byte(i << 2)}), 30), IfIndex: 2})
+	}
+	n.live()
+	for b.Loop() {
+		if got := Diagnose(&n.Snapshot); len(got) > 0 {
+			b.Fatalf("found %s", brief(got[0]))
+		}
+	}
+}

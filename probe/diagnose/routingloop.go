@@ -1,0 +1,181 @@
+package diagnose
+
+import (
+	"fmt"
+	"maps"
+	"math/bits"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var routingLoop = kind{
+	page: Page{
+		Code:     "RoutingLoop",
+		Severity: model.Critical,
+		Title:    "the same packets pass the uplink again and again, with a falling TTL",
+		Meaning: "What the node sends out comes back to it, and it sends it out again, until the TTL ends: two routers each take " +
+			"the other for the way. A route of the network that points at this node for addresses that are not here does it, " +
+			"or a route of this node that points at a router which points back.",
+		Evidence: "packets from a pod that arrive at the uplink by which they left, or for a pod that leave by the uplink by which " +
+			"they arrived, with many different TTLs.",
+		Fix:    "find the two routes, and delete the wrong one.",
+		Verify: "lasthop check --only RoutingLoop",
+	},
+	find:  findRoutingLoop,
+	after: []string{"MissingPodRoute"},
+}
+
+// loopTTLs is how many different TTLs make a loop: a packet loses two on each
+// round through this node and the next router, while the answers that reach
+// one address come with a few.
+const loopTTLs = 6
+
+// loop is a pod's packets at an uplink that pass it in the wrong direction.
+type loop struct {
+	wrong, right *model.HopCount
+	// once: the reverse path filter ends it when they come back first.
+	once bool
+}
+
+func findRoutingLoop(v *view) []verdict {
+	known := map[netip.Addr]bool{}
+	for _, f := range v.verdicts {
+		if f.Code == missingPodRoute.page.Code {
+			for _, a := range f.Pods {
+				known[a] = true
+			}
+		}
+	}
+	filtered := map[looped]uint64{}
+	for i := range v.Traffic.Drops {
+		if d := &v.Traffic.Drops[i]; reverseFiltered(d) && v.isUplink(d.IfIndex) && d.Link != "" && !v.explained(d) {
+			filtered[looped{d.Src, d.IfIndex}] += d.Packets
+		}
+	}
+	type key struct {
+		ifindex int
+		side    model.Side
+		once    bool
+	}
+	loops := map[key][]loop{}
+	for i := range v.Traffic.Hops {
+		h := &v.Traffic.Hops[i]
+		if len(v.pods[h.Addr]) == 0 || known[h.Addr] || !v.isUplink(h.IfIndex) {
+			continue
+		}
+		// What is from a pod leaves by the uplink and what is for one
+		// arrives by it; the other direction is the loop's.
+		forward := model.Egress
+		if h.Side == model.AsDestination {
+			forward = model.Ingress
+		}
+		if h.Direction == forward {
+			continue
+		}
+		falls := bits.OnesCount64(h.TTLs) >= loopTTLs
+		once := !falls && h.Side == model.AsSource && filtered[looped{h.Addr, h.IfIndex}] >= minDrops
+		if !falls && !once {
+			continue
+		}
+		if first := v.hop(h.Addr, h.IfIndex, forward, h.Side); first != nil {
+			k := key{h.IfIndex, h.Side, once}
+			loops[k] = append(loops[k], loop{wrong: h, right: first, once: once})
+		}
+	}
+	var out []verdict
+	for k, list := range loops {
+		f := v.looping(k.ifindex, k.side, list)
+		// Other pods' packets to one that has no route loop too.
+		if len(known) == 0 || k.side == model.AsDestination || len(f.Peers) > 0 {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// looped is an address and the uplink where it was seen.
+type looped struct {
+	addr    netip.Addr
+	ifindex int
+}
+
+// looping is the verdict on pods whose packets loop at one uplink.
+func (v *view) looping(ifindex int, side model.Side, list []loop) verdict {
+	name := v.linkName(ifindex)
+	whose := map[model.Side]string{model.AsSource: "from", model.AsDestination: "for"}[side]
+	f := model.Finding{
+		Confidence:   model.Proven,
+		LastHopAlive: v.place(name, model.Egress),
+		Title:        "packets loop through " + name,
+		Why: fmt.Sprintf("Packets %s pods leave %s and come back to it, and the node sends them out again, until their TTL ends: "+
+			"the router beyond has this node for the way.", whose, name),
+	}
+	pods := map[netip.Addr]bool{}
+	for _, l := range list {
+		pods[l.wrong.Addr] = true
+		f.Pods = append(f.Pods, l.wrong.Addr)
+		f.Packets += l.wrong.Packets
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
+			"packets %s %s: %s %s %d, %s %d, with %s", whose, l.wrong.Addr, name, l.right.Direction, l.right.Packets,
+			l.wrong.Direction, l.wrong.Packets, ttls(l.wrong.TTLs|l.right.TTLs))})
+	}
+	if list[0].once {
+		f.Confidence = model.Likely
+		f.Title = "packets come back to " + name
+		f.Why = fmt.Sprintf("Packets from pods leave %s and come back to it, where the reverse path filter ends what would be a loop: "+
+			"the router beyond has this node for the way.", name)
+		f.Alternatives = []string{"another machine sends with the pods' addresses"}
+	}
+	if side == model.AsSource {
+		v.targets(&f, ifindex)
+	}
+	f.Fix = []string{"in the network's route tables, find the route to " + loopTarget(&f) + " whose next hop is this node, and delete it"}
+	return verdict{Finding: f, explains: func(d *model.Drop) bool {
+		if side == model.AsDestination {
+			return pods[d.Dst] && expired(d)
+		}
+		return pods[d.Src] && (expired(d) || reverseFiltered(d) && d.IfIndex == ifindex)
+	}}
+}
+
+// targets names where looping packets wanted to go: what came in at the uplink
+// on that pair, and was no answer.
+func (v *view) targets(f *model.Finding, ifindex int) {
+	peers := map[netip.Addr]bool{}
+	for i := range v.Traffic.Peers {
+		p := &v.Traffic.Peers[i]
+		if p.IfIndex == ifindex && slices.Contains(f.Pods, p.Local) && p.In.Packets >= minPackets && v.unanswered(p) {
+			peers[p.Remote] = true
+		}
+	}
+	for _, a := range slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare) {
+		f.Peers = append(f.Peers, host(a))
+		if d := v.routing().Lookup(v.fromPod(f.Pods[0], a)); d.Route != nil {
+			f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: fmt.Sprintf(
+				"the node's route to %s: %s", a, v.routeText(d.Route))})
+		}
+	}
+}
+
+// loops reports whether the pair's packets were found to loop: they are silent
+// for that.
+func (v *view) loops(p *model.Peer) bool {
+	return slices.ContainsFunc(v.verdicts, func(f verdict) bool {
+		return f.Code == routingLoop.page.Code && slices.Contains(f.Pods, p.Local) && slices.Contains(f.Peers, host(p.Remote))
+	})
+}
+
+func loopTarget(f *model.Finding) string {
+	if len(f.Peers) == 0 {
+		return "the target"
+	}
+	return addrs(f.Peers)
+}
+
+// ttls says in words which TTLs were seen.
+func ttls(set uint64) string {
+	n := uint64(bits.OnesCount64(set))
+	return count(n, "different TTL")
+}

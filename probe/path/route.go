@@ -1,0 +1,279 @@
+package path
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// Query is a packet as the routing rules and tables look at it.
+type Query struct {
+	Src, Dst netip.Addr
+	// In is the link through which the packet came; empty for one that the
+	// node itself sends, which the rules know as coming from the loopback.
+	In   string
+	Mark uint32
+}
+
+// Decision is what the routing tables do with a packet.
+type Decision struct {
+	// Type is that of the route or rule that decides: unicast, local,
+	// broadcast, blackhole, unreachable, prohibit; empty where none matches.
+	Type string
+	// Table and Route are where the search ended; no route where a rule
+	// decides by itself, or none matches.
+	Table int
+	Route *model.Route
+	// Rule is the one that led there.
+	Rule *model.RoutingRule
+	// Hops are the next hops, of which the kernel takes one by a hash of
+	// the flow.
+	Hops []NextHop
+	// Unsure are rules before that one with conditions that the model does
+	// not hold; they were taken as not matching.
+	Unsure []*model.RoutingRule
+}
+
+// NextHop is where a packet goes next.
+type NextHop struct {
+	// Gateway is not valid where the destination is on the link.
+	Gateway netip.Addr
+	IfIndex int
+	Link    string
+}
+
+// Through reports whether the packet may leave by the link of that index.
+func (d *Decision) Through(ifindex int) bool {
+	return slices.ContainsFunc(d.Hops, func(h NextHop) bool { return h.IfIndex == ifindex })
+}
+
+// Discards reports whether a route or a rule throws the packet away on purpose.
+func (d *Decision) Discards() bool {
+	return d.Type == "blackhole" || d.Type == "unreachable" || d.Type == "prohibit"
+}
+
+// Numbers of the tables and priorities that the kernel makes by itself.
+const (
+	tableDefault = 253
+	tableMain    = 254
+	tableLocal   = 255
+
+	ruleMain    = 32766
+	ruleDefault = 32767
+)
+
+// Routing predicts the decisions of a snapshot's routing rules and tables.
+type Routing struct {
+	tables map[tableKey]*fib
+	// rules4 and rules6 are in the order in which the kernel asks them.
+	rules4, rules6 []model.RoutingRule
+	// merged: the kernel keeps IPv4's tables local and main as one as long
+	// as nobody has made a rule, so that the longest prefix of both decides.
+	merged bool
+	down   map[int]bool
+	names  map[int]string
+}
+
+type tableKey struct {
+	number int
+	six    bool
+}
+
+// fib holds the routes of a table by prefix, the preferred one of a prefix first.
+type fib struct {
+	routes map[netip.Prefix][]*model.Route
+	// lengths are those of its prefixes, longest first.
+	lengths []int
+}
+
+// NewRouting indexes the snapshot's routes and rules.
+func NewRouting(s *model.Snapshot) *Routing {
+	r := &Routing{tables: map[tableKey]*fib{}, down: map[int]bool{}, names: map[int]string{}}
+	for _, l := range s.Links {
+		r.down[l.Index], r.names[l.Index] = !l.Up, l.Name
+	}
+	r.rules4, r.rules6 = rulesOf(s.Rules, 4), rulesOf(s.Rules, 6)
+	r.merged = slices.EqualFunc(r.rules4, builtin(4), func(a, b model.RoutingRule) bool {
+		return a.Priority == b.Priority && a.Table == b.Table && a.Action == b.Action && !a.From.IsValid() && !a.To.IsValid()
+	})
+	for i := range s.Routes {
+		route := &s.Routes[i]
+		if route.Dst.IsValid() {
+			r.add(route.Table, route)
+		}
+	}
+	for _, t := range r.tables {
+		t.sort()
+	}
+	return r
+}
+
+func (r *Routing) add(number int, route *model.Route) {
+	k := tableKey{number, route.Dst.Addr().Is6()}
+	if r.merged && !k.six && number == tableLocal {
+		k.number = tableMain
+	}
+	t := r.tables[k]
+	if t == nil {
+		t = &fib{routes: map[netip.Prefix][]*model.Route{}}
+		r.tables[k] = t
+	}
+	p := route.Dst.Masked()
+	t.routes[p] = append(t.routes[p], route)
+}
+
+func (t *fib) sort() {
+	lengths := map[int]bool{}
+	for p, routes := range t.routes {
+		if !lengths[p.Bits()] {
+			lengths[p.Bits()] = true
+			t.lengths = append(t.lengths, p.Bits())
+		}
+		slices.SortStableFunc(routes, func(a, b *model.Route) int {
+			return cmp.Or(cmp.Compare(b.Table, a.Table), cmp.Compare(a.Priority, b.Priority))
+		})
+	}
+	slices.SortFunc(t.lengths, func(a, b int) int { return b - a })
+}
+
+// rulesOf are the rules of a family in their order; those that the kernel
+// makes, where none was read.
+func rulesOf(all []model.RoutingRule, family int) []model.RoutingRule {
+	var out []model.RoutingRule
+	for _, r := range all {
+		if r.Family == family {
+			out = append(out, r)
+		}
+	}
+	if len(out) == 0 {
+		return builtin(family)
+	}
+	slices.SortStableFunc(out, func(a, b model.RoutingRule) int { return cmp.Compare(a.Priority, b.Priority) })
+	return out
+}
+
+// builtin are the rules of a fresh namespace.
+func builtin(family int) []model.RoutingRule {
+	out := []model.RoutingRule{
+		{Family: family, Table: tableLocal, Action: "lookup"},
+		{Family: family, Priority: ruleMain, Table: tableMain, Action: "lookup"},
+	}
+	if family == 4 {
+		out = append(out, model.RoutingRule{Family: 4, Priority: ruleDefault, Table: tableDefault, Action: "lookup"})
+	}
+	return out
+}
+
+// Lookup finds the route of a packet, as the kernel's fib_lookup does: the
+// rules by priority, in each table the longest prefix, among equals the lowest
+// metric. Types of service are not told apart, and what precedes the lookup
+// (forwarding, the reverse path filter, martian addresses) is not looked at.
+func (r *Routing) Lookup(q Query) Decision {
+	rules := r.rules4
+	if q.Dst.Is6() {
+		rules = r.rules6
+	}
+	var d Decision
+	for i := 0; i < len(rules); i++ {
+		rule := &rules[i]
+		if !matchesRule(rule, q) {
+			continue
+		}
+		if len(rule.Unknown) > 0 {
+			d.Unsure = append(d.Unsure, rule)
+			continue
+		}
+		switch rule.Action {
+		case "lookup":
+			if route := r.in(rule.Table, q.Dst); route != nil && route.Type != "throw" {
+				d.Rule, d.Route, d.Table, d.Type = rule, route, route.Table, route.Type
+				if !d.Discards() {
+					d.Hops = r.hops(route)
+				}
+				return d
+			}
+		case "blackhole", "unreachable", "prohibit":
+			d.Rule, d.Type = rule, rule.Action
+			return d
+		case "goto":
+			// Only forward, which the kernel sees to: the search ends.
+			next := slices.IndexFunc(rules, func(o model.RoutingRule) bool { return o.Priority >= rule.Goto })
+			if next < 0 {
+				return d
+			}
+			i = max(next, i+1) - 1
+		}
+	}
+	return d
+}
+
+func matchesRule(r *model.RoutingRule, q Query) bool {
+	in := q.In
+	if in == "" {
+		in = "lo"
+	}
+	ok := (!r.From.IsValid() || r.From.Contains(q.Src)) && (!r.To.IsValid() || r.To.Contains(q.Dst)) &&
+		(r.In == "" || r.In == in) && r.Out == "" && (q.Mark^r.Mark)&r.Mask == 0
+	return ok != r.Not
+}
+
+// in finds the route of one table, nil where none matches.
+func (r *Routing) in(number int, dst netip.Addr) *model.Route {
+	t := r.tables[tableKey{number, dst.Is6()}]
+	if t == nil {
+		return nil
+	}
+	for _, bits := range t.lengths {
+		p, err := dst.Prefix(bits)
+		if err != nil {
+			continue
+		}
+		if routes := t.routes[p]; len(routes) > 0 {
+			return routes[0]
+		}
+	}
+	return nil
+}
+
+// Covering lists the routes of a table that match an address, the preferred
+// one first.
+func (r *Routing) Covering(number int, dst netip.Addr) []*model.Route {
+	t := r.tables[tableKey{number, dst.Is6()}]
+	if t == nil {
+		return nil
+	}
+	var out []*model.Route
+	for _, bits := range t.lengths {
+		if p, err := dst.Prefix(bits); err == nil {
+			out = append(out, t.routes[p]...)
+		}
+	}
+	return out
+}
+
+// hops are those of the route whose links are up; of a route with one hop,
+// that one: it would be gone with its link.
+func (r *Routing) hops(route *model.Route) []NextHop {
+	out := []NextHop{{route.Gateway, route.IfIndex, r.names[route.IfIndex]}}
+	if len(route.NextHops) == 0 {
+		return out
+	}
+	for _, n := range route.NextHops {
+		out = append(out, NextHop{n.Gateway, n.IfIndex, r.names[n.IfIndex]})
+	}
+	up := slices.DeleteFunc(slices.Clone(out), func(h NextHop) bool { return r.down[h.IfIndex] })
+	if len(up) == 0 {
+		return out
+	}
+	return up
+}
+
+// Reverse is the lookup by which the reverse path filter judges a packet: the
+// way back to its source, as for an answer that arrives through out, the link
+// by which the packet would leave; empty for one that is for the node itself.
+// The mark counts only with src_valid_mark, which is off by default.
+func (r *Routing) Reverse(q Query, out string) Decision {
+	return r.Lookup(Query{Src: q.Dst, Dst: q.Src, In: out})
+}
