@@ -53,7 +53,7 @@ func (l *Lab) apply(ctx context.Context, f scenario.Fault, do bool) error {
 	}
 	return l.with(f.Node, func(sp *space) error {
 		if f.Pod == "" {
-			return nodeFault(sp, f, do)
+			return nodeFault(sp, n, f, do)
 		}
 		_, p := l.s.Topology.Pod(f.Pod)
 		if p == nil {
@@ -98,7 +98,7 @@ func (l *Lab) fabricFault(sp *space, f scenario.Fault, do bool) error {
 	return nil
 }
 
-func nodeFault(sp *space, f scenario.Fault, do bool) error {
+func nodeFault(sp *space, n *scenario.Node, f scenario.Fault, do bool) error {
 	switch f.Type {
 	case scenario.MissingMasquerade:
 		// The fault is that a rule is missing, so it is done by -D.
@@ -117,6 +117,9 @@ func nodeFault(sp *space, f scenario.Fault, do bool) error {
 			return sp.sysctl("ipv4/ip_forward", "0")
 		}
 		return sp.sysctl("ipv4/ip_forward", "1")
+	}
+	if known, err := natFault(sp, n, f, do); known {
+		return err
 	}
 	return fmt.Errorf("no fault %q of a node", f.Type)
 }
@@ -148,6 +151,9 @@ func (l *Lab) podFault(ctx context.Context, sp *space, n *scenario.Node, p *scen
 			return sp.withLink(p.Link, "take down", sp.nl.LinkSetDown)
 		}
 		return l.reconnect(ctx, sp, n, p)
+	}
+	if known, err := l.filterFault(sp, n, p, f, do); known {
+		return err
 	}
 	return fmt.Errorf("no fault %q of a pod", f.Type)
 }

@@ -21,6 +21,15 @@ var faultShapes = map[FaultType]shape{
 	DropForward:       {need: []string{"pod"}},
 	ForwardingOff:     {need: []string{"node"}},
 	PodLinkDown:       {need: []string{"pod"}},
+
+	ForwardPolicyDrop: {need: []string{"node"}},
+	DropLegacy:        {need: []string{"pod"}},
+	DropNFT:           {need: []string{"pod"}},
+	DropChains:        {need: []string{"pod"}},
+	NoListener:        {need: []string{"pod"}},
+	MasqueradeAll:     {need: []string{"node"}},
+	DeadBackend:       {need: []string{"node", "prefix", "via"}},
+	SNATPorts:         {need: []string{"node"}},
 }
 
 func faultTypes() []FaultType {
@@ -74,6 +83,8 @@ func (r *resolver) fault(raw rawFault) {
 		if !r.faultRoute(&f, raw) {
 			return
 		}
+	case DeadBackend:
+		f.Prefix = raw.prefix.v
 	case NICForwardingOff:
 		if !t.Node(f.Node).IPForwarding {
 			r.errorf(raw.node.at, "the NIC of %q does not forward as it is", f.Node)

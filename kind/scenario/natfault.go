@@ -1,0 +1,24 @@
+package scenario
+
+// The faults of firewall rules, of address translation and of delivery.
+const (
+	// ForwardPolicyDrop sets the policy of Node's FORWARD chain to DROP.
+	ForwardPolicyDrop FaultType = "forward-policy-drop"
+	// DropLegacy drops what is forwarded to Pod, by legacy iptables.
+	DropLegacy FaultType = "drop-legacy"
+	// DropNFT drops what is forwarded to Pod by a rule of nft's own, in a
+	// chain that another jumps to, among rules that match other pods.
+	DropNFT FaultType = "drop-nft"
+	// DropChains drops what Pod sends in chains like those of a network
+	// policy, a jump for each pod.
+	DropChains FaultType = "drop-chains"
+	// NoListener closes Pod's ports.
+	NoListener FaultType = "no-listener"
+	// MasqueradeAll takes away every exclusion from Node's MASQUERADE rule.
+	MasqueradeAll FaultType = "masquerade-all"
+	// DeadBackend has Node translate the service address Prefix to Via,
+	// where no pod lives.
+	DeadBackend FaultType = "dead-backend"
+	// SNATPorts leaves Node a handful of ports for what it masquerades.
+	SNATPorts FaultType = "snat-ports"
+)

@@ -1,0 +1,231 @@
+package diagnose
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// chain adds a base chain of a filter table.
+func (n *node) chain(b model.Backend, family, table, name, hook, policy string, delta uint64) {
+	n.Chains = append(n.Chains, model.Chain{Backend: b, Family: family, Table: table, Name: name, Hook: hook, Policy: policy,
+		Counter: model.Counter{Packets: delta, Delta: delta}})
+}
+
+// filter adds a rule of iptables' filter table that counted so many packets.
+func (n *node) filter(b model.Backend, chain string, delta uint64, r model.PacketRule) *model.PacketRule {
+	r.Backend, r.Family, r.Table, r.Chain, r.Number = b, 4, "filter", chain, len(n.PacketRules)+1
+	r.Counter, r.Standing = model.Counter{Packets: delta, Delta: delta}, true
+	if r.Text == "" {
+		r.Text = "-j " + r.Target
+	}
+	n.PacketRules = append(n.PacketRules, r)
+	return &n.PacketRules[len(n.PacketRules)-1]
+}
+
+// filtered is a kubenet node with a FORWARD chain in both backends.
+func filtered() *node {
+	n := kubenet()
+	n.chain(model.NFT, "ip", "filter", "FORWARD", "FORWARD", "ACCEPT", 0)
+	n.chain(model.Legacy, "ip", "filter", "FORWARD", "FORWARD", "ACCEPT", 0)
+	return n
+}
+
+func (n *node) refuse(location, src, dst string, packets uint64) *model.Drop {
+	d := n.drop("NETFILTER_DROP", location, src, dst, packets)
+	d.Proto, d.Link = 6, "ens5"
+	return d
+}
+
+func to(s string) model.AddrMatch       { return model.AddrMatch{Prefix: prefix(s)} }
+func link(s string) model.IfMatch       { return model.IfMatch{Name: s} }
+func onPort(p uint16) []model.PortRange { return []model.PortRange{{First: p, Last: p}} }
+
+const (
+	pod5, pod6 = "172.20.1.5", "172.20.1.6"
+	far        = "172.20.2.9"
+	out        = "203.0.113.9"
+)
+
+func TestPolicyDrop(t *testing.T) {
+	tests := []struct {
+		name string
+		node func() *node
+		want []string
+	}{
+		{"one rule for a pod", func() *node {
+			n := filtered()
+			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Dst: to(pod5 + "/32"), Target: "DROP"})
+			n.refuse("nft_do_chain", far, pod5, 9)
+			return n
+		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
+		{"a rule that counted nothing dropped nothing", func() *node {
+			n := filtered()
+			n.filter(model.NFT, "FORWARD", 0, model.PacketRule{Dst: to(pod5 + "/32"), Target: "DROP"})
+			n.refuse("nft_do_chain", far, pod5, 9)
+			return n
+		}, []string{"UnexplainedDrop proven 172.20.1.5 172.20.2.9"}},
+		{"two rules, told apart by their matches", func() *node {
+			n := filtered()
+			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Dst: to(pod5 + "/32"), Target: "DROP"})
+			n.filter(model.NFT, "FORWARD", 20, model.PacketRule{Src: to(pod6 + "/32"), Proto: 6, Target: "REJECT"})
+			n.refuse("nft_do_chain", far, pod5, 9)
+			n.refuse("nft_do_chain", pod6, out, 20).Link = "br-pods"
+			return n
+		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9", "PolicyDrop proven 172.20.1.6 203.0.113.9"}},
+		{"two rules, told apart by what they counted", func() *node {
+			n := filtered()
+			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Proto: 6, DstPorts: onPort(80), Target: "DROP"})
+			n.filter(model.NFT, "FORWARD", 20, model.PacketRule{Proto: 6, DstPorts: onPort(443), Target: "DROP"})
+			n.refuse("nft_do_chain", far, pod5, 9)
+			n.refuse("nft_do_chain", far, pod6, 20)
+			return n
+		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9", "PolicyDrop proven 172.20.1.6 172.20.2.9"}},
+		{"the backend is told by where it drops", func() *node {
+			n := filtered()
+			n.filter(model.Legacy, "FORWARD", 7, model.PacketRule{Dst: to("172.20.1.0/24"), Target: "DROP"})
+			n.filter(model.NFT, "FORWARD", 8, model.PacketRule{Dst: to("172.20.1.0/24"), Target: "DROP"})
+			n.refuse("nf_hook_slow", far, pod5, 7)
+			n.refuse("nft_do_chain", far, pod6, 8)
+			return n
+		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9", "PolicyDrop proven 172.20.1.6 172.20.2.9"}},
+		{"through jumps by link", func() *node {
+			n := filtered()
+			for _, c := range []string{"cali-from", "cali-fw-a", "cali-fw-b"} {
+				n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "filter", Name: c})
+			}
+			n.filter(model.NFT, "FORWARD", 40, model.PacketRule{Target: "cali-from"})
+			n.filter(model.NFT, "cali-from", 20, model.PacketRule{In: link("tap10"), Target: "cali-fw-a", Goto: true})
+			n.filter(model.NFT, "cali-from", 20, model.PacketRule{In: link("tap11"), Target: "cali-fw-b", Goto: true})
+			n.filter(model.NFT, "cali-fw-a", 20, model.PacketRule{Target: "DROP"})
+			n.filter(model.NFT, "cali-fw-b", 20, model.PacketRule{Target: "ACCEPT"})
+			n.refuse("nft_do_chain", pod5, pod6, 20).Link = "tap10"
+			return n
+		}, []string{"PolicyDrop proven 172.20.1.5 172.20.1.6"}},
+		{"chains in a ring", func() *node {
+			n := filtered()
+			n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "filter", Name: "A"})
+			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Target: "A"})
+			n.filter(model.NFT, "A", 9, model.PacketRule{Target: "A"})
+			n.filter(model.NFT, "A", 9, model.PacketRule{Dst: to(pod5 + "/32"), Target: "DROP"})
+			n.refuse("nft_do_chain", far, pod5, 9)
+			return n
+		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
+		{"the policy of FORWARD", func() *node {
+			n := kubenet()
+			n.chain(model.Legacy, "ip", "filter", "FORWARD", "FORWARD", "DROP", 30)
+			n.refuse("nf_hook_slow", pod5, out, 10).Link = "br-pods"
+			n.refuse("nf_hook_slow", out, pod6, 20)
+			return n
+		}, []string{"PolicyDrop proven 172.20.1.5 172.20.1.6 203.0.113.9"}},
+		{"nft's own rule without a counter", func() *node {
+			n := kubenet()
+			n.chain(model.NFT, "inet", "site", "fw", "FORWARD", "ACCEPT", 0)
+			r := n.filter(model.NFT, "fw", 0, model.PacketRule{Dst: to(pod5 + "/32"), Target: "DROP", Text: "ip daddr 172.20.1.5 drop"})
+			r.Family, r.Table, r.Native, r.Handle = 0, "site", true, 4
+			n.refuse("nft_do_chain", far, pod5, 9)
+			return n
+		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
+		{"a bridge rule", func() *node {
+			n := filtered()
+			n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "bridge", Table: "filter", Name: "FORWARD", Hook: "FORWARD", Policy: "ACCEPT"})
+			r := n.frameRule(model.FrameRule{EtherType: 0x0800, IPDst: to(pod5 + "/32"), Target: model.TargetDrop})
+			r.Table, r.Chain, r.Counter = "filter", "FORWARD", model.Counter{Packets: 9, Delta: 9}
+			n.refuse("nft_do_chain", pod6, pod5, 9).Link = "tap10"
+			return n
+		}, []string{"PolicyDrop proven 172.20.1.5 172.20.1.6"}},
+		{"AKS's own bans", func() *node {
+			n := filtered()
+			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Dst: to("168.63.129.16/32"), Proto: 6, DstPorts: onPort(80), Target: "DROP"})
+			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Dst: to("169.254.169.254/32"), Target: "REJECT", Comment: "AKS managed: metadata"})
+			n.refuse("nft_do_chain", pod5, "168.63.129.16", 9)
+			n.refuse("nft_do_chain", pod5, "169.254.169.254", 9)
+			return n
+		}, nil},
+		{"a ban of the wire server's DNS is nobody's design", func() *node {
+			n := filtered()
+			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Dst: to("168.63.129.16/32"), Proto: 17, DstPorts: onPort(53), Target: "DROP"})
+			n.refuse("nft_do_chain", pod5, "168.63.129.16", 9).Proto = 17
+			return n
+		}, []string{"PolicyDrop proven 172.20.1.5 168.63.129.16"}},
+		{"the rules are unread", func() *node {
+			n := filtered()
+			n.lose(model.SourceNAT, model.Missing)
+			n.refuse("nft_do_chain", far, pod5, 9)
+			return n
+		}, []string{"PolicyDrop likely 172.20.1.5 172.20.2.9"}},
+		{"rules in the pod's own namespace", func() *node {
+			n := filtered()
+			n.Pods[0].Netns = 77
+			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Target: "DROP"})
+			n.refuse("nft_do_chain", far, pod5, 9).Netns = 77
+			return n
+		}, []string{"PolicyDrop likely 172.20.1.5 172.20.2.9"}},
+		{"a new pod whose policy was not yet written", func() *node {
+			n := filtered()
+			n.Pods[0].Since = start.Add(4 * time.Second)
+			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Target: "DROP"})
+			n.refuse("nft_do_chain", pod5, out, 9).Last = start.Add(5 * time.Second)
+			return n
+		}, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { verdicts(t, tt.node(), tt.want) })
+	}
+}
+
+// verdicts checks the findings on a node.
+func verdicts(t *testing.T, n *node, want []string) {
+	t.Helper()
+	var got []string
+	for _, f := range Diagnose(&n.Snapshot) {
+		got = append(got, brief(f))
+		complete(t, f)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("findings\n got %q\nwant %q", got, want)
+	}
+}
+
+func TestPolicyDropOwner(t *testing.T) {
+	tests := []struct {
+		chain, comment, owner, fix string
+	}{
+		{"FORWARD", "", "no program known", "iptables-nft -t filter -D FORWARD -j DROP"},
+		{"FORWARD", "cali:abc", "Calico", "kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org"},
+		{"AZURE-NPM-EGRESS-DROPS", "", "Azure Network Policy Manager", "kubectl get networkpolicies -A"},
+		{"IP-MASQ-AGENT", "", "ip-masq-agent", "iptables-nft -t filter -D IP-MASQ-AGENT -j DROP"},
+		{"KUBE-EXTERNAL-SERVICES", "shop/cart:http has no endpoints", "kube-proxy", "kubectl -n shop get endpointslices -l kubernetes.io/service-name=cart"},
+	}
+	for _, tt := range tests {
+		n := filtered()
+		if tt.chain != "FORWARD" {
+			n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "filter", Name: tt.chain})
+			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Target: tt.chain})
+		}
+		n.filter(model.NFT, tt.chain, 9, model.PacketRule{Target: "DROP", Comment: tt.comment})
+		n.refuse("nft_do_chain", far, pod5, 9)
+		found := Diagnose(&n.Snapshot)
+		if len(found) != 1 || !strings.Contains(found[0].Why, tt.owner) || found[0].Fix[0] != tt.fix {
+			t.Errorf("%s %q: got %+v", tt.chain, tt.comment, found)
+		}
+	}
+}
+
+func TestPolicyDropFix(t *testing.T) {
+	n := kubenet()
+	n.chain(model.Legacy, "ip", "filter", "FORWARD", "FORWARD", "DROP", 9)
+	n.refuse("nf_hook_slow", far, pod5, 9)
+	if got, want := Diagnose(&n.Snapshot)[0].Fix[0], "iptables-legacy -t filter -P FORWARD ACCEPT"; got != want {
+		t.Errorf("fix\n got %s\nwant %s", got, want)
+	}
+	n = kubenet()
+	n.chain(model.NFT, "inet", "site", "fw", "FORWARD", "DROP", 0)
+	n.refuse("nft_do_chain", far, pod5, 9)
+	if got, want := Diagnose(&n.Snapshot)[0].Fix[0], "nft chain inet site fw '{ policy accept; }'"; got != want {
+		t.Errorf("fix\n got %s\nwant %s", got, want)
+	}
+}
