@@ -49,6 +49,7 @@ var kinds = []kind{
 	staleARPReply,
 	missingUDR,
 	missingMasquerade,
+	unexpectedMasquerade,
 	policyDrop,
 	unexplainedDrop,
 }

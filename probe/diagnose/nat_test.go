@@ -229,3 +229,63 @@ func TestPolicyDropFix(t *testing.T) {
 		t.Errorf("fix\n got %s\nwant %s", got, want)
 	}
 }
+
+// translated adds a flow with the address that its source was given.
+func (n *node) translated(src, dst, backend, as string, replied bool) *model.Flow {
+	n.Flows = append(n.Flows, model.Flow{Proto: 6, Start: start, Replied: replied,
+		Original: model.Tuple{Src: addr(src), Dst: addr(dst), SrcPort: uint16(40000 + len(n.Flows)), DstPort: 80},
+		Reply:    model.Tuple{Src: addr(backend), Dst: addr(as), SrcPort: 80, DstPort: uint16(40000 + len(n.Flows))}})
+	return &n.Flows[len(n.Flows)-1]
+}
+
+func TestUnexpectedMasquerade(t *testing.T) {
+	all := func() *node {
+		n := kubenet()
+		n.PacketRules = slices.Delete(n.PacketRules, 1, 3)
+		n.translated(pod5, far, far, "10.50.0.4", true)
+		n.translated(pod6, far, far, "10.50.0.4", true)
+		return n
+	}
+	tests := []struct {
+		name string
+		node func() *node
+		want []string
+	}{
+		{"no exclusion is left", all, []string{"UnexpectedMasquerade proven 172.20.1.5 172.20.1.6 172.20.2.9"}},
+		{"towards the outside it is right", func() *node {
+			n := kubenet()
+			n.translated(pod5, out, out, "10.50.0.4", true)
+			return n
+		}, nil},
+		{"a service that leads to a pod may translate", func() *node {
+			n := all()
+			n.Flows = nil
+			n.translated(pod5, "10.0.0.10", far, "10.50.0.4", true)
+			return n
+		}, nil},
+		{"an old flow outlives the rule", func() *node {
+			n := kubenet()
+			n.translated(pod5, far, far, "10.50.0.4", true).Start = time.Time{}
+			return n
+		}, nil},
+		{"the rules are unread", func() *node {
+			n := all()
+			n.PacketRules = nil
+			n.lose(model.SourceNAT, model.Missing)
+			return n
+		}, []string{"UnexpectedMasquerade likely 172.20.1.5 172.20.1.6 172.20.2.9"}},
+		{"pods of the node's subnet", func() *node {
+			n := bridged()
+			n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "nat", Name: "POSTROUTING", Hook: "POSTROUTING", Priority: 100})
+			n.natRules(model.PacketRule{Chain: "POSTROUTING", Target: "MASQUERADE", Text: "-j MASQUERADE"})
+			n.translated("10.60.0.20", "10.60.9.9", "10.60.9.9", "10.60.0.4", true)
+			return n
+		}, []string{"UnexpectedMasquerade likely 10.60.0.20 10.60.9.9"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { verdicts(t, tt.node(), tt.want) })
+	}
+	if got, want := Diagnose(&all().Snapshot)[0].Fix[0], "iptables-nft -t nat -I IP-MASQ-AGENT -d 172.20.0.0/16 -j RETURN"; got != want {
+		t.Errorf("fix\n got %s\nwant %s", got, want)
+	}
+}
