@@ -152,7 +152,7 @@ func (l *Lab) podFault(ctx context.Context, sp *space, n *scenario.Node, p *scen
 		}
 		return l.reconnect(ctx, sp, n, p)
 	}
-	if known, err := l.filterFault(sp, n, p, f, do); known {
+	if known, err := filterFault(sp, n, p, f, do); known {
 		return err
 	}
 	return fmt.Errorf("no fault %q of a pod", f.Type)

@@ -53,7 +53,7 @@ func natFault(sp *space, n *scenario.Node, f scenario.Fault, do bool) (known boo
 
 // filterFault does or undoes the faults of rules that drop a pod's packets;
 // known is false for any other.
-func (l *Lab) filterFault(sp *space, n *scenario.Node, p *scenario.Pod, f scenario.Fault, do bool) (known bool, err error) {
+func filterFault(sp *space, n *scenario.Node, p *scenario.Pod, f scenario.Fault, do bool) (known bool, err error) {
 	switch f.Type {
 	case scenario.DropLegacy:
 		return true, sp.run(legacyIptables, op(do, "-I"), "FORWARD", "-d", p.IP.String(), "-j", "DROP")
@@ -61,17 +61,9 @@ func (l *Lab) filterFault(sp *space, n *scenario.Node, p *scenario.Pod, f scenar
 		return true, dropNFT(sp, n, p, do)
 	case scenario.DropChains:
 		return true, dropChains(sp, n, p, do)
-	case scenario.NoListener:
-		return true, l.with(f.Pod, func(pod *space) error {
-			for _, proto := range []string{"tcp", "udp"} {
-				// Nobody listens on the port that the packets end up at.
-				err := pod.run(iptables, "-t", "nat", op(do, "-A"), "PREROUTING", "-p", proto, "-j", "REDIRECT", "--to-ports", "1")
-				if err != nil {
-					return err
-				}
-			}
-			return pod.forgetFlows()
-		})
+	case scenario.NoListener, scenario.DeafServer:
+		// The traffic's servers heed it.
+		return true, nil
 	}
 	return false, nil
 }

@@ -27,6 +27,7 @@ var faultShapes = map[FaultType]shape{
 	DropNFT:           {need: []string{"pod"}},
 	DropChains:        {need: []string{"pod"}},
 	NoListener:        {need: []string{"pod"}},
+	DeafServer:        {need: []string{"pod"}},
 	MasqueradeAll:     {need: []string{"node"}},
 	DeadBackend:       {need: []string{"node", "prefix", "via"}},
 	SNATPorts:         {need: []string{"node"}},

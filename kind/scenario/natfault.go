@@ -12,8 +12,12 @@ const (
 	// DropChains drops what Pod sends in chains like those of a network
 	// policy, a jump for each pod.
 	DropChains FaultType = "drop-chains"
-	// NoListener closes Pod's ports.
+	// NoListener leaves Pod without the servers that traffic asks; it takes
+	// effect when traffic starts.
 	NoListener FaultType = "no-listener"
+	// DeafServer has Pod's UDP servers read nothing, with the smallest
+	// buffer that there is; likewise.
+	DeafServer FaultType = "deaf-server"
 	// MasqueradeAll takes away every exclusion from Node's MASQUERADE rule.
 	MasqueradeAll FaultType = "masquerade-all"
 	// DeadBackend has Node translate the service address Prefix to Via,
@@ -22,3 +26,13 @@ const (
 	// SNATPorts leaves Node a handful of ports for what it masquerades.
 	SNATPorts FaultType = "snat-ports"
 )
+
+// Afflicted reports whether a fault of the type strikes the place.
+func (s *Scenario) Afflicted(t FaultType, place string) bool {
+	for _, f := range s.Faults {
+		if f.Type == t && f.Pod == place {
+			return true
+		}
+	}
+	return false
+}

@@ -51,6 +51,8 @@ var kinds = []kind{
 	missingMasquerade,
 	unexpectedMasquerade,
 	policyDrop,
+	noListener,
+	receiveOverflow,
 	unexplainedDrop,
 }
 

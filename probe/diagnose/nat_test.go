@@ -289,3 +289,56 @@ func TestUnexpectedMasquerade(t *testing.T) {
 		t.Errorf("fix\n got %s\nwant %s", got, want)
 	}
 }
+
+// head is the start of an IPv4 packet.
+func head(proto uint8, dstPort uint16, flags byte) []byte {
+	h := make([]byte, 40)
+	h[0], h[9] = 0x45, proto
+	h[22], h[23], h[33] = byte(dstPort>>8), byte(dstPort), flags
+	return h
+}
+
+func (n *node) sampled(d *model.Drop, h []byte) {
+	n.Traffic.Samples = append(n.Traffic.Samples, model.Sample{Src: d.Src, Dst: d.Dst, Reason: d.Reason, Netns: d.Netns, IfIndex: d.IfIndex, Head: h})
+}
+
+func TestDelivered(t *testing.T) {
+	in := func(n *node) *node {
+		n.Pods[0].Netns = 77
+		return n
+	}
+	tests := []struct {
+		name string
+		node func() *node
+		want []string
+	}{
+		{"a closed port", func() *node {
+			n := in(kubenet())
+			d := n.drop("NO_SOCKET", "tcp_v4_rcv", far, pod5, 9)
+			d.Netns, d.Proto = 77, 6
+			n.sampled(d, head(6, 8080, 2))
+			return n
+		}, []string{"NoListener proven 172.20.1.5 172.20.2.9"}},
+		{"late segments are no questions", func() *node {
+			n := in(kubenet())
+			d := n.drop("NO_SOCKET", "tcp_v4_rcv", far, pod5, 9)
+			d.Netns, d.Proto = 77, 6
+			n.sampled(d, head(6, 8080, 0x10))
+			return n
+		}, []string{"UnexplainedDrop proven 172.20.1.5 172.20.2.9"}},
+		{"a full buffer", func() *node {
+			n := in(kubenet())
+			n.drop("SOCKET_RCVBUFF", "udp_queue_rcv_one_skb", far, pod5, 9).Netns = 77
+			n.drop("PROTO_MEM", "udp_queue_rcv_one_skb", pod6, pod5, 9).Netns = 77
+			return n
+		}, []string{"ReceiveOverflow proven 172.20.1.5 172.20.1.6 172.20.2.9"}},
+		{"one packet is nothing", func() *node {
+			n := in(kubenet())
+			n.drop("NO_SOCKET", "__udp4_lib_rcv", far, pod5, 1).Netns = 77
+			return n
+		}, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { verdicts(t, tt.node(), tt.want) })
+	}
+}

@@ -25,7 +25,7 @@ var unexplainedDrop = kind{
 		Verify:   "lasthop check --only UnexplainedDrop",
 	},
 	find:  findUnexplainedDrop,
-	after: []string{"StaleMACRewrite", "StaleARPReply", "PolicyDrop"},
+	after: []string{"StaleMACRewrite", "StaleARPReply", "PolicyDrop", "NoListener", "ReceiveOverflow"},
 }
 
 // minDrops is how many packets of one kind must be dropped before it is a
