@@ -50,6 +50,7 @@ var kinds = []kind{
 	missingUDR,
 	missingMasquerade,
 	unexpectedMasquerade,
+	deadBackend,
 	policyDrop,
 	noListener,
 	receiveOverflow,

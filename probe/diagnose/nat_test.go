@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -335,6 +336,53 @@ func TestDelivered(t *testing.T) {
 		{"one packet is nothing", func() *node {
 			n := in(kubenet())
 			n.drop("NO_SOCKET", "__udp4_lib_rcv", far, pod5, 1).Netns = 77
+			return n
+		}, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { verdicts(t, tt.node(), tt.want) })
+	}
+}
+
+func TestDeadBackend(t *testing.T) {
+	dead := func(n *node) *node {
+		n.translated(pod5, "10.0.0.10", "172.20.1.77", pod5, false)
+		n.translated(pod5, "10.0.0.10", "172.20.1.77", pod5, false)
+		return n
+	}
+	rule := model.PacketRule{Chain: "KUBE-SEP-X", Target: "DNAT", To: netip.MustParseAddrPort("172.20.1.77:80"), Text: "-j DNAT"}
+	tests := []struct {
+		name string
+		node func() *node
+		want []string
+	}{
+		{"a rule leads there", func() *node {
+			n := dead(kubenet())
+			n.natRules(rule)
+			n.drop("NEIGH_FAILED", "neigh_invalidate", pod5, "172.20.1.77", 9)
+			return n
+		}, []string{"DeadBackend proven 172.20.1.5 10.0.0.10 172.20.1.77"}},
+		{"only flows remember it", func() *node { return dead(kubenet()) },
+			[]string{"DeadBackend likely 172.20.1.5 10.0.0.10 172.20.1.77"}},
+		{"its pod went away in the window", func() *node {
+			n := dead(kubenet())
+			n.PastPods = []model.Pod{{Addresses: []netip.Prefix{prefix("172.20.1.77/32")}}}
+			return n
+		}, nil},
+		{"it answers", func() *node {
+			n := dead(kubenet())
+			n.translated(pod5, "10.0.0.10", "172.20.1.77", pod5, true)
+			return n
+		}, nil},
+		{"a backend on another node is not ours to judge", func() *node {
+			n := kubenet()
+			n.translated(pod5, "10.0.0.10", far, pod5, false)
+			n.translated(pod5, "10.0.0.10", far, pod5, false)
+			return n
+		}, nil},
+		{"the pods are unread", func() *node {
+			n := dead(kubenet())
+			n.lose(model.SourcePods, model.Partial)
 			return n
 		}, nil},
 	}
