@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -116,9 +115,7 @@ func (v *view) droppedFor(a netip.Addr) uint64 {
 // unresolved accounts for drops of packets for an address that has no
 // neighbour.
 func unresolved(a netip.Addr) func(*model.Drop) bool {
-	return func(d *model.Drop) bool {
-		return d.Dst == a && (strings.HasPrefix(string(d.Reason), "NEIGH_") || d.Reason == "" && d.Location == "neigh_invalidate")
-	}
+	return func(d *model.Drop) bool { return d.Dst == a && noNeighbor(d) }
 }
 
 func (v *view) dead(b *backend) model.Finding {

@@ -359,9 +359,17 @@ func TestDeadBackend(t *testing.T) {
 		{"a rule leads there", func() *node {
 			n := dead(kubenet())
 			n.natRules(rule)
-			n.drop("NEIGH_FAILED", "neigh_invalidate", pod5, "172.20.1.77", 9)
+			n.drop("NEIGH_FAILED", "neigh_invalidate", pod5, "172.20.1.77", 2)
+			n.drop("QUEUE_PURGE", "neigh_invalidate", pod5, "172.20.1.77", 9)
 			return n
 		}, []string{"DeadBackend proven 172.20.1.5 10.0.0.10 172.20.1.77"}},
+		{"no flow was entered", func() *node {
+			n := kubenet()
+			n.natRules(rule)
+			n.PacketRules[len(n.PacketRules)-1].Counter.Delta = 9
+			n.drop("QUEUE_PURGE", "neigh_invalidate", pod5, "172.20.1.77", 9)
+			return n
+		}, []string{"DeadBackend proven 172.20.1.5 172.20.1.77"}},
 		{"only flows remember it", func() *node { return dead(kubenet()) },
 			[]string{"DeadBackend likely 172.20.1.5 10.0.0.10 172.20.1.77"}},
 		{"its pod went away in the window", func() *node {

@@ -131,6 +131,8 @@ func (v *view) explained(d *model.Drop) bool {
 // owner that went away.
 func (v *view) harmless(d *model.Drop) bool {
 	switch {
+	case noNeighbor(d):
+		return v.past[d.Dst]
 	case strings.HasPrefix(string(d.Reason), "TCP_"), d.Reason == "QUEUE_PURGE":
 		return true
 	case netfilter(d):
@@ -147,6 +149,13 @@ func (v *view) harmless(d *model.Drop) bool {
 		return socketFrees(d.Location)
 	}
 	return false
+}
+
+// noNeighbor reports whether a packet waited for a neighbour that did not
+// answer. Of several that wait the kernel tells one as failed and purges the
+// others' queue.
+func noNeighbor(d *model.Drop) bool {
+	return strings.HasPrefix(string(d.Reason), "NEIGH_") || d.Location == "neigh_invalidate"
 }
 
 // socketFrees reports whether a function frees what a socket received or still
