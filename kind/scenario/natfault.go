@@ -25,6 +25,9 @@ const (
 	DeadBackend FaultType = "dead-backend"
 	// SNATPorts leaves Node a handful of ports for what it masquerades.
 	SNATPorts FaultType = "snat-ports"
+	// DropProgram has a program at the ingress of Pod's link, on the node,
+	// drop everything but ARP.
+	DropProgram FaultType = "drop-program"
 )
 
 // Afflicted reports whether a fault of the type strikes the place.

@@ -398,3 +398,43 @@ func TestDeadBackend(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) { verdicts(t, tt.node(), tt.want) })
 	}
 }
+
+func TestSNATPortExhaustion(t *testing.T) {
+	flows := func(ports uint16, failed uint64) *node {
+		n := kubenet()
+		n.PacketRules[3].ToPorts = model.PortRange{First: 61000, Last: 61019}
+		for i := range ports {
+			n.translated(pod5, out, out, "10.50.0.4", true).Reply.DstPort = 61000 + i
+		}
+		n.Conntrack.InsertFailed = failed
+		return n
+	}
+	tests := []struct {
+		name string
+		node func() *node
+		want []string
+	}{
+		{"all ports are held and insertions fail", func() *node { return flows(20, 7) }, []string{"SNATPortExhaustion proven 172.20.1.5 203.0.113.9"}},
+		{"all ports are held", func() *node { return flows(19, 0) }, []string{"SNATPortExhaustion likely 172.20.1.5 203.0.113.9"}},
+		{"half of the ports are held", func() *node { return flows(10, 7) }, nil},
+		{"as many flows of the whole range", func() *node {
+			n := flows(20, 7)
+			n.PacketRules[3].ToPorts = model.PortRange{}
+			return n
+		}, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { verdicts(t, tt.node(), tt.want) })
+	}
+}
+
+func TestBPFDrop(t *testing.T) {
+	n := kubenet()
+	n.drop("TC_INGRESS", "__netif_receive_skb_core", pod5, far, 9)
+	n.drop("TC_INGRESS", "__netif_receive_skb_core", pod5, pod6, 9)
+	for i := range n.Traffic.Drops {
+		n.Traffic.Drops[i].IfIndex, n.Traffic.Drops[i].Link = 10, "tap10"
+	}
+	n.drop("TC_EGRESS", "__dev_queue_xmit", out, pod6, 9).Link = "br-pods"
+	verdicts(t, n, []string{"BPFDrop proven 172.20.1.5 172.20.1.6 172.20.2.9", "BPFDrop proven 172.20.1.6 203.0.113.9"})
+}
