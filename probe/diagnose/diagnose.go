@@ -52,6 +52,7 @@ var kinds = []kind{
 	unexpectedMasquerade,
 	deadBackend,
 	snatPortExhaustion,
+	conntrackFull,
 	policyDrop,
 	bpfDrop,
 	noListener,

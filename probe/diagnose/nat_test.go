@@ -438,3 +438,35 @@ func TestBPFDrop(t *testing.T) {
 	n.drop("TC_EGRESS", "__dev_queue_xmit", out, pod6, 9).Link = "br-pods"
 	verdicts(t, n, []string{"BPFDrop proven 172.20.1.5 172.20.1.6 172.20.2.9", "BPFDrop proven 172.20.1.6 203.0.113.9"})
 }
+
+func TestConntrackFull(t *testing.T) {
+	full := func(c model.Conntrack) *node {
+		n := filtered()
+		n.Conntrack = c
+		return n
+	}
+	tests := []struct {
+		name string
+		node func() *node
+		want []string
+	}{
+		{"new flows are dropped", func() *node {
+			n := full(model.Conntrack{Count: 1000, Max: 1000, Drop: 9})
+			n.refuse("nf_hook_slow", pod5, out, 9)
+			return n
+		}, []string{"ConntrackFull proven 172.20.1.5 203.0.113.9"}},
+		{"a rule drops besides", func() *node {
+			n := full(model.Conntrack{Count: 1000, Max: 1000, Drop: 9})
+			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Target: "DROP"})
+			n.refuse("nft_do_chain", far, pod6, 9)
+			n.refuse("nf_hook_slow", pod5, out, 9)
+			return n
+		}, []string{"ConntrackFull proven 172.20.1.5 203.0.113.9", "PolicyDrop proven 172.20.1.6 172.20.2.9"}},
+		{"flows are thrown out early", func() *node { return full(model.Conntrack{Count: 990, Max: 1000, EarlyDrop: 40}) }, []string{"ConntrackFull likely"}},
+		{"nearly full, and nothing is lost", func() *node { return full(model.Conntrack{Count: 960, Max: 1000}) }, []string{"ConntrackFull possible"}},
+		{"half full", func() *node { return full(model.Conntrack{Count: 500, Max: 1000, Drop: 9}) }, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { verdicts(t, tt.node(), tt.want) })
+	}
+}
