@@ -1,11 +1,18 @@
 package lab
 
 import (
+	"bufio"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
 	"github.com/lasthop/lasthop/kind/scenario"
 )
 
-// Further tools; the packages of iptables, iproute2 and nftables have them.
+// Further tools; the packages of the same names, and iproute2, have them.
 const (
+	conntrack      = "conntrack"
 	tc             = "tc"
 	legacyIptables = "iptables-legacy"
 	nft            = "nft"
@@ -39,6 +46,11 @@ func natFault(sp *space, n *scenario.Node, f scenario.Fault, do bool) (known boo
 			}
 		}
 		return true, sp.forgetFlows()
+	case scenario.ConntrackFull:
+		if err := sp.forgetFlows(); err != nil || !do {
+			return true, err
+		}
+		return true, fillConntrack(sp)
 	case scenario.SNATPorts:
 		lists := [][]string{masquerade("-D"), portMasquerade("-A", "tcp"), portMasquerade("-A", "udp"), masquerade("-A")}
 		if !do {
@@ -130,4 +142,34 @@ func dropChains(sp *space, n *scenario.Node, p *scenario.Pod, do bool) error {
 // portMasquerade adds (-A) or removes (-D) a MASQUERADE rule with few ports.
 func portMasquerade(op, proto string) []string {
 	return []string{"-t", "nat", op, masqChain, "-p", proto, "-j", "MASQUERADE", "--to-ports", "61000-61007"}
+}
+
+// fillConntrack enters established flows between strangers until few places
+// are left, for the first of the traffic.
+func fillConntrack(sp *space) (err error) {
+	const left = 32
+	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max")
+	if err != nil {
+		return fmt.Errorf("fill connection tracking: %w", err)
+	}
+	limit, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return fmt.Errorf("fill connection tracking: %w", err)
+	}
+	file, err := os.CreateTemp("", "lasthop-flows-")
+	if err != nil {
+		return fmt.Errorf("fill connection tracking: %w", err)
+	}
+	defer os.Remove(file.Name())
+	defer file.Close()
+	w := bufio.NewWriter(file)
+	for i := range limit - left {
+		// The benchmarking range, which is nobody's.
+		fmt.Fprintf(w, "-A -s 198.18.%d.%d -d 198.19.%d.%d -p tcp --sport 40000 --dport 80 --state ESTABLISHED -t 3600 -u ASSURED,SEEN_REPLY\n",
+			i>>8&0xff, i&0xff, i>>24&0xff, i>>16&0xff)
+	}
+	if err := w.Flush(); err != nil {
+		return fmt.Errorf("fill connection tracking: %w", err)
+	}
+	return sp.run(conntrack, "-R", file.Name())
 }

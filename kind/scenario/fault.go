@@ -28,6 +28,7 @@ var faultShapes = map[FaultType]shape{
 	DropChains:        {need: []string{"pod"}},
 	NoListener:        {need: []string{"pod"}},
 	DeafServer:        {need: []string{"pod"}},
+	ConntrackFull:     {need: []string{"node"}},
 	DropProgram:       {need: []string{"pod"}},
 	MasqueradeAll:     {need: []string{"node"}},
 	DeadBackend:       {need: []string{"node", "prefix", "via"}},

@@ -25,6 +25,10 @@ const (
 	DeadBackend FaultType = "dead-backend"
 	// SNATPorts leaves Node a handful of ports for what it masquerades.
 	SNATPorts FaultType = "snat-ports"
+	// ConntrackFull fills Node's connection-tracking table with flows that
+	// the kernel may not throw out. The limit is the whole machine's, so it
+	// is not touched.
+	ConntrackFull FaultType = "conntrack-full"
 	// DropProgram has a program at the ingress of Pod's link, on the node,
 	// drop everything but ARP.
 	DropProgram FaultType = "drop-program"
