@@ -2,6 +2,7 @@ package lab
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -160,8 +161,7 @@ func fillConntrack(sp *space) (err error) {
 	if err != nil {
 		return fmt.Errorf("fill connection tracking: %w", err)
 	}
-	defer os.Remove(file.Name())
-	defer file.Close()
+	defer func() { err = errors.Join(err, file.Close(), os.Remove(file.Name())) }()
 	w := bufio.NewWriter(file)
 	for i := range limit - left {
 		// The benchmarking range, which is nobody's.
