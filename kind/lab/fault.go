@@ -69,7 +69,7 @@ func (l *Lab) apply(ctx context.Context, f scenario.Fault, do bool) error {
 			return routingFault(sp, n, f, do)
 		}
 		if f.Pod == "" {
-			return nodeFault(sp, f, do)
+			return nodeFault(sp, n, f, do)
 		}
 		_, p := l.s.Topology.Pod(f.Pod)
 		if p == nil {
@@ -114,7 +114,7 @@ func (l *Lab) fabricFault(sp *space, f scenario.Fault, do bool) error {
 	return nil
 }
 
-func nodeFault(sp *space, f scenario.Fault, do bool) error {
+func nodeFault(sp *space, n *scenario.Node, f scenario.Fault, do bool) error {
 	switch f.Type {
 	case scenario.MissingMasquerade:
 		// The fault is that a rule is missing, so it is done by -D.
@@ -133,6 +133,9 @@ func nodeFault(sp *space, f scenario.Fault, do bool) error {
 			return sp.sysctl("ipv4/ip_forward", "0")
 		}
 		return sp.sysctl("ipv4/ip_forward", "1")
+	}
+	if known, err := natFault(sp, n, f, do); known {
+		return err
 	}
 	return fmt.Errorf("no fault %q of a node", f.Type)
 }
@@ -164,6 +167,9 @@ func (l *Lab) podFault(ctx context.Context, sp *space, n *scenario.Node, p *scen
 			return sp.withLink(p.Link, "take down", sp.nl.LinkSetDown)
 		}
 		return l.reconnect(ctx, sp, n, p)
+	}
+	if known, err := filterFault(sp, n, p, f, do); known {
+		return err
 	}
 	return l.layer2Fault(ctx, sp, n, p, f, do)
 }

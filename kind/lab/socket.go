@@ -219,8 +219,9 @@ var reusing = net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) e
 	return errors.Join(err, set)
 }}
 
-// serveUDP sends back each datagram, until ctx ends.
-func (t *traffic) serveUDP(ctx context.Context, ns *netns.NS, addr netip.AddrPort, all *sync.WaitGroup) error {
+// serveUDP sends back each datagram, until ctx ends. A deaf server lets its
+// buffer fill.
+func (t *traffic) serveUDP(ctx context.Context, ns *netns.NS, addr netip.AddrPort, deaf bool, all *sync.WaitGroup) error {
 	var c *net.UDPConn
 	err := ns.Do(func() error {
 		any, err := reusing.ListenPacket(ctx, "udp4", addr.String())
@@ -232,11 +233,21 @@ func (t *traffic) serveUDP(ctx context.Context, ns *netns.NS, addr netip.AddrPor
 	if err != nil {
 		return err
 	}
+	if deaf {
+		if err := c.SetReadBuffer(1); err != nil {
+			c.Close()
+			return err
+		}
+	}
 	all.Add(1)
 	go func() {
 		defer all.Done()
 		defer c.Close()
 		defer expire(ctx, c)()
+		if deaf {
+			<-ctx.Done()
+			return
+		}
 		buf := make([]byte, maxMessage)
 		for {
 			n, from, err := c.ReadFromUDPAddrPort(buf)

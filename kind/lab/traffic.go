@@ -58,6 +58,8 @@ type traffic struct {
 	done    chan struct{}
 	timeout time.Duration
 	flows   []*flow
+	// scenario says which servers are missing, or deaf.
+	scenario *scenario.Scenario
 	// spaces are the open namespaces, by place.
 	spaces map[string]*netns.NS
 
@@ -77,7 +79,7 @@ func (l *Lab) RunTraffic(ctx context.Context, ready func()) error {
 	defer cancel()
 	t := &traffic{
 		cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}),
-		timeout: l.s.Timeout, spaces: map[string]*netns.NS{},
+		timeout: l.s.Timeout, scenario: l.s, spaces: map[string]*netns.NS{},
 	}
 	defer close(t.done)
 	defer t.close()
@@ -280,15 +282,17 @@ func (t *traffic) serve(ctx context.Context, all *sync.WaitGroup) error {
 	started := map[server]bool{}
 	for _, f := range t.flows {
 		s := server{f.To.Place, netip.AddrPortFrom(f.To.Addr, f.Port), f.Proto}
-		if s.place == "" || s.proto == scenario.ICMP || started[s] {
+		if s.place == "" || s.proto == scenario.ICMP || started[s] || t.scenario.Afflicted(scenario.NoListener, s.place) {
 			continue
 		}
 		started[s] = true
-		start := t.serveTCP
+		var err error
 		if s.proto == scenario.UDP {
-			start = t.serveUDP
+			err = t.serveUDP(ctx, t.spaces[s.place], s.addr, t.scenario.Afflicted(scenario.DeafServer, s.place), all)
+		} else {
+			err = t.serveTCP(ctx, t.spaces[s.place], s.addr, all)
 		}
-		if err := start(ctx, t.spaces[s.place], s.addr, all); err != nil {
+		if err != nil {
 			return fmt.Errorf("serve %s %s in %s: %w", s.proto, s.addr, s.place, err)
 		}
 	}

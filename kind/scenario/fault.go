@@ -25,6 +25,18 @@ var faultShapes = map[FaultType]shape{
 	AsymmetricRoute:   {need: []string{"node", "prefix"}},
 	ReturningUDR:      {need: []string{"node", "prefix"}},
 	SmallMTU:          {need: []string{"node"}},
+
+	ForwardPolicyDrop: {need: []string{"node"}},
+	DropLegacy:        {need: []string{"pod"}},
+	DropNFT:           {need: []string{"pod"}},
+	DropChains:        {need: []string{"pod"}},
+	NoListener:        {need: []string{"pod"}},
+	DeafServer:        {need: []string{"pod"}},
+	ConntrackFull:     {need: []string{"node"}},
+	DropProgram:       {need: []string{"pod"}},
+	MasqueradeAll:     {need: []string{"node"}},
+	DeadBackend:       {need: []string{"node", "prefix", "via"}},
+	SNATPorts:         {need: []string{"node"}},
 }
 
 func faultTypes() []FaultType {
@@ -93,6 +105,8 @@ func (r *resolver) fault(raw rawFault) {
 		if !r.faultNode(&f, raw) {
 			return
 		}
+	case DeadBackend:
+		f.Prefix = raw.prefix.v
 	case NICForwardingOff:
 		if !t.Node(f.Node).IPForwarding {
 			r.errorf(raw.node.at, "the NIC of %q does not forward as it is", f.Node)

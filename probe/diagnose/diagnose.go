@@ -61,6 +61,14 @@ var kinds = []kind{
 	staleNeighbor,
 	duplicatePodIP,
 	unansweredARP,
+	unexpectedMasquerade,
+	deadBackend,
+	snatPortExhaustion,
+	conntrackFull,
+	policyDrop,
+	bpfDrop,
+	noListener,
+	receiveOverflow,
 	unexplainedDrop,
 }
 

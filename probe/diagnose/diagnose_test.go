@@ -384,8 +384,8 @@ func TestDiagnose(t *testing.T) {
 		}, []string{"StaleMACRewrite likely 10.60.0.20"}},
 		{"drops without a cause", func() *node {
 			n := kubenet()
-			n.drop("TC_INGRESS", "__netif_receive_skb_core", "203.0.113.9", "172.20.1.5", 9)
-			n.drop("TC_INGRESS", "__netif_receive_skb_core", "203.0.113.9", "172.20.1.6", 2)
+			n.drop("IP_CSUM", "ip_rcv_core", "203.0.113.9", "172.20.1.5", 9)
+			n.drop("IP_CSUM", "ip_rcv_core", "203.0.113.9", "172.20.1.6", 2)
 			return n
 		}, []string{"UnexplainedDrop proven 172.20.1.5 172.20.1.6 203.0.113.9"}},
 		{"transports free packets as they go; bridges flood", func() *node {

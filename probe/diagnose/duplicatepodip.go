@@ -132,8 +132,8 @@ func socketMisses(location string) bool {
 	return false
 }
 
-// claim is an answer for a pod's address with another MAC than the pod's.
-type claim struct {
+// arpClaim is an answer for a pod's address with another MAC than the pod's.
+type arpClaim struct {
 	addr netip.Addr
 	mac  model.MAC
 }
@@ -144,7 +144,7 @@ func (v *view) contested() []verdict {
 	if !v.Has(model.SourcePods, model.SourceLinks, model.SourceTC) {
 		return nil
 	}
-	answers := map[claim]*model.ARPCount{}
+	answers := map[arpClaim]*model.ARPCount{}
 	claimed := map[model.MAC]netip.Addr{}
 	proxies := map[model.MAC]bool{}
 	for i := range v.Traffic.ARP {
@@ -161,7 +161,7 @@ func (v *view) contested() []verdict {
 		if !v.foreign(a) {
 			continue
 		}
-		k := claim{a.Addr, a.MAC}
+		k := arpClaim{a.Addr, a.MAC}
 		if old := answers[k]; old == nil || a.Packets > old.Packets {
 			answers[k] = a
 		}

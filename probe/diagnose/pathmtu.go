@@ -79,7 +79,7 @@ func findPathMTU(v *view) []verdict {
 	for _, next := range slices.Sorted(maps.Keys(groups)) {
 		l := groups[next]
 		f := v.narrow(next, l)
-		v.unheard(&f.Finding, l)
+		v.unnoticed(&f.Finding, l)
 		// Those by which other senders learn the size have the same cause.
 		f.explains = func(d *model.Drop) bool { return tooBig(d) && v.nextLink(d) == next || v.silenced(d, l) }
 		out = append(out, f)
@@ -99,9 +99,9 @@ const (
 	protoICMPv6 = 58
 )
 
-// unheard adds the errors that a rule of the node drops, where that is why the
+// unnoticed adds the errors that a rule of the node drops, where that is why the
 // senders do not learn the size.
-func (v *view) unheard(f *model.Finding, l *lost) {
+func (v *view) unnoticed(f *model.Finding, l *lost) {
 	var errors lost
 	for i := range v.Traffic.Drops {
 		if d := &v.Traffic.Drops[i]; v.silenced(d, l) {

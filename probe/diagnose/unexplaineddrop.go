@@ -26,7 +26,7 @@ var unexplainedDrop = kind{
 	},
 	find: findUnexplainedDrop,
 	after: []string{"PodLinkDown", "StaleMACRewrite", "StaleARPReply", "WrongGatewayMAC", "BridgeRuleDrop", "StaleNeighbor",
-		"DuplicatePodIP", "UnansweredARP"},
+		"DuplicatePodIP", "UnansweredARP", "PolicyDrop", "NoListener", "ReceiveOverflow"},
 }
 
 // minDrops is how many packets of one kind must be dropped before it is a
@@ -132,8 +132,12 @@ func (v *view) explained(d *model.Drop) bool {
 // owner that went away.
 func (v *view) harmless(d *model.Drop) bool {
 	switch {
+	case noNeighbor(d):
+		return v.past[d.Dst]
 	case strings.HasPrefix(string(d.Reason), "TCP_"), d.Reason == "QUEUE_PURGE":
 		return true
+	case netfilter(d):
+		return v.startingUp(d)
 	case d.Reason == "OTHERHOST":
 		_, owned := v.macs[d.DstMAC]
 		return owned || v.past[d.Dst]
@@ -146,6 +150,13 @@ func (v *view) harmless(d *model.Drop) bool {
 		return socketFrees(d.Location)
 	}
 	return false
+}
+
+// noNeighbor reports whether a packet waited for a neighbour that did not
+// answer. Of several that wait the kernel tells one as failed and purges the
+// others' queue.
+func noNeighbor(d *model.Drop) bool {
+	return strings.HasPrefix(string(d.Reason), "NEIGH_") || d.Location == "neigh_invalidate"
 }
 
 // socketFrees reports whether a function frees what a socket received or still
@@ -183,7 +194,7 @@ func (list allowances) take(d *model.Drop) bool {
 
 // byDesign finds the rules that drop on a healthy node: kubelet's
 // deduplication of frames that a promiscuous bridge delivers twice, and AKS's
-// ban of the wire server.
+// bans of the wire server and of the metadata service.
 func (v *view) byDesign() allowances {
 	var out allowances
 	for i := range v.FrameRules {
@@ -196,9 +207,9 @@ func (v *view) byDesign() allowances {
 	}
 	for i := range v.PacketRules {
 		r := &v.PacketRules[i]
-		if r.Target == "DROP" && r.Counter.Delta > 0 && !r.Dst.Not && r.Dst.Prefix == host(azureWireServer) {
+		if r.Counter.Delta > 0 && v.dropsByDesign(r) {
 			out = append(out, allowance{left: r.Counter.Delta, takes: func(d *model.Drop) bool {
-				return netfilter(d) && d.Dst == azureWireServer
+				return netfilter(d) && r.Dst.Matches(d.Dst) && r.Src.Matches(d.Src) && (r.Proto == 0 || r.Proto == d.Proto)
 			}})
 		}
 	}
@@ -211,8 +222,25 @@ func (v *view) deduplicates(r *model.FrameRule) bool {
 	return r.Target == model.TargetDrop && r.SrcMAC.Set && v.bridgeMACs[r.SrcMAC.Addr] && !r.IPSrc.IsZero()
 }
 
+// wireServerPorts are those of Azure's wire server that pods may not reach.
+var wireServerPorts = []uint16{80, 32526}
+
+// dropsByDesign reports whether a rule is one of AKS's own bans. A ban of the
+// wire server's other ports is not: its DNS is for everybody.
+func (v *view) dropsByDesign(r *model.PacketRule) bool {
+	if r.Target != "DROP" && r.Target != "REJECT" || r.Dst.Not || !r.Dst.Prefix.IsSingleIP() || r.ProtoNot {
+		return false
+	}
+	if r.Dst.Prefix.Addr() != azureWireServer {
+		return strings.HasPrefix(r.Comment, "AKS managed")
+	}
+	return r.Proto == tcp && len(r.DstPorts) > 0 && !slices.ContainsFunc(r.DstPorts, func(p model.PortRange) bool {
+		return p.First != p.Last || !slices.Contains(wireServerPorts, p.First)
+	})
+}
+
 // netfilter reports whether a rule may have dropped it; before Linux 5.17 no
 // reason is told.
 func netfilter(d *model.Drop) bool {
-	return d.Reason == "NETFILTER_DROP" || d.Reason == "" && (d.Location == "nf_hook_slow" || d.Location == "nft_do_chain")
+	return d.Reason == "NETFILTER_DROP" || d.Reason == "" && (d.Location == "nf_hook_slow" || d.Location == nftLocation)
 }

@@ -56,6 +56,9 @@ func fromSet(set nft.Ruleset, f nftables.TableFamily) Tables {
 			Backend: model.NFT, Family: number, Table: r.Table, Chain: r.Chain, Number: place[at],
 			Handle: r.Handle, Native: native[r.Table],
 		})
+		if b.Native {
+			b.Comment = nft.Comment(r.UserData)
+		}
 		for _, item := range r.Items {
 			b.item(item)
 		}

@@ -115,3 +115,16 @@ func InterfaceText(name string) string {
 	}
 	return `"` + name + `"`
 }
+
+// Comment is what nft keeps beside a rule for people: attributes of one byte
+// type, one byte length; type 0 is the comment (enum nftnl_udata_rule_types).
+func Comment(userData []byte) string {
+	const comment = 0
+	for b := userData; len(b) >= 2 && len(b) >= 2+int(b[1]); b = b[2+int(b[1]):] {
+		if b[0] == comment {
+			text, _, _ := strings.Cut(string(b[2:2+int(b[1])]), "\x00")
+			return text
+		}
+	}
+	return ""
+}

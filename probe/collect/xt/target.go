@@ -62,6 +62,9 @@ func nat(option string) decoder {
 		if low.IsValid() && low == high && first == last {
 			r.To = netip.AddrPortFrom(low, first)
 		}
+		if r.Target == "MASQUERADE" || r.Target == "SNAT" {
+			r.ToPorts = model.PortRange{First: first, Last: last}
+		}
 		to := natText(low, high, first, last, base, r.Target == "SNAT" || r.Target == "DNAT")
 		if to != "" {
 			to = option + " " + to

@@ -1,0 +1,75 @@
+package diagnose
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var conntrackFull = kind{
+	page: Page{
+		Code:     "ConntrackFull",
+		Severity: model.Critical,
+		Title:    "the connection-tracking table is full and new flows are dropped",
+		Meaning: "Every flow that the node forwards has an entry. When there are as many as nf_conntrack_max allows, the kernel throws " +
+			"out flows that are not yet established and, where it finds none, drops the first packet of every new flow. Flows that " +
+			"exist go on, so only new connections fail.",
+		Evidence: "the table's size and limit; drops and early drops of its statistics in the window; the dropped packets.",
+		Fix: "find who fills it; then raise the limit in the host's namespace (each entry takes some 300 bytes), or let idle flows " +
+			"expire sooner.",
+		Verify: "lasthop check --only ConntrackFull",
+	},
+	find: findConntrackFull,
+}
+
+// nearlyFull is the share of the limit from which the table is as good as
+// full, in percent.
+const nearlyFull = 95
+
+func findConntrackFull(v *view) []verdict {
+	c := &v.Conntrack
+	if !v.Has(model.SourceConntrack) || c.Max == 0 || c.Count*100 < c.Max*nearlyFull {
+		return nil
+	}
+	f := model.Finding{Confidence: model.Proven, LastHopAlive: model.Place{Direction: model.Ingress}}
+	var drops []*model.Drop
+	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	for i := range v.Traffic.Drops {
+		d := &v.Traffic.Drops[i]
+		// Connection tracking drops in the hook itself, never within nft.
+		if c.Drop == 0 || !netfilter(d) || d.Location == nftLocation || v.pod(d) == (netip.Addr{}) || v.inPod(d).IsValid() {
+			continue
+		}
+		drops = append(drops, d)
+		pod := v.pod(d)
+		pods[pod], peers[otherEnd(d, pod)] = true, true
+	}
+	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
+	for _, a := range slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare) {
+		f.Peers = append(f.Peers, host(a))
+	}
+	f.Packets = c.Drop
+	f.Title = fmt.Sprintf("the connection-tracking table is full: %d of %d", c.Count, c.Max)
+	f.Why = fmt.Sprintf("The node's table holds %d flows and may hold %d. New flows find no room.", c.Count, c.Max)
+	f.Evidence = []model.Evidence{{Source: model.SourceConntrack, Text: fmt.Sprintf(
+		"%d entries, limit %d; in the window %s dropped for want of room, %s thrown out early",
+		c.Count, c.Max, count(c.Drop, "packet"), count(c.EarlyDrop, "flow"))}}
+	f.Evidence = append(f.Evidence, dropEvidence(drops)...)
+	switch {
+	case c.Drop > 0:
+	case c.EarlyDrop > 0:
+		f.Confidence = model.Likely
+		f.Unseen = append(f.Unseen, "a packet that was dropped for it: flows were thrown out in time")
+	default:
+		f.Severity, f.Confidence = model.Warning, model.Possible
+		f.Unseen = append(f.Unseen, "a flow that found no room in the window")
+	}
+	f.Fix = []string{
+		fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d", 2*c.Max),
+		"conntrack -L -o extended | awk '{print $7, $9}' | sort | uniq -c | sort -rn | head: who holds the entries",
+	}
+	return []verdict{{Finding: f, explains: sameDrops(drops)}}
+}

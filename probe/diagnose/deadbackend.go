@@ -1,0 +1,215 @@
+package diagnose
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var deadBackend = kind{
+	page: Page{
+		Code:     "DeadBackend",
+		Severity: model.Warning,
+		Title:    "a service address is translated to an address where no pod lives",
+		Meaning: "The node translates the service's address to a backend of its own pod range, and no pod has that address: the " +
+			"endpoint was not withdrawn when its pod went, or connection tracking still sends an old flow there (UDP clients that " +
+			"keep their port). Only what falls on that backend dies; the service's others answer.",
+		Evidence: "connection tracking's tuples: the service's address in the first, the dead one in the second, and no reply; the " +
+			"pods of the node; the DNAT rule.",
+		Fix:    "withdraw the endpoint, or delete the rule; where no rule is left, delete the flows.",
+		Verify: "lasthop check --only DeadBackend",
+	},
+	find: findDeadBackend,
+}
+
+// backend is one that flows were sent to.
+type backend struct {
+	addr    netip.Addr
+	silent  []*model.Flow
+	answers bool
+	// rules are those that lead there now.
+	rules []*model.PacketRule
+}
+
+func findDeadBackend(v *view) []verdict {
+	if !v.Has(model.SourcePods, model.SourceConntrack) {
+		return nil
+	}
+	found := map[netip.Addr]*backend{}
+	of := func(a netip.Addr) *backend {
+		if found[a] == nil {
+			found[a] = &backend{addr: a}
+		}
+		return found[a]
+	}
+	for i := range v.Flows {
+		f := &v.Flows[i]
+		to := f.Reply.Src
+		if to == f.Original.Dst || !v.vacant(to) {
+			continue
+		}
+		if b := of(to); f.Replied {
+			b.answers = b.answers || !f.Start.IsZero()
+		} else {
+			b.silent = append(b.silent, f)
+		}
+	}
+	for i := range v.PacketRules {
+		// A bridge asks for the neighbour before the flow is entered, so
+		// that connection tracking may know nothing of it.
+		if r := &v.PacketRules[i]; r.Target == "DNAT" && v.vacant(r.To.Addr()) && (found[r.To.Addr()] != nil || r.Counter.Delta > 0) {
+			b := of(r.To.Addr())
+			b.rules = append(b.rules, r)
+		}
+	}
+	var out []verdict
+	for _, a := range slices.SortedFunc(maps.Keys(found), netip.Addr.Compare) {
+		if b := found[a]; !b.answers && v.triedEnough(b) {
+			out = append(out, verdict{Finding: v.dead(b), explains: unresolved(a)})
+		}
+	}
+	return out
+}
+
+// vacant reports whether an address belongs to this node's pods and no pod has
+// it, nor had it during the window.
+func (v *view) vacant(a netip.Addr) bool {
+	return inAny(v.ranges.local, a) && len(v.pods[a]) == 0 && !v.past[a] && !v.nodeAddrs[a]
+}
+
+// triedEnough reports whether traffic of the window died there: several flows
+// began in it.
+func (v *view) triedEnough(b *backend) bool {
+	n := 0
+	for _, f := range b.silent {
+		if !f.Start.IsZero() {
+			n++
+		}
+	}
+	return n >= minPackets || v.droppedFor(b.addr) >= minDrops
+}
+
+// dropsFor are the drops of packets for an address that has no neighbour.
+func (v *view) dropsFor(a netip.Addr) []*model.Drop {
+	var out []*model.Drop
+	takes := unresolved(a)
+	for i := range v.Traffic.Drops {
+		if d := &v.Traffic.Drops[i]; takes(d) {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+func (v *view) droppedFor(a netip.Addr) uint64 {
+	var n uint64
+	for _, d := range v.dropsFor(a) {
+		n += d.Packets
+	}
+	return n
+}
+
+// unresolved accounts for drops of packets for an address that has no
+// neighbour.
+func unresolved(a netip.Addr) func(*model.Drop) bool {
+	return func(d *model.Drop) bool { return d.Dst == a && noNeighbor(d) }
+}
+
+func (v *view) dead(b *backend) model.Finding {
+	f := model.Finding{Confidence: model.Proven, Packets: v.droppedFor(b.addr)}
+	pods, services := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	ends := func(src netip.Addr) {
+		if len(v.pods[src]) > 0 {
+			pods[src] = true
+		}
+	}
+	for _, flow := range b.silent {
+		ends(flow.Original.Src)
+		services[flow.Original.Dst] = true
+	}
+	for _, d := range v.dropsFor(b.addr) {
+		ends(d.Src)
+	}
+	for _, r := range b.rules {
+		if r.Dst.Prefix.IsSingleIP() && !r.Dst.Not {
+			services[r.Dst.Prefix.Addr()] = true
+		}
+	}
+	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
+	targets := slices.SortedFunc(maps.Keys(services), netip.Addr.Compare)
+	for _, a := range append(slices.Clone(targets), b.addr) {
+		f.Peers = append(f.Peers, host(a))
+	}
+	service := "a service's address"
+	if len(targets) > 0 {
+		service = addrs(targets)
+	}
+	f.Title = fmt.Sprintf("%s leads to %s, where no pod lives", service, b.addr)
+	f.Why = fmt.Sprintf("What is sent to %s is translated to %s, an address of this node's pods that no pod has. Nobody answers.", service, b.addr)
+	if len(b.silent) > 0 {
+		first := b.silent[0]
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceConntrack, Text: fmt.Sprintf(
+			"%s to %s UNREPLIED, the reply is expected from %s; %s like it",
+			first.Original.Src, first.Original.Dst, first.Reply.Src, count(uint64(len(b.silent)), "flow"))})
+	}
+	f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourcePods, Text: "no pod on this node holds " + b.addr.String()})
+	f.Evidence = append(f.Evidence, dropEvidence(v.dropsFor(b.addr))...)
+	f.LastHopAlive = model.Place{Direction: model.Ingress}
+	if len(f.Pods) > 0 {
+		f.LastHopAlive = v.place(v.pods[f.Pods[0]][0].Link, model.Ingress)
+	}
+	if !v.ownRange(b.addr) {
+		f.Confidence = model.Likely
+		f.Unseen = append(f.Unseen, "this node's pod range: "+b.addr.String()+" is near its pods' addresses (give --nodes)")
+		f.Alternatives = append(f.Alternatives, "the address is another node's pod, which does not answer")
+	}
+	v.deadRule(b, targets, &f)
+	return f
+}
+
+// ownRange reports whether the address is in a range that is known to be this
+// node's, and not only supposed.
+func (v *view) ownRange(a netip.Addr) bool {
+	for i := range v.Links {
+		l := &v.Links[i]
+		if l.Role == model.RoleBridge && slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return !p.IsSingleIP() && p.Contains(a) }) {
+			return true
+		}
+	}
+	for i := range v.Cluster.Nodes {
+		n := &v.Cluster.Nodes[i]
+		if inAny(n.PodCIDRs, a) && slices.ContainsFunc(n.Addresses, func(x netip.Addr) bool { return v.nodeAddrs[x] }) {
+			return true
+		}
+	}
+	return false
+}
+
+// deadRule names the rules that lead there, or else the flows that remember
+// one.
+func (v *view) deadRule(b *backend, targets []netip.Addr, f *model.Finding) {
+	a := b.addr
+	if len(b.rules) == 0 {
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceNAT, Text: "no rule translates to " + a.String() + " now"})
+		f.Confidence = weaker(f.Confidence, model.Likely)
+		f.Unseen = append(f.Unseen, "what translated the flows: a rule that is gone, or a program beside netfilter")
+		for _, t := range targets {
+			f.Fix = append(f.Fix, fmt.Sprintf("conntrack -D --orig-dst %s --reply-src %s", t, a))
+		}
+		return
+	}
+	for _, r := range b.rules {
+		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule translates to it", r))
+		f.Fix = append(f.Fix, deletePacketRule(r))
+	}
+	s := &suspect{rule: b.rules[0], family: map[int]string{0: "inet", 4: "ip", 6: "ip6"}[b.rules[0].Family], path: []string{b.rules[0].Chain}}
+	if owner := s.owner(); owner != "" {
+		f.Fix = append([]string{
+			fmt.Sprintf("kubectl get endpointslices -A -o wide | grep -F %s", a),
+			fmt.Sprintf("where no slice has it, %s is behind: restart it, or", owner),
+		}, f.Fix...)
+	}
+}

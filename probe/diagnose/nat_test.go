@@ -1,0 +1,472 @@
+package diagnose
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// chain adds a base chain of a filter table.
+func (n *node) chain(b model.Backend, family, table, name, hook, policy string, delta uint64) {
+	n.Chains = append(n.Chains, model.Chain{Backend: b, Family: family, Table: table, Name: name, Hook: hook, Policy: policy,
+		Counter: model.Counter{Packets: delta, Delta: delta}})
+}
+
+// filter adds a rule of iptables' filter table that counted so many packets.
+func (n *node) filter(b model.Backend, chain string, delta uint64, r model.PacketRule) *model.PacketRule {
+	r.Backend, r.Family, r.Table, r.Chain, r.Number = b, 4, "filter", chain, len(n.PacketRules)+1
+	r.Counter, r.Standing = model.Counter{Packets: delta, Delta: delta}, true
+	if r.Text == "" {
+		r.Text = "-j " + r.Target
+	}
+	n.PacketRules = append(n.PacketRules, r)
+	return &n.PacketRules[len(n.PacketRules)-1]
+}
+
+// filtered is a kubenet node with a FORWARD chain in both backends.
+func filtered() *node {
+	n := kubenet()
+	n.chain(model.NFT, "ip", "filter", "FORWARD", "FORWARD", "ACCEPT", 0)
+	n.chain(model.Legacy, "ip", "filter", "FORWARD", "FORWARD", "ACCEPT", 0)
+	return n
+}
+
+func (n *node) refuse(location, src, dst string, packets uint64) *model.Drop {
+	d := n.drop("NETFILTER_DROP", location, src, dst, packets)
+	d.Proto, d.Link = 6, "ens5"
+	return d
+}
+
+func to(s string) model.AddrMatch       { return model.AddrMatch{Prefix: prefix(s)} }
+func link(s string) model.IfMatch       { return model.IfMatch{Name: s} }
+func onPort(p uint16) []model.PortRange { return []model.PortRange{{First: p, Last: p}} }
+
+const (
+	pod5, pod6 = "172.20.1.5", "172.20.1.6"
+	far        = "172.20.2.9"
+	out        = "203.0.113.9"
+)
+
+func TestPolicyDrop(t *testing.T) {
+	tests := []struct {
+		name string
+		node func() *node
+		want []string
+	}{
+		{"one rule for a pod", func() *node {
+			n := filtered()
+			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Dst: to(pod5 + "/32"), Target: "DROP"})
+			n.refuse("nft_do_chain", far, pod5, 9)
+			return n
+		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
+		{"a rule that counted nothing dropped nothing", func() *node {
+			n := filtered()
+			n.filter(model.NFT, "FORWARD", 0, model.PacketRule{Dst: to(pod5 + "/32"), Target: "DROP"})
+			n.refuse("nft_do_chain", far, pod5, 9)
+			return n
+		}, []string{"UnexplainedDrop proven 172.20.1.5 172.20.2.9"}},
+		{"two rules, told apart by their matches", func() *node {
+			n := filtered()
+			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Dst: to(pod5 + "/32"), Target: "DROP"})
+			n.filter(model.NFT, "FORWARD", 20, model.PacketRule{Src: to(pod6 + "/32"), Proto: 6, Target: "REJECT"})
+			n.refuse("nft_do_chain", far, pod5, 9)
+			n.refuse("nft_do_chain", pod6, out, 20).Link = "br-pods"
+			return n
+		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9", "PolicyDrop proven 172.20.1.6 203.0.113.9"}},
+		{"two rules, told apart by what they counted", func() *node {
+			n := filtered()
+			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Proto: 6, DstPorts: onPort(80), Target: "DROP"})
+			n.filter(model.NFT, "FORWARD", 20, model.PacketRule{Proto: 6, DstPorts: onPort(443), Target: "DROP"})
+			n.refuse("nft_do_chain", far, pod5, 9)
+			n.refuse("nft_do_chain", far, pod6, 20)
+			return n
+		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9", "PolicyDrop proven 172.20.1.6 172.20.2.9"}},
+		{"the backend is told by where it drops", func() *node {
+			n := filtered()
+			n.filter(model.Legacy, "FORWARD", 7, model.PacketRule{Dst: to("172.20.1.0/24"), Target: "DROP"})
+			n.filter(model.NFT, "FORWARD", 8, model.PacketRule{Dst: to("172.20.1.0/24"), Target: "DROP"})
+			n.refuse("nf_hook_slow", far, pod5, 7)
+			n.refuse("nft_do_chain", far, pod6, 8)
+			return n
+		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9", "PolicyDrop proven 172.20.1.6 172.20.2.9"}},
+		{"through jumps by link", func() *node {
+			n := filtered()
+			for _, c := range []string{"cali-from", "cali-fw-a", "cali-fw-b"} {
+				n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "filter", Name: c})
+			}
+			n.filter(model.NFT, "FORWARD", 40, model.PacketRule{Target: "cali-from"})
+			n.filter(model.NFT, "cali-from", 20, model.PacketRule{In: link("tap10"), Target: "cali-fw-a", Goto: true})
+			n.filter(model.NFT, "cali-from", 20, model.PacketRule{In: link("tap11"), Target: "cali-fw-b", Goto: true})
+			n.filter(model.NFT, "cali-fw-a", 20, model.PacketRule{Target: "DROP"})
+			n.filter(model.NFT, "cali-fw-b", 20, model.PacketRule{Target: "ACCEPT"})
+			n.refuse("nft_do_chain", pod5, pod6, 20).Link = "tap10"
+			return n
+		}, []string{"PolicyDrop proven 172.20.1.5 172.20.1.6"}},
+		{"chains in a ring", func() *node {
+			n := filtered()
+			n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "filter", Name: "A"})
+			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Target: "A"})
+			n.filter(model.NFT, "A", 9, model.PacketRule{Target: "A"})
+			n.filter(model.NFT, "A", 9, model.PacketRule{Dst: to(pod5 + "/32"), Target: "DROP"})
+			n.refuse("nft_do_chain", far, pod5, 9)
+			return n
+		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
+		{"the policy of FORWARD", func() *node {
+			n := kubenet()
+			n.chain(model.Legacy, "ip", "filter", "FORWARD", "FORWARD", "DROP", 30)
+			n.refuse("nf_hook_slow", pod5, out, 10).Link = "br-pods"
+			n.refuse("nf_hook_slow", out, pod6, 20)
+			return n
+		}, []string{"PolicyDrop proven 172.20.1.5 172.20.1.6 203.0.113.9"}},
+		{"nft's own rule without a counter", func() *node {
+			n := kubenet()
+			n.chain(model.NFT, "inet", "site", "fw", "FORWARD", "ACCEPT", 0)
+			r := n.filter(model.NFT, "fw", 0, model.PacketRule{Dst: to(pod5 + "/32"), Target: "DROP", Text: "ip daddr 172.20.1.5 drop"})
+			r.Family, r.Table, r.Native, r.Handle = 0, "site", true, 4
+			n.refuse("nft_do_chain", far, pod5, 9)
+			return n
+		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
+		{"a bridge rule", func() *node {
+			n := filtered()
+			n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "bridge", Table: "filter", Name: "FORWARD", Hook: "FORWARD", Policy: "ACCEPT"})
+			r := n.frameRule(model.FrameRule{EtherType: 0x0800, IPDst: to(pod5 + "/32"), Target: model.TargetDrop})
+			r.Table, r.Chain, r.Counter = "filter", "FORWARD", model.Counter{Packets: 9, Delta: 9}
+			n.refuse("nft_do_chain", pod6, pod5, 9).Link = "tap10"
+			return n
+		}, []string{"BridgeRuleDrop proven 172.20.1.5 172.20.1.6"}},
+		{"AKS's own bans", func() *node {
+			n := filtered()
+			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Dst: to("168.63.129.16/32"), Proto: 6, DstPorts: onPort(80), Target: "DROP"})
+			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Dst: to("169.254.169.254/32"), Target: "REJECT", Comment: "AKS managed: metadata"})
+			n.refuse("nft_do_chain", pod5, "168.63.129.16", 9)
+			n.refuse("nft_do_chain", pod5, "169.254.169.254", 9)
+			return n
+		}, nil},
+		{"a ban of the wire server's DNS is nobody's design", func() *node {
+			n := filtered()
+			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Dst: to("168.63.129.16/32"), Proto: 17, DstPorts: onPort(53), Target: "DROP"})
+			n.refuse("nft_do_chain", pod5, "168.63.129.16", 9).Proto = 17
+			return n
+		}, []string{"PolicyDrop proven 172.20.1.5 168.63.129.16"}},
+		{"the rules are unread", func() *node {
+			n := filtered()
+			n.lose(model.SourceNAT, model.Missing)
+			n.refuse("nft_do_chain", far, pod5, 9)
+			return n
+		}, []string{"PolicyDrop likely 172.20.1.5 172.20.2.9"}},
+		{"rules in the pod's own namespace", func() *node {
+			n := filtered()
+			n.Pods[0].Netns = 77
+			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Target: "DROP"})
+			n.refuse("nft_do_chain", far, pod5, 9).Netns = 77
+			return n
+		}, []string{"PolicyDrop likely 172.20.1.5 172.20.2.9"}},
+		{"a new pod whose policy was not yet written", func() *node {
+			n := filtered()
+			n.Pods[0].Since = start.Add(4 * time.Second)
+			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Target: "DROP"})
+			n.refuse("nft_do_chain", pod5, out, 9).Last = start.Add(5 * time.Second)
+			return n
+		}, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { verdicts(t, tt.node(), tt.want) })
+	}
+}
+
+// verdicts checks the findings on a node.
+func verdicts(t *testing.T, n *node, want []string) {
+	t.Helper()
+	var got []string
+	for _, f := range Diagnose(&n.Snapshot) {
+		got = append(got, brief(f))
+		complete(t, f)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("findings\n got %q\nwant %q", got, want)
+	}
+}
+
+func TestPolicyDropOwner(t *testing.T) {
+	tests := []struct {
+		chain, comment, owner, fix string
+	}{
+		{"FORWARD", "", "no program known", "iptables-nft -t filter -D FORWARD -j DROP"},
+		{"FORWARD", "cali:abc", "Calico", "kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org"},
+		{"AZURE-NPM-EGRESS-DROPS", "", "Azure Network Policy Manager", "kubectl get networkpolicies -A"},
+		{"IP-MASQ-AGENT", "", "ip-masq-agent", "iptables-nft -t filter -D IP-MASQ-AGENT -j DROP"},
+		{"KUBE-EXTERNAL-SERVICES", "shop/cart:http has no endpoints", "kube-proxy", "kubectl -n shop get endpointslices -l kubernetes.io/service-name=cart"},
+	}
+	for _, tt := range tests {
+		n := filtered()
+		if tt.chain != "FORWARD" {
+			n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "filter", Name: tt.chain})
+			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Target: tt.chain})
+		}
+		n.filter(model.NFT, tt.chain, 9, model.PacketRule{Target: "DROP", Comment: tt.comment})
+		n.refuse("nft_do_chain", far, pod5, 9)
+		found := Diagnose(&n.Snapshot)
+		if len(found) != 1 || !strings.Contains(found[0].Why, tt.owner) || found[0].Fix[0] != tt.fix {
+			t.Errorf("%s %q: got %+v", tt.chain, tt.comment, found)
+		}
+	}
+}
+
+func TestPolicyDropFix(t *testing.T) {
+	n := kubenet()
+	n.chain(model.Legacy, "ip", "filter", "FORWARD", "FORWARD", "DROP", 9)
+	n.refuse("nf_hook_slow", far, pod5, 9)
+	if got, want := Diagnose(&n.Snapshot)[0].Fix[0], "iptables-legacy -t filter -P FORWARD ACCEPT"; got != want {
+		t.Errorf("fix\n got %s\nwant %s", got, want)
+	}
+	n = kubenet()
+	n.chain(model.NFT, "inet", "site", "fw", "FORWARD", "DROP", 0)
+	n.refuse("nft_do_chain", far, pod5, 9)
+	if got, want := Diagnose(&n.Snapshot)[0].Fix[0], "nft chain inet site fw '{ policy accept; }'"; got != want {
+		t.Errorf("fix\n got %s\nwant %s", got, want)
+	}
+}
+
+// translated adds a flow with the address that its source was given.
+func (n *node) translated(src, dst, backend, as string, replied bool) *model.Flow {
+	n.Flows = append(n.Flows, model.Flow{Proto: 6, Start: start, Replied: replied,
+		Original: model.Tuple{Src: addr(src), Dst: addr(dst), SrcPort: uint16(40000 + len(n.Flows)), DstPort: 80},
+		Reply:    model.Tuple{Src: addr(backend), Dst: addr(as), SrcPort: 80, DstPort: uint16(40000 + len(n.Flows))}})
+	return &n.Flows[len(n.Flows)-1]
+}
+
+func TestUnexpectedMasquerade(t *testing.T) {
+	all := func() *node {
+		n := kubenet()
+		n.PacketRules = slices.Delete(n.PacketRules, 1, 3)
+		n.translated(pod5, far, far, "10.50.0.4", true)
+		n.translated(pod6, far, far, "10.50.0.4", true)
+		return n
+	}
+	tests := []struct {
+		name string
+		node func() *node
+		want []string
+	}{
+		{"no exclusion is left", all, []string{"UnexpectedMasquerade proven 172.20.1.5 172.20.1.6 172.20.2.9"}},
+		{"towards the outside it is right", func() *node {
+			n := kubenet()
+			n.translated(pod5, out, out, "10.50.0.4", true)
+			return n
+		}, nil},
+		{"a service that leads to a pod may translate", func() *node {
+			n := all()
+			n.Flows = nil
+			n.translated(pod5, "10.0.0.10", far, "10.50.0.4", true)
+			return n
+		}, nil},
+		{"an old flow outlives the rule", func() *node {
+			n := kubenet()
+			n.translated(pod5, far, far, "10.50.0.4", true).Start = time.Time{}
+			return n
+		}, nil},
+		{"the rules are unread", func() *node {
+			n := all()
+			n.PacketRules = nil
+			n.lose(model.SourceNAT, model.Missing)
+			return n
+		}, []string{"UnexpectedMasquerade likely 172.20.1.5 172.20.1.6 172.20.2.9"}},
+		{"pods of the node's subnet", func() *node {
+			n := bridged()
+			n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "nat", Name: "POSTROUTING", Hook: "POSTROUTING", Priority: 100})
+			n.natRules(model.PacketRule{Chain: "POSTROUTING", Target: "MASQUERADE", Text: "-j MASQUERADE"})
+			n.translated("10.60.0.20", "10.60.9.9", "10.60.9.9", "10.60.0.4", true)
+			return n
+		}, []string{"UnexpectedMasquerade likely 10.60.0.20 10.60.9.9"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { verdicts(t, tt.node(), tt.want) })
+	}
+	if got, want := Diagnose(&all().Snapshot)[0].Fix[0], "iptables-nft -t nat -I IP-MASQ-AGENT -d 172.20.0.0/16 -j RETURN"; got != want {
+		t.Errorf("fix\n got %s\nwant %s", got, want)
+	}
+}
+
+// head is the start of an IPv4 packet.
+func head(proto uint8, dstPort uint16, flags byte) []byte {
+	h := make([]byte, 40)
+	h[0], h[9] = 0x45, proto
+	h[22], h[23], h[33] = byte(dstPort>>8), byte(dstPort), flags
+	return h
+}
+
+func (n *node) sampled(d *model.Drop, h []byte) {
+	n.Traffic.Samples = append(n.Traffic.Samples, model.Sample{Src: d.Src, Dst: d.Dst, Reason: d.Reason, Netns: d.Netns, IfIndex: d.IfIndex, Head: h})
+}
+
+func TestDelivered(t *testing.T) {
+	in := func(n *node) *node {
+		n.Pods[0].Netns = 77
+		return n
+	}
+	tests := []struct {
+		name string
+		node func() *node
+		want []string
+	}{
+		{"a closed port", func() *node {
+			n := in(kubenet())
+			d := n.drop("NO_SOCKET", "tcp_v4_rcv", far, pod5, 9)
+			d.Netns, d.Proto = 77, 6
+			n.sampled(d, head(6, 8080, 2))
+			return n
+		}, []string{"NoListener proven 172.20.1.5 172.20.2.9"}},
+		{"late segments are no questions", func() *node {
+			n := in(kubenet())
+			d := n.drop("NO_SOCKET", "tcp_v4_rcv", far, pod5, 9)
+			d.Netns, d.Proto = 77, 6
+			n.sampled(d, head(6, 8080, 0x10))
+			return n
+		}, []string{"UnexplainedDrop proven 172.20.1.5 172.20.2.9"}},
+		{"a full buffer", func() *node {
+			n := in(kubenet())
+			n.drop("SOCKET_RCVBUFF", "udp_queue_rcv_one_skb", far, pod5, 9).Netns = 77
+			n.drop("PROTO_MEM", "udp_queue_rcv_one_skb", pod6, pod5, 9).Netns = 77
+			return n
+		}, []string{"ReceiveOverflow proven 172.20.1.5 172.20.1.6 172.20.2.9"}},
+		{"one packet is nothing", func() *node {
+			n := in(kubenet())
+			n.drop("NO_SOCKET", "__udp4_lib_rcv", far, pod5, 1).Netns = 77
+			return n
+		}, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { verdicts(t, tt.node(), tt.want) })
+	}
+}
+
+func TestDeadBackend(t *testing.T) {
+	dead := func(n *node) *node {
+		n.translated(pod5, "10.0.0.10", "172.20.1.77", pod5, false)
+		n.translated(pod5, "10.0.0.10", "172.20.1.77", pod5, false)
+		return n
+	}
+	rule := model.PacketRule{Chain: "KUBE-SEP-X", Target: "DNAT", To: netip.MustParseAddrPort("172.20.1.77:80"), Text: "-j DNAT"}
+	tests := []struct {
+		name string
+		node func() *node
+		want []string
+	}{
+		{"a rule leads there", func() *node {
+			n := dead(kubenet())
+			n.natRules(rule)
+			n.drop("NEIGH_FAILED", "neigh_invalidate", pod5, "172.20.1.77", 2)
+			n.drop("QUEUE_PURGE", "neigh_invalidate", pod5, "172.20.1.77", 9)
+			return n
+		}, []string{"DeadBackend proven 172.20.1.5 10.0.0.10 172.20.1.77"}},
+		{"no flow was entered", func() *node {
+			n := kubenet()
+			n.natRules(rule)
+			n.PacketRules[len(n.PacketRules)-1].Counter.Delta = 9
+			n.drop("QUEUE_PURGE", "neigh_invalidate", pod5, "172.20.1.77", 9)
+			return n
+		}, []string{"DeadBackend proven 172.20.1.5 172.20.1.77"}},
+		{"only flows remember it", func() *node { return dead(kubenet()) },
+			[]string{"DeadBackend likely 172.20.1.5 10.0.0.10 172.20.1.77"}},
+		{"its pod went away in the window", func() *node {
+			n := dead(kubenet())
+			n.PastPods = []model.Pod{{Addresses: []netip.Prefix{prefix("172.20.1.77/32")}}}
+			return n
+		}, nil},
+		{"it answers", func() *node {
+			n := dead(kubenet())
+			n.translated(pod5, "10.0.0.10", "172.20.1.77", pod5, true)
+			return n
+		}, nil},
+		{"a backend on another node is not ours to judge", func() *node {
+			n := kubenet()
+			n.translated(pod5, "10.0.0.10", far, pod5, false)
+			n.translated(pod5, "10.0.0.10", far, pod5, false)
+			return n
+		}, nil},
+		{"the pods are unread", func() *node {
+			n := dead(kubenet())
+			n.lose(model.SourcePods, model.Partial)
+			return n
+		}, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { verdicts(t, tt.node(), tt.want) })
+	}
+}
+
+func TestSNATPortExhaustion(t *testing.T) {
+	flows := func(ports uint16, failed uint64) *node {
+		n := kubenet()
+		n.PacketRules[3].ToPorts = model.PortRange{First: 61000, Last: 61019}
+		for i := range ports {
+			n.translated(pod5, out, out, "10.50.0.4", true).Reply.DstPort = 61000 + i
+		}
+		n.Conntrack.InsertFailed = failed
+		return n
+	}
+	tests := []struct {
+		name string
+		node func() *node
+		want []string
+	}{
+		{"all ports are held and insertions fail", func() *node { return flows(20, 7) }, []string{"SNATPortExhaustion proven 172.20.1.5 203.0.113.9"}},
+		{"all ports are held", func() *node { return flows(19, 0) }, []string{"SNATPortExhaustion likely 172.20.1.5 203.0.113.9"}},
+		{"half of the ports are held", func() *node { return flows(10, 7) }, nil},
+		{"as many flows of the whole range", func() *node {
+			n := flows(20, 7)
+			n.PacketRules[3].ToPorts = model.PortRange{}
+			return n
+		}, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { verdicts(t, tt.node(), tt.want) })
+	}
+}
+
+func TestBPFDrop(t *testing.T) {
+	n := kubenet()
+	n.drop("TC_INGRESS", "__netif_receive_skb_core", pod5, far, 9)
+	n.drop("TC_INGRESS", "__netif_receive_skb_core", pod5, pod6, 9)
+	for i := range n.Traffic.Drops {
+		n.Traffic.Drops[i].IfIndex, n.Traffic.Drops[i].Link = 10, "tap10"
+	}
+	n.drop("TC_EGRESS", "__dev_queue_xmit", out, pod6, 9).Link = "br-pods"
+	verdicts(t, n, []string{"BPFDrop proven 172.20.1.5 172.20.1.6 172.20.2.9", "BPFDrop proven 172.20.1.6 203.0.113.9"})
+}
+
+func TestConntrackFull(t *testing.T) {
+	full := func(c model.Conntrack) *node {
+		n := filtered()
+		n.Conntrack = c
+		return n
+	}
+	tests := []struct {
+		name string
+		node func() *node
+		want []string
+	}{
+		{"new flows are dropped", func() *node {
+			n := full(model.Conntrack{Count: 1000, Max: 1000, Drop: 9})
+			n.refuse("nf_hook_slow", pod5, out, 9)
+			return n
+		}, []string{"ConntrackFull proven 172.20.1.5 203.0.113.9"}},
+		{"a rule drops besides", func() *node {
+			n := full(model.Conntrack{Count: 1000, Max: 1000, Drop: 9})
+			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Target: "DROP"})
+			n.refuse("nft_do_chain", far, pod6, 9)
+			n.refuse("nf_hook_slow", pod5, out, 9)
+			return n
+		}, []string{"ConntrackFull proven 172.20.1.5 203.0.113.9", "PolicyDrop proven 172.20.1.6 172.20.2.9"}},
+		{"flows are thrown out early", func() *node { return full(model.Conntrack{Count: 990, Max: 1000, EarlyDrop: 40}) }, []string{"ConntrackFull likely"}},
+		{"nearly full, and nothing is lost", func() *node { return full(model.Conntrack{Count: 960, Max: 1000}) }, []string{"ConntrackFull possible"}},
+		{"half full", func() *node { return full(model.Conntrack{Count: 500, Max: 1000, Drop: 9}) }, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { verdicts(t, tt.node(), tt.want) })
+	}
+}

@@ -1,0 +1,462 @@
+package diagnose
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var policyDrop = kind{
+	page: Page{
+		Code:     "PolicyDrop",
+		Severity: model.Warning,
+		Title:    "a firewall rule, or the policy of a chain, drops packets of pods",
+		Meaning: "Netfilter drops what it is told to: by a rule that somebody made by hand, by one that a network plugin keeps for " +
+			"a network policy, by what an earlier plugin left behind, or by the policy of a chain (FORWARD DROP, as Docker sets " +
+			"it). The kernel says NETFILTER_DROP and not which rule it was. The rule is found by what it counted in the window " +
+			"and by its match: addresses, protocol, ports, links, and the chains that lead to it.",
+		Evidence: "the dropped packets; the rule or policy with its table and chain, and how many packets it counted in the window; " +
+			"the program that keeps such chains.",
+		Fix: "a rule made by hand: delete it. One that a program keeps comes back: change what it is made from, the network " +
+			"policy or the program's configuration.",
+		Verify: "lasthop check --only PolicyDrop",
+	},
+	find: findPolicyDrop,
+}
+
+// claim is a drop whose rule is looked for.
+type claim struct {
+	*model.Drop
+	candidates []candidate
+}
+
+// share is what one suspect dropped of a claim.
+type share struct {
+	drop    *model.Drop
+	packets uint64
+	// others are further suspects that may have dropped it as well; within
+	// says that the suspect's counter covers it.
+	others []*suspect
+	within bool
+}
+
+// conviction is a suspect with all that it dropped.
+type conviction struct {
+	*suspect
+	shares []share
+}
+
+func findPolicyDrop(v *view) []verdict {
+	claims, unread, elsewhere := v.claims()
+	var out []verdict
+	for _, c := range convict(claims) {
+		if f, ok := v.droppedBy(c); ok {
+			out = append(out, verdict{Finding: f, explains: theseDrops(c.shares)})
+		}
+	}
+	if f, ok := v.droppedUnread(unread); ok {
+		out = append(out, verdict{Finding: f, explains: sameDrops(unread)})
+	}
+	for _, pod := range slices.SortedFunc(maps.Keys(elsewhere), netip.Addr.Compare) {
+		if f, ok := v.droppedInPod(pod, elsewhere[pod]); ok {
+			out = append(out, verdict{Finding: f, explains: sameDrops(elsewhere[pod])})
+		}
+	}
+	return out
+}
+
+// claims lists the drops of netfilter on the node with those that may have
+// dropped them; those that only rules which could not be read can have dropped;
+// and the drops in pods' own namespaces by pod.
+func (v *view) claims() (claims []claim, unread []*model.Drop, elsewhere map[netip.Addr][]*model.Drop) {
+	allowed := v.byDesign()
+	rules := v.newDropRules()
+	samples := v.dropSamples()
+	elsewhere = map[netip.Addr][]*model.Drop{}
+	for i := range v.Traffic.Drops {
+		d := &v.Traffic.Drops[i]
+		if !netfilter(d) || v.pod(d) == (netip.Addr{}) || v.explained(d) || v.harmless(d) || allowed.take(d) {
+			continue
+		}
+		if pod := v.inPod(d); pod.IsValid() {
+			elsewhere[pod] = append(elsewhere[pod], d)
+			continue
+		}
+		c := claim{d, rules.candidates(v.dropIn(d, samples))}
+		if len(c.candidates) == 0 && !v.Has(model.SourceNAT) {
+			unread = append(unread, d)
+			continue
+		}
+		claims = append(claims, c)
+	}
+	return claims, unread, elsewhere
+}
+
+// inPod is the pod in whose own namespace a packet was dropped.
+func (v *view) inPod(d *model.Drop) netip.Addr {
+	if d.Netns == 0 || d.Netns == v.Node.Netns {
+		return netip.Addr{}
+	}
+	for _, a := range []netip.Addr{d.Dst, d.Src} {
+		for _, p := range v.pods[a] {
+			if p.Netns == d.Netns {
+				return a
+			}
+		}
+	}
+	return netip.Addr{}
+}
+
+// startupTime is how long a plugin may take until a new pod's policy is
+// written; until then it drops what the pod sends.
+const startupTime = settled
+
+// startingUp reports whether a drop belongs to the first moments of a pod that
+// came during the window, and ended with them.
+func (v *view) startingUp(d *model.Drop) bool {
+	if d.Last.IsZero() || d.Last.After(v.Window.End.Add(-2*startupTime)) {
+		return false
+	}
+	for _, a := range []netip.Addr{d.Src, d.Dst} {
+		for _, p := range v.pods[a] {
+			if p.Since.After(v.Window.Start.Add(startupTime)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// convict distributes the drops among the suspects, so that none has dropped
+// more than it counted. Drops with few suspects go first.
+func convict(claims []claim) []*conviction {
+	slices.SortStableFunc(claims, func(a, b claim) int { return cmp.Compare(len(a.candidates), len(b.candidates)) })
+	found := map[*suspect]*conviction{}
+	var order []*conviction
+	for _, c := range claims {
+		for _, s := range c.distribute() {
+			if found[s.suspect] == nil {
+				found[s.suspect] = &conviction{suspect: s.suspect}
+				order = append(order, found[s.suspect])
+			}
+			found[s.suspect].shares = append(found[s.suspect].shares, s.share)
+		}
+	}
+	return order
+}
+
+type charge struct {
+	*suspect
+	share
+}
+
+// distribute says who dropped a claim's packets.
+func (c *claim) distribute() []charge {
+	var out []charge
+	rest := c.Packets
+	for rest > 0 {
+		best := c.best(rest)
+		if best == nil {
+			break
+		}
+		n := min(rest, best.left)
+		within := true
+		others := c.rivals(best.suspect, rest)
+		if n == 0 {
+			// It has no counter, or that was zeroed in between.
+			n, within = rest, false
+		}
+		best.left -= min(n, best.left)
+		rest -= n
+		out = append(out, charge{best.suspect, share{drop: c.Drop, packets: n, within: within, others: others}})
+	}
+	return out
+}
+
+// best is the suspect for so many packets: one whose counter covers them, the
+// first that the packet meets; then one whose counter covers some; then one
+// without a counter; then one whose counter is used up.
+func (c *claim) best(packets uint64) *candidate {
+	tests := []func(*candidate) bool{
+		func(s *candidate) bool { return s.fit > poorFit && s.left == packets },
+		func(s *candidate) bool { return s.fit > poorFit && s.left > packets },
+		func(s *candidate) bool { return s.left > packets },
+		func(s *candidate) bool { return s.left > 0 },
+		func(s *candidate) bool { return !s.counted },
+		func(*candidate) bool { return true },
+	}
+	for _, ok := range tests {
+		for i := range c.candidates {
+			if ok(&c.candidates[i]) {
+				return &c.candidates[i]
+			}
+		}
+	}
+	return nil
+}
+
+// rivals are the other suspects that counted enough to have dropped so many
+// packets: where the suspect counted just these, others that did so too.
+func (c *claim) rivals(not *suspect, packets uint64) []*suspect {
+	var out []*suspect
+	for _, s := range c.candidates {
+		enough := s.left >= packets && not.left != packets || s.left == packets
+		if s.suspect != not && s.fit > poorFit && s.counted && enough && !slices.Contains(out, s.suspect) {
+			out = append(out, s.suspect)
+		}
+	}
+	return out
+}
+
+func theseDrops(shares []share) func(*model.Drop) bool {
+	set := map[*model.Drop]bool{}
+	for _, s := range shares {
+		set[s.drop] = true
+	}
+	return func(d *model.Drop) bool { return set[d] }
+}
+
+func sameDrops(list []*model.Drop) func(*model.Drop) bool {
+	return func(d *model.Drop) bool { return slices.Contains(list, d) }
+}
+
+// droppedBy is the finding on one rule or policy.
+func (v *view) droppedBy(c *conviction) (model.Finding, bool) {
+	f := model.Finding{Confidence: model.Proven}
+	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	covered := true
+	var rivals []*suspect
+	drops := make([]*model.Drop, len(c.shares))
+	for i, s := range c.shares {
+		f.Packets += s.packets
+		drops[i] = s.drop
+		covered = covered && s.within
+		for _, o := range s.others {
+			if !slices.Contains(rivals, o) {
+				rivals = append(rivals, o)
+			}
+		}
+		for _, pod := range v.struck(c.suspect, s.drop) {
+			pods[pod] = true
+			peers[otherEnd(s.drop, pod)] = true
+		}
+	}
+	if f.Packets < minDrops {
+		return f, false
+	}
+	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
+	for _, a := range slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare) {
+		f.Peers = append(f.Peers, host(a))
+	}
+	owner := c.owner()
+	if c.dropsInvalid() {
+		// A few late segments of closed connections are no fault.
+		f.Severity = model.Info
+	}
+	by := owner
+	if by == "" {
+		by = "no program known to lasthop: made by hand, or by a script"
+	}
+	f.Title = fmt.Sprintf("%s %s drops packets of %s", c.table(), c.where(), addrs(f.Pods))
+	f.Why = fmt.Sprintf("%s in table %s, chain %s (%s) dropped %s. It belongs to %s.",
+		map[bool]string{true: "The policy", false: "A rule"}[c.chain != nil], c.table(), c.where(), c.backend(), count(f.Packets, "packet"), by)
+	f.Evidence = append([]model.Evidence{c.evidence()}, dropEvidence(drops)...)
+	most := mostDropped(drops)
+	f.LastHopAlive = v.place(most[0].Link, model.Ingress)
+	f.Fix = c.fix(owner)
+	v.weighPolicy(c, &f, rivals, covered)
+	return f, true
+}
+
+// weighPolicy says how sure it is that this was the rule.
+func (v *view) weighPolicy(c *conviction, f *model.Finding, rivals []*suspect, covered bool) {
+	if len(rivals) > 0 {
+		f.Confidence = model.Likely
+		for _, o := range rivals {
+			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s %s, which counted %s and may match too",
+				o.table(), o.where(), o.text(), count(o.delta(), "packet")))
+		}
+	}
+	if !covered && (c.counted || !v.Has(model.SourceNAT, model.SourceEbtables) || c.delta() == 0 && len(c.unread()) > 0) {
+		f.Confidence = weaker(f.Confidence, model.Likely)
+		f.Unseen = append(f.Unseen, "a counter that covers all of the drops: the rule was written anew in the window, or counts nothing")
+	}
+	if f.Confidence != model.Proven {
+		for _, m := range c.unread() {
+			f.Unseen = append(f.Unseen, "whether the packets matched "+m)
+		}
+	}
+	if f.Confidence != model.Proven && len(f.Unseen)+len(f.Alternatives) == 0 {
+		f.Unseen = append(f.Unseen, "the packet at the rule itself")
+	}
+}
+
+// struck are the pods that the rule is about: the receiver, or the sender
+// where the rule or the way to it names the sender; both where neither is.
+func (v *view) struck(s *suspect, d *model.Drop) []netip.Addr {
+	src, dst := len(v.pods[d.Src]) > 0, len(v.pods[d.Dst]) > 0
+	if !src || !dst {
+		return []netip.Addr{v.pod(d)}
+	}
+	fromSrc, fromDst := s.pins()
+	switch {
+	case fromSrc && !fromDst:
+		return []netip.Addr{d.Src}
+	case fromDst && !fromSrc:
+		return []netip.Addr{d.Dst}
+	}
+	return []netip.Addr{d.Src, d.Dst}
+}
+
+func otherEnd(d *model.Drop, pod netip.Addr) netip.Addr {
+	if d.Dst == pod {
+		return d.Src
+	}
+	return d.Dst
+}
+
+// pins reports whether the suspect, or a jump to it, names one sender or one
+// receiver.
+func (s *suspect) pins() (src, dst bool) {
+	one := func(m model.AddrMatch) bool { return !m.IsZero() && !m.Not && m.Prefix.IsSingleIP() }
+	port := func(m model.IfMatch) bool {
+		return m.Name != "" && !m.Not && !strings.HasSuffix(m.Name, "+")
+	}
+	rules := slices.Clone(s.jumps)
+	if s.rule != nil {
+		rules = append(rules, s.rule)
+	}
+	for _, r := range rules {
+		src = src || one(r.Src) || port(r.In)
+		dst = dst || one(r.Dst) || port(r.Out)
+	}
+	if s.frame != nil {
+		src = one(s.frame.IPSrc) || port(s.frame.In)
+		dst = one(s.frame.IPDst) || port(s.frame.Out)
+	}
+	return src, dst
+}
+
+// dropsInvalid reports whether the rule drops what connection tracking calls
+// invalid, as kube-proxy does.
+func (s *suspect) dropsInvalid() bool {
+	return s.rule != nil && slices.ContainsFunc(s.rule.Unknown, func(m string) bool {
+		return strings.Contains(strings.ToLower(m), "state invalid") && !strings.HasPrefix(m, "!")
+	})
+}
+
+// evidence is the suspect itself.
+func (s *suspect) evidence() model.Evidence {
+	e := model.Evidence{Source: model.SourceNAT}
+	if s.family == "bridge" {
+		e.Source = model.SourceEbtables
+	}
+	e.Text = fmt.Sprintf("%s %s %s (%s)", s.table(), s.where(), s.text(), s.backend())
+	if len(s.path) > 1 {
+		e.Text += ", reached by " + strings.Join(s.path, " > ")
+	}
+	if s.rule != nil && s.rule.Comment != "" && !strings.Contains(s.text(), s.rule.Comment) {
+		e.Text += fmt.Sprintf(" — its comment: %q", s.rule.Comment)
+	}
+	switch {
+	case s.delta() > 0:
+		e.Text += fmt.Sprintf(" — counted %s in the window", count(s.delta(), "packet"))
+	case !s.counted:
+		e.Text += " — has no counter; no rule with one counted these drops"
+	}
+	return e
+}
+
+func dropEvidence(drops []*model.Drop) []model.Evidence {
+	var out []model.Evidence
+	for _, d := range mostDropped(drops) {
+		where := ""
+		if d.Link != "" {
+			where = " on " + d.Link
+		}
+		out = append(out, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf(
+			"%s to %s%s: %s dropped at %s", d.Src, d.Dst, where, count(d.Packets, "packet"), d.Location)})
+	}
+	return out
+}
+
+// fix are the commands that end the drops. What a program keeps is changed
+// where that program takes it from.
+func (s *suspect) fix(owner string) []string {
+	if s.rule != nil && strings.Contains(s.rule.Comment, "has no endpoints") {
+		name, _, _ := strings.Cut(s.rule.Comment, " has no endpoints")
+		namespace, service, _ := strings.Cut(name, "/")
+		service, _, _ = strings.Cut(service, ":")
+		return []string{fmt.Sprintf("kubectl -n %s get endpointslices -l kubernetes.io/service-name=%s", namespace, service)}
+	}
+	switch owner {
+	case "":
+		return []string{s.remove()}
+	case "Calico":
+		return []string{
+			"kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org",
+			"if Calico is no longer installed, the rule is left over: " + s.remove(),
+		}
+	case "Azure Network Policy Manager", "kube-router", "kindnet", "kube-network-policies", "Cilium", "Antrea", "Weave Net":
+		return []string{
+			"kubectl get networkpolicies -A",
+			"if " + owner + " is no longer installed, the rule is left over: " + s.remove(),
+		}
+	}
+	return []string{s.remove(), "where it comes back, change the configuration of " + owner}
+}
+
+// droppedUnread is the finding on drops by rules that could not be read.
+func (v *view) droppedUnread(drops []*model.Drop) (model.Finding, bool) {
+	f := model.Finding{Confidence: model.Likely}
+	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	for _, d := range drops {
+		f.Packets += d.Packets
+		pod := v.pod(d)
+		pods[pod], peers[otherEnd(d, pod)] = true, true
+	}
+	if f.Packets < minDrops {
+		return f, false
+	}
+	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
+	for _, a := range slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare) {
+		f.Peers = append(f.Peers, host(a))
+	}
+	f.Title = "a firewall rule drops packets of " + addrs(f.Pods)
+	f.Why = fmt.Sprintf("Netfilter dropped %s; which rule it was could not be read.", count(f.Packets, "packet"))
+	f.Evidence = dropEvidence(drops)
+	f.Unseen = []string{"the rules: that source could not be read whole"}
+	f.LastHopAlive = v.place(mostDropped(drops)[0].Link, model.Ingress)
+	f.Fix = []string{"iptables-save -c | grep -E 'DROP|REJECT'; iptables-legacy-save -c | grep -E 'DROP|REJECT'; nft list ruleset"}
+	return f, true
+}
+
+// droppedInPod is the finding on drops by a pod's own rules, which are not
+// read.
+func (v *view) droppedInPod(pod netip.Addr, drops []*model.Drop) (model.Finding, bool) {
+	f := model.Finding{Confidence: model.Likely, Pods: []netip.Addr{pod}}
+	peers := map[netip.Addr]bool{}
+	for _, d := range drops {
+		f.Packets += d.Packets
+		peers[otherEnd(d, pod)] = true
+	}
+	if f.Packets < minDrops {
+		return f, false
+	}
+	for _, a := range slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare) {
+		f.Peers = append(f.Peers, host(a))
+	}
+	p := v.pods[pod][0]
+	f.Title = fmt.Sprintf("%s drops packets by rules of its own", podName(p))
+	f.Why = fmt.Sprintf("A firewall rule in the pod's own namespace dropped %s; the node's rules did not see them.", count(f.Packets, "packet"))
+	f.Evidence = dropEvidence(drops)
+	f.Unseen = []string{"the rules in the pod's namespace: only the node's are read"}
+	f.LastHopAlive = v.place(p.Link, model.Egress)
+	f.Fix = []string{fmt.Sprintf("nsenter --net=%s nft list ruleset", cmp.Or(p.NetnsName, "/proc/<pid of the pod>/ns/net"))}
+	return f, true
+}

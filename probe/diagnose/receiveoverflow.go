@@ -1,0 +1,55 @@
+package diagnose
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var receiveOverflow = kind{
+	page: Page{
+		Code:     "ReceiveOverflow",
+		Severity: model.Info,
+		Title:    "a pod's socket is full and drops what arrives",
+		Meaning: "The packets were delivered into the pod, and the socket had no room: the application reads slower than it is sent " +
+			"to, or accepts connections too slowly. The network is not at fault.",
+		Evidence: "drops for a full buffer (SOCKET_RCVBUFF), backlog (SOCKET_BACKLOG), queue of new connections " +
+			"(TCP_LISTEN_OVERFLOW) or memory limit (PROTO_MEM) in the pod's own namespace.",
+		Fix: "look at why the application does not keep up: its processor limit above all. A larger buffer only helps against " +
+			"bursts.",
+		Verify: "lasthop check --only ReceiveOverflow",
+	},
+	find: findReceiveOverflow,
+}
+
+// fullReasons say what was full.
+var fullReasons = map[model.Reason]string{
+	"SOCKET_RCVBUFF":      "the socket's receive buffer was full",
+	"SOCKET_BACKLOG":      "the socket's backlog was full",
+	"PROTO_MEM":           "the protocol's memory limit was reached",
+	"TCP_LISTEN_OVERFLOW": "the queue of connections to be accepted was full",
+}
+
+func findReceiveOverflow(v *view) []verdict {
+	return v.delivered(func(d *model.Drop) bool { return fullReasons[d.Reason] != "" }, v.overflowed)
+}
+
+func (v *view) overflowed(pod netip.Addr, drops []*model.Drop) model.Finding {
+	f := model.Finding{Confidence: model.Proven}
+	p := v.pods[pod][0]
+	most := mostDropped(drops)[0]
+	at := pod.String()
+	if s := v.portsOf(drops); s != "" {
+		at += " " + s
+	}
+	f.Title = "the application at " + at + " does not keep up"
+	f.Why = fmt.Sprintf("The packets reached %s and %s (%s). The network is not at fault.", podName(p), fullReasons[most.Reason], most.Reason)
+	f.Evidence = dropEvidence(drops)
+	show := "ss -lntum"
+	if p.NetnsName != "" {
+		show = fmt.Sprintf("nsenter --net=%s ss -lntum", p.NetnsName)
+	}
+	f.Fix = []string{show + "; kubectl top pod: is it short of processor time? A larger SO_RCVBUF or net.core.rmem_max helps against bursts"}
+	return f
+}

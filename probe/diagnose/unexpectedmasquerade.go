@@ -1,0 +1,162 @@
+package diagnose
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
+)
+
+var unexpectedMasquerade = kind{
+	page: Page{
+		Code:     "UnexpectedMasquerade",
+		Severity: model.Warning,
+		Title:    "pods speak to pods with the node's address",
+		Meaning: "Between pods no address needs to be translated. When the exclusions in front of the MASQUERADE rule are gone or too " +
+			"narrow, packets arrive with the node's address: network policies that name pods no longer match, logs show the wrong " +
+			"client, and the ports of one node address serve all of its pods.",
+		Evidence: "connection tracking's two tuples: the pod's address in the first, the node's in the second, and a pod's as the " +
+			"target; the rule that translates.",
+		Fix:    "exclude the cluster's range in front of the rule; mend the ip-masq-agent's configuration, or it comes back.",
+		Verify: "lasthop check --only UnexpectedMasquerade",
+	},
+	find: findUnexpectedMasquerade,
+}
+
+// masked are the flows between pods that one rule translates.
+type masked struct {
+	nat   path.SourceNAT
+	flows []*model.Flow
+}
+
+func findUnexpectedMasquerade(v *view) []verdict {
+	tables := path.NewNAT(v.Snapshot)
+	groups := map[*model.PacketRule]*masked{}
+	var order []*masked
+	for i := range v.Flows {
+		f := &v.Flows[i]
+		if !v.maskedFlow(f) {
+			continue
+		}
+		nat := tables.Source(path.Packet{Src: f.Original.Src, Dst: f.Reply.Src, Proto: f.Proto, Out: v.outLink(f.Reply.Src)})
+		if !nat.Translated {
+			// What translated it is gone or was not understood. A flow
+			// keeps its address, so an old one proves nothing.
+			if f.Start.IsZero() || v.Has(model.SourceNAT) && len(nat.Unsure) == 0 {
+				continue
+			}
+			nat.Rule = nil
+		}
+		g := groups[nat.Rule]
+		if g == nil {
+			g = &masked{nat: nat}
+			groups[nat.Rule] = g
+			order = append(order, g)
+		}
+		g.flows = append(g.flows, f)
+	}
+	var out []verdict
+	for _, g := range order {
+		out = append(out, verdict{Finding: v.maskedBy(g)})
+	}
+	return out
+}
+
+// maskedFlow reports whether a pod of the node speaks to another pod with the
+// node's address. What a service address led to is left out: hairpins and
+// node ports are translated on purpose.
+func (v *view) maskedFlow(f *model.Flow) bool {
+	pod, peer := f.Original.Src, f.Reply.Src
+	if len(v.pods[pod]) == 0 || peer != f.Original.Dst || peer == pod || f.Reply.Dst == pod || !v.nodeAddrs[f.Reply.Dst] || v.nodeAddrs[peer] {
+		return false
+	}
+	return len(v.pods[peer]) > 0 || v.remote(peer).IsValid() || v.flat(pod, peer)
+}
+
+// flat reports whether both addresses are of the node's subnet, where nothing
+// stands between a pod and its peers.
+func (v *view) flat(pod, peer netip.Addr) bool {
+	return slices.ContainsFunc(v.onLink, func(p netip.Prefix) bool { return p.Contains(pod) && p.Contains(peer) })
+}
+
+// outLink is the link that POSTROUTING names for packets to an address.
+func (v *view) outLink(dst netip.Addr) string {
+	if pods := v.pods[dst]; len(pods) > 0 {
+		names := v.withMaster(pods[0].Link)
+		return names[len(names)-1]
+	}
+	for i := range v.Links {
+		if v.Links[i].Role == model.RoleUplink {
+			return v.natLink(v.Links[i].Index)
+		}
+	}
+	return ""
+}
+
+func (v *view) maskedBy(g *masked) model.Finding {
+	f := model.Finding{Confidence: model.Proven}
+	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	sure := false
+	for _, flow := range g.flows {
+		peer := flow.Reply.Src
+		pods[flow.Original.Src], peers[peer] = true, true
+		sure = sure || len(v.pods[peer]) > 0 || v.remote(peer).IsValid()
+	}
+	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
+	remotes := slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare)
+	for _, a := range remotes {
+		f.Peers = append(f.Peers, host(a))
+	}
+	first := g.flows[0]
+	f.Title = fmt.Sprintf("%s reach other pods with the node's address", addrs(f.Pods))
+	f.Why = fmt.Sprintf("What these pods send to %s leaves with the address %s: it is masqueraded, which pods among themselves do not need.",
+		addrs(remotes), first.Reply.Dst)
+	f.Evidence = []model.Evidence{{Source: model.SourceConntrack, Text: fmt.Sprintf(
+		"%s to %s, the reply is expected from %s to %s: the source was translated; %s like it",
+		first.Original.Src, first.Original.Dst, first.Reply.Src, first.Reply.Dst, count(uint64(len(g.flows)), "flow"))}}
+	out := v.outLink(first.Reply.Src)
+	f.LastHopAlive = v.place(out, model.Egress)
+	switch {
+	case g.nat.Rule != nil:
+		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule translates them", g.nat.Rule))
+		f.Fix = []string{v.excludeFix(g.nat.Rule, first.Reply.Src)}
+		for _, r := range g.nat.Unsure {
+			f.Confidence = model.Likely
+			f.Unseen = append(f.Unseen, fmt.Sprintf("whether %s %s matched: %s", r.Chain, r.Text, strings.Join(r.Unknown, ", ")))
+		}
+	default:
+		f.Confidence = model.Likely
+		f.Unseen = append(f.Unseen, "the rule that translates: the nat rules could not be read whole")
+		f.Fix = []string{"iptables-save -t nat | grep -E 'MASQUERADE|SNAT'"}
+	}
+	if !sure {
+		f.Confidence = weaker(f.Confidence, model.Likely)
+		f.Alternatives = append(f.Alternatives, "the targets are machines of the node's subnet and no pods, and the translation is meant for them")
+	}
+	return f
+}
+
+// excludeFix is the exclusion that belongs in front of the rule.
+func (v *view) excludeFix(r *model.PacketRule, peer netip.Addr) string {
+	target := host(peer)
+	for _, list := range [][]netip.Prefix{v.onLink, v.ranges.local, v.ranges.cluster} {
+		for _, p := range list {
+			if p.Contains(peer) {
+				target = p
+			}
+		}
+	}
+	if r.Native {
+		ip := "ip"
+		if peer.Is6() {
+			ip = "ip6"
+		}
+		return fmt.Sprintf("nft insert rule %s %s %s %s daddr %s return",
+			map[int]string{0: "inet", 4: "ip", 6: "ip6"}[r.Family], r.Table, r.Chain, ip, target)
+	}
+	return fmt.Sprintf("%s -t %s -I %s -d %s -j RETURN", iptables(r), r.Table, r.Chain, target)
+}
