@@ -13,6 +13,8 @@ var faultShapes = map[FaultType]shape{
 	DeleteUDR:         {may: []string{"node", "prefix"}},
 	WrongUDR:          {need: []string{"via"}, may: []string{"node", "prefix"}},
 	NICForwardingOff:  {need: []string{"node"}},
+	NSGDrop:           {need: []string{"node"}, may: []string{"prefix"}},
+	NoReturn:          {need: []string{"node"}},
 	StaleDNAT:         {need: []string{"pod"}, may: []string{"mac"}},
 	StaleARPReply:     {need: []string{"pod"}, may: []string{"mac"}},
 	WrongNeighbor:     {need: []string{"pod"}, may: []string{"mac"}},
@@ -74,6 +76,8 @@ func (r *resolver) fault(raw rawFault) {
 		if !r.faultRoute(&f, raw) {
 			return
 		}
+	case NSGDrop:
+		f.Prefix = raw.prefix.v
 	case NICForwardingOff:
 		if !t.Node(f.Node).IPForwarding {
 			r.errorf(raw.node.at, "the NIC of %q does not forward as it is", f.Node)

@@ -47,8 +47,12 @@ type verdict struct {
 var kinds = []kind{
 	staleMACRewrite,
 	staleARPReply,
+	wrongUDR,
+	nicForwarding,
+	udrLimit,
 	missingUDR,
 	missingMasquerade,
+	noReply,
 	unexplainedDrop,
 }
 

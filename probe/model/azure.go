@@ -22,6 +22,9 @@ type RouteTable struct {
 	// Whole is true when the table itself was printed, with all of its
 	// routes and subnets; a list of routes alone says nothing of the latter.
 	Whole bool
+	// Part is true where only some of the routes may be known: one that was
+	// printed alone.
+	Part bool
 	// Subnets are the ids of those that it is associated with.
 	Subnets []string
 	// File is what told so.

@@ -69,7 +69,9 @@ func addTable(a *model.Azure, t model.RouteTable) {
 		switch {
 		case t.Whole && !have.Whole:
 			*have = t
-		case t.Whole == have.Whole && have.File == t.File:
+		case !t.Whole && !have.Whole && have.Part && !t.Part:
+			*have = t
+		case !t.Whole && !have.Whole && (have.File == t.File || have.Part && t.Part):
 			have.Routes = append(have.Routes, t.Routes...)
 		}
 		return
@@ -150,7 +152,11 @@ func (d *decoder) top(v *value) error {
 		}
 	}
 	if !ok {
-		return d.resource(v)
+		err := d.resource(v)
+		for i := range d.a.Tables {
+			d.a.Tables[i].Part = !d.a.Tables[i].Whole
+		}
+		return err
 	}
 	if len(list) == 0 {
 		// Nothing says of what; the least that it can be is a table's routes.

@@ -78,7 +78,7 @@ func TestFormats(t *testing.T) {
 		want       model.Azure
 	}{
 		{"route list", routeList, model.Azure{Tables: []model.RouteTable{{ID: tableID, Routes: rows, File: "f"}}}},
-		{"one route", strings.Split(routeList, ",\n  {")[0][1:], model.Azure{Tables: []model.RouteTable{{ID: tableID, Routes: rows[:1], File: "f"}}}},
+		{"one route", strings.Split(routeList, ",\n  {")[0][1:], model.Azure{Tables: []model.RouteTable{{ID: tableID, Routes: rows[:1], Part: true, File: "f"}}}},
 		{"routes without ids", `[{"addressPrefix": "10.244.1.0/24", "name": "aks-2", "nextHopIpAddress": "10.240.0.5", "nextHopType": "VirtualAppliance"}]`,
 			model.Azure{Tables: []model.RouteTable{{Routes: []model.UDR{row}, File: "f"}}}},
 		{"no routes", "[]", model.Azure{Tables: []model.RouteTable{{File: "f"}}}},
