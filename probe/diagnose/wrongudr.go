@@ -235,7 +235,8 @@ func (v *view) stranger(h *model.HopCount) verdict {
 	}
 	for i := range v.Traffic.Peers {
 		p := &v.Traffic.Peers[i]
-		if h.Prefix.Contains(p.Remote) && len(v.pods[p.Local]) > 0 && !slices.Contains(f.Pods, p.Local) && v.unanswered(p) {
+		// What goes round comes in again, and would count as an answer.
+		if h.Prefix.Contains(p.Remote) && len(v.pods[p.Local]) > 0 && !slices.Contains(f.Pods, p.Local) && p.Out.Packets >= minPackets {
 			f.Pods = append(f.Pods, p.Local)
 		}
 	}
