@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,7 +21,7 @@ func (o *observing) give(s *scenario.Scenario) (remove func() error, err error) 
 	}
 	defer func() {
 		if err != nil {
-			os.RemoveAll(dir)
+			err = errors.Join(err, os.RemoveAll(dir))
 		}
 	}()
 	write := func(name string, data []byte, err error) (string, error) {

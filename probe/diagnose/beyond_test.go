@@ -330,6 +330,21 @@ func TestBeyond(t *testing.T) {
 			n.masked("172.20.1.6", "203.0.113.9", 6, 5, false)
 			return n
 		}, []string{"NoReply likely 172.20.1.6 203.0.113.9"}},
+		{"no reply: one connection from outside, tried again and again", func() *node {
+			n := three()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent("10.50.0.4", "203.0.113.9")
+			n.masked("172.20.1.6", "203.0.113.9", 6, 1, false)
+			return n
+		}, []string{"NoReply likely 172.20.1.6 203.0.113.9"}},
+		{"no reply: mostly to the node itself", func() *node {
+			n := three()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent("10.50.0.4", "203.0.113.9")
+			n.masked("172.20.1.6", "203.0.113.9", 6, 1, false)
+			n.masked("10.50.0.4", "203.0.113.9", 6, 4, false)
+			return n
+		}, nil},
 		{"no reply: of the node itself is no pod's", func() *node {
 			n := three()
 			n.answered("172.20.1.5", "172.20.2.9")

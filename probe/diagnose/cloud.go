@@ -186,9 +186,25 @@ func (v *view) looseRoute(cidr netip.Prefix, owner *model.ClusterNode) routeFact
 	return out
 }
 
+// beyond holds what several findings ask of the network beyond the node. It is
+// found when it is first asked for.
+type beyond struct {
+	ranges []*remoteRange
+	tables []*model.RouteTable
+	// known are those that were found, even if there are none.
+	rangesKnown, tablesKnown bool
+}
+
 // clusterTables are the tables with a row about a known node or its pods; all
 // tables where there is none.
 func (v *view) clusterTables() []*model.RouteTable {
+	if !v.beyond.tablesKnown {
+		v.beyond.tables, v.beyond.tablesKnown = v.findTables(), true
+	}
+	return v.beyond.tables
+}
+
+func (v *view) findTables() []*model.RouteTable {
 	cidrs, hops := map[netip.Prefix]bool{}, map[netip.Addr]bool{}
 	self := v.self()
 	for _, n := range append([]model.ClusterNode{*self}, v.Cluster.Nodes...) {

@@ -176,6 +176,13 @@ func overlay(plugin string) bool {
 // sorted by prefix. Ranges that the node does not reach through its default
 // gateway are not the fabric's to route.
 func (v *view) remoteRanges() []*remoteRange {
+	if !v.beyond.rangesKnown {
+		v.beyond.ranges, v.beyond.rangesKnown = v.findRanges(), true
+	}
+	return v.beyond.ranges
+}
+
+func (v *view) findRanges() []*remoteRange {
 	byCIDR := map[netip.Prefix]*remoteRange{}
 	for i := range v.Traffic.Peers {
 		p := &v.Traffic.Peers[i]
@@ -243,7 +250,7 @@ func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause) verdict {
 		Unseen:     []string{"the route table itself: no row of it is visible from a node"},
 		Alternatives: []string{
 			"a network security group drops the pods' addresses",
-			"the NIC of the node on the other side does not forward (IP forwarding off)",
+			"a NIC does not forward (IP forwarding off): that of the node on the other side, or this node's",
 			"the other node or its pods are down",
 		},
 	}

@@ -51,7 +51,7 @@ func findNoReply(v *view) []verdict {
 			answered[pair{p.Local, p.Remote}] = true
 		}
 	}
-	behind := v.behindNode()
+	mute := v.unrepliedFlows()
 	for i := range v.Traffic.Peers {
 		p := &v.Traffic.Peers[i]
 		asks := p.Out.Asks
@@ -61,15 +61,21 @@ func findNoReply(v *view) []verdict {
 		pods, group := map[netip.Addr]bool{}, &raw
 		if len(v.pods[p.Local]) > 0 {
 			pods[p.Local] = true
-			asks += v.dnsAsks(pair{p.Local, p.Remote})
+			if m := mute[pair{p.Local, p.Remote}]; m != nil {
+				asks += m.dns
+			}
 		} else if v.nodeAddrs[p.Local] {
 			group = &translated
-			m := behind[pair{p.Local, p.Remote}]
+			m := mute[pair{p.Local, p.Remote}]
 			if m == nil {
 				continue
 			}
 			pods = m.pods
-			asks = max(min(asks, m.asks), m.dns)
+			if m.own {
+				// Some of what leaves is the node's.
+				asks = min(asks, m.asks)
+			}
+			asks += m.dns
 		}
 		if asks < minAsks || len(pods) == 0 || !lasted(p) || v.accounted(pods, p.Remote) {
 			continue
@@ -106,17 +112,22 @@ func (v *view) elsewhere(a netip.Addr) bool {
 	return a.IsGlobalUnicast() && a != azureWireServer && !v.nodeAddrs[a] && len(v.pods[a]) == 0 && !v.past[a]
 }
 
-// masked is what pods sent with the node's address to one destination.
-type masked struct {
+// unreplied is what connection tracking holds of flows between two ends, as the
+// uplink sees them, that never saw a reply.
+type unreplied struct {
+	// pods began flows whose first packet wants an answer: asks of them, dns
+	// of which are questions to a name server.
 	pods      map[netip.Addr]bool
 	asks, dns uint64
+	// own is true when the node itself began some.
+	own bool
 }
 
 // dnsPort is where a datagram wants an answer.
 const dnsPort = 53
 
-// Numbers of protocols whose first packet wants an answer, and of the one of
-// which only DNS is known to.
+// Numbers of the protocols whose first packet wants an answer, and of the one
+// of which that is known of DNS alone.
 const (
 	protoICMP   = 1
 	protoTCP    = 6
@@ -124,52 +135,32 @@ const (
 	protoICMPv6 = 58
 )
 
-// behindNode finds the pods behind flows that leave with the node's address, by
-// the ends that the uplink sees. Only flows of the window without a reply count.
-func (v *view) behindNode() map[pair]*masked {
-	out := map[pair]*masked{}
+func (v *view) unrepliedFlows() map[pair]*unreplied {
+	out := map[pair]*unreplied{}
 	for i := range v.Flows {
 		f := &v.Flows[i]
-		if f.Replied || f.Start.IsZero() || len(v.pods[f.Original.Src]) == 0 || !v.nodeAddrs[f.Reply.Dst] {
+		dns := f.Proto == protoUDP && f.Original.DstPort == dnsPort
+		if f.Replied || !dns && f.Proto != protoTCP && f.Proto != protoICMP && f.Proto != protoICMPv6 {
 			continue
 		}
 		k := pair{f.Reply.Dst, f.Reply.Src}
 		m := out[k]
 		if m == nil {
-			m = &masked{pods: map[netip.Addr]bool{}}
+			m = &unreplied{pods: map[netip.Addr]bool{}}
 			out[k] = m
 		}
 		switch {
-		case f.Proto == protoTCP, f.Proto == protoICMP, f.Proto == protoICMPv6:
-			// An echo's flow may stand for many requests; the packets
-			// say how many, so that it must not bound them.
-			m.asks++
-			if f.Proto != protoTCP {
-				m.asks += minAsks
-			}
-		case f.Proto == protoUDP && f.Original.DstPort == dnsPort:
+		case len(v.pods[f.Original.Src]) == 0:
+			m.own = true
+		case dns:
 			m.dns++
+			m.pods[f.Original.Src] = true
 		default:
-			continue
+			m.asks++
+			m.pods[f.Original.Src] = true
 		}
-		m.pods[f.Original.Src] = true
 	}
 	return out
-}
-
-// dnsAsks counts the questions to a name server that stay without a reply.
-func (v *view) dnsAsks(k pair) uint64 {
-	var n uint64
-	if st := v.flows[k]; st.silent == nil {
-		return 0
-	}
-	for i := range v.Flows {
-		f := &v.Flows[i]
-		if f.Proto == protoUDP && f.Original.DstPort == dnsPort && !f.Replied && f.Reply.Dst == k.local && f.Reply.Src == k.remote {
-			n++
-		}
-	}
-	return n
 }
 
 // accounted reports whether an earlier finding is about these ends already. One

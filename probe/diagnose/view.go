@@ -34,6 +34,8 @@ type view struct {
 	onLink   []netip.Prefix
 	flows    map[pair]flowState
 	ranges   ranges
+	// beyond is what remoteRanges and clusterTables have found.
+	beyond beyond
 
 	verdicts []verdict
 }
