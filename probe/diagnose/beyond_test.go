@@ -128,6 +128,51 @@ func TestBeyond(t *testing.T) {
 			n.subnet(tableA)
 			return n
 		}, []string{"MissingUDR proven " + restUDR}},
+		{"files: two subnets, the other has no table", func() *node {
+			n := three()
+			n.Cluster.Nodes[2].Addresses = []netip.Addr{addr("10.51.0.6")}
+			n.table(append(slices.Clone(without3), udr("172.20.3.0/24", "10.51.0.6")), subnetA)
+			n.subnet(tableA)
+			n.Cluster.Azure.Subnets = append(n.Cluster.Azure.Subnets, model.Subnet{ID: subnetA + "2",
+				Prefixes: []netip.Prefix{prefix("10.51.0.0/16")}, File: "subnet2.json"})
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			return n
+		}, []string{"MissingUDR proven 172.20.1.5 172.20.3.0/24"}},
+		{"files: unrelated tables beside the cluster's", func() *node {
+			n := three()
+			n.cloud().Tables = []model.RouteTable{{ID: "/x/routeTables/other", Whole: true, Subnets: []string{"/x/subnets/y"},
+				Routes: []model.UDR{udr("0.0.0.0/0", "192.0.2.1")}, File: "tables.json"}}
+			n.table(rightRows, subnetA)
+			return n
+		}, nil},
+		{"files: the subnet's table was not given", func() *node {
+			n := three()
+			n.subnet(tableA)
+			return n
+		}, nil},
+		{"files: they contradict each other", func() *node {
+			n := three()
+			n.table(without3, subnetA)
+			n.subnet("")
+			return n
+		}, nil},
+		{"files without --nodes: silence, and no row for it", func() *node {
+			n := kubenet()
+			n.table(without3, subnetA)
+			n.subnet(tableA)
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			return n
+		}, []string{"MissingUDR proven 172.20.1.5 172.20.3.0/24"}},
+		{"files without --nodes: silence, and the rows are there", func() *node {
+			n := kubenet()
+			n.table(rightRows, subnetA)
+			n.subnet(tableA)
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			return n
+		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
 		{"files: rows alone do not say that they apply", func() *node {
 			n := three()
 			n.table(without3).Whole = false

@@ -112,7 +112,9 @@ func (v *view) routeTo(cidr netip.Prefix, owner, sender *model.ClusterNode) rout
 		}
 	}
 	subnet, id := v.subnetOf(sender)
-	switch table, known := v.tableOf(subnet, id); {
+	switch table, known, agreed := v.tableOf(subnet, id); {
+	case !agreed:
+		return routeFact{}
 	case table != nil:
 		f := judgeTable(table, cidr, owner)
 		f.subnet = subnet
@@ -271,8 +273,9 @@ func (v *view) subnetOf(n *model.ClusterNode) (*model.Subnet, string) {
 }
 
 // tableOf is the table that applies to a subnet, nil where none does or it was
-// not given; known is false where no file tells which one applies.
-func (v *view) tableOf(s *model.Subnet, id string) (table *model.RouteTable, known bool) {
+// not given; known is false where no file tells which one applies, agreed is false
+// where the files contradict each other.
+func (v *view) tableOf(s *model.Subnet, id string) (table *model.RouteTable, known, agreed bool) {
 	want := ""
 	if s != nil {
 		want = s.RouteTable
@@ -280,17 +283,13 @@ func (v *view) tableOf(s *model.Subnet, id string) (table *model.RouteTable, kno
 	for i := range v.Cluster.Azure.Tables {
 		t := &v.Cluster.Azure.Tables[i]
 		if model.SameResource(t.ID, want) {
-			return t, true
+			return t, true, true
 		}
 		if slices.ContainsFunc(t.Subnets, func(x string) bool { return model.SameResource(x, id) }) {
-			if s != nil {
-				// The files tell different things.
-				return nil, false
-			}
-			return t, true
+			return t, true, s == nil
 		}
 	}
-	return nil, s != nil
+	return nil, s != nil, true
 }
 
 // judgeTable looks for the range among the routes of a table.
