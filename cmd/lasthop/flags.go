@@ -181,7 +181,7 @@ func (c *codes) Set(s string) error {
 // answered with the nearest.
 func findPage(code string) (diagnose.Page, error) {
 	var nearest string
-	best := len(code)/2 + 1
+	best := len(code)/3 + 1
 	for _, p := range diagnose.Catalogue() {
 		if strings.EqualFold(p.Code, code) {
 			return p, nil

@@ -361,6 +361,13 @@ func TestBeyond(t *testing.T) {
 			}
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.2.9"}},
+		{"no reply: the peers' own requests, which a bridge sends back", func() *node {
+			n := three()
+			n.answered("172.20.1.5", "172.20.2.8")
+			n.peer("172.20.1.5", "172.20.2.9", syn, syn)
+			n.Traffic.Hops = []model.HopCount{{Addr: addr("172.20.1.5"), IfIndex: 2, Side: model.AsDestination, Direction: model.Egress, Packets: 5}}
+			return n
+		}, nil},
 		{"no reply: asked but for a moment", func() *node {
 			n := three()
 			n.answered("172.20.1.5", "172.20.2.8")

@@ -52,10 +52,12 @@ func findNoReply(v *view) []verdict {
 		}
 	}
 	mute := v.unrepliedFlows()
+	reflected := v.reflected()
 	for i := range v.Traffic.Peers {
 		p := &v.Traffic.Peers[i]
 		asks := p.Out.Asks
-		if !v.isUplink(p.IfIndex) || !v.unanswered(p) || v.sentAstray(p) || answered[pair{p.Local, p.Remote}] || !v.elsewhere(p.Remote) {
+		if !v.isUplink(p.IfIndex) || !v.unanswered(p) || v.sentAstray(p) || answered[pair{p.Local, p.Remote}] || !v.elsewhere(p.Remote) ||
+			reflected[p.Local] && p.In.Asks > 0 {
 			continue
 		}
 		pods, group := map[netip.Addr]bool{}, &raw
@@ -96,6 +98,20 @@ func findNoReply(v *view) []verdict {
 	}{{&raw, false}, {&translated, true}} {
 		if len(g.peers) > 0 {
 			out = append(out, v.mute(g.muteGroup, g.translated))
+		}
+	}
+	return out
+}
+
+// reflected are the addresses whose packets leave again through an uplink that
+// they came in by, sent back by a bridge or a router: they are counted as if
+// the address had sent them.
+func (v *view) reflected() map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	for i := range v.Traffic.Hops {
+		h := &v.Traffic.Hops[i]
+		if h.Addr.IsValid() && h.Side == model.AsDestination && h.Direction == model.Egress && h.Packets > 0 && v.isUplink(h.IfIndex) {
+			out[h.Addr] = true
 		}
 	}
 	return out
