@@ -33,7 +33,7 @@ func TestEmbedded(t *testing.T) {
 			t.Errorf("%s: name %q, title %q, description %q", name, s.Name, s.Title, s.Description)
 		}
 		// A fault that is not the network's is told, and no more.
-		if broken := len(s.Faults) > 0; !broken && s.Expect.Exit != 0 || broken != (len(s.Expect.Findings) > 0) {
+		if broken := len(s.Faults)+s.Files.Spare > 0; !broken && s.Expect.Exit != 0 || broken != (len(s.Expect.Findings) > 0) {
 			t.Errorf("%s: %d faults, expects exit %d and %d findings", name, len(s.Faults), s.Expect.Exit, len(s.Expect.Findings))
 		}
 		if len(s.Expect.Absent) == 0 {

@@ -62,6 +62,11 @@ func (a *app) demo(ctx context.Context, o *observing, name string) (err error) {
 		a.say("taking the lab down")
 		err = errors.Join(err, down(ctx, l))
 	}()
+	remove, err := o.give(s)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, remove()) }()
 	r, err := a.watch(ctx, o, l)
 	if err != nil {
 		return err

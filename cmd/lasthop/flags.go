@@ -23,6 +23,7 @@ type observing struct {
 	uplinks  []string
 	podCIDRs prefixes
 	nodes    string
+	routes   []string
 
 	namespace     string
 	allNamespaces bool
@@ -46,6 +47,7 @@ func (o *observing) register(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.uplinks, "uplink", nil, "the `IF` that leads off the node; repeatable (default the links of the default routes)")
 	f.Var(&o.podCIDRs, "pod-cidr", "the cluster's pod range; repeatable (default learned)")
 	f.StringVar(&o.nodes, "nodes", "", "the `FILE` with the output of kubectl get nodes -o json")
+	f.StringArrayVar(&o.routes, "routes", nil, "a `FILE` with what az network … -o json printed of route tables, subnet, network card or effective routes; repeatable")
 	f.StringVarP(&o.namespace, "namespace", "n", "", "the `NAMESPACE` of the pods that are meant")
 	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "pods of any namespace are meant")
 	f.Var(&o.only, "only", "judge this finding alone; repeatable")
@@ -179,7 +181,7 @@ func (c *codes) Set(s string) error {
 // answered with the nearest.
 func findPage(code string) (diagnose.Page, error) {
 	var nearest string
-	best := len(code)/2 + 1
+	best := len(code)/3 + 1
 	for _, p := range diagnose.Catalogue() {
 		if strings.EqualFold(p.Code, code) {
 			return p, nil

@@ -44,7 +44,7 @@ func (l *Lab) apply(ctx context.Context, f scenario.Fault, do bool) error {
 		return err
 	}
 	switch f.Type {
-	case scenario.DeleteUDR, scenario.WrongUDR, scenario.NICForwardingOff:
+	case scenario.DeleteUDR, scenario.WrongUDR, scenario.NICForwardingOff, scenario.NSGDrop, scenario.NoReturn:
 		return l.with(fabricName, func(sp *space) error { return l.fabricFault(sp, f, do) })
 	}
 	n := l.s.Topology.Node(f.Node)
@@ -89,6 +89,9 @@ func op(do bool, make string) string {
 }
 
 func (l *Lab) fabricFault(sp *space, f scenario.Fault, do bool) error {
+	if f.Type == scenario.NSGDrop || f.Type == scenario.NoReturn {
+		return l.wayFault(sp, f, do)
+	}
 	if f.Type == scenario.NICForwardingOff {
 		for i, n := range l.s.Topology.Nodes {
 			if n.Name == f.Node {

@@ -199,6 +199,11 @@ traffic:
 			{scenario.Fault{Type: scenario.WrongUDR, Prefix: kubenet, Via: netip.MustParseAddr("10.240.0.5")}, func(s FlowStats) bool { return withPod(s, "one") }},
 			{scenario.Fault{Type: scenario.WrongUDR, Prefix: kubenet, Via: netip.MustParseAddr("10.240.0.99")}, func(s FlowStats) bool { return withPod(s, "one") }},
 			{scenario.Fault{Type: scenario.NICForwardingOff, Node: "one"}, func(s FlowStats) bool { return withPod(s, "one") }},
+			{scenario.Fault{Type: scenario.NSGDrop, Node: "one"}, func(s FlowStats) bool { return withPod(s, "one") }},
+			{scenario.Fault{Type: scenario.NSGDrop, Node: "one", Prefix: netip.MustParsePrefix("10.244.1.2/32")}, func(s FlowStats) bool {
+				return withPod(s, "one") && touches(s, "two/x") && isPod(s.From) && isPod(s.To)
+			}},
+			{scenario.Fault{Type: scenario.NoReturn, Node: "one"}, func(s FlowStats) bool { return s.To.Place == outsideName && node(s.From) == "one" }},
 			{scenario.Fault{Type: scenario.MissingMasquerade, Node: "one"}, func(s FlowStats) bool { return s.To.Place == outsideName && node(s.From) == "one" }},
 			{scenario.Fault{Type: scenario.MissingMasquerade, Node: "one", Prefix: netip.MustParsePrefix("203.0.0.0/8").Masked()}, func(s FlowStats) bool { return s.To.Place == outsideName && node(s.From) == "one" }},
 			{scenario.Fault{Type: scenario.ForwardingOff, Node: "one"}, func(s FlowStats) bool { return withPod(s, "one") || s.To.Place == outsideName && node(s.From) == "one" }},
@@ -216,6 +221,7 @@ traffic:
 			{scenario.Fault{Type: scenario.SmallMTU, Node: "one"}, none},
 		},
 		"plugin: azure-bridge": {
+			{scenario.Fault{Type: scenario.NSGDrop, Node: "one"}, func(s FlowStats) bool { return withPod(s, "one") }},
 			{on(scenario.StaleDNAT), func(s FlowStats) bool { return fromOutsideNode(s) && s.To.Place != outsideName }},
 			{on(scenario.StaleARPReply), func(s FlowStats) bool { return all(s) && sameNodePods(s) }},
 			// The bridge asks the node's routes and neighbours about what is

@@ -13,6 +13,8 @@ var faultShapes = map[FaultType]shape{
 	DeleteUDR:         {may: []string{"node", "prefix"}},
 	WrongUDR:          {need: []string{"via"}, may: []string{"node", "prefix"}},
 	NICForwardingOff:  {need: []string{"node"}},
+	NSGDrop:           {need: []string{"node"}, may: []string{"prefix"}},
+	NoReturn:          {need: []string{"node"}},
 	StaleDNAT:         {need: []string{"pod"}, may: []string{"mac"}},
 	StaleARPReply:     {need: []string{"pod"}, may: []string{"mac"}},
 	WrongNeighbor:     {need: []string{"pod"}, may: []string{"mac"}},
@@ -105,7 +107,7 @@ func (r *resolver) fault(raw rawFault) {
 		if !r.faultNode(&f, raw) {
 			return
 		}
-	case DeadBackend:
+	case DeadBackend, NSGDrop:
 		f.Prefix = raw.prefix.v
 	case NICForwardingOff:
 		if !t.Node(f.Node).IPForwarding {

@@ -121,6 +121,7 @@ type rawScenario struct {
 	traffic                  value[[]rawTraffic]
 	faults                   []rawFault
 	observe                  value[string]
+	files                    rawFiles
 	expect                   rawExpect
 	duration, timeout        value[time.Duration]
 }
@@ -204,6 +205,7 @@ func (d *decoder) scenario(n *yaml.Node) rawScenario {
 		"traffic":     func(n *yaml.Node) { r.traffic = value[[]rawTraffic]{items(d, n, "traffic", d.traffic), n} },
 		"faults":      func(n *yaml.Node) { r.faults = items(d, n, "faults", d.fault) },
 		"observe":     into(d, "observe", &r.observe, parseText),
+		"files":       func(n *yaml.Node) { r.files = d.files(n) },
 		"expect":      func(n *yaml.Node) { r.expect = d.expect(n) },
 		"duration":    into(d, "duration", &r.duration, parseDuration(time.Second, maxDuration)),
 		"timeout":     into(d, "timeout", &r.timeout, parseDuration(100*time.Millisecond, 30*time.Second)),

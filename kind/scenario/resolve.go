@@ -56,6 +56,7 @@ func (r *resolver) resolve(raw rawScenario) *Scenario {
 	r.traffic(raw)
 	r.faults(raw.faults)
 	r.observe(raw)
+	r.files(raw.files)
 	r.expect(raw.expect)
 	return s
 }

@@ -49,6 +49,11 @@
 //	  - {type: delete-udr, node: a}
 //	  - {type: stale-dnat, pod: b/pod-1, mac: "a2:96:88:20:cb:c6"}
 //	observe: a                 # default: the first node
+//	files:                     # what lasthop is given beside the node
+//	  nodes: true              # as kubectl prints them
+//	  routes: [tables, subnet] # as az prints them; see FileKind
+//	  raw: true                # in the resource manager's form
+//	  spare: 380               # nodes that only the files know
 //	expect:
 //	  exit: 1                  # default: 1 with findings, else 0
 //	  findings: [{code: MissingUDR, pods: [a/web], peers: [10.244.0.0/24, outside]}]
@@ -76,7 +81,9 @@ type Scenario struct {
 	Faults  []Fault
 	// Observe is the node that lasthop watches.
 	Observe string
-	Expect  Expect
+	// Files are what lasthop is given besides.
+	Files  Files
+	Expect Expect
 	// Duration bounds the traffic, Timeout how long a request waits for
 	// its answer.
 	Duration time.Duration
@@ -235,6 +242,13 @@ const (
 	WrongUDR FaultType = "wrong-udr"
 	// NICForwardingOff takes IP forwarding from Node's network card.
 	NICForwardingOff FaultType = "nic-forwarding-off"
+	// NSGDrop has the network lose what Node's pods send to Prefix, or to
+	// anybody when there is none, as a security group does that leaves the
+	// pods' addresses out.
+	NSGDrop FaultType = "nsg-drop"
+	// NoReturn has the network lose what comes back to Node from outside, as
+	// it is with a firewall that sees one way only.
+	NoReturn FaultType = "no-return"
 	// StaleDNAT leaves an ebtables rule that rewrites frames for Pod to MAC.
 	StaleDNAT FaultType = "stale-dnat"
 	// StaleARPReply leaves an ebtables rule that answers for Pod with MAC.

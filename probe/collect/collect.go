@@ -21,6 +21,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/lasthop/lasthop/probe/collect/azure"
 	"github.com/lasthop/lasthop/probe/collect/cluster"
 	"github.com/lasthop/lasthop/probe/collect/conntrack"
 	"github.com/lasthop/lasthop/probe/collect/dump"
@@ -48,6 +49,8 @@ type Options struct {
 	PodCIDRs []netip.Prefix
 	// NodesFile is what `kubectl get nodes -o json` wrote, or empty.
 	NodesFile string
+	// RoutesFiles are what `az network … -o json` printed.
+	RoutesFiles []string
 }
 
 // Collector reads one node. Its methods may be called by several goroutines.
@@ -65,6 +68,7 @@ type Collector struct {
 	// before are the connection statistics at Open.
 	before model.Conntrack
 	nodes  []model.ClusterNode
+	azure  model.Azure
 
 	followers sync.WaitGroup
 	mu        sync.Mutex
@@ -75,7 +79,7 @@ type Collector struct {
 }
 
 // Open prepares the reading of a node. It fails with a *model.UnsupportedError
-// where the rights do not allow it, and a *FileError for a bad nodes file.
+// where the rights do not allow it, and a *FileError for a bad nodes or routes file.
 func Open(o Options) (*Collector, error) {
 	if o.HostRoot == "" {
 		o.HostRoot = "/"
@@ -92,6 +96,9 @@ func (c *Collector) open() (err error) {
 		if c.nodes, err = readNodes(c.options.NodesFile); err != nil {
 			return err
 		}
+	}
+	if c.azure, err = azure.Read(c.options.RoutesFiles); err != nil {
+		return err
 	}
 	if c.ns == nil {
 		if c.ns, err = netns.Current(); err != nil {

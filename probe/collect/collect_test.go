@@ -78,7 +78,8 @@ func TestState(t *testing.T) {
 		"b": {"HostIfName": "gone", "IPAddresses": [{"IP": "10.8.3.8"}], "PODName": "old", "PODNameSpace": "shop"}}}}}}}}`)
 	nodes := write(t, root, "nodes.json", `{"kind": "List", "items": [{"kind": "Node", "metadata": {"name": "worker-9"},
 		"spec": {"podCIDR": "10.8.3.0/24"}, "status": {"addresses": [{"type": "InternalIP", "address": "172.20.1.4"}]}}]}`)
-	c := open(t, Options{NS: n.NS.NS, HostRoot: root, NodesFile: nodes})
+	routes := write(t, root, "routes.json", `[{"addressPrefix": "10.8.4.0/24", "name": "worker-8", "nextHopIpAddress": "172.20.1.5", "nextHopType": "VirtualAppliance"}]`)
+	c := open(t, Options{NS: n.NS.NS, HostRoot: root, NodesFile: nodes, RoutesFiles: []string{routes}})
 	s, err := c.State(context.Background())
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +95,8 @@ func TestState(t *testing.T) {
 	if s.Node.Name != "worker-9" || s.Node.Netns != n.Inode() || s.Node.Plugin != "kubenet" || !slices.Equal(s.Node.Uplinks, []string{"wan3"}) {
 		t.Errorf("node: %+v", s.Node)
 	}
-	if !slices.Equal(s.Cluster.PodCIDRs, []netip.Prefix{netip.MustParsePrefix("10.8.0.0/16")}) || len(s.Cluster.Nodes) != 1 {
+	if !slices.Equal(s.Cluster.PodCIDRs, []netip.Prefix{netip.MustParsePrefix("10.8.0.0/16")}) || len(s.Cluster.Nodes) != 1 ||
+		len(s.Cluster.Azure.Tables) != 1 {
 		t.Errorf("cluster: %+v", s.Cluster)
 	}
 	checkPods(t, n, s)
@@ -253,6 +255,9 @@ func TestOpenErrors(t *testing.T) {
 	broken := write(t, root, "nodes.json", "{\n oops")
 	if _, err := Open(Options{NS: n.NS.NS, HostRoot: root, NodesFile: broken}); !errors.As(err, &bad) || bad.Line != 2 || bad.Column != 2 {
 		t.Errorf("broken nodes file: %v", err)
+	}
+	if _, err := Open(Options{NS: n.NS.NS, HostRoot: root, RoutesFiles: []string{broken}}); !errors.As(err, &bad) || bad.Line != 2 || bad.Column != 2 {
+		t.Errorf("error %v", err)
 	}
 	if _, err := Open(Options{NS: n.NS.NS, HostRoot: root, NodesFile: root + "/absent"}); !errors.As(err, &bad) || !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("absent nodes file: %v", err)

@@ -45,7 +45,7 @@ type reading struct {
 // sourceOrder is the order in which sources are reported.
 var sourceOrder = []string{
 	model.SourceLinks, model.SourceRoutes, model.SourceNeighbors, model.SourceBridge, model.SourceSysctl,
-	model.SourceEbtables, model.SourceNAT, model.SourceConntrack, model.SourcePods, model.SourceFiles, model.SourceNodes,
+	model.SourceEbtables, model.SourceNAT, model.SourceConntrack, model.SourcePods, model.SourceFiles, model.SourceNodes, model.SourceCloud,
 }
 
 // report notes how a source was read: whole, or, with an error, in part when
@@ -320,6 +320,12 @@ func (r *reading) readCluster() {
 		err = errors.New("the cluster's nodes are not known: --nodes FILE tells them")
 	}
 	r.report(model.SourceNodes, strings.Join(details, "; "), len(r.s.Cluster.PodCIDRs) > 0, err)
+	if len(r.c.options.RoutesFiles) > 0 {
+		a := r.c.azure
+		r.s.Cluster.Azure = a
+		r.report(model.SourceCloud, fmt.Sprintf("%d route tables, %d subnets, %d lists of effective routes, %d network cards from %s",
+			len(a.Tables), len(a.Subnets), len(a.Effective), len(a.NICs), strings.Join(r.c.options.RoutesFiles, ", ")), true, nil)
+	}
 }
 
 func kernel() string {

@@ -54,6 +54,9 @@ var kinds = []kind{
 	blackholeRoute,
 	reversePathFilter,
 	pathMTU,
+	wrongUDR,
+	nicForwarding,
+	udrLimit,
 	missingUDR,
 	missingMasquerade,
 	wrongGatewayMAC,
@@ -69,6 +72,7 @@ var kinds = []kind{
 	bpfDrop,
 	noListener,
 	receiveOverflow,
+	noReply,
 	unexplainedDrop,
 }
 

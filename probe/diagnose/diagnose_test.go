@@ -223,7 +223,7 @@ func TestDiagnose(t *testing.T) {
 			n.silent("172.20.1.5", "172.20.2.9")
 			n.answered("172.20.1.6", "172.20.2.10")
 			return n
-		}, nil},
+		}, []string{"NoReply likely 172.20.1.5 172.20.2.9"}},
 		{"the peers ask, our answers die", func() *node {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")
@@ -253,7 +253,7 @@ func TestDiagnose(t *testing.T) {
 			n.Routes = append(n.Routes, model.Route{Table: 254, Dst: prefix("172.20.3.0/24"), Gateway: addr("10.50.0.9"), IfIndex: 2, Type: "unicast"})
 			n.silent("172.20.1.5", "172.20.3.9")
 			return n
-		}, nil},
+		}, []string{"NoReply possible 172.20.1.5 172.20.3.9"}},
 		{"frames that left for a wrong MAC are not the fabric's fault", func() *node {
 			n := kubenet()
 			n.silent("172.20.1.5", "172.20.3.9")
@@ -298,7 +298,7 @@ func TestDiagnose(t *testing.T) {
 			n.answered("172.20.1.5", "203.0.113.9")
 			n.silent("172.20.1.5", "203.0.113.10")
 			return n
-		}, nil},
+		}, []string{"NoReply likely 172.20.1.5 203.0.113.10"}},
 		{"nat rules unread", func() *node {
 			n := kubenet()
 			n.lose(model.SourceNAT, model.Missing)
@@ -310,7 +310,7 @@ func TestDiagnose(t *testing.T) {
 			n := bridged()
 			n.silent("10.60.0.20", "203.0.113.9")
 			return n
-		}, nil},
+		}, []string{"NoReply possible 10.60.0.20 203.0.113.9"}},
 		{"missing route and missing masquerade at once", func() *node {
 			n := kubenet()
 			n.PacketRules = n.PacketRules[:3]

@@ -19,13 +19,14 @@ var missingUDR = kind{
 			"table of the subnet. When the table is not associated with the subnet, or a node's row is missing, the fabric " +
 			"discards packets for that node's pods without a word. No node drops anything.",
 		Evidence: "packets leave the uplink with the pod's source address and the gateway's MAC; nothing proves that one arrived; " +
-			"connection tracking stays UNREPLIED; another target answers in the same window.",
+			"connection tracking stays UNREPLIED; another target answers in the same window. Proven by what az prints of the " +
+			"route table, the subnet or the effective routes (--routes), with or without traffic.",
 		Fix: "associate the route table with the subnet (az network vnet subnet update … --route-table …), or create the " +
 			"node's row (az network route-table route create …).",
 		Verify: "lasthop check --only MissingUDR",
 	},
 	find:  findMissingUDR,
-	after: []string{"RoutingLoop"},
+	after: []string{"RoutingLoop", "WrongUDR", "NICForwarding"},
 }
 
 // remoteRange is the traffic with one other node's pods.
@@ -39,6 +40,10 @@ type remoteRange struct {
 	nodeAnswers bool
 	// asks are packets from the range that want an answer from here.
 	asks uint64
+	// filed is what the files tell of its routes; settled is true when they
+	// leave nothing to suppose.
+	filed   []model.Evidence
+	settled bool
 }
 
 func findMissingUDR(v *view) []verdict {
@@ -46,27 +51,120 @@ func findMissingUDR(v *view) []verdict {
 		return nil
 	}
 	all := v.remoteRanges()
+	own := v.ownCIDRs()
+	if slices.ContainsFunc(own, func(p netip.Prefix) bool { return v.rangeBlamed(p, "WrongUDR", "NICForwarding") }) {
+		// What does not find the way back explains every silence.
+		return nil
+	}
+	var out []verdict
+	groups, order := v.filedRanges(all, own)
+	for _, c := range order {
+		out = append(out, v.noReturn(groups[c], all, c))
+	}
 	var silent []*remoteRange
 	answering := 0
 	for _, r := range all {
 		switch {
 		case r.answers:
 			answering++
-		case len(r.silent) > 0:
+		case len(r.silent) > 0 && !r.settled && !v.rangeBlamed(r.cidr, "WrongUDR", "NICForwarding"):
 			silent = append(silent, r)
 		}
 	}
 	if len(silent) == 0 {
-		return nil
+		return out
 	}
 	if answering == 0 && len(silent) > 1 {
-		return []verdict{v.noReturn(silent, all)}
+		return append(out, v.noReturn(silent, all, nil))
 	}
-	var out []verdict
 	for _, r := range silent {
-		out = append(out, v.noReturn([]*remoteRange{r}, all))
+		out = append(out, v.noReturn([]*remoteRange{r}, all, nil))
 	}
 	return out
+}
+
+// udrCause is what the files say is missing: this node's own route, or that of
+// one other node, or with unassociated all of a subnet's.
+type udrCause struct {
+	routeFact
+	own bool
+}
+
+// filedRanges groups the other nodes' ranges by what the files say about them:
+// those that lack a route, whether or not there was traffic for them. It marks
+// as settled those that the files tell all about.
+func (v *view) filedRanges(all []*remoteRange, own []netip.Prefix) (map[*udrCause][]*remoteRange, []*udrCause) {
+	groups := map[*udrCause][]*remoteRange{}
+	var order []*udrCause
+	if len(own) == 0 || !v.Has(model.SourceCloud) {
+		return groups, order
+	}
+	self := v.self()
+	seen := map[netip.Prefix]bool{}
+	ranges := slices.Clone(all)
+	for _, r := range all {
+		seen[r.cidr] = true
+	}
+	for _, n := range v.ranges.nodes {
+		if !seen[n.Prefix] && v.byDefaultRoute(n.Addr()) {
+			ranges = append(ranges, &remoteRange{cidr: n.Prefix})
+		}
+	}
+	slices.SortFunc(ranges, func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
+	for _, r := range ranges {
+		if r.answers || v.rangeBlamed(r.cidr, "WrongUDR", "NICForwarding") {
+			continue
+		}
+		cause := v.udrCause(r, self, own)
+		if cause == nil {
+			continue
+		}
+		at := slices.IndexFunc(order, func(c *udrCause) bool {
+			return c.own && cause.own || c.unassociated && cause.unassociated && c.own == cause.own
+		})
+		if at < 0 {
+			order = append(order, cause)
+			at = len(order) - 1
+		}
+		r.settled = true
+		groups[order[at]] = append(groups[order[at]], r)
+	}
+	return groups, order
+}
+
+// udrCause is what the files say is missing for the range to be reached and to
+// reach this node; nil where they name nothing. A range whose routes are right
+// both ways is settled: its silence has another cause.
+func (v *view) udrCause(r *remoteRange, self *model.ClusterNode, own []netip.Prefix) *udrCause {
+	owner := v.nodeOf(r.cidr)
+	peer := owner
+	if peer == nil {
+		// Supposed to be in this node's subnet.
+		peer = self
+	}
+	there := v.routeTo(r.cidr, owner, self)
+	back := routeFact{}
+	for _, p := range own {
+		if p.Addr().Is4() == r.cidr.Addr().Is4() {
+			back = v.routeTo(p, self, peer)
+		}
+	}
+	silent := len(r.silent) > 0
+	missing := func(f routeFact) bool { return f.state == routeMissing || silent && f.state == routeLacking }
+	switch {
+	case missing(there) && !r.nodeAnswers:
+		return &udrCause{routeFact: there}
+	case missing(back):
+		return &udrCause{routeFact: back, own: true}
+	}
+	r.settled = there.state == routeRight && back.state == routeRight
+	if there.state != routeUnknown {
+		r.filed = append(r.filed, there.evidence())
+	}
+	if back.state != routeUnknown {
+		r.filed = append(r.filed, back.evidence())
+	}
+	return nil
 }
 
 // overlay reports whether the fabric itself routes pods, without a route table.
@@ -78,6 +176,13 @@ func overlay(plugin string) bool {
 // sorted by prefix. Ranges that the node does not reach through its default
 // gateway are not the fabric's to route.
 func (v *view) remoteRanges() []*remoteRange {
+	if !v.beyond.rangesKnown {
+		v.beyond.ranges, v.beyond.rangesKnown = v.findRanges(), true
+	}
+	return v.beyond.ranges
+}
+
+func (v *view) findRanges() []*remoteRange {
 	byCIDR := map[netip.Prefix]*remoteRange{}
 	for i := range v.Traffic.Peers {
 		p := &v.Traffic.Peers[i]
@@ -137,14 +242,15 @@ func (v *view) sentAstray(p *model.Peer) bool {
 	return seen
 }
 
-// noReturn is the verdict on one silent range, or on all of them.
-func (v *view) noReturn(silent, all []*remoteRange) verdict {
+// noReturn is the verdict on one silent range, or on all of them, or on those
+// that the cause in the files explains.
+func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause) verdict {
 	f := model.Finding{
 		Confidence: model.Likely,
 		Unseen:     []string{"the route table itself: no row of it is visible from a node"},
 		Alternatives: []string{
 			"a network security group drops the pods' addresses",
-			"the NIC of the node on the other side does not forward (IP forwarding off)",
+			"a NIC does not forward (IP forwarding off): that of the node on the other side, or this node's",
 			"the other node or its pods are down",
 		},
 	}
@@ -165,29 +271,77 @@ func (v *view) noReturn(silent, all []*remoteRange) verdict {
 		}
 	}
 	f.Pods = slices.Collect(maps.Keys(pods))
+	if len(pods) == 0 {
+		f.Pods = v.podsIn(v.ownCIDRs())
+	}
 	name := v.linkName(link)
 	f.LastHopAlive = v.place(name, model.Egress)
 	f.Title = "no return from " + addrs(f.Peers)
-	f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-		"%s egress: %s (%s wanting an answer) from %s to %s of %s; ingress: no answer",
-		name, count(f.Packets, "packet"), plural(syn, "one", "of them"), count(uint64(len(pods)), "pod"),
-		plural(uint64(len(remotes)), "address", "addresses"), addrs(f.Peers))})
+	if len(remotes) > 0 {
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
+			"%s egress: %s (%s wanting an answer) from %s to %s of %s; ingress: no answer",
+			name, count(f.Packets, "packet"), plural(syn, "one", "of them"), count(uint64(len(pods)), "pod"),
+			plural(uint64(len(remotes)), "address", "addresses"), addrs(f.Peers))})
+	}
 	f.Evidence = append(f.Evidence, v.rightFrames(silent)...)
 	f.Evidence = append(f.Evidence, v.unreplied(silent)...)
 	control := v.controls(silent, all)
-	if control == "" {
+	switch {
+	case control != "":
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: "answers come from " + control})
+	case cause == nil || cause.state == routeLacking:
 		f.Confidence = model.Possible
 		f.Unseen = append(f.Unseen, "any answer at the uplink: without one the uplink itself may be dead")
-	} else {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: "answers come from " + control})
 	}
 	if asks > 0 {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
 			"%s that want an answer arrive from there: the way to this node works, the way back does not", count(asks, "packet"))})
 	}
+	for _, r := range silent {
+		if n := v.nodeOf(r.cidr); n != nil && n.NoRoute != "" {
+			f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceNodes, Text: fmt.Sprintf("node %s: NetworkUnavailable, %s", n.Name, n.NoRoute)})
+		}
+		f.Evidence = append(f.Evidence, r.filed...)
+	}
 	f.Why = v.whyNoReturn(name, &f, len(silent) > 1, nodeAnswers)
 	f.Fix = v.udrFix(silent, nodeAnswers)
+	if cause != nil {
+		v.fileCause(&f, silent, cause)
+	}
 	return verdict{Finding: f}
+}
+
+// fileCause turns the inference into what the files prove.
+func (v *view) fileCause(f *model.Finding, silent []*remoteRange, c *udrCause) {
+	f.Evidence = append(f.Evidence, c.evidence())
+	f.Alternatives = nil
+	switch {
+	case c.state != routeLacking:
+		f.Confidence, f.Unseen = model.Proven, nil
+	case f.Confidence != model.Possible:
+		f.Confidence, f.Unseen = model.Proven, []string{"which subnets the table is associated with"}
+	}
+	const lost = "The fabric discards such packets without a word; nothing is dropped on any node."
+	switch {
+	case c.unassociated:
+		f.Title = "the subnet has no route table: " + addrs(f.Peers)
+		if c.subnet == nil {
+			f.Title = "the route table is associated with no subnet: " + addrs(f.Peers)
+		}
+		f.Why = "No user-defined route applies to what the nodes send, so the fabric knows no other node's pods. " + lost
+		f.Fix = []string{associateFix(c.subnet, c.table)}
+	case c.own:
+		f.Title = "no route to this node's own pods: nothing returns from " + addrs(f.Peers)
+		f.Why = "The route table that applies to the other nodes has no row for this node's pods, so what they answer gets lost. " + lost
+		f.Fix = v.ownRouteFix(c.table)
+	default:
+		f.Title = "no route to " + addrs(f.Peers)
+		f.Why = "The route table that applies to this node has no row for these pods. " + lost
+		f.Fix = nil
+		for _, r := range silent {
+			f.Fix = append(f.Fix, v.rangeRouteFix(r.cidr, c.table))
+		}
+	}
 }
 
 func (v *view) whyNoReturn(uplink string, f *model.Finding, every, nodeAnswers bool) string {
@@ -266,29 +420,41 @@ func (v *view) controls(silent, all []*remoteRange) string {
 
 // udrFix gives the az commands with the values that are known.
 func (v *view) udrFix(silent []*remoteRange, nodeAnswers bool) []string {
-	const associate = "az network vnet subnet update --resource-group <group> --vnet-name <vnet> --name <subnet> --route-table <table>"
+	associate := associateFix(nil, nil)
 	var fix []string
 	if nodeAnswers {
-		return v.ownRouteFix()
+		return v.ownRouteFix(nil)
 	}
 	if len(silent) > 1 {
-		return append([]string{associate}, v.ownRouteFix()...)
+		return append([]string{associate}, v.ownRouteFix(nil)...)
 	}
 	for _, r := range silent {
-		name, hop := "<node>", "<node's IP>"
-		if n := v.nodeOf(r.cidr); n != nil {
-			name = n.Name
-			if len(n.Addresses) > 0 {
-				hop = n.Addresses[0].String()
-			}
-		}
-		fix = append(fix, createRoute(name, r.cidr, hop))
+		fix = append(fix, v.rangeRouteFix(r.cidr, nil))
 	}
 	return append(fix, associate)
 }
 
+// rangeRouteFix is the row that leads to another node's pods.
+func (v *view) rangeRouteFix(cidr netip.Prefix, t *model.RouteTable) string {
+	name, hop := "<node>", "<node's IP>"
+	if n := v.nodeOf(cidr); n != nil {
+		name, hop = n.Name, nextHop(n, cidr)
+	}
+	return createRoute(t, name, cidr, hop)
+}
+
+// nextHop is the node's address that a route to its pods needs.
+func nextHop(n *model.ClusterNode, cidr netip.Prefix) string {
+	for _, a := range internal(n) {
+		if a.Is4() == cidr.Addr().Is4() {
+			return a.String()
+		}
+	}
+	return "<node's IP>"
+}
+
 // ownRouteFix is the row that leads to this node's own pods.
-func (v *view) ownRouteFix() []string {
+func (v *view) ownRouteFix(t *model.RouteTable) []string {
 	var fix []string
 	for _, p := range v.ranges.local {
 		hop := "<this node's IP>"
@@ -299,14 +465,14 @@ func (v *view) ownRouteFix() []string {
 				}
 			}
 		}
-		fix = append(fix, createRoute(v.Node.Name, p, hop))
+		fix = append(fix, createRoute(t, v.Node.Name, p, hop))
 	}
 	return fix
 }
 
-func createRoute(name string, cidr netip.Prefix, hop string) string {
+func createRoute(t *model.RouteTable, name string, cidr netip.Prefix, hop string) string {
 	return strings.Join([]string{
-		"az network route-table route create --resource-group <group> --route-table-name <table>",
+		"az network route-table route create " + routeArgs(t),
 		"--name", name, "--address-prefix", cidr.String(),
 		"--next-hop-type VirtualAppliance --next-hop-ip-address", hop,
 	}, " ")

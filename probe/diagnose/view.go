@@ -41,6 +41,8 @@ type view struct {
 	// strays are pods' addresses that the node routes elsewhere.
 	strays     []astray
 	strayKnown bool
+	// beyond is what remoteRanges and clusterTables have found.
+	beyond beyond
 
 	verdicts []verdict
 }

@@ -91,6 +91,7 @@ const (
 	SourcePods      = "pods"
 	SourceFiles     = "files"
 	SourceNodes     = "nodes"
+	SourceCloud     = "cloud"
 	SourceTC        = "tc"
 	SourceDrops     = "drops"
 )
@@ -131,13 +132,23 @@ type Cluster struct {
 	PodCIDRs []netip.Prefix
 	// Nodes come from `kubectl get nodes -o json`.
 	Nodes []ClusterNode
+	// Azure comes from what `az network … -o json` printed; SourceCloud says
+	// whether anything was given.
+	Azure Azure
 }
 
 // ClusterNode is one node of the cluster, as its API object says.
 type ClusterNode struct {
 	Name      string
 	Addresses []netip.Addr
-	PodCIDRs  []netip.Prefix
+	// External are those of Addresses that are no next hop within the
+	// virtual network.
+	External []netip.Addr
+	PodCIDRs []netip.Prefix
+	// NoRoute is why the cloud's controller made no route for the node's
+	// pods, empty where it does not complain. That it does not proves
+	// nothing: it knows no association with a subnet.
+	NoRoute string
 }
 
 // Sysctl is one kernel setting, its name with dots as sysctl(8) prints it.

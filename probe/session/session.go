@@ -38,6 +38,8 @@ type Options struct {
 	Uplinks   []string
 	PodCIDRs  []netip.Prefix
 	NodesFile string
+	// RoutesFiles are what `az network … -o json` printed.
+	RoutesFiles []string
 	// Debug puts the verifier's log into errors.
 	Debug bool
 	// Progress is told how far the window is: when everything is attached,
@@ -60,6 +62,7 @@ const refreshEvery = 5
 func Observe(ctx context.Context, o Options) (*model.Snapshot, error) {
 	c, err := collect.Open(collect.Options{
 		NS: o.NS, HostRoot: o.HostRoot, Uplinks: o.Uplinks, PodCIDRs: o.PodCIDRs, NodesFile: o.NodesFile,
+		RoutesFiles: o.RoutesFiles,
 	})
 	if err != nil {
 		return nil, err

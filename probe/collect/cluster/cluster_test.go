@@ -23,7 +23,11 @@ const twoNodes = `{
             "spec": {"podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24", "fd00:1::/64"], "providerID": "azure:///x"},
             "status": {"addresses": [
                 {"address": "10.240.0.4", "type": "InternalIP"},
+                {"address": "52.1.1.1", "type": "ExternalIP"},
                 {"address": "aks-1", "type": "Hostname"}
+            ], "conditions": [
+                {"type": "Ready", "status": "True"},
+                {"type": "NetworkUnavailable", "status": "True", "reason": "NoRouteCreated", "message": "RouteController failed"}
             ]}
         },
         {"kind": "Node", "metadata": {"name": "aks-2"}, "spec": {"podCIDR": "10.244.1.0/24"}, "status": {}}
@@ -41,7 +45,8 @@ func TestNodes(t *testing.T) {
 	}
 	want := []model.ClusterNode{
 		{
-			Name: "aks-1", Addresses: []netip.Addr{netip.MustParseAddr("10.240.0.4")},
+			Name: "aks-1", Addresses: []netip.Addr{netip.MustParseAddr("10.240.0.4"), netip.MustParseAddr("52.1.1.1")},
+			External: []netip.Addr{netip.MustParseAddr("52.1.1.1")}, NoRoute: "NoRouteCreated: RouteController failed",
 			PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24"), netip.MustParsePrefix("fd00:1::/64")},
 		},
 		{Name: "aks-2", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}},
@@ -59,7 +64,7 @@ func TestBadNodes(t *testing.T) {
 		{"another kind", `{"kind": "PodList", "items": []}`, `f:1:10: kind is "PodList"`},
 		{"items of another kind", `{"kind": "List", "items": [{"kind": "Pod"}]}`, `f:1:37: items[0] is a "Pod"`},
 		{"no object", `[]`, "f:1:1: found array: want an object"},
-		{"range", strings.Replace(twoNodes, "10.244.1.0/24", "10.244.1.0", 1), "f:14:"},
+		{"range", strings.Replace(twoNodes, "10.244.1.0/24", "10.244.1.0", 1), "f:18:"},
 		{"address", strings.Replace(twoNodes, "10.240.0.4", "10.240.0", 1), "f:10:29: node aks-1: ParseAddr"},
 		{"type", strings.Replace(twoNodes, `"10.244.1.0/24"`, "7", 1), "found number: want a string at \"items.spec.podCIDR\""},
 	} {

@@ -5,6 +5,7 @@ package cluster
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/lasthop/lasthop/probe/collect/files"
 	"github.com/lasthop/lasthop/probe/model"
@@ -26,6 +27,12 @@ type object struct {
 			Type    string `json:"type"`
 			Address string `json:"address"`
 		} `json:"addresses"`
+		Conditions []struct {
+			Type    string `json:"type"`
+			Status  string `json:"status"`
+			Reason  string `json:"reason"`
+			Message string `json:"message"`
+		} `json:"conditions"`
 	} `json:"status"`
 }
 
@@ -76,6 +83,14 @@ func nodes(path string, text []byte, o object) ([]model.ClusterNode, error) {
 				return nil, files.ValueError(path, text, a.Address, "an IP address", fmt.Errorf("node %s: %w", node.Name, err))
 			}
 			node.Addresses = append(node.Addresses, ip.Unmap())
+			if a.Type == "ExternalIP" {
+				node.External = append(node.External, ip.Unmap())
+			}
+		}
+		for _, c := range n.Status.Conditions {
+			if c.Type == "NetworkUnavailable" && c.Status == "True" {
+				node.NoRoute = strings.TrimSuffix(c.Reason+": "+c.Message, ": ")
+			}
 		}
 		cidrs := n.Spec.PodCIDRs
 		if len(cidrs) == 0 && n.Spec.PodCIDR != "" {

@@ -1,0 +1,238 @@
+package scenario
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// FileKind is a command of az whose output lasthop is given.
+type FileKind string
+
+// The kinds of files.
+const (
+	// RoutesFile is that of `az network route-table route list`.
+	RoutesFile FileKind = "routes"
+	// TablesFile is that of `az network route-table list`.
+	TablesFile FileKind = "tables"
+	// SubnetFile is that of `az network vnet subnet show`.
+	SubnetFile FileKind = "subnet"
+	// EffectiveFile is that of `az network nic show-effective-route-table`
+	// for the observed node's card.
+	EffectiveFile FileKind = "effective"
+	// NICsFile is that of `az network nic list`.
+	NICsFile FileKind = "nics"
+)
+
+// Files are what lasthop is given besides the node. They tell the truth: what
+// a fault breaks in the network is broken in them.
+type Files struct {
+	Nodes  bool
+	Routes []FileKind
+	// Raw is the form in which the resource manager itself answers.
+	Raw bool
+	// Spare is how many nodes the files know that are not made.
+	Spare int
+}
+
+// maxSpare bounds the nodes that only the files know; AKS allows 5000.
+const maxSpare = 5000
+
+type rawFiles struct {
+	nodes, raw value[bool]
+	routes     []value[FileKind]
+	spare      value[int]
+}
+
+func (d *decoder) files(n *yaml.Node) rawFiles {
+	var r rawFiles
+	d.mapping(n, "files", fields{
+		"nodes":  into(d, "nodes", &r.nodes, parseBool),
+		"routes": each(d, "routes", &r.routes, choice(RoutesFile, TablesFile, SubnetFile, EffectiveFile, NICsFile)),
+		"raw":    into(d, "raw", &r.raw, parseBool),
+		"spare":  into(d, "spare", &r.spare, parseInt(0, maxSpare)),
+	})
+	return r
+}
+
+func (r *resolver) files(raw rawFiles) {
+	f := &r.s.Files
+	f.Nodes, f.Raw, f.Spare = raw.nodes.v, raw.raw.v, raw.spare.v
+	for _, k := range raw.routes {
+		if slices.Contains(f.Routes, k.v) {
+			r.errorf(k.at, "file %s is named twice", k.v)
+		}
+		f.Routes = append(f.Routes, k.v)
+	}
+}
+
+// thing is a JSON object.
+type thing = map[string]any
+
+// NodesJSON is what kubectl prints of the nodes.
+func (s *Scenario) NodesJSON() ([]byte, error) {
+	var items []thing
+	add := func(name string, ip netip.Addr, cidr netip.Prefix) {
+		spec := thing{}
+		if cidr.IsValid() {
+			spec = thing{"podCIDR": cidr.String(), "podCIDRs": []string{cidr.String()}}
+		}
+		items = append(items, thing{
+			"apiVersion": "v1", "kind": "Node", "metadata": thing{"name": name}, "spec": spec,
+			"status": thing{
+				"addresses":  []thing{{"type": "InternalIP", "address": ip.String()}, {"type": "Hostname", "address": name}},
+				"conditions": []thing{{"type": "NetworkUnavailable", "status": "False", "reason": "RouteCreated"}},
+			},
+		})
+	}
+	for _, n := range s.Topology.Nodes {
+		add(n.Name, n.IP, n.PodCIDR)
+	}
+	for i := range s.Files.Spare {
+		ip, cidr := spare(i)
+		add(fmt.Sprintf("spare-%d", i), ip, cidr)
+	}
+	return json.MarshalIndent(thing{"apiVersion": "v1", "kind": "List", "items": items}, "", "    ")
+}
+
+// spare are the address and pod range of a node that is not made, in the range
+// that carriers share, which no lab uses.
+func spare(i int) (netip.Addr, netip.Prefix) {
+	hi, lo := byte(i>>8), byte(i)
+	return netip.AddrFrom4([4]byte{100, 127, hi, lo}), netip.PrefixFrom(netip.AddrFrom4([4]byte{100, 64 + hi, lo, 0}), 24)
+}
+
+// The ids of the resources.
+const (
+	azureGroup = "/subscriptions/00000000-0000-0000-0000-000000000000/resourceGroups/lab/providers/Microsoft.Network"
+	tableID    = azureGroup + "/routeTables/aks-agentpool-routetable"
+	subnetID   = azureGroup + "/virtualNetworks/lab-vnet/subnets/aks-subnet"
+)
+
+// RoutesJSON is what az prints for one kind of file.
+func (s *Scenario) RoutesJSON(k FileKind) ([]byte, error) {
+	var v any
+	switch k {
+	case RoutesFile:
+		v = s.azureRoutes()
+	case TablesFile:
+		table := thing{"disableBgpRoutePropagation": false, "provisioningState": "Succeeded", "routes": s.azureRoutes()}
+		if s.associated() {
+			table["subnets"] = []thing{{"id": subnetID, "resourceGroup": "lab"}}
+		}
+		v = []thing{s.resource(tableID, "aks-agentpool-routetable", table)}
+	case SubnetFile:
+		subnet := thing{"addressPrefix": s.Topology.Subnet.String(), "provisioningState": "Succeeded"}
+		if s.associated() {
+			subnet["routeTable"] = thing{"id": tableID, "resourceGroup": "lab"}
+		}
+		v = s.resource(subnetID, "aks-subnet", subnet)
+	case EffectiveFile:
+		v = thing{"value": s.effectiveRoutes()}
+	case NICsFile:
+		v = s.azureNICs()
+	}
+	return json.MarshalIndent(v, "", "  ")
+}
+
+// resource is an object of Azure in the form that is wanted.
+func (s *Scenario) resource(id, name string, properties thing) thing {
+	out := properties
+	if s.Files.Raw {
+		out = thing{"properties": properties}
+	}
+	out["id"], out["name"] = id, name
+	return out
+}
+
+// associated reports whether the subnet has the route table: a fault that
+// takes all routes away has taken that.
+func (s *Scenario) associated() bool { return !slices.Contains(s.Faults, Fault{Type: DeleteUDR}) }
+
+// row is a route of the table as the faults left it.
+type row struct {
+	name   string
+	prefix netip.Prefix
+	hop    netip.Addr
+}
+
+func (s *Scenario) rows() []row {
+	var out []row
+	for _, r := range s.Routes {
+		via, there := r.Via, true
+		for _, f := range s.Faults {
+			switch {
+			case f.Prefix != r.Prefix:
+			case f.Type == DeleteUDR:
+				there = false
+			case f.Type == WrongUDR:
+				via = f.Via
+			}
+		}
+		if !there {
+			continue
+		}
+		name := "route-" + r.Prefix.String()
+		for _, n := range s.Topology.Nodes {
+			if n.PodCIDR == r.Prefix {
+				name = n.Name
+			}
+		}
+		out = append(out, row{name, r.Prefix, via})
+	}
+	for i := range s.Files.Spare {
+		ip, cidr := spare(i)
+		out = append(out, row{fmt.Sprintf("spare-%d", i), cidr, ip})
+	}
+	return out
+}
+
+func (s *Scenario) azureRoutes() []thing {
+	out := []thing{}
+	for _, r := range s.rows() {
+		out = append(out, s.resource(tableID+"/routes/"+r.name, r.name, thing{
+			"addressPrefix": r.prefix.String(), "nextHopType": "VirtualAppliance", "nextHopIpAddress": r.hop.String(),
+			"provisioningState": "Succeeded", "hasBgpOverride": false,
+		}))
+	}
+	return out
+}
+
+func (s *Scenario) effectiveRoutes() []thing {
+	out := []thing{
+		{"addressPrefix": []string{s.Topology.VNet.String()}, "nextHopIpAddress": []string{}, "nextHopType": "VnetLocal", "source": "Default", "state": "Active"},
+		{"addressPrefix": []string{"0.0.0.0/0"}, "nextHopIpAddress": []string{}, "nextHopType": "Internet", "source": "Default", "state": "Active"},
+		{"addressPrefix": []string{"10.0.0.0/8"}, "nextHopIpAddress": []string{}, "nextHopType": "None", "source": "Default", "state": "Active"},
+	}
+	if !s.associated() {
+		return out
+	}
+	for _, r := range s.rows() {
+		out = append(out, thing{
+			"addressPrefix": []string{r.prefix.String()}, "nextHopIpAddress": []string{r.hop.String()},
+			"nextHopType": "VirtualAppliance", "source": "User", "state": "Active", "name": r.name,
+		})
+	}
+	return out
+}
+
+func (s *Scenario) azureNICs() []thing {
+	var out []thing
+	for _, n := range s.Topology.Nodes {
+		var configs []thing
+		for i, a := range n.Addresses() {
+			name := fmt.Sprintf("ipconfig%d", i+1)
+			configs = append(configs, s.resource(azureGroup+"/networkInterfaces/"+n.Name+"-nic/ipConfigurations/"+name, name, thing{
+				"privateIPAddress": a.String(), "subnet": thing{"id": subnetID},
+			}))
+		}
+		forwards := n.IPForwarding && !slices.Contains(s.Faults, Fault{Type: NICForwardingOff, Node: n.Name})
+		out = append(out, s.resource(azureGroup+"/networkInterfaces/"+n.Name+"-nic", n.Name+"-nic", thing{
+			"enableIPForwarding": forwards, "ipConfigurations": configs,
+		}))
+	}
+	return out
+}

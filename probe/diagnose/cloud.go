@@ -1,0 +1,411 @@
+package diagnose
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// routeState is what the files of the cloud tell of the route to one range.
+type routeState int
+
+const (
+	// routeUnknown: no file tells, or they contradict each other.
+	routeUnknown routeState = iota
+	// routeRight: the route that applies to the sender leads to the node.
+	routeRight
+	// routeMissing: no route that applies to the sender leads to the range.
+	routeMissing
+	// routeWrong: the route that applies to the sender leads elsewhere.
+	routeWrong
+	// The same of a table of which no file tells whether it applies.
+	routeHeld
+	routeLacking
+	routeAstray
+)
+
+// routeFact is a state with what told it.
+type routeFact struct {
+	state routeState
+	// unassociated: it is missing because no table applies to the sender.
+	unassociated bool
+	table        *model.RouteTable
+	subnet       *model.Subnet
+	row          *model.UDR
+	text         string
+}
+
+func (f routeFact) evidence() model.Evidence {
+	return model.Evidence{Source: model.SourceCloud, Text: f.text}
+}
+
+// self is this node: as the nodes file has it, or as its own links tell.
+func (v *view) self() *model.ClusterNode {
+	for i := range v.Cluster.Nodes {
+		if n := &v.Cluster.Nodes[i]; v.isSelf(n) {
+			return n
+		}
+	}
+	n := &model.ClusterNode{Name: v.Node.Name}
+	for _, l := range v.Links {
+		for _, a := range l.Addresses {
+			switch {
+			case inAny(v.onLink, a.Addr()):
+				n.Addresses = append(n.Addresses, a.Addr())
+			case l.Role == model.RoleBridge && !a.IsSingleIP() && v.holdsPods(a.Masked()):
+				n.PodCIDRs = append(n.PodCIDRs, a.Masked())
+			}
+		}
+	}
+	return n
+}
+
+func (v *view) isSelf(n *model.ClusterNode) bool {
+	return slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return v.nodeAddrs[a] })
+}
+
+// ownCIDRs are the ranges of this node's pods where each node has its own and
+// the fabric needs a route to it: ranges that hold a living pod and are not of
+// the node's subnet. Empty where the network works in another way.
+func (v *view) ownCIDRs() []netip.Prefix {
+	if overlay(v.Node.Plugin) {
+		return nil
+	}
+	var out []netip.Prefix
+	for _, p := range v.self().PodCIDRs {
+		if v.holdsPods(p) && !inAny(v.onLink, p.Addr()) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// podsIn are the addresses of the living pods in any of the ranges.
+func (v *view) podsIn(ranges []netip.Prefix) []netip.Addr {
+	var out []netip.Addr
+	for a := range v.pods {
+		if inAny(ranges, a) {
+			out = append(out, a)
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return out
+}
+
+// internal are the node's addresses that a route can have for a next hop.
+func internal(n *model.ClusterNode) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(n.Addresses), func(a netip.Addr) bool { return slices.Contains(n.External, a) })
+}
+
+// routeTo tells whether what the sender sends to the range gets to its owner.
+// owner is nil where it is not known.
+func (v *view) routeTo(cidr netip.Prefix, owner, sender *model.ClusterNode) routeFact {
+	if !v.Has(model.SourceCloud) {
+		return routeFact{}
+	}
+	if v.isSelf(sender) {
+		if f := v.effectiveRoute(cidr, owner); f.state != routeUnknown {
+			return f
+		}
+	}
+	subnet, id := v.subnetOf(sender)
+	switch table, known, agreed := v.tableOf(subnet, id); {
+	case !agreed:
+		return routeFact{}
+	case table != nil:
+		f := judgeTable(table, cidr, owner)
+		f.subnet = subnet
+		f.text = fmt.Sprintf("%s, which applies to %s: %s", tableName(table), subnetName(subnet, id), f.text)
+		return f
+	case known && subnet != nil && subnet.RouteTable == "":
+		return routeFact{state: routeMissing, unassociated: true, subnet: subnet, table: v.unusedTable(), text: fmt.Sprintf(
+			"%s: subnet %s has no route table", subnet.File, subnet.Name())}
+	case known && (len(v.clusterTables()) != 1 || v.clusterTables()[0].ID != ""):
+		// The table that applies was not given.
+		return routeFact{}
+	}
+	return v.looseRoute(cidr, owner)
+}
+
+// effectiveRoute asks the routes that apply to this node's card.
+func (v *view) effectiveRoute(cidr netip.Prefix, owner *model.ClusterNode) routeFact {
+	var out routeFact
+	for i := range v.Cluster.Azure.Effective {
+		e := &v.Cluster.Azure.Effective[i]
+		f := judgeRows(e.Routes, cidr, owner)
+		f.text = fmt.Sprintf("effective routes of %s: %s", e.File, f.text)
+		if i > 0 && f.state != out.state {
+			return routeFact{}
+		}
+		out = f
+	}
+	return out
+}
+
+// looseRoute asks the tables where no file tells which of them applies.
+func (v *view) looseRoute(cidr netip.Prefix, owner *model.ClusterNode) routeFact {
+	tables := v.clusterTables()
+	var associated []*model.RouteTable
+	whole := true
+	for _, t := range tables {
+		whole = whole && t.Whole
+		if len(t.Subnets) > 0 {
+			associated = append(associated, t)
+		}
+	}
+	switch {
+	case len(tables) == 0:
+		return routeFact{}
+	case whole && len(associated) == 1:
+		f := judgeTable(associated[0], cidr, owner)
+		f.text = fmt.Sprintf("%s, the only one that is associated with a subnet: %s", tableName(f.table), f.text)
+		return f
+	case whole && len(associated) == 0:
+		return routeFact{state: routeMissing, unassociated: true, table: tables[0],
+			text: tableName(tables[0]) + " is associated with no subnet"}
+	}
+	var out routeFact
+	for _, t := range tables {
+		f := judgeTable(t, cidr, owner)
+		f.text = fmt.Sprintf("%s: %s", tableName(t), f.text)
+		switch f.state {
+		case routeRight:
+			f.state = routeHeld
+			return f
+		case routeWrong:
+			f.state = routeAstray
+			out = f
+		case routeMissing:
+			f.state = routeLacking
+			if out.state == routeUnknown {
+				out = f
+			}
+		}
+	}
+	return out
+}
+
+// beyond holds what several findings ask of the network beyond the node. It is
+// found when it is first asked for.
+type beyond struct {
+	ranges []*remoteRange
+	tables []*model.RouteTable
+	// known are those that were found, even if there are none.
+	rangesKnown, tablesKnown bool
+}
+
+// clusterTables are the tables with a row about a known node or its pods; all
+// tables where there is none.
+func (v *view) clusterTables() []*model.RouteTable {
+	if !v.beyond.tablesKnown {
+		v.beyond.tables, v.beyond.tablesKnown = v.findTables(), true
+	}
+	return v.beyond.tables
+}
+
+func (v *view) findTables() []*model.RouteTable {
+	cidrs, hops := map[netip.Prefix]bool{}, map[netip.Addr]bool{}
+	self := v.self()
+	for _, n := range append([]model.ClusterNode{*self}, v.Cluster.Nodes...) {
+		for _, p := range n.PodCIDRs {
+			cidrs[p] = true
+		}
+		for _, a := range n.Addresses {
+			hops[a] = true
+		}
+	}
+	var out, all []*model.RouteTable
+	for i := range v.Cluster.Azure.Tables {
+		t := &v.Cluster.Azure.Tables[i]
+		all = append(all, t)
+		if slices.ContainsFunc(t.Routes, func(r model.UDR) bool {
+			return slices.ContainsFunc(r.Prefixes, func(p netip.Prefix) bool { return cidrs[p] }) ||
+				slices.ContainsFunc(r.NextHops, func(a netip.Addr) bool { return hops[a] })
+		}) {
+			out = append(out, t)
+		}
+	}
+	if len(out) == 0 {
+		return all
+	}
+	return out
+}
+
+// unusedTable is the one table that the cluster has, if it is one.
+func (v *view) unusedTable() *model.RouteTable {
+	if tables := v.clusterTables(); len(tables) == 1 && tables[0].ID != "" {
+		return tables[0]
+	}
+	return nil
+}
+
+// subnetOf finds a node's subnet, by its network card or by its address. The
+// subnet is nil where only its id is known.
+func (v *view) subnetOf(n *model.ClusterNode) (*model.Subnet, string) {
+	a := &v.Cluster.Azure
+	id := ""
+	for i := range a.NICs {
+		c := &a.NICs[i]
+		if len(c.Subnets) > 0 && slices.ContainsFunc(c.Addresses, func(x netip.Addr) bool { return slices.Contains(n.Addresses, x) }) {
+			id = c.Subnets[0]
+		}
+	}
+	var found *model.Subnet
+	best := -1
+	for i := range a.Subnets {
+		s := &a.Subnets[i]
+		if model.SameResource(s.ID, id) {
+			return s, id
+		}
+		for _, p := range s.Prefixes {
+			if p.Bits() > best && slices.ContainsFunc(n.Addresses, p.Contains) {
+				found, best = s, p.Bits()
+			}
+		}
+	}
+	if id != "" || found == nil {
+		return nil, id
+	}
+	return found, found.ID
+}
+
+// tableOf is the table that applies to a subnet, nil where none does or it was
+// not given; known is false where no file tells which one applies, agreed is false
+// where the files contradict each other.
+func (v *view) tableOf(s *model.Subnet, id string) (table *model.RouteTable, known, agreed bool) {
+	want := ""
+	if s != nil {
+		want = s.RouteTable
+	}
+	for i := range v.Cluster.Azure.Tables {
+		t := &v.Cluster.Azure.Tables[i]
+		if model.SameResource(t.ID, want) {
+			return t, true, true
+		}
+		if slices.ContainsFunc(t.Subnets, func(x string) bool { return model.SameResource(x, id) }) {
+			return t, true, s == nil
+		}
+	}
+	return nil, s != nil, true
+}
+
+// judgeTable looks for the range among the routes of a table.
+func judgeTable(t *model.RouteTable, cidr netip.Prefix, owner *model.ClusterNode) routeFact {
+	f := judgeRows(t.Routes, cidr, owner)
+	f.table = t
+	if t.Part && f.state == routeMissing {
+		f.state = routeUnknown
+	}
+	return f
+}
+
+// judgeRows looks for the range among routes that apply together.
+func judgeRows(rows []model.UDR, cidr netip.Prefix, owner *model.ClusterNode) routeFact {
+	var right, covering *model.UDR
+	for i := range rows {
+		r := &rows[i]
+		if !r.Active {
+			continue
+		}
+		for _, p := range r.Prefixes {
+			switch {
+			case p.Bits() >= cidr.Bits() && cidr.Contains(p.Addr()):
+				if !leadsTo(r, owner) {
+					return routeFact{state: routeWrong, row: r, text: rowText(r, p)}
+				}
+				if p == cidr || owner == nil {
+					right = r
+				}
+			case p.Bits() > 0 && p.Contains(cidr.Addr()) && r.Type != "None" && !strings.EqualFold(r.Type, "VnetLocal"):
+				covering = r
+			}
+		}
+	}
+	switch {
+	case right != nil:
+		return routeFact{state: routeRight, row: right, text: rowText(right, cidr)}
+	case covering != nil:
+		// A machine of its own may know the way.
+		return routeFact{text: "a wider route covers " + cidr.String()}
+	}
+	return routeFact{state: routeMissing, text: fmt.Sprintf("none of %s is for %s", count(uint64(len(rows)), "route"), cidr)}
+}
+
+// leadsTo reports whether the route ends at the owner; where the owner is not
+// known, at any machine.
+func leadsTo(r *model.UDR, owner *model.ClusterNode) bool {
+	if !strings.EqualFold(r.Type, "VirtualAppliance") && !strings.EqualFold(r.Type, "VirtualApplianceEcmp") || len(r.NextHops) == 0 {
+		return false
+	}
+	if owner == nil {
+		return true
+	}
+	hops := internal(owner)
+	return !slices.ContainsFunc(r.NextHops, func(a netip.Addr) bool { return !slices.Contains(hops, a) })
+}
+
+func rowText(r *model.UDR, p netip.Prefix) string {
+	s := fmt.Sprintf("route %q sends %s to %s", r.Name, p, r.Type)
+	if len(r.NextHops) > 0 {
+		s += " " + addrs(r.NextHops)
+	}
+	return s
+}
+
+func tableName(t *model.RouteTable) string {
+	if t.ID == "" {
+		return "the routes in " + t.File
+	}
+	return fmt.Sprintf("route table %s in %s", t.Name(), t.File)
+}
+
+func subnetName(s *model.Subnet, id string) string {
+	if s != nil && s.Name() != "" {
+		return "subnet " + s.Name()
+	}
+	if s != nil {
+		return "the subnet in " + s.File
+	}
+	return "subnet " + id[strings.LastIndexByte(id, '/')+1:]
+}
+
+// rangeBlamed reports whether an earlier finding of the codes is about all traffic
+// of a range.
+func (v *view) rangeBlamed(cidr netip.Prefix, codes ...string) bool {
+	return slices.ContainsFunc(v.verdicts, func(f verdict) bool {
+		return slices.Contains(codes, f.Code) && slices.Contains(f.Peers, cidr)
+	})
+}
+
+// routeArgs names a table for az route-table route commands.
+func routeArgs(t *model.RouteTable) string {
+	if t == nil || t.ID == "" {
+		return "--resource-group <group> --route-table-name <table>"
+	}
+	return fmt.Sprintf("--resource-group %s --route-table-name %s", or(model.ResourcePart(t.ID, "resourceGroups"), "<group>"), t.Name())
+}
+
+// associateFix is the command that gives a subnet its table.
+func associateFix(s *model.Subnet, t *model.RouteTable) string {
+	id := ""
+	if s != nil {
+		id = s.ID
+	}
+	table := "<table>"
+	if t != nil && t.ID != "" {
+		table = t.ID
+	}
+	return fmt.Sprintf("az network vnet subnet update --resource-group %s --vnet-name %s --name %s --route-table %s",
+		or(model.ResourcePart(id, "resourceGroups"), "<group>"), or(model.ResourcePart(id, "virtualNetworks"), "<vnet>"),
+		or(model.ResourcePart(id, "subnets"), "<subnet>"), table)
+}
+
+func or(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}

@@ -1,0 +1,113 @@
+package diagnose
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var nicForwarding = kind{
+	page: Page{
+		Code:     "NICForwarding",
+		Severity: model.Critical,
+		Title:    "a node's network card refuses what is from or for pods, since IP forwarding is off",
+		Meaning: "The fabric gives a network card only what is for the card's own addresses, and takes from it only what is from them, " +
+			"unless IP forwarding is on. Pods whose addresses are not the card's can then neither send nor receive beyond their node, " +
+			"whatever the route table says.",
+		Evidence: "enableIPForwarding in what `az network nic show` prints (--routes), for the card that has the node's address; pods " +
+			"whose addresses are not on the card.",
+		Fix:    "az network nic update … --ip-forwarding true; a scale set's model needs it too.",
+		Verify: "lasthop check --only NICForwarding",
+	},
+	find: findNICForwarding,
+}
+
+func findNICForwarding(v *view) []verdict {
+	own := v.ownCIDRs()
+	if len(own) == 0 || !v.Has(model.SourceCloud) {
+		return nil
+	}
+	answers, silent := map[netip.Prefix]bool{}, map[netip.Prefix]*remoteRange{}
+	for _, r := range v.remoteRanges() {
+		answers[r.cidr] = r.answers || r.nodeAnswers
+		answers[netip.Prefix{}] = answers[netip.Prefix{}] || r.answers
+		silent[r.cidr] = r
+	}
+	self := v.self()
+	nodes := []*model.ClusterNode{self}
+	for i := range v.Cluster.Nodes {
+		if n := &v.Cluster.Nodes[i]; n != self {
+			nodes = append(nodes, n)
+		}
+	}
+	var out []verdict
+	for _, n := range nodes {
+		card := v.deafCard(n)
+		if card == nil {
+			continue
+		}
+		if n == self {
+			if !answers[netip.Prefix{}] {
+				out = append(out, v.deaf(n, card, own, v.podsIn(own), silent))
+			}
+			continue
+		}
+		cidrs := slices.DeleteFunc(slices.Clone(n.PodCIDRs), func(p netip.Prefix) bool { return answers[p] })
+		if len(cidrs) > 0 {
+			out = append(out, v.deaf(n, card, cidrs, nil, silent))
+		}
+	}
+	return out
+}
+
+// deafCard is the node's network card, if a file says that it does not forward.
+func (v *view) deafCard(n *model.ClusterNode) *model.NIC {
+	for i := range v.Cluster.Azure.NICs {
+		c := &v.Cluster.Azure.NICs[i]
+		if c.ForwardsKnown && !c.Forwards && slices.ContainsFunc(c.Addresses, func(a netip.Addr) bool { return slices.Contains(n.Addresses, a) }) {
+			return c
+		}
+	}
+	return nil
+}
+
+// deaf is the verdict on a card. Its peers are the ranges of the pods behind it.
+func (v *view) deaf(n *model.ClusterNode, c *model.NIC, cidrs []netip.Prefix, pods []netip.Addr, ranges map[netip.Prefix]*remoteRange) verdict {
+	id := "--resource-group <group> --name " + or(c.Name(), "<card>")
+	if c.ID != "" {
+		id = "--ids " + c.ID
+	}
+	f := model.Finding{
+		Confidence:   model.Proven,
+		Pods:         pods,
+		Peers:        cidrs,
+		LastHopAlive: v.place(v.uplink(), model.Egress),
+		Title:        fmt.Sprintf("IP forwarding is off on the network card of %s", n.Name),
+		Why: fmt.Sprintf("The pods of %s, in %s, have addresses that are not the card's. Without IP forwarding the fabric takes no packet from them "+
+			"and delivers none for them, with no word and no drop on any node.", n.Name, addrs(cidrs)),
+		Evidence: []model.Evidence{{Source: model.SourceCloud, Text: fmt.Sprintf(
+			"%s: card %s with %s has enableIPForwarding false", c.File, c.Name(), addrs(c.Addresses))}},
+		Fix: []string{"az network nic update " + id + " --ip-forwarding true"},
+	}
+	for _, r := range ranges {
+		if pods == nil && !slices.Contains(cidrs, r.cidr) {
+			continue
+		}
+		for _, p := range r.silent {
+			f.Packets += p.Out.Packets
+			if !slices.Contains(f.Pods, p.Local) {
+				f.Pods = append(f.Pods, p.Local)
+			}
+		}
+	}
+	if f.Packets > 0 {
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
+			"%s egress: %s between these pods and those of other nodes; ingress: no answer", v.uplink(), count(f.Packets, "packet"))})
+	}
+	if len(f.Pods) == 0 {
+		f.Pods = v.podsIn(v.ownCIDRs())
+	}
+	return verdict{Finding: f}
+}

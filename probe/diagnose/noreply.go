@@ -1,0 +1,321 @@
+package diagnose
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var noReply = kind{
+	page: Page{
+		Code:     "NoReply",
+		Severity: model.Warning,
+		Title:    "what pods ask leaves this node right, and one destination never answers",
+		Meaning: "Requests leave the uplink with the right addresses, towards a destination whose neighbours answer, and nothing comes back: " +
+			"no answer, no error. Nothing on this node is at fault. A network security group that leaves the pods' addresses out, a " +
+			"firewall on the way, a way back that is not the way there, or the destination itself loses them.",
+		Evidence: "requests out of the uplink and not one answer; connection tracking stays UNREPLIED; other destinations answer. With " +
+			"--routes, the rows that lead there and back.",
+		Fix:    "look at the destination's side: whether the requests arrive, and which way the answers take.",
+		Verify: "lasthop check --only NoReply",
+	},
+	find:  findNoReply,
+	after: []string{"WrongUDR", "NICForwarding", "MissingUDR", "MissingMasquerade"},
+}
+
+// minAsks is how many requests must stay without an answer: the first packets
+// of a connection get lost now and then, and are sent again.
+const minAsks = 3
+
+// muteGroup is the traffic to destinations that never answer, of one way: with
+// the pods' own addresses, or with the node's.
+type muteGroup struct {
+	peers map[netip.Addr]*mutePeer
+}
+
+type mutePeer struct {
+	pods    map[netip.Addr]bool
+	asks    uint64
+	packets uint64
+	link    int
+}
+
+func findNoReply(v *view) []verdict {
+	raw, translated := muteGroup{map[netip.Addr]*mutePeer{}}, muteGroup{map[netip.Addr]*mutePeer{}}
+	answered := map[pair]bool{}
+	for i := range v.Traffic.Peers {
+		if p := &v.Traffic.Peers[i]; v.isUplink(p.IfIndex) && v.answered(p) {
+			answered[pair{p.Local, p.Remote}] = true
+		}
+	}
+	mute := v.unrepliedFlows()
+	reflected := v.reflected()
+	for i := range v.Traffic.Peers {
+		p := &v.Traffic.Peers[i]
+		asks := p.Out.Asks
+		if !v.isUplink(p.IfIndex) || !v.unanswered(p) || v.sentAstray(p) || answered[pair{p.Local, p.Remote}] || !v.elsewhere(p.Remote) ||
+			reflected[p.Local] && p.In.Asks > 0 {
+			continue
+		}
+		pods, group := map[netip.Addr]bool{}, &raw
+		if len(v.pods[p.Local]) > 0 {
+			pods[p.Local] = true
+			if m := mute[pair{p.Local, p.Remote}]; m != nil {
+				asks += m.dns
+			}
+		} else if v.nodeAddrs[p.Local] {
+			group = &translated
+			m := mute[pair{p.Local, p.Remote}]
+			if m == nil {
+				continue
+			}
+			pods = m.pods
+			if m.own {
+				// Some of what leaves is the node's.
+				asks = min(asks, m.asks)
+			}
+			asks += m.dns
+		}
+		if asks < minAsks || len(pods) == 0 || !lasted(p) || v.accounted(pods, p.Remote) {
+			continue
+		}
+		m := group.peers[p.Remote]
+		if m == nil {
+			m = &mutePeer{pods: map[netip.Addr]bool{}, link: p.IfIndex}
+			group.peers[p.Remote] = m
+		}
+		maps.Copy(m.pods, pods)
+		m.asks += asks
+		m.packets += p.Out.Packets
+	}
+	var out []verdict
+	for _, g := range []struct {
+		*muteGroup
+		translated bool
+	}{{&raw, false}, {&translated, true}} {
+		if len(g.peers) > 0 {
+			out = append(out, v.mute(g.muteGroup, g.translated))
+		}
+	}
+	return out
+}
+
+// reflected are the addresses whose packets leave again through an uplink that
+// they came in by, sent back by a bridge or a router: they are counted as if
+// the address had sent them.
+func (v *view) reflected() map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	for i := range v.Traffic.Hops {
+		h := &v.Traffic.Hops[i]
+		if h.Addr.IsValid() && h.Side == model.AsDestination && h.Direction == model.Egress && h.Packets > 0 && v.isUplink(h.IfIndex) {
+			out[h.Addr] = true
+		}
+	}
+	return out
+}
+
+// lasted reports whether requests left over some time, as far as that is known:
+// a destination that was just taken away is asked for a moment more.
+func lasted(p *model.Peer) bool {
+	return p.LastOut.IsZero() || p.LastOut.Sub(p.FirstOut) >= 2*settled
+}
+
+// elsewhere reports whether an address is off this node and can answer.
+func (v *view) elsewhere(a netip.Addr) bool {
+	return a.IsGlobalUnicast() && a != azureWireServer && !v.nodeAddrs[a] && len(v.pods[a]) == 0 && !v.past[a]
+}
+
+// unreplied is what connection tracking holds of flows between two ends, as the
+// uplink sees them, that never saw a reply.
+type unreplied struct {
+	// pods began flows whose first packet wants an answer: asks of them, dns
+	// of which are questions to a name server.
+	pods      map[netip.Addr]bool
+	asks, dns uint64
+	// own is true when the node itself began some.
+	own bool
+}
+
+// dnsPort is where a datagram wants an answer.
+const dnsPort = 53
+
+func (v *view) unrepliedFlows() map[pair]*unreplied {
+	out := map[pair]*unreplied{}
+	for i := range v.Flows {
+		f := &v.Flows[i]
+		dns := f.Proto == udp && f.Original.DstPort == dnsPort
+		if f.Replied || !dns && f.Proto != tcp && f.Proto != icmp4 && f.Proto != icmp6 {
+			continue
+		}
+		k := pair{f.Reply.Dst, f.Reply.Src}
+		m := out[k]
+		if m == nil {
+			m = &unreplied{pods: map[netip.Addr]bool{}}
+			out[k] = m
+		}
+		switch {
+		case len(v.pods[f.Original.Src]) == 0:
+			m.own = true
+		case dns:
+			m.dns++
+			m.pods[f.Original.Src] = true
+		default:
+			m.asks++
+			m.pods[f.Original.Src] = true
+		}
+	}
+	return out
+}
+
+// accounted reports whether an earlier finding is about these ends already. One
+// about all ranges, this node's own route, is about all that goes with a pod's
+// address within the network.
+func (v *view) accounted(pods map[netip.Addr]bool, remote netip.Addr) bool {
+	for i := range v.verdicts {
+		f := &v.verdicts[i]
+		if f.Severity == model.Info {
+			continue
+		}
+		mine := len(f.Pods) == 0 || slices.ContainsFunc(f.Pods, func(a netip.Addr) bool { return pods[a] })
+		if mine && slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool { return p.Contains(remote) }) {
+			return true
+		}
+		if !mine || inAnyPod(v, pods) {
+			continue
+		}
+		switch f.Code {
+		case "MissingUDR", "WrongUDR", "NICForwarding":
+			within := v.remote(remote).IsValid() || inAny(v.onLink, remote)
+			if within && (len(f.Peers) > 1 || slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool { return slices.Contains(v.ranges.local, p) })) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// inAnyPod reports whether the pods have addresses of the node's subnet, which
+// need no route.
+func inAnyPod(v *view, pods map[netip.Addr]bool) bool {
+	for a := range pods {
+		if inAny(v.onLink, a) {
+			return true
+		}
+	}
+	return false
+}
+
+// mute is the verdict on destinations that never answer.
+func (v *view) mute(g *muteGroup, translated bool) verdict {
+	f := model.Finding{
+		Confidence: model.Likely,
+		Unseen:     []string{"whether the packets arrive: that shows only at the destination"},
+		Alternatives: []string{
+			"a network security group of a subnet or card drops the sender's addresses",
+			"a firewall on the way drops them, or sees only one way of them (asymmetric routes)",
+			"the destination is down, or drops them itself",
+		},
+	}
+	pods := map[netip.Addr]bool{}
+	var asks uint64
+	var link int
+	remotes := slices.SortedFunc(maps.Keys(g.peers), netip.Addr.Compare)
+	for _, a := range remotes {
+		m := g.peers[a]
+		maps.Copy(pods, m.pods)
+		asks += m.asks
+		f.Packets += m.packets
+		f.Peers = append(f.Peers, host(a))
+		link = m.link
+	}
+	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
+	name := v.linkName(link)
+	f.LastHopAlive = v.place(name, model.Egress)
+	f.Title = "no answer from " + addrs(remotes)
+	what := "with the pods' own addresses"
+	if translated {
+		what = "with the node's address, which stands for the pods'"
+	}
+	f.Why = fmt.Sprintf("Requests of pods to %s leave %s right, %s, and nothing comes back. Nothing is dropped on this node: what loses them is beyond it.",
+		addrs(remotes), name, what)
+	f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
+		"%s egress: %s to %s, %d of them wanting an answer, from %s; ingress: none",
+		name, count(f.Packets, "packet"), addrs(remotes), asks, count(uint64(len(pods)), "pod"))})
+	if n := v.unrepliedTo(g); n > 0 {
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceConntrack, Text: count(n, "flow") + " of pods to there UNREPLIED"})
+	}
+	if control := v.answerers(g); control != "" {
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: "answers come from " + control})
+	} else {
+		f.Confidence = model.Possible
+		f.Unseen = append(f.Unseen, "any answer at the uplink: without one the uplink itself may be dead")
+	}
+	f.Evidence = append(f.Evidence, v.filedRoutes(remotes)...)
+	f.Fix = []string{
+		fmt.Sprintf("at the destination: tcpdump -ni any host %s", f.Pods[0]),
+		"az network watcher test-ip-flow --direction Outbound --protocol TCP --vm <node> --local <address>:<port> --remote " + remotes[0].String() + ":<port>",
+	}
+	if translated {
+		f.Fix[0] = "at the destination, or the firewall before it: look for packets from this node's address, and which way the answers take"
+	}
+	return verdict{Finding: f}
+}
+
+// unrepliedTo counts the pods' flows to the destinations that saw no reply.
+func (v *view) unrepliedTo(g *muteGroup) uint64 {
+	var n uint64
+	for i := range v.Flows {
+		f := &v.Flows[i]
+		if m := g.peers[f.Reply.Src]; m != nil && !f.Replied && m.pods[f.Original.Src] {
+			n++
+		}
+	}
+	return n
+}
+
+// answerers are what does answer at the uplinks.
+func (v *view) answerers(g *muteGroup) string {
+	others := map[netip.Addr]bool{}
+	for i := range v.Traffic.Peers {
+		p := &v.Traffic.Peers[i]
+		if v.isUplink(p.IfIndex) && g.peers[p.Remote] == nil && v.answered(p) {
+			others[p.Remote] = true
+		}
+	}
+	return addrs(slices.SortedFunc(maps.Keys(others), netip.Addr.Compare))
+}
+
+// filedRoutes are the routes of the files that lead to silent pods of other
+// nodes and back, and so are not what is missing.
+func (v *view) filedRoutes(remotes []netip.Addr) []model.Evidence {
+	own := v.ownCIDRs()
+	if len(own) == 0 || !v.Has(model.SourceCloud) {
+		return nil
+	}
+	var out []model.Evidence
+	seen := map[netip.Prefix]bool{}
+	self := v.self()
+	for _, a := range remotes {
+		cidr := v.remote(a)
+		if !cidr.IsValid() || seen[cidr] {
+			continue
+		}
+		seen[cidr] = true
+		owner := v.nodeOf(cidr)
+		if f := v.routeTo(cidr, owner, self); f.state == routeRight {
+			out = append(out, f.evidence())
+		}
+		if owner == nil {
+			continue
+		}
+		for _, p := range own {
+			if f := v.routeTo(p, self, owner); f.state == routeRight {
+				out = append(out, f.evidence())
+			}
+		}
+	}
+	return slices.CompactFunc(out, func(a, b model.Evidence) bool { return a.Text == b.Text })
+}

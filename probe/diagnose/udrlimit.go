@@ -1,0 +1,75 @@
+package diagnose
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var udrLimit = kind{
+	page: Page{
+		Code:     "UDRLimit",
+		Severity: model.Warning,
+		Title:    "the cluster has about as many nodes as a route table has routes",
+		Meaning: "A route table of Azure holds 400 routes, and a cluster whose nodes each have a pod range of their own needs one for each " +
+			"range: two a node in dual stack. The next node beyond gets no route, and its pods reach no other node's.",
+		Evidence: "the number of pod ranges of the nodes (--nodes) and of rows of the route table (--routes).",
+		Fix:      "move the cluster to a network without routes by node (Azure CNI Overlay), or make it smaller.",
+		Verify:   "lasthop check --only UDRLimit",
+	},
+	find: findUDRLimit,
+}
+
+// The limit of Azure, and from where on a cluster that grows should know.
+const (
+	udrMost = 400
+	udrMany = 360
+)
+
+func findUDRLimit(v *view) []verdict {
+	if len(v.ownCIDRs()) == 0 {
+		return nil
+	}
+	needed := map[netip.Prefix]bool{}
+	for _, n := range v.Cluster.Nodes {
+		for _, p := range n.PodCIDRs {
+			needed[p] = true
+		}
+	}
+	nodes := len(needed)
+	f := model.Finding{Confidence: model.Proven}
+	if nodes > 0 {
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceNodes, Text: fmt.Sprintf(
+			"%s with %s", count(uint64(len(v.Cluster.Nodes)), "node"), count(uint64(nodes), "pod range"))})
+	}
+	// What the table holds beside the nodes' rows takes room too.
+	rows, others := 0, 0
+	for _, t := range v.clusterTables() {
+		if len(t.Routes) < rows {
+			continue
+		}
+		rows, others = len(t.Routes), 0
+		for _, r := range t.Routes {
+			if !slices.ContainsFunc(r.Prefixes, func(p netip.Prefix) bool { return needed[p] }) {
+				others++
+			}
+		}
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceCloud, Text: fmt.Sprintf("%s holds %s", tableName(t), count(uint64(rows), "route"))})
+	}
+	wanted := max(rows, nodes+others)
+	switch {
+	case nodes == 0 && rows == 0 || wanted < udrMany:
+		return nil
+	case wanted > udrMost, rows >= udrMost:
+		f.Severity = model.Critical
+		f.Title = fmt.Sprintf("%d routes are wanted, a table holds %d", wanted, udrMost)
+		f.Why = "No further route fits into the table: nodes without one cannot exchange packets with other nodes' pods."
+	default:
+		f.Title = fmt.Sprintf("%d of at most %d routes are wanted", wanted, udrMost)
+		f.Why = "Each further node needs a route of its own. Beyond the limit a node gets none, and its pods reach no other node's."
+	}
+	f.Fix = []string{"az aks update --resource-group <group> --name <cluster> --network-plugin azure --network-plugin-mode overlay"}
+	return []verdict{{Finding: f}}
+}

@@ -1,0 +1,252 @@
+package diagnose
+
+import (
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var wrongUDR = kind{
+	page: Page{
+		Code:     "WrongUDR",
+		Severity: model.Critical,
+		Title:    "a user-defined route sends a node's pod range to a machine that does not have these pods",
+		Meaning: "The fabric sends what is for a node's pods to the next hop of the route for its pod range. When a node was replaced, " +
+			"or a range was given to another node, and the route stayed as it was, the packets arrive at a machine that knows " +
+			"nothing of them: it drops them, or sends them back into the fabric, round and round until their TTL ends.",
+		Evidence: "the row of the route table beside the node's address and range (--routes, --nodes); packets for another node's " +
+			"pods that arrive at this node's uplink.",
+		Fix:    "az network route-table route update … --next-hop-ip-address, with the address of the node that has the range.",
+		Verify: "lasthop check --only WrongUDR",
+	},
+	find: findWrongUDR,
+}
+
+func findWrongUDR(v *view) []verdict {
+	own := v.ownCIDRs()
+	if len(own) == 0 {
+		return nil
+	}
+	self := v.self()
+	ranges := map[netip.Prefix]*remoteRange{}
+	for _, r := range v.remoteRanges() {
+		ranges[r.cidr] = r
+	}
+	var out []verdict
+	told := map[netip.Prefix]bool{}
+	for _, n := range v.ranges.nodes {
+		if !v.byDefaultRoute(n.Addr()) || told[n.Prefix] {
+			continue
+		}
+		r := ranges[n.Prefix]
+		if r == nil {
+			r = &remoteRange{cidr: n.Prefix}
+		}
+		fact := v.routeTo(n.Prefix, n.node, self)
+		if (fact.state == routeWrong || fact.state == routeAstray) && !r.answers && !r.nodeAnswers {
+			told[n.Prefix] = true
+			out = append(out, v.misrouted(r, n.node, fact))
+		}
+	}
+	for _, p := range own {
+		if f, ok := v.misroutedHere(p, self, ranges); ok {
+			out = append(out, f)
+		}
+	}
+	for _, h := range v.strangers() {
+		if !told[h.Prefix] {
+			told[h.Prefix] = true
+			out = append(out, v.stranger(h))
+		}
+	}
+	return out
+}
+
+// misrouted is the verdict on a route to another node's pods.
+func (v *view) misrouted(r *remoteRange, n *model.ClusterNode, fact routeFact) verdict {
+	f := v.wrongRow(r.cidr, n, fact)
+	for _, p := range r.silent {
+		if !slices.Contains(f.Pods, p.Local) {
+			f.Pods = append(f.Pods, p.Local)
+		}
+		f.Packets += p.Out.Packets
+	}
+	f.LastHopAlive = v.place(v.uplink(), model.Egress)
+	if f.Packets > 0 {
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
+			"%s egress: %s to %s; ingress: no answer", v.uplink(), count(f.Packets, "packet"), r.cidr)})
+	} else {
+		f.Pods = v.podsIn(v.ownCIDRs())
+	}
+	if fact.state == routeAstray {
+		f.Confidence = model.Possible
+		if f.Packets > 0 {
+			f.Confidence = model.Proven
+		}
+		f.Unseen = []string{"which subnets the table is associated with"}
+	}
+	for _, h := range v.strangers() {
+		if h.Prefix == r.cidr {
+			f.Evidence = append(f.Evidence, strangerEvidence(h))
+		}
+	}
+	return verdict{Finding: f, explains: v.explainsRange(r.cidr)}
+}
+
+// misroutedHere looks for a route of the other nodes that sends this node's own
+// range elsewhere.
+func (v *view) misroutedHere(own netip.Prefix, self *model.ClusterNode, ranges map[netip.Prefix]*remoteRange) (verdict, bool) {
+	for _, r := range ranges {
+		if r.answers && r.cidr.Addr().Is4() == own.Addr().Is4() {
+			return verdict{}, false
+		}
+	}
+	senders := []*model.ClusterNode{self}
+	for i := range v.Cluster.Nodes {
+		senders = append(senders, &v.Cluster.Nodes[i])
+	}
+	for _, sender := range senders {
+		fact := v.routeTo(own, self, sender)
+		if fact.state != routeWrong && fact.state != routeAstray {
+			continue
+		}
+		f := v.wrongRow(own, self, fact)
+		f.Pods = v.podsIn([]netip.Prefix{own})
+		f.LastHopAlive = v.place(v.uplink(), model.Egress)
+		for _, r := range ranges {
+			for _, p := range r.silent {
+				f.Packets += p.Out.Packets
+			}
+		}
+		if f.Packets > 0 {
+			f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
+				"%s egress: %s of pods to other nodes' pods; ingress: no answer", v.uplink(), count(f.Packets, "packet"))})
+		} else if fact.state == routeAstray {
+			f.Confidence = model.Possible
+		}
+		if fact.state == routeAstray {
+			f.Unseen = []string{"which subnets the table is associated with"}
+		}
+		return verdict{Finding: f}, true
+	}
+	return verdict{}, false
+}
+
+// wrongRow is the part of the finding that the files tell.
+func (v *view) wrongRow(cidr netip.Prefix, n *model.ClusterNode, fact routeFact) model.Finding {
+	where := fact.row.Type
+	if len(fact.row.NextHops) > 0 {
+		where = addrs(fact.row.NextHops)
+	}
+	hop := nextHop(n, cidr)
+	f := model.Finding{
+		Confidence: model.Proven,
+		Peers:      []netip.Prefix{cidr},
+		Title:      fmt.Sprintf("the route for %s leads to %s, not to node %s at %s", cidr, where, n.Name, hop),
+		Why: fmt.Sprintf("The route %q sends what is for the pods of node %s to %s, which does not have them. ", fact.row.Name, n.Name, where) +
+			"So it is after a node was replaced or got another range, and its route stayed.",
+		Evidence: []model.Evidence{
+			fact.evidence(),
+			{Source: model.SourceNodes, Text: fmt.Sprintf("node %s has %s and the address %s", n.Name, cidr, hop)},
+		},
+		Fix: []string{fmt.Sprintf("az network route-table route update %s --name %s --next-hop-type VirtualAppliance --next-hop-ip-address %s",
+			routeArgs(fact.table), or(fact.row.Name, "<route>"), hop)},
+	}
+	if slices.ContainsFunc(fact.row.NextHops, func(a netip.Addr) bool { return v.nodeAddrs[a] }) {
+		f.Why += " That machine is this node."
+	}
+	for i := range v.Cluster.Nodes {
+		if other := &v.Cluster.Nodes[i]; other != n && slices.ContainsFunc(fact.row.NextHops, func(a netip.Addr) bool { return slices.Contains(other.Addresses, a) }) {
+			f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceNodes, Text: where + " is node " + other.Name})
+		}
+	}
+	return f
+}
+
+// strangers are the ranges of other nodes whose packets arrive at an uplink. A
+// bridge that floods may show a few; only what this node takes for its own to
+// forward, and sends out again, was sent to it.
+func (v *view) strangers() []*model.HopCount {
+	type hop struct {
+		cidr netip.Prefix
+		link int
+	}
+	forwarded := map[hop]uint64{}
+	for i := range v.Traffic.Hops {
+		h := &v.Traffic.Hops[i]
+		if h.Prefix.IsValid() && h.Direction == model.Egress && h.Side == model.AsDestination {
+			forwarded[hop{h.Prefix, h.IfIndex}] += h.Packets
+		}
+	}
+	var out []*model.HopCount
+	for i := range v.Traffic.Hops {
+		h := &v.Traffic.Hops[i]
+		if !h.Prefix.IsValid() || h.Direction != model.Ingress || h.Side != model.AsDestination || !v.isUplink(h.IfIndex) {
+			continue
+		}
+		if h.Packets >= minStrangers && v.byDefaultRoute(h.Prefix.Addr()) && !inAny(v.ranges.local, h.Prefix.Addr()) &&
+			(forwarded[hop{h.Prefix, h.IfIndex}] > 0 || bits.OnesCount64(h.TTLs) > 2) {
+			out = append(out, h)
+		}
+	}
+	slices.SortFunc(out, func(a, b *model.HopCount) int { return comparePrefix(a.Prefix, b.Prefix) })
+	return out
+}
+
+// minStrangers is how many packets for another node's pods must arrive: a
+// range that moves from node to node has some in flight.
+const minStrangers = 5
+
+func strangerEvidence(h *model.HopCount) model.Evidence {
+	s := fmt.Sprintf("%s ingress: %s for %s", h.Link, count(h.Packets, "packet"), h.Prefix)
+	if n := bits.OnesCount64(h.TTLs); n > 2 {
+		s += fmt.Sprintf(", with %d different TTLs: they come again and again", n)
+	}
+	return model.Evidence{Source: model.SourceTC, Text: s}
+}
+
+// stranger is the verdict on packets that arrive for another node's pods.
+func (v *view) stranger(h *model.HopCount) verdict {
+	f := model.Finding{
+		Confidence:   model.Likely,
+		Peers:        []netip.Prefix{h.Prefix},
+		LastHopAlive: v.place(h.Link, model.Ingress),
+		Title:        fmt.Sprintf("packets for %s arrive here, which are another node's pods", h.Prefix),
+		Why: "The fabric sends this node packets for pods that it does not have: the route for their range has this node as its next hop. " +
+			"This node sends them back into the fabric, and so on until their TTL ends.",
+		Evidence: []model.Evidence{strangerEvidence(h)},
+		Packets:  h.Packets,
+		Unseen:   []string{"the route table itself: no row of it is visible from a node"},
+		Fix: []string{fmt.Sprintf("az network route-table route update %s --name <route of %s> --next-hop-type VirtualAppliance --next-hop-ip-address <the address of the node that has %s>",
+			routeArgs(nil), h.Prefix, h.Prefix)},
+	}
+	if n := v.nodeOf(h.Prefix); n != nil {
+		f.Confidence, f.Unseen = model.Proven, nil
+		hop := nextHop(n, h.Prefix)
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceNodes, Text: fmt.Sprintf("node %s has %s and the address %s", n.Name, h.Prefix, hop)})
+		f.Fix = []string{fmt.Sprintf("az network route-table route update %s --name %s --next-hop-type VirtualAppliance --next-hop-ip-address %s",
+			routeArgs(nil), n.Name, hop)}
+	} else {
+		f.Alternatives = []string{"the range " + h.Prefix.String() + " is supposed: --nodes FILE tells whose it is"}
+	}
+	for i := range v.Traffic.Peers {
+		p := &v.Traffic.Peers[i]
+		// What goes round comes in again, and would count as an answer.
+		if h.Prefix.Contains(p.Remote) && len(v.pods[p.Local]) > 0 && !slices.Contains(f.Pods, p.Local) && p.Out.Packets >= minPackets {
+			f.Pods = append(f.Pods, p.Local)
+		}
+	}
+	return verdict{Finding: f, explains: v.explainsRange(h.Prefix)}
+}
+
+// explainsRange accounts for drops of packets on their way to a range, or back
+// from there after they went round.
+func (v *view) explainsRange(cidr netip.Prefix) func(*model.Drop) bool {
+	return func(d *model.Drop) bool {
+		return cidr.Contains(d.Dst) && (strings.HasPrefix(d.Location, "ip_") || strings.HasPrefix(d.Location, "ip6_"))
+	}
+}
