@@ -74,6 +74,10 @@ func (r *resolver) fault(raw rawFault) {
 		if !r.faultRoute(&f, raw) {
 			return
 		}
+	case MissingMasquerade:
+		if t.Node(f.Node).Plugin == Calico {
+			r.errorf(raw.node.at, "node %q is %s, whose masquerading no range is excluded from", f.Node, Calico)
+		}
 	case NICForwardingOff:
 		if !t.Node(f.Node).IPForwarding {
 			r.errorf(raw.node.at, "the NIC of %q does not forward as it is", f.Node)
