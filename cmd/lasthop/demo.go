@@ -71,10 +71,11 @@ func (a *app) demo(ctx context.Context, o *observing, name string) (err error) {
 	if err != nil {
 		return err
 	}
+	traffic := l.Stats()
 	if err := ignoreClosedPipe(r.Write(a.stdout, report.Format(o.output.value), report.Style{Color: colored(o.color.value, a.stdout)})); err != nil {
 		return err
 	}
-	return a.compare(o, s, r)
+	return a.compare(o, s, r, traffic)
 }
 
 // watch observes the lab's broken node while its traffic runs.
@@ -140,18 +141,33 @@ func startTraffic(ctx context.Context, l *lab.Lab) (stop func() error, err error
 }
 
 // compare holds the verdict against what the scenario expects.
-func (a *app) compare(o *observing, s *scenario.Scenario, r report.Report) error {
+func (a *app) compare(o *observing, s *scenario.Scenario, r report.Report, traffic []lab.FlowStats) error {
 	code := exitClean
 	var status *statusError
 	if errors.As(o.verdict(r), &status) {
 		code = status.code
 	}
 	wrong := s.Expect.Mismatches(code, r.Findings)
+	wrong = append(wrong, s.Expect.PluginMismatches(r.Snapshot.Node.Plugin, r.Snapshot.Node.PluginBy)...)
+	if s.Expect.Healthy() {
+		wrong = append(wrong, unanswered(traffic)...)
+	}
 	if len(wrong) > 0 {
 		return &statusError{1, fmt.Sprintf("the verdict is not the one that %s expects: %s", s.Name, strings.Join(wrong, "; "))}
 	}
 	a.say("this is the verdict that %s expects: %s", s.Name, expected(s.Expect))
 	return nil
+}
+
+// unanswered names the flows that were not answered every time.
+func unanswered(traffic []lab.FlowStats) []string {
+	var out []string
+	for _, f := range traffic {
+		if f.Answered == 0 || f.Failed > 0 {
+			out = append(out, fmt.Sprintf("%s answered %d times and failed %d: %s", f.Flow, f.Answered, f.Failed, f.LastError))
+		}
+	}
+	return out
 }
 
 func expected(e scenario.Expect) string {

@@ -112,7 +112,7 @@ func (b *builder) node(ctx context.Context, i int) error {
 	if err := b.nodeLinks(ctx, n, sp); err != nil {
 		return err
 	}
-	if err := packetRules(n, sp); err != nil {
+	if err := b.rules(ctx, n, sp); err != nil {
 		return err
 	}
 	for k := range n.Pods {
@@ -128,6 +128,20 @@ func (b *builder) node(ctx context.Context, i int) error {
 	return nil
 }
 
+// rules makes the node's iptables rules.
+func (b *builder) rules(ctx context.Context, n *scenario.Node, sp *space) error {
+	if err := packetRules(n, sp); err != nil {
+		return err
+	}
+	switch n.Plugin {
+	case scenario.AzurePodSubnet:
+		return swift(b.topology.PodSubnet, n.IP, sp)
+	case scenario.Calico:
+		return b.calicoHost(ctx, n, sp)
+	}
+	return nil
+}
+
 // nodeLinks makes what the node's plugin has beside the pods, and puts the
 // node's address and default route where the plugin has them.
 func (b *builder) nodeLinks(ctx context.Context, n *scenario.Node, sp *space) error {
@@ -138,12 +152,12 @@ func (b *builder) nodeLinks(ctx context.Context, n *scenario.Node, sp *space) er
 			return err
 		}
 	case n.Bridge != "":
-		if err := azureBridge(ctx, n, sp); err != nil {
+		if err := azureBridge(ctx, n, b.topology.FabricMAC, sp); err != nil {
 			return err
 		}
 		uplink = n.Bridge
 	}
-	if n.Plugin == scenario.Cilium {
+	if n.Plugin.HasRouter() {
 		if err := ciliumHost(ctx, n, sp); err != nil {
 			return err
 		}
@@ -151,7 +165,10 @@ func (b *builder) nodeLinks(ctx context.Context, n *scenario.Node, sp *space) er
 	if err := sp.addr(uplink, netip.PrefixFrom(n.IP, b.topology.Bits()), netlink.SCOPE_UNIVERSE); err != nil {
 		return err
 	}
-	return sp.route(route{dst: defaultRoute, via: b.topology.Gateway, link: uplink})
+	if err := sp.route(route{dst: defaultRoute, via: b.topology.Gateway, link: uplink}); err != nil {
+		return err
+	}
+	return b.remoteRoutes(n, sp)
 }
 
 // pod makes a pod and connects it, or leaves what one that is gone left.
@@ -161,7 +178,7 @@ func (b *builder) pod(ctx context.Context, n *scenario.Node, p *scenario.Pod, no
 	}
 	if p.Gone {
 		b.log("pod %s/%s: %s, gone", n.Name, p.Name, p.IP)
-		return azurePod(n, p, node)
+		return azurePod(n, p, b.topology.FabricMAC, node)
 	}
 	b.log("pod %s/%s: %s on %s", n.Name, p.Name, p.IP, p.Link)
 	pod, err := b.create(n.Name + "/" + p.Name)
@@ -169,7 +186,11 @@ func (b *builder) pod(ctx context.Context, n *scenario.Node, p *scenario.Pod, no
 		return err
 	}
 	defer pod.close()
-	if err := node.veth(p.Link, model.MAC{}, pod, podInterface, p.MAC); err != nil {
+	var hostMAC model.MAC
+	if !p.Bridged {
+		hostMAC = n.Plugin.HostMAC()
+	}
+	if err := node.veth(p.Link, hostMAC, pod, podInterface, p.MAC); err != nil {
 		return err
 	}
 	switch {
@@ -177,7 +198,7 @@ func (b *builder) pod(ctx context.Context, n *scenario.Node, p *scenario.Pod, no
 		err = node.port(p.Link, n.Bridge, false)
 	case p.Bridged:
 		if err = node.port(p.Link, n.Bridge, true); err == nil {
-			err = azurePod(n, p, node)
+			err = azurePod(n, p, b.topology.FabricMAC, node)
 		}
 	}
 	if err != nil {
@@ -192,30 +213,38 @@ func (b *builder) pod(ctx context.Context, n *scenario.Node, p *scenario.Pod, no
 			return err
 		}
 	}
-	if !p.Bridged {
-		if err := b.ciliumPod(n, p, node); err != nil {
-			return err
-		}
+	if p.Bridged {
+		return b.podAddress(n, p, pod)
 	}
-	return b.podAddress(n, p, pod)
+	if err := b.podRoute(n, p, node); err != nil {
+		return err
+	}
+	return b.routedAddress(n, p, pod)
 }
 
-// podAddress gives a pod its address and default route.
+// podRoute makes the node's way to a routed pod, and the pod's way off the
+// node.
+func (b *builder) podRoute(n *scenario.Node, p *scenario.Pod, node *space) error {
+	switch n.Plugin {
+	case scenario.Cilium:
+		return b.ciliumPod(n, p, node)
+	case scenario.AzureCilium:
+		if err := node.sysctls("ipv4/conf/"+p.Link+"/rp_filter", "0"); err != nil {
+			return err
+		}
+		return node.route(route{dst: host(p.IP), link: p.Link})
+	}
+	return routedPod(n, p, node)
+}
+
+// podAddress gives a pod on a bridge its address and default route.
 func (b *builder) podAddress(n *scenario.Node, p *scenario.Pod, pod *space) error {
 	bits, gateway := b.topology.Bits(), b.topology.Gateway
-	switch {
-	case n.Plugin == scenario.Kubenet:
+	if n.Plugin == scenario.Kubenet {
 		bits, gateway = n.PodCIDR.Bits(), n.PodGateway()
-	case !p.Bridged:
-		bits, gateway = p.IP.BitLen(), n.Router
 	}
 	if err := pod.addr(podInterface, netip.PrefixFrom(p.IP, bits), netlink.SCOPE_UNIVERSE); err != nil {
 		return err
-	}
-	if !p.Bridged {
-		if err := pod.route(route{dst: host(gateway), link: podInterface}); err != nil {
-			return err
-		}
 	}
 	return pod.route(route{dst: defaultRoute, via: gateway, link: podInterface})
 }

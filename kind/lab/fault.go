@@ -121,9 +121,9 @@ func nodeFault(sp *space, n *scenario.Node, f scenario.Fault, do bool) error {
 	switch f.Type {
 	case scenario.MissingMasquerade:
 		// The fault is that a rule is missing, so it is done by -D.
-		args := masquerade(op(!do, "-A"))
+		args := agentOf(n).masquerade(op(!do, "-A"))
 		if f.Prefix.IsValid() {
-			args = exclusion(op(do, "-I"), f.Prefix)
+			args = agentOf(n).exclusion(op(do, "-I"), f.Prefix)
 		}
 		if err := sp.run(iptables, args...); err != nil {
 			return err
@@ -158,10 +158,13 @@ func (l *Lab) podFault(ctx context.Context, sp *space, n *scenario.Node, p *scen
 	case scenario.DropForward:
 		return sp.run(iptables, op(do, "-I"), "FORWARD", "-d", p.IP.String(), "-j", "DROP")
 	case scenario.DeletePodRoute:
-		if !do {
+		if !do && n.Plugin == scenario.Cilium {
 			return ciliumDelivery(p, sp)
 		}
-		if err := sp.unroute(route{dst: host(p.IP), link: p.Link}); err != nil {
+		if !do {
+			return sp.route(route{dst: host(p.IP), link: p.Link})
+		}
+		if err := sp.unroute(route{dst: host(p.IP), link: p.Link}); err != nil || n.Plugin != scenario.Cilium {
 			return err
 		}
 		return sp.unrule(toPod(p))
@@ -229,7 +232,7 @@ func wrongNeighbor(sp *space, n *scenario.Node, p *scenario.Pod, mac model.MAC, 
 	switch {
 	case do:
 		return sp.neigh(link, p.IP, mac)
-	case p.Bridged && n.Plugin != scenario.Kubenet:
+	case p.Bridged && n.Plugin != scenario.Kubenet && n.Plugin != scenario.AzureTunnel:
 		return sp.neigh(link, p.IP, p.MAC)
 	}
 	return sp.unneigh(link, p.IP)

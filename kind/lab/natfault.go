@@ -33,7 +33,7 @@ func natFault(sp *space, n *scenario.Node, f scenario.Fault, do bool) (known boo
 		// In front, as they were: an exclusion behind the MASQUERADE rule
 		// would exclude nothing.
 		for _, p := range n.NonMasquerade {
-			if err := sp.run(iptables, exclusion(op(!do, "-I"), p)...); err != nil {
+			if err := sp.run(iptables, agentOf(n).exclusion(op(!do, "-I"), p)...); err != nil {
 				return true, err
 			}
 		}
@@ -53,9 +53,10 @@ func natFault(sp *space, n *scenario.Node, f scenario.Fault, do bool) (known boo
 		}
 		return true, fillConntrack(sp)
 	case scenario.SNATPorts:
-		lists := [][]string{masquerade("-D"), portMasquerade("-A", "tcp"), portMasquerade("-A", "udp"), masquerade("-A")}
+		agent := agentOf(n)
+		lists := [][]string{agent.masquerade("-D"), agent.portMasquerade("-A", "tcp"), agent.portMasquerade("-A", "udp"), agent.masquerade("-A")}
 		if !do {
-			lists = [][]string{portMasquerade("-D", "tcp"), portMasquerade("-D", "udp")}
+			lists = [][]string{agent.portMasquerade("-D", "tcp"), agent.portMasquerade("-D", "udp")}
 		}
 		if err := sp.runAll(iptables, lists...); err != nil {
 			return true, err
@@ -141,8 +142,8 @@ func dropChains(sp *space, n *scenario.Node, p *scenario.Pod, do bool) error {
 }
 
 // portMasquerade adds (-A) or removes (-D) a MASQUERADE rule with few ports.
-func portMasquerade(op, proto string) []string {
-	return []string{"-t", "nat", op, masqChain, "-p", proto, "-j", "MASQUERADE", "--to-ports", "61000-61007"}
+func (a masqAgent) portMasquerade(op, proto string) []string {
+	return []string{"-t", "nat", op, a.chain(), "-p", proto, "-j", "MASQUERADE", "--to-ports", "61000-61007"}
 }
 
 // fillConntrack enters established flows between strangers until few places

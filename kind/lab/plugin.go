@@ -19,28 +19,50 @@ func packetRules(n *scenario.Node, sp *space) error {
 		{"-P", "FORWARD", "ACCEPT"},
 		{"-A", "FORWARD", "-d", wireServer, "-p", "tcp", "--dport", "80", "-j", "DROP"},
 		{"-A", "FORWARD", "-d", wireServer, "-p", "tcp", "--dport", "32526", "-j", "DROP"},
-		{"-t", "nat", "-N", masqChain},
-		{"-t", "nat", "-A", "POSTROUTING", "-m", "comment", "--comment", "ip-masq-agent: ensure nat POSTROUTING directs all non-LOCAL destination traffic to our custom IP-MASQ-AGENT chain",
-			"-m", "addrtype", "!", "--dst-type", "LOCAL", "-j", masqChain},
 	}
+	if n.Plugin == scenario.Calico {
+		// Calico masquerades by rules of its own.
+		return sp.runAll(iptables, lists...)
+	}
+	agent := agentOf(n)
+	lists = append(lists,
+		[]string{"-t", "nat", "-N", agent.chain()},
+		[]string{"-t", "nat", "-A", "POSTROUTING", "-m", "comment", "--comment", string(agent) + ": ensure nat POSTROUTING directs all non-LOCAL destination traffic to our custom " + agent.chain() + " chain",
+			"-m", "addrtype", "!", "--dst-type", "LOCAL", "-j", agent.chain()})
 	for _, p := range n.NonMasquerade {
-		lists = append(lists, exclusion("-A", p))
+		lists = append(lists, agent.exclusion("-A", p))
 	}
-	return sp.runAll(iptables, append(lists, masquerade("-A"))...)
+	return sp.runAll(iptables, append(lists, agent.masquerade("-A"))...)
 }
 
-// masqChain is the chain that ip-masq-agent keeps.
-const masqChain = "IP-MASQ-AGENT"
+// masqAgent is the program that keeps the masquerading rules of a node.
+type masqAgent string
+
+// The agents of AKS and of kind: alike but for the name.
+const (
+	ipMasqAgent   masqAgent = "ip-masq-agent"
+	kindMasqAgent masqAgent = "kind-masq-agent"
+)
+
+func agentOf(n *scenario.Node) masqAgent {
+	if n.Plugin == scenario.Kindnet {
+		return kindMasqAgent
+	}
+	return ipMasqAgent
+}
+
+// chain is the chain that the agent keeps.
+func (a masqAgent) chain() string { return strings.ToUpper(string(a)) }
 
 // exclusion adds (-A, -I) or removes (-D) a range that is not masqueraded.
-func exclusion(op string, p netip.Prefix) []string {
-	return []string{"-t", "nat", op, masqChain, "-d", p.String(), "-m", "comment", "--comment", "ip-masq-agent: local traffic is not subject to MASQUERADE", "-j", "RETURN"}
+func (a masqAgent) exclusion(op string, p netip.Prefix) []string {
+	return []string{"-t", "nat", op, a.chain(), "-d", p.String(), "-m", "comment", "--comment", string(a) + ": local traffic is not subject to MASQUERADE", "-j", "RETURN"}
 }
 
 // masquerade adds (-A) or removes (-D) the rule that gives what leaves the
 // cluster the node's address.
-func masquerade(op string) []string {
-	return []string{"-t", "nat", op, masqChain, "-m", "comment", "--comment", "ip-masq-agent: outbound traffic is subject to MASQUERADE (must be last in chain)", "-j", "MASQUERADE"}
+func (a masqAgent) masquerade(op string) []string {
+	return []string{"-t", "nat", op, a.chain(), "-m", "comment", "--comment", string(a) + ": outbound traffic is subject to MASQUERADE (must be last in chain)", "-j", "MASQUERADE"}
 }
 
 // kubenetBridge makes cbr0 with its address and the rules that hold back the
@@ -72,7 +94,7 @@ func kubenetBridge(n *scenario.Node, sp *space) error {
 // portPatterns match the bridge's ports: the plugin's own pattern, and by
 // name those that are called otherwise.
 func portPatterns(n *scenario.Node) []string {
-	const plugin = "veth"
+	plugin := n.Plugin.LinkPrefix()
 	out := []string{plugin + "+"}
 	for _, p := range n.Pods {
 		if !strings.HasPrefix(p.Link, plugin) {
@@ -86,7 +108,7 @@ func portPatterns(n *scenario.Node) []string {
 // that are not a pod's. The table broute's one rule is left out: the nft
 // variant of ebtables has no such table before 1.8.10, and it serves a
 // node-local DNS cache only.
-func azureBridge(ctx context.Context, n *scenario.Node, sp *space) error {
+func azureBridge(ctx context.Context, n *scenario.Node, fabric model.MAC, sp *space) error {
 	if err := sp.bridge(n.Bridge, model.MAC{}); err != nil {
 		return err
 	}
@@ -99,15 +121,39 @@ func azureBridge(ctx context.Context, n *scenario.Node, sp *space) error {
 	if err := sp.awaitUp(ctx, n.Bridge); err != nil {
 		return err
 	}
-	return sp.runAll(ebtables,
-		[]string{"-t", "nat", "-A", "POSTROUTING", "-s", "unicast", "-o", n.NIC, "-j", "snat", "--to-src", n.MAC.String(), "--snat-arp", "--snat-target", "ACCEPT"},
+	lists := [][]string{
+		{"-t", "nat", "-A", "POSTROUTING", "-s", "unicast", "-o", n.NIC, "-j", "snat", "--to-src", n.MAC.String(), "--snat-arp", "--snat-target", "ACCEPT"},
 		arpReply("-A", n.IP, n.MAC),
-		[]string{"-t", "nat", "-A", "PREROUTING", "-p", "ARP", "-i", n.NIC, "--arp-op", "Reply", "-j", "dnat", "--to-dst", model.Broadcast.String(), "--dnat-target", "ACCEPT"},
-	)
+		{"-t", "nat", "-A", "PREROUTING", "-p", "ARP", "-i", n.NIC, "--arp-op", "Reply", "-j", "dnat", "--to-dst", model.Broadcast.String(), "--dnat-target", "ACCEPT"},
+	}
+	if n.Plugin == scenario.AzureTunnel {
+		// All that pods send goes by the fabric, also what is for others
+		// on the node.
+		for _, in := range tunnelPatterns(n) {
+			lists = append(lists, []string{"-t", "nat", "-A", "PREROUTING", "-i", in, "-j", "dnat", "--to-dst", fabric.String(), "--dnat-target", "ACCEPT"})
+		}
+	}
+	return sp.runAll(ebtables, lists...)
 }
 
-// azurePod makes the frame rules and the neighbour of a pod on azure0.
-func azurePod(n *scenario.Node, p *scenario.Pod, sp *space) error {
+// tunnelPatterns match the pods' links of azure-vnet's tunnel mode.
+func tunnelPatterns(n *scenario.Node) []string {
+	const plugin = "az"
+	out := []string{plugin + "+"}
+	for _, p := range n.Pods {
+		if !strings.HasPrefix(p.Link, plugin) {
+			out = append(out, p.Link)
+		}
+	}
+	return out
+}
+
+// azurePod makes the frame rules and the neighbour of a pod on azure0. In
+// tunnel mode the fabric's MAC stands for every pod, and nothing is pinned.
+func azurePod(n *scenario.Node, p *scenario.Pod, fabric model.MAC, sp *space) error {
+	if n.Plugin == scenario.AzureTunnel {
+		return sp.runAll(ebtables, arpReply("-A", p.IP, fabric), frameDNAT("-A", n.NIC, p.IP, p.MAC))
+	}
 	if err := sp.runAll(ebtables, arpReply("-A", p.IP, p.MAC), frameDNAT("-A", n.NIC, p.IP, p.MAC)); err != nil {
 		return err
 	}

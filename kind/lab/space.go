@@ -338,6 +338,12 @@ func (sp *space) route(r route) error {
 	return wrap(sp.nl.RouteReplace(nr), "set route %s in %s", r.dst, sp.name)
 }
 
+// blackhole loses without a word what goes to a destination and has no closer
+// route.
+func (sp *space) blackhole(p netip.Prefix) error {
+	return wrap(sp.nl.RouteReplace(&netlink.Route{Dst: ipNet(p), Type: unix.RTN_BLACKHOLE}), "set blackhole %s in %s", p, sp.name)
+}
+
 // unroute deletes a route. One that is not there is no error: a link that
 // went down took it along.
 func (sp *space) unroute(r route) error {

@@ -11,7 +11,9 @@ import (
 // Expect is what lasthop must say of the observed node.
 type Expect struct {
 	// Exit is the exit code of `lasthop check`.
-	Exit     int
+	Exit int
+	// Plugin is what must be recognised; empty: not looked at.
+	Plugin   string
 	Findings []Finding
 	// Absent are codes that must not be found.
 	Absent []string
@@ -27,7 +29,7 @@ type Finding struct {
 
 // Mismatches says what is otherwise than expected, a sentence each; nil when
 // all is as it should be. A finding that was not expected is one only when it
-// is in Absent, or changes the exit code.
+// is in Absent, when nothing may be found, or when it changes the exit code.
 func (e Expect) Mismatches(exit int, found []model.Finding) []string {
 	var out []string
 	if exit != e.Exit {
@@ -39,11 +41,23 @@ func (e Expect) Mismatches(exit int, found []model.Finding) []string {
 		}
 	}
 	for _, f := range found {
-		if slices.Contains(e.Absent, f.Code) {
+		if slices.Contains(e.Absent, f.Code) || e.Healthy() {
 			out = append(out, fmt.Sprintf("finding %s of %v must be absent", f.Code, f.Pods))
 		}
 	}
 	return out
+}
+
+// Healthy reports whether nothing may be found.
+func (e Expect) Healthy() bool { return e.Exit == 0 && len(e.Findings) == 0 }
+
+// PluginMismatches says what is otherwise than expected of the plugin that was
+// recognised, and by what; nil when it is the one expected.
+func (e Expect) PluginMismatches(plugin string, by []string) []string {
+	if e.Plugin == "" || e.Plugin == plugin {
+		return nil
+	}
+	return []string{fmt.Sprintf("plugin recognised as %s by %q, want %s", plugin, by, e.Plugin)}
 }
 
 // in reports whether the findings of the code name all pods and peers. There

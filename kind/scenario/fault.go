@@ -109,6 +109,10 @@ func (r *resolver) fault(raw rawFault) {
 		}
 	case DeadBackend, NSGDrop:
 		f.Prefix = raw.prefix.v
+	case MissingMasquerade:
+		if t.Node(f.Node).Plugin == Calico {
+			r.errorf(raw.node.at, "node %q is %s, whose masquerading no range is excluded from", f.Node, Calico)
+		}
 	case NICForwardingOff:
 		if !t.Node(f.Node).IPForwarding {
 			r.errorf(raw.node.at, "the NIC of %q does not forward as it is", f.Node)

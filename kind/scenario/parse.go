@@ -130,6 +130,7 @@ type rawTopology struct {
 	at            *yaml.Node
 	vnet, subnet  value[netip.Prefix]
 	podCIDR       value[netip.Prefix]
+	podSubnet     value[netip.Prefix]
 	gateway, edge value[netip.Addr]
 	outside       []value[netip.Addr]
 	fabricMAC     value[model.MAC]
@@ -184,6 +185,7 @@ type rawFault struct {
 
 type rawExpect struct {
 	exit     value[int]
+	plugin   value[string]
 	findings []rawFinding
 	absent   []value[string]
 }
@@ -227,10 +229,11 @@ func (d *decoder) topology(n *yaml.Node) rawTopology {
 		"subnet":    into(d, "subnet", &t.subnet, parseRange),
 		"gateway":   into(d, "gateway", &t.gateway, parseAddr),
 		"podCIDR":   into(d, "podCIDR", &t.podCIDR, parseRange),
+		"podSubnet": into(d, "podSubnet", &t.podSubnet, parseRange),
 		"edge":      into(d, "edge", &t.edge, parseAddr),
 		"outside":   each(d, "outside", &t.outside, parseAddr),
 		"fabricMAC": into(d, "fabricMAC", &t.fabricMAC, parseMAC),
-		"plugin":    into(d, "plugin", &t.plugin, choice(Kubenet, AzureBridge, Cilium)),
+		"plugin":    into(d, "plugin", &t.plugin, choice(allPlugins...)),
 		"nic":       into(d, "nic", &t.nic, parseLink),
 		"nodes":     func(n *yaml.Node) { t.nodes = items(d, n, "nodes", d.node) },
 	})
@@ -241,7 +244,7 @@ func (d *decoder) node(n *yaml.Node) rawNode {
 	r := rawNode{at: n}
 	d.mapping(n, "node", fields{
 		"name":         into(d, "name", &r.name, parseName),
-		"plugin":       into(d, "plugin", &r.plugin, choice(Kubenet, AzureBridge, Cilium)),
+		"plugin":       into(d, "plugin", &r.plugin, choice(allPlugins...)),
 		"nic":          into(d, "nic", &r.nic, parseLink),
 		"nicMAC":       into(d, "nicMAC", &r.nicMAC, parseMAC),
 		"ipForwarding": into(d, "ipForwarding", &r.ipForwarding, parseBool),
@@ -346,6 +349,7 @@ func (d *decoder) expect(n *yaml.Node) rawExpect {
 	var r rawExpect
 	d.mapping(n, "expect", fields{
 		"exit":     into(d, "exit", &r.exit, parseInt(0, 255)),
+		"plugin":   into(d, "plugin", &r.plugin, parseName),
 		"findings": func(n *yaml.Node) { r.findings = items(d, n, "findings", d.finding) },
 		"absent":   each(d, "absent", &r.absent, parseCode),
 	})

@@ -188,7 +188,7 @@ func TestErrors(t *testing.T) {
 		{"topology: {nodes: [{name: a, nic: an-interface-too-long, bridge: lo}]}", []string{"1:35: nic: want a link name", "1:66: bridge: "}},
 		{"topology: {nodes: [{name: a, nic: cbr0}]}", []string{`link name "cbr0" of the bridge is that of the NIC`}},
 		{"topology: {nodes: [{name: a, pods: [{name: x, link: eth0}]}]}", []string{`1:53: link name "eth0" of pod x is that of the NIC`}},
-		{"topology: {nodes: [{name: a, plugin: flannel, ipForwarding: maybe}]}", []string{"1:38: plugin: want one of [kubenet azure-bridge cilium]", "1:61: ipForwarding: want true or false"}},
+		{"topology: {nodes: [{name: a, plugin: flannel, ipForwarding: maybe}]}", []string{"1:38: plugin: want one of [kubenet azure-bridge azure-tunnel azure-transparent azure-overlay azure-podsubnet azure-cilium cilium calico kindnet]", "1:61: ipForwarding: want true or false"}},
 		{"topology: {nodes: [{name: a, plugin: azure-bridge, podCIDR: 10.9.0.0/24, router: 10.240.0.9, residue: azure-vnet}]}", []string{"1:61: podCIDR is for kubenet", "1:82: router is for cilium", "1:103: residue is for cilium"}},
 		{"topology: {nodes: [{name: a, plugin: cilium, bridge: b, oldPods: [x]}]}", []string{"1:54: bridge is for", "1:67: oldPods want residue"}},
 		{"topology: {nodes: [{name: a, plugin: cilium, router: 8.8.8.8}]}", []string{"1:54: router 8.8.8.8 is neither"}},

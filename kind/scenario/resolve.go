@@ -78,6 +78,9 @@ func (r *resolver) topology(raw rawTopology) {
 	r.claimMAC(t.FabricMAC, "the fabric", raw.fabricMAC.where(raw.at))
 	r.outside(raw)
 	t.PodCIDR = raw.podCIDR.or(netip.MustParsePrefix("10.244.0.0/16"))
+	if t.PodSubnet = raw.podSubnet.v; raw.podSubnet.set() && (!within(t.VNet, t.PodSubnet) || t.PodSubnet.Overlaps(t.Subnet)) {
+		r.errorf(raw.podSubnet.at, "podSubnet %s is not a part of vnet %s beside subnet %s", t.PodSubnet, t.VNet, t.Subnet)
+	}
 
 	switch {
 	case len(raw.nodes) == 0:
@@ -152,24 +155,27 @@ func (r *resolver) node(i int, raw rawNode, t rawTopology) {
 	}
 	n.Plugin = raw.plugin.or(t.plugin.or(Kubenet))
 	n.NIC = raw.nic.or(t.nic.or("eth0"))
-	n.IPForwarding = raw.ipForwarding.or(n.Plugin == Kubenet)
+	n.IPForwarding = raw.ipForwarding.or(n.Plugin.routedByUDR())
 	n.Residue = raw.residue.v
 	switch {
-	case n.Plugin == Kubenet:
-		n.Bridge = raw.bridge.or("cbr0")
-	case n.Plugin == AzureBridge || n.Residue != "":
-		n.Bridge = raw.bridge.or("azure0")
+	case n.Plugin.Bridges():
+		n.Bridge = raw.bridge.or(pluginTraits[n.Plugin].bridge)
+	case n.Residue != "":
+		n.Bridge = raw.bridge.or(azureBridgeName)
+	}
+	if n.Plugin == AzurePodSubnet && !t.podSubnet.set() {
+		r.errorf(raw.at, "node %q is %s, which wants the topology's podSubnet", n.Name, n.Plugin)
 	}
 	only := func(at *yaml.Node, field string, ok bool, whose string) {
 		if at != nil && !ok {
 			r.errorf(at, "%s is for %s nodes, this one is %s", field, whose, n.Plugin)
 		}
 	}
-	only(raw.podCIDR.at, "podCIDR", n.Plugin == Kubenet, "kubenet")
+	only(raw.podCIDR.at, "podCIDR", n.Plugin.HasPodCIDR(), "kubenet, kindnet, calico, azure-overlay and azure-cilium")
 	only(raw.bridgeMAC.at, "bridgeMAC", n.Plugin == Kubenet, "kubenet")
-	only(raw.router.at, "router", n.Plugin == Cilium, "cilium")
+	only(raw.router.at, "router", n.Plugin.HasRouter(), "cilium")
 	only(raw.residue.at, "residue", n.Plugin == Cilium, "cilium")
-	only(raw.bridge.at, "bridge", n.Bridge != "", "kubenet, azure-bridge and (with residue) cilium")
+	only(raw.bridge.at, "bridge", n.Bridge != "", "kubenet, azure-bridge, azure-tunnel and (with residue) cilium")
 	if len(raw.oldPods) > 0 && n.Residue == "" {
 		r.errorf(raw.oldPods[0].at, "oldPods want residue: %s", AzureVNet)
 	}
@@ -193,14 +199,14 @@ func (r *resolver) pods(n *Node, raw rawNode) {
 		return Pod{Name: p.name.v, Bridged: bridged, Gone: gone}
 	}
 	for _, p := range raw.pods {
-		n.Pods = append(n.Pods, add(p, n.Plugin != Cilium, false))
+		n.Pods = append(n.Pods, add(p, n.Plugin.Bridges(), false))
 	}
 	for _, p := range raw.oldPods {
 		n.OldPods = append(n.OldPods, add(p, true, !p.running.v))
 	}
 }
 
-// podCIDRs gives each kubenet node its range: first those that the file
+// podCIDRs gives each node that has one its range: first those that the file
 // names, then the next free /24 of the cluster's.
 func (r *resolver) podCIDRs(raw rawTopology) {
 	t := &r.s.Topology
@@ -229,7 +235,7 @@ func (r *resolver) podCIDRs(raw rawTopology) {
 	}
 	next := netip.PrefixFrom(t.PodCIDR.Addr(), max(24, t.PodCIDR.Bits()))
 	for i, n := range raw.nodes {
-		if t.Nodes[i].Plugin != Kubenet || n.podCIDR.set() {
+		if !t.Nodes[i].Plugin.HasPodCIDR() || n.podCIDR.set() {
 			continue
 		}
 		for ; t.PodCIDR.Contains(next.Addr()); next = netip.PrefixFrom(last(next).Next(), next.Bits()) {
@@ -255,10 +261,10 @@ func (r *resolver) fixedAddresses(raw rawTopology) {
 			node.IP = n.ip.v
 			r.host(n.ip.v, t.Subnet, "node "+node.Name, n.ip.at)
 		}
-		if node.Plugin == Kubenet {
+		if node.PodGateway().IsValid() {
 			r.claim(node.PodGateway(), "the pod gateway of "+node.Name, n.podCIDR.where(n.at))
 		}
-		if node.Plugin == Cilium {
+		if node.Plugin.HasRouter() {
 			node.Router = n.router.or(netip.MustParseAddr("169.254.23.0"))
 			switch {
 			case t.Subnet.Contains(node.Router):
@@ -285,8 +291,11 @@ func (r *resolver) fixedPod(n *Node, p *Pod, raw rawPod) {
 
 // podRange is where a node's pods have their addresses.
 func (r *resolver) podRange(n *Node) netip.Prefix {
-	if n.Plugin == Kubenet {
+	switch {
+	case n.Plugin.HasPodCIDR():
 		return n.PodCIDR
+	case n.Plugin == AzurePodSubnet:
+		return r.s.Topology.PodSubnet
 	}
 	return r.s.Topology.Subnet
 }
@@ -305,7 +314,7 @@ func (r *resolver) freeAddresses(raw rawTopology) {
 		// Azure hands each node a block of its subnet; a readable lab
 		// has them apart.
 		from := 1
-		if n.Plugin != Kubenet {
+		if !n.Plugin.HasPodCIDR() {
 			from = 32 * (i + 1)
 		}
 		for j := range n.Pods {
@@ -349,7 +358,7 @@ func (r *resolver) usable(a netip.Addr, in netip.Prefix) bool {
 	if a == in.Addr() || a == last(in) {
 		return false
 	}
-	if in != r.s.Topology.Subnet {
+	if t := &r.s.Topology; in != t.Subnet && in != t.PodSubnet {
 		return true
 	}
 	b, first := a.As4(), in.Addr().As4()
@@ -397,7 +406,7 @@ func (r *resolver) macsAndLinks(n *Node, raw rawNode) {
 	if n.Bridge != "" {
 		link(n.Bridge, "the bridge", raw.bridge.where(raw.at))
 	}
-	if n.Plugin == Cilium {
+	if n.Plugin.HasRouter() {
 		link("cilium_host", "the router", raw.at)
 		link("cilium_net", "the router's peer", raw.at)
 	}
@@ -427,7 +436,8 @@ func (r *resolver) macsAndLinks(n *Node, raw rawNode) {
 }
 
 // nonMasquerade is what kubenet leaves alone (the private ranges and whatever
-// of the cluster lies beyond them), or the Azure plugins (the network).
+// of the cluster lies beyond them), the plugins whose pods have ranges of
+// their own (those), or the other Azure plugins (the network).
 func (r *resolver) nonMasquerade(n *Node, raw rawNode) {
 	if raw.nonMasquerade.set() {
 		for _, p := range raw.nonMasquerade.v {
@@ -437,8 +447,12 @@ func (r *resolver) nonMasquerade(n *Node, raw rawNode) {
 	}
 	t := &r.s.Topology
 	want := []netip.Prefix{t.VNet}
-	if n.Plugin == Kubenet {
-		n.NonMasquerade = slices.Clone(private)
+	if n.Plugin == Kubenet || pluginTraits[n.Plugin].clusterOnly {
+		if n.Plugin == Kubenet {
+			n.NonMasquerade = slices.Clone(private)
+		} else {
+			want = []netip.Prefix{t.PodCIDR}
+		}
 		for _, other := range t.Nodes {
 			if other.PodCIDR.IsValid() {
 				want = append(want, other.PodCIDR)
@@ -486,7 +500,7 @@ func (r *resolver) expect(raw rawExpect) {
 		}
 		e.Absent = append(e.Absent, code.v)
 	}
-	e.Exit = raw.exit.or(min(len(e.Findings), 1))
+	e.Exit, e.Plugin = raw.exit.or(min(len(e.Findings), 1)), raw.plugin.v
 }
 
 // endpoint resolves a reference, or complains.
@@ -540,12 +554,9 @@ func addressMAC(a netip.Addr) model.MAC {
 
 // hostLink is a name of the form that the plugin gives to a pod's host side.
 func hostLink(p Plugin, bridged bool, ref string) string {
-	h := fmt.Sprintf("%x", hash("link "+ref))
-	switch {
-	case p == Kubenet:
-		return "veth" + h[:8]
-	case bridged:
-		return "azv" + h[:11]
+	t := pluginTraits[p]
+	if bridged && t.bridge == "" {
+		t = pluginTraits[AzureBridge]
 	}
-	return "lxc" + h[:12]
+	return t.link + fmt.Sprintf("%x", hash("link "+ref))[:t.hash]
 }

@@ -16,17 +16,18 @@
 //	  fabricMAC: "12:34:56:78:9a:bc"
 //	  edge: 203.0.113.1        # the internet's way in
 //	  outside: [203.0.113.10]  # what answers there
-//	  podCIDR: 10.244.0.0/16   # kubenet nodes take a /24 each
-//	  plugin: kubenet          # or azure-bridge, cilium; a node's own goes first
+//	  podCIDR: 10.244.0.0/16   # nodes take a /24 each, where the plugin has it so
+//	  podSubnet: 10.241.0.0/16 # azure-podsubnet's only
+//	  plugin: kubenet          # see Plugin; a node's own goes first
 //	  nic: eth0                # likewise
 //	  nodes:
 //	    - name: a
 //	      plugin: kubenet
 //	      nic: eth0
 //	      nicMAC: "00:0d:3a:00:00:01"
-//	      ipForwarding: true        # default: kubenet's only
+//	      ipForwarding: true        # default: where pods are reached by routes
 //	      ip: 10.240.0.4
-//	      podCIDR: 10.244.0.0/24    # kubenet's only
+//	      podCIDR: 10.244.0.0/24
 //	      bridge: cbr0              # or azure0
 //	      bridgeMAC: "0a:58:0a:f4:00:01"
 //	      nonMasquerade: [10.0.0.0/8]
@@ -56,6 +57,7 @@
 //	  spare: 380               # nodes that only the files know
 //	expect:
 //	  exit: 1                  # default: 1 with findings, else 0
+//	  plugin: kubenet          # what is recognised; default: not looked at
 //	  findings: [{code: MissingUDR, pods: [a/web], peers: [10.244.0.0/24, outside]}]
 //	  absent: [StaleARPReply]
 package scenario
@@ -99,16 +101,6 @@ type Info struct {
 	Plugins []string
 }
 
-// Plugin is the network plugin of a node.
-type Plugin string
-
-// The plugins that a node can have.
-const (
-	Kubenet     Plugin = "kubenet"
-	AzureBridge Plugin = "azure-bridge"
-	Cilium      Plugin = "cilium"
-)
-
 // AzureVNet is what a Cilium node can have under it: the bridge, rules and
 // neighbours of the Azure CNI plugin in bridge mode, which it replaced.
 const AzureVNet = "azure-vnet"
@@ -125,9 +117,12 @@ type Topology struct {
 	// the addresses that answer beyond it.
 	Edge    netip.Addr
 	Outside []netip.Addr
-	// PodCIDR is the range from which kubenet nodes have theirs.
+	// PodCIDR is the range from which nodes have theirs.
 	PodCIDR netip.Prefix
-	Nodes   []Node
+	// PodSubnet is the part of the virtual network that the pods of
+	// azure-podsubnet nodes have; not valid where there is none.
+	PodSubnet netip.Prefix
+	Nodes     []Node
 }
 
 // Node is one machine.
@@ -141,7 +136,8 @@ type Node struct {
 	// receive and send what is not its own.
 	IPForwarding bool
 	IP           netip.Addr
-	// PodCIDR is the range of a kubenet node's pods.
+	// PodCIDR is the range of the node's pods; not valid where the plugin
+	// gives them addresses of the virtual network.
 	PodCIDR netip.Prefix
 	// Bridge is cbr0 or azure0; empty when the node has none. BridgeMAC is
 	// set for kubenet, which pins it.
@@ -383,9 +379,10 @@ func (t *Topology) Resolve(ref string) (Endpoint, error) {
 	return Endpoint{}, fmt.Errorf("resolve %q: want node/pod, node, outside or an address", ref)
 }
 
-// PodGateway is the bridge's address on a kubenet node; invalid on others.
+// PodGateway is the node's address that its pods have for their gateway: the
+// bridge's of kubenet, that of every pod's link of kindnet; invalid on others.
 func (n *Node) PodGateway() netip.Addr {
-	if n.Plugin != Kubenet {
+	if !pluginTraits[n.Plugin].gateway {
 		return netip.Addr{}
 	}
 	return n.PodCIDR.Masked().Addr().Next()

@@ -8,12 +8,13 @@ import (
 )
 
 // routes are those of the file or, when it says nothing of them, what the
-// cloud provider makes for kubenet: one for each node that has a podCIDR.
+// cloud provider makes for kubenet: one for each podCIDR that the fabric does
+// not know by itself.
 func (r *resolver) routes(raw rawScenario) {
 	s := &r.s
 	if !raw.routes.set() {
 		for _, n := range s.Topology.Nodes {
-			if n.PodCIDR.IsValid() {
+			if n.Plugin.routedByUDR() {
 				s.Routes = append(s.Routes, Route{n.PodCIDR, n.IP})
 			}
 		}
@@ -187,7 +188,7 @@ func (n *Node) live() []Endpoint {
 // Addresses are those that the node's network card owns in the fabric.
 func (n *Node) Addresses() []netip.Addr {
 	out := []netip.Addr{n.IP}
-	if n.Plugin == Kubenet {
+	if n.Plugin.routedByUDR() {
 		return out
 	}
 	if n.Router.IsValid() && !n.Router.IsLinkLocalUnicast() {

@@ -349,6 +349,13 @@ func TestDiagnose(t *testing.T) {
 			n.arpreply("10.60.0.20", fabricMAC)
 			return n
 		}, nil},
+		{"tunnel mode, the gateway's MAC not known", func() *node {
+			n := bridged()
+			n.FrameRules, n.Neighbors = nil, nil
+			n.frameRule(model.FrameRule{Table: "nat", Chain: "PREROUTING", Target: model.TargetDNAT, MAC: mac(fabricMAC), In: model.IfMatch{Name: "p+"}})
+			n.arpreply("10.60.0.20", fabricMAC)
+			return n
+		}, nil},
 		{"an arpreply rule with a dead MAC", func() *node {
 			n := bridged()
 			n.FrameRules = nil

@@ -32,9 +32,12 @@ type view struct {
 	// macPairs are the frames seen of each address.
 	macPairs map[netip.Addr][]*model.MACPair
 	gateways []model.Neighbor
-	onLink   []netip.Prefix
-	flows    map[pair]flowState
-	ranges   ranges
+	// tunnel are the MACs that rules give to whatever pods send: the
+	// fabric's, in tunnel mode.
+	tunnel map[model.MAC]bool
+	onLink []netip.Prefix
+	flows  map[pair]flowState
+	ranges ranges
 	// tables and settings are built when they are first asked for.
 	tables   *path.Routing
 	settings map[string]string
@@ -62,6 +65,7 @@ func newView(s *model.Snapshot) *view {
 		byName:     map[string]*model.Link{},
 		macPairs:   map[netip.Addr][]*model.MACPair{},
 		flows:      map[pair]flowState{},
+		tunnel:     map[model.MAC]bool{},
 	}
 	for i := range s.Links {
 		l := &s.Links[i]
@@ -165,11 +169,17 @@ func (v *view) indexUplinks() {
 			v.macs[n.MAC] = "the gateway " + n.Addr.String()
 		}
 	}
+	for i := range v.FrameRules {
+		if r := &v.FrameRules[i]; r.SendsToFabric() {
+			v.tunnel[r.MAC] = true
+		}
+	}
 }
 
-// isGatewayMAC reports whether a default gateway has this address.
+// isGatewayMAC reports whether a default gateway has this address, or the
+// fabric to which all that pods send is sent.
 func (v *view) isGatewayMAC(m model.MAC) bool {
-	return slices.ContainsFunc(v.gateways, func(n model.Neighbor) bool { return n.MAC == m })
+	return v.tunnel[m] || slices.ContainsFunc(v.gateways, func(n model.Neighbor) bool { return n.MAC == m })
 }
 
 // owner says in words whose an Ethernet address is.

@@ -1,6 +1,9 @@
 package model
 
-import "net/netip"
+import (
+	"net/netip"
+	"strings"
+)
 
 // Backend is the kernel subsystem that holds a rule.
 type Backend string
@@ -212,4 +215,12 @@ type Chain struct {
 	// ebtables' users that has one.
 	Policy  string
 	Counter Counter
+}
+
+// SendsToFabric reports whether the rule gives every frame of the links that
+// it is for, whatever is in it, one MAC: azure-vnet's tunnel mode sends what
+// pods send to the fabric so.
+func (r *FrameRule) SendsToFabric() bool {
+	return r.Table == "nat" && r.Chain == "PREROUTING" && r.Target == TargetDNAT && len(r.Unknown) == 0 &&
+		r.EtherType == 0 && r.IPDst.IsZero() && r.ARPDst.IsZero() && strings.HasSuffix(r.In.Name, "+") && !r.In.Not
 }

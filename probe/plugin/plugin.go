@@ -223,7 +223,7 @@ func azureBridge(g *signs) (string, []string) {
 		case r.Table != "nat":
 		case r.Target == model.TargetSNAT && r.Out.Name != "":
 			snat = r.Text
-		case r.Target == model.TargetDNAT && r.EtherType == 0 && r.IPDst.IsZero() && strings.HasSuffix(r.In.Name, "+"):
+		case r.SendsToFabric():
 			// Whatever a pod sends goes to the fabric first.
 			tunnel = true
 		}
@@ -313,6 +313,11 @@ func azureRouted(g *signs) (string, []string) {
 			by = append(by, fmt.Sprintf("link %s has MAC %s, its pod's gateway is %s", p.Link, p.LinkMAC, azureGateway))
 			break
 		}
+		// Before that the MAC was random, but the name has always been so.
+		if gateway && strings.HasPrefix(p.Link, "azv") {
+			by = append(by, fmt.Sprintf("link %s is named as azure-vnet does, its pod's gateway is %s", p.Link, azureGateway))
+			break
+		}
 	}
 	p, ok := g.conf("azure-vnet")
 	if ok && g.routed > 0 {
@@ -340,6 +345,13 @@ func azureRouted(g *signs) (string, []string) {
 // the uplinks.
 func overlay(g *signs) string {
 	for _, p := range g.s.Cluster.PodCIDRs {
+		if slices.ContainsFunc(g.s.Links, func(l model.Link) bool {
+			return l.Role == model.RoleUplink && slices.ContainsFunc(l.Addresses, func(a netip.Prefix) bool { return p.Contains(a.Addr()) })
+		}) {
+			// The network's own, which kube-proxy is told for the range
+			// of pods that have its addresses.
+			continue
+		}
 		for i := range g.s.Pods {
 			for _, a := range g.s.Pods[i].Addresses {
 				if p.Contains(a.Addr()) {

@@ -95,6 +95,13 @@ func TestRecognise(t *testing.T) {
 	azureIPAM.Rules = []model.RoutingRule{{Priority: 110, From: netip.MustParsePrefix("10.8.3.7/32"), Table: 300}}
 	overlayNode := routed(azureMAC, "169.254.1.1")
 	overlayNode.Cluster.PodCIDRs = prefixes("10.8.0.0/16")
+	wholeNetwork := routed(azureMAC, "169.254.1.1")
+	wholeNetwork.Cluster.PodCIDRs = prefixes("0.0.0.0/1", "172.16.0.0/12")
+	wholeNetwork.Links[0].Addresses = prefixes("10.8.0.4/16", "172.20.1.4/16")
+	randomMAC := routed(model.MAC{2, 1}, "169.254.1.1")
+	for i := range randomMAC.Pods {
+		randomMAC.Pods[i].Link = fmt.Sprintf("azv0a%d", i)
+	}
 	dockershim := bridged(0)
 	dockershim.PacketRules = []model.PacketRule{{Comment: "kubenet: SNAT for outbound traffic from cluster"}}
 
@@ -118,6 +125,8 @@ func TestRecognise(t *testing.T) {
 		{"an uplink on a bridge is not azure yet", bridged(3), Config{}, Unknown, "", ""},
 		{"azure transparent", routed(azureMAC, "169.254.1.1"), Config{}, AzureTransparent, "", ""},
 		{"azure transparent, older", routed(model.MAC{2, 1}, "169.254.1.1"), Config{Plugins: []Conf{{File: "f", Type: "azure-vnet", Mode: "transparent", IPAM: "azure-vnet-ipam"}}}, AzureTransparent, "", ""},
+		{"azure transparent, older, by its links' names", randomMAC, Config{}, AzureTransparent, "", ""},
+		{"azure transparent, the network given as the pods' range", wholeNetwork, Config{}, AzureTransparent, "", ""},
 		{"azure transparent, Calico's policies", chains(routed(azureMAC, "169.254.1.1"), "cali-FORWARD"), Config{}, AzureTransparent, Calico, ""},
 		{"azure overlay", overlayNode, Config{}, AzureOverlay, "", ""},
 		{"azure overlay, by its file", routed(azureMAC, "169.254.1.1"), Config{Plugins: []Conf{{File: "f", Type: "azure-vnet", IPAM: "azure-cns", IPAMMode: "v4overlay"}}}, AzureOverlay, "", ""},

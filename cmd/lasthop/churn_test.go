@@ -1,0 +1,64 @@
+package main
+
+import (
+	"os/exec"
+	"testing"
+
+	"github.com/lasthop/lasthop/kind/lab"
+	"github.com/lasthop/lasthop/kind/scenario"
+)
+
+// TestChurn makes and deletes thirty pods while the node is watched, each with
+// the address of one that just went: nothing is wrong with that.
+func TestChurn(t *testing.T) {
+	for _, plugin := range []string{"kubenet", "azure-bridge", "azure-transparent"} {
+		t.Run(plugin, func(t *testing.T) {
+			s, err := scenario.Parse("churn.yaml", []byte(`
+topology:
+  plugin: `+plugin+`
+  nodes:
+    - {name: left, pods: [stays, other, one, two, three, four, five]}
+    - {name: right, pods: [far]}
+traffic:
+  - {from: [left/stays, left/other, right/far], to: [left/stays, right/far, outside], proto: [tcp, udp, icmp]}
+`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			l, err := lab.Up(t.Context(), s, lab.Options{ID: newLab(t.Cleanup, t.Error)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			stop, err := startTraffic(t.Context(), l)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var peers []scenario.Endpoint
+			for _, ref := range []string{"left/stays", "right/far", "outside"} {
+				peer, err := s.Topology.Resolve(ref)
+				if err != nil {
+					t.Fatal(err)
+				}
+				peers = append(peers, peer)
+			}
+			churned := make(chan error, 1)
+			go func() {
+				churned <- l.Churn(t.Context(), []string{"left/one", "left/two", "left/three", "left/four", "left/five"}, 30, peers...)
+			}()
+			out, err := exec.Command("lasthop", "check", "--netns", l.Nodes()[0].Netns, "--for", "12s", "-o", "wide").CombinedOutput()
+			if err != nil {
+				t.Errorf("%v:\n%s", err, out)
+			}
+			if err := <-churned; err != nil {
+				t.Error(err)
+			}
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+			for _, wrong := range unanswered(l.Stats()) {
+				t.Error(wrong)
+			}
+			t.Logf("%s", out)
+		})
+	}
+}

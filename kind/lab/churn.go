@@ -1,0 +1,116 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/lasthop/lasthop/kind/scenario"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/netns"
+)
+
+// Churn deletes pods of a lab that is up and makes them anew, count of them
+// one after the other, each with the address that another of them had before
+// and a MAC of its own. Each new pod asks the peers by ping, once each, and an
+// unanswered ping is an error. The pods must be of one node, with nothing of
+// the scenario's traffic from or to them. At the end the pods are as they were.
+func (l *Lab) Churn(ctx context.Context, refs []string, count int, peers ...scenario.Endpoint) error {
+	return l.locked(ctx, func() error {
+		c := &churn{builder: builder{Lab: l, topology: &l.s.Topology, log: func(string, ...any) {}}, peers: peers}
+		for _, ref := range refs {
+			n, p := c.topology.Pod(ref)
+			if p == nil || c.node != nil && c.node != n {
+				return fmt.Errorf("churn pod %q: not a pod of one node", ref)
+			}
+			c.node, c.pods = n, append(c.pods, *p)
+		}
+		return wrap(c.run(ctx, count), "churn pods")
+	})
+}
+
+// churn is what Churn works with.
+type churn struct {
+	builder
+	node  *scenario.Node
+	pods  []scenario.Pod
+	peers []scenario.Endpoint
+}
+
+func (c *churn) run(ctx context.Context, count int) error {
+	sp, err := c.open(c.node.Name)
+	if err != nil {
+		return err
+	}
+	defer sp.close()
+	now := append([]scenario.Pod(nil), c.pods...)
+	for i := 0; i < count; i += len(now) {
+		// All go before any comes, so that no address is there twice.
+		for k := range now {
+			if err := c.remove(&now[k], sp); err != nil {
+				return err
+			}
+		}
+		last := i+len(now) >= count
+		for k := range now {
+			now[k].IP = c.pods[(k+i/len(now)+1)%len(now)].IP
+			h := now[k].IP.As4()
+			now[k].MAC = model.MAC{0x02, byte(i + k), h[0], h[1], h[2], h[3]}
+			if last {
+				now[k] = c.pods[k]
+			}
+			if err := c.pod(ctx, c.node, &now[k], sp); err != nil {
+				return err
+			}
+		}
+		for k := range now {
+			// A rule answers for the peers on azure0, so that they do not
+			// hear of the new MAC by being asked.
+			if now[k].Bridged && c.node.Plugin != scenario.Kubenet {
+				if err := c.forget(sp, c.node, &now[k]); err != nil {
+					return err
+				}
+			}
+			if err := c.ask(ctx, &now[k]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// ask lets a new pod ask the peers.
+func (c *churn) ask(ctx context.Context, p *scenario.Pod) error {
+	place := c.node.Name + "/" + p.Name
+	ns, err := netns.Named(c.netns(place))
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	for i, peer := range c.peers {
+		f := &flow{Flow: scenario.Flow{From: scenario.Endpoint{Place: place, Addr: p.IP}, To: peer, Proto: scenario.ICMP}, from: ns}
+		if err := request(ctx, f, c.s.Timeout, payload(i, 0, 0), func() {}); err != nil {
+			return fmt.Errorf("ping %s from %s: %w", peer, place, err)
+		}
+	}
+	return nil
+}
+
+// remove deletes a pod as its plugin does: its rules and neighbour, its link,
+// and last its namespace.
+func (c *churn) remove(p *scenario.Pod, node *space) error {
+	if p.Bridged && c.node.Plugin != scenario.Kubenet {
+		answer := p.MAC
+		if c.node.Plugin == scenario.AzureTunnel {
+			answer = c.topology.FabricMAC
+		} else if err := node.unneigh(c.node.Bridge, p.IP); err != nil {
+			return err
+		}
+		if err := node.runAll(ebtables, arpReply("-D", p.IP, answer), frameDNAT("-D", c.node.NIC, p.IP, p.MAC)); err != nil {
+			return err
+		}
+	}
+	if err := node.withLink(p.Link, "delete", node.nl.LinkDel); err != nil {
+		return err
+	}
+	return deleteNetns(c.netns(c.node.Name + "/" + p.Name))
+}

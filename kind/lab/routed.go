@@ -1,0 +1,207 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/lasthop/lasthop/kind/scenario"
+)
+
+// remoteRoutes are the routes of a node with routed pods to the pods of
+// others: kindnet has one to each node's range, azure-podsubnet one to the
+// subnet of all pods.
+func (b *builder) remoteRoutes(n *scenario.Node, sp *space) error {
+	switch n.Plugin {
+	case scenario.AzurePodSubnet:
+		return sp.route(route{dst: b.topology.PodSubnet, via: b.topology.Gateway, link: n.NIC})
+	case scenario.Kindnet:
+		for _, other := range b.topology.Nodes {
+			if other.Name == n.Name || !other.PodCIDR.IsValid() {
+				continue
+			}
+			if err := sp.route(route{dst: other.PodCIDR, via: other.IP, link: n.NIC}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// routedPod makes the node's side of a routed pod that is not Cilium's.
+func routedPod(n *scenario.Node, p *scenario.Pod, sp *space) error {
+	switch n.Plugin {
+	case scenario.Kindnet:
+		// As ptp does: each link has the gateway's address.
+		if err := sp.addr(p.Link, host(n.PodGateway()), netlink.SCOPE_UNIVERSE); err != nil {
+			return err
+		}
+	case scenario.Calico:
+		if err := sp.sysctls(
+			"ipv4/conf/"+p.Link+"/proxy_arp", "1",
+			"ipv4/neigh/"+p.Link+"/proxy_delay", "0",
+			"ipv4/conf/"+p.Link+"/forwarding", "1",
+			"ipv4/conf/"+p.Link+"/route_localnet", "1",
+		); err != nil {
+			return err
+		}
+		if err := calicoPodRules(p, sp); err != nil {
+			return err
+		}
+	default:
+		if err := sp.sysctl("ipv4/conf/"+p.Link+"/proxy_arp", "1"); err != nil {
+			return err
+		}
+	}
+	return sp.route(route{dst: host(p.IP), link: p.Link})
+}
+
+// routedAddress gives a routed pod its address and the way to its gateway,
+// which no subnet's route may lead past.
+func (b *builder) routedAddress(n *scenario.Node, p *scenario.Pod, pod *space) error {
+	bits, gateway := p.IP.BitLen(), scenario.LinkLocalGateway
+	switch {
+	case n.Plugin.HasRouter():
+		gateway = n.Router
+	case n.Plugin == scenario.Kindnet:
+		bits, gateway = n.PodCIDR.Bits(), n.PodGateway()
+	}
+	own := netip.PrefixFrom(p.IP, bits)
+	if err := pod.addr(podInterface, own, netlink.SCOPE_UNIVERSE); err != nil {
+		return err
+	}
+	if err := pod.route(route{dst: host(gateway), link: podInterface}); err != nil {
+		return err
+	}
+	if n.Plugin == scenario.Kindnet {
+		// In place of the kernel's, which is on the link.
+		if err := pod.unroute(route{dst: own.Masked(), link: podInterface}); err != nil {
+			return err
+		}
+		if err := pod.route(route{dst: own.Masked(), via: gateway, link: podInterface}); err != nil {
+			return err
+		}
+	}
+	if err := pod.route(route{dst: defaultRoute, via: gateway, link: podInterface}); err != nil {
+		return err
+	}
+	if mac := n.Plugin.HostMAC(); n.Plugin != scenario.Calico && !mac.IsZero() {
+		// azure-vnet makes the entry, but lets the kernel confirm it.
+		return pod.withLink(podInterface, "set neighbour on", func(l netlink.Link) error {
+			return pod.nl.NeighSet(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: gateway.AsSlice(), HardwareAddr: hardware(mac), State: netlink.NUD_PROBE})
+		})
+	}
+	return nil
+}
+
+// swift is the chain that gives what pods ask of the platform, names and
+// instance data, the node's address.
+func swift(podSubnet netip.Prefix, node netip.Addr, sp *space) error {
+	const chain = "SWIFT-POSTROUTING"
+	lists := [][]string{
+		{"-t", "nat", "-N", chain},
+		{"-t", "nat", "-I", "POSTROUTING", "1", "-j", chain},
+	}
+	for _, to := range [][]string{
+		{"-d", "168.63.129.16/32", "-p", "udp", "--dport", "53"},
+		{"-d", "168.63.129.16/32", "-p", "tcp", "--dport", "53"},
+		{"-d", "169.254.169.254/32", "-p", "tcp", "--dport", "80"},
+	} {
+		rule := []string{"-t", "nat", "-A", chain, "-m", "addrtype", "!", "--dst-type", "local", "-s", podSubnet.String()}
+		lists = append(lists, append(append(rule, to...), "-j", "SNAT", "--to", node.String()))
+	}
+	return sp.runAll(iptables, lists...)
+}
+
+// The sets by which Calico tells what to masquerade, and what marks a packet
+// as accepted.
+const (
+	calicoMasqPools = "cali40masq-ipam-pools"
+	calicoAllPools  = "cali40all-ipam-pools"
+	calicoAccept    = "0x10000/0x10000"
+)
+
+// calicoComment is a comment such as Felix writes on each of its rules: a
+// hash of the rule.
+func calicoComment(rule string) []string {
+	return []string{"-m", "comment", "--comment", "cali:" + rule}
+}
+
+// calicoHost makes the chains and the sets that are not a pod's, and the
+// range's route that keeps packets for pods that are gone from leaving.
+func (b *builder) calicoHost(ctx context.Context, n *scenario.Node, sp *space) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	for _, name := range []string{calicoMasqPools, calicoAllPools} {
+		if err := sp.netSet(name, b.topology.PodCIDR, n.PodCIDR); err != nil {
+			return err
+		}
+	}
+	if err := sp.blackhole(n.PodCIDR); err != nil {
+		return err
+	}
+	unknown := []string{"-m", "comment", "--comment", "cali:Unknown", "-m", "comment", "--comment", "Unknown interface", "-j", "DROP"}
+	jump := func(table, chain, to string, match ...string) []string {
+		args := append([]string{"-t", table, "-A", chain}, calicoComment(to)...)
+		return append(append(args, match...), "-j", to)
+	}
+	lists := [][]string{
+		{"-t", "filter", "-N", "cali-FORWARD"},
+		{"-t", "filter", "-N", "cali-from-wl-dispatch"},
+		{"-t", "filter", "-N", "cali-to-wl-dispatch"},
+		jump("filter", "FORWARD", "cali-FORWARD"),
+		append(append([]string{"-A", "FORWARD"}, calicoComment("S93hcgKJrXEqnTfs")...), "-m", "mark", "--mark", calicoAccept, "-j", "ACCEPT"),
+		append(append([]string{"-A", "cali-FORWARD"}, calicoComment("vjrMJCRpqwy5oRoX")...), "-j", "MARK", "--set-xmark", "0x0/0xe0000"),
+		jump("filter", "cali-FORWARD", "cali-from-wl-dispatch", "-i", "cali+"),
+		jump("filter", "cali-FORWARD", "cali-to-wl-dispatch", "-o", "cali+"),
+		append([]string{"-A", "cali-from-wl-dispatch"}, unknown...),
+		append([]string{"-A", "cali-to-wl-dispatch"}, unknown...),
+		{"-t", "nat", "-N", "cali-POSTROUTING"},
+		{"-t", "nat", "-N", "cali-nat-outgoing"},
+		jump("nat", "POSTROUTING", "cali-POSTROUTING"),
+		jump("nat", "cali-POSTROUTING", "cali-nat-outgoing"),
+		append(append([]string{"-t", "nat", "-A", "cali-nat-outgoing"}, calicoComment("flqWnvo8yq4ULQLa")...),
+			"-m", "set", "--match-set", calicoMasqPools, "src", "-m", "set", "!", "--match-set", calicoAllPools, "dst", "-j", "MASQUERADE"),
+	}
+	return sp.runAll(iptables, lists...)
+}
+
+// calicoPodRules make a pod's chains, in front of the drop of what is of no
+// pod that is known.
+func calicoPodRules(p *scenario.Pod, sp *space) error {
+	var lists [][]string
+	for _, d := range []struct{ dispatch, chain, match string }{
+		{"cali-from-wl-dispatch", "cali-fw-" + p.Link, "-i"},
+		{"cali-to-wl-dispatch", "cali-tw-" + p.Link, "-o"},
+	} {
+		add := func(args ...string) {
+			lists = append(lists, append(append([]string{"-A", d.chain}, calicoComment(fmt.Sprintf("%s-%d", d.chain, len(lists)))...), args...))
+		}
+		lists = append(lists, []string{"-N", d.chain})
+		add("-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
+		add("-m", "conntrack", "--ctstate", "INVALID", "-j", "DROP")
+		add("-j", "MARK", "--set-xmark", calicoAccept)
+		add("-m", "mark", "--mark", calicoAccept, "-j", "RETURN")
+		lists = append(lists, append(append([]string{"-I", d.dispatch, "1"}, calicoComment(d.chain)...), d.match, p.Link, "-g", d.chain))
+	}
+	return sp.runAll(iptables, lists...)
+}
+
+// netSet makes a set of ranges.
+func (sp *space) netSet(name string, members ...netip.Prefix) error {
+	return sp.ns.Do(func() error {
+		if err := netlink.IpsetCreate(name, "hash:net", netlink.IpsetCreateOptions{}); err != nil {
+			return fmt.Errorf("create set %s in %s: %w", name, sp.name, err)
+		}
+		for _, p := range members {
+			err := netlink.IpsetAdd(name, &netlink.IPSetEntry{IP: p.Addr().AsSlice(), CIDR: uint8(p.Bits()), Replace: true})
+			if err != nil {
+				return fmt.Errorf("add %s to set %s in %s: %w", p, name, sp.name, err)
+			}
+		}
+		return nil
+	})
+}

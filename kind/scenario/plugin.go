@@ -1,0 +1,102 @@
+package scenario
+
+import (
+	"net/netip"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// Plugin is the network plugin of a node.
+type Plugin string
+
+// The plugins that a node can have.
+const (
+	Kubenet          Plugin = "kubenet"
+	AzureBridge      Plugin = "azure-bridge"
+	AzureTunnel      Plugin = "azure-tunnel"
+	AzureTransparent Plugin = "azure-transparent"
+	AzureOverlay     Plugin = "azure-overlay"
+	AzurePodSubnet   Plugin = "azure-podsubnet"
+	AzureCilium      Plugin = "azure-cilium"
+	Cilium           Plugin = "cilium"
+	Calico           Plugin = "calico"
+	Kindnet          Plugin = "kindnet"
+)
+
+// allPlugins are those above, for what reads their names.
+var allPlugins = []Plugin{
+	Kubenet, AzureBridge, AzureTunnel, AzureTransparent, AzureOverlay, AzurePodSubnet,
+	AzureCilium, Cilium, Calico, Kindnet,
+}
+
+// traits are what tells plugins apart in how a node is made.
+type traits struct {
+	// bridge is what the plugin calls its bridge; empty: pods are routed.
+	bridge string
+	// podCIDR: each node has a range of its own for its pods.
+	podCIDR bool
+	// udr: the fabric knows that range by a user-defined route, and the
+	// network card has to forward.
+	udr bool
+	// router: there is the router of Cilium.
+	router bool
+	// gateway: the first address of the node's range is the pods' gateway.
+	gateway bool
+	// link begins the names of the pods' links, and hash is how many hex
+	// digits follow.
+	link string
+	hash int
+	// mac is the fixed address of the host's side of pods' links.
+	mac model.MAC
+	// clusterOnly: only what goes to pods keeps its source; what goes to
+	// machines of the network does not.
+	clusterOnly bool
+}
+
+var (
+	azureHostMAC  = model.MAC{0xaa, 0xaa, 0xaa, 0xaa, 0xaa, 0xaa}
+	calicoHostMAC = model.MAC{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
+)
+
+var pluginTraits = map[Plugin]traits{
+	Kubenet:          {bridge: "cbr0", podCIDR: true, udr: true, gateway: true, link: "veth", hash: 8},
+	AzureBridge:      {bridge: azureBridgeName, link: azureLink, hash: 11},
+	AzureTunnel:      {bridge: azureBridgeName, link: azureLink, hash: 11},
+	AzureTransparent: {link: azureLink, hash: 11, mac: azureHostMAC},
+	AzureOverlay:     {podCIDR: true, link: azureLink, hash: 11, mac: azureHostMAC, clusterOnly: true},
+	AzurePodSubnet:   {link: azureLink, hash: 11, mac: azureHostMAC},
+	AzureCilium:      {podCIDR: true, router: true, link: "lxc", hash: 12, clusterOnly: true},
+	Cilium:           {router: true, link: "lxc", hash: 12},
+	Calico:           {podCIDR: true, udr: true, link: "cali", hash: 11, mac: calicoHostMAC, clusterOnly: true},
+	Kindnet:          {podCIDR: true, udr: true, gateway: true, link: "veth", hash: 8, clusterOnly: true},
+}
+
+// The names of azure-vnet's links.
+const (
+	azureBridgeName = "azure0"
+	azureLink       = "azv"
+)
+
+// LinkLocalGateway is the gateway of pods whose host answers every ARP request
+// of theirs; no link has it.
+var LinkLocalGateway = netip.AddrFrom4([4]byte{169, 254, 1, 1})
+
+// HasPodCIDR reports whether each node has a range of its own for its pods.
+func (p Plugin) HasPodCIDR() bool { return pluginTraits[p].podCIDR }
+
+// HasRouter reports whether nodes have Cilium's router.
+func (p Plugin) HasRouter() bool { return pluginTraits[p].router }
+
+// Bridges reports whether pods are ports of a bridge.
+func (p Plugin) Bridges() bool { return pluginTraits[p].bridge != "" }
+
+// HostMAC is what the plugin gives to the host's side of every pod's link;
+// zero where the kernel chooses.
+func (p Plugin) HostMAC() model.MAC { return pluginTraits[p].mac }
+
+// LinkPrefix begins the names of the pods' links.
+func (p Plugin) LinkPrefix() string { return pluginTraits[p].link }
+
+// routedByUDR reports whether the fabric knows the node's pods by a
+// user-defined route alone.
+func (p Plugin) routedByUDR() bool { return pluginTraits[p].udr }
