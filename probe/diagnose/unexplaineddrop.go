@@ -24,7 +24,7 @@ var unexplainedDrop = kind{
 		Fix:      "look at what the reason names.",
 		Verify:   "lasthop check --only UnexplainedDrop",
 	},
-	find:  findUnexplainedDrop,
+	find: findUnexplainedDrop,
 	after: []string{"PodLinkDown", "StaleMACRewrite", "StaleARPReply", "WrongGatewayMAC", "BridgeRuleDrop", "StaleNeighbor",
 		"DuplicatePodIP", "UnansweredARP"},
 }
