@@ -121,6 +121,11 @@ func TestLayer2(t *testing.T) {
 			n.gateway(&n.Pods[1], "169.254.1.1", deadMAC, "FAILED")
 			return n
 		}, nil},
+		{"a gateway of a family that the pod has no address of", func() *node {
+			n := routedNode()
+			n.gateway(&n.Pods[0], "fe80::1", deadMAC, "PERMANENT")
+			return n
+		}, nil},
 		{"bridged pods know the bridge", func() *node {
 			n := kubenet().with(model.SourceBridge)
 			n.gateway(&n.Pods[0], "172.20.1.1", "0a:00:00:00:00:03", "REACHABLE")

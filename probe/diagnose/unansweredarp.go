@@ -34,7 +34,8 @@ func findUnansweredARP(v *view) []verdict {
 		p := &v.Pods[i]
 		for k := range p.Gateways {
 			g := &p.Gateways[k]
-			if resolved(g) || len(p.Addresses) == 0 || v.blamed(p.Addresses[0].Addr(), "PodLinkDown", "BridgeRuleDrop") {
+			pods := sameFamily(podAddrs(p), g.Addr)
+			if resolved(g) || len(pods) == 0 || v.blamed(pods[0], "PodLinkDown", "BridgeRuleDrop") {
 				continue
 			}
 			if found, ok := v.silentGateway(p, g, asked[question{p.LinkIndex, g.Addr}]); ok {

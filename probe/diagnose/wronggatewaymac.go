@@ -36,7 +36,7 @@ func findWrongGatewayMAC(v *view) []verdict {
 		p := &v.Pods[i]
 		for k := range p.Gateways {
 			g := &p.Gateways[k]
-			if !resolved(g) {
+			if !resolved(g) || len(sameFamily(podAddrs(p), g.Addr)) == 0 {
 				continue
 			}
 			right, who := v.gatewayMACs(p, g)
