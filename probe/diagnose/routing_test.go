@@ -199,6 +199,14 @@ func TestRouting(t *testing.T) {
 			n.dropOn("ens5", "IP_INHDR", "ip_forward", "172.20.1.5", "10.99.0.7", 5)
 			return n
 		}, []string{"RoutingLoop proven 172.20.1.5 10.99.0.7"}},
+		{"a link that is down took its route along", func() *node {
+			n := routed()
+			n.Links[1].Up = false
+			n.unroute("10.50.0.20/32")
+			n.passes("10.50.0.20", 2, model.Ingress, model.AsDestination, 62, 31)
+			n.passes("10.50.0.20", 2, model.Egress, model.AsDestination, 62, 31)
+			return n
+		}, nil},
 		{"the filter ends the loop when they come back", func() *node {
 			n := kubenet().live()
 			n.passes("172.20.1.5", 2, model.Egress, model.AsSource, 9, 1)
