@@ -91,6 +91,12 @@ func TestRouting(t *testing.T) {
 			n.dropOn("ens5", "IP_INADDRERRORS", "ip_error", "203.0.113.8", "10.50.0.21", 7)
 			return n
 		}, []string{"ForwardingDisabled proven 10.50.0.20 10.50.0.21 203.0.113.8 203.0.113.9"}},
+		{"a link that does not forward answers for no gateway", func() *node {
+			n := routed()
+			n.sysctl("net.ipv4.conf.tap10.forwarding", "0")
+			n.drop("NEIGH_FAILED", "neigh_invalidate", "10.50.0.20", "203.0.113.9", 7)
+			return n
+		}, []string{"ForwardingDisabled proven 10.50.0.20 203.0.113.9"}},
 		{"one link does not, and the kernel tells no reasons", func() *node {
 			n := routed()
 			n.sysctl("net.ipv4.ip_forward", "1")
