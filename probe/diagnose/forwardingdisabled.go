@@ -50,34 +50,66 @@ func (v *view) off(name string) bool {
 	return ok && s == "0"
 }
 
-// refused4 reports whether the node dropped an IPv4 packet because the link by
-// which it arrived does not forward. Only that link's setting counts.
-func (v *view) refused4(d *model.Drop) bool {
-	return rejected(d, "IP_INADDRERRORS") && d.Dst.Is4() && d.Link != "" && v.off(linkSetting(d.Link, "forwarding"))
+// refused4 is the link by which an IPv4 packet arrived that the node dropped
+// because that link does not forward; empty for another drop. Only that link's
+// setting counts. A link that does not forward does not answer for a gateway
+// either that is not the node's own address: then the pod drops the packet.
+func (v *view) refused4(d *model.Drop) string {
+	link := ""
+	switch {
+	case rejected(d, "IP_INADDRERRORS") && d.Dst.Is4():
+		link = d.Link
+	case neighborFailed(d) && d.Link == "" && d.Src.Is4():
+		for _, p := range v.pods[d.Src] {
+			if l := v.router(p); l != nil && !v.nodeAddrs[p.Gateways[0].Addr] {
+				link = l.Name
+			}
+		}
+	}
+	if link != "" && v.off(linkSetting(link, "forwarding")) {
+		return link
+	}
+	return ""
 }
 
 // refused6 is the same for IPv6, where one setting counts for all links.
-func (v *view) refused6(d *model.Drop) bool {
-	return d.Location == "ip6_forward" && (d.Reason == "" || d.Reason == "NOT_SPECIFIED") && d.Link != "" && v.off(forward6)
+func (v *view) refused6(d *model.Drop) string {
+	if d.Location == "ip6_forward" && (d.Reason == "" || d.Reason == "NOT_SPECIFIED") && v.off(forward6) {
+		return d.Link
+	}
+	return ""
+}
+
+// unforwardable accounts for the drops that have a link that does not forward.
+func unforwardable(refused func(*model.Drop) string) func(*model.Drop) bool {
+	return func(d *model.Drop) bool { return refused(d) != "" }
 }
 
 // unforwarded is the verdict on drops for want of forwarding.
-func (v *view) unforwarded(refused func(*model.Drop) bool, global string) (verdict, bool) {
+func (v *view) unforwarded(refused func(*model.Drop) string, global string) (verdict, bool) {
 	var l lost
 	links := map[string]bool{}
-	var first string
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
-		if refused(d) && v.ofPod(d) {
-			l.add(v, d)
-			links[d.Link] = true
+		link := refused(d)
+		if link == "" || !v.ofPod(d) {
+			continue
 		}
+		links[link] = true
+		// Of two pods the one is meant whose link it is.
+		pod := v.pod(d)
+		for _, p := range v.pods[d.Src] {
+			if own := v.router(p); own != nil && own.Name == link {
+				pod = d.Src
+			}
+		}
+		l.addFor(pod, d)
 	}
 	if l.packets < minDrops {
 		return verdict{}, false
 	}
 	names := slices.Sorted(maps.Keys(links))
-	first = mostDropped(l.drops)[0].Link
+	first := refused(mostDropped(l.drops)[0])
 	f := model.Finding{
 		Confidence:   model.Proven,
 		Pods:         slices.Collect(maps.Keys(l.pods)),
@@ -91,7 +123,7 @@ func (v *view) unforwarded(refused func(*model.Drop) bool, global string) (verdi
 	}
 	v.blameForwarding(&f, names, global)
 	f.Evidence = append(f.Evidence, l.evidence()...)
-	return verdict{Finding: f, explains: refused}, true
+	return verdict{Finding: f, explains: unforwardable(refused)}, true
 }
 
 // blameForwarding names the setting: the node's, or those of single links.
@@ -148,7 +180,7 @@ func (v *view) unforwardedUnseen() (verdict, bool) {
 	f.Unseen = []string{"a packet of a pod that was dropped for it"}
 	f.Alternatives = []string{"a program on the link forwards past the kernel's routing"}
 	v.blameForwarding(&f, names, forward4)
-	return verdict{Finding: f, explains: v.refused4}, true
+	return verdict{Finding: f, explains: unforwardable(v.refused4)}, true
 }
 
 // router is the node's link by which the packets of a pod arrive that has the

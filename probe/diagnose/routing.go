@@ -56,11 +56,14 @@ type lost struct {
 	drops   []*model.Drop
 }
 
-func (l *lost) add(v *view, d *model.Drop) {
+func (l *lost) add(v *view, d *model.Drop) { l.addFor(v.pod(d), d) }
+
+// addFor adds a drop that concerns one of its ends above the other.
+func (l *lost) addFor(pod netip.Addr, d *model.Drop) {
 	if l.pods == nil {
 		l.pods, l.peers = map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	}
-	pod, peer := v.pod(d), d.Dst
+	peer := d.Dst
 	if peer == pod {
 		peer = d.Src
 	}

@@ -91,6 +91,12 @@ func TestRouting(t *testing.T) {
 			n.dropOn("ens5", "IP_INADDRERRORS", "ip_error", "203.0.113.8", "10.50.0.21", 7)
 			return n
 		}, []string{"ForwardingDisabled proven 10.50.0.20 10.50.0.21 203.0.113.8 203.0.113.9"}},
+		{"a link that does not forward answers for no gateway", func() *node {
+			n := routed()
+			n.sysctl("net.ipv4.conf.tap10.forwarding", "0")
+			n.drop("NEIGH_FAILED", "neigh_invalidate", "10.50.0.20", "203.0.113.9", 7)
+			return n
+		}, []string{"ForwardingDisabled proven 10.50.0.20 203.0.113.9"}},
 		{"one link does not, and the kernel tells no reasons", func() *node {
 			n := routed()
 			n.sysctl("net.ipv4.ip_forward", "1")
@@ -199,6 +205,14 @@ func TestRouting(t *testing.T) {
 			n.dropOn("ens5", "IP_INHDR", "ip_forward", "172.20.1.5", "10.99.0.7", 5)
 			return n
 		}, []string{"RoutingLoop proven 172.20.1.5 10.99.0.7"}},
+		{"a link that is down took its route along", func() *node {
+			n := routed()
+			n.Links[1].Up = false
+			n.unroute("10.50.0.20/32")
+			n.passes("10.50.0.20", 2, model.Ingress, model.AsDestination, 62, 31)
+			n.passes("10.50.0.20", 2, model.Egress, model.AsDestination, 62, 31)
+			return n
+		}, nil},
 		{"the filter ends the loop when they come back", func() *node {
 			n := kubenet().live()
 			n.passes("172.20.1.5", 2, model.Egress, model.AsSource, 9, 1)

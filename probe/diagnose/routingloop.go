@@ -40,7 +40,16 @@ type loop struct {
 }
 
 func findRoutingLoop(v *view) []verdict {
+	// Packets for a pod whose route is gone, or went with its link, loop too.
 	known := map[netip.Addr]bool{}
+	for i := range v.Pods {
+		p := &v.Pods[i]
+		if l := v.links[p.LinkIndex]; l != nil && !l.Up {
+			for _, a := range p.Addresses {
+				known[a.Addr()] = true
+			}
+		}
+	}
 	for _, f := range v.verdicts {
 		if f.Code == missingPodRoute.page.Code {
 			for _, a := range f.Pods {
@@ -87,7 +96,7 @@ func findRoutingLoop(v *view) []verdict {
 	var out []verdict
 	for k, list := range loops {
 		f := v.looping(k.ifindex, k.side, list)
-		// Other pods' packets to one that has no route loop too.
+		// So do those that other pods send to it.
 		if len(known) == 0 || k.side == model.AsDestination || len(f.Peers) > 0 {
 			out = append(out, f)
 		}
