@@ -132,7 +132,8 @@ func (v *view) explained(d *model.Drop) bool {
 // owner that went away.
 func (v *view) harmless(d *model.Drop) bool {
 	switch {
-	case noNeighbor(d):
+	case noNeighbor(d), noSocket(d):
+		// A pod that goes closes its sockets before its link is gone.
 		return v.past[d.Dst]
 	case strings.HasPrefix(string(d.Reason), "TCP_"), d.Reason == "QUEUE_PURGE":
 		return true

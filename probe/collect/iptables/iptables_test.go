@@ -201,7 +201,7 @@ func TestFields(t *testing.T) {
 		},
 		{
 			Table: "nat", Chain: "POSTROUTING", Number: 5, Proto: 17, SrcPorts: []model.PortRange{{First: 1000, Last: 2000}},
-			Unknown: []string{"! --dport 53"}, Target: "SNAT",
+			Unknown: []string{"! --dport 53"}, Target: "SNAT", ToPorts: model.PortRange{First: 1024, Last: 2048},
 		},
 		{
 			Table: "nat", Chain: "PREROUTING", Number: 1, In: model.IfMatch{Name: "cbr+", Not: true}, Proto: 6,
