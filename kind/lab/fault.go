@@ -122,7 +122,10 @@ func nodeFault(sp *space, n *scenario.Node, f scenario.Fault, do bool) error {
 	case scenario.MissingMasquerade:
 		// The fault is that a rule is missing, so it is done by -D.
 		args := agentOf(n).masquerade(op(!do, "-A"))
-		if f.Prefix.IsValid() {
+		switch {
+		case n.Dockershim:
+			args = kubeletMasquerade(op(!do, "-A"), n)
+		case f.Prefix.IsValid():
 			args = agentOf(n).exclusion(op(do, "-I"), f.Prefix)
 		}
 		if err := sp.run(iptables, args...); err != nil {

@@ -24,6 +24,9 @@ func packetRules(n *scenario.Node, sp *space) error {
 		// Calico masquerades by rules of its own.
 		return sp.runAll(iptables, lists...)
 	}
+	if n.Dockershim {
+		return sp.runAll(iptables, append(lists, kubeletMasquerade("-A", n))...)
+	}
 	agent := agentOf(n)
 	lists = append(lists,
 		[]string{"-t", "nat", "-N", agent.chain()},
@@ -33,6 +36,13 @@ func packetRules(n *scenario.Node, sp *space) error {
 		lists = append(lists, agent.exclusion("-A", p))
 	}
 	return sp.runAll(iptables, append(lists, agent.masquerade("-A"))...)
+}
+
+// kubeletMasquerade adds (-A) or removes (-D) the one rule by which the kubelet
+// masqueraded when it had the network plugin in itself.
+func kubeletMasquerade(op string, n *scenario.Node) []string {
+	return []string{"-t", "nat", op, "POSTROUTING", "!", "-d", n.NonMasquerade[0].String(), "-m", "comment", "--comment", "kubenet: SNAT for outbound traffic from cluster",
+		"-m", "addrtype", "!", "--dst-type", "LOCAL", "-j", "MASQUERADE"}
 }
 
 // masqAgent is the program that keeps the masquerading rules of a node.
@@ -80,7 +90,10 @@ func kubenetBridge(n *scenario.Node, sp *space) error {
 	if err := sp.up(n.Bridge); err != nil {
 		return err
 	}
-	const chain = "AKS-DEDUP-PROMISC"
+	chain := "AKS-DEDUP-PROMISC"
+	if n.Dockershim {
+		chain = "KUBE-DEDUP"
+	}
 	lists := [][]string{{"-N", chain, "-P", "RETURN"}, {"-A", "OUTPUT", "-j", chain}}
 	for _, out := range portPatterns(n) {
 		match := []string{"-A", chain, "-p", "IPv4", "-s", n.BridgeMAC.String(), "-o", out}

@@ -110,6 +110,9 @@ func (r *resolver) fault(raw rawFault) {
 	case DeadBackend, NSGDrop:
 		f.Prefix = raw.prefix.v
 	case MissingMasquerade:
+		if n := t.Node(f.Node); n.Dockershim && f.Prefix.IsValid() {
+			r.errorf(raw.at, "node %q has one rule that masquerades: nothing can be excluded beside", f.Node)
+		}
 		if t.Node(f.Node).Plugin == Calico {
 			r.errorf(raw.node.at, "node %q is %s, whose masquerading no range is excluded from", f.Node, Calico)
 		}

@@ -145,6 +145,7 @@ type rawNode struct {
 	plugin            value[Plugin]
 	nicMAC, bridgeMAC value[model.MAC]
 	ipForwarding      value[bool]
+	dockershim        value[bool]
 	ip, router        value[netip.Addr]
 	podCIDR           value[netip.Prefix]
 	nonMasquerade     value[[]value[netip.Prefix]]
@@ -248,6 +249,7 @@ func (d *decoder) node(n *yaml.Node) rawNode {
 		"nic":          into(d, "nic", &r.nic, parseLink),
 		"nicMAC":       into(d, "nicMAC", &r.nicMAC, parseMAC),
 		"ipForwarding": into(d, "ipForwarding", &r.ipForwarding, parseBool),
+		"dockershim":   into(d, "dockershim", &r.dockershim, parseBool),
 		"ip":           into(d, "ip", &r.ip, parseAddr),
 		"podCIDR":      into(d, "podCIDR", &r.podCIDR, parseRange),
 		"bridge":       into(d, "bridge", &r.bridge, parseLink),

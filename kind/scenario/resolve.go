@@ -156,7 +156,7 @@ func (r *resolver) node(i int, raw rawNode, t rawTopology) {
 	n.Plugin = raw.plugin.or(t.plugin.or(Kubenet))
 	n.NIC = raw.nic.or(t.nic.or("eth0"))
 	n.IPForwarding = raw.ipForwarding.or(n.Plugin.routedByUDR())
-	n.Residue = raw.residue.v
+	n.Residue, n.Dockershim = raw.residue.v, raw.dockershim.v
 	switch {
 	case n.Plugin.Bridges():
 		n.Bridge = raw.bridge.or(pluginTraits[n.Plugin].bridge)
@@ -173,6 +173,7 @@ func (r *resolver) node(i int, raw rawNode, t rawTopology) {
 	}
 	only(raw.podCIDR.at, "podCIDR", n.Plugin.HasPodCIDR(), "kubenet, kindnet, calico, azure-overlay and azure-cilium")
 	only(raw.bridgeMAC.at, "bridgeMAC", n.Plugin == Kubenet, "kubenet")
+	only(raw.dockershim.at, "dockershim", n.Plugin == Kubenet, "kubenet")
 	only(raw.router.at, "router", n.Plugin.HasRouter(), "cilium")
 	only(raw.residue.at, "residue", n.Plugin == Cilium, "cilium")
 	only(raw.bridge.at, "bridge", n.Bridge != "", "kubenet, azure-bridge, azure-tunnel and (with residue) cilium")
@@ -443,10 +444,18 @@ func (r *resolver) nonMasquerade(n *Node, raw rawNode) {
 		for _, p := range raw.nonMasquerade.v {
 			n.NonMasquerade = append(n.NonMasquerade, p.v)
 		}
+		if n.Dockershim && len(n.NonMasquerade) != 1 {
+			r.errorf(raw.nonMasquerade.at, "nonMasquerade wants one range on a dockershim node")
+		}
 		return
 	}
 	t := &r.s.Topology
 	want := []netip.Prefix{t.VNet}
+	if n.Dockershim {
+		// The kubelet's default.
+		n.NonMasquerade = private[:1]
+		return
+	}
 	if n.Plugin == Kubenet || pluginTraits[n.Plugin].clusterOnly {
 		if n.Plugin == Kubenet {
 			n.NonMasquerade = slices.Clone(private)

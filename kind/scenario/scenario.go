@@ -31,6 +31,7 @@
 //	      bridge: cbr0              # or azure0
 //	      bridgeMAC: "0a:58:0a:f4:00:01"
 //	      nonMasquerade: [10.0.0.0/8]
+//	      dockershim: true          # kubenet's older rules; one nonMasquerade range
 //	      pods: [web, {name: db, ip: 10.244.0.9, mac: "…", link: veth0}]
 //	    - name: b
 //	      plugin: cilium
@@ -143,6 +144,9 @@ type Node struct {
 	// set for kubenet, which pins it.
 	Bridge    string
 	BridgeMAC model.MAC
+	// Dockershim is true for a kubenet node as it was before containerd: the
+	// kubelet wrote its rules.
+	Dockershim bool
 	// Router is the address of a Cilium node's cilium_host.
 	Router netip.Addr
 	// NonMasquerade are the destinations that pods reach with their own
