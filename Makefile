@@ -44,11 +44,11 @@ lint: need-go ## check style, import directions and common mistakes
 .PHONY: test
 test: need-lab ## run every test, as root, those in network namespaces included
 	@echo "all packages, as root on Linux $$(uname -r); nothing is skipped"
-	$(GO) test -count=1 ./...
+	$(GO) test -count=1 -timeout 40m ./...
 
 .PHONY: test-lab
 test-lab: need-lab ## run the tests that make nodes in network namespaces
-	$(GO) test -count=1 ./kind/... ./probe/collect/... ./probe/traffic/... ./probe/session/... ./cmd/...
+	$(GO) test -count=1 -timeout 40m ./kind/... ./probe/collect/... ./probe/traffic/... ./probe/session/... ./cmd/...
 
 .PHONY: bench
 bench: need-lab ## measure what watching costs, beside an empty program

@@ -25,6 +25,7 @@ func TestDemos(t *testing.T) {
 	}
 	for _, name := range append(names, more...) {
 		t.Run(filepath.Base(name), func(t *testing.T) {
+			t.Parallel()
 			cmd := exec.Command("lasthop", "demo", name, "--for", "6s", "-o", "wide")
 			out, err := cmd.CombinedOutput()
 			if err != nil {

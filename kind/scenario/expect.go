@@ -28,8 +28,8 @@ type Finding struct {
 }
 
 // Mismatches says what is otherwise than expected, a sentence each; nil when
-// all is as it should be. A finding that was not expected is one only when it
-// is in Absent, when nothing may be found, or when it changes the exit code.
+// all is as it should be. A finding of a code that was not expected is one when
+// it is a warning or worse, when it is in Absent, and when nothing may be found.
 func (e Expect) Mismatches(exit int, found []model.Finding) []string {
 	var out []string
 	if exit != e.Exit {
@@ -41,7 +41,8 @@ func (e Expect) Mismatches(exit int, found []model.Finding) []string {
 		}
 	}
 	for _, f := range found {
-		if slices.Contains(e.Absent, f.Code) || e.Healthy() {
+		wanted := slices.ContainsFunc(e.Findings, func(w Finding) bool { return w.Code == f.Code })
+		if slices.Contains(e.Absent, f.Code) || e.Healthy() || !wanted && f.Severity.Rank() > model.Info.Rank() {
 			out = append(out, fmt.Sprintf("finding %s of %v must be absent", f.Code, f.Pods))
 		}
 	}

@@ -51,6 +51,9 @@ func findMissingUDR(v *view) []verdict {
 		return nil
 	}
 	all := v.remoteRanges()
+	for _, r := range all {
+		r.silent = slices.DeleteFunc(r.silent, v.loops)
+	}
 	own := v.ownCIDRs()
 	if slices.ContainsFunc(own, func(p netip.Prefix) bool { return v.rangeBlamed(p, "WrongUDR", "NICForwarding") }) {
 		// What does not find the way back explains every silence.
@@ -201,7 +204,7 @@ func (v *view) findRanges() []*remoteRange {
 		case v.answered(p):
 			r.answers = r.answers || pod
 			r.nodeAnswers = r.nodeAnswers || !pod
-		case pod && v.unanswered(p) && !v.sentAstray(p) && !v.loops(p):
+		case pod && v.unanswered(p) && !v.sentAstray(p):
 			r.silent = append(r.silent, p)
 		}
 	}

@@ -212,7 +212,7 @@ func TestRouting(t *testing.T) {
 			n.passes("10.50.0.20", 2, model.Ingress, model.AsDestination, 62, 31)
 			n.passes("10.50.0.20", 2, model.Egress, model.AsDestination, 62, 31)
 			return n
-		}, nil},
+		}, []string{"PodLinkDown proven 10.50.0.20"}},
 		{"the filter ends the loop when they come back", func() *node {
 			n := kubenet().live()
 			n.passes("172.20.1.5", 2, model.Egress, model.AsSource, 9, 1)

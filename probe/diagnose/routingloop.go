@@ -24,7 +24,7 @@ var routingLoop = kind{
 		Verify: "lasthop check --only RoutingLoop",
 	},
 	find:  findRoutingLoop,
-	after: []string{"MissingPodRoute"},
+	after: []string{"MissingPodRoute", "WrongUDR"},
 }
 
 // loopTTLs is how many different TTLs make a loop: a packet loses two on each
@@ -40,7 +40,8 @@ type loop struct {
 }
 
 func findRoutingLoop(v *view) []verdict {
-	// Packets for a pod whose route is gone, or went with its link, loop too.
+	// Packets for a pod whose route is gone, or went with its link, loop too;
+	// so do those that a wrong route beyond the node brings back.
 	known := map[netip.Addr]bool{}
 	for i := range v.Pods {
 		p := &v.Pods[i]
@@ -51,7 +52,7 @@ func findRoutingLoop(v *view) []verdict {
 		}
 	}
 	for _, f := range v.verdicts {
-		if f.Code == missingPodRoute.page.Code {
+		if f.Code == missingPodRoute.page.Code || f.Code == wrongUDR.page.Code {
 			for _, a := range f.Pods {
 				known[a] = true
 			}
