@@ -189,6 +189,11 @@ func TestErrors(t *testing.T) {
 		{"topology: {nodes: [{name: a, nic: cbr0}]}", []string{`link name "cbr0" of the bridge is that of the NIC`}},
 		{"topology: {nodes: [{name: a, pods: [{name: x, link: eth0}]}]}", []string{`1:53: link name "eth0" of pod x is that of the NIC`}},
 		{"topology: {nodes: [{name: a, plugin: flannel, ipForwarding: maybe}]}", []string{"1:38: plugin: want one of [kubenet azure-bridge azure-tunnel azure-transparent azure-overlay azure-podsubnet azure-cilium cilium calico kindnet]", "1:61: ipForwarding: want true or false"}},
+		{"topology: {nodes: [{name: a, plugin: azure-podsubnet}]}", []string{"which wants the topology's podSubnet"}},
+		{"topology: {podSubnet: 10.240.8.0/24, nodes: [{name: a}]}", []string{"1:23: podSubnet 10.240.8.0/24 is not a part of vnet"}},
+		{"topology: {nodes: [{name: a, plugin: kindnet, dockershim: true}]}", []string{"dockershim is for kubenet"}},
+		{"topology: {nodes: [{name: a, dockershim: true, nonMasquerade: [10.0.0.0/8, 172.16.0.0/12]}]}", []string{"nonMasquerade wants one range"}},
+		{"topology: {nodes: [{name: a, plugin: calico}]}\nfaults: [{type: missing-masquerade, node: a}]", []string{"is calico, whose masquerading"}},
 		{"topology: {nodes: [{name: a, plugin: azure-bridge, podCIDR: 10.9.0.0/24, router: 10.240.0.9, residue: azure-vnet}]}", []string{"1:61: podCIDR is for kubenet", "1:82: router is for cilium", "1:103: residue is for cilium"}},
 		{"topology: {nodes: [{name: a, plugin: cilium, bridge: b, oldPods: [x]}]}", []string{"1:54: bridge is for", "1:67: oldPods want residue"}},
 		{"topology: {nodes: [{name: a, plugin: cilium, router: 8.8.8.8}]}", []string{"1:54: router 8.8.8.8 is neither"}},
@@ -297,6 +302,20 @@ func back(t *testing.T, s *Scenario) {
 	again, err := json.Marshal(&got)
 	if err != nil || string(again) != string(data) {
 		t.Errorf("%v\n%s\n%s", err, data, again)
+	}
+}
+
+func TestPluginMismatches(t *testing.T) {
+	for _, tt := range []struct {
+		want, got string
+		wrong     int
+	}{{"", "kindnet", 0}, {"kindnet", "kindnet", 0}, {"kindnet", "unknown", 1}} {
+		if got := (Expect{Plugin: tt.want}).PluginMismatches(tt.got, nil); len(got) != tt.wrong {
+			t.Errorf("want %q, recognised %q: %q", tt.want, tt.got, got)
+		}
+	}
+	if got := (Expect{}).Mismatches(0, []model.Finding{{Code: "X"}}); len(got) != 1 {
+		t.Errorf("a finding where nothing may be found: %q", got)
 	}
 }
 

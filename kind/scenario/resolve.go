@@ -174,7 +174,7 @@ func (r *resolver) node(i int, raw rawNode, t rawTopology) {
 	only(raw.podCIDR.at, "podCIDR", n.Plugin.HasPodCIDR(), "kubenet, kindnet, calico, azure-overlay and azure-cilium")
 	only(raw.bridgeMAC.at, "bridgeMAC", n.Plugin == Kubenet, "kubenet")
 	only(raw.dockershim.at, "dockershim", n.Plugin == Kubenet, "kubenet")
-	only(raw.router.at, "router", n.Plugin.HasRouter(), "cilium")
+	only(raw.router.at, "router", n.Plugin.HasRouter(), "cilium and azure-cilium")
 	only(raw.residue.at, "residue", n.Plugin == Cilium, "cilium")
 	only(raw.bridge.at, "bridge", n.Bridge != "", "kubenet, azure-bridge, azure-tunnel and (with residue) cilium")
 	if len(raw.oldPods) > 0 && n.Residue == "" {
