@@ -159,6 +159,14 @@ func (n *node) flow(local, remote string, replied bool) {
 		Reply:    model.Tuple{Src: addr(remote), Dst: addr(local), SrcPort: 53}})
 }
 
+// halfOpen adds TCP connections that a peer began and does not go on with.
+func (n *node) halfOpen(remote, local string, count int) {
+	for range count {
+		n.Flows = append(n.Flows, model.Flow{Proto: 6, Start: start, Replied: true, State: "SYN_RECV",
+			Original: model.Tuple{Src: addr(remote), Dst: addr(local)}, Reply: model.Tuple{Src: addr(local), Dst: addr(remote)}})
+	}
+}
+
 func (n *node) drop(reason model.Reason, location, src, dst string, packets uint64) *model.Drop {
 	n.Traffic.Drops = append(n.Traffic.Drops, model.Drop{Reason: reason, Location: location, Src: addr(src), Dst: addr(dst), Packets: packets})
 	return &n.Traffic.Drops[len(n.Traffic.Drops)-1]
@@ -228,8 +236,41 @@ func TestDiagnose(t *testing.T) {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.peer("172.20.1.5", "172.20.3.9", synAck, syn)
+			n.halfOpen("172.20.3.9", "172.20.1.5", 2)
 			return n
 		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
+		{"peers ping, or are refused: nobody acknowledges that", func() *node {
+			n := kubenet()
+			n.peer("172.20.1.5", "172.20.3.9", synAck, syn)
+			return n
+		}, nil},
+		{"who only sends datagrams wants no answer", func() *node {
+			n := kubenet()
+			n.peer("172.20.1.5", "172.20.3.9", datagram, none)
+			n.flow("172.20.1.5", "172.20.3.9", false)
+			n.Flows[0].Original.DstPort = 8125
+			return n
+		}, nil},
+		{"datagrams come back and connection tracking has forgotten them", func() *node {
+			n := kubenet()
+			n.peer("172.20.1.5", "172.20.3.9", datagram, datagram)
+			return n
+		}, nil},
+		{"answers return by the other uplink", func() *node {
+			n := kubenet()
+			n.PacketRules = n.PacketRules[:3]
+			n.Links = append(n.Links, model.Link{Index: 4, Name: "ens6", MAC: mac("00:0d:3a:00:00:02"), Up: true, Carrier: true, Role: model.RoleUplink})
+			n.silent("172.20.1.5", "203.0.113.9")
+			n.peer("172.20.1.5", "203.0.113.9", none, synAck)
+			n.Traffic.Peers[1].IfIndex = 4
+			return n
+		}, nil},
+		{"pairs were not all counted, and no flow is seen without a reply", func() *node {
+			n := kubenet()
+			n.silent("172.20.1.5", "172.20.3.9")
+			n.Traffic.Lost.Counters = 7
+			return n
+		}, nil},
 		{"UDP that comes from there is no answer to ours", func() *node {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")

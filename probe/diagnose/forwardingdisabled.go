@@ -147,8 +147,8 @@ func (v *view) blameForwarding(f *model.Finding, links []string, global string) 
 // and none of them was seen to leave by other means.
 func (v *view) unforwardedUnseen() (verdict, bool) {
 	leaves := map[netip.Addr]bool{}
-	for i := range v.Traffic.Peers {
-		if p := &v.Traffic.Peers[i]; p.Out.Packets > 0 {
+	for i := range v.peers {
+		if p := &v.peers[i]; p.Out.Packets > 0 {
 			leaves[p.Local] = true
 		}
 	}

@@ -39,8 +39,8 @@ func findMissingMasquerade(v *view) []verdict {
 	tables := path.NewNAT(v.Snapshot)
 	groups := map[*model.PacketRule]*rawGroup{}
 	var order []*rawGroup
-	for i := range v.Traffic.Peers {
-		p := &v.Traffic.Peers[i]
+	for i := range v.peers {
+		p := &v.peers[i]
 		if len(v.pods[p.Local]) == 0 || !v.isUplink(p.IfIndex) || !v.outside(p.Remote) || p.Out.Packets == 0 {
 			continue
 		}

@@ -78,8 +78,8 @@ func (v *view) strayed() []astray {
 func (v *view) findStrayed() []astray {
 	outer := v.outer()
 	sources := map[netip.Addr]netip.Addr{}
-	for i := range v.Traffic.Peers {
-		sources[v.Traffic.Peers[i].Local] = v.Traffic.Peers[i].Remote
+	for i := range v.peers {
+		sources[v.peers[i].Local] = v.peers[i].Remote
 	}
 	var out []astray
 	for i := range v.Pods {

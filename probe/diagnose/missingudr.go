@@ -187,8 +187,8 @@ func (v *view) remoteRanges() []*remoteRange {
 
 func (v *view) findRanges() []*remoteRange {
 	byCIDR := map[netip.Prefix]*remoteRange{}
-	for i := range v.Traffic.Peers {
-		p := &v.Traffic.Peers[i]
+	for i := range v.peers {
+		p := &v.peers[i]
 		cidr := v.remote(p.Remote)
 		if !cidr.IsValid() || !v.isUplink(p.IfIndex) || !v.byDefaultRoute(p.Remote) {
 			continue
@@ -411,8 +411,8 @@ func (v *view) controls(silent, all []*remoteRange) string {
 		return addrs(ranges)
 	}
 	others := map[netip.Addr]bool{}
-	for i := range v.Traffic.Peers {
-		p := &v.Traffic.Peers[i]
+	for i := range v.peers {
+		p := &v.peers[i]
 		within := slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.cidr.Contains(p.Remote) })
 		if v.isUplink(p.IfIndex) && !within && v.answered(p) {
 			others[p.Remote] = true

@@ -154,8 +154,8 @@ func (v *view) looping(ifindex int, side model.Side, list []loop) verdict {
 // on that pair, and was no answer.
 func (v *view) targets(f *model.Finding, ifindex int) {
 	peers := map[netip.Addr]bool{}
-	for i := range v.Traffic.Peers {
-		p := &v.Traffic.Peers[i]
+	for i := range v.peers {
+		p := &v.peers[i]
 		if p.IfIndex == ifindex && slices.Contains(f.Pods, p.Local) && p.In.Packets >= minPackets && v.unanswered(p) {
 			peers[p.Remote] = true
 		}

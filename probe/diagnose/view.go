@@ -31,6 +31,8 @@ type view struct {
 	byName     map[string]*model.Link
 	// macPairs are the frames seen of each address.
 	macPairs map[netip.Addr][]*model.MACPair
+	// peers are the pairs of addresses at the uplinks, summed over these.
+	peers    []model.Peer
 	gateways []model.Neighbor
 	// tunnel are the MACs that rules give to whatever pods send: the
 	// fabric's, in tunnel mode.
@@ -102,6 +104,7 @@ func newView(s *model.Snapshot) *view {
 	}
 	v.indexUplinks()
 	v.indexFlows()
+	v.peers = mergePeers(s.Traffic.Peers, v.isUplink)
 	v.ranges = newRanges(v)
 	return v
 }
@@ -109,9 +112,17 @@ func newView(s *model.Snapshot) *view {
 // flowState is what connection tracking knows of the flows that one local
 // address began towards one remote address.
 type flowState struct {
+	// known is true when there is any flow of the pair.
+	known bool
 	// oldReplied flows were there when the window began, so their reply
 	// may be from long ago; the others began in it.
-	oldReplied, newReplied, newSilent bool
+	oldReplied, newReplied bool
+	// newSilent counts datagram flows of the window without a reply, dns
+	// those of them that ask a name server.
+	newSilent, dns int
+	// halfOpen counts TCP connections that the remote end began and whose
+	// answer it does not acknowledge.
+	halfOpen int
 	// silent is one of the flows without a reply.
 	silent *model.Flow
 }
@@ -121,8 +132,15 @@ type flowState struct {
 func (v *view) indexFlows() {
 	for i := range v.Flows {
 		f := &v.Flows[i]
+		if f.State == "SYN_RECV" {
+			back := pair{local: f.Reply.Src, remote: f.Reply.Dst}
+			st := v.flows[back]
+			st.halfOpen++
+			v.flows[back] = st
+		}
 		k := pair{local: f.Reply.Dst, remote: f.Reply.Src}
 		st := v.flows[k]
+		st.known = true
 		if !f.Replied {
 			st.silent = f
 		}
@@ -131,10 +149,56 @@ func (v *view) indexFlows() {
 			st.oldReplied = st.oldReplied || f.Replied
 		case f.Replied:
 			st.newReplied = true
-		default:
-			st.newSilent = true
+		case f.Proto == udp:
+			st.newSilent++
+			if f.Original.DstPort == dnsPort {
+				st.dns++
+			}
 		}
 		v.flows[k] = st
+	}
+}
+
+// mergePeers sums what went between two addresses over all uplinks: an answer
+// may return by another than the question left by. The link is the one that
+// most left by.
+func mergePeers(list []model.Peer, uplink func(ifindex int) bool) []model.Peer {
+	at := map[pair]int{}
+	most := map[pair]uint64{}
+	var out []model.Peer
+	for _, p := range list {
+		if !uplink(p.IfIndex) {
+			continue
+		}
+		k := pair{p.Local, p.Remote}
+		i, seen := at[k]
+		if !seen {
+			at[k], most[k] = len(out), p.Out.Packets
+			out = append(out, p)
+			continue
+		}
+		m := &out[i]
+		if p.Out.Packets > most[k] {
+			most[k], m.IfIndex, m.Link = p.Out.Packets, p.IfIndex, p.Link
+		}
+		if m.FirstOut.IsZero() || !p.FirstOut.IsZero() && p.FirstOut.Before(m.FirstOut) {
+			m.FirstOut = p.FirstOut
+		}
+		if p.LastOut.After(m.LastOut) {
+			m.LastOut = p.LastOut
+		}
+		if p.LastIn.After(m.LastIn) {
+			m.LastIn = p.LastIn
+		}
+		m.Out, m.In = addCounts(m.Out, p.Out), addCounts(m.In, p.In)
+	}
+	return out
+}
+
+func addCounts(a, b model.PeerCount) model.PeerCount {
+	return model.PeerCount{
+		Packets: a.Packets + b.Packets, Asks: a.Asks + b.Asks, Answers: a.Answers + b.Answers,
+		Other: a.Other + b.Other, ICMPErrors: a.ICMPErrors + b.ICMPErrors,
 	}
 }
 
@@ -230,19 +294,39 @@ func (v *view) isUplink(ifindex int) bool {
 // missing answer to mean anything.
 const settled = time.Second
 
-// unanswered reports whether packets left for a peer and nothing proves that
-// they arrived: no answer on the wire, no reply that connection tracking saw,
-// no ICMP error about them.
+// unanswered reports whether packets that must be answered left for a peer and
+// nothing proves that they arrived: no answer on the wire, no reply that
+// connection tracking saw, no ICMP error about them. Where the probe had no
+// room for every pair an answer may be among what it did not count: then
+// connection tracking must have seen none either.
 func (v *view) unanswered(p *model.Peer) bool {
-	return !v.answered(p) && p.Out.Packets >= minPackets && !p.FirstOut.After(v.Window.End.Add(-settled))
+	if v.answered(p) || !v.wanting(p) || p.FirstOut.After(v.Window.End.Add(-settled)) {
+		return false
+	}
+	return v.Traffic.Lost.Counters == 0 || v.flows[pair{p.Local, p.Remote}].silent != nil
 }
+
+// wanting reports whether the pair's packets must be answered. A datagram need
+// not be, but for a name server's; a client that waits in vain begins flow
+// after flow. What answers a stranger needs no answer either, unless nothing
+// comes in although TCP goes out, or the stranger's connections stay half open.
+func (v *view) wanting(p *model.Peer) bool {
+	st := v.flows[pair{p.Local, p.Remote}]
+	return p.Out.Asks >= minPackets || p.In.Packets == 0 && p.Out.Answers >= minPackets ||
+		st.newSilent >= minSilent || st.dns > 0 && p.Out.Packets >= minPackets || st.halfOpen >= minPackets
+}
+
+// minSilent is how many datagram flows without a reply show a client that wants
+// one: what only sends keeps to one.
+const minSilent = 3
 
 // minPackets is how many packets must be silent before it is worth a word.
 const minPackets = 2
 
 // answered reports whether something proves that packets of the pair reach
 // the peer. For packets that tell neither (UDP) connection tracking says
-// which side began; where it cannot be asked they count as an answer.
+// which side began; where it holds no flow of the pair, since it is not asked
+// or has forgotten it, they count as an answer.
 func (v *view) answered(p *model.Peer) bool {
 	if p.In.Answers > 0 || p.In.ICMPErrors > 0 {
 		return true
@@ -251,7 +335,7 @@ func (v *view) answered(p *model.Peer) bool {
 		return false
 	}
 	st := v.flows[pair{p.Local, p.Remote}]
-	return st.newReplied || st.oldReplied && !st.newSilent || !v.Has(model.SourceConntrack)
+	return !st.known || st.newReplied || st.oldReplied && st.newSilent == 0
 }
 
 // inAny reports whether a prefix of the list holds the address.

@@ -233,8 +233,8 @@ func (v *view) stranger(h *model.HopCount) verdict {
 	} else {
 		f.Alternatives = []string{"the range " + h.Prefix.String() + " is supposed: --nodes FILE tells whose it is"}
 	}
-	for i := range v.Traffic.Peers {
-		p := &v.Traffic.Peers[i]
+	for i := range v.peers {
+		p := &v.peers[i]
 		// What goes round comes in again, and would count as an answer.
 		if h.Prefix.Contains(p.Remote) && len(v.pods[p.Local]) > 0 && !slices.Contains(f.Pods, p.Local) && p.Out.Packets >= minPackets {
 			f.Pods = append(f.Pods, p.Local)
