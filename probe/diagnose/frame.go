@@ -3,6 +3,7 @@ package diagnose
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -21,34 +22,132 @@ type stale struct {
 // a rule is about.
 func (v *view) staleRules(target model.FrameTarget, of func(*model.FrameRule) model.AddrMatch) []stale {
 	var out []stale
-	seen := map[ruleKey][]*model.FrameRule{}
+	reached := v.reachedChains()
+	ended := map[frameChain]map[netip.Addr][]*model.FrameRule{}
 	for i := range v.FrameRules {
 		r := &v.FrameRules[i]
-		if r.Target != target {
-			continue
-		}
-		m := of(r)
-		if !m.Prefix.IsSingleIP() || m.Not {
-			continue
-		}
-		addr := m.Prefix.Addr()
-		k := ruleKey{r.Backend, r.Table, r.Chain, addr}
-		shadowed := false
-		for _, earlier := range seen[k] {
-			shadowed = shadowed || covers(earlier, r)
-		}
-		seen[k] = append(seen[k], r)
-		if !shadowed && v.isStale(r, addr) {
+		k := frameChain{r.Backend, r.Table, r.Chain}
+		addr := singleAddr(of(r))
+		if r.Target == target && addr.IsValid() && reached[k] && !shadowed(ended[k], addr, r) &&
+			v.isStale(r, addr) && !v.idle(r, addr) && !v.overruled(i, of) {
 			out = append(out, stale{rule: r, addr: addr, owners: v.podMACs(addr)})
+		}
+		if endsSearch(r) {
+			if ended[k] == nil {
+				ended[k] = map[netip.Addr][]*model.FrameRule{}
+			}
+			ended[k][addr] = append(ended[k][addr], r)
 		}
 	}
 	return out
 }
 
-type ruleKey struct {
+// singleAddr is the one address that a match wants; not valid when it wants
+// more, or all but one.
+func singleAddr(m model.AddrMatch) netip.Addr {
+	if m.Not || !m.Prefix.IsSingleIP() {
+		return netip.Addr{}
+	}
+	return m.Prefix.Addr()
+}
+
+type frameChain struct {
 	backend      model.Backend
 	table, chain string
-	addr         netip.Addr
+}
+
+// reachedChains are the bridge chains that frames can come to: those with a
+// hook, and those that a rule of such a one jumps to. Where a table's chains
+// are not known, all are.
+func (v *view) reachedChains() map[frameChain]bool {
+	known, out := map[frameChain]bool{}, map[frameChain]bool{}
+	for _, c := range v.Chains {
+		if c.Family == "bridge" {
+			known[frameChain{backend: c.Backend, table: c.Table}] = true
+			if c.Hook != "" {
+				out[frameChain{c.Backend, c.Table, c.Name}] = true
+			}
+		}
+	}
+	for more := true; more; {
+		more = false
+		for i := range v.FrameRules {
+			r := &v.FrameRules[i]
+			from := frameChain{r.Backend, r.Table, r.Chain}
+			to := frameChain{r.Backend, r.Table, r.TargetName}
+			if !known[frameChain{backend: r.Backend, table: r.Table}] {
+				out[from] = true
+			}
+			if r.Target == model.TargetJump && out[from] && !out[to] {
+				out[to], more = true, true
+			}
+		}
+	}
+	return out
+}
+
+// endsSearch reports whether a frame that the rule matches sees no later rule
+// of its chain.
+func endsSearch(r *model.FrameRule) bool {
+	if len(r.Unknown) > 0 {
+		return false
+	}
+	switch r.Target {
+	case model.TargetAccept, model.TargetDrop, model.TargetReturn:
+		return true
+	case model.TargetDNAT, model.TargetSNAT, model.TargetARPReply, model.TargetRedirect:
+		return r.Verdict != model.TargetContinue
+	}
+	return false
+}
+
+// shadowed reports whether an earlier rule, about the address or about all,
+// takes every frame that the rule matches.
+func shadowed(ended map[netip.Addr][]*model.FrameRule, addr netip.Addr, r *model.FrameRule) bool {
+	takes := func(e *model.FrameRule) bool { return covers(e, r) }
+	return slices.ContainsFunc(ended[addr], takes) || slices.ContainsFunc(ended[netip.Addr{}], takes)
+}
+
+// idle reports whether a rule that stood through the window counted nothing
+// although it should have: it names a link that is not there, a match of it
+// could not be read, or what it is about came by and did not match.
+func (v *view) idle(r *model.FrameRule, addr netip.Addr) bool {
+	if r.Counter.Delta > 0 || !r.Standing {
+		return false
+	}
+	if len(r.Unknown) > 0 || !slices.ContainsFunc(v.Links, func(l model.Link) bool { return r.In.Matches(l.Name) }) {
+		return true
+	}
+	bridged := func(ifindex int, link string) bool {
+		l := v.links[ifindex]
+		return l != nil && l.Master != 0 && r.In.Matches(link)
+	}
+	if r.Target == model.TargetARPReply {
+		return slices.ContainsFunc(v.Traffic.ARP, func(a model.ARPCount) bool {
+			return a.Addr == addr && !a.Reply && a.Direction == model.Ingress && bridged(a.IfIndex, a.Link)
+		})
+	}
+	return slices.ContainsFunc(v.Traffic.Hops, func(h model.HopCount) bool {
+		return h.Addr == addr && h.Side == model.AsDestination && h.Direction == model.Ingress && bridged(h.IfIndex, h.Link)
+	})
+}
+
+// overruled reports whether a later rule of the chain writes a right MAC over
+// that of a rule which lets the search go on.
+func (v *view) overruled(at int, of func(*model.FrameRule) model.AddrMatch) bool {
+	r := &v.FrameRules[at]
+	if r.Verdict != model.TargetContinue {
+		return false
+	}
+	addr := singleAddr(of(r))
+	for i := at + 1; i < len(v.FrameRules); i++ {
+		l := &v.FrameRules[i]
+		if l.Backend == r.Backend && l.Table == r.Table && l.Chain == r.Chain && l.Target == r.Target &&
+			singleAddr(of(l)) == addr && !v.isStale(l, addr) && len(l.Unknown) == 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // isStale reports whether the MAC that a rule writes for an address is wrong.
@@ -76,9 +175,6 @@ func (v *view) isStale(r *model.FrameRule, addr netip.Addr) bool {
 // covers reports whether every frame that the later rule matches ends at the
 // earlier one.
 func covers(earlier, later *model.FrameRule) bool {
-	if len(earlier.Unknown) > 0 || earlier.Verdict == model.TargetContinue {
-		return false
-	}
 	e, l := *earlier, *later
 	return either(e.In, l.In) && either(e.Out, l.Out) &&
 		either(e.LogicalIn, l.LogicalIn) && either(e.LogicalOut, l.LogicalOut) &&

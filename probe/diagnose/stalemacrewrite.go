@@ -34,9 +34,6 @@ func findStaleMACRewrite(v *view) []verdict {
 		ruled[s.addr] = true
 		out = append(out, v.rewrittenByRule(&s, rewrites))
 	}
-	if v.Has(model.SourceEbtables) {
-		return out
-	}
 	for i := range rewrites {
 		r := &rewrites[i]
 		if !ruled[r.Addr] && v.toNobody(r) {
@@ -88,34 +85,42 @@ func ownersInstead(owners []model.MAC) string {
 // toNobody reports whether frames for a living pod got a destination MAC that
 // nobody on the node has.
 func (v *view) toNobody(r *model.MACRewrite) bool {
-	if r.Field != model.DestinationMAC || len(v.podMACs(r.Addr)) == 0 || r.To.MAC.IsMulticast() {
+	if r.Field != model.DestinationMAC || len(v.podMACs(r.Addr)) == 0 || r.To.MAC.IsMulticast() || r.Packets < minDrops || v.tunnel[r.To.MAC] {
 		return false
 	}
 	_, known := v.macs[r.To.MAC]
 	return !known
 }
 
-// rewrittenUnseen is the verdict where the frames were seen to change and the
-// rules could not be read.
+// rewrittenUnseen is the verdict where the frames were seen to change and no
+// rule about the address is known.
 func (v *view) rewrittenUnseen(r *model.MACRewrite) verdict {
-	return verdict{
-		Finding: model.Finding{
-			Confidence:   model.Likely,
-			Pods:         []netip.Addr{r.Addr},
-			LastHopAlive: v.place(r.From.Link, r.From.Direction),
-			Title:        "stale MAC for " + r.Addr.String(),
-			Why: fmt.Sprintf("Frames for %s come out of the bridge with the destination MAC %s%s; %s has it. "+
-				"Only bridge netfilter (ebtables) or a tc program can do that.",
-				r.Addr, r.To.MAC, ownersInstead(v.podMACs(r.Addr)), v.owner(r.To.MAC)),
-			Evidence:     []model.Evidence{rewriteEvidence(r)},
-			Unseen:       []string{"the ebtables rules: that source could not be read whole"},
-			Alternatives: []string{"a tc program that rewrites the MAC"},
-			Fix: []string{fmt.Sprintf("find the rule: ebtables-legacy -t nat -L PREROUTING --Lc | grep %s; "+
-				"delete it with ebtables-legacy -t nat -D PREROUTING", r.To.MAC)},
-			Packets: r.Packets,
-		},
-		explains: misled(r.Addr, r.To.MAC),
+	f := model.Finding{
+		Confidence:   model.Likely,
+		Pods:         []netip.Addr{r.Addr},
+		LastHopAlive: v.place(r.From.Link, r.From.Direction),
+		Title:        "stale MAC for " + r.Addr.String(),
+		Why: fmt.Sprintf("Frames for %s come out of the bridge with the destination MAC %s%s; %s has it. "+
+			"Only bridge netfilter (ebtables, nft) or a tc program can do that.",
+			r.Addr, r.To.MAC, ownersInstead(v.podMACs(r.Addr)), v.owner(r.To.MAC)),
+		Evidence:     []model.Evidence{rewriteEvidence(r)},
+		Alternatives: []string{"a tc program that rewrites the MAC"},
+		Packets:      r.Packets,
 	}
+	for i := range v.FrameRules {
+		if x := &v.FrameRules[i]; x.Target == model.TargetDNAT && x.MAC == r.To.MAC {
+			f.Evidence = append(f.Evidence, ruleEvidence(x))
+			f.Fix = append(f.Fix, deleteFrameRule(x))
+		}
+	}
+	if len(f.Fix) == 0 {
+		f.Unseen = []string{"the rule that does it"}
+		if !v.Has(model.SourceEbtables) {
+			f.Unseen = []string{"the ebtables rules: that source could not be read whole"}
+		}
+		f.Fix = []string{fmt.Sprintf("find the rule and delete it: nft -a list table bridge nat; ebtables-legacy -t nat -L --Lc | grep %s", r.To.MAC)}
+	}
+	return verdict{Finding: f, explains: misled(r.Addr, r.To.MAC)}
 }
 
 // mostRewritten is the rewrite of an address to a MAC that most frames showed;
