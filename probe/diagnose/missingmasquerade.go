@@ -95,9 +95,23 @@ func (v *view) startedHere(p *model.Peer) bool { return p.In.Packets == 0 }
 
 // shouldMasquerade reports whether the node is meant to translate such
 // packets. A pod whose address the node's subnet does not hold has no other
-// way out; one of the subnet has, unless the node holds a rule for it.
+// way out to public addresses; one of the subnet has, unless the node holds a
+// rule for it. Private networks are kept from translation on purpose, by an
+// exclusion that may be as wide as 10.0.0.0/8; it is too wide where it makes
+// others of its chain pointless.
 func (v *view) shouldMasquerade(g *rawGroup) bool {
+	if x := g.nat.Rule; x != nil && slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return p.Remote.IsPrivate() }) {
+		return v.widest(x)
+	}
 	return g.nat.Missed != nil || !inAny(v.onLink, g.silent[0].Local)
+}
+
+// widest reports whether an exclusion covers another of its chain.
+func (v *view) widest(x *model.PacketRule) bool {
+	return slices.ContainsFunc(v.PacketRules, func(r model.PacketRule) bool {
+		return r.Backend == x.Backend && r.Family == x.Family && r.Table == x.Table && r.Chain == x.Chain && r.Target == x.Target &&
+			!r.Dst.IsZero() && !r.Dst.Not && (x.Dst.IsZero() || !x.Dst.Not && r.Dst.Prefix.Bits() > x.Dst.Prefix.Bits() && x.Dst.Prefix.Contains(r.Dst.Prefix.Addr()))
+	})
 }
 
 func (v *view) unmasqueraded(g *rawGroup) verdict {

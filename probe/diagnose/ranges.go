@@ -93,10 +93,7 @@ func (r *ranges) suppose(v *view, a netip.Addr) netip.Prefix {
 			kept = x.Dst.Prefix
 		}
 	}
-	bits := clusterBits4
-	if a.Is6() {
-		bits = clusterBits6
-	}
+	bits := closeBits(a)
 	if own := r.local[slices.IndexFunc(r.local, func(p netip.Prefix) bool { return p.Contains(a) })]; own.Bits() < bits {
 		bits = max(own.Bits()-8, 0)
 	}
@@ -105,6 +102,14 @@ func (r *ranges) suppose(v *view, a netip.Addr) netip.Prefix {
 		return kept
 	}
 	return p
+}
+
+// closeBits is the length of a block that holds several nodes' pods.
+func closeBits(a netip.Addr) int {
+	if a.Is6() {
+		return clusterBits6
+	}
+	return clusterBits4
 }
 
 // podBits is the length of one node's pod range in the address's family.
@@ -147,6 +152,19 @@ func (v *view) remote(a netip.Addr) netip.Prefix {
 		return netip.Prefix{}
 	}
 	return p
+}
+
+// surelyPods reports whether an address is of a pod range that is known, or of
+// the block close around this node's own; not of one that is only supposed from
+// what the rules keep from translation.
+func (v *view) surelyPods(a netip.Addr) bool {
+	if inAny(v.Cluster.PodCIDRs, a) || slices.ContainsFunc(v.ranges.nodes, func(n nodeRange) bool { return n.Contains(a) }) {
+		return true
+	}
+	return slices.ContainsFunc(v.ranges.local, func(own netip.Prefix) bool {
+		block, err := own.Addr().Prefix(min(own.Bits(), closeBits(a)))
+		return err == nil && block.Contains(a)
+	})
 }
 
 // nodeOf is the node whose pod range this is, where that is known.

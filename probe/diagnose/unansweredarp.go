@@ -24,7 +24,7 @@ var unansweredARP = kind{
 		Verify:   "lasthop check --only UnansweredARP",
 	},
 	find:  findUnansweredARP,
-	after: []string{"PodLinkDown", "BridgeRuleDrop", "StaleNeighbor", "DuplicatePodIP"},
+	after: []string{"PodLinkDown", "MissingPodRoute", "ForwardingDisabled", "BridgeRuleDrop", "StaleNeighbor", "DuplicatePodIP"},
 }
 
 func findUnansweredARP(v *view) []verdict {
@@ -35,7 +35,7 @@ func findUnansweredARP(v *view) []verdict {
 		for k := range p.Gateways {
 			g := &p.Gateways[k]
 			pods := sameFamily(podAddrs(p), g.Addr)
-			if resolved(g) || len(pods) == 0 || v.blamed(pods[0], "PodLinkDown", "BridgeRuleDrop") {
+			if resolved(g) || len(pods) == 0 || v.blamed(pods[0], "PodLinkDown", "BridgeRuleDrop", "MissingPodRoute", "ForwardingDisabled") {
 				continue
 			}
 			if found, ok := v.silentGateway(p, g, asked[question{p.LinkIndex, g.Addr}]); ok {

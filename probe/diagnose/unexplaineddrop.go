@@ -132,10 +132,13 @@ func (v *view) explained(d *model.Drop) bool {
 // owner that went away.
 func (v *view) harmless(d *model.Drop) bool {
 	switch {
+	case d.Location == "ping_rcv", d.Location == "raw_rcv", d.Location == "icmp_rcv" && noSocket(d):
+		// An echo reply is offered to every socket that may want it.
+		return true
 	case noNeighbor(d), noSocket(d):
 		// A pod that goes closes its sockets before its link is gone.
 		return v.past[d.Dst]
-	case strings.HasPrefix(string(d.Reason), "TCP_"), d.Reason == "QUEUE_PURGE":
+	case strings.HasPrefix(string(d.Reason), "TCP_"), d.Reason == "QUEUE_PURGE", d.Reason == "SOCKET_FILTER":
 		return true
 	case netfilter(d):
 		return v.startingUp(d)

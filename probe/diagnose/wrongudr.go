@@ -188,7 +188,7 @@ func (v *view) strangers() []*model.HopCount {
 		if !h.Prefix.IsValid() || h.Direction != model.Ingress || h.Side != model.AsDestination || !v.isUplink(h.IfIndex) {
 			continue
 		}
-		if h.Packets >= minStrangers && v.byDefaultRoute(h.Prefix.Addr()) && !inAny(v.ranges.local, h.Prefix.Addr()) &&
+		if h.Packets >= minStrangers && v.byDefaultRoute(h.Prefix.Addr()) && !inAny(v.ranges.local, h.Prefix.Addr()) && v.surelyPods(h.Prefix.Addr()) &&
 			(forwarded[hop{h.Prefix, h.IfIndex}] > 0 || bits.OnesCount64(h.TTLs) > 2) {
 			out = append(out, h)
 		}
