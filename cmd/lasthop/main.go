@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -19,6 +20,7 @@ import (
 	"github.com/lasthop/lasthop/kind/scenario"
 	"github.com/lasthop/lasthop/probe/collect"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/report"
 )
 
 // The exit codes. They are part of the public contract.
@@ -51,7 +53,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 	cmd, err := root.ExecuteContextC(ctx)
 	code := a.exitCode(ctx, err)
 	if message := explain(err, code); message != "" {
-		fmt.Fprintf(stderr, "lasthop: %s\n", message)
+		// Errors quote what files and links hold.
+		lines := strings.Split(message, "\n")
+		for i, line := range lines {
+			lines[i] = report.Clean(line)
+		}
+		fmt.Fprintf(stderr, "lasthop: %s\n", strings.Join(lines, "\n"))
 	}
 	if code == exitUsage && !a.started {
 		fmt.Fprintf(stderr, "lasthop: `%s --help` tells what is accepted\n", cmd.CommandPath())

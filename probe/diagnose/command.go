@@ -2,6 +2,10 @@ package diagnose
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -12,7 +16,7 @@ func deleteFrameRule(r *model.FrameRule) string {
 	if r.Native {
 		return deleteByHandle("bridge", r.Table, r.Chain, r.Handle)
 	}
-	return fmt.Sprintf("%s -t %s -D %s %s", ebtables(r), r.Table, r.Chain, r.Text)
+	return fmt.Sprintf("%s -t %s -D %s %s", ebtables(r), r.Table, shellWord(r.Chain), shellRule(r.Text, r.Number))
 }
 
 // ebtables is the variant that holds the rule.
@@ -35,12 +39,59 @@ func deletePacketRule(r *model.PacketRule) string {
 		}
 		return deleteByHandle(family, r.Table, r.Chain, r.Handle)
 	}
-	return fmt.Sprintf("%s -t %s -D %s %s", iptables(r), r.Table, r.Chain, r.Text)
+	return fmt.Sprintf("%s -t %s -D %s %s", iptables(r), r.Table, shellWord(r.Chain), shellRule(r.Text, r.Number))
 }
 
 // deleteByHandle deletes a rule that nft wrote: it takes no text.
 func deleteByHandle(family, table, chain string, handle uint64) string {
-	return fmt.Sprintf("nft delete rule %s %s %s handle %d", family, table, chain, handle)
+	return fmt.Sprintf("nft delete rule %s %s %s handle %d", family, shellWord(table), shellWord(chain), handle)
+}
+
+// shellRule is a rule's text as a shell takes it. The text quotes words by the
+// rules of iptables-save, which a shell reads otherwise: what a comment holds
+// must not run. A rule with characters that cannot be typed is told by its
+// number.
+func shellRule(text string, number int) string {
+	if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) || !utf8.ValidString(text) {
+		return strconv.Itoa(number)
+	}
+	var out []string
+	for word, rest := "", strings.TrimSpace(text); rest != ""; {
+		word, rest = cutWord(rest)
+		out = append(out, shellWord(word))
+	}
+	return strings.Join(out, " ")
+}
+
+// cutWord takes the first word of a rule's text, without its quotes.
+func cutWord(text string) (word, rest string) {
+	var b strings.Builder
+	quoted := false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '\\' && quoted && i+1 < len(text):
+			i++
+			b.WriteByte(text[i])
+		case c == '"':
+			quoted = !quoted
+		case c == ' ' && !quoted:
+			return b.String(), strings.TrimLeft(text[i:], " ")
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return b.String(), ""
+}
+
+// shellWord quotes a word where a shell would read more into it.
+func shellWord(s string) string {
+	plain := func(r rune) bool {
+		return r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r)) || strings.ContainsRune("_./:+,=@%-!", r)
+	}
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // iptables is the tool that edits the rule's table.

@@ -3,6 +3,7 @@ package diagnose
 import (
 	"fmt"
 	"net/netip"
+	"os/exec"
 	"reflect"
 	"slices"
 	"strings"
@@ -518,6 +519,31 @@ func TestFixesNameTheRule(t *testing.T) {
 	k.silent("172.20.1.5", "203.0.113.9")
 	if got, want := Diagnose(&k.Snapshot)[0].Fix[0], "iptables-nft -t nat -A IP-MASQ-AGENT -j MASQUERADE"; got != want {
 		t.Errorf("fix\n got %s\nwant %s", got, want)
+	}
+}
+
+// TestShellRule runs what is printed through a real shell, which must see the
+// words that the rule holds.
+func TestShellRule(t *testing.T) {
+	tests := []struct {
+		text string
+		want []string
+	}{
+		{"-d 10.0.0.0/8 -j RETURN", []string{"-d", "10.0.0.0/8", "-j", "RETURN"}},
+		{`-m comment --comment "ip-masq-agent: it's \"local\"" -j RETURN`, []string{"-m", "comment", "--comment", `ip-masq-agent: it's "local"`, "-j", "RETURN"}},
+		{`-m comment --comment "$(exit 3);` + "`id`" + `|&<>*" -j DROP`, []string{"-m", "comment", "--comment", "$(exit 3);`id`|&<>*", "-j", "DROP"}},
+		{"-i x;touch$IFS/z -j DROP", []string{"-i", "x;touch$IFS/z", "-j", "DROP"}},
+		{"! -i lxc+ -j DROP", []string{"!", "-i", "lxc+", "-j", "DROP"}},
+		{"-m comment --comment \x1b[31m -j DROP", []string{"9"}},
+	}
+	for _, tt := range tests {
+		out, err := exec.Command("sh", "-c", `for w in `+shellRule(tt.text, 9)+`; do printf '%s\n' "$w"; done`).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v: %s", tt.text, err, out)
+		}
+		if got := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n"); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: the shell reads %q, want %q", tt.text, got, tt.want)
+		}
 	}
 }
 

@@ -177,14 +177,11 @@ func (v *view) nodeOf(p netip.Prefix) *model.ClusterNode {
 	return nil
 }
 
-// RemoteRanges lists the other nodes' pod ranges that are known or that
-// packets and flows in the snapshot suggest, sorted.
+// RemoteRanges lists the other nodes' pod ranges: first those that packets and
+// flows in the snapshot suggest, then the others that are known, each sorted.
 func RemoteRanges(s *model.Snapshot) []netip.Prefix {
 	v := newView(s)
 	seen := map[netip.Prefix]bool{}
-	for _, n := range v.ranges.nodes {
-		seen[n.Prefix] = true
-	}
 	for i := range s.Traffic.Peers {
 		seen[v.remote(s.Traffic.Peers[i].Remote)] = true
 	}
@@ -194,5 +191,10 @@ func RemoteRanges(s *model.Snapshot) []netip.Prefix {
 		seen[v.remote(s.Flows[i].Original.Src)] = true
 	}
 	delete(seen, netip.Prefix{})
-	return slices.SortedFunc(maps.Keys(seen), comparePrefix)
+	known := map[netip.Prefix]bool{}
+	for _, n := range v.ranges.nodes {
+		known[n.Prefix] = !seen[n.Prefix]
+	}
+	maps.DeleteFunc(known, func(_ netip.Prefix, unseen bool) bool { return !unseen })
+	return append(slices.SortedFunc(maps.Keys(seen), comparePrefix), slices.SortedFunc(maps.Keys(known), comparePrefix)...)
 }

@@ -3,6 +3,7 @@ package diagnose
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -88,8 +89,14 @@ func (v *view) toNobody(r *model.MACRewrite) bool {
 	if r.Field != model.DestinationMAC || len(v.podMACs(r.Addr)) == 0 || r.To.MAC.IsMulticast() || r.Packets < minDrops || v.tunnel[r.To.MAC] {
 		return false
 	}
-	_, known := v.macs[r.To.MAC]
-	return !known
+	if _, known := v.macs[r.To.MAC]; known {
+		return false
+	}
+	// Where frames come in with that MAC already, a stale answer to ARP is
+	// the simpler cause.
+	return !slices.ContainsFunc(v.macPairs[r.Addr], func(p *model.MACPair) bool {
+		return p.Direction == model.Ingress && p.Side == model.AsDestination && p.Dst == r.To.MAC
+	})
 }
 
 // rewrittenUnseen is the verdict where the frames were seen to change and no

@@ -31,7 +31,8 @@ func Current() (*NS, error) { return Open("/proc/thread-self/ns/net") }
 
 // Open opens a namespace by the path of its file.
 func Open(path string) (*NS, error) {
-	f, err := os.Open(path)
+	// Without O_NONBLOCK, opening a named pipe would wait for its writer.
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open network namespace: %w", err)
 	}

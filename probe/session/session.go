@@ -8,8 +8,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/collect"
@@ -68,7 +70,7 @@ func Observe(ctx context.Context, o Options) (*model.Snapshot, error) {
 		return nil, err
 	}
 	defer c.Close()
-	w := &watch{options: o, collector: c}
+	w := &watch{options: o, collector: c, gaps: map[string]string{}}
 	return w.run(ctx)
 }
 
@@ -84,6 +86,8 @@ type watch struct {
 	flows  map[flowKey]bool
 	window model.Window
 	ranges []netip.Prefix
+	// gaps are what the engine had no room for, in words, by kind.
+	gaps map[string]string
 }
 
 func (w *watch) run(ctx context.Context) (s *model.Snapshot, err error) {
@@ -182,18 +186,15 @@ func (w *watch) apply(now time.Time, links []model.Link, pods []model.Pod) error
 	if w.engine == nil {
 		return nil
 	}
-	if err := w.engine.SetLocal(locals(links, w.roster.alive())); err != nil {
-		return fmt.Errorf("watch addresses: %w", err)
-	}
-	if err := w.engine.SetNamespaces(w.namespaces()); err != nil {
-		return fmt.Errorf("watch namespaces: %w", err)
-	}
+	w.note("addresses", w.engine.SetLocal(locals(links, w.roster.alive())))
+	w.note("namespaces", w.engine.SetNamespaces(w.namespaces()))
 	// A link that refuses the programs is told by the source; only if none
 	// takes them is there nothing to watch.
 	if err := w.engine.Attach(watched(links)); err != nil && !w.watching() {
 		return fmt.Errorf("watch links: %w", err)
 	}
-	return w.setRanges()
+	w.setRanges()
+	return nil
 }
 
 // watching reports whether packets are counted on any link.
@@ -210,23 +211,34 @@ func (w *watch) poll(now time.Time) error {
 	if err := w.engine.Poll(now); err != nil {
 		return fmt.Errorf("read counters: %w", err)
 	}
-	return w.setRanges()
+	w.setRanges()
+	return nil
 }
 
 // setRanges has the other nodes' pod ranges counted, as far as they are known.
-func (w *watch) setRanges() error {
+func (w *watch) setRanges() {
 	s := *w.first
 	s.Pods = w.roster.alive()
 	s.Traffic = w.engine.Traffic()
 	ranges := diagnose.RemoteRanges(&s)
 	if slices.Equal(ranges, w.ranges) {
-		return nil
+		return
 	}
 	w.ranges = ranges
-	if err := w.engine.SetPrefixes(ranges); err != nil {
-		return fmt.Errorf("watch pod ranges: %w", err)
+	w.note("other nodes' pod ranges", w.engine.SetPrefixes(ranges))
+}
+
+// note keeps what could not be counted of the things of one name: a gap of the
+// source, since all others are.
+func (w *watch) note(what string, err error) {
+	delete(w.gaps, what)
+	if err != nil {
+		first, _, more := strings.Cut(err.Error(), "\n")
+		if more {
+			first += ", and others"
+		}
+		w.gaps[what] = fmt.Sprintf("not all %s are counted: %s", what, first)
 	}
-	return nil
 }
 
 // finish takes the last reading. The rules are read after the packets, as they
@@ -265,8 +277,23 @@ func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
 	}
 	s.Node.Engine, s.Node.Attach = EngineTC, w.engine.AttachMode()
 	s.Traffic = w.engine.Traffic()
-	s.Sources = append(s.Sources, w.engine.Sources()...)
+	s.Sources = append(s.Sources, w.sources()...)
 	return s, nil
+}
+
+// sources are the engine's, with what could not be counted.
+func (w *watch) sources() []model.Source {
+	list := w.engine.Sources()
+	for i := range list {
+		if list[i].Name != model.SourceTC || len(w.gaps) == 0 {
+			continue
+		}
+		list[i].Status = model.Partial
+		for _, what := range slices.Sorted(maps.Keys(w.gaps)) {
+			list[i].Detail += "; " + w.gaps[what]
+		}
+	}
+	return list
 }
 
 // namespaces are those whose drops are the node's picture: its own and its

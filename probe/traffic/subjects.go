@@ -1,6 +1,7 @@
 package traffic
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -86,7 +87,12 @@ func (s *subjects) setLocal(local []Local, forget func(uint16) error) error {
 			errs = append(errs, s.unchain(a, slot))
 		}
 	}
-	for _, a := range slices.SortedFunc(maps.Keys(want), netip.Addr.Compare) {
+	// Pods come first: where there is no room for all, it is the node's many
+	// addresses (of services, on some) that go uncounted.
+	order := slices.SortedFunc(maps.Keys(want), func(a, b netip.Addr) int {
+		return cmp.Or(cmp.Compare(want[a], want[b]), a.Compare(b))
+	})
+	for _, a := range order {
 		slot, err := s.addrs.take(a, forget)
 		if err == nil {
 			err = s.chain(a, slot, want[a])
@@ -187,7 +193,13 @@ func (s *subjects) setPrefixes(prefixes []netip.Prefix, forget func(uint16) erro
 		}
 	}
 	var bits remoteBits
-	for _, p := range slices.SortedFunc(maps.Keys(want), netip.Prefix.Compare) {
+	// The first come first, as far as there is room.
+	for _, p := range prefixes {
+		p = p.Masked()
+		if !want[p] {
+			continue
+		}
+		want[p] = false
 		slot, err := s.ranges.take(p, forget)
 		if err == nil && !s.ranges.live(slot) {
 			err = s.prefixes.Put(prefixKey(p), uint32(slot))

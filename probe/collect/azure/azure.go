@@ -6,7 +6,6 @@ package azure
 
 import (
 	"net/netip"
-	"os"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/collect/files"
@@ -22,7 +21,7 @@ const want = "what `az network route-table list|show`, `route-table route list`,
 func Read(paths []string) (model.Azure, error) {
 	var a model.Azure
 	for _, path := range paths {
-		text, err := os.ReadFile(path)
+		text, err := files.ReadText(path)
 		if err != nil {
 			return model.Azure{}, &files.Error{Path: path, Want: "a readable file", Err: err}
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"reflect"
 )
@@ -52,11 +53,31 @@ func NewError(path string, text []byte, offset int64, want string, err error) *E
 // ReadJSON reads a file into v. An error of its text is an *Error that says
 // where and what was expected.
 func ReadJSON(path, want string, v any) ([]byte, error) {
-	text, err := os.ReadFile(path)
+	text, err := ReadText(path)
 	if err != nil {
 		return nil, err
 	}
 	return text, DecodeJSON(path, text, want, v)
+}
+
+// maxFile bounds a file: 5,000 nodes, as kubectl prints them, are some 100 MiB.
+const maxFile = 256 << 20
+
+// ReadText reads a file of a bounded size; a pipe will do.
+func ReadText(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxFile {
+		return nil, &Error{Path: path, Want: fmt.Sprintf("at most %d MiB", maxFile>>20), Err: errors.New("the file goes on")}
+	}
+	return text, nil
 }
 
 // DecodeJSON is ReadJSON for text that is already there.
