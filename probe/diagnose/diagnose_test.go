@@ -257,6 +257,12 @@ func TestDiagnose(t *testing.T) {
 			n.peer("172.20.1.5", "172.20.3.9", datagram, datagram)
 			return n
 		}, nil},
+		{"datagrams come, what asks is not answered, and nothing is tracked", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.6", "172.20.2.9")
+			n.peer("172.20.1.5", "172.20.3.9", syn, datagram)
+			return n
+		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
 		{"answers return by the other uplink", func() *node {
 			n := kubenet()
 			n.PacketRules = n.PacketRules[:3]

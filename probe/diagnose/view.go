@@ -325,8 +325,9 @@ const minPackets = 2
 
 // answered reports whether something proves that packets of the pair reach
 // the peer. For packets that tell neither (UDP) connection tracking says
-// which side began; where it holds no flow of the pair, since it is not asked
-// or has forgotten it, they count as an answer.
+// which side began. Where it holds no flow of the pair, since no rule makes it
+// track or it has forgotten, they count as an answer, unless questions that
+// answers would be told from went without.
 func (v *view) answered(p *model.Peer) bool {
 	if p.In.Answers > 0 || p.In.ICMPErrors > 0 {
 		return true
@@ -335,7 +336,7 @@ func (v *view) answered(p *model.Peer) bool {
 		return false
 	}
 	st := v.flows[pair{p.Local, p.Remote}]
-	return !st.known || st.newReplied || st.oldReplied && st.newSilent == 0
+	return st.newReplied || st.oldReplied && st.newSilent == 0 || !st.known && p.Out.Asks < minPackets
 }
 
 // inAny reports whether a prefix of the list holds the address.
