@@ -337,8 +337,13 @@ func locals(links []model.Link, pods []model.Pod) []traffic.Local {
 		}
 	}
 	for i := range links {
+		// Where kube-proxy uses IPVS, a dummy link holds the address of every
+		// service; no packet leaves with one.
+		service := links[i].Kind == "dummy" || links[i].Name == "lo"
 		for _, a := range links[i].Addresses {
-			add(a.Addr(), true)
+			if !service || !a.IsSingleIP() {
+				add(a.Addr(), true)
+			}
 		}
 	}
 	return out
