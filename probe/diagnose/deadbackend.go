@@ -115,7 +115,7 @@ func (v *view) droppedFor(a netip.Addr) uint64 {
 // unresolved accounts for drops of packets for an address that has no
 // neighbour.
 func unresolved(a netip.Addr) func(*model.Drop) bool {
-	return func(d *model.Drop) bool { return d.Dst == a && noNeighbor(d) }
+	return func(d *model.Drop) bool { return d.Dst == a && neighborFailed(d) }
 }
 
 func (v *view) dead(b *backend) model.Finding {

@@ -73,9 +73,11 @@ func otherHost(d *model.Drop) bool {
 }
 
 // neighborFailed reports whether a packet was freed because its next hop's MAC
-// could not be found out.
+// could not be found out. Of several that wait the kernel tells one as failed
+// and purges the others' queue.
 func neighborFailed(d *model.Drop) bool {
-	return d.Reason == "NEIGH_FAILED" || d.Reason == "" && (d.Location == "neigh_invalidate" || d.Location == "arp_error_report")
+	return strings.HasPrefix(string(d.Reason), "NEIGH_") || d.Location == "neigh_invalidate" ||
+		d.Reason == "" && d.Location == "arp_error_report"
 }
 
 // resolved reports whether a neighbour entry holds a MAC that is used.

@@ -135,7 +135,7 @@ func (v *view) harmless(d *model.Drop) bool {
 	case d.Location == "ping_rcv", d.Location == "raw_rcv", d.Location == "icmp_rcv" && noSocket(d):
 		// An echo reply is offered to every socket that may want it.
 		return true
-	case noNeighbor(d), noSocket(d):
+	case neighborFailed(d), noSocket(d):
 		// A pod that goes closes its sockets before its link is gone.
 		return v.past[d.Dst]
 	case strings.HasPrefix(string(d.Reason), "TCP_"), d.Reason == "QUEUE_PURGE", d.Reason == "SOCKET_FILTER":
@@ -154,13 +154,6 @@ func (v *view) harmless(d *model.Drop) bool {
 		return socketFrees(d.Location)
 	}
 	return false
-}
-
-// noNeighbor reports whether a packet waited for a neighbour that did not
-// answer. Of several that wait the kernel tells one as failed and purges the
-// others' queue.
-func noNeighbor(d *model.Drop) bool {
-	return strings.HasPrefix(string(d.Reason), "NEIGH_") || d.Location == "neigh_invalidate"
 }
 
 // socketFrees reports whether a function frees what a socket received or still
