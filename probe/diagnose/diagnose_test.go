@@ -476,21 +476,25 @@ func TestDiagnose(t *testing.T) {
 		}, nil},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			n := tt.node()
-			found := Diagnose(&n.Snapshot)
-			var got []string
-			for _, f := range found {
-				got = append(got, brief(f))
-				complete(t, f)
-			}
-			if !slices.Equal(got, tt.want) {
-				t.Errorf("findings\n got %q\nwant %q", got, tt.want)
-			}
-			if again := Diagnose(&n.Snapshot); !reflect.DeepEqual(found, again) {
-				t.Error("the same snapshot gave other findings")
-			}
-		})
+		t.Run(tt.name, func(t *testing.T) { verdicts(t, tt.node(), tt.want) })
+	}
+}
+
+// verdicts holds the findings of a node against those wanted, as brief writes
+// them; each must be complete, and the same when judged again.
+func verdicts(t *testing.T, n *node, want []string) {
+	t.Helper()
+	found := Diagnose(&n.Snapshot)
+	var got []string
+	for _, f := range found {
+		got = append(got, brief(f))
+		complete(t, f)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("findings\n got %q\nwant %q", got, want)
+	}
+	if again := Diagnose(&n.Snapshot); !reflect.DeepEqual(found, again) {
+		t.Error("the same snapshot gave other findings")
 	}
 }
 

@@ -178,19 +178,6 @@ func TestPolicyDrop(t *testing.T) {
 	}
 }
 
-// verdicts checks the findings on a node.
-func verdicts(t *testing.T, n *node, want []string) {
-	t.Helper()
-	var got []string
-	for _, f := range Diagnose(&n.Snapshot) {
-		got = append(got, brief(f))
-		complete(t, f)
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("findings\n got %q\nwant %q", got, want)
-	}
-}
-
 func TestPolicyDropOwner(t *testing.T) {
 	tests := []struct {
 		chain, comment, owner, fix string
