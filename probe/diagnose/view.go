@@ -39,7 +39,10 @@ type view struct {
 	tunnel map[model.MAC]bool
 	onLink []netip.Prefix
 	flows  map[pair]flowState
-	ranges ranges
+	// translated are the pods whose packets go with the node's address, by
+	// that and the remote one; built when it is first asked for.
+	translated map[pair][]netip.Addr
+	ranges     ranges
 	// tables and settings are built when they are first asked for.
 	tables   *path.Routing
 	settings map[string]string
