@@ -257,6 +257,14 @@ func TestDiagnose(t *testing.T) {
 			n.peer("172.20.1.5", "172.20.3.9", datagram, datagram)
 			return n
 		}, nil},
+		{"datagrams of flows that the others began are no answer", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			n.peer("172.20.1.6", "172.20.3.9", none, datagram)
+			n.flow("172.20.3.9", "172.20.1.6", true)
+			return n
+		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
 		{"datagrams come, what asks is not answered, and nothing is tracked", func() *node {
 			n := kubenet()
 			n.answered("172.20.1.6", "172.20.2.9")
