@@ -590,6 +590,26 @@ func TestMACRewrites(t *testing.T) {
 	}
 }
 
+// The node's own frames go to a MAC of their own, and are flooded to the port
+// whose pod sends to the right one: two senders, no rewrite.
+func TestMACRewritesOfOneSender(t *testing.T) {
+	n := bridged()
+	seen := func(d model.Direction, src, dst string) {
+		n.Traffic.MACs = append(n.Traffic.MACs, model.MACPair{Addr: addr("10.60.0.20"), IfIndex: 11, Link: "if11",
+			Direction: d, Side: model.AsDestination, Src: mac(src), Dst: mac(dst), Packets: 28})
+	}
+	seen(model.Ingress, "0a:58:00:00:00:21", "0a:58:00:00:00:20")
+	seen(model.Egress, "0a:00:00:00:00:03", deadMAC)
+	if got := MACRewrites(&n.Snapshot); len(got) > 0 {
+		t.Errorf("rewrites of frames of two senders: %+v", got)
+	}
+	n.Traffic.MACs[0].Src = n.Traffic.MACs[1].Src
+	n.Traffic.Lost.MACs = 20
+	if got := MACRewrites(&n.Snapshot); len(got) != 1 || got[0].Packets != 8 {
+		t.Errorf("of 28 frames 20 may be others whose MACs were not kept: %+v", got)
+	}
+}
+
 func TestCatalogue(t *testing.T) {
 	judged := map[string]bool{}
 	for _, k := range kinds {

@@ -214,6 +214,16 @@ func TestRouting(t *testing.T) {
 			n.passes("10.50.0.20", 2, model.Egress, model.AsDestination, 62, 31)
 			return n
 		}, []string{"PodLinkDown proven 10.50.0.20"}},
+		{"and what another pod sends to it loops, while its answers to a third die here", func() *node {
+			n := routed()
+			n.Links[1].Up = false
+			n.unroute("10.50.0.20/32")
+			n.passes("10.50.0.21", 2, model.Egress, model.AsSource, 64, 32)
+			n.passes("10.50.0.21", 2, model.Ingress, model.AsSource, 62, 31)
+			n.peer("10.50.0.21", "10.99.0.7", none, syn)
+			n.halfOpen("10.99.0.7", "10.50.0.21", 2)
+			return n
+		}, []string{"PodLinkDown proven 10.50.0.20"}},
 		{"the filter ends the loop when they come back", func() *node {
 			n := kubenet().live()
 			n.passes("172.20.1.5", 2, model.Egress, model.AsSource, 9, 1)
