@@ -435,6 +435,15 @@ func TestDiagnose(t *testing.T) {
 			n.PastPods = []model.Pod{{Addresses: []netip.Prefix{prefix("10.60.0.99/32")}}}
 			return n
 		}, nil},
+		{"the node's neighbour entry gives frames their MAC", func() *node {
+			n := bridged()
+			n.neighbor("10.60.0.20", deadMAC, 3, "PERMANENT")
+			n.Traffic.MACs = []model.MACPair{
+				{Addr: addr("10.60.0.20"), IfIndex: 2, Link: "nic0", Direction: model.Ingress, Side: model.AsDestination, Src: mac(fabricMAC), Dst: mac(nicMAC), Packets: 7},
+				{Addr: addr("10.60.0.20"), IfIndex: 2, Link: "nic0", Direction: model.Egress, Side: model.AsDestination, Src: mac(nicMAC), Dst: mac(deadMAC), Packets: 7},
+			}
+			return n
+		}, []string{"StaleNeighbor proven 10.60.0.20"}},
 		{"frames were rewritten and the rules are unread", func() *node {
 			n := bridged()
 			n.FrameRules = nil
