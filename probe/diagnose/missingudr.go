@@ -20,7 +20,8 @@ var missingUDR = kind{
 			"discards packets for that node's pods without a word. No node drops anything.",
 		Evidence: "packets leave the uplink with the pod's source address and the gateway's MAC; nothing proves that one arrived; " +
 			"connection tracking stays UNREPLIED; another target answers in the same window. Proven by what az prints of the " +
-			"route table, the subnet or the effective routes (--routes), with or without traffic.",
+			"route table, the subnet or the effective routes (--routes), with or without traffic. With --active, echo requests " +
+			"of the node's own tell whether the route there is missing, the one back to this node's pods, or both.",
 		Fix: "associate the route table with the subnet (az network vnet subnet update … --route-table …), or create the " +
 			"node's row (az network route-table route create …).",
 		Verify: "lasthop check --only MissingUDR",
@@ -38,8 +39,13 @@ type remoteRange struct {
 	// answered from the range.
 	answers     bool
 	nodeAnswers bool
-	// asks are packets from the range that want an answer from here.
-	asks uint64
+	// asks are packets from the range that want an answer from here, podAsks
+	// those of them for pods.
+	asks, podAsks uint64
+	// probes are the node's own echo requests to it; there and back is what
+	// they and others tell of the two ways.
+	probes      []*model.Probe
+	there, back reach
 	// filed is what the files tell of its routes; settled is true when they
 	// leave nothing to suppose.
 	filed   []model.Evidence
@@ -62,7 +68,7 @@ func findMissingUDR(v *view) []verdict {
 	var out []verdict
 	groups, order := v.filedRanges(all, own)
 	for _, c := range order {
-		out = append(out, v.noReturn(groups[c], all, c))
+		out = append(out, v.noReturn(groups[c], all, c, lackUntold))
 	}
 	var silent []*remoteRange
 	answering := 0
@@ -74,14 +80,79 @@ func findMissingUDR(v *view) []verdict {
 			silent = append(silent, r)
 		}
 	}
-	if len(silent) == 0 {
-		return out
+	return append(out, v.tell(silent, all, answering)...)
+}
+
+// lack is which routes are missing, as far as that can be told.
+type lack int
+
+const (
+	lackUntold lack = iota
+	// lackNone: both ways work, something else loses the packets.
+	lackNone
+	// lackOwn: the route to this node's own pods.
+	lackOwn
+	// lackTheirs: the route to the range.
+	lackTheirs
+	// lackAll: both.
+	lackAll
+)
+
+// lacking tells which route's lack makes the range silent.
+func (v *view) lacking(r *remoteRange, all []*remoteRange) lack {
+	answers := func(o *remoteRange) bool { return o.answers && v.near(o) }
+	switch {
+	case r.there == reachWorks && (r.back == reachWorks || v.near(r) && slices.ContainsFunc(all, answers)):
+		return lackNone
+	case r.there == reachWorks, r.there == reachUnknown && r.back == reachFails:
+		return lackOwn
+	case r.back == reachWorks && len(r.probes) > 0:
+		return lackTheirs
+	case r.there == reachFails && r.back == reachFails:
+		return lackAll
 	}
-	if answering == 0 && len(silent) > 1 {
-		return append(out, v.noReturn(silent, all, nil))
-	}
+	return lackUntold
+}
+
+// tell groups the silent ranges by what they lack. answering is how many ranges
+// answer this node's pods.
+func (v *view) tell(silent, all []*remoteRange, answering int) []verdict {
+	by := map[lack][]*remoteRange{}
 	for _, r := range silent {
-		out = append(out, v.noReturn([]*remoteRange{r}, all, nil))
+		l := v.lacking(r, all)
+		by[l] = append(by[l], r)
+	}
+	if len(by[lackOwn]) > 0 {
+		// The table applies, so others lack rows of their own; and without
+		// the way back every range is silent.
+		by[lackTheirs] = append(by[lackTheirs], by[lackAll]...)
+		delete(by, lackAll)
+		if answering == 0 {
+			by[lackOwn] = append(by[lackOwn], by[lackUntold]...)
+			delete(by, lackUntold)
+		}
+	}
+	untold := by[lackUntold]
+	lost := func(r *remoteRange) bool { return r.there != reachFails }
+	if answering == 0 && len(untold) > 1 && !slices.ContainsFunc(untold, lost) {
+		by[lackAll] = append(by[lackAll], untold...)
+		untold = nil
+	}
+	var out []verdict
+	for _, l := range []lack{lackOwn, lackAll} {
+		if len(by[l]) > 0 {
+			slices.SortFunc(by[l], func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
+			out = append(out, v.noReturn(by[l], all, nil, l))
+		}
+	}
+	for _, r := range by[lackTheirs] {
+		out = append(out, v.noReturn([]*remoteRange{r}, all, nil, lackTheirs))
+	}
+	if answering == 0 && len(untold) > 1 {
+		return append(out, v.noReturn(untold, all, nil, lackUntold))
+	}
+	for _, r := range untold {
+		out = append(out, v.noReturn([]*remoteRange{r}, all, nil, lackUntold))
 	}
 	return out
 }
@@ -103,18 +174,7 @@ func (v *view) filedRanges(all []*remoteRange, own []netip.Prefix) (map[*udrCaus
 		return groups, order
 	}
 	self := v.self()
-	seen := map[netip.Prefix]bool{}
-	ranges := slices.Clone(all)
-	for _, r := range all {
-		seen[r.cidr] = true
-	}
-	for _, n := range v.ranges.nodes {
-		if !seen[n.Prefix] && v.byDefaultRoute(n.Addr()) {
-			ranges = append(ranges, &remoteRange{cidr: n.Prefix})
-		}
-	}
-	slices.SortFunc(ranges, func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
-	for _, r := range ranges {
+	for _, r := range v.fabricRanges() {
 		if r.answers || v.rangeBlamed(r.cidr, "WrongUDR", "NICForwarding") {
 			continue
 		}
@@ -157,7 +217,7 @@ func (v *view) udrCause(r *remoteRange, self *model.ClusterNode, own []netip.Pre
 	switch {
 	case missing(there) && !r.nodeAnswers:
 		return &udrCause{routeFact: there}
-	case missing(back):
+	case missing(back) && r.back != reachWorks:
 		return &udrCause{routeFact: back, own: true}
 	}
 	r.settled = there.state == routeRight && back.state == routeRight
@@ -185,6 +245,25 @@ func (v *view) remoteRanges() []*remoteRange {
 	return v.beyond.ranges
 }
 
+// fabricRanges are the remote ranges, and those of known nodes that there was
+// no traffic with.
+func (v *view) fabricRanges() []*remoteRange {
+	ranges := slices.Clone(v.remoteRanges())
+	seen := map[netip.Prefix]bool{}
+	for _, r := range ranges {
+		seen[r.cidr] = true
+	}
+	for _, n := range v.ranges.nodes {
+		if !seen[n.Prefix] && v.byDefaultRoute(n.Addr()) {
+			r := &remoteRange{cidr: n.Prefix}
+			v.probe(r)
+			ranges = append(ranges, r)
+		}
+	}
+	slices.SortFunc(ranges, func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
+	return ranges
+}
+
 func (v *view) findRanges() []*remoteRange {
 	byCIDR := map[netip.Prefix]*remoteRange{}
 	for i := range v.peers {
@@ -200,6 +279,9 @@ func (v *view) findRanges() []*remoteRange {
 		}
 		r.asks += p.In.Asks
 		_, pod := v.pods[p.Local]
+		if pod {
+			r.podAsks += p.In.Asks
+		}
 		switch {
 		case v.answered(p):
 			r.answers = r.answers || pod
@@ -207,6 +289,9 @@ func (v *view) findRanges() []*remoteRange {
 		case pod && v.unanswered(p) && !v.sentAstray(p):
 			r.silent = append(r.silent, p)
 		}
+	}
+	for _, r := range byCIDR {
+		v.probe(r)
 	}
 	return slices.SortedFunc(maps.Values(byCIDR), func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
 }
@@ -246,8 +331,9 @@ func (v *view) sentAstray(p *model.Peer) bool {
 }
 
 // noReturn is the verdict on one silent range, or on all of them, or on those
-// that the cause in the files explains.
-func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause) verdict {
+// that the cause in the files explains. missing is what is lacking by other
+// signs.
+func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause, missing lack) verdict {
 	f := model.Finding{
 		Confidence: model.Likely,
 		Unseen:     []string{"the route table itself: no row of it is visible from a node"},
@@ -261,11 +347,9 @@ func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause) verdict {
 	remotes := map[netip.Addr]bool{}
 	var link int
 	var asks, syn uint64
-	nodeAnswers := false
 	for _, r := range silent {
 		f.Peers = append(f.Peers, r.cidr)
 		asks += r.asks
-		nodeAnswers = nodeAnswers || r.nodeAnswers
 		for _, p := range r.silent {
 			pods[p.Local], remotes[p.Remote] = true, true
 			link = p.IfIndex
@@ -292,6 +376,8 @@ func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause) verdict {
 	switch {
 	case control != "":
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: "answers come from " + control})
+	case v.echoAnswered():
+		// The probes' own lines tell.
 	case cause == nil || cause.state == routeLacking:
 		f.Confidence = model.Possible
 		f.Unseen = append(f.Unseen, "any answer at the uplink: without one the uplink itself may be dead")
@@ -306,12 +392,78 @@ func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause) verdict {
 		}
 		f.Evidence = append(f.Evidence, r.filed...)
 	}
-	f.Why = v.whyNoReturn(name, &f, len(silent) > 1, nodeAnswers)
-	f.Fix = v.udrFix(silent, nodeAnswers)
-	if cause != nil {
+	f.Evidence = append(f.Evidence, v.probeEvidence(silent)...)
+	f.Why = v.whyNoReturn(name, &f, len(silent) > 1)
+	f.Fix = v.udrFix(silent)
+	switch {
+	case cause != nil:
 		v.fileCause(&f, silent, cause)
+	case missing != lackUntold:
+		v.lackCause(&f, silent, name, missing)
 	}
 	return verdict{Finding: f}
+}
+
+// probeEvidence are the probes that tell of the ways to and from the ranges.
+func (v *view) probeEvidence(ranges []*remoteRange) []model.Evidence {
+	var list []*model.Probe
+	for _, r := range ranges {
+		list = append(list, r.probes...)
+		if n := v.nodeOf(r.cidr); n != nil {
+			for _, a := range internal(n) {
+				if p := v.echoed(a); p != nil {
+					list = append(list, p)
+				}
+			}
+		}
+	}
+	return probed(append(list, v.backProbes()...))
+}
+
+// lackCause narrows the inference to the routes that are told to be missing.
+func (v *view) lackCause(f *model.Finding, silent []*remoteRange, uplink string, missing lack) {
+	const nsg = "a network security group drops the pods' addresses"
+	where := addrs(f.Peers)
+	f.Why = fmt.Sprintf("Packets of pods to %s leave %s with their own source address, for the gateway, and nothing returns. Nothing is dropped on this node. ", where, uplink)
+	switch missing {
+	case lackOwn:
+		f.Title = "no route to this node's own pods: nothing returns from " + where
+		if silent[0].there == reachWorks {
+			f.Why += "The node itself is answered from there, so the fabric knows the way: the route back to this node's own pods is missing."
+		} else {
+			f.Why += "An echo from this node's own pod range to another machine gets no answer either, though one from the node's address does: " +
+				"the route back to this node's own pods is missing."
+		}
+		f.Fix = v.ownRouteFix(nil)
+		if !slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.there == reachWorks }) {
+			f.Fix = append(f.Fix, associateFix(nil, nil))
+		}
+		f.Alternatives = []string{nsg, "this node's NIC does not forward (IP forwarding off)"}
+	case lackTheirs:
+		f.Title = "no route to " + where
+		f.Why += "The way back to this node's own pods works"
+		if silent[0].there == reachFails {
+			f.Why += ", and this node's own echo to the other node's end of that range is lost as well"
+		}
+		f.Why += ": the fabric lacks the route to this range."
+		f.Fix = nil
+		for _, r := range silent {
+			f.Fix = append(f.Fix, v.rangeRouteFix(r.cidr, nil))
+		}
+		f.Alternatives = []string{"a network security group drops what is for these pods", "the NIC of the node on the other side does not forward (IP forwarding off)"}
+		if !slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.there == reachFails && v.nodeOf(r.cidr) != nil }) {
+			f.Alternatives = append(f.Alternatives, "the other node or its pods are down")
+		}
+	case lackAll:
+		f.Title = "no route either way between this node's pods and " + where + ": the route table seems not to apply"
+		f.Why += "This node's own echo to the other node's end of such a range is lost as well, though the nodes answer each other: the subnet " +
+			"seems to have no route table."
+		if !slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.back != reachFails }) {
+			f.Why = strings.Replace(f.Why, "is lost as well,", "is lost as well, and so is one from this node's own pod range to another node,", 1)
+		}
+		f.Fix = append([]string{associateFix(nil, nil)}, v.ownRouteFix(nil)...)
+		f.Alternatives = []string{"the table applies and lacks the rows of both", nsg, "a NIC does not forward (IP forwarding off)"}
+	}
 }
 
 // fileCause turns the inference into what the files prove.
@@ -347,7 +499,7 @@ func (v *view) fileCause(f *model.Finding, silent []*remoteRange, c *udrCause) {
 	}
 }
 
-func (v *view) whyNoReturn(uplink string, f *model.Finding, every, nodeAnswers bool) string {
+func (v *view) whyNoReturn(uplink string, f *model.Finding, every bool) string {
 	where := "that range"
 	if every {
 		where = "any other node's pods"
@@ -355,8 +507,6 @@ func (v *view) whyNoReturn(uplink string, f *model.Finding, every, nodeAnswers b
 	why := fmt.Sprintf("Packets of pods to %s leave %s with their own source address, for the gateway, and nothing returns. Nothing is dropped on this node. ",
 		where, uplink)
 	switch {
-	case nodeAnswers:
-		return why + "The node itself is answered from there, so the fabric knows the way: the route back to this node's own pods is missing."
 	case every:
 		return why + "Since every other node's pods are silent, the subnet has no route table, or the table lacks this node's own pods."
 	case f.Confidence == model.Likely:
@@ -422,12 +572,9 @@ func (v *view) controls(silent, all []*remoteRange) string {
 }
 
 // udrFix gives the az commands with the values that are known.
-func (v *view) udrFix(silent []*remoteRange, nodeAnswers bool) []string {
+func (v *view) udrFix(silent []*remoteRange) []string {
 	associate := associateFix(nil, nil)
 	var fix []string
-	if nodeAnswers {
-		return v.ownRouteFix(nil)
-	}
 	if len(silent) > 1 {
 		return append([]string{associate}, v.ownRouteFix(nil)...)
 	}
