@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -304,6 +303,12 @@ func (v *view) arped(a netip.Addr) *model.Probe {
 	return nil
 }
 
+// byGateway reports whether none but a gateway answered, which may answer for
+// all, as Azure's fabric does.
+func (v *view) byGateway(p *model.Probe) bool {
+	return !slices.ContainsFunc(p.MACs, func(m model.MAC) bool { return !v.isGatewayMAC(m) })
+}
+
 // probe notes what the node's echo requests tell of the way to a range.
 func (v *view) probe(r *remoteRange) {
 	first := v.echoed(r.cidr.Addr().Next())
@@ -387,31 +392,47 @@ func (v *view) backProbes() []*model.Probe {
 	return slices.DeleteFunc(out, func(p *model.Probe) bool { return p == nil })
 }
 
-// probed is probes as evidence, each once.
+// probed is probes as evidence, each once: a line for each address that asked.
 func probed(list []*model.Probe) []model.Evidence {
-	var out []model.Evidence
+	type asker struct {
+		from     netip.Addr
+		link     string
+		answered bool
+	}
+	by := map[asker][]netip.Addr{}
+	var order []asker
 	for _, p := range list {
-		e := model.Evidence{Source: model.SourceProbes, Text: probeText(p)}
-		if !slices.Contains(out, e) {
-			out = append(out, e)
+		k := asker{p.From, p.Link, p.Answered}
+		if slices.Contains(by[k], p.To) {
+			continue
 		}
+		if by[k] == nil {
+			order = append(order, k)
+		}
+		by[k] = append(by[k], p.To)
+	}
+	var out []model.Evidence
+	for _, k := range order {
+		result := "no answer from "
+		if k.answered {
+			result = "answers from "
+		}
+		out = append(out, model.Evidence{Source: model.SourceProbes, Text: fmt.Sprintf(
+			"echo from %s on %s: %s%s", k.from, k.link, result, addrs(by[k]))})
 	}
 	return out
 }
 
-func probeText(p *model.Probe) string {
-	what := "echo request"
-	if p.Kind == model.ProbeARP {
-		what = "ARP request"
-	}
-	s := fmt.Sprintf("%s from %s on %s to %s: ", what, p.From, p.Link, p.To)
+// arpEvidence is what came of an ARP request.
+func (v *view) arpEvidence(p *model.Probe) model.Evidence {
+	text := fmt.Sprintf("ARP request from %s on %s for %s: ", p.From, p.Link, p.To)
 	switch {
 	case !p.Answered:
-		return s + fmt.Sprintf("no answer, sent %s", plural(uint64(p.Sent), "once", fmt.Sprintf("%d times", p.Sent)))
-	case len(p.MACs) > 0:
-		s += "answered with " + addrs(p.MACs)
+		text += "no answer"
+	case v.byGateway(p):
+		text += "answered by the gateway, which answers for others"
 	default:
-		s += "answered"
+		text += "answered with " + addrs(p.MACs)
 	}
-	return s + fmt.Sprintf(" after %v", p.RTT.Round(10*time.Microsecond))
+	return model.Evidence{Source: model.SourceProbes, Text: text}
 }

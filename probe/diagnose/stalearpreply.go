@@ -71,7 +71,7 @@ func (v *view) misanswered(s *stale) verdict {
 		f.Alternatives = append(f.Alternatives, "the pod was deleted and its peers still ask for it")
 		if p := v.arped(s.addr); p != nil {
 			// The node's own request is none that the rule answers.
-			f.Evidence = append(f.Evidence, probed([]*model.Probe{p})...)
+			f.Evidence = append(f.Evidence, v.arpEvidence(p))
 		}
 	}
 	f.Why = fmt.Sprintf("An ebtables rule answers ARP for %s with %s%s; %s has it. "+

@@ -245,8 +245,8 @@ func (v *view) nobodyHas(a *absent) verdict {
 		Packets:      a.packets,
 	}
 	if p := v.arped(a.addr); p != nil {
-		f.Evidence = append(f.Evidence, probed([]*model.Probe{p})...)
-		if p.Answered {
+		f.Evidence = append(f.Evidence, v.arpEvidence(p))
+		if p.Answered && !v.byGateway(p) {
 			f.Confidence = model.Possible
 			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s has the address, is no pod that is known, and the pods' requests do not get to it", addrs(p.MACs)))
 		}
