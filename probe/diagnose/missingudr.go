@@ -220,7 +220,7 @@ func (v *view) udrCause(r *remoteRange, self *model.ClusterNode, own []netip.Pre
 	case missing(back) && r.back != reachWorks:
 		return &udrCause{routeFact: back, own: true}
 	}
-	r.settled = there.state == routeRight && back.state == routeRight
+	r.settled = (there.state == routeRight || r.there == reachWorks) && (back.state == routeRight || r.back == reachWorks)
 	if there.state != routeUnknown {
 		r.filed = append(r.filed, there.evidence())
 	}
