@@ -4,7 +4,8 @@
 // It sends whole frames through packet sockets, from addresses that the node
 // has and with the MAC of the link that they leave by. So nothing of it passes
 // the node's firewall, connection tracking or neighbour table on its way out,
-// and nothing is left in them.
+// and leaves nothing in them. An ARP answer the kernel takes too, for an entry
+// that it has: what may be asked for is the plan's care.
 package active
 
 import (

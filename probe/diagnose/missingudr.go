@@ -100,60 +100,75 @@ const (
 
 // lacking tells which route's lack makes the range silent.
 func (v *view) lacking(r *remoteRange, all []*remoteRange) lack {
-	answers := func(o *remoteRange) bool { return o.answers && v.near(o) }
+	back := r.back
+	if v.near(r) && slices.ContainsFunc(all, func(o *remoteRange) bool { return o.answers && v.near(o) }) {
+		// Under the same table another range answers this node's pods.
+		back = reachWorks
+	}
 	switch {
-	case r.there == reachWorks && (r.back == reachWorks || v.near(r) && slices.ContainsFunc(all, answers)):
+	case r.there == reachWorks && back == reachWorks:
 		return lackNone
-	case r.there == reachWorks, r.there == reachUnknown && r.back == reachFails:
+	case r.there == reachWorks, r.there == reachUnknown && back == reachFails:
 		return lackOwn
-	case r.back == reachWorks && len(r.probes) > 0:
+	case r.there == reachFails && back == reachWorks:
 		return lackTheirs
-	case r.there == reachFails && r.back == reachFails:
+	case r.there == reachFails && back == reachFails:
 		return lackAll
 	}
 	return lackUntold
 }
 
-// tell groups the silent ranges by what they lack. answering is how many ranges
-// answer this node's pods.
-func (v *view) tell(silent, all []*remoteRange, answering int) []verdict {
+// lackGroups groups the silent ranges by what they lack. answering is how many
+// ranges answer this node's pods.
+func (v *view) lackGroups(silent, all []*remoteRange, answering int) map[lack][]*remoteRange {
 	by := map[lack][]*remoteRange{}
+	move := func(from, to lack) {
+		by[to] = append(by[to], by[from]...)
+		delete(by, from)
+	}
 	for _, r := range silent {
 		l := v.lacking(r, all)
 		by[l] = append(by[l], r)
 	}
-	if len(by[lackOwn]) > 0 {
+	unlost := func(r *remoteRange) bool { return r.there != reachFails }
+	switch untold := by[lackUntold]; {
+	case len(by[lackOwn]) > 0:
 		// The table applies, so others lack rows of their own; and without
 		// the way back every range is silent.
-		by[lackTheirs] = append(by[lackTheirs], by[lackAll]...)
-		delete(by, lackAll)
+		move(lackAll, lackTheirs)
 		if answering == 0 {
-			by[lackOwn] = append(by[lackOwn], by[lackUntold]...)
-			delete(by, lackUntold)
+			move(lackUntold, lackOwn)
 		}
+	case answering == 0 && len(untold) > 1 && !slices.ContainsFunc(untold, unlost):
+		move(lackUntold, lackAll)
 	}
-	untold := by[lackUntold]
-	lost := func(r *remoteRange) bool { return r.there != reachFails }
-	if answering == 0 && len(untold) > 1 && !slices.ContainsFunc(untold, lost) {
-		by[lackAll] = append(by[lackAll], untold...)
-		untold = nil
-	}
+	return by
+}
+
+// tell is the verdicts on the silent ranges.
+func (v *view) tell(silent, all []*remoteRange, answering int) []verdict {
+	by := v.lackGroups(silent, all, answering)
 	var out []verdict
-	for _, l := range []lack{lackOwn, lackAll} {
-		if len(by[l]) > 0 {
-			slices.SortFunc(by[l], func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
-			out = append(out, v.noReturn(by[l], all, nil, l))
+	together := func(list []*remoteRange, l lack) {
+		if len(list) > 0 {
+			slices.SortFunc(list, func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
+			out = append(out, v.noReturn(list, all, nil, l))
 		}
 	}
+	together(by[lackOwn], lackOwn)
+	together(by[lackAll], lackAll)
 	for _, r := range by[lackTheirs] {
-		out = append(out, v.noReturn([]*remoteRange{r}, all, nil, lackTheirs))
+		together([]*remoteRange{r}, lackTheirs)
 	}
-	if answering == 0 && len(untold) > 1 {
-		return append(out, v.noReturn(untold, all, nil, lackUntold))
+	var rest []*remoteRange
+	for _, r := range by[lackUntold] {
+		if answering == 0 && r.back != reachWorks {
+			rest = append(rest, r)
+		} else {
+			together([]*remoteRange{r}, lackUntold)
+		}
 	}
-	for _, r := range untold {
-		out = append(out, v.noReturn([]*remoteRange{r}, all, nil, lackUntold))
-	}
+	together(rest, lackUntold)
 	return out
 }
 
@@ -338,7 +353,7 @@ func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause, missing lac
 		Confidence: model.Likely,
 		Unseen:     []string{"the route table itself: no row of it is visible from a node"},
 		Alternatives: []string{
-			"a network security group drops the pods' addresses",
+			byNSG,
 			"a NIC does not forward (IP forwarding off): that of the node on the other side, or this node's",
 			"the other node or its pods are down",
 		},
@@ -386,13 +401,10 @@ func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause, missing lac
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
 			"%s that want an answer arrive from there: the way to this node works, the way back does not", count(asks, "packet"))})
 	}
-	for _, r := range silent {
-		if n := v.nodeOf(r.cidr); n != nil && n.NoRoute != "" {
-			f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceNodes, Text: fmt.Sprintf("node %s: NetworkUnavailable, %s", n.Name, n.NoRoute)})
-		}
-		f.Evidence = append(f.Evidence, r.filed...)
+	f.Evidence = append(f.Evidence, v.toldOf(silent)...)
+	if slices.ContainsFunc(silent, v.ownerSilent) {
+		f.Alternatives[2] = "the other node is down: its own address does not answer an echo either"
 	}
-	f.Evidence = append(f.Evidence, v.probeEvidence(silent)...)
 	f.Why = v.whyNoReturn(name, &f, len(silent) > 1)
 	f.Fix = v.udrFix(silent)
 	switch {
@@ -404,66 +416,96 @@ func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause, missing lac
 	return verdict{Finding: f}
 }
 
-// probeEvidence are the probes that tell of the ways to and from the ranges.
-func (v *view) probeEvidence(ranges []*remoteRange) []model.Evidence {
-	var list []*model.Probe
+// toldOf is what the cluster, the files and the probes tell of the ranges and of
+// the ways to and from them.
+func (v *view) toldOf(ranges []*remoteRange) []model.Evidence {
+	var out []model.Evidence
+	var asked []*model.Probe
 	for _, r := range ranges {
-		list = append(list, r.probes...)
-		if n := v.nodeOf(r.cidr); n != nil {
+		asked = append(asked, r.probes...)
+		n := v.nodeOf(r.cidr)
+		if n != nil && n.NoRoute != "" {
+			out = append(out, model.Evidence{Source: model.SourceNodes, Text: fmt.Sprintf("node %s: NetworkUnavailable, %s", n.Name, n.NoRoute)})
+		}
+		if n != nil {
 			for _, a := range internal(n) {
 				if p := v.echoed(a); p != nil {
-					list = append(list, p)
+					asked = append(asked, p)
 				}
 			}
 		}
+		out = append(out, r.filed...)
 	}
-	return probed(append(list, v.backProbes()...))
+	return append(out, probed(append(asked, v.backProbes()...))...)
 }
 
 // lackCause narrows the inference to the routes that are told to be missing.
 func (v *view) lackCause(f *model.Finding, silent []*remoteRange, uplink string, missing lack) {
-	const nsg = "a network security group drops the pods' addresses"
-	where := addrs(f.Peers)
-	f.Why = fmt.Sprintf("Packets of pods to %s leave %s with their own source address, for the gateway, and nothing returns. Nothing is dropped on this node. ", where, uplink)
+	f.Why = leftRight(addrs(f.Peers), uplink)
 	switch missing {
 	case lackOwn:
-		f.Title = "no route to this node's own pods: nothing returns from " + where
-		if silent[0].there == reachWorks {
-			f.Why += "The node itself is answered from there, so the fabric knows the way: the route back to this node's own pods is missing."
-		} else {
-			f.Why += "An echo from this node's own pod range to another machine gets no answer either, though one from the node's address does: " +
-				"the route back to this node's own pods is missing."
-		}
-		f.Fix = v.ownRouteFix(nil)
-		if !slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.there == reachWorks }) {
-			f.Fix = append(f.Fix, associateFix(nil, nil))
-		}
-		f.Alternatives = []string{nsg, "this node's NIC does not forward (IP forwarding off)"}
+		v.lackingOwn(f, silent)
 	case lackTheirs:
-		f.Title = "no route to " + where
-		f.Why += "The way back to this node's own pods works"
-		if silent[0].there == reachFails {
-			f.Why += ", and this node's own echo to the other node's end of that range is lost as well"
-		}
-		f.Why += ": the fabric lacks the route to this range."
-		f.Fix = nil
-		for _, r := range silent {
-			f.Fix = append(f.Fix, v.rangeRouteFix(r.cidr, nil))
-		}
-		f.Alternatives = []string{"a network security group drops what is for these pods", "the NIC of the node on the other side does not forward (IP forwarding off)"}
-		if !slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.there == reachFails && v.nodeOf(r.cidr) != nil }) {
+		v.lackingTheirs(f, silent)
+	case lackAll:
+		v.lackingAll(f, silent)
+	}
+}
+
+// What else can look like a missing route.
+const (
+	byNSG      = "a network security group drops the pods' addresses"
+	byOwnNIC   = "this node's NIC does not forward (IP forwarding off)"
+	byTheirNIC = "the NIC of the node on the other side does not forward (IP forwarding off)"
+	byWrongUDR = "the route is there and leads to another machine"
+)
+
+func (v *view) lackingOwn(f *model.Finding, silent []*remoteRange) {
+	f.Title = "no route to this node's own pods: nothing returns from " + addrs(f.Peers)
+	f.Fix = v.ownRouteFix(nil)
+	if slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.there == reachWorks }) {
+		f.Why += "The node itself is answered from there, so the fabric knows the way: the route back to this node's own pods is missing."
+	} else {
+		f.Why += "An echo from this node's own pod range to another machine gets no answer either, though one from the node's address does: " +
+			"the route back to this node's own pods is missing."
+		f.Fix = append(f.Fix, associateFix(nil, nil))
+	}
+	f.Alternatives = []string{byNSG, byOwnNIC, byWrongUDR}
+}
+
+func (v *view) lackingTheirs(f *model.Finding, silent []*remoteRange) {
+	f.Title = "no route to " + addrs(f.Peers)
+	if silent[0].back == reachWorks {
+		f.Why += "The way back to this node's own pods works. "
+	}
+	f.Why += "This node's own echo to the other node's end of that range is lost as well: the fabric lacks the route to this range."
+	f.Fix = nil
+	f.Alternatives = []string{"a network security group drops what is for these pods", byTheirNIC, byWrongUDR}
+	for _, r := range silent {
+		f.Fix = append(f.Fix, v.rangeRouteFix(r.cidr, nil))
+		if v.nodeOf(r.cidr) == nil {
+			// Whether its node answers is not known.
 			f.Alternatives = append(f.Alternatives, "the other node or its pods are down")
 		}
-	case lackAll:
-		f.Title = "no route either way between this node's pods and " + where + ": the route table seems not to apply"
-		f.Why += "This node's own echo to the other node's end of such a range is lost as well, though the nodes answer each other: the subnet " +
-			"seems to have no route table."
-		if !slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.back != reachFails }) {
-			f.Why = strings.Replace(f.Why, "is lost as well,", "is lost as well, and so is one from this node's own pod range to another node,", 1)
-		}
-		f.Fix = append([]string{associateFix(nil, nil)}, v.ownRouteFix(nil)...)
-		f.Alternatives = []string{"the table applies and lacks the rows of both", nsg, "a NIC does not forward (IP forwarding off)"}
 	}
+}
+
+func (v *view) lackingAll(f *model.Finding, silent []*remoteRange) {
+	f.Title = "no route to " + addrs(f.Peers) + ": the route table seems not to apply"
+	f.Why += "This node's own echo to the other nodes' end of their ranges is lost as well, though nodes answer each other. "
+	if !slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.back != reachFails }) {
+		f.Title = "no route either way between this node's pods and " + addrs(f.Peers) + ": the route table seems not to apply"
+		f.Why += "So is one from this node's own pod range to another node. "
+	}
+	f.Why += "The subnet seems to have no route table."
+	f.Fix = append([]string{associateFix(nil, nil)}, v.ownRouteFix(nil)...)
+	f.Alternatives = []string{"the table applies and lacks all of these rows", byNSG, "NICs do not forward (IP forwarding off)"}
+}
+
+// leftRight is how the explanation of a silence begins.
+func leftRight(where, uplink string) string {
+	return fmt.Sprintf("Packets of pods to %s leave %s with their own source address, for the gateway, and nothing returns. Nothing is dropped on this node. ",
+		where, uplink)
 }
 
 // fileCause turns the inference into what the files prove.
@@ -504,8 +546,7 @@ func (v *view) whyNoReturn(uplink string, f *model.Finding, every bool) string {
 	if every {
 		where = "any other node's pods"
 	}
-	why := fmt.Sprintf("Packets of pods to %s leave %s with their own source address, for the gateway, and nothing returns. Nothing is dropped on this node. ",
-		where, uplink)
+	why := leftRight(where, uplink)
 	switch {
 	case every:
 		return why + "Since every other node's pods are silent, the subnet has no route table, or the table lacks this node's own pods."

@@ -351,6 +351,13 @@ func (v *view) ownerAnswers(r *remoteRange) bool {
 	return v.echoAnswered()
 }
 
+// ownerSilent reports whether the range's node is known and did not answer an
+// echo.
+func (v *view) ownerSilent(r *remoteRange) bool {
+	n := v.nodeOf(r.cidr)
+	return n != nil && !v.ownerAnswers(r) && slices.ContainsFunc(internal(n), func(a netip.Addr) bool { return v.echoed(a) != nil })
+}
+
 // echoAnswered reports whether any machine answered an echo of the node's own.
 func (v *view) echoAnswered() bool {
 	return slices.ContainsFunc(v.Probes, func(p model.Probe) bool { return p.Kind == model.ProbeEcho && p.Answered && !v.fromOwnRange(p.From) })

@@ -121,6 +121,15 @@ func TestProbesTellTheRoute(t *testing.T) {
 			n.echo(rangeAddr, "10.50.0.5", false)
 			return n
 		}, []string{both + untold}},
+		{"one node is silent altogether", func() *node {
+			n := asked()
+			n.echo(selfAddr, "172.20.2.1", false)
+			n.echo(selfAddr, "172.20.3.1", false)
+			n.echo(selfAddr, "10.50.0.5", true)
+			n.echo(selfAddr, "10.50.0.6", false)
+			n.echo(rangeAddr, "10.50.0.5", true)
+			return n
+		}, []string{second + to2, third + "no return from 172.20.3.0/24; route 10.50.0.6"}},
 		{"nobody needs to have a range's first address", func() *node {
 			n := asked()
 			n.Node.Plugin = "bridge"
