@@ -96,6 +96,8 @@ const (
 	lackTheirs
 	// lackAll: both.
 	lackAll
+	// lackBack: the route to this node's own pods, and perhaps the other too.
+	lackBack
 )
 
 // lacking tells which route's lack makes the range silent.
@@ -108,8 +110,10 @@ func (v *view) lacking(r *remoteRange, all []*remoteRange) lack {
 	switch {
 	case r.there == reachWorks && back == reachWorks:
 		return lackNone
-	case r.there == reachWorks, r.there == reachUnknown && back == reachFails:
+	case r.there == reachWorks:
 		return lackOwn
+	case r.there == reachUnknown && back == reachFails:
+		return lackBack
 	case r.there == reachFails && back == reachWorks:
 		return lackTheirs
 	case r.there == reachFails && back == reachFails:
@@ -131,18 +135,37 @@ func (v *view) lackGroups(silent, all []*remoteRange, answering int) map[lack][]
 		by[l] = append(by[l], r)
 	}
 	unlost := func(r *remoteRange) bool { return r.there != reachFails }
-	switch untold := by[lackUntold]; {
-	case len(by[lackOwn]) > 0:
-		// The table applies, so others lack rows of their own; and without
-		// the way back every range is silent.
-		move(lackAll, lackTheirs)
-		if answering == 0 {
-			move(lackUntold, lackOwn)
-		}
-	case answering == 0 && len(untold) > 1 && !slices.ContainsFunc(untold, unlost):
+	if untold := by[lackUntold]; answering == 0 && len(untold) > 1 && !slices.ContainsFunc(untold, unlost) {
 		move(lackUntold, lackAll)
 	}
+	// Without the way back every range is silent, those too that were not
+	// asked about.
+	cause := lackOwn
+	switch {
+	case len(by[lackOwn]) > 0:
+		// The table applies, so others lack rows of their own.
+		move(lackAll, lackTheirs)
+	case len(by[lackAll]) > 0:
+		cause = lackAll
+	}
+	move(lackBack, cause)
+	if answering == 0 && len(by[cause]) > 0 {
+		back, rest := splitRanges(by[lackUntold], func(r *remoteRange) bool { return r.back == reachWorks })
+		by[lackUntold], by[cause] = back, append(by[cause], rest...)
+	}
 	return by
+}
+
+// splitRanges parts the ranges that are so from the others.
+func splitRanges(list []*remoteRange, is func(*remoteRange) bool) (so, others []*remoteRange) {
+	for _, r := range list {
+		if is(r) {
+			so = append(so, r)
+		} else {
+			others = append(others, r)
+		}
+	}
+	return so, others
 }
 
 // tell is the verdicts on the silent ranges.
@@ -160,13 +183,9 @@ func (v *view) tell(silent, all []*remoteRange, answering int) []verdict {
 	for _, r := range by[lackTheirs] {
 		together([]*remoteRange{r}, lackTheirs)
 	}
-	var rest []*remoteRange
-	for _, r := range by[lackUntold] {
-		if answering == 0 && r.back != reachWorks {
-			rest = append(rest, r)
-		} else {
-			together([]*remoteRange{r}, lackUntold)
-		}
+	alone, rest := splitRanges(by[lackUntold], func(r *remoteRange) bool { return answering > 0 || r.back == reachWorks })
+	for _, r := range alone {
+		together([]*remoteRange{r}, lackUntold)
 	}
 	together(rest, lackUntold)
 	return out
@@ -493,7 +512,7 @@ func (v *view) lackingTheirs(f *model.Finding, silent []*remoteRange) {
 func (v *view) lackingAll(f *model.Finding, silent []*remoteRange) {
 	f.Title = "no route to " + addrs(f.Peers) + ": the route table seems not to apply"
 	f.Why += "This node's own echo to the other nodes' end of their ranges is lost as well, though nodes answer each other. "
-	if !slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.back != reachFails }) {
+	if slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.back == reachFails }) {
 		f.Title = "no route either way between this node's pods and " + addrs(f.Peers) + ": the route table seems not to apply"
 		f.Why += "So is one from this node's own pod range to another node. "
 	}

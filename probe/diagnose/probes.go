@@ -46,18 +46,13 @@ func (p *plan) ranges() {
 	if len(all) == 0 || overlay(p.v.Node.Plugin) {
 		return
 	}
-	var silent, others []*remoteRange
-	for _, r := range all {
-		if len(r.silent) > 0 && !r.answers {
-			silent = append(silent, r)
-		} else {
-			others = append(others, r)
-		}
-	}
+	silent, others := splitRanges(all, func(r *remoteRange) bool { return len(r.silent) > 0 && !r.answers })
 	// One that answers shows what an answer is worth here.
 	ranges := slices.Concat(silent[:min(len(silent), mostRanges)], others[:min(len(others), 1)])
 	for _, r := range ranges {
-		p.echo(netip.Addr{}, r.cidr.Addr().Next())
+		if first := r.cidr.Addr().Next(); r.cidr.Contains(first) {
+			p.echo(netip.Addr{}, first)
+		}
 	}
 	own := p.v.ownRangeAddr()
 	for _, t := range p.v.otherNodes(ranges) {

@@ -181,6 +181,30 @@ func TestProbesTellTheRoute(t *testing.T) {
 	}
 }
 
+// TestMoreRangesThanProbes wants one cause for what nobody asked about too.
+func TestMoreRangesThanProbes(t *testing.T) {
+	for _, there := range []bool{false, true} {
+		n := three()
+		n.answered(selfAddr, "10.50.0.5")
+		for _, a := range []string{"2.9", "3.9", "4.9", "5.9", "6.9"} {
+			n.silent("172.20.1.5", "172.20."+a)
+		}
+		n.echo(selfAddr, "172.20.2.1", there)
+		n.echo(selfAddr, "172.20.3.1", there)
+		n.echo(selfAddr, "10.50.0.5", true)
+		n.echo(selfAddr, "10.50.0.6", true)
+		n.echo(rangeAddr, "10.50.0.5", false)
+		n.echo(rangeAddr, "10.50.0.6", false)
+		want := "no route either way"
+		if there {
+			want = "no route to this node's own pods"
+		}
+		if got := Diagnose(&n.Snapshot); len(got) != 1 || len(got[0].Peers) != 5 || !strings.HasPrefix(got[0].Title, want) {
+			t.Errorf("echoes answered %v: got %v, want one %q of five ranges", there, got, want)
+		}
+	}
+}
+
 // TestProbesAreNoFinding wants no finding of probes without lost traffic.
 func TestProbesAreNoFinding(t *testing.T) {
 	for _, answered := range []bool{false, true} {
