@@ -66,7 +66,7 @@ func (o *observing) session(ns *netns.NS, name string) session.Options {
 	return session.Options{
 		NS: ns, NodeName: name, HostRoot: hostRoot(o.hostRoot), Engine: o.engine.value,
 		For: time.Duration(o.window), Uplinks: o.uplinks, PodCIDRs: o.podCIDRs, NodesFile: o.nodes,
-		RoutesFiles: o.routes, Debug: o.debug,
+		RoutesFiles: o.routes, Active: o.active, Debug: o.debug,
 	}
 }
 

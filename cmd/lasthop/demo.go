@@ -41,7 +41,7 @@ func (a *app) demoCommand() *cobra.Command {
 	// The node to watch is the lab's; of check's flags the others remain.
 	all := pflag.NewFlagSet("", pflag.ContinueOnError)
 	o.register(all)
-	for _, name := range []string{"for", "output", "color", "debug"} {
+	for _, name := range []string{"for", "active", "output", "color", "debug"} {
 		cmd.Flags().AddFlag(all.Lookup(name))
 	}
 	return cmd
@@ -67,6 +67,7 @@ func (a *app) demo(ctx context.Context, o *observing, name string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, remove()) }()
+	o.active = o.active || s.Active
 	r, err := a.watch(ctx, o, l)
 	if err != nil {
 		return err
@@ -97,7 +98,11 @@ func (a *app) watch(ctx context.Context, o *observing, l *lab.Lab) (r report.Rep
 	}
 	defer func() { err = errors.Join(err, stop()) }()
 
-	a.say("watching node %s: lasthop check --netns %s --for %v", node.Name, node.Netns, time.Duration(o.window))
+	flags := ""
+	if o.active {
+		flags = " --active"
+	}
+	a.say("watching node %s: lasthop check --netns %s --for %v%s", node.Name, node.Netns, time.Duration(o.window), flags)
 	snapshot, err := a.observe(ctx, o.session(ns, node.Name))
 	if err != nil {
 		return r, err

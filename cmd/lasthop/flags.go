@@ -24,6 +24,7 @@ type observing struct {
 	podCIDRs prefixes
 	nodes    string
 	routes   []string
+	active   bool
 
 	namespace     string
 	allNamespaces bool
@@ -48,6 +49,7 @@ func (o *observing) register(f *pflag.FlagSet) {
 	f.Var(&o.podCIDRs, "pod-cidr", "the cluster's pod range; repeatable (default learned)")
 	f.StringVar(&o.nodes, "nodes", "", "the `FILE` with the output of kubectl get nodes -o json")
 	f.StringArrayVar(&o.routes, "routes", nil, "a `FILE` with what az network … -o json printed of route tables, subnet, network card or effective routes; repeatable")
+	f.BoolVar(&o.active, "active", false, "may send probes after the window, 16 at most, each reported: ICMP echo and ARP requests from the node's own addresses")
 	f.StringVarP(&o.namespace, "namespace", "n", "", "the `NAMESPACE` of the pods that are meant")
 	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "pods of any namespace are meant")
 	f.Var(&o.only, "only", "judge this finding alone; repeatable")

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -25,6 +26,9 @@ type Finding struct {
 	Code  string
 	Pods  []netip.Addr
 	Peers []netip.Prefix
+	// Title and Fix are words of the title and of the first fix, which make
+	// one finding of several of the code; empty for any.
+	Title, Fix string
 }
 
 // Mismatches says what is otherwise than expected, a sentence each; nil when
@@ -68,13 +72,20 @@ func (w Finding) in(found []model.Finding) bool {
 	var peers []netip.Prefix
 	any := false
 	for _, f := range found {
-		if f.Code == w.Code {
+		if f.Code == w.Code && strings.Contains(f.Title, w.Title) && strings.Contains(first(f.Fix), w.Fix) {
 			any = true
 			pods = append(pods, f.Pods...)
 			peers = append(peers, f.Peers...)
 		}
 	}
 	return any && subset(w.Pods, pods) && subset(w.Peers, peers)
+}
+
+func first(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return list[0]
 }
 
 // String names the code and what must be in the finding.
@@ -85,6 +96,12 @@ func (w Finding) String() string {
 	}
 	if len(w.Peers) > 0 {
 		s += fmt.Sprintf(" with peers %v", w.Peers)
+	}
+	if w.Title != "" {
+		s += fmt.Sprintf(" titled %q", w.Title)
+	}
+	if w.Fix != "" {
+		s += fmt.Sprintf(" mended by %q", w.Fix)
 	}
 	return s
 }

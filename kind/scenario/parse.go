@@ -122,6 +122,7 @@ type rawScenario struct {
 	faults                   []rawFault
 	observe                  value[string]
 	files                    rawFiles
+	active                   value[bool]
 	expect                   rawExpect
 	duration, timeout        value[time.Duration]
 }
@@ -195,6 +196,7 @@ type rawFinding struct {
 	at          *yaml.Node
 	code        value[string]
 	pods, peers []value[string]
+	title, fix  value[string]
 }
 
 func (d *decoder) scenario(n *yaml.Node) rawScenario {
@@ -209,6 +211,7 @@ func (d *decoder) scenario(n *yaml.Node) rawScenario {
 		"faults":      func(n *yaml.Node) { r.faults = items(d, n, "faults", d.fault) },
 		"observe":     into(d, "observe", &r.observe, parseText),
 		"files":       func(n *yaml.Node) { r.files = d.files(n) },
+		"active":      into(d, "active", &r.active, parseBool),
 		"expect":      func(n *yaml.Node) { r.expect = d.expect(n) },
 		"duration":    into(d, "duration", &r.duration, parseDuration(time.Second, maxDuration)),
 		"timeout":     into(d, "timeout", &r.timeout, parseDuration(100*time.Millisecond, 30*time.Second)),
@@ -368,6 +371,8 @@ func (d *decoder) finding(n *yaml.Node) rawFinding {
 		"code":  into(d, "code", &r.code, parseCode),
 		"pods":  each(d, "pods", &r.pods, parseText),
 		"peers": each(d, "peers", &r.peers, parseText),
+		"title": into(d, "title", &r.title, parseText),
+		"fix":   into(d, "fix", &r.fix, parseText),
 	})
 	return r
 }

@@ -154,7 +154,7 @@ func TestErrors(t *testing.T) {
 		{"[]", []string{"1:1: scenario: want a mapping, got a list"}},
 		{nodes + "---\n" + nodes, []string{"2:1: want one document"}},
 		{"a: &x 1\nb: *x\n", []string{"1:4: anchors and aliases", "2:4: anchors"}},
-		{"name: Bad Name\ncolor: red\ntopology: 5\n", []string{"1:7: name: want a name", `2:1: scenario: unknown field "color", want one of description`, "3:11: topology: want a mapping"}},
+		{"name: Bad Name\ncolor: red\ntopology: 5\n", []string{"1:7: name: want a name", `2:1: scenario: unknown field "color", want one of active`, "3:11: topology: want a mapping"}},
 		{nodes + "name: a\nname: b\n", []string{`3:1: scenario: field "name" is already set in line 2`}},
 		{nodes + "duration: 15\ntimeout: 1h\n", []string{"2:11: duration: want a duration", "3:10: timeout: want a duration from 100ms to 30s"}},
 		{nodes + "duration: -1m\n", []string{"2:11: "}},

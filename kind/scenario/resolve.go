@@ -57,6 +57,7 @@ func (r *resolver) resolve(raw rawScenario) *Scenario {
 	r.faults(raw.faults)
 	r.observe(raw)
 	r.files(raw.files)
+	r.s.Active = raw.active.v
 	r.expect(raw.expect)
 	return s
 }
@@ -488,7 +489,7 @@ func (r *resolver) expect(raw rawExpect) {
 		if !f.code.set() {
 			r.errorf(f.at, "finding has no code")
 		}
-		out := Finding{Code: f.code.v}
+		out := Finding{Code: f.code.v, Title: f.title.v, Fix: f.fix.v}
 		for _, p := range f.pods {
 			if end, ok := r.endpoint(p); ok {
 				out.Pods = append(out.Pods, end.Addr)

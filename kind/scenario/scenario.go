@@ -56,10 +56,11 @@
 //	  routes: [tables, subnet] # as az prints them; see FileKind
 //	  raw: true                # in the resource manager's form
 //	  spare: 380               # nodes that only the files know
+//	active: true               # lasthop may send probes of its own
 //	expect:
 //	  exit: 1                  # default: 1 with findings, else 0
 //	  plugin: kubenet          # what is recognised; default: not looked at
-//	  findings: [{code: MissingUDR, pods: [a/web], peers: [10.244.0.0/24, outside]}]
+//	  findings: [{code: MissingUDR, pods: [a/web], peers: [10.244.0.0/24, outside], title: words of it, fix: words of the first}]
 //	  absent: [StaleARPReply]
 package scenario
 
@@ -85,7 +86,9 @@ type Scenario struct {
 	// Observe is the node that lasthop watches.
 	Observe string
 	// Files are what lasthop is given besides.
-	Files  Files
+	Files Files
+	// Active allows it probes of its own.
+	Active bool
 	Expect Expect
 	// Duration bounds the traffic, Timeout how long a request waits for
 	// its answer.

@@ -193,8 +193,9 @@ func (v *view) looseRoute(cidr netip.Prefix, owner *model.ClusterNode) routeFact
 type beyond struct {
 	ranges []*remoteRange
 	tables []*model.RouteTable
+	own    []netip.Prefix
 	// known are those that were found, even if there are none.
-	rangesKnown, tablesKnown bool
+	rangesKnown, tablesKnown, ownKnown bool
 }
 
 // clusterTables are the tables with a row about a known node or its pods; all

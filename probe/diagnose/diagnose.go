@@ -89,19 +89,7 @@ func Catalogue() []Page {
 // first, then by code and pod.
 func Diagnose(s *model.Snapshot) []model.Finding {
 	v := newView(s)
-	for _, k := range kinds {
-		for _, found := range k.find(v) {
-			found.Code = k.page.Code
-			if found.Severity == "" {
-				found.Severity = k.page.Severity
-			}
-			if found.Verify == "" {
-				found.Verify = "lasthop check --only " + k.page.Code
-			}
-			slices.SortFunc(found.Pods, netip.Addr.Compare)
-			v.verdicts = append(v.verdicts, found)
-		}
-	}
+	v.judge()
 	out := make([]model.Finding, len(v.verdicts))
 	for i, found := range v.verdicts {
 		out[i] = found.Finding
@@ -117,6 +105,23 @@ func Diagnose(s *model.Snapshot) []model.Finding {
 		)
 	})
 	return out
+}
+
+// judge draws the verdicts, each kind behind those that may explain it.
+func (v *view) judge() {
+	for _, k := range kinds {
+		for _, found := range k.find(v) {
+			found.Code = k.page.Code
+			if found.Severity == "" {
+				found.Severity = k.page.Severity
+			}
+			if found.Verify == "" {
+				found.Verify = "lasthop check --only " + k.page.Code
+			}
+			slices.SortFunc(found.Pods, netip.Addr.Compare)
+			v.verdicts = append(v.verdicts, found)
+		}
+	}
 }
 
 func sureness(c model.Confidence) int {

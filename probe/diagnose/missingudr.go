@@ -20,7 +20,8 @@ var missingUDR = kind{
 			"discards packets for that node's pods without a word. No node drops anything.",
 		Evidence: "packets leave the uplink with the pod's source address and the gateway's MAC; nothing proves that one arrived; " +
 			"connection tracking stays UNREPLIED; another target answers in the same window. Proven by what az prints of the " +
-			"route table, the subnet or the effective routes (--routes), with or without traffic.",
+			"route table, the subnet or the effective routes (--routes), with or without traffic. With --active, echo requests " +
+			"of the node's own tell whether the route there is missing, the one back to this node's pods, or both.",
 		Fix: "associate the route table with the subnet (az network vnet subnet update … --route-table …), or create the " +
 			"node's row (az network route-table route create …).",
 		Verify: "lasthop check --only MissingUDR",
@@ -38,8 +39,13 @@ type remoteRange struct {
 	// answered from the range.
 	answers     bool
 	nodeAnswers bool
-	// asks are packets from the range that want an answer from here.
-	asks uint64
+	// asks are packets from the range that want an answer from here, podAsks
+	// those of them for pods.
+	asks, podAsks uint64
+	// probes are the node's own echo requests to it; there and back is what
+	// they and others tell of the two ways.
+	probes      []*model.Probe
+	there, back reach
 	// filed is what the files tell of its routes; settled is true when they
 	// leave nothing to suppose.
 	filed   []model.Evidence
@@ -62,7 +68,7 @@ func findMissingUDR(v *view) []verdict {
 	var out []verdict
 	groups, order := v.filedRanges(all, own)
 	for _, c := range order {
-		out = append(out, v.noReturn(groups[c], all, c))
+		out = append(out, v.noReturn(groups[c], all, c, lackUntold))
 	}
 	var silent []*remoteRange
 	answering := 0
@@ -74,15 +80,114 @@ func findMissingUDR(v *view) []verdict {
 			silent = append(silent, r)
 		}
 	}
-	if len(silent) == 0 {
-		return out
+	return append(out, v.tell(silent, all, answering)...)
+}
+
+// lack is which routes are missing, as far as that can be told.
+type lack int
+
+const (
+	lackUntold lack = iota
+	// lackNone: both ways work, something else loses the packets.
+	lackNone
+	// lackOwn: the route to this node's own pods.
+	lackOwn
+	// lackTheirs: the route to the range.
+	lackTheirs
+	// lackAll: both.
+	lackAll
+	// lackBack: the route to this node's own pods, and perhaps the other too.
+	lackBack
+)
+
+// lacking tells which route's lack makes the range silent.
+func (v *view) lacking(r *remoteRange, all []*remoteRange) lack {
+	back := r.back
+	if v.near(r) && slices.ContainsFunc(all, func(o *remoteRange) bool { return o.answers && v.near(o) }) {
+		// Under the same table another range answers this node's pods.
+		back = reachWorks
 	}
-	if answering == 0 && len(silent) > 1 {
-		return append(out, v.noReturn(silent, all, nil))
+	switch {
+	case r.there == reachWorks && back == reachWorks:
+		return lackNone
+	case r.there == reachWorks:
+		return lackOwn
+	case r.there == reachUnknown && back == reachFails:
+		return lackBack
+	case r.there == reachFails && back == reachWorks:
+		return lackTheirs
+	case r.there == reachFails && back == reachFails:
+		return lackAll
+	}
+	return lackUntold
+}
+
+// lackGroups groups the silent ranges by what they lack. answering is how many
+// ranges answer this node's pods.
+func (v *view) lackGroups(silent, all []*remoteRange, answering int) map[lack][]*remoteRange {
+	by := map[lack][]*remoteRange{}
+	move := func(from, to lack) {
+		by[to] = append(by[to], by[from]...)
+		delete(by, from)
 	}
 	for _, r := range silent {
-		out = append(out, v.noReturn([]*remoteRange{r}, all, nil))
+		l := v.lacking(r, all)
+		by[l] = append(by[l], r)
 	}
+	unlost := func(r *remoteRange) bool { return r.there != reachFails }
+	if untold := by[lackUntold]; answering == 0 && len(untold) > 1 && !slices.ContainsFunc(untold, unlost) {
+		move(lackUntold, lackAll)
+	}
+	// Without the way back every range is silent, those too that were not
+	// asked about.
+	cause := lackOwn
+	switch {
+	case len(by[lackOwn]) > 0:
+		// The table applies, so others lack rows of their own.
+		move(lackAll, lackTheirs)
+	case len(by[lackAll]) > 0:
+		cause = lackAll
+	}
+	move(lackBack, cause)
+	if answering == 0 && len(by[cause]) > 0 {
+		back, rest := splitRanges(by[lackUntold], func(r *remoteRange) bool { return r.back == reachWorks })
+		by[lackUntold], by[cause] = back, append(by[cause], rest...)
+	}
+	return by
+}
+
+// splitRanges parts the ranges that are so from the others.
+func splitRanges(list []*remoteRange, is func(*remoteRange) bool) (so, others []*remoteRange) {
+	for _, r := range list {
+		if is(r) {
+			so = append(so, r)
+		} else {
+			others = append(others, r)
+		}
+	}
+	return so, others
+}
+
+// tell is the verdicts on the silent ranges.
+func (v *view) tell(silent, all []*remoteRange, answering int) []verdict {
+	by := v.lackGroups(silent, all, answering)
+	var out []verdict
+	together := func(list []*remoteRange, l lack) {
+		if len(list) > 0 {
+			slices.SortFunc(list, func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
+			out = append(out, v.noReturn(list, all, nil, l))
+		}
+	}
+	together(by[lackOwn], lackOwn)
+	together(by[lackAll], lackAll)
+	for _, r := range by[lackTheirs] {
+		together([]*remoteRange{r}, lackTheirs)
+	}
+	alone, rest := splitRanges(by[lackUntold], func(r *remoteRange) bool { return answering > 0 || r.back == reachWorks })
+	for _, r := range alone {
+		together([]*remoteRange{r}, lackUntold)
+	}
+	together(rest, lackUntold)
 	return out
 }
 
@@ -103,18 +208,7 @@ func (v *view) filedRanges(all []*remoteRange, own []netip.Prefix) (map[*udrCaus
 		return groups, order
 	}
 	self := v.self()
-	seen := map[netip.Prefix]bool{}
-	ranges := slices.Clone(all)
-	for _, r := range all {
-		seen[r.cidr] = true
-	}
-	for _, n := range v.ranges.nodes {
-		if !seen[n.Prefix] && v.byDefaultRoute(n.Addr()) {
-			ranges = append(ranges, &remoteRange{cidr: n.Prefix})
-		}
-	}
-	slices.SortFunc(ranges, func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
-	for _, r := range ranges {
+	for _, r := range v.fabricRanges() {
 		if r.answers || v.rangeBlamed(r.cidr, "WrongUDR", "NICForwarding") {
 			continue
 		}
@@ -157,10 +251,10 @@ func (v *view) udrCause(r *remoteRange, self *model.ClusterNode, own []netip.Pre
 	switch {
 	case missing(there) && !r.nodeAnswers:
 		return &udrCause{routeFact: there}
-	case missing(back):
+	case missing(back) && r.back != reachWorks:
 		return &udrCause{routeFact: back, own: true}
 	}
-	r.settled = there.state == routeRight && back.state == routeRight
+	r.settled = (there.state == routeRight || r.there == reachWorks) && (back.state == routeRight || r.back == reachWorks)
 	if there.state != routeUnknown {
 		r.filed = append(r.filed, there.evidence())
 	}
@@ -185,6 +279,25 @@ func (v *view) remoteRanges() []*remoteRange {
 	return v.beyond.ranges
 }
 
+// fabricRanges are the remote ranges, and those of known nodes that there was
+// no traffic with.
+func (v *view) fabricRanges() []*remoteRange {
+	ranges := slices.Clone(v.remoteRanges())
+	seen := map[netip.Prefix]bool{}
+	for _, r := range ranges {
+		seen[r.cidr] = true
+	}
+	for _, n := range v.ranges.nodes {
+		if !seen[n.Prefix] && v.byDefaultRoute(n.Addr()) {
+			r := &remoteRange{cidr: n.Prefix}
+			v.probe(r)
+			ranges = append(ranges, r)
+		}
+	}
+	slices.SortFunc(ranges, func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
+	return ranges
+}
+
 func (v *view) findRanges() []*remoteRange {
 	byCIDR := map[netip.Prefix]*remoteRange{}
 	for i := range v.peers {
@@ -200,6 +313,9 @@ func (v *view) findRanges() []*remoteRange {
 		}
 		r.asks += p.In.Asks
 		_, pod := v.pods[p.Local]
+		if pod {
+			r.podAsks += p.In.Asks
+		}
 		switch {
 		case v.answered(p):
 			r.answers = r.answers || pod
@@ -207,6 +323,9 @@ func (v *view) findRanges() []*remoteRange {
 		case pod && v.unanswered(p) && !v.sentAstray(p):
 			r.silent = append(r.silent, p)
 		}
+	}
+	for _, r := range byCIDR {
+		v.probe(r)
 	}
 	return slices.SortedFunc(maps.Values(byCIDR), func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
 }
@@ -246,13 +365,14 @@ func (v *view) sentAstray(p *model.Peer) bool {
 }
 
 // noReturn is the verdict on one silent range, or on all of them, or on those
-// that the cause in the files explains.
-func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause) verdict {
+// that the cause in the files explains. missing is what is lacking by other
+// signs.
+func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause, missing lack) verdict {
 	f := model.Finding{
 		Confidence: model.Likely,
 		Unseen:     []string{"the route table itself: no row of it is visible from a node"},
 		Alternatives: []string{
-			"a network security group drops the pods' addresses",
+			byNSG,
 			"a NIC does not forward (IP forwarding off): that of the node on the other side, or this node's",
 			"the other node or its pods are down",
 		},
@@ -261,11 +381,9 @@ func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause) verdict {
 	remotes := map[netip.Addr]bool{}
 	var link int
 	var asks, syn uint64
-	nodeAnswers := false
 	for _, r := range silent {
 		f.Peers = append(f.Peers, r.cidr)
 		asks += r.asks
-		nodeAnswers = nodeAnswers || r.nodeAnswers
 		for _, p := range r.silent {
 			pods[p.Local], remotes[p.Remote] = true, true
 			link = p.IfIndex
@@ -292,6 +410,8 @@ func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause) verdict {
 	switch {
 	case control != "":
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: "answers come from " + control})
+	case v.echoAnswered():
+		// The probes' own lines tell.
 	case cause == nil || cause.state == routeLacking:
 		f.Confidence = model.Possible
 		f.Unseen = append(f.Unseen, "any answer at the uplink: without one the uplink itself may be dead")
@@ -300,18 +420,111 @@ func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause) verdict {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
 			"%s that want an answer arrive from there: the way to this node works, the way back does not", count(asks, "packet"))})
 	}
-	for _, r := range silent {
-		if n := v.nodeOf(r.cidr); n != nil && n.NoRoute != "" {
-			f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceNodes, Text: fmt.Sprintf("node %s: NetworkUnavailable, %s", n.Name, n.NoRoute)})
-		}
-		f.Evidence = append(f.Evidence, r.filed...)
+	f.Evidence = append(f.Evidence, v.toldOf(silent)...)
+	if slices.ContainsFunc(silent, v.ownerSilent) {
+		f.Alternatives[2] = "the other node is down: its own address does not answer an echo either"
 	}
-	f.Why = v.whyNoReturn(name, &f, len(silent) > 1, nodeAnswers)
-	f.Fix = v.udrFix(silent, nodeAnswers)
-	if cause != nil {
+	f.Why = v.whyNoReturn(name, &f, len(silent) > 1)
+	f.Fix = v.udrFix(silent)
+	switch {
+	case cause != nil:
 		v.fileCause(&f, silent, cause)
+	case missing != lackUntold:
+		v.lackCause(&f, silent, name, missing)
 	}
 	return verdict{Finding: f}
+}
+
+// toldOf is what the cluster, the files and the probes tell of the ranges and of
+// the ways to and from them.
+func (v *view) toldOf(ranges []*remoteRange) []model.Evidence {
+	var out []model.Evidence
+	var asked []*model.Probe
+	for _, r := range ranges {
+		asked = append(asked, r.probes...)
+		n := v.nodeOf(r.cidr)
+		if n != nil && n.NoRoute != "" {
+			out = append(out, model.Evidence{Source: model.SourceNodes, Text: fmt.Sprintf("node %s: NetworkUnavailable, %s", n.Name, n.NoRoute)})
+		}
+		if n != nil {
+			for _, a := range internal(n) {
+				if p := v.echoed(a); p != nil {
+					asked = append(asked, p)
+				}
+			}
+		}
+		out = append(out, r.filed...)
+	}
+	return append(out, probed(append(asked, v.backProbes()...))...)
+}
+
+// lackCause narrows the inference to the routes that are told to be missing.
+func (v *view) lackCause(f *model.Finding, silent []*remoteRange, uplink string, missing lack) {
+	f.Why = leftRight(addrs(f.Peers), uplink)
+	switch missing {
+	case lackOwn:
+		v.lackingOwn(f, silent)
+	case lackTheirs:
+		v.lackingTheirs(f, silent)
+	case lackAll:
+		v.lackingAll(f, silent)
+	}
+}
+
+// What else can look like a missing route.
+const (
+	byNSG      = "a network security group drops the pods' addresses"
+	byOwnNIC   = "this node's NIC does not forward (IP forwarding off)"
+	byTheirNIC = "the NIC of the node on the other side does not forward (IP forwarding off)"
+	byWrongUDR = "the route is there and leads to another machine"
+)
+
+func (v *view) lackingOwn(f *model.Finding, silent []*remoteRange) {
+	f.Title = "no route to this node's own pods: nothing returns from " + addrs(f.Peers)
+	f.Fix = v.ownRouteFix(nil)
+	if slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.there == reachWorks }) {
+		f.Why += "The node itself is answered from there, so the fabric knows the way: the route back to this node's own pods is missing."
+	} else {
+		f.Why += "An echo from this node's own pod range to another machine gets no answer either, though one from the node's address does: " +
+			"the route back to this node's own pods is missing."
+		f.Fix = append(f.Fix, associateFix(nil, nil))
+	}
+	f.Alternatives = []string{byNSG, byOwnNIC, byWrongUDR}
+}
+
+func (v *view) lackingTheirs(f *model.Finding, silent []*remoteRange) {
+	f.Title = "no route to " + addrs(f.Peers)
+	if silent[0].back == reachWorks {
+		f.Why += "The way back to this node's own pods works. "
+	}
+	f.Why += "This node's own echo to the other node's end of that range is lost as well: the fabric lacks the route to this range."
+	f.Fix = nil
+	f.Alternatives = []string{"a network security group drops what is for these pods", byTheirNIC, byWrongUDR}
+	for _, r := range silent {
+		f.Fix = append(f.Fix, v.rangeRouteFix(r.cidr, nil))
+		if v.nodeOf(r.cidr) == nil {
+			// Whether its node answers is not known.
+			f.Alternatives = append(f.Alternatives, "the other node or its pods are down")
+		}
+	}
+}
+
+func (v *view) lackingAll(f *model.Finding, silent []*remoteRange) {
+	f.Title = "no route to " + addrs(f.Peers) + ": the route table seems not to apply"
+	f.Why += "This node's own echo to the other nodes' end of their ranges is lost as well, though nodes answer each other. "
+	if slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.back == reachFails }) {
+		f.Title = "no route either way between this node's pods and " + addrs(f.Peers) + ": the route table seems not to apply"
+		f.Why += "So is one from this node's own pod range to another node. "
+	}
+	f.Why += "The subnet seems to have no route table."
+	f.Fix = append([]string{associateFix(nil, nil)}, v.ownRouteFix(nil)...)
+	f.Alternatives = []string{"the table applies and lacks all of these rows", byNSG, "NICs do not forward (IP forwarding off)"}
+}
+
+// leftRight is how the explanation of a silence begins.
+func leftRight(where, uplink string) string {
+	return fmt.Sprintf("Packets of pods to %s leave %s with their own source address, for the gateway, and nothing returns. Nothing is dropped on this node. ",
+		where, uplink)
 }
 
 // fileCause turns the inference into what the files prove.
@@ -347,16 +560,13 @@ func (v *view) fileCause(f *model.Finding, silent []*remoteRange, c *udrCause) {
 	}
 }
 
-func (v *view) whyNoReturn(uplink string, f *model.Finding, every, nodeAnswers bool) string {
+func (v *view) whyNoReturn(uplink string, f *model.Finding, every bool) string {
 	where := "that range"
 	if every {
 		where = "any other node's pods"
 	}
-	why := fmt.Sprintf("Packets of pods to %s leave %s with their own source address, for the gateway, and nothing returns. Nothing is dropped on this node. ",
-		where, uplink)
+	why := leftRight(where, uplink)
 	switch {
-	case nodeAnswers:
-		return why + "The node itself is answered from there, so the fabric knows the way: the route back to this node's own pods is missing."
 	case every:
 		return why + "Since every other node's pods are silent, the subnet has no route table, or the table lacks this node's own pods."
 	case f.Confidence == model.Likely:
@@ -422,12 +632,9 @@ func (v *view) controls(silent, all []*remoteRange) string {
 }
 
 // udrFix gives the az commands with the values that are known.
-func (v *view) udrFix(silent []*remoteRange, nodeAnswers bool) []string {
+func (v *view) udrFix(silent []*remoteRange) []string {
 	associate := associateFix(nil, nil)
 	var fix []string
-	if nodeAnswers {
-		return v.ownRouteFix(nil)
-	}
 	if len(silent) > 1 {
 		return append([]string{associate}, v.ownRouteFix(nil)...)
 	}

@@ -254,6 +254,7 @@ func (v *view) mute(g *muteGroup, translated bool) verdict {
 		f.Unseen = append(f.Unseen, "any answer at the uplink: without one the uplink itself may be dead")
 	}
 	f.Evidence = append(f.Evidence, v.filedRoutes(remotes)...)
+	v.probedSilence(&f, remotes)
 	f.Fix = []string{
 		fmt.Sprintf("at the destination: tcpdump -ni any host %s", f.Pods[0]),
 		"az network watcher test-ip-flow --direction Outbound --protocol TCP --vm <node> --local <address>:<port> --remote " + remotes[0].String() + ":<port>",
@@ -262,6 +263,34 @@ func (v *view) mute(g *muteGroup, translated bool) verdict {
 		f.Fix[0] = "at the destination, or the firewall before it: look for packets from this node's address, and which way the answers take"
 	}
 	return verdict{Finding: f}
+}
+
+// probedSilence adds what the node's own echo requests tell of destinations
+// that do not answer pods.
+func (v *view) probedSilence(f *model.Finding, remotes []netip.Addr) {
+	var asked []*model.Probe
+	up := 0
+	for _, a := range remotes {
+		if p := v.echoed(a); p != nil {
+			asked = append(asked, p)
+			if p.Answered {
+				up++
+			}
+		}
+		for _, r := range v.remoteRanges() {
+			if r.cidr.Contains(a) && r.there == reachWorks {
+				asked = append(asked, r.probes...)
+				asked = append(asked, v.backProbes()...)
+			}
+		}
+	}
+	f.Evidence = append(f.Evidence, probed(asked)...)
+	if up > 0 && up == len(remotes) {
+		// What is left is what loses or refuses these packets.
+		f.Why += " The node's own echo to it is answered: it is up, and the way there is whole."
+		f.Alternatives = f.Alternatives[:2]
+		f.Alternatives = append(f.Alternatives, "the destination itself drops them (a network policy, a firewall)")
+	}
 }
 
 // unrepliedTo counts the pods' flows to the destinations that saw no reply.

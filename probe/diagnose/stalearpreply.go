@@ -69,6 +69,10 @@ func (v *view) misanswered(s *stale) verdict {
 		f.Confidence = model.Likely
 		f.Unseen = append(f.Unseen, "who holds "+s.addr.String()+" now: nobody on this node")
 		f.Alternatives = append(f.Alternatives, "the pod was deleted and its peers still ask for it")
+		if p := v.arped(s.addr); p != nil {
+			// The node's own request is none that the rule answers.
+			f.Evidence = append(f.Evidence, v.arpEvidence(p))
+		}
 	}
 	f.Why = fmt.Sprintf("An ebtables rule answers ARP for %s with %s%s; %s has it. "+
 		"Who asks sends there, and the packets never reach the pod.",

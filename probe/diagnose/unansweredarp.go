@@ -247,5 +247,12 @@ func (v *view) nobodyHas(a *absent) verdict {
 		Fix:          []string{"kubectl get endpointslices -A -o wide | grep " + a.addr.String()},
 		Packets:      a.packets,
 	}
+	if p := v.arped(a.addr); p != nil {
+		f.Evidence = append(f.Evidence, v.arpEvidence(p))
+		if p.Answered && !v.byGateway(p) {
+			f.Confidence = model.Possible
+			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s has the address, is no pod that is known, and the pods' requests do not get to it", addrs(p.MACs)))
+		}
+	}
 	return verdict{Finding: f, explains: func(d *model.Drop) bool { return d.Dst == a.addr && neighborFailed(d) }}
 }

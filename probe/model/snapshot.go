@@ -33,6 +33,9 @@ type Snapshot struct {
 
 	Cluster Cluster
 	Traffic Traffic
+	// Probes are those that lasthop sent, after the window: no count above
+	// holds one of their packets.
+	Probes []Probe
 }
 
 // Window is the time over which packets were counted.
@@ -94,6 +97,7 @@ const (
 	SourceCloud     = "cloud"
 	SourceTC        = "tc"
 	SourceDrops     = "drops"
+	SourceProbes    = "probes"
 )
 
 // Source is one origin of state and how much of it could be read.

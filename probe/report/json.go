@@ -33,6 +33,7 @@ type (
 		Hops        []hopDoc     `json:"hops"`
 		MACRewrites []rewriteDoc `json:"macRewrites"`
 		Drops       []dropDoc    `json:"drops"`
+		Probes      []probeDoc   `json:"probes,omitzero"`
 		Findings    []findingDoc `json:"findings"`
 		Lost        lostDoc      `json:"lost"`
 	}
@@ -249,6 +250,7 @@ func (r Report) document() document {
 		Hops:        make([]hopDoc, 0, len(s.Traffic.Hops)),
 		MACRewrites: make([]rewriteDoc, 0, len(r.Rewrites)),
 		Drops:       make([]dropDoc, 0, len(s.Traffic.Drops)),
+		Probes:      probeDocuments(s),
 		Findings:    make([]findingDoc, 0, len(r.Findings)),
 		Lost: lostDoc{
 			Events: s.Traffic.Lost.Events, Counters: s.Traffic.Lost.Counters,

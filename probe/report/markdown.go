@@ -41,6 +41,12 @@ func (r Report) markdown(w *bufio.Writer) {
 	for _, src := range s.Sources {
 		fmt.Fprintf(w, "| %s | %s | %s |\n", md(src.Name), md(string(src.Status)), md(src.Detail))
 	}
+	if rows := probeRows(s); len(rows) > 0 {
+		fmt.Fprint(w, "\n")
+		for _, row := range rows {
+			item(w, "Probe", row)
+		}
+	}
 	fmt.Fprintf(w, "\n%s, %s, observed for %s; lost by lasthop: %s\n",
 		md(orUnknown(s.Node.Name)), md(orUnknown(s.Node.Plugin)), seconds(s.Window.Duration()), md(strings.Join(lostText(s.Traffic.Lost), "; ")))
 }

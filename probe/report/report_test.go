@@ -142,6 +142,25 @@ func dropped() *model.Snapshot {
 	return s
 }
 
+func probing() *model.Snapshot {
+	s := node()
+	s.Sources = append(s.Sources, model.Source{Name: model.SourceProbes, Status: model.OK, Detail: "4 sent, 3 answered"})
+	s.Probes = []model.Probe{
+		{Kind: model.ProbeEcho, Link: "nic0", From: self, To: client, Sent: 1, Answered: true, RTT: 312_345 * time.Nanosecond},
+		{Kind: model.ProbeEcho, Link: "nic0", From: self, To: remote.Addr().Next(), Sent: 2},
+		{Kind: model.ProbeARP, Link: "br0", From: self, To: till, Sent: 1, Answered: true, RTT: time.Millisecond, MACs: []model.MAC{stale}},
+		{Kind: model.ProbeARP, Link: "br0", From: self, To: cart, Sent: 1, Answered: true, RTT: time.Millisecond, MACs: []model.MAC{nodeM, stale}},
+	}
+	return s
+}
+
+// probingNone may send probes, and had none to send.
+func probingNone() *model.Snapshot {
+	s := probing()
+	s.Probes = nil
+	return s
+}
+
 // hostile is a report in which every text from outside is an attack on the
 // reader's terminal, or on the document that holds it.
 func hostile() report.Report {
@@ -155,6 +174,8 @@ func hostile() report.Report {
 	s.Traffic.Hops[2].Link = evil
 	s.Traffic.Drops = []model.Drop{{Src: client, Dst: cart, Reason: evil, Location: evil, Link: evil, Packets: 1}}
 	s.Traffic.Lost = model.Lost{Detail: []string{evil}}
+	s.Sources = append(s.Sources, model.Source{Name: model.SourceProbes, Status: model.OK})
+	s.Probes = []model.Probe{{Kind: evil, Link: evil, From: self, To: client, Sent: 1}}
 	f := staleRewrite()
 	f.Title, f.Why, f.Verify, f.LastHopAlive.Link = evil, evil, evil, evil
 	f.Evidence = []model.Evidence{{Source: evil, Text: evil}}
@@ -210,6 +231,11 @@ func TestGolden(t *testing.T) {
 		{"two.ndjson", two, report.NDJSON, report.Style{}},
 		{"dropped.txt", report.Report{Snapshot: dropped()}, report.Text, report.Style{}},
 		{"focus-wide.txt", report.Report{Snapshot: dropped(), Focus: []netip.Addr{till}}, report.Wide, report.Style{}},
+		{"probes.txt", report.Report{Snapshot: probing()}, report.Text, report.Style{}},
+		{"probes.md", report.Report{Snapshot: probing()}, report.Markdown, report.Style{}},
+		{"probes.json", report.Report{Snapshot: probing()}, report.JSON, report.Style{}},
+		{"probes-none.json", report.Report{Snapshot: probingNone()}, report.JSON, report.Style{}},
+		{"probes-none.txt", report.Report{Snapshot: probingNone()}, report.Text, report.Style{}},
 		{"limits.txt", report.Report{Snapshot: node(), Limits: []string{"judged only MissingUDR"}}, report.Text, report.Style{}},
 		{"empty.json", report.Report{Snapshot: &model.Snapshot{}}, report.JSON, report.Style{}},
 		{"empty-wide.txt", report.Report{Snapshot: &model.Snapshot{}}, report.Wide, report.Style{}},

@@ -163,6 +163,7 @@ func (r Report) summary(p *printer) {
 	for _, src := range open {
 		p.field("", fmt.Sprintf("%s %s: %s", src.Name, src.Status, orUnknown(src.Detail)))
 	}
+	p.field("probes", probeRows(s)...)
 	p.field("drops", dropSummary(s)...)
 	p.field("lost by lasthop", lostText(s.Traffic.Lost)...)
 }

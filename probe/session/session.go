@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lasthop/lasthop/probe/active"
 	"github.com/lasthop/lasthop/probe/collect"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
@@ -42,6 +43,8 @@ type Options struct {
 	NodesFile string
 	// RoutesFiles are what `az network … -o json` printed.
 	RoutesFiles []string
+	// Active allows a handful of probes, sent once the window is over.
+	Active bool
 	// Debug puts the verifier's log into errors.
 	Debug bool
 	// Progress is told how far the window is: when everything is attached,
@@ -121,7 +124,42 @@ func (w *watch) run(ctx context.Context) (s *model.Snapshot, err error) {
 	if err := w.loop(ctx, changes); err != nil {
 		return nil, cmp.Or(ctx.Err(), err)
 	}
-	return w.finish(ctx)
+	if s, err = w.finish(ctx); err != nil || !w.options.Active {
+		return s, err
+	}
+	return s, w.ask(ctx, s)
+}
+
+// ask sends the probes whose answers the snapshot wants. Nothing is counted or
+// read any more, so none of their packets is in it. What may not be sent is a
+// gap of the source, and ends nothing.
+func (w *watch) ask(ctx context.Context, s *model.Snapshot) error {
+	plan := diagnose.Probes(s)
+	var err error
+	s.Probes, err = active.Send(ctx, w.options.NS, plan)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	answered := 0
+	for i := range s.Probes {
+		if s.Probes[i].Answered {
+			answered++
+		}
+	}
+	src := model.Source{Name: model.SourceProbes, Status: model.OK, Detail: fmt.Sprintf("%d sent, %d answered", len(s.Probes), answered)}
+	switch {
+	case len(plan) == 0:
+		src.Detail = "nothing to ask: no route or address beyond this node is in question"
+	case err != nil:
+		src.Status = model.Partial
+		if len(s.Probes) == 0 {
+			src.Status = model.Missing
+		}
+		first, _, _ := strings.Cut(err.Error(), "\n")
+		src.Detail = fmt.Sprintf("%d of %d sent, %d answered; %s", len(s.Probes), len(plan), answered, first)
+	}
+	s.Sources = append(s.Sources, src)
+	return nil
 }
 
 // loop polls until the window ends, and follows links and pods.

@@ -1,0 +1,210 @@
+// Package active puts a few questions of lasthop's own to the network, ICMP
+// echo and ARP requests, and reads the answers.
+//
+// It sends whole frames through packet sockets, from addresses that the node
+// has and with the MAC of the link that they leave by. So nothing of it passes
+// the node's firewall, connection tracking or neighbour table on its way out,
+// and leaves nothing in them. An ARP answer the kernel takes too, for an entry
+// that it has: what may be asked for is the plan's care.
+package active
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/netns"
+)
+
+const (
+	// Most is how many probes a plan may hold.
+	Most = 16
+	// patience is how long an answer may take, from the last probe's first
+	// packet on.
+	patience = time.Second
+	// again is when those without an answer are asked once more: one lost
+	// packet is no silence.
+	again = 400 * time.Millisecond
+	// pace is the time between two packets.
+	pace = 5 * time.Millisecond
+)
+
+// Send sends the probes from a namespace and waits, for little more than a
+// second, for the answers. It returns those that were sent; the error names the
+// others. Without the right to send any it is a *model.UnsupportedError; when
+// ctx ends first, ctx's.
+func Send(ctx context.Context, ns *netns.NS, plan []model.Probe) ([]model.Probe, error) {
+	if len(plan) > Most {
+		return nil, fmt.Errorf("send probes: want at most %d, got %d", Most, len(plan))
+	}
+	r := &run{id: uint16(rand.Uint32()), sockets: map[port]*socket{}}
+	var errs []error
+	for i := range plan {
+		at := port{plan[i].IfIndex, plan[i].Kind}
+		if r.sockets[at] == nil {
+			s, err := open(ns, at, r.id)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", plan[i].Link, err))
+				continue
+			}
+			r.sockets[at] = s
+		}
+		r.questions = append(r.questions, question{Probe: plan[i]})
+	}
+	r.ask(ctx)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	var sent []model.Probe
+	for i := range r.questions {
+		q := &r.questions[i]
+		if q.Sent > 0 && (q.Answered || r.failed[port{q.IfIndex, q.Kind}] == nil) {
+			sent = append(sent, q.Probe)
+			continue
+		}
+		errs = append(errs, fmt.Errorf("%s: ask %s: %w", q.Link, q.To, cmp.Or(q.err, r.failed[port{q.IfIndex, q.Kind}], errNotSent)))
+	}
+	return sent, errors.Join(errs...)
+}
+
+var errNotSent = errors.New("not sent")
+
+// port is a link and what it is asked with; each has a socket of its own.
+type port struct {
+	ifindex int
+	kind    model.ProbeKind
+}
+
+// question is a probe under way.
+type question struct {
+	model.Probe
+	// at are the times of its packets, in the order of their numbers.
+	at  []time.Time
+	err error
+}
+
+// run is one round of probes.
+type run struct {
+	// id marks this round's echo requests among those of other programs.
+	id        uint16
+	sockets   map[port]*socket
+	questions []question
+	// failed is why nothing more could be read from a port.
+	failed map[port]error
+}
+
+// heard is a reply with the time when it was read, or why none can be read.
+type heard struct {
+	reply
+	port port
+	at   time.Time
+	err  error
+}
+
+// ask sends, and reads until every question has what it can have or the time
+// is over. It closes the sockets.
+func (r *run) ask(ctx context.Context) {
+	r.failed = map[port]error{}
+	replies := make(chan heard, Most)
+	done := make(chan struct{})
+	var readers sync.WaitGroup
+	for at, s := range r.sockets {
+		readers.Go(func() { s.read(at, replies, done) })
+	}
+	defer func() {
+		close(done)
+		for _, s := range r.sockets {
+			s.close()
+		}
+		readers.Wait()
+	}()
+	ticker := time.NewTicker(pace)
+	defer ticker.Stop()
+	// due are the numbers of the questions that are to be sent next.
+	var due []int
+	for i := range r.questions {
+		due = append(due, i)
+	}
+	end, second := time.NewTimer(patience+time.Duration(len(due))*pace), time.NewTimer(again)
+	defer end.Stop()
+	defer second.Stop()
+	for !r.settled() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-end.C:
+			return
+		case <-second.C:
+			for i := range r.questions {
+				if !r.questions[i].Answered && !slices.Contains(due, i) {
+					due = append(due, i)
+				}
+			}
+		case h := <-replies:
+			r.hear(h)
+		case <-ticker.C:
+			if len(due) > 0 {
+				r.send(due[0])
+				due = due[1:]
+			}
+		}
+	}
+}
+
+// send sends the next packet of a question.
+func (r *run) send(i int) {
+	q := &r.questions[i]
+	// A number for each packet tells which of them is answered.
+	seq := uint16(len(q.at)*len(r.questions) + i)
+	frame, err := craft(&q.Probe, r.id, seq)
+	if err == nil {
+		now := time.Now()
+		if err = r.sockets[port{q.IfIndex, q.Kind}].send(frame); err == nil {
+			q.at = append(q.at, now)
+			q.Sent++
+		}
+	}
+	q.err = err
+}
+
+// hear notes an answer with the questions that it is for.
+func (r *run) hear(h heard) {
+	if h.err != nil {
+		r.failed[h.port] = h.err
+		return
+	}
+	for i := range r.questions {
+		q := &r.questions[i]
+		if q.IfIndex != h.port.ifindex || !h.answers(&q.Probe) || len(q.at) == 0 {
+			continue
+		}
+		asked := q.at[0]
+		if q.Kind == model.ProbeEcho {
+			n := int(h.seq) / len(r.questions)
+			if h.id != r.id || int(h.seq)%len(r.questions) != i || n >= len(q.at) {
+				continue
+			}
+			asked = q.at[n]
+		}
+		if !q.Answered {
+			q.Answered, q.RTT = true, h.at.Sub(asked)
+		}
+		if !h.mac.IsZero() && !slices.Contains(q.MACs, h.mac) && len(q.MACs) < Most {
+			q.MACs = append(q.MACs, h.mac)
+		}
+	}
+}
+
+// settled reports whether no answer is waited for any more. For ARP there may
+// always be another.
+func (r *run) settled() bool {
+	return !slices.ContainsFunc(r.questions, func(q question) bool {
+		return r.failed[port{q.IfIndex, q.Kind}] == nil && (!q.Answered || q.Kind == model.ProbeARP)
+	})
+}

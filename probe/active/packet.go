@@ -1,0 +1,113 @@
+package active
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// payload says to whoever sees an echo request where it is from.
+const payload = "lasthop check --active"
+
+// ttl is far above any way through a cluster's network.
+const ttl = 64
+
+// craft writes the frame that asks. Echo requests bear id and seq.
+func craft(p *model.Probe, id, seq uint16) ([]byte, error) {
+	if !p.From.Is4() || !p.To.Is4() {
+		return nil, fmt.Errorf("craft %s probe from %s to %s: want IPv4 addresses", p.Kind, p.From, p.To)
+	}
+	eth := &layers.Ethernet{SrcMAC: p.SrcMAC[:], DstMAC: p.DstMAC[:]}
+	var rest []gopacket.SerializableLayer
+	switch p.Kind {
+	case model.ProbeEcho:
+		eth.EthernetType = layers.EthernetTypeIPv4
+		rest = []gopacket.SerializableLayer{
+			&layers.IPv4{Version: 4, TTL: ttl, Protocol: layers.IPProtocolICMPv4, SrcIP: p.From.AsSlice(), DstIP: p.To.AsSlice()},
+			&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(layers.ICMPv4TypeEchoRequest, 0), Id: id, Seq: seq},
+			gopacket.Payload(payload),
+		}
+	case model.ProbeARP:
+		eth.EthernetType = layers.EthernetTypeARP
+		rest = []gopacket.SerializableLayer{&layers.ARP{
+			AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4, HwAddressSize: 6, ProtAddressSize: 4,
+			Operation:       layers.ARPRequest,
+			SourceHwAddress: p.SrcMAC[:], SourceProtAddress: p.From.AsSlice(),
+			DstHwAddress: make([]byte, 6), DstProtAddress: p.To.AsSlice(),
+		}}
+	default:
+		return nil, fmt.Errorf("craft probe: unknown kind %q", p.Kind)
+	}
+	buf := gopacket.NewSerializeBuffer()
+	opts := gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}
+	if err := gopacket.SerializeLayers(buf, opts, append([]gopacket.SerializableLayer{eth}, rest...)...); err != nil {
+		return nil, fmt.Errorf("craft %s probe: %w", p.Kind, err)
+	}
+	return slices.Clone(buf.Bytes()), nil
+}
+
+// reply is what an answer says.
+type reply struct {
+	kind model.ProbeKind
+	// from answers, to had asked.
+	from, to netip.Addr
+	// id and seq are an echo's, mac is an ARP answer's.
+	id, seq uint16
+	mac     model.MAC
+}
+
+// answers reports whether the reply is one to the probe, echo's id and seq
+// aside.
+func (r *reply) answers(p *model.Probe) bool {
+	return r.kind == p.Kind && r.from == p.To && r.to == p.From
+}
+
+// decoder reads answers. It is one goroutine's.
+type decoder struct {
+	eth    layers.Ethernet
+	ip     layers.IPv4
+	icmp   layers.ICMPv4
+	arp    layers.ARP
+	parser *gopacket.DecodingLayerParser
+	found  []gopacket.LayerType
+}
+
+func newDecoder() *decoder {
+	d := &decoder{}
+	d.parser = gopacket.NewDecodingLayerParser(layers.LayerTypeEthernet, &d.eth, &d.ip, &d.icmp, &d.arp)
+	d.parser.IgnoreUnsupported = true
+	return d
+}
+
+// decode reads a frame. Anything but an ICMP echo reply or an ARP reply, and
+// what is cut short, is none.
+func (d *decoder) decode(frame []byte) (reply, bool) {
+	if err := d.parser.DecodeLayers(frame, &d.found); err != nil || len(d.found) == 0 {
+		return reply{}, false
+	}
+	switch d.found[len(d.found)-1] {
+	case layers.LayerTypeICMPv4:
+		if d.icmp.TypeCode != layers.CreateICMPv4TypeCode(layers.ICMPv4TypeEchoReply, 0) {
+			return reply{}, false
+		}
+		return reply{kind: model.ProbeEcho, from: addr(d.ip.SrcIP), to: addr(d.ip.DstIP), id: d.icmp.Id, seq: d.icmp.Seq}, true
+	case layers.LayerTypeARP:
+		a := &d.arp
+		if a.Operation != layers.ARPReply || a.Protocol != layers.EthernetTypeIPv4 || len(a.SourceHwAddress) != 6 || len(a.SourceProtAddress) != 4 {
+			return reply{}, false
+		}
+		return reply{kind: model.ProbeARP, from: addr(a.SourceProtAddress), to: addr(a.DstProtAddress), mac: model.MACFrom(a.SourceHwAddress)}, true
+	}
+	return reply{}, false
+}
+
+// addr is the IPv4 address in b.
+func addr(b []byte) netip.Addr {
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
