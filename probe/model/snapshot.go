@@ -31,6 +31,10 @@ type Snapshot struct {
 	Flows     []Flow
 	Conntrack Conntrack
 
+	// Programs are those attached to the node's links, then to those of its
+	// pods, then to cgroups.
+	Programs []Program
+
 	Cluster Cluster
 	Traffic Traffic
 }
@@ -94,6 +98,7 @@ const (
 	SourceCloud     = "cloud"
 	SourceTC        = "tc"
 	SourceDrops     = "drops"
+	SourcePrograms  = "programs"
 )
 
 // Source is one origin of state and how much of it could be read.
