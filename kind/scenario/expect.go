@@ -13,7 +13,10 @@ type Expect struct {
 	// Exit is the exit code of `lasthop check`.
 	Exit int
 	// Plugin is what must be recognised; empty: not looked at.
-	Plugin   string
+	Plugin string
+	// Policy and Residue likewise; "none" wants that there is none.
+	Policy   string
+	Residue  string
 	Findings []Finding
 	// Absent are codes that must not be found.
 	Absent []string
@@ -59,6 +62,22 @@ func (e Expect) PluginMismatches(plugin string, by []string) []string {
 		return nil
 	}
 	return []string{fmt.Sprintf("plugin recognised as %s by %q, want %s", plugin, by, e.Plugin)}
+}
+
+// LayerMismatches says what is otherwise than expected of what was recognised
+// beside the plugin, and by what.
+func (e Expect) LayerMismatches(policy, residue string, by []string) []string {
+	var out []string
+	for _, l := range []struct{ what, want, got string }{{"policy", e.Policy, policy}, {"residue", e.Residue, residue}} {
+		got := l.got
+		if got == "" {
+			got = "none"
+		}
+		if l.want != "" && l.want != got {
+			out = append(out, fmt.Sprintf("%s recognised as %s by %q, want %s", l.what, got, by, l.want))
+		}
+	}
+	return out
 }
 
 // in reports whether the findings of the code name all pods and peers. There

@@ -150,6 +150,8 @@ type rawNode struct {
 	podCIDR           value[netip.Prefix]
 	nonMasquerade     value[[]value[netip.Prefix]]
 	residue           value[string]
+	datapath          value[Datapath]
+	policy            value[Policy]
 	pods, oldPods     []rawPod
 }
 
@@ -187,6 +189,8 @@ type rawFault struct {
 type rawExpect struct {
 	exit     value[int]
 	plugin   value[string]
+	policy   value[string]
+	residue  value[string]
 	findings []rawFinding
 	absent   []value[string]
 }
@@ -259,9 +263,11 @@ func (d *decoder) node(n *yaml.Node) rawNode {
 			r.nonMasquerade.at = n
 			each(d, "nonMasquerade", &r.nonMasquerade.v, parsePrefix)(n)
 		},
-		"residue": into(d, "residue", &r.residue, choice(AzureVNet)),
-		"pods":    func(n *yaml.Node) { r.pods = d.pods(n) },
-		"oldPods": func(n *yaml.Node) { r.oldPods = items(d, n, "oldPods", d.oldPod) },
+		"residue":  into(d, "residue", &r.residue, choice(AzureVNet)),
+		"datapath": into(d, "datapath", &r.datapath, choice(DatapathTC, DatapathTCX, DatapathRedirect)),
+		"policy":   into(d, "policy", &r.policy, choice(PolicyCalico, PolicyCalicoNFT, PolicyNPM)),
+		"pods":     func(n *yaml.Node) { r.pods = d.pods(n) },
+		"oldPods":  func(n *yaml.Node) { r.oldPods = items(d, n, "oldPods", d.oldPod) },
 	})
 	return r
 }
@@ -352,6 +358,8 @@ func (d *decoder) expect(n *yaml.Node) rawExpect {
 	d.mapping(n, "expect", fields{
 		"exit":     into(d, "exit", &r.exit, parseInt(0, 255)),
 		"plugin":   into(d, "plugin", &r.plugin, parseName),
+		"policy":   into(d, "policy", &r.policy, parseName),
+		"residue":  into(d, "residue", &r.residue, parseName),
 		"findings": func(n *yaml.Node) { r.findings = items(d, n, "findings", d.finding) },
 		"absent":   each(d, "absent", &r.absent, parseCode),
 	})
