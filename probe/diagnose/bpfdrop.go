@@ -36,6 +36,18 @@ var hookWords = map[model.Reason]string{
 	"BPF_CGROUP_EGRESS": "a cgroup's egress hook",
 }
 
+// hookReason is a drop's reason; some kernels tell XDP's by the place only, where
+// 6.18 gives NOT_SPECIFIED.
+func hookReason(d *model.Drop) model.Reason {
+	if d.Reason == "" || d.Reason == "NOT_SPECIFIED" {
+		switch d.Location {
+		case "do_xdp_generic", "netif_receive_generic_xdp", "veth_xdp_rcv_skb":
+			return "XDP"
+		}
+	}
+	return d.Reason
+}
+
 // hook is one place where programs are attached.
 type hook struct {
 	reason  model.Reason
@@ -49,10 +61,11 @@ func findBPFDrop(v *view) []verdict {
 	var order []hook
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
-		if hookWords[d.Reason] == "" || v.pod(d) == (netip.Addr{}) || v.explained(d) {
+		reason := hookReason(d)
+		if hookWords[reason] == "" || v.pod(d) == (netip.Addr{}) || v.explained(d) {
 			continue
 		}
-		k := hook{d.Reason, d.Netns, d.IfIndex, d.Link}
+		k := hook{reason, d.Netns, d.IfIndex, d.Link}
 		if hooks[k] == nil {
 			order = append(order, k)
 		}
@@ -83,7 +96,7 @@ func (v *view) droppedByProgram(k hook, drops []*model.Drop) (model.Finding, boo
 		f.Peers = append(f.Peers, host(a))
 	}
 	h := v.hooked(k, f.Pods[0])
-	f.LastHopAlive = v.place(h.link, h.direction)
+	f.LastHopAlive = v.before(h, f.Pods[0])
 	f.Title = fmt.Sprintf("a program on %s drops packets of %s", h.link, addrs(f.Pods))
 	f.Why = fmt.Sprintf("A program at %s of %s told the kernel to drop %s.", hookWords[k.reason], h.link, count(f.Packets, "packet"))
 	f.Evidence = dropEvidence(drops)
@@ -100,6 +113,20 @@ func (v *view) droppedByProgram(k hook, drops []*model.Drop) (model.Finding, boo
 	v.weighPrograms(&f, h)
 	f.Fix = h.fix()
 	return f, true
+}
+
+// before is where packets were seen last before the hook. XDP comes before the
+// counting at its link, so that this is the pod's own end where the link is a
+// pod's.
+func (v *view) before(h hookPlace, pod netip.Addr) model.Place {
+	if h.reason == "XDP" && h.netns == v.Node.Netns {
+		for _, p := range v.pods[pod] {
+			if p.LinkIndex == h.ifindex {
+				return model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Egress}
+			}
+		}
+	}
+	return v.place(h.link, h.direction)
 }
 
 // hookPlace is a hook in words, with what was found there.

@@ -69,6 +69,41 @@ func TestPolicyDrop(t *testing.T) {
 			n.refuse("nft_do_chain", far, pod5, 9)
 			return n
 		}, []string{"UnexplainedDrop proven 172.20.1.5 172.20.2.9"}},
+		{"a rule written anew at the end dropped before that", func() *node {
+			n := filtered()
+			n.filter(model.NFT, "FORWARD", 0, model.PacketRule{Dst: to(pod5 + "/32"), Target: "DROP"}).Counter.Restarted = true
+			n.refuse("nft_do_chain", far, pod5, 9)
+			return n
+		}, []string{"PolicyDrop likely 172.20.1.5 172.20.2.9"}},
+		{"a chain that only a map leads to, by its counter", func() *node {
+			n := filtered()
+			native := func(chain, map_, target string, delta uint64) {
+				r := n.filter(model.NFT, chain, delta, model.PacketRule{Target: target, Map: map_})
+				r.Table, r.Native, r.Counter.Kept = "site", true, true
+			}
+			n.chain(model.NFT, "ip", "site", "base", "FORWARD", "ACCEPT", 0)
+			n.chain(model.NFT, "ip", "site", "of-a-pod", "", "", 0)
+			native("base", "by-link", "", 0)
+			native("base", "", "DROP", 0)
+			native("of-a-pod", "", "DROP", 9)
+			n.refuse("nft_do_chain", far, pod5, 9)
+			return n
+		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
+		{"both rules for links that are not known, one cause", func() *node {
+			n := filtered()
+			for _, c := range []string{"cali-from-wl-dispatch", "cali-to-wl-dispatch"} {
+				n.chain(model.NFT, "ip", "filter", c, "", "", 0)
+				jump := model.PacketRule{Target: c, In: link("tap+")}
+				if c == "cali-to-wl-dispatch" {
+					jump.In, jump.Out = jump.Out, jump.In
+				}
+				n.filter(model.NFT, "FORWARD", 9, jump)
+				n.filter(model.NFT, c, 9, model.PacketRule{Target: "DROP", Comment: "cali:x Unknown interface"})
+			}
+			n.refuse("nft_do_chain", far, pod5, 9)
+			n.refuse("nft_do_chain", pod5, far, 9).Link = "tap10"
+			return n
+		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
 		{"two rules, told apart by their matches", func() *node {
 			n := filtered()
 			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Dst: to(pod5 + "/32"), Target: "DROP"})

@@ -188,13 +188,50 @@ func iptablesChain(c *model.Chain) bool {
 	return c.Hook == c.Name && slices.Contains([]string{"raw", "mangle", "nat", "filter", "security", "broute"}, c.Table)
 }
 
+// counts reports whether a rule's counter tells what it met in the window.
+func counts(native bool, c model.Counter) bool {
+	return !c.Restarted && (!native || c.Kept || c.Packets > 0)
+}
+
+// mapping is a rule whose map leads on, as the step before which it stands.
+type mapping struct {
+	tableChain
+	at int
+}
+
+// addMappings has the rules with maps lead to every chain of their table that
+// no rule leads to: what a map holds is not read.
+func (t *dropRules) addMappings(v *view, mapped []mapping) {
+	led := map[tableChain]bool{}
+	for k, list := range t.steps {
+		for _, s := range list {
+			led[tableChain{k.backend, k.family, k.table, s.to}] = true
+		}
+	}
+	for _, m := range slices.Backward(mapped) {
+		var steps []step
+		for i := range v.Chains {
+			c := &v.Chains[i]
+			if c.Hook == "" && c.Backend == m.backend && c.Family == m.family && c.Table == m.table && c.Name != m.chain &&
+				!led[tableChain{c.Backend, c.Family, c.Table, c.Name}] {
+				steps = append(steps, step{fits: func(*dropped) fit { return mayFit }, to: c.Name})
+			}
+		}
+		t.steps[m.tableChain] = slices.Insert(t.steps[m.tableChain], m.at, steps...)
+	}
+}
+
 func (t *dropRules) addPacketRules(v *view, families map[tableChain]bool) {
+	var mapped []mapping
 	for i := range v.PacketRules {
 		r := &v.PacketRules[i]
 		k := tableChain{r.Backend, packetFamily(r, families), r.Table, r.Chain}
 		s := step{fits: func(d *dropped) fit { return t.packetFit(r, d) }}
-		counted := !r.Native || r.Counter.Packets > 0
+		counted := counts(r.Native, r.Counter)
 		switch {
+		case r.Map != "":
+			mapped = append(mapped, mapping{k, len(t.steps[k])})
+			continue
 		case r.Target == "DROP" || r.Target == "REJECT":
 			if v.dropsByDesign(r) || counted && r.Counter.Delta == 0 {
 				continue
@@ -210,6 +247,7 @@ func (t *dropRules) addPacketRules(v *view, families map[tableChain]bool) {
 		}
 		t.steps[k] = append(t.steps[k], s)
 	}
+	t.addMappings(v, mapped)
 }
 
 // packetFamily is the family of the table that holds a rule. A rule of an inet
@@ -228,7 +266,7 @@ func (t *dropRules) addFrameRules(v *view) {
 		r := &v.FrameRules[i]
 		k := tableChain{r.Backend, "bridge", r.Table, r.Chain}
 		s := step{fits: func(d *dropped) fit { return frameFit(r, d) }}
-		counted := !r.Native || r.Counter.Packets > 0
+		counted := counts(r.Native, r.Counter)
 		if counted && r.Counter.Delta == 0 {
 			continue
 		}
@@ -546,9 +584,11 @@ func ports(head []byte) (src, dst uint16, ok bool) {
 	return binary.BigEndian.Uint16(t), binary.BigEndian.Uint16(t[2:]), true
 }
 
+const calicoOwner = "Calico"
+
 // owners of chains, by how their names begin, most telling first.
 var chainOwners = []struct{ prefix, owner string }{
-	{"cali-", "Calico"},
+	{"cali-", calicoOwner},
 	{"AZURE-NPM", "Azure Network Policy Manager"},
 	{"KUBE-ROUTER", "kube-router"},
 	{"KUBE-NWPLCY", "kube-router"},

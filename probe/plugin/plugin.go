@@ -53,6 +53,10 @@ const (
 // ResidueAzureVNet is what azure-vnet's bridge mode leaves behind.
 const ResidueAzureVNet = "azure-vnet"
 
+// AzureNPM is Azure Network Policy Manager, Calico the other program that keeps
+// policies beside a plugin.
+const AzureNPM = "azure-npm"
+
 // Verdict is what was recognised, and by what.
 type Verdict struct {
 	Plugin  string
@@ -85,8 +89,10 @@ func Recognise(s *model.Snapshot, c Config) Verdict {
 			break
 		}
 	}
-	v.Policy = policy(g, v.Plugin)
 	var by string
+	if v.Policy, by = policy(g, v.Plugin); by != "" {
+		v.By = append(v.By, by)
+	}
 	if v.Residue, by = residue(g); by != "" {
 		v.By = append(v.By, by)
 	}
@@ -371,14 +377,24 @@ func bridge(g *signs) (string, []string) {
 	return Bridge, g.said([]string{"pods are ports of " + g.bridge.Name}, "bridge")
 }
 
-func policy(g *signs, plugin string) string {
-	switch {
-	case g.chain("AZURE-NPM") != "":
-		return "azure-npm"
-	case g.chain("cali-") != "" && plugin != Calico:
-		return Calico
+// policy tells what keeps network policies beside the plugin, by its chains, or
+// by the table of Calico's nftables dataplane.
+func policy(g *signs, plugin string) (name, by string) {
+	if c := g.chain("AZURE-NPM"); c != "" {
+		return AzureNPM, "chain " + c
 	}
-	return ""
+	if plugin == Calico {
+		return "", ""
+	}
+	if c := g.chain("cali-"); c != "" {
+		return Calico, "chain " + c
+	}
+	for _, c := range g.s.Chains {
+		if c.Table == Calico && strings.Contains(c.Name, "cali-") {
+			return Calico, fmt.Sprintf("nft table %s %s, chain %s", c.Family, c.Table, c.Name)
+		}
+	}
+	return "", ""
 }
 
 // residue tells what azure-vnet's bridge mode left behind once pods are routed
