@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -22,12 +23,13 @@ type Expect struct {
 	Absent []string
 }
 
-// Finding is an expected one: its code, and pods and peers that must be among
-// those it names.
+// Finding is an expected one: its code, pods and peers that must be among
+// those it names, and words that its evidence must hold.
 type Finding struct {
-	Code  string
-	Pods  []netip.Addr
-	Peers []netip.Prefix
+	Code     string
+	Pods     []netip.Addr
+	Peers    []netip.Prefix
+	Evidence []string
 }
 
 // Mismatches says what is otherwise than expected, a sentence each; nil when
@@ -85,15 +87,20 @@ func (e Expect) LayerMismatches(policy, residue string, by []string) []string {
 func (w Finding) in(found []model.Finding) bool {
 	var pods []netip.Addr
 	var peers []netip.Prefix
+	var evidence strings.Builder
 	any := false
 	for _, f := range found {
 		if f.Code == w.Code {
 			any = true
 			pods = append(pods, f.Pods...)
 			peers = append(peers, f.Peers...)
+			for _, e := range f.Evidence {
+				evidence.WriteString(e.Text + "\n")
+			}
 		}
 	}
-	return any && subset(w.Pods, pods) && subset(w.Peers, peers)
+	unsaid := slices.ContainsFunc(w.Evidence, func(words string) bool { return !strings.Contains(evidence.String(), words) })
+	return any && subset(w.Pods, pods) && subset(w.Peers, peers) && !unsaid
 }
 
 // String names the code and what must be in the finding.
@@ -104,6 +111,9 @@ func (w Finding) String() string {
 	}
 	if len(w.Peers) > 0 {
 		s += fmt.Sprintf(" with peers %v", w.Peers)
+	}
+	if len(w.Evidence) > 0 {
+		s += fmt.Sprintf(" with evidence %q", w.Evidence)
 	}
 	return s
 }

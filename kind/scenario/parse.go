@@ -199,6 +199,7 @@ type rawFinding struct {
 	at          *yaml.Node
 	code        value[string]
 	pods, peers []value[string]
+	evidence    []value[string]
 }
 
 func (d *decoder) scenario(n *yaml.Node) rawScenario {
@@ -376,6 +377,8 @@ func (d *decoder) finding(n *yaml.Node) rawFinding {
 		"code":  into(d, "code", &r.code, parseCode),
 		"pods":  each(d, "pods", &r.pods, parseText),
 		"peers": each(d, "peers", &r.peers, parseText),
+		// What the evidence must hold.
+		"evidence": each(d, "evidence", &r.evidence, parseText),
 	})
 	return r
 }

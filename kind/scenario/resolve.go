@@ -505,6 +505,9 @@ func (r *resolver) expect(raw rawExpect) {
 				out.Peers = append(out.Peers, netip.PrefixFrom(end.Addr, end.Addr.BitLen()))
 			}
 		}
+		for _, words := range f.evidence {
+			out.Evidence = append(out.Evidence, words.v)
+		}
 		e.Findings = append(e.Findings, out)
 	}
 	for _, code := range raw.absent {

@@ -63,7 +63,7 @@
 //	  plugin: kubenet          # what is recognised; default: not looked at
 //	  policy: calico           # likewise; "none" wants that nothing is
 //	  residue: azure-vnet      # likewise
-//	  findings: [{code: MissingUDR, pods: [a/web], peers: [10.244.0.0/24, outside]}]
+//	  findings: [{code: MissingUDR, pods: [a/web], peers: [10.244.0.0/24, outside], evidence: [words]}]
 //	  absent: [StaleARPReply]
 package scenario
 
