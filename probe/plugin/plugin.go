@@ -167,7 +167,22 @@ func (g *signs) said(by []string, types ...string) []string {
 	return by
 }
 
-// cilium is told by its pair of router links. Azure's own variant has
+// program returns the first program on a pod's link whose name starts so, nil
+// when there is none. Those on other links stay behind when a plugin goes.
+func (g *signs) program(prefix string) *model.Program {
+	for i := range g.s.Programs {
+		p := &g.s.Programs[i]
+		if strings.HasPrefix(p.Name, prefix) && p.Netns == g.s.Node.Netns && slices.ContainsFunc(g.s.Links, func(l model.Link) bool {
+			return l.Index == p.IfIndex && l.Role == model.RolePodLink
+		}) {
+			return p
+		}
+	}
+	return nil
+}
+
+// cilium is told by its pair of router links, by its programs on pods' links, or by
+// its chains. Azure's own variant has
 // azure-ipam, or a router with a link-local address and no routing rules for
 // single pods, which the Azure IPAM mode of Cilium itself writes.
 func cilium(g *signs) (string, []string) {
@@ -181,12 +196,18 @@ func cilium(g *signs) (string, []string) {
 			})
 		}
 	}
+	if len(by) == 0 && g.routed == 0 {
+		return "", nil
+	}
+	if p := g.program("cil_"); p != nil {
+		by = append(by, fmt.Sprintf("%s on %s %s", p, p.Link, p.Direction))
+	}
 	if len(by) == 0 {
-		if c := g.chain("CILIUM_"); c == "" || g.routed == 0 {
+		c := g.chain("CILIUM_")
+		if c == "" {
 			return "", nil
-		} else {
-			by = append(by, "chain "+c)
 		}
+		by = append(by, "chain "+c)
 	}
 	if p, ok := g.conf("cilium-cni"); ok {
 		azure = azure || p.IPAM == "azure-ipam"
