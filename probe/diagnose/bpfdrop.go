@@ -97,8 +97,12 @@ func (v *view) droppedByProgram(k hook, drops []*model.Drop) (model.Finding, boo
 	}
 	h := v.hooked(k, f.Pods[0])
 	f.LastHopAlive = v.before(h, f.Pods[0])
-	f.Title = fmt.Sprintf("a program on %s drops packets of %s", h.link, addrs(f.Pods))
-	f.Why = fmt.Sprintf("A program at %s of %s told the kernel to drop %s.", hookWords[k.reason], h.link, count(f.Packets, "packet"))
+	where := h.link
+	if v.inside(h) {
+		where += " inside of the pod"
+	}
+	f.Title = fmt.Sprintf("a program on %s drops packets of %s", where, addrs(f.Pods))
+	f.Why = fmt.Sprintf("A program at %s of %s told the kernel to drop %s.", hookWords[k.reason], where, count(f.Packets, "packet"))
 	f.Evidence = dropEvidence(drops)
 	for i, p := range h.programs {
 		text := fmt.Sprintf("on %s %s: %s", h.link, h.direction, p)
@@ -119,6 +123,9 @@ func (v *view) droppedByProgram(k hook, drops []*model.Drop) (model.Finding, boo
 // counting at its link, so that this is the pod's own end where the link is a
 // pod's.
 func (v *view) before(h hookPlace, pod netip.Addr) model.Place {
+	if v.inside(h) {
+		return model.Place{Link: h.link, Role: model.RolePod, Direction: h.direction}
+	}
 	if h.reason == "XDP" && h.netns == v.Node.Netns {
 		for _, p := range v.pods[pod] {
 			if p.LinkIndex == h.ifindex {
@@ -128,6 +135,9 @@ func (v *view) before(h hookPlace, pod netip.Addr) model.Place {
 	}
 	return v.place(h.link, h.direction)
 }
+
+// inside reports whether the hook is in a pod's own namespace.
+func (v *view) inside(h hookPlace) bool { return h.netns != 0 && h.netns != v.Node.Netns }
 
 // hookPlace is a hook in words, with what was found there.
 type hookPlace struct {
@@ -222,7 +232,8 @@ func (h *hookPlace) fix() []string {
 	case model.ProgramTC:
 		out = append(out, fmt.Sprintf("if nobody owns it: %stc filter del dev %s %s pref %d handle %s %s", h.enter, link, h.direction, p.Priority, p.TCHandle(), shellWord(p.Filter)))
 	case model.ProgramXDP:
-		out = append(out, fmt.Sprintf("if nobody owns it: %sip link set dev %s xdp off", h.enter, link))
+		// Without a mode, only the driver's own is meant.
+		out = append(out, fmt.Sprintf("if nobody owns it: %[1]sip link set dev %[2]s xdp off; %[1]sip link set dev %[2]s xdpgeneric off", h.enter, link))
 	case model.ProgramTCX:
 		out = append(out, fmt.Sprintf("if nobody owns it: %sbpftool net detach tcx_%s id %d dev %s, or end the process that holds its link (bpftool link show)", h.enter, h.direction, p.ID, link))
 	case model.ProgramCgroup:
