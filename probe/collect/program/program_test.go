@@ -2,6 +2,7 @@ package program
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -144,7 +145,7 @@ func TestCgroups(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if _, err := Cgroups(t.Context(), t.TempDir()); err != ErrNoCgroups {
+	if _, err := Cgroups(t.Context(), t.TempDir()); !errors.Is(err, ErrNoCgroups) {
 		t.Errorf("without a hierarchy: %v", err)
 	}
 }
