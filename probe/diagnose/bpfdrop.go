@@ -172,14 +172,6 @@ func (v *view) hooked(k hook, pod netip.Addr) hookPlace {
 	return h
 }
 
-// netnsPath is the file of a namespace that is known by its name or its path.
-func netnsPath(name string) string {
-	if strings.ContainsRune(name, '/') {
-		return name
-	}
-	return "/run/netns/" + name
-}
-
 // holds reports whether a program is one that a packet meets at the hook.
 func (h *hookPlace) holds(p *model.Program) bool {
 	if h.reason == "BPF_CGROUP_EGRESS" {

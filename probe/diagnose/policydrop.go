@@ -546,6 +546,10 @@ func (v *view) droppedInPod(pod netip.Addr, drops []*model.Drop) (model.Finding,
 	f.Evidence = dropEvidence(drops)
 	f.Unseen = []string{"the rules in the pod's namespace: only the node's are read"}
 	f.LastHopAlive = v.place(p.Link, model.Egress)
-	f.Fix = []string{fmt.Sprintf("nsenter --net=%s nft list ruleset", cmp.Or(p.NetnsName, "/proc/<pid of the pod>/ns/net"))}
+	netns := "/proc/<pid of the pod>/ns/net"
+	if p.NetnsName != "" {
+		netns = shellWord(netnsPath(p.NetnsName))
+	}
+	f.Fix = []string{fmt.Sprintf("nsenter --net=%s nft list ruleset", netns)}
 	return f, true
 }
