@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/lasthop/lasthop/kind/scenario"
 )
 
@@ -276,12 +278,12 @@ func policyFault(sp *space, n *scenario.Node, p *scenario.Pod, f scenario.Fault,
 	return sp.runAll(iptables, lists...)
 }
 
-// calicoDeny has nothing accept what is for a pod, so that its chain's last
-// rule drops it.
+// calicoDeny drops what is for a pod in its chain, in front of the profile that
+// would accept it.
 func calicoDeny(sp *space, n *scenario.Node, p *scenario.Pod, do bool) error {
 	w := workloadChains(p)[1]
 	if n.Policy != scenario.PolicyCalicoNFT {
-		// In front of the profile, which is the fourth.
+		// The profile is the fourth.
 		args := []string{"-D", w.chain}
 		if do {
 			args = []string{"-I", w.chain, "4"}
@@ -300,7 +302,11 @@ func calicoDeny(sp *space, n *scenario.Node, p *scenario.Pod, do bool) error {
 func npmDeny(sp *space, p *scenario.Pod, do bool) error {
 	w, allow := npmPolicyOf(p, "deny"), npmPolicyOf(p, "allow")
 	if !do {
-		return sp.runAll(iptables, allow.jump("-I", "1"), w.jump("-D"), []string{"-F", w.chain}, []string{"-X", w.chain})
+		err := sp.runAll(iptables, allow.jump("-I", "1"), w.jump("-D"), []string{"-F", w.chain}, []string{"-X", w.chain})
+		if err != nil {
+			return err
+		}
+		return sp.ns.Do(func() error { return wrap(netlink.IpsetDestroy(w.set), "delete set %s in %s", w.set, sp.name) })
 	}
 	if err := sp.netSet(w.set, netip.PrefixFrom(p.IP, 32)); err != nil {
 		return err

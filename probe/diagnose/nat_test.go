@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -86,6 +87,23 @@ func TestPolicyDrop(t *testing.T) {
 			native("base", "by-link", "", 0)
 			native("base", "", "DROP", 0)
 			native("of-a-pod", "", "DROP", 9)
+			n.refuse("nft_do_chain", far, pod5, 9)
+			return n
+		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
+		{"maps in very many chains, as kube-proxy has them", func() *node {
+			n := filtered()
+			n.chain(model.NFT, "ip", "site", "base", "FORWARD", "ACCEPT", 0)
+			native := func(chain string, r model.PacketRule, delta uint64) {
+				p := n.filter(model.NFT, chain, delta, r)
+				p.Table, p.Native, p.Counter.Kept = "site", true, true
+			}
+			native("base", model.PacketRule{Map: "services"}, 0)
+			for i := range 2000 {
+				name := fmt.Sprintf("of-service-%d", i)
+				n.chain(model.NFT, "ip", "site", name, "", "", 0)
+				native(name, model.PacketRule{Map: "endpoints"}, 0)
+				native(name, model.PacketRule{Target: "DROP"}, uint64(i/1999*9))
+			}
 			n.refuse("nft_do_chain", far, pod5, 9)
 			return n
 		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
