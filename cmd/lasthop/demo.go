@@ -154,6 +154,7 @@ func (a *app) compare(o *observing, s *scenario.Scenario, r report.Report, traff
 	}
 	wrong := s.Expect.Mismatches(code, r.Findings)
 	wrong = append(wrong, s.Expect.PluginMismatches(r.Snapshot.Node.Plugin, r.Snapshot.Node.PluginBy)...)
+	wrong = append(wrong, s.Expect.LayerMismatches(r.Snapshot.Node.Policy, r.Snapshot.Node.Residue, r.Snapshot.Node.PluginBy)...)
 	if s.Expect.Healthy() {
 		wrong = append(wrong, unanswered(traffic)...)
 	}

@@ -125,7 +125,7 @@ func (b *builder) node(ctx context.Context, i int) error {
 			return err
 		}
 	}
-	return nil
+	return b.ciliumPrograms(n, sp)
 }
 
 // rules makes the node's iptables rules.
@@ -135,11 +135,13 @@ func (b *builder) rules(ctx context.Context, n *scenario.Node, sp *space) error 
 	}
 	switch n.Plugin {
 	case scenario.AzurePodSubnet:
-		return swift(b.topology.PodSubnet, n.IP, sp)
+		if err := swift(b.topology.PodSubnet, n.IP, sp); err != nil {
+			return err
+		}
 	case scenario.Calico:
 		return b.calicoHost(ctx, n, sp)
 	}
-	return nil
+	return policyRules(n, sp)
 }
 
 // nodeLinks makes what the node's plugin has beside the pods, and puts the
@@ -217,6 +219,9 @@ func (b *builder) pod(ctx context.Context, n *scenario.Node, p *scenario.Pod, no
 		return b.podAddress(n, p, pod)
 	}
 	if err := b.podRoute(n, p, node); err != nil {
+		return err
+	}
+	if err := policyPod(n, p, node); err != nil {
 		return err
 	}
 	return b.routedAddress(n, p, pod)

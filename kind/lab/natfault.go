@@ -11,10 +11,9 @@ import (
 	"github.com/lasthop/lasthop/kind/scenario"
 )
 
-// Further tools; the packages of the same names, and iproute2, have them.
+// Further tools; the packages of the same names have them.
 const (
 	conntrack      = "conntrack"
-	tc             = "tc"
 	legacyIptables = "iptables-legacy"
 	nft            = "nft"
 )
@@ -76,14 +75,10 @@ func filterFault(sp *space, n *scenario.Node, p *scenario.Pod, f scenario.Fault,
 		return true, dropNFT(sp, n, p, do)
 	case scenario.DropChains:
 		return true, dropChains(sp, n, p, do)
-	case scenario.DropProgram:
-		if !do {
-			return true, sp.run(tc, "qdisc", "del", "dev", p.Link, "clsact")
-		}
-		// The one instruction returns TC_ACT_SHOT.
-		return true, sp.runAll(tc,
-			[]string{"qdisc", "add", "dev", p.Link, "clsact"},
-			[]string{"filter", "add", "dev", p.Link, "ingress", "protocol", "ip", "bpf", "da", "bytecode", "1,6 0 0 2,"})
+	case scenario.DropProgram, scenario.DropTCX, scenario.DropXDP:
+		return true, dropProgram(sp, p, f, do)
+	case scenario.PolicyUnprogrammed, scenario.PolicyDeny:
+		return true, policyFault(sp, n, p, f, do)
 	case scenario.NoListener, scenario.DeafServer:
 		// The traffic's servers heed it.
 		return true, nil

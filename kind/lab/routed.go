@@ -47,9 +47,6 @@ func routedPod(n *scenario.Node, p *scenario.Pod, sp *space) error {
 		); err != nil {
 			return err
 		}
-		if err := calicoPodRules(p, sp); err != nil {
-			return err
-		}
 	default:
 		if err := sp.sysctl("ipv4/conf/"+p.Link+"/proxy_arp", "1"); err != nil {
 			return err
@@ -115,19 +112,11 @@ func swift(podSubnet netip.Prefix, node netip.Addr, sp *space) error {
 	return sp.runAll(iptables, lists...)
 }
 
-// The sets by which Calico tells what to masquerade, and what marks a packet
-// as accepted.
+// The sets by which Calico tells what to masquerade.
 const (
 	calicoMasqPools = "cali40masq-ipam-pools"
 	calicoAllPools  = "cali40all-ipam-pools"
-	calicoAccept    = "0x10000/0x10000"
 )
-
-// calicoComment is a comment such as Felix writes on each of its rules: a
-// hash of the rule.
-func calicoComment(rule string) []string {
-	return []string{"-m", "comment", "--comment", "cali:" + rule}
-}
 
 // calicoHost makes the chains and the sets that are not a pod's, and the
 // range's route that keeps packets for pods that are gone from leaving.
@@ -143,51 +132,17 @@ func (b *builder) calicoHost(ctx context.Context, n *scenario.Node, sp *space) e
 	if err := sp.blackhole(n.PodCIDR); err != nil {
 		return err
 	}
-	unknown := []string{"-m", "comment", "--comment", "cali:Unknown", "-m", "comment", "--comment", "Unknown interface", "-j", "DROP"}
-	jump := func(table, chain, to string, match ...string) []string {
-		args := append([]string{"-t", table, "-A", chain}, calicoComment(to)...)
-		return append(append(args, match...), "-j", to)
+	if err := calicoForward(n, sp); err != nil {
+		return err
 	}
-	lists := [][]string{
-		{"-t", "filter", "-N", "cali-FORWARD"},
-		{"-t", "filter", "-N", "cali-from-wl-dispatch"},
-		{"-t", "filter", "-N", "cali-to-wl-dispatch"},
-		jump("filter", "FORWARD", "cali-FORWARD"),
-		append(append([]string{"-A", "FORWARD"}, calicoComment("S93hcgKJrXEqnTfs")...), "-m", "mark", "--mark", calicoAccept, "-j", "ACCEPT"),
-		append(append([]string{"-A", "cali-FORWARD"}, calicoComment("vjrMJCRpqwy5oRoX")...), "-j", "MARK", "--set-xmark", "0x0/0xe0000"),
-		jump("filter", "cali-FORWARD", "cali-from-wl-dispatch", "-i", "cali+"),
-		jump("filter", "cali-FORWARD", "cali-to-wl-dispatch", "-o", "cali+"),
-		append([]string{"-A", "cali-from-wl-dispatch"}, unknown...),
-		append([]string{"-A", "cali-to-wl-dispatch"}, unknown...),
-		{"-t", "nat", "-N", "cali-POSTROUTING"},
-		{"-t", "nat", "-N", "cali-nat-outgoing"},
-		jump("nat", "POSTROUTING", "cali-POSTROUTING"),
-		jump("nat", "cali-POSTROUTING", "cali-nat-outgoing"),
+	return sp.runAll(iptables,
+		[]string{"-t", "nat", "-N", "cali-POSTROUTING"},
+		[]string{"-t", "nat", "-N", "cali-nat-outgoing"},
+		calicoJump("nat", "POSTROUTING", "cali-POSTROUTING"),
+		calicoJump("nat", "cali-POSTROUTING", "cali-nat-outgoing"),
 		append(append([]string{"-t", "nat", "-A", "cali-nat-outgoing"}, calicoComment("flqWnvo8yq4ULQLa")...),
 			"-m", "set", "--match-set", calicoMasqPools, "src", "-m", "set", "!", "--match-set", calicoAllPools, "dst", "-j", "MASQUERADE"),
-	}
-	return sp.runAll(iptables, lists...)
-}
-
-// calicoPodRules make a pod's chains, in front of the drop of what is of no
-// pod that is known.
-func calicoPodRules(p *scenario.Pod, sp *space) error {
-	var lists [][]string
-	for _, d := range []struct{ dispatch, chain, match string }{
-		{"cali-from-wl-dispatch", "cali-fw-" + p.Link, "-i"},
-		{"cali-to-wl-dispatch", "cali-tw-" + p.Link, "-o"},
-	} {
-		add := func(args ...string) {
-			lists = append(lists, append(append([]string{"-A", d.chain}, calicoComment(fmt.Sprintf("%s-%d", d.chain, len(lists)))...), args...))
-		}
-		lists = append(lists, []string{"-N", d.chain})
-		add("-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
-		add("-m", "conntrack", "--ctstate", "INVALID", "-j", "DROP")
-		add("-j", "MARK", "--set-xmark", calicoAccept)
-		add("-m", "mark", "--mark", calicoAccept, "-j", "RETURN")
-		lists = append(lists, append(append([]string{"-I", d.dispatch, "1"}, calicoComment(d.chain)...), d.match, p.Link, "-g", d.chain))
-	}
-	return sp.runAll(iptables, lists...)
+	)
 }
 
 // netSet makes a set of ranges.

@@ -14,14 +14,17 @@ type Expect struct {
 	// Exit is the exit code of `lasthop check`.
 	Exit int
 	// Plugin is what must be recognised; empty: not looked at.
-	Plugin   string
+	Plugin string
+	// Policy and Residue likewise; "none" wants that there is none.
+	Policy   string
+	Residue  string
 	Findings []Finding
 	// Absent are codes that must not be found.
 	Absent []string
 }
 
-// Finding is an expected one: its code, and pods and peers that must be among
-// those it names.
+// Finding is an expected one: its code, pods and peers that must be among
+// those it names, and words that its evidence must hold.
 type Finding struct {
 	Code  string
 	Pods  []netip.Addr
@@ -29,6 +32,7 @@ type Finding struct {
 	// Title and Fix are words of the title and of the first fix, which make
 	// one finding of several of the code; empty for any.
 	Title, Fix string
+	Evidence   []string
 }
 
 // Mismatches says what is otherwise than expected, a sentence each; nil when
@@ -65,20 +69,41 @@ func (e Expect) PluginMismatches(plugin string, by []string) []string {
 	return []string{fmt.Sprintf("plugin recognised as %s by %q, want %s", plugin, by, e.Plugin)}
 }
 
+// LayerMismatches says what is otherwise than expected of what was recognised
+// beside the plugin, and by what.
+func (e Expect) LayerMismatches(policy, residue string, by []string) []string {
+	var out []string
+	for _, l := range []struct{ what, want, got string }{{"policy", e.Policy, policy}, {"residue", e.Residue, residue}} {
+		got := l.got
+		if got == "" {
+			got = "none"
+		}
+		if l.want != "" && l.want != got {
+			out = append(out, fmt.Sprintf("%s recognised as %s by %q, want %s", l.what, got, by, l.want))
+		}
+	}
+	return out
+}
+
 // in reports whether the findings of the code name all pods and peers. There
 // may be one finding for several pods or one for each.
 func (w Finding) in(found []model.Finding) bool {
 	var pods []netip.Addr
 	var peers []netip.Prefix
+	var evidence strings.Builder
 	any := false
 	for _, f := range found {
 		if f.Code == w.Code && strings.Contains(f.Title, w.Title) && strings.Contains(first(f.Fix), w.Fix) {
 			any = true
 			pods = append(pods, f.Pods...)
 			peers = append(peers, f.Peers...)
+			for _, e := range f.Evidence {
+				evidence.WriteString(e.Text + "\n")
+			}
 		}
 	}
-	return any && subset(w.Pods, pods) && subset(w.Peers, peers)
+	unsaid := slices.ContainsFunc(w.Evidence, func(words string) bool { return !strings.Contains(evidence.String(), words) })
+	return any && subset(w.Pods, pods) && subset(w.Peers, peers) && !unsaid
 }
 
 func first(list []string) string {
@@ -102,6 +127,9 @@ func (w Finding) String() string {
 	}
 	if w.Fix != "" {
 		s += fmt.Sprintf(" mended by %q", w.Fix)
+	}
+	if len(w.Evidence) > 0 {
+		s += fmt.Sprintf(" with evidence %q", w.Evidence)
 	}
 	return s
 }

@@ -37,9 +37,14 @@ var faultShapes = map[FaultType]shape{
 	DeafServer:        {need: []string{"pod"}},
 	ConntrackFull:     {need: []string{"node"}},
 	DropProgram:       {need: []string{"pod"}},
+	DropTCX:           {need: []string{"pod"}},
+	DropXDP:           {need: []string{"pod"}},
 	MasqueradeAll:     {need: []string{"node"}},
 	DeadBackend:       {need: []string{"node", "prefix", "via"}},
 	SNATPorts:         {need: []string{"node"}},
+
+	PolicyUnprogrammed: {need: []string{"pod"}},
+	PolicyDeny:         {need: []string{"pod"}},
 }
 
 func faultTypes() []FaultType {
@@ -178,6 +183,12 @@ func (r *resolver) faultPod(f *Fault, raw rawFault) bool {
 		return false
 	case f.Type == DeletePodRoute && p.Bridged:
 		r.errorf(raw.pod.at, "pod %q is on a bridge and has no route of its own", f.Pod)
+		return false
+	case f.Type == PolicyUnprogrammed && n.Policy != PolicyCalico && n.Policy != PolicyCalicoNFT && n.Plugin != Calico:
+		r.errorf(raw.pod.at, "node %q has no Calico", n.Name)
+		return false
+	case f.Type == PolicyDeny && n.Policy == "" && n.Plugin != Calico:
+		r.errorf(raw.pod.at, "node %q has no program for network policies", n.Name)
 		return false
 	}
 	if why := f.Type.misfit(n, p); why != "" {

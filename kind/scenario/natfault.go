@@ -29,9 +29,18 @@ const (
 	// the kernel may not throw out. The limit is the whole machine's, so it
 	// is not touched.
 	ConntrackFull FaultType = "conntrack-full"
-	// DropProgram has a program at the ingress of Pod's link, on the node,
-	// drop everything but ARP.
+	// DropProgram has a filter of tc at the ingress of Pod's link, on the
+	// node, drop IPv4 by a program; DropTCX a program attached by tcx, DropXDP
+	// one of XDP.
 	DropProgram FaultType = "drop-program"
+	DropTCX     FaultType = "drop-tcx"
+	DropXDP     FaultType = "drop-xdp"
+	// PolicyUnprogrammed takes Pod out of the dispatch chains of Calico, which
+	// drop what they do not know.
+	PolicyUnprogrammed FaultType = "policy-unprogrammed"
+	// PolicyDeny has a network policy of the node's own program allow nothing
+	// to Pod.
+	PolicyDeny FaultType = "policy-deny"
 )
 
 // Afflicted reports whether a fault of the type strikes the place.

@@ -151,6 +151,8 @@ type rawNode struct {
 	podCIDR           value[netip.Prefix]
 	nonMasquerade     value[[]value[netip.Prefix]]
 	residue           value[string]
+	datapath          value[Datapath]
+	policy            value[Policy]
 	pods, oldPods     []rawPod
 }
 
@@ -188,6 +190,8 @@ type rawFault struct {
 type rawExpect struct {
 	exit     value[int]
 	plugin   value[string]
+	policy   value[string]
+	residue  value[string]
 	findings []rawFinding
 	absent   []value[string]
 }
@@ -197,6 +201,7 @@ type rawFinding struct {
 	code        value[string]
 	pods, peers []value[string]
 	title, fix  value[string]
+	evidence    []value[string]
 }
 
 func (d *decoder) scenario(n *yaml.Node) rawScenario {
@@ -262,9 +267,11 @@ func (d *decoder) node(n *yaml.Node) rawNode {
 			r.nonMasquerade.at = n
 			each(d, "nonMasquerade", &r.nonMasquerade.v, parsePrefix)(n)
 		},
-		"residue": into(d, "residue", &r.residue, choice(AzureVNet)),
-		"pods":    func(n *yaml.Node) { r.pods = d.pods(n) },
-		"oldPods": func(n *yaml.Node) { r.oldPods = items(d, n, "oldPods", d.oldPod) },
+		"residue":  into(d, "residue", &r.residue, choice(AzureVNet)),
+		"datapath": into(d, "datapath", &r.datapath, choice(DatapathTC, DatapathTCX, DatapathRedirect)),
+		"policy":   into(d, "policy", &r.policy, choice(PolicyCalico, PolicyCalicoNFT, PolicyNPM)),
+		"pods":     func(n *yaml.Node) { r.pods = d.pods(n) },
+		"oldPods":  func(n *yaml.Node) { r.oldPods = items(d, n, "oldPods", d.oldPod) },
 	})
 	return r
 }
@@ -355,6 +362,8 @@ func (d *decoder) expect(n *yaml.Node) rawExpect {
 	d.mapping(n, "expect", fields{
 		"exit":     into(d, "exit", &r.exit, parseInt(0, 255)),
 		"plugin":   into(d, "plugin", &r.plugin, parseName),
+		"policy":   into(d, "policy", &r.policy, parseName),
+		"residue":  into(d, "residue", &r.residue, parseName),
 		"findings": func(n *yaml.Node) { r.findings = items(d, n, "findings", d.finding) },
 		"absent":   each(d, "absent", &r.absent, parseCode),
 	})
@@ -373,6 +382,8 @@ func (d *decoder) finding(n *yaml.Node) rawFinding {
 		"peers": each(d, "peers", &r.peers, parseText),
 		"title": into(d, "title", &r.title, parseText),
 		"fix":   into(d, "fix", &r.fix, parseText),
+		// What the evidence must hold.
+		"evidence": each(d, "evidence", &r.evidence, parseText),
 	})
 	return r
 }

@@ -195,6 +195,12 @@ func TestErrors(t *testing.T) {
 		{"topology: {nodes: [{name: a, dockershim: true, nonMasquerade: [10.0.0.0/8, 172.16.0.0/12]}]}", []string{"nonMasquerade wants one range"}},
 		{"topology: {nodes: [{name: a, plugin: calico}]}\nfaults: [{type: missing-masquerade, node: a}]", []string{"is calico, whose masquerading"}},
 		{"topology: {nodes: [{name: a, plugin: azure-bridge, podCIDR: 10.9.0.0/24, router: 10.240.0.9, residue: azure-vnet}]}", []string{"1:61: podCIDR is for kubenet", "1:82: router is for cilium", "1:103: residue is for cilium"}},
+		{"topology: {nodes: [{name: a, datapath: tc}]}", []string{"1:40: datapath is for cilium"}},
+		{"topology: {nodes: [{name: a, plugin: cilium, datapath: ebpf}]}", []string{"ebpf"}},
+		{"topology: {nodes: [{name: a, plugin: cilium, policy: calico}, {name: b, policy: calico}, {name: c, plugin: calico, policy: azure-npm}]}",
+			[]string{"1:54: policy is for", "1:81: policy is for", "1:124: policy is for"}},
+		{"topology: {nodes: [{name: a, plugin: azure-overlay, policy: azure-npm, pods: [x]}]}\nfaults: [{type: policy-unprogrammed, pod: a/x}]", []string{"has no Calico"}},
+		{"topology: {nodes: [{name: a, pods: [x]}]}\nfaults: [{type: policy-deny, pod: a/x}]", []string{"has no program for network policies"}},
 		{"topology: {nodes: [{name: a, plugin: cilium, bridge: b, oldPods: [x]}]}", []string{"1:54: bridge is for", "1:67: oldPods want residue"}},
 		{"topology: {nodes: [{name: a, plugin: cilium, router: 8.8.8.8}]}", []string{"1:54: router 8.8.8.8 is neither"}},
 		{nodes + "routes: [{prefix: 10.244.0.0/24}, {prefix: 10.240.0.0/24, via: a}, {prefix: 10.9.0.0/24, via: d}, {prefix: 10.8.0.0/24, via: a}, {prefix: 10.8.0.0/24, via: b}]", []string{"2:10: route wants prefix and via", "2:44: route 10.240.0.0/24 overlaps", "2:95: resolve \"d\"", "2:139: prefix 10.8.0.0/24 has a route"}},
@@ -316,6 +322,32 @@ func TestPluginMismatches(t *testing.T) {
 	}
 	if got := (Expect{}).Mismatches(0, []model.Finding{{Code: "X"}}); len(got) != 1 {
 		t.Errorf("a finding where nothing may be found: %q", got)
+	}
+}
+
+func TestLayerMismatches(t *testing.T) {
+	for _, tt := range []struct {
+		want, got string
+		wrong     int
+	}{{"", "calico", 0}, {"none", "", 0}, {"calico", "calico", 0}, {"none", "calico", 1}, {"calico", "", 1}} {
+		if got := (Expect{Policy: tt.want}).LayerMismatches(tt.got, "azure-vnet", nil); len(got) != tt.wrong {
+			t.Errorf("want policy %q, recognised %q: %q", tt.want, tt.got, got)
+		}
+		if got := (Expect{Residue: tt.want}).LayerMismatches("calico", tt.got, nil); len(got) != tt.wrong {
+			t.Errorf("want residue %q, recognised %q: %q", tt.want, tt.got, got)
+		}
+	}
+}
+
+func TestExpectedEvidence(t *testing.T) {
+	e := Expect{Exit: 1, Findings: []Finding{{Code: "X", Evidence: []string{"program guard, id "}}}}
+	found := []model.Finding{{Code: "X", Evidence: []model.Evidence{{Text: "one thing"}, {Text: "tc program guard, id 7"}}}}
+	if got := e.Mismatches(1, found); got != nil {
+		t.Errorf("got %q", got)
+	}
+	found[0].Evidence = found[0].Evidence[:1]
+	if got := e.Mismatches(1, found); len(got) != 1 {
+		t.Errorf("without that evidence: %q", got)
 	}
 }
 

@@ -23,6 +23,33 @@ const (
 	Kindnet          Plugin = "kindnet"
 )
 
+// Datapath is how Cilium's programs are attached and what they do.
+type Datapath string
+
+// The datapaths.
+const (
+	// DatapathTC: filters of clsact, handle 1, priority 1, as Cilium has them
+	// before 1.16 and on AKS; they leave every packet to the kernel's stack.
+	DatapathTC Datapath = "tc"
+	// DatapathTCX: the same by tcx.
+	DatapathTCX Datapath = "tcx"
+	// DatapathRedirect: filters that move packets for pods past the stack and
+	// past the egress of pods' links, and packets from pods to the network
+	// card, as with host routing by BPF.
+	DatapathRedirect Datapath = "redirect"
+)
+
+// Policy is a program that keeps network policies beside the plugin.
+type Policy string
+
+// The programs. Calico's iptables dataplane and its nftables one differ in all
+// that can be seen.
+const (
+	PolicyCalico    Policy = "calico"
+	PolicyCalicoNFT Policy = "calico-nft"
+	PolicyNPM       Policy = "azure-npm"
+)
+
 // allPlugins are those above, for what reads their names.
 var allPlugins = []Plugin{
 	Kubenet, AzureBridge, AzureTunnel, AzureTransparent, AzureOverlay, AzurePodSubnet,

@@ -158,6 +158,7 @@ func (r *resolver) node(i int, raw rawNode, t rawTopology) {
 	n.NIC = raw.nic.or(t.nic.or("eth0"))
 	n.IPForwarding = raw.ipForwarding.or(n.Plugin.routedByUDR())
 	n.Residue, n.Dockershim = raw.residue.v, raw.dockershim.v
+	n.Datapath, n.Policy = raw.datapath.v, raw.policy.v
 	switch {
 	case n.Plugin.Bridges():
 		n.Bridge = raw.bridge.or(pluginTraits[n.Plugin].bridge)
@@ -176,6 +177,9 @@ func (r *resolver) node(i int, raw rawNode, t rawTopology) {
 	only(raw.bridgeMAC.at, "bridgeMAC", n.Plugin == Kubenet, "kubenet")
 	only(raw.dockershim.at, "dockershim", n.Plugin == Kubenet, "kubenet")
 	only(raw.router.at, "router", n.Plugin.HasRouter(), "cilium and azure-cilium")
+	only(raw.datapath.at, "datapath", n.Plugin.HasRouter(), "cilium and azure-cilium")
+	only(raw.policy.at, "policy", n.Policy == PolicyNPM && n.Plugin != Calico || !n.Plugin.Bridges() && !n.Plugin.HasRouter() && n.Plugin != Calico,
+		"routed Azure and kindnet (azure-npm: also bridged)")
 	only(raw.residue.at, "residue", n.Plugin == Cilium, "cilium")
 	only(raw.bridge.at, "bridge", n.Bridge != "", "kubenet, azure-bridge, azure-tunnel and (with residue) cilium")
 	if len(raw.oldPods) > 0 && n.Residue == "" {
@@ -502,6 +506,9 @@ func (r *resolver) expect(raw rawExpect) {
 				out.Peers = append(out.Peers, netip.PrefixFrom(end.Addr, end.Addr.BitLen()))
 			}
 		}
+		for _, words := range f.evidence {
+			out.Evidence = append(out.Evidence, words.v)
+		}
 		e.Findings = append(e.Findings, out)
 	}
 	for _, code := range raw.absent {
@@ -511,6 +518,7 @@ func (r *resolver) expect(raw rawExpect) {
 		e.Absent = append(e.Absent, code.v)
 	}
 	e.Exit, e.Plugin = raw.exit.or(min(len(e.Findings), 1)), raw.plugin.v
+	e.Policy, e.Residue = raw.policy.v, raw.residue.v
 }
 
 // endpoint resolves a reference, or complains.

@@ -32,10 +32,12 @@
 //	      bridgeMAC: "0a:58:0a:f4:00:01"
 //	      nonMasquerade: [10.0.0.0/8]
 //	      dockershim: true          # kubenet's older rules; one nonMasquerade range
+//	      policy: azure-npm         # what keeps network policies; see Policy
 //	      pods: [web, {name: db, ip: 10.244.0.9, mac: "…", link: veth0}]
 //	    - name: b
 //	      plugin: cilium
 //	      router: 169.254.23.0
+//	      datapath: tc              # Cilium's programs; see Datapath
 //	      residue: azure-vnet       # the bridge and rules of the plugin before
 //	      oldPods:                  # and its pods: gone, or still running
 //	        - gone
@@ -60,7 +62,9 @@
 //	expect:
 //	  exit: 1                  # default: 1 with findings, else 0
 //	  plugin: kubenet          # what is recognised; default: not looked at
-//	  findings: [{code: MissingUDR, pods: [a/web], peers: [10.244.0.0/24, outside], title: words of it, fix: words of the first}]
+//	  policy: calico           # likewise; "none" wants that nothing is
+//	  residue: azure-vnet      # likewise
+//	  findings: [{code: MissingUDR, pods: [a/web], peers: [10.244.0.0/24, outside], evidence: [words], title: words of it, fix: words of the first}]
 //	  absent: [StaleARPReply]
 package scenario
 
@@ -156,6 +160,11 @@ type Node struct {
 	// address.
 	NonMasquerade []netip.Prefix
 	Pods          []Pod
+	// Datapath is how the programs of a Cilium node are attached, empty for
+	// a node without any.
+	Datapath Datapath
+	// Policy is the program that keeps network policies besides the plugin.
+	Policy Policy
 	// Residue is AzureVNet or empty. OldPods are the pods of that plugin:
 	// gone, with their rules and neighbours left, or still running.
 	Residue string

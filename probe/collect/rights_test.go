@@ -70,7 +70,7 @@ func TestWithoutRights(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	missing := map[string]bool{
-		model.SourceEbtables: true, model.SourceNAT: true, model.SourceConntrack: true, model.SourcePods: true, model.SourceNodes: true,
+		model.SourceEbtables: true, model.SourceNAT: true, model.SourceConntrack: true, model.SourcePods: true, model.SourcePrograms: true, model.SourceNodes: true,
 	}
 	for _, s := range sources {
 		want := model.OK

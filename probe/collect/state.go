@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -21,6 +22,7 @@ import (
 	"github.com/lasthop/lasthop/probe/collect/link"
 	"github.com/lasthop/lasthop/probe/collect/neigh"
 	"github.com/lasthop/lasthop/probe/collect/pods"
+	"github.com/lasthop/lasthop/probe/collect/program"
 	"github.com/lasthop/lasthop/probe/collect/route"
 	"github.com/lasthop/lasthop/probe/collect/sysctl"
 	"github.com/lasthop/lasthop/probe/model"
@@ -45,7 +47,7 @@ type reading struct {
 // sourceOrder is the order in which sources are reported.
 var sourceOrder = []string{
 	model.SourceLinks, model.SourceRoutes, model.SourceNeighbors, model.SourceBridge, model.SourceSysctl,
-	model.SourceEbtables, model.SourceNAT, model.SourceConntrack, model.SourcePods, model.SourceFiles, model.SourceNodes, model.SourceCloud,
+	model.SourceEbtables, model.SourceNAT, model.SourceConntrack, model.SourcePods, model.SourcePrograms, model.SourceFiles, model.SourceNodes, model.SourceCloud,
 }
 
 // report notes how a source was read: whole, or, with an error, in part when
@@ -182,14 +184,40 @@ func (r *reading) readNetwork(ctx context.Context) {
 	r.s.FDB, err = neigh.FDB(ctx, r.c.handle)
 	r.report(model.SourceBridge, fmt.Sprintf("%d addresses", len(r.s.FDB)), len(r.s.FDB) > 0, err)
 
-	r.far, err = r.c.behind(ctx, r.s.Links, r.s.Routes)
+	r.far, err = r.c.behind(ctx, r.s.Links, r.s.Routes, true)
 	r.report(model.SourcePods, fmt.Sprintf("%d namespaces", len(r.far)), len(r.far) > 0, err)
 	r.label()
+	r.readPrograms(ctx)
 }
 
-// behind reads the namespaces at the other ends of the links. Those of links
-// that hold a default route are the network's, and left alone.
-func (c *Collector) behind(ctx context.Context, links []model.Link, routes []model.Route) (map[int]*pods.Namespace, error) {
+// readPrograms reads what is attached to the node's links and to cgroups, and
+// adds what was read along with the pods.
+func (r *reading) readPrograms(ctx context.Context) {
+	found, err := program.Read(ctx, r.c.ns, r.c.conn, r.s.Links)
+	errs := []error{err}
+	for _, id := range slices.Sorted(maps.Keys(r.far)) {
+		found = append(found, r.far[id].Programs...)
+		errs = append(errs, r.far[id].Refused)
+		if !r.far[id].Entered {
+			errs = append(errs, errors.New("namespaces of pods were not entered"))
+		}
+	}
+	detail := fmt.Sprintf("%d on links", len(found))
+	groups, err := program.Cgroups(ctx, r.c.options.HostRoot, "/")
+	if errors.Is(err, program.ErrNoCgroups) {
+		// Then none can be on one either.
+		detail, err = detail+"; "+err.Error(), nil
+	} else {
+		detail += fmt.Sprintf(", %d on cgroups", len(groups))
+	}
+	r.s.Programs = append(found, groups...)
+	r.report(model.SourcePrograms, detail, len(r.s.Programs) > 0, errors.Join(append(errs, err)...))
+}
+
+// behind reads the namespaces at the other ends of the links, and with programs
+// what is attached there. Those of links that hold a default route are the
+// network's, and left alone.
+func (c *Collector) behind(ctx context.Context, links []model.Link, routes []model.Route, programs bool) (map[int]*pods.Namespace, error) {
 	up := map[int]bool{}
 	for _, hop := range defaults(routes) {
 		up[hop.IfIndex] = true
@@ -200,7 +228,7 @@ func (c *Collector) behind(ctx context.Context, links []model.Link, routes []mod
 			inner = append(inner, l)
 		}
 	}
-	return pods.Read(ctx, pods.Node{Inode: c.ns.Inode(), Conn: c.conn, Handle: c.handle, Links: inner}, c.roots()...)
+	return pods.Read(ctx, pods.Node{Inode: c.ns.Inode(), Conn: c.conn, Handle: c.handle, Links: inner, Programs: programs}, c.roots()...)
 }
 
 // label gives routes and neighbours the names of their links.
@@ -357,7 +385,7 @@ func (c *Collector) Quick(ctx context.Context) ([]model.Link, []model.Pod, error
 	c.mu.Unlock()
 	// A namespace that could not be read leaves its link without a pod, as
 	// State reports; the others stand.
-	if v.far, _ = c.behind(ctx, v.links, v.routes); ctx.Err() != nil {
+	if v.far, _ = c.behind(ctx, v.links, v.routes, false); ctx.Err() != nil {
 		return nil, nil, ctx.Err()
 	}
 	return v.links, v.assign(v.uplinks()), nil

@@ -1,10 +1,12 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -16,9 +18,12 @@ var bpfDrop = kind{
 		Title:    "a program on a link drops packets of pods",
 		Meaning: "A program that is attached to a link (tc ingress or egress, XDP) or to a cgroup tells the kernel to drop. That is how " +
 			"Cilium and others enforce policies; a program that somebody left behind drops as well. No iptables rule shows it.",
-		Evidence: "the drops with the reason TC_INGRESS, TC_EGRESS, XDP or BPF_CGROUP_EGRESS, and the link.",
-		Fix:      "list what is attached to that link (bpftool net show, tc filter show) and ask its owner.",
-		Verify:   "lasthop check --only BPFDrop",
+		Evidence: "the drops with the reason TC_INGRESS, TC_EGRESS, XDP or BPF_CGROUP_EGRESS, and the link; the programs and tc filters " +
+			"on that hook when the window ended, with name and id, in the order in which packets meet them. Where there are several " +
+			"the kernel does not tell which of them it was.",
+		Fix: "a program of a network plugin: change the policy that it is made from, or ask the plugin why it drops. One that nobody " +
+			"owns: detach it.",
+		Verify: "lasthop check --only BPFDrop",
 	},
 	find: findBPFDrop,
 }
@@ -29,6 +34,18 @@ var hookWords = map[model.Reason]string{
 	"TC_EGRESS":         "the egress hook of tc",
 	"XDP":               "XDP",
 	"BPF_CGROUP_EGRESS": "a cgroup's egress hook",
+}
+
+// hookReason is a drop's reason; some kernels tell XDP's by the place only, where
+// 6.18 gives NOT_SPECIFIED.
+func hookReason(d *model.Drop) model.Reason {
+	if d.Reason == "" || d.Reason == "NOT_SPECIFIED" {
+		switch d.Location {
+		case "do_xdp_generic", "netif_receive_generic_xdp", "veth_xdp_rcv_skb":
+			return "XDP"
+		}
+	}
+	return d.Reason
 }
 
 // hook is one place where programs are attached.
@@ -44,10 +61,11 @@ func findBPFDrop(v *view) []verdict {
 	var order []hook
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
-		if hookWords[d.Reason] == "" || v.pod(d) == (netip.Addr{}) || v.explained(d) {
+		reason := hookReason(d)
+		if hookWords[reason] == "" || v.pod(d) == (netip.Addr{}) || v.explained(d) {
 			continue
 		}
-		k := hook{d.Reason, d.Netns, d.IfIndex, d.Link}
+		k := hook{reason, d.Netns, d.IfIndex, d.Link}
 		if hooks[k] == nil {
 			order = append(order, k)
 		}
@@ -77,29 +95,180 @@ func (v *view) droppedByProgram(k hook, drops []*model.Drop) (model.Finding, boo
 	for _, a := range slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare) {
 		f.Peers = append(f.Peers, host(a))
 	}
-	link, enter := k.link, ""
-	if link == "" {
-		// The link is inside of the pod, whose names are not known here.
-		p := v.pods[f.Pods[0]][0]
-		link = p.Interface
-		if p.NetnsName != "" {
-			enter = fmt.Sprintf("nsenter --net=%s ", p.NetnsName)
+	h := v.hooked(k, f.Pods[0])
+	f.LastHopAlive = v.before(h, f.Pods[0])
+	where := h.link
+	if v.inside(h) {
+		where += " inside of the pod"
+	}
+	f.Title = fmt.Sprintf("a program on %s drops packets of %s", where, addrs(f.Pods))
+	f.Why = fmt.Sprintf("A program at %s of %s told the kernel to drop %s.", hookWords[k.reason], where, count(f.Packets, "packet"))
+	f.Evidence = dropEvidence(drops)
+	for i, p := range h.programs {
+		text := fmt.Sprintf("on %s %s: %s", h.link, h.direction, p)
+		if len(h.programs) > 1 {
+			text = fmt.Sprintf("on %s %s, number %d of %d: %s", h.link, h.direction, i+1, len(h.programs), p)
+		}
+		if owner := programOwner(p); owner != "" {
+			text += " — owner: " + owner
+		}
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourcePrograms, Text: text})
+	}
+	v.weighPrograms(&f, h)
+	f.Fix = h.fix()
+	return f, true
+}
+
+// before is where packets were seen last before the hook. XDP comes before the
+// counting at its link, so that this is the pod's own end where the link is a
+// pod's.
+func (v *view) before(h hookPlace, pod netip.Addr) model.Place {
+	if v.inside(h) {
+		return model.Place{Link: h.link, Role: model.RolePod, Direction: h.direction}
+	}
+	if h.reason == "XDP" && h.netns == v.Node.Netns {
+		for _, p := range v.pods[pod] {
+			if p.LinkIndex == h.ifindex {
+				return model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Egress}
+			}
 		}
 	}
-	if link == "" {
-		link = "a link"
+	return v.place(h.link, h.direction)
+}
+
+// inside reports whether the hook is in a pod's own namespace.
+func (v *view) inside(h hookPlace) bool { return h.netns != 0 && h.netns != v.Node.Netns }
+
+// hookPlace is a hook in words, with what was found there.
+type hookPlace struct {
+	hook
+	link      string
+	direction model.Direction
+	// enter is what goes before a command to run it in the hook's namespace.
+	enter    string
+	programs []*model.Program
+}
+
+// hooked looks a hook up for a pod that lost packets there.
+func (v *view) hooked(k hook, pod netip.Addr) hookPlace {
+	h := hookPlace{hook: k, link: k.link, direction: model.Ingress}
+	if k.reason == "TC_EGRESS" || k.reason == "BPF_CGROUP_EGRESS" {
+		h.direction = model.Egress
 	}
-	direction := model.Ingress
-	if k.reason == "TC_EGRESS" {
-		direction = model.Egress
+	for i := range v.Programs {
+		if p := &v.Programs[i]; h.holds(p) {
+			h.programs = append(h.programs, p)
+			h.link = cmp.Or(h.link, p.Link)
+		}
 	}
-	f.LastHopAlive = v.place(link, direction)
-	f.Title = fmt.Sprintf("a program on %s drops packets of %s", link, addrs(f.Pods))
-	f.Why = fmt.Sprintf("A program at %s of %s told the kernel to drop %s.", hookWords[k.reason], link, count(f.Packets, "packet"))
-	f.Evidence = dropEvidence(drops)
-	f.Unseen = []string{"the program's name and id"}
-	f.Fix = []string{fmt.Sprintf("%sbpftool net show dev %s; %stc filter show dev %s %s", enter, link, enter, link, direction)}
-	return f, true
+	if k.link == "" {
+		// The link is inside of the pod.
+		p := v.pods[pod][0]
+		h.link = cmp.Or(h.link, p.Interface, "a link")
+		if p.NetnsName != "" {
+			h.enter = fmt.Sprintf("nsenter --net=%s ", shellWord(netnsPath(p.NetnsName)))
+		}
+	}
+	return h
+}
+
+// holds reports whether a program is one that a packet meets at the hook.
+func (h *hookPlace) holds(p *model.Program) bool {
+	if h.reason == "BPF_CGROUP_EGRESS" {
+		return p.Kind == model.ProgramCgroup && p.Direction == model.Egress
+	}
+	if p.Netns != h.netns || p.IfIndex != h.ifindex || p.Direction != h.direction {
+		return false
+	}
+	if h.reason == "XDP" {
+		return p.Kind == model.ProgramXDP
+	}
+	return p.Kind == model.ProgramTCX || p.Kind == model.ProgramTC
+}
+
+// weighPrograms says what is not known of the program.
+func (v *view) weighPrograms(f *model.Finding, h hookPlace) {
+	switch {
+	case len(h.programs) == 0 && !v.Has(model.SourcePrograms):
+		f.Unseen = append(f.Unseen, "the program's name and id: what is attached could not be read whole")
+	case len(h.programs) == 0:
+		f.Unseen = append(f.Unseen, "the program's name and id: nothing was attached there any more when the window ended")
+	case len(h.programs) > 1:
+		f.Unseen = append(f.Unseen, fmt.Sprintf("which of the %d dropped: a packet meets them in this order until one does", len(h.programs)))
+	}
+}
+
+// fix are the commands that tell more of what is on the hook, and the one that
+// takes away what nobody owns.
+func (h *hookPlace) fix() []string {
+	link := shellWord(h.link)
+	show := fmt.Sprintf("%sbpftool net show dev %s; %stc filter show dev %s %s", h.enter, link, h.enter, link, h.direction)
+	switch h.reason {
+	case "XDP":
+		show = fmt.Sprintf("%sip -details link show dev %s", h.enter, link)
+	case "BPF_CGROUP_EGRESS":
+		show = "bpftool cgroup tree"
+	}
+	out := []string{show}
+	owners := map[string]bool{}
+	for _, p := range h.programs {
+		owners[programOwner(p)] = true
+	}
+	for _, owner := range slices.Sorted(maps.Keys(owners)) {
+		out = append(out, ownerAdvice[owner]...)
+	}
+	if len(h.programs) != 1 || !owners[""] {
+		return out
+	}
+	switch p := h.programs[0]; p.Kind {
+	case model.ProgramTC:
+		out = append(out, fmt.Sprintf("if nobody owns it: %stc filter del dev %s %s pref %d handle %s %s", h.enter, link, h.direction, p.Priority, p.TCHandle(), shellWord(p.Filter)))
+	case model.ProgramXDP:
+		// Without a mode, only the driver's own is meant.
+		out = append(out, fmt.Sprintf("if nobody owns it: %[1]sip link set dev %[2]s xdp off; %[1]sip link set dev %[2]s xdpgeneric off", h.enter, link))
+	case model.ProgramTCX:
+		out = append(out, fmt.Sprintf("if nobody owns it: %sbpftool net detach tcx_%s id %d dev %s, or end the process that holds its link (bpftool link show)", h.enter, h.direction, p.ID, link))
+	case model.ProgramCgroup:
+		out = append(out, fmt.Sprintf("if nobody owns it: bpftool cgroup detach %s cgroup_inet_egress id %d", shellWord("/sys/fs/cgroup"+p.Cgroup), p.ID))
+	}
+	return out
+}
+
+// programOwners are told by how their programs' names begin; tc's own names
+// hold a section's name behind a file's.
+var programOwners = []struct{ prefix, owner string }{
+	{"cil_", "Cilium"},
+	{"bpf_lxc.o", "Cilium"},
+	{"bpf_netdev", "Cilium"},
+	{"bpf_host.o", "Cilium"},
+	{"bpf_overlay.o", "Cilium"},
+	{"cali_", "Calico"},
+	{"calico_", "Calico"},
+	{"sd_fw_", "systemd"},
+}
+
+// ownerAdvice are the commands that ask an owner.
+var ownerAdvice = map[string][]string{
+	"Cilium": {
+		"owner: Cilium; what it drops and why: kubectl -n kube-system exec ds/cilium -- cilium-dbg monitor --type drop",
+		"kubectl get networkpolicies,ciliumnetworkpolicies -A; kubectl get ciliumclusterwidenetworkpolicies",
+	},
+	"Calico": {
+		"owner: Calico; kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org",
+	},
+	"systemd": {
+		"owner: systemd; systemctl show '*' -p Id,IPAddressAllow,IPAddressDeny",
+	},
+}
+
+// programOwner is whose program it is, empty where that is not known.
+func programOwner(p *model.Program) string {
+	for _, o := range programOwners {
+		if strings.HasPrefix(p.Name, o.prefix) {
+			return o.owner
+		}
+	}
+	return ""
 }
 
 // hookedPod is the end of a drop whose link the program is on, where one is.

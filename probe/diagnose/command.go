@@ -94,6 +94,14 @@ func shellWord(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
+// netnsPath is the file of a namespace that is known by its name or its path.
+func netnsPath(name string) string {
+	if strings.ContainsRune(name, '/') {
+		return name
+	}
+	return "/run/netns/" + name
+}
+
 // iptables is the tool that edits the rule's table.
 func iptables(r *model.PacketRule) string {
 	tool := "iptables"

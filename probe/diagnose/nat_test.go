@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -69,6 +70,58 @@ func TestPolicyDrop(t *testing.T) {
 			n.refuse("nft_do_chain", far, pod5, 9)
 			return n
 		}, []string{"UnexplainedDrop proven 172.20.1.5 172.20.2.9"}},
+		{"a rule written anew at the end dropped before that", func() *node {
+			n := filtered()
+			n.filter(model.NFT, "FORWARD", 0, model.PacketRule{Dst: to(pod5 + "/32"), Target: "DROP"}).Counter.Restarted = true
+			n.refuse("nft_do_chain", far, pod5, 9)
+			return n
+		}, []string{"PolicyDrop likely 172.20.1.5 172.20.2.9"}},
+		{"a chain that only a map leads to, by its counter", func() *node {
+			n := filtered()
+			native := func(chain, map_, target string, delta uint64) {
+				r := n.filter(model.NFT, chain, delta, model.PacketRule{Target: target, Map: map_})
+				r.Table, r.Native, r.Counter.Kept = "site", true, true
+			}
+			n.chain(model.NFT, "ip", "site", "base", "FORWARD", "ACCEPT", 0)
+			n.chain(model.NFT, "ip", "site", "of-a-pod", "", "", 0)
+			native("base", "by-link", "", 0)
+			native("base", "", "DROP", 0)
+			native("of-a-pod", "", "DROP", 9)
+			n.refuse("nft_do_chain", far, pod5, 9)
+			return n
+		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
+		{"maps in very many chains, as kube-proxy has them", func() *node {
+			n := filtered()
+			n.chain(model.NFT, "ip", "site", "base", "FORWARD", "ACCEPT", 0)
+			native := func(chain string, r model.PacketRule, delta uint64) {
+				p := n.filter(model.NFT, chain, delta, r)
+				p.Table, p.Native, p.Counter.Kept = "site", true, true
+			}
+			native("base", model.PacketRule{Map: "services"}, 0)
+			for i := range 2000 {
+				name := fmt.Sprintf("of-service-%d", i)
+				n.chain(model.NFT, "ip", "site", name, "", "", 0)
+				native(name, model.PacketRule{Map: "endpoints"}, 0)
+				native(name, model.PacketRule{Target: "DROP"}, uint64(i/1999*9))
+			}
+			n.refuse("nft_do_chain", far, pod5, 9)
+			return n
+		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
+		{"both rules for links that are not known, one cause", func() *node {
+			n := filtered()
+			for _, c := range []string{"cali-from-wl-dispatch", "cali-to-wl-dispatch"} {
+				n.chain(model.NFT, "ip", "filter", c, "", "", 0)
+				jump := model.PacketRule{Target: c, In: link("tap+")}
+				if c == "cali-to-wl-dispatch" {
+					jump.In, jump.Out = jump.Out, jump.In
+				}
+				n.filter(model.NFT, "FORWARD", 9, jump)
+				n.filter(model.NFT, c, 9, model.PacketRule{Target: "DROP", Comment: "cali:x Unknown interface"})
+			}
+			n.refuse("nft_do_chain", far, pod5, 9)
+			n.refuse("nft_do_chain", pod5, far, 9).Link = "tap10"
+			return n
+		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
 		{"two rules, told apart by their matches", func() *node {
 			n := filtered()
 			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Dst: to(pod5 + "/32"), Target: "DROP"})
@@ -424,6 +477,64 @@ func TestBPFDrop(t *testing.T) {
 	}
 	n.drop("TC_EGRESS", "__dev_queue_xmit", out, pod6, 9).Link = "br-pods"
 	verdicts(t, n, []string{"BPFDrop proven 172.20.1.5 172.20.1.6 172.20.2.9", "BPFDrop proven 172.20.1.6 203.0.113.9"})
+}
+
+// TestBPFDropNamesPrograms wants the programs of the very hook, in their order,
+// and the owner's advice.
+func TestBPFDropNamesPrograms(t *testing.T) {
+	const inside = 77
+	on := func(netns uint32, index int, link string, d model.Direction, p model.Program) model.Program {
+		p.Netns, p.IfIndex, p.Link, p.Direction = netns, index, link, d
+		return p
+	}
+	n := kubenet().with(model.SourcePrograms)
+	n.Node.Netns = 1
+	n.Programs = []model.Program{
+		on(n.Node.Netns, 10, "tap10", model.Ingress, model.Program{Kind: model.ProgramXDP, ID: 3, Name: "other_hook"}),
+		on(n.Node.Netns, 10, "tap10", model.Ingress, model.Program{Kind: model.ProgramTCX, ID: 4, Name: "first"}),
+		on(n.Node.Netns, 10, "tap10", model.Ingress, model.Program{Kind: model.ProgramTC, ID: 5, Name: "cil_from_container-tap10", Filter: "bpf", Priority: 1, Handle: 1}),
+		on(n.Node.Netns, 10, "tap10", model.Egress, model.Program{Kind: model.ProgramTC, ID: 6, Name: "other_way", Filter: "bpf", Priority: 1, Handle: 1}),
+		on(n.Node.Netns, 11, "tap11", model.Ingress, model.Program{Kind: model.ProgramTC, Filter: "flower", Priority: 7, Handle: 1}),
+		on(inside, 10, "eth0", model.Ingress, model.Program{Kind: model.ProgramTCX, ID: 8, Name: "in_pod"}),
+	}
+	n.Pods[0].Netns, n.Pods[0].NetnsName = inside, "cni-1"
+	at := func(netns uint32, index int, link string) {
+		d := n.drop("TC_INGRESS", "__netif_receive_skb_core", pod5, far, 9)
+		d.Netns, d.IfIndex, d.Link = netns, index, link
+	}
+	at(n.Node.Netns, 10, "tap10")
+	at(n.Node.Netns, 11, "tap11")
+	at(inside, 10, "")
+	want := map[string][]string{
+		"tap10": {"on tap10 ingress, number 1 of 2: tcx program first, id 4",
+			"on tap10 ingress, number 2 of 2: tc program cil_from_container-tap10, id 5, pref 1 handle 0x1 — owner: Cilium"},
+		"tap11": {"on tap11 ingress: tc filter flower, pref 7 handle 0x1"},
+		"eth0":  {"on eth0 ingress: tcx program in_pod, id 8"},
+	}
+	fixes := map[string]string{
+		"tap10": "owner: Cilium;",
+		"tap11": "if nobody owns it: tc filter del dev tap11 ingress pref 7 handle 0x1 flower",
+		"eth0":  "if nobody owns it: nsenter --net=/run/netns/cni-1 bpftool net detach tcx_ingress id 8 dev eth0",
+	}
+	for _, f := range Diagnose(&n.Snapshot) {
+		link := f.LastHopAlive.Link
+		var got []string
+		for _, e := range f.Evidence {
+			if e.Source == model.SourcePrograms {
+				got = append(got, e.Text)
+			}
+		}
+		if !slices.Equal(got, want[link]) || (len(f.Unseen) > 0) != (len(got) > 1) {
+			t.Errorf("%s on %s: %q, unseen %q; want %q", f.Code, link, got, f.Unseen, want[link])
+		}
+		if !slices.ContainsFunc(f.Fix, func(s string) bool { return strings.HasPrefix(s, fixes[link]) }) {
+			t.Errorf("%s on %s: fix %q, want %q", f.Code, link, f.Fix, fixes[link])
+		}
+		delete(want, link)
+	}
+	if len(want) > 0 {
+		t.Errorf("nothing found on %v", want)
+	}
 }
 
 func TestConntrackFull(t *testing.T) {

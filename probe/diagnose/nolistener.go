@@ -128,7 +128,7 @@ func (v *view) unheard(pod netip.Addr, drops []*model.Drop) model.Finding {
 	}
 	target := "ss -lntu"
 	if p.NetnsName != "" {
-		target = fmt.Sprintf("nsenter --net=%s ss -lntu", p.NetnsName)
+		target = fmt.Sprintf("nsenter --net=%s ss -lntu", shellWord(netnsPath(p.NetnsName)))
 	}
 	f.Fix = []string{target + "; compare with the port and address that the clients use"}
 	return f

@@ -54,11 +54,14 @@ type conviction struct {
 func findPolicyDrop(v *view) []verdict {
 	claims, unread, elsewhere := v.claims()
 	var out []verdict
+	var unknown []bool
 	for _, c := range convict(claims) {
 		if f, ok := v.droppedBy(c); ok {
 			out = append(out, verdict{Finding: f, explains: theseDrops(c.shares)})
+			unknown = append(unknown, c.dropsUnknownLink())
 		}
 	}
+	out = mergeUnknownLinks(out, unknown)
 	if f, ok := v.droppedUnread(unread); ok {
 		out = append(out, verdict{Finding: f, explains: sameDrops(unread)})
 	}
@@ -68,6 +71,63 @@ func findPolicyDrop(v *view) []verdict {
 		}
 	}
 	return out
+}
+
+// dropsUnknownLink reports whether the rule is the one by which Calico drops
+// what comes from, or goes to, a link that it has no chain for.
+func (s *suspect) dropsUnknownLink() bool {
+	return s.rule != nil && strings.Contains(s.rule.Text+s.rule.Comment, "Unknown interface") && s.owner() == calicoOwner
+}
+
+// mergeUnknownLinks makes one finding of those on the two rules, one for each
+// direction, that drop for the same reason: Calico does not know the pods.
+func mergeUnknownLinks(list []verdict, unknown []bool) []verdict {
+	var out []verdict
+	first := -1
+	for i, f := range list {
+		switch {
+		case !unknown[i]:
+			out = append(out, f)
+		case first < 0:
+			first = len(out)
+			out = append(out, f)
+		default:
+			out[first] = joined(out[first], f)
+		}
+	}
+	if first < 0 {
+		return out
+	}
+	f := &out[first].Finding
+	f.Title = "Calico does not know the links of " + addrs(f.Pods)
+	f.Why = fmt.Sprintf("Calico drops what comes from or goes to a link that it has made no chains for. It dropped %s. "+
+		"The pod's policy was not programmed, or was taken away while the pod runs.", count(f.Packets, "packet"))
+	f.Fix = append([]string{"kubectl get pods -A -l k8s-app=calico-node -o wide; its log on this node tells why the pod's endpoint is not programmed"}, f.Fix...)
+	return out
+}
+
+// joined is one verdict for two on the same cause.
+func joined(a, b verdict) verdict {
+	f := a.Finding
+	f.Packets += b.Packets
+	f.Pods = union(a.Pods, b.Pods, netip.Addr.Compare)
+	f.Peers = union(a.Peers, b.Peers, netip.Prefix.Compare)
+	f.Confidence = weaker(a.Confidence, b.Confidence)
+	f.Evidence = slices.Concat(a.Evidence, b.Evidence)
+	f.Unseen = slices.Compact(slices.Concat(a.Unseen, b.Unseen))
+	f.Alternatives = slices.Concat(a.Alternatives, b.Alternatives)
+	for _, fix := range b.Fix {
+		if !slices.Contains(f.Fix, fix) {
+			f.Fix = append(slices.Clone(f.Fix), fix)
+		}
+	}
+	return verdict{Finding: f, explains: func(d *model.Drop) bool { return a.explains(d) || b.explains(d) }}
+}
+
+func union[T comparable](a, b []T, compare func(T, T) int) []T {
+	out := slices.Concat(a, b)
+	slices.SortFunc(out, compare)
+	return slices.Compact(out)
 }
 
 // claims lists the drops of netfilter on the node with those that may have
@@ -282,7 +342,7 @@ func (v *view) weighPolicy(c *conviction, f *model.Finding, rivals []*suspect, c
 				o.table(), o.where(), o.text(), count(o.delta(), "packet")))
 		}
 	}
-	if !covered && (c.counted || !v.Has(model.SourceNAT, model.SourceEbtables) || c.delta() == 0 && len(c.unread()) > 0) {
+	if !covered && (c.counted || c.restarted() || !v.Has(model.SourceNAT, model.SourceEbtables) || c.delta() == 0 && len(c.unread()) > 0) {
 		f.Confidence = weaker(f.Confidence, model.Likely)
 		f.Unseen = append(f.Unseen, "a counter that covers all of the drops: the rule was written anew in the window, or counts nothing")
 	}
@@ -308,6 +368,12 @@ func (v *view) struck(s *suspect, d *model.Drop) []netip.Addr {
 	case fromSrc && !fromDst:
 		return []netip.Addr{d.Src}
 	case fromDst && !fromSrc:
+		return []netip.Addr{d.Dst}
+	}
+	switch in, out := s.leans(); {
+	case in && !out:
+		return []netip.Addr{d.Src}
+	case out && !in:
 		return []netip.Addr{d.Dst}
 	}
 	return []netip.Addr{d.Src, d.Dst}
@@ -342,6 +408,16 @@ func (s *suspect) pins() (src, dst bool) {
 	return src, dst
 }
 
+// leans reports whether the way to the suspect is for what comes in by the
+// links of pods, or for what goes out by them, whichever pod's they are.
+func (s *suspect) leans() (in, out bool) {
+	for _, r := range s.jumps {
+		in = in || r.In.Name != "" && !r.In.Not
+		out = out || r.Out.Name != "" && !r.Out.Not
+	}
+	return in, out
+}
+
 // dropsInvalid reports whether the rule drops what connection tracking calls
 // invalid, as kube-proxy does.
 func (s *suspect) dropsInvalid() bool {
@@ -366,10 +442,23 @@ func (s *suspect) evidence() model.Evidence {
 	switch {
 	case s.delta() > 0:
 		e.Text += fmt.Sprintf(" — counted %s in the window", count(s.delta(), "packet"))
+	case s.restarted():
+		e.Text += " — was written anew in the window, and its counter with it"
 	case !s.counted:
 		e.Text += " — has no counter; no rule with one counted these drops"
 	}
 	return e
+}
+
+// restarted reports whether the suspect's counter began anew in the window.
+func (s *suspect) restarted() bool {
+	switch {
+	case s.rule != nil:
+		return s.rule.Counter.Restarted
+	case s.frame != nil:
+		return s.frame.Counter.Restarted
+	}
+	return s.chain.Counter.Restarted
 }
 
 func dropEvidence(drops []*model.Drop) []model.Evidence {
@@ -397,7 +486,7 @@ func (s *suspect) fix(owner string) []string {
 	switch owner {
 	case "":
 		return []string{s.remove()}
-	case "Calico":
+	case calicoOwner:
 		return []string{
 			"kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org",
 			"if Calico is no longer installed, the rule is left over: " + s.remove(),
@@ -457,6 +546,10 @@ func (v *view) droppedInPod(pod netip.Addr, drops []*model.Drop) (model.Finding,
 	f.Evidence = dropEvidence(drops)
 	f.Unseen = []string{"the rules in the pod's namespace: only the node's are read"}
 	f.LastHopAlive = v.place(p.Link, model.Egress)
-	f.Fix = []string{fmt.Sprintf("nsenter --net=%s nft list ruleset", cmp.Or(p.NetnsName, "/proc/<pid of the pod>/ns/net"))}
+	netns := "/proc/<pid of the pod>/ns/net"
+	if p.NetnsName != "" {
+		netns = shellWord(netnsPath(p.NetnsName))
+	}
+	f.Fix = []string{fmt.Sprintf("nsenter --net=%s nft list ruleset", netns)}
 	return f, true
 }

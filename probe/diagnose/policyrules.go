@@ -125,6 +125,8 @@ type step struct {
 	suspect *suspect
 	to      string
 	jump    *model.PacketRule
+	// mapped says that a map tells where it leads.
+	mapped bool
 }
 
 // candidate is a suspect for one drop.
@@ -140,7 +142,9 @@ type dropRules struct {
 	// policies are the suspects at the ends of chains: of base chains, and
 	// of ebtables' own.
 	policies map[tableChain]*suspect
-	local    map[netip.Addr]bool
+	// mapped are the chains that maps may lead to, by table.
+	mapped map[tableChain][]tableChain
+	local  map[netip.Addr]bool
 	// tells says that this kernel frees what nft drops in nft_do_chain
 	// itself, as Linux 6.12 does and 6.1 does not.
 	tells bool
@@ -149,7 +153,7 @@ type dropRules struct {
 // newDropRules indexes the rules and policies that may have dropped packets in
 // the window: those that counted some, and native ones without a counter.
 func (v *view) newDropRules() *dropRules {
-	t := &dropRules{steps: map[tableChain][]step{}, policies: map[tableChain]*suspect{}, local: v.nodeAddrs}
+	t := &dropRules{steps: map[tableChain][]step{}, policies: map[tableChain]*suspect{}, mapped: map[tableChain][]tableChain{}, local: v.nodeAddrs}
 	t.tells = slices.ContainsFunc(v.Traffic.Drops, func(d model.Drop) bool { return d.Location == nftLocation })
 	families := map[tableChain]bool{}
 	for i := range v.Chains {
@@ -188,13 +192,44 @@ func iptablesChain(c *model.Chain) bool {
 	return c.Hook == c.Name && slices.Contains([]string{"raw", "mangle", "nat", "filter", "security", "broute"}, c.Table)
 }
 
+// counts reports whether a rule's counter tells what it met in the window.
+func counts(native bool, c model.Counter) bool {
+	return !c.Restarted && (!native || c.Kept || c.Packets > 0)
+}
+
+// tableOf is the table that a chain is in.
+func tableOf(k tableChain) tableChain {
+	k.chain = ""
+	return k
+}
+
+// findMapped lists the chains that no rule leads to, by table: a map may lead to
+// any of them, since what it holds is not read.
+func (t *dropRules) findMapped(v *view) {
+	led := map[tableChain]bool{}
+	for k, list := range t.steps {
+		for _, s := range list {
+			led[tableChain{k.backend, k.family, k.table, s.to}] = true
+		}
+	}
+	for i := range v.Chains {
+		c := &v.Chains[i]
+		k := tableChain{c.Backend, c.Family, c.Table, c.Name}
+		if c.Hook == "" && !led[k] {
+			t.mapped[tableOf(k)] = append(t.mapped[tableOf(k)], k)
+		}
+	}
+}
+
 func (t *dropRules) addPacketRules(v *view, families map[tableChain]bool) {
 	for i := range v.PacketRules {
 		r := &v.PacketRules[i]
 		k := tableChain{r.Backend, packetFamily(r, families), r.Table, r.Chain}
 		s := step{fits: func(d *dropped) fit { return t.packetFit(r, d) }}
-		counted := !r.Native || r.Counter.Packets > 0
+		counted := counts(r.Native, r.Counter)
 		switch {
+		case r.Map != "":
+			s.mapped = true
 		case r.Target == "DROP" || r.Target == "REJECT":
 			if v.dropsByDesign(r) || counted && r.Counter.Delta == 0 {
 				continue
@@ -210,6 +245,7 @@ func (t *dropRules) addPacketRules(v *view, families map[tableChain]bool) {
 		}
 		t.steps[k] = append(t.steps[k], s)
 	}
+	t.findMapped(v)
 }
 
 // packetFamily is the family of the table that holds a rule. A rule of an inet
@@ -228,7 +264,7 @@ func (t *dropRules) addFrameRules(v *view) {
 		r := &v.FrameRules[i]
 		k := tableChain{r.Backend, "bridge", r.Table, r.Chain}
 		s := step{fits: func(d *dropped) fit { return frameFit(r, d) }}
-		counted := !r.Native || r.Counter.Packets > 0
+		counted := counts(r.Native, r.Counter)
 		if counted && r.Counter.Delta == 0 {
 			continue
 		}
@@ -244,35 +280,48 @@ func (t *dropRules) addFrameRules(v *view) {
 	}
 }
 
-// prune takes out the jumps to chains that lead to no suspect.
+// prune takes out the jumps to chains that lead to no suspect. A way goes by
+// one map at most, so that many maps and chains do not multiply.
 func (t *dropRules) prune() {
-	useful := map[tableChain]bool{}
-	var leads func(k tableChain, depth int) bool
-	leads = func(k tableChain, depth int) bool {
-		if known, ok := useful[k]; ok || depth > maxJumps {
-			return known
-		}
-		useful[k] = false // a ring leads nowhere
-		found := false
-		for _, s := range t.steps[k] {
-			next := k
-			next.chain = s.to
-			found = s.suspect != nil || leads(next, depth+1) || found
-		}
-		found = found || t.policies[k] != nil
-		useful[k] = found
-		return found
+	direct := map[tableChain]bool{}
+	for table, chains := range t.mapped {
+		t.mapped[table] = slices.DeleteFunc(chains, func(k tableChain) bool { return !t.leads(k, 0, direct, false) })
 	}
+	useful := map[tableChain]bool{}
 	for k := range t.steps {
-		leads(k, 0)
+		t.leads(k, 0, useful, true)
 	}
 	for k, list := range t.steps {
 		t.steps[k] = slices.DeleteFunc(list, func(s step) bool {
+			if s.mapped {
+				return len(t.mapped[tableOf(k)]) == 0
+			}
 			next := k
 			next.chain = s.to
 			return s.suspect == nil && !useful[next] && t.policies[next] == nil
 		})
 	}
+}
+
+// leads reports whether a chain leads to a suspect, also by maps where these
+// count. It keeps in known what it found.
+func (t *dropRules) leads(k tableChain, depth int, known map[tableChain]bool, maps bool) bool {
+	if is, ok := known[k]; ok || depth > maxJumps {
+		return is
+	}
+	known[k] = false // a ring leads nowhere
+	found := t.policies[k] != nil
+	for _, s := range t.steps[k] {
+		next := k
+		next.chain = s.to
+		if s.mapped {
+			found = found || maps && len(t.mapped[tableOf(k)]) > 0
+			continue
+		}
+		found = s.suspect != nil || t.leads(next, depth+1, known, maps) || found
+	}
+	known[k] = found
+	return found
 }
 
 // nftLocation is where nft drops, legacy tables and connection tracking never.
@@ -303,6 +352,8 @@ type way struct {
 	fit   fit
 	path  []string
 	jumps []*model.PacketRule
+	// mapped says that it came by a map.
+	mapped bool
 }
 
 // walk follows a chain, and reports whether the packet surely ends in it.
@@ -323,7 +374,11 @@ func (t *dropRules) walk(k tableChain, d *dropped, w way, out *[]candidate) bool
 			}
 			continue
 		}
-		next := way{fit: f, path: append(slices.Clone(w.path), s.to), jumps: slices.Clone(w.jumps)}
+		if s.mapped {
+			t.walkMapped(k, d, w, out)
+			continue
+		}
+		next := way{fit: f, path: append(slices.Clone(w.path), s.to), jumps: slices.Clone(w.jumps), mapped: w.mapped}
 		if s.jump != nil {
 			next.jumps = append(next.jumps, s.jump)
 		}
@@ -339,6 +394,18 @@ func (t *dropRules) walk(k tableChain, d *dropped, w way, out *[]candidate) bool
 		*out = append(*out, candidate{p, min(w.fit, mayFit)})
 	}
 	return false
+}
+
+// walkMapped follows the chains that a map in chain k may lead to.
+func (t *dropRules) walkMapped(k tableChain, d *dropped, w way, out *[]candidate) {
+	if w.mapped {
+		return
+	}
+	for _, to := range t.mapped[tableOf(k)] {
+		if to != k {
+			t.walk(to, d, way{fit: min(w.fit, mayFit), path: append(slices.Clone(w.path), to.chain), jumps: slices.Clone(w.jumps), mapped: true}, out)
+		}
+	}
 }
 
 // reach notes the way to a suspect.
@@ -546,9 +613,11 @@ func ports(head []byte) (src, dst uint16, ok bool) {
 	return binary.BigEndian.Uint16(t), binary.BigEndian.Uint16(t[2:]), true
 }
 
+const calicoOwner = "Calico"
+
 // owners of chains, by how their names begin, most telling first.
 var chainOwners = []struct{ prefix, owner string }{
-	{"cali-", "Calico"},
+	{"cali-", calicoOwner},
 	{"AZURE-NPM", "Azure Network Policy Manager"},
 	{"KUBE-ROUTER", "kube-router"},
 	{"KUBE-NWPLCY", "kube-router"},

@@ -48,7 +48,7 @@ func (v *view) overflowed(pod netip.Addr, drops []*model.Drop) model.Finding {
 	f.Evidence = dropEvidence(drops)
 	show := "ss -lntum"
 	if p.NetnsName != "" {
-		show = fmt.Sprintf("nsenter --net=%s ss -lntum", p.NetnsName)
+		show = fmt.Sprintf("nsenter --net=%s ss -lntum", shellWord(netnsPath(p.NetnsName)))
 	}
 	f.Fix = []string{show + "; kubectl top pod: is it short of processor time? A larger SO_RCVBUF or net.core.rmem_max helps against bursts"}
 	return f

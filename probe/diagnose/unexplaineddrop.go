@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -196,21 +197,30 @@ func (v *view) byDesign() allowances {
 	var out allowances
 	for i := range v.FrameRules {
 		r := &v.FrameRules[i]
-		if r.Counter.Delta > 0 && v.deduplicates(r) {
-			out = append(out, allowance{left: r.Counter.Delta, takes: func(d *model.Drop) bool {
+		if most := mostDroppedBy(r.Counter); most > 0 && v.deduplicates(r) {
+			out = append(out, allowance{left: most, takes: func(d *model.Drop) bool {
 				return netfilter(d) && r.IPSrc.Matches(d.Src) && r.Out.Matches(d.Link)
 			}})
 		}
 	}
 	for i := range v.PacketRules {
 		r := &v.PacketRules[i]
-		if r.Counter.Delta > 0 && v.dropsByDesign(r) {
-			out = append(out, allowance{left: r.Counter.Delta, takes: func(d *model.Drop) bool {
+		if most := mostDroppedBy(r.Counter); most > 0 && v.dropsByDesign(r) {
+			out = append(out, allowance{left: most, takes: func(d *model.Drop) bool {
 				return netfilter(d) && r.Dst.Matches(d.Dst) && r.Src.Matches(d.Src) && (r.Proto == 0 || r.Proto == d.Proto)
 			}})
 		}
 	}
 	return out
+}
+
+// mostDroppedBy bounds what a rule dropped in the window: what it counted, or
+// anything where its counter began anew in between.
+func mostDroppedBy(c model.Counter) uint64 {
+	if c.Restarted {
+		return math.MaxUint64
+	}
+	return c.Delta
 }
 
 // deduplicates reports whether a rule holds back the second copy of what the

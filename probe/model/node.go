@@ -42,6 +42,9 @@ type Link struct {
 	Promisc   bool
 	Role      Role
 	Addresses []netip.Prefix
+	// XDP are the numbers of the programs that see what the link receives
+	// before all else: the driver's, the kernel's generic one, the card's.
+	XDP []uint32
 	// OtherHost is the receive counter of frames for another MAC.
 	OtherHost uint64
 }

@@ -20,6 +20,13 @@ const (
 type Counter struct {
 	Packets, Bytes uint64
 	Delta          uint64
+	// Kept is true for a native nft rule that has a counter; those of iptables
+	// and ebtables always have one.
+	Kept bool
+	// Restarted is true where the rule was written anew in the window, or its
+	// counter zeroed: Delta is what it counted since, at least, and what it
+	// counted before is not known.
+	Restarted bool
 }
 
 // IfMatch matches an interface name. A Name that ends in '+' matches every
@@ -184,6 +191,9 @@ type PacketRule struct {
 	Mark MarkMatch
 	// Unknown names matches that were not decoded.
 	Unknown []string
+	// Map is the nft map that tells where a packet goes on, by its contents;
+	// those are not read. Empty: none.
+	Map string
 
 	// Target is ACCEPT, DROP, RETURN, REJECT, MASQUERADE, SNAT, DNAT, a
 	// chain's name, or empty for a rule that only counts.

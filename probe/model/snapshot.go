@@ -31,6 +31,10 @@ type Snapshot struct {
 	Flows     []Flow
 	Conntrack Conntrack
 
+	// Programs are those attached to the node's links, then to those of its
+	// pods, then to cgroups.
+	Programs []Program
+
 	Cluster Cluster
 	Traffic Traffic
 	// Probes are those that lasthop sent, after the window: no count above
@@ -98,6 +102,7 @@ const (
 	SourceTC        = "tc"
 	SourceDrops     = "drops"
 	SourceProbes    = "probes"
+	SourcePrograms  = "programs"
 )
 
 // Source is one origin of state and how much of it could be read.

@@ -53,6 +53,10 @@ const (
 // ResidueAzureVNet is what azure-vnet's bridge mode leaves behind.
 const ResidueAzureVNet = "azure-vnet"
 
+// AzureNPM is Azure Network Policy Manager, Calico the other program that keeps
+// policies beside a plugin.
+const AzureNPM = "azure-npm"
+
 // Verdict is what was recognised, and by what.
 type Verdict struct {
 	Plugin  string
@@ -85,8 +89,10 @@ func Recognise(s *model.Snapshot, c Config) Verdict {
 			break
 		}
 	}
-	v.Policy = policy(g, v.Plugin)
 	var by string
+	if v.Policy, by = policy(g, v.Plugin); by != "" {
+		v.By = append(v.By, by)
+	}
 	if v.Residue, by = residue(g); by != "" {
 		v.By = append(v.By, by)
 	}
@@ -161,7 +167,22 @@ func (g *signs) said(by []string, types ...string) []string {
 	return by
 }
 
-// cilium is told by its pair of router links. Azure's own variant has
+// program returns the first program on a pod's link whose name starts so, nil
+// when there is none. Those on other links stay behind when a plugin goes.
+func (g *signs) program(prefix string) *model.Program {
+	for i := range g.s.Programs {
+		p := &g.s.Programs[i]
+		if strings.HasPrefix(p.Name, prefix) && p.Netns == g.s.Node.Netns && slices.ContainsFunc(g.s.Links, func(l model.Link) bool {
+			return l.Index == p.IfIndex && l.Role == model.RolePodLink
+		}) {
+			return p
+		}
+	}
+	return nil
+}
+
+// cilium is told by its pair of router links, by its programs on pods' links, or by
+// its chains. Azure's own variant has
 // azure-ipam, or a router with a link-local address and no routing rules for
 // single pods, which the Azure IPAM mode of Cilium itself writes.
 func cilium(g *signs) (string, []string) {
@@ -175,12 +196,18 @@ func cilium(g *signs) (string, []string) {
 			})
 		}
 	}
+	if len(by) == 0 && g.routed == 0 {
+		return "", nil
+	}
+	if p := g.program("cil_"); p != nil {
+		by = append(by, fmt.Sprintf("%s on %s %s", p, p.Link, p.Direction))
+	}
 	if len(by) == 0 {
-		if c := g.chain("CILIUM_"); c == "" || g.routed == 0 {
+		c := g.chain("CILIUM_")
+		if c == "" {
 			return "", nil
-		} else {
-			by = append(by, "chain "+c)
 		}
+		by = append(by, "chain "+c)
 	}
 	if p, ok := g.conf("cilium-cni"); ok {
 		azure = azure || p.IPAM == "azure-ipam"
@@ -371,14 +398,24 @@ func bridge(g *signs) (string, []string) {
 	return Bridge, g.said([]string{"pods are ports of " + g.bridge.Name}, "bridge")
 }
 
-func policy(g *signs, plugin string) string {
-	switch {
-	case g.chain("AZURE-NPM") != "":
-		return "azure-npm"
-	case g.chain("cali-") != "" && plugin != Calico:
-		return Calico
+// policy tells what keeps network policies beside the plugin, by its chains, or
+// by the table of Calico's nftables dataplane.
+func policy(g *signs, plugin string) (name, by string) {
+	if c := g.chain("AZURE-NPM"); c != "" {
+		return AzureNPM, "chain " + c
 	}
-	return ""
+	if plugin == Calico {
+		return "", ""
+	}
+	if c := g.chain("cali-"); c != "" {
+		return Calico, "chain " + c
+	}
+	for _, c := range g.s.Chains {
+		if c.Table == Calico && strings.Contains(c.Name, "cali-") {
+			return Calico, fmt.Sprintf("nft table %s %s, chain %s", c.Family, c.Table, c.Name)
+		}
+	}
+	return "", ""
 }
 
 // residue tells what azure-vnet's bridge mode left behind once pods are routed

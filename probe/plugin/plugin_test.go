@@ -105,6 +105,15 @@ func TestRecognise(t *testing.T) {
 	dockershim := bridged(0)
 	dockershim.PacketRules = []model.PacketRule{{Comment: "kubenet: SNAT for outbound traffic from cluster"}}
 
+	programmed, leftBehind := routed(model.MAC{2, 1}, "10.8.3.1"), routed(azureMAC, "169.254.1.1")
+	for _, s := range []*model.Snapshot{programmed, leftBehind} {
+		s.Programs = []model.Program{{Kind: model.ProgramTC, ID: 7, Name: "cil_from_netdev-nic", IfIndex: s.Links[0].Index, Link: s.Links[0].Name, Direction: model.Ingress}}
+	}
+	pod := programmed.Links[len(programmed.Links)-1]
+	programmed.Programs = append(programmed.Programs, model.Program{Kind: model.ProgramTCX, ID: 8, Name: "cil_from_contai", IfIndex: pod.Index, Link: pod.Name, Direction: model.Ingress})
+	table := routed(azureMAC, "169.254.1.1")
+	table.Chains = []model.Chain{{Backend: model.NFT, Family: "ip", Table: "calico", Name: "filter-cali-FORWARD"}}
+
 	for _, tt := range []struct {
 		name                    string
 		s                       *model.Snapshot
@@ -137,6 +146,9 @@ func TestRecognise(t *testing.T) {
 		{"cilium, the IPAM of Azure", azureIPAM, Config{}, Cilium, "", ""},
 		{"cilium over azure bridge", overBridge, Config{}, Cilium, "", ResidueAzureVNet},
 		{"cilium over azure bridge, neighbours left", neighbours, Config{}, Cilium, "", ResidueAzureVNet},
+		{"cilium, by its programs", programmed, Config{}, Cilium, "", ""},
+		{"cilium is gone, one of its programs is not", leftBehind, Config{}, AzureTransparent, "", ""},
+		{"azure transparent, Calico's table", table, Config{}, AzureTransparent, Calico, ""},
 		{"calico", chains(routed(calicoMAC, "169.254.1.1"), "cali-FORWARD"), Config{}, Calico, "", ""},
 		{"kindnet", chains(routed(model.MAC{2, 1}, "10.8.3.1"), "KIND-MASQ-AGENT"), Config{}, Kindnet, "", ""},
 		{"routed by somebody", routed(model.MAC{2, 1}, "10.8.3.1"), Config{}, Unknown, "", ""},

@@ -38,14 +38,16 @@ type (
 		Lost        lostDoc      `json:"lost"`
 	}
 	nodeDoc struct {
-		Name    string   `json:"name,omitempty"`
-		Kernel  string   `json:"kernel,omitempty"`
-		Plugin  string   `json:"plugin"`
-		Policy  string   `json:"policy,omitempty"`
-		Residue string   `json:"residue,omitempty"`
-		Engine  string   `json:"engine"`
-		Attach  string   `json:"attach,omitempty"`
-		Uplinks []string `json:"uplinks"`
+		Name    string `json:"name,omitempty"`
+		Kernel  string `json:"kernel,omitempty"`
+		Plugin  string `json:"plugin"`
+		Policy  string `json:"policy,omitempty"`
+		Residue string `json:"residue,omitempty"`
+		// PluginBy is what plugin, policy and residue were recognised by.
+		PluginBy []string `json:"pluginBy,omitempty"`
+		Engine   string   `json:"engine"`
+		Attach   string   `json:"attach,omitempty"`
+		Uplinks  []string `json:"uplinks"`
 	}
 	windowDoc struct {
 		Start   string  `json:"start,omitempty"`
@@ -241,7 +243,8 @@ func (r Report) document() document {
 		Node: nodeDoc{
 			Name: s.Node.Name, Kernel: s.Node.Kernel,
 			Plugin: orUnknown(s.Node.Plugin), Policy: s.Node.Policy, Residue: s.Node.Residue,
-			Engine: orUnknown(s.Node.Engine), Attach: s.Node.Attach,
+			PluginBy: s.Node.PluginBy,
+			Engine:   orUnknown(s.Node.Engine), Attach: s.Node.Attach,
 			Uplinks: append([]string{}, s.Node.Uplinks...),
 		},
 		Window:      windowDoc{Seconds: math.Round(s.Window.Duration().Seconds()*1000) / 1000},

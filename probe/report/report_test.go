@@ -168,6 +168,7 @@ func hostile() report.Report {
 	s := node()
 	s.Node.Name, s.Node.Uplinks = evil, []string{evil}
 	s.Node.Plugin, s.Node.Policy, s.Node.Residue, s.Node.Kernel, s.Node.Engine, s.Node.Attach = evil, evil, evil, evil, evil, evil
+	s.Node.PluginBy = []string{evil}
 	s.Links[2].Name = evil
 	s.Pods[0].Name, s.Pods[0].Namespace, s.Pods[0].Link, s.Pods[0].NetnsName = evil, evil, evil, evil
 	s.Sources = append(s.Sources, model.Source{Name: evil, Status: model.Partial, Detail: evil})

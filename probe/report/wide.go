@@ -25,6 +25,12 @@ func (r Report) wide(p *printer) {
 	}
 	r.drops(p)
 	r.rewrites(p)
+	if len(s.Node.PluginBy) > 0 {
+		p.title("plugin recognised by")
+		for _, by := range s.Node.PluginBy {
+			p.line("  " + Clean(by))
+		}
+	}
 	p.title("sources")
 	rows := [][]string{{"NAME", "STATUS", "DETAIL"}}
 	for _, src := range s.Sources {

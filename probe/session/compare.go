@@ -11,19 +11,19 @@ func compareRules(first, last *model.Snapshot) {
 	for i := range last.FrameRules {
 		r := &last.FrameRules[i]
 		k, now := frameKey(r)
-		r.Counter.Delta, r.Standing = frames.delta(k, now)
+		r.Standing = frames.delta(k, now, &r.Counter)
 	}
 	packets := index(first.PacketRules, packetKey)
 	for i := range last.PacketRules {
 		r := &last.PacketRules[i]
 		k, now := packetKey(r)
-		r.Counter.Delta, r.Standing = packets.delta(k, now)
+		r.Standing = packets.delta(k, now, &r.Counter)
 	}
 	chains := index(first.Chains, chainKeyOf)
 	for i := range last.Chains {
 		c := &last.Chains[i]
 		k, now := chainKeyOf(c)
-		c.Counter.Delta, _ = chains.delta(k, now)
+		chains.delta(k, now, &c.Counter)
 	}
 }
 
@@ -35,44 +35,53 @@ type ruleKey struct {
 	table, chain, text string
 }
 
-func frameKey(r *model.FrameRule) (ruleKey, model.Counter) {
-	return ruleKey{backend: r.Backend, table: r.Table, chain: r.Chain, text: r.Text}, r.Counter
+func frameKey(r *model.FrameRule) (ruleKey, reading) {
+	return ruleKey{backend: r.Backend, table: r.Table, chain: r.Chain, text: r.Text}, reading{r.Counter.Packets, r.Handle}
 }
 
-func packetKey(r *model.PacketRule) (ruleKey, model.Counter) {
-	return ruleKey{r.Backend, r.Family, r.Table, r.Chain, r.Text}, r.Counter
+func packetKey(r *model.PacketRule) (ruleKey, reading) {
+	return ruleKey{r.Backend, r.Family, r.Table, r.Chain, r.Text}, reading{r.Counter.Packets, r.Handle}
 }
 
-func chainKeyOf(c *model.Chain) (ruleKey, model.Counter) {
-	return ruleKey{backend: c.Backend, table: c.Family + " " + c.Table, chain: c.Name}, c.Counter
+func chainKeyOf(c *model.Chain) (ruleKey, reading) {
+	return ruleKey{backend: c.Backend, table: c.Family + " " + c.Table, chain: c.Name}, reading{packets: c.Counter.Packets}
 }
+
+// reading is a rule's count, and the number that nft gave it when it was
+// written, 0 where nft does not hold it.
+type reading struct{ packets, handle uint64 }
 
 // counters are a first reading; rules that are the same to the letter stand
 // behind one another.
-type counters map[ruleKey][]model.Counter
+type counters map[ruleKey][]reading
 
-func index[T any](list []T, key func(*T) (ruleKey, model.Counter)) counters {
+func index[T any](list []T, key func(*T) (ruleKey, reading)) counters {
 	out := make(counters, len(list))
 	for i := range list {
-		k, c := key(&list[i])
-		out[k] = append(out[k], c)
+		k, r := key(&list[i])
+		out[k] = append(out[k], r)
 	}
 	return out
 }
 
-// delta is what a rule counted since the first reading, and whether it was in
-// that. A counter that fell was zeroed, or replaced with its rule: what it
-// shows now is what it counted since.
-func (first counters) delta(k ruleKey, now model.Counter) (packets uint64, standing bool) {
+// delta fills in what a rule counted since the first reading, and reports
+// whether it was in that. One that was written anew, by its number or because
+// its counter fell, shows what it counted since: a program that keeps rules
+// writes all of its chain at once, and the counters begin again.
+func (first counters) delta(k ruleKey, now reading, c *model.Counter) (standing bool) {
 	list := first[k]
 	if len(list) == 0 {
-		return now.Packets, false
+		c.Delta = now.packets
+		return false
 	}
+	was := list[0]
 	first[k] = list[1:]
-	if now.Packets < list[0].Packets {
-		return now.Packets, true
+	if now.packets < was.packets || now.handle != was.handle {
+		c.Delta, c.Restarted = now.packets, true
+		return true
 	}
-	return now.Packets - list[0].Packets, true
+	c.Delta = now.packets - was.packets
+	return true
 }
 
 type flowKey struct {

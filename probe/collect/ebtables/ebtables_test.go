@@ -236,7 +236,7 @@ func TestNative(t *testing.T) {
 		Text: `iifname "up*" ether type IPv4 ip daddr 10.1.2.3 ether daddr set 02:00:00:00:00:09 accept`,
 		In:   model.IfMatch{Name: "up+"}, EtherType: 0x0800, IPDst: model.AddrMatch{Prefix: netip.MustParsePrefix("10.1.2.3/32")},
 		Target: model.TargetDNAT, MAC: model.MAC{2, 0, 0, 0, 0, 9}, Verdict: model.TargetAccept,
-		Counter: model.Counter{Packets: 7, Bytes: 70},
+		Counter: model.Counter{Packets: 7, Bytes: 70, Kept: true},
 	}
 	if !reflect.DeepEqual(got[0], want) {
 		t.Errorf("\n got %+v\nwant %+v", got[0], want)

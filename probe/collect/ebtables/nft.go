@@ -17,6 +17,7 @@ func (b *builder) item(item nft.Item) {
 	switch i := item.(type) {
 	case model.Counter:
 		b.Counter = i
+		b.Counter.Kept = b.Native
 	case nft.Match:
 		if !b.match(i) {
 			b.unknown("[" + i.String() + "]")

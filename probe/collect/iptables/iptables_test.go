@@ -322,7 +322,7 @@ func TestNative(t *testing.T) {
 	first := rule("post", 1)
 	if first.Src.Prefix != prefix("10.1.0.0/16") || first.Dst != (model.AddrMatch{Prefix: prefix("10.0.0.0/8"), Not: true}) ||
 		first.Out != (model.IfMatch{Name: "br+", Not: true}) || first.DstLocal != -1 || first.Target != "MASQUERADE" ||
-		first.Counter != (model.Counter{Packets: 4, Bytes: 40}) || len(first.Unknown) > 0 || first.Family != 4 {
+		first.Counter != (model.Counter{Packets: 4, Bytes: 40, Kept: true}) || len(first.Unknown) > 0 || first.Family != 4 {
 		t.Errorf("first: %+v", first)
 	}
 	if r := rule("post", 2); r.Src.Prefix != prefix("fd00::/64") || r.Target != "MASQUERADE" || len(r.Unknown) > 0 {
@@ -371,7 +371,7 @@ func TestItems(t *testing.T) {
 		{
 			"verdict map",
 			[]nft.Item{nft.Match{Load: state, Set: "map0", Map: true}},
-			model.PacketRule{Text: "[ct key 0 vmap @map0]", Unknown: []string{"ct key 0 vmap @map0"}},
+			model.PacketRule{Text: "[ct key 0 vmap @map0]", Map: "map0", Unknown: []string{"ct key 0 vmap @map0"}},
 		},
 		{
 			"not decoded",

@@ -72,7 +72,11 @@ func (b *builder) item(item nft.Item) {
 	switch i := item.(type) {
 	case model.Counter:
 		b.Counter = i
+		b.Counter.Kept = b.Native
 	case nft.Match:
+		if i.Map {
+			b.Map = i.Set
+		}
 		if !b.match(i) {
 			b.unknown(i.String())
 			b.options = append(b.options, "["+i.String()+"]")

@@ -123,6 +123,8 @@ func decodeLink(m []byte) (l model.Link, afSpec []byte, err error) {
 			}
 		case unix.IFLA_AF_SPEC:
 			afSpec = a.Data
+		case unix.IFLA_XDP:
+			a.Fail(decodeXDP(a.Nested(), &l))
 		case unix.IFLA_LINKINFO:
 			a.Fail(decodeInfo(a.Nested(), &l))
 		}
@@ -161,6 +163,17 @@ func decodeInfo(a dump.Attrs, l *model.Link) error {
 				}
 			}
 			a.Fail(p.Err())
+		}
+	}
+	return a.Err()
+}
+
+// decodeXDP reads the numbers of the programs, one for each mode.
+func decodeXDP(a dump.Attrs, l *model.Link) error {
+	for a.Next() {
+		switch a.Type {
+		case unix.IFLA_XDP_DRV_PROG_ID, unix.IFLA_XDP_SKB_PROG_ID, unix.IFLA_XDP_HW_PROG_ID:
+			l.XDP = append(l.XDP, a.Uint32())
 		}
 	}
 	return a.Err()

@@ -25,6 +25,7 @@ import (
 	"github.com/lasthop/lasthop/probe/collect/dump"
 	"github.com/lasthop/lasthop/probe/collect/link"
 	"github.com/lasthop/lasthop/probe/collect/neigh"
+	"github.com/lasthop/lasthop/probe/collect/program"
 	"github.com/lasthop/lasthop/probe/collect/route"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
@@ -42,6 +43,10 @@ type Namespace struct {
 	Routes    []model.Route
 	Neighbors []model.Neighbor
 	Entered   bool
+	// Programs are those on its links, where Node asks for them, Refused why
+	// they could not be read.
+	Programs []model.Program
+	Refused  error
 }
 
 // Node is what Read needs of the node's own namespace.
@@ -51,6 +56,8 @@ type Node struct {
 	Handle *netlink.Handle
 	// Links are those whose other ends are looked for.
 	Links []model.Link
+	// Programs is true where the programs on the far links are wanted too.
+	Programs bool
 }
 
 // Read reads the namespaces behind the links, by the number that the node
@@ -148,6 +155,9 @@ func (n Node) enter(ctx context.Context, c Candidate, wanted map[int]bool) (int,
 	}
 	out.Neighbors, err = neigh.Entries(ctx, h)
 	out.Entered = true
+	if n.Programs {
+		out.Programs, out.Refused = program.Read(ctx, ns, conn, out.Links)
+	}
 	return id, out, errors.Join(failed, err)
 }
 

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/lasthop/lasthop/kind"
+	"github.com/lasthop/lasthop/kind/lab"
+)
+
+// TestRecognition looks at every healthy node with its plugin's files and
+// without any, and wants the same plugin, policy and residue, and what each was
+// told by.
+func TestRecognition(t *testing.T) {
+	for _, info := range kind.Scenarios() {
+		if !strings.HasPrefix(info.Name, "healthy-") {
+			continue
+		}
+		t.Run(info.Name, func(t *testing.T) {
+			t.Parallel()
+			s, err := kind.Load(info.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l, err := lab.Up(t.Context(), s, lab.Options{ID: newLab(t.Cleanup, t.Error)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			node, err := observed(l)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files, err := s.Topology.Node(node.Name).HostFiles()
+			if err != nil {
+				t.Fatal(err)
+			}
+			root := t.TempDir()
+			for name, text := range files {
+				path := filepath.Join(root, name)
+				if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, text, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for what, root := range map[string]string{"with its files": root, "without files": t.TempDir()} {
+				n := recognised(t, node.Netns, root)
+				by := n.PluginBy
+				wrong := append(s.Expect.PluginMismatches(n.Plugin, by), s.Expect.LayerMismatches(n.Policy, n.Residue, by)...)
+				least := 1
+				for _, layer := range []string{n.Policy, n.Residue} {
+					if layer != "" {
+						least++
+					}
+				}
+				if len(wrong) > 0 || len(by) < least || s.Expect.Plugin == "" {
+					t.Errorf("%s: %+v: %s", what, n, strings.Join(wrong, "; "))
+				}
+			}
+		})
+	}
+}
+
+// told is what a report says of a node's plugin.
+type told struct {
+	Plugin, Policy, Residue string
+	PluginBy                []string
+}
+
+func recognised(t *testing.T, node, root string) told {
+	t.Helper()
+	out, err := exec.Command("lasthop", "check", "--netns", node, "--host-root", root, "--engine", "state", "--for", "100ms", "-o", "json").Output()
+	if err != nil {
+		t.Errorf("%v:\n%s", err, out)
+	}
+	var r struct{ Node told }
+	if err := json.Unmarshal(out, &r); err != nil {
+		t.Fatal(err)
+	}
+	return r.Node
+}

@@ -1,0 +1,318 @@
+package lab
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/lasthop/lasthop/kind/scenario"
+)
+
+// calicoAccept is the mark of what Calico has accepted.
+const calicoAccept = "0x10000/0x10000"
+
+// calicoComment is a comment such as Felix writes on each of its rules: a
+// hash of the rule.
+func calicoComment(rule string) []string {
+	return []string{"-m", "comment", "--comment", "cali:" + rule}
+}
+
+// calicoJump leads from a chain to one of Calico's.
+func calicoJump(table, chain, to string, match ...string) []string {
+	args := append([]string{"-t", table, "-A", chain}, calicoComment(to)...)
+	return append(append(args, match...), "-j", to)
+}
+
+// The chains by which Calico finds a pod's own.
+const (
+	calicoFrom = "cali-from-wl-dispatch"
+	calicoTo   = "cali-to-wl-dispatch"
+)
+
+// policyRules makes what the program for network policies has beside the pods.
+func policyRules(n *scenario.Node, sp *space) error {
+	switch n.Policy {
+	case scenario.PolicyCalico:
+		return calicoForward(n, sp)
+	case scenario.PolicyCalicoNFT:
+		return calicoTable(n, sp)
+	case scenario.PolicyNPM:
+		return npmRules(n, sp)
+	}
+	return nil
+}
+
+// policyPod makes what it has for a pod.
+func policyPod(n *scenario.Node, p *scenario.Pod, sp *space) error {
+	switch {
+	case n.Plugin == scenario.Calico || n.Policy == scenario.PolicyCalico:
+		return calicoPodRules(p, sp)
+	case n.Policy == scenario.PolicyCalicoNFT:
+		return calicoPodChains(p, sp)
+	}
+	return nil
+}
+
+// calicoForward makes the filter chains that are not a pod's, all that Felix
+// has on a node without policies and host endpoints.
+func calicoForward(n *scenario.Node, sp *space) error {
+	unknown := []string{"-m", "comment", "--comment", "cali:Unknown", "-m", "comment", "--comment", "Unknown interface", "-j", "DROP"}
+	var lists [][]string
+	for _, chain := range []string{"cali-FORWARD", "cali-INPUT", "cali-OUTPUT", calicoFrom, calicoTo, "cali-from-hep-forward", "cali-to-hep-forward", "cali-cidr-block", "cali-wl-to-host"} {
+		lists = append(lists, []string{"-N", chain})
+	}
+	lists = append(lists,
+		// Felix puts its jumps in front of what others have.
+		append(append([]string{"-I", "FORWARD", "1"}, calicoComment("wUHhoiAYhphO9Mso")...), "-j", "cali-FORWARD"),
+		append(append([]string{"-I", "INPUT", "1"}, calicoComment("Cz_u1IQiXIMmKD4c")...), "-j", "cali-INPUT"),
+		append(append([]string{"-I", "OUTPUT", "1"}, calicoComment("tVnHkvAo15HuiPy0")...), "-j", "cali-OUTPUT"),
+		append(append([]string{"-A", "FORWARD"}, calicoComment("S93hcgKJrXEqnTfs")...), "-m", "comment", "--comment", "Policy explicitly accepted packet.", "-m", "mark", "--mark", calicoAccept, "-j", "ACCEPT"),
+		append(append([]string{"-A", "FORWARD"}, calicoComment("mp77cMpurHhyjLrM")...), "-j", "MARK", "--set-xmark", calicoAccept),
+		append(append([]string{"-A", "cali-FORWARD"}, calicoComment("vjrMJCRpqwy5oRoX")...), "-j", "MARK", "--set-xmark", "0x0/0xe0000"),
+		append(append([]string{"-A", "cali-FORWARD"}, calicoComment("A_sPAO0mcxbT9mOV")...), "-m", "mark", "--mark", "0x0/0x10000", "-j", "cali-from-hep-forward"),
+	)
+	for _, link := range portPatterns(n) {
+		lists = append(lists,
+			calicoJump("filter", "cali-FORWARD", calicoFrom, "-i", link),
+			calicoJump("filter", "cali-FORWARD", calicoTo, "-o", link),
+			append(append([]string{"-A", "cali-INPUT"}, calicoComment("msRIDfJRWnYwzW4g")...), "-i", link, "-g", "cali-wl-to-host"))
+	}
+	lists = append(lists,
+		calicoJump("filter", "cali-FORWARD", "cali-to-hep-forward"),
+		calicoJump("filter", "cali-FORWARD", "cali-cidr-block"),
+		calicoJump("filter", "cali-wl-to-host", calicoFrom),
+		append(append([]string{"-A", "cali-wl-to-host"}, calicoComment("nSZbcOoG1xPONxb8")...), "-m", "comment", "--comment", "Configured DefaultEndpointToHostAction", "-j", "ACCEPT"),
+		append([]string{"-A", calicoFrom}, unknown...),
+		append([]string{"-A", calicoTo}, unknown...),
+	)
+	return sp.runAll(iptables, lists...)
+}
+
+// workloadChain is one of the two chains of a pod: for what it sends, and for
+// what is sent to it.
+type workloadChain struct{ dispatch, chain, match string }
+
+func workloadChains(p *scenario.Pod) []workloadChain {
+	return []workloadChain{{calicoFrom, "cali-fw-" + p.Link, "-i"}, {calicoTo, "cali-tw-" + p.Link, "-o"}}
+}
+
+// dispatchRule leads to a pod's chain: -I or -D.
+func (w workloadChain) dispatchRule(op string, p *scenario.Pod) []string {
+	args := []string{op, w.dispatch}
+	if op == "-I" {
+		args = append(args, "1")
+	}
+	return append(append(args, calicoComment(w.chain)...), w.match, p.Link, "-g", w.chain)
+}
+
+// calicoPodRules make a pod's chains, in front of the drop of what is of no
+// pod that is known.
+func calicoPodRules(p *scenario.Pod, sp *space) error {
+	var lists [][]string
+	for _, w := range workloadChains(p) {
+		add := func(args ...string) {
+			lists = append(lists, append(append([]string{"-A", w.chain}, calicoComment(fmt.Sprintf("%s-%d", w.chain, len(lists)))...), args...))
+		}
+		lists = append(lists, []string{"-N", w.chain})
+		add("-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
+		add("-m", "conntrack", "--ctstate", "INVALID", "-j", "DROP")
+		add("-j", "MARK", "--set-xmark", "0x0/0x10000")
+		// As the profile of a namespace does without policies.
+		add("-m", "comment", "--comment", "Profile kns.default", "-j", "MARK", "--set-xmark", calicoAccept)
+		add("-m", "mark", "--mark", calicoAccept, "-j", "RETURN")
+		add("-m", "comment", "--comment", "Drop if no profiles matched", "-j", "DROP")
+		lists = append(lists, w.dispatchRule("-I", p))
+	}
+	return sp.runAll(iptables, lists...)
+}
+
+// calicoNFT is the table of Calico's nftables dataplane.
+const calicoNFT = "calico"
+
+// calicoTable makes that table: the same chains, the dispatch by maps.
+func calicoTable(n *scenario.Node, sp *space) error {
+	add := func(what string, args ...string) []string {
+		return append([]string{"add", what, "ip", calicoNFT}, args...)
+	}
+	lists := [][]string{
+		{"add", "table", "ip", calicoNFT},
+		add("chain", "filter-FORWARD", "{ type filter hook forward priority filter; policy accept; }"),
+		add("chain", "filter-cali-FORWARD"),
+	}
+	for _, w := range []struct{ chain, match string }{{calicoFrom, "iifname"}, {calicoTo, "oifname"}} {
+		lists = append(lists,
+			add("map", "filter-"+w.chain, "{ type ifname : verdict; }"),
+			add("chain", "filter-"+w.chain),
+			add("rule", "filter-"+w.chain, w.match+" vmap @filter-"+w.chain),
+			add("rule", "filter-"+w.chain, `counter drop comment "cali:Unknown; Unknown interface"`))
+	}
+	lists = append(lists,
+		add("rule", "filter-FORWARD", "counter jump filter-cali-FORWARD"),
+		add("rule", "filter-FORWARD", "meta mark & 0x10000 == 0x10000 counter accept"),
+		add("rule", "filter-cali-FORWARD", "counter meta mark set mark and 0xfff1ffff"))
+	for _, link := range portPatterns(n) {
+		if last := len(link) - 1; link[last] == '+' {
+			link = link[:last] + "*"
+		}
+		lists = append(lists,
+			add("rule", "filter-cali-FORWARD", fmt.Sprintf("iifname %q counter jump filter-%s", link, calicoFrom)),
+			add("rule", "filter-cali-FORWARD", fmt.Sprintf("oifname %q counter jump filter-%s", link, calicoTo)))
+	}
+	return sp.runAll(nft, lists...)
+}
+
+// calicoPodChains make a pod's chains and its elements of the maps.
+func calicoPodChains(p *scenario.Pod, sp *space) error {
+	var lists [][]string
+	for _, w := range workloadChains(p) {
+		lists = append(lists, []string{"add", "chain", "ip", calicoNFT, "filter-" + w.chain})
+		lists = append(lists, w.fill()...)
+		lists = append(lists, calicoElement("add", w, p, " : goto filter-"+w.chain))
+	}
+	return sp.runAll(nft, lists...)
+}
+
+// fill adds the rules of a pod's chain in the nftables dataplane.
+func (w workloadChain) fill() [][]string {
+	var lists [][]string
+	for _, rule := range []string{
+		"ct state established,related counter accept",
+		"ct state invalid counter drop",
+		"counter meta mark set mark or 0x10000",
+		"meta mark & 0x10000 == 0x10000 counter return",
+		`counter drop comment "cali:Drop; Drop if no profiles matched"`,
+	} {
+		lists = append(lists, []string{"add", "rule", "ip", calicoNFT, "filter-" + w.chain, rule})
+	}
+	return lists
+}
+
+func calicoElement(op string, w workloadChain, p *scenario.Pod, to string) []string {
+	return []string{op, "element", "ip", calicoNFT, "filter-" + w.dispatch, fmt.Sprintf("{ %q%s }", p.Link, to)}
+}
+
+// The chains and marks of Azure NPM.
+const (
+	npmChain   = "AZURE-NPM"
+	npmIngress = "AZURE-NPM-INGRESS"
+	npmAllow   = "AZURE-NPM-INGRESS-ALLOW-MARK"
+	npmEgress  = "AZURE-NPM-EGRESS"
+	npmAccept  = "AZURE-NPM-ACCEPT"
+
+	npmAllowMark  = "0x200/0x200"
+	npmDropMark   = "0x400/0x400"
+	npmEgressMark = "0x800/0x800"
+)
+
+// npmRules makes NPM's base chains, and for each pod a policy that allows all.
+func npmRules(n *scenario.Node, sp *space) error {
+	lists := [][]string{
+		{"-N", npmChain}, {"-N", npmIngress}, {"-N", npmAllow}, {"-N", npmEgress}, {"-N", npmAccept},
+		{"-A", "FORWARD", "-m", "conntrack", "--ctstate", "NEW", "-j", npmChain},
+		{"-A", npmChain, "-j", npmIngress},
+		{"-A", npmChain, "-j", npmEgress},
+		{"-A", npmChain, "-j", npmAccept},
+		{"-A", npmIngress, "-m", "mark", "--mark", npmDropMark, "-m", "comment", "--comment", "DROP-ON-INGRESS-DROP-MARK-" + npmDropMark, "-j", "DROP"},
+		{"-A", npmAllow, "-m", "comment", "--comment", "SET-INGRESS-ALLOW-MARK-" + npmAllowMark, "-j", "MARK", "--set-xmark", npmAllowMark},
+		{"-A", npmAllow, "-j", npmEgress},
+		{"-A", npmEgress, "-m", "mark", "--mark", npmEgressMark, "-m", "comment", "--comment", "DROP-ON-EGRESS-DROP-MARK-" + npmEgressMark, "-j", "DROP"},
+		{"-A", npmEgress, "-m", "mark", "--mark", npmAllowMark, "-m", "comment", "--comment", "ACCEPT-ON-INGRESS-ALLOW-MARK-" + npmAllowMark, "-j", npmAccept},
+		{"-A", npmAccept, "-j", "ACCEPT"},
+	}
+	if err := sp.runAll(iptables, lists...); err != nil {
+		return err
+	}
+	for i := range n.Pods {
+		w := npmPolicyOf(&n.Pods[i], "allow")
+		if err := sp.netSet(w.set, netip.PrefixFrom(n.Pods[i].IP, 32)); err != nil {
+			return err
+		}
+		if err := sp.runAll(iptables,
+			[]string{"-N", w.chain},
+			[]string{"-A", w.chain, "-m", "comment", "--comment", "ALLOW-ALL", "-j", npmAllow},
+			w.jump("-I", "1")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// npmPolicy is one policy over one pod: the set that holds the pod, and the
+// policy's chain.
+type npmPolicy struct{ set, chain, name string }
+
+func npmPolicyOf(p *scenario.Pod, name string) npmPolicy {
+	a := p.IP.As4()
+	number := fmt.Sprintf("%d%03d%03d%03d", len(name), a[1], a[2], a[3])
+	return npmPolicy{"azure-npm-" + number, npmIngress + "-" + number, name}
+}
+
+func (w npmPolicy) jump(op string, place ...string) []string {
+	args := append([]string{op, npmIngress}, place...)
+	return append(args, "-m", "set", "--match-set", w.set, "dst", "-m", "comment", "--comment", "INGRESS-POLICY-default/"+w.name, "-j", w.chain)
+}
+
+// policyFault does or undoes a fault of network policies.
+func policyFault(sp *space, n *scenario.Node, p *scenario.Pod, f scenario.Fault, do bool) error {
+	switch {
+	case n.Policy == scenario.PolicyNPM:
+		return npmDeny(sp, p, do)
+	case f.Type == scenario.PolicyDeny:
+		return calicoDeny(sp, n, p, do)
+	}
+	var lists [][]string
+	for _, w := range workloadChains(p) {
+		switch {
+		case n.Policy != scenario.PolicyCalicoNFT:
+			lists = append(lists, w.dispatchRule(op(!do, "-I"), p))
+		case do:
+			lists = append(lists, calicoElement("delete", w, p, ""))
+		default:
+			lists = append(lists, calicoElement("add", w, p, " : goto filter-"+w.chain))
+		}
+	}
+	if n.Policy == scenario.PolicyCalicoNFT {
+		return sp.runAll(nft, lists...)
+	}
+	return sp.runAll(iptables, lists...)
+}
+
+// calicoDeny drops what is for a pod in its chain, in front of the profile that
+// would accept it.
+func calicoDeny(sp *space, n *scenario.Node, p *scenario.Pod, do bool) error {
+	w := workloadChains(p)[1]
+	if n.Policy != scenario.PolicyCalicoNFT {
+		// The profile is the fourth.
+		args := []string{"-D", w.chain}
+		if do {
+			args = []string{"-I", w.chain, "4"}
+		}
+		return sp.run(iptables, append(append(args, calicoComment("deny")...), "-m", "comment", "--comment", "Drop if no policies passed packet", "-j", "DROP")...)
+	}
+	chain := "filter-" + w.chain
+	if !do {
+		return sp.runAll(nft, append([][]string{{"flush", "chain", "ip", calicoNFT, chain}}, w.fill()...)...)
+	}
+	return sp.run(nft, "insert", "rule", "ip", calicoNFT, chain, `ct state new counter drop comment "cali:Deny; Drop if no policies passed packet"`)
+}
+
+// npmDeny puts a policy that allows nothing to a pod in the place of the one
+// that allows all, or back: what one policy allows no other denies.
+func npmDeny(sp *space, p *scenario.Pod, do bool) error {
+	w, allow := npmPolicyOf(p, "deny"), npmPolicyOf(p, "allow")
+	if !do {
+		err := sp.runAll(iptables, allow.jump("-I", "1"), w.jump("-D"), []string{"-F", w.chain}, []string{"-X", w.chain})
+		if err != nil {
+			return err
+		}
+		return sp.ns.Do(func() error { return wrap(netlink.IpsetDestroy(w.set), "delete set %s in %s", w.set, sp.name) })
+	}
+	if err := sp.netSet(w.set, netip.PrefixFrom(p.IP, 32)); err != nil {
+		return err
+	}
+	return sp.runAll(iptables,
+		[]string{"-N", w.chain},
+		[]string{"-A", w.chain, "-m", "comment", "--comment", "DROP-ALL", "-j", "MARK", "--set-xmark", npmDropMark},
+		w.jump("-I", "1"), allow.jump("-D"))
+}

@@ -1,0 +1,168 @@
+package program
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	bpflink "github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/probe/collect/dump"
+	"github.com/lasthop/lasthop/probe/collect/internal/nstest"
+	"github.com/lasthop/lasthop/probe/collect/link"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// load loads a program that does nothing but return a value.
+func load(t *testing.T, kind ebpf.ProgramType, name string, ret int32) *ebpf.Program {
+	t.Helper()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: kind, Name: name, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, ret), asm.Return()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+func id(t *testing.T, p *ebpf.Program) uint32 {
+	t.Helper()
+	info, err := p.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, _ := info.ID()
+	return uint32(n)
+}
+
+// TestRead attaches by every mechanism, among filters of other kinds and a
+// program that goes by lasthop's name, and wants all but the latter in order.
+func TestRead(t *testing.T) {
+	ns := nstest.New(t)
+	ns.Run("ip link add left type veth peer name right", "ip link set left up", "tc qdisc add dev left clsact",
+		"tc filter add dev left ingress pref 5 protocol ip u32 match ip dst 192.0.2.1/32 classid 1:1",
+		"tc filter add dev left egress pref 3 protocol ip bpf da bytecode '1,6 0 0 0,'")
+	conn, h, err := dump.Route(ns.NS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	defer h.Close()
+	left, err := h.LinkByName("left")
+	if err != nil {
+		t.Fatal(err)
+	}
+	index := left.Attrs().Index
+	xdp := load(t, ebpf.XDP, "guard_xdp", 2)
+	first, second, mine := load(t, ebpf.SchedCLS, "first", -1), load(t, ebpf.SchedCLS, "second", -1), load(t, ebpf.SchedCLS, "lasthop_ingress", -1)
+	filter := load(t, ebpf.SchedCLS, "short", 0)
+	if err := ns.Do(func() error {
+		if err := netlink.LinkSetXdpFdWithFlags(left, xdp.FD(), unix.XDP_FLAGS_SKB_MODE); err != nil {
+			return err
+		}
+		for _, p := range []*ebpf.Program{mine, first, second} {
+			if err := bpflink.RawAttachProgram(bpflink.RawAttachProgramOptions{Target: index, Program: p, Attach: ebpf.AttachTCXIngress, Anchor: bpflink.Tail()}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	err = h.FilterAdd(&netlink.BpfFilter{FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Priority: 1, Protocol: unix.ETH_P_ALL},
+		Fd: filter.FD(), Name: "a_name_that_is_longer_than_the_kernel's", DirectAction: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := link.Read(t.Context(), conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Read(t.Context(), ns.NS, conn, table.Links)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(d model.Direction, p model.Program) model.Program {
+		p.Netns, p.IfIndex, p.Link, p.Direction = ns.Inode(), index, "left", d
+		return p
+	}
+	want := []model.Program{
+		at(model.Ingress, model.Program{Kind: model.ProgramXDP, ID: id(t, xdp), Name: "guard_xdp"}),
+		at(model.Ingress, model.Program{Kind: model.ProgramTCX, ID: id(t, first), Name: "first"}),
+		at(model.Ingress, model.Program{Kind: model.ProgramTCX, ID: id(t, second), Name: "second"}),
+		at(model.Ingress, model.Program{Kind: model.ProgramTC, ID: id(t, filter), Name: "a_name_that_is_longer_than_the_kernel's", Filter: "bpf", Priority: 1, Handle: 1}),
+		at(model.Ingress, model.Program{Kind: model.ProgramTC, Filter: "u32", Priority: 5, Handle: 0x80000800}),
+		at(model.Egress, model.Program{Kind: model.ProgramTC, Filter: "bpf", Priority: 3, Handle: 1}),
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+// TestCgroups has two programs on a cgroup of the test's own.
+func TestCgroups(t *testing.T) {
+	all, err := Cgroups(t.Context(), "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := "/sys/fs/cgroup"
+	if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err != nil {
+		root = filepath.Join(root, "unified")
+	}
+	group := fmt.Sprintf("/lasthop-test-%d", os.Getpid())
+	dir := filepath.Join(root, group)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	var want []model.Program
+	for _, name := range []string{"one", "two"} {
+		p := load(t, ebpf.CGroupSKB, name, 1)
+		l, err := bpflink.AttachCgroup(bpflink.CgroupOptions{Path: dir, Attach: ebpf.AttachCGroupInetEgress, Program: p})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		want = append(want, model.Program{Kind: model.ProgramCgroup, ID: id(t, p), Name: name, Direction: model.Egress, Cgroup: group})
+	}
+	got, err := Cgroups(t.Context(), t.TempDir(), "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got = slices.DeleteFunc(got, func(p model.Program) bool { return slices.Contains(all, p) })
+	if !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if _, err := Cgroups(t.Context(), t.TempDir()); !errors.Is(err, ErrNoCgroups) {
+		t.Errorf("without a hierarchy: %v", err)
+	}
+}
+
+// FuzzFilter decodes filters and qdiscs of any content.
+func FuzzFilter(f *testing.F) {
+	m := binary.NativeEndian.AppendUint32(make([]byte, 4), 9)
+	m = append(m, make([]byte, sizeofTCMsg-len(m))...)
+	f.Add(dump.Append(m, tcaKind, []byte("clsact\x00")))
+	options := dump.Append(dump.Append(nil, tcaBPFName, []byte("cil_from_netdev-eth0\x00")), tcaBPFID, []byte{7, 0, 0, 0})
+	f.Add(dump.Append(dump.Append(m, tcaKind, []byte("bpf\x00")), tcaOptions, options))
+	f.Fuzz(func(t *testing.T, m []byte) {
+		if p, err := decodeFilter(m); err == nil && p.ID != 0 && p.Filter != "bpf" {
+			t.Errorf("a %s filter has program %d", p.Filter, p.ID)
+		}
+		if index, _ := decodeQdisc(m); index != 0 && len(m) < sizeofTCMsg {
+			t.Errorf("index %d from %d bytes", index, len(m))
+		}
+	})
+}
