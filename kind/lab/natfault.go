@@ -47,6 +47,11 @@ func natFault(sp *space, n *scenario.Node, f scenario.Fault, do bool) (known boo
 			}
 		}
 		return true, sp.forgetFlows()
+	case scenario.ConntrackRace:
+		return true, conntrackRace(sp, f, do)
+	case scenario.DropSomeDNS:
+		return true, sp.run(iptables, "-t", "raw", op(do, "-I"), "PREROUTING", "-p", "udp", "--dport", "53",
+			"-m", "statistic", "--mode", "random", "--probability", "0.1", "-j", "DROP")
 	case scenario.ConntrackFull:
 		if err := sp.forgetFlows(); err != nil || !do {
 			return true, err

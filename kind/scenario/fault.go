@@ -39,6 +39,8 @@ var faultShapes = map[FaultType]shape{
 	MasqueradeAll:     {need: []string{"node"}},
 	DeadBackend:       {need: []string{"node", "prefix", "via"}},
 	SNATPorts:         {need: []string{"node"}},
+	ConntrackRace:     {need: []string{"node", "prefix", "via"}},
+	DropSomeDNS:       {need: []string{"node"}},
 }
 
 func faultTypes() []FaultType {
@@ -109,6 +111,9 @@ func (r *resolver) fault(raw rawFault) {
 		}
 	case DeadBackend, NSGDrop:
 		f.Prefix = raw.prefix.v
+	case ConntrackRace:
+		f.Prefix = raw.prefix.v
+		r.raceable(f, raw)
 	case MissingMasquerade:
 		if n := t.Node(f.Node); n.Dockershim && f.Prefix.IsValid() {
 			r.errorf(raw.at, "node %q has one rule that masquerades: nothing can be excluded beside", f.Node)
