@@ -119,11 +119,12 @@ func dropNFT(sp *space, n *scenario.Node, p *scenario.Pod, do bool) error {
 	return sp.runAll(nft, lists...)
 }
 
-// dropChains makes chains in the manner of Calico's: FORWARD leads what comes
+// dropChains makes chains in the manner of Calico's, beside those of a node of
+// Calico: FORWARD leads what comes
 // from pods to a chain that knows each pod by its link, and from there to one
 // a pod, which ends in a drop. Another pod's chain accepts.
 func dropChains(sp *space, n *scenario.Node, p *scenario.Pod, do bool) error {
-	const dispatch, allow, deny = "cali-from-wl-dispatch", "cali-fw-allowed", "cali-fw-denied"
+	const dispatch, allow, deny = "cali-from-wl-dispatch-7", "cali-fw-allowed", "cali-fw-denied"
 	lists := [][]string{{"-N", dispatch}, {"-N", allow}, {"-N", deny}}
 	for _, other := range n.Pods {
 		if other.Name != p.Name {

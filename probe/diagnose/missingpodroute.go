@@ -238,6 +238,9 @@ func (v *view) podsAstray(list []astray) (verdict, bool) {
 		if wrong[d.Dst] && (d.Location == "ip_error" || expired(d) || neighborFailed(d)) {
 			return true
 		}
+		if wrong[d.Dst] && v.nodeAddrs[d.Src] && cameBack(d) {
+			return true
+		}
 		// The reverse path filter holds that route against what the pod
 		// sends, its ARP requests for a gateway among that.
 		return (wrong[d.Src] || wrong[d.Dst]) && reverseFiltered(d) || wrong[d.Src] && d.Link == "" && neighborFailed(d)
@@ -248,6 +251,13 @@ func (v *view) podsAstray(list []astray) (verdict, bool) {
 		}
 	}
 	return verdict{Finding: f, explains: explains}, true
+}
+
+// cameBack reports whether the node freed what arrived with one of its own
+// addresses for its sender: its own packet, which the network returned. Kernels
+// before 6.15 tell no reason.
+func cameBack(d *model.Drop) bool {
+	return d.Reason == "IP_LOCAL_SOURCE" || d.Location == "ip_rcv_finish_core" && (d.Reason == "" || d.Reason == "NOT_SPECIFIED")
 }
 
 // unusedAstray reports whether the state alone is worth a word: the pod has
