@@ -81,6 +81,8 @@ func filterFault(sp *space, n *scenario.Node, p *scenario.Pod, f scenario.Fault,
 		return true, dropNFT(sp, n, p, do)
 	case scenario.DropChains:
 		return true, dropChains(sp, n, p, do)
+	case scenario.LastHop:
+		return true, sp.run(iptables, "-t", "mangle", op(do, "-I"), "PREROUTING", "-s", p.IP.String(), "-j", "TTL", "--ttl-set", "1")
 	case scenario.DropProgram:
 		if !do {
 			return true, sp.run(tc, "qdisc", "del", "dev", p.Link, "clsact")

@@ -36,6 +36,7 @@ var faultShapes = map[FaultType]shape{
 	DeafServer:        {need: []string{"pod"}},
 	ConntrackFull:     {need: []string{"node"}},
 	DropProgram:       {need: []string{"pod"}},
+	LastHop:           {need: []string{"pod"}},
 	MasqueradeAll:     {need: []string{"node"}},
 	DeadBackend:       {need: []string{"node", "prefix", "via"}},
 	SNATPorts:         {need: []string{"node"}},

@@ -41,6 +41,8 @@ const (
 	ConntrackRace FaultType = "conntrack-race"
 	// DropSomeDNS has Node lose a tenth of what is sent to UDP port 53.
 	DropSomeDNS FaultType = "drop-some-dns"
+	// LastHop has Node give what Pod sends a time to live of one.
+	LastHop FaultType = "last-hop"
 	// DropProgram has a program at the ingress of Pod's link, on the node,
 	// drop everything but ARP.
 	DropProgram FaultType = "drop-program"
