@@ -58,6 +58,14 @@ test: need-lab ## run every test, as root, those in network namespaces included
 test-lab: need-lab ## run the tests that make nodes in network namespaces, and tell how right the verdicts were
 	@$(call test-and-tell,./kind/... ./probe/collect/... ./probe/traffic/... ./probe/session/... ./cmd/...)
 
+FUZZTIME ?= 5s
+
+.PHONY: fuzz
+fuzz: need-lab ## feed every decoder what nobody would send, FUZZTIME (5s) each
+	@grep -ro --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sort | while IFS=: read -r file target; do \
+		$(GO) test "$${file%/*}" -run '^$$' -fuzz "^$${target#func }$$" -fuzztime $(FUZZTIME) </dev/null || exit 1; \
+	done
+
 .PHONY: bench
 bench: need-lab ## measure what watching costs, beside an empty program
 	$(GO) test -run '^$$' -bench . $$(grep -rl --include='*_test.go' '^func Benchmark' . | xargs -rn1 dirname | sort -u)

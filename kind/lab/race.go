@@ -92,8 +92,7 @@ const (
 	copyMeta    = 1
 	accept      = 1
 
-	nfgenmsg = 4
-	idLength = 4
+	nfgenmsg = 4 // the header's length
 )
 
 // openQueue binds the queue of a network namespace. It is unbound when closed.
@@ -149,26 +148,32 @@ func (q *queue) hold(ctx context.Context) error {
 }
 
 // release accepts the packet of a message.
-func (q *queue) release(packet []byte) error {
-	if len(packet) < nfgenmsg {
-		return errors.New("message of netfilter queue is cut off")
-	}
-	attrs, err := netlink.UnmarshalAttributes(packet[nfgenmsg:])
+func (q *queue) release(message []byte) error {
+	id, err := packetID(message)
 	if err != nil {
 		return fmt.Errorf("read message of netfilter queue: %w", err)
 	}
+	verdict := append(binary.BigEndian.AppendUint32(nil, accept), id[:]...)
+	m, err := queueMessage(queueVerdict, netlink.Request, netlink.Attribute{Type: attrVerdict, Data: verdict})
+	if err == nil {
+		_, err = q.Send(m)
+	}
+	return wrap(err, "accept held packet")
+}
+
+// packetID is what the kernel knows a held packet by.
+func packetID(message []byte) (id [4]byte, err error) {
+	if len(message) < nfgenmsg {
+		return id, errors.New("its header is cut off")
+	}
+	attrs, err := netlink.UnmarshalAttributes(message[nfgenmsg:])
+	if err != nil {
+		return id, err
+	}
 	for _, a := range attrs {
-		if a.Type != attrPacketHeader || len(a.Data) < idLength {
-			continue
-		}
-		verdict := append(binary.BigEndian.AppendUint32(nil, accept), a.Data[:idLength]...)
-		m, err := queueMessage(queueVerdict, netlink.Request, netlink.Attribute{Type: attrVerdict, Data: verdict})
-		if err == nil {
-			_, err = q.Send(m)
-		}
-		if err != nil {
-			return fmt.Errorf("accept held packet: %w", err)
+		if a.Type == attrPacketHeader && copy(id[:], a.Data) == len(id) {
+			return id, nil
 		}
 	}
-	return nil
+	return id, errors.New("it names no packet")
 }

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"bytes"
 	"os"
 	"slices"
 	"strconv"
@@ -69,4 +70,15 @@ faults: [{type: conntrack-race, node: a, prefix: 10.0.0.8/31, via: a/q}]
 	if again := insertFailed(t, l, "a"); again != refused {
 		t.Errorf("%d more entries refused without the rules", again-refused)
 	}
+}
+
+func FuzzPacketID(f *testing.F) {
+	f.Add([]byte{2, 0, 0, 53, 11, 0, 1, 0, 0, 0, 0, 7, 8, 0, 2, 0})
+	f.Add([]byte{2, 0, 0, 53, 6, 0, 1, 0, 0, 7})
+	f.Add([]byte{2, 0})
+	f.Fuzz(func(t *testing.T, m []byte) {
+		if id, err := packetID(m); err == nil && !bytes.Contains(m, id[:]) {
+			t.Errorf("id %x from %x", id, m)
+		}
+	})
 }
