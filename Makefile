@@ -67,7 +67,7 @@ fuzz: need-lab ## feed every decoder what nobody would send, FUZZTIME (5s) each
 	done
 
 .PHONY: bench
-bench: need-lab ## measure what watching costs, beside an empty program
+bench: need-lab ## measure what watching costs, beside an empty program, and judging, by size
 	$(GO) test -run '^$$' -bench . $$(grep -rl --include='*_test.go' '^func Benchmark' . | xargs -rn1 dirname | sort -u)
 
 .PHONY: image
