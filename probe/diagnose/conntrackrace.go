@@ -28,7 +28,7 @@ var conntrackRace = kind{
 		Verify: "lasthop check --only ConntrackRace",
 	},
 	find:  findConntrackRace,
-	after: []string{"ConntrackFull"},
+	after: []string{"SNATPortExhaustion", "ConntrackFull"},
 }
 
 // refusedLocations are where the kernel frees what may not be entered: the
@@ -40,16 +40,18 @@ func findConntrackRace(v *view) []verdict {
 	if failed < minDrops || !v.Has(model.SourceConntrack) {
 		return nil
 	}
-	if !v.Has(model.SourceDrops) {
-		return v.racedUnseen(failed)
-	}
 	drops := v.refusedEntries(failed)
 	var lost uint64
 	for _, d := range drops {
 		lost += d.Packets
 	}
 	if lost < minDrops {
-		return nil
+		// Two flows that got one port are refused likewise.
+		used := slices.ContainsFunc(v.verdicts, func(f verdict) bool { return f.Code == snatPortExhaustion.page.Code })
+		if used || failed-min(lost, failed) < minDrops {
+			return nil
+		}
+		return v.racedUnseen(failed)
 	}
 	return []verdict{{Finding: v.raced(failed, lost, drops), explains: sameDrops(drops)}}
 }
@@ -149,13 +151,15 @@ func (v *view) servicesOf(pods, peers map[netip.Addr]bool) []netip.Addr {
 	return slices.SortedFunc(maps.Keys(found), netip.Addr.Compare)
 }
 
-// racedUnseen is the finding where drops were not watched: pods whose
-// questions to name servers were translated may have lost some.
+// racedUnseen is the finding where no drop of a pod was seen: where drops were
+// not watched, pods whose questions to name servers were translated may have
+// lost some; else those that were masqueraded, since then the packet that is
+// dropped bears the node's address.
 func (v *view) racedUnseen(failed uint64) []verdict {
 	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	for i := range v.Flows {
 		f := &v.Flows[i]
-		translated := f.Original.Dst != f.Reply.Src || f.Original.Src != f.Reply.Dst
+		translated := f.Original.Src != f.Reply.Dst || f.Original.Dst != f.Reply.Src && !v.Has(model.SourceDrops)
 		if f.Proto == udp && f.Original.DstPort == dnsPort && !f.Start.IsZero() && translated && len(v.pods[f.Original.Src]) > 0 {
 			pods[f.Original.Src], peers[f.Original.Dst] = true, true
 		}
@@ -172,7 +176,10 @@ func (v *view) racedUnseen(failed uint64) []verdict {
 	f.Why = fmt.Sprintf("Connection tracking refused %s. The pods named ask name servers through a translated address, which is where such "+
 		"races are common.", count(failed, "packet"))
 	f.Evidence = []model.Evidence{insertEvidence(failed)}
-	f.Unseen = []string{"the dropped packets: drops were not watched whole"}
+	f.Unseen = []string{"the dropped packets: what is masqueraded bears the node's address, not a pod's"}
+	if !v.Has(model.SourceDrops) {
+		f.Unseen = []string{"the dropped packets: drops were not watched whole"}
+	}
 	f.Alternatives = []string{"packets of the node itself, or of other flows, were refused"}
 	f.Fix = raceFix(true)
 	return []verdict{{Finding: f}}

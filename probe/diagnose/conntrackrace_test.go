@@ -42,7 +42,23 @@ func TestConntrackRace(t *testing.T) {
 			n.lost("nfqnl_reinject", pod5, pod6, 53, 9).Reason = "NOT_SPECIFIED"
 			return n
 		}, []string{"ConntrackRace proven 172.20.1.5 10.96.0.10 172.20.1.6"}},
-		{"masqueraded to one port, and not for names", func() *node {
+		{"questions that are masqueraded", func() *node {
+			n := racing(12)
+			n.masked(pod5, out, udp, 9, true)
+			for i := range n.Flows {
+				n.Flows[i].Original.DstPort = 53
+			}
+			return n
+		}, []string{"ConntrackRace possible 172.20.1.5 203.0.113.9"}},
+		{"masqueraded, and no questions", func() *node {
+			n := racing(12)
+			n.masked(pod5, out, udp, 9, true)
+			for i := range n.Flows {
+				n.Flows[i].Original.DstPort = 4500
+			}
+			return n
+		}, nil},
+		{"not for names", func() *node {
 			n := racing(12)
 			n.Flows = nil
 			n.lost("nf_hook_slow", pod5, out, 4500, 6)
