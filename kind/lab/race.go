@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/kind/scenario"
+	"github.com/lasthop/lasthop/probe/netns"
 )
 
 // heldQueue is the netfilter queue of the packets that are held.
@@ -40,10 +41,10 @@ func conntrackRace(sp *space, f scenario.Fault, do bool) error {
 	return sp.forgetFlows()
 }
 
-// holdPackets starts the daemon of every node that has a ConntrackRace. A packet that it holds
-// has an entry of connection tracking that is not confirmed, so that another
-// of the same socket does not see it and is given the same answer tuple. A race
-// of two CPUs is so made certain.
+// holdPackets starts the daemon of every node that has a ConntrackRace. A packet
+// that it holds has an entry of connection tracking that is not confirmed, so
+// that another of the same socket does not see it and is given the same answer
+// tuple. A race of two CPUs is so made certain.
 func (t *traffic) holdPackets(ctx context.Context, l *Lab, all *sync.WaitGroup) error {
 	held := map[string]bool{}
 	for _, f := range l.s.Faults {
@@ -51,21 +52,20 @@ func (t *traffic) holdPackets(ctx context.Context, l *Lab, all *sync.WaitGroup) 
 			continue
 		}
 		held[f.Node] = true
-		sp, err := openSpace(l.netns(f.Node))
+		ns, err := netns.Named(l.netns(f.Node))
 		if err != nil {
 			return err
 		}
-		q, err := openQueue(sp.ns.FD())
-		sp.close()
+		q, err := openQueue(ns.FD())
+		ns.Close()
 		if err != nil {
 			return fmt.Errorf("hold packets of %s: %w", f.Node, err)
 		}
 		all.Add(1)
 		go func() {
 			defer all.Done()
-			defer q.Close()
 			defer expire(ctx, q)()
-			if err := q.hold(ctx); err != nil {
+			if err := errors.Join(q.hold(ctx), q.Close()); err != nil {
 				t.fail(fmt.Errorf("hold packets of %s: %w", f.Node, err))
 			}
 		}()
@@ -79,7 +79,7 @@ type queue struct{ *netlink.Conn }
 
 // The messages and attributes of queues.
 const (
-	queuePacket  = unix.NFNL_SUBSYS_QUEUE<<8 | 0
+	queuePacket  = unix.NFNL_SUBSYS_QUEUE << 8
 	queueVerdict = unix.NFNL_SUBSYS_QUEUE<<8 | 1
 	queueConfig  = unix.NFNL_SUBSYS_QUEUE<<8 | 2
 
@@ -109,8 +109,7 @@ func openQueue(ns int) (*queue, error) {
 		_, err = q.Execute(m)
 	}
 	if err != nil {
-		c.Close()
-		return nil, fmt.Errorf("bind netfilter queue: %w", err)
+		return nil, errors.Join(fmt.Errorf("bind netfilter queue: %w", err), c.Close())
 	}
 	return q, nil
 }
