@@ -238,7 +238,8 @@ func (v *view) podsAstray(list []astray) (verdict, bool) {
 		if wrong[d.Dst] && (d.Location == "ip_error" || expired(d) || neighborFailed(d)) {
 			return true
 		}
-		if wrong[d.Dst] && v.nodeAddrs[d.Src] && cameBack(d) {
+		// What the node sends itself comes back to it with its own address.
+		if wrong[d.Dst] && v.nodeAddrs[d.Src] && d.Location == "ip_rcv_finish_core" {
 			return true
 		}
 		// The reverse path filter holds that route against what the pod
@@ -251,13 +252,6 @@ func (v *view) podsAstray(list []astray) (verdict, bool) {
 		}
 	}
 	return verdict{Finding: f, explains: explains}, true
-}
-
-// cameBack reports whether the node freed what arrived with one of its own
-// addresses for its sender: its own packet, which the network returned. Kernels
-// before 6.15 tell no reason.
-func cameBack(d *model.Drop) bool {
-	return d.Reason == "IP_LOCAL_SOURCE" || d.Location == "ip_rcv_finish_core" && (d.Reason == "" || d.Reason == "NOT_SPECIFIED")
 }
 
 // unusedAstray reports whether the state alone is worth a word: the pod has
