@@ -41,17 +41,33 @@ lint: need-go ## check style, import directions and common mistakes
 	$(GO) tool -modfile=tools/go.mod golangci-lint run ./...
 	$(if $(C_FILES),clang-format-14 --dry-run -Werror $(C_FILES))
 
+# What the scenarios' verdicts were: the tests write it, since what a test
+# prints is hidden when it passes. It is shown when they fail as well. Most of a
+# scenario is waiting, so more of them run at once than there are CPUs.
+ACCURACY = bin/accuracy.txt
+test-and-tell = mkdir -p bin; rm -f $(ACCURACY); failed=0; \
+	LASTHOP_ACCURACY='$(CURDIR)/$(ACCURACY)' $(GO) test -count=1 -parallel 4 -timeout 40m $(1) || failed=1; \
+	cat $(ACCURACY) || failed=1; exit $$failed
+
 .PHONY: test
 test: need-lab ## run every test, as root, those in network namespaces included
 	@echo "all packages, as root on Linux $$(uname -r); nothing is skipped"
-	$(GO) test -count=1 -timeout 40m ./...
+	@$(call test-and-tell,./...)
 
 .PHONY: test-lab
-test-lab: need-lab ## run the tests that make nodes in network namespaces
-	$(GO) test -count=1 -timeout 40m ./kind/... ./probe/collect/... ./probe/traffic/... ./probe/session/... ./cmd/...
+test-lab: need-lab ## run the tests that make nodes in network namespaces, and tell how right the verdicts were
+	@$(call test-and-tell,./kind/... ./probe/collect/... ./probe/traffic/... ./probe/session/... ./cmd/...)
+
+FUZZTIME ?= 5s
+
+.PHONY: fuzz
+fuzz: need-lab ## feed every decoder what nobody would send, FUZZTIME (5s) each
+	@grep -ro --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sort | while IFS=: read -r file target; do \
+		$(GO) test "$${file%/*}" -run '^$$' -fuzz "^$${target#func }$$" -fuzztime $(FUZZTIME) </dev/null || exit 1; \
+	done
 
 .PHONY: bench
-bench: need-lab ## measure what watching costs, beside an empty program
+bench: need-lab ## measure what watching costs, beside an empty program, and judging, by size
 	$(GO) test -run '^$$' -bench . $$(grep -rl --include='*_test.go' '^func Benchmark' . | xargs -rn1 dirname | sort -u)
 
 .PHONY: image

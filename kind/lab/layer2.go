@@ -48,12 +48,14 @@ func (l *Lab) layer2Fault(ctx context.Context, sp *space, n *scenario.Node, p *s
 // gatewayOf is the next hop of a pod's default route.
 func (l *Lab) gatewayOf(n *scenario.Node, p *scenario.Pod) netip.Addr {
 	switch {
-	case n.Plugin == scenario.Kubenet:
+	case n.PodGateway().IsValid():
 		return n.PodGateway()
-	case !p.Bridged:
+	case p.Bridged:
+		return l.s.Topology.Gateway
+	case n.Plugin.HasRouter():
 		return n.Router
 	}
-	return l.s.Topology.Gateway
+	return scenario.LinkLocalGateway
 }
 
 // pinGateway pins the pod's entry for its gateway, or forgets it.
@@ -131,16 +133,21 @@ func (l *Lab) duplicate(sp *space, n *scenario.Node, p *scenario.Pod, f scenario
 
 // silence has the node answer no ARP request of a pod, or answer again.
 func (l *Lab) silence(sp *space, n *scenario.Node, p *scenario.Pod, f scenario.Fault, do bool) error {
-	// The router's address is the node's own, so that no proxy is needed:
-	// 8 is to answer for no local address.
-	ignore := "0"
-	if do {
-		ignore = "8"
+	gateway := l.gatewayOf(n, p)
+	// A gateway that is the node's own address needs no proxy: 8 is to answer
+	// for no local address.
+	setting, silent, talking := "arp_ignore", "8", "0"
+	if gateway == scenario.LinkLocalGateway {
+		setting, silent, talking = "proxy_arp", "0", "1"
 	}
-	if err := sp.sysctl("ipv4/conf/"+p.Link+"/arp_ignore", ignore); err != nil {
+	value := talking
+	if do {
+		value = silent
+	}
+	if err := sp.sysctl("ipv4/conf/"+p.Link+"/"+setting, value); err != nil {
 		return err
 	}
-	return l.with(f.Pod, func(pod *space) error { return pod.forgetNeighbors(podInterface, l.gatewayOf(n, p)) })
+	return l.with(f.Pod, func(pod *space) error { return pod.forgetNeighbors(podInterface, gateway) })
 }
 
 // reviveInterface brings a pod's interface up again, with the routes that it

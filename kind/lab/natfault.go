@@ -46,6 +46,11 @@ func natFault(sp *space, n *scenario.Node, f scenario.Fault, do bool) (known boo
 			}
 		}
 		return true, sp.forgetFlows()
+	case scenario.ConntrackRace:
+		return true, conntrackRace(sp, f, do)
+	case scenario.DropSomeDNS:
+		return true, sp.run(iptables, "-t", "raw", op(do, "-I"), "PREROUTING", "-p", "udp", "--dport", "53",
+			"-m", "statistic", "--mode", "random", "--probability", "0.1", "-j", "DROP")
 	case scenario.ConntrackFull:
 		if err := sp.forgetFlows(); err != nil || !do {
 			return true, err
@@ -79,6 +84,8 @@ func filterFault(sp *space, n *scenario.Node, p *scenario.Pod, f scenario.Fault,
 		return true, dropProgram(sp, p, f, do)
 	case scenario.PolicyUnprogrammed, scenario.PolicyDeny:
 		return true, policyFault(sp, n, p, f, do)
+	case scenario.LastHop:
+		return true, sp.run(iptables, "-t", "mangle", op(do, "-I"), "PREROUTING", "-s", p.IP.String(), "-j", "TTL", "--ttl-set", "1")
 	case scenario.NoListener, scenario.DeafServer:
 		// The traffic's servers heed it.
 		return true, nil
@@ -109,11 +116,12 @@ func dropNFT(sp *space, n *scenario.Node, p *scenario.Pod, do bool) error {
 	return sp.runAll(nft, lists...)
 }
 
-// dropChains makes chains in the manner of Calico's: FORWARD leads what comes
+// dropChains makes chains in the manner of Calico's, beside those of a node of
+// Calico: FORWARD leads what comes
 // from pods to a chain that knows each pod by its link, and from there to one
 // a pod, which ends in a drop. Another pod's chain accepts.
 func dropChains(sp *space, n *scenario.Node, p *scenario.Pod, do bool) error {
-	const dispatch, allow, deny = "cali-from-wl-dispatch", "cali-fw-allowed", "cali-fw-denied"
+	const dispatch, allow, deny = "cali-from-wl-dispatch-7", "cali-fw-allowed", "cali-fw-denied"
 	lists := [][]string{{"-N", dispatch}, {"-N", allow}, {"-N", deny}}
 	for _, other := range n.Pods {
 		if other.Name != p.Name {

@@ -52,8 +52,34 @@ func request(ctx context.Context, f *flow, timeout time.Duration, payload []byte
 	if _, err := c.Write(msg); err != nil {
 		return fmt.Errorf("send: %w", err)
 	}
+	if err := askAlso(c, f, msg); err != nil {
+		return err
+	}
 	sent()
 	return receive(c, f.Proto, payload)
+}
+
+// askAlso sends a datagram to the flow's further addresses, from the socket
+// that is connected to the first.
+func askAlso(c *os.File, f *flow, msg []byte) error {
+	if len(f.also) == 0 {
+		return nil
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("send: %w", err)
+	}
+	for _, a := range f.also {
+		var failed error
+		err := raw.Write(func(fd uintptr) bool {
+			failed = unix.Sendto(int(fd), msg, 0, &unix.SockaddrInet4{Port: int(f.Port), Addr: a.As4()})
+			return !errors.Is(failed, unix.EAGAIN)
+		})
+		if err := errors.Join(err, failed); err != nil {
+			return fmt.Errorf("send to %s: %w", a, err)
+		}
+	}
+	return nil
 }
 
 // The types of ICMP messages, and the length of their header, whose checksum

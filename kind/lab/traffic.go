@@ -33,7 +33,9 @@ type FlowStats struct {
 type flow struct {
 	scenario.Flow
 	// from is where its sockets are made.
-	from                   *netns.NS
+	from *netns.NS
+	// also are asked from the same socket at once; one answer is enough.
+	also                   []netip.Addr
 	sent, answered, failed atomic.Uint64
 	lastError              atomic.Pointer[string]
 }
@@ -97,7 +99,11 @@ func (l *Lab) RunTraffic(ctx context.Context, ready func()) error {
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer cancel()
-	if err := t.serve(ctx, &all); err != nil {
+	err := t.serve(ctx, &all)
+	if err == nil {
+		err = t.holdPackets(ctx, l, &all)
+	}
+	if err != nil {
 		return fmt.Errorf("run traffic of lab %q: %w", l.id, err)
 	}
 	var first sync.WaitGroup
@@ -146,7 +152,7 @@ func (t *traffic) open(l *Lab) error {
 			}
 			t.spaces[place] = ns
 		}
-		t.flows = append(t.flows, &flow{Flow: f, from: t.spaces[f.From.Place]})
+		t.flows = append(t.flows, &flow{Flow: f, from: t.spaces[f.From.Place], also: l.s.Raced(f)})
 	}
 	return nil
 }

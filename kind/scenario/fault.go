@@ -37,11 +37,14 @@ var faultShapes = map[FaultType]shape{
 	DeafServer:        {need: []string{"pod"}},
 	ConntrackFull:     {need: []string{"node"}},
 	DropProgram:       {need: []string{"pod"}},
+	LastHop:           {need: []string{"pod"}},
 	DropTCX:           {need: []string{"pod"}},
 	DropXDP:           {need: []string{"pod"}},
 	MasqueradeAll:     {need: []string{"node"}},
 	DeadBackend:       {need: []string{"node", "prefix", "via"}},
 	SNATPorts:         {need: []string{"node"}},
+	ConntrackRace:     {need: []string{"node", "prefix", "via"}},
+	DropSomeDNS:       {need: []string{"node"}},
 
 	PolicyUnprogrammed: {need: []string{"pod"}},
 	PolicyDeny:         {need: []string{"pod"}},
@@ -115,6 +118,9 @@ func (r *resolver) fault(raw rawFault) {
 		}
 	case DeadBackend, NSGDrop:
 		f.Prefix = raw.prefix.v
+	case ConntrackRace:
+		f.Prefix = raw.prefix.v
+		r.raceable(f, raw)
 	case MissingMasquerade:
 		if n := t.Node(f.Node); n.Dockershim && f.Prefix.IsValid() {
 			r.errorf(raw.at, "node %q has one rule that masquerades: nothing can be excluded beside", f.Node)

@@ -68,6 +68,7 @@ var kinds = []kind{
 	unansweredARP,
 	snatPortExhaustion,
 	conntrackFull,
+	conntrackRace,
 	policyDrop,
 	bpfDrop,
 	noListener,

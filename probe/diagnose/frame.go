@@ -21,22 +21,34 @@ type stale struct {
 // for an address that nobody with that address has. of takes the address that
 // a rule is about.
 func (v *view) staleRules(target model.FrameTarget, of func(*model.FrameRule) model.AddrMatch) []stale {
+	wrong := func(r *model.FrameRule) bool {
+		addr := singleAddr(of(r))
+		return r.Target == target && addr.IsValid() && v.isStale(r, addr)
+	}
+	last := len(v.FrameRules) - 1
+	for last >= 0 && !wrong(&v.FrameRules[last]) {
+		last--
+	}
+	if last < 0 {
+		return nil
+	}
 	var out []stale
 	reached := v.reachedChains()
-	ended := map[frameChain]map[netip.Addr][]*model.FrameRule{}
-	for i := range v.FrameRules {
+	ended := map[frameChain]enders{}
+	for i := range v.FrameRules[:last+1] {
 		r := &v.FrameRules[i]
 		k := frameChain{r.Backend, r.Table, r.Chain}
-		addr := singleAddr(of(r))
-		if r.Target == target && addr.IsValid() && reached[k] && !shadowed(ended[k], addr, r) &&
-			v.isStale(r, addr) && !v.idle(r, addr) && !v.overruled(i, of) {
-			out = append(out, stale{rule: r, addr: addr, owners: v.podMACs(addr)})
+		if wrong(r) && reached[k] && !ended[k].shadow(r) {
+			if addr := singleAddr(of(r)); !v.idle(r, addr) && !v.overruled(i, of) {
+				out = append(out, stale{rule: r, addr: addr, owners: v.podMACs(addr)})
+			}
 		}
 		if endsSearch(r) {
 			if ended[k] == nil {
-				ended[k] = map[netip.Addr][]*model.FrameRule{}
+				ended[k] = enders{}
 			}
-			ended[k][addr] = append(ended[k][addr], r)
+			key := aboutOf(r)
+			ended[k][key] = append(ended[k][key], r)
 		}
 	}
 	return out
@@ -101,11 +113,35 @@ func endsSearch(r *model.FrameRule) bool {
 	return false
 }
 
-// shadowed reports whether an earlier rule, about the address or about all,
-// takes every frame that the rule matches.
-func shadowed(ended map[netip.Addr][]*model.FrameRule, addr netip.Addr, r *model.FrameRule) bool {
-	takes := func(e *model.FrameRule) bool { return covers(e, r) }
-	return slices.ContainsFunc(ended[addr], takes) || slices.ContainsFunc(ended[netip.Addr{}], takes)
+// about are the matches that differ from rule to rule in a chain of many.
+type about struct {
+	in                   model.IfMatch
+	ipSrc, ipDst, arpDst model.AddrMatch
+}
+
+func aboutOf(r *model.FrameRule) about { return about{r.In, r.IPSrc, r.IPDst, r.ARPDst} }
+
+// enders are the rules of a chain behind which no frame that they match comes.
+type enders map[about][]*model.FrameRule
+
+// shadow reports whether one of the rules takes every frame that a later rule
+// matches: one that says the same, or nothing, of each of the matches.
+func (e enders) shadow(later *model.FrameRule) bool {
+	for said := range 1 << 4 {
+		k := aboutOf(later)
+		for i, silence := range []func(){
+			func() { k.in = model.IfMatch{} }, func() { k.ipSrc = model.AddrMatch{} },
+			func() { k.ipDst = model.AddrMatch{} }, func() { k.arpDst = model.AddrMatch{} },
+		} {
+			if said>>i&1 == 0 {
+				silence()
+			}
+		}
+		if slices.ContainsFunc(e[k], func(earlier *model.FrameRule) bool { return covers(earlier, later) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // idle reports whether a rule that stood through the window counted nothing

@@ -598,7 +598,7 @@ func transport(head []byte) []byte {
 	size := 40
 	if head[0]>>4 == 4 {
 		size = int(head[0]&0xf) * 4
-		if binary.BigEndian.Uint16(head[6:])&0x1fff != 0 {
+		if size < 20 || binary.BigEndian.Uint16(head[6:])&0x1fff != 0 {
 			return nil
 		}
 	}

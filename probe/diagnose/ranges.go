@@ -69,7 +69,9 @@ func newRanges(v *view) ranges {
 // supposeAround adds the ranges that a pod's address suggests, unless they are
 // known already or the address is of the node's own subnet.
 func (r *ranges) supposeAround(v *view, a netip.Addr) {
-	if inAny(v.onLink, a) {
+	// A prefix holds no address with a zone, and a file may name any.
+	a = a.Unmap().WithZone("")
+	if !a.IsValid() || inAny(v.onLink, a) {
 		return
 	}
 	if !inAny(r.local, a) {

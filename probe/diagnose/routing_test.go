@@ -140,6 +140,14 @@ func TestRouting(t *testing.T) {
 			n.passes("10.50.0.21", 2, model.Egress, model.AsSource, 62, 31)
 			return n
 		}, []string{"MissingPodRoute proven 10.50.0.20"}},
+		{"a pod's route is gone, and the node's own packets return to it", func() *node {
+			n := routed()
+			n.unroute("10.50.0.20/32")
+			n.passes("10.50.0.20", 2, model.Egress, model.AsDestination, 62, 31)
+			n.dropOn("ens5", "IP_LOCAL_SOURCE", "ip_rcv_finish_core", "10.50.0.4", "10.50.0.20", 9)
+			n.dropOn("ens5", "IP_LOCAL_SOURCE", "ip_rcv_finish_core", "10.50.0.9", "10.50.0.20", 9)
+			return n
+		}, []string{"MissingPodRoute proven 10.50.0.20", "UnexplainedDrop proven 10.50.0.20 10.50.0.9"}},
 		{"a pod's route is gone, and nobody sends", func() *node {
 			n := routed()
 			n.unroute("10.50.0.20/32")

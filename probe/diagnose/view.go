@@ -38,7 +38,7 @@ type view struct {
 	// fabric's, in tunnel mode.
 	tunnel map[model.MAC]bool
 	onLink []netip.Prefix
-	flows  map[pair]flowState
+	flows  map[pair]*flowState
 	// translated are the pods whose packets go with the node's address, by
 	// that and the remote one; built when it is first asked for.
 	translated map[pair][]netip.Addr
@@ -69,7 +69,7 @@ func newView(s *model.Snapshot) *view {
 		links:      map[int]*model.Link{},
 		byName:     map[string]*model.Link{},
 		macPairs:   map[netip.Addr][]*model.MACPair{},
-		flows:      map[pair]flowState{},
+		flows:      make(map[pair]*flowState, len(s.Flows)/2),
 		tunnel:     map[model.MAC]bool{},
 	}
 	for i := range s.Links {
@@ -135,15 +135,12 @@ type flowState struct {
 func (v *view) indexFlows() {
 	for i := range v.Flows {
 		f := &v.Flows[i]
-		back := pair{local: f.Reply.Src, remote: f.Reply.Dst}
-		st := v.flows[back]
-		st.known = true
+		back := v.flowsOf(pair{local: f.Reply.Src, remote: f.Reply.Dst})
+		back.known = true
 		if f.State == "SYN_RECV" {
-			st.halfOpen++
+			back.halfOpen++
 		}
-		v.flows[back] = st
-		k := pair{local: f.Reply.Dst, remote: f.Reply.Src}
-		st = v.flows[k]
+		st := v.flowsOf(pair{local: f.Reply.Dst, remote: f.Reply.Src})
 		st.known = true
 		if !f.Replied {
 			st.silent = f
@@ -159,8 +156,26 @@ func (v *view) indexFlows() {
 				st.dns++
 			}
 		}
+	}
+}
+
+// flowsOf is the pair's state to write to.
+func (v *view) flowsOf(k pair) *flowState {
+	st := v.flows[k]
+	if st == nil {
+		st = &flowState{}
 		v.flows[k] = st
 	}
+	return st
+}
+
+// between is what connection tracking knows of the flows from a local address to
+// a remote one.
+func (v *view) between(local, remote netip.Addr) flowState {
+	if st := v.flows[pair{local, remote}]; st != nil {
+		return *st
+	}
+	return flowState{}
 }
 
 // mergePeers sums what went between two addresses over all uplinks: an answer
@@ -307,7 +322,7 @@ func (v *view) unanswered(p *model.Peer) bool {
 	if v.answered(p) || !v.wanting(p) || p.FirstOut.After(v.Window.End.Add(-settled)) {
 		return false
 	}
-	return v.Traffic.Lost.Counters == 0 || v.flows[pair{p.Local, p.Remote}].silent != nil
+	return v.Traffic.Lost.Counters == 0 || v.between(p.Local, p.Remote).silent != nil
 }
 
 // wanting reports whether the pair's packets must be answered. A datagram need
@@ -315,7 +330,7 @@ func (v *view) unanswered(p *model.Peer) bool {
 // after flow. What answers a stranger needs no answer either, unless nothing
 // comes in although TCP goes out, or the stranger's connections stay half open.
 func (v *view) wanting(p *model.Peer) bool {
-	st := v.flows[pair{p.Local, p.Remote}]
+	st := v.between(p.Local, p.Remote)
 	return p.Out.Asks >= minPackets || p.In.Packets == 0 && p.Out.Answers >= minPackets ||
 		st.newSilent >= minSilent || st.dns > 0 && p.Out.Packets >= minPackets || st.halfOpen >= minPackets
 }
@@ -339,7 +354,7 @@ func (v *view) answered(p *model.Peer) bool {
 	if p.In.Other == 0 {
 		return false
 	}
-	st := v.flows[pair{p.Local, p.Remote}]
+	st := v.between(p.Local, p.Remote)
 	return st.newReplied || st.oldReplied && st.newSilent == 0 || !st.known && p.Out.Asks < minPackets
 }
 

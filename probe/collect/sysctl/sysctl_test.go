@@ -3,6 +3,7 @@ package sysctl
 import (
 	"encoding/binary"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -63,4 +64,18 @@ func TestDecode(t *testing.T) {
 	if _, err := Decode("x", whole[:len(whole)-3]); err == nil {
 		t.Error("cut short without an error")
 	}
+}
+
+func FuzzDecode(f *testing.F) {
+	conf := dump.Append(nil, unix.IFLA_INET_CONF, make([]byte, 4*32))
+	f.Add(dump.Append(dump.Append(nil, unix.AF_INET, conf), unix.AF_INET6, dump.Append(nil, unix.IFLA_INET6_CONF, make([]byte, 8))))
+	f.Add(dump.Append(nil, unix.AF_INET, conf[:9]))
+	f.Fuzz(func(t *testing.T, afSpec []byte) {
+		got, _ := Decode("a.b", afSpec)
+		for _, s := range got {
+			if _, err := strconv.Atoi(s.Value); err != nil || !strings.Contains(s.Name, ".conf.a/b.") {
+				t.Errorf("setting %+v", s)
+			}
+		}
+	})
 }

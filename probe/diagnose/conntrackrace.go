@@ -1,0 +1,200 @@
+package diagnose
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var conntrackRace = kind{
+	page: Page{
+		Code:     "ConntrackRace",
+		Severity: model.Warning,
+		Title:    "packets of new flows race for an entry of connection tracking, and the losers are dropped",
+		Meaning: "A new flow's entry is made when its first packet arrives, and entered into the table when that packet leaves. " +
+			"Where two packets are under way at once and would have the same entry, or the same answers, only the first is " +
+			"entered; the kernel drops the other and counts insert_failed. Resolvers do so: they ask for A and AAAA, or all of " +
+			"their name servers, at once from one socket, and services translate both to the same backend. The answer is asked " +
+			"for again seconds later. Kernels since 5.6 resolve the case of one socket and one service; two services with one " +
+			"backend, and two senders that are masqueraded to one port, still race.",
+		Evidence: "insert_failed of connection tracking in the window; the dropped packets and where they went; the services that " +
+			"are translated to there.",
+		Fix: "a name server on each node (node-local DNS), reached without translation; in the pods, the resolver's option " +
+			"single-request-reopen (glibc) and one name server; random ports for what is masqueraded.",
+		Verify: "lasthop check --only ConntrackRace",
+	},
+	find:  findConntrackRace,
+	after: []string{"SNATPortExhaustion", "ConntrackFull"},
+}
+
+// refusedLocations are where the kernel frees what may not be entered: the
+// hooks, or what lets a packet go on that a daemon has held.
+var refusedLocations = []string{"nf_hook_slow", "nfqnl_reinject", "nf_reinject"}
+
+func findConntrackRace(v *view) []verdict {
+	failed := v.Conntrack.InsertFailed
+	if failed < minDrops || !v.Has(model.SourceConntrack) {
+		return nil
+	}
+	drops := v.refusedEntries(failed)
+	var lost uint64
+	for _, d := range drops {
+		lost += d.Packets
+	}
+	if lost < minDrops {
+		// Two flows that got one port are refused likewise.
+		used := slices.ContainsFunc(v.verdicts, func(f verdict) bool { return f.Code == snatPortExhaustion.page.Code })
+		if used || failed-min(lost, failed) < minDrops {
+			return nil
+		}
+		return v.racedUnseen(failed)
+	}
+	return []verdict{{Finding: v.raced(failed, lost, drops), explains: sameDrops(drops)}}
+}
+
+// refusedEntries are the drops that failed insertions account for, and no more
+// packets than these. What a rule has counted is the rule's.
+func (v *view) refusedEntries(failed uint64) []*model.Drop {
+	rules, samples := v.newDropRules(), v.dropSamples()
+	var list []*model.Drop
+	for i := range v.Traffic.Drops {
+		d := &v.Traffic.Drops[i]
+		if !slices.Contains(refusedLocations, d.Location) || d.Location == "nf_hook_slow" && !netfilter(d) ||
+			v.pod(d) == (netip.Addr{}) || v.inPod(d).IsValid() || v.explained(d) {
+			continue
+		}
+		byRule := slices.ContainsFunc(rules.candidates(v.dropIn(d, samples)), func(c candidate) bool {
+			return c.counted && c.left >= d.Packets
+		})
+		if !byRule {
+			list = append(list, d)
+		}
+	}
+	// Datagrams race, connections hardly ever.
+	slices.SortStableFunc(list, func(a, b *model.Drop) int {
+		return cmp.Or(datagramsFirst(a)-datagramsFirst(b), cmp.Compare(b.Packets, a.Packets))
+	})
+	var out []*model.Drop
+	left := failed
+	for _, d := range list {
+		// The two counts are not read at the same moment.
+		if d.Packets > left+left/10 {
+			continue
+		}
+		left -= min(d.Packets, left)
+		out = append(out, d)
+	}
+	return out
+}
+
+func datagramsFirst(d *model.Drop) int {
+	if d.Proto == udp {
+		return 0
+	}
+	return 1
+}
+
+func (v *view) raced(failed, lost uint64, drops []*model.Drop) model.Finding {
+	f := model.Finding{Confidence: model.Proven, Packets: lost}
+	samples := v.dropSamples()
+	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	dns := false
+	for _, d := range drops {
+		pod := d.Src
+		if len(v.pods[pod]) == 0 {
+			pod = d.Dst
+		}
+		pods[pod], peers[otherEnd(d, pod)] = true, true
+		s := v.dropIn(d, samples)
+		dns = dns || s.hasPorts && s.dstPort == dnsPort
+	}
+	services := v.servicesOf(pods, peers)
+	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
+	backends := slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare)
+	for _, a := range append(slices.Clone(services), backends...) {
+		f.Peers = append(f.Peers, host(a))
+	}
+	f.LastHopAlive = model.Place{Direction: model.Ingress}
+	if p := v.pods[f.Pods[0]]; len(p) > 0 {
+		f.LastHopAlive = v.place(p[0].Link, model.Ingress)
+	}
+	what := "packets"
+	if dns {
+		what = "questions to name servers"
+	}
+	f.Title = fmt.Sprintf("%s from %s to %s lose a race for an entry of connection tracking", what, addrs(f.Pods), addrs(backends))
+	f.Why = fmt.Sprintf("Packets of new flows were under way at once and would have had the same entry or the same answers. One is entered, "+
+		"the kernel drops the others: %s.", count(lost, "packet"))
+	f.Evidence = append([]model.Evidence{insertEvidence(failed)}, dropEvidence(drops)...)
+	if len(services) > 0 {
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceConntrack,
+			Text: fmt.Sprintf("flows of these pods to %s are translated to %s", addrs(services), addrs(backends))})
+	}
+	f.Fix = raceFix(dns)
+	return f
+}
+
+// servicesOf are the addresses that connection tracking translated to one of
+// the peers for one of the pods.
+func (v *view) servicesOf(pods, peers map[netip.Addr]bool) []netip.Addr {
+	found := map[netip.Addr]bool{}
+	for i := range v.Flows {
+		f := &v.Flows[i]
+		if pods[f.Original.Src] && peers[f.Reply.Src] && f.Original.Dst != f.Reply.Src {
+			found[f.Original.Dst] = true
+		}
+	}
+	return slices.SortedFunc(maps.Keys(found), netip.Addr.Compare)
+}
+
+// racedUnseen is the finding where no drop of a pod was seen: where drops were
+// not watched, pods whose questions to name servers were translated may have
+// lost some; else those that were masqueraded, since then the packet that is
+// dropped bears the node's address.
+func (v *view) racedUnseen(failed uint64) []verdict {
+	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	for i := range v.Flows {
+		f := &v.Flows[i]
+		translated := f.Original.Src != f.Reply.Dst || f.Original.Dst != f.Reply.Src && !v.Has(model.SourceDrops)
+		if f.Proto == udp && f.Original.DstPort == dnsPort && !f.Start.IsZero() && translated && len(v.pods[f.Original.Src]) > 0 {
+			pods[f.Original.Src], peers[f.Original.Dst] = true, true
+		}
+	}
+	if len(pods) == 0 {
+		return nil
+	}
+	f := model.Finding{Confidence: model.Possible, LastHopAlive: model.Place{Direction: model.Ingress},
+		Pods: slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)}
+	for _, a := range slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare) {
+		f.Peers = append(f.Peers, host(a))
+	}
+	f.Title = "entries of connection tracking could not be entered, perhaps those of questions to name servers"
+	f.Why = fmt.Sprintf("Connection tracking refused %s. The pods named ask name servers through a translated address, which is where such "+
+		"races are common.", count(failed, "packet"))
+	f.Evidence = []model.Evidence{insertEvidence(failed)}
+	f.Unseen = []string{"the dropped packets: what is masqueraded bears the node's address, not a pod's"}
+	if !v.Has(model.SourceDrops) {
+		f.Unseen = []string{"the dropped packets: drops were not watched whole"}
+	}
+	f.Alternatives = []string{"packets of the node itself, or of other flows, were refused"}
+	f.Fix = raceFix(true)
+	return []verdict{{Finding: f}}
+}
+
+func insertEvidence(failed uint64) model.Evidence {
+	return model.Evidence{Source: model.SourceConntrack, Text: fmt.Sprintf("insert_failed rose by %d in the window", failed)}
+}
+
+func raceFix(dns bool) []string {
+	if !dns {
+		return []string{"let every sender have a port of its own: iptables … -j MASQUERADE --random-fully; fewer services with the same backend"}
+	}
+	return []string{
+		"run a name server on each node (NodeLocal DNSCache), which pods reach without translation",
+		"in the pods' spec, dnsConfig: options: [{name: single-request-reopen}] (glibc), and one name server",
+	}
+}

@@ -1,0 +1,76 @@
+package diagnose
+
+import (
+	"encoding/json"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// FuzzHead: packets are cut off, and no sample is what it claims to be.
+func FuzzHead(f *testing.F) {
+	f.Add(head(udp, 53, 0))
+	f.Add(head(tcp, 80, 2))
+	six := make([]byte, 48)
+	six[0], six[6] = 0x60, udp
+	f.Add(six)
+	f.Add(six[:39])
+	f.Add([]byte{0x4f})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		src, dst, ok := ports(b)
+		if !ok && (src != 0 || dst != 0) || ok && len(b) < 24 {
+			t.Errorf("ports %d, %d, %v of %d bytes", src, dst, ok, len(b))
+		}
+		_ = late(&model.Sample{Head: b})
+		if headProto(b) != 0 && len(b) < 20 {
+			t.Errorf("protocol %d of %d bytes", headProto(b), len(b))
+		}
+	})
+}
+
+// FuzzDiagnose: whatever a snapshot holds, as one from a file may, judging it
+// ends, says the same twice, and every finding is in the catalogue.
+func FuzzDiagnose(f *testing.F) {
+	racing := racing(9)
+	racing.lost("nf_hook_slow", pod5, pod6, 53, 9)
+	policy := filtered()
+	policy.filter(model.NFT, "FORWARD", 9, model.PacketRule{Dst: to(pod5 + "/32"), Target: "DROP"})
+	policy.refuse("nft_do_chain", far, pod5, 9)
+	astray := routed()
+	astray.unroute("10.50.0.20/32")
+	stale := bridged()
+	stale.dnat("10.60.0.20", deadMAC).Counter.Delta = 9
+	missing := three()
+	missing.silent("172.20.1.5", "172.20.3.9")
+	missing.table(rightRows[:2], subnetA)
+	for _, n := range []*node{racing, policy, astray, stale, missing} {
+		text, err := json.Marshal(n.Snapshot)
+		if err != nil {
+			f.Fatal(err)
+		}
+		var back model.Snapshot
+		if err := json.Unmarshal(text, &back); err != nil || len(Diagnose(&back)) != len(Diagnose(&n.Snapshot)) {
+			f.Fatalf("the seed is another when read back: %v", err)
+		}
+		f.Add(text)
+	}
+	f.Add([]byte(`{"Pods": [{}], "Links": [{"Role": "uplink"}], "Routes": [{"NextHops": [{}]}], "Flows": [{}], "FrameRules": [{}]}`))
+	pages := Catalogue()
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var s model.Snapshot
+		if json.Unmarshal(text, &s) != nil {
+			return
+		}
+		found := Diagnose(&s)
+		if again := Diagnose(&s); !reflect.DeepEqual(found, again) {
+			t.Errorf("judged twice, found %+v and %+v", found, again)
+		}
+		for _, x := range found {
+			if !slices.ContainsFunc(pages, func(p Page) bool { return p.Code == x.Code }) || x.Title == "" || sureness(x.Confidence) < 0 {
+				t.Errorf("finding %+v", x)
+			}
+		}
+	})
+}
