@@ -33,6 +33,8 @@ type Snapshot struct {
 
 	Cluster Cluster
 	Traffic Traffic
+	// Edges are further readings of the same counters.
+	Edges Edges
 }
 
 // Window is the time over which packets were counted.

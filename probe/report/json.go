@@ -33,6 +33,7 @@ type (
 		Hops        []hopDoc     `json:"hops"`
 		MACRewrites []rewriteDoc `json:"macRewrites"`
 		Drops       []dropDoc    `json:"drops"`
+		Ledger      []ledgerDoc  `json:"ledger"`
 		Findings    []findingDoc `json:"findings"`
 		Lost        lostDoc      `json:"lost"`
 	}
@@ -165,6 +166,10 @@ func (r Report) ndjson(w io.Writer) error {
 		x.Kind = "MACRewrite"
 		rows = append(rows, x)
 	}
+	for _, x := range d.Ledger {
+		x.Kind = "Ledger"
+		rows = append(rows, x)
+	}
 	d.Lost.Kind = "Lost"
 	rows = append(rows, d.Lost)
 	for _, row := range rows {
@@ -249,6 +254,7 @@ func (r Report) document() document {
 		Hops:        make([]hopDoc, 0, len(s.Traffic.Hops)),
 		MACRewrites: make([]rewriteDoc, 0, len(r.Rewrites)),
 		Drops:       make([]dropDoc, 0, len(s.Traffic.Drops)),
+		Ledger:      make([]ledgerDoc, 0, len(r.Ledger)),
 		Findings:    make([]findingDoc, 0, len(r.Findings)),
 		Lost: lostDoc{
 			Events: s.Traffic.Lost.Events, Counters: s.Traffic.Lost.Counters,
@@ -286,6 +292,9 @@ func (r Report) document() document {
 			Pod: pod, Node: node, Side: string(x.side), Peer: addrText(x.peer),
 			Reason: string(x.reason), Location: x.location, Link: x.link, Packets: x.packets,
 		})
+	}
+	for i := range r.Ledger {
+		d.Ledger = append(d.Ledger, ledgerDocument(&r.Ledger[i]))
 	}
 	for _, f := range r.Findings {
 		d.Findings = append(d.Findings, findingDocument(f))

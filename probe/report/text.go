@@ -164,6 +164,7 @@ func (r Report) summary(p *printer) {
 		p.field("", fmt.Sprintf("%s %s: %s", src.Name, src.Status, orUnknown(src.Detail)))
 	}
 	p.field("drops", dropSummary(s)...)
+	p.field("unexplained", r.unexplained()...)
 	p.field("lost by lasthop", lostText(s.Traffic.Lost)...)
 }
 
