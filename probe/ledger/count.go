@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -94,7 +95,7 @@ func (b *books) countHops() {
 
 // dropID is what makes a drop the same in two readings.
 type dropID struct {
-	src, dst  string
+	ends      ends
 	proto     uint8
 	reason    model.Reason
 	location  string
@@ -104,7 +105,7 @@ type dropID struct {
 }
 
 func idOf(d *model.Drop) dropID {
-	return dropID{d.Src.String(), d.Dst.String(), d.Proto, d.Reason, d.Location, d.IfIndex, d.Netns, d.DstMAC}
+	return dropID{ends{d.Src, d.Dst}, d.Proto, d.Reason, d.Location, d.IfIndex, d.Netns, d.DstMAC}
 }
 
 // countDrops files each drop under both of its ends.
@@ -143,10 +144,23 @@ const (
 func (b *books) fateOf(d *dropTally, a *account) fate {
 	inNode := d.Netns == b.Node.Netns
 	switch {
+	case !inNode && d.Netns != a.pod.Netns && d.Reason == "OTHERHOST":
+		return copied
 	case !inNode && (d.Netns == a.pod.Netns || b.owners[d.Dst][d.Netns]):
 		return elsewhere
-	case !inNode || d.Expected:
+	case !inNode:
 		return copied
+	case d.Expected && d.Reason == "OTHERHOST":
+		return copied
+	case d.Expected && d.Reason == "NETFILTER_DROP":
+		// A ban; or the second copy of what a promiscuous bridge delivers.
+		if b.owners[d.Dst] != nil {
+			return copied
+		}
+		return lost
+	case d.Expected && d.Reason != "NEIGH_FAILED":
+		// What a transport or a socket frees was delivered.
+		return elsewhere
 	case d.Reason == "XDP", d.Reason == "CPU_BACKLOG":
 		// Before the hook where the packet would be counted.
 		return elsewhere
@@ -182,12 +196,11 @@ func transmits(d *model.Drop) bool {
 	return strings.HasSuffix(d.Location, "_xmit") || strings.HasSuffix(d.Location, "_enqueue")
 }
 
-// takeDrops takes the drops of an account's packets from its rest. Copies count
-// only as far as their packets came out nowhere: how many these are is at most
-// what the busiest place of each pair of ends dropped.
+// takeDrops takes the drops of an account's packets from its rest. Those of
+// copies wait until it is known how much is missing.
 func (b *books) takeDrops(a *account, mine func(*model.Drop) bool) {
-	var copies, own []*dropTally
-	most := map[ends]*dropTally{}
+	var own []*dropTally
+	most := map[ends]int{}
 	for _, addr := range a.addrs {
 		for i := range b.drops[addr] {
 			d := &b.drops[addr][i]
@@ -200,28 +213,22 @@ func (b *books) takeDrops(a *account, mine func(*model.Drop) bool) {
 					own = append(own, d)
 					continue
 				}
-				a.rest -= int64(d.late())
-				a.edge += d.edge()
+				a.take(d.tally)
 				a.drop(d, d.window())
 			case spilt:
 				b.takeBack(a, d)
 				a.drop(d, d.window())
 			case copied:
-				k := ends{d.Src.String(), d.Dst.String()}
-				if most[k] == nil {
-					copies = append(copies, d)
-					most[k] = d
-				} else if d.late() > most[k].late() {
-					copies[slices.Index(copies, most[k])] = d
-					most[k] = d
+				// One packet may leave several: the busiest place
+				// tells how many it were at most.
+				k := ends{d.Src, d.Dst}
+				if at, seen := most[k]; !seen {
+					most[k] = len(a.copies)
+					a.copies = append(a.copies, d)
+				} else if d.late() > a.copies[at].late() {
+					a.copies[at] = d
 				}
 			}
-		}
-	}
-	for _, d := range copies {
-		if n := min(max(a.rest, 0), int64(d.late())); n > 0 {
-			a.rest -= n
-			a.drop(d, uint64(n))
 		}
 	}
 	for _, d := range own {
@@ -233,7 +240,7 @@ func (b *books) takeDrops(a *account, mine func(*model.Drop) bool) {
 // packet that is missing, or one of the node's own, which nobody saw before.
 func (b *books) takeOwn(a *account, d *dropTally) {
 	missing := min(max(a.rest, 0), int64(d.late()))
-	a.rest -= missing
+	a.rest, a.counted = a.rest-missing, a.counted-missing
 	a.drop(d, d.window())
 	for i := range a.in {
 		if a.in[i].place == model.PlaceNode {
@@ -242,7 +249,7 @@ func (b *books) takeOwn(a *account, d *dropTally) {
 	}
 }
 
-type ends struct{ src, dst string }
+type ends struct{ src, dst netip.Addr }
 
 // takeBack takes a drop from the part that had it as out. What the node itself
 // sends is counted there only, and so is in as well.

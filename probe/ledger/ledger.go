@@ -89,8 +89,13 @@ type account struct {
 	// in and out are known parts; rest is what they and the drops leave.
 	in, out []part
 	drops   map[model.LedgerDrop]uint64
-	rest    int64
-	edge    uint64
+	// copies are drops of what may be copies of the packets.
+	copies []*dropTally
+	// rest is certain: what came in between the readings of the window's
+	// edges, less all that may have been of it. counted is between the
+	// first readings of both edges, as the row shows it.
+	rest, counted   int64
+	edgeIn, edgeOut uint64
 	// slack is how much more the rest can be: packets that were taken for
 	// the node's own and may have been translated and gone on.
 	slack int64
@@ -190,18 +195,14 @@ func (b *books) frames(a *account, link int, d model.Direction, side model.Side,
 }
 
 // sent accounts for what a pod sends. It comes in by the pod's link, and again
-// where the fabric takes it round. What goes to another pod leaves by that
-// pod's link with that pod's MAC: other frames there are copies that a bridge
-// floods.
+// where the fabric takes it round.
 func (b *books) sent(a *account) {
 	door := a.pod.LinkIndex
 	groups := b.frames(a, door, model.Ingress, model.AsSource, isGroup)
 	a.in = append(a.in, part{model.PlacePods, b.sum(a, door, model.Ingress, model.AsSource)})
 	var outside, again, pods, own tally
 	for _, u := range b.outer {
-		out := b.sum(a, u, model.Egress, model.AsSource)
-		copies := b.frames(a, u, model.Egress, model.AsSource, func(m model.MAC) bool { return isGroup(m) || b.podMACs[m] })
-		outside = outside.plus(out.minus(copies))
+		outside = outside.plus(b.left(a, u, model.AsSource))
 		again = again.plus(b.sum(a, u, model.Ingress, model.AsSource))
 	}
 	for link := range b.doors {
@@ -217,59 +218,80 @@ func (b *books) sent(a *account) {
 	}
 	a.in = append(a.in, part{model.PlaceOutsideAgain, again})
 	a.out = []part{{model.PlaceOutside, outside}, {model.PlacePods, pods}, {model.PlaceNode, own}, {model.PlaceGroups, groups}}
-	b.balance(a)
+	a.balance()
 	b.takeDrops(a, func(d *model.Drop) bool { return slices.Contains(a.addrs, d.Src) })
 }
 
 // through is what the account's pod sent that left by a pod's link, for that
-// pod.
+// pod. Out of a port a bridge also floods what is for others.
 func (b *books) through(a *account, door int) tally {
 	out := b.sum(a, door, model.Egress, model.AsSource)
-	if pod := b.doors[door]; !pod.MAC.IsZero() {
-		return out.minus(b.frames(a, door, model.Egress, model.AsSource, func(m model.MAC) bool { return m != pod.MAC }))
+	if l := b.links[door]; l != nil && l.Master != 0 {
+		return out.minus(b.frames(a, door, model.Egress, model.AsSource, b.others(door)))
 	}
 	return out
 }
 
+// left is what left by a link that leads off the node, but for copies: what a
+// bridge floods while it has not learnt where a pod is, and what is for groups.
+func (b *books) left(a *account, link int, side model.Side) tally {
+	copies := b.frames(a, link, model.Egress, side, func(m model.MAC) bool { return isGroup(m) || b.podMACs[m] })
+	return b.sum(a, link, model.Egress, side).minus(copies)
+}
+
+// others tells the MACs that are not of the pod behind a link.
+func (b *books) others(door int) func(model.MAC) bool {
+	pod := b.doors[door]
+	return func(m model.MAC) bool { return !pod.MAC.IsZero() && m != pod.MAC }
+}
+
+// own is how much of what left for a pod by a link the node itself sent.
+func (b *books) own(a *account, link int, left tally) tally {
+	for _, addr := range a.addrs {
+		left = left.minus(b.forwarded[hopKey{addr, link, model.Egress, model.AsDestination}])
+	}
+	return left
+}
+
 // received accounts for what a pod is sent. What the node itself sends is seen
-// first where it leaves by the pod's link.
+// first where it leaves.
 func (b *books) received(a *account) {
 	door := a.pod.LinkIndex
 	out := b.sum(a, door, model.Egress, model.AsDestination)
-	own := out
-	for _, addr := range a.addrs {
-		own = own.minus(b.forwarded[hopKey{addr, door, model.Egress, model.AsDestination}])
-	}
+	own := b.own(a, door, out)
 	var outside, again, pods tally
 	for _, u := range b.outer {
 		outside = outside.plus(b.sum(a, u, model.Ingress, model.AsDestination))
-		again = again.plus(b.sum(a, u, model.Egress, model.AsDestination))
+		left := b.left(a, u, model.AsDestination)
+		again = again.plus(left)
+		own = own.plus(b.own(a, u, left))
 	}
+	// Flooded, such a frame passes the pod's own link besides.
+	again = again.minus(b.frames(a, door, model.Egress, model.AsDestination, b.others(door)))
 	for link := range b.doors {
 		pods = pods.plus(b.sum(a, link, model.Ingress, model.AsDestination))
 	}
 	a.in = []part{{model.PlaceOutside, outside}, {model.PlacePods, pods}, {model.PlaceNode, own}}
-	a.out = []part{{model.PlacePods, out}}
-	b.balance(a)
+	a.out = []part{{model.PlacePods, out}, {model.PlaceOutsideAgain, again}}
+	a.balance()
 	b.takeDrops(a, func(d *model.Drop) bool { return slices.Contains(a.addrs, d.Dst) })
-	// A bridge floods what it does not know, also out of the uplink: only
-	// what did not get to the pod left there.
-	if gone := min(max(a.rest, 0), int64(again.late())); gone > 0 {
-		a.rest -= gone
-		a.out = append(a.out, part{model.PlaceOutsideAgain, tally{last: uint64(gone), end: uint64(gone)}})
-	}
 }
 
 // balance is what the known parts leave.
-func (b *books) balance(a *account) {
+func (a *account) balance() {
 	for _, p := range a.in {
-		a.rest += int64(p.early())
-		a.edge += p.edge()
+		a.rest, a.counted = a.rest+int64(p.early()), a.counted+int64(p.window())
+		a.edgeIn += p.edge()
 	}
 	for _, p := range a.out {
-		a.rest -= int64(p.late())
-		a.edge += p.edge()
+		a.take(p.tally)
 	}
+}
+
+// take takes what came out, or was dropped.
+func (a *account) take(t tally) {
+	a.rest, a.counted = a.rest-int64(t.late()), a.counted-int64(t.window())
+	a.edgeOut += t.edge()
 }
 
 func isGroup(m model.MAC) bool { return m[0]&1 != 0 }

@@ -10,7 +10,7 @@ import (
 // row is the account as the report has it. What a pod sends is told by where it
 // went, what it is sent by where it came from.
 func (b *books) row(a *account) model.LedgerRow {
-	r := model.LedgerRow{Addrs: a.addrs, Link: a.pod.Link, Direction: a.direction, Edge: a.edge, Least: uint64(a.least), Why: a.why}
+	r := model.LedgerRow{Addrs: a.addrs, Link: a.pod.Link, Direction: a.direction, Edge: max(a.edgeIn, a.edgeOut), Least: uint64(a.least), Why: a.why}
 	if a.most != unbounded {
 		r.Most = model.Counted(uint64(a.most))
 	}
@@ -20,13 +20,13 @@ func (b *books) row(a *account) model.LedgerRow {
 	if a.direction == model.FromPod {
 		r.In = model.Counted(in)
 		if known {
-			r.Out = model.Counted(out + uint64(max(0, a.translated)))
+			r.Out = model.Counted(out + uint64(a.translated))
 		}
 		parts = a.out
 	} else {
 		r.Out = model.Counted(out)
 		if known {
-			r.In = model.Counted(in + uint64(max(0, a.translated)))
+			r.In = model.Counted(in + uint64(a.translated))
 		}
 		parts = a.in
 	}

@@ -152,7 +152,7 @@ func (b *books) undisguised(door int, is4 bool) tally {
 		}
 		n := b.inner[k]
 		for _, m := range b.pairs[k] {
-			if pod := b.doors[door]; !pod.MAC.IsZero() && m.dst != pod.MAC {
+			if b.others(door)(m.dst) {
 				n = n.minus(m.tally)
 			}
 		}
@@ -195,7 +195,7 @@ func (b *books) settleSent(rows []*account, out tally) {
 			a.doubt("packets are translated to an address that is neither the pod's nor the node's")
 		}
 		if a.least == a.most {
-			a.translated = max(0, a.rest) - a.most
+			a.translated = max(0, a.counted-a.most)
 		}
 	}
 }
@@ -209,7 +209,7 @@ func (b *books) mixes() bool {
 func sumEdges(rows []*account) uint64 {
 	var n uint64
 	for _, a := range rows {
-		n += a.edge
+		n += a.edgeIn + a.edgeOut
 	}
 	return n
 }
@@ -230,7 +230,7 @@ func (b *books) settleReceived(rows []*account, lossless bool) {
 					bound += int64(b.arrived[r].early())
 				}
 				bounds[i] += int64(b.arrived[r].early())
-				a.edge += b.arrived[r].edge()
+				a.edgeIn += b.arrived[r].edge()
 			}
 		}
 		local := b.byServices(a, lossless)
@@ -253,7 +253,7 @@ func (b *books) settleReceived(rows []*account, lossless bool) {
 		case a.most > a.least:
 			a.doubt("of what came for the node's address, up to %d packets may have been the pod's, or the node's own", bounds[i])
 		default:
-			a.translated = a.most - a.rest
+			a.translated = max(0, a.most-a.counted)
 		}
 	}
 }
@@ -297,17 +297,23 @@ func (b *books) doubt() {
 	if slices.ContainsFunc(b.Neighbors, func(n model.Neighbor) bool { return n.State == "INCOMPLETE" }) {
 		b.doubts = append(b.doubts, "packets may wait for a neighbour that has not answered yet")
 	}
-	if a, ok := b.uncounted(); ok {
-		b.doubts = append(b.doubts, fmt.Sprintf("packets to %s, which the node itself takes, are not counted apart", a))
+}
+
+// doubtsOf are the doubts about one row.
+func (b *books) doubtsOf(a *account) []string {
+	addr, ok := b.uncounted(a.addrs[0].Is4())
+	if !ok || a.direction == model.ToPod {
+		return b.doubts
 	}
+	return append(slices.Clone(b.doubts), fmt.Sprintf("packets to %s, which the node itself takes, are not counted apart", addr))
 }
 
 // uncounted finds an address of the node that packets are not counted for.
-func (b *books) uncounted() (netip.Addr, bool) {
+func (b *books) uncounted(is4 bool) (netip.Addr, bool) {
 	for _, l := range b.Links {
 		for _, p := range l.Addresses {
 			a := p.Addr()
-			if !counted(&l, p) && !a.IsLoopback() && !(a.Is6() && a.IsLinkLocalUnicast()) {
+			if a.Is4() == is4 && !counted(&l, p) && !a.IsLoopback() && !(a.Is6() && a.IsLinkLocalUnicast()) {
 				return a, true
 			}
 		}
@@ -326,6 +332,16 @@ func counted(l *model.Link, p netip.Prefix) bool {
 func (b *books) judge(a *account) {
 	whole := a.pod.Since.IsZero() || !a.pod.Since.After(b.Window.Start)
 	alive := a.pod.Until.IsZero() || !a.pod.Until.Before(b.Window.End)
+	// What is surely missing and was dropped as a copy was dropped.
+	for _, d := range a.copies {
+		if n := min(a.least, int64(d.late())); n > 0 {
+			a.drop(d, uint64(n))
+			a.least -= n
+			if a.most != unbounded {
+				a.most -= n
+			}
+		}
+	}
 	switch {
 	case !whole || !alive:
 		a.least, a.most, a.translated = 0, unbounded, 0
@@ -333,9 +349,9 @@ func (b *books) judge(a *account) {
 	case slices.ContainsFunc(a.addrs, func(p netip.Addr) bool { return len(b.owners[p]) > 1 }):
 		a.least, a.most, a.translated = 0, unbounded, 0
 		a.why = []string{"another pod has the same address"}
-	case a.most > 0 && len(b.doubts) > 0:
+	case a.most > 0 && len(b.doubtsOf(a)) > 0:
 		a.least, a.translated = 0, 0
-		a.why = append(a.why, b.doubts...)
+		a.why = append(a.why, b.doubtsOf(a)...)
 		if b.Status(model.SourceTC) != model.OK || !b.Has(model.SourceConntrack) {
 			a.most = unbounded
 		}

@@ -73,8 +73,9 @@ type LedgerRow struct {
 	// nothing bounds it.
 	Least uint64
 	Most  Count
-	// Edge are packets that were counted while the window's first and last
-	// readings were taken: the account is true up to so many.
+	// Edge is how many packets passed while the counters were read at the
+	// window's edges. They are in In, Out and Dropped, which may differ by
+	// as many, and are not judged.
 	Edge uint64
 	// Parts are of In for what the pod is sent, of Out for what it sends.
 	Parts []LedgerPart
