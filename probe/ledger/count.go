@@ -118,7 +118,13 @@ func (b *books) countDrops(causes []model.DropCause) {
 	})
 	for i := range b.Traffic.Drops {
 		d := dropTally{Drop: &b.Traffic.Drops[i]}
-		d.tally = tallies[idOf(d.Drop)]
+		id := idOf(d.Drop)
+		t, left := tallies[id]
+		if !left {
+			continue
+		}
+		delete(tallies, id)
+		d.tally = t
 		if i < len(causes) {
 			d.DropCause = causes[i]
 		}

@@ -225,11 +225,11 @@ func (b *books) sent(a *account) {
 // through is what the account's pod sent that left by a pod's link, for that
 // pod. Out of a port a bridge also floods what is for others.
 func (b *books) through(a *account, door int) tally {
-	out := b.sum(a, door, model.Egress, model.AsSource)
+	copies := isGroup
 	if l := b.links[door]; l != nil && l.Master != 0 {
-		return out.minus(b.frames(a, door, model.Egress, model.AsSource, b.others(door)))
+		copies = b.others(door)
 	}
-	return out
+	return b.sum(a, door, model.Egress, model.AsSource).minus(b.frames(a, door, model.Egress, model.AsSource, copies))
 }
 
 // left is what left by a link that leads off the node, but for copies: what a
@@ -242,7 +242,7 @@ func (b *books) left(a *account, link int, side model.Side) tally {
 // others tells the MACs that are not of the pod behind a link.
 func (b *books) others(door int) func(model.MAC) bool {
 	pod := b.doors[door]
-	return func(m model.MAC) bool { return !pod.MAC.IsZero() && m != pod.MAC }
+	return func(m model.MAC) bool { return isGroup(m) || !pod.MAC.IsZero() && m != pod.MAC }
 }
 
 // own is how much of what left for a pod by a link the node itself sent.

@@ -19,6 +19,10 @@ type translations struct {
 	// neither theirs nor the node's, nor of a service for pods of the node:
 	// such packets are not counted elsewhere.
 	foreign map[netip.Addr]bool
+	// inward are pods that send to another address what is then the node's.
+	inward map[netip.Addr]bool
+	// diverted are pods whose own address is translated to another.
+	diverted map[netip.Addr]bool
 	// remotes are the ends off the node from which packets for a pod arrive
 	// for an address of the node.
 	remotes map[netip.Addr]map[netip.Addr]bool
@@ -34,6 +38,7 @@ type translations struct {
 func (b *books) translations() translations {
 	t := translations{
 		throughNode: map[netip.Addr]bool{}, foreign: map[netip.Addr]bool{},
+		inward: map[netip.Addr]bool{}, diverted: map[netip.Addr]bool{},
 		remotes: map[netip.Addr]map[netip.Addr]bool{}, local: map[netip.Addr]bool{},
 	}
 	for i := range b.Flows {
@@ -43,6 +48,9 @@ func (b *books) translations() translations {
 		}
 		if b.owners[f.Reply.Src] != nil && f.Original.Dst != f.Reply.Src {
 			b.served(&t, f)
+		}
+		if f.Original.Dst != f.Reply.Src {
+			t.diverted[f.Original.Dst] = true
 		}
 		if b.owners[f.Original.Src] == nil && !b.node[f.Original.Src] && b.node[f.Reply.Dst] {
 			t.transit = true
@@ -56,6 +64,9 @@ func (b *books) asked(t *translations, f *model.Flow) {
 	pod, peer := f.Original.Src, f.Reply.Src
 	if b.node[f.Original.Dst] && !b.node[peer] {
 		t.throughNode[pod] = true
+	}
+	if b.node[peer] && !b.node[f.Original.Dst] {
+		t.inward[pod] = true
 	}
 	switch {
 	case f.Reply.Dst == pod:
@@ -188,11 +199,15 @@ func (b *books) settleSent(rows []*account, out tally) {
 		case a.slack > 0:
 			a.doubt("of %d packets to the node's own address, some are translated and go on", a.slack)
 		case total > 0 && alone > 1:
-			a.doubt("%d packets of %d pods together are missing: after translation they cannot be told apart", total, alone)
+			a.doubt("after translation pods cannot be told apart: %d packets of %d pods together are missing", total, alone)
 		}
-		if a.has(b.nat.foreign) {
+		switch {
+		case a.has(b.nat.foreign):
 			a.least, a.most = 0, max(0, a.rest)+a.slack
 			a.doubt("packets are translated to an address that is neither the pod's nor the node's")
+		case a.has(b.nat.inward):
+			a.least, a.most = 0, max(0, a.rest)+a.slack
+			a.doubt("packets to other addresses are translated to the node's own")
 		}
 		if a.least == a.most {
 			a.translated = max(0, a.counted-a.most)
@@ -247,6 +262,9 @@ func (b *books) settleReceived(rows []*account, lossless bool) {
 			a.most = a.least
 		}
 		switch {
+		case a.has(b.nat.diverted):
+			a.least, a.most = 0, unbounded
+			a.doubt("packets to the pod's address are translated to another")
 		case a.has(b.nat.foreign), a.rest+bounds[i]+int64(edges) < 0:
 			a.most = unbounded
 			a.doubt("packets come by translations that connection tracking does not tell of any more, or in other sizes than they came in")
