@@ -63,16 +63,13 @@ func (b *books) countHops() {
 	each(b.Snapshot, func(reading int, t *model.Traffic) {
 		for i := range t.Hops {
 			h := &t.Hops[i]
-			k := hopKey{h.Addr, h.IfIndex, h.Direction, h.Side}
 			if !h.Addr.IsValid() {
 				continue
 			}
-			if _, seen := b.hops[k]; !seen {
-				b.at[k.link] = append(b.at[k.link], k)
-			}
-			count(b.hops, k, reading, h.Packets)
-			count(b.inner, k, reading, h.Inner)
-			count(b.forwarded, k, reading, h.Inner+h.Outer)
+			c := b.open(keyOf(h.Addr, h.IfIndex, h.Direction, h.Side))
+			c.all.at(reading, h.Packets)
+			c.inner.at(reading, h.Inner)
+			c.forwarded.at(reading, h.Inner+h.Outer)
 		}
 		for i := range t.Peers {
 			if p := &t.Peers[i]; b.node[p.Local] {
@@ -81,16 +78,25 @@ func (b *books) countHops() {
 		}
 		for i := range t.MACs {
 			m := &t.MACs[i]
-			k := hopKey{m.Addr, m.IfIndex, m.Direction, m.Side}
-			list := b.pairs[k]
-			at := slices.IndexFunc(list, func(x macTally) bool { return x.dst == m.Dst })
+			c := b.open(keyOf(m.Addr, m.IfIndex, m.Direction, m.Side))
+			at := slices.IndexFunc(c.macs, func(x macTally) bool { return x.dst == m.Dst })
 			if at < 0 {
-				list, at = append(list, macTally{dst: m.Dst}), len(list)
+				at = len(c.macs)
+				c.macs = append(c.macs, macTally{dst: m.Dst})
 			}
-			list[at].at(reading, m.Packets)
-			b.pairs[k] = list
+			c.macs[at].at(reading, m.Packets)
 		}
 	})
+}
+
+// open gives the counts of a place.
+func (b *books) open(k hopKey) *hop {
+	h := b.hops[k]
+	if h == nil {
+		h = &hop{hopKey: k}
+		b.hops[k], b.at[k.link] = h, append(b.at[k.link], h)
+	}
+	return h
 }
 
 // dropID is what makes a drop the same in two readings.

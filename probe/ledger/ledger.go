@@ -38,13 +38,9 @@ func Balance(s *model.Snapshot, causes []model.DropCause) []model.LedgerRow {
 // books are a snapshot's counts, by what the accounts ask for.
 type books struct {
 	*model.Snapshot
-	hops map[hopKey]tally
-	// inner and forwarded are parts of hops: see model.HopCount.
-	inner, forwarded map[hopKey]tally
+	hops map[hopKey]*hop
 	// at are the hops of a link.
-	at map[int][]hopKey
-	// pairs are the MACs at a hop.
-	pairs map[hopKey][]macTally
+	at map[int][]*hop
 	// arrived are packets from a remote address to one of the node's.
 	arrived map[netip.Addr]tally
 	drops   map[netip.Addr][]dropTally // by either end
@@ -63,12 +59,35 @@ type books struct {
 	accounts []account
 }
 
+// hopKey is a place where packets of an address are counted.
 type hopKey struct {
-	addr      netip.Addr
-	link      int
-	direction model.Direction
-	side      model.Side
+	addr   netip.Addr
+	link   int
+	egress bool
+	dst    bool // the address is the destination
 }
+
+// hop is what was counted there; inner and forwarded are parts of all, see
+// model.HopCount.
+type hop struct {
+	hopKey
+	all, inner, forwarded tally
+	macs                  []macTally
+}
+
+func keyOf(a netip.Addr, link int, d model.Direction, side model.Side) hopKey {
+	return hopKey{a, link, d == model.Egress, side == model.AsDestination}
+}
+
+// hop finds what was counted at a place; nothing where there is no count.
+func (b *books) hop(a netip.Addr, link int, d model.Direction, side model.Side) *hop {
+	if h := b.hops[keyOf(a, link, d, side)]; h != nil {
+		return h
+	}
+	return &nothing
+}
+
+var nothing hop
 
 type macTally struct {
 	dst model.MAC
@@ -117,7 +136,7 @@ type part struct {
 
 func newBooks(s *model.Snapshot, causes []model.DropCause) *books {
 	b := &books{
-		Snapshot: s, hops: map[hopKey]tally{}, inner: map[hopKey]tally{}, forwarded: map[hopKey]tally{}, at: map[int][]hopKey{}, pairs: map[hopKey][]macTally{},
+		Snapshot: s, hops: map[hopKey]*hop{}, at: map[int][]*hop{},
 		arrived: map[netip.Addr]tally{}, drops: map[netip.Addr][]dropTally{}, links: map[int]*model.Link{},
 		node: map[netip.Addr]bool{}, doors: map[int]*model.Pod{}, owners: map[netip.Addr]map[uint32]bool{},
 		podMACs: map[model.MAC]bool{},
@@ -139,6 +158,9 @@ func newBooks(s *model.Snapshot, causes []model.DropCause) *books {
 			b.enter(&pods[i])
 		}
 	}
+	slices.SortStableFunc(b.accounts, func(x, y account) int {
+		return cmp.Or(x.addrs[0].Compare(y.addrs[0]), cmp.Compare(x.pod.LinkIndex, y.pod.LinkIndex), cmp.Compare(x.direction, y.direction))
+	})
 	b.countHops()
 	b.countDrops(causes)
 	b.nat = b.translations()
@@ -167,16 +189,13 @@ func (b *books) enter(p *model.Pod) {
 			}
 		}
 	}
-	slices.SortStableFunc(b.accounts, func(x, y account) int {
-		return cmp.Or(x.addrs[0].Compare(y.addrs[0]), cmp.Compare(x.pod.LinkIndex, y.pod.LinkIndex), cmp.Compare(x.direction, y.direction))
-	})
 }
 
 // sum adds one hop's counts over an account's addresses.
 func (b *books) sum(a *account, link int, d model.Direction, side model.Side) tally {
 	var t tally
 	for _, addr := range a.addrs {
-		t = t.plus(b.hops[hopKey{addr, link, d, side}])
+		t = t.plus(b.hop(addr, link, d, side).all)
 	}
 	return t
 }
@@ -185,7 +204,7 @@ func (b *books) sum(a *account, link int, d model.Direction, side model.Side) ta
 func (b *books) frames(a *account, link int, d model.Direction, side model.Side, of func(model.MAC) bool) tally {
 	var t tally
 	for _, addr := range a.addrs {
-		for _, m := range b.pairs[hopKey{addr, link, d, side}] {
+		for _, m := range b.hop(addr, link, d, side).macs {
 			if of(m.dst) {
 				t = t.plus(m.tally)
 			}
@@ -210,7 +229,7 @@ func (b *books) sent(a *account) {
 	}
 	for n := range b.node {
 		if n.Is4() == a.addrs[0].Is4() {
-			own = own.plus(b.hops[hopKey{n, door, model.Ingress, model.AsDestination}])
+			own = own.plus(b.hop(n, door, model.Ingress, model.AsDestination).all)
 		}
 	}
 	if b.nat.throughNode[a.addrs[0]] {
@@ -248,7 +267,7 @@ func (b *books) others(door int) func(model.MAC) bool {
 // own is how much of what left for a pod by a link the node itself sent.
 func (b *books) own(a *account, link int, left tally) tally {
 	for _, addr := range a.addrs {
-		left = left.minus(b.forwarded[hopKey{addr, link, model.Egress, model.AsDestination}])
+		left = left.minus(b.hop(addr, link, model.Egress, model.AsDestination).forwarded)
 	}
 	return left
 }

@@ -138,16 +138,16 @@ func (b *books) settle() {
 // of a service.
 func (b *books) disguised(is4 bool) tally {
 	var t tally
-	for k, n := range b.inner {
-		if k.direction != model.Egress || k.addr.Is4() != is4 {
+	for _, h := range b.hops {
+		if !h.egress || h.addr.Is4() != is4 {
 			continue
 		}
-		door := b.doors[k.link]
+		door := b.doors[h.link]
 		switch {
-		case k.side == model.AsSource && b.node[k.addr] && (door != nil || slices.Contains(b.outer, k.link)):
-			t = t.plus(n)
-		case b.nat.services && k.side == model.AsDestination && door != nil && door.Has(k.addr):
-			t = t.plus(n.minus(b.undisguised(k.link, is4)))
+		case !h.dst && b.node[h.addr] && (door != nil || slices.Contains(b.outer, h.link)):
+			t = t.plus(h.inner)
+		case b.nat.services && h.dst && door != nil && door.Has(h.addr):
+			t = t.plus(h.inner.minus(b.undisguised(h.link, is4)))
 		}
 	}
 	return t
@@ -157,12 +157,12 @@ func (b *books) disguised(is4 bool) tally {
 // another pod or of the node.
 func (b *books) undisguised(door int, is4 bool) tally {
 	var t tally
-	for _, k := range b.at[door] {
-		if k.direction != model.Egress || k.side != model.AsSource || k.addr.Is4() != is4 {
+	for _, h := range b.at[door] {
+		if !h.egress || h.dst || h.addr.Is4() != is4 {
 			continue
 		}
-		n := b.inner[k]
-		for _, m := range b.pairs[k] {
+		n := h.inner
+		for _, m := range h.macs {
 			if b.others(door)(m.dst) {
 				n = n.minus(m.tally)
 			}

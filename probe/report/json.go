@@ -166,9 +166,11 @@ func (r Report) ndjson(w io.Writer) error {
 		x.Kind = "MACRewrite"
 		rows = append(rows, x)
 	}
-	for _, x := range d.Ledger {
-		x.Kind = "Ledger"
-		rows = append(rows, x)
+	for i, x := range d.Ledger {
+		if !idle(&r.Ledger[i]) {
+			x.Kind = "Ledger"
+			rows = append(rows, x)
+		}
 	}
 	d.Lost.Kind = "Lost"
 	rows = append(rows, d.Lost)

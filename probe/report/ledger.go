@@ -161,7 +161,7 @@ func (r Report) unexplained() []string {
 		if !row.Unexplained().Known {
 			atLeast = "at least "
 		}
-		lines = append(lines, fmt.Sprintf("%s, %s: %s%s came in and were neither seen to leave nor to be dropped",
+		lines = append(lines, fmt.Sprintf("%s, %s: %s%s neither seen to leave nor to be dropped",
 			addrText(row.Addrs[0]), words[row.Direction], atLeast, plural(row.Least, "packet")))
 	}
 	return bounded(lines)
