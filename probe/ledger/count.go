@@ -272,6 +272,8 @@ func (b *books) takeBack(a *account, d *dropTally) {
 		place = model.PlaceNode
 	case b.doors[d.IfIndex] != nil:
 		place = model.PlacePods
+	case a.direction == model.ToPod:
+		place = model.PlaceOutsideAgain
 	}
 	for i := range a.out {
 		if a.out[i].place == place {

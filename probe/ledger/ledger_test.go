@@ -225,12 +225,12 @@ func TestBalance(t *testing.T) {
 			w.enter(q, far, 6)
 			w.depart(node, far, door(1), 8)
 			w.flow(p, far, far, node)
-		}, from: "5 = ? + 0 + (0..3)", to: "0 = 0 + 0 + 0", why: "3 packets of 2 pods together"},
+		}, from: "5 = ? + 0 + (0..3)", to: "0 = 0 + 0 + 0", why: "3 packets of all of them are missing"},
 		{name: "masqueraded and lost alone", build: func(w *world) {
 			w.enter(p, far, 5)
 			w.depart(node, far, door(1), 3)
 			w.flow(p, far, far, node)
-		}, from: "5 = 3 + 0 + 2 translated 3", to: "0 = 0 + 0 + 0"},
+		}, from: "5 = 3 + 0 + 2 translated 3", to: "0 = 0 + 0 + 0", why: "dropped after translation"},
 		{name: "answers for the node besides", build: func(w *world) {
 			w.flow(p, far, far, node)
 			w.arrive(far, node, 9)
@@ -359,11 +359,16 @@ func TestBalance(t *testing.T) {
 		{name: "lost by the probe", build: func(w *world) {
 			w.Traffic.Lost.Counters = 1
 			w.enter(p, peer, 9)
-		}, from: "9 = ? + 0 + (0..9)", to: "0 = 0 + 0 + 0", why: "could not count every packet"},
+		}, from: "9 = ? + 0 + (0..10)", to: "? = 0 + 0 + (0..1)", why: "could not count every packet"},
 		{name: "an address of the node that is not counted", build: func(w *world) {
 			w.Links[0].Addresses = append(w.Links[0].Addresses, netip.MustParsePrefix("169.254.20.10/32"))
 			w.enter(p, netip.MustParseAddr("169.254.20.10"), 9)
 		}, from: "9 = ? + 0 + (0..9)", to: "0 = 0 + 0 + 0", why: "169.254.20.10"},
+		{name: "a link that is not watched", build: func(w *world) {
+			w.Sources[0].Status = model.Partial
+			w.enter(p, peer, 9)
+			w.depart(p, peer, door(1), 9)
+		}, from: "9 = ? + 0 + (0..?) outside 9", to: "? = 0 + 0 + (0..?)", why: "not every link"},
 		{name: "connection tracking unread", build: func(w *world) {
 			w.Sources[2].Status = model.Missing
 			w.enter(p, far, 9)

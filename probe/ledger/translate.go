@@ -110,6 +110,10 @@ func (a *account) has(set map[netip.Addr]bool) bool {
 	return slices.ContainsFunc(a.addrs, func(p netip.Addr) bool { return set[p] })
 }
 
+func (a *account) hasRemotes(of map[netip.Addr]map[netip.Addr]bool) bool {
+	return slices.ContainsFunc(a.addrs, func(p netip.Addr) bool { return len(of[p]) > 0 })
+}
+
 // settle bounds what is unexplained in each family: first what pods send, since
 // what they are sent by services is known by that.
 func (b *books) settle() {
@@ -182,24 +186,23 @@ func (b *books) settleSent(rows []*account, out tally) {
 	}
 	left := int64(out.late())
 	total := max(0, rest-left)
-	alone := 0
-	for _, a := range rows {
-		if a.rest > 0 || a.slack > 0 {
-			alone++
-		}
-	}
 	for _, a := range rows {
 		a.least, a.most = max(0, a.rest-left), min(max(0, a.rest)+a.slack, total+slack)
 		switch {
 		case a.rest <= 0 && a.slack == 0:
+			// The edges hide what was translated, if any was.
+			a.translated = min(max(0, a.counted), int64(out.window()))
 			continue
 		case left > rest+slack+int64(out.edge()+sumEdges(rows)) || b.nat.transit && b.mixes():
 			a.most = max(0, a.rest) + a.slack
 			a.doubt("others' packets leave with the node's address as well: of %d, up to %d may be the pod's", left, min(left, max(0, a.rest)))
 		case a.slack > 0:
 			a.doubt("of %d packets to the node's own address, some are translated and go on", a.slack)
-		case total > 0 && alone > 1:
-			a.doubt("after translation pods cannot be told apart: %d packets of %d pods together are missing", total, alone)
+		case a.least < a.most:
+			a.doubt("after translation pods cannot be told apart: %d packets of all of them are missing", total)
+		}
+		if a.most > 0 && a.hasRemotes(b.nat.remotes) {
+			a.doubt("what is dropped after translation bears the node's address, and is not counted as the pod's")
 		}
 		switch {
 		case a.has(b.nat.foreign):
@@ -306,12 +309,6 @@ func (b *books) doubt() {
 	if !b.Has(model.SourceConntrack) {
 		b.doubts = append(b.doubts, "connection tracking was not read, so that translated packets are not known")
 	}
-	if b.Status(model.SourceTC) != model.OK {
-		b.doubts = append(b.doubts, "not every link or address is watched")
-	}
-	if l := b.Traffic.Lost; l.Counters+l.MACs+l.Unparsed > 0 {
-		b.doubts = append(b.doubts, "lasthop itself could not count every packet")
-	}
 	if slices.ContainsFunc(b.Neighbors, func(n model.Neighbor) bool { return n.State == "INCOMPLETE" }) {
 		b.doubts = append(b.doubts, "packets may wait for a neighbour that has not answered yet")
 	}
@@ -367,12 +364,20 @@ func (b *books) judge(a *account) {
 	case slices.ContainsFunc(a.addrs, func(p netip.Addr) bool { return len(b.owners[p]) > 1 }):
 		a.least, a.most, a.translated = 0, unbounded, 0
 		a.why = []string{"another pod has the same address"}
+	case b.Status(model.SourceTC) != model.OK:
+		a.least, a.most, a.translated = 0, unbounded, 0
+		a.why = []string{"not every link or address is watched"}
 	case a.most > 0 && len(b.doubtsOf(a)) > 0:
 		a.least, a.translated = 0, 0
 		a.why = append(a.why, b.doubtsOf(a)...)
-		if b.Status(model.SourceTC) != model.OK || !b.Has(model.SourceConntrack) {
+		if !b.Has(model.SourceConntrack) {
 			a.most = unbounded
 		}
+	}
+	if l := b.Traffic.Lost; a.most != unbounded && l.Counters+l.MACs+l.Unparsed > 0 {
+		a.least, a.translated = 0, 0
+		a.most += int64(l.Counters + l.MACs + l.Unparsed)
+		a.doubt("lasthop itself could not count every packet")
 	}
 	if b.Status(model.SourceDrops) != model.OK && a.most > 0 {
 		a.why = append(a.why, "drops are not watched")

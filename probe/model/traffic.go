@@ -43,7 +43,7 @@ type Edges struct {
 	// under way and ended so.
 	Read bool
 	// Begin and Began were taken when every link was watched, Ended right
-	// after Traffic.
+	// after Traffic. They have Hops, MACs, Peers and Drops only.
 	Begin, Began, Ended Traffic
 }
 

@@ -140,9 +140,14 @@ func (w *watch) begin() error {
 		if err := w.poll(time.Now()); err != nil {
 			return err
 		}
-		*to = w.engine.Traffic()
+		*to = counted(w.engine.Traffic())
 	}
 	return nil
+}
+
+// counted leaves out of a reading what is not compared with others.
+func counted(t model.Traffic) model.Traffic {
+	return model.Traffic{Hops: t.Hops, MACs: t.MACs, Peers: t.Peers, Drops: t.Drops}
 }
 
 // loop polls until the window ends, and follows links and pods.
@@ -276,7 +281,7 @@ func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
 		if err := w.poll(now); err != nil {
 			return nil, err
 		}
-		w.edges.Ended = w.engine.Traffic()
+		w.edges.Ended = counted(w.engine.Traffic())
 		w.edges.Read = true
 	}
 	s, err := w.collector.State(ctx)
