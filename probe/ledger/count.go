@@ -122,22 +122,30 @@ func (b *books) countDrops(causes []model.DropCause) {
 			count(tallies, idOf(&t.Drops[i]), reading, t.Drops[i].Packets)
 		}
 	})
-	for i := range b.Traffic.Drops {
-		d := dropTally{Drop: &b.Traffic.Drops[i]}
-		id := idOf(d.Drop)
+	file := func(drop *model.Drop, cause model.DropCause) {
+		id := idOf(drop)
 		t, left := tallies[id]
 		if !left {
-			continue
+			return
 		}
 		delete(tallies, id)
-		d.tally = t
-		if i < len(causes) {
-			d.DropCause = causes[i]
-		}
+		d := dropTally{drop, cause, t}
 		b.drops[d.Src] = append(b.drops[d.Src], d)
 		if d.Dst != d.Src {
 			b.drops[d.Dst] = append(b.drops[d.Dst], d)
 		}
+	}
+	for i := range b.Traffic.Drops {
+		var cause model.DropCause
+		if i < len(causes) {
+			cause = causes[i]
+		}
+		file(&b.Traffic.Drops[i], cause)
+	}
+	// What was dropped for the first time after the window had come in
+	// before.
+	for i := range b.Edges.Ended.Drops {
+		file(&b.Edges.Ended.Drops[i], model.DropCause{})
 	}
 }
 

@@ -232,7 +232,7 @@ func (b *books) sent(a *account) {
 			own = own.plus(b.hop(n, door, model.Ingress, model.AsDestination).all)
 		}
 	}
-	if b.nat.throughNode[a.addrs[0]] {
+	if a.has(b.nat.throughNode) {
 		a.slack = int64(own.late())
 	}
 	a.in = append(a.in, part{model.PlaceOutsideAgain, again})

@@ -435,6 +435,20 @@ func TestEdges(t *testing.T) {
 	}
 }
 
+// TestLateDrop has a packet come in before the last reading and be dropped, as
+// the first of its kind, after it.
+func TestLateDrop(t *testing.T) {
+	w := newWorld(1)
+	w.Edges.Read = true
+	w.enter(pod(1), peer, 1)
+	w.read(&w.Traffic)
+	w.read(&w.Edges.Ended)
+	w.Edges.Ended.Drops = []model.Drop{{Src: pod(1), Dst: peer, Reason: "IP_INNOROUTES", Netns: nodeNS, Packets: 1}}
+	if row := ledger.Balance(w.Snapshot, nil)[0]; row.Unexplained() != model.Counted(0) || row.Edge != 1 {
+		t.Errorf("%s, want nothing unexplained and an edge of 1", text(row))
+	}
+}
+
 func TestNotWatched(t *testing.T) {
 	w := newWorld(2)
 	w.Sources[0].Status = model.Missing

@@ -2,7 +2,7 @@ package model
 
 import "net/netip"
 
-// Flow direction of a ledger's row: from the pod, or to it.
+// The directions of a ledger's rows.
 const (
 	FromPod LedgerDirection = "fromPod"
 	ToPod   LedgerDirection = "toPod"
