@@ -31,6 +31,7 @@ var directions = []direction{
 	{"probe/model", nil, "the vocabulary belongs to nobody: it must not know who speaks it"},
 	{"probe/netns", nil, "a tool of the edge, below every collector"},
 	{"probe/path", []string{"probe/model"}, "prediction is pure: values in, values out"},
+	{"probe/ledger", []string{"probe/model"}, "the account is pure: it adds up what was counted, and knows nothing of how"},
 	{"probe/plugin", []string{"probe/model"}, "a plugin is recognised by what was read, wherever that was"},
 	{"probe/diagnose", []string{"probe/model", "probe/path"}, "judgement is pure: the same snapshot must give the same findings on any machine"},
 	{"probe/report", []string{"probe/model"}, "display shows what was judged; it judges and reads nothing"},

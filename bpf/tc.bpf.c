@@ -103,6 +103,13 @@ struct packet {
 	__u32 macs_hi;
 };
 
+/* Where a packet that leaves through a link came from. */
+enum origin {
+	OWN, /* the node itself; of any that arrives, too */
+	INNER,
+	OUTER,
+};
+
 /* How far a packet was understood. */
 enum outcome {
 	DONE,
@@ -120,6 +127,21 @@ static __always_inline struct link *find_link(__u32 ifindex)
 			return l;
 	}
 	return NULL;
+}
+
+/*
+ * A packet keeps the index of the link that it came in by on its way through
+ * the node; what the node itself sends has none.
+ */
+static __always_inline enum origin origin_of(struct __sk_buff *skb,
+					     enum direction direction)
+{
+	struct link *in;
+
+	if (direction == INGRESS || !skb->ingress_ifindex)
+		return OWN;
+	in = find_link(skb->ingress_ifindex);
+	return in && in->uplink ? OUTER : INNER;
 }
 
 /* The slot of the remote range that an address is in, or 0. */
@@ -470,6 +492,7 @@ struct who {
 	__u32 dst;
 	__u16 link;
 	enum direction direction;
+	enum origin origin;
 	bool bare;
 };
 
@@ -535,6 +558,10 @@ static __always_inline void count_leg(struct leg *mine, __u32 slot,
 		else
 			leg->icmp_errors++;
 	}
+	if (who.origin == INNER)
+		leg->inner++;
+	else if (who.origin == OUTER)
+		leg->outer++;
 	if (!who.bare)
 		count_macs(leg, what.macs_lo, what.macs_hi);
 	return;
@@ -708,6 +735,7 @@ static __always_inline enum outcome count(struct __sk_buff *skb, bool pulled,
 			    .dst = dst,
 			    .link = link->slot,
 			    .direction = direction,
+			    .origin = origin_of(skb, direction),
 			    .bare = link->bare };
 	what = (struct what){ .length = skb->len,
 			      .meaning = meaning,

@@ -45,6 +45,8 @@ type TCLeg struct {
 	Synack     uint64
 	Rst        uint64
 	IcmpErrors uint64
+	Inner      uint64
+	Outer      uint64
 	MacsLost   uint64
 	Macs       [4]TCMacPair
 }

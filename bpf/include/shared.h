@@ -78,6 +78,9 @@ struct leg {
 	__u64 synack;
 	__u64 rst;
 	__u64 icmp_errors;
+	/* On egress: forwarded, from a link that is no uplink or from one. */
+	__u64 inner;
+	__u64 outer;
 	__u64 macs_lost;
 	struct mac_pair macs[LEG_MACS];
 };
@@ -170,7 +173,7 @@ enum lost {
 _Static_assert(sizeof(struct addr) == 16, "addr");
 _Static_assert(sizeof(struct subject) == 24, "subject");
 _Static_assert(sizeof(struct mac_pair) == 24, "mac_pair");
-_Static_assert(sizeof(struct leg) == 64 + LEG_MACS * 24, "leg");
+_Static_assert(sizeof(struct leg) == 80 + LEG_MACS * 24, "leg");
 _Static_assert(sizeof(struct owner) == 8, "owner");
 _Static_assert(sizeof(struct link) == 8, "link");
 _Static_assert(sizeof(struct peer) == 88, "peer");

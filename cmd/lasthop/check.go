@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/probe/ledger"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
 	"github.com/lasthop/lasthop/probe/report"
@@ -77,7 +78,9 @@ func (o *observing) judge(s *model.Snapshot, pods []string) (report.Report, erro
 		return report.Report{}, err
 	}
 	r := report.Report{Snapshot: s, Rewrites: diagnose.MACRewrites(s), Focus: focus, Limits: o.limits()}
-	for _, f := range diagnose.Diagnose(s) {
+	findings, causes := diagnose.Judge(s)
+	r.Ledger = ledger.Balance(s, causes)
+	for _, f := range findings {
 		if o.judges(f.Code) && concerns(f, focus) {
 			r.Findings = append(r.Findings, f)
 		}

@@ -89,6 +89,13 @@ func Catalogue() []Page {
 // Diagnose judges a snapshot. The findings are sorted: the worst and surest
 // first, then by code and pod.
 func Diagnose(s *model.Snapshot) []model.Finding {
+	findings, _ := Judge(s)
+	return findings
+}
+
+// Judge is Diagnose that also tells what accounts for each of the snapshot's
+// drops, in their order.
+func Judge(s *model.Snapshot) ([]model.Finding, []model.DropCause) {
 	v := newView(s)
 	v.judge()
 	out := make([]model.Finding, len(v.verdicts))
@@ -105,6 +112,28 @@ func Diagnose(s *model.Snapshot) []model.Finding {
 			cmp.Compare(a.Title, b.Title),
 		)
 	})
+	return out, v.causes()
+}
+
+// causes tells what accounts for each drop: first what a working network does,
+// as UnexplainedDrop has it.
+func (v *view) causes() []model.DropCause {
+	allowed := v.byDesign()
+	out := make([]model.DropCause, len(v.Traffic.Drops))
+	for i := range v.Traffic.Drops {
+		d := &v.Traffic.Drops[i]
+		if v.pod(d) != (netip.Addr{}) && v.harmless(d) {
+			out[i].Expected = true
+			continue
+		}
+		at := slices.IndexFunc(v.verdicts, func(f verdict) bool { return f.explains != nil && f.explains(d) })
+		switch {
+		case at >= 0:
+			out[i].Code = v.verdicts[at].Code
+		case v.pod(d) != (netip.Addr{}):
+			out[i].Expected = allowed.take(d)
+		}
+	}
 	return out
 }
 

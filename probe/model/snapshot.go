@@ -40,6 +40,8 @@ type Snapshot struct {
 	// Probes are those that lasthop sent, after the window: no count above
 	// holds one of their packets.
 	Probes []Probe
+	// Edges are further readings of the same counters.
+	Edges Edges
 }
 
 // Window is the time over which packets were counted.

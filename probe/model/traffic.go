@@ -34,6 +34,19 @@ type Traffic struct {
 	Lost    Lost
 }
 
+// Edges are readings of the counters beside Traffic, which is that of the
+// window's end. No reading is of one moment: while it is taken, packets pass.
+// So each edge of the window has two, one right after the other, and a packet
+// that a later one does not have had not come so far when the earlier ended.
+type Edges struct {
+	// Read is false where there are none; counting then began with nothing
+	// under way and ended so.
+	Read bool
+	// Begin and Began were taken when every link was watched, Ended right
+	// after Traffic. They have Hops, MACs, Peers and Drops only.
+	Begin, Began, Ended Traffic
+}
+
 // Lost is what the probe itself could not count.
 type Lost struct {
 	// Events are drop samples that did not fit the ring buffer or the
@@ -67,6 +80,11 @@ type HopCount struct {
 	SYN, SYNACK, RST uint64
 	// ICMPErrors are ICMP and ICMPv6 error messages.
 	ICMPErrors uint64
+	// Inner and Outer are packets that left through the link and were not
+	// the node's own: they had come in by a link that is no uplink, or by
+	// one. What the kernel notes is the last link that it received the
+	// packet from, which may be the bridge over the port.
+	Inner, Outer uint64
 	// TTLs has bit t%64 set for each TTL or hop limit t that was seen: a
 	// loop sets many.
 	TTLs uint64
@@ -154,6 +172,15 @@ type Drop struct {
 	Packets uint64
 	First   time.Time
 	Last    time.Time
+}
+
+// DropCause is what accounts for a drop.
+type DropCause struct {
+	// Code is a finding's, empty for none.
+	Code string
+	// Expected says that a working network drops so: what a transport or a
+	// socket frees, copies that a bridge floods, what a ban forbids.
+	Expected bool
 }
 
 // Sample is the head of one dropped packet.

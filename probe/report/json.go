@@ -34,6 +34,7 @@ type (
 		MACRewrites []rewriteDoc `json:"macRewrites"`
 		Drops       []dropDoc    `json:"drops"`
 		Probes      []probeDoc   `json:"probes,omitzero"`
+		Ledger      []ledgerDoc  `json:"ledger"`
 		Findings    []findingDoc `json:"findings"`
 		Lost        lostDoc      `json:"lost"`
 	}
@@ -168,6 +169,12 @@ func (r Report) ndjson(w io.Writer) error {
 		x.Kind = "MACRewrite"
 		rows = append(rows, x)
 	}
+	for i, x := range d.Ledger {
+		if !idle(&r.Ledger[i]) {
+			x.Kind = "Ledger"
+			rows = append(rows, x)
+		}
+	}
 	d.Lost.Kind = "Lost"
 	rows = append(rows, d.Lost)
 	for _, row := range rows {
@@ -254,6 +261,7 @@ func (r Report) document() document {
 		MACRewrites: make([]rewriteDoc, 0, len(r.Rewrites)),
 		Drops:       make([]dropDoc, 0, len(s.Traffic.Drops)),
 		Probes:      probeDocuments(s),
+		Ledger:      make([]ledgerDoc, 0, len(r.Ledger)),
 		Findings:    make([]findingDoc, 0, len(r.Findings)),
 		Lost: lostDoc{
 			Events: s.Traffic.Lost.Events, Counters: s.Traffic.Lost.Counters,
@@ -291,6 +299,9 @@ func (r Report) document() document {
 			Pod: pod, Node: node, Side: string(x.side), Peer: addrText(x.peer),
 			Reason: string(x.reason), Location: x.location, Link: x.link, Packets: x.packets,
 		})
+	}
+	for i := range r.Ledger {
+		d.Ledger = append(d.Ledger, ledgerDocument(&r.Ledger[i]))
 	}
 	for _, f := range r.Findings {
 		d.Findings = append(d.Findings, findingDocument(f))

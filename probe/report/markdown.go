@@ -37,6 +37,12 @@ func (r Report) markdown(w *bufio.Writer) {
 		fmt.Fprint(w, "\n")
 		code(w, append(append([]string{}, f.Fix...), f.Verify))
 	}
+	for _, line := range r.unexplained() {
+		item(w, "Unexplained", line)
+	}
+	if len(r.unexplained()) > 0 {
+		fmt.Fprint(w, "\n")
+	}
 	fmt.Fprint(w, "| source | status | detail |\n|---|---|---|\n")
 	for _, src := range s.Sources {
 		fmt.Fprintf(w, "| %s | %s | %s |\n", md(src.Name), md(string(src.Status)), md(src.Detail))

@@ -21,6 +21,8 @@ type Report struct {
 	// Findings are shown in this order: the worst first.
 	Findings []model.Finding
 	Rewrites []model.MACRewrite
+	// Ledger is the account of each pod's packets; nil where none was made.
+	Ledger []model.LedgerRow
 	// Focus are the addresses that were asked about; empty means the whole
 	// node. The text forms list the traffic of these alone. Which findings
 	// concern them is for the caller to say.

@@ -177,13 +177,40 @@ func hostile() report.Report {
 	s.Traffic.Lost = model.Lost{Detail: []string{evil}}
 	s.Sources = append(s.Sources, model.Source{Name: model.SourceProbes, Status: model.OK})
 	s.Probes = []model.Probe{{Kind: evil, Link: evil, From: self, To: client, Sent: 1}}
+	rows := []model.LedgerRow{{
+		Addrs: []netip.Addr{cart}, Link: evil, Direction: model.FromPod, In: model.Counted(2), Dropped: 1, Least: 1, Most: model.Counted(2),
+		Drops: []model.LedgerDrop{{Reason: evil, Location: evil, Packets: 1}}, Why: []string{evil},
+	}}
 	f := staleRewrite()
 	f.Title, f.Why, f.Verify, f.LastHopAlive.Link = evil, evil, evil, evil
 	f.Evidence = []model.Evidence{{Source: evil, Text: evil}}
 	f.Unseen, f.Alternatives, f.Fix = []string{evil}, []string{evil}, []string{evil}
-	return report.Report{Snapshot: s, Findings: []model.Finding{f}, Rewrites: []model.MACRewrite{{
+	return report.Report{Snapshot: s, Ledger: rows, Findings: []model.Finding{f}, Rewrites: []model.MACRewrite{{
 		Addr: cart, Field: model.DestinationMAC, From: model.MACPlace{MAC: nodeM, Link: evil}, To: model.MACPlace{MAC: stale, Link: evil}, Packets: 1,
 	}}}
+}
+
+// accounts are rows that balance, that do not, and that are not known.
+func accounts() []model.LedgerRow {
+	pod := []netip.Addr{cart}
+	return []model.LedgerRow{
+		{
+			Addrs: pod, Link: "port7", Direction: model.FromPod, In: model.Counted(41), Out: model.Counted(36), Dropped: 3,
+			Least: 2, Most: model.Counted(2), Edge: 4,
+			Parts: []model.LedgerPart{{Place: model.PlaceOutside, Packets: 30}, {Place: model.PlaceTranslated, Packets: 6}},
+			Drops: []model.LedgerDrop{
+				{Reason: "NETFILTER_DROP", Location: "nf_hook_slow", Code: "PolicyDrop", Packets: 2},
+				{Reason: "IP_INNOROUTES", Location: "ip_error", Packets: 1},
+			},
+		},
+		{
+			Addrs: pod, Link: "port7", Direction: model.ToPod, Out: model.Counted(38), Least: 1, Most: model.Counted(9),
+			Parts: []model.LedgerPart{{Place: model.PlaceNode, Packets: 8}},
+			Why:   []string{"of what came for the node's address, up to 12 packets may have been the pod's, or the node's own"},
+		},
+		{Addrs: []netip.Addr{till, client}, Link: "port8", Direction: model.FromPod, In: model.Counted(5), Why: []string{"the pod came or went within the window"}},
+		{Addrs: []netip.Addr{till, client}, Link: "port8", Direction: model.ToPod, In: model.Counted(0), Out: model.Counted(0), Most: model.Counted(0)},
+	}
 }
 
 func rewrites() []model.MACRewrite {
@@ -207,6 +234,7 @@ func render(t *testing.T, r report.Report, f report.Format, style report.Style) 
 func TestGolden(t *testing.T) {
 	one := report.Report{Snapshot: node(), Findings: []model.Finding{staleRewrite()}, Rewrites: rewrites()}
 	two := report.Report{Snapshot: dropped(), Findings: []model.Finding{staleRewrite(), missingUDR()}, Rewrites: rewrites()}
+	accounts := report.Report{Snapshot: dropped(), Ledger: accounts()}
 	quiet := node()
 	quiet.Traffic = model.Traffic{}
 	tests := []struct {
@@ -238,6 +266,11 @@ func TestGolden(t *testing.T) {
 		{"probes-none.json", report.Report{Snapshot: probingNone()}, report.JSON, report.Style{}},
 		{"probes-none.txt", report.Report{Snapshot: probingNone()}, report.Text, report.Style{}},
 		{"limits.txt", report.Report{Snapshot: node(), Limits: []string{"judged only MissingUDR"}}, report.Text, report.Style{}},
+		{"ledger.txt", accounts, report.Text, report.Style{}},
+		{"ledger-wide.txt", accounts, report.Wide, report.Style{}},
+		{"ledger.json", accounts, report.JSON, report.Style{}},
+		{"ledger.ndjson", accounts, report.NDJSON, report.Style{}},
+		{"ledger.md", accounts, report.Markdown, report.Style{}},
 		{"empty.json", report.Report{Snapshot: &model.Snapshot{}}, report.JSON, report.Style{}},
 		{"empty-wide.txt", report.Report{Snapshot: &model.Snapshot{}}, report.Wide, report.Style{}},
 		{"hostile-wide.txt", hostile(), report.Wide, report.Style{}},

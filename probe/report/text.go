@@ -165,6 +165,7 @@ func (r Report) summary(p *printer) {
 	}
 	p.field("probes", probeRows(s)...)
 	p.field("drops", dropSummary(s)...)
+	p.field("unexplained", r.unexplained()...)
 	p.field("lost by lasthop", lostText(s.Traffic.Lost)...)
 }
 

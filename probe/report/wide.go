@@ -23,6 +23,7 @@ func (r Report) wide(p *printer) {
 		p.title("hops of the remote range " + prefixText(prefix))
 		p.hops(s, func(h model.HopCount) bool { return h.Prefix == prefix })
 	}
+	r.ledger(p)
 	r.drops(p)
 	r.rewrites(p)
 	if len(s.Node.PluginBy) > 0 {

@@ -91,6 +91,8 @@ type watch struct {
 	ranges []netip.Prefix
 	// gaps are what the engine had no room for, in words, by kind.
 	gaps map[string]string
+	// edges are the readings about the window's edges.
+	edges model.Edges
 }
 
 func (w *watch) run(ctx context.Context) (s *model.Snapshot, err error) {
@@ -116,6 +118,9 @@ func (w *watch) run(ctx context.Context) (s *model.Snapshot, err error) {
 	// attached.
 	w.window.Start = time.Now()
 	if err := w.apply(w.window.Start, w.first.Links, w.first.Pods); err != nil {
+		return nil, cmp.Or(ctx.Err(), err)
+	}
+	if err := w.begin(); err != nil {
 		return nil, cmp.Or(ctx.Err(), err)
 	}
 	now := time.Now()
@@ -160,6 +165,27 @@ func (w *watch) ask(ctx context.Context, s *model.Snapshot) error {
 	}
 	s.Sources = append(s.Sources, src)
 	return nil
+}
+
+// begin reads twice what was counted while programs were being attached. A
+// reading takes time, and packets pass meanwhile: what two readings in a row
+// have both is certain.
+func (w *watch) begin() error {
+	if w.engine == nil {
+		return nil
+	}
+	for _, to := range []*model.Traffic{&w.edges.Begin, &w.edges.Began} {
+		if err := w.poll(time.Now()); err != nil {
+			return err
+		}
+		*to = counted(w.engine.Traffic())
+	}
+	return nil
+}
+
+// counted leaves out of a reading what is not compared with others.
+func counted(t model.Traffic) model.Traffic {
+	return model.Traffic{Hops: t.Hops, MACs: t.MACs, Peers: t.Peers, Drops: t.Drops}
 }
 
 // loop polls until the window ends, and follows links and pods.
@@ -287,6 +313,15 @@ func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
 	if err := w.poll(now); err != nil {
 		return nil, err
 	}
+	var packets model.Traffic
+	if w.engine != nil {
+		packets = w.engine.Traffic()
+		if err := w.poll(now); err != nil {
+			return nil, err
+		}
+		w.edges.Ended = counted(w.engine.Traffic())
+		w.edges.Read = true
+	}
 	s, err := w.collector.State(ctx)
 	if err != nil {
 		return nil, err
@@ -314,7 +349,7 @@ func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
 		return s, nil
 	}
 	s.Node.Engine, s.Node.Attach = EngineTC, w.engine.AttachMode()
-	s.Traffic = w.engine.Traffic()
+	s.Traffic, s.Edges = packets, w.edges
 	s.Sources = append(s.Sources, w.sources()...)
 	return s, nil
 }

@@ -141,6 +141,8 @@ func (h *hop) add(l *bpf.TCLeg) {
 	s.Synack += l.Synack
 	s.Rst += l.Rst
 	s.IcmpErrors += l.IcmpErrors
+	s.Inner += l.Inner
+	s.Outer += l.Outer
 	s.MacsLost += l.MacsLost
 	for i := range l.Macs {
 		m := &l.Macs[i]

@@ -294,7 +294,7 @@ ffffffff81000200 T third	[module]
 // TestShapes compares Go's shapes with C's, which asserts its own.
 func TestShapes(t *testing.T) {
 	for name, got := range map[string][2]int{
-		"subject": {int(subjectSize), 24}, "leg": {legSize, 160}, "owner": {ownerSize, 8},
+		"subject": {int(subjectSize), 24}, "leg": {legSize, 176}, "owner": {ownerSize, 8},
 		"peer": {peerSize, 88}, "link": {linkSize, 8}, "event": {eventSize, 224},
 		"kind": {int(unsafe.Sizeof(bpf.DropDropKey{})), 64},
 	} {

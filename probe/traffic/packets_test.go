@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
 
@@ -83,6 +84,53 @@ func TestLegs(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestOrigin sends a packet out of a link that came in by another, or by none.
+// What arrives has come from nowhere yet.
+func TestOrigin(t *testing.T) {
+	const (
+		uplink, inner = 7, 9
+		// The place of ingress_ifindex in struct __sk_buff, and its size.
+		origin, size = 36, 192
+	)
+	tests := []struct {
+		name         string
+		from         uint32
+		inner, outer uint64
+	}{
+		{name: "the node itself"},
+		{name: "an uplink", from: uplink, outer: 1},
+		{name: "another link", from: inner, inner: 1},
+		{name: "a link that is not watched", from: 12, inner: 1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBench(t, Link{})
+			for _, l := range []Link{{Index: uplink, Name: "up", Uplink: true}, {Index: inner, Name: "in"}} {
+				if err := b.setLink(l); err != nil {
+					t.Fatal(err)
+				}
+			}
+			skb := make([]byte, size)
+			binary.NativeEndian.PutUint32(skb[origin:], tt.from)
+			for _, d := range []model.Direction{model.Egress, model.Ingress} {
+				if _, err := b.program(d).Run(&ebpf.RunOptions{Data: udpPacket(t, node, pod), Context: skb}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			tr := b.traffic()
+			for s, a := range map[model.Side]netip.Addr{model.AsSource: node, model.AsDestination: pod} {
+				out, in := hopOf(tr, a.String(), model.Egress, s), hopOf(tr, a.String(), model.Ingress, s)
+				if out.Packets != 1 || out.Inner != tt.inner || out.Outer != tt.outer {
+					t.Errorf("as %s: %d packets, inner %d, outer %d", s, out.Packets, out.Inner, out.Outer)
+				}
+				if in.Packets != 1 || in.Inner+in.Outer > 0 {
+					t.Errorf("in, as %s: %d packets, inner %d, outer %d", s, in.Packets, in.Inner, in.Outer)
+				}
+			}
+		})
 	}
 }
 

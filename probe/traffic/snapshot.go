@@ -60,6 +60,8 @@ func (e *Engine) hops() ([]model.HopCount, []model.MACPair) {
 			SYNACK:     h.leg.Synack,
 			RST:        h.leg.Rst,
 			ICMPErrors: h.leg.IcmpErrors,
+			Inner:      h.leg.Inner,
+			Outer:      h.leg.Outer,
 			TTLs:       h.leg.Ttls,
 			First:      h.first,
 			Last:       h.last,

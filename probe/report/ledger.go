@@ -1,0 +1,168 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+type (
+	ledgerDoc struct {
+		Kind string `json:"kind,omitempty"`
+		Pod  string `json:"pod"`
+		// IPs are all addresses of the row where it has several.
+		IPs       []string `json:"ips,omitempty"`
+		Link      string   `json:"link,omitempty"`
+		Direction string   `json:"direction"`
+		In        *uint64  `json:"in,omitempty"`
+		Out       *uint64  `json:"out,omitempty"`
+		Dropped   uint64   `json:"dropped"`
+		// Unexplained is absent where it is not known; then the bounds are
+		// there, as far as there are any.
+		Unexplained *uint64         `json:"unexplained,omitempty"`
+		AtLeast     *uint64         `json:"unexplainedAtLeast,omitempty"`
+		AtMost      *uint64         `json:"unexplainedAtMost,omitempty"`
+		Edge        uint64          `json:"edge,omitempty"`
+		Parts       []ledgerPartDoc `json:"parts"`
+		Drops       []ledgerDropDoc `json:"drops"`
+		Why         []string        `json:"why,omitempty"`
+	}
+	ledgerPartDoc struct {
+		Place   string `json:"place"`
+		Packets uint64 `json:"packets"`
+	}
+	ledgerDropDoc struct {
+		Reason   string `json:"reason,omitempty"`
+		Location string `json:"location,omitempty"`
+		Finding  string `json:"finding,omitempty"`
+		Expected bool   `json:"expected,omitempty"`
+		Packets  uint64 `json:"packets"`
+	}
+)
+
+func ledgerDocument(row *model.LedgerRow) ledgerDoc {
+	d := ledgerDoc{
+		Link: row.Link, Direction: string(row.Direction), In: countOf(row.In), Out: countOf(row.Out), Dropped: row.Dropped,
+		Unexplained: countOf(row.Unexplained()), Edge: row.Edge, Why: row.Why,
+		Parts: make([]ledgerPartDoc, 0, len(row.Parts)), Drops: make([]ledgerDropDoc, 0, len(row.Drops)),
+	}
+	if len(row.Addrs) > 0 {
+		d.Pod = addrText(row.Addrs[0])
+	}
+	if len(row.Addrs) > 1 {
+		for _, a := range row.Addrs {
+			d.IPs = append(d.IPs, addrText(a))
+		}
+	}
+	if d.Unexplained == nil {
+		d.AtLeast, d.AtMost = &row.Least, countOf(row.Most)
+	}
+	for _, p := range row.Parts {
+		d.Parts = append(d.Parts, ledgerPartDoc{string(p.Place), p.Packets})
+	}
+	for _, x := range row.Drops {
+		d.Drops = append(d.Drops, ledgerDropDoc{string(x.Reason), x.Location, x.Code, x.Expected, x.Packets})
+	}
+	return d
+}
+
+func countOf(c model.Count) *uint64 {
+	if !c.Known {
+		return nil
+	}
+	return &c.N
+}
+
+// ledger prints the rows that packets were counted in.
+func (r Report) ledger(p *printer) {
+	if r.Ledger == nil {
+		return
+	}
+	p.title("ledger: in = out + dropped + unexplained")
+	rows := [][]string{{"POD", "DIRECTION", "IN", "OUT", "DROPPED", "BY", "UNEXPLAINED", "EDGE"}}
+	var notes []string
+	for i := range r.Ledger {
+		row := &r.Ledger[i]
+		if !slices.ContainsFunc(row.Addrs, r.inFocus) || idle(row) {
+			continue
+		}
+		pod, direction := addrText(row.Addrs[0]), words[row.Direction]
+		rows = append(rows, []string{
+			pod, direction, known(row.In), known(row.Out), number(row.Dropped), dropCauses(row), bounds(row), number(row.Edge),
+		})
+		for _, why := range row.Why {
+			notes = append(notes, fmt.Sprintf("%s %s: %s", pod, direction, why))
+		}
+	}
+	p.table(rows)
+	for _, n := range notes {
+		for _, line := range Wrap(Clean(n), columns-2) {
+			p.line("  " + line)
+		}
+	}
+}
+
+// idle reports whether nothing was counted.
+func idle(row *model.LedgerRow) bool {
+	return row.In.N+row.Out.N+row.Dropped+row.Least == 0
+}
+
+var words = map[model.LedgerDirection]string{model.FromPod: "from the pod", model.ToPod: "to the pod"}
+
+func known(c model.Count) string {
+	if !c.Known {
+		return "?"
+	}
+	return number(c.N)
+}
+
+// bounds is the unexplained, or what lies around it.
+func bounds(row *model.LedgerRow) string {
+	switch u := row.Unexplained(); {
+	case u.Known:
+		return number(u.N)
+	case !row.Most.Known:
+		return "? (at least " + number(row.Least) + ")"
+	}
+	return number(row.Least) + " to " + number(row.Most.N)
+}
+
+// dropCauses names the findings that account for the drops, or else what the
+// kernel says.
+func dropCauses(row *model.LedgerRow) string {
+	var names []string
+	for _, d := range row.Drops {
+		name := d.Code
+		switch {
+		case name != "":
+		case d.Expected:
+			name = "expected"
+		default:
+			name = orUnknown(string(d.Reason))
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// unexplained tells of the pods whose packets surely went missing.
+func (r Report) unexplained() []string {
+	var lines []string
+	for i := range r.Ledger {
+		row := &r.Ledger[i]
+		if row.Least == 0 || !slices.ContainsFunc(row.Addrs, r.inFocus) {
+			continue
+		}
+		atLeast := ""
+		if !row.Unexplained().Known {
+			atLeast = "at least "
+		}
+		lines = append(lines, fmt.Sprintf("%s, %s: %s%s neither seen to leave nor to be dropped",
+			addrText(row.Addrs[0]), words[row.Direction], atLeast, plural(row.Least, "packet")))
+	}
+	return bounded(lines)
+}
