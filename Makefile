@@ -42,12 +42,12 @@ lint: need-go ## check style, import directions and common mistakes
 	$(if $(C_FILES),clang-format-14 --dry-run -Werror $(C_FILES))
 
 .PHONY: test
-test: need-lab ## run every test, as root, those in network namespaces included
+test: need-test ## run every test, as root, those in network namespaces included
 	@echo "all packages, as root on Linux $$(uname -r); nothing is skipped"
 	$(GO) test -count=1 -timeout 40m ./...
 
 .PHONY: test-lab
-test-lab: need-lab ## run the tests that make nodes in network namespaces
+test-lab: need-test ## run the tests that make nodes in network namespaces
 	$(GO) test -count=1 -timeout 40m ./kind/... ./probe/collect/... ./probe/traffic/... ./probe/session/... ./cmd/...
 
 .PHONY: bench
@@ -58,8 +58,10 @@ bench: need-lab ## measure what watching costs, beside an empty program
 image: ## build the container image IMAGE (lasthop:dev)
 	docker build --build-arg RELEASE='$(RELEASE)' -t '$(IMAGE)' .
 
-.PHONY: need-go need-lab
+.PHONY: need-go need-lab need-test
 need-go:
 	@tools/need go
 need-lab:
 	@tools/need go root ip iptables ebtables nft conntrack setpriv
+need-test: need-lab
+	@tools/need cni/bridge cni/ptp cni/host-local cni/portmap

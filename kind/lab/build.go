@@ -130,7 +130,7 @@ func (b *builder) node(ctx context.Context, i int) error {
 
 // rules makes the node's iptables rules.
 func (b *builder) rules(ctx context.Context, n *scenario.Node, sp *space) error {
-	if err := packetRules(n, sp); err != nil {
+	if err := packetRules(n, b.topology.Switched, sp); err != nil {
 		return err
 	}
 	switch n.Plugin {
@@ -147,6 +147,8 @@ func (b *builder) rules(ctx context.Context, n *scenario.Node, sp *space) error 
 func (b *builder) nodeLinks(ctx context.Context, n *scenario.Node, sp *space) error {
 	uplink := n.NIC
 	switch {
+	case n.Plugin.CNI():
+		// The plugin makes what it wants with its first pod.
 	case n.Plugin == scenario.Kubenet:
 		if err := kubenetBridge(n, sp); err != nil {
 			return err
@@ -186,6 +188,9 @@ func (b *builder) pod(ctx context.Context, n *scenario.Node, p *scenario.Pod, no
 		return err
 	}
 	defer pod.close()
+	if n.Plugin.CNI() {
+		return b.cniPod(ctx, n, p, node, pod)
+	}
 	var hostMAC model.MAC
 	if !p.Bridged {
 		hostMAC = n.Plugin.HostMAC()

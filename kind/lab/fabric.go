@@ -15,6 +15,8 @@ import (
 const (
 	sinkLink = "sink"
 	edgeLink = "edge"
+	// switchLink is where all nodes are, of a topology that is switched.
+	switchLink = "switch"
 )
 
 // nicLink is the fabric's side of the i-th node's network card.
@@ -22,11 +24,16 @@ func nicLink(i int) string { return fmt.Sprintf("nic%d", i) }
 
 // buildFabric makes the Azure network without any network card: it forwards
 // what it has a route for, loses the rest without a word, answers every ARP
-// request with its own MAC and no ping at all.
+// request with its own MAC and no ping at all. Or it is a switch and a router.
 func (b *builder) buildFabric(ctx context.Context) error {
 	t, f := b.topology, b.fabric
 	if err := f.sysctl("ipv4/ip_forward", "1"); err != nil {
 		return err
+	}
+	if t.Switched {
+		if err := b.buildSwitch(); err != nil {
+			return err
+		}
 	}
 	// A bridge without ports loses all it is given. A blackhole route would
 	// do so too, but the fabric answers ARP only for what it can route.
@@ -52,6 +59,23 @@ func (b *builder) buildFabric(ctx context.Context) error {
 		return err
 	}
 	return b.buildOutside(ctx)
+}
+
+// buildSwitch makes an Ethernet switch, with a router on it that has the
+// gateway's address.
+func (b *builder) buildSwitch() error {
+	t, f := b.topology, b.fabric
+	// What the switch forwards is no business of the router's filters.
+	if err := f.sysctls("bridge/bridge-nf-call-iptables", "0", "bridge/bridge-nf-call-ip6tables", "0"); err != nil {
+		return err
+	}
+	if err := f.bridge(switchLink, t.FabricMAC); err != nil {
+		return err
+	}
+	if err := f.addr(switchLink, netip.PrefixFrom(t.Gateway, t.Bits()), netlink.SCOPE_UNIVERSE); err != nil {
+		return err
+	}
+	return f.up(switchLink)
 }
 
 // outsideMAC is that of the machine beyond the edge; nobody in the virtual
@@ -105,6 +129,15 @@ func (b *builder) fabricPort(ctx context.Context, port string, sp *space, name s
 // card owns, and the card's protection against all others.
 func (b *builder) attachNIC(ctx context.Context, i int, node *space) error {
 	n, port, f := &b.topology.Nodes[i], nicLink(i), b.fabric
+	if b.topology.Switched {
+		if err := f.veth(port, model.MAC{}, node, n.NIC, n.MAC); err != nil {
+			return err
+		}
+		if err := f.port(port, switchLink, false); err != nil {
+			return err
+		}
+		return joinUp(ctx, f, port, node, n.NIC)
+	}
 	if err := b.fabricPort(ctx, port, node, n.NIC, n.MAC); err != nil {
 		return err
 	}
@@ -160,6 +193,9 @@ func spoofJumps(op, port string) [][]string {
 func (l *Lab) udr(fabric *space, r scenario.Route) error { return fabric.route(l.udrRoute(r)) }
 
 func (l *Lab) udrRoute(r scenario.Route) route {
+	if l.s.Topology.Switched {
+		return route{dst: r.Prefix, via: r.Via, link: switchLink}
+	}
 	for i, n := range l.s.Topology.Nodes {
 		for _, a := range n.Addresses() {
 			if a == r.Via {

@@ -65,6 +65,22 @@ func (l *Lab) apply(ctx context.Context, f scenario.Fault, do bool) error {
 	}
 	return l.with(f.Node, func(sp *space) error {
 		switch f.Type {
+		case scenario.DeleteNodeRoute:
+			r, err := nodeRoute(&l.s.Topology, n, f.Prefix)
+			if err != nil {
+				return err
+			}
+			if do {
+				return sp.unroute(r)
+			}
+			return sp.route(r)
+		case scenario.MissingMasquerade:
+			if n.IPMasq {
+				if err := sp.runAll(iptables, l.pluginMasquerade(op(!do, "-A"), n)...); err != nil {
+					return err
+				}
+				return sp.forgetFlows()
+			}
 		case scenario.BlackholeRoute, scenario.AsymmetricRoute, scenario.ReturningUDR, scenario.SmallMTU:
 			return routingFault(sp, n, f, do)
 		}
@@ -134,6 +150,11 @@ func nodeFault(sp *space, n *scenario.Node, f scenario.Fault, do bool) error {
 		// A flow keeps the address that it was given, and so would a new
 		// one from the same port.
 		return sp.forgetFlows()
+	case scenario.DedupFlushed:
+		if do {
+			return sp.run(ebtables, "-F", dedupChain(n))
+		}
+		return sp.runAll(ebtables, dedupRules(n)...)
 	case scenario.ForwardingOff:
 		if do {
 			return sp.sysctl("ipv4/ip_forward", "0")
@@ -235,7 +256,7 @@ func wrongNeighbor(sp *space, n *scenario.Node, p *scenario.Pod, mac model.MAC, 
 	switch {
 	case do:
 		return sp.neigh(link, p.IP, mac)
-	case p.Bridged && n.Plugin != scenario.Kubenet && n.Plugin != scenario.AzureTunnel:
+	case p.Bridged && !n.PodGateway().IsValid() && n.Plugin != scenario.AzureTunnel:
 		return sp.neigh(link, p.IP, p.MAC)
 	}
 	return sp.unneigh(link, p.IP)

@@ -25,6 +25,8 @@ func (l *Lab) layer2Fault(ctx context.Context, sp *space, n *scenario.Node, p *s
 			return sp.neigh(n.Bridge, p.IP, f.MAC)
 		}
 		return sp.unneigh(n.Bridge, p.IP)
+	case scenario.ReusedIP:
+		return l.reuse(ctx, sp, n, p, f, do)
 	case scenario.DuplicateIP:
 		return l.duplicate(sp, n, p, f, do)
 	case scenario.SilentGateway:
@@ -48,7 +50,7 @@ func (l *Lab) layer2Fault(ctx context.Context, sp *space, n *scenario.Node, p *s
 // gatewayOf is the next hop of a pod's default route.
 func (l *Lab) gatewayOf(n *scenario.Node, p *scenario.Pod) netip.Addr {
 	switch {
-	case n.Plugin == scenario.Kubenet:
+	case n.PodGateway().IsValid():
 		return n.PodGateway()
 	case !p.Bridged:
 		return n.Router

@@ -12,16 +12,17 @@ import (
 )
 
 // packetRules are the node's iptables rules: the drops that every AKS node
-// has, and the chain of ip-masq-agent.
-func packetRules(n *scenario.Node, sp *space) error {
+// has, but none on a switch has, and the chain of ip-masq-agent.
+func packetRules(n *scenario.Node, switched bool, sp *space) error {
 	const wireServer = "168.63.129.16"
-	lists := [][]string{
-		{"-P", "FORWARD", "ACCEPT"},
-		{"-A", "FORWARD", "-d", wireServer, "-p", "tcp", "--dport", "80", "-j", "DROP"},
-		{"-A", "FORWARD", "-d", wireServer, "-p", "tcp", "--dport", "32526", "-j", "DROP"},
+	lists := [][]string{{"-P", "FORWARD", "ACCEPT"}}
+	if !switched {
+		lists = append(lists,
+			[]string{"-A", "FORWARD", "-d", wireServer, "-p", "tcp", "--dport", "80", "-j", "DROP"},
+			[]string{"-A", "FORWARD", "-d", wireServer, "-p", "tcp", "--dport", "32526", "-j", "DROP"})
 	}
-	if n.Plugin == scenario.Calico {
-		// Calico masquerades by rules of its own.
+	if n.Plugin == scenario.Calico || n.IPMasq {
+		// They masquerade by rules of their own.
 		return sp.runAll(iptables, lists...)
 	}
 	if n.Dockershim {
@@ -90,18 +91,31 @@ func kubenetBridge(n *scenario.Node, sp *space) error {
 	if err := sp.up(n.Bridge); err != nil {
 		return err
 	}
-	chain := "AKS-DEDUP-PROMISC"
-	if n.Dockershim {
-		chain = "KUBE-DEDUP"
+	chain := dedupChain(n)
+	if err := sp.runAll(ebtables, []string{"-N", chain, "-P", "RETURN"}, []string{"-A", "OUTPUT", "-j", chain}); err != nil {
+		return err
 	}
-	lists := [][]string{{"-N", chain, "-P", "RETURN"}, {"-A", "OUTPUT", "-j", chain}}
+	return sp.runAll(ebtables, dedupRules(n)...)
+}
+
+// dedupChain is the chain that holds second copies back.
+func dedupChain(n *scenario.Node) string {
+	if n.Dockershim {
+		return "KUBE-DEDUP"
+	}
+	return "AKS-DEDUP-PROMISC"
+}
+
+// dedupRules are what is in it.
+func dedupRules(n *scenario.Node) [][]string {
+	var lists [][]string
 	for _, out := range portPatterns(n) {
-		match := []string{"-A", chain, "-p", "IPv4", "-s", n.BridgeMAC.String(), "-o", out}
+		match := []string{"-A", dedupChain(n), "-p", "IPv4", "-s", n.BridgeMAC.String(), "-o", out}
 		lists = append(lists,
 			append(match[:len(match):len(match)], "--ip-src", n.PodGateway().String(), "-j", "ACCEPT"),
 			append(match[:len(match):len(match)], "--ip-src", n.PodCIDR.String(), "-j", "DROP"))
 	}
-	return sp.runAll(ebtables, lists...)
+	return lists
 }
 
 // portPatterns match the bridge's ports: the plugin's own pattern, and by
@@ -251,7 +265,7 @@ func toPod(p *scenario.Pod) rule {
 
 // uplinkOf is the link that holds the node's address.
 func uplinkOf(n *scenario.Node) string {
-	if n.Bridge != "" && n.Plugin != scenario.Kubenet {
+	if n.Bridge != "" && !n.PodGateway().IsValid() {
 		return n.Bridge
 	}
 	return n.NIC

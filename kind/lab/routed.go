@@ -10,14 +10,13 @@ import (
 	"github.com/lasthop/lasthop/kind/scenario"
 )
 
-// remoteRoutes are the routes of a node with routed pods to the pods of
-// others: kindnet has one to each node's range, azure-podsubnet one to the
-// subnet of all pods.
+// remoteRoutes are the routes of a node to the pods of others: one to each
+// node's range, or azure-podsubnet's one to the subnet of all pods.
 func (b *builder) remoteRoutes(n *scenario.Node, sp *space) error {
-	switch n.Plugin {
-	case scenario.AzurePodSubnet:
+	switch {
+	case n.Plugin == scenario.AzurePodSubnet:
 		return sp.route(route{dst: b.topology.PodSubnet, via: b.topology.Gateway, link: n.NIC})
-	case scenario.Kindnet:
+	case n.Plugin.NodeRoutes():
 		for _, other := range b.topology.Nodes {
 			if other.Name == n.Name || !other.PodCIDR.IsValid() {
 				continue

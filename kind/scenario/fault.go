@@ -27,6 +27,7 @@ var faultShapes = map[FaultType]shape{
 	AsymmetricRoute:   {need: []string{"node", "prefix"}},
 	ReturningUDR:      {need: []string{"node", "prefix"}},
 	SmallMTU:          {need: []string{"node"}},
+	DeleteNodeRoute:   {need: []string{"node", "prefix"}},
 
 	ForwardPolicyDrop: {need: []string{"node"}},
 	DropLegacy:        {need: []string{"pod"}},
@@ -39,6 +40,8 @@ var faultShapes = map[FaultType]shape{
 	MasqueradeAll:     {need: []string{"node"}},
 	DeadBackend:       {need: []string{"node", "prefix", "via"}},
 	SNATPorts:         {need: []string{"node"}},
+	SelfService:       {need: []string{"pod", "prefix"}},
+	DedupFlushed:      {need: []string{"node"}},
 }
 
 func faultTypes() []FaultType {
@@ -103,11 +106,11 @@ func (r *resolver) fault(raw rawFault) {
 		if !r.faultRoute(&f, raw) {
 			return
 		}
-	case BlackholeRoute, AsymmetricRoute, ReturningUDR, SmallMTU:
+	case BlackholeRoute, AsymmetricRoute, ReturningUDR, SmallMTU, DeleteNodeRoute:
 		if !r.faultNode(&f, raw) {
 			return
 		}
-	case DeadBackend, NSGDrop:
+	case DeadBackend, NSGDrop, SelfService:
 		f.Prefix = raw.prefix.v
 	case MissingMasquerade:
 		if n := t.Node(f.Node); n.Dockershim && f.Prefix.IsValid() {
@@ -116,10 +119,18 @@ func (r *resolver) fault(raw rawFault) {
 		if t.Node(f.Node).Plugin == Calico {
 			r.errorf(raw.node.at, "node %q is %s, whose masquerading no range is excluded from", f.Node, Calico)
 		}
+	case DedupFlushed:
+		if t.Node(f.Node).Plugin != Kubenet {
+			r.errorf(raw.node.at, "node %q is not %s", f.Node, Kubenet)
+		}
 	case NICForwardingOff:
 		if !t.Node(f.Node).IPForwarding {
 			r.errorf(raw.node.at, "the NIC of %q does not forward as it is", f.Node)
 		}
+	}
+	if why := f.unmet(t); why != "" {
+		r.errorf(raw.at, "fault %s cannot be: %s", f.Type, why)
+		return
 	}
 	if slices.Contains(r.s.Faults, f) {
 		r.errorf(raw.at, "fault %q is there already", f)
@@ -130,6 +141,22 @@ func (r *resolver) fault(raw rawFault) {
 		return
 	}
 	r.s.Faults = append(r.s.Faults, f)
+}
+
+// unmet says why the network, or the plugin of the node, is not one that a
+// fault can strike; empty when it is.
+func (f Fault) unmet(t *Topology) string {
+	switch f.Type {
+	case NICForwardingOff, NSGDrop, NoReturn, ReturningUDR:
+		if t.Switched {
+			return "a switch connects the nodes, and no cloud"
+		}
+	case MissingMasquerade, MasqueradeAll, SNATPorts:
+		if n := t.Node(f.Node); n.IPMasq && (f.Type != MissingMasquerade || f.Prefix.IsValid()) {
+			return "the plugin masquerades each pod by rules of its own"
+		}
+	}
+	return ""
 }
 
 // faultFields checks that the entry has what its type wants and no more.
@@ -169,7 +196,7 @@ func (r *resolver) faultPod(f *Fault, raw rawFault) bool {
 	case p.Gone:
 		r.errorf(raw.pod.at, "pod %q is gone", f.Pod)
 		return false
-	case f.Type == StaleDNAT && (n.Bridge == "" || n.Plugin == Kubenet):
+	case f.Type == StaleDNAT && (n.Bridge == "" || n.PodGateway().IsValid()):
 		r.errorf(raw.pod.at, "the NIC of %q is on no bridge: no frame rule for it can be stale", n.Name)
 		return false
 	case f.Type == StaleARPReply && n.Bridge == "":

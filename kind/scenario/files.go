@@ -30,6 +30,8 @@ const (
 // Files are what lasthop is given besides the node. They tell the truth: what
 // a fault breaks in the network is broken in them.
 type Files struct {
+	// Host are the files that the plugins left on the node.
+	Host   bool
 	Nodes  bool
 	Routes []FileKind
 	// Raw is the form in which the resource manager itself answers.
@@ -42,6 +44,7 @@ type Files struct {
 const maxSpare = 5000
 
 type rawFiles struct {
+	host       value[bool]
 	nodes, raw value[bool]
 	routes     []value[FileKind]
 	spare      value[int]
@@ -50,6 +53,7 @@ type rawFiles struct {
 func (d *decoder) files(n *yaml.Node) rawFiles {
 	var r rawFiles
 	d.mapping(n, "files", fields{
+		"host":   into(d, "host", &r.host, parseBool),
 		"nodes":  into(d, "nodes", &r.nodes, parseBool),
 		"routes": each(d, "routes", &r.routes, choice(RoutesFile, TablesFile, SubnetFile, EffectiveFile, NICsFile)),
 		"raw":    into(d, "raw", &r.raw, parseBool),
@@ -60,7 +64,10 @@ func (d *decoder) files(n *yaml.Node) rawFiles {
 
 func (r *resolver) files(raw rawFiles) {
 	f := &r.s.Files
-	f.Nodes, f.Raw, f.Spare = raw.nodes.v, raw.raw.v, raw.spare.v
+	f.Host, f.Nodes, f.Raw, f.Spare = raw.host.v, raw.nodes.v, raw.raw.v, raw.spare.v
+	if n := r.s.Topology.Node(r.s.Observe); f.Host && n != nil && !n.Plugin.CNI() {
+		r.errorf(raw.host.at, "files: node %q is %s, whose files are not made", n.Name, n.Plugin)
+	}
 	for _, k := range raw.routes {
 		if slices.Contains(f.Routes, k.v) {
 			r.errorf(k.at, "file %s is named twice", k.v)

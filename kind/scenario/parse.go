@@ -135,6 +135,7 @@ type rawTopology struct {
 	outside       []value[netip.Addr]
 	fabricMAC     value[model.MAC]
 	plugin        value[Plugin]
+	switched      value[bool]
 	nic           value[string]
 	nodes         []rawNode
 }
@@ -146,6 +147,7 @@ type rawNode struct {
 	nicMAC, bridgeMAC value[model.MAC]
 	ipForwarding      value[bool]
 	dockershim        value[bool]
+	ipMasq, hairpin   value[bool]
 	ip, router        value[netip.Addr]
 	podCIDR           value[netip.Prefix]
 	nonMasquerade     value[[]value[netip.Prefix]]
@@ -236,6 +238,7 @@ func (d *decoder) topology(n *yaml.Node) rawTopology {
 		"fabricMAC": into(d, "fabricMAC", &t.fabricMAC, parseMAC),
 		"plugin":    into(d, "plugin", &t.plugin, choice(allPlugins...)),
 		"nic":       into(d, "nic", &t.nic, parseLink),
+		"switched":  into(d, "switched", &t.switched, parseBool),
 		"nodes":     func(n *yaml.Node) { t.nodes = items(d, n, "nodes", d.node) },
 	})
 	return t
@@ -250,6 +253,8 @@ func (d *decoder) node(n *yaml.Node) rawNode {
 		"nicMAC":       into(d, "nicMAC", &r.nicMAC, parseMAC),
 		"ipForwarding": into(d, "ipForwarding", &r.ipForwarding, parseBool),
 		"dockershim":   into(d, "dockershim", &r.dockershim, parseBool),
+		"ipMasq":       into(d, "ipMasq", &r.ipMasq, parseBool),
+		"hairpin":      into(d, "hairpin", &r.hairpin, parseBool),
 		"ip":           into(d, "ip", &r.ip, parseAddr),
 		"podCIDR":      into(d, "podCIDR", &r.podCIDR, parseRange),
 		"bridge":       into(d, "bridge", &r.bridge, parseLink),

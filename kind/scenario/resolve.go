@@ -91,8 +91,14 @@ func (r *resolver) topology(raw rawTopology) {
 		return
 	}
 	t.Nodes = make([]Node, len(raw.nodes))
+	plain := true
 	for i, n := range raw.nodes {
 		r.node(i, n, raw)
+		plain = plain && t.Nodes[i].Plugin.CNI()
+	}
+	t.Switched = raw.switched.or(plain)
+	if raw.switched.set() {
+		r.checkSwitched(raw.switched.at)
 	}
 	if len(r.errs) > 0 {
 		return
@@ -157,6 +163,7 @@ func (r *resolver) node(i int, raw rawNode, t rawTopology) {
 	n.NIC = raw.nic.or(t.nic.or("eth0"))
 	n.IPForwarding = raw.ipForwarding.or(n.Plugin.routedByUDR())
 	n.Residue, n.Dockershim = raw.residue.v, raw.dockershim.v
+	n.IPMasq, n.Hairpin = raw.ipMasq.or(n.Plugin.CNI()), raw.hairpin.or(n.Plugin == Bridge)
 	switch {
 	case n.Plugin.Bridges():
 		n.Bridge = raw.bridge.or(pluginTraits[n.Plugin].bridge)
@@ -171,16 +178,27 @@ func (r *resolver) node(i int, raw rawNode, t rawTopology) {
 			r.errorf(at, "%s is for %s nodes, this one is %s", field, whose, n.Plugin)
 		}
 	}
-	only(raw.podCIDR.at, "podCIDR", n.Plugin.HasPodCIDR(), "kubenet, kindnet, calico, azure-overlay and azure-cilium")
+	only(raw.podCIDR.at, "podCIDR", n.Plugin.HasPodCIDR(), "kubenet, kindnet, calico, bridge, ptp, azure-overlay and azure-cilium")
+	only(raw.ipMasq.at, "ipMasq", n.Plugin.CNI(), "bridge and ptp")
+	only(raw.hairpin.at, "hairpin", n.Plugin == Bridge, "bridge")
 	only(raw.bridgeMAC.at, "bridgeMAC", n.Plugin == Kubenet, "kubenet")
 	only(raw.dockershim.at, "dockershim", n.Plugin == Kubenet, "kubenet")
 	only(raw.router.at, "router", n.Plugin.HasRouter(), "cilium and azure-cilium")
 	only(raw.residue.at, "residue", n.Plugin == Cilium, "cilium")
-	only(raw.bridge.at, "bridge", n.Bridge != "", "kubenet, azure-bridge, azure-tunnel and (with residue) cilium")
+	only(raw.bridge.at, "bridge", n.Bridge != "", "kubenet, bridge, azure-bridge, azure-tunnel and (with residue) cilium")
 	if len(raw.oldPods) > 0 && n.Residue == "" {
 		r.errorf(raw.oldPods[0].at, "oldPods want residue: %s", AzureVNet)
 	}
 	r.pods(n, raw)
+}
+
+// checkSwitched complains of what a mere switch cannot do, or not be without.
+func (r *resolver) checkSwitched(at *yaml.Node) {
+	for _, n := range r.s.Topology.Nodes {
+		if r.s.Topology.Switched && !n.Plugin.NodeRoutes() {
+			r.errorf(at, "node %q is %s, whose pods the network has to know: no switch does", n.Name, n.Plugin)
+		}
+	}
 }
 
 func (r *resolver) pods(n *Node, raw rawNode) {

@@ -20,6 +20,7 @@
 //	  podSubnet: 10.241.0.0/16 # azure-podsubnet's only
 //	  plugin: kubenet          # see Plugin; a node's own goes first
 //	  nic: eth0                # likewise
+//	  switched: true           # an Ethernet switch; default: where all nodes are bridge or ptp
 //	  nodes:
 //	    - name: a
 //	      plugin: kubenet
@@ -32,6 +33,8 @@
 //	      bridgeMAC: "0a:58:0a:f4:00:01"
 //	      nonMasquerade: [10.0.0.0/8]
 //	      dockershim: true          # kubenet's older rules; one nonMasquerade range
+//	      ipMasq: false             # bridge, ptp: ip-masq-agent in place of the plugin's own rules
+//	      hairpin: false            # bridge: ports do not send frames back
 //	      pods: [web, {name: db, ip: 10.244.0.9, mac: "…", link: veth0}]
 //	    - name: b
 //	      plugin: cilium
@@ -52,6 +55,7 @@
 //	  - {type: stale-dnat, pod: b/pod-1, mac: "a2:96:88:20:cb:c6"}
 //	observe: a                 # default: the first node
 //	files:                     # what lasthop is given beside the node
+//	  host: true               # the node's own, of bridge and ptp
 //	  nodes: true              # as kubectl prints them
 //	  routes: [tables, subnet] # as az prints them; see FileKind
 //	  raw: true                # in the resource manager's form
@@ -123,7 +127,11 @@ type Topology struct {
 	// PodSubnet is the part of the virtual network that the pods of
 	// azure-podsubnet nodes have; not valid where there is none.
 	PodSubnet netip.Prefix
-	Nodes     []Node
+	// Switched is true where an Ethernet switch connects the nodes and a
+	// router at Gateway, in place of the fabric of a cloud: whoever has an
+	// address answers for it, and the router does not know the pods.
+	Switched bool
+	Nodes    []Node
 }
 
 // Node is one machine.
@@ -140,13 +148,16 @@ type Node struct {
 	// PodCIDR is the range of the node's pods; not valid where the plugin
 	// gives them addresses of the virtual network.
 	PodCIDR netip.Prefix
-	// Bridge is cbr0 or azure0; empty when the node has none. BridgeMAC is
-	// set for kubenet, which pins it.
+	// Bridge is cbr0, azure0 or cni0; empty when the node has none. BridgeMAC
+	// is set for kubenet, which pins it.
 	Bridge    string
 	BridgeMAC model.MAC
 	// Dockershim is true for a kubenet node as it was before containerd: the
 	// kubelet wrote its rules.
 	Dockershim bool
+	// IPMasq is true where the CNI plugin masquerades each pod by rules of
+	// its own. Hairpin is the flag of its bridge's ports.
+	IPMasq, Hairpin bool
 	// Router is the address of a Cilium node's cilium_host.
 	Router netip.Addr
 	// NonMasquerade are the destinations that pods reach with their own
@@ -164,7 +175,8 @@ type Pod struct {
 	Name string
 	IP   netip.Addr
 	MAC  model.MAC
-	// Link is the name of the host side of its link.
+	// Link is the name of the host side of its link; a CNI plugin chooses
+	// another, and it or the kernel the MAC.
 	Link string
 	// Bridged pods hang on the node's bridge, the others are routed.
 	Bridged bool

@@ -9,12 +9,12 @@ import (
 
 // routes are those of the file or, when it says nothing of them, what the
 // cloud provider makes for kubenet: one for each podCIDR that the fabric does
-// not know by itself.
+// not know by itself. On a switch the nodes have them.
 func (r *resolver) routes(raw rawScenario) {
 	s := &r.s
 	if !raw.routes.set() {
 		for _, n := range s.Topology.Nodes {
-			if n.Plugin.routedByUDR() {
+			if n.Plugin.routedByUDR() && !s.Topology.Switched {
 				s.Routes = append(s.Routes, Route{n.PodCIDR, n.IP})
 			}
 		}
