@@ -182,7 +182,11 @@ func (b *builder) pod(ctx context.Context, n *scenario.Node, p *scenario.Pod, no
 		b.log("pod %s/%s: %s, gone", n.Name, p.Name, p.IP)
 		return azurePod(n, p, b.topology.FabricMAC, node)
 	}
-	b.log("pod %s/%s: %s on %s", n.Name, p.Name, p.IP, p.Link)
+	if n.Plugin.CNI() {
+		b.log("pod %s/%s: %s by CNI", n.Name, p.Name, p.IP)
+	} else {
+		b.log("pod %s/%s: %s on %s", n.Name, p.Name, p.IP, p.Link)
+	}
 	pod, err := b.create(n.Name + "/" + p.Name)
 	if err != nil {
 		return err

@@ -45,10 +45,17 @@ func findPlugins(s *scenario.Scenario) error {
 			continue
 		}
 		for _, name := range []string{string(n.Plugin), hostLocal, portMap} {
-			if _, err := invoke.FindInPath(name, cniDirs()); err != nil {
-				return &MissingToolError{Tool: "the CNI plugin " + name, Package: cniPackage}
+			if err := findPlugin(name); err != nil {
+				return err
 			}
 		}
+	}
+	return nil
+}
+
+func findPlugin(name string) error {
+	if _, err := invoke.FindInPath(name, cniDirs()); err != nil {
+		return &MissingToolError{Tool: "the CNI plugin " + name, Package: cniPackage}
 	}
 	return nil
 }

@@ -246,6 +246,25 @@ traffic:
 			{on(scenario.PodLinkDown), all},
 		},
 	}
+	plain := func(bridged bool) []test {
+		out := []test{
+			// What comes from there has the other node's address.
+			{scenario.Fault{Type: scenario.DeleteNodeRoute, Node: "one", Prefix: other}, func(s FlowStats) bool {
+				return s.To.Place == "two/x" && node(s.From) == "one"
+			}},
+			{scenario.Fault{Type: scenario.MissingMasquerade, Node: "one"}, func(s FlowStats) bool { return s.To.Place == outsideName && node(s.From) == "one" && isPod(s.From) }},
+			{on(scenario.PodLinkDown), all},
+			{scenario.Fault{Type: scenario.SelfService, Node: "one", Pod: "one/a", Prefix: netip.MustParsePrefix("10.99.0.1/32")}, none},
+		}
+		if !bridged {
+			out = append(out, test{on(scenario.DeletePodRoute), all}, test{on(scenario.LinkMAC), all})
+		}
+		return out
+	}
+	tests["plugin: bridge"], tests["plugin: ptp"] = plain(true), plain(false)
+	tests["plugin: kubenet"] = append(tests["plugin: kubenet"],
+		// What comes twice is thrown away.
+		test{scenario.Fault{Type: scenario.DedupFlushed, Node: "one"}, none})
 	for plugin, tests := range tests {
 		name := strings.TrimPrefix(plugin, "plugin: ")
 		t.Run(name, func(t *testing.T) {

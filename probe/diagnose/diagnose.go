@@ -64,7 +64,7 @@ var kinds = []kind{
 	bridgeRuleDrop,
 	staleNeighbor,
 	duplicatePodIP,
-	missingHairpinMasquerade,
+	hairpinDrop,
 	unexpectedMasquerade,
 	deadBackend,
 	unansweredARP,

@@ -189,11 +189,8 @@ func (v *view) judgeRules(g *rawGroup, f *model.Finding) {
 // masqueradeFix is the rule that is missing: at the end of the chain that
 // exists for it, or one of its own.
 func (v *view) masqueradeFix(g *rawGroup) string {
-	tool := "iptables"
 	pod := g.silent[0].Local
-	if pod.Is6() {
-		tool = "ip6tables"
-	}
+	tool := ip46tables(pod)
 	if chain := v.masqueradeChain(pod); chain != nil {
 		return fmt.Sprintf("%s -t nat -A %s -j MASQUERADE", iptables(chain), chain.Chain)
 	}

@@ -26,7 +26,7 @@ var unexplainedDrop = kind{
 	},
 	find: findUnexplainedDrop,
 	after: []string{"PodLinkDown", "StaleMACRewrite", "StaleARPReply", "WrongGatewayMAC", "BridgeRuleDrop", "StaleNeighbor",
-		"DuplicatePodIP", "MissingHairpinMasquerade", "UnansweredARP", "PolicyDrop", "NoListener", "ReceiveOverflow"},
+		"DuplicatePodIP", "HairpinDrop", "UnansweredARP", "PolicyDrop", "NoListener", "ReceiveOverflow"},
 }
 
 // minDrops is how many packets of one kind must be dropped before it is a
