@@ -124,13 +124,18 @@ func (l *Lab) cni(n *scenario.Node, sp *space) (*cni, error) {
 // it.
 func cniConfig(n *scenario.Node, state string) map[string]any {
 	type thing = map[string]any
+	var ranges [][]thing
+	var routes []thing
+	for _, n := range families(n) {
+		ranges = append(ranges, []thing{{"subnet": n.PodCIDR.String()}})
+		routes = append(routes, thing{"dst": defaultFor(n.IP).String()})
+	}
 	plugin := thing{
 		"type": string(n.Plugin), "ipMasq": n.IPMasq,
 		"capabilities": thing{"ips": true, "mac": n.Plugin == scenario.Bridge},
 		"ipam": thing{
 			"type": hostLocal, "dataDir": state,
-			"ranges": [][]thing{{{"subnet": n.PodCIDR.String()}}},
-			"routes": []thing{{"dst": defaultRoute.String()}},
+			"ranges": ranges, "routes": routes,
 		},
 	}
 	if n.Plugin == scenario.Bridge {
@@ -143,7 +148,11 @@ func cniConfig(n *scenario.Node, state string) map[string]any {
 
 // container is how the runtime calls a pod.
 func (c *cni) container(p *scenario.Pod) *libcni.RuntimeConf {
-	args := map[string]any{"ips": []string{p.IP.String()}}
+	ips := []string{p.IP.String()}
+	if p.IP6.IsValid() {
+		ips = append(ips, p.IP6.String())
+	}
+	args := map[string]any{"ips": ips}
 	if c.node.Plugin == scenario.Bridge {
 		args["mac"] = p.MAC.String()
 	}
@@ -224,9 +233,9 @@ func (l *Lab) reuse(ctx context.Context, sp *space, n *scenario.Node, p *scenari
 	}
 	was, now := *other, *other
 	if do {
-		now.IP = p.IP
+		now.IP, now.IP6 = p.IP, p.IP6
 	} else {
-		was.IP = p.IP
+		was.IP, was.IP6 = p.IP, p.IP6
 	}
 	if err := c.del(ctx, &was); err != nil {
 		return err
@@ -257,8 +266,10 @@ func (l *Lab) HostRoot(node string) string {
 // nodeRoute is a node's route to another's pods.
 func nodeRoute(t *scenario.Topology, n *scenario.Node, p netip.Prefix) (route, error) {
 	for _, other := range t.Nodes {
-		if other.Name != n.Name && other.PodCIDR == p {
-			return route{dst: p, via: other.IP, link: n.NIC}, nil
+		for _, other := range families(&other) {
+			if other.Name != n.Name && other.PodCIDR == p {
+				return route{dst: p, via: other.IP, link: n.NIC}, nil
+			}
 		}
 	}
 	return route{}, fmt.Errorf("no other node's pods have %s", p)

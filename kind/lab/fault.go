@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/lasthop/lasthop/kind/scenario"
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -63,6 +65,9 @@ func (l *Lab) apply(ctx context.Context, f scenario.Fault, do bool) error {
 			return err
 		}
 	}
+	if f.Family == 6 {
+		n = n.V6()
+	}
 	return l.with(f.Node, func(sp *space) error {
 		switch f.Type {
 		case scenario.DeleteNodeRoute:
@@ -76,7 +81,7 @@ func (l *Lab) apply(ctx context.Context, f scenario.Fault, do bool) error {
 			return sp.route(r)
 		case scenario.MissingMasquerade:
 			if n.IPMasq {
-				if err := sp.runAll(iptables, l.pluginMasquerade(op(!do, "-A"), n)...); err != nil {
+				if err := sp.runAll(tables(n.IP.Is6()), l.pluginMasquerade(op(!do, "-A"), n)...); err != nil {
 					return err
 				}
 				return sp.forgetFlows()
@@ -90,6 +95,9 @@ func (l *Lab) apply(ctx context.Context, f scenario.Fault, do bool) error {
 		_, p := l.s.Topology.Pod(f.Pod)
 		if p == nil {
 			return fmt.Errorf("no pod %q", f.Pod)
+		}
+		if f.Family == 6 {
+			p = p.V6()
 		}
 		return l.podFault(ctx, sp, n, p, f, do)
 	})
@@ -139,12 +147,12 @@ func nodeFault(sp *space, n *scenario.Node, f scenario.Fault, do bool) error {
 		// The fault is that a rule is missing, so it is done by -D.
 		args := agentOf(n).masquerade(op(!do, "-A"))
 		switch {
-		case n.Dockershim:
+		case n.Dockershim && n.IP.Is4():
 			args = kubeletMasquerade(op(!do, "-A"), n)
 		case f.Prefix.IsValid():
 			args = agentOf(n).exclusion(op(do, "-I"), f.Prefix)
 		}
-		if err := sp.run(iptables, args...); err != nil {
+		if err := sp.run(tables(n.IP.Is6()), args...); err != nil {
 			return err
 		}
 		// A flow keeps the address that it was given, and so would a new
@@ -156,10 +164,14 @@ func nodeFault(sp *space, n *scenario.Node, f scenario.Fault, do bool) error {
 		}
 		return sp.runAll(ebtables, dedupRules(n)...)
 	case scenario.ForwardingOff:
-		if do {
-			return sp.sysctl("ipv4/ip_forward", "0")
+		name, val := "ipv4/ip_forward", "1"
+		if f.Family == 6 {
+			name = "ipv6/conf/all/forwarding"
 		}
-		return sp.sysctl("ipv4/ip_forward", "1")
+		if do {
+			val = "0"
+		}
+		return sp.sysctl(name, val)
 	}
 	if known, err := natFault(sp, n, f, do); known {
 		return err
@@ -180,7 +192,7 @@ func (l *Lab) podFault(ctx context.Context, sp *space, n *scenario.Node, p *scen
 	case scenario.WrongNeighbor:
 		return wrongNeighbor(sp, n, p, f.MAC, do)
 	case scenario.DropForward:
-		return sp.run(iptables, op(do, "-I"), "FORWARD", "-d", p.IP.String(), "-j", "DROP")
+		return sp.run(tables(p.IP.Is6()), op(do, "-I"), "FORWARD", "-d", p.IP.String(), "-j", "DROP")
 	case scenario.DeletePodRoute:
 		if !do && n.Plugin == scenario.Cilium {
 			return ciliumDelivery(p, sp)
@@ -236,9 +248,25 @@ func (l *Lab) reconnect(ctx context.Context, node *space, n *scenario.Node, p *s
 		err = l.forget(node, n, p)
 	}
 	if err == nil && !p.Bridged {
-		err = node.route(route{dst: host(p.IP), link: p.Link})
+		for _, q := range podFamilies(p) {
+			if err == nil && q.IP.Is6() && n.PodGateway().IsValid() {
+				// IPv6 lost the address with the link.
+				err = node.addr(p.Link, host(n.V6().PodGateway()), netlink.SCOPE_UNIVERSE)
+			}
+			if err == nil {
+				err = node.route(route{dst: host(q.IP), link: p.Link})
+			}
+		}
 	}
 	return err
+}
+
+// podFamilies are the pod by each of its addresses.
+func podFamilies(p *scenario.Pod) []*scenario.Pod {
+	if p.IP6.IsValid() {
+		return []*scenario.Pod{p, p.V6()}
+	}
+	return []*scenario.Pod{p}
 }
 
 // deviceOf is the node's device on which it has the pod for a neighbour.

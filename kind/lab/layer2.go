@@ -97,9 +97,9 @@ func (l *Lab) linkMAC(sp *space, n *scenario.Node, p *scenario.Pod, f scenario.F
 // pinned is the MAC that a neighbour is pinned to.
 func (sp *space) pinned(link string, a netip.Addr) (mac model.MAC, err error) {
 	err = sp.withLink(link, "list neighbours on", func(l netlink.Link) error {
-		all, err := sp.nl.NeighList(l.Attrs().Index, netlink.FAMILY_V4)
+		all, err := sp.nl.NeighList(l.Attrs().Index, netlink.FAMILY_ALL)
 		for _, n := range all {
-			if got, _ := netip.AddrFromSlice(n.IP.To4()); got == a && n.State&netlink.NUD_PERMANENT != 0 {
+			if got, _ := netip.AddrFromSlice(n.IP); got.Unmap() == a && n.State&netlink.NUD_PERMANENT != 0 {
 				mac = model.MACFrom(n.HardwareAddr)
 			}
 		}

@@ -33,7 +33,7 @@ func natFault(sp *space, n *scenario.Node, f scenario.Fault, do bool) (known boo
 		// In front, as they were: an exclusion behind the MASQUERADE rule
 		// would exclude nothing.
 		for _, p := range n.NonMasquerade {
-			if err := sp.run(iptables, agentOf(n).exclusion(op(!do, "-I"), p)...); err != nil {
+			if err := sp.run(tables(n.IP.Is6()), agentOf(n).exclusion(op(!do, "-I"), p)...); err != nil {
 				return true, err
 			}
 		}

@@ -16,16 +16,17 @@ import (
 func packetRules(n *scenario.Node, switched bool, sp *space) error {
 	const wireServer = "168.63.129.16"
 	lists := [][]string{{"-P", "FORWARD", "ACCEPT"}}
-	if !switched {
+	six := n.IP.Is6()
+	if !switched && !six {
 		lists = append(lists,
 			[]string{"-A", "FORWARD", "-d", wireServer, "-p", "tcp", "--dport", "80", "-j", "DROP"},
 			[]string{"-A", "FORWARD", "-d", wireServer, "-p", "tcp", "--dport", "32526", "-j", "DROP"})
 	}
 	if n.Plugin == scenario.Calico || n.IPMasq {
 		// They masquerade by rules of their own.
-		return sp.runAll(iptables, lists...)
+		return sp.runAll(tables(six), lists...)
 	}
-	if n.Dockershim {
+	if n.Dockershim && !six {
 		return sp.runAll(iptables, append(lists, kubeletMasquerade("-A", n))...)
 	}
 	agent := agentOf(n)
@@ -36,7 +37,7 @@ func packetRules(n *scenario.Node, switched bool, sp *space) error {
 	for _, p := range n.NonMasquerade {
 		lists = append(lists, agent.exclusion("-A", p))
 	}
-	return sp.runAll(iptables, append(lists, agent.masquerade("-A"))...)
+	return sp.runAll(tables(six), append(lists, agent.masquerade("-A"))...)
 }
 
 // kubeletMasquerade adds (-A) or removes (-D) the one rule by which the kubelet
@@ -85,11 +86,13 @@ func kubenetBridge(n *scenario.Node, sp *space) error {
 	if err := sp.withLink(n.Bridge, "set promiscuous", sp.nl.SetPromiscOn); err != nil {
 		return err
 	}
-	if err := sp.addr(n.Bridge, netip.PrefixFrom(n.PodGateway(), n.PodCIDR.Bits()), netlink.SCOPE_UNIVERSE); err != nil {
-		return err
-	}
 	if err := sp.up(n.Bridge); err != nil {
 		return err
+	}
+	for _, n := range families(n) {
+		if err := sp.addr(n.Bridge, netip.PrefixFrom(n.PodGateway(), n.PodCIDR.Bits()), netlink.SCOPE_UNIVERSE); err != nil {
+			return err
+		}
 	}
 	chain := dedupChain(n)
 	if err := sp.runAll(ebtables, []string{"-N", chain, "-P", "RETURN"}, []string{"-A", "OUTPUT", "-j", chain}); err != nil {
@@ -110,12 +113,26 @@ func dedupChain(n *scenario.Node) string {
 func dedupRules(n *scenario.Node) [][]string {
 	var lists [][]string
 	for _, out := range portPatterns(n) {
-		match := []string{"-A", dedupChain(n), "-p", "IPv4", "-s", n.BridgeMAC.String(), "-o", out}
-		lists = append(lists,
-			append(match[:len(match):len(match)], "--ip-src", n.PodGateway().String(), "-j", "ACCEPT"),
-			append(match[:len(match):len(match)], "--ip-src", n.PodCIDR.String(), "-j", "DROP"))
+		for _, n := range families(n) {
+			proto, src := "IPv4", "--ip-src"
+			if n.IP.Is6() {
+				proto, src = "IPv6", "--ip6-src"
+			}
+			match := []string{"-A", dedupChain(n), "-p", proto, "-s", n.BridgeMAC.String(), "-o", out}
+			lists = append(lists,
+				append(match[:len(match):len(match)], src, n.PodGateway().String(), "-j", "ACCEPT"),
+				append(match[:len(match):len(match)], src, n.PodCIDR.String(), "-j", "DROP"))
+		}
 	}
 	return lists
+}
+
+// families are the node by each of its families.
+func families(n *scenario.Node) []*scenario.Node {
+	if n.IP6.IsValid() {
+		return []*scenario.Node{n, n.V6()}
+	}
+	return []*scenario.Node{n}
 }
 
 // portPatterns match the bridge's ports: the plugin's own pattern, and by
@@ -214,7 +231,12 @@ func ciliumHost(ctx context.Context, n *scenario.Node, sp *space) error {
 	if err := joinUp(ctx, sp, ciliumNetLink, sp, ciliumHostLink); err != nil {
 		return err
 	}
-	return sp.addr(ciliumHostLink, host(n.Router), netlink.SCOPE_LINK)
+	for _, n := range families(n) {
+		if err := sp.addr(ciliumHostLink, host(n.Router), netlink.SCOPE_LINK); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // The priorities of Cilium's rules.

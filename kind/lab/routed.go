@@ -38,6 +38,13 @@ func routedPod(n *scenario.Node, p *scenario.Pod, sp *space) error {
 			return err
 		}
 	case scenario.Calico:
+		if p.IP.Is6() {
+			// The pod has the link's own address for its gateway.
+			if err := calicoPodRules(p, sp); err != nil {
+				return err
+			}
+			break
+		}
 		if err := sp.sysctls(
 			"ipv4/conf/"+p.Link+"/proxy_arp", "1",
 			"ipv4/neigh/"+p.Link+"/proxy_delay", "0",
@@ -67,6 +74,11 @@ func (b *builder) routedAddress(n *scenario.Node, p *scenario.Pod, pod *space) e
 	case n.Plugin == scenario.Kindnet:
 		bits, gateway = n.PodCIDR.Bits(), n.PodGateway()
 	}
+	if p.IP.Is6() && gateway == scenario.LinkLocalGateway {
+		if gateway = calicoRouter; n.Plugin != scenario.Calico {
+			gateway = azureRouter
+		}
+	}
 	own := netip.PrefixFrom(p.IP, bits)
 	if err := pod.addr(podInterface, own, netlink.SCOPE_UNIVERSE); err != nil {
 		return err
@@ -83,17 +95,27 @@ func (b *builder) routedAddress(n *scenario.Node, p *scenario.Pod, pod *space) e
 			return err
 		}
 	}
-	if err := pod.route(route{dst: defaultRoute, via: gateway, link: podInterface}); err != nil {
+	if err := pod.route(route{dst: defaultFor(gateway), via: gateway, link: podInterface}); err != nil {
 		return err
 	}
 	if mac := n.Plugin.HostMAC(); n.Plugin != scenario.Calico && !mac.IsZero() {
 		// azure-vnet makes the entry, but lets the kernel confirm it.
+		if p.IP.Is6() {
+			return pod.neigh(podInterface, gateway, mac)
+		}
 		return pod.withLink(podInterface, "set neighbour on", func(l netlink.Link) error {
 			return pod.nl.NeighSet(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: gateway.AsSlice(), HardwareAddr: hardware(mac), State: netlink.NUD_PROBE})
 		})
 	}
 	return nil
 }
+
+// The gateways of routed pods by IPv6: for Calico what the kernel makes of its
+// MAC, for azure-vnet Azure's own router, which the node plays.
+var (
+	calicoRouter = netip.MustParseAddr("fe80::ecee:eeff:feee:eeee")
+	azureRouter  = netip.MustParseAddr("fe80::1234:5678:9abc")
+)
 
 // swift is the chain that gives what pods ask of the platform, names and
 // instance data, the node's address.
@@ -117,9 +139,11 @@ func swift(podSubnet netip.Prefix, node netip.Addr, sp *space) error {
 // The sets by which Calico tells what to masquerade, and what marks a packet
 // as accepted.
 const (
-	calicoMasqPools = "cali40masq-ipam-pools"
-	calicoAllPools  = "cali40all-ipam-pools"
-	calicoAccept    = "0x10000/0x10000"
+	calicoMasqPools  = "cali40masq-ipam-pools"
+	calicoAllPools   = "cali40all-ipam-pools"
+	calicoMasqPools6 = "cali60masq-ipam-pools"
+	calicoAllPools6  = "cali60all-ipam-pools"
+	calicoAccept     = "0x10000/0x10000"
 )
 
 // calicoComment is a comment such as Felix writes on each of its rules: a
@@ -134,7 +158,12 @@ func (b *builder) calicoHost(ctx context.Context, n *scenario.Node, sp *space) e
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	for _, name := range []string{calicoMasqPools, calicoAllPools} {
+	six := n.IP.Is6()
+	masqPools, allPools := calicoMasqPools, calicoAllPools
+	if six {
+		masqPools, allPools = calicoMasqPools6, calicoAllPools6
+	}
+	for _, name := range []string{masqPools, allPools} {
 		if err := sp.netSet(name, b.topology.PodCIDR, n.PodCIDR); err != nil {
 			return err
 		}
@@ -163,9 +192,9 @@ func (b *builder) calicoHost(ctx context.Context, n *scenario.Node, sp *space) e
 		jump("nat", "POSTROUTING", "cali-POSTROUTING"),
 		jump("nat", "cali-POSTROUTING", "cali-nat-outgoing"),
 		append(append([]string{"-t", "nat", "-A", "cali-nat-outgoing"}, calicoComment("flqWnvo8yq4ULQLa")...),
-			"-m", "set", "--match-set", calicoMasqPools, "src", "-m", "set", "!", "--match-set", calicoAllPools, "dst", "-j", "MASQUERADE"),
+			"-m", "set", "--match-set", masqPools, "src", "-m", "set", "!", "--match-set", allPools, "dst", "-j", "MASQUERADE"),
 	}
-	return sp.runAll(iptables, lists...)
+	return sp.runAll(tables(six), lists...)
 }
 
 // calicoPodRules make a pod's chains, in front of the drop of what is of no
@@ -186,13 +215,17 @@ func calicoPodRules(p *scenario.Pod, sp *space) error {
 		add("-m", "mark", "--mark", calicoAccept, "-j", "RETURN")
 		lists = append(lists, append(append([]string{"-I", d.dispatch, "1"}, calicoComment(d.chain)...), d.match, p.Link, "-g", d.chain))
 	}
-	return sp.runAll(iptables, lists...)
+	return sp.runAll(tables(p.IP.Is6()), lists...)
 }
 
 // netSet makes a set of ranges.
 func (sp *space) netSet(name string, members ...netip.Prefix) error {
 	return sp.ns.Do(func() error {
-		if err := netlink.IpsetCreate(name, "hash:net", netlink.IpsetCreateOptions{}); err != nil {
+		options := netlink.IpsetCreateOptions{}
+		if members[0].Addr().Is6() {
+			options.Family = netlink.FAMILY_V6
+		}
+		if err := netlink.IpsetCreate(name, "hash:net", options); err != nil {
 			return fmt.Errorf("create set %s in %s: %w", name, sp.name, err)
 		}
 		for _, p := range members {

@@ -154,9 +154,18 @@ func (e *MissingToolError) Error() string {
 // name: a kernel without the legacy tables has no others.
 const (
 	iptables    = "iptables-nft"
+	ip6tables   = "ip6tables-nft"
 	ebtables    = "ebtables-nft"
 	toolPackage = "iptables"
 )
+
+// tables is iptables for a family.
+func tables(six bool) string {
+	if six {
+		return ip6tables
+	}
+	return iptables
+}
 
 // findTool looks a program up in PATH and, since a plain user's PATH leaves
 // them out, in the system directories.
@@ -298,7 +307,12 @@ func (sp *space) awaitUp(ctx context.Context, name string) error {
 // source of what goes elsewhere.
 func (sp *space) addr(link string, p netip.Prefix, scope netlink.Scope) error {
 	return sp.withLink(link, "address", func(l netlink.Link) error {
-		return sp.nl.AddrAdd(l, &netlink.Addr{IPNet: ipNet(p), Scope: int(scope)})
+		a := &netlink.Addr{IPNet: ipNet(p), Scope: int(scope)}
+		if p.Addr().Is6() {
+			// It can be used at once: nobody else is asked whether he has it.
+			a.Flags = unix.IFA_F_NODAD
+		}
+		return sp.nl.AddrAdd(l, a)
 	})
 }
 
@@ -364,6 +378,13 @@ func (sp *space) neigh(link string, a netip.Addr, mac model.MAC) error {
 	})
 }
 
+// proxy has a link answer for an address that is behind another.
+func (sp *space) proxy(link string, a netip.Addr) error {
+	return sp.withLink(link, "set proxy on", func(l netlink.Link) error {
+		return sp.nl.NeighSet(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: a.AsSlice(), Flags: netlink.NTF_PROXY, Family: netlink.FAMILY_V6})
+	})
+}
+
 // unneigh forgets a neighbour.
 func (sp *space) unneigh(link string, a netip.Addr) error {
 	return sp.withLink(link, "delete neighbour on", func(l netlink.Link) error {
@@ -380,12 +401,13 @@ func (sp *space) forgetFlows() error {
 // address on a link; of all addresses when there is none.
 func (sp *space) forgetNeighbors(link string, a netip.Addr) error {
 	return sp.withLink(link, "forget neighbours on", func(l netlink.Link) error {
-		all, err := sp.nl.NeighList(l.Attrs().Index, netlink.FAMILY_V4)
+		all, err := sp.nl.NeighList(l.Attrs().Index, netlink.FAMILY_ALL)
 		if err != nil {
 			return err
 		}
 		for _, n := range all {
-			got, _ := netip.AddrFromSlice(n.IP.To4())
+			got, _ := netip.AddrFromSlice(n.IP)
+			got = got.Unmap()
 			if n.State&(netlink.NUD_PERMANENT|netlink.NUD_NOARP) != 0 || a.IsValid() && got != a {
 				continue
 			}
@@ -424,6 +446,14 @@ func (sp *space) unrule(r rule) error {
 }
 
 var defaultRoute = netip.MustParsePrefix("0.0.0.0/0")
+
+// defaultFor is the default route of an address's family.
+func defaultFor(a netip.Addr) netip.Prefix {
+	if a.Is6() {
+		return netip.MustParsePrefix("::/0")
+	}
+	return defaultRoute
+}
 
 // host is the address as a prefix of its own.
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

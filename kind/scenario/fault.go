@@ -82,7 +82,10 @@ func (r *resolver) fault(raw rawFault) {
 	if !r.faultFields(raw) {
 		return
 	}
-	f := Fault{Type: raw.typ.v, MAC: raw.mac.v, Prefix: raw.exclude.v}
+	f := Fault{Type: raw.typ.v, MAC: raw.mac.v, Prefix: raw.exclude.v, Family: raw.family.v}
+	if !r.faultFamily(&f, raw.family.where(raw.at)) {
+		return
+	}
 	t := &r.s.Topology
 	if raw.node.set() {
 		if t.Node(raw.node.v) == nil {
@@ -232,12 +235,16 @@ func (r *resolver) faultRoute(f *Fault, raw rawFault) bool {
 		f.Prefix = raw.prefix.v
 	case raw.node.set():
 		f.Prefix = r.s.Topology.Node(f.Node).PodCIDR
+		if f.Six() {
+			f.Prefix = r.s.Topology.Node(f.Node).PodCIDR6
+			f.Family = 0
+		}
 		if !f.Prefix.IsValid() {
 			r.errorf(raw.node.at, "node %q has no podCIDR", f.Node)
 			return false
 		}
 		f.Node = ""
-	case f.Type == DeleteUDR:
+	case f.Type == DeleteUDR && f.Family == 0:
 		return true
 	default:
 		r.errorf(raw.at, "fault %s wants prefix or node", f.Type)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -82,27 +83,45 @@ type thing = map[string]any
 // NodesJSON is what kubectl prints of the nodes.
 func (s *Scenario) NodesJSON() ([]byte, error) {
 	var items []thing
-	add := func(name string, ip netip.Addr, cidr netip.Prefix) {
+	add := func(name string, ips []netip.Addr, cidrs []netip.Prefix) {
 		spec := thing{}
-		if cidr.IsValid() {
-			spec = thing{"podCIDR": cidr.String(), "podCIDRs": []string{cidr.String()}}
+		if cidrs[0].IsValid() {
+			spec = thing{"podCIDR": cidrs[0].String(), "podCIDRs": texts(cidrs)}
+		}
+		var addresses []thing
+		for _, ip := range texts(ips) {
+			addresses = append(addresses, thing{"type": "InternalIP", "address": ip})
 		}
 		items = append(items, thing{
 			"apiVersion": "v1", "kind": "Node", "metadata": thing{"name": name}, "spec": spec,
 			"status": thing{
-				"addresses":  []thing{{"type": "InternalIP", "address": ip.String()}, {"type": "Hostname", "address": name}},
+				"addresses":  append(addresses, thing{"type": "Hostname", "address": name}),
 				"conditions": []thing{{"type": "NetworkUnavailable", "status": "False", "reason": "RouteCreated"}},
 			},
 		})
 	}
 	for _, n := range s.Topology.Nodes {
-		add(n.Name, n.IP, n.PodCIDR)
+		add(n.Name, []netip.Addr{n.IP, n.IP6}, []netip.Prefix{n.PodCIDR, n.PodCIDR6})
 	}
 	for i := range s.Files.Spare {
 		ip, cidr := spare(i)
-		add(fmt.Sprintf("spare-%d", i), ip, cidr)
+		add(fmt.Sprintf("spare-%d", i), []netip.Addr{ip}, []netip.Prefix{cidr})
 	}
 	return json.MarshalIndent(thing{"apiVersion": "v1", "kind": "List", "items": items}, "", "    ")
+}
+
+// texts are those of a list that are valid.
+func texts[T interface {
+	fmt.Stringer
+	IsValid() bool
+}](list []T) []string {
+	var out []string
+	for _, x := range list {
+		if x.IsValid() {
+			out = append(out, x.String())
+		}
+	}
+	return out
 }
 
 // spare are the address and pod range of a node that is not made, in the range
@@ -184,8 +203,12 @@ func (s *Scenario) rows() []row {
 		}
 		name := "route-" + r.Prefix.String()
 		for _, n := range s.Topology.Nodes {
-			if n.PodCIDR == r.Prefix {
+			switch r.Prefix {
+			case n.PodCIDR:
 				name = n.Name
+			case n.PodCIDR6:
+				// As the provider names those of the second family.
+				name = n.Name + "____" + strings.ReplaceAll(strings.ReplaceAll(r.Prefix.String(), ":", ""), "/", "")
 			}
 		}
 		out = append(out, row{name, r.Prefix, via})

@@ -135,6 +135,7 @@ type rawTopology struct {
 	outside       []value[netip.Addr]
 	fabricMAC     value[model.MAC]
 	plugin        value[Plugin]
+	half          rawHalf
 	switched      value[bool]
 	nic           value[string]
 	nodes         []rawNode
@@ -184,6 +185,7 @@ type rawFault struct {
 	node, pod, via  value[string]
 	prefix, exclude value[netip.Prefix]
 	mac             value[model.MAC]
+	family          value[int]
 }
 
 type rawExpect struct {
@@ -196,6 +198,7 @@ type rawExpect struct {
 type rawFinding struct {
 	at          *yaml.Node
 	code        value[string]
+	family      value[int]
 	pods, peers []value[string]
 }
 
@@ -238,6 +241,9 @@ func (d *decoder) topology(n *yaml.Node) rawTopology {
 		"fabricMAC": into(d, "fabricMAC", &t.fabricMAC, parseMAC),
 		"plugin":    into(d, "plugin", &t.plugin, choice(allPlugins...)),
 		"nic":       into(d, "nic", &t.nic, parseLink),
+		"stack":     into(d, "stack", &t.half.stack, choice(IPv4, Dual)),
+		"vnet6":     into(d, "vnet6", &t.half.vnet, parseRange6),
+		"podCIDR6":  into(d, "podCIDR6", &t.half.podCIDR, parseRange6),
 		"switched":  into(d, "switched", &t.switched, parseBool),
 		"nodes":     func(n *yaml.Node) { t.nodes = items(d, n, "nodes", d.node) },
 	})
@@ -348,6 +354,7 @@ func (d *decoder) fault(n *yaml.Node) rawFault {
 		"exclude": into(d, "exclude", &r.exclude, parsePrefix),
 		"via":     into(d, "via", &r.via, parseText),
 		"mac":     into(d, "mac", &r.mac, parseMAC),
+		"family":  into(d, "family", &r.family, parseFamily),
 	})
 	return r
 }
@@ -370,9 +377,10 @@ func (d *decoder) finding(n *yaml.Node) rawFinding {
 		return r
 	}
 	d.mapping(n, "finding", fields{
-		"code":  into(d, "code", &r.code, parseCode),
-		"pods":  each(d, "pods", &r.pods, parseText),
-		"peers": each(d, "peers", &r.peers, parseText),
+		"code":   into(d, "code", &r.code, parseCode),
+		"family": into(d, "family", &r.family, parseFamily),
+		"pods":   each(d, "pods", &r.pods, parseText),
+		"peers":  each(d, "peers", &r.peers, parseText),
 	})
 	return r
 }

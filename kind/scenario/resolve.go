@@ -119,6 +119,7 @@ func (r *resolver) topology(raw rawTopology) {
 		r.macsAndLinks(&t.Nodes[i], raw.nodes[i])
 		r.nonMasquerade(&t.Nodes[i], raw.nodes[i])
 	}
+	r.dual(raw)
 }
 
 func (r *resolver) outside(raw rawTopology) {
@@ -506,17 +507,20 @@ func (r *resolver) expect(raw rawExpect) {
 		if !f.code.set() {
 			r.errorf(f.at, "finding has no code")
 		}
-		out := Finding{Code: f.code.v}
+		out := Finding{Code: f.code.v, Family: f.family.v, Twins: map[netip.Addr]netip.Addr{}}
+		if f.family.set() && r.s.Topology.Six == nil {
+			r.errorf(f.family.at, "family wants stack: %s", Dual)
+		}
 		for _, p := range f.pods {
-			if end, ok := r.endpoint(p); ok {
-				out.Pods = append(out.Pods, end.Addr)
+			if end, ok := r.end(p, out); ok {
+				out.Pods = append(out.Pods, end)
 			}
 		}
 		for _, p := range f.peers {
 			if prefix, err := netip.ParsePrefix(p.v); err == nil {
 				out.Peers = append(out.Peers, prefix.Masked())
-			} else if end, ok := r.endpoint(p); ok {
-				out.Peers = append(out.Peers, netip.PrefixFrom(end.Addr, end.Addr.BitLen()))
+			} else if end, ok := r.end(p, out); ok {
+				out.Peers = append(out.Peers, netip.PrefixFrom(end, end.BitLen()))
 			}
 		}
 		e.Findings = append(e.Findings, out)
@@ -533,13 +537,32 @@ func (r *resolver) expect(raw rawExpect) {
 // endpoint resolves a reference, or complains.
 func (r *resolver) endpoint(ref value[string]) (Endpoint, bool) {
 	e, err := r.s.Topology.Resolve(ref.v)
-	if err == nil && !e.Addr.Is4() {
+	if err == nil && !e.Addr.Is4() && r.s.Topology.Six == nil {
 		err = fmt.Errorf("resolve %q: want an IPv4 address", short(ref.v))
 	}
 	if err != nil {
 		r.errorf(ref.at, "%v", err)
 	}
 	return e, err == nil
+}
+
+// end is the address of a reference in a finding's family, and notes its twin
+// in the other.
+func (r *resolver) end(ref value[string], f Finding) (netip.Addr, bool) {
+	e, ok := r.endpoint(ref)
+	six := r.s.Topology.V6()
+	if !ok || six == nil {
+		return e.Addr, ok
+	}
+	other, err := six.Resolve(ref.v)
+	switch {
+	case err != nil || other.Addr == e.Addr:
+	case f.Family == 6:
+		return other.Addr, true
+	case f.Family == 0:
+		f.Twins[e.Addr] = other.Addr
+	}
+	return e.Addr, true
 }
 
 // within reports whether inner lies in outer.

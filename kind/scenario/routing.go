@@ -32,7 +32,9 @@ func (r *resolver) faultNode(f *Fault, raw rawFault) bool {
 			r.errorf(raw.node.at, "node %q is %s and has no routes to other nodes' pods", f.Node, n.Plugin)
 			return false
 		}
-		if !slices.ContainsFunc(r.s.Topology.Nodes, func(o Node) bool { return o.Name != n.Name && o.PodCIDR == raw.prefix.v }) {
+		if !slices.ContainsFunc(r.s.Topology.Nodes, func(o Node) bool {
+			return o.Name != n.Name && (o.PodCIDR == raw.prefix.v || o.PodCIDR6 == raw.prefix.v)
+		}) {
 			r.errorf(raw.prefix.at, "no other node has podCIDR %s", raw.prefix.v)
 			return false
 		}

@@ -18,6 +18,9 @@
 //	  outside: [203.0.113.10]  # what answers there
 //	  podCIDR: 10.244.0.0/16   # nodes take a /24 each, where the plugin has it so
 //	  podSubnet: 10.241.0.0/16 # azure-podsubnet's only
+//	  stack: dual              # IPv6 beside IPv4; each node has a /64 of podCIDR6
+//	  vnet6: fd10:240::/48
+//	  podCIDR6: fd00:10:244::/56
 //	  plugin: kubenet          # see Plugin; a node's own goes first
 //	  nic: eth0                # likewise
 //	  switched: true           # an Ethernet switch; default: where all nodes are bridge or ptp
@@ -53,6 +56,7 @@
 //	faults:                    # see FaultType
 //	  - {type: delete-udr, node: a}
 //	  - {type: stale-dnat, pod: b/pod-1, mac: "a2:96:88:20:cb:c6"}
+//	  - {type: delete-pod-route, pod: b/pod-1, family: 6}
 //	observe: a                 # default: the first node
 //	files:                     # what lasthop is given beside the node
 //	  host: true               # the node's own, of bridge and ptp
@@ -63,7 +67,7 @@
 //	expect:
 //	  exit: 1                  # default: 1 with findings, else 0
 //	  plugin: kubenet          # what is recognised; default: not looked at
-//	  findings: [{code: MissingUDR, pods: [a/web], peers: [10.244.0.0/24, outside]}]
+//	  findings: [{code: MissingUDR, pods: [a/web], peers: [10.244.0.0/24, outside]}] # family: 6
 //	  absent: [StaleARPReply]
 package scenario
 
@@ -131,7 +135,9 @@ type Topology struct {
 	// router at Gateway, in place of the fabric of a cloud: whoever has an
 	// address answers for it, and the router does not know the pods.
 	Switched bool
-	Nodes    []Node
+	// Six is the IPv6 half; nil where there is none.
+	Six   *Half
+	Nodes []Node
 }
 
 // Node is one machine.
@@ -144,10 +150,10 @@ type Node struct {
 	// IPForwarding is the card's setting in the fabric: whether it may
 	// receive and send what is not its own.
 	IPForwarding bool
-	IP           netip.Addr
+	IP, IP6      netip.Addr
 	// PodCIDR is the range of the node's pods; not valid where the plugin
 	// gives them addresses of the virtual network.
-	PodCIDR netip.Prefix
+	PodCIDR, PodCIDR6 netip.Prefix
 	// Bridge is cbr0, azure0 or cni0; empty when the node has none. BridgeMAC
 	// is set for kubenet, which pins it.
 	Bridge    string
@@ -159,11 +165,11 @@ type Node struct {
 	// its own. Hairpin is the flag of its bridge's ports.
 	IPMasq, Hairpin bool
 	// Router is the address of a Cilium node's cilium_host.
-	Router netip.Addr
+	Router, Router6 netip.Addr
 	// NonMasquerade are the destinations that pods reach with their own
 	// address.
-	NonMasquerade []netip.Prefix
-	Pods          []Pod
+	NonMasquerade, NonMasquerade6 []netip.Prefix
+	Pods                          []Pod
 	// Residue is AzureVNet or empty. OldPods are the pods of that plugin:
 	// gone, with their rules and neighbours left, or still running.
 	Residue string
@@ -173,8 +179,9 @@ type Node struct {
 // Pod is one pod of a node.
 type Pod struct {
 	Name string
-	IP   netip.Addr
-	MAC  model.MAC
+	// IP6 is not valid where there is no IPv6.
+	IP, IP6 netip.Addr
+	MAC     model.MAC
 	// Link is the name of the host side of its link; a CNI plugin chooses
 	// another, and it or the kernel the MAC.
 	Link string
@@ -235,6 +242,9 @@ type Flow struct {
 // String names the flow, as "a/web > b/db tcp/8080".
 func (f Flow) String() string {
 	s := fmt.Sprintf("%s > %s %s", f.From, f.To, f.Proto)
+	if f.To.Addr.Is6() {
+		s += "6"
+	}
 	if f.Port != 0 {
 		s += fmt.Sprintf("/%d", f.Port)
 	}
@@ -290,7 +300,13 @@ type Fault struct {
 	Prefix netip.Prefix
 	Via    netip.Addr
 	MAC    model.MAC
+	// Family is 6 where the fault strikes IPv6 alone, else 0. Where there is
+	// a Prefix, that tells too.
+	Family int
 }
+
+// Six reports whether the fault strikes IPv6.
+func (f Fault) Six() bool { return f.Family == 6 || f.Prefix.Addr().Is6() }
 
 // String names the fault and what it strikes.
 func (f Fault) String() string {
@@ -307,6 +323,9 @@ func (f Fault) String() string {
 	}
 	if f.Via.IsValid() {
 		b.WriteString(" via " + f.Via.String())
+	}
+	if f.Family == 6 {
+		b.WriteString(" ip6")
 	}
 	if !f.MAC.IsZero() {
 		b.WriteString(" " + f.MAC.String())
@@ -349,6 +368,9 @@ func (t *Topology) Bits() int { return t.Subnet.Bits() }
 // Place says who has the address: a node, a pod that is there, the outside;
 // "" when nobody does.
 func (t *Topology) Place(a netip.Addr) string {
+	if six := t.V6(); six != nil && a.Is6() {
+		return six.Place(a)
+	}
 	for _, o := range t.Outside {
 		if o == a {
 			return OutsideName
