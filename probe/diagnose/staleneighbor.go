@@ -83,7 +83,7 @@ func (v *view) misdirected(n *model.Neighbor, owners []*model.Pod) (verdict, boo
 	if p.MAC.IsZero() || !v.stood(p) && n.State != "PERMANENT" {
 		return verdict{}, false
 	}
-	lost := misled(n.Addr, n.MAC)
+	lost := v.misledBy(n)
 	drops := v.dropped(func(d *model.Drop) bool { return lost(d) && otherHost(d) })
 	sent := v.sentBy(n)
 	f := model.Finding{
@@ -97,7 +97,7 @@ func (v *view) misdirected(n *model.Neighbor, owners []*model.Pod) (verdict, boo
 			{Source: model.SourceNeighbors, Text: fmt.Sprintf("%s dev %s lladdr %s %s", n.Addr, v.linkName(n.IfIndex), n.MAC, n.State)},
 			{Source: model.SourcePods, Text: fmt.Sprintf("%s is the address of the pod behind %s, with MAC %s", n.Addr, p.Link, p.MAC)},
 		},
-		Fix: []string{fmt.Sprintf("ip neigh del %s dev %s", n.Addr, v.linkName(n.IfIndex))},
+		Fix: []string{fmt.Sprintf("%s neigh del %s dev %s", ip(n.Addr), n.Addr, v.linkName(n.IfIndex))},
 		// A flood is freed by every pod that it reaches.
 		Packets: cmp.Or(sent, drops),
 	}
@@ -117,6 +117,16 @@ func (v *view) misdirected(n *model.Neighbor, owners []*model.Pod) (verdict, boo
 		}
 	}
 	return verdict{Finding: f, explains: lost}, true
+}
+
+// misledBy accounts for what an entry leads astray. By IPv6 these are also the
+// answers to the pod's own requests for its gateway's MAC, so that the pod has
+// no neighbour either.
+func (v *view) misledBy(n *model.Neighbor) func(*model.Drop) bool {
+	frames := misled(n.Addr, n.MAC)
+	return func(d *model.Drop) bool {
+		return frames(d) || d.Src == n.Addr && d.Src.Is6() && d.Link == "" && neighborFailed(d)
+	}
 }
 
 // detour reports whether the entry leads to the pod by way of the fabric or
@@ -160,7 +170,7 @@ func (v *view) unresolved(n *model.Neighbor, owners []*model.Pod) (verdict, bool
 		},
 		Unseen:       []string{"why the pod does not answer"},
 		Alternatives: []string{"a bridge rule or filter drops ARP", "the pod answers no ARP (arp_ignore, NOARP)"},
-		Fix:          []string{fmt.Sprintf("ip neigh replace %s lladdr %s dev %s nud reachable", n.Addr, p.MAC, v.linkName(n.IfIndex))},
+		Fix:          []string{fmt.Sprintf("%s neigh replace %s lladdr %s dev %s nud reachable", ip(n.Addr), n.Addr, p.MAC, v.linkName(n.IfIndex))},
 		Packets:      drops,
 	}
 	return verdict{Finding: f, explains: lost}, true

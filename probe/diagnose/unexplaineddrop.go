@@ -140,6 +140,10 @@ func (v *view) harmless(d *model.Drop) bool {
 		return v.past[d.Dst]
 	case strings.HasPrefix(string(d.Reason), "TCP_"), d.Reason == "QUEUE_PURGE", d.Reason == "SOCKET_FILTER":
 		return true
+	case d.Location == "ip6_mc_input":
+		// A bridge floods what asks for a neighbour to all; those that are
+		// not meant free it.
+		return d.Dst.IsMulticast()
 	case netfilter(d):
 		return v.startingUp(d)
 	case d.Reason == "OTHERHOST":
