@@ -139,7 +139,14 @@ func (l *Lab) silence(sp *space, n *scenario.Node, p *scenario.Pod, f scenario.F
 	if do {
 		ignore = "8"
 	}
-	if err := sp.sysctl("ipv4/conf/"+p.Link+"/arp_ignore", ignore); err != nil {
+	setting := "ipv4/conf/" + p.Link + "/arp_ignore"
+	if f.Family == 6 {
+		setting, ignore = "ipv6/conf/"+p.Link+"/proxy_ndp", "1"
+		if do {
+			ignore = "0"
+		}
+	}
+	if err := sp.sysctl(setting, ignore); err != nil {
 		return err
 	}
 	return l.with(f.Pod, func(pod *space) error { return pod.forgetNeighbors(podInterface, l.gatewayOf(n, p)) })

@@ -177,7 +177,7 @@ func parseRange6(s string) (netip.Prefix, error) {
 }
 
 // sixFaults are the faults that can strike IPv6 alone.
-var sixFaults = []FaultType{DeleteUDR, WrongNeighbor, MissingMasquerade, DeletePodRoute, DropForward, ForwardingOff, MasqueradeAll}
+var sixFaults = []FaultType{DeleteUDR, WrongNeighbor, MissingMasquerade, DeletePodRoute, DropForward, ForwardingOff, MasqueradeAll, SilentGateway, WrongGateway, DuplicateIP}
 
 // faultFamily checks the family that a fault is said to strike.
 func (r *resolver) faultFamily(f *Fault, at *yaml.Node) bool {

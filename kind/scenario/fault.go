@@ -159,6 +159,14 @@ func (f Fault) unmet(t *Topology) string {
 			return "the plugin masquerades each pod by rules of its own"
 		}
 	}
+	if n := t.Node(f.Node); f.Family == 6 && n != nil {
+		switch {
+		case f.Type == SilentGateway && !n.Plugin.HasRouter():
+			return "the pods' IPv6 gateway is the link's own address, or pinned"
+		case f.Type == WrongGateway && !n.PodGateway().IsValid():
+			return "the pods' IPv6 gateway is the link's own address, or pinned"
+		}
+	}
 	return ""
 }
 

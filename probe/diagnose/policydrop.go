@@ -432,7 +432,8 @@ func (v *view) droppedUnread(drops []*model.Drop) (model.Finding, bool) {
 	f.Evidence = dropEvidence(drops)
 	f.Unseen = []string{"the rules: that source could not be read whole"}
 	f.LastHopAlive = v.place(mostDropped(drops)[0].Link, model.Ingress)
-	f.Fix = []string{"iptables-save -c | grep -E 'DROP|REJECT'; iptables-legacy-save -c | grep -E 'DROP|REJECT'; nft list ruleset"}
+	tool := ip46tables(f.Pods[0])
+	f.Fix = []string{fmt.Sprintf("%s-save -c | grep -E 'DROP|REJECT'; %s-legacy-save -c | grep -E 'DROP|REJECT'; nft list ruleset", tool, tool)}
 	return f, true
 }
 

@@ -17,7 +17,7 @@ var staleNeighbor = kind{
 		Meaning: "What the node routes to a pod it sends to the MAC of its neighbour entry. A plugin may pin such entries " +
 			"(azure-vnet does); when the pod behind the address changes and the entry does not, the frames are for somebody " +
 			"else: the pod frees them as OTHERHOST, a bridge floods them. An entry that is FAILED for a living pod means that the " +
-			"pod does not answer ARP. An entry on a link by which the node does not send to the pod is left over and harmless.",
+			"pod does not answer ARP or neighbour discovery. An entry on a link by which the node does not send to the pod is left over and harmless.",
 		Evidence: "the entry; the MAC of the interface that holds the address; frames with the wrong MAC; OTHERHOST drops in the pod, or " +
 			"NEIGH_FAILED drops on the node.",
 		Fix:    "delete the entry: ip neigh del ADDRESS dev LINK; the node then asks.",
@@ -169,7 +169,7 @@ func (v *view) unresolved(n *model.Neighbor, owners []*model.Pod) (verdict, bool
 			{Source: model.SourceDrops, Text: fmt.Sprintf("%s for %s freed, since the neighbour failed", count(drops, "packet"), n.Addr)},
 		},
 		Unseen:       []string{"why the pod does not answer"},
-		Alternatives: []string{"a bridge rule or filter drops ARP", "the pod answers no ARP (arp_ignore, NOARP)"},
+		Alternatives: []string{"a bridge rule or filter drops " + protocol(n.Addr), "the pod answers no " + request(n.Addr) + " (arp_ignore, NOARP)"},
 		Fix:          []string{fmt.Sprintf("%s neigh replace %s lladdr %s dev %s nud reachable", ip(n.Addr), n.Addr, p.MAC, v.linkName(n.IfIndex))},
 		Packets:      drops,
 	}

@@ -141,7 +141,7 @@ func (v *view) maskedBy(g *masked) model.Finding {
 	default:
 		f.Confidence = model.Likely
 		f.Unseen = append(f.Unseen, "the rule that translates: the nat rules could not be read whole")
-		f.Fix = []string{"iptables-save -t nat | grep -E 'MASQUERADE|SNAT'"}
+		f.Fix = []string{ip46tables(f.Pods[0]) + "-save -t nat | grep -E 'MASQUERADE|SNAT'"}
 	}
 	if !sure {
 		f.Confidence = weaker(f.Confidence, model.Likely)
