@@ -384,6 +384,17 @@ func holds(t *testing.T, s *Scenario) {
 		t.Errorf("name %q, observe %q", s.Name, s.Observe)
 	}
 	once(s.Topology.Gateway, s.Topology.FabricMAC)
+	if six := s.Topology.V6(); six != nil {
+		taken := map[netip.Addr]bool{six.Edge: true}
+		for _, n := range six.Nodes {
+			for _, a := range append(n.Addresses(), n.PodGateway()) {
+				if a.IsValid() && (!a.Is6() || taken[a]) {
+					t.Errorf("address %s is not one's own", a)
+				}
+				taken[a] = true
+			}
+		}
+	}
 	for i := range s.Topology.Nodes {
 		n := &s.Topology.Nodes[i]
 		once(n.IP, n.MAC)
@@ -397,7 +408,7 @@ func holds(t *testing.T, s *Scenario) {
 		}
 	}
 	for _, f := range s.Traffic {
-		if f.From.Place == "" || f.From.Place == f.To.Place || !f.To.Addr.Is4() || f.Rate < minRate || f.Rate > maxRate || (f.Proto == ICMP) != (f.Port == 0) {
+		if six := f.To.Addr.Is6(); f.From.Place == "" || f.From.Place == f.To.Place || six != f.From.Addr.Is6() || six && s.Topology.Six == nil || f.Rate < minRate || f.Rate > maxRate || (f.Proto == ICMP) != (f.Port == 0) {
 			t.Errorf("flow %+v", f)
 		}
 	}

@@ -45,6 +45,20 @@ type share struct {
 	within bool
 }
 
+// withNeighbors accounts for what was dropped and, where that was a pod's
+// ICMPv6, for what the pod could not send: ip6tables drops the answers to its
+// neighbour solicitations too, which a bridge takes through it. ARP passes by.
+func withNeighbors(shares []share) func(*model.Drop) bool {
+	these := theseDrops(shares)
+	deaf := map[netip.Addr]bool{}
+	for _, s := range shares {
+		if s.drop.Proto == icmp6 {
+			deaf[s.drop.Dst] = true
+		}
+	}
+	return func(d *model.Drop) bool { return these(d) || deaf[d.Src] && d.Link == "" && neighborFailed(d) }
+}
+
 // conviction is a suspect with all that it dropped.
 type conviction struct {
 	*suspect
@@ -56,7 +70,7 @@ func findPolicyDrop(v *view) []verdict {
 	var out []verdict
 	for _, c := range convict(claims) {
 		if f, ok := v.droppedBy(c); ok {
-			out = append(out, verdict{Finding: f, explains: theseDrops(c.shares)})
+			out = append(out, verdict{Finding: f, explains: withNeighbors(c.shares)})
 		}
 	}
 	if f, ok := v.droppedUnread(unread); ok {

@@ -140,9 +140,9 @@ func (v *view) harmless(d *model.Drop) bool {
 		return v.past[d.Dst]
 	case strings.HasPrefix(string(d.Reason), "TCP_"), d.Reason == "QUEUE_PURGE", d.Reason == "SOCKET_FILTER":
 		return true
-	case d.Location == "ip6_mc_input":
-		// A bridge floods what asks for a neighbour to all; those that are
-		// not meant free it.
+	case d.Location == "ip6_mc_input", d.Reason == "IPV6_NDISC_NS_OTHERHOST":
+		// What asks for a neighbour goes to a group, and a bridge floods it
+		// to all: those that are not meant free it.
 		return d.Dst.IsMulticast()
 	case netfilter(d):
 		return v.startingUp(d)
