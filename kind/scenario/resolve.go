@@ -33,6 +33,8 @@ type resolver struct {
 	// addrs and macs are who has each.
 	addrs map[netip.Addr]string
 	macs  map[model.MAC]string
+	// six is the topology by its IPv6 addresses; nil where there are none.
+	six *Topology
 }
 
 func (r *resolver) resolve(raw rawScenario) *Scenario {
@@ -52,6 +54,7 @@ func (r *resolver) resolve(raw rawScenario) *Scenario {
 		// References into half a topology would all seem wrong.
 		return s
 	}
+	r.six = s.Topology.V6()
 	r.routes(raw)
 	r.traffic(raw)
 	r.faults(raw.faults)
@@ -550,11 +553,10 @@ func (r *resolver) endpoint(ref value[string]) (Endpoint, bool) {
 // in the other.
 func (r *resolver) end(ref value[string], f Finding) (netip.Addr, bool) {
 	e, ok := r.endpoint(ref)
-	six := r.s.Topology.V6()
-	if !ok || six == nil {
+	if !ok || r.six == nil {
 		return e.Addr, ok
 	}
-	other, err := six.Resolve(ref.v)
+	other, err := r.six.Resolve(ref.v)
 	switch {
 	case err != nil || other.Addr == e.Addr:
 	case f.Family == 6:

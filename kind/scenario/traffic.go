@@ -126,8 +126,8 @@ func (r *resolver) ends(at *yaml.Node, field string, refs []value[string]) []End
 			return nil
 		}
 		out = append(out, e)
-		if six := r.s.Topology.V6(); six != nil {
-			if e6, err := six.Resolve(ref.v); err == nil && e6.Addr != e.Addr {
+		if r.six != nil {
+			if e6, err := r.six.Resolve(ref.v); err == nil && e6.Addr != e.Addr {
 				out = append(out, e6)
 			}
 		}
