@@ -47,6 +47,9 @@ func (l *Lab) build(ctx context.Context, log func(string, ...any)) error {
 			return err
 		}
 	}
+	if err := b.settle(ctx); err != nil {
+		return err
+	}
 	for _, f := range l.s.Faults {
 		log("fault %s", f)
 		if err := l.inject(ctx, f); err != nil {
@@ -54,6 +57,19 @@ func (l *Lab) build(ctx context.Context, log func(string, ...any)) error {
 		}
 	}
 	return ctx.Err()
+}
+
+// settle waits until all IPv6 addresses are in use.
+func (b *builder) settle(ctx context.Context) error {
+	if b.topology.Six == nil {
+		return nil
+	}
+	for _, place := range b.places() {
+		if err := b.with(place, func(sp *space) error { return sp.awaitSettled(ctx) }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // baseline are the settings that a namespace must not take over from the

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -303,16 +304,41 @@ func (sp *space) awaitUp(ctx context.Context, name string) error {
 	}
 }
 
+// awaitSettled waits until no IPv6 address of a link that is up is tentative.
+// The kernel asks nobody about them, but only in its own time listens for who
+// asks for them: what is sent before is lost.
+func (sp *space) awaitSettled(ctx context.Context) error {
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		links, err := sp.nl.LinkList()
+		if err != nil {
+			return fmt.Errorf("list links in %s: %w", sp.name, err)
+		}
+		up := map[int]bool{}
+		for _, l := range links {
+			up[l.Attrs().Index] = l.Attrs().OperState == netlink.OperUp
+		}
+		all, err := sp.nl.AddrList(nil, netlink.FAMILY_V6)
+		if err != nil {
+			return fmt.Errorf("list addresses in %s: %w", sp.name, err)
+		}
+		if !slices.ContainsFunc(all, func(a netlink.Addr) bool { return up[a.LinkIndex] && a.Flags&unix.IFA_F_TENTATIVE != 0 }) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for IPv6 addresses in %s: %w", sp.name, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
 // addr gives a link an address. A link-scoped one is never chosen as the
 // source of what goes elsewhere.
 func (sp *space) addr(link string, p netip.Prefix, scope netlink.Scope) error {
 	return sp.withLink(link, "address", func(l netlink.Link) error {
-		a := &netlink.Addr{IPNet: ipNet(p), Scope: int(scope)}
-		if p.Addr().Is6() {
-			// It can be used at once: nobody else is asked whether he has it.
-			a.Flags = unix.IFA_F_NODAD
-		}
-		return sp.nl.AddrAdd(l, a)
+		return sp.nl.AddrAdd(l, &netlink.Addr{IPNet: ipNet(p), Scope: int(scope)})
 	})
 }
 
