@@ -18,7 +18,7 @@ topology:
 `
 
 func TestDual(t *testing.T) {
-	s, err := Parse("dual.yaml", []byte(dualText+`
+	_, err := Parse("dual.yaml", []byte(dualText+`
 traffic: [{from: a/x, to: [b/z, outside, b, 10.9.9.9, "fd99::1"]}]
 faults:
   - {type: delete-udr, node: b, family: 6}
@@ -29,7 +29,7 @@ expect:
 	if err == nil || !strings.Contains(err.Error(), "on a bridge") {
 		t.Fatalf("a pod on a bridge has no route of its own: %v", err)
 	}
-	s, err = Parse("dual.yaml", []byte(dualText+`
+	s, err := Parse("dual.yaml", []byte(dualText+`
 traffic: [{from: a/x, to: [b/z, outside, b, 10.9.9.9, "fd99::1"]}]
 faults: [{type: delete-udr, node: b, family: 6}]
 expect:
