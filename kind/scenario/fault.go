@@ -105,6 +105,11 @@ func (r *resolver) fault(raw rawFault) {
 		f.Via = e.Addr
 	}
 	switch f.Type {
+	case ReusedIP:
+		if n, p := t.Pod(t.Place(f.Via)); p == nil || n.Name != f.Node || t.Place(f.Via) == f.Pod {
+			r.errorf(raw.via.at, "via: %s is not another pod of node %q", f.Via, f.Node)
+			return
+		}
 	case DeleteUDR, WrongUDR:
 		if !r.faultRoute(&f, raw) {
 			return
