@@ -53,6 +53,9 @@ func (l *Lab) apply(ctx context.Context, f scenario.Fault, do bool) error {
 	if n == nil {
 		return fmt.Errorf("no node %q", f.Node)
 	}
+	if f.Type == scenario.SilentFabric {
+		return l.silentFabric(n, do)
+	}
 	if f.Type == scenario.ReturningUDR {
 		r := scenario.Route{Prefix: f.Prefix, Via: n.IP}
 		err := l.with(fabricName, func(sp *space) error {

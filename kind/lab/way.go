@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 
@@ -43,4 +44,26 @@ func podSources(n *scenario.Node) []netip.Prefix {
 		}
 	}
 	return out
+}
+
+// silentFabric has the fabric answer no ARP request of a node, which forgets what
+// it has learnt, or answer again.
+func (l *Lab) silentFabric(n *scenario.Node, do bool) error {
+	answer := "1"
+	if do {
+		answer = "0"
+	}
+	err := l.with(fabricName, func(sp *space) error {
+		for i := range l.s.Topology.Nodes {
+			if l.s.Topology.Nodes[i].Name == n.Name {
+				conf := "ipv4/conf/" + nicLink(i) + "/"
+				return sp.sysctls(conf+"proxy_arp", answer, conf+"proxy_arp_pvlan", answer)
+			}
+		}
+		return fmt.Errorf("no node %q", n.Name)
+	})
+	if err != nil {
+		return err
+	}
+	return l.with(n.Name, func(sp *space) error { return sp.forgetNeighbors(cmp.Or(n.Bridge, n.NIC), netip.Addr{}) })
 }

@@ -15,6 +15,7 @@ var faultShapes = map[FaultType]shape{
 	NICForwardingOff:  {need: []string{"node"}},
 	NSGDrop:           {need: []string{"node"}, may: []string{"prefix"}},
 	NoReturn:          {need: []string{"node"}},
+	SilentFabric:      {need: []string{"node"}},
 	StaleDNAT:         {need: []string{"pod"}, may: []string{"mac"}},
 	StaleARPReply:     {need: []string{"pod"}, may: []string{"mac"}},
 	WrongNeighbor:     {need: []string{"pod"}, may: []string{"mac"}},

@@ -271,6 +271,8 @@ const (
 	// NoReturn has the network lose what comes back to Node from outside, as
 	// it is with a firewall that sees one way only.
 	NoReturn FaultType = "no-return"
+	// SilentFabric has the network answer no ARP request of Node any more.
+	SilentFabric FaultType = "silent-fabric"
 	// StaleDNAT leaves an ebtables rule that rewrites frames for Pod to MAC.
 	StaleDNAT FaultType = "stale-dnat"
 	// StaleARPReply leaves an ebtables rule that answers for Pod with MAC.

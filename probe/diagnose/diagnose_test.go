@@ -257,6 +257,14 @@ func TestDiagnose(t *testing.T) {
 			n.peer("172.20.1.5", "172.20.3.9", datagram, datagram)
 			return n
 		}, nil},
+		{"datagrams of flows that the others began are no answer", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			n.peer("172.20.1.6", "172.20.3.9", none, datagram)
+			n.flow("172.20.3.9", "172.20.1.6", true)
+			return n
+		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
 		{"datagrams come, what asks is not answered, and nothing is tracked", func() *node {
 			n := kubenet()
 			n.answered("172.20.1.6", "172.20.2.9")
@@ -427,6 +435,15 @@ func TestDiagnose(t *testing.T) {
 			n.PastPods = []model.Pod{{Addresses: []netip.Prefix{prefix("10.60.0.99/32")}}}
 			return n
 		}, nil},
+		{"the node's neighbour entry gives frames their MAC", func() *node {
+			n := bridged()
+			n.neighbor("10.60.0.20", deadMAC, 3, "PERMANENT")
+			n.Traffic.MACs = []model.MACPair{
+				{Addr: addr("10.60.0.20"), IfIndex: 2, Link: "nic0", Direction: model.Ingress, Side: model.AsDestination, Src: mac(fabricMAC), Dst: mac(nicMAC), Packets: 7},
+				{Addr: addr("10.60.0.20"), IfIndex: 2, Link: "nic0", Direction: model.Egress, Side: model.AsDestination, Src: mac(nicMAC), Dst: mac(deadMAC), Packets: 7},
+			}
+			return n
+		}, []string{"StaleNeighbor proven 10.60.0.20"}},
 		{"frames were rewritten and the rules are unread", func() *node {
 			n := bridged()
 			n.FrameRules = nil
@@ -579,6 +596,26 @@ func TestMACRewrites(t *testing.T) {
 	// make a rewrite of their own.
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("rewrites\n got %+v\nwant %+v", got, want)
+	}
+}
+
+// The node's own frames go to a MAC of their own, and are flooded to the port
+// whose pod sends to the right one: two senders, no rewrite.
+func TestMACRewritesOfOneSender(t *testing.T) {
+	n := bridged()
+	seen := func(d model.Direction, src, dst string) {
+		n.Traffic.MACs = append(n.Traffic.MACs, model.MACPair{Addr: addr("10.60.0.20"), IfIndex: 11, Link: "if11",
+			Direction: d, Side: model.AsDestination, Src: mac(src), Dst: mac(dst), Packets: 28})
+	}
+	seen(model.Ingress, "0a:58:00:00:00:21", "0a:58:00:00:00:20")
+	seen(model.Egress, "0a:00:00:00:00:03", deadMAC)
+	if got := MACRewrites(&n.Snapshot); len(got) > 0 {
+		t.Errorf("rewrites of frames of two senders: %+v", got)
+	}
+	n.Traffic.MACs[0].Src = n.Traffic.MACs[1].Src
+	n.Traffic.Lost.MACs = 20
+	if got := MACRewrites(&n.Snapshot); len(got) != 1 || got[0].Packets != 8 {
+		t.Errorf("of 28 frames 20 may be others whose MACs were not kept: %+v", got)
 	}
 }
 

@@ -65,6 +65,15 @@ func (n *node) arp(a string, ifindex int, d model.Direction, reply bool, hw stri
 		Reply: reply, Addr: addr(a), MAC: mac(hw), Packets: packets})
 }
 
+// silentNextHop is a node that gets no answer for its own gateway.
+func silentNextHop() *node {
+	n := routedNode()
+	n.drop("NEIGH_FAILED", "neigh_invalidate", "10.60.0.20", "203.0.113.9", 9).IfIndex = 2
+	n.arp("10.60.0.1", 2, model.Egress, false, "00:0d:3a:00:00:01", 9)
+	n.neighbor("10.60.0.1", "", 2, "FAILED")
+	return n
+}
+
 // silentGateway is a node that does not answer a pod for its gateway.
 func silentGateway() *node {
 	n := routedNode()
@@ -340,6 +349,24 @@ func TestLayer2(t *testing.T) {
 			n.arp("172.20.1.99", 10, model.Ingress, false, "0a:58:00:00:00:05", 9)
 			return n
 		}, []string{"UnansweredARP likely 172.20.1.5 172.20.1.99"}},
+		{"the node's gateway is silent", func() *node {
+			n := silentNextHop()
+			n.Flows = append(n.Flows, model.Flow{Proto: 6, Original: model.Tuple{Src: addr("10.60.0.21"), Dst: addr("203.0.113.9"), SrcPort: 4000, DstPort: 443},
+				Reply: model.Tuple{Src: addr("203.0.113.9"), Dst: addr("10.60.0.4"), SrcPort: 443, DstPort: 4000}})
+			n.drop("NEIGH_FAILED", "neigh_invalidate", "10.60.0.4", "203.0.113.9", 3).IfIndex = 2
+			return n
+		}, []string{"UnansweredARP proven 10.60.0.20 10.60.0.21 10.60.0.1"}},
+		{"the node's gateway answers at last", func() *node {
+			n := silentNextHop()
+			n.arp("10.60.0.1", 2, model.Ingress, true, "12:34:56:78:9a:bc", 1)
+			return n
+		}, []string{"UnexplainedDrop proven 10.60.0.20 203.0.113.9"}},
+		{"what the node sends of its own to a silent gateway", func() *node {
+			n := silentNextHop()
+			n.Traffic.Drops = nil
+			n.drop("NEIGH_FAILED", "neigh_invalidate", "10.60.0.4", "203.0.113.9", 9).IfIndex = 2
+			return n
+		}, nil},
 		{"pods ask for one that just went away", func() *node {
 			n := kubenet()
 			n.drop("NEIGH_FAILED", "neigh_invalidate", "172.20.1.5", "172.20.1.99", 9)

@@ -238,6 +238,10 @@ func (v *view) podsAstray(list []astray) (verdict, bool) {
 		if wrong[d.Dst] && (d.Location == "ip_error" || expired(d) || neighborFailed(d)) {
 			return true
 		}
+		// What the node sends itself comes back to it with its own address.
+		if wrong[d.Dst] && v.nodeAddrs[d.Src] && d.Location == "ip_rcv_finish_core" {
+			return true
+		}
 		// The reverse path filter holds that route against what the pod
 		// sends, its ARP requests for a gateway among that.
 		// What the node itself sends comes back with the node's address.

@@ -13,15 +13,16 @@ import (
 // netfilter or a tc program. Frames that the node routed are left out: they
 // passed the bridge's own device.
 func MACRewrites(s *model.Snapshot) []model.MACRewrite {
-	master := map[int]int{}
+	b := bridging{master: map[int]int{}, uplink: map[int]bool{}, lost: s.Traffic.Lost.MACs}
 	for _, l := range s.Links {
 		if l.Master != 0 {
-			master[l.Index] = l.Master
+			b.master[l.Index] = l.Master
 		}
+		b.uplink[l.Index] = l.Role == model.RoleUplink
 	}
 	var out []model.MACRewrite
 	for _, field := range []model.MACField{model.SourceMAC, model.DestinationMAC} {
-		out = append(out, rewritesOf(s.Traffic.MACs, field, master)...)
+		out = append(out, b.rewrites(s.Traffic.MACs, field)...)
 	}
 	slices.SortFunc(out, func(a, b model.MACRewrite) int {
 		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(b.Packets, a.Packets), cmp.Compare(a.Field, b.Field),
@@ -29,6 +30,15 @@ func MACRewrites(s *model.Snapshot) []model.MACRewrite {
 			cmp.Compare(a.To.MAC.String(), b.To.MAC.String()))
 	})
 	return out
+}
+
+// bridging is which link is a port of which bridge.
+type bridging struct {
+	master map[int]int
+	uplink map[int]bool
+	// lost are packets whose pair of MACs was not recorded: that many may
+	// have carried any MAC anywhere.
+	lost uint64
 }
 
 // port is where one value of a MAC field was seen on frames of one address.
@@ -39,38 +49,52 @@ type port struct {
 	mac       model.MAC
 }
 
-func rewritesOf(pairs []model.MACPair, field model.MACField, master map[int]int) []model.MACRewrite {
+// frames counts what was seen at a port, by the frames' other Ethernet address.
+type frames map[model.MAC]uint64
+
+func (f frames) total() uint64 {
+	var n uint64
+	for _, packets := range f {
+		n += packets
+	}
+	return n
+}
+
+func (b *bridging) rewrites(pairs []model.MACPair, field model.MACField) []model.MACRewrite {
 	// The side follows from the field: what is written over a source
 	// address concerns the sender, over a destination the receiver.
 	side := model.AsSource
 	if field == model.DestinationMAC {
 		side = model.AsDestination
 	}
-	byAddr := map[netip.Addr]map[port]uint64{}
+	byAddr := map[netip.Addr]map[port]frames{}
 	for _, p := range pairs {
 		if p.Side != side {
 			continue
 		}
-		k := port{p.Link, p.IfIndex, p.Direction, p.Src}
+		k, other := port{p.Link, p.IfIndex, p.Direction, p.Src}, p.Dst
 		if field == model.DestinationMAC {
-			k.mac = p.Dst
+			k.mac, other = p.Dst, p.Src
 		}
 		if byAddr[p.Addr] == nil {
-			byAddr[p.Addr] = map[port]uint64{}
+			byAddr[p.Addr] = map[port]frames{}
 		}
-		byAddr[p.Addr][k] += p.Packets
+		if byAddr[p.Addr][k] == nil {
+			byAddr[p.Addr][k] = frames{}
+		}
+		byAddr[p.Addr][k][other] += p.Packets
 	}
 	var out []model.MACRewrite
 	for addr, ports := range byAddr {
 		for from, in := range ports {
-			if from.direction != model.Ingress || master[from.ifindex] == 0 {
+			if from.direction != model.Ingress || b.master[from.ifindex] == 0 {
 				continue
 			}
-			for to, n := range ports {
-				if to.direction != model.Egress || to.mac == from.mac || to.mac.IsZero() || master[to.ifindex] != master[from.ifindex] {
+			for to, left := range ports {
+				if to.direction != model.Egress || to.mac == from.mac || to.mac.IsZero() || b.master[to.ifindex] != b.master[from.ifindex] {
 					continue
 				}
-				n = min(in, less(n, untouched(ports, master, master[to.ifindex], to.mac)))
+				n := min(b.common(in, left, field, to), less(left.total(), b.untouched(ports, b.master[to.ifindex], to.mac)+b.lost))
 				if n == 0 {
 					continue
 				}
@@ -85,16 +109,30 @@ func rewritesOf(pairs []model.MACPair, field model.MACField, master map[int]int)
 	return out
 }
 
+// common is how many of the frames that came in can be among those that left:
+// what gives a frame another destination lets its source be. Only what leaves
+// by an uplink may have another source as well, the network card's.
+func (b *bridging) common(in, left frames, field model.MACField, to port) uint64 {
+	if field == model.SourceMAC || b.uplink[to.ifindex] {
+		return min(in.total(), left.total())
+	}
+	var n uint64
+	for other, packets := range left {
+		n += min(packets, in[other])
+	}
+	return n
+}
+
 // untouched is how many frames carried the MAC into the bridge, from the node
 // itself or through a port: that many may leave with it and no rewrite.
-func untouched(ports map[port]uint64, master map[int]int, bridge int, mac model.MAC) uint64 {
+func (b *bridging) untouched(ports map[port]frames, bridge int, mac model.MAC) uint64 {
 	var n uint64
-	for p, packets := range ports {
+	for p, f := range ports {
 		if p.mac != mac {
 			continue
 		}
-		if p.ifindex == bridge && p.direction == model.Egress || master[p.ifindex] == bridge && p.direction == model.Ingress {
-			n += packets
+		if p.ifindex == bridge && p.direction == model.Egress || b.master[p.ifindex] == bridge && p.direction == model.Ingress {
+			n += f.total()
 		}
 	}
 	return n

@@ -228,6 +228,7 @@ func TestRouting(t *testing.T) {
 			n.passes("10.50.0.20", 2, model.Egress, model.AsDestination, 62, 31)
 			n.dropOn("tap10", "IP_RPFILTER", "ip_rcv_finish_core", "10.50.0.20", "203.0.113.9", 9)
 			n.dropOn("ens5", "IP_INHDR", "ip_forward", "203.0.113.9", "10.50.0.20", 4)
+			n.dropOn("ens5", "IP_LOCAL_SOURCE", "ip_rcv_finish_core", "10.50.0.4", "10.50.0.20", 6)
 			n.drop("NEIGH_FAILED", "neigh_invalidate", "10.50.0.20", "203.0.113.9", 9)
 			// As they do that another pod sends there.
 			n.passes("10.50.0.21", 2, model.Ingress, model.AsSource, 62, 31)
@@ -306,6 +307,16 @@ func TestRouting(t *testing.T) {
 			n.unroute("10.50.0.20/32")
 			n.passes("10.50.0.20", 2, model.Ingress, model.AsDestination, 62, 31)
 			n.passes("10.50.0.20", 2, model.Egress, model.AsDestination, 62, 31)
+			return n
+		}, []string{"PodLinkDown proven 10.50.0.20"}},
+		{"and what another pod sends to it loops, while its answers to a third die here", func() *node {
+			n := routed()
+			n.Links[1].Up = false
+			n.unroute("10.50.0.20/32")
+			n.passes("10.50.0.21", 2, model.Egress, model.AsSource, 64, 32)
+			n.passes("10.50.0.21", 2, model.Ingress, model.AsSource, 62, 31)
+			n.peer("10.50.0.21", "10.99.0.7", none, syn)
+			n.halfOpen("10.99.0.7", "10.50.0.21", 2)
 			return n
 		}, []string{"PodLinkDown proven 10.50.0.20"}},
 		{"the filter ends the loop when they come back", func() *node {

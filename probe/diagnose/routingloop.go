@@ -151,12 +151,12 @@ func (v *view) looping(ifindex int, side model.Side, list []loop) verdict {
 }
 
 // targets names where looping packets wanted to go: what came in at the uplink
-// on that pair, and was no answer.
+// on that pair was no answer, and left as often.
 func (v *view) targets(f *model.Finding, ifindex int) {
 	peers := map[netip.Addr]bool{}
 	for i := range v.peers {
 		p := &v.peers[i]
-		if p.IfIndex == ifindex && slices.Contains(f.Pods, p.Local) && p.In.Packets >= minPackets && v.unanswered(p) {
+		if p.IfIndex == ifindex && slices.Contains(f.Pods, p.Local) && p.In.Packets >= minPackets && p.Out.Packets >= p.In.Packets && v.unanswered(p) {
 			peers[p.Remote] = true
 		}
 	}

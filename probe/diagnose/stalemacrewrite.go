@@ -92,6 +92,11 @@ func (v *view) toNobody(r *model.MACRewrite) bool {
 	if _, known := v.macs[r.To.MAC]; known {
 		return false
 	}
+	// The node's neighbour entry gives its own packets that MAC, and with
+	// br_netfilter also what it takes back from a masqueraded flow.
+	if slices.ContainsFunc(v.Neighbors, func(n model.Neighbor) bool { return n.Addr == r.Addr && n.MAC == r.To.MAC && !n.Proxy }) {
+		return false
+	}
 	// Where frames come in with that MAC already, a stale answer to ARP is
 	// the simpler cause.
 	return !slices.ContainsFunc(v.macPairs[r.Addr], func(p *model.MACPair) bool {

@@ -18,10 +18,13 @@ var unansweredARP = kind{
 		Title:    "a pod or the node asks for a MAC and nobody answers",
 		Meaning: "A pod whose gateway is no address of the node (169.254.1.1) has its answer from proxy_arp on the host side of its " +
 			"link; with that off, or arp_ignore on, it cannot send a packet beyond itself. By IPv6, neighbour discovery takes the " +
-			"place of ARP, and proxy_ndp that of proxy_arp. Or pods ask for an address of this node's range that no pod holds any more.",
+			"place of ARP, and proxy_ndp that of proxy_arp. Or pods ask for an address of this node's range that no pod holds any " +
+			"more. Or the node itself gets no answer for the next hop of pods' packets, its gateway or another node, and they never " +
+			"leave.",
 		Evidence: "ARP requests without a reply; the neighbour entry, INCOMPLETE or FAILED; the link's settings; NEIGH_FAILED drops.",
-		Fix:      "sysctl -w net.ipv4.conf.LINK.proxy_arp=1; for an address without a pod, whoever still sends to it.",
-		Verify:   "lasthop check --only UnansweredARP",
+		Fix: "sysctl -w net.ipv4.conf.LINK.proxy_arp=1; for an address without a pod, whoever still sends to it; for a " +
+			"next hop, the machine that should answer.",
+		Verify: "lasthop check --only UnansweredARP",
 	},
 	find:  findUnansweredARP,
 	after: []string{"PodLinkDown", "MissingPodRoute", "ForwardingDisabled", "BridgeRuleDrop", "StaleNeighbor", "DuplicatePodIP"},
@@ -43,7 +46,8 @@ func findUnansweredARP(v *view) []verdict {
 			}
 		}
 	}
-	return append(out, v.nobody(asked)...)
+	out = append(out, v.nobody(asked)...)
+	return append(out, v.silentNextHops()...)
 }
 
 // question is an address that is asked for at a link.

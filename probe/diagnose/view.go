@@ -39,7 +39,10 @@ type view struct {
 	tunnel map[model.MAC]bool
 	onLink []netip.Prefix
 	flows  map[pair]flowState
-	ranges ranges
+	// translated are the pods whose packets go with the node's address, by
+	// that and the remote one; built when it is first asked for.
+	translated map[pair][]netip.Addr
+	ranges     ranges
 	// tables and settings are built when they are first asked for.
 	tables   *path.Routing
 	settings map[string]string
@@ -112,7 +115,7 @@ func newView(s *model.Snapshot) *view {
 // flowState is what connection tracking knows of the flows that one local
 // address began towards one remote address.
 type flowState struct {
-	// known is true when there is any flow of the pair.
+	// known is true when there is any flow of the pair, whoever began it.
 	known bool
 	// oldReplied flows were there when the window began, so their reply
 	// may be from long ago; the others began in it.
@@ -132,14 +135,15 @@ type flowState struct {
 func (v *view) indexFlows() {
 	for i := range v.Flows {
 		f := &v.Flows[i]
+		back := pair{local: f.Reply.Src, remote: f.Reply.Dst}
+		st := v.flows[back]
+		st.known = true
 		if f.State == "SYN_RECV" {
-			back := pair{local: f.Reply.Src, remote: f.Reply.Dst}
-			st := v.flows[back]
 			st.halfOpen++
-			v.flows[back] = st
 		}
+		v.flows[back] = st
 		k := pair{local: f.Reply.Dst, remote: f.Reply.Src}
-		st := v.flows[k]
+		st = v.flows[k]
 		st.known = true
 		if !f.Replied {
 			st.silent = f
