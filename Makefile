@@ -50,18 +50,18 @@ test-and-tell = mkdir -p bin; rm -f $(ACCURACY); failed=0; \
 	cat $(ACCURACY) || failed=1; exit $$failed
 
 .PHONY: test
-test: need-lab ## run every test, as root, those in network namespaces included
+test: need-test ## run every test, as root, those in network namespaces included
 	@echo "all packages, as root on Linux $$(uname -r); nothing is skipped"
 	@$(call test-and-tell,./...)
 
 .PHONY: test-lab
-test-lab: need-lab ## run the tests that make nodes in network namespaces, and tell how right the verdicts were
+test-lab: need-test ## run the tests that make nodes in network namespaces, and tell how right the verdicts were
 	@$(call test-and-tell,./kind/... ./probe/collect/... ./probe/traffic/... ./probe/session/... ./cmd/...)
 
 FUZZTIME ?= 5s
 
 .PHONY: fuzz
-fuzz: need-lab ## feed every decoder what nobody would send, FUZZTIME (5s) each
+fuzz: need-test ## feed every decoder what nobody would send, FUZZTIME (5s) each
 	@grep -ro --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sort | while IFS=: read -r file target; do \
 		$(GO) test "$${file%/*}" -run '^$$' -fuzz "^$${target#func }$$" -fuzztime $(FUZZTIME) </dev/null || exit 1; \
 	done
@@ -74,8 +74,10 @@ bench: need-lab ## measure what watching costs, beside an empty program, and jud
 image: ## build the container image IMAGE (lasthop:dev)
 	docker build --build-arg RELEASE='$(RELEASE)' -t '$(IMAGE)' .
 
-.PHONY: need-go need-lab
+.PHONY: need-go need-lab need-test
 need-go:
 	@tools/need go
 need-lab:
 	@tools/need go root ip iptables ebtables nft conntrack setpriv
+need-test: need-lab
+	@tools/need cni/bridge cni/ptp cni/host-local cni/portmap

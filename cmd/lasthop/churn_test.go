@@ -11,7 +11,7 @@ import (
 // TestChurn makes and deletes thirty pods while the node is watched, each with
 // the address of one that just went: nothing is wrong with that.
 func TestChurn(t *testing.T) {
-	for _, plugin := range []string{"kubenet", "azure-bridge", "azure-transparent"} {
+	for _, plugin := range []string{"kubenet", "azure-bridge", "azure-transparent", "bridge", "ptp"} {
 		t.Run(plugin, func(t *testing.T) {
 			s, err := scenario.Parse("churn.yaml", []byte(`
 topology:

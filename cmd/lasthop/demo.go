@@ -85,6 +85,9 @@ func (a *app) watch(ctx context.Context, o *observing, l *lab.Lab) (r report.Rep
 	if err != nil {
 		return r, err
 	}
+	if l.Scenario().Files.Host {
+		o.hostRoot = l.HostRoot(node.Name)
+	}
 	ns, err := netns.Named(node.Netns)
 	if err != nil {
 		return r, err

@@ -38,11 +38,17 @@ func (l *Lab) build(ctx context.Context, log func(string, ...any)) error {
 			return err
 		}
 	}
+	if err := b.proxies(); err != nil {
+		return err
+	}
 	for _, r := range l.s.Routes {
 		log("UDR %s via %s", r.Prefix, r.Via)
 		if err := l.udr(b.fabric, r); err != nil {
 			return err
 		}
+	}
+	if err := b.settle(ctx); err != nil {
+		return err
 	}
 	for _, f := range l.s.Faults {
 		log("fault %s", f)
@@ -53,8 +59,21 @@ func (l *Lab) build(ctx context.Context, log func(string, ...any)) error {
 	return ctx.Err()
 }
 
+// settle waits until all IPv6 addresses are in use.
+func (b *builder) settle(ctx context.Context) error {
+	if b.topology.Six == nil {
+		return nil
+	}
+	for _, place := range b.places() {
+		if err := b.with(place, func(sp *space) error { return sp.awaitSettled(ctx) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // baseline are the settings that a namespace must not take over from the
-// machine it is made on. IPv6 is off: the imitated network has none.
+// machine it is made on. IPv6 is off unless the scenario is dual stack.
 var baseline = []string{
 	"ipv4/ip_forward", "0",
 	"ipv4/conf/all/rp_filter", "0", "ipv4/conf/default/rp_filter", "0",
@@ -70,6 +89,17 @@ var baseline = []string{
 	"ipv4/ping_group_range", "0 2147483647",
 }
 
+// sixBaseline are those of a dual-stack namespace: addresses are what the lab
+// gives, at once.
+var sixBaseline = []string{
+	"ipv6/conf/all/forwarding", "0",
+	"ipv6/conf/default/accept_dad", "0", "ipv6/conf/default/dad_transmits", "0",
+	"ipv6/conf/default/accept_ra", "0", "ipv6/conf/default/autoconf", "0",
+	"ipv6/conf/default/use_tempaddr", "0", "ipv6/conf/default/router_solicitations", "0",
+	"ipv6/conf/default/accept_redirects", "0", "ipv6/conf/default/proxy_ndp", "0",
+	"ipv6/conf/default/disable_ipv6", "0", "ipv6/conf/all/disable_ipv6", "0",
+}
+
 // create makes the namespace of a place and opens it.
 func (b *builder) create(place string) (*space, error) {
 	name := b.netns(place)
@@ -80,7 +110,11 @@ func (b *builder) create(place string) (*space, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err = sp.sysctls(baseline...); err == nil {
+	err = sp.sysctls(baseline...)
+	if err == nil && b.topology.Six != nil {
+		err = sp.sysctls(sixBaseline...)
+	}
+	if err == nil {
 		err = sp.up("lo")
 	}
 	if err != nil {
@@ -106,6 +140,11 @@ func (b *builder) node(ctx context.Context, i int) error {
 	); err != nil {
 		return err
 	}
+	if b.topology.Six != nil {
+		if err := sp.sysctls("ipv6/conf/all/forwarding", "1", "bridge/bridge-nf-call-ip6tables", "1"); err != nil {
+			return err
+		}
+	}
 	if err := b.attachNIC(ctx, i, sp); err != nil {
 		return err
 	}
@@ -130,18 +169,19 @@ func (b *builder) node(ctx context.Context, i int) error {
 
 // rules makes the node's iptables rules.
 func (b *builder) rules(ctx context.Context, n *scenario.Node, sp *space) error {
-	if err := packetRules(n, sp); err != nil {
-		return err
-	}
-	switch n.Plugin {
-	case scenario.AzurePodSubnet:
-		if err := swift(b.topology.PodSubnet, n.IP, sp); err != nil {
+	err := b.each(n, func(b *builder, n *scenario.Node) error {
+		if err := packetRules(n, b.topology.Switched, sp); err != nil {
 			return err
 		}
-	case scenario.Calico:
+		if n.Plugin != scenario.Calico {
+			return policyRules(n, sp)
+		}
 		return b.calicoHost(ctx, n, sp)
+	})
+	if err == nil && n.Plugin == scenario.AzurePodSubnet {
+		err = swift(b.topology.PodSubnet, n.IP, sp)
 	}
-	return policyRules(n, sp)
+	return err
 }
 
 // nodeLinks makes what the node's plugin has beside the pods, and puts the
@@ -149,6 +189,8 @@ func (b *builder) rules(ctx context.Context, n *scenario.Node, sp *space) error 
 func (b *builder) nodeLinks(ctx context.Context, n *scenario.Node, sp *space) error {
 	uplink := n.NIC
 	switch {
+	case n.Plugin.CNI():
+		// The plugin makes what it wants with its first pod.
 	case n.Plugin == scenario.Kubenet:
 		if err := kubenetBridge(n, sp); err != nil {
 			return err
@@ -164,13 +206,43 @@ func (b *builder) nodeLinks(ctx context.Context, n *scenario.Node, sp *space) er
 			return err
 		}
 	}
-	if err := sp.addr(uplink, netip.PrefixFrom(n.IP, b.topology.Bits()), netlink.SCOPE_UNIVERSE); err != nil {
+	return b.each(n, func(b *builder, n *scenario.Node) error {
+		if err := b.nodeAddress(n, uplink, sp); err != nil {
+			return err
+		}
+		if err := sp.route(route{dst: defaultFor(n.IP), via: b.topology.Gateway, link: uplink}); err != nil {
+			return err
+		}
+		return b.remoteRoutes(n, sp)
+	})
+}
+
+// each does something for each family: with a builder and a node by whose
+// addresses the family goes.
+func (b *builder) each(n *scenario.Node, do func(*builder, *scenario.Node) error) error {
+	if err := do(b, n); err != nil {
 		return err
 	}
-	if err := sp.route(route{dst: defaultRoute, via: b.topology.Gateway, link: uplink}); err != nil {
+	six := b.topology.V6()
+	if six == nil {
+		return nil
+	}
+	by := *b
+	by.topology = six
+	return do(&by, six.Node(n.Name))
+}
+
+// nodeAddress gives a node its address. Azure gives an IPv6 address alone, and
+// announces the subnet.
+func (b *builder) nodeAddress(n *scenario.Node, uplink string, sp *space) error {
+	own := netip.PrefixFrom(n.IP, b.topology.Bits())
+	if n.IP.Is4() || b.topology.Switched {
+		return sp.addr(uplink, own, netlink.SCOPE_UNIVERSE)
+	}
+	if err := sp.addr(uplink, host(n.IP), netlink.SCOPE_UNIVERSE); err != nil {
 		return err
 	}
-	return b.remoteRoutes(n, sp)
+	return sp.route(route{dst: own.Masked(), link: uplink})
 }
 
 // pod makes a pod and connects it, or leaves what one that is gone left.
@@ -182,12 +254,19 @@ func (b *builder) pod(ctx context.Context, n *scenario.Node, p *scenario.Pod, no
 		b.log("pod %s/%s: %s, gone", n.Name, p.Name, p.IP)
 		return azurePod(n, p, b.topology.FabricMAC, node)
 	}
-	b.log("pod %s/%s: %s on %s", n.Name, p.Name, p.IP, p.Link)
+	if n.Plugin.CNI() {
+		b.log("pod %s/%s: %s by CNI", n.Name, p.Name, p.IP)
+	} else {
+		b.log("pod %s/%s: %s on %s", n.Name, p.Name, p.IP, p.Link)
+	}
 	pod, err := b.create(n.Name + "/" + p.Name)
 	if err != nil {
 		return err
 	}
 	defer pod.close()
+	if n.Plugin.CNI() {
+		return b.cniPod(ctx, n, p, node, pod)
+	}
 	var hostMAC model.MAC
 	if !p.Bridged {
 		hostMAC = n.Plugin.HostMAC()
@@ -215,16 +294,22 @@ func (b *builder) pod(ctx context.Context, n *scenario.Node, p *scenario.Pod, no
 			return err
 		}
 	}
-	if p.Bridged {
-		return b.podAddress(n, p, pod)
-	}
-	if err := b.podRoute(n, p, node); err != nil {
-		return err
-	}
-	if err := policyPod(n, p, node); err != nil {
-		return err
-	}
-	return b.routedAddress(n, p, pod)
+	return b.each(n, func(by *builder, n *scenario.Node) error {
+		q := p
+		if by != b {
+			q = p.V6()
+		}
+		if p.Bridged {
+			return by.podAddress(n, q, pod)
+		}
+		if err := by.podRoute(n, q, node); err != nil {
+			return err
+		}
+		if err := policyPod(n, q, node); err != nil {
+			return err
+		}
+		return by.routedAddress(n, q, pod)
+	})
 }
 
 // podRoute makes the node's way to a routed pod, and the pod's way off the
@@ -236,6 +321,15 @@ func (b *builder) podRoute(n *scenario.Node, p *scenario.Pod, node *space) error
 	case scenario.AzureCilium:
 		if err := node.sysctls("ipv4/conf/"+p.Link+"/rp_filter", "0"); err != nil {
 			return err
+		}
+		if p.IP.Is6() {
+			// The node answers for its router on every link.
+			if err := node.sysctls("ipv6/conf/"+p.Link+"/proxy_ndp", "1", "ipv6/neigh/"+p.Link+"/proxy_delay", "0"); err != nil {
+				return err
+			}
+			if err := node.proxy(p.Link, n.Router); err != nil {
+				return err
+			}
 		}
 		return node.route(route{dst: host(p.IP), link: p.Link})
 	}
@@ -251,5 +345,5 @@ func (b *builder) podAddress(n *scenario.Node, p *scenario.Pod, pod *space) erro
 	if err := pod.addr(podInterface, netip.PrefixFrom(p.IP, bits), netlink.SCOPE_UNIVERSE); err != nil {
 		return err
 	}
-	return pod.route(route{dst: defaultRoute, via: gateway, link: podInterface})
+	return pod.route(route{dst: defaultFor(gateway), via: gateway, link: podInterface})
 }

@@ -46,7 +46,7 @@ func (c *churn) run(ctx context.Context, count int) error {
 	for i := 0; i < count; i += len(now) {
 		// All go before any comes, so that no address is there twice.
 		for k := range now {
-			if err := c.remove(&now[k], sp); err != nil {
+			if err := c.remove(ctx, &now[k], sp); err != nil {
 				return err
 			}
 		}
@@ -65,7 +65,7 @@ func (c *churn) run(ctx context.Context, count int) error {
 		for k := range now {
 			// A rule answers for the peers on azure0, so that they do not
 			// hear of the new MAC by being asked.
-			if now[k].Bridged && c.node.Plugin != scenario.Kubenet {
+			if now[k].Bridged && !c.node.PodGateway().IsValid() {
 				if err := c.forget(sp, c.node, &now[k]); err != nil {
 					return err
 				}
@@ -97,7 +97,17 @@ func (c *churn) ask(ctx context.Context, p *scenario.Pod) error {
 
 // remove deletes a pod as its plugin does: its rules and neighbour, its link,
 // and last its namespace.
-func (c *churn) remove(p *scenario.Pod, node *space) error {
+func (c *churn) remove(ctx context.Context, p *scenario.Pod, node *space) error {
+	if c.node.Plugin.CNI() {
+		runtime, err := c.cni(c.node, node)
+		if err != nil {
+			return err
+		}
+		if err := runtime.del(ctx, p); err != nil {
+			return err
+		}
+		return deleteNetns(c.netns(c.node.Name + "/" + p.Name))
+	}
 	if p.Bridged && c.node.Plugin != scenario.Kubenet {
 		answer := p.MAC
 		if c.node.Plugin == scenario.AzureTunnel {

@@ -15,6 +15,8 @@ import (
 const (
 	sinkLink = "sink"
 	edgeLink = "edge"
+	// switchLink is where all nodes are, of a topology that is switched.
+	switchLink = "switch"
 )
 
 // nicLink is the fabric's side of the i-th node's network card.
@@ -22,11 +24,21 @@ func nicLink(i int) string { return fmt.Sprintf("nic%d", i) }
 
 // buildFabric makes the Azure network without any network card: it forwards
 // what it has a route for, loses the rest without a word, answers every ARP
-// request with its own MAC and no ping at all.
+// request with its own MAC and no ping at all. Or it is a switch and a router.
 func (b *builder) buildFabric(ctx context.Context) error {
 	t, f := b.topology, b.fabric
 	if err := f.sysctl("ipv4/ip_forward", "1"); err != nil {
 		return err
+	}
+	if t.Six != nil {
+		if err := f.sysctl("ipv6/conf/all/forwarding", "1"); err != nil {
+			return err
+		}
+	}
+	if t.Switched {
+		if err := b.buildSwitch(); err != nil {
+			return err
+		}
 	}
 	// A bridge without ports loses all it is given. A blackhole route would
 	// do so too, but the fabric answers ARP only for what it can route.
@@ -39,19 +51,54 @@ func (b *builder) buildFabric(ctx context.Context) error {
 	if err := f.up(sinkLink); err != nil {
 		return err
 	}
-	if err := f.route(route{dst: defaultRoute, link: sinkLink}); err != nil {
-		return err
-	}
-	if err := f.runAll(iptables,
-		[]string{"-A", "INPUT", "-p", "icmp", "-j", "DROP"},
-		[]string{"-A", "OUTPUT", "-p", "icmp", "-j", "DROP"},
-		// The internet knows no private address and no way to one.
-		[]string{"-A", "FORWARD", "-o", edgeLink, "!", "-s", t.VNet.String(), "-j", "DROP"},
-		[]string{"-A", "FORWARD", "-i", edgeLink, "!", "-d", t.VNet.String(), "-j", "DROP"},
-	); err != nil {
-		return err
+	for _, t := range t.Families() {
+		if err := f.route(route{dst: defaultFor(t.Edge), link: sinkLink}); err != nil {
+			return err
+		}
+		if err := f.runAll(tables(t.Edge.Is6()), append(silence(t.Edge.Is6()),
+			// The internet knows no private address and no way to one.
+			[]string{"-A", "FORWARD", "-o", edgeLink, "!", "-s", t.VNet.String(), "-j", "DROP"},
+			[]string{"-A", "FORWARD", "-i", edgeLink, "!", "-d", t.VNet.String(), "-j", "DROP"},
+		)...); err != nil {
+			return err
+		}
 	}
 	return b.buildOutside(ctx)
+}
+
+// silence are the rules by which the fabric says nothing itself. Of IPv6,
+// neighbour discovery remains.
+func silence(six bool) [][]string {
+	if !six {
+		return [][]string{{"-A", "INPUT", "-p", "icmp", "-j", "DROP"}, {"-A", "OUTPUT", "-p", "icmp", "-j", "DROP"}}
+	}
+	out := [][]string{{"-A", "INPUT", "-p", "icmpv6", "--icmpv6-type", "echo-request", "-j", "DROP"}}
+	for _, what := range []string{"destination-unreachable", "packet-too-big", "time-exceeded", "parameter-problem"} {
+		out = append(out, []string{"-A", "OUTPUT", "-p", "icmpv6", "--icmpv6-type", what, "-j", "DROP"})
+	}
+	return out
+}
+
+// buildSwitch makes an Ethernet switch, with a router on it that has the
+// gateway's address.
+func (b *builder) buildSwitch() error {
+	t, f := b.topology, b.fabric
+	// What the switch forwards is no business of the router's filters.
+	if err := f.sysctls("bridge/bridge-nf-call-iptables", "0", "bridge/bridge-nf-call-ip6tables", "0"); err != nil {
+		return err
+	}
+	if err := f.bridge(switchLink, t.FabricMAC); err != nil {
+		return err
+	}
+	if err := f.up(switchLink); err != nil {
+		return err
+	}
+	for _, t := range t.Families() {
+		if err := f.addr(switchLink, netip.PrefixFrom(t.Gateway, t.Bits()), netlink.SCOPE_UNIVERSE); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // outsideMAC is that of the machine beyond the edge; nobody in the virtual
@@ -69,6 +116,16 @@ func (b *builder) buildOutside(ctx context.Context) error {
 	if err := b.fabricPort(ctx, edgeLink, out, podInterface, outsideMAC); err != nil {
 		return err
 	}
+	for _, t := range t.Families() {
+		if err := outside(t, f, out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// outside gives the machine beyond the edge its addresses of a family.
+func outside(t *scenario.Topology, f, out *space) error {
 	for _, a := range t.Outside {
 		if err := out.addr(podInterface, host(a), netlink.SCOPE_UNIVERSE); err != nil {
 			return err
@@ -83,7 +140,7 @@ func (b *builder) buildOutside(ctx context.Context) error {
 	if err := out.neigh(podInterface, t.Edge, t.FabricMAC); err != nil {
 		return err
 	}
-	return out.route(route{dst: defaultRoute, via: t.Edge, link: podInterface, onlink: true})
+	return out.route(route{dst: defaultFor(t.Edge), via: t.Edge, link: podInterface, onlink: true})
 }
 
 // fabricPort connects a machine to the fabric.
@@ -98,16 +155,56 @@ func (b *builder) fabricPort(ctx context.Context, port string, sp *space, name s
 	); err != nil {
 		return err
 	}
-	return joinUp(ctx, b.fabric, port, sp, name)
+	if err := joinUp(ctx, b.fabric, port, sp, name); err != nil || b.topology.Six == nil || b.topology.Switched {
+		return err
+	}
+	// The same router is on every port. It answers for the cards of others,
+	// which IPv6 wants to be told one by one.
+	if err := b.fabric.sysctls("ipv6/conf/"+port+"/proxy_ndp", "1", "ipv6/neigh/"+port+"/proxy_delay", "0"); err != nil {
+		return err
+	}
+	return b.fabric.addr(port, netip.PrefixFrom(b.topology.Six.Gateway, 64), netlink.SCOPE_LINK)
+}
+
+// proxies has the fabric answer for the IPv6 addresses of all other cards.
+func (b *builder) proxies() error {
+	if b.topology.Six == nil || b.topology.Switched {
+		return nil
+	}
+	for i := range b.topology.Nodes {
+		for j := range b.topology.Nodes {
+			if i == j {
+				continue
+			}
+			if err := b.fabric.proxy(nicLink(i), b.topology.Nodes[j].IP6); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // attachNIC connects the i-th node: routes to the addresses that its network
 // card owns, and the card's protection against all others.
 func (b *builder) attachNIC(ctx context.Context, i int, node *space) error {
 	n, port, f := &b.topology.Nodes[i], nicLink(i), b.fabric
+	if b.topology.Switched {
+		if err := f.veth(port, model.MAC{}, node, n.NIC, n.MAC); err != nil {
+			return err
+		}
+		if err := f.port(port, switchLink, false); err != nil {
+			return err
+		}
+		return joinUp(ctx, f, port, node, n.NIC)
+	}
 	if err := b.fabricPort(ctx, port, node, n.NIC, n.MAC); err != nil {
 		return err
 	}
+	return b.each(n, func(b *builder, n *scenario.Node) error { return ownAddresses(n, port, f) })
+}
+
+// ownAddresses gives a card what it owns of a family.
+func ownAddresses(n *scenario.Node, port string, f *space) error {
 	// Pinned, and the next hop of all else on the card: the fabric knows
 	// its cards and asks nobody.
 	if err := f.neigh(port, n.IP, n.MAC); err != nil {
@@ -128,7 +225,7 @@ func (b *builder) attachNIC(ctx context.Context, i int, node *space) error {
 	if n.IPForwarding {
 		return nil
 	}
-	return f.runAll(iptables, spoofJumps("-A", port)...)
+	return f.runAll(tables(n.IP.Is6()), spoofJumps("-A", port)...)
 }
 
 // spoofChains makes the chains that let pass what is from or to the card's
@@ -140,7 +237,7 @@ func spoofChains(f *space, port string, own []netip.Addr) error {
 			lists = append(lists, []string{"-A", c.chain, c.match, a.String(), "-j", "RETURN"})
 		}
 		lists = append(lists, []string{"-A", c.chain, "-j", "DROP"})
-		if err := f.runAll(iptables, lists...); err != nil {
+		if err := f.runAll(tables(own[0].Is6()), lists...); err != nil {
 			return err
 		}
 	}
@@ -160,11 +257,16 @@ func spoofJumps(op, port string) [][]string {
 func (l *Lab) udr(fabric *space, r scenario.Route) error { return fabric.route(l.udrRoute(r)) }
 
 func (l *Lab) udrRoute(r scenario.Route) route {
-	for i, n := range l.s.Topology.Nodes {
-		for _, a := range n.Addresses() {
-			if a == r.Via {
-				// The card's own address is the one with a neighbour.
-				return route{dst: r.Prefix, via: n.IP, link: nicLink(i), onlink: true}
+	if l.s.Topology.Switched {
+		return route{dst: r.Prefix, via: r.Via, link: switchLink}
+	}
+	for _, t := range l.s.Topology.Families() {
+		for i, n := range t.Nodes {
+			for _, a := range n.Addresses() {
+				if a == r.Via {
+					// The card's own address is the one with a neighbour.
+					return route{dst: r.Prefix, via: n.IP, link: nicLink(i), onlink: true}
+				}
 			}
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/lasthop/lasthop/kind/scenario"
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -66,8 +68,27 @@ func (l *Lab) apply(ctx context.Context, f scenario.Fault, do bool) error {
 			return err
 		}
 	}
+	if f.Family == 6 {
+		n = n.V6()
+	}
 	return l.with(f.Node, func(sp *space) error {
 		switch f.Type {
+		case scenario.DeleteNodeRoute:
+			r, err := nodeRoute(&l.s.Topology, n, f.Prefix)
+			if err != nil {
+				return err
+			}
+			if do {
+				return sp.unroute(r)
+			}
+			return sp.route(r)
+		case scenario.MissingMasquerade:
+			if n.IPMasq {
+				if err := sp.runAll(tables(n.IP.Is6()), l.pluginMasquerade(op(!do, "-A"), n)...); err != nil {
+					return err
+				}
+				return sp.forgetFlows()
+			}
 		case scenario.BlackholeRoute, scenario.AsymmetricRoute, scenario.ReturningUDR, scenario.SmallMTU:
 			return routingFault(sp, n, f, do)
 		}
@@ -77,6 +98,9 @@ func (l *Lab) apply(ctx context.Context, f scenario.Fault, do bool) error {
 		_, p := l.s.Topology.Pod(f.Pod)
 		if p == nil {
 			return fmt.Errorf("no pod %q", f.Pod)
+		}
+		if f.Family == 6 {
+			p = p.V6()
 		}
 		return l.podFault(ctx, sp, n, p, f, do)
 	})
@@ -126,22 +150,31 @@ func nodeFault(sp *space, n *scenario.Node, f scenario.Fault, do bool) error {
 		// The fault is that a rule is missing, so it is done by -D.
 		args := agentOf(n).masquerade(op(!do, "-A"))
 		switch {
-		case n.Dockershim:
+		case n.Dockershim && n.IP.Is4():
 			args = kubeletMasquerade(op(!do, "-A"), n)
 		case f.Prefix.IsValid():
 			args = agentOf(n).exclusion(op(do, "-I"), f.Prefix)
 		}
-		if err := sp.run(iptables, args...); err != nil {
+		if err := sp.run(tables(n.IP.Is6()), args...); err != nil {
 			return err
 		}
 		// A flow keeps the address that it was given, and so would a new
 		// one from the same port.
 		return sp.forgetFlows()
-	case scenario.ForwardingOff:
+	case scenario.DedupFlushed:
 		if do {
-			return sp.sysctl("ipv4/ip_forward", "0")
+			return sp.run(ebtables, "-F", dedupChain(n))
 		}
-		return sp.sysctl("ipv4/ip_forward", "1")
+		return sp.runAll(ebtables, dedupRules(n)...)
+	case scenario.ForwardingOff:
+		name, val := "ipv4/ip_forward", "1"
+		if f.Family == 6 {
+			name = "ipv6/conf/all/forwarding"
+		}
+		if do {
+			val = "0"
+		}
+		return sp.sysctl(name, val)
 	}
 	if known, err := natFault(sp, n, f, do); known {
 		return err
@@ -162,7 +195,7 @@ func (l *Lab) podFault(ctx context.Context, sp *space, n *scenario.Node, p *scen
 	case scenario.WrongNeighbor:
 		return wrongNeighbor(sp, n, p, f.MAC, do)
 	case scenario.DropForward:
-		return sp.run(iptables, op(do, "-I"), "FORWARD", "-d", p.IP.String(), "-j", "DROP")
+		return sp.run(tables(p.IP.Is6()), op(do, "-I"), "FORWARD", "-d", p.IP.String(), "-j", "DROP")
 	case scenario.DeletePodRoute:
 		if !do && n.Plugin == scenario.Cilium {
 			return ciliumDelivery(p, sp)
@@ -218,9 +251,25 @@ func (l *Lab) reconnect(ctx context.Context, node *space, n *scenario.Node, p *s
 		err = l.forget(node, n, p)
 	}
 	if err == nil && !p.Bridged {
-		err = node.route(route{dst: host(p.IP), link: p.Link})
+		for _, q := range podFamilies(p) {
+			if err == nil && q.IP.Is6() && n.PodGateway().IsValid() {
+				// IPv6 lost the address with the link.
+				err = node.addr(p.Link, host(n.V6().PodGateway()), netlink.SCOPE_UNIVERSE)
+			}
+			if err == nil {
+				err = node.route(route{dst: host(q.IP), link: p.Link})
+			}
+		}
 	}
 	return err
+}
+
+// podFamilies are the pod by each of its addresses.
+func podFamilies(p *scenario.Pod) []*scenario.Pod {
+	if p.IP6.IsValid() {
+		return []*scenario.Pod{p, p.V6()}
+	}
+	return []*scenario.Pod{p}
 }
 
 // deviceOf is the node's device on which it has the pod for a neighbour.
@@ -238,7 +287,7 @@ func wrongNeighbor(sp *space, n *scenario.Node, p *scenario.Pod, mac model.MAC, 
 	switch {
 	case do:
 		return sp.neigh(link, p.IP, mac)
-	case p.Bridged && n.Plugin != scenario.Kubenet && n.Plugin != scenario.AzureTunnel:
+	case p.Bridged && !n.PodGateway().IsValid() && n.Plugin != scenario.AzureTunnel:
 		return sp.neigh(link, p.IP, p.MAC)
 	}
 	return sp.unneigh(link, p.IP)

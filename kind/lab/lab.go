@@ -16,6 +16,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -73,14 +74,14 @@ type Info struct {
 // Up builds the scenario's topology and applies its faults. On any error, and
 // when ctx ends first, it undoes what it did.
 func Up(ctx context.Context, s *scenario.Scenario, o Options) (lab *Lab, err error) {
-	l := &Lab{id: o.ID, s: s}
+	l := &Lab{id: o.ID, s: ownPods(s)}
 	if l.id == "" {
 		l.id = s.Name
 	}
-	if err := ready(l.id); err != nil {
+	if err := ready(l.id, s); err != nil {
 		return nil, err
 	}
-	rec := record{ID: l.id, Created: time.Now().UTC(), Scenario: s}
+	rec := record{ID: l.id, Created: time.Now().UTC(), Scenario: l.s}
 	for _, place := range l.places() {
 		rec.Spaces = append(rec.Spaces, l.netns(place))
 	}
@@ -118,7 +119,7 @@ func Up(ctx context.Context, s *scenario.Scenario, o Options) (lab *Lab, err err
 }
 
 // ready says whether a lab can be made here at all.
-func ready(id string) error {
+func ready(id string, s *scenario.Scenario) error {
 	if err := scenario.CheckName(id); err != nil {
 		return fmt.Errorf("lab ID: %w", err)
 	}
@@ -130,7 +131,19 @@ func ready(id string) error {
 			return err
 		}
 	}
-	return nil
+	return findPlugins(s)
+}
+
+// ownPods is the scenario with pods of the lab's own: CNI plugins choose the
+// names and MACs of their links.
+func ownPods(s *scenario.Scenario) *scenario.Scenario {
+	out := *s
+	out.Topology.Nodes = slices.Clone(s.Topology.Nodes)
+	for i := range out.Topology.Nodes {
+		n := &out.Topology.Nodes[i]
+		n.Pods, n.OldPods = slices.Clone(n.Pods), slices.Clone(n.OldPods)
+	}
+	return &out
 }
 
 // ID is the lab's.

@@ -252,11 +252,59 @@ traffic:
 			{on(scenario.PodLinkDown), all},
 		},
 	}
+	plain := func(bridged bool) []test {
+		out := []test{
+			// What comes from there has the other node's address.
+			{scenario.Fault{Type: scenario.DeleteNodeRoute, Node: "one", Prefix: other}, func(s FlowStats) bool {
+				return s.To.Place == "two/x" && node(s.From) == "one"
+			}},
+			{scenario.Fault{Type: scenario.MissingMasquerade, Node: "one"}, func(s FlowStats) bool { return s.To.Place == outsideName && node(s.From) == "one" && isPod(s.From) }},
+			{on(scenario.PodLinkDown), all},
+			{scenario.Fault{Type: scenario.SelfService, Node: "one", Pod: "one/a", Prefix: netip.MustParsePrefix("10.99.0.1/32")}, none},
+		}
+		if !bridged {
+			out = append(out, test{on(scenario.DeletePodRoute), all}, test{on(scenario.LinkMAC), all})
+		}
+		return out
+	}
+	tests["plugin: bridge"], tests["plugin: ptp"] = plain(true), plain(false)
+	tests["plugin: kubenet"] = append(tests["plugin: kubenet"],
+		// What comes twice is thrown away.
+		test{scenario.Fault{Type: scenario.DedupFlushed, Node: "one"}, none})
+	// What strikes IPv6 leaves IPv4 alone.
+	six := func(strikes func(FlowStats) bool) func(FlowStats) bool {
+		return func(s FlowStats) bool { return s.To.Addr.Is6() && strikes(s) }
+	}
+	onIPv6 := func(typ scenario.FaultType, podToo bool) scenario.Fault {
+		f := scenario.Fault{Type: typ, Node: "one", Family: 6}
+		if podToo {
+			f.Pod, f.MAC = pod.Pod, pod.MAC
+		}
+		return f
+	}
+	tests["plugin: kubenet, stack: dual"] = []test{
+		{scenario.Fault{Type: scenario.DeleteUDR, Prefix: netip.MustParsePrefix("fd00:10:244::/64")}, six(func(s FlowStats) bool { return withPod(s, "one") })},
+		{onIPv6(scenario.MissingMasquerade, false), six(func(s FlowStats) bool { return s.To.Place == outsideName && node(s.From) == "one" && isPod(s.From) })},
+		{onIPv6(scenario.ForwardingOff, false), six(func(s FlowStats) bool { return withPod(s, "one") || s.To.Place == outsideName && node(s.From) == "one" })},
+	}
+	tests["plugin: azure-overlay, stack: dual"] = []test{
+		{onIPv6(scenario.DeletePodRoute, true), six(all)},
+		{onIPv6(scenario.WrongNeighbor, true), six(all)},
+		{onIPv6(scenario.DropForward, true), six(func(s FlowStats) bool { return all(s) && s.From.Place != "one" })},
+		{scenario.Fault{Type: scenario.BlackholeRoute, Node: "one", Prefix: netip.MustParsePrefix("fd00:10:244:1::/64")}, six(across)},
+	}
+	tests["plugin: ptp, stack: dual"] = []test{
+		{scenario.Fault{Type: scenario.DeleteNodeRoute, Node: "one", Prefix: netip.MustParsePrefix("fd00:10:244:1::/64")}, six(func(s FlowStats) bool {
+			return s.To.Place == "two/x" && node(s.From) == "one"
+		})},
+		{onIPv6(scenario.MissingMasquerade, false), six(func(s FlowStats) bool { return s.To.Place == outsideName && node(s.From) == "one" && isPod(s.From) })},
+		{on(scenario.PodLinkDown), all},
+	}
 	for plugin, tests := range tests {
-		name := strings.TrimPrefix(plugin, "plugin: ")
+		name := strings.NewReplacer("plugin: ", "", ", stack: ", "-").Replace(plugin)
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := up(t, parse(t, fmt.Sprintf(text, plugin)), "faults-"+name)
+			l := up(t, parse(t, fmt.Sprintf(text, strings.ReplaceAll(plugin, ", ", "\n  "))), "faults-"+name)
 			trial(t, l, 1, 0, alive)
 			for _, test := range tests {
 				t.Log(test.fault)

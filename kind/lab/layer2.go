@@ -25,6 +25,8 @@ func (l *Lab) layer2Fault(ctx context.Context, sp *space, n *scenario.Node, p *s
 			return sp.neigh(n.Bridge, p.IP, f.MAC)
 		}
 		return sp.unneigh(n.Bridge, p.IP)
+	case scenario.ReusedIP:
+		return l.reuse(ctx, sp, n, p, f, do)
 	case scenario.DuplicateIP:
 		return l.duplicate(sp, n, p, f, do)
 	case scenario.SilentGateway:
@@ -97,9 +99,9 @@ func (l *Lab) linkMAC(sp *space, n *scenario.Node, p *scenario.Pod, f scenario.F
 // pinned is the MAC that a neighbour is pinned to.
 func (sp *space) pinned(link string, a netip.Addr) (mac model.MAC, err error) {
 	err = sp.withLink(link, "list neighbours on", func(l netlink.Link) error {
-		all, err := sp.nl.NeighList(l.Attrs().Index, netlink.FAMILY_V4)
+		all, err := sp.nl.NeighList(l.Attrs().Index, netlink.FAMILY_ALL)
 		for _, n := range all {
-			if got, _ := netip.AddrFromSlice(n.IP.To4()); got == a && n.State&netlink.NUD_PERMANENT != 0 {
+			if got, _ := netip.AddrFromSlice(n.IP); got.Unmap() == a && n.State&netlink.NUD_PERMANENT != 0 {
 				mac = model.MACFrom(n.HardwareAddr)
 			}
 		}
@@ -140,11 +142,15 @@ func (l *Lab) silence(sp *space, n *scenario.Node, p *scenario.Pod, f scenario.F
 	if gateway == scenario.LinkLocalGateway {
 		setting, silent, talking = "proxy_arp", "0", "1"
 	}
+	name := "ipv4/conf/" + p.Link + "/" + setting
+	if f.Family == 6 {
+		name, silent, talking = "ipv6/conf/"+p.Link+"/proxy_ndp", "0", "1"
+	}
 	value := talking
 	if do {
 		value = silent
 	}
-	if err := sp.sysctl("ipv4/conf/"+p.Link+"/"+setting, value); err != nil {
+	if err := sp.sysctl(name, value); err != nil {
 		return err
 	}
 	return l.with(f.Pod, func(pod *space) error { return pod.forgetNeighbors(podInterface, gateway) })

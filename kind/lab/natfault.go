@@ -32,7 +32,7 @@ func natFault(sp *space, n *scenario.Node, f scenario.Fault, do bool) (known boo
 		// In front, as they were: an exclusion behind the MASQUERADE rule
 		// would exclude nothing.
 		for _, p := range n.NonMasquerade {
-			if err := sp.run(iptables, agentOf(n).exclusion(op(!do, "-I"), p)...); err != nil {
+			if err := sp.run(tables(n.IP.Is6()), agentOf(n).exclusion(op(!do, "-I"), p)...); err != nil {
 				return true, err
 			}
 		}
@@ -76,6 +76,8 @@ func filterFault(sp *space, n *scenario.Node, p *scenario.Pod, f scenario.Fault,
 	switch f.Type {
 	case scenario.DropLegacy:
 		return true, sp.run(legacyIptables, op(do, "-I"), "FORWARD", "-d", p.IP.String(), "-j", "DROP")
+	case scenario.SelfService:
+		return true, selfService(sp, p, f, do)
 	case scenario.DropNFT:
 		return true, dropNFT(sp, n, p, do)
 	case scenario.DropChains:
@@ -91,6 +93,18 @@ func filterFault(sp *space, n *scenario.Node, p *scenario.Pod, f scenario.Fault,
 		return true, nil
 	}
 	return false, nil
+}
+
+// selfService translates a service address to a pod, for whoever asks.
+func selfService(sp *space, p *scenario.Pod, f scenario.Fault, do bool) error {
+	for _, proto := range []string{"tcp", "udp"} {
+		err := sp.run(iptables, "-t", "nat", op(do, "-A"), "PREROUTING", "-d", f.Prefix.String(), "-p", proto,
+			"-m", "comment", "--comment", "shop/"+p.Name, "-j", "DNAT", "--to-destination", p.IP.String())
+		if err != nil {
+			return err
+		}
+	}
+	return sp.forgetFlows()
 }
 
 // dropNFT makes a table of nft's own with two chains: the first sorts by

@@ -12,19 +12,21 @@ import (
 )
 
 // packetRules are the node's iptables rules: the drops that every AKS node
-// has, and the chain of ip-masq-agent.
-func packetRules(n *scenario.Node, sp *space) error {
+// has, but none on a switch has, and the chain of ip-masq-agent.
+func packetRules(n *scenario.Node, switched bool, sp *space) error {
 	const wireServer = "168.63.129.16"
-	lists := [][]string{
-		{"-P", "FORWARD", "ACCEPT"},
-		{"-A", "FORWARD", "-d", wireServer, "-p", "tcp", "--dport", "80", "-j", "DROP"},
-		{"-A", "FORWARD", "-d", wireServer, "-p", "tcp", "--dport", "32526", "-j", "DROP"},
+	lists := [][]string{{"-P", "FORWARD", "ACCEPT"}}
+	six := n.IP.Is6()
+	if !switched && !six {
+		lists = append(lists,
+			[]string{"-A", "FORWARD", "-d", wireServer, "-p", "tcp", "--dport", "80", "-j", "DROP"},
+			[]string{"-A", "FORWARD", "-d", wireServer, "-p", "tcp", "--dport", "32526", "-j", "DROP"})
 	}
-	if n.Plugin == scenario.Calico {
-		// Calico masquerades by rules of its own.
-		return sp.runAll(iptables, lists...)
+	if n.Plugin == scenario.Calico || n.IPMasq {
+		// They masquerade by rules of their own.
+		return sp.runAll(tables(six), lists...)
 	}
-	if n.Dockershim {
+	if n.Dockershim && !six {
 		return sp.runAll(iptables, append(lists, kubeletMasquerade("-A", n))...)
 	}
 	agent := agentOf(n)
@@ -35,7 +37,7 @@ func packetRules(n *scenario.Node, sp *space) error {
 	for _, p := range n.NonMasquerade {
 		lists = append(lists, agent.exclusion("-A", p))
 	}
-	return sp.runAll(iptables, append(lists, agent.masquerade("-A"))...)
+	return sp.runAll(tables(six), append(lists, agent.masquerade("-A"))...)
 }
 
 // kubeletMasquerade adds (-A) or removes (-D) the one rule by which the kubelet
@@ -84,24 +86,53 @@ func kubenetBridge(n *scenario.Node, sp *space) error {
 	if err := sp.withLink(n.Bridge, "set promiscuous", sp.nl.SetPromiscOn); err != nil {
 		return err
 	}
-	if err := sp.addr(n.Bridge, netip.PrefixFrom(n.PodGateway(), n.PodCIDR.Bits()), netlink.SCOPE_UNIVERSE); err != nil {
-		return err
-	}
 	if err := sp.up(n.Bridge); err != nil {
 		return err
 	}
-	chain := "AKS-DEDUP-PROMISC"
+	for _, n := range families(n) {
+		if err := sp.addr(n.Bridge, netip.PrefixFrom(n.PodGateway(), n.PodCIDR.Bits()), netlink.SCOPE_UNIVERSE); err != nil {
+			return err
+		}
+	}
+	chain := dedupChain(n)
+	if err := sp.runAll(ebtables, []string{"-N", chain, "-P", "RETURN"}, []string{"-A", "OUTPUT", "-j", chain}); err != nil {
+		return err
+	}
+	return sp.runAll(ebtables, dedupRules(n)...)
+}
+
+// dedupChain is the chain that holds second copies back.
+func dedupChain(n *scenario.Node) string {
 	if n.Dockershim {
-		chain = "KUBE-DEDUP"
+		return "KUBE-DEDUP"
 	}
-	lists := [][]string{{"-N", chain, "-P", "RETURN"}, {"-A", "OUTPUT", "-j", chain}}
+	return "AKS-DEDUP-PROMISC"
+}
+
+// dedupRules are what is in it.
+func dedupRules(n *scenario.Node) [][]string {
+	var lists [][]string
 	for _, out := range portPatterns(n) {
-		match := []string{"-A", chain, "-p", "IPv4", "-s", n.BridgeMAC.String(), "-o", out}
-		lists = append(lists,
-			append(match[:len(match):len(match)], "--ip-src", n.PodGateway().String(), "-j", "ACCEPT"),
-			append(match[:len(match):len(match)], "--ip-src", n.PodCIDR.String(), "-j", "DROP"))
+		for _, n := range families(n) {
+			proto, src := "IPv4", "--ip-src"
+			if n.IP.Is6() {
+				proto, src = "IPv6", "--ip6-src"
+			}
+			match := []string{"-A", dedupChain(n), "-p", proto, "-s", n.BridgeMAC.String(), "-o", out}
+			lists = append(lists,
+				append(match[:len(match):len(match)], src, n.PodGateway().String(), "-j", "ACCEPT"),
+				append(match[:len(match):len(match)], src, n.PodCIDR.String(), "-j", "DROP"))
+		}
 	}
-	return sp.runAll(ebtables, lists...)
+	return lists
+}
+
+// families are the node by each of its families.
+func families(n *scenario.Node) []*scenario.Node {
+	if n.IP6.IsValid() {
+		return []*scenario.Node{n, n.V6()}
+	}
+	return []*scenario.Node{n}
 }
 
 // portPatterns match the bridge's ports: the plugin's own pattern, and by
@@ -200,7 +231,12 @@ func ciliumHost(ctx context.Context, n *scenario.Node, sp *space) error {
 	if err := joinUp(ctx, sp, ciliumNetLink, sp, ciliumHostLink); err != nil {
 		return err
 	}
-	return sp.addr(ciliumHostLink, host(n.Router), netlink.SCOPE_LINK)
+	for _, n := range families(n) {
+		if err := sp.addr(ciliumHostLink, host(n.Router), netlink.SCOPE_LINK); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // The priorities of Cilium's rules.
@@ -251,7 +287,7 @@ func toPod(p *scenario.Pod) rule {
 
 // uplinkOf is the link that holds the node's address.
 func uplinkOf(n *scenario.Node) string {
-	if n.Bridge != "" && n.Plugin != scenario.Kubenet {
+	if n.Bridge != "" && !n.PodGateway().IsValid() {
 		return n.Bridge
 	}
 	return n.NIC

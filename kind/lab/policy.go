@@ -31,13 +31,16 @@ const (
 )
 
 // policyRules makes what the program for network policies has beside the pods.
+// Of IPv6 only Calico's iptables rules are made.
 func policyRules(n *scenario.Node, sp *space) error {
-	switch n.Policy {
-	case scenario.PolicyCalico:
+	switch {
+	case n.Policy == scenario.PolicyCalico:
 		return calicoForward(n, sp)
-	case scenario.PolicyCalicoNFT:
+	case n.IP.Is6():
+		return nil
+	case n.Policy == scenario.PolicyCalicoNFT:
 		return calicoTable(n, sp)
-	case scenario.PolicyNPM:
+	case n.Policy == scenario.PolicyNPM:
 		return npmRules(n, sp)
 	}
 	return nil
@@ -48,7 +51,7 @@ func policyPod(n *scenario.Node, p *scenario.Pod, sp *space) error {
 	switch {
 	case n.Plugin == scenario.Calico || n.Policy == scenario.PolicyCalico:
 		return calicoPodRules(p, sp)
-	case n.Policy == scenario.PolicyCalicoNFT:
+	case n.Policy == scenario.PolicyCalicoNFT && p.IP.Is4():
 		return calicoPodChains(p, sp)
 	}
 	return nil
@@ -86,7 +89,7 @@ func calicoForward(n *scenario.Node, sp *space) error {
 		append([]string{"-A", calicoFrom}, unknown...),
 		append([]string{"-A", calicoTo}, unknown...),
 	)
-	return sp.runAll(iptables, lists...)
+	return sp.runAll(tables(n.IP.Is6()), lists...)
 }
 
 // workloadChain is one of the two chains of a pod: for what it sends, and for
@@ -124,7 +127,7 @@ func calicoPodRules(p *scenario.Pod, sp *space) error {
 		add("-m", "comment", "--comment", "Drop if no profiles matched", "-j", "DROP")
 		lists = append(lists, w.dispatchRule("-I", p))
 	}
-	return sp.runAll(iptables, lists...)
+	return sp.runAll(tables(p.IP.Is6()), lists...)
 }
 
 // calicoNFT is the table of Calico's nftables dataplane.

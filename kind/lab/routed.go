@@ -10,14 +10,13 @@ import (
 	"github.com/lasthop/lasthop/kind/scenario"
 )
 
-// remoteRoutes are the routes of a node with routed pods to the pods of
-// others: kindnet has one to each node's range, azure-podsubnet one to the
-// subnet of all pods.
+// remoteRoutes are the routes of a node to the pods of others: one to each
+// node's range, or azure-podsubnet's one to the subnet of all pods.
 func (b *builder) remoteRoutes(n *scenario.Node, sp *space) error {
-	switch n.Plugin {
-	case scenario.AzurePodSubnet:
+	switch {
+	case n.Plugin == scenario.AzurePodSubnet:
 		return sp.route(route{dst: b.topology.PodSubnet, via: b.topology.Gateway, link: n.NIC})
-	case scenario.Kindnet:
+	case n.Plugin.NodeRoutes():
 		for _, other := range b.topology.Nodes {
 			if other.Name == n.Name || !other.PodCIDR.IsValid() {
 				continue
@@ -39,6 +38,10 @@ func routedPod(n *scenario.Node, p *scenario.Pod, sp *space) error {
 			return err
 		}
 	case scenario.Calico:
+		if p.IP.Is6() {
+			// The pod has the link's own address for its gateway.
+			break
+		}
 		if err := sp.sysctls(
 			"ipv4/conf/"+p.Link+"/proxy_arp", "1",
 			"ipv4/neigh/"+p.Link+"/proxy_delay", "0",
@@ -65,6 +68,11 @@ func (b *builder) routedAddress(n *scenario.Node, p *scenario.Pod, pod *space) e
 	case n.Plugin == scenario.Kindnet:
 		bits, gateway = n.PodCIDR.Bits(), n.PodGateway()
 	}
+	if p.IP.Is6() && gateway == scenario.LinkLocalGateway {
+		if gateway = calicoRouter; n.Plugin != scenario.Calico {
+			gateway = azureRouter
+		}
+	}
 	own := netip.PrefixFrom(p.IP, bits)
 	if err := pod.addr(podInterface, own, netlink.SCOPE_UNIVERSE); err != nil {
 		return err
@@ -81,17 +89,27 @@ func (b *builder) routedAddress(n *scenario.Node, p *scenario.Pod, pod *space) e
 			return err
 		}
 	}
-	if err := pod.route(route{dst: defaultRoute, via: gateway, link: podInterface}); err != nil {
+	if err := pod.route(route{dst: defaultFor(gateway), via: gateway, link: podInterface}); err != nil {
 		return err
 	}
 	if mac := n.Plugin.HostMAC(); n.Plugin != scenario.Calico && !mac.IsZero() {
 		// azure-vnet makes the entry, but lets the kernel confirm it.
+		if p.IP.Is6() {
+			return pod.neigh(podInterface, gateway, mac)
+		}
 		return pod.withLink(podInterface, "set neighbour on", func(l netlink.Link) error {
 			return pod.nl.NeighSet(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: gateway.AsSlice(), HardwareAddr: hardware(mac), State: netlink.NUD_PROBE})
 		})
 	}
 	return nil
 }
+
+// The gateways of routed pods by IPv6: for Calico what the kernel makes of its
+// MAC, for azure-vnet Azure's own router, which the node plays.
+var (
+	calicoRouter = netip.MustParseAddr("fe80::ecee:eeff:feee:eeee")
+	azureRouter  = netip.MustParseAddr("fe80::1234:5678:9abc")
+)
 
 // swift is the chain that gives what pods ask of the platform, names and
 // instance data, the node's address.
@@ -114,8 +132,10 @@ func swift(podSubnet netip.Prefix, node netip.Addr, sp *space) error {
 
 // The sets by which Calico tells what to masquerade.
 const (
-	calicoMasqPools = "cali40masq-ipam-pools"
-	calicoAllPools  = "cali40all-ipam-pools"
+	calicoMasqPools  = "cali40masq-ipam-pools"
+	calicoAllPools   = "cali40all-ipam-pools"
+	calicoMasqPools6 = "cali60masq-ipam-pools"
+	calicoAllPools6  = "cali60all-ipam-pools"
 )
 
 // calicoHost makes the chains and the sets that are not a pod's, and the
@@ -124,7 +144,12 @@ func (b *builder) calicoHost(ctx context.Context, n *scenario.Node, sp *space) e
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	for _, name := range []string{calicoMasqPools, calicoAllPools} {
+	six := n.IP.Is6()
+	masqPools, allPools := calicoMasqPools, calicoAllPools
+	if six {
+		masqPools, allPools = calicoMasqPools6, calicoAllPools6
+	}
+	for _, name := range []string{masqPools, allPools} {
 		if err := sp.netSet(name, b.topology.PodCIDR, n.PodCIDR); err != nil {
 			return err
 		}
@@ -135,20 +160,24 @@ func (b *builder) calicoHost(ctx context.Context, n *scenario.Node, sp *space) e
 	if err := calicoForward(n, sp); err != nil {
 		return err
 	}
-	return sp.runAll(iptables,
+	return sp.runAll(tables(six),
 		[]string{"-t", "nat", "-N", "cali-POSTROUTING"},
 		[]string{"-t", "nat", "-N", "cali-nat-outgoing"},
 		calicoJump("nat", "POSTROUTING", "cali-POSTROUTING"),
 		calicoJump("nat", "cali-POSTROUTING", "cali-nat-outgoing"),
 		append(append([]string{"-t", "nat", "-A", "cali-nat-outgoing"}, calicoComment("flqWnvo8yq4ULQLa")...),
-			"-m", "set", "--match-set", calicoMasqPools, "src", "-m", "set", "!", "--match-set", calicoAllPools, "dst", "-j", "MASQUERADE"),
+			"-m", "set", "--match-set", masqPools, "src", "-m", "set", "!", "--match-set", allPools, "dst", "-j", "MASQUERADE"),
 	)
 }
 
 // netSet makes a set of ranges.
 func (sp *space) netSet(name string, members ...netip.Prefix) error {
 	return sp.ns.Do(func() error {
-		if err := netlink.IpsetCreate(name, "hash:net", netlink.IpsetCreateOptions{}); err != nil {
+		options := netlink.IpsetCreateOptions{}
+		if members[0].Addr().Is6() {
+			options.Family = netlink.FAMILY_V6
+		}
+		if err := netlink.IpsetCreate(name, "hash:net", options); err != nil {
 			return fmt.Errorf("create set %s in %s: %w", name, sp.name, err)
 		}
 		for _, p := range members {

@@ -47,7 +47,11 @@ func request(ctx context.Context, f *flow, timeout time.Duration, payload []byte
 	}
 	msg := payload
 	if f.Proto == scenario.ICMP {
-		msg = append([]byte{echoRequest, 0, 0, 0, 0, 0, 0, 1}, payload...)
+		kind := byte(echoRequest)
+		if f.To.Addr.Is6() {
+			kind = echoRequest6
+		}
+		msg = append([]byte{kind, 0, 0, 0, 0, 0, 0, 1}, payload...)
 	}
 	if _, err := c.Write(msg); err != nil {
 		return fmt.Errorf("send: %w", err)
@@ -85,9 +89,11 @@ func askAlso(c *os.File, f *flow, msg []byte) error {
 // The types of ICMP messages, and the length of their header, whose checksum
 // and identifier the kernel fills in.
 const (
-	echoReply   = 0
-	echoRequest = 8
-	echoHeader  = 8
+	echoReply    = 0
+	echoRequest  = 8
+	echoReply6   = 129
+	echoRequest6 = 128
+	echoHeader   = 8
 )
 
 // receive waits for the payload to come back.
@@ -106,7 +112,7 @@ func receive(c *os.File, proto scenario.Proto, payload []byte) error {
 		buf = buf[:n]
 	}
 	if proto == scenario.ICMP {
-		if len(buf) < echoHeader || buf[0] != echoReply {
+		if len(buf) < echoHeader || buf[0] != echoReply && buf[0] != echoReply6 {
 			return errAnswer
 		}
 		buf = buf[echoHeader:]
@@ -121,16 +127,25 @@ func receive(c *os.File, proto scenario.Proto, payload []byte) error {
 // only begun on return. Only making it needs the namespace; waiting inside
 // would hold a thread.
 func connect(ns *netns.NS, proto scenario.Proto, to netip.AddrPort) (*os.File, error) {
-	typ, num := unix.SOCK_DGRAM, 0
+	family, typ, num := unix.AF_INET, unix.SOCK_DGRAM, 0
+	var peer unix.Sockaddr
+	if to.Addr().Is6() {
+		family, peer = unix.AF_INET6, &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
+	} else {
+		peer = &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
+	}
 	switch proto {
 	case scenario.TCP:
 		typ = unix.SOCK_STREAM
 	case scenario.ICMP:
 		num = unix.IPPROTO_ICMP
+		if family == unix.AF_INET6 {
+			num = unix.IPPROTO_ICMPV6
+		}
 	}
 	fd := -1
 	err := ns.Do(func() (err error) {
-		fd, err = unix.Socket(unix.AF_INET, typ|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, num)
+		fd, err = unix.Socket(family, typ|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, num)
 		return err
 	})
 	var c *os.File
@@ -138,7 +153,7 @@ func connect(ns *netns.NS, proto scenario.Proto, to netip.AddrPort) (*os.File, e
 		c = os.NewFile(uintptr(fd), string(proto))
 	}
 	if err == nil {
-		err = unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()})
+		err = unix.Connect(fd, peer)
 	}
 	if err != nil && !errors.Is(err, unix.EINPROGRESS) {
 		c.Close() // harmless without a file
@@ -185,7 +200,7 @@ func expire(ctx context.Context, c interface{ SetDeadline(time.Time) error }) (s
 func (t *traffic) serveTCP(ctx context.Context, ns *netns.NS, addr netip.AddrPort, all *sync.WaitGroup) error {
 	var l *net.TCPListener
 	err := ns.Do(func() (err error) {
-		l, err = net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(addr))
+		l, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
 		return err
 	})
 	if err != nil {
@@ -250,7 +265,7 @@ var reusing = net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) e
 func (t *traffic) serveUDP(ctx context.Context, ns *netns.NS, addr netip.AddrPort, deaf bool, all *sync.WaitGroup) error {
 	var c *net.UDPConn
 	err := ns.Do(func() error {
-		any, err := reusing.ListenPacket(ctx, "udp4", addr.String())
+		any, err := reusing.ListenPacket(ctx, "udp", addr.String())
 		if err == nil {
 			c = any.(*net.UDPConn)
 		}

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -154,9 +155,18 @@ func (e *MissingToolError) Error() string {
 // name: a kernel without the legacy tables has no others.
 const (
 	iptables    = "iptables-nft"
+	ip6tables   = "ip6tables-nft"
 	ebtables    = "ebtables-nft"
 	toolPackage = "iptables"
 )
+
+// tables is iptables for a family.
+func tables(six bool) string {
+	if six {
+		return ip6tables
+	}
+	return iptables
+}
 
 // findTool looks a program up in PATH and, since a plain user's PATH leaves
 // them out, in the system directories.
@@ -294,6 +304,36 @@ func (sp *space) awaitUp(ctx context.Context, name string) error {
 	}
 }
 
+// awaitSettled waits until no IPv6 address of a link that is up is tentative.
+// The kernel asks nobody about them, but only in its own time listens for who
+// asks for them: what is sent before is lost.
+func (sp *space) awaitSettled(ctx context.Context) error {
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		links, err := sp.nl.LinkList()
+		if err != nil {
+			return fmt.Errorf("list links in %s: %w", sp.name, err)
+		}
+		up := map[int]bool{}
+		for _, l := range links {
+			up[l.Attrs().Index] = l.Attrs().OperState == netlink.OperUp
+		}
+		all, err := sp.nl.AddrList(nil, netlink.FAMILY_V6)
+		if err != nil {
+			return fmt.Errorf("list addresses in %s: %w", sp.name, err)
+		}
+		if !slices.ContainsFunc(all, func(a netlink.Addr) bool { return up[a.LinkIndex] && a.Flags&unix.IFA_F_TENTATIVE != 0 }) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for IPv6 addresses in %s: %w", sp.name, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
 // addr gives a link an address. A link-scoped one is never chosen as the
 // source of what goes elsewhere.
 func (sp *space) addr(link string, p netip.Prefix, scope netlink.Scope) error {
@@ -364,6 +404,13 @@ func (sp *space) neigh(link string, a netip.Addr, mac model.MAC) error {
 	})
 }
 
+// proxy has a link answer for an address that is behind another.
+func (sp *space) proxy(link string, a netip.Addr) error {
+	return sp.withLink(link, "set proxy on", func(l netlink.Link) error {
+		return sp.nl.NeighSet(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: a.AsSlice(), Flags: netlink.NTF_PROXY, Family: netlink.FAMILY_V6})
+	})
+}
+
 // unneigh forgets a neighbour.
 func (sp *space) unneigh(link string, a netip.Addr) error {
 	return sp.withLink(link, "delete neighbour on", func(l netlink.Link) error {
@@ -380,12 +427,13 @@ func (sp *space) forgetFlows() error {
 // address on a link; of all addresses when there is none.
 func (sp *space) forgetNeighbors(link string, a netip.Addr) error {
 	return sp.withLink(link, "forget neighbours on", func(l netlink.Link) error {
-		all, err := sp.nl.NeighList(l.Attrs().Index, netlink.FAMILY_V4)
+		all, err := sp.nl.NeighList(l.Attrs().Index, netlink.FAMILY_ALL)
 		if err != nil {
 			return err
 		}
 		for _, n := range all {
-			got, _ := netip.AddrFromSlice(n.IP.To4())
+			got, _ := netip.AddrFromSlice(n.IP)
+			got = got.Unmap()
 			if n.State&(netlink.NUD_PERMANENT|netlink.NUD_NOARP) != 0 || a.IsValid() && got != a {
 				continue
 			}
@@ -424,6 +472,14 @@ func (sp *space) unrule(r rule) error {
 }
 
 var defaultRoute = netip.MustParsePrefix("0.0.0.0/0")
+
+// defaultFor is the default route of an address's family.
+func defaultFor(a netip.Addr) netip.Prefix {
+	if a.Is6() {
+		return netip.MustParsePrefix("::/0")
+	}
+	return defaultRoute
+}
 
 // host is the address as a prefix of its own.
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

@@ -248,7 +248,7 @@ func parseText(s string) (string, error) { return strings.TrimSpace(s), nil }
 
 func parseAddr(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)
-	if err != nil || !a.Is4() || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+	if err != nil || a.Zone() != "" || !a.Is4() || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
 		return netip.Addr{}, fmt.Errorf("want a unicast IPv4 address, got %q", short(s))
 	}
 	return a, nil
@@ -257,8 +257,8 @@ func parseAddr(s string) (netip.Addr, error) {
 func parsePrefix(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	switch {
-	case err != nil || !p.Addr().Is4():
-		return netip.Prefix{}, fmt.Errorf("want an IPv4 prefix, got %q", short(s))
+	case err != nil || p.Addr().Is4In6():
+		return netip.Prefix{}, fmt.Errorf("want a prefix, as 10.244.0.0/24, got %q", short(s))
 	case p != p.Masked():
 		return netip.Prefix{}, fmt.Errorf("prefix %s has host bits set, want %s", p, p.Masked())
 	}
@@ -271,10 +271,20 @@ func parseRange(s string) (netip.Prefix, error) {
 	if err != nil {
 		return p, err
 	}
-	if a := p.Addr(); p.Bits() < 8 || p.Bits() > 29 || a.IsLoopback() || a.IsMulticast() || a.As4()[0] == 0 || a.As4()[0] >= 240 {
+	if a := p.Addr(); !a.Is4() || p.Bits() < 8 || p.Bits() > 29 || a.IsLoopback() || a.IsMulticast() || a.As4()[0] == 0 || a.As4()[0] >= 240 {
 		return netip.Prefix{}, fmt.Errorf("want a unicast IPv4 range between /8 and /29, got %s", p)
 	}
 	return p, nil
+}
+
+func parseFamily(s string) (int, error) {
+	switch s {
+	case "4":
+		return 4, nil
+	case "6":
+		return 6, nil
+	}
+	return 0, fmt.Errorf("want 4 or 6, got %q", short(s))
 }
 
 func parseMAC(s string) (model.MAC, error) {

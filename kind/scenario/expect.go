@@ -33,6 +33,10 @@ type Finding struct {
 	// one finding of several of the code; empty for any.
 	Title, Fix string
 	Evidence   []string
+	// Twins are the other addresses of those that have one in each family,
+	// which will do as well. With a Family none of the other may be named.
+	Twins  map[netip.Addr]netip.Addr
+	Family int
 }
 
 // Mismatches says what is otherwise than expected, a sentence each; nil when
@@ -102,8 +106,21 @@ func (w Finding) in(found []model.Finding) bool {
 			}
 		}
 	}
-	unsaid := slices.ContainsFunc(w.Evidence, func(words string) bool { return !strings.Contains(evidence.String(), words) })
-	return any && subset(w.Pods, pods) && subset(w.Peers, peers) && !unsaid
+	if w.Family != 0 && (slices.ContainsFunc(pods, w.foreign) || slices.ContainsFunc(peers, func(p netip.Prefix) bool { return w.foreign(p.Addr()) })) {
+		return false
+	}
+	for _, p := range w.Pods {
+		if !slices.Contains(pods, p) && !slices.Contains(pods, w.Twins[p]) {
+			return false
+		}
+	}
+	for _, p := range w.Peers {
+		twin := w.Twins[p.Addr()]
+		if !slices.Contains(peers, p) && !slices.Contains(peers, netip.PrefixFrom(twin, twin.BitLen())) {
+			return false
+		}
+	}
+	return any && !slices.ContainsFunc(w.Evidence, func(words string) bool { return !strings.Contains(evidence.String(), words) })
 }
 
 func first(list []string) string {
@@ -112,6 +129,9 @@ func first(list []string) string {
 	}
 	return list[0]
 }
+
+// foreign reports whether an address is of the family that is not meant.
+func (w Finding) foreign(a netip.Addr) bool { return a.Is6() != (w.Family == 6) }
 
 // String names the code and what must be in the finding.
 func (w Finding) String() string {
@@ -132,13 +152,4 @@ func (w Finding) String() string {
 		s += fmt.Sprintf(" with evidence %q", w.Evidence)
 	}
 	return s
-}
-
-func subset[T comparable](want, have []T) bool {
-	for _, w := range want {
-		if !slices.Contains(have, w) {
-			return false
-		}
-	}
-	return true
 }

@@ -28,6 +28,7 @@ var faultShapes = map[FaultType]shape{
 	AsymmetricRoute:   {need: []string{"node", "prefix"}},
 	ReturningUDR:      {need: []string{"node", "prefix"}},
 	SmallMTU:          {need: []string{"node"}},
+	DeleteNodeRoute:   {need: []string{"node", "prefix"}},
 
 	ForwardPolicyDrop: {need: []string{"node"}},
 	DropLegacy:        {need: []string{"pod"}},
@@ -48,6 +49,8 @@ var faultShapes = map[FaultType]shape{
 
 	PolicyUnprogrammed: {need: []string{"pod"}},
 	PolicyDeny:         {need: []string{"pod"}},
+	SelfService:        {need: []string{"pod", "prefix"}},
+	DedupFlushed:       {need: []string{"node"}},
 }
 
 func faultTypes() []FaultType {
@@ -88,7 +91,10 @@ func (r *resolver) fault(raw rawFault) {
 	if !r.faultFields(raw) {
 		return
 	}
-	f := Fault{Type: raw.typ.v, MAC: raw.mac.v, Prefix: raw.exclude.v}
+	f := Fault{Type: raw.typ.v, MAC: raw.mac.v, Prefix: raw.exclude.v, Family: raw.family.v}
+	if !r.faultFamily(&f, raw.family.where(raw.at)) {
+		return
+	}
 	t := &r.s.Topology
 	if raw.node.set() {
 		if t.Node(raw.node.v) == nil {
@@ -108,15 +114,20 @@ func (r *resolver) fault(raw rawFault) {
 		f.Via = e.Addr
 	}
 	switch f.Type {
+	case ReusedIP:
+		if n, p := t.Pod(t.Place(f.Via)); p == nil || n.Name != f.Node || t.Place(f.Via) == f.Pod {
+			r.errorf(raw.via.at, "via: %s is not another pod of node %q", f.Via, f.Node)
+			return
+		}
 	case DeleteUDR, WrongUDR:
 		if !r.faultRoute(&f, raw) {
 			return
 		}
-	case BlackholeRoute, AsymmetricRoute, ReturningUDR, SmallMTU:
+	case BlackholeRoute, AsymmetricRoute, ReturningUDR, SmallMTU, DeleteNodeRoute:
 		if !r.faultNode(&f, raw) {
 			return
 		}
-	case DeadBackend, NSGDrop:
+	case DeadBackend, NSGDrop, SelfService:
 		f.Prefix = raw.prefix.v
 	case ConntrackRace:
 		f.Prefix = raw.prefix.v
@@ -128,10 +139,18 @@ func (r *resolver) fault(raw rawFault) {
 		if t.Node(f.Node).Plugin == Calico {
 			r.errorf(raw.node.at, "node %q is %s, whose masquerading no range is excluded from", f.Node, Calico)
 		}
+	case DedupFlushed:
+		if t.Node(f.Node).Plugin != Kubenet {
+			r.errorf(raw.node.at, "node %q is not %s", f.Node, Kubenet)
+		}
 	case NICForwardingOff:
 		if !t.Node(f.Node).IPForwarding {
 			r.errorf(raw.node.at, "the NIC of %q does not forward as it is", f.Node)
 		}
+	}
+	if why := f.unmet(t); why != "" {
+		r.errorf(raw.at, "fault %s cannot be: %s", f.Type, why)
+		return
 	}
 	if slices.Contains(r.s.Faults, f) {
 		r.errorf(raw.at, "fault %q is there already", f)
@@ -142,6 +161,30 @@ func (r *resolver) fault(raw rawFault) {
 		return
 	}
 	r.s.Faults = append(r.s.Faults, f)
+}
+
+// unmet says why the network, or the plugin of the node, is not one that a
+// fault can strike; empty when it is.
+func (f Fault) unmet(t *Topology) string {
+	switch f.Type {
+	case NICForwardingOff, NSGDrop, NoReturn, ReturningUDR:
+		if t.Switched {
+			return "a switch connects the nodes, and no cloud"
+		}
+	case MissingMasquerade, MasqueradeAll, SNATPorts:
+		if n := t.Node(f.Node); n.IPMasq && (f.Type != MissingMasquerade || f.Prefix.IsValid()) {
+			return "the plugin masquerades each pod by rules of its own"
+		}
+	}
+	if n := t.Node(f.Node); f.Family == 6 && n != nil {
+		switch {
+		case f.Type == SilentGateway && !n.Plugin.HasRouter():
+			return "the pods' IPv6 gateway is the link's own address, or pinned"
+		case f.Type == WrongGateway && !n.PodGateway().IsValid():
+			return "the pods' IPv6 gateway is the link's own address, or pinned"
+		}
+	}
+	return ""
 }
 
 // faultFields checks that the entry has what its type wants and no more.
@@ -181,7 +224,7 @@ func (r *resolver) faultPod(f *Fault, raw rawFault) bool {
 	case p.Gone:
 		r.errorf(raw.pod.at, "pod %q is gone", f.Pod)
 		return false
-	case f.Type == StaleDNAT && (n.Bridge == "" || n.Plugin == Kubenet):
+	case f.Type == StaleDNAT && (n.Bridge == "" || n.PodGateway().IsValid()):
 		r.errorf(raw.pod.at, "the NIC of %q is on no bridge: no frame rule for it can be stale", n.Name)
 		return false
 	case f.Type == StaleARPReply && n.Bridge == "":
@@ -223,12 +266,16 @@ func (r *resolver) faultRoute(f *Fault, raw rawFault) bool {
 		f.Prefix = raw.prefix.v
 	case raw.node.set():
 		f.Prefix = r.s.Topology.Node(f.Node).PodCIDR
+		if f.Six() {
+			f.Prefix = r.s.Topology.Node(f.Node).PodCIDR6
+			f.Family = 0
+		}
 		if !f.Prefix.IsValid() {
 			r.errorf(raw.node.at, "node %q has no podCIDR", f.Node)
 			return false
 		}
 		f.Node = ""
-	case f.Type == DeleteUDR:
+	case f.Type == DeleteUDR && f.Family == 0:
 		return true
 	default:
 		r.errorf(raw.at, "fault %s wants prefix or node", f.Type)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -30,6 +31,8 @@ const (
 // Files are what lasthop is given besides the node. They tell the truth: what
 // a fault breaks in the network is broken in them.
 type Files struct {
+	// Host are the files that the plugins left on the node.
+	Host   bool
 	Nodes  bool
 	Routes []FileKind
 	// Raw is the form in which the resource manager itself answers.
@@ -42,6 +45,7 @@ type Files struct {
 const maxSpare = 5000
 
 type rawFiles struct {
+	host       value[bool]
 	nodes, raw value[bool]
 	routes     []value[FileKind]
 	spare      value[int]
@@ -50,6 +54,7 @@ type rawFiles struct {
 func (d *decoder) files(n *yaml.Node) rawFiles {
 	var r rawFiles
 	d.mapping(n, "files", fields{
+		"host":   into(d, "host", &r.host, parseBool),
 		"nodes":  into(d, "nodes", &r.nodes, parseBool),
 		"routes": each(d, "routes", &r.routes, choice(RoutesFile, TablesFile, SubnetFile, EffectiveFile, NICsFile)),
 		"raw":    into(d, "raw", &r.raw, parseBool),
@@ -60,7 +65,10 @@ func (d *decoder) files(n *yaml.Node) rawFiles {
 
 func (r *resolver) files(raw rawFiles) {
 	f := &r.s.Files
-	f.Nodes, f.Raw, f.Spare = raw.nodes.v, raw.raw.v, raw.spare.v
+	f.Host, f.Nodes, f.Raw, f.Spare = raw.host.v, raw.nodes.v, raw.raw.v, raw.spare.v
+	if n := r.s.Topology.Node(r.s.Observe); f.Host && n != nil && !n.Plugin.CNI() {
+		r.errorf(raw.host.at, "files: node %q is %s, whose files are not made", n.Name, n.Plugin)
+	}
 	for _, k := range raw.routes {
 		if slices.Contains(f.Routes, k.v) {
 			r.errorf(k.at, "file %s is named twice", k.v)
@@ -75,27 +83,45 @@ type thing = map[string]any
 // NodesJSON is what kubectl prints of the nodes.
 func (s *Scenario) NodesJSON() ([]byte, error) {
 	var items []thing
-	add := func(name string, ip netip.Addr, cidr netip.Prefix) {
+	add := func(name string, ips []netip.Addr, cidrs []netip.Prefix) {
 		spec := thing{}
-		if cidr.IsValid() {
-			spec = thing{"podCIDR": cidr.String(), "podCIDRs": []string{cidr.String()}}
+		if cidrs[0].IsValid() {
+			spec = thing{"podCIDR": cidrs[0].String(), "podCIDRs": texts(cidrs)}
+		}
+		var addresses []thing
+		for _, ip := range texts(ips) {
+			addresses = append(addresses, thing{"type": "InternalIP", "address": ip})
 		}
 		items = append(items, thing{
 			"apiVersion": "v1", "kind": "Node", "metadata": thing{"name": name}, "spec": spec,
 			"status": thing{
-				"addresses":  []thing{{"type": "InternalIP", "address": ip.String()}, {"type": "Hostname", "address": name}},
+				"addresses":  append(addresses, thing{"type": "Hostname", "address": name}),
 				"conditions": []thing{{"type": "NetworkUnavailable", "status": "False", "reason": "RouteCreated"}},
 			},
 		})
 	}
 	for _, n := range s.Topology.Nodes {
-		add(n.Name, n.IP, n.PodCIDR)
+		add(n.Name, []netip.Addr{n.IP, n.IP6}, []netip.Prefix{n.PodCIDR, n.PodCIDR6})
 	}
 	for i := range s.Files.Spare {
 		ip, cidr := spare(i)
-		add(fmt.Sprintf("spare-%d", i), ip, cidr)
+		add(fmt.Sprintf("spare-%d", i), []netip.Addr{ip}, []netip.Prefix{cidr})
 	}
 	return json.MarshalIndent(thing{"apiVersion": "v1", "kind": "List", "items": items}, "", "    ")
+}
+
+// texts are those of a list that are valid.
+func texts[T interface {
+	fmt.Stringer
+	IsValid() bool
+}](list []T) []string {
+	var out []string
+	for _, x := range list {
+		if x.IsValid() {
+			out = append(out, x.String())
+		}
+	}
+	return out
 }
 
 // spare are the address and pod range of a node that is not made, in the range
@@ -177,8 +203,12 @@ func (s *Scenario) rows() []row {
 		}
 		name := "route-" + r.Prefix.String()
 		for _, n := range s.Topology.Nodes {
-			if n.PodCIDR == r.Prefix {
+			switch r.Prefix {
+			case n.PodCIDR:
 				name = n.Name
+			case n.PodCIDR6:
+				// As the provider names those of the second family.
+				name = n.Name + "____" + strings.ReplaceAll(strings.ReplaceAll(r.Prefix.String(), ":", ""), "/", "")
 			}
 		}
 		out = append(out, row{name, r.Prefix, via})

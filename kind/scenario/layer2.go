@@ -12,6 +12,9 @@ const (
 	StaleBridgeNeighbor FaultType = "stale-bridge-neighbor"
 	// DuplicateIP gives Pod's address to the pod that holds Via as well.
 	DuplicateIP FaultType = "duplicate-ip"
+	// ReusedIP has the node forget which addresses it gave to whom, and give
+	// Pod's anew to the pod that holds Via.
+	ReusedIP FaultType = "reused-ip"
 	// SilentGateway makes the host side of a routed Pod's link answer no
 	// ARP request.
 	SilentGateway FaultType = "silent-gateway"
@@ -27,6 +30,7 @@ var layer2Shapes = map[FaultType]shape{
 	WrongGateway:        {need: []string{"pod"}, may: []string{"mac"}},
 	StaleBridgeNeighbor: {need: []string{"pod"}, may: []string{"mac"}},
 	DuplicateIP:         {need: []string{"pod", "via"}},
+	ReusedIP:            {need: []string{"pod", "via"}},
 	SilentGateway:       {need: []string{"pod"}},
 	PodInterfaceDown:    {need: []string{"pod"}},
 	BridgeDrop:          {need: []string{"pod"}},
@@ -44,6 +48,8 @@ func (t FaultType) writesMAC() bool {
 // misfit says why a fault cannot strike a pod of a node; empty when it can.
 func (t FaultType) misfit(n *Node, p *Pod) string {
 	switch {
+	case t == ReusedIP && !n.Plugin.CNI():
+		return "no IPAM plugin of the node's gives addresses out"
 	case p.Bridged && (t == LinkMAC || t == SilentGateway || t == StaleBridgeNeighbor):
 		return "the pod is on a bridge"
 	case n.Bridge == "" && t == StaleBridgeNeighbor:

@@ -28,6 +28,13 @@ const (
 	// DeadBackend has Node translate the service address Prefix to Via,
 	// where no pod lives.
 	DeadBackend FaultType = "dead-backend"
+	// SelfService has Pod's node translate the service address Prefix to Pod,
+	// also for Pod itself, whose source then stays what it is.
+	SelfService FaultType = "self-service"
+	// DedupFlushed empties the chain by which a kubenet Node holds back the
+	// second copies that a promiscuous bridge makes. It does no harm to
+	// traffic.
+	DedupFlushed FaultType = "dedup-flushed"
 	// SNATPorts leaves Node a handful of ports for what it masquerades.
 	SNATPorts FaultType = "snat-ports"
 	// ConntrackFull fills Node's connection-tracking table with flows that

@@ -136,6 +136,8 @@ type rawTopology struct {
 	outside       []value[netip.Addr]
 	fabricMAC     value[model.MAC]
 	plugin        value[Plugin]
+	half          rawHalf
+	switched      value[bool]
 	nic           value[string]
 	nodes         []rawNode
 }
@@ -147,6 +149,7 @@ type rawNode struct {
 	nicMAC, bridgeMAC value[model.MAC]
 	ipForwarding      value[bool]
 	dockershim        value[bool]
+	ipMasq, hairpin   value[bool]
 	ip, router        value[netip.Addr]
 	podCIDR           value[netip.Prefix]
 	nonMasquerade     value[[]value[netip.Prefix]]
@@ -185,6 +188,7 @@ type rawFault struct {
 	node, pod, via  value[string]
 	prefix, exclude value[netip.Prefix]
 	mac             value[model.MAC]
+	family          value[int]
 }
 
 type rawExpect struct {
@@ -199,6 +203,7 @@ type rawExpect struct {
 type rawFinding struct {
 	at          *yaml.Node
 	code        value[string]
+	family      value[int]
 	pods, peers []value[string]
 	title, fix  value[string]
 	evidence    []value[string]
@@ -244,6 +249,10 @@ func (d *decoder) topology(n *yaml.Node) rawTopology {
 		"fabricMAC": into(d, "fabricMAC", &t.fabricMAC, parseMAC),
 		"plugin":    into(d, "plugin", &t.plugin, choice(allPlugins...)),
 		"nic":       into(d, "nic", &t.nic, parseLink),
+		"stack":     into(d, "stack", &t.half.stack, choice(IPv4, Dual)),
+		"vnet6":     into(d, "vnet6", &t.half.vnet, parseRange6),
+		"podCIDR6":  into(d, "podCIDR6", &t.half.podCIDR, parseRange6),
+		"switched":  into(d, "switched", &t.switched, parseBool),
 		"nodes":     func(n *yaml.Node) { t.nodes = items(d, n, "nodes", d.node) },
 	})
 	return t
@@ -258,6 +267,8 @@ func (d *decoder) node(n *yaml.Node) rawNode {
 		"nicMAC":       into(d, "nicMAC", &r.nicMAC, parseMAC),
 		"ipForwarding": into(d, "ipForwarding", &r.ipForwarding, parseBool),
 		"dockershim":   into(d, "dockershim", &r.dockershim, parseBool),
+		"ipMasq":       into(d, "ipMasq", &r.ipMasq, parseBool),
+		"hairpin":      into(d, "hairpin", &r.hairpin, parseBool),
 		"ip":           into(d, "ip", &r.ip, parseAddr),
 		"podCIDR":      into(d, "podCIDR", &r.podCIDR, parseRange),
 		"bridge":       into(d, "bridge", &r.bridge, parseLink),
@@ -353,6 +364,7 @@ func (d *decoder) fault(n *yaml.Node) rawFault {
 		"exclude": into(d, "exclude", &r.exclude, parsePrefix),
 		"via":     into(d, "via", &r.via, parseText),
 		"mac":     into(d, "mac", &r.mac, parseMAC),
+		"family":  into(d, "family", &r.family, parseFamily),
 	})
 	return r
 }
@@ -377,11 +389,12 @@ func (d *decoder) finding(n *yaml.Node) rawFinding {
 		return r
 	}
 	d.mapping(n, "finding", fields{
-		"code":  into(d, "code", &r.code, parseCode),
-		"pods":  each(d, "pods", &r.pods, parseText),
-		"peers": each(d, "peers", &r.peers, parseText),
-		"title": into(d, "title", &r.title, parseText),
-		"fix":   into(d, "fix", &r.fix, parseText),
+		"code":   into(d, "code", &r.code, parseCode),
+		"family": into(d, "family", &r.family, parseFamily),
+		"pods":   each(d, "pods", &r.pods, parseText),
+		"peers":  each(d, "peers", &r.peers, parseText),
+		"title":  into(d, "title", &r.title, parseText),
+		"fix":    into(d, "fix", &r.fix, parseText),
 		// What the evidence must hold.
 		"evidence": each(d, "evidence", &r.evidence, parseText),
 	})

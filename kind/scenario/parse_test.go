@@ -188,7 +188,7 @@ func TestErrors(t *testing.T) {
 		{"topology: {nodes: [{name: a, nic: an-interface-too-long, bridge: lo}]}", []string{"1:35: nic: want a link name", "1:66: bridge: "}},
 		{"topology: {nodes: [{name: a, nic: cbr0}]}", []string{`link name "cbr0" of the bridge is that of the NIC`}},
 		{"topology: {nodes: [{name: a, pods: [{name: x, link: eth0}]}]}", []string{`1:53: link name "eth0" of pod x is that of the NIC`}},
-		{"topology: {nodes: [{name: a, plugin: flannel, ipForwarding: maybe}]}", []string{"1:38: plugin: want one of [kubenet azure-bridge azure-tunnel azure-transparent azure-overlay azure-podsubnet azure-cilium cilium calico kindnet]", "1:61: ipForwarding: want true or false"}},
+		{"topology: {nodes: [{name: a, plugin: flannel, ipForwarding: maybe}]}", []string{"1:38: plugin: want one of [kubenet azure-bridge azure-tunnel azure-transparent azure-overlay azure-podsubnet azure-cilium cilium calico kindnet bridge ptp]", "1:61: ipForwarding: want true or false"}},
 		{"topology: {nodes: [{name: a, plugin: azure-podsubnet}]}", []string{"which wants the topology's podSubnet"}},
 		{"topology: {podSubnet: 10.240.8.0/24, nodes: [{name: a}]}", []string{"1:23: podSubnet 10.240.8.0/24 is not a part of vnet"}},
 		{"topology: {nodes: [{name: a, plugin: kindnet, dockershim: true}]}", []string{"dockershim is for kubenet"}},
@@ -417,6 +417,17 @@ func holds(t *testing.T, s *Scenario) {
 		t.Errorf("name %q, observe %q", s.Name, s.Observe)
 	}
 	once(s.Topology.Gateway, s.Topology.FabricMAC)
+	if six := s.Topology.V6(); six != nil {
+		taken := map[netip.Addr]bool{six.Edge: true}
+		for _, n := range six.Nodes {
+			for _, a := range append(n.Addresses(), n.PodGateway()) {
+				if a.IsValid() && (!a.Is6() || taken[a]) {
+					t.Errorf("address %s is not one's own", a)
+				}
+				taken[a] = true
+			}
+		}
+	}
 	for i := range s.Topology.Nodes {
 		n := &s.Topology.Nodes[i]
 		once(n.IP, n.MAC)
@@ -430,7 +441,7 @@ func holds(t *testing.T, s *Scenario) {
 		}
 	}
 	for _, f := range s.Traffic {
-		if f.From.Place == "" || f.From.Place == f.To.Place || !f.To.Addr.Is4() || f.Rate < minRate || f.Rate > maxRate || (f.Proto == ICMP) != (f.Port == 0) {
+		if six := f.To.Addr.Is6(); f.From.Place == "" || f.From.Place == f.To.Place || six != f.From.Addr.Is6() || six && s.Topology.Six == nil || f.Rate < minRate || f.Rate > maxRate || (f.Proto == ICMP) != (f.Port == 0) {
 			t.Errorf("flow %+v", f)
 		}
 	}

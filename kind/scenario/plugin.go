@@ -21,6 +21,9 @@ const (
 	Cilium           Plugin = "cilium"
 	Calico           Plugin = "calico"
 	Kindnet          Plugin = "kindnet"
+	// Bridge and PTP are the plain plugins of the CNI project.
+	Bridge Plugin = "bridge"
+	PTP    Plugin = "ptp"
 )
 
 // Datapath is how Cilium's programs are attached and what they do.
@@ -53,7 +56,7 @@ const (
 // allPlugins are those above, for what reads their names.
 var allPlugins = []Plugin{
 	Kubenet, AzureBridge, AzureTunnel, AzureTransparent, AzureOverlay, AzurePodSubnet,
-	AzureCilium, Cilium, Calico, Kindnet,
+	AzureCilium, Cilium, Calico, Kindnet, Bridge, PTP,
 }
 
 // traits are what tells plugins apart in how a node is made.
@@ -78,6 +81,8 @@ type traits struct {
 	// clusterOnly: only what goes to pods keeps its source; what goes to
 	// machines of the network does not.
 	clusterOnly bool
+	// cni: pods get their links by the plugin itself, which names them.
+	cni bool
 }
 
 var (
@@ -96,6 +101,8 @@ var pluginTraits = map[Plugin]traits{
 	Cilium:           {router: true, link: "lxc", hash: 12},
 	Calico:           {podCIDR: true, udr: true, link: "cali", hash: 11, mac: calicoHostMAC, clusterOnly: true},
 	Kindnet:          {podCIDR: true, udr: true, gateway: true, link: "veth", hash: 8, clusterOnly: true},
+	Bridge:           {bridge: "cni0", podCIDR: true, udr: true, gateway: true, link: "veth", hash: 8, clusterOnly: true, cni: true},
+	PTP:              {podCIDR: true, udr: true, gateway: true, link: "veth", hash: 8, clusterOnly: true, cni: true},
 }
 
 // The names of azure-vnet's links.
@@ -113,6 +120,13 @@ func (p Plugin) HasPodCIDR() bool { return pluginTraits[p].podCIDR }
 
 // HasRouter reports whether nodes have Cilium's router.
 func (p Plugin) HasRouter() bool { return pluginTraits[p].router }
+
+// CNI reports whether pods get their links by a plugin's own program, as a
+// container runtime calls it.
+func (p Plugin) CNI() bool { return pluginTraits[p].cni }
+
+// NodeRoutes reports whether each node has a route to every other's pods.
+func (p Plugin) NodeRoutes() bool { return p == Kindnet || p.CNI() }
 
 // Bridges reports whether pods are ports of a bridge.
 func (p Plugin) Bridges() bool { return pluginTraits[p].bridge != "" }

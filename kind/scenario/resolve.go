@@ -33,6 +33,8 @@ type resolver struct {
 	// addrs and macs are who has each.
 	addrs map[netip.Addr]string
 	macs  map[model.MAC]string
+	// six is the topology by its IPv6 addresses; nil where there are none.
+	six *Topology
 }
 
 func (r *resolver) resolve(raw rawScenario) *Scenario {
@@ -52,6 +54,7 @@ func (r *resolver) resolve(raw rawScenario) *Scenario {
 		// References into half a topology would all seem wrong.
 		return s
 	}
+	r.six = s.Topology.V6()
 	r.routes(raw)
 	r.traffic(raw)
 	r.faults(raw.faults)
@@ -92,8 +95,14 @@ func (r *resolver) topology(raw rawTopology) {
 		return
 	}
 	t.Nodes = make([]Node, len(raw.nodes))
+	plain := true
 	for i, n := range raw.nodes {
 		r.node(i, n, raw)
+		plain = plain && t.Nodes[i].Plugin.CNI()
+	}
+	t.Switched = raw.switched.or(plain)
+	if raw.switched.set() {
+		r.checkSwitched(raw.switched.at)
 	}
 	if len(r.errs) > 0 {
 		return
@@ -114,6 +123,7 @@ func (r *resolver) topology(raw rawTopology) {
 		r.macsAndLinks(&t.Nodes[i], raw.nodes[i])
 		r.nonMasquerade(&t.Nodes[i], raw.nodes[i])
 	}
+	r.dual(raw)
 }
 
 func (r *resolver) outside(raw rawTopology) {
@@ -159,6 +169,7 @@ func (r *resolver) node(i int, raw rawNode, t rawTopology) {
 	n.IPForwarding = raw.ipForwarding.or(n.Plugin.routedByUDR())
 	n.Residue, n.Dockershim = raw.residue.v, raw.dockershim.v
 	n.Datapath, n.Policy = raw.datapath.v, raw.policy.v
+	n.IPMasq, n.Hairpin = raw.ipMasq.or(n.Plugin.CNI()), raw.hairpin.or(n.Plugin == Bridge)
 	switch {
 	case n.Plugin.Bridges():
 		n.Bridge = raw.bridge.or(pluginTraits[n.Plugin].bridge)
@@ -173,7 +184,9 @@ func (r *resolver) node(i int, raw rawNode, t rawTopology) {
 			r.errorf(at, "%s is for %s nodes, this one is %s", field, whose, n.Plugin)
 		}
 	}
-	only(raw.podCIDR.at, "podCIDR", n.Plugin.HasPodCIDR(), "kubenet, kindnet, calico, azure-overlay and azure-cilium")
+	only(raw.podCIDR.at, "podCIDR", n.Plugin.HasPodCIDR(), "kubenet, kindnet, calico, bridge, ptp, azure-overlay and azure-cilium")
+	only(raw.ipMasq.at, "ipMasq", n.Plugin.CNI(), "bridge and ptp")
+	only(raw.hairpin.at, "hairpin", n.Plugin == Bridge, "bridge")
 	only(raw.bridgeMAC.at, "bridgeMAC", n.Plugin == Kubenet, "kubenet")
 	only(raw.dockershim.at, "dockershim", n.Plugin == Kubenet, "kubenet")
 	only(raw.router.at, "router", n.Plugin.HasRouter(), "cilium and azure-cilium")
@@ -181,11 +194,20 @@ func (r *resolver) node(i int, raw rawNode, t rawTopology) {
 	only(raw.policy.at, "policy", n.Policy == PolicyNPM && n.Plugin != Calico || !n.Plugin.Bridges() && !n.Plugin.HasRouter() && n.Plugin != Calico,
 		"routed Azure and kindnet (azure-npm: also bridged)")
 	only(raw.residue.at, "residue", n.Plugin == Cilium, "cilium")
-	only(raw.bridge.at, "bridge", n.Bridge != "", "kubenet, azure-bridge, azure-tunnel and (with residue) cilium")
+	only(raw.bridge.at, "bridge", n.Bridge != "", "kubenet, bridge, azure-bridge, azure-tunnel and (with residue) cilium")
 	if len(raw.oldPods) > 0 && n.Residue == "" {
 		r.errorf(raw.oldPods[0].at, "oldPods want residue: %s", AzureVNet)
 	}
 	r.pods(n, raw)
+}
+
+// checkSwitched complains of what a mere switch cannot do, or not be without.
+func (r *resolver) checkSwitched(at *yaml.Node) {
+	for _, n := range r.s.Topology.Nodes {
+		if r.s.Topology.Switched && !n.Plugin.NodeRoutes() {
+			r.errorf(at, "node %q is %s, whose pods the network has to know: no switch does", n.Name, n.Plugin)
+		}
+	}
 }
 
 func (r *resolver) pods(n *Node, raw rawNode) {
@@ -493,17 +515,20 @@ func (r *resolver) expect(raw rawExpect) {
 		if !f.code.set() {
 			r.errorf(f.at, "finding has no code")
 		}
-		out := Finding{Code: f.code.v, Title: f.title.v, Fix: f.fix.v}
+		out := Finding{Code: f.code.v, Title: f.title.v, Fix: f.fix.v, Family: f.family.v, Twins: map[netip.Addr]netip.Addr{}}
+		if f.family.set() && r.s.Topology.Six == nil {
+			r.errorf(f.family.at, "family wants stack: %s", Dual)
+		}
 		for _, p := range f.pods {
-			if end, ok := r.endpoint(p); ok {
-				out.Pods = append(out.Pods, end.Addr)
+			if end, ok := r.end(p, out); ok {
+				out.Pods = append(out.Pods, end)
 			}
 		}
 		for _, p := range f.peers {
 			if prefix, err := netip.ParsePrefix(p.v); err == nil {
 				out.Peers = append(out.Peers, prefix.Masked())
-			} else if end, ok := r.endpoint(p); ok {
-				out.Peers = append(out.Peers, netip.PrefixFrom(end.Addr, end.Addr.BitLen()))
+			} else if end, ok := r.end(p, out); ok {
+				out.Peers = append(out.Peers, netip.PrefixFrom(end, end.BitLen()))
 			}
 		}
 		for _, words := range f.evidence {
@@ -524,13 +549,31 @@ func (r *resolver) expect(raw rawExpect) {
 // endpoint resolves a reference, or complains.
 func (r *resolver) endpoint(ref value[string]) (Endpoint, bool) {
 	e, err := r.s.Topology.Resolve(ref.v)
-	if err == nil && !e.Addr.Is4() {
+	if err == nil && !e.Addr.Is4() && r.s.Topology.Six == nil {
 		err = fmt.Errorf("resolve %q: want an IPv4 address", short(ref.v))
 	}
 	if err != nil {
 		r.errorf(ref.at, "%v", err)
 	}
 	return e, err == nil
+}
+
+// end is the address of a reference in a finding's family, and notes its twin
+// in the other.
+func (r *resolver) end(ref value[string], f Finding) (netip.Addr, bool) {
+	e, ok := r.endpoint(ref)
+	if !ok || r.six == nil {
+		return e.Addr, ok
+	}
+	other, err := r.six.Resolve(ref.v)
+	switch {
+	case err != nil || other.Addr == e.Addr:
+	case f.Family == 6:
+		return other.Addr, true
+	case f.Family == 0:
+		f.Twins[e.Addr] = other.Addr
+	}
+	return e.Addr, true
 }
 
 // within reports whether inner lies in outer.

@@ -18,8 +18,12 @@
 //	  outside: [203.0.113.10]  # what answers there
 //	  podCIDR: 10.244.0.0/16   # nodes take a /24 each, where the plugin has it so
 //	  podSubnet: 10.241.0.0/16 # azure-podsubnet's only
+//	  stack: dual              # IPv6 beside IPv4; each node has a /64 of podCIDR6
+//	  vnet6: fd10:240::/48
+//	  podCIDR6: fd00:10:244::/56
 //	  plugin: kubenet          # see Plugin; a node's own goes first
 //	  nic: eth0                # likewise
+//	  switched: true           # an Ethernet switch; default: where all nodes are bridge or ptp
 //	  nodes:
 //	    - name: a
 //	      plugin: kubenet
@@ -33,6 +37,8 @@
 //	      nonMasquerade: [10.0.0.0/8]
 //	      dockershim: true          # kubenet's older rules; one nonMasquerade range
 //	      policy: azure-npm         # what keeps network policies; see Policy
+//	      ipMasq: false             # bridge, ptp: ip-masq-agent in place of the plugin's own rules
+//	      hairpin: false            # bridge: ports do not send frames back
 //	      pods: [web, {name: db, ip: 10.244.0.9, mac: "…", link: veth0}]
 //	    - name: b
 //	      plugin: cilium
@@ -52,8 +58,10 @@
 //	faults:                    # see FaultType
 //	  - {type: delete-udr, node: a}
 //	  - {type: stale-dnat, pod: b/pod-1, mac: "a2:96:88:20:cb:c6"}
+//	  - {type: delete-pod-route, pod: b/pod-1, family: 6}
 //	observe: a                 # default: the first node
 //	files:                     # what lasthop is given beside the node
+//	  host: true               # the node's own, of bridge and ptp
 //	  nodes: true              # as kubectl prints them
 //	  routes: [tables, subnet] # as az prints them; see FileKind
 //	  raw: true                # in the resource manager's form
@@ -64,7 +72,7 @@
 //	  plugin: kubenet          # what is recognised; default: not looked at
 //	  policy: calico           # likewise; "none" wants that nothing is
 //	  residue: azure-vnet      # likewise
-//	  findings: [{code: MissingUDR, pods: [a/web], peers: [10.244.0.0/24, outside], evidence: [words], title: words of it, fix: words of the first}]
+//	  findings: [{code: MissingUDR, pods: [a/web], peers: [10.244.0.0/24, outside], evidence: [words], title: words of it, fix: words of the first}] # family: 6
 //	  absent: [StaleARPReply]
 package scenario
 
@@ -130,7 +138,13 @@ type Topology struct {
 	// PodSubnet is the part of the virtual network that the pods of
 	// azure-podsubnet nodes have; not valid where there is none.
 	PodSubnet netip.Prefix
-	Nodes     []Node
+	// Switched is true where an Ethernet switch connects the nodes and a
+	// router at Gateway, in place of the fabric of a cloud: whoever has an
+	// address answers for it, and the router does not know the pods.
+	Switched bool
+	// Six is the IPv6 half; nil where there is none.
+	Six   *Half
+	Nodes []Node
 }
 
 // Node is one machine.
@@ -143,23 +157,26 @@ type Node struct {
 	// IPForwarding is the card's setting in the fabric: whether it may
 	// receive and send what is not its own.
 	IPForwarding bool
-	IP           netip.Addr
+	IP, IP6      netip.Addr
 	// PodCIDR is the range of the node's pods; not valid where the plugin
 	// gives them addresses of the virtual network.
-	PodCIDR netip.Prefix
-	// Bridge is cbr0 or azure0; empty when the node has none. BridgeMAC is
-	// set for kubenet, which pins it.
+	PodCIDR, PodCIDR6 netip.Prefix
+	// Bridge is cbr0, azure0 or cni0; empty when the node has none. BridgeMAC
+	// is set for kubenet, which pins it.
 	Bridge    string
 	BridgeMAC model.MAC
 	// Dockershim is true for a kubenet node as it was before containerd: the
 	// kubelet wrote its rules.
 	Dockershim bool
+	// IPMasq is true where the CNI plugin masquerades each pod by rules of
+	// its own. Hairpin is the flag of its bridge's ports.
+	IPMasq, Hairpin bool
 	// Router is the address of a Cilium node's cilium_host.
-	Router netip.Addr
+	Router, Router6 netip.Addr
 	// NonMasquerade are the destinations that pods reach with their own
 	// address.
-	NonMasquerade []netip.Prefix
-	Pods          []Pod
+	NonMasquerade, NonMasquerade6 []netip.Prefix
+	Pods                          []Pod
 	// Datapath is how the programs of a Cilium node are attached, empty for
 	// a node without any.
 	Datapath Datapath
@@ -174,9 +191,11 @@ type Node struct {
 // Pod is one pod of a node.
 type Pod struct {
 	Name string
-	IP   netip.Addr
-	MAC  model.MAC
-	// Link is the name of the host side of its link.
+	// IP6 is not valid where there is no IPv6.
+	IP, IP6 netip.Addr
+	MAC     model.MAC
+	// Link is the name of the host side of its link; a CNI plugin chooses
+	// another, and it or the kernel the MAC.
 	Link string
 	// Bridged pods hang on the node's bridge, the others are routed.
 	Bridged bool
@@ -235,6 +254,9 @@ type Flow struct {
 // String names the flow, as "a/web > b/db tcp/8080".
 func (f Flow) String() string {
 	s := fmt.Sprintf("%s > %s %s", f.From, f.To, f.Proto)
+	if f.To.Addr.Is6() {
+		s += "6"
+	}
 	if f.Port != 0 {
 		s += fmt.Sprintf("/%d", f.Port)
 	}
@@ -292,7 +314,13 @@ type Fault struct {
 	Prefix netip.Prefix
 	Via    netip.Addr
 	MAC    model.MAC
+	// Family is 6 where the fault strikes IPv6 alone, else 0. Where there is
+	// a Prefix, that tells too.
+	Family int
 }
+
+// Six reports whether the fault strikes IPv6.
+func (f Fault) Six() bool { return f.Family == 6 || f.Prefix.Addr().Is6() }
 
 // String names the fault and what it strikes.
 func (f Fault) String() string {
@@ -309,6 +337,9 @@ func (f Fault) String() string {
 	}
 	if f.Via.IsValid() {
 		b.WriteString(" via " + f.Via.String())
+	}
+	if f.Family == 6 {
+		b.WriteString(" ip6")
 	}
 	if !f.MAC.IsZero() {
 		b.WriteString(" " + f.MAC.String())
@@ -351,6 +382,9 @@ func (t *Topology) Bits() int { return t.Subnet.Bits() }
 // Place says who has the address: a node, a pod that is there, the outside;
 // "" when nobody does.
 func (t *Topology) Place(a netip.Addr) string {
+	if six := t.V6(); six != nil && a.Is6() {
+		return six.Place(a)
+	}
 	for _, o := range t.Outside {
 		if o == a {
 			return OutsideName

@@ -9,13 +9,16 @@ import (
 
 // routes are those of the file or, when it says nothing of them, what the
 // cloud provider makes for kubenet: one for each podCIDR that the fabric does
-// not know by itself.
+// not know by itself. On a switch the nodes have them.
 func (r *resolver) routes(raw rawScenario) {
 	s := &r.s
 	if !raw.routes.set() {
 		for _, n := range s.Topology.Nodes {
-			if n.Plugin.routedByUDR() {
+			if n.Plugin.routedByUDR() && !s.Topology.Switched {
 				s.Routes = append(s.Routes, Route{n.PodCIDR, n.IP})
+				if s.Topology.Six != nil {
+					s.Routes = append(s.Routes, Route{n.PodCIDR6, n.IP6})
+				}
 			}
 		}
 		return
@@ -46,7 +49,9 @@ func (r *resolver) routes(raw rawScenario) {
 // both ways: within the node, across nodes and to the outside.
 func (r *resolver) traffic(raw rawScenario) {
 	if !raw.traffic.set() {
-		r.s.Traffic = defaultTraffic(&r.s.Topology)
+		for _, t := range r.s.Topology.Families() {
+			r.s.Traffic = append(r.s.Traffic, defaultTraffic(t)...)
+		}
 	}
 	for _, t := range raw.traffic.v {
 		r.flows(t)
@@ -68,12 +73,6 @@ func (r *resolver) traffic(raw rawScenario) {
 // An end that meets itself is left out.
 func (r *resolver) flows(raw rawTraffic) {
 	froms, to := r.ends(raw.at, "from", raw.from), r.ends(raw.at, "to", raw.to)
-	for i, from := range froms {
-		if from.Place == "" {
-			r.errorf(raw.from[i].at, "from: %s is nobody's address", from)
-			return
-		}
-	}
 	protos := []Proto{TCP}
 	if len(raw.proto) > 0 {
 		protos = nil
@@ -95,7 +94,7 @@ func (r *resolver) flows(raw rawTraffic) {
 	for _, from := range froms {
 		for _, to := range to {
 			for _, p := range protos {
-				if from.Place == to.Place {
+				if from.Place == to.Place || from.Addr.Is4() != to.Addr.Is4() {
 					continue
 				}
 				f := Flow{From: from, To: to, Proto: p, Rate: raw.rate.or(defaultRate), Size: raw.size.or(0)}
@@ -122,7 +121,16 @@ func (r *resolver) ends(at *yaml.Node, field string, refs []value[string]) []End
 		if !ok {
 			return nil
 		}
+		if field == "from" && e.Place == "" {
+			r.errorf(ref.at, "from: %s is nobody's address", e)
+			return nil
+		}
 		out = append(out, e)
+		if r.six != nil {
+			if e6, err := r.six.Resolve(ref.v); err == nil && e6.Addr != e.Addr {
+				out = append(out, e6)
+			}
+		}
 	}
 	return out
 }

@@ -74,7 +74,7 @@ func (v *view) refused4(d *model.Drop) string {
 
 // refused6 is the same for IPv6, where one setting counts for all links.
 func (v *view) refused6(d *model.Drop) string {
-	if d.Location == "ip6_forward" && (d.Reason == "" || d.Reason == "NOT_SPECIFIED") && v.off(forward6) {
+	if d.Location == "ip6_forward" && (d.Reason == "" || d.Reason == "NOT_SPECIFIED" || d.Reason == "IP_INADDRERRORS") && v.off(forward6) {
 		return d.Link
 	}
 	return ""

@@ -39,12 +39,17 @@ func findMissingMasquerade(v *view) []verdict {
 	tables := path.NewNAT(v.Snapshot)
 	groups := map[*model.PacketRule]*rawGroup{}
 	var order []*rawGroup
+	reflected := v.reflected()
 	for i := range v.peers {
 		p := &v.peers[i]
 		if len(v.pods[p.Local]) == 0 || !v.isUplink(p.IfIndex) || !v.outside(p.Remote) || p.Out.Packets == 0 {
 			continue
 		}
 		nat := tables.Source(path.Packet{Src: p.Local, Dst: p.Remote, Out: v.natLink(p.IfIndex)})
+		if nat.Translated && reflected[p.Local] {
+			// What came for the pod, and leaves again.
+			continue
+		}
 		g := groups[nat.Rule]
 		if g == nil {
 			g = &rawGroup{nat: nat}
@@ -189,11 +194,8 @@ func (v *view) judgeRules(g *rawGroup, f *model.Finding) {
 // masqueradeFix is the rule that is missing: at the end of the chain that
 // exists for it, or one of its own.
 func (v *view) masqueradeFix(g *rawGroup) string {
-	tool := "iptables"
 	pod := g.silent[0].Local
-	if pod.Is6() {
-		tool = "ip6tables"
-	}
+	tool := ip46tables(pod)
 	if chain := v.masqueradeChain(pod); chain != nil {
 		return fmt.Sprintf("%s -t nat -A %s -j MASQUERADE", iptables(chain), chain.Chain)
 	}

@@ -244,7 +244,8 @@ func (v *view) podsAstray(list []astray) (verdict, bool) {
 		}
 		// The reverse path filter holds that route against what the pod
 		// sends, its ARP requests for a gateway among that.
-		return (wrong[d.Src] || wrong[d.Dst]) && reverseFiltered(d) || wrong[d.Src] && d.Link == "" && neighborFailed(d)
+		// What the node itself sends comes back with the node's address.
+		return wrong[d.Dst] && v.nodeAddrs[d.Src] && ownSource(d) || (wrong[d.Src] || wrong[d.Dst]) && reverseFiltered(d) || wrong[d.Src] && d.Link == "" && neighborFailed(d)
 	}
 	for i := range v.Traffic.Drops {
 		if d := &v.Traffic.Drops[i]; explains(d) {

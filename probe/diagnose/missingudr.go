@@ -27,7 +27,7 @@ var missingUDR = kind{
 		Verify: "lasthop check --only MissingUDR",
 	},
 	find:  findMissingUDR,
-	after: []string{"RoutingLoop", "WrongUDR", "NICForwarding"},
+	after: []string{"RoutingLoop", "WrongUDR", "NICForwarding", "MissingNodeRoute"},
 }
 
 // remoteRange is the traffic with one other node's pods.
@@ -76,7 +76,7 @@ func findMissingUDR(v *view) []verdict {
 		switch {
 		case r.answers:
 			answering++
-		case len(r.silent) > 0 && !r.settled && !v.rangeBlamed(r.cidr, "WrongUDR", "NICForwarding"):
+		case len(r.silent) > 0 && !r.settled && !v.rangeBlamed(r.cidr, "WrongUDR", "NICForwarding", "MissingNodeRoute"):
 			silent = append(silent, r)
 		}
 	}

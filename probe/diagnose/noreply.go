@@ -23,7 +23,7 @@ var noReply = kind{
 		Verify: "lasthop check --only NoReply",
 	},
 	find:  findNoReply,
-	after: []string{"WrongUDR", "NICForwarding", "MissingUDR", "MissingMasquerade"},
+	after: []string{"WrongUDR", "NICForwarding", "MissingNodeRoute", "MissingUDR", "MissingMasquerade"},
 }
 
 // minAsks is how many requests must stay without an answer: the first packets

@@ -107,7 +107,8 @@ func (v *view) unnoticed(f *model.Finding, l *lost) {
 	}
 	f.Why += " The node's ICMP errors to them are dropped by a rule."
 	f.Evidence = append(f.Evidence, errors.evidence()...)
-	f.Fix = append(f.Fix, "find the rule that drops ICMP errors (fragmentation needed) and delete it: iptables-save | grep -i icmp")
+	f.Fix = append(f.Fix, "find the rule that drops ICMP errors (fragmentation needed, packet too big) and delete it: "+
+		ip46tables(f.Pods[0])+"-save | grep -i icmp")
 }
 
 // nextLink is the index of the link by which a dropped packet would have left,
@@ -131,7 +132,7 @@ func (v *view) narrow(next int, l *lost) verdict {
 		Why:          fmt.Sprintf("The kernel dropped %s that may not be cut and do not fit the next link. They keep coming, so their senders do not learn the size that does.", count(l.packets, "packet")),
 		Evidence:     l.evidence(),
 		Packets:      l.packets,
-		Fix:          []string{"iptables -t mangle -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu"},
+		Fix:          []string{ip46tables(v.pod(drops[0])) + " -t mangle -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu"},
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare) {
 		f.Peers = append(f.Peers, host(a))

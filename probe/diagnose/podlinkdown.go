@@ -97,7 +97,7 @@ func (v *view) lostRoutes(p *model.Pod, pods []netip.Addr) []string {
 	var fix []string
 	for _, a := range pods {
 		if r := v.lookup(a); r == nil || r.IfIndex != p.LinkIndex {
-			fix = append(fix, fmt.Sprintf("ip route replace %s dev %s", host(a), p.Link))
+			fix = append(fix, fmt.Sprintf("%s route replace %s dev %s", ip(a), host(a), p.Link))
 		}
 	}
 	return fix

@@ -45,6 +45,20 @@ type share struct {
 	within bool
 }
 
+// withNeighbors accounts for what was dropped and, where that was a pod's
+// ICMPv6, for what the pod could not send: ip6tables drops the answers to its
+// neighbour solicitations too, which a bridge takes through it. ARP passes by.
+func withNeighbors(shares []share) func(*model.Drop) bool {
+	these := theseDrops(shares)
+	deaf := map[netip.Addr]bool{}
+	for _, s := range shares {
+		if s.drop.Proto == icmp6 {
+			deaf[s.drop.Dst] = true
+		}
+	}
+	return func(d *model.Drop) bool { return these(d) || deaf[d.Src] && d.Link == "" && neighborFailed(d) }
+}
+
 // conviction is a suspect with all that it dropped.
 type conviction struct {
 	*suspect
@@ -57,7 +71,7 @@ func findPolicyDrop(v *view) []verdict {
 	var unknown []bool
 	for _, c := range convict(claims) {
 		if f, ok := v.droppedBy(c); ok {
-			out = append(out, verdict{Finding: f, explains: theseDrops(c.shares)})
+			out = append(out, verdict{Finding: f, explains: withNeighbors(c.shares)})
 			unknown = append(unknown, c.dropsUnknownLink())
 		}
 	}
@@ -521,7 +535,8 @@ func (v *view) droppedUnread(drops []*model.Drop) (model.Finding, bool) {
 	f.Evidence = dropEvidence(drops)
 	f.Unseen = []string{"the rules: that source could not be read whole"}
 	f.LastHopAlive = v.place(mostDropped(drops)[0].Link, model.Ingress)
-	f.Fix = []string{"iptables-save -c | grep -E 'DROP|REJECT'; iptables-legacy-save -c | grep -E 'DROP|REJECT'; nft list ruleset"}
+	tool := ip46tables(f.Pods[0])
+	f.Fix = []string{fmt.Sprintf("%s-save -c | grep -E 'DROP|REJECT'; %s-legacy-save -c | grep -E 'DROP|REJECT'; nft list ruleset", tool, tool)}
 	return f, true
 }
 

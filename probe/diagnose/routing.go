@@ -170,7 +170,7 @@ func (v *view) fromPod(pod, dst netip.Addr) path.Query {
 
 // expired reports whether a router dropped a packet whose TTL had ended.
 func expired(d *model.Drop) bool {
-	return d.Location == "ip_forward" && (d.Reason == "IP_INHDR" || d.Reason == "")
+	return (d.Location == "ip_forward" || d.Location == "ip6_forward") && (d.Reason == "IP_INHDR" || d.Reason == "")
 }
 
 // arrived is a dropped packet as the node's routing got it.

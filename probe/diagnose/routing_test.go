@@ -68,6 +68,101 @@ func (n *node) passes(a string, ifindex int, d model.Direction, s model.Side, pa
 		TTLs: 1<<ttls - 1})
 }
 
+// plain is a node of the CNI bridge plugin with a route to another's pods.
+func plain() *node {
+	n := kubenet()
+	n.Node.Plugin = "bridge"
+	n.route(model.Route{Dst: prefix("0.0.0.0/0"), Gateway: addr("10.50.0.1"), IfIndex: 2})
+	n.route(model.Route{Dst: prefix("172.20.2.0/24"), Gateway: addr("10.50.0.5"), IfIndex: 2})
+	return n
+}
+
+// fixture is a node, and what is found on it.
+type fixture struct {
+	name string
+	node func() *node
+	want []string
+}
+
+func check(t *testing.T, list []fixture) {
+	for _, tt := range list {
+		t.Run(tt.name, func(t *testing.T) { verdicts(t, tt.node(), tt.want) })
+	}
+}
+
+func TestNodeRoutes(t *testing.T) {
+	check(t, []fixture{
+		{"answers come by the route, and by the default one", func() *node {
+			n := plain()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.answered("172.20.1.5", "172.20.3.9")
+			return n
+		}, nil},
+		{"a range without a route is silent", func() *node {
+			n := plain()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			return n
+		}, []string{"MissingNodeRoute proven 172.20.1.5 172.20.3.0/24"}},
+		{"no other node has a route either", func() *node {
+			n := plain()
+			n.unroute("172.20.2.0/24")
+			n.answered("10.50.0.4", "10.50.0.5")
+			n.silent("172.20.1.5", "172.20.3.9")
+			return n
+		}, []string{"MissingNodeRoute likely 172.20.1.5 172.20.3.0/24"}},
+		{"the plugin gives pods the node's address", func() *node {
+			n := plain()
+			n.silent("10.50.0.4", "172.20.3.9")
+			n.Flows = append(n.Flows, model.Flow{Proto: 6, Start: start,
+				Original: model.Tuple{Src: addr("172.20.1.5"), Dst: addr("172.20.3.9")},
+				Reply:    model.Tuple{Src: addr("172.20.3.9"), Dst: addr("10.50.0.4")}})
+			return n
+		}, []string{"MissingNodeRoute proven 172.20.1.5 172.20.3.0/24"}},
+		{"the route is there: the other side is silent", func() *node {
+			n := plain()
+			n.answered("172.20.1.5", "203.0.113.9")
+			n.silent("172.20.1.5", "172.20.2.9")
+			return n
+		}, []string{"NoReply likely 172.20.1.5 172.20.2.9"}},
+		{"a cloud's route table was given: it is the cloud that routes", func() *node {
+			n := plain()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			n.Cluster.Azure.Tables = []model.RouteTable{{File: "f"}}
+			return n
+		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
+	})
+}
+
+func TestHairpin(t *testing.T) {
+	check(t, []fixture{
+		{"a pod drops what a service led back", func() *node {
+			n := plain()
+			n.drop("IP_LOCAL_SOURCE", "ip_rcv_finish_core", "172.20.1.5", "172.20.1.5", 9)
+			n.Flows = append(n.Flows, model.Flow{Proto: 6, Start: start,
+				Original: model.Tuple{Src: addr("172.20.1.5"), Dst: addr("10.0.0.10")},
+				Reply:    model.Tuple{Src: addr("172.20.1.5"), Dst: addr("172.20.1.5")}})
+			return n
+		}, []string{"HairpinDrop proven 172.20.1.5 10.0.0.10"}},
+		{"older kernels name no reason", func() *node {
+			n := plain()
+			n.drop("NOT_SPECIFIED", "ip_rcv_finish_core", "172.20.1.5", "172.20.1.5", 9)
+			return n
+		}, []string{"HairpinDrop likely 172.20.1.5"}},
+		{"the first packets of a pod that starts", func() *node {
+			n := plain()
+			n.drop("IP_LOCAL_SOURCE", "ip_rcv_finish_core", "172.20.1.5", "172.20.1.5", 2)
+			return n
+		}, nil},
+		{"from another pod it is no hairpin", func() *node {
+			n := plain()
+			n.drop("IP_LOCAL_SOURCE", "ip_rcv_finish_core", "172.20.1.5", "172.20.1.6", 9)
+			return n
+		}, []string{"UnexplainedDrop proven 172.20.1.6 172.20.1.5"}},
+	})
+}
+
 func TestRouting(t *testing.T) {
 	tests := []struct {
 		name string

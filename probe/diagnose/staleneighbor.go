@@ -17,7 +17,7 @@ var staleNeighbor = kind{
 		Meaning: "What the node routes to a pod it sends to the MAC of its neighbour entry. A plugin may pin such entries " +
 			"(azure-vnet does); when the pod behind the address changes and the entry does not, the frames are for somebody " +
 			"else: the pod frees them as OTHERHOST, a bridge floods them. An entry that is FAILED for a living pod means that the " +
-			"pod does not answer ARP. An entry on a link by which the node does not send to the pod is left over and harmless.",
+			"pod does not answer ARP or neighbour discovery. An entry on a link by which the node does not send to the pod is left over and harmless.",
 		Evidence: "the entry; the MAC of the interface that holds the address; frames with the wrong MAC; OTHERHOST drops in the pod, or " +
 			"NEIGH_FAILED drops on the node.",
 		Fix:    "delete the entry: ip neigh del ADDRESS dev LINK; the node then asks.",
@@ -83,7 +83,7 @@ func (v *view) misdirected(n *model.Neighbor, owners []*model.Pod) (verdict, boo
 	if p.MAC.IsZero() || !v.stood(p) && n.State != "PERMANENT" {
 		return verdict{}, false
 	}
-	lost := misled(n.Addr, n.MAC)
+	lost := v.misledBy(n)
 	drops := v.dropped(func(d *model.Drop) bool { return lost(d) && otherHost(d) })
 	sent := v.sentBy(n)
 	f := model.Finding{
@@ -97,7 +97,7 @@ func (v *view) misdirected(n *model.Neighbor, owners []*model.Pod) (verdict, boo
 			{Source: model.SourceNeighbors, Text: fmt.Sprintf("%s dev %s lladdr %s %s", n.Addr, v.linkName(n.IfIndex), n.MAC, n.State)},
 			{Source: model.SourcePods, Text: fmt.Sprintf("%s is the address of the pod behind %s, with MAC %s", n.Addr, p.Link, p.MAC)},
 		},
-		Fix: []string{fmt.Sprintf("ip neigh del %s dev %s", n.Addr, v.linkName(n.IfIndex))},
+		Fix: []string{fmt.Sprintf("%s neigh del %s dev %s", ip(n.Addr), n.Addr, v.linkName(n.IfIndex))},
 		// A flood is freed by every pod that it reaches.
 		Packets: cmp.Or(sent, drops),
 	}
@@ -117,6 +117,16 @@ func (v *view) misdirected(n *model.Neighbor, owners []*model.Pod) (verdict, boo
 		}
 	}
 	return verdict{Finding: f, explains: lost}, true
+}
+
+// misledBy accounts for what an entry leads astray. By IPv6 these are also the
+// answers to the pod's own requests for its gateway's MAC, so that the pod has
+// no neighbour either.
+func (v *view) misledBy(n *model.Neighbor) func(*model.Drop) bool {
+	frames := misled(n.Addr, n.MAC)
+	return func(d *model.Drop) bool {
+		return frames(d) || d.Src == n.Addr && d.Src.Is6() && d.Link == "" && neighborFailed(d)
+	}
 }
 
 // detour reports whether the entry leads to the pod by way of the fabric or
@@ -159,8 +169,8 @@ func (v *view) unresolved(n *model.Neighbor, owners []*model.Pod) (verdict, bool
 			{Source: model.SourceDrops, Text: fmt.Sprintf("%s for %s freed, since the neighbour failed", count(drops, "packet"), n.Addr)},
 		},
 		Unseen:       []string{"why the pod does not answer"},
-		Alternatives: []string{"a bridge rule or filter drops ARP", "the pod answers no ARP (arp_ignore, NOARP)"},
-		Fix:          []string{fmt.Sprintf("ip neigh replace %s lladdr %s dev %s nud reachable", n.Addr, p.MAC, v.linkName(n.IfIndex))},
+		Alternatives: []string{"a bridge rule or filter drops " + protocol(n.Addr), "the pod answers no " + request(n.Addr) + " (arp_ignore, NOARP)"},
+		Fix:          []string{fmt.Sprintf("%s neigh replace %s lladdr %s dev %s nud reachable", ip(n.Addr), n.Addr, p.MAC, v.linkName(n.IfIndex))},
 		Packets:      drops,
 	}
 	return verdict{Finding: f, explains: lost}, true

@@ -17,9 +17,10 @@ var unansweredARP = kind{
 		Severity: model.Warning,
 		Title:    "a pod or the node asks for a MAC and nobody answers",
 		Meaning: "A pod whose gateway is no address of the node (169.254.1.1) has its answer from proxy_arp on the host side of its " +
-			"link; with that off, or arp_ignore on, it cannot send a packet beyond itself. Or pods ask for an address of " +
-			"this node's range that no pod holds any more. Or the node itself gets no answer for the next hop of pods' packets, " +
-			"its gateway or another node, and they never leave.",
+			"link; with that off, or arp_ignore on, it cannot send a packet beyond itself. By IPv6, neighbour discovery takes the " +
+			"place of ARP, and proxy_ndp that of proxy_arp. Or pods ask for an address of this node's range that no pod holds any " +
+			"more. Or the node itself gets no answer for the next hop of pods' packets, its gateway or another node, and they never " +
+			"leave.",
 		Evidence: "ARP requests without a reply; the neighbour entry, INCOMPLETE or FAILED; the link's settings; NEIGH_FAILED drops.",
 		Fix: "sysctl -w net.ipv4.conf.LINK.proxy_arp=1; for an address without a pod, whoever still sends to it; for a " +
 			"next hop, the machine that should answer.",
@@ -97,14 +98,14 @@ func (v *view) silentGateway(p *model.Pod, g *model.Neighbor, t talk) (verdict, 
 	}
 	if seen {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s ingress: %s for %s; egress: no reply", p.Link, count(t.requests, "ARP request"), g.Addr)})
+			"%s ingress: %s for %s; egress: no reply", p.Link, count(t.requests, request(g.Addr)), g.Addr)})
 	}
 	cause, setting := v.whySilent(p, g)
 	if setting.Name == "" {
 		f.Why = fmt.Sprintf("%s asks for the MAC of its gateway %s on %s, and gets no answer.", podName(p), g.Addr, p.Link)
 		f.Unseen = []string{"why nobody answers"}
-		f.Alternatives = []string{"a filter drops ARP", "the gateway is not there"}
-		f.Fix = []string{fmt.Sprintf("ip -d link show dev %s; sysctl -a | grep arp", p.Link)}
+		f.Alternatives = []string{"a filter drops " + protocol(g.Addr), "the gateway is not there"}
+		f.Fix = []string{fmt.Sprintf("ip -d link show dev %s; sysctl -a | grep -E 'arp|proxy_ndp'", p.Link)}
 	} else {
 		f.Why = fmt.Sprintf("%s asks for the MAC of its gateway %s on %s, and %s.", podName(p), g.Addr, p.Link, cause)
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceSysctl, Text: setting.Name + " = " + setting.Value})
@@ -115,7 +116,7 @@ func (v *view) silentGateway(p *model.Pod, g *model.Neighbor, t talk) (verdict, 
 	}
 	if !seen {
 		f.Confidence = model.Possible
-		f.Unseen = append(f.Unseen, "ARP: packets were not watched")
+		f.Unseen = append(f.Unseen, protocol(g.Addr)+": packets were not watched")
 	}
 	if f.Packets > 0 {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf(
@@ -131,6 +132,22 @@ func stateOf(n *model.Neighbor) string {
 	return n.State
 }
 
+// protocol is what tells an address's MAC.
+func protocol(a netip.Addr) string {
+	if a.Is6() {
+		return "neighbour discovery"
+	}
+	return "ARP"
+}
+
+// request is what asks for it.
+func request(a netip.Addr) string {
+	if a.Is6() {
+		return "neighbour solicitation"
+	}
+	return "ARP request"
+}
+
 // flipped is what mends a setting: off where it is on, on where it is off.
 func flipped(value string) string {
 	if value == "0" {
@@ -140,15 +157,27 @@ func flipped(value string) string {
 }
 
 // whySilent finds the setting that keeps the node from answering a routed pod
-// for an IPv4 gateway; none when it is not a setting, or they are unread.
+// for its gateway; none when it is not a setting, or they are unread.
 func (v *view) whySilent(p *model.Pod, g *model.Neighbor) (string, model.Sysctl) {
-	if !v.routed(p) || !g.Addr.Is4() || !v.Has(model.SourceLinks) {
+	if !v.routed(p) || !v.Has(model.SourceLinks) {
 		return "", model.Sysctl{}
 	}
+	family := "ipv4"
+	if g.Addr.Is6() {
+		family = "ipv6"
+	}
 	of := func(link, setting string) model.Sysctl {
-		name := "net.ipv4.conf." + strings.ReplaceAll(link, ".", "/") + "." + setting
+		name := "net." + family + ".conf." + strings.ReplaceAll(link, ".", "/") + "." + setting
 		value, _ := v.Sysctl(name)
 		return model.Sysctl{Name: name, Value: value}
+	}
+	if g.Addr.Is6() {
+		// IPv6 answers for the link's own addresses alone.
+		proxy, all := of(p.Link, "proxy_ndp"), of("all", "proxy_ndp")
+		if !v.holds(p.Link, g.Addr) && proxy.Value == "0" && all.Value == "0" {
+			return "the node answers there for what is not the link's own only with proxy_ndp, which is off", proxy
+		}
+		return "", model.Sysctl{}
 	}
 	proxy, all := of(p.Link, "proxy_arp"), of("all", "proxy_arp")
 	if !v.nodeAddrs[g.Addr] {
@@ -235,11 +264,11 @@ func (v *view) nobodyHas(a *absent) verdict {
 		Peers:        []netip.Prefix{host(a.addr)},
 		LastHopAlive: v.place(v.pods[asker(a)][0].Link, model.Ingress),
 		Title:        "no pod has " + a.addr.String(),
-		Why: fmt.Sprintf("%s of this node keep sending to %s. The address is of this node's pod range, no pod holds it, and nobody answers ARP for it.",
+		Why: fmt.Sprintf("%s of this node keep sending to %s. The address is of this node's pod range, no pod holds it, and nobody answers for it.",
 			count(uint64(len(a.askers)), "pod"), a.addr),
 		Evidence: []model.Evidence{
 			{Source: model.SourceDrops, Text: fmt.Sprintf("%s for %s freed, since the neighbour failed", count(a.packets, "packet"), a.addr)},
-			{Source: model.SourceTC, Text: fmt.Sprintf("%s for %s from pods, no reply", count(a.requests, "ARP request"), a.addr)},
+			{Source: model.SourceTC, Text: fmt.Sprintf("%s for %s from pods, no reply", count(a.requests, request(a.addr)), a.addr)},
 			{Source: model.SourcePods, Text: fmt.Sprintf("no pod of this node holds %s", a.addr)},
 		},
 		Unseen:       []string{"who had the address before"},

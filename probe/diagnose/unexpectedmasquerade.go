@@ -51,6 +51,9 @@ func findUnexpectedMasquerade(v *view) []verdict {
 			}
 			nat.Rule = nil
 		}
+		if nat.Rule != nil && byPlugin(nat.Rule) {
+			continue
+		}
 		g := groups[nat.Rule]
 		if g == nil {
 			g = &masked{nat: nat}
@@ -75,6 +78,13 @@ func (v *view) maskedFlow(f *model.Flow) bool {
 		return false
 	}
 	return len(v.pods[peer]) > 0 || v.remote(peer).IsValid() || v.flat(pod, peer)
+}
+
+// byPlugin reports whether a rule is one by which the CNI project's plugins
+// masquerade what a pod sends beyond its own node's range, other nodes' pods
+// included: that is what their ipMasq means.
+func byPlugin(r *model.PacketRule) bool {
+	return model.CNIChain(r.Chain) || r.Table == model.CNIMasqueradeTable
 }
 
 // flat reports whether both addresses are of the node's subnet, where nothing
@@ -131,7 +141,7 @@ func (v *view) maskedBy(g *masked) model.Finding {
 	default:
 		f.Confidence = model.Likely
 		f.Unseen = append(f.Unseen, "the rule that translates: the nat rules could not be read whole")
-		f.Fix = []string{"iptables-save -t nat | grep -E 'MASQUERADE|SNAT'"}
+		f.Fix = []string{ip46tables(f.Pods[0]) + "-save -t nat | grep -E 'MASQUERADE|SNAT'"}
 	}
 	if !sure {
 		f.Confidence = weaker(f.Confidence, model.Likely)

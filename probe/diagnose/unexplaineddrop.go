@@ -27,7 +27,7 @@ var unexplainedDrop = kind{
 	},
 	find: findUnexplainedDrop,
 	after: []string{"PodLinkDown", "StaleMACRewrite", "StaleARPReply", "WrongGatewayMAC", "BridgeRuleDrop", "StaleNeighbor",
-		"DuplicatePodIP", "UnansweredARP", "ConntrackRace", "PolicyDrop", "NoListener", "ReceiveOverflow"},
+		"DuplicatePodIP", "HairpinDrop", "UnansweredARP", "ConntrackRace", "PolicyDrop", "NoListener", "ReceiveOverflow"},
 }
 
 // minDrops is how many packets of one kind must be dropped before it is a
@@ -141,6 +141,10 @@ func (v *view) harmless(d *model.Drop) bool {
 		return v.past[d.Dst]
 	case strings.HasPrefix(string(d.Reason), "TCP_"), d.Reason == "QUEUE_PURGE", d.Reason == "SOCKET_FILTER":
 		return true
+	case d.Location == "ip6_mc_input", d.Reason == "IPV6_NDISC_NS_OTHERHOST":
+		// What asks for a neighbour goes to a group, and a bridge floods it
+		// to all: those that are not meant free it.
+		return d.Dst.IsMulticast()
 	case netfilter(d):
 		return v.startingUp(d)
 	case d.Reason == "OTHERHOST":

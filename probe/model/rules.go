@@ -234,3 +234,14 @@ func (r *FrameRule) SendsToFabric() bool {
 	return r.Table == "nat" && r.Chain == "PREROUTING" && r.Target == TargetDNAT && len(r.Unknown) == 0 &&
 		r.EtherType == 0 && r.IPDst.IsZero() && r.ARPDst.IsZero() && strings.HasSuffix(r.In.Name, "+") && !r.In.Not
 }
+
+// CNIMasqueradeTable is the table of nft's own in which the CNI project's
+// plugins masquerade pods, since their version 1.6.
+const CNIMasqueradeTable = "cni_plugins_masquerade"
+
+// CNIChain reports whether a chain is one of those that the CNI project's
+// plugins make for each pod that they masquerade: CNI- and 24 hex digits.
+func CNIChain(name string) bool {
+	hex, ok := strings.CutPrefix(name, "CNI-")
+	return ok && len(hex) == 24 && strings.Trim(hex, "0123456789abcdef") == ""
+}

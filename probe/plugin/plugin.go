@@ -46,8 +46,11 @@ const (
 	Cilium           = "cilium"
 	Calico           = "calico"
 	Kindnet          = "kindnet"
-	Bridge           = "bridge"
-	Unknown          = "unknown"
+	// Bridge and PTP are the plain plugins of the CNI project, whoever
+	// configured them: pods on a bridge, or each on a link of its own.
+	Bridge  = "bridge"
+	PTP     = "ptp"
+	Unknown = "unknown"
 )
 
 // ResidueAzureVNet is what azure-vnet's bridge mode leaves behind.
@@ -83,7 +86,7 @@ type signs struct {
 func Recognise(s *model.Snapshot, c Config) Verdict {
 	g := gather(s, c)
 	v := Verdict{Plugin: Unknown}
-	for _, t := range []func(*signs) (string, []string){cilium, azureBridge, kubenet, calico, kindnet, azureRouted, bridge} {
+	for _, t := range []func(*signs) (string, []string){cilium, azureBridge, kubenet, calico, kindnet, azureRouted, ptp, bridge} {
 		if name, by := t(g); name != "" {
 			v.Plugin, v.By = name, by
 			break
@@ -306,14 +309,19 @@ func calico(g *signs) (string, []string) {
 	return "", nil
 }
 
-// kindnet is told by its masquerading chain, or by every pod link holding the
-// same address, the pods' gateway.
+// kindnet is told by its masquerading chain or its tables of nft's own.
+// Without them, and its file, it is the plugin that it uses: ptp.
 func kindnet(g *signs) (string, []string) {
 	if g.routed == 0 {
 		return "", nil
 	}
 	if c := g.chain("KIND-MASQ"); c != "" {
 		return Kindnet, g.said([]string{"chain " + c}, "ptp", "kindnet")
+	}
+	for _, ch := range g.s.Chains {
+		if strings.HasPrefix(ch.Table, "kindnet") {
+			return Kindnet, g.said([]string{"table " + ch.Table}, "ptp", "kindnet")
+		}
 	}
 	if p, ok := g.conf("ptp"); ok && p.Network == Kindnet {
 		return Kindnet, []string{p.File}
@@ -390,12 +398,82 @@ func overlay(g *signs) string {
 	return ""
 }
 
-// bridge is the plain plugin: pods on a bridge without an uplink.
+// bridge is the plain plugin: pods on a bridge without an uplink, which holds
+// their gateway's address or is the one of its file, or rules that the plugin
+// makes for each pod.
 func bridge(g *signs) (string, []string) {
-	if g.bridge == nil || g.uplinked || g.bridged == 0 {
+	if g.bridge == nil || g.uplinked || g.bridged == 0 || g.routed > g.bridged {
 		return "", nil
 	}
-	return Bridge, g.said([]string{"pods are ports of " + g.bridge.Name}, "bridge")
+	var by []string
+	if a := g.gateway(func(p *model.Pod) *model.Link { return g.bridge }); a.IsValid() {
+		by = append(by, fmt.Sprintf("%s has the pods' gateway %s", g.bridge.Name, a))
+	}
+	by = g.masquerades(by)
+	if p, ok := g.conf("bridge"); ok && (p.Bridge == g.bridge.Name || p.Bridge == "" && g.bridge.Name == "cni0") {
+		by = append(by, fmt.Sprintf("%s names bridge and %s", p.File, g.bridge.Name))
+	}
+	if len(by) == 0 {
+		return "", nil
+	}
+	return Bridge, append([]string{"pods are ports of " + g.bridge.Name}, by...)
+}
+
+// ptp is the plain plugin of the other kind: each pod's link holds the pod's
+// gateway, an address of its own.
+func ptp(g *signs) (string, []string) {
+	if g.routed == 0 || g.bridged > g.routed {
+		return "", nil
+	}
+	byIndex := map[int]*model.Link{}
+	for i := range g.s.Links {
+		if l := &g.s.Links[i]; l.Role == model.RolePodLink && l.Master == 0 {
+			byIndex[l.Index] = l
+		}
+	}
+	a := g.gateway(func(p *model.Pod) *model.Link { return byIndex[p.LinkIndex] })
+	if !a.IsValid() {
+		return "", nil
+	}
+	return PTP, g.said(g.masquerades([]string{fmt.Sprintf("pods' links have their gateway %s", a)}), "ptp")
+}
+
+// gateway is a pod's gateway that the link to the pod itself holds; not valid
+// where there is none.
+func (g *signs) gateway(link func(*model.Pod) *model.Link) netip.Addr {
+	for i := range g.s.Pods {
+		p := &g.s.Pods[i]
+		l := link(p)
+		if l == nil {
+			continue
+		}
+		for _, n := range p.Gateways {
+			if slices.ContainsFunc(l.Addresses, func(a netip.Prefix) bool { return a.Addr() == n.Addr }) {
+				return n.Addr
+			}
+		}
+	}
+	return netip.Addr{}
+}
+
+// masquerades adds the chain by which the plugins masquerade a pod, or the
+// table of theirs that does so for all.
+func (g *signs) masquerades(by []string) []string {
+	for _, ch := range g.s.Chains {
+		if ch.Table == model.CNIMasqueradeTable {
+			return append(by, "table "+ch.Table)
+		}
+	}
+	first := ""
+	for name := range g.chains {
+		if model.CNIChain(name) && (first == "" || name < first) {
+			first = name
+		}
+	}
+	if first == "" {
+		return by
+	}
+	return append(by, "chain "+first)
 }
 
 // policy tells what keeps network policies beside the plugin, by its chains, or

@@ -64,6 +64,29 @@ func frames(s *model.Snapshot, rules ...model.FrameRule) *model.Snapshot {
 	return s
 }
 
+// gateless pods have no gateway that could be seen.
+func gateless(s *model.Snapshot) *model.Snapshot {
+	for i := range s.Pods {
+		s.Pods[i].Gateways = nil
+	}
+	return s
+}
+
+// withGateway gives each pod's link the address.
+func withGateway(s *model.Snapshot, addr string) *model.Snapshot {
+	for i := range s.Links {
+		if s.Links[i].Role == model.RolePodLink {
+			s.Links[i].Addresses = prefixes(addr)
+		}
+	}
+	return s
+}
+
+func inTable(s *model.Snapshot, table string) *model.Snapshot {
+	s.Chains = append(s.Chains, model.Chain{Table: table, Name: "chain"})
+	return s
+}
+
 func single(addr string) model.AddrMatch {
 	return model.AddrMatch{Prefix: netip.MustParsePrefix(addr + "/32")}
 }
@@ -126,7 +149,18 @@ func TestRecognise(t *testing.T) {
 		{"kubenet, by its comment", dockershim, Config{}, Kubenet, "", ""},
 		{"kubenet, by its file", bridged(0), Config{Plugins: []Conf{{File: "f", Network: "kubenet", Type: "bridge", Bridge: "pool"}}}, Kubenet, "", ""},
 		{"kubenet without pods", chains(&model.Snapshot{Links: []model.Link{uplink(0), bridgeLink("pool", "10.8.3.1/24")}}, "KUBE-DEDUP"), Config{}, Kubenet, "", ""},
-		{"plain bridge", bridged(0), Config{}, Bridge, "", ""},
+		{"CNI bridge, by the gateway", bridged(0), Config{}, Bridge, "", ""},
+		{"CNI bridge, by its chains", chains(gateless(bridged(0)), "CNI-0123456789abcdef01234567"), Config{}, Bridge, "", ""},
+		{"CNI bridge, by its table", inTable(gateless(bridged(0)), "cni_plugins_masquerade"), Config{}, Bridge, "", ""},
+		{"CNI bridge, by its file", gateless(bridged(0)), Config{Plugins: []Conf{{File: "f", Network: "n", Type: "bridge", Bridge: "pool"}}}, Bridge, "", ""},
+		{"a file of another bridge", gateless(bridged(0)), Config{Plugins: []Conf{{File: "f", Network: "n", Type: "bridge", Bridge: "cni0"}}}, Unknown, "", ""},
+		{"containers on a bridge of nobody's", chains(gateless(bridged(0)), "CNI-HOSTPORT-DNAT", "CNI-0123456789ABCDEF01234567"), Config{}, Unknown, "", ""},
+		{"kubenet that masquerades by CNI's chains", chains(bridged(0), "AKS-DEDUP-PROMISC", "CNI-0123456789abcdef01234567"), Config{}, Kubenet, "", ""},
+		{"CNI ptp", withGateway(routed(model.MAC{2, 1}, "10.8.3.1"), "10.8.3.1/32"), Config{}, PTP, "", ""},
+		{"CNI ptp, with its chains", chains(withGateway(routed(model.MAC{2, 1}, "10.8.3.1"), "10.8.3.1/32"), "CNI-0123456789abcdef01234567"), Config{}, PTP, "", ""},
+		{"kindnet, over ptp", chains(withGateway(routed(model.MAC{2, 1}, "10.8.3.1"), "10.8.3.1/32"), "KIND-MASQ-AGENT"), Config{}, Kindnet, "", ""},
+		{"kindnet, by a table", inTable(withGateway(routed(model.MAC{2, 1}, "10.8.3.1"), "10.8.3.1/32"), "kindnet-network-policies"), Config{}, Kindnet, "", ""},
+		{"kindnet, by its file", withGateway(routed(model.MAC{2, 1}, "10.8.3.1"), "10.8.3.1/32"), Config{Plugins: []Conf{{File: "f", Network: "kindnet", Type: "ptp"}}}, Kindnet, "", ""},
 		{"azure bridge", frames(bridged(3), snatOut, podDNAT), Config{}, AzureBridge, "", ""},
 		{"azure bridge with policies", chains(frames(bridged(3), snatOut, podDNAT), "AZURE-NPM-ACCEPT"), Config{}, AzureBridge, "azure-npm", ""},
 		{"azure tunnel", frames(bridged(3), snatOut, toFabric), Config{}, AzureTunnel, "", ""},

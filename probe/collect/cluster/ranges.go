@@ -39,6 +39,8 @@ func Ranges(s *model.Snapshot) []Range {
 		r := &s.PacketRules[i]
 		switch {
 		case r.Table != "nat" && !r.Native:
+		case model.CNIChain(r.Chain), r.Table == model.CNIMasqueradeTable:
+			// A CNI plugin excludes its own network: one node's range.
 		case r.Target == "KUBE-MARK-MASQ" && r.Src.Not:
 			if r.Src.Prefix.Bits() > 0 {
 				add(r.Src.Prefix, r)

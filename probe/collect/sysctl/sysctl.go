@@ -40,7 +40,7 @@ var perLink = []setting{
 var global = func() []string {
 	files := []string{
 		"net/ipv4/ip_forward",
-		"net/ipv6/conf/all/forwarding", "net/ipv6/conf/default/forwarding",
+		"net/ipv6/conf/all/forwarding", "net/ipv6/conf/default/forwarding", "net/ipv6/conf/all/proxy_ndp",
 		"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables", "net/bridge/bridge-nf-call-arptables",
 		"net/netfilter/nf_conntrack_max", "net/netfilter/nf_conntrack_count",
 	}
@@ -98,8 +98,9 @@ func Decode(link string, afSpec []byte) ([]model.Sysctl, error) {
 					out = appendValue(out, "net.ipv4.conf."+name+"."+s.name, inner.Data, s.index-1)
 				}
 			case families.Type == unix.AF_INET6 && inner.Type == unix.IFLA_INET6_CONF:
-				// DEVCONF_FORWARDING is the first of the array.
+				// Places of the array: DEVCONF_* of include/uapi/linux/ipv6.h.
 				out = appendValue(out, "net.ipv6.conf."+name+".forwarding", inner.Data, 0)
+				out = appendValue(out, "net.ipv6.conf."+name+".proxy_ndp", inner.Data, 22)
 			}
 		}
 		families.Fail(inner.Err())

@@ -1,0 +1,123 @@
+package diagnose
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var hairpinDrop = kind{
+	page: Page{
+		Code:     "HairpinDrop",
+		Severity: model.Warning,
+		Title:    "what a service leads back to the pod that asked is dropped",
+		Meaning: "When a pod asks a service that it is a backend of, the translation may choose that very pod: the packet turns round " +
+			"(a hairpin). Unless its source was translated too it comes back with the pod's own address, which no kernel takes from " +
+			"outside. On a bridge it must also leave by the port that it came in by: the port's hairpin flag allows that, or a " +
+			"promiscuous bridge hands the packet to the node. Since Linux 6.9 such a packet is not translated on that way, and " +
+			"kubenet's deduplicating chain drops it. Requests to other backends work, so that every n-th request of such a pod fails.",
+		Evidence: "drops of packets from a pod's own address to itself, in the pod (IP_LOCAL_SOURCE) or at its link; connection " +
+			"tracking, where a service address leads back to who asked.",
+		Fix: "masquerade what a pod sends to itself, as kube-proxy does by its KUBE-MARK-MASQ rules for each endpoint; on a bridge " +
+			"set the hairpin flag of the pod's port.",
+		Verify: "lasthop check --only HairpinDrop",
+	},
+	find:  findHairpinDrop,
+	after: []string{"DuplicatePodIP"},
+}
+
+func findHairpinDrop(v *view) []verdict {
+	var l lost
+	inPod := map[netip.Addr]bool{}
+	for i := range v.Traffic.Drops {
+		d := &v.Traffic.Drops[i]
+		if v.hairpin(d) && !v.explained(d) && !v.harmless(d) {
+			l.addFor(d.Src, d)
+			inPod[d.Src] = inPod[d.Src] || ownSource(d)
+		}
+	}
+	if l.packets < minDrops {
+		return nil
+	}
+	pods := slices.SortedFunc(maps.Keys(l.pods), netip.Addr.Compare)
+	f := model.Finding{
+		Confidence: model.Proven, Pods: pods, Packets: l.packets, Evidence: l.evidence(),
+		Title:        "what services lead back to " + addrs(pods) + " is dropped",
+		Why:          fmt.Sprintf("What %s ask of a service comes back to who asked, with the pod's own address as source, and is dropped.", addrs(pods)),
+		LastHopAlive: v.place(v.pods[pods[0]][0].Link, model.Ingress),
+	}
+	if inPod[pods[0]] {
+		f.LastHopAlive.Direction = model.Egress
+	}
+	led := v.ledBack(l.pods)
+	f.Peers, f.Evidence = led.services, append(f.Evidence, led.evidence...)
+	if len(led.evidence) == 0 {
+		f.Confidence = model.Likely
+		f.Unseen = append(f.Unseen, "a flow that a service address led back")
+		f.Alternatives = append(f.Alternatives, "somebody else sends with the pod's address")
+	}
+	for _, a := range pods {
+		p := v.pods[a][0]
+		if l := v.links[p.LinkIndex]; l != nil && l.Master != 0 && !l.Hairpin {
+			f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceLinks, Text: l.Name + ", a port of a bridge: hairpin off"})
+			f.Fix = append(f.Fix, fmt.Sprintf("bridge link set dev %s hairpin on", l.Name))
+		}
+		f.Fix = append(f.Fix, fmt.Sprintf("%s -t nat -I POSTROUTING -s %s -d %s -j MASQUERADE", ip46tables(a), a, a))
+	}
+	return []verdict{{Finding: f, explains: func(d *model.Drop) bool { return v.hairpin(d) && l.pods[d.Src] }}}
+}
+
+// led is what leads pods to themselves: services' addresses, and what shows it.
+type led struct {
+	services []netip.Prefix
+	evidence []model.Evidence
+}
+
+// ledBack finds what leads the pods to themselves. A packet that is dropped
+// before it is delivered leaves no flow behind; the rule has counted it.
+func (v *view) ledBack(pods map[netip.Addr]bool) led {
+	services := map[netip.Prefix]bool{}
+	var out led
+	for i := range v.Flows {
+		f := &v.Flows[i]
+		if a := f.Original.Src; pods[a] && f.Reply.Src == a && f.Original.Dst != a {
+			services[host(f.Original.Dst)] = true
+		}
+	}
+	if len(services) > 0 {
+		out.evidence = append(out.evidence, model.Evidence{Source: model.SourceConntrack, Text: fmt.Sprintf(
+			"flows to %s lead back to the pod that began them", addrs(slices.SortedFunc(maps.Keys(services), comparePrefix)))})
+	}
+	for i := range v.PacketRules {
+		r := &v.PacketRules[i]
+		if r.Target != "DNAT" || !pods[r.To.Addr()] || r.Counter.Delta == 0 {
+			continue
+		}
+		if !r.Dst.IsZero() && !r.Dst.Not && r.Dst.Prefix.IsSingleIP() {
+			services[r.Dst.Prefix] = true
+		}
+		out.evidence = append(out.evidence, packetRuleEvidence("this rule leads to the pod, whoever asks", r))
+	}
+	out.services = slices.SortedFunc(maps.Keys(services), comparePrefix)
+	return out
+}
+
+// hairpin reports whether a dropped packet is one of a living pod to itself.
+func (v *view) hairpin(d *model.Drop) bool { return d.Src == d.Dst && len(v.pods[d.Src]) > 0 }
+
+// ownSource reports whether a pod dropped a packet since it came from outside
+// with the pod's own address. The reason has a name since Linux 6.15.
+func ownSource(d *model.Drop) bool {
+	return d.Reason == "IP_LOCAL_SOURCE" || d.Location == "ip_rcv_finish_core" && d.Reason != "IP_RPFILTER"
+}
+
+// ip46tables is the tool for the address's family.
+func ip46tables(a netip.Addr) string {
+	if a.Is6() {
+		return "ip6tables"
+	}
+	return "iptables"
+}

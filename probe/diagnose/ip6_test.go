@@ -1,0 +1,131 @@
+package diagnose
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// dual is a node of two IP versions with pods on a bridge, behind a router
+// with a link-local address.
+func dual() *node {
+	n := kubenet()
+	n.Links[0].Addresses = append(n.Links[0].Addresses, prefix("fd50::4/128"))
+	n.Links[1].Addresses = append(n.Links[1].Addresses, prefix("fd20:0:0:1::1/64"))
+	n.Neighbors = append(n.Neighbors, model.Neighbor{Addr: addr("fe80::9"), MAC: mac(fabricMAC), IfIndex: 2})
+	for _, r := range []model.Route{
+		{Dst: prefix("::/0"), Gateway: addr("fe80::9"), IfIndex: 2},
+		{Dst: prefix("fd50::/64"), IfIndex: 2},
+		{Dst: prefix("fd20:0:0:1::/64"), IfIndex: 3},
+	} {
+		n.route(r)
+	}
+	for i, a := range []string{"fd20:0:0:1::5/64", "fd20:0:0:1::6/64"} {
+		n.Pods[i].Addresses = append(n.Pods[i].Addresses, prefix(a))
+		n.Pods[i].Gateways = []model.Neighbor{{Addr: addr("172.20.1.1")}, {Addr: addr("fd20:0:0:1::1")}}
+	}
+	n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "ip6", Table: "nat", Name: "POSTROUTING", Hook: "POSTROUTING", Priority: 100})
+	for _, r := range []model.PacketRule{
+		{Chain: "POSTROUTING", DstLocal: -1, Target: "IP-MASQ-AGENT"},
+		{Chain: "IP-MASQ-AGENT", Dst: model.AddrMatch{Prefix: prefix("fd20::/56")}, Target: "RETURN", Text: "-d fd20::/56 -j RETURN"},
+		{Chain: "IP-MASQ-AGENT", Target: "MASQUERADE", Text: "-j MASQUERADE"},
+	} {
+		r.Backend, r.Family, r.Table = model.NFT, 6, "nat"
+		n.PacketRules = append(n.PacketRules, r)
+	}
+	n.sysctl("net.ipv6.conf.all.forwarding", "1")
+	return n.live()
+}
+
+func TestIPv6(t *testing.T) {
+	const pod, other, far = "fd20:0:0:1::5", "fd20:0:0:1::6", "fd20:0:0:2::9"
+	check(t, []fixture{
+		{"both versions answer", func() *node {
+			n := dual()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.answered(pod, far)
+			return n
+		}, nil},
+		{"only the IPv6 row is missing", func() *node {
+			n := dual()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent(pod, far)
+			return n
+		}, []string{"MissingUDR likely " + pod + " fd20:0:0:2::/64"}},
+		{"no masquerade for IPv6", func() *node {
+			n := dual()
+			n.PacketRules = n.PacketRules[:len(n.PacketRules)-1]
+			n.answered(pod, far)
+			n.silent(pod, "2001:db8::9")
+			return n
+		}, []string{"MissingMasquerade proven " + pod + " 2001:db8::9/128"}},
+		{"a stale neighbour, and the pod hears no answer for its gateway", func() *node {
+			n := dual()
+			n.Neighbors = append(n.Neighbors, model.Neighbor{Addr: addr(pod), MAC: mac(deadMAC), IfIndex: 3, State: "PERMANENT"})
+			n.drop("NOT_SPECIFIED", "neigh_invalidate", pod, far, 9)
+			return n
+		}, []string{"StaleNeighbor proven " + pod}},
+		{"the right neighbour", func() *node {
+			n := dual()
+			n.Neighbors = append(n.Neighbors, model.Neighbor{Addr: addr(pod), MAC: n.Pods[0].MAC, IfIndex: 3, State: "PERMANENT"})
+			return n
+		}, nil},
+		{"the node does not forward IPv6", func() *node {
+			n := dual()
+			n.Sysctls = nil
+			n.sysctl("net.ipv6.conf.all.forwarding", "0")
+			n.dropOn("br-pods", "IP_INADDRERRORS", "ip6_forward", pod, far, 9)
+			return n
+		}, []string{"ForwardingDisabled proven " + pod + " " + far + "/128"}},
+		{"the same drop while it forwards is another's", func() *node {
+			n := dual()
+			n.dropOn("br-pods", "IP_INADDRERRORS", "ip6_forward", pod, far, 9)
+			return n
+		}, []string{"UnexplainedDrop proven " + pod + " " + far + "/128"}},
+		{"a blackhole for another node's pods", func() *node {
+			n := dual()
+			n.route(model.Route{Dst: prefix("fd20:0:0:2::/64"), Type: "blackhole"})
+			n.dropOn("br-pods", "NOT_SPECIFIED", "dst_discard_out", pod, far, 9)
+			return n
+		}, []string{"BlackholeRoute proven " + pod + " " + far + "/128"}},
+		{"solicitations that a bridge floods", func() *node {
+			n := dual()
+			n.drop("NOT_SPECIFIED", "ip6_mc_input", pod, "ff02::1:ff00:1", 90)
+			n.drop("IPV6_NDISC_NS_OTHERHOST", "icmpv6_rcv", pod, "ff02::1:ff00:6", 90)
+			return n
+		}, nil},
+		{"a rule drops what is for a pod, neighbour discovery too", func() *node {
+			n := dual()
+			n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "ip6", Table: "filter", Name: "FORWARD", Hook: "FORWARD", Policy: "ACCEPT"})
+			n.PacketRules = append(n.PacketRules, model.PacketRule{Backend: model.NFT, Family: 6, Table: "filter", Chain: "FORWARD", Number: 1,
+				Dst: model.AddrMatch{Prefix: host(addr(pod))}, Target: "DROP", Text: "-d " + pod + "/128 -j DROP", Counter: model.Counter{Packets: 18, Delta: 18}})
+			n.dropOn("tap10", "NETFILTER_DROP", "nft_do_chain", far, pod, 9).Proto = 6
+			n.dropOn("tap10", "NETFILTER_DROP", "nft_do_chain", other, pod, 9).Proto = 58
+			n.drop("NOT_SPECIFIED", "neigh_invalidate", pod, other, 9)
+			return n
+		}, []string{"PolicyDrop proven " + pod + " " + other + "/128 " + far + "/128"}},
+	})
+}
+
+// TestIPv6Fixes: no command that is printed for an IPv6 address is IPv4's.
+func TestIPv6Fixes(t *testing.T) {
+	n := dual()
+	n.PacketRules = n.PacketRules[:len(n.PacketRules)-3]
+	n.answered("172.20.1.5", "172.20.2.9")
+	n.silent("fd20:0:0:1::5", "2001:db8::9")
+	n.Neighbors = append(n.Neighbors, model.Neighbor{Addr: addr("fd20:0:0:1::6"), MAC: mac(deadMAC), IfIndex: 3, State: "PERMANENT"})
+	n.route(model.Route{Dst: prefix("fd20:0:0:2::/64"), Type: "blackhole"})
+	n.dropOn("br-pods", "NOT_SPECIFIED", "dst_discard_out", "fd20:0:0:1::5", "fd20:0:0:2::9", 9)
+	want := map[string]string{"MissingMasquerade": "ip6tables ", "StaleNeighbor": "ip -6 neigh ", "BlackholeRoute": "ip -6 route "}
+	for _, f := range Diagnose(&n.Snapshot) {
+		if tool := want[f.Code]; !slices.ContainsFunc(f.Fix, func(s string) bool { return strings.HasPrefix(s, tool) }) {
+			t.Errorf("%s: %q, want %q", f.Code, f.Fix, tool)
+		}
+		delete(want, f.Code)
+	}
+	if len(want) > 0 {
+		t.Errorf("not found: %v", want)
+	}
+}

@@ -1,0 +1,152 @@
+package diagnose
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+var missingNodeRoute = kind{
+	page: Page{
+		Code:     "MissingNodeRoute",
+		Severity: model.Critical,
+		Title:    "this node has no route to another node's pods, and the network does not know them",
+		Meaning: "Where no cloud and no tunnel carries pods' packets, each node has a route to every other node's pod range, with " +
+			"that node for the next hop: kindnet writes them, or whoever installed the plain CNI plugins. Without one, packets " +
+			"follow the default route to a gateway that knows nothing of pods.",
+		Evidence: "the lookup for the other pods' addresses ends at the default route; what left for them is not answered; routes to " +
+			"other nodes' pods, and answers that come by them.",
+		Fix:    "add the route (ip route replace … via …); restart the agent that keeps the routes, or mend what configures them.",
+		Verify: "lasthop check --only MissingNodeRoute",
+	},
+	find: findMissingNodeRoute,
+}
+
+// unrouted is the traffic with pods of another node that left by the default
+// route, unanswered.
+type unrouted struct {
+	cidr    netip.Prefix
+	pods    map[netip.Addr]bool
+	link    int
+	packets uint64
+	answers bool
+}
+
+func findMissingNodeRoute(v *view) []verdict {
+	if !v.Has(model.SourceRoutes, model.SourceTC) || len(v.Cluster.Azure.Tables) > 0 {
+		return nil
+	}
+	siblings := v.nodeRoutes()
+	if len(siblings) == 0 && !keepsNodeRoutes(v.Node.Plugin) {
+		return nil
+	}
+	groups := map[netip.Prefix]*unrouted{}
+	mute := v.unrepliedFlows()
+	for i := range v.peers {
+		p := &v.peers[i]
+		cidr := v.remote(p.Remote)
+		if !cidr.IsValid() || !v.surelyPods(p.Remote) || !v.byDefaultRoute(p.Remote) {
+			continue
+		}
+		g := groups[cidr]
+		if g == nil {
+			g = &unrouted{cidr: cidr, pods: map[netip.Addr]bool{}}
+			groups[cidr] = g
+		}
+		g.answers = g.answers || v.answered(p)
+		if !v.unanswered(p) {
+			continue
+		}
+		if len(v.pods[p.Local]) > 0 {
+			g.pods[p.Local] = true
+		} else if m := mute[pair{p.Local, p.Remote}]; m != nil && v.nodeAddrs[p.Local] {
+			// The plugin gives them the node's address.
+			maps.Copy(g.pods, m.pods)
+		}
+		g.link = p.IfIndex
+		g.packets += p.Out.Packets
+	}
+	var out []verdict
+	for _, cidr := range slices.SortedFunc(maps.Keys(groups), comparePrefix) {
+		if g := groups[cidr]; !g.answers && len(g.pods) > 0 {
+			out = append(out, v.withoutNodeRoute(g, siblings))
+		}
+	}
+	return out
+}
+
+// keepsNodeRoutes reports whether a plugin's nodes commonly have routes to each
+// other's pods: kindnet always, the plain ones wherever no cloud has.
+func keepsNodeRoutes(plugin string) bool {
+	return plugin == "kindnet" || plugin == "bridge" || plugin == "ptp"
+}
+
+// nodeRoutes are the node's routes to other nodes' pods, by those nodes.
+func (v *view) nodeRoutes() []*model.Route {
+	var out []*model.Route
+	for i := range v.Routes {
+		r := &v.Routes[i]
+		if r.Table == mainTable && r.Type == "unicast" && r.Dst.Bits() > 0 && r.Gateway.IsValid() && v.isUplinkSide(r.IfIndex) &&
+			inAny(v.onLink, r.Gateway) && v.remote(r.Dst.Addr()).IsValid() && v.surelyPods(r.Dst.Addr()) && !v.isDefaultGateway(r.Gateway) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// isUplinkSide reports whether a link is an uplink, or a bridge that holds one.
+func (v *view) isUplinkSide(ifindex int) bool { return v.outer()[ifindex] }
+
+func (v *view) isDefaultGateway(a netip.Addr) bool {
+	return slices.ContainsFunc(v.Routes, func(r model.Route) bool { return r.Dst.Bits() == 0 && r.Gateway == a })
+}
+
+func (v *view) withoutNodeRoute(g *unrouted, siblings []*model.Route) verdict {
+	link := v.linkName(g.link)
+	f := model.Finding{
+		Confidence:   model.Likely,
+		Pods:         slices.Collect(maps.Keys(g.pods)),
+		Peers:        []netip.Prefix{g.cidr},
+		Packets:      g.packets,
+		LastHopAlive: v.place(link, model.Egress),
+		Title:        "no route to the pods of another node, " + g.cidr.String(),
+		Why: fmt.Sprintf("What goes to %s follows the default route out of %s, to a gateway that does not know these pods, and nothing returns.",
+			g.cidr, link),
+		Evidence: []model.Evidence{{Source: model.SourceTC, Text: fmt.Sprintf(
+			"%s egress: %s to %s; ingress: no answer", link, count(g.packets, "packet"), g.cidr)}},
+	}
+	if r := v.defaultRoute(g.cidr.Addr()); r != nil {
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: fmt.Sprintf(
+			"the lookup for %s ends at: %s", g.cidr.Addr().Next(), v.routeText(r))})
+	}
+	for _, r := range siblings[:min(len(siblings), 2)] {
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: "other nodes' pods have routes: " + v.routeText(r)})
+	}
+	hop := "<node's IP>"
+	if n := v.nodeOf(g.cidr); n != nil {
+		hop = nextHop(n, g.cidr)
+	}
+	if len(siblings) > 0 {
+		f.Confidence = model.Proven
+	} else {
+		f.Alternatives = []string{
+			"a cloud carries the pods' packets, and its route table lacks this range",
+			"the range is that of a node that is gone",
+		}
+	}
+	f.Fix = []string{fmt.Sprintf("%s route replace %s via %s dev %s", ip(g.cidr.Addr()), g.cidr, hop, v.natLink(g.link))}
+	return verdict{Finding: f}
+}
+
+// defaultRoute is the main table's for a family.
+func (v *view) defaultRoute(a netip.Addr) *model.Route {
+	for i := range v.Routes {
+		if r := &v.Routes[i]; r.Table == mainTable && r.Dst.Bits() == 0 && r.Dst.Addr().Is4() == a.Is4() {
+			return r
+		}
+	}
+	return nil
+}
