@@ -109,6 +109,15 @@ type TCOwner struct {
 	Pad       [2]uint8
 }
 
+type TCPairKey struct {
+	_         structs.HostLayout
+	Src       TCAddr
+	Dst       TCAddr
+	Ifindex   uint32
+	Direction uint8
+	Pad       [3]uint8
+}
+
 type TCPeer struct {
 	_       structs.HostLayout
 	Remote  TCAddr
@@ -142,11 +151,11 @@ const (
 )
 
 type TCSubject struct {
-	_    structs.HostLayout
-	Addr TCAddr
-	Next uint16
-	Pad  uint16
-	Kind TCSubjectKind
+	_     structs.HostLayout
+	Addr  TCAddr
+	Next  uint16
+	Close uint16
+	Kind  TCSubjectKind
 }
 
 type TCSubjectKind uint32
@@ -173,11 +182,13 @@ const (
 	TCMapLosses          = "losses"
 	TCMapNeighbors       = "neighbors"
 	TCMapOwners          = "owners"
+	TCMapPairs           = "pairs"
 	TCMapPeers           = "peers"
 	TCMapPrefixes        = "prefixes"
 	TCMapSubjects        = "subjects"
 	TCProgLasthopEgress  = "lasthop_egress"
 	TCProgLasthopIngress = "lasthop_ingress"
+	TCVarClosely         = "closely"
 	TCVarFirstRemote     = "first_remote"
 	TCVarLegMask         = "leg_mask"
 	TCVarLimitType       = "limit_type"
@@ -243,6 +254,7 @@ type TCMapSpecs struct {
 	Losses    *ebpf.MapSpec `ebpf:"losses"`
 	Neighbors *ebpf.MapSpec `ebpf:"neighbors"`
 	Owners    *ebpf.MapSpec `ebpf:"owners"`
+	Pairs     *ebpf.MapSpec `ebpf:"pairs"`
 	Peers     *ebpf.MapSpec `ebpf:"peers"`
 	Prefixes  *ebpf.MapSpec `ebpf:"prefixes"`
 	Subjects  *ebpf.MapSpec `ebpf:"subjects"`
@@ -252,6 +264,7 @@ type TCMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TCVariableSpecs struct {
+	Closely     *ebpf.VariableSpec `ebpf:"closely"`
 	FirstRemote *ebpf.VariableSpec `ebpf:"first_remote"`
 	LegMask     *ebpf.VariableSpec `ebpf:"leg_mask"`
 	LimitType   *ebpf.VariableSpec `ebpf:"limit_type"`
@@ -287,6 +300,7 @@ type TCMaps struct {
 	Losses    *ebpf.Map `ebpf:"losses"`
 	Neighbors *ebpf.Map `ebpf:"neighbors"`
 	Owners    *ebpf.Map `ebpf:"owners"`
+	Pairs     *ebpf.Map `ebpf:"pairs"`
 	Peers     *ebpf.Map `ebpf:"peers"`
 	Prefixes  *ebpf.Map `ebpf:"prefixes"`
 	Subjects  *ebpf.Map `ebpf:"subjects"`
@@ -299,6 +313,7 @@ func (m *TCMaps) Close() error {
 		m.Losses,
 		m.Neighbors,
 		m.Owners,
+		m.Pairs,
 		m.Peers,
 		m.Prefixes,
 		m.Subjects,
@@ -309,6 +324,7 @@ func (m *TCMaps) Close() error {
 //
 // It can be passed to LoadTCObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TCVariables struct {
+	Closely     *ebpf.Variable `ebpf:"closely"`
 	FirstRemote *ebpf.Variable `ebpf:"first_remote"`
 	LegMask     *ebpf.Variable `ebpf:"leg_mask"`
 	LimitType   *ebpf.Variable `ebpf:"limit_type"`

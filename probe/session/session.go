@@ -42,6 +42,10 @@ type Options struct {
 	NodesFile string
 	// RoutesFiles are what `az network … -o json` printed.
 	RoutesFiles []string
+	// Closely, where set, is told the node's state as it is before the window
+	// and says whose packets are to be counted by pair of addresses on every
+	// link. An error of it ends the observation.
+	Closely func(*model.Snapshot) ([]netip.Addr, error)
 	// Debug puts the verifier's log into errors.
 	Debug bool
 	// Progress is told how far the window is: when everything is attached,
@@ -82,6 +86,8 @@ type watch struct {
 	engine *traffic.Engine
 	roster roster
 	first  *model.Snapshot
+	// close are the addresses that Options.Closely chose.
+	close []netip.Addr
 	// flows were there when the window began.
 	flows  map[flowKey]bool
 	window model.Window
@@ -101,8 +107,13 @@ func (w *watch) run(ctx context.Context) (s *model.Snapshot, err error) {
 		return nil, err
 	}
 	w.flows = flowKeys(w.first.Flows)
+	if w.options.Closely != nil {
+		if w.close, err = w.options.Closely(w.first); err != nil {
+			return nil, err
+		}
+	}
 	if w.options.Engine != EngineState {
-		if w.engine, err = traffic.Open(traffic.Config{NS: w.options.NS, Debug: w.options.Debug}); err != nil {
+		if w.engine, err = traffic.Open(traffic.Config{NS: w.options.NS, Debug: w.options.Debug, Closely: len(w.close) > 0}); err != nil {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, w.engine.Close()) }()
@@ -186,7 +197,7 @@ func (w *watch) apply(now time.Time, links []model.Link, pods []model.Pod) error
 	if w.engine == nil {
 		return nil
 	}
-	w.note("addresses", w.engine.SetLocal(locals(links, w.roster.alive())))
+	w.note("addresses", w.engine.SetLocal(locals(links, w.roster.alive(), w.close)))
 	w.note("namespaces", w.engine.SetNamespaces(w.namespaces()))
 	// A link that refuses the programs is told by the source; only if none
 	// takes them is there nothing to watch.
@@ -277,6 +288,7 @@ func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
 	}
 	s.Node.Engine, s.Node.Attach = EngineTC, w.engine.AttachMode()
 	s.Traffic = w.engine.Traffic()
+	s.Traffic.Close = w.close
 	s.Sources = append(s.Sources, w.sources()...)
 	return s, nil
 }
@@ -321,14 +333,15 @@ func watched(links []model.Link) []traffic.Link {
 	return out
 }
 
-// locals are the addresses to count: of pods, and of the node itself.
-func locals(links []model.Link, pods []model.Pod) []traffic.Local {
+// locals are the addresses to count: of pods, and of the node itself; those of
+// closely looked at closely.
+func locals(links []model.Link, pods []model.Pod, closely []netip.Addr) []traffic.Local {
 	var out []traffic.Local
 	seen := map[netip.Addr]bool{}
 	add := func(a netip.Addr, node bool) {
 		if !seen[a] && a.IsGlobalUnicast() {
 			seen[a] = true
-			out = append(out, traffic.Local{Addr: a, Node: node})
+			out = append(out, traffic.Local{Addr: a, Node: node, Close: slices.Contains(closely, a)})
 		}
 	}
 	for i := range pods {
