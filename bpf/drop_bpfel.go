@@ -49,7 +49,7 @@ type DropLink struct {
 	_       structs.HostLayout
 	Ifindex uint32
 	Slot    uint16
-	Uplink  bool
+	Pairs   uint8
 	Bare    bool
 }
 

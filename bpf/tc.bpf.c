@@ -30,14 +30,10 @@ const volatile __u32 leg_mask = 0;
 const volatile __u32 peer_mask = 0;
 /* Slots from here on are remote ranges. */
 const volatile __u32 first_remote = 1;
-/*
- * Whether subjects may be looked at closely. Where not, the verifier takes all
- * that hangs on it out of the program.
- */
-const volatile bool closely = false;
 
-/* Nothing else would name the type in BTF, from which Go's is made. */
+/* Nothing else would name the types in BTF, from which Go's are made. */
 const enum limit *const limit_type = NULL;
+const enum pair_scope *const pair_scope_type = NULL;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
@@ -755,9 +751,11 @@ static __always_inline enum outcome count(struct __sk_buff *skb, bool pulled,
 			      .macs_lo = p.macs_lo,
 			      .macs_hi = p.macs_hi };
 	count_legs(who, what);
-	if (closely)
+	if (!link->pairs)
+		return outcome;
+	if (link->pairs & PAIRS_CLOSE)
 		count_closely(p.src, p.dst, src, dst, skb->ifindex, direction);
-	if (!link->uplink)
+	if (!(link->pairs & PAIRS_BEYOND))
 		return outcome;
 	if (meaning & ICMP_ERROR)
 		return count_error(skb, c.offset,

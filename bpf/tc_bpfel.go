@@ -64,7 +64,7 @@ type TCLink struct {
 	_       structs.HostLayout
 	Ifindex uint32
 	Slot    uint16
-	Uplink  bool
+	Pairs   uint8
 	Bare    bool
 }
 
@@ -117,6 +117,13 @@ type TCPairKey struct {
 	Direction uint8
 	Pad       [3]uint8
 }
+
+type TCPairScope uint32
+
+const (
+	TCPairScopePAIRS_BEYOND TCPairScope = 1
+	TCPairScopePAIRS_CLOSE  TCPairScope = 2
+)
 
 type TCPeer struct {
 	_       structs.HostLayout
@@ -188,11 +195,11 @@ const (
 	TCMapSubjects        = "subjects"
 	TCProgLasthopEgress  = "lasthop_egress"
 	TCProgLasthopIngress = "lasthop_ingress"
-	TCVarClosely         = "closely"
 	TCVarFirstRemote     = "first_remote"
 	TCVarLegMask         = "leg_mask"
 	TCVarLimitType       = "limit_type"
 	TCVarLinks           = "links"
+	TCVarPairScopeType   = "pair_scope_type"
 	TCVarPeerMask        = "peer_mask"
 	TCVarRemoteBits      = "remote_bits"
 	TCVarRowMask         = "row_mask"
@@ -264,15 +271,15 @@ type TCMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TCVariableSpecs struct {
-	Closely     *ebpf.VariableSpec `ebpf:"closely"`
-	FirstRemote *ebpf.VariableSpec `ebpf:"first_remote"`
-	LegMask     *ebpf.VariableSpec `ebpf:"leg_mask"`
-	LimitType   *ebpf.VariableSpec `ebpf:"limit_type"`
-	Links       *ebpf.VariableSpec `ebpf:"links"`
-	PeerMask    *ebpf.VariableSpec `ebpf:"peer_mask"`
-	RemoteBits  *ebpf.VariableSpec `ebpf:"remote_bits"`
-	RowMask     *ebpf.VariableSpec `ebpf:"row_mask"`
-	Slots       *ebpf.VariableSpec `ebpf:"slots"`
+	FirstRemote   *ebpf.VariableSpec `ebpf:"first_remote"`
+	LegMask       *ebpf.VariableSpec `ebpf:"leg_mask"`
+	LimitType     *ebpf.VariableSpec `ebpf:"limit_type"`
+	Links         *ebpf.VariableSpec `ebpf:"links"`
+	PairScopeType *ebpf.VariableSpec `ebpf:"pair_scope_type"`
+	PeerMask      *ebpf.VariableSpec `ebpf:"peer_mask"`
+	RemoteBits    *ebpf.VariableSpec `ebpf:"remote_bits"`
+	RowMask       *ebpf.VariableSpec `ebpf:"row_mask"`
+	Slots         *ebpf.VariableSpec `ebpf:"slots"`
 }
 
 // TCObjects contains all objects after they have been loaded into the kernel.
@@ -324,15 +331,15 @@ func (m *TCMaps) Close() error {
 //
 // It can be passed to LoadTCObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TCVariables struct {
-	Closely     *ebpf.Variable `ebpf:"closely"`
-	FirstRemote *ebpf.Variable `ebpf:"first_remote"`
-	LegMask     *ebpf.Variable `ebpf:"leg_mask"`
-	LimitType   *ebpf.Variable `ebpf:"limit_type"`
-	Links       *ebpf.Variable `ebpf:"links"`
-	PeerMask    *ebpf.Variable `ebpf:"peer_mask"`
-	RemoteBits  *ebpf.Variable `ebpf:"remote_bits"`
-	RowMask     *ebpf.Variable `ebpf:"row_mask"`
-	Slots       *ebpf.Variable `ebpf:"slots"`
+	FirstRemote   *ebpf.Variable `ebpf:"first_remote"`
+	LegMask       *ebpf.Variable `ebpf:"leg_mask"`
+	LimitType     *ebpf.Variable `ebpf:"limit_type"`
+	Links         *ebpf.Variable `ebpf:"links"`
+	PairScopeType *ebpf.Variable `ebpf:"pair_scope_type"`
+	PeerMask      *ebpf.Variable `ebpf:"peer_mask"`
+	RemoteBits    *ebpf.Variable `ebpf:"remote_bits"`
+	RowMask       *ebpf.Variable `ebpf:"row_mask"`
+	Slots         *ebpf.Variable `ebpf:"slots"`
 }
 
 // TCPrograms contains all programs after they have been loaded into the kernel.

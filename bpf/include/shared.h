@@ -91,12 +91,18 @@ struct owner {
 	__u8 pad[2];
 };
 
+/* Which pairs of addresses are counted on a link. */
+enum pair_scope {
+	PAIRS_BEYOND = 1, /* of an end that is local and one that is not */
+	PAIRS_CLOSE = 2,  /* of those that are looked at closely */
+};
+
 /* A link by its index; an index of 0 is a free place. */
 struct link {
 	__u32 ifindex;
 	__u16 slot;
-	bool uplink;
-	bool bare; /* its frames have no Ethernet header */
+	__u8 pairs; /* enum pair_scope */
+	bool bare;  /* its frames have no Ethernet header */
 };
 
 struct peer_count {

@@ -213,7 +213,6 @@ func tcSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 		spec.Maps[bpf.TCMapPairs].MaxEntries = maxPairs
 	}
 	err = errors.Join(
-		spec.Variables[bpf.TCVarClosely].Set(cfg.Closely),
 		spec.Variables[bpf.TCVarRowMask].Set(rowCells(cfg)-1),
 		spec.Variables[bpf.TCVarLegMask].Set(legs-1),
 		spec.Variables[bpf.TCVarPeerMask].Set(sets-1),

@@ -68,29 +68,3 @@ func TestPairsOverflow(t *testing.T) {
 		t.Errorf("%d pairs, %d lost; want %d, %d", len(tr.Pairs), tr.Lost.Counters, maxPairs, more)
 	}
 }
-
-// TestNotClosely: where nothing is looked at closely the programs hold nothing
-// of it, so that it costs no packet anything.
-func TestNotClosely(t *testing.T) {
-	size := func(closely bool) int {
-		e := open(t, Config{NS: newNS(t), MaxAddrs: 64, MaxLinks: 8, Closely: closely})
-		n := 0
-		for _, p := range e.coll.Programs {
-			info, err := p.Info()
-			if err != nil {
-				t.Fatal(err)
-			}
-			code, err := info.Instructions()
-			if err != nil {
-				t.Fatal(err)
-			}
-			n += len(code)
-		}
-		return n
-	}
-	without, with := size(false), size(true)
-	if without >= with {
-		t.Errorf("%d instructions without, %d with", without, with)
-	}
-	t.Logf("%d instructions, %d when looking closely", without, with)
-}
