@@ -82,16 +82,7 @@ func (t *tracer) translated(p *point) model.Count {
 			return model.Count{}
 		}
 	}
-	for _, q := range t.Traffic.Peers {
-		if q.Local != local || q.Remote != remote || q.IfIndex != p.link.Index {
-			continue
-		}
-		if p.direction == model.Ingress {
-			return model.Counted(q.In.Packets)
-		}
-		return model.Counted(q.Out.Packets)
-	}
-	return model.Counted(0)
+	return model.Counted(t.ofPair(p))
 }
 
 // bypassed reports whether packets may pass the point unseen: what Cilium's
@@ -149,8 +140,23 @@ func dropHop(d *model.Drop) model.HopKind {
 	return ""
 }
 
+// ofSocket reports whether a drop is what a transport or a socket frees as it
+// goes: the packet was delivered.
+func ofSocket(d *model.Drop) bool {
+	switch {
+	case strings.HasPrefix(string(d.Reason), "TCP_"), d.Reason == "QUEUE_PURGE", d.Reason == "SOCKET_FILTER",
+		d.Location == "ping_rcv", d.Location == "raw_rcv", d.Location == "icmp_rcv":
+		return true
+	}
+	return d.Reason == "" && strings.HasPrefix(d.Location, "tcp_") || d.Reason == "NOT_SPECIFIED" && strings.HasPrefix(d.Location, "tcp_") ||
+		strings.HasPrefix(d.Location, "sk_stream_") || strings.HasPrefix(d.Location, "inet_sock_") || strings.HasPrefix(d.Location, "skb_queue_")
+}
+
 // hopOf is the hop of the journey that dropped packets, nil where none did.
 func (j *journey) hopOf(d *model.Drop) *step {
+	if ofSocket(d) {
+		return nil
+	}
 	ofEnds := func(s *step) bool { return s.src == d.Src && s.dst == d.Dst }
 	if !slices.ContainsFunc(j.steps, ofEnds) || j.ends.Proto != 0 && d.Proto != 0 && d.Proto != j.ends.Proto {
 		return nil
@@ -309,7 +315,9 @@ func (c *counting) behind(from int) {
 	n := c.at[from].N
 	for i := from; i < len(c.steps); i++ {
 		s := c.steps[i]
-		if s.Kind == model.HopBeyond || s.Dead || s.cut || !c.lost[i].Known || i == len(c.steps)-1 {
+		if s.Kind == model.HopBeyond || s.Dead || s.cut || !c.lost[i].Known || i == len(c.steps)-1 ||
+			s.after != nil || c.steps[i+1].before != nil {
+			// Where somebody should have counted, nothing is inferred.
 			return
 		}
 		n -= min(n, c.lost[i].N)

@@ -36,7 +36,18 @@ func Trace(s *model.Snapshot, findings []model.Finding, e Ends) model.Path {
 	p := model.Path{Pod: e.Pod, To: e.To, Port: e.Port, Proto: e.Proto, Pair: t.pair}
 	t.place(findings, forward, back)
 	p.Forward, p.Return = forward.count(), back.count()
+	tellAnswers(p.Forward, p.Return)
 	return p
+}
+
+// tellAnswers says at the end of the way out whether anything comes back.
+func tellAnswers(out, back []model.PathHop) {
+	if len(out) == 0 || len(back) == 0 || out[len(out)-1].Kind != model.HopBeyond || back[0].Kind != model.HopBeyond {
+		return
+	}
+	if end := &out[len(out)-1]; end.In.N > 0 && back[0].Out.Known {
+		end.Decision = plural(int(back[0].Out.N), "packet") + " came from there; " + end.Decision
+	}
 }
 
 // tracer holds what both directions look up.

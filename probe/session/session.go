@@ -88,6 +88,10 @@ type watch struct {
 	first  *model.Snapshot
 	// close are the addresses that Options.Closely chose.
 	close []netip.Addr
+	// closely is set while these are looked at closely, links are those
+	// that were seen last.
+	closely bool
+	links   []model.Link
 	// flows were there when the window began.
 	flows  map[flowKey]bool
 	window model.Window
@@ -126,6 +130,7 @@ func (w *watch) run(ctx context.Context) (s *model.Snapshot, err error) {
 	if err := w.apply(w.window.Start, w.first.Links, w.first.Pods); err != nil {
 		return nil, cmp.Or(ctx.Err(), err)
 	}
+	w.lookClosely(true)
 	now := time.Now()
 	w.window.End = now.Add(w.options.For)
 	w.progress(now)
@@ -197,7 +202,8 @@ func (w *watch) apply(now time.Time, links []model.Link, pods []model.Pod) error
 	if w.engine == nil {
 		return nil
 	}
-	w.note("addresses", w.engine.SetLocal(locals(links, w.roster.alive(), w.close)))
+	w.links = links
+	w.note("addresses", w.engine.SetLocal(w.locals(links)))
 	w.note("namespaces", w.engine.SetNamespaces(w.namespaces()))
 	// A link that refuses the programs is told by the source; only if none
 	// takes them is there nothing to watch.
@@ -206,6 +212,26 @@ func (w *watch) apply(now time.Time, links []model.Link, pods []model.Pod) error
 	}
 	w.setRanges()
 	return nil
+}
+
+// lookClosely begins or ends the counting of pairs: on all links at once, so
+// that the counts of two hops are of the same packets. Only those that are
+// between two hops at that instant count at one of them.
+func (w *watch) lookClosely(on bool) {
+	w.closely = on && len(w.close) > 0
+	if w.engine != nil && len(w.close) > 0 {
+		w.note("addresses", w.engine.SetLocal(w.locals(w.links)))
+	}
+}
+
+// locals are the addresses to count; while it is looked closely, the chosen
+// ones and the node's own closely: a pod's packets may go by the node's address.
+func (w *watch) locals(links []model.Link) []traffic.Local {
+	out := locals(links, w.roster.alive())
+	for i := range out {
+		out[i].Close = w.closely && (out[i].Node || slices.Contains(w.close, out[i].Addr))
+	}
+	return out
 }
 
 // watching reports whether packets are counted on any link.
@@ -256,6 +282,7 @@ func (w *watch) note(what string, err error) {
 // were read before them at the start, so that a rule's count is never less
 // than the drops that it caused.
 func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
+	w.lookClosely(false)
 	now := time.Now()
 	if err := w.poll(now); err != nil {
 		return nil, err
@@ -335,13 +362,13 @@ func watched(links []model.Link) []traffic.Link {
 
 // locals are the addresses to count: of pods, and of the node itself; those of
 // closely looked at closely.
-func locals(links []model.Link, pods []model.Pod, closely []netip.Addr) []traffic.Local {
+func locals(links []model.Link, pods []model.Pod) []traffic.Local {
 	var out []traffic.Local
 	seen := map[netip.Addr]bool{}
 	add := func(a netip.Addr, node bool) {
 		if !seen[a] && a.IsGlobalUnicast() {
 			seen[a] = true
-			out = append(out, traffic.Local{Addr: a, Node: node, Close: slices.Contains(closely, a)})
+			out = append(out, traffic.Local{Addr: a, Node: node})
 		}
 	}
 	for i := range pods {
