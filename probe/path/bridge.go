@@ -122,8 +122,10 @@ func (j *journey) portOf(b *model.Link, m model.MAC) *model.Link {
 		if l := j.links[p.LinkIndex]; m.IsZero() && l != nil && l.Master == b.Index {
 			return l
 		}
-		// The pod is here, and the frame is for somebody else.
-		return nil
+		if !m.IsZero() {
+			// The pod is here, and the frame is for somebody else.
+			return nil
+		}
 	}
 	if up := j.uplinkOf(b); up != b {
 		return up

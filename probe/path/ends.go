@@ -64,11 +64,22 @@ func (j *journey) podRoute(s *step, p *model.Pod) netip.Addr {
 		}
 		j.dstMAC = gw.MAC
 		s.Rules = append(s.Rules, neighborText(&gw))
-		if gw.State == "FAILED" && gw.MAC.IsZero() {
-			s.Decision += ": nobody answered for the gateway"
+		switch {
+		case !gw.MAC.IsZero() || !j.up(p.LinkIndex):
+			// It is known, or cannot be: the link comes first.
+		case gw.State == "FAILED":
+			j.die(s, "nobody answers for the gateway "+gw.Addr.String())
+		case gw.State == "INCOMPLETE":
+			s.Decision, s.ended = s.Decision+": the gateway has not answered yet", true
 		}
 	}
 	return route.Gateway
+}
+
+// up reports whether a link is up with a carrier, or not known.
+func (t *tracer) up(index int) bool {
+	l := t.links[index]
+	return l == nil || l.Up && l.Carrier
 }
 
 // longest is the route of a table that an address takes.
@@ -129,11 +140,13 @@ func (j *journey) fromPodLink(p *model.Pod, l *model.Link, next netip.Addr) {
 	}
 	if b := j.bridge(l); b != nil {
 		s.Decision = "port of " + b.Name
-		if j.dstMAC.IsZero() && (j.node[next] != nil || b.MAC == j.gatewayMAC(next)) {
+		switch {
+		case !j.dstMAC.IsZero():
+		case j.node[next] != nil:
 			j.dstMAC = b.MAC
-		}
-		if j.dstMAC.IsZero() {
-			j.dstMAC = j.gatewayMAC(next)
+		case j.pods[next] == nil:
+			// Who answers the node for it answers the pod as well.
+			j.dstMAC = j.neighborMAC(next, b)
 		}
 		j.enterBridge(b, l)
 		return
@@ -149,10 +162,11 @@ func (j *journey) fromPodLink(p *model.Pod, l *model.Link, next netip.Addr) {
 	j.atIP(l)
 }
 
-// gatewayMAC is the MAC that the node holds for an address.
-func (j *journey) gatewayMAC(a netip.Addr) model.MAC {
+// neighborMAC is the MAC that the node holds for an address behind a link, zero
+// for none.
+func (j *journey) neighborMAC(a netip.Addr, l *model.Link) model.MAC {
 	for i := range j.Neighbors {
-		if n := &j.Neighbors[i]; n.Addr == a && !n.Proxy && !n.MAC.IsZero() {
+		if n := &j.Neighbors[i]; n.Addr == a && n.IfIndex == l.Index && !n.Proxy {
 			return n.MAC
 		}
 	}

@@ -11,14 +11,14 @@ import (
 // likeliest first. Findings that are not here are placed by what the tables and
 // counts say.
 var diesAt = map[string][]model.HopKind{
-	"PodLinkDown":        {model.HopLink, model.HopPod},
+	"PodLinkDown":        {model.HopLink, model.HopPod, model.HopRoute}, // its route goes with it
 	"StaleMACRewrite":    {model.HopBridge},
 	"StaleARPReply":      {model.HopBridge},
 	"StaleNeighbor":      {model.HopNeighbor},
 	"WrongGatewayMAC":    {model.HopLink, model.HopBridge},
 	"DuplicatePodIP":     {model.HopRoute, model.HopNeighbor, model.HopBridge, model.HopPod},
 	"BridgeRuleDrop":     {model.HopBridge},
-	"UnansweredARP":      {model.HopPod, model.HopNeighbor},
+	"UnansweredARP":      {model.HopPod},
 	"ForwardingDisabled": {model.HopRoute},
 	"MissingPodRoute":    {model.HopRoute},
 	"RoutingLoop":        {model.HopRoute, model.HopBeyond},
@@ -31,7 +31,7 @@ var diesAt = map[string][]model.HopKind{
 	"NoReply":            {model.HopBeyond},
 	"MissingMasquerade":  {model.HopBeyond},
 	"SNATPortExhaustion": {model.HopConntrack},
-	"ConntrackFull":      {model.HopConntrack},
+	"ConntrackFull":      {model.HopConntrack, model.HopPolicy}, // netfilter drops both
 	"ConntrackRace":      {model.HopConntrack},
 	"DeadBackend":        {model.HopNeighbor, model.HopRoute, model.HopBeyond},
 	"PolicyDrop":         {model.HopPolicy, model.HopPod},
@@ -105,8 +105,12 @@ func (j *journey) alive(p model.Place) int {
 func (j *journey) suspect(f *model.Finding, at int, drops map[*step]uint64, counts []model.Count) *step {
 	kinds, told := diesAt[f.Code]
 	fits := func(s *step) bool { return !told || slices.Contains(kinds, s.Kind) }
+	if at == 1 && j.steps[0].Kind == model.HopPod {
+		// What a pod asks of its link goes before its packets.
+		at = 0
+	}
 	for i, s := range j.steps {
-		if i >= at && s.ended && s.Dead && fits(s) {
+		if i >= at && s.ended && fits(s) {
 			return s
 		}
 	}
