@@ -30,7 +30,7 @@ func (j *journey) enterBridge(b, port *model.Link) {
 		if ruled := j.frames.pass("INPUT", &f); !j.obey(s, ruled) {
 			return
 		}
-		j.atIP(b)
+		j.upFrom(b, s)
 		return
 	}
 	out := j.portOf(b, f.dstMAC)
@@ -44,6 +44,26 @@ func (j *journey) enterBridge(b, port *model.Link) {
 	}
 	s.Decision = join("bridged to "+out.Name, rewrites(ruled))
 	j.bridged(s, b, out, &f)
+}
+
+// upFrom gives a frame to the node. Where bridges call the IP layer's chains,
+// destinations are translated before the bridge's own link sees the packet; what
+// then leaves by the same bridge never comes up.
+func (j *journey) upFrom(b *model.Link, s *step) {
+	dst, from := j.dst, len(j.steps)
+	j.atIP(b)
+	if j.dst == dst || !j.filtersBridged(isSix(dst)) {
+		return
+	}
+	s.after.dst = j.dst
+	for _, later := range j.steps[from:] {
+		if later.Kind == model.HopBridge && later.Link == b.Name && later.direction == model.Egress {
+			s.after, later.before = nil, nil
+		}
+		if later.Kind == model.HopNeighbor && later.Link == b.Name && s.after == nil {
+			later.after = nil
+		}
+	}
 }
 
 // obey notes what a bridge's rules do, and reports whether the frame goes on.

@@ -141,7 +141,7 @@ func (f *packetFilter) judge(p flowPacket, hooks ...string) ruling {
 
 // run walks one base chain.
 func (f *packetFilter) run(c *model.Chain, p flowPacket) ruling {
-	w := filterWalk{packetFilter: f, packet: p, sure: yes}
+	w := filterWalk{packetFilter: f, packet: p, certain: yes}
 	end := w.chain(keyOf(c), 0)
 	out := ruling{verdict: accepted, rule: end}
 	switch {
@@ -174,8 +174,8 @@ func drops(r *model.PacketRule) bool { return r.Target == "DROP" || r.Target == 
 type filterWalk struct {
 	*packetFilter
 	packet flowPacket
-	// sure is how surely the walk came to where it is.
-	sure fit
+	// certain is how surely the walk came to where it is.
+	certain fit
 	// marked: a rule on the way may have changed the packet's mark.
 	marked bool
 	// perhaps are the deciding rules that may have matched.
@@ -197,7 +197,7 @@ func (w *filterWalk) chain(k chainKey, depth int) *model.PacketRule {
 		if w.steps++; w.steps > maxSteps {
 			return nil
 		}
-		m := min(w.sure, w.fits(r))
+		m := min(w.certain, w.fits(r))
 		if m == no {
 			continue
 		}
@@ -220,10 +220,10 @@ func (w *filterWalk) chain(k chainKey, depth int) *model.PacketRule {
 		if _, ok := w.chains[k.to(r.Target)]; !ok {
 			continue
 		}
-		before := w.sure
-		w.sure = m
+		before := w.certain
+		w.certain = m
 		end := w.chain(k.to(r.Target), depth+1)
-		w.sure = before
+		w.certain = before
 		if end != nil || r.Goto && m == yes {
 			return end
 		}
@@ -323,27 +323,38 @@ func stateFits(text, state string) fit {
 	return maybe
 }
 
-// backends are the rules of a hook's nat chains that may translate the packet's
-// destination, and whether the first of them surely does.
-func (f *packetFilter) backends(p flowPacket, hook string) (rules []*model.PacketRule, sure bool) {
+// targets are the rules that may translate a packet's destination.
+type targets struct {
+	rules []*model.PacketRule
+	// sure: the first surely does.
+	sure bool
+	// service: rules on the way to them name the destination itself, which is
+	// then a service's address and leads nowhere else.
+	service bool
+}
+
+// backends asks a hook's nat chains.
+func (f *packetFilter) backends(p flowPacket, hook string) targets {
+	var out targets
 	for _, c := range f.hook(hook, isSix(p.dst)) {
 		if !isNAT(c) {
 			continue
 		}
-		w := natWalk{filterWalk: filterWalk{packetFilter: f, packet: p, sure: yes}}
+		w := natWalk{filterWalk: filterWalk{packetFilter: f, packet: p, certain: yes}}
 		if w.chain(keyOf(c), 0) {
-			return w.found, w.certain
+			return w.targets
 		}
-		rules = append(rules, w.found...)
+		out.rules, out.service = append(out.rules, w.rules...), out.service || w.service
 	}
-	return rules, false
+	return out
 }
 
 // natWalk looks for translations.
 type natWalk struct {
 	filterWalk
-	found   []*model.PacketRule
-	certain bool
+	targets
+	// named: a rule that led here names the destination.
+	named bool
 }
 
 // chain reports whether the search surely ends.
@@ -355,15 +366,15 @@ func (w *natWalk) chain(k chainKey, depth int) bool {
 		if w.steps++; w.steps > maxSteps {
 			return false
 		}
-		m := min(w.sure, w.fits(r))
+		m := min(w.certain, w.fits(r))
 		if m == no {
 			continue
 		}
 		switch r.Target {
 		case "DNAT", "REDIRECT":
-			w.found = append(w.found, r)
+			w.rules, w.service = append(w.rules, r), w.service || w.names(r)
 			if m == yes {
-				w.certain = len(w.found) == 1
+				w.sure = len(w.rules) == 1
 				return true
 			}
 			continue
@@ -381,15 +392,21 @@ func (w *natWalk) chain(k chainKey, depth int) bool {
 		if _, ok := w.chains[k.to(r.Target)]; !ok {
 			continue
 		}
-		before := w.sure
-		w.sure = m
+		before, named := w.certain, w.named
+		w.certain, w.named = m, w.names(r)
 		ended := w.chain(k.to(r.Target), depth+1)
-		w.sure = before
+		w.certain, w.named = before, named
 		if ended || r.Goto && m == yes {
 			return ended
 		}
 	}
 	return false
+}
+
+// names reports whether the rule, or one that led to it, is for the packet's
+// destination alone.
+func (w *natWalk) names(r *model.PacketRule) bool {
+	return w.named || !r.Dst.Not && r.Dst.Prefix.IsSingleIP() && r.Dst.Prefix.Addr() == w.packet.dst
 }
 
 func isSix(a netip.Addr) bool { return a.Is6() && !a.Is4In6() }

@@ -49,10 +49,10 @@ var passing = []string{"UnexpectedMasquerade", "UDRLimit"}
 // place marks the hops at which findings have their place: the worst finding of
 // each hop.
 func (t *tracer) place(findings []model.Finding, ways ...*journey) {
-	drops := make([]map[*step]uint64, len(ways))
+	lost := make([]map[*step]uint64, len(ways))
 	counts := make([][]model.Count, len(ways))
 	for i, j := range ways {
-		drops[i], counts[i] = j.losses(), j.boundaries()
+		lost[i], counts[i] = j.losses(), j.boundaries()
 	}
 	for i := range findings {
 		f := &findings[i]
@@ -60,8 +60,8 @@ func (t *tracer) place(findings []model.Finding, ways ...*journey) {
 			continue
 		}
 		for k, j := range ways {
-			at := j.alive(f.LastHopAlive)
-			if s := j.suspect(f, at, drops[k], counts[k]); s != nil {
+			at := j.alive(f)
+			if s := j.suspect(f, at, lost[k], counts[k]); s != nil {
 				if s.Finding == "" {
 					s.Finding = f.Code
 					s.Dead = s.Dead || !slices.Contains(passing, f.Code)
@@ -93,18 +93,35 @@ func (t *tracer) concerned(f *model.Finding, ways []*journey) bool {
 
 // alive is the place of the link where a finding's packets were last right, -1
 // where this way does not pass it.
-func (j *journey) alive(p model.Place) int {
+func (j *journey) alive(f *model.Finding) int {
+	p := f.LastHopAlive
 	return slices.IndexFunc(j.steps, func(s *step) bool {
-		return s.Link != "" && s.Link == p.Link && s.direction == p.Direction && (s.Kind == model.HopLink || s.Kind == model.HopBridge || s.Kind == model.HopPod)
+		if s.Link == "" || s.Link != p.Link || s.direction != p.Direction {
+			return false
+		}
+		if p.Role == model.RolePod {
+			return s.Kind == model.HopPod && s.isOf(f)
+		}
+		return s.Kind == model.HopLink || s.Kind == model.HopBridge
 	})
+}
+
+// isOf reports whether the hop, where it is a pod, is one that the finding is
+// about.
+func (s *step) isOf(f *model.Finding) bool {
+	a := s.dst
+	if s.direction == model.Egress {
+		a = s.src
+	}
+	return s.Kind != model.HopPod || len(f.Pods) == 0 || slices.Contains(f.Pods, a)
 }
 
 // suspect is the hop at which a finding's packets end, nil where it is not on
 // this way: the hop where the tables end it, if such a cause can, else the next
 // hop of the kind.
-func (j *journey) suspect(f *model.Finding, at int, drops map[*step]uint64, counts []model.Count) *step {
+func (j *journey) suspect(f *model.Finding, at int, lost map[*step]uint64, counts []model.Count) *step {
 	kinds, told := diesAt[f.Code]
-	fits := func(s *step) bool { return !told || slices.Contains(kinds, s.Kind) }
+	fits := func(s *step) bool { return s.isOf(f) && (!told || slices.Contains(kinds, s.Kind)) }
 	if at == 1 && j.steps[0].Kind == model.HopPod {
 		// What a pod asks of its link goes before its packets.
 		at = 0
@@ -115,7 +132,7 @@ func (j *journey) suspect(f *model.Finding, at int, drops map[*step]uint64, coun
 		}
 	}
 	for i, s := range j.steps {
-		if i >= at && drops[s] > 0 && fits(s) {
+		if i >= at && lost[s] > 0 && fits(s) {
 			return s
 		}
 	}
@@ -124,7 +141,7 @@ func (j *journey) suspect(f *model.Finding, at int, drops map[*step]uint64, coun
 	}
 	for _, k := range kinds {
 		for i, s := range j.steps[at:] {
-			if s.Kind == k && !j.passed(at+i, counts) {
+			if s.Kind == k && s.isOf(f) && !j.passed(at+i, counts) {
 				return s
 			}
 		}

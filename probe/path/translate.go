@@ -39,8 +39,7 @@ func (j *journey) translateDestination(hook string) *step {
 	if l := j.inLink(); l != nil && hook == "PREROUTING" {
 		p.in = l.Name
 	}
-	rules, sure := j.filter.backends(p, hook)
-	j.translateByRules(s, rules, sure)
+	j.translateByRules(s, j.filter.backends(p, hook))
 	return s
 }
 
@@ -61,7 +60,8 @@ func (j *journey) inLink() *model.Link {
 }
 
 // translateByRules takes what the nat tables say where no flow tells.
-func (j *journey) translateByRules(s *step, rules []*model.PacketRule, sure bool) {
+func (j *journey) translateByRules(s *step, t targets) {
+	rules := t.rules
 	for _, r := range rules {
 		s.Rules = append(s.Rules, packetRuleText(r))
 	}
@@ -70,24 +70,34 @@ func (j *journey) translateByRules(s *step, rules []*model.PacketRule, sure bool
 		s.Decision = "unknown whether the destination is translated: the rules were not read whole"
 	case len(rules) == 0:
 		s.Decision = "no translation of the destination"
-	case sure && rules[0].To.Addr().IsValid():
+	case (t.sure || t.service && sameTarget(rules)) && rules[0].To.Addr().IsValid():
 		to := rules[0].To
 		port := to.Port()
 		if port == 0 {
 			port = j.dstPort
 		}
 		s.Decision = fmt.Sprintf("%s becomes %s", endText(j.dst, j.dstPort), endText(to.Addr(), port))
+		if !t.sure {
+			s.Decision += ", as far as a rule matches"
+			s.cut = true
+		}
 		j.dst, j.dstPort = to.Addr(), port
+	case !t.service && (j.dstPort == 0 || j.ends.Proto == 0):
+		s.Decision = "may be translated, by port: " + plural(len(rules), "rule")
 	default:
 		// Which of them no table tells before the packet is there.
 		s.Decision = fmt.Sprintf("%s is translated by one of %s; to which address no flow of the window tells",
 			endText(j.dst, j.dstPort), plural(len(rules), "rule"))
-		if j.dstPort == 0 || j.ends.Proto == 0 {
-			s.Decision = "may be translated, by port: " + plural(len(rules), "rule")
-			return
-		}
 		s.ended, j.over = true, true
 	}
+}
+
+// sameTarget reports whether all rules lead to one address, whichever of them
+// matches.
+func sameTarget(rules []*model.PacketRule) bool {
+	return !slices.ContainsFunc(rules, func(r *model.PacketRule) bool {
+		return r.To.Addr() != rules[0].To.Addr()
+	})
 }
 
 // flows are the entries of connection tracking for what the packet is of.
