@@ -231,7 +231,7 @@ func (j *journey) expected() *model.Link {
 	}
 	d := j.routing.Lookup(Query{Src: j.dst, Dst: j.src})
 	for _, h := range d.Hops {
-		if l := j.links[h.IfIndex]; l != nil {
+		if l := j.links[h.IfIndex]; l != nil && l.Role != model.RolePodLink {
 			return j.uplinkOf(l)
 		}
 	}
