@@ -2,6 +2,7 @@ package path
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -56,13 +57,15 @@ func (j *journey) upFrom(b *model.Link, s *step) {
 		return
 	}
 	s.after.dst = j.dst
-	for _, later := range j.steps[from:] {
-		if later.Kind == model.HopBridge && later.Link == b.Name && later.direction == model.Egress {
-			s.after, later.before = nil, nil
-		}
-		if later.Kind == model.HopNeighbor && later.Link == b.Name && s.after == nil {
-			later.after = nil
-		}
+	back := slices.IndexFunc(j.steps[from:], func(s *step) bool {
+		return s.Kind == model.HopBridge && s.Link == b.Name && s.direction == model.Egress
+	})
+	if back < 0 {
+		return
+	}
+	s.after, j.steps[from+back].before = nil, nil
+	for _, passed := range j.steps[from : from+back] {
+		passed.after = nil
 	}
 }
 

@@ -222,7 +222,7 @@ func (r Path) hops(p *printer, hops []model.PathHop, wide bool) {
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
 		}
 	}
-	used := len(widths) + 1
+	used := len(widths) - 1
 	for _, w := range widths {
 		used += w
 	}
@@ -243,8 +243,8 @@ func (r Path) hop(p *printer, h *model.PathHop, line string, used int, wide bool
 	if h.Finding != "" {
 		decision += " [" + h.Finding + "]"
 	}
-	below := strings.Repeat(" ", used+1)
-	for i, row := range Wrap(Clean(decision), max(columns-used-1, 30)) {
+	below := strings.Repeat(" ", used)
+	for i, row := range Wrap(Clean(decision), max(columns-used-2, 30)) {
 		switch {
 		case i > 0:
 			line = below
