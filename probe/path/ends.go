@@ -10,6 +10,11 @@ import (
 // fromPod begins inside a pod: its own route and neighbour, then the host side
 // of its link.
 func (j *journey) fromPod(p *model.Pod) {
+	if p.Has(j.dst) {
+		j.add(model.PathHop{Kind: model.HopPod, Role: model.RolePod, Link: p.Interface, Decision: j.dst.String() + " is the pod's own: the packets stay inside"})
+		j.over = true
+		return
+	}
 	s := j.add(model.PathHop{Kind: model.HopPod, Role: model.RolePod, Link: p.Interface})
 	s.netns, s.direction = p.Netns, model.Egress
 	l := j.links[p.LinkIndex]

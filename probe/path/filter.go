@@ -158,6 +158,7 @@ func (f *packetFilter) run(c *model.Chain, p flowPacket) ruling {
 			out.unsure = append(out.unsure, r)
 		}
 	}
+	out.unsure = append(out.unsure, w.either...)
 	if len(out.unsure) > 0 {
 		out.verdict, out.rule, out.policy = unknown, nil, nil
 	}
@@ -180,6 +181,9 @@ type filterWalk struct {
 	marked bool
 	// perhaps are the deciding rules that may have matched.
 	perhaps []*model.PacketRule
+	// either are rules that decide one way or the other: by a map that was
+	// not read, or by a program that is asked.
+	either []*model.PacketRule
 	// steps bounds the walk over chains that lead to each other.
 	steps int
 }
@@ -201,8 +205,18 @@ func (w *filterWalk) chain(k chainKey, depth int) *model.PacketRule {
 		if m == no {
 			continue
 		}
+		if byMap(r) {
+			w.either = append(w.either, r)
+			continue
+		}
 		switch r.Target {
-		case "ACCEPT", "DROP", "REJECT", "QUEUE":
+		case "QUEUE":
+			w.either = append(w.either, r)
+			if m == yes {
+				return r
+			}
+			continue
+		case "ACCEPT", "DROP", "REJECT":
 			if m == yes {
 				return r
 			}
@@ -229,6 +243,12 @@ func (w *filterWalk) chain(k chainKey, depth int) *model.PacketRule {
 		}
 	}
 	return nil
+}
+
+// byMap reports whether a verdict map of nft decides, whose elements the model
+// does not hold.
+func byMap(r *model.PacketRule) bool {
+	return r.Target == "" && slices.ContainsFunc(r.Unknown, func(text string) bool { return strings.Contains(text, " vmap ") })
 }
 
 // fits tells how surely the packet satisfies a rule. What counted nothing in a
@@ -326,6 +346,8 @@ func stateFits(text, state string) fit {
 // targets are the rules that may translate a packet's destination.
 type targets struct {
 	rules []*model.PacketRule
+	// mapped: a map that was not read may lead to more.
+	mapped bool
 	// sure: the first surely does.
 	sure bool
 	// service: rules on the way to them name the destination itself, which is
@@ -344,7 +366,7 @@ func (f *packetFilter) backends(p flowPacket, hook string) targets {
 		if w.chain(keyOf(c), 0) {
 			return w.targets
 		}
-		out.rules, out.service = append(out.rules, w.rules...), out.service || w.service
+		out.rules, out.service, out.mapped = append(out.rules, w.rules...), out.service || w.service, out.mapped || w.mapped
 	}
 	return out
 }
@@ -368,6 +390,10 @@ func (w *natWalk) chain(k chainKey, depth int) bool {
 		}
 		m := min(w.certain, w.fits(r))
 		if m == no {
+			continue
+		}
+		if byMap(r) {
+			w.mapped = true
 			continue
 		}
 		switch r.Target {

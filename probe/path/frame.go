@@ -122,6 +122,8 @@ type frameWalk struct {
 	*frameFilter
 	frame  *frame
 	ruling *frameRuling
+	// steps bounds the walk over chains that lead to each other.
+	steps int
 }
 
 // chain returns how the search ends: ACCEPT, DROP, or CONTINUE where it reached
@@ -131,6 +133,9 @@ func (w *frameWalk) chain(k frameKey, depth int) model.FrameTarget {
 		return model.TargetContinue
 	}
 	for _, r := range w.chains[k] {
+		if w.steps++; w.steps > maxSteps {
+			return model.TargetContinue
+		}
 		m := w.frame.fits(r)
 		if m == no {
 			continue

@@ -166,6 +166,25 @@ func TestTrace(t *testing.T) {
 		{"a rule with an unread match", routedNode, far, drop("FORWARD", model.PacketRule{Dst: to(far), Target: "DROP", Unknown: []string{"-m set"}}), "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "unknown: 1 rule may decide"},
 		{"new flows are dropped, answers are not", routedNode, far, drop("FORWARD", model.PacketRule{Target: "DROP", Unknown: []string{"-m conntrack --ctstate NEW"}}), "pod pa nat policyX", "beyond enp1 nat policy route neighbor pa pod", "dropped by filter FORWARD rule 1"},
 		{"a rule on another port", routedNode, far, drop("FORWARD", model.PacketRule{Proto: 17, Target: "DROP"}), "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "accept"},
+		{"a map decides", routedNode, far, drop("FORWARD", model.PacketRule{Unknown: []string{"ip daddr vmap @verdicts"}}), "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "unknown: 1 rule may decide"},
+		{"the pod itself", routedNode, podA, nil, "pod", "pod", "the packets stay inside"},
+		{"a service with one backend", routedNode, web, func(s *model.Snapshot) {
+			nat := func(chain, target string, dst model.AddrMatch) {
+				r := model.PacketRule{Backend: model.NFT, Family: 4, Table: "nat", Chain: chain, Target: target, Dst: dst}
+				if target == "DNAT" {
+					r.To = netip.AddrPortFrom(podB, 8080)
+				}
+				s.PacketRules = append(s.PacketRules, r)
+			}
+			nat("PREROUTING", "SERVICES", model.AddrMatch{})
+			nat("SERVICES", "SVC", to(web))
+			nat("SVC", "DNAT", model.AddrMatch{})
+			s.Chains = append(s.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "nat", Name: "PREROUTING", Hook: "PREROUTING", Priority: -100, Policy: "ACCEPT"})
+		}, "pod pa nat policy route neighbor pb pod", "pod pb nat policy route neighbor pa pod", "198.51.100.20:80 becomes 172.30.4.9:8080"},
+		{"a service by maps", routedNode, web, func(s *model.Snapshot) {
+			s.PacketRules = []model.PacketRule{{Backend: model.NFT, Family: 4, Table: "kube-proxy", Chain: "services", Native: true, Unknown: []string{"ip daddr . tcp dport vmap @service-ips"}}}
+			s.Chains = []model.Chain{{Backend: model.NFT, Family: "ip", Table: "kube-proxy", Name: "services", Hook: "PREROUTING", Priority: -100, Policy: "ACCEPT"}}
+		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "unknown whether the destination is translated"},
 		{"a bridge rule drops", bridgedNode, podB, bridge("FORWARD", model.FrameRule{Table: "filter", IPDst: to(podB), Target: model.TargetDrop}), "pod pa bridgeX", "pod pb bridge pa pod", "dropped by filter FORWARD rule 1 of the bridge"},
 		{"a stale answer to ARP", bridgedNode, podB, bridge("PREROUTING", model.FrameRule{
 			Table: "nat", EtherType: etherARP, ARPOp: 1, ARPDst: to(podB), Target: model.TargetARPReply, MAC: mac(99), Verdict: model.TargetDrop,
@@ -200,5 +219,33 @@ func TestTrace(t *testing.T) {
 				t.Errorf("no hop says %q: %+v", tt.decision, p)
 			}
 		})
+	}
+}
+
+// TestTraceIPv6 is a node with IPv6 alone, a blackhole for one range.
+func TestTraceIPv6(t *testing.T) {
+	a := netip.MustParseAddr
+	pod, gw, up := a("fd00:8::7"), a("fe80::1"), a("2001:db8:1::1")
+	s := routedNode()
+	p := &s.Pods[0]
+	p.Addresses = []netip.Prefix{netip.PrefixFrom(pod, 128)}
+	p.Routes = []model.Route{route("::/0", "eth0", 2, gw)}
+	p.Gateways = []model.Neighbor{{Addr: gw, MAC: mac(50), State: "REACHABLE"}}
+	s.Routes = []model.Route{
+		route("::/0", "enp1", 2, up), route("fd00:8::7/128", "pa", 5, netip.Addr{}),
+		{Table: tableMain, Dst: pfx("fd00:9::/64"), Type: "unreachable"},
+	}
+	for to, want := range map[string]string{
+		"2001:db8:7::9": "pod pa nat policy route neighbor enp1 beyond",
+		"fd00:9::4":     "pod pa nat routeX",
+	} {
+		got := Trace(s, nil, Ends{Pod: pod, To: a(to)})
+		if out, back := kinds(got.Forward), kinds(got.Return); out != want || back != "beyond enp1 nat policy route neighbor pa pod" {
+			t.Errorf("to %s: %s\nback %s", to, out, back)
+		}
+	}
+	s.Sysctls = []model.Sysctl{{Name: "net.ipv6.conf.all.forwarding", Value: "0"}}
+	if got := Trace(s, nil, Ends{Pod: pod, To: up}); kinds(got.Forward) != "pod pa nat routeX" {
+		t.Errorf("without forwarding: %s", kinds(got.Forward))
 	}
 }

@@ -68,6 +68,8 @@ func (j *journey) translateByRules(s *step, t targets) {
 	switch {
 	case len(rules) == 0 && !j.Has(model.SourceNAT):
 		s.Decision = "unknown whether the destination is translated: the rules were not read whole"
+	case len(rules) == 0 && t.mapped:
+		s.Decision, s.cut = "unknown whether the destination is translated: maps of nft decide, and no flow tells", true
 	case len(rules) == 0:
 		s.Decision = "no translation of the destination"
 	case (t.sure || t.service && sameTarget(rules)) && rules[0].To.Addr().IsValid():
