@@ -31,7 +31,9 @@ type Traffic struct {
 	Pairs []PairCount
 	// Close are the addresses whose packets were counted by pair on every
 	// link.
-	Close   []netip.Addr
+	Close []netip.Addr
+	// Earlier are the drops of Drops that were counted before Pairs were.
+	Earlier []Drop
 	MACs    []MACPair
 	ARP     []ARPCount
 	Drops   []Drop

@@ -188,13 +188,25 @@ func (j *journey) hopOf(d *model.Drop) *step {
 	return find(func(s *step) bool { return s.Kind == model.HopLink && s.Link == d.Link })
 }
 
+// earlier is how many packets of a drop were counted before pairs were.
+func (t *tracer) earlier(d *model.Drop) uint64 {
+	for i := range t.Traffic.Earlier {
+		e := t.Traffic.Earlier[i]
+		e.Packets, e.First, e.Last = d.Packets, d.First, d.Last
+		if e == *d {
+			return t.Traffic.Earlier[i].Packets
+		}
+	}
+	return 0
+}
+
 // losses are the drops of the journey's packets by hop.
 func (j *journey) losses() map[*step]uint64 {
 	out := map[*step]uint64{}
 	for i := range j.Traffic.Drops {
 		d := &j.Traffic.Drops[i]
 		if s := j.hopOf(d); s != nil {
-			out[s] += d.Packets
+			out[s] += d.Packets - min(d.Packets, j.earlier(d))
 		}
 	}
 	return out

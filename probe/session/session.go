@@ -92,6 +92,8 @@ type watch struct {
 	// that were seen last.
 	closely bool
 	links   []model.Link
+	// earlier are the drops before that.
+	earlier []model.Drop
 	// flows were there when the window began.
 	flows  map[flowKey]bool
 	window model.Window
@@ -130,8 +132,15 @@ func (w *watch) run(ctx context.Context) (s *model.Snapshot, err error) {
 	if err := w.apply(w.window.Start, w.first.Links, w.first.Pods); err != nil {
 		return nil, cmp.Or(ctx.Err(), err)
 	}
-	w.lookClosely(true)
 	now := time.Now()
+	if w.engine != nil && len(w.close) > 0 {
+		if err := w.poll(now); err != nil {
+			return nil, cmp.Or(ctx.Err(), err)
+		}
+		w.earlier = w.engine.Traffic().Drops
+		w.lookClosely(true)
+		now = time.Now()
+	}
 	w.window.End = now.Add(w.options.For)
 	w.progress(now)
 	if err := w.loop(ctx, changes); err != nil {
@@ -218,10 +227,8 @@ func (w *watch) apply(now time.Time, links []model.Link, pods []model.Pod) error
 // that the counts of two hops are of the same packets. Only those that are
 // between two hops at that instant count at one of them.
 func (w *watch) lookClosely(on bool) {
-	w.closely = on && len(w.close) > 0
-	if w.engine != nil && len(w.close) > 0 {
-		w.note("addresses", w.engine.SetLocal(w.locals(w.links)))
-	}
+	w.closely = on
+	w.note("addresses", w.engine.SetLocal(w.locals(w.links)))
 }
 
 // locals are the addresses to count; while it is looked closely, the chosen
@@ -282,7 +289,9 @@ func (w *watch) note(what string, err error) {
 // were read before them at the start, so that a rule's count is never less
 // than the drops that it caused.
 func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
-	w.lookClosely(false)
+	if w.closely {
+		w.lookClosely(false)
+	}
 	now := time.Now()
 	if err := w.poll(now); err != nil {
 		return nil, err
@@ -315,7 +324,7 @@ func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
 	}
 	s.Node.Engine, s.Node.Attach = EngineTC, w.engine.AttachMode()
 	s.Traffic = w.engine.Traffic()
-	s.Traffic.Close = w.close
+	s.Traffic.Close, s.Traffic.Earlier = w.close, w.earlier
 	s.Sources = append(s.Sources, w.sources()...)
 	return s, nil
 }
@@ -360,8 +369,7 @@ func watched(links []model.Link) []traffic.Link {
 	return out
 }
 
-// locals are the addresses to count: of pods, and of the node itself; those of
-// closely looked at closely.
+// locals are the addresses to count: of pods, and of the node itself.
 func locals(links []model.Link, pods []model.Pod) []traffic.Local {
 	var out []traffic.Local
 	seen := map[netip.Addr]bool{}
