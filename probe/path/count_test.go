@@ -97,6 +97,15 @@ func TestCounts(t *testing.T) {
 			Code: "MissingUDR", Pods: []netip.Addr{podA}, Peers: []netip.Prefix{pfx("172.30.8.0/24")},
 			LastHopAlive: model.Place{Link: "enp1", Role: model.RoleUplink, Direction: out},
 		}}, "-/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/-/-XMissingUDR", "-/0/- 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/-/0"},
+		{"nobody answers for the next hop", far, func() *model.Snapshot {
+			s := look(routedNode(), row(podA, far, "pa", 5, in, 6))
+			s.Neighbors[0] = model.Neighbor{Addr: router, IfIndex: 2, Link: "enp1", State: "FAILED"}
+			s.Traffic.Drops = drop("NEIGH_FAILED", "neigh_invalidate", 6)
+			return s
+		}, []model.Finding{{
+			Code: "UnansweredARP", Pods: []netip.Addr{podA}, Peers: []netip.Prefix{netip.PrefixFrom(router, 32)},
+			LastHopAlive: model.Place{Link: "enp1", Role: model.RoleUplink, Direction: out},
+		}}, "-/6/0 6/6/0 6/6/0 6/6/0 6/6/0 6/0/6XUnansweredARP", "-/0/- 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/-/0"},
 		{"a finding about other ends", far, func() *model.Snapshot {
 			return look(routedNode(), row(podA, far, "pa", 5, in, 4), row(podA, far, "enp1", 2, out, 4))
 		}, []model.Finding{

@@ -18,7 +18,7 @@ var diesAt = map[string][]model.HopKind{
 	"WrongGatewayMAC":    {model.HopLink, model.HopBridge},
 	"DuplicatePodIP":     {model.HopRoute, model.HopNeighbor, model.HopBridge, model.HopPod},
 	"BridgeRuleDrop":     {model.HopBridge},
-	"UnansweredARP":      {model.HopPod},
+	"UnansweredARP":      {model.HopPod, model.HopNeighbor},
 	"ForwardingDisabled": {model.HopRoute},
 	"MissingPodRoute":    {model.HopRoute},
 	"RoutingLoop":        {model.HopRoute, model.HopBeyond},
@@ -122,9 +122,10 @@ func (s *step) isOf(f *model.Finding) bool {
 func (j *journey) suspect(f *model.Finding, at int, lost map[*step]uint64, counts []model.Count) *step {
 	kinds, told := diesAt[f.Code]
 	fits := func(s *step) bool { return s.isOf(f) && (!told || slices.Contains(kinds, s.Kind)) }
-	if at == 1 && j.steps[0].Kind == model.HopPod {
-		// What a pod asks of its link goes before its packets.
-		at = 0
+	next := at + 1
+	if at > 0 && (at == 1 && j.steps[0].Kind == model.HopPod || j.steps[at-1].Kind == model.HopNeighbor) {
+		// Who asks on a link for a neighbour asks before it sends.
+		at--
 	}
 	for i, s := range j.steps {
 		if i >= at && s.ended && fits(s) {
@@ -146,8 +147,8 @@ func (j *journey) suspect(f *model.Finding, at int, lost map[*step]uint64, count
 			}
 		}
 	}
-	if !told && at+1 < len(j.steps) && !j.passed(at+1, counts) {
-		return j.steps[at+1]
+	if !told && next < len(j.steps) && !j.passed(next, counts) {
+		return j.steps[next]
 	}
 	return nil
 }
