@@ -49,7 +49,7 @@ type DropLink struct {
 	_       structs.HostLayout
 	Ifindex uint32
 	Slot    uint16
-	Uplink  bool
+	Pairs   uint8
 	Bare    bool
 }
 
@@ -62,11 +62,11 @@ type DropSecond struct {
 type DropSubjectRow struct {
 	_       structs.HostLayout
 	Subject struct {
-		_    structs.HostLayout
-		Addr DropAddr
-		Next uint16
-		Pad  uint16
-		Kind uint32
+		_     structs.HostLayout
+		Addr  DropAddr
+		Next  uint16
+		Close uint16
+		Kind  uint32
 	}
 	Legs [4]uint16
 }

@@ -31,8 +31,9 @@ const volatile __u32 peer_mask = 0;
 /* Slots from here on are remote ranges. */
 const volatile __u32 first_remote = 1;
 
-/* Nothing else would name the type in BTF, from which Go's is made. */
+/* Nothing else would name the types in BTF, from which Go's are made. */
 const enum limit *const limit_type = NULL;
+const enum pair_scope *const pair_scope_type = NULL;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
@@ -79,6 +80,14 @@ struct {
 	__type(value, struct allocator);
 	__uint(max_entries, 1);
 } allocator SEC(".maps");
+
+/* Packets by their ends and hop, of subjects that are looked at closely. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__type(key, struct pair_key);
+	__type(value, __u64);
+	__uint(max_entries, 1);
+} pairs SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -141,7 +150,7 @@ static __always_inline enum origin origin_of(struct __sk_buff *skb,
 	if (direction == INGRESS || !skb->ingress_ifindex)
 		return OWN;
 	in = find_link(skb->ingress_ifindex);
-	return in && in->uplink ? OUTER : INNER;
+	return in && in->pairs & PAIRS_BEYOND ? OUTER : INNER;
 }
 
 /* The slot of the remote range that an address is in, or 0. */
@@ -342,21 +351,27 @@ static __always_inline enum outcome parse_transport(struct __sk_buff *skb,
 	return DONE;
 }
 
-static __noinline void count_neigh(struct neigh_key *key)
+/* Adds to a count of a table that all CPUs share. */
+static __always_inline void count_in(void *map, void *key, enum lost full)
 {
-	__u64 *n = bpf_map_lookup_elem(&neighbors, key);
+	__u64 *n = bpf_map_lookup_elem(map, key);
 	__u64 one = 1;
 
 	if (!n) {
-		if (!bpf_map_update_elem(&neighbors, key, &one, BPF_NOEXIST))
+		if (!bpf_map_update_elem(map, key, &one, BPF_NOEXIST))
 			return;
 		/* Another CPU was first, or there is no room. */
-		n = bpf_map_lookup_elem(&neighbors, key);
+		n = bpf_map_lookup_elem(map, key);
 	}
 	if (n)
 		__sync_fetch_and_add(n, 1);
 	else
-		lose(LOST_NEIGH);
+		lose(full);
+}
+
+static __noinline void count_neigh(struct neigh_key *key)
+{
+	count_in(&neighbors, key, LOST_NEIGH);
 }
 
 __noinline int count_arp(struct __sk_buff *skb, __u32 offset,
@@ -663,6 +678,27 @@ static __always_inline void count_peer(struct addr src, struct addr dst,
 	}
 }
 
+static __always_inline bool is_close(__u32 slot)
+{
+	struct subject *s = is_local(slot) ? subject_at(slot) : NULL;
+
+	return s && s->close;
+}
+
+/* Counts the pair at this hop if one of its ends is looked at closely. */
+static __always_inline void count_closely(struct addr src, struct addr dst,
+					  __u32 from, __u32 to, __u32 ifindex,
+					  enum direction direction)
+{
+	struct pair_key key = { .src = src,
+				.dst = dst,
+				.ifindex = ifindex,
+				.direction = direction };
+
+	if (is_close(from) || is_close(to))
+		count_in(&pairs, &key, LOST_PEER);
+}
+
 /*
  * An ICMP error is about the packet that it quotes, whichever router it comes
  * from. It quotes at offset.
@@ -743,7 +779,11 @@ static __always_inline enum outcome count(struct __sk_buff *skb, bool pulled,
 			      .macs_lo = p.macs_lo,
 			      .macs_hi = p.macs_hi };
 	count_legs(who, what);
-	if (!link->uplink)
+	if (!link->pairs)
+		return outcome;
+	if (link->pairs & PAIRS_CLOSE)
+		count_closely(p.src, p.dst, src, dst, skb->ifindex, direction);
+	if (!(link->pairs & PAIRS_BEYOND))
 		return outcome;
 	if (meaning & ICMP_ERROR)
 		return count_error(skb, c.offset,

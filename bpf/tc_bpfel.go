@@ -66,7 +66,7 @@ type TCLink struct {
 	_       structs.HostLayout
 	Ifindex uint32
 	Slot    uint16
-	Uplink  bool
+	Pairs   uint8
 	Bare    bool
 }
 
@@ -111,6 +111,22 @@ type TCOwner struct {
 	Pad       [2]uint8
 }
 
+type TCPairKey struct {
+	_         structs.HostLayout
+	Src       TCAddr
+	Dst       TCAddr
+	Ifindex   uint32
+	Direction uint8
+	Pad       [3]uint8
+}
+
+type TCPairScope uint32
+
+const (
+	TCPairScopePAIRS_BEYOND TCPairScope = 1
+	TCPairScopePAIRS_CLOSE  TCPairScope = 2
+)
+
 type TCPeer struct {
 	_       structs.HostLayout
 	Remote  TCAddr
@@ -144,11 +160,11 @@ const (
 )
 
 type TCSubject struct {
-	_    structs.HostLayout
-	Addr TCAddr
-	Next uint16
-	Pad  uint16
-	Kind TCSubjectKind
+	_     structs.HostLayout
+	Addr  TCAddr
+	Next  uint16
+	Close uint16
+	Kind  TCSubjectKind
 }
 
 type TCSubjectKind uint32
@@ -175,6 +191,7 @@ const (
 	TCMapLosses          = "losses"
 	TCMapNeighbors       = "neighbors"
 	TCMapOwners          = "owners"
+	TCMapPairs           = "pairs"
 	TCMapPeers           = "peers"
 	TCMapPrefixes        = "prefixes"
 	TCMapSubjects        = "subjects"
@@ -184,6 +201,7 @@ const (
 	TCVarLegMask         = "leg_mask"
 	TCVarLimitType       = "limit_type"
 	TCVarLinks           = "links"
+	TCVarPairScopeType   = "pair_scope_type"
 	TCVarPeerMask        = "peer_mask"
 	TCVarRemoteBits      = "remote_bits"
 	TCVarRowMask         = "row_mask"
@@ -245,6 +263,7 @@ type TCMapSpecs struct {
 	Losses    *ebpf.MapSpec `ebpf:"losses"`
 	Neighbors *ebpf.MapSpec `ebpf:"neighbors"`
 	Owners    *ebpf.MapSpec `ebpf:"owners"`
+	Pairs     *ebpf.MapSpec `ebpf:"pairs"`
 	Peers     *ebpf.MapSpec `ebpf:"peers"`
 	Prefixes  *ebpf.MapSpec `ebpf:"prefixes"`
 	Subjects  *ebpf.MapSpec `ebpf:"subjects"`
@@ -254,14 +273,15 @@ type TCMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TCVariableSpecs struct {
-	FirstRemote *ebpf.VariableSpec `ebpf:"first_remote"`
-	LegMask     *ebpf.VariableSpec `ebpf:"leg_mask"`
-	LimitType   *ebpf.VariableSpec `ebpf:"limit_type"`
-	Links       *ebpf.VariableSpec `ebpf:"links"`
-	PeerMask    *ebpf.VariableSpec `ebpf:"peer_mask"`
-	RemoteBits  *ebpf.VariableSpec `ebpf:"remote_bits"`
-	RowMask     *ebpf.VariableSpec `ebpf:"row_mask"`
-	Slots       *ebpf.VariableSpec `ebpf:"slots"`
+	FirstRemote   *ebpf.VariableSpec `ebpf:"first_remote"`
+	LegMask       *ebpf.VariableSpec `ebpf:"leg_mask"`
+	LimitType     *ebpf.VariableSpec `ebpf:"limit_type"`
+	Links         *ebpf.VariableSpec `ebpf:"links"`
+	PairScopeType *ebpf.VariableSpec `ebpf:"pair_scope_type"`
+	PeerMask      *ebpf.VariableSpec `ebpf:"peer_mask"`
+	RemoteBits    *ebpf.VariableSpec `ebpf:"remote_bits"`
+	RowMask       *ebpf.VariableSpec `ebpf:"row_mask"`
+	Slots         *ebpf.VariableSpec `ebpf:"slots"`
 }
 
 // TCObjects contains all objects after they have been loaded into the kernel.
@@ -289,6 +309,7 @@ type TCMaps struct {
 	Losses    *ebpf.Map `ebpf:"losses"`
 	Neighbors *ebpf.Map `ebpf:"neighbors"`
 	Owners    *ebpf.Map `ebpf:"owners"`
+	Pairs     *ebpf.Map `ebpf:"pairs"`
 	Peers     *ebpf.Map `ebpf:"peers"`
 	Prefixes  *ebpf.Map `ebpf:"prefixes"`
 	Subjects  *ebpf.Map `ebpf:"subjects"`
@@ -301,6 +322,7 @@ func (m *TCMaps) Close() error {
 		m.Losses,
 		m.Neighbors,
 		m.Owners,
+		m.Pairs,
 		m.Peers,
 		m.Prefixes,
 		m.Subjects,
@@ -311,14 +333,15 @@ func (m *TCMaps) Close() error {
 //
 // It can be passed to LoadTCObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TCVariables struct {
-	FirstRemote *ebpf.Variable `ebpf:"first_remote"`
-	LegMask     *ebpf.Variable `ebpf:"leg_mask"`
-	LimitType   *ebpf.Variable `ebpf:"limit_type"`
-	Links       *ebpf.Variable `ebpf:"links"`
-	PeerMask    *ebpf.Variable `ebpf:"peer_mask"`
-	RemoteBits  *ebpf.Variable `ebpf:"remote_bits"`
-	RowMask     *ebpf.Variable `ebpf:"row_mask"`
-	Slots       *ebpf.Variable `ebpf:"slots"`
+	FirstRemote   *ebpf.Variable `ebpf:"first_remote"`
+	LegMask       *ebpf.Variable `ebpf:"leg_mask"`
+	LimitType     *ebpf.Variable `ebpf:"limit_type"`
+	Links         *ebpf.Variable `ebpf:"links"`
+	PairScopeType *ebpf.Variable `ebpf:"pair_scope_type"`
+	PeerMask      *ebpf.Variable `ebpf:"peer_mask"`
+	RemoteBits    *ebpf.Variable `ebpf:"remote_bits"`
+	RowMask       *ebpf.Variable `ebpf:"row_mask"`
+	Slots         *ebpf.Variable `ebpf:"slots"`
 }
 
 // TCPrograms contains all programs after they have been loaded into the kernel.

@@ -56,8 +56,8 @@ enum subject_kind {
  */
 struct subject {
 	struct addr addr;
-	__u16 next; /* the next subject of the same low address bits */
-	__u16 pad;
+	__u16 next;  /* the next subject of the same low address bits */
+	__u16 close; /* looked at closely: its pairs are counted everywhere */
 	enum subject_kind kind;
 };
 
@@ -94,12 +94,18 @@ struct owner {
 	__u8 pad[2];
 };
 
+/* Which pairs of addresses are counted on a link. */
+enum pair_scope {
+	PAIRS_BEYOND = 1, /* of an end that is local and one that is not */
+	PAIRS_CLOSE = 2,  /* of those that are looked at closely */
+};
+
 /* A link by its index; an index of 0 is a free place. */
 struct link {
 	__u32 ifindex;
 	__u16 slot;
-	bool uplink;
-	bool bare; /* its frames have no Ethernet header */
+	__u8 pairs; /* enum pair_scope */
+	bool bare;  /* its frames have no Ethernet header */
 };
 
 struct peer_count {
@@ -116,6 +122,18 @@ struct peer {
 	__u16 link;
 	__u8 pad[4];
 	struct peer_count count[DIRECTIONS];
+};
+
+/*
+ * The two ends of packets at a link, counted where one of them is an address
+ * that is looked at closely.
+ */
+struct pair_key {
+	struct addr src;
+	struct addr dst;
+	__u32 ifindex;
+	__u8 direction;
+	__u8 pad[3];
 };
 
 /* An ARP or neighbour discovery message. */
@@ -177,6 +195,7 @@ _Static_assert(sizeof(struct leg) == 80 + LEG_MACS * 24, "leg");
 _Static_assert(sizeof(struct owner) == 8, "owner");
 _Static_assert(sizeof(struct link) == 8, "link");
 _Static_assert(sizeof(struct peer) == 88, "peer");
+_Static_assert(sizeof(struct pair_key) == 40, "pair_key");
 _Static_assert(sizeof(struct neigh_key) == 32, "neigh_key");
 _Static_assert(sizeof(struct prefix_key) == 20, "prefix_key");
 _Static_assert(sizeof(struct drop_key) == 64, "drop_key");

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -118,6 +119,10 @@ func (a *app) observe(ctx context.Context, o session.Options) (*model.Snapshot, 
 		defer fmt.Fprint(a.stderr, clear)
 	}
 	s, err := session.Observe(ctx, o)
+	var usage *usageError
+	if errors.As(err, &usage) {
+		return nil, err
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot observe: %w", err)
 	}

@@ -159,7 +159,7 @@ func (a *app) root() *cobra.Command {
 	root.SetVersionTemplate("lasthop {{.Version}}\n")
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.AddCommand(a.checkCommand(), a.labCommand(), a.demoCommand(), a.findingsCommand(), a.doctorCommand(), a.versionCommand())
+	root.AddCommand(a.checkCommand(), a.explainCommand(), a.labCommand(), a.demoCommand(), a.findingsCommand(), a.doctorCommand(), a.versionCommand())
 	return root
 }
 

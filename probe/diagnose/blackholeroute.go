@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
 )
 
 var blackholeRoute = kind{
@@ -101,7 +102,7 @@ func (v *view) blackhole(by discard, l *lost) verdict {
 // describe names what discards and how it is removed.
 func (v *view) describe(f *model.Finding, by discard) {
 	if by.route == nil {
-		text := ruleText(by.rule)
+		text := path.RoutingRuleText(by.rule)
 		f.Title = fmt.Sprintf("rule %d discards packets of pods", by.rule.Priority)
 		f.Why = "The node's routing rule " + text + " throws them away."
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: "rule " + text})

@@ -313,7 +313,7 @@ func (v *view) lookedUp(a *astray) string {
 	case a.decision.Route != nil:
 		return fmt.Sprintf("%s ends at: %s", asker, v.routeText(a.decision.Route))
 	case a.decision.Rule != nil:
-		return fmt.Sprintf("%s ends at the rule: %s", asker, ruleText(a.decision.Rule))
+		return fmt.Sprintf("%s ends at the rule: %s", asker, path.RoutingRuleText(a.decision.Rule))
 	}
 	return asker + " finds no route"
 }

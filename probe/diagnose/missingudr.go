@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
 )
 
 var missingUDR = kind{
@@ -330,16 +331,11 @@ func (v *view) findRanges() []*remoteRange {
 	return slices.SortedFunc(maps.Values(byCIDR), func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
 }
 
-// byDefaultRoute reports whether the main table sends the address through a
-// default route. With the routes unread it is supposed to.
+// byDefaultRoute reports whether the node sends to the address through a default
+// route. With the routes unread it is supposed to.
 func (v *view) byDefaultRoute(a netip.Addr) bool {
-	best := 0
-	for _, r := range v.Routes {
-		if r.Table == mainTable && r.Dst.Contains(a) {
-			best = max(best, r.Dst.Bits())
-		}
-	}
-	return best == 0
+	d := v.routing().Lookup(path.Query{Dst: a})
+	return !d.Discards() && (d.Route == nil || d.Route.Dst.Bits() == 0)
 }
 
 // mainTable is RT_TABLE_MAIN.

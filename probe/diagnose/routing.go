@@ -92,52 +92,11 @@ func (l *lost) evidence() []model.Evidence {
 
 // routeText is a route as ip(8) prints it.
 func (v *view) routeText(r *model.Route) string {
-	var b strings.Builder
-	if r.Type != "unicast" {
-		b.WriteString(r.Type + " ")
-	}
-	if r.Dst.Bits() == 0 {
-		b.WriteString("default")
-	} else {
-		b.WriteString(strings.TrimSuffix(r.Dst.String(), fmt.Sprintf("/%d", r.Dst.Addr().BitLen())))
-	}
-	if r.Gateway.IsValid() {
-		b.WriteString(" via " + r.Gateway.String())
-	}
+	link := ""
 	if l := v.links[r.IfIndex]; l != nil && r.IfIndex != 0 {
-		b.WriteString(" dev " + l.Name)
+		link = l.Name
 	}
-	if r.Table != mainTable {
-		fmt.Fprintf(&b, " table %d", r.Table)
-	}
-	if r.Priority != 0 {
-		fmt.Fprintf(&b, " metric %d", r.Priority)
-	}
-	return b.String()
-}
-
-// ruleText is a routing rule as ip(8) prints it.
-func ruleText(r *model.RoutingRule) string {
-	words := []string{fmt.Sprintf("%d:", r.Priority)}
-	if r.Not {
-		words = append(words, "not")
-	}
-	from := "all"
-	if r.From.IsValid() {
-		from = r.From.String()
-	}
-	words = append(words, "from", from)
-	if r.To.IsValid() {
-		words = append(words, "to", r.To.String())
-	}
-	if r.In != "" {
-		words = append(words, "iif", r.In)
-	}
-	words = append(words, r.Action)
-	if r.Action == "lookup" {
-		words = append(words, fmt.Sprint(r.Table))
-	}
-	return strings.Join(words, " ")
+	return path.RouteText(r, link)
 }
 
 // ip is the tool for the address's family.

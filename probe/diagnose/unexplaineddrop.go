@@ -22,7 +22,7 @@ var unexplainedDrop = kind{
 			"TC_INGRESS and TC_EGRESS a tc program, NEIGH_FAILED a neighbour that does not answer, IP_RPFILTER the reverse path " +
 			"filter, NO_SOCKET a port on which nobody listens.",
 		Evidence: "the count of the kfree_skb tracepoint by reason, location and link.",
-		Fix:      "look at what the reason names.",
+		Fix:      "look at what the reason names; lasthop explain POD --to PEER shows at which hop of their way the packets end.",
 		Verify:   "lasthop check --only UnexplainedDrop",
 	},
 	find: findUnexplainedDrop,
@@ -99,6 +99,11 @@ func (v *view) unexplained(k dropKind, drops []*model.Drop) (model.Finding, bool
 			"%s to %s%s: %s", d.Src, d.Dst, where, count(d.Packets, "packet"))})
 	}
 	f.Fix = []string{"look at what " + k.location + " decides by: lasthop findings UnexplainedDrop"}
+	if d := most[0]; v.pods[d.Src] != nil {
+		f.Fix = append(f.Fix, fmt.Sprintf("see at which hop of their way they end: lasthop explain %s --to %s", d.Src, d.Dst))
+	} else {
+		f.Fix = append(f.Fix, fmt.Sprintf("see at which hop of their way they end: lasthop explain %s --to %s", d.Dst, d.Src))
+	}
 	return f, true
 }
 

@@ -62,3 +62,34 @@ type Path struct {
 	Pair            bool
 	Forward, Return []PathHop
 }
+
+// Name is what the hop is called in a list.
+func (h *PathHop) Name() string {
+	name := map[HopKind]string{
+		HopPod: "pod", HopLink: "link", HopBridge: "bridge", HopConntrack: "conntrack / nat", HopPolicy: "filter rules",
+		HopRoute: "route", HopNeighbor: "neighbour", HopLocal: "this node", HopBeyond: "beyond",
+	}[h.Kind]
+	if name == "" {
+		name = string(h.Kind)
+	}
+	if h.Kind == HopLink && h.Role == RoleUplink {
+		name = "uplink"
+	}
+	if h.Link == "" || h.Kind == HopNeighbor {
+		return name
+	}
+	return name + " " + h.Link
+}
+
+// Dead is the first hop at which packets end, on the way out or back; nil where
+// there is none.
+func (p *Path) Dead() *PathHop {
+	for _, way := range [][]PathHop{p.Forward, p.Return} {
+		for i := range way {
+			if way[i].Dead {
+				return &way[i]
+			}
+		}
+	}
+	return nil
+}

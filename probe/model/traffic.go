@@ -25,8 +25,15 @@ const (
 
 // Traffic is what was counted on packets in the window.
 type Traffic struct {
-	Hops    []HopCount
-	Peers   []Peer
+	Hops  []HopCount
+	Peers []Peer
+	// Pairs are counted for Close addresses alone.
+	Pairs []PairCount
+	// Close are the addresses whose packets were counted by pair on every
+	// link.
+	Close []netip.Addr
+	// Earlier are the drops of Drops that were counted before Pairs were.
+	Earlier []Drop
 	MACs    []MACPair
 	ARP     []ARPCount
 	Drops   []Drop
@@ -118,6 +125,16 @@ type Peer struct {
 	FirstOut time.Time
 	LastOut  time.Time
 	LastIn   time.Time
+}
+
+// PairCount counts the packets from one address to another at one link, in one
+// direction.
+type PairCount struct {
+	Src, Dst  netip.Addr
+	IfIndex   int
+	Link      string
+	Direction Direction
+	Packets   uint64
 }
 
 // MACPair is a pair of Ethernet addresses on packets of one address at one

@@ -212,9 +212,11 @@ func encode(v any, indent string, wide func(*strings.Builder, rune)) (string, er
 
 // yaml writes the same document as json: but for one kind of escape JSON is
 // YAML, so it is read back and printed in block style.
-func (r Report) yaml(w io.Writer) error {
+func (r Report) yaml(w io.Writer) error { return writeYAML(w, r.document()) }
+
+func writeYAML(w io.Writer, v any) error {
 	wide := func(b *strings.Builder, r rune) { fmt.Fprintf(b, `\U%08x`, r) }
-	doc, err := encode(r.document(), "", wide)
+	doc, err := encode(v, "", wide)
 	if err != nil {
 		return err
 	}

@@ -90,7 +90,7 @@ func (r Report) ledger(p *printer) {
 		}
 		pod, direction := addrText(row.Addrs[0]), words[row.Direction]
 		rows = append(rows, []string{
-			pod, direction, known(row.In), known(row.Out), number(row.Dropped), dropCauses(row), bounds(row), number(row.Edge),
+			pod, direction, countText(row.In), countText(row.Out), number(row.Dropped), dropCauses(row), bounds(row), number(row.Edge),
 		})
 		for _, why := range row.Why {
 			notes = append(notes, fmt.Sprintf("%s %s: %s", pod, direction, why))
@@ -111,7 +111,7 @@ func idle(row *model.LedgerRow) bool {
 
 var words = map[model.LedgerDirection]string{model.FromPod: "from the pod", model.ToPod: "to the pod"}
 
-func known(c model.Count) string {
+func countText(c model.Count) string {
 	if !c.Known {
 		return "?"
 	}

@@ -45,6 +45,10 @@ type Options struct {
 	RoutesFiles []string
 	// Active allows a handful of probes, sent once the window is over.
 	Active bool
+	// Closely, where set, is told the node's state as it is before the window
+	// and says whose packets are to be counted by pair of addresses on every
+	// link. An error of it ends the observation.
+	Closely func(*model.Snapshot) ([]netip.Addr, error)
 	// Debug puts the verifier's log into errors.
 	Debug bool
 	// Progress is told how far the window is: when everything is attached,
@@ -85,6 +89,14 @@ type watch struct {
 	engine *traffic.Engine
 	roster roster
 	first  *model.Snapshot
+	// close are the addresses that Options.Closely chose.
+	close []netip.Addr
+	// closely is set while these are looked at closely, links are those
+	// that were seen last.
+	closely bool
+	links   []model.Link
+	// earlier are the drops before that.
+	earlier []model.Drop
 	// flows were there when the window began.
 	flows  map[flowKey]bool
 	window model.Window
@@ -106,8 +118,13 @@ func (w *watch) run(ctx context.Context) (s *model.Snapshot, err error) {
 		return nil, err
 	}
 	w.flows = flowKeys(w.first.Flows)
+	if w.options.Closely != nil {
+		if w.close, err = w.options.Closely(w.first); err != nil {
+			return nil, err
+		}
+	}
 	if w.options.Engine != EngineState {
-		if w.engine, err = traffic.Open(traffic.Config{NS: w.options.NS, Debug: w.options.Debug}); err != nil {
+		if w.engine, err = traffic.Open(traffic.Config{NS: w.options.NS, Debug: w.options.Debug, Closely: len(w.close) > 0}); err != nil {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, w.engine.Close()) }()
@@ -124,6 +141,14 @@ func (w *watch) run(ctx context.Context) (s *model.Snapshot, err error) {
 		return nil, cmp.Or(ctx.Err(), err)
 	}
 	now := time.Now()
+	if w.engine != nil && len(w.close) > 0 {
+		if err := w.poll(now); err != nil {
+			return nil, cmp.Or(ctx.Err(), err)
+		}
+		w.earlier = w.engine.Traffic().Drops
+		w.lookClosely(true)
+		now = time.Now()
+	}
 	w.window.End = now.Add(w.options.For)
 	w.progress(now)
 	if err := w.loop(ctx, changes); err != nil {
@@ -250,7 +275,8 @@ func (w *watch) apply(now time.Time, links []model.Link, pods []model.Pod) error
 	if w.engine == nil {
 		return nil
 	}
-	w.note("addresses", w.engine.SetLocal(locals(links, w.roster.alive())))
+	w.links = links
+	w.note("addresses", w.engine.SetLocal(w.locals(links)))
 	w.note("namespaces", w.engine.SetNamespaces(w.namespaces()))
 	// A link that refuses the programs is told by the source; only if none
 	// takes them is there nothing to watch.
@@ -259,6 +285,24 @@ func (w *watch) apply(now time.Time, links []model.Link, pods []model.Pod) error
 	}
 	w.setRanges()
 	return nil
+}
+
+// lookClosely begins or ends the counting of pairs: on all links at once, so
+// that the counts of two hops are of the same packets. Only those that are
+// between two hops at that instant count at one of them.
+func (w *watch) lookClosely(on bool) {
+	w.closely = on
+	w.note("addresses", w.engine.SetLocal(w.locals(w.links)))
+}
+
+// locals are the addresses to count; while it is looked closely, the chosen
+// ones and the node's own closely: a pod's packets may go by the node's address.
+func (w *watch) locals(links []model.Link) []traffic.Local {
+	out := locals(links, w.roster.alive())
+	for i := range out {
+		out[i].Close = w.closely && (out[i].Node || slices.Contains(w.close, out[i].Addr))
+	}
+	return out
 }
 
 // watching reports whether packets are counted on any link.
@@ -309,6 +353,9 @@ func (w *watch) note(what string, err error) {
 // were read before them at the start, so that a rule's count is never less
 // than the drops that it caused.
 func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
+	if w.closely {
+		w.lookClosely(false)
+	}
 	now := time.Now()
 	if err := w.poll(now); err != nil {
 		return nil, err
@@ -350,6 +397,7 @@ func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
 	}
 	s.Node.Engine, s.Node.Attach = EngineTC, w.engine.AttachMode()
 	s.Traffic, s.Edges = packets, w.edges
+	s.Traffic.Close, s.Traffic.Earlier = w.close, w.earlier
 	s.Sources = append(s.Sources, w.sources()...)
 	return s, nil
 }

@@ -27,6 +27,7 @@ type counters struct {
 	hops      []hop // by leg
 	pairs     map[pairKey]*pair
 	neighbors map[bpf.TCNeighKey]uint64
+	closely   map[bpf.TCPairKey]uint64
 	lost      [bpf.TCLostLOST_MAX]uint64
 }
 
@@ -56,6 +57,7 @@ func newCounters(coll *ebpf.Collection) (*counters, error) {
 		coll:      coll,
 		pairs:     map[pairKey]*pair{},
 		neighbors: map[bpf.TCNeighKey]uint64{},
+		closely:   map[bpf.TCPairKey]uint64{},
 	}
 	var err error
 	var errs []error
@@ -78,7 +80,8 @@ func (c *counters) poll(now time.Time) error {
 	return errors.Join(
 		c.pollLegs(now),
 		c.pollPeers(now),
-		c.pollNeighbors(),
+		pollTable(c.coll.Maps[bpf.TCMapNeighbors], c.neighbors),
+		pollTable(c.coll.Maps[bpf.TCMapPairs], c.closely),
 		readLost(c.coll.Maps[bpf.TCMapLosses], &c.lost),
 	)
 }
@@ -203,17 +206,18 @@ func (p *pair) add(q *bpf.TCPeer) {
 	}
 }
 
-func (c *counters) pollNeighbors() error {
-	var key bpf.TCNeighKey
+// pollTable reads the counts of a table that all CPUs share.
+func pollTable[K comparable](m *ebpf.Map, into map[K]uint64) error {
+	var key K
 	var n uint64
-	it := c.coll.Maps[bpf.TCMapNeighbors].Iterate()
+	it := m.Iterate()
 	for it.Next(&key, &n) {
-		c.neighbors[key] = n
+		into[key] = n
 	}
 	// An aborted walk is one that the kernel's own additions kept from its
 	// end. Nothing is ever deleted, so that the next one goes on.
 	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
-		return fmt.Errorf("read ARP counters: %w", err)
+		return fmt.Errorf("read counters of %s: %w", m, err)
 	}
 	return nil
 }

@@ -31,8 +31,10 @@ const (
 	defaultLinks = 511
 	maxPrefixes  = 512 // Azure's route tables end at 400
 	maxNeighbors = 4096
-	maxKinds     = 4096 // of drops
-	maxNetns     = 4096
+	// maxPairs are those of addresses that are looked at closely, by hop.
+	maxPairs = 16384
+	maxKinds = 4096 // of drops
+	maxNetns = 4096
 	// defaultRing takes some 1,000 samples; defaultRate is how many a CPU
 	// sends in a second at most.
 	defaultRing = 256 << 10
@@ -53,6 +55,9 @@ type Config struct {
 	// MaxAddrs and MaxLinks bound how many are counted at a time; 0 is
 	// 1024 and 511.
 	MaxAddrs, MaxLinks int
+	// Closely allows to look at addresses closely. It costs each packet
+	// more, also of other addresses.
+	Closely bool
 	// Debug puts the verifier's log into errors.
 	Debug bool
 
@@ -64,6 +69,9 @@ type Config struct {
 type Local struct {
 	Addr netip.Addr
 	Node bool
+	// Close has its packets counted by pair of addresses on every link, for
+	// which Config.Closely must be set.
+	Close bool
 }
 
 // Link is a network interface of the node that packets are counted on.
@@ -201,6 +209,9 @@ func tcSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	spec.Maps[bpf.TCMapOwners].MaxEntries = legs
 	spec.Maps[bpf.TCMapNeighbors].MaxEntries = maxNeighbors
 	spec.Maps[bpf.TCMapPrefixes].MaxEntries = maxPrefixes
+	if cfg.Closely {
+		spec.Maps[bpf.TCMapPairs].MaxEntries = maxPairs
+	}
 	err = errors.Join(
 		spec.Variables[bpf.TCVarRowMask].Set(rowCells(cfg)-1),
 		spec.Variables[bpf.TCVarLegMask].Set(legs-1),

@@ -17,6 +17,8 @@ type links struct {
 	places [linkTable]int // the index of the link in each place, 0 for none
 	slots  *pool[int]     // by index
 	names  map[int]string
+	// closely: pairs of addresses that are looked at closely are counted.
+	closely bool
 }
 
 func newLinks(spec *ebpf.CollectionSpec, bss *ebpf.Memory, cfg Config) *links {
@@ -25,6 +27,8 @@ func newLinks(spec *ebpf.CollectionSpec, bss *ebpf.Memory, cfg Config) *links {
 		off:   int64(spec.Variables[bpf.TCVarLinks].Offset),
 		slots: newPool[int](1, uint16(cfg.MaxLinks+1)),
 		names: map[int]string{},
+
+		closely: cfg.Closely,
 	}
 }
 
@@ -59,7 +63,7 @@ func (l *links) set(k Link, forget func(uint16) error) error {
 	return l.write(p, bpf.TCLink{
 		Ifindex: uint32(k.Index),
 		Slot:    slot,
-		Uplink:  k.Uplink,
+		Pairs:   l.pairs(k),
 		Bare:    k.NoEthernet,
 	})
 }
@@ -82,11 +86,16 @@ func (l *links) write(place int, k bpf.TCLink) error {
 	b := make([]byte, 0, linkSize)
 	b = binary.NativeEndian.AppendUint32(b, k.Ifindex)
 	b = binary.NativeEndian.AppendUint16(b, k.Slot)
-	b = append(b, flag(k.Uplink), flag(k.Bare))
+	b = append(b, k.Pairs, flag(k.Bare))
 	if _, err := l.bss.WriteAt(b, l.off+int64(place*linkSize)); err != nil {
 		return fmt.Errorf("write link: %w", err)
 	}
 	return nil
+}
+
+// pairs are those that are counted on the link.
+func (l *links) pairs(k Link) uint8 {
+	return flag(k.Uplink)*uint8(bpf.TCPairScopePAIRS_BEYOND) | flag(l.closely)*uint8(bpf.TCPairScopePAIRS_CLOSE)
 }
 
 func flag(b bool) byte {

@@ -15,6 +15,7 @@ func (e *Engine) Traffic() model.Traffic {
 	defer e.mu.Unlock()
 	t := model.Traffic{
 		Peers: e.peers(),
+		Pairs: e.pairs(),
 		ARP:   e.arp(),
 		Lost:  e.lost(),
 	}
@@ -133,6 +134,26 @@ func peerCount(n bpf.TCPeerCount) model.PeerCount {
 		c.Other = c.Packets - told
 	}
 	return c
+}
+
+// pairs are those of the addresses that are looked at closely.
+func (e *Engine) pairs() []model.PairCount {
+	var out []model.PairCount
+	for key, n := range e.counters.closely {
+		out = append(out, model.PairCount{
+			Src:       addrFrom(key.Src),
+			Dst:       addrFrom(key.Dst),
+			IfIndex:   int(key.Ifindex),
+			Link:      e.links.names[int(key.Ifindex)],
+			Direction: direction(key.Direction),
+			Packets:   n,
+		})
+	}
+	slices.SortFunc(out, func(a, b model.PairCount) int {
+		return cmp.Or(a.Src.Compare(b.Src), a.Dst.Compare(b.Dst), cmp.Compare(a.IfIndex, b.IfIndex),
+			cmp.Compare(a.Direction, b.Direction))
+	})
+	return out
 }
 
 func (e *Engine) arp() []model.ARPCount {

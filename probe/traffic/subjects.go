@@ -26,8 +26,10 @@ type subjects struct {
 	bitsOff  int64
 	prefixes *ebpf.Map
 
-	addrs  *pool[netip.Addr]
-	kinds  map[uint16]bpf.TCSubjectKind
+	addrs *pool[netip.Addr]
+	kinds map[uint16]bpf.TCSubjectKind
+	// close are the addresses that are looked at closely.
+	close  map[netip.Addr]bool
 	ranges *pool[netip.Prefix]
 	// chains are the slots that the kernel finds by an address's low bits.
 	chains map[uint16][]uint16
@@ -69,7 +71,12 @@ func (s *subjects) of(slot uint16) (a netip.Addr, p netip.Prefix, ok bool) {
 
 func (s *subjects) setLocal(local []Local, forget func(uint16) error) error {
 	want := make(map[netip.Addr]bpf.TCSubjectKind, len(local))
+	before := s.close
+	s.close = map[netip.Addr]bool{}
 	for _, l := range local {
+		if l.Close {
+			s.close[canon(l.Addr)] = true
+		}
 		a := canon(l.Addr)
 		if !a.IsValid() || a.IsUnspecified() {
 			return fmt.Errorf("count address %q: not an address", l.Addr)
@@ -95,7 +102,7 @@ func (s *subjects) setLocal(local []Local, forget func(uint16) error) error {
 	for _, a := range order {
 		slot, err := s.addrs.take(a, forget)
 		if err == nil {
-			err = s.chain(a, slot, want[a])
+			err = s.chain(a, slot, want[a], before[a] != s.close[a])
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("count address %s: %w", a, err))
@@ -111,12 +118,13 @@ func low(a netip.Addr) uint16 {
 	return binary.NativeEndian.Uint16(b[14:])
 }
 
-// chain makes a slot found by its address.
-func (s *subjects) chain(a netip.Addr, slot uint16, kind bpf.TCSubjectKind) error {
+// chain makes a slot found by its address. What is written of one that is found
+// already is written again if its kind is another, or changed says so.
+func (s *subjects) chain(a netip.Addr, slot uint16, kind bpf.TCSubjectKind, changed bool) error {
 	h := low(a)
 	c := s.chains[h]
 	if s.addrs.live(slot) {
-		if s.kinds[slot] == kind {
+		if s.kinds[slot] == kind && !changed {
 			return nil
 		}
 		s.kinds[slot] = kind
@@ -161,7 +169,7 @@ func (s *subjects) write(slot uint16, a netip.Addr, next uint16, kind bpf.TCSubj
 	a16 := a.As16()
 	b = append(b, a16[:]...)
 	b = binary.NativeEndian.AppendUint16(b, next)
-	b = binary.NativeEndian.AppendUint16(b, 0)
+	b = binary.NativeEndian.AppendUint16(b, uint16(flag(s.close[a])))
 	b = binary.NativeEndian.AppendUint32(b, uint32(kind))
 	if _, err := s.rows.WriteAt(b, int64(slot)*s.rowSize); err != nil {
 		return fmt.Errorf("write subject: %w", err)

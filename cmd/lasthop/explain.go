@@ -1,0 +1,311 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/report"
+)
+
+func (a *app) explainCommand() *cobra.Command {
+	o := &observing{}
+	var to string
+	cmd := &cobra.Command{
+		Use:   "explain POD [--to IP[:PORT][/PROTO]]",
+		Short: "The path of a pod's traffic, hop by hop, with counts and decisions",
+		Long: "Observe for --for, then print the way of a pod's packets to a destination and\n" +
+			"back, hop by hop: what the node's tables decide, and what was counted.\n\n" +
+			"A POD is an address, a name, namespace/name, or the name of its network\n" +
+			"namespace. Without --to the destination is the peer that the pod's worst finding\n" +
+			"is about, else the pod's busiest peer, else an address that stands for the\n" +
+			"outside; the output says which.\n\n" +
+			"In the first column X is a hop where packets end, ? one that nobody sees from\n" +
+			"this node; - is a count that is not known.\n\n" +
+			"Exit status: 0 no dead hop; 1 a dead hop, or a finding at or above --fail-on of\n" +
+			"both ends; 2, 3, 4 and 130 as check.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.explain(cmd.Context(), o, args[0], to)
+		},
+	}
+	cmd.Flags().StringVar(&to, "to", "", "the destination, an `IP[:PORT][/PROTO]`, [IPv6]:PORT, or a pod of this node (default the peer of the worst finding, or the busiest)")
+	o.register(cmd.Flags())
+	return cmd
+}
+
+func (a *app) explain(ctx context.Context, o *observing, pod, to string) error {
+	if err := o.validate(); err != nil {
+		return err
+	}
+	target, err := parseTarget(to)
+	if err != nil {
+		return err
+	}
+	ns, name, err := openNode(o.netns)
+	if err != nil {
+		return fmt.Errorf("cannot observe: %w", err)
+	}
+	defer ns.Close()
+	options := o.session(ns, name)
+	options.Closely = func(s *model.Snapshot) ([]netip.Addr, error) {
+		addrs, err := choosePods(s, []string{pod}, o.namespace)
+		if err != nil {
+			return nil, err
+		}
+		_, err = target.from(s, addrs, o.namespace)
+		return addrs, err
+	}
+	s, err := a.observe(ctx, options)
+	if err != nil {
+		return err
+	}
+	r, err := o.trace(s, pod, target)
+	if err != nil {
+		return err
+	}
+	err = r.Write(a.stdout, report.Format(o.output.value), report.Style{Color: colored(o.color.value, a.stdout)})
+	if err := ignoreClosedPipe(err); err != nil {
+		return err
+	}
+	return o.pathVerdict(r)
+}
+
+// trace explains the path of a pod in a snapshot.
+func (o *observing) trace(s *model.Snapshot, pod string, t target) (report.Path, error) {
+	addrs, err := choosePods(s, []string{pod}, o.namespace)
+	if err != nil {
+		return report.Path{}, err
+	}
+	var findings []model.Finding
+	for _, f := range diagnose.Diagnose(s) {
+		if o.judges(f.Code) && concerns(f, addrs) {
+			findings = append(findings, f)
+		}
+	}
+	r := report.Path{Snapshot: s, Limits: o.limits()}
+	ends, err := t.from(s, addrs, o.namespace)
+	if err != nil {
+		return report.Path{}, err
+	}
+	if !ends.To.IsValid() {
+		ends, r.Choice = choosePeer(s, addrs, findings)
+	}
+	r.Path = path.Trace(s, findings, ends)
+	for _, f := range findings {
+		if onPath(&r.Path, f) {
+			r.Findings = append(r.Findings, f)
+		} else {
+			r.Others = append(r.Others, f)
+		}
+	}
+	return r, nil
+}
+
+// onPath reports whether a finding has its place on the path, or names both
+// ends.
+func onPath(p *model.Path, f model.Finding) bool {
+	for _, h := range slices.Concat(p.Forward, p.Return) {
+		if h.Finding == f.Code {
+			return true
+		}
+	}
+	names := func(a, b netip.Addr) bool {
+		return slices.Contains(f.Pods, a) && slices.ContainsFunc(f.Peers, func(x netip.Prefix) bool { return x.Contains(b) })
+	}
+	return names(p.Pod, p.To) || names(p.To, p.Pod)
+}
+
+// pathVerdict is the exit status that a path stands for.
+func (o *observing) pathVerdict(r report.Path) error {
+	threshold := model.Severity(o.failOn.value).Rank()
+	rank := map[string]int{}
+	for _, f := range r.Findings {
+		rank[f.Code] = max(rank[f.Code], f.Severity.Rank())
+	}
+	for _, h := range slices.Concat(r.Path.Forward, r.Path.Return) {
+		if h.Dead && (h.Finding == "" || rank[h.Finding] >= threshold) {
+			return &statusError{code: exitFindings}
+		}
+	}
+	return o.verdict(report.Report{Snapshot: r.Snapshot, Findings: r.Findings})
+}
+
+// target is a destination as the command line says it: an address or the name
+// of a pod, with port and protocol where they are given.
+type target struct {
+	addr  netip.Addr
+	pod   string
+	port  uint16
+	proto uint8
+}
+
+// protocols are those that a destination may name.
+var protocols = map[string]uint8{"icmp": 1, "tcp": 6, "udp": 17, "icmpv6": 58, "sctp": 132}
+
+// parseTarget reads IP[:PORT][/PROTO], or the same with a pod's name.
+func parseTarget(text string) (target, error) {
+	var t target
+	if text == "" {
+		return t, nil
+	}
+	place := text
+	if before, proto, found := cutLast(text, "/"); found {
+		_, notIP := netip.ParseAddr(before)
+		n, ok := protocols[strings.ToLower(proto)]
+		switch {
+		case ok && (notIP == nil || strings.Contains(before, ":")):
+			place, t.proto = before, n
+		case notIP == nil || strings.Contains(before, ":"):
+			return t, usagef("--to %q: no protocol %q; want tcp, udp, icmp, icmpv6 or sctp", text, proto)
+		}
+	}
+	if a, err := netip.ParseAddr(strings.Trim(place, "[]")); err == nil {
+		t.addr = a
+	} else if host, port, found := cutLast(place, ":"); found {
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil || n == 0 {
+			return t, usagef("--to %q: %q is no port; want 1 to 65535, and an IPv6 address in brackets", text, port)
+		}
+		t.port = uint16(n)
+		if a, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
+			t.addr = a
+		} else {
+			t.pod = host
+		}
+	} else {
+		t.pod = place
+	}
+	if t.addr.IsValid() {
+		t.addr = t.addr.Unmap().WithZone("")
+	}
+	if t.addr.IsValid() && (t.addr.IsUnspecified() || t.addr.IsMulticast()) {
+		return t, usagef("--to %q: not the address of one destination", text)
+	}
+	if t.port != 0 && (t.proto == 1 || t.proto == 58) {
+		return t, usagef("--to %q: ICMP has no ports", text)
+	}
+	if !t.addr.IsValid() && t.pod == "" {
+		return t, usagef("--to %q: want IP[:PORT][/PROTO], [IPv6]:PORT, or a pod", text)
+	}
+	return t, nil
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(sep):], true
+}
+
+// from are the ends of packets from a pod with these addresses; without a
+// destination, To is not valid.
+func (t target) from(s *model.Snapshot, pod []netip.Addr, namespace string) (path.Ends, error) {
+	e := path.Ends{Port: t.port, Proto: t.proto}
+	if len(pod) == 0 {
+		return e, usagef("the pod has no address")
+	}
+	candidates := []netip.Addr{t.addr}
+	if t.pod != "" {
+		var err error
+		if candidates, err = choosePods(s, []string{t.pod}, namespace); err != nil {
+			return e, fmt.Errorf("--to: %w", err)
+		}
+	}
+	e.Pod = pod[0]
+	if !t.addr.IsValid() && t.pod == "" {
+		return e, nil
+	}
+	for _, to := range candidates {
+		for _, from := range pod {
+			if from.Is4() == to.Is4() {
+				e.Pod, e.To = from, to
+				return e, nil
+			}
+		}
+	}
+	return e, usagef("the pod has no address of the family of %s", candidates[0])
+}
+
+// outside4 and outside6 stand for any address outside of the cluster: they are
+// reserved for documentation, so that they are nobody's.
+var (
+	outside4 = netip.MustParseAddr("192.0.2.1")
+	outside6 = netip.MustParseAddr("2001:db8::1")
+)
+
+// choosePeer is the destination where none was given, and how it was chosen.
+func choosePeer(s *model.Snapshot, pod []netip.Addr, findings []model.Finding) (path.Ends, string) {
+	peers := busiest(s, pod)
+	for _, f := range findings {
+		for _, prefix := range f.Peers {
+			for _, p := range peers {
+				if prefix.Contains(p.To) {
+					return p, fmt.Sprintf("to %s, which the finding %s is about; --to chooses another", p.To, f.Code)
+				}
+			}
+			if e, ok := sameFamily(pod, prefix.Addr()); ok && prefix.IsSingleIP() {
+				return e, fmt.Sprintf("to %s, which the finding %s is about; --to chooses another", e.To, f.Code)
+			}
+		}
+	}
+	if len(peers) > 0 {
+		return peers[0], fmt.Sprintf("to %s, the pod's busiest peer in the window; --to chooses another", peers[0].To)
+	}
+	e := path.Ends{Pod: pod[0], To: outside4}
+	if pod[0].Is6() {
+		e.To = outside6
+	}
+	return e, fmt.Sprintf("no packet of the pod was seen: to %s, which stands for any address outside; --to chooses another", e.To)
+}
+
+func sameFamily(pod []netip.Addr, to netip.Addr) (path.Ends, bool) {
+	for _, a := range pod {
+		if a.Is4() == to.Is4() && a != to {
+			return path.Ends{Pod: a, To: to}, true
+		}
+	}
+	return path.Ends{}, false
+}
+
+// busiest are the ends of the packets that the pod itself sent, those of the
+// most packets first; where none was counted, of the most flows.
+func busiest(s *model.Snapshot, pod []netip.Addr) []path.Ends {
+	count := map[path.Ends]uint64{}
+	links := map[string]bool{}
+	for _, p := range s.Pods {
+		if slices.ContainsFunc(pod, p.Has) {
+			links[p.Link] = true
+		}
+	}
+	for _, p := range s.Traffic.Pairs {
+		if links[p.Link] && p.Direction == model.Ingress && slices.Contains(pod, p.Src) && !p.Dst.IsMulticast() && !p.Dst.IsLinkLocalUnicast() {
+			count[path.Ends{Pod: p.Src, To: p.Dst}] += p.Packets
+		}
+	}
+	if len(count) == 0 {
+		for _, f := range s.Flows {
+			if slices.Contains(pod, f.Original.Src) {
+				count[path.Ends{Pod: f.Original.Src, To: f.Original.Dst}]++
+			}
+		}
+	}
+	out := make([]path.Ends, 0, len(count))
+	for e := range count {
+		out = append(out, e)
+	}
+	slices.SortFunc(out, func(a, b path.Ends) int {
+		return cmp.Or(cmp.Compare(count[b], count[a]), a.To.Compare(b.To), a.Pod.Compare(b.Pod))
+	})
+	return out
+}

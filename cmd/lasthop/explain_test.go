@@ -1,0 +1,241 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lasthop/lasthop/kind"
+	"github.com/lasthop/lasthop/kind/lab"
+	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/netns"
+	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/report"
+)
+
+// watchClosely brings a scenario up, and returns what was seen of its node while
+// its traffic ran and every pod was looked at closely.
+func watchClosely(t *testing.T, name string) *model.Snapshot {
+	t.Helper()
+	s, err := kind.Load(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := lab.Up(t.Context(), s, lab.Options{ID: newLab(t.Cleanup, t.Error)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	node, err := observed(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns, err := netns.Named(node.Netns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	stop, err := startTraffic(t.Context(), l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	o := (&observing{hostRoot: t.TempDir(), window: window(4 * time.Second)}).session(ns, node.Name)
+	o.Closely = func(s *model.Snapshot) ([]netip.Addr, error) {
+		var all []netip.Addr
+		for _, p := range s.Pods {
+			for _, a := range p.Addresses {
+				all = append(all, a.Addr())
+			}
+		}
+		return all, nil
+	}
+	a := &app{stderr: io.Discard}
+	snapshot, err := a.observe(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return snapshot
+}
+
+// questions are paths worth asking for: from each pod to whom it sent, to the
+// other pods, to the node and to the outside.
+func questions(s *model.Snapshot) []path.Ends {
+	var out []path.Ends
+	add := func(e path.Ends) {
+		if e.Pod != e.To && e.Pod.Is4() == e.To.Is4() && !slices.Contains(out, e) {
+			out = append(out, e)
+		}
+	}
+	for _, p := range s.Pods {
+		for _, prefix := range p.Addresses {
+			pod := prefix.Addr()
+			for _, e := range busiest(s, []netip.Addr{pod}) {
+				add(e)
+			}
+			for _, q := range s.Pods {
+				for _, a := range q.Addresses {
+					add(path.Ends{Pod: pod, To: a.Addr()})
+				}
+			}
+			for _, l := range s.Links {
+				for _, a := range l.Addresses {
+					if l.Role == model.RoleUplink {
+						add(path.Ends{Pod: pod, To: a.Addr()})
+					}
+				}
+			}
+			add(path.Ends{Pod: pod, To: outside4})
+		}
+	}
+	return out
+}
+
+// told is a path as the command prints it.
+func told(t *testing.T, s *model.Snapshot, p model.Path) string {
+	t.Helper()
+	var b strings.Builder
+	if err := (report.Path{Snapshot: s, Path: p}).Write(&b, report.Text, report.Style{}); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// TestExplainHealthy: on a healthy node of any plugin no path has a dead hop, no
+// hop has lost a packet, and what was counted at both ends of a way is the same.
+func TestExplainHealthy(t *testing.T) {
+	for _, info := range kind.Scenarios() {
+		// These two differ from another in what no packet meets.
+		same := info.Name == "healthy-kubenet-files" || info.Name == "healthy-kubenet-dockershim"
+		if !strings.HasPrefix(info.Name, "healthy-") || same {
+			continue
+		}
+		t.Run(info.Name, func(t *testing.T) {
+			t.Parallel()
+			s := watchClosely(t, info.Name)
+			findings := diagnose.Diagnose(s)
+			whole := 0
+			for _, e := range questions(s) {
+				p := path.Trace(s, findings, e)
+				if p.Dead() != nil {
+					t.Errorf("dead:\n%s", told(t, s, p))
+				}
+				for _, way := range [][]model.PathHop{p.Forward, p.Return} {
+					if lossless(t, way) {
+						whole++
+					} else {
+						t.Errorf("lost:\n%s", told(t, s, p))
+					}
+				}
+			}
+			if whole == 0 {
+				t.Error("no path was asked for")
+			}
+		})
+	}
+}
+
+// lossless reports whether no hop has lost a packet and none has seen fewer than
+// came in, but for the few that were between two hops as counting began or
+// ended.
+func lossless(t *testing.T, way []model.PathHop) bool {
+	t.Helper()
+	const between = 2
+	least, most := ^uint64(0), uint64(0)
+	for _, h := range way {
+		if h.Lost.Known && h.Lost.N > 0 {
+			return false
+		}
+		for _, c := range []model.Count{h.In, h.Out} {
+			if c.Known {
+				least, most = min(least, c.N), max(most, c.N)
+			}
+		}
+	}
+	return most == 0 || most-least <= between
+}
+
+// TestExplainBroken: the hop where packets die carries the finding, whatever
+// kind of fault it is.
+func TestExplainBroken(t *testing.T) {
+	for _, tt := range []struct {
+		scenario, code string
+		kinds          []model.HopKind
+	}{
+		{"missing-udr-one", "MissingUDR", []model.HopKind{model.HopBeyond}},
+		{"stale-mac-rewrite", "StaleMACRewrite", []model.HopKind{model.HopBridge}},
+		{"stale-arpreply", "StaleARPReply", []model.HopKind{model.HopBridge}},
+		{"bridge-rule-drop", "BridgeRuleDrop", []model.HopKind{model.HopBridge}},
+		{"policy-drop", "PolicyDrop", []model.HopKind{model.HopPolicy}},
+		{"missing-pod-route", "MissingPodRoute", []model.HopKind{model.HopRoute}},
+		{"dead-backend", "DeadBackend", []model.HopKind{model.HopNeighbor}},
+		{"unanswered-gateway", "UnansweredARP", []model.HopKind{model.HopPod}},
+		{"no-listener", "NoListener", []model.HopKind{model.HopPod}},
+		{"pod-link-down-routed", "PodLinkDown", []model.HopKind{model.HopLink, model.HopRoute}},
+	} {
+		t.Run(tt.scenario, func(t *testing.T) {
+			t.Parallel()
+			s := watchClosely(t, tt.scenario)
+			findings := diagnose.Diagnose(s)
+			dead := 0
+			for _, e := range questions(s) {
+				p := path.Trace(s, findings, e)
+				for _, h := range slices.Concat(p.Forward, p.Return) {
+					if h.Finding != tt.code {
+						continue
+					}
+					dead++
+					if !h.Dead || !slices.Contains(tt.kinds, h.Kind) {
+						t.Errorf("the finding is at hop %d, %s:\n%s", h.N, h.Name(), told(t, s, p))
+					}
+				}
+			}
+			if dead == 0 {
+				t.Errorf("no path has the finding; there are %+v", findings)
+			}
+		})
+	}
+}
+
+func TestParseTarget(t *testing.T) {
+	a := netip.MustParseAddr
+	for text, want := range map[string]target{
+		"":                       {},
+		"10.1.2.3":               {addr: a("10.1.2.3")},
+		"10.1.2.3:443":           {addr: a("10.1.2.3"), port: 443},
+		"10.1.2.3:53/udp":        {addr: a("10.1.2.3"), port: 53, proto: 17},
+		"10.1.2.3/ICMP":          {addr: a("10.1.2.3"), proto: 1},
+		"::ffff:10.1.2.3":        {addr: a("10.1.2.3")},
+		"fd00::7":                {addr: a("fd00::7")},
+		"[fd00::7]":              {addr: a("fd00::7")},
+		"[fd00::7]:443/tcp":      {addr: a("fd00::7"), port: 443, proto: 6},
+		"fd00::7/icmpv6":         {addr: a("fd00::7"), proto: 58},
+		"cart-7d9f":              {pod: "cart-7d9f"},
+		"shop/cart-7d9f":         {pod: "shop/cart-7d9f"},
+		"shop/cart-7d9f:8443":    {pod: "shop/cart-7d9f", port: 8443},
+		"shop/cart-7d9f:53/sctp": {pod: "shop/cart-7d9f", port: 53, proto: 132},
+	} {
+		if got, err := parseTarget(text); err != nil || got != want {
+			t.Errorf("--to %q: %+v, %v; want %+v", text, got, err, want)
+		}
+	}
+	for text, hint := range map[string]string{
+		"10.1.2.3:0": "no port", "10.1.2.3:65536": "no port", "10.1.2.3:x": "no port", "10.1.2.3/frob": "no protocol",
+		"10.1.2.3:53/": "no protocol", "0.0.0.0": "not the address", "224.0.0.1": "not the address", "10.1.2.3:5/icmp": "no ports",
+		"[fd00::7]:": "no port", ":80": "want IP",
+	} {
+		var usage *usageError
+		if _, err := parseTarget(text); !errors.As(err, &usage) || !strings.Contains(err.Error(), hint) {
+			t.Errorf("--to %q: %v, want a usage error with %q", text, err, hint)
+		}
+	}
+}

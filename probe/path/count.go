@@ -1,0 +1,340 @@
+package path
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// point is where packets of two ends are counted.
+type point struct {
+	link      *model.Link
+	direction model.Direction
+	src, dst  netip.Addr
+}
+
+// at is where the packet is counted as it passes a link.
+func (j *journey) at(l *model.Link, d model.Direction) *point {
+	return &point{link: l, direction: d, src: j.src, dst: j.dst}
+}
+
+// seen is how many packets were counted at a point; unknown where nobody
+// counted, or not these alone.
+func (t *tracer) seen(p *point) model.Count {
+	if p == nil || t.Status(model.SourceTC) == model.Missing {
+		return model.Count{}
+	}
+	var c model.Count
+	switch {
+	case p.src != t.ends.Pod && p.dst != t.ends.Pod:
+		c = t.translated(p)
+	case t.pair:
+		c = model.Counted(t.ofPair(p))
+	default:
+		c = model.Counted(t.ofPod(p))
+	}
+	if c.N == 0 && (!t.Has(model.SourceTC) || t.Traffic.Lost.Counters > 0 || t.bypassed(p)) {
+		// Nothing was counted, perhaps because nobody could.
+		return model.Count{}
+	}
+	return c
+}
+
+func (t *tracer) ofPair(p *point) uint64 {
+	var n uint64
+	for _, c := range t.Traffic.Pairs {
+		if c.Src == p.src && c.Dst == p.dst && c.IfIndex == p.link.Index && c.Direction == p.direction {
+			n += c.Packets
+		}
+	}
+	return n
+}
+
+// ofPod is all that the pod sends, or gets, at the point.
+func (t *tracer) ofPod(p *point) uint64 {
+	side := model.AsSource
+	if p.dst == t.ends.Pod {
+		side = model.AsDestination
+	}
+	for _, h := range t.Traffic.Hops {
+		if h.Addr == t.ends.Pod && h.Side == side && h.IfIndex == p.link.Index && h.Direction == p.direction {
+			return h.Packets
+		}
+	}
+	return 0
+}
+
+// translated is the count of packets that have the node's address instead of
+// the pod's. It is known where nobody else sends to the same address so.
+func (t *tracer) translated(p *point) model.Count {
+	local, remote := p.src, p.dst
+	if p.direction == model.Ingress {
+		local, remote = p.dst, p.src
+	}
+	if !t.pair || !t.Has(model.SourceConntrack) || p.link.Role != model.RoleUplink || t.node[local] == nil {
+		return model.Count{}
+	}
+	for _, f := range t.Flows {
+		ours := f.Original.Src == t.ends.Pod && f.Original.Dst == t.ends.To
+		if !ours && (f.Reply.Dst == local && f.Reply.Src == remote || f.Original.Dst == local && f.Original.Src == remote) {
+			return model.Count{}
+		}
+	}
+	return model.Counted(t.ofPair(p))
+}
+
+// bypassed reports whether packets may pass the point unseen: what Cilium's
+// programs hand to a pod's own side with bpf_redirect_peer does not pass the
+// host's.
+func (t *tracer) bypassed(p *point) bool {
+	return p.direction == model.Egress && p.link.Role == model.RolePodLink && strings.Contains(t.Node.Plugin, "cilium")
+}
+
+// slack is by how much two counts of the same packets differ without a loss:
+// they are not read at one instant.
+func slack(n uint64) uint64 { return 2 + n/200 }
+
+// dropHops says by what a drop ends at which kind of hop. An empty location
+// stands for any, and so does an empty reason.
+var dropHops = []struct {
+	reason   model.Reason
+	location string
+	kind     model.HopKind
+}{
+	{"NETFILTER_DROP", "", model.HopPolicy},
+	{"", "nf_hook_slow", model.HopPolicy},
+	{"", "nft_do_chain", model.HopPolicy},
+	{"NEIGH_FAILED", "", model.HopNeighbor},
+	{"NEIGH_QUEUEFULL", "", model.HopNeighbor},
+	{"NEIGH_DEAD", "", model.HopNeighbor},
+	{"", "neigh_invalidate", model.HopNeighbor},
+	{"IP_INNOROUTES", "", model.HopRoute},
+	{"IP_INADDRERRORS", "", model.HopRoute},
+	{"IP_RPFILTER", "", model.HopRoute},
+	{"PKT_TOO_BIG", "", model.HopRoute},
+	{"", "ip_error", model.HopRoute},
+	{"", "ip_forward", model.HopRoute},
+	{"", "ip6_forward", model.HopRoute},
+	{"", "ip6_pkt_discard", model.HopRoute},
+	{"", "ip6_pkt_prohibit", model.HopRoute},
+	{"", "ip_rcv_finish_core", model.HopRoute},
+	{"TC_INGRESS", "", model.HopLink},
+	{"XDP", "", model.HopLink},
+	{"TC_EGRESS", "", model.HopLink},
+	{"QDISC_DROP", "", model.HopLink},
+	{"DEV_READY", "", model.HopLink},
+	{"OTHERHOST", "", model.HopLink},
+	{"NO_TX_TARGET", "", model.HopBridge},
+}
+
+// dropHop is the kind of hop at which a drop is made, empty where it is not
+// known.
+func dropHop(d *model.Drop) model.HopKind {
+	for _, r := range dropHops {
+		if (r.reason == "" || r.reason == d.Reason) && (r.location == "" || r.location == d.Location) {
+			return r.kind
+		}
+	}
+	return ""
+}
+
+// ofSocket reports whether a drop is what a transport or a socket frees as it
+// goes: the packet was delivered.
+func ofSocket(d *model.Drop) bool {
+	switch {
+	case strings.HasPrefix(string(d.Reason), "TCP_"), d.Reason == "QUEUE_PURGE", d.Reason == "SOCKET_FILTER",
+		d.Location == "ping_rcv", d.Location == "raw_rcv", d.Location == "icmp_rcv":
+		return true
+	}
+	return d.Reason == "" && strings.HasPrefix(d.Location, "tcp_") || d.Reason == "NOT_SPECIFIED" && strings.HasPrefix(d.Location, "tcp_") ||
+		strings.HasPrefix(d.Location, "sk_stream_") || strings.HasPrefix(d.Location, "inet_sock_") || strings.HasPrefix(d.Location, "skb_queue_")
+}
+
+// hopOf is the hop of the journey that dropped packets, nil where none did.
+func (j *journey) hopOf(d *model.Drop) *step {
+	if ofSocket(d) {
+		return nil
+	}
+	ofEnds := func(s *step) bool { return s.src == d.Src && s.dst == d.Dst }
+	if !slices.ContainsFunc(j.steps, ofEnds) || j.ends.Proto != 0 && d.Proto != 0 && d.Proto != j.ends.Proto {
+		return nil
+	}
+	find := func(ok func(*step) bool) *step {
+		if i := slices.IndexFunc(j.steps, ok); i >= 0 {
+			return j.steps[i]
+		}
+		return nil
+	}
+	if d.Netns != 0 && j.Node.Netns != 0 && d.Netns != j.Node.Netns {
+		// In a pod; in another one it is a copy of a flooded frame.
+		return find(func(s *step) bool { return s.netns == d.Netns })
+	}
+	kind := dropHop(d)
+	if kind == model.HopPolicy {
+		if s := find(func(s *step) bool { return s.ended && (s.Kind == model.HopPolicy || s.Kind == model.HopBridge) }); s != nil {
+			return s
+		}
+	}
+	if kind != "" && kind != model.HopLink {
+		if s := find(func(s *step) bool { return s.Kind == kind && ofEnds(s) }); s != nil {
+			return s
+		}
+		if s := find(func(s *step) bool { return s.Kind == kind }); s != nil {
+			return s
+		}
+	}
+	return find(func(s *step) bool { return s.Kind == model.HopLink && s.Link == d.Link })
+}
+
+// earlier is how many packets of a drop were counted before pairs were.
+func (t *tracer) earlier(d *model.Drop) uint64 {
+	for i := range t.Traffic.Earlier {
+		e := t.Traffic.Earlier[i]
+		e.Packets, e.First, e.Last = d.Packets, d.First, d.Last
+		if e == *d {
+			return t.Traffic.Earlier[i].Packets
+		}
+	}
+	return 0
+}
+
+// losses are the drops of the journey's packets by hop.
+func (j *journey) losses() map[*step]uint64 {
+	out := map[*step]uint64{}
+	for i := range j.Traffic.Drops {
+		d := &j.Traffic.Drops[i]
+		if s := j.hopOf(d); s != nil {
+			out[s] += d.Packets - min(d.Packets, j.earlier(d))
+		}
+	}
+	return out
+}
+
+// boundaries are the counts between hops: the i-th before hop i, one more
+// behind the last.
+func (j *journey) boundaries() []model.Count {
+	out := make([]model.Count, len(j.steps)+1)
+	for i, s := range j.steps {
+		if c := j.seen(s.after); c.Known {
+			out[i+1] = c
+		}
+		if c := j.seen(s.before); c.Known {
+			out[i] = c
+		}
+	}
+	return out
+}
+
+// count fills the counts in beside the predictions, and numbers the hops.
+func (j *journey) count() []model.PathHop {
+	c := counting{journey: j, at: j.boundaries(), lost: make([]model.Count, len(j.steps))}
+	drops := j.losses()
+	for i, s := range j.steps {
+		if n := drops[s]; n > 0 || j.Has(model.SourceDrops, model.SourceTC) && s.Kind != model.HopBeyond {
+			c.lost[i] = model.Counted(n)
+		}
+	}
+	if j.pair {
+		c.spread()
+	}
+	out := make([]model.PathHop, len(j.steps))
+	for i, s := range j.steps {
+		s.N, s.In, s.Out, s.Lost = i+1, c.at[i], c.at[i+1], c.lost[i]
+		if s.Dead && s.Lost.Known && s.Lost.N == 0 {
+			// Dead, and what it lost was not counted.
+			s.Lost = model.Count{}
+		}
+		if !s.Dead && s.In.Known && s.Out.Known && s.Out.N == 0 && s.In.N >= minLost && s.Lost.Known && s.Lost.N >= s.In.N-min(s.In.N, slack(s.In.N)) {
+			s.Dead = true
+		}
+		out[i] = s.PathHop
+	}
+	return out
+}
+
+// minLost is how many packets must end at a hop, and none get by, before it is
+// called dead by the counts alone.
+const minLost = 3
+
+// counting spreads what was counted at links over the hops between them.
+type counting struct {
+	*journey
+	at   []model.Count
+	lost []model.Count
+}
+
+// spread goes from one counted place to the next.
+func (c *counting) spread() {
+	from := -1
+	for i := range c.at {
+		if !c.at[i].Known {
+			continue
+		}
+		if from >= 0 {
+			c.between(from, i)
+		}
+		from = i
+	}
+	if from >= 0 {
+		c.behind(from)
+	}
+}
+
+// between fills the hops from one counted place to the next: what came in, less
+// what each dropped. Where that does not come to what was counted at the end,
+// the rest was lost at the hop that is dead or, where there is one hop only,
+// there; else it is not known where.
+func (c *counting) between(from, to int) {
+	a, b := c.at[from].N, c.at[to].N
+	var dropped uint64
+	var dead []int
+	for i := from; i < to; i++ {
+		s := c.steps[i]
+		if s.cut {
+			return
+		}
+		if s.Dead {
+			dead = append(dead, i)
+		}
+		dropped += c.lost[i].N
+	}
+	short := int64(a) - int64(b) - int64(dropped)
+	if to == from+1 && len(dead) == 0 {
+		dead = []int{from}
+	}
+	switch {
+	case uint64(abs(short)) <= slack(a):
+	case short > 0 && len(dead) == 1:
+		c.lost[dead[0]] = model.Counted(c.lost[dead[0]].N + uint64(short))
+	default:
+		for i := from; i < to; i++ {
+			if c.lost[i].N == 0 {
+				c.lost[i] = model.Count{}
+			}
+		}
+		return
+	}
+	for i := from + 1; i < to; i++ {
+		a -= min(a, c.lost[i-1].N)
+		c.at[i] = model.Counted(a)
+	}
+}
+
+// behind fills the hops after the last counted place, as far as drops are known.
+func (c *counting) behind(from int) {
+	n := c.at[from].N
+	for i := from; i < len(c.steps); i++ {
+		s := c.steps[i]
+		if s.Kind == model.HopBeyond || s.Dead || s.cut || !c.lost[i].Known || i == len(c.steps)-1 ||
+			s.after != nil || c.steps[i+1].before != nil {
+			// Where somebody should have counted, nothing is inferred.
+			return
+		}
+		n -= min(n, c.lost[i].N)
+		c.at[i+1] = model.Counted(n)
+	}
+}
+
+func abs(n int64) int64 { return max(n, -n) }

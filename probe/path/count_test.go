@@ -1,0 +1,138 @@
+package path
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// look has the pod's packets counted: rows of source, destination, link, index,
+// direction and number.
+func look(s *model.Snapshot, rows ...model.PairCount) *model.Snapshot {
+	s.Traffic.Close = []netip.Addr{podA}
+	s.Traffic.Pairs = rows
+	return s
+}
+
+func row(src, dst netip.Addr, link string, index int, d model.Direction, n uint64) model.PairCount {
+	return model.PairCount{Src: src, Dst: dst, Link: link, IfIndex: index, Direction: d, Packets: n}
+}
+
+// figures are the counts of the hops: in/out/lost, - where not known.
+func figures(hops []model.PathHop) string {
+	text := func(c model.Count) string {
+		if !c.Known {
+			return "-"
+		}
+		return fmt.Sprint(c.N)
+	}
+	out := ""
+	for i, h := range hops {
+		if i > 0 {
+			out += " "
+		}
+		out += text(h.In) + "/" + text(h.Out) + "/" + text(h.Lost)
+		if h.Dead {
+			out += "X"
+		}
+		if h.Finding != "" {
+			out += h.Finding
+		}
+	}
+	return out
+}
+
+func TestCounts(t *testing.T) {
+	flow := func(src, dst netip.Addr) model.Flow {
+		return model.Flow{Proto: 6, Original: model.Tuple{Src: src, Dst: dst, DstPort: 80}, Reply: model.Tuple{Src: dst, Dst: nodeIP, SrcPort: 80}}
+	}
+	drop := func(reason model.Reason, location string, n uint64) []model.Drop {
+		return []model.Drop{{Src: podA, Dst: far, Reason: reason, Location: location, Netns: 1, Packets: n}}
+	}
+	in, out := model.Ingress, model.Egress
+	tests := []struct {
+		name     string
+		to       netip.Addr
+		s        func() *model.Snapshot
+		findings []model.Finding
+		out      string
+		back     string
+	}{
+		{"all arrives", far, func() *model.Snapshot {
+			return look(routedNode(), row(podA, far, "pa", 5, in, 40), row(podA, far, "enp1", 2, out, 40),
+				row(far, podA, "enp1", 2, in, 39), row(far, podA, "pa", 5, out, 39))
+		}, nil, "-/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/-/-", "-/39/- 39/39/0 39/39/0 39/39/0 39/39/0 39/39/0 39/39/0 39/-/0"},
+		{"others' packets do not count", far, func() *model.Snapshot {
+			return look(routedNode(), row(podA, far, "pa", 5, in, 40), row(podA, web, "pa", 5, in, 7), row(podA, far, "enp1", 2, out, 40))
+		}, nil, "-/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/-/-", "-/0/- 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/-/0"},
+		{"netfilter drops", far, func() *model.Snapshot {
+			s := look(routedNode(), row(podA, far, "pa", 5, in, 40))
+			s.Traffic.Drops, s.Traffic.Earlier = drop("NETFILTER_DROP", "nft_do_chain", 53), drop("NETFILTER_DROP", "nft_do_chain", 13)
+			return s
+		}, []model.Finding{{Code: "PolicyDrop", Pods: []netip.Addr{podA}, LastHopAlive: model.Place{Link: "pa", Role: model.RolePodLink, Direction: in}}},
+			"-/40/0 40/40/0 40/40/0 40/0/40XPolicyDrop 0/0/0 0/0/0 0/0/0 0/-/-", "-/0/- 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/-/0"},
+		{"lost, and nobody knows where", far, func() *model.Snapshot {
+			return look(routedNode(), row(podA, far, "pa", 5, in, 40))
+		}, nil, "-/40/0 40/-/- -/-/- -/-/- -/-/- -/0/- 0/0/0 0/-/-", "-/0/- 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/-/0"},
+		{"the node's address instead of the pod's", web, func() *model.Snapshot {
+			s := look(routedNode(), row(podA, web, "pa", 5, in, 9), row(nodeIP, web, "enp1", 2, out, 9), row(web, nodeIP, "enp1", 2, in, 8), row(web, podA, "pa", 5, out, 8))
+			s.Flows = []model.Flow{flow(podA, web)}
+			return s
+		}, nil, "-/9/0 9/9/0 9/9/0 9/9/0 9/9/0 9/9/0 9/9/0 9/-/-", "-/8/- 8/8/0 8/8/0 8/8/0 8/8/0 8/8/0 8/8/0 8/-/0"},
+		{"and another pod does so too", web, func() *model.Snapshot {
+			s := look(routedNode(), row(podA, web, "pa", 5, in, 9), row(nodeIP, web, "enp1", 2, out, 12), row(web, podA, "pa", 5, out, 8))
+			s.Flows = []model.Flow{flow(podA, web), flow(podB, web)}
+			return s
+		}, nil, "-/9/0 9/9/0 9/9/0 9/9/0 9/9/0 9/-/0 -/-/0 -/-/-", "-/-/- -/-/0 -/-/0 -/-/0 -/-/0 -/8/0 8/8/0 8/-/0"},
+		{"not watched", far, func() *model.Snapshot {
+			s := routedNode()
+			s.Sources[8].Status, s.Sources[9].Status = model.Missing, model.Missing
+			return s
+		}, nil, "-/-/- -/-/- -/-/- -/-/- -/-/- -/-/- -/-/- -/-/-", "-/-/- -/-/- -/-/- -/-/- -/-/- -/-/- -/-/- -/-/-"},
+		{"nothing returns", far, func() *model.Snapshot {
+			return look(routedNode(), row(podA, far, "pa", 5, in, 40), row(podA, far, "enp1", 2, out, 40))
+		}, []model.Finding{{
+			Code: "MissingUDR", Pods: []netip.Addr{podA}, Peers: []netip.Prefix{pfx("172.30.8.0/24")},
+			LastHopAlive: model.Place{Link: "enp1", Role: model.RoleUplink, Direction: out},
+		}}, "-/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/-/-XMissingUDR", "-/0/- 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/-/0"},
+		{"nobody answers for the next hop", far, func() *model.Snapshot {
+			s := look(routedNode(), row(podA, far, "pa", 5, in, 6))
+			s.Neighbors[0] = model.Neighbor{Addr: router, IfIndex: 2, Link: "enp1", State: "FAILED"}
+			s.Traffic.Drops = drop("NEIGH_FAILED", "neigh_invalidate", 6)
+			return s
+		}, []model.Finding{{
+			Code: "UnansweredARP", Pods: []netip.Addr{podA}, Peers: []netip.Prefix{netip.PrefixFrom(router, 32)},
+			LastHopAlive: model.Place{Link: "enp1", Role: model.RoleUplink, Direction: out},
+		}}, "-/6/0 6/6/0 6/6/0 6/6/0 6/6/0 6/0/6XUnansweredARP", "-/0/- 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/-/0"},
+		{"a finding about other ends", far, func() *model.Snapshot {
+			return look(routedNode(), row(podA, far, "pa", 5, in, 4), row(podA, far, "enp1", 2, out, 4))
+		}, []model.Finding{
+			{Code: "MissingUDR", Pods: []netip.Addr{podA}, Peers: []netip.Prefix{pfx("172.30.9.0/24")}, LastHopAlive: model.Place{Link: "enp1", Direction: out}},
+			{Code: "MissingUDR", Pods: []netip.Addr{podB}, Peers: []netip.Prefix{pfx("172.30.8.0/24")}, LastHopAlive: model.Place{Link: "enp1", Direction: out}},
+		}, "-/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/-/-", "-/0/- 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/-/0"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := Trace(tt.s(), tt.findings, Ends{Pod: podA, To: tt.to, Proto: 6, Port: 80})
+			if got := figures(p.Forward); got != tt.out {
+				t.Errorf("out  %s\nwant %s", got, tt.out)
+			}
+			if got := figures(p.Return); got != tt.back {
+				t.Errorf("back %s\nwant %s", got, tt.back)
+			}
+		})
+	}
+}
+
+// TestRedirectedPast: what Cilium's programs hand to the pod's own side is not
+// seen at the host's, and zero is not a loss.
+func TestRedirectedPast(t *testing.T) {
+	s := look(routedNode(), row(far, podA, "enp1", 2, model.Ingress, 9))
+	s.Node.Plugin = "cilium"
+	p := Trace(s, nil, Ends{Pod: podA, To: far})
+	if h := p.Return[6]; h.Link != "pa" || h.In.Known || h.Dead {
+		t.Errorf("got %+v", h)
+	}
+}

@@ -1,0 +1,230 @@
+package path
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// fromPod begins inside a pod: its own route and neighbour, then the host side
+// of its link.
+func (j *journey) fromPod(p *model.Pod) {
+	if p.Has(j.dst) {
+		j.add(model.PathHop{Kind: model.HopPod, Role: model.RolePod, Link: p.Interface, Decision: j.dst.String() + " is the pod's own: the packets stay inside"})
+		j.over = true
+		return
+	}
+	s := j.add(model.PathHop{Kind: model.HopPod, Role: model.RolePod, Link: p.Interface})
+	s.netns, s.direction = p.Netns, model.Egress
+	l := j.links[p.LinkIndex]
+	if l != nil {
+		s.after = j.at(l, model.Ingress)
+	}
+	j.srcMAC = p.MAC
+	next := j.podRoute(s, p)
+	if !j.over && !p.Up {
+		j.die(s, "the interface "+p.Interface+" is down")
+	}
+	if j.over {
+		return
+	}
+	if l == nil {
+		j.add(model.PathHop{Kind: model.HopLink, Role: model.RolePodLink, Link: p.Link, Decision: "not read"})
+		j.over = true
+		return
+	}
+	j.fromPodLink(p, l, next)
+}
+
+// podRoute decides by the pod's own routes, and returns the next hop: not valid
+// where it is not known.
+func (j *journey) podRoute(s *step, p *model.Pod) netip.Addr {
+	route := longest(p.Routes, j.dst)
+	switch {
+	case route == nil && len(p.Routes) == 0 && !j.Has(model.SourcePods):
+		s.Decision = "its own routes were not read"
+		return netip.Addr{}
+	case route == nil && j.Has(model.SourcePods):
+		j.die(s, "no route to "+j.dst.String()+" in the pod")
+		return netip.Addr{}
+	case route == nil:
+		s.Decision = "a route to " + j.dst.String() + " is not among those read"
+		return netip.Addr{}
+	}
+	s.Decision = RouteText(route, p.Interface)
+	s.Rules = []string{s.Decision}
+	if route.Type != "unicast" && route.Type != "" {
+		j.die(s, s.Decision)
+		return netip.Addr{}
+	}
+	if !route.Gateway.IsValid() {
+		j.dstMAC = j.askFor(p, s)
+		return j.dst
+	}
+	s.next = route.Gateway
+	for _, gw := range p.Gateways {
+		if gw.Addr != route.Gateway {
+			continue
+		}
+		j.dstMAC = gw.MAC
+		s.Rules = append(s.Rules, neighborText(&gw))
+		switch {
+		case !gw.MAC.IsZero() || !j.up(p.LinkIndex):
+			// It is known, or cannot be: the link comes first.
+		case gw.State == "FAILED":
+			j.die(s, "nobody answers for the gateway "+gw.Addr.String())
+		case gw.State == "INCOMPLETE":
+			s.Decision, s.ended = s.Decision+": the gateway has not answered yet", true
+		}
+	}
+	return route.Gateway
+}
+
+// up reports whether a link is up with a carrier, or not known.
+func (t *tracer) up(index int) bool {
+	l := t.links[index]
+	return l == nil || l.Up && l.Carrier
+}
+
+// longest is the route of a table that an address takes.
+func longest(routes []model.Route, dst netip.Addr) *model.Route {
+	var best *model.Route
+	for i := range routes {
+		r := &routes[i]
+		if !r.Dst.IsValid() || !r.Dst.Contains(dst) {
+			continue
+		}
+		if best == nil || r.Dst.Bits() > best.Dst.Bits() || r.Dst.Bits() == best.Dst.Bits() && r.Priority < best.Priority {
+			best = r
+		}
+	}
+	return best
+}
+
+// askFor is the MAC that a pod learns for an address on its link: that of a
+// bridge's rule which answers, else its owner's; zero where it is not known.
+func (j *journey) askFor(p *model.Pod, s *step) model.MAC {
+	l := j.links[p.LinkIndex]
+	b := j.bridge(l)
+	if b == nil {
+		if l != nil && j.linkSetting(l.Name, "proxy_arp") == "1" {
+			return l.MAC
+		}
+		return model.MAC{}
+	}
+	if !isSix(j.dst) {
+		ask := frame{src: j.src, dst: j.dst, srcMAC: p.MAC, dstMAC: model.Broadcast, in: l.Name, bridge: b.Name, arp: 1}
+		for _, r := range j.frames.pass("PREROUTING", &ask).decides {
+			if r.Target == model.TargetARPReply {
+				s.Rules = append(s.Rules, frameRuleText(r))
+				return r.MAC
+			}
+		}
+	}
+	switch owner := j.pods[j.dst]; {
+	case owner != nil && j.bridge(j.links[owner.LinkIndex]) == b:
+		return owner.MAC
+	case j.node[j.dst] != nil:
+		return b.MAC
+	}
+	return model.MAC{}
+}
+
+// fromPodLink is the host side of the pod's link.
+func (j *journey) fromPodLink(p *model.Pod, l *model.Link, next netip.Addr) {
+	s := j.add(model.PathHop{Kind: model.HopLink, Role: l.Role, Link: l.Name, Decision: "up"})
+	s.direction, s.before = model.Ingress, j.at(l, model.Ingress)
+	switch {
+	case !l.Up:
+		j.die(s, "the link is down")
+		return
+	case !l.Carrier:
+		j.die(s, "no carrier: the other end is down")
+		return
+	}
+	if b := j.bridge(l); b != nil {
+		s.Decision = "port of " + b.Name
+		switch {
+		case !j.dstMAC.IsZero():
+		case j.node[next] != nil:
+			j.dstMAC = b.MAC
+		case j.pods[next] == nil:
+			// Who answers the node for it answers the pod as well.
+			j.dstMAC = j.neighborMAC(next, b)
+		}
+		j.enterBridge(b, l)
+		return
+	}
+	if !j.dstMAC.IsZero() && !l.MAC.IsZero() && j.dstMAC != l.MAC {
+		s.Rules = append(s.Rules, l.Name+" has "+l.MAC.String())
+		j.die(s, fmt.Sprintf("frames are for %s, and the link has %s", j.dstMAC, l.MAC))
+		return
+	}
+	if rp := j.reverseFilter(l); rp != "" {
+		s.Decision = "up, rp_filter " + rp
+	}
+	j.atIP(l)
+}
+
+// neighborMAC is the MAC that the node holds for an address behind a link, zero
+// for none.
+func (j *journey) neighborMAC(a netip.Addr, l *model.Link) model.MAC {
+	for i := range j.Neighbors {
+		if n := &j.Neighbors[i]; n.Addr == a && n.IfIndex == l.Index && !n.Proxy {
+			return n.MAC
+		}
+	}
+	return model.MAC{}
+}
+
+// toPort sends the frame out of a link: a pod's, or one that leads off the node.
+func (j *journey) toPort(l *model.Link) {
+	s := j.add(model.PathHop{Kind: model.HopLink, Role: l.Role, Link: l.Name, Decision: "goes out"})
+	s.direction, s.before = model.Egress, j.at(l, model.Egress)
+	p := j.behind(l)
+	switch {
+	case !l.Up:
+		j.die(s, "the link is down")
+		return
+	case !l.Carrier && p != nil:
+		j.die(s, "no carrier: the other end is down")
+		return
+	case p == nil && l.Role == model.RolePodLink:
+		s.Decision = "goes out; the pod behind it is not known"
+		return
+	case p == nil:
+		if j.src != j.ends.Pod && !j.reply {
+			s.Decision = "goes out as " + j.src.String()
+		}
+		j.leave(l)
+		return
+	}
+	j.toPod(p, l)
+}
+
+// behind is the living pod behind a link: the one with the packet's destination
+// where several addresses are.
+func (j *journey) behind(l *model.Link) *model.Pod {
+	for i := range j.Pods {
+		if p := &j.Pods[i]; p.LinkIndex == l.Index {
+			return p
+		}
+	}
+	return nil
+}
+
+// toPod is the packet's arrival in a pod.
+func (j *journey) toPod(p *model.Pod, l *model.Link) {
+	s := j.add(model.PathHop{Kind: model.HopPod, Role: model.RolePod, Link: p.Interface, Decision: "delivered to " + j.dst.String()})
+	s.direction, s.netns, s.before = model.Ingress, p.Netns, j.at(l, model.Egress)
+	j.over = true
+	switch {
+	case !p.Up:
+		j.die(s, "the interface "+p.Interface+" is down")
+	case !j.dstMAC.IsZero() && !p.MAC.IsZero() && !j.dstMAC.IsMulticast() && j.dstMAC != p.MAC:
+		j.die(s, fmt.Sprintf("frames are for %s, and the pod has %s", j.dstMAC, p.MAC))
+	case !p.Has(j.dst):
+		j.die(s, "the pod behind the link does not have "+j.dst.String())
+	}
+}

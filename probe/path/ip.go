@@ -1,0 +1,329 @@
+package path
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// atIP takes a packet into the node's IP layer, by a link or, with nil, from
+// the node itself.
+func (j *journey) atIP(in *model.Link) {
+	hook := "PREROUTING"
+	if in == nil {
+		hook = "OUTPUT"
+	}
+	n := j.translateDestination(hook)
+	if !j.over {
+		j.routed(in, n)
+	}
+}
+
+// routed looks up the packet's route and follows it. n is the hop of the
+// translation, which the source's comes to last.
+func (j *journey) routed(in *model.Link, n *step) {
+	name := ""
+	if in != nil {
+		name = in.Name
+	}
+	d := j.routing.Lookup(Query{Src: j.src, Dst: j.dst, In: name})
+	route := &step{PathHop: model.PathHop{Kind: model.HopRoute}, src: j.src, dst: j.dst}
+	j.decideRoute(route, in, &d)
+	if j.over {
+		j.steps = append(j.steps, route)
+		return
+	}
+	if d.Type != "unicast" {
+		j.steps = append(j.steps, route)
+		j.toNode(name)
+		return
+	}
+	out := d.Hops[0]
+	if in == nil {
+		j.judge(flowPacket{out: out.Link}, "OUTPUT", "POSTROUTING")
+	} else {
+		j.judge(flowPacket{in: name, out: out.Link}, "PREROUTING", "FORWARD", "POSTROUTING")
+	}
+	if j.over {
+		return
+	}
+	j.steps = append(j.steps, route)
+	j.translateSource(n, out.Link)
+	j.toLink(out)
+}
+
+// decideRoute fills in the hop of the route, and ends the way where the lookup
+// or what precedes it lets no packet through.
+func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
+	if d.Rule != nil && d.Rule.Priority != 0 && d.Rule.Priority < ruleMain {
+		s.Rules = append(s.Rules, RoutingRuleText(d.Rule))
+	}
+	if d.Route != nil {
+		s.Decision = RouteText(d.Route, j.linkName(d.Route.IfIndex))
+		s.Rules = append(s.Rules, s.Decision)
+	}
+	for _, r := range d.Unsure {
+		s.Rules = append(s.Rules, RoutingRuleText(r)+": conditions that were not read")
+	}
+	if len(d.Unsure) > 0 {
+		s.Decision += ", unless a rule with conditions that were not read decides otherwise"
+	}
+	switch {
+	case !j.Has(model.SourceRoutes) && (d.Route == nil || d.Type != "local"):
+		s.Decision = join("the routes were not read whole", s.Decision)
+		if d.Route == nil || len(d.Hops) == 0 {
+			j.over = true
+			return
+		}
+	case d.Type == "":
+		j.die(s, "no route to "+j.dst.String())
+	case d.Discards():
+		j.die(s, fmt.Sprintf("discarded: %s", orRule(s.Decision, d)))
+	case len(d.Hops) == 0:
+		s.Decision, j.over = join(s.Decision, "no next hop was read"), true
+	}
+	if in == nil || j.over {
+		return
+	}
+	if d.Type == "unicast" {
+		if why := j.notForwarded(in); why != "" {
+			j.die(s, why)
+			return
+		}
+		if why := j.astray(d); why != "" {
+			j.die(s, why)
+			return
+		}
+	}
+	if why := j.reverseDropped(in, d); why != "" {
+		j.die(s, why)
+	}
+	if len(d.Hops) > 1 {
+		s.Decision += fmt.Sprintf(", or another of %d next hops", len(d.Hops))
+	}
+}
+
+// orRule is a decision in words where a rule decides and no route.
+func orRule(text string, d *Decision) string {
+	if text == "" && d.Rule != nil {
+		return RoutingRuleText(d.Rule)
+	}
+	return text
+}
+
+func (t *tracer) linkName(index int) string {
+	if l := t.links[index]; l != nil && index != 0 {
+		return l.Name
+	}
+	return ""
+}
+
+// notForwarded says why the node does not forward what comes by a link.
+func (j *journey) notForwarded(in *model.Link) string {
+	if isSix(j.dst) {
+		if j.settings["net.ipv6.conf.all.forwarding"] == "0" {
+			return "not forwarded: net.ipv6.conf.all.forwarding is 0"
+		}
+		return ""
+	}
+	if j.linkSetting(in.Name, "forwarding") == "0" {
+		return "not forwarded: net.ipv4.conf." + in.Name + ".forwarding is 0"
+	}
+	return ""
+}
+
+// astray says that a pod of this node is routed off the node or to another pod.
+// Where a plugin's own device takes it, its programs decide.
+func (j *journey) astray(d *Decision) string {
+	p := j.pods[j.dst]
+	if p == nil || !slices.ContainsFunc(j.Pods, func(x model.Pod) bool { return x.Has(j.dst) }) {
+		return ""
+	}
+	for _, h := range d.Hops {
+		l := j.links[h.IfIndex]
+		if l == nil || l.Role != model.RoleUplink && l.Role != model.RolePodLink {
+			return ""
+		}
+		for i := range j.Pods {
+			x := &j.Pods[i]
+			if x.Has(j.dst) && (x.LinkIndex == l.Index || j.links[x.LinkIndex] != nil && j.links[x.LinkIndex].Master == l.Index) {
+				return ""
+			}
+		}
+	}
+	return fmt.Sprintf("leads to %s, and the pod is behind %s", d.Hops[0].Link, p.Link)
+}
+
+// reverseFilter is the reverse path filter's setting for a link, empty where it
+// was not read.
+func (j *journey) reverseFilter(l *model.Link) string {
+	return max(j.settings["net.ipv4.conf.all.rp_filter"], j.linkSetting(l.Name, "rp_filter"))
+}
+
+// reverseDropped says that the reverse path filter drops what comes by a link.
+func (j *journey) reverseDropped(in *model.Link, d *Decision) string {
+	mode := j.reverseFilter(in)
+	if isSix(j.dst) || mode != "1" && mode != "2" || !j.Has(model.SourceRoutes) {
+		return ""
+	}
+	out := ""
+	if d.Type == "unicast" && len(d.Hops) > 0 {
+		out = d.Hops[0].Link
+	}
+	back := j.routing.Reverse(Query{Src: j.src, Dst: j.dst, In: in.Name}, out)
+	if back.Type == "unicast" && (mode == "2" || back.Through(in.Index)) {
+		return ""
+	}
+	if len(back.Unsure) > 0 || len(d.Unsure) > 0 {
+		return ""
+	}
+	where := "nowhere"
+	if len(back.Hops) > 0 && back.Type == "unicast" {
+		where = "by " + back.Hops[0].Link
+	}
+	return fmt.Sprintf("dropped by the reverse path filter of %s: the way back to %s is %s", in.Name, j.src, where)
+}
+
+// judge asks netfilter's chains that may drop.
+func (j *journey) judge(p flowPacket, hooks ...string) {
+	p.src, p.dst, p.srcPort, p.dstPort, p.proto, p.state = j.src, j.dst, j.srcPort, j.dstPort, j.ends.Proto, j.state
+	s := j.add(model.PathHop{Kind: model.HopPolicy})
+	r := j.filter.judge(p, hooks...)
+	switch {
+	case r.verdict == dropped:
+		why := "dropped"
+		switch {
+		case r.rule != nil:
+			why = fmt.Sprintf("dropped by %s %s rule %d", r.rule.Table, r.rule.Chain, r.rule.Number)
+			s.Rules = append(s.Rules, packetRuleText(r.rule))
+		case r.policy != nil:
+			why = fmt.Sprintf("dropped by the policy of %s %s", r.policy.Table, r.policy.Name)
+			s.Rules = append(s.Rules, fmt.Sprintf("%s %s policy DROP", r.policy.Table, r.policy.Name))
+		}
+		j.die(s, why)
+	case !j.Has(model.SourceNAT):
+		s.Decision = "unknown: the rules were not read whole"
+	case r.verdict == unknown:
+		s.Decision = fmt.Sprintf("unknown: %s may decide, with matches that were not read", plural(len(r.unsure), "rule"))
+		for _, rule := range r.unsure {
+			s.Rules = append(s.Rules, packetRuleText(rule))
+		}
+	case r.rule != nil:
+		s.Decision = fmt.Sprintf("accept (%s %s rule %d)", r.rule.Table, r.rule.Chain, r.rule.Number)
+		s.Rules = append(s.Rules, packetRuleText(r.rule))
+	default:
+		s.Decision = "accept"
+	}
+}
+
+// toNode is delivery to the node itself.
+func (j *journey) toNode(in string) {
+	j.judge(flowPacket{in: in}, "PREROUTING", "INPUT")
+	if j.over {
+		return
+	}
+	j.add(model.PathHop{Kind: model.HopLocal, Decision: j.dst.String() + " is the node's own"})
+	j.over = true
+}
+
+// toLink finds the next hop's MAC and sends the packet out.
+func (j *journey) toLink(h NextHop) {
+	l := j.links[h.IfIndex]
+	if l == nil {
+		j.add(model.PathHop{Kind: model.HopLink, Link: h.Link, Decision: "the link is not known"})
+		j.over = true
+		return
+	}
+	if !l.MAC.IsZero() && l.Role != model.RoleTunnel {
+		j.neighbor(l, h)
+		if j.over {
+			return
+		}
+	}
+	// Where connection tracking of a bridge translated, the frame keeps its
+	// sender: it goes on from port to port.
+	if j.through == nil || j.through.Master != l.Index || !j.filtersBridged(isSix(j.dst)) {
+		j.srcMAC = l.MAC
+	}
+	if l.Kind == "bridge" {
+		j.outOfBridge(l)
+		return
+	}
+	j.toPort(l)
+}
+
+// neighbor is the hop at which the node finds the next hop's MAC.
+func (j *journey) neighbor(l *model.Link, h NextHop) {
+	next := h.Gateway
+	if !next.IsValid() {
+		next = j.dst
+	}
+	s := j.add(model.PathHop{Kind: model.HopNeighbor, Link: l.Name})
+	s.next = next
+	s.direction, s.after = model.Egress, j.at(l, model.Egress)
+	owner := j.ownerAt(next, l)
+	at := slices.IndexFunc(j.Neighbors, func(n model.Neighbor) bool {
+		return n.Addr == next && n.IfIndex == l.Index && !n.Proxy
+	})
+	j.dstMAC = model.MAC{}
+	if at < 0 {
+		s.Decision = "no entry for " + next.String() + ": it is asked for"
+		if !j.Has(model.SourceNeighbors) {
+			s.Decision = "the neighbours were not read whole"
+		}
+		if owner != nil {
+			j.dstMAC = owner.MAC
+		}
+		return
+	}
+	n := &j.Neighbors[at]
+	s.Decision, s.Rules = neighborText(n), []string{neighborText(n)}
+	j.dstMAC = n.MAC
+	switch {
+	case n.State == "FAILED" && j.unresolved():
+		j.die(s, "nobody answers for "+next.String())
+	case owner != nil && !n.MAC.IsZero() && !owner.MAC.IsZero() && n.MAC != owner.MAC && !j.isFabric(n.MAC):
+		j.die(s, fmt.Sprintf("%s is at %s here (%s), and the pod has %s", next, n.MAC, n.State, owner.MAC))
+	case n.MAC.IsZero() && owner != nil:
+		j.dstMAC = owner.MAC
+	}
+}
+
+// ownerAt is the living pod with an address behind a link or its ports, nil
+// where there is none, or several with different MACs.
+func (j *journey) ownerAt(a netip.Addr, l *model.Link) *model.Pod {
+	var owner *model.Pod
+	for i := range j.Pods {
+		p := &j.Pods[i]
+		port := j.links[p.LinkIndex]
+		if !p.Has(a) || port == nil || port.Index != l.Index && port.Master != l.Index {
+			continue
+		}
+		if owner != nil && owner.MAC != p.MAC {
+			return nil
+		}
+		owner = p
+	}
+	return owner
+}
+
+// unresolved reports whether packets of these ends were dropped because the
+// next hop's MAC is not known.
+func (j *journey) unresolved() bool {
+	return slices.ContainsFunc(j.Traffic.Drops, func(d model.Drop) bool {
+		return d.Dst == j.dst && d.Src == j.src && dropHop(&d) == model.HopNeighbor
+	})
+}
+
+// isFabric reports whether the MAC is a default gateway's, or the one that
+// tunnel mode sends all to.
+func (t *tracer) isFabric(m model.MAC) bool {
+	if slices.ContainsFunc(t.FrameRules, func(r model.FrameRule) bool { return r.MAC == m && r.SendsToFabric() }) {
+		return true
+	}
+	return slices.ContainsFunc(t.Neighbors, func(n model.Neighbor) bool {
+		return n.MAC == m && slices.ContainsFunc(t.Routes, func(r model.Route) bool { return r.Dst.Bits() == 0 && r.Gateway == n.Addr })
+	})
+}

@@ -1,0 +1,170 @@
+package path
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// diesAt says for each finding at which kinds of hop its packets end, the
+// likeliest first. Findings that are not here are placed by what the tables and
+// counts say.
+var diesAt = map[string][]model.HopKind{
+	"PodLinkDown":        {model.HopLink, model.HopPod, model.HopRoute}, // its route goes with it
+	"StaleMACRewrite":    {model.HopBridge},
+	"StaleARPReply":      {model.HopBridge},
+	"StaleNeighbor":      {model.HopNeighbor},
+	"WrongGatewayMAC":    {model.HopLink, model.HopBridge},
+	"DuplicatePodIP":     {model.HopRoute, model.HopNeighbor, model.HopBridge, model.HopPod},
+	"BridgeRuleDrop":     {model.HopBridge},
+	"UnansweredARP":      {model.HopPod, model.HopNeighbor},
+	"ForwardingDisabled": {model.HopRoute},
+	"MissingPodRoute":    {model.HopRoute},
+	"RoutingLoop":        {model.HopRoute, model.HopBeyond},
+	"BlackholeRoute":     {model.HopRoute},
+	"ReversePathFilter":  {model.HopRoute},
+	"PathMTU":            {model.HopRoute, model.HopLink},
+	"MissingUDR":         {model.HopBeyond},
+	"WrongUDR":           {model.HopBeyond},
+	"NICForwarding":      {model.HopBeyond},
+	"NoReply":            {model.HopBeyond},
+	"MissingMasquerade":  {model.HopBeyond},
+	"SNATPortExhaustion": {model.HopConntrack},
+	"ConntrackFull":      {model.HopConntrack, model.HopPolicy}, // netfilter drops both
+	"ConntrackRace":      {model.HopConntrack},
+	"DeadBackend":        {model.HopNeighbor, model.HopRoute, model.HopBeyond},
+	"PolicyDrop":         {model.HopPolicy, model.HopPod},
+	"BPFDrop":            {model.HopLink},
+	"NoListener":         {model.HopPod, model.HopLocal},
+	"ReceiveOverflow":    {model.HopPod, model.HopLocal},
+	"UnexpectedMasquerade": {
+		model.HopConntrack,
+	},
+}
+
+// passing are the findings whose packets do not end.
+var passing = []string{"UnexpectedMasquerade", "UDRLimit"}
+
+// place marks the hops at which findings have their place: the worst finding of
+// each hop.
+func (t *tracer) place(findings []model.Finding, ways ...*journey) {
+	lost := make([]map[*step]uint64, len(ways))
+	counts := make([][]model.Count, len(ways))
+	for i, j := range ways {
+		lost[i], counts[i] = j.losses(), j.boundaries()
+	}
+	for i := range findings {
+		f := &findings[i]
+		if !t.concerned(f, ways) {
+			continue
+		}
+		for k, j := range ways {
+			at := j.alive(f)
+			if s := j.suspect(f, at, lost[k], counts[k]); s != nil {
+				if s.Finding == "" {
+					s.Finding = f.Code
+					s.Dead = s.Dead || !slices.Contains(passing, f.Code)
+				}
+				break
+			}
+		}
+	}
+}
+
+// concerned reports whether a finding is about these ends.
+func (t *tracer) concerned(f *model.Finding, ways []*journey) bool {
+	met := []netip.Addr{t.ends.Pod, t.ends.To}
+	for _, j := range ways {
+		for _, s := range j.steps {
+			met = append(met, s.src, s.dst)
+			if s.next.IsValid() {
+				met = append(met, s.next)
+			}
+		}
+	}
+	ofPod := len(f.Pods) == 0 || slices.ContainsFunc(f.Pods, func(a netip.Addr) bool {
+		return a == t.ends.Pod || a == t.ends.To || slices.Contains(met, a) && t.node[a] == nil
+	})
+	return ofPod && (len(f.Peers) == 0 || slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool {
+		return slices.ContainsFunc(met, func(a netip.Addr) bool { return p.Contains(a) && (p.IsSingleIP() || a != t.ends.Pod) })
+	}))
+}
+
+// alive is the place of the link where a finding's packets were last right, -1
+// where this way does not pass it.
+func (j *journey) alive(f *model.Finding) int {
+	p := f.LastHopAlive
+	return slices.IndexFunc(j.steps, func(s *step) bool {
+		if s.Link == "" || s.Link != p.Link || s.direction != p.Direction {
+			return false
+		}
+		if p.Role == model.RolePod {
+			return s.Kind == model.HopPod && s.isOf(f)
+		}
+		return s.Kind == model.HopLink || s.Kind == model.HopBridge
+	})
+}
+
+// isOf reports whether the hop, where it is a pod, is one that the finding is
+// about.
+func (s *step) isOf(f *model.Finding) bool {
+	a := s.dst
+	if s.direction == model.Egress {
+		a = s.src
+	}
+	return s.Kind != model.HopPod || len(f.Pods) == 0 || slices.Contains(f.Pods, a)
+}
+
+// suspect is the hop at which a finding's packets end, nil where it is not on
+// this way: the hop where the tables end it, if such a cause can, else the next
+// hop of the kind.
+func (j *journey) suspect(f *model.Finding, at int, lost map[*step]uint64, counts []model.Count) *step {
+	kinds, told := diesAt[f.Code]
+	fits := func(s *step) bool { return s.isOf(f) && (!told || slices.Contains(kinds, s.Kind)) }
+	next := at + 1
+	if at > 0 && (at == 1 && j.steps[0].Kind == model.HopPod || j.steps[at-1].Kind == model.HopNeighbor) {
+		// Who asks on a link for a neighbour asks before it sends.
+		at--
+	}
+	for i, s := range j.steps {
+		if i >= at && s.ended && fits(s) {
+			return s
+		}
+	}
+	for i, s := range j.steps {
+		if i >= at && lost[s] > 0 && fits(s) {
+			return s
+		}
+	}
+	if at < 0 {
+		return nil
+	}
+	for _, k := range kinds {
+		for i, s := range j.steps[at:] {
+			if s.Kind == k && s.isOf(f) && !j.passed(at+i, counts) {
+				return s
+			}
+		}
+	}
+	if !told && next < len(j.steps) && !j.passed(next, counts) {
+		return j.steps[next]
+	}
+	return nil
+}
+
+// passed reports whether the counts show that what came to a hop got by it.
+func (j *journey) passed(i int, counts []model.Count) bool {
+	if !j.pair {
+		return false
+	}
+	var before model.Count
+	for _, c := range counts[:i+1] {
+		if c.Known {
+			before = c
+		}
+	}
+	return slices.ContainsFunc(counts[i+1:], func(c model.Count) bool {
+		return c.Known && c.N > 0 && (!before.Known || c.N+slack(before.N) >= before.N)
+	})
+}

@@ -1,0 +1,310 @@
+package path
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// Ends are those of the packets that Trace follows: of a pod, and of what it
+// sends to. Port and Proto are 0 where they are not known.
+type Ends struct {
+	Pod, To netip.Addr
+	Port    uint16
+	Proto   uint8
+}
+
+// Trace predicts, hop by hop, what the tables of a node do with the packets
+// from a pod to a destination and with those that come back, puts beside it
+// what was counted, and marks the hops where packets die: by prediction, or by
+// one of the findings. What was not read is said to be unknown.
+//
+// Counts are of the pair alone where the pod was looked at closely
+// (Traffic.Close), else of all that the pod sends and gets.
+func Trace(s *model.Snapshot, findings []model.Finding, e Ends) model.Path {
+	e.Pod, e.To = e.Pod.Unmap().WithZone(""), e.To.Unmap().WithZone("")
+	t := newTracer(s, e)
+	forward := &journey{tracer: t, src: e.Pod, dst: e.To, dstPort: e.Port, state: "new"}
+	forward.from()
+	back := &journey{
+		tracer: t, src: forward.dst, dst: forward.src, srcPort: forward.dstPort, reply: true, state: "established",
+		sent: forward, arrival: forward.exit,
+	}
+	back.from()
+	p := model.Path{Pod: e.Pod, To: e.To, Port: e.Port, Proto: e.Proto, Pair: t.pair}
+	t.place(findings, forward, back)
+	p.Forward, p.Return = forward.count(), back.count()
+	tellAnswers(p.Forward, p.Return)
+	return p
+}
+
+// tellAnswers says at the end of the way out whether anything comes back.
+func tellAnswers(out, back []model.PathHop) {
+	if len(out) == 0 || len(back) == 0 || out[len(out)-1].Kind != model.HopBeyond || back[0].Kind != model.HopBeyond {
+		return
+	}
+	if end := &out[len(out)-1]; end.In.N > 0 && back[0].Out.Known {
+		end.Decision = plural(int(back[0].Out.N), "packet") + " came from there; " + end.Decision
+	}
+}
+
+// tracer holds what both directions look up.
+type tracer struct {
+	*model.Snapshot
+	ends    Ends
+	routing *Routing
+	nat     *NAT
+	filter  *packetFilter
+	frames  *frameFilter
+	links   map[int]*model.Link
+	// pods are the living owners of addresses, else the past ones.
+	pods map[netip.Addr]*model.Pod
+	// node are the links that hold the node's own addresses.
+	node     map[netip.Addr]*model.Link
+	settings map[string]string
+	pair     bool
+}
+
+func newTracer(s *model.Snapshot, e Ends) *tracer {
+	t := &tracer{
+		Snapshot: s, ends: e, routing: NewRouting(s), nat: NewNAT(s), frames: newFrameFilter(s),
+		links: map[int]*model.Link{}, pods: map[netip.Addr]*model.Pod{}, node: map[netip.Addr]*model.Link{},
+		settings: map[string]string{}, pair: slices.Contains(s.Traffic.Close, e.Pod),
+	}
+	local := map[netip.Addr]bool{}
+	for i := range s.Links {
+		l := &s.Links[i]
+		t.links[l.Index] = l
+		for _, a := range l.Addresses {
+			if t.node[a.Addr()] == nil {
+				t.node[a.Addr()] = l
+			}
+			local[a.Addr()] = true
+		}
+	}
+	for _, list := range [][]model.Pod{s.Pods, s.PastPods} {
+		for i := range list {
+			for _, a := range list[i].Addresses {
+				if t.pods[a.Addr()] == nil {
+					t.pods[a.Addr()] = &list[i]
+				}
+			}
+		}
+	}
+	for _, c := range s.Sysctls {
+		t.settings[c.Name] = c.Value
+	}
+	t.filter = newPacketFilter(s, local)
+	return t
+}
+
+// linkSetting is a setting of a link, as sysctl(8) names it.
+func (t *tracer) linkSetting(link, name string) string {
+	return t.settings["net.ipv4.conf."+strings.ReplaceAll(link, ".", "/")+"."+name]
+}
+
+// bridge is the bridge that holds the link, nil for none.
+func (t *tracer) bridge(l *model.Link) *model.Link {
+	if l == nil || l.Master == 0 {
+		return nil
+	}
+	if m := t.links[l.Master]; m != nil && m.Kind == "bridge" {
+		return m
+	}
+	return nil
+}
+
+// filtersBridged reports whether bridged packets pass the IP layer's chains.
+func (t *tracer) filtersBridged(six bool) bool {
+	name := "net.bridge.bridge-nf-call-iptables"
+	if six {
+		name = "net.bridge.bridge-nf-call-ip6tables"
+	}
+	return t.settings[name] == "1"
+}
+
+// journey is one direction of a path while it is being followed.
+type journey struct {
+	*tracer
+	// src and dst are what the packet has at this point of its way.
+	src, dst         netip.Addr
+	srcPort, dstPort uint16
+	// state is connection tracking's: new, established.
+	state string
+	reply bool
+	// sent is the other direction, of which this one is the answer.
+	sent *journey
+	// dstMAC and srcMAC are those of the frame, zero where not known.
+	srcMAC, dstMAC model.MAC
+	// through is the port of a bridge by which the packet came in, nil where
+	// it did not come by one.
+	through *model.Link
+	// arrival is the link by which answers are expected, exit that by which
+	// the packet left the node.
+	arrival, exit *model.Link
+	// returned: the fabric gave the packet back once.
+	returned bool
+	steps    []*step
+	// over: nothing more can be said of the way.
+	over bool
+}
+
+// step is a hop with what is needed to count and to place findings.
+type step struct {
+	model.PathHop
+	// direction is how packets pass the hop's link.
+	direction model.Direction
+	// before and after are where packets are counted as they come to the hop
+	// and as they leave it, nil where nobody counts.
+	before, after *point
+	// src and dst are the packet's at the hop.
+	src, dst netip.Addr
+	// next is the next hop that the hop decides on, where it does.
+	next netip.Addr
+	// netns is where the hop is, 0 for the node's.
+	netns uint32
+	// cut: what comes in and what goes out are not the same packets alone.
+	cut bool
+	// ended says that the tables let packets end here.
+	ended bool
+}
+
+// add appends a hop.
+func (j *journey) add(h model.PathHop) *step {
+	s := &step{PathHop: h, src: j.src, dst: j.dst}
+	j.steps = append(j.steps, s)
+	return s
+}
+
+// die marks a hop as the packets' end by what the tables say.
+func (j *journey) die(s *step, why string) {
+	s.Dead, s.ended, s.Decision = true, true, why
+	j.over = true
+}
+
+// from begins where the packet's source is.
+func (j *journey) from() {
+	switch {
+	case !j.src.IsValid() || !j.dst.IsValid():
+		j.add(model.PathHop{Kind: model.HopBeyond, Decision: "not known"})
+	case j.pods[j.src] != nil:
+		j.fromPod(j.pods[j.src])
+	case j.node[j.src] != nil:
+		j.fromNode()
+	default:
+		j.fromBeyond()
+	}
+}
+
+// fromBeyond begins at the uplink by which the packet is expected.
+func (j *journey) fromBeyond() {
+	l := j.expected()
+	s := j.add(model.PathHop{Kind: model.HopBeyond, Decision: j.src.String() + ": not visible from this node"})
+	if l == nil {
+		s.Decision += ", and by which link it comes is not known"
+		return
+	}
+	s.after = j.at(l, model.Ingress)
+	j.arrive(l)
+}
+
+// expected is the link by which packets of a source off the node come in: that
+// by which most did, else that by which packets to it leave.
+func (j *journey) expected() *model.Link {
+	var most uint64
+	var best *model.Link
+	for i := range j.Traffic.Peers {
+		p := &j.Traffic.Peers[i]
+		if p.Remote == j.src && p.Local == j.dst && p.In.Packets > most {
+			if l := j.links[p.IfIndex]; l != nil {
+				most, best = p.In.Packets, l
+			}
+		}
+	}
+	if best != nil {
+		return best
+	}
+	if j.arrival != nil {
+		return j.arrival
+	}
+	d := j.routing.Lookup(Query{Src: j.dst, Dst: j.src})
+	for _, h := range d.Hops {
+		if l := j.links[h.IfIndex]; l != nil && l.Role != model.RolePodLink {
+			return j.uplinkOf(l)
+		}
+	}
+	for i := range j.Links {
+		if j.Links[i].Role == model.RoleUplink {
+			return &j.Links[i]
+		}
+	}
+	return nil
+}
+
+// uplinkOf is the uplink among a bridge's ports, or the link itself.
+func (t *tracer) uplinkOf(l *model.Link) *model.Link {
+	for i := range t.Links {
+		if u := &t.Links[i]; u.Role == model.RoleUplink && u.Master == l.Index && l.Kind == "bridge" {
+			return u
+		}
+	}
+	return l
+}
+
+// arrive takes a packet in at a link that leads off the node.
+func (j *journey) arrive(l *model.Link) {
+	s := j.add(model.PathHop{Kind: model.HopLink, Role: l.Role, Link: l.Name, Decision: "comes in"})
+	s.direction, s.before = model.Ingress, j.at(l, model.Ingress)
+	if !l.Up {
+		j.die(s, "the link is down")
+		return
+	}
+	j.dstMAC, j.srcMAC = l.MAC, model.MAC{}
+	if m := j.seenMAC(l); !m.IsZero() {
+		j.dstMAC = m
+	}
+	if b := j.bridge(l); b != nil {
+		j.enterBridge(b, l)
+		return
+	}
+	j.atIP(l)
+}
+
+// seenMAC is the destination MAC with which most frames for the address came
+// in at the link.
+func (j *journey) seenMAC(l *model.Link) model.MAC {
+	var most uint64
+	var out model.MAC
+	for i := range j.Traffic.MACs {
+		p := &j.Traffic.MACs[i]
+		if p.Addr == j.dst && p.IfIndex == l.Index && p.Direction == model.Ingress && p.Side == model.AsDestination && p.Packets > most {
+			most, out = p.Packets, p.Dst
+		}
+	}
+	return out
+}
+
+// fromNode begins with a packet of the node's own.
+func (j *journey) fromNode() {
+	j.add(model.PathHop{Kind: model.HopLocal, Decision: "the node itself sends, as " + j.src.String()})
+	j.atIP(nil)
+}
+
+// leave is the end of what can be seen.
+func (j *journey) leave(l *model.Link) {
+	j.exit = l
+	s := j.add(model.PathHop{Kind: model.HopBeyond, Decision: "not visible from this node"})
+	s.before = j.at(l, model.Egress)
+	if l.Role == model.RoleTunnel {
+		s.Decision = "leaves in a packet of the node's own; " + s.Decision
+	}
+	if p := j.pods[j.dst]; p != nil && !j.returned && p.LinkIndex != l.Index {
+		// Tunnel mode sends to pods of the same node by way of the fabric.
+		s.Decision = "the fabric is to give it back to this node"
+		s.after = j.at(l, model.Ingress)
+		j.returned = true
+		j.arrive(l)
+	}
+}

@@ -1,0 +1,251 @@
+package path
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+func mac(n byte) model.MAC { return model.MAC{2, 0, 0, 0, 0, n} }
+
+var (
+	podA   = netip.MustParseAddr("172.30.4.7")
+	podB   = netip.MustParseAddr("172.30.4.9")
+	nodeIP = netip.MustParseAddr("192.168.7.3")
+	router = netip.MustParseAddr("192.168.7.1")
+	far    = netip.MustParseAddr("172.30.8.5")
+	web    = netip.MustParseAddr("198.51.100.20")
+)
+
+func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+func route(dst, link string, ifindex int, via netip.Addr) model.Route {
+	return model.Route{Table: tableMain, Dst: pfx(dst), Gateway: via, IfIndex: ifindex, Link: link, Type: "unicast"}
+}
+
+// routedNode is a node whose pods each have a route of their own.
+func routedNode() *model.Snapshot {
+	host := func(i int, name string, m byte) model.Link {
+		return model.Link{Index: i, Name: name, Kind: "veth", MAC: mac(m), Up: true, Carrier: true, Role: model.RolePodLink}
+	}
+	gw := netip.MustParseAddr("169.254.9.9")
+	pod := func(a netip.Addr, link string, i int, m, near byte) model.Pod {
+		return model.Pod{
+			Addresses: []netip.Prefix{netip.PrefixFrom(a, 32)}, MAC: mac(m), Interface: "eth0", Link: link, LinkIndex: i, Up: true, Netns: uint32(i),
+			Gateways: []model.Neighbor{{Addr: gw, MAC: mac(near), State: "REACHABLE"}},
+			Routes:   []model.Route{route("0.0.0.0/0", "eth0", 2, gw), route("169.254.9.9/32", "eth0", 2, netip.Addr{})},
+		}
+	}
+	s := &model.Snapshot{
+		Node: model.Node{Netns: 1, Uplinks: []string{"enp1"}},
+		Links: []model.Link{
+			{
+				Index: 2, Name: "enp1", MAC: mac(1), Up: true, Carrier: true, Role: model.RoleUplink,
+				Addresses: []netip.Prefix{netip.PrefixFrom(nodeIP, 24)},
+			},
+			host(5, "pa", 50), host(6, "pb", 60),
+		},
+		Pods: []model.Pod{pod(podA, "pa", 5, 51, 50), pod(podB, "pb", 6, 61, 60)},
+		Routes: []model.Route{
+			route("0.0.0.0/0", "enp1", 2, router), route("192.168.7.0/24", "enp1", 2, netip.Addr{}),
+			route("172.30.4.7/32", "pa", 5, netip.Addr{}), route("172.30.4.9/32", "pb", 6, netip.Addr{}),
+			{Table: tableLocal, Dst: netip.PrefixFrom(nodeIP, 32), IfIndex: 2, Type: "local"},
+		},
+		Neighbors: []model.Neighbor{{Addr: router, MAC: mac(9), IfIndex: 2, Link: "enp1", State: "REACHABLE"}},
+	}
+	for _, name := range []string{
+		model.SourceLinks, model.SourceRoutes, model.SourceNeighbors, model.SourceBridge, model.SourceEbtables, model.SourceNAT,
+		model.SourceConntrack, model.SourcePods, model.SourceTC, model.SourceDrops,
+	} {
+		s.Sources = append(s.Sources, model.Source{Name: name, Status: model.OK})
+	}
+	return s
+}
+
+// bridgedNode has both pods on a bridge with an address.
+func bridgedNode() *model.Snapshot {
+	s := routedNode()
+	s.Links = append(s.Links, model.Link{
+		Index: 8, Name: "kbr", Kind: "bridge", MAC: mac(80), Up: true, Carrier: true, Role: model.RoleBridge,
+		Addresses: []netip.Prefix{pfx("172.30.4.1/24")},
+	})
+	gw := netip.MustParseAddr("172.30.4.1")
+	for i := range s.Pods {
+		p := &s.Pods[i]
+		p.Addresses = []netip.Prefix{netip.PrefixFrom(p.Addresses[0].Addr(), 24)}
+		p.Routes = []model.Route{route("0.0.0.0/0", "eth0", 2, gw), route("172.30.4.0/24", "eth0", 2, netip.Addr{})}
+		p.Gateways = []model.Neighbor{{Addr: gw, MAC: mac(80), State: "REACHABLE"}}
+		s.Links[1+i].Master = 8
+	}
+	s.Routes = []model.Route{
+		route("0.0.0.0/0", "enp1", 2, router), route("172.30.4.0/24", "kbr", 8, netip.Addr{}),
+		{Table: tableLocal, Dst: netip.PrefixFrom(nodeIP, 32), IfIndex: 2, Type: "local"},
+		{Table: tableLocal, Dst: netip.PrefixFrom(gw, 32), IfIndex: 8, Type: "local"},
+	}
+	return s
+}
+
+// kinds are the hops in a word each, with X behind those that are dead.
+func kinds(hops []model.PathHop) string {
+	var words []string
+	for _, h := range hops {
+		w := string(h.Kind)
+		if h.Kind == model.HopLink {
+			w = h.Link
+		}
+		if h.Dead {
+			w += "X"
+		}
+		words = append(words, w)
+	}
+	return strings.Join(words, " ")
+}
+
+func TestTrace(t *testing.T) {
+	drop := func(chain string, r model.PacketRule) func(*model.Snapshot) {
+		return func(s *model.Snapshot) {
+			r.Backend, r.Family, r.Table, r.Chain, r.Number = model.NFT, 4, "filter", chain, 1
+			s.PacketRules = append(s.PacketRules, r)
+			s.Chains = append(s.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "filter", Name: chain, Hook: chain, Policy: "ACCEPT"})
+		}
+	}
+	bridge := func(hook string, r model.FrameRule) func(*model.Snapshot) {
+		return func(s *model.Snapshot) {
+			r.Backend, r.Chain, r.Number = model.NFT, hook, 1
+			s.FrameRules = append(s.FrameRules, r)
+			s.Chains = append(s.Chains, model.Chain{Backend: model.NFT, Family: "bridge", Table: r.Table, Name: hook, Hook: hook, Policy: "ACCEPT"})
+		}
+	}
+	to := func(a netip.Addr) model.AddrMatch { return model.AddrMatch{Prefix: netip.PrefixFrom(a, a.BitLen())} }
+	tests := []struct {
+		name string
+		node func() *model.Snapshot
+		to   netip.Addr
+		with func(*model.Snapshot)
+		// out and back are the hops; decision is in one of them.
+		out, back, decision string
+	}{
+		{"routed, off the node", routedNode, far, nil, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "default via 192.168.7.1 dev enp1"},
+		{"routed, another pod", routedNode, podB, nil, "pod pa nat policy route neighbor pb pod", "pod pb nat policy route neighbor pa pod", "delivered to 172.30.4.9"},
+		{"routed, the node", routedNode, nodeIP, nil, "pod pa nat route policy local", "local nat policy route neighbor pa pod", "the node's own"},
+		{"bridged, off the node", bridgedNode, far, nil, "pod pa bridge nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor bridge pa pod", "up to the node"},
+		{"bridged, another pod", bridgedNode, podB, nil, "pod pa bridge pb pod", "pod pb bridge pa pod", "bridged to pb"},
+		{"the pod's link is down", routedNode, far, func(s *model.Snapshot) { s.Links[1].Up = false }, "pod paX", "beyond enp1 nat policy route neighbor paX", "the link is down"},
+		{"no route in the pod", routedNode, far, func(s *model.Snapshot) { s.Pods[0].Routes = s.Pods[0].Routes[1:] }, "podX", "beyond enp1 nat policy route neighbor pa pod", "no route to 172.30.8.5 in the pod"},
+		{"the pod's routes were not read", routedNode, far, func(s *model.Snapshot) {
+			s.Pods[0].Routes = nil
+			s.Sources[7].Status = model.Partial
+		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "its own routes were not read"},
+		{"a wrong MAC for the gateway", routedNode, far, func(s *model.Snapshot) { s.Pods[0].Gateways[0].MAC = mac(99) }, "pod paX", "beyond enp1 nat policy route neighbor pa pod", "frames are for 02:00:00:00:00:63"},
+		{"a wrong MAC for the gateway on a bridge", bridgedNode, far, func(s *model.Snapshot) { s.Pods[0].Gateways[0].MAC = mac(99) }, "pod pa bridgeX", "beyond enp1 nat policy route neighbor bridge pa pod", "no port of kbr has"},
+		{"no route", routedNode, far, func(s *model.Snapshot) { s.Routes = s.Routes[1:] }, "pod pa nat routeX", "beyond enp1 nat policy route neighbor pa pod", "no route to 172.30.8.5"},
+		{"routes not read", routedNode, far, func(s *model.Snapshot) {
+			s.Routes = nil
+			s.Sources[1].Status = model.Missing
+		}, "pod pa nat route", "beyond enp1 nat route", "the routes were not read whole"},
+		{"a blackhole", routedNode, far, func(s *model.Snapshot) {
+			s.Routes = append(s.Routes, model.Route{Table: tableMain, Dst: pfx("172.30.8.0/24"), Type: "blackhole"})
+		}, "pod pa nat routeX", "beyond enp1 nat policy route neighbor pa pod", "discarded: blackhole 172.30.8.0/24"},
+		{"forwarding off", routedNode, far, func(s *model.Snapshot) {
+			s.Sysctls = []model.Sysctl{{Name: "net.ipv4.conf.pa.forwarding", Value: "0"}}
+		}, "pod pa nat routeX", "beyond enp1 nat policy route neighbor pa pod", "not forwarded"},
+		{"the pod's route is gone", routedNode, far, func(s *model.Snapshot) {
+			s.Routes = slices.Delete(s.Routes, 2, 3)
+		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat routeX", "leads to enp1, and the pod is behind pa"},
+		{"the reverse path filter", routedNode, far, func(s *model.Snapshot) {
+			s.Routes = append(s.Routes, route("172.30.8.0/24", "pb", 6, netip.Addr{}))
+			s.Sysctls = []model.Sysctl{{Name: "net.ipv4.conf.all.rp_filter", Value: "1"}}
+		}, "pod pa nat policy route neighbor pb podX", "beyond enp1 nat routeX", "reverse path filter of enp1"},
+		{"a stale neighbour", bridgedNode, far, func(s *model.Snapshot) {
+			s.Neighbors = append(s.Neighbors, model.Neighbor{Addr: podA, MAC: mac(99), IfIndex: 8, State: "PERMANENT"})
+		}, "pod pa bridge nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighborX", "the pod has 02:00:00:00:00:33"},
+		{"a rule drops", routedNode, far, drop("FORWARD", model.PacketRule{Dst: to(far), Target: "DROP", Text: "-j DROP"}), "pod pa nat policyX", "beyond enp1 nat policy route neighbor pa pod", "dropped by filter FORWARD rule 1"},
+		{"a rule with an unread match", routedNode, far, drop("FORWARD", model.PacketRule{Dst: to(far), Target: "DROP", Unknown: []string{"-m set"}}), "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "unknown: 1 rule may decide"},
+		{"new flows are dropped, answers are not", routedNode, far, drop("FORWARD", model.PacketRule{Target: "DROP", Unknown: []string{"-m conntrack --ctstate NEW"}}), "pod pa nat policyX", "beyond enp1 nat policy route neighbor pa pod", "dropped by filter FORWARD rule 1"},
+		{"a rule on another port", routedNode, far, drop("FORWARD", model.PacketRule{Proto: 17, Target: "DROP"}), "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "accept"},
+		{"a map decides", routedNode, far, drop("FORWARD", model.PacketRule{Unknown: []string{"ip daddr vmap @verdicts"}}), "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "unknown: 1 rule may decide"},
+		{"the pod itself", routedNode, podA, nil, "pod", "pod", "the packets stay inside"},
+		{"a service with one backend", routedNode, web, func(s *model.Snapshot) {
+			nat := func(chain, target string, dst model.AddrMatch) {
+				r := model.PacketRule{Backend: model.NFT, Family: 4, Table: "nat", Chain: chain, Target: target, Dst: dst}
+				if target == "DNAT" {
+					r.To = netip.AddrPortFrom(podB, 8080)
+				}
+				s.PacketRules = append(s.PacketRules, r)
+			}
+			nat("PREROUTING", "SERVICES", model.AddrMatch{})
+			nat("SERVICES", "SVC", to(web))
+			nat("SVC", "DNAT", model.AddrMatch{})
+			s.Chains = append(s.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "nat", Name: "PREROUTING", Hook: "PREROUTING", Priority: -100, Policy: "ACCEPT"})
+		}, "pod pa nat policy route neighbor pb pod", "pod pb nat policy route neighbor pa pod", "198.51.100.20:80 becomes 172.30.4.9:8080"},
+		{"a service by maps", routedNode, web, func(s *model.Snapshot) {
+			s.PacketRules = []model.PacketRule{{Backend: model.NFT, Family: 4, Table: "kube-proxy", Chain: "services", Native: true, Unknown: []string{"ip daddr . tcp dport vmap @service-ips"}}}
+			s.Chains = []model.Chain{{Backend: model.NFT, Family: "ip", Table: "kube-proxy", Name: "services", Hook: "PREROUTING", Priority: -100, Policy: "ACCEPT"}}
+		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "unknown whether the destination is translated"},
+		{"a bridge rule drops", bridgedNode, podB, bridge("FORWARD", model.FrameRule{Table: "filter", IPDst: to(podB), Target: model.TargetDrop}), "pod pa bridgeX", "pod pb bridge pa pod", "dropped by filter FORWARD rule 1 of the bridge"},
+		{"a stale answer to ARP", bridgedNode, podB, bridge("PREROUTING", model.FrameRule{
+			Table: "nat", EtherType: etherARP, ARPOp: 1, ARPDst: to(podB), Target: model.TargetARPReply, MAC: mac(99), Verdict: model.TargetDrop,
+		}), "pod pa bridgeX", "pod pb bridge pa pod", "the pod has 02:00:00:00:00:3d"},
+		{"a flow to a service", routedNode, web, func(s *model.Snapshot) {
+			s.Flows = []model.Flow{{
+				Proto: 6, Original: model.Tuple{Src: podA, Dst: web, SrcPort: 4000, DstPort: 80},
+				Reply: model.Tuple{Src: podB, Dst: podA, SrcPort: 8080, DstPort: 4000},
+			}}
+		}, "pod pa nat policy route neighbor pb pod", "pod pb nat policy route neighbor pa pod", "becomes 172.30.4.9:8080"},
+		{"a flow with the node's address", routedNode, web, func(s *model.Snapshot) {
+			s.Flows = []model.Flow{{
+				Proto: 6, Original: model.Tuple{Src: podA, Dst: web, SrcPort: 4000, DstPort: 80},
+				Reply: model.Tuple{Src: web, Dst: nodeIP, SrcPort: 80, DstPort: 4000},
+			}}
+		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "goes out as 192.168.7.3"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := tt.node()
+			if tt.with != nil {
+				tt.with(s)
+			}
+			p := Trace(s, nil, Ends{Pod: podA, To: tt.to, Proto: 6, Port: 80})
+			if got := kinds(p.Forward); got != tt.out {
+				t.Errorf("out  %s\nwant %s", got, tt.out)
+			}
+			if got := kinds(p.Return); got != tt.back {
+				t.Errorf("back %s\nwant %s", got, tt.back)
+			}
+			if !slices.ContainsFunc(slices.Concat(p.Forward, p.Return), func(h model.PathHop) bool { return strings.Contains(h.Decision, tt.decision) }) {
+				t.Errorf("no hop says %q: %+v", tt.decision, p)
+			}
+		})
+	}
+}
+
+// TestTraceIPv6 is a node with IPv6 alone, a blackhole for one range.
+func TestTraceIPv6(t *testing.T) {
+	a := netip.MustParseAddr
+	pod, gw, up := a("fd00:8::7"), a("fe80::1"), a("2001:db8:1::1")
+	s := routedNode()
+	p := &s.Pods[0]
+	p.Addresses = []netip.Prefix{netip.PrefixFrom(pod, 128)}
+	p.Routes = []model.Route{route("::/0", "eth0", 2, gw)}
+	p.Gateways = []model.Neighbor{{Addr: gw, MAC: mac(50), State: "REACHABLE"}}
+	s.Routes = []model.Route{
+		route("::/0", "enp1", 2, up), route("fd00:8::7/128", "pa", 5, netip.Addr{}),
+		{Table: tableMain, Dst: pfx("fd00:9::/64"), Type: "unreachable"},
+	}
+	for to, want := range map[string]string{
+		"2001:db8:7::9": "pod pa nat policy route neighbor enp1 beyond",
+		"fd00:9::4":     "pod pa nat routeX",
+	} {
+		got := Trace(s, nil, Ends{Pod: pod, To: a(to)})
+		if out, back := kinds(got.Forward), kinds(got.Return); out != want || back != "beyond enp1 nat policy route neighbor pa pod" {
+			t.Errorf("to %s: %s\nback %s", to, out, back)
+		}
+	}
+	s.Sysctls = []model.Sysctl{{Name: "net.ipv6.conf.all.forwarding", Value: "0"}}
+	if got := Trace(s, nil, Ends{Pod: pod, To: up}); kinds(got.Forward) != "pod pa nat routeX" {
+		t.Errorf("without forwarding: %s", kinds(got.Forward))
+	}
+}

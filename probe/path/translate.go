@@ -1,0 +1,240 @@
+package path
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// translateDestination is the hop of connection tracking: what a service's
+// address becomes, and in answers what the pod's became.
+func (j *journey) translateDestination(hook string) *step {
+	s := j.add(model.PathHop{Kind: model.HopConntrack})
+	if j.reply {
+		s.Decision = "no translation"
+		if j.dst != j.ends.Pod {
+			s.Decision = fmt.Sprintf("%s becomes %s again", j.dst, j.ends.Pod)
+			j.dst = j.ends.Pod
+		}
+		return s
+	}
+	to, ports, several := j.backendsByFlow()
+	switch {
+	case to.IsValid() && to != j.dst:
+		s.Decision = fmt.Sprintf("%s becomes %s", endText(j.dst, j.dstPort), endText(to, ports))
+		if several > 1 {
+			s.Decision += fmt.Sprintf(", one of %d", several)
+		}
+		s.Rules = append(s.Rules, j.flowTexts()...)
+		s.cut = several > 1
+		j.dst, j.dstPort = to, ports
+		return s
+	case to.IsValid():
+		s.Decision = "no translation of the destination"
+		return s
+	}
+	p := flowPacket{src: j.src, dst: j.dst, srcPort: j.srcPort, dstPort: j.dstPort, proto: j.ends.Proto, state: j.state}
+	if l := j.inLink(); l != nil && hook == "PREROUTING" {
+		p.in = l.Name
+	}
+	j.translateByRules(s, j.filter.backends(p, hook))
+	return s
+}
+
+// inLink is the link that netfilter says the packet came by.
+func (j *journey) inLink() *model.Link {
+	for i := len(j.steps) - 1; i >= 0; i-- {
+		s := j.steps[i]
+		if s.direction != model.Ingress || s.Kind != model.HopLink && s.Kind != model.HopBridge {
+			continue
+		}
+		for k := range j.Links {
+			if j.Links[k].Name == s.Link {
+				return &j.Links[k]
+			}
+		}
+	}
+	return nil
+}
+
+// translateByRules takes what the nat tables say where no flow tells.
+func (j *journey) translateByRules(s *step, t targets) {
+	rules := t.rules
+	for _, r := range rules {
+		s.Rules = append(s.Rules, packetRuleText(r))
+	}
+	switch {
+	case len(rules) == 0 && !j.Has(model.SourceNAT):
+		s.Decision = "unknown whether the destination is translated: the rules were not read whole"
+	case len(rules) == 0 && t.mapped:
+		s.Decision, s.cut = "unknown whether the destination is translated: maps of nft decide, and no flow tells", true
+	case len(rules) == 0:
+		s.Decision = "no translation of the destination"
+	case (t.sure || t.service && sameTarget(rules)) && rules[0].To.Addr().IsValid():
+		to := rules[0].To
+		port := to.Port()
+		if port == 0 {
+			port = j.dstPort
+		}
+		s.Decision = fmt.Sprintf("%s becomes %s", endText(j.dst, j.dstPort), endText(to.Addr(), port))
+		if !t.sure {
+			s.Decision += ", as far as a rule matches"
+			s.cut = true
+		}
+		j.dst, j.dstPort = to.Addr(), port
+	case !t.service && (j.dstPort == 0 || j.ends.Proto == 0):
+		s.Decision = "may be translated, by port: " + plural(len(rules), "rule")
+	default:
+		// Which of them no table tells before the packet is there.
+		s.Decision = fmt.Sprintf("%s is translated by one of %s; to which address no flow of the window tells",
+			endText(j.dst, j.dstPort), plural(len(rules), "rule"))
+		s.ended, j.over = true, true
+	}
+}
+
+// sameTarget reports whether all rules lead to one address, whichever of them
+// matches.
+func sameTarget(rules []*model.PacketRule) bool {
+	return !slices.ContainsFunc(rules, func(r *model.PacketRule) bool {
+		return r.To.Addr() != rules[0].To.Addr()
+	})
+}
+
+// flows are the entries of connection tracking for what the packet is of.
+func (j *journey) flows() []*model.Flow {
+	var out []*model.Flow
+	for i := range j.Flows {
+		f := &j.Flows[i]
+		if f.Original.Src == j.ends.Pod && f.Original.Dst == j.ends.To && (j.ends.Port == 0 || f.Original.DstPort == j.ends.Port) &&
+			(j.ends.Proto == 0 || f.Proto == j.ends.Proto) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+func (j *journey) flowTexts() []string {
+	const most = 3
+	var out []string
+	for i, f := range j.flows() {
+		if i == most {
+			break
+		}
+		out = append(out, flowText(f))
+	}
+	return out
+}
+
+// backendsByFlow is the address that the most flows lead to, with its port, and
+// how many there are. It is not valid where there is no flow.
+func (j *journey) backendsByFlow() (to netip.Addr, port uint16, several int) {
+	count := map[netip.Addr]int{}
+	var order []netip.Addr
+	for _, f := range j.flows() {
+		a := f.Reply.Src
+		if count[a] == 0 {
+			order = append(order, a)
+		}
+		count[a]++
+	}
+	slices.SortFunc(order, netip.Addr.Compare)
+	for _, a := range order {
+		if !to.IsValid() || count[a] > count[to] {
+			to = a
+		}
+	}
+	port = j.dstPort
+	for _, f := range j.flows() {
+		if f.Reply.Src == to && (j.dstPort != 0 || to != j.dst) && f.Reply.SrcPort != 0 {
+			port = f.Reply.SrcPort
+			break
+		}
+	}
+	return to, port, len(order)
+}
+
+// translateSource ends the hop of the translation with what becomes of the
+// source as the packet leaves by a link.
+func (j *journey) translateSource(s *step, out string) {
+	if j.reply {
+		if j.src != j.ends.To {
+			s.Decision = join(s.Decision, fmt.Sprintf("%s becomes %s again", j.src, j.ends.To))
+			j.src = j.ends.To
+		}
+		return
+	}
+	before := j.src
+	if known := j.sourceByFlow(); known.IsValid() {
+		j.src = known
+	} else {
+		j.sourceByRules(s, out)
+	}
+	switch {
+	case j.src != before:
+		s.Decision = join(s.Decision, fmt.Sprintf("source %s becomes %s", before, j.src))
+	case !j.Has(model.SourceNAT) && !j.sourceByFlow().IsValid():
+		s.Decision = join(s.Decision, "unknown whether the source is translated: the rules were not read whole")
+	default:
+		s.Decision = join(s.Decision, "no SNAT")
+	}
+	if s.Decision == "no translation of the destination; no SNAT" {
+		s.Decision = "no translation"
+	}
+}
+
+// sourceByFlow is the source that flows to the same backend leave with.
+func (j *journey) sourceByFlow() netip.Addr {
+	var out netip.Addr
+	for _, f := range j.flows() {
+		if f.Reply.Src == j.dst && (!out.IsValid() || f.Reply.Dst.Less(out)) {
+			out = f.Reply.Dst
+		}
+	}
+	return out
+}
+
+// sourceByRules asks the nat tables.
+func (j *journey) sourceByRules(s *step, out string) {
+	d := j.nat.Source(Packet{Src: j.src, Dst: j.dst, Proto: j.ends.Proto, Out: out})
+	if d.Rule != nil {
+		s.Rules = append(s.Rules, packetRuleText(d.Rule))
+	}
+	for _, r := range d.Unsure {
+		s.Rules = append(s.Rules, packetRuleText(r))
+	}
+	if len(d.Unsure) > 0 {
+		s.Decision = join(s.Decision, "a rule with matches that were not read may decide over the source")
+		s.cut = true
+	}
+	if !d.Translated {
+		return
+	}
+	if a := d.Rule.To.Addr(); a.IsValid() {
+		j.src = a
+		return
+	}
+	if a := j.addressOf(out); a.IsValid() {
+		j.src = a
+	}
+}
+
+// addressOf is the address with which the node sends by a link.
+func (j *journey) addressOf(link string) netip.Addr {
+	d := j.routing.Lookup(Query{Dst: j.dst})
+	if d.Route != nil && d.Route.Src.IsValid() {
+		return d.Route.Src
+	}
+	for i := range j.Links {
+		if j.Links[i].Name != link {
+			continue
+		}
+		for _, a := range j.Links[i].Addresses {
+			if isSix(a.Addr()) == isSix(j.dst) && !a.Addr().IsLinkLocalUnicast() {
+				return a.Addr()
+			}
+		}
+	}
+	return netip.Addr{}
+}

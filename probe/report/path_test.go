@@ -1,0 +1,151 @@
+package report_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/report"
+)
+
+// explained is a path with a dead hop, one that nobody sees, and unknown counts.
+func explained() report.Path {
+	n := model.Counted
+	return report.Path{
+		Snapshot: node(), Findings: []model.Finding{staleRewrite()}, Others: []model.Finding{missingUDR()},
+		Path: model.Path{
+			Pod: cart, To: client, Port: 8443, Proto: 6, Pair: true,
+			Forward: []model.PathHop{
+				{N: 1, Kind: model.HopPod, Role: model.RolePod, Link: "eth0", Out: n(412), Lost: n(0), Decision: "default via 10.60.0.1 dev eth0", Rules: []string{"default via 10.60.0.1 dev eth0", "10.60.0.1 dev eth0 lladdr 12:34:56:78:9a:bc REACHABLE"}},
+				{N: 2, Kind: model.HopLink, Role: model.RolePodLink, Link: "port7", In: n(412), Out: n(412), Lost: n(0), Decision: "port of br0"},
+				{N: 3, Kind: model.HopConntrack, In: n(412), Out: n(412), Lost: n(0), Decision: "no translation"},
+				{N: 4, Kind: model.HopNeighbor, Link: "nic0", In: n(412), Decision: "10.60.0.1 dev nic0 lladdr 12:34:56:78:9a:bc REACHABLE"},
+				{N: 5, Kind: model.HopLink, Role: model.RoleUplink, Link: "nic0", Decision: "goes out"},
+				{N: 6, Kind: model.HopBeyond, Decision: "not visible from this node"},
+			},
+			Return: []model.PathHop{
+				{N: 1, Kind: model.HopBeyond, Out: n(40), Decision: "10.60.0.9: not visible from this node"},
+				{N: 2, Kind: model.HopLink, Role: model.RoleUplink, Link: "nic0", In: n(40), Out: n(40), Lost: n(0), Decision: "comes in"},
+				{N: 3, Kind: model.HopBridge, Role: model.RoleBridge, Link: "br0", In: n(40), Out: n(0), Lost: n(40), Dead: true, Finding: "StaleMACRewrite", Decision: "frames are for a2:96:88:20:cb:c6, which no port has; the pod has 0a:58:0a:3c:00:20", Rules: []string{"ebtables nat PREROUTING 4 (nft): -i nic0 -j dnat"}},
+			},
+		},
+	}
+}
+
+// hostilePath holds what no terminal may see wherever text comes from outside.
+func hostilePath() report.Path {
+	const evil = "\x1b[2J\u202e|`*\n"
+	s := node()
+	s.Node.Name, s.Pods[0].Name = evil, evil
+	f := staleRewrite()
+	f.Title, f.Why = evil, evil
+	hop := model.PathHop{N: 1, Kind: model.HopLink, Link: evil, Decision: evil, Rules: []string{evil}, Finding: evil}
+	return report.Path{
+		Snapshot: s, Choice: evil, Limits: []string{evil}, Findings: []model.Finding{f}, Others: []model.Finding{f},
+		Path: model.Path{Pod: cart, To: till, Forward: []model.PathHop{hop}, Return: []model.PathHop{hop}},
+	}
+}
+
+func TestPathGolden(t *testing.T) {
+	unseen := explained()
+	unseen.Snapshot, unseen.Findings, unseen.Others = unwatched(), nil, nil
+	unseen.Choice = "to 10.60.0.9, the pod's busiest peer in the window; --to chooses another"
+	unseen.Path.Pair, unseen.Path.Return = false, unseen.Path.Return[:1]
+	for i := range unseen.Path.Forward {
+		h := &unseen.Path.Forward[i]
+		h.In, h.Out, h.Lost = model.Count{}, model.Count{}, model.Count{}
+	}
+	for _, tt := range []struct {
+		name   string
+		path   report.Path
+		format report.Format
+		style  report.Style
+	}{
+		{"path.txt", explained(), report.Text, report.Style{}},
+		{"path-color.txt", explained(), report.Text, report.Style{Color: true}},
+		{"path-wide.txt", explained(), report.Wide, report.Style{}},
+		{"path.json", explained(), report.JSON, report.Style{}},
+		{"path.ndjson", explained(), report.NDJSON, report.Style{}},
+		{"path.yaml", explained(), report.YAML, report.Style{}},
+		{"path.md", explained(), report.Markdown, report.Style{}},
+		{"path-unwatched.txt", unseen, report.Text, report.Style{}},
+		{"path-empty.txt", report.Path{Snapshot: &model.Snapshot{}}, report.Wide, report.Style{}},
+		{"path-hostile.txt", hostilePath(), report.Wide, report.Style{}},
+		{"path-hostile.md", hostilePath(), report.Markdown, report.Style{}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var b bytes.Buffer
+			if err := tt.path.Write(&b, tt.format, tt.style); err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join("testdata", tt.name)
+			if *update {
+				if err := os.WriteFile(file, b.Bytes(), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b.String() != string(want) {
+				t.Errorf("%s differs from what is written (go test -update, then review):\n%s", file, b.String())
+			}
+		})
+	}
+}
+
+// TestPathIsClean: no format lets a character through that acts on a terminal.
+func TestPathIsClean(t *testing.T) {
+	for _, f := range report.Formats() {
+		var b bytes.Buffer
+		if err := hostilePath().Write(&b, f, report.Style{}); err != nil {
+			t.Fatal(err)
+		}
+		if i := strings.IndexFunc(b.String(), func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }); i >= 0 {
+			t.Errorf("%s: %q", f, b.String()[i:])
+		}
+	}
+}
+
+// TestPathDocuments: JSON and YAML say the same, and no unknown count is there.
+func TestPathDocuments(t *testing.T) {
+	var j, y bytes.Buffer
+	if err := errors.Join(explained().Write(&j, report.JSON, report.Style{}), explained().Write(&y, report.YAML, report.Style{})); err != nil {
+		t.Fatal(err)
+	}
+	var fromJSON, fromYAML any
+	if err := errors.Join(json.Unmarshal(j.Bytes(), &fromJSON), yaml.Unmarshal(y.Bytes(), &fromYAML)); err != nil {
+		t.Fatal(err)
+	}
+	a, err := json.Marshal(fromJSON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := json.Marshal(fromYAML)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(a, b) {
+		t.Errorf("json %s\nyaml %s", a, b)
+	}
+	var doc struct {
+		Kind    string
+		Forward []map[string]any
+	}
+	if err := json.Unmarshal(j.Bytes(), &doc); err != nil {
+		t.Fatal(err)
+	}
+	first := doc.Forward[0]
+	if _, there := first["in"]; doc.Kind != "Path" || there || first["out"] != 412.0 || first["lost"] != 0.0 {
+		t.Errorf("kind %s, first hop %v", doc.Kind, first)
+	}
+}
