@@ -14,7 +14,7 @@ import (
 
 // TestRecognition looks at every healthy node with its plugin's files and
 // without any, and wants the same plugin, policy and residue, and what each was
-// told by.
+// recognised by.
 func TestRecognition(t *testing.T) {
 	for _, info := range kind.Scenarios() {
 		if !strings.HasPrefix(info.Name, "healthy-") {
@@ -66,7 +66,7 @@ func TestRecognition(t *testing.T) {
 	}
 }
 
-// told is what a report says of a node's plugin.
+// recognised is what a report says of a node's plugin.
 type told struct {
 	Plugin, Policy, Residue string
 	PluginBy                []string

@@ -111,13 +111,6 @@ func idle(row *model.LedgerRow) bool {
 
 var words = map[model.LedgerDirection]string{model.FromPod: "from the pod", model.ToPod: "to the pod"}
 
-func countText(c model.Count) string {
-	if !c.Known {
-		return "?"
-	}
-	return number(c.N)
-}
-
 // bounds is the unexplained, or what lies around it.
 func bounds(row *model.LedgerRow) string {
 	switch u := row.Unexplained(); {

@@ -338,18 +338,11 @@ func hopDocs(hops []model.PathHop) []pathHopDoc {
 	out := make([]pathHopDoc, 0, len(hops))
 	for _, h := range hops {
 		out = append(out, pathHopDoc{
-			N: h.N, Kind: string(h.Kind), Role: string(h.Role), Link: h.Link, In: known(h.In), Out: known(h.Out), Lost: known(h.Lost),
+			N: h.N, Kind: string(h.Kind), Role: string(h.Role), Link: h.Link, In: countOf(h.In), Out: countOf(h.Out), Lost: countOf(h.Lost),
 			Decision: h.Decision, Rules: append([]string{}, h.Rules...), Dead: h.Dead, Finding: h.Finding,
 		})
 	}
 	return out
-}
-
-func known(c model.Count) *uint64 {
-	if !c.Known {
-		return nil
-	}
-	return &c.N
 }
 
 // markdown writes the path for a ticket or a chat.
