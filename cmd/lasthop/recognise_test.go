@@ -67,18 +67,18 @@ func TestRecognition(t *testing.T) {
 }
 
 // recognised is what a report says of a node's plugin.
-type told struct {
+type recognition struct {
 	Plugin, Policy, Residue string
 	PluginBy                []string
 }
 
-func recognised(t *testing.T, node, root string) told {
+func recognised(t *testing.T, node, root string) recognition {
 	t.Helper()
 	out, err := exec.Command("lasthop", "check", "--netns", node, "--host-root", root, "--engine", "state", "--for", "100ms", "-o", "json").Output()
 	if err != nil {
 		t.Errorf("%v:\n%s", err, out)
 	}
-	var r struct{ Node told }
+	var r struct{ Node recognition }
 	if err := json.Unmarshal(out, &r); err != nil {
 		t.Fatal(err)
 	}
