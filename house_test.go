@@ -38,7 +38,7 @@ var directions = []direction{
 	{"probe/collect", []string{"probe/model", "probe/netns", "probe/plugin"}, "a collector turns kernel state into the model and knows nothing of its use"},
 	{"probe/traffic", []string{"probe/model", "probe/netns", "bpf"}, "the counters become the model here and nowhere else"},
 	{"probe/session", []string{"probe/model", "probe/netns", "probe/collect", "probe/plugin", "probe/traffic", "probe/diagnose", "probe/path", "bpf"}, "the session owns the collectors; who shows its snapshots is not its business"},
-	{"tui", []string{"probe/model"}, "the screen draws values: it must run over a recording, without rights"},
+	{"tui", []string{"probe/model", "probe/report"}, "the screen draws values, cleaned as the reports clean them: it must run over a recording, without rights"},
 	{"bpf", nil, "the programs and their bindings, below everything"},
 	{"kind", []string{"probe/model", "probe/netns"}, "the lab makes the faults: it must not know how they are found"},
 	{"cmd", []string{"probe", "kind", "tui", "bpf"}, "the command wires everything, and nothing rests on it"},
