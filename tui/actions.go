@@ -99,9 +99,6 @@ func (s *screen) follow(r *view.Row) {
 func (s *screen) enter() tea.Cmd {
 	r := s.selected()
 	switch {
-	case s.page == view.FindingDetail:
-		s.followFinding()
-	case s.page != view.NoPage:
 	case s.tab == view.Path && s.path.Hop() != nil:
 		s.open(view.HopDetail)
 	case r != nil && r.Finding != nil:
@@ -116,7 +113,7 @@ func (s *screen) enter() tea.Cmd {
 }
 
 // followFinding goes from a finding to the path that it is about.
-func (s *screen) followFinding() {
+func (s *screen) followFinding() tea.Cmd {
 	pod, to := s.data.Ends(&s.finding.Finding)
 	if pod != s.pod || to != s.to {
 		s.path = view.PathView{}
@@ -127,6 +124,7 @@ func (s *screen) followFinding() {
 	}
 	s.tab, s.page, s.scroll = view.Path, view.NoPage, 0
 	s.refresh()
+	return nil
 }
 
 func (s *screen) open(p view.PageID) {
@@ -195,7 +193,7 @@ func (s *screen) openFinding() tea.Cmd {
 
 func (s *screen) reversePath() tea.Cmd {
 	s.path.Reverse = !s.path.Reverse
-	s.path.Cursor, s.page = 0, view.NoPage
+	s.path.Cursor, s.page = s.path.Dead(), view.NoPage
 	return nil
 }
 
@@ -206,7 +204,7 @@ func nextPeer(by int) func(*screen) tea.Cmd {
 			return nil
 		}
 		s.to = peers[(s.path.Peer+by+len(peers))%len(peers)].Addr
-		s.path.Cursor = 0
+		s.path = view.PathView{Reverse: s.path.Reverse}
 		s.refresh()
 		return nil
 	}

@@ -137,7 +137,7 @@ func kubenetFindings(pods int) []model.Tracked {
 	}
 	masquerade := model.Finding{
 		Code: "UnexpectedMasquerade", Severity: model.Warning, Confidence: model.Proven, Pods: all, Peers: []netip.Prefix{prefix("10.244.0.0/16")},
-		LastHopAlive: model.Place{Role: model.RoleRouter}, Title: "pod to pod is masqueraded",
+		LastHopAlive: model.Place{Link: "cbr0", Role: model.RoleBridge, Direction: model.Ingress}, Title: "pod to pod is masqueraded",
 		Why: "Rule 3 of nat POSTROUTING masquerades what pods send to pods.", Fix: []string{"iptables -t nat -I POSTROUTING 1 -d 10.244.0.0/16 -j RETURN"},
 	}
 	return []model.Tracked{

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
@@ -28,6 +29,7 @@ func opened(t *testing.T, o Options, w, h int, r model.Reading) *screen {
 	if o.Trace == nil {
 		o.Trace = kubenetPath
 	}
+	o.Window = time.Minute
 	s := newScreen(o, func() tea.Msg { return nil })
 	send(s, tea.WindowSizeMsg{Width: w, Height: h}, readingMsg{r})
 	press(t, s, "enter")

@@ -13,8 +13,8 @@ import (
 type binding struct {
 	key.Binding
 	section string
-	// footer keys are named at the foot of the screen.
-	footer bool
+	// footer says where the key is named at the foot of the screen.
+	footer func(*screen) bool
 	// when says where the key works; nil is everywhere.
 	when func(*screen) bool
 	do   func(*screen) tea.Cmd
@@ -25,60 +25,70 @@ func bind(keys, shown, does string) key.Binding {
 }
 
 // keyTable is all keys, and all of the help. Where a key does several things,
-// the first that applies is meant.
+// the first that applies is meant. A key without a section is named with the
+// one before it.
 func keyTable() []binding {
 	return []binding{
-		{bind("enter", "enter", "open"), "Move", true, nil, (*screen).enter},
-		{bind("esc backspace", "esc", "back"), "Move", false, nil, (*screen).back},
-		{bind("up k", "up/k", "up"), "Move", false, nil, move(-1)},
-		{bind("down j", "down/j", "down"), "Move", false, nil, move(1)},
-		{bind("pgup ctrl+b", "pgup", "page up"), "Move", false, nil, movePage(-1)},
-		{bind("pgdown ctrl+f space", "pgdown", "page down"), "Move", false, nil, movePage(1)},
-		{bind("home g", "home/g", "first"), "Move", false, nil, move(-1 << 30)},
-		{bind("end G", "end/G", "last"), "Move", false, nil, move(1 << 30)},
-		{bind("tab", "tab", "next tab"), "Move", false, nil, turn(1)},
-		{bind("shift+tab", "shift+tab", "previous tab"), "Move", false, nil, turn(-1)},
-		{bind("1", "1", "findings"), "Move", false, nil, show(view.Findings)},
-		{bind("2", "2", "pods"), "Move", false, nil, show(view.Pods)},
-		{bind("3", "3", "path"), "Move", false, nil, show(view.Path)},
-		{bind("4", "4", "events"), "Move", false, nil, show(view.Events)},
-		{bind("5", "5", "node"), "Move", false, nil, show(view.Node)},
+		{bind("enter", "enter", "path"), "", onFinding, onFinding, (*screen).followFinding},
+		{bind("enter", "enter", "open"), "Move", canOpen, canOpen, (*screen).enter},
+		{bind("esc backspace", "esc", "back"), "Move", canLeave, nil, (*screen).back},
+		{bind("up k", "up/down", "or k, j: one row"), "Move", nil, nil, move(-1)},
+		{bind("down j", "", ""), "", nil, nil, move(1)},
+		{bind("pgup ctrl+b", "pgup/pgdown", "half a page"), "Move", nil, nil, movePage(-1)},
+		{bind("pgdown ctrl+f space", "", ""), "", nil, nil, movePage(1)},
+		{bind("home g", "home/end", "or g, G: first, last"), "Move", nil, nil, move(-1 << 30)},
+		{bind("end G", "", ""), "", nil, nil, move(1 << 30)},
+		{bind("1", "1 to 5", "the tabs"), "Move", nil, nil, show(view.Findings)},
+		{bind("2", "", ""), "", nil, nil, show(view.Pods)},
+		{bind("3", "", ""), "", nil, nil, show(view.Path)},
+		{bind("4", "", ""), "", nil, nil, show(view.Events)},
+		{bind("5", "", ""), "", nil, nil, show(view.Node)},
+		{bind("tab", "tab", "next tab; shift+tab: previous"), "Move", nil, nil, turn(1)},
+		{bind("shift+tab", "", ""), "", nil, nil, turn(-1)},
 
-		{bind("f", "f", "finding at this hop"), "Path", true, onPath, (*screen).openFinding},
-		{bind("r", "r", "reverse path"), "Path", true, onPath, (*screen).reversePath},
-		{bind("left h", "left/h", "previous peer"), "Path", false, onPath, nextPeer(-1)},
-		{bind("right l", "right/l", "next peer"), "Path", false, onPath, nextPeer(1)},
+		{bind("f", "f", "finding"), "Path", onPath, onPath, (*screen).openFinding},
+		{bind("r", "r", "reverse path"), "Path", onPath, onPath, (*screen).reversePath},
+		{bind("left h", "left/right", "or h, l: other peer"), "Path", nil, onPath, nextPeer(-1)},
+		{bind("right l", "", ""), "", nil, onPath, nextPeer(1)},
 
-		{bind("/", "/", "filter"), "List", true, onList, (*screen).startFilter},
-		{bind("s", "s", "sort"), "List", true, onList, (*screen).nextSort},
-		{bind("S", "S", "turn the order"), "List", false, onList, (*screen).turnSort},
+		{bind("/", "/", "filter"), "List", onList, onList, (*screen).startFilter},
+		{bind("s", "s", "sort"), "List", onList, onList, (*screen).nextSort},
+		{bind("S", "S", "turn the order"), "List", nil, onList, (*screen).turnSort},
 
-		{bind("w", "w", "window"), "Reading", true, nil, (*screen).nextWindow},
-		{bind("p", "p", "pause"), "Reading", true, nil, (*screen).freeze},
-		{bind("r", "r", "rescan"), "Reading", false, isLive, (*screen).rescan},
-		{bind("ctrl+r", "ctrl+r", "reset counters"), "Reading", false, isLive, (*screen).reset},
-		{bind(".", ".", "step"), "Replay", true, isReplay, step(1)},
-		{bind(",", ",", "step back"), "Replay", false, isReplay, step(-1)},
-		{bind("]", "]", "10 s on"), "Replay", false, isReplay, seek(1)},
-		{bind("[", "[", "10 s back"), "Replay", false, isReplay, seek(-1)},
-		{bind("}", "}", "1 min on"), "Replay", false, isReplay, seek(6)},
-		{bind("{", "{", "1 min back"), "Replay", false, isReplay, seek(-6)},
-		{bind("+ =", "+", "faster"), "Replay", true, isReplay, faster(2)},
-		{bind("-", "-", "slower"), "Replay", false, isReplay, faster(0.5)},
+		{bind("w", "w", "window"), "Reading", onList, nil, (*screen).nextWindow},
+		{bind("p", "p", "pause"), "Reading", always, nil, (*screen).freeze},
+		{bind("r", "r", "rescan"), "Reading", nil, isLive, (*screen).rescan},
+		{bind("ctrl+r", "ctrl+r", "reset counters"), "Reading", nil, isLive, (*screen).reset},
+		{bind(".", ".", "step"), "Replay", isReplay, isReplay, step(1)},
+		{bind(",", ",", "step back"), "Replay", nil, isReplay, step(-1)},
+		{bind("]", "] or [", "10 s on, back"), "Replay", nil, isReplay, seek(1)},
+		{bind("[", "", ""), "", nil, isReplay, seek(-1)},
+		{bind("}", "} or {", "1 min on, back"), "Replay", nil, isReplay, seek(6)},
+		{bind("{", "", ""), "", nil, isReplay, seek(-6)},
+		{bind("+ =", "+ or -", "faster, slower"), "Replay", nil, isReplay, faster(2)},
+		{bind("-", "", ""), "", nil, isReplay, faster(0.5)},
 
-		{bind("y", "y", "copy"), "Take", true, nil, (*screen).copy},
-		{bind("e", "e", "export"), "Take", true, canExport, (*screen).export},
+		{bind("y", "y", "copy"), "Take", notOnList, nil, (*screen).copy},
+		{bind("e", "e", "export"), "Take", onListToExport, canExport, (*screen).export},
 
-		{bind("?", "?", "help"), "Screen", true, nil, page(view.Help)},
-		{bind("!", "!", "coverage"), "Screen", false, nil, page(view.Coverage)},
-		{bind("t", "t", "theme"), "Screen", false, nil, (*screen).nextTheme},
-		{bind("ctrl+l", "ctrl+l", "redraw"), "Screen", false, nil, func(*screen) tea.Cmd { return tea.ClearScreen }},
-		{bind("ctrl+z", "ctrl+z", "suspend"), "Screen", false, canSuspend, func(*screen) tea.Cmd { return tea.Suspend }},
-		{bind("q ctrl+c", "q", "quit"), "Screen", true, nil, func(*screen) tea.Cmd { return tea.Quit }},
-		{bind("Q", "Q", "quit, print the summary"), "Screen", false, nil, (*screen).quitPrinting},
+		{bind("!", "!", "coverage"), "Screen", nil, nil, page(view.Coverage)},
+		{bind("t", "t", "theme"), "Screen", nil, nil, (*screen).nextTheme},
+		{bind("ctrl+l", "ctrl+l", "redraw"), "Screen", nil, nil, func(*screen) tea.Cmd { return tea.ClearScreen }},
+		{bind("ctrl+z", "ctrl+z", "suspend"), "Screen", nil, canSuspend, func(*screen) tea.Cmd { return tea.Suspend }},
+		{bind("?", "?", "help"), "Screen", always, nil, page(view.Help)},
+		{bind("q ctrl+c", "q", "quit"), "Screen", always, nil, func(*screen) tea.Cmd { return tea.Quit }},
+		{bind("Q", "Q", "quit, print the summary"), "Screen", nil, nil, (*screen).quitPrinting},
 	}
 }
 
+func always(*screen) bool           { return true }
+func onListToExport(s *screen) bool { return onList(s) && canExport(s) }
+func notOnList(s *screen) bool      { return !onList(s) }
+func onFinding(s *screen) bool      { return s.page == view.FindingDetail }
+func canLeave(s *screen) bool       { return s.page != view.NoPage || s.tab == view.Path }
+func canOpen(s *screen) bool {
+	return s.page == view.NoPage && (s.tab == view.Path || s.selected() != nil)
+}
 func onPath(s *screen) bool {
 	return s.tab == view.Path && s.page == view.NoPage || s.page == view.HopDetail
 }
@@ -101,26 +111,14 @@ func (s *screen) press(k tea.KeyPressMsg) tea.Cmd {
 // hints are the keys as they are named on the screen: at the foot those that
 // work here, in the help all that ever do.
 func (s *screen) hints() []view.Hint {
-	all := s.page == view.Help
 	var out []view.Hint
 	for _, b := range s.keys {
-		switch {
-		case b.section == "Replay" && s.player == nil, b.section == "Reading" && b.Help().Key != "w" && b.Help().Key != "p" && s.player != nil:
-			continue
-		case !all && b.when != nil && !b.when(s):
-			continue
-		}
-		does := b.Help().Desc
-		if !all && b.Help().Key == "enter" && s.page != view.NoPage {
+		h := view.Hint{Key: b.Help().Key, Does: b.Help().Desc, Section: b.section, Footer: b.footer != nil && b.footer(s)}
+		h.Keep = h.Key == "?" || h.Key == "q"
+		if b.section == "Replay" && s.player == nil || h.Key == "ctrl+z" && !s.opts.Suspend {
 			continue
 		}
-		out = append(out, view.Hint{Key: b.Help().Key, Does: does, Section: b.section, Footer: b.footer})
-	}
-	if s.page != view.NoPage {
-		out = append([]view.Hint{{Key: "esc", Does: "back", Footer: !all, Section: ""}}, out...)
-	}
-	if all {
-		out = out[1:]
+		out = append(out, h)
 	}
 	return out
 }

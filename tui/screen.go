@@ -43,8 +43,9 @@ type screen struct {
 	next   tea.Cmd
 
 	width, height int
-	// unsized says that the terminal told no size, so that one was supposed.
-	unsized bool
+	// unsized says that the size which comes is none that the terminal told,
+	// supposed that the one before was so.
+	unsized, supposed bool
 	// started is false while the gate is shown.
 	started bool
 
@@ -105,7 +106,7 @@ func (s *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case readingMsg:
 		s.latest = msg.Reading
-		if !s.frozen {
+		if !s.frozen || s.player != nil {
 			s.use(msg.Reading)
 		}
 		cmd = s.next
@@ -134,12 +135,11 @@ func (s *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 // resize takes a new size. One that differs from the first starts the screen:
 // somebody has attached, who has not seen what was written before.
 func (s *screen) resize(msg tea.WindowSizeMsg) {
-	unsized := s.unsized
-	s.unsized = false
-	if s.width > 0 && (unsized || msg.Width != s.width || msg.Height != s.height) {
+	if s.width > 0 && !s.unsized && (s.supposed || msg.Width != s.width || msg.Height != s.height) {
 		s.started = true
 	}
 	s.width, s.height = msg.Width, msg.Height
+	s.supposed, s.unsized = s.unsized, false
 }
 
 func (s *screen) key(k tea.KeyPressMsg) tea.Cmd {
@@ -256,7 +256,11 @@ func (s *screen) tracePath() {
 	if !s.to.IsValid() && len(peers) > 0 {
 		s.to = peers[0].Addr
 	}
+	fresh := s.path.Path == nil
 	s.path.Path = s.trace(s.pod, s.to)
+	if fresh {
+		s.path.Cursor = s.path.Dead()
+	}
 	s.path.Peers = len(peers)
 	s.path.Peer = max(slices.IndexFunc(peers, func(p view.Peer) bool { return p.Addr == s.to }), 0)
 	s.path.Cursor = max(0, min(s.path.Cursor, len(s.path.Hops())-1))

@@ -32,9 +32,9 @@ type Row struct {
 	// ID stays the same while the thing stays, reading after reading.
 	ID    string
 	Cells []Cell
-	// Brief is the row where there is room for one column alone.
-	Brief string
-	Style Style
+	// Word and Brief are the row where there is room for one column alone.
+	Word, Brief string
+	Style       Style
 	// Faint rows are over: closed findings, pods that are gone.
 	Faint bool
 

@@ -289,7 +289,7 @@ func (f Frame) filter() string {
 	if s == "" {
 		s = "-"
 	}
-	s = "/filter: " + s
+	s = map[bool]string{true: "/", false: "/filter: "}[f.Width < oneColumn] + s
 	if f.FilterError != "" {
 		return f.Theme.paint(Warning, s+" (!)")
 	}
@@ -306,18 +306,33 @@ func (f Frame) footer() string {
 	case f.Editing:
 		return t.paint(Dim, t.cut("word  10.244.0.0/16  ~regexp  !not   enter keep  esc clear", f.Width))
 	}
-	var b strings.Builder
+	return t.paint(Dim, f.keys())
+}
+
+// keys names as many keys as fit, and in any case those that must be known.
+func (f Frame) keys() string {
+	room := f.Width
+	for _, h := range f.Hints {
+		if h.Keep {
+			room -= width(h.Key+" "+h.Does) + 2
+		}
+	}
+	var parts []string
 	for _, h := range f.Hints {
 		part := h.Key + " " + h.Does
-		if !h.Footer || width(b.String())+2+width(part) > f.Width {
+		switch {
+		case !h.Footer:
 			continue
+		case h.Keep:
+		case width(part) > room:
+			room = 0
+			continue
+		default:
+			room -= width(part) + 2
 		}
-		if b.Len() > 0 {
-			b.WriteString("  ")
-		}
-		b.WriteString(part)
+		parts = append(parts, part)
 	}
-	return t.paint(Dim, b.String())
+	return strings.Join(parts, "  ")
 }
 
 // listTab is a list with a preview of what is chosen: below it, or beside it
@@ -330,7 +345,7 @@ func (f Frame) listTab(h int) []string {
 		if f.Height >= tallHeight && f.Tab != Events {
 			tail = h / 4
 		}
-		side := max(38, f.Width*3/10)
+		side := max(38, f.Width/4-2)
 		left := f.Width - side - 1
 		upper := t.beside(t.list(Columns(f.Tab), f.List, f.windowName(), left, h-tail, empty), pad(f.preview(side-1), h-tail), left)
 		if tail == 0 {
@@ -409,16 +424,14 @@ func (f Frame) preview(w int) []string {
 }
 
 func (f Frame) findingPreview(p *page, x *model.Tracked) {
-	if chain := f.Data.Chain(f.Preview); chain != "" {
-		for _, row := range wrap(chain, p.w) {
-			p.add(row)
-		}
-	}
 	lost := "loss not counted"
 	if x.Packets > 0 {
 		lost = "lost " + number(x.Packets)
 	}
-	p.add(p.paint(severityStyle(x.Severity), clean(x.Code)) + "  " + clean(string(x.Confidence)) + "  " + lost + "  first " + clock(x.First))
+	for _, row := range wrap(f.Data.Chain(f.Preview), p.w) {
+		p.add(row)
+	}
+	p.add(p.paint(severityStyle(x.Severity), clean(x.Code)) + "  " + clean(string(x.Confidence)) + "  " + lost)
 	for _, row := range wrap(clean(x.Why), p.w) {
 		p.add(row)
 	}
@@ -453,27 +466,36 @@ func (f Frame) path(h int) []string {
 	lines := []string{t.paint(Strong, t.cut(d.PathTitle(v), f.Width))}
 	detail := d.HopPage(t, v.Hop(), f.Width)
 	hops, other := v.Path.Forward, v.Path.Return
-	way := "return"
+	there, way := "forward", "return"
 	if v.Reverse {
-		hops, other, way = other, hops, "forward"
+		hops, other = other, hops
+		there, way = way, there
 	}
 	room := h - 1
 	if f.Width >= wideWidth {
 		listed := min(max(len(hops), len(other))+1, max(room*2/3, 1))
 		left := f.Width / 2
-		lines = append(lines, t.beside(d.hopList(t, hops, v.Cursor, left, listed), d.hopList(t, other, -1, f.Width-left-1, listed), left)...)
-		lines = append(lines, t.beside([]string{""}, []string{t.paint(Strong, " "+way)}, left)...)
+		cols := hopColumns
+		if left >= 78 {
+			cols = wideHopColumns
+		}
+		lines = append(lines, t.beside(d.hopList(t, cols, hops, v.Cursor, left, listed), d.hopList(t, cols, other, -1, f.Width-left-1, listed), left)...)
 	} else {
 		listed := min(len(hops)+1, max(room-3, 1))
 		if f.Width < oneColumn {
 			listed = min(len(hops), max(room-2, 1))
 		}
-		lines = append(lines, d.hopList(t, hops, v.Cursor, f.Width, listed)...)
+		lines = append(lines, d.hopList(t, hopColumns, hops, v.Cursor, f.Width, listed)...)
 		lines = append(lines, d.summary(other, way))
 	}
 	if left := h - len(lines); left > 1 {
 		lines = append(lines, t.separator("hop", f.Width))
 		lines = append(lines, detail[:min(len(detail), left-1)]...)
+	}
+	if left := h - len(lines); left > 4 && f.Width >= wideWidth {
+		half := f.Width / 2
+		lines = append(lines, t.separator("what decides", f.Width))
+		lines = append(lines, t.beside(pad(d.rules(t, there, hops, half-1), left-1), d.rules(t, way, other, f.Width-half-2), half)...)
 	}
 	return pad(lines, h)
 }

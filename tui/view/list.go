@@ -108,7 +108,7 @@ func (t Theme) heading(cols []Column, widths []int, l List, lost string, w int) 
 			title += "/" + lost
 		}
 		if i == l.By {
-			title += map[bool]string{false: "^", true: "v"}[l.Reverse]
+			title = title[:min(len(title), widths[i]-1)] + map[bool]string{false: "^", true: "v"}[l.Reverse]
 		}
 		b.WriteString(t.align(c, title, widths[i]))
 		b.WriteByte(' ')
@@ -140,8 +140,10 @@ func (t Theme) row(cols []Column, widths []int, r *Row, chosen bool, w int) stri
 		if !chosen && !r.Faint {
 			s = t.paint(cell.Style, s)
 		}
+		if b.Len() > 0 {
+			b.WriteByte(' ')
+		}
 		b.WriteString(s)
-		b.WriteByte(' ')
 	}
 	return t.mark(b.String(), r, chosen, w)
 }
@@ -161,9 +163,9 @@ func (t Theme) brief(l List, w, h int, empty string) []string {
 	var lines []string
 	for i := l.window(h); i < len(l.Rows) && len(lines) < h; i++ {
 		r := l.Rows[i]
-		word := ""
-		if r.Finding != nil || r.Style == Info && r.Pod == nil {
-			word = t.fit(r.Cells[0].Text, 4) + " "
+		word := r.Word
+		if word != "" {
+			word += " "
 		}
 		if i != l.Cursor && !r.Faint {
 			word = t.paint(r.Style, word)

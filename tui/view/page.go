@@ -52,15 +52,11 @@ func (d *Data) FindingPage(t Theme, f *model.Tracked, w int) []string {
 		name = "Suspect"
 	}
 	p.field(name, f.Title)
-	p.field("Last hop", place(f.LastHopAlive))
-	lost := "not counted"
+	lost := "loss not counted"
 	if f.Packets > 0 {
-		lost = fmt.Sprintf("%s in %s", plural(f.Packets, "packet"), Span(d.Reading.Snapshot.Window.Duration()))
+		lost = fmt.Sprintf("lost %s in %s", plural(f.Packets, "packet"), Span(d.Reading.Snapshot.Window.Duration()))
 	}
-	p.field("Lost", lost)
-	p.field("Seen", "first "+clock(f.First)+", last "+clock(f.Last))
-	p.field("Pods", d.podNames(f.Pods)...)
-	p.field("Peers", d.peerNames(f.Peers)...)
+	p.field("Last hop", fmt.Sprintf("%s; %s; first seen %s", place(f.LastHopAlive), lost, clock(f.First)))
 	p.field("Why", f.Why)
 	for i, e := range f.Evidence {
 		name := ""
@@ -73,6 +69,8 @@ func (d *Data) FindingPage(t Theme, f *model.Tracked, w int) []string {
 	p.field("Else", strings.Join(f.Alternatives, " | "))
 	p.field("Fix", f.Fix...)
 	p.field("Verify", f.Verify)
+	p.field("Pods", strings.Join(d.podNames(f.Pods), ", "))
+	p.field("Peers", strings.Join(d.peerNames(f.Peers), ", "))
 	return p.lines
 }
 
@@ -85,7 +83,12 @@ func (p *page) evidence(name string, n int, e model.Evidence) {
 		if i > 0 {
 			name, number, source = "", strings.Repeat(" ", len(number)), ""
 		}
-		p.add(p.paint(Heading, p.fit(name, label)) + number + p.fit(row, max(room, 8)) + "  " + p.paint(Dim, source))
+		line := p.paint(Heading, p.fit(name, label)) + number
+		if source == "" {
+			p.add(line + row)
+			continue
+		}
+		p.add(line + p.fit(row, max(room, 8)) + "  " + p.paint(Dim, source))
 	}
 }
 
@@ -363,8 +366,9 @@ type Hint struct {
 	Key, Does string
 	// Section groups the keys in the help.
 	Section string
-	// Footer keys are named at the foot of the screen, as far as they fit.
-	Footer bool
+	// Footer keys are named at the foot of the screen, as far as they fit;
+	// Keep are those that must.
+	Footer, Keep bool
 }
 
 // HelpPage lists all keys.
@@ -373,6 +377,9 @@ func HelpPage(t Theme, hints []Hint, w int) []string {
 	section := ""
 	var rows []string
 	for _, h := range hints {
+		if h.Section == "" {
+			continue
+		}
 		if h.Section != section {
 			section = h.Section
 			rows = append(rows, "", p.paint(Strong, section))
@@ -386,9 +393,11 @@ func HelpPage(t Theme, hints []Hint, w int) []string {
 		}
 		return p.lines
 	}
-	half := (len(rows) + 1) / 2
-	for half < len(rows) && rows[half] != "" {
-		half++
+	half := len(rows)
+	for i, row := range rows {
+		if row == "" && 2*max(i, len(rows)-i) < 2*max(half, len(rows)-half) {
+			half = i
+		}
 	}
 	for i := 1; i < max(half, len(rows)-half); i++ {
 		left, right := "", ""

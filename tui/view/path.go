@@ -2,6 +2,7 @@ package view
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/charmbracelet/x/ansi"
@@ -42,17 +43,29 @@ func (v PathView) Hop() *model.PathHop {
 	return &hops[v.Cursor]
 }
 
-var hopColumns = []Column{
-	{Title: "", Width: 1},
-	{Title: "#", Width: 2, Right: true},
-	{Title: "HOP", Width: 20},
-	{Title: "IFX", Width: 4, Right: true, From: 78},
-	{Title: "IN", Width: 6, Right: true},
-	{Title: "OUT", Width: 6, Right: true},
-	{Title: "LOST", Width: 6, Right: true},
-	{Title: "RATE/S", Width: 6, Right: true, From: 78},
-	{Title: "STATE / DECISION"},
-}
+// hopColumns are those of a narrow screen; wideHopColumns put the link's index
+// and the rate beside them. A row has cells for the wide ones.
+var (
+	wideHopColumns = []Column{
+		{Title: "", Width: 1},
+		{Title: "#", Width: 2, Right: true},
+		{Title: "HOP", Width: 20},
+		{Title: "IFX", Width: 4, Right: true},
+		{Title: "IN", Width: 6, Right: true},
+		{Title: "OUT", Width: 6, Right: true},
+		{Title: "LOST", Width: 6, Right: true},
+		{Title: "RATE/S", Width: 6, Right: true},
+		{Title: "STATE / DECISION"},
+	}
+	hopColumns = func() []Column {
+		cols := slices.Clone(wideHopColumns)
+		cols[3].From, cols[7].From = never, never
+		return cols
+	}()
+)
+
+// never is wider than any screen.
+const never = 1 << 20
 
 // hopName is what a hop is called.
 func hopName(h *model.PathHop) string {
@@ -105,6 +118,20 @@ func (d *Data) severityOf(code string) model.Severity {
 	return worst
 }
 
+// claims are the open findings of that code in a line each.
+func (d *Data) claims(code string) []string {
+	var out []string
+	for _, f := range d.open {
+		if f.Code == code {
+			out = append(out, fmt.Sprintf("%s %s: %s (%s)", severityWord(f.Severity), f.Code, f.Title, f.Confidence))
+		}
+	}
+	if len(out) == 0 {
+		return []string{code}
+	}
+	return bounded(out)
+}
+
 func (d *Data) hopRow(h *model.PathHop) *Row {
 	decision := clean(h.Decision)
 	style := Plain
@@ -114,7 +141,7 @@ func (d *Data) hopRow(h *model.PathHop) *Row {
 	if h.Finding != "" {
 		s := d.severityOf(h.Finding)
 		style = severityStyle(s)
-		decision = strings.TrimSpace(decision + " [" + severityWord(s) + " " + clean(h.Finding) + "]")
+		decision = "[" + severityWord(s) + "] " + decision
 	}
 	lost := Cell{Text: count(h.Lost)}
 	if h.Lost.Known && h.Lost.N > 0 {
@@ -136,6 +163,27 @@ func (d *Data) hopRow(h *model.PathHop) *Row {
 	}, Brief: fmt.Sprintf("%d %s %s", h.N, hopName(h), decision)}
 }
 
+// Dead is the first hop at which packets end, the first hop where none does.
+func (v PathView) Dead() int {
+	return max(0, slices.IndexFunc(v.Hops(), func(h model.PathHop) bool { return h.Dead }))
+}
+
+// rules lists the hops with all that decides at each.
+func (d *Data) rules(t Theme, title string, hops []model.PathHop, w int) []string {
+	p := &page{Theme: t, w: w}
+	p.title(title)
+	for i := range hops {
+		h := &hops[i]
+		p.add(t.paint(Heading, fmt.Sprintf("%d %s", h.N, hopName(h))) + "  " + clean(h.Decision))
+		for _, rule := range h.Rules {
+			for _, row := range wrap(clean(rule), w-4) {
+				p.add("    " + row)
+			}
+		}
+	}
+	return p.lines
+}
+
 func firstKnown(counts ...model.Count) model.Count {
 	for _, c := range counts {
 		if c.Known {
@@ -146,7 +194,7 @@ func firstKnown(counts ...model.Count) model.Count {
 }
 
 // hopList draws one direction in exactly h lines.
-func (d *Data) hopList(t Theme, hops []model.PathHop, cursor, w, h int) []string {
+func (d *Data) hopList(t Theme, cols []Column, hops []model.PathHop, cursor, w, h int) []string {
 	l := List{Cursor: cursor, By: -1}
 	for i := range hops {
 		l.Rows = append(l.Rows, d.hopRow(&hops[i]))
@@ -160,9 +208,9 @@ func (d *Data) hopList(t Theme, hops []model.PathHop, cursor, w, h int) []string
 		return lines
 	}
 	if cursor < 0 {
-		return t.still(hopColumns, l, w, h)
+		return t.still(cols, l, w, h)
 	}
-	return t.list(hopColumns, l, "", w, h, "no hop is known")
+	return t.list(cols, l, "", w, h, "no hop is known")
 }
 
 // still draws a list without a cursor.
@@ -227,7 +275,10 @@ func (d *Data) summary(hops []model.PathHop, way string) string {
 	window := Span(d.Reading.Snapshot.Window.Duration())
 	s := way + "  not counted"
 	for i := range hops {
-		if c := firstKnown(hops[i].In, hops[i].Out); c.Known {
+		if c := firstKnown(hops[i].In, hops[i].Out); c.Known && c.N == 0 {
+			s = fmt.Sprintf("%s  0 packets in %s (expected at hop %d, %s)", way, window, hops[i].N, hopName(&hops[i]))
+			break
+		} else if c.Known {
 			s = fmt.Sprintf("%s  %s in %s at hop %d, %s", way, plural(c.N, "packet"), window, hops[i].N, hopName(&hops[i]))
 			break
 		}
@@ -286,7 +337,7 @@ func (d *Data) HopPage(t Theme, h *model.PathHop, w int) []string {
 	p.field("Decision", or(h.Decision, "not known"))
 	p.field("Counted", fmt.Sprintf("in %s, out %s, lost %s", count(h.In), count(h.Out), count(h.Lost)))
 	if h.Finding != "" {
-		p.field("Finding", severityWord(d.severityOf(h.Finding))+" "+h.Finding+" (f opens it)")
+		p.field("Finding", d.claims(h.Finding)...)
 	}
 	if len(h.Rules) == 0 {
 		p.field("Rules", "none known")
@@ -314,7 +365,7 @@ func (d *Data) PathText(v PathView) string {
 		for i := range hops {
 			l.Rows = append(l.Rows, d.hopRow(&hops[i]))
 		}
-		for _, line := range t.still(hopColumns, l, 120, len(hops)+1) {
+		for _, line := range t.still(wideHopColumns, l, 120, len(hops)+1) {
 			b.WriteString(strings.TrimRight(line, " ") + "\n")
 		}
 	}

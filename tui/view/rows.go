@@ -25,16 +25,15 @@ type Column struct {
 var (
 	findingColumns = []Column{
 		{Title: "SEV", Width: 4},
-		{Title: "LAST HOP ALIVE", Width: 18},
+		{Title: "LAST HOP ALIVE", Width: 17},
 		{Title: "WHAT"},
-		{Title: "WORKLOAD", Width: 20, From: 100},
+		{Title: "WORKLOAD", Width: 16, From: 110},
 		{Title: "PODS", Width: 4, Right: true},
-		{Title: "LOST", Width: 7, Right: true},
+		{Title: "LOST", Width: 8, Right: true},
 		{Title: "CONF", Width: 8},
-		{Title: "FIRST", Width: 8, From: 108},
-		{Title: "LAST", Width: 8, From: 108},
-		{Title: "AGE", Width: 6, Right: true},
-		{Title: "PACKETS/S", Width: 12, From: 124},
+		{Title: "SEEN", Width: 11, From: 96},
+		{Title: "AGE", Width: 4, Right: true},
+		{Title: "RATE", Width: 8, From: 110},
 	}
 	podColumns = []Column{
 		{Title: "POD"},
@@ -102,7 +101,7 @@ func skipped(id, word, where, why string) Row {
 	for len(cells) < len(findingColumns) {
 		cells = append(cells, nothing())
 	}
-	return Row{ID: id, Cells: cells, Brief: where + ": " + why, Style: Info, hay: lower(word, where, why)}
+	return Row{ID: id, Cells: cells, Word: word, Brief: where + ": " + why, Style: Info, hay: lower(word, where, why)}
 }
 
 func (d *Data) findingRow(f *model.Tracked) Row {
@@ -118,22 +117,22 @@ func (d *Data) findingRow(f *model.Tracked) Row {
 	if len(f.Pods) > 0 {
 		workload = text(d.name(f.Pods[0]))
 	}
-	ageOf, seen := figure(age(now.Sub(f.First)), now.Sub(f.First).Seconds()), figure("now", 0)
+	ageOf, until := figure(age(now.Sub(f.First)), now.Sub(f.First).Seconds()), "now"
 	if f.First.IsZero() {
 		ageOf = nothing()
 	}
 	if f.Closed {
 		rank -= 5
-		ageOf.Text = "closed"
-		seen = figure(clock(f.Last), now.Sub(f.Last).Seconds())
+		ageOf.Text = "over"
+		until = f.Last.Format("15:04")
 	}
 	r := Row{
 		ID: "finding " + FindingID(f), Finding: f, Style: severityStyle(f.Severity), Faint: f.Closed,
-		Brief: where + ": " + title,
+		Word: word + " " + clean(string(f.Confidence)), Brief: where + ": " + title,
 		Cells: []Cell{
 			styled(severityStyle(f.Severity), figure(word, rank)), text(where), text(title), workload,
 			whole(len(f.Pods)), lost, text(clean(or(string(f.Confidence), unknown))),
-			figure(clock(f.First), now.Sub(f.First).Seconds()), seen, ageOf, trend(d.findingRates(f)),
+			figure(f.First.Format("15:04")+"-"+until, ageOf.Order), ageOf, trend(d.findingRates(f)),
 		},
 	}
 	hay := []string{f.Code, string(f.Severity), title, where, string(f.Confidence)}
@@ -170,11 +169,15 @@ func (r *Row) Line() string {
 	return strings.Join(parts, "  ")
 }
 
-// findingRates sums the rates of the finding's pods at its last hop alive.
+// findingRates sums the rates of the finding's pods, at its last hop alive
+// where that one has a series.
 func (d *Data) findingRates(f *model.Tracked) []float64 {
 	var sum []float64
 	for _, a := range f.Pods {
 		rates := d.rates(a, model.AsSource, f.LastHopAlive.Link)
+		if rates == nil {
+			rates = d.rates(a, model.AsSource, "")
+		}
 		if over := len(rates) - len(sum); over > 0 {
 			// Series end at the same time, so the shorter begin later.
 			sum = append(make([]float64, over), sum...)
@@ -308,7 +311,7 @@ func (d *Data) eventRows() []Row {
 
 func event(at time.Time, id, kind string, style Style, who, what string, addrs ...netip.Addr) Row {
 	r := Row{
-		ID: id, Style: style, Brief: kind + " " + what,
+		ID: id, Style: style, Word: clock(at), Brief: kind + " " + what,
 		Cells: []Cell{figure(clock(at), float64(at.UnixMilli())), styled(style, text(kind)), text(or(who, unknown)), text(what)},
 		hay:   lower(kind, who, what),
 	}
