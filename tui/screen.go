@@ -194,7 +194,15 @@ func (s *screen) refresh() {
 
 // reselect filters and sorts the list anew; the cursor stays on its row.
 func (s *screen) reselect(c *choice) {
-	all := map[view.TabID][]view.Row{view.Findings: s.data.Findings, view.Pods: s.data.Pods, view.Events: s.data.Events}[s.tab]
+	var all []view.Row
+	switch s.tab {
+	case view.Findings:
+		all = s.data.Findings
+	case view.Pods:
+		all = s.data.Pods
+	case view.Events:
+		all = s.data.Events()
+	}
 	s.rows = view.Select(all, s.query, c.by, c.reverse)
 	at := min(c.cursor, len(s.rows)-1)
 	if c.id != "" && (at < 0 || s.rows[at].ID != c.id) {

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
@@ -16,8 +17,11 @@ import (
 // made once for a reading, and is immutable.
 type Data struct {
 	Reading model.Reading
-	// Findings, Pods and Events are the rows of the lists, unsorted.
-	Findings, Pods, Events []Row
+	// Findings and Pods are rows of lists, in the reading's order.
+	Findings, Pods []Row
+	// Events gives the rows of what happened, the latest first. They are made
+	// when they are first asked for: few frames show them.
+	Events func() []Row
 
 	names  map[netip.Addr]string
 	series map[netip.Addr][]*model.Series
@@ -102,7 +106,7 @@ func NewData(r model.Reading, decode func(model.Sample) string) *Data {
 	drops := d.podDrops()
 	d.Findings = d.findingRows()
 	d.Pods = d.podRows(drops)
-	d.Events = d.eventRows()
+	d.Events = sync.OnceValue(d.eventRows)
 	return d
 }
 

@@ -388,11 +388,10 @@ func (f Frame) empty() string {
 // tail is the latest events in a few lines.
 func (f Frame) tail(h int) []string {
 	var lines []string
-	for i := range f.Data.Events {
+	for _, r := range f.Data.Events() {
 		if len(lines) == h {
 			break
 		}
-		r := &f.Data.Events[i]
 		lines = append(lines, " "+r.Cells[0].Text+" "+f.Theme.paint(r.Style, f.Theme.fit(r.Cells[1].Text, 6))+" "+f.Theme.cut(r.Cells[3].Text, f.Width-17))
 	}
 	if len(lines) == 0 {

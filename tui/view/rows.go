@@ -296,7 +296,7 @@ func (d *Data) rateCell(a netip.Addr, side model.Side, packets map[netip.Addr]ui
 }
 
 // maxEvents bounds the rows of each kind of event; the latest are kept.
-const maxEvents = 500
+const maxEvents = 200
 
 // eventRows are what happened, the latest first.
 func (d *Data) eventRows() []Row {
@@ -306,7 +306,7 @@ func (d *Data) eventRows() []Row {
 	rows = append(rows, d.dropEvents()...)
 	rows = append(rows, d.sampleEvents()...)
 	slices.SortStableFunc(rows, func(a, b Row) int { return compare(b.Cells[0], a.Cells[0]) })
-	return rows[:min(len(rows), 2*maxEvents)]
+	return rows
 }
 
 func event(at time.Time, id, kind string, style Style, who, what string, addrs ...netip.Addr) Row {
@@ -376,8 +376,13 @@ func (d *Data) podEvents() []Row {
 
 func (d *Data) dropEvents() []Row {
 	var rows []Row
-	for i := range d.Reading.Snapshot.Traffic.Drops {
-		x := &d.Reading.Snapshot.Traffic.Drops[i]
+	drops := d.Reading.Snapshot.Traffic.Drops
+	latest := make([]*model.Drop, len(drops))
+	for i := range drops {
+		latest[i] = &drops[i]
+	}
+	slices.SortStableFunc(latest, func(a, b *model.Drop) int { return b.Last.Compare(a.Last) })
+	for _, x := range latest[:min(len(latest), maxEvents)] {
 		what := fmt.Sprintf("%s %s at %s%s: %s > %s", number(x.Packets), clean(or(string(x.Reason), "unknown reason")),
 			clean(or(x.Location, "unknown")), onLink(x.Link), d.name(x.Src), d.name(x.Dst))
 		who := d.names[x.Src]
@@ -390,8 +395,7 @@ func (d *Data) dropEvents() []Row {
 		}
 		rows = append(rows, event(at, fmt.Sprint("drop", x.Src, x.Dst, x.Proto, x.Reason, x.Location, x.IfIndex, x.Netns), "DROP", Warning, who, what, x.Src, x.Dst))
 	}
-	slices.SortStableFunc(rows, func(a, b Row) int { return compare(b.Cells[0], a.Cells[0]) })
-	return rows[:min(len(rows), maxEvents)]
+	return rows
 }
 
 func (d *Data) sampleEvents() []Row {

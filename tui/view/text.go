@@ -14,14 +14,10 @@ import (
 	"github.com/lasthop/lasthop/probe/report"
 )
 
-// cluster bounds the runes of one character: piled-up marks would paint over
-// the rows above and below.
-const cluster = 5
-
 // clean makes text from outside fit to be drawn: control characters, and those
 // that turn the direction of writing, become escapes, as in the reports. So do
-// characters that terminals do not agree about how wide they are, which would
-// break the columns.
+// characters that are made of several, or that terminals do not agree about how
+// wide they are: they would break the columns.
 func clean(s string) string {
 	s = report.Clean(s)
 	if ascii(s) {
@@ -29,13 +25,12 @@ func clean(s string) string {
 	}
 	var b strings.Builder
 	for len(s) > 0 {
-		c, _ := ansi.FirstGraphemeCluster(s, ansi.GraphemeWidth)
+		c, w := ansi.FirstGraphemeCluster(s, ansi.GraphemeWidth)
 		if c == "" {
 			_, n := utf8.DecodeRuneInString(s)
 			c = s[:n]
 		}
-		w := ansi.StringWidth(c)
-		if w > 0 && w == ansi.StringWidthWc(c) && utf8.RuneCountInString(c) <= cluster {
+		if w > 0 && w == ansi.StringWidthWc(c) && utf8.RuneCountInString(c) == 1 {
 			b.WriteString(c)
 		} else {
 			for _, r := range c {
