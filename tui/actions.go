@@ -86,6 +86,8 @@ func (s *screen) follow(r *view.Row) {
 		pod, to = s.data.Ends(&r.Finding.Finding)
 	case r.Pod != nil && len(r.Pod.Addresses) > 0:
 		pod = r.Pod.Addresses[0].Addr()
+	case r.From.IsValid():
+		pod, to = r.From, r.To
 	}
 	if !pod.IsValid() || pod == s.pod && !to.IsValid() {
 		return
@@ -104,7 +106,7 @@ func (s *screen) enter() tea.Cmd {
 	case r != nil && r.Finding != nil:
 		s.finding = r.Finding
 		s.open(view.FindingDetail)
-	case r != nil && r.Pod != nil:
+	case r != nil && (r.Pod != nil || r.From.IsValid()):
 		s.goTo(view.Path)
 	case r != nil && s.tab == view.Findings:
 		s.open(view.Coverage)

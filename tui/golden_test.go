@@ -77,7 +77,7 @@ func TestFrames(t *testing.T) {
 		{"pods", "2"},
 		{"path", "3"},
 		{"path-reverse", "3 r"},
-		{"hop", "3 down down enter"},
+		{"hop", "3 home down enter"},
 		{"events", "4"},
 		{"node", "5"},
 		{"help", "?"},

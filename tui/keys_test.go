@@ -81,6 +81,8 @@ func TestKeySequences(t *testing.T) {
 		{"hop", "3 home down down enter", "", []string{"hop 3  bridge cbr0", "AKS-DEDUP-PROMISC"}, nil},
 		{"other peer", "3 right", "", []string{"10.240.0.9:8443/tcp", "(2 of 2)"}, nil},
 		{"other peer and back", "3 l h", "", []string{"(1 of 2)"}, nil},
+		{"event to path", "4 enter", "", []string{"Path bank/ledger-0 > 10.240.0.9"}, nil},
+		{"event to finding", "4 G enter", "", []string{"UnexpectedMasquerade"}, nil},
 		{"sort", "s s s s s", "no return", []string{"LOST/1mv"}, nil},
 		{"sort, turned", "s s s s S", "", []string{"POD^"}, nil},
 		{"sort by text", "s s", "bridge azure0", []string{"LAST HOP ALIVE^"}, nil},

@@ -44,6 +44,9 @@ type Row struct {
 
 	Finding *model.Tracked
 	Pod     *model.Pod
+	// From is a pod, and To the other end, where the row is of a packet
+	// between them.
+	From, To netip.Addr
 
 	hay   string
 	addrs []netip.Prefix
@@ -301,6 +304,17 @@ func place(p model.Place) string {
 		return link + " > " + other
 	}
 	return other + " > " + link
+}
+
+// between notes the ends of a row's packets: the pod first, whichever sent.
+func (d *Data) between(r Row, src, dst netip.Addr) Row {
+	if _, pod := d.names[src]; !pod {
+		src, dst = dst, src
+	}
+	if _, pod := d.names[src]; pod && dst.IsValid() {
+		r.From, r.To = src, dst
+	}
+	return r
 }
 
 // describe says what packet a sample is of.

@@ -123,7 +123,7 @@ func (f Frame) page() []string {
 	case Coverage:
 		return f.Data.CoveragePage(f.Theme, f.Width)
 	case HopDetail:
-		return f.Data.HopPage(f.Theme, f.Path.Hop(), f.Width)
+		return f.Data.HopPage(f.Theme, f.Path, f.Width)
 	case FindingDetail:
 		if f.Finding == nil {
 			return []string{"this finding is not in this window any more"}
@@ -463,7 +463,7 @@ func (f Frame) path(h int) []string {
 		return pad(wrap(or(clean(v.Why), "no path"), f.Width), h)
 	}
 	lines := []string{t.paint(Strong, t.cut(d.PathTitle(v), f.Width))}
-	detail := d.HopPage(t, v.Hop(), f.Width)
+	detail := d.HopPage(t, v, f.Width)
 	hops, other := v.Path.Forward, v.Path.Return
 	there, way := "forward", "return"
 	if v.Reverse {

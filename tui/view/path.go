@@ -328,14 +328,22 @@ func shortHop(h *model.PathHop) string {
 }
 
 // HopPage is all that decides at one hop.
-func (d *Data) HopPage(t Theme, h *model.PathHop, w int) []string {
+func (d *Data) HopPage(t Theme, v PathView, w int) []string {
 	p := &page{Theme: t, w: w}
+	h := v.Hop()
 	if h == nil {
 		return nil
 	}
 	p.add(p.paint(Strong, fmt.Sprintf("hop %d  %s", h.N, hopName(h))))
 	p.field("Decision", or(h.Decision, "not known"))
 	p.field("Counted", fmt.Sprintf("in %s, out %s, lost %s", count(h.In), count(h.Out), count(h.Lost)))
+	side := model.AsSource
+	if v.Reverse {
+		side = model.AsDestination
+	}
+	if rates := d.rates(v.Path.Pod, side, h.Link); h.Link != "" && len(rates) > 0 {
+		p.add(t.paint(Heading, t.fit("All of pod", label)) + " " + rate(last(rates)) + "/s " + t.spark(rates, min(60, w-label-8)))
+	}
 	if h.Finding != "" {
 		p.field("Finding", d.claims(h.Finding)...)
 	}

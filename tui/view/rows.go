@@ -393,7 +393,8 @@ func (d *Data) dropEvents() []Row {
 		if at.IsZero() {
 			at = d.Reading.At
 		}
-		rows = append(rows, event(at, fmt.Sprint("drop", x.Src, x.Dst, x.Proto, x.Reason, x.Location, x.IfIndex, x.Netns), "DROP", Warning, who, what, x.Src, x.Dst))
+		r := event(at, fmt.Sprint("drop", x.Src, x.Dst, x.Proto, x.Reason, x.Location, x.IfIndex, x.Netns), "DROP", Warning, who, what, x.Src, x.Dst)
+		rows = append(rows, d.between(r, x.Src, x.Dst))
 	}
 	return rows
 }
@@ -408,7 +409,8 @@ func (d *Data) sampleEvents() []Row {
 		if who == "" {
 			who = d.names[x.Dst]
 		}
-		rows = append(rows, event(x.Time, fmt.Sprint("sample", x.Time.UnixNano(), x.Src, x.Dst, x.Count, i), "PACKET", Warning, who, what, x.Src, x.Dst))
+		r := event(x.Time, fmt.Sprint("sample", x.Time.UnixNano(), x.Src, x.Dst, x.Count, i), "PACKET", Warning, who, what, x.Src, x.Dst)
+		rows = append(rows, d.between(r, x.Src, x.Dst))
 	}
 	return rows
 }

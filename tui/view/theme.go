@@ -138,7 +138,9 @@ func (t Theme) spark(rates []float64, width int) string {
 	}
 	top := 0.0
 	for _, r := range rates {
-		top = max(top, r)
+		if r > top {
+			top = r
+		}
 	}
 	var b strings.Builder
 	for _, r := range rates {
