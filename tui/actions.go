@@ -136,10 +136,10 @@ func (s *screen) open(p view.PageID) {
 // page shows an overlay, or takes it away again.
 func page(p view.PageID) func(*screen) tea.Cmd {
 	return func(s *screen) tea.Cmd {
-		switch {
-		case s.page == p:
+		switch s.page {
+		case p:
 			return s.back()
-		case s.page == view.Help || s.page == view.Coverage:
+		case view.Help, view.Coverage:
 		default:
 			s.under = s.page
 		}
@@ -282,8 +282,8 @@ func (s *screen) sorted(c *choice) {
 }
 
 func (s *screen) nextWindow() tea.Cmd {
-	s.window = (s.window + 1) % len(windows)
-	w := windows[s.window]
+	s.window = (s.window + 1) % len(s.windows)
+	w := s.windows[s.window]
 	return func() tea.Msg {
 		s.opts.Source.SetWindow(w)
 		return nil

@@ -416,3 +416,51 @@ func newPipe(t *testing.T) (in, out *os.File) {
 	})
 	return in, out
 }
+
+// TestSilence holds that a screen without findings says what that is worth.
+func TestSilence(t *testing.T) {
+	whole := func() model.Reading {
+		r := kubenetNode(3)
+		r.Findings, r.Snapshot.Traffic.Drops = nil, nil
+		r.Snapshot.Sources = slices.DeleteFunc(r.Snapshot.Sources, func(s model.Source) bool { return s.Name == model.SourcePods })
+		return r
+	}
+	s := opened(t, Options{Env: utf8Env}, 120, 40, whole())
+	// What is known of other nodes is never whole, and no fault of this one's.
+	shows(t, s, "no loss seen in 1m", "SKIP nodes", "tc/tcx 7/8 ")
+	hides(t, s, "(!)", "but ")
+	for want, spoil := range map[string]func(*model.Reading){
+		"; drops gave no finding":            func(r *model.Reading) { r.Snapshot.Traffic.Drops = kubenetNode(3).Snapshot.Traffic.Drops },
+		"but no pod packet passed either":    func(r *model.Reading) { r.Snapshot.Traffic.Hops = nil },
+		"but not everything could be looked": func(r *model.Reading) { r.Snapshot.Sources[0].Status = model.Partial },
+		"but no packet was watched":          func(r *model.Reading) { r.Snapshot.Sources = r.Snapshot.Sources[:3] },
+	} {
+		r := whole()
+		spoil(&r)
+		if got := opened(t, Options{Env: utf8Env}, 80, 24, r).rows[0].Line(); !strings.Contains(got, want) {
+			t.Errorf("the first row is %q, without %q", got, want)
+		}
+	}
+	r := whole()
+	r.Snapshot.Traffic.Lost.Counters = 7
+	shows(t, opened(t, Options{Env: utf8Env}, 80, 24, r), "LOST lasthop itself    7 packets uncounted", "7/8(!)")
+}
+
+// TestWindowIsThatOfTheFigures holds that figures are not given out for those
+// of a window that was only just asked for.
+func TestWindowIsThatOfTheFigures(t *testing.T) {
+	s := opened(t, Options{Env: utf8Env}, 80, 24, kubenetNode(3))
+	shows(t, s, "win 1m ", "LOST/1m")
+	press(t, s, "w")
+	shows(t, s, "win 1m/5m", "LOST CONF")
+	r := kubenetNode(3)
+	r.Snapshot.Window.Start = noon.Add(-5*time.Minute - time.Second)
+	send(s, readingMsg{r})
+	shows(t, s, "win 5m ", "LOST/5m")
+	press(t, s, "w w")
+	shows(t, s, "win 5m1s/10s", "LOST CONF")
+	s = newScreen(Options{Env: utf8Env, Source: newCanned(), Window: 30 * time.Second}, func() tea.Msg { return nil })
+	if got := s.windows[s.window]; got != 30*time.Second || len(windows) != 4 {
+		t.Errorf("a window of 30 s begins as %v, of %v", got, s.windows)
+	}
+}

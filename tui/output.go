@@ -80,7 +80,10 @@ func (o *output) Write(p []byte) (int, error) {
 // stop ends the goroutine, unless the terminal still holds it.
 func (o *output) stop() {
 	close(o.write)
-	if !o.stalled {
-		<-o.wrote
+	if o.stalled {
+		return
+	}
+	for range o.wrote {
+		// Nothing is on its way any more: this waits for the end.
 	}
 }

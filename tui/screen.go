@@ -12,7 +12,8 @@ import (
 	"github.com/lasthop/lasthop/tui/view"
 )
 
-// windows are the times that can be looked back over; 0 is all.
+// windows are the times that can be looked back over, besides the one that was
+// asked for; 0 is all.
 var windows = []time.Duration{10 * time.Second, time.Minute, 5 * time.Minute, 0}
 
 // The messages that are not the terminal's.
@@ -54,8 +55,10 @@ type screen struct {
 	frozen bool
 	ended  bool
 	// speed is that of a replay.
-	speed  float64
-	window int
+	speed float64
+	// window is the index of the one that was chosen.
+	windows []time.Duration
+	window  int
 
 	tab, from view.TabID
 	choices   [view.Tabs]choice
@@ -88,7 +91,10 @@ func newScreen(o Options, next tea.Cmd) *screen {
 	input.KeyMap.Paste.SetEnabled(false)
 	s := &screen{
 		opts: o, theme: view.NewTheme(o.theme()), keys: keyTable(), next: next, filter: input, speed: 1,
-		data: view.NewData(model.Reading{}, nil), window: max(slices.Index(windows, o.Window), 0),
+		data: view.NewData(model.Reading{}, nil), windows: windows,
+	}
+	if s.window = slices.Index(windows, o.Window); s.window < 0 {
+		s.windows, s.window = append([]time.Duration{o.Window}, windows...), 0
 	}
 	s.player, _ = o.Source.(Player)
 	for i := range s.choices {
@@ -313,7 +319,7 @@ func (s *screen) draw() string {
 	}
 	f := view.Frame{
 		Width: s.width, Height: s.height, Theme: s.theme, Data: s.data,
-		Mode: s.mode(), Window: windows[s.window], Tab: s.tab, Path: s.path, Page: s.page, Scroll: s.scroll,
+		Mode: s.mode(), Window: s.windows[s.window], Tab: s.tab, Path: s.path, Page: s.page, Scroll: s.scroll,
 		Finding: s.finding, Preview: s.preview,
 		Filter: s.filter.Value(), Editing: s.filter.Focused(), Caret: s.filter.Position(), FilterError: s.filterErr,
 		Status: s.status, Hints: s.hints(),

@@ -50,8 +50,8 @@ type Player interface {
 // Options are what the screen needs from outside.
 type Options struct {
 	Source Source
-	// Window is the time that the source's readings begin with: one of those
-	// that the screen offers, 10s, 1m, 5m, or 0 for all.
+	// Window is the time that the source's readings begin with; 0 is all. The
+	// screen offers it beside 10s, 1m, 5m and all.
 	Window time.Duration
 	// Intro says in a sentence what is known before the first reading.
 	Intro string

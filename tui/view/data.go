@@ -24,6 +24,7 @@ type Data struct {
 	Events func() []Row
 
 	names  map[netip.Addr]string
+	peers  func() map[netip.Addr]map[netip.Addr]uint64
 	series map[netip.Addr][]*model.Series
 	open   []model.Finding
 	decode func(model.Sample) string
@@ -109,6 +110,7 @@ func NewData(r model.Reading, decode func(model.Sample) string) *Data {
 	drops := d.podDrops()
 	d.Findings = d.findingRows()
 	d.Pods = d.podRows(drops)
+	d.peers = sync.OnceValue(d.findPeers)
 	d.Events = sync.OnceValue(d.eventRows)
 	return d
 }
@@ -167,19 +169,6 @@ func (d *Data) named(a netip.Addr) string {
 	return d.name(a)
 }
 
-// pod finds the pod with that address, those that live first.
-func (d *Data) pod(a netip.Addr) *model.Pod {
-	s := d.Reading.Snapshot
-	for _, pods := range [][]model.Pod{s.Pods, s.PastPods} {
-		for i := range pods {
-			if pods[i].Has(a) {
-				return &pods[i]
-			}
-		}
-	}
-	return nil
-}
-
 // perSecond is a count as a rate over the window; NaN without a window.
 func (d *Data) perSecond(n uint64) float64 {
 	if secs := d.Reading.Snapshot.Window.Duration().Seconds(); secs > 0 {
@@ -200,35 +189,7 @@ const maxPeers = 64
 // Peers are the other ends of a pod's traffic, the busiest first: those that
 // were counted, those of its tracked flows, and single ones of its findings.
 func (d *Data) Peers(pod netip.Addr) []Peer {
-	s := d.Reading.Snapshot
-	packets := make(map[netip.Addr]uint64)
-	add := func(a netip.Addr, n uint64) {
-		if a.IsValid() && a != pod {
-			packets[a] += n
-		}
-	}
-	for i := range s.Traffic.Peers {
-		if p := &s.Traffic.Peers[i]; p.Local == pod {
-			add(p.Remote, p.Out.Packets+p.In.Packets)
-		}
-	}
-	for i := range s.Flows {
-		switch f := &s.Flows[i]; pod {
-		case f.Original.Src:
-			add(f.Original.Dst, 0)
-		case f.Reply.Src:
-			add(f.Original.Src, 0)
-		}
-	}
-	for _, f := range d.open {
-		if slices.Contains(f.Pods, pod) {
-			for _, p := range f.Peers {
-				if p.IsSingleIP() {
-					add(p.Addr(), 0)
-				}
-			}
-		}
-	}
+	packets := d.peers()[pod]
 	peers := make([]Peer, 0, len(packets))
 	for a, n := range packets {
 		peers = append(peers, Peer{a, n})
@@ -237,6 +198,41 @@ func (d *Data) Peers(pod netip.Addr) []Peer {
 		return cmp.Or(cmp.Compare(b.Packets, a.Packets), a.Addr.Compare(b.Addr))
 	})
 	return peers[:min(len(peers), maxPeers)]
+}
+
+// findPeers counts the packets of each pod with each other end.
+func (d *Data) findPeers() map[netip.Addr]map[netip.Addr]uint64 {
+	s := d.Reading.Snapshot
+	all := make(map[netip.Addr]map[netip.Addr]uint64, len(d.names))
+	add := func(pod, to netip.Addr, n uint64) {
+		if _, ok := d.names[pod]; !ok || !to.IsValid() || to == pod {
+			return
+		}
+		if all[pod] == nil {
+			all[pod] = make(map[netip.Addr]uint64)
+		}
+		all[pod][to] += n
+	}
+	for i := range s.Traffic.Peers {
+		p := &s.Traffic.Peers[i]
+		add(p.Local, p.Remote, p.Out.Packets+p.In.Packets)
+	}
+	for i := range s.Flows {
+		f := &s.Flows[i]
+		add(f.Original.Src, f.Original.Dst, 0)
+		add(f.Reply.Src, f.Original.Src, 0)
+	}
+	for _, f := range d.open {
+		for _, p := range f.Peers {
+			if !p.IsSingleIP() {
+				continue
+			}
+			for _, pod := range f.Pods {
+				add(pod, p.Addr(), 0)
+			}
+		}
+	}
+	return all
 }
 
 // Ends are the pod and the other end that a finding is best looked at with;

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/report"
 )
 
 // TabID is one of the tabs.
@@ -195,29 +196,40 @@ func (f Frame) header() string {
 	}
 }
 
-// window is the time that was asked for, and as long as there is less than
-// that, how much there is.
+// window is the time that the figures are of and, as long as that is another,
+// the time that was asked for.
 func (f Frame) window() string {
 	have := f.Data.Reading.Snapshot.Window.Duration()
 	switch {
 	case f.Window <= 0:
 		return "all " + age(have)
-	case have > 0 && have < f.Window*9/10:
-		return Span(have) + "/" + Span(f.Window)
+	case f.settled(have):
+		return Span(f.Window)
 	}
-	return Span(f.Window)
+	return Span(have) + "/" + Span(f.Window)
 }
 
-// WindowName is the window in the heading of a column.
+// settled reports whether the figures are of the time that was asked for, or
+// near it, as windows end where the node's state was read.
+func (f Frame) settled(have time.Duration) bool {
+	return have <= 0 || have > f.Window*9/10 && have < f.Window*11/10+2*time.Second
+}
+
+// windowName is the window in the heading of a column; empty where the figures
+// are not of the one that was asked for.
 func (f Frame) windowName() string {
-	if f.Window <= 0 {
+	have := f.Data.Reading.Snapshot.Window.Duration()
+	switch {
+	case f.Window <= 0:
 		return "all"
+	case f.settled(have):
+		return Span(f.Window)
 	}
-	return Span(f.Window)
+	return ""
 }
 
-// sources is how many of the sources on the node are whole, and a mark where
-// any is not.
+// sources is how many of the sources are whole, and a mark where one on the
+// node itself is not.
 func (f Frame) sources() string {
 	ok := 0
 	all := f.Data.Reading.Snapshot.Sources
@@ -229,13 +241,11 @@ func (f Frame) sources() string {
 	if len(all) == 0 {
 		return "-(!)"
 	}
-	s := fmt.Sprintf("%d/%d", ok, len(all))
-	if ok < len(all) || len(lostText(f.Data.Reading.Snapshot.Traffic.Lost)) > 0 {
-		s += "(!)"
+	if s := f.Data.Reading.Snapshot; len(report.Gaps(s)) > 0 || lost(s.Traffic.Lost) {
+		return fmt.Sprintf("%d/%d(!)", ok, len(all))
 	}
-	return s
+	return fmt.Sprintf("%d/%d", ok, len(all))
 }
-
 func (f Frame) drops() string {
 	if !f.Data.dropped.Known {
 		return unknown
@@ -378,11 +388,9 @@ func (f Frame) empty() string {
 	case f.Tab == Pods:
 		return "no pod on this node"
 	case f.Tab == Events:
-		return "nothing happened in this window"
-	case !f.Data.watched():
-		return "no fault found in the node's state, but no packet was watched: losses cannot be told"
+		return "nothing is known to have happened in this window"
 	}
-	return "no loss seen in " + Span(s.Window.Duration())
+	return ""
 }
 
 // tail is the latest events in a few lines.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/report"
 )
 
 // Column is one column of a list.
@@ -72,6 +73,9 @@ func Columns(t TabID) []Column {
 // source that was not read is a row, never silence.
 func (d *Data) findingRows() []Row {
 	var rows []Row
+	if len(d.open) == 0 && !d.Reading.At.IsZero() {
+		rows = append(rows, skipped("none", unknown, unknown, d.silence()))
+	}
 	for i := range d.Reading.Findings {
 		rows = append(rows, d.findingRow(&d.Reading.Findings[i]))
 	}
@@ -81,11 +85,33 @@ func (d *Data) findingRows() []Row {
 			rows = append(rows, skipRow(src))
 		}
 	}
-	if l := s.Traffic.Lost; l.Events+l.Counters+l.MACs+l.Unparsed > 0 {
-		rows = append(rows, skipped("lost", "LOST", "lasthop itself", strings.Join(lostText(l), "; ")))
+	if lost(s.Traffic.Lost) {
+		rows = append(rows, skipped("lost", "LOST", "lasthop itself", strings.Join(lostText(s.Traffic.Lost), "; ")))
 	}
 	return rows
 }
+
+// silence is what it is worth that nothing was found. It calls no node healthy.
+func (d *Data) silence() string {
+	s := d.Reading.Snapshot
+	window := Span(s.Window.Duration())
+	verdict := "no loss seen in " + window
+	switch {
+	case !d.watched():
+		return "no fault found in the node's state, but no packet was watched: losses cannot be told"
+	case !slices.ContainsFunc(s.Traffic.Hops, func(h model.HopCount) bool { return h.Packets > 0 && h.Addr.IsValid() }):
+		verdict += ", but no pod packet passed either: only the node's state was judged"
+	case len(report.Gaps(s)) > 0 || lost(s.Traffic.Lost):
+		verdict += ", but not everything could be looked at"
+	}
+	if d.dropped.N > 0 {
+		verdict += "; drops gave no finding"
+	}
+	return verdict
+}
+
+// lost reports whether lasthop itself could not count something.
+func lost(l model.Lost) bool { return l.Events+l.Counters+l.MACs+l.Unparsed > 0 }
 
 func skipRow(src model.Source) Row {
 	word := "SKIP"

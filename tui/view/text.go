@@ -121,7 +121,8 @@ func wrap(s string, w int) []string {
 	if w <= 0 || s == "" {
 		return nil
 	}
-	return strings.Split(ansi.Wrap(s, w, ""), "\n")
+	// Spaces at either end would be counted, or not, by the wrapping's own mind.
+	return strings.Split(ansi.Wrap(strings.TrimSpace(s), w, ""), "\n")
 }
 
 // unknown is what is drawn for what is not known. It is never a zero.
