@@ -496,7 +496,7 @@ func (f Frame) path(h int) []string {
 		lines = append(lines, d.summary(other, way))
 	}
 	if left := h - len(lines); left > 1 {
-		lines = append(lines, t.separator("hop", f.Width))
+		lines = append(lines, t.separator("hop; counts are "+scope(v.Path), f.Width))
 		lines = append(lines, detail[:min(len(detail), left-1)]...)
 	}
 	if left := h - len(lines); left > 4 && f.Width >= wideWidth {

@@ -74,6 +74,9 @@ func hopName(h *model.PathHop) string {
 	case model.HopPod:
 		return strings.TrimSpace("pod " + link)
 	case model.HopLink:
+		if h.Role == model.RoleUplink {
+			return strings.TrimSpace("uplink " + link)
+		}
 		return or(link, "link")
 	case model.HopBridge:
 		return strings.TrimSpace("bridge " + link)
@@ -327,6 +330,14 @@ func shortHop(h *model.PathHop) string {
 	return clean(or(h.Link, "link"))
 }
 
+// scope says whose packets a path's counts are.
+func scope(p *model.Path) string {
+	if p.Pair {
+		return "of this pair alone"
+	}
+	return "of all that the pod sends and gets"
+}
+
 // HopPage is all that decides at one hop.
 func (d *Data) HopPage(t Theme, v PathView, w int) []string {
 	p := &page{Theme: t, w: w}
@@ -336,7 +347,7 @@ func (d *Data) HopPage(t Theme, v PathView, w int) []string {
 	}
 	p.add(p.paint(Strong, fmt.Sprintf("hop %d  %s", h.N, hopName(h))))
 	p.field("Decision", or(h.Decision, "not known"))
-	p.field("Counted", fmt.Sprintf("in %s, out %s, lost %s", count(h.In), count(h.Out), count(h.Lost)))
+	p.field("Counted", fmt.Sprintf("in %s, out %s, lost %s, %s", count(h.In), count(h.Out), count(h.Lost), scope(v.Path)))
 	side := model.AsSource
 	if v.Reverse {
 		side = model.AsDestination
@@ -367,7 +378,7 @@ func (d *Data) PathText(v PathView) string {
 	}
 	var b strings.Builder
 	t := NewTheme("mono", true)
-	b.WriteString(d.PathTitle(PathView{Path: v.Path}) + "\n")
+	b.WriteString(d.PathTitle(PathView{Path: v.Path}) + "; counts are " + scope(v.Path) + "\n")
 	for _, hops := range [][]model.PathHop{v.Path.Forward, v.Path.Return} {
 		l := List{By: -1, Cursor: -1}
 		for i := range hops {
