@@ -24,6 +24,7 @@ type Data struct {
 	Events func() []Row
 
 	names  map[netip.Addr]string
+	roles  map[int]model.Role // by the index of the link
 	peers  func() map[netip.Addr]map[netip.Addr]uint64
 	series map[netip.Addr][]*model.Series
 	open   []model.Finding
@@ -87,7 +88,7 @@ func NewData(r model.Reading, decode func(model.Sample) string) *Data {
 	if r.Snapshot == nil {
 		r.Snapshot = &model.Snapshot{}
 	}
-	d := &Data{Reading: r, decode: decode, names: make(map[netip.Addr]string), series: make(map[netip.Addr][]*model.Series)}
+	d := &Data{Reading: r, decode: decode, names: make(map[netip.Addr]string), roles: make(map[int]model.Role), series: make(map[netip.Addr][]*model.Series)}
 	s := r.Snapshot
 	for _, pods := range [][]model.Pod{s.Pods, s.PastPods} {
 		for i := range pods {
@@ -98,6 +99,9 @@ func NewData(r model.Reading, decode func(model.Sample) string) *Data {
 				}
 			}
 		}
+	}
+	for i := range s.Links {
+		d.roles[s.Links[i].Index] = s.Links[i].Role
 	}
 	for i := range r.Series {
 		d.series[r.Series[i].Addr] = append(d.series[r.Series[i].Addr], &r.Series[i])

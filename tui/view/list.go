@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"math"
 	"strings"
+
+	"github.com/charmbracelet/x/ansi"
 )
 
 // blank reports whether the cell's value is not known.
@@ -117,8 +119,12 @@ func (t Theme) heading(cols []Column, widths []int, l List, lost string, w int) 
 }
 
 func (t Theme) align(c Column, s string, w int) string {
-	if c.Right {
+	switch {
+	case c.Right:
 		return t.right(s, w)
+	case c.Ends && width(s) > w && w > 4:
+		end := (w - 1) * 2 / 3
+		s = t.fit(s, w-end) + ansi.TruncateLeft(s, width(s)-end, "")
 	}
 	return t.fit(s, w)
 }

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -161,13 +162,14 @@ func (d *Data) RawPage(t Theme, f *model.Tracked, w int) []string {
 
 // hops lists what was counted of an address, hop by hop, with the recent rates.
 func (d *Data) hops(p *page, a netip.Addr) {
-	n := 0
+	var hops []*model.HopCount
 	for i := range d.Reading.Snapshot.Traffic.Hops {
-		h := &d.Reading.Snapshot.Traffic.Hops[i]
-		if h.Addr != a {
-			continue
+		if h := &d.Reading.Snapshot.Traffic.Hops[i]; h.Addr == a {
+			hops = append(hops, h)
 		}
-		n++
+	}
+	slices.SortStableFunc(hops, d.onTheWay)
+	for _, h := range hops {
 		way := "out"
 		if h.Side == model.AsDestination {
 			way = "in"
@@ -186,12 +188,33 @@ func (d *Data) hops(p *page, a netip.Addr) {
 			p.right(number(h.Packets), 6), p.right(rate(per), 5), p.spark(rates, min(20, p.w-44))))
 	}
 	switch {
-	case n > 0:
+	case len(hops) > 0:
 	case d.watched():
 		p.add("no packet seen in this window")
 	default:
 		p.add("packets are not watched: " + d.why(model.SourceTC))
 	}
+}
+
+// onTheWay orders hops as packets pass them: what the pod sends, outwards from
+// its own link, then what it gets, inwards.
+func (d *Data) onTheWay(a, b *model.HopCount) int {
+	depth := func(h *model.HopCount) int {
+		n := 2
+		switch d.roles[h.IfIndex] {
+		case model.RolePod:
+			n = 0
+		case model.RolePodLink:
+			n = 1
+		case model.RoleUplink:
+			n = 3
+		}
+		if h.Side == model.AsDestination {
+			return 10 - n
+		}
+		return n
+	}
+	return cmp.Or(cmp.Compare(depth(a), depth(b)), cmp.Compare(a.Link, b.Link), cmp.Compare(b.Direction, a.Direction))
 }
 
 // why is what a source says about itself.
@@ -225,7 +248,7 @@ func (d *Data) NodePage(t Theme, w int) []string {
 	}
 	p.field("Engine", engine(n))
 	p.field("Uplinks", or(strings.Join(n.Uplinks, ", "), "none known"))
-	p.field("Window", fmt.Sprintf("%s to %s, %s", clock(s.Window.Start), clock(s.Window.End), Span(s.Window.Duration())))
+	p.field("Window", Span(s.Window.Duration()))
 	d.cluster(p)
 	d.conntrack(p)
 	p.title("lost by lasthop")
@@ -295,8 +318,9 @@ func (d *Data) conntrack(p *page) {
 		return
 	}
 	c := s.Conntrack
-	p.add(fmt.Sprintf("%s of %s entries; in the window: %s not inserted, %s dropped, %s dropped early, %s invalid",
-		number(c.Count), number(c.Max), number(c.InsertFailed), number(c.Drop), number(c.EarlyDrop), number(c.Invalid)))
+	p.field("Entries", number(c.Count)+" of "+number(c.Max))
+	p.field("In window", fmt.Sprintf("%s not inserted, %s dropped, %s dropped early, %s invalid",
+		number(c.InsertFailed), number(c.Drop), number(c.EarlyDrop), number(c.Invalid)))
 }
 
 func (d *Data) links(p *page) {

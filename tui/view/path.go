@@ -306,8 +306,8 @@ func (d *Data) Chain(p *model.Path) string {
 	var hops []string
 	for i := range p.Forward {
 		h := &p.Forward[i]
-		if h.Kind == model.HopBeyond && !h.Dead {
-			hops = append(hops, "?")
+		if h.Kind == model.HopBeyond {
+			hops = append(hops, map[bool]string{true: "X", false: "?"}[h.Dead])
 			break
 		}
 		hops = append(hops, shortHop(h))
@@ -322,7 +322,7 @@ func (d *Data) Chain(p *model.Path) string {
 func shortHop(h *model.PathHop) string {
 	short := map[model.HopKind]string{
 		model.HopPod: "pod", model.HopBridge: "bridge", model.HopConntrack: "nat", model.HopPolicy: "fwd",
-		model.HopRoute: "route", model.HopNeighbor: "neigh", model.HopLocal: "node", model.HopBeyond: "beyond",
+		model.HopRoute: "route", model.HopNeighbor: "neigh", model.HopLocal: "node",
 	}
 	if s, ok := short[h.Kind]; ok {
 		return s

@@ -18,6 +18,9 @@ type Column struct {
 	// Width is in columns; 0 takes what the others leave.
 	Width int
 	Right bool
+	// Ends are kept where there is no room for all: what tells names apart is
+	// often their end.
+	Ends bool
 	// From is the least width of the list that has room for it.
 	From int
 }
@@ -28,7 +31,7 @@ var (
 		{Title: "SEV", Width: 4},
 		{Title: "LAST HOP ALIVE", Width: 17},
 		{Title: "WHAT"},
-		{Title: "WORKLOAD", Width: 16, From: 110},
+		{Title: "WORKLOAD", Width: 16, From: 110, Ends: true},
 		{Title: "PODS", Width: 4, Right: true},
 		{Title: "LOST", Width: 8, Right: true},
 		{Title: "CONF", Width: 8},
@@ -37,7 +40,7 @@ var (
 		{Title: "RATE", Width: 8, From: 110},
 	}
 	podColumns = []Column{
-		{Title: "POD"},
+		{Title: "POD", Ends: true},
 		{Title: "IP", Width: 15},
 		{Title: "LINK", Width: 15},
 		{Title: "OUT/S", Width: 6, Right: true},
@@ -51,7 +54,7 @@ var (
 	eventColumns = []Column{
 		{Title: "TIME", Width: 8},
 		{Title: "KIND", Width: 6},
-		{Title: "POD", Width: 24, From: 100},
+		{Title: "POD", Width: 24, From: 100, Ends: true},
 		{Title: "WHAT"},
 	}
 )
