@@ -319,12 +319,10 @@ func (d *Data) between(r Row, src, dst netip.Addr) Row {
 
 // describe says what packet a sample is of.
 func (d *Data) describe(x *model.Sample) string {
-	what := ""
 	if d.decode != nil {
-		what = clean(d.decode(*x))
+		if what := clean(d.decode(*x)); what != "" {
+			return what
+		}
 	}
-	if what == "" {
-		what = fmt.Sprintf("%s > %s, EtherType %#04x", d.name(x.Src), d.name(x.Dst), x.Protocol)
-	}
-	return what + ", " + plural(max(x.Length, 0), "byte")
+	return fmt.Sprintf("%s > %s, EtherType %#04x, %s", d.name(x.Src), d.name(x.Dst), x.Protocol, plural(max(x.Length, 0), "byte"))
 }

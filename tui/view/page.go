@@ -134,19 +134,9 @@ func (d *Data) RawPage(t Theme, f *model.Tracked, w int) []string {
 		d.hops(p, a)
 	}
 	p.title("drops")
-	n := 0
-	for i := range s.Traffic.Drops {
-		x := &s.Traffic.Drops[i]
-		if n < shown && (concerned(x.Src) || concerned(x.Dst)) {
-			n++
-			p.add(fmt.Sprintf("%6s %s at %s%s", number(x.Packets), clean(or(string(x.Reason), "unknown")), clean(x.Location), onLink(x.Link)))
-		}
-	}
-	if n == 0 {
-		p.add(map[bool]string{true: "none", false: "not watched"}[d.dropped.Known])
-	}
+	d.listDrops(p, concerned)
 	p.title("MACs")
-	n = 0
+	n := 0
 	for i := range s.Traffic.MACs {
 		x := &s.Traffic.MACs[i]
 		if n < shown && concerned(x.Addr) {
@@ -158,6 +148,34 @@ func (d *Data) RawPage(t Theme, f *model.Tracked, w int) []string {
 		p.add("none")
 	}
 	return p.lines
+}
+
+// listDrops sums the drops of the pods concerned by reason and place.
+func (d *Data) listDrops(p *page, concerned func(netip.Addr) bool) {
+	sums := make(map[string]uint64)
+	var order []string
+	drops := d.Reading.Snapshot.Traffic.Drops
+	for i := range drops {
+		x := &drops[i]
+		if !concerned(x.Src) && !concerned(x.Dst) {
+			continue
+		}
+		what := clean(or(string(x.Reason), "unknown")) + " at " + clean(or(x.Location, "unknown")) + onLink(x.Link)
+		if _, ok := sums[what]; !ok {
+			order = append(order, what)
+		}
+		sums[what] += x.Packets
+	}
+	for _, what := range order[:min(len(order), shown)] {
+		p.add(fmt.Sprintf("%6s %s", number(sums[what]), what))
+	}
+	switch {
+	case len(order) > 0:
+	case d.dropped.Known:
+		p.add("none")
+	default:
+		p.add("not watched: " + d.why(model.SourceDrops))
+	}
 }
 
 // hops lists what was counted of an address, hop by hop, with the recent rates.

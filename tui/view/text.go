@@ -30,7 +30,7 @@ func clean(s string) string {
 			_, n := utf8.DecodeRuneInString(s)
 			c = s[:n]
 		}
-		if w > 0 && w == ansi.StringWidthWc(c) && utf8.RuneCountInString(c) == 1 {
+		if w > 0 && w == ansi.StringWidthWc(c) && alone(c) {
 			b.WriteString(c)
 		} else {
 			for _, r := range c {
@@ -40,6 +40,14 @@ func clean(s string) string {
 		s = s[len(c):]
 	}
 	return b.String()
+}
+
+// alone reports whether c is one character that joins no other, before or
+// behind it.
+func alone(c string) bool {
+	before, _ := ansi.FirstGraphemeCluster(" "+c, ansi.GraphemeWidth)
+	behind, _ := ansi.FirstGraphemeCluster(c+" ", ansi.GraphemeWidth)
+	return utf8.RuneCountInString(c) == 1 && before == " " && behind == c
 }
 
 func escape(b *strings.Builder, r rune) {
@@ -115,14 +123,43 @@ func (t Theme) cut(s string, w int) string {
 	return s
 }
 
-// wrap breaks clean text into rows of at most w columns, at spaces where there
-// are any.
+// wrap breaks clean text into rows of at most w columns: at spaces alone, so
+// that commands stay readable, and within a word that is longer than a row.
 func wrap(s string, w int) []string {
-	if w <= 0 || s == "" {
+	if w <= 0 {
 		return nil
 	}
-	// Spaces at either end would be counted, or not, by the wrapping's own mind.
-	return strings.Split(ansi.Wrap(strings.TrimSpace(s), w, ""), "\n")
+	var rows []string
+	row, used := "", 0
+	flush := func() {
+		if used > 0 {
+			rows = append(rows, row)
+		}
+		row, used = "", 0
+	}
+	for _, word := range strings.Fields(s) {
+		n := width(word)
+		if used > 0 && used+1+n > w {
+			flush()
+		}
+		for n > w {
+			part := ansi.Truncate(word, w, "")
+			if part == "" {
+				break
+			}
+			rows = append(rows, part)
+			word = word[len(part):]
+			n = width(word)
+		}
+		if used > 0 {
+			row += " "
+			used++
+		}
+		row += word
+		used += n
+	}
+	flush()
+	return rows
 }
 
 // unknown is what is drawn for what is not known. It is never a zero.

@@ -59,7 +59,7 @@ func FuzzClean(f *testing.F) {
 		}
 		for _, row := range wrap(got, w) {
 			// A character that is wider than the row cannot be broken.
-			if width(row) > max(w, 2) {
+			if width(row) > w && w > 1 {
 				t.Fatalf("wrap(%q, %d) has the row %q", got, w, row)
 			}
 		}
@@ -67,6 +67,25 @@ func FuzzClean(f *testing.F) {
 			t.Fatalf("plainASCII(%q) = %q", got, p)
 		}
 	})
+}
+
+func TestWrap(t *testing.T) {
+	for _, c := range []struct {
+		in   string
+		w    int
+		want []string
+	}{
+		{"", 10, nil},
+		{"a b", 0, nil},
+		{" a  b ", 10, []string{"a b"}},
+		{"route create --name x", 12, []string{"route create", "--name x"}},
+		{"see 0123456789ab cd", 5, []string{"see", "01234", "56789", "ab cd"}},
+		{"日本語 x", 5, []string{"日本", "語 x"}},
+	} {
+		if got := wrap(c.in, c.w); !slices.Equal(got, c.want) {
+			t.Errorf("wrap(%q, %d) = %q, want %q", c.in, c.w, got, c.want)
+		}
+	}
 }
 
 func TestFigures(t *testing.T) {
