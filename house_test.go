@@ -40,7 +40,7 @@ var directions = []direction{
 	{"probe/traffic", []string{"probe/model", "probe/netns", "bpf"}, "the counters become the model here and nowhere else"},
 	{"probe/active", []string{"probe/model", "probe/netns"}, "what to ask is planned by judgement, what an answer means is judged: this asks"},
 	{"probe/session", []string{"probe/model", "probe/netns", "probe/collect", "probe/plugin", "probe/traffic", "probe/active", "probe/diagnose", "probe/path", "bpf"}, "the session owns the collectors; who shows its snapshots is not its business"},
-	{"tui", []string{"probe/model"}, "the screen draws values: it must run over a recording, without rights"},
+	{"tui", []string{"probe/model", "probe/report"}, "the screen draws values, cleaned as the reports clean them: it must run over a recording, without rights"},
 	{"bpf", nil, "the programs and their bindings, below everything"},
 	{"kind", []string{"probe/model", "probe/netns"}, "the lab makes the faults: it must not know how they are found"},
 	{"cmd", []string{"probe", "kind", "tui", "bpf"}, "the command wires everything, and nothing rests on it"},

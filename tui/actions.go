@@ -1,0 +1,446 @@
+package tui
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+
+	"github.com/lasthop/lasthop/probe/report"
+	"github.com/lasthop/lasthop/tui/view"
+)
+
+// move moves the cursor, or scrolls what has none.
+func move(by int) func(*screen) tea.Cmd {
+	return func(s *screen) tea.Cmd {
+		s.moveBy(by)
+		return nil
+	}
+}
+
+func movePage(pages int) func(*screen) tea.Cmd {
+	return func(s *screen) tea.Cmd {
+		s.moveBy(pages * max(view.PageHeight(s.height)/2, 1))
+		return nil
+	}
+}
+
+func (s *screen) moveBy(by int) {
+	switch c := s.list(); {
+	case s.page != view.NoPage || s.tab == view.Node:
+		s.scroll = max(0, min(s.scroll+by, view.MaxScroll(s.frameForScroll())))
+	case s.tab == view.Path:
+		s.path.Cursor = max(0, min(s.path.Cursor+by, len(s.path.Hops())-1))
+	case c != nil:
+		s.choose(c, c.cursor+by)
+		s.refresh()
+	}
+}
+
+// frameForScroll is as much of the frame as decides how long a page is.
+func (s *screen) frameForScroll() view.Frame {
+	return view.Frame{
+		Width: s.width, Height: s.height, Theme: s.theme, Data: s.data, Tab: s.tab, Page: s.page,
+		Path: s.path, Finding: s.finding, Hints: s.hints(),
+	}
+}
+
+func turn(by int) func(*screen) tea.Cmd {
+	return func(s *screen) tea.Cmd {
+		s.goTo((s.tab + view.TabID(by) + view.Tabs) % view.Tabs)
+		return nil
+	}
+}
+
+func show(t view.TabID) func(*screen) tea.Cmd {
+	return func(s *screen) tea.Cmd {
+		s.goTo(t)
+		return nil
+	}
+}
+
+// goTo shows a tab. The path shown is that of what was chosen in the list one
+// comes from.
+func (s *screen) goTo(t view.TabID) {
+	if t == view.Path && s.tab != view.Path {
+		s.from = s.tab
+		s.follow(s.selected())
+	}
+	s.tab, s.page, s.scroll = t, view.NoPage, 0
+	s.filter.Blur()
+	s.refresh()
+}
+
+// follow makes a row's traffic the path's. One end that stays keeps the other.
+func (s *screen) follow(r *view.Row) {
+	if r == nil {
+		return
+	}
+	pod, to := s.pod, netip.Addr{}
+	switch {
+	case r.Finding != nil:
+		pod, to = s.data.Ends(&r.Finding.Finding)
+	case r.Pod != nil && len(r.Pod.Addresses) > 0:
+		pod = r.Pod.Addresses[0].Addr()
+	case r.From.IsValid():
+		pod, to = r.From, r.To
+	}
+	if !pod.IsValid() || pod == s.pod && !to.IsValid() {
+		return
+	}
+	if pod != s.pod || to != s.to {
+		s.path = view.PathView{}
+	}
+	s.pod, s.to = pod, to
+}
+
+func (s *screen) enter() tea.Cmd {
+	r := s.selected()
+	switch {
+	case s.tab == view.Path && s.path.Hop() != nil:
+		s.open(view.HopDetail)
+	case r != nil && r.Finding != nil:
+		s.finding = r.Finding
+		s.open(view.FindingDetail)
+	case r != nil && (r.Pod != nil || r.From.IsValid()):
+		s.goTo(view.Path)
+	case r != nil && s.tab == view.Findings:
+		s.open(view.Coverage)
+	}
+	return nil
+}
+
+// followFinding goes from a finding to the path that it is about.
+func (s *screen) followFinding() tea.Cmd {
+	pod, to := s.data.Ends(&s.finding.Finding)
+	if pod != s.pod || to != s.to {
+		s.path = view.PathView{}
+	}
+	s.pod, s.to = pod, to
+	if s.tab != view.Path {
+		s.from = s.tab
+	}
+	s.tab, s.page, s.scroll = view.Path, view.NoPage, 0
+	s.refresh()
+	return nil
+}
+
+func (s *screen) open(p view.PageID) {
+	s.page, s.scroll = p, 0
+}
+
+// page shows an overlay, or takes it away again.
+func page(p view.PageID) func(*screen) tea.Cmd {
+	return func(s *screen) tea.Cmd {
+		switch s.page {
+		case p:
+			return s.back()
+		case view.Help, view.Coverage:
+		default:
+			s.under = s.page
+		}
+		s.open(p)
+		return nil
+	}
+}
+
+// back leaves what was entered last: an overlay, a page, the path, a filter.
+func (s *screen) back() tea.Cmd {
+	switch {
+	case s.page == view.Help || s.page == view.Coverage:
+		s.open(s.under)
+		s.under = view.NoPage
+	case s.page != view.NoPage:
+		s.open(view.NoPage)
+	case s.tab == view.Path:
+		s.tab = s.from
+		s.refresh()
+	case s.filter.Value() != "":
+		s.filter.SetValue("")
+		s.applyFilter()
+	}
+	return nil
+}
+
+func (s *screen) openFinding() tea.Cmd {
+	code := ""
+	if h := s.path.Hop(); h != nil {
+		code = h.Finding
+	}
+	if code == "" {
+		for _, h := range s.path.Hops() {
+			if code == "" {
+				code = h.Finding
+			}
+		}
+	}
+	found := -1
+	for i, f := range s.data.Reading.Findings {
+		if f.Code == code && !f.Closed && (found < 0 || slices.Contains(f.Pods, s.pod)) {
+			found = i
+		}
+	}
+	if code == "" || found < 0 {
+		s.status = "no finding on this path"
+		return nil
+	}
+	s.finding = &s.data.Reading.Findings[found]
+	s.open(view.FindingDetail)
+	return nil
+}
+
+func (s *screen) reversePath() tea.Cmd {
+	s.path.Reverse = !s.path.Reverse
+	s.path.Cursor, s.page = s.path.Dead(), view.NoPage
+	return nil
+}
+
+func nextPeer(by int) func(*screen) tea.Cmd {
+	return func(s *screen) tea.Cmd {
+		peers := s.data.Peers(s.pod)
+		if len(peers) == 0 {
+			return nil
+		}
+		s.to = peers[(s.path.Peer+by+len(peers))%len(peers)].Addr
+		s.path = view.PathView{Reverse: s.path.Reverse}
+		s.refresh()
+		return nil
+	}
+}
+
+func (s *screen) startFilter() tea.Cmd {
+	s.filter.CursorEnd()
+	return s.filter.Focus()
+}
+
+// edit passes a key to the filter, which works while it is typed.
+func (s *screen) edit(msg tea.Msg) tea.Cmd {
+	if k, ok := msg.(tea.KeyPressMsg); ok {
+		switch k.String() {
+		case "enter":
+			s.filter.Blur()
+			return nil
+		case "esc":
+			s.filter.Blur()
+			s.filter.SetValue("")
+			s.applyFilter()
+			return nil
+		}
+	}
+	var cmd tea.Cmd
+	s.filter, cmd = s.filter.Update(msg)
+	s.applyFilter()
+	return cmd
+}
+
+// applyFilter uses the filter if it can be; else the last good one stays.
+func (s *screen) applyFilter() {
+	q, err := view.ParseQuery(s.filter.Value())
+	s.filterErr = ""
+	if err != nil {
+		s.filterErr = err.Error()
+		return
+	}
+	s.query = q
+	if c := s.list(); c != nil {
+		c.cursor, c.id = 0, ""
+	}
+	s.refresh()
+}
+
+// nextSort sorts by the next column that is shown, then by none.
+func (s *screen) nextSort() tea.Cmd {
+	c := s.list()
+	cols := view.Columns(s.tab)
+	for c.by++; c.by < len(cols) && cols[c.by].From > s.width; c.by++ {
+	}
+	c.reverse = false
+	if c.by >= len(cols) {
+		c.by = -1
+	} else {
+		// Of figures the largest are looked for.
+		c.reverse = cols[c.by].Right || cols[c.by].Title == "SEV"
+	}
+	s.sorted(c)
+	return nil
+}
+
+func (s *screen) turnSort() tea.Cmd {
+	c := s.list()
+	c.reverse = !c.reverse
+	s.sorted(c)
+	return nil
+}
+
+func (s *screen) sorted(c *choice) {
+	c.cursor, c.id = 0, ""
+	s.refresh()
+}
+
+func (s *screen) nextWindow() tea.Cmd {
+	s.window = (s.window + 1) % len(s.windows)
+	w := s.windows[s.window]
+	return func() tea.Msg {
+		s.opts.Source.SetWindow(w)
+		return nil
+	}
+}
+
+// freeze keeps the reading that is shown; a second time it goes on with the
+// newest. A replay is paused as well.
+func (s *screen) freeze() tea.Cmd {
+	s.frozen = !s.frozen
+	if s.player != nil {
+		return s.play()
+	}
+	if !s.frozen && !s.latest.At.IsZero() {
+		s.use(s.latest)
+	}
+	return nil
+}
+
+// play tells a replay its speed; 0 is paused.
+func (s *screen) play() tea.Cmd {
+	speed := s.speed
+	if s.frozen {
+		speed = 0
+	}
+	return func() tea.Msg {
+		s.player.Speed(speed)
+		return nil
+	}
+}
+
+func replayMode(paused bool, speed float64) string {
+	if paused {
+		return "PAUSED"
+	}
+	return fmt.Sprintf("REPLAY x%g", speed)
+}
+
+func step(n int) func(*screen) tea.Cmd {
+	return func(s *screen) tea.Cmd {
+		var pause tea.Cmd
+		if !s.frozen {
+			s.frozen = true
+			pause = s.play()
+		}
+		return tea.Sequence(pause, func() tea.Msg {
+			s.player.Step(n)
+			return nil
+		})
+	}
+}
+
+// seek jumps in units of 10 s.
+func seek(units int) func(*screen) tea.Cmd {
+	return func(s *screen) tea.Cmd {
+		return func() tea.Msg {
+			s.player.Seek(time.Duration(units) * 10 * time.Second)
+			return nil
+		}
+	}
+}
+
+func faster(by float64) func(*screen) tea.Cmd {
+	return func(s *screen) tea.Cmd {
+		s.speed = max(0.25, min(s.speed*by, 64))
+		return s.play()
+	}
+}
+
+func (s *screen) rescan() tea.Cmd {
+	s.status = "reading the node's state again"
+	return func() tea.Msg {
+		s.opts.Source.Rescan()
+		return nil
+	}
+}
+
+func (s *screen) reset() tea.Cmd {
+	s.status = "counters start from zero"
+	return func() tea.Msg {
+		s.opts.Source.Reset()
+		return nil
+	}
+}
+
+// copy sends what is shown to the terminal's clipboard: of a finding what
+// mends it, of a path the hops, of a pod its address.
+func (s *screen) copy() tea.Cmd {
+	text := s.copied()
+	if text == "" {
+		s.status = "nothing here to copy"
+		return nil
+	}
+	s.status = fmt.Sprintf("%d bytes sent to the terminal's clipboard (OSC 52)", len(text))
+	return tea.SetClipboard(text)
+}
+
+func (s *screen) copied() string {
+	r := s.selected()
+	switch {
+	case s.page == view.FindingDetail && s.finding != nil:
+		return lines(s.finding.Fix)
+	case s.page != view.NoPage && s.page != view.HopDetail:
+		return ""
+	case s.page == view.HopDetail && s.path.Hop() != nil:
+		return lines(s.path.Hop().Rules)
+	case s.tab == view.Path:
+		return s.data.PathText(s.path)
+	case r == nil:
+		return ""
+	case s.tab == view.Events:
+		return r.Line()
+	case r.Finding != nil:
+		return lines(r.Finding.Fix)
+	case r.Pod != nil && len(r.Pod.Addresses) > 0:
+		return r.Pod.Addresses[0].Addr().String()
+	}
+	return r.Line()
+}
+
+// lines joins what will be pasted: clean, since a shell may read it.
+func lines(rows []string) string {
+	out := make([]string, len(rows))
+	for i, row := range rows {
+		out[i] = report.Clean(row)
+	}
+	return strings.Join(out, "\n")
+}
+
+func (s *screen) export() tea.Cmd {
+	if s.data.Reading.At.IsZero() {
+		s.status = "nothing has been read yet"
+		return nil
+	}
+	s.status = "writing the report"
+	r, write := s.data.Reading, s.opts.Export
+	return func() tea.Msg {
+		path, err := write(r)
+		if err == nil && path == "" {
+			err = errors.New("no file was written")
+		}
+		return exportedMsg{path, err}
+	}
+}
+
+func (s *screen) nextTheme() tea.Cmd {
+	names := view.Themes()
+	if s.opts.mono() {
+		s.status = "colours are off"
+		return nil
+	}
+	s.theme = view.NewTheme(names[(slices.Index(names, s.theme.Name)+1)%len(names)], s.theme.ASCII)
+	s.status = "theme " + s.theme.Name
+	return nil
+}
+
+func (s *screen) quitPrinting() tea.Cmd {
+	s.printing = true
+	return tea.Quit
+}

@@ -1,0 +1,124 @@
+package tui
+
+import (
+	"strings"
+
+	"charm.land/bubbles/v2/key"
+	tea "charm.land/bubbletea/v2"
+
+	"github.com/lasthop/lasthop/tui/view"
+)
+
+// binding is one key, where it works and what it does there.
+type binding struct {
+	key.Binding
+	section string
+	// footer says where the key is named at the foot of the screen.
+	footer func(*screen) bool
+	// when says where the key works; nil is everywhere.
+	when func(*screen) bool
+	do   func(*screen) tea.Cmd
+}
+
+func bind(keys, shown, does string) key.Binding {
+	return key.NewBinding(key.WithKeys(strings.Fields(keys)...), key.WithHelp(shown, does))
+}
+
+// keyTable is all keys, and all of the help. Where a key does several things,
+// the first that applies is meant. A key without a section is named with the
+// one before it.
+func keyTable() []binding {
+	return []binding{
+		{bind("enter", "enter", "path"), "", onFinding, onFinding, (*screen).followFinding},
+		{bind("enter", "enter", "open"), "Move", canOpen, canOpen, (*screen).enter},
+		{bind("esc backspace", "esc", "back"), "Move", canLeave, nil, (*screen).back},
+		{bind("up k", "up/down", "or k, j: one row"), "Move", nil, nil, move(-1)},
+		{bind("down j", "", ""), "", nil, nil, move(1)},
+		{bind("pgup ctrl+b", "pgup/pgdown", "half a page"), "Move", nil, nil, movePage(-1)},
+		{bind("pgdown ctrl+f space", "", ""), "", nil, nil, movePage(1)},
+		{bind("home g", "home/end", "or g, G: first, last"), "Move", nil, nil, move(-1 << 30)},
+		{bind("end G", "", ""), "", nil, nil, move(1 << 30)},
+		{bind("1", "1 to 5", "the tabs"), "Move", nil, nil, show(view.Findings)},
+		{bind("2", "", ""), "", nil, nil, show(view.Pods)},
+		{bind("3", "", ""), "", nil, nil, show(view.Path)},
+		{bind("4", "", ""), "", nil, nil, show(view.Events)},
+		{bind("5", "", ""), "", nil, nil, show(view.Node)},
+		{bind("tab", "tab", "next tab; shift+tab: previous"), "Move", nil, nil, turn(1)},
+		{bind("shift+tab", "", ""), "", nil, nil, turn(-1)},
+
+		{bind("f", "f", "finding"), "Path", onPath, onPath, (*screen).openFinding},
+		{bind("r", "r", "reverse path"), "Path", onPath, onPath, (*screen).reversePath},
+		{bind("left h", "left/right", "or h, l: other peer"), "Path", nil, onPath, nextPeer(-1)},
+		{bind("right l", "", ""), "", nil, onPath, nextPeer(1)},
+
+		{bind("/", "/", "filter"), "List", onList, onList, (*screen).startFilter},
+		{bind("s", "s", "sort"), "List", onList, onList, (*screen).nextSort},
+		{bind("S", "S", "turn the order"), "List", nil, onList, (*screen).turnSort},
+
+		{bind("w", "w", "window"), "Reading", onList, nil, (*screen).nextWindow},
+		{bind("p", "p", "pause"), "Reading", always, nil, (*screen).freeze},
+		{bind("r", "r", "rescan"), "Reading", nil, isLive, (*screen).rescan},
+		{bind("ctrl+r", "ctrl+r", "reset counters"), "Reading", nil, isLive, (*screen).reset},
+		{bind(".", ".", "step"), "Replay", isReplay, isReplay, step(1)},
+		{bind(",", ",", "step back"), "Replay", nil, isReplay, step(-1)},
+		{bind("]", "] or [", "10 s on, back"), "Replay", nil, isReplay, seek(1)},
+		{bind("[", "", ""), "", nil, isReplay, seek(-1)},
+		{bind("}", "} or {", "1 min on, back"), "Replay", nil, isReplay, seek(6)},
+		{bind("{", "", ""), "", nil, isReplay, seek(-6)},
+		{bind("+ =", "+ or -", "faster, slower"), "Replay", nil, isReplay, faster(2)},
+		{bind("-", "", ""), "", nil, isReplay, faster(0.5)},
+
+		{bind("y", "y", "copy"), "Take", notOnList, nil, (*screen).copy},
+		{bind("e", "e", "export"), "Take", onListToExport, canExport, (*screen).export},
+
+		{bind("!", "!", "coverage"), "Screen", nil, nil, page(view.Coverage)},
+		{bind("t", "t", "theme"), "Screen", nil, nil, (*screen).nextTheme},
+		{bind("ctrl+l", "ctrl+l", "redraw"), "Screen", nil, nil, func(*screen) tea.Cmd { return tea.ClearScreen }},
+		{bind("ctrl+z", "ctrl+z", "suspend"), "Screen", nil, canSuspend, func(*screen) tea.Cmd { return tea.Suspend }},
+		{bind("?", "?", "help"), "Screen", always, nil, page(view.Help)},
+		{bind("q ctrl+c", "q", "quit"), "Screen", always, nil, func(*screen) tea.Cmd { return tea.Quit }},
+		{bind("Q", "Q", "quit, print the summary"), "Screen", nil, nil, (*screen).quitPrinting},
+	}
+}
+
+func always(*screen) bool           { return true }
+func onListToExport(s *screen) bool { return onList(s) && canExport(s) }
+func notOnList(s *screen) bool      { return !onList(s) }
+func onFinding(s *screen) bool      { return s.page == view.FindingDetail }
+func canLeave(s *screen) bool       { return s.page != view.NoPage || s.tab == view.Path }
+func canOpen(s *screen) bool {
+	return s.page == view.NoPage && (s.tab == view.Path || s.selected() != nil)
+}
+func onPath(s *screen) bool {
+	return s.tab == view.Path && s.page == view.NoPage || s.page == view.HopDetail
+}
+func onList(s *screen) bool     { return s.list() != nil && s.page == view.NoPage }
+func isReplay(s *screen) bool   { return s.player != nil }
+func isLive(s *screen) bool     { return s.player == nil && !onPath(s) }
+func canExport(s *screen) bool  { return s.opts.Export != nil }
+func canSuspend(s *screen) bool { return s.opts.Suspend }
+
+// press does what the key is for.
+func (s *screen) press(k tea.KeyPressMsg) tea.Cmd {
+	for _, b := range s.keys {
+		if key.Matches(k, b.Binding) && (b.when == nil || b.when(s)) {
+			return b.do(s)
+		}
+	}
+	return nil
+}
+
+// hints are the keys as they are named on the screen: at the foot those that
+// work here, in the help all that ever do.
+func (s *screen) hints() []view.Hint {
+	var out []view.Hint
+	for _, b := range s.keys {
+		h := view.Hint{Key: b.Help().Key, Does: b.Help().Desc, Section: b.section, Footer: b.footer != nil && b.footer(s)}
+		h.Keep = h.Key == "?" || h.Key == "q"
+		if b.section == "Replay" && s.player == nil || h.Key == "ctrl+z" && !s.opts.Suspend {
+			continue
+		}
+		out = append(out, h)
+	}
+	return out
+}

@@ -1,0 +1,349 @@
+package tui
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"charm.land/bubbles/v2/textinput"
+	tea "charm.land/bubbletea/v2"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/tui/view"
+)
+
+// windows are the times that can be looked back over, besides the one that was
+// asked for; 0 is all.
+var windows = []time.Duration{10 * time.Second, time.Minute, 5 * time.Minute, 0}
+
+// The messages that are not the terminal's.
+type (
+	readingMsg  struct{ model.Reading }
+	endedMsg    struct{}
+	exportedMsg struct {
+		path string
+		err  error
+	}
+)
+
+// choice is how a list stands.
+type choice struct {
+	id      string
+	cursor  int
+	by      int
+	reverse bool
+}
+
+// screen is the Bubble Tea model: the newest reading, the one that is shown,
+// and how it is looked at.
+type screen struct {
+	opts   Options
+	theme  view.Theme
+	keys   []binding
+	player Player
+	next   tea.Cmd
+
+	width, height int
+	// unsized says that the size which comes is none that the terminal told,
+	// supposed that the one before was so.
+	unsized, supposed bool
+	// started is false while the gate is shown.
+	started bool
+
+	latest model.Reading
+	data   *view.Data
+	frozen bool
+	ended  bool
+	// speed is that of a replay.
+	speed float64
+	// window is the index of the one that was chosen.
+	windows []time.Duration
+	window  int
+
+	tab, from view.TabID
+	choices   [view.Tabs]choice
+	rows      []*view.Row
+	page      view.PageID
+	under     view.PageID // the page that an overlay covers
+	scroll    int
+
+	filter    textinput.Model
+	query     view.Query
+	filterErr string
+
+	finding *model.Tracked
+	preview *model.Path
+	path    view.PathView
+	pod, to netip.Addr
+
+	status   string
+	printing bool
+
+	// frame is what was drawn last; empty when something changed since.
+	frame string
+}
+
+func newScreen(o Options, next tea.Cmd) *screen {
+	input := textinput.New()
+	input.SetVirtualCursor(false)
+	input.CharLimit = 200
+	// Reading the clipboard would start a process.
+	input.KeyMap.Paste.SetEnabled(false)
+	s := &screen{
+		opts: o, theme: view.NewTheme(o.theme()), keys: keyTable(), next: next, filter: input, speed: 1,
+		data: view.NewData(model.Reading{}, nil), windows: windows,
+	}
+	if s.window = slices.Index(windows, o.Window); s.window < 0 {
+		s.windows, s.window = append([]time.Duration{o.Window}, windows...), 0
+	}
+	s.player, _ = o.Source.(Player)
+	for i := range s.choices {
+		s.choices[i].by = -1
+	}
+	s.refresh()
+	return s
+}
+
+func (s *screen) Init() tea.Cmd { return s.next }
+
+// Update takes one message. It reads no clock and does no input or output.
+func (s *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	var cmd tea.Cmd
+	switch msg := msg.(type) {
+	case readingMsg:
+		s.latest = msg.Reading
+		if !s.frozen || s.player != nil {
+			s.use(msg.Reading)
+		}
+		cmd = s.next
+	case endedMsg:
+		s.ended = true
+	case exportedMsg:
+		s.status = "report written to " + msg.path
+		if msg.err != nil {
+			s.status = "export failed: " + msg.err.Error()
+		}
+	case tea.WindowSizeMsg:
+		s.resize(msg)
+	case tea.KeyPressMsg:
+		cmd = s.key(msg)
+	case tea.PasteMsg:
+		if s.filter.Focused() {
+			cmd = s.edit(msg)
+		}
+	default:
+		return s, nil
+	}
+	s.frame = ""
+	return s, cmd
+}
+
+// resize takes a new size. One that differs from the first starts the screen:
+// somebody has attached, who has not seen what was written before.
+func (s *screen) resize(msg tea.WindowSizeMsg) {
+	if s.width > 0 && !s.unsized && (s.supposed || msg.Width != s.width || msg.Height != s.height) {
+		s.started = true
+	}
+	s.width, s.height = msg.Width, msg.Height
+	s.supposed, s.unsized = s.unsized, false
+}
+
+func (s *screen) key(k tea.KeyPressMsg) tea.Cmd {
+	s.status = ""
+	switch {
+	case !s.started:
+		return s.atGate(k)
+	case s.filter.Focused() && k.String() != "ctrl+c":
+		return s.edit(k)
+	}
+	return s.press(k)
+}
+
+func (s *screen) atGate(k tea.KeyPressMsg) tea.Cmd {
+	switch k.String() {
+	case "enter", "space":
+		s.started = true
+	case "q", "ctrl+c":
+		return tea.Quit
+	}
+	return nil
+}
+
+// use shows a reading.
+func (s *screen) use(r model.Reading) {
+	s.data = view.NewData(r, s.opts.Describe)
+	s.refresh()
+}
+
+// list is how the list of the tab stands, nil where the tab is none.
+func (s *screen) list() *choice {
+	if view.Columns(s.tab) == nil {
+		return nil
+	}
+	return &s.choices[s.tab]
+}
+
+// refresh derives what is shown from the reading and the choices.
+func (s *screen) refresh() {
+	if c := s.list(); c != nil {
+		s.reselect(c)
+	}
+	s.findFinding()
+	s.preview = nil
+	if r := s.selected(); r != nil && r.Finding != nil {
+		s.preview = s.trace(s.data.Ends(&r.Finding.Finding))
+	}
+	if s.tab == view.Path {
+		s.tracePath()
+	}
+}
+
+// reselect filters and sorts the list anew; the cursor stays on its row.
+func (s *screen) reselect(c *choice) {
+	var all []view.Row
+	switch s.tab {
+	case view.Findings:
+		all = s.data.Findings
+	case view.Pods:
+		all = s.data.Pods
+	case view.Events:
+		all = s.data.Events()
+	}
+	s.rows = view.Select(all, s.query, c.by, c.reverse)
+	at := min(c.cursor, len(s.rows)-1)
+	if c.id != "" && (at < 0 || s.rows[at].ID != c.id) {
+		if i := slices.IndexFunc(s.rows, func(r *view.Row) bool { return r.ID == c.id }); i >= 0 {
+			at = i
+		}
+	}
+	s.choose(c, at)
+}
+
+// choose puts the cursor on a row. At the top it stays at the top, whatever
+// comes there: it is the worst, or the latest.
+func (s *screen) choose(c *choice, at int) {
+	c.cursor = max(0, min(at, len(s.rows)-1))
+	c.id = ""
+	if c.cursor > 0 {
+		c.id = s.rows[c.cursor].ID
+	}
+}
+
+// selected is the row under the cursor.
+func (s *screen) selected() *view.Row {
+	c := s.list()
+	if c == nil || c.cursor >= len(s.rows) {
+		return nil
+	}
+	return s.rows[c.cursor]
+}
+
+// findFinding looks up the finding that is open in the newest reading. It
+// stays as it was when the reading has it no more.
+func (s *screen) findFinding() {
+	if s.finding == nil {
+		return
+	}
+	id := view.FindingID(s.finding)
+	for i := range s.data.Reading.Findings {
+		if f := &s.data.Reading.Findings[i]; view.FindingID(f) == id {
+			s.finding = f
+			return
+		}
+	}
+}
+
+func (s *screen) trace(pod, to netip.Addr) *model.Path {
+	if s.opts.Trace == nil || !pod.IsValid() || !to.IsValid() {
+		return nil
+	}
+	p := s.opts.Trace(s.data.Reading.Snapshot, s.data.Open(), pod, to)
+	return &p
+}
+
+// tracePath follows the pod's packets to the chosen other end.
+func (s *screen) tracePath() {
+	if !s.pod.IsValid() {
+		s.pod, s.to = s.defaultEnds()
+	}
+	peers := s.data.Peers(s.pod)
+	if !s.to.IsValid() && len(peers) > 0 {
+		s.to = peers[0].Addr
+	}
+	fresh := s.path.Path == nil
+	s.path.Path = s.trace(s.pod, s.to)
+	if fresh {
+		s.path.Cursor = s.path.Dead()
+	}
+	s.path.Peers = len(peers)
+	s.path.Peer = max(slices.IndexFunc(peers, func(p view.Peer) bool { return p.Addr == s.to }), 0)
+	s.path.Cursor = max(0, min(s.path.Cursor, len(s.path.Hops())-1))
+	switch {
+	case s.data.Reading.At.IsZero():
+		s.path.Why = "waiting for the first reading"
+	case !s.pod.IsValid():
+		s.path.Why = "no pod is known on this node"
+	case !s.to.IsValid():
+		s.path.Why = "no packet of " + s.pod.String() + " was seen: there is no other end to show a path to"
+	}
+}
+
+// defaultEnds are those of the worst finding, or of the first pod.
+func (s *screen) defaultEnds() (pod, to netip.Addr) {
+	for i := range s.data.Open() {
+		if pod, to := s.data.Ends(&s.data.Open()[i]); pod.IsValid() && to.IsValid() {
+			return pod, to
+		}
+	}
+	for _, p := range s.data.Reading.Snapshot.Pods {
+		for _, a := range p.Addresses {
+			return a.Addr(), netip.Addr{}
+		}
+	}
+	return pod, to
+}
+
+// View draws what Update left, and only when that changed.
+func (s *screen) View() tea.View {
+	if s.frame == "" {
+		s.frame = s.draw()
+	}
+	v := tea.NewView(s.frame)
+	v.AltScreen = s.started
+	return v
+}
+
+func (s *screen) draw() string {
+	if !s.started {
+		return view.Gate(s.theme, s.data, s.opts.Intro, s.width)
+	}
+	f := view.Frame{
+		Width: s.width, Height: s.height, Theme: s.theme, Data: s.data,
+		Mode: s.mode(), Window: s.windows[s.window], Tab: s.tab, Path: s.path, Page: s.page, Scroll: s.scroll,
+		Finding: s.finding, Preview: s.preview,
+		Filter: s.filter.Value(), Editing: s.filter.Focused(), Caret: s.filter.Position(), FilterError: s.filterErr,
+		Status: s.status, Hints: s.hints(),
+	}
+	if c := s.list(); c != nil {
+		f.List = view.List{Rows: s.rows, Cursor: c.cursor, By: c.by, Reverse: c.reverse}
+	}
+	return view.Draw(f)
+}
+
+// mode says what one looks at: what is now, or something else.
+func (s *screen) mode() string {
+	at := s.data.Reading.At.Format("15:04:05")
+	switch {
+	case s.data.Reading.At.IsZero() && s.ended:
+		return "ENDED"
+	case s.data.Reading.At.IsZero():
+		return "WAIT"
+	case s.ended:
+		return "ENDED " + at
+	case s.player != nil:
+		return replayMode(s.frozen, s.speed) + " " + at
+	case s.frozen:
+		return "FROZEN " + at
+	}
+	return "LIVE"
+}

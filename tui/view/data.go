@@ -1,0 +1,328 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/report"
+)
+
+// Data is a reading with what the frames look up in it, and its rows. It is
+// made once for a reading, and is immutable.
+type Data struct {
+	Reading model.Reading
+	// Findings and Pods are rows of lists, in the reading's order.
+	Findings, Pods []Row
+	// Events gives the rows of what happened, the latest first. They are made
+	// when they are first asked for: few frames show them.
+	Events func() []Row
+
+	names  map[netip.Addr]string
+	roles  map[int]model.Role // by the index of the link
+	peers  func() map[netip.Addr]map[netip.Addr]uint64
+	series map[netip.Addr][]*model.Series
+	open   []model.Finding
+	decode func(model.Sample) string
+	// dropped is how many pod packets the kernel dropped in the window.
+	dropped model.Count
+}
+
+// Row is one line of a list.
+type Row struct {
+	// ID stays the same while the thing stays, reading after reading.
+	ID    string
+	Cells []Cell
+	// Word and Brief are the row where there is room for one column alone.
+	Word, Brief string
+	Style       Style
+	// Faint rows are over: closed findings, pods that are gone.
+	Faint bool
+
+	Finding *model.Tracked
+	Pod     *model.Pod
+	// From is a pod, and To the other end, where the row is of a packet
+	// between them.
+	From, To netip.Addr
+
+	hay   string
+	addrs []netip.Prefix
+}
+
+// Cell is one value of a row: what is drawn, and what is sorted by.
+type Cell struct {
+	Text string
+	// Order is what the column is sorted by where it is no text; NaN, for
+	// what is not known, comes last in either order.
+	Order  float64
+	ByText bool
+	Style  Style
+	// Rates are drawn as a sparkline instead of the text.
+	Rates []float64
+}
+
+func text(s string) Cell              { return Cell{Text: s, ByText: true} }
+func figure(s string, f float64) Cell { return Cell{Text: s, Order: f} }
+func nothing() Cell                   { return figure(unknown, math.NaN()) }
+func whole[N int | uint64](n N) Cell  { return figure(number(uint64(n)), float64(n)) }
+func trend(rates []float64) Cell      { return Cell{Rates: rates, Order: last(rates)} }
+func styled(s Style, c Cell) Cell     { c.Style = s; return c }
+func host(a netip.Addr) netip.Prefix  { return netip.PrefixFrom(a, a.BitLen()) }
+
+func last(rates []float64) float64 {
+	if len(rates) == 0 {
+		return math.NaN()
+	}
+	return rates[len(rates)-1]
+}
+
+// NewData prepares a reading to be drawn. The reading's snapshot may be nil:
+// nothing has been read yet. decode says in words what is in a packet's head;
+// it may be nil.
+func NewData(r model.Reading, decode func(model.Sample) string) *Data {
+	if r.Snapshot == nil {
+		r.Snapshot = &model.Snapshot{}
+	}
+	d := &Data{Reading: r, decode: decode, names: make(map[netip.Addr]string), roles: make(map[int]model.Role), series: make(map[netip.Addr][]*model.Series)}
+	s := r.Snapshot
+	for _, pods := range [][]model.Pod{s.Pods, s.PastPods} {
+		for i := range pods {
+			name := clean(report.PodName(pods[i]))
+			for _, p := range pods[i].Addresses {
+				if d.names[p.Addr()] == "" {
+					d.names[p.Addr()] = name
+				}
+			}
+		}
+	}
+	for i := range s.Links {
+		d.roles[s.Links[i].Index] = s.Links[i].Role
+	}
+	for i := range r.Series {
+		d.series[r.Series[i].Addr] = append(d.series[r.Series[i].Addr], &r.Series[i])
+	}
+	for i := range r.Findings {
+		if !r.Findings[i].Closed {
+			d.open = append(d.open, r.Findings[i].Finding)
+		}
+	}
+	drops := d.podDrops()
+	d.Findings = d.findingRows()
+	d.Pods = d.podRows(drops)
+	d.peers = sync.OnceValue(d.findPeers)
+	d.Events = sync.OnceValue(d.eventRows)
+	return d
+}
+
+// Open are the findings that the latest reading has.
+func (d *Data) Open() []model.Finding { return d.open }
+
+// podDrops is how many packets were dropped for each pod address; it fills in
+// the sum.
+func (d *Data) podDrops() map[netip.Addr]uint64 {
+	s := d.Reading.Snapshot
+	if s.Status(model.SourceDrops) == model.Missing {
+		return nil
+	}
+	drops := make(map[netip.Addr]uint64)
+	var sum uint64
+	for i := range s.Traffic.Drops {
+		x := &s.Traffic.Drops[i]
+		_, src := d.names[x.Src]
+		_, dst := d.names[x.Dst]
+		if src {
+			drops[x.Src] += x.Packets
+		}
+		if dst && x.Dst != x.Src {
+			drops[x.Dst] += x.Packets
+		}
+		if src || dst {
+			sum += x.Packets
+		}
+	}
+	d.dropped = model.Counted(sum)
+	return drops
+}
+
+// watched reports whether packets were counted at all.
+func (d *Data) watched() bool {
+	return d.Reading.Snapshot.Status(model.SourceTC) != model.Missing
+}
+
+// name is a pod's name, or its address where it has none.
+func (d *Data) name(a netip.Addr) string {
+	if n := d.names[a]; n != "" {
+		return n
+	}
+	if !a.IsValid() {
+		return unknown
+	}
+	return clean(a.String())
+}
+
+// named is an address with the pod's name, where it has one.
+func (d *Data) named(a netip.Addr) string {
+	if n := d.names[a]; n != "" {
+		return n + " " + clean(a.String())
+	}
+	return d.name(a)
+}
+
+// perSecond is a count as a rate over the window; NaN without a window.
+func (d *Data) perSecond(n uint64) float64 {
+	if secs := d.Reading.Snapshot.Window.Duration().Seconds(); secs > 0 {
+		return float64(n) / secs
+	}
+	return math.NaN()
+}
+
+// Peer is another end that a pod talks to.
+type Peer struct {
+	Addr    netip.Addr
+	Packets uint64
+}
+
+// maxPeers bounds the other ends that are offered for one pod.
+const maxPeers = 64
+
+// Peers are the other ends of a pod's traffic, the busiest first: those that
+// were counted, those of its tracked flows, and single ones of its findings.
+func (d *Data) Peers(pod netip.Addr) []Peer {
+	packets := d.peers()[pod]
+	peers := make([]Peer, 0, len(packets))
+	for a, n := range packets {
+		peers = append(peers, Peer{a, n})
+	}
+	slices.SortFunc(peers, func(a, b Peer) int {
+		return cmp.Or(cmp.Compare(b.Packets, a.Packets), a.Addr.Compare(b.Addr))
+	})
+	return peers[:min(len(peers), maxPeers)]
+}
+
+// findPeers counts the packets of each pod with each other end.
+func (d *Data) findPeers() map[netip.Addr]map[netip.Addr]uint64 {
+	s := d.Reading.Snapshot
+	all := make(map[netip.Addr]map[netip.Addr]uint64, len(d.names))
+	add := func(pod, to netip.Addr, n uint64) {
+		if _, ok := d.names[pod]; !ok || !to.IsValid() || to == pod {
+			return
+		}
+		if all[pod] == nil {
+			all[pod] = make(map[netip.Addr]uint64)
+		}
+		all[pod][to] += n
+	}
+	for i := range s.Traffic.Peers {
+		p := &s.Traffic.Peers[i]
+		add(p.Local, p.Remote, p.Out.Packets+p.In.Packets)
+	}
+	for i := range s.Flows {
+		f := &s.Flows[i]
+		add(f.Original.Src, f.Original.Dst, 0)
+		add(f.Reply.Src, f.Original.Src, 0)
+	}
+	for _, f := range d.open {
+		for _, p := range f.Peers {
+			if !p.IsSingleIP() {
+				continue
+			}
+			for _, pod := range f.Pods {
+				add(pod, p.Addr(), 0)
+			}
+		}
+	}
+	return all
+}
+
+// Ends are the pod and the other end that a finding is best looked at with;
+// not valid where it names none.
+func (d *Data) Ends(f *model.Finding) (pod, to netip.Addr) {
+	for _, a := range f.Pods {
+		for _, p := range d.Peers(a) {
+			if slices.ContainsFunc(f.Peers, func(x netip.Prefix) bool { return x.Contains(p.Addr) }) {
+				return a, p.Addr
+			}
+		}
+	}
+	if len(f.Pods) == 0 {
+		return pod, to
+	}
+	pod = f.Pods[0]
+	for _, p := range f.Peers {
+		if p.IsSingleIP() && p.Addr() != pod {
+			return pod, p.Addr()
+		}
+	}
+	if peers := d.Peers(pod); len(f.Peers) == 0 && len(peers) > 0 {
+		to = peers[0].Addr
+	}
+	return pod, to
+}
+
+// rates are packets a second of an address on one side, at the link where most
+// were seen; nil where no series tells.
+func (d *Data) rates(a netip.Addr, side model.Side, link string) []float64 {
+	var best []float64
+	sum := -1.0
+	for _, s := range d.series[a] {
+		if s.Side != side || link != "" && s.Link != link {
+			continue
+		}
+		n := 0.0
+		for _, r := range s.Rates {
+			n += r
+		}
+		if n > sum {
+			best, sum = s.Rates, n
+		}
+	}
+	return best
+}
+
+// place is what people call a hop: where from, where to.
+func place(p model.Place) string {
+	link := clean(p.Link)
+	if link == "" {
+		if p.Role == "" {
+			return "not known"
+		}
+		return strings.TrimSpace("a " + clean(string(p.Role)) + " " + clean(string(p.Direction)))
+	}
+	ends := map[model.Role]string{model.RoleUplink: "fabric", model.RolePodLink: "pod"}
+	other, ok := ends[p.Role]
+	switch {
+	case p.Role == model.RoleBridge:
+		return "bridge " + link
+	case !ok || p.Direction == "":
+		return strings.TrimSpace(link + " " + clean(string(p.Direction)))
+	case p.Direction == model.Egress:
+		return link + " > " + other
+	}
+	return other + " > " + link
+}
+
+// between notes the ends of a row's packets: the pod first, whichever sent.
+func (d *Data) between(r Row, src, dst netip.Addr) Row {
+	if _, pod := d.names[src]; !pod {
+		src, dst = dst, src
+	}
+	if _, pod := d.names[src]; pod && dst.IsValid() {
+		r.From, r.To = src, dst
+	}
+	return r
+}
+
+// describe says what packet a sample is of.
+func (d *Data) describe(x *model.Sample) string {
+	if d.decode != nil {
+		if what := clean(d.decode(*x)); what != "" {
+			return what
+		}
+	}
+	return fmt.Sprintf("%s > %s, EtherType %#04x, %s", d.name(x.Src), d.name(x.Dst), x.Protocol, plural(max(x.Length, 0), "byte"))
+}

@@ -1,0 +1,218 @@
+package view
+
+import (
+	"cmp"
+	"math"
+	"strings"
+
+	"github.com/charmbracelet/x/ansi"
+)
+
+// blank reports whether the cell's value is not known.
+func (c Cell) blank() bool { return !c.ByText && math.IsNaN(c.Order) }
+
+func compare(a, b Cell) int {
+	if a.ByText && b.ByText {
+		return cmp.Compare(a.Text, b.Text)
+	}
+	return cmp.Compare(a.Order, b.Order)
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// List is a list as it stands.
+type List struct {
+	Rows []*Row
+	// Cursor is the chosen row; -1 where none is to be shown.
+	Cursor int
+	// By is the column that it is sorted by, -1 for none.
+	By      int
+	Reverse bool
+}
+
+// window is the first of h rows to show: the chosen one stays in the middle,
+// as far as there are rows.
+func (l List) window(h int) int {
+	return max(0, min(l.Cursor-h/2, len(l.Rows)-h))
+}
+
+// Selected is the row under the cursor, nil in an empty list.
+func (l *List) Selected() *Row {
+	if l.Cursor < 0 || l.Cursor >= len(l.Rows) {
+		return nil
+	}
+	return l.Rows[l.Cursor]
+}
+
+// oneColumn is the width below which a list is one column.
+const oneColumn = 72
+
+// list draws a heading and the rows in exactly h lines.
+func (t Theme) list(cols []Column, l List, lost string, w, h int, empty string) []string {
+	if h <= 0 || w <= 0 {
+		return nil
+	}
+	if w < oneColumn {
+		return t.brief(l, w, h, empty)
+	}
+	widths := columnWidths(cols, w-1)
+	lines := []string{t.paint(Heading, t.heading(cols, widths, l, lost, w))}
+	for i := l.window(h - 1); i < len(l.Rows) && len(lines) < h; i++ {
+		lines = append(lines, t.row(cols, widths, l.Rows[i], i == l.Cursor, w))
+	}
+	if len(l.Rows) == 0 {
+		for _, row := range wrap(empty, w-1) {
+			lines = append(lines, " "+row)
+		}
+	}
+	return pad(lines, h)
+}
+
+// columnWidths gives each column its width, 0 where there is no room for it.
+func columnWidths(cols []Column, w int) []int {
+	widths := make([]int, len(cols))
+	flex, left := -1, w
+	for i, c := range cols {
+		switch {
+		case c.From > w+1:
+			continue
+		case c.Width == 0:
+			flex = i
+		default:
+			widths[i] = c.Width
+			left -= c.Width
+		}
+		left--
+	}
+	if flex >= 0 {
+		widths[flex] = max(left+1, 1)
+	}
+	return widths
+}
+
+func (t Theme) heading(cols []Column, widths []int, l List, lost string, w int) string {
+	var b strings.Builder
+	b.WriteByte(' ')
+	for i, c := range cols {
+		if widths[i] == 0 {
+			continue
+		}
+		title := c.Title
+		if title == "LOST" && lost != "" {
+			title += "/" + lost
+		}
+		if i == l.By {
+			title = title[:min(len(title), widths[i]-1)] + map[bool]string{false: "^", true: "v"}[l.Reverse]
+		}
+		b.WriteString(t.align(c, title, widths[i]))
+		b.WriteByte(' ')
+	}
+	return t.cut(strings.TrimRight(b.String(), " "), w)
+}
+
+func (t Theme) align(c Column, s string, w int) string {
+	switch {
+	case c.Right:
+		return t.right(s, w)
+	case c.Ends && width(s) > w && w > 4:
+		end := (w - 1) * 2 / 3
+		s = t.fit(s, w-end) + ansi.TruncateLeft(s, width(s)-end, "")
+	}
+	return t.fit(s, w)
+}
+
+// row draws one row. The chosen one is marked and turned around as a whole, so
+// that it shows without colours and without either.
+func (t Theme) row(cols []Column, widths []int, r *Row, chosen bool, w int) string {
+	var b strings.Builder
+	for i, c := range cols {
+		if widths[i] == 0 || i >= len(r.Cells) {
+			continue
+		}
+		cell := r.Cells[i]
+		s := cell.Text
+		if cell.Rates != nil {
+			s = t.spark(cell.Rates, widths[i])
+		}
+		s = t.align(c, s, widths[i])
+		if !chosen && !r.Faint {
+			s = t.paint(cell.Style, s)
+		}
+		if b.Len() > 0 {
+			b.WriteByte(' ')
+		}
+		b.WriteString(s)
+	}
+	return t.mark(b.String(), r, chosen, w)
+}
+
+func (t Theme) mark(s string, r *Row, chosen bool, w int) string {
+	switch {
+	case chosen:
+		return t.paint(Selected, t.fit(t.pointer+s, w))
+	case r.Faint:
+		return t.paint(Dim, t.cut(" "+strings.TrimRight(s, " "), w))
+	}
+	return " " + t.cut(strings.TrimRight(s, " "), w-1)
+}
+
+// brief draws a list in one column, for narrow terminals.
+func (t Theme) brief(l List, w, h int, empty string) []string {
+	var lines []string
+	for i := l.window(h); i < len(l.Rows) && len(lines) < h; i++ {
+		r := l.Rows[i]
+		word := r.Word
+		if word != "" {
+			word += " "
+		}
+		if i != l.Cursor && !r.Faint {
+			word = t.paint(r.Style, word)
+		}
+		lines = append(lines, t.mark(word+r.Brief, r, i == l.Cursor, w))
+	}
+	if len(l.Rows) == 0 {
+		lines = append(lines, wrap(empty, w)...)
+	}
+	return pad(lines, h)
+}
+
+// pad gives exactly h lines.
+func pad(lines []string, h int) []string {
+	for len(lines) < h {
+		lines = append(lines, "")
+	}
+	return lines[:max(h, 0)]
+}
+
+// beside sets two panes next to each other, the left one w columns wide.
+func (t Theme) beside(left, right []string, w int) []string {
+	out := make([]string, max(len(left), len(right)))
+	for i := range out {
+		l, r := "", ""
+		if i < len(left) {
+			l = left[i]
+		}
+		if i < len(right) {
+			r = right[i]
+		}
+		out[i] = strings.TrimRight(t.fit(l, w)+t.paint(Dim, t.bar)+r, " ")
+	}
+	return out
+}
+
+// separator is a line between panes, with a title.
+func (t Theme) separator(title string, w int) string {
+	s := strings.Repeat(t.rule, 3)
+	if title != "" {
+		s += " " + title + " "
+	}
+	return t.paint(Dim, t.cut(s+strings.Repeat(t.rule, max(w-width(s), 0)), w))
+}

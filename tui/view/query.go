@@ -1,0 +1,134 @@
+package view
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Query is a filter of rows. The zero Query lets all pass.
+type Query struct{ terms []term }
+
+// term is one word of a filter; all of a query's must hold.
+type term struct {
+	not    bool
+	word   string
+	prefix netip.Prefix
+	regex  *regexp.Regexp
+}
+
+// ParseQuery reads a filter: words that must all be met, by a name, namespace,
+// link, code or text that holds the word, by an address or range (10.244.3.7,
+// 10.244.0.0/16), or by a regular expression (~cart-.*). A word behind "!"
+// must not be met.
+func ParseQuery(s string) (Query, error) {
+	var q Query
+	for _, w := range strings.Fields(s) {
+		var t term
+		if rest, ok := strings.CutPrefix(w, "!"); ok {
+			t.not, w = true, rest
+		}
+		if w == "" {
+			continue
+		}
+		if err := t.read(w); err != nil {
+			return Query{}, err
+		}
+		q.terms = append(q.terms, t)
+	}
+	return q, nil
+}
+
+func (t *term) read(w string) error {
+	if expr, ok := strings.CutPrefix(w, "~"); ok {
+		re, err := regexp.Compile("(?i)" + expr)
+		if err != nil {
+			return fmt.Errorf("not a regular expression: %s", expr)
+		}
+		t.regex = re
+		return nil
+	}
+	if addr, bits, ok := strings.Cut(w, "/"); ok && looksLikeAddr(addr) && bits != "" {
+		p, err := netip.ParsePrefix(w)
+		if err != nil {
+			return fmt.Errorf("not a range: %s", w)
+		}
+		t.prefix = p.Masked()
+		return nil
+	}
+	if a, err := netip.ParseAddr(w); err == nil {
+		t.prefix = host(a.WithZone(""))
+		return nil
+	}
+	if looksLikeAddr(w) && strings.Count(w, ".") >= 3 && !strings.HasSuffix(w, ".") {
+		return fmt.Errorf("not an address: %s", w)
+	}
+	t.word = strings.ToLower(w)
+	return nil
+}
+
+// looksLikeAddr reports whether nothing but an address was meant. What is on
+// its way to be one, while it is typed, is taken as text.
+func looksLikeAddr(s string) bool {
+	hex := strings.Contains(s, ":")
+	for _, r := range s {
+		digit := r >= '0' && r <= '9' || r == '.' || r == ':'
+		if !digit && (!hex || !strings.ContainsRune("abcdefABCDEF", r)) {
+			return false
+		}
+	}
+	return strings.ContainsAny(s, ".:")
+}
+
+// Match reports whether the row passes.
+func (q Query) Match(r *Row) bool {
+	for _, t := range q.terms {
+		if t.holds(r) == t.not {
+			return false
+		}
+	}
+	return true
+}
+
+func (t term) holds(r *Row) bool {
+	switch {
+	case t.regex != nil:
+		return slices.ContainsFunc(strings.Split(r.hay, "\x00"), t.regex.MatchString)
+	case t.prefix.IsValid():
+		return slices.ContainsFunc(r.addrs, t.prefix.Overlaps)
+	}
+	return strings.Contains(r.hay, t.word)
+}
+
+// Select gives the rows that pass, in the order of a column; by -1 keeps the
+// order of the rows. What is not known comes last either way.
+func Select(rows []Row, q Query, by int, reverse bool) []*Row {
+	var out []*Row
+	for i := range rows {
+		if q.Match(&rows[i]) {
+			out = append(out, &rows[i])
+		}
+	}
+	if by < 0 {
+		if reverse {
+			slices.Reverse(out)
+		}
+		return out
+	}
+	slices.SortStableFunc(out, func(a, b *Row) int {
+		if by >= len(a.Cells) || by >= len(b.Cells) {
+			return 0
+		}
+		x, y := a.Cells[by], b.Cells[by]
+		if x.blank() || y.blank() {
+			return compareBool(x.blank(), y.blank())
+		}
+		if reverse {
+			x, y = y, x
+		}
+		return compare(x, y)
+	})
+	return out
+}

@@ -1,0 +1,154 @@
+package view
+
+import (
+	"image/color"
+	"slices"
+	"strings"
+
+	"charm.land/lipgloss/v2"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// Style names what a piece of text is, not how it looks.
+type Style uint8
+
+// The styles.
+const (
+	Plain Style = iota
+	Strong
+	Dim
+	Critical
+	Warning
+	Info
+	Heading
+	Selected
+	Tab
+	styles
+)
+
+// Theme is how styles look, and which characters may be drawn.
+type Theme struct {
+	Name string
+	// ASCII keeps to 7 bits, for terminals that do not show UTF-8.
+	ASCII  bool
+	styles [styles]lipgloss.Style
+	glyphs
+}
+
+// glyphs are the characters beyond letters that frames are built of.
+type glyphs struct {
+	more    string // text was cut here
+	bar     string // between panes
+	rule    string // under lists
+	levels  []string
+	pointer string
+}
+
+var (
+	plainGlyphs = glyphs{more: "~", bar: "|", rule: "-", levels: []string{".", ":", "|"}, pointer: ">"}
+	richGlyphs  = glyphs{more: "…", bar: "│", rule: "─", levels: []string{"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"}, pointer: ">"}
+)
+
+// palettes are made of the 16 ANSI colours alone, in hues that stay apart for
+// colour-blind eyes: no red beside green. Words say the same as colours do.
+var palettes = map[string]func() [styles]lipgloss.Style{
+	"dark": func() [styles]lipgloss.Style {
+		return palette(lipgloss.Magenta, lipgloss.Yellow, lipgloss.Cyan)
+	},
+	// Yellow and cyan do not show on white.
+	"light": func() [styles]lipgloss.Style {
+		return palette(lipgloss.Magenta, lipgloss.Blue, lipgloss.Black)
+	},
+	"mono": func() [styles]lipgloss.Style {
+		none := lipgloss.NoColor{}
+		return palette(none, none, none)
+	},
+}
+
+func palette(critical, warning, info color.Color) [styles]lipgloss.Style {
+	base := lipgloss.NewStyle()
+	return [styles]lipgloss.Style{
+		Plain:    base,
+		Strong:   base.Bold(true),
+		Dim:      base.Faint(true),
+		Critical: base.Bold(true).Foreground(critical),
+		Warning:  base.Bold(true).Foreground(warning),
+		Info:     base.Foreground(info),
+		Heading:  base.Faint(true),
+		Selected: base.Reverse(true),
+		Tab:      base.Bold(true).Reverse(true),
+	}
+}
+
+// Themes names the themes; the first is the default, the last has no colours.
+func Themes() []string { return []string{"dark", "light", "mono"} }
+
+// NewTheme gives the theme of that name, the default where there is none such.
+func NewTheme(name string, ascii bool) Theme {
+	if !slices.Contains(Themes(), name) {
+		name = Themes()[0]
+	}
+	t := Theme{Name: name, ASCII: ascii, styles: palettes[name](), glyphs: richGlyphs}
+	if ascii {
+		t.glyphs = plainGlyphs
+	}
+	return t
+}
+
+// paint colours text that is clean.
+func (t Theme) paint(s Style, text string) string {
+	if s == Plain || text == "" {
+		return text
+	}
+	return t.styles[s].Render(text)
+}
+
+// severityStyle is the style of a severity's word.
+func severityStyle(s model.Severity) Style {
+	switch s {
+	case model.Critical:
+		return Critical
+	case model.Warning:
+		return Warning
+	}
+	return Info
+}
+
+// severityWord is a severity in four letters.
+func severityWord(s model.Severity) string {
+	switch s {
+	case model.Critical:
+		return "CRIT"
+	case model.Warning:
+		return "WARN"
+	case model.Info:
+		return "INFO"
+	}
+	return "?"
+}
+
+// spark draws the last width rates, scaled to the highest of them.
+func (t Theme) spark(rates []float64, width int) string {
+	if width <= 0 {
+		return ""
+	}
+	if len(rates) > width {
+		rates = rates[len(rates)-width:]
+	}
+	top := 0.0
+	for _, r := range rates {
+		if r > top {
+			top = r
+		}
+	}
+	var b strings.Builder
+	for _, r := range rates {
+		i := 0
+		if top > 0 && r > 0 {
+			i = min(int(r/top*float64(len(t.levels))), len(t.levels)-1)
+		}
+		b.WriteString(t.levels[max(i, 0)])
+	}
+	return b.String()
+}
