@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"net/netip"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
+	"github.com/lasthop/lasthop/probe/timeline"
 	"github.com/lasthop/lasthop/probe/traffic"
 )
 
@@ -81,9 +83,12 @@ type watch struct {
 	// engine is nil when packets are not watched.
 	engine *traffic.Engine
 	roster roster
-	first  *model.Snapshot
-	// flows were there when the window began.
-	flows  map[flowKey]bool
+	// state is the latest reading of it, first what was known when counting
+	// began.
+	state *model.Snapshot
+	first model.Point
+	// flows are when each was first listed, zero for those of the beginning.
+	flows  map[uint64]time.Time
 	window model.Window
 	ranges []netip.Prefix
 	// gaps are what the engine had no room for, in words, by kind.
@@ -93,27 +98,10 @@ type watch struct {
 func (w *watch) run(ctx context.Context) (s *model.Snapshot, err error) {
 	follow, cancel := context.WithCancel(ctx)
 	defer cancel()
-	changes, err := w.collector.Follow(follow)
+	changes, err := w.start(ctx, follow)
+	defer func() { err = errors.Join(err, w.detach()) }()
 	if err != nil {
 		return nil, err
-	}
-	if w.first, err = w.collector.State(ctx); err != nil {
-		return nil, err
-	}
-	w.flows = flowKeys(w.first.Flows)
-	if w.options.Engine != EngineState {
-		if w.engine, err = traffic.Open(traffic.Config{NS: w.options.NS, Debug: w.options.Debug}); err != nil {
-			return nil, err
-		}
-		defer func() { err = errors.Join(err, w.engine.Close()) }()
-		// Attaching to many links takes seconds; closing ends it.
-		defer context.AfterFunc(ctx, func() { _ = w.engine.Close() })()
-	}
-	// Counting begins with the first link, the time asked for when all are
-	// attached.
-	w.window.Start = time.Now()
-	if err := w.apply(w.window.Start, w.first.Links, w.first.Pods); err != nil {
-		return nil, cmp.Or(ctx.Err(), err)
 	}
 	now := time.Now()
 	w.window.End = now.Add(w.options.For)
@@ -121,7 +109,47 @@ func (w *watch) run(ctx context.Context) (s *model.Snapshot, err error) {
 	if err := w.loop(ctx, changes); err != nil {
 		return nil, cmp.Or(ctx.Err(), err)
 	}
-	return w.finish(ctx)
+	last, err := w.point(ctx, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	return timeline.Between(w.first, last), nil
+}
+
+// start reads the state, attaches to every link, and follows changes until
+// follow ends. What it attached is detached by detach, also after an error.
+func (w *watch) start(ctx, follow context.Context) (changes <-chan struct{}, err error) {
+	if changes, err = w.collector.Follow(follow); err != nil {
+		return nil, err
+	}
+	if w.state, err = w.collector.State(ctx); err != nil {
+		return nil, err
+	}
+	w.flows = flowsAt(w.state.Flows, time.Time{}, nil)
+	if w.options.Engine != EngineState {
+		if w.engine, err = traffic.Open(traffic.Config{NS: w.options.NS, Debug: w.options.Debug}); err != nil {
+			return nil, err
+		}
+		// Attaching to many links takes seconds; closing ends it.
+		defer context.AfterFunc(ctx, func() { _ = w.engine.Close() })()
+	}
+	// Counting begins with the first link, the time asked for when all are
+	// attached.
+	w.window.Start = time.Now()
+	if err := w.apply(w.window.Start, w.state.Links, w.state.Pods); err != nil {
+		return nil, cmp.Or(ctx.Err(), err)
+	}
+	first := *w.state
+	first.Window = model.Window{Start: w.window.Start, End: w.window.Start}
+	w.first = model.Point{Snapshot: &first, Whole: true, Ready: w.window.Start}
+	return changes, nil
+}
+
+func (w *watch) detach() error {
+	if w.engine == nil {
+		return nil
+	}
+	return w.engine.Close()
 }
 
 // loop polls until the window ends, and follows links and pods.
@@ -205,19 +233,30 @@ func (w *watch) watching() bool {
 }
 
 func (w *watch) poll(now time.Time) error {
+	if err := w.count(now); err != nil {
+		return err
+	}
+	w.setRanges()
+	return nil
+}
+
+// count reads the counters.
+func (w *watch) count(now time.Time) error {
 	if w.engine == nil {
 		return nil
 	}
 	if err := w.engine.Poll(now); err != nil {
 		return fmt.Errorf("read counters: %w", err)
 	}
-	w.setRanges()
 	return nil
 }
 
 // setRanges has the other nodes' pod ranges counted, as far as they are known.
 func (w *watch) setRanges() {
-	s := *w.first
+	if w.engine == nil {
+		return
+	}
+	s := *w.state
 	s.Pods = w.roster.alive()
 	s.Traffic = w.engine.Traffic()
 	ranges := diagnose.RemoteRanges(&s)
@@ -241,45 +280,77 @@ func (w *watch) note(what string, err error) {
 	}
 }
 
-// finish takes the last reading. The rules are read after the packets, as they
-// were read before them at the start, so that a rule's count is never less
-// than the drops that it caused.
-func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
-	now := time.Now()
+// point reads counters and state. The rules are read after the packets, as
+// they were read before them at the start, so that a rule's count is never
+// less than the drops that it caused.
+func (w *watch) point(ctx context.Context, now time.Time) (model.Point, error) {
 	if err := w.poll(now); err != nil {
-		return nil, err
+		return model.Point{}, err
 	}
-	s, err := w.collector.State(ctx)
+	t := w.traffic()
+	state, err := w.collector.State(ctx)
 	if err != nil {
-		return nil, err
+		return model.Point{}, err
 	}
-	w.window.End = now
-	w.roster.see(now, s.Pods)
-	s.Window = w.window
+	w.flows = flowsAt(state.Flows, now, w.flows)
+	w.state = state
+	w.roster.see(now, state.Pods)
+	return model.Point{Snapshot: w.total(now, t), Whole: true}, nil
+}
+
+// total is the latest state with all that was counted since the beginning.
+func (w *watch) total(now time.Time, t model.Traffic) *model.Snapshot {
+	s := *w.state
+	s.Window = model.Window{Start: w.window.Start, End: now}
 	s.Pods, s.PastPods = w.roster.alive(), w.roster.gone()
-	compareRules(w.first, s)
-	for i := range s.Flows {
-		if !w.flows[keyOf(&s.Flows[i])] {
-			s.Flows[i].Start = w.window.Start
-		}
-	}
-	s.Conntrack = since(w.first.Conntrack, s.Conntrack)
+	s.Traffic = t
 	s.Node.Engine = EngineState
 	if w.options.NodeName != "" {
 		s.Node.Name = w.options.NodeName
 	}
 	if w.engine == nil {
 		detail := "packets are not watched (--engine state)"
-		s.Sources = append(s.Sources,
+		s.Sources = append(slices.Clip(s.Sources),
 			model.Source{Name: model.SourceTC, Status: model.Missing, Detail: detail},
 			model.Source{Name: model.SourceDrops, Status: model.Missing, Detail: detail})
-		return s, nil
+		return &s
 	}
 	s.Node.Engine, s.Node.Attach = EngineTC, w.engine.AttachMode()
-	s.Traffic = w.engine.Traffic()
-	s.Sources = append(s.Sources, w.sources()...)
-	return s, nil
+	s.Sources = append(slices.Clip(s.Sources), w.sources()...)
+	return &s
 }
+
+func (w *watch) traffic() model.Traffic {
+	if w.engine == nil {
+		return model.Traffic{}
+	}
+	return w.engine.Traffic()
+}
+
+// flowsAt are when the flows were first listed; those that have been listed
+// before keep their time. It sets their Start. Flows are known by hashes, since
+// there may be very many.
+func flowsAt(flows []model.Flow, now time.Time, before map[uint64]time.Time) map[uint64]time.Time {
+	out := make(map[uint64]time.Time, len(flows))
+	for i := range flows {
+		f := &flows[i]
+		k := maphash.Comparable(flowSeed, flowKey{f.Proto, f.Zone, f.Original, f.Reply})
+		at, ok := before[k]
+		if !ok {
+			at = now
+		}
+		out[k], f.Start = at, at
+	}
+	return out
+}
+
+type flowKey struct {
+	proto       uint8
+	zone        uint16
+	orig, reply model.Tuple
+}
+
+var flowSeed = maphash.MakeSeed()
 
 // sources are the engine's, with what could not be counted.
 func (w *watch) sources() []model.Source {
