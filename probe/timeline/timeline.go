@@ -81,10 +81,7 @@ func (t *Timeline) Add(p model.Point) model.Reading {
 		t.judge(s, base)
 		t.remember(p)
 	}
-	return model.Reading{
-		At: now, Snapshot: s, Findings: t.tracker.findings(), Judged: t.judged,
-		Series: t.series.list(p.Snapshot.Traffic.Hops), Point: p,
-	}
+	return t.reading(s)
 }
 
 // Again gives the latest point's reading over the window as it is chosen now.
@@ -93,11 +90,18 @@ func (t *Timeline) Again() (model.Reading, bool) {
 	if t.last.Snapshot == nil {
 		return model.Reading{}, false
 	}
-	now := t.last.Snapshot.Window.End
+	base := t.base(t.last.Snapshot.Window.End, t.window)
+	if base.at.After(t.last.Snapshot.Window.End) {
+		return model.Reading{}, false
+	}
+	return t.reading(t.cut(base, t.last)), true
+}
+
+func (t *Timeline) reading(s *model.Snapshot) model.Reading {
 	return model.Reading{
-		At: now, Snapshot: t.cut(t.base(now, t.window), t.last), Findings: t.tracker.findings(), Judged: t.judged,
+		At: s.Window.End, Snapshot: s, Findings: t.tracker.findings(), Judged: t.judged,
 		Series: t.series.list(t.last.Snapshot.Traffic.Hops), Point: t.last,
-	}, true
+	}
 }
 
 // notice sees whether the node is configured as at the point before.
