@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"slices"
 	"testing"
@@ -35,7 +34,6 @@ func TestStream(t *testing.T) {
 			{pod(scenario.DropForward), "PolicyDrop"},
 			{scenario.Fault{Type: scenario.DeleteUDR}, "MissingUDR"},
 			{pod(scenario.WrongNeighbor), "StaleNeighbor"},
-			{scenario.Fault{Type: scenario.BlackholeRoute, Node: "left", Prefix: netip.MustParsePrefix("10.244.1.0/24")}, "BlackholeRoute"},
 		},
 		"cilium": {
 			{pod(scenario.DeletePodRoute), "MissingPodRoute"},

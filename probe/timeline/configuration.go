@@ -7,6 +7,9 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// connections is a sysctl that is a count.
+const connections = "net.netfilter.nf_conntrack_count"
+
 // configuration are hashes of what decides over packets: what was dropped
 // under another one needs not be explained by this one.
 func configuration(s *model.Snapshot) []uint64 {
@@ -25,7 +28,9 @@ func configuration(s *model.Snapshot) []uint64 {
 		add(maphash.Comparable(seed, c))
 	}
 	for _, c := range s.Sysctls {
-		add(maphash.Comparable(seed, c))
+		if c.Name != connections {
+			add(maphash.Comparable(seed, c))
+		}
 	}
 	for i := range s.Routes {
 		add(routeHash(&s.Routes[i]))

@@ -32,7 +32,8 @@ type Timeline struct {
 	origin *mark
 	// marks are the oldest first.
 	marks []*mark
-	// changed is the first mark with the configuration that there is now.
+	// changed is the first mark with the configuration that there is now, if
+	// it was another before.
 	changed       *mark
 	configuration []uint64
 
@@ -72,16 +73,23 @@ func (t *Timeline) Add(p model.Point) model.Reading {
 		t.origin = &mark{at: p.Snapshot.Window.Start, rules: newRuleCounts(p.Snapshot)}
 	}
 	t.series.add(p.Snapshot)
-	if p.Whole {
-		t.notice(p.Snapshot)
-	}
 	base := t.base(now, t.window)
 	s := t.cut(base, p)
 	if p.Whole {
-		t.judge(s, base)
+		changed := t.notice(p.Snapshot)
+		t.judge(s, base, changed)
 		t.remember(p)
+		if changed {
+			t.changed = t.marks[len(t.marks)-1]
+		}
 	}
 	return t.reading(s)
+}
+
+// Unsettled reports whether the latest whole point shows a change: another
+// configuration, or what may become a finding.
+func (t *Timeline) Unsettled() bool {
+	return len(t.tracker.waiting) > 0 || t.changed != nil && t.changed == t.marks[len(t.marks)-1]
 }
 
 // Again gives the latest point's reading over the window as it is chosen now.
@@ -104,48 +112,48 @@ func (t *Timeline) reading(s *model.Snapshot) model.Reading {
 	}
 }
 
-// notice sees whether the node is configured as at the point before.
-func (t *Timeline) notice(s *model.Snapshot) {
-	now := configuration(s)
-	if t.configuration != nil && !slices.Equal(now, t.configuration) {
-		t.changed = nil
-		if len(t.marks) > 0 {
-			// What was counted until the last mark was under the old one.
-			t.changed = t.marks[len(t.marks)-1]
-		}
-	}
-	t.configuration = now
+// notice reports whether the node is configured otherwise than at the whole
+// point before.
+func (t *Timeline) notice(s *model.Snapshot) bool {
+	before := t.configuration
+	t.configuration = configuration(s)
+	return before != nil && !slices.Equal(t.configuration, before)
 }
 
 // The times that opening a finding takes, beside its window.
 const (
 	// recent is the window in which a silence that has just begun shows,
 	// which a longer one hides behind the answers before it.
-	recent = 3 * time.Second
+	recent = 4 * time.Second
 	// grounds is how long must have been observed before anything is judged.
 	grounds = 2 * time.Second
 )
 
 // judge has the window judged, and beside it what of it speaks of the node as
-// it is now.
-func (t *Timeline) judge(s *model.Snapshot, base *mark) {
+// it is now; when that has only just changed, nothing does.
+func (t *Timeline) judge(s *model.Snapshot, base *mark, changed bool) {
 	now := s.Window.End
 	if now.Sub(t.last.Snapshot.Window.Start) < grounds {
 		return
 	}
 	j := judgement{at: now, window: s.Window.Duration(), whole: t.diagnose(s)}
+	t.judged = now
+	if changed {
+		t.tracker.judge(j)
+		return
+	}
 	j.current = j.whole
 	since := base
 	if t.changed != nil && t.changed.at.After(base.at) {
 		since = t.changed
 		j.current = t.diagnose(t.cut(since, t.last))
 	}
+	j.steady = now.Sub(since.at)
 	j.recent = j.current
 	if m := t.base(now, recent); m.at.After(since.at) {
 		j.recent = t.diagnose(t.cut(m, t.last))
 	}
 	t.tracker.judge(j)
-	t.judged = now
 }
 
 // slack is how much shorter than asked for a window may be.

@@ -36,9 +36,11 @@ type candidate struct {
 type judgement struct {
 	at     time.Time
 	window time.Duration
-	// whole is of the window, current of that part of it in which the node
-	// was configured as it is now, recent of the last few seconds of that.
+	// whole is of the window, current of that part of it, steady long, in
+	// which the node was configured as it is now, recent of the last few
+	// seconds of that.
 	whole, current, recent []model.Finding
+	steady                 time.Duration
 }
 
 // judge opens, changes and closes findings.
@@ -53,7 +55,12 @@ func (t *tracker) judge(j judgement) {
 	var waiting []candidate
 	consider := func(f model.Finding, evident bool) {
 		if x := t.match(f, seen); x != nil {
-			x.Finding, x.Last, seen[x] = f, j.at, true
+			if seen[x] = true; evident || j.steady < linger {
+				x.Finding, x.Last = f, j.at
+			} else {
+				// What is left of it is from before it was mended.
+				t.end(x)
+			}
 			return
 		}
 		c, again := t.awaited(f, j.at)
@@ -68,7 +75,7 @@ func (t *tracker) judge(j judgement) {
 		waiting = append(waiting, c)
 	}
 	for _, f := range j.whole {
-		consider(f, within(f, j.current))
+		consider(f, within(f, j.current) || within(f, j.recent))
 	}
 	for _, f := range j.recent {
 		if !within(f, j.whole) && (t.match(f, nil) != nil || alone(f, j.whole)) {
@@ -81,16 +88,17 @@ func (t *tracker) judge(j judgement) {
 
 // close ends the findings that are gone for long enough.
 func (t *tracker) close(now time.Time) {
-	var open []*model.Tracked
-	for _, x := range t.open {
-		if now.Sub(x.Last) < linger {
-			open = append(open, x)
-			continue
+	for _, x := range slices.Clone(t.open) {
+		if now.Sub(x.Last) >= linger {
+			t.end(x)
 		}
-		x.Closed = true
-		t.closed = slices.Insert(t.closed, 0, *x)
 	}
-	t.open = open
+}
+
+func (t *tracker) end(x *model.Tracked) {
+	x.Closed = true
+	t.open = slices.DeleteFunc(t.open, func(y *model.Tracked) bool { return x == y })
+	t.closed = slices.Insert(t.closed, 0, *x)
 	t.closed = t.closed[:min(len(t.closed), maxClosed)]
 }
 
