@@ -54,7 +54,7 @@ func recording(t testing.TB, seconds int) (file []byte, points []string) {
 	check(t, err)
 	n := newNode(2)
 	for i := range seconds {
-		if i == 5 {
+		if i == 6 {
 			// Something new is counted, and something is not any more.
 			n.pod(99, n.addr())
 			n.t.MACs = n.t.MACs[1:]
