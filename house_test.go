@@ -34,6 +34,7 @@ var directions = []direction{
 	{"probe/plugin", []string{"probe/model"}, "a plugin is recognised by what was read, wherever that was"},
 	{"probe/diagnose", []string{"probe/model", "probe/path"}, "judgement is pure: the same snapshot must give the same findings on any machine"},
 	{"probe/report", []string{"probe/model"}, "display shows what was judged; it judges and reads nothing"},
+	{"probe/pcap", []string{"probe/model", "probe/report"}, "samples are shown as packets: values in, bytes out"},
 	{"probe/timeline", []string{"probe/model"}, "windows are cut from values, live or recorded alike"},
 	{"probe/record", []string{"probe/model", "probe/timeline"}, "a recording is of the model, not of what filled it"},
 	{"probe/collect", []string{"probe/model", "probe/netns", "probe/plugin"}, "a collector turns kernel state into the model and knows nothing of its use"},
