@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -141,6 +142,9 @@ func (a *app) stream(ctx context.Context, o *observing, window time.Duration) (s
 	if err != nil {
 		return nil, "", nil, fmt.Errorf("cannot observe: %w", err)
 	}
+	// A long run is to take little memory, and each reading leaves much to
+	// collect.
+	debug.SetGCPercent(50)
 	options := o.session(ns, name)
 	options.For = window
 	if s, err = session.Open(ctx, options); err != nil {

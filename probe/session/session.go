@@ -139,9 +139,7 @@ func (w *watch) start(ctx, follow context.Context) (changes <-chan struct{}, err
 	if err := w.apply(w.window.Start, w.state.Links, w.state.Pods); err != nil {
 		return nil, cmp.Or(ctx.Err(), err)
 	}
-	first := *w.state
-	first.Window = model.Window{Start: w.window.Start, End: w.window.Start}
-	w.first = model.Point{Snapshot: &first, Whole: true, Ready: w.window.Start}
+	w.first = model.Point{Snapshot: w.total(w.window.Start, model.Traffic{}), Whole: true, Ready: w.window.Start}
 	return changes, nil
 }
 

@@ -70,6 +70,8 @@ func Open(ctx context.Context, o Options) (*Stream, error) {
 	}
 	s := &Stream{cancel: cancel, readings: make(chan model.Reading, 1), asked: make(chan struct{}, 1), done: make(chan struct{})}
 	r := &running{watch: w, stream: s, timeline: timeline.New(diagnose.Diagnose, o.For)}
+	// The first reading has state, and no counts yet.
+	s.publish(r.timeline.Add(w.first))
 	go func() {
 		defer close(s.done)
 		defer close(s.readings)
@@ -139,7 +141,6 @@ type running struct {
 }
 
 func (r *running) run(ctx context.Context, changes <-chan struct{}) error {
-	r.timeline.Add(r.first)
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
 	again := time.NewTimer(pollEvery)

@@ -78,7 +78,7 @@ func (t *tracker) judge(j judgement) {
 		consider(f, within(f, j.current) || within(f, j.recent))
 	}
 	for _, f := range j.recent {
-		if !within(f, j.whole) && (t.match(f, nil) != nil || alone(f, j.whole)) {
+		if !within(f, j.whole) && (t.match(f, nil) != nil || t.alone(f, j.whole)) {
 			consider(f, true)
 		}
 	}
@@ -148,11 +148,13 @@ func within(f model.Finding, list []model.Finding) bool {
 	return slices.ContainsFunc(list, func(g model.Finding) bool { return same(f, g) })
 }
 
-// alone reports whether nothing is found of the finding's pods.
-func alone(f model.Finding, list []model.Finding) bool {
-	return !slices.ContainsFunc(list, func(g model.Finding) bool {
+// alone reports whether nothing is found of the finding's pods, neither in the
+// window nor before.
+func (t *tracker) alone(f model.Finding, list []model.Finding) bool {
+	shares := func(g model.Finding) bool {
 		return len(g.Pods) == 0 || len(f.Pods) == 0 || slices.ContainsFunc(g.Pods, func(a netip.Addr) bool { return slices.Contains(f.Pods, a) })
-	})
+	}
+	return !slices.ContainsFunc(list, shares) && !slices.ContainsFunc(t.open, func(x *model.Tracked) bool { return shares(x.Finding) })
 }
 
 // findings are the open ones, in the order of Diagnose, then the closed.
