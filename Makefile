@@ -62,4 +62,4 @@ image: ## build the container image IMAGE (lasthop:dev)
 need-go:
 	@tools/need go
 need-lab:
-	@tools/need go root ip iptables ebtables nft conntrack setpriv
+	@tools/need go root ip iptables ebtables nft conntrack setpriv tcpdump

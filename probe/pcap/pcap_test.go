@@ -2,6 +2,7 @@ package pcap_test
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -89,7 +90,7 @@ func TestWrite(t *testing.T) {
 			t.Errorf("packet %d: %+v, % x", i, ci, data)
 		}
 	}
-	if _, _, err := r.ReadPacketData(); err != io.EOF {
+	if _, _, err := r.ReadPacketData(); !errors.Is(err, io.EOF) {
 		t.Errorf("at the end: %v", err)
 	}
 }

@@ -33,15 +33,14 @@ func TestStream(t *testing.T) {
 		"kubenet": {
 			{pod(scenario.DropForward), "PolicyDrop"},
 			{scenario.Fault{Type: scenario.DeleteUDR}, "MissingUDR"},
-			{pod(scenario.WrongNeighbor), "StaleNeighbor"},
 		},
 		"cilium": {
 			{pod(scenario.DeletePodRoute), "MissingPodRoute"},
 			{node(scenario.ForwardingOff), "ForwardingDisabled"},
-			{pod(scenario.LinkMAC), "WrongGatewayMAC"},
 		},
 	} {
 		t.Run(plugin, func(t *testing.T) {
+			t.Parallel()
 			l := upWithTraffic(t, `
 topology:
   plugin: `+plugin+`
@@ -105,6 +104,59 @@ func (w *watcher) until(t *testing.T, s *session.Stream, what string, done func(
 		}
 	}
 	t.Fatalf("the stream ended before: %s: %v", what, s.Close())
+}
+
+// TestStreamAsked asks for windows, a reset and a new look at the state.
+func TestStreamAsked(t *testing.T) {
+	n := newNode(t)
+	sent, stop := n.send(t)
+	s, err := session.Open(t.Context(), session.Options{NS: n.ns, HostRoot: "/nonexistent", For: timeline.Short})
+	check(t, err)
+	until := func(what string, is func(model.Reading) bool) model.Reading {
+		for r := range s.Readings() {
+			if is(r) {
+				return r
+			}
+		}
+		t.Fatalf("the stream ended before %s: %v", what, s.Close())
+		return model.Reading{}
+	}
+	packets := func(s *model.Snapshot) (most uint64) {
+		for _, h := range s.Traffic.Hops {
+			if h.Addr == n.podAddr {
+				most = max(most, h.Packets)
+			}
+		}
+		return most
+	}
+	first := until("the first reading", func(model.Reading) bool { return true })
+	if !first.Point.Whole || packets(first.Snapshot) > 0 {
+		t.Errorf("first reading: whole %v, %d packets", first.Point.Whole, packets(first.Snapshot))
+	}
+	r := until("packets", func(r model.Reading) bool { return packets(r.Snapshot) > 0 && len(r.Series) > 0 })
+	s.SetWindow(0)
+	r = until("the window of all", func(now model.Reading) bool { return now.At.After(r.At) })
+	if !r.Snapshot.Window.Start.Equal(first.Snapshot.Window.Start) || packets(r.Snapshot) != packets(r.Point.Snapshot) {
+		t.Errorf("all: %d of %d packets since %v", packets(r.Snapshot), packets(r.Point.Snapshot), r.Snapshot.Window.Start)
+	}
+	s.Reset()
+	r = until("the reset", func(r model.Reading) bool { return r.Snapshot.Window.Start.After(first.Snapshot.Window.Start) })
+	if packets(r.Snapshot) >= packets(r.Point.Snapshot) {
+		t.Errorf("%d of %d packets since the reset", packets(r.Snapshot), packets(r.Point.Snapshot))
+	}
+	s.Rescan()
+	until("a new look", func(now model.Reading) bool { return now.Point.Whole && now.At.After(r.At) })
+	stop()
+	<-sent
+	check(t, s.Close())
+	if _, open := <-s.Readings(); open {
+		if _, open := <-s.Readings(); open {
+			t.Error("readings go on after Close")
+		}
+	}
+	if left := n.attached(t); left > 0 {
+		t.Errorf("%d programs are still attached", left)
+	}
 }
 
 func upWithTraffic(t *testing.T, text string) *lab.Lab {
