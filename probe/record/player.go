@@ -32,6 +32,7 @@ type playing struct {
 	// fed is the latest that the timeline has, -1 when it has to be made anew.
 	at, fed int
 	since   time.Time
+	shown   model.Reading
 	// zero is the reading from which "all" counts.
 	zero     int
 	speed    float64
@@ -144,10 +145,7 @@ func (r *playing) to(n int) {
 
 // show publishes the reading in the place of one that nobody has taken.
 func (r *playing) show() error {
-	var reading model.Reading
-	if r.fed >= 0 && r.at == r.fed {
-		reading, _ = r.timeline.Again()
-	} else {
+	if r.fed < 0 || r.at != r.fed {
 		if r.fed < 0 || r.at != r.fed+1 {
 			if err := r.remember(); err != nil {
 				return err
@@ -157,21 +155,18 @@ func (r *playing) show() error {
 		if err != nil {
 			return err
 		}
-		reading = r.timeline.Add(recorded.Point)
+		r.shown = r.timeline.Add(recorded.Point)
+		r.shown.Replay = true
 		if r.window == r.file.Head.Window {
-			reading.Findings, reading.Judged = recorded.Findings, recorded.Judged
+			r.shown.Findings, r.shown.Judged = recorded.Findings, recorded.Judged
 		}
 		r.fed = r.at
 	}
-	if reading.Snapshot == nil {
-		return nil
-	}
-	reading.Replay = true
 	select {
 	case <-r.readings:
 	default:
 	}
-	r.readings <- reading
+	r.readings <- r.shown
 	return nil
 }
 

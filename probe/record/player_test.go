@@ -50,6 +50,8 @@ func TestPlayer(t *testing.T) {
 	p.Step(-1)
 	until(t, p, at(2))
 	p.Seek(60 * time.Second)
+	until(t, p, at(62))
+	p.Rescan()
 	r := until(t, p, at(62))
 	if d := r.Snapshot.Window.Duration(); d < 9*time.Second || d > 14*time.Second {
 		t.Errorf("window of %v, want 10s", d)
