@@ -106,6 +106,35 @@ func (w *watcher) until(t *testing.T, s *session.Stream, what string, done func(
 	t.Fatalf("the stream ended before: %s: %v", what, s.Close())
 }
 
+// TestStreamChurn makes and deletes pods while the node is watched: nothing is
+// wrong with that, however often it is judged.
+func TestStreamChurn(t *testing.T) {
+	l := upWithTraffic(t, `
+topology:
+  plugin: azure-transparent
+  nodes: [{name: left, pods: [stays, other, one, two, three]}, {name: right, pods: [far]}]
+traffic:
+  - {from: [left/stays, left/other, right/far], to: [left/stays, right/far, outside], proto: [tcp, udp, icmp]}
+`)
+	var peers []scenario.Endpoint
+	for _, ref := range []string{"left/stays", "right/far", "outside"} {
+		peer, err := l.Scenario().Topology.Resolve(ref)
+		check(t, err)
+		peers = append(peers, peer)
+	}
+	s := stream(t, l, timeline.Short)
+	churned := make(chan error, 1)
+	go func() { churned <- l.Churn(t.Context(), []string{"left/one", "left/two", "left/three"}, 40, peers...) }()
+	var w watcher
+	w.until(t, s, "the churn's end", func(model.Reading) bool { return len(churned) > 0 })
+	check(t, <-churned)
+	ended := time.Now()
+	w.until(t, s, "quiet", func(model.Reading) bool { return time.Since(ended) > timeline.Short })
+	if len(w.opened) > 0 {
+		t.Errorf("opened %v, want nothing", w.opened)
+	}
+}
+
 // TestStreamAsked asks for windows, a reset and a new look at the state.
 func TestStreamAsked(t *testing.T) {
 	n := newNode(t)

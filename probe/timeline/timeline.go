@@ -6,7 +6,6 @@
 package timeline
 
 import (
-	"slices"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -34,8 +33,8 @@ type Timeline struct {
 	marks []*mark
 	// changed is the first mark with the configuration that there is now, if
 	// it was another before.
-	changed       *mark
-	configuration []uint64
+	changed *mark
+	setup   setup
 
 	tracker tracker
 	series  series
@@ -115,9 +114,9 @@ func (t *Timeline) reading(s *model.Snapshot) model.Reading {
 // notice reports whether the node is configured otherwise than at the whole
 // point before.
 func (t *Timeline) notice(s *model.Snapshot) bool {
-	before := t.configuration
-	t.configuration = configuration(s)
-	return before != nil && !slices.Equal(t.configuration, before)
+	before := t.setup
+	t.setup = newSetup(s)
+	return before != nil && !before.same(t.setup)
 }
 
 // The times that opening a finding takes, beside its window.
