@@ -20,6 +20,10 @@ const (
 type Counter struct {
 	Packets, Bytes uint64
 	Delta          uint64
+	// Restarted is true where the rule was written anew in the window, or its
+	// counter zeroed: Delta is what it counted since, at least, and what it
+	// counted before is not known.
+	Restarted bool
 }
 
 // IfMatch matches an interface name. A Name that ends in '+' matches every

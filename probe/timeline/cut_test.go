@@ -15,22 +15,28 @@ func rule(text string, packets uint64) model.FrameRule {
 	return model.FrameRule{Backend: model.NFT, Table: "nat", Chain: "PREROUTING", Text: text, Counter: model.Counter{Packets: packets}}
 }
 
+// written gives a rule the number that nft gave it.
+func written(r model.FrameRule, handle uint64) model.FrameRule {
+	r.Handle = handle
+	return r
+}
+
 func TestCompareRules(t *testing.T) {
 	first := &model.Snapshot{FrameRules: []model.FrameRule{
-		rule("moved", 5), rule("same", 1), rule("same", 7), rule("zeroed", 90), rule("gone", 3),
+		rule("moved", 5), rule("same", 1), rule("same", 7), rule("zeroed", 90), rule("gone", 3), written(rule("anew", 4), 11), written(rule("kept", 4), 12),
 	}}
 	last := &model.Snapshot{FrameRules: []model.FrameRule{
-		rule("new", 4), rule("same", 3), rule("same", 7), rule("zeroed", 2), rule("moved", 9),
+		rule("new", 4), rule("same", 3), rule("same", 7), rule("zeroed", 2), rule("moved", 9), written(rule("anew", 9), 21), written(rule("kept", 9), 12),
 	}}
 	last = Between(model.Point{Snapshot: first}, model.Point{Snapshot: last})
 	want := []struct {
-		delta    uint64
-		standing bool
-	}{{4, false}, {2, true}, {0, true}, {2, true}, {4, true}}
+		delta               uint64
+		standing, restarted bool
+	}{{4, false, false}, {2, true, false}, {0, true, false}, {2, true, true}, {4, true, false}, {9, true, true}, {5, true, false}}
 	for i, w := range want {
 		r := last.FrameRules[i]
-		if r.Counter.Delta != w.delta || r.Standing != w.standing {
-			t.Errorf("%s: delta %d, standing %v; want %d, %v", r.Text, r.Counter.Delta, r.Standing, w.delta, w.standing)
+		if r.Counter.Delta != w.delta || r.Standing != w.standing || r.Counter.Restarted != w.restarted {
+			t.Errorf("%s: delta %d, standing %v, restarted %v; want %+v", r.Text, r.Counter.Delta, r.Standing, r.Counter.Restarted, w)
 		}
 	}
 }

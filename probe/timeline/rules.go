@@ -9,7 +9,11 @@ import (
 
 // ruleCounts are what rules and chains had counted. Those that are the same to
 // the letter stand behind one another.
-type ruleCounts struct{ frames, packets, chains list[uint64] }
+type ruleCounts struct{ frames, packets, chains list[ruleCount] }
+
+// ruleCount is a rule's count, and the number that nft gave it when it was
+// written, 0 where nft does not hold it.
+type ruleCount struct{ packets, handle uint64 }
 
 func newRuleCounts(s *model.Snapshot) ruleCounts {
 	return ruleCounts{
@@ -27,16 +31,16 @@ type ruleKey struct {
 	table, chain, text string
 }
 
-func frameMark(r *model.FrameRule) (uint64, uint64) {
-	return maphash.Comparable(seed, ruleKey{backend: r.Backend, table: r.Table, chain: r.Chain, text: r.Text}), r.Counter.Packets
+func frameMark(r *model.FrameRule) (uint64, ruleCount) {
+	return maphash.Comparable(seed, ruleKey{backend: r.Backend, table: r.Table, chain: r.Chain, text: r.Text}), ruleCount{r.Counter.Packets, r.Handle}
 }
 
-func packetMark(r *model.PacketRule) (uint64, uint64) {
-	return maphash.Comparable(seed, ruleKey{r.Backend, r.Family, r.Table, r.Chain, r.Text}), r.Counter.Packets
+func packetMark(r *model.PacketRule) (uint64, ruleCount) {
+	return maphash.Comparable(seed, ruleKey{r.Backend, r.Family, r.Table, r.Chain, r.Text}), ruleCount{r.Counter.Packets, r.Handle}
 }
 
-func chainMark(c *model.Chain) (uint64, uint64) {
-	return maphash.Comparable(seed, ruleKey{backend: c.Backend, table: c.Family + " " + c.Table, chain: c.Name}), c.Counter.Packets
+func chainMark(c *model.Chain) (uint64, ruleCount) {
+	return maphash.Comparable(seed, ruleKey{backend: c.Backend, table: c.Family + " " + c.Table, chain: c.Name}), ruleCount{packets: c.Counter.Packets}
 }
 
 // compare fills in what the rules of a snapshot counted since, and which of
@@ -46,29 +50,37 @@ func (c ruleCounts) compare(s *model.Snapshot) {
 	used := map[uint64]int{}
 	for i := range s.FrameRules {
 		r := &s.FrameRules[i]
-		k, n := frameMark(r)
-		r.Counter.Delta, r.Standing = counted(c.frames, k, n, used)
+		k, now := frameMark(r)
+		r.Standing = counted(c.frames, k, now, &r.Counter, used)
 	}
 	for i := range s.PacketRules {
 		r := &s.PacketRules[i]
-		k, n := packetMark(r)
-		r.Counter.Delta, r.Standing = counted(c.packets, k, n, used)
+		k, now := packetMark(r)
+		r.Standing = counted(c.packets, k, now, &r.Counter, used)
 	}
 	for i := range s.Chains {
 		x := &s.Chains[i]
-		k, n := chainMark(x)
-		x.Counter.Delta, _ = counted(c.chains, k, n, used)
+		k, now := chainMark(x)
+		counted(c.chains, k, now, &x.Counter, used)
 	}
 }
 
-// counted is what was counted since by the next one with the key, and whether
-// there was one. A counter that fell was zeroed, or replaced with its rule:
-// what it shows now is what it counted since.
-func counted(l list[uint64], k, now uint64, used map[uint64]int) (packets uint64, standing bool) {
+// counted fills in what the next rule of a key counted since, and reports
+// whether there was one. A rule that was written anew, by its number or because
+// its counter fell, shows what it counted since: a program that keeps rules
+// writes all of its chain at once, and the counters begin again.
+func counted(l list[ruleCount], k uint64, now ruleCount, c *model.Counter, used map[uint64]int) (standing bool) {
 	i, ok := l.find(k)
 	if i += used[k]; !ok || i >= len(l) || l[i].key != k {
-		return now, false
+		c.Delta = now.packets
+		return false
 	}
 	used[k]++
-	return minus(now, l[i].value), true
+	before := l[i].value
+	if now.packets < before.packets || now.handle != before.handle {
+		c.Delta, c.Restarted = now.packets, true
+		return true
+	}
+	c.Delta = now.packets - before.packets
+	return true
 }
