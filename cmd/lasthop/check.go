@@ -37,6 +37,8 @@ func (a *app) checkCommand() *cobra.Command {
 		},
 	}
 	o.register(cmd.Flags())
+	o.registerReplay(cmd.Flags())
+	registerPcap(cmd.Flags(), &o.pcap)
 	return cmd
 }
 
@@ -44,13 +46,12 @@ func (a *app) check(ctx context.Context, o *observing, pods []string) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
-	ns, name, err := openNode(o.netns)
+	out, err := createPcap(o.pcap)
 	if err != nil {
-		return fmt.Errorf("cannot observe: %w", err)
+		return err
 	}
-	defer ns.Close()
-	s, err := a.observe(ctx, o.session(ns, name))
-	if err != nil {
+	s, err := a.snapshot(ctx, o)
+	if err := out.finish(s, err); err != nil {
 		return err
 	}
 	r, err := o.judge(s, pods)
@@ -62,6 +63,19 @@ func (a *app) check(ctx context.Context, o *observing, pods []string) error {
 		return err
 	}
 	return o.verdict(r)
+}
+
+// snapshot observes the node, or takes from a recording what was observed.
+func (a *app) snapshot(ctx context.Context, o *observing) (*model.Snapshot, error) {
+	if o.replay != "" {
+		return a.recorded(o)
+	}
+	ns, name, err := openNode(o.netns)
+	if err != nil {
+		return nil, fmt.Errorf("cannot observe: %w", err)
+	}
+	defer ns.Close()
+	return a.observe(ctx, o.session(ns, name))
 }
 
 func (o *observing) session(ns *netns.NS, name string) session.Options {

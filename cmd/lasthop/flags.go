@@ -35,6 +35,11 @@ type observing struct {
 	output     choice
 	color      choice
 	debug      bool
+
+	// replay is the recording to judge instead of the node; given are the
+	// flags that it was given with. pcap is where samples go.
+	replay, pcap string
+	given        *pflag.FlagSet
 }
 
 func (o *observing) register(f *pflag.FlagSet) {
@@ -79,7 +84,7 @@ func (o *observing) validate() error {
 	if o.allNamespaces && o.namespace != "" {
 		return usagef("--namespace and --all-namespaces exclude each other")
 	}
-	return nil
+	return o.validateReplay()
 }
 
 // judges reports whether findings of the code are asked for.

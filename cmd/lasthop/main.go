@@ -156,10 +156,12 @@ func (a *app) root() *cobra.Command {
 		},
 	}
 	o.register(root.Flags())
+	o.registerReplay(root.Flags())
+	registerPcap(root.Flags(), &o.pcap)
 	root.SetVersionTemplate("lasthop {{.Version}}\n")
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.AddCommand(a.checkCommand(), a.explainCommand(), a.labCommand(), a.demoCommand(), a.findingsCommand(), a.doctorCommand(), a.versionCommand())
+	root.AddCommand(a.checkCommand(), a.explainCommand(), a.watchCommand(), a.recordCommand(), a.replayCommand(), a.labCommand(), a.demoCommand(), a.findingsCommand(), a.doctorCommand(), a.versionCommand())
 	return root
 }
 

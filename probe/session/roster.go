@@ -2,6 +2,7 @@ package session
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -34,6 +35,11 @@ func (r *roster) see(now time.Time, pods []model.Pod) {
 		}
 		r.pods[k] = &p
 	}
+}
+
+// forget drops the pods that were gone by then.
+func (r *roster) forget(by time.Time) {
+	maps.DeleteFunc(r.pods, func(_ podKey, p *model.Pod) bool { return p.Until.Before(by) && !p.Until.Equal(r.now) })
 }
 
 func (r *roster) alive() []model.Pod {

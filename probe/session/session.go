@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"net/netip"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
+	"github.com/lasthop/lasthop/probe/timeline"
 	"github.com/lasthop/lasthop/probe/traffic"
 )
 
@@ -88,7 +90,10 @@ type watch struct {
 	// engine is nil when packets are not watched.
 	engine *traffic.Engine
 	roster roster
-	first  *model.Snapshot
+	// state is the latest reading of it, first what was known when counting
+	// began.
+	state *model.Snapshot
+	first model.Point
 	// close are the addresses that Options.Closely chose.
 	close []netip.Addr
 	// closely is set while these are looked at closely, links are those
@@ -97,8 +102,8 @@ type watch struct {
 	links   []model.Link
 	// earlier are the drops before that.
 	earlier []model.Drop
-	// flows were there when the window began.
-	flows  map[flowKey]bool
+	// flows are when each was first listed, zero for those of the beginning.
+	flows  map[uint64]time.Time
 	window model.Window
 	ranges []netip.Prefix
 	// gaps are what the engine had no room for, in words, by kind.
@@ -110,32 +115,10 @@ type watch struct {
 func (w *watch) run(ctx context.Context) (s *model.Snapshot, err error) {
 	follow, cancel := context.WithCancel(ctx)
 	defer cancel()
-	changes, err := w.collector.Follow(follow)
+	changes, err := w.start(ctx, follow)
+	defer func() { err = errors.Join(err, w.detach()) }()
 	if err != nil {
 		return nil, err
-	}
-	if w.first, err = w.collector.State(ctx); err != nil {
-		return nil, err
-	}
-	w.flows = flowKeys(w.first.Flows)
-	if w.options.Closely != nil {
-		if w.close, err = w.options.Closely(w.first); err != nil {
-			return nil, err
-		}
-	}
-	if w.options.Engine != EngineState {
-		if w.engine, err = traffic.Open(traffic.Config{NS: w.options.NS, Debug: w.options.Debug, Closely: len(w.close) > 0}); err != nil {
-			return nil, err
-		}
-		defer func() { err = errors.Join(err, w.engine.Close()) }()
-		// Attaching to many links takes seconds; closing ends it.
-		defer context.AfterFunc(ctx, func() { _ = w.engine.Close() })()
-	}
-	// Counting begins with the first link, the time asked for when all are
-	// attached.
-	w.window.Start = time.Now()
-	if err := w.apply(w.window.Start, w.first.Links, w.first.Pods); err != nil {
-		return nil, cmp.Or(ctx.Err(), err)
 	}
 	if err := w.begin(); err != nil {
 		return nil, cmp.Or(ctx.Err(), err)
@@ -211,6 +194,45 @@ func (w *watch) begin() error {
 // counted leaves out of a reading what is not compared with others.
 func counted(t model.Traffic) model.Traffic {
 	return model.Traffic{Hops: t.Hops, MACs: t.MACs, Peers: t.Peers, Drops: t.Drops}
+}
+
+// start reads the state, attaches to every link, and follows changes until
+// follow ends. What it attached is detached by detach, also after an error.
+func (w *watch) start(ctx, follow context.Context) (changes <-chan struct{}, err error) {
+	if changes, err = w.collector.Follow(follow); err != nil {
+		return nil, err
+	}
+	if w.state, err = w.collector.State(ctx); err != nil {
+		return nil, err
+	}
+	w.flows = flowsAt(w.state.Flows, time.Time{}, nil)
+	if w.options.Closely != nil {
+		if w.close, err = w.options.Closely(w.state); err != nil {
+			return nil, err
+		}
+	}
+	if w.options.Engine != EngineState {
+		if w.engine, err = traffic.Open(traffic.Config{NS: w.options.NS, Debug: w.options.Debug, Closely: len(w.close) > 0}); err != nil {
+			return nil, err
+		}
+		// Attaching to many links takes seconds; closing ends it.
+		defer context.AfterFunc(ctx, func() { _ = w.engine.Close() })()
+	}
+	// Counting begins with the first link, the time asked for when all are
+	// attached.
+	w.window.Start = time.Now()
+	if err := w.apply(w.window.Start, w.state.Links, w.state.Pods); err != nil {
+		return nil, cmp.Or(ctx.Err(), err)
+	}
+	w.first = model.Point{Snapshot: w.total(w.window.Start, model.Traffic{}), Whole: true, Ready: w.window.Start}
+	return changes, nil
+}
+
+func (w *watch) detach() error {
+	if w.engine == nil {
+		return nil
+	}
+	return w.engine.Close()
 }
 
 // loop polls until the window ends, and follows links and pods.
@@ -313,19 +335,30 @@ func (w *watch) watching() bool {
 }
 
 func (w *watch) poll(now time.Time) error {
+	if err := w.count(now); err != nil {
+		return err
+	}
+	w.setRanges()
+	return nil
+}
+
+// count reads the counters.
+func (w *watch) count(now time.Time) error {
 	if w.engine == nil {
 		return nil
 	}
 	if err := w.engine.Poll(now); err != nil {
 		return fmt.Errorf("read counters: %w", err)
 	}
-	w.setRanges()
 	return nil
 }
 
 // setRanges has the other nodes' pod ranges counted, as far as they are known.
 func (w *watch) setRanges() {
-	s := *w.first
+	if w.engine == nil {
+		return
+	}
+	s := *w.state
 	s.Pods = w.roster.alive()
 	s.Traffic = w.engine.Traffic()
 	ranges := diagnose.RemoteRanges(&s)
@@ -349,9 +382,7 @@ func (w *watch) note(what string, err error) {
 	}
 }
 
-// finish takes the last reading. The rules are read after the packets, as they
-// were read before them at the start, so that a rule's count is never less
-// than the drops that it caused.
+// finish takes the last reading, and one more of the counters right after it.
 func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
 	if w.closely {
 		w.lookClosely(false)
@@ -360,47 +391,98 @@ func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
 	if err := w.poll(now); err != nil {
 		return nil, err
 	}
-	var packets model.Traffic
+	packets := w.traffic()
 	if w.engine != nil {
-		packets = w.engine.Traffic()
 		if err := w.poll(now); err != nil {
 			return nil, err
 		}
-		w.edges.Ended = counted(w.engine.Traffic())
-		w.edges.Read = true
+		w.edges.Ended, w.edges.Read = counted(w.engine.Traffic()), true
 	}
-	s, err := w.collector.State(ctx)
+	last, err := w.whole(ctx, now, packets)
 	if err != nil {
 		return nil, err
 	}
-	w.window.End = now
-	w.roster.see(now, s.Pods)
-	s.Window = w.window
-	s.Pods, s.PastPods = w.roster.alive(), w.roster.gone()
-	compareRules(w.first, s)
-	for i := range s.Flows {
-		if !w.flows[keyOf(&s.Flows[i])] {
-			s.Flows[i].Start = w.window.Start
-		}
+	s := timeline.Between(w.first, last)
+	s.Edges = w.edges
+	s.Traffic.Close, s.Traffic.Earlier = w.close, w.earlier
+	return s, nil
+}
+
+// point reads counters and state.
+func (w *watch) point(ctx context.Context, now time.Time) (model.Point, error) {
+	if err := w.poll(now); err != nil {
+		return model.Point{}, err
 	}
-	s.Conntrack = since(w.first.Conntrack, s.Conntrack)
+	return w.whole(ctx, now, w.traffic())
+}
+
+// whole reads the state to what was counted. The rules are read after the
+// packets, as they were read before them at the start, so that a rule's count
+// is never less than the drops that it caused.
+func (w *watch) whole(ctx context.Context, now time.Time, t model.Traffic) (model.Point, error) {
+	state, err := w.collector.State(ctx)
+	if err != nil {
+		return model.Point{}, err
+	}
+	w.flows = flowsAt(state.Flows, now, w.flows)
+	w.state = state
+	w.roster.see(now, state.Pods)
+	return model.Point{Snapshot: w.total(now, t), Whole: true}, nil
+}
+
+// total is the latest state with all that was counted since the beginning.
+func (w *watch) total(now time.Time, t model.Traffic) *model.Snapshot {
+	s := *w.state
+	s.Window = model.Window{Start: w.window.Start, End: now}
+	s.Pods, s.PastPods = w.roster.alive(), w.roster.gone()
+	s.Traffic = t
 	s.Node.Engine = EngineState
 	if w.options.NodeName != "" {
 		s.Node.Name = w.options.NodeName
 	}
 	if w.engine == nil {
 		detail := "packets are not watched (--engine state)"
-		s.Sources = append(s.Sources,
+		s.Sources = append(slices.Clip(s.Sources),
 			model.Source{Name: model.SourceTC, Status: model.Missing, Detail: detail},
 			model.Source{Name: model.SourceDrops, Status: model.Missing, Detail: detail})
-		return s, nil
+		return &s
 	}
 	s.Node.Engine, s.Node.Attach = EngineTC, w.engine.AttachMode()
-	s.Traffic, s.Edges = packets, w.edges
-	s.Traffic.Close, s.Traffic.Earlier = w.close, w.earlier
-	s.Sources = append(s.Sources, w.sources()...)
-	return s, nil
+	s.Sources = append(slices.Clip(s.Sources), w.sources()...)
+	return &s
 }
+
+func (w *watch) traffic() model.Traffic {
+	if w.engine == nil {
+		return model.Traffic{}
+	}
+	return w.engine.Traffic()
+}
+
+// flowsAt are when the flows were first listed; those that have been listed
+// before keep their time. It sets their Start. Flows are known by hashes, since
+// there may be very many.
+func flowsAt(flows []model.Flow, now time.Time, before map[uint64]time.Time) map[uint64]time.Time {
+	out := make(map[uint64]time.Time, len(flows))
+	for i := range flows {
+		f := &flows[i]
+		k := maphash.Comparable(flowSeed, flowKey{f.Proto, f.Zone, f.Original, f.Reply})
+		at, ok := before[k]
+		if !ok {
+			at = now
+		}
+		out[k], f.Start = at, at
+	}
+	return out
+}
+
+type flowKey struct {
+	proto       uint8
+	zone        uint16
+	orig, reply model.Tuple
+}
+
+var flowSeed = maphash.MakeSeed()
 
 // sources are the engine's, with what could not be counted.
 func (w *watch) sources() []model.Source {

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 
@@ -242,6 +243,25 @@ func (c *counters) forgetSubject(slot uint16) error {
 
 func (c *counters) forgetLink(slot uint16) error {
 	return c.forget(func(_, link uint16) bool { return link == slot })
+}
+
+// forgetTTLs clears the TTLs of every leg. A program that adds one at the same
+// time may bring the others of its CPU back.
+func (c *counters) forgetTTLs() error {
+	zero := make([]byte, unsafe.Sizeof(bpf.TCLeg{}.Ttls))
+	for i := range c.hops {
+		if c.hops[i].leg.Ttls == 0 {
+			continue
+		}
+		for cpu := range c.cpus {
+			at := cpu*c.legStride + i*legSize + int(unsafe.Offsetof(bpf.TCLeg{}.Ttls))
+			if _, err := c.legs.WriteAt(zero, int64(at)); err != nil {
+				return fmt.Errorf("clear TTLs: %w", err)
+			}
+		}
+		c.hops[i].leg.Ttls = 0
+	}
+	return nil
 }
 
 // forget clears what was counted for a slot that is to be somebody else's. Its

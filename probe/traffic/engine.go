@@ -295,6 +295,16 @@ func (e *Engine) Poll(now time.Time) error {
 	return err
 }
 
+// ForgetTTLs begins the sets of TTLs anew: they are those seen since.
+func (e *Engine) ForgetTTLs() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed.Load() {
+		return fmt.Errorf("forget TTLs: %w", unix.EBADF)
+	}
+	return e.counters.forgetTTLs()
+}
+
 // AttachMode names the mechanism that programs are attached by.
 func (e *Engine) AttachMode() string { return e.attached.by.mode() }
 

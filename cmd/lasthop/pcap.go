@@ -1,0 +1,81 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/pflag"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/pcap"
+)
+
+func registerPcap(f *pflag.FlagSet, file *string) {
+	f.StringVar(file, "pcap", "", "write the samples of dropped packets to the new `FILE`, as pcapng")
+}
+
+// create makes a file that is not there yet: nothing is written over.
+func create(what, name string) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil, usagef("%s %s: there is such a file already, and nothing is written over: name another, or remove it", what, name)
+	}
+	if err != nil {
+		return nil, usagef("%s: %w", what, err)
+	}
+	return f, nil
+}
+
+// pcapFile is where samples go; nil takes none.
+type pcapFile struct {
+	file   *os.File
+	writer *pcap.Writer
+}
+
+func createPcap(name string) (*pcapFile, error) {
+	if name == "" {
+		return nil, nil
+	}
+	f, err := create("--pcap", name)
+	if err != nil {
+		return nil, err
+	}
+	w, err := pcap.NewWriter(f)
+	if err != nil {
+		return nil, errors.Join(err, discard(f))
+	}
+	return &pcapFile{f, w}, nil
+}
+
+// discard removes a file that was created in vain.
+func discard(f *os.File) error { return errors.Join(f.Close(), os.Remove(f.Name())) }
+
+func (p *pcapFile) write(samples []model.Sample) error {
+	if p == nil {
+		return nil
+	}
+	return p.writer.Write(samples)
+}
+
+func (p *pcapFile) close() error {
+	if p == nil {
+		return nil
+	}
+	if err := p.file.Close(); err != nil {
+		return fmt.Errorf("--pcap: %w", err)
+	}
+	return nil
+}
+
+// finish writes what was observed, or removes the file if nothing was.
+func (p *pcapFile) finish(s *model.Snapshot, err error) error {
+	if p == nil {
+		return err
+	}
+	if err != nil {
+		return errors.Join(err, discard(p.file))
+	}
+	return errors.Join(p.write(s.Traffic.Samples), p.close())
+}

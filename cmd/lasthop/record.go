@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/record"
+	"github.com/lasthop/lasthop/probe/session"
+	"github.com/lasthop/lasthop/probe/timeline"
+)
+
+// observes gives a command those of an observing command's flags that say how a
+// node is observed.
+func (o *observing) observes(f *pflag.FlagSet, more ...string) {
+	all := pflag.NewFlagSet("", pflag.ContinueOnError)
+	o.register(all)
+	o.given = f
+	for _, name := range append(append([]string{}, onNode...), more...) {
+		f.AddFlag(all.Lookup(name))
+	}
+	f.AddFlag(all.Lookup("debug"))
+	registerPcap(f, &o.pcap)
+}
+
+func (a *app) recordCommand() *cobra.Command {
+	o := &observing{}
+	cmd := &cobra.Command{
+		Use:   "record FILE",
+		Short: "Observe into a file, for `lasthop replay`",
+		Long: "Observe, and write what check would see to the new FILE, until --for is over or\n" +
+			"an interrupt: the state, all counts, samples of dropped packets, and findings.\n\n" +
+			"Exit status: 0 recorded; 2 usage; 3 cannot observe; 130 interrupted, after the\n" +
+			"file was closed and the node left as it was.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.record(cmd.Context(), o, args[0])
+		},
+	}
+	o.observes(cmd.Flags(), "for")
+	f := cmd.Flags().Lookup("for")
+	f.Usage, f.DefValue = "for how long to record", "until interrupted"
+	return cmd
+}
+
+func (a *app) record(ctx context.Context, o *observing, name string) (err error) {
+	if err := o.validate(); err != nil {
+		return err
+	}
+	file, err := create("recording", name)
+	if err != nil {
+		return err
+	}
+	samples, err := createPcap(o.pcap)
+	if err != nil {
+		return errors.Join(err, discard(file))
+	}
+	stream, node, closeStream, err := a.stream(ctx, o, timeline.Short)
+	if err != nil {
+		if samples != nil {
+			err = errors.Join(err, discard(samples.file))
+		}
+		return errors.Join(err, discard(file))
+	}
+	defer func() { err = errors.Join(err, closeStream()) }()
+	defer func() { err = errors.Join(err, samples.close(), file.Close()) }()
+	w, err := record.NewWriter(file, record.Head{Writer: version(), Node: node, Window: timeline.Short})
+	if err != nil {
+		return err
+	}
+	r := &recorder{app: a, file: file, writer: w, samples: samples}
+	if o.given.Changed("for") {
+		r.until = time.Now().Add(time.Duration(o.window))
+	}
+	if err := r.run(stream); err != nil {
+		return err
+	}
+	if err := errors.Join(w.Close(), file.Sync()); err != nil {
+		return fmt.Errorf("close recording %s: %w", name, err)
+	}
+	a.say("recorded %d readings, %d KiB: lasthop replay %s", r.readings, (w.Size()+1023)/1024, name)
+	return ctx.Err()
+}
+
+// recorder is a recording that is being made.
+type recorder struct {
+	*app
+	file     *os.File
+	writer   *record.Writer
+	samples  *pcapFile
+	until    time.Time
+	readings int
+}
+
+// run writes readings until time is up or the stream ends.
+func (r *recorder) run(s *session.Stream) error {
+	const clear = "\r\x1b[K"
+	shown := terminal(r.stderr)
+	var began time.Time
+	for reading := range s.Readings() {
+		if began.IsZero() {
+			began = reading.At
+		}
+		if err := errors.Join(r.writer.Write(reading), r.samples.write(reading.Point.Snapshot.Traffic.Samples)); err != nil {
+			return err
+		}
+		r.readings++
+		if shown {
+			fmt.Fprintf(r.stderr, "%srecording: %v, %d KiB, %d findings open", clear, reading.At.Sub(began).Round(time.Second), r.writer.Size()/1024, open(reading))
+		}
+		if !r.until.IsZero() && !reading.At.Before(r.until) && reading.Point.Whole {
+			break
+		}
+	}
+	if shown {
+		fmt.Fprint(r.stderr, clear)
+	}
+	return nil
+}
+
+func open(r model.Reading) int {
+	n := 0
+	for _, f := range r.Findings {
+		if !f.Closed {
+			n++
+		}
+	}
+	return n
+}
+
+// stream begins to observe the node. What closes it waits until everything is
+// detached.
+func (a *app) stream(ctx context.Context, o *observing, window time.Duration) (s *session.Stream, node string, closeStream func() error, err error) {
+	ns, name, err := openNode(o.netns)
+	if err != nil {
+		return nil, "", nil, fmt.Errorf("cannot observe: %w", err)
+	}
+	// A long run is to take little memory, and each reading leaves much to
+	// collect.
+	debug.SetGCPercent(50)
+	options := o.session(ns, name)
+	options.For = window
+	if s, err = session.Open(ctx, options); err != nil {
+		ns.Close()
+		return nil, "", nil, fmt.Errorf("cannot observe: %w", err)
+	}
+	return s, name, func() error {
+		defer ns.Close()
+		return s.Close()
+	}, nil
+}

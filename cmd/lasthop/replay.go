@@ -1,0 +1,118 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/record"
+	"github.com/lasthop/lasthop/probe/report"
+)
+
+// onNode are the flags that say how a node is observed. A recording has been.
+var onNode = []string{"netns", "host-root", "engine", "uplink", "pod-cidr", "nodes", "routes"}
+
+func (o *observing) registerReplay(f *pflag.FlagSet) {
+	o.given = f
+	f.StringVar(&o.replay, "replay", "", "judge the recording `FILE` instead of the node: the last --for of it, or all if that is not given")
+}
+
+func (o *observing) validateReplay() error {
+	if o.replay == "" {
+		return nil
+	}
+	for _, name := range onNode {
+		if f := o.given.Lookup(name); f != nil && f.Changed {
+			return usagef("--%s is about a node, and --replay about what was recorded of one", name)
+		}
+	}
+	return nil
+}
+
+func (a *app) replayCommand() *cobra.Command {
+	o := &observing{}
+	cmd := &cobra.Command{
+		Use:   "replay FILE [POD…]",
+		Short: "Judge a recording, on any machine, without rights",
+		Long: "Judge what `lasthop record` wrote: all of it, or the last --for. It is judged\n" +
+			"anew, by this lasthop; the findings of its time are in the recording too.\n\n" +
+			"Exit status: that of check.",
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.replay = args[0]
+			return a.check(cmd.Context(), o, args[1:])
+		},
+	}
+	all := pflag.NewFlagSet("", pflag.ContinueOnError)
+	o.register(all)
+	o.given = cmd.Flags()
+	for _, name := range []string{"for", "namespace", "all-namespaces", "only", "skip", "fail-on", "strict", "output", "color"} {
+		cmd.Flags().AddFlag(all.Lookup(name))
+	}
+	cmd.Flags().Lookup("for").DefValue = "all of it"
+	registerPcap(cmd.Flags(), &o.pcap)
+	return cmd
+}
+
+// openRecording opens a recording, and warns if it is damaged. Whatever is wrong
+// with it is the user's to mend.
+func (a *app) openRecording(name string) (f *record.File, closeFile func(), err error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, nil, &usageError{fmt.Errorf("open recording: %w", err)}
+	}
+	defer func() {
+		if err != nil {
+			file.Close()
+		}
+	}()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, nil, &usageError{fmt.Errorf("open recording: %w", err)}
+	}
+	if !info.Mode().IsRegular() {
+		return nil, nil, usagef("recording %s: want a file", name)
+	}
+	if f, err = record.Open(file, info.Size()); err != nil {
+		return nil, nil, asUsage(name, err)
+	}
+	if f.Damage != nil {
+		a.say("warning: %s", report.Clean(fmt.Sprintf("recording %s: %v; the %d readings before that are good", name, f.Damage, f.Len())))
+	}
+	return f, func() {
+		f.Close()
+		file.Close()
+	}, nil
+}
+
+// asUsage names the file of an error that is the file's.
+func asUsage(name string, err error) error {
+	var format *record.FormatError
+	if errors.As(err, &format) {
+		return usagef("recording %s: %w", name, err)
+	}
+	return fmt.Errorf("recording %s: %w", name, err)
+}
+
+// recorded is the window that was asked for of a recording.
+func (a *app) recorded(o *observing) (*model.Snapshot, error) {
+	f, closeFile, err := a.openRecording(o.replay)
+	if err != nil {
+		return nil, err
+	}
+	defer closeFile()
+	var last time.Duration
+	if o.given.Changed("for") {
+		last = time.Duration(o.window)
+	}
+	s, err := f.Window(last)
+	if err != nil {
+		return nil, asUsage(o.replay, err)
+	}
+	return s, nil
+}

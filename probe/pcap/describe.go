@@ -1,0 +1,127 @@
+package pcap
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/report"
+)
+
+// Describe says in one line what is in a sample, as far as its head tells:
+//
+//	10.1.0.2:40112 > 10.1.3.9:443 TCP SYN ttl 63, 60 bytes
+func Describe(s model.Sample) string {
+	p := gopacket.NewPacket(frame(s), layers.LayerTypeEthernet, gopacket.DecodeOptions{Lazy: true, NoCopy: true, SkipDecodeRecovery: false})
+	var words []string
+	if arp, ok := p.Layer(layers.LayerTypeARP).(*layers.ARP); ok {
+		words = append(words, describeARP(arp))
+	} else {
+		words = append(words, ends(s, p))
+		if text := transport(p); text != "" {
+			words = append(words, text)
+		}
+	}
+	switch ip := p.NetworkLayer().(type) {
+	case *layers.IPv4:
+		words = append(words, fmt.Sprintf("ttl %d", ip.TTL))
+		if ip.FragOffset > 0 || ip.Flags&layers.IPv4MoreFragments != 0 {
+			words = append(words, fmt.Sprintf("fragment at %d", int(ip.FragOffset)*8))
+		} else if ip.Flags&layers.IPv4DontFragment != 0 {
+			words = append(words, "DF")
+		}
+	case *layers.IPv6:
+		words = append(words, fmt.Sprintf("hop limit %d", ip.HopLimit))
+	}
+	return report.Clean(fmt.Sprintf("%s, %d bytes", strings.Join(words, " "), s.Length))
+}
+
+// ends are the addresses, with the ports that there are.
+func ends(s model.Sample, p gopacket.Packet) string {
+	src, dst := s.Src, s.Dst
+	if n := p.NetworkLayer(); n != nil {
+		if a, ok := netip.AddrFromSlice(n.NetworkFlow().Src().Raw()); ok {
+			src = a
+		}
+		if a, ok := netip.AddrFromSlice(n.NetworkFlow().Dst().Raw()); ok {
+			dst = a
+		}
+	}
+	end := func(a netip.Addr, port uint16, ported bool) string {
+		switch {
+		case !a.IsValid():
+			return "?"
+		case ported:
+			return netip.AddrPortFrom(a, port).String()
+		}
+		return a.String()
+	}
+	switch t := p.TransportLayer().(type) {
+	case *layers.TCP:
+		return end(src, uint16(t.SrcPort), true) + " > " + end(dst, uint16(t.DstPort), true)
+	case *layers.UDP:
+		return end(src, uint16(t.SrcPort), true) + " > " + end(dst, uint16(t.DstPort), true)
+	case *layers.SCTP:
+		return end(src, uint16(t.SrcPort), true) + " > " + end(dst, uint16(t.DstPort), true)
+	}
+	return end(src, 0, false) + " > " + end(dst, 0, false)
+}
+
+func transport(p gopacket.Packet) string {
+	for _, l := range p.Layers() {
+		switch l := l.(type) {
+		case *layers.TCP:
+			return "TCP" + flags(l)
+		case *layers.ICMPv4:
+			return "ICMP " + l.TypeCode.String()
+		case *layers.ICMPv6:
+			return "ICMPv6 " + l.TypeCode.String()
+		}
+	}
+	if t := p.TransportLayer(); t != nil {
+		return t.LayerType().String()
+	}
+	switch ip := p.NetworkLayer().(type) {
+	case *layers.IPv4:
+		return ip.Protocol.String()
+	case *layers.IPv6:
+		return ip.NextHeader.String()
+	}
+	if e, ok := p.LinkLayer().(*layers.Ethernet); ok {
+		return fmt.Sprintf("EtherType 0x%04x", uint16(e.EthernetType))
+	}
+	return ""
+}
+
+func flags(t *layers.TCP) string {
+	var b strings.Builder
+	for _, f := range []struct {
+		set  bool
+		name string
+	}{{t.SYN, "SYN"}, {t.FIN, "FIN"}, {t.RST, "RST"}, {t.PSH, "PSH"}, {t.ACK, "ACK"}, {t.URG, "URG"}} {
+		if f.set {
+			b.WriteString(" " + f.name)
+		}
+	}
+	return b.String()
+}
+
+func describeARP(a *layers.ARP) string {
+	addr := func(b []byte) string {
+		if x, ok := netip.AddrFromSlice(b); ok {
+			return x.String()
+		}
+		return "?"
+	}
+	switch a.Operation {
+	case layers.ARPRequest:
+		return fmt.Sprintf("ARP who has %s, tell %s", addr(a.DstProtAddress), addr(a.SourceProtAddress))
+	case layers.ARPReply:
+		return fmt.Sprintf("ARP %s is at %s", addr(a.SourceProtAddress), model.MACFrom(a.SourceHwAddress))
+	}
+	return fmt.Sprintf("ARP operation %d", a.Operation)
+}

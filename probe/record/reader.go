@@ -1,0 +1,289 @@
+package record
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// File is a recording that is read. It is not safe for concurrent use.
+type File struct {
+	Head Head
+	// Damage is why the file is not read to its end; nil for one that was
+	// closed well.
+	Damage error
+
+	r      io.ReaderAt
+	frames []frame
+	plain  *zstd.Decoder
+	// key is the latest that was unpacked, by its number; state the latest
+	// snapshot whose state was.
+	key, state cached
+}
+
+type frame struct {
+	kind   byte
+	at     time.Time
+	offset int64
+	length int
+	// key and state are the numbers of the frames that it needs.
+	key, state int
+}
+
+type cached struct {
+	number  int
+	point   point
+	unpacks *zstd.Decoder
+}
+
+// Open reads the frames of a recording of a size. A file that is no recording,
+// or that holds nothing whole, gives a *FormatError. One that is damaged
+// further on is good up to there, and Damage says where.
+func Open(r io.ReaderAt, size int64) (*File, error) {
+	f := &File{r: r, key: cached{number: -1}, state: cached{number: -1}}
+	front := make([]byte, frontSize)
+	if _, err := r.ReadAt(front, 0); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("read recording: %w", err)
+	} else if err != nil || string(front[:len(magic)]) != magic {
+		return nil, &FormatError{0, `this is no recording of lasthop: want "lasthop\n" and the format's version`}
+	}
+	if v := binary.BigEndian.Uint16(front[len(magic):]); v != Version {
+		return nil, &FormatError{int64(len(magic)), fmt.Sprintf("the recording has version %d of the format; this lasthop reads version %d", v, Version)}
+	}
+	var err error
+	if f.plain, err = unpacker(); err != nil {
+		return nil, err
+	}
+	damage, err := f.scan(size)
+	if err != nil {
+		return nil, err
+	}
+	if len(f.frames) == 0 {
+		if damage == nil {
+			damage = &FormatError{size, "the recording ends before its first reading"}
+		}
+		return nil, damage
+	}
+	if damage != nil {
+		f.Damage = damage
+	}
+	return f, nil
+}
+
+func unpacker(o ...zstd.DOption) (*zstd.Decoder, error) {
+	d, err := zstd.NewReader(nil, append(o, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxRaw), zstd.WithDecoderLowmem(true))...)
+	if err != nil {
+		return nil, fmt.Errorf("read recording: %w", err)
+	}
+	return d, nil
+}
+
+// scan finds the whole frames, and what is wrong behind them.
+func (f *File) scan(size int64) (*FormatError, error) {
+	offset, key, state := int64(frontSize), -1, -1
+	for first := true; ; first = false {
+		fr, held, damage, err := f.next(offset, size)
+		if err != nil || damage != nil {
+			return damage, err
+		}
+		next := fr.offset + int64(fr.length)
+		switch {
+		case first != (fr.kind == kindHead):
+			return &FormatError{offset, "want the recording's head here, and there alone"}, nil
+		case first:
+			if err := f.head(held); err != nil {
+				return &FormatError{offset, "the recording's head: " + err.Error()}, nil
+			}
+			offset = next
+			continue
+		case fr.kind == kindEnd && next == size:
+			return nil, nil
+		case fr.kind == kindEnd:
+			return &FormatError{next, fmt.Sprintf("%d bytes behind the recording's end", size-next)}, nil
+		case fr.kind != kindKey && key < 0:
+			return &FormatError{offset, "want a key before all other readings"}, nil
+		case len(f.frames) > 0 && !fr.at.After(f.frames[len(f.frames)-1].at):
+			return &FormatError{offset, "this reading is not later than the one before"}, nil
+		}
+		n := len(f.frames)
+		if fr.kind == kindKey {
+			key = n
+		}
+		if fr.kind != kindCounts {
+			state = n
+		}
+		fr.key, fr.state = key, state
+		f.frames = append(f.frames, fr)
+		offset = next
+	}
+}
+
+// next reads one frame and what it holds.
+func (f *File) next(offset, size int64) (fr frame, held []byte, damage *FormatError, err error) {
+	if size-offset < headSize {
+		return fr, nil, &FormatError{offset, fmt.Sprintf("the recording is cut off: want a frame, and there are %d bytes", size-offset)}, nil
+	}
+	head := make([]byte, headSize)
+	if _, err := f.r.ReadAt(head, offset); err != nil {
+		return fr, nil, nil, fmt.Errorf("read recording: %w", err)
+	}
+	fr = frame{kind: head[0], at: time.Unix(0, int64(binary.BigEndian.Uint64(head[1:]))), offset: offset + headSize}
+	length := binary.BigEndian.Uint32(head[9:])
+	switch fr.kind {
+	case kindHead, kindKey, kindDiff, kindCounts, kindEnd:
+	default:
+		return fr, nil, &FormatError{offset, fmt.Sprintf("want a frame's kind, got byte 0x%02x", fr.kind)}, nil
+	}
+	if length > maxFrame {
+		return fr, nil, &FormatError{offset, fmt.Sprintf("a frame of %d bytes: want at most %d", length, maxFrame)}, nil
+	}
+	if left := size - fr.offset; int64(length) > left {
+		return fr, nil, &FormatError{offset, fmt.Sprintf("the recording is cut off: a frame of %d bytes, and there are %d", length, left)}, nil
+	}
+	fr.length = int(length)
+	if held, err = f.held(fr); err != nil {
+		return fr, nil, nil, err
+	}
+	if sum(head[:headSize-4], held) != binary.BigEndian.Uint32(head[headSize-4:]) {
+		return fr, nil, &FormatError{offset, "a frame's checksum is wrong"}, nil
+	}
+	return fr, held, nil, nil
+}
+
+func (f *File) held(fr frame) ([]byte, error) {
+	b := make([]byte, fr.length)
+	if _, err := f.r.ReadAt(b, fr.offset); err != nil && fr.length > 0 {
+		return nil, fmt.Errorf("read recording: %w", err)
+	}
+	return b, nil
+}
+
+func (f *File) head(held []byte) error {
+	raw, err := f.plain.DecodeAll(held, nil)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(raw, &f.Head)
+}
+
+// Len is how many readings there are.
+func (f *File) Len() int { return len(f.frames) }
+
+// At is when a reading was made.
+func (f *File) At(n int) time.Time { return f.frames[n].at }
+
+// Whole reports whether the state was read with a reading.
+func (f *File) Whole(n int) bool { return f.frames[n].kind != kindCounts }
+
+// Reading gives a reading's point, and the findings as they were judged then.
+// It has no window of its own.
+func (f *File) Reading(n int) (model.Reading, error) {
+	fr := f.frames[n]
+	p, err := f.point(n)
+	if err != nil {
+		return model.Reading{}, f.wrong(fr, err)
+	}
+	whole := fr.kind != kindCounts
+	s := p.Snapshot
+	if !whole {
+		if f.state.number != fr.state {
+			if f.state.point, err = f.point(fr.state); err != nil {
+				return model.Reading{}, f.wrong(f.frames[fr.state], err)
+			}
+			f.state.number = fr.state
+		}
+		s = f.state.point.Snapshot
+		s.Window, s.Traffic = p.Snapshot.Window, p.Snapshot.Traffic
+	} else {
+		f.state = cached{number: n, point: p}
+	}
+	s.Window.End = fr.at
+	return model.Reading{
+		At: fr.at, Findings: p.Findings, Judged: p.Judged, Replay: true,
+		Point: model.Point{Snapshot: &s, Whole: whole, After: p.After, Ready: p.Ready},
+	}, nil
+}
+
+func (f *File) wrong(fr frame, err error) error {
+	return &FormatError{fr.offset, "a reading: " + err.Error()}
+}
+
+// point unpacks a frame, with all of its traffic.
+func (f *File) point(n int) (point, error) {
+	fr := f.frames[n]
+	if fr.key == n {
+		if err := f.load(n); err != nil {
+			return point{}, err
+		}
+		return f.key.point, nil
+	}
+	if err := f.load(fr.key); err != nil {
+		return point{}, err
+	}
+	unpacks := f.plain
+	if fr.kind == kindDiff {
+		unpacks = f.key.unpacks
+	}
+	p, _, counts, err := f.unpack(fr, unpacks)
+	if err != nil {
+		return p, err
+	}
+	p.Snapshot.Traffic, err = decodeTraffic(f.key.point.Snapshot.Traffic, p.Rest, counts, fr.at)
+	return p, err
+}
+
+// load unpacks a key, unless it is the latest that was.
+func (f *File) load(n int) error {
+	if f.key.number == n {
+		return nil
+	}
+	p, raw, _, err := f.unpack(f.frames[n], f.plain)
+	if err != nil {
+		return err
+	}
+	unpacks, err := unpacker(zstd.WithDecoderDictRaw(dictionary, raw))
+	if err != nil {
+		return err
+	}
+	if f.key.unpacks != nil {
+		f.key.unpacks.Close()
+	}
+	f.key = cached{number: n, point: p, unpacks: unpacks}
+	return nil
+}
+
+func (f *File) unpack(fr frame, d *zstd.Decoder) (p point, raw, counts []byte, err error) {
+	held, err := f.held(fr)
+	if err != nil {
+		return p, nil, nil, err
+	}
+	if raw, err = d.DecodeAll(held, nil); err != nil {
+		return p, nil, nil, err
+	}
+	length, n := binary.Uvarint(raw)
+	if n <= 0 || length > uint64(len(raw)-n) || length > math.MaxInt32 {
+		return p, nil, nil, errors.New("its document is longer than the frame")
+	}
+	doc := raw[n : n+int(length)]
+	if values(doc) > maxValues {
+		return p, nil, nil, fmt.Errorf("more than %d values", maxValues)
+	}
+	err = json.Unmarshal(doc, &p)
+	return p, raw, raw[n+int(length):], err
+}
+
+// Close frees what unpacking needs. The underlying file stays open.
+func (f *File) Close() {
+	f.plain.Close()
+	if f.key.unpacks != nil {
+		f.key.unpacks.Close()
+	}
+}

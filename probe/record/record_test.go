@@ -1,0 +1,223 @@
+package record
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// TestSize records a node with 250 pods, all of them busy: ten minutes must
+// stay under 50 MiB. From one key to the next it is the same over and over.
+func TestSize(t *testing.T) {
+	n := newNode(250)
+	w, err := NewWriter(io.Discard, Head{})
+	check(t, err)
+	const keys = 2
+	for i := range keys * int(keyEvery/time.Second) {
+		check(t, w.Write(n.second(i)))
+	}
+	size := w.Size() * int64(10*time.Minute/keyEvery) / keys
+	t.Logf("%.1f MiB in ten minutes", float64(size)/(1<<20))
+	if most := int64(50 << 20); size > most {
+		t.Errorf("%d bytes, want at most %d", size, most)
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// text is what a value is compared by.
+func text(t testing.TB, v any) string {
+	t.Helper()
+	b, err := json.Marshal(v)
+	check(t, err)
+	return string(b)
+}
+
+// recording records some seconds of a small node, and gives what it should
+// hold.
+func recording(t testing.TB, seconds int) (file []byte, points []string) {
+	t.Helper()
+	var b bytes.Buffer
+	w, err := NewWriter(&b, Head{Writer: "test", Node: "worker-7", Window: 10 * time.Second})
+	check(t, err)
+	n := newNode(2)
+	for i := range seconds {
+		if i == 6 {
+			// Something new is counted, and something is not any more.
+			n.pod(99, n.addr())
+			n.t.MACs = n.t.MACs[1:]
+		}
+		r := n.second(i)
+		r.Findings = []model.Tracked{{Finding: model.Finding{Code: "PolicyDrop", Packets: uint64(i)}, ID: 1}}
+		points = append(points, text(t, r.Point)+text(t, r.Findings))
+		check(t, w.Write(r))
+	}
+	check(t, w.Close())
+	return b.Bytes(), points
+}
+
+func TestRoundTrip(t *testing.T) {
+	file, want := recording(t, 40)
+	f, err := Open(bytes.NewReader(file), int64(len(file)))
+	check(t, err)
+	defer f.Close()
+	if f.Damage != nil || f.Len() != len(want) || f.Head != (Head{"test", "worker-7", 10 * time.Second}) {
+		t.Fatalf("damage %v, %d readings, head %+v", f.Damage, f.Len(), f.Head)
+	}
+	// Forwards, then from place to place.
+	for i := range 2 * f.Len() {
+		n := i % f.Len()
+		if i >= f.Len() {
+			n = i * 7 % f.Len()
+		}
+		r, err := f.Reading(n)
+		check(t, err)
+		if got := text(t, r.Point) + text(t, r.Findings); got != want[n] {
+			t.Fatalf("reading %d differs: %s", n, difference(got, want[n]))
+		}
+		if !r.At.Equal(f.At(n)) || !r.Replay || r.Point.Whole != f.Whole(n) {
+			t.Errorf("reading %d: at %v, whole %v", n, r.At, r.Point.Whole)
+		}
+	}
+}
+
+// difference is where two texts first differ.
+func difference(got, want string) string {
+	i := 0
+	for i < min(len(got), len(want)) && got[i] == want[i] {
+		i++
+	}
+	around := func(s string) string { return s[max(0, min(i, len(s))-60):min(len(s), i+60)] }
+	return "\n got …" + around(got) + "\nwant …" + around(want)
+}
+
+// TestCutOff ends a recording at every byte: what was whole is read, and what
+// is missing is told.
+func TestCutOff(t *testing.T) {
+	file, want := recording(t, 4)
+	whole := map[int]int{}
+	f, err := Open(bytes.NewReader(file), int64(len(file)))
+	check(t, err)
+	for i, fr := range f.frames {
+		whole[int(fr.offset)+fr.length] = i + 1
+	}
+	readings := 0
+	for size := range len(file) {
+		if n, ok := whole[size]; ok {
+			readings = n
+		}
+		f, err := Open(bytes.NewReader(file[:size]), int64(size))
+		var format *FormatError
+		if readings == 0 {
+			if !errors.As(err, &format) || format.Offset > int64(size) {
+				t.Fatalf("%d bytes: %v, want a format error within", size, err)
+			}
+			continue
+		}
+		if err != nil || f.Len() != readings || !errors.As(f.Damage, &format) {
+			t.Fatalf("%d bytes: %v, want %d readings and the damage", size, err, readings)
+		}
+		r, err := f.Reading(readings - 1)
+		if err != nil || text(t, r.Point)+text(t, r.Findings) != want[readings-1] {
+			t.Fatalf("%d bytes: reading %d: %v", size, readings-1, err)
+		}
+	}
+}
+
+// TestForeign opens what is no recording, or none that is understood.
+func TestForeign(t *testing.T) {
+	file, _ := recording(t, 2)
+	newer := bytes.Clone(file)
+	binary.BigEndian.PutUint16(newer[len(magic):], Version+1)
+	broken := bytes.Clone(file)
+	broken[frontSize+headSize+3] ^= 1
+	long := bytes.Clone(file)
+	binary.BigEndian.PutUint32(long[frontSize+9:], maxFrame+1)
+	for want, b := range map[string][]byte{
+		"byte 0: this is no recording":     []byte("\x0a\x0d\x0d\x0aand so on and so on"),
+		"byte 0: this is no recording of":  nil,
+		"version 2 of the format; this la": newer,
+		"byte 10: a frame's checksum":      broken,
+		"byte 10: a frame of":              long,
+		"byte 10: want a frame's kind":     append(bytes.Clone(file[:frontSize]), make([]byte, 40)...),
+	} {
+		_, err := Open(bytes.NewReader(b), int64(len(b)))
+		var format *FormatError
+		if !errors.As(err, &format) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	f, err := Open(bytes.NewReader(append(file, 'x')), int64(len(file)+1))
+	if err != nil || f.Damage == nil || f.Len() != 2 {
+		t.Errorf("a byte too many: %v", err)
+	}
+}
+
+// FuzzOpen reads whatever comes. The checksums are made right, so that what
+// they protect is reached.
+func FuzzOpen(f *testing.F) {
+	file, _ := recording(f, 5)
+	f.Add(file)
+	f.Add(file[:len(file)/2])
+	f.Fuzz(func(_ *testing.T, b []byte) {
+		mend(b)
+		r, err := Open(bytes.NewReader(b), int64(len(b)))
+		if err != nil {
+			return
+		}
+		defer r.Close()
+		for i := range min(r.Len(), 8) {
+			_, _ = r.Reading(i)
+		}
+	})
+}
+
+// FuzzDocument reads frames whose document and columns are whatever comes.
+func FuzzDocument(f *testing.F) {
+	n := newNode(1)
+	key := n.second(0).Point.Snapshot
+	rest, counts := encodeTraffic(key.Traffic, n.second(1).Point.Snapshot.Traffic, key.Window.End, key.Window.End)
+	raw, err := document(point{Rest: rest}, counts)
+	check(f, err)
+	f.Add(raw)
+	first, err := document(point{Snapshot: *key}, nil)
+	check(f, err)
+	var b bytes.Buffer
+	w, err := NewWriter(&b, Head{})
+	check(f, err)
+	check(f, w.frame(kindKey, time.Unix(1, 0), w.plain.EncodeAll(first, nil)))
+	begun := b.Len()
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		b.Truncate(begun)
+		check(t, w.frame(kindCounts, time.Unix(2, 0), w.plain.EncodeAll(raw, nil)))
+		r, err := Open(bytes.NewReader(b.Bytes()), int64(b.Len()))
+		check(t, err)
+		defer r.Close()
+		_, _ = r.Reading(1)
+	})
+}
+
+// mend sets the checksums of the frames that there seem to be.
+func mend(b []byte) {
+	for at := frontSize; at+headSize <= len(b); {
+		length := int(binary.BigEndian.Uint32(b[at+9:]))
+		end := at + headSize + length
+		if length > len(b) || end > len(b) {
+			return
+		}
+		binary.BigEndian.PutUint32(b[at+13:], sum(b[at:at+13], b[at+headSize:end]))
+		at = end
+	}
+}

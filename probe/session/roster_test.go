@@ -1,0 +1,32 @@
+package session
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+func TestRoster(t *testing.T) {
+	pod := func(netns uint32, link int, addr string) model.Pod {
+		return model.Pod{Netns: netns, LinkIndex: link, Addresses: []netip.Prefix{netip.MustParsePrefix(addr)}}
+	}
+	t0 := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	t1 := t0.Add(time.Second)
+	var r roster
+	r.see(t0, []model.Pod{pod(1, 7, "10.9.0.5/32"), pod(2, 8, "10.9.0.6/32")})
+	// One is deleted and another is given its address.
+	r.see(t1, []model.Pod{pod(2, 8, "10.9.0.6/32"), pod(3, 9, "10.9.0.5/32")})
+
+	alive, gone := r.alive(), r.gone()
+	if len(alive) != 2 || alive[0].Netns != 2 || alive[1].Netns != 3 {
+		t.Errorf("alive %+v", alive)
+	}
+	if len(gone) != 1 || gone[0].Netns != 1 || !gone[0].Until.Equal(t0) {
+		t.Errorf("gone %+v", gone)
+	}
+	if !alive[0].Since.Equal(t0) || !alive[1].Since.Equal(t1) {
+		t.Errorf("since %v and %v", alive[0].Since, alive[1].Since)
+	}
+}

@@ -1,0 +1,261 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/probe/collect"
+	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/timeline"
+)
+
+// Stream is an observation that goes on until it is closed, and tells what it
+// sees about once a second.
+type Stream struct {
+	cancel   context.CancelFunc
+	readings chan model.Reading
+	asked    chan struct{}
+	done     chan struct{}
+	err      error // once done is closed
+
+	mu   sync.Mutex
+	asks asks
+}
+
+// asks are what the reader of a stream wants of it.
+type asks struct {
+	window        *time.Duration
+	rescan, reset bool
+}
+
+// How often the state is read again. It takes processor time, the more the
+// more pods and connections there are (250 pods some 150 ms): it is given a
+// twentieth of one processor.
+const (
+	stateShare = 20
+	// hurry is how much more it gets while something has just changed.
+	hurry = 4
+	// stateLatest is how old it may become.
+	stateLatest = 10 * time.Second
+	// lookAgain is how soon after a look at links and pods another change of
+	// them is looked at.
+	lookAgain = 250 * time.Millisecond
+)
+
+// Open begins to observe and returns once packets are counted on every link.
+// For of the options is the window of the readings, 0 for all since the start.
+// Errors are those of Observe. The stream ends with ctx; Close waits for that.
+func Open(ctx context.Context, o Options) (*Stream, error) {
+	c, err := collect.Open(collect.Options{
+		NS: o.NS, HostRoot: o.HostRoot, Uplinks: o.Uplinks, PodCIDRs: o.PodCIDRs, NodesFile: o.NodesFile,
+		RoutesFiles: o.RoutesFiles,
+	})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	w := &watch{options: o, collector: c, gaps: map[string]string{}}
+	changes, err := w.start(ctx, ctx)
+	if err != nil {
+		cancel()
+		err = errors.Join(err, w.detach())
+		c.Close()
+		return nil, err
+	}
+	s := &Stream{cancel: cancel, readings: make(chan model.Reading, 1), asked: make(chan struct{}, 1), done: make(chan struct{})}
+	r := &running{watch: w, stream: s, timeline: timeline.New(diagnose.Diagnose, o.For)}
+	// The first reading has state, and no counts yet.
+	s.publish(r.timeline.Add(w.first))
+	go func() {
+		defer close(s.done)
+		defer close(s.readings)
+		defer c.Close()
+		s.err = errors.Join(r.run(ctx, changes), w.detach())
+	}()
+	return s, nil
+}
+
+// Readings gives the newest reading. It is closed when the stream ends, with an
+// error if Close returns one.
+func (s *Stream) Readings() <-chan model.Reading { return s.readings }
+
+// SetWindow chooses the window of the readings; 0 is all since the start or the
+// last Reset. A reading over it follows at once.
+func (s *Stream) SetWindow(d time.Duration) { s.ask(func(a *asks) { a.window = &d }) }
+
+// Rescan has the state read again now.
+func (s *Stream) Rescan() { s.ask(func(a *asks) { a.rescan = true }) }
+
+// Reset begins the counters of "all" from zero.
+func (s *Stream) Reset() { s.ask(func(a *asks) { a.reset = true }) }
+
+func (s *Stream) ask(what func(*asks)) {
+	s.mu.Lock()
+	what(&s.asks)
+	s.mu.Unlock()
+	select {
+	case s.asked <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Stream) take() asks {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a := s.asks
+	s.asks = asks{}
+	return a
+}
+
+// Close ends the observation, waits until everything is detached, and returns
+// what ended it if that was an error.
+func (s *Stream) Close() error {
+	s.cancel()
+	<-s.done
+	return s.err
+}
+
+// publish puts a reading in the place of one that nobody has taken.
+func (s *Stream) publish(r model.Reading) {
+	select {
+	case <-s.readings:
+	default:
+	}
+	s.readings <- r
+}
+
+// running is the goroutine of a stream.
+type running struct {
+	*watch
+	stream   *Stream
+	timeline *timeline.Timeline
+	// due is when the state is to be read again, looked when links and pods
+	// were last looked at.
+	due, looked time.Time
+}
+
+func (r *running) run(ctx context.Context, changes <-chan struct{}) error {
+	ticker := time.NewTicker(pollEvery)
+	defer ticker.Stop()
+	again := time.NewTimer(pollEvery)
+	defer again.Stop()
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return nil
+		case _, open := <-changes:
+			if !open {
+				changes = nil
+				continue
+			}
+			again.Reset(max(0, lookAgain-time.Since(r.looked)))
+		case <-again.C:
+			err = r.look(ctx)
+		case <-ticker.C:
+			err = r.tick(ctx)
+		case <-r.stream.asked:
+			err = r.answer(ctx)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// look has links and pods watched that have come.
+func (r *running) look(ctx context.Context) error {
+	defer func() { r.looked = time.Now() }()
+	return r.refresh(ctx, time.Now())
+}
+
+// tick reads the counters, and the state when that is due.
+func (r *running) tick(ctx context.Context) error {
+	now := time.Now()
+	if !now.Before(r.due) {
+		return r.whole(ctx, now)
+	}
+	if err := r.count(now); err != nil {
+		return err
+	}
+	r.stream.publish(r.timeline.Add(model.Point{Snapshot: r.total(now, r.traffic())}))
+	return nil
+}
+
+// whole reads counters, state, and counters again.
+func (r *running) whole(ctx context.Context, now time.Time) error {
+	before, err := processorTime()
+	if err != nil {
+		return err
+	}
+	p, err := r.point(ctx, now)
+	if err != nil {
+		return err
+	}
+	after, err := processorTime()
+	if err != nil {
+		return err
+	}
+	if err := r.apply(now, r.state.Links, r.state.Pods); err != nil {
+		return err
+	}
+	r.roster.forget(now.Add(-timeline.Long))
+	p.Ready = time.Now()
+	if err := r.count(p.Ready); err != nil {
+		return err
+	}
+	p.After = timeline.Moved(&p.Snapshot.Traffic, new(r.traffic()))
+	if r.engine != nil {
+		if err := r.engine.ForgetTTLs(); err != nil {
+			return err
+		}
+	}
+	reading := r.timeline.Add(p)
+	pause := stateShare * (after - before)
+	if r.timeline.Unsettled() {
+		pause /= hurry
+	}
+	// A tick that comes a little early counts as on time.
+	r.due = p.Ready.Add(min(max(pause, pollEvery), stateLatest) - pollEvery/2)
+	r.looked = p.Ready
+	r.stream.publish(reading)
+	return nil
+}
+
+// processorTime is what this process has used.
+func processorTime() (time.Duration, error) {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		return 0, fmt.Errorf("read own processor time: %w", err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), nil
+}
+
+// answer does what the reader asks for.
+func (r *running) answer(ctx context.Context) error {
+	a := r.stream.take()
+	if a.window != nil {
+		r.timeline.SetWindow(*a.window)
+		if reading, ok := r.timeline.Again(); ok {
+			r.stream.publish(reading)
+		}
+	}
+	if a.rescan || a.reset {
+		if err := r.whole(ctx, time.Now()); err != nil {
+			return err
+		}
+	}
+	if a.reset {
+		r.timeline.Reset()
+	}
+	return nil
+}

@@ -1,0 +1,167 @@
+package timeline
+
+import (
+	"math/bits"
+	"net/netip"
+	"reflect"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+func rule(text string, packets uint64) model.FrameRule {
+	return model.FrameRule{Backend: model.NFT, Table: "nat", Chain: "PREROUTING", Text: text, Counter: model.Counter{Packets: packets}}
+}
+
+// written gives a rule the number that nft gave it.
+func written(r model.FrameRule, handle uint64) model.FrameRule {
+	r.Handle = handle
+	return r
+}
+
+func TestCompareRules(t *testing.T) {
+	first := &model.Snapshot{FrameRules: []model.FrameRule{
+		rule("moved", 5), rule("same", 1), rule("same", 7), rule("zeroed", 90), rule("gone", 3), written(rule("anew", 4), 11), written(rule("kept", 4), 12),
+	}}
+	last := &model.Snapshot{FrameRules: []model.FrameRule{
+		rule("new", 4), rule("same", 3), rule("same", 7), rule("zeroed", 2), rule("moved", 9), written(rule("anew", 9), 21), written(rule("kept", 9), 12),
+	}}
+	last = Between(model.Point{Snapshot: first}, model.Point{Snapshot: last})
+	want := []struct {
+		delta               uint64
+		standing, restarted bool
+	}{{4, false, false}, {2, true, false}, {0, true, false}, {2, true, true}, {4, true, false}, {9, true, true}, {5, true, false}}
+	for i, w := range want {
+		r := last.FrameRules[i]
+		if r.Counter.Delta != w.delta || r.Standing != w.standing || r.Counter.Restarted != w.restarted {
+			t.Errorf("%s: delta %d, standing %v, restarted %v; want %+v", r.Text, r.Counter.Delta, r.Standing, r.Counter.Restarted, w)
+		}
+	}
+}
+
+var start = time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)
+
+func at(seconds float64) time.Time { return start.Add(time.Duration(seconds * float64(time.Second))) }
+
+// whole is a whole point of an observation: counts, and how many packets a
+// drop rule had counted.
+func whole(seconds float64, t model.Traffic, dropped uint64) model.Point {
+	return model.Point{Whole: true, Ready: at(seconds), After: model.Traffic{Lost: t.Lost}, Snapshot: &model.Snapshot{
+		Window: model.Window{Start: start, End: at(seconds)}, Traffic: t,
+		FrameRules: []model.FrameRule{rule("-j DROP", dropped)},
+	}}
+}
+
+var (
+	pod  = netip.MustParseAddr("10.77.1.9")
+	peer = netip.MustParseAddr("10.77.9.1")
+)
+
+func traffic(packets uint64, first, last float64) model.Traffic {
+	return model.Traffic{
+		Hops: []model.HopCount{{Addr: pod, IfIndex: 4, Link: "up0", Direction: model.Egress, Side: model.AsSource,
+			Packets: packets, Bytes: 100 * packets, SYN: packets / 2, First: at(first), Last: at(last)}},
+		Peers: []model.Peer{{Local: pod, Remote: peer, IfIndex: 4, Link: "up0",
+			Out: model.PeerCount{Packets: packets, Asks: packets / 2, Other: packets - packets/2}, FirstOut: at(first), LastOut: at(last)}},
+		MACs:    []model.MACPair{{Addr: pod, IfIndex: 4, Src: model.MAC{2}, Dst: model.MAC{4}, Packets: packets}},
+		ARP:     []model.ARPCount{{IfIndex: 4, Addr: peer, Packets: packets}},
+		Drops:   []model.Drop{{Src: pod, Dst: peer, Reason: "NETFILTER_DROP", Location: "nft_do_chain", Packets: packets, First: at(first), Last: at(last)}},
+		Samples: []model.Sample{{Time: at(last), Src: pod}},
+		Lost:    model.Lost{Counters: packets, Detail: []string{strconv.FormatUint(packets, 10) + " packets of no kind"}},
+	}
+}
+
+// TestWindow cuts windows out of counts that grow, rest, grow and begin anew.
+func TestWindow(t *testing.T) {
+	tl := New(func(*model.Snapshot) []model.Finding { return nil }, 0)
+	counts := func(second int) (packets uint64, last float64) {
+		switch {
+		case second <= 20:
+			return uint64(10 * second), float64(second)
+		case second <= 100:
+			return 200, 20
+		case second <= 130:
+			return 200 + uint64(second-100), float64(second)
+		}
+		// The kernel's counters were given to another, and back.
+		return uint64(second - 130), float64(second)
+	}
+	var r model.Reading
+	for second := range 150 {
+		n, last := counts(second)
+		p := whole(float64(second), traffic(n, 1, last), 3*n)
+		if second == 0 {
+			p.Snapshot.Traffic = model.Traffic{}
+		}
+		p.Snapshot.Traffic.Hops = append([]model.HopCount(nil), p.Snapshot.Traffic.Hops...)
+		for i := range p.Snapshot.Traffic.Hops {
+			p.Snapshot.Traffic.Hops[i].TTLs = 1 << (second % 60)
+		}
+		r = tl.Add(p)
+		for _, tt := range []struct {
+			second  int
+			window  time.Duration
+			packets uint64
+			first   float64
+			ttls    int
+		}{
+			{15, Short, 100, 6, 10}, {15, 0, 150, 1, 15}, {25, Short, 50, 16, 5}, {29, Short, 10, 20, 1}, {40, Short, 0, 0, 0},
+			{105, Short, 5, 101, 5}, {105, 0, 205, 1, 0}, {140, Short, 10, 1, 0},
+		} {
+			if tt.second != second {
+				continue
+			}
+			tl.SetWindow(tt.window)
+			r, ok := tl.Again()
+			tl.SetWindow(0)
+			s := r.Snapshot
+			if !ok || tt.window > 0 && s.Window.Duration() != tt.window {
+				t.Errorf("second %d: window of %v, want %v", second, s.Window.Duration(), tt.window)
+			}
+			if tt.packets == 0 {
+				if n := len(s.Traffic.Hops) + len(s.Traffic.Peers) + len(s.Traffic.MACs) + len(s.Traffic.ARP) + len(s.Traffic.Drops) + len(s.Traffic.Samples); n > 0 || s.Traffic.Lost.Detail != nil {
+					t.Errorf("second %d: %+v, want nothing", second, s.Traffic)
+				}
+				continue
+			}
+			want := traffic(tt.packets, tt.first, mustLast(counts(second)))
+			got := s.Traffic
+			if tt.ttls > 0 && bits.OnesCount64(got.Hops[0].TTLs) < tt.ttls {
+				t.Errorf("second %d, %v: TTLs %b", second, tt.window, got.Hops[0].TTLs)
+			}
+			got.Hops[0].TTLs = 0
+			if tt.second < 140 && !reflect.DeepEqual(got, want) {
+				t.Errorf("second %d, %v:\n got %+v\nwant %+v", second, tt.window, got, want)
+			}
+			if got.Hops[0].Packets != tt.packets || s.FrameRules[0].Counter.Delta < tt.packets {
+				t.Errorf("second %d, %v: %d packets, rule %d; want %d", second, tt.window, got.Hops[0].Packets, s.FrameRules[0].Counter.Delta, tt.packets)
+			}
+		}
+	}
+	// The longer a window, the less exact it is, and never too short.
+	tl.SetWindow(Middle)
+	if r, ok := tl.Again(); !ok || r.Snapshot.Window.Duration() < Middle || r.Snapshot.Window.Duration() > Middle+Short {
+		t.Errorf("window of %v, want some %v", r.Snapshot.Window.Duration(), Middle)
+	}
+	if n := len(tl.marks); n > 40 {
+		t.Errorf("%d marks are remembered", n)
+	}
+	if n := len(r.Series); n != 0 {
+		t.Errorf("%d series of addresses that no pod has", n)
+	}
+}
+
+func mustLast(_ uint64, last float64) float64 { return last }
+
+// TestGap wants what moves while the state is read to be in the next window's
+// rules and packets alike.
+func TestGap(t *testing.T) {
+	first, last := whole(1, traffic(10, 1, 1), 15), whole(5, traffic(40, 1, 5), 40)
+	first.After, first.Ready = Moved(&first.Snapshot.Traffic, new(traffic(16, 1, 1.5))), at(1.5)
+	s := Between(first, last)
+	if h, r := s.Traffic.Hops[0], s.FrameRules[0]; h.Packets != 24 || r.Counter.Delta != 25 || !s.Window.Start.Equal(at(1.5)) {
+		t.Errorf("%d packets, rule %d, from %v", h.Packets, r.Counter.Delta, s.Window.Start)
+	}
+}

@@ -1,0 +1,86 @@
+package timeline
+
+import (
+	"hash/maphash"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// ruleCounts are what rules and chains had counted. Those that are the same to
+// the letter stand behind one another.
+type ruleCounts struct{ frames, packets, chains list[ruleCount] }
+
+// ruleCount is a rule's count, and the number that nft gave it when it was
+// written, 0 where nft does not hold it.
+type ruleCount struct{ packets, handle uint64 }
+
+func newRuleCounts(s *model.Snapshot) ruleCounts {
+	return ruleCounts{
+		frames:  newList(s.FrameRules, frameMark),
+		packets: newList(s.PacketRules, packetMark),
+		chains:  newList(s.Chains, chainMark),
+	}
+}
+
+// ruleKey is what a rule is known by from one reading to the next. Its number
+// changes when others come and go.
+type ruleKey struct {
+	backend            model.Backend
+	family             int
+	table, chain, text string
+}
+
+func frameMark(r *model.FrameRule) (uint64, ruleCount) {
+	return maphash.Comparable(seed, ruleKey{backend: r.Backend, table: r.Table, chain: r.Chain, text: r.Text}), ruleCount{r.Counter.Packets, r.Handle}
+}
+
+func packetMark(r *model.PacketRule) (uint64, ruleCount) {
+	return maphash.Comparable(seed, ruleKey{r.Backend, r.Family, r.Table, r.Chain, r.Text}), ruleCount{r.Counter.Packets, r.Handle}
+}
+
+func chainMark(c *model.Chain) (uint64, ruleCount) {
+	return maphash.Comparable(seed, ruleKey{backend: c.Backend, table: c.Family + " " + c.Table, chain: c.Name}), ruleCount{packets: c.Counter.Packets}
+}
+
+// compare fills in what the rules of a snapshot counted since, and which of
+// them stood then. The snapshot gets lists of its own.
+func (c ruleCounts) compare(s *model.Snapshot) {
+	s.FrameRules, s.PacketRules, s.Chains = slices.Clone(s.FrameRules), slices.Clone(s.PacketRules), slices.Clone(s.Chains)
+	used := map[uint64]int{}
+	for i := range s.FrameRules {
+		r := &s.FrameRules[i]
+		k, now := frameMark(r)
+		r.Standing = counted(c.frames, k, now, &r.Counter, used)
+	}
+	for i := range s.PacketRules {
+		r := &s.PacketRules[i]
+		k, now := packetMark(r)
+		r.Standing = counted(c.packets, k, now, &r.Counter, used)
+	}
+	for i := range s.Chains {
+		x := &s.Chains[i]
+		k, now := chainMark(x)
+		counted(c.chains, k, now, &x.Counter, used)
+	}
+}
+
+// counted fills in what the next rule of a key counted since, and reports
+// whether there was one. A rule that was written anew, by its number or because
+// its counter fell, shows what it counted since: a program that keeps rules
+// writes all of its chain at once, and the counters begin again.
+func counted(l list[ruleCount], k uint64, now ruleCount, c *model.Counter, used map[uint64]int) (standing bool) {
+	i, ok := l.find(k)
+	if i += used[k]; !ok || i >= len(l) || l[i].key != k {
+		c.Delta = now.packets
+		return false
+	}
+	used[k]++
+	before := l[i].value
+	if now.packets < before.packets || now.handle != before.handle {
+		c.Delta, c.Restarted = now.packets, true
+		return true
+	}
+	c.Delta = now.packets - before.packets
+	return true
+}

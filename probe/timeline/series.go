@@ -1,0 +1,80 @@
+package timeline
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// points is how many rates a series holds at most.
+const points = 60
+
+// series are the rates of pods' addresses at each hop.
+type series struct {
+	at   time.Time
+	hops map[hopKey]*history
+}
+
+type history struct {
+	packets uint64
+	rates   []float64
+}
+
+// add notes the rates since the point before.
+func (s *series) add(now *model.Snapshot) {
+	seconds := now.Window.End.Sub(s.at).Seconds()
+	first := s.at.IsZero()
+	s.at = now.Window.End
+	if first || seconds <= 0 {
+		seconds = 0
+	}
+	pods := map[netip.Addr]bool{}
+	for i := range now.Pods {
+		for _, a := range now.Pods[i].Addresses {
+			pods[a.Addr()] = true
+		}
+	}
+	next := make(map[hopKey]*history, len(s.hops))
+	for i := range now.Traffic.Hops {
+		h := &now.Traffic.Hops[i]
+		if !pods[h.Addr] {
+			continue
+		}
+		k := hopKey{h.Addr, h.Prefix, h.IfIndex, h.Direction, h.Side}
+		x := s.hops[k]
+		if x == nil {
+			x = &history{}
+			if first {
+				x.packets = h.Packets
+			}
+		}
+		if seconds > 0 {
+			x.rates = append(x.rates, float64(minus(h.Packets, x.packets))/seconds)
+			x.rates = x.rates[max(0, len(x.rates)-points):]
+		}
+		x.packets = h.Packets
+		next[k] = x
+	}
+	s.hops = next
+}
+
+// list gives copies, in the order of the hops.
+func (s *series) list(hops []model.HopCount) []model.Series {
+	total := 0
+	for _, x := range s.hops {
+		total += len(x.rates)
+	}
+	out, all := make([]model.Series, 0, len(s.hops)), make([]float64, 0, total)
+	for i := range hops {
+		h := &hops[i]
+		x := s.hops[hopKey{h.Addr, h.Prefix, h.IfIndex, h.Direction, h.Side}]
+		if x == nil || len(x.rates) == 0 {
+			continue
+		}
+		all = append(all, x.rates...)
+		out = append(out, model.Series{Addr: h.Addr, IfIndex: h.IfIndex, Link: h.Link, Direction: h.Direction, Side: h.Side,
+			Rates: all[len(all)-len(x.rates) : len(all) : len(all)]})
+	}
+	return out
+}

@@ -1,0 +1,110 @@
+package timeline
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// findings are what is judged in a second, in words: a code, "!" where it is
+// proven, and what of it each view shows: w the window, c what is since the
+// configuration changed, r the last seconds.
+func findings(words string, view byte) []model.Finding {
+	var out []model.Finding
+	for _, w := range strings.Fields(words) {
+		name, views, _ := strings.Cut(w, "/")
+		code, sure := strings.CutSuffix(name, "!")
+		if !strings.ContainsRune(views, rune(view)) {
+			continue
+		}
+		f := model.Finding{Code: code, Title: code, Severity: model.Warning, Confidence: model.Likely, Pods: []netip.Addr{pod}}
+		if sure {
+			f.Confidence = model.Proven
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+func TestTracker(t *testing.T) {
+	for name, tt := range map[string]struct {
+		// seconds are judgements, "…" repeats the one before nine times.
+		seconds string
+		steady  time.Duration
+		// want are the changes, with their second.
+		want string
+	}{
+		"proven at once, closed after a pause":     {"- A!/wcr … - … - …", time.Hour, "1 +A 15 -A"},
+		"likely is seen twice":                     {"- A/wcr A/wcr - … - …", time.Hour, "2 +A 7 -A"},
+		"an answer that was under way":             {"- A/wcr - A/wcr - A/wcr - …", time.Hour, ""},
+		"bursts are one":                           {"A!/wcr - - - A!/wcr - - - A!/wcr … - …", time.Hour, "0 +A 22 -A"},
+		"what outlives its cause is none":          {"P!/wcr … U!/w … - …", time.Second, "0 +P 14 -P"},
+		"mended, and only the window shows it yet": {"P!/wcr … P!/w … - …", 6 * time.Second, "0 +P 10 -P"},
+		"mended a moment ago":                      {"P!/wcr … P!/w P!/w P!/wcr … - …", time.Second, "0 +P 26 -P"},
+		"a silence that the window hides":          {"- S/r S/r S/wcr … - …", time.Hour, "2 +S 17 -S"},
+		"a consequence in the last seconds":        {"A!/wcr B/r … - …", time.Hour, "0 +A 5 -A 7 +B 15 -B"},
+		"always changing":                          {"A/w … A/w … A/w … - …", 0, "20 +A 34 -A"},
+	} {
+		var tr tracker
+		var got []string
+		open := map[int]bool{}
+		second := -1
+		next := func(words string) {
+			second++
+			tr.judge(judgement{at: at(float64(second)), window: Short, steady: tt.steady,
+				whole: findings(words, 'w'), current: findings(words, 'c'), recent: findings(words, 'r')})
+			for _, f := range tr.findings() {
+				if was, known := open[f.ID]; was == f.Closed || !known {
+					if sign := map[bool]string{false: "+", true: "-"}[f.Closed]; !known || f.Closed {
+						got = append(got, fmt.Sprint(second, " ", sign, f.Code))
+					}
+				}
+				open[f.ID] = !f.Closed
+			}
+		}
+		before := "-"
+		for _, words := range strings.Fields(tt.seconds) {
+			if words != "…" {
+				next(words)
+				before = words
+				continue
+			}
+			for range 9 {
+				next(before)
+			}
+		}
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("%s: %v, want %s", name, got, tt.want)
+		}
+	}
+}
+
+// TestExtent wants a finding that grows to stay the same one, and another of
+// the same code to be another.
+func TestExtent(t *testing.T) {
+	f := func(title string, pods ...string) model.Finding {
+		x := model.Finding{Code: "NoReply", Title: title, Confidence: model.Proven, Peers: []netip.Prefix{netip.MustParsePrefix("10.99.0.0/24")}}
+		for _, p := range pods {
+			x.Pods = append(x.Pods, netip.MustParseAddr(p))
+		}
+		return x
+	}
+	var tr tracker
+	for i, list := range [][]model.Finding{
+		{f("a", "10.77.0.1")},
+		{f("a", "10.77.0.1", "10.77.0.2"), f("b", "10.77.0.7")},
+		{f("b", "10.77.0.7"), f("a", "10.77.0.2", "10.77.0.3")},
+	} {
+		tr.judge(judgement{at: at(float64(i)), window: Short, steady: time.Hour, whole: list, current: list, recent: list})
+	}
+	got := tr.findings()
+	slices.SortFunc(got, func(a, b model.Tracked) int { return a.ID - b.ID })
+	if len(got) != 2 || got[0].Title != "a" || len(got[0].Pods) != 2 || got[1].Title != "b" || !got[0].First.Equal(start) {
+		t.Errorf("%+v", got)
+	}
+}
