@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/ledger"
@@ -50,7 +50,7 @@ func (a *app) check(ctx context.Context, o *observing, pods []string) error {
 	if err != nil {
 		return err
 	}
-	s, err := a.snapshot(ctx, o)
+	s, err := a.snapshot(ctx, o, nil)
 	if err := out.finish(s, err); err != nil {
 		return err
 	}
@@ -66,7 +66,8 @@ func (a *app) check(ctx context.Context, o *observing, pods []string) error {
 }
 
 // snapshot observes the node, or takes from a recording what was observed.
-func (a *app) snapshot(ctx context.Context, o *observing) (*model.Snapshot, error) {
+// closely is session.Options.Closely; a recording has no counts of pairs.
+func (a *app) snapshot(ctx context.Context, o *observing, closely func(*model.Snapshot) ([]netip.Addr, error)) (*model.Snapshot, error) {
 	if o.replay != "" {
 		return a.recorded(o)
 	}
@@ -75,7 +76,9 @@ func (a *app) snapshot(ctx context.Context, o *observing) (*model.Snapshot, erro
 		return nil, fmt.Errorf("cannot observe: %w", err)
 	}
 	defer ns.Close()
-	return a.observe(ctx, o.session(ns, name))
+	options := o.session(ns, name)
+	options.Closely = closely
+	return a.observe(ctx, options)
 }
 
 func (o *observing) session(ns *netns.NS, name string) session.Options {
@@ -141,11 +144,6 @@ func (a *app) observe(ctx context.Context, o session.Options) (*model.Snapshot, 
 		return nil, fmt.Errorf("cannot observe: %w", err)
 	}
 	return s, nil
-}
-
-func terminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // colored decides on colours; NO_COLOR has the last word.

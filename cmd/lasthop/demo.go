@@ -24,10 +24,12 @@ func (a *app) demoCommand() *cobra.Command {
 	o := &observing{}
 	cmd := &cobra.Command{
 		Use:   "demo [SCENARIO|FILE]",
-		Short: "Lab up, fault, traffic, check, lab down",
+		Short: "Lab up, fault, traffic, the live screen or check, lab down",
 		Long: "Make a node in network namespaces, break it as the scenario says, send traffic,\n" +
-			"check, and take it all down again.\n\n" +
-			"Exit status: 0 when the verdict is the one that the scenario expects.",
+			"show it on the live screen, and take it all down again. Where standard input or\n" +
+			"output is no terminal, or with --for, --active or --output, it checks instead.\n\n" +
+			"Exit status: 0 when the screen is left, or the verdict is the one that the\n" +
+			"scenario expects.",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: completeScenarios,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -40,6 +40,7 @@ func (a *app) explainCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&to, "to", "", "the destination, an `IP[:PORT][/PROTO]`, [IPv6]:PORT, or a pod of this node (default the peer of the worst finding, or the busiest)")
 	o.register(cmd.Flags())
+	o.registerReplay(cmd.Flags())
 	return cmd
 }
 
@@ -51,21 +52,14 @@ func (a *app) explain(ctx context.Context, o *observing, pod, to string) error {
 	if err != nil {
 		return err
 	}
-	ns, name, err := openNode(o.netns)
-	if err != nil {
-		return fmt.Errorf("cannot observe: %w", err)
-	}
-	defer ns.Close()
-	options := o.session(ns, name)
-	options.Closely = func(s *model.Snapshot) ([]netip.Addr, error) {
+	s, err := a.snapshot(ctx, o, func(s *model.Snapshot) ([]netip.Addr, error) {
 		addrs, err := choosePods(s, []string{pod}, o.namespace)
 		if err != nil {
 			return nil, err
 		}
 		_, err = target.from(s, addrs, o.namespace)
 		return addrs, err
-	}
-	s, err := a.observe(ctx, options)
+	})
 	if err != nil {
 		return err
 	}

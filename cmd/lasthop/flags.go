@@ -36,6 +36,9 @@ type observing struct {
 	color      choice
 	debug      bool
 
+	// idle is after how long without a key the screen is left.
+	idle time.Duration
+
 	// replay is the recording to judge instead of the node; given are the
 	// flags that it was given with. pcap is where samples go.
 	replay, pcap string

@@ -37,6 +37,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // app is one run of the command.
 type app struct {
+	stdin          io.Reader
 	stdout, stderr io.Writer
 	// started is set once the command line was accepted: errors before
 	// that are the user's.
@@ -47,7 +48,7 @@ type app struct {
 func run(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := interruptible()
 	defer stop()
-	a := &app{stdout: stdout, stderr: stderr}
+	a := &app{stdin: os.Stdin, stdout: stdout, stderr: stderr}
 	root := a.root()
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
@@ -144,7 +145,9 @@ func (a *app) root() *cobra.Command {
 		Long: "lasthop watches the packets of a Kubernetes node's pods, reads the state that\n" +
 			"decides over them, and says where traffic dies and why. It observes: it never\n" +
 			"changes the node beyond its own BPF programs, which it removes.\n\n" +
-			"Without a command it does what check does.",
+			"Without a command it shows the live screen; where standard input or output is no\n" +
+			"terminal, or a report is asked for by --output, --fail-on, --strict, --active,\n" +
+			"--replay or --pcap, it does what check does.",
 		Version:       version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -152,10 +155,14 @@ func (a *app) root() *cobra.Command {
 			a.started = true
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if a.onScreen() && !wantsReport(cmd.Flags()) {
+				return a.live(cmd.Context(), o)
+			}
 			return a.check(cmd.Context(), o, args)
 		},
 	}
 	o.register(root.Flags())
+	o.registerScreen(root.Flags())
 	o.registerReplay(root.Flags())
 	registerPcap(root.Flags(), &o.pcap)
 	root.SetVersionTemplate("lasthop {{.Version}}\n")

@@ -39,11 +39,15 @@ func (a *app) replayCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay FILE [POD…]",
 		Short: "Judge a recording, on any machine, without rights",
-		Long: "Judge what `lasthop record` wrote: all of it, or the last --for. It is judged\n" +
-			"anew, by this lasthop; the findings of its time are in the recording too.\n\n" +
+		Long: "Show on the live screen what `lasthop record` wrote. Where standard input or\n" +
+			"output is no terminal, or with PODs or flags that are about a report, judge it:\n" +
+			"all of it, or the last --for, anew, by this lasthop.\n\n" +
 			"Exit status: that of check.",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if f := cmd.Flags(); a.onScreen() && len(args) == 1 && !wantsReport(f) && !f.Changed("for") {
+				return a.player(cmd.Context(), o, args[0])
+			}
 			o.replay = args[0]
 			return a.check(cmd.Context(), o, args[1:])
 		},
@@ -55,6 +59,7 @@ func (a *app) replayCommand() *cobra.Command {
 		cmd.Flags().AddFlag(all.Lookup(name))
 	}
 	cmd.Flags().Lookup("for").DefValue = "all of it"
+	o.registerScreen(cmd.Flags())
 	registerPcap(cmd.Flags(), &o.pcap)
 	return cmd
 }

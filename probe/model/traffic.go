@@ -2,6 +2,7 @@ package model
 
 import (
 	"net/netip"
+	"strings"
 	"time"
 )
 
@@ -198,6 +199,18 @@ type DropCause struct {
 	// Expected says that a working network drops so: what a transport or a
 	// socket frees, copies that a bridge floods, what a ban forbids.
 	Expected bool
+}
+
+// OfSocket reports whether the drop is what a transport or a socket frees as it
+// goes: the packet was delivered.
+func (d *Drop) OfSocket() bool {
+	switch {
+	case strings.HasPrefix(string(d.Reason), "TCP_"), d.Reason == "QUEUE_PURGE", d.Reason == "SOCKET_FILTER",
+		d.Location == "ping_rcv", d.Location == "raw_rcv", d.Location == "icmp_rcv":
+		return true
+	}
+	return d.Reason == "" && strings.HasPrefix(d.Location, "tcp_") || d.Reason == "NOT_SPECIFIED" && strings.HasPrefix(d.Location, "tcp_") ||
+		strings.HasPrefix(d.Location, "sk_stream_") || strings.HasPrefix(d.Location, "inet_sock_") || strings.HasPrefix(d.Location, "skb_queue_")
 }
 
 // Sample is the head of one dropped packet.

@@ -140,21 +140,9 @@ func dropHop(d *model.Drop) model.HopKind {
 	return ""
 }
 
-// ofSocket reports whether a drop is what a transport or a socket frees as it
-// goes: the packet was delivered.
-func ofSocket(d *model.Drop) bool {
-	switch {
-	case strings.HasPrefix(string(d.Reason), "TCP_"), d.Reason == "QUEUE_PURGE", d.Reason == "SOCKET_FILTER",
-		d.Location == "ping_rcv", d.Location == "raw_rcv", d.Location == "icmp_rcv":
-		return true
-	}
-	return d.Reason == "" && strings.HasPrefix(d.Location, "tcp_") || d.Reason == "NOT_SPECIFIED" && strings.HasPrefix(d.Location, "tcp_") ||
-		strings.HasPrefix(d.Location, "sk_stream_") || strings.HasPrefix(d.Location, "inet_sock_") || strings.HasPrefix(d.Location, "skb_queue_")
-}
-
 // hopOf is the hop of the journey that dropped packets, nil where none did.
 func (j *journey) hopOf(d *model.Drop) *step {
-	if ofSocket(d) {
+	if d.OfSocket() {
 		return nil
 	}
 	ofEnds := func(s *step) bool { return s.src == d.Src && s.dst == d.Dst }

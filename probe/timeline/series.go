@@ -14,11 +14,33 @@ const points = 60
 type series struct {
 	at   time.Time
 	hops map[hopKey]*history
+	// drops are those of pods, but for what a socket frees.
+	drops history
 }
 
 type history struct {
 	packets uint64
 	rates   []float64
+}
+
+// add notes the rate since the point before, none at the first.
+func (x *history) add(packets uint64, seconds float64, first bool) {
+	if seconds > 0 && !first {
+		x.rates = append(x.rates, float64(minus(packets, x.packets))/seconds)
+		x.rates = x.rates[max(0, len(x.rates)-points):]
+	}
+	x.packets = packets
+}
+
+// dropped is how many packets of pods were dropped, where that is known.
+func dropped(s *model.Snapshot, pods map[netip.Addr]bool) uint64 {
+	var n uint64
+	for i := range s.Traffic.Drops {
+		if d := &s.Traffic.Drops[i]; !d.OfSocket() && (pods[d.Src] || pods[d.Dst]) {
+			n += d.Packets
+		}
+	}
+	return n
 }
 
 // add notes the rates since the point before.
@@ -35,6 +57,7 @@ func (s *series) add(now *model.Snapshot) {
 			pods[a.Addr()] = true
 		}
 	}
+	s.drops.add(dropped(now, pods), seconds, first)
 	next := make(map[hopKey]*history, len(s.hops))
 	for i := range now.Traffic.Hops {
 		h := &now.Traffic.Hops[i]
@@ -45,15 +68,8 @@ func (s *series) add(now *model.Snapshot) {
 		x := s.hops[k]
 		if x == nil {
 			x = &history{}
-			if first {
-				x.packets = h.Packets
-			}
 		}
-		if seconds > 0 {
-			x.rates = append(x.rates, float64(minus(h.Packets, x.packets))/seconds)
-			x.rates = x.rates[max(0, len(x.rates)-points):]
-		}
-		x.packets = h.Packets
+		x.add(h.Packets, seconds, first)
 		next[k] = x
 	}
 	s.hops = next

@@ -6,6 +6,7 @@
 package timeline
 
 import (
+	"slices"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -105,10 +106,14 @@ func (t *Timeline) Again() (model.Reading, bool) {
 }
 
 func (t *Timeline) reading(s *model.Snapshot) model.Reading {
-	return model.Reading{
+	r := model.Reading{
 		At: s.Window.End, Snapshot: s, Findings: t.tracker.findings(), Judged: t.judged,
 		Series: t.series.list(t.last.Snapshot.Traffic.Hops), Point: t.last,
 	}
+	if s.Status(model.SourceDrops) != model.Missing {
+		r.Drops = slices.Clone(t.series.drops.rates)
+	}
+	return r
 }
 
 // notice reports whether the node is configured otherwise than at the whole

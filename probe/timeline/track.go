@@ -64,6 +64,10 @@ func (t *tracker) judge(j judgement) {
 			return
 		}
 		c, again := t.awaited(f, j.at)
+		if f.Confidence != model.Proven && t.remnant(f) {
+			waiting = append(waiting, c)
+			return
+		}
 		// What stays for so long is of now, whatever changes meanwhile.
 		if evident && (again || f.Confidence == model.Proven) || j.at.Sub(c.since) >= 2*max(j.window, Short) {
 			t.ids++
@@ -142,6 +146,16 @@ func same(a, b model.Finding) bool {
 // ones do.
 func sharing[T comparable](a, b []T) bool {
 	return len(a) == 0 && len(b) == 0 || slices.ContainsFunc(a, func(x T) bool { return slices.Contains(b, x) })
+}
+
+// remnant reports whether an open finding is about all that f is about: where
+// only a part is silent any more, the rest is on its way to be well.
+func (t *tracker) remnant(f model.Finding) bool {
+	return len(f.Peers) > 0 && slices.ContainsFunc(t.open, func(x *model.Tracked) bool {
+		return sharing(f.Pods, x.Pods) && !slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool {
+			return !slices.ContainsFunc(x.Peers, func(q netip.Prefix) bool { return q.Bits() <= p.Bits() && q.Contains(p.Addr()) })
+		})
+	})
 }
 
 func within(f model.Finding, list []model.Finding) bool {

@@ -108,3 +108,34 @@ func TestExtent(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// TestRemnant: of a range that is silent some addresses answer again before
+// others do.
+func TestRemnant(t *testing.T) {
+	about := func(code, peers string) []model.Finding {
+		return []model.Finding{{Code: code, Title: code, Severity: model.Warning, Confidence: model.Likely,
+			Pods: []netip.Addr{pod}, Peers: []netip.Prefix{netip.MustParsePrefix(peers)}}}
+	}
+	var tr tracker
+	var got []string
+	second := 0
+	judge := func(list []model.Finding, seconds int) {
+		for range seconds {
+			tr.judge(judgement{at: at(float64(second)), window: Short, steady: time.Hour, whole: list, current: list, recent: list})
+			var open []string
+			for _, x := range tr.open {
+				open = append(open, x.Code)
+			}
+			got = append(got, strings.Join(open, "+"))
+			second++
+		}
+	}
+	judge(about("Range", "10.9.1.0/24"), 2)
+	judge(about("One", "10.9.1.7/32"), 4)
+	judge(nil, 3)
+	judge(about("One", "10.9.1.7/32"), 2)
+	want := []string{"", "Range", "Range", "Range", "Range", "Range", "", "", "", "", "One"}
+	if !slices.Equal(got, want) {
+		t.Errorf("open findings by second\n got %q\nwant %q", got, want)
+	}
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/pcap"
+	"github.com/lasthop/lasthop/probe/record"
+	"github.com/lasthop/lasthop/probe/report"
+	"github.com/lasthop/lasthop/tui"
+)
+
+// registerScreen adds the flags of the live screen.
+func (o *observing) registerScreen(f *pflag.FlagSet) {
+	f.DurationVar(&o.idle, "idle-exit", 30*time.Minute, "leave the screen after this time without a key; 0 is never")
+}
+
+// onScreen reports whether a person sits at both ends.
+func (a *app) onScreen() bool {
+	return terminal(a.stdin) && terminal(a.stdout) && os.Getenv("TERM") != "dumb"
+}
+
+// wantsReport reports whether flags were given that only a report heeds.
+func wantsReport(f *pflag.FlagSet) bool {
+	return slices.ContainsFunc([]string{"output", "fail-on", "strict", "active", "replay", "pcap"}, f.Changed)
+}
+
+// live shows the node on the screen as long as it is watched.
+func (a *app) live(ctx context.Context, o *observing) (err error) {
+	if err := o.validate(); err != nil {
+		return err
+	}
+	stream, node, closeStream, err := a.stream(ctx, o, time.Duration(o.window))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeStream()) }()
+	return a.screen(ctx, o, stream, "Watching the packets of the pods of "+report.Clean(node)+".")
+}
+
+// player shows a recording on the screen.
+func (a *app) player(ctx context.Context, o *observing, name string) error {
+	f, closeFile, err := a.openRecording(name)
+	if err != nil {
+		return err
+	}
+	defer closeFile()
+	p := record.Play(f, diagnose.Diagnose, 1)
+	err = a.screen(ctx, o, p, "Playing the recording "+report.Clean(name)+".")
+	return errors.Join(err, asPlayed(name, p.Close()))
+}
+
+func asPlayed(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return asUsage(name, err)
+}
+
+// screen shows readings until it is left.
+func (a *app) screen(ctx context.Context, o *observing, from tui.Source, intro string) error {
+	window := time.Duration(o.window)
+	out, err := tui.Run(ctx, tui.Options{
+		Source: from, Window: window, Intro: intro,
+		Trace: func(s *model.Snapshot, findings []model.Finding, pod, to netip.Addr) model.Path {
+			return path.Trace(s, findings, path.Ends{Pod: pod, To: to})
+		},
+		Describe: pcap.Describe, Export: o.export,
+		Idle: o.idle, Suspend: resumable(),
+		Color: o.color.value, Env: os.Environ(), Input: a.stdin, Output: a.stdout,
+	})
+	if err != nil {
+		return err
+	}
+	if out.Idle {
+		a.say("left the screen after %v without a key (--idle-exit)", o.idle)
+	}
+	if !out.Print || out.Reading.Snapshot == nil {
+		return nil
+	}
+	r, err := o.judge(out.Reading.Snapshot, nil)
+	if err != nil {
+		return err
+	}
+	return ignoreClosedPipe(r.Write(a.stdout, report.Text, report.Style{Color: colored(o.color.value, a.stdout)}))
+}
+
+// export writes the report of a reading as a new JSON file, here or, where that
+// may not be, in the directory for temporary files.
+func (o *observing) export(reading model.Reading) (string, error) {
+	r, err := o.judge(reading.Snapshot, nil)
+	if err != nil {
+		return "", err
+	}
+	name := "lasthop-" + reading.At.UTC().Format("20060102-150405.000") + ".json"
+	f, err := create("export", name)
+	if err != nil {
+		var here error
+		if f, here = create("export", filepath.Join(os.TempDir(), name)); here != nil {
+			return "", err
+		}
+	}
+	if err := r.Write(f, report.JSON, report.Style{}); err != nil {
+		return "", errors.Join(fmt.Errorf("export: %w", err), discard(f))
+	}
+	if err := f.Close(); err != nil {
+		return "", fmt.Errorf("export: %w", err)
+	}
+	return f.Name(), nil
+}
+
+// resumable reports whether a shell takes over when this process stops: the
+// parent is of the same session and gave it a process group of its own.
+func resumable() bool {
+	parent := os.Getppid()
+	mine, err := unix.Getsid(0)
+	theirs, err2 := unix.Getsid(parent)
+	group, err3 := unix.Getpgid(parent)
+	return errors.Join(err, err2, err3) == nil && os.Getpid() != 1 && mine == theirs && group != unix.Getpgrp()
+}
+
+// terminal reports whether a stream is one.
+func terminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
