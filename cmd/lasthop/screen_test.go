@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -72,7 +73,7 @@ func (m *muxed) awaitWords(words string) string {
 }
 
 // TestScreen watches a healthy node on the screen, breaks it and mends it: the
-// finding comes, and closes.
+// finding comes, and closes. What is recorded of it is shown without the node.
 func TestScreen(t *testing.T) {
 	t.Parallel()
 	s, err := kind.Load("healthy-kubenet")
@@ -118,6 +119,17 @@ func TestScreen(t *testing.T) {
 	// A key right behind would make another of it.
 	m.keys("Escape")
 	m.await("the tab again", func(text string) bool { return !strings.Contains(text, "quit, print the summary") })
+	m.keys("q")
+	m.awaitWords("left 0")
+
+	recording := filepath.Join(t.TempDir(), "node.rec")
+	if out, err := exec.Command("lasthop", "record", recording, "--netns", node.Netns, "--for", "2s").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	m = startMuxed(t, 80, 24, "lasthop replay "+recording)
+	m.awaitWords("Enter to start")
+	m.keys("Enter")
+	m.awaitWords("REPLAY")
 	m.keys("q")
 	m.awaitWords("left 0")
 }
