@@ -71,3 +71,14 @@ func (p *Program) String() string {
 	}
 	return fmt.Sprintf("%s program %s, id %d", p.Kind, name, p.ID)
 }
+
+// MayRedirect reports whether a program of somebody else's may have taken what
+// came in by a link of the node elsewhere: past the egress of the link that the
+// node's tables name, as bpf_redirect_peer takes it past that of a pod's link.
+// What a program does cannot be seen, so that any at the ingress of any link
+// may; and so may those that were not read.
+func (s *Snapshot) MayRedirect() bool {
+	return s.Status(SourcePrograms) != OK || slices.ContainsFunc(s.Programs, func(p Program) bool {
+		return p.Kind != ProgramCgroup && p.Direction == Ingress && p.Netns == s.Node.Netns
+	})
+}

@@ -58,7 +58,7 @@ func routedNode() *model.Snapshot {
 	}
 	for _, name := range []string{
 		model.SourceLinks, model.SourceRoutes, model.SourceNeighbors, model.SourceBridge, model.SourceEbtables, model.SourceNAT,
-		model.SourceConntrack, model.SourcePods, model.SourceTC, model.SourceDrops,
+		model.SourceConntrack, model.SourcePods, model.SourceTC, model.SourceDrops, model.SourcePrograms,
 	} {
 		s.Sources = append(s.Sources, model.Source{Name: name, Status: model.OK})
 	}
