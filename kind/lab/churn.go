@@ -52,9 +52,10 @@ func (c *churn) run(ctx context.Context, count int) error {
 		}
 		last := i+len(now) >= count
 		for k := range now {
-			now[k].IP = c.pods[(k+i/len(now)+1)%len(now)].IP
-			h := now[k].IP.As4()
-			now[k].MAC = model.MAC{0x02, byte(i + k), h[0], h[1], h[2], h[3]}
+			before := c.pods[(k+i/len(now)+1)%len(now)]
+			now[k].IP, now[k].IP6 = before.IP, before.IP6
+			h := now[k].IP.AsSlice()
+			now[k].MAC = model.MAC(append([]byte{0x02, byte(i + k)}, h[len(h)-4:]...))
 			if last {
 				now[k] = c.pods[k]
 			}

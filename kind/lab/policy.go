@@ -278,7 +278,7 @@ func policyFault(sp *space, n *scenario.Node, p *scenario.Pod, f scenario.Fault,
 	if n.Policy == scenario.PolicyCalicoNFT {
 		return sp.runAll(nft, lists...)
 	}
-	return sp.runAll(iptables, lists...)
+	return sp.runAll(tables(p.IP.Is6()), lists...)
 }
 
 // calicoDeny drops what is for a pod in its chain, in front of the profile that
@@ -291,7 +291,7 @@ func calicoDeny(sp *space, n *scenario.Node, p *scenario.Pod, do bool) error {
 		if do {
 			args = []string{"-I", w.chain, "4"}
 		}
-		return sp.run(iptables, append(append(args, calicoComment("deny")...), "-m", "comment", "--comment", "Drop if no policies passed packet", "-j", "DROP")...)
+		return sp.run(tables(p.IP.Is6()), append(append(args, calicoComment("deny")...), "-m", "comment", "--comment", "Drop if no policies passed packet", "-j", "DROP")...)
 	}
 	chain := "filter-" + w.chain
 	if !do {
