@@ -165,14 +165,14 @@ func (r *resolver) dual(raw rawTopology) {
 			return
 		}
 		n.IP6 = place(h.Subnet, t.Subnet, n.IP)
-		pods := h.Subnet
+		pods, router := h.Subnet, uint64(0xff000000+i)
 		if n.Plugin.HasPodCIDR() {
 			n.PodCIDR6 = subrange(h.PodCIDR, bits, i)
-			pods = n.PodCIDR6
+			pods, router = n.PodCIDR6, 0xffff
 		}
 		if n.Plugin.HasRouter() {
-			// Where no pod is.
-			n.Router6 = nth(pods, 0xffff+uint64(i)<<32)
+			// Behind all that has a place by IPv4.
+			n.Router6 = nth(pods, router)
 		}
 		n.NonMasquerade6 = []netip.Prefix{h.PodCIDR}
 		if !pluginTraits[n.Plugin].clusterOnly {
