@@ -84,6 +84,14 @@ func calicoForward(n *scenario.Node, sp *space) error {
 	lists = append(lists,
 		calicoJump("filter", "cali-FORWARD", "cali-to-hep-forward"),
 		calicoJump("filter", "cali-FORWARD", "cali-cidr-block"),
+	)
+	if n.IP.Is6() {
+		// What a pod needs of its router, before any policy.
+		for _, what := range []string{"130", "131", "132", "133", "135", "136"} {
+			lists = append(lists, append(append([]string{"-A", "cali-wl-to-host"}, calicoComment("icmp6-"+what)...), "-p", "icmpv6", "--icmpv6-type", what, "-j", "ACCEPT"))
+		}
+	}
+	lists = append(lists,
 		calicoJump("filter", "cali-wl-to-host", calicoFrom),
 		append(append([]string{"-A", "cali-wl-to-host"}, calicoComment("nSZbcOoG1xPONxb8")...), "-m", "comment", "--comment", "Configured DefaultEndpointToHostAction", "-j", "ACCEPT"),
 		append([]string{"-A", calicoFrom}, unknown...),
