@@ -59,7 +59,7 @@ func (c *churn) run(ctx context.Context, count int) error {
 			if last {
 				now[k] = c.pods[k]
 			}
-			if err := c.pod(ctx, c.node, &now[k], sp); err != nil {
+			if err := c.make(ctx, &now[k], sp); err != nil {
 				return err
 			}
 		}
@@ -77,6 +77,14 @@ func (c *churn) run(ctx context.Context, count int) error {
 		}
 	}
 	return nil
+}
+
+// make makes a pod whose addresses are in use.
+func (c *churn) make(ctx context.Context, p *scenario.Pod, node *space) error {
+	if err := c.pod(ctx, c.node, p, node); err != nil || !c.topology.HasIPv6() {
+		return err
+	}
+	return c.with(c.node.Name+"/"+p.Name, func(pod *space) error { return pod.awaitSettled(ctx) })
 }
 
 // ask lets a new pod ask the peers.
@@ -120,8 +128,32 @@ func (c *churn) remove(ctx context.Context, p *scenario.Pod, node *space) error 
 			return err
 		}
 	}
+	for _, q := range podFamilies(p) {
+		if err := c.forgetRules(q, node); err != nil {
+			return err
+		}
+	}
 	if err := node.withLink(p.Link, "delete", node.nl.LinkDel); err != nil {
 		return err
 	}
 	return deleteNetns(c.netns(c.node.Name + "/" + p.Name))
+}
+
+// forgetRules takes away what a plugin has for a pod beside its link and route.
+func (c *churn) forgetRules(p *scenario.Pod, node *space) error {
+	switch c.node.Plugin {
+	case scenario.Cilium:
+		for _, r := range []rule{toPod(p), {priority: fromPodPriority, from: host(p.IP)}} {
+			if err := node.unrule(r); err != nil {
+				return err
+			}
+		}
+	case scenario.Calico:
+		for _, w := range workloadChains(p) {
+			if err := node.runAll(tables(p.IP.Is6()), w.dispatchRule("-D", p), []string{"-F", w.chain}, []string{"-X", w.chain}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
