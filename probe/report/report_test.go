@@ -395,3 +395,15 @@ func FuzzClean(f *testing.F) {
 		}
 	})
 }
+
+// TestVolumeCountsPods: a pod of two addresses is one, with the packets of both.
+func TestVolumeCountsPods(t *testing.T) {
+	four, six, gone := netip.MustParsePrefix("10.1.0.5/32"), netip.MustParsePrefix("fd01::5/128"), netip.MustParseAddr("10.1.0.6")
+	s := &model.Snapshot{Pods: []model.Pod{{Addresses: []netip.Prefix{four, six}}, {Addresses: []netip.Prefix{netip.MustParsePrefix("10.1.0.7/32")}}}}
+	for _, a := range []netip.Addr{four.Addr(), six.Addr(), gone} {
+		s.Traffic.Hops = append(s.Traffic.Hops, model.HopCount{Addr: a, Side: model.AsSource, Packets: 2})
+	}
+	if v := (Report{Snapshot: s}).volume(); v.pods != 2 || v.out != 6 {
+		t.Errorf("got %+v", v)
+	}
+}
