@@ -403,7 +403,8 @@ func TestVolumeCountsPods(t *testing.T) {
 	for _, a := range []netip.Addr{four.Addr(), six.Addr(), gone} {
 		s.Traffic.Hops = append(s.Traffic.Hops, model.HopCount{Addr: a, Side: model.AsSource, Packets: 2})
 	}
-	if v := (Report{Snapshot: s}).volume(); v.pods != 2 || v.out != 6 {
-		t.Errorf("got %+v", v)
+	var b strings.Builder
+	if err := (report.Report{Snapshot: s}).Write(&b, report.Text, report.Style{}); err != nil || !strings.Contains(b.String(), "2 pods here; with traffic: 2 pods, 6 packets out") {
+		t.Errorf("%v:\n%s", err, &b)
 	}
 }
