@@ -46,7 +46,8 @@ func (m *matrix) add(t trialOf) {
 	m.trials = append(m.trials, t)
 }
 
-// decodeFindings reads what the verdict rests on from a report as JSON.
+// decodeFindings reads what a scenario may expect of findings from a report as
+// JSON.
 func decodeFindings(doc []byte) ([]model.Finding, error) {
 	var r struct {
 		Findings []struct {
@@ -54,6 +55,9 @@ func decodeFindings(doc []byte) ([]model.Finding, error) {
 			Severity model.Severity
 			Pods     []netip.Addr
 			Peers    []netip.Prefix
+			Title    string
+			Evidence []model.Evidence
+			Fix      []string
 		}
 	}
 	if err := json.Unmarshal(doc, &r); err != nil {
@@ -61,30 +65,10 @@ func decodeFindings(doc []byte) ([]model.Finding, error) {
 	}
 	var out []model.Finding
 	for _, f := range r.Findings {
-		out = append(out, model.Finding{Code: f.Code, Severity: f.Severity, Pods: f.Pods, Peers: f.Peers})
+		out = append(out, model.Finding{Code: f.Code, Severity: f.Severity, Pods: f.Pods, Peers: f.Peers,
+			Title: f.Title, Evidence: f.Evidence, Fix: f.Fix})
 	}
 	return out, nil
-}
-
-// recalled reports whether an expected finding is among the found ones, by
-// code, pods and peers.
-func recalled(want scenario.Finding, found []model.Finding) bool {
-	pods, peers, any := map[netip.Addr]bool{}, map[netip.Prefix]bool{}, false
-	for _, f := range found {
-		if f.Code != want.Code {
-			continue
-		}
-		any = true
-		for _, p := range f.Pods {
-			pods[p] = true
-		}
-		for _, p := range f.Peers {
-			peers[p] = true
-		}
-	}
-	lacks := slices.ContainsFunc(want.Pods, func(a netip.Addr) bool { return !pods[a] }) ||
-		slices.ContainsFunc(want.Peers, func(p netip.Prefix) bool { return !peers[p] })
-	return any && !lacks
 }
 
 // astray are the codes found that the scenario does not expect. Where faults
@@ -127,7 +111,7 @@ func (m *matrix) table() (text string, whole bool) {
 			codes[w.Code] = true
 			row(w.Code).expected++
 			expected++
-			if recalled(w, t.found) {
+			if w.In(t.found) {
 				row(w.Code).recalled++
 				found++
 			} else {

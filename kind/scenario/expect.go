@@ -48,7 +48,7 @@ func (e Expect) Mismatches(exit int, found []model.Finding) []string {
 		out = append(out, fmt.Sprintf("exit code %d, want %d", exit, e.Exit))
 	}
 	for _, want := range e.Findings {
-		if !want.in(found) {
+		if !want.In(found) {
 			out = append(out, fmt.Sprintf("no finding %s", want))
 		}
 	}
@@ -89,9 +89,9 @@ func (e Expect) LayerMismatches(policy, residue string, by []string) []string {
 	return out
 }
 
-// in reports whether the findings of the code name all pods and peers. There
+// In reports whether the findings of the code name all pods and peers. There
 // may be one finding for several pods or one for each.
-func (w Finding) in(found []model.Finding) bool {
+func (w Finding) In(found []model.Finding) bool {
 	var pods []netip.Addr
 	var peers []netip.Prefix
 	var evidence strings.Builder

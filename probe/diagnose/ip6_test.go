@@ -118,6 +118,7 @@ func TestIPv6(t *testing.T) {
 			n := dual()
 			n.drop("NOT_SPECIFIED", "ip6_mc_input", pod, "ff02::1:ff00:1", 90)
 			n.drop("IPV6_NDISC_NS_OTHERHOST", "icmpv6_rcv", pod, "ff02::1:ff00:6", 90)
+			n.drop("NOT_SPECIFIED", "icmpv6_rcv", pod, "fe80::1", 9)
 			return n
 		}, nil},
 		{"a rule drops what is for a pod, neighbour discovery too", func() *node {

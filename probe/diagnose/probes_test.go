@@ -132,7 +132,7 @@ func TestProbesTellTheRoute(t *testing.T) {
 		}, []string{second + to2, third + "no return from 172.20.3.0/24; route 10.50.0.6"}},
 		{"nobody needs to have a range's first address", func() *node {
 			n := asked()
-			n.Node.Plugin = "bridge"
+			n.Node.Plugin = "unknown"
 			n.echo(selfAddr, "172.20.2.1", false)
 			n.echo(selfAddr, "172.20.3.1", false)
 			n.echo(selfAddr, "10.50.0.5", true)

@@ -141,6 +141,10 @@ func (v *view) harmless(d *model.Drop) bool {
 	case d.Location == "ping_rcv", d.Location == "raw_rcv", d.Location == "icmp_rcv" && noSocket(d):
 		// An echo reply is offered to every socket that may want it.
 		return true
+	case d.Location == "icmpv6_rcv" && (d.Src.IsLinkLocalUnicast() || d.Dst.IsLinkLocalUnicast()):
+		// Neighbour discovery that says nothing new, or of an address that
+		// another claims.
+		return true
 	case neighborFailed(d), noSocket(d):
 		// A pod that goes closes its sockets before its link is gone.
 		return v.past[d.Dst]

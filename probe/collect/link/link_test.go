@@ -109,7 +109,7 @@ func checkSettings(t *testing.T, ns *nstest.NS, got []model.Sysctl) {
 			t.Errorf("%s = %s, want %s", s.Name, s.Value, want)
 		}
 	}
-	const perLink = 9
+	const perLink = 10
 	if seen != perLink {
 		t.Errorf("%d settings of the link, want %d: %v", seen, perLink, got)
 	}
