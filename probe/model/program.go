@@ -38,6 +38,9 @@ type Program struct {
 	Filter   string
 	Priority uint16
 	Handle   uint32
+	// Classic is true for a tc filter of classic BPF that gives the verdict
+	// itself: it can call nothing, and so redirects nothing.
+	Classic bool
 	// Cgroup is the path of a cgroup below its file system's root.
 	Cgroup string
 }
@@ -79,6 +82,6 @@ func (p *Program) String() string {
 // may; and so may those that were not read.
 func (s *Snapshot) MayRedirect() bool {
 	return s.Status(SourcePrograms) != OK || slices.ContainsFunc(s.Programs, func(p Program) bool {
-		return p.Kind != ProgramCgroup && p.Direction == Ingress && p.Netns == s.Node.Netns
+		return p.Kind != ProgramCgroup && !p.Classic && p.Direction == Ingress && p.Netns == s.Node.Netns
 	})
 }

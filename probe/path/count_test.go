@@ -143,6 +143,7 @@ func TestRedirectedPast(t *testing.T) {
 		{"tc on the uplink", model.Program{Kind: model.ProgramTC, Netns: 1, IfIndex: 2, Direction: in}, model.OK, nil, unknown},
 		{"tcx on another pod's link", model.Program{Kind: model.ProgramTCX, Netns: 1, IfIndex: 6, Direction: in}, model.OK, nil, unknown},
 		{"xdp on the uplink", model.Program{Kind: model.ProgramXDP, Netns: 1, IfIndex: 2, Direction: in}, model.OK, nil, unknown},
+		{"classic BPF", model.Program{Kind: model.ProgramTC, Netns: 1, IfIndex: 2, Direction: in, Classic: true}, model.OK, nil, exact},
 		{"what leaves the uplink", model.Program{Kind: model.ProgramTCX, Netns: 1, IfIndex: 2, Direction: out}, model.OK, nil, exact},
 		{"within a pod", model.Program{Kind: model.ProgramTCX, Netns: 51, IfIndex: 2, Direction: in}, model.OK, nil, exact},
 		{"of a cgroup", model.Program{Kind: model.ProgramCgroup, Direction: in}, model.OK, nil, exact},
