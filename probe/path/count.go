@@ -3,7 +3,6 @@ package path
 import (
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
