@@ -198,6 +198,31 @@ func TestHairpin(t *testing.T) {
 			n.drop("IP_LOCAL_SOURCE", "ip_rcv_finish_core", "172.20.1.5", "172.20.1.5", 2)
 			return n
 		}, nil},
+		{"a pod asks a closed port of its own", func() *node {
+			n := plain()
+			n.Node.Netns, n.Pods[0].Netns = 1, 77
+			d := n.drop("NO_SOCKET", "tcp_v4_rcv", pod5, pod5, 9)
+			d.Netns, d.IfIndex = 77, loopback
+			return n
+		}, []string{"NoListener proven 172.20.1.5 172.20.1.5"}},
+		{"a pod's socket cannot keep up with the pod itself", func() *node {
+			n := plain()
+			n.drop("SOCKET_RCVBUFF", "udp_queue_rcv_one_skb", pod5, pod5, 900)
+			return n
+		}, []string{"ReceiveOverflow proven 172.20.1.5 172.20.1.5"}},
+		{"a pod's own rules drop what it sends itself", func() *node {
+			n := plain()
+			n.Node.Netns, n.Pods[0].Netns = 1, 77
+			d := n.drop("NETFILTER_DROP", "nft_do_chain", pod5, pod5, 9)
+			d.Netns, d.IfIndex = 77, loopback
+			return n
+		}, []string{"PolicyDrop likely 172.20.1.5 172.20.1.5"}},
+		{"the node's rules drop it at the pod's port", func() *node {
+			n := plain()
+			n.Node.Netns, n.Pods[0].Netns = 1, 77
+			n.dropOn("tap10", "NETFILTER_DROP", "nft_do_chain", pod5, pod5, 9).Netns = 1
+			return n
+		}, []string{"HairpinDrop likely 172.20.1.5"}},
 		{"from another pod it is no hairpin", func() *node {
 			n := plain()
 			n.drop("IP_LOCAL_SOURCE", "ip_rcv_finish_core", "172.20.1.5", "172.20.1.6", 9)
