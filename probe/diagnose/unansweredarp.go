@@ -32,7 +32,7 @@ var unansweredARP = kind{
 
 func findUnansweredARP(v *view) []verdict {
 	var out []verdict
-	asked := v.asked()
+	asked, hops := v.asked(), v.silentNextHops()
 	for i := range v.Pods {
 		p := &v.Pods[i]
 		for k := range p.Gateways {
@@ -41,13 +41,17 @@ func findUnansweredARP(v *view) []verdict {
 			if resolved(g) || len(pods) == 0 || v.blamed(pods[0], "PodLinkDown", "BridgeRuleDrop", "MissingPodRoute", "ForwardingDisabled") {
 				continue
 			}
-			if found, ok := v.silentGateway(p, g, asked[question{p.LinkIndex, g.Addr}]); ok {
+			t := asked[question{p.LinkIndex, g.Addr}]
+			if v.asksBeyond(hops, p, g, t) {
+				continue
+			}
+			if found, ok := v.silentGateway(p, g, t); ok {
 				out = append(out, found)
 			}
 		}
 	}
 	out = append(out, v.nobody(asked)...)
-	return append(out, v.silentNextHops()...)
+	return append(out, v.muteBeyond(hops)...)
 }
 
 // question is an address that is asked for at a link.
