@@ -207,7 +207,7 @@ func (v *view) nobodyBeyond(m *muteHops) verdict {
 		Pods:         slices.Collect(maps.Keys(m.pods)),
 		LastHopAlive: v.place(port, model.Egress),
 		Title:        fmt.Sprintf("nobody answers for %s on %s", addrs(remotes), port),
-		Why: fmt.Sprintf("%s on %s for the MAC of %s, the next hop of what %s send, and nobody answers. The packets are freed before they leave.",
+		Why: fmt.Sprintf("%s on %s for the MAC of %s, the next hop of packets from %s, and nobody answers. The packets are freed before they leave.",
 			asker, port, addrs(remotes), count(uint64(len(m.pods)), "pod")),
 		Unseen:       []string{"why nobody answers: that shows only beyond " + port},
 		Alternatives: []string{"the machine is down or gone", "the address is of another network than " + port + "'s (a wrong VLAN, subnet or mask)"},
