@@ -358,7 +358,7 @@ func (v *view) weighPolicy(c *conviction, f *model.Finding, rivals []*suspect, c
 	}
 	if !covered && (c.counted || c.restarted() || !v.Has(model.SourceNAT, model.SourceEbtables) || c.delta() == 0 && len(c.unread()) > 0) {
 		f.Confidence = weaker(f.Confidence, model.Likely)
-		f.Unseen = append(f.Unseen, "a counter that covers all of the drops: the rule was written anew in the window, or counts nothing")
+		f.Unseen = append(f.Unseen, "a counter that covers all of the drops: the rule was written anew in the window, was not read when it began, or counts nothing")
 	}
 	if f.Confidence != model.Proven {
 		for _, m := range c.unread() {
@@ -457,7 +457,7 @@ func (s *suspect) evidence() model.Evidence {
 	case s.delta() > 0:
 		e.Text += fmt.Sprintf(" — counted %s in the window", count(s.delta(), "packet"))
 	case s.restarted():
-		e.Text += " — was written anew in the window, and its counter with it"
+		e.Text += " — was written anew in the window, and its counter with it, or not read when it began"
 	case !s.counted:
 		e.Text += " — has no counter; no rule with one counted these drops"
 	}

@@ -163,7 +163,7 @@ func (v *view) newDropRules() *dropRules {
 		if c.Hook != "" {
 			t.bases = append(t.bases, c)
 		}
-		counted := c.Counter.Packets > 0 || c.Backend == model.Legacy
+		counted := !c.Counter.Restarted && (c.Counter.Packets > 0 || c.Backend == model.Legacy)
 		if c.Policy == "DROP" && (c.Counter.Delta > 0 || !counted) {
 			t.policies[k] = &suspect{chain: c, family: c.Family, counted: counted, left: c.Counter.Delta}
 		}
