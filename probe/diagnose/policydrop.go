@@ -495,7 +495,7 @@ func (s *suspect) fix(owner string) []string {
 		name, _, _ := strings.Cut(s.rule.Comment, " has no endpoints")
 		namespace, service, _ := strings.Cut(name, "/")
 		service, _, _ = strings.Cut(service, ":")
-		return []string{fmt.Sprintf("kubectl -n %s get endpointslices -l kubernetes.io/service-name=%s", namespace, service)}
+		return []string{fmt.Sprintf("kubectl -n %s get endpointslices -l kubernetes.io/service-name=%s", shellWord(namespace), shellWord(service))}
 	}
 	switch owner {
 	case "":
@@ -561,7 +561,7 @@ func (v *view) droppedInPod(pod netip.Addr, drops []*model.Drop) (model.Finding,
 	f.Evidence = dropEvidence(drops)
 	f.Unseen = []string{"the rules in the pod's namespace: only the node's are read"}
 	f.LastHopAlive = v.place(p.Link, model.Egress)
-	netns := "/proc/<pid of the pod>/ns/net"
+	netns := "/proc/PID/ns/net"
 	if p.NetnsName != "" {
 		netns = shellWord(netnsPath(p.NetnsName))
 	}

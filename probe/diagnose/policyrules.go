@@ -703,15 +703,15 @@ func (s *suspect) text() string {
 
 // remove is the command that takes the suspect away.
 func (s *suspect) remove() string {
-	nft := fmt.Sprintf("%s %s %s", s.family, s.table(), s.where())
+	nft := fmt.Sprintf("%s %s %s", s.family, shellWord(s.table()), shellWord(s.where()))
 	switch {
 	case s.chain != nil && s.native():
 		return fmt.Sprintf("nft chain %s '{ policy accept; }'", nft)
 	case s.chain != nil && s.family == "bridge":
-		return fmt.Sprintf("%s -t %s -P %s ACCEPT", frameTool(s.backend()), s.table(), s.where())
+		return fmt.Sprintf("%s -t %s -P %s ACCEPT", frameTool(s.backend()), shellWord(s.table()), shellWord(s.where()))
 	case s.chain != nil:
 		tool := iptables(&model.PacketRule{Backend: s.backend(), Family: map[string]int{"ip": 4, "ip6": 6}[s.family]})
-		return fmt.Sprintf("%s -t %s -P %s ACCEPT", tool, s.table(), s.where())
+		return fmt.Sprintf("%s -t %s -P %s ACCEPT", tool, shellWord(s.table()), shellWord(s.where()))
 	case s.frame != nil:
 		return deleteFrameRule(s.frame)
 	case s.native():

@@ -109,11 +109,11 @@ func (v *view) silentGateway(p *model.Pod, g *model.Neighbor, t talk) (verdict, 
 		f.Why = fmt.Sprintf("%s asks for the MAC of its gateway %s on %s, and gets no answer.", podName(p), g.Addr, p.Link)
 		f.Unseen = []string{"why nobody answers"}
 		f.Alternatives = []string{"a filter drops " + protocol(g.Addr), "the gateway is not there"}
-		f.Fix = []string{fmt.Sprintf("ip -d link show dev %s; sysctl -a | grep -E 'arp|proxy_ndp'", p.Link)}
+		f.Fix = []string{fmt.Sprintf("ip -d link show dev %s; sysctl -a | grep -E 'arp|proxy_ndp'", shellWord(p.Link))}
 	} else {
 		f.Why = fmt.Sprintf("%s asks for the MAC of its gateway %s on %s, and %s.", podName(p), g.Addr, p.Link, cause)
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceSysctl, Text: setting.Name + " = " + setting.Value})
-		f.Fix = []string{"sysctl -w " + setting.Name + "=" + flipped(setting.Value)}
+		f.Fix = []string{setSysctl(setting.Name, flipped(setting.Value))}
 		if seen {
 			f.Confidence = model.Proven
 		}
