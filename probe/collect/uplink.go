@@ -91,6 +91,7 @@ func (v *view) ports(bridge *model.Link, gateway netip.Addr) []int {
 			return !link.Paired(p.Kind) && !slices.Contains(tunnels, p.Kind) && !slices.Contains(taps, p.Kind)
 		},
 		func(p *model.Link) bool { return v.learnt(p, gateway) },
+		func(p *model.Link) bool { return v.holdsGateway(p, gateway) },
 		func(p *model.Link) bool {
 			ns, far := pods.Far(v.far, p)
 			return ns != nil && !ns.IsPod(far)
@@ -108,7 +109,36 @@ func (v *view) ports(bridge *model.Link, gateway netip.Addr) []int {
 			return out
 		}
 	}
-	return nil
+	return v.loneStranger(bridge)
+}
+
+// loneStranger is the one port of a bridge behind which nobody sends what it has
+// no better route for to this node; none where there are several.
+func (v *view) loneStranger(bridge *model.Link) []int {
+	var out []int
+	for i := range v.links {
+		p := &v.links[i]
+		if p.Master != bridge.Index || slices.Contains(tunnels, p.Kind) || slices.Contains(taps, p.Kind) {
+			continue
+		}
+		ns, _ := pods.Far(v.far, p)
+		if ns == nil || !slices.ContainsFunc(ns.Routes, func(r model.Route) bool { return r.Dst.IsValid() && r.Dst.Bits() == 0 }) {
+			out = append(out, p.Index)
+		}
+	}
+	if len(out) != 1 {
+		return nil
+	}
+	return out
+}
+
+// holdsGateway reports whether the gateway's address is behind the port, as far
+// as that can be seen: it need not answer.
+func (v *view) holdsGateway(port *model.Link, gateway netip.Addr) bool {
+	ns, _ := pods.Far(v.far, port)
+	return ns != nil && gateway.IsValid() && slices.ContainsFunc(ns.Links, func(l model.Link) bool {
+		return slices.ContainsFunc(l.Addresses, func(a netip.Prefix) bool { return a.Addr() == gateway })
+	})
 }
 
 // learnt reports whether the gateway's MAC was last seen behind the port.

@@ -32,6 +32,10 @@ func TestUplinks(t *testing.T) {
 	}
 	network := &pods.Namespace{Links: []model.Link{far(2, 11), link(3, "more", "veth", 0, 7, 9)}, Entered: true}
 	around := map[int]*pods.Namespace{1: network, 2: pod(12), 3: pod(13)}
+	// A network of one link looks like a pod.
+	plain := &pods.Namespace{Links: []model.Link{far(2, 11)}, Entered: true}
+	holder := &pods.Namespace{Links: []model.Link{far(2, 11)}, Entered: true}
+	holder.Links[0].Addresses = []netip.Prefix{netip.PrefixFrom(gateway, 24)}
 	for _, tt := range []struct {
 		name string
 		view view
@@ -83,6 +87,21 @@ func TestUplinks(t *testing.T) {
 				frames: []model.FrameRule{{Table: "nat", Chain: "POSTROUTING", Target: model.TargetSNAT, Out: model.IfMatch{Name: "w0"}}},
 			},
 			[]string{"w0"},
+		},
+		{
+			"a bridge with the gateway behind a port, which does not answer",
+			view{links: bridge, routes: []model.Route{def(10)}, far: map[int]*pods.Namespace{1: holder, 2: pod(12), 3: pod(13)}},
+			[]string{"w0"},
+		},
+		{
+			"a bridge with one port behind which nobody has a default route",
+			view{links: bridge, routes: []model.Route{def(10)}, far: map[int]*pods.Namespace{1: plain, 2: pod(12), 3: pod(13)}},
+			[]string{"w0"},
+		},
+		{
+			"a bridge with two of them",
+			view{links: bridge, routes: []model.Route{def(10)}, far: map[int]*pods.Namespace{1: plain, 3: pod(13)}},
+			nil,
 		},
 		{"as given", view{links: bridge, routes: []model.Route{def(10)}, far: around, given: []string{"p1"}}, []string{"p1"}},
 	} {

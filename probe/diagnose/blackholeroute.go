@@ -111,7 +111,7 @@ func (v *view) describe(f *model.Finding, by discard) {
 	f.Title = fmt.Sprintf("%s route to %s covers packets of pods", by.route.Type, by.route.Dst)
 	f.Why = "The node's own route " + text + " throws them away; the kernel gives no reason for such a drop."
 	f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: text + " (protocol " + by.route.Protocol + ")"})
-	f.Fix = []string{fmt.Sprintf("%s route del %s", ip(by.route.Dst.Addr()), text)}
+	f.Fix = []string{fmt.Sprintf("%s route del %s", ip(by.route.Dst.Addr()), v.routeWords(by.route))}
 }
 
 // discards accounts for the drops that the route or rule causes.

@@ -56,6 +56,9 @@ type hook struct {
 	link    string
 }
 
+// ofCgroup reports whether the hook is a cgroup's, whatever link packets are for.
+func (h *hook) ofCgroup() bool { return h.reason == "BPF_CGROUP_EGRESS" }
+
 func findBPFDrop(v *view) []verdict {
 	hooks := map[hook][]*model.Drop{}
 	var order []hook
@@ -66,6 +69,9 @@ func findBPFDrop(v *view) []verdict {
 			continue
 		}
 		k := hook{reason, d.Netns, d.IfIndex, d.Link}
+		if k.ofCgroup() {
+			k.ifindex, k.link = 0, ""
+		}
 		if hooks[k] == nil {
 			order = append(order, k)
 		}
@@ -101,28 +107,50 @@ func (v *view) droppedByProgram(k hook, drops []*model.Drop) (model.Finding, boo
 	if v.inside(h) {
 		where += " inside of the pod"
 	}
+	place := hookWords[k.reason] + " of " + where
+	if k.ofCgroup() {
+		where, place = "a cgroup", hookWords[k.reason]
+	}
 	f.Title = fmt.Sprintf("a program on %s drops packets of %s", where, addrs(f.Pods))
-	f.Why = fmt.Sprintf("A program at %s of %s told the kernel to drop %s.", hookWords[k.reason], where, count(f.Packets, "packet"))
-	f.Evidence = dropEvidence(drops)
+	f.Why = fmt.Sprintf("A program at %s told the kernel to drop %s.", place, count(f.Packets, "packet"))
+	f.Evidence = append(dropEvidence(drops), h.evidence()...)
+	v.weighPrograms(&f, h)
+	f.Fix = h.fix()
+	return f, true
+}
+
+// evidence are the programs on the hook, in the order in which packets meet them;
+// a cgroup's are all that there are, and packets meet those of their own cgroup
+// and of the ones above it.
+func (h *hookPlace) evidence() []model.Evidence {
+	const most = 8
+	var out []model.Evidence
 	for i, p := range h.programs {
-		text := fmt.Sprintf("on %s %s: %s", h.link, h.direction, p)
-		if len(h.programs) > 1 {
+		text := p.String()
+		switch {
+		case h.ofCgroup() && i == most:
+			return append(out, model.Evidence{Source: model.SourcePrograms, Text: fmt.Sprintf("and %d more on cgroups", len(h.programs)-most)})
+		case h.ofCgroup():
+		case len(h.programs) > 1:
 			text = fmt.Sprintf("on %s %s, number %d of %d: %s", h.link, h.direction, i+1, len(h.programs), p)
+		default:
+			text = fmt.Sprintf("on %s %s: %s", h.link, h.direction, p)
 		}
 		if owner := programOwner(p); owner != "" {
 			text += " — owner: " + owner
 		}
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourcePrograms, Text: text})
+		out = append(out, model.Evidence{Source: model.SourcePrograms, Text: text})
 	}
-	v.weighPrograms(&f, h)
-	f.Fix = h.fix()
-	return f, true
+	return out
 }
 
 // before is where packets were seen last before the hook. XDP comes before the
 // counting at its link, so that this is the pod's own end where the link is a
 // pod's.
 func (v *view) before(h hookPlace, pod netip.Addr) model.Place {
+	if h.ofCgroup() && !v.inside(h) {
+		return model.Place{Direction: h.direction}
+	}
 	if v.inside(h) {
 		return model.Place{Link: h.link, Role: model.RolePod, Direction: h.direction}
 	}
@@ -152,7 +180,7 @@ type hookPlace struct {
 // hooked looks a hook up for a pod that lost packets there.
 func (v *view) hooked(k hook, pod netip.Addr) hookPlace {
 	h := hookPlace{hook: k, link: k.link, direction: model.Ingress}
-	if k.reason == "TC_EGRESS" || k.reason == "BPF_CGROUP_EGRESS" {
+	if k.reason == "TC_EGRESS" || k.ofCgroup() {
 		h.direction = model.Egress
 	}
 	for i := range v.Programs {
@@ -164,7 +192,10 @@ func (v *view) hooked(k hook, pod netip.Addr) hookPlace {
 	if k.link == "" {
 		// The link is inside of the pod.
 		p := v.pods[pod][0]
-		h.link = cmp.Or(h.link, p.Interface, "a link")
+		h.link = cmp.Or(h.link, p.Interface)
+		if h.link == "" && !h.ofCgroup() {
+			h.link = "a link"
+		}
 		if p.NetnsName != "" {
 			h.enter = fmt.Sprintf("nsenter --net=%s ", shellWord(netnsPath(p.NetnsName)))
 		}
@@ -172,9 +203,10 @@ func (v *view) hooked(k hook, pod netip.Addr) hookPlace {
 	return h
 }
 
-// holds reports whether a program is one that a packet meets at the hook.
+// holds reports whether a program is one that a packet meets at the hook, or of a
+// cgroup may meet: which one a process is in is not known.
 func (h *hookPlace) holds(p *model.Program) bool {
-	if h.reason == "BPF_CGROUP_EGRESS" {
+	if h.ofCgroup() {
 		return p.Kind == model.ProgramCgroup && p.Direction == model.Egress
 	}
 	if p.Netns != h.netns || p.IfIndex != h.ifindex || p.Direction != h.direction {
@@ -189,6 +221,9 @@ func (h *hookPlace) holds(p *model.Program) bool {
 // weighPrograms says what is not known of the program.
 func (v *view) weighPrograms(f *model.Finding, h hookPlace) {
 	switch {
+	case h.ofCgroup() && len(h.programs) > 0:
+		f.Confidence = model.Likely
+		f.Unseen = append(f.Unseen, "the cgroup of the process that sent the packets: one of the programs on it, or on those above it, dropped them")
 	case len(h.programs) == 0 && !v.Has(model.SourcePrograms):
 		f.Unseen = append(f.Unseen, "the program's name and id: what is attached could not be read whole")
 	case len(h.programs) == 0:
@@ -207,7 +242,8 @@ func (h *hookPlace) fix() []string {
 	case "XDP":
 		show = fmt.Sprintf("%sip -details link show dev %s", h.enter, link)
 	case "BPF_CGROUP_EGRESS":
-		show = "bpftool cgroup tree"
+		// Any of them may be of no concern to the pod: none is to be detached.
+		return []string{"bpftool cgroup tree; cat /proc/PID/cgroup for a process of the pod: the programs on that cgroup and those above it count"}
 	}
 	out := []string{show}
 	owners := map[string]bool{}
@@ -227,9 +263,11 @@ func (h *hookPlace) fix() []string {
 		// Without a mode, only the driver's own is meant.
 		out = append(out, fmt.Sprintf("if nobody owns it: %[1]sip link set dev %[2]s xdp off; %[1]sip link set dev %[2]s xdpgeneric off", h.enter, link))
 	case model.ProgramTCX:
-		out = append(out, fmt.Sprintf("if nobody owns it: %sbpftool net detach tcx_%s id %d dev %s, or end the process that holds its link (bpftool link show)", h.enter, h.direction, p.ID, link))
-	case model.ProgramCgroup:
-		out = append(out, fmt.Sprintf("if nobody owns it: bpftool cgroup detach %s cgroup_inet_egress id %d", shellWord("/sys/fs/cgroup"+p.Cgroup), p.ID))
+		if p.BPFLink == 0 {
+			out = append(out, fmt.Sprintf("if nobody owns it: %sbpftool net detach tcx_%s dev %s # bpftool of Linux 6.12 or newer", h.enter, h.direction, link))
+		} else {
+			out = append(out, fmt.Sprintf("if nobody owns it: end the process that holds its link: bpftool link show id %d", p.BPFLink))
+		}
 	}
 	return out
 }

@@ -196,7 +196,7 @@ func (v *view) cutOff(r *model.FrameRule, mine, left map[*model.Drop]uint64, pod
 // chain whose policy it stands for.
 func mendRule(r *model.FrameRule) string {
 	if r.Text == policy {
-		return fmt.Sprintf("%s -t %s -P %s ACCEPT", ebtables(r), r.Table, r.Chain)
+		return fmt.Sprintf("%s -t %s -P %s ACCEPT", ebtables(r), shellWord(r.Table), shellWord(r.Chain))
 	}
 	return deleteFrameRule(r)
 }

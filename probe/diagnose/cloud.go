@@ -384,9 +384,9 @@ func (v *view) rangeBlamed(cidr netip.Prefix, codes ...string) bool {
 // routeArgs names a table for az route-table route commands.
 func routeArgs(t *model.RouteTable) string {
 	if t == nil || t.ID == "" {
-		return "--resource-group <group> --route-table-name <table>"
+		return "--resource-group RESOURCE_GROUP --route-table-name ROUTE_TABLE"
 	}
-	return fmt.Sprintf("--resource-group %s --route-table-name %s", or(model.ResourcePart(t.ID, "resourceGroups"), "<group>"), t.Name())
+	return fmt.Sprintf("--resource-group %s --route-table-name %s", shellWord(or(model.ResourcePart(t.ID, "resourceGroups"), "RESOURCE_GROUP")), shellWord(t.Name()))
 }
 
 // associateFix is the command that gives a subnet its table.
@@ -395,13 +395,13 @@ func associateFix(s *model.Subnet, t *model.RouteTable) string {
 	if s != nil {
 		id = s.ID
 	}
-	table := "<table>"
+	table := "ROUTE_TABLE"
 	if t != nil && t.ID != "" {
 		table = t.ID
 	}
 	return fmt.Sprintf("az network vnet subnet update --resource-group %s --vnet-name %s --name %s --route-table %s",
-		or(model.ResourcePart(id, "resourceGroups"), "<group>"), or(model.ResourcePart(id, "virtualNetworks"), "<vnet>"),
-		or(model.ResourcePart(id, "subnets"), "<subnet>"), table)
+		shellWord(or(model.ResourcePart(id, "resourceGroups"), "RESOURCE_GROUP")), shellWord(or(model.ResourcePart(id, "virtualNetworks"), "VNET")),
+		shellWord(or(model.ResourcePart(id, "subnets"), "SUBNET")), shellWord(table))
 }
 
 func or(s, otherwise string) string {

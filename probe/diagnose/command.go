@@ -16,7 +16,7 @@ func deleteFrameRule(r *model.FrameRule) string {
 	if r.Native {
 		return deleteByHandle("bridge", r.Table, r.Chain, r.Handle)
 	}
-	return fmt.Sprintf("%s -t %s -D %s %s", ebtables(r), r.Table, shellWord(r.Chain), shellRule(r.Text, r.Number))
+	return fmt.Sprintf("%s -t %s -D %s %s", ebtables(r), shellWord(r.Table), shellWord(r.Chain), shellRule(r.Text, r.Number))
 }
 
 // ebtables is the variant that holds the rule.
@@ -39,7 +39,7 @@ func deletePacketRule(r *model.PacketRule) string {
 		}
 		return deleteByHandle(family, r.Table, r.Chain, r.Handle)
 	}
-	return fmt.Sprintf("%s -t %s -D %s %s", iptables(r), r.Table, shellWord(r.Chain), shellRule(r.Text, r.Number))
+	return fmt.Sprintf("%s -t %s -D %s %s", iptables(r), shellWord(r.Table), shellWord(r.Chain), shellRule(r.Text, r.Number))
 }
 
 // deleteByHandle deletes a rule that nft wrote: it takes no text.
@@ -93,6 +93,9 @@ func shellWord(s string) string {
 	}
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
+
+// setSysctl is the command that sets a kernel setting. Its name may hold a link's.
+func setSysctl(name, value string) string { return "sysctl -w " + shellWord(name+"="+value) }
 
 // netnsPath is the file of a namespace that is known by its name or its path.
 func netnsPath(name string) string {

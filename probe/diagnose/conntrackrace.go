@@ -40,7 +40,7 @@ func findConntrackRace(v *view) []verdict {
 	if failed < minDrops || !v.Has(model.SourceConntrack) {
 		return nil
 	}
-	drops := v.refusedEntries(failed)
+	drops, rivals := v.refusedEntries(failed)
 	var lost uint64
 	for _, d := range drops {
 		lost += d.Packets
@@ -53,25 +53,35 @@ func findConntrackRace(v *view) []verdict {
 		}
 		return v.racedUnseen(failed)
 	}
-	return []verdict{{Finding: v.raced(failed, lost, drops), explains: sameDrops(drops)}}
+	f := v.raced(failed, lost, drops)
+	for _, s := range rivals {
+		f.Confidence = model.Likely
+		f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s %s, whose count in the window is not known, and which may match",
+			s.table(), s.where(), s.text()))
+	}
+	return []verdict{{Finding: f, explains: sameDrops(drops)}}
 }
 
 // refusedEntries are the drops that failed insertions account for, and no more
-// packets than these. What a rule has counted is the rule's.
-func (v *view) refusedEntries(failed uint64) []*model.Drop {
+// packets than these, and the rules that may have dropped them too. What a rule
+// has counted is the rule's, and what surely meets one that does not tell.
+func (v *view) refusedEntries(failed uint64) ([]*model.Drop, []*suspect) {
 	rules, samples := v.newDropRules(), v.dropSamples()
 	var list []*model.Drop
+	rivals := map[*model.Drop][]candidate{}
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
 		if !slices.Contains(refusedLocations, d.Location) || d.Location == "nf_hook_slow" && !netfilter(d) ||
 			v.pod(d) == (netip.Addr{}) || v.inPod(d).IsValid() || v.explained(d) {
 			continue
 		}
-		byRule := slices.ContainsFunc(rules.candidates(v.dropIn(d, samples)), func(c candidate) bool {
-			return c.counted && c.left >= d.Packets
+		candidates := rules.candidates(v.dropIn(d, samples))
+		byRule := slices.ContainsFunc(candidates, func(c candidate) bool {
+			return c.counted && c.left >= d.Packets || !c.counted && c.fit == sureFit
 		})
 		if !byRule {
 			list = append(list, d)
+			rivals[d] = candidates
 		}
 	}
 	// Datagrams race, connections hardly ever.
@@ -79,6 +89,7 @@ func (v *view) refusedEntries(failed uint64) []*model.Drop {
 		return cmp.Or(datagramsFirst(a)-datagramsFirst(b), cmp.Compare(b.Packets, a.Packets))
 	})
 	var out []*model.Drop
+	var others []*suspect
 	left := failed
 	for _, d := range list {
 		// The two counts are not read at the same moment.
@@ -87,8 +98,13 @@ func (v *view) refusedEntries(failed uint64) []*model.Drop {
 		}
 		left -= min(d.Packets, left)
 		out = append(out, d)
+		for _, c := range rivals[d] {
+			if !c.counted && c.fit == mayFit && !slices.Contains(others, c.suspect) {
+				others = append(others, c.suspect)
+			}
+		}
 	}
-	return out
+	return out, others
 }
 
 func datagramsFirst(d *model.Drop) int {

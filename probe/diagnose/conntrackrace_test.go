@@ -83,6 +83,28 @@ func TestConntrackRace(t *testing.T) {
 			n.lost("nf_hook_slow", pod5, pod6, 53, 9)
 			return n
 		}, []string{"PolicyDrop proven 172.20.1.6 172.20.1.5"}},
+		{"a rule without a counter meets them", func() *node {
+			n := racing(60)
+			n.chain(model.NFT, "ip", "filter", "FORWARD", "FORWARD", "ACCEPT", 0)
+			n.filter(model.NFT, "FORWARD", 0, model.PacketRule{Target: "DROP", Proto: udp, Dst: to(far + "/32"), Native: true}).Counter = model.Counter{}
+			n.lost("nf_hook_slow", pod5, far, 4500, 55)
+			return n
+		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
+		{"a rule whose counter began anew meets them", func() *node {
+			n := racing(60)
+			n.Flows = nil
+			n.chain(model.NFT, "ip", "filter", "FORWARD", "FORWARD", "ACCEPT", 0)
+			n.filter(model.NFT, "FORWARD", 5, model.PacketRule{Target: "DROP", Dst: to(far + "/32")}).Counter.Restarted = true
+			n.lost("nf_hook_slow", pod5, far, 4500, 55)
+			return n
+		}, []string{"PolicyDrop likely 172.20.1.5 172.20.2.9"}},
+		{"a rule without a counter may meet them", func() *node {
+			n := racing(60)
+			n.chain(model.NFT, "ip", "filter", "FORWARD", "FORWARD", "ACCEPT", 0)
+			n.filter(model.NFT, "FORWARD", 0, model.PacketRule{Target: "DROP", Dst: to(far + "/32"), Native: true, Unknown: []string{"meta mark"}}).Counter = model.Counter{}
+			n.lost("nf_hook_slow", pod5, far, 4500, 55)
+			return n
+		}, []string{"ConntrackRace likely 172.20.1.5 172.20.2.9"}},
 		{"nothing was refused", func() *node {
 			n := racing(0)
 			n.lost("nf_hook_slow", pod5, pod6, 53, 9)

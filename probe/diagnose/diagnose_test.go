@@ -513,6 +513,7 @@ func verdicts(t *testing.T, n *node, want []string) {
 	if again := Diagnose(&n.Snapshot); !reflect.DeepEqual(found, again) {
 		t.Error("the same snapshot gave other findings")
 	}
+	quoted(t, &n.Snapshot)
 }
 
 // complete checks that a finding has all that a reader needs.

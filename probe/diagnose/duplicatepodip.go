@@ -207,7 +207,7 @@ func (v *view) contest(a *model.ARPCount) verdict {
 			},
 			Unseen:       []string{"the other machine: it is not on this node"},
 			Alternatives: []string{"a machine that answers ARP for others (proxy_arp)"},
-			Fix:          []string{"find the machine with the MAC " + a.MAC.String() + " behind " + a.Link},
+			Fix:          []string{"find the machine with the MAC " + a.MAC.String() + " behind " + shellWord(a.Link)},
 		},
 		explains: confused(a.Addr),
 	}

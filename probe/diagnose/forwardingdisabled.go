@@ -146,14 +146,14 @@ func (v *view) blameForwarding(f *model.Finding, links []string, global string) 
 	if v.off(global) {
 		f.Title = "the node does not forward"
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceSysctl, Text: global + " = 0"})
-		f.Fix = append(f.Fix, "sysctl -w "+global+"=1")
+		f.Fix = append(f.Fix, setSysctl(global, "1"))
 		return
 	}
 	f.Title = "forwarding is off on " + strings.Join(links, ", ")
 	for _, link := range links {
 		name := linkSetting(link, "forwarding")
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceSysctl, Text: name + " = 0"})
-		f.Fix = append(f.Fix, "sysctl -w "+name+"=1")
+		f.Fix = append(f.Fix, setSysctl(name, "1"))
 	}
 }
 

@@ -63,7 +63,7 @@ func findHairpinDrop(v *view) []verdict {
 		p := v.pods[a][0]
 		if l := v.links[p.LinkIndex]; l != nil && l.Master != 0 && !l.Hairpin {
 			f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceLinks, Text: l.Name + ", a port of a bridge: hairpin off"})
-			f.Fix = append(f.Fix, fmt.Sprintf("bridge link set dev %s hairpin on", l.Name))
+			f.Fix = append(f.Fix, fmt.Sprintf("bridge link set dev %s hairpin on", shellWord(l.Name)))
 		}
 		f.Fix = append(f.Fix, fmt.Sprintf("%s -t nat -I POSTROUTING -s %s -d %s -j MASQUERADE", ip46tables(a), a, a))
 	}
@@ -105,13 +105,26 @@ func (v *view) ledBack(pods map[netip.Addr]bool) led {
 	return out
 }
 
-// hairpin reports whether a dropped packet is one of a living pod to itself.
-func (v *view) hairpin(d *model.Drop) bool { return d.Src == d.Dst && len(v.pods[d.Src]) > 0 }
+// hairpin reports whether a dropped packet is one of a living pod to itself that
+// had left the pod: the node dropped it, or the pod when it came back. What a pod
+// sends to itself by its own loopback is none.
+func (v *view) hairpin(d *model.Drop) bool {
+	if d.Src != d.Dst || len(v.pods[d.Src]) == 0 {
+		return false
+	}
+	if ownSource(d) {
+		return true
+	}
+	return (d.Netns == 0 || d.Netns == v.Node.Netns) && d.IfIndex != loopback && !noSocket(d) && !d.OfSocket() && fullReasons[d.Reason] == ""
+}
+
+// loopback is the index that every namespace's has.
+const loopback = 1
 
 // ownSource reports whether a pod dropped a packet since it came from outside
 // with the pod's own address. The reason has a name since Linux 6.15.
 func ownSource(d *model.Drop) bool {
-	return d.Reason == "IP_LOCAL_SOURCE" || d.Location == "ip_rcv_finish_core" && d.Reason != "IP_RPFILTER"
+	return d.Reason == "IP_LOCAL_SOURCE" || d.Location == "ip_rcv_finish_core" && (d.Reason == "" || d.Reason == "NOT_SPECIFIED")
 }
 
 // ip46tables is the tool for the address's family.

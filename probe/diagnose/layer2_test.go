@@ -349,6 +349,35 @@ func TestLayer2(t *testing.T) {
 			n.arp("172.20.1.99", 10, model.Ingress, false, "0a:58:00:00:00:05", 9)
 			return n
 		}, []string{"UnansweredARP likely 172.20.1.5 172.20.1.99"}},
+		{"nobody answers for the gateway, beyond a bridge with the NIC", func() *node {
+			n := bridged()
+			n.dropOn("azure0", "NEIGH_FAILED", "neigh_invalidate", "10.60.0.20", "203.0.113.9", 50)
+			n.arp("10.60.0.1", 3, model.Egress, false, nicMAC, 9)
+			n.arp("10.60.0.1", 2, model.Egress, false, nicMAC, 9)
+			return n
+		}, []string{"UnansweredARP proven 10.60.0.20 10.60.0.1"}},
+		{"the pods of such a bridge ask for it themselves", func() *node {
+			n := bridged()
+			n.Node.Netns = 1
+			for i := range n.Pods {
+				p := &n.Pods[i]
+				p.Netns = uint32(70 + i)
+				n.gateway(p, "10.60.0.1", "", "INCOMPLETE")
+				n.arp("10.60.0.1", p.LinkIndex, model.Ingress, false, p.MAC.String(), 9)
+				d := n.drop("NEIGH_FAILED", "neigh_invalidate", p.Addresses[0].Addr().String(), "203.0.113.9", 20)
+				d.Netns, d.IfIndex = p.Netns, 2
+			}
+			n.arp("10.60.0.1", 2, model.Egress, false, nicMAC, 18)
+			return n
+		}, []string{"UnansweredARP proven 10.60.0.20 10.60.0.21 10.60.0.1"}},
+		{"their gateway answers others", func() *node {
+			n := bridged()
+			n.gateway(&n.Pods[0], "10.60.0.1", "", "INCOMPLETE")
+			n.arp("10.60.0.1", 10, model.Ingress, false, n.Pods[0].MAC.String(), 9)
+			n.arp("10.60.0.1", 2, model.Egress, false, nicMAC, 18)
+			n.arp("10.60.0.1", 2, model.Ingress, true, fabricMAC, 9)
+			return n
+		}, []string{"UnansweredARP likely 10.60.0.20"}},
 		{"the node's gateway is silent", func() *node {
 			n := silentNextHop()
 			n.Flows = append(n.Flows, model.Flow{Proto: 6, Original: model.Tuple{Src: addr("10.60.0.21"), Dst: addr("203.0.113.9"), SrcPort: 4000, DstPort: 443},

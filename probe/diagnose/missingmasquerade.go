@@ -197,7 +197,7 @@ func (v *view) masqueradeFix(g *rawGroup) string {
 	pod := g.silent[0].Local
 	tool := ip46tables(pod)
 	if chain := v.masqueradeChain(pod); chain != nil {
-		return fmt.Sprintf("%s -t nat -A %s -j MASQUERADE", iptables(chain), chain.Chain)
+		return fmt.Sprintf("%s -t nat -A %s -j MASQUERADE", iptables(chain), shellWord(chain.Chain))
 	}
 	src, cluster := host(pod), host(pod)
 	for _, p := range v.ranges.local {
@@ -210,7 +210,7 @@ func (v *view) masqueradeFix(g *rawGroup) string {
 			cluster = p
 		}
 	}
-	return fmt.Sprintf("%s -t nat -A POSTROUTING -s %s ! -d %s -o %s -j MASQUERADE", tool, src, cluster, v.natLink(g.silent[0].IfIndex))
+	return fmt.Sprintf("%s -t nat -A POSTROUTING -s %s ! -d %s -o %s -j MASQUERADE", tool, src, cluster, shellWord(v.natLink(g.silent[0].IfIndex)))
 }
 
 // masqueradeChain finds the chain that POSTROUTING sends pods through and that

@@ -17,8 +17,8 @@ var missingNodeRoute = kind{
 		Meaning: "Where no cloud and no tunnel carries pods' packets, each node has a route to every other node's pod range, with " +
 			"that node for the next hop: kindnet writes them, or whoever installed the plain CNI plugins. Without one, packets " +
 			"follow the default route to a gateway that knows nothing of pods.",
-		Evidence: "the lookup for the other pods' addresses ends at the default route; what left for them is not answered; routes to " +
-			"other nodes' pods, and answers that come by them.",
+		Evidence: "the lookup for the other pods' addresses ends at the default route; what left for them is not answered, and no other " +
+			"node's pods answer by that route; routes to other nodes' pods; the node that has the range, on a link of this one.",
 		Fix:    "add the route (ip route replace … via …); restart the agent that keeps the routes, or mend what configures them.",
 		Verify: "lasthop check --only MissingNodeRoute",
 	},
@@ -44,6 +44,8 @@ func findMissingNodeRoute(v *view) []verdict {
 		return nil
 	}
 	groups := map[netip.Prefix]*unrouted{}
+	// knows holds the families whose default route leads to some node's pods.
+	knows := map[bool]bool{}
 	mute := v.unrepliedFlows()
 	for i := range v.peers {
 		p := &v.peers[i]
@@ -56,7 +58,10 @@ func findMissingNodeRoute(v *view) []verdict {
 			g = &unrouted{cidr: cidr, pods: map[netip.Addr]bool{}}
 			groups[cidr] = g
 		}
-		g.answers = g.answers || v.answered(p)
+		answered := v.answered(p)
+		g.answers = g.answers || answered
+		// An ICMP error may be the gateway's own.
+		knows[p.Remote.Is4()] = knows[p.Remote.Is4()] || answered && (p.In.Answers > 0 || p.In.Other > 0)
 		if !v.unanswered(p) {
 			continue
 		}
@@ -71,7 +76,8 @@ func findMissingNodeRoute(v *view) []verdict {
 	}
 	var out []verdict
 	for _, cidr := range slices.SortedFunc(maps.Keys(groups), comparePrefix) {
-		if g := groups[cidr]; !g.answers && len(g.pods) > 0 {
+		g := groups[cidr]
+		if !g.answers && len(g.pods) > 0 && !knows[cidr.Addr().Is4()] && !v.beyondRouter(cidr) {
 			out = append(out, v.withoutNodeRoute(g, siblings))
 		}
 	}
@@ -82,6 +88,24 @@ func findMissingNodeRoute(v *view) []verdict {
 // other's pods: kindnet always, the plain ones wherever no cloud has.
 func keepsNodeRoutes(plugin string) bool {
 	return plugin == "kindnet" || plugin == "bridge" || plugin == "ptp"
+}
+
+// beyondRouter reports whether a range is of a node that is on no link of this
+// one: no route of this node's can lead there but a router's.
+func (v *view) beyondRouter(cidr netip.Prefix) bool {
+	n := v.nodeOf(cidr)
+	return n != nil && !v.linkedHop(n, cidr).IsValid()
+}
+
+// linkedHop is the node's address, of the range's family, that is on link; not
+// valid where none is.
+func (v *view) linkedHop(n *model.ClusterNode, cidr netip.Prefix) netip.Addr {
+	for _, a := range internal(n) {
+		if a.Is4() == cidr.Addr().Is4() && inAny(v.onLink, a) {
+			return a
+		}
+	}
+	return netip.Addr{}
 }
 
 // nodeRoutes are the node's routes to other nodes' pods, by those nodes.
@@ -125,19 +149,24 @@ func (v *view) withoutNodeRoute(g *unrouted, siblings []*model.Route) verdict {
 	for _, r := range siblings[:min(len(siblings), 2)] {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: "other nodes' pods have routes: " + v.routeText(r)})
 	}
-	hop := "<node's IP>"
-	if n := v.nodeOf(g.cidr); n != nil {
-		hop = nextHop(n, g.cidr)
+	hop, n := "NODE_IP", v.nodeOf(g.cidr)
+	if n != nil {
+		hop = v.linkedHop(n, g.cidr).String()
 	}
-	if len(siblings) > 0 {
+	switch {
+	case n != nil && len(siblings) > 0:
 		f.Confidence = model.Proven
-	} else {
-		f.Alternatives = []string{
-			"a cloud carries the pods' packets, and its route table lacks this range",
-			"the range is that of a node that is gone",
-		}
+	case n == nil && len(v.ranges.nodes) > 0:
+		f.Confidence = model.Possible
 	}
-	f.Fix = []string{fmt.Sprintf("%s route replace %s via %s dev %s", ip(g.cidr.Addr()), g.cidr, hop, v.natLink(g.link))}
+	if n == nil {
+		f.Unseen = []string{"which node has the range"}
+		f.Alternatives = []string{"the range is that of a node that is gone"}
+	}
+	if len(siblings) == 0 {
+		f.Alternatives = append(f.Alternatives, "a cloud carries the pods' packets, and its route table lacks this range")
+	}
+	f.Fix = []string{fmt.Sprintf("%s route replace %s via %s dev %s", ip(g.cidr.Addr()), g.cidr, hop, shellWord(v.natLink(g.link)))}
 	return verdict{Finding: f}
 }
 

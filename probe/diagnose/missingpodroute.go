@@ -347,14 +347,14 @@ func (v *view) restore(a *astray) []string {
 		}
 	}
 	if r := a.decision.Route; r != nil && r.Table == mainTable && r.Dst.Bits() >= target.Bits() {
-		fix = append(fix, fmt.Sprintf("%s route del %s", tool, v.routeText(r)))
+		fix = append(fix, fmt.Sprintf("%s route del %s", tool, v.routeWords(r)))
 	}
 	main := path.Decision{}
 	if covering := v.routing().Covering(mainTable, a.addr); len(covering) > 0 {
 		main.Type, main.Hops = covering[0].Type, []path.NextHop{{IfIndex: covering[0].IfIndex}}
 	}
 	if v.misses(&main, a.addr, v.outer()) {
-		fix = append(fix, fmt.Sprintf("%s route replace %s dev %s", tool, target, dev))
+		fix = append(fix, fmt.Sprintf("%s route replace %s dev %s", tool, target, shellWord(dev)))
 	}
 	for _, r := range a.rules {
 		fix = append(fix, fmt.Sprintf("%s rule add to %s lookup main priority %d", tool, target, r.Priority-1))

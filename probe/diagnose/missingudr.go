@@ -642,7 +642,7 @@ func (v *view) udrFix(silent []*remoteRange) []string {
 
 // rangeRouteFix is the row that leads to another node's pods.
 func (v *view) rangeRouteFix(cidr netip.Prefix, t *model.RouteTable) string {
-	name, hop := "<node>", "<node's IP>"
+	name, hop := "NODE", "NODE_IP"
 	if n := v.nodeOf(cidr); n != nil {
 		name, hop = n.Name, nextHop(n, cidr)
 	}
@@ -656,14 +656,14 @@ func nextHop(n *model.ClusterNode, cidr netip.Prefix) string {
 			return a.String()
 		}
 	}
-	return "<node's IP>"
+	return "NODE_IP"
 }
 
 // ownRouteFix is the row that leads to this node's own pods.
 func (v *view) ownRouteFix(t *model.RouteTable) []string {
 	var fix []string
 	for _, p := range v.ranges.local {
-		hop := "<this node's IP>"
+		hop := "THIS_NODE_IP"
 		for _, l := range v.Links {
 			for _, a := range l.Addresses {
 				if inAny(v.onLink, a.Addr()) && a.Addr().Is4() == p.Addr().Is4() {
@@ -679,7 +679,7 @@ func (v *view) ownRouteFix(t *model.RouteTable) []string {
 func createRoute(t *model.RouteTable, name string, cidr netip.Prefix, hop string) string {
 	return strings.Join([]string{
 		"az network route-table route create " + routeArgs(t),
-		"--name", name, "--address-prefix", cidr.String(),
+		"--name", shellWord(name), "--address-prefix", cidr.String(),
 		"--next-hop-type VirtualAppliance --next-hop-ip-address", hop,
 	}, " ")
 }

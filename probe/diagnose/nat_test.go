@@ -514,7 +514,7 @@ func TestBPFDropNamesPrograms(t *testing.T) {
 	fixes := map[string]string{
 		"tap10": "owner: Cilium;",
 		"tap11": "if nobody owns it: tc filter del dev tap11 ingress pref 7 handle 0x1 flower",
-		"eth0":  "if nobody owns it: nsenter --net=/run/netns/cni-1 bpftool net detach tcx_ingress id 8 dev eth0",
+		"eth0":  "if nobody owns it: nsenter --net=/run/netns/cni-1 bpftool net detach tcx_ingress dev eth0 #",
 	}
 	for _, f := range Diagnose(&n.Snapshot) {
 		link := f.LastHopAlive.Link
@@ -534,6 +534,49 @@ func TestBPFDropNamesPrograms(t *testing.T) {
 	}
 	if len(want) > 0 {
 		t.Errorf("nothing found on %v", want)
+	}
+}
+
+// TestBPFDropOfLink wants no command that detaches what a link holds.
+func TestBPFDropOfLink(t *testing.T) {
+	n := kubenet().with(model.SourcePrograms)
+	n.Programs = []model.Program{{Kind: model.ProgramTCX, ID: 4, Name: "held", BPFLink: 12, IfIndex: 10, Link: "tap10", Direction: model.Ingress}}
+	n.dropOn("tap10", "TC_INGRESS", "__netif_receive_skb_core", pod5, far, 9)
+	fix := strings.Join(Diagnose(&n.Snapshot)[0].Fix, "\n")
+	if strings.Contains(fix, "detach") || !strings.Contains(fix, "bpftool link show id 12") {
+		t.Errorf("fix %s", fix)
+	}
+}
+
+// TestBPFDropOfCgroup wants a cgroup's programs named, and none blamed: which one
+// the pod's process is in is not known.
+func TestBPFDropOfCgroup(t *testing.T) {
+	n := kubenet().with(model.SourcePrograms)
+	n.Node.Netns, n.Pods[0].Netns, n.Pods[0].Interface = 1, 77, "eth0"
+	for _, link := range []int{2, 3} {
+		d := n.drop("BPF_CGROUP_EGRESS", "ip_finish_output", pod5, out, 50)
+		d.Netns, d.IfIndex = 77, link
+	}
+	verdicts(t, n, []string{"BPFDrop proven 172.20.1.5 203.0.113.9"})
+	for i := range 20 {
+		n.Programs = append(n.Programs, model.Program{Kind: model.ProgramCgroup, ID: uint32(70 + i), Name: "acct", Direction: model.Egress,
+			Cgroup: "/system.slice/billing.service"})
+	}
+	verdicts(t, n, []string{"BPFDrop likely 172.20.1.5 203.0.113.9"})
+	f := Diagnose(&n.Snapshot)[0]
+	var said []string
+	for _, e := range f.Evidence {
+		said = append(said, e.Text)
+	}
+	all := strings.Join(append(append(said, f.Fix...), f.Title, f.Why), "\n")
+	for _, never := range []string{"detach", "number", "link"} {
+		if strings.Contains(all, never) {
+			t.Errorf("%q in\n%s", never, all)
+		}
+	}
+	if !strings.Contains(all, "cgroup program acct, id 70, on /system.slice/billing.service") || !strings.Contains(all, "and 12 more") ||
+		f.LastHopAlive != (model.Place{Link: "eth0", Role: model.RolePod, Direction: model.Egress}) {
+		t.Errorf("%+v\n%s", f.LastHopAlive, all)
 	}
 }
 

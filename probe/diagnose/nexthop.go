@@ -10,73 +10,131 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
-// muteHops are the next hops beyond one uplink that do not tell their MAC, and
-// what was lost to them.
+// muteHops are the next hops beyond one link that do not tell their MAC, and
+// what was lost to them. The link is an uplink or a bridge that holds one.
 type muteHops struct {
 	link int
 	hops map[netip.Addr]*muteHop
 	pods map[netip.Addr]bool
+	// askers are the addresses of pods that ask themselves.
+	askers map[netip.Addr]bool
 }
 
 type muteHop struct {
 	// gateway says that packets for other addresses go by it.
 	gateway bool
 	pods    map[netip.Addr]bool
+	askers  map[netip.Addr]bool
 	packets uint64
 	talk
 }
 
 // silentNextHops finds the next hops of the node that nobody answers for: the
 // packets that waited for their MAC are freed, and never reach the uplink's
-// hook. Those of one uplink are one finding, since they may have one cause.
-func (v *view) silentNextHops() []verdict {
-	if !v.Has(model.SourceTC, model.SourceDrops) {
-		return nil
-	}
+// hook.
+func (v *view) silentNextHops() map[question]*muteHop {
 	found := map[question]*muteHop{}
+	if !v.Has(model.SourceTC, model.SourceDrops) {
+		return found
+	}
+	outer := v.outer()
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
-		if !neighborFailed(d) || !v.isUplink(d.IfIndex) || v.explained(d) {
+		if !neighborFailed(d) || !outer[d.IfIndex] || v.inPod(d).IsValid() || v.explained(d) {
 			continue
 		}
 		hop, ok := v.nextHop(d)
 		if !ok {
 			continue
 		}
-		k := question{d.IfIndex, hop}
-		m := found[k]
-		if m == nil {
-			m = &muteHop{pods: map[netip.Addr]bool{}}
-			found[k] = m
-		}
+		m := muteHopAt(found, question{d.IfIndex, hop})
 		m.gateway = m.gateway || hop != d.Dst
 		m.packets += d.Packets
 		for _, pod := range v.senders(d) {
 			m.pods[pod] = true
 		}
 	}
-	for i := range v.Traffic.ARP {
-		a := &v.Traffic.ARP[i]
-		switch m := found[question{a.IfIndex, a.Addr}]; {
-		case m == nil:
-		case !a.Reply && a.Direction == model.Egress:
-			m.requests += a.Packets
-		case a.Reply && a.Direction == model.Ingress:
-			m.replies += a.Packets
+	for k, m := range found {
+		m.talk = v.askedBeyond(k)
+		if m.packets < minDrops || m.requests < minDrops || m.replies > 0 || len(m.pods) == 0 {
+			delete(found, k)
 		}
 	}
-	links := map[int]*muteHops{}
-	for k, m := range found {
-		if m.packets < minDrops || m.requests < minDrops || m.replies > 0 || len(m.pods) == 0 {
+	return found
+}
+
+func muteHopAt(found map[question]*muteHop, k question) *muteHop {
+	m := found[k]
+	if m == nil {
+		m = &muteHop{pods: map[netip.Addr]bool{}, askers: map[netip.Addr]bool{}}
+		found[k] = m
+	}
+	return m
+}
+
+// askedBeyond counts what left the node by a link, or by the uplinks that are
+// ports of it, to ask for an address, and the replies that came in. A question
+// of the node passes the bridge and the port, a pod's the port alone.
+func (v *view) askedBeyond(k question) talk {
+	var link, ports talk
+	for i := range v.Traffic.ARP {
+		a := &v.Traffic.ARP[i]
+		l := v.links[a.IfIndex]
+		if a.Addr != k.addr || l == nil {
 			continue
 		}
+		t := &link
+		if a.IfIndex != k.ifindex {
+			if t = &ports; l.Master != k.ifindex || l.Role != model.RoleUplink {
+				continue
+			}
+		}
+		switch {
+		case !a.Reply && a.Direction == model.Egress:
+			t.requests += a.Packets
+		case a.Reply && a.Direction == model.Ingress:
+			t.replies += a.Packets
+		}
+	}
+	return talk{max(link.requests, ports.requests), max(link.replies, ports.replies)}
+}
+
+// asksBeyond adds a pod that is bridged to the network and asks there for its
+// gateway, in vain: nobody on this node should answer it.
+func (v *view) asksBeyond(found map[question]*muteHop, p *model.Pod, g *model.Neighbor, asked talk) bool {
+	b := v.bridgeOf(p)
+	if !v.Has(model.SourceTC) || b == nil || !v.leadsOff(b) || v.nodeAddrs[g.Addr] || len(v.pods[g.Addr]) > 0 ||
+		asked.requests < minDrops || asked.replies > 0 {
+		return false
+	}
+	k := question{b.Index, g.Addr}
+	t := v.askedBeyond(k)
+	if t.requests < minDrops || t.replies > 0 {
+		return false
+	}
+	m := muteHopAt(found, k)
+	m.gateway, m.talk = true, t
+	pods := sameFamily(podAddrs(p), g.Addr)
+	for _, a := range pods {
+		m.pods[a], m.askers[a] = true, true
+	}
+	m.packets += v.dropped(func(d *model.Drop) bool { return slices.Contains(pods, d.Src) && neighborFailed(d) })
+	return true
+}
+
+// muteBeyond are the verdicts on next hops. Those of one link are one finding,
+// since they may have one cause.
+func (v *view) muteBeyond(found map[question]*muteHop) []verdict {
+	links := map[int]*muteHops{}
+	for k, m := range found {
 		l := links[k.ifindex]
 		if l == nil {
-			l = &muteHops{link: k.ifindex, hops: map[netip.Addr]*muteHop{}, pods: map[netip.Addr]bool{}}
+			l = &muteHops{link: k.ifindex, hops: map[netip.Addr]*muteHop{}, pods: map[netip.Addr]bool{}, askers: map[netip.Addr]bool{}}
 			links[k.ifindex] = l
 		}
 		l.hops[k.addr] = m
 		maps.Copy(l.pods, m.pods)
+		maps.Copy(l.askers, m.askers)
 	}
 	var out []verdict
 	for _, link := range slices.Sorted(maps.Keys(links)) {
@@ -135,49 +193,83 @@ func (v *view) senders(d *model.Drop) []netip.Addr {
 	return v.translated[pair{d.Src, d.Dst}]
 }
 
-// nobodyBeyond is the verdict on an uplink's next hops that do not answer.
+// nobodyBeyond is the verdict on a link's next hops that do not answer.
 func (v *view) nobodyBeyond(m *muteHops) verdict {
-	link := v.linkName(m.link)
+	link, port := v.linkName(m.link), v.portOf(m.link)
 	remotes := slices.SortedFunc(maps.Keys(m.hops), netip.Addr.Compare)
+	asker := "The node asks"
+	if len(m.askers) > 0 {
+		asker = "Pods ask"
+	}
 	f := model.Finding{
 		Severity:     model.Warning,
 		Confidence:   model.Proven,
 		Pods:         slices.Collect(maps.Keys(m.pods)),
-		LastHopAlive: v.place(link, model.Egress),
-		Title:        fmt.Sprintf("nobody answers the node for %s on %s", addrs(remotes), link),
-		Why: fmt.Sprintf("The node asks on %s for the MAC of %s, the next hop of what %s send, and gets no answer. The packets are freed before they leave.",
-			link, addrs(remotes), count(uint64(len(m.pods)), "pod")),
-		Unseen:       []string{"why nobody answers: that shows only beyond " + link},
-		Alternatives: []string{"the machine is down or gone", "the address is of another network than " + link + "'s (a wrong VLAN, subnet or mask)"},
+		LastHopAlive: v.place(port, model.Egress),
+		Title:        fmt.Sprintf("nobody answers for %s on %s", addrs(remotes), port),
+		Why: fmt.Sprintf("%s on %s for the MAC of %s, the next hop of packets from %s, and nobody answers. The packets are freed before they leave.",
+			asker, port, addrs(remotes), count(uint64(len(m.pods)), "pod")),
+		Unseen:       []string{"why nobody answers: that shows only beyond " + port},
+		Alternatives: []string{"the machine is down or gone", "the address is of another network than " + port + "'s (a wrong VLAN, subnet or mask)"},
 	}
 	for _, a := range remotes {
 		hop := m.hops[a]
 		f.Peers = append(f.Peers, host(a))
 		f.Packets += hop.packets
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s egress: %s for %s; ingress: no reply", link, count(hop.requests, "ARP request"), a)})
 		if hop.gateway {
 			f.Severity = model.Critical
-			f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: fmt.Sprintf("%s is the gateway of routes on %s", a, link)})
 		}
-		for i := range v.Neighbors {
-			if n := &v.Neighbors[i]; n.IfIndex == m.link && n.Addr == a {
-				f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceNeighbors, Text: fmt.Sprintf("%s dev %s %s", a, link, stateOf(n))})
-			}
-		}
+		f.Evidence = append(f.Evidence, v.muteEvidence(m, a, port)...)
 		if a.Is6() {
-			f.Fix = append(f.Fix, fmt.Sprintf("ping -6 -c 3 -I %s %s", link, a))
+			f.Fix = append(f.Fix, fmt.Sprintf("ping -6 -c 3 -I %s %s", shellWord(link), a))
 		} else {
-			f.Fix = append(f.Fix, fmt.Sprintf("arping -c 3 -I %s %s", link, a))
+			f.Fix = append(f.Fix, fmt.Sprintf("arping -c 3 -I %s %s", shellWord(link), a))
 		}
 	}
-	f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: count(f.Packets, "packet") + " freed, since the neighbour failed"})
+	if f.Packets > 0 {
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: count(f.Packets, "packet") + " freed, since the neighbour failed"})
+	}
 	lost := func(d *model.Drop) bool {
-		if d.IfIndex != m.link || !neighborFailed(d) {
-			return false
+		if !neighborFailed(d) || d.IfIndex != m.link || v.inPod(d).IsValid() {
+			return neighborFailed(d) && m.askers[d.Src]
 		}
 		hop, ok := v.nextHop(d)
-		return ok && m.hops[hop] != nil
+		return ok && m.hops[hop] != nil || m.askers[d.Src]
 	}
 	return verdict{Finding: f, explains: lost}
+}
+
+// muteEvidence is what shows that nobody answers for a next hop.
+func (v *view) muteEvidence(m *muteHops, a netip.Addr, port string) []model.Evidence {
+	hop, link := m.hops[a], v.linkName(m.link)
+	out := []model.Evidence{{Source: model.SourceTC, Text: fmt.Sprintf(
+		"%s egress: %s for %s; ingress: no reply", port, count(hop.requests, request(a)), a)}}
+	switch {
+	case len(hop.askers) > 0:
+		out = append(out, model.Evidence{Source: model.SourcePods, Text: fmt.Sprintf("%s is the gateway of %s, which ask for it themselves",
+			a, addrs(slices.SortedFunc(maps.Keys(hop.askers), netip.Addr.Compare)))})
+	case hop.gateway:
+		out = append(out, model.Evidence{Source: model.SourceRoutes, Text: fmt.Sprintf("%s is the gateway of routes on %s", a, link)})
+	}
+	for i := range v.Neighbors {
+		if n := &v.Neighbors[i]; n.IfIndex == m.link && n.Addr == a {
+			out = append(out, model.Evidence{Source: model.SourceNeighbors, Text: fmt.Sprintf("%s dev %s %s", a, link, stateOf(n))})
+		}
+	}
+	return out
+}
+
+// portOf is the link by which a link's packets leave the node: itself, or the
+// one port of a bridge that is an uplink.
+func (v *view) portOf(ifindex int) string {
+	var ports []string
+	for i := range v.Links {
+		if l := &v.Links[i]; l.Role == model.RoleUplink && l.Master == ifindex {
+			ports = append(ports, l.Name)
+		}
+	}
+	if len(ports) == 1 && !v.isUplink(ifindex) {
+		return ports[0]
+	}
+	return v.linkName(ifindex)
 }

@@ -75,9 +75,9 @@ func (v *view) deafCard(n *model.ClusterNode) *model.NIC {
 
 // deaf is the verdict on a card. Its peers are the ranges of the pods behind it.
 func (v *view) deaf(n *model.ClusterNode, c *model.NIC, cidrs []netip.Prefix, pods []netip.Addr, ranges map[netip.Prefix]*remoteRange) verdict {
-	id := "--resource-group <group> --name " + or(c.Name(), "<card>")
+	id := "--resource-group RESOURCE_GROUP --name " + shellWord(or(c.Name(), "CARD"))
 	if c.ID != "" {
-		id = "--ids " + c.ID
+		id = "--ids " + shellWord(c.ID)
 	}
 	f := model.Finding{
 		Confidence:   model.Proven,

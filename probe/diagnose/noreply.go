@@ -257,7 +257,7 @@ func (v *view) mute(g *muteGroup, translated bool) verdict {
 	v.probedSilence(&f, remotes)
 	f.Fix = []string{
 		fmt.Sprintf("at the destination: tcpdump -ni any host %s", f.Pods[0]),
-		"az network watcher test-ip-flow --direction Outbound --protocol TCP --vm <node> --local <address>:<port> --remote " + remotes[0].String() + ":<port>",
+		"az network watcher test-ip-flow --direction Outbound --protocol TCP --vm NODE --local LOCAL_IP:PORT --remote " + remotes[0].String() + ":PORT",
 	}
 	if translated {
 		f.Fix[0] = "at the destination, or the firewall before it: look for packets from this node's address, and which way the answers take"

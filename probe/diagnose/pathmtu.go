@@ -147,6 +147,6 @@ func (v *view) narrow(next int, l *lost) verdict {
 	f.Title = fmt.Sprintf("packets of pods are too big for %s (MTU %d)", out.Name, out.MTU)
 	f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceLinks, Text: fmt.Sprintf(
 		"they arrive through %s with MTU %d and would leave by %s with MTU %d", in.Name, in.MTU, out.Name, out.MTU)})
-	f.Fix = append([]string{fmt.Sprintf("ip link set %s mtu %d", out.Name, in.MTU)}, f.Fix...)
+	f.Fix = append([]string{fmt.Sprintf("ip link set %s mtu %d", shellWord(out.Name), in.MTU)}, f.Fix...)
 	return verdict{Finding: f}
 }

@@ -66,18 +66,18 @@ func (v *view) linkDown(p *model.Pod, l *model.Link, pods []netip.Addr) verdict 
 	case !l.Up:
 		f.Title = l.Name + " is down"
 		f.Why = fmt.Sprintf("The host side of %s's link, %s, was taken down.", podName(p), l.Name)
-		f.Fix = []string{"ip link set dev " + l.Name + " up"}
+		f.Fix = []string{"ip link set dev " + shellWord(l.Name) + " up"}
 		f.Fix = append(f.Fix, v.lostRoutes(p, pods)...)
 	case !p.Up:
 		f.Title = l.Name + " has no peer up"
 		f.Why = fmt.Sprintf("The pod's own interface %s was taken down, so that %s on the node has no carrier.", p.Interface, l.Name)
-		f.Fix = []string{fmt.Sprintf("ip link set dev %s up # in the pod; its default route went with it", p.Interface)}
+		f.Fix = []string{fmt.Sprintf("ip link set dev %s up # in the pod; its default route went with it", shellWord(p.Interface))}
 	default:
 		f.Title = l.Name + " has no carrier"
 		f.Why = fmt.Sprintf("Both ends of %s's link are set up, and %s has no carrier.", podName(p), l.Name)
 		f.Confidence = model.Likely
 		f.Unseen = []string{"why there is no carrier"}
-		f.Fix = []string{"ip -d link show dev " + l.Name}
+		f.Fix = []string{"ip -d link show dev " + shellWord(l.Name)}
 	}
 	if f.Packets > 0 {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf(
@@ -97,7 +97,7 @@ func (v *view) lostRoutes(p *model.Pod, pods []netip.Addr) []string {
 	var fix []string
 	for _, a := range pods {
 		if r := v.lookup(a); r == nil || r.IfIndex != p.LinkIndex {
-			fix = append(fix, fmt.Sprintf("%s route replace %s dev %s", ip(a), host(a), p.Link))
+			fix = append(fix, fmt.Sprintf("%s route replace %s dev %s", ip(a), host(a), shellWord(p.Link)))
 		}
 	}
 	return fix

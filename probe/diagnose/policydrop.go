@@ -358,7 +358,7 @@ func (v *view) weighPolicy(c *conviction, f *model.Finding, rivals []*suspect, c
 	}
 	if !covered && (c.counted || c.restarted() || !v.Has(model.SourceNAT, model.SourceEbtables) || c.delta() == 0 && len(c.unread()) > 0) {
 		f.Confidence = weaker(f.Confidence, model.Likely)
-		f.Unseen = append(f.Unseen, "a counter that covers all of the drops: the rule was written anew in the window, or counts nothing")
+		f.Unseen = append(f.Unseen, "a counter that covers all of the drops: the rule was written anew in the window, was not read when it began, or counts nothing")
 	}
 	if f.Confidence != model.Proven {
 		for _, m := range c.unread() {
@@ -457,7 +457,7 @@ func (s *suspect) evidence() model.Evidence {
 	case s.delta() > 0:
 		e.Text += fmt.Sprintf(" — counted %s in the window", count(s.delta(), "packet"))
 	case s.restarted():
-		e.Text += " — was written anew in the window, and its counter with it"
+		e.Text += " — was written anew in the window, and its counter with it, or not read when it began"
 	case !s.counted:
 		e.Text += " — has no counter; no rule with one counted these drops"
 	}
@@ -495,7 +495,7 @@ func (s *suspect) fix(owner string) []string {
 		name, _, _ := strings.Cut(s.rule.Comment, " has no endpoints")
 		namespace, service, _ := strings.Cut(name, "/")
 		service, _, _ = strings.Cut(service, ":")
-		return []string{fmt.Sprintf("kubectl -n %s get endpointslices -l kubernetes.io/service-name=%s", namespace, service)}
+		return []string{fmt.Sprintf("kubectl -n %s get endpointslices -l kubernetes.io/service-name=%s", shellWord(namespace), shellWord(service))}
 	}
 	switch owner {
 	case "":
@@ -561,7 +561,7 @@ func (v *view) droppedInPod(pod netip.Addr, drops []*model.Drop) (model.Finding,
 	f.Evidence = dropEvidence(drops)
 	f.Unseen = []string{"the rules in the pod's namespace: only the node's are read"}
 	f.LastHopAlive = v.place(p.Link, model.Egress)
-	netns := "/proc/<pid of the pod>/ns/net"
+	netns := "/proc/PID/ns/net"
 	if p.NetnsName != "" {
 		netns = shellWord(netnsPath(p.NetnsName))
 	}

@@ -163,7 +163,7 @@ func (v *view) newDropRules() *dropRules {
 		if c.Hook != "" {
 			t.bases = append(t.bases, c)
 		}
-		counted := c.Counter.Packets > 0 || c.Backend == model.Legacy
+		counted := !c.Counter.Restarted && (c.Counter.Packets > 0 || c.Backend == model.Legacy)
 		if c.Policy == "DROP" && (c.Counter.Delta > 0 || !counted) {
 			t.policies[k] = &suspect{chain: c, family: c.Family, counted: counted, left: c.Counter.Delta}
 		}
@@ -703,15 +703,15 @@ func (s *suspect) text() string {
 
 // remove is the command that takes the suspect away.
 func (s *suspect) remove() string {
-	nft := fmt.Sprintf("%s %s %s", s.family, s.table(), s.where())
+	nft := fmt.Sprintf("%s %s %s", s.family, shellWord(s.table()), shellWord(s.where()))
 	switch {
 	case s.chain != nil && s.native():
 		return fmt.Sprintf("nft chain %s '{ policy accept; }'", nft)
 	case s.chain != nil && s.family == "bridge":
-		return fmt.Sprintf("%s -t %s -P %s ACCEPT", frameTool(s.backend()), s.table(), s.where())
+		return fmt.Sprintf("%s -t %s -P %s ACCEPT", frameTool(s.backend()), shellWord(s.table()), shellWord(s.where()))
 	case s.chain != nil:
 		tool := iptables(&model.PacketRule{Backend: s.backend(), Family: map[string]int{"ip": 4, "ip6": 6}[s.family]})
-		return fmt.Sprintf("%s -t %s -P %s ACCEPT", tool, s.table(), s.where())
+		return fmt.Sprintf("%s -t %s -P %s ACCEPT", tool, shellWord(s.table()), shellWord(s.where()))
 	case s.frame != nil:
 		return deleteFrameRule(s.frame)
 	case s.native():

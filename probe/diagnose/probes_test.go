@@ -48,8 +48,8 @@ func TestProbesTellTheRoute(t *testing.T) {
 		second    = "MissingUDR likely 172.20.1.5 172.20.2.0/24; "
 		third     = "MissingUDR likely 172.20.1.6 172.20.3.0/24; "
 		own       = "no route to this node's own pods; route 10.50.0.4"
-		either    = "no route either way between this node's pods and 172.20.2.0/24, 172.20.3.0/24; subnet <table>"
-		untold    = "no return from 172.20.2.0/24, 172.20.3.0/24; subnet <table>"
+		either    = "no route either way between this node's pods and 172.20.2.0/24, 172.20.3.0/24; subnet ROUTE_TABLE"
+		untold    = "no return from 172.20.2.0/24, 172.20.3.0/24; subnet ROUTE_TABLE"
 		to2, to3  = "no route to 172.20.2.0/24; route 10.50.0.5", "no route to 172.20.3.0/24; route 10.50.0.6"
 		noReply23 = "NoReply likely " + twoPods + " 172.20.2.9 172.20.3.9"
 	)
@@ -153,7 +153,7 @@ func TestProbesTellTheRoute(t *testing.T) {
 			n.echo(selfAddr, "172.20.2.1", false)
 			n.echo(selfAddr, "10.50.0.77", true)
 			return n
-		}, []string{second + "no route to 172.20.2.0/24; route IP>"}},
+		}, []string{second + "no route to 172.20.2.0/24; route NODE_IP"}},
 		{"an answer outweighs the files", func() *node {
 			n := asked()
 			n.table(rightRows[1:2], subnetA)

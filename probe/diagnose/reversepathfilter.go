@@ -104,9 +104,9 @@ func (v *view) filtered(k detour, l *lost) verdict {
 		f.Alternatives = append(f.Alternatives, "the route or the setting has changed since")
 	}
 	if way.Type == "unicast" && way.Route != nil && way.Route.Dst.Bits() > 0 {
-		f.Fix = append(f.Fix, fmt.Sprintf("%s route del %s", ip(src), v.routeText(way.Route)))
+		f.Fix = append(f.Fix, fmt.Sprintf("%s route del %s", ip(src), v.routeWords(way.Route)))
 	}
-	f.Fix = append(f.Fix, "sysctl -w "+linkSetting(k.link, "rp_filter")+"=2")
+	f.Fix = append(f.Fix, setSysctl(linkSetting(k.link, "rp_filter"), "2"))
 	return verdict{Finding: f, explains: func(d *model.Drop) bool {
 		if reverseFiltered(d) && d.Link == k.link && !v.nodeAddrs[d.Src] {
 			way := v.wayBack(d)

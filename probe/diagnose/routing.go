@@ -106,6 +106,15 @@ func (v *view) routeText(r *model.Route) string {
 	return path.RouteText(r, link)
 }
 
+// routeWords are a route as ip(8) takes it from a shell.
+func (v *view) routeWords(r *model.Route) string {
+	link := ""
+	if l := v.links[r.IfIndex]; l != nil && r.IfIndex != 0 {
+		link = shellWord(l.Name)
+	}
+	return path.RouteText(r, link)
+}
+
 // ip is the tool for the address's family.
 func ip(a netip.Addr) string {
 	if a.Is6() {

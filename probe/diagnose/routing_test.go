@@ -77,6 +77,12 @@ func plain() *node {
 	return n
 }
 
+// clusterNode adds another node and its pods' range.
+func (n *node) clusterNode(a, cidr string) {
+	n.Cluster.Nodes = append(n.Cluster.Nodes, model.ClusterNode{Name: "node-" + a, Addresses: []netip.Addr{addr(a)},
+		PodCIDRs: []netip.Prefix{prefix(cidr)}})
+}
+
 // fixture is a node, and what is found on it.
 type fixture struct {
 	name string
@@ -100,7 +106,43 @@ func TestNodeRoutes(t *testing.T) {
 		}, nil},
 		{"a range without a route is silent", func() *node {
 			n := plain()
+			n.clusterNode("10.50.0.6", "172.20.3.0/24")
 			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			return n
+		}, []string{"MissingNodeRoute proven 172.20.1.5 172.20.3.0/24"}},
+		{"whose range it is was not told", func() *node {
+			n := plain()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			return n
+		}, []string{"MissingNodeRoute likely 172.20.1.5 172.20.3.0/24"}},
+		{"no node has the range", func() *node {
+			n := plain()
+			n.clusterNode("10.50.0.5", "172.20.2.0/24")
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			return n
+		}, []string{"MissingNodeRoute possible 172.20.1.5 172.20.3.0/24"}},
+		{"the gateway leads to other nodes' pods, one node is down", func() *node {
+			n := plain()
+			n.clusterNode("10.50.0.6", "172.20.3.0/24")
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.answered("172.20.1.5", "172.20.4.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			return n
+		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
+		{"the node stands behind the gateway", func() *node {
+			n := plain()
+			n.clusterNode("10.99.0.6", "172.20.3.0/24")
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			return n
+		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
+		{"a gateway's errors are no pods' answers", func() *node {
+			n := plain()
+			n.clusterNode("10.50.0.6", "172.20.3.0/24")
+			n.peer("172.20.1.5", "172.20.4.9", syn, model.PeerCount{Packets: 5, ICMPErrors: 5})
 			n.silent("172.20.1.5", "172.20.3.9")
 			return n
 		}, []string{"MissingNodeRoute proven 172.20.1.5 172.20.3.0/24"}},
@@ -113,6 +155,7 @@ func TestNodeRoutes(t *testing.T) {
 		}, []string{"MissingNodeRoute likely 172.20.1.5 172.20.3.0/24"}},
 		{"the plugin gives pods the node's address", func() *node {
 			n := plain()
+			n.clusterNode("10.50.0.6", "172.20.3.0/24")
 			n.silent("10.50.0.4", "172.20.3.9")
 			n.Flows = append(n.Flows, model.Flow{Proto: 6, Start: start,
 				Original: model.Tuple{Src: addr("172.20.1.5"), Dst: addr("172.20.3.9")},
@@ -155,6 +198,31 @@ func TestHairpin(t *testing.T) {
 			n.drop("IP_LOCAL_SOURCE", "ip_rcv_finish_core", "172.20.1.5", "172.20.1.5", 2)
 			return n
 		}, nil},
+		{"a pod asks a closed port of its own", func() *node {
+			n := plain()
+			n.Node.Netns, n.Pods[0].Netns = 1, 77
+			d := n.drop("NO_SOCKET", "tcp_v4_rcv", pod5, pod5, 9)
+			d.Netns, d.IfIndex = 77, loopback
+			return n
+		}, []string{"NoListener proven 172.20.1.5 172.20.1.5"}},
+		{"a pod's socket cannot keep up with the pod itself", func() *node {
+			n := plain()
+			n.drop("SOCKET_RCVBUFF", "udp_queue_rcv_one_skb", pod5, pod5, 900)
+			return n
+		}, []string{"ReceiveOverflow proven 172.20.1.5 172.20.1.5"}},
+		{"a pod's own rules drop what it sends itself", func() *node {
+			n := plain()
+			n.Node.Netns, n.Pods[0].Netns = 1, 77
+			d := n.drop("NETFILTER_DROP", "nft_do_chain", pod5, pod5, 9)
+			d.Netns, d.IfIndex = 77, loopback
+			return n
+		}, []string{"PolicyDrop likely 172.20.1.5 172.20.1.5"}},
+		{"the node's rules drop it at the pod's port", func() *node {
+			n := plain()
+			n.Node.Netns, n.Pods[0].Netns = 1, 77
+			n.dropOn("tap10", "NETFILTER_DROP", "nft_do_chain", pod5, pod5, 9).Netns = 1
+			return n
+		}, []string{"HairpinDrop likely 172.20.1.5"}},
 		{"from another pod it is no hairpin", func() *node {
 			n := plain()
 			n.drop("IP_LOCAL_SOURCE", "ip_rcv_finish_core", "172.20.1.5", "172.20.1.6", 9)

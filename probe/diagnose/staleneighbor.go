@@ -97,7 +97,7 @@ func (v *view) misdirected(n *model.Neighbor, owners []*model.Pod) (verdict, boo
 			{Source: model.SourceNeighbors, Text: fmt.Sprintf("%s dev %s lladdr %s %s", n.Addr, v.linkName(n.IfIndex), n.MAC, n.State)},
 			{Source: model.SourcePods, Text: fmt.Sprintf("%s is the address of the pod behind %s, with MAC %s", n.Addr, p.Link, p.MAC)},
 		},
-		Fix: []string{fmt.Sprintf("%s neigh del %s dev %s", ip(n.Addr), n.Addr, v.linkName(n.IfIndex))},
+		Fix: []string{fmt.Sprintf("%s neigh del %s dev %s", ip(n.Addr), n.Addr, shellWord(v.linkName(n.IfIndex)))},
 		// A flood is freed by every pod that it reaches.
 		Packets: cmp.Or(sent, drops),
 	}
@@ -170,7 +170,7 @@ func (v *view) unresolved(n *model.Neighbor, owners []*model.Pod) (verdict, bool
 		},
 		Unseen:       []string{"why the pod does not answer"},
 		Alternatives: []string{"a bridge rule or filter drops " + protocol(n.Addr), "the pod answers no " + request(n.Addr) + " (arp_ignore, NOARP)"},
-		Fix:          []string{fmt.Sprintf("%s neigh replace %s lladdr %s dev %s nud reachable", ip(n.Addr), n.Addr, p.MAC, v.linkName(n.IfIndex))},
+		Fix:          []string{fmt.Sprintf("%s neigh replace %s lladdr %s dev %s nud reachable", ip(n.Addr), n.Addr, p.MAC, shellWord(v.linkName(n.IfIndex)))},
 		Packets:      drops,
 	}
 	return verdict{Finding: f, explains: lost}, true

@@ -70,6 +70,6 @@ func findUDRLimit(v *view) []verdict {
 		f.Title = fmt.Sprintf("%d of at most %d routes are wanted", wanted, udrMost)
 		f.Why = "Each further node needs a route of its own. Beyond the limit a node gets none, and its pods reach no other node's."
 	}
-	f.Fix = []string{"az aks update --resource-group <group> --name <cluster> --network-plugin azure --network-plugin-mode overlay"}
+	f.Fix = []string{"az aks update --resource-group RESOURCE_GROUP --name CLUSTER --network-plugin azure --network-plugin-mode overlay"}
 	return []verdict{{Finding: f}}
 }

@@ -32,7 +32,7 @@ var unansweredARP = kind{
 
 func findUnansweredARP(v *view) []verdict {
 	var out []verdict
-	asked := v.asked()
+	asked, hops := v.asked(), v.silentNextHops()
 	for i := range v.Pods {
 		p := &v.Pods[i]
 		for k := range p.Gateways {
@@ -41,13 +41,17 @@ func findUnansweredARP(v *view) []verdict {
 			if resolved(g) || len(pods) == 0 || v.blamed(pods[0], "PodLinkDown", "BridgeRuleDrop", "MissingPodRoute", "ForwardingDisabled") {
 				continue
 			}
-			if found, ok := v.silentGateway(p, g, asked[question{p.LinkIndex, g.Addr}]); ok {
+			t := asked[question{p.LinkIndex, g.Addr}]
+			if v.asksBeyond(hops, p, g, t) {
+				continue
+			}
+			if found, ok := v.silentGateway(p, g, t); ok {
 				out = append(out, found)
 			}
 		}
 	}
 	out = append(out, v.nobody(asked)...)
-	return append(out, v.silentNextHops()...)
+	return append(out, v.muteBeyond(hops)...)
 }
 
 // question is an address that is asked for at a link.
@@ -105,11 +109,11 @@ func (v *view) silentGateway(p *model.Pod, g *model.Neighbor, t talk) (verdict, 
 		f.Why = fmt.Sprintf("%s asks for the MAC of its gateway %s on %s, and gets no answer.", podName(p), g.Addr, p.Link)
 		f.Unseen = []string{"why nobody answers"}
 		f.Alternatives = []string{"a filter drops " + protocol(g.Addr), "the gateway is not there"}
-		f.Fix = []string{fmt.Sprintf("ip -d link show dev %s; sysctl -a | grep -E 'arp|proxy_ndp'", p.Link)}
+		f.Fix = []string{fmt.Sprintf("ip -d link show dev %s; sysctl -a | grep -E 'arp|proxy_ndp'", shellWord(p.Link))}
 	} else {
 		f.Why = fmt.Sprintf("%s asks for the MAC of its gateway %s on %s, and %s.", podName(p), g.Addr, p.Link, cause)
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceSysctl, Text: setting.Name + " = " + setting.Value})
-		f.Fix = []string{"sysctl -w " + setting.Name + "=" + flipped(setting.Value)}
+		f.Fix = []string{setSysctl(setting.Name, flipped(setting.Value))}
 		if seen {
 			f.Confidence = model.Proven
 		}

@@ -325,11 +325,15 @@ func (v *view) unanswered(p *model.Peer) bool {
 	return v.Traffic.Lost.Counters == 0 || v.between(p.Local, p.Remote).silent != nil
 }
 
-// wanting reports whether the pair's packets must be answered. A datagram need
+// wanting reports whether the pair's packets, of which some left, must be
+// answered. A datagram need
 // not be, but for a name server's; a client that waits in vain begins flow
 // after flow. What answers a stranger needs no answer either, unless nothing
 // comes in although TCP goes out, or the stranger's connections stay half open.
 func (v *view) wanting(p *model.Peer) bool {
+	if p.Out.Packets == 0 {
+		return false
+	}
 	st := v.between(p.Local, p.Remote)
 	return p.Out.Asks >= minPackets || p.In.Packets == 0 && p.Out.Answers >= minPackets ||
 		st.newSilent >= minSilent || st.dns > 0 && p.Out.Packets >= minPackets || st.halfOpen >= minPackets

@@ -153,9 +153,9 @@ func (v *view) wrongGateway(p *model.Pod, g *model.Neighbor, right []model.MAC, 
 // gatewayFix mends the entry; where nobody else has the MAC that the pod
 // wants, its host link can be given it.
 func (v *view) gatewayFix(p *model.Pod, g *model.Neighbor, right model.MAC) []string {
-	fix := []string{fmt.Sprintf("%s neigh replace %s lladdr %s dev %s nud reachable # in the pod", ip(g.Addr), g.Addr, right, p.Interface)}
+	fix := []string{fmt.Sprintf("%s neigh replace %s lladdr %s dev %s nud reachable # in the pod", ip(g.Addr), g.Addr, right, shellWord(p.Interface))}
 	if _, taken := v.macs[g.MAC]; !taken && v.routed(p) && !g.MAC.IsMulticast() {
-		fix = append([]string{fmt.Sprintf("ip link set dev %s address %s", p.Link, g.MAC)}, fix...)
+		fix = append([]string{fmt.Sprintf("ip link set dev %s address %s", shellWord(p.Link), g.MAC)}, fix...)
 	}
 	return fix
 }

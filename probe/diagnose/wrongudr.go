@@ -154,7 +154,7 @@ func (v *view) wrongRow(cidr netip.Prefix, n *model.ClusterNode, fact routeFact)
 			{Source: model.SourceNodes, Text: fmt.Sprintf("node %s has %s and the address %s", n.Name, cidr, hop)},
 		},
 		Fix: []string{fmt.Sprintf("az network route-table route update %s --name %s --next-hop-type VirtualAppliance --next-hop-ip-address %s",
-			routeArgs(fact.table), or(fact.row.Name, "<route>"), hop)},
+			routeArgs(fact.table), shellWord(or(fact.row.Name, "ROUTE")), hop)},
 	}
 	if slices.ContainsFunc(fact.row.NextHops, func(a netip.Addr) bool { return v.nodeAddrs[a] }) {
 		f.Why += " That machine is this node."
@@ -221,15 +221,15 @@ func (v *view) stranger(h *model.HopCount) verdict {
 		Evidence: []model.Evidence{strangerEvidence(h)},
 		Packets:  h.Packets,
 		Unseen:   []string{"the route table itself: no row of it is visible from a node"},
-		Fix: []string{fmt.Sprintf("az network route-table route update %s --name <route of %s> --next-hop-type VirtualAppliance --next-hop-ip-address <the address of the node that has %s>",
-			routeArgs(nil), h.Prefix, h.Prefix)},
+		Fix: []string{fmt.Sprintf("az network route-table route update %s --name ROUTE --next-hop-type VirtualAppliance --next-hop-ip-address NODE_IP # the row for %s, the node that has it",
+			routeArgs(nil), h.Prefix)},
 	}
 	if n := v.nodeOf(h.Prefix); n != nil {
 		f.Confidence, f.Unseen = model.Proven, nil
 		hop := nextHop(n, h.Prefix)
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceNodes, Text: fmt.Sprintf("node %s has %s and the address %s", n.Name, h.Prefix, hop)})
 		f.Fix = []string{fmt.Sprintf("az network route-table route update %s --name %s --next-hop-type VirtualAppliance --next-hop-ip-address %s",
-			routeArgs(nil), n.Name, hop)}
+			routeArgs(nil), shellWord(n.Name), hop)}
 	} else {
 		f.Alternatives = []string{"the range " + h.Prefix.String() + " is supposed: --nodes FILE tells whose it is"}
 	}

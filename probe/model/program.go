@@ -27,6 +27,9 @@ type Program struct {
 	// Name is what tc calls its filter, or the kernel's name of the program,
 	// which is cut off after 15 characters. Empty: none, or not allowed to see.
 	Name string
+	// BPFLink is the kernel's number of the BPF link that holds a program of
+	// tcx, 0 where it was attached without one.
+	BPFLink uint32
 	// Netns, IfIndex and Link say where it is; zero for a cgroup's.
 	Netns   uint32
 	IfIndex int

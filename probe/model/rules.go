@@ -23,9 +23,9 @@ type Counter struct {
 	// Kept is true for a native nft rule that has a counter; those of iptables
 	// and ebtables always have one.
 	Kept bool
-	// Restarted is true where the rule was written anew in the window, or its
-	// counter zeroed: Delta is what it counted since, at least, and what it
-	// counted before is not known.
+	// Restarted is true where the rule was written anew in the window, its
+	// counter zeroed, or it was not read when the window began: Delta is what
+	// it counted since, at least, and what it counted before is not known.
 	Restarted bool
 }
 

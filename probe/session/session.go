@@ -205,7 +205,7 @@ func (w *watch) start(ctx, follow context.Context) (changes <-chan struct{}, err
 	if w.state, err = w.collector.State(ctx); err != nil {
 		return nil, err
 	}
-	w.flows = flowsAt(w.state.Flows, time.Time{}, nil)
+	w.flows = flowsAt(w.state, time.Time{}, nil)
 	if w.options.Closely != nil {
 		if w.close, err = w.options.Closely(w.state); err != nil {
 			return nil, err
@@ -424,7 +424,7 @@ func (w *watch) whole(ctx context.Context, now time.Time, t model.Traffic) (mode
 	if err != nil {
 		return model.Point{}, err
 	}
-	w.flows = flowsAt(state.Flows, now, w.flows)
+	w.flows = flowsAt(state, now, w.flows)
 	w.state = state
 	w.roster.see(now, state.Pods)
 	return model.Point{Snapshot: w.total(now, t), Whole: true}, nil
@@ -460,12 +460,15 @@ func (w *watch) traffic() model.Traffic {
 }
 
 // flowsAt are when the flows were first listed; those that have been listed
-// before keep their time. It sets their Start. Flows are known by hashes, since
-// there may be very many.
-func flowsAt(flows []model.Flow, now time.Time, before map[uint64]time.Time) map[uint64]time.Time {
-	out := make(map[uint64]time.Time, len(flows))
-	for i := range flows {
-		f := &flows[i]
+// before keep their time, and are remembered where not all could be listed. It
+// sets their Start. Flows are known by hashes, since there may be very many.
+func flowsAt(s *model.Snapshot, now time.Time, before map[uint64]time.Time) map[uint64]time.Time {
+	out := make(map[uint64]time.Time, len(s.Flows))
+	if s.Status(model.SourceConntrack) != model.OK && len(before) < maxUnlisted {
+		maps.Copy(out, before)
+	}
+	for i := range s.Flows {
+		f := &s.Flows[i]
 		k := maphash.Comparable(flowSeed, flowKey{f.Proto, f.Zone, f.Original, f.Reply})
 		at, ok := before[k]
 		if !ok {
@@ -475,6 +478,10 @@ func flowsAt(flows []model.Flow, now time.Time, before map[uint64]time.Time) map
 	}
 	return out
 }
+
+// maxUnlisted bounds how many flows are remembered that were not listed, where
+// listing them whole never succeeds.
+const maxUnlisted = 1 << 18
 
 type flowKey struct {
 	proto       uint8

@@ -35,11 +35,18 @@ func (c cut) snapshot(now *model.Snapshot) *model.Snapshot {
 	s := *now
 	s.Window.Start = c.base.at
 	s.Traffic = c.traffic(&now.Traffic)
-	c.base.rules.compare(&s)
-	s.Conntrack = since(c.base.conntrack, s.Conntrack)
+	s.Sources = c.base.over(s.Sources)
+	c.base.compareRules(&s)
+	flowsUnread := c.base.unread(model.SourceConntrack)
+	if flowsUnread {
+		// Nothing was counted since that is known.
+		s.Conntrack = since(s.Conntrack, s.Conntrack)
+	} else {
+		s.Conntrack = since(c.base.conntrack, s.Conntrack)
+	}
 	s.Flows = slices.Clone(s.Flows)
 	for i := range s.Flows {
-		if !s.Flows[i].Start.After(c.base.at) {
+		if flowsUnread || !s.Flows[i].Start.After(c.base.at) {
 			s.Flows[i].Start = time.Time{}
 		}
 	}

@@ -41,6 +41,56 @@ func TestCompareRules(t *testing.T) {
 	}
 }
 
+// TestUnreadBefore wants nothing to be counted since a beginning that was not
+// read, and the window's sources to say so.
+func TestUnreadBefore(t *testing.T) {
+	sources := func(status model.Status) (out []model.Source) {
+		for _, name := range []string{model.SourceEbtables, model.SourceNAT, model.SourceConntrack, model.SourcePods} {
+			out = append(out, model.Source{Name: name, Status: status, Detail: string(status) + " " + name})
+		}
+		return out
+	}
+	whole := func(status model.Status) *model.Snapshot {
+		return &model.Snapshot{
+			Window: model.Window{Start: start, End: at(5)}, Sources: sources(status),
+			FrameRules:  []model.FrameRule{rule("known", 7), rule("unread", 900)},
+			PacketRules: []model.PacketRule{{Text: "-j DROP", Counter: model.Counter{Packets: 900}}},
+			Chains:      []model.Chain{{Name: "FORWARD", Policy: "DROP", Counter: model.Counter{Packets: 900}}},
+			Flows:       []model.Flow{{Proto: 6, Start: at(5)}},
+			Conntrack:   model.Conntrack{Count: 3, Max: 100, InsertFailed: 900, Drop: 900},
+		}
+	}
+	first := &model.Snapshot{Window: model.Window{Start: start, End: start}, Sources: sources(model.Partial), FrameRules: []model.FrameRule{rule("known", 5)}}
+	s := Between(model.Point{Snapshot: first}, model.Point{Snapshot: whole(model.OK)})
+	unknown := model.Counter{Packets: 900, Restarted: true}
+	if r := s.FrameRules; r[0].Counter.Delta != 2 || !r[0].Standing || r[1].Counter != unknown || r[1].Standing {
+		t.Errorf("frame rules %+v", r)
+	}
+	if s.PacketRules[0].Counter != unknown || s.Chains[0].Counter != unknown {
+		t.Errorf("%+v, %+v", s.PacketRules[0], s.Chains[0])
+	}
+	if want := (model.Conntrack{Count: 3, Max: 100}); s.Conntrack != want || !s.Flows[0].Start.IsZero() {
+		t.Errorf("%+v, flows %+v", s.Conntrack, s.Flows)
+	}
+	for i, want := range []model.Status{model.Partial, model.Partial, model.Partial, model.OK} {
+		if src := s.Sources[i]; src.Status != want || (src.Detail == "ok "+src.Name+"; when the window began: partial "+src.Name) != (want != model.OK) {
+			t.Errorf("source %+v", src)
+		}
+	}
+	// Live, a window that begins later is whole.
+	tl := New(func(*model.Snapshot) []model.Finding { return nil }, 0)
+	tl.Add(model.Point{Snapshot: first, Whole: true})
+	if r := tl.Add(model.Point{Snapshot: whole(model.OK), Whole: true}); r.Snapshot.PacketRules[0].Counter != unknown {
+		t.Errorf("live: %+v", r.Snapshot.PacketRules)
+	}
+	tl.Reset()
+	next := whole(model.OK)
+	next.Window.End, next.PacketRules[0].Counter.Packets = at(9), 905
+	if r := tl.Add(model.Point{Snapshot: next, Whole: true}); r.Snapshot.PacketRules[0].Counter.Delta != 5 || !r.Snapshot.Has(model.SourceNAT) {
+		t.Errorf("after a reset: %+v, %+v", r.Snapshot.PacketRules, r.Snapshot.Sources)
+	}
+}
+
 var start = time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)
 
 func at(seconds float64) time.Time { return start.Add(time.Duration(seconds * float64(time.Second))) }

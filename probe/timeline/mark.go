@@ -23,6 +23,51 @@ type mark struct {
 	rules ruleCounts
 	// conntrack are statistics since the beginning.
 	conntrack model.Conntrack
+	// gaps are the sources of what is compared that were not read whole.
+	gaps []model.Source
+}
+
+// compared are the sources of which a window tells what was added since.
+var compared = []string{model.SourceEbtables, model.SourceNAT, model.SourceConntrack}
+
+// gapsOf are the sources of a snapshot that no difference can be told from
+// whole.
+func gapsOf(s *model.Snapshot) []model.Source {
+	var out []model.Source
+	for _, src := range s.Sources {
+		if src.Status != model.OK && slices.Contains(compared, src.Name) {
+			out = append(out, src)
+		}
+	}
+	return out
+}
+
+// unread reports whether a source was not read whole at the mark.
+func (m *mark) unread(source string) bool {
+	return slices.ContainsFunc(m.gaps, func(s model.Source) bool { return s.Name == source })
+}
+
+// over are the sources of a window that begins with the mark: none is better
+// than it was then.
+func (m *mark) over(now []model.Source) []model.Source {
+	now = slices.Clone(now)
+	for _, gap := range m.gaps {
+		gap.Detail = "when the window began: " + gap.Detail
+		i := slices.IndexFunc(now, func(s model.Source) bool { return s.Name == gap.Name })
+		if i < 0 {
+			now = append(now, gap)
+			continue
+		}
+		if now[i].Detail != "" {
+			gap.Detail = now[i].Detail + "; " + gap.Detail
+		}
+		now[i].Detail = gap.Detail
+		if now[i].Status == model.OK {
+			// What there is now was read, what was added since is not known.
+			now[i].Status = model.Partial
+		}
+	}
+	return now
 }
 
 type hopCounts struct{ packets, bytes, syn, synack, rst, icmpErrors, inner, outer, ttls uint64 }
@@ -131,6 +176,7 @@ func newMark(p model.Point) *mark {
 		drops: newList(t.Drops, dropMark),
 		lost:  t.Lost,
 		rules: newRuleCounts(s), conntrack: s.Conntrack,
+		gaps: gapsOf(s),
 	}
 	if p.Ready.IsZero() {
 		return m

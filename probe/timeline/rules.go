@@ -43,35 +43,45 @@ func chainMark(c *model.Chain) (uint64, ruleCount) {
 	return maphash.Comparable(seed, ruleKey{backend: c.Backend, table: c.Family + " " + c.Table, chain: c.Name}), ruleCount{packets: c.Counter.Packets}
 }
 
-// compare fills in what the rules of a snapshot counted since, and which of
+// compareRules fills in what the rules of a snapshot counted since, and which of
 // them stood then. The snapshot gets lists of its own.
-func (c ruleCounts) compare(s *model.Snapshot) {
+func (m *mark) compareRules(s *model.Snapshot) {
 	s.FrameRules, s.PacketRules, s.Chains = slices.Clone(s.FrameRules), slices.Clone(s.PacketRules), slices.Clone(s.Chains)
 	used := map[uint64]int{}
+	frames, packets := m.unread(model.SourceEbtables), m.unread(model.SourceNAT)
 	for i := range s.FrameRules {
 		r := &s.FrameRules[i]
 		k, now := frameMark(r)
-		r.Standing = counted(c.frames, k, now, &r.Counter, used)
+		r.Standing = counted(m.rules.frames, k, now, &r.Counter, used, frames)
 	}
 	for i := range s.PacketRules {
 		r := &s.PacketRules[i]
 		k, now := packetMark(r)
-		r.Standing = counted(c.packets, k, now, &r.Counter, used)
+		r.Standing = counted(m.rules.packets, k, now, &r.Counter, used, packets)
 	}
 	for i := range s.Chains {
 		x := &s.Chains[i]
 		k, now := chainMark(x)
-		counted(c.chains, k, now, &x.Counter, used)
+		unread := packets
+		if x.Family == "bridge" {
+			unread = frames
+		}
+		counted(m.rules.chains, k, now, &x.Counter, used, unread)
 	}
 }
 
 // counted fills in what the next rule of a key counted since, and reports
 // whether there was one. A rule that was written anew, by its number or because
 // its counter fell, shows what it counted since: a program that keeps rules
-// writes all of its chain at once, and the counters begin again.
-func counted(l list[ruleCount], k uint64, now ruleCount, c *model.Counter, used map[uint64]int) (standing bool) {
+// writes all of its chain at once, and the counters begin again. Where not all
+// rules were read then, one that is not among them may have counted ever since.
+func counted(l list[ruleCount], k uint64, now ruleCount, c *model.Counter, used map[uint64]int, unread bool) (standing bool) {
 	i, ok := l.find(k)
 	if i += used[k]; !ok || i >= len(l) || l[i].key != k {
+		if unread {
+			c.Delta, c.Restarted = 0, true
+			return false
+		}
 		c.Delta = now.packets
 		return false
 	}

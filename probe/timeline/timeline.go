@@ -70,7 +70,7 @@ func (t *Timeline) Add(p model.Point) model.Reading {
 	if t.origin == nil {
 		// The rules are the first that are known, the counts those of the
 		// beginning.
-		t.origin = &mark{at: p.Snapshot.Window.Start, rules: newRuleCounts(p.Snapshot)}
+		t.origin = &mark{at: p.Snapshot.Window.Start, rules: newRuleCounts(p.Snapshot), gaps: gapsOf(p.Snapshot)}
 	}
 	t.series.add(p.Snapshot)
 	base := t.base(now, t.window)

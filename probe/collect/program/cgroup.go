@@ -55,11 +55,12 @@ func below(ctx context.Context, root string) (out []model.Program, err error) {
 		if asked++; asked > maxCgroups {
 			return fmt.Errorf("more than %d cgroups", maxCgroups)
 		}
-		ids, err := sending(path)
+		list, err := sending(path)
 		if err != nil {
 			return err
 		}
-		for _, id := range ids {
+		for _, attached := range list {
+			id := uint32(attached.ID)
 			p := model.Program{Kind: model.ProgramCgroup, ID: id, Name: n.of(id), Direction: model.Egress}
 			p.Cgroup = "/" + strings.TrimPrefix(strings.TrimPrefix(path, root), "/")
 			out = append(out, p)
@@ -73,7 +74,7 @@ func below(ctx context.Context, root string) (out []model.Program, err error) {
 }
 
 // sending are the programs at a cgroup's own egress hook.
-func sending(path string) ([]uint32, error) {
+func sending(path string) ([]link.AttachedProgram, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -82,9 +83,9 @@ func sending(path string) ([]uint32, error) {
 		return nil, err
 	}
 	defer f.Close()
-	ids, err := attached(link.QueryOptions{Target: int(f.Fd()), Attach: ebpf.AttachCGroupInetEgress})
+	list, err := attached(link.QueryOptions{Target: int(f.Fd()), Attach: ebpf.AttachCGroupInetEgress})
 	if errors.Is(err, unix.ENODEV) {
 		return nil, nil
 	}
-	return ids, err
+	return list, err
 }

@@ -96,7 +96,7 @@ func (r *reader) tcx(l *model.Link, d direction) {
 	if r.old {
 		return
 	}
-	ids, err := attached(link.QueryOptions{Target: l.Index, Attach: d.attach})
+	list, err := attached(link.QueryOptions{Target: l.Index, Attach: d.attach})
 	switch {
 	case errors.Is(err, unix.EINVAL):
 		// Linux before 6.6.
@@ -107,22 +107,21 @@ func (r *reader) tcx(l *model.Link, d direction) {
 		r.errs = append(r.errs, fmt.Errorf("list tcx programs: %w", err))
 		r.old = true
 	}
-	for _, id := range ids {
-		r.add(l, d.model, model.Program{Kind: model.ProgramTCX, ID: id})
+	for _, p := range list {
+		held, _ := p.LinkID()
+		r.add(l, d.model, model.Program{Kind: model.ProgramTCX, ID: uint32(p.ID), BPFLink: uint32(held)})
 	}
 }
 
 // attached asks for the programs of a hook, again when there come to be more
 // while the kernel is asked.
-func attached(o link.QueryOptions) (ids []uint32, err error) {
+func attached(o link.QueryOptions) ([]link.AttachedProgram, error) {
 	const attempts = 4
+	var err error
 	for range attempts {
 		var q *link.QueryResult
 		if q, err = link.QueryPrograms(o); err == nil {
-			for _, p := range q.Programs {
-				ids = append(ids, uint32(p.ID))
-			}
-			return ids, nil
+			return q.Programs, nil
 		}
 		if !errors.Is(err, unix.ENOSPC) {
 			break

@@ -63,7 +63,8 @@ func TestRead(t *testing.T) {
 	index := left.Attrs().Index
 	xdp := load(t, ebpf.XDP, "guard_xdp", 2)
 	first, second, mine := load(t, ebpf.SchedCLS, "first", -1), load(t, ebpf.SchedCLS, "second", -1), load(t, ebpf.SchedCLS, "lasthop_ingress", -1)
-	filter := load(t, ebpf.SchedCLS, "short", 0)
+	filter, held := load(t, ebpf.SchedCLS, "short", 0), load(t, ebpf.SchedCLS, "held", -1)
+	var hold bpflink.Link
 	if err := ns.Do(func() error {
 		if err := netlink.LinkSetXdpFdWithFlags(left, xdp.FD(), unix.XDP_FLAGS_SKB_MODE); err != nil {
 			return err
@@ -73,8 +74,15 @@ func TestRead(t *testing.T) {
 				return err
 			}
 		}
-		return nil
+		var err error
+		hold, err = bpflink.AttachTCX(bpflink.TCXOptions{Interface: index, Program: held, Attach: ebpf.AttachTCXIngress, Anchor: bpflink.Tail()})
+		return err
 	}); err != nil {
+		t.Fatal(err)
+	}
+	defer hold.Close()
+	holder, err := hold.Info()
+	if err != nil {
 		t.Fatal(err)
 	}
 	err = h.FilterAdd(&netlink.BpfFilter{FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Priority: 1, Protocol: unix.ETH_P_ALL},
@@ -98,6 +106,7 @@ func TestRead(t *testing.T) {
 		at(model.Ingress, model.Program{Kind: model.ProgramXDP, ID: id(t, xdp), Name: "guard_xdp"}),
 		at(model.Ingress, model.Program{Kind: model.ProgramTCX, ID: id(t, first), Name: "first"}),
 		at(model.Ingress, model.Program{Kind: model.ProgramTCX, ID: id(t, second), Name: "second"}),
+		at(model.Ingress, model.Program{Kind: model.ProgramTCX, ID: id(t, held), Name: "held", BPFLink: uint32(holder.ID)}),
 		at(model.Ingress, model.Program{Kind: model.ProgramTC, ID: id(t, filter), Name: "a_name_that_is_longer_than_the_kernel's", Filter: "bpf", Priority: 1, Handle: 1}),
 		at(model.Ingress, model.Program{Kind: model.ProgramTC, Filter: "u32", Priority: 5, Handle: 0x80000800}),
 		at(model.Egress, model.Program{Kind: model.ProgramTC, Filter: "bpf", Priority: 3, Handle: 1, Classic: true}),
