@@ -67,7 +67,8 @@ func (v *view) refusedEntries(failed uint64) []*model.Drop {
 			v.pod(d) == (netip.Addr{}) || v.inPod(d).IsValid() || v.explained(d) {
 			continue
 		}
-		byRule := slices.ContainsFunc(rules.candidates(v.dropIn(d, samples)), func(c candidate) bool {
+		suspects, whole := rules.candidates(v.dropIn(d, samples))
+		byRule := !whole || slices.ContainsFunc(suspects, func(c candidate) bool {
 			return c.counted && c.left >= d.Packets
 		})
 		if !byRule {
