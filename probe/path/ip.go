@@ -205,6 +205,8 @@ func (j *journey) judge(p flowPacket, hooks ...string) {
 		j.die(s, why)
 	case !j.Has(model.SourceNAT):
 		s.Decision = "unknown: the rules were not read whole"
+	case r.cutOff:
+		s.Decision = "unknown: there are more rules than lasthop follows"
 	case r.verdict == unknown:
 		s.Decision = fmt.Sprintf("unknown: %s may decide, with matches that were not read", plural(len(r.unsure), "rule"))
 		for _, rule := range r.unsure {
