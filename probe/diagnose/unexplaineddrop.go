@@ -138,8 +138,9 @@ func (v *view) explained(d *model.Drop) bool {
 // owner that went away.
 func (v *view) harmless(d *model.Drop) bool {
 	switch {
-	case d.Location == "ping_rcv", d.Location == "raw_rcv", d.Location == "icmp_rcv" && noSocket(d):
-		// An echo reply is offered to every socket that may want it.
+	case d.Location == "ping_rcv", d.Location == "raw_rcv", (d.Location == "icmp_rcv" || d.Location == "icmpv6_rcv") && noSocket(d):
+		// An echo reply is offered to every socket that may want it; one
+		// kernel frees what none took in ping_rcv, an older one in its caller.
 		return true
 	case d.Location == "icmpv6_rcv" && (d.Src.IsLinkLocalUnicast() || d.Dst.IsLinkLocalUnicast()):
 		// Neighbour discovery that says nothing new, or of an address that
