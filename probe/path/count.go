@@ -165,6 +165,10 @@ func (j *journey) hopOf(d *model.Drop) *step {
 			return s
 		}
 	}
+	if kind == model.HopNeighbor && d.Link != "" {
+		// Another link's next hop is not on this way.
+		return find(func(s *step) bool { return s.Kind == kind && s.Link == d.Link })
+	}
 	if kind != "" && kind != model.HopLink {
 		if s := find(func(s *step) bool { return s.Kind == kind && ofEnds(s) }); s != nil {
 			return s

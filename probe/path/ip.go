@@ -40,7 +40,7 @@ func (j *journey) routed(in *model.Link, n *step) {
 		j.toNode(name)
 		return
 	}
-	out := d.Hops[0]
+	out, known := j.fork(route, &d)
 	if in == nil {
 		j.judge(flowPacket{out: out.Link}, "OUTPUT", "POSTROUTING")
 	} else {
@@ -50,6 +50,10 @@ func (j *journey) routed(in *model.Link, n *step) {
 		return
 	}
 	j.steps = append(j.steps, route)
+	if !known {
+		j.over = true
+		return
+	}
 	j.translateSource(n, out.Link)
 	j.toLink(out)
 }
@@ -99,9 +103,6 @@ func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
 	}
 	if why := j.reverseDropped(in, d); why != "" {
 		j.die(s, why)
-	}
-	if len(d.Hops) > 1 {
-		s.Decision += fmt.Sprintf(", or another of %d next hops", len(d.Hops))
 	}
 }
 
@@ -284,7 +285,7 @@ func (j *journey) neighbor(l *model.Link, h NextHop) {
 	s.Decision, s.Rules = neighborText(n), []string{neighborText(n)}
 	j.dstMAC = n.MAC
 	switch {
-	case n.State == "FAILED" && j.unresolved():
+	case n.State == "FAILED" && j.unresolved(l):
 		j.die(s, "nobody answers for "+next.String())
 	case owner != nil && !n.MAC.IsZero() && !owner.MAC.IsZero() && n.MAC != owner.MAC && !j.isFabric(n.MAC):
 		j.die(s, fmt.Sprintf("%s is at %s here (%s), and the pod has %s", next, n.MAC, n.State, owner.MAC))
@@ -312,10 +313,10 @@ func (j *journey) ownerAt(a netip.Addr, l *model.Link) *model.Pod {
 }
 
 // unresolved reports whether packets of these ends were dropped because the
-// next hop's MAC is not known.
-func (j *journey) unresolved() bool {
+// next hop's MAC behind the link is not known.
+func (j *journey) unresolved(l *model.Link) bool {
 	return slices.ContainsFunc(j.Traffic.Drops, func(d model.Drop) bool {
-		return d.Dst == j.dst && d.Src == j.src && dropHop(&d) == model.HopNeighbor
+		return d.Dst == j.dst && d.Src == j.src && dropHop(&d) == model.HopNeighbor && (d.IfIndex == 0 || d.IfIndex == l.Index)
 	})
 }
 

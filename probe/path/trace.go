@@ -230,6 +230,9 @@ func (j *journey) expected() *model.Link {
 		return j.arrival
 	}
 	d := j.routing.Lookup(Query{Src: j.dst, Dst: j.src})
+	if slices.ContainsFunc(d.Hops, func(h NextHop) bool { return h.IfIndex != d.Hops[0].IfIndex }) {
+		return nil
+	}
 	for _, h := range d.Hops {
 		if l := j.links[h.IfIndex]; l != nil && l.Role != model.RolePodLink {
 			return j.uplinkOf(l)
