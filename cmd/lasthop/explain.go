@@ -253,6 +253,10 @@ func choosePeer(s *model.Snapshot, pod []netip.Addr, findings []model.Finding) (
 			}
 		}
 	}
+	if len(peers) > 0 && len(counted(s, pod)) == 0 {
+		return peers[0], fmt.Sprintf("no packet of the pod was counted in the window: to %s, with which it has most connections, perhaps old ones; "+
+			"--to chooses another", peers[0].To)
+	}
 	if len(peers) > 0 {
 		return peers[0], fmt.Sprintf("to %s, the pod's busiest peer in the window; --to chooses another", peers[0].To)
 	}
@@ -275,18 +279,7 @@ func sameFamily(pod []netip.Addr, to netip.Addr) (path.Ends, bool) {
 // busiest are the ends of the packets that the pod itself sent, those of the
 // most packets first; where none was counted, of the most flows.
 func busiest(s *model.Snapshot, pod []netip.Addr) []path.Ends {
-	count := map[path.Ends]uint64{}
-	links := map[string]bool{}
-	for _, p := range s.Pods {
-		if slices.ContainsFunc(pod, p.Has) {
-			links[p.Link] = true
-		}
-	}
-	for _, p := range s.Traffic.Pairs {
-		if links[p.Link] && p.Direction == model.Ingress && slices.Contains(pod, p.Src) && !p.Dst.IsMulticast() && !p.Dst.IsLinkLocalUnicast() {
-			count[path.Ends{Pod: p.Src, To: p.Dst}] += p.Packets
-		}
-	}
+	count := counted(s, pod)
 	if len(count) == 0 {
 		for _, f := range s.Flows {
 			if slices.Contains(pod, f.Original.Src) {
@@ -302,4 +295,21 @@ func busiest(s *model.Snapshot, pod []netip.Addr) []path.Ends {
 		return cmp.Or(cmp.Compare(count[b], count[a]), a.To.Compare(b.To), a.Pod.Compare(b.Pod))
 	})
 	return out
+}
+
+// counted are the packets of the window that the pod itself sent, by their ends.
+func counted(s *model.Snapshot, pod []netip.Addr) map[path.Ends]uint64 {
+	count := map[path.Ends]uint64{}
+	links := map[string]bool{}
+	for _, p := range s.Pods {
+		if slices.ContainsFunc(pod, p.Has) {
+			links[p.Link] = true
+		}
+	}
+	for _, p := range s.Traffic.Pairs {
+		if links[p.Link] && p.Direction == model.Ingress && slices.Contains(pod, p.Src) && !p.Dst.IsMulticast() && !p.Dst.IsLinkLocalUnicast() {
+			count[path.Ends{Pod: p.Src, To: p.Dst}] += p.Packets
+		}
+	}
+	return count
 }

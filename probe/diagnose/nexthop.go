@@ -155,7 +155,7 @@ func (v *view) nobodyBeyond(m *muteHops) verdict {
 		f.Peers = append(f.Peers, host(a))
 		f.Packets += hop.packets
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s egress: %s for %s; ingress: no reply", link, count(hop.requests, "ARP request"), a)})
+			"%s egress: %s for %s; ingress: no reply", link, count(hop.requests, request(a)), a)})
 		if hop.gateway {
 			f.Severity = model.Critical
 			f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: fmt.Sprintf("%s is the gateway of routes on %s", a, link)})
