@@ -224,7 +224,7 @@ func (j *journey) count() []model.PathHop {
 	c := counting{journey: j, at: j.boundaries(), lost: make([]model.Count, len(j.steps))}
 	drops := j.losses()
 	for i, s := range j.steps {
-		if n := drops[s]; n > 0 || j.Has(model.SourceDrops, model.SourceTC) && s.Kind != model.HopBeyond {
+		if n := drops[s]; n > 0 || j.Has(model.SourceDrops, model.SourceTC) && s.Kind != model.HopBeyond && !s.src.IsLoopback() && !s.dst.IsLoopback() {
 			c.lost[i] = model.Counted(n)
 		}
 	}

@@ -189,6 +189,8 @@ func (j *journey) from() {
 	switch {
 	case !j.src.IsValid() || !j.dst.IsValid():
 		j.add(model.PathHop{Kind: model.HopBeyond, Decision: "not known"})
+	case j.src.IsLoopback() && j.pods[j.dst] != nil:
+		j.inside(j.pods[j.dst], j.src)
 	case j.pods[j.src] != nil:
 		j.fromPod(j.pods[j.src])
 	case j.node[j.src] != nil:

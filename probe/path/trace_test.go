@@ -168,6 +168,9 @@ func TestTrace(t *testing.T) {
 		{"a rule on another port", routedNode, far, drop("FORWARD", model.PacketRule{Proto: 17, Target: "DROP"}), "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "accept"},
 		{"a map decides", routedNode, far, drop("FORWARD", model.PacketRule{Unknown: []string{"ip daddr vmap @verdicts"}}), "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "unknown: 1 rule may decide"},
 		{"the pod itself", routedNode, podA, nil, "pod", "pod", "the packets stay inside"},
+		{"the pod's loopback", routedNode, netip.MustParseAddr("127.0.0.53"), func(s *model.Snapshot) {
+			s.Links = append(s.Links, model.Link{Index: 1, Name: "lo", Up: true, Addresses: []netip.Prefix{pfx("127.0.0.1/8")}})
+		}, "pod", "pod", "127.0.0.53 is the pod's own: the packets stay inside"},
 		{"a service with one backend", routedNode, web, func(s *model.Snapshot) {
 			nat := func(chain, target string, dst model.AddrMatch) {
 				r := model.PacketRule{Backend: model.NFT, Family: 4, Table: "nat", Chain: chain, Target: target, Dst: dst}
