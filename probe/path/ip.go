@@ -227,8 +227,24 @@ func (j *journey) toNode(in string) {
 	if j.over {
 		return
 	}
-	j.add(model.PathHop{Kind: model.HopLocal, Decision: j.dst.String() + " is the node's own"})
+	decision := j.dst.String() + " is the node's own"
+	if l := j.balancer(j.dst); l != nil {
+		decision = fmt.Sprintf("%s is on the dummy link %s: IPVS sends it on to a backend, which is not read, or the node takes it", j.dst, l.Name)
+	}
+	j.add(model.PathHop{Kind: model.HopLocal, Decision: decision})
 	j.over = true
+}
+
+// balancer is the dummy link that holds the address alone, where it is not
+// known to be the node's own: so are the addresses of services for IPVS, which
+// takes packets for them after the filter rules of INPUT. A flow tells what
+// became of them; where it was not translated, the node itself answered.
+func (j *journey) balancer(a netip.Addr) *model.Link {
+	l := j.node[a]
+	if l == nil || l.Kind != "dummy" || !slices.Contains(l.Addresses, netip.PrefixFrom(a, a.BitLen())) || len(j.flows()) > 0 {
+		return nil
+	}
+	return l
 }
 
 // toLink finds the next hop's MAC and sends the packet out.

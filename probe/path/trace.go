@@ -1,6 +1,7 @@
 package path
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -293,6 +294,11 @@ func (j *journey) seenMAC(l *model.Link) model.MAC {
 
 // fromNode begins with a packet of the node's own.
 func (j *journey) fromNode() {
+	if j.balancer(j.src) != nil {
+		j.add(model.PathHop{Kind: model.HopLocal, Decision: fmt.Sprintf("who answers for %s is not known: a backend of IPVS, or the node", j.src)})
+		j.over = true
+		return
+	}
 	j.add(model.PathHop{Kind: model.HopLocal, Decision: "the node itself sends, as " + j.src.String()})
 	j.atIP(nil)
 }
