@@ -248,6 +248,9 @@ func choosePeer(s *model.Snapshot, pod []netip.Addr, findings []model.Finding) (
 					return p, fmt.Sprintf("to %s, which the finding %s is about; --to chooses another", p.To, f.Code)
 				}
 			}
+			if p, ok := metBy(s, f, peers); ok {
+				return p, fmt.Sprintf("to %s, on whose way the finding %s has its place; --to chooses another", p.To, f.Code)
+			}
 			if e, ok := sameFamily(pod, prefix.Addr()); ok && prefix.IsSingleIP() {
 				return e, fmt.Sprintf("to %s, which the finding %s is about; --to chooses another", e.To, f.Code)
 			}
@@ -265,6 +268,19 @@ func choosePeer(s *model.Snapshot, pod []netip.Addr, findings []model.Finding) (
 		e.To = outside6
 	}
 	return e, fmt.Sprintf("no packet of the pod was seen: to %s, which stands for any address outside; --to chooses another", e.To)
+}
+
+// metBy is the busiest peer on the way to which a finding has its place: one may
+// be about a next hop that nobody sends to.
+func metBy(s *model.Snapshot, f model.Finding, peers []path.Ends) (path.Ends, bool) {
+	const tried = 8
+	for _, p := range peers[:min(tried, len(peers))] {
+		way := path.Trace(s, []model.Finding{f}, p)
+		if slices.ContainsFunc(slices.Concat(way.Forward, way.Return), func(h model.PathHop) bool { return h.Finding == f.Code }) {
+			return p, true
+		}
+	}
+	return path.Ends{}, false
 }
 
 func sameFamily(pod []netip.Addr, to netip.Addr) (path.Ends, bool) {

@@ -38,16 +38,15 @@ func (j *journey) fork(s *step, d *Decision) (NextHop, bool) {
 	all := j.branches(d.Hops)
 	used := slices.DeleteFunc(slices.Clone(all), func(b branch) bool { return !b.used() })
 	if len(used) == 0 {
-		s.Decision += fmt.Sprintf(", one of %d next hops: %s; which of them is not known", len(all), branchTexts(all))
+		j.retell(s, d.Route, NextHop{})
+		s.Decision += fmt.Sprintf(" by one of %d next hops, of which it is not known which: %s", len(all), branchTexts(all))
 		return NextHop{}, false
 	}
 	slices.SortStableFunc(used, func(a, b branch) int {
 		return cmp.Or(cmp.Compare(b.lost, a.lost), cmp.Compare(b.sent, a.sent))
 	})
 	most := used[0]
-	r := *d.Route
-	r.Gateway, r.IfIndex = most.Gateway, most.IfIndex
-	s.Decision = strings.Replace(s.Decision, RouteText(d.Route, j.linkName(d.Route.IfIndex)), RouteText(&r, most.Link), 1)
+	j.retell(s, d.Route, most.NextHop)
 	s.Decision += fmt.Sprintf(", one of %d next hops", len(all))
 	if others := used[1:]; len(others) > 0 {
 		verb := "go"
@@ -59,6 +58,13 @@ func (j *journey) fork(s *step, d *Decision) (NextHop, bool) {
 		s.Decision += fmt.Sprintf("; others of these packets %s by %s", verb, branchTexts(others))
 	}
 	return most.NextHop, true
+}
+
+// retell names the next hop that is taken in the place of the route's first.
+func (j *journey) retell(s *step, route *model.Route, h NextHop) {
+	taken := *route
+	taken.Gateway = h.Gateway
+	s.Decision = strings.Replace(s.Decision, RouteText(route, j.linkName(route.IfIndex)), RouteText(&taken, h.Link), 1)
 }
 
 func branchTexts(list []branch) string {

@@ -38,19 +38,23 @@ func TestFork(t *testing.T) {
 		s             *model.Snapshot
 		findings      []model.Finding
 		out, decision string
+		back          string
 	}{
-		{"by the first", node(by("enp1", 2, 40)), nil, "pod pa nat policy route neighbor enp1 beyond", "default via 192.168.7.1 dev enp1, one of 2 next hops"},
-		{"by the second", node(by("enp2", 3, 40)), nil, "pod pa nat policy route neighbor enp2 beyond", "default via 10.77.0.1 dev enp2, one of 2 next hops"},
-		{"all lost on the second", failed(node(), "enp2", 3, 40), finding, "pod pa nat policy route neighborX", "nobody answers for 10.77.0.1"},
-		{"some lost on the second", failed(node(by("enp1", 2, 31), back), "enp2", 3, 9), finding, "pod pa nat policy route neighborX", "others of these packets go by 192.168.7.1 dev enp1"},
-		{"some lost on the first", failed(node(by("enp2", 3, 31)), "enp1", 2, 9), nil, "pod pa nat policy route neighbor enp1 beyond", "others of these packets go by 10.77.0.1 dev enp2"},
-		{"nothing tells", node(), nil, "pod pa nat policy route", "one of 2 next hops: 192.168.7.1 dev enp1, 10.77.0.1 dev enp2; which of them is not known"},
+		{"by the first", node(by("enp1", 2, 40)), nil, "pod pa nat policy route neighbor enp1 beyond", "default via 192.168.7.1 dev enp1, one of 2 next hops", ""},
+		{"by the second", node(by("enp2", 3, 40)), nil, "pod pa nat policy route neighbor enp2 beyond", "default via 10.77.0.1 dev enp2, one of 2 next hops", ""},
+		{"all lost on the second", failed(node(), "enp2", 3, 40), finding, "pod pa nat policy route neighborX", "nobody answers for 10.77.0.1", ""},
+		{"some lost on the second", failed(node(by("enp1", 2, 31), back), "enp2", 3, 9), finding, "pod pa nat policy route neighborX", "others of these packets go by 192.168.7.1 dev enp1", "beyond enp1 nat policy route neighbor pa pod"},
+		{"some lost on the first", failed(node(by("enp2", 3, 31)), "enp1", 2, 9), nil, "pod pa nat policy route neighbor enp1 beyond", "others of these packets go by 10.77.0.1 dev enp2", ""},
+		{"nothing tells", node(), nil, "pod pa nat policy route", "default by one of 2 next hops, of which it is not known which: 192.168.7.1 dev enp1, 10.77.0.1 dev enp2", "beyond"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p := Trace(tt.s, tt.findings, Ends{Pod: podA, To: far})
 			if got := kinds(p.Forward); got != tt.out {
 				t.Errorf("out  %s\nwant %s", got, tt.out)
+			}
+			if tt.back != "" && kinds(p.Return) != tt.back {
+				t.Errorf("back %s\nwant %s", kinds(p.Return), tt.back)
 			}
 			if !slices.ContainsFunc(p.Forward, func(h model.PathHop) bool { return strings.Contains(h.Decision, tt.decision) }) {
 				t.Errorf("no hop says %q: %+v", tt.decision, p.Forward)

@@ -218,12 +218,20 @@ func (j *journey) fromBeyond() {
 func (j *journey) expected() *model.Link {
 	var most uint64
 	var best *model.Link
+	by := func(ifindex int, packets uint64) {
+		if l := j.links[ifindex]; l != nil && packets > most {
+			most, best = packets, l
+		}
+	}
 	for i := range j.Traffic.Peers {
-		p := &j.Traffic.Peers[i]
-		if p.Remote == j.src && p.Local == j.dst && p.In.Packets > most {
-			if l := j.links[p.IfIndex]; l != nil {
-				most, best = p.In.Packets, l
-			}
+		if p := &j.Traffic.Peers[i]; p.Remote == j.src && p.Local == j.dst {
+			by(p.IfIndex, p.In.Packets)
+		}
+	}
+	for i := range j.Traffic.Pairs {
+		c := &j.Traffic.Pairs[i]
+		if l := j.links[c.IfIndex]; l != nil && l.Role == model.RoleUplink && c.Direction == model.Ingress && c.Src == j.src && c.Dst == j.dst {
+			by(c.IfIndex, c.Packets)
 		}
 	}
 	if best != nil {
