@@ -216,26 +216,8 @@ func (j *journey) fromBeyond() {
 // expected is the link by which packets of a source off the node come in: that
 // by which most did, else that by which packets to it leave.
 func (j *journey) expected() *model.Link {
-	var most uint64
-	var best *model.Link
-	by := func(ifindex int, packets uint64) {
-		if l := j.links[ifindex]; l != nil && packets > most {
-			most, best = packets, l
-		}
-	}
-	for i := range j.Traffic.Peers {
-		if p := &j.Traffic.Peers[i]; p.Remote == j.src && p.Local == j.dst {
-			by(p.IfIndex, p.In.Packets)
-		}
-	}
-	for i := range j.Traffic.Pairs {
-		c := &j.Traffic.Pairs[i]
-		if l := j.links[c.IfIndex]; l != nil && l.Role == model.RoleUplink && c.Direction == model.Ingress && c.Src == j.src && c.Dst == j.dst {
-			by(c.IfIndex, c.Packets)
-		}
-	}
-	if best != nil {
-		return best
+	if l := j.entry(); l != nil {
+		return l
 	}
 	if j.arrival != nil {
 		return j.arrival
@@ -255,6 +237,35 @@ func (j *journey) expected() *model.Link {
 		}
 	}
 	return nil
+}
+
+// entry is the uplink by which most packets came in, nil where none was counted.
+// A link and what it is made of count the same packets: then it is the one that
+// the question left by.
+func (j *journey) entry() *model.Link {
+	var most uint64
+	var best *model.Link
+	by := func(ifindex int, packets uint64) {
+		l := j.links[ifindex]
+		if l != nil && (packets > most || packets == most && packets > 0 && l == j.arrival) {
+			most, best = packets, l
+		}
+	}
+	for i := range j.Traffic.Peers {
+		if p := &j.Traffic.Peers[i]; p.Remote == j.src && p.Local == j.dst {
+			by(p.IfIndex, p.In.Packets)
+		}
+	}
+	if best != nil {
+		return best
+	}
+	for i := range j.Traffic.Pairs {
+		c := &j.Traffic.Pairs[i]
+		if l := j.links[c.IfIndex]; l != nil && l.Role == model.RoleUplink && c.Direction == model.Ingress && c.Src == j.src && c.Dst == j.dst {
+			by(c.IfIndex, c.Packets)
+		}
+	}
+	return best
 }
 
 // uplinkOf is the uplink among a bridge's ports, or the link itself.
