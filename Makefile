@@ -78,6 +78,6 @@ image: ## build the container image IMAGE (lasthop:dev)
 need-go:
 	@tools/need go
 need-lab:
-	@tools/need go root ip iptables ebtables nft conntrack setpriv tcpdump
+	@tools/need go root ip iptables ebtables nft conntrack setpriv
 need-test: need-lab
-	@tools/need cni/bridge cni/ptp cni/host-local cni/portmap
+	@tools/need tcpdump tmux cni/bridge cni/ptp cni/host-local cni/portmap

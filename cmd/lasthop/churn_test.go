@@ -11,11 +11,15 @@ import (
 // TestChurn makes and deletes thirty pods while the node is watched, each with
 // the address of one that just went: nothing is wrong with that.
 func TestChurn(t *testing.T) {
-	for _, plugin := range []string{"kubenet", "azure-bridge", "azure-transparent", "bridge", "ptp"} {
-		t.Run(plugin, func(t *testing.T) {
+	for _, cluster := range []struct{ plugin, stack string }{
+		{"kubenet", "ipv4"}, {"azure-bridge", "ipv4"}, {"azure-transparent", "ipv4"}, {"bridge", "ipv4"}, {"ptp", "ipv4"},
+		{"kindnet", "ipv6"}, {"bridge", "ipv6"}, {"calico", "ipv6"}, {"cilium", "ipv6"},
+	} {
+		t.Run(cluster.plugin+"-"+cluster.stack, func(t *testing.T) {
 			s, err := scenario.Parse("churn.yaml", []byte(`
 topology:
-  plugin: `+plugin+`
+  plugin: `+cluster.plugin+`
+  stack: `+cluster.stack+`
   nodes:
     - {name: left, pods: [stays, other, one, two, three, four, five]}
     - {name: right, pods: [far]}

@@ -37,7 +37,7 @@ func (a *app) demoCommand() *cobra.Command {
 			if len(args) > 0 {
 				name = args[0]
 			}
-			return a.demo(cmd.Context(), o, name)
+			return a.demo(cmd.Context(), o, name, a.onScreen() && !wantsReport(cmd.Flags()) && !cmd.Flags().Changed("for"))
 		},
 	}
 	// The node to watch is the lab's; of check's flags the others remain.
@@ -46,10 +46,11 @@ func (a *app) demoCommand() *cobra.Command {
 	for _, name := range []string{"for", "active", "output", "color", "debug"} {
 		cmd.Flags().AddFlag(all.Lookup(name))
 	}
+	o.registerScreen(cmd.Flags())
 	return cmd
 }
 
-func (a *app) demo(ctx context.Context, o *observing, name string) (err error) {
+func (a *app) demo(ctx context.Context, o *observing, name string, screen bool) (err error) {
 	s, err := load(name)
 	if err != nil {
 		return err
@@ -70,36 +71,48 @@ func (a *app) demo(ctx context.Context, o *observing, name string) (err error) {
 	}
 	defer func() { err = errors.Join(err, remove()) }()
 	o.active = o.active || s.Active
-	r, err := a.watch(ctx, o, l)
+	if screen {
+		return a.inLab(ctx, o, l, func(ns *netns.NS, node string) error { return a.liveOn(ctx, o, ns, node) })
+	}
+	var r report.Report
+	var traffic []lab.FlowStats
+	err = a.inLab(ctx, o, l, func(ns *netns.NS, node string) error {
+		snapshot, err := a.observe(ctx, o.session(ns, node))
+		if err != nil {
+			return err
+		}
+		r, err = o.judge(snapshot, nil)
+		traffic = l.Stats()
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	traffic := l.Stats()
 	if err := ignoreClosedPipe(r.Write(a.stdout, report.Format(o.output.value), report.Style{Color: colored(o.color.value, a.stdout)})); err != nil {
 		return err
 	}
 	return a.compare(o, s, r, traffic)
 }
 
-// watch observes the lab's broken node while its traffic runs.
-func (a *app) watch(ctx context.Context, o *observing, l *lab.Lab) (r report.Report, err error) {
+// inLab has look observe the lab's broken node while its traffic runs.
+func (a *app) inLab(ctx context.Context, o *observing, l *lab.Lab, look func(ns *netns.NS, node string) error) (err error) {
 	node, err := observed(l)
 	if err != nil {
-		return r, err
+		return err
 	}
 	if l.Scenario().Files.Host {
 		o.hostRoot = l.HostRoot(node.Name)
 	}
 	ns, err := netns.Named(node.Netns)
 	if err != nil {
-		return r, err
+		return err
 	}
 	defer ns.Close()
 
 	a.say("starting its traffic")
 	stop, err := startTraffic(ctx, l)
 	if err != nil {
-		return r, err
+		return err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
 
@@ -108,11 +121,7 @@ func (a *app) watch(ctx context.Context, o *observing, l *lab.Lab) (r report.Rep
 		flags = " --active"
 	}
 	a.say("watching node %s: lasthop check --netns %s --for %v%s", node.Name, node.Netns, time.Duration(o.window), flags)
-	snapshot, err := a.observe(ctx, o.session(ns, node.Name))
-	if err != nil {
-		return r, err
-	}
-	return o.judge(snapshot, nil)
+	return look(ns, node.Name)
 }
 
 func observed(l *lab.Lab) (lab.Node, error) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/netns"
 	"github.com/lasthop/lasthop/probe/path"
 	"github.com/lasthop/lasthop/probe/pcap"
 	"github.com/lasthop/lasthop/probe/record"
@@ -39,15 +40,25 @@ func wantsReport(f *pflag.FlagSet) bool {
 }
 
 // live shows the node on the screen as long as it is watched.
-func (a *app) live(ctx context.Context, o *observing) (err error) {
+func (a *app) live(ctx context.Context, o *observing) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
-	stream, node, closeStream, err := a.stream(ctx, o, time.Duration(o.window))
+	ns, node, err := openNode(o.netns)
+	if err != nil {
+		return fmt.Errorf("cannot observe: %w", err)
+	}
+	defer ns.Close()
+	return a.liveOn(ctx, o, ns, node)
+}
+
+// liveOn shows the node in a namespace, which stays the caller's.
+func (a *app) liveOn(ctx context.Context, o *observing, ns *netns.NS, node string) (err error) {
+	stream, err := streamOf(ctx, o.session(ns, node))
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, closeStream()) }()
+	defer func() { err = errors.Join(err, stream.Close()) }()
 	return a.screen(ctx, o, stream, "Watching the packets of the pods of "+report.Clean(node)+".")
 }
 

@@ -61,7 +61,7 @@ func (l *Lab) build(ctx context.Context, log func(string, ...any)) error {
 
 // settle waits until all IPv6 addresses are in use.
 func (b *builder) settle(ctx context.Context) error {
-	if b.topology.Six == nil {
+	if !b.topology.HasIPv6() {
 		return nil
 	}
 	for _, place := range b.places() {
@@ -73,7 +73,7 @@ func (b *builder) settle(ctx context.Context) error {
 }
 
 // baseline are the settings that a namespace must not take over from the
-// machine it is made on. IPv6 is off unless the scenario is dual stack.
+// machine it is made on. IPv6 is off unless the scenario has it.
 var baseline = []string{
 	"ipv4/ip_forward", "0",
 	"ipv4/conf/all/rp_filter", "0", "ipv4/conf/default/rp_filter", "0",
@@ -89,7 +89,7 @@ var baseline = []string{
 	"ipv4/ping_group_range", "0 2147483647",
 }
 
-// sixBaseline are those of a dual-stack namespace: addresses are what the lab
+// sixBaseline are those of a namespace with IPv6: addresses are what the lab
 // gives, at once.
 var sixBaseline = []string{
 	"ipv6/conf/all/forwarding", "0",
@@ -111,7 +111,7 @@ func (b *builder) create(place string) (*space, error) {
 		return nil, err
 	}
 	err = sp.sysctls(baseline...)
-	if err == nil && b.topology.Six != nil {
+	if err == nil && b.topology.HasIPv6() {
 		err = sp.sysctls(sixBaseline...)
 	}
 	if err == nil {
@@ -140,7 +140,7 @@ func (b *builder) node(ctx context.Context, i int) error {
 	); err != nil {
 		return err
 	}
-	if b.topology.Six != nil {
+	if b.topology.HasIPv6() {
 		if err := sp.sysctls("ipv6/conf/all/forwarding", "1", "bridge/bridge-nf-call-ip6tables", "1"); err != nil {
 			return err
 		}
@@ -224,7 +224,7 @@ func (b *builder) each(n *scenario.Node, do func(*builder, *scenario.Node) error
 		return err
 	}
 	six := b.topology.V6()
-	if six == nil {
+	if six == nil || six == b.topology {
 		return nil
 	}
 	by := *b
@@ -322,14 +322,8 @@ func (b *builder) podRoute(n *scenario.Node, p *scenario.Pod, node *space) error
 		if err := node.sysctls("ipv4/conf/"+p.Link+"/rp_filter", "0"); err != nil {
 			return err
 		}
-		if p.IP.Is6() {
-			// The node answers for its router on every link.
-			if err := node.sysctls("ipv6/conf/"+p.Link+"/proxy_ndp", "1", "ipv6/neigh/"+p.Link+"/proxy_delay", "0"); err != nil {
-				return err
-			}
-			if err := node.proxy(p.Link, n.Router); err != nil {
-				return err
-			}
+		if err := answerForRouter(n, p, node); err != nil {
+			return err
 		}
 		return node.route(route{dst: host(p.IP), link: p.Link})
 	}

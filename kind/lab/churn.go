@@ -52,13 +52,14 @@ func (c *churn) run(ctx context.Context, count int) error {
 		}
 		last := i+len(now) >= count
 		for k := range now {
-			now[k].IP = c.pods[(k+i/len(now)+1)%len(now)].IP
-			h := now[k].IP.As4()
-			now[k].MAC = model.MAC{0x02, byte(i + k), h[0], h[1], h[2], h[3]}
+			before := c.pods[(k+i/len(now)+1)%len(now)]
+			now[k].IP, now[k].IP6 = before.IP, before.IP6
+			h := now[k].IP.AsSlice()
+			now[k].MAC = model.MAC(append([]byte{0x02, byte(i + k)}, h[len(h)-4:]...))
 			if last {
 				now[k] = c.pods[k]
 			}
-			if err := c.pod(ctx, c.node, &now[k], sp); err != nil {
+			if err := c.make(ctx, &now[k], sp); err != nil {
 				return err
 			}
 		}
@@ -76,6 +77,14 @@ func (c *churn) run(ctx context.Context, count int) error {
 		}
 	}
 	return nil
+}
+
+// make makes a pod whose addresses are in use.
+func (c *churn) make(ctx context.Context, p *scenario.Pod, node *space) error {
+	if err := c.pod(ctx, c.node, p, node); err != nil || !c.topology.HasIPv6() {
+		return err
+	}
+	return c.with(c.node.Name+"/"+p.Name, func(pod *space) error { return pod.awaitSettled(ctx) })
 }
 
 // ask lets a new pod ask the peers.
@@ -119,8 +128,32 @@ func (c *churn) remove(ctx context.Context, p *scenario.Pod, node *space) error 
 			return err
 		}
 	}
+	for _, q := range podFamilies(p) {
+		if err := c.forgetRules(q, node); err != nil {
+			return err
+		}
+	}
 	if err := node.withLink(p.Link, "delete", node.nl.LinkDel); err != nil {
 		return err
 	}
 	return deleteNetns(c.netns(c.node.Name + "/" + p.Name))
+}
+
+// forgetRules takes away what a plugin has for a pod beside its link and route.
+func (c *churn) forgetRules(p *scenario.Pod, node *space) error {
+	switch c.node.Plugin {
+	case scenario.Cilium:
+		for _, r := range []rule{toPod(p), {priority: fromPodPriority, from: host(p.IP)}} {
+			if err := node.unrule(r); err != nil {
+				return err
+			}
+		}
+	case scenario.Calico:
+		for _, w := range workloadChains(p) {
+			if err := node.runAll(tables(p.IP.Is6()), w.dispatchRule("-D", p), []string{"-F", w.chain}, []string{"-X", w.chain}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

@@ -30,7 +30,7 @@ func (b *builder) buildFabric(ctx context.Context) error {
 	if err := f.sysctl("ipv4/ip_forward", "1"); err != nil {
 		return err
 	}
-	if t.Six != nil {
+	if t.HasIPv6() {
 		if err := f.sysctl("ipv6/conf/all/forwarding", "1"); err != nil {
 			return err
 		}
@@ -155,7 +155,7 @@ func (b *builder) fabricPort(ctx context.Context, port string, sp *space, name s
 	); err != nil {
 		return err
 	}
-	if err := joinUp(ctx, b.fabric, port, sp, name); err != nil || b.topology.Six == nil || b.topology.Switched {
+	if err := joinUp(ctx, b.fabric, port, sp, name); err != nil || !b.topology.HasIPv6() || b.topology.Switched {
 		return err
 	}
 	// The same router is on every port. It answers for the cards of others,
@@ -163,21 +163,24 @@ func (b *builder) fabricPort(ctx context.Context, port string, sp *space, name s
 	if err := b.fabric.sysctls("ipv6/conf/"+port+"/proxy_ndp", "1", "ipv6/neigh/"+port+"/proxy_delay", "0"); err != nil {
 		return err
 	}
-	return b.fabric.addr(port, netip.PrefixFrom(b.topology.Six.Gateway, 64), netlink.SCOPE_LINK)
+	return b.fabric.addr(port, netip.PrefixFrom(b.topology.V6().Gateway, 64), netlink.SCOPE_LINK)
 }
 
 // proxies has the fabric answer for the IPv6 addresses of all other cards.
 func (b *builder) proxies() error {
-	if b.topology.Six == nil || b.topology.Switched {
+	if !b.topology.HasIPv6() || b.topology.Switched {
 		return nil
 	}
-	for i := range b.topology.Nodes {
-		for j := range b.topology.Nodes {
+	nodes := b.topology.V6().Nodes
+	for i := range nodes {
+		for j := range nodes {
 			if i == j {
 				continue
 			}
-			if err := b.fabric.proxy(nicLink(i), b.topology.Nodes[j].IP6); err != nil {
-				return err
+			for _, a := range nodes[j].Addresses() {
+				if err := b.fabric.proxy(nicLink(i), a); err != nil {
+					return err
+				}
 			}
 		}
 	}

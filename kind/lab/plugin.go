@@ -254,6 +254,9 @@ func (b *builder) ciliumPod(n *scenario.Node, p *scenario.Pod, sp *space) error 
 	if err := sp.sysctls("ipv4/conf/"+p.Link+"/rp_filter", "0"); err != nil {
 		return err
 	}
+	if err := answerForRouter(n, p, sp); err != nil {
+		return err
+	}
 	uplink := uplinkOf(n)
 	l, err := sp.link(uplink)
 	if err != nil {
@@ -264,13 +267,25 @@ func (b *builder) ciliumPod(n *scenario.Node, p *scenario.Pod, sp *space) error 
 	if err := sp.route(route{dst: host(b.topology.Gateway), link: uplink, table: table}); err != nil {
 		return err
 	}
-	if err := sp.route(route{dst: defaultRoute, via: b.topology.Gateway, link: uplink, table: table}); err != nil {
+	if err := sp.route(route{dst: defaultFor(p.IP), via: b.topology.Gateway, link: uplink, table: table}); err != nil {
 		return err
 	}
 	if err := sp.rule(rule{priority: fromPodPriority, from: host(p.IP), table: table}); err != nil {
 		return err
 	}
 	return ciliumDelivery(p, sp)
+}
+
+// answerForRouter has the node answer neighbour discovery for its router on a
+// pod's link.
+func answerForRouter(n *scenario.Node, p *scenario.Pod, sp *space) error {
+	if p.IP.Is4() {
+		return nil
+	}
+	if err := sp.sysctls("ipv6/conf/"+p.Link+"/proxy_ndp", "1", "ipv6/neigh/"+p.Link+"/proxy_delay", "0"); err != nil {
+		return err
+	}
+	return sp.proxy(p.Link, n.Router)
 }
 
 // ciliumDelivery makes the way to a pod.

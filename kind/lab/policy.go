@@ -84,6 +84,14 @@ func calicoForward(n *scenario.Node, sp *space) error {
 	lists = append(lists,
 		calicoJump("filter", "cali-FORWARD", "cali-to-hep-forward"),
 		calicoJump("filter", "cali-FORWARD", "cali-cidr-block"),
+	)
+	if n.IP.Is6() {
+		// What a pod needs of its router, before any policy.
+		for _, what := range []string{"130", "131", "132", "133", "135", "136"} {
+			lists = append(lists, append(append([]string{"-A", "cali-wl-to-host"}, calicoComment("icmp6-"+what)...), "-p", "icmpv6", "--icmpv6-type", what, "-j", "ACCEPT"))
+		}
+	}
+	lists = append(lists,
 		calicoJump("filter", "cali-wl-to-host", calicoFrom),
 		append(append([]string{"-A", "cali-wl-to-host"}, calicoComment("nSZbcOoG1xPONxb8")...), "-m", "comment", "--comment", "Configured DefaultEndpointToHostAction", "-j", "ACCEPT"),
 		append([]string{"-A", calicoFrom}, unknown...),
@@ -278,7 +286,7 @@ func policyFault(sp *space, n *scenario.Node, p *scenario.Pod, f scenario.Fault,
 	if n.Policy == scenario.PolicyCalicoNFT {
 		return sp.runAll(nft, lists...)
 	}
-	return sp.runAll(iptables, lists...)
+	return sp.runAll(tables(p.IP.Is6()), lists...)
 }
 
 // calicoDeny drops what is for a pod in its chain, in front of the profile that
@@ -291,7 +299,7 @@ func calicoDeny(sp *space, n *scenario.Node, p *scenario.Pod, do bool) error {
 		if do {
 			args = []string{"-I", w.chain, "4"}
 		}
-		return sp.run(iptables, append(append(args, calicoComment("deny")...), "-m", "comment", "--comment", "Drop if no policies passed packet", "-j", "DROP")...)
+		return sp.run(tables(p.IP.Is6()), append(append(args, calicoComment("deny")...), "-m", "comment", "--comment", "Drop if no policies passed packet", "-j", "DROP")...)
 	}
 	chain := "filter-" + w.chain
 	if !do {

@@ -454,6 +454,9 @@ type rule struct {
 func (r rule) netlink() *netlink.Rule {
 	out := netlink.NewRule()
 	out.Family, out.Priority, out.Table = netlink.FAMILY_V4, r.priority, r.table
+	if r.from.Addr().Is6() || r.to.Addr().Is6() {
+		out.Family = netlink.FAMILY_V6
+	}
 	if r.from.IsValid() {
 		out.Src = ipNet(r.from)
 	}

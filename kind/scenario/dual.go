@@ -15,6 +15,7 @@ type Stack string
 // The stacks.
 const (
 	IPv4 Stack = "ipv4"
+	IPv6 Stack = "ipv6"
 	Dual Stack = "dual"
 )
 
@@ -36,10 +37,20 @@ type rawHalf struct {
 // link-local, and the same everywhere.
 var azureRouter = netip.MustParseAddr("fe80::1234:5678:9abc")
 
+// OnlyIPv6 reports whether there is no IPv4: the fields that else hold it hold
+// IPv6.
+func (t *Topology) OnlyIPv6() bool { return t.Subnet.Addr().Is6() }
+
+// HasIPv6 reports whether there is IPv6, beside IPv4 or alone.
+func (t *Topology) HasIPv6() bool { return t.Six != nil || t.OnlyIPv6() }
+
 // V6 is the topology by its IPv6 addresses alone, those of nodes and pods too,
 // in the fields that else hold IPv4; nil where there is no IPv6.
 func (t *Topology) V6() *Topology {
-	if t.Six == nil {
+	switch {
+	case t.OnlyIPv6():
+		return t
+	case t.Six == nil:
 		return nil
 	}
 	out := *t
@@ -53,9 +64,22 @@ func (t *Topology) V6() *Topology {
 	return &out
 }
 
+// withoutIPv4 is the topology without any IPv4.
+func (t *Topology) withoutIPv4() Topology {
+	out := *t.V6()
+	for i := range out.Nodes {
+		n := &out.Nodes[i]
+		n.IP6, n.PodCIDR6, n.Router6, n.NonMasquerade6 = netip.Addr{}, netip.Prefix{}, netip.Addr{}, nil
+		for j := range n.Pods {
+			n.Pods[j].IP6 = netip.Addr{}
+		}
+	}
+	return out
+}
+
 // Families are the topology by each of its IP versions.
 func (t *Topology) Families() []*Topology {
-	if six := t.V6(); six != nil {
+	if six := t.V6(); six != nil && six != t {
 		return []*Topology{t, six}
 	}
 	return []*Topology{t}
@@ -63,6 +87,9 @@ func (t *Topology) Families() []*Topology {
 
 // V6 is the node by its IPv6 addresses.
 func (n *Node) V6() *Node {
+	if n.IP.Is6() {
+		return n
+	}
 	out := *n
 	out.IP, out.PodCIDR, out.Router, out.NonMasquerade = n.IP6, n.PodCIDR6, n.Router6, n.NonMasquerade6
 	out.Pods, out.OldPods = slices.Clone(n.Pods), nil
@@ -74,6 +101,9 @@ func (n *Node) V6() *Node {
 
 // V6 is the pod by its IPv6 address.
 func (p *Pod) V6() *Pod {
+	if p.IP.Is6() {
+		return p
+	}
 	out := *p
 	out.IP = p.IP6
 	return &out
@@ -82,20 +112,22 @@ func (p *Pod) V6() *Pod {
 // hasIPv6 reports whether the lab knows what the plugin does for IPv6.
 func (p Plugin) hasIPv6() bool {
 	switch p {
-	case Kubenet, AzureOverlay, AzureCilium, Calico, Kindnet, Bridge, PTP:
+	case Kubenet, AzureOverlay, AzureCilium, Cilium, Calico, Kindnet, Bridge, PTP:
 		return true
 	}
 	return false
 }
 
 // dual gives all that has an IPv4 address an IPv6 one: with the same place in
-// its range, so that none is there twice.
+// its range, so that none is there twice. Of a stack of IPv6 alone the IPv4
+// addresses are these places and no more.
 func (r *resolver) dual(raw rawTopology) {
 	t := &r.s.Topology
-	if raw.half.stack.or(IPv4) != Dual {
+	stack := raw.half.stack.or(IPv4)
+	if stack == IPv4 {
 		for _, only := range []value[netip.Prefix]{raw.half.vnet, raw.half.podCIDR} {
 			if only.set() {
-				r.errorf(only.at, "an IPv6 range wants stack: %s", Dual)
+				r.errorf(only.at, "an IPv6 range wants stack: %s or %s", Dual, IPv6)
 			}
 		}
 		return
@@ -121,23 +153,37 @@ func (r *resolver) dual(raw rawTopology) {
 	}
 	for i := range t.Nodes {
 		n := &t.Nodes[i]
-		if !n.Plugin.hasIPv6() {
+		switch {
+		case !n.Plugin.hasIPv6():
 			r.errorf(raw.nodes[i].at, "node %q is %s, which has no IPv6 here", n.Name, n.Plugin)
+			return
+		case n.Residue != "":
+			r.errorf(raw.nodes[i].residue.at, "residue %s has no IPv6 here", n.Residue)
+			return
+		case stack == IPv6 && n.Datapath == DatapathRedirect:
+			r.errorf(raw.nodes[i].datapath.at, "datapath %s wants IPv4", n.Datapath)
 			return
 		}
 		n.IP6 = place(h.Subnet, t.Subnet, n.IP)
-		n.PodCIDR6 = subrange(h.PodCIDR, bits, i)
+		pods, router := h.Subnet, uint64(0xff000000+i)
+		if n.Plugin.HasPodCIDR() {
+			n.PodCIDR6 = subrange(h.PodCIDR, bits, i)
+			pods, router = n.PodCIDR6, 0xffff
+		}
 		if n.Plugin.HasRouter() {
-			// The last of the range, where no pod is.
-			n.Router6 = nth(n.PodCIDR6, 0xffff)
+			// Behind all that has a place by IPv4.
+			n.Router6 = nth(pods, router)
 		}
 		n.NonMasquerade6 = []netip.Prefix{h.PodCIDR}
 		if !pluginTraits[n.Plugin].clusterOnly {
 			n.NonMasquerade6 = append(n.NonMasquerade6, h.VNet)
 		}
 		for j := range n.Pods {
-			n.Pods[j].IP6 = place(n.PodCIDR6, n.PodCIDR, n.Pods[j].IP)
+			n.Pods[j].IP6 = place(pods, r.podRange(n), n.Pods[j].IP)
 		}
+	}
+	if stack == IPv6 {
+		*t = t.withoutIPv4()
 	}
 }
 
@@ -179,12 +225,18 @@ func parseRange6(s string) (netip.Prefix, error) {
 // sixFaults are the faults that can strike IPv6 alone.
 var sixFaults = []FaultType{DeleteUDR, WrongNeighbor, MissingMasquerade, DeletePodRoute, DropForward, ForwardingOff, MasqueradeAll, SilentGateway, WrongGateway, DuplicateIP}
 
+// anyFaults are those that strike whatever the lab has.
+var anyFaults = []FaultType{DeleteNodeRoute, BlackholeRoute, PodLinkDown, NoListener, PolicyDeny, PolicyUnprogrammed}
+
 // faultFamily checks the family that a fault is said to strike.
 func (r *resolver) faultFamily(f *Fault, at *yaml.Node) bool {
+	if r.s.Topology.OnlyIPv6() {
+		return r.onlyFamily(f, at)
+	}
 	if f.Family == 0 {
 		return true
 	}
-	if r.s.Topology.Six == nil {
+	if !r.s.Topology.HasIPv6() {
 		r.errorf(at, "family wants stack: %s", Dual)
 		return false
 	}
@@ -194,6 +246,21 @@ func (r *resolver) faultFamily(f *Fault, at *yaml.Node) bool {
 	}
 	if !slices.Contains(sixFaults, f.Type) {
 		r.errorf(at, "fault %s has no family", f.Type)
+		return false
+	}
+	return true
+}
+
+// onlyFamily has a fault strike IPv6 where there is no other.
+func (r *resolver) onlyFamily(f *Fault, at *yaml.Node) bool {
+	switch {
+	case f.Family == 4:
+		r.errorf(at, "family 4 wants stack: %s", Dual)
+		return false
+	case slices.Contains(sixFaults, f.Type):
+		f.Family = 6
+	case !slices.Contains(anyFaults, f.Type):
+		r.errorf(at, "fault %s is of IPv4 alone", f.Type)
 		return false
 	}
 	return true

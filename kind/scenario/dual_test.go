@@ -101,6 +101,11 @@ func TestEitherFamily(t *testing.T) {
 
 func TestDualErrors(t *testing.T) {
 	for text, want := range map[string]string{
+		"topology: {stack: ipv6, nodes: [{name: a, plugin: azure-bridge}]}":                                                                          "has no IPv6 here",
+		"topology: {stack: ipv6, nodes: [{name: a}]}\nfaults: [{type: forwarding-off, node: a, family: 4}]":                                          "family 4 wants stack",
+		"topology: {stack: ipv6, nodes: [{name: a}]}\nfaults: [{type: small-mtu, node: a}]":                                                          "is of IPv4 alone",
+		"topology: {stack: ipv6, nodes: [{name: a, plugin: cilium, datapath: redirect}]}":                                                            "wants IPv4",
+		"topology: {stack: dual, nodes: [{name: a, plugin: cilium, residue: azure-vnet}]}":                                                           "residue azure-vnet has no IPv6",
 		"topology: {podCIDR6: 'fd00::/56', nodes: [{name: a}]}":                                                                                      "wants stack: dual",
 		"topology: {stack: dual, nodes: [{name: a, plugin: azure-bridge}]}":                                                                          "has no IPv6 here",
 		"topology: {stack: dual, vnet6: 'fd00::/48', podCIDR6: 'fd00::/56', nodes: [{name: a}]}":                                                     "overlaps vnet6",
@@ -124,5 +129,53 @@ func TestDualErrors(t *testing.T) {
 		if _, err := Parse("f.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s\ngot  %v\nwant %s", text, err, want)
 		}
+	}
+}
+
+// TestOnlyIPv6: nothing of IPv4 is left, a reference means the IPv6 address,
+// and a fault strikes what there is.
+func TestOnlyIPv6(t *testing.T) {
+	s, err := Parse("only.yaml", []byte(`
+topology:
+  stack: ipv6
+  podCIDR6: fd00:1::/64
+  plugin: kindnet
+  nodes: [{name: a, pods: [x, y]}, {name: b, pods: [z]}]
+traffic: [{from: a/x, to: [b/z, outside, b, "fd99::1"]}]
+faults: [{type: missing-masquerade, node: a}, {type: delete-udr, node: b}]
+expect: {findings: [{code: X, pods: [a/x], peers: [b/z]}, {code: Y, family: 6, pods: [a/y]}]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(s)
+	if err != nil || strings.Contains(string(text), `"10.`) || strings.Contains(string(text), `"203.0`) {
+		t.Errorf("IPv4 is left: %s, %v", text, err)
+	}
+	var flows []string
+	for _, f := range s.Traffic {
+		flows = append(flows, f.String())
+	}
+	for got, want := range map[string]string{
+		strings.Join(flows, ", "):                    "a/x > b/z tcp6/8080, a/x > outside tcp6/8080, a/x > b tcp6/8080, a/x > fd99::1 tcp6/8080",
+		s.Topology.Nodes[1].Pods[0].IP.String():      "fd00:1::1:0:0:2",
+		s.Topology.Place(s.Topology.Nodes[0].IP):     "a",
+		s.Faults[0].String():                         "missing-masquerade a ip6",
+		s.Faults[1].String():                         "delete-udr fd00:1:0:0:1::/80",
+		s.Expect.Findings[0].Peers[0].String():       "fd00:1::1:0:0:2/128",
+		s.Expect.Findings[1].Pods[0].String():        "fd00:1::3",
+		s.Topology.V6().Nodes[0].V6().IP.String():    "fd10:240::4",
+		s.Topology.Families()[0].Outside[0].String(): "2001:db8:203:113::10",
+	} {
+		if got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	if len(s.Topology.Families()) != 1 {
+		t.Errorf("%d families", len(s.Topology.Families()))
+	}
+	nodes, err := s.NodesJSON()
+	if err != nil || strings.Count(string(nodes), "InternalIP") != 2 {
+		t.Errorf("%s, %v", nodes, err)
 	}
 }

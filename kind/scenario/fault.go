@@ -267,7 +267,7 @@ func (r *resolver) faultRoute(f *Fault, raw rawFault) bool {
 	case raw.node.set():
 		f.Prefix = r.s.Topology.Node(f.Node).PodCIDR
 		if f.Six() {
-			f.Prefix = r.s.Topology.Node(f.Node).PodCIDR6
+			f.Prefix = r.s.Topology.Node(f.Node).V6().PodCIDR
 			f.Family = 0
 		}
 		if !f.Prefix.IsValid() {
@@ -275,7 +275,8 @@ func (r *resolver) faultRoute(f *Fault, raw rawFault) bool {
 			return false
 		}
 		f.Node = ""
-	case f.Type == DeleteUDR && f.Family == 0:
+	case f.Type == DeleteUDR && (f.Family == 0 || r.s.Topology.OnlyIPv6()):
+		f.Family = 0
 		return true
 	default:
 		r.errorf(raw.at, "fault %s wants prefix or node", f.Type)

@@ -249,7 +249,7 @@ func (d *decoder) topology(n *yaml.Node) rawTopology {
 		"fabricMAC": into(d, "fabricMAC", &t.fabricMAC, parseMAC),
 		"plugin":    into(d, "plugin", &t.plugin, choice(allPlugins...)),
 		"nic":       into(d, "nic", &t.nic, parseLink),
-		"stack":     into(d, "stack", &t.half.stack, choice(IPv4, Dual)),
+		"stack":     into(d, "stack", &t.half.stack, choice(IPv4, IPv6, Dual)),
 		"vnet6":     into(d, "vnet6", &t.half.vnet, parseRange6),
 		"podCIDR6":  into(d, "podCIDR6", &t.half.podCIDR, parseRange6),
 		"switched":  into(d, "switched", &t.switched, parseBool),

@@ -408,7 +408,7 @@ func holds(t *testing.T, s *Scenario) {
 	t.Helper()
 	addrs, macs := map[netip.Addr]bool{}, map[model.MAC]bool{}
 	once := func(a netip.Addr, m model.MAC) {
-		if !a.Is4() || addrs[a] || m.IsZero() || macs[m] {
+		if a.Is6() != s.Topology.OnlyIPv6() || addrs[a] || m.IsZero() || macs[m] {
 			t.Errorf("address %s or MAC %s is not one's own", a, m)
 		}
 		addrs[a], macs[m] = true, true
@@ -441,7 +441,7 @@ func holds(t *testing.T, s *Scenario) {
 		}
 	}
 	for _, f := range s.Traffic {
-		if six := f.To.Addr.Is6(); f.From.Place == "" || f.From.Place == f.To.Place || six != f.From.Addr.Is6() || six && s.Topology.Six == nil || f.Rate < minRate || f.Rate > maxRate || (f.Proto == ICMP) != (f.Port == 0) {
+		if six := f.To.Addr.Is6(); f.From.Place == "" || f.From.Place == f.To.Place || six != f.From.Addr.Is6() || six && !s.Topology.HasIPv6() || f.Rate < minRate || f.Rate > maxRate || (f.Proto == ICMP) != (f.Port == 0) {
 			t.Errorf("flow %+v", f)
 		}
 	}

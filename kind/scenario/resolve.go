@@ -516,7 +516,7 @@ func (r *resolver) expect(raw rawExpect) {
 			r.errorf(f.at, "finding has no code")
 		}
 		out := Finding{Code: f.code.v, Title: f.title.v, Fix: f.fix.v, Family: f.family.v, Twins: map[netip.Addr]netip.Addr{}}
-		if f.family.set() && r.s.Topology.Six == nil {
+		if f.family.set() && !r.s.Topology.HasIPv6() {
 			r.errorf(f.family.at, "family wants stack: %s", Dual)
 		}
 		for _, p := range f.pods {
@@ -549,7 +549,7 @@ func (r *resolver) expect(raw rawExpect) {
 // endpoint resolves a reference, or complains.
 func (r *resolver) endpoint(ref value[string]) (Endpoint, bool) {
 	e, err := r.s.Topology.Resolve(ref.v)
-	if err == nil && !e.Addr.Is4() && r.s.Topology.Six == nil {
+	if err == nil && !e.Addr.Is4() && !r.s.Topology.HasIPv6() {
 		err = fmt.Errorf("resolve %q: want an IPv4 address", short(ref.v))
 	}
 	if err != nil {

@@ -18,7 +18,7 @@
 //	  outside: [203.0.113.10]  # what answers there
 //	  podCIDR: 10.244.0.0/16   # nodes take a /24 each, where the plugin has it so
 //	  podSubnet: 10.241.0.0/16 # azure-podsubnet's only
-//	  stack: dual              # IPv6 beside IPv4; each node has a /64 of podCIDR6
+//	  stack: dual              # IPv6 beside IPv4, or ipv6: alone; each node has a /64 of podCIDR6
 //	  vnet6: fd10:240::/48
 //	  podCIDR6: fd00:10:244::/56
 //	  plugin: kubenet          # see Plugin; a node's own goes first
@@ -382,7 +382,7 @@ func (t *Topology) Bits() int { return t.Subnet.Bits() }
 // Place says who has the address: a node, a pod that is there, the outside;
 // "" when nobody does.
 func (t *Topology) Place(a netip.Addr) string {
-	if six := t.V6(); six != nil && a.Is6() {
+	if six := t.V6(); six != nil && six != t && a.Is6() {
 		return six.Place(a)
 	}
 	for _, o := range t.Outside {

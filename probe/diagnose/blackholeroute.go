@@ -62,9 +62,7 @@ func findBlackholeRoute(v *view) []verdict {
 
 // discardedBy finds the route or rule by which the kernel refused a packet.
 func (v *view) discardedBy(d *model.Drop) (discard, bool) {
-	refused := rejected(d, "NOT_SPECIFIED") ||
-		d.Dst.Is6() && slices.Contains([]string{"ip6_pkt_drop", "dst_discard", "dst_discard_out"}, d.Location)
-	if !refused || d.Link == "" {
+	if !rejected(d, "NOT_SPECIFIED") && !refused6(d) || d.Link == "" {
 		return discard{}, false
 	}
 	way := v.routing().Lookup(v.arrived(d))

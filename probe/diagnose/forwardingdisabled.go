@@ -38,7 +38,7 @@ func findForwardingDisabled(v *view) []verdict {
 	} else if f, ok := v.unforwardedUnseen(); ok {
 		out = append(out, f)
 	}
-	if f, ok := v.unforwarded(v.refused6, forward6); ok {
+	if f, ok := v.unforwarded(v.unforwarded6, forward6); ok {
 		out = append(out, f)
 	}
 	return out
@@ -72,10 +72,25 @@ func (v *view) refused4(d *model.Drop) string {
 	return ""
 }
 
-// refused6 is the same for IPv6, where one setting counts for all links.
-func (v *view) refused6(d *model.Drop) string {
-	if d.Location == "ip6_forward" && (d.Reason == "" || d.Reason == "NOT_SPECIFIED" || d.Reason == "IP_INADDRERRORS") && v.off(forward6) {
+// unforwarded6 is the same for IPv6, where one setting counts for all links. A
+// gateway is not answered for by proxy either that the link itself has not.
+func (v *view) unforwarded6(d *model.Drop) string {
+	if !v.off(forward6) {
+		return ""
+	}
+	if d.Location == "ip6_forward" && (d.Reason == "" || d.Reason == "NOT_SPECIFIED" || d.Reason == "IP_INADDRERRORS") {
 		return d.Link
+	}
+	if !neighborFailed(d) || d.Link != "" || !d.Src.Is6() {
+		return ""
+	}
+	for _, p := range v.pods[d.Src] {
+		l := v.links[p.LinkIndex]
+		if l != nil && l.Master == 0 && slices.ContainsFunc(p.Gateways, func(g model.Neighbor) bool {
+			return g.Addr.Is6() && !resolved(&g) && !v.holds(l.Name, g.Addr)
+		}) {
+			return l.Name
+		}
 	}
 	return ""
 }

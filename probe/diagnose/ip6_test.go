@@ -39,6 +39,17 @@ func dual() *node {
 	return n.live()
 }
 
+// only6 is a node that knows no IPv4, with a routed pod whose gateway is on
+// another link, and a route that discards what is for no pod of its range.
+func only6() *node {
+	n := newNode("nic0", "fd50::4", "fd50::/64", "fd50::1")
+	n.pod("fd20:0:0:1::5", "0a:58:00:00:00:05", 0)
+	n.Pods[0].Gateways = []model.Neighbor{{Addr: addr("fd20:0:0:1::ff"), State: "FAILED"}}
+	n.route(model.Route{Dst: prefix("fd20:0:0:1::5/128"), IfIndex: n.Pods[0].LinkIndex})
+	n.route(model.Route{Dst: prefix("fd20:0:0:1::/64"), Type: "blackhole"})
+	return n.live()
+}
+
 func TestIPv6(t *testing.T) {
 	const pod, other, far = "fd20:0:0:1::5", "fd20:0:0:1::6", "fd20:0:0:2::9"
 	check(t, []fixture{
@@ -79,6 +90,13 @@ func TestIPv6(t *testing.T) {
 			n.dropOn("br-pods", "IP_INADDRERRORS", "ip6_forward", pod, far, 9)
 			return n
 		}, []string{"ForwardingDisabled proven " + pod + " " + far + "/128"}},
+		{"nor does it answer for a router by proxy", func() *node {
+			n := only6()
+			n.sysctl("net.ipv6.conf.all.forwarding", "0")
+			n.drop("NOT_SPECIFIED", "neigh_invalidate", pod, far, 9)
+			n.arp("fd20:0:0:1::ff", n.Pods[0].LinkIndex, model.Ingress, false, deadMAC, 9)
+			return n
+		}, []string{"ForwardingDisabled proven " + pod + " " + far + "/128"}},
 		{"the same drop while it forwards is another's", func() *node {
 			n := dual()
 			n.dropOn("br-pods", "IP_INADDRERRORS", "ip6_forward", pod, far, 9)
@@ -90,6 +108,12 @@ func TestIPv6(t *testing.T) {
 			n.dropOn("br-pods", "NOT_SPECIFIED", "dst_discard_out", pod, far, 9)
 			return n
 		}, []string{"BlackholeRoute proven " + pod + " " + far + "/128"}},
+		{"a pod's route is gone, and its block's discards", func() *node {
+			n := only6()
+			n.unroute("fd20:0:0:1::5/128")
+			n.dropOn("nic0", "NOT_SPECIFIED", "dst_discard_out", far, pod, 9)
+			return n
+		}, []string{"MissingPodRoute proven " + pod}},
 		{"solicitations that a bridge floods", func() *node {
 			n := dual()
 			n.drop("NOT_SPECIFIED", "ip6_mc_input", pod, "ff02::1:ff00:1", 90)

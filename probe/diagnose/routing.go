@@ -3,6 +3,7 @@ package diagnose
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -39,6 +40,12 @@ func linkSetting(link, name string) string {
 // 5.17 it has no reason.
 func rejected(d *model.Drop, reason model.Reason) bool {
 	return d.Location == "ip_error" && (d.Reason == reason || d.Reason == "")
+}
+
+// refused6 reports whether the kernel's lookup refused an IPv6 packet. Where it
+// does so differs by the kind of route; the reason tells nothing.
+func refused6(d *model.Drop) bool {
+	return d.Dst.Is6() && slices.Contains([]string{"ip6_pkt_drop", "dst_discard", "dst_discard_out"}, d.Location)
 }
 
 // ofPod reports whether an end of the dropped packet is a living pod, or one

@@ -65,7 +65,7 @@ func newWorld(pods int) *world {
 			Netns: podNS(i), Since: start, Until: start.Add(10 * time.Second),
 		})
 	}
-	for _, src := range []string{model.SourceTC, model.SourceDrops, model.SourceConntrack} {
+	for _, src := range []string{model.SourceTC, model.SourceDrops, model.SourceConntrack, model.SourcePrograms} {
 		w.Sources = append(w.Sources, model.Source{Name: src, Status: model.OK})
 	}
 	return w
@@ -353,9 +353,17 @@ func TestBalance(t *testing.T) {
 			w.enter(p, peer, 9)
 		}, from: "", to: "", why: "another pod has the same address"},
 		{name: "programs that redirect", build: func(w *world) {
-			w.Node.Plugin = "azure-cilium"
+			w.Programs = []model.Program{{Kind: model.ProgramTCX, IfIndex: uplink, Direction: model.Ingress, Netns: w.Node.Netns}}
 			w.arrive(peer, p, 9)
-		}, from: "0 = 0 + 0 + 0", to: "? = 0 + 0 + (0..9) outside 9", why: "past the links' hooks"},
+		}, from: "0 = 0 + 0 + 0", to: "? = 0 + 0 + (0..9) outside 9", why: "past other links' hooks"},
+		{name: "programs unread", build: func(w *world) {
+			w.Sources[3].Status = model.Partial
+			w.arrive(peer, p, 9)
+		}, from: "0 = 0 + 0 + 0", to: "? = 0 + 0 + (0..9) outside 9", why: "were not all read"},
+		{name: "a program where packets leave", build: func(w *world) {
+			w.Programs = []model.Program{{Kind: model.ProgramTCX, IfIndex: uplink, Direction: model.Egress, Netns: w.Node.Netns}}
+			w.arrive(peer, p, 9)
+		}, from: "0 = 0 + 0 + 0", to: "9 = 0 + 0 + 9 outside 9"},
 		{name: "lost by the probe", build: func(w *world) {
 			w.Traffic.Lost.Counters = 1
 			w.enter(p, peer, 9)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -303,8 +302,12 @@ func (a *account) doubt(format string, args ...any) {
 
 // doubt notes what keeps a missing packet on any row from being lost for sure.
 func (b *books) doubt() {
-	if strings.Contains(b.Node.Plugin, "cilium") {
-		b.doubts = append(b.doubts, "programs of the plugin may redirect packets past the links' hooks")
+	switch {
+	case !b.MayRedirect():
+	case b.Has(model.SourcePrograms):
+		b.doubts = append(b.doubts, "programs on the node's links may redirect packets past other links' hooks")
+	default:
+		b.doubts = append(b.doubts, "programs on the node's links were not all read, and may redirect packets past other links' hooks")
 	}
 	if !b.Has(model.SourceConntrack) {
 		b.doubts = append(b.doubts, "connection tracking was not read, so that translated packets are not known")

@@ -38,6 +38,9 @@ type Program struct {
 	Filter   string
 	Priority uint16
 	Handle   uint32
+	// Classic is true for a tc filter of classic BPF that gives the verdict
+	// itself: it can call nothing, and so redirects nothing.
+	Classic bool
 	// Cgroup is the path of a cgroup below its file system's root.
 	Cgroup string
 }
@@ -70,4 +73,15 @@ func (p *Program) String() string {
 		return fmt.Sprintf("cgroup program %s, id %d, on %s", name, p.ID, p.Cgroup)
 	}
 	return fmt.Sprintf("%s program %s, id %d", p.Kind, name, p.ID)
+}
+
+// MayRedirect reports whether a program of somebody else's may have taken what
+// came in by a link of the node elsewhere: past the egress of the link that the
+// node's tables name, as bpf_redirect_peer takes it past that of a pod's link.
+// What a program does cannot be seen, so that any at the ingress of any link
+// may; and so may those that were not read.
+func (s *Snapshot) MayRedirect() bool {
+	return s.Status(SourcePrograms) != OK || slices.ContainsFunc(s.Programs, func(p Program) bool {
+		return p.Kind != ProgramCgroup && !p.Classic && p.Direction == Ingress && p.Netns == s.Node.Netns
+	})
 }

@@ -3,7 +3,6 @@ package path
 import (
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -85,11 +84,13 @@ func (t *tracer) translated(p *point) model.Count {
 	return model.Counted(t.ofPair(p))
 }
 
-// bypassed reports whether packets may pass the point unseen: what Cilium's
-// programs hand to a pod's own side with bpf_redirect_peer does not pass the
-// host's.
+// bypassed reports whether packets may pass the point unseen: a program took
+// them elsewhere before they came to its link or, by XDP, to its hook.
 func (t *tracer) bypassed(p *point) bool {
-	return p.direction == model.Egress && p.link.Role == model.RolePodLink && strings.Contains(t.Node.Plugin, "cilium")
+	if p.direction == model.Ingress {
+		return len(p.link.XDP) > 0
+	}
+	return t.MayRedirect()
 }
 
 // slack is by how much two counts of the same packets differ without a loss:
@@ -118,6 +119,9 @@ var dropHops = []struct {
 	{"", "ip_forward", model.HopRoute},
 	{"", "ip6_forward", model.HopRoute},
 	{"", "ip6_pkt_discard", model.HopRoute},
+	{"", "ip6_pkt_drop", model.HopRoute},
+	{"", "dst_discard", model.HopRoute},
+	{"", "dst_discard_out", model.HopRoute},
 	{"", "ip6_pkt_prohibit", model.HopRoute},
 	{"", "ip_rcv_finish_core", model.HopRoute},
 	{"TC_INGRESS", "", model.HopLink},
@@ -274,6 +278,22 @@ func (c *counting) spread() {
 	}
 }
 
+// next is the first place behind one where packets are counted, 0 where none is.
+func (c *counting) next(from int) int {
+	for i := from + 1; i <= len(c.steps); i++ {
+		if c.steps[i-1].after != nil || i < len(c.steps) && c.steps[i].before != nil {
+			return i
+		}
+	}
+	return 0
+}
+
+// mayMiss reports whether packets may pass the i-th place unseen.
+func (c *counting) mayMiss(i int) bool {
+	p := c.steps[i-1].after
+	return p != nil && c.bypassed(p) || i < len(c.steps) && c.steps[i].before != nil && c.bypassed(c.steps[i].before)
+}
+
 // between fills the hops from one counted place to the next: what came in, less
 // what each dropped. Where that does not come to what was counted at the end,
 // the rest was lost at the hop that is dead or, where there is one hop only,
@@ -298,7 +318,7 @@ func (c *counting) between(from, to int) {
 	}
 	switch {
 	case uint64(abs(short)) <= slack(a):
-	case short > 0 && len(dead) == 1:
+	case short > 0 && len(dead) == 1 && !c.mayMiss(to):
 		c.lost[dead[0]] = model.Counted(c.lost[dead[0]].N + uint64(short))
 	default:
 		for i := from; i < to; i++ {
@@ -316,6 +336,9 @@ func (c *counting) between(from, to int) {
 
 // behind fills the hops after the last counted place, as far as drops are known.
 func (c *counting) behind(from int) {
+	if next := c.next(from); next > 0 && c.mayMiss(next) {
+		return
+	}
 	n := c.at[from].N
 	for i := from; i < len(c.steps); i++ {
 		s := c.steps[i]

@@ -139,13 +139,42 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// TestRedirectedPast: what Cilium's programs hand to the pod's own side is not
-// seen at the host's, and zero is not a loss.
+// TestRedirectedPast: what a program hands to the pod's own side is not seen at
+// the host's, and none or fewer there is no loss.
 func TestRedirectedPast(t *testing.T) {
-	s := look(routedNode(), row(far, podA, "enp1", 2, model.Ingress, 9))
-	s.Node.Plugin = "cilium"
-	p := Trace(s, nil, Ends{Pod: podA, To: far})
-	if h := p.Return[6]; h.Link != "pa" || h.In.Known || h.Dead {
-		t.Errorf("got %+v", h)
+	in, out := model.Ingress, model.Egress
+	const exact = "-/90/- 90/90/0 90/90/0 90/90/0 90/0/90XForwardingDisabled 0/0/0 0/0/0 0/-/0"
+	const unknown = "-/90/- 90/-/0 -/-/0 -/-/0 -/-/-XForwardingDisabled -/-/0 -/-/0 -/-/0"
+	for _, tt := range []struct {
+		name     string
+		program  model.Program
+		programs model.Status
+		rows     []model.PairCount
+		want     string
+	}{
+		{"no program", model.Program{}, model.OK, nil, exact},
+		{"tc on the uplink", model.Program{Kind: model.ProgramTC, Netns: 1, IfIndex: 2, Direction: in}, model.OK, nil, unknown},
+		{"tcx on another pod's link", model.Program{Kind: model.ProgramTCX, Netns: 1, IfIndex: 6, Direction: in}, model.OK, nil, unknown},
+		{"xdp on the uplink", model.Program{Kind: model.ProgramXDP, Netns: 1, IfIndex: 2, Direction: in}, model.OK, nil, unknown},
+		{"classic BPF", model.Program{Kind: model.ProgramTC, Netns: 1, IfIndex: 2, Direction: in, Classic: true}, model.OK, nil, exact},
+		{"what leaves the uplink", model.Program{Kind: model.ProgramTCX, Netns: 1, IfIndex: 2, Direction: out}, model.OK, nil, exact},
+		{"within a pod", model.Program{Kind: model.ProgramTCX, Netns: 51, IfIndex: 2, Direction: in}, model.OK, nil, exact},
+		{"of a cgroup", model.Program{Kind: model.ProgramCgroup, Direction: in}, model.OK, nil, exact},
+		{"not all read", model.Program{}, model.Partial, nil, unknown},
+		{"not read", model.Program{}, model.Missing, nil, unknown},
+		{"the stack's share", model.Program{Kind: model.ProgramTC, Netns: 1, IfIndex: 2, Direction: in}, model.OK, []model.PairCount{row(far, podA, "pa", 5, out, 1)}, "-/90/- 90/-/- -/-/- -/-/- -/-/-XForwardingDisabled -/1/- 1/1/0 1/-/0"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := look(routedNode(), append(tt.rows, row(far, podA, "enp1", 2, in, 90))...)
+			s.Node.Plugin = "elsewhere"
+			s.Sources[len(s.Sources)-1].Status = tt.programs
+			if tt.program.Kind != "" {
+				s.Programs = []model.Program{tt.program}
+			}
+			dead := model.Finding{Code: "ForwardingDisabled", Pods: []netip.Addr{podA}, LastHopAlive: model.Place{Link: "enp1", Role: model.RoleUplink, Direction: in}}
+			if got := figures(Trace(s, []model.Finding{dead}, Ends{Pod: podA, To: far}).Return); got != tt.want {
+				t.Errorf("back %s\nwant %s", got, tt.want)
+			}
+		})
 	}
 }

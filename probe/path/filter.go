@@ -237,7 +237,7 @@ func (w *filterWalk) chain(k chainKey, depth int) *model.PacketRule {
 		if !w.step() {
 			return nil
 		}
-		m := min(w.certain, w.fits(r))
+		m := w.meets(r)
 		if m == no {
 			continue
 		}
@@ -262,6 +262,8 @@ func (w *filterWalk) chain(k chainKey, depth int) *model.PacketRule {
 			if m == yes {
 				return nil
 			}
+			// What stands behind is met by what did not match.
+			w.certain = maybe
 			continue
 		case "MARK", "CONNMARK":
 			w.marked = true
@@ -277,6 +279,9 @@ func (w *filterWalk) chain(k chainKey, depth int) *model.PacketRule {
 		if end != nil || r.Goto && m == yes {
 			return end
 		}
+		if r.Goto {
+			w.certain = maybe
+		}
 	}
 	return nil
 }
@@ -287,8 +292,17 @@ func byMap(r *model.PacketRule) bool {
 	return r.Target == "" && slices.ContainsFunc(r.Unknown, func(text string) bool { return strings.Contains(text, " vmap ") })
 }
 
-// fits tells how surely the packet satisfies a rule. What counted nothing in a
-// window with traffic is known not to match it.
+// meets tells how surely the packet comes to a rule and satisfies it. Where it
+// may, what counted nothing in a window with traffic is known not to.
+func (w *filterWalk) meets(r *model.PacketRule) fit {
+	f := min(w.certain, w.fits(r))
+	if f == maybe && w.seen && r.Standing && r.Counter.Packets+r.Counter.Delta > 0 && r.Counter.Delta == 0 {
+		return no
+	}
+	return f
+}
+
+// fits tells how surely the packet satisfies a rule.
 func (w *filterWalk) fits(r *model.PacketRule) fit {
 	p := w.packet
 	if r.Family == 4 && isSix(p.dst) || r.Family == 6 && !isSix(p.dst) ||
@@ -300,9 +314,6 @@ func (w *filterWalk) fits(r *model.PacketRule) fit {
 		portsFit(r.SrcPorts, p.srcPort), portsFit(r.DstPorts, p.dstPort), w.markFits(r))
 	for _, text := range r.Unknown {
 		f = min(f, stateFits(text, p.state))
-	}
-	if f == maybe && w.seen && r.Standing && r.Counter.Packets+r.Counter.Delta > 0 && r.Counter.Delta == 0 {
-		return no
 	}
 	return f
 }
@@ -428,7 +439,7 @@ func (w *natWalk) chain(k chainKey, depth int) bool {
 		if !w.step() {
 			return false
 		}
-		m := min(w.certain, w.fits(r))
+		m := w.meets(r)
 		if m == no {
 			continue
 		}
@@ -456,6 +467,7 @@ func (w *natWalk) chain(k chainKey, depth int) bool {
 			if m == yes {
 				return false
 			}
+			w.certain = maybe
 			continue
 		}
 		if _, ok := w.chains[k.to(r.Target)]; !ok {
@@ -467,6 +479,9 @@ func (w *natWalk) chain(k chainKey, depth int) bool {
 		w.certain, w.named = before, named
 		if ended || r.Goto && m == yes {
 			return ended
+		}
+		if r.Goto {
+			w.certain = maybe
 		}
 	}
 	return false

@@ -58,7 +58,7 @@ func routedNode() *model.Snapshot {
 	}
 	for _, name := range []string{
 		model.SourceLinks, model.SourceRoutes, model.SourceNeighbors, model.SourceBridge, model.SourceEbtables, model.SourceNAT,
-		model.SourceConntrack, model.SourcePods, model.SourceTC, model.SourceDrops,
+		model.SourceConntrack, model.SourcePods, model.SourceTC, model.SourceDrops, model.SourcePrograms,
 	} {
 		s.Sources = append(s.Sources, model.Source{Name: name, Status: model.OK})
 	}
@@ -180,6 +180,16 @@ func TestTrace(t *testing.T) {
 		{"a rule drops", routedNode, far, drop("FORWARD", model.PacketRule{Dst: to(far), Target: "DROP", Text: "-j DROP"}), "pod pa nat policyX", "beyond enp1 nat policy route neighbor pa pod", "dropped by filter FORWARD rule 1"},
 		{"a rule with an unread match", routedNode, far, drop("FORWARD", model.PacketRule{Dst: to(far), Target: "DROP", Unknown: []string{"-m set"}}), "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "unknown: 1 rule may decide"},
 		{"new flows are dropped, answers are not", routedNode, far, drop("FORWARD", model.PacketRule{Target: "DROP", Unknown: []string{"-m conntrack --ctstate NEW"}}), "pod pa nat policyX", "beyond enp1 nat policy route neighbor pa pod", "dropped by filter FORWARD rule 1"},
+		{"what may return is not dropped for sure", routedNode, far, func(s *model.Snapshot) {
+			drop("FORWARD", model.PacketRule{Target: "DROP"})(s)
+			s.PacketRules = slices.Insert(s.PacketRules, 0, model.PacketRule{Backend: model.NFT, Family: 4, Table: "filter", Chain: "FORWARD", Target: "RETURN", Unknown: []string{"-m set"}})
+		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "unknown: 1 rule may decide"},
+		{"what counted nothing behind it drops nothing", routedNode, far, func(s *model.Snapshot) {
+			s.Traffic.Hops = []model.HopCount{{Addr: podA, Packets: 9}}
+			drop("FORWARD", model.PacketRule{Target: "DROP", Standing: true, Counter: model.Counter{Packets: 3}})(s)
+			s.PacketRules = slices.Insert(s.PacketRules, 0, model.PacketRule{Backend: model.NFT, Family: 4, Table: "filter", Chain: "FORWARD", Target: "RETURN",
+				Unknown: []string{"-m set"}, Standing: true, Counter: model.Counter{Packets: 9, Delta: 9}})
+		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "accept"},
 		{"a rule on another port", routedNode, far, drop("FORWARD", model.PacketRule{Proto: 17, Target: "DROP"}), "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "accept"},
 		{"a map decides", routedNode, far, drop("FORWARD", model.PacketRule{Unknown: []string{"ip daddr vmap @verdicts"}}), "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "unknown: 1 rule may decide"},
 		{"the pod itself", routedNode, podA, nil, "pod", "pod", "the packets stay inside"},

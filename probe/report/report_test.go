@@ -395,3 +395,16 @@ func FuzzClean(f *testing.F) {
 		}
 	})
 }
+
+// TestVolumeCountsPods: a pod of two addresses is one, with the packets of both.
+func TestVolumeCountsPods(t *testing.T) {
+	four, six, gone := netip.MustParsePrefix("10.1.0.5/32"), netip.MustParsePrefix("fd01::5/128"), netip.MustParseAddr("10.1.0.6")
+	s := &model.Snapshot{Pods: []model.Pod{{Addresses: []netip.Prefix{four, six}}, {Addresses: []netip.Prefix{netip.MustParsePrefix("10.1.0.7/32")}}}}
+	for _, a := range []netip.Addr{four.Addr(), six.Addr(), gone} {
+		s.Traffic.Hops = append(s.Traffic.Hops, model.HopCount{Addr: a, Side: model.AsSource, Packets: 2})
+	}
+	var b strings.Builder
+	if err := (report.Report{Snapshot: s}).Write(&b, report.Text, report.Style{}); err != nil || !strings.Contains(b.String(), "2 pods here; with traffic: 2 pods, 6 packets out") {
+		t.Errorf("%v:\n%s", err, &b)
+	}
+}

@@ -79,11 +79,22 @@ func (r Report) volume() volume {
 		}
 		most[h.Addr][h.Side] = max(most[h.Addr][h.Side], h.Packets)
 	}
-	v := volume{pods: len(most)}
+	var v volume
 	for _, sides := range most {
 		v.out += sides[model.AsSource]
 		v.in += sides[model.AsDestination]
 	}
+	// A pod of two IP versions has two addresses, and is one.
+	for i := range r.Snapshot.Pods {
+		left := len(most)
+		for _, p := range r.Snapshot.Pods[i].Addresses {
+			delete(most, p.Addr())
+		}
+		if len(most) < left {
+			v.pods++
+		}
+	}
+	v.pods += len(most)
 	return v
 }
 

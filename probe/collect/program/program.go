@@ -141,8 +141,13 @@ const (
 	tcaKind    = 1
 	tcaOptions = 2
 
-	tcaBPFName = 7
-	tcaBPFID   = 11
+	tcaBPFOps   = 5
+	tcaBPFName  = 7
+	tcaBPFFlags = 8
+	tcaBPFID    = 11
+
+	// bpfActDirect is the flag of filters whose value is the verdict.
+	bpfActDirect = 1
 )
 
 // sizeofTCMsg is the fixed header of both: family and padding, the link's
@@ -240,14 +245,20 @@ func decodeFilter(m []byte) (model.Program, error) {
 		return p, a.Err()
 	}
 	o := dump.Parse(options)
+	classic, direct := false, false
 	for o.Next() {
 		switch o.Type {
+		case tcaBPFOps:
+			classic = true
+		case tcaBPFFlags:
+			direct = o.Uint32()&bpfActDirect != 0
 		case tcaBPFName:
 			p.Name = o.String()
 		case tcaBPFID:
 			p.ID = o.Uint32()
 		}
 	}
+	p.Classic = classic && direct
 	return p, cmp.Or(a.Err(), o.Err())
 }
 

@@ -100,7 +100,7 @@ func TestRead(t *testing.T) {
 		at(model.Ingress, model.Program{Kind: model.ProgramTCX, ID: id(t, second), Name: "second"}),
 		at(model.Ingress, model.Program{Kind: model.ProgramTC, ID: id(t, filter), Name: "a_name_that_is_longer_than_the_kernel's", Filter: "bpf", Priority: 1, Handle: 1}),
 		at(model.Ingress, model.Program{Kind: model.ProgramTC, Filter: "u32", Priority: 5, Handle: 0x80000800}),
-		at(model.Egress, model.Program{Kind: model.ProgramTC, Filter: "bpf", Priority: 3, Handle: 1}),
+		at(model.Egress, model.Program{Kind: model.ProgramTC, Filter: "bpf", Priority: 3, Handle: 1, Classic: true}),
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
