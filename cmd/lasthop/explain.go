@@ -248,10 +248,17 @@ func choosePeer(s *model.Snapshot, pod []netip.Addr, findings []model.Finding) (
 					return p, fmt.Sprintf("to %s, which the finding %s is about; --to chooses another", p.To, f.Code)
 				}
 			}
+			if p, ok := metBy(s, f, peers); ok {
+				return p, fmt.Sprintf("to %s, on whose way the finding %s has its place; --to chooses another", p.To, f.Code)
+			}
 			if e, ok := sameFamily(pod, prefix.Addr()); ok && prefix.IsSingleIP() {
 				return e, fmt.Sprintf("to %s, which the finding %s is about; --to chooses another", e.To, f.Code)
 			}
 		}
+	}
+	if len(peers) > 0 && len(counted(s, pod)) == 0 {
+		return peers[0], fmt.Sprintf("no packet of the pod was counted in the window: to %s, with which it has most connections, perhaps old ones; "+
+			"--to chooses another", peers[0].To)
 	}
 	if len(peers) > 0 {
 		return peers[0], fmt.Sprintf("to %s, the pod's busiest peer in the window; --to chooses another", peers[0].To)
@@ -261,6 +268,19 @@ func choosePeer(s *model.Snapshot, pod []netip.Addr, findings []model.Finding) (
 		e.To = outside6
 	}
 	return e, fmt.Sprintf("no packet of the pod was seen: to %s, which stands for any address outside; --to chooses another", e.To)
+}
+
+// metBy is the busiest peer on the way to which a finding has its place: one may
+// be about a next hop that nobody sends to.
+func metBy(s *model.Snapshot, f model.Finding, peers []path.Ends) (path.Ends, bool) {
+	const tried = 8
+	for _, p := range peers[:min(tried, len(peers))] {
+		way := path.Trace(s, []model.Finding{f}, p)
+		if slices.ContainsFunc(slices.Concat(way.Forward, way.Return), func(h model.PathHop) bool { return h.Finding == f.Code }) {
+			return p, true
+		}
+	}
+	return path.Ends{}, false
 }
 
 func sameFamily(pod []netip.Addr, to netip.Addr) (path.Ends, bool) {
@@ -275,18 +295,7 @@ func sameFamily(pod []netip.Addr, to netip.Addr) (path.Ends, bool) {
 // busiest are the ends of the packets that the pod itself sent, those of the
 // most packets first; where none was counted, of the most flows.
 func busiest(s *model.Snapshot, pod []netip.Addr) []path.Ends {
-	count := map[path.Ends]uint64{}
-	links := map[string]bool{}
-	for _, p := range s.Pods {
-		if slices.ContainsFunc(pod, p.Has) {
-			links[p.Link] = true
-		}
-	}
-	for _, p := range s.Traffic.Pairs {
-		if links[p.Link] && p.Direction == model.Ingress && slices.Contains(pod, p.Src) && !p.Dst.IsMulticast() && !p.Dst.IsLinkLocalUnicast() {
-			count[path.Ends{Pod: p.Src, To: p.Dst}] += p.Packets
-		}
-	}
+	count := counted(s, pod)
 	if len(count) == 0 {
 		for _, f := range s.Flows {
 			if slices.Contains(pod, f.Original.Src) {
@@ -302,4 +311,21 @@ func busiest(s *model.Snapshot, pod []netip.Addr) []path.Ends {
 		return cmp.Or(cmp.Compare(count[b], count[a]), a.To.Compare(b.To), a.Pod.Compare(b.Pod))
 	})
 	return out
+}
+
+// counted are the packets of the window that the pod itself sent, by their ends.
+func counted(s *model.Snapshot, pod []netip.Addr) map[path.Ends]uint64 {
+	count := map[path.Ends]uint64{}
+	links := map[string]bool{}
+	for _, p := range s.Pods {
+		if slices.ContainsFunc(pod, p.Has) {
+			links[p.Link] = true
+		}
+	}
+	for _, p := range s.Traffic.Pairs {
+		if links[p.Link] && p.Direction == model.Ingress && slices.Contains(pod, p.Src) && !p.Dst.IsMulticast() && !p.Dst.IsLinkLocalUnicast() {
+			count[path.Ends{Pod: p.Src, To: p.Dst}] += p.Packets
+		}
+	}
+	return count
 }

@@ -239,3 +239,28 @@ func TestParseTarget(t *testing.T) {
 		}
 	}
 }
+
+// TestChoosePeer: the output says how the destination was chosen, and does not
+// call what is only remembered traffic of the window.
+func TestChoosePeer(t *testing.T) {
+	pod, peer, other := netip.MustParseAddr("10.9.1.4"), netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("203.0.113.8")
+	flow := model.Flow{Proto: 6, Original: model.Tuple{Src: pod, Dst: other, SrcPort: 4000, DstPort: 443}}
+	s := &model.Snapshot{Pods: []model.Pod{{Addresses: []netip.Prefix{netip.PrefixFrom(pod, 32)}, Link: "p1"}}}
+	for _, want := range []struct {
+		with   func()
+		to     netip.Addr
+		choice string
+	}{
+		{func() {}, outside4, "no packet of the pod was seen"},
+		{func() { s.Flows = append(s.Flows, flow) }, other, "no packet of the pod was counted in the window"},
+		{func() {
+			s.Traffic.Pairs = []model.PairCount{{Src: pod, Dst: peer, Link: "p1", Direction: model.Ingress, Packets: 3}}
+		}, peer, "busiest peer in the window"},
+	} {
+		want.with()
+		e, choice := choosePeer(s, []netip.Addr{pod}, nil)
+		if e.To != want.to || !strings.Contains(choice, want.choice) {
+			t.Errorf("got %s, %q; want %s, %q", e.To, choice, want.to, want.choice)
+		}
+	}
+}

@@ -66,13 +66,28 @@ func (v *view) discardedBy(d *model.Drop) (discard, bool) {
 		return discard{}, false
 	}
 	way := v.routing().Lookup(v.arrived(d))
-	if !way.Discards() {
+	return discarding(&way)
+}
+
+// discarding is what throws a packet away by such a decision.
+func discarding(way *path.Decision) (discard, bool) {
+	switch {
+	case !way.Discards():
 		return discard{}, false
-	}
-	if way.Route != nil {
+	case way.Route != nil:
 		return discard{route: way.Route}, true
 	}
 	return discard{rule: way.Rule}, true
+}
+
+// unreturnable finds the route or rule because of which the reverse path filter
+// refused a packet: the way back to its source is discarded.
+func (v *view) unreturnable(d *model.Drop) (discard, bool) {
+	if !reverseFiltered(d) || d.Link == "" || v.nodeAddrs[d.Src] {
+		return discard{}, false
+	}
+	way := v.wayBack(d)
+	return discarding(&way)
 }
 
 // reserve reports whether a route keeps packets for pods that are not there
@@ -94,7 +109,23 @@ func (v *view) blackhole(by discard, l *lost) verdict {
 	f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
 	v.describe(&f, by)
 	f.Evidence = append(f.Evidence, l.evidence()...)
+	v.addRefused(&f, by)
 	return verdict{Finding: f, explains: v.discards(by)}
+}
+
+// addRefused adds what the reverse path filter refused because of the same
+// route, as the way back to the source ends there, and says how many these are.
+func (v *view) addRefused(f *model.Finding, by discard) uint64 {
+	refused := v.dropped(func(d *model.Drop) bool {
+		is, ok := v.unreturnable(d)
+		return ok && v.ofPod(d) && is == by
+	})
+	if refused > 0 {
+		f.Packets += refused
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf(
+			"%s refused by the reverse path filter: the way back to their source ends there too", count(refused, "packet"))})
+	}
+	return refused
 }
 
 // describe names what discards and how it is removed.
@@ -118,6 +149,9 @@ func (v *view) describe(f *model.Finding, by discard) {
 func (v *view) discards(by discard) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
 		is, ok := v.discardedBy(d)
+		if !ok {
+			is, ok = v.unreturnable(d)
+		}
 		return ok && is == by
 	}
 }
@@ -153,6 +187,9 @@ func (v *view) blackholedPods(told map[discard]bool) []verdict {
 			Alternatives: []string{"a program on the links delivers past the kernel's routing"},
 		}
 		v.describe(&f, by)
+		if v.addRefused(&f, by) >= minDrops {
+			f.Confidence, f.Unseen, f.Alternatives = model.Proven, nil, nil
+		}
 		out = append(out, verdict{Finding: f, explains: v.discards(by)})
 	}
 	return out

@@ -75,13 +75,13 @@ func (v *view) refusedEntries(failed uint64) ([]*model.Drop, []*suspect) {
 			v.pod(d) == (netip.Addr{}) || v.inPod(d).IsValid() || v.explained(d) {
 			continue
 		}
-		candidates := rules.candidates(v.dropIn(d, samples))
-		byRule := slices.ContainsFunc(candidates, func(c candidate) bool {
+		suspects, whole := rules.candidates(v.dropIn(d, samples))
+		byRule := !whole || slices.ContainsFunc(suspects, func(c candidate) bool {
 			return c.counted && c.left >= d.Packets || !c.counted && c.fit == sureFit
 		})
 		if !byRule {
 			list = append(list, d)
-			rivals[d] = candidates
+			rivals[d] = suspects
 		}
 	}
 	// Datagrams race, connections hardly ever.

@@ -154,3 +154,47 @@ func TestIPv6Fixes(t *testing.T) {
 		t.Errorf("not found: %v", want)
 	}
 }
+
+// TestSilentRouter6: who asks for an IPv6 router solicits neighbours.
+func TestSilentRouter6(t *testing.T) {
+	n := dual()
+	d := n.drop("NEIGH_FAILED", "neigh_invalidate", "fd20:0:0:1::5", "2001:db8:77::1", 9)
+	d.Link, d.IfIndex = "ens5", 2
+	n.arp("fe80::9", 2, model.Egress, false, nicMAC, 5)
+	found := Diagnose(&n.Snapshot)
+	if len(found) != 1 || found[0].Code != "UnansweredARP" {
+		t.Fatalf("want UnansweredARP alone: %+v", found)
+	}
+	for _, e := range found[0].Evidence {
+		if strings.Contains(e.Text, "ARP") {
+			t.Errorf("IPv6 knows no ARP: %s", e.Text)
+		}
+	}
+	if !slices.ContainsFunc(found[0].Evidence, func(e model.Evidence) bool { return strings.Contains(e.Text, "5 neighbour solicitations for fe80::9") }) {
+		t.Errorf("no evidence of the solicitations: %+v", found[0].Evidence)
+	}
+}
+
+// TestUnexplainedPlace: what was dropped on its way out of a link was alive as
+// it came to leave by it, and not as it came in there.
+func TestUnexplainedPlace(t *testing.T) {
+	for _, tt := range []struct {
+		reason   model.Reason
+		location string
+		want     model.Direction
+	}{
+		{"NEIGH_FAILED", "neigh_invalidate", model.Egress},
+		{"QDISC_DROP", "__dev_queue_xmit", model.Egress},
+		{"", "ip_finish_output2", model.Egress},
+		{"IP_INHDR", "ip_rcv_core", model.Ingress},
+	} {
+		n := plain()
+		d := n.drop(tt.reason, tt.location, pod5, "203.0.113.9", 9)
+		d.Link, d.IfIndex = n.Links[0].Name, n.Links[0].Index
+		found := Diagnose(&n.Snapshot)
+		want := model.Place{Link: n.Links[0].Name, Role: model.RoleUplink, Direction: tt.want}
+		if len(found) != 1 || found[0].Code != "UnexplainedDrop" || found[0].LastHopAlive != want {
+			t.Errorf("%s at %s: want UnexplainedDrop behind %+v: %+v", tt.reason, tt.location, want, found)
+		}
+	}
+}

@@ -373,6 +373,13 @@ func TestDelivered(t *testing.T) {
 			n.drop("PROTO_MEM", "udp_queue_rcv_one_skb", pod6, pod5, 9).Netns = 77
 			return n
 		}, []string{"ReceiveOverflow proven 172.20.1.5 172.20.1.6 172.20.2.9"}},
+		{"answers to a ping with a raw socket", func() *node {
+			n := in(kubenet())
+			for _, location := range []string{"ping_rcv", "raw_rcv", "icmp_rcv", "icmpv6_rcv"} {
+				n.drop("NO_SOCKET", location, far, pod5, 20).Netns = 77
+			}
+			return n
+		}, nil},
 		{"one packet is nothing", func() *node {
 			n := in(kubenet())
 			n.drop("NO_SOCKET", "__udp4_lib_rcv", far, pod5, 1).Netns = 77

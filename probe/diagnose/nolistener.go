@@ -26,7 +26,7 @@ var noListener = kind{
 
 func findNoListener(v *view) []verdict {
 	samples := v.dropSamples()
-	return v.delivered(func(d *model.Drop) bool { return noSocket(d) && !late(samples[keyOfDrop(d)]) }, v.unheard)
+	return v.delivered(func(d *model.Drop) bool { return noSocket(d) && !v.harmless(d) && !late(samples[keyOfDrop(d)]) }, v.unheard)
 }
 
 // delivered groups the drops at sockets of living pods by pod.

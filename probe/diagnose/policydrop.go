@@ -33,6 +33,8 @@ var policyDrop = kind{
 type claim struct {
 	*model.Drop
 	candidates []candidate
+	// whole is false where there are more rules than were searched.
+	whole bool
 }
 
 // share is what one suspect dropped of a claim.
@@ -43,6 +45,8 @@ type share struct {
 	// says that the suspect's counter covers it.
 	others []*suspect
 	within bool
+	// whole is false where there are more rules than were searched.
+	whole bool
 }
 
 // withNeighbors accounts for what was dropped and, where that was a pod's
@@ -161,8 +165,9 @@ func (v *view) claims() (claims []claim, unread []*model.Drop, elsewhere map[net
 			elsewhere[pod] = append(elsewhere[pod], d)
 			continue
 		}
-		c := claim{d, rules.candidates(v.dropIn(d, samples))}
-		if len(c.candidates) == 0 && !v.Has(model.SourceNAT) {
+		c := claim{Drop: d}
+		c.candidates, c.whole = rules.candidates(v.dropIn(d, samples))
+		if len(c.candidates) == 0 && !(c.whole && v.Has(model.SourceNAT)) {
 			unread = append(unread, d)
 			continue
 		}
@@ -247,7 +252,7 @@ func (c *claim) distribute() []charge {
 		}
 		best.left -= min(n, best.left)
 		rest -= n
-		out = append(out, charge{best.suspect, share{drop: c.Drop, packets: n, within: within, others: others}})
+		out = append(out, charge{best.suspect, share{drop: c.Drop, packets: n, within: within, whole: c.whole, others: others}})
 	}
 	return out
 }
@@ -303,13 +308,13 @@ func sameDrops(list []*model.Drop) func(*model.Drop) bool {
 func (v *view) droppedBy(c *conviction) (model.Finding, bool) {
 	f := model.Finding{Confidence: model.Proven}
 	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
-	covered := true
+	covered, whole := true, true
 	var rivals []*suspect
 	drops := make([]*model.Drop, len(c.shares))
 	for i, s := range c.shares {
 		f.Packets += s.packets
 		drops[i] = s.drop
-		covered = covered && s.within
+		covered, whole = covered && s.within, whole && s.whole
 		for _, o := range s.others {
 			if !slices.Contains(rivals, o) {
 				rivals = append(rivals, o)
@@ -343,14 +348,21 @@ func (v *view) droppedBy(c *conviction) (model.Finding, bool) {
 	most := mostDropped(drops)
 	f.LastHopAlive = v.place(most[0].Link, model.Ingress)
 	f.Fix = c.fix(owner)
+	if !whole {
+		f.Confidence = model.Likely
+		f.Unseen = append(f.Unseen, tooManyRules)
+	}
 	v.weighPolicy(c, &f, rivals, covered)
 	return f, true
 }
 
+// tooManyRules is what is not known where the search was cut off.
+const tooManyRules = "the rules that a packet meets last: there are more than lasthop follows"
+
 // weighPolicy says how sure it is that this was the rule.
 func (v *view) weighPolicy(c *conviction, f *model.Finding, rivals []*suspect, covered bool) {
 	if len(rivals) > 0 {
-		f.Confidence = model.Likely
+		f.Confidence = weaker(f.Confidence, model.Likely)
 		for _, o := range rivals {
 			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s %s, which counted %s and may match too",
 				o.table(), o.where(), o.text(), count(o.delta(), "packet")))
@@ -531,9 +543,12 @@ func (v *view) droppedUnread(drops []*model.Drop) (model.Finding, bool) {
 		f.Peers = append(f.Peers, host(a))
 	}
 	f.Title = "a firewall rule drops packets of " + addrs(f.Pods)
-	f.Why = fmt.Sprintf("Netfilter dropped %s; which rule it was could not be read.", count(f.Packets, "packet"))
+	f.Why = fmt.Sprintf("Netfilter dropped %s; which rule it was could not be told.", count(f.Packets, "packet"))
 	f.Evidence = dropEvidence(drops)
-	f.Unseen = []string{"the rules: that source could not be read whole"}
+	f.Unseen = []string{tooManyRules}
+	if !v.Has(model.SourceNAT) {
+		f.Unseen = []string{"the rules: that source could not be read whole"}
+	}
 	f.LastHopAlive = v.place(mostDropped(drops)[0].Link, model.Ingress)
 	tool := ip46tables(f.Pods[0])
 	f.Fix = []string{fmt.Sprintf("%s-save -c | grep -E 'DROP|REJECT'; %s-legacy-save -c | grep -E 'DROP|REJECT'; nft list ruleset", tool, tool)}

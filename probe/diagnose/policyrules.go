@@ -330,21 +330,27 @@ const nftLocation = "nft_do_chain"
 // maxJumps bounds the depth of chains, as the kernel does.
 const maxJumps = 16
 
+// maxSteps bounds the rules that one search looks at. Each chain is searched
+// once for each way of coming to it that differs, so that real tables stay far
+// below.
+const maxSteps = 200_000
+
 // candidates are the suspects that may have dropped it, in the order in which
-// a packet meets them; what is behind a certain one is left out.
-func (t *dropRules) candidates(d *dropped) []candidate {
-	var out []candidate
+// a packet meets them; what is behind a certain one is left out. They are not
+// whole where the search was cut off.
+func (t *dropRules) candidates(d *dropped) (found []candidate, whole bool) {
+	s := search{dropRules: t, drop: d, at: map[*suspect]int{}, seen: map[visit]int{}, left: maxSteps}
 	for _, c := range t.bases {
 		if c.Family == "ip" && d.six() || c.Family == "ip6" && !d.six() ||
 			t.tells && (c.Backend == model.NFT) != (d.Location == nftLocation) {
 			continue
 		}
 		k := tableChain{c.Backend, c.Family, c.Table, c.Name}
-		if t.walk(k, d, way{fit: sureFit, path: []string{c.Name}}, &out) {
-			return out
+		if s.walk(k, way{fit: sureFit, path: []string{c.Name}}) {
+			break
 		}
 	}
-	return out
+	return s.found, s.left > 0
 }
 
 // way is how a walk came to a chain.
@@ -356,56 +362,109 @@ type way struct {
 	mapped bool
 }
 
-// walk follows a chain, and reports whether the packet surely ends in it.
-func (t *dropRules) walk(k tableChain, d *dropped, w way, out *[]candidate) bool {
-	if len(w.path) > maxJumps {
+// visit is a chain and what decides over what a walk through it finds. Names of
+// chains on the way do not: the first way to a suspect is the one that is told.
+type visit struct {
+	chain  tableChain
+	fit    fit
+	mapped bool
+}
+
+// search is one search for those that may have made a drop.
+type search struct {
+	*dropRules
+	drop  *dropped
+	found []candidate
+	// at is where in found each suspect is.
+	at map[*suspect]int
+	// seen holds at which depth each visit was made: what is as deep again
+	// finds nothing new, and does not end the search, or it would have.
+	seen map[visit]int
+	// left are the steps until it is cut off.
+	left int
+}
+
+// add takes in a suspect, or that it fits better by another way.
+func (s *search) add(x *suspect, f fit, w *way) {
+	w.reach(x)
+	if i, known := s.at[x]; known {
+		s.found[i].fit = max(s.found[i].fit, f)
+		return
+	}
+	s.at[x] = len(s.found)
+	s.found = append(s.found, candidate{x, f})
+}
+
+// again reports whether a walk would only repeat one that was made.
+func (s *search) again(k tableChain, w *way) bool {
+	v := visit{k, w.fit, w.mapped}
+	depth, seen := s.seen[v]
+	if seen && depth <= len(w.path) {
+		return true
+	}
+	s.seen[v] = len(w.path)
+	return false
+}
+
+// walk follows a chain, and reports whether the search ends in it: the packet
+// surely does, or no steps are left.
+func (s *search) walk(k tableChain, w way) bool {
+	if len(w.path) > maxJumps || s.again(k, &w) {
 		return false
 	}
-	for _, s := range t.steps[k] {
-		f := min(w.fit, s.fits(d))
+	for _, step := range s.steps[k] {
+		if s.left--; s.left <= 0 {
+			return true
+		}
+		f := min(w.fit, step.fits(s.drop))
 		if f == noFit {
 			continue
 		}
-		if s.suspect != nil {
-			w.reach(s.suspect)
-			*out = append(*out, candidate{s.suspect, f})
+		if step.suspect != nil {
+			s.add(step.suspect, f, &w)
 			if f == sureFit {
 				return true
 			}
 			continue
 		}
-		if s.mapped {
-			t.walkMapped(k, d, w, out)
+		if step.mapped {
+			if s.walkMapped(k, w) {
+				return true
+			}
 			continue
 		}
-		next := way{fit: f, path: append(slices.Clone(w.path), s.to), jumps: slices.Clone(w.jumps), mapped: w.mapped}
-		if s.jump != nil {
-			next.jumps = append(next.jumps, s.jump)
+		next := way{fit: f, path: append(slices.Clone(w.path), step.to), jumps: slices.Clone(w.jumps), mapped: w.mapped}
+		if step.jump != nil {
+			next.jumps = append(next.jumps, step.jump)
 		}
 		to := k
-		to.chain = s.to
-		if t.walk(to, d, next, out) {
+		to.chain = step.to
+		if s.walk(to, next) {
 			return true
 		}
 	}
-	if p := t.policies[k]; p != nil {
+	if p := s.policies[k]; p != nil {
 		// What the chain's other rules accept does not come here.
-		w.reach(p)
-		*out = append(*out, candidate{p, min(w.fit, mayFit)})
+		s.add(p, min(w.fit, mayFit), &w)
 	}
 	return false
 }
 
-// walkMapped follows the chains that a map in chain k may lead to.
-func (t *dropRules) walkMapped(k tableChain, d *dropped, w way, out *[]candidate) {
+// walkMapped follows the chains that a map in chain k may lead to, and reports
+// whether the search ends.
+func (s *search) walkMapped(k tableChain, w way) bool {
 	if w.mapped {
-		return
+		return false
 	}
-	for _, to := range t.mapped[tableOf(k)] {
-		if to != k {
-			t.walk(to, d, way{fit: min(w.fit, mayFit), path: append(slices.Clone(w.path), to.chain), jumps: slices.Clone(w.jumps), mapped: true}, out)
+	for _, to := range s.mapped[tableOf(k)] {
+		if s.left--; s.left <= 0 {
+			return true
+		}
+		if to != k && s.walk(to, way{fit: min(w.fit, mayFit), path: append(slices.Clone(w.path), to.chain), jumps: slices.Clone(w.jumps), mapped: true}) {
+			return true
 		}
 	}
+	return false
 }
 
 // reach notes the way to a suspect.

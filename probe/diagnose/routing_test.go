@@ -449,6 +449,40 @@ func TestRouting(t *testing.T) {
 			n.dropOn("br-pods", "NOT_SPECIFIED", "ip_error", "172.20.1.5", "172.20.1.130", 8)
 			return n
 		}, []string{"UnexplainedDrop proven 172.20.1.5 172.20.1.130"}},
+		{"a blackhole, and who is behind it sends too", func() *node {
+			n := kubenet().live()
+			n.route(model.Route{Dst: prefix("203.0.113.0/25"), Type: "blackhole"})
+			n.sysctl("net.ipv4.conf.all.rp_filter", "2")
+			n.dropOn("br-pods", "NOT_SPECIFIED", "ip_error", "172.20.1.5", "203.0.113.9", 8)
+			n.dropOn("ens5", "IP_RPFILTER", "ip_rcv_finish_core", "203.0.113.9", "172.20.1.5", 8)
+			n.dropOn("ens5", "IP_RPFILTER", "ip_rcv_finish_core", "203.0.113.77", "172.20.1.6", 3)
+			return n
+		}, []string{"BlackholeRoute proven 172.20.1.5 203.0.113.9"}},
+		{"a rule does so, and the kernel tells no reasons", func() *node {
+			n := kubenet().live()
+			n.Rules = []model.RoutingRule{
+				{Family: 4, Priority: 50, To: prefix("203.0.113.0/25"), Action: "unreachable"},
+				{Family: 4, Priority: 32766, Table: 254, Action: "lookup"},
+			}
+			n.dropOn("br-pods", "", "ip_error", "172.20.1.5", "203.0.113.9", 8)
+			n.dropOn("ens5", "", "ip_rcv_finish_core", "203.0.113.9", "172.20.1.5", 8)
+			return n
+		}, []string{"BlackholeRoute proven 172.20.1.5 203.0.113.9"}},
+		{"a range is banned, and only sends", func() *node {
+			n := kubenet().live()
+			n.route(model.Route{Dst: prefix("203.0.113.0/25"), Type: "blackhole"})
+			n.sysctl("net.ipv4.conf.all.rp_filter", "1")
+			n.dropOn("ens5", "IP_RPFILTER", "ip_rcv_finish_core", "203.0.113.9", "172.20.1.5", 8)
+			return n
+		}, []string{"ReversePathFilter proven 172.20.1.5 203.0.113.9"}},
+		{"a blackhole for a pod that sends", func() *node {
+			n := routed()
+			n.unroute("10.50.0.20/32")
+			n.route(model.Route{Dst: prefix("10.50.0.20/32"), Type: "unreachable"})
+			n.sysctl("net.ipv4.conf.all.rp_filter", "1")
+			n.dropOn(n.Pods[0].Link, "IP_RPFILTER", "ip_rcv_finish_core", "10.50.0.20", "203.0.113.9", 8)
+			return n
+		}, []string{"BlackholeRoute proven 10.50.0.20"}},
 		{"the way back is another link", func() *node {
 			n := kubenet().live()
 			n.route(model.Route{Dst: prefix("172.20.3.0/24"), IfIndex: 3})

@@ -87,7 +87,7 @@ func (v *view) unexplained(k dropKind, drops []*model.Drop) (model.Finding, bool
 		why = "a reason that this kernel does not tell"
 	}
 	most := mostDropped(drops)
-	f.LastHopAlive = v.place(most[0].Link, model.Ingress)
+	f.LastHopAlive = v.place(most[0].Link, passing(most[0]))
 	f.Title = fmt.Sprintf("%s at %s", why, k.location)
 	f.Why = fmt.Sprintf("The kernel dropped %s of %s: %s at %s.", count(f.Packets, "packet"), count(uint64(len(pods)), "pod"), why, k.location)
 	for _, d := range most {
@@ -105,6 +105,17 @@ func (v *view) unexplained(k dropKind, drops []*model.Drop) (model.Finding, bool
 		f.Fix = append(f.Fix, fmt.Sprintf("see at which hop of their way they end: lasthop explain %s --to %s", d.Dst, d.Src))
 	}
 	return f, true
+}
+
+// passing is how a dropped packet was to pass the link that it had: out of it
+// where it waited for the next hop's MAC or was handed to the device, else into
+// the node by it.
+func passing(d *model.Drop) model.Direction {
+	out := []string{"__dev_queue_xmit", "ip_output", "ip_finish_output", "ip_finish_output2", "ip6_output", "ip6_finish_output", "ip6_finish_output2"}
+	if neighborFailed(d) || d.Reason == "TC_EGRESS" || d.Reason == "QDISC_DROP" || slices.Contains(out, d.Location) {
+		return model.Egress
+	}
+	return model.Ingress
 }
 
 // mostDropped are the few ends that lost most, as evidence.
@@ -138,8 +149,9 @@ func (v *view) explained(d *model.Drop) bool {
 // owner that went away.
 func (v *view) harmless(d *model.Drop) bool {
 	switch {
-	case d.Location == "ping_rcv", d.Location == "raw_rcv", d.Location == "icmp_rcv" && noSocket(d):
-		// An echo reply is offered to every socket that may want it.
+	case d.Location == "ping_rcv", d.Location == "raw_rcv", (d.Location == "icmp_rcv" || d.Location == "icmpv6_rcv") && noSocket(d):
+		// An echo reply is offered to every socket that may want it; one
+		// kernel frees what none took in ping_rcv, an older one in its caller.
 		return true
 	case d.Location == "icmpv6_rcv" && (d.Src.IsLinkLocalUnicast() || d.Dst.IsLinkLocalUnicast()):
 		// Neighbour discovery that says nothing new, or of an address that

@@ -206,7 +206,8 @@ type DropCause struct {
 func (d *Drop) OfSocket() bool {
 	switch {
 	case strings.HasPrefix(string(d.Reason), "TCP_"), d.Reason == "QUEUE_PURGE", d.Reason == "SOCKET_FILTER",
-		d.Location == "ping_rcv", d.Location == "raw_rcv", d.Location == "icmp_rcv":
+		d.Location == "ping_rcv", d.Location == "raw_rcv", d.Location == "icmp_rcv",
+		d.Location == "icmpv6_rcv" && d.Reason == "NO_SOCKET":
 		return true
 	}
 	return d.Reason == "" && strings.HasPrefix(d.Location, "tcp_") || d.Reason == "NOT_SPECIFIED" && strings.HasPrefix(d.Location, "tcp_") ||

@@ -102,7 +102,10 @@ func rewrites(r frameRuling) string {
 			out = join(out, "source MAC becomes "+rule.MAC.String())
 		}
 	}
-	if r.verdict == unknown {
+	switch {
+	case r.cutOff:
+		out = join(out, "unknown what the bridge's rules do: there are more than lasthop follows")
+	case r.verdict == unknown:
 		out = join(out, "a rule with a match that was not read may decide otherwise")
 	}
 	return out

@@ -169,6 +169,10 @@ func (j *journey) hopOf(d *model.Drop) *step {
 			return s
 		}
 	}
+	if kind == model.HopNeighbor && d.Link != "" {
+		// Another link's next hop is not on this way.
+		return find(func(s *step) bool { return s.Kind == kind && s.Link == d.Link })
+	}
 	if kind != "" && kind != model.HopLink {
 		if s := find(func(s *step) bool { return s.Kind == kind && ofEnds(s) }); s != nil {
 			return s
@@ -224,7 +228,7 @@ func (j *journey) count() []model.PathHop {
 	c := counting{journey: j, at: j.boundaries(), lost: make([]model.Count, len(j.steps))}
 	drops := j.losses()
 	for i, s := range j.steps {
-		if n := drops[s]; n > 0 || j.Has(model.SourceDrops, model.SourceTC) && s.Kind != model.HopBeyond {
+		if n := drops[s]; n > 0 || j.Has(model.SourceDrops, model.SourceTC) && s.Kind != model.HopBeyond && !s.src.IsLoopback() && !s.dst.IsLoopback() {
 			c.lost[i] = model.Counted(n)
 		}
 	}

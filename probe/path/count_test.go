@@ -52,6 +52,15 @@ func TestCounts(t *testing.T) {
 		return []model.Drop{{Src: podA, Dst: far, Reason: reason, Location: location, Netns: 1, Packets: n}}
 	}
 	in, out := model.Ingress, model.Egress
+	noListener := []model.Finding{{
+		Code: "NoListener", Severity: model.Info, Pods: []netip.Addr{podA}, Peers: []netip.Prefix{netip.PrefixFrom(far, 32)},
+		LastHopAlive: model.Place{Link: "eth0", Role: model.RolePod, Direction: in},
+	}}
+	freed := func(location string) *model.Snapshot {
+		s := look(routedNode(), row(podA, far, "pa", 5, in, 4), row(podA, far, "enp1", 2, out, 4), row(far, podA, "enp1", 2, in, 4), row(far, podA, "pa", 5, out, 4))
+		s.Traffic.Drops = []model.Drop{{Src: far, Dst: podA, Reason: "NO_SOCKET", Location: location, Netns: 5, Packets: 4}}
+		return s
+	}
 	tests := []struct {
 		name     string
 		to       netip.Addr
@@ -112,6 +121,10 @@ func TestCounts(t *testing.T) {
 			{Code: "MissingUDR", Pods: []netip.Addr{podA}, Peers: []netip.Prefix{pfx("172.30.9.0/24")}, LastHopAlive: model.Place{Link: "enp1", Direction: out}},
 			{Code: "MissingUDR", Pods: []netip.Addr{podB}, Peers: []netip.Prefix{pfx("172.30.8.0/24")}, LastHopAlive: model.Place{Link: "enp1", Direction: out}},
 		}, "-/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/-/-", "-/0/- 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/-/0"},
+		{"answers that a raw socket took, and nobody else asked for", far, func() *model.Snapshot { return freed("ping_rcv") },
+			noListener, "-/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/-/-", "-/4/- 4/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/-/0NoListener"},
+		{"answers to a closed port", far, func() *model.Snapshot { return freed("__udp4_lib_rcv") },
+			noListener, "-/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/-/-", "-/4/- 4/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/-/4XNoListener"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -10,9 +10,8 @@ import (
 // fromPod begins inside a pod: its own route and neighbour, then the host side
 // of its link.
 func (j *journey) fromPod(p *model.Pod) {
-	if p.Has(j.dst) {
-		j.add(model.PathHop{Kind: model.HopPod, Role: model.RolePod, Link: p.Interface, Decision: j.dst.String() + " is the pod's own: the packets stay inside"})
-		j.over = true
+	if p.Has(j.dst) || j.dst.IsLoopback() {
+		j.inside(p, j.dst)
 		return
 	}
 	s := j.add(model.PathHop{Kind: model.HopPod, Role: model.RolePod, Link: p.Interface})
@@ -35,6 +34,17 @@ func (j *journey) fromPod(p *model.Pod) {
 		return
 	}
 	j.fromPodLink(p, l, next)
+}
+
+// inside is all of the way between a pod and an address of its own, loopback
+// too: in its own namespace, where nothing is counted.
+func (j *journey) inside(p *model.Pod, own netip.Addr) {
+	link := p.Interface
+	if own.IsLoopback() {
+		link = "lo"
+	}
+	j.add(model.PathHop{Kind: model.HopPod, Role: model.RolePod, Link: link, Decision: own.String() + " is the pod's own: the packets stay inside"})
+	j.over = true
 }
 
 // podRoute decides by the pod's own routes, and returns the next hop: not valid

@@ -49,6 +49,8 @@ type ruling struct {
 	// unsure are the rules that would decide otherwise and of which it is not
 	// known whether they match.
 	unsure []*model.PacketRule
+	// cutOff: there are more rules than were followed.
+	cutOff bool
 }
 
 // packetFilter predicts the decisions of the chains that can drop a packet, and
@@ -119,7 +121,7 @@ func (f *packetFilter) judge(p flowPacket, hooks ...string) ruling {
 				continue
 			}
 			r := f.run(c, p)
-			out.unsure = append(out.unsure, r.unsure...)
+			out.unsure, out.cutOff = append(out.unsure, r.unsure...), out.cutOff || r.cutOff
 			switch r.verdict {
 			case dropped:
 				out.verdict, out.rule, out.policy = dropped, r.rule, r.policy
@@ -141,9 +143,9 @@ func (f *packetFilter) judge(p flowPacket, hooks ...string) ruling {
 
 // run walks one base chain.
 func (f *packetFilter) run(c *model.Chain, p flowPacket) ruling {
-	w := filterWalk{packetFilter: f, packet: p, certain: yes}
+	w := newFilterWalk(f, p)
 	end := w.chain(keyOf(c), 0)
-	out := ruling{verdict: accepted, rule: end}
+	out := ruling{verdict: accepted, rule: end, cutOff: w.cutOff}
 	switch {
 	case end != nil && drops(end):
 		out.verdict = dropped
@@ -159,7 +161,7 @@ func (f *packetFilter) run(c *model.Chain, p flowPacket) ruling {
 		}
 	}
 	out.unsure = append(out.unsure, w.either...)
-	if len(out.unsure) > 0 {
+	if len(out.unsure) > 0 || w.cutOff {
 		out.verdict, out.rule, out.policy = unknown, nil, nil
 	}
 	return out
@@ -183,9 +185,43 @@ type filterWalk struct {
 	perhaps []*model.PacketRule
 	// either are rules that decide one way or the other: by a map that was
 	// not read, or by a program that is asked.
-	either []*model.PacketRule
-	// steps bounds the walk over chains that lead to each other.
-	steps int
+	either  []*model.PacketRule
+	visited map[visit]bool
+	steps   int
+	// cutOff: the walk was not made to its end, so that nothing follows from
+	// what it found.
+	cutOff bool
+}
+
+// visit is a chain and what decides over how a packet passes it. Where it has
+// passed it so, it passes it so again, and nothing new is found: had the walk
+// ended there, it would be over.
+type visit struct {
+	chain         chainKey
+	certain       fit
+	marked, named bool
+}
+
+func newFilterWalk(f *packetFilter, p flowPacket) filterWalk {
+	return filterWalk{packetFilter: f, packet: p, certain: yes, visited: map[visit]bool{}}
+}
+
+// again reports whether the chain need not be walked: it was, or the walk is
+// cut off as it is too deep.
+func (w *filterWalk) again(v visit, depth int) bool {
+	w.cutOff = w.cutOff || depth > maxJumps
+	if w.cutOff || w.visited[v] {
+		return true
+	}
+	w.visited[v] = true
+	return false
+}
+
+// step counts a rule, and reports whether the walk goes on.
+func (w *filterWalk) step() bool {
+	w.steps++
+	w.cutOff = w.cutOff || w.steps > maxSteps
+	return !w.cutOff
 }
 
 // maxSteps bounds the rules that one walk looks at.
@@ -194,11 +230,11 @@ const maxSteps = 200_000
 // chain returns the rule that surely decides; nil where the end is reached or
 // a RETURN is. Rules that may decide are added to perhaps.
 func (w *filterWalk) chain(k chainKey, depth int) *model.PacketRule {
-	if depth > maxJumps {
+	if w.again(visit{chain: k, certain: w.certain, marked: w.marked}, depth) {
 		return nil
 	}
 	for _, r := range w.chains[k] {
-		if w.steps++; w.steps > maxSteps {
+		if !w.step() {
 			return nil
 		}
 		m := w.meets(r)
@@ -364,6 +400,8 @@ type targets struct {
 	// service: rules on the way to them name the destination itself, which is
 	// then a service's address and leads nowhere else.
 	service bool
+	// cutOff: there are more rules than were followed.
+	cutOff bool
 }
 
 // backends asks a hook's nat chains.
@@ -373,10 +411,12 @@ func (f *packetFilter) backends(p flowPacket, hook string) targets {
 		if !isNAT(c) {
 			continue
 		}
-		w := natWalk{filterWalk: filterWalk{packetFilter: f, packet: p, certain: yes}}
+		w := natWalk{filterWalk: newFilterWalk(f, p)}
 		if w.chain(keyOf(c), 0) {
+			w.targets.cutOff = out.cutOff
 			return w.targets
 		}
+		out.cutOff = out.cutOff || w.filterWalk.cutOff
 		out.rules, out.service, out.mapped = append(out.rules, w.rules...), out.service || w.service, out.mapped || w.mapped
 	}
 	return out
@@ -392,11 +432,11 @@ type natWalk struct {
 
 // chain reports whether the search surely ends.
 func (w *natWalk) chain(k chainKey, depth int) bool {
-	if depth > maxJumps {
+	if w.again(visit{chain: k, certain: w.certain, named: w.named}, depth) {
 		return false
 	}
 	for _, r := range w.chains[k] {
-		if w.steps++; w.steps > maxSteps {
+		if !w.step() {
 			return false
 		}
 		m := w.meets(r)
@@ -409,7 +449,10 @@ func (w *natWalk) chain(k chainKey, depth int) bool {
 		}
 		switch r.Target {
 		case "DNAT", "REDIRECT":
-			w.rules, w.service = append(w.rules, r), w.service || w.names(r)
+			w.service = w.service || w.names(r)
+			if !slices.Contains(w.rules, r) {
+				w.rules = append(w.rules, r)
+			}
 			if m == yes {
 				w.sure = len(w.rules) == 1
 				return true

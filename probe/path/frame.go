@@ -47,6 +47,8 @@ type frameRuling struct {
 	decides []*model.FrameRule
 	// policy is the chain whose policy dropped it.
 	policy *model.Chain
+	// cutOff: there are more rules than were followed.
+	cutOff bool
 }
 
 type frameKey struct {
@@ -98,9 +100,14 @@ func (f *frameFilter) pass(hook string, fr *frame) frameRuling {
 		if c.Hook != hook {
 			continue
 		}
-		w := frameWalk{frameFilter: f, frame: fr, ruling: &out}
+		w := frameWalk{frameFilter: f, frame: fr, ruling: &out, seen: map[frameVisit]macs{}}
 		k := frameKey{c.Backend, c.Table, c.Name}
-		switch w.chain(k, 0) {
+		end := w.chain(k, 0)
+		if out.cutOff {
+			out.verdict, out.policy = unknown, nil
+			return out
+		}
+		switch end {
 		case model.TargetDrop:
 			if hook == "BROUTING" {
 				out.routed = true
@@ -122,18 +129,40 @@ type frameWalk struct {
 	*frameFilter
 	frame  *frame
 	ruling *frameRuling
-	// steps bounds the walk over chains that lead to each other.
+	// seen is what became of the frame's MACs in the chains that let it go on.
+	seen  map[frameVisit]macs
 	steps int
+}
+
+type macs struct{ src, dst model.MAC }
+
+// frameVisit is a chain and the MACs with which a frame comes to it.
+type frameVisit struct {
+	chain frameKey
+	macs
 }
 
 // chain returns how the search ends: ACCEPT, DROP, or CONTINUE where it reached
 // the end of the chain.
 func (w *frameWalk) chain(k frameKey, depth int) model.FrameTarget {
-	if depth > maxJumps {
+	v := frameVisit{k, macs{w.frame.srcMAC, w.frame.dstMAC}}
+	if after, again := w.seen[v]; again {
+		w.frame.srcMAC, w.frame.dstMAC = after.src, after.dst
 		return model.TargetContinue
 	}
+	w.seen[v] = v.macs // a ring, which the kernel refuses, ends
+	end := w.rules(k, depth)
+	w.seen[v] = macs{w.frame.srcMAC, w.frame.dstMAC}
+	return end
+}
+
+// rules walks a chain's rules.
+func (w *frameWalk) rules(k frameKey, depth int) model.FrameTarget {
+	w.ruling.cutOff = w.ruling.cutOff || depth > maxJumps
 	for _, r := range w.chains[k] {
-		if w.steps++; w.steps > maxSteps {
+		w.steps++
+		w.ruling.cutOff = w.ruling.cutOff || w.steps > maxSteps
+		if w.ruling.cutOff {
 			return model.TargetContinue
 		}
 		m := w.frame.fits(r)

@@ -40,7 +40,7 @@ func (j *journey) routed(in *model.Link, n *step) {
 		j.toNode(name)
 		return
 	}
-	out := d.Hops[0]
+	out, known := j.fork(route, &d)
 	if in == nil {
 		j.judge(flowPacket{out: out.Link}, "OUTPUT", "POSTROUTING")
 	} else {
@@ -50,6 +50,10 @@ func (j *journey) routed(in *model.Link, n *step) {
 		return
 	}
 	j.steps = append(j.steps, route)
+	if !known {
+		j.over = true
+		return
+	}
 	j.translateSource(n, out.Link)
 	j.toLink(out)
 }
@@ -99,9 +103,6 @@ func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
 	}
 	if why := j.reverseDropped(in, d); why != "" {
 		j.die(s, why)
-	}
-	if len(d.Hops) > 1 {
-		s.Decision += fmt.Sprintf(", or another of %d next hops", len(d.Hops))
 	}
 }
 
@@ -205,6 +206,8 @@ func (j *journey) judge(p flowPacket, hooks ...string) {
 		j.die(s, why)
 	case !j.Has(model.SourceNAT):
 		s.Decision = "unknown: the rules were not read whole"
+	case r.cutOff:
+		s.Decision = "unknown: there are more rules than lasthop follows"
 	case r.verdict == unknown:
 		s.Decision = fmt.Sprintf("unknown: %s may decide, with matches that were not read", plural(len(r.unsure), "rule"))
 		for _, rule := range r.unsure {
@@ -224,8 +227,24 @@ func (j *journey) toNode(in string) {
 	if j.over {
 		return
 	}
-	j.add(model.PathHop{Kind: model.HopLocal, Decision: j.dst.String() + " is the node's own"})
+	decision := j.dst.String() + " is the node's own"
+	if l := j.balancer(j.dst); l != nil {
+		decision = fmt.Sprintf("%s is on the dummy link %s: IPVS sends it on to a backend, which is not read, or the node takes it", j.dst, l.Name)
+	}
+	j.add(model.PathHop{Kind: model.HopLocal, Decision: decision})
 	j.over = true
+}
+
+// balancer is the dummy link that holds the address alone, where it is not
+// known to be the node's own: so are the addresses of services for IPVS, which
+// takes packets for them after the filter rules of INPUT. A flow tells what
+// became of them; where it was not translated, the node itself answered.
+func (j *journey) balancer(a netip.Addr) *model.Link {
+	l := j.node[a]
+	if l == nil || l.Kind != "dummy" || !slices.Contains(l.Addresses, netip.PrefixFrom(a, a.BitLen())) || len(j.flows()) > 0 {
+		return nil
+	}
+	return l
 }
 
 // toLink finds the next hop's MAC and sends the packet out.
@@ -282,7 +301,7 @@ func (j *journey) neighbor(l *model.Link, h NextHop) {
 	s.Decision, s.Rules = neighborText(n), []string{neighborText(n)}
 	j.dstMAC = n.MAC
 	switch {
-	case n.State == "FAILED" && j.unresolved():
+	case n.State == "FAILED" && j.unresolved(l):
 		j.die(s, "nobody answers for "+next.String())
 	case owner != nil && !n.MAC.IsZero() && !owner.MAC.IsZero() && n.MAC != owner.MAC && !j.isFabric(n.MAC):
 		j.die(s, fmt.Sprintf("%s is at %s here (%s), and the pod has %s", next, n.MAC, n.State, owner.MAC))
@@ -310,10 +329,10 @@ func (j *journey) ownerAt(a netip.Addr, l *model.Link) *model.Pod {
 }
 
 // unresolved reports whether packets of these ends were dropped because the
-// next hop's MAC is not known.
-func (j *journey) unresolved() bool {
+// next hop's MAC behind the link is not known.
+func (j *journey) unresolved(l *model.Link) bool {
 	return slices.ContainsFunc(j.Traffic.Drops, func(d model.Drop) bool {
-		return d.Dst == j.dst && d.Src == j.src && dropHop(&d) == model.HopNeighbor
+		return d.Dst == j.dst && d.Src == j.src && dropHop(&d) == model.HopNeighbor && (d.IfIndex == 0 || d.IfIndex == l.Index)
 	})
 }
 

@@ -72,7 +72,7 @@ func (n *NAT) Source(p Packet) SourceNAT {
 	if p.Src.Is6() && !p.Src.Is4In6() {
 		hooks = n.hooks6
 	}
-	w := walker{NAT: n, packet: p}
+	w := walker{NAT: n, packet: p, walked: depths{}, barren: depths{}}
 	for _, c := range hooks {
 		if w.walk(c, 0) == verdictEnd {
 			break
@@ -139,12 +139,28 @@ type walker struct {
 	*NAT
 	packet Packet
 	result SourceNAT
+	// walked are the chains that did not end the walk, barren those that
+	// translate nothing.
+	walked, barren depths
+}
+
+// depths says how deep a chain was when it was walked. As deep again it gives
+// the same: where the walk had ended in it, it would be over.
+type depths map[chainKey]int
+
+// again notes a visit, and reports whether it would only repeat an earlier one.
+func (d depths) again(k chainKey, depth int) bool {
+	if before, seen := d[k]; seen && before <= depth {
+		return true
+	}
+	d[k] = depth
+	return false
 }
 
 // walk follows one chain. It returns verdictEnd or verdictNone: a RETURN ends
 // the chain only.
 func (w *walker) walk(k chainKey, depth int) verdict {
-	if depth > maxJumps {
+	if depth > maxJumps || w.walked.again(k, depth) {
 		return verdictNone
 	}
 	for i, r := range w.chains[k] {
@@ -186,7 +202,7 @@ func (w *walker) walk(k chainKey, depth int) verdict {
 // translator finds the rule that would translate the packet, were the search
 // to go on from the given rule of a chain.
 func (w *walker) translator(k chainKey, from, depth int) *model.PacketRule {
-	if depth > maxJumps {
+	if depth > maxJumps || from == 0 && w.barren.again(k, depth) {
 		return nil
 	}
 	for _, r := range w.chains[k][from:] {

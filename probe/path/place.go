@@ -64,7 +64,7 @@ func (t *tracer) place(findings []model.Finding, ways ...*journey) {
 			if s := j.suspect(f, at, lost[k], counts[k]); s != nil {
 				if s.Finding == "" {
 					s.Finding = f.Code
-					s.Dead = s.Dead || !slices.Contains(passing, f.Code)
+					s.Dead = s.Dead || !slices.Contains(passing, f.Code) && !(f.Severity == model.Info && j.delivered(s))
 				}
 				break
 			}
@@ -104,6 +104,25 @@ func (j *journey) alive(f *model.Finding) int {
 		}
 		return s.Kind == model.HopLink || s.Kind == model.HopBridge
 	})
+}
+
+// delivered reports whether all that was dropped at the end of the way is what
+// a transport or a socket frees as it goes: a ping with a raw socket has its
+// answer, and the kernel frees a copy for which no other socket asked.
+func (j *journey) delivered(s *step) bool {
+	some := false
+	for i := range j.Traffic.Drops {
+		d := &j.Traffic.Drops[i]
+		if d.Src != s.src || d.Dst != s.dst || d.Netns != 0 && s.netns != 0 && d.Netns != s.netns ||
+			j.ends.Proto != 0 && d.Proto != 0 && d.Proto != j.ends.Proto {
+			continue
+		}
+		if !d.OfSocket() {
+			return false
+		}
+		some = true
+	}
+	return some
 }
 
 // isOf reports whether the hop, where it is a pod, is one that the finding is

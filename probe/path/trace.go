@@ -1,6 +1,7 @@
 package path
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -189,6 +190,8 @@ func (j *journey) from() {
 	switch {
 	case !j.src.IsValid() || !j.dst.IsValid():
 		j.add(model.PathHop{Kind: model.HopBeyond, Decision: "not known"})
+	case j.src.IsLoopback() && j.pods[j.dst] != nil:
+		j.inside(j.pods[j.dst], j.src)
 	case j.pods[j.src] != nil:
 		j.fromPod(j.pods[j.src])
 	case j.node[j.src] != nil:
@@ -213,23 +216,16 @@ func (j *journey) fromBeyond() {
 // expected is the link by which packets of a source off the node come in: that
 // by which most did, else that by which packets to it leave.
 func (j *journey) expected() *model.Link {
-	var most uint64
-	var best *model.Link
-	for i := range j.Traffic.Peers {
-		p := &j.Traffic.Peers[i]
-		if p.Remote == j.src && p.Local == j.dst && p.In.Packets > most {
-			if l := j.links[p.IfIndex]; l != nil {
-				most, best = p.In.Packets, l
-			}
-		}
-	}
-	if best != nil {
-		return best
+	if l := j.entry(); l != nil {
+		return l
 	}
 	if j.arrival != nil {
 		return j.arrival
 	}
 	d := j.routing.Lookup(Query{Src: j.dst, Dst: j.src})
+	if slices.ContainsFunc(d.Hops, func(h NextHop) bool { return h.IfIndex != d.Hops[0].IfIndex }) {
+		return nil
+	}
 	for _, h := range d.Hops {
 		if l := j.links[h.IfIndex]; l != nil && l.Role != model.RolePodLink {
 			return j.uplinkOf(l)
@@ -241,6 +237,35 @@ func (j *journey) expected() *model.Link {
 		}
 	}
 	return nil
+}
+
+// entry is the uplink by which most packets came in, nil where none was counted.
+// A link and what it is made of count the same packets: then it is the one that
+// the question left by.
+func (j *journey) entry() *model.Link {
+	var most uint64
+	var best *model.Link
+	by := func(ifindex int, packets uint64) {
+		l := j.links[ifindex]
+		if l != nil && (packets > most || packets == most && packets > 0 && l == j.arrival) {
+			most, best = packets, l
+		}
+	}
+	for i := range j.Traffic.Peers {
+		if p := &j.Traffic.Peers[i]; p.Remote == j.src && p.Local == j.dst {
+			by(p.IfIndex, p.In.Packets)
+		}
+	}
+	if best != nil {
+		return best
+	}
+	for i := range j.Traffic.Pairs {
+		c := &j.Traffic.Pairs[i]
+		if l := j.links[c.IfIndex]; l != nil && l.Role == model.RoleUplink && c.Direction == model.Ingress && c.Src == j.src && c.Dst == j.dst {
+			by(c.IfIndex, c.Packets)
+		}
+	}
+	return best
 }
 
 // uplinkOf is the uplink among a bridge's ports, or the link itself.
@@ -288,6 +313,11 @@ func (j *journey) seenMAC(l *model.Link) model.MAC {
 
 // fromNode begins with a packet of the node's own.
 func (j *journey) fromNode() {
+	if j.balancer(j.src) != nil {
+		j.add(model.PathHop{Kind: model.HopLocal, Decision: fmt.Sprintf("who answers for %s is not known: a backend of IPVS, or the node", j.src)})
+		j.over = true
+		return
+	}
 	j.add(model.PathHop{Kind: model.HopLocal, Decision: "the node itself sends, as " + j.src.String()})
 	j.atIP(nil)
 }

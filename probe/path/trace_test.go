@@ -119,6 +119,21 @@ func TestTrace(t *testing.T) {
 			s.Chains = append(s.Chains, model.Chain{Backend: model.NFT, Family: "bridge", Table: r.Table, Name: hook, Hook: hook, Policy: "ACCEPT"})
 		}
 	}
+	// ipvs holds the service's address on a dummy link; flows are to these
+	// backends.
+	ipvs := func(backends ...netip.Addr) func(*model.Snapshot) {
+		return func(s *model.Snapshot) {
+			own := netip.PrefixFrom(web, 32)
+			s.Links = append(s.Links, model.Link{Index: 9, Name: "vip", Kind: "dummy", Addresses: []netip.Prefix{own}})
+			s.Routes = append(s.Routes, model.Route{Table: tableLocal, Dst: own, IfIndex: 9, Type: "local"})
+			for _, b := range backends {
+				s.Flows = append(s.Flows, model.Flow{
+					Proto: 6, Original: model.Tuple{Src: podA, Dst: web, SrcPort: 4000, DstPort: 80},
+					Reply: model.Tuple{Src: b, Dst: podA, SrcPort: 8080, DstPort: 4000},
+				})
+			}
+		}
+	}
 	to := func(a netip.Addr) model.AddrMatch { return model.AddrMatch{Prefix: netip.PrefixFrom(a, a.BitLen())} }
 	tests := []struct {
 		name string
@@ -178,6 +193,9 @@ func TestTrace(t *testing.T) {
 		{"a rule on another port", routedNode, far, drop("FORWARD", model.PacketRule{Proto: 17, Target: "DROP"}), "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "accept"},
 		{"a map decides", routedNode, far, drop("FORWARD", model.PacketRule{Unknown: []string{"ip daddr vmap @verdicts"}}), "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "unknown: 1 rule may decide"},
 		{"the pod itself", routedNode, podA, nil, "pod", "pod", "the packets stay inside"},
+		{"the pod's loopback", routedNode, netip.MustParseAddr("127.0.0.53"), func(s *model.Snapshot) {
+			s.Links = append(s.Links, model.Link{Index: 1, Name: "lo", Up: true, Addresses: []netip.Prefix{pfx("127.0.0.1/8")}})
+		}, "pod", "pod", "127.0.0.53 is the pod's own: the packets stay inside"},
 		{"a service with one backend", routedNode, web, func(s *model.Snapshot) {
 			nat := func(chain, target string, dst model.AddrMatch) {
 				r := model.PacketRule{Backend: model.NFT, Family: 4, Table: "nat", Chain: chain, Target: target, Dst: dst}
@@ -195,6 +213,9 @@ func TestTrace(t *testing.T) {
 			s.PacketRules = []model.PacketRule{{Backend: model.NFT, Family: 4, Table: "kube-proxy", Chain: "services", Native: true, Unknown: []string{"ip daddr . tcp dport vmap @service-ips"}}}
 			s.Chains = []model.Chain{{Backend: model.NFT, Family: "ip", Table: "kube-proxy", Name: "services", Hook: "PREROUTING", Priority: -100, Policy: "ACCEPT"}}
 		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "unknown whether the destination is translated"},
+		{"a service of IPVS", routedNode, web, ipvs(), "pod pa nat route policy local", "local", "198.51.100.20 is on the dummy link vip: IPVS sends it on to a backend, which is not read, or the node takes it"},
+		{"a service of IPVS with a flow", routedNode, web, ipvs(podB), "pod pa nat policy route neighbor pb pod", "pod pb nat policy route neighbor pa pod", "198.51.100.20:80 becomes 172.30.4.9:8080"},
+		{"a server of the node on a dummy link", routedNode, web, ipvs(web), "pod pa nat route policy local", "local nat policy route neighbor pa pod", "198.51.100.20 is the node's own"},
 		{"a bridge rule drops", bridgedNode, podB, bridge("FORWARD", model.FrameRule{Table: "filter", IPDst: to(podB), Target: model.TargetDrop}), "pod pa bridgeX", "pod pb bridge pa pod", "dropped by filter FORWARD rule 1 of the bridge"},
 		{"a stale answer to ARP", bridgedNode, podB, bridge("PREROUTING", model.FrameRule{
 			Table: "nat", EtherType: etherARP, ARPOp: 1, ARPDst: to(podB), Target: model.TargetARPReply, MAC: mac(99), Verdict: model.TargetDrop,

@@ -62,12 +62,17 @@ func (j *journey) inLink() *model.Link {
 // translateByRules takes what the nat tables say where no flow tells.
 func (j *journey) translateByRules(s *step, t targets) {
 	rules := t.rules
+	if t.cutOff {
+		rules = nil
+	}
 	for _, r := range rules {
 		s.Rules = append(s.Rules, packetRuleText(r))
 	}
 	switch {
 	case len(rules) == 0 && !j.Has(model.SourceNAT):
 		s.Decision = "unknown whether the destination is translated: the rules were not read whole"
+	case t.cutOff:
+		s.Decision, s.cut = "unknown whether the destination is translated: there are more rules than lasthop follows", true
 	case len(rules) == 0 && t.mapped:
 		s.Decision, s.cut = "unknown whether the destination is translated: maps of nft decide, and no flow tells", true
 	case len(rules) == 0:

@@ -82,6 +82,8 @@ func (r Path) verdict() string {
 		}
 	}
 	switch {
+	case len(r.Path.Forward) == 1 && r.Path.Forward[0].Kind == model.HopPod:
+		return "the packets stay inside the pod, where none is counted"
 	case r.Snapshot.Status(model.SourceTC) == model.Missing:
 		return "no dead hop in the node's tables; no packet was watched"
 	case !r.counted():
@@ -106,6 +108,10 @@ func (r Path) counted() bool {
 func (r Path) ends() (from, to string) {
 	names := locals(r.Snapshot)
 	name := func(a netip.Addr, text string) string {
+		if a.IsLoopback() {
+			// The pod's own, not the node's.
+			a = r.Path.Pod
+		}
 		if n := names[a]; n != "" {
 			return n + " " + text
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -147,5 +148,23 @@ func TestPathDocuments(t *testing.T) {
 	first := doc.Forward[0]
 	if _, there := first["in"]; doc.Kind != "Path" || there || first["out"] != 412.0 || first["lost"] != 0.0 {
 		t.Errorf("kind %s, first hop %v", doc.Kind, first)
+	}
+}
+
+// TestPathInside: a loopback address is the pod's, and what goes there leaves no
+// count to speak of.
+func TestPathInside(t *testing.T) {
+	r := explained()
+	r.Path.To = netip.MustParseAddr("127.0.0.1")
+	hop := model.PathHop{N: 1, Kind: model.HopPod, Role: model.RolePod, Link: "lo"}
+	r.Path.Forward, r.Path.Return = []model.PathHop{hop}, []model.PathHop{hop}
+	r.Snapshot.Links = append(r.Snapshot.Links, model.Link{Index: 1, Name: "lo", Addresses: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8")}})
+	var b bytes.Buffer
+	if err := r.Write(&b, report.Text, report.Style{}); err != nil {
+		t.Fatal(err)
+	}
+	head := strings.Join(strings.Split(b.String(), "\n")[:2], "\n")
+	if strings.Contains(head, "this node") || !strings.Contains(head, "the packets stay inside the pod") {
+		t.Errorf("got\n%s", head)
 	}
 }

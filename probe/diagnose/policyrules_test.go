@@ -1,0 +1,64 @@
+package diagnose
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// TestLayeredChains has few rules and ways through them without number: each
+// rule of a layer leads to the whole of the next.
+func TestLayeredChains(t *testing.T) {
+	const layers, width = 14, 9
+	n := filtered()
+	n.filter(model.NFT, "FORWARD", 40, model.PacketRule{Target: "layer0"})
+	for i := range layers {
+		name, to := fmt.Sprintf("layer%d", i), fmt.Sprintf("layer%d", i+1)
+		if i == layers-1 {
+			to = "DROP"
+		}
+		n.chain(model.NFT, "ip", "filter", name, "", "", 0)
+		for k := range width {
+			r := n.filter(model.NFT, name, uint64(40+k), model.PacketRule{Target: to, Unknown: []string{fmt.Sprintf("-m set --match-set s%d src", k)}})
+			if i < layers-1 && k%2 == 0 {
+				// The surest way to the end is by the last of them.
+				r.Unknown, r.Counter.Delta = nil, 40
+			}
+		}
+	}
+	n.refuse("nf_hook_slow", pod5, far, 40)
+	found := Diagnose(&n.Snapshot)
+	if len(found) != 1 || found[0].Code != "PolicyDrop" || found[0].Packets != 40 {
+		t.Fatalf("want PolicyDrop of 40 packets alone: %+v", found)
+	}
+	if path := "FORWARD > layer0 > layer1 > "; !strings.Contains(found[0].Evidence[0].Text, path) {
+		t.Errorf("want the way %s…: %s", path, found[0].Evidence[0].Text)
+	}
+	v := newView(&n.Snapshot)
+	list, whole := v.newDropRules().candidates(v.dropIn(&n.Traffic.Drops[0], v.dropSamples()))
+	if len(list) != width || !whole {
+		t.Errorf("%d suspects, all searched %v; want each of %d rules once", len(list), whole, width)
+	}
+}
+
+// TestTooManyRules is a table that is not searched to its end: what was found
+// until there is not proven, and nothing found is not called unexplained.
+func TestTooManyRules(t *testing.T) {
+	for _, first := range []bool{true, false} {
+		n := filtered()
+		if first {
+			n.filter(model.NFT, "FORWARD", 40, model.PacketRule{Target: "DROP", Dst: to(far + "/32"), Unknown: []string{"-m set --match-set s src"}})
+		}
+		other := n.filter(model.NFT, "FORWARD", 3, model.PacketRule{Target: "DROP", Dst: to("192.0.2.7/32")})
+		n.PacketRules = append(n.PacketRules, slices.Repeat([]model.PacketRule{*other}, maxSteps)...)
+		n.filter(model.NFT, "FORWARD", 40, model.PacketRule{Target: "DROP", Dst: to(far + "/32")})
+		n.refuse("nf_hook_slow", pod5, far, 40)
+		found := Diagnose(&n.Snapshot)
+		if len(found) != 1 || found[0].Code != "PolicyDrop" || found[0].Confidence != model.Likely || !slices.Contains(found[0].Unseen, tooManyRules) {
+			t.Errorf("a rule that may have been it %v: want PolicyDrop, likely, that says what was not searched: %+v", first, found)
+		}
+	}
+}

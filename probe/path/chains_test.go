@@ -1,0 +1,162 @@
+package path
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+const layers, width = 12, 9
+
+// layered makes chains each of whose rules leads to the whole of the next one,
+// so that there are more ways through them than anybody can follow. The rules
+// of the last have the given target.
+func layered(s *model.Snapshot, table, hook, target string, priority int) {
+	s.Chains = append(s.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: table, Name: hook, Hook: hook, Priority: priority, Policy: "ACCEPT"})
+	chain := hook
+	for i := range layers {
+		next := fmt.Sprintf("layer%d", i)
+		if i == layers-1 {
+			next = target
+		}
+		for k := range width {
+			r := model.PacketRule{Backend: model.NFT, Family: 4, Table: table, Chain: chain, Target: next, Number: k + 1}
+			if k%2 == 0 && next == target {
+				r.Unknown = []string{"-m set --match-set s src"}
+			}
+			if next == "DNAT" {
+				r.To = netip.AddrPortFrom(podB, 80)
+			}
+			s.PacketRules = append(s.PacketRules, r)
+		}
+		chain = next
+	}
+}
+
+// last appends a rule for everything to a hook's chain.
+func last(s *model.Snapshot, table, hook, target string) {
+	s.PacketRules = append(s.PacketRules, model.PacketRule{Backend: model.NFT, Family: 4, Table: table, Chain: hook, Target: target, Number: width + 1})
+}
+
+func TestLayeredChains(t *testing.T) {
+	tests := []struct {
+		name     string
+		with     func(*model.Snapshot)
+		out      string
+		decision string
+	}{
+		{"all return, and the last rule drops", func(s *model.Snapshot) {
+			layered(s, "filter", "FORWARD", "RETURN", 0)
+			last(s, "filter", "FORWARD", "DROP")
+		}, "pod pa nat policyX", "dropped by filter FORWARD rule 10"},
+		{"all mark, and nothing drops", func(s *model.Snapshot) {
+			layered(s, "filter", "FORWARD", "MARK", 0)
+		}, "pod pa nat policy route neighbor enp1 beyond", "accept"},
+		{"a service behind layers", func(s *model.Snapshot) {
+			layered(s, "nat", "PREROUTING", "DNAT", -100)
+		}, "pod pa nat", "one of 2 rules"},
+		{"layers that translate nothing", func(s *model.Snapshot) {
+			layered(s, "nat", "PREROUTING", "RETURN", -100)
+		}, "pod pa nat policy route neighbor enp1 beyond", "no translation"},
+		{"masquerade behind layers", func(s *model.Snapshot) {
+			layered(s, "nat", "POSTROUTING", "RETURN", 100)
+			last(s, "nat", "POSTROUTING", "MASQUERADE")
+		}, "pod pa nat policy route neighbor enp1 beyond", "source 172.30.4.7 becomes 192.168.7.3"},
+		{"layers behind an exclusion", func(s *model.Snapshot) {
+			layered(s, "nat", "POSTROUTING", "LOG", 100)
+			s.PacketRules = slices.Insert(s.PacketRules, 0, model.PacketRule{Backend: model.NFT, Family: 4, Table: "nat", Chain: "POSTROUTING", Target: "ACCEPT"})
+		}, "pod pa nat policy route neighbor enp1 beyond", "no translation"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := routedNode()
+			tt.with(s)
+			expect(t, s, far, tt.out, tt.decision)
+		})
+	}
+}
+
+// TestCutOff is of tables that are not followed to their end: what they do is
+// then not known, and never "accept".
+func TestCutOff(t *testing.T) {
+	const way = "pod pa nat policy route neighbor enp1 beyond"
+	many := func(table, chain, target string) func(*model.Snapshot) {
+		return func(s *model.Snapshot) {
+			s.Chains = append(s.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: table, Name: chain, Hook: chain, Priority: -100, Policy: "ACCEPT"})
+			other := model.PacketRule{Backend: model.NFT, Family: 4, Table: table, Chain: chain, Target: target, Proto: 17}
+			s.PacketRules = slices.Repeat([]model.PacketRule{other}, maxSteps)
+			last(s, table, chain, target)
+		}
+	}
+	deep := func(s *model.Snapshot) {
+		chain := "FORWARD"
+		s.Chains = append(s.Chains, model.Chain{Backend: model.Legacy, Family: "ip", Table: "filter", Name: chain, Hook: chain, Policy: "ACCEPT"})
+		for i := range 2 * maxJumps {
+			next := fmt.Sprintf("deep%d", i)
+			if i == 2*maxJumps-1 {
+				next = "DROP"
+			}
+			s.PacketRules = append(s.PacketRules, model.PacketRule{Backend: model.Legacy, Family: 4, Table: "filter", Chain: chain, Target: next})
+			chain = next
+		}
+	}
+	for _, tt := range []struct {
+		name     string
+		with     func(*model.Snapshot)
+		decision string
+	}{
+		{"a filter", many("filter", "FORWARD", "DROP"), "unknown: there are more rules than lasthop follows"},
+		{"translation", many("nat", "PREROUTING", "DNAT"), "unknown whether the destination is translated: there are more rules"},
+		{"depth", deep, "unknown: there are more rules than lasthop follows"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := routedNode()
+			tt.with(s)
+			expect(t, s, far, way, tt.decision)
+		})
+	}
+	t.Run("a bridge", func(t *testing.T) {
+		s := bridgedNode()
+		other := model.FrameRule{Backend: model.NFT, Table: "filter", Chain: "FORWARD", EtherType: etherARP, Target: model.TargetDrop}
+		s.FrameRules = slices.Repeat([]model.FrameRule{other}, maxSteps)
+		s.FrameRules = append(s.FrameRules, model.FrameRule{Backend: model.NFT, Table: "filter", Chain: "FORWARD", Target: model.TargetDrop})
+		expect(t, s, podB, "pod pa bridge pb pod", "unknown what the bridge's rules do")
+	})
+}
+
+// TestLayeredFrameRules is the same for a bridge: the rewritten MAC stays so in
+// whatever order the layers are met.
+func TestLayeredFrameRules(t *testing.T) {
+	s := bridgedNode()
+	add := func(chain string, r model.FrameRule) {
+		r.Backend, r.Table, r.Chain, r.Number = model.NFT, "nat", chain, len(s.FrameRules)+1
+		s.FrameRules = append(s.FrameRules, r)
+	}
+	chain := "PREROUTING"
+	for i := range layers {
+		next := fmt.Sprintf("layer%d", i)
+		for range width {
+			add(chain, model.FrameRule{Target: model.TargetJump, TargetName: next})
+		}
+		chain = next
+	}
+	add(chain, model.FrameRule{Target: model.TargetDNAT, MAC: mac(99), Verdict: model.TargetContinue})
+	expect(t, s, podB, "pod pa bridgeX", "which no port has; the pod has "+mac(61).String())
+}
+
+// expect traces podA's packets and compares the way out; one of its hops must
+// say the decision.
+func expect(t *testing.T, s *model.Snapshot, dst netip.Addr, out, decision string) {
+	t.Helper()
+	p := Trace(s, nil, Ends{Pod: podA, To: dst, Proto: 6, Port: 80})
+	if got := kinds(p.Forward); got != out {
+		t.Errorf("out  %s\nwant %s", got, out)
+	}
+	if !slices.ContainsFunc(p.Forward, func(h model.PathHop) bool { return strings.Contains(h.Decision, decision) }) {
+		t.Errorf("no hop says %q: %+v", decision, p.Forward)
+	}
+}

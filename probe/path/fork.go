@@ -1,0 +1,143 @@
+package path
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// branch is one of a route's next hops, with what is known to have gone there.
+type branch struct {
+	NextHop
+	// sent are the packets of these ends that left by its link, lost those
+	// that were dropped on their way out of it.
+	sent, lost uint64
+}
+
+func (b *branch) used() bool { return b.sent+b.lost > 0 }
+
+func (b *branch) String() string {
+	if b.Gateway.IsValid() {
+		return b.Gateway.String() + " dev " + b.Link
+	}
+	return "dev " + b.Link
+}
+
+// fork is the next hop that a packet takes. Of several the kernel takes one by
+// a hash of the flow, with a seed that it keeps to itself: what was counted and
+// dropped tells which. Where packets took several, the way is that on which
+// some were lost. It is false where nothing tells.
+func (j *journey) fork(s *step, d *Decision) (NextHop, bool) {
+	if len(d.Hops) == 1 {
+		return d.Hops[0], true
+	}
+	all := j.branches(d.Hops)
+	used := slices.DeleteFunc(slices.Clone(all), func(b branch) bool { return !b.used() })
+	if len(used) == 0 {
+		j.retell(s, d.Route, NextHop{})
+		s.Decision += fmt.Sprintf(" by one of %d next hops, of which it is not known which: %s", len(all), branchTexts(all))
+		return NextHop{}, false
+	}
+	slices.SortStableFunc(used, func(a, b branch) int {
+		return cmp.Or(cmp.Compare(b.lost, a.lost), cmp.Compare(b.sent, a.sent))
+	})
+	most := used[0]
+	j.retell(s, d.Route, most.NextHop)
+	s.Decision += fmt.Sprintf(", one of %d next hops", len(all))
+	if others := used[1:]; len(others) > 0 {
+		verb := "go"
+		if slices.ContainsFunc(others, func(b branch) bool { return b.IfIndex == most.IfIndex }) {
+			verb = "may go" // what leaves by one link is counted as one
+		}
+		// What comes in here need not go on this way.
+		s.cut = slices.ContainsFunc(others, func(b branch) bool { return b.IfIndex != most.IfIndex })
+		s.Decision += fmt.Sprintf("; others of these packets %s by %s", verb, branchTexts(others))
+	}
+	return most.NextHop, true
+}
+
+// retell names the next hop that is taken in the place of the route's first.
+func (j *journey) retell(s *step, route *model.Route, h NextHop) {
+	taken := *route
+	taken.Gateway = h.Gateway
+	s.Decision = strings.Replace(s.Decision, RouteText(route, j.linkName(route.IfIndex)), RouteText(&taken, h.Link), 1)
+}
+
+func branchTexts(list []branch) string {
+	words := make([]string, len(list))
+	for i := range list {
+		words[i] = list[i].String()
+	}
+	return strings.Join(words, ", ")
+}
+
+// branches tells what went to each of the next hops. Where several are behind
+// one link, what left it went to those that have a MAC, and what was lost there
+// for want of one to those that have none.
+func (j *journey) branches(hops []NextHop) []branch {
+	out := make([]branch, len(hops))
+	ours := j.sources()
+	for i, h := range hops {
+		b := &out[i]
+		b.NextHop = h
+		shared := slices.ContainsFunc(hops, func(o NextHop) bool { return o != h && o.IfIndex == h.IfIndex })
+		resolved := j.resolves(h)
+		if !shared || resolved {
+			b.sent = j.sentBy(h.IfIndex, ours)
+		}
+		for k := range j.Traffic.Drops {
+			d := &j.Traffic.Drops[k]
+			if d.IfIndex == h.IfIndex && d.Dst == j.dst && ours[d.Src] && (!shared || (dropHop(d) == model.HopNeighbor) != resolved) {
+				b.lost += d.Packets
+			}
+		}
+	}
+	return out
+}
+
+// sources are the addresses with which the packets may leave: translation may
+// write another one.
+func (j *journey) sources() map[netip.Addr]bool {
+	out := map[netip.Addr]bool{j.src: true}
+	if j.reply {
+		return out
+	}
+	for _, f := range j.flows() {
+		if f.Reply.Src == j.dst {
+			out[f.Reply.Dst] = true
+		}
+	}
+	return out
+}
+
+// sentBy is how many packets from these sources left by a link.
+func (j *journey) sentBy(ifindex int, sources map[netip.Addr]bool) uint64 {
+	var pairs, peers uint64
+	for i := range j.Traffic.Pairs {
+		c := &j.Traffic.Pairs[i]
+		if c.IfIndex == ifindex && c.Direction == model.Egress && c.Dst == j.dst && sources[c.Src] {
+			pairs += c.Packets
+		}
+	}
+	for i := range j.Traffic.Peers {
+		p := &j.Traffic.Peers[i]
+		if p.IfIndex == ifindex && p.Remote == j.dst && sources[p.Local] {
+			peers += p.Out.Packets
+		}
+	}
+	return max(pairs, peers)
+}
+
+// resolves reports whether the node has a MAC for a next hop, or needs none.
+func (j *journey) resolves(h NextHop) bool {
+	if !h.Gateway.IsValid() {
+		return true
+	}
+	return slices.ContainsFunc(j.Neighbors, func(n model.Neighbor) bool {
+		return n.Addr == h.Gateway && n.IfIndex == h.IfIndex && !n.MAC.IsZero() && n.State != "FAILED"
+	})
+}
