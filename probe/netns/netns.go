@@ -26,6 +26,10 @@ type NS struct {
 	inode uint32
 }
 
+// ErrNotNamespace is told of a file that is no namespace: of one in the
+// directory of names, not yet or no more.
+var ErrNotNamespace = errors.New("not a namespace file")
+
 // Current opens the namespace of the calling thread.
 func Current() (*NS, error) { return Open("/proc/thread-self/ns/net") }
 
@@ -43,7 +47,7 @@ func Open(path string) (*NS, error) {
 	}
 	if fs.Type != unix.NSFS_MAGIC {
 		f.Close()
-		return nil, fmt.Errorf("open network namespace %s: not a namespace file", path)
+		return nil, fmt.Errorf("open network namespace %s: %w", path, ErrNotNamespace)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {

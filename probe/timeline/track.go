@@ -72,6 +72,7 @@ func (t *tracker) judge(j judgement) {
 		if evident && (again || f.Confidence == model.Proven) || j.at.Sub(c.since) >= 2*max(j.window, Short) {
 			t.ids++
 			x := &model.Tracked{Finding: f, ID: t.ids, First: j.at, Last: j.at}
+			t.supersede(f)
 			t.open = append(t.open, x)
 			seen[x] = true
 			return
@@ -151,10 +152,24 @@ func sharing[T comparable](a, b []T) bool {
 // remnant reports whether an open finding is about all that f is about: where
 // only a part is silent any more, the rest is on its way to be well.
 func (t *tracker) remnant(f model.Finding) bool {
-	return len(f.Peers) > 0 && slices.ContainsFunc(t.open, func(x *model.Tracked) bool {
-		return sharing(f.Pods, x.Pods) && !slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool {
-			return !slices.ContainsFunc(x.Peers, func(q netip.Prefix) bool { return q.Bits() <= p.Bits() && q.Contains(p.Addr()) })
-		})
+	return slices.ContainsFunc(t.open, func(x *model.Tracked) bool { return covers(x.Finding, f) })
+}
+
+// supersede ends what is not proven and only a part of what opens now: single
+// addresses fall silent before their range is seen to.
+func (t *tracker) supersede(f model.Finding) {
+	for _, x := range slices.Clone(t.open) {
+		if x.Confidence != model.Proven && covers(f, x.Finding) {
+			t.end(x)
+		}
+	}
+}
+
+// covers reports whether wide is about all the peers that narrow is about, and
+// some of its pods.
+func covers(wide, narrow model.Finding) bool {
+	return len(narrow.Peers) > 0 && sharing(wide.Pods, narrow.Pods) && !slices.ContainsFunc(narrow.Peers, func(p netip.Prefix) bool {
+		return !slices.ContainsFunc(wide.Peers, func(q netip.Prefix) bool { return q.Bits() <= p.Bits() && q.Contains(p.Addr()) })
 	})
 }
 

@@ -85,7 +85,8 @@ func Read(ctx context.Context, n Node, roots ...string) (map[int]*Namespace, err
 		}
 		g.Go(func() error {
 			id, ns, err := n.enter(each, c, wanted)
-			gone := errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH)
+			// A name is a plain file before its namespace is mounted on it.
+			gone := errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, netns.ErrNotNamespace)
 			if err == nil && ns == nil || gone {
 				return each.Err()
 			}
