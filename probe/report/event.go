@@ -71,16 +71,7 @@ func (e Events) Write(w io.Writer) error {
 			lostDoc
 		}{"Lost", at, d.Lost})
 	}
-	for _, row := range rows {
-		line, err := marshal(row, "")
-		if err != nil {
-			return err
-		}
-		if _, err := io.WriteString(w, line); err != nil {
-			return err
-		}
-	}
-	return nil
+	return writeLines(w, rows)
 }
 
 func instant(t time.Time) string { return t.UTC().Truncate(time.Millisecond).Format(time.RFC3339Nano) }

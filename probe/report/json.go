@@ -177,6 +177,11 @@ func (r Report) ndjson(w io.Writer) error {
 	}
 	d.Lost.Kind = "Lost"
 	rows = append(rows, d.Lost)
+	return writeLines(w, rows)
+}
+
+// writeLines writes one JSON object a line.
+func writeLines(w io.Writer, rows []any) error {
 	for _, row := range rows {
 		line, err := marshal(row, "")
 		if err != nil {
