@@ -32,9 +32,7 @@ type Traffic struct {
 	Pairs []PairCount
 	// Close are the addresses whose packets were counted by pair on every
 	// link.
-	Close []netip.Addr
-	// Earlier are the drops of Drops that were counted before Pairs were.
-	Earlier []Drop
+	Close   []netip.Addr
 	MACs    []MACPair
 	ARP     []ARPCount
 	Drops   []Drop

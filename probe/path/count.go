@@ -184,13 +184,17 @@ func (j *journey) hopOf(d *model.Drop) *step {
 	return find(func(s *step) bool { return s.Kind == model.HopLink && s.Link == d.Link })
 }
 
-// earlier is how many packets of a drop were counted before pairs were.
+// earlier is how many packets of a drop were counted before pairs were, which
+// begins at the window's edge.
 func (t *tracer) earlier(d *model.Drop) uint64 {
-	for i := range t.Traffic.Earlier {
-		e := t.Traffic.Earlier[i]
+	if len(t.Traffic.Close) == 0 {
+		return 0
+	}
+	for _, e := range t.Edges.Began.Drops {
+		packets := e.Packets
 		e.Packets, e.First, e.Last = d.Packets, d.First, d.Last
 		if e == *d {
-			return t.Traffic.Earlier[i].Packets
+			return packets
 		}
 	}
 	return 0

@@ -100,8 +100,6 @@ type watch struct {
 	// that were seen last.
 	closely bool
 	links   []model.Link
-	// earlier are the drops before that.
-	earlier []model.Drop
 	// flows are when each was first listed, zero for those of the beginning.
 	flows  map[uint64]time.Time
 	window model.Window
@@ -123,15 +121,10 @@ func (w *watch) run(ctx context.Context) (s *model.Snapshot, err error) {
 	if err := w.begin(); err != nil {
 		return nil, cmp.Or(ctx.Err(), err)
 	}
-	now := time.Now()
 	if w.engine != nil && len(w.close) > 0 {
-		if err := w.poll(now); err != nil {
-			return nil, cmp.Or(ctx.Err(), err)
-		}
-		w.earlier = w.engine.Traffic().Drops
 		w.lookClosely(true)
-		now = time.Now()
 	}
+	now := time.Now()
 	w.window.End = now.Add(w.options.For)
 	w.progress(now)
 	if err := w.loop(ctx, changes); err != nil {
@@ -404,7 +397,7 @@ func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
 	}
 	s := timeline.Between(w.first, last)
 	s.Edges = w.edges
-	s.Traffic.Close, s.Traffic.Earlier = w.close, w.earlier
+	s.Traffic.Close = w.close
 	return s, nil
 }
 
