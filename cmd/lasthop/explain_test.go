@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/kind"
-	"github.com/lasthop/lasthop/kind/lab"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
@@ -23,14 +22,7 @@ import (
 // its traffic ran and every pod was looked at closely.
 func watchClosely(t *testing.T, name string) *model.Snapshot {
 	t.Helper()
-	s, err := kind.Load(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := lab.Up(t.Context(), s, lab.Options{ID: newLab(t.Cleanup, t.Error)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := upLab(t, name)
 	node, err := observed(l)
 	if err != nil {
 		t.Fatal(err)

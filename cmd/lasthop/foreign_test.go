@@ -5,8 +5,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/lasthop/lasthop/kind"
-	"github.com/lasthop/lasthop/kind/lab"
 	"github.com/lasthop/lasthop/probe/collect"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
@@ -19,14 +17,7 @@ func TestForeignPrograms(t *testing.T) {
 	for _, name := range []string{"healthy-azure-cilium-tc", "healthy-cilium-tcx", "healthy-azure-cilium-redirect"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, err := kind.Load(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			l, err := lab.Up(t.Context(), s, lab.Options{ID: newLab(t.Cleanup, t.Error)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := upLab(t, name)
 			node := l.Nodes()[0].Netns
 			before := programs(t, node)
 			// Two on the card, two on the router, two for each pod.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/lasthop/lasthop/kind"
 	"github.com/lasthop/lasthop/kind/lab"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
@@ -37,6 +38,20 @@ func newLab(cleanup func(func()), fail func(...any)) string {
 		}
 	})
 	return id
+}
+
+// upLab brings a scenario up until the test ends.
+func upLab(t *testing.T, name string) *lab.Lab {
+	t.Helper()
+	s, err := kind.Load(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := lab.Up(t.Context(), s, lab.Options{ID: newLab(t.Cleanup, t.Error)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
 }
 
 // TestScripts runs the command lines in testdata/script. A script has in $LAB

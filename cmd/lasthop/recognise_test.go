@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/lasthop/lasthop/kind"
-	"github.com/lasthop/lasthop/kind/lab"
 )
 
 // TestRecognition looks at every healthy node with its plugin's files and
@@ -22,18 +21,12 @@ func TestRecognition(t *testing.T) {
 		}
 		t.Run(info.Name, func(t *testing.T) {
 			t.Parallel()
-			s, err := kind.Load(info.Name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			l, err := lab.Up(t.Context(), s, lab.Options{ID: newLab(t.Cleanup, t.Error)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := upLab(t, info.Name)
 			node, err := observed(l)
 			if err != nil {
 				t.Fatal(err)
 			}
+			s := l.Scenario()
 			files, err := s.Topology.Node(node.Name).HostFiles()
 			if err != nil {
 				t.Fatal(err)

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lasthop/lasthop/kind"
 	"github.com/lasthop/lasthop/kind/lab"
 )
 
@@ -25,14 +24,7 @@ func TestRewrittenRules(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, err := kind.Load(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			l, err := lab.Up(t.Context(), s, lab.Options{ID: newLab(t.Cleanup, t.Error)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := upLab(t, name)
 			stop, err := startTraffic(t.Context(), l)
 			if err != nil {
 				t.Fatal(err)

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lasthop/lasthop/kind"
-	"github.com/lasthop/lasthop/kind/lab"
 	"github.com/lasthop/lasthop/kind/scenario"
 )
 
@@ -76,15 +74,7 @@ func (m *muxed) awaitWords(words string) string {
 // finding comes, and closes. What is recorded of it is shown without the node.
 func TestScreen(t *testing.T) {
 	t.Parallel()
-	s, err := kind.Load("healthy-kubenet")
-	if err != nil {
-		t.Fatal(err)
-	}
-	id := newLab(t.Cleanup, t.Error)
-	l, err := lab.Up(t.Context(), s, lab.Options{ID: id})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := upLab(t, "healthy-kubenet")
 	stop, err := startTraffic(t.Context(), l)
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +90,7 @@ func TestScreen(t *testing.T) {
 	m.keys("Enter")
 	m.awaitWords("[1]Findings 0")
 
-	fault := scenario.Fault{Type: scenario.DropForward, Node: node.Name, Pod: node.Name + "/" + s.Topology.Nodes[0].Pods[0].Name}
+	fault := scenario.Fault{Type: scenario.DropForward, Node: node.Name, Pod: node.Name + "/" + l.Scenario().Topology.Nodes[0].Pods[0].Name}
 	if err := l.Inject(t.Context(), fault); err != nil {
 		t.Fatal(err)
 	}
