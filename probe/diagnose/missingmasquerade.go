@@ -152,7 +152,7 @@ func (v *view) unmasqueraded(g *rawGroup) verdict {
 // pod's own address.
 func (v *view) untranslated(g *rawGroup) []model.Evidence {
 	for _, p := range g.silent {
-		if f := v.between(p.Local, p.Remote).silent; f != nil && f.Original.Src == p.Local {
+		if f := v.flowsOf(p).silent; f != nil && f.Original.Src == p.Local {
 			return []model.Evidence{{Source: model.SourceConntrack, Text: fmt.Sprintf(
 				"%s to %s UNREPLIED, the reply is expected at %s: no translation", p.Local, f.Original.Dst, f.Reply.Dst)}}
 		}

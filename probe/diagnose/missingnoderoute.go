@@ -113,16 +113,13 @@ func (v *view) nodeRoutes() []*model.Route {
 	var out []*model.Route
 	for i := range v.Routes {
 		r := &v.Routes[i]
-		if r.Table == mainTable && r.Type == "unicast" && r.Dst.Bits() > 0 && r.Gateway.IsValid() && v.isUplinkSide(r.IfIndex) &&
+		if r.Table == mainTable && r.Type == "unicast" && r.Dst.Bits() > 0 && r.Gateway.IsValid() && v.outer[r.IfIndex] &&
 			inAny(v.onLink, r.Gateway) && v.remote(r.Dst.Addr()).IsValid() && v.surelyPods(r.Dst.Addr()) && !v.isDefaultGateway(r.Gateway) {
 			out = append(out, r)
 		}
 	}
 	return out
 }
-
-// isUplinkSide reports whether a link is an uplink, or a bridge that holds one.
-func (v *view) isUplinkSide(ifindex int) bool { return v.outer()[ifindex] }
 
 func (v *view) isDefaultGateway(a netip.Addr) bool {
 	return slices.ContainsFunc(v.Routes, func(r model.Route) bool { return r.Dst.Bits() == 0 && r.Gateway == a })
