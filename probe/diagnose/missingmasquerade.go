@@ -42,7 +42,7 @@ func findMissingMasquerade(v *view) []verdict {
 	reflected := v.reflected()
 	for i := range v.peers {
 		p := &v.peers[i]
-		if len(v.pods[p.Local]) == 0 || !v.isUplink(p.IfIndex) || !v.outside(p.Remote) || p.Out.Packets == 0 {
+		if len(v.pods[p.Local]) == 0 || !v.outside(p.Remote) || p.Out.Packets == 0 {
 			continue
 		}
 		nat := tables.Source(path.Packet{Src: p.Local, Dst: p.Remote, Out: v.natLink(p.IfIndex)})

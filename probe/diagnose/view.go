@@ -171,7 +171,6 @@ func (v *view) indexFlows() {
 	}
 }
 
-
 // flowsOf is what connection tracking knows of the flows from a peer's local
 // address to the remote one.
 func (v *view) flowsOf(p *model.Peer) *flowState { return v.flows[pair{p.Local, p.Remote}] }
@@ -180,9 +179,10 @@ func (v *view) flowsOf(p *model.Peer) *flowState { return v.flows[pair{p.Local, 
 // may return by another than the question left by. The link is the one that
 // most left by.
 func mergePeers(list []model.Peer, uplink func(ifindex int) bool) []model.Peer {
-	at := map[pair]int{}
-	most := map[pair]uint64{}
-	var out []model.Peer
+	at := make(map[pair]int, len(list))
+	out := make([]model.Peer, 0, len(list))
+	// most is how much left by the link of each of out.
+	var most []uint64
 	for _, p := range list {
 		if !uplink(p.IfIndex) {
 			continue
@@ -190,13 +190,13 @@ func mergePeers(list []model.Peer, uplink func(ifindex int) bool) []model.Peer {
 		k := pair{p.Local, p.Remote}
 		i, seen := at[k]
 		if !seen {
-			at[k], most[k] = len(out), p.Out.Packets
-			out = append(out, p)
+			at[k] = len(out)
+			out, most = append(out, p), append(most, p.Out.Packets)
 			continue
 		}
 		m := &out[i]
-		if p.Out.Packets > most[k] {
-			most[k], m.IfIndex, m.Link = p.Out.Packets, p.IfIndex, p.Link
+		if p.Out.Packets > most[i] {
+			most[i], m.IfIndex, m.Link = p.Out.Packets, p.IfIndex, p.Link
 		}
 		if m.FirstOut.IsZero() || !p.FirstOut.IsZero() && p.FirstOut.Before(m.FirstOut) {
 			m.FirstOut = p.FirstOut
@@ -323,9 +323,8 @@ func (v *view) unanswered(p *model.Peer) bool {
 }
 
 // wanting reports whether the pair's packets, of which some left, must be
-// answered. A datagram need
-// not be, but for a name server's; a client that waits in vain begins flow
-// after flow. What answers a stranger needs no answer either, unless nothing
+// answered. A datagram need not be, but for a name server's; a client that waits
+// in vain begins flow after flow. What answers a stranger needs no answer either, unless nothing
 // comes in although TCP goes out, or the stranger's connections stay half open.
 func (v *view) wanting(p *model.Peer) bool {
 	if p.Out.Packets == 0 {
