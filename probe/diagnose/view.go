@@ -34,6 +34,8 @@ type view struct {
 	// peers are the pairs of addresses at the uplinks, summed over these.
 	peers    []model.Peer
 	gateways []model.Neighbor
+	// gatewayAddrs are the next hops of the default routes.
+	gatewayAddrs map[netip.Addr]bool
 	// tunnel are the MACs that rules give to whatever pods send: the
 	// fabric's, in tunnel mode.
 	tunnel map[model.MAC]bool
@@ -74,6 +76,8 @@ func newView(s *model.Snapshot) *view {
 		macPairs:   map[netip.Addr][]*model.MACPair{},
 		tunnel:     map[model.MAC]bool{},
 		outer:      map[int]bool{},
+
+		gatewayAddrs: map[netip.Addr]bool{},
 	}
 	for i := range s.Links {
 		l := &s.Links[i]
@@ -230,11 +234,10 @@ func (v *view) indexUplinks() {
 			}
 		}
 	}
-	hops := map[netip.Addr]bool{}
 	for _, r := range v.Routes {
 		if r.Dst.Bits() == 0 {
 			for _, h := range append([]model.Route{r}, r.NextHops...) {
-				hops[h.Gateway] = true
+				v.gatewayAddrs[h.Gateway] = true
 			}
 		}
 		if v.outer[r.IfIndex] && r.Type == "unicast" && !r.Gateway.IsValid() && r.Dst.Bits() > 0 && !r.Dst.IsSingleIP() {
@@ -242,10 +245,10 @@ func (v *view) indexUplinks() {
 		}
 	}
 	for _, n := range v.Neighbors {
-		if hops[n.Addr] && !n.MAC.IsZero() {
+		if v.gatewayAddrs[n.Addr] && !n.MAC.IsZero() {
 			v.gateways = append(v.gateways, n)
 		}
-		if _, known := v.macs[n.MAC]; !known && !n.MAC.IsZero() && hops[n.Addr] {
+		if _, known := v.macs[n.MAC]; !known && !n.MAC.IsZero() && v.gatewayAddrs[n.Addr] {
 			v.macs[n.MAC] = "the gateway " + n.Addr.String()
 		}
 	}
