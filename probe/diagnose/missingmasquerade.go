@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -253,5 +252,8 @@ func packetRuleEvidence(what string, r *model.PacketRule) model.Evidence {
 
 // weaker is the less sure of two.
 func weaker(a, b model.Confidence) model.Confidence {
-	return slices.MinFunc([]model.Confidence{a, b}, func(x, y model.Confidence) int { return cmp.Compare(sureness(x), sureness(y)) })
+	if b.Rank() < a.Rank() {
+		return b
+	}
+	return a
 }

@@ -166,7 +166,7 @@ func (d *drops) pollKinds(now time.Time) error {
 			k.packets, k.last = n, now
 		}
 	}
-	// See pollNeighbors.
+	// See pollTable.
 	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
 		return fmt.Errorf("read drops: %w", err)
 	}
