@@ -69,9 +69,22 @@ struct {
 	__uint(max_entries, 1);
 } owners SEC(".maps");
 
+/*
+ * Legs that Go has taken back, from whoever is gone, in a ring; 0 is a free
+ * place. Go sets the size: as many as there are legs.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u32[1]);
+	__uint(max_entries, 1);
+} spare SEC(".maps");
+
 struct allocator {
 	struct bpf_spin_lock lock;
-	__u32 used;
+	__u32 used;  /* the highest leg that was given out */
+	__u32 taken; /* how many out of spare, of which this is the next */
 };
 
 struct {
@@ -481,19 +494,31 @@ __noinline __u32 allocate(__u16 subject, __u16 link, enum direction direction,
 	__u32 zero = 0, leg, fresh = 0, last = leg_mask;
 	struct subject *s = subject_at(subject);
 	struct allocator *a;
+	__u32 *ring, *next;
 	__u16 *cell;
 
 	if (!s)
 		return 0;
 	cell = cell_at(s, link * LINK_LEGS + direction * SIDES + side);
 	a = bpf_map_lookup_elem(&allocator, &zero);
-	if (!a || a->used >= last)
+	ring = bpf_map_lookup_elem(&spare, &zero);
+	if (!a || !ring)
+		return 0;
+	next = ring + masked(a->taken, leg_mask);
+	if (!*next && a->used >= last)
 		return 0;
 	bpf_spin_lock(&a->lock);
 	leg = *cell;
-	if (!leg && a->used < last) {
-		fresh = leg = ++a->used;
-		*cell = leg;
+	if (!leg) {
+		next = ring + masked(a->taken, leg_mask);
+		if (*next) {
+			fresh = *next;
+			*next = 0;
+			a->taken++;
+		} else if (a->used < last) {
+			fresh = ++a->used;
+		}
+		*cell = leg = fresh;
 	}
 	bpf_spin_unlock(&a->lock);
 	if (fresh)

@@ -25,7 +25,8 @@ type TCAllocator struct {
 		_   structs.HostLayout
 		Val uint32
 	}
-	Used uint32
+	Used  uint32
+	Taken uint32
 }
 
 type TCDirection uint32
@@ -194,6 +195,7 @@ const (
 	TCMapPairs           = "pairs"
 	TCMapPeers           = "peers"
 	TCMapPrefixes        = "prefixes"
+	TCMapSpare           = "spare"
 	TCMapSubjects        = "subjects"
 	TCProgLasthopEgress  = "lasthop_egress"
 	TCProgLasthopIngress = "lasthop_ingress"
@@ -266,6 +268,7 @@ type TCMapSpecs struct {
 	Pairs     *ebpf.MapSpec `ebpf:"pairs"`
 	Peers     *ebpf.MapSpec `ebpf:"peers"`
 	Prefixes  *ebpf.MapSpec `ebpf:"prefixes"`
+	Spare     *ebpf.MapSpec `ebpf:"spare"`
 	Subjects  *ebpf.MapSpec `ebpf:"subjects"`
 }
 
@@ -312,6 +315,7 @@ type TCMaps struct {
 	Pairs     *ebpf.Map `ebpf:"pairs"`
 	Peers     *ebpf.Map `ebpf:"peers"`
 	Prefixes  *ebpf.Map `ebpf:"prefixes"`
+	Spare     *ebpf.Map `ebpf:"spare"`
 	Subjects  *ebpf.Map `ebpf:"subjects"`
 }
 
@@ -325,6 +329,7 @@ func (m *TCMaps) Close() error {
 		m.Pairs,
 		m.Peers,
 		m.Prefixes,
+		m.Spare,
 		m.Subjects,
 	)
 }

@@ -228,13 +228,11 @@ func (c *Collector) roots() []string {
 // nodeName is the name of the node: of its object in the nodes file, told by
 // its addresses; of its namespace, when that is a named one; of the host.
 func (c *Collector) nodeName(links []model.Link) string {
+	// By IPVS a node has the address of every service.
+	own := nodeAddresses(links)
 	for _, n := range c.nodes {
-		for _, l := range links {
-			for _, a := range l.Addresses {
-				if slices.Contains(n.Addresses, a.Addr()) {
-					return n.Name
-				}
-			}
+		if slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return own[a] }) {
+			return n.Name
 		}
 	}
 	if name := c.namespaceName(); name != "" {

@@ -260,20 +260,23 @@ func (r *reading) place() {
 }
 
 // localAddresses are those of the pods and of the node, without loopback.
-func (r *reading) localAddresses() map[netip.Addr]bool { return local(r.s.Links, r.s.Pods) }
+func (r *reading) localAddresses() map[netip.Addr]bool {
+	out := nodeAddresses(r.s.Links)
+	for i := range r.s.Pods {
+		for _, a := range r.s.Pods[i].Addresses {
+			out[a.Addr()] = true
+		}
+	}
+	return out
+}
 
-func local(links []model.Link, list []model.Pod) map[netip.Addr]bool {
+func nodeAddresses(links []model.Link) map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
 	for _, l := range links {
 		for _, a := range l.Addresses {
 			if !a.Addr().IsLoopback() {
 				out[a.Addr()] = true
 			}
-		}
-	}
-	for i := range list {
-		for _, a := range list[i].Addresses {
-			out[a.Addr()] = true
 		}
 	}
 	return out
@@ -389,20 +392,4 @@ func (c *Collector) Quick(ctx context.Context) ([]model.Link, []model.Pod, error
 		return nil, nil, ctx.Err()
 	}
 	return v.links, v.assign(v.uplinks()), nil
-}
-
-// Flows lists the connections that concern the node's own pods or the node.
-func (c *Collector) Flows(ctx context.Context) ([]model.Flow, error) {
-	if c.ct == nil {
-		return nil, c.noCT
-	}
-	links, list, err := c.Quick(ctx)
-	if err != nil {
-		return nil, err
-	}
-	flows, err := conntrack.Read(ctx, c.ct, conntrack.Involves(local(links, list)))
-	if errors.Is(err, dump.ErrInterrupted) {
-		return flows, nil
-	}
-	return flows, allowed("list connections", "with CAP_NET_ADMIN", err)
 }

@@ -179,3 +179,20 @@ func BenchmarkDiagnose(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkRemoteRanges is what a poll of an observation takes on a large node
+// of a cluster of a thousand.
+func BenchmarkRemoteRanges(b *testing.B) {
+	const nodes = 1000
+	n := large(1, false)
+	for i := range nodes {
+		n.Cluster.Nodes = append(n.Cluster.Nodes, model.ClusterNode{
+			Addresses: []netip.Addr{nth("10.60.4.0", i)}, PodCIDRs: []netip.Prefix{netip.PrefixFrom(nth("10.64.0.0", i<<8), 24)},
+		})
+	}
+	for b.Loop() {
+		if got := len(RemoteRanges(&n.Snapshot)); got < nodes {
+			b.Fatalf("%d ranges", got)
+		}
+	}
+}

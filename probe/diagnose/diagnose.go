@@ -107,7 +107,7 @@ func Judge(s *model.Snapshot) ([]model.Finding, []model.DropCause) {
 	slices.SortStableFunc(out, func(a, b model.Finding) int {
 		return cmp.Or(
 			cmp.Compare(b.Severity.Rank(), a.Severity.Rank()),
-			cmp.Compare(sureness(b.Confidence), sureness(a.Confidence)),
+			cmp.Compare(b.Confidence.Rank(), a.Confidence.Rank()),
 			cmp.Compare(a.Code, b.Code),
 			slices.CompareFunc(a.Pods, b.Pods, netip.Addr.Compare),
 			slices.CompareFunc(a.Peers, b.Peers, comparePrefix),
@@ -154,10 +154,6 @@ func (v *view) judge() {
 			v.verdicts = append(v.verdicts, found)
 		}
 	}
-}
-
-func sureness(c model.Confidence) int {
-	return slices.Index([]model.Confidence{model.Possible, model.Likely, model.Proven}, c)
 }
 
 func comparePrefix(a, b netip.Prefix) int {

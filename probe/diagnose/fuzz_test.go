@@ -68,7 +68,7 @@ func FuzzDiagnose(f *testing.F) {
 			t.Errorf("judged twice, found %+v and %+v", found, again)
 		}
 		for _, x := range found {
-			if !slices.ContainsFunc(pages, func(p Page) bool { return p.Code == x.Code }) || x.Title == "" || sureness(x.Confidence) < 0 {
+			if !slices.ContainsFunc(pages, func(p Page) bool { return p.Code == x.Code }) || x.Title == "" || x.Confidence.Rank() < 0 {
 				t.Errorf("finding %+v", x)
 			}
 		}

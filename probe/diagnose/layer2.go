@@ -53,17 +53,11 @@ func (v *view) blamed(a netip.Addr, codes ...string) bool {
 func (v *view) dropped(match func(*model.Drop) bool) uint64 {
 	var n uint64
 	for i := range v.Traffic.Drops {
-		if d := &v.Traffic.Drops[i]; !transient(d) && match(d) && !v.explained(d) {
+		if d := &v.Traffic.Drops[i]; !d.OfSocket() && match(d) && !v.explained(d) {
 			n += d.Packets
 		}
 	}
 	return n
-}
-
-// transient reports whether a transport or a socket freed what it had or held.
-func transient(d *model.Drop) bool {
-	return strings.HasPrefix(string(d.Reason), "TCP_") || d.Reason == "QUEUE_PURGE" ||
-		(d.Reason == "" || d.Reason == "NOT_SPECIFIED") && socketFrees(d.Location)
 }
 
 // otherHost reports whether a frame was freed because it was for another MAC;

@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -42,7 +41,7 @@ func findMissingMasquerade(v *view) []verdict {
 	reflected := v.reflected()
 	for i := range v.peers {
 		p := &v.peers[i]
-		if len(v.pods[p.Local]) == 0 || !v.isUplink(p.IfIndex) || !v.outside(p.Remote) || p.Out.Packets == 0 {
+		if len(v.pods[p.Local]) == 0 || !v.outside(p.Remote) || p.Out.Packets == 0 {
 			continue
 		}
 		nat := tables.Source(path.Packet{Src: p.Local, Dst: p.Remote, Out: v.natLink(p.IfIndex)})
@@ -152,7 +151,7 @@ func (v *view) unmasqueraded(g *rawGroup) verdict {
 // pod's own address.
 func (v *view) untranslated(g *rawGroup) []model.Evidence {
 	for _, p := range g.silent {
-		if f := v.between(p.Local, p.Remote).silent; f != nil && f.Original.Src == p.Local {
+		if f := v.flowsOf(p).silent; f != nil && f.Original.Src == p.Local {
 			return []model.Evidence{{Source: model.SourceConntrack, Text: fmt.Sprintf(
 				"%s to %s UNREPLIED, the reply is expected at %s: no translation", p.Local, f.Original.Dst, f.Reply.Dst)}}
 		}
@@ -253,5 +252,8 @@ func packetRuleEvidence(what string, r *model.PacketRule) model.Evidence {
 
 // weaker is the less sure of two.
 func weaker(a, b model.Confidence) model.Confidence {
-	return slices.MinFunc([]model.Confidence{a, b}, func(x, y model.Confidence) int { return cmp.Compare(sureness(x), sureness(y)) })
+	if b.Rank() < a.Rank() {
+		return b
+	}
+	return a
 }

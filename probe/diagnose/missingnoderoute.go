@@ -28,8 +28,10 @@ var missingNodeRoute = kind{
 // unrouted is the traffic with pods of another node that left by the default
 // route, unanswered.
 type unrouted struct {
-	cidr    netip.Prefix
-	pods    map[netip.Addr]bool
+	cidr netip.Prefix
+	pods map[netip.Addr]bool
+	// remote is one of the addresses that do not answer.
+	remote  netip.Addr
 	link    int
 	packets uint64
 	answers bool
@@ -71,7 +73,7 @@ func findMissingNodeRoute(v *view) []verdict {
 			// The plugin gives them the node's address.
 			maps.Copy(g.pods, m.pods)
 		}
-		g.link = p.IfIndex
+		g.remote, g.link = p.Remote, p.IfIndex
 		g.packets += p.Out.Packets
 	}
 	var out []verdict
@@ -113,19 +115,12 @@ func (v *view) nodeRoutes() []*model.Route {
 	var out []*model.Route
 	for i := range v.Routes {
 		r := &v.Routes[i]
-		if r.Table == mainTable && r.Type == "unicast" && r.Dst.Bits() > 0 && r.Gateway.IsValid() && v.isUplinkSide(r.IfIndex) &&
-			inAny(v.onLink, r.Gateway) && v.remote(r.Dst.Addr()).IsValid() && v.surelyPods(r.Dst.Addr()) && !v.isDefaultGateway(r.Gateway) {
+		if r.Table == mainTable && r.Type == "unicast" && r.Dst.Bits() > 0 && r.Gateway.IsValid() && v.outer[r.IfIndex] &&
+			inAny(v.onLink, r.Gateway) && v.remote(r.Dst.Addr()).IsValid() && v.surelyPods(r.Dst.Addr()) && !v.gatewayAddrs[r.Gateway] {
 			out = append(out, r)
 		}
 	}
 	return out
-}
-
-// isUplinkSide reports whether a link is an uplink, or a bridge that holds one.
-func (v *view) isUplinkSide(ifindex int) bool { return v.outer()[ifindex] }
-
-func (v *view) isDefaultGateway(a netip.Addr) bool {
-	return slices.ContainsFunc(v.Routes, func(r model.Route) bool { return r.Dst.Bits() == 0 && r.Gateway == a })
 }
 
 func (v *view) withoutNodeRoute(g *unrouted, siblings []*model.Route) verdict {
@@ -142,9 +137,9 @@ func (v *view) withoutNodeRoute(g *unrouted, siblings []*model.Route) verdict {
 		Evidence: []model.Evidence{{Source: model.SourceTC, Text: fmt.Sprintf(
 			"%s egress: %s to %s; ingress: no answer", link, count(g.packets, "packet"), g.cidr)}},
 	}
-	if r := v.defaultRoute(g.cidr.Addr()); r != nil {
+	if r := v.lookup(g.remote); r != nil {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: fmt.Sprintf(
-			"the lookup for %s ends at: %s", g.cidr.Addr().Next(), v.routeText(r))})
+			"the lookup for %s ends at: %s", g.remote, v.routeText(r))})
 	}
 	for _, r := range siblings[:min(len(siblings), 2)] {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: "other nodes' pods have routes: " + v.routeText(r)})
@@ -168,14 +163,4 @@ func (v *view) withoutNodeRoute(g *unrouted, siblings []*model.Route) verdict {
 	}
 	f.Fix = []string{fmt.Sprintf("%s route replace %s via %s dev %s", ip(g.cidr.Addr()), g.cidr, hop, shellWord(v.natLink(g.link)))}
 	return verdict{Finding: f}
-}
-
-// defaultRoute is the main table's for a family.
-func (v *view) defaultRoute(a netip.Addr) *model.Route {
-	for i := range v.Routes {
-		if r := &v.Routes[i]; r.Table == mainTable && r.Dst.Bits() == 0 && r.Dst.Addr().Is4() == a.Is4() {
-			return r
-		}
-	}
-	return nil
 }

@@ -76,7 +76,6 @@ func (v *view) strayed() []astray {
 }
 
 func (v *view) findStrayed() []astray {
-	outer := v.outer()
 	sources := map[netip.Addr]netip.Addr{}
 	for i := range v.peers {
 		sources[v.peers[i].Local] = v.peers[i].Remote
@@ -97,7 +96,7 @@ func (v *view) findStrayed() []astray {
 			var found []astray
 			for _, q := range v.askers(i, a, sources[a]) {
 				d := v.routing().Lookup(q)
-				if len(d.Unsure) > 0 || !v.misses(&d, a, outer) {
+				if len(d.Unsure) > 0 || !v.misses(&d, a) {
 					continue
 				}
 				found = append(found, astray{pod: p, addr: a, query: q, decision: d})
@@ -155,7 +154,7 @@ func (v *view) askers(pod int, a, remote netip.Addr) []path.Query {
 // misses reports whether a decision leads away from all pods that hold the
 // address. A link of an unknown kind may well lead there: a plugin's router,
 // whose programs deliver, or a device on top of the bridge.
-func (v *view) misses(d *path.Decision, a netip.Addr, outer map[int]bool) bool {
+func (v *view) misses(d *path.Decision, a netip.Addr) bool {
 	if d.Type != "unicast" {
 		return d.Type == "" || d.Discards()
 	}
@@ -168,22 +167,8 @@ func (v *view) misses(d *path.Decision, a netip.Addr, outer map[int]bool) bool {
 	}
 	return !slices.ContainsFunc(d.Hops, func(h path.NextHop) bool {
 		l := v.links[h.IfIndex]
-		return l == nil || right[h.IfIndex] || !outer[h.IfIndex] && l.Role != model.RolePodLink && l.Kind != "bridge"
+		return l == nil || right[h.IfIndex] || !v.outer[h.IfIndex] && l.Role != model.RolePodLink && l.Kind != "bridge"
 	})
-}
-
-// outer are the uplinks and the bridges that hold them.
-func (v *view) outer() map[int]bool {
-	out := map[int]bool{}
-	for i := range v.Links {
-		if l := &v.Links[i]; l.Role == model.RoleUplink {
-			out[l.Index] = true
-			if l.Master != 0 {
-				out[l.Master] = true
-			}
-		}
-	}
-	return out
 }
 
 // blocked reports whether a route or rule that discards stands in front of a
@@ -194,7 +179,7 @@ func (v *view) blocked(a *astray) bool {
 	}
 	return slices.ContainsFunc(v.routing().Covering(mainTable, a.addr), func(r *model.Route) bool {
 		d := path.Decision{Type: r.Type, Hops: []path.NextHop{{IfIndex: r.IfIndex}}}
-		return r != a.decision.Route && r.Type == "unicast" && !v.misses(&d, a.addr, v.outer())
+		return r != a.decision.Route && r.Type == "unicast" && !v.misses(&d, a.addr)
 	})
 }
 
@@ -327,7 +312,7 @@ func (v *view) whither(a *astray) string {
 	switch {
 	case l.Role == model.RolePodLink:
 		return "go to another pod's link, " + l.Name
-	case v.outer()[l.Index]:
+	case v.outer[l.Index]:
 		return "leave the node again through " + l.Name
 	}
 	return "go to " + l.Name
@@ -353,7 +338,7 @@ func (v *view) restore(a *astray) []string {
 	if covering := v.routing().Covering(mainTable, a.addr); len(covering) > 0 {
 		main.Type, main.Hops = covering[0].Type, []path.NextHop{{IfIndex: covering[0].IfIndex}}
 	}
-	if v.misses(&main, a.addr, v.outer()) {
+	if v.misses(&main, a.addr) {
 		fix = append(fix, fmt.Sprintf("%s route replace %s dev %s", tool, target, shellWord(dev)))
 	}
 	for _, r := range a.rules {

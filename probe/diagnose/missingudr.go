@@ -304,7 +304,7 @@ func (v *view) findRanges() []*remoteRange {
 	for i := range v.peers {
 		p := &v.peers[i]
 		cidr := v.remote(p.Remote)
-		if !cidr.IsValid() || !v.isUplink(p.IfIndex) || !v.byDefaultRoute(p.Remote) {
+		if !cidr.IsValid() || !v.byDefaultRoute(p.Remote) {
 			continue
 		}
 		r := byCIDR[cidr]
@@ -620,7 +620,7 @@ func (v *view) controls(silent, all []*remoteRange) string {
 	for i := range v.peers {
 		p := &v.peers[i]
 		within := slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.cidr.Contains(p.Remote) })
-		if v.isUplink(p.IfIndex) && !within && v.answered(p) {
+		if !within && v.answered(p) {
 			others[p.Remote] = true
 		}
 	}

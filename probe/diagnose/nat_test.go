@@ -373,6 +373,11 @@ func TestDelivered(t *testing.T) {
 			n.drop("PROTO_MEM", "udp_queue_rcv_one_skb", pod6, pod5, 9).Netns = 77
 			return n
 		}, []string{"ReceiveOverflow proven 172.20.1.5 172.20.1.6 172.20.2.9"}},
+		{"a full queue of new connections", func() *node {
+			n := in(kubenet())
+			n.drop("TCP_LISTEN_OVERFLOW", "tcp_check_req", far, pod5, 9).Netns = 77
+			return n
+		}, []string{"ReceiveOverflow proven 172.20.1.5 172.20.2.9"}},
 		{"answers to a ping with a raw socket", func() *node {
 			n := in(kubenet())
 			for _, location := range []string{"ping_rcv", "raw_rcv", "icmp_rcv", "icmpv6_rcv"} {
@@ -388,6 +393,19 @@ func TestDelivered(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) { verdicts(t, tt.node(), tt.want) })
+	}
+}
+
+// TestDropCauses: a drop that a finding is about is not one that is expected.
+func TestDropCauses(t *testing.T) {
+	n := kubenet()
+	n.Pods[0].Netns = 77
+	n.drop("TCP_LISTEN_OVERFLOW", "tcp_check_req", far, pod5, 9).Netns = 77
+	n.drop("TCP_OLD_DATA", "tcp_rcv_established", far, pod5, 9).Netns = 77
+	n.drop("SKB_CSUM", "ip_rcv_core", far, pod5, 2)
+	_, causes := Judge(&n.Snapshot)
+	if want := []model.DropCause{{Code: "ReceiveOverflow"}, {Expected: true}, {}}; !slices.Equal(causes, want) {
+		t.Errorf("causes %+v, want %+v", causes, want)
 	}
 }
 

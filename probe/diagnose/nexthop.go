@@ -37,10 +37,9 @@ func (v *view) silentNextHops() map[question]*muteHop {
 	if !v.Has(model.SourceTC, model.SourceDrops) {
 		return found
 	}
-	outer := v.outer()
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
-		if !neighborFailed(d) || !outer[d.IfIndex] || v.inPod(d).IsValid() || v.explained(d) {
+		if !neighborFailed(d) || !v.outer[d.IfIndex] || v.inPod(d).IsValid() || v.explained(d) {
 			continue
 		}
 		hop, ok := v.nextHop(d)

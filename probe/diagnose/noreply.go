@@ -45,19 +45,12 @@ type mutePeer struct {
 
 func findNoReply(v *view) []verdict {
 	raw, translated := muteGroup{map[netip.Addr]*mutePeer{}}, muteGroup{map[netip.Addr]*mutePeer{}}
-	answered := map[pair]bool{}
-	for i := range v.peers {
-		if p := &v.peers[i]; v.isUplink(p.IfIndex) && v.answered(p) {
-			answered[pair{p.Local, p.Remote}] = true
-		}
-	}
 	mute := v.unrepliedFlows()
 	reflected := v.reflected()
 	for i := range v.peers {
 		p := &v.peers[i]
 		asks := p.Out.Asks
-		if !v.isUplink(p.IfIndex) || !v.unanswered(p) || v.sentAstray(p) || answered[pair{p.Local, p.Remote}] || !v.elsewhere(p.Remote) ||
-			reflected[p.Local] && p.In.Asks > 0 {
+		if !v.unanswered(p) || v.sentAstray(p) || !v.elsewhere(p.Remote) || reflected[p.Local] && p.In.Asks > 0 {
 			continue
 		}
 		pods, group := map[netip.Addr]bool{}, &raw
@@ -310,7 +303,7 @@ func (v *view) answerers(g *muteGroup) string {
 	others := map[netip.Addr]bool{}
 	for i := range v.peers {
 		p := &v.peers[i]
-		if v.isUplink(p.IfIndex) && g.peers[p.Remote] == nil && v.answered(p) {
+		if g.peers[p.Remote] == nil && v.answered(p) {
 			others[p.Remote] = true
 		}
 	}

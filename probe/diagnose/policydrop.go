@@ -53,13 +53,15 @@ type share struct {
 // ICMPv6, for what the pod could not send: ip6tables drops the answers to its
 // neighbour solicitations too, which a bridge takes through it. ARP passes by.
 func withNeighbors(shares []share) func(*model.Drop) bool {
-	these := theseDrops(shares)
+	drops := make([]*model.Drop, len(shares))
 	deaf := map[netip.Addr]bool{}
-	for _, s := range shares {
+	for i, s := range shares {
+		drops[i] = s.drop
 		if s.drop.Proto == icmp6 {
 			deaf[s.drop.Dst] = true
 		}
 	}
+	these := sameDrops(drops)
 	return func(d *model.Drop) bool { return these(d) || deaf[d.Src] && d.Link == "" && neighborFailed(d) }
 }
 
@@ -292,16 +294,13 @@ func (c *claim) rivals(not *suspect, packets uint64) []*suspect {
 	return out
 }
 
-func theseDrops(shares []share) func(*model.Drop) bool {
-	set := map[*model.Drop]bool{}
-	for _, s := range shares {
-		set[s.drop] = true
+// sameDrops accounts for these drops and no others; there may be thousands.
+func sameDrops(list []*model.Drop) func(*model.Drop) bool {
+	set := make(map[*model.Drop]bool, len(list))
+	for _, d := range list {
+		set[d] = true
 	}
 	return func(d *model.Drop) bool { return set[d] }
-}
-
-func sameDrops(list []*model.Drop) func(*model.Drop) bool {
-	return func(d *model.Drop) bool { return slices.Contains(list, d) }
 }
 
 // droppedBy is the finding on one rule or policy.

@@ -15,8 +15,12 @@ type ranges struct {
 	// cluster are ranges of all pods: given, written in the node's rules,
 	// or supposed around the local ones.
 	cluster []netip.Prefix
-	// nodes are the ranges of other nodes that are known one by one.
-	nodes []nodeRange
+	// nodes are the ranges of other nodes that are known one by one. byPrefix
+	// has them too: a node's addresses are looked up by their thousands.
+	nodes    []nodeRange
+	byPrefix map[netip.Prefix]nodeRange
+	// lengths are those of byPrefix, the longest first.
+	lengths []int
 }
 
 type nodeRange struct {
@@ -35,7 +39,7 @@ const (
 )
 
 func newRanges(v *view) ranges {
-	var r ranges
+	r := ranges{byPrefix: map[netip.Prefix]nodeRange{}}
 	for i := range v.Cluster.Nodes {
 		n := &v.Cluster.Nodes[i]
 		own := slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return v.nodeAddrs[a] })
@@ -43,7 +47,7 @@ func newRanges(v *view) ranges {
 			if own {
 				r.local = append(r.local, p)
 			} else {
-				r.nodes = append(r.nodes, nodeRange{p, n})
+				r.add(nodeRange{p, n})
 			}
 		}
 	}
@@ -64,6 +68,30 @@ func newRanges(v *view) ranges {
 		}
 	}
 	return r
+}
+
+// add takes in a range of another node. Of two that claim the same, the first
+// has it.
+func (r *ranges) add(n nodeRange) {
+	r.nodes = append(r.nodes, n)
+	if _, claimed := r.byPrefix[n.Masked()]; claimed {
+		return
+	}
+	r.byPrefix[n.Masked()] = n
+	if i, found := slices.BinarySearchFunc(r.lengths, n.Bits(), func(a, b int) int { return b - a }); !found {
+		r.lengths = slices.Insert(r.lengths, i, n.Bits())
+	}
+}
+
+// nodeAt is the known range of another node that holds an address, the
+// narrowest; not valid where none does.
+func (r *ranges) nodeAt(a netip.Addr) nodeRange {
+	for _, bits := range r.lengths {
+		if p, err := a.Prefix(bits); err == nil && r.byPrefix[p].IsValid() {
+			return r.byPrefix[p]
+		}
+	}
+	return nodeRange{}
 }
 
 // supposeAround adds the ranges that a pod's address suggests, unless they are
@@ -141,10 +169,8 @@ func (v *view) holdsPods(p netip.Prefix) bool {
 // where it is known, else one of the size of this node's own. It is not valid
 // for an address that is no other node's pod.
 func (v *view) remote(a netip.Addr) netip.Prefix {
-	for _, n := range v.ranges.nodes {
-		if n.Contains(a) {
-			return n.Prefix
-		}
+	if n := v.ranges.nodeAt(a); n.IsValid() {
+		return n.Prefix
 	}
 	if v.nodeAddrs[a] || inAny(v.onLink, a) || inAny(v.ranges.local, a) || !inAny(v.ranges.cluster, a) {
 		return netip.Prefix{}
@@ -160,7 +186,7 @@ func (v *view) remote(a netip.Addr) netip.Prefix {
 // the block close around this node's own; not of one that is only supposed from
 // what the rules keep from translation.
 func (v *view) surelyPods(a netip.Addr) bool {
-	if inAny(v.Cluster.PodCIDRs, a) || slices.ContainsFunc(v.ranges.nodes, func(n nodeRange) bool { return n.Contains(a) }) {
+	if inAny(v.Cluster.PodCIDRs, a) || v.ranges.nodeAt(a).IsValid() {
 		return true
 	}
 	return slices.ContainsFunc(v.ranges.local, func(own netip.Prefix) bool {
@@ -170,14 +196,7 @@ func (v *view) surelyPods(a netip.Addr) bool {
 }
 
 // nodeOf is the node whose pod range this is, where that is known.
-func (v *view) nodeOf(p netip.Prefix) *model.ClusterNode {
-	for _, n := range v.ranges.nodes {
-		if n.Prefix == p {
-			return n.node
-		}
-	}
-	return nil
-}
+func (v *view) nodeOf(p netip.Prefix) *model.ClusterNode { return v.ranges.byPrefix[p.Masked()].node }
 
 // RemoteRanges lists the other nodes' pod ranges: first those that packets and
 // flows in the snapshot suggest, then the others that are known, each sorted.

@@ -39,9 +39,10 @@ type loop struct {
 	once bool
 }
 
-func findRoutingLoop(v *view) []verdict {
-	// Packets for a pod whose route is gone, or went with its link, loop too;
-	// so do those that a wrong route beyond the node brings back.
+// sentBack are the addresses of pods whose packets loop for another cause: the
+// route to the pod is gone, or went with its link, or a wrong route beyond the
+// node brings them back.
+func (v *view) sentBack() map[netip.Addr]bool {
 	known := map[netip.Addr]bool{}
 	for i := range v.Pods {
 		p := &v.Pods[i]
@@ -58,6 +59,11 @@ func findRoutingLoop(v *view) []verdict {
 			}
 		}
 	}
+	return known
+}
+
+func findRoutingLoop(v *view) []verdict {
+	known := v.sentBack()
 	filtered := map[looped]uint64{}
 	for i := range v.Traffic.Drops {
 		if d := &v.Traffic.Drops[i]; reverseFiltered(d) && v.isUplink(d.IfIndex) && d.Link != "" && !v.explained(d) {

@@ -149,10 +149,10 @@ func (v *view) explained(d *model.Drop) bool {
 // owner that went away.
 func (v *view) harmless(d *model.Drop) bool {
 	switch {
-	case d.Location == "ping_rcv", d.Location == "raw_rcv", (d.Location == "icmp_rcv" || d.Location == "icmpv6_rcv") && noSocket(d):
-		// An echo reply is offered to every socket that may want it; one
-		// kernel frees what none took in ping_rcv, an older one in its caller.
-		return true
+	case d.OfSocket():
+		// Where no reason is told, tcp_v4_rcv and tcp_v6_rcv may not have
+		// found a socket.
+		return d.Reason != "" || d.Location != "tcp_v4_rcv" && d.Location != "tcp_v6_rcv"
 	case d.Location == "icmpv6_rcv" && (d.Src.IsLinkLocalUnicast() || d.Dst.IsLinkLocalUnicast()):
 		// Neighbour discovery that says nothing new, or of an address that
 		// another claims.
@@ -160,8 +160,6 @@ func (v *view) harmless(d *model.Drop) bool {
 	case neighborFailed(d), noSocket(d):
 		// A pod that goes closes its sockets before its link is gone.
 		return v.past[d.Dst]
-	case strings.HasPrefix(string(d.Reason), "TCP_"), d.Reason == "QUEUE_PURGE", d.Reason == "SOCKET_FILTER":
-		return true
 	case d.Location == "ip6_mc_input", d.Reason == "IPV6_NDISC_NS_OTHERHOST":
 		// What asks for a neighbour goes to a group, and a bridge floods it
 		// to all: those that are not meant free it.
@@ -171,27 +169,8 @@ func (v *view) harmless(d *model.Drop) bool {
 	case d.Reason == "OTHERHOST":
 		_, owned := v.macs[d.DstMAC]
 		return owned || v.past[d.Dst]
-	case d.Reason == "":
-		// tcp_v4_rcv and tcp_v6_rcv may not have found a socket.
-		return socketFrees(d.Location) && d.Location != "tcp_v4_rcv" && d.Location != "tcp_v6_rcv"
-	case d.Reason == "NOT_SPECIFIED":
-		// Where reasons are told, a missing socket is NO_SOCKET; a SYN
-		// sent again to a socket that has answered the first is this.
-		return socketFrees(d.Location)
 	}
 	return false
-}
-
-// socketFrees reports whether a function frees what a socket received or still
-// holds, where the kernel gives no reason: before Linux 5.17 ever, and for a
-// socket's queues until 6.15.
-func socketFrees(location string) bool {
-	switch location {
-	case "sk_stream_kill_queues", "inet_sock_destruct", "inet_csk_destroy_sock", "skb_queue_purge", "__skb_queue_purge",
-		"skb_queue_purge_reason", "skb_release_data":
-		return true
-	}
-	return strings.HasPrefix(location, "tcp_")
 }
 
 // allowance is what one rule drops by design.

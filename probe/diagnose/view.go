@@ -34,11 +34,16 @@ type view struct {
 	// peers are the pairs of addresses at the uplinks, summed over these.
 	peers    []model.Peer
 	gateways []model.Neighbor
+	// gatewayAddrs are the next hops of the default routes.
+	gatewayAddrs map[netip.Addr]bool
 	// tunnel are the MACs that rules give to whatever pods send: the
 	// fabric's, in tunnel mode.
 	tunnel map[model.MAC]bool
+	// outer are the uplinks and the bridges that hold them.
+	outer  map[int]bool
 	onLink []netip.Prefix
-	flows  map[pair]*flowState
+	// flows holds an entry for every pair of peers, and for no other.
+	flows map[pair]*flowState
 	// translated are the pods whose packets go with the node's address, by
 	// that and the remote one; built when it is first asked for.
 	translated map[pair][]netip.Addr
@@ -69,8 +74,10 @@ func newView(s *model.Snapshot) *view {
 		links:      map[int]*model.Link{},
 		byName:     map[string]*model.Link{},
 		macPairs:   map[netip.Addr][]*model.MACPair{},
-		flows:      make(map[pair]*flowState, len(s.Flows)/2),
 		tunnel:     map[model.MAC]bool{},
+		outer:      map[int]bool{},
+
+		gatewayAddrs: map[netip.Addr]bool{},
 	}
 	for i := range s.Links {
 		l := &s.Links[i]
@@ -106,8 +113,8 @@ func newView(s *model.Snapshot) *view {
 		v.macPairs[p.Addr] = append(v.macPairs[p.Addr], p)
 	}
 	v.indexUplinks()
-	v.indexFlows()
 	v.peers = mergePeers(s.Traffic.Peers, v.isUplink)
+	v.indexFlows()
 	v.ranges = newRanges(v)
 	return v
 }
@@ -130,17 +137,26 @@ type flowState struct {
 	silent *model.Flow
 }
 
-// indexFlows sums up the flows by their ends as the uplink sees them, that is
-// after translation: the reply tuple.
+// indexFlows sums up the flows of the peers by their ends as the uplink sees
+// them, that is after translation: the reply tuple.
 func (v *view) indexFlows() {
+	states := make([]flowState, len(v.peers))
+	v.flows = make(map[pair]*flowState, len(v.peers))
+	for i, p := range v.peers {
+		v.flows[pair{p.Local, p.Remote}] = &states[i]
+	}
 	for i := range v.Flows {
 		f := &v.Flows[i]
-		back := v.flowsOf(pair{local: f.Reply.Src, remote: f.Reply.Dst})
-		back.known = true
-		if f.State == "SYN_RECV" {
-			back.halfOpen++
+		if back := v.flows[pair{local: f.Reply.Src, remote: f.Reply.Dst}]; back != nil {
+			back.known = true
+			if f.State == "SYN_RECV" {
+				back.halfOpen++
+			}
 		}
-		st := v.flowsOf(pair{local: f.Reply.Dst, remote: f.Reply.Src})
+		st := v.flows[pair{local: f.Reply.Dst, remote: f.Reply.Src}]
+		if st == nil {
+			continue
+		}
 		st.known = true
 		if !f.Replied {
 			st.silent = f
@@ -159,32 +175,18 @@ func (v *view) indexFlows() {
 	}
 }
 
-// flowsOf is the pair's state to write to.
-func (v *view) flowsOf(k pair) *flowState {
-	st := v.flows[k]
-	if st == nil {
-		st = &flowState{}
-		v.flows[k] = st
-	}
-	return st
-}
-
-// between is what connection tracking knows of the flows from a local address to
-// a remote one.
-func (v *view) between(local, remote netip.Addr) flowState {
-	if st := v.flows[pair{local, remote}]; st != nil {
-		return *st
-	}
-	return flowState{}
-}
+// flowsOf is what connection tracking knows of the flows from a peer's local
+// address to the remote one.
+func (v *view) flowsOf(p *model.Peer) *flowState { return v.flows[pair{p.Local, p.Remote}] }
 
 // mergePeers sums what went between two addresses over all uplinks: an answer
 // may return by another than the question left by. The link is the one that
 // most left by.
 func mergePeers(list []model.Peer, uplink func(ifindex int) bool) []model.Peer {
-	at := map[pair]int{}
-	most := map[pair]uint64{}
-	var out []model.Peer
+	at := make(map[pair]int, len(list))
+	out := make([]model.Peer, 0, len(list))
+	// most is how much left by the link of each of out.
+	var most []uint64
 	for _, p := range list {
 		if !uplink(p.IfIndex) {
 			continue
@@ -192,13 +194,13 @@ func mergePeers(list []model.Peer, uplink func(ifindex int) bool) []model.Peer {
 		k := pair{p.Local, p.Remote}
 		i, seen := at[k]
 		if !seen {
-			at[k], most[k] = len(out), p.Out.Packets
-			out = append(out, p)
+			at[k] = len(out)
+			out, most = append(out, p), append(most, p.Out.Packets)
 			continue
 		}
 		m := &out[i]
-		if p.Out.Packets > most[k] {
-			most[k], m.IfIndex, m.Link = p.Out.Packets, p.IfIndex, p.Link
+		if p.Out.Packets > most[i] {
+			most[i], m.IfIndex, m.Link = p.Out.Packets, p.IfIndex, p.Link
 		}
 		if m.FirstOut.IsZero() || !p.FirstOut.IsZero() && p.FirstOut.Before(m.FirstOut) {
 			m.FirstOut = p.FirstOut
@@ -224,31 +226,29 @@ func addCounts(a, b model.PeerCount) model.PeerCount {
 // indexUplinks finds the gateways of the default routes and the prefixes that
 // are on link at the uplinks: the node's own subnet.
 func (v *view) indexUplinks() {
-	outer := map[int]bool{}
-	for _, l := range v.Links {
-		if l.Role == model.RoleUplink {
-			outer[l.Index] = true
+	for i := range v.Links {
+		if l := &v.Links[i]; l.Role == model.RoleUplink {
+			v.outer[l.Index] = true
 			if l.Master != 0 {
-				outer[l.Master] = true
+				v.outer[l.Master] = true
 			}
 		}
 	}
-	hops := map[netip.Addr]bool{}
 	for _, r := range v.Routes {
 		if r.Dst.Bits() == 0 {
 			for _, h := range append([]model.Route{r}, r.NextHops...) {
-				hops[h.Gateway] = true
+				v.gatewayAddrs[h.Gateway] = true
 			}
 		}
-		if outer[r.IfIndex] && r.Type == "unicast" && !r.Gateway.IsValid() && r.Dst.Bits() > 0 && !r.Dst.IsSingleIP() {
+		if v.outer[r.IfIndex] && r.Type == "unicast" && !r.Gateway.IsValid() && r.Dst.Bits() > 0 && !r.Dst.IsSingleIP() {
 			v.onLink = append(v.onLink, r.Dst)
 		}
 	}
 	for _, n := range v.Neighbors {
-		if hops[n.Addr] && !n.MAC.IsZero() {
+		if v.gatewayAddrs[n.Addr] && !n.MAC.IsZero() {
 			v.gateways = append(v.gateways, n)
 		}
-		if _, known := v.macs[n.MAC]; !known && !n.MAC.IsZero() && hops[n.Addr] {
+		if _, known := v.macs[n.MAC]; !known && !n.MAC.IsZero() && v.gatewayAddrs[n.Addr] {
 			v.macs[n.MAC] = "the gateway " + n.Addr.String()
 		}
 	}
@@ -322,19 +322,18 @@ func (v *view) unanswered(p *model.Peer) bool {
 	if v.answered(p) || !v.wanting(p) || p.FirstOut.After(v.Window.End.Add(-settled)) {
 		return false
 	}
-	return v.Traffic.Lost.Counters == 0 || v.between(p.Local, p.Remote).silent != nil
+	return v.Traffic.Lost.Counters == 0 || v.flowsOf(p).silent != nil
 }
 
 // wanting reports whether the pair's packets, of which some left, must be
-// answered. A datagram need
-// not be, but for a name server's; a client that waits in vain begins flow
-// after flow. What answers a stranger needs no answer either, unless nothing
+// answered. A datagram need not be, but for a name server's; a client that waits
+// in vain begins flow after flow. What answers a stranger needs no answer either, unless nothing
 // comes in although TCP goes out, or the stranger's connections stay half open.
 func (v *view) wanting(p *model.Peer) bool {
 	if p.Out.Packets == 0 {
 		return false
 	}
-	st := v.between(p.Local, p.Remote)
+	st := v.flowsOf(p)
 	return p.Out.Asks >= minPackets || p.In.Packets == 0 && p.Out.Answers >= minPackets ||
 		st.newSilent >= minSilent || st.dns > 0 && p.Out.Packets >= minPackets || st.halfOpen >= minPackets
 }
@@ -358,7 +357,7 @@ func (v *view) answered(p *model.Peer) bool {
 	if p.In.Other == 0 {
 		return false
 	}
-	st := v.between(p.Local, p.Remote)
+	st := v.flowsOf(p)
 	return st.newReplied || st.oldReplied && st.newSilent == 0 || !st.known && p.Out.Asks < minPackets
 }
 

@@ -36,6 +36,19 @@ const (
 	Possible Confidence = "possible"
 )
 
+// Rank orders confidences: 2 proven, 1 likely, 0 possible, -1 anything else.
+func (c Confidence) Rank() int {
+	switch c {
+	case Proven:
+		return 2
+	case Likely:
+		return 1
+	case Possible:
+		return 0
+	}
+	return -1
+}
+
 // Place is a hop on a packet's way.
 type Place struct {
 	Link      string

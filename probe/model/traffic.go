@@ -200,16 +200,38 @@ type DropCause struct {
 }
 
 // OfSocket reports whether the drop is what a transport or a socket frees as it
-// goes: the packet was delivered.
+// goes: the packet was delivered. A socket that has no room is not meant, nor
+// what waits for the next hop's MAC when that is not to be had.
 func (d *Drop) OfSocket() bool {
-	switch {
-	case strings.HasPrefix(string(d.Reason), "TCP_"), d.Reason == "QUEUE_PURGE", d.Reason == "SOCKET_FILTER",
-		d.Location == "ping_rcv", d.Location == "raw_rcv", d.Location == "icmp_rcv",
-		d.Location == "icmpv6_rcv" && d.Reason == "NO_SOCKET":
+	switch d.Reason {
+	case "TCP_LISTEN_OVERFLOW":
+		return false
+	case "QUEUE_PURGE":
+		return d.Location != "neigh_invalidate"
+	case "SOCKET_CLOSE", "SOCKET_FILTER":
 		return true
 	}
-	return d.Reason == "" && strings.HasPrefix(d.Location, "tcp_") || d.Reason == "NOT_SPECIFIED" && strings.HasPrefix(d.Location, "tcp_") ||
-		strings.HasPrefix(d.Location, "sk_stream_") || strings.HasPrefix(d.Location, "inet_sock_") || strings.HasPrefix(d.Location, "skb_queue_")
+	switch d.Location {
+	case "ping_rcv", "raw_rcv":
+		// An echo reply is offered to every socket that may want it; one
+		// kernel frees what none took in ping_rcv, an older one in its caller.
+		return true
+	case "icmp_rcv", "icmpv6_rcv":
+		return d.Reason == "NO_SOCKET"
+	}
+	return strings.HasPrefix(string(d.Reason), "TCP_") || (d.Reason == "" || d.Reason == "NOT_SPECIFIED") && socketFrees(d.Location)
+}
+
+// socketFrees reports whether a function frees what a socket received or still
+// holds, where the kernel gives no reason: before Linux 5.17 ever, and for a
+// socket's queues until 6.15.
+func socketFrees(location string) bool {
+	switch location {
+	case "sk_stream_kill_queues", "inet_sock_destruct", "inet_csk_destroy_sock", "skb_queue_purge", "__skb_queue_purge",
+		"skb_queue_purge_reason", "skb_release_data":
+		return true
+	}
+	return strings.HasPrefix(location, "tcp_")
 }
 
 // Sample is the head of one dropped packet.

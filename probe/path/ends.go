@@ -213,8 +213,7 @@ func (j *journey) toPort(l *model.Link) {
 	j.toPod(p, l)
 }
 
-// behind is the living pod behind a link: the one with the packet's destination
-// where several addresses are.
+// behind is the living pod behind a link, nil for none.
 func (j *journey) behind(l *model.Link) *model.Pod {
 	for i := range j.Pods {
 		if p := &j.Pods[i]; p.LinkIndex == l.Index {

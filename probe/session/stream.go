@@ -215,7 +215,7 @@ func (r *running) whole(ctx context.Context, now time.Time) error {
 	}
 	p.After = timeline.Moved(&p.Snapshot.Traffic, new(r.traffic()))
 	if r.engine != nil {
-		if err := r.engine.ForgetTTLs(); err != nil {
+		if err := errors.Join(r.engine.ForgetTTLs(), r.engine.MakeRoom(now.Add(-timeline.Long))); err != nil {
 			return err
 		}
 	}

@@ -23,9 +23,9 @@ type history struct {
 	rates   []float64
 }
 
-// add notes the rate since the point before, none at the first.
-func (x *history) add(packets uint64, seconds float64, first bool) {
-	if seconds > 0 && !first {
+// add notes the rate since the point before, where there was one.
+func (x *history) add(packets uint64, seconds float64) {
+	if seconds > 0 {
 		x.rates = append(x.rates, float64(minus(packets, x.packets))/seconds)
 		x.rates = x.rates[max(0, len(x.rates)-points):]
 	}
@@ -45,19 +45,18 @@ func dropped(s *model.Snapshot, pods map[netip.Addr]bool) uint64 {
 
 // add notes the rates since the point before.
 func (s *series) add(now *model.Snapshot) {
-	seconds := now.Window.End.Sub(s.at).Seconds()
-	first := s.at.IsZero()
-	s.at = now.Window.End
-	if first || seconds <= 0 {
-		seconds = 0
+	seconds := 0.0
+	if !s.at.IsZero() {
+		seconds = now.Window.End.Sub(s.at).Seconds()
 	}
+	s.at = now.Window.End
 	pods := map[netip.Addr]bool{}
 	for i := range now.Pods {
 		for _, a := range now.Pods[i].Addresses {
 			pods[a.Addr()] = true
 		}
 	}
-	s.drops.add(dropped(now, pods), seconds, first)
+	s.drops.add(dropped(now, pods), seconds)
 	next := make(map[hopKey]*history, len(s.hops))
 	for i := range now.Traffic.Hops {
 		h := &now.Traffic.Hops[i]
@@ -69,7 +68,7 @@ func (s *series) add(now *model.Snapshot) {
 		if x == nil {
 			x = &history{}
 		}
-		x.add(h.Packets, seconds, first)
+		x.add(h.Packets, seconds)
 		next[k] = x
 	}
 	s.hops = next

@@ -192,11 +192,10 @@ func (t *tracker) findings() []model.Tracked {
 	for _, x := range t.open {
 		out = append(out, *x)
 	}
-	sure := []model.Confidence{model.Possible, model.Likely, model.Proven}
 	slices.SortStableFunc(out, func(a, b model.Tracked) int {
 		return cmp.Or(
 			cmp.Compare(b.Severity.Rank(), a.Severity.Rank()),
-			cmp.Compare(slices.Index(sure, b.Confidence), slices.Index(sure, a.Confidence)),
+			cmp.Compare(b.Confidence.Rank(), a.Confidence.Rank()),
 			cmp.Compare(a.Code, b.Code),
 			slices.CompareFunc(a.Pods, b.Pods, netip.Addr.Compare),
 			cmp.Compare(a.ID, b.ID),

@@ -1,6 +1,7 @@
 package traffic
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -21,15 +22,23 @@ type counters struct {
 	legs   *ebpf.Memory // by CPU, then leg
 	peers  *ebpf.Memory // by CPU, then place
 	owners *ebpf.Memory // by leg
-	cpus   int
+	spare  *ebpf.Memory // a ring of legs
+	// subjects have the legs' numbers in their rows.
+	subjects *subjects
+	cpus     int
 	// legStride and peerStride are how much of the memory is one CPU's.
 	legStride, peerStride int
 
 	hops      []hop // by leg
 	pairs     map[pairKey]*pair
-	neighbors map[bpf.TCNeighKey]uint64
-	closely   map[bpf.TCPairKey]uint64
-	lost      [bpf.TCLostLOST_MAX]uint64
+	neighbors map[bpf.TCNeighKey]*tally
+	closely   map[bpf.TCPairKey]*tally
+	// places is how many legs there are, leg 0 included, freed how many were
+	// given to spare, left how many may still be given out.
+	places int
+	freed  uint32
+	left   int
+	lost   [bpf.TCLostLOST_MAX]uint64
 }
 
 // hop is a leg, over all CPUs.
@@ -53,17 +62,33 @@ type pair struct {
 	last     [bpf.TCDirectionDIRECTIONS]time.Time
 }
 
-func newCounters(coll *ebpf.Collection) (*counters, error) {
+// tally is the count of one entry of a table that has room for so many.
+type tally struct {
+	packets uint64
+	// base is what was counted before the kernel's own entry began anew.
+	base        uint64
+	first, last time.Time
+}
+
+// is notes what the kernel's entry counts.
+func (t *tally) is(n uint64, now time.Time) {
+	if n += t.base; n != t.packets {
+		t.packets, t.last = n, now
+	}
+}
+
+func newCounters(coll *ebpf.Collection, s *subjects) (*counters, error) {
 	c := &counters{
 		coll:      coll,
+		subjects:  s,
 		pairs:     map[pairKey]*pair{},
-		neighbors: map[bpf.TCNeighKey]uint64{},
-		closely:   map[bpf.TCPairKey]uint64{},
+		neighbors: map[bpf.TCNeighKey]*tally{},
+		closely:   map[bpf.TCPairKey]*tally{},
 	}
 	var err error
 	var errs []error
 	for name, m := range map[string]**ebpf.Memory{
-		bpf.TCMapLegs: &c.legs, bpf.TCMapPeers: &c.peers, bpf.TCMapOwners: &c.owners,
+		bpf.TCMapLegs: &c.legs, bpf.TCMapPeers: &c.peers, bpf.TCMapOwners: &c.owners, bpf.TCMapSpare: &c.spare,
 	} {
 		*m, err = coll.Maps[name].Memory()
 		errs = append(errs, err)
@@ -74,6 +99,7 @@ func newCounters(coll *ebpf.Collection) (*counters, error) {
 	c.cpus = int(coll.Maps[bpf.TCMapLegs].MaxEntries())
 	c.legStride = int(coll.Maps[bpf.TCMapLegs].ValueSize())
 	c.peerStride = int(coll.Maps[bpf.TCMapPeers].ValueSize())
+	c.places = c.legStride / legSize
 	return c, nil
 }
 
@@ -81,19 +107,26 @@ func (c *counters) poll(now time.Time) error {
 	return errors.Join(
 		c.pollLegs(now),
 		c.pollPeers(now),
-		pollTable(c.coll.Maps[bpf.TCMapNeighbors], c.neighbors),
-		pollTable(c.coll.Maps[bpf.TCMapPairs], c.closely),
+		pollTable(c.coll.Maps[bpf.TCMapNeighbors], c.neighbors, now),
+		pollTable(c.coll.Maps[bpf.TCMapPairs], c.closely, now),
 		readLost(c.coll.Maps[bpf.TCMapLosses], &c.lost),
 	)
 }
 
-// used is how many legs were given out, leg 0 included.
+// used is how many legs were ever given out, leg 0 included.
 func (c *counters) used() (int, error) {
 	var a bpf.TCAllocator
 	if err := c.coll.Maps[bpf.TCMapAllocator].Lookup(uint32(0), &a); err != nil {
 		return 0, fmt.Errorf("read counters: %w", err)
 	}
-	return int(a.Used) + 1, nil
+	used := int(a.Used) + 1
+	c.left = c.places - used + int(c.freed-a.Taken)
+	return used, nil
+}
+
+// crowded reports whether few legs are left, or few places for pairs on one CPU.
+func (c *counters) crowded() bool {
+	return c.left < c.places/4 || len(c.pairs) > c.peerStride/peerSize/4*3
 }
 
 func (c *counters) pollLegs(now time.Time) error {
@@ -208,19 +241,58 @@ func (p *pair) add(q *bpf.TCPeer) {
 }
 
 // pollTable reads the counts of a table that all CPUs share.
-func pollTable[K comparable](m *ebpf.Map, into map[K]uint64) error {
+func pollTable[K comparable](m *ebpf.Map, into map[K]*tally, now time.Time) error {
 	var key K
 	var n uint64
 	it := m.Iterate()
 	for it.Next(&key, &n) {
-		into[key] = n
+		if into[key] == nil {
+			into[key] = &tally{first: now}
+		}
+		into[key].is(n, now)
 	}
 	// An aborted walk is one that the kernel's own additions kept from its
-	// end. Nothing is ever deleted, so that the next one goes on.
+	// end. Programs delete nothing, so that the next one goes on.
 	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
 		return fmt.Errorf("read counters of %s: %w", m, err)
 	}
 	return nil
+}
+
+// shed takes out of a table what did not move since then, if few of so many
+// places are left. take deletes a key from the kernel's table and gives its last
+// count.
+func shed[K comparable](list map[K]*tally, most int, since time.Time, take func(K) (uint64, error)) error {
+	if len(list) <= most/4*3 {
+		return nil
+	}
+	var errs []error
+	for key, t := range list {
+		if !t.last.Before(since) {
+			continue
+		}
+		n, err := take(key)
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case t.base+n == t.packets:
+			delete(list, key)
+		default:
+			// It has just moved.
+			t.base += n
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("make room: %w", err)
+	}
+	return nil
+}
+
+func (c *counters) shedNeighbors(since time.Time) error {
+	return shed(c.neighbors, maxNeighbors, since, func(k bpf.TCNeighKey) (n uint64, err error) {
+		err = c.coll.Maps[bpf.TCMapNeighbors].LookupAndDelete(k, &n)
+		return n, err
+	})
 }
 
 func readLost(m *ebpf.Map, lost *[bpf.TCLostLOST_MAX]uint64) error {
@@ -229,10 +301,7 @@ func readLost(m *ebpf.Map, lost *[bpf.TCLostLOST_MAX]uint64) error {
 		if err := m.Lookup(uint32(i), &perCPU); err != nil {
 			return fmt.Errorf("read losses: %w", err)
 		}
-		lost[i] = 0
-		for _, n := range perCPU {
-			lost[i] += n
-		}
+		lost[i] = sum(perCPU)
 	}
 	return nil
 }
@@ -264,21 +333,15 @@ func (c *counters) forgetTTLs() error {
 	return nil
 }
 
-// forget clears what was counted for a slot that is to be somebody else's. Its
-// legs stay its own. No program counts for it at that time.
+// forget clears what was counted for slots that are to be somebody else's, and
+// takes their legs back. No program counts for them at that time.
 func (c *counters) forget(whose func(subject, link uint16) bool) error {
 	var errs []error
-	zeroLeg, zeroPeer := make([]byte, legSize), make([]byte, peerSize)
+	zeroPeer := make([]byte, peerSize)
 	for i := range c.hops {
-		o := c.hops[i].owner
-		if i == 0 || !whose(o.Subject, o.Link) {
-			continue
+		if o := c.hops[i].owner; o.Subject != 0 && whose(o.Subject, o.Link) {
+			errs = append(errs, c.free(i))
 		}
-		for cpu := range c.cpus {
-			_, err := c.legs.WriteAt(zeroLeg, int64(cpu*c.legStride+i*legSize))
-			errs = append(errs, err)
-		}
-		c.hops[i] = hop{owner: o}
 	}
 	for cpu := range c.cpus {
 		b, err := read(c.peers, cpu*c.peerStride, c.peerStride)
@@ -294,5 +357,32 @@ func (c *counters) forget(whose func(subject, link uint16) bool) error {
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("clear counters: %w", err)
 	}
+	return nil
+}
+
+// free makes a leg one that nobody has.
+func (c *counters) free(leg int) error {
+	var errs []error
+	write := func(m *ebpf.Memory, b []byte, at int64) {
+		_, err := m.WriteAt(b, at)
+		errs = append(errs, err)
+	}
+	o := c.hops[leg].owner
+	cell := uint32(o.Link)*linkLegs + uint32(o.Direction)*sides + uint32(o.Side)
+	write(c.subjects.rows, make([]byte, cellSize), int64(o.Subject)*c.subjects.rowSize+int64(subjectSize+cell*cellSize))
+	write(c.owners, make([]byte, ownerSize), int64(leg*ownerSize))
+	for cpu := range c.cpus {
+		write(c.legs, make([]byte, legSize), int64(cpu*c.legStride+leg*legSize))
+	}
+	c.hops[leg] = hop{}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	// The ring has a place for every leg, so that the next one is free.
+	at := c.freed % uint32(c.places)
+	if _, err := c.spare.WriteAt(binary.NativeEndian.AppendUint32(nil, uint32(leg)), int64(at*spareSize)); err != nil {
+		return err
+	}
+	c.freed++
 	return nil
 }

@@ -19,9 +19,12 @@ const (
 	ownerSize   = int(unsafe.Sizeof(bpf.TCOwner{}))
 	peerSize    = int(unsafe.Sizeof(bpf.TCPeer{}))
 	linkSize    = int(unsafe.Sizeof(bpf.TCLink{}))
+	cellSize    = uint32(unsafe.Sizeof(uint16(0)))
+	spareSize   = uint32(unsafe.Sizeof(uint32(0)))
 	eventSize   = int(unsafe.Sizeof(bpf.DropDropEvent{}))
 
 	linkLegs  = uint32(bpf.TCSideLINK_LEGS)
+	sides     = uint32(bpf.TCSideSIDES)
 	linkTable = int(bpf.TCLimitLINK_TABLE)
 	linkTries = int(bpf.TCLimitLINK_TRIES)
 	chainMax  = int(bpf.TCLimitCHAIN_MAX)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -29,17 +30,12 @@ type drops struct {
 	symbols *symbols
 
 	namespaces map[uint32]bool
-	kinds      map[bpf.DropDropKey]*kind
+	kinds      map[bpf.DropDropKey]*tally
 	samples    map[bpf.DropDropKey]model.Sample
 	lost       [bpf.TCLostLOST_MAX]uint64
 	// missed are runs that the kernel skipped; unsampled are events that
 	// maxSamples left out, or that could not be read.
 	missed, unsampled uint64
-}
-
-type kind struct {
-	packets     uint64
-	first, last time.Time
 }
 
 // openDrops loads and attaches the tracepoint program, which shares tc's table
@@ -53,7 +49,7 @@ func openDrops(tc *ebpf.Collection, cfg Config) (_ *drops, err error) {
 		names:      reasonNames(types),
 		symbols:    newSymbols(),
 		namespaces: map[uint32]bool{},
-		kinds:      map[bpf.DropDropKey]*kind{},
+		kinds:      map[bpf.DropDropKey]*tally{},
 		samples:    map[bpf.DropDropKey]model.Sample{},
 	}
 	spec, err := dropSpec(cfg, types)
@@ -154,23 +150,37 @@ func (d *drops) pollKinds(now time.Time) error {
 	for it.Next(&key, &perCPU) {
 		k := d.kinds[key]
 		if k == nil {
-			k = &kind{first: now}
+			k = &tally{first: now}
 			d.kinds[key] = k
 			d.symbols.want(key.Location)
 		}
-		var n uint64
-		for _, c := range perCPU {
-			n += c
-		}
-		if n != k.packets {
-			k.packets, k.last = n, now
-		}
+		k.is(sum(perCPU), now)
 	}
-	// See pollNeighbors.
+	// See pollTable.
 	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
 		return fmt.Errorf("read drops: %w", err)
 	}
 	return nil
+}
+
+func sum(perCPU []uint64) (n uint64) {
+	for _, c := range perCPU {
+		n += c
+	}
+	return n
+}
+
+// shed forgets kinds and samples from before then, where there is little room
+// for others.
+func (d *drops) shed(since time.Time) error {
+	if len(d.samples) > maxSamples/4*3 {
+		maps.DeleteFunc(d.samples, func(_ bpf.DropDropKey, s model.Sample) bool { return s.Time.Before(since) })
+	}
+	return shed(d.kinds, maxKinds, since, func(k bpf.DropDropKey) (uint64, error) {
+		var perCPU []uint64
+		err := d.coll.Maps[bpf.DropMapDrops].LookupAndDelete(k, &perCPU)
+		return sum(perCPU), err
+	})
 }
 
 // pollEvents takes what is in the ring buffer, without waiting for more.

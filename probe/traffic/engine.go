@@ -7,6 +7,7 @@
 package traffic
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -63,6 +64,8 @@ type Config struct {
 
 	// eventRate and ringBytes bound the samples of drops, where not 0.
 	eventRate, ringBytes uint32
+	// legs bounds those, where not 0.
+	legs int
 }
 
 // Local is an address that is counted: a pod's, or one of the node itself.
@@ -167,7 +170,7 @@ func (e *Engine) open(cfg Config, spec *ebpf.CollectionSpec) error {
 		return err
 	}
 	e.links = newLinks(spec, bss, cfg)
-	if e.counters, err = newCounters(e.coll); err != nil {
+	if e.counters, err = newCounters(e.coll, e.subjects); err != nil {
 		return err
 	}
 	e.attached = newAttachments(&tcx{
@@ -183,7 +186,7 @@ func (e *Engine) open(cfg Config, spec *ebpf.CollectionSpec) error {
 func rowCells(cfg Config) uint32 { return ceilPow2(uint32(cfg.MaxLinks+1)) * linkLegs }
 
 // rowSize is that of a subject with the numbers of its legs.
-func rowSize(cfg Config) uint32 { return subjectSize + rowCells(cfg)*2 }
+func rowSize(cfg Config) uint32 { return subjectSize + rowCells(cfg)*cellSize }
 
 // perCPU is how many values of a size each CPU gets.
 func perCPU(most, budget, size, cpus int) uint32 {
@@ -200,11 +203,12 @@ func tcSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("count CPUs: %w", err)
 	}
-	legs := floorPow2(perCPU(maxLegs, legBytes, legSize, cpus))
+	legs := floorPow2(perCPU(cmp.Or(cfg.legs, maxLegs), legBytes, legSize, cpus))
 	sets := floorPow2(perCPU(maxPeers, peerBytes, peerSize, cpus) / peerWays)
 
 	sizeSubjects(spec, cfg)
 	resize(spec.Maps[bpf.TCMapLegs], cpus, legs*uint32(legSize))
+	resize(spec.Maps[bpf.TCMapSpare], 1, legs*spareSize)
 	resize(spec.Maps[bpf.TCMapPeers], cpus, sets*peerWays*uint32(peerSize))
 	spec.Maps[bpf.TCMapOwners].MaxEntries = legs
 	spec.Maps[bpf.TCMapNeighbors].MaxEntries = maxNeighbors
@@ -286,8 +290,8 @@ func (e *Engine) Poll(now time.Time) error {
 	if e.closed.Load() {
 		return fmt.Errorf("poll traffic engine: %w", unix.EBADF)
 	}
-	e.subjects.polled()
-	e.links.slots.polls++
+	e.subjects.polled(now)
+	e.links.slots.polled(now)
 	err := e.counters.poll(now)
 	if e.drops != nil {
 		err = errors.Join(err, e.drops.poll(now))
@@ -303,6 +307,27 @@ func (e *Engine) ForgetTTLs() error {
 		return fmt.Errorf("forget TTLs: %w", unix.EBADF)
 	}
 	return e.counters.forgetTTLs()
+}
+
+// MakeRoom forgets what left, or did not move, since then, where a table is
+// nearly full: an observation may go on for days. What is forgotten counts from
+// zero when it is seen again.
+func (e *Engine) MakeRoom(since time.Time) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed.Load() {
+		return fmt.Errorf("make room: %w", unix.EBADF)
+	}
+	var errs []error
+	if e.counters.crowded() {
+		gone, links := e.subjects.release(since), e.links.slots.release(since)
+		errs = append(errs, e.counters.forget(func(subject, link uint16) bool { return gone[subject] || links[link] }))
+	}
+	errs = append(errs, e.counters.shedNeighbors(since))
+	if e.drops != nil {
+		errs = append(errs, e.drops.shed(since))
+	}
+	return errors.Join(errs...)
 }
 
 // AttachMode names the mechanism that programs are attached by.

@@ -3,6 +3,7 @@ package traffic
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // errFull is returned for what found no slot.
@@ -18,13 +19,20 @@ type pool[K comparable] struct {
 	// polls is the time that the pool knows. A program that found a slot
 	// before its tenant left is done with it by the next poll.
 	polls uint64
+	// now is when the last poll was.
+	now time.Time
 }
 
 type tenant[K comparable] struct {
 	key  K
 	live bool
 	gone uint64
+	left time.Time
+	// released: the slot is nobody's any more.
+	released bool
 }
+
+func (p *pool[K]) polled(now time.Time) { p.polls, p.now = p.polls+1, now }
 
 func newPool[K comparable](first, end uint16) *pool[K] {
 	return &pool[K]{first: first, end: end, of: map[K]uint16{}}
@@ -48,7 +56,9 @@ func (p *pool[K]) take(k K, forget func(slot uint16) error) (uint16, error) {
 		if err := forget(slot); err != nil {
 			return 0, err
 		}
-		delete(p.of, p.tenants[i].key)
+		if !p.tenants[i].released {
+			delete(p.of, p.tenants[i].key)
+		}
 	}
 	p.of[k] = slot
 	p.tenants[slot-p.first] = tenant[K]{key: k, gone: p.polls}
@@ -69,14 +79,29 @@ func (p *pool[K]) enter(slot uint16) { p.tenants[slot-p.first].live = true }
 
 func (p *pool[K]) leave(slot uint16) {
 	t := &p.tenants[slot-p.first]
-	t.live, t.gone = false, p.polls
+	t.live, t.gone, t.left = false, p.polls, p.now
+}
+
+// release gives the slots free of who left before then: nobody is known by them,
+// and what was counted under them is to be forgotten.
+func (p *pool[K]) release(before time.Time) map[uint16]bool {
+	out := map[uint16]bool{}
+	for i := range p.tenants {
+		t := &p.tenants[i]
+		if !t.live && !t.released && t.gone < p.polls && t.left.Before(before) {
+			delete(p.of, t.key)
+			*t = tenant[K]{gone: t.gone, released: true}
+			out[p.first+uint16(i)] = true
+		}
+	}
+	return out
 }
 
 func (p *pool[K]) live(slot uint16) bool { return p.tenants[slot-p.first].live }
 
-// key is who a slot belongs to; false for one never given out.
+// key is who a slot belongs to; false for one that is nobody's.
 func (p *pool[K]) key(slot uint16) (K, bool) {
-	if i := int(slot) - int(p.first); i >= 0 && i < len(p.tenants) {
+	if i := int(slot) - int(p.first); i >= 0 && i < len(p.tenants) && !p.tenants[i].released {
 		return p.tenants[i].key, true
 	}
 	var none K

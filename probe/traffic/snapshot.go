@@ -139,14 +139,14 @@ func peerCount(n bpf.TCPeerCount) model.PeerCount {
 // pairs are those of the addresses that are looked at closely.
 func (e *Engine) pairs() []model.PairCount {
 	var out []model.PairCount
-	for key, n := range e.counters.closely {
+	for key, t := range e.counters.closely {
 		out = append(out, model.PairCount{
 			Src:       addrFrom(key.Src),
 			Dst:       addrFrom(key.Dst),
 			IfIndex:   int(key.Ifindex),
 			Link:      e.links.names[int(key.Ifindex)],
 			Direction: direction(key.Direction),
-			Packets:   n,
+			Packets:   t.packets,
 		})
 	}
 	slices.SortFunc(out, func(a, b model.PairCount) int {
@@ -158,7 +158,7 @@ func (e *Engine) pairs() []model.PairCount {
 
 func (e *Engine) arp() []model.ARPCount {
 	var out []model.ARPCount
-	for key, n := range e.counters.neighbors {
+	for key, t := range e.counters.neighbors {
 		out = append(out, model.ARPCount{
 			IfIndex:   int(key.Ifindex),
 			Link:      e.links.names[int(key.Ifindex)],
@@ -166,7 +166,7 @@ func (e *Engine) arp() []model.ARPCount {
 			Reply:     key.Reply != 0,
 			Addr:      addrFrom(key.Addr),
 			MAC:       key.Mac,
-			Packets:   n,
+			Packets:   t.packets,
 		})
 	}
 	slices.SortFunc(out, func(a, b model.ARPCount) int {

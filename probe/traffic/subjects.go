@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -55,9 +56,16 @@ func newSubjects(coll *ebpf.Collection, spec *ebpf.CollectionSpec, bss *ebpf.Mem
 	}, nil
 }
 
-func (s *subjects) polled() {
-	s.addrs.polls++
-	s.ranges.polls++
+func (s *subjects) polled(now time.Time) {
+	s.addrs.polled(now)
+	s.ranges.polled(now)
+}
+
+// release gives the slots free of who left before then.
+func (s *subjects) release(before time.Time) map[uint16]bool {
+	gone := s.addrs.release(before)
+	maps.Copy(gone, s.ranges.release(before))
+	return gone
 }
 
 // of is whose a slot is: an address or a range.

@@ -10,7 +10,6 @@ package nft
 import (
 	"context"
 	"fmt"
-	"strconv"
 
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
@@ -78,10 +77,10 @@ func Read(ctx context.Context, c *dump.Conn, family nftables.TableFamily) (Rules
 		if err != nil {
 			return err
 		}
-		if err := readChains(c, family, &set); err != nil {
+		if set.Chains, err = list(c, msgGetChain, msgNewChain, family, decodeChain); err != nil {
 			return err
 		}
-		if err := readRules(c, family, &set); err != nil {
+		if set.Rules, err = list(c, msgGetRule, msgNewRule, family, DecodeRule); err != nil {
 			return err
 		}
 		after, err := generation(c)
@@ -113,15 +112,14 @@ func generation(c *dump.Conn) (uint32, error) {
 	return gen, err
 }
 
-func readChains(c *dump.Conn, family nftables.TableFamily, set *Ruleset) error {
-	return c.Each(msgGetChain, header(family), msgNewChain, func(m []byte) error {
-		ch, err := decodeChain(m)
-		if err != nil {
-			return fmt.Errorf("chain %s %s: %w", ch.Table, ch.Name, err)
-		}
-		set.Chains = append(set.Chains, ch)
-		return nil
+// list reads all that a family has of one kind.
+func list[T any](c *dump.Conn, get, answer uint16, family nftables.TableFamily, decode func([]byte) (T, error)) (all []T, err error) {
+	err = c.Each(get, header(family), answer, func(m []byte) error {
+		x, err := decode(m)
+		all = append(all, x)
+		return err
 	})
+	return all, err
 }
 
 func decodeChain(m []byte) (Chain, error) {
@@ -155,7 +153,10 @@ func decodeChain(m []byte) (Chain, error) {
 			a.Fail(h.Err())
 		}
 	}
-	return ch, a.Err()
+	if err := a.Err(); err != nil {
+		return ch, fmt.Errorf("chain %s %s: %w", ch.Table, ch.Name, err)
+	}
+	return ch, nil
 }
 
 // counter reads a counter's attributes, the same in chains and rules.
@@ -170,17 +171,6 @@ func counter(a dump.Attrs) (model.Counter, error) {
 		}
 	}
 	return c, a.Err()
-}
-
-func readRules(c *dump.Conn, family nftables.TableFamily, set *Ruleset) error {
-	return c.Each(msgGetRule, header(family), msgNewRule, func(m []byte) error {
-		r, err := DecodeRule(m)
-		if err != nil {
-			return fmt.Errorf("rule %s %s handle %s: %w", r.Table, r.Chain, strconv.FormatUint(r.Handle, 10), err)
-		}
-		set.Rules = append(set.Rules, r)
-		return nil
-	})
 }
 
 // DecodeRule reads an NFT_MSG_NEWRULE message, without its netlink header.
@@ -203,5 +193,8 @@ func DecodeRule(m []byte) (Rule, error) {
 			a.Fail(err)
 		}
 	}
-	return r, a.Err()
+	if err := a.Err(); err != nil {
+		return r, fmt.Errorf("rule %s %s handle %d: %w", r.Table, r.Chain, r.Handle, err)
+	}
+	return r, nil
 }
