@@ -460,23 +460,52 @@ func TestTerminalPanic(t *testing.T) {
 	})
 }
 
-// TestTerminalSuspend stops the program from its keyboard under a shell, and
-// lets it go on.
+// TestTerminalSuspend stops the program under a shell, from its keyboard or as
+// another process does, and lets it go on.
 func TestTerminalSuspend(t *testing.T) {
-	t.Parallel()
-	c := openConsole(t, 80, 24, "", plainEnv, "sh", "-c", `set -m; "$0"; echo stopped with $?; read -r x; fg >/dev/null; echo ended with $?`)
-	c.awaitText("Enter to start")
-	c.write("\r2")
-	c.awaitText("[2]Pods")
-	c.write("\x1a")
-	c.awaitText("stopped with")
-	c.restored()
-	c.write("\n")
-	want := expected(t, 80, 24, "2")
-	c.await("the same frame again:\n"+want, func(s string) bool { return s == want })
-	c.write("q")
-	c.awaitText("ended with 0")
-	c.wait(0)
+	for name, stop := range map[string]func(*console){
+		"ctrl+z":  func(c *console) { c.write("\x1a") },
+		"SIGTSTP": func(c *console) { c.signalForeground(syscall.SIGTSTP) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := openConsole(t, 80, 24, "", plainEnv, "sh", "-c", `set -m; "$0"; echo stopped with $?; read -r x; fg >/dev/null; echo again with $?; read -r x; fg >/dev/null; echo ended with $?`)
+			c.awaitText("Enter to start")
+			c.write("\r2")
+			c.awaitText("[2]Pods")
+			want := expected(t, 80, 24, "2")
+			for _, shell := range []string{"stopped with", "again with"} {
+				stop(c)
+				c.awaitText(shell)
+				c.restored()
+				c.write("\n")
+				c.await("the same frame again:\n"+want, func(s string) bool { return s == want })
+			}
+			c.write("q")
+			c.awaitText("ended with 0")
+			c.wait(0)
+		})
+	}
+}
+
+// signalForeground sends a signal to the program in the terminal's foreground.
+func (c *console) signalForeground(sig syscall.Signal) {
+	c.t.Helper()
+	conn, err := c.file.SyscallConn()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var failed error
+	err = conn.Control(func(fd uintptr) {
+		group, err := unix.IoctlGetInt(int(fd), unix.TIOCGPGRP)
+		if err == nil {
+			err = syscall.Kill(group, sig)
+		}
+		failed = err
+	})
+	if err := errors.Join(err, failed); err != nil {
+		c.t.Fatal(err)
+	}
 }
 
 // TestTerminalQuiet holds that ten seconds write next to nothing when nothing

@@ -15,8 +15,10 @@ import (
 // Column is one column of a list.
 type Column struct {
 	Title string
-	// Width is in columns; 0 takes what the others leave.
+	// Width is in columns; 0 takes what the others leave. With Fit it is the
+	// most, and less where no row needs as much.
 	Width int
+	Fit   bool
 	Right bool
 	// Ends are kept where there is no room for all: what tells names apart is
 	// often their end.
@@ -41,8 +43,8 @@ var (
 	}
 	podColumns = []Column{
 		{Title: "POD", Ends: true},
-		{Title: "IP", Width: 15},
-		{Title: "LINK", Width: 15},
+		{Title: "IP", Width: 20, Fit: true, Ends: true},
+		{Title: "LINK", Width: 15, Fit: true},
 		{Title: "OUT/S", Width: 6, Right: true},
 		{Title: "IN/S", Width: 6, Right: true},
 		{Title: "DROPS", Width: 6, Right: true},
@@ -77,7 +79,7 @@ func Columns(t TabID) []Column {
 func (d *Data) findingRows() []Row {
 	var rows []Row
 	if len(d.open) == 0 && !d.Reading.At.IsZero() {
-		rows = append(rows, skipped("none", unknown, unknown, d.silence()))
+		rows = append(rows, skipped("none", "NONE", "", d.silence()))
 	}
 	for i := range d.Reading.Findings {
 		rows = append(rows, d.findingRow(&d.Reading.Findings[i]))
@@ -130,7 +132,11 @@ func skipped(id, word, where, why string) Row {
 	for len(cells) < len(findingColumns) {
 		cells = append(cells, nothing())
 	}
-	return Row{ID: id, Cells: cells, Word: word, Brief: where + ": " + why, Style: Info, hay: lower(word, where, why)}
+	brief := why
+	if where != "" {
+		brief = where + ": " + why
+	}
+	return Row{ID: id, Cells: cells, Word: word, Brief: brief, Style: Info, Span: true, hay: lower(word, where, why)}
 }
 
 func (d *Data) findingRow(f *model.Tracked) Row {
@@ -298,6 +304,9 @@ func (d *Data) podRow(p *model.Pod, drops map[netip.Addr]uint64, worst map[netip
 		whole(p.LinkIndex), text(or(p.MAC.String(), unknown)), trend(series),
 	}
 	r.Style = word.Style
+	if word.Text != unknown {
+		r.Word = word.Text
+	}
 	r.Brief = name + " " + ip.Text
 	r.hay = lower(append(hay, name)...)
 	return r
@@ -391,16 +400,34 @@ func (d *Data) podEvents() []Row {
 		for _, a := range p.Addresses {
 			r.addrs = append(r.addrs, host(a.Addr()))
 			r.hay += "\x00" + a.Addr().String()
+			if kind == podCame && !r.From.IsValid() {
+				r.From = a.Addr()
+			}
 		}
 		rows = append(rows, r)
 	}
 	for i := range s.Pods {
-		one(&s.Pods[i], s.Pods[i].Since, "POD+")
+		one(&s.Pods[i], s.Pods[i].Since, podCame)
 	}
 	for i := range s.PastPods {
 		one(&s.PastPods[i], s.PastPods[i].Until, "POD-")
 	}
 	return rows
+}
+
+// podCame is the word for a pod that is new, freed that for what the kernel frees
+// without a loss.
+const (
+	podCame = "POD+"
+	freed   = "FREED"
+)
+
+// dropKind is the word for a drop.
+func (d *Data) dropKind(x *model.Drop) (string, Style) {
+	if d.loss(x) {
+		return "DROP", Warning
+	}
+	return freed, Info
 }
 
 func (d *Data) dropEvents() []Row {
@@ -412,8 +439,8 @@ func (d *Data) dropEvents() []Row {
 	}
 	slices.SortStableFunc(latest, func(a, b *model.Drop) int { return b.Last.Compare(a.Last) })
 	for _, x := range latest[:min(len(latest), maxEvents)] {
-		what := fmt.Sprintf("%s %s at %s%s: %s > %s", number(x.Packets), clean(or(string(x.Reason), "unknown reason")),
-			clean(or(x.Location, "unknown")), onLink(x.Link), d.name(x.Src), d.name(x.Dst))
+		what := fmt.Sprintf("%sx %s: %s > %s %s, at %s%s", number(x.Packets), clean(or(string(x.Reason), "unknown reason")),
+			d.name(x.Src), d.name(x.Dst), model.ProtoName(x.Proto), clean(or(x.Location, "unknown place")), onLink(x.Link))
 		who := d.names[x.Src]
 		if who == "" {
 			who = d.names[x.Dst]
@@ -422,7 +449,9 @@ func (d *Data) dropEvents() []Row {
 		if at.IsZero() {
 			at = d.Reading.At
 		}
-		r := event(at, fmt.Sprint("drop", x.Src, x.Dst, x.Proto, x.Reason, x.Location, x.IfIndex, x.Netns), "DROP", Warning, who, what, x.Src, x.Dst)
+		kind, style := d.dropKind(x)
+		r := event(at, fmt.Sprint("drop", x.Src, x.Dst, x.Proto, x.Reason, x.Location, x.IfIndex, x.Netns), kind, style, who, what, x.Src, x.Dst)
+		r.Faint = kind == freed
 		rows = append(rows, d.between(r, x.Src, x.Dst))
 	}
 	return rows
@@ -433,12 +462,13 @@ func (d *Data) sampleEvents() []Row {
 	var rows []Row
 	for i := max(0, len(samples)-maxEvents); i < len(samples); i++ {
 		x := &samples[i]
-		what := fmt.Sprintf("%s at %s%s: %s", clean(or(string(x.Reason), "unknown reason")), clean(or(x.Location, "unknown")), onLink(x.Link), d.describe(x))
+		what := fmt.Sprintf("%s: %s, at %s%s", clean(or(string(x.Reason), "unknown reason")), d.describe(x), clean(or(x.Location, "unknown place")), onLink(x.Link))
 		who := d.names[x.Src]
 		if who == "" {
 			who = d.names[x.Dst]
 		}
 		r := event(x.Time, fmt.Sprint("sample", x.Time.UnixNano(), x.Src, x.Dst, x.Count, i), "PACKET", Warning, who, what, x.Src, x.Dst)
+		r.Faint = !d.loss(&model.Drop{Dst: x.Dst, Reason: x.Reason, Location: x.Location, DstMAC: x.DstMAC})
 		rows = append(rows, d.between(r, x.Src, x.Dst))
 	}
 	return rows
