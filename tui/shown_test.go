@@ -197,3 +197,33 @@ func TestHelpNamesEachKeyOnce(t *testing.T) {
 		shows(t, s, b.Help().Desc)
 	}
 }
+
+// TestPodOfTwoAddresses has all traffic on the second one.
+func TestPodOfTwoAddresses(t *testing.T) {
+	r := kubenetNode(3)
+	six := addr("2001:db8:7::4")
+	r.Snapshot.Pods[0].Addresses = append(r.Snapshot.Pods[0].Addresses, netip.PrefixFrom(six, 128))
+	r.Series[0].Rates, r.Series[1].Rates = []float64{0}, []float64{0}
+	r.Series = append(r.Series, model.Series{Addr: six, IfIndex: 10, Link: "veth03f2", Direction: model.Ingress, Side: model.AsSource, Rates: []float64{5, 321}})
+	r.Snapshot.Traffic.Hops = append(r.Snapshot.Traffic.Hops,
+		model.HopCount{Addr: six, IfIndex: 10, Link: "veth03f2", Direction: model.Ingress, Side: model.AsSource, Packets: 4242})
+	s := opened(t, Options{Env: utf8Env}, 80, 24, r)
+	press(t, s, "2")
+	if line := cursorLine(s); !strings.Contains(line, " 321 ") {
+		t.Errorf("what the second address sends is not told: %q", line)
+	}
+	text := ansi.Strip(frame(s))
+	first, second, figure := strings.Index(text, "\n10.244.1.4\n"), strings.Index(text, "\n2001:db8:7::4\n"), strings.Index(text, "4242")
+	if first < 0 || second < first || figure < second {
+		t.Errorf("the hops of each address are not told apart:\n%s", text)
+	}
+}
+
+// TestRawFiguresAreWhole holds that no MAC of the raw evidence is cut.
+func TestRawFiguresAreWhole(t *testing.T) {
+	for _, size := range [][2]int{{120, 40}, {160, 50}} {
+		s := opened(t, Options{Env: utf8Env}, size[0], size[1], kubenetNode(41))
+		press(t, s, "enter")
+		shows(t, s, "12:34:56:78:9a:bc")
+	}
+}

@@ -468,6 +468,9 @@ func (f Frame) podPreview(p *page, pod *model.Pod) {
 	}
 	p.prose(strings.Join(addrs, " ") + " " + clean(pod.Interface) + " " + or(pod.MAC.String(), "MAC unknown") + " behind " + clean(or(pod.Link, unknown)))
 	for _, a := range pod.Addresses {
+		if len(pod.Addresses) > 1 {
+			p.add(p.paint(Strong, clean(a.Addr().String())))
+		}
 		f.Data.hops(p, a.Addr())
 	}
 }

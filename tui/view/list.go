@@ -18,6 +18,7 @@ func compare(a, b Cell) int {
 	return cmp.Compare(a.Order, b.Order)
 }
 
+// compareBool puts what is false first.
 func compareBool(a, b bool) int {
 	switch {
 	case a == b:

@@ -31,6 +31,15 @@ func (p *page) prose(s string) {
 	}
 }
 
+// counted is a figure and what it is of, wrapped.
+func (p *page) counted(n uint64, what string) {
+	figure := p.right(number(n), 6) + " "
+	for _, row := range wrap(what, max(p.w-len(figure), 8)) {
+		p.add(figure + row)
+		figure = strings.Repeat(" ", len(figure))
+	}
+}
+
 // field is a label and wrapped prose; several values stand under each other.
 func (p *page) field(name string, values ...string) {
 	for _, v := range values {
@@ -150,7 +159,7 @@ func (d *Data) RawPage(t Theme, f *model.Tracked, w int) []string {
 		x := &s.Traffic.MACs[i]
 		if n < shown && concerned(x.Addr) {
 			n++
-			p.add(fmt.Sprintf("%6s %s %s %s > %s", number(x.Packets), clean(x.Link), clean(string(x.Direction)), or(x.Src.String(), unknown), or(x.Dst.String(), unknown)))
+			p.counted(x.Packets, fmt.Sprintf("%s %s %s > %s", clean(x.Link), clean(string(x.Direction)), or(x.Src.String(), unknown), or(x.Dst.String(), unknown)))
 		}
 	}
 	if n == 0 {
@@ -176,7 +185,7 @@ func (d *Data) listDrops(p *page, concerned func(netip.Addr) bool) {
 		sums[what] += x.Packets
 	}
 	for _, what := range order[:min(len(order), shown)] {
-		p.add(fmt.Sprintf("%6s %s", number(sums[what]), what))
+		p.counted(sums[what], what)
 	}
 	switch {
 	case len(order) > 0:

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"net/netip"
@@ -213,13 +214,19 @@ func (d *Data) findingRates(f *model.Tracked) []float64 {
 		if rates == nil {
 			rates = d.rates(a, model.AsSource, "")
 		}
-		if over := len(rates) - len(sum); over > 0 {
-			// Series end at the same time, so the shorter begin later.
-			sum = append(make([]float64, over), sum...)
-		}
-		for i, r := range rates {
-			sum[len(sum)-len(rates)+i] += r
-		}
+		sum = addRates(sum, rates)
+	}
+	return sum
+}
+
+// addRates adds rates to others. Series end at the same time, so the shorter
+// begin later.
+func addRates(sum, rates []float64) []float64 {
+	if over := len(rates) - len(sum); over > 0 {
+		sum = append(make([]float64, over), sum...)
+	}
+	for i, r := range rates {
+		sum[len(sum)-len(rates)+i] += r
 	}
 	return sum
 }
@@ -297,11 +304,10 @@ func (d *Data) podRow(p *model.Pod, drops map[netip.Addr]uint64, worst map[netip
 	if first.IsValid() {
 		ip = text(clean(first.String()))
 	}
-	series := d.rates(first, model.AsSource, "")
 	r.Cells = []Cell{
 		text(name), ip, text(clean(or(p.Link, unknown))),
-		d.rateCell(first, model.AsSource, out), d.rateCell(first, model.AsDestination, in), dropCell, word,
-		whole(p.LinkIndex), text(or(p.MAC.String(), unknown)), trend(series),
+		d.rateCell(p, model.AsSource, out), d.rateCell(p, model.AsDestination, in), dropCell, word,
+		whole(p.LinkIndex), text(or(p.MAC.String(), unknown)), trend(d.podRates(p, model.AsSource)),
 	}
 	r.Style = word.Style
 	if word.Text != unknown {
@@ -320,15 +326,28 @@ func (d *Data) podLabel(p *model.Pod) string {
 	return clean(or(p.NetnsName, or(p.Link, unknown)))
 }
 
+// podRates are those of all of a pod's addresses; nil where no series tells.
+func (d *Data) podRates(p *model.Pod, side model.Side) []float64 {
+	var sum []float64
+	for _, a := range p.Addresses {
+		sum = addRates(sum, d.rates(a.Addr(), side, ""))
+	}
+	return sum
+}
+
 // rateCell is a pod's packets a second: the latest, or, where no series tells,
 // those of the window.
-func (d *Data) rateCell(a netip.Addr, side model.Side, packets map[netip.Addr]uint64) Cell {
+func (d *Data) rateCell(p *model.Pod, side model.Side, packets map[netip.Addr]uint64) Cell {
 	f := math.NaN()
-	switch rates := d.rates(a, side, ""); {
+	switch rates := d.podRates(p, side); {
 	case len(rates) > 0:
 		f = last(rates)
-	case d.watched() && a.IsValid():
-		f = d.perSecond(packets[a])
+	case d.watched() && len(p.Addresses) > 0:
+		var sum uint64
+		for _, a := range p.Addresses {
+			sum += packets[a.Addr()]
+		}
+		f = d.perSecond(sum)
 	}
 	return figure(rate(f), f)
 }
@@ -437,7 +456,10 @@ func (d *Data) dropEvents() []Row {
 	for i := range drops {
 		latest[i] = &drops[i]
 	}
-	slices.SortStableFunc(latest, func(a, b *model.Drop) int { return b.Last.Compare(a.Last) })
+	// Most were read at one time: among these the losses come first.
+	slices.SortStableFunc(latest, func(a, b *model.Drop) int {
+		return cmp.Or(b.Last.Compare(a.Last), compareBool(!d.loss(a), !d.loss(b)))
+	})
 	for _, x := range latest[:min(len(latest), maxEvents)] {
 		what := fmt.Sprintf("%sx %s: %s > %s %s, at %s%s", number(x.Packets), clean(or(string(x.Reason), "unknown reason")),
 			d.name(x.Src), d.name(x.Dst), model.ProtoName(x.Proto), clean(or(x.Location, "unknown place")), onLink(x.Link))
