@@ -355,6 +355,7 @@ func seek(units int) func(*screen) tea.Cmd {
 func faster(by float64) func(*screen) tea.Cmd {
 	return func(s *screen) tea.Cmd {
 		s.speed = max(0.25, min(s.speed*by, 64))
+		s.status = fmt.Sprintf("%g times as fast as it was recorded", s.speed)
 		return s.play()
 	}
 }

@@ -26,7 +26,7 @@ func bind(keys, shown, does string) key.Binding {
 
 // keyTable is all keys, and all of the help. Where a key does several things,
 // the first that applies is meant. A key without a section is named with the
-// one before it.
+// one before it; those of "Live" and "Replay" are for one of both alone.
 func keyTable() []binding {
 	return []binding{
 		{bind("enter", "enter", "path"), "", onFinding, onFinding, (*screen).followFinding},
@@ -57,8 +57,8 @@ func keyTable() []binding {
 
 		{bind("w", "w", "window"), "Reading", onList, nil, (*screen).nextWindow},
 		{bind("p", "p", "pause"), "Reading", always, nil, (*screen).freeze},
-		{bind("r", "r", "rescan"), "Reading", nil, isLive, (*screen).rescan},
-		{bind("ctrl+r", "ctrl+r", "reset counters"), "Reading", nil, isLive, (*screen).reset},
+		{bind("r", "r", "rescan"), "Live", nil, isLive, (*screen).rescan},
+		{bind("ctrl+r", "ctrl+r", "reset counters"), "Live", nil, isLive, (*screen).reset},
 		{bind(".", ".", "step"), "Replay", isReplay, isReplay, step(1)},
 		{bind(",", ",", "step back"), "Replay", nil, isReplay, step(-1)},
 		{bind("]", "] or [", "10 s on, back"), "Replay", nil, isReplay, seek(1)},
@@ -130,7 +130,7 @@ func (s *screen) hints() []view.Hint {
 	for _, b := range s.keys {
 		h := view.Hint{Key: b.Help().Key, Does: b.Help().Desc, Section: b.section, Footer: b.footer != nil && b.footer(s)}
 		h.Keep = h.Key == "?" || h.Key == "q"
-		if b.section == "Replay" && s.player == nil || h.Key == "ctrl+z" && !s.opts.Suspend {
+		if b.section == "Replay" && s.player == nil || b.section == "Live" && s.player != nil || h.Key == "ctrl+z" && !s.opts.Suspend {
 			continue
 		}
 		out = append(out, h)

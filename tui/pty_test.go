@@ -130,7 +130,7 @@ func openConsole(t *testing.T, w, h int, how string, env []string, args ...strin
 	}
 	c := &console{t: t, exited: make(chan struct{}), done: make(chan struct{}), vt: vt10x.New()}
 	if w > 0 && h > 0 {
-		c.vt.Resize(w, h)
+		c.show(w, h)
 	}
 	c.changed = sync.NewCond(&c.mu)
 	c.cmd = exec.Command(self)
@@ -264,10 +264,21 @@ func (c *console) write(s string) {
 	}
 }
 
+// show makes the emulator that large. It forgets to set tab stops in the columns
+// that are new.
+func (c *console) show(w, h int) {
+	c.vt.Resize(w, h)
+	stops := "\x1b7"
+	for x := 9; x <= w; x += 8 {
+		stops += fmt.Sprintf("\x1b[%dG\x1bH", x)
+	}
+	c.vt.Write([]byte(stops + "\x1b8")) //nolint:errcheck // it never fails
+}
+
 func (c *console) resize(w, h int) {
 	c.t.Helper()
 	c.mu.Lock()
-	c.vt.Resize(w, h)
+	c.show(w, h)
 	c.mu.Unlock()
 	if err := pty.Setsize(c.file, &pty.Winsize{Cols: uint16(w), Rows: uint16(h)}); err != nil {
 		c.t.Fatal(err)
@@ -285,6 +296,9 @@ func (c *console) written() int {
 func (c *console) wait(status int) {
 	c.t.Helper()
 	<-c.done
+	if raw := c.raw.String(); strings.Contains(raw, "\x1b[?1049h") && !strings.HasSuffix(strings.TrimRight(raw, "\r"), "\n") {
+		c.t.Errorf("what comes next stands behind the last line: %q", raw[max(0, len(raw)-80):])
+	}
 	if got := c.cmd.ProcessState.ExitCode(); got != status {
 		c.t.Errorf("the status is %d, not %d (%v). The screen:\n%s", got, status, c.cmd.ProcessState, c.text())
 	}

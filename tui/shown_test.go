@@ -176,6 +176,16 @@ func TestPreviewUsesTheRoom(t *testing.T) {
 	shows(t, s, "more lines ─")
 }
 
+// TestFirstReading is one that has no window yet.
+func TestFirstReading(t *testing.T) {
+	r := kubenetNode(3)
+	r.Findings = nil
+	r.Snapshot.Window.Start = r.Snapshot.Window.End
+	s := opened(t, Options{Env: utf8Env}, 80, 24, r)
+	shows(t, s, "win 0s/1m", "nothing was counted yet", "drops -")
+	hides(t, s, "no loss", "-/s", "LOST/1m")
+}
+
 func TestPagesAreCopied(t *testing.T) {
 	for keys, want := range map[string]string{"5": "net.ipv4.conf.all.rp_filter = 1", "!": "missing nodes", "3 home down enter": "up, rp_filter 2"} {
 		s := opened(t, Options{Env: utf8Env}, 80, 24, kubenetNode(41))

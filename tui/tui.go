@@ -135,6 +135,10 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 		tea.WithContext(ctx), tea.WithInput(o.Input), tea.WithOutput(out.asOutput()), tea.WithEnvironment(o.Env),
 		tea.WithFPS(fps), tea.WithColorProfile(profile), tea.WithoutSignalHandler(), tea.WithFilter(filter(watch)),
 	).Run()
+	if s.started {
+		// Where the screen was left, the last line of the gate is.
+		io.WriteString(out, "\r\n") //nolint:errcheck // the terminal may be gone
+	}
 	outcome := Outcome{Reading: s.data.Reading, Print: s.printing}
 	if outcome.Reading.At.IsZero() {
 		outcome.Reading = model.Reading{}

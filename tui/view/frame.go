@@ -212,7 +212,7 @@ func (f Frame) window() string {
 // settled reports whether the figures are of the time that was asked for, or
 // near it, as windows end where the node's state was read.
 func (f Frame) settled(have time.Duration) bool {
-	return have <= 0 || have > f.Window*9/10 && have < f.Window*11/10+2*time.Second
+	return f.Data.Reading.At.IsZero() || have > f.Window*9/10 && have < f.Window*11/10+2*time.Second
 }
 
 // windowName is the window in the heading of a column; empty where the figures
@@ -250,7 +250,11 @@ func (f Frame) drops() string {
 	if !f.Data.dropped.Known {
 		return unknown
 	}
-	return rate(f.Data.perSecond(f.Data.dropped.N)) + "/s"
+	per := rate(f.Data.perSecond(f.Data.dropped.N))
+	if per == unknown {
+		return unknown
+	}
+	return per + "/s"
 }
 
 func (f Frame) tabs() string {

@@ -105,6 +105,8 @@ func (d *Data) silence() string {
 	switch {
 	case !d.watched():
 		return "no fault found in the node's state, but no packet was watched: losses cannot be told"
+	case s.Window.Duration() <= 0:
+		return "nothing was counted yet"
 	case !slices.ContainsFunc(s.Traffic.Hops, func(h model.HopCount) bool { return h.Packets > 0 && h.Addr.IsValid() }):
 		verdict += ", but no pod packet passed either: only the node's state was judged"
 	case len(report.Gaps(s)) > 0 || lost(s.Traffic.Lost):
