@@ -10,6 +10,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
+	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
 	"github.com/lasthop/lasthop/tui/view"
 )
@@ -166,25 +167,30 @@ func (s *screen) back() tea.Cmd {
 	return nil
 }
 
-func (s *screen) openFinding() tea.Cmd {
+// pathFinding is the index of the open finding that the path shows, of the
+// chosen hop if it has one; -1 where there is none.
+func (s *screen) pathFinding() int {
 	code := ""
 	if h := s.path.Hop(); h != nil {
 		code = h.Finding
 	}
-	if code == "" {
-		for _, h := range s.path.Hops() {
-			if code == "" {
-				code = h.Finding
-			}
+	for _, h := range s.path.Hops() {
+		if code == "" {
+			code = h.Finding
 		}
 	}
 	found := -1
 	for i, f := range s.data.Reading.Findings {
-		if f.Code == code && !f.Closed && (found < 0 || slices.Contains(f.Pods, s.pod)) {
+		if code != "" && f.Code == code && !f.Closed && (found < 0 || slices.Contains(f.Pods, s.pod)) {
 			found = i
 		}
 	}
-	if code == "" || found < 0 {
+	return found
+}
+
+func (s *screen) openFinding() tea.Cmd {
+	found := s.pathFinding()
+	if found < 0 {
 		s.status = "no finding on this path"
 		return nil
 	}
@@ -256,7 +262,7 @@ func (s *screen) applyFilter() {
 func (s *screen) nextSort() tea.Cmd {
 	c := s.list()
 	cols := view.Columns(s.tab)
-	for c.by++; c.by < len(cols) && cols[c.by].From > s.width; c.by++ {
+	for c.by++; c.by < len(cols) && cols[c.by].From > view.ListWidth(s.width); c.by++ {
 	}
 	c.reverse = false
 	if c.by >= len(cols) {
@@ -349,6 +355,7 @@ func seek(units int) func(*screen) tea.Cmd {
 func faster(by float64) func(*screen) tea.Cmd {
 	return func(s *screen) tea.Cmd {
 		s.speed = max(0.25, min(s.speed*by, 64))
+		s.status = fmt.Sprintf("%g times as fast as it was recorded", s.speed)
 		return s.play()
 	}
 }
@@ -370,7 +377,7 @@ func (s *screen) reset() tea.Cmd {
 }
 
 // copy sends what is shown to the terminal's clipboard: of a finding what
-// mends it, of a path the hops, of a pod its address.
+// mends it, of a path the hops, of a pod its address, of a page its text.
 func (s *screen) copy() tea.Cmd {
 	text := s.copied()
 	if text == "" {
@@ -385,11 +392,16 @@ func (s *screen) copied() string {
 	r := s.selected()
 	switch {
 	case s.page == view.FindingDetail && s.finding != nil:
-		return lines(s.finding.Fix)
+		return mend(s.finding)
+	case s.page == view.Coverage || s.page == view.NoPage && s.tab == view.Node:
+		return s.data.PageText(s.page)
 	case s.page != view.NoPage && s.page != view.HopDetail:
 		return ""
 	case s.page == view.HopDetail && s.path.Hop() != nil:
-		return lines(s.path.Hop().Rules)
+		if h := s.path.Hop(); len(h.Rules) > 0 {
+			return lines(h.Rules)
+		}
+		return report.Clean(s.path.Hop().Decision)
 	case s.tab == view.Path:
 		return s.data.PathText(s.path)
 	case r == nil:
@@ -397,11 +409,19 @@ func (s *screen) copied() string {
 	case s.tab == view.Events:
 		return r.Line()
 	case r.Finding != nil:
-		return lines(r.Finding.Fix)
+		return mend(r.Finding)
 	case r.Pod != nil && len(r.Pod.Addresses) > 0:
 		return r.Pod.Addresses[0].Addr().String()
 	}
 	return r.Line()
+}
+
+// mend is what mends a finding, or how to look again where nothing is known to.
+func mend(f *model.Tracked) string {
+	if len(f.Fix) == 0 {
+		return report.Clean(f.Verify)
+	}
+	return lines(f.Fix)
 }
 
 // lines joins what will be pasted: clean, since a shell may read it.

@@ -26,7 +26,7 @@ func bind(keys, shown, does string) key.Binding {
 
 // keyTable is all keys, and all of the help. Where a key does several things,
 // the first that applies is meant. A key without a section is named with the
-// one before it.
+// one before it; those of "Live" and "Replay" are for one of both alone.
 func keyTable() []binding {
 	return []binding{
 		{bind("enter", "enter", "path"), "", onFinding, onFinding, (*screen).followFinding},
@@ -43,11 +43,11 @@ func keyTable() []binding {
 		{bind("3", "", ""), "", nil, nil, show(view.Path)},
 		{bind("4", "", ""), "", nil, nil, show(view.Events)},
 		{bind("5", "", ""), "", nil, nil, show(view.Node)},
-		{bind("tab", "tab", "next tab; shift+tab: previous"), "Move", nil, nil, turn(1)},
+		{bind("tab", "tab", "next, shift+tab previous"), "Move", nil, nil, turn(1)},
 		{bind("shift+tab", "", ""), "", nil, nil, turn(-1)},
 
-		{bind("f", "f", "finding"), "Path", onPath, onPath, (*screen).openFinding},
-		{bind("r", "r", "reverse path"), "Path", onPath, onPath, (*screen).reversePath},
+		{bind("f", "f", "finding"), "Path", onPathWithFinding, onPath, (*screen).openFinding},
+		{bind("r", "r", "reverse path"), "Path", hasPath, onPath, (*screen).reversePath},
 		{bind("left h", "left/right", "or h, l: other peer"), "Path", nil, onPath, nextPeer(-1)},
 		{bind("right l", "", ""), "", nil, onPath, nextPeer(1)},
 
@@ -57,8 +57,8 @@ func keyTable() []binding {
 
 		{bind("w", "w", "window"), "Reading", onList, nil, (*screen).nextWindow},
 		{bind("p", "p", "pause"), "Reading", always, nil, (*screen).freeze},
-		{bind("r", "r", "rescan"), "Reading", nil, isLive, (*screen).rescan},
-		{bind("ctrl+r", "ctrl+r", "reset counters"), "Reading", nil, isLive, (*screen).reset},
+		{bind("r", "r", "rescan"), "Live", nil, isLive, (*screen).rescan},
+		{bind("ctrl+r", "ctrl+r", "reset counters"), "Live", nil, isLive, (*screen).reset},
 		{bind(".", ".", "step"), "Replay", isReplay, isReplay, step(1)},
 		{bind(",", ",", "step back"), "Replay", nil, isReplay, step(-1)},
 		{bind("]", "] or [", "10 s on, back"), "Replay", nil, isReplay, seek(1)},
@@ -68,13 +68,13 @@ func keyTable() []binding {
 		{bind("+ =", "+ or -", "faster, slower"), "Replay", nil, isReplay, faster(2)},
 		{bind("-", "", ""), "", nil, isReplay, faster(0.5)},
 
-		{bind("y", "y", "copy"), "Take", notOnList, nil, (*screen).copy},
+		{bind("y", "y", "copy"), "Take", canCopy, nil, (*screen).copy},
 		{bind("e", "e", "export"), "Take", onListToExport, canExport, (*screen).export},
 
 		{bind("!", "!", "coverage"), "Screen", nil, nil, page(view.Coverage)},
 		{bind("t", "t", "theme"), "Screen", nil, nil, (*screen).nextTheme},
 		{bind("ctrl+l", "ctrl+l", "redraw"), "Screen", nil, nil, func(*screen) tea.Cmd { return tea.ClearScreen }},
-		{bind("ctrl+z", "ctrl+z", "suspend"), "Screen", nil, canSuspend, func(*screen) tea.Cmd { return tea.Suspend }},
+		{bind("ctrl+z", "ctrl+z", "suspend"), "Screen", nil, canSuspend, func(*screen) tea.Cmd { return suspend() }},
 		{bind("?", "?", "help"), "Screen", always, nil, page(view.Help)},
 		{bind("q ctrl+c", "q", "quit"), "Screen", always, nil, func(*screen) tea.Cmd { return tea.Quit }},
 		{bind("Q", "Q", "quit, print the summary"), "Screen", nil, nil, (*screen).quitPrinting},
@@ -83,14 +83,29 @@ func keyTable() []binding {
 
 func always(*screen) bool           { return true }
 func onListToExport(s *screen) bool { return onList(s) && canExport(s) }
-func notOnList(s *screen) bool      { return !onList(s) }
+func canCopy(s *screen) bool        { return !onList(s) && s.copied() != "" }
 func onFinding(s *screen) bool      { return s.page == view.FindingDetail }
 func canLeave(s *screen) bool       { return s.page != view.NoPage || s.tab == view.Path }
 func canOpen(s *screen) bool {
-	return s.page == view.NoPage && (s.tab == view.Path || s.selected() != nil)
+	switch r := s.selected(); {
+	case s.page != view.NoPage:
+		return false
+	case s.tab == view.Path:
+		return s.path.Hop() != nil
+	case r == nil:
+		return false
+	case s.tab == view.Findings, r.Finding != nil, r.From.IsValid():
+		return true
+	default:
+		return r.Pod != nil && len(r.Pod.Addresses) > 0
+	}
 }
 func onPath(s *screen) bool {
 	return s.tab == view.Path && s.page == view.NoPage || s.page == view.HopDetail
+}
+func hasPath(s *screen) bool { return onPath(s) && s.path.Path != nil }
+func onPathWithFinding(s *screen) bool {
+	return onPath(s) && s.pathFinding() >= 0
 }
 func onList(s *screen) bool     { return s.list() != nil && s.page == view.NoPage }
 func isReplay(s *screen) bool   { return s.player != nil }
@@ -115,7 +130,7 @@ func (s *screen) hints() []view.Hint {
 	for _, b := range s.keys {
 		h := view.Hint{Key: b.Help().Key, Does: b.Help().Desc, Section: b.section, Footer: b.footer != nil && b.footer(s)}
 		h.Keep = h.Key == "?" || h.Key == "q"
-		if b.section == "Replay" && s.player == nil || h.Key == "ctrl+z" && !s.opts.Suspend {
+		if b.section == "Replay" && s.player == nil || b.section == "Live" && s.player != nil || h.Key == "ctrl+z" && !s.opts.Suspend {
 			continue
 		}
 		out = append(out, h)

@@ -130,7 +130,7 @@ func openConsole(t *testing.T, w, h int, how string, env []string, args ...strin
 	}
 	c := &console{t: t, exited: make(chan struct{}), done: make(chan struct{}), vt: vt10x.New()}
 	if w > 0 && h > 0 {
-		c.vt.Resize(w, h)
+		c.show(w, h)
 	}
 	c.changed = sync.NewCond(&c.mu)
 	c.cmd = exec.Command(self)
@@ -264,10 +264,21 @@ func (c *console) write(s string) {
 	}
 }
 
+// show makes the emulator that large. It forgets to set tab stops in the columns
+// that are new.
+func (c *console) show(w, h int) {
+	c.vt.Resize(w, h)
+	stops := "\x1b7"
+	for x := 9; x <= w; x += 8 {
+		stops += fmt.Sprintf("\x1b[%dG\x1bH", x)
+	}
+	c.vt.Write([]byte(stops + "\x1b8")) //nolint:errcheck // it never fails
+}
+
 func (c *console) resize(w, h int) {
 	c.t.Helper()
 	c.mu.Lock()
-	c.vt.Resize(w, h)
+	c.show(w, h)
 	c.mu.Unlock()
 	if err := pty.Setsize(c.file, &pty.Winsize{Cols: uint16(w), Rows: uint16(h)}); err != nil {
 		c.t.Fatal(err)
@@ -285,6 +296,9 @@ func (c *console) written() int {
 func (c *console) wait(status int) {
 	c.t.Helper()
 	<-c.done
+	if raw := c.raw.String(); strings.Contains(raw, "\x1b[?1049h") && !strings.HasSuffix(strings.TrimRight(raw, "\r"), "\n") {
+		c.t.Errorf("what comes next stands behind the last line: %q", raw[max(0, len(raw)-80):])
+	}
 	if got := c.cmd.ProcessState.ExitCode(); got != status {
 		c.t.Errorf("the status is %d, not %d (%v). The screen:\n%s", got, status, c.cmd.ProcessState, c.text())
 	}
@@ -460,23 +474,52 @@ func TestTerminalPanic(t *testing.T) {
 	})
 }
 
-// TestTerminalSuspend stops the program from its keyboard under a shell, and
-// lets it go on.
+// TestTerminalSuspend stops the program under a shell, from its keyboard or as
+// another process does, and lets it go on.
 func TestTerminalSuspend(t *testing.T) {
-	t.Parallel()
-	c := openConsole(t, 80, 24, "", plainEnv, "sh", "-c", `set -m; "$0"; echo stopped with $?; read -r x; fg >/dev/null; echo ended with $?`)
-	c.awaitText("Enter to start")
-	c.write("\r2")
-	c.awaitText("[2]Pods")
-	c.write("\x1a")
-	c.awaitText("stopped with")
-	c.restored()
-	c.write("\n")
-	want := expected(t, 80, 24, "2")
-	c.await("the same frame again:\n"+want, func(s string) bool { return s == want })
-	c.write("q")
-	c.awaitText("ended with 0")
-	c.wait(0)
+	for name, stop := range map[string]func(*console){
+		"ctrl+z":  func(c *console) { c.write("\x1a") },
+		"SIGTSTP": func(c *console) { c.signalForeground(syscall.SIGTSTP) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := openConsole(t, 80, 24, "", plainEnv, "sh", "-c", `set -m; "$0"; echo stopped with $?; read -r x; fg >/dev/null; echo again with $?; read -r x; fg >/dev/null; echo ended with $?`)
+			c.awaitText("Enter to start")
+			c.write("\r2")
+			c.awaitText("[2]Pods")
+			want := expected(t, 80, 24, "2")
+			for _, shell := range []string{"stopped with", "again with"} {
+				stop(c)
+				c.awaitText(shell)
+				c.restored()
+				c.write("\n")
+				c.await("the same frame again:\n"+want, func(s string) bool { return s == want })
+			}
+			c.write("q")
+			c.awaitText("ended with 0")
+			c.wait(0)
+		})
+	}
+}
+
+// signalForeground sends a signal to the program in the terminal's foreground.
+func (c *console) signalForeground(sig syscall.Signal) {
+	c.t.Helper()
+	conn, err := c.file.SyscallConn()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var failed error
+	err = conn.Control(func(fd uintptr) {
+		group, err := unix.IoctlGetInt(int(fd), unix.TIOCGPGRP)
+		if err == nil {
+			err = syscall.Kill(group, sig)
+		}
+		failed = err
+	})
+	if err := errors.Join(err, failed); err != nil {
+		c.t.Fatal(err)
+	}
 }
 
 // TestTerminalQuiet holds that ten seconds write next to nothing when nothing

@@ -41,7 +41,8 @@ type screen struct {
 	theme  view.Theme
 	keys   []binding
 	player Player
-	next   tea.Cmd
+	// next waits for a reading; stop, unless it is nil, for a request to stop.
+	next, stop tea.Cmd
 
 	width, height int
 	// unsized says that the size which comes is none that the terminal told,
@@ -104,7 +105,7 @@ func newScreen(o Options, next tea.Cmd) *screen {
 	return s
 }
 
-func (s *screen) Init() tea.Cmd { return s.next }
+func (s *screen) Init() tea.Cmd { return tea.Batch(s.next, s.stop) }
 
 // Update takes one message. It reads no clock and does no input or output.
 func (s *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
@@ -118,6 +119,8 @@ func (s *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		cmd = s.next
 	case endedMsg:
 		s.ended = true
+	case stopMsg:
+		return s, tea.Batch(suspend(), s.stop)
 	case exportedMsg:
 		s.status = "report written to " + msg.path
 		if msg.err != nil {
@@ -165,6 +168,10 @@ func (s *screen) atGate(k tea.KeyPressMsg) tea.Cmd {
 		s.started = true
 	case "q", "ctrl+c":
 		return tea.Quit
+	case "ctrl+z":
+		if s.opts.Suspend {
+			return suspend()
+		}
 	}
 	return nil
 }
@@ -273,6 +280,7 @@ func (s *screen) tracePath() {
 	fresh := s.path.Path == nil
 	s.path.Path = s.trace(s.pod, s.to)
 	if fresh {
+		s.path = s.path.Turned()
 		s.path.Cursor = s.path.Dead()
 	}
 	s.path.Peers = len(peers)
@@ -288,16 +296,23 @@ func (s *screen) tracePath() {
 	}
 }
 
-// defaultEnds are those of the worst finding, or of the first pod.
+// defaultEnds are those of the worst finding, or of the first pod, of one with
+// traffic if there is any.
 func (s *screen) defaultEnds() (pod, to netip.Addr) {
 	for i := range s.data.Open() {
 		if pod, to := s.data.Ends(&s.data.Open()[i]); pod.IsValid() && to.IsValid() {
 			return pod, to
 		}
 	}
+	pod, to = netip.Addr{}, netip.Addr{}
 	for _, p := range s.data.Reading.Snapshot.Pods {
 		for _, a := range p.Addresses {
-			return a.Addr(), netip.Addr{}
+			switch peers := s.data.Peers(a.Addr()); {
+			case len(peers) > 0:
+				return a.Addr(), peers[0].Addr
+			case !pod.IsValid():
+				pod = a.Addr()
+			}
 		}
 	}
 	return pod, to

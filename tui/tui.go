@@ -64,8 +64,8 @@ type Options struct {
 	// Idle is after how long without a key or a resize the screen ends by
 	// itself; 0 is never.
 	Idle time.Duration
-	// Suspend says that a shell will take over when ctrl+z stops the process.
-	// Without one, in a container above all, it would stop for good.
+	// Suspend says that a shell will take over when ctrl+z or SIGTSTP stops the
+	// process. Without one, in a container above all, it would stop for good.
 	Suspend bool
 
 	// Theme is one of view.Themes; empty is the default.
@@ -114,6 +114,11 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 			return nil
 		}
 	})
+	if o.Suspend {
+		stop, release := awaitStop(ctx)
+		defer release()
+		s.stop = stop
+	}
 	out := newOutput(ctx, o.Output)
 	defer out.stop()
 	watch := func() {}
@@ -130,6 +135,10 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 		tea.WithContext(ctx), tea.WithInput(o.Input), tea.WithOutput(out.asOutput()), tea.WithEnvironment(o.Env),
 		tea.WithFPS(fps), tea.WithColorProfile(profile), tea.WithoutSignalHandler(), tea.WithFilter(filter(watch)),
 	).Run()
+	if s.started {
+		// Where the screen was left, the last line of the gate is.
+		io.WriteString(out, "\r\n") //nolint:errcheck // the terminal may be gone
+	}
 	outcome := Outcome{Reading: s.data.Reading, Print: s.printing}
 	if outcome.Reading.At.IsZero() {
 		outcome.Reading = model.Reading{}

@@ -1,6 +1,9 @@
 package model
 
-import "net/netip"
+import (
+	"net/netip"
+	"strconv"
+)
 
 // Count is a number of packets, or that it is not known.
 type Count struct {
@@ -61,6 +64,24 @@ type Path struct {
 	// than all of the pod's.
 	Pair            bool
 	Forward, Return []PathHop
+}
+
+// ProtoName is what people call a transport protocol, its number where it has
+// no name here.
+func ProtoName(n uint8) string {
+	switch n {
+	case 1:
+		return "icmp"
+	case 6:
+		return "tcp"
+	case 17:
+		return "udp"
+	case 58:
+		return "icmpv6"
+	case 132:
+		return "sctp"
+	}
+	return strconv.Itoa(int(n))
 }
 
 // Name is what the hop is called in a list.

@@ -21,8 +21,8 @@ type Reading struct {
 	// Series are packets a second of each pod address at each hop, oldest
 	// first; they end at At.
 	Series []Series
-	// Drops are dropped packets of pods a second, oldest first; they end at
-	// At. Empty where drops are not watched.
+	// Drops are dropped packets of pods a second that are losses, oldest
+	// first; they end at At. Empty where drops are not watched.
 	Drops []float64
 	// Replay says that the reading is from a recording.
 	Replay bool

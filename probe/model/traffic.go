@@ -234,6 +234,38 @@ func socketFrees(location string) bool {
 	return strings.HasPrefix(location, "tcp_")
 }
 
+// Losses returns what tells whether a drop took a packet from the one that it
+// was for: not what a transport or a socket frees as it goes, and not the copies
+// that a bridge or a group's members free since they are for another.
+func (s *Snapshot) Losses() func(*Drop) bool {
+	owned := make(map[MAC]bool, len(s.Links)+len(s.Pods))
+	gone := make(map[netip.Addr]bool)
+	for i := range s.Links {
+		owned[s.Links[i].MAC] = true
+	}
+	for i := range s.Pods {
+		owned[s.Pods[i].MAC] = true
+	}
+	for i := range s.PastPods {
+		owned[s.PastPods[i].MAC] = true
+		for _, a := range s.PastPods[i].Addresses {
+			gone[a.Addr()] = true
+		}
+	}
+	delete(owned, MAC{})
+	return func(d *Drop) bool {
+		switch {
+		case d.OfSocket():
+			return false
+		case d.Reason == "OTHERHOST":
+			return !owned[d.DstMAC] && !gone[d.Dst]
+		case d.Location == "ip6_mc_input", d.Reason == "IPV6_NDISC_NS_OTHERHOST":
+			return !d.Dst.IsMulticast()
+		}
+		return true
+	}
+}
+
 // Sample is the head of one dropped packet.
 type Sample struct {
 	Time     time.Time

@@ -123,25 +123,9 @@ func (r Path) ends() (from, to string) {
 		to = netip.AddrPortFrom(p.To.Unmap(), p.Port).String()
 	}
 	if p.Proto != 0 {
-		to += "/" + protoName(p.Proto)
+		to += "/" + model.ProtoName(p.Proto)
 	}
 	return name(p.Pod, addrText(p.Pod)), name(p.To, to)
-}
-
-func protoName(n uint8) string {
-	switch n {
-	case 1:
-		return "icmp"
-	case 6:
-		return "tcp"
-	case 17:
-		return "udp"
-	case 58:
-		return "icmpv6"
-	case 132:
-		return "sctp"
-	}
-	return strconv.Itoa(int(n))
 }
 
 // whose says which packets the counts are of.
@@ -325,7 +309,7 @@ func (r Path) document() pathDoc {
 		Findings: whole.Findings, Others: []findingDoc{}, Sources: whole.Sources, Lost: whole.Lost,
 	}
 	if p.Proto != 0 {
-		d.To.Proto = protoName(p.Proto)
+		d.To.Proto = model.ProtoName(p.Proto)
 	}
 	for _, f := range r.Others {
 		d.Others = append(d.Others, findingDocument(f))

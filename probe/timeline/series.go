@@ -14,7 +14,7 @@ const points = 60
 type series struct {
 	at   time.Time
 	hops map[hopKey]*history
-	// drops are those of pods, but for what a socket frees.
+	// drops are those of pods that are losses.
 	drops history
 }
 
@@ -35,8 +35,9 @@ func (x *history) add(packets uint64, seconds float64) {
 // dropped is how many packets of pods were dropped, where that is known.
 func dropped(s *model.Snapshot, pods map[netip.Addr]bool) uint64 {
 	var n uint64
+	loss := s.Losses()
 	for i := range s.Traffic.Drops {
-		if d := &s.Traffic.Drops[i]; !d.OfSocket() && (pods[d.Src] || pods[d.Dst]) {
+		if d := &s.Traffic.Drops[i]; (pods[d.Src] || pods[d.Dst]) && loss(d) {
 			n += d.Packets
 		}
 	}

@@ -29,8 +29,10 @@ type Data struct {
 	series map[netip.Addr][]*model.Series
 	open   []model.Finding
 	decode func(model.Sample) string
-	// dropped is how many pod packets the kernel dropped in the window.
+	// dropped is how many pod packets got lost in the window as the kernel
+	// dropped them; loss tells which drops these are.
 	dropped model.Count
+	loss    func(*model.Drop) bool
 }
 
 // Row is one line of a list.
@@ -41,13 +43,17 @@ type Row struct {
 	// Word and Brief are the row where there is room for one column alone.
 	Word, Brief string
 	Style       Style
-	// Faint rows are over: closed findings, pods that are gone.
+	// Faint rows are over, or tell of no loss: closed findings, pods that are
+	// gone, what a socket freed.
 	Faint bool
+	// Span rows have nothing behind the column that takes what others leave:
+	// it goes to the end of the line.
+	Span bool
 
 	Finding *model.Tracked
 	Pod     *model.Pod
-	// From is a pod, and To the other end, where the row is of a packet
-	// between them.
+	// From is a pod, where there is one to look at, and To the other end,
+	// where the row is of a packet between them.
 	From, To netip.Addr
 
 	hay   string
@@ -111,6 +117,7 @@ func NewData(r model.Reading, decode func(model.Sample) string) *Data {
 			d.open = append(d.open, r.Findings[i].Finding)
 		}
 	}
+	d.loss = s.Losses()
 	drops := d.podDrops()
 	d.Findings = d.findingRows()
 	d.Pods = d.podRows(drops)
@@ -122,8 +129,8 @@ func NewData(r model.Reading, decode func(model.Sample) string) *Data {
 // Open are the findings that the latest reading has.
 func (d *Data) Open() []model.Finding { return d.open }
 
-// podDrops is how many packets were dropped for each pod address; it fills in
-// the sum.
+// podDrops is how many packets of each pod address got lost as they were
+// dropped; it fills in the sum.
 func (d *Data) podDrops() map[netip.Addr]uint64 {
 	s := d.Reading.Snapshot
 	if s.Status(model.SourceDrops) == model.Missing {
@@ -133,6 +140,9 @@ func (d *Data) podDrops() map[netip.Addr]uint64 {
 	var sum uint64
 	for i := range s.Traffic.Drops {
 		x := &s.Traffic.Drops[i]
+		if !d.loss(x) {
+			continue
+		}
 		_, src := d.names[x.Src]
 		_, dst := d.names[x.Dst]
 		if src {

@@ -212,7 +212,7 @@ func (f Frame) window() string {
 // settled reports whether the figures are of the time that was asked for, or
 // near it, as windows end where the node's state was read.
 func (f Frame) settled(have time.Duration) bool {
-	return have <= 0 || have > f.Window*9/10 && have < f.Window*11/10+2*time.Second
+	return f.Data.Reading.At.IsZero() || have > f.Window*9/10 && have < f.Window*11/10+2*time.Second
 }
 
 // windowName is the window in the heading of a column; empty where the figures
@@ -250,7 +250,11 @@ func (f Frame) drops() string {
 	if !f.Data.dropped.Known {
 		return unknown
 	}
-	return rate(f.Data.perSecond(f.Data.dropped.N)) + "/s"
+	per := rate(f.Data.perSecond(f.Data.dropped.N))
+	if per == unknown {
+		return unknown
+	}
+	return per + "/s"
 }
 
 func (f Frame) tabs() string {
@@ -345,6 +349,14 @@ func (f Frame) keys() string {
 	return strings.Join(parts, "  ")
 }
 
+// ListWidth is how much of a screen's width its list has.
+func ListWidth(w int) int {
+	if w < wideWidth {
+		return w
+	}
+	return w - max(38, w/4-2) - 1
+}
+
 // listTab is a list with a preview of what is chosen: below it, or beside it
 // where there is room, with the latest events below both.
 func (f Frame) listTab(h int) []string {
@@ -355,9 +367,9 @@ func (f Frame) listTab(h int) []string {
 		if f.Height >= tallHeight && f.Tab != Events {
 			tail = h / 4
 		}
-		side := max(38, f.Width/4-2)
-		left := f.Width - side - 1
-		upper := t.beside(t.list(Columns(f.Tab), f.List, f.windowName(), left, h-tail, empty), pad(f.preview(side-1), h-tail), left)
+		left := ListWidth(f.Width)
+		side := f.Width - left - 1
+		upper := t.beside(t.list(Columns(f.Tab), f.List, f.windowName(), left, h-tail, empty), t.limit(f.preview(side-1), side-1, h-tail), left)
 		if tail == 0 {
 			return upper
 		}
@@ -367,10 +379,12 @@ func (f Frame) listTab(h int) []string {
 	if f.Width < oneColumn || below < 4 {
 		below = min(h/3, 4)
 	}
+	// What a short list leaves is the preview's.
+	below = max(below, h-max(len(f.List.Rows), 1)-2)
 	lines := t.list(Columns(f.Tab), f.List, f.windowName(), f.Width, h-below, empty)
 	if below > 1 {
 		lines = append(lines, t.separator("preview", f.Width))
-		lines = append(lines, pad(f.preview(f.Width), below-1)...)
+		lines = append(lines, t.limit(f.preview(f.Width), f.Width, below-1)...)
 	}
 	return pad(lines, h)
 }
@@ -400,6 +414,9 @@ func (f Frame) tail(h int) []string {
 		if len(lines) == h {
 			break
 		}
+		if r.Faint {
+			continue
+		}
 		lines = append(lines, " "+r.Cells[0].Text+" "+f.Theme.paint(r.Style, f.Theme.fit(r.Cells[1].Text, 6))+" "+f.Theme.cut(r.Cells[3].Text, f.Width-17))
 	}
 	if len(lines) == 0 {
@@ -421,10 +438,11 @@ func (f Frame) preview(w int) []string {
 	default:
 		for _, c := range r.Cells {
 			if c.ByText && len(c.Text) > 0 {
-				for _, row := range wrap(c.Text, w) {
-					p.add(row)
-				}
+				p.prose(c.Text)
 			}
+		}
+		if f.Tab == Events && r.Faint {
+			p.prose("No loss: a socket or a transport frees such packets as it goes, or it is a copy that a bridge flooded.")
 		}
 	}
 	return p.lines
@@ -433,76 +451,73 @@ func (f Frame) preview(w int) []string {
 func (f Frame) findingPreview(p *page, x *model.Tracked) {
 	lost := "loss not counted"
 	if x.Packets > 0 {
-		lost = "lost " + number(x.Packets)
+		lost = "lost " + plural(x.Packets, "packet") + " in " + Span(f.Data.Reading.Snapshot.Window.Duration())
 	}
-	for _, row := range wrap(f.Data.Chain(f.Preview), p.w) {
-		p.add(row)
+	for _, row := range wrap(severityWord(x.Severity)+" "+clean(x.Code)+": "+clean(x.Title), p.w) {
+		p.add(p.paint(severityStyle(x.Severity), row))
 	}
-	p.add(p.paint(severityStyle(x.Severity), clean(x.Code)) + "  " + clean(string(x.Confidence)) + "  " + lost)
-	for _, row := range wrap(clean(x.Why), p.w) {
-		p.add(row)
-	}
-	for i, fix := range x.Fix {
-		if i == 0 {
-			for _, row := range wrap("Fix "+clean(fix), p.w) {
-				p.add(row)
-			}
-		}
+	p.prose(clean(string(x.Confidence)) + ", " + lost)
+	p.prose(f.Data.Chain(f.Preview))
+	p.prose(clean(x.Why))
+	if len(x.Fix) > 0 {
+		p.prose("Fix " + clean(x.Fix[0]))
 	}
 }
 
 func (f Frame) podPreview(p *page, pod *model.Pod) {
-	p.add(p.paint(Strong, f.Data.podLabel(pod)))
+	p.add(p.paint(Strong, p.ends(f.Data.podLabel(pod), p.w)))
 	var addrs []string
 	for _, a := range pod.Addresses {
 		addrs = append(addrs, clean(a.String()))
 	}
-	p.add(strings.Join(addrs, " ") + "  " + clean(pod.Interface) + " " + or(pod.MAC.String(), "MAC unknown") + "  behind " + clean(or(pod.Link, unknown)))
+	p.prose(strings.Join(addrs, " ") + " " + clean(pod.Interface) + " " + or(pod.MAC.String(), "MAC unknown") + " behind " + clean(or(pod.Link, unknown)))
 	for _, a := range pod.Addresses {
+		if len(pod.Addresses) > 1 {
+			p.add(p.paint(Strong, clean(a.Addr().String())))
+		}
 		f.Data.hops(p, a.Addr())
 	}
 }
 
 // path is the way of a packet, hop by hop, with what decides at the chosen
-// hop below; on a wide screen the way back is beside it.
+// hop below; where there is room the way back is beside or below it.
 func (f Frame) path(h int) []string {
 	t, d, v := f.Theme, f.Data, f.Path
 	if v.Path == nil {
 		return pad(wrap(or(clean(v.Why), "no path"), f.Width), h)
 	}
-	lines := []string{t.paint(Strong, t.cut(d.PathTitle(v), f.Width))}
-	detail := d.HopPage(t, v, f.Width)
-	hops, other := v.Path.Forward, v.Path.Return
-	there, way := "forward", "return"
-	if v.Reverse {
-		hops, other = other, hops
-		there, way = way, there
-	}
+	lines := []string{t.paint(Strong, d.PathTitle(t, v, f.Width))}
+	there, hops, way, other := v.ways()
 	room := h - 1
-	if f.Width >= wideWidth {
-		listed := min(max(len(hops), len(other))+1, max(room*2/3, 1))
+	switch {
+	case f.Width/2 >= oneColumn:
+		listed := min(max(len(hops), len(other))+2, max(room*2/3, 2))
 		left := f.Width / 2
-		cols := hopColumns
-		if left >= 78 {
-			cols = wideHopColumns
+		lines = append(lines, t.beside(d.hopTable(t, there, hops, v.Cursor, left, listed), d.hopTable(t, way, other, -1, f.Width-left-1, listed), left)...)
+	case f.Width >= wideWidth && len(hops)+len(other)+4 <= room*2/3:
+		lines = append(lines, d.hopTable(t, there, hops, v.Cursor, f.Width, len(hops)+2)...)
+		lines = append(lines, d.hopTable(t, way, other, -1, f.Width, len(other)+2)...)
+	default:
+		back := []string{d.summary(other, way)}
+		if width(back[0]) > f.Width {
+			back = wrap(back[0], f.Width)
 		}
-		lines = append(lines, t.beside(d.hopList(t, cols, hops, v.Cursor, left, listed), d.hopList(t, cols, other, -1, f.Width-left-1, listed), left)...)
-	} else {
-		listed := min(len(hops)+1, max(room-3, 1))
+		listed := min(len(hops)+1, max(room-2-len(back), 1))
 		if f.Width < oneColumn {
-			listed = min(len(hops), max(room-2, 1))
+			listed = min(len(hops), max(room-len(back), 1))
 		}
 		lines = append(lines, d.hopList(t, hopColumns, hops, v.Cursor, f.Width, listed)...)
-		lines = append(lines, d.summary(other, way))
+		lines = append(lines, back...)
 	}
 	if left := h - len(lines); left > 1 {
+		detail := d.HopPage(t, v, f.Width)
 		lines = append(lines, t.separator("hop; counts are "+scope(v.Path), f.Width))
-		lines = append(lines, detail[:min(len(detail), left-1)]...)
+		lines = append(lines, t.limit(detail, f.Width, min(len(detail), left-1))...)
 	}
 	if left := h - len(lines); left > 4 && f.Width >= wideWidth {
 		half := f.Width / 2
 		lines = append(lines, t.separator("what decides", f.Width))
-		lines = append(lines, t.beside(pad(d.rules(t, there, hops, half-1), left-1), d.rules(t, way, other, f.Width-half-2), half)...)
+		lines = append(lines, t.beside(t.limit(d.rules(t, there, hops, half-1), half-1, left-1), t.limit(d.rules(t, way, other, f.Width-half-2), f.Width-half-2, left-1), half)...)
 	}
 	return pad(lines, h)
 }

@@ -18,6 +18,7 @@ func compare(a, b Cell) int {
 	return cmp.Compare(a.Order, b.Order)
 }
 
+// compareBool puts what is false first.
 func compareBool(a, b bool) int {
 	switch {
 	case a == b:
@@ -63,7 +64,7 @@ func (t Theme) list(cols []Column, l List, lost string, w, h int, empty string) 
 	if w < oneColumn {
 		return t.brief(l, w, h, empty)
 	}
-	widths := columnWidths(cols, w-1)
+	widths := columnWidths(cols, l.Rows, w-1)
 	lines := []string{t.paint(Heading, t.heading(cols, widths, l, lost, w))}
 	for i := l.window(h - 1); i < len(l.Rows) && len(lines) < h; i++ {
 		lines = append(lines, t.row(cols, widths, l.Rows[i], i == l.Cursor, w))
@@ -77,7 +78,7 @@ func (t Theme) list(cols []Column, l List, lost string, w, h int, empty string) 
 }
 
 // columnWidths gives each column its width, 0 where there is no room for it.
-func columnWidths(cols []Column, w int) []int {
+func columnWidths(cols []Column, rows []*Row, w int) []int {
 	widths := make([]int, len(cols))
 	flex, left := -1, w
 	for i, c := range cols {
@@ -88,7 +89,10 @@ func columnWidths(cols []Column, w int) []int {
 			flex = i
 		default:
 			widths[i] = c.Width
-			left -= c.Width
+			if c.Fit {
+				widths[i] = c.fitted(rows, i)
+			}
+			left -= widths[i]
 		}
 		left--
 	}
@@ -96,6 +100,18 @@ func columnWidths(cols []Column, w int) []int {
 		widths[flex] = max(left+1, 1)
 	}
 	return widths
+}
+
+// fitted is the width that the rows' cells at i need, the heading with a mark of
+// the order, and no more than the column's.
+func (c Column) fitted(rows []*Row, i int) int {
+	need := len(c.Title) + 1
+	for _, r := range rows {
+		if i < len(r.Cells) && !r.Span {
+			need = max(need, width(r.Cells[i].Text))
+		}
+	}
+	return min(need, c.Width)
 }
 
 func (t Theme) heading(cols []Column, widths []int, l List, lost string, w int) string {
@@ -122,17 +138,26 @@ func (t Theme) align(c Column, s string, w int) string {
 	switch {
 	case c.Right:
 		return t.right(s, w)
-	case c.Ends && width(s) > w && w > 4:
-		end := (w - 1) * 2 / 3
-		s = t.fit(s, w-end) + ansi.TruncateLeft(s, width(s)-end, "")
+	case c.Ends:
+		s = t.ends(s, w)
 	}
 	return t.fit(s, w)
+}
+
+// ends leaves out the middle of what is wider than w.
+func (t Theme) ends(s string, w int) string {
+	if width(s) <= w || w <= 4 {
+		return t.cut(s, w)
+	}
+	end := (w - 1) * 2 / 3
+	return t.fit(s, w-end) + ansi.TruncateLeft(s, width(s)-end, "")
 }
 
 // row draws one row. The chosen one is marked and turned around as a whole, so
 // that it shows without colours and without either.
 func (t Theme) row(cols []Column, widths []int, r *Row, chosen bool, w int) string {
 	var b strings.Builder
+	used := 0
 	for i, c := range cols {
 		if widths[i] == 0 || i >= len(r.Cells) {
 			continue
@@ -142,7 +167,13 @@ func (t Theme) row(cols []Column, widths []int, r *Row, chosen bool, w int) stri
 		if cell.Rates != nil {
 			s = t.spark(cell.Rates, widths[i])
 		}
-		s = t.align(c, s, widths[i])
+		room := widths[i]
+		span := r.Span && c.Width == 0
+		if span {
+			room = max(w-1-used, room)
+		}
+		s = t.align(c, s, room)
+		used += room + 1
 		if !chosen && !r.Faint {
 			s = t.paint(cell.Style, s)
 		}
@@ -150,6 +181,9 @@ func (t Theme) row(cols []Column, widths []int, r *Row, chosen bool, w int) stri
 			b.WriteByte(' ')
 		}
 		b.WriteString(s)
+		if span {
+			break
+		}
 	}
 	return t.mark(b.String(), r, chosen, w)
 }
@@ -173,13 +207,26 @@ func (t Theme) brief(l List, w, h int, empty string) []string {
 		if word != "" {
 			word += " "
 		}
+		brief := r.Brief
+		if r.Pod != nil {
+			brief = t.ends(brief, w-1-width(word))
+		}
 		if i != l.Cursor && !r.Faint {
 			word = t.paint(r.Style, word)
 		}
-		lines = append(lines, t.mark(word+r.Brief, r, i == l.Cursor, w))
+		lines = append(lines, t.mark(word+brief, r, i == l.Cursor, w))
 	}
 	if len(l.Rows) == 0 {
 		lines = append(lines, wrap(empty, w)...)
+	}
+	return pad(lines, h)
+}
+
+// limit gives exactly h lines. Where it leaves some out, the last one tells how
+// many, unless it is worth more itself.
+func (t Theme) limit(lines []string, w, h int) []string {
+	if over := len(lines) - h; over > 0 && h > 2 {
+		lines = append(lines[:h-1:h-1], t.separator(plural(over+1, "more line"), w))
 	}
 	return pad(lines, h)
 }

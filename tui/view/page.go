@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/charmbracelet/x/ansi"
+
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -21,6 +23,22 @@ type page struct {
 }
 
 func (p *page) add(s string) { p.lines = append(p.lines, p.cut(s, p.w)) }
+
+// prose is wrapped text.
+func (p *page) prose(s string) {
+	for _, row := range wrap(s, p.w) {
+		p.add(row)
+	}
+}
+
+// counted is a figure and what it is of, wrapped.
+func (p *page) counted(n uint64, what string) {
+	figure := p.right(number(n), 6) + " "
+	for _, row := range wrap(what, max(p.w-len(figure), 8)) {
+		p.add(figure + row)
+		figure = strings.Repeat(" ", len(figure))
+	}
+}
 
 // field is a label and wrapped prose; several values stand under each other.
 func (p *page) field(name string, values ...string) {
@@ -141,7 +159,7 @@ func (d *Data) RawPage(t Theme, f *model.Tracked, w int) []string {
 		x := &s.Traffic.MACs[i]
 		if n < shown && concerned(x.Addr) {
 			n++
-			p.add(fmt.Sprintf("%6s %s %s %s > %s", number(x.Packets), clean(x.Link), clean(string(x.Direction)), or(x.Src.String(), unknown), or(x.Dst.String(), unknown)))
+			p.counted(x.Packets, fmt.Sprintf("%s %s %s > %s", clean(x.Link), clean(string(x.Direction)), or(x.Src.String(), unknown), or(x.Dst.String(), unknown)))
 		}
 	}
 	if n == 0 {
@@ -167,7 +185,7 @@ func (d *Data) listDrops(p *page, concerned func(netip.Addr) bool) {
 		sums[what] += x.Packets
 	}
 	for _, what := range order[:min(len(order), shown)] {
-		p.add(fmt.Sprintf("%6s %s", number(sums[what]), what))
+		p.counted(sums[what], what)
 	}
 	switch {
 	case len(order) > 0:
@@ -187,11 +205,17 @@ func (d *Data) hops(p *page, a netip.Addr) {
 		}
 	}
 	slices.SortStableFunc(hops, d.onTheWay)
+	// A narrow pane tells the way once, above its hops.
+	narrow, above := p.w < 48, ""
 	for _, h := range hops {
-		way := "out"
+		way, whole := "out", "from the pod"
 		if h.Side == model.AsDestination {
-			way = "in"
+			way, whole = "in", "to the pod"
 		}
+		if narrow && way != above {
+			p.add(p.paint(Heading, whole))
+		}
+		above = way
 		var rates []float64
 		for _, s := range d.series[a] {
 			if s.IfIndex == h.IfIndex && s.Side == h.Side && s.Direction == h.Direction && s.Link == h.Link {
@@ -202,8 +226,14 @@ func (d *Data) hops(p *page, a netip.Addr) {
 		if len(rates) == 0 {
 			per = d.perSecond(h.Packets)
 		}
-		p.add(fmt.Sprintf("%s %s %s %s/s %s", p.fit(way, 3), p.fit(clean(h.Link)+" "+clean(string(h.Direction)), min(24, max(p.w-28, 8))),
-			p.right(number(h.Packets), 6), p.right(rate(per), 5), p.spark(rates, min(20, p.w-44))))
+		name := clean(h.Link) + " " + clean(string(h.Direction))
+		figures := fmt.Sprintf("%s %s/s", p.right(number(h.Packets), 6), p.right(rate(per), 5))
+		if narrow {
+			p.add(p.fit(name, max(p.w-15, 8)) + " " + figures)
+			continue
+		}
+		room := min(24, max(p.w-28, 8))
+		p.add(fmt.Sprintf("%s %s %s %s", p.fit(way, 3), p.fit(name, room), figures, p.spark(rates, min(20, p.w-room-20))))
 	}
 	switch {
 	case len(hops) > 0:
@@ -321,7 +351,7 @@ func (d *Data) cluster(p *page) {
 		ranges = append(ranges, x.String())
 	}
 	p.field("Pod range", or(strings.Join(ranges, ", "), "not known"))
-	nodes := "not known: " + d.why(model.SourceNodes)
+	nodes := d.why(model.SourceNodes)
 	if len(c.Nodes) > 0 {
 		nodes = plural(len(c.Nodes), "node")
 	}
@@ -344,8 +374,8 @@ func (d *Data) conntrack(p *page) {
 func (d *Data) links(p *page) {
 	s := d.Reading.Snapshot
 	p.title(plural(len(s.Links), "link"))
-	cols := []Column{{Title: "IFX", Width: 5, Right: true}, {Title: "LINK"}, {Title: "ROLE", Width: 8}, {Title: "STATE", Width: 10},
-		{Title: "MTU", Width: 5, Right: true}, {Title: "MAC", Width: 17}, {Title: "ADDRESS", Width: 40, From: 120}}
+	cols := []Column{{Title: "IFX", Width: 4, Right: true}, {Title: "LINK", Width: 15, Fit: true}, {Title: "ROLE", Width: 8, Fit: true},
+		{Title: "STATE", Width: 10, Fit: true}, {Title: "MTU", Width: 5, Right: true}, {Title: "MAC", Width: 17}, {Title: "ADDRESS"}}
 	l := List{By: -1, Cursor: -1}
 	for i := range s.Links {
 		x := &s.Links[i]
@@ -364,7 +394,7 @@ func (d *Data) links(p *page) {
 			whole(max(x.Index, 0)), text(clean(x.Name)), text(clean(or(string(x.Role), unknown))), text(state), whole(max(x.MTU, 0)),
 			text(or(x.MAC.String(), unknown)), text(clean(strings.Join(addrs, " ")))}})
 	}
-	widths := columnWidths(cols, p.w-1)
+	widths := columnWidths(cols, l.Rows, p.w-1)
 	p.add(p.paint(Heading, p.heading(cols, widths, l, "", p.w)))
 	for _, r := range l.Rows {
 		p.add(p.row(cols, widths, r, false, p.w))
@@ -401,6 +431,19 @@ func (d *Data) CoveragePage(t Theme, w int) []string {
 		}
 	}
 	return p.lines
+}
+
+// PageText is a page, or else the node, as plain text, for the clipboard.
+func (d *Data) PageText(p PageID) string {
+	t := NewTheme("mono", true)
+	lines := d.NodePage(t, textWidth)
+	if p == Coverage {
+		lines = d.CoveragePage(t, textWidth)
+	}
+	for i := range lines {
+		lines[i] = strings.TrimRight(ansi.Strip(lines[i]), " ")
+	}
+	return strings.Join(lines, "\n")
 }
 
 // Hint is one key and what it does.

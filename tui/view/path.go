@@ -2,6 +2,7 @@ package view
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -34,6 +35,28 @@ func (v PathView) Hops() []model.PathHop {
 	return v.Path.Forward
 }
 
+// ways are the direction that is shown, and the other.
+func (v PathView) ways() (there string, hops []model.PathHop, way string, other []model.PathHop) {
+	if v.Reverse {
+		return "return", v.Path.Return, "forward", v.Path.Forward
+	}
+	return "forward", v.Path.Forward, "return", v.Path.Return
+}
+
+// Turned shows the other direction where packets end there and not in this one.
+func (v PathView) Turned() PathView {
+	ends := func(h model.PathHop) bool { return h.Dead }
+	if v.Path == nil || slices.ContainsFunc(v.Hops(), ends) {
+		return v
+	}
+	back := v
+	back.Reverse = !v.Reverse
+	if slices.ContainsFunc(back.Hops(), ends) {
+		return back
+	}
+	return v
+}
+
 // Hop is the one that is looked at, nil where there is none.
 func (v PathView) Hop() *model.PathHop {
 	hops := v.Hops()
@@ -49,7 +72,7 @@ var (
 	wideHopColumns = []Column{
 		{Title: "", Width: 1},
 		{Title: "#", Width: 2, Right: true},
-		{Title: "HOP", Width: 20},
+		{Title: "HOP", Width: 22, Fit: true},
 		{Title: "IFX", Width: 4, Right: true},
 		{Title: "IN", Width: 6, Right: true},
 		{Title: "OUT", Width: 6, Right: true},
@@ -68,36 +91,7 @@ var (
 const never = 1 << 20
 
 // hopName is what a hop is called.
-func hopName(h *model.PathHop) string {
-	link := clean(h.Link)
-	switch h.Kind {
-	case model.HopPod:
-		return strings.TrimSpace("pod " + link)
-	case model.HopLink:
-		if h.Role == model.RoleUplink {
-			return strings.TrimSpace("uplink " + link)
-		}
-		return or(link, "link")
-	case model.HopBridge:
-		return strings.TrimSpace("bridge " + link)
-	case model.HopConntrack:
-		return "conntrack / nat"
-	case model.HopPolicy:
-		return "policy"
-	case model.HopRoute:
-		return "route"
-	case model.HopNeighbor:
-		return strings.TrimSpace("neighbour " + link)
-	case model.HopLocal:
-		return "this node"
-	case model.HopBeyond:
-		if link == "" {
-			return "beyond this node"
-		}
-		return "beyond " + link
-	}
-	return strings.TrimSpace(clean(string(h.Kind)) + " " + link)
-}
+func hopName(h *model.PathHop) string { return clean(h.Name()) }
 
 // hopMark says at a glance where packets end and where nobody can look.
 func hopMark(h *model.PathHop) string {
@@ -177,8 +171,17 @@ func (d *Data) rules(t Theme, title string, hops []model.PathHop, w int) []strin
 	p.title(title)
 	for i := range hops {
 		h := &hops[i]
-		p.add(t.paint(Heading, fmt.Sprintf("%d %s", h.N, hopName(h))) + "  " + clean(h.Decision))
+		name := fmt.Sprintf("%d %s", h.N, hopName(h))
+		decision := clean(h.Decision)
+		first := t.paint(Heading, name) + "  "
+		for _, row := range wrap(decision, max(w-width(name)-2, 8)) {
+			p.add(first + row)
+			first = strings.Repeat(" ", width(name)+2)
+		}
 		for _, rule := range h.Rules {
+			if clean(rule) == decision {
+				continue
+			}
 			for _, row := range wrap(clean(rule), w-4) {
 				p.add("    " + row)
 			}
@@ -204,8 +207,8 @@ func (d *Data) hopList(t Theme, cols []Column, hops []model.PathHop, cursor, w, 
 	}
 	if w < oneColumn {
 		for i, r := range l.Rows {
-			counts := fmt.Sprintf("%s>%s", count(hops[i].In), count(hops[i].Out))
-			r.Brief = t.fit(or(r.Cells[0].Text, " "), 1) + t.fit(r.Cells[2].Text, 14) + " " + t.right(counts, 10) + " " + r.Cells[8].Text
+			name := r.Cells[1].Text + " " + r.Cells[2].Text
+			r.Brief = t.fit(or(r.Cells[0].Text, " "), 1) + t.fit(name, 16) + " " + t.right(counts(&hops[i]), 8) + " " + r.Cells[8].Text
 		}
 		lines := t.brief(l, w, h, "no hop is known")
 		return lines
@@ -216,9 +219,22 @@ func (d *Data) hopList(t Theme, cols []Column, hops []model.PathHop, cursor, w, 
 	return t.list(cols, l, "", w, h, "no hop is known")
 }
 
+// counts is what was counted at a hop in one figure; two where they differ.
+func counts(h *model.PathHop) string {
+	if h.In.Known && h.Out.Known && h.In.N != h.Out.N {
+		return count(h.In) + ">" + count(h.Out)
+	}
+	return count(firstKnown(h.In, h.Out))
+}
+
+// hopTable is a direction under its name, in exactly h lines.
+func (d *Data) hopTable(t Theme, name string, hops []model.PathHop, cursor, w, h int) []string {
+	return append([]string{t.separator(name, w)}, d.hopList(t, wideHopColumns, hops, cursor, w, h-1)...)
+}
+
 // still draws a list without a cursor.
 func (t Theme) still(cols []Column, l List, w, h int) []string {
-	widths := columnWidths(cols, w-1)
+	widths := columnWidths(cols, l.Rows, w-1)
 	lines := []string{t.paint(Heading, t.heading(cols, widths, l, "", w))}
 	for _, r := range l.Rows {
 		lines = append(lines, t.row(cols, widths, r, false, w))
@@ -229,8 +245,9 @@ func (t Theme) still(cols []Column, l List, w, h int) []string {
 	return pad(lines, h)
 }
 
-// PathTitle names both ends.
-func (d *Data) PathTitle(v PathView) string {
+// PathTitle names both ends in at most w columns: where they are too long, the
+// middle of each is left out.
+func (d *Data) PathTitle(t Theme, v PathView, w int) string {
 	if v.Path == nil {
 		return "Path"
 	}
@@ -238,36 +255,24 @@ func (d *Data) PathTitle(v PathView) string {
 	if v.Path.Port > 0 {
 		to += ":" + number(uint64(v.Path.Port))
 	}
-	if p := protoName(v.Path.Proto); p != "" {
-		to += "/" + p
+	if v.Path.Proto != 0 {
+		to += "/" + model.ProtoName(v.Path.Proto)
 	}
-	from := d.name(v.Path.Pod)
+	name, from := "Path", d.name(v.Path.Pod)
 	if v.Reverse {
-		from, to = to, from
+		name, from, to = "Return", to, from
 	}
-	s := "Path " + from + " > " + to
-	if v.Peers > 1 {
-		s += fmt.Sprintf("  (%d of %d)", v.Peer+1, v.Peers)
+	peers := ""
+	if v.Peers > 1 && w >= oneColumn {
+		peers = fmt.Sprintf("  (peer %d of %d)", v.Peer+1, v.Peers)
 	}
-	return s
-}
-
-func protoName(n uint8) string {
-	switch n {
-	case 0:
-		return ""
-	case 1:
-		return "icmp"
-	case 6:
-		return "tcp"
-	case 17:
-		return "udp"
-	case 58:
-		return "icmp6"
-	case 132:
-		return "sctp"
+	room := w - width(name+"  > "+peers)
+	if width(from)+width(to) > room {
+		half := max(room/2, room-width(to))
+		from = t.ends(from, half)
+		to = t.ends(to, room-width(from))
 	}
-	return fmt.Sprintf("proto %d", n)
+	return t.cut(name+" "+from+" > "+to+peers, w)
 }
 
 // summary is one direction in a line: what came in, and where it ends.
@@ -278,13 +283,15 @@ func (d *Data) summary(hops []model.PathHop, way string) string {
 	window := Span(d.Reading.Snapshot.Window.Duration())
 	s := way + "  not counted"
 	for i := range hops {
-		if c := firstKnown(hops[i].In, hops[i].Out); c.Known && c.N == 0 {
-			s = fmt.Sprintf("%s  0 packets in %s (expected at hop %d, %s)", way, window, hops[i].N, hopName(&hops[i]))
-			break
-		} else if c.Known {
-			s = fmt.Sprintf("%s  %s in %s at hop %d, %s", way, plural(c.N, "packet"), window, hops[i].N, hopName(&hops[i]))
-			break
+		c := firstKnown(hops[i].In, hops[i].Out)
+		if !c.Known {
+			continue
 		}
+		s = fmt.Sprintf("%s  %s in %s at hop %d, %s", way, plural(c.N, "packet"), window, hops[i].N, hopName(&hops[i]))
+		if c.N == 0 {
+			s = fmt.Sprintf("%s  0 packets in %s (expected at hop %d, %s)", way, window, hops[i].N, hopName(&hops[i]))
+		}
+		break
 	}
 	for i := range hops {
 		if hops[i].Dead {
@@ -294,29 +301,33 @@ func (d *Data) summary(hops []model.PathHop, way string) string {
 	return s
 }
 
-// Chain is a path in one line, the dead hop as X.
+// Chain is a path in one line, the dead hop as X: the way out, or the way back
+// where packets end there.
 func (d *Data) Chain(p *model.Path) string {
 	if p == nil {
 		return ""
 	}
-	to := d.name(p.To)
+	from, to := d.name(p.Pod), d.name(p.To)
 	if p.Port > 0 {
 		to += ":" + number(uint64(p.Port))
 	}
+	v := PathView{Path: p}.Turned()
+	if v.Reverse {
+		from, to = to, from
+	}
 	var hops []string
-	for i := range p.Forward {
-		h := &p.Forward[i]
-		if h.Kind == model.HopBeyond {
-			hops = append(hops, map[bool]string{true: "X", false: "?"}[h.Dead])
-			break
+	for _, h := range v.Hops() {
+		if h.Kind != model.HopBeyond {
+			hops = append(hops, shortHop(&h))
+		} else if !h.Dead {
+			hops = append(hops, "?")
 		}
-		hops = append(hops, shortHop(h))
 		if h.Dead {
 			hops = append(hops, "X")
 			break
 		}
 	}
-	return d.name(p.Pod) + " > " + to + "   " + strings.Join(hops, "=")
+	return from + " > " + to + "   " + strings.Join(hops, "=")
 }
 
 func shortHop(h *model.PathHop) string {
@@ -338,6 +349,21 @@ func scope(p *model.Path) string {
 	return "of all that the pod sends and gets"
 }
 
+// hopLink is the node's link at which a hop's packets are counted, empty where
+// there is none: a pod's own are at its host link, whose name is another.
+func (d *Data) hopLink(pod netip.Addr, h *model.PathHop) string {
+	if h.Kind != model.HopPod {
+		return h.Link
+	}
+	pods := d.Reading.Snapshot.Pods
+	for i := range pods {
+		if pods[i].Has(pod) {
+			return pods[i].Link
+		}
+	}
+	return ""
+}
+
 // HopPage is all that decides at one hop.
 func (d *Data) HopPage(t Theme, v PathView, w int) []string {
 	p := &page{Theme: t, w: w}
@@ -348,12 +374,14 @@ func (d *Data) HopPage(t Theme, v PathView, w int) []string {
 	p.add(p.paint(Strong, fmt.Sprintf("hop %d  %s", h.N, hopName(h))))
 	p.field("Decision", or(h.Decision, "not known"))
 	p.field("Counted", fmt.Sprintf("in %s, out %s, lost %s, %s", count(h.In), count(h.Out), count(h.Lost), scope(v.Path)))
-	side := model.AsSource
+	side, whose := model.AsSource, "/s sent by the pod "
 	if v.Reverse {
-		side = model.AsDestination
+		side, whose = model.AsDestination, "/s for the pod "
 	}
-	if rates := d.rates(v.Path.Pod, side, h.Link); h.Link != "" && len(rates) > 0 {
-		p.add(t.paint(Heading, t.fit("All of pod", label)) + " " + rate(last(rates)) + "/s " + t.spark(rates, min(60, w-label-8)))
+	link := d.hopLink(v.Path.Pod, h)
+	if rates := d.rates(v.Path.Pod, side, link); link != "" && len(rates) > 0 {
+		text := rate(last(rates)) + whose
+		p.add(t.paint(Heading, t.fit("Rate", label)) + text + t.spark(rates, min(60, w-label-width(text))))
 	}
 	if h.Finding != "" {
 		p.field("Finding", d.claims(h.Finding)...)
@@ -371,6 +399,9 @@ func (d *Data) HopPage(t Theme, v PathView, w int) []string {
 	return p.lines
 }
 
+// textWidth is that of what goes to the clipboard: wide enough not to cut.
+const textWidth = 400
+
 // PathText is the path as plain text, for the clipboard.
 func (d *Data) PathText(v PathView) string {
 	if v.Path == nil {
@@ -378,13 +409,13 @@ func (d *Data) PathText(v PathView) string {
 	}
 	var b strings.Builder
 	t := NewTheme("mono", true)
-	b.WriteString(d.PathTitle(PathView{Path: v.Path}) + "; counts are " + scope(v.Path) + "\n")
+	b.WriteString(d.PathTitle(t, PathView{Path: v.Path}, never) + "; counts are " + scope(v.Path) + "\n")
 	for _, hops := range [][]model.PathHop{v.Path.Forward, v.Path.Return} {
 		l := List{By: -1, Cursor: -1}
 		for i := range hops {
 			l.Rows = append(l.Rows, d.hopRow(&hops[i]))
 		}
-		for _, line := range t.still(wideHopColumns, l, 120, len(hops)+1) {
+		for _, line := range t.still(wideHopColumns, l, textWidth, len(hops)+1) {
 			b.WriteString(strings.TrimRight(line, " ") + "\n")
 		}
 	}

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"net/netip"
@@ -15,8 +16,10 @@ import (
 // Column is one column of a list.
 type Column struct {
 	Title string
-	// Width is in columns; 0 takes what the others leave.
+	// Width is in columns; 0 takes what the others leave. With Fit it is the
+	// most, and less where no row needs as much.
 	Width int
+	Fit   bool
 	Right bool
 	// Ends are kept where there is no room for all: what tells names apart is
 	// often their end.
@@ -41,8 +44,8 @@ var (
 	}
 	podColumns = []Column{
 		{Title: "POD", Ends: true},
-		{Title: "IP", Width: 15},
-		{Title: "LINK", Width: 15},
+		{Title: "IP", Width: 20, Fit: true, Ends: true},
+		{Title: "LINK", Width: 15, Fit: true},
 		{Title: "OUT/S", Width: 6, Right: true},
 		{Title: "IN/S", Width: 6, Right: true},
 		{Title: "DROPS", Width: 6, Right: true},
@@ -77,7 +80,7 @@ func Columns(t TabID) []Column {
 func (d *Data) findingRows() []Row {
 	var rows []Row
 	if len(d.open) == 0 && !d.Reading.At.IsZero() {
-		rows = append(rows, skipped("none", unknown, unknown, d.silence()))
+		rows = append(rows, skipped("none", "NONE", "", d.silence()))
 	}
 	for i := range d.Reading.Findings {
 		rows = append(rows, d.findingRow(&d.Reading.Findings[i]))
@@ -102,6 +105,8 @@ func (d *Data) silence() string {
 	switch {
 	case !d.watched():
 		return "no fault found in the node's state, but no packet was watched: losses cannot be told"
+	case s.Window.Duration() <= 0:
+		return "nothing was counted yet"
 	case !slices.ContainsFunc(s.Traffic.Hops, func(h model.HopCount) bool { return h.Packets > 0 && h.Addr.IsValid() }):
 		verdict += ", but no pod packet passed either: only the node's state was judged"
 	case len(report.Gaps(s)) > 0 || lost(s.Traffic.Lost):
@@ -130,7 +135,11 @@ func skipped(id, word, where, why string) Row {
 	for len(cells) < len(findingColumns) {
 		cells = append(cells, nothing())
 	}
-	return Row{ID: id, Cells: cells, Word: word, Brief: where + ": " + why, Style: Info, hay: lower(word, where, why)}
+	brief := why
+	if where != "" {
+		brief = where + ": " + why
+	}
+	return Row{ID: id, Cells: cells, Word: word, Brief: brief, Style: Info, Span: true, hay: lower(word, where, why)}
 }
 
 func (d *Data) findingRow(f *model.Tracked) Row {
@@ -207,13 +216,19 @@ func (d *Data) findingRates(f *model.Tracked) []float64 {
 		if rates == nil {
 			rates = d.rates(a, model.AsSource, "")
 		}
-		if over := len(rates) - len(sum); over > 0 {
-			// Series end at the same time, so the shorter begin later.
-			sum = append(make([]float64, over), sum...)
-		}
-		for i, r := range rates {
-			sum[len(sum)-len(rates)+i] += r
-		}
+		sum = addRates(sum, rates)
+	}
+	return sum
+}
+
+// addRates adds rates to others. Series end at the same time, so the shorter
+// begin later.
+func addRates(sum, rates []float64) []float64 {
+	if over := len(rates) - len(sum); over > 0 {
+		sum = append(make([]float64, over), sum...)
+	}
+	for i, r := range rates {
+		sum[len(sum)-len(rates)+i] += r
 	}
 	return sum
 }
@@ -291,13 +306,15 @@ func (d *Data) podRow(p *model.Pod, drops map[netip.Addr]uint64, worst map[netip
 	if first.IsValid() {
 		ip = text(clean(first.String()))
 	}
-	series := d.rates(first, model.AsSource, "")
 	r.Cells = []Cell{
 		text(name), ip, text(clean(or(p.Link, unknown))),
-		d.rateCell(first, model.AsSource, out), d.rateCell(first, model.AsDestination, in), dropCell, word,
-		whole(p.LinkIndex), text(or(p.MAC.String(), unknown)), trend(series),
+		d.rateCell(p, model.AsSource, out), d.rateCell(p, model.AsDestination, in), dropCell, word,
+		whole(p.LinkIndex), text(or(p.MAC.String(), unknown)), trend(d.podRates(p, model.AsSource)),
 	}
 	r.Style = word.Style
+	if word.Text != unknown {
+		r.Word = word.Text
+	}
 	r.Brief = name + " " + ip.Text
 	r.hay = lower(append(hay, name)...)
 	return r
@@ -311,15 +328,28 @@ func (d *Data) podLabel(p *model.Pod) string {
 	return clean(or(p.NetnsName, or(p.Link, unknown)))
 }
 
+// podRates are those of all of a pod's addresses; nil where no series tells.
+func (d *Data) podRates(p *model.Pod, side model.Side) []float64 {
+	var sum []float64
+	for _, a := range p.Addresses {
+		sum = addRates(sum, d.rates(a.Addr(), side, ""))
+	}
+	return sum
+}
+
 // rateCell is a pod's packets a second: the latest, or, where no series tells,
 // those of the window.
-func (d *Data) rateCell(a netip.Addr, side model.Side, packets map[netip.Addr]uint64) Cell {
+func (d *Data) rateCell(p *model.Pod, side model.Side, packets map[netip.Addr]uint64) Cell {
 	f := math.NaN()
-	switch rates := d.rates(a, side, ""); {
+	switch rates := d.podRates(p, side); {
 	case len(rates) > 0:
 		f = last(rates)
-	case d.watched() && a.IsValid():
-		f = d.perSecond(packets[a])
+	case d.watched() && len(p.Addresses) > 0:
+		var sum uint64
+		for _, a := range p.Addresses {
+			sum += packets[a.Addr()]
+		}
+		f = d.perSecond(sum)
 	}
 	return figure(rate(f), f)
 }
@@ -391,16 +421,34 @@ func (d *Data) podEvents() []Row {
 		for _, a := range p.Addresses {
 			r.addrs = append(r.addrs, host(a.Addr()))
 			r.hay += "\x00" + a.Addr().String()
+			if kind == podCame && !r.From.IsValid() {
+				r.From = a.Addr()
+			}
 		}
 		rows = append(rows, r)
 	}
 	for i := range s.Pods {
-		one(&s.Pods[i], s.Pods[i].Since, "POD+")
+		one(&s.Pods[i], s.Pods[i].Since, podCame)
 	}
 	for i := range s.PastPods {
 		one(&s.PastPods[i], s.PastPods[i].Until, "POD-")
 	}
 	return rows
+}
+
+// podCame is the word for a pod that is new, freed that for what the kernel frees
+// without a loss.
+const (
+	podCame = "POD+"
+	freed   = "FREED"
+)
+
+// dropKind is the word for a drop.
+func (d *Data) dropKind(x *model.Drop) (string, Style) {
+	if d.loss(x) {
+		return "DROP", Warning
+	}
+	return freed, Info
 }
 
 func (d *Data) dropEvents() []Row {
@@ -410,10 +458,13 @@ func (d *Data) dropEvents() []Row {
 	for i := range drops {
 		latest[i] = &drops[i]
 	}
-	slices.SortStableFunc(latest, func(a, b *model.Drop) int { return b.Last.Compare(a.Last) })
+	// Most were read at one time: among these the losses come first.
+	slices.SortStableFunc(latest, func(a, b *model.Drop) int {
+		return cmp.Or(b.Last.Compare(a.Last), compareBool(!d.loss(a), !d.loss(b)))
+	})
 	for _, x := range latest[:min(len(latest), maxEvents)] {
-		what := fmt.Sprintf("%s %s at %s%s: %s > %s", number(x.Packets), clean(or(string(x.Reason), "unknown reason")),
-			clean(or(x.Location, "unknown")), onLink(x.Link), d.name(x.Src), d.name(x.Dst))
+		what := fmt.Sprintf("%sx %s: %s > %s %s, at %s%s", number(x.Packets), clean(or(string(x.Reason), "unknown reason")),
+			d.name(x.Src), d.name(x.Dst), model.ProtoName(x.Proto), clean(or(x.Location, "unknown place")), onLink(x.Link))
 		who := d.names[x.Src]
 		if who == "" {
 			who = d.names[x.Dst]
@@ -422,7 +473,9 @@ func (d *Data) dropEvents() []Row {
 		if at.IsZero() {
 			at = d.Reading.At
 		}
-		r := event(at, fmt.Sprint("drop", x.Src, x.Dst, x.Proto, x.Reason, x.Location, x.IfIndex, x.Netns), "DROP", Warning, who, what, x.Src, x.Dst)
+		kind, style := d.dropKind(x)
+		r := event(at, fmt.Sprint("drop", x.Src, x.Dst, x.Proto, x.Reason, x.Location, x.IfIndex, x.Netns), kind, style, who, what, x.Src, x.Dst)
+		r.Faint = kind == freed
 		rows = append(rows, d.between(r, x.Src, x.Dst))
 	}
 	return rows
@@ -433,12 +486,13 @@ func (d *Data) sampleEvents() []Row {
 	var rows []Row
 	for i := max(0, len(samples)-maxEvents); i < len(samples); i++ {
 		x := &samples[i]
-		what := fmt.Sprintf("%s at %s%s: %s", clean(or(string(x.Reason), "unknown reason")), clean(or(x.Location, "unknown")), onLink(x.Link), d.describe(x))
+		what := fmt.Sprintf("%s: %s, at %s%s", clean(or(string(x.Reason), "unknown reason")), d.describe(x), clean(or(x.Location, "unknown place")), onLink(x.Link))
 		who := d.names[x.Src]
 		if who == "" {
 			who = d.names[x.Dst]
 		}
 		r := event(x.Time, fmt.Sprint("sample", x.Time.UnixNano(), x.Src, x.Dst, x.Count, i), "PACKET", Warning, who, what, x.Src, x.Dst)
+		r.Faint = !d.loss(&model.Drop{Dst: x.Dst, Reason: x.Reason, Location: x.Location, DstMAC: x.DstMAC})
 		rows = append(rows, d.between(r, x.Src, x.Dst))
 	}
 	return rows

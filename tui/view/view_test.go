@@ -207,7 +207,7 @@ func TestColumnsFit(t *testing.T) {
 	for tab := range Tabs {
 		for w := 1; w < 300; w++ {
 			sum := 1
-			for _, n := range columnWidths(Columns(tab), w-1) {
+			for _, n := range columnWidths(Columns(tab), nil, w-1) {
 				if n > 0 {
 					sum += n + 1
 				}

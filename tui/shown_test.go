@@ -1,0 +1,239 @@
+package tui
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/charmbracelet/x/ansi"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/tui/view"
+)
+
+// TestFooterKeepsItsWord presses each key that the foot of the screen names,
+// wherever one may be: it does something, and that is no refusal.
+func TestFooterKeepsItsWord(t *testing.T) {
+	quiet := func() model.Reading {
+		r := kubenetNode(2)
+		r.Findings, r.Snapshot.Pods, r.Snapshot.Sources = nil, nil, nil
+		return r
+	}
+	for _, r := range []model.Reading{kubenetNode(41), quiet()} {
+		for _, where := range []string{"1", "1 enter", "1 G enter", "2", "2 enter", "3", "3 r", "3 right", "3 right enter", "3 enter", "4", "5", "?", "!", "1 enter ?"} {
+			start := func() *screen {
+				s := opened(t, Options{Env: utf8Env, Export: func(model.Reading) (string, error) { return "", nil }}, 160, 30, r)
+				press(t, s, where)
+				return s
+			}
+			for i, b := range start().keys {
+				s := start()
+				if b.footer == nil || !b.footer(s) {
+					continue
+				}
+				if b.when != nil && !b.when(s) {
+					t.Errorf("after %q: %s is named and does not work", where, b.Help().Key)
+					continue
+				}
+				if shadow := slices.IndexFunc(s.keys, func(o binding) bool {
+					return slices.ContainsFunc(o.Keys(), func(k string) bool { return slices.Contains(b.Keys(), k) }) && (o.when == nil || o.when(s))
+				}); shadow != i {
+					t.Errorf("after %q: %s is named as %q and does %q", where, b.Help().Key, b.Help().Desc, s.keys[shadow].Help().Desc)
+				}
+				before := frame(s)
+				cmd := b.do(s)
+				s.frame = ""
+				if after := frame(s); cmd == nil && after == before {
+					t.Errorf("after %q: %s changes nothing", where, b.Help().Key)
+				}
+				if strings.HasPrefix(s.status, "no") {
+					t.Errorf("after %q: %s says %q", where, b.Help().Key, s.status)
+				}
+			}
+		}
+	}
+}
+
+// TestSortShows holds that a list is never sorted by a column that is not there.
+func TestSortShows(t *testing.T) {
+	for _, w := range []int{72, 80, 96, 110, 119, 120, 130, 150, 160, 240} {
+		for _, tab := range []string{"1", "2", "4"} {
+			s := opened(t, Options{Env: utf8Env}, w, 40, kubenetNode(9))
+			press(t, s, tab+" s")
+			for by := s.list().by; by >= 0; by = s.list().by {
+				heading := strings.Split(ansi.Strip(frame(s)), "\n")[2]
+				if !strings.ContainsAny(heading, "^v") {
+					t.Errorf("at %d columns tab %s is sorted by %s, which does not show: %q", w, tab, view.Columns(s.tab)[by].Title, heading)
+				}
+				press(t, s, "s")
+			}
+		}
+	}
+}
+
+// returning is a path whose packets end on their way back.
+func returning(_ *model.Snapshot, _ []model.Finding, pod, to netip.Addr) model.Path {
+	p := kubenetPath(nil, nil, pod, to)
+	p.Return[3].Dead, p.Return[3].Finding = true, "StaleMACRewrite"
+	return p
+}
+
+// TestPathTurnsToWhereItEnds opens the way back where packets end on it.
+func TestPathTurnsToWhereItEnds(t *testing.T) {
+	s := opened(t, Options{Env: utf8Env, Trace: returning}, 80, 24, kubenetNode(41))
+	press(t, s, "down")
+	shows(t, s, "10.240.0.9:8443 > bank/ledger-0 eth0=nat=route=bridge=X")
+	press(t, s, "3")
+	shows(t, s, "Return 10.240.0.9:8443/tcp > bank/ledger-0")
+	if got := cursorLine(s); !strings.Contains(got, "X  4 bridge cbr0") {
+		t.Errorf("the cursor is at %q", got)
+	}
+	press(t, s, "r")
+	shows(t, s, "Path bank/ledger-0 > 10.240.0.9", "return 0 packets in 1m (expected at hop 1, uplink eth0); ends at hop 4, bridge", "cbr0")
+	send(s, readingMsg{kubenetNode(41)})
+	shows(t, s, "Path bank/ledger-0 > ")
+}
+
+// TestPodsInterfaceIsNotTheUplink has both named alike, as they mostly are.
+func TestPodsInterfaceIsNotTheUplink(t *testing.T) {
+	r := kubenetNode(3)
+	r.Series = append(r.Series, model.Series{Addr: podAddr(0), IfIndex: 2, Link: "eth0", Direction: model.Egress, Side: model.AsSource, Rates: []float64{777}})
+	r.Series[0].Rates = []float64{55}
+	s := opened(t, Options{Env: utf8Env}, 80, 24, r)
+	press(t, s, "3 home enter")
+	shows(t, s, "hop 1  pod eth0", "55/s sent by the pod")
+	hides(t, s, "777")
+}
+
+// TestDropsAreLosses holds that what sockets free as they go alarms nobody.
+func TestDropsAreLosses(t *testing.T) {
+	r := kubenetNode(3)
+	r.Findings, r.Drops = nil, []float64{0, 0}
+	r.Snapshot.Traffic.Samples = nil
+	r.Snapshot.Traffic.Drops = []model.Drop{
+		{Src: podAddr(0), Dst: addr("10.240.0.9"), Proto: 6, Reason: "QUEUE_PURGE", Location: "sk_stream_kill_queues", Packets: 600, Last: noon},
+	}
+	s := opened(t, Options{Env: utf8Env}, 160, 50, r)
+	shows(t, s, "drops 0/s", "no loss seen in 1m")
+	hides(t, s, "QUEUE_PURGE", "drops gave no finding")
+	press(t, s, "2")
+	if line := cursorLine(s); !strings.Contains(line, "0 -") {
+		t.Errorf("the pod has drops: %q", line)
+	}
+	press(t, s, "4")
+	shows(t, s, "FREED", "600x QUEUE_PURGE: shop/cart-7d9f > 10.240.0.9 tcp, at sk_stream_kill_queues", "No loss")
+	r.Snapshot.Traffic.Drops[0].Reason, r.Snapshot.Traffic.Drops[0].Location = "NETFILTER_DROP", "nf_hook_slow"
+	s = opened(t, Options{Env: utf8Env}, 160, 50, r)
+	shows(t, s, "drops 10/s", "drops gave no finding", "DROP   600x NETFILTER_DROP")
+}
+
+// TestNarrowKeepsTheMeaning looks for what must be read whole where there is
+// little room, with names and addresses as long as they come.
+func TestNarrowKeepsTheMeaning(t *testing.T) {
+	r := kubenetNode(3)
+	for i := range r.Snapshot.Pods {
+		p := &r.Snapshot.Pods[i]
+		p.Namespace, p.Name = "a-rather-long-namespace", fmt.Sprintf("a-deployment-with-a-name-7d9f6c5b8d-x%dz", i)
+		p.Addresses = []netip.Prefix{prefix(fmt.Sprintf("2001:db8:aaaa:bbbb:cccc:dddd:eeee:f00%d/128", i))}
+	}
+	for _, c := range []struct {
+		w, h  int
+		keys  string
+		shows []string
+		hides []string
+	}{
+		{80, 24, "2", []string{"x0z", ":eeee:f000 ", "x1z", ":eeee:f001 ", "2001:db8:aaaa:bbbb:cccc:dddd:eeee:f000/128 eth0"}, nil},
+		{40, 12, "2", []string{":f000", ":f001"}, nil},
+		{120, 40, "2", []string{"│veth03f2", "x2z"}, nil},
+		{80, 24, "1", []string{"the cluster's nodes are not known: --nodes FILE"}, nil},
+		{40, 12, "?", nil, []string{"…"}},
+		{80, 24, "?", nil, []string{"…"}},
+		{80, 24, "5 G", []string{"rp_filter = 1"}, nil},
+		{80, 24, "5 pgdown pgdown", []string{"10.240.0.5/16"}, []string{"not known: the"}},
+	} {
+		s := opened(t, Options{Env: utf8Env}, c.w, c.h, r)
+		press(t, s, c.keys)
+		shows(t, s, c.shows...)
+		hides(t, s, c.hides...)
+	}
+	// The severity of a pod's worst finding shows in one column, too.
+	s := opened(t, Options{Env: utf8Env}, 40, 12, kubenetNode(3))
+	press(t, s, "2")
+	shows(t, s, ">CRIT shop/cart-7d9f")
+}
+
+// TestPreviewUsesTheRoom holds that a short list leaves the rest to the preview,
+// and that what is left out is told.
+func TestPreviewUsesTheRoom(t *testing.T) {
+	r := kubenetNode(41)
+	r.Findings, r.Snapshot.Sources = r.Findings[:1], nil
+	s := opened(t, Options{Env: utf8Env}, 80, 24, r)
+	shows(t, s, "CRIT MissingUDR: no return from 10.244.3.0/24", "next-hop-ip-address 10.240.0.7")
+	r.Findings[0].Why = strings.Repeat("And then some more of it. ", 100)
+	s = opened(t, Options{Env: utf8Env}, 80, 24, r)
+	shows(t, s, "more lines ─")
+}
+
+// TestFirstReading is one that has no window yet.
+func TestFirstReading(t *testing.T) {
+	r := kubenetNode(3)
+	r.Findings = nil
+	r.Snapshot.Window.Start = r.Snapshot.Window.End
+	s := opened(t, Options{Env: utf8Env}, 80, 24, r)
+	shows(t, s, "win 0s/1m", "nothing was counted yet", "drops -")
+	hides(t, s, "no loss", "-/s", "LOST/1m")
+}
+
+func TestPagesAreCopied(t *testing.T) {
+	for keys, want := range map[string]string{"5": "net.ipv4.conf.all.rp_filter = 1", "!": "missing nodes", "3 home down enter": "up, rp_filter 2"} {
+		s := opened(t, Options{Env: utf8Env}, 80, 24, kubenetNode(41))
+		press(t, s, keys)
+		if got := s.copied(); !strings.Contains(got, want) || ansi.Strip(got) != got {
+			t.Errorf("%s copies %q", keys, got)
+		}
+	}
+}
+
+// TestHelpNamesEachKeyOnce holds that no section's keys are cut.
+func TestHelpNamesEachKeyOnce(t *testing.T) {
+	s := opened(t, Options{Env: utf8Env, Suspend: true}, 80, 24, kubenetNode(3))
+	press(t, s, "?")
+	for _, b := range s.keys {
+		if b.section == "" || b.section == "Replay" {
+			continue
+		}
+		shows(t, s, b.Help().Desc)
+	}
+}
+
+// TestPodOfTwoAddresses has all traffic on the second one.
+func TestPodOfTwoAddresses(t *testing.T) {
+	r := kubenetNode(3)
+	six := addr("2001:db8:7::4")
+	r.Snapshot.Pods[0].Addresses = append(r.Snapshot.Pods[0].Addresses, netip.PrefixFrom(six, 128))
+	r.Series[0].Rates, r.Series[1].Rates = []float64{0}, []float64{0}
+	r.Series = append(r.Series, model.Series{Addr: six, IfIndex: 10, Link: "veth03f2", Direction: model.Ingress, Side: model.AsSource, Rates: []float64{5, 321}})
+	r.Snapshot.Traffic.Hops = append(r.Snapshot.Traffic.Hops,
+		model.HopCount{Addr: six, IfIndex: 10, Link: "veth03f2", Direction: model.Ingress, Side: model.AsSource, Packets: 4242})
+	s := opened(t, Options{Env: utf8Env}, 80, 24, r)
+	press(t, s, "2")
+	if line := cursorLine(s); !strings.Contains(line, " 321 ") {
+		t.Errorf("what the second address sends is not told: %q", line)
+	}
+	text := ansi.Strip(frame(s))
+	first, second, figure := strings.Index(text, "\n10.244.1.4\n"), strings.Index(text, "\n2001:db8:7::4\n"), strings.Index(text, "4242")
+	if first < 0 || second < first || figure < second {
+		t.Errorf("the hops of each address are not told apart:\n%s", text)
+	}
+}
+
+// TestRawFiguresAreWhole holds that no MAC of the raw evidence is cut.
+func TestRawFiguresAreWhole(t *testing.T) {
+	for _, size := range [][2]int{{120, 40}, {160, 50}} {
+		s := opened(t, Options{Env: utf8Env}, size[0], size[1], kubenetNode(41))
+		press(t, s, "enter")
+		shows(t, s, "12:34:56:78:9a:bc")
+	}
+}
