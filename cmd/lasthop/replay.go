@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/record"
@@ -67,7 +68,8 @@ func (a *app) replayCommand() *cobra.Command {
 // openRecording opens a recording, and warns if it is damaged. Whatever is wrong
 // with it is the user's to mend.
 func (a *app) openRecording(name string) (f *record.File, closeFile func(), err error) {
-	file, err := os.Open(name)
+	// Without O_NONBLOCK, opening a named pipe would wait for its writer.
+	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, &usageError{fmt.Errorf("open recording: %w", err)}
 	}
