@@ -59,7 +59,7 @@ func (a *app) explain(ctx context.Context, o *observing, pod, to string) error {
 		}
 		_, err = target.from(s, addrs, o.namespace)
 		return addrs, err
-	})
+	}, nil)
 	if err != nil {
 		return err
 	}

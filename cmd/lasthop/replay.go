@@ -106,8 +106,9 @@ func asUsage(name string, err error) error {
 	return fmt.Errorf("recording %s: %w", name, err)
 }
 
-// recorded is the window that was asked for of a recording.
-func (a *app) recorded(o *observing) (*model.Snapshot, error) {
+// recorded is the window that was asked for of a recording. All samples of that
+// window go to a file, if there is one: the snapshot has the latest of each kind.
+func (a *app) recorded(o *observing, samples *pcapFile) (*model.Snapshot, error) {
 	f, closeFile, err := a.openRecording(o.replay)
 	if err != nil {
 		return nil, err
@@ -120,6 +121,11 @@ func (a *app) recorded(o *observing) (*model.Snapshot, error) {
 	s, err := f.Window(last)
 	if err != nil {
 		return nil, asUsage(o.replay, err)
+	}
+	if samples != nil {
+		if err := f.Samples(last, samples.write); err != nil {
+			return nil, asUsage(o.replay, err)
+		}
 	}
 	return s, nil
 }
