@@ -50,26 +50,29 @@ func (a *app) check(ctx context.Context, o *observing, pods []string) error {
 	if err != nil {
 		return err
 	}
-	s, err := a.snapshot(ctx, o, nil)
-	if err := out.finish(s, err); err != nil {
-		return err
+	s, err := a.snapshot(ctx, o, nil, out)
+	if err != nil {
+		return errors.Join(err, out.discard())
 	}
 	r, err := o.judge(s, pods)
 	if err != nil {
-		return err
+		return errors.Join(err, out.discard())
 	}
+	// What was seen is told also where the samples cannot be kept.
+	unkept := errors.Join(out.write(s.Traffic.Samples), out.close())
 	err = r.Write(a.stdout, report.Format(o.output.value), report.Style{Color: colored(o.color.value, a.stdout)})
-	if err := ignoreClosedPipe(err); err != nil {
+	if err := errors.Join(ignoreClosedPipe(err), unkept); err != nil {
 		return err
 	}
 	return o.verdict(r)
 }
 
-// snapshot observes the node, or takes from a recording what was observed.
-// closely is session.Options.Closely; a recording has no counts of pairs.
-func (a *app) snapshot(ctx context.Context, o *observing, closely func(*model.Snapshot) ([]netip.Addr, error)) (*model.Snapshot, error) {
+// snapshot observes the node, or takes from a recording what was observed, and
+// its samples. closely is session.Options.Closely; a recording has no counts of
+// pairs.
+func (a *app) snapshot(ctx context.Context, o *observing, closely func(*model.Snapshot) ([]netip.Addr, error), samples *pcapFile) (*model.Snapshot, error) {
 	if o.replay != "" {
-		return a.recorded(o)
+		return a.recorded(o, samples)
 	}
 	ns, name, err := openNode(o.netns)
 	if err != nil {

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -36,6 +38,8 @@ type examination struct {
 	Rights   []right `json:"capabilities"`
 	Features []row   `json:"features"`
 	Sources  []row   `json:"sources"`
+	// lack is why packets cannot be watched, where they cannot.
+	lack string
 }
 
 type right struct {
@@ -61,6 +65,9 @@ func (a *app) doctorCommand() *cobra.Command {
 			"Exit status: 0 when packets can be watched, 3 otherwise.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := errors.Join(checkTexts(cmd.Flags()), checkHostRoot(root)); err != nil {
+				return err
+			}
 			return a.doctor(cmd.Context(), node, root, output.value)
 		},
 	}
@@ -76,7 +83,7 @@ func (a *app) doctor(ctx context.Context, netns, root, output string) error {
 		return fmt.Errorf("cannot observe: %w", err)
 	}
 	defer ns.Close()
-	e := examination{APIVersion: report.APIVersion, Kind: "Doctor", Engine: "none", Features: []row{}, Sources: []row{}}
+	e := examination{APIVersion: report.APIVersion, Kind: "Doctor", Engine: "none", Features: []row{}, Sources: []row{}, lack: remedy()}
 	e.Node.Name = name
 	set, err := effective()
 	if err != nil {
@@ -101,7 +108,7 @@ func (a *app) doctor(ctx context.Context, netns, root, output string) error {
 		return err
 	}
 	if !e.Watches {
-		return &statusError{exitCannot, "packets cannot be watched here: " + remedy()}
+		return &statusError{exitCannot, "packets cannot be watched here: " + e.lack}
 	}
 	return nil
 }
@@ -111,6 +118,9 @@ func (e *examination) take(s *model.Snapshot) {
 	e.Node.Kernel, e.Node.Plugin = s.Node.Kernel, s.Node.Plugin
 	e.Engine, e.Attach = s.Node.Engine, s.Node.Attach
 	e.Watches = s.Status(model.SourceTC) != model.Missing
+	if !slices.ContainsFunc(s.Links, func(l model.Link) bool { return l.Name != "lo" }) {
+		e.lack = "this network namespace has no link but the loopback; --netns names another"
+	}
 	for _, src := range s.Sources {
 		e.Sources = append(e.Sources, row{Name: src.Name, Status: string(src.Status), Detail: src.Detail})
 	}

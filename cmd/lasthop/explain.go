@@ -59,7 +59,7 @@ func (a *app) explain(ctx context.Context, o *observing, pod, to string) error {
 		}
 		_, err = target.from(s, addrs, o.namespace)
 		return addrs, err
-	})
+	}, nil)
 	if err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ func parseTarget(text string) (target, error) {
 	if t.addr.IsValid() {
 		t.addr = t.addr.Unmap().WithZone("")
 	}
-	if t.addr.IsValid() && (t.addr.IsUnspecified() || t.addr.IsMulticast()) {
+	if t.addr.IsValid() && (t.addr.IsUnspecified() || t.addr.IsMulticast() || t.addr == netip.AddrFrom4([4]byte{255, 255, 255, 255})) {
 		return t, usagef("--to %q: not the address of one destination", text)
 	}
 	if t.port != 0 && (t.proto == 1 || t.proto == 58) {
@@ -219,6 +219,11 @@ func (t target) from(s *model.Snapshot, pod []netip.Addr, namespace string) (pat
 	e.Pod = pod[0]
 	if !t.addr.IsValid() && t.pod == "" {
 		return e, nil
+	}
+	if slices.ContainsFunc(s.Routes, func(r model.Route) bool {
+		return r.Type == "broadcast" && r.Dst == netip.PrefixFrom(t.addr, t.addr.BitLen())
+	}) {
+		return e, usagef("--to %s: a broadcast address is not that of one destination", t.addr)
 	}
 	for _, to := range candidates {
 		for _, from := range pod {

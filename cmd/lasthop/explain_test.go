@@ -222,7 +222,7 @@ func TestParseTarget(t *testing.T) {
 	}
 	for text, hint := range map[string]string{
 		"10.1.2.3:0": "no port", "10.1.2.3:65536": "no port", "10.1.2.3:x": "no port", "10.1.2.3/frob": "no protocol",
-		"10.1.2.3:53/": "no protocol", "0.0.0.0": "not the address", "224.0.0.1": "not the address", "10.1.2.3:5/icmp": "no ports",
+		"10.1.2.3:53/": "no protocol", "0.0.0.0": "not the address", "224.0.0.1": "not the address", "255.255.255.255": "not the address", "10.1.2.3:5/icmp": "no ports",
 		"[fd00::7]:": "no port", ":80": "want IP",
 	} {
 		var usage *usageError

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -87,7 +90,52 @@ func (o *observing) validate() error {
 	if o.allNamespaces && o.namespace != "" {
 		return usagef("--namespace and --all-namespaces exclude each other")
 	}
+	if len(o.only) > 0 && !slices.ContainsFunc(o.only, o.judges) {
+		return usagef("--skip leaves out all that --only names: nothing is left to judge")
+	}
+	if err := checkTexts(o.given); err != nil {
+		return err
+	}
+	if err := checkHostRoot(o.hostRoot); err != nil {
+		return err
+	}
 	return o.validateReplay()
+}
+
+// checkTexts refuses flags that were given an empty text: that most often is a
+// variable which was not set, and would mean another node, or the node in place
+// of a recording.
+func checkTexts(given *pflag.FlagSet) error {
+	var err error
+	given.Visit(func(f *pflag.Flag) {
+		texts := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			texts = list.GetSlice()
+		}
+		if what, _ := pflag.UnquoteUsage(f); err == nil && slices.Contains(texts, "") {
+			err = usagef("--%s: want a %s, got nothing", f.Name, what)
+		}
+	})
+	return err
+}
+
+// checkHostRoot refuses what is no directory: without the node's files less is
+// known, and nothing would say so.
+func checkHostRoot(dir string) error {
+	if dir == "" {
+		return nil
+	}
+	info, err := os.Stat(dir)
+	var path *fs.PathError
+	switch {
+	case errors.As(err, &path):
+		return usagef("--host-root %s: %w", dir, path.Err)
+	case err != nil:
+		return usagef("--host-root %s: %w", dir, err)
+	case !info.IsDir():
+		return usagef("--host-root %s: want a directory", dir)
+	}
+	return nil
 }
 
 // judges reports whether findings of the code are asked for.

@@ -106,7 +106,7 @@ func (a *app) labUp(ctx context.Context, nameOrPath, id string) error {
 	if err := ignoreClosedPipe(w.Flush()); err != nil {
 		return err
 	}
-	a.say("lab %s is up and has traffic; `lasthop lab down %s` takes it down", id, id)
+	a.say("lab %s is up and has traffic for %v; `lasthop lab down %s` takes it down", id, s.Duration, id)
 	return nil
 }
 

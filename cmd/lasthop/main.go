@@ -53,10 +53,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	code := a.exitCode(ctx, err)
-	if message := explain(err, code); message != "" {
+	if message := explain(cmd, err, code); message != "" {
 		// Errors quote what files and links hold.
 		lines := strings.Split(message, "\n")
 		for i, line := range lines {
+			// cobra indents with tabs what it suggests.
+			if suggested, ok := strings.CutPrefix(line, "\t"); ok {
+				line = "  " + suggested
+			}
 			lines[i] = report.Clean(line)
 		}
 		fmt.Fprintf(stderr, "lasthop: %s\n", strings.Join(lines, "\n"))
@@ -105,6 +109,7 @@ func (a *app) exitCode(ctx context.Context, err error) int {
 		status   *statusError
 		usage    *usageError
 		file     *collect.FileError
+		uplink   *collect.UplinkError
 		scenario scenario.Errors
 	)
 	switch {
@@ -114,7 +119,7 @@ func (a *app) exitCode(ctx context.Context, err error) int {
 		return status.code
 	case ctx.Err() != nil:
 		return exitInterrupted
-	case !a.started, errors.As(err, &usage), errors.As(err, &file), errors.As(err, &scenario):
+	case !a.started, errors.As(err, &usage), errors.As(err, &file), errors.As(err, &uplink), errors.As(err, &scenario):
 		return exitUsage
 	}
 	return exitCannot
@@ -122,7 +127,7 @@ func (a *app) exitCode(ctx context.Context, err error) int {
 
 // explain is what the user is told about an error: besides what failed, what
 // would have helped.
-func explain(err error, code int) string {
+func explain(cmd *cobra.Command, err error, code int) string {
 	if err == nil {
 		return ""
 	}
@@ -130,6 +135,12 @@ func explain(err error, code int) string {
 	switch {
 	case code == exitInterrupted && errors.Is(err, context.Canceled):
 		return "interrupted; everything of lasthop's own is removed"
+	case cmd.HasParent() && cmd.Parent().Name() == "lab":
+		// What would let lasthop watch lets nobody make a lab.
+		if code == exitCannot && errors.Is(err, fs.ErrPermission) {
+			return err.Error() + "\nlabs are for root with all its capabilities"
+		}
+		return err.Error()
 	case code == exitCannot && (errors.As(err, &unsupported) || errors.Is(err, fs.ErrPermission)):
 		return err.Error() + "\n" + remedy()
 	}
@@ -169,6 +180,12 @@ func (a *app) root() *cobra.Command {
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.AddCommand(a.checkCommand(), a.explainCommand(), a.watchCommand(), a.recordCommand(), a.replayCommand(), a.labCommand(), a.demoCommand(), a.findingsCommand(), a.doctorCommand(), a.versionCommand())
+	root.InitDefaultCompletionCmd()
+	if completion, _, err := root.Find([]string{"completion"}); err == nil {
+		completion.RunE = func(cmd *cobra.Command, args []string) error {
+			return usagef("completion: want bash, fish, powershell or zsh; `%s --help` tells more", cmd.CommandPath())
+		}
+	}
 	return root
 }
 

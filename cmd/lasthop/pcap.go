@@ -69,13 +69,10 @@ func (p *pcapFile) close() error {
 	return nil
 }
 
-// finish writes what was observed, or removes the file if nothing was.
-func (p *pcapFile) finish(s *model.Snapshot, err error) error {
+// discard removes the file: nothing was observed.
+func (p *pcapFile) discard() error {
 	if p == nil {
-		return err
+		return nil
 	}
-	if err != nil {
-		return errors.Join(err, discard(p.file))
-	}
-	return errors.Join(p.write(s.Traffic.Samples), p.close())
+	return discard(p.file)
 }

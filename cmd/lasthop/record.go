@@ -64,10 +64,7 @@ func (a *app) record(ctx context.Context, o *observing, name string) (err error)
 	}
 	stream, node, closeStream, err := a.stream(ctx, o, timeline.Short)
 	if err != nil {
-		if samples != nil {
-			err = errors.Join(err, discard(samples.file))
-		}
-		return errors.Join(err, discard(file))
+		return errors.Join(err, samples.discard(), discard(file))
 	}
 	defer func() { err = errors.Join(err, closeStream()) }()
 	defer func() { err = errors.Join(err, samples.close(), file.Close()) }()

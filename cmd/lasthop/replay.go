@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/record"
@@ -67,7 +68,8 @@ func (a *app) replayCommand() *cobra.Command {
 // openRecording opens a recording, and warns if it is damaged. Whatever is wrong
 // with it is the user's to mend.
 func (a *app) openRecording(name string) (f *record.File, closeFile func(), err error) {
-	file, err := os.Open(name)
+	// Without O_NONBLOCK, opening a named pipe would wait for its writer.
+	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, &usageError{fmt.Errorf("open recording: %w", err)}
 	}
@@ -104,8 +106,9 @@ func asUsage(name string, err error) error {
 	return fmt.Errorf("recording %s: %w", name, err)
 }
 
-// recorded is the window that was asked for of a recording.
-func (a *app) recorded(o *observing) (*model.Snapshot, error) {
+// recorded is the window that was asked for of a recording. All samples of that
+// window go to a file, if there is one: the snapshot has the latest of each kind.
+func (a *app) recorded(o *observing, samples *pcapFile) (*model.Snapshot, error) {
 	f, closeFile, err := a.openRecording(o.replay)
 	if err != nil {
 		return nil, err
@@ -118,6 +121,11 @@ func (a *app) recorded(o *observing) (*model.Snapshot, error) {
 	s, err := f.Window(last)
 	if err != nil {
 		return nil, asUsage(o.replay, err)
+	}
+	if samples != nil {
+		if err := f.Samples(last, samples.write); err != nil {
+			return nil, asUsage(o.replay, err)
+		}
 	}
 	return s, nil
 }

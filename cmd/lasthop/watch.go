@@ -48,10 +48,7 @@ func (a *app) watchNode(ctx context.Context, o *observing, pods []string) (err e
 	}
 	stream, _, closeStream, err := a.stream(ctx, o, time.Duration(o.window))
 	if err != nil {
-		if samples != nil {
-			err = errors.Join(err, discard(samples.file))
-		}
-		return err
+		return errors.Join(err, samples.discard())
 	}
 	defer func() { err = errors.Join(err, closeStream(), samples.close()) }()
 	w := &watcher{observing: o, pods: pods, told: map[int]model.Tracked{}, rewritten: map[model.MACRewrite]time.Time{}}

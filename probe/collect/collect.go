@@ -79,7 +79,8 @@ type Collector struct {
 }
 
 // Open prepares the reading of a node. It fails with a *model.UnsupportedError
-// where the rights do not allow it, and a *FileError for a bad nodes or routes file.
+// where the rights do not allow it, a *FileError for a bad nodes or routes file, and
+// an *UplinkError for an uplink that is not there.
 func Open(o Options) (*Collector, error) {
 	if o.HostRoot == "" {
 		o.HostRoot = "/"
@@ -160,10 +161,20 @@ func (c *Collector) checkUplinks() error {
 	}
 	for _, u := range c.options.Uplinks {
 		if !slices.Contains(names, u) {
-			return fmt.Errorf("uplink %q: no such link on the node; it has %s", u, strings.Join(names, ", "))
+			return &UplinkError{u, names}
 		}
 	}
 	return nil
+}
+
+// UplinkError says that a given uplink is none of the node's links.
+type UplinkError struct {
+	Name  string
+	Links []string
+}
+
+func (e *UplinkError) Error() string {
+	return fmt.Sprintf("uplink %q: no such link on the node; it has %s", e.Name, strings.Join(e.Links, ", "))
 }
 
 // Close ends what Follow started and closes the sockets.

@@ -367,6 +367,13 @@ func TestDelivered(t *testing.T) {
 			n.sampled(d, head(6, 8080, 0x10))
 			return n
 		}, []string{"UnexplainedDrop proven 172.20.1.5 172.20.2.9"}},
+		{"nor are answers to a client that has given up", func() *node {
+			n := in(kubenet())
+			d := n.drop("NO_SOCKET", "tcp_v4_rcv", far, pod5, 9)
+			d.Netns, d.Proto = 77, 6
+			n.sampled(d, head(6, 53086, 0x12))
+			return n
+		}, []string{"UnexplainedDrop proven 172.20.1.5 172.20.2.9"}},
 		{"a full buffer", func() *node {
 			n := in(kubenet())
 			n.drop("SOCKET_RCVBUFF", "udp_queue_rcv_one_skb", far, pod5, 9).Netns = 77

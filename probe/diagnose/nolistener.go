@@ -67,14 +67,15 @@ func noSocket(d *model.Drop) bool {
 }
 
 // late reports whether a sample is a segment of a connection that its socket
-// has left already, and no question to a closed port.
+// has left already, and no question to a closed port: an answer to a question
+// is none either.
 func late(s *model.Sample) bool {
 	if s == nil || headProto(s.Head) != tcp {
 		return false
 	}
-	const flags, syn = 13, 0x02
+	const flags, syn, ack = 13, 0x02, 0x10
 	t := transport(s.Head)
-	return len(t) > flags && t[flags]&syn == 0
+	return len(t) > flags && t[flags]&(syn|ack) != syn
 }
 
 // portsOf names the ports that the sampled packets went to.

@@ -26,9 +26,9 @@ type NS struct {
 	inode uint32
 }
 
-// ErrNotNamespace is told of a file that is no namespace: of one in the
+// ErrNotNamespace is told of a file that is no network namespace: of one in the
 // directory of names, not yet or no more.
-var ErrNotNamespace = errors.New("not a namespace file")
+var ErrNotNamespace = errors.New("not a network namespace")
 
 // Current opens the namespace of the calling thread.
 func Current() (*NS, error) { return Open("/proc/thread-self/ns/net") }
@@ -45,7 +45,8 @@ func Open(path string) (*NS, error) {
 		f.Close()
 		return nil, fmt.Errorf("open network namespace %s: %w", path, err)
 	}
-	if fs.Type != unix.NSFS_MAGIC {
+	// Other kinds of namespaces are files of the same kind.
+	if kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE); fs.Type != unix.NSFS_MAGIC || err != nil || kind != unix.CLONE_NEWNET {
 		f.Close()
 		return nil, fmt.Errorf("open network namespace %s: %w", path, ErrNotNamespace)
 	}

@@ -209,6 +209,10 @@ func (j *journey) fromBeyond() {
 		s.Decision += ", and by which link it comes is not known"
 		return
 	}
+	if l.Role == model.RoleBridge {
+		s.Decision = j.src.String() + " would be behind " + l.Name + ", and no pod there is known to have it"
+		return
+	}
 	s.after = j.at(l, model.Ingress)
 	j.arrive(l)
 }

@@ -148,6 +148,9 @@ func TestTrace(t *testing.T) {
 		{"routed, the node", routedNode, nodeIP, nil, "pod pa nat route policy local", "local nat policy route neighbor pa pod", "the node's own"},
 		{"bridged, off the node", bridgedNode, far, nil, "pod pa bridge nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor bridge pa pod", "up to the node"},
 		{"bridged, another pod", bridgedNode, podB, nil, "pod pa bridge pb pod", "pod pb bridge pa pod", "bridged to pb"},
+		{"bridged, where no pod is known", bridgedNode, netip.MustParseAddr("172.30.4.77"), func(s *model.Snapshot) {
+			s.FrameRules = []model.FrameRule{{Backend: model.NFT, Table: "filter", Chain: "OUTPUT", Number: 1, Target: model.TargetDrop, IPSrc: model.AddrMatch{Prefix: pfx("172.30.4.0/24")}}}
+		}, "pod pa bridge", "beyond", "172.30.4.77 would be behind kbr, and no pod there is known to have it"},
 		{"the pod's link is down", routedNode, far, func(s *model.Snapshot) { s.Links[1].Up = false }, "pod paX", "beyond enp1 nat policy route neighbor paX", "the link is down"},
 		{"no route in the pod", routedNode, far, func(s *model.Snapshot) { s.Pods[0].Routes = s.Pods[0].Routes[1:] }, "podX", "beyond enp1 nat policy route neighbor pa pod", "no route to 172.30.8.5 in the pod"},
 		{"the pod's routes were not read", routedNode, far, func(s *model.Snapshot) {

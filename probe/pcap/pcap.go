@@ -11,8 +11,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"net/netip"
 	"strings"
-	"time"
 
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
@@ -34,9 +34,11 @@ const (
 
 // Writer appends samples to a file. It is not safe for concurrent use.
 type Writer struct {
-	ng     *pcapgo.NgWriter
-	places map[place]int
-	seen   map[kind]time.Time
+	ng *pcapgo.NgWriter
+	// places are the interfaces, by name: what died without a link did so in
+	// one place, in whichever namespace.
+	places map[string]int
+	seen   map[one]bool
 }
 
 // place is where packets died.
@@ -47,12 +49,14 @@ type place struct {
 	reason         model.Reason
 }
 
-// kind is what a sample is one of.
-type kind struct {
+// one tells a sample from others. Those of one place and pair, of TCP and of UDP
+// say, have their times.
+type one struct {
 	place
-	src, dst string
+	src, dst netip.Addr
 	mac      model.MAC
 	protocol uint16
+	time     int64
 }
 
 // NewWriter begins a file. Its first interface is for what has no other.
@@ -63,7 +67,7 @@ func NewWriter(w io.Writer) (*Writer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("begin pcapng: %w", err)
 	}
-	return &Writer{ng: ng, places: map[place]int{}}, flush(ng)
+	return &Writer{ng: ng, places: map[string]int{}}, flush(ng)
 }
 
 func face(name, description string) pcapgo.NgInterface {
@@ -83,10 +87,10 @@ func flush(ng *pcapgo.NgWriter) error {
 // Write appends those of the samples that were not among the ones given before,
 // and flushes them.
 func (w *Writer) Write(samples []model.Sample) error {
-	seen := make(map[kind]time.Time, len(samples))
+	seen := make(map[one]bool, len(samples))
 	for _, s := range samples {
-		k := kind{placeOf(s), s.Src.String(), s.Dst.String(), s.DstMAC, s.Protocol}
-		if seen[k] = s.Time; w.seen[k].Equal(s.Time) {
+		k := one{placeOf(s), s.Src, s.Dst, s.DstMAC, s.Protocol, s.Time.UnixNano()}
+		if seen[k] = true; w.seen[k] {
 			continue
 		}
 		id, err := w.at(k.place)
@@ -111,14 +115,15 @@ func placeOf(s model.Sample) place {
 
 // at is the interface of a place.
 func (w *Writer) at(p place) (int, error) {
-	if id, ok := w.places[p]; ok || len(w.places) == maxPlaces {
+	name := p.String()
+	if id, ok := w.places[name]; ok || len(w.places) == maxPlaces {
 		return id, nil
 	}
-	id, err := w.ng.AddInterface(face(p.String(), ""))
+	id, err := w.ng.AddInterface(face(name, ""))
 	if err != nil {
 		return 0, fmt.Errorf("write pcapng: %w", err)
 	}
-	w.places[p] = id
+	w.places[name] = id
 	return id, nil
 }
 

@@ -51,6 +51,34 @@ func samples(t *testing.T) []model.Sample {
 	}
 }
 
+// TestOnce gives two samples of one place and pair, which readings repeat until
+// there are later ones.
+func TestOnce(t *testing.T) {
+	var b bytes.Buffer
+	w, err := pcap.NewWriter(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := []model.Sample{{Time: time.Unix(1700000000, 1), Protocol: 0x800, Head: []byte{1}}, {Time: time.Unix(1700000000, 2), Protocol: 0x800, Head: []byte{2}}}
+	for range 3 {
+		if err := w.Write(list); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := pcapgo.NewNgReader(&b, pcapgo.DefaultNgReaderOptions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 {
+		if data, _, err := r.ReadPacketData(); err != nil || data[14] != byte(i+1) {
+			t.Errorf("packet %d: % x, %v", i, data, err)
+		}
+	}
+	if _, _, err := r.ReadPacketData(); !errors.Is(err, io.EOF) {
+		t.Errorf("at the end: %v", err)
+	}
+}
+
 func write(t *testing.T) *bytes.Buffer {
 	t.Helper()
 	var b bytes.Buffer
@@ -92,6 +120,35 @@ func TestWrite(t *testing.T) {
 	}
 	if _, _, err := r.ReadPacketData(); !errors.Is(err, io.EOF) {
 		t.Errorf("at the end: %v", err)
+	}
+}
+
+// TestPlaces wants one interface for one place: what has no link died in one,
+// in whichever namespace that was.
+func TestPlaces(t *testing.T) {
+	var b bytes.Buffer
+	w, err := pcap.NewWriter(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for netns := range uint32(3) {
+		s := model.Sample{Time: time.Unix(1700000000, int64(netns)), Reason: "NO_SOCKET", Location: "tcp_v4_rcv", Netns: 4026532001 + netns, Protocol: 0x800, Head: make([]byte, 20)}
+		if err := w.Write([]model.Sample{s}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := pcapgo.NewNgReader(&b, pcapgo.DefaultNgReaderOptions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		_, ci, err := r.ReadPacketData()
+		if err != nil || ci.InterfaceIndex != 1 {
+			t.Errorf("interface %d, %v", ci.InterfaceIndex, err)
+		}
+	}
+	if r.NInterfaces() != 2 {
+		t.Errorf("%d interfaces", r.NInterfaces())
 	}
 }
 

@@ -48,6 +48,9 @@ type cached struct {
 // or that holds nothing whole, gives a *FormatError. One that is damaged
 // further on is good up to there, and Damage says where.
 func Open(r io.ReaderAt, size int64) (*File, error) {
+	if size == 0 {
+		return nil, &FormatError{0, "this is no recording of lasthop: the file is empty"}
+	}
 	f := &File{r: r, key: cached{number: -1}, state: cached{number: -1}}
 	front := make([]byte, frontSize)
 	if _, err := r.ReadAt(front, 0); err != nil && !errors.Is(err, io.EOF) {

@@ -2,6 +2,7 @@ package record
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -11,10 +12,7 @@ import (
 // Window is the snapshot of the last so long of a recording, 0 for all of it.
 // It ends with the last reading that has state of its own.
 func (f *File) Window(d time.Duration) (*model.Snapshot, error) {
-	last := f.Len() - 1
-	for !f.Whole(last) {
-		last--
-	}
+	last := f.lastWhole()
 	t := timeline.New(func(*model.Snapshot) []model.Finding { return nil }, d)
 	for _, n := range []int{0, f.before(last, d), last} {
 		r, err := f.Reading(n)
@@ -27,6 +25,36 @@ func (f *File) Window(d time.Duration) (*model.Snapshot, error) {
 		}
 	}
 	return nil, errors.New("a recording without a whole reading")
+}
+
+// Samples hands over the samples of dropped packets that the readings of a
+// Window hold, reading by reading. Many are in several, as they were when they
+// were recorded.
+func (f *File) Samples(d time.Duration, take func([]model.Sample) error) error {
+	last := f.lastWhole()
+	first := f.before(last, d)
+	for n := first; n <= last; n++ {
+		r, err := f.Reading(n)
+		if err != nil {
+			return err
+		}
+		samples := slices.DeleteFunc(slices.Clone(r.Point.Snapshot.Traffic.Samples), func(s model.Sample) bool {
+			return first > 0 && s.Time.Before(f.At(first))
+		})
+		if err := take(samples); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lastWhole is the last reading with state of its own; the first has.
+func (f *File) lastWhole() int {
+	n := f.Len() - 1
+	for !f.Whole(n) {
+		n--
+	}
+	return n
 }
 
 // before is the latest reading with state so long before another, or the first.

@@ -5,6 +5,7 @@
 package azure
 
 import (
+	"errors"
 	"net/netip"
 	"strings"
 
@@ -22,8 +23,12 @@ func Read(paths []string) (model.Azure, error) {
 	var a model.Azure
 	for _, path := range paths {
 		text, err := files.ReadText(path)
+		var bad *files.Error
+		if err != nil && !errors.As(err, &bad) {
+			err = &files.Error{Path: path, Want: "a readable file", Err: err}
+		}
 		if err != nil {
-			return model.Azure{}, &files.Error{Path: path, Want: "a readable file", Err: err}
+			return model.Azure{}, err
 		}
 		more, err := Decode(path, text)
 		if err != nil {

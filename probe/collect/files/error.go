@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"reflect"
+
+	"golang.org/x/sys/unix"
 )
 
 // Error says where a file is not what it should be.
@@ -63,16 +66,25 @@ func ReadJSON(path, want string, v any) ([]byte, error) {
 // maxFile bounds a file: 5,000 nodes, as kubectl prints them, are some 100 MiB.
 const maxFile = 256 << 20
 
-// ReadText reads a file of a bounded size; a pipe will do.
+// ReadText reads a file of a bounded size; a pipe that somebody writes to will
+// do.
 func ReadText(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	// Without O_NONBLOCK, opening a named pipe would wait for its writer.
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
 	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return nil, err
+	}
+	if len(text) == 0 && info.Mode().Type() == fs.ModeNamedPipe {
+		return nil, &Error{Path: path, Want: "a file, or a pipe that is being written to", Err: errors.New("nothing writes to this pipe")}
 	}
 	if len(text) > maxFile {
 		return nil, &Error{Path: path, Want: fmt.Sprintf("at most %d MiB", maxFile>>20), Err: errors.New("the file goes on")}
