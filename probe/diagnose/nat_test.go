@@ -380,6 +380,23 @@ func TestDelivered(t *testing.T) {
 			}
 			return n
 		}, nil},
+		{"groups that nobody has joined, and calls to all", func() *node {
+			n := in(kubenet())
+			n.drop("NOT_SPECIFIED", "ip_rcv_finish_core", pod5, "224.0.0.251", 20)
+			n.drop("NOT_SPECIFIED", "ip_rcv_finish_core", pod5, "239.255.255.250", 20).Netns = 77
+			n.drop("NOT_SPECIFIED", "__udp4_lib_rcv", pod5, "255.255.255.255", 20)
+			n.drop("", "__udp4_lib_rcv", pod5, "172.20.1.255", 20)
+			return n
+		}, nil},
+		{"a group is not routed", func() *node {
+			n := in(kubenet())
+			n.drop("IP_INNOROUTES", "ip_error", pod5, "239.1.2.3", 20)
+			n.drop("NOT_SPECIFIED", "ip_rcv_finish_core", pod5, "172.20.2.255", 20)
+			return n
+		}, []string{
+			"UnexplainedDrop proven 172.20.1.5 172.20.2.255",
+			"UnexplainedDrop proven 172.20.1.5 239.1.2.3",
+		}},
 		{"one packet is nothing", func() *node {
 			n := in(kubenet())
 			n.drop("NO_SOCKET", "__udp4_lib_rcv", far, pod5, 1).Netns = 77

@@ -157,6 +157,8 @@ func (v *view) harmless(d *model.Drop) bool {
 		// Neighbour discovery that says nothing new, or of an address that
 		// another claims.
 		return true
+	case v.toMany(d.Dst) && nobodyTook(d):
+		return true
 	case neighborFailed(d), noSocket(d):
 		// A pod that goes closes its sockets before its link is gone.
 		return v.past[d.Dst]
@@ -178,6 +180,25 @@ func (v *view) harmless(d *model.Drop) bool {
 		// Where reasons are told, a missing socket is NO_SOCKET; a SYN
 		// sent again to a socket that has answered the first is this.
 		return socketFrees(d.Location)
+	}
+	return false
+}
+
+// toMany reports whether an address is that of a group, or of all on a link.
+func (v *view) toMany(a netip.Addr) bool {
+	if a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+		return true
+	}
+	return v.broadcasts[a]
+}
+
+// nobodyTook reports whether a packet for many was freed by a receiver that has
+// not joined the group, or no socket for it: who calls a group is not owed an
+// answer by each that hears it. Before Linux 5.17 there are no reasons.
+func nobodyTook(d *model.Drop) bool {
+	switch d.Location {
+	case "ip_rcv_finish_core", "ip_rcv_finish", "__udp4_lib_rcv", "__udp4_lib_mcast_deliver", "__udp6_lib_rcv", "__udp6_lib_mcast_deliver":
+		return d.Reason == "NOT_SPECIFIED" || d.Reason == "" || noSocket(d)
 	}
 	return false
 }

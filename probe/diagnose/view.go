@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -22,6 +23,8 @@ type view struct {
 	past map[netip.Addr]bool
 	// nodeAddrs are the node's own addresses.
 	nodeAddrs map[netip.Addr]bool
+	// broadcasts are the addresses for all on a link of the node or a pod.
+	broadcasts map[netip.Addr]bool
 	// macs says whose each Ethernet address is, in words.
 	macs map[model.MAC]string
 	// bridgeMACs are those of bridges and their ports: a bridge gives
@@ -64,6 +67,7 @@ func newView(s *model.Snapshot) *view {
 		pods:       map[netip.Addr][]*model.Pod{},
 		past:       map[netip.Addr]bool{},
 		nodeAddrs:  map[netip.Addr]bool{},
+		broadcasts: map[netip.Addr]bool{},
 		macs:       map[model.MAC]string{},
 		bridgeMACs: map[model.MAC]bool{},
 		links:      map[int]*model.Link{},
@@ -81,12 +85,14 @@ func newView(s *model.Snapshot) *view {
 		}
 		for _, a := range l.Addresses {
 			v.nodeAddrs[a.Addr()] = true
+			v.broadcasts[broadcast(a)] = true
 		}
 	}
 	for i := range s.Pods {
 		p := &s.Pods[i]
 		for _, a := range p.Addresses {
 			v.pods[a.Addr()] = append(v.pods[a.Addr()], p)
+			v.broadcasts[broadcast(a)] = true
 		}
 		if !p.MAC.IsZero() {
 			v.macs[p.MAC] = podName(p)
@@ -360,6 +366,18 @@ func (v *view) answered(p *model.Peer) bool {
 	}
 	st := v.between(p.Local, p.Remote)
 	return st.newReplied || st.oldReplied && st.newSilent == 0 || !st.known && p.Out.Asks < minPackets
+}
+
+// broadcast is the last address of an IPv4 network, which is for all in it; the
+// zero address where there is none.
+func broadcast(p netip.Prefix) netip.Addr {
+	if !p.Addr().Is4() || p.Bits() < 0 || p.Bits() > 30 {
+		return netip.Addr{}
+	}
+	a := p.Masked().Addr().As4()
+	host := uint32(1)<<(32-p.Bits()) - 1
+	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])|host)
+	return netip.AddrFrom4(a)
 }
 
 // inAny reports whether a prefix of the list holds the address.
