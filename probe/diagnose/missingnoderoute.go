@@ -101,11 +101,19 @@ func (v *view) beyondRouter(cidr netip.Prefix) bool {
 // valid where none is.
 func (v *view) linkedHop(n *model.ClusterNode, cidr netip.Prefix) netip.Addr {
 	for _, a := range internal(n) {
-		if a.Is4() == cidr.Addr().Is4() && inAny(v.onLink, a) {
+		if a.Is4() == cidr.Addr().Is4() && (inAny(v.onLink, a) || v.ownRoute(a)) {
 			return a
 		}
 	}
 	return netip.Addr{}
+}
+
+// ownRoute reports whether a route of its own leads to an address on a link
+// that leads off the node.
+func (v *view) ownRoute(a netip.Addr) bool {
+	return slices.ContainsFunc(v.Routes, func(r model.Route) bool {
+		return r.Dst == host(a) && r.Type == "unicast" && !r.Gateway.IsValid() && v.isUplinkSide(r.IfIndex)
+	})
 }
 
 // nodeRoutes are the node's routes to other nodes' pods, by those nodes.
@@ -114,11 +122,17 @@ func (v *view) nodeRoutes() []*model.Route {
 	for i := range v.Routes {
 		r := &v.Routes[i]
 		if r.Table == mainTable && r.Type == "unicast" && r.Dst.Bits() > 0 && r.Gateway.IsValid() && v.isUplinkSide(r.IfIndex) &&
-			inAny(v.onLink, r.Gateway) && v.remote(r.Dst.Addr()).IsValid() && v.surelyPods(r.Dst.Addr()) && !v.isDefaultGateway(r.Gateway) {
+			v.reachesDirectly(r) && v.remote(r.Dst.Addr()).IsValid() && v.surelyPods(r.Dst.Addr()) && !v.isDefaultGateway(r.Gateway) {
 			out = append(out, r)
 		}
 	}
 	return out
+}
+
+// reachesDirectly reports whether a route's next hop is on its link: within a
+// network of it, or by a route of its own, as where addresses are /32 or /128.
+func (v *view) reachesDirectly(r *model.Route) bool {
+	return inAny(v.onLink, r.Gateway) || v.ownRoute(r.Gateway)
 }
 
 // isUplinkSide reports whether a link is an uplink, or a bridge that holds one.

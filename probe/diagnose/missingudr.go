@@ -342,22 +342,58 @@ func (v *view) byDefaultRoute(a netip.Addr) bool {
 const mainTable = 254
 
 // sentAstray reports whether the pair's packets left with a destination MAC
-// that is no gateway's, so that the fabric never had to route them.
+// that is neither the next hop's nor a gateway's, so that nobody beyond the link
+// had to route them.
 func (v *view) sentAstray(p *model.Peer) bool {
 	if len(v.gateways) == 0 {
 		return false
 	}
+	hops, known := v.nextHopMACs(p)
 	seen := false
 	for _, m := range v.macPairs[p.Local] {
 		if m.IfIndex != p.IfIndex || m.Side != model.AsSource || m.Direction != model.Egress {
 			continue
 		}
-		if v.isGatewayMAC(m.Dst) {
+		if !known || hops[m.Dst] || v.isGatewayMAC(m.Dst) {
 			return false
 		}
 		seen = true
 	}
 	return seen
+}
+
+// nextHopMACs are the MACs of those that the node hands the pair's packets to:
+// other nodes' where routes lead to these. They are not known where no route is,
+// or a neighbour's MAC is not. A pod on the uplink's own bridge sends past the
+// node, to gateways only.
+func (v *view) nextHopMACs(p *model.Peer) (macs map[model.MAC]bool, known bool) {
+	if v.besideUplink(p) {
+		return nil, true
+	}
+	d := v.routing().Lookup(path.Query{Src: p.Local, Dst: p.Remote})
+	macs = map[model.MAC]bool{}
+	for _, h := range d.Hops {
+		a := h.Gateway
+		if !a.IsValid() {
+			a = p.Remote
+		}
+		n := slices.IndexFunc(v.Neighbors, func(n model.Neighbor) bool { return n.Addr == a && n.IfIndex == h.IfIndex && !n.MAC.IsZero() })
+		if n < 0 {
+			return nil, false
+		}
+		macs[v.Neighbors[n].MAC] = true
+	}
+	return macs, len(macs) > 0
+}
+
+// besideUplink reports whether the pair's pod is a port of the bridge that holds
+// the uplink.
+func (v *view) besideUplink(p *model.Peer) bool {
+	up := v.links[p.IfIndex]
+	return up != nil && up.Master != 0 && slices.ContainsFunc(v.pods[p.Local], func(pod *model.Pod) bool {
+		l := v.links[pod.LinkIndex]
+		return l != nil && l.Master == up.Master
+	})
 }
 
 // noReturn is the verdict on one silent range, or on all of them, or on those
