@@ -231,6 +231,24 @@ func TestPolicyDrop(t *testing.T) {
 	}
 }
 
+// TestBridgedCopies: kube-proxy's rule for invalid packets meets the copies of
+// what a promiscuous bridge took to the pod, and what was for the node.
+func TestBridgedCopies(t *testing.T) {
+	invalid := func(promisc bool, to string) *node {
+		n := filtered()
+		n.Links[1].Promisc = promisc
+		n.filter(model.NFT, "FORWARD", 40, model.PacketRule{Unknown: []string{"ctstate INVALID"}, Target: "DROP", Text: "-m conntrack --ctstate INVALID -j DROP"})
+		d := n.refuse("nft_do_chain", pod6, pod5, 40)
+		d.IfIndex, d.Link, d.DstMAC = 3, "br-pods", mac(to)
+		return n
+	}
+	own, bridge := "0a:58:00:00:00:05", "0a:00:00:00:00:03"
+	want := []string{"PolicyDrop proven 172.20.1.5 172.20.1.6 172.20.1.5 172.20.1.6"}
+	verdicts(t, invalid(true, own), nil)
+	verdicts(t, invalid(true, bridge), want)
+	verdicts(t, invalid(false, own), want)
+}
+
 func TestPolicyDropOwner(t *testing.T) {
 	tests := []struct {
 		chain, comment, owner, fix string

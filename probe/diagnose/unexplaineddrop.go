@@ -169,7 +169,7 @@ func (v *view) harmless(d *model.Drop) bool {
 		// to all: those that are not meant free it.
 		return d.Dst.IsMulticast()
 	case netfilter(d):
-		return v.startingUp(d)
+		return v.startingUp(d) || v.bridgedCopy(d)
 	case d.Reason == "OTHERHOST":
 		_, owned := v.macs[d.DstMAC]
 		return owned || v.past[d.Dst]
@@ -182,6 +182,20 @@ func (v *view) harmless(d *model.Drop) bool {
 		return socketFrees(d.Location)
 	}
 	return false
+}
+
+// bridgedCopy reports whether netfilter dropped the copy that a promiscuous
+// bridge hands to the node of a frame that it takes to the pod itself. What is for
+// the node, and what comes back to the pod that sent it, has no other way.
+func (v *view) bridgedCopy(d *model.Drop) bool {
+	br := v.links[d.IfIndex]
+	if br == nil || br.Kind != "bridge" || !br.Promisc || d.Src == d.Dst || d.DstMAC.IsZero() || v.bridgeMACs[d.DstMAC] {
+		return false
+	}
+	return slices.ContainsFunc(v.pods[d.Dst], func(p *model.Pod) bool {
+		l := v.links[p.LinkIndex]
+		return p.MAC == d.DstMAC && l != nil && l.Master == br.Index
+	})
 }
 
 // toMany reports whether an address is that of a group, or of all on a link.
