@@ -464,6 +464,16 @@ func TestDeadBackend(t *testing.T) {
 			n.translated(pod5, "10.0.0.10", "172.20.1.77", pod5, true)
 			return n
 		}, nil},
+		{"a route that keeps the pods' range together discards what is for none", func() *node {
+			n := kubenet()
+			n.natRules(rule)
+			n.PacketRules[len(n.PacketRules)-1].Counter.Delta = 9
+			n.unroute("172.20.1.0/24")
+			n.route(model.Route{Dst: prefix("172.20.1.0/24"), Type: "blackhole", Protocol: "bird"})
+			n.Links[1].Addresses = nil
+			n.dropOn(n.Pods[0].Link, "NOT_SPECIFIED", "ip_error", pod5, "172.20.1.77", 9)
+			return n
+		}, []string{"DeadBackend likely 172.20.1.5 172.20.1.77"}},
 		{"a backend on another node is not ours to judge", func() *node {
 			n := kubenet()
 			n.translated(pod5, "10.0.0.10", far, pod5, false)

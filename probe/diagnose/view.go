@@ -358,7 +358,7 @@ const minPackets = 2
 // track or it has forgotten, they count as an answer, unless questions that
 // answers would be told from went without.
 func (v *view) answered(p *model.Peer) bool {
-	if p.In.Answers > 0 || p.In.ICMPErrors > 0 {
+	if p.In.Answers > 0 || p.In.ICMPErrors > 0 && !v.refused(p) {
 		return true
 	}
 	if p.In.Other == 0 {
@@ -378,6 +378,18 @@ func broadcast(p netip.Prefix) netip.Addr {
 	host := uint32(1)<<(32-p.Bits()) - 1
 	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])|host)
 	return netip.AddrFrom4(a)
+}
+
+// refused reports whether all that comes back for what must be answered are ICMP
+// errors: a router on the way knows no route, or the last one no such machine. A
+// closed port would answer a connection with a reset. An error about a datagram
+// may be the receiver's own, which proves that it arrived.
+func (v *view) refused(p *model.Peer) bool {
+	if p.In.ICMPErrors == 0 || p.In.Answers > 0 {
+		return false
+	}
+	st := v.between(p.Local, p.Remote)
+	return !st.newReplied && (p.Out.Asks >= minAsks || st.dns >= minAsks)
 }
 
 // inAny reports whether a prefix of the list holds the address.
