@@ -46,7 +46,7 @@ func findBlackholeRoute(v *view) []verdict {
 			if groups[by] == nil {
 				groups[by] = &lost{}
 			}
-			groups[by].add(v, d)
+			groups[by].addFor(v.concerned(d), d)
 		}
 	}
 	var out []verdict
@@ -67,6 +67,23 @@ func (v *view) discardedBy(d *model.Drop) (discard, bool) {
 	}
 	way := v.routing().Lookup(v.arrived(d))
 	return discarding(&way)
+}
+
+// concerned is the end of a discarded packet that is a pod: the sender where a
+// rule led there by the sender, who then reaches nobody.
+func (v *view) concerned(d *model.Drop) netip.Addr {
+	rule := v.routing().Lookup(v.arrived(d)).Rule
+	bySender := rule != nil && !rule.Not && (rule.From.Bits() > 0 || rule.In != "" && !v.isUplinkName(rule.In))
+	if bySender && !rule.To.IsValid() && len(v.pods[d.Src]) > 0 {
+		return d.Src
+	}
+	return v.pod(d)
+}
+
+// isUplinkName reports whether packets leave the node through the link.
+func (v *view) isUplinkName(name string) bool {
+	l := v.byName[name]
+	return l != nil && l.Role == model.RoleUplink
 }
 
 // discarding is what throws a packet away by such a decision.

@@ -68,7 +68,7 @@ func findDeadBackend(v *view) []verdict {
 	var out []verdict
 	for _, a := range slices.SortedFunc(maps.Keys(found), netip.Addr.Compare) {
 		if b := found[a]; !b.answers && v.triedEnough(b) {
-			out = append(out, verdict{Finding: v.dead(b), explains: unresolved(a)})
+			out = append(out, verdict{Finding: v.dead(b), explains: lostTo(a)})
 		}
 	}
 	return out
@@ -92,10 +92,10 @@ func (v *view) triedEnough(b *backend) bool {
 	return n >= minPackets || v.droppedFor(b.addr) >= minDrops
 }
 
-// dropsFor are the drops of packets for an address that has no neighbour.
+// dropsFor are the drops of packets for an address that nobody has.
 func (v *view) dropsFor(a netip.Addr) []*model.Drop {
 	var out []*model.Drop
-	takes := unresolved(a)
+	takes := lostTo(a)
 	for i := range v.Traffic.Drops {
 		if d := &v.Traffic.Drops[i]; takes(d) {
 			out = append(out, d)
@@ -112,10 +112,14 @@ func (v *view) droppedFor(a netip.Addr) uint64 {
 	return n
 }
 
-// unresolved accounts for drops of packets for an address that has no
-// neighbour.
-func unresolved(a netip.Addr) func(*model.Drop) bool {
-	return func(d *model.Drop) bool { return d.Dst == a && neighborFailed(d) }
+// lostTo accounts for drops of packets for an address that nobody has: it has no
+// neighbour, or the route that keeps the pods' range together discards what is
+// for none of them (Calico's), or there is no route; or the packets went out by
+// the default route and came back until their TTL ended.
+func lostTo(a netip.Addr) func(*model.Drop) bool {
+	return func(d *model.Drop) bool {
+		return d.Dst == a && (neighborFailed(d) || d.Location == "ip_error" || refused6(d) || expired(d))
+	}
 }
 
 func (v *view) dead(b *backend) model.Finding {

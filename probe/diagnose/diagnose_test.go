@@ -293,9 +293,23 @@ func TestDiagnose(t *testing.T) {
 			n.flow("172.20.1.5", "172.20.3.9", false)
 			return n
 		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
-		{"an ICMP error is an answer", func() *node {
+		{"ICMP errors about one address: the other node has no such pod", func() *node {
 			n := kubenet()
+			n.answered("172.20.1.5", "10.50.0.5")
 			n.peer("172.20.1.5", "172.20.3.9", syn, model.PeerCount{Packets: 1, ICMPErrors: 1})
+			return n
+		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
+		{"ICMP errors about each address: a router's", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.peer("172.20.1.5", "172.20.3.9", syn, model.PeerCount{Packets: 1, ICMPErrors: 1})
+			n.peer("172.20.1.6", "172.20.3.10", syn, model.PeerCount{Packets: 1, ICMPErrors: 1})
+			return n
+		}, []string{"MissingUDR likely 172.20.1.5 172.20.1.6 172.20.3.0/24"}},
+		{"an ICMP error about a datagram is an answer", func() *node {
+			n := kubenet()
+			n.peer("172.20.1.5", "172.20.3.9", datagram, model.PeerCount{Packets: 1, ICMPErrors: 1})
+			n.flow("172.20.1.5", "172.20.3.9", false)
 			return n
 		}, nil},
 		{"packets of the last moment are not judged", func() *node {

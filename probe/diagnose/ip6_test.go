@@ -78,6 +78,15 @@ func TestIPv6(t *testing.T) {
 			n.drop("NOT_SPECIFIED", "neigh_invalidate", pod, far, 9)
 			return n
 		}, []string{"StaleNeighbor proven " + pod}},
+		{"a wrong MAC for the gateway, and the pod's answers to the node go there too", func() *node {
+			n := only6().with(model.SourceBridge)
+			p := &n.Pods[0]
+			n.gateway(p, "fe80::1", deadMAC, "PERMANENT")
+			n.neighbor(pod, "", p.LinkIndex, "FAILED")
+			n.dropOn(p.Link, "OTHERHOST", "ip6_rcv_core", pod, far, 9).DstMAC = mac(deadMAC)
+			n.drop("NEIGH_FAILED", "ndisc_error_report", far, pod, 9)
+			return n
+		}, []string{"WrongGatewayMAC proven " + pod}},
 		{"the right neighbour", func() *node {
 			n := dual()
 			n.Neighbors = append(n.Neighbors, model.Neighbor{Addr: addr(pod), MAC: n.Pods[0].MAC, IfIndex: 3, State: "PERMANENT"})

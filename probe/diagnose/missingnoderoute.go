@@ -103,12 +103,16 @@ func (v *view) beyondRouter(cidr netip.Prefix) bool {
 // valid where none is.
 func (v *view) linkedHop(n *model.ClusterNode, cidr netip.Prefix) netip.Addr {
 	for _, a := range internal(n) {
-		if a.Is4() == cidr.Addr().Is4() && inAny(v.onLink, a) {
+		if a.Is4() == cidr.Addr().Is4() && v.directly(a) {
 			return a
 		}
 	}
 	return netip.Addr{}
 }
+
+// directly reports whether the node reaches an address without a router: within
+// a network on a link that leads off the node, or by a route of its own.
+func (v *view) directly(a netip.Addr) bool { return v.onLinkAlone[a] || inAny(v.onLink, a) }
 
 // nodeRoutes are the node's routes to other nodes' pods, by those nodes.
 func (v *view) nodeRoutes() []*model.Route {
@@ -116,7 +120,7 @@ func (v *view) nodeRoutes() []*model.Route {
 	for i := range v.Routes {
 		r := &v.Routes[i]
 		if r.Table == mainTable && r.Type == "unicast" && r.Dst.Bits() > 0 && r.Gateway.IsValid() && v.outer[r.IfIndex] &&
-			inAny(v.onLink, r.Gateway) && v.remote(r.Dst.Addr()).IsValid() && v.surelyPods(r.Dst.Addr()) && !v.gatewayAddrs[r.Gateway] {
+			v.directly(r.Gateway) && v.remote(r.Dst.Addr()).IsValid() && v.surelyPods(r.Dst.Addr()) && !v.gatewayAddrs[r.Gateway] {
 			out = append(out, r)
 		}
 	}

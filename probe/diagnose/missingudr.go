@@ -326,9 +326,22 @@ func (v *view) findRanges() []*remoteRange {
 		}
 	}
 	for _, r := range byCIDR {
+		r.answers = r.answers || v.oneRefused(r.silent)
 		v.probe(r)
 	}
 	return slices.SortedFunc(maps.Values(byCIDR), func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
+}
+
+// oneRefused reports whether ICMP errors come back about one address of a range
+// alone: most likely the node that has the range says that it has no such pod.
+func (v *view) oneRefused(silent []*model.Peer) bool {
+	refused := map[netip.Addr]bool{}
+	for _, p := range silent {
+		if v.refused(p) {
+			refused[p.Remote] = true
+		}
+	}
+	return len(refused) == 1
 }
 
 // byDefaultRoute reports whether the node sends to the address through a default
@@ -342,22 +355,58 @@ func (v *view) byDefaultRoute(a netip.Addr) bool {
 const mainTable = 254
 
 // sentAstray reports whether the pair's packets left with a destination MAC
-// that is no gateway's, so that the fabric never had to route them.
+// that is neither the next hop's nor a gateway's, so that nobody beyond the link
+// had to route them.
 func (v *view) sentAstray(p *model.Peer) bool {
 	if len(v.gateways) == 0 {
 		return false
 	}
+	hops, known := v.nextHopMACs(p)
 	seen := false
 	for _, m := range v.macPairs[p.Local] {
 		if m.IfIndex != p.IfIndex || m.Side != model.AsSource || m.Direction != model.Egress {
 			continue
 		}
-		if v.isGatewayMAC(m.Dst) {
+		if !known || hops[m.Dst] || v.isGatewayMAC(m.Dst) {
 			return false
 		}
 		seen = true
 	}
 	return seen
+}
+
+// nextHopMACs are the MACs of those that the node hands the pair's packets to:
+// other nodes' where routes lead to these. They are not known where no route is,
+// or a neighbour's MAC is not. A pod on the uplink's own bridge sends past the
+// node, to gateways only.
+func (v *view) nextHopMACs(p *model.Peer) (macs map[model.MAC]bool, known bool) {
+	if v.besideUplink(p) {
+		return nil, true
+	}
+	d := v.routing().Lookup(path.Query{Src: p.Local, Dst: p.Remote})
+	macs = map[model.MAC]bool{}
+	for _, h := range d.Hops {
+		a := h.Gateway
+		if !a.IsValid() {
+			a = p.Remote
+		}
+		n := slices.IndexFunc(v.Neighbors, func(n model.Neighbor) bool { return n.Addr == a && n.IfIndex == h.IfIndex && !n.MAC.IsZero() })
+		if n < 0 {
+			return nil, false
+		}
+		macs[v.Neighbors[n].MAC] = true
+	}
+	return macs, len(macs) > 0
+}
+
+// besideUplink reports whether the pair's pod is a port of the bridge that holds
+// the uplink.
+func (v *view) besideUplink(p *model.Peer) bool {
+	up := v.links[p.IfIndex]
+	return up != nil && up.Master != 0 && slices.ContainsFunc(v.pods[p.Local], func(pod *model.Pod) bool {
+		l := v.links[pod.LinkIndex]
+		return l != nil && l.Master == up.Master
+	})
 }
 
 // noReturn is the verdict on one silent range, or on all of them, or on those
@@ -376,7 +425,7 @@ func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause, missing lac
 	pods := map[netip.Addr]bool{}
 	remotes := map[netip.Addr]bool{}
 	var link int
-	var asks, syn uint64
+	var asks, syn, errors uint64
 	for _, r := range silent {
 		f.Peers = append(f.Peers, r.cidr)
 		asks += r.asks
@@ -385,6 +434,7 @@ func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause, missing lac
 			link = p.IfIndex
 			f.Packets += p.Out.Packets
 			syn += p.Out.Asks
+			errors += p.In.ICMPErrors
 		}
 	}
 	f.Pods = slices.Collect(maps.Keys(pods))
@@ -411,6 +461,10 @@ func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause, missing lac
 	case cause == nil || cause.state == routeLacking:
 		f.Confidence = model.Possible
 		f.Unseen = append(f.Unseen, "any answer at the uplink: without one the uplink itself may be dead")
+	}
+	if errors > 0 {
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
+			"%s ingress: %s about these packets: a router has no route, or the other node none of these pods", name, plural(errors, "ICMP error", "ICMP errors"))})
 	}
 	if asks > 0 {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
@@ -483,7 +537,7 @@ func (v *view) lackingOwn(f *model.Finding, silent []*remoteRange) {
 	} else {
 		f.Why += "An echo from this node's own pod range to another machine gets no answer either, though one from the node's address does: " +
 			"the route back to this node's own pods is missing."
-		f.Fix = append(f.Fix, associateFix(nil, nil))
+		f.Fix = append(f.Fix, v.tableFix()...)
 	}
 	f.Alternatives = []string{byNSG, byOwnNIC, byWrongUDR}
 }
@@ -513,7 +567,7 @@ func (v *view) lackingAll(f *model.Finding, silent []*remoteRange) {
 		f.Why += "So is one from this node's own pod range to another node. "
 	}
 	f.Why += "The subnet seems to have no route table."
-	f.Fix = append([]string{associateFix(nil, nil)}, v.ownRouteFix(nil)...)
+	f.Fix = append(v.tableFix(), v.ownRouteFix(nil)...)
 	f.Alternatives = []string{"the table applies and lacks all of these rows", byNSG, "NICs do not forward (IP forwarding off)"}
 }
 
@@ -627,17 +681,35 @@ func (v *view) controls(silent, all []*remoteRange) string {
 	return addrs(slices.SortedFunc(maps.Keys(others), netip.Addr.Compare))
 }
 
+// azureFabric is the MAC by which Azure's network answers every ARP.
+var azureFabric = model.MAC{0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc}
+
+// inAzure reports whether something tells that the node is one of Azure's: the
+// fabric's MAC, a plugin that only runs there, or files given.
+func (v *view) inAzure() bool {
+	az := &v.Cluster.Azure
+	return v.isGatewayMAC(azureFabric) || v.Node.Plugin == "kubenet" || strings.HasPrefix(v.Node.Plugin, "azure-") ||
+		len(az.Tables)+len(az.Subnets)+len(az.Effective)+len(az.NICs) > 0
+}
+
+// tableFix associates a route table with the subnet, where the network has such.
+func (v *view) tableFix() []string {
+	if !v.inAzure() {
+		return nil
+	}
+	return []string{associateFix(nil, nil)}
+}
+
 // udrFix gives the az commands with the values that are known.
 func (v *view) udrFix(silent []*remoteRange) []string {
-	associate := associateFix(nil, nil)
 	var fix []string
 	if len(silent) > 1 {
-		return append([]string{associate}, v.ownRouteFix(nil)...)
+		return append(v.tableFix(), v.ownRouteFix(nil)...)
 	}
 	for _, r := range silent {
 		fix = append(fix, v.rangeRouteFix(r.cidr, nil))
 	}
-	return append(fix, associate)
+	return append(fix, v.tableFix()...)
 }
 
 // rangeRouteFix is the row that leads to another node's pods.
@@ -646,7 +718,7 @@ func (v *view) rangeRouteFix(cidr netip.Prefix, t *model.RouteTable) string {
 	if n := v.nodeOf(cidr); n != nil {
 		name, hop = n.Name, nextHop(n, cidr)
 	}
-	return createRoute(t, name, cidr, hop)
+	return v.routeFix(t, name, cidr, hop)
 }
 
 // nextHop is the node's address that a route to its pods needs.
@@ -671,12 +743,18 @@ func (v *view) ownRouteFix(t *model.RouteTable) []string {
 				}
 			}
 		}
-		fix = append(fix, createRoute(t, v.Node.Name, p, hop))
+		fix = append(fix, v.routeFix(t, v.Node.Name, p, hop))
 	}
 	return fix
 }
 
-func createRoute(t *model.RouteTable, name string, cidr netip.Prefix, hop string) string {
+// routeFix adds the route: as a row of Azure's table, or wherever another network
+// keeps such routes, which a node does not tell.
+func (v *view) routeFix(t *model.RouteTable, name string, cidr netip.Prefix, hop string) string {
+	if t == nil && !v.inAzure() {
+		return fmt.Sprintf("add a route to %s by %s on the next router, or to the route table of the cloud, "+
+			"or where nodes announce their pods by BGP look at the sessions of that node: calicoctl node status, cilium bgp peers", cidr, hop)
+	}
 	return strings.Join([]string{
 		"az network route-table route create " + routeArgs(t),
 		"--name", shellWord(name), "--address-prefix", cidr.String(),

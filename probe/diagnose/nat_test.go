@@ -231,6 +231,24 @@ func TestPolicyDrop(t *testing.T) {
 	}
 }
 
+// TestBridgedCopies: kube-proxy's rule for invalid packets meets the copies of
+// what a promiscuous bridge took to the pod, and what was for the node.
+func TestBridgedCopies(t *testing.T) {
+	invalid := func(promisc bool, to string) *node {
+		n := filtered()
+		n.Links[1].Promisc = promisc
+		n.filter(model.NFT, "FORWARD", 40, model.PacketRule{Unknown: []string{"ctstate INVALID"}, Target: "DROP", Text: "-m conntrack --ctstate INVALID -j DROP"})
+		d := n.refuse("nft_do_chain", pod6, pod5, 40)
+		d.IfIndex, d.Link, d.DstMAC = 3, "br-pods", mac(to)
+		return n
+	}
+	own, bridge := "0a:58:00:00:00:05", "0a:00:00:00:00:03"
+	want := []string{"PolicyDrop proven 172.20.1.5 172.20.1.6 172.20.1.5 172.20.1.6"}
+	verdicts(t, invalid(true, own), nil)
+	verdicts(t, invalid(true, bridge), want)
+	verdicts(t, invalid(false, own), want)
+}
+
 func TestPolicyDropOwner(t *testing.T) {
 	tests := []struct {
 		chain, comment, owner, fix string
@@ -392,6 +410,23 @@ func TestDelivered(t *testing.T) {
 			}
 			return n
 		}, nil},
+		{"groups that nobody has joined, and calls to all", func() *node {
+			n := in(kubenet())
+			n.drop("NOT_SPECIFIED", "ip_rcv_finish_core", pod5, "224.0.0.251", 20)
+			n.drop("NOT_SPECIFIED", "ip_rcv_finish_core", pod5, "239.255.255.250", 20).Netns = 77
+			n.drop("NOT_SPECIFIED", "__udp4_lib_rcv", pod5, "255.255.255.255", 20)
+			n.drop("", "__udp4_lib_rcv", pod5, "172.20.1.255", 20)
+			return n
+		}, nil},
+		{"a group is not routed", func() *node {
+			n := in(kubenet())
+			n.drop("IP_INNOROUTES", "ip_error", pod5, "239.1.2.3", 20)
+			n.drop("NOT_SPECIFIED", "ip_rcv_finish_core", pod5, "172.20.2.255", 20)
+			return n
+		}, []string{
+			"UnexplainedDrop proven 172.20.1.5 172.20.2.255",
+			"UnexplainedDrop proven 172.20.1.5 239.1.2.3",
+		}},
 		{"one packet is nothing", func() *node {
 			n := in(kubenet())
 			n.drop("NO_SOCKET", "__udp4_lib_rcv", far, pod5, 1).Netns = 77
@@ -454,6 +489,16 @@ func TestDeadBackend(t *testing.T) {
 			n.translated(pod5, "10.0.0.10", "172.20.1.77", pod5, true)
 			return n
 		}, nil},
+		{"a route that keeps the pods' range together discards what is for none", func() *node {
+			n := kubenet()
+			n.natRules(rule)
+			n.PacketRules[len(n.PacketRules)-1].Counter.Delta = 9
+			n.unroute("172.20.1.0/24")
+			n.route(model.Route{Dst: prefix("172.20.1.0/24"), Type: "blackhole", Protocol: "bird"})
+			n.Links[1].Addresses = nil
+			n.dropOn(n.Pods[0].Link, "NOT_SPECIFIED", "ip_error", pod5, "172.20.1.77", 9)
+			return n
+		}, []string{"DeadBackend likely 172.20.1.5 172.20.1.77"}},
 		{"a backend on another node is not ours to judge", func() *node {
 			n := kubenet()
 			n.translated(pod5, "10.0.0.10", far, pod5, false)

@@ -40,7 +40,9 @@ type mutePeer struct {
 	pods    map[netip.Addr]bool
 	asks    uint64
 	packets uint64
-	link    int
+	// errors are the ICMP errors that came back.
+	errors uint64
+	link   int
 }
 
 func findNoReply(v *view) []verdict {
@@ -81,8 +83,9 @@ func findNoReply(v *view) []verdict {
 			group.peers[p.Remote] = m
 		}
 		maps.Copy(m.pods, pods)
-		m.asks += asks
+		m.asks += min(asks, p.Out.Packets)
 		m.packets += p.Out.Packets
+		m.errors += p.In.ICMPErrors
 	}
 	var out []verdict
 	for _, g := range []struct {
@@ -213,13 +216,14 @@ func (v *view) mute(g *muteGroup, translated bool) verdict {
 		},
 	}
 	pods := map[netip.Addr]bool{}
-	var asks uint64
+	var asks, errors uint64
 	var link int
 	remotes := slices.SortedFunc(maps.Keys(g.peers), netip.Addr.Compare)
 	for _, a := range remotes {
 		m := g.peers[a]
 		maps.Copy(pods, m.pods)
 		asks += m.asks
+		errors += m.errors
 		f.Packets += m.packets
 		f.Peers = append(f.Peers, host(a))
 		link = m.link
@@ -237,6 +241,12 @@ func (v *view) mute(g *muteGroup, translated bool) verdict {
 	f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
 		"%s egress: %s to %s, %d of them wanting an answer, from %s; ingress: none",
 		name, count(f.Packets, "packet"), addrs(remotes), asks, count(uint64(len(pods)), "pod"))})
+	if errors > 0 {
+		f.Why = fmt.Sprintf("Requests of pods to %s leave %s right, %s. No answer comes back, but ICMP errors do: a router on the way has no route, "+
+			"or the last one finds no such machine. Nothing is dropped on this node.", addrs(remotes), name, what)
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
+			"%s ingress: %s about these packets", name, plural(errors, "ICMP error", "ICMP errors"))})
+	}
 	if n := v.unrepliedTo(g); n > 0 {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceConntrack, Text: count(n, "flow") + " of pods to there UNREPLIED"})
 	}
@@ -248,9 +258,14 @@ func (v *view) mute(g *muteGroup, translated bool) verdict {
 	}
 	f.Evidence = append(f.Evidence, v.filedRoutes(remotes)...)
 	v.probedSilence(&f, remotes)
-	f.Fix = []string{
-		fmt.Sprintf("at the destination: tcpdump -ni any host %s", f.Pods[0]),
-		"az network watcher test-ip-flow --direction Outbound --protocol TCP --vm NODE --local LOCAL_IP:PORT --remote " + remotes[0].String() + ":PORT",
+	f.Fix = []string{fmt.Sprintf("at the destination: tcpdump -ni any host %s", f.Pods[0])}
+	if v.inAzure() {
+		f.Fix = append(f.Fix, "az network watcher test-ip-flow --direction Outbound --protocol TCP --vm NODE --local LOCAL_IP:PORT --remote "+
+			remotes[0].String()+":PORT")
+	}
+	if !translated && v.remote(remotes[0]).IsValid() && !v.byDefaultRoute(remotes[0]) {
+		f.Alternatives = append(f.Alternatives, "the node of these pods has no route back to this node's")
+		f.Fix = append(f.Fix, fmt.Sprintf("on the node that has %s: %s route get %s", remotes[0], ip(f.Pods[0]), f.Pods[0]))
 	}
 	if translated {
 		f.Fix[0] = "at the destination, or the firewall before it: look for packets from this node's address, and which way the answers take"

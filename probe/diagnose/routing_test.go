@@ -145,7 +145,10 @@ func TestNodeRoutes(t *testing.T) {
 			n.peer("172.20.1.5", "172.20.4.9", syn, model.PeerCount{Packets: 5, ICMPErrors: 5})
 			n.silent("172.20.1.5", "172.20.3.9")
 			return n
-		}, []string{"MissingNodeRoute proven 172.20.1.5 172.20.3.0/24"}},
+		}, []string{
+			"MissingNodeRoute proven 172.20.1.5 172.20.3.0/24",
+			"MissingNodeRoute possible 172.20.1.5 172.20.4.0/24",
+		}},
 		{"no other node has a route either", func() *node {
 			n := plain()
 			n.unroute("172.20.2.0/24")
@@ -168,6 +171,31 @@ func TestNodeRoutes(t *testing.T) {
 			n.silent("172.20.1.5", "172.20.2.9")
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.2.9"}},
+		{"addresses are alone on the link, and the next hops have routes of their own", func() *node {
+			n := plain()
+			n.Node.Plugin = "calico"
+			n.unroute("10.50.0.0/16")
+			n.route(model.Route{Dst: prefix("10.50.0.5/32"), IfIndex: 2})
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			return n
+		}, []string{"MissingNodeRoute likely 172.20.1.5 172.20.3.0/24"}},
+		{"the route is there, by the other node's own MAC: the other side is silent", func() *node {
+			n := plain()
+			n.Neighbors = append(n.Neighbors, model.Neighbor{Addr: addr("10.50.0.5"), MAC: mac("0a:00:00:00:00:05"), IfIndex: 2})
+			n.answered("10.50.0.4", "203.0.113.9")
+			n.silent("172.20.1.5", "172.20.2.9")
+			n.Traffic.MACs[1].Dst = mac("0a:00:00:00:00:05")
+			return n
+		}, []string{"NoReply likely 172.20.1.5 172.20.2.9"}},
+		{"what left was for a MAC of nobody that routes", func() *node {
+			n := plain()
+			n.Neighbors = append(n.Neighbors, model.Neighbor{Addr: addr("10.50.0.5"), MAC: mac("0a:00:00:00:00:05"), IfIndex: 2})
+			n.answered("10.50.0.4", "203.0.113.9")
+			n.silent("172.20.1.5", "172.20.2.9")
+			n.Traffic.MACs[1].Dst = mac("0a:00:00:00:00:66")
+			return n
+		}, nil},
 		{"a cloud's route table was given: it is the cloud that routes", func() *node {
 			n := plain()
 			n.answered("172.20.1.5", "172.20.2.9")
@@ -422,6 +450,29 @@ func TestRouting(t *testing.T) {
 			n.dropOn("br-pods", "NOT_SPECIFIED", "ip_error", "172.20.1.6", "172.20.3.9", 8)
 			return n
 		}, []string{"BlackholeRoute proven 172.20.1.5 172.20.1.6 172.20.3.9"}},
+		{"packets for a service's dead backend go out and come back", func() *node {
+			n := kubenet()
+			n.route(model.Route{Dst: prefix("0.0.0.0/0"), Gateway: addr("10.50.0.1"), IfIndex: 2})
+			n.unroute("172.20.1.0/24")
+			n.route(model.Route{Dst: prefix("172.20.1.5/32"), IfIndex: n.Pods[0].LinkIndex})
+			n.route(model.Route{Dst: prefix("172.20.1.6/32"), IfIndex: n.Pods[1].LinkIndex})
+			n.translated("172.20.1.5", "10.0.0.10", "172.20.1.77", "172.20.1.5", false)
+			n.translated("172.20.1.5", "10.0.0.10", "172.20.1.77", "172.20.1.5", false)
+			n.passes("172.20.1.5", 2, model.Egress, model.AsSource, 90, 30)
+			n.passes("172.20.1.5", 2, model.Ingress, model.AsSource, 90, 30)
+			n.peer("172.20.1.5", "172.20.1.77", model.PeerCount{Packets: 90, Asks: 90}, model.PeerCount{Packets: 90})
+			return n
+		}, []string{"DeadBackend likely 172.20.1.5 10.0.0.10 172.20.1.77"}},
+		{"a rule prohibits what one pod sends: it is that pod's, whoever was to get it", func() *node {
+			n := routed().live()
+			n.Rules = []model.RoutingRule{
+				{Family: 4, Priority: 50, From: prefix("10.50.0.21/32"), Action: "prohibit"},
+				{Family: 4, Priority: 32766, Table: 254, Action: "lookup"},
+			}
+			n.dropOn(n.Pods[1].Link, "NOT_SPECIFIED", "ip_error", "10.50.0.21", "10.50.0.20", 9)
+			n.dropOn(n.Pods[1].Link, "NOT_SPECIFIED", "ip_error", "10.50.0.21", "203.0.113.9", 9)
+			return n
+		}, []string{"BlackholeRoute proven 10.50.0.21 10.50.0.20 203.0.113.9"}},
 		{"a rule prohibits, and the kernel tells no reasons", func() *node {
 			n := kubenet().live()
 			n.Rules = []model.RoutingRule{

@@ -24,7 +24,7 @@ var routingLoop = kind{
 		Verify: "lasthop check --only RoutingLoop",
 	},
 	find:  findRoutingLoop,
-	after: []string{"MissingPodRoute", "WrongUDR"},
+	after: []string{"MissingPodRoute", "WrongUDR", "DeadBackend"},
 }
 
 // loopTTLs is how many different TTLs make a loop: a packet loses two on each
@@ -95,6 +95,9 @@ func findRoutingLoop(v *view) []verdict {
 		if !falls && !once {
 			continue
 		}
+		if h.Side == model.AsSource && v.forDeadBackend(h) {
+			continue
+		}
 		if first := v.hop(h.Addr, h.IfIndex, forward, h.Side); first != nil {
 			k := key{h.IfIndex, h.Side, once}
 			loops[k] = append(loops[k], loop{wrong: h, right: first, once: once})
@@ -109,6 +112,22 @@ func findRoutingLoop(v *view) []verdict {
 		}
 	}
 	return out
+}
+
+// forDeadBackend reports whether most of a pod's packets that come back at an
+// uplink are for service backends that nobody has, as was found: the network
+// returns to this node what it has no pod for.
+func (v *view) forDeadBackend(h *model.HopCount) bool {
+	var dead uint64
+	for i := range v.peers {
+		p := &v.peers[i]
+		if p.Local == h.Addr && slices.ContainsFunc(v.verdicts, func(f verdict) bool {
+			return f.Code == deadBackend.page.Code && slices.Contains(f.Pods, h.Addr) && slices.Contains(f.Peers, host(p.Remote))
+		}) {
+			dead += p.In.Packets
+		}
+	}
+	return 2*dead > h.Packets
 }
 
 // looped is an address and the uplink where it was seen.

@@ -157,6 +157,8 @@ func (v *view) harmless(d *model.Drop) bool {
 		// Neighbour discovery that says nothing new, or of an address that
 		// another claims.
 		return true
+	case v.toMany(d.Dst) && nobodyTook(d):
+		return true
 	case neighborFailed(d), noSocket(d):
 		// A pod that goes closes its sockets before its link is gone.
 		return v.past[d.Dst]
@@ -165,10 +167,43 @@ func (v *view) harmless(d *model.Drop) bool {
 		// to all: those that are not meant free it.
 		return d.Dst.IsMulticast()
 	case netfilter(d):
-		return v.startingUp(d)
+		return v.startingUp(d) || v.bridgedCopy(d)
 	case d.Reason == "OTHERHOST":
 		_, owned := v.macs[d.DstMAC]
 		return owned || v.past[d.Dst]
+	}
+	return false
+}
+
+// bridgedCopy reports whether netfilter dropped the copy that a promiscuous
+// bridge hands to the node of a frame that it takes to the pod itself. What is for
+// the node, and what comes back to the pod that sent it, has no other way.
+func (v *view) bridgedCopy(d *model.Drop) bool {
+	br := v.links[d.IfIndex]
+	if br == nil || br.Kind != "bridge" || !br.Promisc || d.Src == d.Dst || d.DstMAC.IsZero() || v.bridgeMACs[d.DstMAC] {
+		return false
+	}
+	return slices.ContainsFunc(v.pods[d.Dst], func(p *model.Pod) bool {
+		l := v.links[p.LinkIndex]
+		return p.MAC == d.DstMAC && l != nil && l.Master == br.Index
+	})
+}
+
+// toMany reports whether an address is that of a group, or of all on a link.
+func (v *view) toMany(a netip.Addr) bool {
+	if a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+		return true
+	}
+	return v.broadcasts[a]
+}
+
+// nobodyTook reports whether a packet for many was freed by a receiver that has
+// not joined the group, or no socket for it: who calls a group is not owed an
+// answer by each that hears it. Before Linux 5.17 there are no reasons.
+func nobodyTook(d *model.Drop) bool {
+	switch d.Location {
+	case "ip_rcv_finish_core", "ip_rcv_finish", "__udp4_lib_rcv", "__udp4_lib_mcast_deliver", "__udp6_lib_rcv", "__udp6_lib_mcast_deliver":
+		return d.Reason == "NOT_SPECIFIED" || d.Reason == "" || noSocket(d)
 	}
 	return false
 }

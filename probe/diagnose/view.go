@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -22,6 +23,8 @@ type view struct {
 	past map[netip.Addr]bool
 	// nodeAddrs are the node's own addresses.
 	nodeAddrs map[netip.Addr]bool
+	// broadcasts are the addresses for all on a link of the node or a pod.
+	broadcasts map[netip.Addr]bool
 	// macs says whose each Ethernet address is, in words.
 	macs map[model.MAC]string
 	// bridgeMACs are those of bridges and their ports: a bridge gives
@@ -40,8 +43,11 @@ type view struct {
 	// fabric's, in tunnel mode.
 	tunnel map[model.MAC]bool
 	// outer are the uplinks and the bridges that hold them.
-	outer  map[int]bool
-	onLink []netip.Prefix
+	outer map[int]bool
+	// onLink are the networks on these links, onLinkAlone the single addresses
+	// that have a route of their own, as where nodes' addresses are /32 or /128.
+	onLink      []netip.Prefix
+	onLinkAlone map[netip.Addr]bool
 	// flows holds an entry for every pair of peers, and for no other.
 	flows map[pair]*flowState
 	// translated are the pods whose packets go with the node's address, by
@@ -69,6 +75,7 @@ func newView(s *model.Snapshot) *view {
 		pods:       map[netip.Addr][]*model.Pod{},
 		past:       map[netip.Addr]bool{},
 		nodeAddrs:  map[netip.Addr]bool{},
+		broadcasts: map[netip.Addr]bool{},
 		macs:       map[model.MAC]string{},
 		bridgeMACs: map[model.MAC]bool{},
 		links:      map[int]*model.Link{},
@@ -78,6 +85,7 @@ func newView(s *model.Snapshot) *view {
 		outer:      map[int]bool{},
 
 		gatewayAddrs: map[netip.Addr]bool{},
+		onLinkAlone:  map[netip.Addr]bool{},
 	}
 	for i := range s.Links {
 		l := &s.Links[i]
@@ -88,12 +96,14 @@ func newView(s *model.Snapshot) *view {
 		}
 		for _, a := range l.Addresses {
 			v.nodeAddrs[a.Addr()] = true
+			v.broadcasts[broadcast(a)] = true
 		}
 	}
 	for i := range s.Pods {
 		p := &s.Pods[i]
 		for _, a := range p.Addresses {
 			v.pods[a.Addr()] = append(v.pods[a.Addr()], p)
+			v.broadcasts[broadcast(a)] = true
 		}
 		if !p.MAC.IsZero() {
 			v.macs[p.MAC] = podName(p)
@@ -240,8 +250,12 @@ func (v *view) indexUplinks() {
 				v.gatewayAddrs[h.Gateway] = true
 			}
 		}
-		if v.outer[r.IfIndex] && r.Type == "unicast" && !r.Gateway.IsValid() && r.Dst.Bits() > 0 && !r.Dst.IsSingleIP() {
-			v.onLink = append(v.onLink, r.Dst)
+		if v.outer[r.IfIndex] && r.Type == "unicast" && !r.Gateway.IsValid() && r.Dst.Bits() > 0 {
+			if r.Dst.IsSingleIP() {
+				v.onLinkAlone[r.Dst.Addr()] = true
+			} else {
+				v.onLink = append(v.onLink, r.Dst)
+			}
 		}
 	}
 	for _, n := range v.Neighbors {
@@ -351,7 +365,7 @@ const minPackets = 2
 // track or it has forgotten, they count as an answer, unless questions that
 // answers would be told from went without.
 func (v *view) answered(p *model.Peer) bool {
-	if p.In.Answers > 0 || p.In.ICMPErrors > 0 {
+	if p.In.Answers > 0 || p.In.ICMPErrors > 0 && !v.refused(p) {
 		return true
 	}
 	if p.In.Other == 0 {
@@ -359,6 +373,30 @@ func (v *view) answered(p *model.Peer) bool {
 	}
 	st := v.flowsOf(p)
 	return st.newReplied || st.oldReplied && st.newSilent == 0 || !st.known && p.Out.Asks < minPackets
+}
+
+// broadcast is the last address of an IPv4 network, which is for all in it; the
+// zero address where there is none.
+func broadcast(p netip.Prefix) netip.Addr {
+	if !p.Addr().Is4() || p.Bits() < 0 || p.Bits() > 30 {
+		return netip.Addr{}
+	}
+	a := p.Masked().Addr().As4()
+	host := uint32(1)<<(32-p.Bits()) - 1
+	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])|host)
+	return netip.AddrFrom4(a)
+}
+
+// refused reports whether all that comes back for what must be answered are ICMP
+// errors: a router on the way knows no route, or the last one no such machine. A
+// closed port would answer a connection with a reset. An error about a datagram
+// may be the receiver's own, which proves that it arrived.
+func (v *view) refused(p *model.Peer) bool {
+	if p.In.ICMPErrors == 0 || p.In.Answers > 0 {
+		return false
+	}
+	st := v.flowsOf(p)
+	return !st.newReplied && (p.Out.Asks >= minAsks || st.dns >= minAsks)
 }
 
 // inAny reports whether a prefix of the list holds the address.

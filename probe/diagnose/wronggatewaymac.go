@@ -108,7 +108,14 @@ func (v *view) farGateway(g *model.Neighbor, bridge *model.Link) (right []model.
 
 func (v *view) wrongGateway(p *model.Pod, g *model.Neighbor, right []model.MAC, who string) (verdict, bool) {
 	pods := podAddrs(p)
-	lost := func(d *model.Drop) bool { return slices.Contains(pods, d.Src) && d.DstMAC == g.MAC }
+	lost := func(d *model.Drop) bool {
+		if slices.Contains(pods, d.Src) && d.DstMAC == g.MAC {
+			return true
+		}
+		// By IPv6 the node asks with the gateway's own address, so that the
+		// pod's answer goes astray too, and the node has no neighbour.
+		return g.Addr.Is6() && d.Dst.Is6() && slices.Contains(pods, d.Dst) && neighborFailed(d)
+	}
 	sent := v.sentFrom(p, g.MAC)
 	drops := v.dropped(func(d *model.Drop) bool { return lost(d) && otherHost(d) })
 	fixed := g.State == "PERMANENT"
