@@ -80,6 +80,7 @@ func (v *view) findStrayed() []astray {
 	for i := range v.peers {
 		sources[v.peers[i].Local] = v.peers[i].Remote
 	}
+	own := v.ownSources()
 	var out []astray
 	for i := range v.Pods {
 		p := &v.Pods[i]
@@ -94,7 +95,7 @@ func (v *view) findStrayed() []astray {
 				continue
 			}
 			var found []astray
-			for _, q := range v.askers(i, a, sources[a]) {
+			for _, q := range v.askers(i, a, sources[a], own[a.Is4()]) {
 				d := v.routing().Lookup(q)
 				if len(d.Unsure) > 0 || !v.misses(&d, a) {
 					continue
@@ -112,9 +113,22 @@ func (v *view) findStrayed() []astray {
 	return out
 }
 
-// askers are packets for a pod as they come from off the node, from the node
-// itself, and from another pod that the node is a router for.
-func (v *view) askers(pod int, a, remote netip.Addr) []path.Query {
+// ownSources are the addresses with which the node sends, for IPv4 (true) and
+// IPv6: the lowest of each that is on link at an uplink.
+func (v *view) ownSources() map[bool]netip.Addr {
+	out := map[bool]netip.Addr{}
+	for a := range v.nodeAddrs {
+		if own := out[a.Is4()]; inAny(v.onLink, a) && (!own.IsValid() || a.Less(own)) {
+			out[a.Is4()] = a
+		}
+	}
+	return out
+}
+
+// askers are packets for a pod's address as they come from off the node, from
+// the node itself, and from another pod that the node is a router for. remote
+// and own are senders of the first two, where there are any.
+func (v *view) askers(pod int, a, remote, own netip.Addr) []path.Query {
 	var out []path.Query
 	for i := range v.Links {
 		if l := &v.Links[i]; l.Role == model.RoleUplink {
@@ -128,12 +142,6 @@ func (v *view) askers(pod int, a, remote netip.Addr) []path.Query {
 				out = append(out, path.Query{Src: src, Dst: a, In: v.natLink(l.Index)})
 			}
 			break
-		}
-	}
-	own := netip.Addr{}
-	for x := range v.nodeAddrs {
-		if x.Is4() == a.Is4() && inAny(v.onLink, x) && (!own.IsValid() || x.Less(own)) {
-			own = x
 		}
 	}
 	if own.IsValid() {

@@ -172,7 +172,7 @@ func (v *view) whySilent(p *model.Pod, g *model.Neighbor) (string, model.Sysctl)
 	}
 	of := func(link, setting string) model.Sysctl {
 		name := "net." + family + ".conf." + strings.ReplaceAll(link, ".", "/") + "." + setting
-		value, _ := v.Sysctl(name)
+		value, _ := v.setting(name)
 		return model.Sysctl{Name: name, Value: value}
 	}
 	if g.Addr.Is6() {

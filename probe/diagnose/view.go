@@ -185,8 +185,8 @@ func (v *view) indexFlows() {
 	}
 }
 
-// flowsOf is what connection tracking knows of the flows from a peer's local
-// address to the remote one.
+// flowsOf is what connection tracking knows of the flows from the local address
+// to the remote one, for one of v.peers.
 func (v *view) flowsOf(p *model.Peer) *flowState { return v.flows[pair{p.Local, p.Remote}] }
 
 // mergePeers sums what went between two addresses over all uplinks: an answer
@@ -341,8 +341,9 @@ func (v *view) unanswered(p *model.Peer) bool {
 
 // wanting reports whether the pair's packets, of which some left, must be
 // answered. A datagram need not be, but for a name server's; a client that waits
-// in vain begins flow after flow. What answers a stranger needs no answer either, unless nothing
-// comes in although TCP goes out, or the stranger's connections stay half open.
+// in vain begins flow after flow. What answers a stranger needs no answer either,
+// unless nothing comes in although TCP goes out, or the stranger's connections
+// stay half open.
 func (v *view) wanting(p *model.Peer) bool {
 	if p.Out.Packets == 0 {
 		return false

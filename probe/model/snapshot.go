@@ -168,13 +168,3 @@ type Sysctl struct {
 	Name  string
 	Value string
 }
-
-// Sysctl returns the value of a setting, and whether it was read.
-func (s *Snapshot) Sysctl(name string) (string, bool) {
-	for _, c := range s.Sysctls {
-		if c.Name == name {
-			return c.Value, true
-		}
-	}
-	return "", false
-}

@@ -14,8 +14,11 @@ const points = 60
 type series struct {
 	at   time.Time
 	hops map[hopKey]*history
-	// drops are those of pods that are losses.
-	drops history
+	// drops are those of pods that are losses: lost is how many there were,
+	// counted what each kind of drop had counted.
+	drops   history
+	lost    uint64
+	counted map[uint64]uint64
 }
 
 type history struct {
@@ -32,16 +35,21 @@ func (x *history) add(packets uint64, seconds float64) {
 	x.packets = packets
 }
 
-// dropped is how many packets of pods were dropped, where that is known.
-func dropped(s *model.Snapshot, pods map[netip.Addr]bool) uint64 {
-	var n uint64
-	loss := s.Losses()
-	for i := range s.Traffic.Drops {
-		if d := &s.Traffic.Drops[i]; (pods[d.Src] || pods[d.Dst]) && loss(d) {
-			n += d.Packets
+// addDrops adds up how many packets of pods were dropped since the point before.
+// The sum of all counts would not tell: those of pods that are gone, and of kinds
+// that were forgotten, are no longer in it.
+func (s *series) addDrops(now *model.Snapshot, pods map[netip.Addr]bool) {
+	next := make(map[uint64]uint64, len(now.Traffic.Drops))
+	loss := now.Losses()
+	for i := range now.Traffic.Drops {
+		d := &now.Traffic.Drops[i]
+		id := dropID(*d)
+		next[id] = d.Packets
+		if (pods[d.Src] || pods[d.Dst]) && loss(d) {
+			s.lost += minus(d.Packets, s.counted[id])
 		}
 	}
-	return n
+	s.counted = next
 }
 
 // add notes the rates since the point before.
@@ -57,7 +65,8 @@ func (s *series) add(now *model.Snapshot) {
 			pods[a.Addr()] = true
 		}
 	}
-	s.drops.add(dropped(now, pods), seconds)
+	s.addDrops(now, pods)
+	s.drops.add(s.lost, seconds)
 	next := make(map[hopKey]*history, len(s.hops))
 	for i := range now.Traffic.Hops {
 		h := &now.Traffic.Hops[i]

@@ -309,9 +309,10 @@ func (e *Engine) ForgetTTLs() error {
 	return e.counters.forgetTTLs()
 }
 
-// MakeRoom forgets what left, or did not move, since then, where a table is
-// nearly full: an observation may go on for days. What is forgotten counts from
-// zero when it is seen again.
+// MakeRoom forgets, where a table is nearly full, what was counted of addresses
+// and links that left before then, and kinds of drops and of ARP and ND messages
+// that were not seen since: an observation may go on for days. What is forgotten
+// counts from zero when it is seen again.
 func (e *Engine) MakeRoom(since time.Time) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -321,7 +322,9 @@ func (e *Engine) MakeRoom(since time.Time) error {
 	var errs []error
 	if e.counters.crowded() {
 		gone, links := e.subjects.release(since), e.links.slots.release(since)
-		errs = append(errs, e.counters.forget(func(subject, link uint16) bool { return gone[subject] || links[link] }))
+		if len(gone)+len(links) > 0 {
+			errs = append(errs, e.counters.forget(func(subject, link uint16) bool { return gone[subject] || links[link] }))
+		}
 	}
 	errs = append(errs, e.counters.shedNeighbors(since))
 	if e.drops != nil {
