@@ -74,7 +74,7 @@ func keyTable() []binding {
 		{bind("!", "!", "coverage"), "Screen", nil, nil, page(view.Coverage)},
 		{bind("t", "t", "theme"), "Screen", nil, nil, (*screen).nextTheme},
 		{bind("ctrl+l", "ctrl+l", "redraw"), "Screen", nil, nil, func(*screen) tea.Cmd { return tea.ClearScreen }},
-		{bind("ctrl+z", "ctrl+z", "suspend"), "Screen", nil, canSuspend, func(*screen) tea.Cmd { return suspend() }},
+		{bind("ctrl+z", "ctrl+z", "suspend"), "Screen", nil, canSuspend, func(s *screen) tea.Cmd { return suspend(s.opts.Shell) }},
 		{bind("?", "?", "help"), "Screen", always, nil, page(view.Help)},
 		{bind("q ctrl+c", "q", "quit"), "Screen", always, nil, func(*screen) tea.Cmd { return tea.Quit }},
 		{bind("Q", "Q", "quit, print the summary"), "Screen", nil, nil, (*screen).quitPrinting},
@@ -111,7 +111,7 @@ func onList(s *screen) bool     { return s.list() != nil && s.page == view.NoPag
 func isReplay(s *screen) bool   { return s.player != nil }
 func isLive(s *screen) bool     { return s.player == nil && !onPath(s) }
 func canExport(s *screen) bool  { return s.opts.Export != nil }
-func canSuspend(s *screen) bool { return s.opts.Suspend }
+func canSuspend(s *screen) bool { return s.opts.Shell != nil }
 
 // press does what the key is for.
 func (s *screen) press(k tea.KeyPressMsg) tea.Cmd {
@@ -130,7 +130,7 @@ func (s *screen) hints() []view.Hint {
 	for _, b := range s.keys {
 		h := view.Hint{Key: b.Help().Key, Does: b.Help().Desc, Section: b.section, Footer: b.footer != nil && b.footer(s)}
 		h.Keep = h.Key == "?" || h.Key == "q"
-		if b.section == "Replay" && s.player == nil || b.section == "Live" && s.player != nil || h.Key == "ctrl+z" && !s.opts.Suspend {
+		if b.section == "Replay" && s.player == nil || b.section == "Live" && s.player != nil || h.Key == "ctrl+z" && s.opts.Shell == nil {
 			continue
 		}
 		out = append(out, h)

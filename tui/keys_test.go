@@ -131,7 +131,7 @@ func TestKeySequences(t *testing.T) {
 // those that only a replay has, or only a node.
 func TestKeyTable(t *testing.T) {
 	for other, source := range map[string]Source{"Live": tape{newCanned()}, "Replay": newCanned()} {
-		s := opened(t, Options{Env: utf8Env, Suspend: true, Source: source}, 120, 60, kubenetNode(3))
+		s := opened(t, Options{Env: utf8Env, Shell: parent{}, Source: source}, 120, 60, kubenetNode(3))
 		press(t, s, "?")
 		for _, b := range s.keys {
 			switch {
@@ -326,7 +326,7 @@ func TestQuit(t *testing.T) {
 	if press(t, s, "ctrl+z") != nil {
 		t.Error("ctrl+z suspends where nobody would take over")
 	}
-	s = opened(t, Options{Env: utf8Env, Suspend: true}, 80, 24, kubenetNode(3))
+	s = opened(t, Options{Env: utf8Env, Shell: parent{}}, 80, 24, kubenetNode(3))
 	if press(t, s, "ctrl+z") == nil {
 		t.Error("ctrl+z does not suspend")
 	}
@@ -450,7 +450,7 @@ func TestSilence(t *testing.T) {
 	}
 	r := whole()
 	r.Snapshot.Traffic.Lost.Counters = 7
-	shows(t, opened(t, Options{Env: utf8Env}, 80, 24, r), "LOST lasthop itself    7 packets uncounted", "7/8(!)")
+	shows(t, opened(t, Options{Env: utf8Env}, 80, 24, r), "LOST lasthop itself  7 packets uncounted", "7/8(!)")
 }
 
 // TestWindowIsThatOfTheFigures holds that figures are not given out for those

@@ -198,7 +198,7 @@ func TestPagesAreCopied(t *testing.T) {
 
 // TestHelpNamesEachKeyOnce holds that no section's keys are cut.
 func TestHelpNamesEachKeyOnce(t *testing.T) {
-	s := opened(t, Options{Env: utf8Env, Suspend: true}, 80, 24, kubenetNode(3))
+	s := opened(t, Options{Env: utf8Env, Shell: parent{}}, 80, 24, kubenetNode(3))
 	press(t, s, "?")
 	for _, b := range s.keys {
 		if b.section == "" || b.section == "Replay" {

@@ -32,7 +32,7 @@ type Column struct {
 var (
 	findingColumns = []Column{
 		{Title: "SEV", Width: 4},
-		{Title: "LAST HOP ALIVE", Width: 17},
+		{Title: "LAST HOP ALIVE", Width: 21, Fit: true},
 		{Title: "WHAT"},
 		{Title: "WORKLOAD", Width: 16, From: 110, Ends: true},
 		{Title: "PODS", Width: 4, Right: true},
@@ -40,7 +40,7 @@ var (
 		{Title: "CONF", Width: 8},
 		{Title: "SEEN", Width: 11, From: 96},
 		{Title: "AGE", Width: 4, Right: true},
-		{Title: "RATE", Width: 8, From: 110},
+		{Title: "TREND", Width: 8, From: 110},
 	}
 	podColumns = []Column{
 		{Title: "POD", Ends: true},
@@ -52,7 +52,7 @@ var (
 		{Title: "WORST", Width: 5},
 		{Title: "IFX", Width: 4, Right: true, From: 96},
 		{Title: "MAC", Width: 17, From: 124},
-		{Title: "OUT", Width: 12, From: 100},
+		{Title: "OUT TREND", Width: 12, From: 100},
 	}
 	eventColumns = []Column{
 		{Title: "TIME", Width: 8},
