@@ -29,7 +29,7 @@ func bind(keys, shown, does string) key.Binding {
 // one before it; those of "Live" and "Replay" are for one of both alone.
 func keyTable() []binding {
 	return []binding{
-		{bind("enter", "enter", "path"), "", onFinding, onFinding, (*screen).followFinding},
+		{bind("enter", "enter", "path"), "", hasEnds, hasEnds, (*screen).followFinding},
 		{bind("enter", "enter", "open"), "Move", canOpen, canOpen, (*screen).enter},
 		{bind("esc backspace", "esc", "back"), "Move", canLeave, nil, (*screen).back},
 		{bind("up k", "up/down", "or k, j: one row"), "Move", nil, nil, move(-1)},
@@ -84,8 +84,14 @@ func keyTable() []binding {
 func always(*screen) bool           { return true }
 func onListToExport(s *screen) bool { return onList(s) && canExport(s) }
 func canCopy(s *screen) bool        { return !onList(s) && s.copied() != "" }
-func onFinding(s *screen) bool      { return s.page == view.FindingDetail }
-func canLeave(s *screen) bool       { return s.page != view.NoPage || s.tab == view.Path }
+func hasEnds(s *screen) bool {
+	if s.page != view.FindingDetail {
+		return false
+	}
+	pod, _ := s.data.Ends(&s.finding.Finding)
+	return pod.IsValid()
+}
+func canLeave(s *screen) bool { return s.page != view.NoPage || s.tab == view.Path }
 func canOpen(s *screen) bool {
 	switch r := s.selected(); {
 	case s.page != view.NoPage:
@@ -130,6 +136,9 @@ func (s *screen) hints() []view.Hint {
 	for _, b := range s.keys {
 		h := view.Hint{Key: b.Help().Key, Does: b.Help().Desc, Section: b.section, Footer: b.footer != nil && b.footer(s)}
 		h.Keep = h.Key == "?" || h.Key == "q"
+		if h.Key == "p" && s.frozen {
+			h.Does = "go on"
+		}
 		if b.section == "Replay" && s.player == nil || b.section == "Live" && s.player != nil || h.Key == "ctrl+z" && s.opts.Shell == nil {
 			continue
 		}

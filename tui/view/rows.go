@@ -150,10 +150,10 @@ func (d *Data) findingRow(f *model.Tracked) Row {
 		lost = whole(f.Packets)
 	}
 	word := severityWord(f.Severity)
-	title, where := clean(f.Title), place(f.LastHopAlive)
-	workload := nothing()
+	title, where := clean(f.Title), where(f)
+	workload, pods := nothing(), nothing()
 	if len(f.Pods) > 0 {
-		workload = text(d.name(f.Pods[0]))
+		workload, pods = text(d.name(f.Pods[0])), whole(len(f.Pods))
 	}
 	ageOf, until := figure(age(now.Sub(f.First)), now.Sub(f.First).Seconds()), "now"
 	if f.First.IsZero() {
@@ -169,7 +169,7 @@ func (d *Data) findingRow(f *model.Tracked) Row {
 		Word: word + " " + clean(string(f.Confidence)), Brief: where + ": " + title,
 		Cells: []Cell{
 			styled(severityStyle(f.Severity), figure(word, rank)), text(where), text(title), workload,
-			whole(len(f.Pods)), lost, text(clean(or(string(f.Confidence), unknown))),
+			pods, lost, text(clean(or(string(f.Confidence), unknown))),
 			figure(f.First.Format("15:04")+"-"+until, ageOf.Order), ageOf, trend(d.findingRates(f)),
 		},
 	}
