@@ -332,7 +332,11 @@ func (d *Data) podLabel(p *model.Pod) string {
 func (d *Data) podRates(p *model.Pod, side model.Side) []float64 {
 	var sum []float64
 	for _, a := range p.Addresses {
-		sum = addRates(sum, d.rates(a.Addr(), side, ""))
+		rates := d.rates(a.Addr(), side, "")
+		if len(p.Addresses) == 1 {
+			return rates
+		}
+		sum = addRates(sum, rates)
 	}
 	return sum
 }
