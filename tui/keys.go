@@ -83,9 +83,14 @@ func keyTable() []binding {
 
 func always(*screen) bool           { return true }
 func onListToExport(s *screen) bool { return onList(s) && canExport(s) }
-func canCopy(s *screen) bool        { return !onList(s) && s.copied() != "" }
+func canCopy(s *screen) bool {
+	if s.page == view.NoPage {
+		return s.tab == view.Node || hasPath(s)
+	}
+	return s.page != view.Help
+}
 func hasEnds(s *screen) bool {
-	if s.page != view.FindingDetail {
+	if s.page != view.FindingDetail || s.finding == nil {
 		return false
 	}
 	pod, _ := s.data.Ends(&s.finding.Finding)
