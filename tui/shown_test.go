@@ -173,7 +173,6 @@ func TestPreviewUsesTheRoom(t *testing.T) {
 	shows(t, s, "CRIT MissingUDR: no return from 10.244.3.0/24", "next-hop-ip-address 10.240.0.7")
 	s = opened(t, Options{Env: utf8Env}, 120, 40, r)
 	shows(t, s, "│pod=veth03f2=bridge=nat=fwd=route=", "│eth0=X")
-	s = opened(t, Options{Env: utf8Env}, 80, 24, r)
 	r.Findings[0].Why = strings.Repeat("And then some more of it. ", 100)
 	s = opened(t, Options{Env: utf8Env}, 80, 24, r)
 	shows(t, s, "more lines ─")
