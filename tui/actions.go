@@ -278,6 +278,10 @@ func (s *screen) nextSort() tea.Cmd {
 func (s *screen) turnSort() tea.Cmd {
 	c := s.list()
 	c.reverse = !c.reverse
+	if c.by < 0 {
+		// No column's heading tells.
+		s.status = map[bool]string{true: "the last comes first", false: "in the order of the readings"}[c.reverse]
+	}
 	s.sorted(c)
 	return nil
 }

@@ -29,7 +29,7 @@ func bind(keys, shown, does string) key.Binding {
 // one before it; those of "Live" and "Replay" are for one of both alone.
 func keyTable() []binding {
 	return []binding{
-		{bind("enter", "enter", "path"), "", onFinding, onFinding, (*screen).followFinding},
+		{bind("enter", "enter", "path"), "", hasEnds, hasEnds, (*screen).followFinding},
 		{bind("enter", "enter", "open"), "Move", canOpen, canOpen, (*screen).enter},
 		{bind("esc backspace", "esc", "back"), "Move", canLeave, nil, (*screen).back},
 		{bind("up k", "up/down", "or k, j: one row"), "Move", nil, nil, move(-1)},
@@ -74,7 +74,7 @@ func keyTable() []binding {
 		{bind("!", "!", "coverage"), "Screen", nil, nil, page(view.Coverage)},
 		{bind("t", "t", "theme"), "Screen", nil, nil, (*screen).nextTheme},
 		{bind("ctrl+l", "ctrl+l", "redraw"), "Screen", nil, nil, func(*screen) tea.Cmd { return tea.ClearScreen }},
-		{bind("ctrl+z", "ctrl+z", "suspend"), "Screen", nil, canSuspend, func(*screen) tea.Cmd { return suspend() }},
+		{bind("ctrl+z", "ctrl+z", "suspend"), "Screen", nil, canSuspend, func(s *screen) tea.Cmd { return suspend(s.opts.Shell) }},
 		{bind("?", "?", "help"), "Screen", always, nil, page(view.Help)},
 		{bind("q ctrl+c", "q", "quit"), "Screen", always, nil, func(*screen) tea.Cmd { return tea.Quit }},
 		{bind("Q", "Q", "quit, print the summary"), "Screen", nil, nil, (*screen).quitPrinting},
@@ -83,9 +83,20 @@ func keyTable() []binding {
 
 func always(*screen) bool           { return true }
 func onListToExport(s *screen) bool { return onList(s) && canExport(s) }
-func canCopy(s *screen) bool        { return !onList(s) && s.copied() != "" }
-func onFinding(s *screen) bool      { return s.page == view.FindingDetail }
-func canLeave(s *screen) bool       { return s.page != view.NoPage || s.tab == view.Path }
+func canCopy(s *screen) bool {
+	if s.page == view.NoPage {
+		return s.tab == view.Node || hasPath(s)
+	}
+	return s.page != view.Help
+}
+func hasEnds(s *screen) bool {
+	if s.page != view.FindingDetail || s.finding == nil {
+		return false
+	}
+	pod, _ := s.data.Ends(&s.finding.Finding)
+	return pod.IsValid()
+}
+func canLeave(s *screen) bool { return s.page != view.NoPage || s.tab == view.Path }
 func canOpen(s *screen) bool {
 	switch r := s.selected(); {
 	case s.page != view.NoPage:
@@ -111,7 +122,7 @@ func onList(s *screen) bool     { return s.list() != nil && s.page == view.NoPag
 func isReplay(s *screen) bool   { return s.player != nil }
 func isLive(s *screen) bool     { return s.player == nil && !onPath(s) }
 func canExport(s *screen) bool  { return s.opts.Export != nil }
-func canSuspend(s *screen) bool { return s.opts.Suspend }
+func canSuspend(s *screen) bool { return s.opts.Shell != nil }
 
 // press does what the key is for.
 func (s *screen) press(k tea.KeyPressMsg) tea.Cmd {
@@ -130,7 +141,10 @@ func (s *screen) hints() []view.Hint {
 	for _, b := range s.keys {
 		h := view.Hint{Key: b.Help().Key, Does: b.Help().Desc, Section: b.section, Footer: b.footer != nil && b.footer(s)}
 		h.Keep = h.Key == "?" || h.Key == "q"
-		if b.section == "Replay" && s.player == nil || b.section == "Live" && s.player != nil || h.Key == "ctrl+z" && !s.opts.Suspend {
+		if h.Key == "p" && s.frozen {
+			h.Does = "go on"
+		}
+		if b.section == "Replay" && s.player == nil || b.section == "Live" && s.player != nil || h.Key == "ctrl+z" && s.opts.Shell == nil {
 			continue
 		}
 		out = append(out, h)

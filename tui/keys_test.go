@@ -87,6 +87,7 @@ func TestKeySequences(t *testing.T) {
 		{"event to finding", "4 G enter", "", []string{"UnexpectedMasquerade"}, nil},
 		{"sort", "s s s s s", "no return", []string{"LOST/1mv"}, nil},
 		{"sort, turned", "s s s s S", "", []string{"POD^"}, nil},
+		{"order turned", "S", "SKIP nodes", []string{"the last comes first"}, nil},
 		{"sort by text", "s s", "bridge azure0", []string{"LAST HOP ALIVE^"}, nil},
 		{"filter", "2 / l e d g e r", "bank/ledger-0", []string{"/filter: ledger_"}, []string{"shop/cart"}},
 		{"filter kept", "2 / l e d g e r enter", "bank/ledger-0", []string{"/filter: ledger\n"}, []string{"shop/cart"}},
@@ -131,7 +132,7 @@ func TestKeySequences(t *testing.T) {
 // those that only a replay has, or only a node.
 func TestKeyTable(t *testing.T) {
 	for other, source := range map[string]Source{"Live": tape{newCanned()}, "Replay": newCanned()} {
-		s := opened(t, Options{Env: utf8Env, Suspend: true, Source: source}, 120, 60, kubenetNode(3))
+		s := opened(t, Options{Env: utf8Env, Shell: parent{}, Source: source}, 120, 60, kubenetNode(3))
 		press(t, s, "?")
 		for _, b := range s.keys {
 			switch {
@@ -326,7 +327,7 @@ func TestQuit(t *testing.T) {
 	if press(t, s, "ctrl+z") != nil {
 		t.Error("ctrl+z suspends where nobody would take over")
 	}
-	s = opened(t, Options{Env: utf8Env, Suspend: true}, 80, 24, kubenetNode(3))
+	s = opened(t, Options{Env: utf8Env, Shell: parent{}}, 80, 24, kubenetNode(3))
 	if press(t, s, "ctrl+z") == nil {
 		t.Error("ctrl+z does not suspend")
 	}
@@ -450,7 +451,7 @@ func TestSilence(t *testing.T) {
 	}
 	r := whole()
 	r.Snapshot.Traffic.Lost.Counters = 7
-	shows(t, opened(t, Options{Env: utf8Env}, 80, 24, r), "LOST lasthop itself    7 packets uncounted", "7/8(!)")
+	shows(t, opened(t, Options{Env: utf8Env}, 80, 24, r), "LOST lasthop itself  7 packets uncounted", "7/8(!)")
 }
 
 // TestWindowIsThatOfTheFigures holds that figures are not given out for those

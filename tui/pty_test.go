@@ -39,10 +39,14 @@ func program(how string) int {
 	defer stop()
 	source := newCanned(kubenetNode(41))
 	o := Options{
-		Source: source, Window: time.Minute, Env: os.Environ(), Input: os.Stdin, Output: os.Stdout, Suspend: true,
+		Source: source, Window: time.Minute, Env: os.Environ(), Input: os.Stdin, Output: os.Stdout,
 		Trace: kubenetPath, Export: func(model.Reading) (string, error) { return "/tmp/report.json", nil },
 	}
 	switch how {
+	case "a job":
+		asked := make(chan os.Signal, 1)
+		signal.Notify(asked, syscall.SIGUSR1)
+		o.Shell = parent{asked}
 	case "panic in update":
 		o.Trace = nil
 		o.Describe = func(model.Sample) string { panic("a reading that nobody expected") }
@@ -62,6 +66,27 @@ func program(how string) int {
 		fmt.Printf("summary: %d findings\n", len(out.Reading.Findings))
 	}
 	return 0
+}
+
+// parent is a shell that this program runs under.
+type parent struct{ asked chan os.Signal }
+
+func (p parent) Asked(ctx context.Context) bool {
+	select {
+	case <-p.asked:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (parent) Stop() error {
+	on := make(chan os.Signal, 1)
+	signal.Notify(on, syscall.SIGCONT)
+	defer signal.Stop(on)
+	err := syscall.Kill(0, syscall.SIGSTOP)
+	<-on
+	return err
 }
 
 // publish gives ten seconds of readings, then one that says it is the last. A
@@ -348,7 +373,7 @@ var plainEnv = []string{"LC_ALL=C", "NO_COLOR=yes"}
 // expected is the frame that a screen of that size shows after the keys.
 func expected(t *testing.T, w, h int, keys string) string {
 	t.Helper()
-	s := opened(t, Options{Env: plainEnv, Suspend: true, Export: func(model.Reading) (string, error) { return "", nil }}, w, h, kubenetNode(41))
+	s := opened(t, Options{Env: plainEnv, Export: func(model.Reading) (string, error) { return "", nil }}, w, h, kubenetNode(41))
 	press(t, s, keys)
 	lines := strings.Split(ansi.Strip(frame(s)), "\n")
 	for i := range lines {
@@ -478,12 +503,12 @@ func TestTerminalPanic(t *testing.T) {
 // another process does, and lets it go on.
 func TestTerminalSuspend(t *testing.T) {
 	for name, stop := range map[string]func(*console){
-		"ctrl+z":  func(c *console) { c.write("\x1a") },
-		"SIGTSTP": func(c *console) { c.signalForeground(syscall.SIGTSTP) },
+		"ctrl+z": func(c *console) { c.write("\x1a") },
+		"asked":  func(c *console) { c.signalForeground(syscall.SIGUSR1) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := openConsole(t, 80, 24, "", plainEnv, "sh", "-c", `set -m; "$0"; echo stopped with $?; read -r x; fg >/dev/null; echo again with $?; read -r x; fg >/dev/null; echo ended with $?`)
+			c := openConsole(t, 80, 24, "a job", plainEnv, "sh", "-c", `set -m; "$0"; echo stopped with $?; read -r x; fg >/dev/null; echo again with $?; read -r x; fg >/dev/null; echo ended with $?`)
 			c.awaitText("Enter to start")
 			c.write("\r2")
 			c.awaitText("[2]Pods")

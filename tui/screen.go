@@ -120,7 +120,7 @@ func (s *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case endedMsg:
 		s.ended = true
 	case stopMsg:
-		return s, tea.Batch(suspend(), s.stop)
+		return s, tea.Batch(suspend(s.opts.Shell), s.stop)
 	case exportedMsg:
 		s.status = "report written to " + msg.path
 		if msg.err != nil {
@@ -169,8 +169,8 @@ func (s *screen) atGate(k tea.KeyPressMsg) tea.Cmd {
 	case "q", "ctrl+c":
 		return tea.Quit
 	case "ctrl+z":
-		if s.opts.Suspend {
-			return suspend()
+		if s.opts.Shell != nil {
+			return suspend(s.opts.Shell)
 		}
 	}
 	return nil

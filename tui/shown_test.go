@@ -171,6 +171,8 @@ func TestPreviewUsesTheRoom(t *testing.T) {
 	r.Findings, r.Snapshot.Sources = r.Findings[:1], nil
 	s := opened(t, Options{Env: utf8Env}, 80, 24, r)
 	shows(t, s, "CRIT MissingUDR: no return from 10.244.3.0/24", "next-hop-ip-address 10.240.0.7")
+	s = opened(t, Options{Env: utf8Env}, 120, 40, r)
+	shows(t, s, "│pod=veth03f2=bridge=nat=fwd=route=", "│eth0=X")
 	r.Findings[0].Why = strings.Repeat("And then some more of it. ", 100)
 	s = opened(t, Options{Env: utf8Env}, 80, 24, r)
 	shows(t, s, "more lines ─")
@@ -198,7 +200,7 @@ func TestPagesAreCopied(t *testing.T) {
 
 // TestHelpNamesEachKeyOnce holds that no section's keys are cut.
 func TestHelpNamesEachKeyOnce(t *testing.T) {
-	s := opened(t, Options{Env: utf8Env, Suspend: true}, 80, 24, kubenetNode(3))
+	s := opened(t, Options{Env: utf8Env, Shell: parent{}}, 80, 24, kubenetNode(3))
 	press(t, s, "?")
 	for _, b := range s.keys {
 		if b.section == "" || b.section == "Replay" {
@@ -236,4 +238,43 @@ func TestRawFiguresAreWhole(t *testing.T) {
 		press(t, s, "enter")
 		shows(t, s, "12:34:56:78:9a:bc")
 	}
+}
+
+// TestFindingOfTheNode names no pod: no other pod's path is shown for its own.
+func TestFindingOfTheNode(t *testing.T) {
+	r := kubenetNode(3)
+	r.Findings[0].Pods, r.Findings[0].Peers = nil, nil
+	r.Findings[0].LastHopAlive = model.Place{}
+	s := opened(t, Options{Env: utf8Env}, 80, 24, r)
+	if line := cursorLine(s); !strings.Contains(line, "the node itself") || strings.Contains(line, " 0 ") {
+		t.Errorf("the finding of the node is %q", line)
+	}
+	press(t, s, "enter")
+	hides(t, s, "enter path", "not known")
+	press(t, s, "enter")
+	shows(t, s, "[1]Findings", "confidence: likely")
+}
+
+// TestFilterIsShownWhereItWorks looks for it over what it does not concern.
+func TestFilterIsShownWhereItWorks(t *testing.T) {
+	s := opened(t, Options{Env: utf8Env}, 80, 24, kubenetNode(41))
+	press(t, s, "/ ~ (")
+	shows(t, s, "/filter: ~(_ (!)", "filter not used")
+	press(t, s, "enter")
+	for _, tab := range []string{"3", "5", "1 enter", "esc !"} {
+		press(t, s, tab)
+		hides(t, s, "/filter", "filter not used")
+	}
+	press(t, s, "2")
+	shows(t, s, "/filter: ~( (!)", "filter not used")
+	press(t, s, "esc")
+	shows(t, s, "/filter: -")
+}
+
+func TestFrozenGoesOn(t *testing.T) {
+	s := opened(t, Options{Env: utf8Env}, 80, 24, kubenetNode(3))
+	press(t, s, "p")
+	shows(t, s, "FROZEN", "p go on")
+	press(t, s, "p")
+	shows(t, s, "LIVE", "p pause")
 }

@@ -3,54 +3,32 @@ package tui
 import (
 	"context"
 	"io"
-	"os"
-	"os/signal"
 
 	tea "charm.land/bubbletea/v2"
-	"golang.org/x/sys/unix"
 )
 
-// stopMsg says that somebody asked the process to stop, as a shell does.
+// Shell takes over when the process stops.
+type Shell interface {
+	// Asked waits until somebody wants the process to stop; it is false when
+	// ctx has ended before.
+	Asked(ctx context.Context) bool
+	// Stop stops the process, and returns when it goes on.
+	Stop() error
+}
+
+// stopMsg says that somebody wants the process to stop.
 type stopMsg struct{}
 
-// awaitStop gives a command that waits until the process is asked to stop. The
-// signal is caught, so that the terminal is restored first; release gives it
-// back.
-func awaitStop(ctx context.Context) (stop tea.Cmd, release func()) {
-	asked := make(chan os.Signal, 1)
-	signal.Notify(asked, unix.SIGTSTP)
-	return func() tea.Msg {
-		select {
-		case <-asked:
-			return stopMsg{}
-		case <-ctx.Done():
-			return nil
-		}
-	}, func() { signal.Stop(asked) }
+// suspend gives the terminal back, stops the process, and goes on with the
+// screen when the shell lets it.
+func suspend(s Shell) tea.Cmd {
+	return tea.Exec(stopped{s}, func(error) tea.Msg { return tea.ClearScreen() })
 }
 
-// suspend restores the terminal, stops the process and all of its group, and
-// goes on with the screen when a shell lets it.
-func suspend() tea.Cmd {
-	return tea.Exec(stopped{}, func(error) tea.Msg { return tea.ClearScreen() })
-}
+// stopped is what runs while the terminal is the shell's.
+type stopped struct{ Shell }
 
-// stopped is what runs while the terminal is somebody else's.
-type stopped struct{}
-
-// Run stops the process. A caught SIGTSTP does not get its default action back
-// in Go, so it is SIGSTOP that does it.
-func (stopped) Run() error {
-	goesOn := make(chan os.Signal, 1)
-	signal.Notify(goesOn, unix.SIGCONT)
-	defer signal.Stop(goesOn)
-	if err := unix.Kill(0, unix.SIGSTOP); err != nil {
-		return err
-	}
-	<-goesOn
-	return nil
-}
-
+func (s stopped) Run() error        { return s.Stop() }
 func (stopped) SetStdin(io.Reader)  {}
 func (stopped) SetStdout(io.Writer) {}
 func (stopped) SetStderr(io.Writer) {}

@@ -64,9 +64,9 @@ type Options struct {
 	// Idle is after how long without a key or a resize the screen ends by
 	// itself; 0 is never.
 	Idle time.Duration
-	// Suspend says that a shell will take over when ctrl+z or SIGTSTP stops the
-	// process. Without one, in a container above all, it would stop for good.
-	Suspend bool
+	// Shell takes over when ctrl+z, or somebody else, stops the process. Nil:
+	// there is none, and it is not stopped.
+	Shell Shell
 
 	// Theme is one of view.Themes; empty is the default.
 	Theme string
@@ -114,10 +114,13 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 			return nil
 		}
 	})
-	if o.Suspend {
-		stop, release := awaitStop(ctx)
-		defer release()
-		s.stop = stop
+	if o.Shell != nil {
+		s.stop = func() tea.Msg {
+			if !o.Shell.Asked(ctx) {
+				return nil
+			}
+			return stopMsg{}
+		}
 	}
 	out := newOutput(ctx, o.Output)
 	defer out.stop()

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
@@ -84,15 +83,20 @@ func asPlayed(name string, err error) error {
 // screen shows readings until it is left.
 func (a *app) screen(ctx context.Context, o *observing, from tui.Source, intro string) error {
 	window := time.Duration(o.window)
-	out, err := tui.Run(ctx, tui.Options{
+	options := tui.Options{
 		Source: from, Window: window, Intro: intro,
 		Trace: func(s *model.Snapshot, findings []model.Finding, pod, to netip.Addr) model.Path {
 			return path.Trace(s, findings, path.Ends{Pod: pod, To: to})
 		},
 		Describe: pcap.Describe, Export: o.export,
-		Idle: o.idle, Suspend: resumable(),
+		Idle:  o.idle,
 		Color: o.color.value, Env: os.Environ(), Input: a.stdin, Output: a.stdout,
-	})
+	}
+	if shell := findShell(); shell != nil {
+		defer shell.close()
+		options.Shell = shell
+	}
+	out, err := tui.Run(ctx, options)
 	if err != nil {
 		return err
 	}
@@ -131,16 +135,6 @@ func (o *observing) export(reading model.Reading) (string, error) {
 		return "", fmt.Errorf("export: %w", err)
 	}
 	return f.Name(), nil
-}
-
-// resumable reports whether a shell takes over when this process stops: the
-// parent is of the same session and gave it a process group of its own.
-func resumable() bool {
-	parent := os.Getppid()
-	mine, err := unix.Getsid(0)
-	theirs, err2 := unix.Getsid(parent)
-	group, err3 := unix.Getpgid(parent)
-	return errors.Join(err, err2, err3) == nil && os.Getpid() != 1 && mine == theirs && group != unix.Getpgrp()
 }
 
 // terminal reports whether a stream is one.

@@ -316,6 +316,15 @@ func place(p model.Place) string {
 	return other + " > " + link
 }
 
+// where is the last hop alive of a finding; of one without a hop and without
+// pods it is the node.
+func where(f *model.Tracked) string {
+	if f.LastHopAlive == (model.Place{}) && len(f.Pods) == 0 {
+		return "the node itself"
+	}
+	return place(f.LastHopAlive)
+}
+
 // between notes the ends of a row's packets: the pod first, whichever sent.
 func (d *Data) between(r Row, src, dst netip.Addr) Row {
 	if _, pod := d.names[src]; !pod {

@@ -283,6 +283,9 @@ func (f Frame) tabs() string {
 		parts = append(parts, s)
 	}
 	left := strings.Join(parts, map[bool]string{true: " ", false: "  "}[narrow])
+	if !f.filtered() {
+		return t.cut(left, f.Width)
+	}
 	filter := f.filter()
 	room := f.Width - width(left) - 2
 	if room < 4 {
@@ -290,6 +293,9 @@ func (f Frame) tabs() string {
 	}
 	return t.fit(left, f.Width-min(width(filter), room)) + t.cut(filter, room)
 }
+
+// filtered reports whether what is shown is what a filter lets pass.
+func (f Frame) filtered() bool { return f.Page == NoPage && Columns(f.Tab) != nil }
 
 // filter is what the list is filtered by; what cannot be used is marked, with
 // the reason at the foot.
@@ -313,7 +319,7 @@ func (f Frame) filter() string {
 func (f Frame) footer() string {
 	t := f.Theme
 	switch {
-	case f.FilterError != "":
+	case f.FilterError != "" && f.filtered():
 		return t.paint(Warning, "filter not used: "+clean(f.FilterError))
 	case f.Status != "":
 		return t.paint(Info, clean(f.Status))
@@ -457,7 +463,7 @@ func (f Frame) findingPreview(p *page, x *model.Tracked) {
 		p.add(p.paint(severityStyle(x.Severity), row))
 	}
 	p.prose(clean(string(x.Confidence)) + ", " + lost)
-	p.prose(f.Data.Chain(f.Preview))
+	p.chain(f.Data.Chain(f.Preview))
 	p.prose(clean(x.Why))
 	if len(x.Fix) > 0 {
 		p.prose("Fix " + clean(x.Fix[0]))

@@ -75,7 +75,7 @@ func (d *Data) FindingPage(t Theme, f *model.Tracked, w int) []string {
 	if f.Packets > 0 {
 		lost = fmt.Sprintf("lost %s in %s", plural(f.Packets, "packet"), Span(d.Reading.Snapshot.Window.Duration()))
 	}
-	p.field("Last hop", fmt.Sprintf("%s; %s; first seen %s", place(f.LastHopAlive), lost, clock(f.First)))
+	p.field("Last hop", fmt.Sprintf("%s; %s; first seen %s", where(f), lost, clock(f.First)))
 	p.field("Why", f.Why)
 	for i, e := range f.Evidence {
 		name := ""

@@ -301,11 +301,11 @@ func (d *Data) summary(hops []model.PathHop, way string) string {
 	return s
 }
 
-// Chain is a path in one line, the dead hop as X: the way out, or the way back
-// where packets end there.
-func (d *Data) Chain(p *model.Path) string {
+// Chain is a path in short: its ends, and its hops, the dead one as X. It is the
+// way out, or the way back where packets end there.
+func (d *Data) Chain(p *model.Path) (ends string, hops []string) {
 	if p == nil {
-		return ""
+		return "", nil
 	}
 	from, to := d.name(p.Pod), d.name(p.To)
 	if p.Port > 0 {
@@ -315,7 +315,6 @@ func (d *Data) Chain(p *model.Path) string {
 	if v.Reverse {
 		from, to = to, from
 	}
-	var hops []string
 	for _, h := range v.Hops() {
 		if h.Kind != model.HopBeyond {
 			hops = append(hops, shortHop(&h))
@@ -327,7 +326,29 @@ func (d *Data) Chain(p *model.Path) string {
 			break
 		}
 	}
-	return from + " > " + to + "   " + strings.Join(hops, "=")
+	return from + " > " + to, hops
+}
+
+// chain is a path in short, broken between its hops alone.
+func (p *page) chain(ends string, hops []string) {
+	row := ends + "   " + strings.Join(hops, "=")
+	if width(row) <= p.w {
+		p.prose(row)
+		return
+	}
+	p.prose(ends)
+	row = ""
+	for i, h := range hops {
+		if i < len(hops)-1 {
+			h += "="
+		}
+		if row != "" && width(row+h) > p.w {
+			p.add(row)
+			row = ""
+		}
+		row += h
+	}
+	p.add(row)
 }
 
 func shortHop(h *model.PathHop) string {

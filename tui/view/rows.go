@@ -32,7 +32,7 @@ type Column struct {
 var (
 	findingColumns = []Column{
 		{Title: "SEV", Width: 4},
-		{Title: "LAST HOP ALIVE", Width: 17},
+		{Title: "LAST HOP ALIVE", Width: 21, Fit: true},
 		{Title: "WHAT"},
 		{Title: "WORKLOAD", Width: 16, From: 110, Ends: true},
 		{Title: "PODS", Width: 4, Right: true},
@@ -40,7 +40,7 @@ var (
 		{Title: "CONF", Width: 8},
 		{Title: "SEEN", Width: 11, From: 96},
 		{Title: "AGE", Width: 4, Right: true},
-		{Title: "RATE", Width: 8, From: 110},
+		{Title: "TREND", Width: 8, From: 110},
 	}
 	podColumns = []Column{
 		{Title: "POD", Ends: true},
@@ -52,7 +52,7 @@ var (
 		{Title: "WORST", Width: 5},
 		{Title: "IFX", Width: 4, Right: true, From: 96},
 		{Title: "MAC", Width: 17, From: 124},
-		{Title: "OUT", Width: 12, From: 100},
+		{Title: "OUT TREND", Width: 12, From: 100},
 	}
 	eventColumns = []Column{
 		{Title: "TIME", Width: 8},
@@ -150,10 +150,10 @@ func (d *Data) findingRow(f *model.Tracked) Row {
 		lost = whole(f.Packets)
 	}
 	word := severityWord(f.Severity)
-	title, where := clean(f.Title), place(f.LastHopAlive)
-	workload := nothing()
+	title, where := clean(f.Title), where(f)
+	workload, pods := nothing(), nothing()
 	if len(f.Pods) > 0 {
-		workload = text(d.name(f.Pods[0]))
+		workload, pods = text(d.name(f.Pods[0])), whole(len(f.Pods))
 	}
 	ageOf, until := figure(age(now.Sub(f.First)), now.Sub(f.First).Seconds()), "now"
 	if f.First.IsZero() {
@@ -169,7 +169,7 @@ func (d *Data) findingRow(f *model.Tracked) Row {
 		Word: word + " " + clean(string(f.Confidence)), Brief: where + ": " + title,
 		Cells: []Cell{
 			styled(severityStyle(f.Severity), figure(word, rank)), text(where), text(title), workload,
-			whole(len(f.Pods)), lost, text(clean(or(string(f.Confidence), unknown))),
+			pods, lost, text(clean(or(string(f.Confidence), unknown))),
 			figure(f.First.Format("15:04")+"-"+until, ageOf.Order), ageOf, trend(d.findingRates(f)),
 		},
 	}
@@ -332,7 +332,11 @@ func (d *Data) podLabel(p *model.Pod) string {
 func (d *Data) podRates(p *model.Pod, side model.Side) []float64 {
 	var sum []float64
 	for _, a := range p.Addresses {
-		sum = addRates(sum, d.rates(a.Addr(), side, ""))
+		rates := d.rates(a.Addr(), side, "")
+		if len(p.Addresses) == 1 {
+			return rates
+		}
+		sum = addRates(sum, rates)
 	}
 	return sum
 }

@@ -88,7 +88,14 @@ func plainASCII(s string) string {
 }
 
 // width is how many columns text takes; styles take none.
-func width(s string) int { return ansi.StringWidth(s) }
+func width(s string) int {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' {
+			return ansi.StringWidth(s)
+		}
+	}
+	return len(s)
+}
 
 // fit makes s exactly w columns wide; what is cut is marked.
 func (t Theme) fit(s string, w int) string {
