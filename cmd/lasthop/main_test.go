@@ -176,6 +176,7 @@ func TestChoosePods(t *testing.T) {
 		{[]string{"cart"}, "", nil, "name of several pods: shop/cart 10.1.0.2 fd00::2, bank/cart 10.1.0.3"},
 		{[]string{"shop/tilll"}, "", nil, `no pod "shop/tilll" on this node: did you mean shop/till?; there are: `},
 		{[]string{"til"}, "", nil, "did you mean shop/till?"},
+		{[]string{"car"}, "bank", nil, "did you mean bank/cart?"},
 		{[]string{"car"}, "", nil, `no pod "car" on this node; there are: `},
 		{[]string{"10.1.0.1"}, "", nil, `no pod "10.1.0.1" on this node; there are: `},
 		{[]string{"elsewhere"}, "", nil, `no pod "elsewhere" on this node; there are: `},

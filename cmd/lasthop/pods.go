@@ -42,7 +42,7 @@ func choosePods(s *model.Snapshot, names []string, namespace string) ([]netip.Ad
 	for _, name := range names {
 		found := slices.DeleteFunc(slices.Clone(pods), func(p model.Pod) bool { return !is(p, name, namespace) })
 		if len(found) == 0 {
-			return nil, usagef("no pod %q on this node%s; there are: %s", name, meant(pods, name), podNames(pods))
+			return nil, usagef("no pod %q on this node%s; there are: %s", name, meant(pods, name, namespace), podNames(pods))
 		}
 		if distinct(found) {
 			return nil, usagef("%q is the name of several pods: %s", name, podNames(found))
@@ -55,8 +55,8 @@ func choosePods(s *model.Snapshot, names []string, namespace string) ([]netip.Ad
 }
 
 // meant asks for the pod whose name is nearest to one that no pod has; empty
-// where none is near, or several are.
-func meant(pods []model.Pod, name string) string {
+// where none is near, or several are, in the namespace if one is given.
+func meant(pods []model.Pod, name, namespace string) string {
 	if _, err := netip.ParseAddr(name); err == nil {
 		return ""
 	}
@@ -70,7 +70,7 @@ func meant(pods []model.Pod, name string) string {
 			far = 0
 		}
 		switch {
-		case own == "" || far > best:
+		case own == "" || far > best || namespace != "" && p.Namespace != namespace:
 		case far < best:
 			nearest, best = []string{own}, far
 		case !slices.Contains(nearest, own):
