@@ -322,7 +322,7 @@ func busiest(s *model.Snapshot, pod []netip.Addr) []path.Ends {
 func counted(s *model.Snapshot, pod []netip.Addr) map[path.Ends]uint64 {
 	count := map[path.Ends]uint64{}
 	links := map[string]bool{}
-	for _, p := range s.Pods {
+	for _, p := range slices.Concat(s.Pods, s.PastPods) {
 		if slices.ContainsFunc(pod, p.Has) {
 			links[p.Link] = true
 		}

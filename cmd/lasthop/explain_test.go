@@ -198,6 +198,17 @@ func TestExplainBroken(t *testing.T) {
 	}
 }
 
+// TestPastPeer: what was counted of a pod that is gone by the window's end counts.
+func TestPastPeer(t *testing.T) {
+	s := node()
+	gone, peer := netip.MustParseAddr("10.1.0.6"), netip.MustParseAddr("10.9.0.1")
+	s.PastPods[0].Link = "veth6"
+	s.Traffic.Pairs = []model.PairCount{{Src: gone, Dst: peer, Link: "veth6", Direction: model.Ingress, Packets: 7}}
+	if e, how := choosePeer(s, []netip.Addr{gone}, nil); e.To != peer {
+		t.Errorf("to %s: %s", e.To, how)
+	}
+}
+
 func TestParseTarget(t *testing.T) {
 	a := netip.MustParseAddr
 	for text, want := range map[string]target{

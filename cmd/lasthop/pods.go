@@ -42,7 +42,7 @@ func choosePods(s *model.Snapshot, names []string, namespace string) ([]netip.Ad
 	for _, name := range names {
 		found := slices.DeleteFunc(slices.Clone(pods), func(p model.Pod) bool { return !is(p, name, namespace) })
 		if len(found) == 0 {
-			return nil, usagef("no pod %q on this node; there are: %s", name, podNames(pods))
+			return nil, usagef("no pod %q on this node%s; there are: %s", name, meant(pods, name, namespace), podNames(pods))
 		}
 		if distinct(found) {
 			return nil, usagef("%q is the name of several pods: %s", name, podNames(found))
@@ -52,6 +52,35 @@ func choosePods(s *model.Snapshot, names []string, namespace string) ([]netip.Ad
 		}
 	}
 	return chosen, nil
+}
+
+// meant asks for the pod whose name is nearest to one that no pod has; empty
+// where none is near, or several are, in the namespace if one is given.
+func meant(pods []model.Pod, name, namespace string) string {
+	if _, err := netip.ParseAddr(name); err == nil {
+		return ""
+	}
+	var nearest []string
+	best := len(name)/3 + 1
+	for _, p := range pods {
+		own := report.PodName(p)
+		_, short, _ := strings.Cut(own, "/")
+		far := min(distance(own, name), distance(short, name))
+		if len(name) > 2 && strings.Contains(own, name) {
+			far = 0
+		}
+		switch {
+		case own == "" || far > best || namespace != "" && p.Namespace != namespace:
+		case far < best:
+			nearest, best = []string{own}, far
+		case !slices.Contains(nearest, own):
+			nearest = append(nearest, own)
+		}
+	}
+	if len(nearest) != 1 {
+		return ""
+	}
+	return ": did you mean " + report.Clean(nearest[0]) + "?"
 }
 
 // is reports whether the pod goes by the name. An address and the name of a

@@ -70,14 +70,16 @@ func (a *app) record(ctx context.Context, o *observing, name string) (err error)
 	defer func() { err = errors.Join(err, samples.close(), file.Close()) }()
 	w, err := record.NewWriter(file, record.Head{Writer: version(), Node: node, Window: timeline.Short})
 	if err != nil {
-		return err
+		return errors.Join(err, os.Remove(name))
 	}
 	r := &recorder{app: a, file: file, writer: w, samples: samples}
 	if o.given.Changed("for") {
 		r.until = time.Now().Add(time.Duration(o.window))
 	}
-	if err := r.run(stream); err != nil {
-		return err
+	if err := r.run(stream); err != nil && r.readings == 0 {
+		return errors.Join(err, os.Remove(name))
+	} else if err != nil {
+		return fmt.Errorf("%w\nthe %d readings before that are in %s", err, r.readings, name)
 	}
 	if err := errors.Join(w.Close(), file.Sync()); err != nil {
 		return fmt.Errorf("close recording %s: %w", name, err)

@@ -2,13 +2,17 @@ package main
 
 import (
 	"errors"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/lasthop/lasthop/kind/lab"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/record"
 )
 
 // TestEndedRecording ends a recording by signals: after an interrupt it is
@@ -60,5 +64,42 @@ func TestEndedRecording(t *testing.T) {
 				t.Errorf("replay warned %q, want %q", warned.String(), tt.warned)
 			}
 		})
+	}
+}
+
+// TestClosedFinding: a fault that came and went while it was recorded is told,
+// as long as the window reaches back to it.
+func TestClosedFinding(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "a.rec")
+	file, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := record.NewWriter(file, record.Head{Window: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Unix(1700000000, 0)
+	gone := model.Tracked{ID: 1, First: begin, Last: begin.Add(5 * time.Second), Closed: true}
+	gone.Code, gone.Severity, gone.Title = "PolicyDrop", model.Warning, "filter FORWARD\x1b[2J drops"
+	for i := range 21 {
+		s := node()
+		s.Window = model.Window{Start: begin, End: begin.Add(time.Duration(i) * time.Second)}
+		if err := w.Write(model.Reading{At: s.Window.End, Findings: []model.Tracked{gone}, Point: model.Point{Snapshot: s, Whole: true}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.Close(), file.Close()); err != nil {
+		t.Fatal(err)
+	}
+	const want = `lasthop: warning: until 2023-11-14T22:13:25Z, and no more at the end of the recording: PolicyDrop: filter FORWARD\x1b[2J drops` + "\n"
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{{nil, want}, {[]string{"--for", "18s"}, want}, {[]string{"--for", "5s"}, ""}, {[]string{"--skip", "PolicyDrop"}, ""}} {
+		var stdout, stderr strings.Builder
+		if code := run(append([]string{"replay", name, "-o", "text"}, tt.args...), &stdout, &stderr); code != exitClean || stderr.String() != tt.want {
+			t.Errorf("%q: status %d, %q", tt.args, code, stderr.String())
+		}
 	}
 }

@@ -122,10 +122,28 @@ func (a *app) recorded(o *observing, samples *pcapFile) (*model.Snapshot, error)
 	if err != nil {
 		return nil, asUsage(o.replay, err)
 	}
+	if err := a.tellClosed(f, o, s); err != nil {
+		return nil, asUsage(o.replay, err)
+	}
 	if samples != nil {
 		if err := f.Samples(last, samples.write); err != nil {
 			return nil, asUsage(o.replay, err)
 		}
 	}
 	return s, nil
+}
+
+// tellClosed warns of findings that were there while the window was recorded and
+// had closed by its end, as which it is judged.
+func (a *app) tellClosed(f *record.File, o *observing, s *model.Snapshot) error {
+	last, err := f.Reading(f.Len() - 1)
+	if err != nil {
+		return err
+	}
+	for _, t := range last.Findings {
+		if t.Closed && o.judges(t.Code) && t.Severity.Rank() >= model.Warning.Rank() && t.Last.After(s.Window.Start) {
+			a.say("warning: until %s, and no more at the end of the recording: %s: %s", t.Last.UTC().Format(time.RFC3339), t.Code, report.Clean(t.Title))
+		}
+	}
+	return nil
 }

@@ -46,7 +46,7 @@ func Send(ctx context.Context, ns *netns.NS, plan []model.Probe) ([]model.Probe,
 	r := &run{id: uint16(rand.Uint32()), sockets: map[port]*socket{}}
 	var errs []error
 	for i := range plan {
-		at := port{plan[i].IfIndex, plan[i].Kind}
+		at := portOf(&plan[i])
 		if r.sockets[at] == nil {
 			s, err := open(ns, at, r.id)
 			if err != nil {
@@ -64,11 +64,11 @@ func Send(ctx context.Context, ns *netns.NS, plan []model.Probe) ([]model.Probe,
 	var sent []model.Probe
 	for i := range r.questions {
 		q := &r.questions[i]
-		if q.Sent > 0 && (q.Answered || r.failed[port{q.IfIndex, q.Kind}] == nil) {
+		if q.Sent > 0 && (q.Answered || r.failed[portOf(&q.Probe)] == nil) {
 			sent = append(sent, q.Probe)
 			continue
 		}
-		errs = append(errs, fmt.Errorf("%s: ask %s: %w", q.Link, q.To, cmp.Or(q.err, r.failed[port{q.IfIndex, q.Kind}], errNotSent)))
+		errs = append(errs, fmt.Errorf("%s: ask %s: %w", q.Link, q.To, cmp.Or(q.err, r.failed[portOf(&q.Probe)], errNotSent)))
 	}
 	return sent, errors.Join(errs...)
 }
@@ -79,7 +79,10 @@ var errNotSent = errors.New("not sent")
 type port struct {
 	ifindex int
 	kind    model.ProbeKind
+	six     bool
 }
+
+func portOf(p *model.Probe) port { return port{p.IfIndex, p.Kind, p.To.Is6()} }
 
 // question is a probe under way.
 type question struct {
@@ -165,7 +168,7 @@ func (r *run) send(i int) {
 	frame, err := craft(&q.Probe, r.id, seq)
 	if err == nil {
 		now := time.Now()
-		if err = r.sockets[port{q.IfIndex, q.Kind}].send(frame); err == nil {
+		if err = r.sockets[portOf(&q.Probe)].send(frame); err == nil {
 			q.at = append(q.at, now)
 			q.Sent++
 		}
@@ -205,6 +208,6 @@ func (r *run) hear(h heard) {
 // always be another.
 func (r *run) settled() bool {
 	return !slices.ContainsFunc(r.questions, func(q question) bool {
-		return r.failed[port{q.IfIndex, q.Kind}] == nil && (!q.Answered || q.Kind == model.ProbeARP)
+		return r.failed[portOf(&q.Probe)] == nil && (!q.Answered || q.Kind == model.ProbeARP)
 	})
 }

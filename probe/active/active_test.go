@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"net"
 	"net/netip"
 	"os"
 	"reflect"
@@ -78,6 +79,17 @@ func (m *machine) address(t *testing.T, link, address string) model.MAC {
 	check(t, m.AddrAdd(l, a))
 	check(t, m.LinkSetUp(l))
 	return model.MACFrom(l.Attrs().HardwareAddr)
+}
+
+// six gives a machine's link an IPv6 address that is good at once.
+func (m *machine) six(t *testing.T, link string, a netip.Addr) {
+	t.Helper()
+	check(t, m.Do(func() error {
+		return os.WriteFile("/proc/sys/net/ipv6/conf/"+link+"/disable_ipv6", []byte("0"), 0)
+	}))
+	l, err := m.LinkByName(link)
+	check(t, err)
+	check(t, m.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(64, 128)}, Flags: unix.IFA_F_NODAD}))
 }
 
 // knows reports whether the machine holds a neighbour entry for the address.
@@ -176,6 +188,27 @@ func TestSend(t *testing.T) {
 	}
 }
 
+// TestSend6 asks by IPv6: a checksum over the wrong header is not answered.
+func TestSend6(t *testing.T) {
+	r := newRoom(t)
+	other := newMachine(t)
+	from, to := netip.MustParseAddr("fd00:9:7::1"), netip.MustParseAddr("fd00:9:7::21")
+	mac := other.plug(t, r.node, r.link, "p4", "198.18.7.24/24")
+	other.six(t, "eth0", to)
+	r.node.six(t, "br9", from)
+	other.pin(t, from, r.self)
+	ask := func(a netip.Addr) model.Probe {
+		p := r.echo(a, mac)
+		p.From = from
+		return p
+	}
+	got, err := Send(t.Context(), r.node.NS, []model.Probe{ask(to), ask(to.Next()), r.echo(aloneAddr, r.alone)})
+	check(t, err)
+	if len(got) != 3 || !got[0].Answered || got[0].RTT <= 0 || got[1].Answered || !got[2].Answered {
+		t.Errorf("got %+v", got)
+	}
+}
+
 func TestSendNothing(t *testing.T) {
 	r := newRoom(t)
 	got, err := Send(t.Context(), r.node.NS, nil)
@@ -247,6 +280,20 @@ func TestDecode(t *testing.T) {
 		{"nothing", "", reply{}},
 	}
 	d := newDecoder()
+	six := model.Probe{Kind: model.ProbeEcho, From: netip.MustParseAddr("fd00:9::1"), To: netip.MustParseAddr("fd00:9::2")}
+	question, err := craft(&six, 0x1234, 7)
+	check(t, err)
+	if got, ok := d.decode(question); ok {
+		t.Errorf("an ICMPv6 question: got %+v", got)
+	}
+	const echoReply = 129
+	question[14+40] = echoReply
+	if got, _ := d.decode(question); got != (reply{kind: model.ProbeEcho, from: six.From, to: six.To, id: 0x1234, seq: 7}) {
+		t.Errorf("an ICMPv6 answer: got %+v", got)
+	}
+	if got, ok := d.decode(question[:14+40+6]); ok {
+		t.Errorf("an ICMPv6 answer that is cut short: got %+v", got)
+	}
 	for _, tt := range tests {
 		b, err := hex.DecodeString(tt.frame)
 		check(t, err)

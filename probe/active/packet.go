@@ -19,20 +19,28 @@ const ttl = 64
 
 // craft writes the frame that asks. Echo requests bear id and seq.
 func craft(p *model.Probe, id, seq uint16) ([]byte, error) {
-	if !p.From.Is4() || !p.To.Is4() {
-		return nil, fmt.Errorf("craft %s probe from %s to %s: want IPv4 addresses", p.Kind, p.From, p.To)
+	if p.From.Is4() != p.To.Is4() || !p.To.IsValid() || p.Kind == model.ProbeARP && p.To.Is6() {
+		return nil, fmt.Errorf("craft %s probe from %s to %s: want addresses of one family, for ARP of IPv4", p.Kind, p.From, p.To)
 	}
 	eth := &layers.Ethernet{SrcMAC: p.SrcMAC[:], DstMAC: p.DstMAC[:]}
 	var rest []gopacket.SerializableLayer
-	switch p.Kind {
-	case model.ProbeEcho:
+	switch {
+	case p.Kind == model.ProbeEcho && p.To.Is6():
+		eth.EthernetType = layers.EthernetTypeIPv6
+		ip := &layers.IPv6{Version: 6, HopLimit: ttl, NextHeader: layers.IPProtocolICMPv6, SrcIP: p.From.AsSlice(), DstIP: p.To.AsSlice()}
+		icmp := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(layers.ICMPv6TypeEchoRequest, 0)}
+		if err := icmp.SetNetworkLayerForChecksum(ip); err != nil {
+			return nil, fmt.Errorf("craft %s probe: %w", p.Kind, err)
+		}
+		rest = []gopacket.SerializableLayer{ip, icmp, &layers.ICMPv6Echo{Identifier: id, SeqNumber: seq}, gopacket.Payload(payload)}
+	case p.Kind == model.ProbeEcho:
 		eth.EthernetType = layers.EthernetTypeIPv4
 		rest = []gopacket.SerializableLayer{
 			&layers.IPv4{Version: 4, TTL: ttl, Protocol: layers.IPProtocolICMPv4, SrcIP: p.From.AsSlice(), DstIP: p.To.AsSlice()},
 			&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(layers.ICMPv4TypeEchoRequest, 0), Id: id, Seq: seq},
 			gopacket.Payload(payload),
 		}
-	case model.ProbeARP:
+	case p.Kind == model.ProbeARP:
 		eth.EthernetType = layers.EthernetTypeARP
 		rest = []gopacket.SerializableLayer{&layers.ARP{
 			AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4, HwAddressSize: 6, ProtAddressSize: 4,
@@ -72,6 +80,9 @@ type decoder struct {
 	eth    layers.Ethernet
 	ip     layers.IPv4
 	icmp   layers.ICMPv4
+	ip6    layers.IPv6
+	icmp6  layers.ICMPv6
+	echo6  layers.ICMPv6Echo
 	arp    layers.ARP
 	parser *gopacket.DecodingLayerParser
 	found  []gopacket.LayerType
@@ -79,13 +90,13 @@ type decoder struct {
 
 func newDecoder() *decoder {
 	d := &decoder{}
-	d.parser = gopacket.NewDecodingLayerParser(layers.LayerTypeEthernet, &d.eth, &d.ip, &d.icmp, &d.arp)
+	d.parser = gopacket.NewDecodingLayerParser(layers.LayerTypeEthernet, &d.eth, &d.ip, &d.icmp, &d.ip6, &d.icmp6, &d.echo6, &d.arp)
 	d.parser.IgnoreUnsupported = true
 	return d
 }
 
-// decode reads a frame. Anything but an ICMP echo reply or an ARP reply, and
-// what is cut short, is none.
+// decode reads a frame. Anything but an echo reply of ICMP or ICMPv6 or an ARP
+// reply, and what is cut short, is none.
 func (d *decoder) decode(frame []byte) (reply, bool) {
 	if err := d.parser.DecodeLayers(frame, &d.found); err != nil || len(d.found) == 0 {
 		return reply{}, false
@@ -96,6 +107,11 @@ func (d *decoder) decode(frame []byte) (reply, bool) {
 			return reply{}, false
 		}
 		return reply{kind: model.ProbeEcho, from: addr(d.ip.SrcIP), to: addr(d.ip.DstIP), id: d.icmp.Id, seq: d.icmp.Seq}, true
+	case layers.LayerTypeICMPv6Echo:
+		if d.icmp6.TypeCode != layers.CreateICMPv6TypeCode(layers.ICMPv6TypeEchoReply, 0) {
+			return reply{}, false
+		}
+		return reply{kind: model.ProbeEcho, from: addr(d.ip6.SrcIP), to: addr(d.ip6.DstIP), id: d.echo6.Identifier, seq: d.echo6.SeqNumber}, true
 	case layers.LayerTypeARP:
 		a := &d.arp
 		if a.Operation != layers.ARPReply || a.Protocol != layers.EthernetTypeIPv4 || len(a.SourceHwAddress) != 6 || len(a.SourceProtAddress) != 4 {
@@ -106,7 +122,7 @@ func (d *decoder) decode(frame []byte) (reply, bool) {
 	return reply{}, false
 }
 
-// addr is the IPv4 address in b.
+// addr is the address in b.
 func addr(b []byte) netip.Addr {
 	a, _ := netip.AddrFromSlice(b)
 	return a

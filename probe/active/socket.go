@@ -36,7 +36,10 @@ func openHere(at port, id uint16) (*socket, error) {
 		return nil, fmt.Errorf("open packet socket: %w", err)
 	}
 	protocol, filter := uint16(unix.ETH_P_ARP), arpReplies()
-	if at.kind == model.ProbeEcho {
+	switch {
+	case at.kind == model.ProbeEcho && at.six:
+		protocol, filter = unix.ETH_P_IPV6, echoReplies6(id)
+	case at.kind == model.ProbeEcho:
 		protocol, filter = unix.ETH_P_IP, echoReplies(id)
 	}
 	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
@@ -123,6 +126,21 @@ func echoReplies(id uint16) []unix.SockFilter {
 		{Code: loadByteX, K: 14}, // type
 		{Code: jumpEqual, K: 0, Jf: 3},
 		{Code: loadHalfX, K: 14 + 4}, // identifier
+		{Code: jumpEqual, K: uint32(id), Jf: 1},
+		{Code: giveBack, K: all},
+		{Code: giveBack},
+	}
+}
+
+// echoReplies6 takes replies without extension headers: nobody puts any before
+// an answer to a plain echo.
+func echoReplies6(id uint16) []unix.SockFilter {
+	return []unix.SockFilter{
+		{Code: loadByte, K: 14 + 6}, // next header
+		{Code: jumpEqual, K: unix.IPPROTO_ICMPV6, Jf: 5},
+		{Code: loadByte, K: 14 + 40}, // type
+		{Code: jumpEqual, K: 129, Jf: 3},
+		{Code: loadHalf, K: 14 + 40 + 4}, // identifier
 		{Code: jumpEqual, K: uint32(id), Jf: 1},
 		{Code: giveBack, K: all},
 		{Code: giveBack},

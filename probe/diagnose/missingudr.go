@@ -456,7 +456,7 @@ func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause, missing lac
 	switch {
 	case control != "":
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: "answers come from " + control})
-	case v.echoAnswered():
+	case slices.ContainsFunc(silent, func(r *remoteRange) bool { return v.echoAnswered(r.six()) }):
 		// The probes' own lines tell.
 	case cause == nil || cause.state == routeLacking:
 		f.Confidence = model.Possible
@@ -496,16 +496,19 @@ func (v *view) toldOf(ranges []*remoteRange) []model.Evidence {
 		if n != nil && n.NoRoute != "" {
 			out = append(out, model.Evidence{Source: model.SourceNodes, Text: fmt.Sprintf("node %s: NetworkUnavailable, %s", n.Name, n.NoRoute)})
 		}
-		if n != nil {
-			for _, a := range internal(n) {
-				if p := v.echoed(a); p != nil {
-					asked = append(asked, p)
-				}
+		for _, a := range v.ownerAddrs(r) {
+			if p := v.echoed(a); p != nil {
+				asked = append(asked, p)
 			}
 		}
 		out = append(out, r.filed...)
 	}
-	return append(out, probed(append(asked, v.backProbes()...))...)
+	for _, six := range []bool{false, true} {
+		if slices.ContainsFunc(ranges, func(r *remoteRange) bool { return r.six() == six }) {
+			asked = append(asked, v.backProbes(six)...)
+		}
+	}
+	return append(out, probed(asked)...)
 }
 
 // lackCause narrows the inference to the routes that are told to be missing.

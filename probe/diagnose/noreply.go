@@ -288,7 +288,7 @@ func (v *view) probedSilence(f *model.Finding, remotes []netip.Addr) {
 		for _, r := range v.remoteRanges() {
 			if r.cidr.Contains(a) && r.there == reachWorks {
 				asked = append(asked, r.probes...)
-				asked = append(asked, v.backProbes()...)
+				asked = append(asked, v.backProbes(r.six())...)
 			}
 		}
 	}

@@ -62,3 +62,20 @@ func TestTooManyRules(t *testing.T) {
 		}
 	}
 }
+
+// TestMostDropped wants a row for each pair of ends, whatever protocols they
+// spoke.
+func TestMostDropped(t *testing.T) {
+	n := kubenet()
+	n.drop("NETFILTER_DROP", "nft_do_chain", pod5, far, 40).Proto = 6
+	n.drop("NETFILTER_DROP", "nft_do_chain", pod5, far, 9).Proto = 17
+	n.drop("NETFILTER_DROP", "nft_do_chain", pod6, far, 45).Proto = 6
+	var got []string
+	for _, e := range dropEvidence([]*model.Drop{&n.Traffic.Drops[0], &n.Traffic.Drops[1], &n.Traffic.Drops[2]}) {
+		got = append(got, e.Text)
+	}
+	want := []string{pod5 + " to " + far + ": 49 packets dropped at nft_do_chain", pod6 + " to " + far + ": 45 packets dropped at nft_do_chain"}
+	if !slices.Equal(got, want) || n.Traffic.Drops[0].Packets != 40 {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

@@ -54,11 +54,13 @@ func (p *plan) ranges() {
 			p.echo(netip.Addr{}, first)
 		}
 	}
-	own := p.v.ownRangeAddr()
-	for _, t := range p.v.otherNodes(ranges) {
-		p.echo(netip.Addr{}, t)
-		if own.IsValid() {
-			p.echo(own, t)
+	for _, six := range []bool{false, true} {
+		own := p.v.ownRangeAddr(six)
+		for _, t := range p.v.otherNodes(ranges, six) {
+			p.echo(netip.Addr{}, t)
+			if own.IsValid() {
+				p.echo(own, t)
+			}
 		}
 	}
 	for _, r := range ranges {
@@ -152,7 +154,7 @@ func (p *plan) add(q model.Probe) bool {
 // source and MACs. It is false where that is not known, or the way is no uplink.
 func (v *view) wayOff(to netip.Addr) (model.Probe, bool) {
 	r := v.lookup(to)
-	if r == nil || !to.Is4() || r.Type != "unicast" || v.nodeAddrs[to] {
+	if r == nil || r.Type != "unicast" || v.nodeAddrs[to] {
 		return model.Probe{}, false
 	}
 	first := r
@@ -170,6 +172,9 @@ func (v *view) wayOff(to netip.Addr) (model.Probe, bool) {
 	if !v.nodeAddrs[q.From] {
 		q.From = v.addrOn(l, hop)
 	}
+	if q.From.Is4() != to.Is4() {
+		return model.Probe{}, false
+	}
 	for i := range v.Neighbors {
 		if n := &v.Neighbors[i]; n.Addr == hop && n.IfIndex == l.Index && resolved(n) {
 			q.DstMAC = n.MAC
@@ -177,7 +182,7 @@ func (v *view) wayOff(to netip.Addr) (model.Probe, bool) {
 	}
 	// A gateway passes on to its own network too.
 	for i := range v.gateways {
-		if n := &v.gateways[i]; q.DstMAC.IsZero() && n.IfIndex == l.Index && n.Addr.Is4() && hop == to && resolved(n) {
+		if n := &v.gateways[i]; q.DstMAC.IsZero() && n.IfIndex == l.Index && n.Addr.Is4() == to.Is4() && hop == to && resolved(n) {
 			q.DstMAC = n.MAC
 		}
 	}
@@ -192,10 +197,11 @@ func (v *view) leadsOff(l *model.Link) bool {
 	})
 }
 
-// addrOn is the link's own address that goes with a neighbour on it.
+// addrOn is the link's own address that goes with a neighbour on it. A next hop
+// of IPv6 mostly has a link-local address, which nobody answers to from afar.
 func (v *view) addrOn(l *model.Link, neighbor netip.Addr) netip.Addr {
 	for _, a := range l.Addresses {
-		if a.Contains(neighbor) {
+		if a.Contains(neighbor) && (a.Addr().Is4() || !a.Addr().IsLinkLocalUnicast()) {
 			return a.Addr()
 		}
 	}
@@ -207,13 +213,13 @@ func (v *view) addrOn(l *model.Link, neighbor netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// ownRangeAddr is an address of this node's pod range that the node itself has,
-// as kubenet's bridge does; not valid where there is none.
-func (v *view) ownRangeAddr() netip.Addr {
+// ownRangeAddr is an address of this node's pod range of a family that the node
+// itself has, as kubenet's bridge does; not valid where there is none.
+func (v *view) ownRangeAddr(six bool) netip.Addr {
 	own := v.ownCIDRs()
 	for _, l := range v.Links {
 		for _, a := range l.Addresses {
-			if a.Addr().Is4() && inAny(own, a.Addr()) && len(v.pods[a.Addr()]) == 0 {
+			if a.Addr().Is6() == six && inAny(own, a.Addr()) && len(v.pods[a.Addr()]) == 0 {
 				return a.Addr()
 			}
 		}
@@ -221,12 +227,16 @@ func (v *view) ownRangeAddr() netip.Addr {
 	return netip.Addr{}
 }
 
-// otherNodes are machines that a route back can be told by: the ranges' owners
-// where they are known, else who is in the node's subnet, those first who answer.
-func (v *view) otherNodes(ranges []*remoteRange) []netip.Addr {
+// otherNodes are machines that a route back can be told by, by their addresses of
+// the ranges' family: the ranges' owners where they are known, else who is in the
+// node's subnet, those first who answer.
+func (v *view) otherNodes(ranges []*remoteRange, six bool) []netip.Addr {
+	if !slices.ContainsFunc(ranges, func(r *remoteRange) bool { return r.cidr.Addr().Is6() == six }) {
+		return nil
+	}
 	var out []netip.Addr
 	add := func(a netip.Addr) {
-		if a.Is4() && !v.nodeAddrs[a] && len(v.pods[a]) == 0 && !slices.Contains(out, a) && len(out) < mostTargets {
+		if a.Is6() == six && !a.IsLinkLocalUnicast() && !v.nodeAddrs[a] && len(v.pods[a]) == 0 && !slices.Contains(out, a) && len(out) < mostTargets {
 			out = append(out, a)
 		}
 	}
@@ -318,44 +328,60 @@ func (v *view) probe(r *remoteRange) {
 	switch {
 	case r.nodeAnswers:
 		r.there = reachWorks
-	case first != nil && v.firstAnswers() && v.ownerAnswers(r):
+	case first != nil && v.firstAnswers(r.six()) && v.ownerAnswers(r):
 		r.there = reachFails
 	}
 	r.back = v.probedBack(r)
 }
 
+// six reports whether the range is of IPv6. What probes of one family tell, they
+// tell of its routes alone.
+func (r *remoteRange) six() bool { return r.cidr.Addr().Is6() }
+
 // firstAnswers reports whether the first address of another node's range is
 // sure to be somebody: kubenet's bridge has it; elsewhere another range's shows
 // it by an answer.
-func (v *view) firstAnswers() bool {
+func (v *view) firstAnswers(six bool) bool {
 	return v.Node.Plugin == "kubenet" || slices.ContainsFunc(v.Probes, func(p model.Probe) bool {
 		cidr := v.remote(p.To)
-		return p.Kind == model.ProbeEcho && p.Answered && cidr.IsValid() && p.To == cidr.Addr().Next()
+		return p.Kind == model.ProbeEcho && p.Answered && p.To.Is6() == six && cidr.IsValid() && p.To == cidr.Addr().Next()
 	})
 }
 
 // ownerAnswers reports whether the range's node itself answered an echo; where
 // it is not known, whether any machine did, so that echo gets about here.
 func (v *view) ownerAnswers(r *remoteRange) bool {
-	if n := v.nodeOf(r.cidr); n != nil {
-		return slices.ContainsFunc(internal(n), func(a netip.Addr) bool {
+	own := v.ownerAddrs(r)
+	if len(own) > 0 {
+		return slices.ContainsFunc(own, func(a netip.Addr) bool {
 			p := v.echoed(a)
 			return p != nil && p.Answered
 		})
 	}
-	return v.echoAnswered()
+	return v.echoAnswered(r.six())
+}
+
+// ownerAddrs are the addresses of the range's family that its node has; none
+// where they are not known.
+func (v *view) ownerAddrs(r *remoteRange) []netip.Addr {
+	n := v.nodeOf(r.cidr)
+	if n == nil {
+		return nil
+	}
+	return slices.DeleteFunc(internal(n), func(a netip.Addr) bool { return a.Is6() != r.six() })
 }
 
 // ownerSilent reports whether the range's node is known and did not answer an
 // echo.
 func (v *view) ownerSilent(r *remoteRange) bool {
-	n := v.nodeOf(r.cidr)
-	return n != nil && !v.ownerAnswers(r) && slices.ContainsFunc(internal(n), func(a netip.Addr) bool { return v.echoed(a) != nil })
+	return !v.ownerAnswers(r) && slices.ContainsFunc(v.ownerAddrs(r), func(a netip.Addr) bool { return v.echoed(a) != nil })
 }
 
 // echoAnswered reports whether any machine answered an echo of the node's own.
-func (v *view) echoAnswered() bool {
-	return slices.ContainsFunc(v.Probes, func(p model.Probe) bool { return p.Kind == model.ProbeEcho && p.Answered && !v.fromOwnRange(p.From) })
+func (v *view) echoAnswered(six bool) bool {
+	return slices.ContainsFunc(v.Probes, func(p model.Probe) bool {
+		return p.Kind == model.ProbeEcho && p.Answered && p.To.Is6() == six && !v.fromOwnRange(p.From)
+	})
 }
 
 // probedBack tells whether what the range's node sends to this node's pods gets
@@ -370,7 +396,7 @@ func (v *view) probedBack(r *remoteRange) reach {
 	for i := range v.Probes {
 		p := &v.Probes[i]
 		its := owner != nil && slices.Contains(owner.Addresses, p.To)
-		if p.Kind != model.ProbeEcho || !v.fromOwnRange(p.From) || !its && !(near && inAny(v.onLink, p.To)) {
+		if p.Kind != model.ProbeEcho || p.To.Is6() != r.six() || !v.fromOwnRange(p.From) || !its && !(near && inAny(v.onLink, p.To)) {
 			continue
 		}
 		if p.Answered {
@@ -383,11 +409,11 @@ func (v *view) probedBack(r *remoteRange) reach {
 	return out
 }
 
-// backProbes are the echo requests from this node's pod range.
-func (v *view) backProbes() []*model.Probe {
+// backProbes are the echo requests from this node's pod range of a family.
+func (v *view) backProbes(six bool) []*model.Probe {
 	var out []*model.Probe
 	for i := range v.Probes {
-		if p := &v.Probes[i]; p.Kind == model.ProbeEcho && v.fromOwnRange(p.From) {
+		if p := &v.Probes[i]; p.Kind == model.ProbeEcho && p.To.Is6() == six && v.fromOwnRange(p.From) {
 			out = append(out, p, v.echoed(p.To))
 		}
 	}

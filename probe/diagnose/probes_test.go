@@ -181,6 +181,52 @@ func TestProbesTellTheRoute(t *testing.T) {
 	}
 }
 
+// TestProbesOfOneFamily: what IPv4's probes tell says nothing of IPv6's routes.
+func TestProbesOfOneFamily(t *testing.T) {
+	const pod, far, self, own, other = "fd20:0:0:1::5", "fd20:0:0:2::9", "fd50::4", "fd20:0:0:1::1", "fd50::5"
+	node := func() *node {
+		n := dual()
+		n.Node.Plugin = "kubenet"
+		n.Cluster.Nodes = []model.ClusterNode{{
+			Name: "b", Addresses: []netip.Addr{addr("10.50.0.5"), addr(other)}, PodCIDRs: []netip.Prefix{prefix("172.20.2.0/24"), prefix("fd20:0:0:2::/64")},
+		}}
+		n.answered("172.20.1.5", "172.20.2.9")
+		n.answered(self, other)
+		n.silent(pod, far)
+		return n
+	}
+	plan := Probes(&node().Snapshot)
+	for _, want := range []string{
+		"echo " + self + " fd20:0:0:2::1", "echo " + self + " " + other, "echo " + own + " " + other, "echo " + self + " " + far,
+		"echo 10.50.0.4 172.20.2.1", "echo 10.50.0.4 10.50.0.5",
+	} {
+		if !slices.ContainsFunc(plan, func(p model.Probe) bool { return fmt.Sprintf("%s %s %s", p.Kind, p.From, p.To) == want }) {
+			t.Errorf("no %s in %+v", want, plan)
+		}
+	}
+	for _, tt := range []struct {
+		name  string
+		six   bool
+		title string
+	}{
+		{"IPv6 answers from the node alone", true, "no route to fd20:0:0:2::/64"},
+		{"IPv4 answers from the node alone", false, "no return from fd20:0:0:2::/64"},
+	} {
+		n := node()
+		n.echo("10.50.0.4", "10.50.0.5", true)
+		n.echo(rangeAddr, "10.50.0.5", true)
+		n.echo(self, "fd20:0:0:2::1", false)
+		if tt.six {
+			n.echo(self, other, true)
+			n.echo(own, other, true)
+		}
+		list := Diagnose(&n.Snapshot)
+		if len(list) != 1 || list[0].Title != tt.title {
+			t.Errorf("%s: %+v", tt.name, list)
+		}
+	}
+}
+
 // TestMoreRangesThanProbes wants one cause for what nobody asked about too.
 func TestMoreRangesThanProbes(t *testing.T) {
 	for _, there := range []bool{false, true} {

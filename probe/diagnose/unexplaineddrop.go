@@ -118,12 +118,29 @@ func passing(d *model.Drop) model.Direction {
 	return model.Ingress
 }
 
-// mostDropped are the few ends that lost most, as evidence.
+// mostDropped are the few ends that lost most, as evidence: what they sent by
+// several protocols is one row, with the first's other fields.
 func mostDropped(drops []*model.Drop) []*model.Drop {
 	const most = 3
-	list := slices.Clone(drops)
+	type ends struct {
+		src, dst       netip.Addr
+		link, location string
+		reason         model.Reason
+	}
+	byEnds := map[ends]*model.Drop{}
+	for _, d := range drops {
+		k := ends{d.Src, d.Dst, d.Link, d.Location, d.Reason}
+		if byEnds[k] == nil {
+			first := *d
+			first.Packets = 0
+			byEnds[k] = &first
+		}
+		byEnds[k].Packets += d.Packets
+	}
+	list := slices.Collect(maps.Values(byEnds))
 	slices.SortFunc(list, func(a, b *model.Drop) int {
-		return cmp.Or(cmp.Compare(b.Packets, a.Packets), a.Src.Compare(b.Src), a.Dst.Compare(b.Dst))
+		return cmp.Or(cmp.Compare(b.Packets, a.Packets), a.Src.Compare(b.Src), a.Dst.Compare(b.Dst), cmp.Compare(a.Link, b.Link),
+			cmp.Compare(a.Location, b.Location), cmp.Compare(a.Reason, b.Reason))
 	})
 	return list[:min(most, len(list))]
 }

@@ -158,15 +158,18 @@ func (j *journey) astray(d *Decision) string {
 }
 
 // reverseFilter is the reverse path filter's setting for a link, empty where it
-// was not read.
+// was not read, and for IPv6, which has none.
 func (j *journey) reverseFilter(l *model.Link) string {
+	if isSix(j.dst) {
+		return ""
+	}
 	return max(j.settings["net.ipv4.conf.all.rp_filter"], j.linkSetting(l.Name, "rp_filter"))
 }
 
 // reverseDropped says that the reverse path filter drops what comes by a link.
 func (j *journey) reverseDropped(in *model.Link, d *Decision) string {
 	mode := j.reverseFilter(in)
-	if isSix(j.dst) || mode != "1" && mode != "2" || !j.Has(model.SourceRoutes) {
+	if mode != "1" && mode != "2" || !j.Has(model.SourceRoutes) {
 		return ""
 	}
 	out := ""

@@ -269,6 +269,11 @@ func TestTraceIPv6(t *testing.T) {
 		route("::/0", "enp1", 2, up), route("fd00:8::7/128", "pa", 5, netip.Addr{}),
 		{Table: tableMain, Dst: pfx("fd00:9::/64"), Type: "unreachable"},
 	}
+	// The reverse path filter is IPv4's.
+	s.Sysctls = []model.Sysctl{{Name: "net.ipv4.conf.all.rp_filter", Value: "1"}}
+	if got := Trace(s, nil, Ends{Pod: pod, To: a("2001:db8:7::9")}); slices.ContainsFunc(got.Forward, func(h model.PathHop) bool { return strings.Contains(h.Decision, "rp_filter") }) {
+		t.Errorf("IPv6 passes IPv4's filter: %+v", got.Forward)
+	}
 	for to, want := range map[string]string{
 		"2001:db8:7::9": "pod pa nat policy route neighbor enp1 beyond",
 		"fd00:9::4":     "pod pa nat routeX",

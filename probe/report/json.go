@@ -175,6 +175,9 @@ func (r Report) ndjson(w io.Writer) error {
 			rows = append(rows, x)
 		}
 	}
+	for _, x := range d.Probes {
+		rows = append(rows, probeLine{"Probe", x.Kind, x.probeRest})
+	}
 	d.Lost.Kind = "Lost"
 	rows = append(rows, d.Lost)
 	return writeLines(w, rows)

@@ -185,6 +185,7 @@ func (r Path) text(p *printer, wide bool) {
 	for _, src := range open {
 		p.field("", fmt.Sprintf("%s %s: %s", src.Name, src.Status, orUnknown(src.Detail)))
 	}
+	p.field("probes", probeRows(s)...)
 	p.field("lost by lasthop", lostText(s.Traffic.Lost)...)
 }
 
@@ -276,6 +277,7 @@ type (
 		Findings   []findingDoc `json:"findings"`
 		Others     []findingDoc `json:"otherFindings"`
 		Sources    []sourceDoc  `json:"sources"`
+		Probes     []probeDoc   `json:"probes,omitzero"`
 		Lost       lostDoc      `json:"lost"`
 	}
 	toDoc struct {
@@ -306,7 +308,7 @@ func (r Path) document() pathDoc {
 		APIVersion: APIVersion, Kind: "Path", Node: whole.Node, Window: whole.Window, Pod: podDoc{IP: addrText(p.Pod)},
 		To: toDoc{IP: addrText(p.To), Name: locals(s)[p.To], Port: p.Port}, Choice: r.Choice, Verdict: r.verdict(),
 		Dead: p.Dead() != nil, Pair: p.Pair, Forward: hopDocs(p.Forward), Return: hopDocs(p.Return),
-		Findings: whole.Findings, Others: []findingDoc{}, Sources: whole.Sources, Lost: whole.Lost,
+		Findings: whole.Findings, Others: []findingDoc{}, Sources: whole.Sources, Probes: whole.Probes, Lost: whole.Lost,
 	}
 	if p.Proto != 0 {
 		d.To.Proto = model.ProtoName(p.Proto)
@@ -368,6 +370,9 @@ func (r Path) markdown(w *bufio.Writer) {
 		item(w, "Also of the pod", severity+" "+rest)
 	}
 	s := r.Snapshot
+	for _, row := range probeRows(s) {
+		item(w, "Probe", row)
+	}
 	fmt.Fprintf(w, "\n%s, %s, observed for %s; counts: %s\n", md(orUnknown(s.Node.Name)), md(orUnknown(s.Node.Plugin)),
 		seconds(s.Window.Duration()), md(r.whose()))
 }

@@ -10,10 +10,14 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// probeDoc is one probe: what was asked, and what came back.
+// probeDoc is one probe. Kind is what was asked with: echo or arp.
 type probeDoc struct {
-	// Kind is what was asked with: echo or arp.
-	Kind     string `json:"kind"`
+	Kind string `json:"kind"`
+	probeRest
+}
+
+// probeRest is what was asked, and what came back.
+type probeRest struct {
 	Link     string `json:"link,omitempty"`
 	From     string `json:"from"`
 	To       string `json:"to"`
@@ -23,6 +27,14 @@ type probeDoc struct {
 	// MACs are all that answered, where there were several.
 	MACs   []string `json:"macs,omitempty"`
 	Millis float64  `json:"millis,omitempty"`
+}
+
+// probeLine is a probe on a line of its own, where kind says that it is one: it
+// has what the probe asked with beside that.
+type probeLine struct {
+	Kind  string `json:"kind"`
+	Probe string `json:"probe"`
+	probeRest
 }
 
 // probed reports whether probes were allowed.
@@ -39,10 +51,9 @@ func probeDocuments(s *model.Snapshot) []probeDoc {
 	out := []probeDoc{}
 	for i := range s.Probes {
 		p := &s.Probes[i]
-		d := probeDoc{
-			Kind: string(p.Kind), Link: p.Link, From: addrText(p.From), To: addrText(p.To), Sent: p.Sent, Answered: p.Answered,
-			Millis: millis(p.RTT),
-		}
+		d := probeDoc{string(p.Kind), probeRest{
+			Link: p.Link, From: addrText(p.From), To: addrText(p.To), Sent: p.Sent, Answered: p.Answered, Millis: millis(p.RTT),
+		}}
 		if macs := macTexts(p.MACs); len(macs) > 0 {
 			d.MAC = macs[0]
 			if len(macs) > 1 {
