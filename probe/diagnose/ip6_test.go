@@ -59,6 +59,21 @@ func TestIPv6(t *testing.T) {
 			n.answered(pod, far)
 			return n
 		}, nil},
+		{"a pod's interface is down and has lost its IPv6 address", func() *node {
+			n := dual()
+			p := &n.Pods[0]
+			p.Up, p.Addresses = false, p.Addresses[:1]
+			n.Links[2].Carrier = false
+			n.route(model.Route{Dst: prefix(pod + "/128"), IfIndex: p.LinkIndex})
+			n.drop("NOT_SPECIFIED", "neigh_invalidate", "fd20:0:0:1::6", pod, 9)
+			return n
+		}, []string{"PodLinkDown proven 172.20.1.5 " + pod}},
+		{"that was its only one", func() *node {
+			n := only6()
+			n.Pods[0].Up, n.Pods[0].Addresses = false, nil
+			n.Links[1].Carrier = false
+			return n
+		}, []string{"PodLinkDown proven " + pod}},
 		{"only the IPv6 row is missing", func() *node {
 			n := dual()
 			n.answered("172.20.1.5", "172.20.2.9")
