@@ -450,6 +450,15 @@ func TestRouting(t *testing.T) {
 			n.dropOn("br-pods", "NOT_SPECIFIED", "ip_error", "172.20.1.6", "172.20.3.9", 8)
 			return n
 		}, []string{"BlackholeRoute proven 172.20.1.5 172.20.1.6 172.20.3.9"}},
+		{"a rule says that what one pod sends is unreachable", func() *node {
+			n := routed().live()
+			n.Rules = []model.RoutingRule{
+				{Family: 4, Priority: 50, From: prefix("10.50.0.21/32"), Action: "unreachable"},
+				{Family: 4, Priority: 32766, Table: 254, Action: "lookup"},
+			}
+			n.dropOn(n.Pods[1].Link, "IP_INNOROUTES", "ip_error", "10.50.0.21", "203.0.113.9", 9)
+			return n
+		}, []string{"BlackholeRoute proven 10.50.0.21 203.0.113.9"}},
 		{"packets for a service's dead backend go out and come back", func() *node {
 			n := kubenet()
 			n.route(model.Route{Dst: prefix("0.0.0.0/0"), Gateway: addr("10.50.0.1"), IfIndex: 2})
