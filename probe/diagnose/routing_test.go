@@ -171,6 +171,15 @@ func TestNodeRoutes(t *testing.T) {
 			n.silent("172.20.1.5", "172.20.2.9")
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.2.9"}},
+		{"nor is there a default route: the kernel drops", func() *node {
+			n := plain()
+			n.unroute("0.0.0.0/0")
+			n.clusterNode("10.50.0.6", "172.20.3.0/24")
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.dropOn("br-pods", "IP_INNOROUTES", "ip_error", "172.20.1.5", "172.20.3.9", 9)
+			n.dropOn("br-pods", "IP_INNOROUTES", "ip_error", "172.20.1.5", "203.0.113.9", 9)
+			return n
+		}, []string{"MissingNodeRoute proven 172.20.1.5 172.20.3.0/24", "UnexplainedDrop proven 172.20.1.5 203.0.113.9"}},
 		{"addresses are alone on the link, and the next hops have routes of their own", func() *node {
 			n := plain()
 			n.Node.Plugin = "calico"
