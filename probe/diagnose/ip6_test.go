@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -72,6 +73,8 @@ func TestIPv6(t *testing.T) {
 			n := only6()
 			n.Pods[0].Up, n.Pods[0].Addresses = false, nil
 			n.Links[1].Carrier = false
+			n.Links[1].Addresses = []netip.Prefix{prefix("fd20:0:0:1::ff/128")}
+			n.route(model.Route{Dst: prefix("fd20:0:0:1::ff/128"), IfIndex: n.Pods[0].LinkIndex})
 			return n
 		}, []string{"PodLinkDown proven " + pod}},
 		{"only the IPv6 row is missing", func() *node {
@@ -126,6 +129,12 @@ func TestIPv6(t *testing.T) {
 			n.dropOn("br-pods", "IP_INADDRERRORS", "ip6_forward", pod, far, 9)
 			return n
 		}, []string{"UnexplainedDrop proven " + pod + " " + far + "/128"}},
+		{"a prohibit route for another node's pods", func() *node {
+			n := dual()
+			n.route(model.Route{Dst: prefix("fd20:0:0:2::/64"), Type: "prohibit"})
+			n.dropOn("br-pods", "IP_INNOROUTES", "ip6_pkt_prohibit", pod, far, 9)
+			return n
+		}, []string{"BlackholeRoute proven " + pod + " " + far + "/128"}},
 		{"a blackhole for another node's pods", func() *node {
 			n := dual()
 			n.route(model.Route{Dst: prefix("fd20:0:0:2::/64"), Type: "blackhole"})

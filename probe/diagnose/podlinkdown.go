@@ -99,7 +99,8 @@ func (v *view) routedTo(l *model.Link) []netip.Addr {
 	for i := range v.Routes {
 		r := &v.Routes[i]
 		a := r.Dst.Addr()
-		if r.IfIndex == l.Index && r.Table == mainTable && r.Type == "unicast" && r.Dst.IsSingleIP() && len(v.pods[a]) == 0 && !slices.Contains(out, a) {
+		if r.IfIndex == l.Index && r.Table == mainTable && r.Type == "unicast" && r.Dst.IsSingleIP() && len(v.pods[a]) == 0 &&
+			!v.nodeAddrs[a] && !slices.Contains(out, a) {
 			out = append(out, a)
 		}
 	}

@@ -459,6 +459,14 @@ func TestRouting(t *testing.T) {
 			n.dropOn("br-pods", "NOT_SPECIFIED", "ip_error", "172.20.1.6", "172.20.3.9", 8)
 			return n
 		}, []string{"BlackholeRoute proven 172.20.1.5 172.20.1.6 172.20.3.9"}},
+		{"packets for a pod that went go out and come back", func() *node {
+			n := routed().live()
+			n.PastPods = []model.Pod{{Addresses: []netip.Prefix{prefix("10.50.0.77/32")}}}
+			n.passes("10.50.0.20", 2, model.Egress, model.AsSource, 90, 30)
+			n.passes("10.50.0.20", 2, model.Ingress, model.AsSource, 90, 30)
+			n.peer("10.50.0.20", "10.50.0.77", model.PeerCount{Packets: 90, Asks: 90}, model.PeerCount{Packets: 90, Asks: 90})
+			return n
+		}, nil},
 		{"a rule says that what one pod sends is unreachable", func() *node {
 			n := routed().live()
 			n.Rules = []model.RoutingRule{

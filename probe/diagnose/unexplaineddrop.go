@@ -159,8 +159,9 @@ func (v *view) harmless(d *model.Drop) bool {
 		return true
 	case v.toMany(d.Dst) && nobodyTook(d):
 		return true
-	case neighborFailed(d), noSocket(d):
-		// A pod that goes closes its sockets before its link is gone.
+	case neighborFailed(d), noSocket(d), d.Location == "ip_error", refused6(d):
+		// A pod that goes closes its sockets before its link is gone, and its
+		// route goes with that.
 		return v.past[d.Dst]
 	case strings.HasPrefix(string(d.Reason), "TCP_"), d.Reason == "QUEUE_PURGE", d.Reason == "SOCKET_FILTER":
 		return true
