@@ -219,7 +219,7 @@ func (r *reading) readPrograms(ctx context.Context) {
 // network's, and left alone.
 func (c *Collector) behind(ctx context.Context, links []model.Link, routes []model.Route, programs bool) (map[int]*pods.Namespace, error) {
 	up := map[int]bool{}
-	for _, hop := range defaults(routes) {
+	for _, hop := range defaults(routes, links) {
 		up[hop.IfIndex] = true
 	}
 	var inner []model.Link

@@ -42,16 +42,37 @@ func (v *view) link(index int) *model.Link {
 	return nil
 }
 
-// defaults are the hops of the default routes of the main table.
-func defaults(routes []model.Route) []model.Route {
+// defaults are the hops of the default routes of the main table, and of others
+// that lead to a gateway in a network of their link: what policy routing sends
+// out by a second card. Plugins too have tables with default routes, by way of
+// links of their own, whose addresses are in no network.
+func defaults(routes []model.Route, links []model.Link) []model.Route {
 	var out []model.Route
 	for _, r := range routes {
-		if r.Table == unix.RT_TABLE_MAIN && r.Dst.IsValid() && r.Dst.Bits() == 0 && r.Type == "unicast" {
-			out = append(out, r)
-			out = append(out, r.NextHops...)
+		if !r.Dst.IsValid() || r.Dst.Bits() != 0 || r.Type != "unicast" {
+			continue
+		}
+		for _, hop := range append([]model.Route{r}, r.NextHops...) {
+			if r.Table == unix.RT_TABLE_MAIN || networked(hop, links) {
+				out = append(out, hop)
+			}
 		}
 	}
 	return out
+}
+
+// networked reports whether the hop's gateway is in a network of its link, which
+// leads off the node by itself.
+func networked(hop model.Route, links []model.Link) bool {
+	return slices.ContainsFunc(links, func(l model.Link) bool {
+		if l.Index != hop.IfIndex || l.Kind == "bridge" || slices.Contains(tunnels, l.Kind) || slices.Contains(taps, l.Kind) ||
+			link.Paired(l.Kind) && l.PeerNetNSID < 0 {
+			return false
+		}
+		return slices.ContainsFunc(l.Addresses, func(a netip.Prefix) bool {
+			return !a.IsSingleIP() && !a.Addr().IsLinkLocalUnicast() && a.Contains(hop.Gateway)
+		})
+	})
 }
 
 // uplinks are the names of the links that lead off the node, in the order of
@@ -61,7 +82,7 @@ func (v *view) uplinks() []string {
 		return v.given
 	}
 	found := map[int]bool{}
-	for _, hop := range defaults(v.routes) {
+	for _, hop := range defaults(v.routes, v.links) {
 		l := v.link(hop.IfIndex)
 		switch {
 		case l == nil:

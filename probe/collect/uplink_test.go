@@ -20,6 +20,14 @@ func TestUplinks(t *testing.T) {
 	link := func(index int, name, kind string, master, peer, nsid int) model.Link {
 		return model.Link{Index: index, Name: name, Kind: kind, Master: master, Peer: peer, PeerNetNSID: nsid, Up: true, MAC: model.MAC{2, byte(index)}}
 	}
+	addressed := func(l model.Link, a string) model.Link {
+		l.Addresses = []netip.Prefix{netip.MustParsePrefix(a)}
+		return l
+	}
+	in := func(table int, r model.Route) model.Route {
+		r.Table = table
+		return r
+	}
 	far := func(index, peer int) model.Link { return link(index, "far", "veth", 0, peer, toNode) }
 	// A bridge with three veth ports: 11 leads to the network, the others
 	// to pods.
@@ -56,6 +64,17 @@ func TestUplinks(t *testing.T) {
 			"a default route of another table",
 			view{links: []model.Link{link(2, "nic", "", 0, 0, -1)}, routes: []model.Route{{Table: 100, Dst: netip.MustParsePrefix("0.0.0.0/0"), IfIndex: 2, Type: "unicast"}}},
 			nil,
+		},
+		{
+			"a second card, by a table of its own; a plugin's own router",
+			view{
+				links: []model.Link{
+					link(2, "nic0", "", 0, 0, -1), addressed(link(3, "nic1", "veth", 0, 8, 0), "192.0.2.9/24"),
+					addressed(link(4, "router", "veth", 0, 5, -1), "192.0.2.9/24"), addressed(link(6, "pod", "veth", 0, 2, 1), "192.0.2.1/32"),
+				},
+				routes: []model.Route{def(2), in(100, def(3)), in(101, def(4)), in(102, def(6))},
+			},
+			[]string{"nic0", "nic1"},
 		},
 		{
 			"a bridge with a NIC",

@@ -62,7 +62,8 @@ func findBlackholeRoute(v *view) []verdict {
 
 // discardedBy finds the route or rule by which the kernel refused a packet.
 func (v *view) discardedBy(d *model.Drop) (discard, bool) {
-	if !rejected(d, "NOT_SPECIFIED") && !refused6(d) || d.Link == "" {
+	// A rule that says unreachable is told as a route that is not there.
+	if !rejected(d, "NOT_SPECIFIED") && !rejected(d, "IP_INNOROUTES") && !refused6(d) || d.Link == "" {
 		return discard{}, false
 	}
 	way := v.routing().Lookup(v.arrived(d))

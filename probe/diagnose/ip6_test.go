@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -59,6 +60,23 @@ func TestIPv6(t *testing.T) {
 			n.answered(pod, far)
 			return n
 		}, nil},
+		{"a pod's interface is down and has lost its IPv6 address", func() *node {
+			n := dual()
+			p := &n.Pods[0]
+			p.Up, p.Addresses = false, p.Addresses[:1]
+			n.Links[2].Carrier = false
+			n.route(model.Route{Dst: prefix(pod + "/128"), IfIndex: p.LinkIndex})
+			n.drop("NOT_SPECIFIED", "neigh_invalidate", "fd20:0:0:1::6", pod, 9)
+			return n
+		}, []string{"PodLinkDown proven 172.20.1.5 " + pod}},
+		{"that was its only one", func() *node {
+			n := only6()
+			n.Pods[0].Up, n.Pods[0].Addresses = false, nil
+			n.Links[1].Carrier = false
+			n.Links[1].Addresses = []netip.Prefix{prefix("fd20:0:0:1::ff/128")}
+			n.route(model.Route{Dst: prefix("fd20:0:0:1::ff/128"), IfIndex: n.Pods[0].LinkIndex})
+			return n
+		}, []string{"PodLinkDown proven " + pod}},
 		{"only the IPv6 row is missing", func() *node {
 			n := dual()
 			n.answered("172.20.1.5", "172.20.2.9")
@@ -111,6 +129,12 @@ func TestIPv6(t *testing.T) {
 			n.dropOn("br-pods", "IP_INADDRERRORS", "ip6_forward", pod, far, 9)
 			return n
 		}, []string{"UnexplainedDrop proven " + pod + " " + far + "/128"}},
+		{"a prohibit route for another node's pods", func() *node {
+			n := dual()
+			n.route(model.Route{Dst: prefix("fd20:0:0:2::/64"), Type: "prohibit"})
+			n.dropOn("br-pods", "IP_INNOROUTES", "ip6_pkt_prohibit", pod, far, 9)
+			return n
+		}, []string{"BlackholeRoute proven " + pod + " " + far + "/128"}},
 		{"a blackhole for another node's pods", func() *node {
 			n := dual()
 			n.route(model.Route{Dst: prefix("fd20:0:0:2::/64"), Type: "blackhole"})

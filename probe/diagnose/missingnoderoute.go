@@ -26,7 +26,7 @@ var missingNodeRoute = kind{
 }
 
 // unrouted is the traffic with pods of another node that left by the default
-// route, unanswered.
+// route, unanswered, or for which there was no route at all.
 type unrouted struct {
 	cidr netip.Prefix
 	pods map[netip.Addr]bool
@@ -35,6 +35,8 @@ type unrouted struct {
 	link    int
 	packets uint64
 	answers bool
+	// drops are the packets that found no route.
+	drops []*model.Drop
 }
 
 func findMissingNodeRoute(v *view) []verdict {
@@ -42,8 +44,12 @@ func findMissingNodeRoute(v *view) []verdict {
 		return nil
 	}
 	siblings := v.nodeRoutes()
+	var out []verdict
+	if len(siblings) > 0 || !v.inAzure() {
+		out = v.routeless(siblings)
+	}
 	if len(siblings) == 0 && !keepsNodeRoutes(v.Node.Plugin) {
-		return nil
+		return out
 	}
 	groups := map[netip.Prefix]*unrouted{}
 	// knows holds the families whose default route leads to some node's pods.
@@ -76,7 +82,6 @@ func findMissingNodeRoute(v *view) []verdict {
 		g.remote, g.link = p.Remote, p.IfIndex
 		g.packets += p.Out.Packets
 	}
-	var out []verdict
 	for _, cidr := range slices.SortedFunc(maps.Keys(groups), comparePrefix) {
 		g := groups[cidr]
 		if !g.answers && len(g.pods) > 0 && !knows[cidr.Addr().Is4()] && !v.beyondRouter(cidr) {
@@ -84,6 +89,46 @@ func findMissingNodeRoute(v *view) []verdict {
 		}
 	}
 	return out
+}
+
+// routeless are the verdicts on ranges for which a node without a default route
+// has no route: the kernel drops what is for them.
+func (v *view) routeless(siblings []*model.Route) []verdict {
+	groups := map[netip.Prefix]*unrouted{}
+	for i := range v.Traffic.Drops {
+		d := &v.Traffic.Drops[i]
+		cidr := v.remote(d.Dst)
+		if !rejected(d, "IP_INNOROUTES") && !refused6(d) || d.Link == "" || len(v.pods[d.Src]) == 0 || !cidr.IsValid() || !v.surelyPods(d.Dst) {
+			continue
+		}
+		if way := v.routing().Lookup(v.arrived(d)); way.Route != nil || way.Discards() {
+			continue
+		}
+		g := groups[cidr]
+		if g == nil {
+			g = &unrouted{cidr: cidr, pods: map[netip.Addr]bool{}, link: v.anUplink()}
+			groups[cidr] = g
+		}
+		g.pods[d.Src] = true
+		g.packets += d.Packets
+		g.drops = append(g.drops, d)
+	}
+	var out []verdict
+	for _, cidr := range slices.SortedFunc(maps.Keys(groups), comparePrefix) {
+		if g := groups[cidr]; g.packets >= minDrops && !v.beyondRouter(cidr) {
+			out = append(out, v.withoutNodeRoute(g, siblings))
+		}
+	}
+	return out
+}
+
+// anUplink is the first of the uplinks, 0 where none is known.
+func (v *view) anUplink() int {
+	i := slices.IndexFunc(v.Links, func(l model.Link) bool { return l.Role == model.RoleUplink })
+	if i < 0 {
+		return 0
+	}
+	return v.Links[i].Index
 }
 
 // keepsNodeRoutes reports whether a plugin's nodes commonly have routes to each
@@ -141,7 +186,11 @@ func (v *view) withoutNodeRoute(g *unrouted, siblings []*model.Route) verdict {
 		Evidence: []model.Evidence{{Source: model.SourceTC, Text: fmt.Sprintf(
 			"%s egress: %s to %s; ingress: no answer", link, count(g.packets, "packet"), g.cidr)}},
 	}
-	if r := v.lookup(g.remote); r != nil {
+	if most := mostDropped(g.drops); len(most) > 0 {
+		f.LastHopAlive = v.place(most[0].Link, model.Ingress)
+		f.Why = fmt.Sprintf("The node has no route to %s, nor a default route: it drops what goes there.", g.cidr)
+		f.Evidence = dropEvidence(g.drops)
+	} else if r := v.lookup(g.remote); r != nil {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: fmt.Sprintf(
 			"the lookup for %s ends at: %s", g.remote, v.routeText(r))})
 	}
@@ -166,5 +215,5 @@ func (v *view) withoutNodeRoute(g *unrouted, siblings []*model.Route) verdict {
 		f.Alternatives = append(f.Alternatives, "a cloud carries the pods' packets, and its route table lacks this range")
 	}
 	f.Fix = []string{fmt.Sprintf("%s route replace %s via %s dev %s", ip(g.cidr.Addr()), g.cidr, hop, shellWord(v.natLink(g.link)))}
-	return verdict{Finding: f}
+	return verdict{Finding: f, explains: sameDrops(g.drops)}
 }

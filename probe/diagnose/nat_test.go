@@ -418,6 +418,13 @@ func TestDelivered(t *testing.T) {
 			n.drop("", "__udp4_lib_rcv", pod5, "172.20.1.255", 20)
 			return n
 		}, nil},
+		{"a pod went, and its route", func() *node {
+			n := in(kubenet())
+			n.PastPods = []model.Pod{{Addresses: []netip.Prefix{prefix("172.20.1.77/32")}}}
+			n.dropOn("br-pods", "NOT_SPECIFIED", "ip_error", pod5, "172.20.1.77", 9)
+			n.dropOn("br-pods", "IP_INNOROUTES", "ip_error", pod6, "172.20.1.77", 9)
+			return n
+		}, nil},
 		{"a group is not routed", func() *node {
 			n := in(kubenet())
 			n.drop("IP_INNOROUTES", "ip_error", pod5, "239.1.2.3", 20)

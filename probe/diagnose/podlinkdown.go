@@ -33,7 +33,7 @@ func findPodLinkDown(v *view) []verdict {
 		l := v.links[p.LinkIndex]
 		// A pod that is being made has its link up last, one that is being
 		// deleted loses its link as a whole.
-		if l == nil || len(p.Addresses) == 0 || !v.stood(p) || l.Up && p.Up && l.Carrier {
+		if l == nil || !v.stood(p) || l.Up && p.Up && l.Carrier {
 			continue
 		}
 		// An address that another living pod has is not lost with this one.
@@ -42,6 +42,9 @@ func findPodLinkDown(v *view) []verdict {
 			if len(v.pods[a]) == 1 {
 				pods = append(pods, a)
 			}
+		}
+		if !p.Up {
+			pods = append(pods, v.routedTo(l)...)
 		}
 		if len(pods) > 0 {
 			out = append(out, v.linkDown(p, l, pods))
@@ -86,6 +89,22 @@ func (v *view) linkDown(p *model.Pod, l *model.Link, pods []netip.Addr) verdict 
 		f.Unseen = append(f.Unseen, "a packet that was dropped at the link")
 	}
 	return verdict{Finding: f, explains: lost}
+}
+
+// routedTo are the addresses that no pod has and that the node sends by this
+// link: an interface that is down has lost its IPv6 addresses, and the routes
+// to them are still there.
+func (v *view) routedTo(l *model.Link) []netip.Addr {
+	var out []netip.Addr
+	for i := range v.Routes {
+		r := &v.Routes[i]
+		a := r.Dst.Addr()
+		if r.IfIndex == l.Index && r.Table == mainTable && r.Type == "unicast" && r.Dst.IsSingleIP() && len(v.pods[a]) == 0 &&
+			!v.nodeAddrs[a] && !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
+	return out
 }
 
 // lostRoutes are the commands for the routes that a routed pod's link took

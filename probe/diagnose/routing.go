@@ -3,7 +3,6 @@ package diagnose
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -43,9 +42,10 @@ func rejected(d *model.Drop, reason model.Reason) bool {
 }
 
 // refused6 reports whether the kernel's lookup refused an IPv6 packet. Where it
-// does so differs by the kind of route; the reason tells nothing.
+// does so differs by the kind of route and by what the compiler made of it
+// (ip6_pkt_drop, or ip6_pkt_prohibit that holds it); the reason tells nothing.
 func refused6(d *model.Drop) bool {
-	return d.Dst.Is6() && slices.Contains([]string{"ip6_pkt_drop", "dst_discard", "dst_discard_out"}, d.Location)
+	return d.Dst.Is6() && (strings.HasPrefix(d.Location, "dst_discard") || strings.HasPrefix(d.Location, "ip6_pkt_"))
 }
 
 // ofPod reports whether an end of the dropped packet is a living pod, or one

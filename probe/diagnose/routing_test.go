@@ -171,6 +171,15 @@ func TestNodeRoutes(t *testing.T) {
 			n.silent("172.20.1.5", "172.20.2.9")
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.2.9"}},
+		{"nor is there a default route: the kernel drops", func() *node {
+			n := plain()
+			n.unroute("0.0.0.0/0")
+			n.clusterNode("10.50.0.6", "172.20.3.0/24")
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.dropOn("br-pods", "IP_INNOROUTES", "ip_error", "172.20.1.5", "172.20.3.9", 9)
+			n.dropOn("br-pods", "IP_INNOROUTES", "ip_error", "172.20.1.5", "203.0.113.9", 9)
+			return n
+		}, []string{"MissingNodeRoute proven 172.20.1.5 172.20.3.0/24", "UnexplainedDrop proven 172.20.1.5 203.0.113.9"}},
 		{"addresses are alone on the link, and the next hops have routes of their own", func() *node {
 			n := plain()
 			n.Node.Plugin = "calico"
@@ -450,6 +459,23 @@ func TestRouting(t *testing.T) {
 			n.dropOn("br-pods", "NOT_SPECIFIED", "ip_error", "172.20.1.6", "172.20.3.9", 8)
 			return n
 		}, []string{"BlackholeRoute proven 172.20.1.5 172.20.1.6 172.20.3.9"}},
+		{"packets for a pod that went go out and come back", func() *node {
+			n := routed().live()
+			n.PastPods = []model.Pod{{Addresses: []netip.Prefix{prefix("10.50.0.77/32")}}}
+			n.passes("10.50.0.20", 2, model.Egress, model.AsSource, 90, 30)
+			n.passes("10.50.0.20", 2, model.Ingress, model.AsSource, 90, 30)
+			n.peer("10.50.0.20", "10.50.0.77", model.PeerCount{Packets: 90, Asks: 90}, model.PeerCount{Packets: 90, Asks: 90})
+			return n
+		}, nil},
+		{"a rule says that what one pod sends is unreachable", func() *node {
+			n := routed().live()
+			n.Rules = []model.RoutingRule{
+				{Family: 4, Priority: 50, From: prefix("10.50.0.21/32"), Action: "unreachable"},
+				{Family: 4, Priority: 32766, Table: 254, Action: "lookup"},
+			}
+			n.dropOn(n.Pods[1].Link, "IP_INNOROUTES", "ip_error", "10.50.0.21", "203.0.113.9", 9)
+			return n
+		}, []string{"BlackholeRoute proven 10.50.0.21 203.0.113.9"}},
 		{"packets for a service's dead backend go out and come back", func() *node {
 			n := kubenet()
 			n.route(model.Route{Dst: prefix("0.0.0.0/0"), Gateway: addr("10.50.0.1"), IfIndex: 2})

@@ -95,7 +95,7 @@ func findRoutingLoop(v *view) []verdict {
 		if !falls && !once {
 			continue
 		}
-		if h.Side == model.AsSource && v.forDeadBackend(h) {
+		if h.Side == model.AsSource && v.forNobody(h) {
 			continue
 		}
 		if first := v.hop(h.Addr, h.IfIndex, forward, h.Side); first != nil {
@@ -114,20 +114,27 @@ func findRoutingLoop(v *view) []verdict {
 	return out
 }
 
-// forDeadBackend reports whether most of a pod's packets that come back at an
-// uplink are for service backends that nobody has, as was found: the network
-// returns to this node what it has no pod for.
-func (v *view) forDeadBackend(h *model.HopCount) bool {
-	var dead uint64
+// forNobody reports whether most of a pod's packets that come back at an uplink
+// are for addresses of this node's pods that nobody has: of a service's dead
+// backend, as was found, or of a pod that is gone. The network is right to
+// return what is for this node's range.
+func (v *view) forNobody(h *model.HopCount) bool {
+	var back uint64
 	for i := range v.peers {
 		p := &v.peers[i]
-		if p.Local == h.Addr && slices.ContainsFunc(v.verdicts, func(f verdict) bool {
-			return f.Code == deadBackend.page.Code && slices.Contains(f.Pods, h.Addr) && slices.Contains(f.Peers, host(p.Remote))
-		}) {
-			dead += p.In.Packets
+		if p.Local == h.Addr && (v.past[p.Remote] || v.vacant(p.Remote) && v.ownRange(p.Remote) || v.deadBackend(p)) {
+			back += p.In.Packets
 		}
 	}
-	return 2*dead > h.Packets
+	return 2*back > h.Packets
+}
+
+// deadBackend reports whether the pair's remote end was found to be a service's
+// dead backend.
+func (v *view) deadBackend(p *model.Peer) bool {
+	return slices.ContainsFunc(v.verdicts, func(f verdict) bool {
+		return f.Code == deadBackend.page.Code && slices.Contains(f.Pods, p.Local) && slices.Contains(f.Peers, host(p.Remote))
+	})
 }
 
 // looped is an address and the uplink where it was seen.

@@ -176,8 +176,9 @@ func (v *view) harmless(d *model.Drop) bool {
 		return true
 	case v.toMany(d.Dst) && nobodyTook(d):
 		return true
-	case neighborFailed(d), noSocket(d):
-		// A pod that goes closes its sockets before its link is gone.
+	case neighborFailed(d), noSocket(d), d.Location == "ip_error", refused6(d):
+		// A pod that goes closes its sockets before its link is gone, and its
+		// route goes with that.
 		return v.past[d.Dst]
 	case d.Location == "ip6_mc_input", d.Reason == "IPV6_NDISC_NS_OTHERHOST":
 		// What asks for a neighbour goes to a group, and a bridge floods it
