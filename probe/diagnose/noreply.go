@@ -243,7 +243,7 @@ func (v *view) mute(g *muteGroup, translated bool) verdict {
 		name, count(f.Packets, "packet"), addrs(remotes), asks, count(uint64(len(pods)), "pod"))})
 	if errors > 0 {
 		f.Why = fmt.Sprintf("Requests of pods to %s leave %s right, %s. No answer comes back, but ICMP errors do: a router on the way has no route, "+
-			"or the last one finds no such machine. Nothing is dropped on this node.", addrs(remotes), name, what)
+			"the last one finds no such machine, or a firewall refuses. Nothing is dropped on this node.", addrs(remotes), name, what)
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
 			"%s ingress: %s about these packets", name, plural(errors, "ICMP error", "ICMP errors"))})
 	}
