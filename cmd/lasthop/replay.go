@@ -147,7 +147,7 @@ func (a *app) tellClosed(f *record.File, o *observing, s *model.Snapshot) error 
 			told[one{t.Code, t.Title}] = true
 		}
 	}
-	// The latest to close come first: of one that came and went they are told.
+	// The latest to close come first, and stand for those before.
 	for _, t := range last.Findings {
 		if told[one{t.Code, t.Title}] {
 			continue
