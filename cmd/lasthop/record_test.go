@@ -82,10 +82,15 @@ func TestClosedFinding(t *testing.T) {
 	begin := time.Unix(1700000000, 0)
 	gone := model.Tracked{ID: 1, First: begin, Last: begin.Add(5 * time.Second), Closed: true}
 	gone.Code, gone.Severity, gone.Title = "PolicyDrop", model.Warning, "filter FORWARD\x1b[2J drops"
+	before, open := gone, gone
+	before.Last = begin.Add(time.Second)
+	open.Code, open.Closed = "NoReply", false
+	former := open
+	former.Closed = true
 	for i := range 21 {
 		s := node()
 		s.Window = model.Window{Start: begin, End: begin.Add(time.Duration(i) * time.Second)}
-		if err := w.Write(model.Reading{At: s.Window.End, Findings: []model.Tracked{gone}, Point: model.Point{Snapshot: s, Whole: true}}); err != nil {
+		if err := w.Write(model.Reading{At: s.Window.End, Findings: []model.Tracked{open, gone, before, former}, Point: model.Point{Snapshot: s, Whole: true}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -140,8 +140,20 @@ func (a *app) tellClosed(f *record.File, o *observing, s *model.Snapshot) error 
 	if err != nil {
 		return err
 	}
+	type one struct{ code, title string }
+	told := map[one]bool{}
 	for _, t := range last.Findings {
-		if t.Closed && o.judges(t.Code) && t.Severity.Rank() >= model.Warning.Rank() && t.Last.After(s.Window.Start) {
+		if !t.Closed {
+			told[one{t.Code, t.Title}] = true
+		}
+	}
+	// The latest to close come first, and stand for those before.
+	for _, t := range last.Findings {
+		if told[one{t.Code, t.Title}] {
+			continue
+		}
+		told[one{t.Code, t.Title}] = true
+		if o.judges(t.Code) && t.Severity.Rank() >= model.Warning.Rank() && t.Last.After(s.Window.Start) {
 			a.say("warning: until %s, and no more at the end of the recording: %s: %s", t.Last.UTC().Format(time.RFC3339), t.Code, report.Clean(t.Title))
 		}
 	}

@@ -45,8 +45,7 @@ func Open(path string) (*NS, error) {
 		f.Close()
 		return nil, fmt.Errorf("open network namespace %s: %w", path, err)
 	}
-	// Other kinds of namespaces are files of the same kind.
-	if kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE); fs.Type != unix.NSFS_MAGIC || err != nil || kind != unix.CLONE_NEWNET {
+	if fs.Type != unix.NSFS_MAGIC || !isNetwork(f) {
 		f.Close()
 		return nil, fmt.Errorf("open network namespace %s: %w", path, ErrNotNamespace)
 	}
@@ -56,6 +55,12 @@ func Open(path string) (*NS, error) {
 		return nil, fmt.Errorf("open network namespace %s: %w", path, err)
 	}
 	return &NS{file: f, inode: uint32(st.Ino)}, nil
+}
+
+// isNetwork tells a network namespace's file from those of other kinds.
+func isNetwork(f *os.File) bool {
+	kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE)
+	return err == nil && kind == unix.CLONE_NEWNET
 }
 
 // Named opens a namespace by the name that `ip netns` knows it by, or by a
