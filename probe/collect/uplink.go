@@ -45,18 +45,28 @@ func (v *view) link(index int) *model.Link {
 // defaults are the hops of the default routes of the main table, and of others
 // that lead to a gateway in a network of their link: what policy routing sends
 // out by a second card. Plugins too have tables with default routes, by way of
-// links of their own, whose addresses are in no network.
+// links of their own, whose addresses are in no network. Where no route is a
+// default one (a network of its own, without a way out) they are the hops of all
+// such routes.
 func defaults(routes []model.Route, links []model.Link) []model.Route {
-	var out []model.Route
+	var out, others []model.Route
 	for _, r := range routes {
-		if !r.Dst.IsValid() || r.Dst.Bits() != 0 || r.Type != "unicast" {
+		if !r.Dst.IsValid() || r.Type != "unicast" {
 			continue
 		}
 		for _, hop := range append([]model.Route{r}, r.NextHops...) {
-			if r.Table == unix.RT_TABLE_MAIN || networked(hop, links) {
+			switch {
+			case r.Dst.Bits() > 0:
+				if networked(hop, links) {
+					others = append(others, hop)
+				}
+			case r.Table == unix.RT_TABLE_MAIN || networked(hop, links):
 				out = append(out, hop)
 			}
 		}
+	}
+	if len(out) == 0 {
+		return others
 	}
 	return out
 }

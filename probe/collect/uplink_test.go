@@ -77,6 +77,18 @@ func TestUplinks(t *testing.T) {
 			[]string{"nic0", "nic1"},
 		},
 		{
+			"no default route, but one to other nodes",
+			view{
+				links: []model.Link{addressed(link(2, "nic", "veth", 0, 8, 0), "192.0.2.9/24"), addressed(link(6, "pod", "veth", 0, 2, 1), "10.0.0.1/32")},
+				routes: []model.Route{
+					{Table: 254, Dst: netip.MustParsePrefix("192.0.2.0/24"), IfIndex: 2, Type: "unicast"},
+					{Table: 254, Dst: netip.MustParsePrefix("10.0.0.5/32"), IfIndex: 6, Type: "unicast"},
+					{Table: 254, Dst: netip.MustParsePrefix("10.0.1.0/24"), Gateway: netip.MustParseAddr("192.0.2.10"), IfIndex: 2, Type: "unicast"},
+				},
+			},
+			[]string{"nic"},
+		},
+		{
 			"a bridge with a NIC",
 			view{links: append([]model.Link{link(2, "nic", "", 10, 0, -1)}, bridge...), routes: []model.Route{def(10)}, far: around},
 			[]string{"nic"},

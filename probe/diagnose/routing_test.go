@@ -467,6 +467,14 @@ func TestRouting(t *testing.T) {
 			n.peer("10.50.0.20", "10.50.0.77", model.PeerCount{Packets: 90, Asks: 90}, model.PeerCount{Packets: 90, Asks: 90})
 			return n
 		}, nil},
+		{"they did for a moment: nobody saw that pod", func() *node {
+			n := routed().live()
+			n.passes("10.50.0.20", 2, model.Egress, model.AsSource, 90, 30)
+			n.passes("10.50.0.20", 2, model.Ingress, model.AsSource, 90, 30)
+			n.peer("10.50.0.20", "10.50.0.77", model.PeerCount{Packets: 90, Asks: 90}, model.PeerCount{Packets: 90, Asks: 90})
+			n.Traffic.Peers[0].LastOut = start.Add(2 * time.Second)
+			return n
+		}, nil},
 		{"a rule says that what one pod sends is unreachable", func() *node {
 			n := routed().live()
 			n.Rules = []model.RoutingRule{

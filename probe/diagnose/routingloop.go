@@ -122,11 +122,18 @@ func (v *view) forNobody(h *model.HopCount) bool {
 	var back uint64
 	for i := range v.peers {
 		p := &v.peers[i]
-		if p.Local == h.Addr && (v.past[p.Remote] || v.vacant(p.Remote) && v.ownRange(p.Remote) || v.deadBackend(p)) {
+		if p.Local == h.Addr && (v.past[p.Remote] || v.vacant(p.Remote) && v.ownRange(p.Remote) || v.deadBackend(p) || v.justLeft(p)) {
 			back += p.In.Packets
 		}
 	}
 	return 2*back > h.Packets
+}
+
+// justLeft reports whether the pair's remote end is where this node's pods are, is
+// none, and was asked for a moment only: a pod that went as the window began.
+func (v *view) justLeft(p *model.Peer) bool {
+	near := v.vacant(p.Remote) || inAny(v.onLink, p.Remote) && len(v.pods[p.Remote]) == 0
+	return near && p.In.Answers == 0 && p.LastOut.Before(v.Window.End.Add(-2*settled)) && p.Out.Packets > 0 && !p.LastOut.IsZero()
 }
 
 // deadBackend reports whether the pair's remote end was found to be a service's
