@@ -122,6 +122,7 @@ func newView(s *model.Snapshot) *view {
 		p := &s.Traffic.MACs[i]
 		v.macPairs[p.Addr] = append(v.macPairs[p.Addr], p)
 	}
+	delete(v.broadcasts, netip.Addr{})
 	v.indexUplinks()
 	v.peers = mergePeers(s.Traffic.Peers, v.isUplink)
 	v.indexFlows()
