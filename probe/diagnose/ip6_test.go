@@ -69,6 +69,13 @@ func TestIPv6(t *testing.T) {
 			n.drop("NOT_SPECIFIED", "neigh_invalidate", "fd20:0:0:1::6", pod, 9)
 			return n
 		}, []string{"PodLinkDown proven 172.20.1.5 " + pod}},
+		{"as a port of a bridge it leaves no route", func() *node {
+			n := dual()
+			n.Pods[0].Up, n.Pods[0].Addresses = false, n.Pods[0].Addresses[:1]
+			n.Links[2].Carrier = false
+			n.drop("NOT_SPECIFIED", "neigh_invalidate", "fd20:0:0:1::6", pod, 9)
+			return n
+		}, []string{"PodLinkDown proven 172.20.1.5"}},
 		{"that was its only one", func() *node {
 			n := only6()
 			n.Pods[0].Up, n.Pods[0].Addresses = false, nil

@@ -54,7 +54,9 @@ func findPodLinkDown(v *view) []verdict {
 }
 
 func (v *view) linkDown(p *model.Pod, l *model.Link, pods []netip.Addr) verdict {
-	lost := func(d *model.Drop) bool { return slices.Contains(pods, d.Dst) || slices.Contains(pods, d.Src) }
+	lost := func(d *model.Drop) bool {
+		return slices.Contains(pods, d.Dst) || slices.Contains(pods, d.Src) || v.hadAddress(p, d)
+	}
 	f := model.Finding{
 		Confidence:   model.Proven,
 		Pods:         pods,
@@ -105,6 +107,15 @@ func (v *view) routedTo(l *model.Link) []netip.Addr {
 		}
 	}
 	return out
+}
+
+// hadAddress reports whether a drop is for an IPv6 address that the pod may have
+// had: its interface is down and has none any more, and nobody else has this one.
+func (v *view) hadAddress(p *model.Pod, d *model.Drop) bool {
+	if p.Up || !d.Dst.Is6() || !neighborFailed(d) || len(v.pods[d.Dst]) > 0 || !inAny(v.ranges.local, d.Dst) {
+		return false
+	}
+	return !slices.ContainsFunc(podAddrs(p), netip.Addr.Is6)
 }
 
 // lostRoutes are the commands for the routes that a routed pod's link took
