@@ -68,8 +68,9 @@ func (l *Lab) apply(ctx context.Context, f scenario.Fault, do bool) error {
 			return err
 		}
 	}
+	gateway := l.s.Topology.Gateway
 	if f.Family == 6 {
-		n = n.V6()
+		n, gateway = n.V6(), l.s.Topology.V6().Gateway
 	}
 	return l.with(f.Node, func(sp *space) error {
 		switch f.Type {
@@ -78,6 +79,12 @@ func (l *Lab) apply(ctx context.Context, f scenario.Fault, do bool) error {
 			if err != nil {
 				return err
 			}
+			if do {
+				return sp.unroute(r)
+			}
+			return sp.route(r)
+		case scenario.DeleteDefaultRoute:
+			r := route{dst: defaultFor(n.IP), via: gateway, link: uplinkOf(n)}
 			if do {
 				return sp.unroute(r)
 			}

@@ -258,6 +258,7 @@ traffic:
 			{scenario.Fault{Type: scenario.DeleteNodeRoute, Node: "one", Prefix: other}, func(s FlowStats) bool {
 				return s.To.Place == "two/x" && node(s.From) == "one"
 			}},
+			{scenario.Fault{Type: scenario.DeleteDefaultRoute, Node: "one"}, func(s FlowStats) bool { return s.To.Place == outsideName && node(s.From) == "one" }},
 			{scenario.Fault{Type: scenario.MissingMasquerade, Node: "one"}, func(s FlowStats) bool { return s.To.Place == outsideName && node(s.From) == "one" && isPod(s.From) }},
 			{on(scenario.PodLinkDown), all},
 			{scenario.Fault{Type: scenario.SelfService, Node: "one", Pod: "one/a", Prefix: netip.MustParsePrefix("10.99.0.1/32")}, none},
@@ -294,6 +295,7 @@ traffic:
 		{scenario.Fault{Type: scenario.BlackholeRoute, Node: "one", Prefix: netip.MustParsePrefix("fd00:10:244:1::/64")}, six(across)},
 	}
 	tests["plugin: ptp, stack: dual"] = []test{
+		{onIPv6(scenario.DeleteDefaultRoute, false), six(func(s FlowStats) bool { return s.To.Place == outsideName && node(s.From) == "one" })},
 		{scenario.Fault{Type: scenario.DeleteNodeRoute, Node: "one", Prefix: netip.MustParsePrefix("fd00:10:244:1::/64")}, six(func(s FlowStats) bool {
 			return s.To.Place == "two/x" && node(s.From) == "one"
 		})},

@@ -223,7 +223,7 @@ func parseRange6(s string) (netip.Prefix, error) {
 }
 
 // sixFaults are the faults that can strike IPv6 alone.
-var sixFaults = []FaultType{DeleteUDR, WrongNeighbor, MissingMasquerade, DeletePodRoute, DropForward, ForwardingOff, MasqueradeAll, SilentGateway, WrongGateway, DuplicateIP}
+var sixFaults = []FaultType{DeleteUDR, WrongNeighbor, MissingMasquerade, DeletePodRoute, DropForward, ForwardingOff, MasqueradeAll, SilentGateway, WrongGateway, DuplicateIP, DeleteDefaultRoute}
 
 // anyFaults are those that strike whatever the lab has.
 var anyFaults = []FaultType{DeleteNodeRoute, BlackholeRoute, PodLinkDown, NoListener, PolicyDeny, PolicyUnprogrammed}

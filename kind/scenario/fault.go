@@ -47,6 +47,7 @@ var faultShapes = map[FaultType]shape{
 	ConntrackRace:     {need: []string{"node", "prefix", "via"}},
 	DropSomeDNS:       {need: []string{"node"}},
 
+	DeleteDefaultRoute: {need: []string{"node"}},
 	PolicyUnprogrammed: {need: []string{"pod"}},
 	PolicyDeny:         {need: []string{"pod"}},
 	SelfService:        {need: []string{"pod", "prefix"}},

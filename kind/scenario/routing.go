@@ -15,6 +15,8 @@ const (
 	// DeleteNodeRoute deletes Node's route to the pods of the node that has
 	// Prefix.
 	DeleteNodeRoute FaultType = "delete-node-route"
+	// DeleteDefaultRoute deletes Node's default route.
+	DeleteDefaultRoute FaultType = "delete-default-route"
 	// SmallMTU gives Node's network card an MTU of 1280, and loses the ICMP
 	// errors that would tell senders.
 	SmallMTU FaultType = "small-mtu"

@@ -44,13 +44,10 @@ func findMissingNodeRoute(v *view) []verdict {
 		return nil
 	}
 	siblings := v.nodeRoutes()
-	var out []verdict
-	if len(siblings) > 0 || !v.inAzure() {
-		out = v.routeless(siblings)
-	}
 	if len(siblings) == 0 && !keepsNodeRoutes(v.Node.Plugin) {
-		return out
+		return nil
 	}
+	out := v.routeless(siblings)
 	groups := map[netip.Prefix]*unrouted{}
 	// knows holds the families whose default route leads to some node's pods.
 	knows := map[bool]bool{}
@@ -97,11 +94,12 @@ func (v *view) routeless(siblings []*model.Route) []verdict {
 	groups := map[netip.Prefix]*unrouted{}
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
-		cidr := v.remote(d.Dst)
-		if !rejected(d, "IP_INNOROUTES") && !refused6(d) || d.Link == "" || len(v.pods[d.Src]) == 0 || !cidr.IsValid() || !v.surelyPods(d.Dst) {
+		a, is := v.unroutable(d)
+		if !is || len(v.pods[v.pod(d)]) == 0 {
 			continue
 		}
-		if way := v.routing().Lookup(v.arrived(d)); way.Route != nil || way.Discards() {
+		cidr := v.remote(a)
+		if !cidr.IsValid() || !v.surelyPods(a) {
 			continue
 		}
 		g := groups[cidr]
@@ -109,7 +107,7 @@ func (v *view) routeless(siblings []*model.Route) []verdict {
 			g = &unrouted{cidr: cidr, pods: map[netip.Addr]bool{}, link: v.anUplink()}
 			groups[cidr] = g
 		}
-		g.pods[d.Src] = true
+		g.pods[v.pod(d)] = true
 		g.packets += d.Packets
 		g.drops = append(g.drops, d)
 	}

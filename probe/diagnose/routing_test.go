@@ -179,7 +179,7 @@ func TestNodeRoutes(t *testing.T) {
 			n.dropOn("br-pods", "IP_INNOROUTES", "ip_error", "172.20.1.5", "172.20.3.9", 9)
 			n.dropOn("br-pods", "IP_INNOROUTES", "ip_error", "172.20.1.5", "203.0.113.9", 9)
 			return n
-		}, []string{"MissingNodeRoute proven 172.20.1.5 172.20.3.0/24", "UnexplainedDrop proven 172.20.1.5 203.0.113.9"}},
+		}, []string{"MissingDefaultRoute proven 172.20.1.5 203.0.113.9", "MissingNodeRoute proven 172.20.1.5 172.20.3.0/24"}},
 		{"addresses are alone on the link, and the next hops have routes of their own", func() *node {
 			n := plain()
 			n.Node.Plugin = "calico"
@@ -212,6 +212,53 @@ func TestNodeRoutes(t *testing.T) {
 			n.Cluster.Azure.Tables = []model.RouteTable{{File: "f"}}
 			return n
 		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
+	})
+}
+
+func TestDefaultRoute(t *testing.T) {
+	// without is a kubenet node whose default route is gone.
+	without := func() *node {
+		n := kubenet()
+		n.unroute("0.0.0.0/0")
+		n.sysctl("net.ipv4.conf.ens5.rp_filter", "1")
+		return n
+	}
+	check(t, []fixture{
+		{"what pods send finds no route, what comes for them no way back", func() *node {
+			n := without()
+			n.dropOn("br-pods", "IP_INNOROUTES", "ip_error", "172.20.1.5", "203.0.113.9", 9)
+			n.dropOn("br-pods", "IP_INNOROUTES", "ip_error", "172.20.1.5", "172.20.2.9", 9)
+			n.dropOn("ens5", "IP_RPFILTER", "ip_rcv_finish_core", "172.20.2.9", "172.20.1.6", 9)
+			return n
+		}, []string{"MissingDefaultRoute proven 172.20.1.5 172.20.1.6 172.20.2.9 203.0.113.9"}},
+		{"only other nodes' pods are missed", func() *node {
+			n := without()
+			n.dropOn("br-pods", "IP_INNOROUTES", "ip_error", "172.20.1.5", "172.20.2.9", 9)
+			return n
+		}, []string{"MissingDefaultRoute likely 172.20.1.5 172.20.2.9"}},
+		{"what is for nobody in the node's own range", func() *node {
+			n := without()
+			n.unroute("172.20.1.0/24")
+			n.route(model.Route{Dst: prefix("172.20.1.5/32"), IfIndex: 3})
+			n.route(model.Route{Dst: prefix("172.20.1.6/32"), IfIndex: 3})
+			n.Cluster.Nodes = []model.ClusterNode{{Name: n.Node.Name, Addresses: []netip.Addr{addr("10.50.0.4")}, PodCIDRs: []netip.Prefix{prefix("172.20.1.0/24")}}}
+			n.dropOn("br-pods", "IP_INNOROUTES", "ip_error", "172.20.1.5", "172.20.1.77", 9)
+			return n
+		}, []string{"UnexplainedDrop proven 172.20.1.5 172.20.1.77"}},
+		{"IPv6 alone has none", func() *node {
+			n := kubenet()
+			n.Pods[0].Addresses = append(n.Pods[0].Addresses, prefix("fd00:20:1::5/128"))
+			n.route(model.Route{Dst: prefix("fd00:20:1::5/128"), IfIndex: 3})
+			n.dropOn("br-pods", "IP_INNOROUTES", "ip6_pkt_discard", "fd00:20:1::5", "2001:db8::9", 9)
+			return n
+		}, []string{"UnexplainedDrop proven fd00:20:1::5 2001:db8::9/128"}},
+		{"there is no IPv4 one to go by", func() *node {
+			n := without()
+			n.Pods[0].Addresses = []netip.Prefix{prefix("fd00:20:1::5/128")}
+			n.route(model.Route{Dst: prefix("fd00:20:1::5/128"), IfIndex: 3})
+			n.dropOn("br-pods", "IP_INNOROUTES", "ip6_pkt_discard", "fd00:20:1::5", "2001:db8::9", 9)
+			return n
+		}, []string{"MissingDefaultRoute proven fd00:20:1::5 2001:db8::9/128"}},
 	})
 }
 

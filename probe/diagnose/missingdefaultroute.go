@@ -1,0 +1,118 @@
+package diagnose
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
+)
+
+var missingDefaultRoute = kind{
+	page: Page{
+		Code:     "MissingDefaultRoute",
+		Severity: model.Critical,
+		Title:    "the node has no default route: it drops what pods send beyond its own networks",
+		Meaning: "What no other route leads to takes the default route. It comes from DHCP, router advertisements or the " +
+			"node's network configuration, and goes when one of these is restarted or written anew. Without it the kernel " +
+			"drops what is for elsewhere, and a strict reverse path filter refuses what comes from there.",
+		Evidence: "packets of pods for which the kernel found no route (IP_INNOROUTES), or no way back to their source (IP_RPFILTER); " +
+			"no default route in the main table. IPv6 alone without one, on a node that has one for IPv4, is no fault.",
+		Fix:    "restore what configures the node's network; in Azure the gateway is the first address of the subnet.",
+		Verify: "lasthop check --only MissingDefaultRoute",
+	},
+	find:  findMissingDefaultRoute,
+	after: []string{"DeadBackend", "MissingPodRoute", "BlackholeRoute", "MissingNodeRoute"},
+}
+
+func findMissingDefaultRoute(v *view) []verdict {
+	if !v.Has(model.SourceRoutes) {
+		return nil
+	}
+	missing := map[bool]bool{false: !v.hasDefault(false)}
+	missing[true] = missing[false] && !v.hasDefault(true)
+	groups := map[bool]*lost{}
+	for i := range v.Traffic.Drops {
+		d := &v.Traffic.Drops[i]
+		a, is := v.unroutable(d)
+		if !is || !missing[a.Is6()] || !v.elsewhere(a) || inAny(v.ranges.local, a) || !v.ofPod(d) || v.explained(d) {
+			continue
+		}
+		if groups[a.Is6()] == nil {
+			groups[a.Is6()] = &lost{}
+		}
+		groups[a.Is6()].add(v, d)
+	}
+	var out []verdict
+	for six, l := range groups {
+		if l.packets >= minDrops {
+			out = append(out, v.withoutDefault(six, l))
+		}
+	}
+	return out
+}
+
+// hasDefault reports whether the main table has a default route of the family.
+func (v *view) hasDefault(six bool) bool {
+	return slices.ContainsFunc(v.Routes, func(r model.Route) bool {
+		return r.Table == mainTable && r.Type == "unicast" && r.Dst.IsValid() && r.Dst.Bits() == 0 && r.Dst.Addr().Is6() == six
+	})
+}
+
+// unroutable is the address that no route leads to, because of which the kernel
+// refused a packet: where it was for or, to the reverse path filter, its source.
+func (v *view) unroutable(d *model.Drop) (netip.Addr, bool) {
+	var a netip.Addr
+	var way path.Decision
+	switch {
+	case d.Link == "":
+		return a, false
+	case rejected(d, "IP_INNOROUTES") || refused6(d):
+		a, way = d.Dst, v.routing().Lookup(v.arrived(d))
+	case reverseFiltered(d) && !v.nodeAddrs[d.Src]:
+		a, way = d.Src, v.wayBack(d)
+	default:
+		return a, false
+	}
+	return a, way.Route == nil && !way.Discards()
+}
+
+func (v *view) withoutDefault(six bool, l *lost) verdict {
+	family := "IPv4"
+	if six {
+		family = "IPv6"
+	}
+	f := model.Finding{
+		Confidence:   model.Proven,
+		Pods:         slices.Collect(maps.Keys(l.pods)),
+		Packets:      l.packets,
+		LastHopAlive: v.place(mostDropped(l.drops)[0].Link, model.Ingress),
+		Title:        "no default route for " + family,
+		Why:          "The node has no default route: what its pods send beyond its own networks it drops.",
+		Evidence: append(l.evidence(), model.Evidence{Source: model.SourceRoutes,
+			Text: "no default route for " + family + " in the main table"}),
+	}
+	peers := slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare)
+	for _, a := range peers {
+		f.Peers = append(f.Peers, host(a))
+	}
+	link := "UPLINK"
+	if i := v.anUplink(); i != 0 {
+		link = v.linkName(i)
+	}
+	if i := slices.IndexFunc(l.drops, reverseFiltered); i >= 0 {
+		link = l.drops[i].Link
+		f.Why += " What comes from there the reverse path filter refuses, since no way leads back."
+	}
+	if !slices.ContainsFunc(peers, func(a netip.Addr) bool { return !v.remote(a).IsValid() }) {
+		f.Confidence = model.Likely
+		f.Alternatives = []string{"the node is to have none, and its routes to other nodes' pods are gone"}
+	}
+	f.Fix = []string{fmt.Sprintf("%s route add default via GATEWAY dev %s", ip(peers[0]), shellWord(link))}
+	return verdict{Finding: f, explains: func(d *model.Drop) bool {
+		a, is := v.unroutable(d)
+		return is && a.Is6() == six && v.elsewhere(a)
+	}}
+}
