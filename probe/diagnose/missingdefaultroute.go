@@ -105,14 +105,33 @@ func (v *view) withoutDefault(six bool, l *lost) verdict {
 	if i := slices.IndexFunc(l.drops, reverseFiltered); i >= 0 {
 		link = l.drops[i].Link
 		f.Why += " What comes from there the reverse path filter refuses, since no way leads back."
+	} else if card := v.downCard(); card != nil && v.anUplink() == 0 {
+		link = card.Name
+		f.Why += fmt.Sprintf(" %s %s, and the routes by it went with it.", link, dead(card))
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceLinks, Text: link + " " + dead(card)})
+		f.Fix = append(f.Fix, raise(card))
 	}
 	if !slices.ContainsFunc(peers, func(a netip.Addr) bool { return !v.remote(a).IsValid() }) {
 		f.Confidence = model.Likely
 		f.Alternatives = []string{"the node is to have none, and its routes to other nodes' pods are gone"}
 	}
-	f.Fix = []string{fmt.Sprintf("%s route add default via GATEWAY dev %s", ip(peers[0]), shellWord(link))}
+	f.Fix = append(f.Fix, fmt.Sprintf("%s route add default via GATEWAY dev %s", ip(peers[0]), shellWord(link)))
 	return verdict{Finding: f, explains: func(d *model.Drop) bool {
 		a, is := v.unroutable(d)
 		return is && a.Is6() == six && v.elsewhere(a)
 	}}
+}
+
+// downCard is a link that is down and has an address of the node's, such as a
+// network card: not what is down on purpose, to hold addresses alone.
+func (v *view) downCard() *model.Link {
+	cards := []string{"", "veth", "vlan", "bond", "macvlan"}
+	i := slices.IndexFunc(v.Links, func(l model.Link) bool {
+		return !l.Up && l.Role != model.RolePodLink && slices.Contains(cards, l.Kind) &&
+			slices.ContainsFunc(l.Addresses, func(a netip.Prefix) bool { return a.Addr().IsGlobalUnicast() })
+	})
+	if i < 0 {
+		return nil
+	}
+	return &v.Links[i]
 }

@@ -228,6 +228,12 @@ func (v *view) nobodyBeyond(m *muteHops) verdict {
 	if f.Packets > 0 {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: count(f.Packets, "packet") + " freed, since the neighbour failed"})
 	}
+	if l := v.byName[port]; l != nil && dead(l) != "" {
+		f.Why += fmt.Sprintf(" %s %s.", port, dead(l))
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceLinks, Text: port + " " + dead(l)})
+		f.Unseen, f.Alternatives = []string{"what " + port + " is connected to"}, nil
+		f.Fix = append([]string{raise(l)}, f.Fix...)
+	}
 	lost := func(d *model.Drop) bool {
 		if !neighborFailed(d) || d.IfIndex != m.link || v.inPod(d).IsValid() {
 			return neighborFailed(d) && m.askers[d.Src]
@@ -236,6 +242,25 @@ func (v *view) nobodyBeyond(m *muteHops) verdict {
 		return ok && m.hops[hop] != nil || m.askers[d.Src]
 	}
 	return verdict{Finding: f, explains: lost}
+}
+
+// dead says why a link carries nothing; empty where it should.
+func dead(l *model.Link) string {
+	switch {
+	case !l.Up:
+		return "is down"
+	case !l.Carrier:
+		return "has no carrier"
+	}
+	return ""
+}
+
+// raise is what to do about a dead link first.
+func raise(l *model.Link) string {
+	if !l.Up {
+		return "ip link set dev " + shellWord(l.Name) + " up"
+	}
+	return "see what " + l.Name + " is connected to: ip -d link show dev " + shellWord(l.Name)
 }
 
 // muteEvidence is what shows that nobody answers for a next hop.

@@ -3,6 +3,7 @@ package diagnose
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -260,6 +261,33 @@ func TestDefaultRoute(t *testing.T) {
 			return n
 		}, []string{"MissingDefaultRoute proven fd00:20:1::5 2001:db8::9/128"}},
 	})
+}
+
+func TestDeadCard(t *testing.T) {
+	down := func() *node {
+		n := kubenet()
+		n.Routes = slices.DeleteFunc(n.Routes, func(r model.Route) bool { return r.IfIndex == 2 })
+		n.Links[0].Up, n.Links[0].Carrier, n.Links[0].Role, n.Node.Uplinks = false, false, model.RoleOther, nil
+		n.dropOn("br-pods", "IP_INNOROUTES", "ip_error", "172.20.1.5", "203.0.113.9", 9)
+		return n
+	}
+	unplugged := func() *node {
+		n := silentNextHop()
+		n.Links[0].Carrier = false
+		return n
+	}
+	for _, tt := range []struct {
+		node           *node
+		code, why, fix string
+	}{
+		{down(), "MissingDefaultRoute", "ens5 is down", "ip link set dev ens5 up"},
+		{unplugged(), "UnansweredARP", "nic0 has no carrier", "see what nic0 is connected to: ip -d link show dev nic0"},
+	} {
+		found := Diagnose(&tt.node.Snapshot)
+		if len(found) != 1 || found[0].Code != tt.code || !strings.Contains(found[0].Why, tt.why) || found[0].Fix[0] != tt.fix {
+			t.Errorf("found %+v, want %s since %s", found, tt.code, tt.why)
+		}
+	}
 }
 
 func TestHairpin(t *testing.T) {
