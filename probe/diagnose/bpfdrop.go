@@ -196,9 +196,7 @@ func (v *view) hooked(k hook, pod netip.Addr) hookPlace {
 		if h.link == "" && !h.ofCgroup() {
 			h.link = "a link"
 		}
-		if p.NetnsName != "" {
-			h.enter = fmt.Sprintf("nsenter --net=%s ", shellWord(netnsPath(p.NetnsName)))
-		}
+		h.enter = inside(p)
 	}
 	return h
 }

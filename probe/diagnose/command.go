@@ -97,12 +97,16 @@ func shellWord(s string) string {
 // setSysctl is the command that sets a kernel setting. Its name may hold a link's.
 func setSysctl(name, value string) string { return "sysctl -w " + shellWord(name+"="+value) }
 
-// netnsPath is the file of a namespace that is known by its name or its path.
-func netnsPath(name string) string {
-	if strings.ContainsRune(name, '/') {
-		return name
+// inside is what runs a command in the pod's network namespace, on the node.
+func inside(p *model.Pod) string {
+	path := p.NetnsName
+	switch {
+	case path == "":
+		path = "/proc/PID/ns/net"
+	case !strings.ContainsRune(path, '/'):
+		path = "/run/netns/" + path
 	}
-	return "/run/netns/" + name
+	return "nsenter --net=" + shellWord(path) + " "
 }
 
 // iptables is the tool that edits the rule's table.

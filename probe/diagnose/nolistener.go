@@ -127,10 +127,6 @@ func (v *view) unheard(pod netip.Addr, drops []*model.Drop) model.Finding {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
 			"%s ingress: the pod answered with %s and %s", p.Link, count(resets, "reset"), count(errors, "ICMP error"))})
 	}
-	target := "ss -lntu"
-	if p.NetnsName != "" {
-		target = fmt.Sprintf("nsenter --net=%s ss -lntu", shellWord(netnsPath(p.NetnsName)))
-	}
-	f.Fix = []string{target + "; compare with the port and address that the clients use"}
+	f.Fix = []string{inside(p) + "ss -lntu; compare with the port and address that the clients use"}
 	return f
 }

@@ -76,7 +76,7 @@ func (v *view) linkDown(p *model.Pod, l *model.Link, pods []netip.Addr) verdict 
 	case !p.Up:
 		f.Title = l.Name + " has no peer up"
 		f.Why = fmt.Sprintf("The pod's own interface %s was taken down, so that %s on the node has no carrier.", p.Interface, l.Name)
-		f.Fix = []string{fmt.Sprintf("ip link set dev %s up # in the pod; its default route went with it", shellWord(p.Interface))}
+		f.Fix = []string{fmt.Sprintf("%sip link set dev %s up # its default route went with it", inside(p), shellWord(p.Interface))}
 	default:
 		f.Title = l.Name + " has no carrier"
 		f.Why = fmt.Sprintf("Both ends of %s's link are set up, and %s has no carrier.", podName(p), l.Name)

@@ -575,10 +575,6 @@ func (v *view) droppedInPod(pod netip.Addr, drops []*model.Drop) (model.Finding,
 	f.Evidence = dropEvidence(drops)
 	f.Unseen = []string{"the rules in the pod's namespace: only the node's are read"}
 	f.LastHopAlive = v.place(p.Link, model.Egress)
-	netns := "/proc/PID/ns/net"
-	if p.NetnsName != "" {
-		netns = shellWord(netnsPath(p.NetnsName))
-	}
-	f.Fix = []string{fmt.Sprintf("nsenter --net=%s nft list ruleset", netns)}
+	f.Fix = []string{inside(p) + "nft list ruleset"}
 	return f, true
 }

@@ -46,10 +46,6 @@ func (v *view) overflowed(pod netip.Addr, drops []*model.Drop) model.Finding {
 	f.Title = "the application at " + at + " does not keep up"
 	f.Why = fmt.Sprintf("The packets reached %s and %s (%s). The network is not at fault.", podName(p), fullReasons[most.Reason], most.Reason)
 	f.Evidence = dropEvidence(drops)
-	show := "ss -lntum"
-	if p.NetnsName != "" {
-		show = fmt.Sprintf("nsenter --net=%s ss -lntum", shellWord(netnsPath(p.NetnsName)))
-	}
-	f.Fix = []string{show + "; kubectl top pod: is it short of processor time? A larger SO_RCVBUF or net.core.rmem_max helps against bursts"}
+	f.Fix = []string{inside(p) + "ss -lntum; kubectl top pod: is it short of processor time? A larger SO_RCVBUF or net.core.rmem_max helps against bursts"}
 	return f
 }

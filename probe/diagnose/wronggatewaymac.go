@@ -153,18 +153,17 @@ func (v *view) wrongGateway(p *model.Pod, g *model.Neighbor, right []model.MAC, 
 			f.Severity = model.Warning
 		}
 	}
-	f.Fix = v.gatewayFix(p, g, right[0])
+	f.Fix = []string{v.gatewayFix(p, g, right[0])}
 	return verdict{Finding: f, explains: lost}, true
 }
 
 // gatewayFix mends the entry; where nobody else has the MAC that the pod
 // wants, its host link can be given it.
-func (v *view) gatewayFix(p *model.Pod, g *model.Neighbor, right model.MAC) []string {
-	fix := []string{fmt.Sprintf("%s neigh replace %s lladdr %s dev %s nud reachable # in the pod", ip(g.Addr), g.Addr, right, shellWord(p.Interface))}
+func (v *view) gatewayFix(p *model.Pod, g *model.Neighbor, right model.MAC) string {
 	if _, taken := v.macs[g.MAC]; !taken && v.routed(p) && !g.MAC.IsMulticast() {
-		fix = append([]string{fmt.Sprintf("ip link set dev %s address %s", shellWord(p.Link), g.MAC)}, fix...)
+		return fmt.Sprintf("ip link set dev %s address %s", shellWord(p.Link), g.MAC)
 	}
-	return fix
+	return fmt.Sprintf("%s%s neigh replace %s lladdr %s dev %s nud reachable", inside(p), ip(g.Addr), g.Addr, right, shellWord(p.Interface))
 }
 
 // sentFrom is how many frames came from the pod for a MAC.
