@@ -70,7 +70,7 @@ fuzz: need-test ## feed every decoder what nobody would send, FUZZTIME (5s) each
 	done
 
 .PHONY: bench
-bench: need-lab ## measure what watching costs, beside an empty program, and judging, by size
+bench: need-test ## measure what watching costs, beside an empty program, and judging, by size
 	$(GO) test -run '^$$' -bench . $$(grep -rl --include='*_test.go' '^func Benchmark' . | xargs -rn1 dirname | sort -u)
 
 .PHONY: image

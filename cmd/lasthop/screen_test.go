@@ -19,13 +19,13 @@ import (
 
 // muxed is a terminal that tmux shows, with a program of its own server.
 type muxed struct {
-	t      *testing.T
+	t      testing.TB
 	socket string
 }
 
 // startMuxed runs a shell command in a terminal of that size. It writes "left
 // STATUS" when it ends.
-func startMuxed(t *testing.T, columns, rows int, command string) *muxed {
+func startMuxed(t testing.TB, columns, rows int, command string) *muxed {
 	t.Helper()
 	m := &muxed{t, fmt.Sprintf("%s/tmux", t.TempDir())}
 	m.tmux("-f", "/dev/null", "new-session", "-d", "-x", fmt.Sprint(columns), "-y", fmt.Sprint(rows), "-e", "PATH="+os.Getenv("PATH"),
