@@ -366,32 +366,24 @@ func TestDelivered(t *testing.T) {
 		n.Pods[0].Netns = 77
 		return n
 	}
+	// unheard is a node whose pod gets segments to a port that no socket has.
+	unheard := func(port uint16, flags byte) func() *node {
+		return func() *node {
+			n := in(kubenet())
+			d := n.drop("NO_SOCKET", "tcp_v4_rcv", far, pod5, 9)
+			d.Netns, d.Proto = 77, 6
+			n.sampled(d, head(6, port, flags))
+			return n
+		}
+	}
 	tests := []struct {
 		name string
 		node func() *node
 		want []string
 	}{
-		{"a closed port", func() *node {
-			n := in(kubenet())
-			d := n.drop("NO_SOCKET", "tcp_v4_rcv", far, pod5, 9)
-			d.Netns, d.Proto = 77, 6
-			n.sampled(d, head(6, 8080, 2))
-			return n
-		}, []string{"NoListener proven 172.20.1.5 172.20.2.9"}},
-		{"late segments are no questions", func() *node {
-			n := in(kubenet())
-			d := n.drop("NO_SOCKET", "tcp_v4_rcv", far, pod5, 9)
-			d.Netns, d.Proto = 77, 6
-			n.sampled(d, head(6, 8080, 0x10))
-			return n
-		}, []string{"UnexplainedDrop proven 172.20.1.5 172.20.2.9"}},
-		{"nor are answers to a client that has given up", func() *node {
-			n := in(kubenet())
-			d := n.drop("NO_SOCKET", "tcp_v4_rcv", far, pod5, 9)
-			d.Netns, d.Proto = 77, 6
-			n.sampled(d, head(6, 53086, 0x12))
-			return n
-		}, []string{"UnexplainedDrop proven 172.20.1.5 172.20.2.9"}},
+		{"a closed port", unheard(8080, 2), []string{"NoListener proven 172.20.1.5 172.20.2.9"}},
+		{"late segments are no questions", unheard(8080, 0x10), []string{"UnexplainedDrop proven 172.20.1.5 172.20.2.9"}},
+		{"nor are answers to a client that has given up", unheard(53086, 0x12), []string{"UnexplainedDrop proven 172.20.1.5 172.20.2.9"}},
 		{"a full buffer", func() *node {
 			n := in(kubenet())
 			n.drop("SOCKET_RCVBUFF", "udp_queue_rcv_one_skb", far, pod5, 9).Netns = 77
