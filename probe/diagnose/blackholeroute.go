@@ -121,9 +121,7 @@ func (v *view) blackhole(by discard, l *lost) verdict {
 		Pods:       slices.Collect(maps.Keys(l.pods)),
 		Packets:    l.packets,
 	}
-	for _, a := range slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare) {
-		f.Peers = append(f.Peers, host(a))
-	}
+	f.Peers = hosts(slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare))
 	f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
 	v.describe(&f, by)
 	f.Evidence = append(f.Evidence, l.evidence()...)

@@ -98,9 +98,7 @@ func (v *view) droppedByProgram(k hook, drops []*model.Drop) (model.Finding, boo
 		return f, false
 	}
 	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
-	for _, a := range slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare) {
-		f.Peers = append(f.Peers, host(a))
-	}
+	f.Peers = hosts(slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare))
 	h := v.hooked(k, f.Pods[0])
 	f.LastHopAlive = v.before(h, f.Pods[0])
 	where := h.link

@@ -155,9 +155,7 @@ func (v *view) bridgeRule(r *model.FrameRule, mine map[*model.Drop]uint64) (verd
 	for _, a := range f.Pods {
 		delete(peers, a)
 	}
-	for _, a := range slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare) {
-		f.Peers = append(f.Peers, host(a))
-	}
+	f.Peers = hosts(slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare))
 	f.Packets = cmp.Or(f.Packets, r.Counter.Delta)
 	f.Title = fmt.Sprintf("rule %d of the bridge's %s %s drops frames", r.Number, r.Table, r.Chain)
 	if r.Text == policy {

@@ -48,9 +48,7 @@ func findConntrackFull(v *view) []verdict {
 		pods[pod], peers[otherEnd(d, pod)] = true, true
 	}
 	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
-	for _, a := range slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare) {
-		f.Peers = append(f.Peers, host(a))
-	}
+	f.Peers = hosts(slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare))
 	f.Packets = c.Drop
 	f.Title = fmt.Sprintf("the connection-tracking table is full: %d of %d", c.Count, c.Max)
 	f.Why = fmt.Sprintf("The node's table holds %d flows and may hold %d. New flows find no room.", c.Count, c.Max)

@@ -131,9 +131,7 @@ func (v *view) raced(failed, lost uint64, drops []*model.Drop) model.Finding {
 	services := v.servicesOf(pods, peers)
 	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
 	backends := slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare)
-	for _, a := range append(slices.Clone(services), backends...) {
-		f.Peers = append(f.Peers, host(a))
-	}
+	f.Peers = hosts(append(slices.Clone(services), backends...))
 	f.LastHopAlive = model.Place{Direction: model.Ingress}
 	if p := v.pods[f.Pods[0]]; len(p) > 0 {
 		f.LastHopAlive = v.place(p[0].Link, model.Ingress)
@@ -185,9 +183,7 @@ func (v *view) racedUnseen(failed uint64) []verdict {
 	}
 	f := model.Finding{Confidence: model.Possible, LastHopAlive: model.Place{Direction: model.Ingress},
 		Pods: slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)}
-	for _, a := range slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare) {
-		f.Peers = append(f.Peers, host(a))
-	}
+	f.Peers = hosts(slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare))
 	f.Title = "entries of connection tracking could not be entered, perhaps those of questions to name servers"
 	f.Why = fmt.Sprintf("Connection tracking refused %s. The pods named ask name servers through a translated address, which is where such "+
 		"races are common.", count(failed, "packet"))

@@ -118,7 +118,7 @@ func (v *view) droppedFor(a netip.Addr) uint64 {
 // the default route and came back until their TTL ended.
 func lostTo(a netip.Addr) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
-		return d.Dst == a && (neighborFailed(d) || d.Location == "ip_error" || refused6(d) || expired(d))
+		return d.Dst == a && (neighborFailed(d) || lookupRefused(d) || expired(d))
 	}
 }
 
@@ -144,9 +144,7 @@ func (v *view) dead(b *backend) model.Finding {
 	}
 	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
 	targets := slices.SortedFunc(maps.Keys(services), netip.Addr.Compare)
-	for _, a := range append(slices.Clone(targets), b.addr) {
-		f.Peers = append(f.Peers, host(a))
-	}
+	f.Peers = hosts(append(slices.Clone(targets), b.addr))
 	service := "a service's address"
 	if len(targets) > 0 {
 		service = addrs(targets)

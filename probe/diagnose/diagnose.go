@@ -163,3 +163,12 @@ func comparePrefix(a, b netip.Prefix) int {
 
 // host is the prefix that holds one address.
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// hosts are the prefixes that hold one address each.
+func hosts(list []netip.Addr) []netip.Prefix {
+	var out []netip.Prefix
+	for _, a := range list {
+		out = append(out, host(a))
+	}
+	return out
+}

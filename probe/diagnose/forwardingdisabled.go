@@ -133,9 +133,7 @@ func (v *view) unforwarded(refused func(*model.Drop) string, global string) (ver
 		Why: fmt.Sprintf("The kernel dropped %s that arrived through %s and were for somebody else, because forwarding is off there.",
 			count(l.packets, "packet"), strings.Join(names, ", ")),
 	}
-	for _, a := range slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare) {
-		f.Peers = append(f.Peers, host(a))
-	}
+	f.Peers = hosts(slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare))
 	v.blameForwarding(&f, names, global)
 	f.Evidence = append(f.Evidence, l.evidence()...)
 	return verdict{Finding: f, explains: unforwardable(refused)}, true

@@ -28,16 +28,15 @@ var missingDefaultRoute = kind{
 }
 
 func findMissingDefaultRoute(v *view) []verdict {
-	if !v.Has(model.SourceRoutes) {
+	if !v.Has(model.SourceRoutes) || v.hasDefault(false) {
 		return nil
 	}
-	missing := map[bool]bool{false: !v.hasDefault(false)}
-	missing[true] = missing[false] && !v.hasDefault(true)
+	has6 := v.hasDefault(true)
 	groups := map[bool]*lost{}
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
 		a, is := v.unroutable(d)
-		if !is || !missing[a.Is6()] || !v.elsewhere(a) || inAny(v.ranges.local, a) || !v.ofPod(d) || v.explained(d) {
+		if !is || a.Is6() && has6 || !v.elsewhere(a) || inAny(v.ranges.local, a) || !v.ofPod(d) || v.explained(d) {
 			continue
 		}
 		if groups[a.Is6()] == nil {
@@ -95,17 +94,14 @@ func (v *view) withoutDefault(six bool, l *lost) verdict {
 			Text: "no default route for " + family + " in the main table"}),
 	}
 	peers := slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare)
-	for _, a := range peers {
-		f.Peers = append(f.Peers, host(a))
-	}
+	f.Peers = hosts(peers)
 	link := "UPLINK"
-	if i := v.anUplink(); i != 0 {
-		link = v.linkName(i)
-	}
 	if i := slices.IndexFunc(l.drops, reverseFiltered); i >= 0 {
 		link = l.drops[i].Link
 		f.Why += " What comes from there the reverse path filter refuses, since no way leads back."
-	} else if card := v.downCard(); card != nil && v.anUplink() == 0 {
+	} else if i := v.anUplink(); i != 0 {
+		link = v.linkName(i)
+	} else if card := v.downCard(); card != nil {
 		link = card.Name
 		f.Why += fmt.Sprintf(" %s %s, and the routes by it went with it.", link, dead(card))
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceLinks, Text: link + " " + dead(card)})

@@ -129,9 +129,7 @@ func (v *view) unmasqueraded(g *rawGroup) verdict {
 	}
 	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
 	remotes := slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare)
-	for _, a := range remotes {
-		f.Peers = append(f.Peers, host(a))
-	}
+	f.Peers = hosts(remotes)
 	f.LastHopAlive = v.place(link, model.Egress)
 	f.Title = fmt.Sprintf("pods are not masqueraded towards %s", addrs(remotes))
 	f.Evidence = []model.Evidence{{Source: model.SourceTC, Text: fmt.Sprintf(

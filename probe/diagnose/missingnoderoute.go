@@ -95,7 +95,7 @@ func (v *view) routeless(siblings []*model.Route) []verdict {
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
 		a, is := v.unroutable(d)
-		if !is || len(v.pods[v.pod(d)]) == 0 {
+		if !is || !v.ofPod(d) {
 			continue
 		}
 		cidr := v.remote(a)

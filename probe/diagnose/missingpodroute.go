@@ -228,7 +228,7 @@ func (v *view) podsAstray(list []astray) (verdict, bool) {
 	f.Why = fmt.Sprintf("The node does not route %s to the pod's link: packets for it %s.", addrs(f.Pods), strings.Join(told, "; "))
 	f.LastHopAlive = v.place(v.uplink(), model.Ingress)
 	explains := func(d *model.Drop) bool {
-		if wrong[d.Dst] && (d.Location == "ip_error" || refused6(d) || expired(d) || neighborFailed(d)) {
+		if wrong[d.Dst] && (lookupRefused(d) || expired(d) || neighborFailed(d)) {
 			return true
 		}
 		// What the node sends itself comes back to it with its own address.
@@ -275,7 +275,7 @@ func (v *view) missed(a *astray) []model.Evidence {
 	}
 	var l lost
 	for i := range v.Traffic.Drops {
-		if d := &v.Traffic.Drops[i]; d.Dst == a.addr && (d.Location == "ip_error" || refused6(d) || neighborFailed(d)) && !v.explained(d) {
+		if d := &v.Traffic.Drops[i]; d.Dst == a.addr && (lookupRefused(d) || neighborFailed(d)) && !v.explained(d) {
 			l.add(v, d)
 		}
 	}

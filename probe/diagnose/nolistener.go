@@ -50,9 +50,7 @@ func (v *view) delivered(of func(*model.Drop) bool, judge func(netip.Addr, []*mo
 			continue
 		}
 		f.Pods = []netip.Addr{pod}
-		for _, a := range slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare) {
-			f.Peers = append(f.Peers, host(a))
-		}
+		f.Peers = hosts(slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare))
 		p := v.pods[pod][0]
 		f.LastHopAlive = model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Ingress}
 		out = append(out, verdict{Finding: f, explains: sameDrops(byPod[pod])})

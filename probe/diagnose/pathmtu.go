@@ -134,9 +134,7 @@ func (v *view) narrow(next int, l *lost) verdict {
 		Packets:      l.packets,
 		Fix:          []string{ip46tables(v.pod(drops[0])) + " -t mangle -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu"},
 	}
-	for _, a := range slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare) {
-		f.Peers = append(f.Peers, host(a))
-	}
+	f.Peers = hosts(slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare))
 	in, out := v.byName[drops[0].Link], v.links[next]
 	if out == nil || in == nil || in.MTU == 0 || out.MTU == 0 || out.MTU >= in.MTU {
 		f.Unseen = []string{"the smaller MTU: no link of this node has it, so a route or a learnt path does"}

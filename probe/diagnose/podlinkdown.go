@@ -71,8 +71,7 @@ func (v *view) linkDown(p *model.Pod, l *model.Link, pods []netip.Addr) verdict 
 	case !l.Up:
 		f.Title = l.Name + " is down"
 		f.Why = fmt.Sprintf("The host side of %s's link, %s, was taken down.", podName(p), l.Name)
-		f.Fix = []string{"ip link set dev " + shellWord(l.Name) + " up"}
-		f.Fix = append(f.Fix, v.lostRoutes(p, pods)...)
+		f.Fix = append([]string{raise(l)}, v.lostRoutes(p, pods)...)
 	case !p.Up:
 		f.Title = l.Name + " has no peer up"
 		f.Why = fmt.Sprintf("The pod's own interface %s was taken down, so that %s on the node has no carrier.", p.Interface, l.Name)

@@ -328,9 +328,7 @@ func (v *view) droppedBy(c *conviction) (model.Finding, bool) {
 		return f, false
 	}
 	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
-	for _, a := range slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare) {
-		f.Peers = append(f.Peers, host(a))
-	}
+	f.Peers = hosts(slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare))
 	owner := c.owner()
 	if c.dropsInvalid() {
 		// A few late segments of closed connections are no fault.
@@ -538,9 +536,7 @@ func (v *view) droppedUnread(drops []*model.Drop) (model.Finding, bool) {
 		return f, false
 	}
 	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
-	for _, a := range slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare) {
-		f.Peers = append(f.Peers, host(a))
-	}
+	f.Peers = hosts(slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare))
 	f.Title = "a firewall rule drops packets of " + addrs(f.Pods)
 	f.Why = fmt.Sprintf("Netfilter dropped %s; which rule it was could not be told.", count(f.Packets, "packet"))
 	f.Evidence = dropEvidence(drops)
@@ -566,9 +562,7 @@ func (v *view) droppedInPod(pod netip.Addr, drops []*model.Drop) (model.Finding,
 	if f.Packets < minDrops {
 		return f, false
 	}
-	for _, a := range slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare) {
-		f.Peers = append(f.Peers, host(a))
-	}
+	f.Peers = hosts(slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare))
 	p := v.pods[pod][0]
 	f.Title = fmt.Sprintf("%s drops packets by rules of its own", podName(p))
 	f.Why = fmt.Sprintf("A firewall rule in the pod's own namespace dropped %s; the node's rules did not see them.", count(f.Packets, "packet"))

@@ -231,7 +231,7 @@ func (v *view) ownRangeAddr(six bool) netip.Addr {
 // the ranges' family: the ranges' owners where they are known, else who is in the
 // node's subnet, those first who answer.
 func (v *view) otherNodes(ranges []*remoteRange, six bool) []netip.Addr {
-	if !slices.ContainsFunc(ranges, func(r *remoteRange) bool { return r.cidr.Addr().Is6() == six }) {
+	if !slices.ContainsFunc(ranges, func(r *remoteRange) bool { return r.six() == six }) {
 		return nil
 	}
 	var out []netip.Addr

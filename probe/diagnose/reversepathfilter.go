@@ -81,9 +81,7 @@ func (v *view) filtered(k detour, l *lost) verdict {
 		Packets:      l.packets,
 	}
 	peers := slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare)
-	for _, a := range peers {
-		f.Peers = append(f.Peers, host(a))
-	}
+	f.Peers = hosts(peers)
 	f.Evidence = l.evidence()
 	if known {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceSysctl, Text: fmt.Sprintf(

@@ -41,6 +41,10 @@ func rejected(d *model.Drop, reason model.Reason) bool {
 	return d.Location == "ip_error" && (d.Reason == reason || d.Reason == "")
 }
 
+// lookupRefused reports whether the kernel's lookup of routes refused a packet, for
+// whatever cause.
+func lookupRefused(d *model.Drop) bool { return d.Location == "ip_error" || refused6(d) }
+
 // refused6 reports whether the kernel's lookup refused an IPv6 packet. Where it
 // does so differs by the kind of route and by what the compiler made of it
 // (ip6_pkt_drop, or ip6_pkt_prohibit that holds it); the reason tells nothing.
@@ -98,21 +102,23 @@ func (l *lost) evidence() []model.Evidence {
 }
 
 // routeText is a route as ip(8) prints it.
-func (v *view) routeText(r *model.Route) string {
-	link := ""
-	if l := v.links[r.IfIndex]; l != nil && r.IfIndex != 0 {
-		link = l.Name
+func (v *view) routeText(r *model.Route) string { return path.RouteText(r, v.routeLink(r)) }
+
+// routeWords are a route as ip(8) takes it from a shell.
+func (v *view) routeWords(r *model.Route) string {
+	link := v.routeLink(r)
+	if link != "" {
+		link = shellWord(link)
 	}
 	return path.RouteText(r, link)
 }
 
-// routeWords are a route as ip(8) takes it from a shell.
-func (v *view) routeWords(r *model.Route) string {
-	link := ""
+// routeLink names the link that a route leads to, empty where it has none.
+func (v *view) routeLink(r *model.Route) string {
 	if l := v.links[r.IfIndex]; l != nil && r.IfIndex != 0 {
-		link = shellWord(l.Name)
+		return l.Name
 	}
-	return path.RouteText(r, link)
+	return ""
 }
 
 // ip is the tool for the address's family.

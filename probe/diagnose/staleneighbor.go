@@ -151,7 +151,7 @@ func (v *view) sentBy(n *model.Neighbor) uint64 {
 // Without packets lost to it the entry is only a memory.
 func (v *view) unresolved(n *model.Neighbor, owners []*model.Pod) (verdict, bool) {
 	lost := func(d *model.Drop) bool { return d.Dst == n.Addr && neighborFailed(d) }
-	drops := v.dropped(func(d *model.Drop) bool { return lost(d) && !v.explained(d) })
+	drops := v.dropped(lost)
 	p := owners[0]
 	if drops < minDrops || !v.stood(p) || !p.Up {
 		return verdict{}, false

@@ -118,9 +118,7 @@ func (v *view) maskedBy(g *masked) model.Finding {
 	}
 	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
 	remotes := slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare)
-	for _, a := range remotes {
-		f.Peers = append(f.Peers, host(a))
-	}
+	f.Peers = hosts(remotes)
 	first := g.flows[0]
 	f.Title = fmt.Sprintf("%s reach other pods with the node's address", addrs(f.Pods))
 	f.Why = fmt.Sprintf("What these pods send to %s leaves with the address %s: it is masqueraded, which pods among themselves do not need.",

@@ -79,9 +79,7 @@ func (v *view) unexplained(k dropKind, drops []*model.Drop) (model.Finding, bool
 		return f, false
 	}
 	f.Pods = slices.Collect(maps.Keys(pods))
-	for _, a := range slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare) {
-		f.Peers = append(f.Peers, host(a))
-	}
+	f.Peers = hosts(slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare))
 	why := string(k.reason)
 	if why == "" {
 		why = "a reason that this kernel does not tell"
@@ -176,7 +174,7 @@ func (v *view) harmless(d *model.Drop) bool {
 		return true
 	case v.toMany(d.Dst) && nobodyTook(d):
 		return true
-	case neighborFailed(d), noSocket(d), d.Location == "ip_error", refused6(d):
+	case neighborFailed(d), noSocket(d), lookupRefused(d):
 		// A pod that goes closes its sockets before its link is gone, and its
 		// route goes with that.
 		return v.past[d.Dst]
