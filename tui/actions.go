@@ -170,7 +170,7 @@ func (s *screen) back() tea.Cmd {
 // pathFinding is the index of the open finding that the path shows, of the
 // chosen hop if it has one; -1 where there is none.
 func (s *screen) pathFinding() int {
-	code := ""
+	var code model.Code
 	if h := s.path.Hop(); h != nil {
 		code = h.Finding
 	}

@@ -86,8 +86,8 @@ func kubenetNode(pods int) model.Reading {
 		Since: noon.Add(-50 * time.Second), Until: noon.Add(-20 * time.Second),
 	}}
 	s.Traffic.Peers = []model.Peer{
-		{Local: podAddr(0), Remote: addr("10.244.3.21"), IfIndex: 2, Link: "eth0", Out: model.PeerCount{Packets: 412, Asks: 412}},
-		{Local: podAddr(0), Remote: addr("10.240.0.9"), IfIndex: 2, Link: "eth0", Out: model.PeerCount{Packets: 60}, In: model.PeerCount{Packets: 58, Answers: 58}},
+		{Local: podAddr(0), Remote: addr("10.244.3.21"), IfIndex: 2, Link: "eth0", Out: model.PeerCount{Packets: 412, Requests: 412}},
+		{Local: podAddr(0), Remote: addr("10.240.0.9"), IfIndex: 2, Link: "eth0", Out: model.PeerCount{Packets: 60}, In: model.PeerCount{Packets: 58, Replies: 58}},
 	}
 	s.Traffic.Drops = []model.Drop{
 		{Src: addr("10.240.0.9"), Dst: podAddr(2), Proto: 6, Reason: "OTHERHOST", Location: "ip_rcv_core", IfIndex: 12, Link: "veth0400", Packets: 377, First: noon.Add(-3 * time.Minute), Last: noon.Add(-time.Second)},

@@ -51,7 +51,7 @@ func (m *matrix) add(t trialOf) {
 func decodeFindings(doc []byte) ([]model.Finding, error) {
 	var r struct {
 		Findings []struct {
-			Code     string
+			Code     model.Code
 			Severity model.Severity
 			Pods     []netip.Addr
 			Peers    []netip.Prefix
@@ -73,8 +73,8 @@ func decodeFindings(doc []byte) ([]model.Finding, error) {
 
 // astray are the codes found that the scenario does not expect. Where faults
 // are expected, what is for information only may stand beside them.
-func (t trialOf) astray() []string {
-	codes := map[string]bool{}
+func (t trialOf) astray() []model.Code {
+	codes := map[model.Code]bool{}
 	for _, f := range t.found {
 		expected := slices.ContainsFunc(t.expect.Findings, func(w scenario.Finding) bool { return w.Code == f.Code })
 		if !expected && (t.expect.Healthy() || f.Severity != model.Info || slices.Contains(t.expect.Absent, f.Code)) {
@@ -92,8 +92,8 @@ type tally struct{ scenarios, right, expected, recalled, elsewhere int }
 // how many of the expected findings were found, and how many scenarios gave it
 // unasked. whole is true where nothing is wrong.
 func (m *matrix) table() (text string, whole bool) {
-	rows := map[string]*tally{}
-	row := func(code string) *tally {
+	rows := map[model.Code]*tally{}
+	row := func(code model.Code) *tally {
 		if rows[code] == nil {
 			rows[code] = &tally{}
 		}
@@ -105,7 +105,7 @@ func (m *matrix) table() (text string, whole bool) {
 	var broken, right, expected, found, healthy, alarms int
 	var wrong []string
 	for _, t := range m.trials {
-		codes := map[string]bool{}
+		codes := map[model.Code]bool{}
 		good := !t.wrong
 		for _, w := range t.expect.Findings {
 			codes[w.Code] = true
@@ -176,10 +176,10 @@ func (m *matrix) report(t *testing.T) {
 
 func TestAccuracyTable(t *testing.T) {
 	a, b := netip.MustParseAddr("10.1.0.5"), netip.MustParseAddr("10.1.0.6")
-	find := func(code string, severity model.Severity, pods ...netip.Addr) model.Finding {
+	find := func(code model.Code, severity model.Severity, pods ...netip.Addr) model.Finding {
 		return model.Finding{Code: code, Severity: severity, Pods: pods}
 	}
-	want := func(codes ...string) scenario.Expect {
+	want := func(codes ...model.Code) scenario.Expect {
 		e := scenario.Expect{Exit: min(1, len(codes))}
 		for _, c := range codes {
 			e.Findings = append(e.Findings, scenario.Finding{Code: c, Pods: []netip.Addr{a}})
@@ -222,7 +222,7 @@ func TestAccuracyTable(t *testing.T) {
 // TestEveryFindingHasAScenario: a finding that no scenario provokes on a real
 // kernel is not known to work.
 func TestEveryFindingHasAScenario(t *testing.T) {
-	expected := map[string]bool{}
+	expected := map[model.Code]bool{}
 	for _, name := range demos(t) {
 		s, err := kind.Load(name)
 		if err != nil {
@@ -232,7 +232,7 @@ func TestEveryFindingHasAScenario(t *testing.T) {
 			expected[f.Code] = true
 		}
 	}
-	known := map[string]bool{}
+	known := map[model.Code]bool{}
 	for _, p := range diagnose.Catalogue() {
 		known[p.Code] = true
 		if !expected[p.Code] {

@@ -80,7 +80,7 @@ func (a *app) snapshot(ctx context.Context, o *observing, closely func(*model.Sn
 	}
 	defer ns.Close()
 	options := o.session(ns, name)
-	options.Closely = closely
+	options.CountPairs = closely
 	return a.observe(ctx, options)
 }
 

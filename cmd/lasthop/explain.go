@@ -122,7 +122,7 @@ func onPath(p *model.Path, f model.Finding) bool {
 // pathVerdict is the exit status that a path stands for.
 func (o *observing) pathVerdict(r report.Path) error {
 	threshold := model.Severity(o.failOn.value).Rank()
-	rank := map[string]int{}
+	rank := map[model.Code]int{}
 	for _, f := range r.Findings {
 		rank[f.Code] = max(rank[f.Code], f.Severity.Rank())
 	}

@@ -42,7 +42,7 @@ func watchClosely(t *testing.T, name string) *model.Snapshot {
 		}
 	}()
 	o := (&observing{hostRoot: t.TempDir(), window: window(4 * time.Second)}).session(ns, node.Name)
-	o.Closely = func(s *model.Snapshot) ([]netip.Addr, error) {
+	o.CountPairs = func(s *model.Snapshot) ([]netip.Addr, error) {
 		var all []netip.Addr
 		for _, p := range s.Pods {
 			for _, a := range p.Addresses {
@@ -160,8 +160,9 @@ func lossless(t *testing.T, way []model.PathHop) bool {
 // kind of fault it is.
 func TestExplainBroken(t *testing.T) {
 	for _, tt := range []struct {
-		scenario, code string
-		kinds          []model.HopKind
+		scenario string
+		code     model.Code
+		kinds    []model.HopKind
 	}{
 		{"missing-udr-one", "MissingUDR", []model.HopKind{model.HopBeyond}},
 		{"stale-mac-rewrite", "StaleMACRewrite", []model.HopKind{model.HopBridge}},

@@ -64,7 +64,7 @@ func indented(b *strings.Builder, text string) {
 func completeCodes(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	var out []string
 	for _, p := range diagnose.Catalogue() {
-		out = append(out, p.Code+"\t"+p.Title)
+		out = append(out, string(p.Code)+"\t"+p.Title)
 	}
 	return out, cobra.ShellCompDirectiveNoFileComp
 }

@@ -139,7 +139,7 @@ func checkHostRoot(dir string) error {
 }
 
 // judges reports whether findings of the code are asked for.
-func (o *observing) judges(code string) bool {
+func (o *observing) judges(code model.Code) bool {
 	return (len(o.only) == 0 || slices.Contains(o.only, code)) && !slices.Contains(o.skip, code)
 }
 
@@ -147,10 +147,10 @@ func (o *observing) judges(code string) bool {
 func (o *observing) limits() []string {
 	var out []string
 	if len(o.only) > 0 {
-		out = append(out, "judged "+strings.Join(o.only, ", ")+" alone")
+		out = append(out, "judged "+o.only.String()+" alone")
 	}
 	if len(o.skip) > 0 {
-		out = append(out, "not judged: "+strings.Join(o.skip, ", "))
+		out = append(out, "not judged: "+o.skip.String())
 	}
 	return out
 }
@@ -221,10 +221,16 @@ func (p *prefixes) Set(s string) error {
 }
 
 // codes is a repeatable flag for codes of findings.
-type codes []string
+type codes []model.Code
 
-func (c *codes) Type() string   { return "CODE" }
-func (c *codes) String() string { return strings.Join(*c, ",") }
+func (c *codes) Type() string { return "CODE" }
+func (c *codes) String() string {
+	out := make([]string, len(*c))
+	for i, code := range *c {
+		out[i] = string(code)
+	}
+	return strings.Join(out, ", ")
+}
 
 func (c *codes) Set(s string) error {
 	page, err := findPage(s)
@@ -238,13 +244,13 @@ func (c *codes) Set(s string) error {
 // findPage looks a code up in the catalogue, in any case. An unknown one is
 // answered with the nearest.
 func findPage(code string) (diagnose.Page, error) {
-	var nearest string
+	var nearest model.Code
 	best := len(code)/3 + 1
 	for _, p := range diagnose.Catalogue() {
-		if strings.EqualFold(p.Code, code) {
+		if strings.EqualFold(string(p.Code), code) {
 			return p, nil
 		}
-		if d := distance(strings.ToLower(p.Code), strings.ToLower(code)); d <= best {
+		if d := distance(strings.ToLower(string(p.Code)), strings.ToLower(code)); d <= best {
 			nearest, best = p.Code, d
 		}
 	}

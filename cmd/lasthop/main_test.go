@@ -115,7 +115,7 @@ func TestPrefixes(t *testing.T) {
 }
 
 func TestFindPage(t *testing.T) {
-	for code, want := range map[string]string{
+	for code, want := range map[string]model.Code{
 		"MissingUDR": "MissingUDR", "missingudr": "MissingUDR", "STALEARPREPLY": "StaleARPReply",
 	} {
 		if p, err := findPage(code); err != nil || p.Code != want {

@@ -140,7 +140,10 @@ func (a *app) tellClosed(f *record.File, o *observing, s *model.Snapshot) error 
 	if err != nil {
 		return err
 	}
-	type one struct{ code, title string }
+	type one struct {
+		code  model.Code
+		title string
+	}
 	told := map[one]bool{}
 	for _, t := range last.Findings {
 		if !t.Closed {

@@ -237,11 +237,11 @@ func parseLink(s string) (string, error) {
 	return s, nil
 }
 
-func parseCode(s string) (string, error) {
+func parseCode(s string) (model.Code, error) {
 	if !codePattern.MatchString(s) {
 		return "", fmt.Errorf("want a finding's code in CamelCase, got %q", short(s))
 	}
-	return s, nil
+	return model.Code(s), nil
 }
 
 func parseText(s string) (string, error) { return strings.TrimSpace(s), nil }

@@ -20,13 +20,13 @@ type Expect struct {
 	Residue  string
 	Findings []Finding
 	// Absent are codes that must not be found.
-	Absent []string
+	Absent []model.Code
 }
 
 // Finding is an expected one: its code, pods and peers that must be among
 // those it names, and words that its evidence must hold.
 type Finding struct {
-	Code  string
+	Code  model.Code
 	Pods  []netip.Addr
 	Peers []netip.Prefix
 	// Title and Fix are words of the title and of the first fix, which make
@@ -135,7 +135,7 @@ func (w Finding) foreign(a netip.Addr) bool { return a.Is6() != (w.Family == 6) 
 
 // String names the code and what must be in the finding.
 func (w Finding) String() string {
-	s := w.Code
+	s := string(w.Code)
 	if len(w.Pods) > 0 {
 		s += fmt.Sprintf(" with pods %v", w.Pods)
 	}

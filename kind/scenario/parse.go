@@ -197,12 +197,12 @@ type rawExpect struct {
 	policy   value[string]
 	residue  value[string]
 	findings []rawFinding
-	absent   []value[string]
+	absent   []value[model.Code]
 }
 
 type rawFinding struct {
 	at          *yaml.Node
-	code        value[string]
+	code        value[model.Code]
 	family      value[int]
 	pods, peers []value[string]
 	title, fix  value[string]

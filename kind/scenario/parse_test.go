@@ -355,7 +355,7 @@ func TestExpectedEvidence(t *testing.T) {
 func TestMismatches(t *testing.T) {
 	a, b := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
 	peer := netip.MustParsePrefix("10.1.0.0/24")
-	e := Expect{Exit: 1, Findings: []Finding{{Code: "X", Pods: []netip.Addr{a, b}, Peers: []netip.Prefix{peer}}}, Absent: []string{"Y"}}
+	e := Expect{Exit: 1, Findings: []Finding{{Code: "X", Pods: []netip.Addr{a, b}, Peers: []netip.Prefix{peer}}}, Absent: []model.Code{"Y"}}
 	one := []model.Finding{{Code: "X", Pods: []netip.Addr{a, b}, Peers: []netip.Prefix{peer}}, {Code: "Z"}}
 	two := []model.Finding{{Code: "X", Pods: []netip.Addr{b}}, {Code: "X", Pods: []netip.Addr{a}, Peers: []netip.Prefix{peer}}}
 	for _, found := range [][]model.Finding{one, two} {

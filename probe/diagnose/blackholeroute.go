@@ -23,7 +23,7 @@ var blackholeRoute = kind{
 		Verify:   "lasthop check --only BlackholeRoute",
 	},
 	find:  findBlackholeRoute,
-	after: []string{"ForwardingDisabled", "MissingPodRoute"},
+	after: []model.Code{"ForwardingDisabled", "MissingPodRoute"},
 }
 
 // discard is a route or, without one, a rule that throws packets away.

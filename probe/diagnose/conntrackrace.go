@@ -28,7 +28,7 @@ var conntrackRace = kind{
 		Verify: "lasthop check --only ConntrackRace",
 	},
 	find:  findConntrackRace,
-	after: []string{"SNATPortExhaustion", "ConntrackFull"},
+	after: []model.Code{"SNATPortExhaustion", "ConntrackFull"},
 }
 
 // refusedLocations are where the kernel frees what may not be entered: the

@@ -13,7 +13,7 @@ import (
 
 // Page is a finding's entry in the catalogue.
 type Page struct {
-	Code     string
+	Code     model.Code
 	Severity model.Severity
 	// Title is a line, Meaning a paragraph.
 	Title   string
@@ -31,7 +31,7 @@ type kind struct {
 	find func(*view) []verdict
 	// after names the kinds that may explain what this one would report;
 	// they are judged first, and what they found is in view.verdicts.
-	after []string
+	after []model.Code
 }
 
 // verdict is a finding with what it accounts for.
@@ -149,7 +149,7 @@ func (v *view) judge() {
 				found.Severity = k.page.Severity
 			}
 			if found.Verify == "" {
-				found.Verify = "lasthop check --only " + k.page.Code
+				found.Verify = "lasthop check --only " + string(k.page.Code)
 			}
 			slices.SortFunc(found.Pods, netip.Addr.Compare)
 			v.verdicts = append(v.verdicts, found)

@@ -145,8 +145,8 @@ func (n *node) peer(local, remote string, out, in model.PeerCount) {
 // Kinds of exchange at the uplink.
 var (
 	none     = model.PeerCount{}
-	syn      = model.PeerCount{Packets: 5, Asks: 5}
-	synAck   = model.PeerCount{Packets: 5, Answers: 5}
+	syn      = model.PeerCount{Packets: 5, Requests: 5}
+	synAck   = model.PeerCount{Packets: 5, Replies: 5}
 	datagram = model.PeerCount{Packets: 5, Other: 5}
 )
 
@@ -183,7 +183,7 @@ func (n *node) lose(source string, status model.Status) {
 
 // brief writes a finding as the fixtures do.
 func brief(f model.Finding) string {
-	parts := []string{f.Code, string(f.Confidence)}
+	parts := []string{string(f.Code), string(f.Confidence)}
 	for _, p := range f.Pods {
 		parts = append(parts, p.String())
 	}
@@ -635,7 +635,7 @@ func TestMACRewritesOfOneSender(t *testing.T) {
 }
 
 func TestCatalogue(t *testing.T) {
-	judged := map[string]bool{}
+	judged := map[model.Code]bool{}
 	for _, k := range kinds {
 		p := k.page
 		if p.Code == "" || p.Title == "" || p.Meaning == "" || p.Evidence == "" || p.Fix == "" || p.Verify == "" || p.Severity.Rank() < 0 {

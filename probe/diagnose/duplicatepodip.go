@@ -24,7 +24,7 @@ var duplicatePodIP = kind{
 		Verify:   "lasthop check --only DuplicatePodIP",
 	},
 	find:  findDuplicatePodIP,
-	after: []string{"StaleARPReply"},
+	after: []model.Code{"StaleARPReply"},
 }
 
 // together is how long two pods must have had an address at once before it is

@@ -26,7 +26,7 @@ var hairpinDrop = kind{
 		Verify: "lasthop check --only HairpinDrop",
 	},
 	find:  findHairpinDrop,
-	after: []string{"DuplicatePodIP"},
+	after: []model.Code{"DuplicatePodIP"},
 }
 
 func findHairpinDrop(v *view) []verdict {

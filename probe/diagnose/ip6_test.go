@@ -183,7 +183,7 @@ func TestIPv6Fixes(t *testing.T) {
 	n.Neighbors = append(n.Neighbors, model.Neighbor{Addr: addr("fd20:0:0:1::6"), MAC: mac(deadMAC), IfIndex: 3, State: "PERMANENT"})
 	n.route(model.Route{Dst: prefix("fd20:0:0:2::/64"), Type: "blackhole"})
 	n.dropOn("br-pods", "NOT_SPECIFIED", "dst_discard_out", "fd20:0:0:1::5", "fd20:0:0:2::9", 9)
-	want := map[string]string{"MissingMasquerade": "ip6tables ", "StaleNeighbor": "ip -6 neigh ", "BlackholeRoute": "ip -6 route "}
+	want := map[model.Code]string{"MissingMasquerade": "ip6tables ", "StaleNeighbor": "ip -6 neigh ", "BlackholeRoute": "ip -6 route "}
 	for _, f := range Diagnose(&n.Snapshot) {
 		if tool := want[f.Code]; !slices.ContainsFunc(f.Fix, func(s string) bool { return strings.HasPrefix(s, tool) }) {
 			t.Errorf("%s: %q, want %q", f.Code, f.Fix, tool)

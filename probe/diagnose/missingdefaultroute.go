@@ -24,7 +24,7 @@ var missingDefaultRoute = kind{
 		Verify: "lasthop check --only MissingDefaultRoute",
 	},
 	find:  findMissingDefaultRoute,
-	after: []string{"DeadBackend", "MissingPodRoute", "BlackholeRoute", "MissingNodeRoute"},
+	after: []model.Code{"DeadBackend", "MissingPodRoute", "BlackholeRoute", "MissingNodeRoute"},
 }
 
 func findMissingDefaultRoute(v *view) []verdict {

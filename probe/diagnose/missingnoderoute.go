@@ -66,7 +66,7 @@ func findMissingNodeRoute(v *view) []verdict {
 		answered := v.answered(p)
 		g.answers = g.answers || answered
 		// An ICMP error may be the gateway's own.
-		knows[p.Remote.Is4()] = knows[p.Remote.Is4()] || answered && (p.In.Answers > 0 || p.In.Other > 0)
+		knows[p.Remote.Is4()] = knows[p.Remote.Is4()] || answered && (p.In.Replies > 0 || p.In.Other > 0)
 		if !v.unanswered(p) {
 			continue
 		}

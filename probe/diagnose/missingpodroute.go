@@ -24,7 +24,7 @@ var missingPodRoute = kind{
 		Verify:   "lasthop check --only MissingPodRoute",
 	},
 	find:  findMissingPodRoute,
-	after: []string{"ForwardingDisabled"},
+	after: []model.Code{"ForwardingDisabled"},
 }
 
 // astray is a pod whose address the node routes elsewhere.

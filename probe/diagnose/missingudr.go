@@ -28,7 +28,7 @@ var missingUDR = kind{
 		Verify: "lasthop check --only MissingUDR",
 	},
 	find:  findMissingUDR,
-	after: []string{"RoutingLoop", "WrongUDR", "NICForwarding", "MissingNodeRoute"},
+	after: []model.Code{"RoutingLoop", "WrongUDR", "NICForwarding", "MissingNodeRoute"},
 }
 
 // remoteRange is the traffic with one other node's pods.
@@ -312,10 +312,10 @@ func (v *view) findRanges() []*remoteRange {
 			r = &remoteRange{cidr: cidr}
 			byCIDR[cidr] = r
 		}
-		r.asks += p.In.Asks
+		r.asks += p.In.Requests
 		_, pod := v.pods[p.Local]
 		if pod {
-			r.podAsks += p.In.Asks
+			r.podAsks += p.In.Requests
 		}
 		switch {
 		case v.answered(p):
@@ -433,7 +433,7 @@ func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause, missing lac
 			pods[p.Local], remotes[p.Remote] = true, true
 			link = p.IfIndex
 			f.Packets += p.Out.Packets
-			syn += p.Out.Asks
+			syn += p.Out.Requests
 			errors += p.In.ICMPErrors
 		}
 	}

@@ -23,7 +23,7 @@ var noReply = kind{
 		Verify: "lasthop check --only NoReply",
 	},
 	find:  findNoReply,
-	after: []string{"WrongUDR", "NICForwarding", "MissingNodeRoute", "MissingUDR", "MissingMasquerade"},
+	after: []model.Code{"WrongUDR", "NICForwarding", "MissingNodeRoute", "MissingUDR", "MissingMasquerade"},
 }
 
 // minAsks is how many requests must stay without an answer: the first packets
@@ -51,8 +51,8 @@ func findNoReply(v *view) []verdict {
 	reflected := v.reflected()
 	for i := range v.peers {
 		p := &v.peers[i]
-		asks := p.Out.Asks
-		if !v.unanswered(p) || v.sentAstray(p) || !v.elsewhere(p.Remote) || reflected[p.Local] && p.In.Asks > 0 {
+		asks := p.Out.Requests
+		if !v.unanswered(p) || v.sentAstray(p) || !v.elsewhere(p.Remote) || reflected[p.Local] && p.In.Requests > 0 {
 			continue
 		}
 		pods, group := map[netip.Addr]bool{}, &raw

@@ -23,7 +23,7 @@ var pathMTU = kind{
 		Verify:   "lasthop check --only PathMTU",
 	},
 	find:  findPathMTU,
-	after: []string{"MissingPodRoute"},
+	after: []model.Code{"MissingPodRoute"},
 }
 
 // tooBig reports whether a packet was dropped because the next link's MTU is

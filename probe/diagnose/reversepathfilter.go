@@ -24,7 +24,7 @@ var reversePathFilter = kind{
 		Verify:   "lasthop check --only ReversePathFilter",
 	},
 	find:  findReversePathFilter,
-	after: []string{"MissingPodRoute", "RoutingLoop", "BlackholeRoute", "MissingNodeRoute", "MissingDefaultRoute"},
+	after: []model.Code{"MissingPodRoute", "RoutingLoop", "BlackholeRoute", "MissingNodeRoute", "MissingDefaultRoute"},
 }
 
 // detour is a link by which packets arrive, and the decision about the way

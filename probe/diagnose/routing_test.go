@@ -277,8 +277,9 @@ func TestDeadCard(t *testing.T) {
 		return n
 	}
 	for _, tt := range []struct {
-		node           *node
-		code, why, fix string
+		node     *node
+		code     model.Code
+		why, fix string
 	}{
 		{down(), "MissingDefaultRoute", "ens5 is down", "ip link set dev ens5 up"},
 		{unplugged(), "UnansweredARP", "nic0 has no carrier", "see what nic0 is connected to: ip -d link show dev nic0"},
@@ -539,14 +540,14 @@ func TestRouting(t *testing.T) {
 			n.PastPods = []model.Pod{{Addresses: []netip.Prefix{prefix("10.50.0.77/32")}}}
 			n.passes("10.50.0.20", 2, model.Egress, model.AsSource, 90, 30)
 			n.passes("10.50.0.20", 2, model.Ingress, model.AsSource, 90, 30)
-			n.peer("10.50.0.20", "10.50.0.77", model.PeerCount{Packets: 90, Asks: 90}, model.PeerCount{Packets: 90, Asks: 90})
+			n.peer("10.50.0.20", "10.50.0.77", model.PeerCount{Packets: 90, Requests: 90}, model.PeerCount{Packets: 90, Requests: 90})
 			return n
 		}, nil},
 		{"they did for a moment: nobody saw that pod", func() *node {
 			n := routed().live()
 			n.passes("10.50.0.20", 2, model.Egress, model.AsSource, 90, 30)
 			n.passes("10.50.0.20", 2, model.Ingress, model.AsSource, 90, 30)
-			n.peer("10.50.0.20", "10.50.0.77", model.PeerCount{Packets: 90, Asks: 90}, model.PeerCount{Packets: 90, Asks: 90})
+			n.peer("10.50.0.20", "10.50.0.77", model.PeerCount{Packets: 90, Requests: 90}, model.PeerCount{Packets: 90, Requests: 90})
 			n.Traffic.Peers[0].LastOut = start.Add(2 * time.Second)
 			return n
 		}, nil},
@@ -569,7 +570,7 @@ func TestRouting(t *testing.T) {
 			n.translated("172.20.1.5", "10.0.0.10", "172.20.1.77", "172.20.1.5", false)
 			n.passes("172.20.1.5", 2, model.Egress, model.AsSource, 90, 30)
 			n.passes("172.20.1.5", 2, model.Ingress, model.AsSource, 90, 30)
-			n.peer("172.20.1.5", "172.20.1.77", model.PeerCount{Packets: 90, Asks: 90}, model.PeerCount{Packets: 90})
+			n.peer("172.20.1.5", "172.20.1.77", model.PeerCount{Packets: 90, Requests: 90}, model.PeerCount{Packets: 90})
 			return n
 		}, []string{"DeadBackend likely 172.20.1.5 10.0.0.10 172.20.1.77"}},
 		{"a rule prohibits what one pod sends: it is that pod's, whoever was to get it", func() *node {

@@ -24,7 +24,7 @@ var routingLoop = kind{
 		Verify: "lasthop check --only RoutingLoop",
 	},
 	find:  findRoutingLoop,
-	after: []string{"MissingPodRoute", "WrongUDR", "DeadBackend"},
+	after: []model.Code{"MissingPodRoute", "WrongUDR", "DeadBackend"},
 }
 
 // loopTTLs is how many different TTLs make a loop: a packet loses two on each
@@ -133,7 +133,7 @@ func (v *view) forNobody(h *model.HopCount) bool {
 // none, and was asked for a moment only: a pod that went as the window began.
 func (v *view) justLeft(p *model.Peer) bool {
 	near := v.vacant(p.Remote) || inAny(v.onLink, p.Remote) && len(v.pods[p.Remote]) == 0
-	return near && p.In.Answers == 0 && p.LastOut.Before(v.Window.End.Add(-2*settled)) && p.Out.Packets > 0 && !p.LastOut.IsZero()
+	return near && p.In.Replies == 0 && p.LastOut.Before(v.Window.End.Add(-2*settled)) && p.Out.Packets > 0 && !p.LastOut.IsZero()
 }
 
 // deadBackend reports whether the pair's remote end was found to be a service's

@@ -24,7 +24,7 @@ var staleNeighbor = kind{
 		Verify: "lasthop check --only StaleNeighbor",
 	},
 	find:  findStaleNeighbor,
-	after: []string{"StaleMACRewrite", "StaleARPReply", "WrongGatewayMAC"},
+	after: []model.Code{"StaleMACRewrite", "StaleARPReply", "WrongGatewayMAC"},
 }
 
 func findStaleNeighbor(v *view) []verdict {

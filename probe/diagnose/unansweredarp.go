@@ -27,7 +27,7 @@ var unansweredARP = kind{
 		Verify: "lasthop check --only UnansweredARP",
 	},
 	find:  findUnansweredARP,
-	after: []string{"PodLinkDown", "MissingPodRoute", "ForwardingDisabled", "BridgeRuleDrop", "StaleNeighbor", "DuplicatePodIP"},
+	after: []model.Code{"PodLinkDown", "MissingPodRoute", "ForwardingDisabled", "BridgeRuleDrop", "StaleNeighbor", "DuplicatePodIP"},
 }
 
 func findUnansweredARP(v *view) []verdict {

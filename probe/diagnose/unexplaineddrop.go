@@ -26,7 +26,7 @@ var unexplainedDrop = kind{
 		Verify:   "lasthop check --only UnexplainedDrop",
 	},
 	find: findUnexplainedDrop,
-	after: []string{"PodLinkDown", "StaleMACRewrite", "StaleARPReply", "WrongGatewayMAC", "BridgeRuleDrop", "StaleNeighbor",
+	after: []model.Code{"PodLinkDown", "StaleMACRewrite", "StaleARPReply", "WrongGatewayMAC", "BridgeRuleDrop", "StaleNeighbor",
 		"DuplicatePodIP", "HairpinDrop", "UnansweredARP", "ConntrackRace", "PolicyDrop", "NoListener", "ReceiveOverflow"},
 }
 

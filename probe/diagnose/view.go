@@ -229,7 +229,7 @@ func mergePeers(list []model.Peer, uplink func(ifindex int) bool) []model.Peer {
 
 func addCounts(a, b model.PeerCount) model.PeerCount {
 	return model.PeerCount{
-		Packets: a.Packets + b.Packets, Asks: a.Asks + b.Asks, Answers: a.Answers + b.Answers,
+		Packets: a.Packets + b.Packets, Requests: a.Requests + b.Requests, Replies: a.Replies + b.Replies,
 		Other: a.Other + b.Other, ICMPErrors: a.ICMPErrors + b.ICMPErrors,
 	}
 }
@@ -350,7 +350,7 @@ func (v *view) wanting(p *model.Peer) bool {
 		return false
 	}
 	st := v.flowsOf(p)
-	return p.Out.Asks >= minPackets || p.In.Packets == 0 && p.Out.Answers >= minPackets ||
+	return p.Out.Requests >= minPackets || p.In.Packets == 0 && p.Out.Replies >= minPackets ||
 		st.newSilent >= minSilent || st.dns > 0 && p.Out.Packets >= minPackets || st.halfOpen >= minPackets
 }
 
@@ -367,14 +367,14 @@ const minPackets = 2
 // track or it has forgotten, they count as an answer, unless questions that
 // answers would be told from went without.
 func (v *view) answered(p *model.Peer) bool {
-	if p.In.Answers > 0 || p.In.ICMPErrors > 0 && !v.refused(p) {
+	if p.In.Replies > 0 || p.In.ICMPErrors > 0 && !v.refused(p) {
 		return true
 	}
 	if p.In.Other == 0 {
 		return false
 	}
 	st := v.flowsOf(p)
-	return st.newReplied || st.oldReplied && st.newSilent == 0 || !st.known && p.Out.Asks < minPackets
+	return st.newReplied || st.oldReplied && st.newSilent == 0 || !st.known && p.Out.Requests < minPackets
 }
 
 // broadcast is the last address of an IPv4 network, which is for all in it; the
@@ -394,11 +394,11 @@ func broadcast(p netip.Prefix) netip.Addr {
 // closed port would answer a connection with a reset. An error about a datagram
 // may be the receiver's own, which proves that it arrived.
 func (v *view) refused(p *model.Peer) bool {
-	if p.In.ICMPErrors == 0 || p.In.Answers > 0 {
+	if p.In.ICMPErrors == 0 || p.In.Replies > 0 {
 		return false
 	}
 	st := v.flowsOf(p)
-	return !st.newReplied && (p.Out.Asks >= minAsks || st.dns >= minAsks)
+	return !st.newReplied && (p.Out.Requests >= minAsks || st.dns >= minAsks)
 }
 
 // inAny reports whether a prefix of the list holds the address.

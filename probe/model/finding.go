@@ -62,10 +62,13 @@ type Evidence struct {
 	Text   string
 }
 
+// Code names a kind of finding. It is stable and in CamelCase, like a Kubernetes
+// condition's reason.
+type Code string
+
 // Finding is one cause of lost traffic.
 type Finding struct {
-	// Code is stable, CamelCase, like a Kubernetes condition's reason.
-	Code       string
+	Code       Code
 	Severity   Severity
 	Confidence Confidence
 	// Pods are the addresses of the pods concerned, sorted.

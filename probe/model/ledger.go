@@ -48,7 +48,7 @@ type LedgerDrop struct {
 	Location string
 	// Code is the finding that accounts for it, empty for none. Expected
 	// says that a working network drops so.
-	Code     string
+	Code     Code
 	Expected bool
 	Packets  uint64
 }

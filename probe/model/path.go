@@ -50,7 +50,7 @@ type PathHop struct {
 	// Dead says that the packets end here, by prediction or by count.
 	Dead bool
 	// Finding is the code of the finding whose place is here, if any.
-	Finding string
+	Finding Code
 }
 
 // Path is the way of one pod's packets to one destination, and back.

@@ -30,14 +30,14 @@ type Traffic struct {
 	Peers []Peer
 	// Pairs are counted for Close addresses alone.
 	Pairs []PairCount
-	// Close are the addresses whose packets were counted by pair on every
+	// PairAddrs are the addresses whose packets were counted by pair on every
 	// link.
-	Close   []netip.Addr
-	MACs    []MACPair
-	ARP     []ARPCount
-	Drops   []Drop
-	Samples []Sample
-	Lost    Lost
+	PairAddrs []netip.Addr
+	MACs      []MACPair
+	ARP       []ARPCount
+	Drops     []Drop
+	Samples   []Sample
+	Lost      Lost
 }
 
 // Edges are readings of the counters beside Traffic, which is that of the
@@ -102,11 +102,11 @@ type HopCount struct {
 // PeerCount is one direction of a Peer.
 type PeerCount struct {
 	Packets uint64
-	// Asks are packets that want an answer: TCP SYN without ACK, ICMP
-	// echo requests. Answers prove that the other end received something:
+	// Requests are packets that want an answer: TCP SYN without ACK, ICMP
+	// echo requests. Replies prove that the other end received something:
 	// TCP with ACK or RST, ICMP echo replies. Other is what tells neither,
 	// UDP above all.
-	Asks, Answers, Other uint64
+	Requests, Replies, Other uint64
 	// ICMPErrors are ICMP errors about packets of the pair.
 	ICMPErrors uint64
 }
@@ -193,7 +193,7 @@ type Drop struct {
 // DropCause is what accounts for a drop.
 type DropCause struct {
 	// Code is a finding's, empty for none.
-	Code string
+	Code Code
 	// Expected says that a working network drops so: what a transport or a
 	// socket frees, copies that a bridge floods, what a ban forbids.
 	Expected bool

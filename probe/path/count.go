@@ -187,7 +187,7 @@ func (j *journey) hopOf(d *model.Drop) *step {
 // earlier is how many packets of a drop were counted before pairs were, which
 // begins at the window's edge.
 func (t *tracer) earlier(d *model.Drop) uint64 {
-	if len(t.Traffic.Close) == 0 {
+	if len(t.Traffic.PairAddrs) == 0 {
 		return 0
 	}
 	for _, e := range t.Edges.Began.Drops {

@@ -11,7 +11,7 @@ import (
 // look has the pod's packets counted: rows of source, destination, link, index,
 // direction and number.
 func look(s *model.Snapshot, rows ...model.PairCount) *model.Snapshot {
-	s.Traffic.Close = []netip.Addr{podA}
+	s.Traffic.PairAddrs = []netip.Addr{podA}
 	s.Traffic.Pairs = rows
 	return s
 }
@@ -38,7 +38,7 @@ func figures(hops []model.PathHop) string {
 			out += "X"
 		}
 		if h.Finding != "" {
-			out += h.Finding
+			out += string(h.Finding)
 		}
 	}
 	return out

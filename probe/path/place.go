@@ -10,7 +10,7 @@ import (
 // diesAt says for each finding at which kinds of hop its packets end, the
 // likeliest first. Findings that are not here are placed by what the tables and
 // counts say.
-var diesAt = map[string][]model.HopKind{
+var diesAt = map[model.Code][]model.HopKind{
 	"PodLinkDown":        {model.HopLink, model.HopPod, model.HopRoute}, // its route goes with it
 	"StaleMACRewrite":    {model.HopBridge},
 	"StaleARPReply":      {model.HopBridge},
@@ -44,7 +44,7 @@ var diesAt = map[string][]model.HopKind{
 }
 
 // passing are the findings whose packets do not end.
-var passing = []string{"UnexpectedMasquerade", "UDRLimit"}
+var passing = []model.Code{"UnexpectedMasquerade", "UDRLimit"}
 
 // place marks the hops at which findings have their place: the worst finding of
 // each hop.

@@ -72,7 +72,7 @@ func newTracer(s *model.Snapshot, e Ends) *tracer {
 	t := &tracer{
 		Snapshot: s, ends: e, routing: NewRouting(s), nat: NewNAT(s), frames: newFrameFilter(s),
 		links: map[int]*model.Link{}, pods: map[netip.Addr]*model.Pod{}, node: map[netip.Addr]*model.Link{},
-		settings: map[string]string{}, pair: slices.Contains(s.Traffic.Close, e.Pod),
+		settings: map[string]string{}, pair: slices.Contains(s.Traffic.PairAddrs, e.Pod),
 	}
 	local := map[netip.Addr]bool{}
 	for i := range s.Links {

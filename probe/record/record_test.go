@@ -148,7 +148,7 @@ func TestForeign(t *testing.T) {
 	for want, b := range map[string][]byte{
 		"byte 0: this is no recording":     []byte("\x0a\x0d\x0d\x0aand so on and so on"),
 		"byte 0: this is no recording of":  nil,
-		"version 2 of the format; this la": newer,
+		"version 3 of the format; this la": newer,
 		"byte 10: a frame's checksum":      broken,
 		"byte 10: a frame of":              long,
 		"byte 10: want a frame's kind":     append(bytes.Clone(file[:frontSize]), make([]byte, 40)...),

@@ -122,9 +122,9 @@ func (n *node) second(i int) model.Reading {
 	for k := range t.Peers {
 		p := &t.Peers[k]
 		p.Out.Packets += more(60)
-		p.Out.Asks += more(3)
+		p.Out.Requests += more(3)
 		p.In.Packets += more(60)
-		p.In.Answers += more(50)
+		p.In.Replies += more(50)
 		p.LastOut, p.LastIn = now, now
 	}
 	for k := range t.Drops {

@@ -120,7 +120,7 @@ type (
 	}
 	findingDoc struct {
 		Kind         string        `json:"kind,omitempty"`
-		Code         string        `json:"code"`
+		Code         model.Code    `json:"code"`
 		Severity     string        `json:"severity"`
 		Confidence   string        `json:"confidence"`
 		Pods         []string      `json:"pods"`

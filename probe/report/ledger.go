@@ -63,7 +63,7 @@ func ledgerDocument(row *model.LedgerRow) ledgerDoc {
 		d.Parts = append(d.Parts, ledgerPartDoc{string(p.Place), p.Packets})
 	}
 	for _, x := range row.Drops {
-		d.Drops = append(d.Drops, ledgerDropDoc{string(x.Reason), x.Location, x.Code, x.Expected, x.Packets})
+		d.Drops = append(d.Drops, ledgerDropDoc{string(x.Reason), x.Location, string(x.Code), x.Expected, x.Packets})
 	}
 	return d
 }
@@ -127,7 +127,7 @@ func bounds(row *model.LedgerRow) string {
 func dropCauses(row *model.LedgerRow) string {
 	var names []string
 	for _, d := range row.Drops {
-		name := d.Code
+		name := string(d.Code)
 		switch {
 		case name != "":
 		case d.Expected:

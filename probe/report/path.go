@@ -76,7 +76,7 @@ func (r Path) verdict() string {
 			}
 			text := fmt.Sprintf("dead at hop %d %s: %s", h.N, way.name, h.Name())
 			if h.Finding != "" {
-				return text + " (" + h.Finding + ")"
+				return text + " (" + string(h.Finding) + ")"
 			}
 			return text + ": " + h.Decision
 		}
@@ -232,7 +232,7 @@ func (r Path) hops(p *printer, hops []model.PathHop, wide bool) {
 func (r Path) hop(p *printer, h *model.PathHop, line string, used int, wide bool) {
 	decision := h.Decision
 	if h.Finding != "" {
-		decision += " [" + h.Finding + "]"
+		decision += " [" + string(h.Finding) + "]"
 	}
 	below := strings.Repeat(" ", used)
 	for i, row := range Wrap(Clean(decision), max(columns-used-2, 30)) {
@@ -331,7 +331,7 @@ func hopDocs(hops []model.PathHop) []pathHopDoc {
 	for _, h := range hops {
 		out = append(out, pathHopDoc{
 			N: h.N, Kind: string(h.Kind), Role: string(h.Role), Link: h.Link, In: countOf(h.In), Out: countOf(h.Out), Lost: countOf(h.Lost),
-			Decision: h.Decision, Rules: append([]string{}, h.Rules...), Dead: h.Dead, Finding: h.Finding,
+			Decision: h.Decision, Rules: append([]string{}, h.Rules...), Dead: h.Dead, Finding: string(h.Finding),
 		})
 	}
 	return out
@@ -353,7 +353,7 @@ func (r Path) markdown(w *bufio.Writer) {
 			h := &way.hops[i]
 			decision := h.Decision
 			if h.Finding != "" {
-				decision += " [" + h.Finding + "]"
+				decision += " [" + string(h.Finding) + "]"
 			}
 			fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %s | %s |\n", strings.TrimSpace(mark(h)), h.N, md(h.Name()),
 				countText(h.In), countText(h.Out), countText(h.Lost), md(decision))

@@ -47,10 +47,10 @@ type Options struct {
 	RoutesFiles []string
 	// Active allows a handful of probes, sent once the window is over.
 	Active bool
-	// Closely, where set, is told the node's state as it is before the window
+	// CountPairs, where set, is told the node's state as it is before the window
 	// and says whose packets are to be counted by pair of addresses on every
 	// link. An error of it ends the observation.
-	Closely func(*model.Snapshot) ([]netip.Addr, error)
+	CountPairs func(*model.Snapshot) ([]netip.Addr, error)
 	// Debug puts the verifier's log into errors.
 	Debug bool
 	// Progress is told how far the window is: when everything is attached,
@@ -199,8 +199,8 @@ func (w *watch) start(ctx, follow context.Context) (changes <-chan struct{}, err
 		return nil, err
 	}
 	w.flows = flowsAt(w.state, time.Time{}, nil)
-	if w.options.Closely != nil {
-		if w.close, err = w.options.Closely(w.state); err != nil {
+	if w.options.CountPairs != nil {
+		if w.close, err = w.options.CountPairs(w.state); err != nil {
 			return nil, err
 		}
 	}
@@ -397,7 +397,7 @@ func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
 	}
 	s := timeline.Between(w.first, last)
 	s.Edges = w.edges
-	s.Traffic.Close = w.close
+	s.Traffic.PairAddrs = w.close
 	return s, nil
 }
 

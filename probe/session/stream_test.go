@@ -23,7 +23,7 @@ import (
 func TestStream(t *testing.T) {
 	type fault struct {
 		scenario.Fault
-		code string
+		code model.Code
 	}
 	pod := func(typ scenario.FaultType) scenario.Fault {
 		return scenario.Fault{Type: typ, Node: "left", Pod: "left/one", MAC: model.MAC{0xa2, 0x5c, 3, 1, 4, 1}}
@@ -54,17 +54,17 @@ traffic:
 			for _, f := range faults {
 				began := time.Now()
 				check(t, l.Inject(t.Context(), f.Fault))
-				w.until(t, s, f.code, func(model.Reading) bool { return w.alone(f.code) })
+				w.until(t, s, string(f.code), func(model.Reading) bool { return w.alone(f.code) })
 				appeared := time.Since(began)
-				w.until(t, s, f.code+" judged on", func(r model.Reading) bool { return time.Since(began) > appeared+timeline.Short })
+				w.until(t, s, string(f.code)+" judged on", func(r model.Reading) bool { return time.Since(began) > appeared+timeline.Short })
 				mended := time.Now()
 				check(t, l.Undo(t.Context(), f.Fault))
-				w.until(t, s, f.code+" closing", func(model.Reading) bool { return len(w.open) == 0 })
+				w.until(t, s, string(f.code)+" closing", func(model.Reading) bool { return len(w.open) == 0 })
 				t.Logf("%s: opened after %v, closed after %v", f.code, appeared.Round(time.Millisecond), time.Since(mended).Round(time.Millisecond))
-				w.until(t, s, "quiet after "+f.code, func(r model.Reading) bool { return time.Since(mended) > 2*timeline.Short })
+				w.until(t, s, "quiet after "+string(f.code), func(r model.Reading) bool { return time.Since(mended) > 2*timeline.Short })
 				// A silence is told of addresses before it is of their range.
-				opened := slices.DeleteFunc(w.opened, func(code string) bool { return f.code == "MissingUDR" && code == "NoReply" })
-				if !slices.Equal(opened, []string{f.code}) {
+				opened := slices.DeleteFunc(w.opened, func(code model.Code) bool { return f.code == "MissingUDR" && code == "NoReply" })
+				if !slices.Equal(opened, []model.Code{f.code}) {
 					t.Errorf("opened %v, want %s alone, once", w.opened, f.code)
 				}
 				w.opened = nil
@@ -77,12 +77,12 @@ traffic:
 // watcher follows which findings at warning or above open.
 type watcher struct {
 	open   map[int]model.Tracked
-	opened []string
+	opened []model.Code
 	known  map[int]bool
 }
 
 // alone reports whether findings of the code are open, and no others.
-func (w *watcher) alone(code string) bool {
+func (w *watcher) alone(code model.Code) bool {
 	for _, f := range w.open {
 		if f.Code != code {
 			return false

@@ -141,11 +141,11 @@ func (c cut) peer(p model.Peer) (model.Peer, bool) {
 
 func peerSince(b, now model.PeerCount) model.PeerCount {
 	n := model.PeerCount{
-		Packets: minus(now.Packets, b.Packets), Asks: minus(now.Asks, b.Asks),
-		Answers: minus(now.Answers, b.Answers), ICMPErrors: minus(now.ICMPErrors, b.ICMPErrors),
+		Packets: minus(now.Packets, b.Packets), Requests: minus(now.Requests, b.Requests),
+		Replies: minus(now.Replies, b.Replies), ICMPErrors: minus(now.ICMPErrors, b.ICMPErrors),
 	}
 	// Each was read by itself while it moved.
-	if told := n.Asks + n.Answers; told < n.Packets {
+	if told := n.Requests + n.Replies; told < n.Packets {
 		n.Other = n.Packets - told
 	}
 	return n

@@ -114,7 +114,7 @@ func traffic(packets uint64, first, last float64) model.Traffic {
 		Hops: []model.HopCount{{Addr: pod, IfIndex: 4, Link: "up0", Direction: model.Egress, Side: model.AsSource,
 			Packets: packets, Bytes: 100 * packets, SYN: packets / 2, First: at(first), Last: at(last)}},
 		Peers: []model.Peer{{Local: pod, Remote: peer, IfIndex: 4, Link: "up0",
-			Out: model.PeerCount{Packets: packets, Asks: packets / 2, Other: packets - packets/2}, FirstOut: at(first), LastOut: at(last)}},
+			Out: model.PeerCount{Packets: packets, Requests: packets / 2, Other: packets - packets/2}, FirstOut: at(first), LastOut: at(last)}},
 		MACs:    []model.MACPair{{Addr: pod, IfIndex: 4, Src: model.MAC{2}, Dst: model.MAC{4}, Packets: packets}},
 		ARP:     []model.ARPCount{{IfIndex: 4, Addr: peer, Packets: packets}},
 		Drops:   []model.Drop{{Src: pod, Dst: peer, Reason: "NETFILTER_DROP", Location: "nft_do_chain", Packets: packets, First: at(first), Last: at(last)}},

@@ -22,7 +22,7 @@ func findings(words string, view byte) []model.Finding {
 		if !strings.ContainsRune(views, rune(view)) {
 			continue
 		}
-		f := model.Finding{Code: code, Title: code, Severity: model.Warning, Confidence: model.Likely, Pods: []netip.Addr{pod}}
+		f := model.Finding{Code: model.Code(code), Title: code, Severity: model.Warning, Confidence: model.Likely, Pods: []netip.Addr{pod}}
 		if sure {
 			f.Confidence = model.Proven
 		}
@@ -113,7 +113,7 @@ func TestExtent(t *testing.T) {
 // others do, and some fall silent before the range is seen to.
 func TestRemnant(t *testing.T) {
 	about := func(code, peers string) []model.Finding {
-		return []model.Finding{{Code: code, Title: code, Severity: model.Warning, Confidence: model.Likely,
+		return []model.Finding{{Code: model.Code(code), Title: code, Severity: model.Warning, Confidence: model.Likely,
 			Pods: []netip.Addr{pod}, Peers: []netip.Prefix{netip.MustParsePrefix(peers)}}}
 	}
 	var tr tracker
@@ -124,7 +124,7 @@ func TestRemnant(t *testing.T) {
 			tr.judge(judgement{at: at(float64(second)), window: Short, steady: time.Hour, whole: list, current: list, recent: list})
 			var open []string
 			for _, x := range tr.open {
-				open = append(open, x.Code)
+				open = append(open, string(x.Code))
 			}
 			got = append(got, strings.Join(open, "+"))
 			second++

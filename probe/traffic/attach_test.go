@@ -466,7 +466,7 @@ func TestNonlinear(t *testing.T) {
 	if h := hopOf(tr, pod6.String(), model.Ingress, model.AsSource); h.Packets != n || h.SYN != n {
 		t.Errorf("IPv6: packets %d, SYN %d; want %d", h.Packets, h.SYN, n)
 	}
-	if p := peerOf(tr, pod, other); p.In.Asks != 2*n {
+	if p := peerOf(tr, pod, other); p.In.Requests != 2*n {
 		t.Errorf("peer %+v, want %d asks", p.In, 2*n)
 	}
 	if tr.Lost.Unparsed != 0 {

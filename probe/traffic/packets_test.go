@@ -402,14 +402,14 @@ func TestPeers(t *testing.T) {
 		local, to netip.Addr
 		want      model.PeerCount
 	}{
-		"syn":         {model.Egress, tcpPacket(t, pod, remote, layers.TCP{SYN: true}), pod, remote, model.PeerCount{Packets: 1, Asks: 1}},
-		"synack":      {model.Ingress, tcpPacket(t, remote, pod, layers.TCP{SYN: true, ACK: true}), pod, remote, model.PeerCount{Packets: 1, Answers: 1}},
-		"ack":         {model.Egress, tcpPacket(t, pod, remote, layers.TCP{ACK: true}), pod, remote, model.PeerCount{Packets: 1, Answers: 1}},
-		"rst":         {model.Ingress, tcpPacket(t, remote, pod, layers.TCP{RST: true}), pod, remote, model.PeerCount{Packets: 1, Answers: 1}},
+		"syn":         {model.Egress, tcpPacket(t, pod, remote, layers.TCP{SYN: true}), pod, remote, model.PeerCount{Packets: 1, Requests: 1}},
+		"synack":      {model.Ingress, tcpPacket(t, remote, pod, layers.TCP{SYN: true, ACK: true}), pod, remote, model.PeerCount{Packets: 1, Replies: 1}},
+		"ack":         {model.Egress, tcpPacket(t, pod, remote, layers.TCP{ACK: true}), pod, remote, model.PeerCount{Packets: 1, Replies: 1}},
+		"rst":         {model.Ingress, tcpPacket(t, remote, pod, layers.TCP{RST: true}), pod, remote, model.PeerCount{Packets: 1, Replies: 1}},
 		"udp":         {model.Egress, udpPacket(t, pod, remote), pod, remote, model.PeerCount{Packets: 1, Other: 1}},
 		"node":        {model.Egress, udpPacket(t, node, other), node, other, model.PeerCount{Packets: 1, Other: 1}},
-		"echo":        {model.Egress, icmp(pod, remote, 8, nil), pod, remote, model.PeerCount{Packets: 1, Asks: 1}},
-		"echo reply":  {model.Ingress, icmp(remote, pod, 0, nil), pod, remote, model.PeerCount{Packets: 1, Answers: 1}},
+		"echo":        {model.Egress, icmp(pod, remote, 8, nil), pod, remote, model.PeerCount{Packets: 1, Requests: 1}},
+		"echo reply":  {model.Ingress, icmp(remote, pod, 0, nil), pod, remote, model.PeerCount{Packets: 1, Replies: 1}},
 		"error":       {model.Ingress, icmp(other, pod, 11, quote), pod, remote, model.PeerCount{ICMPErrors: 1}},
 		"error to us": {model.Ingress, icmp(other, node, 3, quote), pod, remote, model.PeerCount{ICMPErrors: 1}},
 		"v6": {model.Ingress, packet(t, netip.MustParseAddr("2001:db8::1"), pod6, layers.IPProtocolICMPv6, &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(3, 0)},

@@ -125,12 +125,12 @@ func (e *Engine) peers() []model.Peer {
 func peerCount(n bpf.TCPeerCount) model.PeerCount {
 	c := model.PeerCount{
 		Packets:    n.Packets,
-		Asks:       n.Asks,
-		Answers:    n.Answers,
+		Requests:   n.Asks,
+		Replies:    n.Answers,
 		ICMPErrors: n.IcmpErrors,
 	}
 	// Each was read by itself while it moved.
-	if told := c.Asks + c.Answers; told < c.Packets {
+	if told := c.Requests + c.Replies; told < c.Packets {
 		c.Other = c.Packets - told
 	}
 	return c

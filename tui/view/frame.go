@@ -459,7 +459,7 @@ func (f Frame) findingPreview(p *page, x *model.Tracked) {
 	if x.Packets > 0 {
 		lost = "lost " + plural(x.Packets, "packet") + " in " + Span(f.Data.Reading.Snapshot.Window.Duration())
 	}
-	for _, row := range wrap(severityWord(x.Severity)+" "+clean(x.Code)+": "+clean(x.Title), p.w) {
+	for _, row := range wrap(severityWord(x.Severity)+" "+clean(string(x.Code))+": "+clean(x.Title), p.w) {
 		p.add(p.paint(severityStyle(x.Severity), row))
 	}
 	p.prose(clean(string(x.Confidence)) + ", " + lost)

@@ -60,7 +60,7 @@ func (p *page) title(s string) {
 // FindingPage is all that a finding says.
 func (d *Data) FindingPage(t Theme, f *model.Tracked, w int) []string {
 	p := &page{Theme: t, w: w}
-	head := p.paint(severityStyle(f.Severity), severityWord(f.Severity)) + " " + p.paint(Strong, clean(f.Code))
+	head := p.paint(severityStyle(f.Severity), severityWord(f.Severity)) + " " + p.paint(Strong, clean(string(f.Code)))
 	conf := "confidence: " + clean(string(f.Confidence))
 	if f.Closed {
 		conf = "closed " + clock(f.Last) + "  " + conf

@@ -105,7 +105,7 @@ func hopMark(h *model.PathHop) string {
 }
 
 // severityOf is the worst severity among the open findings of that code.
-func (d *Data) severityOf(code string) model.Severity {
+func (d *Data) severityOf(code model.Code) model.Severity {
 	var worst model.Severity
 	for _, f := range d.open {
 		if f.Code == code && f.Severity.Rank() > worst.Rank() {
@@ -116,7 +116,7 @@ func (d *Data) severityOf(code string) model.Severity {
 }
 
 // claims are the open findings of that code in a line each.
-func (d *Data) claims(code string) []string {
+func (d *Data) claims(code model.Code) []string {
 	var out []string
 	for _, f := range d.open {
 		if f.Code == code {
@@ -124,7 +124,7 @@ func (d *Data) claims(code string) []string {
 		}
 	}
 	if len(out) == 0 {
-		return []string{code}
+		return []string{string(code)}
 	}
 	return bounded(out)
 }

@@ -173,7 +173,7 @@ func (d *Data) findingRow(f *model.Tracked) Row {
 			figure(f.First.Format("15:04")+"-"+until, ageOf.Order), ageOf, trend(d.findingRates(f)),
 		},
 	}
-	hay := []string{f.Code, string(f.Severity), title, where, string(f.Confidence)}
+	hay := []string{string(f.Code), string(f.Severity), title, where, string(f.Confidence)}
 	for _, a := range f.Pods {
 		hay = append(hay, d.names[a], a.String())
 		r.addrs = append(r.addrs, host(a))
@@ -395,7 +395,7 @@ func (d *Data) findingEvents() []Row {
 		if len(f.Pods) > 0 {
 			who = d.name(f.Pods[0])
 		}
-		what := severityWord(f.Severity) + " " + clean(f.Code) + " " + clean(f.Title) + " (" + clean(string(f.Confidence)) + ")"
+		what := severityWord(f.Severity) + " " + clean(string(f.Code)) + " " + clean(f.Title) + " (" + clean(string(f.Confidence)) + ")"
 		add := func(at time.Time, kind string, style Style) {
 			if at.IsZero() {
 				return
