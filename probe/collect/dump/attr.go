@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Attrs steps through the netlink attributes of a message. It never reads
-// outside its bytes; what is cut short or overlong ends the walk with an
-// error.
+// Attrs iterates over the netlink attributes of a message. It never reads
+// outside its bytes: a truncated or overlong attribute ends the iteration
+// with an error.
 //
 //	a := dump.Parse(b)
 //	for a.Next() {
@@ -21,7 +21,8 @@ import (
 //	}
 //	return a.Err()
 type Attrs struct {
-	// Type and Data are the current attribute's, flags removed.
+	// Type and Data are those of the current attribute. Type has the bits
+	// NLA_F_NESTED and NLA_F_NET_BYTEORDER cleared.
 	Type uint16
 	Data []byte
 
@@ -29,10 +30,12 @@ type Attrs struct {
 	err  error
 }
 
-// Parse starts a walk over b.
+// Parse returns an iterator over the attributes in b.
 func Parse(b []byte) Attrs { return Attrs{rest: b} }
 
-// ParseAfter starts a walk behind a fixed header of n bytes.
+// ParseAfter is Parse for a message that starts with a fixed header of n
+// bytes. A shorter message is an error; callers that read the header check Err
+// before they do.
 func ParseAfter(b []byte, n int) Attrs {
 	if len(b) < n {
 		return Attrs{err: fmt.Errorf("netlink message: %d bytes, want a header of %d", len(b), n)}
@@ -40,7 +43,7 @@ func ParseAfter(b []byte, n int) Attrs {
 	return Attrs{rest: b[n:]}
 }
 
-// Next goes to the next attribute and reports whether there is one.
+// Next advances to the next attribute and reports whether there is one.
 func (a *Attrs) Next() bool {
 	if a.err != nil || len(a.rest) == 0 {
 		return false
@@ -61,17 +64,19 @@ func (a *Attrs) Next() bool {
 	return true
 }
 
-// Err is what ended the walk early.
+// Err returns the error that ended the iteration early, or nil.
 func (a *Attrs) Err() error { return a.err }
 
-// Fail ends the walk with the error, unless it is nil or an earlier one stands.
+// Fail ends the iteration with err. It does nothing if err is nil or the
+// iteration has failed already.
 func (a *Attrs) Fail(err error) {
 	if a.err == nil && err != nil {
 		a.err = err
 	}
 }
 
-// bytes returns the first n bytes, or zeros and an error.
+// bytes returns the attribute's bytes if there are n of them at least. Else it
+// fails the iteration and returns zeros.
 func (a *Attrs) bytes(n int) []byte {
 	if len(a.Data) < n {
 		a.Fail(fmt.Errorf("netlink attribute %d: %d bytes, want %d", a.Type, len(a.Data), n))
@@ -80,31 +85,35 @@ func (a *Attrs) bytes(n int) []byte {
 	return a.Data
 }
 
-// Uint8 reads a byte.
+// Uint8 decodes a byte.
 func (a *Attrs) Uint8() uint8 { return a.bytes(1)[0] }
 
-// Uint32 reads a number in the host's byte order, as rtnetlink has them.
+// Uint16 decodes a number in host byte order, which rtnetlink uses.
+func (a *Attrs) Uint16() uint16 { return binary.NativeEndian.Uint16(a.bytes(2)) }
+
+// Uint32 decodes a number in host byte order, which rtnetlink uses.
 func (a *Attrs) Uint32() uint32 { return binary.NativeEndian.Uint32(a.bytes(4)) }
 
-// BE16 reads a number in network byte order, as nfnetlink has them.
+// BE16 decodes a number in network byte order, which nfnetlink uses.
 func (a *Attrs) BE16() uint16 { return binary.BigEndian.Uint16(a.bytes(2)) }
 
-// BE32 reads a number in network byte order, as nfnetlink has them.
+// BE32 decodes a number in network byte order, which nfnetlink uses.
 func (a *Attrs) BE32() uint32 { return binary.BigEndian.Uint32(a.bytes(4)) }
 
-// BE64 reads a number in network byte order, as nfnetlink has them.
+// BE64 decodes a number in network byte order, which nfnetlink uses.
 func (a *Attrs) BE64() uint64 { return binary.BigEndian.Uint64(a.bytes(8)) }
 
-// String reads text up to its end or the first NUL.
+// String decodes text, which ends at the first NUL if there is one.
 func (a *Attrs) String() string {
 	s, _, _ := bytes.Cut(a.Data, []byte{0})
 	return string(s)
 }
 
-// Nested starts a walk over the attributes within.
+// Nested returns an iterator over the attributes nested in the current one. The
+// caller passes its Err to Fail.
 func (a *Attrs) Nested() Attrs { return Parse(a.Data) }
 
-// Append appends an attribute to a message under construction.
+// Append appends an attribute and its padding to b.
 func Append(b []byte, typ uint16, data []byte) []byte {
 	n := unix.SizeofNlAttr + len(data)
 	b = binary.NativeEndian.AppendUint16(b, uint16(n))

@@ -1,7 +1,11 @@
-// Package dump asks the kernel for netlink dumps in an explicit network
-// namespace and reads their messages, for what the netlink libraries decode
-// in part only: link flags of a bridge port, nft expressions that they do not
-// know, conntrack tables too large for a value per entry.
+// Package dump sends netlink requests in a given network namespace and iterates
+// over the attributes of the replies, for what the netlink libraries do not
+// decode whole: the link flags of a bridge port, nft expressions that they do
+// not know, conntrack tables too large for one value per entry.
+//
+// Opening a socket in another namespace takes CAP_SYS_ADMIN there; nfnetlink
+// dumps take CAP_NET_ADMIN, most of rtnetlink's take nothing. A dump that is
+// interrupted by changes returns ErrInterrupted along with what it delivered.
 package dump
 
 import (
@@ -18,20 +22,20 @@ import (
 )
 
 // ErrInterrupted says that the table changed while it was dumped, so that
-// entries may be missing or double (NLM_F_DUMP_INTR).
+// entries may be missing or doubled (NLM_F_DUMP_INTR).
 var ErrInterrupted = netlink.ErrDumpInterrupted
 
-// attempts bounds how often an interrupted dump is tried: a table that changes
-// all the time is better reported as partial than never.
+// attempts limits how often an interrupted dump is repeated. A table that
+// changes all the time is better reported as partial than never.
 const attempts = 4
 
-// Retry runs f until it is not interrupted, a few times; the last error stands.
-// f starts its result anew on each run, and what the last interrupted run
-// found may be kept as partial.
+// Retry calls f until it returns something else than ErrInterrupted, but a few
+// times at most, and returns its last error. f starts over each time; what its
+// last run collected may be used as a partial result.
 //
 // A panic in f becomes an error: the libraries index into messages without
-// looking at their length (netlink v1.3.1, on an error answer with extended
-// acknowledgement), and no message may end the program.
+// checking their length (netlink v1.3.1, on an error reply with extended
+// acknowledgement), and no message may crash the program.
 func Retry(ctx context.Context, f func() error) error {
 	var err error
 	for range attempts {
@@ -45,8 +49,8 @@ func Retry(ctx context.Context, f func() error) error {
 	return err
 }
 
-// timeout bounds the wait for the kernel's next message. It answers at once;
-// what takes longer never comes.
+// timeout limits the wait for the kernel's next message. The kernel answers at
+// once or never.
 const timeout = 10 * time.Second
 
 func guard(f func() error) (err error) {
@@ -58,8 +62,8 @@ func guard(f func() error) (err error) {
 	return f()
 }
 
-// Conn is a netlink socket in one namespace. It may be used by several
-// goroutines, one dump after the other.
+// Conn is a netlink socket in one namespace. It is safe for concurrent use;
+// its requests are sent one after the other.
 type Conn struct {
 	proto   int
 	sockets map[int]*nl.SocketHandle
@@ -74,8 +78,8 @@ func Open(ns *netns.NS, proto int) (c *Conn, err error) {
 	return c, err
 }
 
-// Route opens what reads a namespace's links, and what reads its routes and
-// neighbours, entering it once.
+// Route enters the namespace once and opens two rtnetlink sockets there: c, and
+// h for what the netlink library decodes (routes).
 func Route(ns *netns.NS) (c *Conn, h *netlink.Handle, err error) {
 	err = ns.Do(func() error {
 		if c, err = here(unix.NETLINK_ROUTE); err != nil {
@@ -93,24 +97,22 @@ func Route(ns *netns.NS) (c *Conn, h *netlink.Handle, err error) {
 	return c, h, err
 }
 
-// here opens a socket in the thread's namespace.
+// here opens a socket in the namespace of the calling thread.
 func here(proto int) (*Conn, error) {
 	sock, err := nl.GetNetlinkSocketAt(-1, -1, proto)
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
 	limit := unix.NsecToTimeval(timeout.Nanoseconds())
-	if err := sock.SetReceiveTimeout(&limit); err != nil {
+	err = sock.SetReceiveTimeout(&limit)
+	if err == nil && proto == unix.NETLINK_ROUTE {
+		// Without strict checking (Linux 4.20) the kernel ignores
+		// IFA_TARGET_NETNSID and dumps the addresses of this namespace.
+		err = unix.SetsockoptInt(sock.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
+	}
+	if err != nil {
 		sock.Close()
 		return nil, fmt.Errorf("open netlink socket: %w", err)
-	}
-	if proto == unix.NETLINK_ROUTE {
-		// Else the kernel overlooks what a request asks of an address dump
-		// (IFA_TARGET_NETNSID), and answers another question. Linux 4.20.
-		if err := unix.SetsockoptInt(sock.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1); err != nil {
-			sock.Close()
-			return nil, fmt.Errorf("open netlink socket: %w", err)
-		}
 	}
 	return &Conn{proto: proto, sockets: map[int]*nl.SocketHandle{proto: {Socket: sock}}}, nil
 }
@@ -122,15 +124,34 @@ func (c *Conn) Close() {
 	}
 }
 
-// Each dumps with a request of the type and body, and calls f with each reply
-// of the wanted type, without its netlink header. The bytes are f's to keep.
-// An error of f ends the dump.
+// List dumps the objects of one kind and returns those for which decode reports
+// ok. An interrupted dump is repeated as Retry does. With an error, what the
+// last run decoded is returned too. Other arguments are those of Each.
+func List[T any](ctx context.Context, c *Conn, request uint16, body []byte, reply uint16,
+	decode func(m []byte) (x T, ok bool, err error)) (out []T, err error) {
+	err = Retry(ctx, func() error {
+		out = out[:0]
+		return c.Each(request, body, reply, func(m []byte) error {
+			x, ok, err := decode(m)
+			if err == nil && ok {
+				out = append(out, x)
+			}
+			return err
+		})
+	})
+	return out, err
+}
+
+// Each sends a dump request of the given type and body, and calls f with each
+// message of type reply, or of any type if reply is 0, without its netlink
+// header. f may keep the bytes. An error of f ends the dump.
 func (c *Conn) Each(request uint16, body []byte, reply uint16, f func(m []byte) error) error {
 	return c.execute(request, unix.NLM_F_DUMP, body, reply, f)
 }
 
-// Get asks for one object. An acknowledgement ends the answer: conntrack marks
-// its only message as one of several.
+// Get requests one object, which is passed to f as in Each. It asks for an
+// acknowledgement to know where the reply ends: conntrack sets NLM_F_MULTI on
+// its only message.
 func (c *Conn) Get(request uint16, body []byte, reply uint16, f func(m []byte) error) error {
 	return c.execute(request, unix.NLM_F_ACK, body, reply, f)
 }
