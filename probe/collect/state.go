@@ -178,10 +178,10 @@ func (r *reading) readNetwork(ctx context.Context) {
 	r.s.Routes, r.s.Rules = routes, rules
 	r.report(model.SourceRoutes, fmt.Sprintf("%d routes, %d rules", len(routes), len(rules)), len(routes) > 0, errors.Join(err, failed))
 
-	r.s.Neighbors, err = neigh.Read(ctx, r.c.handle)
+	r.s.Neighbors, err = neigh.Read(ctx, r.c.conn)
 	r.report(model.SourceNeighbors, fmt.Sprintf("%d neighbours", len(r.s.Neighbors)), len(r.s.Neighbors) > 0, err)
 
-	r.s.FDB, err = neigh.FDB(ctx, r.c.handle)
+	r.s.FDB, err = neigh.FDB(ctx, r.c.conn)
 	r.report(model.SourceBridge, fmt.Sprintf("%d addresses", len(r.s.FDB)), len(r.s.FDB) > 0, err)
 
 	r.far, err = r.c.behind(ctx, r.s.Links, r.s.Routes, true)
@@ -377,10 +377,10 @@ func (c *Collector) Quick(ctx context.Context) ([]model.Link, []model.Pod, error
 	if v.routes, err = route.Read(ctx, c.handle); err != nil {
 		return nil, nil, err
 	}
-	if v.neighbors, err = neigh.Entries(ctx, c.handle); err != nil {
+	if v.neighbors, err = neigh.Entries(ctx, c.conn); err != nil {
 		return nil, nil, err
 	}
-	if v.fdb, err = neigh.FDB(ctx, c.handle); err != nil {
+	if v.fdb, err = neigh.FDB(ctx, c.conn); err != nil {
 		return nil, nil, err
 	}
 	c.mu.Lock()

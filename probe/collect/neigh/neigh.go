@@ -1,115 +1,124 @@
-// Package neigh reads neighbour tables and the forwarding databases of
-// bridges.
+// Package neigh reads the neighbour tables, the proxied addresses and the
+// forwarding databases of bridges, by dumps of RTM_GETNEIGH. They need no
+// capability. A table that changed during its dump is a gap: the entries that
+// were read, with dump.ErrInterrupted.
 package neigh
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"strconv"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/collect/dump"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Read lists the neighbour entries and the proxied addresses. As `ip neigh`
-// does, it leaves out what needs no resolution (multicast, loopback). Link
-// names are left to the caller, who has them by index.
-func Read(ctx context.Context, h *netlink.Handle) ([]model.Neighbor, error) {
-	out, err := Entries(ctx, h)
+// Read lists the neighbour entries and the proxied addresses, without link
+// names. It leaves out what needs no resolution (NUD_NOARP: multicast,
+// loopback), as `ip neigh` does. With an error, what could be read is returned
+// too.
+func Read(ctx context.Context, c *dump.Conn) ([]model.Neighbor, error) {
+	out, err := Entries(ctx, c)
 	if err != nil {
 		return out, err
 	}
-	var proxies []netlink.Neigh
-	err = dump.Retry(ctx, func() (err error) {
-		proxies, err = h.NeighProxyList(0, netlink.FAMILY_ALL)
-		return err
+	proxies, err := list(ctx, c, unix.AF_UNSPEC, unix.NTF_PROXY, func(e entry) (model.Neighbor, bool) {
+		return model.Neighbor{Addr: e.addr, IfIndex: e.index, Proxy: true}, e.addr.IsValid()
 	})
-	for _, n := range proxies {
-		if a, ok := netip.AddrFromSlice(n.IP); ok {
-			out = append(out, model.Neighbor{Addr: a.Unmap(), IfIndex: n.LinkIndex, Proxy: true})
-		}
-	}
 	if err != nil {
-		return out, fmt.Errorf("list proxied neighbours: %w", err)
+		err = fmt.Errorf("list proxied neighbours: %w", err)
 	}
-	return out, nil
+	return append(out, proxies...), err
 }
 
 // Entries is Read without the proxied addresses.
-func Entries(ctx context.Context, h *netlink.Handle) ([]model.Neighbor, error) {
-	var list []netlink.Neigh
-	err := dump.Retry(ctx, func() (err error) {
-		list, err = h.NeighList(0, netlink.FAMILY_ALL)
-		return err
+func Entries(ctx context.Context, c *dump.Conn) ([]model.Neighbor, error) {
+	out, err := list(ctx, c, unix.AF_UNSPEC, 0, func(e entry) (model.Neighbor, bool) {
+		n := model.Neighbor{Addr: e.addr, MAC: e.mac, IfIndex: e.index, State: stateName(e.state)}
+		return n, e.addr.IsValid() && e.state != unix.NUD_NOARP && e.flags&unix.NTF_PROXY == 0
 	})
-	var out []model.Neighbor
-	for _, n := range list {
-		a, ok := netip.AddrFromSlice(n.IP)
-		if !ok || n.State == unix.NUD_NOARP || n.Flags&unix.NTF_PROXY != 0 {
-			continue
-		}
-		out = append(out, model.Neighbor{
-			Addr:    a.Unmap(),
-			MAC:     model.MACFrom(n.HardwareAddr),
-			IfIndex: n.LinkIndex,
-			State:   state(n.State),
-		})
-	}
 	if err != nil {
-		return out, fmt.Errorf("list neighbours: %w", err)
+		err = fmt.Errorf("list neighbours: %w", err)
 	}
-	return out, nil
+	return out, err
 }
 
-func state(n int) string {
-	switch n {
-	case unix.NUD_NONE:
-		return "NONE"
-	case unix.NUD_INCOMPLETE:
-		return "INCOMPLETE"
-	case unix.NUD_REACHABLE:
-		return "REACHABLE"
-	case unix.NUD_STALE:
-		return "STALE"
-	case unix.NUD_DELAY:
-		return "DELAY"
-	case unix.NUD_PROBE:
-		return "PROBE"
-	case unix.NUD_FAILED:
-		return "FAILED"
-	case unix.NUD_PERMANENT:
-		return "PERMANENT"
+// FDB lists the MAC addresses that bridges have learnt or own.
+func FDB(ctx context.Context, c *dump.Conn) ([]model.FDBEntry, error) {
+	out, err := list(ctx, c, unix.AF_BRIDGE, 0, func(e entry) (model.FDBEntry, bool) {
+		return model.FDBEntry{
+			MAC: e.mac, IfIndex: e.index, Bridge: e.master, VLAN: e.vlan, Local: e.state&unix.NUD_PERMANENT != 0,
+		}, e.master != 0 // Without a master it is a filter of the device itself.
+	})
+	if err != nil {
+		err = fmt.Errorf("list bridge addresses: %w", err)
 	}
-	return strconv.Itoa(n)
+	return out, err
 }
 
-// FDB lists the addresses that bridges have learnt or hold.
-func FDB(ctx context.Context, h *netlink.Handle) ([]model.FDBEntry, error) {
-	var list []netlink.Neigh
-	err := dump.Retry(ctx, func() (err error) {
-		list, err = h.NeighList(0, unix.AF_BRIDGE)
-		return err
-	})
-	var out []model.FDBEntry
-	for _, n := range list {
-		// Without a master it is a device's own filter, not a bridge's.
-		if n.MasterIndex == 0 {
-			continue
+// list dumps the entries of an address family with the given flags.
+func list[T any](ctx context.Context, c *dump.Conn, family, flags byte, convert func(entry) (T, bool)) ([]T, error) {
+	request := make([]byte, sizeofNdMsg)
+	request[0], request[10] = family, flags
+	return dump.List(ctx, c, unix.RTM_GETNEIGH, request, unix.RTM_NEWNEIGH, func(m []byte) (x T, ok bool, err error) {
+		e, err := decode(m)
+		if err == nil {
+			x, ok = convert(e)
 		}
-		out = append(out, model.FDBEntry{
-			MAC:     model.MACFrom(n.HardwareAddr),
-			IfIndex: n.LinkIndex,
-			Bridge:  n.MasterIndex,
-			VLAN:    n.Vlan,
-			Local:   n.State&unix.NUD_PERMANENT != 0,
-		})
+		return x, ok, err
+	})
+}
+
+// entry is one RTM_NEWNEIGH message. Addr is invalid and mac zero where the
+// message has none.
+type entry struct {
+	index, master, vlan int
+	state               uint16
+	flags               byte
+	addr                netip.Addr
+	mac                 model.MAC
+}
+
+// sizeofNdMsg is the size of struct ndmsg: family, padding, link index, state,
+// flags, type.
+const sizeofNdMsg = 12
+
+func decode(m []byte) (e entry, err error) {
+	a := dump.ParseAfter(m, sizeofNdMsg)
+	if err := a.Err(); err != nil {
+		return e, err
 	}
-	if err != nil {
-		return out, fmt.Errorf("list bridge addresses: %w", err)
+	e.index = int(int32(binary.NativeEndian.Uint32(m[4:])))
+	e.state, e.flags = binary.NativeEndian.Uint16(m[8:]), m[10]
+	for a.Next() {
+		switch a.Type {
+		case unix.NDA_DST:
+			addr, _ := netip.AddrFromSlice(a.Data)
+			e.addr = addr.Unmap()
+		case unix.NDA_LLADDR:
+			e.mac = model.MACFrom(a.Data)
+		case unix.NDA_VLAN:
+			e.vlan = int(a.Uint16())
+		case unix.NDA_MASTER:
+			e.master = int(a.Uint32())
+		}
 	}
-	return out, nil
+	return e, a.Err()
+}
+
+var stateNames = map[uint16]string{
+	unix.NUD_NONE: "NONE", unix.NUD_INCOMPLETE: "INCOMPLETE", unix.NUD_REACHABLE: "REACHABLE", unix.NUD_STALE: "STALE",
+	unix.NUD_DELAY: "DELAY", unix.NUD_PROBE: "PROBE", unix.NUD_FAILED: "FAILED", unix.NUD_PERMANENT: "PERMANENT",
+}
+
+// stateName is the name that `ip neigh` prints, or the number of a combination
+// that has none.
+func stateName(state uint16) string {
+	if s, ok := stateNames[state]; ok {
+		return s
+	}
+	return fmt.Sprint(state)
 }

@@ -6,10 +6,25 @@ import (
 	"slices"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lasthop/lasthop/probe/collect/dump"
 	"github.com/lasthop/lasthop/probe/collect/internal/nstest"
 	"github.com/lasthop/lasthop/probe/model"
 )
+
+// FuzzNeighbor decodes messages of any content, the first of them truncated.
+func FuzzNeighbor(f *testing.F) {
+	m := dump.Append(make([]byte, sizeofNdMsg), unix.NDA_DST, []byte{10, 1, 0, 2})
+	m = dump.Append(dump.Append(m, unix.NDA_LLADDR, []byte{2, 0, 0, 0, 0, 2}), unix.NDA_VLAN, []byte{5, 0})
+	f.Add(m)
+	f.Add(m[:len(m)-3])
+	f.Fuzz(func(t *testing.T, m []byte) {
+		if e, err := decode(m); err == nil && len(m) < sizeofNdMsg {
+			t.Errorf("%+v from %d bytes without an error", e, len(m))
+		}
+	})
+}
 
 func TestRead(t *testing.T) {
 	ns := nstest.New(t)
@@ -19,16 +34,15 @@ func TestRead(t *testing.T) {
 		"ip neigh add 10.1.0.2 lladdr 02:00:00:00:00:02 dev br7 nud permanent",
 		"ip neigh add 10.1.0.3 lladdr 02:00:00:00:00:03 dev br7 nud stale",
 		"ip neigh add fd00::5 lladdr 02:00:00:00:00:05 dev br7 nud reachable",
-		"ip neigh add proxy 10.1.0.9 dev br7",
+		"ip neigh add proxy 10.1.0.9 dev br7", "ip neigh add proxy fd00::9 dev br7 router",
 		"bridge fdb add 02:00:00:00:00:77 dev v master static",
 	)
-	c, h, err := dump.Route(ns.NS)
+	c, err := dump.Open(ns.NS, unix.NETLINK_ROUTE)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	defer h.Close()
-	got, err := Read(context.Background(), h)
+	got, err := Read(context.Background(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,6 +52,7 @@ func TestRead(t *testing.T) {
 		{Addr: netip.MustParseAddr("10.1.0.3"), MAC: model.MAC{2, 0, 0, 0, 0, 3}, State: "STALE"},
 		{Addr: netip.MustParseAddr("fd00::5"), MAC: model.MAC{2, 0, 0, 0, 0, 5}, State: "REACHABLE"},
 		{Addr: netip.MustParseAddr("10.1.0.9"), Proxy: true},
+		{Addr: netip.MustParseAddr("fd00::9"), Proxy: true},
 	} {
 		i := slices.IndexFunc(got, func(n model.Neighbor) bool { return n.Addr == want.Addr })
 		if i < 0 {
@@ -48,7 +63,7 @@ func TestRead(t *testing.T) {
 			t.Errorf("got %+v, want %+v", got[i], want)
 		}
 	}
-	fdb, err := FDB(context.Background(), h)
+	fdb, err := FDB(context.Background(), c)
 	if err != nil {
 		t.Fatal(err)
 	}

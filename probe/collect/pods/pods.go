@@ -154,7 +154,7 @@ func (n Node) enter(ctx context.Context, c Candidate, wanted map[int]bool) (int,
 			out.Routes = append(out.Routes, r)
 		}
 	}
-	out.Neighbors, err = neigh.Entries(ctx, h)
+	out.Neighbors, err = neigh.Entries(ctx, conn)
 	out.Entered = true
 	if n.Programs {
 		out.Programs, out.Refused = program.Read(ctx, ns, conn, out.Links)
