@@ -124,10 +124,15 @@ func (c *Conn) Close() {
 	}
 }
 
+// Dumper sends dump requests. A Conn is one.
+type Dumper interface {
+	Each(request uint16, body []byte, reply uint16, f func(m []byte) error) error
+}
+
 // List dumps the objects of one kind and returns those for which decode reports
 // ok. An interrupted dump is repeated as Retry does. With an error, what the
 // last run decoded is returned too. Other arguments are those of Each.
-func List[T any](ctx context.Context, c *Conn, request uint16, body []byte, reply uint16,
+func List[T any](ctx context.Context, c Dumper, request uint16, body []byte, reply uint16,
 	decode func(m []byte) (x T, ok bool, err error)) (out []T, err error) {
 	err = Retry(ctx, func() error {
 		out = out[:0]

@@ -1,14 +1,20 @@
-// Package link reads network interfaces, their addresses and settings, and
-// tells when any of them changes.
+// Package link reads network interfaces with their addresses and settings
+// (RTM_GETLINK, RTM_GETADDR), and notifies of changes (rtnetlink multicast
+// groups).
+//
+// The dumps need no capability, also for a namespace that is known by its
+// number. A table that changed during its dump is a gap: what was read comes
+// with dump.ErrInterrupted.
 package link
 
 import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
-	"sort"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -17,7 +23,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Attributes and offsets that golang.org/x/sys/unix does not name.
+// Attributes and offsets that golang.org/x/sys/unix lacks.
 const (
 	brportMode       = 4   // IFLA_BRPORT_MODE: the hairpin flag
 	otherHostDropped = 192 // offset in struct rtnl_link_stats64, Linux 5.19
@@ -27,66 +33,62 @@ const (
 // Here is the namespace number that stands for the socket's own namespace.
 const Here = -1
 
-// Table is what one dump of a namespace's links tells.
+// Table holds the links of one namespace.
 type Table struct {
-	// Links are sorted by index, without Role.
+	// Links are sorted by index. Role is not set.
 	Links []model.Link
 	// Sysctls are the settings of each link.
 	Sysctls []model.Sysctl
 }
 
 // Read lists the links of the socket's namespace with their addresses.
-func Read(ctx context.Context, c *dump.Conn) (Table, error) {
+func Read(ctx context.Context, c dump.Dumper) (Table, error) {
 	return ReadAt(ctx, c, Here)
 }
 
-// ReadAt lists the links of the namespace that the socket's own namespace
-// knows by the number nsid, without entering it (Linux 5.0).
-func ReadAt(ctx context.Context, c *dump.Conn, nsid int) (Table, error) {
-	var t Table
-	err := dump.Retry(ctx, func() error {
-		t = Table{}
-		return c.Each(unix.RTM_GETLINK, linkRequest(nsid), unix.RTM_NEWLINK, func(m []byte) error {
-			l, afSpec, err := decodeLink(m)
-			if err != nil {
-				return err
+// ReadAt lists the links of the namespace that has the number nsid in the
+// socket's own namespace, without entering it (Linux 5.0). With an error, what
+// could be read is returned too.
+func ReadAt(ctx context.Context, c dump.Dumper, nsid int) (Table, error) {
+	type linkConf struct {
+		link model.Link
+		conf []model.Sysctl
+	}
+	links, err := dump.List(ctx, c, unix.RTM_GETLINK, request(unix.SizeofIfInfomsg, unix.IFLA_TARGET_NETNSID, nsid),
+		unix.RTM_NEWLINK, func(m []byte) (x linkConf, ok bool, err error) {
+			var afSpec []byte
+			if x.link, afSpec, err = decodeLink(m); err == nil {
+				x.conf, err = sysctl.Decode(x.link.Name, afSpec)
 			}
-			conf, err := sysctl.Decode(l.Name, afSpec)
-			if err != nil {
-				return err
-			}
-			t.Links = append(t.Links, l)
-			t.Sysctls = append(t.Sysctls, conf...)
-			return nil
+			return x, true, err
 		})
-	})
 	if err != nil {
-		return t, fmt.Errorf("list links: %w", err)
+		err = fmt.Errorf("list links: %w", err)
 	}
-	sort.Slice(t.Links, func(i, j int) bool { return t.Links[i].Index < t.Links[j].Index })
-	if err := readAddresses(ctx, c, nsid, t.Links); err != nil {
-		return t, fmt.Errorf("list addresses: %w", err)
+	slices.SortStableFunc(links, func(a, b linkConf) int { return a.link.Index - b.link.Index })
+	var t Table
+	for _, x := range links {
+		t.Links = append(t.Links, x.link)
+		t.Sysctls = append(t.Sysctls, x.conf...)
 	}
-	return t, nil
+	if len(links) == 0 {
+		return t, err
+	}
+	return t, errors.Join(err, readAddresses(ctx, c, nsid, t.Links))
 }
 
-func linkRequest(nsid int) []byte {
-	b := make([]byte, unix.SizeofIfInfomsg)
+// request is a dump request: a zero header of the given size, and for another
+// namespace the attribute that takes its number.
+func request(header int, attr uint16, nsid int) []byte {
+	b := make([]byte, header)
 	if nsid != Here {
-		b = dump.Append(b, unix.IFLA_TARGET_NETNSID, binary.NativeEndian.AppendUint32(nil, uint32(nsid)))
+		b = dump.Append(b, attr, binary.NativeEndian.AppendUint32(nil, uint32(nsid)))
 	}
 	return b
 }
 
-func addrRequest(nsid int) []byte {
-	b := make([]byte, unix.SizeofIfAddrmsg)
-	if nsid != Here {
-		b = dump.Append(b, ifaTargetNetnsid, binary.NativeEndian.AppendUint32(nil, uint32(nsid)))
-	}
-	return b
-}
-
-// decodeLink reads an RTM_NEWLINK message and returns its IFLA_AF_SPEC beside.
+// decodeLink decodes an RTM_NEWLINK message. Its IFLA_AF_SPEC, which holds the
+// link's settings, is returned as it is.
 func decodeLink(m []byte) (l model.Link, afSpec []byte, err error) {
 	a := dump.ParseAfter(m, unix.SizeofIfInfomsg)
 	if err := a.Err(); err != nil {
@@ -96,7 +98,7 @@ func decodeLink(m []byte) (l model.Link, afSpec []byte, err error) {
 	l = model.Link{
 		Index: int(int32(binary.NativeEndian.Uint32(m[4:]))),
 		Up:    flags&unix.IFF_UP != 0,
-		// IFF_RUNNING lags behind by up to a second.
+		// IFF_RUNNING may lag behind the carrier by a second.
 		Carrier:     flags&unix.IFF_LOWER_UP != 0,
 		PeerNetNSID: Here,
 	}
@@ -140,8 +142,8 @@ func decodeLink(m []byte) (l model.Link, afSpec []byte, err error) {
 	return l, afSpec, nil
 }
 
-// Paired reports whether links of the kind come in pairs, one end of which may
-// be in another namespace.
+// Paired reports whether links of this kind come in pairs whose ends may be in
+// different namespaces.
 func Paired(kind string) bool { return kind == "veth" || kind == "netkit" }
 
 func decodeInfo(a dump.Attrs, l *model.Link) error {
@@ -168,7 +170,7 @@ func decodeInfo(a dump.Attrs, l *model.Link) error {
 	return a.Err()
 }
 
-// decodeXDP reads the numbers of the programs, one for each mode.
+// decodeXDP decodes the programs' ids, one for each attach mode.
 func decodeXDP(a dump.Attrs, l *model.Link) error {
 	for a.Next() {
 		switch a.Type {
@@ -179,65 +181,69 @@ func decodeXDP(a dump.Attrs, l *model.Link) error {
 	return a.Err()
 }
 
-// readAddresses adds each link's addresses, in the kernel's order but IPv4
-// first.
-func readAddresses(ctx context.Context, c *dump.Conn, nsid int, links []model.Link) error {
+// readAddresses sets each link's addresses, in the kernel's order: IPv4 first.
+func readAddresses(ctx context.Context, c dump.Dumper, nsid int, links []model.Link) error {
+	addresses, err := dump.List(ctx, c, unix.RTM_GETADDR, request(unix.SizeofIfAddrmsg, ifaTargetNetnsid, nsid),
+		unix.RTM_NEWADDR, func(m []byte) (address, bool, error) {
+			a, err := decodeAddress(m)
+			return a, a.prefix.IsValid(), err
+		})
 	at := make(map[int]*model.Link, len(links))
 	for i := range links {
 		at[links[i].Index] = &links[i]
 	}
-	return dump.Retry(ctx, func() error {
-		for i := range links {
-			links[i].Addresses = nil
+	for _, a := range addresses {
+		if l := at[a.index]; l != nil {
+			l.Addresses = append(l.Addresses, a.prefix)
 		}
-		return c.Each(unix.RTM_GETADDR, addrRequest(nsid), unix.RTM_NEWADDR, func(m []byte) error {
-			index, p, err := decodeAddress(m)
-			if err != nil {
-				return err
-			}
-			if l := at[index]; l != nil && p.IsValid() {
-				l.Addresses = append(l.Addresses, p)
-			}
-			return nil
-		})
-	})
+	}
+	if err != nil {
+		return fmt.Errorf("list addresses: %w", err)
+	}
+	return nil
 }
 
-// decodeAddress reads an RTM_NEWADDR message: the link's index and the address
-// with the length of its network. An address of another family is the zero
-// prefix.
-func decodeAddress(m []byte) (index int, p netip.Prefix, err error) {
+// address is an address with the prefix length of its network, and the index of
+// its link. An address that is neither IPv4 nor IPv6 has no valid prefix.
+type address struct {
+	index  int
+	prefix netip.Prefix
+}
+
+// decodeAddress decodes an RTM_NEWADDR message.
+func decodeAddress(m []byte) (out address, err error) {
 	a := dump.ParseAfter(m, unix.SizeofIfAddrmsg)
 	if err := a.Err(); err != nil {
-		return 0, p, err
+		return out, err
 	}
-	index = int(binary.NativeEndian.Uint32(m[4:]))
+	out.index = int(binary.NativeEndian.Uint32(m[4:]))
 	bits := int(m[1])
-	var local, address []byte
+	var local, peer []byte
 	for a.Next() {
 		switch a.Type {
 		case unix.IFA_LOCAL:
 			local = a.Data
 		case unix.IFA_ADDRESS:
-			address = a.Data
+			peer = a.Data
 		}
 	}
 	if err := a.Err(); err != nil {
-		return 0, p, err
+		return out, err
 	}
+	// IFA_ADDRESS is the address itself, or the peer's of a point-to-point link,
+	// whose prefix length is the peer's too. IPv6 has no IFA_LOCAL otherwise.
 	switch {
 	case local == nil:
-		local = address
-	case address != nil && !bytes.Equal(local, address):
-		// On a point-to-point link the length is that of the peer.
+		local = peer
+	case peer != nil && !bytes.Equal(local, peer):
 		bits = len(local) * 8
 	}
 	ip, ok := netip.AddrFromSlice(local)
-	if !ok {
-		return index, p, nil
+	if ok && bits > ip.BitLen() {
+		return out, fmt.Errorf("address %v of link %d: prefix length %d", ip, out.index, bits)
 	}
-	if bits > ip.BitLen() {
-		return 0, p, fmt.Errorf("address %v of link %d: prefix length %d", ip, index, bits)
+	if ok {
+		out.prefix = netip.PrefixFrom(ip, bits)
 	}
-	return index, netip.PrefixFrom(ip, bits), nil
+	return out, nil
 }

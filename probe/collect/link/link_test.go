@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -28,10 +29,43 @@ func FuzzLink(f *testing.F) {
 
 func FuzzAddress(f *testing.F) {
 	f.Fuzz(func(t *testing.T, m []byte) {
-		if _, p, err := decodeAddress(m); err == nil && p.Addr().IsValid() && !p.IsValid() {
-			t.Errorf("invalid prefix %v without an error", p)
+		if a, err := decodeAddress(m); err == nil && a.prefix.Addr().IsValid() && !a.prefix.IsValid() {
+			t.Errorf("invalid prefix %v without an error", a.prefix)
 		}
 	})
+}
+
+// interrupted is the kernel's answer to dumps while links come and go: the same
+// messages each time, marked as inconsistent.
+type interrupted map[uint16][][]byte
+
+func (i interrupted) Each(_ uint16, _ []byte, reply uint16, f func(m []byte) error) error {
+	for _, m := range i[reply] {
+		if err := f(m); err != nil {
+			return err
+		}
+	}
+	return dump.ErrInterrupted
+}
+
+// TestInterrupted wants the links of an interrupted dump sorted and with their
+// addresses, and the gap reported.
+func TestInterrupted(t *testing.T) {
+	message := func(index byte, name string) []byte {
+		return dump.Append(append(make([]byte, 4), append([]byte{index}, make([]byte, 11)...)...), unix.IFLA_IFNAME, []byte(name))
+	}
+	kernel := interrupted{
+		unix.RTM_NEWLINK: {message(9, "nine"), message(2, "two")},
+		unix.RTM_NEWADDR: {dump.Append([]byte{unix.AF_INET, 24, 0, 0, 2, 0, 0, 0}, unix.IFA_LOCAL, []byte{10, 1, 2, 3})},
+	}
+	table, err := Read(t.Context(), kernel)
+	if !errors.Is(err, dump.ErrInterrupted) {
+		t.Errorf("error %v", err)
+	}
+	if len(table.Links) != 2 || table.Links[0].Name != "two" || table.Links[1].Name != "nine" ||
+		!slices.Equal(table.Links[0].Addresses, []netip.Prefix{netip.MustParsePrefix("10.1.2.3/24")}) {
+		t.Errorf("links: %+v", table.Links)
+	}
 }
 
 func find(t *testing.T, links []model.Link, name string) model.Link {
