@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -118,7 +117,7 @@ func TestRead(t *testing.T) {
 	}
 	checkSettings(t, node, table.Sysctls)
 
-	// The same namespace, told from outside.
+	// The same namespace, read from outside.
 	far, err := ReadAt(context.Background(), c, a.PeerNetNSID)
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +129,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// checkSettings compares each setting with what sysctl(8) says of it.
+// checkSettings compares each setting with what sysctl(8) prints.
 func checkSettings(t *testing.T, ns *nstest.NS, got []model.Sysctl) {
 	t.Helper()
 	seen := 0
@@ -194,7 +193,7 @@ func TestWatch(t *testing.T) {
 		select {
 		case <-changes:
 		case <-t.Context().Done():
-			t.Fatalf("change %s was not told", strconv.Itoa(i))
+			t.Fatalf("no notification of change %d", i)
 		}
 	}
 	cancel()

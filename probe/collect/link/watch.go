@@ -10,8 +10,8 @@ import (
 	"github.com/lasthop/lasthop/probe/netns"
 )
 
-// groups are the changes that Watch is told of: links, addresses and routes
-// come and go, and namespaces get a number here.
+// groups are the multicast groups of the changes that Watch notifies of. A
+// namespace gets a number (RTNLGRP_NSID) when its link is first seen here.
 var groups = []int{
 	unix.RTNLGRP_LINK, unix.RTNLGRP_NSID,
 	unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
@@ -21,9 +21,9 @@ var groups = []int{
 // Watcher waits for changes in one namespace.
 type Watcher struct{ file *os.File }
 
-// Watch subscribes to changes of links, addresses, routes and the numbers of
-// namespaces. Where the rights allow, those of the pods' namespaces are
-// included: a pod's address is set inside.
+// Watch subscribes to changes of links, addresses, routes and namespace numbers.
+// With CAP_NET_BROADCAST it includes those in the pods' namespaces, where a
+// pod's address is set.
 func Watch(ns *netns.NS) (*Watcher, error) {
 	var file *os.File
 	err := ns.Do(func() (err error) {
@@ -41,24 +41,25 @@ func subscribe() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		unix.Close(fd)
-		return nil, err
-	}
+	file := os.NewFile(uintptr(fd), "netlink")
+	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 	for _, g := range groups {
-		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, g); err != nil {
-			unix.Close(fd)
-			return nil, err
+		if err == nil {
+			err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, g)
 		}
 	}
-	// Needs CAP_NET_BROADCAST; without it the node's own changes remain.
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	// Without CAP_NET_BROADCAST the changes in the node's own namespace remain.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_LISTEN_ALL_NSID, 1)
-	return os.NewFile(uintptr(fd), "netlink"), nil
+	return file, nil
 }
 
-// Run calls f after each change, until the context ends or the watcher is
-// closed. Changes that come while f runs may be told at once. What changed is
-// not said: after a lost message nobody knows.
+// Run calls f after each change, until ctx ends or the watcher is closed. Several
+// changes during one call of f may lead to a single further call. What changed
+// is not passed on, since messages may be lost.
 func (w *Watcher) Run(ctx context.Context, f func()) {
 	stop := context.AfterFunc(ctx, func() { w.file.Close() })
 	defer stop()
@@ -66,7 +67,7 @@ func (w *Watcher) Run(ctx context.Context, f func()) {
 	if err != nil {
 		return
 	}
-	// The messages are not read, only taken: the kernel cuts what is longer.
+	// Only the arrival of a message counts; the kernel truncates its content.
 	b := make([]byte, 1)
 	for {
 		var failed error
@@ -78,7 +79,7 @@ func (w *Watcher) Run(ctx context.Context, f func()) {
 			return
 		}
 		switch failed {
-		case nil, unix.ENOBUFS:
+		case nil, unix.ENOBUFS: // ENOBUFS: messages were lost.
 			f()
 		case unix.EINTR:
 		default:

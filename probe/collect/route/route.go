@@ -1,4 +1,6 @@
-// Package route reads the routing tables and the rules that choose among them.
+// Package route reads the routing tables (RTM_GETROUTE) and the rules that select
+// among them (RTM_GETRULE). The dumps need no capability. A table that changed
+// during its dump is a gap: what was read comes with dump.ErrInterrupted.
 package route
 
 import (
@@ -15,8 +17,8 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Read lists the routes of all tables, IPv4 and IPv6. Link names are left to
-// the caller, who has them by index.
+// Read lists the IPv4 and IPv6 routes of all tables, without link names. With an
+// error, what could be read is returned too.
 func Read(ctx context.Context, h *netlink.Handle) ([]model.Route, error) {
 	var out []model.Route
 	err := dump.Retry(ctx, func() error {
@@ -70,7 +72,7 @@ func gateway(gw net.IP, via netlink.Destination) netip.Addr {
 	return addr(gw)
 }
 
-// prefix converts a destination; nil is the default route.
+// prefix converts a destination, nil for the default route.
 func prefix(n *net.IPNet, family int) netip.Prefix {
 	if n == nil {
 		if family == unix.AF_INET6 {
@@ -78,7 +80,7 @@ func prefix(n *net.IPNet, family int) netip.Prefix {
 		}
 		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 	}
-	// The library gives 0.0.0.0 in 16 bytes, with a mask of 4.
+	// The library returns 0.0.0.0 as 16 bytes with a mask of 4.
 	a := addr(n.IP)
 	ones, _ := n.Mask.Size()
 	if ones > a.BitLen() {
@@ -107,7 +109,7 @@ var (
 	}
 )
 
-// name is the number's name, or the number where it has none here.
+// name returns the number's name, or the number in text if it has none.
 func name(names map[int]string, n int) string {
 	if s, ok := names[n]; ok {
 		return s

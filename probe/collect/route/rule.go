@@ -34,30 +34,24 @@ var actionNames = map[int]string{
 	1: "lookup", 2: "goto", 3: "nop", 6: "blackhole", 7: "unreachable", 8: "prohibit",
 }
 
-// moreConditions are attributes that restrict a rule beyond what the model's
-// fields say.
+// moreConditions are attributes that restrict a rule and have no field in the
+// model.
 var moreConditions = map[uint16]string{
 	fraTunID: "tun_id", fraL3MDev: "l3mdev", fraUID: "uidrange", fraProto: "ipproto", fraSrcPorts: "sport", fraDstPorts: "dport",
 }
 
-// Rules lists the routing rules of both families, in the order in which the
-// kernel looks at them. The library's own list does not tell a rule's action.
+// Rules lists the routing rules of IPv4, then of IPv6, each in the order in which
+// the kernel evaluates them. With an error, what could be read is returned too.
 func Rules(ctx context.Context, c *dump.Conn) ([]model.RoutingRule, error) {
 	var out []model.RoutingRule
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		before := len(out)
 		request := make([]byte, ruleHeaderLen)
 		request[0] = family
-		err := dump.Retry(ctx, func() error {
-			out = out[:before]
-			return c.Each(unix.RTM_GETRULE, request, unix.RTM_NEWRULE, func(m []byte) error {
-				r, err := decodeRule(m)
-				if err == nil {
-					out = append(out, r)
-				}
-				return err
-			})
+		rules, err := dump.List(ctx, c, unix.RTM_GETRULE, request, unix.RTM_NEWRULE, func(m []byte) (model.RoutingRule, bool, error) {
+			r, err := decodeRule(m)
+			return r, true, err
 		})
+		out = append(out, rules...)
 		if err != nil {
 			return out, fmt.Errorf("list routing rules: %w", err)
 		}
@@ -65,6 +59,8 @@ func Rules(ctx context.Context, c *dump.Conn) ([]model.RoutingRule, error) {
 	return out, nil
 }
 
+// decodeRule decodes an RTM_NEWRULE message: struct fib_rule_hdr and attributes.
+// The netlink library leaves out the action.
 func decodeRule(m []byte) (model.RoutingRule, error) {
 	a := dump.ParseAfter(m, ruleHeaderLen)
 	if err := a.Err(); err != nil {
@@ -95,7 +91,7 @@ func decodeRule(m []byte) (model.RoutingRule, error) {
 		case fraGoto:
 			r.Goto = int(a.Uint32())
 		case fraNoGroup, fraNoPrefix:
-			// All ones is none.
+			// All ones mean that nothing is suppressed.
 			if a.Uint32() != math.MaxUint32 {
 				r.Unknown = append(r.Unknown, "suppress")
 			}
@@ -108,17 +104,17 @@ func decodeRule(m []byte) (model.RoutingRule, error) {
 		case fraTable:
 			r.Table = int(a.Uint32())
 		default:
-			if what, ok := moreConditions[a.Type]; ok {
-				r.Unknown = append(r.Unknown, what)
+			if condition, ok := moreConditions[a.Type]; ok {
+				r.Unknown = append(r.Unknown, condition)
 			}
 		}
 	}
-	// The order of attributes differs by kernel.
+	// The order of the attributes depends on the kernel.
 	slices.Sort(r.Unknown)
 	return r, a.Err()
 }
 
-// rulePrefix reads an address whose length stands in the rule's header.
+// rulePrefix decodes an address whose prefix length is in the rule's header.
 func rulePrefix(a *dump.Attrs, bits byte) netip.Prefix {
 	ip, ok := netip.AddrFromSlice(a.Data)
 	if !ok || int(bits) > ip.BitLen() {
