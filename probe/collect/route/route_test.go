@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lasthop/lasthop/probe/collect/dump"
 	"github.com/lasthop/lasthop/probe/collect/internal/nstest"
 	"github.com/lasthop/lasthop/probe/model"
@@ -117,5 +119,24 @@ func TestRules(t *testing.T) {
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("rules:\n got %+v\nwant %+v", got, want)
+	}
+}
+
+// ipv4Only is a kernel whose IPv6 is disabled.
+type ipv4Only struct{ rule []byte }
+
+func (k ipv4Only) Each(_ uint16, body []byte, _ uint16, f func(m []byte) error) error {
+	if body[0] == unix.AF_INET6 {
+		return unix.EAFNOSUPPORT
+	}
+	return f(k.rule)
+}
+
+func TestRulesWithoutIPv6(t *testing.T) {
+	rule := make([]byte, ruleHeaderLen)
+	rule[0], rule[4], rule[7] = unix.AF_INET, unix.RT_TABLE_MAIN, 1
+	got, err := Rules(t.Context(), ipv4Only{rule})
+	if want := []model.RoutingRule{{Family: 4, Table: 254, Action: "lookup"}}; err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v", got, err)
 	}
 }

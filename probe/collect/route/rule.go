@@ -3,6 +3,7 @@ package route
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"net/netip"
@@ -41,8 +42,9 @@ var moreConditions = map[uint16]string{
 }
 
 // Rules lists the routing rules of IPv4, then of IPv6, each in the order in which
-// the kernel evaluates them. With an error, what could be read is returned too.
-func Rules(ctx context.Context, c *dump.Conn) ([]model.RoutingRule, error) {
+// the kernel evaluates them. A kernel without IPv6 (ipv6.disable=1) has no rules
+// of it. With an error, what could be read is returned too.
+func Rules(ctx context.Context, c dump.Dumper) ([]model.RoutingRule, error) {
 	var out []model.RoutingRule
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		request := make([]byte, ruleHeaderLen)
@@ -52,7 +54,7 @@ func Rules(ctx context.Context, c *dump.Conn) ([]model.RoutingRule, error) {
 			return r, true, err
 		})
 		out = append(out, rules...)
-		if err != nil {
+		if err != nil && !errors.Is(err, unix.EAFNOSUPPORT) {
 			return out, fmt.Errorf("list routing rules: %w", err)
 		}
 	}
