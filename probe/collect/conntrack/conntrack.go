@@ -1,5 +1,8 @@
-// Package conntrack reads the connection-tracking table, its size and its
-// statistics.
+// Package conntrack reads the flows of connection tracking, the table's size and
+// its statistics (IPCTNL_MSG_CT_GET, _GET_STATS and _GET_STATS_CPU of
+// nfnetlink). It takes CAP_NET_ADMIN. The caller makes sure that the module
+// nf_conntrack_netlink is there, which a request would load. Without either the
+// source is a gap as a whole.
 package conntrack
 
 import (
@@ -49,33 +52,23 @@ const (
 	statusAssured   = 1 << 2
 )
 
-// nfgenmsg is the fixed header behind netlink's: family, version, resource.
+// nfgenmsg is the size of struct nfgenmsg: family, version, resource.
 const nfgenmsg = 4
 
-// request is an nfgenmsg that asks for every family.
+// request is a struct nfgenmsg for all address families.
 var request = make([]byte, nfgenmsg)
 
-// Read lists the entries that keep accepts. The addresses of an entry are
-// decoded first, so that those which do not matter cost little.
+// Read lists the flows that keep accepts. With an error, what could be read is
+// returned too.
 func Read(ctx context.Context, c *dump.Conn, keep func(*model.Flow) bool) ([]model.Flow, error) {
-	var out []model.Flow
-	err := dump.Retry(ctx, func() error {
-		out = out[:0]
-		return c.Each(msgGet, request, msgNew, func(m []byte) error {
-			f, err := decode(m)
-			if err != nil {
-				return err
-			}
-			if keep(&f) {
-				out = append(out, f)
-			}
-			return nil
-		})
+	out, err := dump.List(ctx, c, msgGet, request, msgNew, func(m []byte) (model.Flow, bool, error) {
+		f, err := decode(m)
+		return f, err == nil && keep(&f), err
 	})
 	if err != nil {
-		return out, fmt.Errorf("list connections: %w", err)
+		err = fmt.Errorf("list connections: %w", err)
 	}
-	return out, nil
+	return out, err
 }
 
 func decode(m []byte) (f model.Flow, err error) {
@@ -83,15 +76,11 @@ func decode(m []byte) (f model.Flow, err error) {
 	for a.Next() {
 		switch a.Type {
 		case ctaOriginal:
-			var zone uint16
-			f.Original, f.Proto, zone, err = tuple(a.Nested())
+			f.Original, err = tuple(a.Nested(), &f)
 			a.Fail(err)
-			f.Zone = max(f.Zone, zone)
 		case ctaReply:
-			var zone uint16
-			f.Reply, _, zone, err = tuple(a.Nested())
+			f.Reply, err = tuple(a.Nested(), &f)
 			a.Fail(err)
-			f.Zone = max(f.Zone, zone)
 		case ctaStatus:
 			s := a.BE32()
 			f.Replied = s&statusSeenReply != 0
@@ -113,9 +102,9 @@ func decode(m []byte) (f model.Flow, err error) {
 	return f, nil
 }
 
-// tuple reads one direction. A zone that belongs to one direction only stands
-// within it.
-func tuple(a dump.Attrs) (t model.Tuple, proto uint8, zone uint16, err error) {
+// tuple decodes the tuple of one direction. The protocol, which is the same in
+// both, and a zone that applies to this direction alone are set in f.
+func tuple(a dump.Attrs, f *model.Flow) (t model.Tuple, err error) {
 	for a.Next() {
 		inner := a.Nested()
 		switch a.Type {
@@ -138,7 +127,7 @@ func tuple(a dump.Attrs) (t model.Tuple, proto uint8, zone uint16, err error) {
 			for inner.Next() {
 				switch inner.Type {
 				case protoNum:
-					proto = inner.Uint8()
+					f.Proto = inner.Uint8()
 				case protoSrcPort:
 					t.SrcPort = inner.BE16()
 				case protoDstPort:
@@ -147,13 +136,13 @@ func tuple(a dump.Attrs) (t model.Tuple, proto uint8, zone uint16, err error) {
 			}
 			a.Fail(inner.Err())
 		case tupleZone:
-			zone = a.BE16()
+			f.Zone = max(f.Zone, a.BE16())
 		}
 	}
-	return t, proto, zone, a.Err()
+	return t, a.Err()
 }
 
-// tcpStates are the kernel's names, by number (enum tcp_conntrack).
+// tcpStates are the names of the states, by number (enum tcp_conntrack).
 var tcpStates = [...]string{
 	"NONE", "SYN_SENT", "SYN_RECV", "ESTABLISHED", "FIN_WAIT",
 	"CLOSE_WAIT", "LAST_ACK", "TIME_WAIT", "CLOSE", "SYN_SENT2",
@@ -179,26 +168,22 @@ func state(a dump.Attrs) (string, error) {
 	return name, a.Err()
 }
 
-// Statistics reads the table's size and its counters since it exists, summed
-// over the CPUs.
+// Statistics reads the table's size and its counters, which count from the
+// namespace's creation, summed over the CPUs.
 func Statistics(ctx context.Context, c *dump.Conn) (model.Conntrack, error) {
 	var out model.Conntrack
 	err := dump.Retry(ctx, func() error {
 		out = model.Conntrack{}
-		err := c.Get(msgStats, request, 0, func(m []byte) error {
-			return decodeSize(m, &out)
-		})
-		if err != nil {
+		size := func(m []byte) error { return decodeSize(m, &out) }
+		if err := c.Get(msgStats, request, 0, size); err != nil {
 			return err
 		}
-		return c.Each(msgStatsCPU, request, 0, func(m []byte) error {
-			return addCPU(m, &out)
-		})
+		return c.Each(msgStatsCPU, request, 0, func(m []byte) error { return addCPU(m, &out) })
 	})
 	if err != nil {
-		return out, fmt.Errorf("read connection statistics: %w", err)
+		err = fmt.Errorf("read connection statistics: %w", err)
 	}
-	return out, nil
+	return out, err
 }
 
 func decodeSize(m []byte, out *model.Conntrack) error {
@@ -214,41 +199,38 @@ func decodeSize(m []byte, out *model.Conntrack) error {
 	return a.Err()
 }
 
-// addCPU adds one CPU's counters (enum ctattr_stats_cpu).
-func addCPU(m []byte, out *model.Conntrack) error {
-	counters := map[uint16]*uint64{
-		2: &out.Found, 4: &out.Invalid, 8: &out.Insert, 9: &out.InsertFailed,
-		10: &out.Drop, 11: &out.EarlyDrop, 12: &out.ErrorPacket, 13: &out.SearchRestart,
+// counters are the counters by attribute (enum ctattr_stats_cpu).
+func counters(c *model.Conntrack) map[uint16]*uint64 {
+	return map[uint16]*uint64{
+		2: &c.Found, 4: &c.Invalid, 8: &c.Insert, 9: &c.InsertFailed,
+		10: &c.Drop, 11: &c.EarlyDrop, 12: &c.ErrorPacket, 13: &c.SearchRestart,
 	}
+}
+
+// addCPU adds the counters of one CPU.
+func addCPU(m []byte, out *model.Conntrack) error {
+	all := counters(out)
 	a := dump.ParseAfter(m, nfgenmsg)
 	for a.Next() {
-		if c := counters[a.Type]; c != nil {
+		if c := all[a.Type]; c != nil {
 			*c += uint64(a.BE32())
 		}
 	}
 	return a.Err()
 }
 
-// Since is the statistics with the counters of an earlier reading taken off.
-// The kernel's counters have 32 bits and wrap.
+// Since returns now with the counters of an earlier reading subtracted. The
+// kernel's counters have 32 bits and wrap.
 func Since(now, before model.Conntrack) model.Conntrack {
-	sub := func(a, b uint64) uint64 { return uint64(uint32(a) - uint32(b)) }
-	return model.Conntrack{
-		Count:         now.Count,
-		Max:           now.Max,
-		InsertFailed:  sub(now.InsertFailed, before.InsertFailed),
-		Drop:          sub(now.Drop, before.Drop),
-		EarlyDrop:     sub(now.EarlyDrop, before.EarlyDrop),
-		Invalid:       sub(now.Invalid, before.Invalid),
-		SearchRestart: sub(now.SearchRestart, before.SearchRestart),
-		Found:         sub(now.Found, before.Found),
-		Insert:        sub(now.Insert, before.Insert),
-		ErrorPacket:   sub(now.ErrorPacket, before.ErrorPacket),
+	old := counters(&before)
+	for i, c := range counters(&now) {
+		*c = uint64(uint32(*c) - uint32(*old[i]))
 	}
+	return now
 }
 
-// Involves returns a filter for Read: entries with one of the addresses at
-// any of their four places.
+// Involves returns a filter for Read: flows that have one of the addresses as
+// source or destination of either tuple.
 func Involves(local map[netip.Addr]bool) func(*model.Flow) bool {
 	return func(f *model.Flow) bool {
 		return local[f.Original.Src] || local[f.Original.Dst] || local[f.Reply.Src] || local[f.Reply.Dst]
