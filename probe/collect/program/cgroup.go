@@ -16,13 +16,14 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// maxCgroups bounds how many cgroups are asked.
+// maxCgroups limits how many cgroups are queried.
 const maxCgroups = 20000
 
-// Cgroups lists the programs that decide over what the processes of a cgroup
-// send, from the root down: a packet meets those of its socket's cgroup and of
-// the ones above. The unified hierarchy is looked for below each root, and the
-// first one taken; ErrNoCgroups says that there is none.
+// Cgroups lists the programs that may drop what the processes of a cgroup send,
+// from the top of the hierarchy down: a packet passes those of its socket's
+// cgroup and of the cgroups above. It walks the first cgroup2 file system that is
+// mounted below one of the roots, and fails with ErrNoCgroups if there is none.
+// With an error, what could be read is returned too.
 func Cgroups(ctx context.Context, roots ...string) ([]model.Program, error) {
 	for _, root := range roots {
 		for _, dir := range []string{"sys/fs/cgroup", "sys/fs/cgroup/unified"} {
@@ -36,11 +37,11 @@ func Cgroups(ctx context.Context, roots ...string) ([]model.Program, error) {
 	return nil, ErrNoCgroups
 }
 
-// ErrNoCgroups says that no unified hierarchy of cgroups is mounted.
+// ErrNoCgroups says that there is no unified hierarchy of cgroups.
 var ErrNoCgroups = errors.New("no cgroup2 file system is mounted")
 
 func below(ctx context.Context, root string) (out []model.Program, err error) {
-	asked, n := 0, names{}
+	queried, n := 0, names{}
 	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case ctx.Err() != nil:
@@ -52,18 +53,18 @@ func below(ctx context.Context, root string) (out []model.Program, err error) {
 		case !d.IsDir():
 			return nil
 		}
-		if asked++; asked > maxCgroups {
+		if queried++; queried > maxCgroups {
 			return fmt.Errorf("more than %d cgroups", maxCgroups)
 		}
-		list, err := sending(path)
+		list, err := egress(path)
 		if err != nil {
 			return err
 		}
-		for _, attached := range list {
-			id := uint32(attached.ID)
-			p := model.Program{Kind: model.ProgramCgroup, ID: id, Name: n.of(id), Direction: model.Egress}
-			p.Cgroup = "/" + strings.TrimPrefix(strings.TrimPrefix(path, root), "/")
-			out = append(out, p)
+		for _, p := range list {
+			out = append(out, model.Program{
+				Kind: model.ProgramCgroup, ID: uint32(p.ID), Name: n.of(uint32(p.ID)), Direction: model.Egress,
+				Cgroup: filepath.Join("/", strings.TrimPrefix(path, root)),
+			})
 		}
 		return nil
 	})
@@ -73,13 +74,14 @@ func below(ctx context.Context, root string) (out []model.Program, err error) {
 	return out, errors.Join(err, n.refused)
 }
 
-// sending are the programs at a cgroup's own egress hook.
-func sending(path string) ([]link.AttachedProgram, error) {
+// egress lists the programs attached to the egress hook of a cgroup, none if the
+// cgroup is gone.
+func egress(path string) ([]link.AttachedProgram, error) {
 	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, nil
-		}
 		return nil, err
 	}
 	defer f.Close()

@@ -1,6 +1,11 @@
 // Package program lists what is attached to links and cgroups and may drop or
-// redirect packets unseen by any rule: programs of XDP and of tcx, filters of
-// tc, programs of cgroups.
+// redirect packets without a rule: XDP and tcx programs, tc filters, programs of
+// cgroups.
+//
+// It reads RTM_GETQDISC and RTM_GETTFILTER dumps, which need no capability,
+// BPF_PROG_QUERY, which takes CAP_NET_ADMIN, and the names of programs, which
+// take CAP_SYS_ADMIN. What is refused is an error beside the programs that
+// could be read; a program whose name was refused has none.
 package program
 
 import (
@@ -20,13 +25,13 @@ import (
 	"github.com/lasthop/lasthop/probe/netns"
 )
 
-// own begins the names of lasthop's programs, this process's and another's.
-// They pass every packet on, so that none is ever the answer.
+// own is the prefix of the names of lasthop's programs, those of other processes
+// too. They pass every packet on and are never the cause of a loss.
 const own = "lasthop_"
 
-// Read lists what is attached to the links of a namespace, link by link, in
-// the order in which packets meet it: XDP, then tcx, then tc. conn is a socket
-// of rtnetlink there. With an error, what could be read is returned too.
+// Read lists what is attached to the links of a namespace, link by link, in the
+// order in which packets pass it: XDP, then tcx, then tc. conn is an rtnetlink
+// socket in that namespace. With an error, what could be read is returned too.
 func Read(ctx context.Context, ns *netns.NS, conn *dump.Conn, links []model.Link) ([]model.Program, error) {
 	filtered, failed := filteredLinks(ctx, conn)
 	r := reader{netns: ns.Inode(), errs: []error{failed}}
@@ -36,7 +41,9 @@ func Read(ctx context.Context, ns *netns.NS, conn *dump.Conn, links []model.Link
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			r.xdp(l)
+			for _, id := range l.XDP {
+				r.add(l, model.Ingress, model.Program{Kind: model.ProgramXDP, ID: id})
+			}
 			for _, d := range directions {
 				r.tcx(l, d)
 				if filtered[l.Index] {
@@ -68,8 +75,8 @@ const clsact = 0xffff
 // reader collects the programs of one namespace.
 type reader struct {
 	netns uint32
-	// old says that this kernel has no tcx.
-	old   bool
+	// noTCX is true once the kernel has refused a query of tcx.
+	noTCX bool
 	names names
 	found []model.Program
 	errs  []error
@@ -86,26 +93,20 @@ func (r *reader) add(l *model.Link, d model.Direction, p model.Program) {
 	}
 }
 
-func (r *reader) xdp(l *model.Link) {
-	for _, id := range l.XDP {
-		r.add(l, model.Ingress, model.Program{Kind: model.ProgramXDP, ID: id})
-	}
-}
-
 func (r *reader) tcx(l *model.Link, d direction) {
-	if r.old {
+	if r.noTCX {
 		return
 	}
 	list, err := attached(link.QueryOptions{Target: l.Index, Attach: d.attach})
 	switch {
 	case errors.Is(err, unix.EINVAL):
 		// Linux before 6.6.
-		r.old = true
+		r.noTCX = true
 	case errors.Is(err, unix.ENODEV):
 		// The link is gone.
 	case err != nil:
 		r.errs = append(r.errs, fmt.Errorf("list tcx programs: %w", err))
-		r.old = true
+		r.noTCX = true
 	}
 	for _, p := range list {
 		held, _ := p.LinkID()
@@ -113,8 +114,8 @@ func (r *reader) tcx(l *model.Link, d direction) {
 	}
 }
 
-// attached asks for the programs of a hook, again when there come to be more
-// while the kernel is asked.
+// attached queries the programs of a hook. The query is repeated if more programs
+// were attached between its two system calls, for the size and for the list.
 func attached(o link.QueryOptions) ([]link.AttachedProgram, error) {
 	const attempts = 4
 	var err error
@@ -128,8 +129,8 @@ func attached(o link.QueryOptions) ([]link.AttachedProgram, error) {
 		}
 	}
 	if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EPERM) {
-		// The library takes a refused question for one that the kernel does
-		// not know; it has known it since Linux 4.15.
+		// The library takes a refused query for one that the kernel lacks, but
+		// every kernel since Linux 4.15 has it.
 		err = unix.EPERM
 	}
 	return nil, err
@@ -145,12 +146,12 @@ const (
 	tcaBPFFlags = 8
 	tcaBPFID    = 11
 
-	// bpfActDirect is the flag of filters whose value is the verdict.
+	// bpfActDirect is the flag of filters whose return value is the action.
 	bpfActDirect = 1
 )
 
-// sizeofTCMsg is the fixed header of both: family and padding, the link's
-// index, handle, parent, info.
+// sizeofTCMsg is the size of struct tcmsg: family and padding, link index,
+// handle, parent, info.
 const sizeofTCMsg = 20
 
 func tcRequest(index int, parent uint32) []byte {
@@ -160,26 +161,24 @@ func tcRequest(index int, parent uint32) []byte {
 	return b
 }
 
-// filteredLinks are those with a qdisc that holds the filters of the hooks.
-func filteredLinks(ctx context.Context, conn *dump.Conn) (out map[int]bool, err error) {
-	err = dump.Retry(ctx, func() error {
-		out = map[int]bool{}
-		return conn.Each(unix.RTM_GETQDISC, tcRequest(0, 0), unix.RTM_NEWQDISC, func(m []byte) error {
-			index, err := decodeQdisc(m)
-			if index != 0 {
-				out[index] = true
-			}
-			return err
-		})
+// filteredLinks lists the links with a qdisc that holds tc filters.
+func filteredLinks(ctx context.Context, conn dump.Dumper) (map[int]bool, error) {
+	list, err := dump.List(ctx, conn, unix.RTM_GETQDISC, tcRequest(0, 0), unix.RTM_NEWQDISC, func(m []byte) (int, bool, error) {
+		index, err := decodeQdisc(m)
+		return index, index != 0, err
 	})
 	if err != nil {
 		err = fmt.Errorf("list qdiscs: %w", err)
 	}
+	out := map[int]bool{}
+	for _, index := range list {
+		out[index] = true
+	}
 	return out, err
 }
 
-// decodeQdisc reads an RTM_NEWQDISC message: the link's index where the qdisc
-// is one that holds filters of the hooks, else 0.
+// decodeQdisc decodes an RTM_NEWQDISC message. It returns the link's index if the
+// qdisc holds filters, else 0.
 func decodeQdisc(m []byte) (index int, err error) {
 	a := dump.ParseAfter(m, sizeofTCMsg)
 	for a.Next() {
@@ -190,35 +189,24 @@ func decodeQdisc(m []byte) (index int, err error) {
 	return index, a.Err()
 }
 
-func (r *reader) filters(ctx context.Context, conn *dump.Conn, l *model.Link, d direction) {
-	var found []model.Program
-	err := dump.Retry(ctx, func() error {
-		found = nil
-		return conn.Each(unix.RTM_GETTFILTER, tcRequest(l.Index, d.parent), unix.RTM_NEWTFILTER, func(m []byte) error {
+func (r *reader) filters(ctx context.Context, conn dump.Dumper, l *model.Link, d direction) {
+	found, err := dump.List(ctx, conn, unix.RTM_GETTFILTER, tcRequest(l.Index, d.parent), unix.RTM_NEWTFILTER,
+		func(m []byte) (model.Program, bool, error) {
 			p, err := decodeFilter(m)
-			if p.Handle != 0 {
-				found = append(found, p)
-			}
-			return err
+			return p, p.Handle != 0, err
 		})
-	})
-	switch {
-	case err == nil, errors.Is(err, dump.ErrInterrupted):
-	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENODEV):
-		// The link is gone, or its qdisc has no such hook.
-		return
-	default:
+	// EINVAL: the qdisc has no such hook; ENODEV: the link is gone.
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENODEV) {
 		r.errs = append(r.errs, fmt.Errorf("list tc filters of %s: %w", l.Name, err))
-		return
 	}
 	for _, p := range found {
 		r.add(l, d.model, p)
 	}
 }
 
-// decodeFilter reads an RTM_NEWTFILTER message. One without a handle stands for
-// all filters of a priority, which follow; so does a table of u32's, and gets
-// none here.
+// decodeFilter decodes an RTM_NEWTFILTER message. Handle is 0 for a message that
+// stands for the filters of one priority, which follow, and for a hash table of
+// the u32 classifier.
 func decodeFilter(m []byte) (model.Program, error) {
 	a := dump.ParseAfter(m, sizeofTCMsg)
 	if err := a.Err(); err != nil {
@@ -261,15 +249,15 @@ func decodeFilter(m []byte) (model.Program, error) {
 	return p, cmp.Or(a.Err(), o.Err())
 }
 
-// names are the programs' names by their numbers; one that could not be asked
-// for is empty.
+// names caches the names of programs by id.
 type names struct {
 	by map[uint32]string
-	// refused says that the rights do not reach.
+	// refused is set if the rights do not suffice.
 	refused error
 }
 
-// of asks for a program's name, once. A program that is gone has none.
+// of returns the name of a program, empty if the program is gone or its name was
+// refused.
 func (n *names) of(id uint32) string {
 	if name, ok := n.by[id]; ok {
 		return name

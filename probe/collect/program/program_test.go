@@ -159,6 +159,31 @@ func TestCgroups(t *testing.T) {
 	}
 }
 
+// interrupted delivers one message to each dump and calls it inconsistent.
+type interrupted []byte
+
+func (i interrupted) Each(_ uint16, _ []byte, _ uint16, f func(m []byte) error) error {
+	if err := f(i); err != nil {
+		return err
+	}
+	return dump.ErrInterrupted
+}
+
+// TestInterruptedFilters wants the filters of an interrupted dump, and the gap
+// reported.
+func TestInterruptedFilters(t *testing.T) {
+	m := make([]byte, sizeofTCMsg)
+	m[8] = 1
+	var r reader
+	r.filters(t.Context(), interrupted(dump.Append(m, tcaKind, []byte("flower\x00"))), &model.Link{Index: 9, Name: "left"}, directions[0])
+	if err := errors.Join(r.errs...); !errors.Is(err, dump.ErrInterrupted) {
+		t.Errorf("error %v", err)
+	}
+	if len(r.found) != 1 || r.found[0].Filter != "flower" {
+		t.Errorf("found %+v", r.found)
+	}
+}
+
 // FuzzFilter decodes filters and qdiscs of any content.
 func FuzzFilter(f *testing.F) {
 	m := binary.NativeEndian.AppendUint32(make([]byte, 4), 9)
