@@ -1,8 +1,9 @@
 // Package ebtables reads the rules that bridges apply to frames, with their
-// counters: ebtables on nft, and nft's own rules of the bridge family.
+// counters: those of ebtables-nft and nft's own of the family bridge, by
+// nfnetlink dumps (package nft). It takes CAP_NET_ADMIN.
 //
-// Legacy ebtables is looked for but not read yet; where it is there, the
-// result is partial.
+// Legacy ebtables is a gap: its tables are detected by their modules below
+// /sys/module, but their rules are not read, and the result is partial.
 package ebtables
 
 import (
@@ -20,7 +21,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Tables are rules and the chains they stand in.
+// Tables holds rules and their chains.
 type Tables struct {
 	Rules  []model.FrameRule
 	Chains []model.Chain
@@ -29,8 +30,8 @@ type Tables struct {
 // ErrLegacy says that legacy tables exist, whose rules are not in the result.
 var ErrLegacy = errors.New("legacy ebtables rules are not read")
 
-// Read reads the rules. Detail says how many there are. With an error, what
-// could be read is returned too.
+// Read reads the rules. Detail says how many there are, for people. With an error,
+// what could be read is returned too.
 func Read(ctx context.Context, c *dump.Conn) (t Tables, detail string, err error) {
 	if nft.Present() {
 		set, failed := nft.Read(ctx, c, nftables.TableFamilyBridge)
@@ -43,11 +44,11 @@ func Read(ctx context.Context, c *dump.Conn) (t Tables, detail string, err error
 	return t, detail + "; legacy: not in this kernel", err
 }
 
-// tableNames are the tables that ebtables itself makes.
+// tableNames are the tables that ebtables creates.
 var tableNames = []string{"filter", "nat", "broute"}
 
-// legacyTables are the tables of legacy ebtables that this kernel has loaded.
-// Asking for them by getsockopt would load them.
+// legacyTables lists the tables of legacy ebtables that are loaded. getsockopt
+// would load the others.
 func legacyTables() []string {
 	var out []string
 	for _, name := range tableNames {
@@ -58,11 +59,11 @@ func legacyTables() []string {
 	return out
 }
 
-// hookNames are the hooks of the bridge family by number, as ebtables calls
-// them. Broute's chain stands on the first, before all others.
+// hookNames are the hooks of the family bridge by number, as ebtables calls them.
+// The chain of broute is on the first hook and comes before all others.
 var hookNames = []string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING", "BROUTING"}
 
-// hookName is the name of a chain's hook.
+// hookName returns the name of a chain's hook, empty for a chain without one.
 func hookName(c nft.Chain) string {
 	switch {
 	case !c.Base || c.Hook < 0 || c.Hook >= len(hookNames):
@@ -73,8 +74,8 @@ func hookName(c nft.Chain) string {
 	return hookNames[c.Hook]
 }
 
-// isPolicy reports whether a rule is how ebtables-nft keeps the policy of a
-// chain without a hook: the last rule, marked in its user data (type 1,
+// isPolicy reports whether a rule is the policy of a chain without a hook, which
+// ebtables-nft keeps as the chain's last rule, marked in its user data (type 1,
 // UDATA_TYPE_EBTABLES_POLICY).
 func isPolicy(r nft.Rule) bool {
 	const policy = 1

@@ -12,7 +12,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// item takes one part of an nft rule.
+// item takes one expression of an nft rule.
 func (b *builder) item(item nft.Item) {
 	switch i := item.(type) {
 	case model.Counter:
@@ -45,7 +45,7 @@ func (b *builder) item(item nft.Item) {
 	}
 }
 
-// unknown takes a match that the fields cannot say.
+// unknown takes a match that the rule's fields cannot express.
 func (b *builder) unknown(text string) {
 	b.Unknown = append(b.Unknown, text)
 	b.options = append(b.options, text)
@@ -55,7 +55,7 @@ func (b *builder) unknown(text string) {
 func (b *builder) compat(e nft.Extension) {
 	// ebtables-nft writes a watcher as a target in front of the real one.
 	if !e.Target || e.Name == "log" || e.Name == "nflog" {
-		b.extension(e.Name, e.Info)
+		b.matchExtension(e.Name, e.Info)
 		return
 	}
 	b.targetExtension(e.Name, e.Info)
@@ -63,7 +63,7 @@ func (b *builder) compat(e nft.Extension) {
 
 func (b *builder) verdict(v nft.Verdict) {
 	b.native = append(b.native, v.String())
-	// A target that nft itself wrote is followed by its verdict.
+	// A statement of nft, such as "ether daddr set", is followed by a verdict.
 	follows := b.Target != ""
 	var t model.FrameTarget
 	switch v.Code {
@@ -91,7 +91,7 @@ func (b *builder) verdict(v nft.Verdict) {
 	}
 }
 
-// Places in an Ethernet header.
+// Offsets in an Ethernet header.
 const (
 	dstMACAt    = 0
 	srcMACAt    = 6
@@ -99,8 +99,8 @@ const (
 	macLen      = 6
 )
 
-// write takes nft's own rewriting of a frame's addresses, which is what
-// ebtables calls dnat and snat.
+// write takes a write to the frame. A new MAC is what ebtables calls dnat or
+// snat, after which the rule goes on.
 func (b *builder) write(w nft.Write) {
 	l := w.Load
 	if l.Source != nft.FromPayload || l.Base != expr.PayloadBaseLLHeader || l.Len != macLen || len(w.Value) < macLen {
@@ -168,7 +168,7 @@ func (b *builder) matchMeta(m nft.Match, invert bool) bool {
 			return false
 		}
 		*field = model.IfMatch{Name: nft.Interface(m.Value), Not: invert}
-		*part = option + " " + not(invert) + field.Name
+		*part = option + " " + xt.Not(invert) + field.Name
 		b.native = append(b.native, word+" "+differs(invert)+nft.InterfaceText(field.Name))
 		return true
 	}
@@ -205,7 +205,7 @@ func (b *builder) matchFrame(m nft.Match, invert bool) bool {
 	case l.Offset == etherTypeAt && l.Len == 2 && m.Mask == nil && len(m.Value) >= 2 && b.proto == "":
 		n := binary.BigEndian.Uint16(m.Value)
 		b.EtherType, b.EtherTypeNot = n, invert
-		b.proto = "-p " + not(invert) + etherName(n)
+		b.proto = "-p " + xt.Not(invert) + etherName(n)
 		b.native = append(b.native, "ether type "+differs(invert)+etherName(n))
 		return true
 	case l.Offset == srcMACAt && b.src == "":
@@ -228,35 +228,13 @@ func (b *builder) matchMAC(m nft.Match, invert bool, field *model.MACMatch, part
 	if m.Mask != nil {
 		copy(field.Mask[:n], m.Mask[:n])
 	}
-	*part = option + " " + not(invert) + macName(*field)
+	*part = option + " " + xt.Not(invert) + macName(*field)
 	b.native = append(b.native, word+" "+differs(invert)+macText(field.Addr, field.Mask))
 	return true
 }
 
-// place is an address in a network header.
-type place struct {
-	etherType    uint16
-	offset, size uint32
-	field        func(*builder) *model.AddrMatch
-	option, word string
-}
-
-func ipSrc(b *builder) *model.AddrMatch  { return &b.IPSrc }
-func ipDst(b *builder) *model.AddrMatch  { return &b.IPDst }
-func arpSrc(b *builder) *model.AddrMatch { return &b.ARPSrc }
-func arpDst(b *builder) *model.AddrMatch { return &b.ARPDst }
-
-var places = []place{
-	{etherIPv4, 12, 4, ipSrc, "--ip-src", "ip saddr"},
-	{etherIPv4, 16, 4, ipDst, "--ip-dst", "ip daddr"},
-	{etherIPv6, 8, 16, ipSrc, "--ip6-src", "ip6 saddr"},
-	{etherIPv6, 24, 16, ipDst, "--ip6-dst", "ip6 daddr"},
-	{etherARP, 14, 4, arpSrc, "--arp-ip-src", "arp saddr ip"},
-	{etherARP, 24, 4, arpDst, "--arp-ip-dst", "arp daddr ip"},
-}
-
-// matchNetwork takes what nft itself, and newer versions of ebtables, match in
-// the header that the EtherType names.
+// matchNetwork takes a match in the header that the EtherType selects, as nft and
+// newer versions of ebtables write it.
 func (b *builder) matchNetwork(m nft.Match, invert bool) bool {
 	l := m.Load
 	if b.EtherTypeNot || int(l.Len) > len(m.Value) {
@@ -265,11 +243,23 @@ func (b *builder) matchNetwork(m nft.Match, invert bool) bool {
 	if b.EtherType == etherARP && l.Offset == 6 && l.Len == 2 && m.Mask == nil && b.ARPOp == 0 {
 		b.ARPOp, b.ARPOpNot = binary.BigEndian.Uint16(m.Value), invert
 		b.native = append(b.native, fmt.Sprintf("arp operation %s%d", differs(invert), b.ARPOp))
-		b.options = append(b.options, "--arp-op "+not(invert)+arpOpName(b.ARPOp))
+		b.options = append(b.options, "--arp-op "+xt.Not(invert)+xt.Name(arpOps, b.ARPOp))
 		return true
 	}
-	for _, p := range places {
-		if b.EtherType != p.etherType || l.Offset != p.offset || l.Len == 0 || l.Len > p.size || !p.field(b).IsZero() {
+	for _, p := range []struct {
+		etherType    uint16
+		offset, size uint32
+		field        *model.AddrMatch
+		option, word string
+	}{
+		{etherIPv4, 12, 4, &b.IPSrc, "--ip-src", "ip saddr"},
+		{etherIPv4, 16, 4, &b.IPDst, "--ip-dst", "ip daddr"},
+		{etherIPv6, 8, 16, &b.IPSrc, "--ip6-src", "ip6 saddr"},
+		{etherIPv6, 24, 16, &b.IPDst, "--ip6-dst", "ip6 daddr"},
+		{etherARP, 14, 4, &b.ARPSrc, "--arp-ip-src", "arp saddr ip"},
+		{etherARP, 24, 4, &b.ARPDst, "--arp-ip-dst", "arp daddr ip"},
+	} {
+		if b.EtherType != p.etherType || l.Offset != p.offset || l.Len == 0 || l.Len > p.size || !p.field.IsZero() {
 			continue
 		}
 		a, mask := make([]byte, p.size), make([]byte, p.size)
@@ -283,8 +273,8 @@ func (b *builder) matchNetwork(m nft.Match, invert bool) bool {
 			return false
 		}
 		b.native = append(b.native, p.word+" "+differs(invert)+host(match.Prefix))
-		b.options = append(b.options, p.option+" "+not(invert)+host(match.Prefix))
-		*p.field(b) = match
+		b.options = append(b.options, p.option+" "+xt.Not(invert)+host(match.Prefix))
+		*p.field = match
 		return true
 	}
 	return false

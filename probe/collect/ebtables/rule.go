@@ -7,25 +7,18 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// builder collects a rule and writes its text in the order of ebtables.
+// builder collects a rule and formats it in the order of ebtables' options.
 type builder struct {
 	model.FrameRule
 	proto, src, dst                string
 	in, out, logicalIn, logicalOut string
 	options                        []string
 	target                         string
-	// native is the rule in nft's words.
+	// native is the rule as nft prints it.
 	native []string
 }
 
-func not(invert bool) string {
-	if invert {
-		return "! "
-	}
-	return ""
-}
-
-// differs is nft's negation of a comparison.
+// differs is nft's negation of a comparison, or empty.
 func differs(invert bool) string {
 	if invert {
 		return "!= "
@@ -45,11 +38,12 @@ func (b *builder) build() model.FrameRule {
 	if b.Target == "" {
 		b.Target = model.TargetContinue
 	}
-	b.Text = join(parts)
+	b.Text = xt.Join(parts...)
 	return b.FrameRule
 }
 
-// EtherTypes that have names in ebtables, whatever /etc/ethertypes says.
+// etherTypes are the EtherTypes that ebtables names even without
+// /etc/ethertypes.
 var etherTypes = map[uint16]string{
 	etherIPv4: "IPv4", etherARP: "ARP", etherIPv6: "IPv6", 0x8100: "802_1Q",
 }
@@ -58,7 +52,7 @@ const (
 	etherIPv4 = 0x0800
 	etherARP  = 0x0806
 	etherIPv6 = 0x86dd
-	// etherLength is where EtherTypes start; below it is a length.
+	// etherLength is the least EtherType. A smaller number is a length.
 	etherLength = 0x0600
 )
 
@@ -76,7 +70,7 @@ var (
 	bga      = model.MAC{0x01, 0x80, 0xc2}
 )
 
-// macText prints an address under a mask.
+// macText formats an address under a mask.
 func macText(addr, mask model.MAC) string {
 	if mask == wholeMAC {
 		return xt.MACText(addr)
@@ -84,7 +78,7 @@ func macText(addr, mask model.MAC) string {
 	return xt.MACText(addr) + "/" + xt.MACText(mask)
 }
 
-// macName prints an address of a frame, by its name where it has one.
+// macName formats an address as ebtables does, by its name if it has one.
 func macName(m model.MACMatch) string {
 	switch {
 	case m.Mask == groupBit && m.Addr == model.MAC{}:
@@ -101,11 +95,4 @@ func macName(m model.MACMatch) string {
 
 var protocols = map[uint8]string{
 	1: "icmp", 2: "igmp", 6: "tcp", 17: "udp", 33: "dccp", 47: "gre", 50: "esp", 51: "ah", 58: "ipv6-icmp", 132: "sctp", 136: "udplite",
-}
-
-func protoName(n uint8) string {
-	if s, ok := protocols[n]; ok {
-		return s
-	}
-	return fmt.Sprint(n)
 }

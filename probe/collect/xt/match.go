@@ -2,7 +2,9 @@ package xt
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 
@@ -28,8 +30,8 @@ var matches = map[string]decoder{
 	"udp":       udp,
 }
 
-func comment(r *model.PacketRule, _ uint32, i *info) (string, string) {
-	r.Comment = cut(i.b)
+func comment(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
+	r.Comment = cut(i.B)
 	return "--comment " + Quote(r.Comment), ""
 }
 
@@ -41,26 +43,20 @@ var addrTypes = []string{
 
 const addrTypeLocal = 1 << 2
 
-func addrType(r *model.PacketRule, rev uint32, i *info) (string, string) {
-	source, dest := i.u16(0), i.u16(2)
+func addrType(r *model.PacketRule, rev uint32, i *Bytes) (string, string) {
+	source, dest := i.U16(0), i.U16(2)
 	var notSource, notDest, in, out bool
 	if rev == 0 {
-		notSource, notDest = i.u32(4) != 0, i.u32(8) != 0
+		notSource, notDest = i.U32(4) != 0, i.U32(8) != 0
 	} else {
-		f := i.u32(4)
+		f := i.U32(4)
 		notSource, notDest, in, out = f&1 != 0, f&2 != 0, f&4 != 0, f&8 != 0
 	}
 	one := func(mask uint16, invert bool, option string, local *int) (text, unsaid string) {
 		if mask == 0 {
 			return "", ""
 		}
-		var names []string
-		for bit, n := range addrTypes {
-			if mask&(1<<bit) != 0 {
-				names = append(names, n)
-			}
-		}
-		text = not(invert) + option + " " + strings.Join(names, ",")
+		text = Not(invert) + option + " " + bitNames(addrTypes, mask)
 		if mask != addrTypeLocal {
 			return text, text
 		}
@@ -72,8 +68,8 @@ func addrType(r *model.PacketRule, rev uint32, i *info) (string, string) {
 	}
 	src, srcUnsaid := one(source, notSource, "--src-type", &r.SrcLocal)
 	dst, dstUnsaid := one(dest, notDest, "--dst-type", &r.DstLocal)
-	limits := options(when(in, "--limit-iface-in"), when(out, "--limit-iface-out"))
-	return options(src, dst, limits), options(srcUnsaid, dstUnsaid, limits)
+	limits := Join(when(in, "--limit-iface-in"), when(out, "--limit-iface-out"))
+	return Join(src, dst, limits), Join(srcUnsaid, dstUnsaid, limits)
 }
 
 // Bits of struct xt_conntrack_mtinfo3.
@@ -99,11 +95,11 @@ var ctStates = []struct {
 
 var ctStatuses = []string{"EXPECTED", "SEEN_REPLY", "ASSURED", "CONFIRMED"}
 
-func connTrack(_ *model.PacketRule, rev uint32, i *info) (string, string) {
-	flags, invert := i.u16(146), i.u16(148)
-	states, statuses := uint16(i.u8(150)), uint16(i.u8(151))
+func connTrack(_ *model.PacketRule, rev uint32, i *Bytes) (string, string) {
+	flags, invert := i.U16(146), i.U16(148)
+	states, statuses := uint16(i.U8(150)), uint16(i.U8(151))
 	if rev >= 2 {
-		states, statuses = i.u16(150), i.u16(152)
+		states, statuses = i.U16(150), i.U16(152)
 	}
 	var out []string
 	if flags&ctState != 0 {
@@ -111,19 +107,10 @@ func connTrack(_ *model.PacketRule, rev uint32, i *info) (string, string) {
 		if flags&ctAlias != 0 {
 			option = "--state "
 		}
-		out = append(out, not(invert&ctState != 0)+option+stateNames(states))
+		out = append(out, Not(invert&ctState != 0)+option+stateNames(states))
 	}
 	if flags&ctStatus != 0 {
-		var names []string
-		for bit, n := range ctStatuses {
-			if statuses&(1<<bit) != 0 {
-				names = append(names, n)
-			}
-		}
-		if len(names) == 0 {
-			names = []string{"NONE"}
-		}
-		out = append(out, not(invert&ctStatus != 0)+"--ctstatus "+strings.Join(names, ","))
+		out = append(out, Not(invert&ctStatus != 0)+"--ctstatus "+cmp.Or(bitNames(ctStatuses, statuses), "NONE"))
 	}
 	if flags&^(ctState|ctStatus|ctAlias) != 0 {
 		out = append(out, undecoded)
@@ -142,37 +129,34 @@ func stateNames(states uint16) string {
 	return strings.Join(names, ",")
 }
 
-// stateMatch is the state match of old kernels' own.
-func stateMatch(_ *model.PacketRule, _ uint32, i *info) (string, string) {
-	text := "--state " + stateNames(uint16(i.u32(0)))
+// stateMatch decodes the match "state", which old kernels have beside conntrack.
+func stateMatch(_ *model.PacketRule, _ uint32, i *Bytes) (string, string) {
+	text := "--state " + stateNames(uint16(i.U32(0)))
 	return text, text
 }
 
-func multiPort(r *model.PacketRule, _ uint32, i *info) (string, string) {
+func multiPort(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
 	const max = 15
-	kind, count := i.u8(0), int(i.u8(1))
+	kind, count := i.U8(0), int(i.U8(1))
 	if count > max {
-		i.short = true
+		i.Short = true
 		return "", ""
 	}
-	invert := i.u8(47) != 0
+	invert := i.U8(47) != 0
 	var ranges []model.PortRange
 	var names []string
 	for n := 0; n < count; n++ {
-		p := model.PortRange{First: i.u16(2 + 2*n)}
+		p := model.PortRange{First: i.U16(2 + 2*n)}
 		p.Last = p.First
-		if i.u8(32+n) != 0 && n+1 < count {
+		if i.U8(32+n) != 0 && n+1 < count {
 			n++
-			p.Last = i.u16(2 + 2*n)
+			p.Last = i.U16(2 + 2*n)
 		}
 		ranges = append(ranges, p)
 		names = append(names, Ports(p))
 	}
-	option := map[uint8]string{0: "--sports", 1: "--dports"}[kind]
-	if option == "" {
-		option = "--ports"
-	}
-	text := not(invert) + option + " " + strings.Join(names, ",")
+	option := cmp.Or(map[uint8]string{0: "--sports", 1: "--dports"}[kind], "--ports")
+	text := Not(invert) + option + " " + strings.Join(names, ",")
 	switch {
 	case invert || kind > 1:
 		return text, text
@@ -183,8 +167,8 @@ func multiPort(r *model.PacketRule, _ uint32, i *info) (string, string) {
 	}
 }
 
-// restrict sets the ports of a rule. Where another match has set them, both
-// apply, which a list of ranges does not say: text is then unsaid.
+// restrict sets the ports of a rule. If another match has set them already, both
+// apply, which a list of ranges cannot express: it returns text, which is unsaid.
 func restrict(ports *[]model.PortRange, to []model.PortRange, text string) string {
 	if *ports != nil {
 		return text
@@ -194,54 +178,45 @@ func restrict(ports *[]model.PortRange, to []model.PortRange, text string) strin
 }
 
 // ports decodes one side of the tcp and udp matches.
-func ports(dst *[]model.PortRange, i *info, at int, option string, invert bool) (text, unsaid string) {
-	p := model.PortRange{First: i.u16(at), Last: i.u16(at + 2)}
+func ports(dst *[]model.PortRange, i *Bytes, at int, option string, invert bool) (text, unsaid string) {
+	p := model.PortRange{First: i.U16(at), Last: i.U16(at + 2)}
 	if p.First == 0 && p.Last == 0xffff && !invert {
 		return "", ""
 	}
-	text = not(invert) + option + " " + Ports(p)
+	text = Not(invert) + option + " " + Ports(p)
 	if invert {
 		return text, text
 	}
 	return text, restrict(dst, []model.PortRange{p}, text)
 }
 
-// TCPFlags are the names of the flags, by bit.
+// tcpFlags are the names of the flags, by bit.
 var tcpFlags = []string{"FIN", "SYN", "RST", "PSH", "ACK", "URG"}
 
 // TCPFlags names the flags as iptables does.
 func TCPFlags(b uint8) string {
-	var names []string
-	for bit, n := range tcpFlags {
-		if b&(1<<bit) != 0 {
-			names = append(names, n)
-		}
-	}
-	if len(names) == 0 {
-		return "NONE"
-	}
-	return strings.Join(names, ",")
+	return cmp.Or(bitNames(tcpFlags, b), "NONE")
 }
 
-func tcp(r *model.PacketRule, _ uint32, i *info) (string, string) {
-	option, mask, cmp, invert := i.u8(8), i.u8(9), i.u8(10), i.u8(11)
+func tcp(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
+	option, mask, cmp, invert := i.U8(8), i.U8(9), i.U8(10), i.U8(11)
 	src, srcUnsaid := ports(&r.SrcPorts, i, 0, "--sport", invert&1 != 0)
 	dst, dstUnsaid := ports(&r.DstPorts, i, 4, "--dport", invert&2 != 0)
-	opt := when(option != 0, fmt.Sprintf("%s--tcp-option %d", not(invert&8 != 0), option))
+	opt := when(option != 0, fmt.Sprintf("%s--tcp-option %d", Not(invert&8 != 0), option))
 	flags := when(mask != 0 || invert&4 != 0,
-		fmt.Sprintf("%s--tcp-flags %s %s", not(invert&4 != 0), TCPFlags(mask), TCPFlags(cmp)))
-	return options(src, dst, opt, flags), options(srcUnsaid, dstUnsaid, opt, flags)
+		fmt.Sprintf("%s--tcp-flags %s %s", Not(invert&4 != 0), TCPFlags(mask), TCPFlags(cmp)))
+	return Join(src, dst, opt, flags), Join(srcUnsaid, dstUnsaid, opt, flags)
 }
 
-func udp(r *model.PacketRule, _ uint32, i *info) (string, string) {
-	invert := i.u8(8)
+func udp(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
+	invert := i.U8(8)
 	src, srcUnsaid := ports(&r.SrcPorts, i, 0, "--sport", invert&1 != 0)
 	dst, dstUnsaid := ports(&r.DstPorts, i, 4, "--dport", invert&2 != 0)
-	return options(src, dst), options(srcUnsaid, dstUnsaid)
+	return Join(src, dst), Join(srcUnsaid, dstUnsaid)
 }
 
-func icmp(r *model.PacketRule, _ uint32, i *info) (string, string) {
-	kind, first, last, invert := i.u8(0), i.u8(1), i.u8(2), i.u8(3)
+func icmp(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
+	kind, first, last, invert := i.U8(0), i.U8(1), i.U8(2), i.U8(3)
 	option := "--icmp-type "
 	if r.Family == 6 {
 		option = "--icmpv6-type "
@@ -255,16 +230,16 @@ func icmp(r *model.PacketRule, _ uint32, i *info) (string, string) {
 	case first != 0 || last != 0xff:
 		value += fmt.Sprintf("/%d-%d", first, last)
 	}
-	text := not(invert&1 != 0) + option + value
+	text := Not(invert&1 != 0) + option + value
 	if value == "any" && invert&1 == 0 {
 		return text, ""
 	}
 	return text, text
 }
 
-func mark(r *model.PacketRule, _ uint32, i *info) (string, string) {
-	m := model.MarkMatch{Value: i.u32(0), Mask: i.u32(4), Set: true, Not: i.u8(8) != 0}
-	text := not(m.Not) + "--mark " + masked(m.Value, m.Mask)
+func mark(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
+	m := model.MarkMatch{Value: i.U32(0), Mask: i.U32(4), Set: true, Not: i.U8(8) != 0}
+	text := Not(m.Not) + "--mark " + masked(m.Value, m.Mask)
 	if r.Mark.Set {
 		return text, text
 	}
@@ -272,33 +247,33 @@ func mark(r *model.PacketRule, _ uint32, i *info) (string, string) {
 	return text, ""
 }
 
-func connMark(_ *model.PacketRule, _ uint32, i *info) (string, string) {
-	text := not(i.u8(8) != 0) + "--mark " + masked(i.u32(0), i.u32(4))
+func connMark(_ *model.PacketRule, _ uint32, i *Bytes) (string, string) {
+	text := Not(i.U8(8) != 0) + "--mark " + masked(i.U32(0), i.U32(4))
 	return text, text
 }
 
-func statistic(_ *model.PacketRule, _ uint32, i *info) (string, string) {
-	mode, invert := i.u16(0), i.u16(2)&1 != 0
+func statistic(_ *model.PacketRule, _ uint32, i *Bytes) (string, string) {
+	mode, invert := i.U16(0), i.U16(2)&1 != 0
 	text := undecoded
 	switch mode {
 	case 0:
-		text = fmt.Sprintf("--mode random %s--probability %.11f", not(invert), float64(i.u32(4))/0x80000000)
+		text = fmt.Sprintf("--mode random %s--probability %.11f", Not(invert), float64(i.U32(4))/0x80000000)
 	case 1:
-		// The kernel keeps one less than was given.
-		text = fmt.Sprintf("--mode nth %s--every %d --packet %d", not(invert), i.u32(4)+1, i.u32(8))
+		// The kernel keeps one less than the option's value.
+		text = fmt.Sprintf("--mode nth %s--every %d --packet %d", Not(invert), i.U32(4)+1, i.U32(8))
 	}
 	return text, text
 }
 
-func limit(_ *model.PacketRule, _ uint32, i *info) (string, string) {
-	text := LimitText(i.u32(0), i.u32(4))
+func limit(_ *model.PacketRule, _ uint32, i *Bytes) (string, string) {
+	text := LimitText(i.U32(0), i.U32(4))
 	return text, text
 }
 
 // limitScale is XT_LIMIT_SCALE: periods are in ten-thousandths of a second.
 const limitScale = 10000
 
-// LimitText prints a limit of one packet per period, in ten-thousandths of a
+// LimitText formats a limit of one packet per period, in ten-thousandths of a
 // second.
 func LimitText(period, burst uint32) string {
 	units := []struct {
@@ -318,41 +293,38 @@ func LimitText(period, burst uint32) string {
 	return fmt.Sprintf("--limit %d/%s", best.scale/period, best.name) + when(burst != 5, fmt.Sprintf(" --limit-burst %d", burst))
 }
 
-func mac(_ *model.PacketRule, _ uint32, i *info) (string, string) {
-	m := model.MACFrom(i.bytes(0, 6))
-	text := not(i.u32(8) != 0) + "--mac-source " + MACText(m)
+func mac(_ *model.PacketRule, _ uint32, i *Bytes) (string, string) {
+	text := Not(i.U32(8) != 0) + "--mac-source " + MACText(i.MAC(0))
 	return text, text
 }
 
-// MACText is an Ethernet address in text, also the zero address.
-func MACText(m model.MAC) string {
-	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
-}
+// MACText formats an Ethernet address, the zero address too.
+func MACText(m model.MAC) string { return net.HardwareAddr(m[:]).String() }
 
-func ipRange(r *model.PacketRule, _ uint32, i *info) (string, string) {
-	flags := i.u8(64)
+func ipRange(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
+	flags := i.U8(64)
 	one := func(on, invert uint8, at int, option string) string {
 		if flags&on == 0 {
 			return ""
 		}
-		return fmt.Sprintf("%s%s %s-%s", not(flags&invert != 0), option, i.ip(at, r.Family), i.ip(at+16, r.Family))
+		return fmt.Sprintf("%s%s %s-%s", Not(flags&invert != 0), option, i.ip(at, r.Family), i.ip(at+16, r.Family))
 	}
-	text := options(one(1, 16, 0, "--src-range"), one(2, 32, 32, "--dst-range"))
+	text := Join(one(1, 16, 0, "--src-range"), one(2, 32, 32, "--dst-range"))
 	return text, text
 }
 
-func physDev(_ *model.PacketRule, _ uint32, i *info) (string, string) {
-	invert, set := i.u8(64), i.u8(65)
+func physDev(_ *model.PacketRule, _ uint32, i *Bytes) (string, string) {
+	invert, set := i.U8(64), i.U8(65)
 	device := func(bit uint8, at int, option string) string {
 		if set&bit == 0 {
 			return ""
 		}
-		return not(invert&bit != 0) + option + " " + Interface(i.bytes(at, 16), i.bytes(at+16, 16))
+		return Not(invert&bit != 0) + option + " " + Interface(i.Slice(at, 16), i.Slice(at+16, 16))
 	}
 	flag := func(bit uint8, option string) string {
-		return when(set&bit != 0, not(invert&bit != 0)+option)
+		return when(set&bit != 0, Not(invert&bit != 0)+option)
 	}
-	text := options(
+	text := Join(
 		device(1, 0, "--physdev-in"), flag(8, "--physdev-is-in"),
 		device(2, 32, "--physdev-out"), flag(16, "--physdev-is-out"),
 		flag(4, "--physdev-is-bridged"),
@@ -360,9 +332,9 @@ func physDev(_ *model.PacketRule, _ uint32, i *info) (string, string) {
 	return text, text
 }
 
-// Interface is an interface match from its name and mask. A mask that covers
-// the name's end too wants that name; a shorter one every name that starts so,
-// which iptables writes as "+".
+// Interface formats an interface match from its name and mask. A mask that covers
+// the terminating NUL matches that name; a shorter one matches every name with
+// that prefix, which iptables writes as "+".
 func Interface(name, mask []byte) string {
 	s := cut(name)
 	covered := len(mask)
@@ -378,26 +350,17 @@ func Interface(name, mask []byte) string {
 	return s[:covered] + "+"
 }
 
-// Addr turns an address and its mask into a match; ok is false for a mask
-// that is no prefix, which a match cannot say. Text is as iptables prints it.
+// Addr converts an address and its mask to a match, and formats it as iptables
+// does. ok is false for a mask that is no prefix, which a match cannot express.
 func Addr(a, mask []byte, invert bool) (m model.AddrMatch, text string, ok bool) {
 	ip, valid := netip.AddrFromSlice(a)
-	netmask, _ := netip.AddrFromSlice(mask)
 	if !valid || len(a) != len(mask) {
 		return m, "", false
 	}
-	bits, whole := 0, true
-	for _, b := range mask {
-		for bit := 7; bit >= 0; bit-- {
-			if b&(1<<bit) != 0 {
-				if !whole {
-					return m, fmt.Sprintf("%s/%s", ip, netmask), false
-				}
-				bits++
-			} else {
-				whole = false
-			}
-		}
+	bits, size := net.IPMask(mask).Size()
+	if size == 0 {
+		netmask, _ := netip.AddrFromSlice(mask)
+		return m, fmt.Sprintf("%s/%s", ip, netmask), false
 	}
 	m = model.AddrMatch{Prefix: netip.PrefixFrom(ip, bits), Not: invert}
 	return m, m.Prefix.String(), true

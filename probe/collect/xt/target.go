@@ -14,7 +14,7 @@ var targets = map[string]decoder{
 	"LOG":        logTarget,
 	"MARK":       setMark,
 	"MASQUERADE": nat("--to-ports"),
-	"NOTRACK":    func(*model.PacketRule, uint32, *info) (string, string) { return "", "" },
+	"NOTRACK":    func(*model.PacketRule, uint32, *Bytes) (string, string) { return "", "" },
 	"REDIRECT":   nat("--to-ports"),
 	"REJECT":     reject,
 	"SNAT":       nat("--to-source"),
@@ -34,23 +34,23 @@ const (
 // nat decodes the targets that translate. The kernel has two layouts: the old
 // one of IPv4 with a count of ranges in front (always 1), and nf_nat_range.
 func nat(option string) decoder {
-	return func(r *model.PacketRule, rev uint32, i *info) (string, string) {
+	return func(r *model.PacketRule, rev uint32, i *Bytes) (string, string) {
 		var flags uint32
 		var low, high netip.Addr
 		var first, last, base uint16
 		if rev == 0 && r.Family != 6 {
-			flags = i.u32(4)
+			flags = i.U32(4)
 			low, high = i.v4(8), i.v4(12)
-			first, last = i.be16(16), i.be16(18)
+			first, last = i.BE16(16), i.BE16(18)
 		} else {
-			flags = i.u32(0)
+			flags = i.U32(0)
 			low, high = i.ip(4, r.Family), i.ip(20, r.Family)
-			first, last = i.be16(36), i.be16(38)
+			first, last = i.BE16(36), i.BE16(38)
 			if flags&natOffset != 0 {
-				base = i.be16(40)
+				base = i.BE16(40)
 			}
 		}
-		if i.short {
+		if i.Short {
 			return "", ""
 		}
 		if flags&natAddresses == 0 {
@@ -69,27 +69,24 @@ func nat(option string) decoder {
 		if to != "" {
 			to = option + " " + to
 		}
-		return options(to,
+		return Join(to,
 			when(flags&natRandom != 0, "--random"),
 			when(flags&natRandomFully != 0, "--random-fully"),
 			when(flags&natPersistent != 0, "--persistent")), ""
 	}
 }
 
-// natText prints what an address is translated to: "10.0.0.1-10.0.0.9:80-90".
-// MASQUERADE and REDIRECT print ports alone, without the colon.
+// natText formats what an address is translated to: "10.0.0.1-10.0.0.9:80-90".
+// MASQUERADE and REDIRECT print the ports alone, without the colon.
 func natText(low, high netip.Addr, first, last, base uint16, colon bool) string {
 	text := ""
 	if low.IsValid() {
 		text = low.String()
-		if low.Is6() && first != 0 {
-			text = "[" + text
-		}
 		if high != low {
 			text += "-" + high.String()
 		}
 		if low.Is6() && first != 0 {
-			text += "]"
+			text = "[" + text + "]"
 		}
 	}
 	if first == 0 {
@@ -108,25 +105,25 @@ func natText(low, high netip.Addr, first, last, base uint16, colon bool) string 
 	return text
 }
 
-func setMark(_ *model.PacketRule, rev uint32, i *info) (string, string) {
+func setMark(_ *model.PacketRule, rev uint32, i *Bytes) (string, string) {
 	if rev < 2 {
 		return undecoded, ""
 	}
-	return fmt.Sprintf("--set-xmark 0x%x/0x%x", i.u32(0), i.u32(4)), ""
+	return fmt.Sprintf("--set-xmark 0x%x/0x%x", i.U32(0), i.U32(4)), ""
 }
 
-func setConnMark(_ *model.PacketRule, rev uint32, i *info) (string, string) {
+func setConnMark(_ *model.PacketRule, rev uint32, i *Bytes) (string, string) {
 	if rev < 1 {
 		return undecoded, ""
 	}
-	mark, ctMask, nfMask := i.u32(0), i.u32(4), i.u32(8)
-	mode := i.u8(12)
+	mark, ctMask, nfMask := i.U32(0), i.U32(4), i.U32(8)
+	mode := i.U8(12)
 	if rev >= 2 {
 		// Revision 2 has a shift in front of the mode.
-		if i.u8(13) != 0 {
+		if i.U8(13) != 0 {
 			return undecoded, ""
 		}
-		mode = i.u8(14)
+		mode = i.U8(14)
 	}
 	switch mode {
 	case 0:
@@ -139,7 +136,7 @@ func setConnMark(_ *model.PacketRule, rev uint32, i *info) (string, string) {
 	return undecoded, ""
 }
 
-// Answers of REJECT, by number (enum ipt_reject_with, ip6t_reject_with).
+// Replies of REJECT, by number (enum ipt_reject_with, ip6t_reject_with).
 var (
 	rejects4 = []string{
 		"icmp-net-unreachable", "icmp-host-unreachable", "icmp-proto-unreachable", "icmp-port-unreachable",
@@ -151,20 +148,20 @@ var (
 	}
 )
 
-func reject(r *model.PacketRule, _ uint32, i *info) (string, string) {
+func reject(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
 	names := rejects4
 	if r.Family == 6 {
 		names = rejects6
 	}
-	if n := i.u32(0); n < uint32(len(names)) && names[n] != "" {
+	if n := i.U32(0); n < uint32(len(names)) && names[n] != "" {
 		return "--reject-with " + names[n], ""
 	}
 	return undecoded, ""
 }
 
-func logTarget(_ *model.PacketRule, _ uint32, i *info) (string, string) {
-	level, flags, prefix := i.u8(0), i.u8(1), i.text(2, 30)
-	return options(
+func logTarget(_ *model.PacketRule, _ uint32, i *Bytes) (string, string) {
+	level, flags, prefix := i.U8(0), i.U8(1), i.Text(2, 30)
+	return Join(
 		when(prefix != "", "--log-prefix "+Quote(prefix)),
 		when(level != 4, fmt.Sprintf("--log-level %d", level)),
 		when(flags&1 != 0, "--log-tcp-sequence"),
@@ -175,18 +172,18 @@ func logTarget(_ *model.PacketRule, _ uint32, i *info) (string, string) {
 	), ""
 }
 
-func tcpMSS(_ *model.PacketRule, _ uint32, i *info) (string, string) {
-	if mss := i.u16(0); mss != 0xffff {
+func tcpMSS(_ *model.PacketRule, _ uint32, i *Bytes) (string, string) {
+	if mss := i.U16(0); mss != 0xffff {
 		return fmt.Sprintf("--set-mss %d", mss), ""
 	}
 	return "--clamp-mss-to-pmtu", ""
 }
 
-// ct decodes the two forms that node agents write; zones and helpers are left.
-func ct(r *model.PacketRule, _ uint32, i *info) (string, string) {
+// ct decodes the two forms that node agents write, without zones and helpers.
+func ct(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
 	const noTrack, alias = 1 << 0, 1 << 1
-	flags, zone := i.u16(0), i.u16(2)
-	if i.short || flags&noTrack == 0 || flags&^(noTrack|alias) != 0 || zone != 0 {
+	flags, zone := i.U16(0), i.U16(2)
+	if i.Short || flags&noTrack == 0 || flags&^(noTrack|alias) != 0 || zone != 0 {
 		return undecoded, ""
 	}
 	if flags&alias != 0 {

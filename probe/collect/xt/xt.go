@@ -1,10 +1,12 @@
-// Package xt decodes the matches and targets of iptables from the bytes that
-// the kernel keeps of them (struct xt_*_info), the same in legacy tables and
-// in nft's.
+// Package xt decodes the matches and targets of iptables from the structs that
+// the kernel keeps of them (struct xt_*_info). They are the same bytes in legacy
+// tables and in nftables (nft_compat). It reads nothing itself.
 //
-// Each decoder fills in what model.PacketRule can say, and returns the option
-// as `iptables -S` prints it, so that it can be given to `iptables -D`. Numbers
-// are in the machine's byte order unless they come from a packet.
+// Each decoder sets what model.PacketRule can express and returns the option as
+// `iptables -S` prints it, which `iptables -D` takes. A match that the rule cannot
+// express, or whose bytes are too short or unknown, is named in
+// PacketRule.Unknown. Numbers are in host byte order unless they come from a
+// packet.
 package xt
 
 import (
@@ -12,34 +14,52 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// info is an extension's bytes. Reading past the end gives zeros and sets
-// short, so that a decoder checks once.
-type info struct {
-	b     []byte
-	short bool
+// Bytes is a struct of the kernel. A read past the end returns zeros and sets
+// Short, so that a decoder checks once.
+type Bytes struct {
+	B     []byte
+	Short bool
 }
 
-func (i *info) bytes(at, n int) []byte {
-	if at+n > len(i.b) {
-		i.short = true
+// Slice returns the n bytes at an offset.
+func (i *Bytes) Slice(at, n int) []byte {
+	if at+n > len(i.B) {
+		i.Short = true
 		return make([]byte, n)
 	}
-	return i.b[at : at+n : at+n]
+	return i.B[at : at+n : at+n]
 }
 
-func (i *info) u8(at int) uint8       { return i.bytes(at, 1)[0] }
-func (i *info) u16(at int) uint16     { return binary.NativeEndian.Uint16(i.bytes(at, 2)) }
-func (i *info) u32(at int) uint32     { return binary.NativeEndian.Uint32(i.bytes(at, 4)) }
-func (i *info) be16(at int) uint16    { return binary.BigEndian.Uint16(i.bytes(at, 2)) }
-func (i *info) text(at, n int) string { return cut(i.bytes(at, n)) }
-func (i *info) v4(at int) netip.Addr  { return netip.AddrFrom4([4]byte(i.bytes(at, 4))) }
-func (i *info) v6(at int) netip.Addr  { return netip.AddrFrom16([16]byte(i.bytes(at, 16))) }
-func (i *info) ip(at, family int) netip.Addr {
+// U8 decodes a byte.
+func (i *Bytes) U8(at int) uint8 { return i.Slice(at, 1)[0] }
+
+// U16 decodes a number in host byte order.
+func (i *Bytes) U16(at int) uint16 { return binary.NativeEndian.Uint16(i.Slice(at, 2)) }
+
+// U32 decodes a number in host byte order.
+func (i *Bytes) U32(at int) uint32 { return binary.NativeEndian.Uint32(i.Slice(at, 4)) }
+
+// U64 decodes a number in host byte order.
+func (i *Bytes) U64(at int) uint64 { return binary.NativeEndian.Uint64(i.Slice(at, 8)) }
+
+// BE16 decodes a number in network byte order.
+func (i *Bytes) BE16(at int) uint16 { return binary.BigEndian.Uint16(i.Slice(at, 2)) }
+
+// MAC decodes an Ethernet address.
+func (i *Bytes) MAC(at int) model.MAC { return model.MACFrom(i.Slice(at, 6)) }
+
+// Text decodes text of n bytes at most, which ends at the first NUL.
+func (i *Bytes) Text(at, n int) string { return cut(i.Slice(at, n)) }
+
+func (i *Bytes) v4(at int) netip.Addr { return netip.AddrFrom4([4]byte(i.Slice(at, 4))) }
+func (i *Bytes) v6(at int) netip.Addr { return netip.AddrFrom16([16]byte(i.Slice(at, 16))) }
+func (i *Bytes) ip(at, family int) netip.Addr {
 	if family == 6 {
 		return i.v6(at)
 	}
@@ -51,34 +71,35 @@ func cut(b []byte) string {
 	return string(s)
 }
 
-// Extension is a match or target as the kernel has it.
+// Extension is a match or target as the kernel keeps it.
 type Extension struct {
 	Name string
 	Rev  uint32
 	Info []byte
 }
 
-// decoder decodes one extension for rule r. It returns the option's text, and
-// the part of it that r's fields cannot say; that part restricts the rule.
-type decoder func(r *model.PacketRule, rev uint32, i *info) (text, unsaid string)
+// decoder decodes one extension of rule r. It returns the option's text, and as
+// unsaid the part of it that restricts the rule and that r's fields cannot
+// express.
+type decoder func(r *model.PacketRule, rev uint32, i *Bytes) (text, unsaid string)
 
-// undecoded is the text of an extension whose options are not known.
+// undecoded is the text of an extension that has no decoder, or whose bytes are
+// too short.
 const undecoded = "[options not decoded]"
 
-// Match decodes a match into the rule and returns its text. What the rule's
-// fields cannot express is named in r.Unknown.
+// Match decodes a match into the rule and returns its text.
 func Match(r *model.PacketRule, e Extension) string {
 	text, unsaid := undecoded, undecoded
 	if decode := matches[e.Name]; decode != nil {
-		i := info{b: e.Info}
+		i := Bytes{B: e.Info}
 		text, unsaid = decode(r, e.Rev, &i)
-		if i.short {
+		if i.Short {
 			text, unsaid = undecoded, undecoded
 		}
 	}
 	name := e.Name
 	if strings.HasPrefix(text, "--state ") || strings.HasPrefix(text, "! --state ") {
-		// The older name of the same match, as it was given.
+		// The older name of the same match.
 		name = "state"
 	}
 	if unsaid != "" {
@@ -94,32 +115,40 @@ func Target(r *model.PacketRule, e Extension) string {
 	if decode == nil {
 		return "-j " + e.Name + " " + undecoded
 	}
-	i := info{b: e.Info}
+	i := Bytes{B: e.Info}
 	text, _ := decode(r, e.Rev, &i)
-	if i.short {
+	if i.Short {
 		r.To = netip.AddrPort{}
 		text = undecoded
 	}
 	return strings.TrimSpace("-j " + r.Target + " " + text)
 }
 
-// options joins what is not empty.
-func options(parts ...string) string {
-	var out []string
-	for _, p := range parts {
-		if p != "" {
-			out = append(out, p)
-		}
-	}
-	return strings.Join(out, " ")
+// Join joins the parts that are not empty by spaces.
+func Join(parts ...string) string {
+	return strings.Join(slices.DeleteFunc(slices.Clone(parts), func(p string) bool { return p == "" }), " ")
 }
 
-// not is the negation in front of an option.
-func not(invert bool) string {
-	if invert {
-		return "! "
+// Not is the negation in front of an option, or empty.
+func Not(invert bool) string { return when(invert, "! ") }
+
+// Name returns the name of n, or n as a number if it has none.
+func Name[K comparable](names map[K]string, n K) string {
+	if s, ok := names[n]; ok {
+		return s
 	}
-	return ""
+	return fmt.Sprint(n)
+}
+
+// bitNames lists the names of the bits that are set, by commas.
+func bitNames[N uint8 | uint16](names []string, bits N) string {
+	var out []string
+	for bit, name := range names {
+		if bits&(1<<bit) != 0 {
+			out = append(out, name)
+		}
+	}
+	return strings.Join(out, ",")
 }
 
 func when(cond bool, text string) string {
@@ -129,7 +158,7 @@ func when(cond bool, text string) string {
 	return ""
 }
 
-// Quote quotes text as iptables does, where it needs it.
+// Quote quotes text as iptables does, if it needs quotes.
 func Quote(s string) string {
 	if !strings.ContainsAny(s, " \t\n\"\\'") && s != "" {
 		return s
@@ -137,7 +166,7 @@ func Quote(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, `'`, `\'`).Replace(s) + `"`
 }
 
-// Ports is a range of ports as iptables prints it.
+// Ports formats a range of ports as iptables prints it.
 func Ports(r model.PortRange) string {
 	if r.First == r.Last {
 		return fmt.Sprint(r.First)
@@ -145,7 +174,7 @@ func Ports(r model.PortRange) string {
 	return fmt.Sprintf("%d:%d", r.First, r.Last)
 }
 
-// masked is a number with its mask, the mask left out when it is whole.
+// masked formats a number with its mask, without a mask of all ones.
 func masked(value, mask uint32) string {
 	if mask == 0xffffffff {
 		return fmt.Sprintf("0x%x", value)

@@ -23,7 +23,7 @@ func FuzzExtension(f *testing.F) {
 	})
 }
 
-// TestShort cuts known extensions: none may be told as if it were whole.
+// TestShort truncates known extensions: none may be decoded as if it were whole.
 func TestShort(t *testing.T) {
 	for name := range matches {
 		if name == "comment" {
