@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/collect/dump"
@@ -252,6 +253,16 @@ func TestNative(t *testing.T) {
 	}
 	for _, r := range got {
 		ns.Run(fmt.Sprintf("nft delete rule bridge %s %s handle %d", r.Table, r.Chain, r.Handle))
+	}
+}
+
+// TestWriteAcrossMACs has a rule that writes parts of both MACs, which is neither
+// dnat nor snat.
+func TestWriteAcrossMACs(t *testing.T) {
+	write := nft.Write{Load: nft.Load{Source: nft.FromPayload, Base: expr.PayloadBaseLLHeader, Offset: 3, Len: 6}, Value: []byte{1, 2, 3, 4, 5, 6}}
+	set := nft.Ruleset{Chains: []nft.Chain{{Table: "t", Name: "c"}}, Rules: []nft.Rule{{Table: "t", Chain: "c", Items: []nft.Item{write}}}}
+	if r := fromSet(set).Rules[0]; r.Target != model.TargetOther || r.Text != write.String() || r.TargetName != r.Text {
+		t.Errorf("%+v", r)
 	}
 }
 

@@ -103,20 +103,22 @@ const (
 // snat, after which the rule goes on.
 func (b *builder) write(w nft.Write) {
 	l := w.Load
-	if l.Source != nft.FromPayload || l.Base != expr.PayloadBaseLLHeader || l.Len != macLen || len(w.Value) < macLen {
+	text := ""
+	if l.Source == nft.FromPayload && l.Base == expr.PayloadBaseLLHeader && l.Len == macLen && len(w.Value) >= macLen {
+		switch l.Offset {
+		case dstMACAt:
+			b.Target, text = model.TargetDNAT, "ether daddr set "
+		case srcMACAt:
+			b.Target, text = model.TargetSNAT, "ether saddr set "
+		}
+	}
+	if text == "" {
 		b.Target, b.TargetName = model.TargetOther, w.String()
 		b.native = append(b.native, w.String())
 		return
 	}
-	mac := model.MACFrom(w.Value[:macLen])
-	switch l.Offset {
-	case dstMACAt:
-		b.Target, b.MAC, b.Verdict = model.TargetDNAT, mac, model.TargetContinue
-		b.native = append(b.native, "ether daddr set "+xt.MACText(mac))
-	case srcMACAt:
-		b.Target, b.MAC, b.Verdict = model.TargetSNAT, mac, model.TargetContinue
-		b.native = append(b.native, "ether saddr set "+xt.MACText(mac))
-	}
+	b.MAC, b.Verdict = model.MACFrom(w.Value[:macLen]), model.TargetContinue
+	b.native = append(b.native, text+xt.MACText(b.MAC))
 }
 
 // match takes a comparison, and reports whether it was understood.
