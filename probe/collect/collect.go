@@ -94,7 +94,7 @@ func Open(o Options) (*Collector, error) {
 
 func (c *Collector) open() (err error) {
 	if c.options.NodesFile != "" {
-		if c.nodes, err = readNodes(c.options.NodesFile); err != nil {
+		if c.nodes, err = cluster.Nodes(c.options.NodesFile); err != nil {
 			return err
 		}
 	}
@@ -136,15 +136,6 @@ func allowed(feature, remedy string, err error) error {
 		return &model.UnsupportedError{Feature: feature, Remedy: remedy, Err: err}
 	}
 	return err
-}
-
-func readNodes(path string) ([]model.ClusterNode, error) {
-	nodes, err := cluster.Nodes(path)
-	var bad *FileError
-	if err != nil && !errors.As(err, &bad) {
-		err = &FileError{Path: path, Want: "a readable file", Err: err}
-	}
-	return nodes, err
 }
 
 func (c *Collector) checkUplinks() error {

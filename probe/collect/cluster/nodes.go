@@ -39,27 +39,22 @@ type object struct {
 // wantNodes is what the file should be.
 const wantNodes = "what `kubectl get nodes -o json` prints: a List of Nodes"
 
-// Nodes reads a file that `kubectl get nodes -o json` wrote. Every error that
-// is about its text is a *files.Error.
+// Nodes reads a file that `kubectl get nodes -o json` wrote. Every error is a
+// *files.Error.
 func Nodes(path string) ([]model.ClusterNode, error) {
-	var o object
-	text, err := files.ReadJSON(path, wantNodes, &o)
+	text, err := files.ReadText(path)
 	if err != nil {
 		return nil, err
 	}
-	return nodes(path, text, o)
+	return DecodeNodes(path, text)
 }
 
-// DecodeNodes is Nodes for text that is already there.
+// DecodeNodes is Nodes for the text of a file, whose name errors hold as path.
 func DecodeNodes(path string, text []byte) ([]model.ClusterNode, error) {
 	var o object
 	if err := files.DecodeJSON(path, text, wantNodes, &o); err != nil {
 		return nil, err
 	}
-	return nodes(path, text, o)
-}
-
-func nodes(path string, text []byte, o object) ([]model.ClusterNode, error) {
 	list := o.Items
 	switch o.Kind {
 	case "Node":

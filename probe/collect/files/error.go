@@ -13,10 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Error says where a file is not what it should be.
+// Error says that a file cannot be read, or where its content is not what was
+// expected.
 type Error struct {
 	Path string
-	// Line and Column count from 1, columns in bytes; 0 where the place is
+	// Line and Column count from 1, columns in bytes. They are 0 if the place is
 	// not known.
 	Line, Column int
 	// Want is what was expected there.
@@ -40,7 +41,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// NewError places an error at an offset of the file's text.
+// NewError returns an error at an offset of the file's text.
 func NewError(path string, text []byte, offset int64, want string, err error) *Error {
 	offset = max(0, min(offset, int64(len(text))))
 	before := text[:offset]
@@ -53,8 +54,8 @@ func NewError(path string, text []byte, offset int64, want string, err error) *E
 	}
 }
 
-// ReadJSON reads a file into v. An error of its text is an *Error that says
-// where and what was expected.
+// ReadJSON reads a file into v and returns its text. want is what the file should
+// be. Every error is an *Error.
 func ReadJSON(path, want string, v any) ([]byte, error) {
 	text, err := ReadText(path)
 	if err != nil {
@@ -63,12 +64,26 @@ func ReadJSON(path, want string, v any) ([]byte, error) {
 	return text, DecodeJSON(path, text, want, v)
 }
 
-// maxFile bounds a file: 5,000 nodes, as kubectl prints them, are some 100 MiB.
+// maxFile limits a file's size: 5,000 nodes as kubectl prints them are some
+// 100 MiB.
 const maxFile = 256 << 20
 
-// ReadText reads a file of a bounded size; a pipe that somebody writes to will
-// do.
+// ReadText reads a file of limited size, which may be a named pipe that somebody
+// writes to. Every error is an *Error.
 func ReadText(path string) ([]byte, error) {
+	text, err := readText(path)
+	var bad *Error
+	if err == nil || errors.As(err, &bad) {
+		return text, err
+	}
+	if p := (*fs.PathError)(nil); errors.As(err, &p) {
+		// The path is in Error already.
+		err = p.Err
+	}
+	return nil, &Error{Path: path, Want: "a readable file", Err: err}
+}
+
+func readText(path string) ([]byte, error) {
 	// Without O_NONBLOCK, opening a named pipe would wait for its writer.
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -80,19 +95,18 @@ func ReadText(path string) ([]byte, error) {
 		return nil, err
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if len(text) == 0 && info.Mode().Type() == fs.ModeNamedPipe {
+	case len(text) == 0 && info.Mode().Type() == fs.ModeNamedPipe:
 		return nil, &Error{Path: path, Want: "a file, or a pipe that is being written to", Err: errors.New("nothing writes to this pipe")}
-	}
-	if len(text) > maxFile {
-		return nil, &Error{Path: path, Want: fmt.Sprintf("at most %d MiB", maxFile>>20), Err: errors.New("the file goes on")}
+	case len(text) > maxFile:
+		return nil, &Error{Path: path, Want: fmt.Sprintf("at most %d MiB", maxFile>>20), Err: errors.New("the file is too large")}
 	}
 	return text, nil
 }
 
-// DecodeJSON is ReadJSON for text that is already there.
+// DecodeJSON decodes the text of a file into v. Every error is an *Error.
 func DecodeJSON(path string, text []byte, want string, v any) error {
 	err := json.Unmarshal(text, v)
 	var syntax *json.SyntaxError
@@ -101,7 +115,7 @@ func DecodeJSON(path string, text []byte, want string, v any) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &syntax):
-		// The offset is behind the byte that was wrong.
+		// The offset is that of the byte after the wrong one.
 		return NewError(path, text, syntax.Offset-1, want, err)
 	case errors.As(err, &kind):
 		return NewError(path, text, kind.Offset-1, fmt.Sprintf("%s at %q", kindName(kind.Type), kind.Field),
@@ -123,8 +137,7 @@ func kindName(t reflect.Type) string {
 	return t.Kind().String()
 }
 
-// ValueError places an error at a text value within the file, where it is
-// found.
+// ValueError returns an error at the first string of the file that equals value.
 func ValueError(path string, text []byte, value, want string, err error) *Error {
 	quoted, _ := json.Marshal(value)
 	if at := bytes.Index(text, quoted); at >= 0 {
