@@ -1,5 +1,7 @@
-// Package cluster learns what lies beyond the node: the other nodes, from a
-// file, and the cluster's pod ranges, from what the node itself holds.
+// Package cluster finds what is beyond the node: the other nodes, from the file
+// given by --nodes, and the cluster's pod ranges, from the node's packet rules. It
+// needs the right to read that file, no other. Without the file the nodes are a
+// gap; without such rules there are no ranges.
 package cluster
 
 import (

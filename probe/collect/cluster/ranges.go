@@ -8,19 +8,18 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Range is a range of the cluster's pods and what told so.
+// Range is a range of the cluster's pods. By names the rule that it was found in.
 type Range struct {
 	Prefix netip.Prefix
 	By     string
 }
 
-// Ranges learns the cluster's pod ranges from the node's own rules.
+// Ranges finds the cluster's pod ranges in the node's own rules.
 //
 // Two kinds of rule name them: kube-proxy marks for masquerading what does not
-// come from the cluster's range, and every masquerading agent lets the range
-// through unmasqueraded. The latter also exclude other ranges, so that a range
-// counts only if it holds pods of this node and none of the node's own
-// addresses on its uplinks.
+// come from the cluster's range, and masquerading agents exempt the range. Agents
+// exempt other ranges too, so that a range counts only if it holds pods of this
+// node and none of the node's addresses on its uplinks.
 func Ranges(s *model.Snapshot) []Range {
 	var out []Range
 	add := func(p netip.Prefix, r *model.PacketRule) {
@@ -40,7 +39,7 @@ func Ranges(s *model.Snapshot) []Range {
 		switch {
 		case r.Table != "nat" && !r.Native:
 		case model.CNIChain(r.Chain), r.Table == model.CNIMasqueradeTable:
-			// A CNI plugin excludes its own network: one node's range.
+			// A CNI plugin exempts its own network: the range of one node.
 		case r.Target == "KUBE-MARK-MASQ" && r.Src.Not:
 			if r.Src.Prefix.Bits() > 0 {
 				add(r.Src.Prefix, r)
@@ -57,36 +56,22 @@ func Ranges(s *model.Snapshot) []Range {
 
 func chain(r *model.PacketRule) [2]string { return [2]string{r.Table, r.Chain} }
 
-// holdsPods reports whether a pod of this node, or the range of a bridge that
-// pods are on, lies within the prefix.
+// holdsPods reports whether the prefix holds the address of a pod of this node, or
+// that of a bridge.
 func holdsPods(s *model.Snapshot, p netip.Prefix) bool {
-	for i := range s.Pods {
-		for _, a := range s.Pods[i].Addresses {
-			if p.Contains(a.Addr()) {
-				return true
-			}
-		}
-	}
-	for _, l := range s.Links {
-		if l.Role != model.RoleBridge {
-			continue
-		}
-		for _, a := range l.Addresses {
-			if p.Contains(a.Addr()) {
-				return true
-			}
-		}
-	}
-	return false
+	holds := func(a netip.Prefix) bool { return p.Contains(a.Addr()) }
+	return slices.ContainsFunc(s.Pods, func(pod model.Pod) bool { return slices.ContainsFunc(pod.Addresses, holds) }) ||
+		slices.ContainsFunc(s.Links, func(l model.Link) bool {
+			return l.Role == model.RoleBridge && slices.ContainsFunc(l.Addresses, holds)
+		})
 }
 
-// holdsUplink reports whether the prefix touches a network that the node has
-// an address on towards the outside.
+// holdsUplink reports whether the prefix overlaps the network of an uplink.
 func holdsUplink(s *model.Snapshot, p netip.Prefix) bool {
 	for _, l := range s.Links {
 		up := slices.Contains(s.Node.Uplinks, l.Name)
 		for _, port := range s.Links {
-			// The addresses of a bridged uplink are on the bridge.
+			// The bridge has the addresses of an uplink that is its port.
 			up = up || port.Master == l.Index && slices.Contains(s.Node.Uplinks, port.Name)
 		}
 		if up && slices.ContainsFunc(l.Addresses, func(a netip.Prefix) bool { return p.Overlaps(a.Masked()) }) {

@@ -1,5 +1,9 @@
-// Package files reads what network plugins leave on the node's disk: their
-// configuration, and which address they gave to which pod.
+// Package files reads what network plugins keep on the node's disk: their
+// configuration, and the pods that they gave addresses to. The files are below
+// /etc/cni/net.d, /var/run and /var/lib/cni; most are readable by root only.
+//
+// An absent file is no gap, since each plugin has files of its own. A file that
+// cannot be read or decoded is an error beside the others' content.
 package files
 
 import (
@@ -18,21 +22,21 @@ import (
 // Owner is the pod that an address was given to.
 type Owner struct {
 	Namespace, Name string
-	// Link is the host's end of its link, empty where the file does not say.
+	// Link is the pod link, empty if the file does not name it.
 	Link string
 }
 
 // Files is what was read.
 type Files struct {
-	// Names are the files that were there, without the root.
+	// Names are the files that were read, as paths below the root.
 	Names  []string
 	Config plugin.Config
-	// Owners are the pods of addresses. A file may be stale: where it names
-	// the link, the link has to be the pod's.
+	// Owners are the pods by address. A file may be stale: if it names a link
+	// other than the pod's, it is about an earlier pod.
 	Owners map[netip.Addr]Owner
 }
 
-// Places of the files below the root.
+// Paths of the files below the root.
 const (
 	configDir    = "etc/cni/net.d"
 	azureVNet    = "var/run/azure-vnet.json"
@@ -40,8 +44,8 @@ const (
 	hostLocalDir = "var/lib/cni/networks"
 )
 
-// Read reads the plugins' files below root. Absent files are no error; each
-// broken one adds an *Error, and the others are read all the same.
+// Read reads the plugins' files below root. Each file that is malformed adds an
+// *Error, and the others are read all the same.
 func Read(root string) (Files, error) {
 	f := Files{Owners: map[netip.Addr]Owner{}}
 	var errs []error
@@ -53,7 +57,8 @@ func Read(root string) (Files, error) {
 	return f, errors.Join(errs...)
 }
 
-// conflist is a list of plugins, or a single one in the older form.
+// conflist is a CNI configuration: a list of plugins, or a single one in the older
+// format.
 type conflist struct {
 	Name    string
 	Plugins []conf
@@ -98,11 +103,10 @@ func (f *Files) readConfigs(root string) error {
 	return errors.Join(errs...)
 }
 
-// address is how Go's net.IPNet stands in JSON: the mask in base64, which does
-// not matter here.
+// address is Go's net.IPNet in JSON, without its mask.
 type address struct{ IP string }
 
-// vnet is the state of azure-vnet.
+// vnet is the state file of azure-vnet.
 type vnet struct {
 	Network struct {
 		ExternalInterfaces map[string]struct {
@@ -133,15 +137,15 @@ func (f *Files) readAzureVNet(root string) error {
 			f.Config.AzureMode = network.Mode
 			for _, e := range network.Endpoints {
 				o := Owner{Namespace: e.PODNameSpace, Name: e.PODName, Link: e.HostIfName}
-				errs = append(errs, f.own(path, text, e.IPAddresses, o))
+				errs = append(errs, f.addOwner(path, text, e.IPAddresses, o))
 			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// own notes the owner of addresses.
-func (f *Files) own(path string, text []byte, list []address, o Owner) error {
+// addOwner sets the owner of addresses.
+func (f *Files) addOwner(path string, text []byte, list []address, o Owner) error {
 	var errs []error
 	for _, a := range list {
 		ip, err := netip.ParseAddr(a.IP)
@@ -154,7 +158,7 @@ func (f *Files) own(path string, text []byte, list []address, o Owner) error {
 	return errors.Join(errs...)
 }
 
-// cns is the endpoint state of azure-cns.
+// cns is the file of azure-cns's endpoints.
 type cns struct {
 	Endpoints map[string]struct {
 		PodName       string
@@ -179,14 +183,15 @@ func (f *Files) readAzureCNS(root string) error {
 	for _, e := range v.Endpoints {
 		for _, i := range e.IfnameToIPMap {
 			o := Owner{Namespace: e.PodNamespace, Name: e.PodName, Link: i.HostVethName}
-			errs = append(errs, f.own(path, text, append(i.IPv4, i.IPv6...), o))
+			errs = append(errs, f.addOwner(path, text, append(i.IPv4, i.IPv6...), o))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// readHostLocal notes the networks of the host-local IPAM. Its files are named
-// by the addresses that are taken and hold a container's id, no pod's name.
+// readHostLocal lists the networks of the IPAM plugin host-local and the addresses
+// in use, which its files are named after. They hold the id of a container, but
+// not the name of its pod.
 func (f *Files) readHostLocal(root string) error {
 	entries, err := os.ReadDir(filepath.Join(root, hostLocalDir))
 	if err != nil {
@@ -206,7 +211,7 @@ func (f *Files) readHostLocal(root string) error {
 		f.Names = append(f.Names, name)
 		f.Config.HostLocal = append(f.Config.HostLocal, network.Name())
 		for _, t := range taken {
-			// IPv6 addresses have their colons as they are.
+			// Colons of IPv6 addresses are kept in file names.
 			if ip, err := netip.ParseAddr(t.Name()); err == nil {
 				f.Config.Taken = append(f.Config.Taken, ip)
 			}
@@ -215,10 +220,10 @@ func (f *Files) readHostLocal(root string) error {
 	return errors.Join(errs...)
 }
 
-// Detail says which files were there.
+// Detail lists the files that were read, for people.
 func (f *Files) Detail() string {
 	if len(f.Names) == 0 {
-		return "no plugin's files found"
+		return "no plugin files found"
 	}
 	return fmt.Sprintf("%s; %d addresses with their pods", strings.Join(f.Names, ", "), len(f.Owners))
 }

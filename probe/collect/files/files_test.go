@@ -98,13 +98,13 @@ func TestRead(t *testing.T) {
 
 func TestNoFiles(t *testing.T) {
 	got, err := Read(t.TempDir())
-	if err != nil || len(got.Names) > 0 || !strings.Contains(got.Detail(), "no plugin's files") {
+	if err != nil || len(got.Names) > 0 || !strings.Contains(got.Detail(), "no plugin files") {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
 
-// TestBrokenFiles wants every broken file named with its place, and the whole
-// ones read.
+// TestBrokenFiles wants each malformed file reported with the place of its error,
+// and the others read.
 func TestBrokenFiles(t *testing.T) {
 	dir := root(t, map[string]string{
 		azureVNet:                   "{\n  \"Network\": {,}\n}",

@@ -1,6 +1,7 @@
-// Package kmod tells whether a kernel subsystem can be asked without loading
-// its module: a question to an absent one loads it, and the node must stay as
-// it is.
+// Package kmod finds out whether the running kernel has a module, from
+// /sys/module, /proc/modules and /proc/kallsyms, which everybody may read. A
+// request to a subsystem whose module is absent would load it and change the
+// node.
 package kmod
 
 import (
@@ -9,21 +10,21 @@ import (
 	"strings"
 )
 
-// Present reports whether the module is part of the running kernel: loaded, or
-// built in, which symbol, a function of the module's own, tells.
+// Present reports whether the module is loaded or built in. A built-in module is
+// recognised by symbol, a function of its own.
 func Present(module, symbol string) bool {
 	if _, err := os.Stat("/sys/module/" + module); err == nil {
 		return true
 	}
 	if _, err := os.Stat("/proc/modules"); err != nil {
-		// This kernel has no modules, so that asking loads nothing.
+		// This kernel has no modules, so that a request loads none.
 		return true
 	}
 	return hasSymbol(symbol)
 }
 
-// hasSymbol looks for a function in the kernel's symbol table. The names are
-// there for everybody, only the addresses are not.
+// hasSymbol looks for a function in the kernel's symbol table, of which everybody
+// may read the names.
 func hasSymbol(symbol string) bool {
 	f, err := os.Open("/proc/kallsyms")
 	if err != nil {

@@ -1,5 +1,9 @@
-// Package sysctl reads the kernel settings that decide whether pod traffic is
-// forwarded, answered and tracked.
+// Package sysctl reads the kernel settings that affect whether pod traffic is
+// forwarded, answered and tracked: files below /proc/sys/net in the node's
+// namespace, and each link's settings from its RTM_NEWLINK message. They are
+// readable without rights; entering another namespace takes CAP_SYS_ADMIN. A file
+// that this kernel lacks is no gap, one that cannot be read is an error beside the
+// other settings.
 package sysctl
 
 import (
@@ -18,8 +22,8 @@ import (
 	"github.com/lasthop/lasthop/probe/netns"
 )
 
-// setting is one of a link's IPv4 settings and its number in the kernel's
-// array (include/uapi/linux/ip.h, IPV4_DEVCONF_*).
+// setting is one of a link's IPv4 settings with its number, which counts from 1
+// (include/uapi/linux/ip.h, IPV4_DEVCONF_*).
 type setting struct {
 	name  string
 	index int
@@ -36,7 +40,7 @@ var perLink = []setting{
 	{"route_localnet", 26},
 }
 
-// global are the files below /proc/sys that are no link's.
+// global are the files below /proc/sys that do not belong to one link.
 var global = func() []string {
 	files := []string{
 		"net/ipv4/ip_forward",
@@ -57,8 +61,8 @@ var global = func() []string {
 	return files
 }()
 
-// Read reads the settings that belong to no single link, as the namespace has
-// them. A setting that this kernel does not have is left out.
+// Read reads the namespace's settings that do not belong to one link. With an
+// error, what could be read is returned too.
 func Read(ns *netns.NS) ([]model.Sysctl, error) {
 	var out []model.Sysctl
 	err := ns.Do(func() error {
@@ -82,10 +86,10 @@ func Read(ns *netns.NS) ([]model.Sysctl, error) {
 	return out, err
 }
 
-// Decode reads the settings of one link from its IFLA_AF_SPEC attribute: they
-// come with the link dump, which spares some ten files a link.
+// Decode decodes the settings of one link from its IFLA_AF_SPEC attribute. The link
+// dump contains it, which saves reading ten files per link.
 func Decode(link string, afSpec []byte) ([]model.Sysctl, error) {
-	// sysctl(8) separates by dots, so a link's own dots become slashes.
+	// sysctl(8) separates by dots and writes a dot of the link's name as a slash.
 	name := strings.ReplaceAll(link, ".", "/")
 	var out []model.Sysctl
 	families := dump.Parse(afSpec)
@@ -98,7 +102,7 @@ func Decode(link string, afSpec []byte) ([]model.Sysctl, error) {
 					out = appendValue(out, "net.ipv4.conf."+name+"."+s.name, inner.Data, s.index-1)
 				}
 			case families.Type == unix.AF_INET6 && inner.Type == unix.IFLA_INET6_CONF:
-				// Places of the array: DEVCONF_* of include/uapi/linux/ipv6.h.
+				// Indexes of the array: DEVCONF_* of include/uapi/linux/ipv6.h.
 				out = appendValue(out, "net.ipv6.conf."+name+".forwarding", inner.Data, 0)
 				out = appendValue(out, "net.ipv6.conf."+name+".proxy_ndp", inner.Data, 22)
 			}
@@ -111,8 +115,8 @@ func Decode(link string, afSpec []byte) ([]model.Sysctl, error) {
 	return out, nil
 }
 
-// appendValue adds an element of the kernel's array of settings. An older
-// kernel has a shorter array.
+// appendValue appends an element of the kernel's array of settings, if the array
+// has it: those of older kernels are shorter.
 func appendValue(out []model.Sysctl, name string, array []byte, index int) []model.Sysctl {
 	if len(array) < 4*(index+1) {
 		return out

@@ -14,7 +14,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// TestRead compares with what sysctl(8) says in the same namespace, which
+// TestRead compares with what sysctl(8) prints in the same namespace, which
 // differs from the test's own.
 func TestRead(t *testing.T) {
 	ns := nstest.New(t)
