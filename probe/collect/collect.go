@@ -1,10 +1,14 @@
 // Package collect reads what a node's kernel and its plugins' files hold, once,
 // into plain values.
 //
-// It only reads. Everything happens in the node's network namespace, through
-// sockets that were opened there; the pods' namespaces are entered for a
-// reading and left again. A source that cannot be read is a gap in the
-// snapshot, with the reason, and no error.
+// It reads by netlink (rtnetlink, nfnetlink), getsockopt, BPF queries and files
+// below /proc, /sys, /etc/cni and /var; each package below says what and with which
+// rights. All sockets are opened in the node's network namespace. The pods'
+// namespaces are entered during a reading, which takes CAP_SYS_ADMIN, and nothing
+// of them is kept open. Nothing is written and no kernel module is loaded.
+//
+// A source that cannot be read, or only in part, is no error: it is a gap in
+// Snapshot.Sources, with the reason.
 package collect
 
 import (
@@ -32,55 +36,57 @@ import (
 	"github.com/lasthop/lasthop/probe/netns"
 )
 
-// FileError says where a given file is not what it should be.
+// FileError says that a file given by an option cannot be read, or where its
+// content is not what was expected.
 type FileError = files.Error
 
-// Options say which node is read, and what is known of it beforehand.
+// Options select the node and what is known of it.
 type Options struct {
-	// NS is the node's network namespace. It stays the caller's, and open
-	// until Close. Nil is the current one.
+	// NS is the node's network namespace, nil for the current one. The caller
+	// keeps it open until Close and closes it.
 	NS *netns.NS
-	// HostRoot is where the node's files are; empty is "/".
+	// HostRoot is the directory of the node's files; empty is "/".
 	HostRoot string
-	// Uplinks are the links that lead off the node; empty lets the default
-	// routes tell.
+	// Uplinks are the links that lead off the node. If empty, they are found by
+	// the default routes.
 	Uplinks []string
-	// PodCIDRs are the cluster's pod ranges; empty lets the node's rules tell.
+	// PodCIDRs are the cluster's pod ranges. If empty, they are found by the
+	// node's rules.
 	PodCIDRs []netip.Prefix
-	// NodesFile is what `kubectl get nodes -o json` wrote, or empty.
+	// NodesFile is a file that `kubectl get nodes -o json` wrote, or empty.
 	NodesFile string
-	// RoutesFiles are what `az network … -o json` printed.
+	// RoutesFiles are files that `az network … -o json` wrote.
 	RoutesFiles []string
 }
 
-// Collector reads one node. Its methods may be called by several goroutines.
+// Collector reads one node. It is safe for concurrent use.
 type Collector struct {
 	options Options
 	ns      *netns.NS
-	// own is true when ns is the collector's to close.
-	own    bool
+	// ownNS is true if Close closes ns.
+	ownNS bool
+	// conn and handle are rtnetlink sockets.
 	conn   *dump.Conn
 	handle *netlink.Handle
-	// nft and ct are sockets for nfnetlink; nil where the kernel has none.
-	nft, ct *dump.Conn
-	noNFT   error
-	noCT    error
-	// before are the connection statistics at Open.
+	// nft and ct are nfnetlink sockets. Where one is nil, noNFT or noCT says why.
+	nft, ct     *dump.Conn
+	noNFT, noCT error
+	// before are the statistics of connection tracking at Open.
 	before model.Conntrack
 	nodes  []model.ClusterNode
 	azure  model.Azure
 
 	followers sync.WaitGroup
 	mu        sync.Mutex
-	// frames are the bridge rules last read, for Quick.
+	// frames are the bridge rules of the last State, for Quick.
 	frames []model.FrameRule
 	// stop ends the followers.
 	stop []func()
 }
 
-// Open prepares the reading of a node. It fails with a *model.UnsupportedError
-// where the rights do not allow it, a *FileError for a bad nodes or routes file, and
-// an *UplinkError for an uplink that is not there.
+// Open opens the sockets and reads the given files. It fails with a
+// *model.UnsupportedError if the namespace may not be entered, a *FileError for a
+// bad nodes or routes file, and an *UplinkError for an uplink that does not exist.
 func Open(o Options) (*Collector, error) {
 	if o.HostRoot == "" {
 		o.HostRoot = "/"
@@ -105,7 +111,7 @@ func (c *Collector) open() (err error) {
 		if c.ns, err = netns.Current(); err != nil {
 			return err
 		}
-		c.own = true
+		c.ownNS = true
 	}
 	if c.conn, c.handle, err = dump.Route(c.ns); err != nil {
 		return allowed("read the node's network namespace", "as root, or with CAP_SYS_ADMIN to enter it", err)
@@ -118,19 +124,18 @@ func (c *Collector) open() (err error) {
 		c.ct, c.noCT = dump.Open(c.ns, unix.NETLINK_NETFILTER)
 	} else {
 		c.noCT = &model.UnsupportedError{
-			Feature: "list connections", Remedy: "modprobe nf_conntrack_netlink",
-			Err: errors.New("the kernel's module for it is not loaded"),
+			Feature: "list flows", Remedy: "modprobe nf_conntrack_netlink",
+			Err: errors.New("the kernel module for it is not loaded"),
 		}
 	}
 	if c.ct != nil {
-		// Without it, counters count from the table's beginning; State
-		// tells why they cannot be read.
+		// State reports why the statistics cannot be read.
 		c.before, _ = conntrack.Statistics(context.Background(), c.ct)
 	}
 	return nil
 }
 
-// allowed turns a lack of rights into the error that says what would help.
+// allowed turns a refusal by the kernel into an error with a remedy.
 func allowed(feature, remedy string, err error) error {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
 		return &model.UnsupportedError{Feature: feature, Remedy: remedy, Err: err}
@@ -158,7 +163,7 @@ func (c *Collector) checkUplinks() error {
 	return nil
 }
 
-// UplinkError says that a given uplink is none of the node's links.
+// UplinkError says that the uplink Name is none of the node's links.
 type UplinkError struct {
 	Name  string
 	Links []string
@@ -168,7 +173,7 @@ func (e *UplinkError) Error() string {
 	return fmt.Sprintf("uplink %q: no such link on the node; it has %s", e.Name, strings.Join(e.Links, ", "))
 }
 
-// Close ends what Follow started and closes the sockets.
+// Close ends all followers and closes the sockets.
 func (c *Collector) Close() error {
 	c.mu.Lock()
 	stop := c.stop
@@ -186,15 +191,16 @@ func (c *Collector) Close() error {
 	if c.handle != nil {
 		c.handle.Close()
 	}
-	if c.own {
+	if c.ownNS {
 		return c.ns.Close()
 	}
 	return nil
 }
 
-// Follow returns a channel that gets a value after links, addresses, routes or
-// namespaces of the node have changed; changes that come before it is taken
-// are told once. It is closed when ctx ends or the collector is closed.
+// Follow returns a channel that receives a value after links, addresses, routes or
+// namespaces of the node have changed. Changes made before the value is received
+// lead to one value. The channel is closed when ctx ends or the collector is
+// closed.
 func (c *Collector) Follow(ctx context.Context) (<-chan struct{}, error) {
 	w, err := link.Watch(c.ns)
 	if err != nil {
@@ -219,7 +225,7 @@ func (c *Collector) Follow(ctx context.Context) (<-chan struct{}, error) {
 	return changes, nil
 }
 
-// roots are where namespaces are looked for.
+// roots are the directories below which namespaces are searched.
 func (c *Collector) roots() []string {
 	if filepath.Clean(c.options.HostRoot) == "/" {
 		return []string{"/"}
@@ -227,10 +233,9 @@ func (c *Collector) roots() []string {
 	return []string{"/", c.options.HostRoot}
 }
 
-// nodeName is the name of the node: of its object in the nodes file, told by
-// its addresses; of its namespace, when that is a named one; of the host.
+// nodeName returns the name of the node in the nodes file, which has its addresses;
+// else the name of its namespace; else the host's name.
 func (c *Collector) nodeName(links []model.Link) string {
-	// By IPVS a node has the address of every service.
 	own := nodeAddresses(links)
 	for _, n := range c.nodes {
 		if slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return own[a] }) {

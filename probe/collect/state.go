@@ -29,16 +29,16 @@ import (
 	"github.com/lasthop/lasthop/probe/plugin"
 )
 
-// reading is one State under way. Each source writes its own fields of the
-// snapshot; the list of sources is shared.
+// reading is the state of one call of State. Each source writes fields of its own
+// in the snapshot; the sources' statuses are shared.
 type reading struct {
 	c *Collector
 	s *model.Snapshot
 
-	linkConf []model.Sysctl
-	settings []model.Sysctl
-	far      map[int]*pods.Namespace
-	files    files.Files
+	linkConf, settings        []model.Sysctl
+	frameChains, packetChains []model.Chain
+	far                       map[int]*pods.Namespace
+	files                     files.Files
 
 	mu      sync.Mutex
 	sources map[string]model.Source
@@ -50,8 +50,8 @@ var sourceOrder = []string{
 	model.SourceEbtables, model.SourceNAT, model.SourceConntrack, model.SourcePods, model.SourcePrograms, model.SourceFiles, model.SourceNodes, model.SourceCloud,
 }
 
-// report notes how a source was read: whole, or, with an error, in part when
-// got says that something was, else not at all.
+// report sets the status of a source: ok, or with an error partial if got says that
+// something was read, else missing.
 func (r *reading) report(name, detail string, got bool, err error) {
 	src := model.Source{Name: name, Status: model.OK, Detail: detail}
 	switch {
@@ -65,8 +65,8 @@ func (r *reading) report(name, detail string, got bool, err error) {
 	r.sources[name] = src
 }
 
-// reason is an error in one line, each of its parts once, with the right that
-// would have helped.
+// reason formats an error in one line, each of its parts once, with the capability
+// that would help.
 func reason(source string, err error) string {
 	var parts []string
 	for line := range strings.Lines(err.Error()) {
@@ -80,18 +80,17 @@ func reason(source string, err error) string {
 		return text
 	}
 	if source == model.SourcePods {
-		return text + " (CAP_SYS_ADMIN would allow to enter namespaces)"
+		return text + " (CAP_SYS_ADMIN would allow entering namespaces)"
 	}
 	return text + " (root with CAP_NET_ADMIN would be allowed)"
 }
 
-// State reads everything that the kernel and the files tell at one moment. It
-// fails only when ctx ends.
+// State reads all sources once. It fails only if ctx ends.
 func (c *Collector) State(ctx context.Context) (*model.Snapshot, error) {
 	r := &reading{c: c, s: &model.Snapshot{}, sources: map[string]model.Source{}}
 	g, ctx := errgroup.WithContext(ctx)
-	// Which connections matter is known when the pods are; which ports of a
-	// bridge lead off the node may hang on its rules.
+	// Flows are filtered by the pods' addresses, and which port of a bridge is an
+	// uplink may depend on the bridge's rules.
 	framesRead, local := make(chan struct{}), make(chan map[netip.Addr]bool, 1)
 	g.Go(func() error {
 		defer close(framesRead)
@@ -131,10 +130,7 @@ func (r *reading) readFrames(ctx context.Context) {
 		return
 	}
 	t, detail, err := ebtables.Read(ctx, r.c.nft)
-	r.s.FrameRules = t.Rules
-	r.mu.Lock()
-	r.s.Chains = append(r.s.Chains, t.Chains...)
-	r.mu.Unlock()
+	r.s.FrameRules, r.frameChains = t.Rules, t.Chains
 	r.report(model.SourceEbtables, detail, len(t.Rules) > 0 || errors.Is(err, ebtables.ErrLegacy), err)
 	r.c.mu.Lock()
 	r.c.frames = t.Rules
@@ -147,17 +143,14 @@ func (r *reading) readPackets(ctx context.Context) {
 		return
 	}
 	t, detail, err := iptables.Read(ctx, r.c.ns, r.c.nft)
-	r.s.PacketRules = t.Rules
-	r.mu.Lock()
-	r.s.Chains = append(r.s.Chains, t.Chains...)
-	r.mu.Unlock()
+	r.s.PacketRules, r.packetChains = t.Rules, t.Chains
 	r.report(model.SourceNAT, detail, len(t.Rules) > 0, err)
 }
 
 func (r *reading) readSettings() {
 	var err error
 	r.settings, err = sysctl.Read(r.c.ns)
-	r.report(model.SourceSysctl, fmt.Sprintf("%d settings, and those of each link", len(r.settings)), len(r.settings) > 0, err)
+	r.report(model.SourceSysctl, fmt.Sprintf("%d settings beside those of each link", len(r.settings)), len(r.settings) > 0, err)
 }
 
 func (r *reading) readFiles() {
@@ -166,7 +159,7 @@ func (r *reading) readFiles() {
 	r.report(model.SourceFiles, r.files.Detail(), err != nil, err)
 }
 
-// readNetwork reads links, routes and neighbours, then what is behind the
+// readNetwork reads links, routes and neighbours, then the namespaces behind the
 // links.
 func (r *reading) readNetwork(ctx context.Context) {
 	t, err := link.Read(ctx, r.c.conn)
@@ -190,8 +183,8 @@ func (r *reading) readNetwork(ctx context.Context) {
 	r.readPrograms(ctx)
 }
 
-// readPrograms reads what is attached to the node's links and to cgroups, and
-// adds what was read along with the pods.
+// readPrograms reads what is attached to the node's links and to cgroups, and adds
+// what was read with the pods.
 func (r *reading) readPrograms(ctx context.Context) {
 	found, err := program.Read(ctx, r.c.ns, r.c.conn, r.s.Links)
 	errs := []error{err}
@@ -199,13 +192,13 @@ func (r *reading) readPrograms(ctx context.Context) {
 		found = append(found, r.far[id].Programs...)
 		errs = append(errs, r.far[id].Refused)
 		if !r.far[id].Entered {
-			errs = append(errs, errors.New("namespaces of pods were not entered"))
+			errs = append(errs, errors.New("some pods' namespaces were not entered"))
 		}
 	}
 	detail := fmt.Sprintf("%d on links", len(found))
 	groups, err := program.Cgroups(ctx, r.c.options.HostRoot, "/")
 	if errors.Is(err, program.ErrNoCgroups) {
-		// Then none can be on one either.
+		// Without cgroups there are no programs on them.
 		detail, err = detail+"; "+err.Error(), nil
 	} else {
 		detail += fmt.Sprintf(", %d on cgroups", len(groups))
@@ -214,9 +207,9 @@ func (r *reading) readPrograms(ctx context.Context) {
 	r.report(model.SourcePrograms, detail, len(r.s.Programs) > 0, errors.Join(append(errs, err)...))
 }
 
-// behind reads the namespaces at the other ends of the links, and with programs
-// what is attached there. Those of links that hold a default route are the
-// network's, and left alone.
+// behind reads the namespaces at the far ends of the links, with programs also what
+// is attached there. Links that a default route uses lead to the network, whose
+// namespaces are not read.
 func (c *Collector) behind(ctx context.Context, links []model.Link, routes []model.Route, programs bool) (map[int]*pods.Namespace, error) {
 	up := map[int]bool{}
 	for _, hop := range defaults(routes, links) {
@@ -231,7 +224,7 @@ func (c *Collector) behind(ctx context.Context, links []model.Link, routes []mod
 	return pods.Read(ctx, pods.Node{Inode: c.ns.Inode(), Conn: c.conn, Handle: c.handle, Links: inner, Programs: programs}, c.roots()...)
 }
 
-// label gives routes and neighbours the names of their links.
+// label sets the link names of routes and neighbours.
 func (r *reading) label() {
 	names := map[int]string{}
 	for _, l := range r.s.Links {
@@ -249,7 +242,7 @@ func (r *reading) label() {
 	}
 }
 
-// place tells uplinks, roles and pods.
+// place finds the uplinks, the links' roles and the pods.
 func (r *reading) place() {
 	v := view{
 		links: r.s.Links, routes: r.s.Routes, neighbors: r.s.Neighbors, fdb: r.s.FDB,
@@ -259,17 +252,19 @@ func (r *reading) place() {
 	r.s.Pods = v.assign(r.s.Node.Uplinks)
 }
 
-// localAddresses are those of the pods and of the node, without loopback.
+// localAddresses returns the addresses of the pods and the node, without loopback.
 func (r *reading) localAddresses() map[netip.Addr]bool {
 	out := nodeAddresses(r.s.Links)
-	for i := range r.s.Pods {
-		for _, a := range r.s.Pods[i].Addresses {
+	for _, p := range r.s.Pods {
+		for _, a := range p.Addresses {
 			out[a.Addr()] = true
 		}
 	}
 	return out
 }
 
+// nodeAddresses returns the addresses of the links, without loopback. With IPVS
+// they include those of every service.
 func nodeAddresses(links []model.Link) map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
 	for _, l := range links {
@@ -293,15 +288,15 @@ func (r *reading) readConnections(ctx context.Context, local map[netip.Addr]bool
 	if failed == nil {
 		r.s.Conntrack = conntrack.Since(now, r.c.before)
 	}
-	detail := fmt.Sprintf("%d of %d connections are this node's", len(flows), now.Count)
+	detail := fmt.Sprintf("%d of %d flows are this node's", len(flows), now.Count)
 	r.report(model.SourceConntrack, detail, len(flows) > 0 || errors.Is(err, dump.ErrInterrupted), errors.Join(err, failed))
 }
 
-// finish adds what is drawn from several sources.
+// finish sets what follows from several sources.
 func (r *reading) finish() {
 	s := r.s
 	s.Sysctls = append(r.settings, r.linkConf...)
-	// The two families' chains come in the order in which they were read.
+	s.Chains = slices.Concat(r.frameChains, r.packetChains)
 	slices.SortStableFunc(s.Chains, func(a, b model.Chain) int { return strings.Compare(a.Family, b.Family) })
 	for i := range s.Pods {
 		name(&s.Pods[i], r.files.Owners)
@@ -319,8 +314,8 @@ func (r *reading) finish() {
 	}
 }
 
-// name gives a pod its Kubernetes name where a file tells it. A file may be
-// stale: one that names another link than the pod's is about a pod before it.
+// name sets a pod's Kubernetes name if a file has it. A file may be stale: an entry
+// that names a link other than the pod's is about an earlier pod.
 func name(p *model.Pod, owners map[netip.Addr]files.Owner) {
 	for _, a := range p.Addresses {
 		if o, ok := owners[a.Addr()]; ok && (o.Link == "" || o.Link == p.Link) {
@@ -330,7 +325,7 @@ func name(p *model.Pod, owners map[netip.Addr]files.Owner) {
 	}
 }
 
-// readCluster fills in the pod ranges and the other nodes.
+// readCluster sets the pod ranges, the other nodes and the cloud's network.
 func (r *reading) readCluster() {
 	r.s.Cluster.Nodes = r.c.nodes
 	var details []string
@@ -367,7 +362,8 @@ func kernel() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// Quick reads the links, with their roles, and the pods: what follows churn.
+// Quick reads the links, with their roles, and the pods only, to follow changes. It
+// fails if links, routes or neighbours cannot be read whole.
 func (c *Collector) Quick(ctx context.Context) ([]model.Link, []model.Pod, error) {
 	t, err := link.Read(ctx, c.conn)
 	if err != nil {
@@ -386,8 +382,8 @@ func (c *Collector) Quick(ctx context.Context) ([]model.Link, []model.Pod, error
 	c.mu.Lock()
 	v.frames = c.frames
 	c.mu.Unlock()
-	// A namespace that could not be read leaves its link without a pod, as
-	// State reports; the others stand.
+	// A namespace that cannot be read leaves its link without a pod. State reports
+	// why.
 	if v.far, _ = c.behind(ctx, v.links, v.routes, false); ctx.Err() != nil {
 		return nil, nil, ctx.Err()
 	}

@@ -4,23 +4,24 @@ import (
 	"net/netip"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lasthop/lasthop/probe/collect/link"
 	"github.com/lasthop/lasthop/probe/collect/pods"
 	"github.com/lasthop/lasthop/probe/model"
-	"golang.org/x/sys/unix"
 )
 
-// tunnels are the kinds of links that wrap packets into others.
+// tunnels are the kinds of links that encapsulate packets.
 var tunnels = []string{
 	"vxlan", "geneve", "gre", "gretap", "ip6gre", "ip6gretap", "erspan", "ip6erspan",
 	"ipip", "ip6tnl", "sit", "vti", "vti6", "wireguard", "bareudp", "xfrm",
 }
 
-// taps are links to programs, such as virtual machines; they lead off the
-// node through something else.
+// taps are the kinds of links that lead to a program, such as a virtual machine,
+// or nowhere. None is an uplink by itself.
 var taps = []string{"tun", "dummy", "ifb", "macvtap", "ipvtap"}
 
-// view is what uplinks and roles are told from. It is plain data.
+// view is the plain data that uplinks and roles are derived from.
 type view struct {
 	links     []model.Link
 	routes    []model.Route
@@ -29,25 +30,23 @@ type view struct {
 	frames    []model.FrameRule
 	// far are the namespaces behind links, by number.
 	far map[int]*pods.Namespace
-	// given are the names of --uplink, which overrule all else.
+	// given are the names of --uplink. They override all signs.
 	given []string
 }
 
 func (v *view) link(index int) *model.Link {
-	for i := range v.links {
-		if v.links[i].Index == index {
-			return &v.links[i]
-		}
+	if i := slices.IndexFunc(v.links, func(l model.Link) bool { return l.Index == index }); i >= 0 {
+		return &v.links[i]
 	}
 	return nil
 }
 
-// defaults are the hops of the default routes of the main table, and of others
-// that lead to a gateway in a network of their link: what policy routing sends
-// out by a second card. Plugins too have tables with default routes, by way of
-// links of their own, whose addresses are in no network. Where no route is a
-// default one (a network of its own, without a way out) they are the hops of all
-// such routes.
+// defaults returns the next hops of the default routes of the main table, and of
+// those default routes in other tables whose gateway is in a network of their link:
+// policy routing to a second network card. Plugins have tables with default routes
+// too, through links of their own, whose addresses are in no network. Without any
+// default route (an isolated network) it returns the next hops of all routes with
+// such a gateway.
 func defaults(routes []model.Route, links []model.Link) []model.Route {
 	var out, others []model.Route
 	for _, r := range routes {
@@ -71,11 +70,11 @@ func defaults(routes []model.Route, links []model.Link) []model.Route {
 	return out
 }
 
-// networked reports whether the hop's gateway is in a network of its link, which
-// leads off the node by itself.
+// networked reports whether the next hop's gateway is in a network of its link, and
+// the link is of a kind that leads off the node.
 func networked(hop model.Route, links []model.Link) bool {
 	return slices.ContainsFunc(links, func(l model.Link) bool {
-		if l.Index != hop.IfIndex || l.Kind == "bridge" || slices.Contains(tunnels, l.Kind) || slices.Contains(taps, l.Kind) ||
+		if l.Index != hop.IfIndex || l.Kind == "bridge" || isVirtual(&l) ||
 			link.Paired(l.Kind) && l.PeerNetNSID < 0 {
 			return false
 		}
@@ -85,8 +84,7 @@ func networked(hop model.Route, links []model.Link) bool {
 	})
 }
 
-// uplinks are the names of the links that lead off the node, in the order of
-// their indexes.
+// uplinks returns the names of the uplinks, in the order of their indexes.
 func (v *view) uplinks() []string {
 	if len(v.given) > 0 {
 		return v.given
@@ -113,14 +111,11 @@ func (v *view) uplinks() []string {
 	return out
 }
 
-// ports are the ports of a bridge that lead off the node: the bridge holds the
-// default route, and the node's own device is one of its ports. The first of
-// these signs that names any port decides.
+// ports returns the ports that are uplinks of a bridge that has the default route.
+// The first sign that holds for any port decides.
 func (v *view) ports(bridge *model.Link, gateway netip.Addr) []int {
 	signs := []func(*model.Link) bool{
-		func(p *model.Link) bool {
-			return !link.Paired(p.Kind) && !slices.Contains(tunnels, p.Kind) && !slices.Contains(taps, p.Kind)
-		},
+		func(p *model.Link) bool { return !link.Paired(p.Kind) && !isVirtual(p) },
 		func(p *model.Link) bool { return v.learnt(p, gateway) },
 		func(p *model.Link) bool { return v.holdsGateway(p, gateway) },
 		func(p *model.Link) bool {
@@ -130,41 +125,40 @@ func (v *view) ports(bridge *model.Link, gateway netip.Addr) []int {
 		v.rewrittenSource,
 	}
 	for _, sign := range signs {
-		var out []int
-		for i := range v.links {
-			if p := &v.links[i]; p.Master == bridge.Index && sign(p) {
-				out = append(out, p.Index)
-			}
-		}
-		if len(out) > 0 {
+		if out := v.portsWith(bridge, sign); len(out) > 0 {
 			return out
 		}
 	}
-	return v.loneStranger(bridge)
+	if out := v.portsWith(bridge, v.noDefault); len(out) == 1 {
+		return out
+	}
+	return nil
 }
 
-// loneStranger is the one port of a bridge behind which nobody sends what it has
-// no better route for to this node; none where there are several.
-func (v *view) loneStranger(bridge *model.Link) []int {
-	var out []int
+// portsWith returns the ports of a bridge that the sign holds for.
+func (v *view) portsWith(bridge *model.Link, sign func(*model.Link) bool) (out []int) {
 	for i := range v.links {
-		p := &v.links[i]
-		if p.Master != bridge.Index || slices.Contains(tunnels, p.Kind) || slices.Contains(taps, p.Kind) {
-			continue
-		}
-		ns, _ := pods.Far(v.far, p)
-		if ns == nil || !slices.ContainsFunc(ns.Routes, func(r model.Route) bool { return r.Dst.IsValid() && r.Dst.Bits() == 0 }) {
+		if p := &v.links[i]; p.Master == bridge.Index && sign(p) {
 			out = append(out, p.Index)
 		}
-	}
-	if len(out) != 1 {
-		return nil
 	}
 	return out
 }
 
-// holdsGateway reports whether the gateway's address is behind the port, as far
-// as that can be seen: it need not answer.
+// isVirtual reports whether the link is a tunnel or leads to a program.
+func isVirtual(l *model.Link) bool {
+	return slices.Contains(tunnels, l.Kind) || slices.Contains(taps, l.Kind)
+}
+
+// noDefault reports whether nothing behind the port has a default route.
+func (v *view) noDefault(port *model.Link) bool {
+	ns, _ := pods.Far(v.far, port)
+	return !isVirtual(port) &&
+		(ns == nil || !slices.ContainsFunc(ns.Routes, func(r model.Route) bool { return r.Dst.IsValid() && r.Dst.Bits() == 0 }))
+}
+
+// holdsGateway reports whether a link behind the port has the gateway's address.
+// The gateway need not answer.
 func (v *view) holdsGateway(port *model.Link, gateway netip.Addr) bool {
 	ns, _ := pods.Far(v.far, port)
 	return ns != nil && gateway.IsValid() && slices.ContainsFunc(ns.Links, func(l model.Link) bool {
@@ -172,23 +166,18 @@ func (v *view) holdsGateway(port *model.Link, gateway netip.Addr) bool {
 	})
 }
 
-// learnt reports whether the gateway's MAC was last seen behind the port.
+// learnt reports whether the bridge has learnt the gateway's MAC at the port.
 func (v *view) learnt(port *model.Link, gateway netip.Addr) bool {
-	for _, n := range v.neighbors {
-		if n.Addr != gateway || n.IfIndex != port.Master || n.MAC.IsZero() {
-			continue
-		}
-		for _, e := range v.fdb {
-			if e.MAC == n.MAC && e.IfIndex == port.Index && !e.Local {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(v.neighbors, func(n model.Neighbor) bool {
+		return n.Addr == gateway && n.IfIndex == port.Master && !n.MAC.IsZero() &&
+			slices.ContainsFunc(v.fdb, func(e model.FDBEntry) bool {
+				return e.MAC == n.MAC && e.IfIndex == port.Index && !e.Local
+			})
+	})
 }
 
-// rewrittenSource reports whether frames that leave by the port get the
-// node's own MAC.
+// rewrittenSource reports whether a rule rewrites the source MAC of frames that
+// leave by the port.
 func (v *view) rewrittenSource(port *model.Link) bool {
 	return slices.ContainsFunc(v.frames, func(r model.FrameRule) bool {
 		return r.Table == "nat" && r.Chain == "POSTROUTING" && r.Target == model.TargetSNAT &&
@@ -210,7 +199,7 @@ func (v *view) assign(uplinks []string) []model.Pod {
 		case slices.Contains(tunnels, l.Kind):
 			l.Role = model.RoleTunnel
 		case link.Paired(l.Kind) && l.PeerNetNSID < 0 && v.link(l.Peer) != nil:
-			// Both ends are in the node, as of cilium_host.
+			// Both ends are in the node, such as cilium_host's.
 			l.Role = model.RoleRouter
 		case ns != nil && ns.IsPod(far):
 			l.Role = model.RolePodLink
