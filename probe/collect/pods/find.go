@@ -12,20 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Candidate is a network namespace that can be opened.
+// Candidate is a network namespace that can be opened by Path.
 type Candidate struct {
 	Inode uint32
 	Path  string
-	// Name is the namespace's name where it has one, else Path.
+	// Name is the namespace's name, or Path if it has none.
 	Name string
 }
 
-// namedDirs are where namespaces are kept as files, below a root.
+// namedDirs are the directories of named namespaces below a root.
 var namedDirs = []string{"run/netns", "var/run/netns", "run/docker/netns", "var/run/docker/netns"}
 
-// Find lists the network namespaces that are named, or that a process lives
-// in, below each root. Each is there once, by its name where it has one.
-// Hidden counts the processes that the rights do not allow to look into.
+// Find lists the network namespaces below each root that have a name or a process.
+// Each is listed once, under its name if it has one. Hidden counts the processes
+// whose namespace the kernel refused to show.
 func Find(roots ...string) (out []Candidate, hidden int, err error) {
 	var errs []error
 	seen := map[uint32]bool{}
@@ -48,12 +48,13 @@ func Find(roots ...string) (out []Candidate, hidden int, err error) {
 	return out, hidden, errors.Join(errs...)
 }
 
+// names lists the entries of a directory, none if it does not exist.
 func names(dir string) ([]string, error) {
 	d, err := os.Open(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, nil
-		}
 		return nil, err
 	}
 	defer d.Close()
@@ -67,7 +68,7 @@ func named(dir string, add func(Candidate)) error {
 	}
 	for _, name := range list {
 		path := filepath.Join(dir, name)
-		// A name that went away meanwhile, or that lost its namespace, is
+		// A name that was deleted meanwhile, or has no namespace mounted, is
 		// no gap.
 		var st unix.Stat_t
 		if unix.Stat(path, &st) == nil && st.Dev == namespaces {
@@ -77,7 +78,7 @@ func named(dir string, add func(Candidate)) error {
 	return nil
 }
 
-// namespaces is the device that the kernel's namespace files are on.
+// namespaces is the device number of the kernel's namespace files.
 var namespaces = func() uint64 {
 	var st unix.Stat_t
 	if unix.Stat("/proc/self/ns/net", &st) != nil {
@@ -86,8 +87,8 @@ var namespaces = func() uint64 {
 	return st.Dev
 }()
 
-// processes finds the namespaces of the processes by their links' text, which
-// names the inode: "net:[4026531840]".
+// processes finds the namespaces of processes by the targets of their links, which
+// contain the inode: "net:[4026531840]".
 func processes(proc string, add func(Candidate)) (hidden int, err error) {
 	list, err := names(proc)
 	if err != nil {

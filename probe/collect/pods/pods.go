@@ -1,11 +1,16 @@
-// Package pods finds the network namespaces at the other ends of a node's
-// links and reads what they hold.
+// Package pods finds the network namespaces at the far ends of a node's links and
+// reads what they hold: links, routes, neighbours and programs.
 //
-// A namespace is matched to its link by the numbers that the kernel gives:
-// the link names its peer's index and the peer's namespace (IFLA_LINK and
-// IFLA_LINK_NETNSID), and RTM_GETNSID tells the number of an opened one. Names
-// play no part. Nothing is kept open between two readings: an open socket or
-// file would keep the namespace of a pod that is gone, and its links, alive.
+// A namespace is matched to its link by the kernel's numbers: the link has its
+// peer's index and the number of the peer's namespace (IFLA_LINK and
+// IFLA_LINK_NETNSID), and RTM_GETNSID returns the number of an open namespace.
+// Names do not matter. Namespaces are searched below /run/netns, /run/docker/netns
+// and /proc/PID/ns, and entering one takes CAP_SYS_ADMIN. One that cannot be
+// entered is a gap: its links and addresses are read through the node's socket,
+// its routes and neighbours are unknown.
+//
+// Nothing is kept open between two readings: an open socket or file would keep
+// the namespace of a deleted pod, and its links, alive.
 package pods
 
 import (
@@ -33,18 +38,17 @@ import (
 
 // Namespace is what one namespace behind a node's link holds.
 type Namespace struct {
-	// Inode is 0 and Name empty where the namespace could be asked through
-	// the node's links only.
+	// Inode is 0 and Name empty if the namespace was not entered.
 	Inode uint32
 	Name  string
 	Links []model.Link
-	// Routes are those of the main table. Entered is false where routes and
-	// neighbours could not be read.
+	// Routes are those of the main table. Without Entered, routes and neighbours
+	// are unknown.
 	Routes    []model.Route
 	Neighbors []model.Neighbor
 	Entered   bool
-	// Programs are those on its links, where Node asks for them, Refused why
-	// they could not be read.
+	// Programs are those on its links if Node.Programs is set. Refused says why
+	// some could not be read.
 	Programs []model.Program
 	Refused  error
 }
@@ -54,15 +58,15 @@ type Node struct {
 	Inode  uint32
 	Conn   *dump.Conn
 	Handle *netlink.Handle
-	// Links are those whose other ends are looked for.
+	// Links are those whose far ends are read.
 	Links []model.Link
-	// Programs is true where the programs on the far links are wanted too.
+	// Programs asks for the programs on the far links too.
 	Programs bool
 }
 
-// Read reads the namespaces behind the links, by the number that the node
-// knows them by. Those that go away meanwhile are left out. With an error,
-// what could be read is returned too.
+// Read reads the namespaces behind the links and returns them by their numbers in
+// the node's namespace. Namespaces that disappear meanwhile are left out. With an
+// error, what could be read is returned too.
 func Read(ctx context.Context, n Node, roots ...string) (map[int]*Namespace, error) {
 	wanted := map[int]bool{}
 	for _, l := range n.Links {
@@ -86,8 +90,7 @@ func Read(ctx context.Context, n Node, roots ...string) (map[int]*Namespace, err
 		g.Go(func() error {
 			id, ns, err := n.enter(each, c, wanted)
 			// A name is a plain file before its namespace is mounted on it.
-			gone := errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, netns.ErrNotNamespace)
-			if err == nil && ns == nil || gone {
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, netns.ErrNotNamespace) {
 				return each.Err()
 			}
 			mu.Lock()
@@ -98,7 +101,7 @@ func Read(ctx context.Context, n Node, roots ...string) (map[int]*Namespace, err
 			if ns != nil {
 				found[id] = ns
 			}
-			return nil
+			return each.Err()
 		})
 	}
 	if err := g.Wait(); err != nil {
@@ -118,20 +121,25 @@ func Read(ctx context.Context, n Node, roots ...string) (map[int]*Namespace, err
 		found[id] = &Namespace{Links: t.Links}
 	}
 	if outside > 0 {
-		errs = append(errs, fmt.Errorf("%d not entered, so without gateways and routes (%d processes could not be looked into)", outside, hidden))
+		errs = append(errs, fmt.Errorf("gateways and routes of %d namespaces are unknown: not entered (%d processes could not be inspected)",
+			outside, hidden))
 	}
 	return found, errors.Join(errs...)
 }
 
-// enter opens a candidate and reads it when it is one of those wanted; else it
-// returns nil.
+// enter opens a candidate and reads it if it is one of those wanted, else it returns
+// nil.
 func (n Node) enter(ctx context.Context, c Candidate, wanted map[int]bool) (int, *Namespace, error) {
 	ns, err := netns.Open(c.Path)
 	if err != nil {
 		return 0, nil, err
 	}
 	defer ns.Close()
-	id, err := n.Handle.GetNetNsIdByFd(ns.FD())
+	var id int
+	err = dump.Retry(ctx, func() (err error) {
+		id, err = n.Handle.GetNetNsIdByFd(ns.FD())
+		return err
+	})
 	if err != nil || !wanted[id] {
 		return 0, nil, err
 	}
@@ -141,38 +149,29 @@ func (n Node) enter(ctx context.Context, c Candidate, wanted map[int]bool) (int,
 	}
 	defer conn.Close()
 	defer h.Close()
-	out := &Namespace{Inode: ns.Inode(), Name: c.Name}
 	t, err := link.Read(ctx, conn)
 	if err != nil {
 		return id, nil, err
 	}
-	out.Links = t.Links
+	out := &Namespace{Inode: ns.Inode(), Name: c.Name, Links: t.Links, Entered: true}
 	routes, failed := route.Read(ctx, h)
 	for _, r := range routes {
 		if r.Table == unix.RT_TABLE_MAIN {
-			r.Link = name(out.Links, r.IfIndex)
+			if i := slices.IndexFunc(out.Links, func(l model.Link) bool { return l.Index == r.IfIndex }); i >= 0 {
+				r.Link = out.Links[i].Name
+			}
 			out.Routes = append(out.Routes, r)
 		}
 	}
 	out.Neighbors, err = neigh.Entries(ctx, conn)
-	out.Entered = true
 	if n.Programs {
 		out.Programs, out.Refused = program.Read(ctx, ns, conn, out.Links)
 	}
 	return id, out, errors.Join(failed, err)
 }
 
-func name(links []model.Link, index int) string {
-	for i := range links {
-		if links[i].Index == index {
-			return links[i].Name
-		}
-	}
-	return ""
-}
-
-// Far returns the namespace and link at the other end of a node's link, nil
-// where they are not known.
+// Far returns the namespace and link at the far end of a node's link, nil if they
+// are not known.
 func Far(found map[int]*Namespace, l *model.Link) (*Namespace, *model.Link) {
 	ns := found[l.PeerNetNSID]
 	if ns == nil || !link.Paired(l.Kind) {
@@ -187,10 +186,10 @@ func Far(found map[int]*Namespace, l *model.Link) (*Namespace, *model.Link) {
 	return nil, nil
 }
 
-// IsPod reports whether the namespace is a pod to the node that its link far
-// leads to: it sends what it has no better route for through one of its links
-// to that node, or has that link alone. A namespace that has links to several
-// nodes or beyond, with its default elsewhere, is the network and no pod.
+// IsPod reports whether the namespace is a pod of the node that its link far leads
+// to: it has a default route through one of its links to that node, or that link
+// is the only one that is up. A namespace with a default route elsewhere, or with
+// links to several nodes, is the network and no pod.
 func (ns *Namespace) IsPod(far *model.Link) bool {
 	hasDefault := false
 	for _, r := range ns.Routes {
@@ -209,18 +208,14 @@ func (ns *Namespace) IsPod(far *model.Link) bool {
 	if hasDefault {
 		return false
 	}
-	others := 0
-	for _, l := range ns.Links {
-		// Devices that every namespace gets from a module (tunl0, sit0)
-		// are down; the loopback device has no address.
-		if l.Index != far.Index && l.Up && !l.MAC.IsZero() {
-			others++
-		}
-	}
-	return others == 0
+	return !slices.ContainsFunc(ns.Links, func(l model.Link) bool {
+		// Devices that a module adds to every namespace (tunl0, sit0) are down;
+		// the loopback device has no MAC.
+		return l.Index != far.Index && l.Up && !l.MAC.IsZero()
+	})
 }
 
-// Pod describes a pod by the node's link and the namespace behind it.
+// Pod returns the pod behind the node's link near, whose far end is far.
 func (ns *Namespace) Pod(near, far *model.Link) model.Pod {
 	p := model.Pod{
 		MAC:       far.MAC,

@@ -1,5 +1,5 @@
-// Package nstest gives tests network namespaces of their own, and commands
-// that run inside.
+// Package nstest creates network namespaces for tests and runs commands in them.
+// It takes root.
 package nstest
 
 import (
@@ -20,13 +20,13 @@ import (
 // NS is a namespace that lives as long as its test.
 type NS struct {
 	*netns.NS
-	// Name is what `ip netns` knows it by, empty without one.
+	// Name is its name for `ip netns`, or empty.
 	Name string
 	t    testing.TB
 }
 
-// New makes an empty namespace without a name: nothing is left of it once the
-// test, or the whole process, is gone.
+// New creates an empty namespace without a name. It disappears with the test, or
+// with the process.
 func New(t testing.TB) *NS {
 	t.Helper()
 	type made struct {
@@ -52,8 +52,8 @@ func New(t testing.TB) *NS {
 	return &NS{NS: m.ns, t: t}
 }
 
-// Named makes a namespace that `ip netns` knows, as container runtimes do. The
-// name is prefixed with the process's number.
+// Named creates a namespace that `ip netns` lists, as container runtimes do. Its name
+// is prefixed with the process id.
 func Named(t testing.TB, name string) *NS {
 	t.Helper()
 	name = fmt.Sprintf("collect%d-%s", os.Getpid(), name)
@@ -67,20 +67,21 @@ func Named(t testing.TB, name string) *NS {
 	return &NS{NS: ns, Name: name, t: t}
 }
 
-// Run runs each line as a command inside the namespace and fails the test when
-// one fails. Words are separated by spaces; quotes work as in a shell.
+// Run runs the lines as a shell script in the namespace. The test fails if one of
+// them fails.
 func (n *NS) Run(lines ...string) {
 	n.t.Helper()
 	n.Output(lines...)
 }
 
-// Output is Run; it returns what the commands print.
+// Output is Run that returns what the commands print.
 func (n *NS) Output(lines ...string) string {
 	n.t.Helper()
 	return run(n.t, strings.Join(lines, "\n"), "nsenter", "--net="+n.Path(), "sh", "-e")
 }
 
-// Feed runs one command inside the namespace with the given input.
+// Feed runs one command in the namespace with the given input and returns what it
+// prints.
 func (n *NS) Feed(input string, command ...string) string {
 	n.t.Helper()
 	return run(n.t, input, append([]string{"nsenter", "--net=" + n.Path()}, command...)...)
