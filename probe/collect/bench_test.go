@@ -13,6 +13,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/collect/internal/nstest"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/netns"
 )
 
 // A large node, as of the cost target.
@@ -35,8 +36,8 @@ func bigNode(t testing.TB, pods, rules, flows int) *nstest.NS {
 		fmt.Fprintf(&add, "netns add %s\n", names[i])
 		fmt.Fprintf(&del, "netns del %s\n", names[i])
 	}
-	nstest.Batch(t, add.String())
-	t.Cleanup(func() { nstest.Batch(t, del.String()) })
+	node.Feed(add.String(), "ip", "-batch", "-")
+	t.Cleanup(func() { node.Feed(del.String(), "ip", "-batch", "-") })
 
 	node.Run(
 		"ip link set lo up",
@@ -51,13 +52,7 @@ func bigNode(t testing.TB, pods, rules, flows int) *nstest.NS {
 	}
 	node.Feed(links.String(), "ip", "-batch", "-")
 	for i, name := range names {
-		h, err := nstest.Handle(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = configure(h, podAddress(i))
-		h.Close()
-		if err != nil {
+		if err := configure(name, podAddress(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -75,7 +70,18 @@ func bigNode(t testing.TB, pods, rules, flows int) *nstest.NS {
 
 func podAddress(i int) net.IP { return net.IPv4(10, 240, byte(1+i/200), byte(i%200+4)).To4() }
 
-func configure(h *netlink.Handle, ip net.IP) error {
+// configure gives the pod in a named namespace its address and default route.
+func configure(name string, ip net.IP) error {
+	ns, err := netns.Named(name)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	h, err := netlink.NewHandleAt(vnetns.NsHandle(ns.FD()), unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
 	l, err := h.LinkByName("eth0")
 	if err != nil {
 		return err

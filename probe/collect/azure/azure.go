@@ -65,11 +65,10 @@ func addTable(a *model.Azure, t model.RouteTable) {
 			continue
 		}
 		switch {
-		case t.Whole && !have.Whole:
+		case have.Whole:
+		case t.Whole, have.Part && !t.Part:
 			*have = t
-		case !t.Whole && !have.Whole && have.Part && !t.Part:
-			*have = t
-		case !t.Whole && !have.Whole && (have.File == t.File || have.Part && t.Part):
+		case have.File == t.File, have.Part && t.Part:
 			have.Routes = append(have.Routes, t.Routes...)
 		}
 		return

@@ -1,6 +1,7 @@
 package ebtables
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -61,34 +62,28 @@ func (b *builder) compat(e nft.Extension) {
 	b.targetExtension(e.Name, e.Info)
 }
 
+var verdictTargets = map[int32]model.FrameTarget{
+	nft.Accept: model.TargetAccept, nft.Drop: model.TargetDrop, nft.Return: model.TargetReturn,
+	nft.Continue: model.TargetContinue, nft.Break: model.TargetContinue,
+	nft.Jump: model.TargetJump, nft.Goto: model.TargetJump,
+}
+
 func (b *builder) verdict(v nft.Verdict) {
 	b.native = append(b.native, v.String())
-	// A statement of nft, such as "ether daddr set", is followed by a verdict.
-	follows := b.Target != ""
-	var t model.FrameTarget
-	switch v.Code {
-	case nft.Accept:
-		t = model.TargetAccept
-	case nft.Drop:
-		t = model.TargetDrop
-	case nft.Return:
-		t = model.TargetReturn
-	case nft.Continue, nft.Break:
-		t = model.TargetContinue
-	case nft.Jump, nft.Goto:
-		t, b.TargetName = model.TargetJump, v.Chain
-	default:
-		t, b.TargetName = model.TargetOther, v.String()
+	t := cmp.Or(verdictTargets[v.Code], model.TargetOther)
+	option := "-j " + string(t)
+	switch t {
+	case model.TargetJump:
+		b.TargetName, option = v.Chain, "-j "+v.Chain
+	case model.TargetOther:
+		b.TargetName = v.String()
 	}
-	if follows {
+	if b.Target != "" {
+		// A statement of nft, such as "ether daddr set", is followed by a verdict.
 		b.Verdict = t
 		return
 	}
-	b.Target = t
-	b.target = "-j " + string(t)
-	if t == model.TargetJump {
-		b.target = "-j " + v.Chain
-	}
+	b.Target, b.target = t, option
 }
 
 // Offsets in an Ethernet header.

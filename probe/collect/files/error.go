@@ -54,16 +54,6 @@ func NewError(path string, text []byte, offset int64, want string, err error) *E
 	}
 }
 
-// ReadJSON reads a file into v and returns its text. want is what the file should
-// be. Every error is an *Error.
-func ReadJSON(path, want string, v any) ([]byte, error) {
-	text, err := ReadText(path)
-	if err != nil {
-		return nil, err
-	}
-	return text, DecodeJSON(path, text, want, v)
-}
-
 // maxFile limits a file's size: 5,000 nodes as kubectl prints them are some
 // 100 MiB.
 const maxFile = 256 << 20

@@ -84,11 +84,10 @@ func (f *Files) readConfigs(root string) error {
 		}
 		name := filepath.Join(configDir, e.Name())
 		var list conflist
-		if _, err := ReadJSON(filepath.Join(root, name), "a CNI configuration", &list); err != nil {
+		if _, err := f.readJSON(root, name, "a CNI configuration", &list); err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		f.Names = append(f.Names, name)
 		plugins := list.Plugins
 		if len(plugins) == 0 {
 			plugins = []conf{list.conf}
@@ -101,6 +100,20 @@ func (f *Files) readConfigs(root string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// readJSON reads a file below root and adds it to the names. It returns the file's
+// text.
+func (f *Files) readJSON(root, name, want string, v any) ([]byte, error) {
+	path := filepath.Join(root, name)
+	text, err := ReadText(path)
+	if err == nil {
+		err = DecodeJSON(path, text, want, v)
+	}
+	if err == nil {
+		f.Names = append(f.Names, name)
+	}
+	return text, err
 }
 
 // address is Go's net.IPNet in JSON, without its mask.
@@ -124,20 +137,18 @@ type vnet struct {
 }
 
 func (f *Files) readAzureVNet(root string) error {
-	path := filepath.Join(root, azureVNet)
 	var v vnet
-	text, err := ReadJSON(path, "the state of azure-vnet", &v)
+	text, err := f.readJSON(root, azureVNet, "the state of azure-vnet", &v)
 	if err != nil {
 		return err
 	}
-	f.Names = append(f.Names, azureVNet)
 	var errs []error
 	for _, ext := range v.Network.ExternalInterfaces {
 		for _, network := range ext.Networks {
 			f.Config.AzureMode = network.Mode
 			for _, e := range network.Endpoints {
 				o := Owner{Namespace: e.PODNameSpace, Name: e.PODName, Link: e.HostIfName}
-				errs = append(errs, f.addOwner(path, text, e.IPAddresses, o))
+				errs = append(errs, f.addOwner(filepath.Join(root, azureVNet), text, e.IPAddresses, o))
 			}
 		}
 	}
@@ -171,19 +182,17 @@ type cns struct {
 }
 
 func (f *Files) readAzureCNS(root string) error {
-	path := filepath.Join(root, azureCNS)
 	var v cns
-	text, err := ReadJSON(path, "the endpoints of azure-cns", &v)
+	text, err := f.readJSON(root, azureCNS, "the endpoints of azure-cns", &v)
 	if err != nil {
 		return err
 	}
-	f.Names = append(f.Names, azureCNS)
 	f.Config.AzureCNS = true
 	var errs []error
 	for _, e := range v.Endpoints {
 		for _, i := range e.IfnameToIPMap {
 			o := Owner{Namespace: e.PodNamespace, Name: e.PodName, Link: i.HostVethName}
-			errs = append(errs, f.addOwner(path, text, append(i.IPv4, i.IPv6...), o))
+			errs = append(errs, f.addOwner(filepath.Join(root, azureCNS), text, append(i.IPv4, i.IPv6...), o))
 		}
 	}
 	return errors.Join(errs...)

@@ -46,7 +46,7 @@ func from(r netlink.Route) model.Route {
 		IfIndex:  r.LinkIndex,
 		Type:     name(typeNames, r.Type),
 		Scope:    name(scopeNames, int(r.Scope)),
-		Protocol: name(protocolNames, int(r.Protocol)),
+		Protocol: r.Protocol.String(),
 		Priority: r.Priority,
 	}
 	for i, hop := range r.MultiPath {
@@ -100,12 +100,6 @@ var (
 	scopeNames = map[int]string{
 		unix.RT_SCOPE_UNIVERSE: "global", unix.RT_SCOPE_SITE: "site", unix.RT_SCOPE_LINK: "link",
 		unix.RT_SCOPE_HOST: "host", unix.RT_SCOPE_NOWHERE: "nowhere",
-	}
-	protocolNames = map[int]string{
-		unix.RTPROT_UNSPEC: "unspec", unix.RTPROT_REDIRECT: "redirect", unix.RTPROT_KERNEL: "kernel",
-		unix.RTPROT_BOOT: "boot", unix.RTPROT_STATIC: "static", unix.RTPROT_RA: "ra",
-		unix.RTPROT_DHCP: "dhcp", unix.RTPROT_BIRD: "bird", unix.RTPROT_ZEBRA: "zebra",
-		unix.RTPROT_BGP: "bgp", unix.RTPROT_OSPF: "ospf",
 	}
 )
 

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vishvananda/netlink"
-	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/netns"
@@ -96,20 +94,4 @@ func run(t testing.TB, input string, command ...string) string {
 		t.Fatalf("%s: %v\n%s%s", strings.Join(command, " "), err, input, out)
 	}
 	return string(out)
-}
-
-// Batch runs commands of ip(8), one a line.
-func Batch(t testing.TB, lines string) {
-	t.Helper()
-	run(t, lines, "ip", "-batch", "-")
-}
-
-// Handle opens a netlink handle in a named namespace.
-func Handle(name string) (*netlink.Handle, error) {
-	ns, err := netns.Named(name)
-	if err != nil {
-		return nil, err
-	}
-	defer ns.Close()
-	return netlink.NewHandleAt(vnetns.NsHandle(ns.FD()), unix.NETLINK_ROUTE)
 }
