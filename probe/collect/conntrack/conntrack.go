@@ -11,52 +11,28 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/collect/dump"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Numbers of include/uapi/linux/netfilter/nfnetlink_conntrack.h.
+// Numbers of include/uapi/linux/netfilter/nfnetlink_conntrack.h that the netlink
+// library lacks.
 const (
 	msgNew      = unix.NFNL_SUBSYS_CTNETLINK << 8
-	msgGet      = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1
+	msgGet      = unix.NFNL_SUBSYS_CTNETLINK<<8 | nl.IPCTNL_MSG_CT_GET
 	msgStatsCPU = unix.NFNL_SUBSYS_CTNETLINK<<8 | 4
 	msgStats    = unix.NFNL_SUBSYS_CTNETLINK<<8 | 5
 
-	ctaOriginal  = 1
-	ctaReply     = 2
-	ctaStatus    = 3
-	ctaProtoInfo = 4
-	ctaTimeout   = 7
-	ctaMark      = 8
-	ctaZone      = 18
-
-	tupleIP    = 1
-	tupleProto = 2
-	tupleZone  = 3
-
-	ipV4Src = 1
-	ipV4Dst = 2
-	ipV6Src = 3
-	ipV6Dst = 4
-
-	protoNum     = 1
-	protoSrcPort = 2
-	protoDstPort = 3
-
-	protoInfoTCP = 1
-	tcpState     = 1
-
+	tupleZone       = 3
 	statusSeenReply = 1 << 1
 	statusAssured   = 1 << 2
 )
 
-// nfgenmsg is the size of struct nfgenmsg: family, version, resource.
-const nfgenmsg = 4
-
 // request is a struct nfgenmsg for all address families.
-var request = make([]byte, nfgenmsg)
+var request = make([]byte, nl.SizeofNfgenmsg)
 
 // Read lists the flows that keep accepts. With an error, what could be read is
 // returned too.
@@ -66,38 +42,38 @@ func Read(ctx context.Context, c *dump.Conn, keep func(*model.Flow) bool) ([]mod
 		return f, err == nil && keep(&f), err
 	})
 	if err != nil {
-		err = fmt.Errorf("list connections: %w", err)
+		err = fmt.Errorf("list flows: %w", err)
 	}
 	return out, err
 }
 
 func decode(m []byte) (f model.Flow, err error) {
-	a := dump.ParseAfter(m, nfgenmsg)
+	a := dump.ParseAfter(m, nl.SizeofNfgenmsg)
 	for a.Next() {
 		switch a.Type {
-		case ctaOriginal:
+		case nl.CTA_TUPLE_ORIG:
 			f.Original, err = tuple(a.Nested(), &f)
 			a.Fail(err)
-		case ctaReply:
+		case nl.CTA_TUPLE_REPLY:
 			f.Reply, err = tuple(a.Nested(), &f)
 			a.Fail(err)
-		case ctaStatus:
+		case nl.CTA_STATUS:
 			s := a.BE32()
 			f.Replied = s&statusSeenReply != 0
 			f.Assured = s&statusAssured != 0
-		case ctaProtoInfo:
+		case nl.CTA_PROTOINFO:
 			f.State, err = state(a.Nested())
 			a.Fail(err)
-		case ctaTimeout:
+		case nl.CTA_TIMEOUT:
 			f.Timeout = time.Duration(a.BE32()) * time.Second
-		case ctaMark:
+		case nl.CTA_MARK:
 			f.Mark = a.BE32()
-		case ctaZone:
+		case nl.CTA_ZONE:
 			f.Zone = a.BE16()
 		}
 	}
 	if err := a.Err(); err != nil {
-		return f, fmt.Errorf("connection: %w", err)
+		return f, fmt.Errorf("flow: %w", err)
 	}
 	return f, nil
 }
@@ -108,7 +84,7 @@ func tuple(a dump.Attrs, f *model.Flow) (t model.Tuple, err error) {
 	for a.Next() {
 		inner := a.Nested()
 		switch a.Type {
-		case tupleIP:
+		case nl.CTA_TUPLE_IP:
 			for inner.Next() {
 				ip, ok := netip.AddrFromSlice(inner.Data)
 				if !ok {
@@ -116,21 +92,21 @@ func tuple(a dump.Attrs, f *model.Flow) (t model.Tuple, err error) {
 					continue
 				}
 				switch inner.Type {
-				case ipV4Src, ipV6Src:
+				case nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC:
 					t.Src = ip
-				case ipV4Dst, ipV6Dst:
+				case nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST:
 					t.Dst = ip
 				}
 			}
 			a.Fail(inner.Err())
-		case tupleProto:
+		case nl.CTA_TUPLE_PROTO:
 			for inner.Next() {
 				switch inner.Type {
-				case protoNum:
+				case nl.CTA_PROTO_NUM:
 					f.Proto = inner.Uint8()
-				case protoSrcPort:
+				case nl.CTA_PROTO_SRC_PORT:
 					t.SrcPort = inner.BE16()
-				case protoDstPort:
+				case nl.CTA_PROTO_DST_PORT:
 					t.DstPort = inner.BE16()
 				}
 			}
@@ -151,12 +127,12 @@ var tcpStates = [...]string{
 func state(a dump.Attrs) (string, error) {
 	name := ""
 	for a.Next() {
-		if a.Type != protoInfoTCP {
+		if a.Type != nl.CTA_PROTOINFO_TCP {
 			continue
 		}
 		tcp := a.Nested()
 		for tcp.Next() {
-			if tcp.Type != tcpState {
+			if tcp.Type != nl.CTA_PROTOINFO_TCP_STATE {
 				continue
 			}
 			if n := int(tcp.Uint8()); n < len(tcpStates) {
@@ -181,13 +157,13 @@ func Statistics(ctx context.Context, c *dump.Conn) (model.Conntrack, error) {
 		return c.Each(msgStatsCPU, request, 0, func(m []byte) error { return addCPU(m, &out) })
 	})
 	if err != nil {
-		err = fmt.Errorf("read connection statistics: %w", err)
+		err = fmt.Errorf("read statistics of connection tracking: %w", err)
 	}
 	return out, err
 }
 
 func decodeSize(m []byte, out *model.Conntrack) error {
-	a := dump.ParseAfter(m, nfgenmsg)
+	a := dump.ParseAfter(m, nl.SizeofNfgenmsg)
 	for a.Next() {
 		switch a.Type {
 		case 1: // CTA_STATS_GLOBAL_ENTRIES
@@ -210,7 +186,7 @@ func counters(c *model.Conntrack) map[uint16]*uint64 {
 // addCPU adds the counters of one CPU.
 func addCPU(m []byte, out *model.Conntrack) error {
 	all := counters(out)
-	a := dump.ParseAfter(m, nfgenmsg)
+	a := dump.ParseAfter(m, nl.SizeofNfgenmsg)
 	for a.Next() {
 		if c := all[a.Type]; c != nil {
 			*c += uint64(a.BE32())

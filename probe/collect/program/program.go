@@ -18,6 +18,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/collect/dump"
@@ -136,26 +137,10 @@ func attached(o link.QueryOptions) ([]link.AttachedProgram, error) {
 	return nil, err
 }
 
-// The attributes of qdiscs and filters (linux/rtnetlink.h, linux/pkt_cls.h).
-const (
-	tcaKind    = 1
-	tcaOptions = 2
-
-	tcaBPFOps   = 5
-	tcaBPFName  = 7
-	tcaBPFFlags = 8
-	tcaBPFID    = 11
-
-	// bpfActDirect is the flag of filters whose return value is the action.
-	bpfActDirect = 1
-)
-
-// sizeofTCMsg is the size of struct tcmsg: family and padding, link index,
-// handle, parent, info.
-const sizeofTCMsg = 20
-
+// tcRequest is a struct tcmsg: family and padding, link index, handle, parent,
+// info.
 func tcRequest(index int, parent uint32) []byte {
-	b := make([]byte, sizeofTCMsg)
+	b := make([]byte, nl.SizeofTcMsg)
 	binary.NativeEndian.PutUint32(b[4:], uint32(index))
 	binary.NativeEndian.PutUint32(b[12:], parent)
 	return b
@@ -180,9 +165,9 @@ func filteredLinks(ctx context.Context, conn dump.Dumper) (map[int]bool, error) 
 // decodeQdisc decodes an RTM_NEWQDISC message. It returns the link's index if the
 // qdisc holds filters, else 0.
 func decodeQdisc(m []byte) (index int, err error) {
-	a := dump.ParseAfter(m, sizeofTCMsg)
+	a := dump.ParseAfter(m, nl.SizeofTcMsg)
 	for a.Next() {
-		if kind := a.String(); a.Type == tcaKind && (kind == "clsact" || kind == "ingress") {
+		if kind := a.String(); a.Type == nl.TCA_KIND && (kind == "clsact" || kind == "ingress") {
 			index = int(int32(binary.NativeEndian.Uint32(m[4:])))
 		}
 	}
@@ -208,7 +193,7 @@ func (r *reader) filters(ctx context.Context, conn dump.Dumper, l *model.Link, d
 // stands for the filters of one priority, which follow, and for a hash table of
 // the u32 classifier.
 func decodeFilter(m []byte) (model.Program, error) {
-	a := dump.ParseAfter(m, sizeofTCMsg)
+	a := dump.ParseAfter(m, nl.SizeofTcMsg)
 	if err := a.Err(); err != nil {
 		return model.Program{}, err
 	}
@@ -217,9 +202,9 @@ func decodeFilter(m []byte) (model.Program, error) {
 	var options []byte
 	for a.Next() {
 		switch a.Type {
-		case tcaKind:
+		case nl.TCA_KIND:
 			p.Filter = a.String()
-		case tcaOptions:
+		case nl.TCA_OPTIONS:
 			options = a.Data
 		}
 	}
@@ -235,13 +220,13 @@ func decodeFilter(m []byte) (model.Program, error) {
 	classic, direct := false, false
 	for o.Next() {
 		switch o.Type {
-		case tcaBPFOps:
+		case nl.TCA_BPF_OPS:
 			classic = true
-		case tcaBPFFlags:
-			direct = o.Uint32()&bpfActDirect != 0
-		case tcaBPFName:
+		case nl.TCA_BPF_FLAGS:
+			direct = o.Uint32()&nl.TCA_BPF_FLAG_ACT_DIRECT != 0
+		case nl.TCA_BPF_NAME:
 			p.Name = o.String()
-		case tcaBPFID:
+		case nl.TCA_BPF_ID:
 			p.ID = o.Uint32()
 		}
 	}

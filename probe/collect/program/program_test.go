@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	bpflink "github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/collect/dump"
@@ -172,10 +173,10 @@ func (i interrupted) Each(_ uint16, _ []byte, _ uint16, f func(m []byte) error) 
 // TestInterruptedFilters wants the filters of an interrupted dump, and the gap
 // reported.
 func TestInterruptedFilters(t *testing.T) {
-	m := make([]byte, sizeofTCMsg)
+	m := make([]byte, nl.SizeofTcMsg)
 	m[8] = 1
 	var r reader
-	r.filters(t.Context(), interrupted(dump.Append(m, tcaKind, []byte("flower\x00"))), &model.Link{Index: 9, Name: "left"}, directions[0])
+	r.filters(t.Context(), interrupted(dump.Append(m, nl.TCA_KIND, []byte("flower\x00"))), &model.Link{Index: 9, Name: "left"}, directions[0])
 	if err := errors.Join(r.errs...); !errors.Is(err, dump.ErrInterrupted) {
 		t.Errorf("error %v", err)
 	}
@@ -187,15 +188,15 @@ func TestInterruptedFilters(t *testing.T) {
 // FuzzFilter decodes filters and qdiscs of any content.
 func FuzzFilter(f *testing.F) {
 	m := binary.NativeEndian.AppendUint32(make([]byte, 4), 9)
-	m = append(m, make([]byte, sizeofTCMsg-len(m))...)
-	f.Add(dump.Append(m, tcaKind, []byte("clsact\x00")))
-	options := dump.Append(dump.Append(nil, tcaBPFName, []byte("cil_from_netdev-eth0\x00")), tcaBPFID, []byte{7, 0, 0, 0})
-	f.Add(dump.Append(dump.Append(m, tcaKind, []byte("bpf\x00")), tcaOptions, options))
+	m = append(m, make([]byte, nl.SizeofTcMsg-len(m))...)
+	f.Add(dump.Append(m, nl.TCA_KIND, []byte("clsact\x00")))
+	options := dump.Append(dump.Append(nil, nl.TCA_BPF_NAME, []byte("cil_from_netdev-eth0\x00")), nl.TCA_BPF_ID, []byte{7, 0, 0, 0})
+	f.Add(dump.Append(dump.Append(m, nl.TCA_KIND, []byte("bpf\x00")), nl.TCA_OPTIONS, options))
 	f.Fuzz(func(t *testing.T, m []byte) {
 		if p, err := decodeFilter(m); err == nil && p.ID != 0 && p.Filter != "bpf" {
 			t.Errorf("a %s filter has program %d", p.Filter, p.ID)
 		}
-		if index, _ := decodeQdisc(m); index != 0 && len(m) < sizeofTCMsg {
+		if index, _ := decodeQdisc(m); index != 0 && len(m) < nl.SizeofTcMsg {
 			t.Errorf("index %d from %d bytes", index, len(m))
 		}
 	})

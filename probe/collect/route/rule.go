@@ -15,30 +15,23 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Sizes and numbers of include/uapi/linux/fib_rules.h.
+// ruleHeaderLen is the size of struct fib_rule_hdr, ruleInvert the flag
+// FIB_RULE_INVERT (include/uapi/linux/fib_rules.h).
 const (
 	ruleHeaderLen = 12
 	ruleInvert    = 1 << 1
-
-	fraDst, fraSrc, fraIn    = 1, 2, 3
-	fraGoto                  = 4
-	fraPriority, fraMark     = 6, 10
-	fraTable, fraMask        = 15, 16
-	fraOut                   = 17
-	fraTunID, fraL3MDev      = 12, 19
-	fraNoGroup, fraNoPrefix  = 13, 14
-	fraUID, fraProto         = 20, 22
-	fraSrcPorts, fraDstPorts = 23, 24
 )
 
 var actionNames = map[int]string{
-	1: "lookup", 2: "goto", 3: "nop", 6: "blackhole", 7: "unreachable", 8: "prohibit",
+	unix.FR_ACT_TO_TBL: "lookup", unix.FR_ACT_GOTO: "goto", unix.FR_ACT_NOP: "nop",
+	unix.FR_ACT_BLACKHOLE: "blackhole", unix.FR_ACT_UNREACHABLE: "unreachable", unix.FR_ACT_PROHIBIT: "prohibit",
 }
 
 // moreConditions are attributes that restrict a rule and have no field in the
 // model.
 var moreConditions = map[uint16]string{
-	fraTunID: "tun_id", fraL3MDev: "l3mdev", fraUID: "uidrange", fraProto: "ipproto", fraSrcPorts: "sport", fraDstPorts: "dport",
+	unix.FRA_TUN_ID: "tun_id", unix.FRA_L3MDEV: "l3mdev", unix.FRA_UID_RANGE: "uidrange", unix.FRA_IP_PROTO: "ipproto",
+	unix.FRA_SPORT_RANGE: "sport", unix.FRA_DPORT_RANGE: "dport",
 }
 
 // Rules lists the routing rules of IPv4, then of IPv6, each in the order in which
@@ -82,28 +75,28 @@ func decodeRule(m []byte) (model.RoutingRule, error) {
 	}
 	for a.Next() {
 		switch a.Type {
-		case fraDst:
+		case unix.FRA_DST:
 			r.To = rulePrefix(&a, m[1])
-		case fraSrc:
+		case unix.FRA_SRC:
 			r.From = rulePrefix(&a, m[2])
-		case fraIn:
+		case unix.FRA_IIFNAME:
 			r.In = a.String()
-		case fraOut:
+		case unix.FRA_OIFNAME:
 			r.Out = a.String()
-		case fraGoto:
+		case unix.FRA_GOTO:
 			r.Goto = int(a.Uint32())
-		case fraNoGroup, fraNoPrefix:
+		case unix.FRA_SUPPRESS_IFGROUP, unix.FRA_SUPPRESS_PREFIXLEN:
 			// All ones mean that nothing is suppressed.
 			if a.Uint32() != math.MaxUint32 {
 				r.Unknown = append(r.Unknown, "suppress")
 			}
-		case fraPriority:
+		case unix.FRA_PRIORITY:
 			r.Priority = int(a.Uint32())
-		case fraMark:
+		case unix.FRA_FWMARK:
 			r.Mark = a.Uint32()
-		case fraMask:
+		case unix.FRA_FWMASK:
 			r.Mask = a.Uint32()
-		case fraTable:
+		case unix.FRA_TABLE:
 			r.Table = int(a.Uint32())
 		default:
 			if condition, ok := moreConditions[a.Type]; ok {
