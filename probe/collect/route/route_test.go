@@ -140,3 +140,14 @@ func TestRulesWithoutIPv6(t *testing.T) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 }
+
+// TestNewConditions decodes rules with conditions of recent kernels, and of later
+// ones: none of them matches all packets.
+func TestNewConditions(t *testing.T) {
+	for attr, want := range map[uint16][]string{fraDSCP: {"dscp"}, fraFlowLabel: {"flowlabel"}, 99: {"attribute 99"}, fraLastMask: nil} {
+		r, err := decodeRule(dump.Append(make([]byte, ruleHeaderLen), attr, []byte{10, 0, 0, 0}))
+		if err != nil || !slices.Equal(r.Unknown, want) {
+			t.Errorf("attribute %d: %v, %v", attr, r.Unknown, err)
+		}
+	}
+}

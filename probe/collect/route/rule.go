@@ -22,6 +22,14 @@ const (
 	ruleInvert    = 1 << 1
 )
 
+// Attributes that golang.org/x/sys/unix lacks. Those between and after them are
+// the masks of these conditions and of the ports.
+const (
+	fraDSCP      = 25 // Linux 6.12
+	fraFlowLabel = 26 // Linux 6.14
+	fraLastMask  = 30 // FRA_DSCP_MASK, Linux 6.15
+)
+
 var actionNames = map[int]string{
 	unix.FR_ACT_TO_TBL: "lookup", unix.FR_ACT_GOTO: "goto", unix.FR_ACT_NOP: "nop",
 	unix.FR_ACT_BLACKHOLE: "blackhole", unix.FR_ACT_UNREACHABLE: "unreachable", unix.FR_ACT_PROHIBIT: "prohibit",
@@ -31,7 +39,7 @@ var actionNames = map[int]string{
 // model.
 var moreConditions = map[uint16]string{
 	unix.FRA_TUN_ID: "tun_id", unix.FRA_L3MDEV: "l3mdev", unix.FRA_UID_RANGE: "uidrange", unix.FRA_IP_PROTO: "ipproto",
-	unix.FRA_SPORT_RANGE: "sport", unix.FRA_DPORT_RANGE: "dport",
+	unix.FRA_SPORT_RANGE: "sport", unix.FRA_DPORT_RANGE: "dport", fraDSCP: "dscp", fraFlowLabel: "flowlabel",
 }
 
 // Rules lists the routing rules of IPv4, then of IPv6, each in the order in which
@@ -101,6 +109,9 @@ func decodeRule(m []byte) (model.RoutingRule, error) {
 		default:
 			if condition, ok := moreConditions[a.Type]; ok {
 				r.Unknown = append(r.Unknown, condition)
+			} else if a.Type > fraLastMask {
+				// An attribute of a later kernel may be a condition.
+				r.Unknown = append(r.Unknown, fmt.Sprintf("attribute %d", a.Type))
 			}
 		}
 	}
