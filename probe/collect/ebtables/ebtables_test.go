@@ -266,6 +266,24 @@ func TestWriteAcrossMACs(t *testing.T) {
 	}
 }
 
+// TestBothApply has matches of which the rule's fields can express one: the other
+// is unknown, not lost.
+func TestBothApply(t *testing.T) {
+	meta := func(key expr.MetaKey, value, mask []byte) nft.Match {
+		return nft.Match{Load: nft.Load{Source: nft.FromMeta, Key: uint32(key)}, Value: value, Mask: mask}
+	}
+	ether := nft.Match{Load: nft.Load{Source: nft.FromPayload, Base: expr.PayloadBaseLLHeader, Offset: etherTypeAt, Len: 2}, Value: []byte{0x81, 0}}
+	for _, items := range [][]nft.Item{
+		{meta(expr.MetaKeyPROTOCOL, []byte{8, 0}, nil), ether},
+		{meta(expr.MetaKeyIIFNAME, []byte("eth0\x00"), []byte{0xff, 0, 0, 0, 0})},
+	} {
+		set := nft.Ruleset{Chains: []nft.Chain{{Table: "t", Name: "c"}}, Rules: []nft.Rule{{Table: "t", Chain: "c", Items: items}}}
+		if r := fromSet(set).Rules[0]; len(r.Unknown) != 1 || r.EtherType != 0 && r.EtherType != 0x0800 {
+			t.Errorf("%+v", r)
+		}
+	}
+}
+
 // TestCounters sends frames through rules and compares with ebtables' counts.
 func TestCounters(t *testing.T) {
 	bridge, left, right := nstest.New(t), nstest.New(t), nstest.New(t)

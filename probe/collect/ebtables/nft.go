@@ -161,7 +161,7 @@ func (b *builder) matchLength(m nft.Match) bool {
 
 func (b *builder) matchMeta(m nft.Match, invert bool) bool {
 	iface := func(field *model.IfMatch, part *string, option, word string) bool {
-		if field.Name != "" {
+		if field.Name != "" || m.Mask != nil {
 			return false
 		}
 		*field = model.IfMatch{Name: nft.Interface(m.Value), Not: invert}
@@ -179,31 +179,36 @@ func (b *builder) matchMeta(m nft.Match, invert bool) bool {
 	case expr.MetaKeyBRIOIFNAME:
 		return iface(&b.LogicalOut, &b.logicalOut, "--logical-out", "meta obrname")
 	case expr.MetaKeyPROTOCOL:
-		if m.Mask != nil || len(m.Value) < 2 {
-			return false
+		known := b.EtherType != 0
+		ok := b.matchEtherType(m, invert)
+		if ok && !known {
+			b.native = append(b.native, "meta protocol "+differs(invert)+etherName(b.EtherType))
 		}
-		n := binary.BigEndian.Uint16(m.Value)
-		if b.EtherType == n && b.EtherTypeNot == invert {
-			return true
-		}
-		if b.EtherType != 0 {
-			return false
-		}
-		b.EtherType, b.EtherTypeNot = n, invert
-		b.native = append(b.native, "meta protocol "+differs(invert)+etherName(n))
-		return true
+		return ok
 	}
 	return false
+}
+
+// matchEtherType takes a comparison with an EtherType. It fails if the rule has
+// another one already: both apply.
+func (b *builder) matchEtherType(m nft.Match, invert bool) bool {
+	if m.Mask != nil || len(m.Value) < 2 {
+		return false
+	}
+	n := binary.BigEndian.Uint16(m.Value)
+	if b.EtherType != 0 && (b.EtherType != n || b.EtherTypeNot != invert) {
+		return false
+	}
+	b.EtherType, b.EtherTypeNot = n, invert
+	return true
 }
 
 func (b *builder) matchFrame(m nft.Match, invert bool) bool {
 	l := m.Load
 	switch {
-	case l.Offset == etherTypeAt && l.Len == 2 && m.Mask == nil && len(m.Value) >= 2 && b.proto == "":
-		n := binary.BigEndian.Uint16(m.Value)
-		b.EtherType, b.EtherTypeNot = n, invert
-		b.proto = "-p " + xt.Not(invert) + etherName(n)
-		b.native = append(b.native, "ether type "+differs(invert)+etherName(n))
+	case l.Offset == etherTypeAt && l.Len == 2 && b.proto == "" && b.matchEtherType(m, invert):
+		b.proto = "-p " + xt.Not(invert) + etherName(b.EtherType)
+		b.native = append(b.native, "ether type "+differs(invert)+etherName(b.EtherType))
 		return true
 	case l.Offset == srcMACAt && b.src == "":
 		return b.matchMAC(m, invert, &b.SrcMAC, &b.src, "-s", "ether saddr")
