@@ -250,10 +250,7 @@ func (c *Collector) nodeName(links []model.Link) string {
 			return name
 		}
 	}
-	name, err := os.Hostname()
-	if err != nil {
-		return ""
-	}
+	name, _ := os.Hostname()
 	return name
 }
 

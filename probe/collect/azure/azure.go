@@ -244,8 +244,7 @@ func (d *decoder) route(f fields, id string) {
 		if len(d.a.Effective) == 0 {
 			d.a.Effective = append(d.a.Effective, model.EffectiveRoutes{File: d.path})
 		}
-		e := &d.a.Effective[0]
-		e.Routes = append(e.Routes, r)
+		d.a.Effective[0].Routes = append(d.a.Effective[0].Routes, r)
 		return
 	}
 	table := ""

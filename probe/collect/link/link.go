@@ -16,6 +16,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/collect/dump"
@@ -25,7 +26,6 @@ import (
 
 // Attributes and offsets that golang.org/x/sys/unix lacks.
 const (
-	brportMode       = 4   // IFLA_BRPORT_MODE: the hairpin flag
 	otherHostDropped = 192 // offset in struct rtnl_link_stats64, Linux 5.19
 	ifaTargetNetnsid = 10  // IFA_TARGET_NETNSID
 )
@@ -160,7 +160,7 @@ func decodeInfo(a dump.Attrs, l *model.Link) error {
 			}
 			p := a.Nested()
 			for p.Next() {
-				if p.Type == brportMode {
+				if p.Type == nl.IFLA_BRPORT_MODE {
 					l.Hairpin = p.Uint8() != 0
 				}
 			}

@@ -40,7 +40,7 @@ func Read(ctx context.Context, h *netlink.Handle) ([]model.Route, error) {
 func from(r netlink.Route) model.Route {
 	out := model.Route{
 		Table:    r.Table,
-		Dst:      prefix(r.Dst, r.Family),
+		Dst:      prefix(r.Dst),
 		Gateway:  gateway(r.Gw, r.Via),
 		Src:      addr(r.Src),
 		IfIndex:  r.LinkIndex,
@@ -72,14 +72,8 @@ func gateway(gw net.IP, via netlink.Destination) netip.Addr {
 	return addr(gw)
 }
 
-// prefix converts a destination, nil for the default route.
-func prefix(n *net.IPNet, family int) netip.Prefix {
-	if n == nil {
-		if family == unix.AF_INET6 {
-			return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-		}
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	}
+// prefix converts a destination, which the library sets for default routes too.
+func prefix(n *net.IPNet) netip.Prefix {
 	// The library returns 0.0.0.0 as 16 bytes with a mask of 4.
 	a := addr(n.IP)
 	ones, _ := n.Mask.Size()
