@@ -57,7 +57,8 @@ func addrType(r *model.PacketRule, rev uint32, i *Bytes) (string, string) {
 			return "", ""
 		}
 		text = Not(invert) + option + " " + bitNames(addrTypes, mask)
-		if mask != addrTypeLocal {
+		// A rule may have several of these matches, which all apply.
+		if mask != addrTypeLocal || *local != 0 {
 			return text, text
 		}
 		*local = 1

@@ -47,6 +47,18 @@ func TestShort(t *testing.T) {
 	}
 }
 
+// TestTwoAddrTypes gives a rule two matches on the type of the destination: the
+// second is unknown and does not replace the first.
+func TestTwoAddrTypes(t *testing.T) {
+	info := func(invert byte) []byte { return []byte{0, 0, addrTypeLocal, 0, invert, 0, 0, 0} }
+	var r model.PacketRule
+	Match(&r, Extension{Name: "addrtype", Rev: 1, Info: info(0)})
+	Match(&r, Extension{Name: "addrtype", Rev: 1, Info: info(2)})
+	if r.DstLocal != 1 || len(r.Unknown) != 1 || r.Unknown[0] != "addrtype ! --dst-type LOCAL" {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestInterface(t *testing.T) {
 	for _, tt := range []struct{ name, mask, want string }{
 		{"eth0\x00\x00", "\xff\xff\xff\xff\xff\x00", "eth0"},
