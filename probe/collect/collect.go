@@ -151,9 +151,9 @@ func (c *Collector) checkUplinks() error {
 	if err != nil {
 		return err
 	}
-	var names []string
-	for _, l := range t.Links {
-		names = append(names, l.Name)
+	names := make([]string, len(t.Links))
+	for i, l := range t.Links {
+		names[i] = l.Name
 	}
 	for _, u := range c.options.Uplinks {
 		if !slices.Contains(names, u) {

@@ -114,7 +114,7 @@ func (c *Collector) State(ctx context.Context) (*model.Snapshot, error) {
 		return ctx.Err()
 	})
 	g.Go(func() error {
-		r.readConnections(ctx, <-local)
+		r.readFlows(ctx, <-local)
 		return ctx.Err()
 	})
 	if err := g.Wait(); err != nil {
@@ -166,10 +166,10 @@ func (r *reading) readNetwork(ctx context.Context) {
 	r.s.Links, r.linkConf = t.Links, t.Sysctls
 	r.report(model.SourceLinks, fmt.Sprintf("%d links", len(t.Links)), len(t.Links) > 0, err)
 
-	routes, err := route.Read(ctx, r.c.handle)
-	rules, failed := route.Rules(ctx, r.c.conn)
-	r.s.Routes, r.s.Rules = routes, rules
-	r.report(model.SourceRoutes, fmt.Sprintf("%d routes, %d rules", len(routes), len(rules)), len(routes) > 0, errors.Join(err, failed))
+	var failed error
+	r.s.Routes, err = route.Read(ctx, r.c.handle)
+	r.s.Rules, failed = route.Rules(ctx, r.c.conn)
+	r.report(model.SourceRoutes, fmt.Sprintf("%d routes, %d rules", len(r.s.Routes), len(r.s.Rules)), len(r.s.Routes) > 0, errors.Join(err, failed))
 
 	r.s.Neighbors, err = neigh.Read(ctx, r.c.conn)
 	r.report(model.SourceNeighbors, fmt.Sprintf("%d neighbours", len(r.s.Neighbors)), len(r.s.Neighbors) > 0, err)
@@ -277,7 +277,7 @@ func nodeAddresses(links []model.Link) map[netip.Addr]bool {
 	return out
 }
 
-func (r *reading) readConnections(ctx context.Context, local map[netip.Addr]bool) {
+func (r *reading) readFlows(ctx context.Context, local map[netip.Addr]bool) {
 	if r.c.ct == nil {
 		r.report(model.SourceConntrack, "", false, r.c.noCT)
 		return

@@ -118,25 +118,22 @@ func tuple(a dump.Attrs, f *model.Flow) (t model.Tuple, err error) {
 	return t, a.Err()
 }
 
-// tcpStates are the names of the states, by number (enum tcp_conntrack).
-var tcpStates = [...]string{
+// tcpStates are the names of the states, by number (enum tcp_conntrack). Others have
+// none.
+var tcpStates = [256]string{
 	"NONE", "SYN_SENT", "SYN_RECV", "ESTABLISHED", "FIN_WAIT",
 	"CLOSE_WAIT", "LAST_ACK", "TIME_WAIT", "CLOSE", "SYN_SENT2",
 }
 
-func state(a dump.Attrs) (string, error) {
-	name := ""
+func state(a dump.Attrs) (name string, err error) {
 	for a.Next() {
 		if a.Type != nl.CTA_PROTOINFO_TCP {
 			continue
 		}
 		tcp := a.Nested()
 		for tcp.Next() {
-			if tcp.Type != nl.CTA_PROTOINFO_TCP_STATE {
-				continue
-			}
-			if n := int(tcp.Uint8()); n < len(tcpStates) {
-				name = tcpStates[n]
+			if tcp.Type == nl.CTA_PROTOINFO_TCP_STATE {
+				name = tcpStates[tcp.Uint8()]
 			}
 		}
 		a.Fail(tcp.Err())

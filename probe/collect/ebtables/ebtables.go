@@ -41,7 +41,7 @@ func Read(ctx context.Context, c *dump.Conn) (t Tables, detail string, err error
 	if tables := legacyTables(); len(tables) > 0 {
 		return t, detail, errors.Join(err, fmt.Errorf("%w: table %s", ErrLegacy, strings.Join(tables, ", ")))
 	}
-	return t, detail + "; legacy: not in this kernel", err
+	return t, detail + "; legacy: not loaded", err
 }
 
 // tableNames are the tables that ebtables creates.

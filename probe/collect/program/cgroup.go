@@ -41,7 +41,7 @@ func Cgroups(ctx context.Context, roots ...string) ([]model.Program, error) {
 var ErrNoCgroups = errors.New("no cgroup2 file system is mounted")
 
 func below(ctx context.Context, root string) (out []model.Program, err error) {
-	queried, n := 0, names{}
+	queried, n := 0, names{by: map[uint32]string{}}
 	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case ctx.Err() != nil:

@@ -35,7 +35,7 @@ const own = "lasthop_"
 // socket in that namespace. With an error, what could be read is returned too.
 func Read(ctx context.Context, ns *netns.NS, conn *dump.Conn, links []model.Link) ([]model.Program, error) {
 	filtered, failed := filteredLinks(ctx, conn)
-	r := reader{netns: ns.Inode(), errs: []error{failed}}
+	r := reader{netns: ns.Inode(), names: names{by: map[uint32]string{}}, errs: []error{failed}}
 	err := ns.Do(func() error {
 		for i := range links {
 			l := &links[i]
@@ -257,9 +257,6 @@ func (n *names) of(id uint32) string {
 		if info, err := p.Info(); err == nil {
 			name = info.Name
 		}
-	}
-	if n.by == nil {
-		n.by = map[uint32]string{}
 	}
 	n.by[id] = name
 	return name
