@@ -68,8 +68,8 @@ func (b *books) countHops() {
 			}
 			c := b.open(keyOf(h.Addr, h.IfIndex, h.Direction, h.Side))
 			c.all.at(reading, h.Packets)
-			c.inner.at(reading, h.Inner)
-			c.forwarded.at(reading, h.Inner+h.Outer)
+			c.inner.at(reading, h.FromInside)
+			c.forwarded.at(reading, h.FromInside+h.FromUplink)
 		}
 		for i := range t.Peers {
 			if p := &t.Peers[i]; b.node[p.Local] {

@@ -131,7 +131,7 @@ func (w *world) flow(src, dst, back, to netip.Addr) {
 func (w *world) read(t *model.Traffic) {
 	t.Hops, t.MACs, t.Peers = nil, nil, nil
 	for k, n := range w.hops {
-		k.Packets, k.Inner, k.Outer = n[0], n[1], n[2]
+		k.Packets, k.FromInside, k.FromUplink = n[0], n[1], n[2]
 		t.Hops = append(t.Hops, k)
 	}
 	for k, n := range w.macs {

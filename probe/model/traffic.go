@@ -86,11 +86,11 @@ type HopCount struct {
 	SYN, SYNACK, RST uint64
 	// ICMPErrors are ICMP and ICMPv6 error messages.
 	ICMPErrors uint64
-	// Inner and Outer are packets that left through the link and were not
-	// the node's own: they had come in by a link that is no uplink, or by
-	// one. What the kernel notes is the last link that it received the
-	// packet from, which may be the bridge over the port.
-	Inner, Outer uint64
+	// FromInside and FromUplink count forwarded packets on egress, by the
+	// link that they came in by: FromUplink an uplink, FromInside any other.
+	// The kernel notes the last link that received the packet (skb_iif),
+	// which may be the bridge above the port.
+	FromInside, FromUplink uint64
 	// TTLs has bit t%64 set for each TTL or hop limit t that was seen: a
 	// loop sets many.
 	TTLs uint64

@@ -108,7 +108,7 @@ func (c cut) hop(h model.HopCount) (model.HopCount, bool) {
 	if total >= b.packets {
 		h.Bytes, h.SYN, h.SYNACK = minus(h.Bytes, b.bytes), minus(h.SYN, b.syn), minus(h.SYNACK, b.synack)
 		h.RST, h.ICMPErrors = minus(h.RST, b.rst), minus(h.ICMPErrors, b.icmpErrors)
-		h.Inner, h.Outer = minus(h.Inner, b.inner), minus(h.Outer, b.outer)
+		h.FromInside, h.FromUplink = minus(h.FromInside, b.inner), minus(h.FromUplink, b.outer)
 	}
 	for _, m := range c.between {
 		h.TTLs |= m.hops.of(id).ttls

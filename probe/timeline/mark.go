@@ -141,7 +141,7 @@ func dropID(d model.Drop) uint64 {
 }
 
 func hopMark(h *model.HopCount) (uint64, hopCounts) {
-	return hopID(h), hopCounts{h.Packets, h.Bytes, h.SYN, h.SYNACK, h.RST, h.ICMPErrors, h.Inner, h.Outer, h.TTLs}
+	return hopID(h), hopCounts{h.Packets, h.Bytes, h.SYN, h.SYNACK, h.RST, h.ICMPErrors, h.FromInside, h.FromUplink, h.TTLs}
 }
 
 func peerMark(p *model.Peer) (uint64, peerCounts) { return peerID(p), peerCounts{p.Out, p.In} }
