@@ -40,17 +40,17 @@ type Traffic struct {
 	Lost      Lost
 }
 
-// Edges are readings of the counters beside Traffic, which is that of the
-// window's end. No reading is of one moment: while it is taken, packets pass.
-// So each edge of the window has two, one right after the other, and a packet
-// that a later one does not have had not come so far when the earlier ended.
+// Edges are further readings of the counters in Traffic. Reading all counters
+// is not atomic: packets pass meanwhile. So the counters are read twice in a
+// row at each edge of the window. A packet that the second reading does not
+// count at a hop had not reached that hop when the first reading ended.
 type Edges struct {
-	// Read is false where there are none; counting then began with nothing
-	// under way and ended so.
+	// Read is false where there are no such readings. Then no packet was in
+	// flight when counting began and ended.
 	Read bool
-	// Begin and Began were taken when every link was watched, Ended right
-	// after Traffic. They have Hops, MACs, Peers and Drops only.
-	Begin, Began, Ended Traffic
+	// Start and StartAgain were taken once every link was watched, EndAgain
+	// right after Traffic. They hold Hops, MACs, Peers and Drops only.
+	Start, StartAgain, EndAgain Traffic
 }
 
 // Lost is what the probe itself could not count.

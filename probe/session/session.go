@@ -175,7 +175,7 @@ func (w *watch) begin() error {
 	if w.engine == nil {
 		return nil
 	}
-	for _, to := range []*model.Traffic{&w.edges.Begin, &w.edges.Began} {
+	for _, to := range []*model.Traffic{&w.edges.Start, &w.edges.StartAgain} {
 		if err := w.poll(time.Now()); err != nil {
 			return err
 		}
@@ -389,7 +389,7 @@ func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
 		if err := w.poll(now); err != nil {
 			return nil, err
 		}
-		w.edges.Ended, w.edges.Read = counted(w.engine.Traffic()), true
+		w.edges.EndAgain, w.edges.Read = counted(w.engine.Traffic()), true
 	}
 	last, err := w.whole(ctx, now, packets)
 	if err != nil {
