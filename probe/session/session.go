@@ -205,7 +205,7 @@ func (w *watch) start(ctx, follow context.Context) (changes <-chan struct{}, err
 		}
 	}
 	if w.options.Engine != EngineState {
-		if w.engine, err = traffic.Open(traffic.Config{NS: w.options.NS, Debug: w.options.Debug, Closely: len(w.close) > 0}); err != nil {
+		if w.engine, err = traffic.Open(traffic.Config{NS: w.options.NS, Debug: w.options.Debug, Pairs: len(w.close) > 0}); err != nil {
 			return nil, err
 		}
 		// Attaching to many links takes seconds; closing ends it.
@@ -315,7 +315,7 @@ func (w *watch) lookClosely(on bool) {
 func (w *watch) locals(links []model.Link) []traffic.Local {
 	out := locals(links, w.roster.alive())
 	for i := range out {
-		out[i].Close = w.closely && (out[i].Node || slices.Contains(w.close, out[i].Addr))
+		out[i].Pairs = w.closely && (out[i].Node || slices.Contains(w.close, out[i].Addr))
 	}
 	return out
 }
