@@ -111,6 +111,15 @@ type PeerCount struct {
 	ICMPErrors uint64
 }
 
+// NewPeerCount derives Other. The counters are not read atomically, so the parts
+// may exceed the sum.
+func NewPeerCount(packets, requests, replies, icmpErrors uint64) PeerCount {
+	return PeerCount{
+		Packets: packets, Requests: requests, Replies: replies, ICMPErrors: icmpErrors,
+		Other: packets - min(packets, requests+replies),
+	}
+}
+
 // Peer counts the packets between one local address and one address off the
 // node, at an uplink.
 type Peer struct {

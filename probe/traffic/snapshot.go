@@ -123,15 +123,7 @@ func (e *Engine) peers() []model.Peer {
 }
 
 func peerCount(n bpf.TCPeerCount) model.PeerCount {
-	c := model.PeerCount{
-		Packets:    n.Packets,
-		Requests:   n.Requests,
-		Replies:    n.Replies,
-		ICMPErrors: n.IcmpErrors,
-	}
-	// The counters are not read atomically, so the parts may exceed the sum.
-	c.Other = c.Packets - min(c.Packets, c.Requests+c.Replies)
-	return c
+	return model.NewPeerCount(n.Packets, n.Requests, n.Replies, n.IcmpErrors)
 }
 
 func (e *Engine) pairs() []model.PairCount {
