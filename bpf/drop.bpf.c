@@ -2,10 +2,10 @@
 
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Counts the packets of pods that the kernel frees without delivering them.
+ * Counts packets of pods that the kernel frees without delivering them.
  *
- * The tracepoint is the whole machine's. First the packet's namespace is
- * looked for, then its addresses: only then is anything counted.
+ * The tracepoint fires for every network namespace of the machine. The program
+ * filters by namespace first, then by address.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -22,12 +22,12 @@
 
 #define SECOND	  1000000000ULL
 #define DST_NOREF 1UL
-/* Of mac_header, when there is none. */
+/* mac_header of a packet without one. */
 #define UNSET 0xffff
 
-/* Set by Go: whether this kernel's tracepoint tells the reason (5.17). */
+/* Set by Go: whether the tracepoint has a reason (Linux 5.17). */
 const volatile bool has_reason = false;
-/* Events that a CPU sends in a second at most. */
+/* Events per second and CPU. */
 const volatile __u32 event_rate = 1;
 
 struct {
@@ -49,7 +49,7 @@ struct {
 	__uint(max_entries, 4096);
 } events SEC(".maps");
 
-/* Nothing else would name the type in BTF, from which Go's is made. */
+/* Keeps the type in BTF, from which bpf2go generates the Go type. */
 const struct drop_event *const event_type = NULL;
 
 struct second {
@@ -64,7 +64,7 @@ struct {
 	__uint(max_entries, 1);
 } seconds SEC(".maps");
 
-/* The frame's header, if it is there, just before the network header. */
+/* The Ethernet header, if there is one, and the network header. */
 struct head {
 	__u8 pad[2];
 	__u8 dst_mac[6];
@@ -81,8 +81,8 @@ struct head {
 _Static_assert(sizeof(struct head) == 2 + HEAD_MACS + 40, "head");
 
 /*
- * The namespace of a packet: its device's, else, on its way out of a socket
- * or along a route, that of these.
+ * The network namespace of a packet: that of its device, else of its socket,
+ * else of its route.
  */
 static __always_inline __u32 namespace_of(struct sk_buff *skb, __u32 *ifindex)
 {
@@ -105,16 +105,16 @@ static __always_inline __u32 namespace_of(struct sk_buff *skb, __u32 *ifindex)
 
 static __always_inline bool is_pod(struct addr a)
 {
-	__u32 slot = local(a);
-	struct subject *s;
+	__u32 slot = local_slot(a);
+	struct counted_addr *s;
 
 	if (!slot)
 		return false;
-	s = subject_at(slot);
+	s = counted_at(slot);
 	return s && s->kind == KIND_POD;
 }
 
-/* Reads the IP header, and the frame's where there is one. */
+/* Reads the IP header, and the Ethernet header if there is one. */
 static __always_inline bool read_head(struct sk_buff *skb, struct head *h)
 {
 	void *head = skb->head;
@@ -130,7 +130,7 @@ static __always_inline bool read_head(struct sk_buff *skb, struct head *h)
 	return !bpf_probe_read_kernel(&h->ip6, sizeof(h->ip6), head + network);
 }
 
-/* Fills in what the IP header says; false if it is none, or cut off. */
+/* Fills in the fields of the IP header; false if malformed or truncated. */
 static __always_inline bool read_ends(struct sk_buff *skb, const struct head *h,
 				      struct drop_key *key)
 {
@@ -186,7 +186,7 @@ static __always_inline void send(struct sk_buff *skb, const struct head *h,
 	e->key = *key;
 	e->nanoseconds = now;
 	e->count = count;
-	/* The data may begin behind the network header by now. */
+	/* skb->data may be past the network header already. */
 	e->length = skb->len + ((void *)skb->data - network);
 	e->protocol = skb->protocol;
 	__builtin_memcpy(e->src_mac, h->src_mac, sizeof(e->src_mac));
@@ -199,15 +199,15 @@ static __always_inline void send(struct sk_buff *skb, const struct head *h,
 		bpf_probe_read_kernel(e->head, masked(linear, HEAD_MAX - 1),
 				      network);
 	}
-	/* Go looks once a second, and need not be woken. */
+	/* User space polls once a second and needs no wakeup. */
 	bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
 }
 
 /*
- * Counts one more of a kind, and returns how many that makes; 0 if none. The
- * counter is this CPU's, and kernels from 6.1 let no drop interrupt another's
- * counting: an atomic addition would cost as much as the rest for the sake of
- * older ones.
+ * Increments the count of a key on this CPU and returns it, 0 if the table is
+ * full. Since Linux 6.1 a tracepoint program does not nest on one CPU. Before,
+ * a nested drop may go uncounted: an atomic add would cost as much as the rest
+ * of the program.
  */
 static __always_inline __u64 count_drop(const struct drop_key *key)
 {
@@ -217,7 +217,7 @@ static __always_inline __u64 count_drop(const struct drop_key *key)
 	if (!n) {
 		if (!bpf_map_update_elem(&drops, key, &one, BPF_NOEXIST))
 			return 1;
-		/* Another CPU was first, or there is no room. */
+		/* Another CPU added the key first, or the table is full. */
 		n = bpf_map_lookup_elem(&drops, key);
 		if (!n) {
 			lose(LOST_DROP);
@@ -251,7 +251,7 @@ int lasthop_drop(__u64 *ctx)
 	key.reason = has_reason ? ctx[2] : 0;
 	__builtin_memcpy(key.dst_mac, h.dst_mac, sizeof(key.dst_mac));
 	n = count_drop(&key);
-	/* The 1st, 2nd, 4th, 8th … of a kind. */
+	/* The 1st, 2nd, 4th, 8th … drop with this key. */
 	if (n && !(n & (n - 1)))
 		send(skb, &h, &key, n);
 	return 0;

@@ -19,6 +19,18 @@ type DropAddr struct {
 	Lo uint64
 }
 
+type DropAddrRow struct {
+	_    structs.HostLayout
+	Addr struct {
+		_     structs.HostLayout
+		Addr  DropAddr
+		Next  uint16
+		Pairs uint16
+		Kind  uint32
+	}
+	Hops [4]uint16
+}
+
 type DropDropEvent struct {
 	_           structs.HostLayout
 	Key         DropDropKey
@@ -46,11 +58,11 @@ type DropDropKey struct {
 }
 
 type DropLink struct {
-	_       structs.HostLayout
-	Ifindex uint32
-	Slot    uint16
-	Pairs   uint8
-	Bare    bool
+	_          structs.HostLayout
+	Ifindex    uint32
+	Slot       uint16
+	Flags      uint8
+	NoEthernet bool
 }
 
 type DropSecond struct {
@@ -59,28 +71,16 @@ type DropSecond struct {
 	Events uint64
 }
 
-type DropSubjectRow struct {
-	_       structs.HostLayout
-	Subject struct {
-		_     structs.HostLayout
-		Addr  DropAddr
-		Next  uint16
-		Close uint16
-		Kind  uint32
-	}
-	Legs [4]uint16
-}
-
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	DropMapCountedAddrs = "counted_addrs"
 	DropMapDrops        = "drops"
 	DropMapEvents       = "events"
 	DropMapLosses       = "losses"
 	DropMapNamespaces   = "namespaces"
 	DropMapSeconds      = "seconds"
-	DropMapSubjects     = "subjects"
 	DropProgLasthopDrop = "lasthop_drop"
 	DropVarEventRate    = "event_rate"
 	DropVarEventType    = "event_type"
@@ -139,12 +139,12 @@ type DropProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DropMapSpecs struct {
-	Drops      *ebpf.MapSpec `ebpf:"drops"`
-	Events     *ebpf.MapSpec `ebpf:"events"`
-	Losses     *ebpf.MapSpec `ebpf:"losses"`
-	Namespaces *ebpf.MapSpec `ebpf:"namespaces"`
-	Seconds    *ebpf.MapSpec `ebpf:"seconds"`
-	Subjects   *ebpf.MapSpec `ebpf:"subjects"`
+	CountedAddrs *ebpf.MapSpec `ebpf:"counted_addrs"`
+	Drops        *ebpf.MapSpec `ebpf:"drops"`
+	Events       *ebpf.MapSpec `ebpf:"events"`
+	Losses       *ebpf.MapSpec `ebpf:"losses"`
+	Namespaces   *ebpf.MapSpec `ebpf:"namespaces"`
+	Seconds      *ebpf.MapSpec `ebpf:"seconds"`
 }
 
 // DropVariableSpecs contains global variables before they are loaded into the kernel.
@@ -179,22 +179,22 @@ func (o *DropObjects) Close() error {
 //
 // It can be passed to LoadDropObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DropMaps struct {
-	Drops      *ebpf.Map `ebpf:"drops"`
-	Events     *ebpf.Map `ebpf:"events"`
-	Losses     *ebpf.Map `ebpf:"losses"`
-	Namespaces *ebpf.Map `ebpf:"namespaces"`
-	Seconds    *ebpf.Map `ebpf:"seconds"`
-	Subjects   *ebpf.Map `ebpf:"subjects"`
+	CountedAddrs *ebpf.Map `ebpf:"counted_addrs"`
+	Drops        *ebpf.Map `ebpf:"drops"`
+	Events       *ebpf.Map `ebpf:"events"`
+	Losses       *ebpf.Map `ebpf:"losses"`
+	Namespaces   *ebpf.Map `ebpf:"namespaces"`
+	Seconds      *ebpf.Map `ebpf:"seconds"`
 }
 
 func (m *DropMaps) Close() error {
 	return _DropClose(
+		m.CountedAddrs,
 		m.Drops,
 		m.Events,
 		m.Losses,
 		m.Namespaces,
 		m.Seconds,
-		m.Subjects,
 	)
 }
 

@@ -1,7 +1,7 @@
 //go:build ignore
 
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-/* Does nothing: what a hook costs by itself. The benchmarks compare with it. */
+/* Does nothing. The benchmarks measure the cost of a hook with it. */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_helpers.h>

@@ -2,11 +2,11 @@
 
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Counts packets at a link's tc hooks. The programs always return "next" and
- * write no byte of a packet.
+ * Counts packets at a link's tc hooks. The programs always return
+ * TC_ACT_UNSPEC and never modify a packet.
  *
- * They run with soft interrupts off, so that what one CPU writes needs no
- * atomic operation as long as each CPU has its own.
+ * tc programs run with bottom halves disabled, so per-CPU counters need no
+ * atomic operations.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -18,22 +18,22 @@
 #include "maps.h"
 #include "parse.h"
 
-/* More than the headers that are read in place; see watch(). */
+/* More than the headers that are parsed in place; see watch(). */
 #define PULL_MAX 128
 
 /*
- * Set by Go: how many cells a subject's row has, how many legs there are, and
- * how many sets of PEER_WAYS peers, each less one and a power of 2.
+ * Set by Go: sizes of an address's row, of the hop counters and of the peer
+ * table in sets of PEER_WAYS. Each is a power of 2, less one.
  */
-const volatile __u32 row_mask = LINK_LEGS - 1;
-const volatile __u32 leg_mask = 0;
+const volatile __u32 row_mask = LINK_HOPS - 1;
+const volatile __u32 hop_mask = 0;
 const volatile __u32 peer_mask = 0;
-/* Slots from here on are remote ranges. */
+/* The first slot of the remote ranges. */
 const volatile __u32 first_remote = 1;
 
-/* Nothing else would name the types in BTF, from which Go's are made. */
+/* Keeps the types in BTF, from which bpf2go generates the Go types. */
 const enum limit *const limit_type = NULL;
-const enum pair_scope *const pair_scope_type = NULL;
+const enum link_flags *const link_flags_type = NULL;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
@@ -43,15 +43,16 @@ struct {
 	__uint(max_entries, 1);
 } prefixes SEC(".maps");
 
-/* By CPU: an array of struct leg, of struct peer. Go sets the sizes. */
+/* By CPU: an array of struct hop_counter. Go sets its size. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
-	__type(value, struct leg[1]);
+	__type(value, struct hop_counter[1]);
 	__uint(max_entries, 1);
-} legs SEC(".maps");
+} hop_counters SEC(".maps");
 
+/* By CPU: an array of struct peer. Go sets its size. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -60,18 +61,18 @@ struct {
 	__uint(max_entries, 1);
 } peers SEC(".maps");
 
-/* By leg: whose it is. Leg 0 is nobody's. */
+/* By number of a hop counter; 0 is unused. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
-	__type(value, struct owner);
+	__type(value, struct hop_key);
 	__uint(max_entries, 1);
-} owners SEC(".maps");
+} hop_keys SEC(".maps");
 
 /*
- * Legs that Go has taken back, from whoever is gone, in a ring; 0 is a free
- * place. Go sets the size: as many as there are legs.
+ * A ring of the numbers of hop counters that Go has freed; 0 marks a free
+ * entry. It has an entry for each hop counter.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -79,12 +80,12 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32[1]);
 	__uint(max_entries, 1);
-} spare SEC(".maps");
+} free_hops SEC(".maps");
 
 struct allocator {
 	struct bpf_spin_lock lock;
-	__u32 used;  /* the highest leg that was given out */
-	__u32 taken; /* how many out of spare, of which this is the next */
+	__u32 used;  /* the highest number that was allocated */
+	__u32 taken; /* how many were taken from free_hops, its read position */
 };
 
 struct {
@@ -94,7 +95,7 @@ struct {
 	__uint(max_entries, 1);
 } allocator SEC(".maps");
 
-/* Packets by their ends and hop, of subjects that are looked at closely. */
+/* Packets by address pair, link and direction. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__type(key, struct pair_key);
@@ -109,35 +110,35 @@ struct {
 	__uint(max_entries, 1);
 } neighbors SEC(".maps");
 
-/* What of a packet is counted. */
+/* The parsed headers of a packet. */
 struct packet {
 	struct addr src;
 	struct addr dst;
-	/* What remote_bits goes by. */
+	/* Indexes into remote_bits. */
 	__u16 src_bit;
 	__u16 dst_bit;
 	__u8 ttl;
 	__u8 proto;
-	bool fragment; /* not the first, so without a transport header */
-	bool beyond;   /* the transport header is not at the cursor */
-	/* The frame's first 12 bytes, both MACs. */
+	bool fragment; /* not the first: no transport header */
+	bool options;  /* the transport header is not at the cursor */
+	/* The frame's first 12 bytes: both MACs. */
 	__u64 macs_lo;
 	__u32 macs_hi;
 };
 
-/* Where a packet that leaves through a link came from. */
+/* Where a packet on egress came from. */
 enum origin {
-	OWN, /* the node itself; of any that arrives, too */
-	INNER,
-	OUTER,
+	LOCAL,	/* the node itself; also every packet on ingress */
+	INSIDE, /* a link that is no uplink */
+	UPLINK,
 };
 
-/* How far a packet was understood. */
+/* How far a packet was parsed. */
 enum outcome {
-	DONE,
-	ENOUGH, /* there is no more to do */
-	SHORT,	/* a header is not in the linear part, or is none */
-	CUT,	/* its ends are known, and what is behind them is cut off */
+	PARSED,
+	HANDLED,   /* nothing is left to do */
+	SHORT,	   /* a header is malformed or not in the linear part */
+	TRUNCATED, /* the addresses are known, a later header is missing */
 };
 
 static __always_inline struct link *find_link(__u32 ifindex)
@@ -152,8 +153,8 @@ static __always_inline struct link *find_link(__u32 ifindex)
 }
 
 /*
- * A packet keeps the index of the link that it came in by on its way through
- * the node; what the node itself sends has none.
+ * The kernel keeps the index of the link that last received a packet, 0 for
+ * one that the node itself sends.
  */
 static __always_inline enum origin origin_of(struct __sk_buff *skb,
 					     enum direction direction)
@@ -161,13 +162,13 @@ static __always_inline enum origin origin_of(struct __sk_buff *skb,
 	struct link *in;
 
 	if (direction == INGRESS || !skb->ingress_ifindex)
-		return OWN;
+		return LOCAL;
 	in = find_link(skb->ingress_ifindex);
-	return in && in->pairs & PAIRS_BEYOND ? OUTER : INNER;
+	return in && in->flags & LINK_UPLINK ? UPLINK : INSIDE;
 }
 
-/* The slot of the remote range that an address is in, or 0. */
-__noinline __u32 remote(__be64 hi, __be64 lo)
+/* The slot of the remote range that contains an address, or 0. */
+__noinline __u32 remote_slot(__be64 hi, __be64 lo)
 {
 	struct prefix_key key = { .length = 128 };
 	__u32 *slot;
@@ -178,17 +179,17 @@ __noinline __u32 remote(__be64 hi, __be64 lo)
 	return slot ? *slot : 0;
 }
 
-/* Whose an address is; bit is what remote_bits has of it. */
-static __always_inline __u32 find(struct addr a, __u64 bit)
+/* The slot of an address, or 0. bit is its index in remote_bits. */
+static __always_inline __u32 find_slot(struct addr a, __u64 bit)
 {
-	__u32 slot = local(a);
+	__u32 slot = local_slot(a);
 
 	if (!slot && remote_bits[bit / 64] >> bit % 64 & 1)
-		slot = remote(a.hi, a.lo);
+		slot = remote_slot(a.hi, a.lo);
 	return slot;
 }
 
-/* Reads up to the network header, and says which one that is. */
+/* Parses the frame's headers and sets proto to the EtherType. */
 static __always_inline enum outcome parse_frame(struct cursor *c,
 						struct packet *p, __be16 *proto)
 {
@@ -209,16 +210,16 @@ static __always_inline enum outcome parse_frame(struct cursor *c,
 			return SHORT;
 		*proto = tag->proto;
 	}
-	return DONE;
+	return PARSED;
 }
 
-/* Two bytes of an IPv4 address are taken as they are, four of IPv6 folded. */
+/* The index in remote_bits of an IPv6 address: its first 32 bits, folded. */
 static __always_inline __u16 first_bits(__be64 hi)
 {
 	return hi ^ hi >> 16;
 }
 
-/* What an IPv4 header says; false for one that cannot be. */
+/* Reads an IPv4 header; false if it is malformed. */
 static __always_inline bool take_ipv4(const struct iphdr *ip, struct packet *p)
 {
 	p->src = addr_v4(ip->saddr);
@@ -252,9 +253,9 @@ static __always_inline enum outcome parse_ipv4(struct cursor *c,
 		return SHORT;
 	if (ip->ihl > IP_WORDS) {
 		c->offset += (ip->ihl - IP_WORDS) * 4;
-		p->beyond = true;
+		p->options = true;
 	}
-	return DONE;
+	return PARSED;
 }
 
 static __always_inline bool is_extension(__u8 proto)
@@ -264,7 +265,7 @@ static __always_inline bool is_extension(__u8 proto)
 	       proto == IPPROTO_AH;
 }
 
-/* Where the extension headers end; a function returns a number only. */
+/* The result of skip_extensions(), packed: it must return a scalar. */
 union transport {
 	struct {
 		__u16 offset;
@@ -279,12 +280,12 @@ union transport {
 __noinline __u64 skip_extensions(struct __sk_buff *skb, __u32 offset,
 				 __u8 proto)
 {
-	union transport t = { .proto = proto, .outcome = DONE };
+	union transport t = { .proto = proto, .outcome = PARSED };
 	struct extension e;
 
 	for (int i = 0; i < EXTENSIONS && is_extension(t.proto); i++) {
 		if (!copy_header(skb, offset, &e)) {
-			t.outcome = CUT;
+			t.outcome = TRUNCATED;
 			break;
 		}
 		if (t.proto == IPPROTO_FRAGMENT) {
@@ -303,20 +304,20 @@ __noinline __u64 skip_extensions(struct __sk_buff *skb, __u32 offset,
 	return t.word;
 }
 
-static __always_inline __u32 tcp_says(const struct tcphdr *tcp)
+static __always_inline __u32 tcp_class_of(const struct tcphdr *tcp)
 {
-	return tcp_meaning[((const __u8 *)tcp)[13] & TCP_FLAGS];
+	return tcp_class[((const __u8 *)tcp)[13] & TCP_FLAGS];
 }
 
-static __always_inline __u32 icmp_says(const struct icmp_header *icmp,
-				       __u8 proto)
+static __always_inline __u32 icmp_class_of(const struct icmp_header *icmp,
+					   __u8 proto)
 {
-	return proto == IPPROTO_ICMP ? icmp_meaning[icmp->type]
-				     : icmp6_meaning[icmp->type];
+	return proto == IPPROTO_ICMP ? icmp_class[icmp->type]
+				     : icmp6_class[icmp->type];
 }
 
-/* The meaning of a transport header that is to be copied, or -1. */
-__noinline int meaning_at(struct __sk_buff *skb, __u32 offset, __u8 proto)
+/* Copies a transport header and returns its class, or -1. */
+__noinline int class_at(struct __sk_buff *skb, __u32 offset, __u8 proto)
 {
 	struct icmp_header icmp;
 	struct tcphdr tcp;
@@ -325,12 +326,12 @@ __noinline int meaning_at(struct __sk_buff *skb, __u32 offset, __u8 proto)
 	case IPPROTO_TCP:
 		if (!copy_header(skb, offset, &tcp))
 			return -1;
-		return tcp_says(&tcp);
+		return tcp_class_of(&tcp);
 	case IPPROTO_ICMP:
 	case IPPROTO_ICMPV6:
 		if (!copy_header(skb, offset, &icmp))
 			return -1;
-		return icmp_says(&icmp, proto);
+		return icmp_class_of(&icmp, proto);
 	}
 	return 0;
 }
@@ -338,33 +339,33 @@ __noinline int meaning_at(struct __sk_buff *skb, __u32 offset, __u8 proto)
 static __always_inline enum outcome parse_transport(struct __sk_buff *skb,
 						    struct cursor *c,
 						    const struct packet *p,
-						    __u32 *meaning)
+						    __u32 *class)
 {
 	struct icmp_header *icmp;
 	struct tcphdr *tcp;
 	int m;
 
 	if (p->fragment)
-		return DONE;
-	if (p->beyond) {
-		m = meaning_at(skb, c->offset, p->proto);
+		return PARSED;
+	if (p->options) {
+		m = class_at(skb, c->offset, p->proto);
 		if (m < 0)
-			return CUT;
-		*meaning = m;
+			return TRUNCATED;
+		*class = m;
 		c->offset += sizeof(*icmp);
 	} else if (p->proto == IPPROTO_TCP) {
 		if (!parse_tcphdr(c, &tcp))
 			return SHORT;
-		*meaning = tcp_says(tcp);
+		*class = tcp_class_of(tcp);
 	} else if (p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6) {
 		if (!parse_icmphdr(c, &icmp))
 			return SHORT;
-		*meaning = icmp_says(icmp, p->proto);
+		*class = icmp_class_of(icmp, p->proto);
 	}
-	return DONE;
+	return PARSED;
 }
 
-/* Adds to a count of a table that all CPUs share. */
+/* Increments an entry of a hash table that all CPUs share. */
 static __always_inline void count_in(void *map, void *key, enum lost full)
 {
 	__u64 *n = bpf_map_lookup_elem(map, key);
@@ -373,7 +374,7 @@ static __always_inline void count_in(void *map, void *key, enum lost full)
 	if (!n) {
 		if (!bpf_map_update_elem(map, key, &one, BPF_NOEXIST))
 			return;
-		/* Another CPU was first, or there is no room. */
+		/* Another CPU added the key first, or the table is full. */
 		n = bpf_map_lookup_elem(map, key);
 	}
 	if (n)
@@ -396,26 +397,26 @@ __noinline int count_arp(struct __sk_buff *skb, __u32 offset,
 	__be32 ip;
 
 	if (!copy_header(skb, offset, &arp))
-		return CUT;
+		return TRUNCATED;
 	if (arp.hardware != bpf_htons(ARP_ETHERNET) ||
 	    arp.protocol != bpf_htons(ETH_P_IP) ||
 	    arp.hardware_len != sizeof(arp.sender_mac) ||
 	    arp.protocol_len != sizeof(arp.sender))
-		return ENOUGH;
+		return HANDLED;
 	if (arp.op == bpf_htons(ARP_REQUEST))
 		__builtin_memcpy(&ip, arp.target, sizeof(ip));
 	else if (arp.op == bpf_htons(ARP_REPLY))
 		__builtin_memcpy(&ip, arp.sender, sizeof(ip));
 	else
-		return ENOUGH;
+		return HANDLED;
 	key.addr = addr_v4(ip);
 	key.reply = arp.op == bpf_htons(ARP_REPLY);
 	__builtin_memcpy(key.mac, arp.sender_mac, sizeof(key.mac));
 	count_neigh(&key);
-	return ENOUGH;
+	return HANDLED;
 }
 
-/* Returns DONE for any other ICMPv6 message. */
+/* Returns PARSED for an ICMPv6 message that is not neighbour discovery. */
 __noinline int count_nd(struct __sk_buff *skb, __u32 offset,
 			enum direction direction)
 {
@@ -426,11 +427,11 @@ __noinline int count_nd(struct __sk_buff *skb, __u32 offset,
 	struct nd_option o;
 
 	if (!copy_header(skb, offset, &icmp))
-		return CUT;
+		return TRUNCATED;
 	if (icmp.type != ND_SOLICIT && icmp.type != ND_ADVERTISE)
-		return DONE;
+		return PARSED;
 	if (!copy_header(skb, offset, &nd))
-		return CUT;
+		return TRUNCATED;
 	key.addr = addr_v6(&nd.target);
 	key.reply = nd.type == ND_ADVERTISE;
 	offset += sizeof(nd);
@@ -444,10 +445,10 @@ __noinline int count_nd(struct __sk_buff *skb, __u32 offset,
 		offset += o.length * 8;
 	}
 	count_neigh(&key);
-	return ENOUGH;
+	return HANDLED;
 }
 
-/* Reads the IPv6 header and those behind, and counts neighbour discovery. */
+/* Parses the IPv6 and extension headers and counts neighbour discovery. */
 static __always_inline enum outcome parse_ipv6(struct __sk_buff *skb,
 					       struct cursor *c,
 					       struct packet *p,
@@ -464,53 +465,52 @@ static __always_inline enum outcome parse_ipv6(struct __sk_buff *skb,
 		c->offset = t.offset;
 		p->proto = t.proto;
 		p->fragment = t.fragment;
-		p->beyond = true;
-		if (t.outcome != DONE)
-			return CUT;
+		p->options = true;
+		if (t.outcome != PARSED)
+			return TRUNCATED;
 	}
 	if (p->proto != IPPROTO_ICMPV6 || p->ttl != HOP_LIMIT_ND || p->fragment)
-		return DONE;
+		return PARSED;
 	return count_nd(skb, c->offset, direction);
 }
 
-/* The cell of a subject's row that names its leg. */
-static __always_inline __u16 *cell_at(struct subject *s, __u64 at)
+/* A cell of an address's row; it holds the number of a hop counter. */
+static __always_inline __u16 *cell_at(struct counted_addr *row, __u64 at)
 {
-	return (__u16 *)(s + 1) + masked(at, row_mask);
+	return (__u16 *)(row + 1) + masked(at, row_mask);
 }
 
 /*
- * Gives a cell a leg, and returns it; 0 when all are taken. The lock is for
- * the CPUs that see a cell's first packet at once; adding atomically and
- * knowing the sum needs 5.12.
+ * Gives a cell a hop counter and returns the counter's number, 0 if all are
+ * taken. The lock serialises CPUs that see a cell's first packet at once: an
+ * atomic add that returns the old value needs Linux 5.12.
  */
-__noinline __u32 allocate(__u16 subject, __u16 link, enum direction direction,
+__noinline __u32 allocate(__u16 addr, __u16 link, enum direction direction,
 			  enum side side)
 {
-	struct owner o = { .subject = subject,
-			   .link = link,
-			   .direction = direction,
-			   .side = side };
-	__u32 zero = 0, leg, fresh = 0, last = leg_mask;
-	struct subject *s = subject_at(subject);
+	struct hop_key key = {
+		.addr = addr, .link = link, .direction = direction, .side = side
+	};
+	__u32 zero = 0, number, fresh = 0, last = hop_mask;
+	struct counted_addr *row = counted_at(addr);
 	struct allocator *a;
 	__u32 *ring, *next;
 	__u16 *cell;
 
-	if (!s)
+	if (!row)
 		return 0;
-	cell = cell_at(s, link * LINK_LEGS + direction * SIDES + side);
+	cell = cell_at(row, link * LINK_HOPS + direction * SIDES + side);
 	a = bpf_map_lookup_elem(&allocator, &zero);
-	ring = bpf_map_lookup_elem(&spare, &zero);
+	ring = bpf_map_lookup_elem(&free_hops, &zero);
 	if (!a || !ring)
 		return 0;
-	next = ring + masked(a->taken, leg_mask);
+	next = ring + masked(a->taken, hop_mask);
 	if (!*next && a->used >= last)
 		return 0;
 	bpf_spin_lock(&a->lock);
-	leg = *cell;
-	if (!leg) {
-		next = ring + masked(a->taken, leg_mask);
+	number = *cell;
+	if (!number) {
+		next = ring + masked(a->taken, hop_mask);
 		if (*next) {
 			fresh = *next;
 			*next = 0;
@@ -518,37 +518,38 @@ __noinline __u32 allocate(__u16 subject, __u16 link, enum direction direction,
 		} else if (a->used < last) {
 			fresh = ++a->used;
 		}
-		*cell = leg = fresh;
+		*cell = number = fresh;
 	}
 	bpf_spin_unlock(&a->lock);
 	if (fresh)
-		bpf_map_update_elem(&owners, &fresh, &o, BPF_ANY);
-	return leg;
+		bpf_map_update_elem(&hop_keys, &fresh, &key, BPF_ANY);
+	return number;
 }
 
-/* Whom a packet is counted for. */
-struct who {
+/* Where a packet is counted, and the slots of its addresses. */
+struct hop {
 	__u32 src; /* slots, 0 for none */
 	__u32 dst;
 	__u16 link;
 	enum direction direction;
 	enum origin origin;
-	bool bare;
+	bool no_ethernet;
 };
 
-/* What of it is counted. */
-struct what {
+/* The properties of a packet that a hop counter counts. */
+struct packet_info {
 	__u32 length;
-	__u32 meaning;
+	__u32 class;
 	__u8 ttl;
 	__u64 macs_lo;
 	__u32 macs_hi;
 };
 
-static __always_inline void count_macs(struct leg *leg, __u64 lo, __u32 hi)
+static __always_inline void count_macs(struct hop_counter *c, __u64 lo,
+				       __u32 hi)
 {
-	for (int i = 0; i < LEG_MACS; i++) {
-		struct mac_pair *m = &leg->macs[i];
+	for (int i = 0; i < HOP_MACS; i++) {
+		struct mac_pair *m = &c->macs[i];
 		__u64 *mlo = (__u64 *)m->dst;
 		__u32 *mhi = (__u32 *)(m->dst + 8);
 
@@ -563,63 +564,64 @@ static __always_inline void count_macs(struct leg *leg, __u64 lo, __u32 hi)
 			return;
 		}
 	}
-	leg->macs_lost++;
+	c->macs_lost++;
 }
 
-static __always_inline void count_leg(struct leg *mine, __u32 slot,
-				      enum side side, struct who who,
-				      struct what what)
+static __always_inline void count_hop(struct hop_counter *counters, __u32 slot,
+				      enum side side, struct hop hop,
+				      struct packet_info info)
 {
-	struct subject *s = subject_at(slot);
-	struct leg *leg;
+	struct counted_addr *row = counted_at(slot);
+	struct hop_counter *c;
 	__u64 number;
 	__u16 *cell;
 
-	if (!s)
+	if (!row)
 		goto lost;
-	cell = cell_at(s, who.link * LINK_LEGS + who.direction * SIDES + side);
+	cell = cell_at(row,
+		       hop.link * LINK_HOPS + hop.direction * SIDES + side);
 	number = *cell;
 	if (!number)
-		number = allocate(slot, who.link, who.direction, side);
+		number = allocate(slot, hop.link, hop.direction, side);
 	if (!number)
 		goto lost;
-	leg = mine + masked(number, leg_mask);
-	leg->packets++;
-	leg->bytes += what.length;
-	if (!(leg->ttls >> (what.ttl & 63) & 1))
-		leg->ttls |= 1ULL << (what.ttl & 63);
-	if (what.meaning & (SYN | SYNACK | RST | ICMP_ERROR)) {
-		if (what.meaning & SYN)
-			leg->syn++;
-		else if (what.meaning & SYNACK)
-			leg->synack++;
-		else if (what.meaning & RST)
-			leg->rst++;
+	c = counters + masked(number, hop_mask);
+	c->packets++;
+	c->bytes += info.length;
+	if (!(c->ttls >> (info.ttl & 63) & 1))
+		c->ttls |= 1ULL << (info.ttl & 63);
+	if (info.class & (SYN | SYNACK | RST | ICMP_ERROR)) {
+		if (info.class & SYN)
+			c->syn++;
+		else if (info.class & SYNACK)
+			c->synack++;
+		else if (info.class & RST)
+			c->rst++;
 		else
-			leg->icmp_errors++;
+			c->icmp_errors++;
 	}
-	if (who.origin == INNER)
-		leg->inner++;
-	else if (who.origin == OUTER)
-		leg->outer++;
-	if (!who.bare)
-		count_macs(leg, what.macs_lo, what.macs_hi);
+	if (hop.origin == INSIDE)
+		c->from_inside++;
+	else if (hop.origin == UPLINK)
+		c->from_uplink++;
+	if (!hop.no_ethernet)
+		count_macs(c, info.macs_lo, info.macs_hi);
 	return;
 lost:
-	lose(LOST_LEG);
+	lose(LOST_HOP);
 }
 
-static __always_inline void count_legs(struct who who, struct what what)
+static __always_inline void count_hops(struct hop hop, struct packet_info info)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
-	struct leg *mine = bpf_map_lookup_elem(&legs, &cpu);
+	struct hop_counter *counters = bpf_map_lookup_elem(&hop_counters, &cpu);
 
-	if (!mine)
+	if (!counters)
 		return;
-	if (who.src)
-		count_leg(mine, who.src, SOURCE, who, what);
-	if (who.dst)
-		count_leg(mine, who.dst, DESTINATION, who, what);
+	if (hop.src)
+		count_hop(counters, hop.src, SOURCE, hop, info);
+	if (hop.dst)
+		count_hop(counters, hop.dst, DESTINATION, hop, info);
 }
 
 static __always_inline bool is_local(__u32 slot)
@@ -627,18 +629,18 @@ static __always_inline bool is_local(__u32 slot)
 	return slot && slot < first_remote;
 }
 
-/* 16 bits that hang on all of a word and on the upper half of another. */
+/* 16 bits that depend on all of word and on the upper half of upper. */
 static __always_inline __u64 hash64(__u64 word, __u64 upper)
 {
 	word ^= word >> 32;
 	return ((word ^ upper) * 0x9e3779b97f4a7c15ULL) >> 48;
 }
 
-/* The pair's place in this CPU's table; NULL when its set is full. */
-static __always_inline struct peer *find_peer(__be64 hi, __be64 lo,
-					      __u16 subject, __u16 link)
+/* The peer's entry in this CPU's table, NULL if its set is full. */
+static __always_inline struct peer *find_peer(__be64 hi, __be64 lo, __u16 local,
+					      __u16 link)
 {
-	__u64 hash = hash64(hi ^ lo, (__u64)subject << 32 | (__u64)link << 48);
+	__u64 hash = hash64(hi ^ lo, (__u64)local << 32 | (__u64)link << 48);
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct peer *set = bpf_map_lookup_elem(&peers, &cpu);
 
@@ -648,28 +650,28 @@ static __always_inline struct peer *find_peer(__be64 hi, __be64 lo,
 	for (int i = 0; i < PEER_WAYS; i++) {
 		struct peer *q = set + i;
 
-		if (!q->subject) {
+		if (!q->local) {
 			q->remote.hi = hi;
 			q->remote.lo = lo;
 			q->link = link;
-			q->subject = subject;
+			q->local = local;
 			return q;
 		}
 		if (q->remote.lo == lo && q->remote.hi == hi &&
-		    q->subject == subject && q->link == link)
+		    q->local == local && q->link == link)
 			return q;
 	}
 	return NULL;
 }
 
 /*
- * Counts a packet, or what an ICMP error says of one, between the subject and
- * the address hi:lo.
+ * Counts a packet, or an ICMP error about one, between a local address and the
+ * peer hi:lo. local_link holds the slot of the address and that of the link.
  */
-__noinline int count_pair(__be64 hi, __be64 lo, __u32 subject_link,
-			  enum direction direction, __u32 meaning)
+__noinline int add_to_peer(__be64 hi, __be64 lo, __u32 local_link,
+			   enum direction direction, __u32 class)
 {
-	struct peer *q = find_peer(hi, lo, subject_link, subject_link >> 16);
+	struct peer *q = find_peer(hi, lo, local_link, local_link >> 16);
 	struct peer_count *n;
 
 	if (!q) {
@@ -677,56 +679,56 @@ __noinline int count_pair(__be64 hi, __be64 lo, __u32 subject_link,
 		return 0;
 	}
 	n = &q->count[masked(direction, 1)];
-	if (meaning & ICMP_ERROR) {
+	if (class & ICMP_ERROR) {
 		n->icmp_errors++;
 		return 0;
 	}
 	n->packets++;
-	if (meaning & ASK)
-		n->asks++;
-	else if (meaning & ANSWER)
-		n->answers++;
+	if (class & REQUEST)
+		n->requests++;
+	else if (class & REPLY)
+		n->replies++;
 	return 0;
 }
 
-/* Counts the pair if just one of its ends is a local address. */
+/* Counts a packet of which exactly one end is a local address. */
 static __always_inline void count_peer(struct addr src, struct addr dst,
 				       __u32 from, __u32 to, __u16 link,
-				       enum direction direction, __u32 meaning)
+				       enum direction direction, __u32 class)
 {
 	if (is_local(from)) {
 		if (!is_local(to))
-			count_pair(dst.hi, dst.lo, from | link << 16, direction,
-				   meaning);
+			add_to_peer(dst.hi, dst.lo, from | link << 16,
+				    direction, class);
 	} else if (is_local(to)) {
-		count_pair(src.hi, src.lo, to | link << 16, direction, meaning);
+		add_to_peer(src.hi, src.lo, to | link << 16, direction, class);
 	}
 }
 
-static __always_inline bool is_close(__u32 slot)
+static __always_inline bool counts_pairs(__u32 slot)
 {
-	struct subject *s = is_local(slot) ? subject_at(slot) : NULL;
+	struct counted_addr *a = is_local(slot) ? counted_at(slot) : NULL;
 
-	return s && s->close;
+	return a && a->pairs;
 }
 
-/* Counts the pair at this hop if one of its ends is looked at closely. */
-static __always_inline void count_closely(struct addr src, struct addr dst,
-					  __u32 from, __u32 to, __u32 ifindex,
-					  enum direction direction)
+/* Counts the address pair at this link if one end is counted by pair. */
+static __always_inline void count_pair(struct addr src, struct addr dst,
+				       __u32 from, __u32 to, __u32 ifindex,
+				       enum direction direction)
 {
 	struct pair_key key = { .src = src,
 				.dst = dst,
 				.ifindex = ifindex,
 				.direction = direction };
 
-	if (is_close(from) || is_close(to))
+	if (counts_pairs(from) || counts_pairs(to))
 		count_in(&pairs, &key, LOST_PEER);
 }
 
 /*
- * An ICMP error is about the packet that it quotes, whichever router it comes
- * from. It quotes at offset.
+ * Counts an ICMP error for the addresses of the packet that it quotes, since
+ * any router may send it. The quoted packet is at offset.
  */
 __noinline int count_error(struct __sk_buff *skb, __u32 offset, bool ipv6,
 			   __u16 link, enum direction direction)
@@ -737,19 +739,19 @@ __noinline int count_error(struct __sk_buff *skb, __u32 offset, bool ipv6,
 
 	if (ipv6) {
 		if (!copy_header(skb, offset, &ip6) || !take_ipv6(&ip6, &p))
-			return CUT;
+			return TRUNCATED;
 	} else {
 		if (!copy_header(skb, offset, &ip) || !take_ipv4(&ip, &p))
-			return CUT;
+			return TRUNCATED;
 	}
-	count_peer(p.src, p.dst, local(p.src), local(p.dst), link, direction,
-		   ICMP_ERROR);
-	return DONE;
+	count_peer(p.src, p.dst, local_slot(p.src), local_slot(p.dst), link,
+		   direction, ICMP_ERROR);
+	return PARSED;
 }
 
 /*
- * Counts the packet. What it returns SHORT for was not counted, unless it was
- * pulled already.
+ * Counts the packet. It counts nothing if it returns SHORT, unless pulled is
+ * set.
  */
 static __always_inline enum outcome count(struct __sk_buff *skb, bool pulled,
 					  enum direction direction)
@@ -762,16 +764,16 @@ static __always_inline enum outcome count(struct __sk_buff *skb, bool pulled,
 	__be16 proto = skb->protocol;
 	struct packet p = {};
 	enum outcome outcome;
-	__u32 meaning = 0;
+	__u32 class = 0;
 	__u32 src, dst;
-	struct what what;
-	struct who who;
+	struct packet_info info;
+	struct hop hop;
 
 	if (!link) {
 		lose(LOST_LINK);
-		return ENOUGH;
+		return HANDLED;
 	}
-	if (!link->bare && parse_frame(&c, &p, &proto) != DONE)
+	if (!link->no_ethernet && parse_frame(&c, &p, &proto) != PARSED)
 		return SHORT;
 	if (proto == bpf_htons(ETH_P_IP))
 		outcome = parse_ipv4(&c, &p);
@@ -780,48 +782,48 @@ static __always_inline enum outcome count(struct __sk_buff *skb, bool pulled,
 	else if (proto == bpf_htons(ETH_P_ARP))
 		return count_arp(skb, c.offset, direction);
 	else
-		return ENOUGH;
-	if (outcome == ENOUGH || outcome == SHORT)
+		return HANDLED;
+	if (outcome == HANDLED || outcome == SHORT)
 		return outcome;
-	src = find(p.src, p.src_bit);
-	dst = find(p.dst, p.dst_bit);
+	src = find_slot(p.src, p.src_bit);
+	dst = find_slot(p.dst, p.dst_bit);
 	if (!src && !dst)
 		return outcome;
-	if (outcome == DONE)
-		outcome = parse_transport(skb, &c, &p, &meaning);
+	if (outcome == PARSED)
+		outcome = parse_transport(skb, &c, &p, &class);
 	if (outcome == SHORT && !pulled)
 		return SHORT;
 
-	who = (struct who){ .src = src,
+	hop = (struct hop){ .src = src,
 			    .dst = dst,
 			    .link = link->slot,
 			    .direction = direction,
 			    .origin = origin_of(skb, direction),
-			    .bare = link->bare };
-	what = (struct what){ .length = skb->len,
-			      .meaning = meaning,
-			      .ttl = p.ttl,
-			      .macs_lo = p.macs_lo,
-			      .macs_hi = p.macs_hi };
-	count_legs(who, what);
-	if (!link->pairs)
+			    .no_ethernet = link->no_ethernet };
+	info = (struct packet_info){ .length = skb->len,
+				     .class = class,
+				     .ttl = p.ttl,
+				     .macs_lo = p.macs_lo,
+				     .macs_hi = p.macs_hi };
+	count_hops(hop, info);
+	if (!link->flags)
 		return outcome;
-	if (link->pairs & PAIRS_CLOSE)
-		count_closely(p.src, p.dst, src, dst, skb->ifindex, direction);
-	if (!(link->pairs & PAIRS_BEYOND))
+	if (link->flags & LINK_PAIRS)
+		count_pair(p.src, p.dst, src, dst, skb->ifindex, direction);
+	if (!(link->flags & LINK_UPLINK))
 		return outcome;
-	if (meaning & ICMP_ERROR)
+	if (class & ICMP_ERROR)
 		return count_error(skb, c.offset,
 				   proto == bpf_htons(ETH_P_IPV6), link->slot,
 				   direction);
-	count_peer(p.src, p.dst, src, dst, link->slot, direction, meaning);
+	count_peer(p.src, p.dst, src, dst, link->slot, direction, class);
 	return outcome;
 }
 
 /*
- * Headers may lie beyond the linear part of a packet, where a driver left
- * them. Only then are they pulled into it, as the stack would next: that
- * moves bytes and changes none.
+ * Drivers may leave headers in a packet's fragments. Only then does the program
+ * pull them into the linear part, as the stack would do next. This moves bytes
+ * and changes none.
  */
 static __always_inline int watch(struct __sk_buff *skb,
 				 enum direction direction)
@@ -835,7 +837,7 @@ static __always_inline int watch(struct __sk_buff *skb,
 			break;
 		outcome = count(skb, pulled, direction);
 	}
-	if (outcome == SHORT || outcome == CUT)
+	if (outcome == SHORT || outcome == TRUNCATED)
 		lose(LOST_UNPARSED);
 	return TC_ACT_UNSPEC;
 }

@@ -19,6 +19,21 @@ type TCAddr struct {
 	Lo uint64
 }
 
+type TCAddrKind uint32
+
+const (
+	TCAddrKindKIND_NONE   TCAddrKind = 0
+	TCAddrKindKIND_POD    TCAddrKind = 1
+	TCAddrKindKIND_NODE   TCAddrKind = 2
+	TCAddrKindKIND_REMOTE TCAddrKind = 3
+)
+
+type TCAddrRow struct {
+	_    structs.HostLayout
+	Addr TCCountedAddr
+	Hops [4]uint16
+}
+
 type TCAllocator struct {
 	_    structs.HostLayout
 	Lock struct {
@@ -29,6 +44,14 @@ type TCAllocator struct {
 	Taken uint32
 }
 
+type TCCountedAddr struct {
+	_     structs.HostLayout
+	Addr  TCAddr
+	Next  uint16
+	Pairs uint16
+	Kind  TCAddrKind
+}
+
 type TCDirection uint32
 
 const (
@@ -37,7 +60,7 @@ const (
 	TCDirectionDIRECTIONS TCDirection = 2
 )
 
-type TCLeg struct {
+type TCHopCounter struct {
 	_          structs.HostLayout
 	Packets    uint64
 	Bytes      uint64
@@ -46,16 +69,25 @@ type TCLeg struct {
 	Synack     uint64
 	Rst        uint64
 	IcmpErrors uint64
-	Inner      uint64
-	Outer      uint64
+	FromInside uint64
+	FromUplink uint64
 	MacsLost   uint64
 	Macs       [4]TCMacPair
+}
+
+type TCHopKey struct {
+	_         structs.HostLayout
+	Addr      uint16
+	Link      uint16
+	Direction uint8
+	Side      uint8
+	Pad       [2]uint8
 }
 
 type TCLimit uint32
 
 const (
-	TCLimitLEG_MACS   TCLimit = 4
+	TCLimitHOP_MACS   TCLimit = 4
 	TCLimitCHAIN_MAX  TCLimit = 8
 	TCLimitLINK_TABLE TCLimit = 4096
 	TCLimitLINK_TRIES TCLimit = 4
@@ -64,19 +96,26 @@ const (
 )
 
 type TCLink struct {
-	_       structs.HostLayout
-	Ifindex uint32
-	Slot    uint16
-	Pairs   uint8
-	Bare    bool
+	_          structs.HostLayout
+	Ifindex    uint32
+	Slot       uint16
+	Flags      uint8
+	NoEthernet bool
 }
+
+type TCLinkFlags uint32
+
+const (
+	TCLinkFlagsLINK_UPLINK TCLinkFlags = 1
+	TCLinkFlagsLINK_PAIRS  TCLinkFlags = 2
+)
 
 type TCLost uint32
 
 const (
 	TCLostLOST_UNPARSED TCLost = 0
 	TCLostLOST_LINK     TCLost = 1
-	TCLostLOST_LEG      TCLost = 2
+	TCLostLOST_HOP      TCLost = 2
 	TCLostLOST_PEER     TCLost = 3
 	TCLostLOST_NEIGH    TCLost = 4
 	TCLostLOST_DROP     TCLost = 5
@@ -103,15 +142,6 @@ type TCNeighKey struct {
 	Pad       [4]uint8
 }
 
-type TCOwner struct {
-	_         structs.HostLayout
-	Subject   uint16
-	Link      uint16
-	Direction uint8
-	Side      uint8
-	Pad       [2]uint8
-}
-
 type TCPairKey struct {
 	_         structs.HostLayout
 	Src       TCAddr
@@ -121,27 +151,20 @@ type TCPairKey struct {
 	Pad       [3]uint8
 }
 
-type TCPairScope uint32
-
-const (
-	TCPairScopePAIRS_BEYOND TCPairScope = 1
-	TCPairScopePAIRS_CLOSE  TCPairScope = 2
-)
-
 type TCPeer struct {
-	_       structs.HostLayout
-	Remote  TCAddr
-	Subject uint16
-	Link    uint16
-	Pad     [4]uint8
-	Count   [2]TCPeerCount
+	_      structs.HostLayout
+	Remote TCAddr
+	Local  uint16
+	Link   uint16
+	Pad    [4]uint8
+	Count  [2]TCPeerCount
 }
 
 type TCPeerCount struct {
 	_          structs.HostLayout
 	Packets    uint64
-	Asks       uint64
-	Answers    uint64
+	Requests   uint64
+	Replies    uint64
 	IcmpErrors uint64
 }
 
@@ -157,53 +180,30 @@ const (
 	TCSideSOURCE      TCSide = 0
 	TCSideDESTINATION TCSide = 1
 	TCSideSIDES       TCSide = 2
-	TCSideLINK_LEGS   TCSide = 4
+	TCSideLINK_HOPS   TCSide = 4
 )
-
-type TCSubject struct {
-	_     structs.HostLayout
-	Addr  TCAddr
-	Next  uint16
-	Close uint16
-	Kind  TCSubjectKind
-}
-
-type TCSubjectKind uint32
-
-const (
-	TCSubjectKindKIND_NONE   TCSubjectKind = 0
-	TCSubjectKindKIND_POD    TCSubjectKind = 1
-	TCSubjectKindKIND_NODE   TCSubjectKind = 2
-	TCSubjectKindKIND_REMOTE TCSubjectKind = 3
-)
-
-type TCSubjectRow struct {
-	_       structs.HostLayout
-	Subject TCSubject
-	Legs    [4]uint16
-}
 
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	TCMapAllocator       = "allocator"
-	TCMapLegs            = "legs"
+	TCMapCountedAddrs    = "counted_addrs"
+	TCMapFreeHops        = "free_hops"
+	TCMapHopCounters     = "hop_counters"
+	TCMapHopKeys         = "hop_keys"
 	TCMapLosses          = "losses"
 	TCMapNeighbors       = "neighbors"
-	TCMapOwners          = "owners"
 	TCMapPairs           = "pairs"
 	TCMapPeers           = "peers"
 	TCMapPrefixes        = "prefixes"
-	TCMapSpare           = "spare"
-	TCMapSubjects        = "subjects"
 	TCProgLasthopEgress  = "lasthop_egress"
 	TCProgLasthopIngress = "lasthop_ingress"
 	TCVarFirstRemote     = "first_remote"
-	TCVarLegMask         = "leg_mask"
+	TCVarHopMask         = "hop_mask"
 	TCVarLimitType       = "limit_type"
+	TCVarLinkFlagsType   = "link_flags_type"
 	TCVarLinks           = "links"
-	TCVarPairScopeType   = "pair_scope_type"
 	TCVarPeerMask        = "peer_mask"
 	TCVarRemoteBits      = "remote_bits"
 	TCVarRowMask         = "row_mask"
@@ -260,16 +260,16 @@ type TCProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TCMapSpecs struct {
-	Allocator *ebpf.MapSpec `ebpf:"allocator"`
-	Legs      *ebpf.MapSpec `ebpf:"legs"`
-	Losses    *ebpf.MapSpec `ebpf:"losses"`
-	Neighbors *ebpf.MapSpec `ebpf:"neighbors"`
-	Owners    *ebpf.MapSpec `ebpf:"owners"`
-	Pairs     *ebpf.MapSpec `ebpf:"pairs"`
-	Peers     *ebpf.MapSpec `ebpf:"peers"`
-	Prefixes  *ebpf.MapSpec `ebpf:"prefixes"`
-	Spare     *ebpf.MapSpec `ebpf:"spare"`
-	Subjects  *ebpf.MapSpec `ebpf:"subjects"`
+	Allocator    *ebpf.MapSpec `ebpf:"allocator"`
+	CountedAddrs *ebpf.MapSpec `ebpf:"counted_addrs"`
+	FreeHops     *ebpf.MapSpec `ebpf:"free_hops"`
+	HopCounters  *ebpf.MapSpec `ebpf:"hop_counters"`
+	HopKeys      *ebpf.MapSpec `ebpf:"hop_keys"`
+	Losses       *ebpf.MapSpec `ebpf:"losses"`
+	Neighbors    *ebpf.MapSpec `ebpf:"neighbors"`
+	Pairs        *ebpf.MapSpec `ebpf:"pairs"`
+	Peers        *ebpf.MapSpec `ebpf:"peers"`
+	Prefixes     *ebpf.MapSpec `ebpf:"prefixes"`
 }
 
 // TCVariableSpecs contains global variables before they are loaded into the kernel.
@@ -277,10 +277,10 @@ type TCMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type TCVariableSpecs struct {
 	FirstRemote   *ebpf.VariableSpec `ebpf:"first_remote"`
-	LegMask       *ebpf.VariableSpec `ebpf:"leg_mask"`
+	HopMask       *ebpf.VariableSpec `ebpf:"hop_mask"`
 	LimitType     *ebpf.VariableSpec `ebpf:"limit_type"`
+	LinkFlagsType *ebpf.VariableSpec `ebpf:"link_flags_type"`
 	Links         *ebpf.VariableSpec `ebpf:"links"`
-	PairScopeType *ebpf.VariableSpec `ebpf:"pair_scope_type"`
 	PeerMask      *ebpf.VariableSpec `ebpf:"peer_mask"`
 	RemoteBits    *ebpf.VariableSpec `ebpf:"remote_bits"`
 	RowMask       *ebpf.VariableSpec `ebpf:"row_mask"`
@@ -307,30 +307,30 @@ func (o *TCObjects) Close() error {
 //
 // It can be passed to LoadTCObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TCMaps struct {
-	Allocator *ebpf.Map `ebpf:"allocator"`
-	Legs      *ebpf.Map `ebpf:"legs"`
-	Losses    *ebpf.Map `ebpf:"losses"`
-	Neighbors *ebpf.Map `ebpf:"neighbors"`
-	Owners    *ebpf.Map `ebpf:"owners"`
-	Pairs     *ebpf.Map `ebpf:"pairs"`
-	Peers     *ebpf.Map `ebpf:"peers"`
-	Prefixes  *ebpf.Map `ebpf:"prefixes"`
-	Spare     *ebpf.Map `ebpf:"spare"`
-	Subjects  *ebpf.Map `ebpf:"subjects"`
+	Allocator    *ebpf.Map `ebpf:"allocator"`
+	CountedAddrs *ebpf.Map `ebpf:"counted_addrs"`
+	FreeHops     *ebpf.Map `ebpf:"free_hops"`
+	HopCounters  *ebpf.Map `ebpf:"hop_counters"`
+	HopKeys      *ebpf.Map `ebpf:"hop_keys"`
+	Losses       *ebpf.Map `ebpf:"losses"`
+	Neighbors    *ebpf.Map `ebpf:"neighbors"`
+	Pairs        *ebpf.Map `ebpf:"pairs"`
+	Peers        *ebpf.Map `ebpf:"peers"`
+	Prefixes     *ebpf.Map `ebpf:"prefixes"`
 }
 
 func (m *TCMaps) Close() error {
 	return _TCClose(
 		m.Allocator,
-		m.Legs,
+		m.CountedAddrs,
+		m.FreeHops,
+		m.HopCounters,
+		m.HopKeys,
 		m.Losses,
 		m.Neighbors,
-		m.Owners,
 		m.Pairs,
 		m.Peers,
 		m.Prefixes,
-		m.Spare,
-		m.Subjects,
 	)
 }
 
@@ -339,10 +339,10 @@ func (m *TCMaps) Close() error {
 // It can be passed to LoadTCObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TCVariables struct {
 	FirstRemote   *ebpf.Variable `ebpf:"first_remote"`
-	LegMask       *ebpf.Variable `ebpf:"leg_mask"`
+	HopMask       *ebpf.Variable `ebpf:"hop_mask"`
 	LimitType     *ebpf.Variable `ebpf:"limit_type"`
+	LinkFlagsType *ebpf.Variable `ebpf:"link_flags_type"`
 	Links         *ebpf.Variable `ebpf:"links"`
-	PairScopeType *ebpf.Variable `ebpf:"pair_scope_type"`
 	PeerMask      *ebpf.Variable `ebpf:"peer_mask"`
 	RemoteBits    *ebpf.Variable `ebpf:"remote_bits"`
 	RowMask       *ebpf.Variable `ebpf:"row_mask"`

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
-/* Addresses of both families as one. */
+/* One type for IPv4 and IPv6 addresses. */
 #ifndef LASTHOP_ADDR_H
 #define LASTHOP_ADDR_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
-/* What is counted: the table of subjects, which both hook families read. */
+/* The table of counted addresses, which the tc and drop programs share. */
 #ifndef LASTHOP_MAPS_H
 #define LASTHOP_MAPS_H
 
@@ -8,36 +8,36 @@
 #include "shared.h"
 
 /*
- * These variables make up .bss, which the objects share: all of them have all,
- * in this order.
+ * These variables make up .bss, which the objects share. Each object declares
+ * all of them, in this order.
  *
- * Direct-mapped by the last 16 bits of an address: the first subject with
- * these, 0 for none. Most packets of other addresses end here, at one load.
+ * slots is indexed by the last 16 bits of an address and holds the first slot
+ * with these bits, 0 for none. One load rejects most addresses that are not
+ * counted.
  */
 __u16 slots[65536];
 
-/* By index, modulo the table's size, then the next places. */
+/* A hash table by ifindex, with linear probing. */
 struct link links[LINK_TABLE];
 
-/* A bit for each first 16 bits that remote ranges have; see first_bits(). */
+/* A bitmap of the remote ranges' first 16 bits; see first_bits(). */
 __u64 remote_bits[65536 / 64];
 
-/* What is counted, and the numbers of its legs. */
-struct subject_row {
-	struct subject subject;
-	__u16 legs[LINK_LEGS]; /* as many as there are links */
+struct addr_row {
+	struct counted_addr addr;
+	__u16 hops[LINK_HOPS]; /* for each link */
 };
 
-/* Slot 0 is nobody. Go sets the size of a value. */
+/* By slot; slot 0 is unused. Go sets the value size. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
-	__type(value, struct subject_row);
+	__type(value, struct addr_row);
 	__uint(max_entries, 1);
-} subjects SEC(".maps");
+} counted_addrs SEC(".maps");
 
-/* Packets lost to counting, by enum lost. */
+/* Packets that were not counted, by enum lost. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__type(key, __u32);
@@ -45,15 +45,15 @@ struct {
 	__uint(max_entries, LOST_MAX);
 } losses SEC(".maps");
 
-static __always_inline struct subject *subject_at(__u32 slot)
+static __always_inline struct counted_addr *counted_at(__u32 slot)
 {
-	return bpf_map_lookup_elem(&subjects, &slot);
+	return bpf_map_lookup_elem(&counted_addrs, &slot);
 }
 
 /*
- * The functions that are not static are verified once and for all arguments,
- * not again at each call with all that came before it. They are for what is
- * seldom called, and take numbers only, as verifiers before 5.12 want it.
+ * Global functions are verified once, independently of their callers. They
+ * keep rare paths from multiplying the states that the verifier explores.
+ * Before Linux 5.12 their arguments must be scalars or the context.
  */
 
 __noinline int lose(enum lost why)
@@ -66,11 +66,11 @@ __noinline int lose(enum lost why)
 	return 0;
 }
 
-/* The slot of a local address in the chain that begins at slot, or 0. */
+/* Walks the chain from slot; returns the address's slot, or 0. */
 __noinline __u32 chained(__be64 hi, __be64 lo, __u32 slot)
 {
 	for (int i = 0; i < CHAIN_MAX && slot; i++) {
-		struct subject *s = subject_at(slot);
+		struct counted_addr *s = counted_at(slot);
 
 		if (!s)
 			break;
@@ -82,18 +82,17 @@ __noinline __u32 chained(__be64 hi, __be64 lo, __u32 slot)
 }
 
 /*
- * The slot of a local address, or 0. Most addresses are nobody's, or the first
- * in their chain, and known without a call: that costs as much as all the
- * rest.
+ * The slot of a local address, or 0. Most addresses are not counted or are the
+ * first in their chain. These need no call, which would double the cost.
  */
-static __always_inline __u32 local(struct addr a)
+static __always_inline __u32 local_slot(struct addr a)
 {
 	__u32 slot = slots[a.lo >> 48];
-	struct subject *s;
+	struct counted_addr *s;
 
 	if (!slot)
 		return 0;
-	s = subject_at(slot);
+	s = counted_at(slot);
 	if (s && s->addr.lo == a.lo && s->addr.hi == a.hi)
 		return slot;
 	return chained(a.hi, a.lo, slot);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * Readers of packet headers. A cursor stands in the linear part of a packet;
- * each reader checks that its header lies before the end and steps over it, or
- * returns false and leaves the cursor.
+ * Header parsers. A cursor points into the linear part of a packet. Each parser
+ * checks that its header ends before the packet does and advances the cursor,
+ * or returns false and leaves it.
  *
- * A cursor moves by constants alone. Verifiers let a variable move a pointer
- * into a packet only with CAP_PERFMON; what lies behind headers of variable
- * length is copied instead, which costs more and is seldom needed.
+ * A cursor advances by constants only: without CAP_PERFMON the verifier rejects
+ * variable offsets in packet pointers. Headers behind others of variable length
+ * are copied instead, which is slower but rare.
  */
 #ifndef LASTHOP_PARSE_H
 #define LASTHOP_PARSE_H
@@ -22,14 +22,14 @@
 #include <bpf/bpf_endian.h>
 #include "shared.h"
 
-/* Tags in the frame; the outermost usually travels beside it. */
+/* VLAN tags in the frame; the outermost is usually in the skb's metadata. */
 #define VLAN_TAGS 2
-/* IPv6 extension headers that are stepped over. */
+/* IPv6 extension headers that are skipped. */
 #define EXTENSIONS 6
-/* Neighbour discovery options that are looked at. */
+/* Neighbour discovery options that are read. */
 #define ND_OPTIONS 3
 
-#define IP_WORDS     5 /* of a header without options */
+#define IP_WORDS     5 /* header length without options */
 #define IP_OFFSET    0x1fff
 #define IP6_OFFSET   0xfff8
 #define HOP_LIMIT_ND 255
@@ -37,10 +37,10 @@
 struct cursor {
 	void *pos;
 	void *end;
-	__u32 offset; /* of pos in the packet, which cannot be told from it */
+	__u32 offset; /* of pos from the start of the packet */
 };
 
-/* As struct ethhdr, which is packed and so read byte by byte. */
+/* struct ethhdr is packed, so the compiler would read it byte by byte. */
 struct ethernet {
 	__u8 dst[6];
 	__u8 src[6];
@@ -52,7 +52,7 @@ struct vlan_tag {
 	__be16 proto;
 };
 
-/* Every extension header but the fragment's begins so. */
+/* The start of an IPv6 extension header. */
 struct extension {
 	__u8 next;
 	__u8 length;
@@ -60,7 +60,7 @@ struct extension {
 	__be32 more;
 };
 
-/* Of both families. linux/icmp.h draws in libc's socket.h. */
+/* ICMP and ICMPv6. linux/icmp.h would include libc's socket.h. */
 struct icmp_header {
 	__u8 type;
 	__u8 code;
@@ -135,60 +135,60 @@ DEFINE_PARSE(ipv6hdr, ipv6hdr)
 DEFINE_PARSE(tcphdr, tcphdr)
 DEFINE_PARSE(icmphdr, icmp_header)
 
-/* Copies a header from anywhere in the packet; false if it is cut off. */
+/* Copies a header from anywhere in the packet; false if it is truncated. */
 #define copy_header(skb, offset, h)                                            \
 	(!bpf_skb_load_bytes(skb, offset, h, sizeof(*(h))))
 
-/* What a packet says to whoever asks whether anything returns. */
-enum meaning {
+/* What a packet shows about requests, replies and errors. */
+enum packet_class {
 	SYN = 1,
 	SYNACK = 2,
 	RST = 4,
 	ICMP_ERROR = 8,
-	ASK = 16,
-	ANSWER = 32,
+	REQUEST = 16,
+	REPLY = 32,
 };
 
 /*
- * Tables rather than branches: quicker, and what a verifier reads from them it
- * takes for unknown, so that it need not follow each value.
+ * Tables are faster than branches, and the verifier treats a value loaded from
+ * one as unknown instead of exploring a path for each value.
  */
 
 /*
- * By the TCP flags FIN, SYN, RST, PSH and ACK. The section is named, since
- * LLVM moves a table of 32 bytes to one that BTF does not know.
+ * By the TCP flags FIN, SYN, RST, PSH and ACK. Without the section attribute
+ * LLVM puts a table of 32 bytes into .rodata.cst32, which has no BTF.
  */
 #define TCP_FLAGS 0x1f
 #define TCP_SYN	  0x02
 #define TCP_RST	  0x04
 #define TCP_ACK	  0x10
 
-static const __u8 tcp_meaning[TCP_FLAGS + 1] SEC(".rodata") = {
-#define TCP_PSH_FIN(flags, means)                                              \
-	[(flags)] = (means), [(flags) | 1] = (means), [(flags) | 8] = (means), \
-	[(flags) | 9] = (means)
-	TCP_PSH_FIN(TCP_ACK, ANSWER),
-	TCP_PSH_FIN(TCP_SYN, SYN | ASK),
-	TCP_PSH_FIN(TCP_SYN | TCP_ACK, SYNACK | ANSWER),
-	TCP_PSH_FIN(TCP_RST, RST | ANSWER),
-	TCP_PSH_FIN(TCP_RST | TCP_ACK, RST | ANSWER),
-	TCP_PSH_FIN(TCP_RST | TCP_SYN, RST | ANSWER),
-	TCP_PSH_FIN(TCP_RST | TCP_SYN | TCP_ACK, RST | ANSWER),
+static const __u8 tcp_class[TCP_FLAGS + 1] SEC(".rodata") = {
+#define TCP_PSH_FIN(flags, class)                                              \
+	[(flags)] = (class), [(flags) | 1] = (class), [(flags) | 8] = (class), \
+	[(flags) | 9] = (class)
+	TCP_PSH_FIN(TCP_ACK, REPLY),
+	TCP_PSH_FIN(TCP_SYN, SYN | REQUEST),
+	TCP_PSH_FIN(TCP_SYN | TCP_ACK, SYNACK | REPLY),
+	TCP_PSH_FIN(TCP_RST, RST | REPLY),
+	TCP_PSH_FIN(TCP_RST | TCP_ACK, RST | REPLY),
+	TCP_PSH_FIN(TCP_RST | TCP_SYN, RST | REPLY),
+	TCP_PSH_FIN(TCP_RST | TCP_SYN | TCP_ACK, RST | REPLY),
 #undef TCP_PSH_FIN
 };
 
-/* By the ICMP type. */
-static const __u8 icmp_meaning[256] = {
-	[ICMP_ECHO] = ASK,
-	[ICMP_ECHOREPLY] = ANSWER,
+/* By ICMP type. */
+static const __u8 icmp_class[256] = {
+	[ICMP_ECHO] = REQUEST,
+	[ICMP_ECHOREPLY] = REPLY,
 	[ICMP_DEST_UNREACH] = ICMP_ERROR,
 	[ICMP_SOURCE_QUENCH] = ICMP_ERROR,
 	[ICMP_TIME_EXCEEDED] = ICMP_ERROR,
 	[ICMP_PARAMETERPROB] = ICMP_ERROR,
 };
 
-static const __u8 icmp6_meaning[256] = {
-	[ICMPV6_ECHO_REQUEST] = ASK,	    [ICMPV6_ECHO_REPLY] = ANSWER,
+static const __u8 icmp6_class[256] = {
+	[ICMPV6_ECHO_REQUEST] = REQUEST,    [ICMPV6_ECHO_REPLY] = REPLY,
 	[ICMPV6_DEST_UNREACH] = ICMP_ERROR, [ICMPV6_PKT_TOOBIG] = ICMP_ERROR,
 	[ICMPV6_TIME_EXCEED] = ICMP_ERROR,  [ICMPV6_PARAMPROB] = ICMP_ERROR,
 };

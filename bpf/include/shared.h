@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * The values that the programs write and Go reads, or the other way round.
- * Their Go types are generated from here (gen.go).
+ * Types shared by the programs and user space. gen.go generates the Go types
+ * from this file.
  */
 #ifndef LASTHOP_SHARED_H
 #define LASTHOP_SHARED_H
@@ -10,16 +10,16 @@
 #include <linux/types.h>
 
 enum limit {
-	/* Pairs of MACs that one leg holds. */
-	LEG_MACS = 4,
-	/* Subjects that share their low 16 address bits. Go adds no more. */
+	/* MAC pairs per hop counter. */
+	HOP_MACS = 4,
+	/* Addresses that share their low 16 bits. Go adds no more. */
 	CHAIN_MAX = 8,
-	/* Places for links, and how many are tried. Go adds none elsewhere. */
+	/* Entries of the link table, and how many a lookup probes. */
 	LINK_TABLE = 4096,
 	LINK_TRIES = 4,
-	/* Places for a pair of addresses. */
+	/* Associativity of the peer table. */
 	PEER_WAYS = 4,
-	/* The head of a dropped packet that an event keeps. */
+	/* Bytes of a dropped packet that an event keeps. */
 	HEAD_MAX = 128,
 };
 
@@ -33,17 +33,17 @@ enum side {
 	SOURCE,
 	DESTINATION,
 	SIDES,
-	/* Legs of one subject on one link. */
-	LINK_LEGS = (int)DIRECTIONS * (int)SIDES,
+	/* Hop counters of one address on one link. */
+	LINK_HOPS = (int)DIRECTIONS * (int)SIDES,
 };
 
-/* An IPv6 address, or an IPv4 one mapped into it, as it is on the wire. */
+/* An IPv6 or IPv4-mapped address, in network byte order. */
 struct addr {
 	__be64 hi;
 	__be64 lo;
 };
 
-enum subject_kind {
+enum addr_kind {
 	KIND_NONE,
 	KIND_POD,
 	KIND_NODE,
@@ -51,17 +51,17 @@ enum subject_kind {
 };
 
 /*
- * What is counted: an address, or a range. Its value in the map goes on with
- * one row of __u16, the leg's number by link, direction and side; 0 is none.
+ * An address, or a range, whose packets are counted. In the map a row of __u16
+ * follows: hop counter numbers by link, direction and side; 0 is none.
  */
-struct subject {
+struct counted_addr {
 	struct addr addr;
-	__u16 next;  /* the next subject of the same low address bits */
-	__u16 close; /* looked at closely: its pairs are counted everywhere */
-	enum subject_kind kind;
+	__u16 next;  /* the next slot whose address has the same low bits */
+	__u16 pairs; /* its packets are counted by address pair on each link */
+	enum addr_kind kind;
 };
 
-/* A pair of MACs, both in the order of the frame: destination, source. */
+/* A frame's MACs, in the order of the Ethernet header. */
 struct mac_pair {
 	__u64 packets;
 	__u8 dst[6];
@@ -69,8 +69,8 @@ struct mac_pair {
 	__u8 pad[4];
 };
 
-/* One subject on one link, in one direction, on one side, on one CPU. */
-struct leg {
+/* One address at one link, direction and side, on one CPU. */
+struct hop_counter {
 	__u64 packets;
 	__u64 bytes;
 	__u64 ttls;
@@ -78,56 +78,52 @@ struct leg {
 	__u64 synack;
 	__u64 rst;
 	__u64 icmp_errors;
-	/* On egress: forwarded, from a link that is no uplink or from one. */
-	__u64 inner;
-	__u64 outer;
+	/* Forwarded packets on egress, by the link that they came in by. */
+	__u64 from_inside;
+	__u64 from_uplink;
 	__u64 macs_lost;
-	struct mac_pair macs[LEG_MACS];
+	struct mac_pair macs[HOP_MACS];
 };
 
-/* Whose a leg is. */
-struct owner {
-	__u16 subject;
+/* What a hop counter counts: slots of the address and the link. */
+struct hop_key {
+	__u16 addr;
 	__u16 link;
 	__u8 direction;
 	__u8 side;
 	__u8 pad[2];
 };
 
-/* Which pairs of addresses are counted on a link. */
-enum pair_scope {
-	PAIRS_BEYOND = 1, /* of an end that is local and one that is not */
-	PAIRS_CLOSE = 2,  /* of those that are looked at closely */
+enum link_flags {
+	LINK_UPLINK = 1, /* leads off the node: peers are counted */
+	LINK_PAIRS = 2,	 /* address pairs are counted */
 };
 
-/* A link by its index; an index of 0 is a free place. */
+/* A link; ifindex 0 marks a free entry. */
 struct link {
 	__u32 ifindex;
 	__u16 slot;
-	__u8 pairs; /* enum pair_scope */
-	bool bare;  /* its frames have no Ethernet header */
+	__u8 flags;	  /* enum link_flags */
+	bool no_ethernet; /* its packets have no Ethernet header */
 };
 
 struct peer_count {
 	__u64 packets;
-	__u64 asks;
-	__u64 answers;
+	__u64 requests;
+	__u64 replies;
 	__u64 icmp_errors;
 };
 
-/* A local address and a remote one at an uplink, on one CPU. */
+/* Packets of a local and a remote address at an uplink, on one CPU. */
 struct peer {
 	struct addr remote;
-	__u16 subject; /* 0 is a free place */
+	__u16 local; /* slot of the local address, 0 marks a free entry */
 	__u16 link;
 	__u8 pad[4];
 	struct peer_count count[DIRECTIONS];
 };
 
-/*
- * The two ends of packets at a link, counted where one of them is an address
- * that is looked at closely.
- */
+/* Source and destination of packets at a link and direction. */
 struct pair_key {
 	struct addr src;
 	struct addr dst;
@@ -138,9 +134,9 @@ struct pair_key {
 
 /* An ARP or neighbour discovery message. */
 struct neigh_key {
-	struct addr addr; /* asked for, or answered for */
+	struct addr addr; /* the target */
 	__u32 ifindex;
-	__u8 mac[6]; /* the sender's, as the message claims */
+	__u8 mac[6]; /* the sender's, as the message says */
 	__u8 direction;
 	__u8 reply;
 	__u8 pad[4];
@@ -166,7 +162,7 @@ struct drop_key {
 struct drop_event {
 	struct drop_key key;
 	__u64 nanoseconds; /* CLOCK_MONOTONIC */
-	__u64 count;	   /* of its kind, on its CPU */
+	__u64 count;	   /* drops with this key on this CPU so far */
 	__u32 length;	   /* of the packet, from the network header on */
 	__be16 protocol;
 	__u16 head_length;
@@ -175,24 +171,24 @@ struct drop_event {
 	__u8 head[HEAD_MAX];
 };
 
-/* Packets that a CPU could not count, by why. */
+/* Why a packet was not counted. */
 enum lost {
-	LOST_UNPARSED, /* not what its headers claim */
-	LOST_LINK,     /* on a link that has no slot */
-	LOST_LEG,      /* no leg was free */
-	LOST_PEER,     /* no place for the pair of addresses */
-	LOST_NEIGH,    /* no place for the ARP or ND message */
-	LOST_DROP,     /* no place for the kind of drop */
-	LOST_RING,     /* the event did not fit the ring buffer */
-	LOST_RATE,     /* the event was one too many for this second */
+	LOST_UNPARSED, /* truncated or malformed headers */
+	LOST_LINK,     /* the link has no slot */
+	LOST_HOP,      /* no free hop counter */
+	LOST_PEER,     /* no room for the address pair */
+	LOST_NEIGH,    /* no room for the ARP or ND message */
+	LOST_DROP,     /* no room for the drop's key */
+	LOST_RING,     /* the ring buffer was full */
+	LOST_RATE,     /* the event exceeded the rate limit */
 	LOST_MAX,
 };
 
 _Static_assert(sizeof(struct addr) == 16, "addr");
-_Static_assert(sizeof(struct subject) == 24, "subject");
+_Static_assert(sizeof(struct counted_addr) == 24, "counted_addr");
 _Static_assert(sizeof(struct mac_pair) == 24, "mac_pair");
-_Static_assert(sizeof(struct leg) == 80 + LEG_MACS * 24, "leg");
-_Static_assert(sizeof(struct owner) == 8, "owner");
+_Static_assert(sizeof(struct hop_counter) == 80 + HOP_MACS * 24, "hop_counter");
+_Static_assert(sizeof(struct hop_key) == 8, "hop_key");
 _Static_assert(sizeof(struct link) == 8, "link");
 _Static_assert(sizeof(struct peer) == 88, "peer");
 _Static_assert(sizeof(struct pair_key) == 40, "pair_key");

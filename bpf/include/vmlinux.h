@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * The members of kernel structures that the programs read. Where these lie is
- * put in when a program is loaded, from the running kernel's BTF; here only
- * the names count, and which structure or union holds them.
+ * The members of kernel structures that the programs read. The loader relocates
+ * each access by the running kernel's BTF (CO-RE), so only names and nesting
+ * matter here.
  */
 #ifndef LASTHOP_VMLINUX_H
 #define LASTHOP_VMLINUX_H

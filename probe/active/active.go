@@ -1,11 +1,10 @@
-// Package active puts a few questions of lasthop's own to the network, ICMP
-// echo and ARP requests, and reads the answers.
+// Package active sends a few ICMP echo and ARP requests and reads the replies.
 //
-// It sends whole frames through packet sockets, from addresses that the node
-// has and with the MAC of the link that they leave by. So nothing of it passes
-// the node's firewall, connection tracking or neighbour table on its way out,
-// and leaves nothing in them. An ARP answer the kernel takes too, for an entry
-// that it has: what may be asked for is the plan's care.
+// It sends whole frames through packet sockets, with addresses of the node and
+// the MAC of the egress link. On egress these bypass the node's firewall,
+// connection tracking and neighbour table and leave no state there. The kernel
+// also processes ARP replies and may update an existing neighbour entry. The
+// plan must ask only for addresses for which this is harmless.
 package active
 
 import (
@@ -23,22 +22,22 @@ import (
 )
 
 const (
-	// Most is how many probes a plan may hold.
+	// Most bounds the probes of a plan.
 	Most = 16
-	// patience is how long an answer may take, from the last probe's first
-	// packet on.
+	// patience is how long to wait for replies after the first packet of the
+	// last probe.
 	patience = time.Second
-	// again is when those without an answer are asked once more: one lost
-	// packet is no silence.
+	// again is when unanswered probes are sent once more: one lost packet is
+	// no silence.
 	again = 400 * time.Millisecond
-	// pace is the time between two packets.
+	// pace is the interval between two packets.
 	pace = 5 * time.Millisecond
 )
 
-// Send sends the probes from a namespace and waits, for little more than a
-// second, for the answers. It returns those that were sent; the error names the
-// others. Without the right to send any it is a *model.UnsupportedError; when
-// ctx ends first, ctx's.
+// Send sends the probes from a network namespace and waits a little more than a
+// second for replies. It returns the probes that were sent; the error names the
+// others. Without CAP_NET_RAW it is a *model.UnsupportedError. If ctx ends first,
+// it is ctx's.
 func Send(ctx context.Context, ns *netns.NS, plan []model.Probe) ([]model.Probe, error) {
 	if len(plan) > Most {
 		return nil, fmt.Errorf("send probes: want at most %d, got %d", Most, len(plan))
@@ -75,34 +74,34 @@ func Send(ctx context.Context, ns *netns.NS, plan []model.Probe) ([]model.Probe,
 
 var errNotSent = errors.New("not sent")
 
-// port is a link and what it is asked with; each has a socket of its own.
+// port is a link and a kind of request. Each has a socket of its own.
 type port struct {
 	ifindex int
 	kind    model.ProbeKind
-	six     bool
+	isIPv6  bool
 }
 
 func portOf(p *model.Probe) port { return port{p.IfIndex, p.Kind, p.To.Is6()} }
 
-// question is a probe under way.
+// question is a probe in progress.
 type question struct {
 	model.Probe
-	// at are the times of its packets, in the order of their numbers.
+	// at are the times of its packets.
 	at  []time.Time
 	err error
 }
 
 // run is one round of probes.
 type run struct {
-	// id marks this round's echo requests among those of other programs.
+	// id is the ICMP identifier, which other programs' echo requests lack.
 	id        uint16
 	sockets   map[port]*socket
 	questions []question
-	// failed is why nothing more could be read from a port.
+	// failed is why reading from a port failed.
 	failed map[port]error
 }
 
-// heard is a reply with the time when it was read, or why none can be read.
+// heard is a reply and when it was read, or the error of reading.
 type heard struct {
 	reply
 	port port
@@ -110,8 +109,8 @@ type heard struct {
 	err  error
 }
 
-// ask sends, and reads until every question has what it can have or the time
-// is over. It closes the sockets.
+// ask sends the probes and reads replies until no more are expected or time is
+// up. It closes the sockets.
 func (r *run) ask(ctx context.Context) {
 	r.failed = map[port]error{}
 	replies := make(chan heard, Most)
@@ -129,7 +128,7 @@ func (r *run) ask(ctx context.Context) {
 	}()
 	ticker := time.NewTicker(pace)
 	defer ticker.Stop()
-	// due are the numbers of the questions that are to be sent next.
+	// due are the indexes of the questions to send next.
 	var due []int
 	for i := range r.questions {
 		due = append(due, i)
@@ -163,7 +162,7 @@ func (r *run) ask(ctx context.Context) {
 // send sends the next packet of a question.
 func (r *run) send(i int) {
 	q := &r.questions[i]
-	// A number for each packet tells which of them is answered.
+	// Each packet has a number of its own, to match replies to packets.
 	seq := uint16(len(q.at)*len(r.questions) + i)
 	frame, err := craft(&q.Probe, r.id, seq)
 	if err == nil {
@@ -176,7 +175,7 @@ func (r *run) send(i int) {
 	q.err = err
 }
 
-// hear notes an answer with the questions that it is for.
+// hear records a reply for the questions that it answers.
 func (r *run) hear(h heard) {
 	if h.err != nil {
 		r.failed[h.port] = h.err
@@ -204,8 +203,8 @@ func (r *run) hear(h heard) {
 	}
 }
 
-// settled reports whether no answer is waited for any more. For ARP there may
-// always be another.
+// settled reports whether no reply is expected any more. Several hosts may reply
+// to an ARP request, so it always waits for those.
 func (r *run) settled() bool {
 	return !slices.ContainsFunc(r.questions, func(q question) bool {
 		return r.failed[portOf(&q.Probe)] == nil && (!q.Answered || q.Kind == model.ProbeARP)

@@ -11,13 +11,13 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// payload says to whoever sees an echo request where it is from.
+// payload tells a reader of a capture where an echo request is from.
 const payload = "lasthop check --active"
 
-// ttl is far above any way through a cluster's network.
+// ttl is far more than the hops in a cluster's network.
 const ttl = 64
 
-// craft writes the frame that asks. Echo requests bear id and seq.
+// craft encodes a request's frame. id and seq are for echo requests.
 func craft(p *model.Probe, id, seq uint16) ([]byte, error) {
 	if p.From.Is4() != p.To.Is4() || !p.To.IsValid() || p.Kind == model.ProbeARP && p.To.Is6() {
 		return nil, fmt.Errorf("craft %s probe from %s to %s: want addresses of one family, for ARP of IPv4", p.Kind, p.From, p.To)
@@ -59,23 +59,22 @@ func craft(p *model.Probe, id, seq uint16) ([]byte, error) {
 	return slices.Clone(buf.Bytes()), nil
 }
 
-// reply is what an answer says.
+// reply is a decoded reply.
 type reply struct {
 	kind model.ProbeKind
-	// from answers, to had asked.
+	// from is the sender's address, to the target's.
 	from, to netip.Addr
-	// id and seq are an echo's, mac is an ARP answer's.
+	// id and seq are set for echo, mac for ARP.
 	id, seq uint16
 	mac     model.MAC
 }
 
-// answers reports whether the reply is one to the probe, echo's id and seq
-// aside.
+// answers reports whether the reply is for the probe, except for id and seq.
 func (r *reply) answers(p *model.Probe) bool {
 	return r.kind == p.Kind && r.from == p.To && r.to == p.From
 }
 
-// decoder reads answers. It is one goroutine's.
+// decoder decodes replies. It is not safe for concurrent use.
 type decoder struct {
 	eth    layers.Ethernet
 	ip     layers.IPv4
@@ -95,8 +94,8 @@ func newDecoder() *decoder {
 	return d
 }
 
-// decode reads a frame. Anything but an echo reply of ICMP or ICMPv6 or an ARP
-// reply, and what is cut short, is none.
+// decode decodes a frame. It returns false for anything but a complete ICMP or
+// ICMPv6 echo reply or ARP reply.
 func (d *decoder) decode(frame []byte) (reply, bool) {
 	if err := d.parser.DecodeLayers(frame, &d.found); err != nil || len(d.found) == 0 {
 		return reply{}, false
@@ -122,7 +121,6 @@ func (d *decoder) decode(frame []byte) (reply, bool) {
 	return reply{}, false
 }
 
-// addr is the address in b.
 func addr(b []byte) netip.Addr {
 	a, _ := netip.AddrFromSlice(b)
 	return a

@@ -15,8 +15,8 @@ import (
 // socket is a packet socket on one link.
 type socket struct{ file *os.File }
 
-// open makes a socket that sends whole frames on a link and hears what answers
-// the port's kind of question. id is the one of its echo requests.
+// open opens a socket that sends whole frames on a link and receives replies of
+// the port's kind. id is the identifier of its echo requests.
 func open(ns *netns.NS, at port, id uint16) (*socket, error) {
 	var s *socket
 	err := ns.Do(func() (err error) {
@@ -30,14 +30,15 @@ func open(ns *netns.NS, at port, id uint16) (*socket, error) {
 }
 
 func openHere(at port, id uint16) (*socket, error) {
-	// With protocol 0 nothing is heard until the filter is there.
+	// With protocol 0 the socket receives nothing before it is bound, when the
+	// filter is in place.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open packet socket: %w", err)
 	}
 	protocol, filter := uint16(unix.ETH_P_ARP), arpReplies()
 	switch {
-	case at.kind == model.ProbeEcho && at.six:
+	case at.kind == model.ProbeEcho && at.isIPv6:
 		protocol, filter = unix.ETH_P_IPV6, echoReplies6(id)
 	case at.kind == model.ProbeEcho:
 		protocol, filter = unix.ETH_P_IP, echoReplies(id)
@@ -52,7 +53,7 @@ func openHere(at port, id uint16) (*socket, error) {
 		return nil, fmt.Errorf("bind packet socket: %w", err)
 	}
 	s := &socket{os.NewFile(uintptr(fd), "packet socket")}
-	// A link that takes no frames must not hold the sender for good.
+	// A stopped transmit queue must not block the sender forever.
 	if err := s.file.SetWriteDeadline(time.Now().Add(patience)); err != nil {
 		s.close()
 		return nil, fmt.Errorf("bound packet socket: %w", err)
@@ -67,11 +68,10 @@ func (s *socket) send(frame []byte) error {
 	return nil
 }
 
-// close ends a read that is under way.
+// close makes a pending read return.
 func (s *socket) close() { s.file.Close() }
 
-// read passes replies on until the socket is closed or broken, or nobody wants
-// them any more.
+// read delivers replies until reading fails or done is closed.
 func (s *socket) read(at port, replies chan<- heard, done <-chan struct{}) {
 	d := newDecoder()
 	frame := make([]byte, 2048)
@@ -95,8 +95,8 @@ func (s *socket) read(at port, replies chan<- heard, done <-chan struct{}) {
 	}
 }
 
-// Classic BPF for frames with an Ethernet header, so that a busy link does not
-// fill the socket. A load beyond the frame's end ends the program with 0: no.
+// Classic BPF filters for Ethernet frames, so that a busy link does not fill the
+// socket's buffer. A load beyond the end of the frame rejects it.
 const (
 	all = 0xffff
 
@@ -106,15 +106,15 @@ const (
 	loadByteX = unix.BPF_LD | unix.BPF_B | unix.BPF_IND
 	loadHalfX = unix.BPF_LD | unix.BPF_H | unix.BPF_IND
 	jumpEqual = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
-	giveBack  = unix.BPF_RET | unix.BPF_K
+	ret       = unix.BPF_RET | unix.BPF_K
 )
 
 func arpReplies() []unix.SockFilter {
 	return []unix.SockFilter{
 		{Code: loadHalf, K: 14 + 6}, // operation
 		{Code: jumpEqual, K: 2, Jf: 1},
-		{Code: giveBack, K: all},
-		{Code: giveBack},
+		{Code: ret, K: all},
+		{Code: ret},
 	}
 }
 
@@ -127,13 +127,13 @@ func echoReplies(id uint16) []unix.SockFilter {
 		{Code: jumpEqual, K: 0, Jf: 3},
 		{Code: loadHalfX, K: 14 + 4}, // identifier
 		{Code: jumpEqual, K: uint32(id), Jf: 1},
-		{Code: giveBack, K: all},
-		{Code: giveBack},
+		{Code: ret, K: all},
+		{Code: ret},
 	}
 }
 
-// echoReplies6 takes replies without extension headers: nobody puts any before
-// an answer to a plain echo.
+// echoReplies6 accepts replies without extension headers, as hosts send them to a
+// request without.
 func echoReplies6(id uint16) []unix.SockFilter {
 	return []unix.SockFilter{
 		{Code: loadByte, K: 14 + 6}, // next header
@@ -142,7 +142,7 @@ func echoReplies6(id uint16) []unix.SockFilter {
 		{Code: jumpEqual, K: 129, Jf: 3},
 		{Code: loadHalf, K: 14 + 40 + 4}, // identifier
 		{Code: jumpEqual, K: uint32(id), Jf: 1},
-		{Code: giveBack, K: all},
-		{Code: giveBack},
+		{Code: ret, K: all},
+		{Code: ret},
 	}
 }

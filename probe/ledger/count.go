@@ -47,9 +47,9 @@ func each(s *model.Snapshot, f func(reading int, t *model.Traffic)) {
 		f(3, &s.Traffic)
 		return
 	}
-	f(0, &s.Edges.Begin)
-	f(1, &s.Edges.Began)
-	f(3, &s.Edges.Ended)
+	f(0, &s.Edges.Start)
+	f(1, &s.Edges.StartAgain)
+	f(3, &s.Edges.EndAgain)
 }
 
 // count adds to the tally of a key.
@@ -68,8 +68,8 @@ func (b *books) countHops() {
 			}
 			c := b.open(keyOf(h.Addr, h.IfIndex, h.Direction, h.Side))
 			c.all.at(reading, h.Packets)
-			c.inner.at(reading, h.Inner)
-			c.forwarded.at(reading, h.Inner+h.Outer)
+			c.inner.at(reading, h.FromInside)
+			c.forwarded.at(reading, h.FromInside+h.FromUplink)
 		}
 		for i := range t.Peers {
 			if p := &t.Peers[i]; b.node[p.Local] {
@@ -144,8 +144,8 @@ func (b *books) countDrops(causes []model.DropCause) {
 	}
 	// What was dropped for the first time after the window had come in
 	// before.
-	for i := range b.Edges.Ended.Drops {
-		file(&b.Edges.Ended.Drops[i], model.DropCause{})
+	for i := range b.Edges.EndAgain.Drops {
+		file(&b.Edges.EndAgain.Drops[i], model.DropCause{})
 	}
 }
 

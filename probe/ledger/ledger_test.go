@@ -131,7 +131,7 @@ func (w *world) flow(src, dst, back, to netip.Addr) {
 func (w *world) read(t *model.Traffic) {
 	t.Hops, t.MACs, t.Peers = nil, nil, nil
 	for k, n := range w.hops {
-		k.Packets, k.Inner, k.Outer = n[0], n[1], n[2]
+		k.Packets, k.FromInside, k.FromUplink = n[0], n[1], n[2]
 		t.Hops = append(t.Hops, k)
 	}
 	for k, n := range w.macs {
@@ -420,16 +420,16 @@ func TestEdges(t *testing.T) {
 		w.Edges.Read = true
 		p := pod(1)
 		w.depart(p, peer, door(1), 3) // the uplink was attached first
-		w.read(&w.Edges.Begin)
+		w.read(&w.Edges.Start)
 		w.enter(p, peer, 2)
-		w.read(&w.Edges.Began)
+		w.read(&w.Edges.StartAgain)
 		w.enter(p, peer, 100)
 		w.depart(p, peer, door(1), 98-lost)
 		w.enter(p, peer, 4) // and are not yet out
 		rows := w.rows()
 		w.depart(p, peer, door(1), 8)
 		w.enter(p, peer, 3)
-		w.read(&w.Edges.Ended)
+		w.read(&w.Edges.EndAgain)
 		// Traffic is the reading before.
 		saved := w.Traffic
 		row := ledger.Balance(w.Snapshot, nil)[0]
@@ -450,8 +450,8 @@ func TestLateDrop(t *testing.T) {
 	w.Edges.Read = true
 	w.enter(pod(1), peer, 1)
 	w.read(&w.Traffic)
-	w.read(&w.Edges.Ended)
-	w.Edges.Ended.Drops = []model.Drop{{Src: pod(1), Dst: peer, Reason: "IP_INNOROUTES", Netns: nodeNS, Packets: 1}}
+	w.read(&w.Edges.EndAgain)
+	w.Edges.EndAgain.Drops = []model.Drop{{Src: pod(1), Dst: peer, Reason: "IP_INNOROUTES", Netns: nodeNS, Packets: 1}}
 	if row := ledger.Balance(w.Snapshot, nil)[0]; row.Unexplained() != model.Counted(0) || row.Edge != 1 {
 		t.Errorf("%s, want nothing unexplained and an edge of 1", text(row))
 	}

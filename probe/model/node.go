@@ -2,6 +2,7 @@ package model
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -47,6 +48,13 @@ type Link struct {
 	XDP []uint32
 	// OtherHost is the receive counter of frames for another MAC.
 	OtherHost uint64
+}
+
+// Has reports whether the link has the address.
+func (l *Link) Has(a netip.Addr) bool { return has(l.Addresses, a) }
+
+func has(addrs []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr() == a })
 }
 
 // Route is one entry of any routing table.
@@ -137,15 +145,8 @@ type Pod struct {
 	Until time.Time
 }
 
-// Has reports whether the pod's interface holds the address.
-func (p *Pod) Has(a netip.Addr) bool {
-	for _, x := range p.Addresses {
-		if x.Addr() == a {
-			return true
-		}
-	}
-	return false
-}
+// Has reports whether the pod's interface has the address.
+func (p *Pod) Has(a netip.Addr) bool { return has(p.Addresses, a) }
 
 // Tuple is one direction of a connection-tracking entry. For ICMP the ports
 // are zero.

@@ -40,17 +40,17 @@ type Traffic struct {
 	Lost      Lost
 }
 
-// Edges are readings of the counters beside Traffic, which is that of the
-// window's end. No reading is of one moment: while it is taken, packets pass.
-// So each edge of the window has two, one right after the other, and a packet
-// that a later one does not have had not come so far when the earlier ended.
+// Edges are further readings of the counters in Traffic. Reading all counters
+// is not atomic: packets pass meanwhile. So the counters are read twice in a
+// row at each edge of the window. A packet that the second reading does not
+// count at a hop had not reached that hop when the first reading ended.
 type Edges struct {
-	// Read is false where there are none; counting then began with nothing
-	// under way and ended so.
+	// Read is false where there are no such readings. Then no packet was in
+	// flight when counting began and ended.
 	Read bool
-	// Begin and Began were taken when every link was watched, Ended right
-	// after Traffic. They have Hops, MACs, Peers and Drops only.
-	Begin, Began, Ended Traffic
+	// Start and StartAgain were taken once every link was watched, EndAgain
+	// right after Traffic. They hold Hops, MACs, Peers and Drops only.
+	Start, StartAgain, EndAgain Traffic
 }
 
 // Lost is what the probe itself could not count.
@@ -86,11 +86,11 @@ type HopCount struct {
 	SYN, SYNACK, RST uint64
 	// ICMPErrors are ICMP and ICMPv6 error messages.
 	ICMPErrors uint64
-	// Inner and Outer are packets that left through the link and were not
-	// the node's own: they had come in by a link that is no uplink, or by
-	// one. What the kernel notes is the last link that it received the
-	// packet from, which may be the bridge over the port.
-	Inner, Outer uint64
+	// FromInside and FromUplink count forwarded packets on egress, by the
+	// link that they came in by: FromUplink an uplink, FromInside any other.
+	// The kernel notes the last link that received the packet (skb_iif),
+	// which may be the bridge above the port.
+	FromInside, FromUplink uint64
 	// TTLs has bit t%64 set for each TTL or hop limit t that was seen: a
 	// loop sets many.
 	TTLs uint64
@@ -109,6 +109,15 @@ type PeerCount struct {
 	Requests, Replies, Other uint64
 	// ICMPErrors are ICMP errors about packets of the pair.
 	ICMPErrors uint64
+}
+
+// NewPeerCount derives Other. The counters are not read atomically, so the parts
+// may exceed the sum.
+func NewPeerCount(packets, requests, replies, icmpErrors uint64) PeerCount {
+	return PeerCount{
+		Packets: packets, Requests: requests, Replies: replies, ICMPErrors: icmpErrors,
+		Other: packets - min(packets, requests+replies),
+	}
 }
 
 // Peer counts the packets between one local address and one address off the

@@ -1,8 +1,8 @@
 // Package netns opens network namespaces and runs code inside them.
 //
-// The kernel ties a namespace to a thread, so Do locks its goroutine to one
-// for as long as it is inside. Sockets keep the namespace they were made in,
-// also after Do has returned.
+// A network namespace is an attribute of a thread, so Do locks its goroutine to a
+// thread. Sockets stay in the namespace in which they were created, also after
+// Do has returned.
 package netns
 
 import (
@@ -16,24 +16,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dirs are where `ip netns` and container runtimes keep named namespaces.
+// Dirs are the directories in which `ip netns` and container runtimes mount named
+// namespaces.
 var Dirs = []string{"/run/netns", "/var/run/netns"}
 
-// NS is an open network namespace. It is safe for concurrent use until
+// NS is an open network namespace. It is safe for concurrent use until it is
 // closed.
 type NS struct {
 	file  *os.File
 	inode uint32
 }
 
-// ErrNotNamespace is told of a file that is no network namespace: of one in the
-// directory of names, not yet or no more.
+// ErrNotNamespace is returned for a file that is no network namespace. A file in
+// Dirs is none before it is mounted and after it is unmounted.
 var ErrNotNamespace = errors.New("not a network namespace")
 
 // Current opens the namespace of the calling thread.
 func Current() (*NS, error) { return Open("/proc/thread-self/ns/net") }
 
-// Open opens a namespace by the path of its file.
+// Open opens a network namespace by the path of its file.
 func Open(path string) (*NS, error) {
 	// Without O_NONBLOCK, opening a named pipe would wait for its writer.
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
@@ -41,30 +42,26 @@ func Open(path string) (*NS, error) {
 		return nil, fmt.Errorf("open network namespace: %w", err)
 	}
 	var fs unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("open network namespace %s: %w", path, err)
-	}
-	if fs.Type != unix.NSFS_MAGIC || !isNetwork(f) {
-		f.Close()
-		return nil, fmt.Errorf("open network namespace %s: %w", path, ErrNotNamespace)
-	}
 	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+	err = errors.Join(unix.Fstatfs(int(f.Fd()), &fs), unix.Fstat(int(f.Fd()), &st))
+	if err == nil && (fs.Type != unix.NSFS_MAGIC || !isNetwork(f)) {
+		err = ErrNotNamespace
+	}
+	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("open network namespace %s: %w", path, err)
 	}
 	return &NS{file: f, inode: uint32(st.Ino)}, nil
 }
 
-// isNetwork tells a network namespace's file from those of other kinds.
+// isNetwork reports whether a namespace's file is that of a network namespace.
 func isNetwork(f *os.File) bool {
 	kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE)
 	return err == nil && kind == unix.CLONE_NEWNET
 }
 
-// Named opens a namespace by the name that `ip netns` knows it by, or by a
-// path when it holds a slash.
+// Named opens a namespace by its name in `ip netns`, or by a path if name contains
+// a slash.
 func Named(name string) (*NS, error) {
 	if strings.ContainsRune(name, '/') {
 		return Open(name)
@@ -85,21 +82,22 @@ func Named(name string) (*NS, error) {
 	return nil, fmt.Errorf("open network namespace %q: not in %s: %w", name, Dirs[0], os.ErrNotExist)
 }
 
-// FD is the namespace's descriptor. It stays valid until Close.
+// FD returns the file descriptor, which is valid until Close.
 func (n *NS) FD() int { return int(n.file.Fd()) }
 
-// Inode is the number that the kernel identifies the namespace by
-// (struct ns_common.inum).
+// Inode returns the namespace's inode (struct ns_common.inum), which identifies
+// it.
 func (n *NS) Inode() uint32 { return n.inode }
 
-// Path names the namespace for as long as it is open, also to other processes.
+// Path returns a path to the namespace that other processes can open too. It is
+// valid until Close.
 func (n *NS) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.FD()) }
 
 // Close closes the descriptor.
 func (n *NS) Close() error { return n.file.Close() }
 
-// Do runs f with its thread inside the namespace. f must not start goroutines
-// that rely on being inside.
+// Do calls f on a thread inside the namespace. Goroutines that f starts are not
+// inside.
 func (n *NS) Do(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -117,7 +115,7 @@ func (n *NS) do(f func() error) error {
 	}
 	defer home.Close()
 	if home.inode == n.inode {
-		// Entering takes CAP_SYS_ADMIN, being there does not.
+		// setns needs CAP_SYS_ADMIN, even into the present namespace.
 		defer runtime.UnlockOSThread()
 		return f()
 	}
@@ -127,8 +125,8 @@ func (n *NS) do(f func() error) error {
 	}
 	err = f()
 	if back := unix.Setns(home.FD(), unix.CLONE_NEWNET); back != nil {
-		// The goroutine ends locked, which ends the thread: nobody else
-		// may run in a foreign namespace.
+		// The goroutine exits without unlocking, so the runtime ends the
+		// thread: no other goroutine may run in this namespace.
 		return errors.Join(err, fmt.Errorf("leave network namespace: %w", back))
 	}
 	runtime.UnlockOSThread()

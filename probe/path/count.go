@@ -190,7 +190,7 @@ func (t *tracer) earlier(d *model.Drop) uint64 {
 	if len(t.Traffic.PairAddrs) == 0 {
 		return 0
 	}
-	for _, e := range t.Edges.Began.Drops {
+	for _, e := range t.Edges.StartAgain.Drops {
 		packets := e.Packets
 		e.Packets, e.First, e.Last = d.Packets, d.First, d.Last
 		if e == *d {

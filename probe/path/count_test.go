@@ -78,7 +78,7 @@ func TestCounts(t *testing.T) {
 		}, nil, "-/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/-/-", "-/0/- 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/-/0"},
 		{"netfilter drops", far, func() *model.Snapshot {
 			s := look(routedNode(), row(podA, far, "pa", 5, in, 40))
-			s.Traffic.Drops, s.Edges.Began.Drops = drop("NETFILTER_DROP", "nft_do_chain", 53), drop("NETFILTER_DROP", "nft_do_chain", 13)
+			s.Traffic.Drops, s.Edges.StartAgain.Drops = drop("NETFILTER_DROP", "nft_do_chain", 53), drop("NETFILTER_DROP", "nft_do_chain", 13)
 			return s
 		}, []model.Finding{{Code: "PolicyDrop", Pods: []netip.Addr{podA}, LastHopAlive: model.Place{Link: "pa", Role: model.RolePodLink, Direction: in}}},
 			"-/40/0 40/40/0 40/40/0 40/0/40XPolicyDrop 0/0/0 0/0/0 0/0/0 0/-/-", "-/0/- 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/-/0"},

@@ -1,6 +1,7 @@
 package pcap
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -12,7 +13,7 @@ import (
 	"github.com/lasthop/lasthop/probe/report"
 )
 
-// Describe says in one line what is in a sample, as far as its head tells:
+// Describe describes a sample in one line, as far as its head was kept:
 //
 //	10.1.0.2:40112 > 10.1.3.9:443 TCP SYN ttl 63, 60 bytes
 func Describe(s model.Sample) string {
@@ -40,35 +41,33 @@ func Describe(s model.Sample) string {
 	return report.Clean(fmt.Sprintf("%s, %d bytes", strings.Join(words, " "), s.Length))
 }
 
-// ends are the addresses, with the ports that there are.
+// ends returns source and destination, with ports if there are any.
 func ends(s model.Sample, p gopacket.Packet) string {
-	src, dst := s.Src, s.Dst
+	ends := [2]netip.Addr{s.Src, s.Dst}
 	if n := p.NetworkLayer(); n != nil {
-		if a, ok := netip.AddrFromSlice(n.NetworkFlow().Src().Raw()); ok {
-			src = a
-		}
-		if a, ok := netip.AddrFromSlice(n.NetworkFlow().Dst().Raw()); ok {
-			dst = a
+		src, dst := n.NetworkFlow().Endpoints()
+		for i, e := range []gopacket.Endpoint{src, dst} {
+			if a, ok := netip.AddrFromSlice(e.Raw()); ok {
+				ends[i] = a
+			}
 		}
 	}
-	end := func(a netip.Addr, port uint16, ported bool) string {
-		switch {
+	var ports [2]gopacket.Endpoint
+	if t := p.TransportLayer(); t != nil {
+		ports[0], ports[1] = t.TransportFlow().Endpoints()
+	}
+	var words [2]string
+	for i, a := range ends {
+		switch port := ports[i].Raw(); {
 		case !a.IsValid():
-			return "?"
-		case ported:
-			return netip.AddrPortFrom(a, port).String()
+			words[i] = "?"
+		case len(port) == 2:
+			words[i] = netip.AddrPortFrom(a, binary.BigEndian.Uint16(port)).String()
+		default:
+			words[i] = a.String()
 		}
-		return a.String()
 	}
-	switch t := p.TransportLayer().(type) {
-	case *layers.TCP:
-		return end(src, uint16(t.SrcPort), true) + " > " + end(dst, uint16(t.DstPort), true)
-	case *layers.UDP:
-		return end(src, uint16(t.SrcPort), true) + " > " + end(dst, uint16(t.DstPort), true)
-	case *layers.SCTP:
-		return end(src, uint16(t.SrcPort), true) + " > " + end(dst, uint16(t.DstPort), true)
-	}
-	return end(src, 0, false) + " > " + end(dst, 0, false)
+	return words[0] + " > " + words[1]
 }
 
 func transport(p gopacket.Packet) string {

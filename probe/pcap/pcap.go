@@ -1,10 +1,10 @@
-// Package pcap writes samples of dropped packets as pcapng, which tcpdump and
-// tshark read, and says in words what is in one.
+// Package pcap writes samples of dropped packets as pcapng, for tcpdump and tshark,
+// and describes a sample in words.
 //
-// Each place of death is an interface of its own, whose name says link, reason
-// and location. Samples begin with the network header: an Ethernet header made
-// of the MACs that are known, zero where they are not, is put before it, since
-// tcpdump reads only files whose interfaces are all of one kind.
+// Each place where packets were dropped is an interface, named by link, reason
+// and location. Samples begin with the network header. An Ethernet header is put
+// before it, with zero for unknown MACs, since tcpdump reads a file only if all
+// its interfaces have one link type.
 package pcap
 
 import (
@@ -24,10 +24,10 @@ import (
 
 const (
 	ethernetSize = 14
-	// snapLength is that of every interface; samples are much shorter.
+	// snapLength is declared for every interface; samples are much shorter.
 	snapLength = 65535
-	// maxName bounds an interface's name in bytes, maxPlaces their number:
-	// what died at others is at the first.
+	// maxName bounds an interface's name in bytes, maxPlaces the interfaces.
+	// Drops at further places go to the first interface.
 	maxName   = 200
 	maxPlaces = 4096
 )
@@ -35,13 +35,13 @@ const (
 // Writer appends samples to a file. It is not safe for concurrent use.
 type Writer struct {
 	ng *pcapgo.NgWriter
-	// places are the interfaces, by name: what died without a link did so in
-	// one place, in whichever namespace.
+	// places are the interfaces by name. Drops without a link in several
+	// namespaces share one.
 	places map[string]int
 	seen   map[one]bool
 }
 
-// place is where packets died.
+// place is where packets were dropped.
 type place struct {
 	link, location string
 	ifindex        int
@@ -49,8 +49,8 @@ type place struct {
 	reason         model.Reason
 }
 
-// one tells a sample from others. Those of one place and pair, of TCP and of UDP
-// say, have their times.
+// one identifies a sample. Samples of one place and address pair, such as TCP and
+// UDP, differ in time.
 type one struct {
 	place
 	src, dst netip.Addr
@@ -59,7 +59,7 @@ type one struct {
 	time     int64
 }
 
-// NewWriter begins a file. Its first interface is for what has no other.
+// NewWriter starts a file. Its first interface is for places beyond maxPlaces.
 func NewWriter(w io.Writer) (*Writer, error) {
 	ng, err := pcapgo.NewNgWriterInterface(w, face("any place", "packets of places beyond those that have an interface"), pcapgo.NgWriterOptions{
 		SectionInfo: pcapgo.NgSectionInfo{Application: "lasthop"},
@@ -84,8 +84,7 @@ func flush(ng *pcapgo.NgWriter) error {
 	return nil
 }
 
-// Write appends those of the samples that were not among the ones given before,
-// and flushes them.
+// Write appends the samples that were not in the call before, and flushes.
 func (w *Writer) Write(samples []model.Sample) error {
 	seen := make(map[one]bool, len(samples))
 	for _, s := range samples {
@@ -113,7 +112,7 @@ func placeOf(s model.Sample) place {
 	return place{link: s.Link, location: s.Location, ifindex: s.IfIndex, netns: s.Netns, reason: s.Reason}
 }
 
-// at is the interface of a place.
+// at returns the interface of a place, and adds it if it is new.
 func (w *Writer) at(p place) (int, error) {
 	name := p.String()
 	if id, ok := w.places[name]; ok || len(w.places) == maxPlaces {
@@ -127,7 +126,7 @@ func (w *Writer) at(p place) (int, error) {
 	return id, nil
 }
 
-// String is the link, the reason and the location, in clean text.
+// String returns link, reason and location without control characters.
 func (p place) String() string {
 	link := p.link
 	switch {
@@ -145,7 +144,7 @@ func (p place) String() string {
 	return strings.ToValidUTF8(name[:min(len(name), maxName)], "")
 }
 
-// frame is the sample with an Ethernet header.
+// frame returns the sample with an Ethernet header.
 func frame(s model.Sample) []byte {
 	b := make([]byte, 0, ethernetSize+len(s.Head))
 	b = append(append(b, s.DstMAC[:]...), s.SrcMAC[:]...)

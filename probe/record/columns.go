@@ -10,13 +10,13 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// columns write lists of counts as what they are more than those of a key:
-// entry by entry the place of the same thing there, then field by field how
-// much more it counted. Entries that the key does not have are left over.
+// columns encode lists of counts as differences from the lists of a key: for each
+// entry the position of its counterpart, then field by field the differences.
+// Entries without a counterpart are not encoded.
 type columns struct{ b []byte }
 
-// layout are the fields of a count's type: numbers and times change, and all
-// others say what is counted.
+// layout holds the fields of a count's type that change: numbers and times. All
+// others identify what is counted.
 type layout struct{ numbers, times [][]int }
 
 func layoutOf(t reflect.Type) (l layout) {
@@ -35,7 +35,7 @@ func layoutOf(t reflect.Type) (l layout) {
 	return l
 }
 
-// identity is an entry without what changes.
+// identity returns an entry with the changing fields zero.
 func identity[T any](l layout, x T) T {
 	v := reflect.ValueOf(&x).Elem()
 	for _, list := range [][][]int{l.numbers, l.times} {
@@ -46,7 +46,7 @@ func identity[T any](l layout, x T) T {
 	return x
 }
 
-// encode appends a list and gives the entries that the key does not have.
+// encode appends a list and returns the entries without a counterpart in key.
 func encode[T comparable](c *columns, key, now []T, at time.Time) (fresh []T) {
 	l := layoutOf(reflect.TypeFor[T]())
 	place := make(map[T]int, len(key))
@@ -81,7 +81,7 @@ func encode[T comparable](c *columns, key, now []T, at time.Time) (fresh []T) {
 	return fresh
 }
 
-// since is a time as its distance from another, 0 for none.
+// since encodes a time as the difference from another, 0 for the zero time.
 func since(t, from time.Time) uint64 {
 	if t.IsZero() {
 		return 0
@@ -95,7 +95,7 @@ func unzigzag(u uint64) int64 { return int64(u>>1) ^ -int64(u&1) }
 
 var errColumns = errors.New("the columns of counts do not fit")
 
-// decode reads what encode wrote; fresh are the entries left over.
+// decode reads a list from encode; fresh are the entries that were not encoded.
 func decode[T comparable](c *columns, key, fresh []T, at time.Time) ([]T, error) {
 	l := layoutOf(reflect.TypeFor[T]())
 	n, ok := c.next()
@@ -155,8 +155,7 @@ func (c *columns) next() (uint64, bool) {
 	return u, true
 }
 
-// encodeTraffic puts the counts into columns and leaves the rest: what the key
-// does not have.
+// encodeTraffic encodes the counts in columns. rest is what these do not hold.
 func encodeTraffic(key, now model.Traffic, keyed, at time.Time) (rest model.Traffic, counts []byte) {
 	c := &columns{}
 	rest = now
@@ -187,7 +186,7 @@ func decodeTraffic(key, rest model.Traffic, counts []byte, at time.Time) (now mo
 	return now, errors.Join(errs...)
 }
 
-// older are the samples of kinds that there is no newer one of.
+// older returns the samples of list that newer does not supersede.
 func older(list, newer []model.Sample) []model.Sample {
 	type key struct {
 		reason   model.Reason

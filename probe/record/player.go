@@ -9,8 +9,8 @@ import (
 	"github.com/lasthop/lasthop/probe/timeline"
 )
 
-// Player plays a recording as the observation was, for whoever shows one. It
-// stops at the end, and can be sent back from there.
+// Player replays a recording like a live observation. It stops at the end, from
+// where the caller can step back.
 type Player struct {
 	file     *File
 	diagnose timeline.Diagnose
@@ -19,7 +19,7 @@ type Player struct {
 	stop     chan struct{}
 	done     chan struct{}
 	closing  sync.Once
-	err      error // once done is closed
+	err      error // valid once done is closed
 
 	mu   sync.Mutex
 	asks []func(*playing)
@@ -28,21 +28,22 @@ type Player struct {
 // playing is the goroutine of a player.
 type playing struct {
 	*Player
-	// at is the number of the reading that is shown, since when by the clock;
-	// fed is the latest that the timeline has, -1 when it has to be made anew.
+	// at is the number of the reading that is shown, since the wall clock time
+	// at which it was. fed is the last that the timeline was given, -1 if the
+	// timeline must be rebuilt.
 	at, fed int
 	since   time.Time
 	shown   model.Reading
-	// zero is the reading from which "all" counts.
+	// zero is the reading at which "all" begins.
 	zero     int
 	speed    float64
 	window   time.Duration
 	timeline *timeline.Timeline
 }
 
-// Play begins to play at a speed: 1 as it was, 2 twice as fast, 0 not at all.
-// Over the window of the recording findings are those that were recorded; over
-// others they are judged anew. The player owns the file until Close.
+// Play starts a player at a speed: 1 is real time, 0 is paused. Over the window of
+// the recording it publishes the recorded findings, over others it diagnoses
+// anew. The player owns the file until Close.
 func Play(f *File, diagnose timeline.Diagnose, speed float64) *Player {
 	p := &Player{
 		file: f, diagnose: diagnose, readings: make(chan model.Reading, 1),
@@ -57,26 +58,26 @@ func Play(f *File, diagnose timeline.Diagnose, speed float64) *Player {
 	return p
 }
 
-// Readings gives the newest reading. It is closed when the player is, or when a
-// reading cannot be read.
+// Readings delivers the latest reading. It is closed by Close, or if a reading
+// cannot be read.
 func (p *Player) Readings() <-chan model.Reading { return p.readings }
 
-// SetWindow chooses the window of the readings; 0 is all since the beginning,
-// or since the last Reset.
+// SetWindow sets the window of the readings, 0 for all since the start or the
+// last Reset.
 func (p *Player) SetWindow(d time.Duration) {
 	p.ask(func(r *playing) { r.window, r.fed = max(d, 0), -1 })
 }
 
-// Rescan shows the reading again: there is nothing else to read.
+// Rescan publishes the reading again.
 func (p *Player) Rescan() { p.ask(func(*playing) {}) }
 
-// Reset lets "all" begin with the reading that is shown.
+// Reset lets "all" begin at the reading that is shown.
 func (p *Player) Reset() { p.ask(func(r *playing) { r.zero, r.fed = r.at, -1 }) }
 
-// Step goes n readings on, or back where n is below zero.
+// Step moves by n readings, back if n is negative.
 func (p *Player) Step(n int) { p.ask(func(r *playing) { r.to(r.at + n) }) }
 
-// Seek goes that far on from where it stands, or back, to the nearest reading.
+// Seek moves by d, back if d is negative, to the nearest reading.
 func (p *Player) Seek(d time.Duration) {
 	p.ask(func(r *playing) {
 		to := r.file.At(r.at).Add(d)
@@ -88,7 +89,7 @@ func (p *Player) Seek(d time.Duration) {
 	})
 }
 
-// Speed is how fast it plays: 1 as it was, 0 not at all.
+// Speed sets the speed: 1 is real time, 0 is paused.
 func (p *Player) Speed(f float64) { p.ask(func(r *playing) { r.speed = max(f, 0) }) }
 
 func (p *Player) ask(what func(*playing)) {
@@ -101,8 +102,8 @@ func (p *Player) ask(what func(*playing)) {
 	}
 }
 
-// Close ends the player and its file, and returns what ended it if that was an
-// error.
+// Close ends the player and closes its file. It returns the error that ended the
+// player, if any.
 func (p *Player) Close() error {
 	p.closing.Do(func() { close(p.stop) })
 	<-p.done
@@ -138,12 +139,12 @@ func (r *playing) run() error {
 	}
 }
 
-// to goes to a reading, or as near to it as there are any.
+// to moves to reading n, or to the first or last.
 func (r *playing) to(n int) {
 	r.at, r.since = min(max(n, 0), r.file.Len()-1), time.Now()
 }
 
-// show publishes the reading in the place of one that nobody has taken.
+// show publishes the reading. It replaces one that was not received yet.
 func (r *playing) show() error {
 	if r.fed < 0 || r.at != r.fed {
 		if r.fed < 0 || r.at != r.fed+1 {
@@ -170,12 +171,11 @@ func (r *playing) show() error {
 	return nil
 }
 
-// remember makes a timeline that knows what went before the reading, as far as
-// its windows need it.
+// remember rebuilds the timeline with the earlier readings that its windows need.
 func (r *playing) remember() error {
 	diagnose := r.diagnose
 	if r.window == r.file.Head.Window {
-		// They are in the recording.
+		// The recording has the findings.
 		diagnose = func(*model.Snapshot) []model.Finding { return nil }
 	}
 	r.timeline = timeline.New(diagnose, r.window)
@@ -196,8 +196,8 @@ func (r *playing) remember() error {
 	return nil
 }
 
-// needed are the readings before the one that is shown from which windows may
-// have to be cut: the older they are, the fewer.
+// needed returns the earlier readings at which windows may begin, fewer the older
+// they are.
 func (r *playing) needed() []int {
 	now := r.file.At(r.at)
 	var out []int

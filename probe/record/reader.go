@@ -14,18 +14,18 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// File is a recording that is read. It is not safe for concurrent use.
+// File is an open recording. It is not safe for concurrent use.
 type File struct {
 	Head Head
-	// Damage is why the file is not read to its end; nil for one that was
-	// closed well.
+	// Damage is a *FormatError if the file cannot be read to its end, nil if it
+	// was closed properly.
 	Damage error
 
 	r      io.ReaderAt
 	frames []frame
 	plain  *zstd.Decoder
-	// key is the latest that was unpacked, by its number; state the latest
-	// snapshot whose state was.
+	// key is the key that was decompressed last, state the last reading with a
+	// state of its own.
 	key, state cached
 }
 
@@ -34,7 +34,7 @@ type frame struct {
 	at     time.Time
 	offset int64
 	length int
-	// key and state are the numbers of the frames that it needs.
+	// key and state are the numbers of the frames that it depends on.
 	key, state int
 }
 
@@ -44,9 +44,9 @@ type cached struct {
 	unpacks *zstd.Decoder
 }
 
-// Open reads the frames of a recording of a size. A file that is no recording,
-// or that holds nothing whole, gives a *FormatError. One that is damaged
-// further on is good up to there, and Damage says where.
+// Open indexes the frames of a recording of size bytes. The error is a
+// *FormatError if the file is no recording or has no complete reading. If it is
+// damaged after that, Damage says where, and the readings before are valid.
 func Open(r io.ReaderAt, size int64) (*File, error) {
 	if size == 0 {
 		return nil, &FormatError{0, "this is no recording of lasthop: the file is empty"}
@@ -65,18 +65,14 @@ func Open(r io.ReaderAt, size int64) (*File, error) {
 	if f.plain, err = unpacker(); err != nil {
 		return nil, err
 	}
-	damage, err := f.scan(size)
-	if err != nil {
-		return nil, err
+	if err := f.scan(size); err != nil {
+		if damage := (*FormatError)(nil); !errors.As(err, &damage) || len(f.frames) == 0 {
+			return nil, err
+		}
+		f.Damage = err
 	}
 	if len(f.frames) == 0 {
-		if damage == nil {
-			damage = &FormatError{size, "the recording ends before its first reading"}
-		}
-		return nil, damage
-	}
-	if damage != nil {
-		f.Damage = damage
+		return nil, &FormatError{size, "the recording ends before its first reading"}
 	}
 	return f, nil
 }
@@ -89,32 +85,33 @@ func unpacker(o ...zstd.DOption) (*zstd.Decoder, error) {
 	return d, nil
 }
 
-// scan finds the whole frames, and what is wrong behind them.
-func (f *File) scan(size int64) (*FormatError, error) {
+// scan indexes the complete frames. It returns a *FormatError for damage, which
+// does not affect the frames before it.
+func (f *File) scan(size int64) error {
 	offset, key, state := int64(frontSize), -1, -1
 	for first := true; ; first = false {
-		fr, held, damage, err := f.next(offset, size)
-		if err != nil || damage != nil {
-			return damage, err
+		fr, held, err := f.next(offset, size)
+		if err != nil {
+			return err
 		}
 		next := fr.offset + int64(fr.length)
 		switch {
 		case first != (fr.kind == kindHead):
-			return &FormatError{offset, "want the recording's head here, and there alone"}, nil
+			return &FormatError{offset, "want the recording's head here, and there alone"}
 		case first:
 			if err := f.head(held); err != nil {
-				return &FormatError{offset, "the recording's head: " + err.Error()}, nil
+				return &FormatError{offset, "the recording's head: " + err.Error()}
 			}
 			offset = next
 			continue
 		case fr.kind == kindEnd && next == size:
-			return nil, nil
+			return nil
 		case fr.kind == kindEnd:
-			return &FormatError{next, fmt.Sprintf("%d bytes behind the recording's end", size-next)}, nil
+			return &FormatError{next, fmt.Sprintf("%d bytes behind the recording's end", size-next)}
 		case fr.kind != kindKey && key < 0:
-			return &FormatError{offset, "want a key before all other readings"}, nil
+			return &FormatError{offset, "want a key before all other readings"}
 		case len(f.frames) > 0 && !fr.at.After(f.frames[len(f.frames)-1].at):
-			return &FormatError{offset, "this reading is not later than the one before"}, nil
+			return &FormatError{offset, "this reading is not later than the one before"}
 		}
 		n := len(f.frames)
 		if fr.kind == kindKey {
@@ -129,36 +126,33 @@ func (f *File) scan(size int64) (*FormatError, error) {
 	}
 }
 
-// next reads one frame and what it holds.
-func (f *File) next(offset, size int64) (fr frame, held []byte, damage *FormatError, err error) {
+// next reads one frame and its content.
+func (f *File) next(offset, size int64) (fr frame, held []byte, err error) {
 	if size-offset < headSize {
-		return fr, nil, &FormatError{offset, fmt.Sprintf("the recording is cut off: want a frame, and there are %d bytes", size-offset)}, nil
+		return fr, nil, &FormatError{offset, fmt.Sprintf("the recording is cut off: want a frame, and there are %d bytes", size-offset)}
 	}
 	head := make([]byte, headSize)
 	if _, err := f.r.ReadAt(head, offset); err != nil {
-		return fr, nil, nil, fmt.Errorf("read recording: %w", err)
+		return fr, nil, fmt.Errorf("read recording: %w", err)
 	}
 	fr = frame{kind: head[0], at: time.Unix(0, int64(binary.BigEndian.Uint64(head[1:]))), offset: offset + headSize}
 	length := binary.BigEndian.Uint32(head[9:])
 	switch fr.kind {
 	case kindHead, kindKey, kindDiff, kindCounts, kindEnd:
 	default:
-		return fr, nil, &FormatError{offset, fmt.Sprintf("want a frame's kind, got byte 0x%02x", fr.kind)}, nil
+		return fr, nil, &FormatError{offset, fmt.Sprintf("want a frame's kind, got byte 0x%02x", fr.kind)}
 	}
 	if length > maxFrame {
-		return fr, nil, &FormatError{offset, fmt.Sprintf("a frame of %d bytes: want at most %d", length, maxFrame)}, nil
+		return fr, nil, &FormatError{offset, fmt.Sprintf("a frame of %d bytes: want at most %d", length, maxFrame)}
 	}
 	if left := size - fr.offset; int64(length) > left {
-		return fr, nil, &FormatError{offset, fmt.Sprintf("the recording is cut off: a frame of %d bytes, and there are %d", length, left)}, nil
+		return fr, nil, &FormatError{offset, fmt.Sprintf("the recording is cut off: a frame of %d bytes, and there are %d", length, left)}
 	}
 	fr.length = int(length)
-	if held, err = f.held(fr); err != nil {
-		return fr, nil, nil, err
+	if held, err = f.held(fr); err == nil && sum(head[:headSize-4], held) != binary.BigEndian.Uint32(head[headSize-4:]) {
+		err = &FormatError{offset, "a frame's checksum is wrong"}
 	}
-	if sum(head[:headSize-4], held) != binary.BigEndian.Uint32(head[headSize-4:]) {
-		return fr, nil, &FormatError{offset, "a frame's checksum is wrong"}, nil
-	}
-	return fr, held, nil, nil
+	return fr, held, err
 }
 
 func (f *File) held(fr frame) ([]byte, error) {
@@ -177,26 +171,27 @@ func (f *File) head(held []byte) error {
 	return json.Unmarshal(raw, &f.Head)
 }
 
-// Len is how many readings there are.
+// Len returns the number of readings.
 func (f *File) Len() int { return len(f.frames) }
 
-// At is when a reading was made.
+// At returns the time of a reading.
 func (f *File) At(n int) time.Time { return f.frames[n].at }
 
-// Whole reports whether the state was read with a reading.
+// Whole reports whether a reading has state of its own.
 func (f *File) Whole(n int) bool { return f.frames[n].kind != kindCounts }
 
-// Reading gives a reading's point, and the findings as they were judged then.
-// It has no window of its own.
+// Reading returns a reading's point and the recorded findings. It has no Snapshot
+// of a window.
 func (f *File) Reading(n int) (model.Reading, error) {
 	fr := f.frames[n]
 	p, err := f.point(n)
 	if err != nil {
 		return model.Reading{}, f.wrong(fr, err)
 	}
-	whole := fr.kind != kindCounts
 	s := p.Snapshot
-	if !whole {
+	if f.Whole(n) {
+		f.state = cached{number: n, point: p}
+	} else {
 		if f.state.number != fr.state {
 			if f.state.point, err = f.point(fr.state); err != nil {
 				return model.Reading{}, f.wrong(f.frames[fr.state], err)
@@ -205,13 +200,11 @@ func (f *File) Reading(n int) (model.Reading, error) {
 		}
 		s = f.state.point.Snapshot
 		s.Window, s.Traffic = p.Snapshot.Window, p.Snapshot.Traffic
-	} else {
-		f.state = cached{number: n, point: p}
 	}
 	s.Window.End = fr.at
 	return model.Reading{
 		At: fr.at, Findings: p.Findings, Judged: p.Judged, Replay: true,
-		Point: model.Point{Snapshot: &s, Whole: whole, After: p.After, Ready: p.Ready},
+		Point: model.Point{Snapshot: &s, Whole: f.Whole(n), After: p.After, Ready: p.Ready},
 	}, nil
 }
 
@@ -219,7 +212,7 @@ func (f *File) wrong(fr frame, err error) error {
 	return &FormatError{fr.offset, "a reading: " + err.Error()}
 }
 
-// point unpacks a frame, with all of its traffic.
+// point decompresses a frame and restores its traffic.
 func (f *File) point(n int) (point, error) {
 	fr := f.frames[n]
 	if fr.key == n {
@@ -243,7 +236,7 @@ func (f *File) point(n int) (point, error) {
 	return p, err
 }
 
-// load unpacks a key, unless it is the latest that was.
+// load decompresses a key, unless it did so last.
 func (f *File) load(n int) error {
 	if f.key.number == n {
 		return nil
@@ -283,7 +276,7 @@ func (f *File) unpack(fr frame, d *zstd.Decoder) (p point, raw, counts []byte, e
 	return p, raw, raw[n+int(length):], err
 }
 
-// Close frees what unpacking needs. The underlying file stays open.
+// Close frees the decompressors. It does not close the underlying file.
 func (f *File) Close() {
 	f.plain.Close()
 	if f.key.unpacks != nil {

@@ -1,30 +1,29 @@
-// Package record writes an observation to a file and reads it back: the state,
-// all counts, samples of dropped packets, what the probe lost, and the findings
-// as they were judged.
+// Package record writes an observation to a file and reads it back: state, counts,
+// samples of dropped packets, losses of the probe, and findings.
 //
-// A recording is appended to and never changed. It begins with 8 bytes,
-// "lasthop" and a line end, and the version of the format, 2 bytes. Frames
-// follow. All numbers are big-endian.
+// A recording is only appended to. It begins with 8 bytes, "lasthop" and a line
+// feed, and the version of the format, 2 bytes. Frames follow. All numbers are
+// big-endian.
 //
 //	1 byte    kind: 'H' head, 'K' key, 'D' difference, 'C' counts, 'E' end
 //	8 bytes   the frame's time, nanoseconds since 1970
-//	4 bytes   length of what it holds
-//	4 bytes   CRC-32C of the 13 bytes above and what it holds
-//	…         what it holds: zstd
+//	4 bytes   length of the content
+//	4 bytes   CRC-32C of the 13 bytes above and the content
+//	…         content: zstd
 //
-// The head is the first frame and there once. Key, difference and counts hold
-// a point each: the length of a JSON document as a varint, the document, which
-// are values of package model, and columns of counts as varints. A key holds
-// everything in its document. The columns of the others say how much more was
-// counted than at the latest key, whose entries they refer to; and what a
-// difference holds is compressed with what that key held as the dictionary, so
-// that little is stored but what changed. Counts have no state: theirs is that
-// of the latest key or difference. The end says that the recording was closed;
-// a file without one was cut off, and is good up to its last whole frame.
+// The head is the first frame and occurs once. Key, difference and counts hold a
+// point each: the length of a JSON document as a varint, the document, which
+// encodes values of package model, and columns of counts as varints. A key holds
+// everything in its document. The columns of the others hold differences from
+// the counts of the latest key. A difference is compressed with the content of
+// that key as the dictionary, so that it stores little but changes. Counts have
+// no state: theirs is that of the latest key or difference. The end marks that
+// the recording was closed. A file without it is truncated, and valid up to its
+// last complete frame.
 //
-// Fields that are added to the model are absent in older recordings; fields
-// that a reader does not know are passed over. Whatever else changes raises
-// the version, and a reader refuses versions that it does not know.
+// Fields that were added to the model are absent in older recordings, and readers
+// skip unknown fields. Any other change raises the version. Readers reject
+// unknown versions.
 package record
 
 import (
@@ -53,20 +52,20 @@ const (
 const (
 	frontSize = len(magic) + 2
 	headSize  = 1 + 8 + 4 + 4
-	// maxFrame bounds what a frame holds, maxRaw what it is unpacked, and
-	// maxValues how many values that may stand for.
+	// maxFrame and maxRaw bound the compressed and the decompressed content of
+	// a frame, maxValues the structs in its document.
 	maxFrame  = 64 << 20
 	maxRaw    = 64 << 20
 	maxValues = 1 << 20
 )
 
-// keyEvery is how far keys are apart.
+// keyEvery is the interval between keys.
 const keyEvery = 30 * time.Second
 
-// dictionary is the number by which a difference refers to its key.
+// dictionary is the zstd dictionary ID of a key.
 const dictionary = 1
 
-// Head says what a recording is of.
+// Head describes a recording.
 type Head struct {
 	// Writer is the version of lasthop that wrote it.
 	Writer string
@@ -76,7 +75,7 @@ type Head struct {
 	Window time.Duration
 }
 
-// point is what a frame holds.
+// point is the document of a frame.
 type point struct {
 	// Snapshot has no state in counts, and no traffic but in a key.
 	Snapshot model.Snapshot
@@ -88,7 +87,7 @@ type point struct {
 	Judged   time.Time
 }
 
-// FormatError says where a file is not the recording that it should be.
+// FormatError says where a file is not a valid recording.
 type FormatError struct {
 	// Offset is in bytes from the beginning of the file.
 	Offset int64
@@ -100,7 +99,7 @@ func (e *FormatError) Error() string { return fmt.Sprintf("byte %d: %s", e.Offse
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// header is a frame's first bytes, but for what it holds.
+// header returns the first bytes of a frame, before its content.
 func header(kind byte, at time.Time, held []byte) []byte {
 	b := make([]byte, 0, headSize)
 	b = append(b, kind)

@@ -9,8 +9,8 @@ import (
 	"github.com/lasthop/lasthop/probe/timeline"
 )
 
-// Window is the snapshot of the last so long of a recording, 0 for all of it.
-// It ends with the last reading that has state of its own.
+// Window returns the snapshot of the last d of a recording, all of it if d is 0.
+// It ends at the last reading with state of its own.
 func (f *File) Window(d time.Duration) (*model.Snapshot, error) {
 	last := f.lastWhole()
 	t := timeline.New(func(*model.Snapshot) []model.Finding { return nil }, d)
@@ -27,9 +27,8 @@ func (f *File) Window(d time.Duration) (*model.Snapshot, error) {
 	return nil, errors.New("a recording without a whole reading")
 }
 
-// Samples hands over the samples of dropped packets that the readings of a
-// Window hold, reading by reading. Many are in several, as they were when they
-// were recorded.
+// Samples calls take with the samples of dropped packets in each reading of a
+// Window. Most occur in several readings.
 func (f *File) Samples(d time.Duration, take func([]model.Sample) error) error {
 	last := f.lastWhole()
 	first := f.before(last, d)
@@ -48,7 +47,7 @@ func (f *File) Samples(d time.Duration, take func([]model.Sample) error) error {
 	return nil
 }
 
-// lastWhole is the last reading with state of its own; the first has.
+// lastWhole returns the last reading with state of its own. The first has.
 func (f *File) lastWhole() int {
 	n := f.Len() - 1
 	for !f.Whole(n) {
@@ -57,7 +56,8 @@ func (f *File) lastWhole() int {
 	return n
 }
 
-// before is the latest reading with state so long before another, or the first.
+// before returns the latest reading with state that is at least d before last, or
+// the first.
 func (f *File) before(last int, d time.Duration) int {
 	for n := last - 1; n > 0 && d > 0; n-- {
 		if f.Whole(n) && f.At(last).Sub(f.At(n)) >= d {

@@ -13,13 +13,13 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Writer appends readings to a recording. Each is written by one Write of the
-// underlying writer, so that a process that dies leaves whole frames.
+// Writer appends readings to a recording, each with one Write to the underlying
+// writer: a process that dies leaves complete frames.
 type Writer struct {
 	w     io.Writer
 	plain *zstd.Encoder
-	// diff packs with the latest key as its dictionary; keyed is the key's
-	// time, key its traffic.
+	// diff compresses with the latest key as its dictionary. keyed is the
+	// key's time, key its traffic.
 	diff  *zstd.Encoder
 	keyed time.Time
 	key   model.Traffic
@@ -27,7 +27,7 @@ type Writer struct {
 	size  int64
 }
 
-// NewWriter begins a recording.
+// NewWriter starts a recording.
 func NewWriter(w io.Writer, h Head) (*Writer, error) {
 	plain, err := zstd.NewWriter(nil, options()...)
 	if err != nil {
@@ -45,17 +45,17 @@ func NewWriter(w io.Writer, h Head) (*Writer, error) {
 	return r, r.frame(kindHead, time.Unix(0, 0), plain.EncodeAll(held, nil))
 }
 
-// options make a packer whose window reaches over a key and what follows.
+// options configure a compressor whose window holds a key and what follows.
 func options(more ...zstd.EOption) []zstd.EOption {
 	return append(more, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedDefault),
 		zstd.WithWindowSize(16<<20), zstd.WithEncoderCRC(false), zstd.WithLowerEncoderMem(true))
 }
 
-// Size is how many bytes were written.
+// Size returns the bytes written.
 func (w *Writer) Size() int64 { return w.size }
 
-// Write appends a reading's point and findings. Readings before the first
-// whole one are passed over; so is one that is no later than the one before.
+// Write appends a reading's point and findings. It skips readings before the
+// first whole one, and a reading that is not later than the one before.
 func (w *Writer) Write(r model.Reading) error {
 	s := r.Point.Snapshot
 	at := s.Window.End
@@ -90,7 +90,7 @@ func (w *Writer) Write(r model.Reading) error {
 	return w.frame(kind, at, pack.EncodeAll(raw, nil))
 }
 
-// document is what a frame holds.
+// document encodes the content of a frame.
 func document(p point, counts []byte) ([]byte, error) {
 	doc, err := json.Marshal(p)
 	if err != nil {
@@ -103,11 +103,10 @@ func document(p point, counts []byte) ([]byte, error) {
 	return raw, nil
 }
 
-// values is how many values a document may stand for at most, that take more
-// than a few bytes each.
+// values bounds the large values that a document decodes to: structs.
 func values(raw []byte) int { return bytes.Count(raw, []byte("{")) }
 
-// Close ends the recording. The underlying writer stays open.
+// Close ends the recording. It does not close the underlying writer.
 func (w *Writer) Close() error { return w.frame(kindEnd, w.last, nil) }
 
 func (w *Writer) frame(kind byte, at time.Time, held []byte) error {

@@ -9,8 +9,8 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// roster remembers every pod of the window. A pod is known by its namespace
-// and its link: addresses are used again.
+// roster holds every pod seen in the window, by its network namespace and link:
+// addresses are reused.
 type roster struct {
 	pods map[podKey]*model.Pod
 	now  time.Time
@@ -21,7 +21,7 @@ type podKey struct {
 	link  int
 }
 
-// see notes the pods that are alive now.
+// see records the pods that are alive now.
 func (r *roster) see(now time.Time, pods []model.Pod) {
 	if r.pods == nil {
 		r.pods = map[podKey]*model.Pod{}
@@ -37,7 +37,7 @@ func (r *roster) see(now time.Time, pods []model.Pod) {
 	}
 }
 
-// forget drops the pods that were gone by then.
+// forget removes the pods that were gone by then.
 func (r *roster) forget(by time.Time) {
 	maps.DeleteFunc(r.pods, func(_ podKey, p *model.Pod) bool { return p.Until.Before(by) && !p.Until.Equal(r.now) })
 }

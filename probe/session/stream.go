@@ -9,93 +9,88 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lasthop/lasthop/probe/collect"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/timeline"
 )
 
-// Stream is an observation that goes on until it is closed, and tells what it
-// sees about once a second.
+// Stream is an observation that runs until it is closed and publishes a reading
+// about once a second.
 type Stream struct {
 	cancel   context.CancelFunc
 	readings chan model.Reading
 	asked    chan struct{}
 	done     chan struct{}
-	err      error // once done is closed
+	err      error // valid once done is closed
 
 	mu   sync.Mutex
-	asks asks
+	asks requests
 }
 
-// asks are what the reader of a stream wants of it.
-type asks struct {
+// requests are what the caller asked for since the last take.
+type requests struct {
 	window        *time.Duration
 	rescan, reset bool
 }
 
-// How often the state is read again. It takes processor time, the more the
-// more pods and connections there are (250 pods some 150 ms): it is given a
-// twentieth of one processor.
+// How often the state is read again. Reading takes CPU time that grows with pods
+// and connections, about 150 ms for 250 pods.
 const (
+	// stateShare limits reading to this fraction of one CPU: 1/20.
 	stateShare = 20
-	// hurry is how much more it gets while something has just changed.
+	// hurry multiplies the share while a change is being observed.
 	hurry = 4
-	// stateLatest is how old it may become.
+	// stateLatest is how old the state may become.
 	stateLatest = 10 * time.Second
-	// lookAgain is how soon after a look at links and pods another change of
-	// them is looked at.
+	// lookAgain is the least interval between two reads of links and pods
+	// after changes.
 	lookAgain = 250 * time.Millisecond
 )
 
-// Open begins to observe and returns once packets are counted on every link.
-// For of the options is the window of the readings, 0 for all since the start.
-// Errors are those of Observe. The stream ends with ctx; Close waits for that.
+// Open starts an observation and returns once packets are counted on every link.
+// Options.For is the window of the readings, 0 for all since the start. Errors
+// are those of Observe. The stream ends with ctx; Close waits for that.
 func Open(ctx context.Context, o Options) (*Stream, error) {
-	c, err := collect.Open(collect.Options{
-		NS: o.NS, HostRoot: o.HostRoot, Uplinks: o.Uplinks, PodCIDRs: o.PodCIDRs, NodesFile: o.NodesFile,
-		RoutesFiles: o.RoutesFiles,
-	})
+	w, err := newWatch(o)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	w := &watch{options: o, collector: c, gaps: map[string]string{}}
 	changes, err := w.start(ctx, ctx)
 	if err != nil {
 		cancel()
 		err = errors.Join(err, w.detach())
-		c.Close()
+		w.collector.Close()
 		return nil, err
 	}
 	s := &Stream{cancel: cancel, readings: make(chan model.Reading, 1), asked: make(chan struct{}, 1), done: make(chan struct{})}
 	r := &running{watch: w, stream: s, timeline: timeline.New(diagnose.Diagnose, o.For)}
-	// The first reading has state, and no counts yet.
+	// The first reading has state but no counts.
 	s.publish(r.timeline.Add(w.first))
 	go func() {
 		defer close(s.done)
 		defer close(s.readings)
-		defer c.Close()
+		defer w.collector.Close()
 		s.err = errors.Join(r.run(ctx, changes), w.detach())
 	}()
 	return s, nil
 }
 
-// Readings gives the newest reading. It is closed when the stream ends, with an
-// error if Close returns one.
+// Readings delivers the latest reading. It is closed when the stream ends. Close
+// then returns the error, if any.
 func (s *Stream) Readings() <-chan model.Reading { return s.readings }
 
-// SetWindow chooses the window of the readings; 0 is all since the start or the
-// last Reset. A reading over it follows at once.
-func (s *Stream) SetWindow(d time.Duration) { s.ask(func(a *asks) { a.window = &d }) }
+// SetWindow sets the window of the readings, 0 for all since the start or the
+// last Reset. A reading over that window follows at once.
+func (s *Stream) SetWindow(d time.Duration) { s.ask(func(a *requests) { a.window = &d }) }
 
-// Rescan has the state read again now.
-func (s *Stream) Rescan() { s.ask(func(a *asks) { a.rescan = true }) }
+// Rescan reads the state again now.
+func (s *Stream) Rescan() { s.ask(func(a *requests) { a.rescan = true }) }
 
-// Reset begins the counters of "all" from zero.
-func (s *Stream) Reset() { s.ask(func(a *asks) { a.reset = true }) }
+// Reset restarts the window "all" from now.
+func (s *Stream) Reset() { s.ask(func(a *requests) { a.reset = true }) }
 
-func (s *Stream) ask(what func(*asks)) {
+func (s *Stream) ask(what func(*requests)) {
 	s.mu.Lock()
 	what(&s.asks)
 	s.mu.Unlock()
@@ -105,23 +100,23 @@ func (s *Stream) ask(what func(*asks)) {
 	}
 }
 
-func (s *Stream) take() asks {
+func (s *Stream) take() requests {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a := s.asks
-	s.asks = asks{}
+	s.asks = requests{}
 	return a
 }
 
-// Close ends the observation, waits until everything is detached, and returns
-// what ended it if that was an error.
+// Close ends the observation and waits until everything is detached. It returns
+// the error that ended the observation, if any.
 func (s *Stream) Close() error {
 	s.cancel()
 	<-s.done
 	return s.err
 }
 
-// publish puts a reading in the place of one that nobody has taken.
+// publish replaces a reading that was not received yet.
 func (s *Stream) publish(r model.Reading) {
 	select {
 	case <-s.readings:
@@ -135,8 +130,8 @@ type running struct {
 	*watch
 	stream   *Stream
 	timeline *timeline.Timeline
-	// due is when the state is to be read again, looked when links and pods
-	// were last looked at.
+	// due is when the state is read next, looked when links and pods were last
+	// read.
 	due, looked time.Time
 }
 
@@ -172,13 +167,13 @@ func (r *running) run(ctx context.Context, changes <-chan struct{}) error {
 	}
 }
 
-// look has links and pods watched that have come.
+// look watches links and pods that were added.
 func (r *running) look(ctx context.Context) error {
 	defer func() { r.looked = time.Now() }()
 	return r.refresh(ctx, time.Now())
 }
 
-// tick reads the counters, and the state when that is due.
+// tick reads the counters, and the state if that is due.
 func (r *running) tick(ctx context.Context) error {
 	now := time.Now()
 	if !now.Before(r.due) {
@@ -224,14 +219,14 @@ func (r *running) whole(ctx context.Context, now time.Time) error {
 	if r.timeline.Unsettled() {
 		pause /= hurry
 	}
-	// A tick that comes a little early counts as on time.
+	// A tick may come a little early.
 	r.due = p.Ready.Add(min(max(pause, pollEvery), stateLatest) - pollEvery/2)
 	r.looked = p.Ready
 	r.stream.publish(reading)
 	return nil
 }
 
-// processorTime is what this process has used.
+// processorTime is the CPU time that this process has used.
 func processorTime() (time.Duration, error) {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
@@ -240,7 +235,7 @@ func processorTime() (time.Duration, error) {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), nil
 }
 
-// answer does what the reader asks for.
+// answer does what the caller asked for.
 func (r *running) answer(ctx context.Context) error {
 	a := r.stream.take()
 	if a.window != nil {

@@ -2,20 +2,20 @@ package timeline
 
 import (
 	"hash/maphash"
-	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// setup are hashes of what decides over packets: what was dropped under another
-// one needs not be explained by this one. What is about a link is kept by the
-// link's index, and what is about none at 0.
+// setup holds hashes of the configuration that decides on packets, by link index,
+// 0 for what concerns no single link. Drops under one setup need not be explained
+// by another.
 type setup map[int][]uint64
 
-// same reports whether nothing has changed. Links that came or went are left
-// out: pods come and go, and what happens to the others does not change by it.
+// same reports whether the configuration is unchanged. It ignores links that were
+// added or removed: pods come and go without affecting others.
 func (a setup) same(b setup) bool {
 	for link, hashes := range a {
 		if now, both := b[link]; both && !slices.Equal(hashes, now) {
@@ -25,7 +25,7 @@ func (a setup) same(b setup) bool {
 	return true
 }
 
-// connections is a sysctl that is a count.
+// connections is a sysctl that is a counter, not a setting.
 const connections = "net.netfilter.nf_conntrack_count"
 
 func newSetup(s *model.Snapshot) setup {
@@ -73,17 +73,17 @@ func newSetup(s *model.Snapshot) setup {
 			add(n.IfIndex, maphash.Comparable(seed, n))
 		}
 	}
-	for _, link := range slices.Collect(maps.Keys(out)) {
-		slices.Sort(out[link])
+	for _, hashes := range out {
+		slices.Sort(hashes)
 	}
 	return out
 }
 
-// linkOf is the link that a sysctl is of, empty for one of all links.
+// linkOf returns the link of a per-link sysctl, else empty.
 func linkOf(name string) string {
 	for _, prefix := range []string{"net.ipv4.conf.", "net.ipv6.conf.", "net.ipv4.neigh.", "net.ipv6.neigh."} {
 		if rest, ok := strings.CutPrefix(name, prefix); ok {
-			// sysctl writes the dots of a link's name as slashes.
+			// Sysctl names have slashes for the dots of a link's name.
 			link, _, _ := strings.Cut(rest, ".")
 			return strings.ReplaceAll(link, "/", ".")
 		}
@@ -94,21 +94,27 @@ func linkOf(name string) string {
 func ruleHash(r *model.RoutingRule) uint64 {
 	return maphash.Comparable(seed, struct {
 		family, priority, table, jump int
-		from, to, in, out, action     string
+		from, to                      netip.Prefix
+		in, out, action               string
 		mark, mask                    uint32
 		not                           bool
-	}{r.Family, r.Priority, r.Table, r.Goto, r.From.String(), r.To.String(), r.In, r.Out, r.Action, r.Mark, r.Mask, r.Not})
+	}{r.Family, r.Priority, r.Table, r.Goto, r.From, r.To, r.In, r.Out, r.Action, r.Mark, r.Mask, r.Not})
 }
 
 func routeHash(r *model.Route) uint64 {
-	type key struct {
-		table, ifindex, priority int
-		dst, gateway, kind       string
-		next                     uint64
+	type hop struct {
+		gateway netip.Addr
+		ifindex int
 	}
-	k := key{table: r.Table, ifindex: r.IfIndex, priority: r.Priority, dst: r.Dst.String(), gateway: r.Gateway.String(), kind: r.Type}
+	var next uint64
 	for i := range r.NextHops {
-		k.next = k.next*31 + maphash.Comparable(seed, key{ifindex: r.NextHops[i].IfIndex, gateway: r.NextHops[i].Gateway.String()})
+		next = next*31 + maphash.Comparable(seed, hop{r.NextHops[i].Gateway, r.NextHops[i].IfIndex})
 	}
-	return maphash.Comparable(seed, k)
+	return maphash.Comparable(seed, struct {
+		table, priority int
+		dst             netip.Prefix
+		kind            string
+		hop             hop
+		next            uint64
+	}{r.Table, r.Priority, r.Dst, r.Type, hop{r.Gateway, r.IfIndex}, next})
 }

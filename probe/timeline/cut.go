@@ -9,13 +9,13 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Between is the snapshot of what went on between two whole points of an
-// observation. The first one's state was read before its counts.
+// Between returns the snapshot of the window between two whole points of an
+// observation. The state of the first was read before its counts.
 func Between(first, last model.Point) *model.Snapshot {
 	return cut{base: newMark(first)}.snapshot(last.Snapshot)
 }
 
-// cut is what went on since a mark.
+// cut returns the snapshot of the window from a mark to p.
 func (t *Timeline) cut(base *mark, p model.Point) *model.Snapshot {
 	i := slices.IndexFunc(t.marks, func(m *mark) bool { return m.at.After(base.at) })
 	if i < 0 {
@@ -24,10 +24,10 @@ func (t *Timeline) cut(base *mark, p model.Point) *model.Snapshot {
 	return cut{base: base, between: t.marks[i:]}.snapshot(p.Snapshot)
 }
 
-// cut is one difference under way.
+// cut computes the snapshot of a window.
 type cut struct {
 	base *mark
-	// between are the later marks, the oldest first.
+	// between are the marks within the window, oldest first.
 	between []*mark
 }
 
@@ -39,10 +39,10 @@ func (c cut) snapshot(now *model.Snapshot) *model.Snapshot {
 	c.base.compareRules(&s)
 	flowsUnread := c.base.unread(model.SourceConntrack)
 	if flowsUnread {
-		// Nothing was counted since that is known.
-		s.Conntrack = since(s.Conntrack, s.Conntrack)
+		// What was counted since is unknown, so the differences are zero.
+		s.Conntrack = conntrackSince(s.Conntrack, s.Conntrack)
 	} else {
-		s.Conntrack = since(c.base.conntrack, s.Conntrack)
+		s.Conntrack = conntrackSince(c.base.conntrack, s.Conntrack)
 	}
 	s.Flows = slices.Clone(s.Flows)
 	for i := range s.Flows {
@@ -57,41 +57,28 @@ func (c cut) snapshot(now *model.Snapshot) *model.Snapshot {
 func (c cut) traffic(now *model.Traffic) model.Traffic {
 	out := *now
 	out.Lost = lostSince(c.base.lost, now.Lost)
-	out.Hops, out.Peers, out.MACs, out.ARP, out.Drops, out.Samples = nil, nil, nil, nil, nil, nil
-	for i := range now.Hops {
-		if h, ok := c.hop(now.Hops[i]); ok {
-			out.Hops = append(out.Hops, h)
-		}
-	}
-	for i := range now.Peers {
-		if p, ok := c.peer(now.Peers[i]); ok {
-			out.Peers = append(out.Peers, p)
-		}
-	}
-	for _, p := range now.MACs {
-		if p.Packets = minus(p.Packets, c.base.macs.of(macID(p))); p.Packets > 0 {
-			out.MACs = append(out.MACs, p)
-		}
-	}
-	for _, a := range now.ARP {
-		if a.Packets = minus(a.Packets, c.base.arp.of(arpID(a))); a.Packets > 0 {
-			out.ARP = append(out.ARP, a)
-		}
-	}
-	for i := range now.Drops {
-		if d, ok := c.drop(now.Drops[i]); ok {
-			out.Drops = append(out.Drops, d)
-		}
-	}
-	for _, s := range now.Samples {
-		if !s.Time.Before(c.base.at) {
-			out.Samples = append(out.Samples, s)
+	out.Hops = since(now.Hops, c.hop)
+	out.Peers = since(now.Peers, c.peer)
+	out.Drops = since(now.Drops, c.drop)
+	out.MACs = since(now.MACs, func(p *model.MACPair) bool { return subtract(&p.Packets, c.base.macs.of(macID(*p))) })
+	out.ARP = since(now.ARP, func(a *model.ARPCount) bool { return subtract(&a.Packets, c.base.arp.of(arpID(*a))) })
+	out.Samples = since(now.Samples, func(s *model.Sample) bool { return !s.Time.Before(c.base.at) })
+	return out
+}
+
+// since returns the entries for which counted returns true. counted changes an
+// entry to what was counted since.
+func since[T any](now []T, counted func(*T) bool) []T {
+	var out []T
+	for _, x := range now {
+		if counted(&x) {
+			out = append(out, x)
 		}
 	}
 	return out
 }
 
-// minus is what was counted since. A counter that fell began anew.
+// minus is what was counted since. A counter that is lower restarted from zero.
 func minus(now, before uint64) uint64 {
 	if now < before {
 		return now
@@ -99,26 +86,33 @@ func minus(now, before uint64) uint64 {
 	return now - before
 }
 
-func (c cut) hop(h model.HopCount) (model.HopCount, bool) {
-	id := hopID(&h)
+// subtract changes a counter to what was counted since, and reports whether it
+// was anything.
+func subtract(n *uint64, before uint64) bool {
+	*n = minus(*n, before)
+	return *n > 0
+}
+
+func (c cut) hop(h *model.HopCount) bool {
+	id := hopID(h)
 	b, total := c.base.hops.of(id), h.Packets
-	if h.Packets = minus(h.Packets, b.packets); h.Packets == 0 {
-		return h, false
+	if !subtract(&h.Packets, b.packets) {
+		return false
 	}
 	if total >= b.packets {
 		h.Bytes, h.SYN, h.SYNACK = minus(h.Bytes, b.bytes), minus(h.SYN, b.syn), minus(h.SYNACK, b.synack)
 		h.RST, h.ICMPErrors = minus(h.RST, b.rst), minus(h.ICMPErrors, b.icmpErrors)
-		h.Inner, h.Outer = minus(h.Inner, b.inner), minus(h.Outer, b.outer)
+		h.FromInside, h.FromUplink = minus(h.FromInside, b.fromInside), minus(h.FromUplink, b.fromUplink)
 	}
 	for _, m := range c.between {
 		h.TTLs |= m.hops.of(id).ttls
 	}
 	h.First = c.first(h.First, h.Last, func(m *mark) bool { return m.hops.of(id).packets > b.packets })
-	return h, true
+	return true
 }
 
-func (c cut) peer(p model.Peer) (model.Peer, bool) {
-	id := peerID(&p)
+func (c cut) peer(p *model.Peer) bool {
+	id := peerID(p)
 	b := c.base.peers.of(id)
 	if p.Out.Packets < b.out.Packets || p.In.Packets < b.in.Packets {
 		b = peerCounts{}
@@ -126,7 +120,7 @@ func (c cut) peer(p model.Peer) (model.Peer, bool) {
 	p.Out, p.In = peerSince(b.out, p.Out), peerSince(b.in, p.In)
 	none := model.PeerCount{}
 	if p.Out == none && p.In == none {
-		return p, false
+		return false
 	}
 	if p.Out.Packets == 0 {
 		p.FirstOut, p.LastOut = time.Time{}, time.Time{}
@@ -136,34 +130,25 @@ func (c cut) peer(p model.Peer) (model.Peer, bool) {
 	if p.In.Packets == 0 {
 		p.LastIn = time.Time{}
 	}
-	return p, true
+	return true
 }
 
 func peerSince(b, now model.PeerCount) model.PeerCount {
-	n := model.PeerCount{
-		Packets: minus(now.Packets, b.Packets), Requests: minus(now.Requests, b.Requests),
-		Replies: minus(now.Replies, b.Replies), ICMPErrors: minus(now.ICMPErrors, b.ICMPErrors),
-	}
-	// Each was read by itself while it moved.
-	if told := n.Requests + n.Replies; told < n.Packets {
-		n.Other = n.Packets - told
-	}
-	return n
+	return model.NewPeerCount(minus(now.Packets, b.Packets), minus(now.Requests, b.Requests), minus(now.Replies, b.Replies), minus(now.ICMPErrors, b.ICMPErrors))
 }
 
-func (c cut) drop(d model.Drop) (model.Drop, bool) {
-	id := dropID(d)
+func (c cut) drop(d *model.Drop) bool {
+	id := dropID(*d)
 	b := c.base.drops.of(id)
-	if d.Packets = minus(d.Packets, b); d.Packets == 0 {
-		return d, false
+	if !subtract(&d.Packets, b) {
+		return false
 	}
 	d.First = c.first(d.First, d.Last, func(m *mark) bool { return m.drops.of(id) > b })
-	return d, true
+	return true
 }
 
-// first is when something of the window was first seen, never earlier than it
-// was: at the first mark that had more of it. ever and last are when it was
-// seen first and last of all.
+// first is when a counter first moved in the window, or later: the first mark at
+// which more was true. ever and last are when it first and last moved at all.
 func (c cut) first(ever, last time.Time, more func(*mark) bool) time.Time {
 	if ever.After(c.base.at) {
 		return ever
@@ -195,7 +180,7 @@ func lostSince(b, now model.Lost) model.Lost {
 	return out
 }
 
-// loss takes a detail of a loss apart: a number and what there was of it.
+// loss parses a detail of a loss: a number, then what was lost.
 func loss(detail string) (uint64, string) {
 	number, what, _ := strings.Cut(detail, " ")
 	n, err := strconv.ParseUint(number, 10, 64)
@@ -205,9 +190,9 @@ func loss(detail string) (uint64, string) {
 	return n, what
 }
 
-// since turns statistics into what was added since. The table's size and limit
-// are as they are now.
-func since(b, now model.Conntrack) model.Conntrack {
+// conntrackSince returns the statistics as differences. The table's size and
+// limit are the present ones.
+func conntrackSince(b, now model.Conntrack) model.Conntrack {
 	now.InsertFailed = minus(now.InsertFailed, b.InsertFailed)
 	now.Drop = minus(now.Drop, b.Drop)
 	now.EarlyDrop = minus(now.EarlyDrop, b.EarlyDrop)

@@ -10,28 +10,32 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// mark is what had been counted at a whole point, after its state was read.
-// Things are known by hashes, so that many marks fit.
+// mark holds the counts at a whole point, after its state was read.
 type mark struct {
-	at    time.Time
+	at time.Time
+	counts
+	rules ruleCounts
+	// conntrack are the kernel's totals.
+	conntrack model.Conntrack
+	// gaps are the compared sources that were not read whole.
+	gaps []model.Source
+}
+
+// counts are the counters of a Traffic. Entries are keyed by hash, so that many
+// marks fit in memory.
+type counts struct {
 	hops  list[hopCounts]
 	peers list[peerCounts]
 	macs  list[uint64]
 	arp   list[uint64]
 	drops list[uint64]
 	lost  model.Lost
-	rules ruleCounts
-	// conntrack are statistics since the beginning.
-	conntrack model.Conntrack
-	// gaps are the sources of what is compared that were not read whole.
-	gaps []model.Source
 }
 
-// compared are the sources of which a window tells what was added since.
+// compared are the sources whose counters a window shows as differences.
 var compared = []string{model.SourceEbtables, model.SourceNAT, model.SourceConntrack}
 
-// gapsOf are the sources of a snapshot that no difference can be told from
-// whole.
+// gapsOf returns the compared sources that were not read whole.
 func gapsOf(s *model.Snapshot) []model.Source {
 	var out []model.Source
 	for _, src := range s.Sources {
@@ -47,8 +51,8 @@ func (m *mark) unread(source string) bool {
 	return slices.ContainsFunc(m.gaps, func(s model.Source) bool { return s.Name == source })
 }
 
-// over are the sources of a window that begins with the mark: none is better
-// than it was then.
+// over returns the sources of a window that begins with the mark. None has a
+// better status than it had then.
 func (m *mark) over(now []model.Source) []model.Source {
 	now = slices.Clone(now)
 	for _, gap := range m.gaps {
@@ -63,18 +67,18 @@ func (m *mark) over(now []model.Source) []model.Source {
 		}
 		now[i].Detail = gap.Detail
 		if now[i].Status == model.OK {
-			// What there is now was read, what was added since is not known.
+			// The present state was read; what was added is unknown.
 			now[i].Status = model.Partial
 		}
 	}
 	return now
 }
 
-type hopCounts struct{ packets, bytes, syn, synack, rst, icmpErrors, inner, outer, ttls uint64 }
+type hopCounts struct{ packets, bytes, syn, synack, rst, icmpErrors, fromInside, fromUplink, ttls uint64 }
 
 type peerCounts struct{ out, in model.PeerCount }
 
-// list is sorted by key. A key may be in it several times.
+// list is sorted by key. A key may occur several times.
 type list[V any] []entry[V]
 
 type entry[V any] struct {
@@ -82,7 +86,7 @@ type entry[V any] struct {
 	value V
 }
 
-// seed makes hashes that are the same in this process only.
+// seed makes hashes valid within this process only.
 var seed = maphash.MakeSeed()
 
 func newList[T, V any](from []T, of func(*T) (uint64, V)) list[V] {
@@ -94,7 +98,7 @@ func newList[T, V any](from []T, of func(*T) (uint64, V)) list[V] {
 	return out
 }
 
-// of is the value of a key, the zero value if there is none.
+// of returns the value of a key, the zero value if there is none.
 func (l list[V]) of(key uint64) (v V) {
 	if i, ok := l.find(key); ok {
 		v = l[i].value
@@ -114,9 +118,11 @@ type hopKey struct {
 	side    model.Side
 }
 
-func hopID(h *model.HopCount) uint64 {
-	return maphash.Comparable(seed, hopKey{h.Addr, h.Prefix, h.IfIndex, h.Direction, h.Side})
+func keyOf(h *model.HopCount) hopKey {
+	return hopKey{h.Addr, h.Prefix, h.IfIndex, h.Direction, h.Side}
 }
+
+func hopID(h *model.HopCount) uint64 { return maphash.Comparable(seed, keyOf(h)) }
 
 func peerID(p *model.Peer) uint64 {
 	return maphash.Comparable(seed, struct {
@@ -140,21 +146,22 @@ func dropID(d model.Drop) uint64 {
 	return maphash.Comparable(seed, d)
 }
 
-func hopMark(h *model.HopCount) (uint64, hopCounts) {
-	return hopID(h), hopCounts{h.Packets, h.Bytes, h.SYN, h.SYNACK, h.RST, h.ICMPErrors, h.Inner, h.Outer, h.TTLs}
+func newCounts(t *model.Traffic) counts {
+	return counts{
+		hops: newList(t.Hops, func(h *model.HopCount) (uint64, hopCounts) {
+			return hopID(h), hopCounts{h.Packets, h.Bytes, h.SYN, h.SYNACK, h.RST, h.ICMPErrors, h.FromInside, h.FromUplink, h.TTLs}
+		}),
+		peers: newList(t.Peers, func(p *model.Peer) (uint64, peerCounts) { return peerID(p), peerCounts{p.Out, p.In} }),
+		macs:  newList(t.MACs, func(p *model.MACPair) (uint64, uint64) { return macID(*p), p.Packets }),
+		arp:   newList(t.ARP, func(a *model.ARPCount) (uint64, uint64) { return arpID(*a), a.Packets }),
+		drops: newList(t.Drops, func(d *model.Drop) (uint64, uint64) { return dropID(*d), d.Packets }),
+		lost:  t.Lost,
+	}
 }
 
-func peerMark(p *model.Peer) (uint64, peerCounts) { return peerID(p), peerCounts{p.Out, p.In} }
-
-func macMark(p *model.MACPair) (uint64, uint64) { return macID(*p), p.Packets }
-
-func arpMark(a *model.ARPCount) (uint64, uint64) { return arpID(*a), a.Packets }
-
-func dropMark(d *model.Drop) (uint64, uint64) { return dropID(*d), d.Packets }
-
-// overlay replaces what moved.
-func (l *list[V]) overlay(moved list[V]) {
-	for _, e := range moved {
+// overlay replaces the entries that are in newer.
+func (l *list[V]) overlay(newer list[V]) {
+	for _, e := range newer {
 		i, ok := l.find(e.key)
 		if ok {
 			(*l)[i] = e
@@ -166,63 +173,43 @@ func (l *list[V]) overlay(moved list[V]) {
 
 func newMark(p model.Point) *mark {
 	s := p.Snapshot
-	t, after := &s.Traffic, &p.After
-	m := &mark{
-		at:    s.Window.End,
-		hops:  newList(t.Hops, hopMark),
-		peers: newList(t.Peers, peerMark),
-		macs:  newList(t.MACs, macMark),
-		arp:   newList(t.ARP, arpMark),
-		drops: newList(t.Drops, dropMark),
-		lost:  t.Lost,
-		rules: newRuleCounts(s), conntrack: s.Conntrack,
-		gaps: gapsOf(s),
-	}
+	m := &mark{at: s.Window.End, counts: newCounts(&s.Traffic), rules: newRuleCounts(s), conntrack: s.Conntrack, gaps: gapsOf(s)}
 	if p.Ready.IsZero() {
 		return m
 	}
-	m.at = p.Ready
-	m.hops.overlay(newList(after.Hops, hopMark))
-	m.peers.overlay(newList(after.Peers, peerMark))
-	m.macs.overlay(newList(after.MACs, macMark))
-	m.arp.overlay(newList(after.ARP, arpMark))
-	m.drops.overlay(newList(after.Drops, dropMark))
-	m.lost = after.Lost
+	after := newCounts(&p.After)
+	m.at, m.lost = p.Ready, after.lost
+	m.hops.overlay(after.hops)
+	m.peers.overlay(after.peers)
+	m.macs.overlay(after.macs)
+	m.arp.overlay(after.arp)
+	m.drops.overlay(after.drops)
 	return m
 }
 
-// fold takes over the TTLs of a mark that is forgotten, whose time now belongs
-// to this one's.
+// fold adds the TTLs of an older mark that is removed. Its time belongs to the
+// mark m now.
 func (m *mark) fold(older *mark) {
 	for _, e := range older.hops {
-		if e.value.ttls == 0 {
-			continue
-		}
 		if i, ok := m.hops.find(e.key); ok {
 			m.hops[i].value.ttls |= e.value.ttls
 		}
 	}
 }
 
-// Moved are the entries of now that are not the same in before, and what was
-// lost as of now.
+// Moved returns the entries of now that differ from before, and the losses as of
+// now.
 func Moved(before, now *model.Traffic) model.Traffic {
 	return model.Traffic{
-		Hops: fresh(before.Hops, now.Hops), Peers: fresh(before.Peers, now.Peers), MACs: fresh(before.MACs, now.MACs),
-		ARP: fresh(before.ARP, now.ARP), Drops: fresh(before.Drops, now.Drops), Lost: now.Lost,
+		Hops: moved(before.Hops, now.Hops), Peers: moved(before.Peers, now.Peers), MACs: moved(before.MACs, now.MACs),
+		ARP: moved(before.ARP, now.ARP), Drops: moved(before.Drops, now.Drops), Lost: now.Lost,
 	}
 }
 
-func fresh[T comparable](before, now []T) []T {
-	seen := make(map[T]struct{}, len(before))
+func moved[T comparable](before, now []T) []T {
+	seen := make(map[T]bool, len(before))
 	for _, x := range before {
-		seen[x] = struct{}{}
+		seen[x] = true
 	}
-	var out []T
-	for _, x := range now {
-		if _, ok := seen[x]; !ok {
-			out = append(out, x)
-		}
-	}
-	return out
+	return since(now, func(x *T) bool { return !seen[*x] })
 }

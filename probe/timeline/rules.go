@@ -7,12 +7,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// ruleCounts are what rules and chains had counted. Those that are the same to
-// the letter stand behind one another.
+// ruleCounts are the counters of rules and chains. Identical rules have one key
+// and keep their order.
 type ruleCounts struct{ frames, packets, chains list[ruleCount] }
 
-// ruleCount is a rule's count, and the number that nft gave it when it was
-// written, 0 where nft does not hold it.
+// ruleCount is a rule's counter and its nft handle, 0 for rules of other
+// backends.
 type ruleCount struct{ packets, handle uint64 }
 
 func newRuleCounts(s *model.Snapshot) ruleCounts {
@@ -23,8 +23,8 @@ func newRuleCounts(s *model.Snapshot) ruleCounts {
 	}
 }
 
-// ruleKey is what a rule is known by from one reading to the next. Its number
-// changes when others come and go.
+// ruleKey identifies a rule across readings. Its position changes when other
+// rules are added or deleted.
 type ruleKey struct {
 	backend            model.Backend
 	family             int
@@ -43,8 +43,8 @@ func chainMark(c *model.Chain) (uint64, ruleCount) {
 	return maphash.Comparable(seed, ruleKey{backend: c.Backend, table: c.Family + " " + c.Table, chain: c.Name}), ruleCount{packets: c.Counter.Packets}
 }
 
-// compareRules fills in what the rules of a snapshot counted since, and which of
-// them stood then. The snapshot gets lists of its own.
+// compareRules sets Delta and Standing of a snapshot's rules and chains, in copies
+// of its lists.
 func (m *mark) compareRules(s *model.Snapshot) {
 	s.FrameRules, s.PacketRules, s.Chains = slices.Clone(s.FrameRules), slices.Clone(s.PacketRules), slices.Clone(s.Chains)
 	used := map[uint64]int{}
@@ -70,11 +70,11 @@ func (m *mark) compareRules(s *model.Snapshot) {
 	}
 }
 
-// counted fills in what the next rule of a key counted since, and reports
-// whether there was one. A rule that was written anew, by its number or because
-// its counter fell, shows what it counted since: a program that keeps rules
-// writes all of its chain at once, and the counters begin again. Where not all
-// rules were read then, one that is not among them may have counted ever since.
+// counted sets the Delta of the next rule with a key, and reports whether the mark
+// has that rule. A rule with another handle or a lower counter was rewritten:
+// programs that maintain rules replace whole chains, which resets counters. It
+// counted all of its packets since. If the mark's rules were not read whole, a
+// rule that is not among them may have counted before.
 func counted(l list[ruleCount], k uint64, now ruleCount, c *model.Counter, used map[uint64]int, unread bool) (standing bool) {
 	i, ok := l.find(k)
 	if i += used[k]; !ok || i >= len(l) || l[i].key != k {

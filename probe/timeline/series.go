@@ -7,15 +7,15 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// points is how many rates a series holds at most.
+// points bounds the rates of a series.
 const points = 60
 
-// series are the rates of pods' addresses at each hop.
+// series are the packet rates of pods' addresses at each hop.
 type series struct {
 	at   time.Time
 	hops map[hopKey]*history
-	// drops are those of pods that are losses: lost is how many there were,
-	// counted what each kind of drop had counted.
+	// drops are the drops of pods' packets that are losses. lost is their
+	// total, counted the latest count of each drop.
 	drops   history
 	lost    uint64
 	counted map[uint64]uint64
@@ -26,7 +26,7 @@ type history struct {
 	rates   []float64
 }
 
-// add notes the rate since the point before, where there was one.
+// add appends the rate since the point before, if there was one.
 func (x *history) add(packets uint64, seconds float64) {
 	if seconds > 0 {
 		x.rates = append(x.rates, float64(minus(packets, x.packets))/seconds)
@@ -35,9 +35,8 @@ func (x *history) add(packets uint64, seconds float64) {
 	x.packets = packets
 }
 
-// addDrops adds up how many packets of pods were dropped since the point before.
-// The sum of all counts would not tell: those of pods that are gone, and of kinds
-// that were forgotten, are no longer in it.
+// addDrops adds the drops since the point before. Summing the counts would not
+// do: counts of pods that are gone and counters that were freed are missing.
 func (s *series) addDrops(now *model.Snapshot, pods map[netip.Addr]bool) {
 	next := make(map[uint64]uint64, len(now.Traffic.Drops))
 	loss := now.Losses()
@@ -52,7 +51,7 @@ func (s *series) addDrops(now *model.Snapshot, pods map[netip.Addr]bool) {
 	s.counted = next
 }
 
-// add notes the rates since the point before.
+// add appends the rates since the point before.
 func (s *series) add(now *model.Snapshot) {
 	seconds := 0.0
 	if !s.at.IsZero() {
@@ -73,7 +72,7 @@ func (s *series) add(now *model.Snapshot) {
 		if !pods[h.Addr] {
 			continue
 		}
-		k := hopKey{h.Addr, h.Prefix, h.IfIndex, h.Direction, h.Side}
+		k := keyOf(h)
 		x := s.hops[k]
 		if x == nil {
 			x = &history{}
@@ -84,7 +83,7 @@ func (s *series) add(now *model.Snapshot) {
 	s.hops = next
 }
 
-// list gives copies, in the order of the hops.
+// list returns copies in the order of the hops.
 func (s *series) list(hops []model.HopCount) []model.Series {
 	total := 0
 	for _, x := range s.hops {
@@ -93,7 +92,7 @@ func (s *series) list(hops []model.HopCount) []model.Series {
 	out, all := make([]model.Series, 0, len(s.hops)), make([]float64, 0, total)
 	for i := range hops {
 		h := &hops[i]
-		x := s.hops[hopKey{h.Addr, h.Prefix, h.IfIndex, h.Direction, h.Side}]
+		x := s.hops[keyOf(h)]
 		if x == nil || len(x.rates) == 0 {
 			continue
 		}

@@ -1,8 +1,8 @@
 // Package timeline turns the points of an observation, live or recorded, into
-// readings: it cuts windows out of counts that only grow, has them judged, and
-// follows findings from when they open to when they close.
+// readings: it computes windows from cumulative counters, diagnoses them, and
+// tracks findings from when they open to when they close.
 //
-// It is pure: time is that of the points.
+// It is pure: it takes the time from the points.
 package timeline
 
 import (
@@ -12,28 +12,28 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Windows that are offered beside "all since the beginning", the shortest
-// first. A timeline remembers as much as the longest needs.
+// The windows besides "all since the start". A timeline keeps what the longest
+// needs.
 const (
 	Short  = 10 * time.Second
 	Middle = time.Minute
 	Long   = 5 * time.Minute
 )
 
-// Diagnose judges a snapshot.
+// Diagnose returns the findings of a snapshot.
 type Diagnose func(*model.Snapshot) []model.Finding
 
-// Timeline remembers counts at earlier points, fewer the older they are. It is
-// not safe for concurrent use.
+// Timeline keeps the counts of earlier points, fewer the older they are. It is not
+// safe for concurrent use.
 type Timeline struct {
 	diagnose Diagnose
 	window   time.Duration
-	// origin is where "all" begins.
+	// origin is the mark at which "all" begins.
 	origin *mark
-	// marks are the oldest first.
+	// marks are sorted, oldest first.
 	marks []*mark
-	// changed is the first mark with the configuration that there is now, if
-	// it was another before.
+	// changed is the first mark with the present configuration, nil if it never
+	// changed.
 	changed *mark
 	setup   setup
 
@@ -43,16 +43,16 @@ type Timeline struct {
 	last    model.Point
 }
 
-// New gives a timeline whose readings are of the window; 0 is all.
+// New returns a timeline with readings over the window, 0 for all.
 func New(diagnose Diagnose, window time.Duration) *Timeline {
 	return &Timeline{diagnose: diagnose, window: window}
 }
 
-// SetWindow chooses the window of the readings that follow; 0 is all since the
-// beginning or the last Reset.
+// SetWindow sets the window of later readings, 0 for all since the start or the
+// last Reset.
 func (t *Timeline) SetWindow(d time.Duration) { t.window = max(d, 0) }
 
-// Reset lets "all" begin at the latest whole point, and forgets what closed.
+// Reset lets "all" begin at the latest whole point and forgets closed findings.
 func (t *Timeline) Reset() {
 	if len(t.marks) == 0 {
 		return
@@ -62,14 +62,14 @@ func (t *Timeline) Reset() {
 	t.tracker.closed = nil
 }
 
-// Add takes the next point and gives its reading. Only whole points are
-// judged; findings of others are those of the latest that was.
+// Add takes the next point and returns its reading. Only whole points are
+// diagnosed; other readings have the findings of the latest whole point.
 func (t *Timeline) Add(p model.Point) model.Reading {
 	now := p.Snapshot.Window.End
 	t.last = p
 	if t.origin == nil {
-		// The rules are the first that are known, the counts those of the
-		// beginning.
+		// Rules are compared with the first reading of them. All other counts
+		// start from zero.
 		t.origin = &mark{at: p.Snapshot.Window.Start, rules: newRuleCounts(p.Snapshot), gaps: gapsOf(p.Snapshot)}
 	}
 	t.series.add(p.Snapshot)
@@ -86,14 +86,14 @@ func (t *Timeline) Add(p model.Point) model.Reading {
 	return t.reading(s)
 }
 
-// Unsettled reports whether the latest whole point shows a change: another
-// configuration, or what may become a finding.
+// Unsettled reports whether the latest whole point shows a change: a new
+// configuration, or a finding that may open.
 func (t *Timeline) Unsettled() bool {
 	return len(t.tracker.waiting) > 0 || t.changed != nil && t.changed == t.marks[len(t.marks)-1]
 }
 
-// Again gives the latest point's reading over the window as it is chosen now.
-// Nothing is judged anew.
+// Again returns the reading of the latest point over the present window, without
+// a new diagnosis.
 func (t *Timeline) Again() (model.Reading, bool) {
 	if t.last.Snapshot == nil {
 		return model.Reading{}, false
@@ -116,25 +116,23 @@ func (t *Timeline) reading(s *model.Snapshot) model.Reading {
 	return r
 }
 
-// notice reports whether the node is configured otherwise than at the whole
-// point before.
+// notice reports whether the configuration changed since the last whole point.
 func (t *Timeline) notice(s *model.Snapshot) bool {
 	before := t.setup
 	t.setup = newSetup(s)
 	return before != nil && !before.same(t.setup)
 }
 
-// The times that opening a finding takes, beside its window.
 const (
-	// recent is the window in which a silence that has just begun shows,
-	// which a longer one hides behind the answers before it.
+	// recent is a window short enough to show that replies stopped just now. A
+	// longer one still contains replies.
 	recent = 4 * time.Second
-	// grounds is how long must have been observed before anything is judged.
+	// grounds is the observation time needed before the first diagnosis.
 	grounds = 2 * time.Second
 )
 
-// judge has the window judged, and beside it what of it speaks of the node as
-// it is now; when that has only just changed, nothing does.
+// judge diagnoses the window, and the part of it since the configuration last
+// changed, unless it changed just now.
 func (t *Timeline) judge(s *model.Snapshot, base *mark, changed bool) {
 	now := s.Window.End
 	if now.Sub(t.last.Snapshot.Window.Start) < grounds {
@@ -160,10 +158,10 @@ func (t *Timeline) judge(s *model.Snapshot, base *mark, changed bool) {
 	t.tracker.judge(j)
 }
 
-// slack is how much shorter than asked for a window may be.
+// slack is how much shorter than requested a window may be.
 const slack = time.Second / 2
 
-// base is the mark that a window begins with: the newest that is old enough.
+// base returns the mark at which a window begins: the latest that is old enough.
 func (t *Timeline) base(now time.Time, window time.Duration) *mark {
 	if window == 0 {
 		return t.origin
@@ -176,8 +174,8 @@ func (t *Timeline) base(now time.Time, window time.Duration) *mark {
 	return t.origin
 }
 
-// remember keeps the point's counts, and forgets those of marks that no window
-// will begin with.
+// remember adds a mark for the point, and removes marks that no window will begin
+// at.
 func (t *Timeline) remember(p model.Point) {
 	t.marks = append(t.marks, newMark(p))
 	now := t.marks[len(t.marks)-1].at
@@ -192,8 +190,8 @@ func (t *Timeline) remember(p model.Point) {
 	t.marks = kept
 }
 
-// superfluous reports whether no window needs the mark, given the next one and
-// those kept before it.
+// superfluous reports whether no window needs the mark, given the next mark and
+// the kept ones before it.
 func (t *Timeline) superfluous(m, next *mark, kept []*mark, now time.Time) bool {
 	if now.Sub(next.at) >= Long {
 		return true
@@ -205,8 +203,8 @@ func (t *Timeline) superfluous(m, next *mark, kept []*mark, now time.Time) bool 
 	return age > Middle+margin && sameSlot(before, m, Middle) || age > Short+margin && sameSlot(before, m, Short)
 }
 
-// margin is how much longer than needed marks are kept close together: as long
-// as the slowest reading of the state lets one wait for the next.
+// margin is how much longer than a window its closely spaced marks are kept. It
+// covers the longest interval between two whole points.
 const margin = 10 * time.Second
 
 func sameSlot(a, b *mark, slot time.Duration) bool {

@@ -10,46 +10,44 @@ import (
 )
 
 const (
-	// linger is how long a finding must be gone before it closes, so that
-	// one whose traffic comes in bursts stays one.
+	// linger is how long a finding must be absent before it closes, so that it
+	// stays open between bursts of traffic.
 	linger = 5 * time.Second
-	// maxClosed is how many closed findings are remembered.
+	// maxClosed bounds the closed findings that are kept.
 	maxClosed = 100
 )
 
-// tracker follows findings from judgement to judgement.
+// tracker follows findings from one judgement to the next.
 type tracker struct {
 	ids    int
 	open   []*model.Tracked
-	closed []model.Tracked // the latest first
-	// waiting are findings that did not yet open; the first judgement of
-	// several that had them.
+	closed []model.Tracked // latest first
+	// waiting are findings that have not opened yet.
 	waiting []candidate
 }
 
 type candidate struct {
 	model.Finding
-	since time.Time
+	since time.Time // the first judgement in a row that had it
 }
 
-// judgement is what Diagnose says at one point.
+// judgement holds the results of Diagnose at one point.
 type judgement struct {
 	at     time.Time
 	window time.Duration
-	// whole is of the window, current of that part of it, steady long, in
-	// which the node was configured as it is now, recent of the last few
-	// seconds of that.
+	// whole is of the window, current of the part since the configuration last
+	// changed, which took steady, and recent of its last few seconds.
 	whole, current, recent []model.Finding
 	steady                 time.Duration
 }
 
-// judge opens, changes and closes findings.
+// judge opens, updates and closes findings.
 //
-// What the window shows opens a finding once the node as it is configured now
-// shows it too: drops that outlive their cause in the window are not a new
-// one. What is not proven must be seen twice, since an answer may be under way.
-// A silence that the window does not show yet may open one by the last few
-// seconds, if nothing else is found of its pods.
+// A finding of the window opens once the present configuration shows it too:
+// drops from before a repair stay in the window but are no new finding. A finding
+// that is not proven must be seen twice, since a reply may be in flight. Where
+// replies stopped just now, the last few seconds may open a finding that the
+// window does not show yet, if there is no other finding for its pods.
 func (t *tracker) judge(j judgement) {
 	seen := map[*model.Tracked]bool{}
 	var waiting []candidate
@@ -58,7 +56,7 @@ func (t *tracker) judge(j judgement) {
 			if seen[x] = true; evident || j.steady < linger {
 				x.Finding, x.Last = f, j.at
 			} else {
-				// What is left of it is from before it was mended.
+				// What remains in the window is from before the repair.
 				t.end(x)
 			}
 			return
@@ -68,7 +66,8 @@ func (t *tracker) judge(j judgement) {
 			waiting = append(waiting, c)
 			return
 		}
-		// What stays for so long is of now, whatever changes meanwhile.
+		// A finding that persists for so long is current, whatever changes
+		// meanwhile.
 		if evident && (again || f.Confidence == model.Proven) || j.at.Sub(c.since) >= 2*max(j.window, Short) {
 			t.ids++
 			x := &model.Tracked{Finding: f, ID: t.ids, First: j.at, Last: j.at}
@@ -91,7 +90,7 @@ func (t *tracker) judge(j judgement) {
 	t.close(j.at)
 }
 
-// close ends the findings that are gone for long enough.
+// close ends the findings that have been absent for long enough.
 func (t *tracker) close(now time.Time) {
 	for _, x := range slices.Clone(t.open) {
 		if now.Sub(x.Last) >= linger {
@@ -107,7 +106,7 @@ func (t *tracker) end(x *model.Tracked) {
 	t.closed = t.closed[:min(len(t.closed), maxClosed)]
 }
 
-// awaited is the finding as one that may open, and whether it was one before.
+// awaited returns the finding as a candidate, and whether it was one before.
 func (t *tracker) awaited(f model.Finding, now time.Time) (candidate, bool) {
 	for _, c := range t.waiting {
 		if same(c.Finding, f) {
@@ -117,8 +116,8 @@ func (t *tracker) awaited(f model.Finding, now time.Time) (candidate, bool) {
 	return candidate{f, now}, false
 }
 
-// match is the open finding that f continues: of the same cause, or else about
-// some of the same pods and peers.
+// match returns the open finding that f continues: an equal one, or else one of
+// the same cause.
 func (t *tracker) match(f model.Finding, taken map[*model.Tracked]bool) *model.Tracked {
 	for _, alike := range []func(a, b model.Finding) bool{exactly, same} {
 		for _, x := range t.open {
@@ -134,7 +133,8 @@ func exactly(a, b model.Finding) bool {
 	return a.Code == b.Code && a.Title == b.Title && slices.Equal(a.Pods, b.Pods) && slices.Equal(a.Peers, b.Peers)
 }
 
-// same reports whether two findings are of one cause, whose extent may differ.
+// same reports whether two findings have one cause. Their pods and peers may
+// differ.
 func same(a, b model.Finding) bool {
 	if a.Code != b.Code {
 		return false
@@ -143,20 +143,19 @@ func same(a, b model.Finding) bool {
 	return a.Title == b.Title && (pods || peers) || pods && peers
 }
 
-// sharing reports whether the lists have something in common, as two empty
-// ones do.
+// sharing reports whether the lists have an element in common, or are both empty.
 func sharing[T comparable](a, b []T) bool {
 	return len(a) == 0 && len(b) == 0 || slices.ContainsFunc(a, func(x T) bool { return slices.Contains(b, x) })
 }
 
-// remnant reports whether an open finding is about all that f is about: where
-// only a part is silent any more, the rest is on its way to be well.
+// remnant reports whether an open finding covers f. A smaller silent part means
+// that traffic is recovering.
 func (t *tracker) remnant(f model.Finding) bool {
 	return slices.ContainsFunc(t.open, func(x *model.Tracked) bool { return covers(x.Finding, f) })
 }
 
-// supersede ends what is not proven and only a part of what opens now: single
-// addresses fall silent before their range is seen to.
+// supersede ends unproven findings that f, which opens now, covers: single
+// addresses are seen to be silent before their range is.
 func (t *tracker) supersede(f model.Finding) {
 	for _, x := range slices.Clone(t.open) {
 		if x.Confidence != model.Proven && covers(f, x.Finding) {
@@ -165,8 +164,7 @@ func (t *tracker) supersede(f model.Finding) {
 	}
 }
 
-// covers reports whether wide is about all the peers that narrow is about, and
-// some of its pods.
+// covers reports whether wide includes all peers of narrow, and some of its pods.
 func covers(wide, narrow model.Finding) bool {
 	return len(narrow.Peers) > 0 && sharing(wide.Pods, narrow.Pods) && !slices.ContainsFunc(narrow.Peers, func(p netip.Prefix) bool {
 		return !slices.ContainsFunc(wide.Peers, func(q netip.Prefix) bool { return q.Bits() <= p.Bits() && q.Contains(p.Addr()) })
@@ -177,8 +175,7 @@ func within(f model.Finding, list []model.Finding) bool {
 	return slices.ContainsFunc(list, func(g model.Finding) bool { return same(f, g) })
 }
 
-// alone reports whether nothing is found of the finding's pods, neither in the
-// window nor before.
+// alone reports whether no other finding, in list or open, concerns the pods of f.
 func (t *tracker) alone(f model.Finding, list []model.Finding) bool {
 	shares := func(g model.Finding) bool {
 		return len(g.Pods) == 0 || len(f.Pods) == 0 || slices.ContainsFunc(g.Pods, func(a netip.Addr) bool { return slices.Contains(f.Pods, a) })
@@ -186,7 +183,7 @@ func (t *tracker) alone(f model.Finding, list []model.Finding) bool {
 	return !slices.ContainsFunc(list, shares) && !slices.ContainsFunc(t.open, func(x *model.Tracked) bool { return shares(x.Finding) })
 }
 
-// findings are the open ones, in the order of Diagnose, then the closed.
+// findings returns the open findings in the order of Diagnose, then the closed.
 func (t *tracker) findings() []model.Tracked {
 	out := make([]model.Tracked, 0, len(t.open)+len(t.closed))
 	for _, x := range t.open {

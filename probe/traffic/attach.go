@@ -20,24 +20,22 @@ import (
 // hook is one link's programs, in both directions.
 type hook interface {
 	io.Closer
-	// alive is false when the link is gone and has taken the programs
-	// along, or somebody has removed them.
+	// alive is false if the link is gone, or if the programs were detached.
 	alive() bool
 }
 
-// attacher is a mechanism that puts the programs on a link. attach is called
-// inside the link's namespace.
+// attacher is a mechanism that attaches the programs to a link. attach runs in
+// the link's network namespace.
 type attacher interface {
 	mode() string
 	attach(index int) (hook, error)
 }
 
-// tcx is the attacher for Linux 6.6 and later. It goes before every other
-// program of the hook, so that nothing is hidden from it; it hides nothing
-// from them, and is gone with the process.
+// tcx is the attacher for Linux 6.6 and later. The programs run before every
+// other program of the hook, so they see every packet, and pass each one on.
+// They are detached when the process ends.
 //
-// The kernel waits for all CPUs, some milliseconds, whenever a program is
-// added to a hook or removed.
+// Attaching and detaching wait for an RCU grace period, some milliseconds.
 type tcx struct {
 	ingress, egress *ebpf.Program
 }
@@ -79,11 +77,10 @@ func (h tcxHook) alive() bool {
 
 func (h tcxHook) Close() error { return errors.Join(h[0].Close(), h[1].Close()) }
 
-// loopback is the index that every namespace's has.
+// loopback is the index of lo in every network namespace.
 const loopback = 1
 
-// probeTCX asks for the programs of the loopback, which every namespace has.
-// Kernels without tcx do not know the question.
+// probeTCX queries the programs on lo, which kernels without tcx reject.
 func probeTCX(ns *netns.NS) error {
 	const feature = "attach tc programs by tcx"
 	err := ns.Do(func() error {
@@ -101,16 +98,16 @@ func probeTCX(ns *netns.NS) error {
 	return fmt.Errorf("%s: %w", feature, err)
 }
 
-// attachments are the links that programs are on.
+// attachments are the links that the programs are attached to.
 type attachments struct {
 	by attacher
-	// changing is held for as long as links are attached or detached, which
-	// with many takes seconds; mu guards what is below.
+	// changing is held while links are attached and detached, which takes
+	// seconds for many. mu guards the fields below.
 	changing sync.Mutex
 	mu       sync.Mutex
 	on       map[int]hook
 	failed   map[int]error
-	pending  int // links that it is not yet the turn of
+	pending  int // links still to attach
 }
 
 func newAttachments(by attacher) *attachments {
@@ -123,12 +120,12 @@ func (a *attachments) get(index int) hook {
 	return a.on[index]
 }
 
-// Attach makes the set of watched links equal to this one, uplinks first. A
-// link that vanished meanwhile is no error; one that refuses the programs does
-// not keep the others from getting them.
+// Attach replaces the set of watched links, attaching to uplinks first. A link
+// that vanished meanwhile is no error. If attaching to a link fails, Attach goes
+// on with the others and returns the errors joined.
 //
-// The kernel takes some milliseconds for each link. Meanwhile the other methods
-// can be called: Close ends it early, and Sources tells how far it is.
+// Each link takes some milliseconds. Other methods can be called meanwhile:
+// Close makes Attach return early, and Sources reports the progress.
 func (e *Engine) Attach(want []Link) error {
 	a := e.attached
 	a.changing.Lock()
@@ -158,8 +155,8 @@ func (e *Engine) Attach(want []Link) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// detachOthers detaches from the links that are not wanted, and clears away
-// those that are gone.
+// detachOthers detaches from links that are not in want and removes links that
+// are gone.
 func (e *Engine) detachOthers(want []Link) error {
 	a := e.attached
 	a.mu.Lock()
@@ -189,7 +186,7 @@ func (e *Engine) attachOne(k Link) error {
 	if k.Index <= 0 {
 		return fmt.Errorf("attach to link %q: no such index: %d", k.Name, k.Index)
 	}
-	// The table comes first: a program must know its link.
+	// A program looks up its link, so the table comes first.
 	if err := e.setLink(k); err != nil {
 		return err
 	}

@@ -15,149 +15,133 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// counters are what the tc programs count: read from the kernel at each poll,
-// kept here with when each was first and last seen to move.
+// counters mirror what the tc programs count. Each poll reads them from the
+// kernel and notes when a poll first and last saw them change.
 type counters struct {
-	coll   *ebpf.Collection
-	legs   *ebpf.Memory // by CPU, then leg
-	peers  *ebpf.Memory // by CPU, then place
-	owners *ebpf.Memory // by leg
-	spare  *ebpf.Memory // a ring of legs
-	// subjects have the legs' numbers in their rows.
-	subjects *subjects
-	cpus     int
-	// legStride and peerStride are how much of the memory is one CPU's.
-	legStride, peerStride int
+	coll        *ebpf.Collection
+	hopCounters *ebpf.Memory // by CPU, then number
+	peerTable   *ebpf.Memory // by CPU, then entry
+	hopKeys     *ebpf.Memory // by number of a hop counter
+	freeHops    *ebpf.Memory // a ring of numbers of hop counters
+	// addrs hold the numbers of the hop counters in their rows.
+	addrs *addrTable
+	cpus  int
+	// hopStride and peerStride are bytes per CPU.
+	hopStride, peerStride int
 
-	hops      []hop // by leg
-	pairs     map[pairKey]*pair
-	neighbors map[bpf.TCNeighKey]*tally
-	closely   map[bpf.TCPairKey]*tally
-	// places is how many legs there are, leg 0 included, freed how many were
-	// given to spare, left how many may still be given out.
-	places int
-	freed  uint32
-	left   int
-	lost   [bpf.TCLostLOST_MAX]uint64
+	hops      []hop // by number of the hop counter
+	peers     map[peerKey]*peer
+	neighbors table[bpf.TCNeighKey]
+	pairs     table[bpf.TCPairKey]
+	// maxHops is how many hop counters there are, the unused number 0
+	// included, freed how many were written to freeHops, left how many can
+	// still be allocated.
+	maxHops int
+	freed   uint32
+	left    int
+	lost    [bpf.TCLostLOST_MAX]uint64
 }
 
-// hop is a leg, over all CPUs.
+// hop is a hop counter, summed over CPUs.
 type hop struct {
-	owner       bpf.TCOwner
-	leg         bpf.TCLeg // but for Macs
+	key         bpf.TCHopKey
+	n           bpf.TCHopCounter // except Macs
 	macs        map[macs]uint64
 	first, last time.Time
 }
 
 type macs struct{ src, dst model.MAC }
 
-type pairKey struct {
-	subject, link uint16
-	remote        netip.Addr
+type peerKey struct {
+	local, link uint16
+	remote      netip.Addr
 }
 
-type pair struct {
+type peer struct {
 	count    [bpf.TCDirectionDIRECTIONS]bpf.TCPeerCount
 	firstOut time.Time
 	last     [bpf.TCDirectionDIRECTIONS]time.Time
 }
 
-// tally is the count of one entry of a table that has room for so many.
-type tally struct {
-	packets uint64
-	// base is what was counted before the kernel's own entry began anew.
-	base        uint64
-	first, last time.Time
-}
-
-// is notes what the kernel's entry counts.
-func (t *tally) is(n uint64, now time.Time) {
-	if n += t.base; n != t.packets {
-		t.packets, t.last = n, now
-	}
-}
-
-func newCounters(coll *ebpf.Collection, s *subjects) (*counters, error) {
+func newCounters(coll *ebpf.Collection, addrs *addrTable) (*counters, error) {
 	c := &counters{
 		coll:      coll,
-		subjects:  s,
-		pairs:     map[pairKey]*pair{},
-		neighbors: map[bpf.TCNeighKey]*tally{},
-		closely:   map[bpf.TCPairKey]*tally{},
+		addrs:     addrs,
+		peers:     map[peerKey]*peer{},
+		neighbors: newTable[bpf.TCNeighKey](coll.Maps[bpf.TCMapNeighbors]),
+		pairs:     newTable[bpf.TCPairKey](coll.Maps[bpf.TCMapPairs]),
 	}
-	var err error
-	var errs []error
 	for name, m := range map[string]**ebpf.Memory{
-		bpf.TCMapLegs: &c.legs, bpf.TCMapPeers: &c.peers, bpf.TCMapOwners: &c.owners, bpf.TCMapSpare: &c.spare,
+		bpf.TCMapHopCounters: &c.hopCounters, bpf.TCMapPeers: &c.peerTable, bpf.TCMapHopKeys: &c.hopKeys, bpf.TCMapFreeHops: &c.freeHops,
 	} {
-		*m, err = coll.Maps[name].Memory()
-		errs = append(errs, err)
+		var err error
+		if *m, err = coll.Maps[name].Memory(); err != nil {
+			return nil, fmt.Errorf("map counters: %w", err)
+		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, fmt.Errorf("map counters: %w", err)
-	}
-	c.cpus = int(coll.Maps[bpf.TCMapLegs].MaxEntries())
-	c.legStride = int(coll.Maps[bpf.TCMapLegs].ValueSize())
+	c.cpus = int(coll.Maps[bpf.TCMapHopCounters].MaxEntries())
+	c.hopStride = int(coll.Maps[bpf.TCMapHopCounters].ValueSize())
 	c.peerStride = int(coll.Maps[bpf.TCMapPeers].ValueSize())
-	c.places = c.legStride / legSize
+	c.maxHops = c.hopStride / hopSize
 	return c, nil
 }
 
 func (c *counters) poll(now time.Time) error {
 	return errors.Join(
-		c.pollLegs(now),
+		c.pollHops(now),
 		c.pollPeers(now),
-		pollTable(c.coll.Maps[bpf.TCMapNeighbors], c.neighbors, now),
-		pollTable(c.coll.Maps[bpf.TCMapPairs], c.closely, now),
+		c.neighbors.poll(now),
+		c.pairs.poll(now),
 		readLost(c.coll.Maps[bpf.TCMapLosses], &c.lost),
 	)
 }
 
-// used is how many legs were ever given out, leg 0 included.
+// used is how many hop counters were ever allocated, the unused number 0
+// included.
 func (c *counters) used() (int, error) {
 	var a bpf.TCAllocator
 	if err := c.coll.Maps[bpf.TCMapAllocator].Lookup(uint32(0), &a); err != nil {
 		return 0, fmt.Errorf("read counters: %w", err)
 	}
 	used := int(a.Used) + 1
-	c.left = c.places - used + int(c.freed-a.Taken)
+	c.left = c.maxHops - used + int(c.freed-a.Taken)
 	return used, nil
 }
 
-// crowded reports whether few legs are left, or few places for pairs on one CPU.
+// crowded reports whether few hop counters are left, or little room for peers
+// on one CPU.
 func (c *counters) crowded() bool {
-	return c.left < c.places/4 || len(c.pairs) > c.peerStride/peerSize/4*3
+	return c.left < c.maxHops/4 || nearlyFull(len(c.peers), c.peerStride/peerSize)
 }
 
-func (c *counters) pollLegs(now time.Time) error {
+func (c *counters) pollHops(now time.Time) error {
 	used, err := c.used()
 	if err != nil {
 		return err
 	}
-	b, err := read(c.owners, 0, used*ownerSize)
+	keys, err := read[bpf.TCHopKey](c.hopKeys, 0, used*hopKeySize)
 	if err != nil {
 		return err
 	}
-	owners := view[bpf.TCOwner](b)
 	next := make([]hop, used)
 	for cpu := range c.cpus {
-		b, err := read(c.legs, cpu*c.legStride, used*legSize)
+		list, err := read[bpf.TCHopCounter](c.hopCounters, cpu*c.hopStride, used*hopSize)
 		if err != nil {
 			return err
 		}
-		for i, l := range view[bpf.TCLeg](b) {
-			next[i].add(&l)
+		for i := range list {
+			next[i].add(&list[i])
 		}
 	}
 	for i := range next {
 		h := &next[i]
-		h.owner = owners[i]
+		h.key = keys[i]
 		var before hop
 		if i < len(c.hops) {
 			before = c.hops[i]
 		}
 		h.first, h.last = before.first, before.last
-		if h.leg.Packets != before.leg.Packets {
+		if h.n.Packets != before.n.Packets {
 			h.last = now
 			if h.first.IsZero() {
 				h.first = now
@@ -168,21 +152,21 @@ func (c *counters) pollLegs(now time.Time) error {
 	return nil
 }
 
-// add sums one CPU's counts.
-func (h *hop) add(l *bpf.TCLeg) {
-	s := &h.leg
-	s.Packets += l.Packets
-	s.Bytes += l.Bytes
-	s.Ttls |= l.Ttls
-	s.Syn += l.Syn
-	s.Synack += l.Synack
-	s.Rst += l.Rst
-	s.IcmpErrors += l.IcmpErrors
-	s.Inner += l.Inner
-	s.Outer += l.Outer
-	s.MacsLost += l.MacsLost
-	for i := range l.Macs {
-		m := &l.Macs[i]
+// add adds the counts of one CPU.
+func (h *hop) add(c *bpf.TCHopCounter) {
+	s := &h.n
+	s.Packets += c.Packets
+	s.Bytes += c.Bytes
+	s.Ttls |= c.Ttls
+	s.Syn += c.Syn
+	s.Synack += c.Synack
+	s.Rst += c.Rst
+	s.IcmpErrors += c.IcmpErrors
+	s.FromInside += c.FromInside
+	s.FromUplink += c.FromUplink
+	s.MacsLost += c.MacsLost
+	for i := range c.Macs {
+		m := &c.Macs[i]
 		if m.Packets == 0 {
 			break
 		}
@@ -194,26 +178,27 @@ func (h *hop) add(l *bpf.TCLeg) {
 }
 
 func (c *counters) pollPeers(now time.Time) error {
-	next := make(map[pairKey]*pair, len(c.pairs))
+	next := make(map[peerKey]*peer, len(c.peers))
 	for cpu := range c.cpus {
-		b, err := read(c.peers, cpu*c.peerStride, c.peerStride)
+		list, err := read[bpf.TCPeer](c.peerTable, cpu*c.peerStride, c.peerStride)
 		if err != nil {
 			return err
 		}
-		for _, p := range view[bpf.TCPeer](b) {
-			if p.Subject == 0 {
+		for i := range list {
+			p := &list[i]
+			if p.Local == 0 {
 				continue
 			}
-			key := pairKey{subject: p.Subject, link: p.Link, remote: addrFrom(p.Remote)}
+			key := peerKey{local: p.Local, link: p.Link, remote: addrFrom(p.Remote)}
 			if next[key] == nil {
-				next[key] = &pair{}
+				next[key] = &peer{}
 			}
-			next[key].add(&p)
+			next[key].add(p)
 		}
 	}
 	for key, p := range next {
-		var before pair
-		if b := c.pairs[key]; b != nil {
+		var before peer
+		if b := c.peers[key]; b != nil {
 			before = *b
 		}
 		p.firstOut, p.last = before.firstOut, before.last
@@ -226,73 +211,18 @@ func (c *counters) pollPeers(now time.Time) error {
 			p.firstOut = now
 		}
 	}
-	c.pairs = next
+	c.peers = next
 	return nil
 }
 
-func (p *pair) add(q *bpf.TCPeer) {
+func (p *peer) add(q *bpf.TCPeer) {
 	for d := range p.count {
 		s, n := &p.count[d], &q.Count[d]
 		s.Packets += n.Packets
-		s.Asks += n.Asks
-		s.Answers += n.Answers
+		s.Requests += n.Requests
+		s.Replies += n.Replies
 		s.IcmpErrors += n.IcmpErrors
 	}
-}
-
-// pollTable reads the counts of a table that all CPUs share.
-func pollTable[K comparable](m *ebpf.Map, into map[K]*tally, now time.Time) error {
-	var key K
-	var n uint64
-	it := m.Iterate()
-	for it.Next(&key, &n) {
-		if into[key] == nil {
-			into[key] = &tally{first: now}
-		}
-		into[key].is(n, now)
-	}
-	// An aborted walk is one that the kernel's own additions kept from its
-	// end. Programs delete nothing, so that the next one goes on.
-	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
-		return fmt.Errorf("read counters of %s: %w", m, err)
-	}
-	return nil
-}
-
-// shed takes out of a table what did not move since then, if few of so many
-// places are left. take deletes a key from the kernel's table and gives its last
-// count.
-func shed[K comparable](list map[K]*tally, most int, since time.Time, take func(K) (uint64, error)) error {
-	if len(list) <= most/4*3 {
-		return nil
-	}
-	var errs []error
-	for key, t := range list {
-		if !t.last.Before(since) {
-			continue
-		}
-		n, err := take(key)
-		switch {
-		case err != nil:
-			errs = append(errs, err)
-		case t.base+n == t.packets:
-			delete(list, key)
-		default:
-			// It has just moved.
-			t.base += n
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("make room: %w", err)
-	}
-	return nil
-}
-
-func (c *counters) shedNeighbors(since time.Time) error {
-	return shed(c.neighbors, maxNeighbors, since, func(k bpf.TCNeighKey) (n uint64, err error) {
-		err = c.coll.Maps[bpf.TCMapNeighbors].LookupAndDelete(k, &n)
-		return n, err
-	})
 }
 
 func readLost(m *ebpf.Map, lost *[bpf.TCLostLOST_MAX]uint64) error {
@@ -306,81 +236,82 @@ func readLost(m *ebpf.Map, lost *[bpf.TCLostLOST_MAX]uint64) error {
 	return nil
 }
 
-func (c *counters) forgetSubject(slot uint16) error {
-	return c.forget(func(subject, _ uint16) bool { return subject == slot })
+func (c *counters) forgetAddr(slot uint16) error {
+	return c.forget(func(addr, _ uint16) bool { return addr == slot })
 }
 
 func (c *counters) forgetLink(slot uint16) error {
 	return c.forget(func(_, link uint16) bool { return link == slot })
 }
 
-// forgetTTLs clears the TTLs of every leg. A program that adds one at the same
-// time may bring the others of its CPU back.
+// forgetTTLs clears the TTLs of every hop counter. A program that adds one at
+// the same time may restore the others of its CPU.
 func (c *counters) forgetTTLs() error {
-	zero := make([]byte, unsafe.Sizeof(bpf.TCLeg{}.Ttls))
+	zero := make([]byte, unsafe.Sizeof(bpf.TCHopCounter{}.Ttls))
 	for i := range c.hops {
-		if c.hops[i].leg.Ttls == 0 {
+		if c.hops[i].n.Ttls == 0 {
 			continue
 		}
 		for cpu := range c.cpus {
-			at := cpu*c.legStride + i*legSize + int(unsafe.Offsetof(bpf.TCLeg{}.Ttls))
-			if _, err := c.legs.WriteAt(zero, int64(at)); err != nil {
+			at := cpu*c.hopStride + i*hopSize + int(unsafe.Offsetof(bpf.TCHopCounter{}.Ttls))
+			if _, err := c.hopCounters.WriteAt(zero, int64(at)); err != nil {
 				return fmt.Errorf("clear TTLs: %w", err)
 			}
 		}
-		c.hops[i].leg.Ttls = 0
+		c.hops[i].n.Ttls = 0
 	}
 	return nil
 }
 
-// forget clears what was counted for slots that are to be somebody else's, and
-// takes their legs back. No program counts for them at that time.
-func (c *counters) forget(whose func(subject, link uint16) bool) error {
+// forget clears the counts of the slots that match, which are about to be
+// reused, and frees their hop counters. No program may count for these slots
+// meanwhile.
+func (c *counters) forget(match func(addr, link uint16) bool) error {
 	var errs []error
-	zeroPeer := make([]byte, peerSize)
 	for i := range c.hops {
-		if o := c.hops[i].owner; o.Subject != 0 && whose(o.Subject, o.Link) {
+		if k := c.hops[i].key; k.Addr != 0 && match(k.Addr, k.Link) {
 			errs = append(errs, c.free(i))
 		}
 	}
+	zero := make([]byte, peerSize)
 	for cpu := range c.cpus {
-		b, err := read(c.peers, cpu*c.peerStride, c.peerStride)
+		list, err := read[bpf.TCPeer](c.peerTable, cpu*c.peerStride, c.peerStride)
 		errs = append(errs, err)
-		for i, p := range view[bpf.TCPeer](b) {
-			if p.Subject != 0 && whose(p.Subject, p.Link) {
-				_, err := c.peers.WriteAt(zeroPeer, int64(cpu*c.peerStride+i*peerSize))
+		for i := range list {
+			if p := &list[i]; p.Local != 0 && match(p.Local, p.Link) {
+				_, err := c.peerTable.WriteAt(zero, int64(cpu*c.peerStride+i*peerSize))
 				errs = append(errs, err)
 			}
 		}
 	}
-	maps.DeleteFunc(c.pairs, func(k pairKey, _ *pair) bool { return whose(k.subject, k.link) })
+	maps.DeleteFunc(c.peers, func(k peerKey, _ *peer) bool { return match(k.local, k.link) })
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("clear counters: %w", err)
 	}
 	return nil
 }
 
-// free makes a leg one that nobody has.
-func (c *counters) free(leg int) error {
+// free clears a hop counter and hands its number back to the programs.
+func (c *counters) free(number int) error {
 	var errs []error
 	write := func(m *ebpf.Memory, b []byte, at int64) {
 		_, err := m.WriteAt(b, at)
 		errs = append(errs, err)
 	}
-	o := c.hops[leg].owner
-	cell := uint32(o.Link)*linkLegs + uint32(o.Direction)*sides + uint32(o.Side)
-	write(c.subjects.rows, make([]byte, cellSize), int64(o.Subject)*c.subjects.rowSize+int64(subjectSize+cell*cellSize))
-	write(c.owners, make([]byte, ownerSize), int64(leg*ownerSize))
+	k := c.hops[number].key
+	cell := uint32(k.Link)*linkHops + uint32(k.Direction)*sides + uint32(k.Side)
+	write(c.addrs.rows, make([]byte, cellSize), int64(k.Addr)*c.addrs.rowSize+int64(addrSize+cell*cellSize))
+	write(c.hopKeys, make([]byte, hopKeySize), int64(number*hopKeySize))
 	for cpu := range c.cpus {
-		write(c.legs, make([]byte, legSize), int64(cpu*c.legStride+leg*legSize))
+		write(c.hopCounters, make([]byte, hopSize), int64(cpu*c.hopStride+number*hopSize))
 	}
-	c.hops[leg] = hop{}
+	c.hops[number] = hop{}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	// The ring has a place for every leg, so that the next one is free.
-	at := c.freed % uint32(c.places)
-	if _, err := c.spare.WriteAt(binary.NativeEndian.AppendUint32(nil, uint32(leg)), int64(at*spareSize)); err != nil {
+	// The ring has an entry for every hop counter, so the next one is free.
+	at := c.freed % uint32(c.maxHops)
+	if _, err := c.freeHops.WriteAt(binary.NativeEndian.AppendUint32(nil, uint32(number)), int64(at*freeHopSize)); err != nil {
 		return err
 	}
 	c.freed++

@@ -12,18 +12,18 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// The shape of what the programs share, as shared.h has it.
+// Sizes of the types and limits in shared.h.
 const (
-	subjectSize = uint32(unsafe.Sizeof(bpf.TCSubject{}))
-	legSize     = int(unsafe.Sizeof(bpf.TCLeg{}))
-	ownerSize   = int(unsafe.Sizeof(bpf.TCOwner{}))
+	addrSize    = uint32(unsafe.Sizeof(bpf.TCCountedAddr{}))
+	hopSize     = int(unsafe.Sizeof(bpf.TCHopCounter{}))
+	hopKeySize  = int(unsafe.Sizeof(bpf.TCHopKey{}))
 	peerSize    = int(unsafe.Sizeof(bpf.TCPeer{}))
 	linkSize    = int(unsafe.Sizeof(bpf.TCLink{}))
 	cellSize    = uint32(unsafe.Sizeof(uint16(0)))
-	spareSize   = uint32(unsafe.Sizeof(uint32(0)))
+	freeHopSize = uint32(unsafe.Sizeof(uint32(0)))
 	eventSize   = int(unsafe.Sizeof(bpf.DropDropEvent{}))
 
-	linkLegs  = uint32(bpf.TCSideLINK_LEGS)
+	linkHops  = uint32(bpf.TCSideLINK_HOPS)
 	sides     = uint32(bpf.TCSideSIDES)
 	linkTable = int(bpf.TCLimitLINK_TABLE)
 	linkTries = int(bpf.TCLimitLINK_TRIES)
@@ -31,13 +31,13 @@ const (
 	peerWays  = uint32(bpf.TCLimitPEER_WAYS)
 )
 
-// shared are the types that lie in memory as C wrote them. None holds a
-// pointer or a value that not every bit pattern is good for.
+// shared are the types that Go reads from shared memory in place. They hold no
+// pointers, and every bit pattern is a valid value.
 type shared interface {
-	bpf.TCLeg | bpf.TCOwner | bpf.TCPeer | bpf.DropDropEvent
+	bpf.TCHopCounter | bpf.TCHopKey | bpf.TCPeer | bpf.DropDropEvent
 }
 
-// view takes b as values of T, as many as are whole.
+// view returns b as a slice of T, without an incomplete value at the end.
 func view[T shared](b []byte) []T {
 	var t T
 	n := len(b) / int(unsafe.Sizeof(t))
@@ -47,14 +47,26 @@ func view[T shared](b []byte) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), n)
 }
 
-// read copies n bytes of shared memory. Counters go on moving while it does;
-// each word is whole.
-func read(m *ebpf.Memory, off, n int) ([]byte, error) {
+// read copies n bytes of shared memory. Programs may count meanwhile, so only
+// each word by itself is consistent.
+func read[T shared](m *ebpf.Memory, off, n int) ([]T, error) {
 	b := make([]byte, n)
 	if _, err := m.ReadAt(b, int64(off)); err != nil {
 		return nil, fmt.Errorf("read BPF map: %w", err)
 	}
-	return b, nil
+	return view[T](b), nil
+}
+
+// write copies a value into shared memory.
+func write(m *ebpf.Memory, off int64, value any) error {
+	b, err := binary.Append(nil, binary.NativeEndian, value)
+	if err == nil {
+		_, err = m.WriteAt(b, off)
+	}
+	if err != nil {
+		return fmt.Errorf("write BPF map: %w", err)
+	}
+	return nil
 }
 
 func addrFrom(a bpf.TCAddr) netip.Addr {
@@ -64,8 +76,21 @@ func addrFrom(a bpf.TCAddr) netip.Addr {
 	return netip.AddrFrom16(b).Unmap()
 }
 
-// canon is the form that addresses are kept and compared in.
+func addrTo(a netip.Addr) bpf.TCAddr {
+	b := a.As16()
+	return bpf.TCAddr{Hi: binary.NativeEndian.Uint64(b[:8]), Lo: binary.NativeEndian.Uint64(b[8:])}
+}
+
+// canon is the form in which addresses are stored and compared.
 func canon(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+
+// flag is 1 for true.
+func flag(b bool) byte {
+	if b {
+		return 1
+	}
+	return 0
+}
 
 func direction(d uint8) model.Direction {
 	if bpf.TCDirection(d) == bpf.TCDirectionINGRESS {

@@ -18,28 +18,28 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// maxSamples is how many kinds of drops keep a sample.
+// maxSamples bounds the drops of which a sample is kept.
 const maxSamples = 256
 
-// drops are the packets that the kernel freed, as the tracepoint tells.
+// drops counts the packets that the kernel freed, by the kfree_skb tracepoint.
 type drops struct {
 	coll    *ebpf.Collection
 	link    link.Link
 	reader  *ringbuf.Reader
-	names   map[uint32]model.Reason // nil where the kernel has none
+	names   map[uint32]model.Reason // of drop reasons; nil before Linux 5.17
 	symbols *symbols
 
 	namespaces map[uint32]bool
-	kinds      map[bpf.DropDropKey]*tally
+	counts     table[bpf.DropDropKey]
 	samples    map[bpf.DropDropKey]model.Sample
 	lost       [bpf.TCLostLOST_MAX]uint64
-	// missed are runs that the kernel skipped; unsampled are events that
-	// maxSamples left out, or that could not be read.
+	// missed are runs of the program that the kernel skipped. unsampled are
+	// events beyond maxSamples, or malformed ones.
 	missed, unsampled uint64
 }
 
-// openDrops loads and attaches the tracepoint program, which shares tc's table
-// of addresses.
+// openDrops loads and attaches the tracepoint program, which shares the address
+// table of the tc programs.
 func openDrops(tc *ebpf.Collection, cfg Config) (_ *drops, err error) {
 	types, err := btf.LoadKernelSpec()
 	if err != nil {
@@ -49,7 +49,6 @@ func openDrops(tc *ebpf.Collection, cfg Config) (_ *drops, err error) {
 		names:      reasonNames(types),
 		symbols:    newSymbols(),
 		namespaces: map[uint32]bool{},
-		kinds:      map[bpf.DropDropKey]*tally{},
 		samples:    map[bpf.DropDropKey]model.Sample{},
 	}
 	spec, err := dropSpec(cfg, types)
@@ -58,13 +57,14 @@ func openDrops(tc *ebpf.Collection, cfg Config) (_ *drops, err error) {
 	}
 	d.coll, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
 		MapReplacements: map[string]*ebpf.Map{
-			".bss":            tc.Maps[".bss"],
-			bpf.TCMapSubjects: tc.Maps[bpf.TCMapSubjects],
+			".bss":                tc.Maps[".bss"],
+			bpf.TCMapCountedAddrs: tc.Maps[bpf.TCMapCountedAddrs],
 		},
 	})
 	if err != nil {
 		return nil, loadError("watch drops", err, cfg.Debug)
 	}
+	d.counts = newTable[bpf.DropDropKey](d.coll.Maps[bpf.DropMapDrops])
 	d.reader, err = ringbuf.NewReader(d.coll.Maps[bpf.DropMapEvents])
 	if err != nil {
 		d.coll.Close()
@@ -79,9 +79,7 @@ func openDrops(tc *ebpf.Collection, cfg Config) (_ *drops, err error) {
 }
 
 func (d *drops) attach() (err error) {
-	d.link, err = link.AttachTracing(link.TracingOptions{
-		Program: d.coll.Programs[bpf.DropProgLasthopDrop],
-	})
+	d.link, err = link.AttachTracing(link.TracingOptions{Program: d.coll.Programs[bpf.DropProgLasthopDrop]})
 	return err
 }
 
@@ -90,9 +88,9 @@ func dropSpec(cfg Config, types *btf.Spec) (*ebpf.CollectionSpec, error) {
 	if err != nil {
 		return nil, err
 	}
-	sizeSubjects(spec, cfg)
+	sizeAddrTable(spec, cfg)
 	spec.Maps[bpf.DropMapNamespaces].MaxEntries = maxNetns
-	spec.Maps[bpf.DropMapDrops].MaxEntries = maxKinds
+	spec.Maps[bpf.DropMapDrops].MaxEntries = maxDrops
 	spec.Maps[bpf.DropMapEvents].MaxEntries = cmp.Or(cfg.ringBytes, defaultRing)
 	err = errors.Join(
 		spec.Variables[bpf.DropVarHasReason].Set(hasReason(types)),
@@ -135,55 +133,26 @@ func (d *drops) poll(now time.Time) error {
 	if err == nil {
 		d.missed = stats.RecursionMisses
 	}
-	return errors.Join(
-		d.pollKinds(now),
-		d.pollEvents(now),
-		readLost(d.coll.Maps[bpf.DropMapLosses], &d.lost),
-		d.symbols.resolve(),
-	)
+	errs := []error{d.counts.poll(now), d.pollEvents(now), readLost(d.coll.Maps[bpf.DropMapLosses], &d.lost)}
+	for key := range d.counts.entries {
+		d.symbols.want(key.Location)
+	}
+	for key := range d.samples {
+		d.symbols.want(key.Location)
+	}
+	return errors.Join(append(errs, d.symbols.resolve())...)
 }
 
-func (d *drops) pollKinds(now time.Time) error {
-	var key bpf.DropDropKey
-	var perCPU []uint64
-	it := d.coll.Maps[bpf.DropMapDrops].Iterate()
-	for it.Next(&key, &perCPU) {
-		k := d.kinds[key]
-		if k == nil {
-			k = &tally{first: now}
-			d.kinds[key] = k
-			d.symbols.want(key.Location)
-		}
-		k.is(sum(perCPU), now)
-	}
-	// See pollTable.
-	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
-		return fmt.Errorf("read drops: %w", err)
-	}
-	return nil
-}
-
-func sum(perCPU []uint64) (n uint64) {
-	for _, c := range perCPU {
-		n += c
-	}
-	return n
-}
-
-// shed forgets kinds and samples from before then, where there is little room
-// for others.
-func (d *drops) shed(since time.Time) error {
-	if len(d.samples) > maxSamples/4*3 {
+// evict makes room for other drops and samples: it forgets those that were not
+// seen since then.
+func (d *drops) evict(since time.Time) error {
+	if nearlyFull(len(d.samples), maxSamples) {
 		maps.DeleteFunc(d.samples, func(_ bpf.DropDropKey, s model.Sample) bool { return s.Time.Before(since) })
 	}
-	return shed(d.kinds, maxKinds, since, func(k bpf.DropDropKey) (uint64, error) {
-		var perCPU []uint64
-		err := d.coll.Maps[bpf.DropMapDrops].LookupAndDelete(k, &perCPU)
-		return sum(perCPU), err
-	})
+	return d.counts.evict(since)
 }
 
-// pollEvents takes what is in the ring buffer, without waiting for more.
+// pollEvents reads the events in the ring buffer, without waiting for more.
 func (d *drops) pollEvents(now time.Time) error {
 	var monotonic unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &monotonic); err != nil {
@@ -207,14 +176,13 @@ func (d *drops) pollEvents(now time.Time) error {
 			continue
 		}
 		s.Time = booted.Add(time.Duration(s.Time.UnixNano()))
-		d.symbols.want(key.Location)
 		d.samples[key] = s
 	}
 }
 
-// decodeEvent reads an event. Its time is since boot; its reason, location and
-// link are left out, which the key has as numbers. It is false for an event
-// that no program of ours has written.
+// decodeEvent decodes an event. The sample's time is since boot, and its reason,
+// location and link are empty: the key has their numbers. It returns false for
+// a malformed event.
 func decodeEvent(raw []byte) (bpf.DropDropKey, model.Sample, bool) {
 	events := view[bpf.DropDropEvent](raw)
 	if len(events) == 0 || int(events[0].HeadLength) > len(events[0].Head) {
@@ -253,11 +221,10 @@ func (d *drops) close() error {
 	return err
 }
 
-// list gives the drops, those of one place together; name names links of a
-// namespace.
-func (d *drops) list(name func(netns uint32, index int) string) []model.Drop {
+// list returns the drops. linkName names the links of a namespace.
+func (d *drops) list(linkName func(netns uint32, index int) string) []model.Drop {
 	merged := map[dropKey]*model.Drop{}
-	for key, k := range d.kinds {
+	for key, k := range d.counts.entries {
 		m := model.Drop{
 			Src:      addrFrom(bpf.TCAddr(key.Src)),
 			Dst:      addrFrom(bpf.TCAddr(key.Dst)),
@@ -265,20 +232,20 @@ func (d *drops) list(name func(netns uint32, index int) string) []model.Drop {
 			Reason:   d.reason(key.Reason),
 			Location: d.symbols.name(key.Location),
 			IfIndex:  int(key.Ifindex),
-			Link:     name(key.Netns, int(key.Ifindex)),
+			Link:     linkName(key.Netns, int(key.Ifindex)),
 			Netns:    key.Netns,
 			DstMAC:   key.DstMac,
 			Packets:  k.packets,
 			First:    k.first,
 			Last:     k.last,
 		}
-		// Several places in one function are one place.
+		// Several locations in one function count as one.
 		key.Location, key.Reason = 0, 0
 		id := dropKey{key, m.Reason, m.Location}
 		if o := merged[id]; o != nil {
 			o.Packets += m.Packets
-			o.First = earlier(o.First, m.First)
-			o.Last = later(o.Last, m.Last)
+			o.First = slices.MinFunc([]time.Time{o.First, m.First}, time.Time.Compare)
+			o.Last = slices.MaxFunc([]time.Time{o.Last, m.Last}, time.Time.Compare)
 			continue
 		}
 		merged[id] = &m
@@ -306,27 +273,13 @@ func compareDrops(a, b model.Drop) int {
 	)
 }
 
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
-}
-
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
-}
-
-// sampled gives the latest sample of each kind, oldest first.
-func (d *drops) sampled(name func(netns uint32, index int) string) []model.Sample {
+// sampled returns the latest sample of each drop, oldest first.
+func (d *drops) sampled(linkName func(netns uint32, index int) string) []model.Sample {
 	out := make([]model.Sample, 0, len(d.samples))
 	for key, s := range d.samples {
 		s.Reason = d.reason(key.Reason)
 		s.Location = d.symbols.name(key.Location)
-		s.Link = name(key.Netns, int(key.Ifindex))
+		s.Link = linkName(key.Netns, int(key.Ifindex))
 		out = append(out, s)
 	}
 	slices.SortFunc(out, func(a, b model.Sample) int {

@@ -208,7 +208,7 @@ func TestDropLosses(t *testing.T) {
 	}{
 		"ring":  {Config{eventRate: 1 << 30, ringBytes: 4096}, 200, func(l model.Lost) bool { return l.Events > 100 && l.Counters == 0 }},
 		"rate":  {Config{eventRate: 3}, 200, func(l model.Lost) bool { return l.Events > 100 && l.Counters == 0 }},
-		"kinds": {Config{}, maxKinds + 100, func(l model.Lost) bool { return l.Counters >= 100 }},
+		"kinds": {Config{}, maxDrops + 100, func(l model.Lost) bool { return l.Counters >= 100 }},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -217,7 +217,7 @@ func TestDropLosses(t *testing.T) {
 			for i := range tt.kinds {
 				ends.lose(t, netip.AddrFrom4([4]byte{203, 0, byte(i >> 8), byte(i)}), 1)
 			}
-			tr := dropped(t, e, uint64(min(tt.kinds, maxKinds)))
+			tr := dropped(t, e, uint64(min(tt.kinds, maxDrops)))
 			if !tt.check(tr.Lost) || len(tr.Lost.Detail) == 0 {
 				t.Errorf("lost %+v", tr.Lost)
 			}
@@ -294,7 +294,7 @@ ffffffff81000200 T third	[module]
 // TestShapes compares Go's shapes with C's, which asserts its own.
 func TestShapes(t *testing.T) {
 	for name, got := range map[string][2]int{
-		"subject": {int(subjectSize), 24}, "leg": {legSize, 176}, "owner": {ownerSize, 8},
+		"address": {int(addrSize), 24}, "hop counter": {hopSize, 176}, "hop key": {hopKeySize, 8},
 		"peer": {peerSize, 88}, "link": {linkSize, 8}, "event": {eventSize, 224},
 		"kind": {int(unsafe.Sizeof(bpf.DropDropKey{})), 64},
 	} {
@@ -323,14 +323,14 @@ func FuzzDecodeMaps(f *testing.F) {
 	f.Add([]byte{1})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var h hop
-		legs := view[bpf.TCLeg](b)
-		for i := range legs {
-			h.add(&legs[i])
+		list := view[bpf.TCHopCounter](b)
+		for i := range list {
+			h.add(&list[i])
 		}
-		if len(legs) != len(b)/legSize || len(h.macs) > len(legs)*int(bpf.TCLimitLEG_MACS) {
-			t.Errorf("%d legs, %d pairs from %d bytes", len(legs), len(h.macs), len(b))
+		if len(list) != len(b)/hopSize || len(h.macs) > len(list)*int(bpf.TCLimitHOP_MACS) {
+			t.Errorf("%d hop counters, %d pairs from %d bytes", len(list), len(h.macs), len(b))
 		}
-		var p pair
+		var p peer
 		for _, q := range view[bpf.TCPeer](b) {
 			p.add(&q)
 			if !addrFrom(q.Remote).IsValid() {
@@ -340,7 +340,7 @@ func FuzzDecodeMaps(f *testing.F) {
 				t.Errorf("other %d of %d", c.Other, c.Packets)
 			}
 		}
-		for _, o := range view[bpf.TCOwner](b) {
+		for _, o := range view[bpf.TCHopKey](b) {
 			_, _ = direction(o.Direction), side(o.Side)
 		}
 	})

@@ -1,9 +1,9 @@
 // Package traffic counts packets in the kernel: it loads the BPF programs,
 // attaches them to links, and reads their maps.
 //
-// The programs sit at the tc hooks of the node's links and on the kfree_skb
-// tracepoint. They change no packet, and nothing of them outlives the process:
-// nothing is pinned.
+// The programs run at the tc hooks of the node's links and at the kfree_skb
+// tracepoint. They modify no packet. Nothing is pinned, so nothing outlives the
+// process.
 package traffic
 
 import (
@@ -26,25 +26,24 @@ import (
 	"github.com/lasthop/lasthop/probe/netns"
 )
 
-// Sizes where Config says nothing, and those that it does not tell.
+// Defaults of Config, and sizes of the maps.
 const (
 	defaultAddrs = 1024
 	defaultLinks = 511
 	maxPrefixes  = 512 // Azure's route tables end at 400
 	maxNeighbors = 4096
-	// maxPairs are those of addresses that are looked at closely, by hop.
-	maxPairs = 16384
-	maxKinds = 4096 // of drops
-	maxNetns = 4096
-	// defaultRing takes some 1,000 samples; defaultRate is how many a CPU
-	// sends in a second at most.
+	maxPairs     = 16384
+	maxDrops     = 4096
+	maxNetns     = 4096
+	// defaultRing is in bytes, room for about 1,000 samples; defaultRate is
+	// samples per second and CPU.
 	defaultRing = 256 << 10
 	defaultRate = 128
 
-	// maxLegs and maxPeers are for each CPU, as far as all CPUs together
-	// stay within the bytes.
-	maxLegs   = 16384
-	legBytes  = 64 << 20
+	// maxHops and maxPeers are per CPU. hopBytes and peerBytes bound the
+	// memory of all CPUs together.
+	maxHops   = 16384
+	hopBytes  = 64 << 20
 	maxPeers  = 8192
 	peerBytes = 32 << 20
 )
@@ -53,78 +52,71 @@ const (
 type Config struct {
 	// NS is the node's namespace. It must stay open as long as the engine.
 	NS *netns.NS
-	// MaxAddrs and MaxLinks bound how many are counted at a time; 0 is
-	// 1024 and 511.
+	// MaxAddrs and MaxLinks bound how many are counted at a time. 0 means
+	// 1024 addresses and 511 links.
 	MaxAddrs, MaxLinks int
-	// Closely allows to look at addresses closely. It costs each packet
-	// more, also of other addresses.
-	Closely bool
-	// Debug puts the verifier's log into errors.
+	// Pairs allows Local.Pairs. It makes every packet cost more.
+	Pairs bool
+	// Debug adds the verifier's log to errors.
 	Debug bool
 
-	// eventRate and ringBytes bound the samples of drops, where not 0.
+	// eventRate, ringBytes and maxHops override the defaults if not 0.
 	eventRate, ringBytes uint32
-	// legs bounds those, where not 0.
-	legs int
+	maxHops              int
 }
 
-// Local is an address that is counted: a pod's, or one of the node itself.
+// Local is a local address whose packets are counted.
 type Local struct {
 	Addr netip.Addr
+	// Node says that the address is the node's, not a pod's.
 	Node bool
-	// Close has its packets counted by pair of addresses on every link, for
-	// which Config.Closely must be set.
-	Close bool
+	// Pairs has its packets counted by address pair on every link. It needs
+	// Config.Pairs.
+	Pairs bool
 }
 
 // Link is a network interface of the node that packets are counted on.
 type Link struct {
 	Index int
 	Name  string
-	// Uplink is set where the link leads off the node: packets are then
-	// counted by pair of addresses too.
+	// Uplink says that the link leads off the node: peers are counted on it.
 	Uplink bool
-	// NoEthernet is set where packets begin with their IP header (tun,
-	// wireguard, ipip).
+	// NoEthernet says that packets begin with the IP header (tun, wireguard,
+	// ipip).
 	NoEthernet bool
 }
 
 // Engine holds the loaded programs. Its methods may be called concurrently.
 type Engine struct {
-	ns     *netns.NS
-	closed atomic.Bool
-	// closing is done once; closeErr is what came of it.
+	ns       *netns.NS
+	closed   atomic.Bool
 	closing  sync.Once
-	closeErr error
+	closeErr error // result of closing
 
 	coll     *ebpf.Collection
 	attached *attachments
-	drops    *drops // nil where they cannot be watched
-	dropsErr error
+	drops    *drops // nil if drops cannot be watched
+	dropsErr error  // why
 
 	mu       sync.Mutex
-	subjects *subjects
+	addrs    *addrTable
 	links    *links
 	counters *counters
 }
 
-// Open loads the programs. Where the kernel or the rights forbid it, the error
-// is a *model.UnsupportedError. Drops that cannot be watched are no error:
-// Sources says so.
+// Open loads the programs. If the kernel or missing capabilities prevent it, the
+// error is a *model.UnsupportedError. If only drops cannot be watched, Open
+// succeeds and Sources says why.
 func Open(cfg Config) (*Engine, error) {
-	if cfg.MaxAddrs == 0 {
-		cfg.MaxAddrs = defaultAddrs
-	}
-	if cfg.MaxLinks == 0 {
-		cfg.MaxLinks = defaultLinks
-	}
+	cfg.MaxAddrs = cmp.Or(cfg.MaxAddrs, defaultAddrs)
+	cfg.MaxLinks = cmp.Or(cfg.MaxLinks, defaultLinks)
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
 	if err := checkRights("load tc programs"); err != nil {
 		return nil, err
 	}
-	// Before 5.11 maps count against RLIMIT_MEMLOCK.
+	// Before Linux 5.11 maps count against RLIMIT_MEMLOCK.
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, refused("load BPF programs", err)
 	}
@@ -151,7 +143,7 @@ func (cfg Config) check() error {
 	if cfg.NS == nil {
 		return errors.New("open traffic engine: no namespace given")
 	}
-	// Slots are 16 bits, and the table of links must not fill.
+	// Slots have 16 bits, and the hash table of links must not fill up.
 	if n := 1<<16 - maxPrefixes - 2; cfg.MaxAddrs < 0 || cfg.MaxAddrs > n {
 		return fmt.Errorf("open traffic engine: %d addresses: at most %d", cfg.MaxAddrs, n)
 	}
@@ -166,11 +158,11 @@ func (e *Engine) open(cfg Config, spec *ebpf.CollectionSpec) error {
 	if err != nil {
 		return fmt.Errorf("map BPF variables: %w", err)
 	}
-	if e.subjects, err = newSubjects(e.coll, spec, bss, cfg); err != nil {
+	if e.addrs, err = newAddrTable(e.coll, spec, bss, cfg); err != nil {
 		return err
 	}
 	e.links = newLinks(spec, bss, cfg)
-	if e.counters, err = newCounters(e.coll, e.subjects); err != nil {
+	if e.counters, err = newCounters(e.coll, e.addrs); err != nil {
 		return err
 	}
 	e.attached = newAttachments(&tcx{
@@ -181,19 +173,19 @@ func (e *Engine) open(cfg Config, spec *ebpf.CollectionSpec) error {
 	return nil
 }
 
-// rowCells is how many legs a subject may have: those of each link, and of
-// none.
-func rowCells(cfg Config) uint32 { return ceilPow2(uint32(cfg.MaxLinks+1)) * linkLegs }
+// rowCells is how many hop counters an address may have: those of each link,
+// and of the unused slot 0.
+func rowCells(cfg Config) uint32 { return ceilPow2(uint32(cfg.MaxLinks+1)) * linkHops }
 
-// rowSize is that of a subject with the numbers of its legs.
-func rowSize(cfg Config) uint32 { return subjectSize + rowCells(cfg)*cellSize }
+// rowSize is the size in bytes of a row of the address table.
+func rowSize(cfg Config) uint32 { return addrSize + rowCells(cfg)*cellSize }
 
-// perCPU is how many values of a size each CPU gets.
+// perCPU is how many values of a size fit each CPU's share of the budget.
 func perCPU(most, budget, size, cpus int) uint32 {
 	return uint32(min(most, budget/size/cpus))
 }
 
-// tcSpec is the tc object, sized.
+// tcSpec loads the tc object and sets its sizes.
 func tcSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	spec, err := bpf.LoadTC()
 	if err != nil {
@@ -203,22 +195,22 @@ func tcSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("count CPUs: %w", err)
 	}
-	legs := floorPow2(perCPU(cmp.Or(cfg.legs, maxLegs), legBytes, legSize, cpus))
+	hops := floorPow2(perCPU(cmp.Or(cfg.maxHops, maxHops), hopBytes, hopSize, cpus))
 	sets := floorPow2(perCPU(maxPeers, peerBytes, peerSize, cpus) / peerWays)
 
-	sizeSubjects(spec, cfg)
-	resize(spec.Maps[bpf.TCMapLegs], cpus, legs*uint32(legSize))
-	resize(spec.Maps[bpf.TCMapSpare], 1, legs*spareSize)
+	sizeAddrTable(spec, cfg)
+	resize(spec.Maps[bpf.TCMapHopCounters], cpus, hops*uint32(hopSize))
+	resize(spec.Maps[bpf.TCMapFreeHops], 1, hops*freeHopSize)
 	resize(spec.Maps[bpf.TCMapPeers], cpus, sets*peerWays*uint32(peerSize))
-	spec.Maps[bpf.TCMapOwners].MaxEntries = legs
+	spec.Maps[bpf.TCMapHopKeys].MaxEntries = hops
 	spec.Maps[bpf.TCMapNeighbors].MaxEntries = maxNeighbors
 	spec.Maps[bpf.TCMapPrefixes].MaxEntries = maxPrefixes
-	if cfg.Closely {
+	if cfg.Pairs {
 		spec.Maps[bpf.TCMapPairs].MaxEntries = maxPairs
 	}
 	err = errors.Join(
 		spec.Variables[bpf.TCVarRowMask].Set(rowCells(cfg)-1),
-		spec.Variables[bpf.TCVarLegMask].Set(legs-1),
+		spec.Variables[bpf.TCVarHopMask].Set(hops-1),
 		spec.Variables[bpf.TCVarPeerMask].Set(sets-1),
 		spec.Variables[bpf.TCVarFirstRemote].Set(uint32(cfg.MaxAddrs+1)),
 	)
@@ -228,13 +220,13 @@ func tcSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	return spec, nil
 }
 
-// sizeSubjects sizes the table of subjects, which both objects hold.
-func sizeSubjects(spec *ebpf.CollectionSpec, cfg Config) {
-	resize(spec.Maps[bpf.TCMapSubjects], 1+cfg.MaxAddrs+maxPrefixes, rowSize(cfg))
+// sizeAddrTable sizes the address table, which both objects declare.
+func sizeAddrTable(spec *ebpf.CollectionSpec, cfg Config) {
+	resize(spec.Maps[bpf.TCMapCountedAddrs], 1+cfg.MaxAddrs+maxPrefixes, rowSize(cfg))
 }
 
-// resize makes the values of an array other than C says, which leaves no type
-// to describe them.
+// resize changes an array's size and its value size. No BTF type describes the
+// new value, so the types are dropped.
 func resize(m *ebpf.MapSpec, entries int, value uint32) {
 	m.MaxEntries, m.ValueSize = uint32(entries), value
 	m.Key, m.Value = nil, nil
@@ -244,7 +236,8 @@ func floorPow2(n uint32) uint32 { return 1 << (bits.Len32(n) - 1) }
 
 func ceilPow2(n uint32) uint32 { return 1 << bits.Len32(n-1) }
 
-// loadError tells rights and kernels that forbid from other failures.
+// loadError returns an UnsupportedError if missing capabilities or the kernel
+// are the cause.
 func loadError(what string, err error, debug bool) error {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, ebpf.ErrNotSupported) {
 		return refused(what, err)
@@ -256,23 +249,23 @@ func loadError(what string, err error, debug bool) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// SetLocal replaces the set of counted addresses. What was counted of an
-// address that is gone stays in Traffic, and goes on where it comes back,
-// until its place is needed.
+// SetLocal replaces the set of counted local addresses. The counts of a removed
+// address stay in Traffic, and resume if it returns, until its slot is reused.
 func (e *Engine) SetLocal(local []Local) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.subjects.setLocal(local, e.counters.forgetSubject)
+	return e.addrs.setLocal(local, e.counters.forgetAddr)
 }
 
 // SetPrefixes replaces the set of remote pod ranges.
 func (e *Engine) SetPrefixes(prefixes []netip.Prefix) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.subjects.setPrefixes(prefixes, e.counters.forgetSubject)
+	return e.addrs.setPrefixes(prefixes, e.counters.forgetAddr)
 }
 
-// SetNamespaces replaces the set of namespaces, by inode, whose drops count.
+// SetNamespaces replaces the set of network namespaces whose drops are counted,
+// by inode.
 func (e *Engine) SetNamespaces(inodes []uint32) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -282,15 +275,14 @@ func (e *Engine) SetNamespaces(inodes []uint32) error {
 	return e.drops.setNamespaces(inodes)
 }
 
-// Poll reads what was counted. The first and last times of Traffic are those
-// of polls.
+// Poll reads the counters. First and last times in Traffic are times of polls.
 func (e *Engine) Poll(now time.Time) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed.Load() {
 		return fmt.Errorf("poll traffic engine: %w", unix.EBADF)
 	}
-	e.subjects.polled(now)
+	e.addrs.polled(now)
 	e.links.slots.polled(now)
 	err := e.counters.poll(now)
 	if e.drops != nil {
@@ -299,7 +291,7 @@ func (e *Engine) Poll(now time.Time) error {
 	return err
 }
 
-// ForgetTTLs begins the sets of TTLs anew: they are those seen since.
+// ForgetTTLs clears the sets of TTLs, which then hold those seen since.
 func (e *Engine) ForgetTTLs() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -309,10 +301,10 @@ func (e *Engine) ForgetTTLs() error {
 	return e.counters.forgetTTLs()
 }
 
-// MakeRoom forgets, where a table is nearly full, what was counted of addresses
-// and links that left before then, and kinds of drops and of ARP and ND messages
-// that were not seen since: an observation may go on for days. What is forgotten
-// counts from zero when it is seen again.
+// MakeRoom frees entries of tables that are nearly full, since an observation may
+// last for days: counts of addresses and links that were removed before since,
+// and of drops and of ARP and ND messages that were not seen after it. A counter
+// that is freed restarts from zero when its packets are seen again.
 func (e *Engine) MakeRoom(since time.Time) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -321,22 +313,22 @@ func (e *Engine) MakeRoom(since time.Time) error {
 	}
 	var errs []error
 	if e.counters.crowded() {
-		gone, links := e.subjects.release(since), e.links.slots.release(since)
+		gone, links := e.addrs.release(since), e.links.slots.release(since)
 		if len(gone)+len(links) > 0 {
-			errs = append(errs, e.counters.forget(func(subject, link uint16) bool { return gone[subject] || links[link] }))
+			errs = append(errs, e.counters.forget(func(addr, link uint16) bool { return gone[addr] || links[link] }))
 		}
 	}
-	errs = append(errs, e.counters.shedNeighbors(since))
+	errs = append(errs, e.counters.neighbors.evict(since))
 	if e.drops != nil {
-		errs = append(errs, e.drops.shed(since))
+		errs = append(errs, e.drops.evict(since))
 	}
 	return errors.Join(errs...)
 }
 
-// AttachMode names the mechanism that programs are attached by.
+// AttachMode names the mechanism that attaches programs to links.
 func (e *Engine) AttachMode() string { return e.attached.by.mode() }
 
-// Sources says how much of the traffic is watched.
+// Sources reports how much of the traffic is watched.
 func (e *Engine) Sources() []model.Source {
 	tc := e.attached.source()
 	e.mu.Lock()
@@ -350,8 +342,8 @@ func (e *Engine) Sources() []model.Source {
 	return []model.Source{tc, drops}
 }
 
-// Close detaches every program and frees the maps; every call waits until that
-// is done. Traffic still tells what the last Poll read.
+// Close detaches every program and frees the maps. Every call waits for that.
+// Traffic still returns what the last Poll read.
 func (e *Engine) Close() error {
 	e.closed.Store(true)
 	e.closing.Do(func() { e.closeErr = e.close() })

@@ -16,11 +16,10 @@ import (
 	"github.com/lasthop/lasthop/probe/netns"
 )
 
-// Features tries what the engine needs, each for real, in the node's
-// namespace. What it loads and attaches does nothing, and is gone when it
-// returns.
+// Features tests each kernel feature that the engine needs by using it, in the
+// node's network namespace. It leaves nothing loaded or attached.
 func Features(ns *netns.NS) []model.Feature {
-	// A failure shows where it matters, in what is loaded below.
+	// If this fails and matters, loading below fails too.
 	_ = rlimit.RemoveMemlock()
 	return []model.Feature{
 		kernelFeature(),
@@ -70,7 +69,7 @@ func tryBTF() (string, error) {
 	return "without drop reasons, which Linux 5.17 added", nil
 }
 
-// withEmpty runs f with a program that does nothing.
+// withEmpty calls f with a program that does nothing.
 func withEmpty(f func(*ebpf.Program) error) error {
 	spec, err := bpf.LoadEmpty()
 	if err != nil {
@@ -111,7 +110,8 @@ func tryRing() (string, error) {
 	return "", m.Close()
 }
 
-// tryDrops attaches the real program, to no namespace: it counts nothing.
+// tryDrops attaches the drop program with no namespace to watch: it counts
+// nothing.
 func tryDrops() (string, error) {
 	cfg := Config{MaxAddrs: 1, MaxLinks: 1}
 	spec, err := tcSpec(cfg)

@@ -1,7 +1,6 @@
 package traffic
 
 import (
-	"encoding/binary"
 	"fmt"
 
 	"github.com/cilium/ebpf"
@@ -9,16 +8,16 @@ import (
 	"github.com/lasthop/lasthop/bpf"
 )
 
-// links is the table of links, which the kernel looks up by index. Each has a
-// slot, the number that legs and peers know it by; slot 0 is none.
+// links is the table of links, which the programs look up by index. Hop counters
+// and peers refer to a link by its slot; slot 0 is unused.
 type links struct {
-	bss    *ebpf.Memory
-	off    int64          // of links in .bss
-	places [linkTable]int // the index of the link in each place, 0 for none
-	slots  *pool[int]     // by index
-	names  map[int]string
-	// closely: pairs of addresses that are looked at closely are counted.
-	closely bool
+	bss     *ebpf.Memory
+	off     int64          // of links in .bss
+	entries [linkTable]int // the index of the link in each entry, 0 if free
+	slots   *pool[int]     // by index
+	names   map[int]string
+	// pairs is Config.Pairs.
+	pairs bool
 }
 
 func newLinks(spec *ebpf.CollectionSpec, bss *ebpf.Memory, cfg Config) *links {
@@ -27,29 +26,29 @@ func newLinks(spec *ebpf.CollectionSpec, bss *ebpf.Memory, cfg Config) *links {
 		off:   int64(spec.Variables[bpf.TCVarLinks].Offset),
 		slots: newPool[int](1, uint16(cfg.MaxLinks+1)),
 		names: map[int]string{},
-
-		closely: cfg.Closely,
+		pairs: cfg.Pairs,
 	}
 }
 
-// place returns where a link is, or may be put; -1 when there is no room.
-func (l *links) place(index int) int {
+// entry returns the table entry of a link, or a free one for it; -1 if the
+// table is full near it.
+func (l *links) entry(index int) int {
 	free := -1
 	for i := range linkTries {
 		p := (index + i) % linkTable
-		if l.places[p] == index {
+		if l.entries[p] == index {
 			return p
 		}
-		if l.places[p] == 0 && free < 0 {
+		if l.entries[p] == 0 && free < 0 {
 			free = p
 		}
 	}
 	return free
 }
 
-// set puts a link in, or changes its flags and name.
+// set adds a link, or changes its flags and name.
 func (l *links) set(k Link, forget func(uint16) error) error {
-	p := l.place(k.Index)
+	p := l.entry(k.Index)
 	if p < 0 {
 		return fmt.Errorf("count on link %s: %w near index %d", k.Name, errFull, k.Index)
 	}
@@ -59,48 +58,32 @@ func (l *links) set(k Link, forget func(uint16) error) error {
 	}
 	l.slots.enter(slot)
 	l.names[k.Index] = k.Name
-	l.places[p] = k.Index
-	return l.write(p, bpf.TCLink{
-		Ifindex: uint32(k.Index),
-		Slot:    slot,
-		Pairs:   l.pairs(k),
-		Bare:    k.NoEthernet,
-	})
+	l.entries[p] = k.Index
+	var flags bpf.TCLinkFlags
+	if k.Uplink {
+		flags |= bpf.TCLinkFlagsLINK_UPLINK
+	}
+	if l.pairs {
+		flags |= bpf.TCLinkFlagsLINK_PAIRS
+	}
+	return l.write(p, bpf.TCLink{Ifindex: uint32(k.Index), Slot: slot, Flags: uint8(flags), NoEthernet: k.NoEthernet})
 }
 
-// remove takes a link out that no program runs for any more. Its name and its
-// counts stay.
+// remove removes a link that no program runs on any more. Its name and counts
+// stay.
 func (l *links) remove(index int) error {
 	slot, ok := l.slots.of[index]
 	if !ok || !l.slots.live(slot) {
 		return nil
 	}
 	l.slots.leave(slot)
-	p := l.place(index)
-	l.places[p] = 0
+	p := l.entry(index)
+	l.entries[p] = 0
 	return l.write(p, bpf.TCLink{})
 }
 
-// write fills a place with one store, so that no program sees half of it.
-func (l *links) write(place int, k bpf.TCLink) error {
-	b := make([]byte, 0, linkSize)
-	b = binary.NativeEndian.AppendUint32(b, k.Ifindex)
-	b = binary.NativeEndian.AppendUint16(b, k.Slot)
-	b = append(b, k.Pairs, flag(k.Bare))
-	if _, err := l.bss.WriteAt(b, l.off+int64(place*linkSize)); err != nil {
-		return fmt.Errorf("write link: %w", err)
-	}
-	return nil
-}
-
-// pairs are those that are counted on the link.
-func (l *links) pairs(k Link) uint8 {
-	return flag(k.Uplink)*uint8(bpf.TCPairScopePAIRS_BEYOND) | flag(l.closely)*uint8(bpf.TCPairScopePAIRS_CLOSE)
-}
-
-func flag(b bool) byte {
-	if b {
-		return 1
-	}
-	return 0
+// write writes an entry, whose 8 bytes are copied in one store: programs never
+// see half of it.
+func (l *links) write(entry int, k bpf.TCLink) error {
+	return write(l.bss, l.off+int64(entry*linkSize), k)
 }

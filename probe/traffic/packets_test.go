@@ -123,11 +123,11 @@ func TestOrigin(t *testing.T) {
 			tr := b.traffic()
 			for s, a := range map[model.Side]netip.Addr{model.AsSource: node, model.AsDestination: pod} {
 				out, in := hopOf(tr, a.String(), model.Egress, s), hopOf(tr, a.String(), model.Ingress, s)
-				if out.Packets != 1 || out.Inner != tt.inner || out.Outer != tt.outer {
-					t.Errorf("as %s: %d packets, inner %d, outer %d", s, out.Packets, out.Inner, out.Outer)
+				if out.Packets != 1 || out.FromInside != tt.inner || out.FromUplink != tt.outer {
+					t.Errorf("as %s: %d packets, inner %d, outer %d", s, out.Packets, out.FromInside, out.FromUplink)
 				}
-				if in.Packets != 1 || in.Inner+in.Outer > 0 {
-					t.Errorf("in, as %s: %d packets, inner %d, outer %d", s, in.Packets, in.Inner, in.Outer)
+				if in.Packets != 1 || in.FromInside+in.FromUplink > 0 {
+					t.Errorf("in, as %s: %d packets, inner %d, outer %d", s, in.Packets, in.FromInside, in.FromUplink)
 				}
 			}
 		})

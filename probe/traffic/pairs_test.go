@@ -9,25 +9,25 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// closeBench looks at the first of the bench's pods closely.
-func closeBench(t *testing.T) bench {
+// pairsBench has packets of the first pod of the bench counted by pair.
+func pairsBench(t *testing.T) bench {
 	t.Helper()
-	b := bench{open(t, Config{NS: newNS(t), MaxAddrs: 64, MaxLinks: 8, Closely: true, Debug: true}), t}
+	b := bench{open(t, Config{NS: newNS(t), MaxAddrs: 64, MaxLinks: 8, Pairs: true, Debug: true}), t}
 	if err := b.setLink(Link{Index: loopback, Name: "lo"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.SetLocal([]Local{{Addr: pod}, {Addr: pod2}, {Addr: pod6, Close: true}}); err != nil {
+	if err := b.SetLocal([]Local{{Addr: pod}, {Addr: pod2}, {Addr: pod6, Pairs: true}}); err != nil {
 		t.Fatal(err)
 	}
-	// An address that is counted already can be looked at closely too.
-	if err := b.SetLocal([]Local{{Addr: pod, Close: true}, {Addr: pod2}, {Addr: pod6, Close: true}}); err != nil {
+	// Counting by pair can be turned on for an address that is counted already.
+	if err := b.SetLocal([]Local{{Addr: pod, Pairs: true}, {Addr: pod2}, {Addr: pod6, Pairs: true}}); err != nil {
 		t.Fatal(err)
 	}
 	return b
 }
 
 func TestPairs(t *testing.T) {
-	b := closeBench(t)
+	b := pairsBench(t)
 	for range 3 {
 		b.run(model.Ingress, udpPacket(t, pod, other))
 	}
@@ -55,9 +55,9 @@ func TestPairs(t *testing.T) {
 	}
 }
 
-// TestPairsOverflow: what has no room is told.
+// TestPairsOverflow fills the table of pairs: the rest is reported as lost.
 func TestPairsOverflow(t *testing.T) {
-	b := closeBench(t)
+	b := pairsBench(t)
 	p := udpPacket(t, pod, other)
 	const more = 100
 	for i := range uint32(maxPairs + more) {

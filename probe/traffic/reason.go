@@ -9,12 +9,11 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// kfreeParams are the tracepoint's parameters with a reason among them: the
-// context, the packet, the location and the reason. Linux 5.17 added the
-// reason, and a later one a socket behind it.
+// kfreeParams is the tracepoint's number of parameters since Linux 5.17 added
+// the reason: context, skb, location and reason. Later kernels append a socket.
 const kfreeParams = 4
 
-// hasReason tells whether this kernel's kfree_skb gives a reason.
+// hasReason reports whether this kernel's kfree_skb tracepoint has a reason.
 func hasReason(types *btf.Spec) bool {
 	var t *btf.Typedef
 	if err := types.TypeByName("btf_trace_kfree_skb", &t); err != nil {
@@ -28,8 +27,8 @@ func hasReason(types *btf.Spec) bool {
 	return ok && len(f.Params) >= kfreeParams
 }
 
-// reasonNames reads the names of the drop reasons, whose numbers differ from
-// kernel to kernel; nil where there are none.
+// reasonNames returns the names of the drop reasons, whose numbers differ
+// between kernels; nil if the kernel has none.
 func reasonNames(types *btf.Spec) map[uint32]model.Reason {
 	var e *btf.Enum
 	if !hasReason(types) || types.TypeByName("skb_drop_reason", &e) != nil {
@@ -42,8 +41,8 @@ func reasonNames(types *btf.Spec) map[uint32]model.Reason {
 	return names
 }
 
-// reason names a number. Subsystems in modules have reasons of their own,
-// which the kernel's types do not name.
+// reason names a drop reason. Subsystems such as mac80211 register reasons of
+// their own, which the enum does not contain.
 func (d *drops) reason(n uint32) model.Reason {
 	if d.names == nil {
 		return ""

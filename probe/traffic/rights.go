@@ -10,22 +10,22 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// rights are the capabilities that the tc programs take. CAP_SYS_ADMIN stands
-// for the first two.
+// rights are the capabilities that the tc programs need. CAP_SYS_ADMIN implies
+// the first two.
 //
-// The kernel would load programs for tc without CAP_PERFMON, but looks then
-// at each path through them by itself, which for ours are too many.
+// tc programs can load without CAP_PERFMON, but the verifier then also explores
+// speculative paths, too many for these programs.
 var rights = []struct {
 	name string
 	bit  uint
-	root bool // CAP_SYS_ADMIN does as well
+	root bool // CAP_SYS_ADMIN implies it
 }{
 	{"CAP_BPF", unix.CAP_BPF, true},
 	{"CAP_PERFMON", unix.CAP_PERFMON, true},
 	{"CAP_NET_ADMIN", unix.CAP_NET_ADMIN, false},
 }
 
-// checkRights names the capabilities that are missing.
+// checkRights returns an UnsupportedError that names missing capabilities.
 func checkRights(feature string) error {
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -49,8 +49,8 @@ func checkRights(feature string) error {
 	}
 }
 
-// refused tells errors of rights and of kernels from others, and says what
-// would help.
+// refused returns an UnsupportedError with the remedy: privileges or a newer
+// kernel.
 func refused(feature string, err error) error {
 	remedy := "needs Linux 5.10 or later with BTF"
 	if errors.Is(err, unix.EPERM) {

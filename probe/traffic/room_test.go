@@ -11,9 +11,9 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// TestMakeRoomForPods has many more pods come and go than there are legs for.
+// TestMakeRoomForPods has many more pods come and go than there are hop counters for.
 func TestMakeRoomForPods(t *testing.T) {
-	b := bench{open(t, Config{NS: newNS(t), MaxAddrs: 300, MaxLinks: 8, legs: 64}), t}
+	b := bench{open(t, Config{NS: newNS(t), MaxAddrs: 300, MaxLinks: 8, maxHops: 64}), t}
 	if err := b.setLink(Link{Index: loopback, Name: "lo"}); err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestMakeRoomForDrops(t *testing.T) {
 		t.Fatal(err)
 	}
 	dst := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{203, 0, byte(i >> 8), byte(i)}) }
-	const many = maxKinds - 10
+	const many = maxDrops - 10
 	for i := range many {
 		ends.lose(t, dst(i), 1)
 	}

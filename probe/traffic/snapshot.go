@@ -9,7 +9,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Traffic is what was counted since Open, as of the last Poll.
+// Traffic returns the counts since Open, as of the last Poll.
 func (e *Engine) Traffic() model.Traffic {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -27,7 +27,7 @@ func (e *Engine) Traffic() model.Traffic {
 	return t
 }
 
-// linkIn names a link, which only the node's own have.
+// linkIn names a link of a namespace, empty for any but the node's.
 func (e *Engine) linkIn(netns uint32, index int) string {
 	if netns != e.ns.Inode() {
 		return ""
@@ -35,7 +35,7 @@ func (e *Engine) linkIn(netns uint32, index int) string {
 	return e.links.names[index]
 }
 
-// linkOf is the link of a slot, as its index and name.
+// linkOf returns the index and name of the link in a slot.
 func (e *Engine) linkOf(slot uint16) (int, string) {
 	index, _ := e.links.slots.key(slot)
 	return index, e.links.names[index]
@@ -46,28 +46,28 @@ func (e *Engine) hops() ([]model.HopCount, []model.MACPair) {
 	var pairs []model.MACPair
 	for i := range e.counters.hops {
 		h := &e.counters.hops[i]
-		addr, prefix, ok := e.subjects.of(h.owner.Subject)
-		if !ok || h.leg.Packets == 0 {
+		addr, prefix, ok := e.addrs.of(h.key.Addr)
+		if !ok || h.n.Packets == 0 {
 			continue
 		}
 		c := model.HopCount{
 			Addr:       addr,
 			Prefix:     prefix,
-			Direction:  direction(h.owner.Direction),
-			Side:       side(h.owner.Side),
-			Packets:    h.leg.Packets,
-			Bytes:      h.leg.Bytes,
-			SYN:        h.leg.Syn,
-			SYNACK:     h.leg.Synack,
-			RST:        h.leg.Rst,
-			ICMPErrors: h.leg.IcmpErrors,
-			Inner:      h.leg.Inner,
-			Outer:      h.leg.Outer,
-			TTLs:       h.leg.Ttls,
+			Direction:  direction(h.key.Direction),
+			Side:       side(h.key.Side),
+			Packets:    h.n.Packets,
+			Bytes:      h.n.Bytes,
+			SYN:        h.n.Syn,
+			SYNACK:     h.n.Synack,
+			RST:        h.n.Rst,
+			ICMPErrors: h.n.IcmpErrors,
+			FromInside: h.n.FromInside,
+			FromUplink: h.n.FromUplink,
+			TTLs:       h.n.Ttls,
 			First:      h.first,
 			Last:       h.last,
 		}
-		c.IfIndex, c.Link = e.linkOf(h.owner.Link)
+		c.IfIndex, c.Link = e.linkOf(h.key.Link)
 		hops = append(hops, c)
 		if !addr.IsValid() {
 			continue
@@ -99,8 +99,8 @@ func (e *Engine) hops() ([]model.HopCount, []model.MACPair) {
 
 func (e *Engine) peers() []model.Peer {
 	var out []model.Peer
-	for key, p := range e.counters.pairs {
-		addr, _, ok := e.subjects.of(key.subject)
+	for key, p := range e.counters.peers {
+		addr, _, ok := e.addrs.of(key.local)
 		if !ok {
 			continue
 		}
@@ -123,23 +123,12 @@ func (e *Engine) peers() []model.Peer {
 }
 
 func peerCount(n bpf.TCPeerCount) model.PeerCount {
-	c := model.PeerCount{
-		Packets:    n.Packets,
-		Requests:   n.Asks,
-		Replies:    n.Answers,
-		ICMPErrors: n.IcmpErrors,
-	}
-	// Each was read by itself while it moved.
-	if told := c.Requests + c.Replies; told < c.Packets {
-		c.Other = c.Packets - told
-	}
-	return c
+	return model.NewPeerCount(n.Packets, n.Requests, n.Replies, n.IcmpErrors)
 }
 
-// pairs are those of the addresses that are looked at closely.
 func (e *Engine) pairs() []model.PairCount {
 	var out []model.PairCount
-	for key, t := range e.counters.closely {
+	for key, t := range e.counters.pairs.entries {
 		out = append(out, model.PairCount{
 			Src:       addrFrom(key.Src),
 			Dst:       addrFrom(key.Dst),
@@ -158,7 +147,7 @@ func (e *Engine) pairs() []model.PairCount {
 
 func (e *Engine) arp() []model.ARPCount {
 	var out []model.ARPCount
-	for key, t := range e.counters.neighbors {
+	for key, t := range e.counters.neighbors.entries {
 		out = append(out, model.ARPCount{
 			IfIndex:   int(key.Ifindex),
 			Link:      e.links.names[int(key.Ifindex)],
@@ -177,7 +166,7 @@ func (e *Engine) arp() []model.ARPCount {
 	return out
 }
 
-// lost sums up what could not be counted, and says why.
+// lost sums up what could not be counted, with the reasons.
 func (e *Engine) lost() model.Lost {
 	var l model.Lost
 	why := func(total *uint64, n uint64, text string) {
@@ -189,12 +178,12 @@ func (e *Engine) lost() model.Lost {
 	tc := &e.counters.lost
 	why(&l.Unparsed, tc[bpf.TCLostLOST_UNPARSED], "packets with a header cut off or wrong")
 	why(&l.Counters, tc[bpf.TCLostLOST_LINK], "packets on links that were not yet known")
-	why(&l.Counters, tc[bpf.TCLostLOST_LEG], "packets at hops that no counter was free for")
+	why(&l.Counters, tc[bpf.TCLostLOST_HOP], "packets at hops that no counter was free for")
 	why(&l.Counters, tc[bpf.TCLostLOST_PEER], "packets of pairs of addresses that no counter was free for")
 	why(&l.Counters, tc[bpf.TCLostLOST_NEIGH], "ARP or ND messages that no counter was free for")
 	var macs uint64
 	for i := range e.counters.hops {
-		macs += e.counters.hops[i].leg.MacsLost
+		macs += e.counters.hops[i].n.MacsLost
 	}
 	why(&l.MACs, macs, "packets at hops with more pairs of MACs than are kept")
 	if d := e.drops; d != nil {

@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// symbols names kernel addresses. The table of all symbols is read in passing,
-// for addresses that are not yet known, and not kept: it is large.
+// symbols resolves kernel addresses to function names. It keeps only the names
+// that were asked for: /proc/kallsyms is large.
 type symbols struct {
 	path string
-	// names are of the addresses that were looked up; empty when no
-	// function holds the address.
+	// names holds the addresses that were looked up; empty if no function
+	// contains the address.
 	names  map[uint64]string
 	wanted map[uint64]bool
-	// readable is false when the kernel hides its addresses from us.
+	// readable is false if the kernel hides addresses (kptr_restrict).
 	readable bool
 }
 
@@ -36,8 +36,8 @@ func (s *symbols) want(address uint64) {
 	}
 }
 
-// name is the function that holds the address, or the address where that
-// could not be told.
+// name returns the function that contains the address, or the address itself if
+// that is unknown.
 func (s *symbols) name(address uint64) string {
 	if n := s.names[address]; n != "" {
 		return n
@@ -45,7 +45,7 @@ func (s *symbols) name(address uint64) string {
 	return fmt.Sprintf("%#x", address)
 }
 
-// resolve looks up what was wanted since it last did.
+// resolve looks up the addresses wanted since the last call.
 func (s *symbols) resolve() error {
 	if len(s.wanted) == 0 {
 		return nil
@@ -58,8 +58,8 @@ func (s *symbols) resolve() error {
 	return s.scan(f)
 }
 
-// scan finds, for each wanted address, the function that begins last before
-// it. The table is not sorted.
+// scan finds the last function that starts at or before each wanted address.
+// kallsyms is not sorted.
 func (s *symbols) scan(r io.Reader) error {
 	best := make(map[uint64]uint64, len(s.wanted))
 	lines := bufio.NewScanner(r)
@@ -90,8 +90,8 @@ func (s *symbols) scan(r io.Reader) error {
 	return nil
 }
 
-// parseSymbol reads a line "address type name [module]" of a function. The
-// compiler's suffixes, as in ip_rcv_core.isra.0, are left out.
+// parseSymbol parses the line "address type name [module]" of a function. It
+// strips suffixes of the compiler, as in ip_rcv_core.isra.0.
 func parseSymbol(line string) (uint64, string, bool) {
 	address, rest, ok := strings.Cut(line, " ")
 	if !ok || len(rest) < 3 || !strings.ContainsRune("tTwW", rune(rest[0])) || rest[1] != ' ' {

@@ -1,0 +1,150 @@
+package session
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/traffic"
+)
+
+// apply makes the engine watch these links and pods.
+func (w *watch) apply(now time.Time, links []model.Link, pods []model.Pod) error {
+	w.roster.see(now, pods)
+	if w.engine == nil {
+		return nil
+	}
+	w.links = links
+	w.setLocal()
+	w.note("namespaces", w.engine.SetNamespaces(w.namespaces()))
+	// The source reports links that cannot be watched. It is an error only if
+	// there is no other.
+	if err := w.engine.Attach(watched(links)); err != nil && !w.watching() {
+		return fmt.Errorf("watch links: %w", err)
+	}
+	w.setRanges()
+	return nil
+}
+
+// watching reports whether packets are counted on any link.
+func (w *watch) watching() bool {
+	return slices.ContainsFunc(w.engine.Sources(), func(s model.Source) bool {
+		return s.Name == model.SourceTC && s.Status != model.Missing
+	})
+}
+
+// countPairs starts or stops counting by address pair. It does so on all links
+// at once, so that two hops count the same packets, except those in flight
+// between them at that instant.
+func (w *watch) countPairs(on bool) {
+	w.countingPairs = on
+	w.setLocal()
+}
+
+// setLocal has the local addresses counted. Those of the node are counted by pair
+// too: a pod's packets may bear the node's address.
+func (w *watch) setLocal() {
+	list := locals(w.links, w.roster.alive())
+	for i := range list {
+		list[i].Pairs = w.countingPairs && (list[i].Node || slices.Contains(w.pairAddrs, list[i].Addr))
+	}
+	w.note("addresses", w.engine.SetLocal(list))
+}
+
+// setRanges has the pod ranges of other nodes counted, as far as they are known.
+func (w *watch) setRanges() {
+	s := *w.state
+	s.Pods = w.roster.alive()
+	s.Traffic = w.engine.Traffic()
+	ranges := diagnose.RemoteRanges(&s)
+	if slices.Equal(ranges, w.ranges) {
+		return
+	}
+	w.ranges = ranges
+	w.note("other nodes' pod ranges", w.engine.SetPrefixes(ranges))
+}
+
+// note records in gaps that some of what cannot be counted, or that all can.
+func (w *watch) note(what string, err error) {
+	delete(w.gaps, what)
+	if err != nil {
+		first, _, more := strings.Cut(err.Error(), "\n")
+		if more {
+			first += ", and others"
+		}
+		w.gaps[what] = fmt.Sprintf("not all %s are counted: %s", what, first)
+	}
+}
+
+// sources are the engine's sources, with the gaps.
+func (w *watch) sources() []model.Source {
+	list := w.engine.Sources()
+	for i := range list {
+		if list[i].Name != model.SourceTC || len(w.gaps) == 0 {
+			continue
+		}
+		list[i].Status = model.Partial
+		for _, what := range slices.Sorted(maps.Keys(w.gaps)) {
+			list[i].Detail += "; " + w.gaps[what]
+		}
+	}
+	return list
+}
+
+// namespaces are those whose drops are counted: the node's and those of its
+// pods, including pods that are gone.
+func (w *watch) namespaces() []uint32 {
+	out := []uint32{w.options.NS.Inode()}
+	for _, p := range w.roster.all() {
+		if p.Netns != 0 {
+			out = append(out, p.Netns)
+		}
+	}
+	return out
+}
+
+// watched are the links to attach to: all but lo, which no packet of a pod
+// crosses.
+func watched(links []model.Link) []traffic.Link {
+	var out []traffic.Link
+	for _, l := range links {
+		if l.Name == "lo" {
+			continue
+		}
+		out = append(out, traffic.Link{Index: l.Index, Name: l.Name, Uplink: l.Role == model.RoleUplink, NoEthernet: l.MAC.IsZero()})
+	}
+	return out
+}
+
+// locals are the addresses to count: those of pods and of the node.
+func locals(links []model.Link, pods []model.Pod) []traffic.Local {
+	var out []traffic.Local
+	seen := map[netip.Addr]bool{}
+	add := func(a netip.Addr, node bool) {
+		if !seen[a] && a.IsGlobalUnicast() {
+			seen[a] = true
+			out = append(out, traffic.Local{Addr: a, Node: node})
+		}
+	}
+	for i := range pods {
+		for _, a := range pods[i].Addresses {
+			add(a.Addr(), false)
+		}
+	}
+	for i := range links {
+		// kube-proxy in IPVS mode puts the address of every service on a
+		// dummy link. No packet has one as its source.
+		service := links[i].Kind == "dummy" || links[i].Name == "lo"
+		for _, a := range links[i].Addresses {
+			if !service || !a.IsSingleIP() {
+				add(a.Addr(), true)
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,252 @@
+package traffic
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/lasthop/lasthop/bpf"
+)
+
+// addrTable is the table of counted addresses: local addresses and remote
+// ranges, each in a slot. Slot 0 is unused.
+//
+// Programs read it while it changes. So a slot's row is complete before the slot
+// is linked into its chain.
+type addrTable struct {
+	rows     *ebpf.Memory
+	rowSize  int64
+	bss      *ebpf.Memory
+	slotsOff int64 // of slots and remote_bits in .bss
+	bitsOff  int64
+	prefixes *ebpf.Map
+
+	addrs  *pool[netip.Addr]
+	ranges *pool[netip.Prefix]
+	// written are the rows as last written, by slot. heads are the first
+	// slots of the chains, by the low bits of their addresses.
+	written map[uint16]bpf.TCCountedAddr
+	heads   map[uint16]uint16
+}
+
+func newAddrTable(coll *ebpf.Collection, spec *ebpf.CollectionSpec, bss *ebpf.Memory, cfg Config) (*addrTable, error) {
+	rows, err := coll.Maps[bpf.TCMapCountedAddrs].Memory()
+	if err != nil {
+		return nil, fmt.Errorf("map counted addresses: %w", err)
+	}
+	first := uint16(cfg.MaxAddrs + 1)
+	return &addrTable{
+		rows:     rows,
+		rowSize:  int64(rowSize(cfg)),
+		bss:      bss,
+		slotsOff: int64(spec.Variables[bpf.TCVarSlots].Offset),
+		bitsOff:  int64(spec.Variables[bpf.TCVarRemoteBits].Offset),
+		prefixes: coll.Maps[bpf.TCMapPrefixes],
+		addrs:    newPool[netip.Addr](1, first),
+		ranges:   newPool[netip.Prefix](first, first+maxPrefixes),
+		written:  map[uint16]bpf.TCCountedAddr{},
+		heads:    map[uint16]uint16{},
+	}, nil
+}
+
+func (t *addrTable) polled(now time.Time) {
+	t.addrs.polled(now)
+	t.ranges.polled(now)
+}
+
+// release frees the slots of addresses and ranges removed before then, and
+// returns them.
+func (t *addrTable) release(before time.Time) map[uint16]bool {
+	slots := t.addrs.release(before)
+	maps.Copy(slots, t.ranges.release(before))
+	return slots
+}
+
+// of returns the address or the range of a slot.
+func (t *addrTable) of(slot uint16) (a netip.Addr, p netip.Prefix, ok bool) {
+	if a, ok = t.addrs.key(slot); ok {
+		return a, p, true
+	}
+	p, ok = t.ranges.key(slot)
+	return a, p, ok
+}
+
+func (t *addrTable) setLocal(local []Local, forget func(uint16) error) error {
+	want := make(map[netip.Addr]bpf.TCCountedAddr, len(local))
+	for _, l := range local {
+		a := canon(l.Addr)
+		if !a.IsValid() || a.IsUnspecified() {
+			return fmt.Errorf("count address %q: not an address", l.Addr)
+		}
+		row := want[a]
+		row.Addr = addrTo(a)
+		if l.Pairs {
+			row.Pairs = 1
+		}
+		// An address that a pod shares with the node is the node's.
+		if l.Node {
+			row.Kind = bpf.TCAddrKindKIND_NODE
+		} else if row.Kind == bpf.TCAddrKindKIND_NONE {
+			row.Kind = bpf.TCAddrKindKIND_POD
+		}
+		want[a] = row
+	}
+	var errs []error
+	for a, slot := range t.addrs.of {
+		if _, ok := want[a]; !ok && t.addrs.live(slot) {
+			errs = append(errs, t.unchain(slot))
+		}
+	}
+	// Pods come first. If there is no room for all, addresses of the node
+	// (on some nodes those of every service) are not counted.
+	order := slices.SortedFunc(maps.Keys(want), func(a, b netip.Addr) int {
+		return cmp.Or(cmp.Compare(want[a].Kind, want[b].Kind), a.Compare(b))
+	})
+	for _, a := range order {
+		slot, err := t.addrs.take(a, forget)
+		if err == nil {
+			err = t.chain(slot, want[a])
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("count address %s: %w", a, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// low is the key of a row's chain: the last two bytes of its address, in the
+// byte order of the programs.
+func low(row bpf.TCCountedAddr) uint16 { return uint16(row.Addr.Lo >> 48) }
+
+// chain writes the row of a slot, if it changed, and links the slot into its
+// chain.
+func (t *addrTable) chain(slot uint16, row bpf.TCCountedAddr) error {
+	head := t.heads[low(row)]
+	if t.addrs.live(slot) {
+		row.Next = t.written[slot].Next
+		if row == t.written[slot] {
+			return nil
+		}
+		return t.write(slot, row)
+	}
+	n := 0
+	for s := head; s != 0; s = t.written[s].Next {
+		n++
+	}
+	if n >= chainMax {
+		return fmt.Errorf("%w: %d others end in the same 16 bits", errFull, n)
+	}
+	t.addrs.enter(slot)
+	row.Next = head
+	return errors.Join(t.write(slot, row), t.setHead(low(row), slot))
+}
+
+// unchain unlinks a slot. Its row stays for programs that have already found
+// the slot.
+func (t *addrTable) unchain(slot uint16) error {
+	t.addrs.leave(slot)
+	row := t.written[slot]
+	if t.heads[low(row)] == slot {
+		return t.setHead(low(row), row.Next)
+	}
+	for s := t.heads[low(row)]; s != 0; s = t.written[s].Next {
+		if before := t.written[s]; before.Next == slot {
+			before.Next = row.Next
+			return t.write(s, before)
+		}
+	}
+	return nil
+}
+
+func (t *addrTable) write(slot uint16, row bpf.TCCountedAddr) error {
+	t.written[slot] = row
+	return write(t.rows, int64(slot)*t.rowSize, row)
+}
+
+func (t *addrTable) setHead(low, slot uint16) error {
+	t.heads[low] = slot
+	return write(t.bss, t.slotsOff+int64(low)*2, slot)
+}
+
+func (t *addrTable) setPrefixes(prefixes []netip.Prefix, forget func(uint16) error) error {
+	want := make(map[netip.Prefix]bool, len(prefixes))
+	for _, p := range prefixes {
+		if !p.IsValid() || p.Addr().Is4In6() {
+			return fmt.Errorf("count range %q: not a prefix", p)
+		}
+		want[p.Masked()] = true
+	}
+	var errs []error
+	for p, slot := range t.ranges.of {
+		if t.ranges.live(slot) && !want[p] {
+			t.ranges.leave(slot)
+			errs = append(errs, t.prefixes.Delete(prefixKey(p)))
+		}
+	}
+	var bits remoteBits
+	// In the order given, as far as there is room.
+	for _, p := range prefixes {
+		p = p.Masked()
+		if !want[p] {
+			continue
+		}
+		want[p] = false
+		slot, err := t.ranges.take(p, forget)
+		if err == nil && !t.ranges.live(slot) {
+			err = t.prefixes.Put(prefixKey(p), uint32(slot))
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("count range %s: %w", p, err))
+			continue
+		}
+		t.ranges.enter(slot)
+		bits.add(p)
+	}
+	return errors.Join(append(errs, write(t.bss, t.bitsOff, &bits))...)
+}
+
+func prefixKey(p netip.Prefix) bpf.TCPrefixKey {
+	return bpf.TCPrefixKey{
+		Length: uint32(p.Bits() + 128 - p.Addr().BitLen()),
+		Addr:   p.Addr().As16(),
+	}
+}
+
+// remoteBits is the bitmap remote_bits: a bit for each first 16 bits of an
+// address in a remote range, for IPv6 the first 32 bits folded.
+type remoteBits [1 << 16 / 64]uint64
+
+func (r *remoteBits) add(p netip.Prefix) {
+	a := p.Addr().AsSlice()
+	first := binary.NativeEndian.Uint16(a)
+	if p.Addr().Is6() {
+		if p.Bits() < 32 {
+			// Too many bits to set one by one. No pod range is that wide.
+			for i := range r {
+				r[i] = ^uint64(0)
+			}
+			return
+		}
+		r.set(first ^ binary.NativeEndian.Uint16(a[2:]))
+		return
+	}
+	n := 1
+	if p.Bits() < 16 {
+		n = 1 << (16 - p.Bits())
+	}
+	from := binary.BigEndian.Uint16(a)
+	for i := range n {
+		var b [2]byte
+		binary.BigEndian.PutUint16(b[:], from+uint16(i))
+		r.set(binary.NativeEndian.Uint16(b[:]))
+	}
+}
+
+func (r *remoteBits) set(i uint16) { r[i/64] |= 1 << (i % 64) }
