@@ -214,9 +214,9 @@ func (v *view) masqueradeFix(g *rawGroup) string {
 // holds nothing but exclusions: an ip-masq-agent's chain whose end is gone. It
 // returns a rule of that chain.
 func (v *view) masqueradeChain(pod netip.Addr) *model.PacketRule {
-	family := 4
+	family := "ip"
 	if pod.Is6() {
-		family = 6
+		family = "ip6"
 	}
 	jumped := map[string]bool{}
 	only := map[string]*model.PacketRule{}

@@ -224,7 +224,7 @@ func (t *dropRules) findMapped(v *view) {
 func (t *dropRules) addPacketRules(v *view, families map[tableChain]bool) {
 	for i := range v.PacketRules {
 		r := &v.PacketRules[i]
-		k := tableChain{r.Backend, packetFamily(r, families), r.Table, r.Chain}
+		k := tableChain{r.Backend, r.Family, r.Table, r.Chain}
 		s := step{fits: func(d *dropped) fit { return t.packetFit(r, d) }}
 		counted := counts(r.Native, r.Counter)
 		switch {
@@ -246,17 +246,6 @@ func (t *dropRules) addPacketRules(v *view, families map[tableChain]bool) {
 		t.steps[k] = append(t.steps[k], s)
 	}
 	t.findMapped(v)
-}
-
-// packetFamily is the family of the table that holds a rule. A rule of an inet
-// table may match one version of IP only.
-func packetFamily(r *model.PacketRule, families map[tableChain]bool) string {
-	for number, name := range map[int]string{4: "ip", 6: "ip6"} {
-		if r.Family == number && (r.Backend == model.Legacy || families[tableChain{r.Backend, name, r.Table, r.Chain}]) {
-			return name
-		}
-	}
-	return "inet"
 }
 
 func (t *dropRules) addFrameRules(v *view) {
@@ -478,7 +467,7 @@ func (w *way) reach(s *suspect) {
 // marks, states and sets are not.
 func (t *dropRules) packetFit(r *model.PacketRule, d *dropped) fit {
 	switch {
-	case r.Family == 4 && d.six(), r.Family == 6 && !d.six(),
+	case r.NFProto == 4 && d.six(), r.NFProto == 6 && !d.six(),
 		!r.Src.Matches(d.Src), !r.Dst.Matches(d.Dst),
 		r.Proto != 0 && (r.Proto == d.Proto) == r.ProtoNot,
 		r.DstLocal != 0 && (r.DstLocal > 0) != t.local[d.Dst],
@@ -769,7 +758,7 @@ func (s *suspect) remove() string {
 	case s.chain != nil && s.family == "bridge":
 		return fmt.Sprintf("%s -t %s -P %s ACCEPT", frameTool(s.backend()), shellWord(s.table()), shellWord(s.where()))
 	case s.chain != nil:
-		tool := iptables(&model.PacketRule{Backend: s.backend(), Family: map[string]int{"ip": 4, "ip6": 6}[s.family]})
+		tool := iptables(&model.PacketRule{Backend: s.backend(), Family: s.family})
 		return fmt.Sprintf("%s -t %s -P %s ACCEPT", tool, shellWord(s.table()), shellWord(s.where()))
 	case s.frame != nil:
 		return deleteFrameRule(s.frame)

@@ -164,7 +164,7 @@ func (v *view) excludeFix(r *model.PacketRule, peer netip.Addr) string {
 			ip = "ip6"
 		}
 		return fmt.Sprintf("nft insert rule %s %s %s %s daddr %s return",
-			map[int]string{0: "inet", 4: "ip", 6: "ip6"}[r.Family], shellWord(r.Table), shellWord(r.Chain), ip, target)
+			r.Family, shellWord(r.Table), shellWord(r.Chain), ip, target)
 	}
 	return fmt.Sprintf("%s -t %s -I %s -d %s -j RETURN", iptables(r), shellWord(r.Table), shellWord(r.Chain), target)
 }

@@ -24,7 +24,7 @@ func layered(s *model.Snapshot, table, hook, target string, priority int) {
 			next = target
 		}
 		for k := range width {
-			r := model.PacketRule{Backend: model.NFT, Family: 4, Table: table, Chain: chain, Target: next, Number: k + 1}
+			r := model.PacketRule{Backend: model.NFT, Family: "ip", Table: table, Chain: chain, Target: next, Number: k + 1}
 			if k%2 == 0 && next == target {
 				r.Unknown = []string{"-m set --match-set s src"}
 			}
@@ -39,7 +39,7 @@ func layered(s *model.Snapshot, table, hook, target string, priority int) {
 
 // last appends a rule for everything to a hook's chain.
 func last(s *model.Snapshot, table, hook, target string) {
-	s.PacketRules = append(s.PacketRules, model.PacketRule{Backend: model.NFT, Family: 4, Table: table, Chain: hook, Target: target, Number: width + 1})
+	s.PacketRules = append(s.PacketRules, model.PacketRule{Backend: model.NFT, Family: "ip", Table: table, Chain: hook, Target: target, Number: width + 1})
 }
 
 func TestLayeredChains(t *testing.T) {
@@ -68,7 +68,7 @@ func TestLayeredChains(t *testing.T) {
 		}, "pod pa nat policy route neighbor enp1 beyond", "source 172.30.4.7 becomes 192.168.7.3"},
 		{"layers behind an exclusion", func(s *model.Snapshot) {
 			layered(s, "nat", "POSTROUTING", "LOG", 100)
-			s.PacketRules = slices.Insert(s.PacketRules, 0, model.PacketRule{Backend: model.NFT, Family: 4, Table: "nat", Chain: "POSTROUTING", Target: "ACCEPT"})
+			s.PacketRules = slices.Insert(s.PacketRules, 0, model.PacketRule{Backend: model.NFT, Family: "ip", Table: "nat", Chain: "POSTROUTING", Target: "ACCEPT"})
 		}, "pod pa nat policy route neighbor enp1 beyond", "no translation"},
 	}
 	for _, tt := range tests {
@@ -87,7 +87,7 @@ func TestCutOff(t *testing.T) {
 	many := func(table, chain, target string) func(*model.Snapshot) {
 		return func(s *model.Snapshot) {
 			s.Chains = append(s.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: table, Name: chain, Hook: chain, Priority: -100, Policy: "ACCEPT"})
-			other := model.PacketRule{Backend: model.NFT, Family: 4, Table: table, Chain: chain, Target: target, Proto: 17}
+			other := model.PacketRule{Backend: model.NFT, Family: "ip", Table: table, Chain: chain, Target: target, Proto: 17}
 			s.PacketRules = slices.Repeat([]model.PacketRule{other}, maxSteps)
 			last(s, table, chain, target)
 		}
@@ -100,7 +100,7 @@ func TestCutOff(t *testing.T) {
 			if i == 2*maxJumps-1 {
 				next = "DROP"
 			}
-			s.PacketRules = append(s.PacketRules, model.PacketRule{Backend: model.Legacy, Family: 4, Table: "filter", Chain: chain, Target: next})
+			s.PacketRules = append(s.PacketRules, model.PacketRule{Backend: model.Legacy, Family: "ip", Table: "filter", Chain: chain, Target: next})
 			chain = next
 		}
 	}

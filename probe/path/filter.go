@@ -66,21 +66,15 @@ type packetFilter struct {
 
 func newPacketFilter(s *model.Snapshot, local map[netip.Addr]bool) *packetFilter {
 	f := &packetFilter{chains: map[chainKey][]*model.PacketRule{}, local: local, seen: len(s.Traffic.Hops) > 0}
-	inet := map[chainKey]bool{}
 	for i := range s.Chains {
 		c := &s.Chains[i]
 		if c.Hook != "" && c.Family != "bridge" {
 			f.bases = append(f.bases, c)
 		}
-		inet[chainKey{c.Backend, 0, c.Table, c.Name}] = inet[chainKey{c.Backend, 0, c.Table, c.Name}] || c.Family == "inet"
 	}
 	for i := range s.PacketRules {
 		r := &s.PacketRules[i]
-		// A rule of an inet table that matches one version of IP says so.
-		k := chainKey{r.Backend, 0, r.Table, r.Chain}
-		if !inet[k] {
-			k.family = r.Family
-		}
+		k := chainKey{r.Backend, r.Family, r.Table, r.Chain}
 		f.chains[k] = append(f.chains[k], r)
 	}
 	slices.SortStableFunc(f.bases, func(a, b *model.Chain) int { return cmp.Compare(a.Priority, b.Priority) })
@@ -168,7 +162,7 @@ func (f *packetFilter) run(c *model.Chain, p flowPacket) ruling {
 }
 
 func keyOf(c *model.Chain) chainKey {
-	return chainKey{c.Backend, map[string]int{"ip": 4, "ip6": 6}[c.Family], c.Table, c.Name}
+	return chainKey{c.Backend, c.Family, c.Table, c.Name}
 }
 
 func drops(r *model.PacketRule) bool { return r.Target == "DROP" || r.Target == "REJECT" }
@@ -305,7 +299,7 @@ func (w *filterWalk) meets(r *model.PacketRule) fit {
 // fits tells how surely the packet satisfies a rule.
 func (w *filterWalk) fits(r *model.PacketRule) fit {
 	p := w.packet
-	if r.Family == 4 && isSix(p.dst) || r.Family == 6 && !isSix(p.dst) ||
+	if r.NFProto == 4 && isSix(p.dst) || r.NFProto == 6 && !isSix(p.dst) ||
 		!r.Src.Matches(p.src) || !r.Dst.Matches(p.dst) ||
 		!wants(r.DstLocal, w.local[p.dst]) || !wants(r.SrcLocal, w.local[p.src]) {
 		return no

@@ -58,8 +58,8 @@ func NewNAT(s *model.Snapshot) *NAT {
 			n.chains[k] = append(n.chains[k], r)
 		}
 	}
-	n.hooks4 = natHooks(s.Chains, "ip", 4)
-	n.hooks6 = natHooks(s.Chains, "ip6", 6)
+	n.hooks4 = natHooks(s.Chains, "ip")
+	n.hooks6 = natHooks(s.Chains, "ip6")
 	return n
 }
 
@@ -83,7 +83,7 @@ func (n *NAT) Source(p Packet) SourceNAT {
 
 // natHooks lists the chains that see a family's packets in POSTROUTING with the
 // power to translate, in the order in which the kernel calls them.
-func natHooks(chains []model.Chain, family string, number int) []chainKey {
+func natHooks(chains []model.Chain, family string) []chainKey {
 	type hook struct {
 		key      chainKey
 		priority int
@@ -93,11 +93,8 @@ func natHooks(chains []model.Chain, family string, number int) []chainKey {
 		if c.Hook != "POSTROUTING" || c.Priority < natFirst || c.Priority > natLast {
 			continue
 		}
-		switch c.Family {
-		case family:
-			hooks = append(hooks, hook{chainKey{c.Backend, number, c.Table, c.Name}, c.Priority})
-		case "inet":
-			hooks = append(hooks, hook{chainKey{c.Backend, 0, c.Table, c.Name}, c.Priority})
+		if c.Family == family || c.Family == "inet" {
+			hooks = append(hooks, hook{keyOf(&c), c.Priority})
 		}
 	}
 	slices.SortStableFunc(hooks, func(a, b hook) int { return a.priority - b.priority })
@@ -117,7 +114,7 @@ const (
 
 type chainKey struct {
 	backend model.Backend
-	family  int
+	family  string
 	table   string
 	chain   string
 }
@@ -221,6 +218,9 @@ func (w *walker) translator(k chainKey, from, depth int) *model.PacketRule {
 
 func (w *walker) matches(r *model.PacketRule) bool {
 	p := w.packet
+	if r.NFProto == 4 && isSix(p.Src) || r.NFProto == 6 && !isSix(p.Src) {
+		return false
+	}
 	if !r.Src.Matches(p.Src) || !r.Dst.Matches(p.Dst) || !r.Out.Matches(p.Out) || !r.Mark.Matches(0) {
 		return false
 	}

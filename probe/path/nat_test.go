@@ -14,7 +14,7 @@ func table(rules ...model.PacketRule) *model.Snapshot {
 		Chains: []model.Chain{{Backend: model.NFT, Family: "ip", Table: "nat", Name: "POSTROUTING", Hook: "POSTROUTING", Priority: 100}},
 	}
 	for _, r := range rules {
-		r.Backend, r.Family, r.Table = model.NFT, 4, "nat"
+		r.Backend, r.Family, r.Table = model.NFT, "ip", "nat"
 		s.PacketRules = append(s.PacketRules, r)
 	}
 	return s

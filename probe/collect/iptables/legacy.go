@@ -32,8 +32,9 @@ const (
 
 // layout is where an entry's fields are, which differs by family.
 type layout struct {
-	family, level, domain int
-	addrLen               int
+	// family is the table's: "ip" or "ip6".
+	family                 string
+	level, domain, addrLen int
 	// iface is where the interface names start, proto and what follows.
 	iface, proto, flags, invert int
 	target, counters, elems     int
@@ -44,12 +45,12 @@ type layout struct {
 
 var (
 	layout4 = layout{
-		family: 4, level: unix.SOL_IP, domain: unix.AF_INET, addrLen: 4,
+		family: "ip", level: unix.SOL_IP, domain: unix.AF_INET, addrLen: 4,
 		iface: 16, proto: 80, flags: 82, invert: 83, target: 88, counters: 96, elems: 112,
 		gotoFlag: 2, fragFlag: 1, names: "/proc/thread-self/net/ip_tables_names",
 	}
 	layout6 = layout{
-		family: 6, level: unix.SOL_IPV6, domain: unix.AF_INET6, addrLen: 16,
+		family: "ip6", level: unix.SOL_IPV6, domain: unix.AF_INET6, addrLen: 16,
 		iface: 64, proto: 128, flags: 131, invert: 132, target: 140, counters: 152, elems: 168,
 		gotoFlag: 4, names: "/proc/thread-self/net/ip6_tables_names",
 	}
@@ -243,7 +244,7 @@ func (t *table) decode() (Tables, error) {
 			chain, number = name, 0
 			if !isHook(name) {
 				out.Chains = append(out.Chains, model.Chain{
-					Backend: model.Legacy, Family: familyName(t.family), Table: t.name, Name: name,
+					Backend: model.Legacy, Family: t.family, Table: t.name, Name: name,
 				})
 			}
 		}
@@ -307,7 +308,7 @@ func (t *table) policy(hook int, e entry, x extension) (model.Chain, error) {
 		return model.Chain{}, err
 	}
 	c := model.Chain{
-		Backend: model.Legacy, Family: familyName(t.family), Table: t.name, Name: hookNames[hook],
+		Backend: model.Legacy, Family: t.family, Table: t.name, Name: hookNames[hook],
 		Hook: hookNames[hook], Priority: legacyPriority(t.name, hook), Policy: "ACCEPT", Counter: t.counter(e),
 	}
 	if v == verdictDrop {

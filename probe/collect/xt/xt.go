@@ -39,8 +39,8 @@ func (i *info) be16(at int) uint16    { return binary.BigEndian.Uint16(i.bytes(a
 func (i *info) text(at, n int) string { return cut(i.bytes(at, n)) }
 func (i *info) v4(at int) netip.Addr  { return netip.AddrFrom4([4]byte(i.bytes(at, 4))) }
 func (i *info) v6(at int) netip.Addr  { return netip.AddrFrom16([16]byte(i.bytes(at, 16))) }
-func (i *info) ip(at, family int) netip.Addr {
-	if family == 6 {
+func (i *info) ip(at int, family string) netip.Addr {
+	if family == "ip6" {
 		return i.v6(at)
 	}
 	return i.v4(at)
