@@ -136,7 +136,7 @@ func dropNFT(sp *space, n *scenario.Node, p *scenario.Pod, do bool) error {
 }
 
 // masqueradeNFT makes a table of nft's own for both versions of IP, with a rule
-// that masquerades whatever the node's pods send off it.
+// for each pod that masquerades what it sends by the NIC.
 func masqueradeNFT(sp *space, n *scenario.Node, do bool) error {
 	const table, chain = "site_nat", "leaving"
 	if !do {
@@ -147,7 +147,7 @@ func masqueradeNFT(sp *space, n *scenario.Node, do bool) error {
 		{"add", "chain", "inet", table, chain, "{ type nat hook postrouting priority srcnat; policy accept; }"},
 	}
 	for _, p := range n.Pods {
-		lists = append(lists, []string{"add", "rule", "inet", table, chain, "ip saddr " + p.IP.String() + " ip daddr != " + n.PodCIDR.String() + " counter masquerade"})
+		lists = append(lists, []string{"add", "rule", "inet", table, chain, "ip saddr " + p.IP.String() + " oifname " + n.NIC + " counter masquerade"})
 	}
 	return sp.runAll(nft, lists...)
 }
