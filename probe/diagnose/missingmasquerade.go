@@ -35,7 +35,7 @@ type rawGroup struct {
 }
 
 func findMissingMasquerade(v *view) []verdict {
-	tables := path.NewNAT(v.Snapshot)
+	tables := path.NewTables(v.Snapshot)
 	groups := map[*model.PacketRule]*rawGroup{}
 	var order []*rawGroup
 	reflected := v.reflected()
@@ -44,7 +44,7 @@ func findMissingMasquerade(v *view) []verdict {
 		if len(v.pods[p.Local]) == 0 || !v.outside(p.Remote) || p.Out.Packets == 0 {
 			continue
 		}
-		nat := tables.Source(path.Packet{Src: p.Local, Dst: p.Remote, Out: v.natLink(p.IfIndex)})
+		nat := tables.Source(path.Packet{Src: p.Local, Dst: p.Remote, Out: []string{v.natLink(p.IfIndex)}})
 		if nat.Translated && reflected[p.Local] {
 			// What came for the pod, and leaves again.
 			continue

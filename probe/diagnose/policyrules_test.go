@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
 )
 
 // TestLayeredChains has few rules and ways through them without number: each
@@ -40,7 +41,7 @@ func TestLayeredChains(t *testing.T) {
 	v := newView(&n.Snapshot)
 	list, whole := v.newDropRules().candidates(v.dropIn(&n.Traffic.Drops[0], v.dropSamples()))
 	if len(list) != width || !whole {
-		t.Errorf("%d suspects, all searched %v; want each of %d rules once", len(list), whole, width)
+		t.Errorf("%d candidates, all searched %v; want each of %d rules once", len(list), whole, width)
 	}
 }
 
@@ -53,7 +54,7 @@ func TestTooManyRules(t *testing.T) {
 			n.filter(model.NFT, "FORWARD", 40, model.PacketRule{Target: "DROP", Dst: to(far + "/32"), Unknown: []string{"-m set --match-set s src"}})
 		}
 		other := n.filter(model.NFT, "FORWARD", 3, model.PacketRule{Target: "DROP", Dst: to("192.0.2.7/32")})
-		n.PacketRules = append(n.PacketRules, slices.Repeat([]model.PacketRule{*other}, maxSteps)...)
+		n.PacketRules = append(n.PacketRules, slices.Repeat([]model.PacketRule{*other}, path.MaxSteps)...)
 		n.filter(model.NFT, "FORWARD", 40, model.PacketRule{Target: "DROP", Dst: to(far + "/32")})
 		n.refuse("nf_hook_slow", pod5, far, 40)
 		found := Diagnose(&n.Snapshot)

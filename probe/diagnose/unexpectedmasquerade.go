@@ -34,7 +34,7 @@ type masked struct {
 }
 
 func findUnexpectedMasquerade(v *view) []verdict {
-	tables := path.NewNAT(v.Snapshot)
+	tables := path.NewTables(v.Snapshot)
 	groups := map[*model.PacketRule]*masked{}
 	var order []*masked
 	for i := range v.Flows {
@@ -42,7 +42,7 @@ func findUnexpectedMasquerade(v *view) []verdict {
 		if !v.maskedFlow(f) {
 			continue
 		}
-		nat := tables.Source(path.Packet{Src: f.Original.Src, Dst: f.Reply.Src, Proto: f.Proto, Out: v.outLink(f.Reply.Src)})
+		nat := tables.Source(path.Packet{Src: f.Original.Src, Dst: f.Reply.Src, Proto: f.Proto, Out: []string{v.outLink(f.Reply.Src)}})
 		if !nat.Translated {
 			// What translated it is gone or was not understood. A flow
 			// keeps its address, so an old one proves nothing.

@@ -88,16 +88,16 @@ func TestCutOff(t *testing.T) {
 		return func(s *model.Snapshot) {
 			s.Chains = append(s.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: table, Name: chain, Hook: chain, Priority: -100, Policy: "ACCEPT"})
 			other := model.PacketRule{Backend: model.NFT, Family: "ip", Table: table, Chain: chain, Target: target, Proto: 17}
-			s.PacketRules = slices.Repeat([]model.PacketRule{other}, maxSteps)
+			s.PacketRules = slices.Repeat([]model.PacketRule{other}, MaxSteps)
 			last(s, table, chain, target)
 		}
 	}
 	deep := func(s *model.Snapshot) {
 		chain := "FORWARD"
 		s.Chains = append(s.Chains, model.Chain{Backend: model.Legacy, Family: "ip", Table: "filter", Name: chain, Hook: chain, Policy: "ACCEPT"})
-		for i := range 2 * maxJumps {
+		for i := range 2 * MaxDepth {
 			next := fmt.Sprintf("deep%d", i)
-			if i == 2*maxJumps-1 {
+			if i == 2*MaxDepth-1 {
 				next = "DROP"
 			}
 			s.PacketRules = append(s.PacketRules, model.PacketRule{Backend: model.Legacy, Family: "ip", Table: "filter", Chain: chain, Target: next})
@@ -122,7 +122,7 @@ func TestCutOff(t *testing.T) {
 	t.Run("a bridge", func(t *testing.T) {
 		s := bridgedNode()
 		other := model.FrameRule{Backend: model.NFT, Table: "filter", Chain: "FORWARD", EtherType: etherARP, Target: model.TargetDrop}
-		s.FrameRules = slices.Repeat([]model.FrameRule{other}, maxSteps)
+		s.FrameRules = slices.Repeat([]model.FrameRule{other}, MaxSteps)
 		s.FrameRules = append(s.FrameRules, model.FrameRule{Backend: model.NFT, Table: "filter", Chain: "FORWARD", Target: model.TargetDrop})
 		expect(t, s, podB, "pod pa bridge pb pod", "unknown what the bridge's rules do")
 	})
