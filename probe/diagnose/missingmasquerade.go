@@ -161,9 +161,9 @@ func (v *view) untranslated(g *rawGroup) []model.Evidence {
 func (v *view) judgeRules(g *rawGroup, f *model.Finding) {
 	nat := g.nat
 	switch {
-	case !v.Has(model.SourceNAT):
+	case !v.Has(model.SourceNAT) || nat.CutOff:
 		f.Confidence = model.Likely
-		f.Unseen = append(f.Unseen, "the nat rules: that source could not be read whole")
+		f.Unseen = append(f.Unseen, v.natUnseen())
 		f.Why = "Packets leave with the pod's address and nothing returns."
 		f.Fix = []string{v.masqueradeFix(g)}
 	case nat.Translated:
@@ -186,6 +186,14 @@ func (v *view) judgeRules(g *rawGroup, f *model.Finding) {
 		f.Confidence = weaker(f.Confidence, model.Likely)
 		f.Unseen = append(f.Unseen, fmt.Sprintf("whether %s %s matched: %s", r.Chain, r.Text, strings.Join(r.Unknown, ", ")))
 	}
+}
+
+// natUnseen says why the nat rules were not followed to their end.
+func (v *view) natUnseen() string {
+	if v.Has(model.SourceNAT) {
+		return "the nat rules: there are more than lasthop follows"
+	}
+	return "the nat rules: that source could not be read whole"
 }
 
 // masqueradeFix is the rule that is missing: at the end of the chain that

@@ -82,6 +82,10 @@ func (v *view) exhausted(tables *path.Tables, k bundle, h *holders) (model.Findi
 	f := model.Finding{Confidence: model.Proven}
 	nat := tables.Source(path.Packet{Src: h.first.Original.Src, Dst: k.to, Proto: k.proto, Out: []string{v.outLink(k.to)}})
 	within := anyPorts
+	if nat.CutOff {
+		nat.Translated, f.Confidence = false, model.Likely
+		f.Unseen = append(f.Unseen, v.natUnseen())
+	}
 	if nat.Translated && nat.Rule.ToPorts.First != 0 {
 		within = nat.Rule.ToPorts
 	}
@@ -117,8 +121,12 @@ func (v *view) exhausted(tables *path.Tables, k bundle, h *holders) (model.Findi
 	f.LastHopAlive = v.place(v.outLink(k.to), model.Egress)
 	f.Fix = []string{"conntrack -L -p " + protoName(k.proto) + " -d " + k.to.String() + "; use connections again, or leave with more addresses (NAT gateway)"}
 	if within != anyPorts {
-		f.Fix = append([]string{fmt.Sprintf("widen the range of ports: %s; then the same rule with --to-ports %d-%d",
-			deletePacketRule(nat.Rule), anyPorts.First, anyPorts.Last)}, f.Fix...)
+		option := "--to-ports "
+		if nat.Rule.Native {
+			option = "masquerade to :"
+		}
+		f.Fix = append([]string{fmt.Sprintf("widen the range of ports: %s; then the same rule with %s%d-%d",
+			deletePacketRule(nat.Rule), option, anyPorts.First, anyPorts.Last)}, f.Fix...)
 	}
 	return f, true
 }

@@ -43,10 +43,10 @@ func findUnexpectedMasquerade(v *view) []verdict {
 			continue
 		}
 		nat := tables.Source(path.Packet{Src: f.Original.Src, Dst: f.Reply.Src, Proto: f.Proto, Out: []string{v.outLink(f.Reply.Src)}})
-		if !nat.Translated {
-			// What translated it is gone or was not understood. A flow
-			// keeps its address, so an old one proves nothing.
-			if f.Start.IsZero() || v.Has(model.SourceNAT) && len(nat.Unsure) == 0 {
+		if !nat.Translated || nat.CutOff {
+			// What translated it is gone, or was not understood or followed. A
+			// flow keeps its address, so an old one proves nothing.
+			if f.Start.IsZero() || v.Has(model.SourceNAT) && len(nat.Unsure) == 0 && !nat.CutOff {
 				continue
 			}
 			nat.Rule = nil
@@ -138,7 +138,11 @@ func (v *view) maskedBy(g *masked) model.Finding {
 		}
 	default:
 		f.Confidence = model.Likely
-		f.Unseen = append(f.Unseen, "the rule that translates: the nat rules could not be read whole")
+		unseen := "the rule that translates: the nat rules could not be read whole"
+		if g.nat.CutOff {
+			unseen = v.natUnseen()
+		}
+		f.Unseen = append(f.Unseen, unseen)
 		f.Fix = []string{ip46tables(f.Pods[0]) + "-save -t nat | grep -E 'MASQUERADE|SNAT'"}
 	}
 	if !sure {
