@@ -73,8 +73,7 @@ func (b *builder) item(item nft.Item) {
 		}
 		if !b.match(i) {
 			b.unknown(i.String())
-			b.options = append(b.options, "["+i.String()+"]")
-			b.native = append(b.native, "["+i.String()+"]")
+			b.say("["+i.String()+"]", "["+i.String()+"]")
 		}
 	case nft.Extension:
 		b.extension(i)
@@ -88,8 +87,7 @@ func (b *builder) item(item nft.Item) {
 	case nft.Limit:
 		text := i.String()
 		b.unknown("limit " + text)
-		b.options = append(b.options, "-m limit "+text)
-		b.native = append(b.native, "limit rate "+text)
+		b.say("-m limit "+text, "limit rate "+text)
 	case nft.Write:
 		if i.Load.Source == nft.FromMeta && i.Load.Key == unix.NFT_META_MARK {
 			b.Target = "MARK"
@@ -110,8 +108,7 @@ func (b *builder) other(name string) {
 	default:
 		b.unknown(name)
 	}
-	b.options = append(b.options, "["+name+"]")
-	b.native = append(b.native, "["+name+"]")
+	b.say("["+name+"]", "["+name+"]")
 }
 
 func (b *builder) extension(e nft.Extension) {
@@ -122,12 +119,10 @@ func (b *builder) extension(e nft.Extension) {
 		return
 	}
 	text := xt.Match(&b.PacketRule, x)
-	b.options = append(b.options, text)
-	b.native = append(b.native, text)
+	b.say(text, text)
 }
 
 func (b *builder) verdict(v nft.Verdict) {
-	option := "-j "
 	switch v.Code {
 	case nft.Accept:
 		b.Target = "ACCEPT"
@@ -138,13 +133,13 @@ func (b *builder) verdict(v nft.Verdict) {
 	case nft.Jump:
 		b.Target = v.Chain
 	case nft.Goto:
-		b.Target, b.Goto, option = v.Chain, true, "-g "
+		b.Target, b.Goto = v.Chain, true
 	case nft.Continue, nft.Break:
 		return
 	default:
 		b.Target = "QUEUE"
 	}
-	b.target = option + b.Target
+	b.target = jumpOption(b.Goto) + b.Target
 	b.native = append(b.native, v.String())
 }
 
@@ -240,8 +235,7 @@ func (b *builder) matchMeta(m nft.Match, invert bool) bool {
 			b.Mark.Mask = binary.NativeEndian.Uint32(m.Mask)
 			text += fmt.Sprintf("/0x%x", b.Mark.Mask)
 		}
-		b.options = append(b.options, "-m mark "+not(invert)+"--mark "+text)
-		b.native = append(b.native, "meta mark "+isNot(invert)+text)
+		b.say("-m mark "+not(invert)+"--mark "+text, "meta mark "+isNot(invert)+text)
 	default:
 		return false
 	}
@@ -350,8 +344,7 @@ func (b *builder) matchState(m nft.Match, invert bool) bool {
 	// The rule tests whether the masked state differs from zero.
 	text := "ct state " + isNot(!invert) + strings.Join(names, ",")
 	b.unknown(text)
-	b.options = append(b.options, "["+text+"]")
-	b.native = append(b.native, text)
+	b.say("["+text+"]", text)
 	return true
 }
 
@@ -369,12 +362,10 @@ func (b *builder) matchType(m nft.Match, invert bool) bool {
 	switch m.Load.Flags {
 	case source:
 		b.SrcLocal = local
-		b.options = append(b.options, "-m addrtype "+not(invert)+"--src-type LOCAL")
-		b.native = append(b.native, "fib saddr type "+isNot(invert)+"local")
+		b.say("-m addrtype "+not(invert)+"--src-type LOCAL", "fib saddr type "+isNot(invert)+"local")
 	case dest:
 		b.DstLocal = local
-		b.options = append(b.options, "-m addrtype "+not(invert)+"--dst-type LOCAL")
-		b.native = append(b.native, "fib daddr type "+isNot(invert)+"local")
+		b.say("-m addrtype "+not(invert)+"--dst-type LOCAL", "fib daddr type "+isNot(invert)+"local")
 	default:
 		return false
 	}
