@@ -37,6 +37,11 @@ func natFault(sp *space, n *scenario.Node, f scenario.Fault, do bool) (known boo
 			}
 		}
 		return true, sp.forgetFlows()
+	case scenario.MasqueradeNFT:
+		if err := masqueradeNFT(sp, n, do); err != nil {
+			return true, err
+		}
+		return true, sp.forgetFlows()
 	case scenario.DeadBackend:
 		for _, proto := range []string{"tcp", "udp"} {
 			err := sp.run(iptables, "-t", "nat", op(do, "-A"), "PREROUTING", "-d", f.Prefix.String(), "-p", proto,
@@ -127,6 +132,23 @@ func dropNFT(sp *space, n *scenario.Node, p *scenario.Pod, do bool) error {
 		}
 	}
 	lists = append(lists, []string{"add", "rule", "inet", table, closed, "ip daddr " + p.IP.String() + ` counter drop comment "closed on request"`})
+	return sp.runAll(nft, lists...)
+}
+
+// masqueradeNFT makes a table of nft's own for both versions of IP, with a rule
+// for each pod that masquerades what it sends by the NIC.
+func masqueradeNFT(sp *space, n *scenario.Node, do bool) error {
+	const table, chain = "site_nat", "leaving"
+	if !do {
+		return sp.run(nft, "delete", "table", "inet", table)
+	}
+	lists := [][]string{
+		{"add", "table", "inet", table},
+		{"add", "chain", "inet", table, chain, "{ type nat hook postrouting priority srcnat; policy accept; }"},
+	}
+	for _, p := range n.Pods {
+		lists = append(lists, []string{"add", "rule", "inet", table, chain, "ip saddr " + p.IP.String() + " oifname " + n.NIC + " counter masquerade"})
+	}
 	return sp.runAll(nft, lists...)
 }
 

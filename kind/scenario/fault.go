@@ -42,6 +42,7 @@ var faultShapes = map[FaultType]shape{
 	DropTCX:           {need: []string{"pod"}},
 	DropXDP:           {need: []string{"pod"}},
 	MasqueradeAll:     {need: []string{"node"}},
+	MasqueradeNFT:     {need: []string{"node"}},
 	DeadBackend:       {need: []string{"node", "prefix", "via"}},
 	SNATPorts:         {need: []string{"node"}},
 	ConntrackRace:     {need: []string{"node", "prefix", "via"}},

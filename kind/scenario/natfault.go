@@ -25,6 +25,9 @@ const (
 	DeafServer FaultType = "deaf-server"
 	// MasqueradeAll takes away every exclusion from Node's MASQUERADE rule.
 	MasqueradeAll FaultType = "masquerade-all"
+	// MasqueradeNFT has Node masquerade all that its pods send, by a rule of
+	// nft's own in a table of the family inet.
+	MasqueradeNFT FaultType = "masquerade-nft"
 	// DeadBackend has Node translate the service address Prefix to Via,
 	// where no pod lives.
 	DeadBackend FaultType = "dead-backend"

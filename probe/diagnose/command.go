@@ -33,11 +33,7 @@ func ebtables(r *model.FrameRule) string {
 // deletePacketRule is the command that deletes a rule of IP's tables.
 func deletePacketRule(r *model.PacketRule) string {
 	if r.Native {
-		family := map[int]string{4: "ip", 6: "ip6"}[r.Family]
-		if family == "" {
-			family = "inet"
-		}
-		return deleteByHandle(family, r.Table, r.Chain, r.Handle)
+		return deleteByHandle(r.Family, r.Table, r.Chain, r.Handle)
 	}
 	return fmt.Sprintf("%s -t %s -D %s %s", iptables(r), shellWord(r.Table), shellWord(r.Chain), shellRule(r.Text, r.Number))
 }
@@ -112,7 +108,7 @@ func inside(p *model.Pod) string {
 // iptables is the tool that edits the rule's table.
 func iptables(r *model.PacketRule) string {
 	tool := "iptables"
-	if r.Family == 6 {
+	if r.Family == "ip6" {
 		tool = "ip6tables"
 	}
 	if r.Backend == model.Legacy {

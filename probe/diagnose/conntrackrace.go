@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
 )
 
 var conntrackRace = kind{
@@ -56,8 +57,7 @@ func findConntrackRace(v *view) []verdict {
 	f := v.raced(failed, lost, drops)
 	for _, s := range rivals {
 		f.Confidence = model.Likely
-		f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s %s, whose count in the window is not known, and which may match",
-			s.table(), s.where(), s.text()))
+		f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s, whose count in the window is not known, and which may match", s))
 	}
 	return []verdict{{Finding: f, explains: sameDrops(drops)}}
 }
@@ -65,7 +65,7 @@ func findConntrackRace(v *view) []verdict {
 // refusedEntries are the drops that failed insertions account for, and no more
 // packets than these, and the rules that may have dropped them too. What a rule
 // has counted is the rule's, and what surely meets one that does not tell.
-func (v *view) refusedEntries(failed uint64) ([]*model.Drop, []*suspect) {
+func (v *view) refusedEntries(failed uint64) ([]*model.Drop, []*candidateRule) {
 	rules, samples := v.newDropRules(), v.dropSamples()
 	var list []*model.Drop
 	rivals := map[*model.Drop][]candidate{}
@@ -75,13 +75,13 @@ func (v *view) refusedEntries(failed uint64) ([]*model.Drop, []*suspect) {
 			v.pod(d) == (netip.Addr{}) || v.inPod(d).IsValid() || v.explained(d) {
 			continue
 		}
-		suspects, whole := rules.candidates(v.dropIn(d, samples))
-		byRule := !whole || slices.ContainsFunc(suspects, func(c candidate) bool {
-			return c.counted && c.left >= d.Packets || !c.counted && c.fit == sureFit
+		found, whole := rules.candidates(v.dropIn(d, samples))
+		byRule := !whole || slices.ContainsFunc(found, func(c candidate) bool {
+			return c.counted && c.left >= d.Packets || !c.counted && c.fit == path.Yes
 		})
 		if !byRule {
 			list = append(list, d)
-			rivals[d] = suspects
+			rivals[d] = found
 		}
 	}
 	// Datagrams race, connections hardly ever.
@@ -89,7 +89,7 @@ func (v *view) refusedEntries(failed uint64) ([]*model.Drop, []*suspect) {
 		return cmp.Or(datagramsFirst(a)-datagramsFirst(b), cmp.Compare(b.Packets, a.Packets))
 	})
 	var out []*model.Drop
-	var others []*suspect
+	var others []*candidateRule
 	left := failed
 	for _, d := range list {
 		// The two counts are not read at the same moment.
@@ -99,8 +99,8 @@ func (v *view) refusedEntries(failed uint64) ([]*model.Drop, []*suspect) {
 		left -= min(d.Packets, left)
 		out = append(out, d)
 		for _, c := range rivals[d] {
-			if !c.counted && c.fit == mayFit && !slices.Contains(others, c.suspect) {
-				others = append(others, c.suspect)
+			if !c.counted && c.fit == path.Maybe && !c.poor && !slices.Contains(others, c.candidateRule) {
+				others = append(others, c.candidateRule)
 			}
 		}
 	}
@@ -125,8 +125,7 @@ func (v *view) raced(failed, lost uint64, drops []*model.Drop) model.Finding {
 			pod = d.Dst
 		}
 		pods[pod], peers[otherEnd(d, pod)] = true, true
-		s := v.dropIn(d, samples)
-		dns = dns || s.hasPorts && s.dstPort == dnsPort
+		dns = dns || v.dropIn(d, samples).dstPort == dnsPort
 	}
 	services := v.servicesOf(pods, peers)
 	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)

@@ -207,11 +207,11 @@ func (v *view) deadRule(b *backend, targets []netip.Addr, f *model.Finding) {
 		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule translates to it", r))
 		f.Fix = append(f.Fix, deletePacketRule(r))
 	}
-	s := &suspect{rule: b.rules[0], family: map[int]string{0: "inet", 4: "ip", 6: "ip6"}[b.rules[0].Family], path: []string{b.rules[0].Chain}}
-	if owner := s.owner(); owner != "" {
+	r := b.rules[0]
+	if by := maker([]string{r.Chain}, r.Comment, r.Table); by != "" {
 		f.Fix = append([]string{
 			fmt.Sprintf("kubectl get endpointslices -A -o wide | grep -F %s", a),
-			fmt.Sprintf("where no slice has it, %s is behind: restart it, or", owner),
+			fmt.Sprintf("where no slice has it, %s is behind: restart it, or", by),
 		}, f.Fix...)
 	}
 }

@@ -110,7 +110,7 @@ func (n *node) pod(a, hw string, master int) {
 
 func (n *node) natRules(rules ...model.PacketRule) {
 	for _, r := range rules {
-		r.Backend, r.Family, r.Table = model.NFT, 4, "nat"
+		r.Backend, r.Family, r.Table = model.NFT, "ip", "nat"
 		n.PacketRules = append(n.PacketRules, r)
 	}
 }
@@ -357,7 +357,7 @@ func TestDiagnose(t *testing.T) {
 		}, []string{"MissingMasquerade proven 172.20.1.5 203.0.113.9"}},
 		{"an exclusion that is too wide", func() *node {
 			n := kubenet()
-			n.PacketRules = slices.Insert(n.PacketRules, 1, model.PacketRule{Backend: model.NFT, Family: 4, Table: "nat",
+			n.PacketRules = slices.Insert(n.PacketRules, 1, model.PacketRule{Backend: model.NFT, Family: "ip", Table: "nat",
 				Chain: "IP-MASQ-AGENT", Dst: model.AddrMatch{Prefix: prefix("0.0.0.0/0")}, Target: "RETURN", Text: "-j RETURN"})
 			n.silent("172.20.1.6", "198.51.100.7")
 			return n

@@ -33,7 +33,7 @@ func dual() *node {
 		{Chain: "IP-MASQ-AGENT", Dst: model.AddrMatch{Prefix: prefix("fd20::/56")}, Target: "RETURN", Text: "-d fd20::/56 -j RETURN"},
 		{Chain: "IP-MASQ-AGENT", Target: "MASQUERADE", Text: "-j MASQUERADE"},
 	} {
-		r.Backend, r.Family, r.Table = model.NFT, 6, "nat"
+		r.Backend, r.Family, r.Table = model.NFT, "ip6", "nat"
 		n.PacketRules = append(n.PacketRules, r)
 	}
 	n.sysctl("net.ipv6.conf.all.forwarding", "1")
@@ -164,7 +164,7 @@ func TestIPv6(t *testing.T) {
 		{"a rule drops what is for a pod, neighbour discovery too", func() *node {
 			n := dual()
 			n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "ip6", Table: "filter", Name: "FORWARD", Hook: "FORWARD", Policy: "ACCEPT"})
-			n.PacketRules = append(n.PacketRules, model.PacketRule{Backend: model.NFT, Family: 6, Table: "filter", Chain: "FORWARD", Number: 1,
+			n.PacketRules = append(n.PacketRules, model.PacketRule{Backend: model.NFT, Family: "ip6", Table: "filter", Chain: "FORWARD", Number: 1,
 				Dst: model.AddrMatch{Prefix: host(addr(pod))}, Target: "DROP", Text: "-d " + pod + "/128 -j DROP", Counter: model.Counter{Packets: 18, Delta: 18}})
 			n.dropOn("tap10", "NETFILTER_DROP", "nft_do_chain", far, pod, 9).Proto = 6
 			n.dropOn("tap10", "NETFILTER_DROP", "nft_do_chain", other, pod, 9).Proto = 58

@@ -35,7 +35,7 @@ type rawGroup struct {
 }
 
 func findMissingMasquerade(v *view) []verdict {
-	tables := path.NewNAT(v.Snapshot)
+	tables := path.NewTables(v.Snapshot)
 	groups := map[*model.PacketRule]*rawGroup{}
 	var order []*rawGroup
 	reflected := v.reflected()
@@ -44,7 +44,7 @@ func findMissingMasquerade(v *view) []verdict {
 		if len(v.pods[p.Local]) == 0 || !v.outside(p.Remote) || p.Out.Packets == 0 {
 			continue
 		}
-		nat := tables.Source(path.Packet{Src: p.Local, Dst: p.Remote, Out: v.natLink(p.IfIndex)})
+		nat := tables.Source(path.Packet{Src: p.Local, Dst: p.Remote, Out: []string{v.natLink(p.IfIndex)}})
 		if nat.Translated && reflected[p.Local] {
 			// What came for the pod, and leaves again.
 			continue
@@ -161,9 +161,9 @@ func (v *view) untranslated(g *rawGroup) []model.Evidence {
 func (v *view) judgeRules(g *rawGroup, f *model.Finding) {
 	nat := g.nat
 	switch {
-	case !v.Has(model.SourceNAT):
+	case !v.Has(model.SourceNAT) || nat.CutOff:
 		f.Confidence = model.Likely
-		f.Unseen = append(f.Unseen, "the nat rules: that source could not be read whole")
+		f.Unseen = append(f.Unseen, v.natUnseen())
 		f.Why = "Packets leave with the pod's address and nothing returns."
 		f.Fix = []string{v.masqueradeFix(g)}
 	case nat.Translated:
@@ -186,6 +186,14 @@ func (v *view) judgeRules(g *rawGroup, f *model.Finding) {
 		f.Confidence = weaker(f.Confidence, model.Likely)
 		f.Unseen = append(f.Unseen, fmt.Sprintf("whether %s %s matched: %s", r.Chain, r.Text, strings.Join(r.Unknown, ", ")))
 	}
+}
+
+// natUnseen says why the nat rules were not followed to their end.
+func (v *view) natUnseen() string {
+	if v.Has(model.SourceNAT) {
+		return "the nat rules: there are more than lasthop follows"
+	}
+	return "the nat rules: that source could not be read whole"
 }
 
 // masqueradeFix is the rule that is missing: at the end of the chain that
@@ -214,9 +222,9 @@ func (v *view) masqueradeFix(g *rawGroup) string {
 // holds nothing but exclusions: an ip-masq-agent's chain whose end is gone. It
 // returns a rule of that chain.
 func (v *view) masqueradeChain(pod netip.Addr) *model.PacketRule {
-	family := 4
+	family := "ip"
 	if pod.Is6() {
-		family = 6
+		family = "ip6"
 	}
 	jumped := map[string]bool{}
 	only := map[string]*model.PacketRule{}

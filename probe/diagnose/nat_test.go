@@ -19,7 +19,7 @@ func (n *node) chain(b model.Backend, family, table, name, hook, policy string, 
 
 // filter adds a rule of iptables' filter table that counted so many packets.
 func (n *node) filter(b model.Backend, chain string, delta uint64, r model.PacketRule) *model.PacketRule {
-	r.Backend, r.Family, r.Table, r.Chain, r.Number = b, 4, "filter", chain, len(n.PacketRules)+1
+	r.Backend, r.Family, r.Table, r.Chain, r.Number = b, "ip", "filter", chain, len(n.PacketRules)+1
 	r.Counter, r.Standing = model.Counter{Packets: delta, Delta: delta}, true
 	if r.Text == "" {
 		r.Text = "-j " + r.Target
@@ -179,7 +179,7 @@ func TestPolicyDrop(t *testing.T) {
 			n := kubenet()
 			n.chain(model.NFT, "inet", "site", "fw", "FORWARD", "ACCEPT", 0)
 			r := n.filter(model.NFT, "fw", 0, model.PacketRule{Dst: to(pod5 + "/32"), Target: "DROP", Text: "ip daddr 172.20.1.5 drop"})
-			r.Family, r.Table, r.Native, r.Handle = 0, "site", true, 4
+			r.Family, r.Table, r.Native, r.Handle = "inet", "site", true, 4
 			n.refuse("nft_do_chain", far, pod5, 9)
 			return n
 		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9"}},
@@ -685,5 +685,58 @@ func TestConntrackFull(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) { verdicts(t, tt.node(), tt.want) })
+	}
+}
+
+// TestInetTable: a table of the family inet sees both versions of IP, and a rule
+// of it that names addresses matches one of them only.
+func TestInetTable(t *testing.T) {
+	const mask = "site_nat"
+	// inet is a node whose only rules of address translation are these, and
+	// whose pods have addresses of both versions.
+	inet := func(rules ...model.PacketRule) *node {
+		n := dual()
+		n.PacketRules, n.Chains = nil, []model.Chain{{Backend: model.NFT, Family: "inet", Table: mask, Name: "leaving", Hook: "POSTROUTING", Priority: 100}}
+		for i, r := range rules {
+			r.Backend, r.Family, r.Table, r.Chain, r.Number, r.Native, r.Handle = model.NFT, "inet", mask, "leaving", i+1, true, uint64(i+2)
+			n.PacketRules = append(n.PacketRules, r)
+		}
+		return n
+	}
+	all4 := model.PacketRule{NFProto: 4, Src: to("172.20.1.0/24"), Target: "MASQUERADE", Text: "ip saddr 172.20.1.0/24 masquerade"}
+	all6 := model.PacketRule{NFProto: 6, Target: "MASQUERADE", Text: "meta nfproto ipv6 masquerade"}
+	const out6 = "2001:db8:7::9"
+	check(t, []fixture{
+		{"a rule for IPv4 masquerades pods among themselves", func() *node {
+			n := inet(all6, all4)
+			n.translated(pod5, far, far, "10.50.0.4", true)
+			return n
+		}, []string{"UnexpectedMasquerade proven 172.20.1.5 172.20.2.9"}},
+		{"no rule for IPv4", func() *node {
+			n := inet(all6)
+			n.silent(pod5, out)
+			return n
+		}, []string{"MissingMasquerade proven 172.20.1.5 203.0.113.9"}},
+		{"no rule for IPv6", func() *node {
+			n := inet(all4)
+			n.silent("fd20:0:0:1::5", out6)
+			return n
+		}, []string{"MissingMasquerade proven fd20:0:0:1::5 " + out6 + "/128"}},
+		{"all of the ports are held", func() *node {
+			few := all4
+			few.ToPorts = model.PortRange{First: 40000, Last: 40007}
+			n := inet(few)
+			for range 8 {
+				n.translated(pod5, out, out, "10.50.0.4", true)
+			}
+			n.Conntrack.InsertFailed = 9
+			return n
+		}, []string{"SNATPortExhaustion proven 172.20.1.5 203.0.113.9"}},
+	})
+	excluded := inet(model.PacketRule{NFProto: 4, Dst: to("203.0.113.0/24"), Target: "RETURN", Text: "ip daddr 203.0.113.0/24 return"}, all4)
+	excluded.silent(pod5, out)
+	found := Diagnose(&excluded.Snapshot)
+	if len(found) != 1 || found[0].Code != "MissingMasquerade" || found[0].Fix[0] != "nft delete rule inet site_nat leaving handle 2" {
+		t.Errorf("an exclusion in a table of the family inet: %+v", found)
 	}
 }

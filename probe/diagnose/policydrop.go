@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -29,153 +28,87 @@ var policyDrop = kind{
 	find: findPolicyDrop,
 }
 
-// claim is a drop whose rule is looked for.
-type claim struct {
+// netfilterDrop is a drop whose rule is looked for.
+type netfilterDrop struct {
 	*model.Drop
 	candidates []candidate
 	// whole is false where there are more rules than were searched.
 	whole bool
 }
 
-// share is what one suspect dropped of a claim.
-type share struct {
+// attribution is a rule with the drops that are put down to it.
+type attribution struct {
+	*candidateRule
+	parts []part
+}
+
+// part is what one rule dropped of a drop's packets.
+type part struct {
 	drop    *model.Drop
 	packets uint64
-	// others are further suspects that may have dropped it as well; within
-	// says that the suspect's counter covers it.
-	others []*suspect
-	within bool
-	// whole is false where there are more rules than were searched.
-	whole bool
-}
-
-// withNeighbors accounts for what was dropped and, where that was a pod's
-// ICMPv6, for what the pod could not send: ip6tables drops the answers to its
-// neighbour solicitations too, which a bridge takes through it. ARP passes by.
-func withNeighbors(shares []share) func(*model.Drop) bool {
-	drops := make([]*model.Drop, len(shares))
-	deaf := map[netip.Addr]bool{}
-	for i, s := range shares {
-		drops[i] = s.drop
-		if s.drop.Proto == icmp6 {
-			deaf[s.drop.Dst] = true
-		}
-	}
-	these := sameDrops(drops)
-	return func(d *model.Drop) bool { return these(d) || deaf[d.Src] && d.Link == "" && neighborFailed(d) }
-}
-
-// conviction is a suspect with all that it dropped.
-type conviction struct {
-	*suspect
-	shares []share
+	// others are further rules that may have dropped them as well.
+	others []*candidateRule
+	// covered: the rule counted as many. whole is as in netfilterDrop.
+	covered, whole bool
 }
 
 func findPolicyDrop(v *view) []verdict {
-	claims, unread, elsewhere := v.claims()
-	var out []verdict
-	var unknown []bool
-	for _, c := range convict(claims) {
-		if f, ok := v.droppedBy(c); ok {
-			out = append(out, verdict{Finding: f, explains: withNeighbors(c.shares)})
-			unknown = append(unknown, c.dropsUnknownLink())
+	drops, unread, inPods := v.netfilterDrops()
+	var out, unknown []verdict
+	first := 0
+	for _, a := range attribute(drops) {
+		f, ok := v.droppedBy(a)
+		switch {
+		case !ok:
+		case a.dropsUnknownLink():
+			if len(unknown) == 0 {
+				first = len(out)
+			}
+			unknown = append(unknown, verdict{Finding: f, explains: a.explains()})
+		default:
+			out = append(out, verdict{Finding: f, explains: a.explains()})
 		}
 	}
-	out = mergeUnknownLinks(out, unknown)
+	if len(unknown) > 0 {
+		out = slices.Insert(out, first, unknownLinks(unknown))
+	}
 	if f, ok := v.droppedUnread(unread); ok {
 		out = append(out, verdict{Finding: f, explains: sameDrops(unread)})
 	}
-	for _, pod := range slices.SortedFunc(maps.Keys(elsewhere), netip.Addr.Compare) {
-		if f, ok := v.droppedInPod(pod, elsewhere[pod]); ok {
-			out = append(out, verdict{Finding: f, explains: sameDrops(elsewhere[pod])})
+	for _, pod := range slices.SortedFunc(maps.Keys(inPods), netip.Addr.Compare) {
+		if f, ok := v.droppedInPod(pod, inPods[pod]); ok {
+			out = append(out, verdict{Finding: f, explains: sameDrops(inPods[pod])})
 		}
 	}
 	return out
 }
 
-// dropsUnknownLink reports whether the rule is the one by which Calico drops
-// what comes from, or goes to, a link that it has no chain for.
-func (s *suspect) dropsUnknownLink() bool {
-	return s.rule != nil && strings.Contains(s.rule.Text+s.rule.Comment, "Unknown interface") && s.owner() == calicoOwner
-}
-
-// mergeUnknownLinks makes one finding of those on the two rules, one for each
-// direction, that drop for the same reason: Calico does not know the pods.
-func mergeUnknownLinks(list []verdict, unknown []bool) []verdict {
-	var out []verdict
-	first := -1
-	for i, f := range list {
-		switch {
-		case !unknown[i]:
-			out = append(out, f)
-		case first < 0:
-			first = len(out)
-			out = append(out, f)
-		default:
-			out[first] = joined(out[first], f)
-		}
-	}
-	if first < 0 {
-		return out
-	}
-	f := &out[first].Finding
-	f.Title = "Calico does not know the links of " + addrs(f.Pods)
-	f.Why = fmt.Sprintf("Calico drops what comes from or goes to a link that it has made no chains for. It dropped %s. "+
-		"The pod's policy was not programmed, or was taken away while the pod runs.", count(f.Packets, "packet"))
-	f.Fix = append([]string{"kubectl get pods -A -l k8s-app=calico-node -o wide; its log on this node tells why the pod's endpoint is not programmed"}, f.Fix...)
-	return out
-}
-
-// joined is one verdict for two on the same cause.
-func joined(a, b verdict) verdict {
-	f := a.Finding
-	f.Packets += b.Packets
-	f.Pods = union(a.Pods, b.Pods, netip.Addr.Compare)
-	f.Peers = union(a.Peers, b.Peers, netip.Prefix.Compare)
-	f.Confidence = weaker(a.Confidence, b.Confidence)
-	f.Evidence = slices.Concat(a.Evidence, b.Evidence)
-	f.Unseen = slices.Compact(slices.Concat(a.Unseen, b.Unseen))
-	f.Alternatives = slices.Concat(a.Alternatives, b.Alternatives)
-	for _, fix := range b.Fix {
-		if !slices.Contains(f.Fix, fix) {
-			f.Fix = append(slices.Clone(f.Fix), fix)
-		}
-	}
-	return verdict{Finding: f, explains: func(d *model.Drop) bool { return a.explains(d) || b.explains(d) }}
-}
-
-func union[T comparable](a, b []T, compare func(T, T) int) []T {
-	out := slices.Concat(a, b)
-	slices.SortFunc(out, compare)
-	return slices.Compact(out)
-}
-
-// claims lists the drops of netfilter on the node with those that may have
-// dropped them; those that only rules which could not be read can have dropped;
-// and the drops in pods' own namespaces by pod.
-func (v *view) claims() (claims []claim, unread []*model.Drop, elsewhere map[netip.Addr][]*model.Drop) {
+// netfilterDrops lists the drops of netfilter on the node with the rules that
+// may have dropped them; those that only rules which were not read can have
+// dropped; and the drops in pods' own namespaces by pod.
+func (v *view) netfilterDrops() (drops []netfilterDrop, unread []*model.Drop, inPods map[netip.Addr][]*model.Drop) {
 	allowed := v.byDesign()
 	rules := v.newDropRules()
 	samples := v.dropSamples()
-	elsewhere = map[netip.Addr][]*model.Drop{}
+	inPods = map[netip.Addr][]*model.Drop{}
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
 		if !netfilter(d) || v.pod(d) == (netip.Addr{}) || v.explained(d) || v.harmless(d) || allowed.take(d) {
 			continue
 		}
 		if pod := v.inPod(d); pod.IsValid() {
-			elsewhere[pod] = append(elsewhere[pod], d)
+			inPods[pod] = append(inPods[pod], d)
 			continue
 		}
-		c := claim{Drop: d}
-		c.candidates, c.whole = rules.candidates(v.dropIn(d, samples))
-		if len(c.candidates) == 0 && !(c.whole && v.Has(model.SourceNAT)) {
+		n := netfilterDrop{Drop: d}
+		n.candidates, n.whole = rules.candidates(v.dropIn(d, samples))
+		if len(n.candidates) == 0 && !(n.whole && v.Has(model.SourceNAT)) {
 			unread = append(unread, d)
 			continue
 		}
-		claims = append(claims, c)
+		drops = append(drops, n)
 	}
-	return claims, unread, elsewhere
+	return drops, unread, inPods
 }
 
 // inPod is the pod in whose own namespace a packet was dropped.
@@ -193,8 +126,8 @@ func (v *view) inPod(d *model.Drop) netip.Addr {
 	return netip.Addr{}
 }
 
-// startupTime is how long a plugin may take until a new pod's policy is
-// written; until then it drops what the pod sends.
+// startupTime is how long a plugin may take to write a new pod's policy; until
+// then it drops what the pod sends.
 const startupTime = settled
 
 // startingUp reports whether a drop belongs to the first moments of a pod that
@@ -213,85 +146,83 @@ func (v *view) startingUp(d *model.Drop) bool {
 	return false
 }
 
-// convict distributes the drops among the suspects, so that none has dropped
-// more than it counted. Drops with few suspects go first.
-func convict(claims []claim) []*conviction {
-	slices.SortStableFunc(claims, func(a, b claim) int { return cmp.Compare(len(a.candidates), len(b.candidates)) })
-	found := map[*suspect]*conviction{}
-	var order []*conviction
-	for _, c := range claims {
-		for _, s := range c.distribute() {
-			if found[s.suspect] == nil {
-				found[s.suspect] = &conviction{suspect: s.suspect}
-				order = append(order, found[s.suspect])
+// attribute distributes the drops among their candidates, so that none has
+// dropped more than it counted. Drops with few candidates go first.
+func attribute(drops []netfilterDrop) []*attribution {
+	slices.SortStableFunc(drops, func(a, b netfilterDrop) int { return cmp.Compare(len(a.candidates), len(b.candidates)) })
+	found := map[*candidateRule]*attribution{}
+	var order []*attribution
+	for _, d := range drops {
+		for rest := d.Packets; rest > 0; {
+			best := d.best(rest)
+			if best == nil {
+				break
 			}
-			found[s.suspect].shares = append(found[s.suspect].shares, s.share)
+			p := part{drop: d.Drop, packets: min(rest, best.left), covered: true, whole: d.whole, others: d.others(best, rest)}
+			if p.packets == 0 {
+				// It has no counter, or that was zeroed in between.
+				p.packets, p.covered = rest, false
+			}
+			best.left -= min(p.packets, best.left)
+			rest -= p.packets
+			if found[best] == nil {
+				found[best] = &attribution{candidateRule: best}
+				order = append(order, found[best])
+			}
+			found[best].parts = append(found[best].parts, p)
 		}
 	}
 	return order
 }
 
-type charge struct {
-	*suspect
-	share
-}
-
-// distribute says who dropped a claim's packets.
-func (c *claim) distribute() []charge {
-	var out []charge
-	rest := c.Packets
-	for rest > 0 {
-		best := c.best(rest)
-		if best == nil {
-			break
-		}
-		n := min(rest, best.left)
-		within := true
-		others := c.rivals(best.suspect, rest)
-		if n == 0 {
-			// It has no counter, or that was zeroed in between.
-			n, within = rest, false
-		}
-		best.left -= min(n, best.left)
-		rest -= n
-		out = append(out, charge{best.suspect, share{drop: c.Drop, packets: n, within: within, whole: c.whole, others: others}})
-	}
-	return out
-}
-
-// best is the suspect for so many packets: one whose counter covers them, the
+// best is the candidate for so many packets: one whose counter covers them, the
 // first that the packet meets; then one whose counter covers some; then one
 // without a counter; then one whose counter is used up.
-func (c *claim) best(packets uint64) *candidate {
-	tests := []func(*candidate) bool{
-		func(s *candidate) bool { return s.fit > poorFit && s.left == packets },
-		func(s *candidate) bool { return s.fit > poorFit && s.left > packets },
-		func(s *candidate) bool { return s.left > packets },
-		func(s *candidate) bool { return s.left > 0 },
-		func(s *candidate) bool { return !s.counted },
+func (d *netfilterDrop) best(packets uint64) *candidateRule {
+	for _, ok := range []func(*candidate) bool{
+		func(c *candidate) bool { return !c.poor && c.left == packets },
+		func(c *candidate) bool { return !c.poor && c.left > packets },
+		func(c *candidate) bool { return c.left > packets },
+		func(c *candidate) bool { return c.left > 0 },
+		func(c *candidate) bool { return !c.counted },
 		func(*candidate) bool { return true },
-	}
-	for _, ok := range tests {
-		for i := range c.candidates {
-			if ok(&c.candidates[i]) {
-				return &c.candidates[i]
+	} {
+		for i := range d.candidates {
+			if ok(&d.candidates[i]) {
+				return d.candidates[i].candidateRule
 			}
 		}
 	}
 	return nil
 }
 
-// rivals are the other suspects that counted enough to have dropped so many
-// packets: where the suspect counted just these, others that did so too.
-func (c *claim) rivals(not *suspect, packets uint64) []*suspect {
-	var out []*suspect
-	for _, s := range c.candidates {
-		enough := s.left >= packets && not.left != packets || s.left == packets
-		if s.suspect != not && s.fit > poorFit && s.counted && enough && !slices.Contains(out, s.suspect) {
-			out = append(out, s.suspect)
+// others are the candidates besides the best that counted enough to have dropped
+// so many packets: where the best counted just these, others that did so too.
+func (d *netfilterDrop) others(best *candidateRule, packets uint64) []*candidateRule {
+	var out []*candidateRule
+	for _, c := range d.candidates {
+		enough := c.left >= packets && best.left != packets || c.left == packets
+		if c.candidateRule != best && !c.poor && c.counted && enough {
+			out = append(out, c.candidateRule)
 		}
 	}
 	return out
+}
+
+// explains accounts for what was dropped and, where that was a pod's ICMPv6, for
+// what the pod could not send: ip6tables drops the replies to its neighbour
+// solicitations too, which a bridge takes through it. ARP is not filtered.
+func (a *attribution) explains() func(*model.Drop) bool {
+	drops := make([]*model.Drop, len(a.parts))
+	deaf := map[netip.Addr]bool{}
+	for i, p := range a.parts {
+		drops[i] = p.drop
+		if p.drop.Proto == icmp6 {
+			deaf[p.drop.Dst] = true
+		}
+	}
+	these := sameDrops(drops)
+	return func(d *model.Drop) bool { return these(d) || deaf[d.Src] && d.Link == "" && neighborFailed(d) }
 }
 
 // sameDrops accounts for these drops and no others; there may be thousands.
@@ -303,53 +234,101 @@ func sameDrops(list []*model.Drop) func(*model.Drop) bool {
 	return func(d *model.Drop) bool { return set[d] }
 }
 
-// droppedBy is the finding on one rule or policy.
-func (v *view) droppedBy(c *conviction) (model.Finding, bool) {
-	f := model.Finding{Confidence: model.Proven}
-	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
-	covered, whole := true, true
-	var rivals []*suspect
-	drops := make([]*model.Drop, len(c.shares))
-	for i, s := range c.shares {
-		f.Packets += s.packets
-		drops[i] = s.drop
-		covered, whole = covered && s.within, whole && s.whole
-		for _, o := range s.others {
-			if !slices.Contains(rivals, o) {
-				rivals = append(rivals, o)
+// unknownLinks makes one verdict of those on the rules, one for each direction,
+// by which Calico drops packets of links that it has no chains for.
+func unknownLinks(list []verdict) verdict {
+	f := list[0].Finding
+	for _, x := range list[1:] {
+		f.Packets += x.Packets
+		f.Pods = union(f.Pods, x.Pods, netip.Addr.Compare)
+		f.Peers = union(f.Peers, x.Peers, netip.Prefix.Compare)
+		f.Confidence = weaker(f.Confidence, x.Confidence)
+		f.Evidence = slices.Concat(f.Evidence, x.Evidence)
+		f.Unseen = slices.Compact(slices.Concat(f.Unseen, x.Unseen))
+		f.Alternatives = slices.Concat(f.Alternatives, x.Alternatives)
+		for _, fix := range x.Fix {
+			if !slices.Contains(f.Fix, fix) {
+				f.Fix = append(slices.Clone(f.Fix), fix)
 			}
 		}
-		for _, pod := range v.struck(c.suspect, s.drop) {
-			pods[pod] = true
-			peers[otherEnd(s.drop, pod)] = true
+	}
+	f.Title = "Calico does not know the links of " + addrs(f.Pods)
+	f.Why = fmt.Sprintf("Calico drops what comes from or goes to a link that it has made no chains for. It dropped %s. "+
+		"The pod's policy was not programmed, or was taken away while the pod runs.", count(f.Packets, "packet"))
+	f.Fix = append([]string{"kubectl get pods -A -l k8s-app=calico-node -o wide; its log on this node tells why the pod's endpoint is not programmed"}, f.Fix...)
+	return verdict{Finding: f, explains: func(d *model.Drop) bool {
+		return slices.ContainsFunc(list, func(x verdict) bool { return x.explains(d) })
+	}}
+}
+
+func union[T comparable](a, b []T, compare func(T, T) int) []T {
+	out := slices.Concat(a, b)
+	slices.SortFunc(out, compare)
+	return slices.Compact(out)
+}
+
+// endsOf are the pods and peers of a finding on drops.
+type endsOf struct{ pods, peers map[netip.Addr]bool }
+
+func newEnds() endsOf { return endsOf{map[netip.Addr]bool{}, map[netip.Addr]bool{}} }
+
+func (e endsOf) add(pod netip.Addr, d *model.Drop) {
+	e.pods[pod], e.peers[otherEnd(d, pod)] = true, true
+}
+
+// finding is one on drops of these ends, where they are enough to tell of.
+func (e endsOf) finding(packets uint64, drops []*model.Drop) (model.Finding, bool) {
+	return model.Finding{
+		Packets:  packets,
+		Pods:     slices.SortedFunc(maps.Keys(e.pods), netip.Addr.Compare),
+		Peers:    hosts(slices.SortedFunc(maps.Keys(e.peers), netip.Addr.Compare)),
+		Evidence: dropEvidence(drops),
+	}, packets >= minDrops
+}
+
+// droppedBy is the finding on one rule or policy.
+func (v *view) droppedBy(a *attribution) (model.Finding, bool) {
+	ends, covered, whole := newEnds(), true, true
+	var packets uint64
+	var others []*candidateRule
+	drops := make([]*model.Drop, len(a.parts))
+	for i, p := range a.parts {
+		packets += p.packets
+		drops[i] = p.drop
+		covered, whole = covered && p.covered, whole && p.whole
+		for _, o := range p.others {
+			if !slices.Contains(others, o) {
+				others = append(others, o)
+			}
+		}
+		for _, pod := range v.struck(a.candidateRule, p.drop) {
+			ends.add(pod, p.drop)
 		}
 	}
-	if f.Packets < minDrops {
+	f, enough := ends.finding(packets, drops)
+	if !enough {
 		return f, false
 	}
-	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
-	f.Peers = hosts(slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare))
-	owner := c.owner()
-	if c.dropsInvalid() {
+	f.Confidence = model.Proven
+	if a.dropsInvalid() {
 		// A few late segments of closed connections are no fault.
 		f.Severity = model.Info
 	}
-	by := owner
-	if by == "" {
-		by = "no program known to lasthop: made by hand, or by a script"
+	what := "A rule"
+	if a.chain != nil {
+		what = "The policy"
 	}
-	f.Title = fmt.Sprintf("%s %s drops packets of %s", c.table(), c.where(), addrs(f.Pods))
-	f.Why = fmt.Sprintf("%s in table %s, chain %s (%s) dropped %s. It belongs to %s.",
-		map[bool]string{true: "The policy", false: "A rule"}[c.chain != nil], c.table(), c.where(), c.backend(), count(f.Packets, "packet"), by)
-	f.Evidence = append([]model.Evidence{c.evidence()}, dropEvidence(drops)...)
-	most := mostDropped(drops)
-	f.LastHopAlive = v.place(most[0].Link, model.Ingress)
-	f.Fix = c.fix(owner)
+	f.Title = fmt.Sprintf("%s %s drops packets of %s", a.key.Table, a.key.Chain, addrs(f.Pods))
+	f.Why = fmt.Sprintf("%s in table %s, chain %s (%s) dropped %s. It belongs to %s.", what, a.key.Table, a.key.Chain, a.key.Backend,
+		count(f.Packets, "packet"), cmp.Or(a.maker(), "no program known to lasthop: made by hand, or by a script"))
+	f.Evidence = append([]model.Evidence{a.evidence()}, f.Evidence...)
+	f.LastHopAlive = v.place(mostDropped(drops)[0].Link, model.Ingress)
+	f.Fix = a.fix()
 	if !whole {
 		f.Confidence = model.Likely
 		f.Unseen = append(f.Unseen, tooManyRules)
 	}
-	v.weighPolicy(c, &f, rivals, covered)
+	v.weighPolicy(a.candidateRule, &f, others, covered)
 	return f, true
 }
 
@@ -357,46 +336,43 @@ func (v *view) droppedBy(c *conviction) (model.Finding, bool) {
 const tooManyRules = "the rules that a packet meets last: there are more than lasthop follows"
 
 // weighPolicy says how sure it is that this was the rule.
-func (v *view) weighPolicy(c *conviction, f *model.Finding, rivals []*suspect, covered bool) {
-	if len(rivals) > 0 {
+func (v *view) weighPolicy(c *candidateRule, f *model.Finding, others []*candidateRule, covered bool) {
+	if len(others) > 0 {
 		f.Confidence = weaker(f.Confidence, model.Likely)
-		for _, o := range rivals {
-			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s %s, which counted %s and may match too",
-				o.table(), o.where(), o.text(), count(o.delta(), "packet")))
+		for _, o := range others {
+			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s, which counted %s and may match too", o, count(o.counter.Delta, "packet")))
 		}
 	}
-	if !covered && (c.counted || c.restarted() || !v.Has(model.SourceNAT, model.SourceEbtables) || c.delta() == 0 && len(c.unread()) > 0) {
+	if !covered && (c.counted || c.counter.Restarted || !v.Has(model.SourceNAT, model.SourceEbtables) || c.counter.Delta == 0 && len(c.unknown) > 0) {
 		f.Confidence = weaker(f.Confidence, model.Likely)
 		f.Unseen = append(f.Unseen, "a counter that covers all of the drops: the rule was written anew in the window, was not read when it began, or counts nothing")
 	}
-	if f.Confidence != model.Proven {
-		for _, m := range c.unread() {
-			f.Unseen = append(f.Unseen, "whether the packets matched "+m)
-		}
+	if f.Confidence == model.Proven {
+		return
 	}
-	if f.Confidence != model.Proven && len(f.Unseen)+len(f.Alternatives) == 0 {
+	for _, m := range c.unknown {
+		f.Unseen = append(f.Unseen, "whether the packets matched "+m)
+	}
+	if len(f.Unseen)+len(f.Alternatives) == 0 {
 		f.Unseen = append(f.Unseen, "the packet at the rule itself")
 	}
 }
 
-// struck are the pods that the rule is about: the receiver, or the sender
-// where the rule or the way to it names the sender; both where neither is.
-func (v *view) struck(s *suspect, d *model.Drop) []netip.Addr {
+// struck are the pods that the rule is about: the receiver, or the sender where
+// the rule or a jump to it names the sender; both where neither is named.
+func (v *view) struck(c *candidateRule, d *model.Drop) []netip.Addr {
 	src, dst := len(v.pods[d.Src]) > 0, len(v.pods[d.Dst]) > 0
 	if !src || !dst {
 		return []netip.Addr{v.pod(d)}
 	}
-	fromSrc, fromDst := s.pins()
-	switch {
-	case fromSrc && !fromDst:
-		return []netip.Addr{d.Src}
-	case fromDst && !fromSrc:
-		return []netip.Addr{d.Dst}
+	src, dst = c.names()
+	if src == dst {
+		src, dst = c.sides()
 	}
-	switch in, out := s.leans(); {
-	case in && !out:
+	switch {
+	case src && !dst:
 		return []netip.Addr{d.Src}
-	case out && !in:
+	case dst && !src:
 		return []netip.Addr{d.Dst}
 	}
 	return []netip.Addr{d.Src, d.Dst}
@@ -407,81 +383,6 @@ func otherEnd(d *model.Drop, pod netip.Addr) netip.Addr {
 		return d.Src
 	}
 	return d.Dst
-}
-
-// pins reports whether the suspect, or a jump to it, names one sender or one
-// receiver.
-func (s *suspect) pins() (src, dst bool) {
-	one := func(m model.AddrMatch) bool { return !m.IsZero() && !m.Not && m.Prefix.IsSingleIP() }
-	port := func(m model.IfMatch) bool {
-		return m.Name != "" && !m.Not && !strings.HasSuffix(m.Name, "+")
-	}
-	rules := slices.Clone(s.jumps)
-	if s.rule != nil {
-		rules = append(rules, s.rule)
-	}
-	for _, r := range rules {
-		src = src || one(r.Src) || port(r.In)
-		dst = dst || one(r.Dst) || port(r.Out)
-	}
-	if s.frame != nil {
-		src = one(s.frame.IPSrc) || port(s.frame.In)
-		dst = one(s.frame.IPDst) || port(s.frame.Out)
-	}
-	return src, dst
-}
-
-// leans reports whether the way to the suspect is for what comes in by the
-// links of pods, or for what goes out by them, whichever pod's they are.
-func (s *suspect) leans() (in, out bool) {
-	for _, r := range s.jumps {
-		in = in || r.In.Name != "" && !r.In.Not
-		out = out || r.Out.Name != "" && !r.Out.Not
-	}
-	return in, out
-}
-
-// dropsInvalid reports whether the rule drops what connection tracking calls
-// invalid, as kube-proxy does.
-func (s *suspect) dropsInvalid() bool {
-	return s.rule != nil && slices.ContainsFunc(s.rule.Unknown, func(m string) bool {
-		return strings.Contains(strings.ToLower(m), "state invalid") && !strings.HasPrefix(m, "!")
-	})
-}
-
-// evidence is the suspect itself.
-func (s *suspect) evidence() model.Evidence {
-	e := model.Evidence{Source: model.SourceNAT}
-	if s.family == "bridge" {
-		e.Source = model.SourceEbtables
-	}
-	e.Text = fmt.Sprintf("%s %s %s (%s)", s.table(), s.where(), s.text(), s.backend())
-	if len(s.path) > 1 {
-		e.Text += ", reached by " + strings.Join(s.path, " > ")
-	}
-	if s.rule != nil && s.rule.Comment != "" && !strings.Contains(s.text(), s.rule.Comment) {
-		e.Text += fmt.Sprintf(" — its comment: %q", s.rule.Comment)
-	}
-	switch {
-	case s.delta() > 0:
-		e.Text += fmt.Sprintf(" — counted %s in the window", count(s.delta(), "packet"))
-	case s.restarted():
-		e.Text += " — was written anew in the window, and its counter with it, or not read when it began"
-	case !s.counted:
-		e.Text += " — has no counter; no rule with one counted these drops"
-	}
-	return e
-}
-
-// restarted reports whether the suspect's counter began anew in the window.
-func (s *suspect) restarted() bool {
-	switch {
-	case s.rule != nil:
-		return s.rule.Counter.Restarted
-	case s.frame != nil:
-		return s.frame.Counter.Restarted
-	}
-	return s.chain.Counter.Restarted
 }
 
 func dropEvidence(drops []*model.Drop) []model.Evidence {
@@ -497,49 +398,21 @@ func dropEvidence(drops []*model.Drop) []model.Evidence {
 	return out
 }
 
-// fix are the commands that end the drops. What a program keeps is changed
-// where that program takes it from.
-func (s *suspect) fix(owner string) []string {
-	if s.rule != nil && strings.Contains(s.rule.Comment, "has no endpoints") {
-		name, _, _ := strings.Cut(s.rule.Comment, " has no endpoints")
-		namespace, service, _ := strings.Cut(name, "/")
-		service, _, _ = strings.Cut(service, ":")
-		return []string{fmt.Sprintf("kubectl -n %s get endpointslices -l kubernetes.io/service-name=%s", shellWord(namespace), shellWord(service))}
-	}
-	switch owner {
-	case "":
-		return []string{s.remove()}
-	case calicoOwner:
-		return []string{
-			"kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org",
-			"if Calico is no longer installed, the rule is left over: " + s.remove(),
-		}
-	case "Azure Network Policy Manager", "kube-router", "kindnet", "kube-network-policies", "Cilium", "Antrea", "Weave Net":
-		return []string{
-			"kubectl get networkpolicies -A",
-			"if " + owner + " is no longer installed, the rule is left over: " + s.remove(),
-		}
-	}
-	return []string{s.remove(), "where it comes back, change the configuration of " + owner}
-}
-
-// droppedUnread is the finding on drops by rules that could not be read.
+// droppedUnread is the finding on drops by rules that were not read.
 func (v *view) droppedUnread(drops []*model.Drop) (model.Finding, bool) {
-	f := model.Finding{Confidence: model.Likely}
-	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	ends := newEnds()
+	var packets uint64
 	for _, d := range drops {
-		f.Packets += d.Packets
-		pod := v.pod(d)
-		pods[pod], peers[otherEnd(d, pod)] = true, true
+		packets += d.Packets
+		ends.add(v.pod(d), d)
 	}
-	if f.Packets < minDrops {
+	f, enough := ends.finding(packets, drops)
+	if !enough {
 		return f, false
 	}
-	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
-	f.Peers = hosts(slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare))
+	f.Confidence = model.Likely
 	f.Title = "a firewall rule drops packets of " + addrs(f.Pods)
 	f.Why = fmt.Sprintf("Netfilter dropped %s; which rule it was could not be told.", count(f.Packets, "packet"))
-	f.Evidence = dropEvidence(drops)
 	f.Unseen = []string{tooManyRules}
 	if !v.Has(model.SourceNAT) {
 		f.Unseen = []string{"the rules: that source could not be read whole"}
@@ -550,23 +423,22 @@ func (v *view) droppedUnread(drops []*model.Drop) (model.Finding, bool) {
 	return f, true
 }
 
-// droppedInPod is the finding on drops by a pod's own rules, which are not
-// read.
+// droppedInPod is the finding on drops by a pod's own rules, which are not read.
 func (v *view) droppedInPod(pod netip.Addr, drops []*model.Drop) (model.Finding, bool) {
-	f := model.Finding{Confidence: model.Likely, Pods: []netip.Addr{pod}}
-	peers := map[netip.Addr]bool{}
+	ends := newEnds()
+	var packets uint64
 	for _, d := range drops {
-		f.Packets += d.Packets
-		peers[otherEnd(d, pod)] = true
+		packets += d.Packets
+		ends.add(pod, d)
 	}
-	if f.Packets < minDrops {
+	f, enough := ends.finding(packets, drops)
+	if !enough {
 		return f, false
 	}
-	f.Peers = hosts(slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare))
+	f.Confidence = model.Likely
 	p := v.pods[pod][0]
 	f.Title = fmt.Sprintf("%s drops packets by rules of its own", podName(p))
 	f.Why = fmt.Sprintf("A firewall rule in the pod's own namespace dropped %s; the node's rules did not see them.", count(f.Packets, "packet"))
-	f.Evidence = dropEvidence(drops)
 	f.Unseen = []string{"the rules in the pod's namespace: only the node's are read"}
 	f.LastHopAlive = v.place(p.Link, model.Egress)
 	f.Fix = []string{inside(p) + "nft list ruleset"}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
 )
 
 // TestLayeredChains has few rules and ways through them without number: each
@@ -40,7 +41,7 @@ func TestLayeredChains(t *testing.T) {
 	v := newView(&n.Snapshot)
 	list, whole := v.newDropRules().candidates(v.dropIn(&n.Traffic.Drops[0], v.dropSamples()))
 	if len(list) != width || !whole {
-		t.Errorf("%d suspects, all searched %v; want each of %d rules once", len(list), whole, width)
+		t.Errorf("%d candidates, all searched %v; want each of %d rules once", len(list), whole, width)
 	}
 }
 
@@ -53,7 +54,7 @@ func TestTooManyRules(t *testing.T) {
 			n.filter(model.NFT, "FORWARD", 40, model.PacketRule{Target: "DROP", Dst: to(far + "/32"), Unknown: []string{"-m set --match-set s src"}})
 		}
 		other := n.filter(model.NFT, "FORWARD", 3, model.PacketRule{Target: "DROP", Dst: to("192.0.2.7/32")})
-		n.PacketRules = append(n.PacketRules, slices.Repeat([]model.PacketRule{*other}, maxSteps)...)
+		n.PacketRules = append(n.PacketRules, slices.Repeat([]model.PacketRule{*other}, path.MaxSteps)...)
 		n.filter(model.NFT, "FORWARD", 40, model.PacketRule{Target: "DROP", Dst: to(far + "/32")})
 		n.refuse("nf_hook_slow", pod5, far, 40)
 		found := Diagnose(&n.Snapshot)
@@ -77,5 +78,86 @@ func TestMostDropped(t *testing.T) {
 	want := []string{pod5 + " to " + far + ": 49 packets dropped at nft_do_chain", pod6 + " to " + far + ": 45 packets dropped at nft_do_chain"}
 	if !slices.Equal(got, want) || n.Traffic.Drops[0].Packets != 40 {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// endless makes chains of POSTROUTING that no walk follows to their end.
+func endless(n *node, shape string) {
+	jump := func(from, to string) {
+		n.natRules(model.PacketRule{Chain: from, Target: to})
+	}
+	n.PacketRules = nil
+	switch shape {
+	case "deep":
+		for i, from := 0, "POSTROUTING"; i <= path.MaxDepth+1; i++ {
+			to := fmt.Sprintf("deep%d", i)
+			jump(from, to)
+			from = to
+		}
+		n.natRules(model.PacketRule{Chain: fmt.Sprintf("deep%d", path.MaxDepth+1), Target: "ACCEPT"})
+	case "many":
+		other := model.PacketRule{Chain: "POSTROUTING", Target: "ACCEPT", Dst: to("192.0.2.7/32")}
+		n.natRules(slices.Repeat([]model.PacketRule{other}, path.MaxSteps)...)
+	}
+	n.natRules(model.PacketRule{Chain: "POSTROUTING", Target: "MASQUERADE", ToPorts: model.PortRange{First: 40000, Last: 40003}})
+}
+
+// TestCutOffTranslation: where the nat rules are not followed to their end, no
+// finding says what they do.
+func TestCutOffTranslation(t *testing.T) {
+	const unseen = "the nat rules: there are more than lasthop follows"
+	for _, shape := range []string{"deep", "many"} {
+		for _, tt := range []struct {
+			code    model.Code
+			happens func(*node)
+		}{
+			{"MissingMasquerade", func(n *node) { n.silent(pod5, out) }},
+			{"UnexpectedMasquerade", func(n *node) { n.translated(pod5, far, far, "10.50.0.4", true) }},
+		} {
+			n := kubenet()
+			endless(n, shape)
+			tt.happens(n)
+			f := Diagnose(&n.Snapshot)[0]
+			if f.Code != tt.code || f.Confidence != model.Likely || !slices.Contains(f.Unseen, unseen) {
+				t.Errorf("%s chains: want %s, likely, that says what was not followed: %+v", shape, tt.code, f)
+			}
+		}
+		n := kubenet()
+		endless(n, shape)
+		for range 4 {
+			n.translated(pod5, out, out, "10.50.0.4", true)
+		}
+		n.Conntrack.InsertFailed = 9
+		for _, f := range Diagnose(&n.Snapshot) {
+			if f.Code == "SNATPortExhaustion" {
+				t.Errorf("%s chains: the range of a rule that may not decide is taken for whole: %+v", shape, f)
+			}
+		}
+	}
+}
+
+// TestDeepChains: a rule deeper than the kernel allows chains to be is not found,
+// and the one that is found is then not proven, whatever order chains and rules
+// are in.
+func TestDeepChains(t *testing.T) {
+	for _, cyclic := range []bool{false, true} {
+		n := filtered()
+		from := "FORWARD"
+		for i := range path.MaxDepth + 2 {
+			to := fmt.Sprintf("deep%d", i)
+			n.chain(model.NFT, "ip", "filter", to, "", "", 0)
+			n.filter(model.NFT, from, 40, model.PacketRule{Target: to})
+			if cyclic {
+				n.filter(model.NFT, to, 40, model.PacketRule{Target: "deep0"})
+			}
+			from = to
+		}
+		n.filter(model.NFT, from, 40, model.PacketRule{Target: "DROP"})
+		n.filter(model.NFT, "FORWARD", 40, model.PacketRule{Target: "DROP", Dst: to(far + "/32"), Unknown: []string{"-m set --match-set s src"}})
+		n.refuse("nf_hook_slow", pod5, far, 40)
+		verdicts(t, n, []string{"PolicyDrop likely 172.20.1.5 172.20.2.9"})
+		if f := Diagnose(&n.Snapshot)[0]; !slices.Contains(f.Unseen, tooManyRules) {
+			t.Errorf("cyclic %v: want what was not searched: %+v", cyclic, f)
+		}
 	}
 }

@@ -61,7 +61,7 @@ func findSNATPortExhaustion(v *view) []verdict {
 		}
 		h.ports[f.Reply.DstPort], h.pods[f.Original.Src] = true, true
 	}
-	tables := path.NewNAT(v.Snapshot)
+	tables := path.NewTables(v.Snapshot)
 	var out []verdict
 	keys := slices.SortedFunc(maps.Keys(bundles), func(a, b bundle) int {
 		return cmp.Or(a.to.Compare(b.to), cmp.Compare(a.port, b.port), cmp.Compare(a.proto, b.proto), a.from.Compare(b.from))
@@ -78,10 +78,14 @@ func findSNATPortExhaustion(v *view) []verdict {
 // kernel tries some ports at random before it gives up.
 const nearly = 95
 
-func (v *view) exhausted(tables *path.NAT, k bundle, h *holders) (model.Finding, bool) {
+func (v *view) exhausted(tables *path.Tables, k bundle, h *holders) (model.Finding, bool) {
 	f := model.Finding{Confidence: model.Proven}
-	nat := tables.Source(path.Packet{Src: h.first.Original.Src, Dst: k.to, Proto: k.proto, Out: v.outLink(k.to)})
+	nat := tables.Source(path.Packet{Src: h.first.Original.Src, Dst: k.to, Proto: k.proto, Out: []string{v.outLink(k.to)}})
 	within := anyPorts
+	if nat.CutOff {
+		nat.Translated, f.Confidence = false, model.Likely
+		f.Unseen = append(f.Unseen, v.natUnseen())
+	}
 	if nat.Translated && nat.Rule.ToPorts.First != 0 {
 		within = nat.Rule.ToPorts
 	}
@@ -117,8 +121,12 @@ func (v *view) exhausted(tables *path.NAT, k bundle, h *holders) (model.Finding,
 	f.LastHopAlive = v.place(v.outLink(k.to), model.Egress)
 	f.Fix = []string{"conntrack -L -p " + protoName(k.proto) + " -d " + k.to.String() + "; use connections again, or leave with more addresses (NAT gateway)"}
 	if within != anyPorts {
-		f.Fix = append([]string{fmt.Sprintf("widen the range of ports: %s; then the same rule with --to-ports %d-%d",
-			deletePacketRule(nat.Rule), anyPorts.First, anyPorts.Last)}, f.Fix...)
+		option := "--to-ports "
+		if nat.Rule.Native {
+			option = "masquerade to :"
+		}
+		f.Fix = append([]string{fmt.Sprintf("widen the range of ports: %s; then the same rule with %s%d-%d",
+			deletePacketRule(nat.Rule), option, anyPorts.First, anyPorts.Last)}, f.Fix...)
 	}
 	return f, true
 }

@@ -34,7 +34,7 @@ type masked struct {
 }
 
 func findUnexpectedMasquerade(v *view) []verdict {
-	tables := path.NewNAT(v.Snapshot)
+	tables := path.NewTables(v.Snapshot)
 	groups := map[*model.PacketRule]*masked{}
 	var order []*masked
 	for i := range v.Flows {
@@ -42,11 +42,11 @@ func findUnexpectedMasquerade(v *view) []verdict {
 		if !v.maskedFlow(f) {
 			continue
 		}
-		nat := tables.Source(path.Packet{Src: f.Original.Src, Dst: f.Reply.Src, Proto: f.Proto, Out: v.outLink(f.Reply.Src)})
-		if !nat.Translated {
-			// What translated it is gone or was not understood. A flow
-			// keeps its address, so an old one proves nothing.
-			if f.Start.IsZero() || v.Has(model.SourceNAT) && len(nat.Unsure) == 0 {
+		nat := tables.Source(path.Packet{Src: f.Original.Src, Dst: f.Reply.Src, Proto: f.Proto, Out: []string{v.outLink(f.Reply.Src)}})
+		if !nat.Translated || nat.CutOff {
+			// What translated it is gone, or was not understood or followed. A
+			// flow keeps its address, so an old one proves nothing.
+			if f.Start.IsZero() || v.Has(model.SourceNAT) && len(nat.Unsure) == 0 && !nat.CutOff {
 				continue
 			}
 			nat.Rule = nil
@@ -138,7 +138,11 @@ func (v *view) maskedBy(g *masked) model.Finding {
 		}
 	default:
 		f.Confidence = model.Likely
-		f.Unseen = append(f.Unseen, "the rule that translates: the nat rules could not be read whole")
+		unseen := "the rule that translates: the nat rules could not be read whole"
+		if g.nat.CutOff {
+			unseen = v.natUnseen()
+		}
+		f.Unseen = append(f.Unseen, unseen)
 		f.Fix = []string{ip46tables(f.Pods[0]) + "-save -t nat | grep -E 'MASQUERADE|SNAT'"}
 	}
 	if !sure {
@@ -164,7 +168,7 @@ func (v *view) excludeFix(r *model.PacketRule, peer netip.Addr) string {
 			ip = "ip6"
 		}
 		return fmt.Sprintf("nft insert rule %s %s %s %s daddr %s return",
-			map[int]string{0: "inet", 4: "ip", 6: "ip6"}[r.Family], shellWord(r.Table), shellWord(r.Chain), ip, target)
+			r.Family, shellWord(r.Table), shellWord(r.Chain), ip, target)
 	}
 	return fmt.Sprintf("%s -t %s -I %s -d %s -j RETURN", iptables(r), shellWord(r.Table), shellWord(r.Chain), target)
 }

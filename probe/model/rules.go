@@ -166,8 +166,11 @@ type FrameRule struct {
 // inet family.
 type PacketRule struct {
 	Backend Backend
-	// Family is 4, 6, or 0 for both (inet).
-	Family       int
+	// Family is that of the table: "ip", "ip6" or "inet".
+	Family string
+	// NFProto is the IP version that a rule of an inet table matches: 4 or 6,
+	// 0 for both. It is 0 in the other tables, which see one version only.
+	NFProto      int
 	Table, Chain string
 	Number       int
 	// Text is the rule as `iptables -S` prints it, without "-A CHAIN".

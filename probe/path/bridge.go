@@ -10,7 +10,7 @@ import (
 // enterBridge takes a frame in at a port of a bridge.
 func (j *journey) enterBridge(b, port *model.Link) {
 	s := j.add(model.PathHop{Kind: model.HopBridge, Role: model.RoleBridge, Link: b.Name})
-	f := frame{src: j.src, dst: j.dst, srcMAC: j.srcMAC, dstMAC: j.dstMAC, in: port.Name, bridge: b.Name}
+	f := j.frame(b, port.Name)
 	s.direction = model.Ingress
 	ruled := j.frames.pass("BROUTING", &f)
 	if !j.obey(s, ruled) {
@@ -24,8 +24,8 @@ func (j *journey) enterBridge(b, port *model.Link) {
 		}
 		routed = ruled.routed
 	}
-	j.dstMAC, j.srcMAC, j.through = f.dstMAC, f.srcMAC, port
-	if routed || j.bridgeOwns(b, f.dstMAC) {
+	j.dstMAC, j.srcMAC, j.through = f.DstMAC, f.SrcMAC, port
+	if routed || j.bridgeOwns(b, f.DstMAC) {
 		s.Decision = join("up to the node", rewrites(ruled))
 		s.after = j.at(b, model.Ingress)
 		if ruled := j.frames.pass("INPUT", &f); !j.obey(s, ruled) {
@@ -34,7 +34,7 @@ func (j *journey) enterBridge(b, port *model.Link) {
 		j.upFrom(b, s)
 		return
 	}
-	out := j.portOf(b, f.dstMAC)
+	out := j.portOf(b, f.DstMAC)
 	if out == nil {
 		j.flooded(s, b, ruled)
 		return
@@ -47,13 +47,23 @@ func (j *journey) enterBridge(b, port *model.Link) {
 	j.bridged(s, b, out, &f)
 }
 
+// frame is the packet as a bridge's rules see it that came in by a port, or by
+// none.
+func (j *journey) frame(b *model.Link, in string) Frame {
+	bridge := []string{b.Name}
+	return Frame{
+		Src: j.src, Dst: j.dst, SrcMAC: j.srcMAC, DstMAC: j.dstMAC,
+		In: []string{in}, Out: []string{""}, LogicalIn: bridge, LogicalOut: bridge,
+	}
+}
+
 // upFrom gives a frame to the node. Where bridges call the IP layer's chains,
 // destinations are translated before the bridge's own link sees the packet; what
 // then leaves by the same bridge never comes up.
 func (j *journey) upFrom(b *model.Link, s *step) {
 	dst, from := j.dst, len(j.steps)
 	j.atIP(b)
-	if j.dst == dst || !j.filtersBridged(isSix(dst)) {
+	if j.dst == dst || !j.filtersBridged(isIPv6(dst)) {
 		return
 	}
 	s.after.dst = j.dst
@@ -70,19 +80,19 @@ func (j *journey) upFrom(b *model.Link, s *step) {
 }
 
 // obey notes what a bridge's rules do, and reports whether the frame goes on.
-func (j *journey) obey(s *step, r frameRuling) bool {
-	for _, rule := range r.decides {
+func (j *journey) obey(s *step, r frameDecision) bool {
+	for _, rule := range r.rules {
 		s.Rules = append(s.Rules, frameRuleText(rule))
 	}
 	if r.policy != nil {
 		s.Rules = append(s.Rules, fmt.Sprintf("%s %s policy %s", r.policy.Table, r.policy.Name, r.policy.Policy))
 	}
-	if r.verdict != dropped {
+	if r.does != drops {
 		return true
 	}
 	why := "dropped by a bridge rule"
-	if n := len(r.decides); n > 0 && r.policy == nil {
-		last := r.decides[n-1]
+	if n := len(r.rules); n > 0 && r.policy == nil {
+		last := r.rules[n-1]
 		why = fmt.Sprintf("dropped by %s %s rule %d of the bridge", last.Table, last.Chain, last.Number)
 	} else if r.policy != nil {
 		why = fmt.Sprintf("dropped by the policy of the bridge's %s %s", r.policy.Table, r.policy.Name)
@@ -92,9 +102,9 @@ func (j *journey) obey(s *step, r frameRuling) bool {
 }
 
 // rewrites says in words which MACs rules wrote.
-func rewrites(r frameRuling) string {
+func rewrites(r frameDecision) string {
 	var out string
-	for _, rule := range r.decides {
+	for _, rule := range r.rules {
 		switch rule.Target {
 		case model.TargetDNAT:
 			out = join(out, "destination MAC becomes "+rule.MAC.String())
@@ -105,7 +115,7 @@ func rewrites(r frameRuling) string {
 	switch {
 	case r.cutOff:
 		out = join(out, "unknown what the bridge's rules do: there are more than lasthop follows")
-	case r.verdict == unknown:
+	case r.does == unknown:
 		out = join(out, "a rule with a match that was not read may decide otherwise")
 	}
 	return out
@@ -160,7 +170,7 @@ func (j *journey) portOf(b *model.Link, m model.MAC) *model.Link {
 }
 
 // flooded ends with a frame for a MAC that no port is known to have.
-func (j *journey) flooded(s *step, b *model.Link, r frameRuling) {
+func (j *journey) flooded(s *step, b *model.Link, r frameDecision) {
 	j.over = true
 	if j.dstMAC.IsZero() {
 		s.Decision = "the frame's destination MAC is not known"
@@ -177,8 +187,8 @@ func (j *journey) flooded(s *step, b *model.Link, r frameRuling) {
 
 // bridged passes a frame on from port to port, and through the IP layer's chains
 // where bridges call these.
-func (j *journey) bridged(s *step, b, out *model.Link, f *frame) {
-	f.out = out.Name
+func (j *journey) bridged(s *step, b, out *model.Link, f *Frame) {
+	f.Out = []string{out.Name}
 	for _, hook := range []string{"FORWARD", "POSTROUTING"} {
 		ruled := j.frames.pass(hook, f)
 		if !j.obey(s, ruled) {
@@ -186,8 +196,8 @@ func (j *journey) bridged(s *step, b, out *model.Link, f *frame) {
 		}
 		s.Decision = join(s.Decision, rewrites(ruled))
 	}
-	j.dstMAC, j.srcMAC = f.dstMAC, f.srcMAC
-	if j.filtersBridged(isSix(j.dst)) {
+	j.dstMAC, j.srcMAC = f.DstMAC, f.SrcMAC
+	if j.filtersBridged(isIPv6(j.dst)) {
 		before := j.dst
 		n := j.translateDestination("PREROUTING")
 		if j.over {
@@ -198,7 +208,7 @@ func (j *journey) bridged(s *step, b, out *model.Link, f *frame) {
 			j.routed(b, n)
 			return
 		}
-		j.judge(flowPacket{in: b.Name, out: b.Name}, "PREROUTING", "FORWARD", "POSTROUTING")
+		j.judge(b.Name, b.Name, "PREROUTING", "FORWARD", "POSTROUTING")
 		if j.over {
 			return
 		}
@@ -216,17 +226,17 @@ func (j *journey) outOfBridge(b *model.Link) {
 		j.die(s, "the bridge is down")
 		return
 	}
-	f := frame{src: j.src, dst: j.dst, srcMAC: j.srcMAC, dstMAC: j.dstMAC, bridge: b.Name}
-	out := j.portOf(b, f.dstMAC)
+	f := j.frame(b, "")
+	out := j.portOf(b, f.DstMAC)
 	if out == nil {
-		if j.bridgeOwns(b, f.dstMAC) {
-			j.die(s, "the neighbour's MAC "+f.dstMAC.String()+" is the bridge's own")
+		if j.bridgeOwns(b, f.DstMAC) {
+			j.die(s, "the neighbour's MAC "+f.DstMAC.String()+" is the bridge's own")
 			return
 		}
-		j.flooded(s, b, frameRuling{})
+		j.flooded(s, b, frameDecision{})
 		return
 	}
-	f.out = out.Name
+	f.Out = []string{out.Name}
 	s.Decision = "to " + out.Name
 	for _, hook := range []string{"OUTPUT", "POSTROUTING"} {
 		ruled := j.frames.pass(hook, &f)
@@ -235,6 +245,6 @@ func (j *journey) outOfBridge(b *model.Link) {
 		}
 		s.Decision = join(s.Decision, rewrites(ruled))
 	}
-	j.dstMAC, j.srcMAC = f.dstMAC, f.srcMAC
+	j.dstMAC, j.srcMAC = f.DstMAC, f.SrcMAC
 	j.toPort(out)
 }

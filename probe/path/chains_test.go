@@ -3,6 +3,7 @@ package path
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -24,7 +25,7 @@ func layered(s *model.Snapshot, table, hook, target string, priority int) {
 			next = target
 		}
 		for k := range width {
-			r := model.PacketRule{Backend: model.NFT, Family: 4, Table: table, Chain: chain, Target: next, Number: k + 1}
+			r := model.PacketRule{Backend: model.NFT, Family: "ip", Table: table, Chain: chain, Target: next, Number: k + 1}
 			if k%2 == 0 && next == target {
 				r.Unknown = []string{"-m set --match-set s src"}
 			}
@@ -39,7 +40,7 @@ func layered(s *model.Snapshot, table, hook, target string, priority int) {
 
 // last appends a rule for everything to a hook's chain.
 func last(s *model.Snapshot, table, hook, target string) {
-	s.PacketRules = append(s.PacketRules, model.PacketRule{Backend: model.NFT, Family: 4, Table: table, Chain: hook, Target: target, Number: width + 1})
+	s.PacketRules = append(s.PacketRules, model.PacketRule{Backend: model.NFT, Family: "ip", Table: table, Chain: hook, Target: target, Number: width + 1})
 }
 
 func TestLayeredChains(t *testing.T) {
@@ -68,7 +69,7 @@ func TestLayeredChains(t *testing.T) {
 		}, "pod pa nat policy route neighbor enp1 beyond", "source 172.30.4.7 becomes 192.168.7.3"},
 		{"layers behind an exclusion", func(s *model.Snapshot) {
 			layered(s, "nat", "POSTROUTING", "LOG", 100)
-			s.PacketRules = slices.Insert(s.PacketRules, 0, model.PacketRule{Backend: model.NFT, Family: 4, Table: "nat", Chain: "POSTROUTING", Target: "ACCEPT"})
+			s.PacketRules = slices.Insert(s.PacketRules, 0, model.PacketRule{Backend: model.NFT, Family: "ip", Table: "nat", Chain: "POSTROUTING", Target: "ACCEPT"})
 		}, "pod pa nat policy route neighbor enp1 beyond", "no translation"},
 	}
 	for _, tt := range tests {
@@ -84,24 +85,29 @@ func TestLayeredChains(t *testing.T) {
 // then not known, and never "accept".
 func TestCutOff(t *testing.T) {
 	const way = "pod pa nat policy route neighbor enp1 beyond"
+	priorities := map[string]int{"PREROUTING": -100, "POSTROUTING": 100}
 	many := func(table, chain, target string) func(*model.Snapshot) {
 		return func(s *model.Snapshot) {
-			s.Chains = append(s.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: table, Name: chain, Hook: chain, Priority: -100, Policy: "ACCEPT"})
-			other := model.PacketRule{Backend: model.NFT, Family: 4, Table: table, Chain: chain, Target: target, Proto: 17}
-			s.PacketRules = slices.Repeat([]model.PacketRule{other}, maxSteps)
+			s.Chains = append(s.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: table, Name: chain, Hook: chain, Priority: priorities[chain], Policy: "ACCEPT"})
+			other := model.PacketRule{Backend: model.NFT, Family: "ip", Table: table, Chain: chain, Target: target, Proto: 17}
+			s.PacketRules = slices.Repeat([]model.PacketRule{other}, MaxSteps)
 			last(s, table, chain, target)
 		}
 	}
-	deep := func(s *model.Snapshot) {
-		chain := "FORWARD"
-		s.Chains = append(s.Chains, model.Chain{Backend: model.Legacy, Family: "ip", Table: "filter", Name: chain, Hook: chain, Policy: "ACCEPT"})
-		for i := range 2 * maxJumps {
-			next := fmt.Sprintf("deep%d", i)
-			if i == 2*maxJumps-1 {
-				next = "DROP"
+	// deep makes a chain that only more jumps than a walk follows lead to.
+	deep := func(table, chain, target string) func(*model.Snapshot) {
+		return func(s *model.Snapshot) {
+			s.Chains = append(s.Chains, model.Chain{Backend: model.Legacy, Family: "ip", Table: table, Name: chain, Hook: chain, Priority: priorities[chain], Policy: "ACCEPT"})
+			s.PacketRules = nil
+			from := chain
+			for i := range 2 * MaxDepth {
+				next := fmt.Sprintf("deep%d", i)
+				if i == 2*MaxDepth-1 {
+					next = target
+				}
+				s.PacketRules = append(s.PacketRules, model.PacketRule{Backend: model.Legacy, Family: "ip", Table: table, Chain: from, Target: next})
+				from = next
 			}
-			s.PacketRules = append(s.PacketRules, model.PacketRule{Backend: model.Legacy, Family: 4, Table: "filter", Chain: chain, Target: next})
-			chain = next
 		}
 	}
 	for _, tt := range []struct {
@@ -111,7 +117,10 @@ func TestCutOff(t *testing.T) {
 	}{
 		{"a filter", many("filter", "FORWARD", "DROP"), "unknown: there are more rules than lasthop follows"},
 		{"translation", many("nat", "PREROUTING", "DNAT"), "unknown whether the destination is translated: there are more rules"},
-		{"depth", deep, "unknown: there are more rules than lasthop follows"},
+		{"source translation", many("nat", "POSTROUTING", "MASQUERADE"), "unknown whether the source is translated: there are more rules"},
+		{"a deep filter", deep("filter", "FORWARD", "DROP"), "unknown: there are more rules than lasthop follows"},
+		{"deep translation", deep("nat", "PREROUTING", "DNAT"), "unknown whether the destination is translated: there are more rules"},
+		{"deep source translation", deep("nat", "POSTROUTING", "MASQUERADE"), "unknown whether the source is translated: there are more rules"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := routedNode()
@@ -122,10 +131,53 @@ func TestCutOff(t *testing.T) {
 	t.Run("a bridge", func(t *testing.T) {
 		s := bridgedNode()
 		other := model.FrameRule{Backend: model.NFT, Table: "filter", Chain: "FORWARD", EtherType: etherARP, Target: model.TargetDrop}
-		s.FrameRules = slices.Repeat([]model.FrameRule{other}, maxSteps)
+		s.FrameRules = slices.Repeat([]model.FrameRule{other}, MaxSteps)
 		s.FrameRules = append(s.FrameRules, model.FrameRule{Backend: model.NFT, Table: "filter", Chain: "FORWARD", Target: model.TargetDrop})
 		expect(t, s, podB, "pod pa bridge pb pod", "unknown what the bridge's rules do")
 	})
+	t.Run("a deep bridge", func(t *testing.T) {
+		s := bridgedNode()
+		from := "FORWARD"
+		for i := range 2 * MaxDepth {
+			to := fmt.Sprintf("deep%d", i)
+			s.FrameRules = append(s.FrameRules, model.FrameRule{Backend: model.NFT, Table: "filter", Chain: from, Target: model.TargetJump, TargetName: to})
+			from = to
+		}
+		s.FrameRules = append(s.FrameRules, model.FrameRule{Backend: model.NFT, Table: "filter", Chain: from, Target: model.TargetDrop})
+		expect(t, s, podB, "pod pa bridge pb pod", "unknown what the bridge's rules do")
+	})
+}
+
+// TestCyclicChains is of chains that jump to one another, which the kernel
+// refuses: a walk passes each once, and what stands behind decides.
+func TestCyclicChains(t *testing.T) {
+	const way = "pod pa nat policy route neighbor enp1 beyond"
+	cycle := func(s *model.Snapshot, table, hook string, priority int) {
+		s.Chains = append(s.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: table, Name: hook, Hook: hook, Priority: priority, Policy: "ACCEPT"})
+		for _, jump := range [][2]string{{hook, "A"}, {"A", "B"}, {"A", "A"}, {"B", "A"}, {"B", hook}} {
+			s.PacketRules = append(s.PacketRules, model.PacketRule{Backend: model.NFT, Family: "ip", Table: table, Chain: jump[0], Target: jump[1]})
+		}
+	}
+	for _, tt := range []struct {
+		table, hook, target string
+		priority            int
+		out, decision       string
+	}{
+		{"filter", "FORWARD", "DROP", 0, "pod pa nat policyX", "dropped by filter FORWARD rule 10"},
+		{"nat", "POSTROUTING", "MASQUERADE", 100, way, "source 172.30.4.7 becomes 192.168.7.3"},
+		{"nat", "PREROUTING", "ACCEPT", -100, way, "no translation"},
+	} {
+		s := routedNode()
+		cycle(s, tt.table, tt.hook, tt.priority)
+		last(s, tt.table, tt.hook, tt.target)
+		expect(t, s, far, tt.out, tt.decision)
+	}
+	s := bridgedNode()
+	for _, jump := range [][2]string{{"FORWARD", "A"}, {"A", "B"}, {"B", "A"}} {
+		s.FrameRules = append(s.FrameRules, model.FrameRule{Backend: model.NFT, Table: "filter", Chain: jump[0], Target: model.TargetJump, TargetName: jump[1]})
+	}
+	s.FrameRules = append(s.FrameRules, model.FrameRule{Backend: model.NFT, Table: "filter", Chain: "FORWARD", Number: 2, Target: model.TargetDrop})
+	expect(t, s, podB, "pod pa bridgeX", "dropped by filter FORWARD rule 2 of the bridge")
 }
 
 // TestLayeredFrameRules is the same for a bridge: the rewritten MAC stays so in
@@ -153,6 +205,9 @@ func TestLayeredFrameRules(t *testing.T) {
 func expect(t *testing.T, s *model.Snapshot, dst netip.Addr, out, decision string) {
 	t.Helper()
 	p := Trace(s, nil, Ends{Pod: podA, To: dst, Proto: 6, Port: 80})
+	if again := Trace(s, nil, Ends{Pod: podA, To: dst, Proto: 6, Port: 80}); !reflect.DeepEqual(p, again) {
+		t.Errorf("another answer the second time:\n%+v\n%+v", p, again)
+	}
 	if got := kinds(p.Forward); got != out {
 		t.Errorf("out  %s\nwant %s", got, out)
 	}

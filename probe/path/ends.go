@@ -123,13 +123,18 @@ func (j *journey) askFor(p *model.Pod, s *step) model.MAC {
 		}
 		return model.MAC{}
 	}
-	if !isSix(j.dst) {
-		ask := frame{src: j.src, dst: j.dst, srcMAC: p.MAC, dstMAC: model.Broadcast, in: l.Name, bridge: b.Name, arp: 1}
-		for _, r := range j.frames.pass("PREROUTING", &ask).decides {
+	if !isIPv6(j.dst) {
+		ask := j.frame(b, l.Name)
+		ask.SrcMAC, ask.DstMAC, ask.ARP = p.MAC, model.Broadcast, 1
+		d := j.frames.pass("PREROUTING", &ask)
+		for _, r := range d.rules {
 			if r.Target == model.TargetARPReply {
 				s.Rules = append(s.Rules, frameRuleText(r))
 				return r.MAC
 			}
+		}
+		if d.cutOff {
+			return model.MAC{}
 		}
 	}
 	switch owner := j.pods[j.dst]; {

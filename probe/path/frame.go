@@ -2,73 +2,39 @@ package path
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// frame is a packet as a bridge's rules look at it. MACs are zero where they are
-// not known.
-type frame struct {
-	src, dst       netip.Addr
-	srcMAC, dstMAC model.MAC
-	// in and out are ports, empty for the bridge itself.
-	in, out string
-	bridge  string
-	// arp is the operation of an ARP message, 0 for a packet.
-	arp uint16
-}
-
-// Numbers of the EtherTypes.
-const (
-	etherIPv4 = 0x0800
-	etherARP  = 0x0806
-	etherIPv6 = 0x86dd
-)
-
-func (f *frame) etherType() uint16 {
-	switch {
-	case f.arp != 0:
-		return etherARP
-	case isSix(f.dst):
-		return etherIPv6
-	}
-	return etherIPv4
-}
-
-// frameRuling is what a bridge's chains do with a frame.
-type frameRuling struct {
-	verdict verdictOf
+// frameDecision is what a bridge's chains decide over a frame.
+type frameDecision struct {
+	does does
 	// routed: the frame is taken from the bridge and given to the node's IP
 	// layer.
 	routed bool
-	// decides are the rules that matched and change, answer or end.
-	decides []*model.FrameRule
-	// policy is the chain whose policy dropped it.
+	// rules are those that matched and change, answer or end.
+	rules []*model.FrameRule
+	// policy is the chain whose policy dropped the frame.
 	policy *model.Chain
-	// cutOff: there are more rules than were followed.
+	// cutOff: there are more rules than a walk follows.
 	cutOff bool
 }
 
-type frameKey struct {
-	backend      model.Backend
-	table, chain string
+// frameTables predicts what the chains of ebtables, and those of nft's bridge
+// family, do with frames.
+type frameTables struct {
+	chains map[ChainKey][]*model.FrameRule
+	bases  []*model.Chain
+	// known are the chains that the snapshot has.
+	known map[ChainKey]*model.Chain
 }
 
-// frameFilter predicts the decisions of ebtables' chains and of nft's of the
-// bridge family.
-type frameFilter struct {
-	chains   map[frameKey][]*model.FrameRule
-	bases    []*model.Chain
-	policies map[frameKey]*model.Chain
-}
-
-func newFrameFilter(s *model.Snapshot) *frameFilter {
-	f := &frameFilter{chains: map[frameKey][]*model.FrameRule{}, policies: map[frameKey]*model.Chain{}}
+func newFrameTables(s *model.Snapshot) *frameTables {
+	f := &frameTables{chains: map[ChainKey][]*model.FrameRule{}, known: map[ChainKey]*model.Chain{}}
 	for i := range s.FrameRules {
 		r := &s.FrameRules[i]
-		k := frameKey{r.Backend, r.Table, r.Chain}
+		k := ChainKey{r.Backend, "bridge", r.Table, r.Chain}
 		f.chains[k] = append(f.chains[k], r)
 	}
 	for i := range s.Chains {
@@ -76,15 +42,16 @@ func newFrameFilter(s *model.Snapshot) *frameFilter {
 		if c.Family != "bridge" {
 			continue
 		}
-		f.policies[frameKey{c.Backend, c.Table, c.Name}] = c
+		f.known[KeyOf(c)] = c
 		if c.Hook != "" {
 			f.bases = append(f.bases, c)
 		}
 	}
-	// A table whose chains were not told has those that are named as hooks.
+	// Where a table's chains were not read, those that are named like hooks
+	// are its base chains.
 	for k := range f.chains {
-		if slices.Contains([]string{"BROUTING", "PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}, k.chain) && f.policies[k] == nil {
-			f.bases = append(f.bases, &model.Chain{Backend: k.backend, Family: "bridge", Table: k.table, Name: k.chain, Hook: k.chain})
+		if slices.Contains([]string{"BROUTING", "PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}, k.Chain) && f.known[k] == nil {
+			f.bases = append(f.bases, &model.Chain{Backend: k.Backend, Family: k.Family, Table: k.Table, Name: k.Chain, Hook: k.Chain})
 		}
 	}
 	slices.SortStableFunc(f.bases, func(a, b *model.Chain) int {
@@ -93,163 +60,94 @@ func newFrameFilter(s *model.Snapshot) *frameFilter {
 	return f
 }
 
-// pass walks the chains of a hook. Rules change the frame's MACs.
-func (f *frameFilter) pass(hook string, fr *frame) frameRuling {
-	out := frameRuling{verdict: accepted}
+// pass judges a frame by the chains of a hook. Rules change the frame's MACs.
+func (f *frameTables) pass(hook string, fr *Frame) frameDecision {
+	w := &frameWalk{frameTables: f, frame: fr, decision: frameDecision{does: accepts}}
+	w.Chains, w.Meet, w.State = f.chains, w.meet, macs{fr.SrcMAC, fr.DstMAC}
 	for _, c := range f.bases {
 		if c.Hook != hook {
 			continue
 		}
-		w := frameWalk{frameFilter: f, frame: fr, ruling: &out, seen: map[frameVisit]macs{}}
-		k := frameKey{c.Backend, c.Table, c.Name}
-		end := w.chain(k, 0)
-		if out.cutOff {
-			out.verdict, out.policy = unknown, nil
-			return out
-		}
-		switch end {
-		case model.TargetDrop:
-			if hook == "BROUTING" {
-				out.routed = true
-				continue
-			}
-			out.verdict = dropped
-			return out
-		case model.TargetContinue:
-			if c.Policy == "DROP" {
-				out.verdict, out.policy = dropped, c
-				return out
-			}
+		action := w.Base(c)
+		out := &w.decision
+		fr.SrcMAC, fr.DstMAC = w.State.src, w.State.dst
+		switch {
+		case w.CutOff:
+			out.cutOff, out.does, out.policy = true, unknown, nil
+			return *out
+		case action == End && w.end == model.TargetDrop && hook == "BROUTING":
+			out.routed = true
+		case action == End && w.end == model.TargetDrop:
+			out.does = drops
+			return *out
+		case action == Next && c.Policy == "DROP":
+			out.does, out.policy = drops, c
+			return *out
 		}
 	}
-	return out
+	return w.decision
 }
 
+// frameWalk is a walk of a frame. Its state are the frame's MACs, which rules
+// rewrite.
 type frameWalk struct {
-	*frameFilter
-	frame  *frame
-	ruling *frameRuling
-	// seen is what became of the frame's MACs in the chains that let it go on.
-	seen  map[frameVisit]macs
-	steps int
+	Walk[*model.FrameRule, macs]
+	*frameTables
+	frame    *Frame
+	decision frameDecision
+	// end is ACCEPT or DROP, where a rule or a policy ended the walk.
+	end model.FrameTarget
 }
 
 type macs struct{ src, dst model.MAC }
 
-// frameVisit is a chain and the MACs with which a frame comes to it.
-type frameVisit struct {
-	chain frameKey
-	macs
+func (w *frameWalk) meet(k ChainKey, _ int, r *model.FrameRule) Action {
+	w.frame.SrcMAC, w.frame.DstMAC = w.State.src, w.State.dst
+	switch w.frame.Fits(r) {
+	case No:
+		return Next
+	case Maybe:
+		if r.Counter.Delta > 0 && (r.Target == model.TargetDrop || r.Target == model.TargetDNAT) {
+			w.decision.does = unknown
+			w.decision.rules = append(w.decision.rules, r)
+		}
+		return Next
+	}
+	then := r.Verdict
+	switch r.Target {
+	case model.TargetAccept, model.TargetDrop, model.TargetReturn:
+		then = r.Target
+	case model.TargetDNAT:
+		w.State.dst = r.MAC
+	case model.TargetSNAT:
+		w.State.src = r.MAC
+	case model.TargetARPReply:
+	case model.TargetRedirect:
+		w.decision.routed = true
+	case model.TargetJump:
+		return w.jump(k.To(r.TargetName))
+	default:
+		return Next
+	}
+	w.decision.rules = append(w.decision.rules, r)
+	switch then {
+	case model.TargetAccept, model.TargetDrop:
+		w.end = then
+		return End
+	case model.TargetReturn:
+		return Leave
+	}
+	return Next
 }
 
-// chain returns how the search ends: ACCEPT, DROP, or CONTINUE where it reached
-// the end of the chain.
-func (w *frameWalk) chain(k frameKey, depth int) model.FrameTarget {
-	v := frameVisit{k, macs{w.frame.srcMAC, w.frame.dstMAC}}
-	if after, again := w.seen[v]; again {
-		w.frame.srcMAC, w.frame.dstMAC = after.src, after.dst
-		return model.TargetContinue
+// jump walks a chain of a user of ebtables, which may have a policy.
+func (w *frameWalk) jump(to ChainKey) Action {
+	if action := w.Chain(to); action == End {
+		return End
 	}
-	w.seen[v] = v.macs // a ring, which the kernel refuses, ends
-	end := w.rules(k, depth)
-	w.seen[v] = macs{w.frame.srcMAC, w.frame.dstMAC}
-	return end
-}
-
-// rules walks a chain's rules.
-func (w *frameWalk) rules(k frameKey, depth int) model.FrameTarget {
-	w.ruling.cutOff = w.ruling.cutOff || depth > maxJumps
-	for _, r := range w.chains[k] {
-		w.steps++
-		w.ruling.cutOff = w.ruling.cutOff || w.steps > maxSteps
-		if w.ruling.cutOff {
-			return model.TargetContinue
-		}
-		m := w.frame.fits(r)
-		if m == no {
-			continue
-		}
-		if m == maybe {
-			if r.Counter.Delta > 0 && (r.Target == model.TargetDrop || r.Target == model.TargetDNAT) {
-				w.ruling.verdict = unknown
-				w.ruling.decides = append(w.ruling.decides, r)
-			}
-			continue
-		}
-		end := r.Verdict
-		switch r.Target {
-		case model.TargetAccept, model.TargetDrop, model.TargetReturn:
-			end = r.Target
-		case model.TargetContinue:
-			continue
-		case model.TargetDNAT:
-			w.frame.dstMAC = r.MAC
-		case model.TargetSNAT:
-			w.frame.srcMAC = r.MAC
-		case model.TargetARPReply:
-		case model.TargetRedirect:
-			w.ruling.routed = true
-		case model.TargetJump:
-			end = w.chain(frameKey{k.backend, k.table, r.TargetName}, depth+1)
-			if end == model.TargetContinue {
-				if c := w.policies[frameKey{k.backend, k.table, r.TargetName}]; c != nil && c.Policy == "DROP" {
-					w.ruling.policy = c
-					return model.TargetDrop
-				}
-				continue
-			}
-			return end
-		default:
-			continue
-		}
-		w.ruling.decides = append(w.ruling.decides, r)
-		switch end {
-		case model.TargetAccept, model.TargetDrop:
-			return end
-		case model.TargetReturn:
-			return model.TargetContinue
-		}
+	if c := w.known[to]; c != nil && c.Policy == "DROP" {
+		w.decision.policy, w.end = c, model.TargetDrop
+		return End
 	}
-	return model.TargetContinue
-}
-
-// fits tells how surely the frame satisfies a rule.
-func (f *frame) fits(r *model.FrameRule) fit {
-	if r.EtherType != 0 && (r.EtherType == f.etherType()) == r.EtherTypeNot {
-		return no
-	}
-	if f.arp != 0 {
-		if r.ARPOp != 0 && (r.ARPOp == f.arp) == r.ARPOpNot || !r.ARPSrc.Matches(f.src) || !r.ARPDst.Matches(f.dst) {
-			return no
-		}
-	} else if !r.IPSrc.Matches(f.src) || !r.IPDst.Matches(f.dst) || r.ARPOp != 0 || !r.ARPSrc.IsZero() || !r.ARPDst.IsZero() {
-		return no
-	}
-	m := min(portFits(r.In, f.in), portFits(r.Out, f.out), portFits(r.LogicalIn, f.bridge), portFits(r.LogicalOut, f.bridge),
-		macFits(r.SrcMAC, f.srcMAC), macFits(r.DstMAC, f.dstMAC))
-	if len(r.Unknown) > 0 {
-		m = min(m, maybe)
-	}
-	return m
-}
-
-// portFits compares a match with a port; frames of the node's own have none on
-// the one side, and no rule that names one is for them.
-func portFits(m model.IfMatch, port string) fit {
-	if m.Name == "" || port != "" && m.Matches(port) {
-		return yes
-	}
-	return no
-}
-
-func macFits(m model.MACMatch, a model.MAC) fit {
-	switch {
-	case !m.Set:
-		return yes
-	case a.IsZero():
-		return maybe
-	case m.Matches(a):
-		return yes
-	}
-	return no
+	return Next
 }

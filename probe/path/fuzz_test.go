@@ -81,7 +81,7 @@ func laden(g *rand.Rand) *model.Snapshot {
 			}
 			s.Chains = append(s.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: table, Name: c, Hook: hook, Policy: "ACCEPT", Priority: 100})
 			s.PacketRules = append(s.PacketRules, model.PacketRule{
-				Backend: model.NFT, Family: 4, Table: table, Chain: c, Dst: addr(), Target: targets[g.IntN(len(targets))],
+				Backend: model.NFT, Family: "ip", Table: table, Chain: c, Dst: addr(), Target: targets[g.IntN(len(targets))],
 				To: netip.AddrPortFrom(someAddr(g), uint16(g.IntN(3))), Goto: g.IntN(4) == 0,
 			})
 		}

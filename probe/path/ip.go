@@ -42,9 +42,9 @@ func (j *journey) routed(in *model.Link, n *step) {
 	}
 	out, known := j.fork(route, &d)
 	if in == nil {
-		j.judge(flowPacket{out: out.Link}, "OUTPUT", "POSTROUTING")
+		j.judge("", out.Link, "OUTPUT", "POSTROUTING")
 	} else {
-		j.judge(flowPacket{in: name, out: out.Link}, "PREROUTING", "FORWARD", "POSTROUTING")
+		j.judge(name, out.Link, "PREROUTING", "FORWARD", "POSTROUTING")
 	}
 	if j.over {
 		return
@@ -123,7 +123,7 @@ func (t *tracer) linkName(index int) string {
 
 // notForwarded says why the node does not forward what comes by a link.
 func (j *journey) notForwarded(in *model.Link) string {
-	if isSix(j.dst) {
+	if isIPv6(j.dst) {
 		if j.settings["net.ipv6.conf.all.forwarding"] == "0" {
 			return "not forwarded: net.ipv6.conf.all.forwarding is 0"
 		}
@@ -160,7 +160,7 @@ func (j *journey) astray(d *Decision) string {
 // reverseFilter is the reverse path filter's setting for a link, empty where it
 // was not read, and for IPv6, which has none.
 func (j *journey) reverseFilter(l *model.Link) string {
-	if isSix(j.dst) {
+	if isIPv6(j.dst) {
 		return ""
 	}
 	return max(j.settings["net.ipv4.conf.all.rp_filter"], j.linkSetting(l.Name, "rp_filter"))
@@ -190,13 +190,25 @@ func (j *journey) reverseDropped(in *model.Link, d *Decision) string {
 	return fmt.Sprintf("dropped by the reverse path filter of %s: the way back to %s is %s", in.Name, j.src, where)
 }
 
+// packet is the packet as netfilter's rules see it. The names of links are empty
+// where they are not known.
+func (j *journey) packet(in, out string) Packet {
+	p := Packet{Src: j.src, Dst: j.dst, SrcPort: j.srcPort, DstPort: j.dstPort, Proto: j.ends.Proto, State: j.state}
+	if in != "" {
+		p.In = []string{in}
+	}
+	if out != "" {
+		p.Out = []string{out}
+	}
+	return p
+}
+
 // judge asks netfilter's chains that may drop.
-func (j *journey) judge(p flowPacket, hooks ...string) {
-	p.src, p.dst, p.srcPort, p.dstPort, p.proto, p.state = j.src, j.dst, j.srcPort, j.dstPort, j.ends.Proto, j.state
+func (j *journey) judge(in, out string, hooks ...string) {
 	s := j.add(model.PathHop{Kind: model.HopPolicy})
-	r := j.filter.judge(p, hooks...)
+	r := j.tables.filter(j.packet(in, out), hooks...)
 	switch {
-	case r.verdict == dropped:
+	case r.does == drops:
 		why := "dropped"
 		switch {
 		case r.rule != nil:
@@ -211,7 +223,7 @@ func (j *journey) judge(p flowPacket, hooks ...string) {
 		s.Decision = "unknown: the rules were not read whole"
 	case r.cutOff:
 		s.Decision = "unknown: there are more rules than lasthop follows"
-	case r.verdict == unknown:
+	case r.does == unknown:
 		s.Decision = fmt.Sprintf("unknown: %s may decide, with matches that were not read", plural(len(r.unsure), "rule"))
 		for _, rule := range r.unsure {
 			s.Rules = append(s.Rules, packetRuleText(rule))
@@ -226,7 +238,7 @@ func (j *journey) judge(p flowPacket, hooks ...string) {
 
 // toNode is delivery to the node itself.
 func (j *journey) toNode(in string) {
-	j.judge(flowPacket{in: in}, "PREROUTING", "INPUT")
+	j.judge(in, "", "PREROUTING", "INPUT")
 	if j.over {
 		return
 	}
@@ -266,7 +278,7 @@ func (j *journey) toLink(h NextHop) {
 	}
 	// Where connection tracking of a bridge translated, the frame keeps its
 	// sender: it goes on from port to port.
-	if j.through == nil || j.through.Master != l.Index || !j.filtersBridged(isSix(j.dst)) {
+	if j.through == nil || j.through.Master != l.Index || !j.filtersBridged(isIPv6(j.dst)) {
 		j.srcMAC = l.MAC
 	}
 	if l.Kind == "bridge" {

@@ -1,240 +1,136 @@
-// Package path predicts what a node's tables do with a packet. It is pure:
-// everything it knows is in a snapshot.
 package path
 
 import (
-	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Packet is what a table may look at.
-type Packet struct {
-	Src, Dst netip.Addr
-	// Proto is the IP protocol number, 0 when it is not known.
-	Proto uint8
-	// Out is the link through which the packet leaves.
-	Out string
-}
-
-// SourceNAT is the decision of the nat tables' POSTROUTING chains over a
-// packet.
+// SourceNAT is what the chains of POSTROUTING do with a packet's source.
 type SourceNAT struct {
-	// Translated says that a rule writes another source address.
+	// Translated says that Rule writes another source address.
 	Translated bool
-	// Rule is the rule that translates, or else the exclusion: the rule
-	// that ended the search before Missed could translate. Nil when no
-	// rule of POSTROUTING translates such a packet.
+	// Rule is the rule that translates, or else the exclusion: the rule that
+	// ended the search before Missed could translate. Nil when no rule of
+	// POSTROUTING translates such a packet.
 	Rule, Missed *model.PacketRule
-	// Unsure are rules that end the search, whose match could not be read
+	// Unsure are rules that end the search, whose match was not decoded
 	// whole, and that counted packets in the window.
 	Unsure []*model.PacketRule
+	// CutOff: there are more rules than a walk follows, and others may decide.
+	CutOff bool
 }
 
-// maxJumps bounds the depth of chains, as the kernel does.
-const maxJumps = 16
-
-// NAT predicts the decisions of a snapshot's nat tables.
-type NAT struct {
-	chains map[chainKey][]*model.PacketRule
-	local  map[netip.Addr]bool
-	// hooks4 and hooks6 are the chains that see a packet in POSTROUTING.
-	hooks4, hooks6 []chainKey
-}
-
-// NewNAT indexes the snapshot's rules.
-func NewNAT(s *model.Snapshot) *NAT {
-	n := &NAT{chains: map[chainKey][]*model.PacketRule{}, local: map[netip.Addr]bool{}}
-	for _, l := range s.Links {
-		for _, a := range l.Addresses {
-			n.local[a.Addr()] = true
+// Source walks the chains of POSTROUTING as the kernel does for the first packet
+// of a flow without a mark. A rule whose match was not decoded whole is taken
+// not to match: where it counted nothing in the window that is a fact, else the
+// rule is listed in Unsure. What else is not known of the packet is taken to
+// match.
+func (t *Tables) Source(p Packet) SourceNAT {
+	var out SourceNAT
+	w := t.walk(p)
+	matches := func(r *model.PacketRule) bool { return w.packet.Fits(r) != No }
+	// behind finds the rule that would translate, were the search to go on.
+	behind := Walk[*model.PacketRule, struct{}]{Chains: t.chains}
+	var missed *model.PacketRule
+	behind.Meet = func(k ChainKey, _ int, r *model.PacketRule) Action {
+		switch {
+		case len(r.Unknown) > 0 || !matches(r):
+			return Next
+		case r.Target == "MASQUERADE" || r.Target == "SNAT":
+			missed = r
+			return End
 		}
+		return behind.Chain(k.To(r.Target))
 	}
-	for i := range s.PacketRules {
-		r := &s.PacketRules[i]
-		if r.Table == "nat" || r.Backend == model.NFT {
-			k := chainKey{r.Backend, r.Family, r.Table, r.Chain}
-			n.chains[k] = append(n.chains[k], r)
+	w.Meet = func(k ChainKey, i int, r *model.PacketRule) Action {
+		ends := r.Target == "ACCEPT" || r.Target == "RETURN"
+		writes := r.Target == "MASQUERADE" || r.Target == "SNAT"
+		switch {
+		case !matches(r):
+			return Next
+		case len(r.Unknown) > 0:
+			if (ends || writes) && r.Counter.Delta > 0 {
+				out.Unsure = append(out.Unsure, r)
+			}
+			return Next
+		case writes:
+			out.Translated, out.Rule, out.Missed = true, r, nil
+			return End
+		case ends:
+			missed, behind.depth = nil, w.depth
+			behind.rules(k, i+1)
+			if missed != nil {
+				out.Rule, out.Missed = r, missed
+			}
+			if r.Target == "ACCEPT" {
+				return End
+			}
 		}
+		return w.follow(k, r, Yes)
 	}
-	n.hooks4 = natHooks(s.Chains, "ip", 4)
-	n.hooks6 = natHooks(s.Chains, "ip6", 6)
-	return n
-}
-
-// Source walks the POSTROUTING chains as the kernel would for the first
-// packet of a flow with no mark. A rule whose match was not read whole is
-// taken as not matching: where it counted nothing in the window that is a
-// fact, else the rule is listed in Unsure.
-func (n *NAT) Source(p Packet) SourceNAT {
-	hooks := n.hooks4
-	if p.Src.Is6() && !p.Src.Is4In6() {
-		hooks = n.hooks6
-	}
-	w := walker{NAT: n, packet: p, walked: depths{}, barren: depths{}}
-	for _, c := range hooks {
-		if w.walk(c, 0) == verdictEnd {
+	for _, c := range t.hook("POSTROUTING", &p) {
+		if c.Priority >= snatFirst && c.Priority <= snatLast && w.Base(c) == End {
 			break
 		}
 	}
-	return w.result
+	out.CutOff = w.CutOff || behind.CutOff
+	return out
 }
 
-// natHooks lists the chains that see a family's packets in POSTROUTING with the
-// power to translate, in the order in which the kernel calls them.
-func natHooks(chains []model.Chain, family string, number int) []chainKey {
-	type hook struct {
-		key      chainKey
-		priority int
-	}
-	var hooks []hook
-	for _, c := range chains {
-		if c.Hook != "POSTROUTING" || c.Priority < natFirst || c.Priority > natLast {
-			continue
+// targets are the rules that may translate a packet's destination.
+type targets struct {
+	rules []*model.PacketRule
+	// mapped: a map that was not read may lead to more.
+	mapped bool
+	// sure: there is one, and it surely translates.
+	sure bool
+	// service: a rule that is one of them, or leads to one, names the
+	// destination alone: it is the address of a service.
+	service bool
+	// cutOff: there are more rules than a walk follows.
+	cutOff bool
+}
+
+// destination finds the rules of a hook that may translate the destination.
+func (t *Tables) destination(p Packet, hook string) targets {
+	var out targets
+	w := t.walk(p)
+	w.Meet = func(k ChainKey, _ int, r *model.PacketRule) Action {
+		met := w.meets(r)
+		if met == No {
+			return Next
 		}
-		switch c.Family {
-		case family:
-			hooks = append(hooks, hook{chainKey{c.Backend, number, c.Table, c.Name}, c.Priority})
-		case "inet":
-			hooks = append(hooks, hook{chainKey{c.Backend, 0, c.Table, c.Name}, c.Priority})
-		}
-	}
-	slices.SortStableFunc(hooks, func(a, b hook) int { return a.priority - b.priority })
-	keys := make([]chainKey, len(hooks))
-	for i, h := range hooks {
-		keys[i] = h.key
-	}
-	return keys
-}
-
-// Source translation happens around NF_IP_PRI_NAT_SRC = 100; mangle is at
-// -150 and the security table at 50.
-const (
-	natFirst = 90
-	natLast  = 110
-)
-
-type chainKey struct {
-	backend model.Backend
-	family  int
-	table   string
-	chain   string
-}
-
-// to is the chain of that name in the same table.
-func (k chainKey) to(name string) chainKey {
-	k.chain = name
-	return k
-}
-
-type verdict int
-
-const (
-	verdictNone verdict = iota // go on with the next rule or chain
-	verdictEnd                 // the packet's fate is known
-)
-
-type walker struct {
-	*NAT
-	packet Packet
-	result SourceNAT
-	// walked are the chains that did not end the walk, barren those that
-	// translate nothing.
-	walked, barren depths
-}
-
-// depths says how deep a chain was when it was walked. As deep again it gives
-// the same: where the walk had ended in it, it would be over.
-type depths map[chainKey]int
-
-// again notes a visit, and reports whether it would only repeat an earlier one.
-func (d depths) again(k chainKey, depth int) bool {
-	if before, seen := d[k]; seen && before <= depth {
-		return true
-	}
-	d[k] = depth
-	return false
-}
-
-// walk follows one chain. It returns verdictEnd or verdictNone: a RETURN ends
-// the chain only.
-func (w *walker) walk(k chainKey, depth int) verdict {
-	if depth > maxJumps || w.walked.again(k, depth) {
-		return verdictNone
-	}
-	for i, r := range w.chains[k] {
-		if !w.matches(r) {
-			continue
-		}
-		if len(r.Unknown) > 0 {
-			if ends(r.Target) && r.Counter.Delta > 0 {
-				w.result.Unsure = append(w.result.Unsure, r)
+		before := w.State.service
+		service := before || !r.Dst.Not && r.Dst.Prefix.IsSingleIP() && r.Dst.Prefix.Addr() == p.Dst
+		switch {
+		case byMap(r):
+			out.mapped = true
+			return Next
+		case r.Target == "DNAT" || r.Target == "REDIRECT":
+			out.service = out.service || service
+			if !slices.Contains(out.rules, r) {
+				out.rules = append(out.rules, r)
 			}
-			continue
-		}
-		switch r.Target {
-		case "MASQUERADE", "SNAT":
-			w.result.Translated, w.result.Rule, w.result.Missed = true, r, nil
-			return verdictEnd
-		case "ACCEPT", "RETURN":
-			if missed := w.translator(k, i+1, depth); missed != nil {
-				w.result.Rule, w.result.Missed = r, missed
+			out.sure = met == Yes && len(out.rules) == 1
+			fallthrough
+		case r.Target == "ACCEPT":
+			if met == Yes {
+				return End
 			}
-			if r.Target == "ACCEPT" {
-				return verdictEnd
-			}
-			return verdictNone
+			return Next
 		}
-		if _, ok := w.chains[k.to(r.Target)]; !ok {
-			continue
-		}
-		if w.walk(k.to(r.Target), depth+1) == verdictEnd {
-			return verdictEnd
-		}
-		if r.Goto {
-			return verdictNone
+		w.State.service = service
+		action := w.follow(k, r, met)
+		w.State.service = before
+		return action
+	}
+	for _, c := range t.hook(hook, &p) {
+		w.State = tableState{fit: Yes}
+		if translates(c) && w.Base(c) == End {
+			break
 		}
 	}
-	return verdictNone
-}
-
-// translator finds the rule that would translate the packet, were the search
-// to go on from the given rule of a chain.
-func (w *walker) translator(k chainKey, from, depth int) *model.PacketRule {
-	if depth > maxJumps || from == 0 && w.barren.again(k, depth) {
-		return nil
-	}
-	for _, r := range w.chains[k][from:] {
-		if !w.matches(r) || len(r.Unknown) > 0 {
-			continue
-		}
-		if r.Target == "MASQUERADE" || r.Target == "SNAT" {
-			return r
-		}
-		if t := w.translator(k.to(r.Target), 0, depth+1); t != nil {
-			return t
-		}
-	}
-	return nil
-}
-
-func (w *walker) matches(r *model.PacketRule) bool {
-	p := w.packet
-	if !r.Src.Matches(p.Src) || !r.Dst.Matches(p.Dst) || !r.Out.Matches(p.Out) || !r.Mark.Matches(0) {
-		return false
-	}
-	if r.Proto != 0 && p.Proto != 0 && (r.Proto == p.Proto) == r.ProtoNot {
-		return false
-	}
-	return wants(r.DstLocal, w.local[p.Dst]) && wants(r.SrcLocal, w.local[p.Src])
-}
-
-// wants reports whether a three-way match is satisfied.
-func wants(match int, local bool) bool {
-	return match == 0 || (match > 0) == local
-}
-
-func ends(target string) bool {
-	return slices.Contains([]string{"MASQUERADE", "SNAT", "ACCEPT", "RETURN"}, target)
+	out.cutOff = w.CutOff
+	return out
 }

@@ -14,7 +14,7 @@ func table(rules ...model.PacketRule) *model.Snapshot {
 		Chains: []model.Chain{{Backend: model.NFT, Family: "ip", Table: "nat", Name: "POSTROUTING", Hook: "POSTROUTING", Priority: 100}},
 	}
 	for _, r := range rules {
-		r.Backend, r.Family, r.Table = model.NFT, 4, "nat"
+		r.Backend, r.Family, r.Table = model.NFT, "ip", "nat"
 		s.PacketRules = append(s.PacketRules, r)
 	}
 	return s
@@ -85,8 +85,8 @@ func TestSource(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := NewNAT(table(tt.rules...)).Source(Packet{
-				Src: netip.MustParseAddr("172.20.1.5"), Dst: netip.MustParseAddr(tt.dst), Out: "ens5",
+			got := NewTables(table(tt.rules...)).Source(Packet{
+				Src: netip.MustParseAddr("172.20.1.5"), Dst: netip.MustParseAddr(tt.dst), Out: []string{"ens5"},
 			})
 			text := ""
 			if got.Rule != nil {

@@ -56,9 +56,8 @@ type tracer struct {
 	*model.Snapshot
 	ends    Ends
 	routing *Routing
-	nat     *NAT
-	filter  *packetFilter
-	frames  *frameFilter
+	tables  *Tables
+	frames  *frameTables
 	links   map[int]*model.Link
 	// pods are the living owners of addresses, else the past ones.
 	pods map[netip.Addr]*model.Pod
@@ -70,11 +69,10 @@ type tracer struct {
 
 func newTracer(s *model.Snapshot, e Ends) *tracer {
 	t := &tracer{
-		Snapshot: s, ends: e, routing: NewRouting(s), nat: NewNAT(s), frames: newFrameFilter(s),
+		Snapshot: s, ends: e, routing: NewRouting(s), tables: NewTables(s), frames: newFrameTables(s),
 		links: map[int]*model.Link{}, pods: map[netip.Addr]*model.Pod{}, node: map[netip.Addr]*model.Link{},
 		settings: map[string]string{}, pair: slices.Contains(s.Traffic.PairAddrs, e.Pod),
 	}
-	local := map[netip.Addr]bool{}
 	for i := range s.Links {
 		l := &s.Links[i]
 		t.links[l.Index] = l
@@ -82,7 +80,6 @@ func newTracer(s *model.Snapshot, e Ends) *tracer {
 			if t.node[a.Addr()] == nil {
 				t.node[a.Addr()] = l
 			}
-			local[a.Addr()] = true
 		}
 	}
 	for _, list := range [][]model.Pod{s.Pods, s.PastPods} {
@@ -97,7 +94,6 @@ func newTracer(s *model.Snapshot, e Ends) *tracer {
 	for _, c := range s.Sysctls {
 		t.settings[c.Name] = c.Value
 	}
-	t.filter = newPacketFilter(s, local)
 	return t
 }
 
@@ -118,9 +114,9 @@ func (t *tracer) bridge(l *model.Link) *model.Link {
 }
 
 // filtersBridged reports whether bridged packets pass the IP layer's chains.
-func (t *tracer) filtersBridged(six bool) bool {
+func (t *tracer) filtersBridged(isIPv6 bool) bool {
 	name := "net.bridge.bridge-nf-call-iptables"
-	if six {
+	if isIPv6 {
 		name = "net.bridge.bridge-nf-call-ip6tables"
 	}
 	return t.settings[name] == "1"

@@ -107,7 +107,7 @@ func kinds(hops []model.PathHop) string {
 func TestTrace(t *testing.T) {
 	drop := func(chain string, r model.PacketRule) func(*model.Snapshot) {
 		return func(s *model.Snapshot) {
-			r.Backend, r.Family, r.Table, r.Chain, r.Number = model.NFT, 4, "filter", chain, 1
+			r.Backend, r.Family, r.Table, r.Chain, r.Number = model.NFT, "ip", "filter", chain, 1
 			s.PacketRules = append(s.PacketRules, r)
 			s.Chains = append(s.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "filter", Name: chain, Hook: chain, Policy: "ACCEPT"})
 		}
@@ -185,12 +185,12 @@ func TestTrace(t *testing.T) {
 		{"new flows are dropped, answers are not", routedNode, far, drop("FORWARD", model.PacketRule{Target: "DROP", Unknown: []string{"-m conntrack --ctstate NEW"}}), "pod pa nat policyX", "beyond enp1 nat policy route neighbor pa pod", "dropped by filter FORWARD rule 1"},
 		{"what may return is not dropped for sure", routedNode, far, func(s *model.Snapshot) {
 			drop("FORWARD", model.PacketRule{Target: "DROP"})(s)
-			s.PacketRules = slices.Insert(s.PacketRules, 0, model.PacketRule{Backend: model.NFT, Family: 4, Table: "filter", Chain: "FORWARD", Target: "RETURN", Unknown: []string{"-m set"}})
+			s.PacketRules = slices.Insert(s.PacketRules, 0, model.PacketRule{Backend: model.NFT, Family: "ip", Table: "filter", Chain: "FORWARD", Target: "RETURN", Unknown: []string{"-m set"}})
 		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "unknown: 1 rule may decide"},
 		{"what counted nothing behind it drops nothing", routedNode, far, func(s *model.Snapshot) {
 			s.Traffic.Hops = []model.HopCount{{Addr: podA, Packets: 9}}
 			drop("FORWARD", model.PacketRule{Target: "DROP", Standing: true, Counter: model.Counter{Packets: 3}})(s)
-			s.PacketRules = slices.Insert(s.PacketRules, 0, model.PacketRule{Backend: model.NFT, Family: 4, Table: "filter", Chain: "FORWARD", Target: "RETURN",
+			s.PacketRules = slices.Insert(s.PacketRules, 0, model.PacketRule{Backend: model.NFT, Family: "ip", Table: "filter", Chain: "FORWARD", Target: "RETURN",
 				Unknown: []string{"-m set"}, Standing: true, Counter: model.Counter{Packets: 9, Delta: 9}})
 		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "accept"},
 		{"a rule on another port", routedNode, far, drop("FORWARD", model.PacketRule{Proto: 17, Target: "DROP"}), "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "accept"},
@@ -201,7 +201,7 @@ func TestTrace(t *testing.T) {
 		}, "pod", "pod", "127.0.0.53 is the pod's own: the packets stay inside"},
 		{"a service with one backend", routedNode, web, func(s *model.Snapshot) {
 			nat := func(chain, target string, dst model.AddrMatch) {
-				r := model.PacketRule{Backend: model.NFT, Family: 4, Table: "nat", Chain: chain, Target: target, Dst: dst}
+				r := model.PacketRule{Backend: model.NFT, Family: "ip", Table: "nat", Chain: chain, Target: target, Dst: dst}
 				if target == "DNAT" {
 					r.To = netip.AddrPortFrom(podB, 8080)
 				}
@@ -213,7 +213,7 @@ func TestTrace(t *testing.T) {
 			s.Chains = append(s.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "nat", Name: "PREROUTING", Hook: "PREROUTING", Priority: -100, Policy: "ACCEPT"})
 		}, "pod pa nat policy route neighbor pb pod", "pod pb nat policy route neighbor pa pod", "198.51.100.20:80 becomes 172.30.4.9:8080"},
 		{"a service by maps", routedNode, web, func(s *model.Snapshot) {
-			s.PacketRules = []model.PacketRule{{Backend: model.NFT, Family: 4, Table: "kube-proxy", Chain: "services", Native: true, Unknown: []string{"ip daddr . tcp dport vmap @service-ips"}}}
+			s.PacketRules = []model.PacketRule{{Backend: model.NFT, Family: "ip", Table: "kube-proxy", Chain: "services", Native: true, Unknown: []string{"ip daddr . tcp dport vmap @service-ips"}}}
 			s.Chains = []model.Chain{{Backend: model.NFT, Family: "ip", Table: "kube-proxy", Name: "services", Hook: "PREROUTING", Priority: -100, Policy: "ACCEPT"}}
 		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "unknown whether the destination is translated"},
 		{"a service of IPVS", routedNode, web, ipvs(), "pod pa nat route policy local", "local", "198.51.100.20 is on the dummy link vip: IPVS sends it on to a backend, which is not read, or the node takes it"},

@@ -35,11 +35,11 @@ func (j *journey) translateDestination(hook string) *step {
 		s.Decision = "no translation of the destination"
 		return s
 	}
-	p := flowPacket{src: j.src, dst: j.dst, srcPort: j.srcPort, dstPort: j.dstPort, proto: j.ends.Proto, state: j.state}
+	in := ""
 	if l := j.inLink(); l != nil && hook == "PREROUTING" {
-		p.in = l.Name
+		in = l.Name
 	}
-	j.translateByRules(s, j.filter.backends(p, hook))
+	j.translateByRules(s, j.tables.destination(j.packet(in, ""), hook))
 	return s
 }
 
@@ -170,16 +170,19 @@ func (j *journey) translateSource(s *step, out string) {
 		}
 		return
 	}
-	before := j.src
-	if known := j.sourceByFlow(); known.IsValid() {
+	before, whole := j.src, true
+	known := j.sourceByFlow()
+	if known.IsValid() {
 		j.src = known
 	} else {
-		j.sourceByRules(s, out)
+		whole = j.sourceByRules(s, out)
 	}
 	switch {
 	case j.src != before:
 		s.Decision = join(s.Decision, fmt.Sprintf("source %s becomes %s", before, j.src))
-	case !j.Has(model.SourceNAT) && !j.sourceByFlow().IsValid():
+	case !whole:
+		s.Decision, s.cut = join(s.Decision, "unknown whether the source is translated: there are more rules than lasthop follows"), true
+	case !j.Has(model.SourceNAT) && !known.IsValid():
 		s.Decision = join(s.Decision, "unknown whether the source is translated: the rules were not read whole")
 	default:
 		s.Decision = join(s.Decision, "no SNAT")
@@ -200,9 +203,10 @@ func (j *journey) sourceByFlow() netip.Addr {
 	return out
 }
 
-// sourceByRules asks the nat tables.
-func (j *journey) sourceByRules(s *step, out string) {
-	d := j.nat.Source(Packet{Src: j.src, Dst: j.dst, Proto: j.ends.Proto, Out: out})
+// sourceByRules asks the nat tables, and reports whether they were followed to
+// their end.
+func (j *journey) sourceByRules(s *step, out string) (whole bool) {
+	d := j.tables.Source(Packet{Src: j.src, Dst: j.dst, Proto: j.ends.Proto, Out: []string{out}})
 	if d.Rule != nil {
 		s.Rules = append(s.Rules, packetRuleText(d.Rule))
 	}
@@ -213,16 +217,15 @@ func (j *journey) sourceByRules(s *step, out string) {
 		s.Decision = join(s.Decision, "a rule with matches that were not read may decide over the source")
 		s.cut = true
 	}
-	if !d.Translated {
-		return
+	if d.CutOff || !d.Translated {
+		return !d.CutOff
 	}
 	if a := d.Rule.To.Addr(); a.IsValid() {
 		j.src = a
-		return
-	}
-	if a := j.addressOf(out); a.IsValid() {
+	} else if a := j.addressOf(out); a.IsValid() {
 		j.src = a
 	}
+	return true
 }
 
 // addressOf is the address with which the node sends by a link.
@@ -236,7 +239,7 @@ func (j *journey) addressOf(link string) netip.Addr {
 			continue
 		}
 		for _, a := range j.Links[i].Addresses {
-			if isSix(a.Addr()) == isSix(j.dst) && !a.Addr().IsLinkLocalUnicast() {
+			if isIPv6(a.Addr()) == isIPv6(j.dst) && !a.Addr().IsLinkLocalUnicast() {
 				return a.Addr()
 			}
 		}

@@ -27,7 +27,8 @@ func newRuleCounts(s *model.Snapshot) ruleCounts {
 // rules are added or deleted.
 type ruleKey struct {
 	backend            model.Backend
-	family             int
+	nfproto            int
+	family             string
 	table, chain, text string
 }
 
@@ -36,7 +37,7 @@ func frameMark(r *model.FrameRule) (uint64, ruleCount) {
 }
 
 func packetMark(r *model.PacketRule) (uint64, ruleCount) {
-	return maphash.Comparable(seed, ruleKey{r.Backend, r.Family, r.Table, r.Chain, r.Text}), ruleCount{r.Counter.Packets, r.Handle}
+	return maphash.Comparable(seed, ruleKey{r.Backend, r.NFProto, r.Family, r.Table, r.Chain, r.Text}), ruleCount{r.Counter.Packets, r.Handle}
 }
 
 func chainMark(c *model.Chain) (uint64, ruleCount) {

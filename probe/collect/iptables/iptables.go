@@ -30,13 +30,6 @@ func (t *Tables) add(o Tables) {
 	t.Chains = append(t.Chains, o.Chains...)
 }
 
-func familyName(n int) string {
-	if n == 6 {
-		return "ip6"
-	}
-	return "ip"
-}
-
 // Read reads the rules of both backends. Detail says how many each holds. With
 // an error, what could be read is returned too.
 func Read(ctx context.Context, ns *netns.NS, c *dump.Conn) (t Tables, detail string, err error) {

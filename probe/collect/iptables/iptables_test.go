@@ -93,13 +93,13 @@ func TestAsPrinted(t *testing.T) {
 	for _, tt := range []struct {
 		name, tool string
 		backend    model.Backend
-		family     int
+		family     string
 		rules      []string
 	}{
-		{"nft 4", "iptables-nft", model.NFT, 4, rules4},
-		{"nft 6", "ip6tables-nft", model.NFT, 6, rules6},
-		{"legacy 4", "iptables-legacy", model.Legacy, 4, rules4},
-		{"legacy 6", "ip6tables-legacy", model.Legacy, 6, rules6},
+		{"nft 4", "iptables-nft", model.NFT, "ip", rules4},
+		{"nft 6", "ip6tables-nft", model.NFT, "ip6", rules6},
+		{"legacy 4", "iptables-legacy", model.Legacy, "ip", rules4},
+		{"legacy 6", "ip6tables-legacy", model.Legacy, "ip6", rules6},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			ns := nstest.New(t)
@@ -115,7 +115,7 @@ func TestAsPrinted(t *testing.T) {
 			}
 			for _, r := range got.Rules {
 				if r.Backend != tt.backend || r.Family != tt.family || r.Native {
-					t.Fatalf("%s: backend %s, family %d, native %v", r.Text, r.Backend, r.Family, r.Native)
+					t.Fatalf("%s: backend %s, family %s, native %v", r.Text, r.Backend, r.Family, r.Native)
 				}
 				ns.Run(tt.tool + " -w -t " + r.Table + " -D " + r.Chain + " " + r.Text)
 			}
@@ -241,7 +241,7 @@ func TestFields(t *testing.T) {
 					t.Fatalf("no rule %s %s %d", want.Table, want.Chain, want.Number)
 				}
 				have := got.Rules[i]
-				want.Backend, want.Family, want.Text, want.Handle = backend, 4, have.Text, have.Handle
+				want.Backend, want.Family, want.Text, want.Handle = backend, "ip", have.Text, have.Handle
 				// A native match names an option, an extension itself too.
 				for j := range have.Unknown {
 					have.Unknown[j] = strings.TrimPrefix(have.Unknown[j], "udp ")
@@ -322,13 +322,13 @@ func TestNative(t *testing.T) {
 	first := rule("post", 1)
 	if first.Src.Prefix != prefix("10.1.0.0/16") || first.Dst != (model.AddrMatch{Prefix: prefix("10.0.0.0/8"), Not: true}) ||
 		first.Out != (model.IfMatch{Name: "br+", Not: true}) || first.DstLocal != -1 || first.Target != "MASQUERADE" ||
-		first.Counter != (model.Counter{Packets: 4, Bytes: 40, Kept: true}) || len(first.Unknown) > 0 || first.Family != 4 {
+		first.Counter != (model.Counter{Packets: 4, Bytes: 40, Kept: true}) || len(first.Unknown) > 0 || first.Family != "inet" || first.NFProto != 4 {
 		t.Errorf("first: %+v", first)
 	}
-	if r := rule("post", 2); r.Src.Prefix != prefix("fd00::/64") || r.Target != "MASQUERADE" || len(r.Unknown) > 0 {
+	if r := rule("post", 2); r.Src.Prefix != prefix("fd00::/64") || r.NFProto != 6 || r.Target != "MASQUERADE" || len(r.Unknown) > 0 {
 		t.Errorf("IPv6: %+v", r)
 	}
-	if r := rule("post", 3); r.Family != 4 || r.Mark != (model.MarkMatch{Value: 0x10, Mask: 0xffffffff, Set: true}) || r.Target != "RETURN" {
+	if r := rule("post", 3); r.NFProto != 4 || r.Mark != (model.MarkMatch{Value: 0x10, Mask: 0xffffffff, Set: true}) || r.Target != "RETURN" {
 		t.Errorf("mark: %+v", r)
 	}
 	if r := rule("post", 4); len(r.Unknown) != 1 || !strings.Contains(r.Unknown[0], "@pods") || r.Target != "more" {
@@ -367,6 +367,11 @@ func TestItems(t *testing.T) {
 			[]nft.Item{nft.NAT{Kind: "snat", Addr: []byte{10, 1, 0, 5}, AddrMax: []byte{10, 1, 0, 9}}},
 			model.PacketRule{Text: "snat", Target: "SNAT"},
 		},
+		{
+			"masquerade to a range of ports",
+			[]nft.Item{nft.NAT{Kind: "masquerade", Port: []byte{0xee, 0x48}, PortMax: []byte{0xee, 0x4f}}},
+			model.PacketRule{Text: "masquerade to :61000-61007", Target: "MASQUERADE", ToPorts: model.PortRange{First: 61000, Last: 61007}},
+		},
 		{"reject", []nft.Item{nft.Reject{}}, model.PacketRule{Text: "reject", Target: "REJECT"}},
 		{
 			"verdict map",
@@ -387,7 +392,7 @@ func TestItems(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			set := nft.Ruleset{Rules: []nft.Rule{{Table: "t", Chain: "c", Items: tt.items}}, Chains: []nft.Chain{{Table: "t", Name: "c"}}}
 			got := fromSet(set, nftables.TableFamilyINet).Rules[0]
-			tt.want.Backend, tt.want.Table, tt.want.Chain, tt.want.Number, tt.want.Native = model.NFT, "t", "c", 1, true
+			tt.want.Backend, tt.want.Table, tt.want.Chain, tt.want.Number, tt.want.Native, tt.want.Family = model.NFT, "t", "c", 1, true, "inet"
 			if !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("\n got %+v\nwant %+v", got, tt.want)
 			}

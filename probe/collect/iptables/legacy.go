@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -32,8 +33,9 @@ const (
 
 // layout is where an entry's fields are, which differs by family.
 type layout struct {
-	family, level, domain int
-	addrLen               int
+	// family is the table's: "ip" or "ip6".
+	family                 string
+	level, domain, addrLen int
 	// iface is where the interface names start, proto and what follows.
 	iface, proto, flags, invert int
 	target, counters, elems     int
@@ -44,12 +46,12 @@ type layout struct {
 
 var (
 	layout4 = layout{
-		family: 4, level: unix.SOL_IP, domain: unix.AF_INET, addrLen: 4,
+		family: "ip", level: unix.SOL_IP, domain: unix.AF_INET, addrLen: 4,
 		iface: 16, proto: 80, flags: 82, invert: 83, target: 88, counters: 96, elems: 112,
 		gotoFlag: 2, fragFlag: 1, names: "/proc/thread-self/net/ip_tables_names",
 	}
 	layout6 = layout{
-		family: 6, level: unix.SOL_IPV6, domain: unix.AF_INET6, addrLen: 16,
+		family: "ip6", level: unix.SOL_IPV6, domain: unix.AF_INET6, addrLen: 16,
 		iface: 64, proto: 128, flags: 131, invert: 132, target: 140, counters: 152, elems: 168,
 		gotoFlag: 4, names: "/proc/thread-self/net/ip6_tables_names",
 	}
@@ -101,8 +103,7 @@ func readLegacy(ns *netns.NS) (Tables, error) {
 	})
 	for _, t := range blobs {
 		decoded, bad := t.decode()
-		out.Rules = append(out.Rules, decoded.Rules...)
-		out.Chains = append(out.Chains, decoded.Chains...)
+		out.add(decoded)
 		if bad != nil {
 			err = errors.Join(err, fmt.Errorf("read legacy table %s: %w", t.name, bad))
 		}
@@ -184,10 +185,17 @@ func (t *table) extension(at, end int) (extension, error) {
 	}, nil
 }
 
-// entry is one entry of the blob, found but not decoded.
+// entry is one entry of the blob, with its target.
 type entry struct {
-	at, target, next int
+	at, next int
+	// matches end where the target begins.
+	matches int
+	target  extension
 }
+
+// endsChain reports whether the entry is the head of the next chain, or the end
+// of the table.
+func (e *entry) endsChain() bool { return e.target.Name == "ERROR" }
 
 func (t *table) entries() ([]entry, error) {
 	var out []entry
@@ -196,21 +204,22 @@ func (t *table) entries() ([]entry, error) {
 			return out, fmt.Errorf("entry at %d of %d bytes", at, len(t.blob))
 		}
 		e := entry{
-			at:     at,
-			target: at + int(binary.NativeEndian.Uint16(t.blob[at+t.layout.target:])),
-			next:   at + int(binary.NativeEndian.Uint16(t.blob[at+t.layout.target+2:])),
+			at:      at,
+			matches: at + int(binary.NativeEndian.Uint16(t.blob[at+t.target:])),
+			next:    at + int(binary.NativeEndian.Uint16(t.blob[at+t.target+2:])),
 		}
-		if e.target < at+t.elems || e.target+extHead > e.next || e.next > len(t.blob) {
-			return out, fmt.Errorf("entry at %d: target at %d, next at %d of %d bytes", at, e.target, e.next, len(t.blob))
+		if e.matches < at+t.elems || e.matches+extHead > e.next || e.next > len(t.blob) {
+			return out, fmt.Errorf("entry at %d: target at %d, next at %d of %d bytes", at, e.matches, e.next, len(t.blob))
+		}
+		var err error
+		if e.target, err = t.extension(e.matches, e.next); err != nil {
+			return out, err
 		}
 		out = append(out, e)
 		at = e.next
 	}
 	return out, nil
 }
-
-// errorTarget marks the head of a chain; the last one ends the table.
-const errorTarget = "ERROR"
 
 // decode finds the chains of the blob, then its rules.
 func (t *table) decode() (Tables, error) {
@@ -219,7 +228,7 @@ func (t *table) decode() (Tables, error) {
 	if err != nil {
 		return out, err
 	}
-	// The chain that starts at an offset, and the policies.
+	// The chain that starts at an offset, and the hook whose policy is there.
 	chains, policies := map[int]string{}, map[int]int{}
 	for h := range hooks {
 		if t.validHooks&(1<<h) != 0 {
@@ -228,12 +237,8 @@ func (t *table) decode() (Tables, error) {
 		}
 	}
 	for _, e := range entries {
-		x, err := t.extension(e.target, e.next)
-		if err != nil {
-			return out, err
-		}
-		if x.Name == errorTarget && e.next < len(t.blob) {
-			name, _, _ := bytes.Cut(x.Info, []byte{0})
+		if e.endsChain() && e.next < len(t.blob) {
+			name, _, _ := bytes.Cut(e.target.Info, []byte{0})
 			chains[e.next] = string(name)
 		}
 	}
@@ -241,33 +246,27 @@ func (t *table) decode() (Tables, error) {
 	for i, e := range entries {
 		if name, ok := chains[e.at]; ok {
 			chain, number = name, 0
-			if !isHook(name) {
-				out.Chains = append(out.Chains, model.Chain{
-					Backend: model.Legacy, Family: familyName(t.family), Table: t.name, Name: name,
-				})
+			if !slices.Contains(hookNames[:], name) {
+				out.Chains = append(out.Chains, model.Chain{Backend: model.Legacy, Family: t.family, Table: t.name, Name: name})
 			}
 		}
-		x, err := t.extension(e.target, e.next)
-		if err != nil {
-			return out, err
-		}
-		if x.Name == errorTarget {
+		if e.endsChain() {
 			continue
 		}
 		if h, ok := policies[e.at]; ok {
-			c, err := t.policy(h, e, x)
+			c, err := t.policy(h, e)
 			if err != nil {
 				return out, err
 			}
 			out.Chains = append(out.Chains, c)
 			continue
 		}
-		// The implicit return at a chain's end is no rule of anybody's.
-		if i+1 < len(entries) && !isHook(chain) && t.endsChain(entries[i+1]) {
+		if i+1 < len(entries) && !slices.Contains(hookNames[:], chain) && entries[i+1].endsChain() {
+			// The RETURN that the kernel puts at a chain's end.
 			continue
 		}
 		number++
-		r, err := t.rule(e, x, chains)
+		r, err := t.rule(e, chains)
 		if err != nil {
 			return out, fmt.Errorf("chain %s rule %d: %w", chain, number, err)
 		}
@@ -275,22 +274,6 @@ func (t *table) decode() (Tables, error) {
 		out.Rules = append(out.Rules, r)
 	}
 	return out, nil
-}
-
-func isHook(chain string) bool {
-	for _, h := range hookNames {
-		if h == chain {
-			return true
-		}
-	}
-	return false
-}
-
-// endsChain reports whether the entry is the head of the next chain, or the
-// end of the table.
-func (t *table) endsChain(e entry) bool {
-	x, err := t.extension(e.target, e.next)
-	return err == nil && x.Name == errorTarget
 }
 
 func (t *table) counter(e entry) model.Counter {
@@ -301,16 +284,16 @@ func (t *table) counter(e entry) model.Counter {
 }
 
 // policy reads the entry at the end of a hook's chain.
-func (t *table) policy(hook int, e entry, x extension) (model.Chain, error) {
-	v, err := verdict(x)
+func (t *table) policy(hook int, e entry) (model.Chain, error) {
+	v, err := e.target.decision()
 	if err != nil {
 		return model.Chain{}, err
 	}
 	c := model.Chain{
-		Backend: model.Legacy, Family: familyName(t.family), Table: t.name, Name: hookNames[hook],
+		Backend: model.Legacy, Family: t.family, Table: t.name, Name: hookNames[hook],
 		Hook: hookNames[hook], Priority: legacyPriority(t.name, hook), Policy: "ACCEPT", Counter: t.counter(e),
 	}
-	if v == verdictDrop {
+	if v == decisionDrop {
 		c.Policy = "DROP"
 	}
 	return c, nil
@@ -335,67 +318,52 @@ func legacyPriority(table string, hook int) int {
 	return 0
 }
 
-// Verdicts of the standard target: -1 minus the netfilter verdict; zero and
-// above is the offset of a chain.
-const (
-	verdictDrop   = -1
-	verdictAccept = -2
-	verdictQueue  = -4
-	verdictReturn = -5
-)
+// Decisions of the standard target: -1 minus netfilter's number; zero and above
+// is the offset of a chain.
+const decisionDrop = -1
 
-func verdict(x extension) (int, error) {
+var decisions = map[int]string{decisionDrop: "DROP", -2: "ACCEPT", -4: "QUEUE", -5: "RETURN"}
+
+func (x *extension) decision() (int, error) {
 	if x.Name != "" || len(x.Info) < 4 {
-		return 0, fmt.Errorf("target %q is no verdict", x.Name)
+		return 0, fmt.Errorf("target %q is not the standard one", x.Name)
 	}
 	return int(int32(binary.NativeEndian.Uint32(x.Info))), nil
 }
 
 // rule decodes one entry.
-func (t *table) rule(e entry, x extension, chains map[int]string) (model.PacketRule, error) {
-	b := newBuilder(model.PacketRule{
-		Backend: model.Legacy, Family: t.family, Table: t.name, Counter: t.counter(e),
-	})
+func (t *table) rule(e entry, chains map[int]string) (model.PacketRule, error) {
+	b := newBuilder(model.PacketRule{Backend: model.Legacy, Family: t.family, Table: t.name, Counter: t.counter(e)})
 	t.ip(b, t.blob[e.at:e.at+t.elems])
-	for at := e.at + t.elems; at < e.target; {
-		m, err := t.extension(at, e.target)
+	for at := e.at + t.elems; at < e.matches; {
+		m, err := t.extension(at, e.matches)
 		if err != nil {
 			return b.PacketRule, err
 		}
 		b.options = append(b.options, xt.Match(&b.PacketRule, m.Extension))
 		at += m.size
 	}
-	if x.Name != "" {
-		b.target = xt.Target(&b.PacketRule, x.Extension)
+	if e.target.Name != "" {
+		b.target = xt.Target(&b.PacketRule, e.target.Extension)
 		return b.build(), nil
 	}
-	v, err := verdict(x)
-	if err != nil {
-		return b.PacketRule, err
-	}
+	n, err := e.target.decision()
 	switch {
-	case v == verdictAccept:
-		b.Target = "ACCEPT"
-	case v == verdictDrop:
-		b.Target = "DROP"
-	case v == verdictQueue:
-		b.Target = "QUEUE"
-	case v == verdictReturn:
-		b.Target = "RETURN"
-	case v == e.next:
+	case err != nil:
+		return b.PacketRule, err
+	case n == e.next:
 		// A rule without a target goes on to the next.
 		return b.build(), nil
-	case v >= 0 && chains[v] != "":
-		b.Target = chains[v]
+	case n >= 0:
+		b.Target = chains[n]
 		b.Goto = t.blob[e.at+t.flags]&t.gotoFlag != 0
 	default:
-		return b.PacketRule, fmt.Errorf("verdict %d", v)
+		b.Target = decisions[n]
 	}
-	option := "-j "
-	if b.Goto {
-		option = "-g "
+	if b.Target == "" {
+		return b.PacketRule, fmt.Errorf("decision %d", n)
 	}
-	b.target = option + b.Target
+	b.target = jumpOption(b.Goto) + b.Target
 	return b.build(), nil
 }
 

@@ -19,20 +19,14 @@ import (
 // tableNames are the tables that iptables itself makes.
 var tableNames = []string{"raw", "mangle", "nat", "filter", "security"}
 
-func setFamily(f nftables.TableFamily) (name string, number int) {
-	switch f {
-	case nftables.TableFamilyIPv4:
-		return "ip", 4
-	case nftables.TableFamilyIPv6:
-		return "ip6", 6
-	}
-	return "inet", 0
+var familyNames = map[nftables.TableFamily]string{
+	nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6", nftables.TableFamilyINet: "inet",
 }
 
 // fromSet turns what nft holds in one family into rules.
 func fromSet(set nft.Ruleset, f nftables.TableFamily) Tables {
 	var t Tables
-	family, number := setFamily(f)
+	family := familyNames[f]
 	native := map[string]bool{}
 	for _, ch := range set.Chains {
 		c := model.Chain{Backend: model.NFT, Family: family, Table: ch.Table, Name: ch.Name}
@@ -44,7 +38,7 @@ func fromSet(set nft.Ruleset, f nftables.TableFamily) Tables {
 		}
 		t.Chains = append(t.Chains, c)
 		// iptables names the chains of hooks after them.
-		if number == 0 || !slices.Contains(tableNames, ch.Table) || ch.Base && c.Hook != ch.Name {
+		if family == "inet" || !slices.Contains(tableNames, ch.Table) || ch.Base && c.Hook != ch.Name {
 			native[ch.Table] = true
 		}
 	}
@@ -53,7 +47,7 @@ func fromSet(set nft.Ruleset, f nftables.TableFamily) Tables {
 		at := [2]string{r.Table, r.Chain}
 		place[at]++
 		b := newBuilder(model.PacketRule{
-			Backend: model.NFT, Family: number, Table: r.Table, Chain: r.Chain, Number: place[at],
+			Backend: model.NFT, Family: family, Table: r.Table, Chain: r.Chain, Number: place[at],
 			Handle: r.Handle, Native: native[r.Table],
 		})
 		if b.Native {
@@ -79,8 +73,7 @@ func (b *builder) item(item nft.Item) {
 		}
 		if !b.match(i) {
 			b.unknown(i.String())
-			b.options = append(b.options, "["+i.String()+"]")
-			b.native = append(b.native, "["+i.String()+"]")
+			b.say("["+i.String()+"]", "["+i.String()+"]")
 		}
 	case nft.Extension:
 		b.extension(i)
@@ -94,8 +87,7 @@ func (b *builder) item(item nft.Item) {
 	case nft.Limit:
 		text := i.String()
 		b.unknown("limit " + text)
-		b.options = append(b.options, "-m limit "+text)
-		b.native = append(b.native, "limit rate "+text)
+		b.say("-m limit "+text, "limit rate "+text)
 	case nft.Write:
 		if i.Load.Source == nft.FromMeta && i.Load.Key == unix.NFT_META_MARK {
 			b.Target = "MARK"
@@ -116,8 +108,7 @@ func (b *builder) other(name string) {
 	default:
 		b.unknown(name)
 	}
-	b.options = append(b.options, "["+name+"]")
-	b.native = append(b.native, "["+name+"]")
+	b.say("["+name+"]", "["+name+"]")
 }
 
 func (b *builder) extension(e nft.Extension) {
@@ -128,12 +119,10 @@ func (b *builder) extension(e nft.Extension) {
 		return
 	}
 	text := xt.Match(&b.PacketRule, x)
-	b.options = append(b.options, text)
-	b.native = append(b.native, text)
+	b.say(text, text)
 }
 
 func (b *builder) verdict(v nft.Verdict) {
-	option := "-j "
 	switch v.Code {
 	case nft.Accept:
 		b.Target = "ACCEPT"
@@ -144,35 +133,46 @@ func (b *builder) verdict(v nft.Verdict) {
 	case nft.Jump:
 		b.Target = v.Chain
 	case nft.Goto:
-		b.Target, b.Goto, option = v.Chain, true, "-g "
+		b.Target, b.Goto = v.Chain, true
 	case nft.Continue, nft.Break:
 		return
 	default:
 		b.Target = "QUEUE"
 	}
-	b.target = option + b.Target
+	b.target = jumpOption(b.Goto) + b.Target
 	b.native = append(b.native, v.String())
 }
 
 // nat takes a translation that nft wrote itself. Its addresses and ports are
-// told where they are constants.
+// named where they are constants.
 func (b *builder) nat(n nft.NAT) {
 	options := map[string]string{"SNAT": " --to-source ", "DNAT": " --to-destination "}
 	b.Target = strings.ToUpper(n.Kind)
 	b.target = "-j " + b.Target
 	text := n.Kind
-	a, ok := netip.AddrFromSlice(n.Addr)
-	single := (n.AddrMax == nil || slices.Equal(n.AddrMax, n.Addr)) && (n.PortMax == nil || slices.Equal(n.PortMax, n.Port))
-	if ok && single {
-		var port uint16
-		to := a.String()
-		if len(n.Port) >= 2 {
-			port = binary.BigEndian.Uint16(n.Port)
-			to = netip.AddrPortFrom(a, port).String()
+	var ports model.PortRange
+	if len(n.Port) >= 2 {
+		ports.First = binary.BigEndian.Uint16(n.Port)
+		ports.Last = ports.First
+		if len(n.PortMax) >= 2 {
+			ports.Last = binary.BigEndian.Uint16(n.PortMax)
 		}
-		b.To = netip.AddrPortFrom(a, port)
+	}
+	if b.Target == "MASQUERADE" || b.Target == "SNAT" {
+		b.ToPorts = ports
+	}
+	a, ok := netip.AddrFromSlice(n.Addr)
+	switch {
+	case ok && ports.First == ports.Last && (n.AddrMax == nil || slices.Equal(n.AddrMax, n.Addr)):
+		b.To = netip.AddrPortFrom(a, ports.First)
+		to := a.String()
+		if ports.First != 0 {
+			to = b.To.String()
+		}
 		b.target += options[b.Target] + to
 		text += " to " + to
+	case n.Addr == nil && ports.First != 0:
+		text += " to :" + strings.Replace(xt.Ports(ports), ":", "-", 1)
 	}
 	b.native = append(b.native, text)
 }
@@ -216,14 +216,14 @@ func (b *builder) matchMeta(m nft.Match, invert bool) bool {
 		}
 		b.matchProto(m.Value[0], invert)
 	case expr.MetaKeyNFPROTO:
-		if len(m.Value) == 0 || invert || b.Family != 0 {
+		if len(m.Value) == 0 || invert || b.Family != "inet" || b.NFProto != 0 {
 			return false
 		}
 		switch m.Value[0] {
 		case unix.NFPROTO_IPV4:
-			b.Family = 4
+			b.NFProto = 4
 		case unix.NFPROTO_IPV6:
-			b.Family = 6
+			b.NFProto = 6
 		}
 	case expr.MetaKeyMARK:
 		if len(m.Value) < 4 || m.Mask != nil && len(m.Mask) < 4 || b.Mark.Set {
@@ -235,8 +235,7 @@ func (b *builder) matchMeta(m nft.Match, invert bool) bool {
 			b.Mark.Mask = binary.NativeEndian.Uint32(m.Mask)
 			text += fmt.Sprintf("/0x%x", b.Mark.Mask)
 		}
-		b.options = append(b.options, "-m mark "+not(invert)+"--mark "+text)
-		b.native = append(b.native, "meta mark "+isNot(invert)+text)
+		b.say("-m mark "+not(invert)+"--mark "+text, "meta mark "+isNot(invert)+text)
 	default:
 		return false
 	}
@@ -258,7 +257,7 @@ var (
 // ipHeader is the header that the rule matches. A rule of the inet family may
 // tell only by what it looks at.
 func (b *builder) ipHeader(m nft.Match) header {
-	if b.Family == 6 || b.Family == 0 && m.Load.Len == header6.size {
+	if b.Family == "ip6" || b.NFProto == 6 || b.Family == "inet" && b.NFProto == 0 && m.Load.Len == header6.size {
 		return header6
 	}
 	return header4
@@ -345,8 +344,7 @@ func (b *builder) matchState(m nft.Match, invert bool) bool {
 	// The rule tests whether the masked state differs from zero.
 	text := "ct state " + isNot(!invert) + strings.Join(names, ",")
 	b.unknown(text)
-	b.options = append(b.options, "["+text+"]")
-	b.native = append(b.native, text)
+	b.say("["+text+"]", text)
 	return true
 }
 
@@ -364,12 +362,10 @@ func (b *builder) matchType(m nft.Match, invert bool) bool {
 	switch m.Load.Flags {
 	case source:
 		b.SrcLocal = local
-		b.options = append(b.options, "-m addrtype "+not(invert)+"--src-type LOCAL")
-		b.native = append(b.native, "fib saddr type "+isNot(invert)+"local")
+		b.say("-m addrtype "+not(invert)+"--src-type LOCAL", "fib saddr type "+isNot(invert)+"local")
 	case dest:
 		b.DstLocal = local
-		b.options = append(b.options, "-m addrtype "+not(invert)+"--dst-type LOCAL")
-		b.native = append(b.native, "fib daddr type "+isNot(invert)+"local")
+		b.say("-m addrtype "+not(invert)+"--dst-type LOCAL", "fib daddr type "+isNot(invert)+"local")
 	default:
 		return false
 	}

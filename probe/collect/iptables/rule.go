@@ -3,6 +3,7 @@ package iptables
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/collect/nft"
@@ -59,6 +60,19 @@ func isNot(invert bool) string {
 		return "!= "
 	}
 	return ""
+}
+
+// jumpOption is iptables' option in front of a target.
+func jumpOption(isGoto bool) string {
+	if isGoto {
+		return "-g "
+	}
+	return "-j "
+}
+
+// say adds a part of the rule's text in iptables' words and in nft's.
+func (b *builder) say(option, native string) {
+	b.options, b.native = append(b.options, option), append(b.native, native)
 }
 
 // unknown names a match that the fields cannot say.
@@ -146,16 +160,9 @@ func (b *builder) protoOption(text string) {
 func (b *builder) build() model.PacketRule {
 	parts := b.native
 	if !b.Native {
-		parts = append([]string{b.src, b.dst, b.in, b.out, b.proto, b.fragment}, b.options...)
-		parts = append(parts, b.target)
+		parts = slices.Concat([]string{b.src, b.dst, b.in, b.out, b.proto, b.fragment}, b.options, []string{b.target})
 	}
-	var text []string
-	for _, p := range parts {
-		if p != "" {
-			text = append(text, p)
-		}
-	}
-	b.Text = strings.Join(text, " ")
+	b.Text = strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), " ")
 	return b.PacketRule
 }
 

@@ -2,6 +2,7 @@ package nft
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 
 	"github.com/google/nftables/expr"
@@ -85,14 +86,10 @@ type Write struct {
 type NAT struct {
 	Kind                         string
 	Addr, AddrMax, Port, PortMax []byte
-	Flags                        uint32
 }
 
 // Reject drops with an answer.
-type Reject struct {
-	Type uint32
-	Code uint8
-}
+type Reject struct{}
 
 // Limit matches up to a rate.
 type Limit struct {
@@ -106,30 +103,23 @@ type Limit struct {
 // Other is an expression that is not decoded.
 type Other struct{ Name string }
 
-// registers are the 16 32-bit registers of the kernel's virtual machine; a
+// register is one of the 16 32-bit registers of the kernel's virtual machine; a
 // value's first register stands for it.
-type registers [16]struct {
+type register struct {
 	load Load
 	mask []byte
 	data []byte
 }
 
-// slot numbers the registers by 32 bits: the kernel knows four of 128 bits
-// (1 to 4) and the same memory as sixteen (8 to 23).
-func slot(reg uint32) (int, error) {
-	switch {
-	case reg >= unix.NFT_REG_1 && reg <= unix.NFT_REG_4:
-		return int(reg-unix.NFT_REG_1) * 4, nil
-	case reg >= unix.NFT_REG32_00 && reg <= unix.NFT_REG32_15:
-		return int(reg - unix.NFT_REG32_00), nil
-	}
-	return 0, fmt.Errorf("register %d", reg)
-}
-
 // decoder turns the expressions of one rule into items.
 type decoder struct {
-	regs  registers
+	regs  [16]register
 	items []Item
+	// attrs are those of the expression that is decoded, by number. None that
+	// is decoded here has more.
+	attrs [16][]byte
+	// err is the first error within the expression.
+	err error
 }
 
 func decodeItems(list dump.Attrs) ([]Item, error) {
@@ -146,8 +136,8 @@ func decodeItems(list dump.Attrs) ([]Item, error) {
 			}
 		}
 		list.Fail(e.Err())
-		if err := d.expression(name, data); err != nil {
-			list.Fail(fmt.Errorf("expression %q: %w", name, err))
+		if d.expression(name, data); d.err != nil {
+			list.Fail(fmt.Errorf("expression %q: %w", name, d.err))
 		}
 	}
 	return d.items, list.Err()
@@ -155,227 +145,199 @@ func decodeItems(list dump.Attrs) ([]Item, error) {
 
 func (d *decoder) add(i Item) { d.items = append(d.items, i) }
 
-// fields are an expression's attributes by number. No expression that is
-// decoded here has more.
-type fields [16][]byte
-
-func (f *fields) read(a dump.Attrs) error {
-	for a.Next() {
-		if int(a.Type) < len(f) {
-			f[a.Type] = a.Data
-		}
+func (d *decoder) fail(err error) {
+	if d.err == nil {
+		d.err = err
 	}
-	return a.Err()
 }
 
-func (f *fields) uint32(n int) uint32 {
-	if len(f[n]) < 4 {
+// number is the numeric attribute n, 0 where the expression has none.
+func (d *decoder) number(n int) uint32 {
+	if len(d.attrs[n]) < 4 {
 		return 0
 	}
-	return uint32(f[n][0])<<24 | uint32(f[n][1])<<16 | uint32(f[n][2])<<8 | uint32(f[n][3])
+	return binary.BigEndian.Uint32(d.attrs[n])
 }
 
-func (f *fields) uint64(n int) uint64 {
-	if len(f[n]) < 8 {
+func (d *decoder) long(n int) uint64 {
+	if len(d.attrs[n]) < 8 {
 		return 0
 	}
-	low := fields{f[n][4:]}
-	return uint64(f.uint32(n))<<32 | uint64(low.uint32(0))
+	return binary.BigEndian.Uint64(d.attrs[n])
 }
 
-func (f *fields) text(n int) string {
-	s, _, _ := bytes.Cut(f[n], []byte{0})
+func (d *decoder) text(n int) string {
+	s, _, _ := bytes.Cut(d.attrs[n], []byte{0})
 	return string(s)
 }
 
-// value is the constant within an NFTA_*_DATA attribute.
-func (f *fields) value(n int) ([]byte, error) {
-	a := dump.Parse(f[n])
+// value is the constant within the NFTA_*_DATA attribute n.
+func (d *decoder) value(n int) []byte {
+	a := dump.Parse(d.attrs[n])
 	for a.Next() {
 		if a.Type == unix.NFTA_DATA_VALUE {
-			return a.Data, nil
+			return a.Data
 		}
 	}
-	return nil, a.Err()
+	d.fail(a.Err())
+	return nil
 }
 
-// expression decodes one expression. Its cases are as many as there are
-// expressions that matter here; each is short.
-func (d *decoder) expression(name string, data dump.Attrs) error {
+// register is the one that attribute n names. The kernel knows four of 128 bits
+// (1 to 4) and the same memory as sixteen of 32 bits (8 to 23).
+func (d *decoder) register(n int) *register {
+	switch reg := d.number(n); {
+	case reg >= unix.NFT_REG_1 && reg <= unix.NFT_REG_4:
+		return &d.regs[(reg-unix.NFT_REG_1)*4]
+	case reg >= unix.NFT_REG32_00 && reg <= unix.NFT_REG32_15:
+		return &d.regs[reg-unix.NFT_REG32_00]
+	default:
+		d.fail(fmt.Errorf("register %d", reg))
+		return &register{}
+	}
+}
+
+// constant is what the register that attribute n names holds, nil where it is
+// no constant or there is no such attribute.
+func (d *decoder) constant(n int) []byte {
+	if d.number(n) == 0 {
+		return nil
+	}
+	return d.register(n).data
+}
+
+// expression decodes one expression: a case for each that matters here.
+func (d *decoder) expression(name string, data dump.Attrs) {
 	if name == "counter" {
 		c, err := counter(data)
 		d.add(c)
-		return err
+		d.fail(err)
+		return
 	}
-	var f fields
-	if err := f.read(data); err != nil {
-		return err
+	clear(d.attrs[:])
+	for data.Next() {
+		if int(data.Type) < len(d.attrs) {
+			d.attrs[data.Type] = data.Data
+		}
+	}
+	if d.fail(data.Err()); d.err != nil {
+		return
 	}
 	switch name {
 	case "meta":
-		load := Load{Source: FromMeta, Key: f.uint32(unix.NFTA_META_KEY)}
-		return d.loadOrWrite(load, f.uint32(unix.NFTA_META_DREG), f.uint32(unix.NFTA_META_SREG))
+		d.loadOrWrite(Load{Source: FromMeta, Key: d.number(unix.NFTA_META_KEY)}, unix.NFTA_META_DREG, unix.NFTA_META_SREG)
 	case "payload":
-		return d.loadOrWrite(Load{
+		d.loadOrWrite(Load{
 			Source: FromPayload,
-			Base:   expr.PayloadBase(f.uint32(unix.NFTA_PAYLOAD_BASE)),
-			Offset: f.uint32(unix.NFTA_PAYLOAD_OFFSET),
-			Len:    f.uint32(unix.NFTA_PAYLOAD_LEN),
-		}, f.uint32(unix.NFTA_PAYLOAD_DREG), f.uint32(unix.NFTA_PAYLOAD_SREG))
+			Base:   expr.PayloadBase(d.number(unix.NFTA_PAYLOAD_BASE)),
+			Offset: d.number(unix.NFTA_PAYLOAD_OFFSET),
+			Len:    d.number(unix.NFTA_PAYLOAD_LEN),
+		}, unix.NFTA_PAYLOAD_DREG, unix.NFTA_PAYLOAD_SREG)
 	case "ct":
-		load := Load{Source: FromCT, Key: f.uint32(unix.NFTA_CT_KEY)}
-		return d.loadOrWrite(load, f.uint32(unix.NFTA_CT_DREG), f.uint32(unix.NFTA_CT_SREG))
+		d.loadOrWrite(Load{Source: FromCT, Key: d.number(unix.NFTA_CT_KEY)}, unix.NFTA_CT_DREG, unix.NFTA_CT_SREG)
 	case "fib":
-		load := Load{Source: FromFIB, Key: f.uint32(unix.NFTA_FIB_RESULT), Flags: f.uint32(unix.NFTA_FIB_FLAGS)}
-		return d.load(load, f.uint32(unix.NFTA_FIB_DREG))
+		*d.register(unix.NFTA_FIB_DREG) = register{load: Load{Source: FromFIB, Key: d.number(unix.NFTA_FIB_RESULT), Flags: d.number(unix.NFTA_FIB_FLAGS)}}
 	case "bitwise":
-		return d.bitwise(&f)
+		d.bitwise()
 	case "cmp":
-		v, err := f.value(unix.NFTA_CMP_DATA)
-		if err != nil {
-			return err
-		}
-		return d.match(f.uint32(unix.NFTA_CMP_SREG), Match{Op: expr.CmpOp(f.uint32(unix.NFTA_CMP_OP)), Value: v})
+		d.match(unix.NFTA_CMP_SREG, Match{Op: expr.CmpOp(d.number(unix.NFTA_CMP_OP)), Value: d.value(unix.NFTA_CMP_DATA)})
 	case "range":
-		return d.between(&f)
-	case "lookup":
-		m := Match{Set: f.text(unix.NFTA_LOOKUP_SET), Map: f[unix.NFTA_LOOKUP_DREG] != nil}
-		if f.uint32(unix.NFTA_LOOKUP_FLAGS)&unix.NFT_LOOKUP_F_INV != 0 {
+		m := Match{Value: d.value(unix.NFTA_RANGE_FROM_DATA), High: d.value(unix.NFTA_RANGE_TO_DATA)}
+		if d.number(unix.NFTA_RANGE_OP) == unix.NFT_RANGE_NEQ {
 			m.Op = expr.CmpOpNeq
 		}
-		return d.match(f.uint32(unix.NFTA_LOOKUP_SREG), m)
+		d.match(unix.NFTA_RANGE_SREG, m)
+	case "lookup":
+		m := Match{Set: d.text(unix.NFTA_LOOKUP_SET), Map: d.attrs[unix.NFTA_LOOKUP_DREG] != nil}
+		if d.number(unix.NFTA_LOOKUP_FLAGS)&unix.NFT_LOOKUP_F_INV != 0 {
+			m.Op = expr.CmpOpNeq
+		}
+		d.match(unix.NFTA_LOOKUP_SREG, m)
 	case "immediate":
-		return d.immediate(&f)
+		d.immediate()
 	case "match", "target":
 		// Both have name, revision and bytes as attributes 1, 2 and 3.
-		d.add(Extension{Target: name == "target", Name: f.text(1), Rev: f.uint32(2), Info: f[3]})
-	case "nat", "masq", "redir":
-		return d.nat(name, &f)
-	case "reject":
-		r := Reject{Type: f.uint32(unix.NFTA_REJECT_TYPE)}
-		if code := f[unix.NFTA_REJECT_ICMP_CODE]; len(code) > 0 {
-			r.Code = code[0]
+		d.add(Extension{Target: name == "target", Name: d.text(1), Rev: d.number(2), Info: d.attrs[3]})
+	case "nat":
+		kind := "snat"
+		if d.number(unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT {
+			kind = "dnat"
 		}
-		d.add(r)
+		d.add(NAT{
+			Kind: kind,
+			Addr: d.constant(unix.NFTA_NAT_REG_ADDR_MIN), AddrMax: d.constant(unix.NFTA_NAT_REG_ADDR_MAX),
+			Port: d.constant(unix.NFTA_NAT_REG_PROTO_MIN), PortMax: d.constant(unix.NFTA_NAT_REG_PROTO_MAX),
+		})
+	case "masq":
+		d.add(NAT{
+			Kind: "masquerade",
+			Port: d.constant(unix.NFTA_MASQ_REG_PROTO_MIN), PortMax: d.constant(unix.NFTA_MASQ_REG_PROTO_MAX),
+		})
+	case "redir":
+		d.add(NAT{
+			Kind: "redirect",
+			Port: d.constant(unix.NFTA_REDIR_REG_PROTO_MIN), PortMax: d.constant(unix.NFTA_REDIR_REG_PROTO_MAX),
+		})
+	case "reject":
+		d.add(Reject{})
 	case "limit":
 		d.add(Limit{
-			Rate:  f.uint64(unix.NFTA_LIMIT_RATE),
-			Unit:  f.uint64(unix.NFTA_LIMIT_UNIT),
-			Burst: f.uint32(unix.NFTA_LIMIT_BURST),
-			Bytes: f.uint32(unix.NFTA_LIMIT_TYPE) == unix.NFT_LIMIT_PKT_BYTES,
-			Over:  f.uint32(unix.NFTA_LIMIT_FLAGS)&unix.NFT_LIMIT_F_INV != 0,
+			Rate:  d.long(unix.NFTA_LIMIT_RATE),
+			Unit:  d.long(unix.NFTA_LIMIT_UNIT),
+			Burst: d.number(unix.NFTA_LIMIT_BURST),
+			Bytes: d.number(unix.NFTA_LIMIT_TYPE) == unix.NFT_LIMIT_PKT_BYTES,
+			Over:  d.number(unix.NFTA_LIMIT_FLAGS)&unix.NFT_LIMIT_F_INV != 0,
 		})
 	default:
-		d.other(name)
+		// Whichever register an unknown expression may write does not hold
+		// what it held before.
+		for i := range d.regs {
+			d.regs[i] = register{load: Load{Source: FromOther, Name: name}}
+		}
+		d.add(Other{Name: name})
 	}
-	return nil
 }
 
-// other keeps the name of an expression that is not decoded. Whichever
-// register it may write does not hold what it held before.
-func (d *decoder) other(name string) {
-	for i := range d.regs {
-		d.regs[i].load = Load{Source: FromOther, Name: name}
-		d.regs[i].mask, d.regs[i].data = nil, nil
+// loadOrWrite takes an expression that has either a register to load a value
+// into or one whose value it writes.
+func (d *decoder) loadOrWrite(l Load, dreg, sreg int) {
+	if d.number(sreg) == 0 {
+		*d.register(dreg) = register{load: l}
+		return
 	}
-	d.add(Other{Name: name})
+	d.add(Write{Load: l, Value: d.register(sreg).data})
 }
 
-func (d *decoder) load(l Load, dreg uint32) error {
-	i, err := slot(dreg)
-	if err != nil {
-		return err
+func (d *decoder) match(sreg int, m Match) {
+	r := d.register(sreg)
+	m.Load, m.Mask = r.load, r.mask
+	if d.err == nil {
+		d.add(m)
 	}
-	d.regs[i].load, d.regs[i].mask, d.regs[i].data = l, nil, nil
-	return nil
-}
-
-func (d *decoder) loadOrWrite(l Load, dreg, sreg uint32) error {
-	if sreg == 0 {
-		return d.load(l, dreg)
-	}
-	i, err := slot(sreg)
-	if err != nil {
-		return err
-	}
-	d.add(Write{Load: l, Value: d.regs[i].data})
-	return nil
-}
-
-func (d *decoder) match(sreg uint32, m Match) error {
-	i, err := slot(sreg)
-	if err != nil {
-		return err
-	}
-	m.Load, m.Mask = d.regs[i].load, d.regs[i].mask
-	d.add(m)
-	return nil
-}
-
-func (d *decoder) between(f *fields) error {
-	low, err := f.value(unix.NFTA_RANGE_FROM_DATA)
-	if err != nil {
-		return err
-	}
-	high, err := f.value(unix.NFTA_RANGE_TO_DATA)
-	if err != nil {
-		return err
-	}
-	m := Match{Value: low, High: high}
-	if f.uint32(unix.NFTA_RANGE_OP) == unix.NFT_RANGE_NEQ {
-		m.Op = expr.CmpOpNeq
-	}
-	return d.match(f.uint32(unix.NFTA_RANGE_SREG), m)
 }
 
 // bitwiseOp is NFTA_BITWISE_OP (Linux 5.6), which golang.org/x/sys/unix lacks.
 const bitwiseOp = 6
 
 // bitwise keeps a plain mask; anything else makes a computed value.
-func (d *decoder) bitwise(f *fields) error {
-	from, err := slot(f.uint32(unix.NFTA_BITWISE_SREG))
-	if err != nil {
-		return err
-	}
-	to, err := slot(f.uint32(unix.NFTA_BITWISE_DREG))
-	if err != nil {
-		return err
-	}
-	mask, err := f.value(unix.NFTA_BITWISE_MASK)
-	if err != nil {
-		return err
-	}
-	xor, err := f.value(unix.NFTA_BITWISE_XOR)
-	if err != nil {
-		return err
-	}
-	r := d.regs[from]
+func (d *decoder) bitwise() {
+	r := *d.register(unix.NFTA_BITWISE_SREG)
+	mask, xor := d.value(unix.NFTA_BITWISE_MASK), d.value(unix.NFTA_BITWISE_XOR)
 	const maskAndXor = 0 // NFT_BITWISE_MASK_XOR
-	if f.uint32(bitwiseOp) != maskAndXor || mask == nil || r.mask != nil || len(bytes.Trim(xor, "\x00")) > 0 {
+	if d.number(bitwiseOp) != maskAndXor || mask == nil || r.mask != nil || len(bytes.Trim(xor, "\x00")) > 0 {
 		r.load = Load{Source: FromOther, Name: "bitwise"}
 		mask = nil
 	}
-	r.mask, r.data = mask, nil
-	d.regs[to] = r
-	return nil
+	*d.register(unix.NFTA_BITWISE_DREG) = register{load: r.load, mask: mask}
 }
 
-func (d *decoder) immediate(f *fields) error {
-	dreg := f.uint32(unix.NFTA_IMMEDIATE_DREG)
-	if dreg != unix.NFT_REG_VERDICT {
-		v, err := f.value(unix.NFTA_IMMEDIATE_DATA)
-		if err != nil {
-			return err
-		}
-		i, err := slot(dreg)
-		if err != nil {
-			return err
-		}
-		d.regs[i].load, d.regs[i].mask, d.regs[i].data = Load{Source: FromOther, Name: "immediate"}, nil, v
-		return nil
+func (d *decoder) immediate() {
+	if d.number(unix.NFTA_IMMEDIATE_DREG) != unix.NFT_REG_VERDICT {
+		*d.register(unix.NFTA_IMMEDIATE_DREG) = register{load: Load{Source: FromOther, Name: "immediate"}, data: d.value(unix.NFTA_IMMEDIATE_DATA)}
+		return
 	}
 	var v Verdict
-	a := dump.Parse(f[unix.NFTA_IMMEDIATE_DATA])
+	a := dump.Parse(d.attrs[unix.NFTA_IMMEDIATE_DATA])
 	for a.Next() {
 		if a.Type != unix.NFTA_DATA_VERDICT {
 			continue
@@ -392,36 +354,5 @@ func (d *decoder) immediate(f *fields) error {
 		a.Fail(in.Err())
 	}
 	d.add(v)
-	return a.Err()
-}
-
-func (d *decoder) nat(name string, f *fields) error {
-	var n NAT
-	constant := func(attr int) []byte {
-		i, err := slot(f.uint32(attr))
-		if err != nil {
-			return nil
-		}
-		return d.regs[i].data
-	}
-	switch name {
-	case "nat":
-		n.Kind = "snat"
-		if f.uint32(unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT {
-			n.Kind = "dnat"
-		}
-		n.Addr, n.AddrMax = constant(unix.NFTA_NAT_REG_ADDR_MIN), constant(unix.NFTA_NAT_REG_ADDR_MAX)
-		n.Port, n.PortMax = constant(unix.NFTA_NAT_REG_PROTO_MIN), constant(unix.NFTA_NAT_REG_PROTO_MAX)
-		n.Flags = f.uint32(unix.NFTA_NAT_FLAGS)
-	case "masq":
-		n.Kind = "masquerade"
-		n.Port, n.PortMax = constant(unix.NFTA_MASQ_REG_PROTO_MIN), constant(unix.NFTA_MASQ_REG_PROTO_MAX)
-		n.Flags = f.uint32(unix.NFTA_MASQ_FLAGS)
-	case "redir":
-		n.Kind = "redirect"
-		n.Port, n.PortMax = constant(unix.NFTA_REDIR_REG_PROTO_MIN), constant(unix.NFTA_REDIR_REG_PROTO_MAX)
-		n.Flags = f.uint32(unix.NFTA_REDIR_FLAGS)
-	}
-	d.add(n)
-	return nil
+	d.fail(a.Err())
 }

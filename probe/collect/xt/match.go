@@ -219,12 +219,12 @@ func udp(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
 func icmp(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
 	kind, first, last, invert := i.U8(0), i.U8(1), i.U8(2), i.U8(3)
 	option := "--icmp-type "
-	if r.Family == 6 {
+	if r.Family == "ip6" {
 		option = "--icmpv6-type "
 	}
 	value := fmt.Sprint(kind)
 	switch {
-	case kind == 0xff && r.Family != 6:
+	case kind == 0xff && r.Family != "ip6":
 		value = "any"
 	case first == last:
 		value += fmt.Sprintf("/%d", first)

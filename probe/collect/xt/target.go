@@ -38,7 +38,7 @@ func nat(option string) decoder {
 		var flags uint32
 		var low, high netip.Addr
 		var first, last, base uint16
-		if rev == 0 && r.Family != 6 {
+		if rev == 0 && r.Family != "ip6" {
 			flags = i.U32(4)
 			low, high = i.v4(8), i.v4(12)
 			first, last = i.BE16(16), i.BE16(18)
@@ -150,7 +150,7 @@ var (
 
 func reject(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
 	names := rejects4
-	if r.Family == 6 {
+	if r.Family == "ip6" {
 		names = rejects6
 	}
 	if n := i.U32(0); n < uint32(len(names)) && names[n] != "" {

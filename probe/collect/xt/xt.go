@@ -59,8 +59,8 @@ func (i *Bytes) Text(at, n int) string { return cut(i.Slice(at, n)) }
 
 func (i *Bytes) v4(at int) netip.Addr { return netip.AddrFrom4([4]byte(i.Slice(at, 4))) }
 func (i *Bytes) v6(at int) netip.Addr { return netip.AddrFrom16([16]byte(i.Slice(at, 16))) }
-func (i *Bytes) ip(at, family int) netip.Addr {
-	if family == 6 {
+func (i *Bytes) ip(at int, family string) netip.Addr {
+	if family == "ip6" {
 		return i.v6(at)
 	}
 	return i.v4(at)

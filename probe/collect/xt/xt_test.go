@@ -9,7 +9,7 @@ import (
 
 func FuzzExtension(f *testing.F) {
 	f.Fuzz(func(t *testing.T, target bool, family byte, name string, rev uint32, info []byte) {
-		r := model.PacketRule{Family: int(family)}
+		r := model.PacketRule{Family: map[byte]string{4: "ip", 6: "ip6"}[family]}
 		e := Extension{Name: name, Rev: rev, Info: info}
 		text := ""
 		if target {
@@ -30,13 +30,13 @@ func TestShort(t *testing.T) {
 			// A comment of any length is a comment.
 			continue
 		}
-		r := model.PacketRule{Family: 4}
+		r := model.PacketRule{Family: "ip"}
 		if text := Match(&r, Extension{Name: name, Rev: 1, Info: []byte{1}}); !strings.Contains(text, undecoded) || len(r.Unknown) != 1 {
 			t.Errorf("%s: %q, unknown %q", name, text, r.Unknown)
 		}
 	}
 	for name := range targets {
-		r := model.PacketRule{Family: 4}
+		r := model.PacketRule{Family: "ip"}
 		if text := Target(&r, Extension{Name: name, Rev: 2, Info: []byte{1}}); name != "NOTRACK" && !strings.Contains(text, undecoded) {
 			t.Errorf("%s: %q", name, text)
 		}

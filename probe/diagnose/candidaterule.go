@@ -1,0 +1,181 @@
+package diagnose
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
+)
+
+// candidateRule is a rule, or a chain's policy, that may have dropped packets in
+// the window.
+type candidateRule struct {
+	// One of these is set; a chain stands for its policy.
+	rule  *model.PacketRule
+	frame *model.FrameRule
+	chain *model.Chain
+	// key is its chain, or the chain whose policy it is.
+	key     path.ChainKey
+	counter model.Counter
+	// native: only nft can edit it.
+	native bool
+	// unknown are its matches that were not decoded.
+	unknown []string
+	// path are the chains that lead to it, its own last; jumps are the rules
+	// between them.
+	path  []string
+	jumps []*model.PacketRule
+	// counted: its counter covers the window. left is what that counted and
+	// no drop was attributed to it for.
+	counted bool
+	left    uint64
+}
+
+func newCandidateRule(k path.ChainKey, native bool, c model.Counter, counted bool, unknown []string) *candidateRule {
+	return &candidateRule{key: k, native: native, counter: c, counted: counted, left: c.Delta, unknown: unknown}
+}
+
+// maker is the program that made it; empty where no known program did.
+func (c *candidateRule) maker() string {
+	switch {
+	case c.chain != nil && madeByIptables(c.chain):
+		return ""
+	case c.rule != nil:
+		return maker(c.path, c.rule.Comment, c.key.Table)
+	}
+	return maker(c.path, "", c.key.Table)
+}
+
+// madeByIptables reports whether iptables made the base chain.
+func madeByIptables(c *model.Chain) bool {
+	return c.Hook == c.Name && slices.Contains([]string{"raw", "mangle", "nat", "filter", "security", "broute"}, c.Table)
+}
+
+// text is the rule as its own tool prints it.
+func (c *candidateRule) text() string {
+	switch {
+	case c.rule != nil:
+		return fmt.Sprintf("rule %d: %s", c.rule.Number, c.rule.Text)
+	case c.frame != nil:
+		return fmt.Sprintf("rule %d: %s", c.frame.Number, c.frame.Text)
+	}
+	return "policy DROP"
+}
+
+// String is the rule with its place.
+func (c *candidateRule) String() string { return c.key.Table + " " + c.key.Chain + " " + c.text() }
+
+// remove is the command that deletes the rule, or sets the policy to accept.
+func (c *candidateRule) remove() string {
+	switch {
+	case c.rule != nil:
+		return deletePacketRule(c.rule)
+	case c.frame != nil:
+		return deleteFrameRule(c.frame)
+	case c.native:
+		return fmt.Sprintf("nft chain %s %s %s '{ policy accept; }'", c.key.Family, shellWord(c.key.Table), shellWord(c.key.Chain))
+	}
+	tool := iptables(&model.PacketRule{Backend: c.key.Backend, Family: c.key.Family})
+	if c.key.Family == "bridge" {
+		tool = ebtables(&model.FrameRule{Backend: c.key.Backend})
+	}
+	return fmt.Sprintf("%s -t %s -P %s ACCEPT", tool, shellWord(c.key.Table), shellWord(c.key.Chain))
+}
+
+// names reports whether the rule, or a jump to it, names one sender or one
+// receiver.
+func (c *candidateRule) names() (src, dst bool) {
+	one := func(m model.AddrMatch) bool { return !m.IsZero() && !m.Not && m.Prefix.IsSingleIP() }
+	port := func(m model.IfMatch) bool {
+		return m.Name != "" && !m.Not && !strings.HasSuffix(m.Name, "+")
+	}
+	rules := slices.Clone(c.jumps)
+	if c.rule != nil {
+		rules = append(rules, c.rule)
+	}
+	for _, r := range rules {
+		src = src || one(r.Src) || port(r.In)
+		dst = dst || one(r.Dst) || port(r.Out)
+	}
+	if c.frame != nil {
+		src = one(c.frame.IPSrc) || port(c.frame.In)
+		dst = one(c.frame.IPDst) || port(c.frame.Out)
+	}
+	return src, dst
+}
+
+// sides reports whether the jumps to the rule are for what comes in by links, or
+// for what goes out by them, whichever links these are.
+func (c *candidateRule) sides() (in, out bool) {
+	for _, r := range c.jumps {
+		in = in || r.In.Name != "" && !r.In.Not
+		out = out || r.Out.Name != "" && !r.Out.Not
+	}
+	return in, out
+}
+
+// dropsInvalid reports whether the rule drops what connection tracking calls
+// invalid, as kube-proxy does.
+func (c *candidateRule) dropsInvalid() bool {
+	return c.rule != nil && slices.ContainsFunc(c.unknown, func(m string) bool {
+		return strings.Contains(strings.ToLower(m), "state invalid") && !strings.HasPrefix(m, "!")
+	})
+}
+
+// dropsUnknownLink reports whether the rule is the one by which Calico drops
+// what comes from, or goes to, a link that it has no chain for.
+func (c *candidateRule) dropsUnknownLink() bool {
+	return c.rule != nil && strings.Contains(c.rule.Text+c.rule.Comment, "Unknown interface") && c.maker() == calicoMaker
+}
+
+// evidence is the rule itself.
+func (c *candidateRule) evidence() model.Evidence {
+	e := model.Evidence{Source: model.SourceNAT, Text: fmt.Sprintf("%s (%s)", c, c.key.Backend)}
+	if c.key.Family == "bridge" {
+		e.Source = model.SourceEbtables
+	}
+	if len(c.path) > 1 {
+		e.Text += ", reached by " + strings.Join(c.path, " > ")
+	}
+	if c.rule != nil && c.rule.Comment != "" && !strings.Contains(c.text(), c.rule.Comment) {
+		e.Text += fmt.Sprintf(" — its comment: %q", c.rule.Comment)
+	}
+	switch {
+	case c.counter.Delta > 0:
+		e.Text += fmt.Sprintf(" — counted %s in the window", count(c.counter.Delta, "packet"))
+	case c.counter.Restarted:
+		e.Text += " — was written anew in the window, and its counter with it, or not read when it began"
+	case !c.counted:
+		e.Text += " — has no counter; no rule with one counted these drops"
+	}
+	return e
+}
+
+// fix are the commands that end the drops. What a program writes is changed
+// where that program takes it from.
+func (c *candidateRule) fix() []string {
+	if c.rule != nil && strings.Contains(c.rule.Comment, "has no endpoints") {
+		name, _, _ := strings.Cut(c.rule.Comment, " has no endpoints")
+		namespace, service, _ := strings.Cut(name, "/")
+		service, _, _ = strings.Cut(service, ":")
+		return []string{fmt.Sprintf("kubectl -n %s get endpointslices -l kubernetes.io/service-name=%s", shellWord(namespace), shellWord(service))}
+	}
+	switch by := c.maker(); by {
+	case "":
+		return []string{c.remove()}
+	case calicoMaker:
+		return []string{
+			"kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org",
+			"if Calico is no longer installed, the rule is left over: " + c.remove(),
+		}
+	case "Azure Network Policy Manager", "kube-router", "kindnet", "kube-network-policies", "Cilium", "Antrea", "Weave Net":
+		return []string{
+			"kubectl get networkpolicies -A",
+			"if " + by + " is no longer installed, the rule is left over: " + c.remove(),
+		}
+	default:
+		return []string{c.remove(), "where it comes back, change the configuration of " + by}
+	}
+}

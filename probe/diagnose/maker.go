@@ -1,0 +1,82 @@
+package diagnose
+
+import (
+	"slices"
+	"strings"
+)
+
+const calicoMaker = "Calico"
+
+// makerOf names a program by how what it makes begins.
+type makerOf struct{ prefix, maker string }
+
+// chainMakers know chains, the more specific name first.
+var chainMakers = []makerOf{
+	{"cali-", calicoMaker},
+	{"AZURE-NPM", "Azure Network Policy Manager"},
+	{"KUBE-ROUTER", "kube-router"},
+	{"KUBE-NWPLCY", "kube-router"},
+	{"KUBE-POD-FW", "kube-router"},
+	{"KUBE-FIREWALL", "kubelet"},
+	{"KUBE-DEDUP", "kubelet"},
+	{"KUBE-", "kube-proxy"},
+	{"IP-MASQ-AGENT", "ip-masq-agent"},
+	{"KIND-MASQ-AGENT", "kindnet"},
+	{"AKS-", "AKS"},
+	{"CILIUM_", "Cilium"},
+	{"OLD_CILIUM_", "Cilium"},
+	{"ANTREA-", "Antrea"},
+	{"WEAVE-", "Weave Net"},
+	{"FLANNEL-", "flannel"},
+	{"SWIFT", "Azure CNI"},
+	{"CNI-", "the CNI plugins"},
+	{"DOCKER", "Docker"},
+	{"ufw", "ufw"},
+	{"f2b-", "fail2ban"},
+	{"LIBVIRT_", "libvirt"},
+}
+
+// commentMakers know the comments of rules.
+var commentMakers = []makerOf{
+	{"cali:", calicoMaker},
+	{"AKS managed", "AKS"},
+	{"ip-masq-agent", "ip-masq-agent"},
+	{"kubernetes ", "kube-proxy"},
+	{"cilium", "Cilium"},
+	{"kube-router", "kube-router"},
+}
+
+// tableMakers know whole nft tables.
+var tableMakers = []makerOf{
+	{"calico", calicoMaker},
+	{"kube-proxy", "kube-proxy"},
+	{"kindnet", "kindnet"},
+	{"kube-network-policies", "kube-network-policies"},
+	{"firewalld", "firewalld"},
+	{"cni_", "the CNI plugins"},
+	{"libvirt", "libvirt"},
+}
+
+// maker is the program that made a rule, from the chains that lead to it, its own
+// last, its comment and its table. It is empty where no known program did: a
+// person or a script.
+func maker(chains []string, comment, table string) string {
+	for _, c := range slices.Backward(chains) {
+		if m := madeBy(chainMakers, c); m != "" {
+			return m
+		}
+	}
+	if m := madeBy(commentMakers, comment); m != "" {
+		return m
+	}
+	return madeBy(tableMakers, table)
+}
+
+func madeBy(makers []makerOf, name string) string {
+	for _, m := range makers {
+		if strings.HasPrefix(name, m.prefix) {
+			return m.maker
+		}
+	}
+	return ""
+}

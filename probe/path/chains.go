@@ -1,0 +1,253 @@
+package path
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// Limits of one walk. A recording may hold any rules; the kernel itself allows
+// 16 nested jumps (NFT_JUMP_STACK_SIZE).
+const (
+	// MaxDepth is how many jumps deep a chain may be.
+	MaxDepth = 16
+	// MaxSteps is how many rules are looked at and chains entered.
+	MaxSteps = 200_000
+)
+
+// ChainKey identifies a chain. Family is the table's, as in model.Chain.
+type ChainKey struct {
+	Backend              model.Backend
+	Family, Table, Chain string
+}
+
+// KeyOf is the key of a chain.
+func KeyOf(c *model.Chain) ChainKey { return ChainKey{c.Backend, c.Family, c.Table, c.Name} }
+
+// To is the chain of the given name in the same table.
+func (k ChainKey) To(name string) ChainKey {
+	k.Chain = name
+	return k
+}
+
+// Action says how a walk goes on after a rule.
+type Action int
+
+const (
+	// Next goes on with the next rule of the chain.
+	Next Action = iota
+	// Leave goes on behind the jump that led to the chain.
+	Leave
+	// End ends the walk.
+	End
+)
+
+// Walk follows one packet through chains of rules of type R. State is whatever
+// besides the chain decides how the packet passes it; a chain that the packet
+// has passed in some state is not walked again in that state, so that neither
+// cycles nor many ways through the same chains take long.
+type Walk[R any, S comparable] struct {
+	Chains map[ChainKey][]R
+	// Meet decides over rule i of a chain. To jump it calls Chain.
+	Meet  func(k ChainKey, i int, r R) Action
+	State S
+	// CutOff is set when the walk met one of its limits: what it found is then
+	// not all that there is.
+	CutOff bool
+
+	depth, steps int
+	// passed holds the state in which the packet left a chain, by that in
+	// which it entered.
+	passed map[entry[S]]S
+}
+
+type entry[S comparable] struct {
+	chain ChainKey
+	state S
+}
+
+// Base walks a base chain from its start, whatever chains were walked before
+// it. It returns Next or End.
+func (w *Walk[R, S]) Base(c *model.Chain) Action {
+	clear(w.passed)
+	return w.Chain(KeyOf(c))
+}
+
+// Chain walks a chain, as a jump does. It returns Next where the packet comes
+// back from it, else End.
+func (w *Walk[R, S]) Chain(k ChainKey) Action {
+	if w.depth > MaxDepth {
+		w.CutOff = true
+		return Next
+	}
+	if !w.step() {
+		return End
+	}
+	at := entry[S]{k, w.State}
+	if w.depth > 0 {
+		if after, passed := w.passed[at]; passed {
+			w.State = after
+			return Next
+		}
+		if w.passed == nil {
+			w.passed = map[entry[S]]S{}
+		}
+		w.passed[at] = w.State // a cycle ends here
+	}
+	w.depth++
+	action := w.rules(k, 0)
+	w.depth--
+	if action == End {
+		return End
+	}
+	if w.depth > 0 {
+		w.passed[at] = w.State
+	}
+	return Next
+}
+
+// rules walks the rules of a chain from the given one on.
+func (w *Walk[R, S]) rules(k ChainKey, from int) Action {
+	list := w.Chains[k]
+	for i := from; i < len(list); i++ {
+		if !w.step() {
+			return End
+		}
+		if action := w.Meet(k, i, list[i]); action != Next {
+			return action
+		}
+	}
+	return Next
+}
+
+// step counts against MaxSteps, and reports whether the walk goes on.
+func (w *Walk[R, S]) step() bool {
+	w.steps++
+	if w.steps > MaxSteps {
+		w.CutOff = true
+	}
+	return w.steps <= MaxSteps
+}
+
+// Tables predicts what the chains of the node's IP layer do with packets.
+type Tables struct {
+	chains map[ChainKey][]*model.PacketRule
+	// hooks are the base chains in the order in which the kernel calls them.
+	hooks map[hook][]*model.Chain
+	local map[netip.Addr]bool
+	// counted: packets were counted in the window, so that a rule which stood
+	// through it and counted none matches none of them.
+	counted bool
+}
+
+type hook struct {
+	name   string
+	isIPv6 bool
+}
+
+// NewTables indexes the snapshot's packet rules.
+func NewTables(s *model.Snapshot) *Tables {
+	t := &Tables{
+		chains: map[ChainKey][]*model.PacketRule{}, hooks: map[hook][]*model.Chain{},
+		local: map[netip.Addr]bool{}, counted: len(s.Traffic.Hops) > 0,
+	}
+	for i := range s.Links {
+		for _, a := range s.Links[i].Addresses {
+			t.local[a.Addr()] = true
+		}
+	}
+	for i := range s.PacketRules {
+		r := &s.PacketRules[i]
+		k := ChainKey{r.Backend, r.Family, r.Table, r.Chain}
+		t.chains[k] = append(t.chains[k], r)
+	}
+	for i := range s.Chains {
+		c := &s.Chains[i]
+		if c.Hook == "" || c.Family == "bridge" {
+			continue
+		}
+		for _, isIPv6 := range []bool{false, true} {
+			if h := (hook{c.Hook, isIPv6}); c.Family == "inet" || (c.Family == "ip6") == isIPv6 {
+				t.hooks[h] = append(t.hooks[h], c)
+			}
+		}
+	}
+	for _, list := range t.hooks {
+		slices.SortStableFunc(list, func(a, b *model.Chain) int { return cmp.Compare(a.Priority, b.Priority) })
+	}
+	return t
+}
+
+// hook lists the chains of a hook that see the packet.
+func (t *Tables) hook(name string, p *Packet) []*model.Chain {
+	return t.hooks[hook{name, isIPv6(p.Dst)}]
+}
+
+// tableState is the state of a packet on its walk through tables.
+type tableState struct {
+	// fit is how surely the packet comes to where the walk is.
+	fit Fit
+	// marked: a rule that the packet met may have written its mark.
+	marked bool
+	// service: a rule that led here names the packet's destination alone.
+	service bool
+}
+
+// tableWalk is a walk through tables.
+type tableWalk struct {
+	Walk[*model.PacketRule, tableState]
+	packet Packet
+	// counted is that of Tables.
+	counted bool
+}
+
+func (t *Tables) walk(p Packet) *tableWalk {
+	p.SrcLocal, p.DstLocal = t.local[p.Src], t.local[p.Dst]
+	w := &tableWalk{packet: p, counted: t.counted}
+	w.Chains, w.State.fit = t.chains, Yes
+	return w
+}
+
+// meets says how surely the packet comes to a rule and matches it. A rule that
+// may match and counted nothing in a window with traffic does not.
+func (w *tableWalk) meets(r *model.PacketRule) Fit {
+	w.packet.Marked = w.State.marked
+	f := min(w.State.fit, w.packet.Fits(r))
+	if f == Maybe && w.counted && r.Standing && r.Counter.Packets > 0 && r.Counter.Delta == 0 {
+		return No
+	}
+	return f
+}
+
+// follow does what RETURN, a jump and a goto do with a packet that meets such a
+// rule; all other targets let it go on.
+func (w *tableWalk) follow(k ChainKey, r *model.PacketRule, met Fit) Action {
+	if r.Target == "RETURN" {
+		if met == Yes {
+			return Leave
+		}
+		// Only what did not match comes to the next rule.
+		w.State.fit = Maybe
+		return Next
+	}
+	to := k.To(r.Target)
+	if len(w.Chains[to]) == 0 && !r.Goto {
+		return Next
+	}
+	before := w.State
+	w.State.fit = met
+	action := w.Chain(to)
+	before.marked = w.State.marked
+	w.State = before
+	switch {
+	case action == End:
+		return End
+	case r.Goto && met == Yes:
+		return Leave
+	case r.Goto:
+		w.State.fit = Maybe
+	}
+	return Next
+}

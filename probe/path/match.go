@@ -1,0 +1,163 @@
+package path
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// Fit is how surely a packet matches a rule.
+type Fit int
+
+// The grades, the least sure first.
+const (
+	No Fit = iota
+	Maybe
+	Yes
+)
+
+// Packet is what a packet rule may look at.
+type Packet struct {
+	Src, Dst netip.Addr
+	// Proto is the IP protocol number. It and the ports are 0 where they are
+	// not known.
+	Proto            uint8
+	SrcPort, DstPort uint16
+	// In and Out are the links that the packet may have had; none where they
+	// are not known. An empty name stands for no link at all.
+	In, Out []string
+	// SrcLocal and DstLocal say that an address is one of the node's own.
+	SrcLocal, DstLocal bool
+	// Marked: the packet may have a mark; else it has none.
+	Marked bool
+	// State is connection tracking's: new or established; empty where it is
+	// not known.
+	State string
+}
+
+// Fits says how surely the packet matches the rule.
+func (p *Packet) Fits(r *model.PacketRule) Fit {
+	if r.NFProto == 4 && isIPv6(p.Dst) || r.NFProto == 6 && !isIPv6(p.Dst) ||
+		!r.Src.Matches(p.Src) || !r.Dst.Matches(p.Dst) ||
+		r.DstLocal != 0 && (r.DstLocal > 0) != p.DstLocal || r.SrcLocal != 0 && (r.SrcLocal > 0) != p.SrcLocal {
+		return No
+	}
+	f := min(linkFits(r.In, p.In), linkFits(r.Out, p.Out), portFits(r.SrcPorts, p.SrcPort), portFits(r.DstPorts, p.DstPort))
+	if r.Proto != 0 {
+		f = min(f, known(p.Proto != 0, (r.Proto == p.Proto) != r.ProtoNot))
+	}
+	if r.Mark.Set {
+		f = min(f, known(!p.Marked, r.Mark.Matches(0)))
+	}
+	for _, text := range r.Unknown {
+		f = min(f, stateFits(text, p.State))
+	}
+	return f
+}
+
+// known is the grade of a match of something that may not be known.
+func known(known, matches bool) Fit {
+	switch {
+	case !known:
+		return Maybe
+	case matches:
+		return Yes
+	}
+	return No
+}
+
+func linkFits(m model.IfMatch, links []string) Fit {
+	if m.Name == "" {
+		return Yes
+	}
+	matched := 0
+	for _, l := range links {
+		if m.Matches(l) {
+			matched++
+		}
+	}
+	return known(len(links) > 0 && (matched == 0 || matched == len(links)), matched > 0)
+}
+
+func portFits(ranges []model.PortRange, port uint16) Fit {
+	if ranges == nil {
+		return Yes
+	}
+	return known(port != 0, InRanges(ranges, port))
+}
+
+// InRanges reports whether one of the ranges holds the port.
+func InRanges(ranges []model.PortRange, port uint16) bool {
+	return slices.ContainsFunc(ranges, func(r model.PortRange) bool { return r.First <= port && port <= r.Last })
+}
+
+// stateFits decodes the one kind of further match that can be judged: the state
+// of connection tracking.
+func stateFits(text, state string) Fit {
+	for _, option := range []string{"--ctstate ", "--state ", "ct state "} {
+		before, words, found := strings.Cut(text, option)
+		if !found || state == "" {
+			continue
+		}
+		not := strings.HasSuffix(strings.TrimSpace(before), "!")
+		if rest, ok := strings.CutPrefix(words, "!= "); ok {
+			words, not = rest, true
+		}
+		words = strings.TrimSpace(words)
+		wanted := slices.Contains(strings.Split(strings.ToLower(words), ","), state)
+		return known(!strings.Contains(words, " "), wanted != not)
+	}
+	return Maybe
+}
+
+// EtherTypes that rules and frames have.
+const (
+	etherIPv4 = 0x0800
+	etherARP  = 0x0806
+	etherIPv6 = 0x86dd
+)
+
+// Frame is what a bridge rule may look at. MACs are zero where they are not
+// known; the links are as in Packet.
+type Frame struct {
+	Src, Dst                       netip.Addr
+	SrcMAC, DstMAC                 model.MAC
+	In, Out, LogicalIn, LogicalOut []string
+	// ARP is the operation of an ARP message, 0 for a packet.
+	ARP uint16
+}
+
+// Fits says how surely the frame matches the rule.
+func (f *Frame) Fits(r *model.FrameRule) Fit {
+	etherType := uint16(etherIPv4)
+	switch {
+	case f.ARP != 0:
+		etherType = etherARP
+	case isIPv6(f.Dst):
+		etherType = etherIPv6
+	}
+	if r.EtherType != 0 && (r.EtherType == etherType) == r.EtherTypeNot {
+		return No
+	}
+	if f.ARP != 0 {
+		if r.ARPOp != 0 && (r.ARPOp == f.ARP) == r.ARPOpNot || !r.ARPSrc.Matches(f.Src) || !r.ARPDst.Matches(f.Dst) {
+			return No
+		}
+	} else if !r.IPSrc.Matches(f.Src) || !r.IPDst.Matches(f.Dst) || r.ARPOp != 0 || !r.ARPSrc.IsZero() || !r.ARPDst.IsZero() {
+		return No
+	}
+	m := min(linkFits(r.In, f.In), linkFits(r.Out, f.Out), linkFits(r.LogicalIn, f.LogicalIn), linkFits(r.LogicalOut, f.LogicalOut),
+		macFits(r.SrcMAC, f.SrcMAC), macFits(r.DstMAC, f.DstMAC))
+	if len(r.Unknown) > 0 {
+		m = min(m, Maybe)
+	}
+	return m
+}
+
+func macFits(m model.MACMatch, a model.MAC) Fit {
+	return known(!m.Set || !a.IsZero(), m.Matches(a))
+}
+
+func isIPv6(a netip.Addr) bool { return a.Is6() && !a.Is4In6() }
