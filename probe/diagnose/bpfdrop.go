@@ -36,18 +36,6 @@ var hookWords = map[model.Reason]string{
 	"BPF_CGROUP_EGRESS": "a cgroup's egress hook",
 }
 
-// hookReason is a drop's reason; some kernels tell XDP's by the place only, where
-// 6.18 gives NOT_SPECIFIED.
-func hookReason(d *model.Drop) model.Reason {
-	if d.Reason == "" || d.Reason == "NOT_SPECIFIED" {
-		switch d.Location {
-		case "do_xdp_generic", "netif_receive_generic_xdp", "veth_xdp_rcv_skb":
-			return "XDP"
-		}
-	}
-	return d.Reason
-}
-
 // hook is one place where programs are attached.
 type hook struct {
 	reason  model.Reason
@@ -60,45 +48,37 @@ type hook struct {
 func (h *hook) ofCgroup() bool { return h.reason == "BPF_CGROUP_EGRESS" }
 
 func findBPFDrop(v *view) []verdict {
-	hooks := map[hook][]*model.Drop{}
+	hooks := map[hook]*lost{}
 	var order []hook
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
-		reason := hookReason(d)
-		if hookWords[reason] == "" || v.pod(d) == (netip.Addr{}) || v.explained(d) {
+		k := hook{d.Reason, d.Netns, d.IfIndex, d.Link}
+		if d.XDP() {
+			k.reason = "XDP"
+		}
+		if hookWords[k.reason] == "" || !v.ofPod(d) || v.explained(d) {
 			continue
 		}
-		k := hook{reason, d.Netns, d.IfIndex, d.Link}
 		if k.ofCgroup() {
 			k.ifindex, k.link = 0, ""
 		}
 		if hooks[k] == nil {
+			hooks[k] = &lost{}
 			order = append(order, k)
 		}
-		hooks[k] = append(hooks[k], d)
+		hooks[k].addFor(v.hookedPod(k, d), d)
 	}
 	var out []verdict
 	for _, k := range order {
-		if f, ok := v.droppedByProgram(k, hooks[k]); ok {
-			out = append(out, verdict{Finding: f, explains: sameDrops(hooks[k])})
+		if l := hooks[k]; l.packets >= minDrops {
+			out = append(out, verdict{Finding: v.droppedByProgram(k, l), explains: sameDrops(l.drops)})
 		}
 	}
 	return out
 }
 
-func (v *view) droppedByProgram(k hook, drops []*model.Drop) (model.Finding, bool) {
-	f := model.Finding{Confidence: model.Proven}
-	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
-	for _, d := range drops {
-		f.Packets += d.Packets
-		pod := v.hookedPod(k, d)
-		pods[pod], peers[otherEnd(d, pod)] = true, true
-	}
-	if f.Packets < minDrops {
-		return f, false
-	}
-	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
-	f.Peers = hosts(slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare))
+func (v *view) droppedByProgram(k hook, l *lost) model.Finding {
+	f := l.finding()
 	h := v.hooked(k, f.Pods[0])
 	f.LastHopAlive = v.before(h, f.Pods[0])
 	where := h.link
@@ -111,10 +91,10 @@ func (v *view) droppedByProgram(k hook, drops []*model.Drop) (model.Finding, boo
 	}
 	f.Title = fmt.Sprintf("a program on %s drops packets of %s", where, addrs(f.Pods))
 	f.Why = fmt.Sprintf("A program at %s told the kernel to drop %s.", place, count(f.Packets, "packet"))
-	f.Evidence = append(dropEvidence(drops), h.evidence()...)
+	f.Evidence = append(dropEvidence(l.drops), h.evidence()...)
 	v.weighPrograms(&f, h)
 	f.Fix = h.fix()
-	return f, true
+	return f
 }
 
 // evidence are the programs on the hook, in the order in which packets meet them;

@@ -40,7 +40,7 @@ func findConntrackFull(v *view) []verdict {
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
 		// Connection tracking drops in the hook itself, never within nft.
-		if c.Drop == 0 || !netfilter(d) || d.Location == nftLocation || v.pod(d) == (netip.Addr{}) || v.inPod(d).IsValid() {
+		if c.Drop == 0 || !d.Netfilter() || d.Location == model.LocationNFT || v.pod(d) == (netip.Addr{}) || v.inPod(d).IsValid() {
 			continue
 		}
 		drops = append(drops, d)

@@ -40,39 +40,35 @@ func findConntrackRace(v *view) []verdict {
 	if failed < minDrops || !v.Has(model.SourceConntrack) {
 		return nil
 	}
-	drops, rivals := v.refusedEntries(failed)
-	var lost uint64
-	for _, d := range drops {
-		lost += d.Packets
-	}
-	if lost < minDrops {
+	l, rivals := v.refusedEntries(failed)
+	if l.packets < minDrops {
 		// Two flows that got one port are refused likewise.
 		used := slices.ContainsFunc(v.verdicts, func(f verdict) bool { return f.Code == snatPortExhaustion.page.Code })
-		if used || failed-min(lost, failed) < minDrops {
+		if used || failed-min(l.packets, failed) < minDrops {
 			return nil
 		}
 		return v.racedUnseen(failed)
 	}
-	f := v.raced(failed, lost, drops)
+	f := v.raced(failed, l)
 	for _, s := range rivals {
 		f.Confidence = model.Likely
 		f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s %s, whose count in the window is not known, and which may match",
 			s.table(), s.where(), s.text()))
 	}
-	return []verdict{{Finding: f, explains: sameDrops(drops)}}
+	return []verdict{{Finding: f, explains: sameDrops(l.drops)}}
 }
 
 // refusedEntries are the drops that failed insertions account for, and no more
 // packets than these, and the rules that may have dropped them too. What a rule
 // has counted is the rule's, and what surely meets one that does not tell.
-func (v *view) refusedEntries(failed uint64) ([]*model.Drop, []*suspect) {
+func (v *view) refusedEntries(failed uint64) (*lost, []*suspect) {
 	rules, samples := v.newDropRules(), v.dropSamples()
 	var list []*model.Drop
 	rivals := map[*model.Drop][]candidate{}
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
-		if !slices.Contains(refusedLocations, d.Location) || d.Location == "nf_hook_slow" && !netfilter(d) ||
-			v.pod(d) == (netip.Addr{}) || v.inPod(d).IsValid() || v.explained(d) {
+		if !slices.Contains(refusedLocations, d.Location) || d.Location == "nf_hook_slow" && !d.Netfilter() ||
+			!v.ofPod(d) || v.inPod(d).IsValid() || v.explained(d) {
 			continue
 		}
 		suspects, whole := rules.candidates(v.dropIn(d, samples))
@@ -88,7 +84,7 @@ func (v *view) refusedEntries(failed uint64) ([]*model.Drop, []*suspect) {
 	slices.SortStableFunc(list, func(a, b *model.Drop) int {
 		return cmp.Or(datagramsFirst(a)-datagramsFirst(b), cmp.Compare(b.Packets, a.Packets))
 	})
-	var out []*model.Drop
+	var out lost
 	var others []*suspect
 	left := failed
 	for _, d := range list {
@@ -97,14 +93,18 @@ func (v *view) refusedEntries(failed uint64) ([]*model.Drop, []*suspect) {
 			continue
 		}
 		left -= min(d.Packets, left)
-		out = append(out, d)
+		pod := d.Src
+		if len(v.pods[pod]) == 0 {
+			pod = d.Dst
+		}
+		out.addFor(pod, d)
 		for _, c := range rivals[d] {
 			if !c.counted && c.fit == mayFit && !slices.Contains(others, c.suspect) {
 				others = append(others, c.suspect)
 			}
 		}
 	}
-	return out, others
+	return &out, others
 }
 
 func datagramsFirst(d *model.Drop) int {
@@ -114,39 +114,29 @@ func datagramsFirst(d *model.Drop) int {
 	return 1
 }
 
-func (v *view) raced(failed, lost uint64, drops []*model.Drop) model.Finding {
-	f := model.Finding{Confidence: model.Proven, Packets: lost}
+func (v *view) raced(failed uint64, l *lost) model.Finding {
+	f := l.finding()
 	samples := v.dropSamples()
-	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
-	dns := false
-	for _, d := range drops {
-		pod := d.Src
-		if len(v.pods[pod]) == 0 {
-			pod = d.Dst
-		}
-		pods[pod], peers[otherEnd(d, pod)] = true, true
+	what, dns := "packets", slices.ContainsFunc(l.drops, func(d *model.Drop) bool {
 		s := v.dropIn(d, samples)
-		dns = dns || s.hasPorts && s.dstPort == dnsPort
+		return s.hasPorts && s.dstPort == dnsPort
+	})
+	if dns {
+		what = "questions to name servers"
 	}
-	services := v.servicesOf(pods, peers)
-	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
-	backends := slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare)
-	f.Peers = hosts(append(slices.Clone(services), backends...))
+	services, backends := v.servicesOf(l.pods, l.peers), addrs(slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare))
+	f.Peers = append(hosts(services), f.Peers...)
 	f.LastHopAlive = model.Place{Direction: model.Ingress}
 	if p := v.pods[f.Pods[0]]; len(p) > 0 {
 		f.LastHopAlive = v.place(p[0].Link, model.Ingress)
 	}
-	what := "packets"
-	if dns {
-		what = "questions to name servers"
-	}
-	f.Title = fmt.Sprintf("%s from %s to %s lose a race for an entry of connection tracking", what, addrs(f.Pods), addrs(backends))
+	f.Title = fmt.Sprintf("%s from %s to %s lose a race for an entry of connection tracking", what, addrs(f.Pods), backends)
 	f.Why = fmt.Sprintf("Packets of new flows were under way at once and would have had the same entry or the same answers. One is entered, "+
-		"the kernel drops the others: %s.", count(lost, "packet"))
-	f.Evidence = append([]model.Evidence{insertEvidence(failed)}, dropEvidence(drops)...)
+		"the kernel drops the others: %s.", count(l.packets, "packet"))
+	f.Evidence = append([]model.Evidence{insertEvidence(failed)}, dropEvidence(l.drops)...)
 	if len(services) > 0 {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceConntrack,
-			Text: fmt.Sprintf("flows of these pods to %s are translated to %s", addrs(services), addrs(backends))})
+			Text: fmt.Sprintf("flows of these pods to %s are translated to %s", addrs(services), backends)})
 	}
 	f.Fix = raceFix(dns)
 	return f

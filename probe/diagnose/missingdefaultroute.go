@@ -68,9 +68,9 @@ func (v *view) unroutable(d *model.Drop) (netip.Addr, bool) {
 	switch {
 	case d.Link == "":
 		return a, false
-	case rejected(d, "IP_INNOROUTES") || refused6(d):
+	case d.LookupRefusedFor("IP_INNOROUTES") || d.LookupRefused6():
 		a, way = d.Dst, v.routing().Lookup(v.arrived(d))
-	case reverseFiltered(d) && !v.nodeAddrs[d.Src]:
+	case d.ReverseFiltered() && !v.nodeAddrs[d.Src]:
 		a, way = d.Src, v.wayBack(d)
 	default:
 		return a, false
@@ -96,7 +96,7 @@ func (v *view) withoutDefault(six bool, l *lost) verdict {
 	peers := slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare)
 	f.Peers = hosts(peers)
 	link := "UPLINK"
-	if i := slices.IndexFunc(l.drops, reverseFiltered); i >= 0 {
+	if i := slices.IndexFunc(l.drops, (*model.Drop).ReverseFiltered); i >= 0 {
 		link = l.drops[i].Link
 		f.Why += " What comes from there the reverse path filter refuses, since no way leads back."
 	} else if i := v.anUplink(); i != 0 {

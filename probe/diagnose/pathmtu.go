@@ -90,7 +90,7 @@ func findPathMTU(v *view) []verdict {
 // silenced reports whether a rule dropped what the node would tell one of the
 // senders by ICMP.
 func (v *view) silenced(d *model.Drop, l *lost) bool {
-	return (d.Proto == icmp4 || d.Proto == icmp6) && netfilter(d) && v.nodeAddrs[d.Src] && l.pods[d.Dst]
+	return (d.Proto == icmp4 || d.Proto == icmp6) && d.Netfilter() && v.nodeAddrs[d.Src] && l.pods[d.Dst]
 }
 
 // unnoticed adds the errors that a rule of the node drops, where that is why the

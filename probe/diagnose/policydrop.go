@@ -62,7 +62,7 @@ func withNeighbors(shares []share) func(*model.Drop) bool {
 		}
 	}
 	these := sameDrops(drops)
-	return func(d *model.Drop) bool { return these(d) || deaf[d.Src] && d.Link == "" && neighborFailed(d) }
+	return func(d *model.Drop) bool { return these(d) || deaf[d.Src] && d.Link == "" && d.NeighborFailed() }
 }
 
 // conviction is a suspect with all that it dropped.
@@ -160,7 +160,7 @@ func (v *view) claims() (claims []claim, unread []*model.Drop, elsewhere map[net
 	elsewhere = map[netip.Addr][]*model.Drop{}
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
-		if !netfilter(d) || v.pod(d) == (netip.Addr{}) || v.explained(d) || v.harmless(d) || allowed.take(d) {
+		if !d.Netfilter() || v.pod(d) == (netip.Addr{}) || v.explained(d) || !v.drops.Lost(d) || allowed.take(d) {
 			continue
 		}
 		if pod := v.inPod(d); pod.IsValid() {
@@ -176,41 +176,6 @@ func (v *view) claims() (claims []claim, unread []*model.Drop, elsewhere map[net
 		claims = append(claims, c)
 	}
 	return claims, unread, elsewhere
-}
-
-// inPod is the pod in whose own namespace a packet was dropped.
-func (v *view) inPod(d *model.Drop) netip.Addr {
-	if d.Netns == 0 || d.Netns == v.Node.Netns {
-		return netip.Addr{}
-	}
-	for _, a := range []netip.Addr{d.Dst, d.Src} {
-		for _, p := range v.pods[a] {
-			if p.Netns == d.Netns {
-				return a
-			}
-		}
-	}
-	return netip.Addr{}
-}
-
-// startupTime is how long a plugin may take until a new pod's policy is
-// written; until then it drops what the pod sends.
-const startupTime = settled
-
-// startingUp reports whether a drop belongs to the first moments of a pod that
-// came during the window, and ended with them.
-func (v *view) startingUp(d *model.Drop) bool {
-	if d.Last.IsZero() || d.Last.After(v.Window.End.Add(-2*startupTime)) {
-		return false
-	}
-	for _, a := range []netip.Addr{d.Src, d.Dst} {
-		for _, p := range v.pods[a] {
-			if p.Since.After(v.Window.Start.Add(startupTime)) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // convict distributes the drops among the suspects, so that none has dropped
@@ -292,15 +257,6 @@ func (c *claim) rivals(not *suspect, packets uint64) []*suspect {
 		}
 	}
 	return out
-}
-
-// sameDrops accounts for these drops and no others; there may be thousands.
-func sameDrops(list []*model.Drop) func(*model.Drop) bool {
-	set := make(map[*model.Drop]bool, len(list))
-	for _, d := range list {
-		set[d] = true
-	}
-	return func(d *model.Drop) bool { return set[d] }
 }
 
 // droppedBy is the finding on one rule or policy.
@@ -402,13 +358,6 @@ func (v *view) struck(s *suspect, d *model.Drop) []netip.Addr {
 	return []netip.Addr{d.Src, d.Dst}
 }
 
-func otherEnd(d *model.Drop, pod netip.Addr) netip.Addr {
-	if d.Dst == pod {
-		return d.Src
-	}
-	return d.Dst
-}
-
 // pins reports whether the suspect, or a jump to it, names one sender or one
 // receiver.
 func (s *suspect) pins() (src, dst bool) {
@@ -482,19 +431,6 @@ func (s *suspect) restarted() bool {
 		return s.frame.Counter.Restarted
 	}
 	return s.chain.Counter.Restarted
-}
-
-func dropEvidence(drops []*model.Drop) []model.Evidence {
-	var out []model.Evidence
-	for _, d := range mostDropped(drops) {
-		where := ""
-		if d.Link != "" {
-			where = " on " + d.Link
-		}
-		out = append(out, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf(
-			"%s to %s%s: %s dropped at %s", d.Src, d.Dst, where, count(d.Packets, "packet"), d.Location)})
-	}
-	return out
 }
 
 // fix are the commands that end the drops. What a program keeps is changed

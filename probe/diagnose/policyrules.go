@@ -154,7 +154,7 @@ type dropRules struct {
 // the window: those that counted some, and native ones without a counter.
 func (v *view) newDropRules() *dropRules {
 	t := &dropRules{steps: map[tableChain][]step{}, policies: map[tableChain]*suspect{}, mapped: map[tableChain][]tableChain{}, local: v.nodeAddrs}
-	t.tells = slices.ContainsFunc(v.Traffic.Drops, func(d model.Drop) bool { return d.Location == nftLocation })
+	t.tells = slices.ContainsFunc(v.Traffic.Drops, func(d model.Drop) bool { return d.Location == model.LocationNFT })
 	families := map[tableChain]bool{}
 	for i := range v.Chains {
 		c := &v.Chains[i]
@@ -324,9 +324,6 @@ func (t *dropRules) leads(k tableChain, depth int, known map[tableChain]bool, ma
 	return found
 }
 
-// nftLocation is where nft drops, legacy tables and connection tracking never.
-const nftLocation = "nft_do_chain"
-
 // maxJumps bounds the depth of chains, as the kernel does.
 const maxJumps = 16
 
@@ -342,7 +339,7 @@ func (t *dropRules) candidates(d *dropped) (found []candidate, whole bool) {
 	s := search{dropRules: t, drop: d, at: map[*suspect]int{}, seen: map[visit]int{}, left: maxSteps}
 	for _, c := range t.bases {
 		if c.Family == "ip" && d.six() || c.Family == "ip6" && !d.six() ||
-			t.tells && (c.Backend == model.NFT) != (d.Location == nftLocation) {
+			t.tells && (c.Backend == model.NFT) != (d.Location == model.LocationNFT) {
 			continue
 		}
 		k := tableChain{c.Backend, c.Family, c.Table, c.Name}

@@ -40,7 +40,7 @@ func findReversePathFilter(v *view) []verdict {
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
 		// A node's own address as source is refused in the same place.
-		if !reverseFiltered(d) || d.Link == "" || !v.ofPod(d) || v.nodeAddrs[d.Src] || v.explained(d) {
+		if !d.ReverseFiltered() || d.Link == "" || !v.ofPod(d) || v.nodeAddrs[d.Src] || v.explained(d) {
 			continue
 		}
 		way := v.wayBack(d)
@@ -106,12 +106,12 @@ func (v *view) filtered(k detour, l *lost) verdict {
 	}
 	f.Fix = append(f.Fix, setSysctl(linkSetting(k.link, "rp_filter"), "2"))
 	return verdict{Finding: f, explains: func(d *model.Drop) bool {
-		if reverseFiltered(d) && d.Link == k.link && !v.nodeAddrs[d.Src] {
+		if d.ReverseFiltered() && d.Link == k.link && !v.nodeAddrs[d.Src] {
 			way := v.wayBack(d)
 			return way.Route == k.route && way.Type == k.kind
 		}
 		// What pods send by that route may find nobody there.
-		return k.route != nil && (neighborFailed(d) && v.routing().Lookup(v.arrived(d)).Route == k.route || v.silenced(d, l))
+		return k.route != nil && (d.NeighborFailed() && v.routing().Lookup(v.arrived(d)).Route == k.route || v.silenced(d, l))
 	}}
 }
 

@@ -16,6 +16,8 @@ import (
 // once, in time linear in the snapshot.
 type view struct {
 	*model.Snapshot
+	// drops says which drops were lost packets, and which were harmless frees.
+	drops *model.DropClassifier
 
 	// pods holds the living owners of each pod address.
 	pods map[netip.Addr][]*model.Pod
@@ -72,6 +74,7 @@ type pair struct{ local, remote netip.Addr }
 func newView(s *model.Snapshot) *view {
 	v := &view{
 		Snapshot:   s,
+		drops:      model.NewDropClassifier(s),
 		pods:       map[netip.Addr][]*model.Pod{},
 		past:       map[netip.Addr]bool{},
 		nodeAddrs:  map[netip.Addr]bool{},
