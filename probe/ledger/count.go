@@ -13,10 +13,10 @@ type tally [4]uint64
 
 // The readings, in their order.
 const (
-	begin = iota
-	began
-	last
+	start = iota
+	startAgain
 	end
+	endAgain
 )
 
 func (t tally) plus(u tally) tally {
@@ -38,12 +38,12 @@ func (t tally) minus(u tally) tally {
 func less(a, b uint64) uint64 { return a - min(a, b) }
 
 // window is what was counted between the first and the third reading.
-func (t tally) window() uint64 { return less(t[last], t[begin]) }
+func (t tally) window() uint64 { return less(t[end], t[start]) }
 
 // early is what surely came after the window began and before it ended: such
 // packets have had the time to come out. late is what may have been these.
-func (t tally) early() uint64 { return less(t[last], t[began]) }
-func (t tally) late() uint64  { return less(t[end], t[begin]) }
+func (t tally) early() uint64 { return less(t[end], t[startAgain]) }
+func (t tally) late() uint64  { return less(t[endAgain], t[start]) }
 
 // edge is what was counted while the readings were taken.
 func (t tally) edge() uint64 { return less(t.late(), t.early()) }
@@ -51,14 +51,14 @@ func (t tally) edge() uint64 { return less(t.late(), t.early()) }
 // each calls f for every reading of the snapshot's counters. Where no edge was
 // read, counting began at zero, and the third reading is the last.
 func each(s *model.Snapshot, f func(reading int, t *model.Traffic)) {
-	f(last, &s.Traffic)
+	f(end, &s.Traffic)
 	if !s.Edges.Read {
-		f(end, &s.Traffic)
+		f(endAgain, &s.Traffic)
 		return
 	}
-	f(begin, &s.Edges.Begin)
-	f(began, &s.Edges.Began)
-	f(end, &s.Edges.Ended)
+	f(start, &s.Edges.Begin)
+	f(startAgain, &s.Edges.Began)
+	f(endAgain, &s.Edges.Ended)
 }
 
 // count adds to the tally of a key.
@@ -247,7 +247,7 @@ func (r *row) subtractOfNode(d *dropTally) {
 	r.drop(d, d.window())
 	for i := range r.in {
 		if r.in[i].place == model.PlaceNode {
-			r.in[i].tally = r.in[i].plus(d.minus(tally{last: uint64(n), end: uint64(n)}))
+			r.in[i].tally = r.in[i].plus(d.minus(tally{end: uint64(n), endAgain: uint64(n)}))
 		}
 	}
 }
