@@ -31,8 +31,8 @@ var conntrackRace = kind{
 	after: []model.Code{"SNATPortExhaustion", "ConntrackFull"},
 }
 
-// refusedLocations are where the kernel frees what may not be entered: the
-// hooks, or what lets a packet go on that a daemon has held.
+// refusedLocations are the functions that free a packet whose entry was refused:
+// those that run the hooks, and those that continue one that a queue held.
 var refusedLocations = []string{"nf_hook_slow", "nfqnl_reinject", "nf_reinject"}
 
 func findConntrackRace(v *view) []verdict {
@@ -42,7 +42,7 @@ func findConntrackRace(v *view) []verdict {
 	}
 	l, rivals := v.refusedEntries(failed)
 	if l.packets < minDrops {
-		// Two flows that got one port are refused likewise.
+		// Two flows that got the same port are refused too.
 		used := slices.ContainsFunc(v.verdicts, func(f verdict) bool { return f.Code == snatPortExhaustion.page.Code })
 		if used || failed-min(l.packets, failed) < minDrops {
 			return nil
@@ -58,9 +58,9 @@ func findConntrackRace(v *view) []verdict {
 	return []verdict{{Finding: f, explains: sameDrops(l.drops)}}
 }
 
-// refusedEntries are the drops that failed insertions account for, and no more
-// packets than these, and the rules that may have dropped them too. What a rule
-// has counted is the rule's, and what surely meets one that does not tell.
+// refusedEntries are the drops that the failed insertions explain, no more packets
+// than these, and the rules that may have dropped them instead. A drop that a rule
+// counted is the rule's, and so is one that surely matched a rule without a counter.
 func (v *view) refusedEntries(failed uint64) (*lost, []*suspect) {
 	rules, samples := v.newDropRules(), v.dropSamples()
 	var list []*model.Drop
@@ -81,8 +81,14 @@ func (v *view) refusedEntries(failed uint64) (*lost, []*suspect) {
 		}
 	}
 	// Datagrams race, connections hardly ever.
+	datagram := func(d *model.Drop) int {
+		if d.Proto == udp {
+			return 0
+		}
+		return 1
+	}
 	slices.SortStableFunc(list, func(a, b *model.Drop) int {
-		return cmp.Or(datagramsFirst(a)-datagramsFirst(b), cmp.Compare(b.Packets, a.Packets))
+		return cmp.Or(datagram(a)-datagram(b), cmp.Compare(b.Packets, a.Packets))
 	})
 	var out lost
 	var others []*suspect
@@ -105,13 +111,6 @@ func (v *view) refusedEntries(failed uint64) (*lost, []*suspect) {
 		}
 	}
 	return &out, others
-}
-
-func datagramsFirst(d *model.Drop) int {
-	if d.Proto == udp {
-		return 0
-	}
-	return 1
 }
 
 func (v *view) raced(failed uint64, l *lost) model.Finding {
@@ -155,25 +154,24 @@ func (v *view) servicesOf(pods, peers map[netip.Addr]bool) []netip.Addr {
 	return slices.SortedFunc(maps.Keys(found), netip.Addr.Compare)
 }
 
-// racedUnseen is the finding where no drop of a pod was seen: where drops were
-// not watched, pods whose questions to name servers were translated may have
-// lost some; else those that were masqueraded, since then the packet that is
-// dropped bears the node's address.
+// racedUnseen is the finding where no drop of a pod was seen. Where drops were not
+// watched, pods whose requests to name servers were translated may have lost some.
+// Otherwise only pods whose requests were masqueraded may have, since then the
+// dropped packet has the node's address.
 func (v *view) racedUnseen(failed uint64) []verdict {
-	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	l := lost{pods: map[netip.Addr]bool{}, peers: map[netip.Addr]bool{}}
 	for i := range v.Flows {
 		f := &v.Flows[i]
 		translated := f.Original.Src != f.Reply.Dst || f.Original.Dst != f.Reply.Src && !v.Has(model.SourceDrops)
 		if f.Proto == udp && f.Original.DstPort == dnsPort && !f.Start.IsZero() && translated && len(v.pods[f.Original.Src]) > 0 {
-			pods[f.Original.Src], peers[f.Original.Dst] = true, true
+			l.pods[f.Original.Src], l.peers[f.Original.Dst] = true, true
 		}
 	}
-	if len(pods) == 0 {
+	if len(l.pods) == 0 {
 		return nil
 	}
-	f := model.Finding{Confidence: model.Possible, LastHopAlive: model.Place{Direction: model.Ingress},
-		Pods: slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)}
-	f.Peers = hosts(slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare))
+	f := l.finding()
+	f.Confidence, f.LastHopAlive = model.Possible, model.Place{Direction: model.Ingress}
 	f.Title = "entries of connection tracking could not be entered, perhaps those of questions to name servers"
 	f.Why = fmt.Sprintf("Connection tracking refused %s. The pods named ask name servers through a translated address, which is where such "+
 		"races are common.", count(failed, "packet"))
