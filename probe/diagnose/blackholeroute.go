@@ -2,9 +2,7 @@ package diagnose
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
-	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
@@ -116,12 +114,7 @@ func (v *view) reserve(by discard, dst netip.Addr) bool {
 
 // blackhole is the verdict on a route that threw packets of pods away.
 func (v *view) blackhole(by discard, l *lost) verdict {
-	f := model.Finding{
-		Confidence: model.Proven,
-		Pods:       slices.Collect(maps.Keys(l.pods)),
-		Packets:    l.packets,
-	}
-	f.Peers = hosts(slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare))
+	f := l.finding()
 	f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
 	v.describe(&f, by)
 	f.Evidence = append(f.Evidence, l.evidence()...)

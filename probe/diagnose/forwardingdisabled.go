@@ -125,15 +125,10 @@ func (v *view) unforwarded(refused func(*model.Drop) string, global string) (ver
 	}
 	names := slices.Sorted(maps.Keys(links))
 	first := refused(mostDropped(l.drops)[0])
-	f := model.Finding{
-		Confidence:   model.Proven,
-		Pods:         slices.Collect(maps.Keys(l.pods)),
-		LastHopAlive: v.place(first, model.Ingress),
-		Packets:      l.packets,
-		Why: fmt.Sprintf("The kernel dropped %s that arrived through %s and were for somebody else, because forwarding is off there.",
-			count(l.packets, "packet"), strings.Join(names, ", ")),
-	}
-	f.Peers = hosts(slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare))
+	f := l.finding()
+	f.LastHopAlive = v.place(first, model.Ingress)
+	f.Why = fmt.Sprintf("The kernel dropped %s that arrived through %s and were for somebody else, because forwarding is off there.",
+		count(l.packets, "packet"), strings.Join(names, ", "))
 	v.blameForwarding(&f, names, global)
 	f.Evidence = append(f.Evidence, l.evidence()...)
 	return verdict{Finding: f, explains: unforwardable(refused)}, true

@@ -2,9 +2,6 @@ package diagnose
 
 import (
 	"fmt"
-	"maps"
-	"net/netip"
-	"slices"
 	"strconv"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -73,15 +70,9 @@ func (v *view) wayBack(d *model.Drop) path.Decision {
 func (v *view) filtered(k detour, l *lost) verdict {
 	mode, known := v.filterMode(k.link)
 	way := v.wayBack(l.drops[0])
-	f := model.Finding{
-		Confidence:   model.Proven,
-		Pods:         slices.Collect(maps.Keys(l.pods)),
-		LastHopAlive: v.place(k.link, model.Ingress),
-		Title:        "the reverse path filter of " + k.link + " drops packets of pods",
-		Packets:      l.packets,
-	}
-	peers := slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare)
-	f.Peers = hosts(peers)
+	f := l.finding()
+	f.LastHopAlive = v.place(k.link, model.Ingress)
+	f.Title = "the reverse path filter of " + k.link + " drops packets of pods"
 	f.Evidence = l.evidence()
 	if known {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceSysctl, Text: fmt.Sprintf(
