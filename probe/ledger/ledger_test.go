@@ -299,6 +299,7 @@ func TestBalance(t *testing.T) {
 			w.drop(model.Drop{Src: p, Dst: peer, Reason: "NETFILTER_DROP", Netns: podNS(1), Packets: 3}, model.DropCause{})
 			w.drop(model.Drop{Src: p, Dst: node, Reason: "QUEUE_PURGE", Packets: 1}, expected)
 			w.drop(model.Drop{Src: p, Dst: q, Reason: "CPU_BACKLOG", IfIndex: podLink(1), Packets: 1}, model.DropCause{})
+			w.drop(model.Drop{Src: p, Dst: q, Reason: "NOT_SPECIFIED", Location: "do_xdp_generic", IfIndex: podLink(1), Packets: 1}, model.DropCause{})
 		}, from: "11 = 11 + 0 + 0 pods 9 node 2", to: "0 = 0 + 0 + 0"},
 		{name: "dropped by the node's own rule", build: func(w *world) {
 			w.enter(p, node, 9)
@@ -309,6 +310,11 @@ func TestBalance(t *testing.T) {
 			w.enter(p, far, 4)
 			w.drop(model.Drop{Src: p, Dst: far, Reason: "NETFILTER_DROP", IfIndex: podLink(1), Packets: 4}, expected)
 		}, from: "4 = 0 + 4 + 0 NETFILTER_DROP/ 4", to: "0 = 0 + 0 + 0"},
+		{name: "for a pod that went away", build: func(w *world) {
+			w.PastPods = append(w.PastPods, model.Pod{Addresses: []netip.Prefix{netip.PrefixFrom(pod(9), 24)}, LinkIndex: podLink(9), Netns: podNS(9)})
+			w.enter(p, pod(9), 4)
+			w.drop(model.Drop{Src: p, Dst: pod(9), Reason: "IP_INNOROUTES", Location: "ip_error", IfIndex: podLink(1), Packets: 4}, expected)
+		}, from: "4 = 0 + 4 + 0 IP_INNOROUTES/ 4", to: "0 = 0 + 0 + 0"},
 		{name: "a bridge floods, and the packets arrive", build: func(w *world) {
 			w.bridged()
 			w.enter(p, q, 9)
