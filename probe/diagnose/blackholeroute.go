@@ -2,9 +2,7 @@ package diagnose
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
-	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
@@ -63,7 +61,7 @@ func findBlackholeRoute(v *view) []verdict {
 // discardedBy finds the route or rule by which the kernel refused a packet.
 func (v *view) discardedBy(d *model.Drop) (discard, bool) {
 	// A rule that says unreachable is told as a route that is not there.
-	if !rejected(d, "NOT_SPECIFIED") && !rejected(d, "IP_INNOROUTES") && !refused6(d) || d.Link == "" {
+	if !d.LookupRefusedFor("NOT_SPECIFIED") && !d.LookupRefusedFor("IP_INNOROUTES") && !d.LookupRefused6() || d.Link == "" {
 		return discard{}, false
 	}
 	way := v.routing().Lookup(v.arrived(d))
@@ -101,7 +99,7 @@ func discarding(way *path.Decision) (discard, bool) {
 // unreturnable finds the route or rule because of which the reverse path filter
 // refused a packet: the way back to its source is discarded.
 func (v *view) unreturnable(d *model.Drop) (discard, bool) {
-	if !reverseFiltered(d) || d.Link == "" || v.nodeAddrs[d.Src] {
+	if !d.ReverseFiltered() || d.Link == "" || v.nodeAddrs[d.Src] {
 		return discard{}, false
 	}
 	way := v.wayBack(d)
@@ -116,12 +114,7 @@ func (v *view) reserve(by discard, dst netip.Addr) bool {
 
 // blackhole is the verdict on a route that threw packets of pods away.
 func (v *view) blackhole(by discard, l *lost) verdict {
-	f := model.Finding{
-		Confidence: model.Proven,
-		Pods:       slices.Collect(maps.Keys(l.pods)),
-		Packets:    l.packets,
-	}
-	f.Peers = hosts(slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare))
+	f := l.finding()
 	f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
 	v.describe(&f, by)
 	f.Evidence = append(f.Evidence, l.evidence()...)

@@ -33,7 +33,7 @@ func findBridgeRuleDrop(v *view) []verdict {
 	var drops []*model.Drop
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
-		if netfilter(d) && (d.Netns == 0 || d.Netns == v.Node.Netns) && v.pod(d).IsValid() && !v.explained(d) && !allowed.take(d) {
+		if d.Netfilter() && (d.Netns == 0 || d.Netns == v.Node.Netns) && v.pod(d).IsValid() && !v.explained(d) && !allowed.take(d) {
 			drops = append(drops, d)
 		}
 	}
@@ -186,7 +186,7 @@ func (v *view) cutOff(r *model.FrameRule, mine, left map[*model.Drop]uint64, pod
 	arp := r.EtherType == 0 || (r.EtherType == 0x0806) != r.EtherTypeNot
 	return func(d *model.Drop) bool {
 		return mine[d] > 0 && left[d] == 0 ||
-			arp && neighborFailed(d) && (slices.Contains(pods, d.Dst) || slices.Contains(pods, d.Src))
+			arp && d.NeighborFailed() && (slices.Contains(pods, d.Dst) || slices.Contains(pods, d.Src))
 	}
 }
 

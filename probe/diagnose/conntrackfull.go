@@ -2,9 +2,6 @@ package diagnose
 
 import (
 	"fmt"
-	"maps"
-	"net/netip"
-	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -34,28 +31,24 @@ func findConntrackFull(v *view) []verdict {
 	if !v.Has(model.SourceConntrack) || c.Max == 0 || c.Count*100 < c.Max*nearlyFull {
 		return nil
 	}
-	f := model.Finding{Confidence: model.Proven, LastHopAlive: model.Place{Direction: model.Ingress}}
-	var drops []*model.Drop
-	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	var l lost
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
 		// Connection tracking drops in the hook itself, never within nft.
-		if c.Drop == 0 || !netfilter(d) || d.Location == nftLocation || v.pod(d) == (netip.Addr{}) || v.inPod(d).IsValid() {
+		if c.Drop == 0 || !d.Netfilter() || d.Location == model.LocationNFT || !v.ofPod(d) || v.inPod(d).IsValid() {
 			continue
 		}
-		drops = append(drops, d)
-		pod := v.pod(d)
-		pods[pod], peers[otherEnd(d, pod)] = true, true
+		l.add(v, d)
 	}
-	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
-	f.Peers = hosts(slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare))
+	f := l.finding()
+	f.LastHopAlive.Direction = model.Ingress
 	f.Packets = c.Drop
 	f.Title = fmt.Sprintf("the connection-tracking table is full: %d of %d", c.Count, c.Max)
 	f.Why = fmt.Sprintf("The node's table holds %d flows and may hold %d. New flows find no room.", c.Count, c.Max)
 	f.Evidence = []model.Evidence{{Source: model.SourceConntrack, Text: fmt.Sprintf(
 		"%d entries, limit %d; in the window %s dropped for want of room, %s thrown out early",
 		c.Count, c.Max, count(c.Drop, "packet"), count(c.EarlyDrop, "flow"))}}
-	f.Evidence = append(f.Evidence, dropEvidence(drops)...)
+	f.Evidence = append(f.Evidence, dropEvidence(l.drops)...)
 	switch {
 	case c.Drop > 0:
 	case c.EarlyDrop > 0:
@@ -69,5 +62,5 @@ func findConntrackFull(v *view) []verdict {
 		fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d", 2*c.Max),
 		"conntrack -L -o extended | awk '{print $7, $9}' | sort | uniq -c | sort -rn | head: who holds the entries",
 	}
-	return []verdict{{Finding: f, explains: sameDrops(drops)}}
+	return []verdict{{Finding: f, explains: sameDrops(l.drops)}}
 }

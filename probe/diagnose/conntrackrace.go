@@ -32,8 +32,8 @@ var conntrackRace = kind{
 	after: []model.Code{"SNATPortExhaustion", "ConntrackFull"},
 }
 
-// refusedLocations are where the kernel frees what may not be entered: the
-// hooks, or what lets a packet go on that a daemon has held.
+// refusedLocations are the functions that free a packet whose entry was refused:
+// those that run the hooks, and those that continue one that a queue held.
 var refusedLocations = []string{"nf_hook_slow", "nfqnl_reinject", "nf_reinject"}
 
 func findConntrackRace(v *view) []verdict {
@@ -41,38 +41,34 @@ func findConntrackRace(v *view) []verdict {
 	if failed < minDrops || !v.Has(model.SourceConntrack) {
 		return nil
 	}
-	drops, rivals := v.refusedEntries(failed)
-	var lost uint64
-	for _, d := range drops {
-		lost += d.Packets
-	}
-	if lost < minDrops {
-		// Two flows that got one port are refused likewise.
+	l, rivals := v.refusedEntries(failed)
+	if l.packets < minDrops {
+		// Two flows that got the same port are refused too.
 		used := slices.ContainsFunc(v.verdicts, func(f verdict) bool { return f.Code == snatPortExhaustion.page.Code })
-		if used || failed-min(lost, failed) < minDrops {
+		if used || failed-min(l.packets, failed) < minDrops {
 			return nil
 		}
 		return v.racedUnseen(failed)
 	}
-	f := v.raced(failed, lost, drops)
+	f := v.raced(failed, l)
 	for _, s := range rivals {
 		f.Confidence = model.Likely
 		f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s, whose count in the window is not known, and which may match", s))
 	}
-	return []verdict{{Finding: f, explains: sameDrops(drops)}}
+	return []verdict{{Finding: f, explains: sameDrops(l.drops)}}
 }
 
-// refusedEntries are the drops that failed insertions account for, and no more
-// packets than these, and the rules that may have dropped them too. What a rule
-// has counted is the rule's, and what surely meets one that does not tell.
-func (v *view) refusedEntries(failed uint64) ([]*model.Drop, []*candidateRule) {
+// refusedEntries are the drops that the failed insertions explain, no more packets
+// than these, and the rules that may have dropped them instead. A drop that a rule
+// counted is the rule's, and so is one that surely matched a rule without a counter.
+func (v *view) refusedEntries(failed uint64) (*lost, []*candidateRule) {
 	rules, samples := v.newDropRules(), v.dropSamples()
 	var list []*model.Drop
 	rivals := map[*model.Drop][]candidate{}
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
-		if !slices.Contains(refusedLocations, d.Location) || d.Location == "nf_hook_slow" && !netfilter(d) ||
-			v.pod(d) == (netip.Addr{}) || v.inPod(d).IsValid() || v.explained(d) {
+		if !slices.Contains(refusedLocations, d.Location) || d.Location == "nf_hook_slow" && !d.Netfilter() ||
+			!v.ofPod(d) || v.inPod(d).IsValid() || v.explained(d) {
 			continue
 		}
 		found, whole := rules.candidates(v.dropIn(d, samples))
@@ -85,10 +81,16 @@ func (v *view) refusedEntries(failed uint64) ([]*model.Drop, []*candidateRule) {
 		}
 	}
 	// Datagrams race, connections hardly ever.
+	datagram := func(d *model.Drop) int {
+		if d.Proto == udp {
+			return 0
+		}
+		return 1
+	}
 	slices.SortStableFunc(list, func(a, b *model.Drop) int {
-		return cmp.Or(datagramsFirst(a)-datagramsFirst(b), cmp.Compare(b.Packets, a.Packets))
+		return cmp.Or(datagram(a)-datagram(b), cmp.Compare(b.Packets, a.Packets))
 	})
-	var out []*model.Drop
+	var out lost
 	var others []*candidateRule
 	left := failed
 	for _, d := range list {
@@ -97,55 +99,42 @@ func (v *view) refusedEntries(failed uint64) ([]*model.Drop, []*candidateRule) {
 			continue
 		}
 		left -= min(d.Packets, left)
-		out = append(out, d)
+		pod := d.Src
+		if len(v.pods[pod]) == 0 {
+			pod = d.Dst
+		}
+		out.addFor(pod, d)
 		for _, c := range rivals[d] {
 			if !c.counted && c.fit == path.Maybe && !c.poor && !slices.Contains(others, c.candidateRule) {
 				others = append(others, c.candidateRule)
 			}
 		}
 	}
-	return out, others
+	return &out, others
 }
 
-func datagramsFirst(d *model.Drop) int {
-	if d.Proto == udp {
-		return 0
-	}
-	return 1
-}
-
-func (v *view) raced(failed, lost uint64, drops []*model.Drop) model.Finding {
-	f := model.Finding{Confidence: model.Proven, Packets: lost}
+func (v *view) raced(failed uint64, l *lost) model.Finding {
+	f := l.finding()
 	samples := v.dropSamples()
-	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
-	dns := false
-	for _, d := range drops {
-		pod := d.Src
-		if len(v.pods[pod]) == 0 {
-			pod = d.Dst
-		}
-		pods[pod], peers[otherEnd(d, pod)] = true, true
-		dns = dns || v.dropIn(d, samples).dstPort == dnsPort
+	what, dns := "packets", slices.ContainsFunc(l.drops, func(d *model.Drop) bool {
+		return v.dropIn(d, samples).dstPort == dnsPort
+	})
+	if dns {
+		what = "questions to name servers"
 	}
-	services := v.servicesOf(pods, peers)
-	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
-	backends := slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare)
-	f.Peers = hosts(append(slices.Clone(services), backends...))
+	services, backends := v.servicesOf(l.pods, l.peers), addrs(slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare))
+	f.Peers = append(hosts(services), f.Peers...)
 	f.LastHopAlive = model.Place{Direction: model.Ingress}
 	if p := v.pods[f.Pods[0]]; len(p) > 0 {
 		f.LastHopAlive = v.place(p[0].Link, model.Ingress)
 	}
-	what := "packets"
-	if dns {
-		what = "questions to name servers"
-	}
-	f.Title = fmt.Sprintf("%s from %s to %s lose a race for an entry of connection tracking", what, addrs(f.Pods), addrs(backends))
+	f.Title = fmt.Sprintf("%s from %s to %s lose a race for an entry of connection tracking", what, addrs(f.Pods), backends)
 	f.Why = fmt.Sprintf("Packets of new flows were under way at once and would have had the same entry or the same answers. One is entered, "+
-		"the kernel drops the others: %s.", count(lost, "packet"))
-	f.Evidence = append([]model.Evidence{insertEvidence(failed)}, dropEvidence(drops)...)
+		"the kernel drops the others: %s.", count(l.packets, "packet"))
+	f.Evidence = append([]model.Evidence{insertEvidence(failed)}, dropEvidence(l.drops)...)
 	if len(services) > 0 {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceConntrack,
-			Text: fmt.Sprintf("flows of these pods to %s are translated to %s", addrs(services), addrs(backends))})
+			Text: fmt.Sprintf("flows of these pods to %s are translated to %s", addrs(services), backends)})
 	}
 	f.Fix = raceFix(dns)
 	return f
@@ -164,25 +153,24 @@ func (v *view) servicesOf(pods, peers map[netip.Addr]bool) []netip.Addr {
 	return slices.SortedFunc(maps.Keys(found), netip.Addr.Compare)
 }
 
-// racedUnseen is the finding where no drop of a pod was seen: where drops were
-// not watched, pods whose questions to name servers were translated may have
-// lost some; else those that were masqueraded, since then the packet that is
-// dropped bears the node's address.
+// racedUnseen is the finding where no drop of a pod was seen. Where drops were not
+// watched, pods whose requests to name servers were translated may have lost some.
+// Otherwise only pods whose requests were masqueraded may have, since then the
+// dropped packet has the node's address.
 func (v *view) racedUnseen(failed uint64) []verdict {
-	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	l := lost{pods: map[netip.Addr]bool{}, peers: map[netip.Addr]bool{}}
 	for i := range v.Flows {
 		f := &v.Flows[i]
 		translated := f.Original.Src != f.Reply.Dst || f.Original.Dst != f.Reply.Src && !v.Has(model.SourceDrops)
 		if f.Proto == udp && f.Original.DstPort == dnsPort && !f.Start.IsZero() && translated && len(v.pods[f.Original.Src]) > 0 {
-			pods[f.Original.Src], peers[f.Original.Dst] = true, true
+			l.pods[f.Original.Src], l.peers[f.Original.Dst] = true, true
 		}
 	}
-	if len(pods) == 0 {
+	if len(l.pods) == 0 {
 		return nil
 	}
-	f := model.Finding{Confidence: model.Possible, LastHopAlive: model.Place{Direction: model.Ingress},
-		Pods: slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)}
-	f.Peers = hosts(slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare))
+	f := l.finding()
+	f.Confidence, f.LastHopAlive = model.Possible, model.Place{Direction: model.Ingress}
 	f.Title = "entries of connection tracking could not be entered, perhaps those of questions to name servers"
 	f.Why = fmt.Sprintf("Connection tracking refused %s. The pods named ask name servers through a translated address, which is where such "+
 		"races are common.", count(failed, "packet"))

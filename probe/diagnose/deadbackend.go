@@ -118,7 +118,7 @@ func (v *view) droppedFor(a netip.Addr) uint64 {
 // the default route and came back until their TTL ended.
 func lostTo(a netip.Addr) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
-		return d.Dst == a && (neighborFailed(d) || lookupRefused(d) || expired(d))
+		return d.Dst == a && (d.NeighborFailed() || d.LookupRefused() || d.Expired())
 	}
 }
 

@@ -118,28 +118,6 @@ func Judge(s *model.Snapshot) ([]model.Finding, []model.DropCause) {
 	return out, v.causes()
 }
 
-// causes tells what accounts for each drop: first what a working network does,
-// as UnexplainedDrop has it.
-func (v *view) causes() []model.DropCause {
-	allowed := v.byDesign()
-	out := make([]model.DropCause, len(v.Traffic.Drops))
-	for i := range v.Traffic.Drops {
-		d := &v.Traffic.Drops[i]
-		if v.pod(d) != (netip.Addr{}) && v.harmless(d) {
-			out[i].Expected = true
-			continue
-		}
-		at := slices.IndexFunc(v.verdicts, func(f verdict) bool { return f.explains != nil && f.explains(d) })
-		switch {
-		case at >= 0:
-			out[i].Code = v.verdicts[at].Code
-		case v.pod(d) != (netip.Addr{}):
-			out[i].Expected = allowed.take(d)
-		}
-	}
-	return out
-}
-
 // judge draws the verdicts, each kind behind those that may explain it.
 func (v *view) judge() {
 	for _, k := range kinds {

@@ -117,7 +117,7 @@ func confused(a netip.Addr) func(*model.Drop) bool {
 		case "OTHERHOST", "NO_SOCKET", "NEIGH_FAILED", "IP_RPFILTER", "IP_LOCAL_SOURCE":
 			return true
 		case "NOT_SPECIFIED", "":
-			return socketMisses(d.Location) || otherHost(d) || neighborFailed(d) || d.Location == "ip_rcv_finish_core"
+			return socketMisses(d.Location) || d.OtherHost() || d.NeighborFailed() || d.Location == "ip_rcv_finish_core"
 		}
 		return false
 	}

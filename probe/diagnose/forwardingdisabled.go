@@ -57,9 +57,9 @@ func (v *view) off(name string) bool {
 func (v *view) refused4(d *model.Drop) string {
 	link := ""
 	switch {
-	case rejected(d, "IP_INADDRERRORS") && d.Dst.Is4():
+	case d.LookupRefusedFor("IP_INADDRERRORS") && d.Dst.Is4():
 		link = d.Link
-	case neighborFailed(d) && d.Link == "" && d.Src.Is4():
+	case d.NeighborFailed() && d.Link == "" && d.Src.Is4():
 		for _, p := range v.pods[d.Src] {
 			if l := v.router(p); l != nil && !v.nodeAddrs[p.Gateways[0].Addr] {
 				link = l.Name
@@ -81,7 +81,7 @@ func (v *view) unforwarded6(d *model.Drop) string {
 	if d.Location == "ip6_forward" && (d.Reason == "" || d.Reason == "NOT_SPECIFIED" || d.Reason == "IP_INADDRERRORS") {
 		return d.Link
 	}
-	if !neighborFailed(d) || d.Link != "" || !d.Src.Is6() {
+	if !d.NeighborFailed() || d.Link != "" || !d.Src.Is6() {
 		return ""
 	}
 	for _, p := range v.pods[d.Src] {
@@ -125,15 +125,10 @@ func (v *view) unforwarded(refused func(*model.Drop) string, global string) (ver
 	}
 	names := slices.Sorted(maps.Keys(links))
 	first := refused(mostDropped(l.drops)[0])
-	f := model.Finding{
-		Confidence:   model.Proven,
-		Pods:         slices.Collect(maps.Keys(l.pods)),
-		LastHopAlive: v.place(first, model.Ingress),
-		Packets:      l.packets,
-		Why: fmt.Sprintf("The kernel dropped %s that arrived through %s and were for somebody else, because forwarding is off there.",
-			count(l.packets, "packet"), strings.Join(names, ", ")),
-	}
-	f.Peers = hosts(slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare))
+	f := l.finding()
+	f.LastHopAlive = v.place(first, model.Ingress)
+	f.Why = fmt.Sprintf("The kernel dropped %s that arrived through %s and were for somebody else, because forwarding is off there.",
+		count(l.packets, "packet"), strings.Join(names, ", "))
 	v.blameForwarding(&f, names, global)
 	f.Evidence = append(f.Evidence, l.evidence()...)
 	return verdict{Finding: f, explains: unforwardable(refused)}, true

@@ -34,34 +34,31 @@ func findHairpinDrop(v *view) []verdict {
 	inPod := map[netip.Addr]bool{}
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
-		if v.hairpin(d) && !v.explained(d) && !v.harmless(d) {
+		if v.hairpin(d) && !v.explained(d) && v.drops.Lost(d) {
 			l.addFor(d.Src, d)
-			inPod[d.Src] = inPod[d.Src] || ownSource(d)
+			inPod[d.Src] = inPod[d.Src] || d.OwnSource()
 		}
 	}
 	if l.packets < minDrops {
 		return nil
 	}
-	pods := slices.SortedFunc(maps.Keys(l.pods), netip.Addr.Compare)
-	f := model.Finding{
-		Confidence: model.Proven, Pods: pods, Packets: l.packets, Evidence: l.evidence(),
-		Title:        "what services lead back to " + addrs(pods) + " is dropped",
-		Why:          fmt.Sprintf("What %s ask of a service comes back to who asked, with the pod's own address as source, and is dropped.", addrs(pods)),
-		LastHopAlive: v.place(v.pods[pods[0]][0].Link, model.Ingress),
-	}
-	if inPod[pods[0]] {
+	f := l.finding()
+	f.Title = "what services lead back to " + addrs(f.Pods) + " is dropped"
+	f.Why = fmt.Sprintf("What %s ask of a service comes back to who asked, with the pod's own address as source, and is dropped.", addrs(f.Pods))
+	f.LastHopAlive = v.place(v.pods[f.Pods[0]][0].Link, model.Ingress)
+	if inPod[f.Pods[0]] {
 		f.LastHopAlive.Direction = model.Egress
 	}
-	led := v.ledBack(l.pods)
-	f.Peers, f.Evidence = led.services, append(f.Evidence, led.evidence...)
-	if len(led.evidence) == 0 {
+	var shown []model.Evidence
+	f.Peers, shown = v.hairpinServices(l.pods)
+	f.Evidence = append(l.evidence(), shown...)
+	if len(shown) == 0 {
 		f.Confidence = model.Likely
 		f.Unseen = append(f.Unseen, "a flow that a service address led back")
 		f.Alternatives = append(f.Alternatives, "somebody else sends with the pod's address")
 	}
-	for _, a := range pods {
-		p := v.pods[a][0]
-		if l := v.links[p.LinkIndex]; l != nil && l.Master != 0 && !l.Hairpin {
+	for _, a := range f.Pods {
+		if l := v.links[v.pods[a][0].LinkIndex]; l != nil && l.Master != 0 && !l.Hairpin {
 			f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceLinks, Text: l.Name + ", a port of a bridge: hairpin off"})
 			f.Fix = append(f.Fix, fmt.Sprintf("bridge link set dev %s hairpin on", shellWord(l.Name)))
 		}
@@ -70,17 +67,12 @@ func findHairpinDrop(v *view) []verdict {
 	return []verdict{{Finding: f, explains: func(d *model.Drop) bool { return v.hairpin(d) && l.pods[d.Src] }}}
 }
 
-// led is what leads pods to themselves: services' addresses, and what shows it.
-type led struct {
-	services []netip.Prefix
-	evidence []model.Evidence
-}
-
-// ledBack finds what leads the pods to themselves. A packet that is dropped
-// before it is delivered leaves no flow behind; the rule has counted it.
-func (v *view) ledBack(pods map[netip.Addr]bool) led {
+// hairpinServices finds the services whose translation leads the pods back to
+// themselves, and what shows it. A packet that is dropped before it is delivered
+// leaves no flow; the rule has counted it.
+func (v *view) hairpinServices(pods map[netip.Addr]bool) ([]netip.Prefix, []model.Evidence) {
 	services := map[netip.Prefix]bool{}
-	var out led
+	var shown []model.Evidence
 	for i := range v.Flows {
 		f := &v.Flows[i]
 		if a := f.Original.Src; pods[a] && f.Reply.Src == a && f.Original.Dst != a {
@@ -88,7 +80,7 @@ func (v *view) ledBack(pods map[netip.Addr]bool) led {
 		}
 	}
 	if len(services) > 0 {
-		out.evidence = append(out.evidence, model.Evidence{Source: model.SourceConntrack, Text: fmt.Sprintf(
+		shown = append(shown, model.Evidence{Source: model.SourceConntrack, Text: fmt.Sprintf(
 			"flows to %s lead back to the pod that began them", addrs(slices.SortedFunc(maps.Keys(services), comparePrefix)))})
 	}
 	for i := range v.PacketRules {
@@ -99,33 +91,26 @@ func (v *view) ledBack(pods map[netip.Addr]bool) led {
 		if !r.Dst.IsZero() && !r.Dst.Not && r.Dst.Prefix.IsSingleIP() {
 			services[r.Dst.Prefix] = true
 		}
-		out.evidence = append(out.evidence, packetRuleEvidence("this rule leads to the pod, whoever asks", r))
+		shown = append(shown, packetRuleEvidence("this rule leads to the pod, whoever asks", r))
 	}
-	out.services = slices.SortedFunc(maps.Keys(services), comparePrefix)
-	return out
+	return slices.SortedFunc(maps.Keys(services), comparePrefix), shown
 }
 
-// hairpin reports whether a dropped packet is one of a living pod to itself that
-// had left the pod: the node dropped it, or the pod when it came back. What a pod
-// sends to itself by its own loopback is none.
+// hairpin reports whether a dropped packet is from a living pod to itself and had
+// left the pod: the node dropped it, or the pod when it came back. Packets over the
+// pod's own loopback never left it.
 func (v *view) hairpin(d *model.Drop) bool {
 	if d.Src != d.Dst || len(v.pods[d.Src]) == 0 {
 		return false
 	}
-	if ownSource(d) {
+	if d.OwnSource() {
 		return true
 	}
-	return (d.Netns == 0 || d.Netns == v.Node.Netns) && d.IfIndex != loopback && !noSocket(d) && !d.OfSocket() && fullReasons[d.Reason] == ""
+	return (d.Netns == 0 || d.Netns == v.Node.Netns) && d.IfIndex != loopback && !d.NoSocket() && !d.Delivered() && fullReasons[d.Reason] == ""
 }
 
-// loopback is the index that every namespace's has.
+// loopback is the index of every namespace's loopback link.
 const loopback = 1
-
-// ownSource reports whether a pod dropped a packet since it came from outside
-// with the pod's own address. The reason has a name since Linux 6.15.
-func ownSource(d *model.Drop) bool {
-	return d.Reason == "IP_LOCAL_SOURCE" || d.Location == "ip_rcv_finish_core" && (d.Reason == "" || d.Reason == "NOT_SPECIFIED")
-}
 
 // ip46tables is the tool for the address's family.
 func ip46tables(a netip.Addr) string {

@@ -3,7 +3,6 @@ package diagnose
 import (
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
@@ -46,32 +45,6 @@ func (v *view) blamed(a netip.Addr, codes ...model.Code) bool {
 	return slices.ContainsFunc(v.verdicts, func(f verdict) bool {
 		return slices.Contains(codes, f.Code) && slices.Contains(f.Pods, a)
 	})
-}
-
-// dropped sums the drops that match and that nothing found before explains.
-// What a transport or a socket frees as it goes is none.
-func (v *view) dropped(match func(*model.Drop) bool) uint64 {
-	var n uint64
-	for i := range v.Traffic.Drops {
-		if d := &v.Traffic.Drops[i]; !d.OfSocket() && match(d) && !v.explained(d) {
-			n += d.Packets
-		}
-	}
-	return n
-}
-
-// otherHost reports whether a frame was freed because it was for another MAC;
-// before Linux 5.17 the place tells it.
-func otherHost(d *model.Drop) bool {
-	return d.Reason == "OTHERHOST" || d.Reason == "" && (d.Location == "ip_rcv" || d.Location == "ip_rcv_core" || d.Location == "ip6_rcv_core")
-}
-
-// neighborFailed reports whether a packet was freed because its next hop's MAC
-// could not be found out. Of several that wait the kernel tells one as failed
-// and purges the others' queue.
-func neighborFailed(d *model.Drop) bool {
-	return strings.HasPrefix(string(d.Reason), "NEIGH_") || d.Location == "neigh_invalidate" ||
-		d.Reason == "" && d.Location == "arp_error_report"
 }
 
 // resolved reports whether a neighbour entry holds a MAC that is used.

@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -68,9 +67,9 @@ func (v *view) unroutable(d *model.Drop) (netip.Addr, bool) {
 	switch {
 	case d.Link == "":
 		return a, false
-	case rejected(d, "IP_INNOROUTES") || refused6(d):
+	case d.LookupRefusedFor("IP_INNOROUTES") || d.LookupRefused6():
 		a, way = d.Dst, v.routing().Lookup(v.arrived(d))
-	case reverseFiltered(d) && !v.nodeAddrs[d.Src]:
+	case d.ReverseFiltered() && !v.nodeAddrs[d.Src]:
 		a, way = d.Src, v.wayBack(d)
 	default:
 		return a, false
@@ -83,20 +82,13 @@ func (v *view) withoutDefault(six bool, l *lost) verdict {
 	if six {
 		family = "IPv6"
 	}
-	f := model.Finding{
-		Confidence:   model.Proven,
-		Pods:         slices.Collect(maps.Keys(l.pods)),
-		Packets:      l.packets,
-		LastHopAlive: v.place(mostDropped(l.drops)[0].Link, model.Ingress),
-		Title:        "no default route for " + family,
-		Why:          "The node has no default route: what its pods send beyond its own networks it drops.",
-		Evidence: append(l.evidence(), model.Evidence{Source: model.SourceRoutes,
-			Text: "no default route for " + family + " in the main table"}),
-	}
-	peers := slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare)
-	f.Peers = hosts(peers)
+	f := l.finding()
+	f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
+	f.Title = "no default route for " + family
+	f.Why = "The node has no default route: what its pods send beyond its own networks it drops."
+	f.Evidence = append(l.evidence(), model.Evidence{Source: model.SourceRoutes, Text: "no default route for " + family + " in the main table"})
 	link := "UPLINK"
-	if i := slices.IndexFunc(l.drops, reverseFiltered); i >= 0 {
+	if i := slices.IndexFunc(l.drops, (*model.Drop).ReverseFiltered); i >= 0 {
 		link = l.drops[i].Link
 		f.Why += " What comes from there the reverse path filter refuses, since no way leads back."
 	} else if i := v.anUplink(); i != 0 {
@@ -107,11 +99,11 @@ func (v *view) withoutDefault(six bool, l *lost) verdict {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceLinks, Text: link + " " + dead(card)})
 		f.Fix = append(f.Fix, raise(card))
 	}
-	if !slices.ContainsFunc(peers, func(a netip.Addr) bool { return !v.remote(a).IsValid() }) {
+	if !slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool { return !v.remote(p.Addr()).IsValid() }) {
 		f.Confidence = model.Likely
 		f.Alternatives = []string{"the node is to have none, and its routes to other nodes' pods are gone"}
 	}
-	f.Fix = append(f.Fix, fmt.Sprintf("%s route add default via GATEWAY dev %s", ip(peers[0]), shellWord(link)))
+	f.Fix = append(f.Fix, fmt.Sprintf("%s route add default via GATEWAY dev %s", ip(f.Peers[0].Addr()), shellWord(link)))
 	return verdict{Finding: f, explains: func(d *model.Drop) bool {
 		a, is := v.unroutable(d)
 		return is && a.Is6() == six && v.elsewhere(a)

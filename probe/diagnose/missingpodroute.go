@@ -228,7 +228,7 @@ func (v *view) podsAstray(list []astray) (verdict, bool) {
 	f.Why = fmt.Sprintf("The node does not route %s to the pod's link: packets for it %s.", addrs(f.Pods), strings.Join(told, "; "))
 	f.LastHopAlive = v.place(v.uplink(), model.Ingress)
 	explains := func(d *model.Drop) bool {
-		if wrong[d.Dst] && (lookupRefused(d) || expired(d) || neighborFailed(d)) {
+		if wrong[d.Dst] && (d.LookupRefused() || d.Expired() || d.NeighborFailed()) {
 			return true
 		}
 		// What the node sends itself comes back to it with its own address.
@@ -238,7 +238,7 @@ func (v *view) podsAstray(list []astray) (verdict, bool) {
 		// The reverse path filter holds that route against what the pod
 		// sends, its ARP requests for a gateway among that.
 		// What the node itself sends comes back with the node's address.
-		return wrong[d.Dst] && v.nodeAddrs[d.Src] && ownSource(d) || (wrong[d.Src] || wrong[d.Dst]) && reverseFiltered(d) || wrong[d.Src] && d.Link == "" && neighborFailed(d)
+		return wrong[d.Dst] && v.nodeAddrs[d.Src] && d.OwnSource() || (wrong[d.Src] || wrong[d.Dst]) && d.ReverseFiltered() || wrong[d.Src] && d.Link == "" && d.NeighborFailed()
 	}
 	for i := range v.Traffic.Drops {
 		if d := &v.Traffic.Drops[i]; explains(d) {
@@ -275,7 +275,7 @@ func (v *view) missed(a *astray) []model.Evidence {
 	}
 	var l lost
 	for i := range v.Traffic.Drops {
-		if d := &v.Traffic.Drops[i]; d.Dst == a.addr && (lookupRefused(d) || neighborFailed(d)) && !v.explained(d) {
+		if d := &v.Traffic.Drops[i]; d.Dst == a.addr && (d.LookupRefused() || d.NeighborFailed()) && !v.explained(d) {
 			l.add(v, d)
 		}
 	}

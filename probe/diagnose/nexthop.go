@@ -39,7 +39,7 @@ func (v *view) silentNextHops() map[question]*muteHop {
 	}
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
-		if !neighborFailed(d) || !v.outer[d.IfIndex] || v.inPod(d).IsValid() || v.explained(d) {
+		if !d.NeighborFailed() || !v.outer[d.IfIndex] || v.inPod(d).IsValid() || v.explained(d) {
 			continue
 		}
 		hop, ok := v.nextHop(d)
@@ -117,7 +117,7 @@ func (v *view) asksBeyond(found map[question]*muteHop, p *model.Pod, g *model.Ne
 	for _, a := range pods {
 		m.pods[a], m.askers[a] = true, true
 	}
-	m.packets += v.dropped(func(d *model.Drop) bool { return slices.Contains(pods, d.Src) && neighborFailed(d) })
+	m.packets += v.dropped(func(d *model.Drop) bool { return slices.Contains(pods, d.Src) && d.NeighborFailed() })
 	return true
 }
 
@@ -235,8 +235,8 @@ func (v *view) nobodyBeyond(m *muteHops) verdict {
 		f.Fix = append([]string{raise(l)}, f.Fix...)
 	}
 	lost := func(d *model.Drop) bool {
-		if !neighborFailed(d) || d.IfIndex != m.link || v.inPod(d).IsValid() {
-			return neighborFailed(d) && m.askers[d.Src]
+		if !d.NeighborFailed() || d.IfIndex != m.link || v.inPod(d).IsValid() {
+			return d.NeighborFailed() && m.askers[d.Src]
 		}
 		hop, ok := v.nextHop(d)
 		return ok && m.hops[hop] != nil || m.askers[d.Src]

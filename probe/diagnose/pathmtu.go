@@ -90,7 +90,7 @@ func findPathMTU(v *view) []verdict {
 // silenced reports whether a rule dropped what the node would tell one of the
 // senders by ICMP.
 func (v *view) silenced(d *model.Drop, l *lost) bool {
-	return (d.Proto == icmp4 || d.Proto == icmp6) && netfilter(d) && v.nodeAddrs[d.Src] && l.pods[d.Dst]
+	return (d.Proto == icmp4 || d.Proto == icmp6) && d.Netfilter() && v.nodeAddrs[d.Src] && l.pods[d.Dst]
 }
 
 // unnoticed adds the errors that a rule of the node drops, where that is why the
@@ -124,17 +124,13 @@ func (v *view) nextLink(d *model.Drop) int {
 // narrow is the verdict on packets that are too big for a link.
 func (v *view) narrow(next int, l *lost) verdict {
 	drops := mostDropped(l.drops)
-	f := model.Finding{
-		Confidence:   model.Likely,
-		Pods:         slices.Collect(maps.Keys(l.pods)),
-		LastHopAlive: v.place(drops[0].Link, model.Ingress),
-		Title:        "packets of pods are too big for the next link",
-		Why:          fmt.Sprintf("The kernel dropped %s that may not be cut and do not fit the next link. They keep coming, so their senders do not learn the size that does.", count(l.packets, "packet")),
-		Evidence:     l.evidence(),
-		Packets:      l.packets,
-		Fix:          []string{ip46tables(v.pod(drops[0])) + " -t mangle -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu"},
-	}
-	f.Peers = hosts(slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare))
+	f := l.finding()
+	f.Confidence = model.Likely
+	f.LastHopAlive = v.place(drops[0].Link, model.Ingress)
+	f.Title = "packets of pods are too big for the next link"
+	f.Why = fmt.Sprintf("The kernel dropped %s that may not be cut and do not fit the next link. They keep coming, so their senders do not learn the size that does.", count(l.packets, "packet"))
+	f.Evidence = l.evidence()
+	f.Fix = []string{ip46tables(v.pod(drops[0])) + " -t mangle -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu"}
 	in, out := v.byName[drops[0].Link], v.links[next]
 	if out == nil || in == nil || in.MTU == 0 || out.MTU == 0 || out.MTU >= in.MTU {
 		f.Unseen = []string{"the smaller MTU: no link of this node has it, so a route or a learnt path does"}

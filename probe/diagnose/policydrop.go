@@ -73,11 +73,11 @@ func findPolicyDrop(v *view) []verdict {
 		out = slices.Insert(out, first, unknownLinks(unknown))
 	}
 	if f, ok := v.droppedUnread(unread); ok {
-		out = append(out, verdict{Finding: f, explains: sameDrops(unread)})
+		out = append(out, verdict{Finding: f, explains: sameDrops(unread.drops)})
 	}
 	for _, pod := range slices.SortedFunc(maps.Keys(inPods), netip.Addr.Compare) {
 		if f, ok := v.droppedInPod(pod, inPods[pod]); ok {
-			out = append(out, verdict{Finding: f, explains: sameDrops(inPods[pod])})
+			out = append(out, verdict{Finding: f, explains: sameDrops(inPods[pod].drops)})
 		}
 	}
 	return out
@@ -86,64 +86,32 @@ func findPolicyDrop(v *view) []verdict {
 // netfilterDrops lists the drops of netfilter on the node with the rules that
 // may have dropped them; those that only rules which were not read can have
 // dropped; and the drops in pods' own namespaces by pod.
-func (v *view) netfilterDrops() (drops []netfilterDrop, unread []*model.Drop, inPods map[netip.Addr][]*model.Drop) {
+func (v *view) netfilterDrops() (drops []netfilterDrop, unread *lost, inPods map[netip.Addr]*lost) {
 	allowed := v.byDesign()
 	rules := v.newDropRules()
 	samples := v.dropSamples()
-	inPods = map[netip.Addr][]*model.Drop{}
+	unread, inPods = &lost{}, map[netip.Addr]*lost{}
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
-		if !netfilter(d) || v.pod(d) == (netip.Addr{}) || v.explained(d) || v.harmless(d) || allowed.take(d) {
+		if !d.Netfilter() || v.pod(d) == (netip.Addr{}) || v.explained(d) || !v.drops.Lost(d) || allowed.take(d) {
 			continue
 		}
 		if pod := v.inPod(d); pod.IsValid() {
-			inPods[pod] = append(inPods[pod], d)
+			if inPods[pod] == nil {
+				inPods[pod] = &lost{}
+			}
+			inPods[pod].addFor(pod, d)
 			continue
 		}
 		n := netfilterDrop{Drop: d}
 		n.candidates, n.whole = rules.candidates(v.dropIn(d, samples))
 		if len(n.candidates) == 0 && !(n.whole && v.Has(model.SourceNAT)) {
-			unread = append(unread, d)
+			unread.add(v, d)
 			continue
 		}
 		drops = append(drops, n)
 	}
 	return drops, unread, inPods
-}
-
-// inPod is the pod in whose own namespace a packet was dropped.
-func (v *view) inPod(d *model.Drop) netip.Addr {
-	if d.Netns == 0 || d.Netns == v.Node.Netns {
-		return netip.Addr{}
-	}
-	for _, a := range []netip.Addr{d.Dst, d.Src} {
-		for _, p := range v.pods[a] {
-			if p.Netns == d.Netns {
-				return a
-			}
-		}
-	}
-	return netip.Addr{}
-}
-
-// startupTime is how long a plugin may take to write a new pod's policy; until
-// then it drops what the pod sends.
-const startupTime = settled
-
-// startingUp reports whether a drop belongs to the first moments of a pod that
-// came during the window, and ended with them.
-func (v *view) startingUp(d *model.Drop) bool {
-	if d.Last.IsZero() || d.Last.After(v.Window.End.Add(-2*startupTime)) {
-		return false
-	}
-	for _, a := range []netip.Addr{d.Src, d.Dst} {
-		for _, p := range v.pods[a] {
-			if p.Since.After(v.Window.Start.Add(startupTime)) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // attribute distributes the drops among their candidates, so that none has
@@ -222,16 +190,7 @@ func (a *attribution) explains() func(*model.Drop) bool {
 		}
 	}
 	these := sameDrops(drops)
-	return func(d *model.Drop) bool { return these(d) || deaf[d.Src] && d.Link == "" && neighborFailed(d) }
-}
-
-// sameDrops accounts for these drops and no others; there may be thousands.
-func sameDrops(list []*model.Drop) func(*model.Drop) bool {
-	set := make(map[*model.Drop]bool, len(list))
-	for _, d := range list {
-		set[d] = true
-	}
-	return func(d *model.Drop) bool { return set[d] }
+	return func(d *model.Drop) bool { return these(d) || deaf[d.Src] && d.Link == "" && d.NeighborFailed() }
 }
 
 // unknownLinks makes one verdict of those on the rules, one for each direction,
@@ -267,34 +226,12 @@ func union[T comparable](a, b []T, compare func(T, T) int) []T {
 	return slices.Compact(out)
 }
 
-// endsOf are the pods and peers of a finding on drops.
-type endsOf struct{ pods, peers map[netip.Addr]bool }
-
-func newEnds() endsOf { return endsOf{map[netip.Addr]bool{}, map[netip.Addr]bool{}} }
-
-func (e endsOf) add(pod netip.Addr, d *model.Drop) {
-	e.pods[pod], e.peers[otherEnd(d, pod)] = true, true
-}
-
-// finding is one on drops of these ends, where they are enough to tell of.
-func (e endsOf) finding(packets uint64, drops []*model.Drop) (model.Finding, bool) {
-	return model.Finding{
-		Packets:  packets,
-		Pods:     slices.SortedFunc(maps.Keys(e.pods), netip.Addr.Compare),
-		Peers:    hosts(slices.SortedFunc(maps.Keys(e.peers), netip.Addr.Compare)),
-		Evidence: dropEvidence(drops),
-	}, packets >= minDrops
-}
-
 // droppedBy is the finding on one rule or policy.
 func (v *view) droppedBy(a *attribution) (model.Finding, bool) {
-	ends, covered, whole := newEnds(), true, true
-	var packets uint64
+	var l lost
 	var others []*candidateRule
-	drops := make([]*model.Drop, len(a.parts))
-	for i, p := range a.parts {
-		packets += p.packets
-		drops[i] = p.drop
+	covered, whole := true, true
+	for _, p := range a.parts {
 		covered, whole = covered && p.covered, whole && p.whole
 		for _, o := range p.others {
 			if !slices.Contains(others, o) {
@@ -302,14 +239,15 @@ func (v *view) droppedBy(a *attribution) (model.Finding, bool) {
 			}
 		}
 		for _, pod := range v.struck(a.candidateRule, p.drop) {
-			ends.add(pod, p.drop)
+			l.about(pod, p.drop)
 		}
+		l.packets += p.packets
+		l.drops = append(l.drops, p.drop)
 	}
-	f, enough := ends.finding(packets, drops)
-	if !enough {
-		return f, false
+	if l.packets < minDrops {
+		return model.Finding{}, false
 	}
-	f.Confidence = model.Proven
+	f := l.finding()
 	if a.dropsInvalid() {
 		// A few late segments of closed connections are no fault.
 		f.Severity = model.Info
@@ -321,8 +259,8 @@ func (v *view) droppedBy(a *attribution) (model.Finding, bool) {
 	f.Title = fmt.Sprintf("%s %s drops packets of %s", a.key.Table, a.key.Chain, addrs(f.Pods))
 	f.Why = fmt.Sprintf("%s in table %s, chain %s (%s) dropped %s. It belongs to %s.", what, a.key.Table, a.key.Chain, a.key.Backend,
 		count(f.Packets, "packet"), cmp.Or(a.maker(), "no program known to lasthop: made by hand, or by a script"))
-	f.Evidence = append([]model.Evidence{a.evidence()}, f.Evidence...)
-	f.LastHopAlive = v.place(mostDropped(drops)[0].Link, model.Ingress)
+	f.Evidence = append([]model.Evidence{a.evidence()}, dropEvidence(l.drops)...)
+	f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
 	f.Fix = a.fix()
 	if !whole {
 		f.Confidence = model.Likely
@@ -378,38 +316,13 @@ func (v *view) struck(c *candidateRule, d *model.Drop) []netip.Addr {
 	return []netip.Addr{d.Src, d.Dst}
 }
 
-func otherEnd(d *model.Drop, pod netip.Addr) netip.Addr {
-	if d.Dst == pod {
-		return d.Src
-	}
-	return d.Dst
-}
-
-func dropEvidence(drops []*model.Drop) []model.Evidence {
-	var out []model.Evidence
-	for _, d := range mostDropped(drops) {
-		where := ""
-		if d.Link != "" {
-			where = " on " + d.Link
-		}
-		out = append(out, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf(
-			"%s to %s%s: %s dropped at %s", d.Src, d.Dst, where, count(d.Packets, "packet"), d.Location)})
-	}
-	return out
-}
-
 // droppedUnread is the finding on drops by rules that were not read.
-func (v *view) droppedUnread(drops []*model.Drop) (model.Finding, bool) {
-	ends := newEnds()
-	var packets uint64
-	for _, d := range drops {
-		packets += d.Packets
-		ends.add(v.pod(d), d)
+func (v *view) droppedUnread(l *lost) (model.Finding, bool) {
+	if l.packets < minDrops {
+		return model.Finding{}, false
 	}
-	f, enough := ends.finding(packets, drops)
-	if !enough {
-		return f, false
-	}
+	f := l.finding()
+	f.Evidence = dropEvidence(l.drops)
 	f.Confidence = model.Likely
 	f.Title = "a firewall rule drops packets of " + addrs(f.Pods)
 	f.Why = fmt.Sprintf("Netfilter dropped %s; which rule it was could not be told.", count(f.Packets, "packet"))
@@ -417,24 +330,19 @@ func (v *view) droppedUnread(drops []*model.Drop) (model.Finding, bool) {
 	if !v.Has(model.SourceNAT) {
 		f.Unseen = []string{"the rules: that source could not be read whole"}
 	}
-	f.LastHopAlive = v.place(mostDropped(drops)[0].Link, model.Ingress)
+	f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
 	tool := ip46tables(f.Pods[0])
 	f.Fix = []string{fmt.Sprintf("%s-save -c | grep -E 'DROP|REJECT'; %s-legacy-save -c | grep -E 'DROP|REJECT'; nft list ruleset", tool, tool)}
 	return f, true
 }
 
 // droppedInPod is the finding on drops by a pod's own rules, which are not read.
-func (v *view) droppedInPod(pod netip.Addr, drops []*model.Drop) (model.Finding, bool) {
-	ends := newEnds()
-	var packets uint64
-	for _, d := range drops {
-		packets += d.Packets
-		ends.add(pod, d)
+func (v *view) droppedInPod(pod netip.Addr, l *lost) (model.Finding, bool) {
+	if l.packets < minDrops {
+		return model.Finding{}, false
 	}
-	f, enough := ends.finding(packets, drops)
-	if !enough {
-		return f, false
-	}
+	f := l.finding()
+	f.Evidence = dropEvidence(l.drops)
 	f.Confidence = model.Likely
 	p := v.pods[pod][0]
 	f.Title = fmt.Sprintf("%s drops packets by rules of its own", podName(p))

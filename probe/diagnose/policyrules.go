@@ -30,13 +30,10 @@ type dropRules struct {
 	// mapped are the chains that maps may lead to, by table.
 	mapped map[path.ChainKey][]path.ChainKey
 	// inNFT: this kernel frees what nft drops in nft_do_chain itself, as Linux
-	// 6.12 does and 6.1 does not.
+	// 6.12 does and 6.1 does not; legacy tables and connection tracking never
+	// free there.
 	inNFT bool
 }
-
-// nftLocation is where nft drops, and neither legacy tables nor connection
-// tracking do.
-const nftLocation = "nft_do_chain"
 
 // newDropRules indexes the rules and policies that may have dropped packets in
 // the window: those that counted some, and those whose counter does not tell.
@@ -44,7 +41,7 @@ func (v *view) newDropRules() *dropRules {
 	t := &dropRules{
 		steps: map[path.ChainKey][]ruleStep{}, policies: map[path.ChainKey]*candidateRule{},
 		mapped: map[path.ChainKey][]path.ChainKey{},
-		inNFT:  slices.ContainsFunc(v.Traffic.Drops, func(d model.Drop) bool { return d.Location == nftLocation }),
+		inNFT:  slices.ContainsFunc(v.Traffic.Drops, func(d model.Drop) bool { return d.Location == model.LocationNFT }),
 	}
 	chains := map[path.ChainKey]bool{}
 	for i := range v.Chains {

@@ -25,7 +25,7 @@ func (t *dropRules) candidates(d *dropped) (found []candidate, whole bool) {
 	s.Chains, s.Meet = t.steps, s.meet
 	for _, c := range t.bases {
 		if c.Family == "ip" && d.isIPv6() || c.Family == "ip6" && !d.isIPv6() ||
-			t.inNFT && (c.Backend == model.NFT) != (d.Location == nftLocation) {
+			t.inNFT && (c.Backend == model.NFT) != (d.Location == model.LocationNFT) {
 			continue
 		}
 		if s.enter(path.KeyOf(c), nil, searchState{fit: path.Yes}) == path.End {

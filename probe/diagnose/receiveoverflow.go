@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"fmt"
-	"net/netip"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -32,20 +31,15 @@ var fullReasons = map[model.Reason]string{
 }
 
 func findReceiveOverflow(v *view) []verdict {
-	return v.delivered(func(d *model.Drop) bool { return fullReasons[d.Reason] != "" }, v.overflowed)
+	return v.atSockets(func(d *model.Drop) bool { return fullReasons[d.Reason] != "" }, v.overflowed)
 }
 
-func (v *view) overflowed(pod netip.Addr, drops []*model.Drop) model.Finding {
-	f := model.Finding{Confidence: model.Proven}
-	p := v.pods[pod][0]
-	most := mostDropped(drops)[0]
-	at := pod.String()
-	if s := v.portsOf(drops); s != "" {
-		at += " " + s
-	}
-	f.Title = "the application at " + at + " does not keep up"
-	f.Why = fmt.Sprintf("The packets reached %s and %s (%s). The network is not at fault.", podName(p), fullReasons[most.Reason], most.Reason)
-	f.Evidence = dropEvidence(drops)
+func (v *view) overflowed(p *model.Pod, l *lost) model.Finding {
+	f := l.finding()
+	reason := mostDropped(l.drops)[0].Reason
+	f.Title = "the application at " + v.sampledPorts(l) + " does not keep up"
+	f.Why = fmt.Sprintf("The packets reached %s and %s (%s). The network is not at fault.", podName(p), fullReasons[reason], reason)
+	f.Evidence = dropEvidence(l.drops)
 	f.Fix = []string{inside(p) + "ss -lntum; kubectl top pod: is it short of processor time? A larger SO_RCVBUF or net.core.rmem_max helps against bursts"}
 	return f
 }

@@ -2,9 +2,6 @@ package diagnose
 
 import (
 	"fmt"
-	"maps"
-	"net/netip"
-	"slices"
 	"strconv"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -40,7 +37,7 @@ func findReversePathFilter(v *view) []verdict {
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
 		// A node's own address as source is refused in the same place.
-		if !reverseFiltered(d) || d.Link == "" || !v.ofPod(d) || v.nodeAddrs[d.Src] || v.explained(d) {
+		if !d.ReverseFiltered() || d.Link == "" || !v.ofPod(d) || v.nodeAddrs[d.Src] || v.explained(d) {
 			continue
 		}
 		way := v.wayBack(d)
@@ -73,15 +70,9 @@ func (v *view) wayBack(d *model.Drop) path.Decision {
 func (v *view) filtered(k detour, l *lost) verdict {
 	mode, known := v.filterMode(k.link)
 	way := v.wayBack(l.drops[0])
-	f := model.Finding{
-		Confidence:   model.Proven,
-		Pods:         slices.Collect(maps.Keys(l.pods)),
-		LastHopAlive: v.place(k.link, model.Ingress),
-		Title:        "the reverse path filter of " + k.link + " drops packets of pods",
-		Packets:      l.packets,
-	}
-	peers := slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare)
-	f.Peers = hosts(peers)
+	f := l.finding()
+	f.LastHopAlive = v.place(k.link, model.Ingress)
+	f.Title = "the reverse path filter of " + k.link + " drops packets of pods"
 	f.Evidence = l.evidence()
 	if known {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceSysctl, Text: fmt.Sprintf(
@@ -106,12 +97,12 @@ func (v *view) filtered(k detour, l *lost) verdict {
 	}
 	f.Fix = append(f.Fix, setSysctl(linkSetting(k.link, "rp_filter"), "2"))
 	return verdict{Finding: f, explains: func(d *model.Drop) bool {
-		if reverseFiltered(d) && d.Link == k.link && !v.nodeAddrs[d.Src] {
+		if d.ReverseFiltered() && d.Link == k.link && !v.nodeAddrs[d.Src] {
 			way := v.wayBack(d)
 			return way.Route == k.route && way.Type == k.kind
 		}
 		// What pods send by that route may find nobody there.
-		return k.route != nil && (neighborFailed(d) && v.routing().Lookup(v.arrived(d)).Route == k.route || v.silenced(d, l))
+		return k.route != nil && (d.NeighborFailed() && v.routing().Lookup(v.arrived(d)).Route == k.route || v.silenced(d, l))
 	}}
 }
 

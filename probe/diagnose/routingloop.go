@@ -66,7 +66,7 @@ func findRoutingLoop(v *view) []verdict {
 	known := v.sentBack()
 	filtered := map[looped]uint64{}
 	for i := range v.Traffic.Drops {
-		if d := &v.Traffic.Drops[i]; reverseFiltered(d) && v.isUplink(d.IfIndex) && d.Link != "" && !v.explained(d) {
+		if d := &v.Traffic.Drops[i]; d.ReverseFiltered() && v.isUplink(d.IfIndex) && d.Link != "" && !v.explained(d) {
 			filtered[looped{d.Src, d.IfIndex}] += d.Packets
 		}
 	}
@@ -183,9 +183,9 @@ func (v *view) looping(ifindex int, side model.Side, list []loop) verdict {
 	f.Fix = []string{"in the network's route tables, find the route to " + loopTarget(&f) + " whose next hop is this node, and delete it"}
 	return verdict{Finding: f, explains: func(d *model.Drop) bool {
 		if side == model.AsDestination {
-			return pods[d.Dst] && expired(d)
+			return pods[d.Dst] && d.Expired()
 		}
-		return pods[d.Src] && (expired(d) || reverseFiltered(d) && d.IfIndex == ifindex)
+		return pods[d.Src] && (d.Expired() || d.ReverseFiltered() && d.IfIndex == ifindex)
 	}}
 }
 

@@ -101,7 +101,7 @@ func (v *view) exhausted(tables *path.Tables, k bundle, h *holders) (model.Findi
 	}
 	f.Pods = slices.SortedFunc(maps.Keys(h.pods), netip.Addr.Compare)
 	f.Peers = []netip.Prefix{host(k.to)}
-	target := fmt.Sprintf("%s/%d of %s", protoName(k.proto), k.port, k.to)
+	target := fmt.Sprintf("%s/%d of %s", model.ProtoName(k.proto), k.port, k.to)
 	f.Title = fmt.Sprintf("the ports of %s towards %s are used up", k.from, target)
 	f.Why = fmt.Sprintf("Flows to %s hold %d of the %d ports (%d to %d) that pods can leave with as %s. New ones die on the node.",
 		target, used, size, within.First, within.Last, k.from)
@@ -119,7 +119,7 @@ func (v *view) exhausted(tables *path.Tables, k bundle, h *holders) (model.Findi
 		f.Unseen = append(f.Unseen, "a flow that got no port: no insertion failed in the window")
 	}
 	f.LastHopAlive = v.place(v.outLink(k.to), model.Egress)
-	f.Fix = []string{"conntrack -L -p " + protoName(k.proto) + " -d " + k.to.String() + "; use connections again, or leave with more addresses (NAT gateway)"}
+	f.Fix = []string{"conntrack -L -p " + model.ProtoName(k.proto) + " -d " + k.to.String() + "; use connections again, or leave with more addresses (NAT gateway)"}
 	if within != anyPorts {
 		option := "--to-ports "
 		if nat.Rule.Native {

@@ -84,7 +84,7 @@ func (v *view) misdirected(n *model.Neighbor, owners []*model.Pod) (verdict, boo
 		return verdict{}, false
 	}
 	lost := v.misledBy(n)
-	drops := v.dropped(func(d *model.Drop) bool { return lost(d) && otherHost(d) })
+	drops := v.dropped(func(d *model.Drop) bool { return lost(d) && d.OtherHost() })
 	sent := v.sentBy(n)
 	f := model.Finding{
 		Confidence:   model.Proven,
@@ -125,7 +125,7 @@ func (v *view) misdirected(n *model.Neighbor, owners []*model.Pod) (verdict, boo
 func (v *view) misledBy(n *model.Neighbor) func(*model.Drop) bool {
 	frames := misled(n.Addr, n.MAC)
 	return func(d *model.Drop) bool {
-		return frames(d) || d.Src == n.Addr && d.Src.Is6() && d.Link == "" && neighborFailed(d)
+		return frames(d) || d.Src == n.Addr && d.Src.Is6() && d.Link == "" && d.NeighborFailed()
 	}
 }
 
@@ -150,7 +150,7 @@ func (v *view) sentBy(n *model.Neighbor) uint64 {
 // unresolved is the verdict on an entry without a MAC for a pod that is there.
 // Without packets lost to it the entry is only a memory.
 func (v *view) unresolved(n *model.Neighbor, owners []*model.Pod) (verdict, bool) {
-	lost := func(d *model.Drop) bool { return d.Dst == n.Addr && neighborFailed(d) }
+	lost := func(d *model.Drop) bool { return d.Dst == n.Addr && d.NeighborFailed() }
 	drops := v.dropped(lost)
 	p := owners[0]
 	if drops < minDrops || !v.stood(p) || !p.Up {

@@ -89,7 +89,7 @@ func (v *view) silentGateway(p *model.Pod, g *model.Neighbor, t talk) (verdict, 
 		return verdict{}, false
 	}
 	pods := sameFamily(podAddrs(p), g.Addr)
-	lost := func(d *model.Drop) bool { return slices.Contains(pods, d.Src) && neighborFailed(d) }
+	lost := func(d *model.Drop) bool { return slices.Contains(pods, d.Src) && d.NeighborFailed() }
 	f := model.Finding{
 		Severity:     model.Critical,
 		Confidence:   model.Likely,
@@ -226,7 +226,7 @@ func (v *view) nobody(asked map[question]talk) []verdict {
 	found := map[netip.Addr]*absent{}
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
-		if !neighborFailed(d) || len(v.pods[d.Dst]) > 0 || v.past[d.Dst] || v.nodeAddrs[d.Dst] || len(v.pods[d.Src]) == 0 ||
+		if !d.NeighborFailed() || len(v.pods[d.Dst]) > 0 || v.past[d.Dst] || v.nodeAddrs[d.Dst] || len(v.pods[d.Src]) == 0 ||
 			!inAny(v.ranges.local, d.Dst) || v.explained(d) {
 			continue
 		}
@@ -287,5 +287,5 @@ func (v *view) nobodyHas(a *absent) verdict {
 			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s has the address, is no pod that is known, and the pods' requests do not get to it", addrs(p.MACs)))
 		}
 	}
-	return verdict{Finding: f, explains: func(d *model.Drop) bool { return d.Dst == a.addr && neighborFailed(d) }}
+	return verdict{Finding: f, explains: func(d *model.Drop) bool { return d.Dst == a.addr && d.NeighborFailed() }}
 }

@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -16,6 +15,8 @@ import (
 // once, in time linear in the snapshot.
 type view struct {
 	*model.Snapshot
+	// drops says which drops were lost packets, and which were harmless frees.
+	drops *model.DropClassifier
 
 	// pods holds the living owners of each pod address.
 	pods map[netip.Addr][]*model.Pod
@@ -23,8 +24,6 @@ type view struct {
 	past map[netip.Addr]bool
 	// nodeAddrs are the node's own addresses.
 	nodeAddrs map[netip.Addr]bool
-	// broadcasts are the addresses for all on a link of the node or a pod.
-	broadcasts map[netip.Addr]bool
 	// macs says whose each Ethernet address is, in words.
 	macs map[model.MAC]string
 	// bridgeMACs are those of bridges and their ports: a bridge gives
@@ -72,10 +71,10 @@ type pair struct{ local, remote netip.Addr }
 func newView(s *model.Snapshot) *view {
 	v := &view{
 		Snapshot:   s,
+		drops:      model.NewDropClassifier(s),
 		pods:       map[netip.Addr][]*model.Pod{},
 		past:       map[netip.Addr]bool{},
 		nodeAddrs:  map[netip.Addr]bool{},
-		broadcasts: map[netip.Addr]bool{},
 		macs:       map[model.MAC]string{},
 		bridgeMACs: map[model.MAC]bool{},
 		links:      map[int]*model.Link{},
@@ -96,14 +95,12 @@ func newView(s *model.Snapshot) *view {
 		}
 		for _, a := range l.Addresses {
 			v.nodeAddrs[a.Addr()] = true
-			v.broadcasts[broadcast(a)] = true
 		}
 	}
 	for i := range s.Pods {
 		p := &s.Pods[i]
 		for _, a := range p.Addresses {
 			v.pods[a.Addr()] = append(v.pods[a.Addr()], p)
-			v.broadcasts[broadcast(a)] = true
 		}
 		if !p.MAC.IsZero() {
 			v.macs[p.MAC] = podName(p)
@@ -122,7 +119,6 @@ func newView(s *model.Snapshot) *view {
 		p := &s.Traffic.MACs[i]
 		v.macPairs[p.Addr] = append(v.macPairs[p.Addr], p)
 	}
-	delete(v.broadcasts, netip.Addr{})
 	v.indexUplinks()
 	v.peers = mergePeers(s.Traffic.Peers, v.isUplink)
 	v.indexFlows()
@@ -375,18 +371,6 @@ func (v *view) answered(p *model.Peer) bool {
 	}
 	st := v.flowsOf(p)
 	return st.newReplied || st.oldReplied && st.newSilent == 0 || !st.known && p.Out.Requests < minPackets
-}
-
-// broadcast is the last address of an IPv4 network, which is for all in it; the
-// zero address where there is none.
-func broadcast(p netip.Prefix) netip.Addr {
-	if !p.Addr().Is4() || p.Bits() < 0 || p.Bits() > 30 {
-		return netip.Addr{}
-	}
-	a := p.Masked().Addr().As4()
-	host := uint32(1)<<(32-p.Bits()) - 1
-	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])|host)
-	return netip.AddrFrom4(a)
 }
 
 // refused reports whether all that comes back for what must be answered are ICMP

@@ -114,10 +114,10 @@ func (v *view) wrongGateway(p *model.Pod, g *model.Neighbor, right []model.MAC, 
 		}
 		// By IPv6 the node asks with the gateway's own address, so that the
 		// pod's answer goes astray too, and the node has no neighbour.
-		return g.Addr.Is6() && d.Dst.Is6() && slices.Contains(pods, d.Dst) && neighborFailed(d)
+		return g.Addr.Is6() && d.Dst.Is6() && slices.Contains(pods, d.Dst) && d.NeighborFailed()
 	}
 	sent := v.sentFrom(p, g.MAC)
-	drops := v.dropped(func(d *model.Drop) bool { return lost(d) && otherHost(d) })
+	drops := v.dropped(func(d *model.Drop) bool { return lost(d) && d.OtherHost() })
 	fixed := g.State == "PERMANENT"
 	if !fixed && !v.stood(p) {
 		return verdict{}, false

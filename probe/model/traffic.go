@@ -2,7 +2,6 @@ package model
 
 import (
 	"net/netip"
-	"strings"
 	"time"
 )
 
@@ -171,129 +170,6 @@ type ARPCount struct {
 	// answer.
 	MAC     MAC
 	Packets uint64
-}
-
-// Reason is the kernel's name for why it dropped a packet, without the
-// SKB_DROP_REASON_ prefix. Empty before Linux 5.17.
-type Reason string
-
-// Drop counts the packets of one pair of ends that the kernel freed at one
-// place.
-type Drop struct {
-	// Src and Dst are the packet's ends; at least one is a local address.
-	Src, Dst netip.Addr
-	Proto    uint8
-	Reason   Reason
-	// Location is the function that freed the packet.
-	Location string
-	// IfIndex and Link are the packet's device, 0 when it had none. Netns
-	// is the inode of the namespace it was in.
-	IfIndex int
-	Link    string
-	Netns   uint32
-	// DstMAC is the frame's destination, zero where there was no Ethernet
-	// header.
-	DstMAC  MAC
-	Packets uint64
-	First   time.Time
-	Last    time.Time
-}
-
-// DropCause is what accounts for a drop.
-type DropCause struct {
-	// Code is a finding's, empty for none.
-	Code Code
-	// Expected says that a working network drops so: what a transport or a
-	// socket frees, copies that a bridge floods, what a ban forbids.
-	Expected bool
-}
-
-// OfSocket reports whether the drop is what a transport or a socket frees as it
-// goes: the packet was delivered. A socket that has no room is not meant, nor
-// what waits for the next hop's MAC when that is not to be had.
-func (d *Drop) OfSocket() bool {
-	switch d.Reason {
-	case "TCP_LISTEN_OVERFLOW":
-		return false
-	case "QUEUE_PURGE":
-		return d.Location != "neigh_invalidate"
-	case "SOCKET_CLOSE", "SOCKET_FILTER":
-		return true
-	}
-	switch d.Location {
-	case "ping_rcv", "raw_rcv":
-		// An echo reply is offered to every socket that may want it; one
-		// kernel frees what none took in ping_rcv, an older one in its caller.
-		return true
-	case "icmp_rcv", "icmpv6_rcv":
-		return d.Reason == "NO_SOCKET"
-	}
-	return strings.HasPrefix(string(d.Reason), "TCP_") || (d.Reason == "" || d.Reason == "NOT_SPECIFIED") && socketFrees(d.Location)
-}
-
-// socketFrees reports whether a function frees what a socket received or still
-// holds, where the kernel gives no reason: before Linux 5.17 ever, and for a
-// socket's queues until 6.15.
-func socketFrees(location string) bool {
-	switch location {
-	case "sk_stream_kill_queues", "inet_sock_destruct", "inet_csk_destroy_sock", "skb_queue_purge", "__skb_queue_purge",
-		"skb_queue_purge_reason", "skb_release_data":
-		return true
-	}
-	return strings.HasPrefix(location, "tcp_")
-}
-
-// Losses returns what tells whether a drop took a packet from the one that it
-// was for: not what a transport or a socket frees as it goes, and not the copies
-// that a bridge or a group's members free since they are for another.
-func (s *Snapshot) Losses() func(*Drop) bool {
-	owned := make(map[MAC]bool, len(s.Links)+len(s.Pods))
-	gone := make(map[netip.Addr]bool)
-	for i := range s.Links {
-		owned[s.Links[i].MAC] = true
-	}
-	for i := range s.Pods {
-		owned[s.Pods[i].MAC] = true
-	}
-	for i := range s.PastPods {
-		owned[s.PastPods[i].MAC] = true
-		for _, a := range s.PastPods[i].Addresses {
-			gone[a.Addr()] = true
-		}
-	}
-	delete(owned, MAC{})
-	return func(d *Drop) bool {
-		switch {
-		case d.OfSocket():
-			return false
-		case d.Reason == "OTHERHOST":
-			return !owned[d.DstMAC] && !gone[d.Dst]
-		case d.Location == "ip6_mc_input", d.Reason == "IPV6_NDISC_NS_OTHERHOST":
-			return !d.Dst.IsMulticast()
-		}
-		return true
-	}
-}
-
-// Sample is the head of one dropped packet.
-type Sample struct {
-	Time     time.Time
-	Reason   Reason
-	Location string
-	IfIndex  int
-	Link     string
-	Netns    uint32
-	Src, Dst netip.Addr
-	SrcMAC   MAC
-	DstMAC   MAC
-	// Protocol is the EtherType.
-	Protocol uint16
-	// Length is the packet's, Head what of it was kept, from the network
-	// header on.
-	Length int
-	Head   []byte
-	// Count is how many of its kind there had been on its CPU.
-	Count uint64
 }
 
 // MACField is which Ethernet address of a frame is meant.

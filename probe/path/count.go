@@ -146,7 +146,7 @@ func dropHop(d *model.Drop) model.HopKind {
 
 // hopOf is the hop of the journey that dropped packets, nil where none did.
 func (j *journey) hopOf(d *model.Drop) *step {
-	if d.OfSocket() {
+	if d.Delivered() {
 		return nil
 	}
 	ofEnds := func(s *step) bool { return s.src == d.Src && s.dst == d.Dst }

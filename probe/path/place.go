@@ -117,7 +117,7 @@ func (j *journey) delivered(s *step) bool {
 			j.ends.Proto != 0 && d.Proto != 0 && d.Proto != j.ends.Proto {
 			continue
 		}
-		if !d.OfSocket() {
+		if !d.Delivered() {
 			return false
 		}
 		some = true

@@ -39,12 +39,12 @@ func (x *history) add(packets uint64, seconds float64) {
 // do: counts of pods that are gone and counters that were freed are missing.
 func (s *series) addDrops(now *model.Snapshot, pods map[netip.Addr]bool) {
 	next := make(map[uint64]uint64, len(now.Traffic.Drops))
-	loss := now.Losses()
+	classes := model.NewDropClassifier(now)
 	for i := range now.Traffic.Drops {
 		d := &now.Traffic.Drops[i]
 		id := dropID(*d)
 		next[id] = d.Packets
-		if (pods[d.Src] || pods[d.Dst]) && loss(d) {
+		if (pods[d.Src] || pods[d.Dst]) && classes.Lost(d) {
 			s.lost += minus(d.Packets, s.counted[id])
 		}
 	}

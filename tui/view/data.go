@@ -117,7 +117,7 @@ func NewData(r model.Reading, decode func(model.Sample) string) *Data {
 			d.open = append(d.open, r.Findings[i].Finding)
 		}
 	}
-	d.loss = s.Losses()
+	d.loss = model.NewDropClassifier(s).Lost
 	drops := d.podDrops()
 	d.Findings = d.findingRows()
 	d.Pods = d.podRows(drops)

@@ -496,7 +496,8 @@ func (d *Data) sampleEvents() []Row {
 			who = d.names[x.Dst]
 		}
 		r := event(x.Time, fmt.Sprint("sample", x.Time.UnixNano(), x.Src, x.Dst, x.Count, i), "PACKET", Warning, who, what, x.Src, x.Dst)
-		r.Faint = !d.loss(&model.Drop{Dst: x.Dst, Reason: x.Reason, Location: x.Location, DstMAC: x.DstMAC})
+		drop := x.Drop()
+		r.Faint = !d.loss(&drop)
 		rows = append(rows, d.between(r, x.Src, x.Dst))
 	}
 	return rows

@@ -1,0 +1,298 @@
+package diagnose
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// minDrops is how many packets of one kind must be dropped before it is a
+// finding: a pod that comes or goes loses one or two in flight. All of them
+// stay in the report's list of drops.
+const minDrops = 3
+
+// causes says for each drop which finding explains it, or that a healthy node
+// drops so.
+func (v *view) causes() []model.DropCause {
+	allowed := v.byDesign()
+	out := make([]model.DropCause, len(v.Traffic.Drops))
+	for i := range v.Traffic.Drops {
+		d := &v.Traffic.Drops[i]
+		if !v.drops.Lost(d) {
+			out[i].Expected = true
+			continue
+		}
+		if at := slices.IndexFunc(v.verdicts, func(f verdict) bool { return f.explains != nil && f.explains(d) }); at >= 0 {
+			out[i].Code = v.verdicts[at].Code
+		} else if v.ofPod(d) {
+			out[i].Expected = allowed.take(d)
+		}
+	}
+	return out
+}
+
+// pod is the address of the drop that a living pod of this node has: the
+// receiver's where both have one. The zero Addr: neither has.
+func (v *view) pod(d *model.Drop) netip.Addr {
+	for _, a := range []netip.Addr{d.Dst, d.Src} {
+		if len(v.pods[a]) > 0 {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// ofPod reports whether the packet was from or to a living pod.
+func (v *view) ofPod(d *model.Drop) bool { return v.pod(d).IsValid() }
+
+// inPod is the pod in whose own namespace a packet was dropped.
+func (v *view) inPod(d *model.Drop) netip.Addr {
+	if d.Netns == 0 || d.Netns == v.Node.Netns {
+		return netip.Addr{}
+	}
+	for _, a := range []netip.Addr{d.Dst, d.Src} {
+		for _, p := range v.pods[a] {
+			if p.Netns == d.Netns {
+				return a
+			}
+		}
+	}
+	return netip.Addr{}
+}
+
+// otherEnd is the drop's address that is not the pod's.
+func otherEnd(d *model.Drop, pod netip.Addr) netip.Addr {
+	if d.Dst == pod {
+		return d.Src
+	}
+	return d.Dst
+}
+
+// explained reports whether a finding that was made before explains the drop.
+func (v *view) explained(d *model.Drop) bool {
+	return slices.ContainsFunc(v.verdicts, func(f verdict) bool { return f.explains != nil && f.explains(d) })
+}
+
+// sameDrops explains these drops and no others; there may be thousands.
+func sameDrops(list []*model.Drop) func(*model.Drop) bool {
+	set := make(map[*model.Drop]bool, len(list))
+	for _, d := range list {
+		set[d] = true
+	}
+	return func(d *model.Drop) bool { return set[d] }
+}
+
+// dropped sums the drops that match and that no finding explains yet.
+func (v *view) dropped(match func(*model.Drop) bool) uint64 {
+	var n uint64
+	for i := range v.Traffic.Drops {
+		if d := &v.Traffic.Drops[i]; !d.Delivered() && match(d) && !v.explained(d) {
+			n += d.Packets
+		}
+	}
+	return n
+}
+
+// lost sums up drops: the pods, their peers, the number of packets and the drops
+// themselves.
+type lost struct {
+	pods    map[netip.Addr]bool
+	peers   map[netip.Addr]bool
+	packets uint64
+	drops   []*model.Drop
+}
+
+func (l *lost) add(v *view, d *model.Drop) { l.addFor(v.pod(d), d) }
+
+// addFor adds a drop that concerns one of its ends above the other.
+func (l *lost) addFor(pod netip.Addr, d *model.Drop) {
+	l.about(pod, d)
+	l.packets += d.Packets
+	l.drops = append(l.drops, d)
+}
+
+// about notes a pod that a drop concerns, and its other end.
+func (l *lost) about(pod netip.Addr, d *model.Drop) {
+	if l.pods == nil {
+		l.pods, l.peers = map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	}
+	l.pods[pod], l.peers[otherEnd(d, pod)] = true, true
+}
+
+// finding is a proven one with the pods, peers and packets, and without any words.
+func (l *lost) finding() model.Finding {
+	return model.Finding{
+		Confidence: model.Proven, Packets: l.packets, Pods: slices.SortedFunc(maps.Keys(l.pods), netip.Addr.Compare),
+		Peers: hosts(slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare)),
+	}
+}
+
+// evidence are the pairs of addresses that lost most, with the kernel's reasons.
+func (l *lost) evidence() []model.Evidence {
+	return evidenceOf(l.drops, func(d *model.Drop) string {
+		return fmt.Sprintf("%s at %s, %s", cmp.Or(string(d.Reason), "no reason told"), d.Location, count(d.Packets, "packet"))
+	})
+}
+
+// dropEvidence are the pairs of addresses that lost most.
+func dropEvidence(drops []*model.Drop) []model.Evidence {
+	return evidenceOf(drops, func(d *model.Drop) string {
+		return fmt.Sprintf("%s dropped at %s", count(d.Packets, "packet"), d.Location)
+	})
+}
+
+func evidenceOf(drops []*model.Drop, what func(*model.Drop) string) []model.Evidence {
+	var out []model.Evidence
+	for _, d := range mostDropped(drops) {
+		where := ""
+		if d.Link != "" {
+			where = " on " + d.Link
+		}
+		out = append(out, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf("%s to %s%s: %s", d.Src, d.Dst, where, what(d))})
+	}
+	return out
+}
+
+// mostDropped are the few pairs of addresses that lost most, as evidence. Drops
+// that differ in the protocol alone are one row, with the other fields of the
+// first.
+func mostDropped(drops []*model.Drop) []*model.Drop {
+	const most = 3
+	rows := map[model.Drop]*model.Drop{}
+	for _, d := range drops {
+		k := model.Drop{Src: d.Src, Dst: d.Dst, Link: d.Link, Location: d.Location, Reason: d.Reason}
+		if rows[k] == nil {
+			rows[k] = new(model.Drop)
+			*rows[k] = *d
+			continue
+		}
+		rows[k].Packets += d.Packets
+	}
+	list := slices.SortedFunc(maps.Values(rows), func(a, b *model.Drop) int {
+		return cmp.Or(cmp.Compare(b.Packets, a.Packets), a.Src.Compare(b.Src), a.Dst.Compare(b.Dst), cmp.Compare(a.Link, b.Link),
+			cmp.Compare(a.Location, b.Location), cmp.Compare(a.Reason, b.Reason))
+	})
+	return list[:min(most, len(list))]
+}
+
+// atSockets makes a finding for each living pod whose sockets did not take the
+// packets that match.
+func (v *view) atSockets(match func(*model.Drop) bool, judge func(*model.Pod, *lost) model.Finding) []verdict {
+	byPod := map[netip.Addr]*lost{}
+	for i := range v.Traffic.Drops {
+		d := &v.Traffic.Drops[i]
+		if match(d) && len(v.pods[d.Dst]) > 0 && !v.explained(d) && (d.Netns == 0 || v.inPod(d) == d.Dst) {
+			if byPod[d.Dst] == nil {
+				byPod[d.Dst] = &lost{}
+			}
+			byPod[d.Dst].addFor(d.Dst, d)
+		}
+	}
+	var out []verdict
+	for _, pod := range slices.SortedFunc(maps.Keys(byPod), netip.Addr.Compare) {
+		l, p := byPod[pod], v.pods[pod][0]
+		if l.packets < minDrops {
+			continue
+		}
+		f := judge(p, l)
+		f.LastHopAlive = model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Ingress}
+		out = append(out, verdict{Finding: f, explains: sameDrops(l.drops)})
+	}
+	return out
+}
+
+// sampledPorts is the pod's address, with the ports that samples of the drops were
+// for.
+func (v *view) sampledPorts(l *lost) string {
+	samples := v.dropSamples()
+	seen := map[string]bool{}
+	for _, d := range l.drops {
+		if s := samples[keyOfDrop(d)]; s != nil {
+			if _, port, ok := ports(s.Head); ok {
+				seen[fmt.Sprintf("%s/%d", model.ProtoName(d.Proto), port)] = true
+			}
+		}
+	}
+	at := l.drops[0].Dst.String()
+	if len(seen) > 0 {
+		at += " " + strings.Join(slices.Sorted(maps.Keys(seen)), ", ")
+	}
+	return at
+}
+
+// allowance is what one rule drops by design.
+type allowance struct {
+	takes func(*model.Drop) bool
+	// left is how many packets the rule counted, less those taken.
+	left uint64
+}
+
+// allowances are those of all such rules.
+type allowances []allowance
+
+// take reports whether the drop is by design, and uses up what it takes.
+func (list allowances) take(d *model.Drop) bool {
+	for i := range list {
+		if d.Netfilter() && list[i].left >= d.Packets && list[i].takes(d) {
+			list[i].left -= d.Packets
+			return true
+		}
+	}
+	return false
+}
+
+// byDesign finds the rules that drop on a healthy node: kubelet's
+// deduplication of frames that a promiscuous bridge delivers twice, and AKS's
+// bans of the wire server and of the metadata service. A rule whose counter
+// restarted in the window may have dropped any number.
+func (v *view) byDesign() allowances {
+	var out allowances
+	add := func(c model.Counter, takes func(*model.Drop) bool) {
+		if c.Restarted {
+			c.Delta = math.MaxUint64
+		}
+		out = append(out, allowance{takes, c.Delta})
+	}
+	for i := range v.FrameRules {
+		if r := &v.FrameRules[i]; v.deduplicates(r) {
+			add(r.Counter, func(d *model.Drop) bool { return r.IPSrc.Matches(d.Src) && r.Out.Matches(d.Link) })
+		}
+	}
+	for i := range v.PacketRules {
+		if r := &v.PacketRules[i]; v.dropsByDesign(r) {
+			add(r.Counter, func(d *model.Drop) bool {
+				return r.Dst.Matches(d.Dst) && r.Src.Matches(d.Src) && (r.Proto == 0 || r.Proto == d.Proto)
+			})
+		}
+	}
+	return out
+}
+
+// deduplicates reports whether a rule drops the second copy of what the node
+// itself sent through its bridge, as kubelet's rules do.
+func (v *view) deduplicates(r *model.FrameRule) bool {
+	return r.Target == model.TargetDrop && r.SrcMAC.Set && v.bridgeMACs[r.SrcMAC.Addr] && !r.IPSrc.IsZero()
+}
+
+// wireServerPorts are those of Azure's wire server that pods may not reach.
+var wireServerPorts = []uint16{80, 32526}
+
+// dropsByDesign reports whether a rule is one of AKS's own bans. A ban of the
+// wire server's other ports is not: its DNS is for everybody.
+func (v *view) dropsByDesign(r *model.PacketRule) bool {
+	if r.Target != "DROP" && r.Target != "REJECT" || r.Dst.Not || !r.Dst.Prefix.IsSingleIP() || r.ProtoNot {
+		return false
+	}
+	if r.Dst.Prefix.Addr() != azureWireServer {
+		return strings.HasPrefix(r.Comment, "AKS managed")
+	}
+	return r.Proto == tcp && len(r.DstPorts) > 0 && !slices.ContainsFunc(r.DstPorts, func(p model.PortRange) bool {
+		return p.First != p.Last || !slices.Contains(wireServerPorts, p.First)
+	})
+}

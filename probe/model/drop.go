@@ -1,0 +1,391 @@
+package model
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Reason is the kernel's name for why it freed a packet, without the
+// SKB_DROP_REASON_ prefix. Empty before Linux 5.17.
+type Reason string
+
+// Drop counts the packets of one pair of addresses that the kernel freed in one
+// function for one reason. DropClassifier says whether they were lost.
+type Drop struct {
+	// At least one of Src and Dst is a local address.
+	Src, Dst netip.Addr
+	Proto    uint8
+	Reason   Reason
+	// Location is the function that freed the packet.
+	Location string
+	// IfIndex and Link are the packet's device, 0 when it had none. Netns
+	// is the inode of the namespace it was in.
+	IfIndex int
+	Link    string
+	Netns   uint32
+	// DstMAC is the frame's destination, zero where there was no Ethernet
+	// header.
+	DstMAC  MAC
+	Packets uint64
+	First   time.Time
+	Last    time.Time
+}
+
+// Sample is the head of one freed packet.
+type Sample struct {
+	Time     time.Time
+	Reason   Reason
+	Location string
+	IfIndex  int
+	Link     string
+	Netns    uint32
+	Src, Dst netip.Addr
+	SrcMAC   MAC
+	DstMAC   MAC
+	// Protocol is the EtherType.
+	Protocol uint16
+	// Length is the packet's, Head what of it was kept, from the network
+	// header on.
+	Length int
+	Head   []byte
+	// Count is how many of its kind there had been on its CPU.
+	Count uint64
+}
+
+// Drop is the drop that the sample was taken of, as far as the sample shows it.
+func (s *Sample) Drop() Drop {
+	return Drop{Src: s.Src, Dst: s.Dst, Reason: s.Reason, Location: s.Location, IfIndex: s.IfIndex, Link: s.Link, Netns: s.Netns,
+		DstMAC: s.DstMAC, Packets: 1, First: s.Time, Last: s.Time}
+}
+
+// DropCause is why packets were dropped.
+type DropCause struct {
+	// Code is the finding that explains the drop, empty for none.
+	Code Code
+	// Expected is set where a healthy node frees such packets too: for every
+	// harmless free, and where a rule drops by design.
+	Expected bool
+}
+
+// DropClass says whether packets that the kernel freed were lost; if they were
+// not it says why the kernel freed them.
+type DropClass string
+
+// The classes. All but DropLost are harmless frees.
+const (
+	// DropLost packets were freed before they were delivered.
+	DropLost DropClass = ""
+	// FreeDelivered packets had been delivered: a transport or a socket
+	// frees them when it is done with them.
+	FreeDelivered DropClass = "delivered"
+	// FreeCopy packets are copies of frames for another: a bridge floods
+	// frames until it has learnt the port, and hands them to the node while it is
+	// promiscuous.
+	FreeCopy DropClass = "copy"
+	// FreeGroup packets went to a multicast or broadcast address, and this
+	// receiver has not joined the group or has no socket for it.
+	FreeGroup DropClass = "group"
+	// FreeNeighborDiscovery packets are neighbour discovery messages that
+	// bring nothing new, or are about another's address.
+	FreeNeighborDiscovery DropClass = "neighborDiscovery"
+	// FreePodGone packets were for a pod that went away during the window.
+	FreePodGone DropClass = "podGone"
+	// FreePodStarting packets were dropped by rules that the network plugin had
+	// not yet written for a new pod.
+	FreePodStarting DropClass = "podStarting"
+)
+
+// startupTime is how long a network plugin may take to write a new pod's rules.
+const startupTime = time.Second
+
+// DropClassifier classifies the drops of one snapshot.
+type DropClassifier struct {
+	window Window
+	links  map[int]*Link
+	// pods are the living ones by address, past the addresses of the others.
+	pods map[netip.Addr][]*Pod
+	past map[netip.Addr]bool
+	// broadcasts are the IPv4 broadcast addresses of links and pods.
+	broadcasts map[netip.Addr]bool
+	// flooded is the class of a frame that a receiver with another MAC frees, by
+	// the frame's destination.
+	flooded map[MAC]DropClass
+	// bridgeMACs are those of bridges and their ports: a bridge delivers frames
+	// for them to the node.
+	bridgeMACs map[MAC]bool
+}
+
+// NewDropClassifier indexes a snapshot. It keeps references into it.
+func NewDropClassifier(s *Snapshot) *DropClassifier {
+	c := &DropClassifier{
+		window: s.Window, links: make(map[int]*Link, len(s.Links)), pods: make(map[netip.Addr][]*Pod, len(s.Pods)),
+		past: map[netip.Addr]bool{}, broadcasts: map[netip.Addr]bool{}, flooded: map[MAC]DropClass{}, bridgeMACs: map[MAC]bool{},
+	}
+	for i := range s.PastPods {
+		p := &s.PastPods[i]
+		c.flooded[p.MAC] = FreePodGone
+		for _, a := range p.Addresses {
+			c.past[a.Addr()] = true
+		}
+	}
+	for i := range s.Links {
+		l := &s.Links[i]
+		c.links[l.Index], c.flooded[l.MAC] = l, FreeCopy
+		c.bridgeMACs[l.MAC] = c.bridgeMACs[l.MAC] || l.Master != 0 || l.Kind == "bridge"
+		for _, a := range l.Addresses {
+			c.broadcasts[broadcast(a)] = true
+		}
+	}
+	for i := range s.Pods {
+		p := &s.Pods[i]
+		c.flooded[p.MAC] = FreeCopy
+		for _, a := range p.Addresses {
+			c.pods[a.Addr()] = append(c.pods[a.Addr()], p)
+			c.broadcasts[broadcast(a)] = true
+		}
+	}
+	gateways := map[netip.Addr]bool{}
+	for _, r := range s.Routes {
+		if r.Dst.Bits() == 0 {
+			gateways[r.Gateway] = true
+			for _, h := range r.NextHops {
+				gateways[h.Gateway] = true
+			}
+		}
+	}
+	for _, n := range s.Neighbors {
+		if gateways[n.Addr] {
+			c.flooded[n.MAC] = FreeCopy
+		}
+	}
+	delete(c.flooded, MAC{})
+	delete(c.broadcasts, netip.Addr{})
+	return c
+}
+
+// broadcast is the broadcast address of an IPv4 network, the zero Addr where
+// there is none.
+func broadcast(p netip.Prefix) netip.Addr {
+	if !p.Addr().Is4() || p.Bits() < 0 || p.Bits() > 30 {
+		return netip.Addr{}
+	}
+	a := p.Masked().Addr().As4()
+	host := uint32(1)<<(32-p.Bits()) - 1
+	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])|host)
+	return netip.AddrFrom4(a)
+}
+
+// Lost reports whether the packets were lost.
+func (c *DropClassifier) Lost(d *Drop) bool { return c.Class(d) == DropLost }
+
+// Class says whether the packets were lost or, if not, why they were freed.
+func (c *DropClassifier) Class(d *Drop) DropClass {
+	switch {
+	case d.Delivered():
+		return FreeDelivered
+	case d.Location == "icmpv6_rcv" && (d.Src.IsLinkLocalUnicast() || d.Dst.IsLinkLocalUnicast()):
+		return FreeNeighborDiscovery
+	case c.toGroup(d.Dst) && d.noMember():
+		return FreeGroup
+	case d.NeighborFailed(), d.NoSocket(), d.LookupRefused():
+		// A pod closes its sockets before its link goes, and its route goes with
+		// the link.
+		if c.past[d.Dst] {
+			return FreePodGone
+		}
+	case d.Location == "ip6_mc_input" && d.Dst.IsMulticast():
+		return FreeGroup
+	case d.Reason == "IPV6_NDISC_NS_OTHERHOST" && d.Dst.IsMulticast():
+		return FreeNeighborDiscovery
+	case d.Netfilter():
+		switch {
+		case c.starting(d):
+			return FreePodStarting
+		case c.bridgedCopy(d):
+			return FreeCopy
+		}
+	case d.Reason == "OTHERHOST":
+		if c.past[d.Dst] {
+			return FreePodGone
+		}
+		return c.flooded[d.DstMAC]
+	}
+	return DropLost
+}
+
+// toGroup reports whether an address is a multicast or broadcast address.
+func (c *DropClassifier) toGroup(a netip.Addr) bool {
+	return a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) || c.broadcasts[a]
+}
+
+// starting reports whether netfilter dropped only the first packets of a pod that
+// came during the window.
+func (c *DropClassifier) starting(d *Drop) bool {
+	if d.Last.IsZero() || d.Last.After(c.window.End.Add(-2*startupTime)) {
+		return false
+	}
+	young := func(p *Pod) bool { return p.Since.After(c.window.Start.Add(startupTime)) }
+	return slices.ContainsFunc(c.pods[d.Src], young) || slices.ContainsFunc(c.pods[d.Dst], young)
+}
+
+// bridgedCopy reports whether netfilter dropped the copy that a promiscuous
+// bridge hands to the node of a frame that it forwards to the pod itself. Packets
+// for the node, and those that return to the pod that sent them, take no other
+// path.
+func (c *DropClassifier) bridgedCopy(d *Drop) bool {
+	bridge := c.links[d.IfIndex]
+	if bridge == nil || bridge.Kind != "bridge" || !bridge.Promisc || d.Src == d.Dst || d.DstMAC.IsZero() || c.bridgeMACs[d.DstMAC] {
+		return false
+	}
+	return slices.ContainsFunc(c.pods[d.Dst], func(p *Pod) bool {
+		l := c.links[p.LinkIndex]
+		return p.MAC == d.DstMAC && l != nil && l.Master == bridge.Index
+	})
+}
+
+// beforeReasons lists functions that, on Linux before 5.17, free packets mainly
+// for the reason. Later kernels give the reason itself.
+var beforeReasons = map[Reason][]string{
+	"NO_SOCKET":      {"__udp4_lib_rcv", "__udp6_lib_rcv"},
+	"OTHERHOST":      {"ip_rcv", "ip_rcv_core", "ip6_rcv_core"},
+	"NEIGH_FAILED":   {"arp_error_report"},
+	"NETFILTER_DROP": {"nf_hook_slow", LocationNFT},
+	"IP_RPFILTER":    {"ip_rcv_finish_core"},
+}
+
+// LocationNFT is the function in which rules of nftables drop. Legacy tables and
+// connection tracking drop in others.
+const LocationNFT = "nft_do_chain"
+
+// has reports whether the kernel gave the reason, or was too old to give any and
+// freed the packet in a function that stands for it.
+func (d *Drop) has(r Reason) bool {
+	return d.Reason == r || d.Reason == "" && slices.Contains(beforeReasons[r], d.Location)
+}
+
+// Unspecified reports whether the kernel gave no reason: before Linux 5.17, and
+// later in functions that pass none.
+func (d *Drop) Unspecified() bool { return d.Reason == "" || d.Reason == "NOT_SPECIFIED" }
+
+// Delivered reports whether the packet had been delivered: a transport or a
+// socket freed it. A packet for which a socket had no room, or that waited for a
+// next hop's MAC, had not.
+func (d *Drop) Delivered() bool {
+	switch d.Reason {
+	case "TCP_LISTEN_OVERFLOW":
+		return false
+	case "QUEUE_PURGE":
+		return d.Location != "neigh_invalidate"
+	case "SOCKET_CLOSE", "SOCKET_FILTER":
+		return true
+	}
+	switch d.Location {
+	case "ping_rcv", "raw_rcv":
+		// An echo reply is offered to every socket that may want it. Some kernels
+		// free what no socket took in ping_rcv, older ones in its caller.
+		return true
+	case "icmp_rcv", "icmpv6_rcv":
+		return d.Reason == "NO_SOCKET"
+	case "tcp_v4_rcv", "tcp_v6_rcv":
+		if d.Reason == "" {
+			// Before Linux 5.17, this may be for want of a socket.
+			return false
+		}
+	case "sk_stream_kill_queues", "inet_sock_destruct", "inet_csk_destroy_sock", "skb_queue_purge", "__skb_queue_purge",
+		"skb_queue_purge_reason", "skb_release_data":
+		// These empty a socket's queues, without a reason until Linux 6.15.
+		if d.Unspecified() {
+			return true
+		}
+	}
+	return strings.HasPrefix(string(d.Reason), "TCP_") || d.Unspecified() && strings.HasPrefix(d.Location, "tcp_")
+}
+
+// NoSocket reports whether no socket took the packet. Before Linux 5.17 this is
+// known for UDP only.
+func (d *Drop) NoSocket() bool { return d.has("NO_SOCKET") }
+
+// noMember reports whether a receiver that has not joined the packet's group, or
+// has no socket for it, freed the packet.
+func (d *Drop) noMember() bool {
+	switch d.Location {
+	case "ip_rcv_finish_core", "ip_rcv_finish", "__udp4_lib_rcv", "__udp4_lib_mcast_deliver", "__udp6_lib_rcv", "__udp6_lib_mcast_deliver":
+		return d.Unspecified() || d.NoSocket()
+	}
+	return false
+}
+
+// OtherHost reports whether the frame was for another MAC than the receiver's.
+func (d *Drop) OtherHost() bool { return d.has("OTHERHOST") }
+
+// NeighborFailed reports whether the next hop's MAC could not be resolved. The
+// kernel frees one of the packets that wait as failed, and purges the queue of the
+// others.
+func (d *Drop) NeighborFailed() bool {
+	return strings.HasPrefix(string(d.Reason), "NEIGH_") || d.Location == "neigh_invalidate" || d.has("NEIGH_FAILED")
+}
+
+// Netfilter reports whether a rule or policy may have dropped the packet.
+func (d *Drop) Netfilter() bool { return d.has("NETFILTER_DROP") }
+
+// ReverseFiltered reports whether the reverse path filter dropped the packet.
+func (d *Drop) ReverseFiltered() bool { return d.has("IP_RPFILTER") }
+
+// LookupRefused reports whether the route lookup refused the packet.
+func (d *Drop) LookupRefused() bool { return d.Location == "ip_error" || d.LookupRefused6() }
+
+// LookupRefused6 reports whether the route lookup refused an IPv6 packet. The
+// function that frees it depends on the route's type and on what the compiler
+// inlined (ip6_pkt_drop, or ip6_pkt_prohibit that contains it); no kernel gives a
+// reason that says more.
+func (d *Drop) LookupRefused6() bool {
+	return d.Dst.Is6() && (strings.HasPrefix(d.Location, "dst_discard") || strings.HasPrefix(d.Location, "ip6_pkt_"))
+}
+
+// LookupRefusedFor reports whether the IPv4 route lookup refused the packet for a
+// reason. All such packets are freed in one function; before Linux 5.17, any of the
+// reasons may be meant.
+func (d *Drop) LookupRefusedFor(r Reason) bool {
+	return d.Location == "ip_error" && (d.Reason == r || d.Reason == "")
+}
+
+// Expired reports whether a router dropped the packet because its TTL or hop
+// limit ran out. Before Linux 5.17 these functions may have dropped it for another
+// reason.
+func (d *Drop) Expired() bool {
+	return (d.Location == "ip_forward" || d.Location == "ip6_forward") && (d.Reason == "IP_INHDR" || d.Reason == "")
+}
+
+// OwnSource reports whether the packet came from outside with one of the
+// receiver's own addresses as its source. The kernel names the reason since Linux
+// 6.15.
+func (d *Drop) OwnSource() bool {
+	return d.Reason == "IP_LOCAL_SOURCE" || d.Location == "ip_rcv_finish_core" && d.Unspecified()
+}
+
+// XDP reports whether an XDP program dropped the packet. Linux 6.18 still gives
+// some of these drops no reason.
+func (d *Drop) XDP() bool {
+	if !d.Unspecified() {
+		return d.Reason == "XDP"
+	}
+	return slices.Contains([]string{"do_xdp_generic", "netif_receive_generic_xdp", "veth_xdp_rcv_skb"}, d.Location)
+}
+
+// Transmitting reports whether the packet was on its way out of its device: tc,
+// the queueing discipline or the driver dropped it.
+func (d *Drop) Transmitting() bool {
+	if d.Reason == "TC_EGRESS" || strings.HasPrefix(string(d.Reason), "QDISC_") {
+		return true
+	}
+	for _, prefix := range []string{"__dev_queue_xmit", "__dev_xmit_skb", "__dev_forward_skb", "____dev_forward_skb", "validate_xmit",
+		"dev_hard_start_xmit", "sch_direct_xmit", "kfree_skb_list"} {
+		if strings.HasPrefix(d.Location, prefix) {
+			return true
+		}
+	}
+	return strings.HasSuffix(d.Location, "_xmit") || strings.HasSuffix(d.Location, "_enqueue")
+}
