@@ -276,7 +276,7 @@ func (e endsOf) add(pod netip.Addr, d *model.Drop) {
 	e.pods[pod], e.peers[otherEnd(d, pod)] = true, true
 }
 
-// finding is one on drops of these ends, where they are enough to tell of.
+// finding is one on drops of these ends, and whether they are enough for one.
 func (e endsOf) finding(packets uint64, drops []*model.Drop) (model.Finding, bool) {
 	return model.Finding{
 		Packets:  packets,
@@ -400,17 +400,10 @@ func dropEvidence(drops []*model.Drop) []model.Evidence {
 
 // droppedUnread is the finding on drops by rules that were not read.
 func (v *view) droppedUnread(drops []*model.Drop) (model.Finding, bool) {
-	ends := newEnds()
-	var packets uint64
-	for _, d := range drops {
-		packets += d.Packets
-		ends.add(v.pod(d), d)
-	}
-	f, enough := ends.finding(packets, drops)
+	f, enough := likelyDropped(drops, v.pod)
 	if !enough {
 		return f, false
 	}
-	f.Confidence = model.Likely
 	f.Title = "a firewall rule drops packets of " + addrs(f.Pods)
 	f.Why = fmt.Sprintf("Netfilter dropped %s; which rule it was could not be told.", count(f.Packets, "packet"))
 	f.Unseen = []string{tooManyRules}
@@ -425,17 +418,10 @@ func (v *view) droppedUnread(drops []*model.Drop) (model.Finding, bool) {
 
 // droppedInPod is the finding on drops by a pod's own rules, which are not read.
 func (v *view) droppedInPod(pod netip.Addr, drops []*model.Drop) (model.Finding, bool) {
-	ends := newEnds()
-	var packets uint64
-	for _, d := range drops {
-		packets += d.Packets
-		ends.add(pod, d)
-	}
-	f, enough := ends.finding(packets, drops)
+	f, enough := likelyDropped(drops, func(*model.Drop) netip.Addr { return pod })
 	if !enough {
 		return f, false
 	}
-	f.Confidence = model.Likely
 	p := v.pods[pod][0]
 	f.Title = fmt.Sprintf("%s drops packets by rules of its own", podName(p))
 	f.Why = fmt.Sprintf("A firewall rule in the pod's own namespace dropped %s; the node's rules did not see them.", count(f.Packets, "packet"))
@@ -443,4 +429,17 @@ func (v *view) droppedInPod(pod netip.Addr, drops []*model.Drop) (model.Finding,
 	f.LastHopAlive = v.place(p.Link, model.Egress)
 	f.Fix = []string{inside(p) + "nft list ruleset"}
 	return f, true
+}
+
+// likelyDropped begins a finding on drops whose rule is not known.
+func likelyDropped(drops []*model.Drop, pod func(*model.Drop) netip.Addr) (model.Finding, bool) {
+	ends := newEnds()
+	var packets uint64
+	for _, d := range drops {
+		packets += d.Packets
+		ends.add(pod(d), d)
+	}
+	f, enough := ends.finding(packets, drops)
+	f.Confidence = model.Likely
+	return f, enough
 }

@@ -57,9 +57,9 @@ func (j *journey) frame(b *model.Link, in string) Frame {
 	}
 }
 
-// upFrom gives a frame to the node. Where bridges call the IP layer's chains,
-// destinations are translated before the bridge's own link sees the packet; what
-// then leaves by the same bridge never comes up.
+// upFrom gives a frame to the node. Where bridges call the IP layer's chains, the
+// destination is translated before the bridge's own link sees the packet; a
+// packet that then leaves by the same bridge never passes that link.
 func (j *journey) upFrom(b *model.Link, s *step) {
 	dst, from := j.dst, len(j.steps)
 	j.atIP(b)
@@ -79,7 +79,7 @@ func (j *journey) upFrom(b *model.Link, s *step) {
 	}
 }
 
-// obey notes what a bridge's rules do, and reports whether the frame goes on.
+// obey records what a bridge's rules do, and reports whether the frame goes on.
 func (j *journey) obey(s *step, r frameDecision) bool {
 	for _, rule := range r.rules {
 		s.Rules = append(s.Rules, frameRuleText(rule))
@@ -126,20 +126,12 @@ func (j *journey) bridgeOwns(b *model.Link, m model.MAC) bool {
 	if m.IsZero() {
 		return false
 	}
-	if m == b.MAC {
-		return true
-	}
-	for i := range j.Links {
-		if l := &j.Links[i]; l.Master == b.Index && l.MAC == m {
-			return true
-		}
-	}
-	return false
+	return m == b.MAC || slices.ContainsFunc(j.Links, func(l model.Link) bool { return l.Master == b.Index && l.MAC == m })
 }
 
 // portOf is the port behind which a MAC is: a pod's, one that the bridge has
-// learnt, or for what is not known the port that leads off the node; nil where
-// no port has it.
+// learnt, or for an unknown MAC the port that leads off the node; nil where no
+// port has it.
 func (j *journey) portOf(b *model.Link, m model.MAC) *model.Link {
 	if !m.IsZero() {
 		for i := range j.Pods {
@@ -208,7 +200,7 @@ func (j *journey) bridged(s *step, b, out *model.Link, f *Frame) {
 			j.routed(b, n)
 			return
 		}
-		j.judge(b.Name, b.Name, "PREROUTING", "FORWARD", "POSTROUTING")
+		j.filtered(b.Name, b.Name, "PREROUTING", "FORWARD", "POSTROUTING")
 		if j.over {
 			return
 		}
