@@ -134,16 +134,12 @@ func (j *journey) bridgeOwns(b *model.Link, m model.MAC) bool {
 // port has it.
 func (j *journey) portOf(b *model.Link, m model.MAC) *model.Link {
 	if !m.IsZero() {
-		for i := range j.Pods {
-			p := &j.Pods[i]
-			if l := j.links[p.LinkIndex]; l != nil && l.Master == b.Index && p.MAC == m {
-				return l
-			}
+		isPort := func(l *model.Link) bool { return l != nil && l.Master == b.Index && l.Index != b.Index }
+		if p := first(j.Pods, func(p *model.Pod) bool { return p.MAC == m && isPort(j.links[p.LinkIndex]) }); p != nil {
+			return j.links[p.LinkIndex]
 		}
-		for _, e := range j.FDB {
-			if l := j.links[e.IfIndex]; e.MAC == m && l != nil && l.Master == b.Index && l.Index != b.Index {
-				return l
-			}
+		if e := first(j.FDB, func(e *model.FDBEntry) bool { return e.MAC == m && isPort(j.links[e.IfIndex]) }); e != nil {
+			return j.links[e.IfIndex]
 		}
 	}
 	if p := j.pods[j.dst]; p != nil && !j.isFabric(m) {

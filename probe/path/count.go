@@ -97,48 +97,29 @@ func (t *tracer) bypassed(p *point) bool {
 // they are not read at one instant.
 func slack(n uint64) uint64 { return 2 + n/200 }
 
-// dropHops says by what a drop ends at which kind of hop. An empty location
-// stands for any, and so does an empty reason.
+// dropHops are the reasons and locations of drops by the kind of hop at which
+// the kernel makes them. The first that matches decides.
 var dropHops = []struct {
-	reason   model.Reason
-	location string
-	kind     model.HopKind
+	kind      model.HopKind
+	reasons   []model.Reason
+	locations []string
 }{
-	{"NETFILTER_DROP", "", model.HopPolicy},
-	{"", "nf_hook_slow", model.HopPolicy},
-	{"", "nft_do_chain", model.HopPolicy},
-	{"NEIGH_FAILED", "", model.HopNeighbor},
-	{"NEIGH_QUEUEFULL", "", model.HopNeighbor},
-	{"NEIGH_DEAD", "", model.HopNeighbor},
-	{"", "neigh_invalidate", model.HopNeighbor},
-	{"IP_INNOROUTES", "", model.HopRoute},
-	{"IP_INADDRERRORS", "", model.HopRoute},
-	{"IP_RPFILTER", "", model.HopRoute},
-	{"PKT_TOO_BIG", "", model.HopRoute},
-	{"", "ip_error", model.HopRoute},
-	{"", "ip_forward", model.HopRoute},
-	{"", "ip6_forward", model.HopRoute},
-	{"", "ip6_pkt_discard", model.HopRoute},
-	{"", "ip6_pkt_drop", model.HopRoute},
-	{"", "dst_discard", model.HopRoute},
-	{"", "dst_discard_out", model.HopRoute},
-	{"", "ip6_pkt_prohibit", model.HopRoute},
-	{"", "ip_rcv_finish_core", model.HopRoute},
-	{"TC_INGRESS", "", model.HopLink},
-	{"XDP", "", model.HopLink},
-	{"TC_EGRESS", "", model.HopLink},
-	{"QDISC_DROP", "", model.HopLink},
-	{"DEV_READY", "", model.HopLink},
-	{"OTHERHOST", "", model.HopLink},
-	{"NO_TX_TARGET", "", model.HopBridge},
+	{model.HopPolicy, []model.Reason{"NETFILTER_DROP"}, []string{"nf_hook_slow", "nft_do_chain"}},
+	{model.HopNeighbor, []model.Reason{"NEIGH_FAILED", "NEIGH_QUEUEFULL", "NEIGH_DEAD"}, []string{"neigh_invalidate"}},
+	{model.HopRoute, []model.Reason{"IP_INNOROUTES", "IP_INADDRERRORS", "IP_RPFILTER", "PKT_TOO_BIG"}, []string{
+		"ip_error", "ip_forward", "ip6_forward", "ip6_pkt_discard", "ip6_pkt_drop", "dst_discard", "dst_discard_out",
+		"ip6_pkt_prohibit", "ip_rcv_finish_core",
+	}},
+	{model.HopLink, []model.Reason{"TC_INGRESS", "XDP", "TC_EGRESS", "QDISC_DROP", "DEV_READY", "OTHERHOST"}, nil},
+	{model.HopBridge, []model.Reason{"NO_TX_TARGET"}, nil},
 }
 
 // dropHop is the kind of hop at which a drop is made, empty where it is not
 // known.
 func dropHop(d *model.Drop) model.HopKind {
-	for _, r := range dropHops {
-		if (r.reason == "" || r.reason == d.Reason) && (r.location == "" || r.location == d.Location) {
-			return r.kind
+	for _, h := range dropHops {
+		if slices.Contains(h.reasons, d.Reason) || slices.Contains(h.locations, d.Location) {
+			return h.kind
 		}
 	}
 	return ""

@@ -231,12 +231,7 @@ func (j *journey) expected() *model.Link {
 			return j.uplinkOf(l)
 		}
 	}
-	for i := range j.Links {
-		if j.Links[i].Role == model.RoleUplink {
-			return &j.Links[i]
-		}
-	}
-	return nil
+	return first(j.Links, func(l *model.Link) bool { return l.Role == model.RoleUplink })
 }
 
 // entry is the uplink by which most packets came in, nil where none was counted.
@@ -270,10 +265,11 @@ func (j *journey) entry() *model.Link {
 
 // uplinkOf is the uplink among a bridge's ports, or the link itself.
 func (t *tracer) uplinkOf(l *model.Link) *model.Link {
-	for i := range t.Links {
-		if u := &t.Links[i]; u.Role == model.RoleUplink && u.Master == l.Index && l.Kind == "bridge" {
-			return u
-		}
+	isPort := func(u *model.Link) bool {
+		return u.Role == model.RoleUplink && u.Master == l.Index && l.Kind == "bridge"
+	}
+	if u := first(t.Links, isPort); u != nil {
+		return u
 	}
 	return l
 }

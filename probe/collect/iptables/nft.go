@@ -124,16 +124,10 @@ func (b *builder) extension(e nft.Extension) {
 
 func (b *builder) verdict(v nft.Verdict) {
 	switch v.Code {
-	case nft.Accept:
-		b.Target = "ACCEPT"
-	case nft.Drop:
-		b.Target = "DROP"
-	case nft.Return:
-		b.Target = "RETURN"
-	case nft.Jump:
-		b.Target = v.Chain
-	case nft.Goto:
-		b.Target, b.Goto = v.Chain, true
+	case nft.Accept, nft.Drop, nft.Return:
+		b.Target = strings.ToUpper(v.String())
+	case nft.Jump, nft.Goto:
+		b.Target, b.Goto = v.Chain, v.Code == nft.Goto
 	case nft.Continue, nft.Break:
 		return
 	default:
@@ -206,10 +200,8 @@ func (b *builder) matchMeta(m nft.Match, invert bool) bool {
 		return false
 	}
 	switch expr.MetaKey(m.Load.Key) {
-	case expr.MetaKeyIIFNAME:
-		b.matchIn(model.IfMatch{Name: nft.Interface(m.Value), Not: invert})
-	case expr.MetaKeyOIFNAME:
-		b.matchOut(model.IfMatch{Name: nft.Interface(m.Value), Not: invert})
+	case expr.MetaKeyIIFNAME, expr.MetaKeyOIFNAME:
+		b.matchLink(expr.MetaKey(m.Load.Key) == expr.MetaKeyIIFNAME, model.IfMatch{Name: nft.Interface(m.Value), Not: invert})
 	case expr.MetaKeyL4PROTO:
 		if len(m.Value) == 0 || m.Mask != nil {
 			return false
