@@ -101,6 +101,19 @@ func (j *journey) obey(s *step, r frameDecision) bool {
 	return false
 }
 
+// pass takes a frame through a bridge's hooks, and reports whether it goes on.
+func (j *journey) pass(s *step, f *Frame, hooks ...string) bool {
+	for _, hook := range hooks {
+		d := j.frames.pass(hook, f)
+		if !j.obey(s, d) {
+			return false
+		}
+		s.Decision = join(s.Decision, rewrites(d))
+	}
+	j.dstMAC, j.srcMAC = f.DstMAC, f.SrcMAC
+	return true
+}
+
 // rewrites says in words which MACs rules wrote.
 func rewrites(r frameDecision) string {
 	var out string
@@ -173,18 +186,13 @@ func (j *journey) flooded(s *step, b *model.Link, r frameDecision) {
 	s.Dead = j.Has(model.SourceBridge, model.SourcePods)
 }
 
-// bridged passes a frame on from port to port, and through the IP layer's chains
-// where bridges call these.
+// bridged takes a frame from port to port, and through the IP layer's chains where
+// bridges call them.
 func (j *journey) bridged(s *step, b, out *model.Link, f *Frame) {
 	f.Out = []string{out.Name}
-	for _, hook := range []string{"FORWARD", "POSTROUTING"} {
-		ruled := j.frames.pass(hook, f)
-		if !j.obey(s, ruled) {
-			return
-		}
-		s.Decision = join(s.Decision, rewrites(ruled))
+	if !j.pass(s, f, "FORWARD", "POSTROUTING") {
+		return
 	}
-	j.dstMAC, j.srcMAC = f.DstMAC, f.SrcMAC
 	if j.filtersBridged(isIPv6(j.dst)) {
 		before := j.dst
 		n := j.translateDestination("PREROUTING")
@@ -226,13 +234,7 @@ func (j *journey) outOfBridge(b *model.Link) {
 	}
 	f.Out = []string{out.Name}
 	s.Decision = "to " + out.Name
-	for _, hook := range []string{"OUTPUT", "POSTROUTING"} {
-		ruled := j.frames.pass(hook, &f)
-		if !j.obey(s, ruled) {
-			return
-		}
-		s.Decision = join(s.Decision, rewrites(ruled))
+	if j.pass(s, &f, "OUTPUT", "POSTROUTING") {
+		j.toPort(out)
 	}
-	j.dstMAC, j.srcMAC = f.DstMAC, f.SrcMAC
-	j.toPort(out)
 }

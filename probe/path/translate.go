@@ -117,10 +117,8 @@ func (j *journey) flows() []*model.Flow {
 func (j *journey) flowTexts() []string {
 	const most = 3
 	var out []string
-	for i, f := range j.flows() {
-		if i == most {
-			break
-		}
+	flows := j.flows()
+	for _, f := range flows[:min(most, len(flows))] {
 		out = append(out, flowText(f))
 	}
 	return out

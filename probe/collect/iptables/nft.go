@@ -246,8 +246,8 @@ var (
 	header6 = header{addrs: [2]uint32{8, 24}, size: 16, proto: 6}
 )
 
-// ipHeader is the header that the rule matches. A rule of the inet family may
-// tell only by what it looks at.
+// ipHeader is the header that the rule matches. A rule of an inet table may show
+// it only by the length of what it loads.
 func (b *builder) ipHeader(m nft.Match) header {
 	if b.Family == "ip6" || b.NFProto == 6 || b.Family == "inet" && b.NFProto == 0 && m.Load.Len == header6.size {
 		return header6
