@@ -1,3 +1,5 @@
+// Package path predicts what a node's tables do with a packet. It is pure:
+// everything it knows is in a snapshot.
 package path
 
 import (
