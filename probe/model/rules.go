@@ -23,9 +23,9 @@ type Counter struct {
 	// Kept is true for a native nft rule that has a counter; those of iptables
 	// and ebtables always have one.
 	Kept bool
-	// Restarted is true where the rule was written anew in the window, its
-	// counter zeroed, or it was not read when the window began: Delta is what
-	// it counted since, at least, and what it counted before is not known.
+	// Restarted is true where the rule was rewritten in the window, its counter
+	// was zeroed, or it was not read when the window began. Delta is then the
+	// least that it counted.
 	Restarted bool
 }
 
@@ -100,8 +100,8 @@ func (m MarkMatch) Matches(mark uint32) bool {
 // FrameTarget is what an ebtables rule does with a frame.
 type FrameTarget string
 
-// The targets. The verdicts and the four that change or answer a frame;
-// TargetOther keeps its name in FrameRule.TargetName.
+// The targets: decisions, jumps, and those that change or answer a frame. The
+// name of another target is in FrameRule.TargetName.
 const (
 	TargetAccept   FrameTarget = "ACCEPT"
 	TargetDrop     FrameTarget = "DROP"
@@ -154,7 +154,8 @@ type FrameRule struct {
 	TargetName string
 	// MAC is what dnat, snat and arpreply write.
 	MAC MAC
-	// Verdict is what follows such a target: ACCEPT, DROP, CONTINUE, RETURN.
+	// Verdict is the decision after such a target: ACCEPT, DROP, CONTINUE or
+	// RETURN.
 	Verdict FrameTarget
 
 	Counter Counter
@@ -194,8 +195,8 @@ type PacketRule struct {
 	Mark MarkMatch
 	// Unknown names matches that were not decoded.
 	Unknown []string
-	// Map is the nft map that tells where a packet goes on, by its contents;
-	// those are not read. Empty: none.
+	// Map is the nft map whose elements decide where the packet goes; they are
+	// not read. It is empty where there is none.
 	Map string
 
 	// Target is ACCEPT, DROP, RETURN, REJECT, MASQUERADE, SNAT, DNAT, a
@@ -230,16 +231,16 @@ type Chain struct {
 	Counter Counter
 }
 
-// SendsToFabric reports whether the rule gives every frame of the links that
-// it is for, whatever is in it, one MAC: azure-vnet's tunnel mode sends what
-// pods send to the fabric so.
+// SendsToFabric reports whether the rule rewrites the destination MAC of every
+// frame that comes in by the links it matches, as azure-vnet's tunnel mode does to
+// send pods' packets to the fabric.
 func (r *FrameRule) SendsToFabric() bool {
 	return r.Table == "nat" && r.Chain == "PREROUTING" && r.Target == TargetDNAT && len(r.Unknown) == 0 &&
 		r.EtherType == 0 && r.IPDst.IsZero() && r.ARPDst.IsZero() && strings.HasSuffix(r.In.Name, "+") && !r.In.Not
 }
 
-// CNIMasqueradeTable is the table of nft's own in which the CNI project's
-// plugins masquerade pods, since their version 1.6.
+// CNIMasqueradeTable is the nft table of the family inet in which the CNI
+// project's plugins masquerade pods, since their version 1.6.
 const CNIMasqueradeTable = "cni_plugins_masquerade"
 
 // CNIChain reports whether a chain is one of those that the CNI project's

@@ -57,9 +57,9 @@ func (j *journey) frame(b *model.Link, in string) Frame {
 	}
 }
 
-// upFrom gives a frame to the node. Where bridges call the IP layer's chains,
-// destinations are translated before the bridge's own link sees the packet; what
-// then leaves by the same bridge never comes up.
+// upFrom gives a frame to the node. Where bridges call the IP layer's chains, the
+// destination is translated before the bridge's own link sees the packet; a
+// packet that then leaves by the same bridge never passes that link.
 func (j *journey) upFrom(b *model.Link, s *step) {
 	dst, from := j.dst, len(j.steps)
 	j.atIP(b)
@@ -79,7 +79,7 @@ func (j *journey) upFrom(b *model.Link, s *step) {
 	}
 }
 
-// obey notes what a bridge's rules do, and reports whether the frame goes on.
+// obey records what a bridge's rules do, and reports whether the frame goes on.
 func (j *journey) obey(s *step, r frameDecision) bool {
 	for _, rule := range r.rules {
 		s.Rules = append(s.Rules, frameRuleText(rule))
@@ -99,6 +99,19 @@ func (j *journey) obey(s *step, r frameDecision) bool {
 	}
 	j.die(s, why)
 	return false
+}
+
+// pass takes a frame through a bridge's hooks, and reports whether it goes on.
+func (j *journey) pass(s *step, f *Frame, hooks ...string) bool {
+	for _, hook := range hooks {
+		d := j.frames.pass(hook, f)
+		if !j.obey(s, d) {
+			return false
+		}
+		s.Decision = join(s.Decision, rewrites(d))
+	}
+	j.dstMAC, j.srcMAC = f.DstMAC, f.SrcMAC
+	return true
 }
 
 // rewrites says in words which MACs rules wrote.
@@ -126,32 +139,20 @@ func (j *journey) bridgeOwns(b *model.Link, m model.MAC) bool {
 	if m.IsZero() {
 		return false
 	}
-	if m == b.MAC {
-		return true
-	}
-	for i := range j.Links {
-		if l := &j.Links[i]; l.Master == b.Index && l.MAC == m {
-			return true
-		}
-	}
-	return false
+	return m == b.MAC || slices.ContainsFunc(j.Links, func(l model.Link) bool { return l.Master == b.Index && l.MAC == m })
 }
 
 // portOf is the port behind which a MAC is: a pod's, one that the bridge has
-// learnt, or for what is not known the port that leads off the node; nil where
-// no port has it.
+// learnt, or for an unknown MAC the port that leads off the node; nil where no
+// port has it.
 func (j *journey) portOf(b *model.Link, m model.MAC) *model.Link {
 	if !m.IsZero() {
-		for i := range j.Pods {
-			p := &j.Pods[i]
-			if l := j.links[p.LinkIndex]; l != nil && l.Master == b.Index && p.MAC == m {
-				return l
-			}
+		isPort := func(l *model.Link) bool { return l != nil && l.Master == b.Index && l.Index != b.Index }
+		if p := first(j.Pods, func(p *model.Pod) bool { return p.MAC == m && isPort(j.links[p.LinkIndex]) }); p != nil {
+			return j.links[p.LinkIndex]
 		}
-		for _, e := range j.FDB {
-			if l := j.links[e.IfIndex]; e.MAC == m && l != nil && l.Master == b.Index && l.Index != b.Index {
-				return l
-			}
+		if e := first(j.FDB, func(e *model.FDBEntry) bool { return e.MAC == m && isPort(j.links[e.IfIndex]) }); e != nil {
+			return j.links[e.IfIndex]
 		}
 	}
 	if p := j.pods[j.dst]; p != nil && !j.isFabric(m) {
@@ -185,18 +186,13 @@ func (j *journey) flooded(s *step, b *model.Link, r frameDecision) {
 	s.Dead = j.Has(model.SourceBridge, model.SourcePods)
 }
 
-// bridged passes a frame on from port to port, and through the IP layer's chains
-// where bridges call these.
+// bridged takes a frame from port to port, and through the IP layer's chains where
+// bridges call them.
 func (j *journey) bridged(s *step, b, out *model.Link, f *Frame) {
 	f.Out = []string{out.Name}
-	for _, hook := range []string{"FORWARD", "POSTROUTING"} {
-		ruled := j.frames.pass(hook, f)
-		if !j.obey(s, ruled) {
-			return
-		}
-		s.Decision = join(s.Decision, rewrites(ruled))
+	if !j.pass(s, f, "FORWARD", "POSTROUTING") {
+		return
 	}
-	j.dstMAC, j.srcMAC = f.DstMAC, f.SrcMAC
 	if j.filtersBridged(isIPv6(j.dst)) {
 		before := j.dst
 		n := j.translateDestination("PREROUTING")
@@ -208,7 +204,7 @@ func (j *journey) bridged(s *step, b, out *model.Link, f *Frame) {
 			j.routed(b, n)
 			return
 		}
-		j.judge(b.Name, b.Name, "PREROUTING", "FORWARD", "POSTROUTING")
+		j.filtered(b.Name, b.Name, "PREROUTING", "FORWARD", "POSTROUTING")
 		if j.over {
 			return
 		}
@@ -238,13 +234,7 @@ func (j *journey) outOfBridge(b *model.Link) {
 	}
 	f.Out = []string{out.Name}
 	s.Decision = "to " + out.Name
-	for _, hook := range []string{"OUTPUT", "POSTROUTING"} {
-		ruled := j.frames.pass(hook, &f)
-		if !j.obey(s, ruled) {
-			return
-		}
-		s.Decision = join(s.Decision, rewrites(ruled))
+	if j.pass(s, &f, "OUTPUT", "POSTROUTING") {
+		j.toPort(out)
 	}
-	j.dstMAC, j.srcMAC = f.DstMAC, f.SrcMAC
-	j.toPort(out)
 }

@@ -19,8 +19,8 @@ func (j *journey) at(l *model.Link, d model.Direction) *point {
 	return &point{link: l, direction: d, src: j.src, dst: j.dst}
 }
 
-// seen is how many packets were counted at a point; unknown where nobody
-// counted, or not these alone.
+// seen is how many packets were counted at a point; unknown where they were not
+// counted, or others with them.
 func (t *tracer) seen(p *point) model.Count {
 	if p == nil || t.Status(model.SourceTC) == model.Missing {
 		return model.Count{}
@@ -35,7 +35,7 @@ func (t *tracer) seen(p *point) model.Count {
 		c = model.Counted(t.ofPod(p))
 	}
 	if c.N == 0 && (!t.Has(model.SourceTC) || t.Traffic.Lost.Counters > 0 || t.bypassed(p)) {
-		// Nothing was counted, perhaps because nobody could.
+		// Nothing was counted, and packets may have passed uncounted.
 		return model.Count{}
 	}
 	return c
@@ -51,7 +51,7 @@ func (t *tracer) ofPair(p *point) uint64 {
 	return n
 }
 
-// ofPod is all that the pod sends, or gets, at the point.
+// ofPod is all that the pod sends, or receives, at the point.
 func (t *tracer) ofPod(p *point) uint64 {
 	side := model.AsSource
 	if p.dst == t.ends.Pod {
@@ -66,7 +66,7 @@ func (t *tracer) ofPod(p *point) uint64 {
 }
 
 // translated is the count of packets that have the node's address instead of
-// the pod's. It is known where nobody else sends to the same address so.
+// the pod's. It is known where no other flow has the same two addresses.
 func (t *tracer) translated(p *point) model.Count {
 	local, remote := p.src, p.dst
 	if p.direction == model.Ingress {
@@ -97,48 +97,29 @@ func (t *tracer) bypassed(p *point) bool {
 // they are not read at one instant.
 func slack(n uint64) uint64 { return 2 + n/200 }
 
-// dropHops says by what a drop ends at which kind of hop. An empty location
-// stands for any, and so does an empty reason.
+// dropHops are the reasons and locations of drops by the kind of hop at which
+// the kernel makes them. The first that matches decides.
 var dropHops = []struct {
-	reason   model.Reason
-	location string
-	kind     model.HopKind
+	kind      model.HopKind
+	reasons   []model.Reason
+	locations []string
 }{
-	{"NETFILTER_DROP", "", model.HopPolicy},
-	{"", "nf_hook_slow", model.HopPolicy},
-	{"", "nft_do_chain", model.HopPolicy},
-	{"NEIGH_FAILED", "", model.HopNeighbor},
-	{"NEIGH_QUEUEFULL", "", model.HopNeighbor},
-	{"NEIGH_DEAD", "", model.HopNeighbor},
-	{"", "neigh_invalidate", model.HopNeighbor},
-	{"IP_INNOROUTES", "", model.HopRoute},
-	{"IP_INADDRERRORS", "", model.HopRoute},
-	{"IP_RPFILTER", "", model.HopRoute},
-	{"PKT_TOO_BIG", "", model.HopRoute},
-	{"", "ip_error", model.HopRoute},
-	{"", "ip_forward", model.HopRoute},
-	{"", "ip6_forward", model.HopRoute},
-	{"", "ip6_pkt_discard", model.HopRoute},
-	{"", "ip6_pkt_drop", model.HopRoute},
-	{"", "dst_discard", model.HopRoute},
-	{"", "dst_discard_out", model.HopRoute},
-	{"", "ip6_pkt_prohibit", model.HopRoute},
-	{"", "ip_rcv_finish_core", model.HopRoute},
-	{"TC_INGRESS", "", model.HopLink},
-	{"XDP", "", model.HopLink},
-	{"TC_EGRESS", "", model.HopLink},
-	{"QDISC_DROP", "", model.HopLink},
-	{"DEV_READY", "", model.HopLink},
-	{"OTHERHOST", "", model.HopLink},
-	{"NO_TX_TARGET", "", model.HopBridge},
+	{model.HopPolicy, []model.Reason{"NETFILTER_DROP"}, []string{"nf_hook_slow", "nft_do_chain"}},
+	{model.HopNeighbor, []model.Reason{"NEIGH_FAILED", "NEIGH_QUEUEFULL", "NEIGH_DEAD"}, []string{"neigh_invalidate"}},
+	{model.HopRoute, []model.Reason{"IP_INNOROUTES", "IP_INADDRERRORS", "IP_RPFILTER", "PKT_TOO_BIG"}, []string{
+		"ip_error", "ip_forward", "ip6_forward", "ip6_pkt_discard", "ip6_pkt_drop", "dst_discard", "dst_discard_out",
+		"ip6_pkt_prohibit", "ip_rcv_finish_core",
+	}},
+	{model.HopLink, []model.Reason{"TC_INGRESS", "XDP", "TC_EGRESS", "QDISC_DROP", "DEV_READY", "OTHERHOST"}, nil},
+	{model.HopBridge, []model.Reason{"NO_TX_TARGET"}, nil},
 }
 
 // dropHop is the kind of hop at which a drop is made, empty where it is not
 // known.
 func dropHop(d *model.Drop) model.HopKind {
-	for _, r := range dropHops {
-		if (r.reason == "" || r.reason == d.Reason) && (r.location == "" || r.location == d.Location) {
-			return r.kind
+	for _, h := range dropHops {
+		if slices.Contains(h.reasons, d.Reason) || slices.Contains(h.locations, d.Location) {
+			return h.kind
 		}
 	}
 	return ""
@@ -170,7 +151,7 @@ func (j *journey) hopOf(d *model.Drop) *step {
 		}
 	}
 	if kind == model.HopNeighbor && d.Link != "" {
-		// Another link's next hop is not on this way.
+		// Another link's next hop is not on this path.
 		return find(func(s *step) bool { return s.Kind == kind && s.Link == d.Link })
 	}
 	if kind != "" && kind != model.HopLink {
@@ -321,7 +302,7 @@ func (c *counting) between(from, to int) {
 		dead = []int{from}
 	}
 	switch {
-	case uint64(abs(short)) <= slack(a):
+	case uint64(max(short, -short)) <= slack(a):
 	case short > 0 && len(dead) == 1 && !c.mayMiss(to):
 		c.lost[dead[0]] = model.Counted(c.lost[dead[0]].N + uint64(short))
 	default:
@@ -348,12 +329,10 @@ func (c *counting) behind(from int) {
 		s := c.steps[i]
 		if s.Kind == model.HopBeyond || s.Dead || s.cut || !c.lost[i].Known || i == len(c.steps)-1 ||
 			s.after != nil || c.steps[i+1].before != nil {
-			// Where somebody should have counted, nothing is inferred.
+			// Where packets should have been counted, nothing is inferred.
 			return
 		}
 		n -= min(n, c.lost[i].N)
 		c.at[i+1] = model.Counted(n)
 	}
 }
-
-func abs(n int64) int64 { return max(n, -n) }

@@ -7,8 +7,8 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// fromPod begins inside a pod: its own route and neighbour, then the host side
-// of its link.
+// fromPod starts in a pod: its own route and neighbour, then the node's end of
+// its link.
 func (j *journey) fromPod(p *model.Pod) {
 	if p.Has(j.dst) || j.dst.IsLoopback() {
 		j.inside(p, j.dst)
@@ -36,8 +36,8 @@ func (j *journey) fromPod(p *model.Pod) {
 	j.fromPodLink(p, l, next)
 }
 
-// inside is all of the way between a pod and an address of its own, loopback
-// too: in its own namespace, where nothing is counted.
+// inside is the whole path between a pod and an address of its own, loopback
+// included: it stays in the pod's namespace, where nothing is counted.
 func (j *journey) inside(p *model.Pod, own netip.Addr) {
 	link := p.Interface
 	if own.IsLoopback() {
@@ -47,8 +47,8 @@ func (j *journey) inside(p *model.Pod, own netip.Addr) {
 	j.over = true
 }
 
-// podRoute decides by the pod's own routes, and returns the next hop: not valid
-// where it is not known.
+// podRoute looks up the pod's own routes and returns the next hop, which is not
+// valid where it is not known.
 func (j *journey) podRoute(s *step, p *model.Pod) netip.Addr {
 	route := longest(p.Routes, j.dst)
 	switch {
@@ -81,7 +81,7 @@ func (j *journey) podRoute(s *step, p *model.Pod) netip.Addr {
 		s.Rules = append(s.Rules, neighborText(&gw))
 		switch {
 		case !gw.MAC.IsZero() || !j.up(p.LinkIndex):
-			// It is known, or cannot be: the link comes first.
+			// It is resolved, or cannot be as the link is down.
 		case gw.State == "FAILED":
 			j.die(s, "nobody answers for the gateway "+gw.Addr.String())
 		case gw.State == "INCOMPLETE":
@@ -97,7 +97,8 @@ func (t *tracer) up(index int) bool {
 	return l == nil || l.Up && l.Carrier
 }
 
-// longest is the route of a table that an address takes.
+// longest is the route with the longest prefix that holds the address, and of
+// these the one with the lowest metric.
 func longest(routes []model.Route, dst netip.Addr) *model.Route {
 	var best *model.Route
 	for i := range routes {
@@ -112,8 +113,9 @@ func longest(routes []model.Route, dst netip.Addr) *model.Route {
 	return best
 }
 
-// askFor is the MAC that a pod learns for an address on its link: that of a
-// bridge's rule which answers, else its owner's; zero where it is not known.
+// askFor is the MAC that a pod learns by ARP for an address on its link: that of
+// an arpreply rule of the bridge, else that of the pod or node that has the
+// address; zero where it is not known.
 func (j *journey) askFor(p *model.Pod, s *step) model.MAC {
 	l := j.links[p.LinkIndex]
 	b := j.bridge(l)
@@ -137,16 +139,16 @@ func (j *journey) askFor(p *model.Pod, s *step) model.MAC {
 			return model.MAC{}
 		}
 	}
-	switch owner := j.pods[j.dst]; {
-	case owner != nil && j.bridge(j.links[owner.LinkIndex]) == b:
-		return owner.MAC
+	switch holder := j.pods[j.dst]; {
+	case holder != nil && j.bridge(j.links[holder.LinkIndex]) == b:
+		return holder.MAC
 	case j.node[j.dst] != nil:
 		return b.MAC
 	}
 	return model.MAC{}
 }
 
-// fromPodLink is the host side of the pod's link.
+// fromPodLink is the node's end of the pod's link.
 func (j *journey) fromPodLink(p *model.Pod, l *model.Link, next netip.Addr) {
 	s := j.add(model.PathHop{Kind: model.HopLink, Role: l.Role, Link: l.Name, Decision: "up"})
 	s.direction, s.before = model.Ingress, j.at(l, model.Ingress)
@@ -165,8 +167,10 @@ func (j *journey) fromPodLink(p *model.Pod, l *model.Link, next netip.Addr) {
 		case j.node[next] != nil:
 			j.dstMAC = b.MAC
 		case j.pods[next] == nil:
-			// Who answers the node for it answers the pod as well.
-			j.dstMAC = j.neighborMAC(next, b)
+			// What has the address replies to the pod as it does to the node.
+			if n := j.neighborAt(next, b.Index); n != nil {
+				j.dstMAC = n.MAC
+			}
 		}
 		j.enterBridge(b, l)
 		return
@@ -182,15 +186,19 @@ func (j *journey) fromPodLink(p *model.Pod, l *model.Link, next netip.Addr) {
 	j.atIP(l)
 }
 
-// neighborMAC is the MAC that the node holds for an address behind a link, zero
-// for none.
-func (j *journey) neighborMAC(a netip.Addr, l *model.Link) model.MAC {
-	for i := range j.Neighbors {
-		if n := &j.Neighbors[i]; n.Addr == a && n.IfIndex == l.Index && !n.Proxy {
-			return n.MAC
+// neighborAt is the node's entry for an address behind a link, nil for none.
+func (t *tracer) neighborAt(a netip.Addr, ifindex int) *model.Neighbor {
+	return first(t.Neighbors, func(n *model.Neighbor) bool { return n.Addr == a && n.IfIndex == ifindex && !n.Proxy })
+}
+
+// first is the first element that satisfies a condition, nil where none does.
+func first[T any](list []T, ok func(*T) bool) *T {
+	for i := range list {
+		if ok(&list[i]) {
+			return &list[i]
 		}
 	}
-	return model.MAC{}
+	return nil
 }
 
 // toPort sends the frame out of a link: a pod's, or one that leads off the node.
@@ -220,12 +228,7 @@ func (j *journey) toPort(l *model.Link) {
 
 // behind is the living pod behind a link, nil for none.
 func (j *journey) behind(l *model.Link) *model.Pod {
-	for i := range j.Pods {
-		if p := &j.Pods[i]; p.LinkIndex == l.Index {
-			return p
-		}
-	}
-	return nil
+	return first(j.Pods, func(p *model.Pod) bool { return p.LinkIndex == l.Index })
 }
 
 // toPod is the packet's arrival in a pod.

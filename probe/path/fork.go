@@ -27,10 +27,10 @@ func (b *branch) String() string {
 	return "dev " + b.Link
 }
 
-// fork is the next hop that a packet takes. Of several the kernel takes one by
-// a hash of the flow, with a seed that it keeps to itself: what was counted and
-// dropped tells which. Where packets took several, the way is that on which
-// some were lost. It is false where nothing tells.
+// fork is the next hop that a packet takes. Of several the kernel takes one by a
+// hash of the flow with a seed that it does not disclose, so that only counts and
+// drops show which. Where packets took several, the path is the one on which some
+// were lost. It is false where nothing was counted.
 func (j *journey) fork(s *step, d *Decision) (NextHop, bool) {
 	if len(d.Hops) == 1 {
 		return d.Hops[0], true
@@ -38,7 +38,7 @@ func (j *journey) fork(s *step, d *Decision) (NextHop, bool) {
 	all := j.branches(d.Hops)
 	used := slices.DeleteFunc(slices.Clone(all), func(b branch) bool { return !b.used() })
 	if len(used) == 0 {
-		j.retell(s, d.Route, NextHop{})
+		j.rename(s, d.Route, NextHop{})
 		s.Decision += fmt.Sprintf(" by one of %d next hops, of which it is not known which: %s", len(all), branchTexts(all))
 		return NextHop{}, false
 	}
@@ -46,22 +46,22 @@ func (j *journey) fork(s *step, d *Decision) (NextHop, bool) {
 		return cmp.Or(cmp.Compare(b.lost, a.lost), cmp.Compare(b.sent, a.sent))
 	})
 	most := used[0]
-	j.retell(s, d.Route, most.NextHop)
+	j.rename(s, d.Route, most.NextHop)
 	s.Decision += fmt.Sprintf(", one of %d next hops", len(all))
 	if others := used[1:]; len(others) > 0 {
 		verb := "go"
 		if slices.ContainsFunc(others, func(b branch) bool { return b.IfIndex == most.IfIndex }) {
 			verb = "may go" // what leaves by one link is counted as one
 		}
-		// What comes in here need not go on this way.
+		// Packets that come in here may go on by another next hop.
 		s.cut = slices.ContainsFunc(others, func(b branch) bool { return b.IfIndex != most.IfIndex })
 		s.Decision += fmt.Sprintf("; others of these packets %s by %s", verb, branchTexts(others))
 	}
 	return most.NextHop, true
 }
 
-// retell names the next hop that is taken in the place of the route's first.
-func (j *journey) retell(s *step, route *model.Route, h NextHop) {
+// rename puts the next hop that is taken in the place of the route's first.
+func (j *journey) rename(s *step, route *model.Route, h NextHop) {
 	taken := *route
 	taken.Gateway = h.Gateway
 	s.Decision = strings.Replace(s.Decision, RouteText(route, j.linkName(route.IfIndex)), RouteText(&taken, h.Link), 1)
@@ -75,9 +75,9 @@ func branchTexts(list []branch) string {
 	return strings.Join(words, ", ")
 }
 
-// branches tells what went to each of the next hops. Where several are behind
-// one link, what left it went to those that have a MAC, and what was lost there
-// for want of one to those that have none.
+// branches counts what went to each of the next hops. Where several are behind one
+// link, the packets that left it went to those whose MAC is known, and those that
+// were dropped there for want of a MAC to the others.
 func (j *journey) branches(hops []NextHop) []branch {
 	out := make([]branch, len(hops))
 	ours := j.sources()
@@ -137,7 +137,6 @@ func (j *journey) resolves(h NextHop) bool {
 	if !h.Gateway.IsValid() {
 		return true
 	}
-	return slices.ContainsFunc(j.Neighbors, func(n model.Neighbor) bool {
-		return n.Addr == h.Gateway && n.IfIndex == h.IfIndex && !n.MAC.IsZero() && n.State != "FAILED"
-	})
+	n := j.neighborAt(h.Gateway, h.IfIndex)
+	return n != nil && !n.MAC.IsZero() && n.State != "FAILED"
 }

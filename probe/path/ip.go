@@ -21,8 +21,8 @@ func (j *journey) atIP(in *model.Link) {
 	}
 }
 
-// routed looks up the packet's route and follows it. n is the hop of the
-// translation, which the source's comes to last.
+// routed looks up the packet's route and follows it. n is the hop of address
+// translation, to which the source's is added last.
 func (j *journey) routed(in *model.Link, n *step) {
 	name := ""
 	if in != nil {
@@ -42,9 +42,9 @@ func (j *journey) routed(in *model.Link, n *step) {
 	}
 	out, known := j.fork(route, &d)
 	if in == nil {
-		j.judge("", out.Link, "OUTPUT", "POSTROUTING")
+		j.filtered("", out.Link, "OUTPUT", "POSTROUTING")
 	} else {
-		j.judge(name, out.Link, "PREROUTING", "FORWARD", "POSTROUTING")
+		j.filtered(name, out.Link, "PREROUTING", "FORWARD", "POSTROUTING")
 	}
 	if j.over {
 		return
@@ -58,8 +58,8 @@ func (j *journey) routed(in *model.Link, n *step) {
 	j.toLink(out)
 }
 
-// decideRoute fills in the hop of the route, and ends the way where the lookup
-// or what precedes it lets no packet through.
+// decideRoute fills in the hop of the route. The path ends there where the lookup,
+// or a check before it, lets no packet through.
 func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
 	if d.Rule != nil && d.Rule.Priority != 0 && d.Rule.Priority < ruleMain {
 		s.Rules = append(s.Rules, RoutingRuleText(d.Rule))
@@ -96,7 +96,7 @@ func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
 			j.die(s, why)
 			return
 		}
-		if why := j.astray(d); why != "" {
+		if why := j.misrouted(d); why != "" {
 			j.die(s, why)
 			return
 		}
@@ -106,7 +106,7 @@ func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
 	}
 }
 
-// orRule is a decision in words where a rule decides and no route.
+// orRule is the text of the rule where a rule decides and no route.
 func orRule(text string, d *Decision) string {
 	if text == "" && d.Rule != nil {
 		return RoutingRuleText(d.Rule)
@@ -121,7 +121,7 @@ func (t *tracer) linkName(index int) string {
 	return ""
 }
 
-// notForwarded says why the node does not forward what comes by a link.
+// notForwarded says why the node does not forward what comes in by a link.
 func (j *journey) notForwarded(in *model.Link) string {
 	if isIPv6(j.dst) {
 		if j.settings["net.ipv6.conf.all.forwarding"] == "0" {
@@ -135,9 +135,10 @@ func (j *journey) notForwarded(in *model.Link) string {
 	return ""
 }
 
-// astray says that a pod of this node is routed off the node or to another pod.
-// Where a plugin's own device takes it, its programs decide.
-func (j *journey) astray(d *Decision) string {
+// misrouted says that a pod of this node is routed off the node or to another
+// pod. Where the route leads to a device of a plugin, the plugin's programs
+// decide.
+func (j *journey) misrouted(d *Decision) string {
 	p := j.pods[j.dst]
 	if p == nil || !slices.ContainsFunc(j.Pods, func(x model.Pod) bool { return x.Has(j.dst) }) {
 		return ""
@@ -203,8 +204,8 @@ func (j *journey) packet(in, out string) Packet {
 	return p
 }
 
-// judge asks netfilter's chains that may drop.
-func (j *journey) judge(in, out string, hooks ...string) {
+// filtered asks the chains of netfilter that can drop the packet.
+func (j *journey) filtered(in, out string, hooks ...string) {
 	s := j.add(model.PathHop{Kind: model.HopPolicy})
 	r := j.tables.filter(j.packet(in, out), hooks...)
 	switch {
@@ -238,7 +239,7 @@ func (j *journey) judge(in, out string, hooks ...string) {
 
 // toNode is delivery to the node itself.
 func (j *journey) toNode(in string) {
-	j.judge(in, "", "PREROUTING", "INPUT")
+	j.filtered(in, "", "PREROUTING", "INPUT")
 	if j.over {
 		return
 	}
@@ -250,10 +251,10 @@ func (j *journey) toNode(in string) {
 	j.over = true
 }
 
-// balancer is the dummy link that holds the address alone, where it is not
-// known to be the node's own: so are the addresses of services for IPVS, which
-// takes packets for them after the filter rules of INPUT. A flow tells what
-// became of them; where it was not translated, the node itself answered.
+// balancer is the dummy link that has the address, as the addresses of services
+// are for IPVS: it takes packets for them after the filter rules of INPUT. It is
+// nil where a flow shows what became of such packets; where that was not
+// translated, the node itself replied.
 func (j *journey) balancer(a netip.Addr) *model.Link {
 	l := j.node[a]
 	if l == nil || l.Kind != "dummy" || !slices.Contains(l.Addresses, netip.PrefixFrom(a, a.BitLen())) || len(j.flows()) > 0 {
@@ -297,50 +298,47 @@ func (j *journey) neighbor(l *model.Link, h NextHop) {
 	s := j.add(model.PathHop{Kind: model.HopNeighbor, Link: l.Name})
 	s.next = next
 	s.direction, s.after = model.Egress, j.at(l, model.Egress)
-	owner := j.ownerAt(next, l)
-	at := slices.IndexFunc(j.Neighbors, func(n model.Neighbor) bool {
-		return n.Addr == next && n.IfIndex == l.Index && !n.Proxy
-	})
+	holder := j.holderAt(next, l)
+	n := j.neighborAt(next, l.Index)
 	j.dstMAC = model.MAC{}
-	if at < 0 {
+	if n == nil {
 		s.Decision = "no entry for " + next.String() + ": it is asked for"
 		if !j.Has(model.SourceNeighbors) {
 			s.Decision = "the neighbours were not read whole"
 		}
-		if owner != nil {
-			j.dstMAC = owner.MAC
+		if holder != nil {
+			j.dstMAC = holder.MAC
 		}
 		return
 	}
-	n := &j.Neighbors[at]
 	s.Decision, s.Rules = neighborText(n), []string{neighborText(n)}
 	j.dstMAC = n.MAC
 	switch {
 	case n.State == "FAILED" && j.unresolved(l):
 		j.die(s, "nobody answers for "+next.String())
-	case owner != nil && !n.MAC.IsZero() && !owner.MAC.IsZero() && n.MAC != owner.MAC && !j.isFabric(n.MAC):
-		j.die(s, fmt.Sprintf("%s is at %s here (%s), and the pod has %s", next, n.MAC, n.State, owner.MAC))
-	case n.MAC.IsZero() && owner != nil:
-		j.dstMAC = owner.MAC
+	case holder != nil && !n.MAC.IsZero() && !holder.MAC.IsZero() && n.MAC != holder.MAC && !j.isFabric(n.MAC):
+		j.die(s, fmt.Sprintf("%s is at %s here (%s), and the pod has %s", next, n.MAC, n.State, holder.MAC))
+	case n.MAC.IsZero() && holder != nil:
+		j.dstMAC = holder.MAC
 	}
 }
 
-// ownerAt is the living pod with an address behind a link or its ports, nil
+// holderAt is the living pod with an address behind a link or its ports, nil
 // where there is none, or several with different MACs.
-func (j *journey) ownerAt(a netip.Addr, l *model.Link) *model.Pod {
-	var owner *model.Pod
+func (j *journey) holderAt(a netip.Addr, l *model.Link) *model.Pod {
+	var holder *model.Pod
 	for i := range j.Pods {
 		p := &j.Pods[i]
 		port := j.links[p.LinkIndex]
 		if !p.Has(a) || port == nil || port.Index != l.Index && port.Master != l.Index {
 			continue
 		}
-		if owner != nil && owner.MAC != p.MAC {
+		if holder != nil && holder.MAC != p.MAC {
 			return nil
 		}
-		owner = p
+		holder = p
 	}
-	return owner
+	return holder
 }
 
 // unresolved reports whether packets of these ends were dropped because the

@@ -2,6 +2,7 @@ package path
 
 import (
 	"cmp"
+	"iter"
 	"net/netip"
 	"slices"
 
@@ -69,8 +70,8 @@ type Routing struct {
 	tables map[tableKey]*fib
 	// rules4 and rules6 are in the order in which the kernel asks them.
 	rules4, rules6 []model.RoutingRule
-	// merged: the kernel keeps IPv4's tables local and main as one as long
-	// as nobody has made a rule, so that the longest prefix of both decides.
+	// merged: as long as no rule was added, the kernel keeps IPv4's tables
+	// local and main as one, so that the longest prefix of both decides.
 	merged bool
 	down   map[int]bool
 	names  map[int]string
@@ -78,7 +79,7 @@ type Routing struct {
 
 type tableKey struct {
 	number int
-	six    bool
+	isIPv6 bool
 }
 
 // fib holds the routes of a table by prefix, the preferred one of a prefix first.
@@ -112,7 +113,7 @@ func NewRouting(s *model.Snapshot) *Routing {
 
 func (r *Routing) add(number int, route *model.Route) {
 	k := tableKey{number, route.Dst.Addr().Is6()}
-	if r.merged && !k.six && number == tableLocal {
+	if r.merged && !k.isIPv6 && number == tableLocal {
 		k.number = tableMain
 	}
 	t := r.tables[k]
@@ -168,8 +169,8 @@ func builtin(family int) []model.RoutingRule {
 
 // Lookup finds the route of a packet, as the kernel's fib_lookup does: the
 // rules by priority, in each table the longest prefix, among equals the lowest
-// metric. Types of service are not told apart, and what precedes the lookup
-// (forwarding, the reverse path filter, martian addresses) is not looked at.
+// metric. It ignores the type of service, and what precedes the lookup
+// (forwarding, the reverse path filter, martian addresses).
 func (r *Routing) Lookup(q Query) Decision {
 	rules := r.rules4
 	if q.Dst.Is6() {
@@ -219,38 +220,38 @@ func matchesRule(r *model.RoutingRule, q Query) bool {
 	return ok != r.Not
 }
 
-// in finds the route of one table, nil where none matches.
-func (r *Routing) in(number int, dst netip.Addr) *model.Route {
-	t := r.tables[tableKey{number, dst.Is6()}]
-	if t == nil {
-		return nil
-	}
-	for _, bits := range t.lengths {
-		p, err := dst.Prefix(bits)
-		if err != nil {
-			continue
-		}
-		if routes := t.routes[p]; len(routes) > 0 {
-			return routes[0]
-		}
-	}
-	return nil
-}
-
 // Covering lists the routes of a table that match an address, the preferred
 // one first.
 func (r *Routing) Covering(number int, dst netip.Addr) []*model.Route {
-	t := r.tables[tableKey{number, dst.Is6()}]
-	if t == nil {
-		return nil
-	}
-	var out []*model.Route
-	for _, bits := range t.lengths {
-		if p, err := dst.Prefix(bits); err == nil {
-			out = append(out, t.routes[p]...)
+	return slices.Collect(r.covering(number, dst))
+}
+
+func (r *Routing) covering(number int, dst netip.Addr) iter.Seq[*model.Route] {
+	return func(yield func(*model.Route) bool) {
+		t := r.tables[tableKey{number, dst.Is6()}]
+		if t == nil {
+			return
+		}
+		for _, bits := range t.lengths {
+			p, err := dst.Prefix(bits)
+			if err != nil {
+				continue
+			}
+			for _, route := range t.routes[p] {
+				if !yield(route) {
+					return
+				}
+			}
 		}
 	}
-	return out
+}
+
+// in is the route that a table has for an address, nil for none.
+func (r *Routing) in(number int, dst netip.Addr) *model.Route {
+	for route := range r.covering(number, dst) {
+		return route
+	}
+	return nil
 }
 
 // hops are those of the route whose links are up; of a route with one hop,
@@ -271,8 +272,8 @@ func (r *Routing) hops(route *model.Route) []NextHop {
 }
 
 // Reverse is the lookup by which the reverse path filter judges a packet: the
-// way back to its source, as for an answer that arrives through out, the link
-// by which the packet would leave; empty for one that is for the node itself.
+// route to its source, as for a reply that comes in through out, the link by which
+// the packet would leave; empty for a packet for the node itself.
 // The mark counts only with src_valid_mark, which is off by default.
 func (r *Routing) Reverse(q Query, out string) Decision {
 	return r.Lookup(Query{Src: q.Dst, Dst: q.Src, In: out})

@@ -1,3 +1,5 @@
+// Package path predicts what a node's tables do with a packet. It is pure:
+// everything it knows is in a snapshot.
 package path
 
 import (
@@ -17,13 +19,13 @@ type Ends struct {
 	Proto   uint8
 }
 
-// Trace predicts, hop by hop, what the tables of a node do with the packets
-// from a pod to a destination and with those that come back, puts beside it
-// what was counted, and marks the hops where packets die: by prediction, or by
-// one of the findings. What was not read is said to be unknown.
+// Trace predicts, hop by hop, what the tables of a node do with the packets from
+// a pod to a destination and with the replies, adds what was counted at each hop,
+// and marks the hops where packets die, by prediction or by one of the findings.
+// What was not read is called unknown.
 //
-// Counts are of the pair alone where the pod was looked at closely
-// (Traffic.Close), else of all that the pod sends and gets.
+// Counts are of the pair alone where pairs were counted for the pod
+// (Traffic.PairAddrs), else of all that the pod sends and receives.
 func Trace(s *model.Snapshot, findings []model.Finding, e Ends) model.Path {
 	e.Pod, e.To = e.Pod.Unmap().WithZone(""), e.To.Unmap().WithZone("")
 	t := newTracer(s, e)
@@ -37,12 +39,12 @@ func Trace(s *model.Snapshot, findings []model.Finding, e Ends) model.Path {
 	p := model.Path{Pod: e.Pod, To: e.To, Port: e.Port, Proto: e.Proto, Pair: t.pair}
 	t.place(findings, forward, back)
 	p.Forward, p.Return = forward.count(), back.count()
-	tellAnswers(p.Forward, p.Return)
+	noteReplies(p.Forward, p.Return)
 	return p
 }
 
-// tellAnswers says at the end of the way out whether anything comes back.
-func tellAnswers(out, back []model.PathHop) {
+// noteReplies says at the end of the forward path how many packets came back.
+func noteReplies(out, back []model.PathHop) {
 	if len(out) == 0 || len(back) == 0 || out[len(out)-1].Kind != model.HopBeyond || back[0].Kind != model.HopBeyond {
 		return
 	}
@@ -59,7 +61,7 @@ type tracer struct {
 	tables  *Tables
 	frames  *frameTables
 	links   map[int]*model.Link
-	// pods are the living owners of addresses, else the past ones.
+	// pods are the pods that have an address, else those that had it.
 	pods map[netip.Addr]*model.Pod
 	// node are the links that hold the node's own addresses.
 	node     map[netip.Addr]*model.Link
@@ -125,26 +127,26 @@ func (t *tracer) filtersBridged(isIPv6 bool) bool {
 // journey is one direction of a path while it is being followed.
 type journey struct {
 	*tracer
-	// src and dst are what the packet has at this point of its way.
+	// src and dst are the packet's addresses at this hop.
 	src, dst         netip.Addr
 	srcPort, dstPort uint16
 	// state is connection tracking's: new, established.
 	state string
 	reply bool
-	// sent is the other direction, of which this one is the answer.
+	// sent is the forward path that this one is the return path of.
 	sent *journey
 	// dstMAC and srcMAC are those of the frame, zero where not known.
 	srcMAC, dstMAC model.MAC
 	// through is the port of a bridge by which the packet came in, nil where
 	// it did not come by one.
 	through *model.Link
-	// arrival is the link by which answers are expected, exit that by which
+	// arrival is the link by which replies are expected, exit the one by which
 	// the packet left the node.
 	arrival, exit *model.Link
 	// returned: the fabric gave the packet back once.
 	returned bool
 	steps    []*step
-	// over: nothing more can be said of the way.
+	// over: nothing is known of the path beyond this hop.
 	over bool
 }
 
@@ -154,7 +156,7 @@ type step struct {
 	// direction is how packets pass the hop's link.
 	direction model.Direction
 	// before and after are where packets are counted as they come to the hop
-	// and as they leave it, nil where nobody counts.
+	// and as they leave it, nil where they are not counted.
 	before, after *point
 	// src and dst are the packet's at the hop.
 	src, dst netip.Addr
@@ -231,17 +233,12 @@ func (j *journey) expected() *model.Link {
 			return j.uplinkOf(l)
 		}
 	}
-	for i := range j.Links {
-		if j.Links[i].Role == model.RoleUplink {
-			return &j.Links[i]
-		}
-	}
-	return nil
+	return first(j.Links, func(l *model.Link) bool { return l.Role == model.RoleUplink })
 }
 
 // entry is the uplink by which most packets came in, nil where none was counted.
-// A link and what it is made of count the same packets: then it is the one that
-// the question left by.
+// A link and those below it (of a bond or VLAN) count the same packets: then it
+// is the one that the requests left by.
 func (j *journey) entry() *model.Link {
 	var most uint64
 	var best *model.Link
@@ -270,10 +267,11 @@ func (j *journey) entry() *model.Link {
 
 // uplinkOf is the uplink among a bridge's ports, or the link itself.
 func (t *tracer) uplinkOf(l *model.Link) *model.Link {
-	for i := range t.Links {
-		if u := &t.Links[i]; u.Role == model.RoleUplink && u.Master == l.Index && l.Kind == "bridge" {
-			return u
-		}
+	isPort := func(u *model.Link) bool {
+		return u.Role == model.RoleUplink && u.Master == l.Index && l.Kind == "bridge"
+	}
+	if u := first(t.Links, isPort); u != nil {
+		return u
 	}
 	return l
 }
@@ -322,7 +320,7 @@ func (j *journey) fromNode() {
 	j.atIP(nil)
 }
 
-// leave is the end of what can be seen.
+// leave ends the path where packets leave the node.
 func (j *journey) leave(l *model.Link) {
 	j.exit = l
 	s := j.add(model.PathHop{Kind: model.HopBeyond, Decision: "not visible from this node"})
@@ -331,7 +329,8 @@ func (j *journey) leave(l *model.Link) {
 		s.Decision = "leaves in a packet of the node's own; " + s.Decision
 	}
 	if p := j.pods[j.dst]; p != nil && !j.returned && p.LinkIndex != l.Index {
-		// Tunnel mode sends to pods of the same node by way of the fabric.
+		// azure-vnet's tunnel mode sends packets for pods of the same node
+		// through the fabric.
 		s.Decision = "the fabric is to give it back to this node"
 		s.after = j.at(l, model.Ingress)
 		j.returned = true

@@ -8,8 +8,8 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// translateDestination is the hop of connection tracking: what a service's
-// address becomes, and in answers what the pod's became.
+// translateDestination is the hop of connection tracking: what a service's address
+// becomes and, in replies, what the pod's address became.
 func (j *journey) translateDestination(hook string) *step {
 	s := j.add(model.PathHop{Kind: model.HopConntrack})
 	if j.reply {
@@ -36,30 +36,24 @@ func (j *journey) translateDestination(hook string) *step {
 		return s
 	}
 	in := ""
-	if l := j.inLink(); l != nil && hook == "PREROUTING" {
-		in = l.Name
+	if hook == "PREROUTING" {
+		in = j.inLink()
 	}
 	j.translateByRules(s, j.tables.destination(j.packet(in, ""), hook))
 	return s
 }
 
-// inLink is the link that netfilter says the packet came by.
-func (j *journey) inLink() *model.Link {
-	for i := len(j.steps) - 1; i >= 0; i-- {
-		s := j.steps[i]
-		if s.direction != model.Ingress || s.Kind != model.HopLink && s.Kind != model.HopBridge {
-			continue
-		}
-		for k := range j.Links {
-			if j.Links[k].Name == s.Link {
-				return &j.Links[k]
-			}
+// inLink is the link by which netfilter sees the packet come in, empty for none.
+func (j *journey) inLink() string {
+	for _, s := range slices.Backward(j.steps) {
+		if s.direction == model.Ingress && (s.Kind == model.HopLink || s.Kind == model.HopBridge) {
+			return s.Link
 		}
 	}
-	return nil
+	return ""
 }
 
-// translateByRules takes what the nat tables say where no flow tells.
+// translateByRules takes what the nat tables say where there is no flow.
 func (j *journey) translateByRules(s *step, t targets) {
 	rules := t.rules
 	if t.cutOff {
@@ -92,7 +86,7 @@ func (j *journey) translateByRules(s *step, t targets) {
 	case !t.service && (j.dstPort == 0 || j.ends.Proto == 0):
 		s.Decision = "may be translated, by port: " + plural(len(rules), "rule")
 	default:
-		// Which of them no table tells before the packet is there.
+		// Only the packet itself decides which of them translates it.
 		s.Decision = fmt.Sprintf("%s is translated by one of %s; to which address no flow of the window tells",
 			endText(j.dst, j.dstPort), plural(len(rules), "rule"))
 		s.ended, j.over = true, true
@@ -123,10 +117,8 @@ func (j *journey) flows() []*model.Flow {
 func (j *journey) flowTexts() []string {
 	const most = 3
 	var out []string
-	for i, f := range j.flows() {
-		if i == most {
-			break
-		}
+	flows := j.flows()
+	for _, f := range flows[:min(most, len(flows))] {
 		out = append(out, flowText(f))
 	}
 	return out

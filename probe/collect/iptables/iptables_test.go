@@ -167,7 +167,9 @@ func FuzzLegacy(f *testing.F) {
 			l = layout6
 		}
 		tb := table{layout: l, name: "nat", blob: blob}
-		tb.describe(info)
+		if _, err := binary.Decode(info, binary.NativeEndian, &tb.getinfo); err != nil {
+			t.Fatal(err)
+		}
 		_, _ = tb.decode()
 	})
 }

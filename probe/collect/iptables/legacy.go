@@ -70,15 +70,21 @@ const (
 // table is a legacy table as the kernel gives it.
 type table struct {
 	layout
-	name       string
-	validHooks uint32
-	hook       [hooks]uint32
-	underflow  [hooks]uint32
-	blob       []byte
+	getinfo
+	name string
+	blob []byte
 }
 
-// readLegacy reads the legacy tables of the namespace, both families. Only
-// tables that exist are asked for: the question would create the others.
+// getinfo is struct ipt_getinfo.
+type getinfo struct {
+	Name             [nameLen]byte
+	ValidHooks       uint32
+	Hook, Underflow  [hooks]uint32
+	NumEntries, Size uint32
+}
+
+// readLegacy reads the legacy tables of the namespace, both families. It asks only
+// for tables that exist: the request would create the others.
 func readLegacy(ns *netns.NS) (Tables, error) {
 	var out Tables
 	var blobs []table
@@ -111,8 +117,8 @@ func readLegacy(ns *netns.NS) (Tables, error) {
 	return out, err
 }
 
-// getTable fetches one table. It may be replaced between the two questions,
-// which the kernel answers by EAGAIN.
+// getTable fetches one table. Where it is replaced between the two requests, the
+// kernel returns EAGAIN.
 func getTable(l layout, name string) (table, error) {
 	t := table{layout: l, name: name}
 	if len(name) >= nameLen {
@@ -129,10 +135,12 @@ func getTable(l layout, name string) (table, error) {
 		if err := getsockopt(fd, l.level, soGetInfo, info); err != nil {
 			return t, err
 		}
-		size := t.describe(info)
-		entries := make([]byte, entriesHead+int(size))
+		if _, err := binary.Decode(info, binary.NativeEndian, &t.getinfo); err != nil {
+			return t, err
+		}
+		entries := make([]byte, entriesHead+int(t.Size))
 		copy(entries, name)
-		binary.NativeEndian.PutUint32(entries[nameLen:], size)
+		binary.NativeEndian.PutUint32(entries[nameLen:], t.Size)
 		err = getsockopt(fd, l.level, soGetEntries, entries)
 		if !errors.Is(err, unix.EAGAIN) {
 			t.blob = entries[entriesHead:]
@@ -140,16 +148,6 @@ func getTable(l layout, name string) (table, error) {
 		}
 	}
 	return t, err
-}
-
-// describe reads struct ipt_getinfo and returns the size of the entries.
-func (t *table) describe(info []byte) (size uint32) {
-	t.validHooks = binary.NativeEndian.Uint32(info[nameLen:])
-	for i := range hooks {
-		t.hook[i] = binary.NativeEndian.Uint32(info[nameLen+4+4*i:])
-		t.underflow[i] = binary.NativeEndian.Uint32(info[nameLen+24+4*i:])
-	}
-	return binary.NativeEndian.Uint32(info[infoLen-4:])
 }
 
 func getsockopt(fd, level, opt int, b []byte) error {
@@ -231,9 +229,9 @@ func (t *table) decode() (Tables, error) {
 	// The chain that starts at an offset, and the hook whose policy is there.
 	chains, policies := map[int]string{}, map[int]int{}
 	for h := range hooks {
-		if t.validHooks&(1<<h) != 0 {
-			chains[int(t.hook[h])] = hookNames[h]
-			policies[int(t.underflow[h])] = h
+		if t.ValidHooks&(1<<h) != 0 {
+			chains[int(t.Hook[h])] = hookNames[h]
+			policies[int(t.Underflow[h])] = h
 		}
 	}
 	for _, e := range entries {
@@ -299,7 +297,7 @@ func (t *table) policy(hook int, e entry) (model.Chain, error) {
 	return c, nil
 }
 
-// legacyPriority is where a table's chain stands on its hook (enum
+// legacyPriority is the priority of a table's chain on its hook (enum
 // nf_ip_hook_priorities).
 func legacyPriority(table string, hook int) int {
 	switch table {
@@ -380,14 +378,12 @@ func (t *table) ip(b *builder, e []byte) {
 		m, text, ok := xt.Addr(a, mask, inv)
 		b.matchAddr(source, m, text, inv, ok)
 	}
-	iface := func(name, mask int) string {
-		return xt.Interface(e[t.iface+name:t.iface+name+unix.IFNAMSIZ], e[t.iface+mask:t.iface+mask+unix.IFNAMSIZ])
-	}
-	if s := iface(0, 32); s != "" {
-		b.matchIn(model.IfMatch{Name: s, Not: invert&invIn != 0})
-	}
-	if s := iface(16, 48); s != "" {
-		b.matchOut(model.IfMatch{Name: s, Not: invert&invOut != 0})
+	for i, in := range []bool{true, false} {
+		// Two names, then their two masks.
+		name, mask := e[t.iface+i*unix.IFNAMSIZ:], e[t.iface+(i+2)*unix.IFNAMSIZ:]
+		if s := xt.Interface(name[:unix.IFNAMSIZ], mask[:unix.IFNAMSIZ]); s != "" {
+			b.matchLink(in, model.IfMatch{Name: s, Not: invert&[]uint8{invIn, invOut}[i] != 0})
+		}
 	}
 	if p := binary.NativeEndian.Uint16(e[t.proto:]); p != 0 && p <= 0xff {
 		b.matchProto(uint8(p), invert&invProto != 0)

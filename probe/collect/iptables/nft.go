@@ -124,16 +124,10 @@ func (b *builder) extension(e nft.Extension) {
 
 func (b *builder) verdict(v nft.Verdict) {
 	switch v.Code {
-	case nft.Accept:
-		b.Target = "ACCEPT"
-	case nft.Drop:
-		b.Target = "DROP"
-	case nft.Return:
-		b.Target = "RETURN"
-	case nft.Jump:
-		b.Target = v.Chain
-	case nft.Goto:
-		b.Target, b.Goto = v.Chain, true
+	case nft.Accept, nft.Drop, nft.Return:
+		b.Target = strings.ToUpper(v.String())
+	case nft.Jump, nft.Goto:
+		b.Target, b.Goto = v.Chain, v.Code == nft.Goto
 	case nft.Continue, nft.Break:
 		return
 	default:
@@ -206,10 +200,8 @@ func (b *builder) matchMeta(m nft.Match, invert bool) bool {
 		return false
 	}
 	switch expr.MetaKey(m.Load.Key) {
-	case expr.MetaKeyIIFNAME:
-		b.matchIn(model.IfMatch{Name: nft.Interface(m.Value), Not: invert})
-	case expr.MetaKeyOIFNAME:
-		b.matchOut(model.IfMatch{Name: nft.Interface(m.Value), Not: invert})
+	case expr.MetaKeyIIFNAME, expr.MetaKeyOIFNAME:
+		b.matchLink(expr.MetaKey(m.Load.Key) == expr.MetaKeyIIFNAME, model.IfMatch{Name: nft.Interface(m.Value), Not: invert})
 	case expr.MetaKeyL4PROTO:
 		if len(m.Value) == 0 || m.Mask != nil {
 			return false
@@ -254,8 +246,8 @@ var (
 	header6 = header{addrs: [2]uint32{8, 24}, size: 16, proto: 6}
 )
 
-// ipHeader is the header that the rule matches. A rule of the inet family may
-// tell only by what it looks at.
+// ipHeader is the header that the rule matches. A rule of an inet table may show
+// it only by the length of what it loads.
 func (b *builder) ipHeader(m nft.Match) header {
 	if b.Family == "ip6" || b.NFProto == 6 || b.Family == "inet" && b.NFProto == 0 && m.Load.Len == header6.size {
 		return header6

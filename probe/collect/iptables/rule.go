@@ -30,8 +30,8 @@ func protoName(n uint8) string {
 	return fmt.Sprint(n)
 }
 
-// builder collects a rule from what any backend tells of it, in the order in
-// which it is told, and writes its text.
+// builder makes a rule from its parts, in the order in which the kernel has them,
+// and writes its text.
 type builder struct {
 	model.PacketRule
 	// The parts that iptables prints first, in its order.
@@ -88,16 +88,14 @@ func restrict[T any](b *builder, field *T, unset bool, value T, text string) {
 	*field = value
 }
 
-func (b *builder) matchIn(m model.IfMatch) {
-	b.in = not(m.Not) + "-i " + m.Name
-	restrict(b, &b.In, b.In.Name == "", m, b.in)
-	b.native = append(b.native, "iifname "+isNot(m.Not)+nft.InterfaceText(m.Name))
-}
-
-func (b *builder) matchOut(m model.IfMatch) {
-	b.out = not(m.Not) + "-o " + m.Name
-	restrict(b, &b.Out, b.Out.Name == "", m, b.out)
-	b.native = append(b.native, "oifname "+isNot(m.Not)+nft.InterfaceText(m.Name))
+func (b *builder) matchLink(in bool, m model.IfMatch) {
+	part, field, option, word := &b.out, &b.Out, "-o ", "oifname "
+	if in {
+		part, field, option, word = &b.in, &b.In, "-i ", "iifname "
+	}
+	*part = not(m.Not) + option + m.Name
+	restrict(b, field, field.Name == "", m, *part)
+	b.native = append(b.native, word+isNot(m.Not)+nft.InterfaceText(m.Name))
 }
 
 // matchAddr takes an address match; ok is false when it is none that a prefix

@@ -62,13 +62,13 @@ type Ruleset struct {
 	Rules  []Rule
 }
 
-// Present reports whether this kernel can be asked for rules. Where it cannot,
-// there are none.
+// Present reports whether this kernel has nf_tables. Without it there are no
+// rules.
 func Present() bool { return kmod.Present("nf_tables", "nf_tables_newrule") }
 
 // Read reads the chains and rules of a family (nftables.TableFamilyIPv4, …).
-// The set of rules is of one moment: it is read again when it changed under
-// the dump, and after some tries returned with dump.ErrInterrupted.
+// The ruleset is consistent: when it changed during the dump it is read again,
+// and after some tries returned with dump.ErrInterrupted.
 func Read(ctx context.Context, c *dump.Conn, family nftables.TableFamily) (Ruleset, error) {
 	var set Ruleset
 	err := dump.Retry(ctx, func() error {
