@@ -296,6 +296,21 @@ type Sample struct {
 	Count uint64
 }
 
+// SampleKey identifies the drop that a sample is of.
+type SampleKey struct {
+	Reason   Reason
+	Location string
+	IfIndex  int
+	Netns    uint32
+	Src, Dst netip.Addr
+	DstMAC   MAC
+}
+
+// Key returns the drop that the sample is of.
+func (s *Sample) Key() SampleKey {
+	return SampleKey{s.Reason, s.Location, s.IfIndex, s.Netns, s.Src, s.Dst, s.DstMAC}
+}
+
 // MACField is which Ethernet address of a frame is meant.
 type MACField string
 
