@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Azure is what files tell of the Azure network beyond the node, as the az
-// command line printed it. What no file tells is not in it.
+// Azure describes the Azure network beyond the node, as far as output of the az
+// command line was given.
 type Azure struct {
 	Tables    []RouteTable
 	Subnets   []Subnet
@@ -16,38 +16,37 @@ type Azure struct {
 
 // RouteTable is a table of user-defined routes.
 type RouteTable struct {
-	// ID is the resource's, empty for a list of routes without ids.
+	// ID is the resource ID, empty for a list of routes without IDs.
 	ID     string
 	Routes []UDR
-	// Whole is true when the table itself was printed, with all of its
-	// routes and subnets; a list of routes alone says nothing of the latter.
+	// Whole says that the table itself was given, with all of its routes and
+	// subnets. A list of routes does not include the subnets.
 	Whole bool
-	// Part is true where only some of the routes may be known: one that was
-	// printed alone.
+	// Part says that routes may be missing: a single route was given.
 	Part bool
-	// Subnets are the ids of those that it is associated with.
+	// Subnets are the IDs of the associated subnets.
 	Subnets []string
-	// File is what told so.
+	// File is the source.
 	File string
 }
 
-// Name is the last part of the table's id, or empty.
+// Name returns the last part of the table's ID, or an empty string.
 func (t *RouteTable) Name() string { return lastPart(t.ID) }
 
-// UDR is a route of a table, or of a network card's effective ones.
+// UDR is a route of a route table, or an effective route of a NIC.
 type UDR struct {
 	Name string
-	// Prefixes hold no service tags.
+	// Prefixes are the destinations, without service tags.
 	Prefixes []netip.Prefix
 	// Type is VirtualAppliance, VirtualApplianceEcmp, VnetLocal, Internet,
 	// None, …
 	Type     string
 	NextHops []netip.Addr
-	// Active is false for an effective route that is overridden.
+	// Active is false for an effective route that another overrides.
 	Active bool
 }
 
-// EffectiveRoutes are those that apply to one network card.
+// EffectiveRoutes are the routes that apply to one NIC.
 type EffectiveRoutes struct {
 	Routes []UDR
 	File   string
@@ -57,39 +56,39 @@ type EffectiveRoutes struct {
 type Subnet struct {
 	ID       string
 	Prefixes []netip.Prefix
-	// RouteTable and SecurityGroup are ids, empty where none is associated.
+	// RouteTable and SecurityGroup are IDs, empty if none is associated.
 	RouteTable    string
 	SecurityGroup string
 	File          string
 }
 
-// Name is the last part of the subnet's id, or empty.
+// Name returns the last part of the subnet's ID, or an empty string.
 func (s *Subnet) Name() string { return lastPart(s.ID) }
 
-// NIC is a network card.
+// NIC is a virtual network interface of the cloud.
 type NIC struct {
 	ID string
-	// Forwards is IP forwarding: whether the card takes and sends what is not
-	// for or from its own addresses. ForwardsKnown is false where the file
-	// does not say.
+	// Forwards is Azure's IP forwarding: whether the NIC receives and sends
+	// packets for addresses that are not its own. ForwardsKnown is false if the
+	// file does not say.
 	Forwards, ForwardsKnown bool
 	Addresses               []netip.Addr
-	// Subnets are the ids of those that its addresses are of.
+	// Subnets are the IDs of its addresses' subnets.
 	Subnets []string
 	File    string
 }
 
-// Name is the last part of the card's id, or empty.
+// Name returns the last part of the NIC's ID, or an empty string.
 func (n *NIC) Name() string { return lastPart(n.ID) }
 
-// SameResource reports whether two ids name one resource of Azure, which
-// compares them without case. The empty id names none.
+// SameResource reports whether two IDs name the same Azure resource. IDs are
+// case-insensitive. An empty ID names none.
 func SameResource(a, b string) bool {
 	return a != "" && strings.EqualFold(strings.Trim(a, "/"), strings.Trim(b, "/"))
 }
 
-// ResourcePart is the name behind a kind in an id: the group of
-// ".../resourceGroups/group/..." for "resourceGroups"; empty if there is none.
+// ResourcePart returns the name after kind in an ID, for example "group" for
+// "resourceGroups" in ".../resourceGroups/group/...", or an empty string.
 func ResourcePart(id, kind string) string {
 	parts := strings.Split(id, "/")
 	for i := 0; i+1 < len(parts); i++ {

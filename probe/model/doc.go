@@ -1,9 +1,8 @@
-// Package model holds the plain values that lasthop judges: what a node's
-// kernel holds (links, routes, neighbours, rules, flows), what was counted on
-// its packets, and the findings drawn from both.
+// Package model holds plain values: the state of a node's kernel (links, routes,
+// neighbours, rules, flows), the counters of its packets, and the findings
+// derived from both.
 //
-// It imports the standard library alone. Collectors fill these values once,
-// at the edge; nothing in them refers back to the kernel. An absent value is
-// the zero value and means "unknown", never "none": whether a list is whole
-// is said by the Source that filled it.
+// It imports only the standard library. Collectors fill in these values, which
+// hold no reference to the kernel. A zero value means "unknown", never "none".
+// The Source of a list says whether the list is complete.
 package model

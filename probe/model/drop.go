@@ -389,3 +389,18 @@ func (d *Drop) Transmitting() bool {
 	}
 	return strings.HasSuffix(d.Location, "_xmit") || strings.HasSuffix(d.Location, "_enqueue")
 }
+
+// SampleKey identifies the drop that a sample is of.
+type SampleKey struct {
+	Reason   Reason
+	Location string
+	IfIndex  int
+	Netns    uint32
+	Src, Dst netip.Addr
+	DstMAC   MAC
+}
+
+// Key returns the drop that the sample is of.
+func (s *Sample) Key() SampleKey {
+	return SampleKey{s.Reason, s.Location, s.IfIndex, s.Netns, s.Src, s.Dst, s.DstMAC}
+}

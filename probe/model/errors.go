@@ -2,14 +2,13 @@ package model
 
 import "fmt"
 
-// UnsupportedError says that this kernel, or these rights, do not allow
-// something. Everything that lasthop cannot do for such a reason is told by
-// this type.
+// UnsupportedError is returned for everything that lasthop cannot do because of
+// this kernel or missing privileges.
 type UnsupportedError struct {
-	// Feature is what cannot be had: "attach tcx programs".
+	// Feature is what failed: "attach tcx programs".
 	Feature string
-	// Remedy is what would give it: a kernel version, a capability, a
-	// command. It may be empty.
+	// Remedy is what would help: a kernel version, a capability, a command. It
+	// may be empty.
 	Remedy string
 	Err    error
 }
@@ -27,12 +26,11 @@ func (e *UnsupportedError) Error() string {
 
 func (e *UnsupportedError) Unwrap() error { return e.Err }
 
-// Feature is one thing that the kernel and the rights may or may not allow,
-// as `lasthop doctor` lists it.
+// Feature is the result of one check of `lasthop doctor`.
 type Feature struct {
 	Name   string
 	Status Status
-	// Detail is what was found, Remedy what would lift a lack.
+	// Detail is what was found, Remedy what would make a missing feature work.
 	Detail string
 	Remedy string
 }

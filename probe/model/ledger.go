@@ -8,31 +8,30 @@ const (
 	ToPod   LedgerDirection = "toPod"
 )
 
-// LedgerDirection is whether a row of the ledger is about what a pod sends or
-// about what it is sent.
+// LedgerDirection says whether a ledger row counts packets from a pod or to it.
 type LedgerDirection string
 
-// LedgerPlace is where packets of a row come from or go to.
+// LedgerPlace is where a row's packets come from or go to.
 type LedgerPlace string
 
-// The places. What a pod sends goes to them, what it is sent comes from them,
-// unless it says otherwise.
+// The places. Packets from a pod go to them and packets to a pod come from them,
+// unless stated otherwise.
 const (
-	// PlaceOutside is beyond the uplinks and tunnels, where the packet bore
-	// the pod's address.
+	// PlaceOutside is beyond the uplinks and tunnels, for packets with the
+	// pod's address.
 	PlaceOutside LedgerPlace = "outside"
-	// PlaceOutsideAgain is what is sent to a pod and leaves through an
-	// uplink: reflected, or taken round by the fabric.
+	// PlaceOutsideAgain is beyond an uplink through which packets to a pod
+	// leave: reflected, or forwarded through the fabric.
 	PlaceOutsideAgain LedgerPlace = "outsideAgain"
 	// PlacePods are other pods of the node, by their links.
 	PlacePods LedgerPlace = "pods"
 	// PlaceNode is the node itself.
 	PlaceNode LedgerPlace = "node"
-	// PlaceTranslated is what leaves, or arrived, with an address of the
-	// node for the pod's: known from what all such packets sum up to.
+	// PlaceTranslated is beyond the uplinks, for packets with an address of
+	// the node in place of the pod's. Their number follows from sums.
 	PlaceTranslated LedgerPlace = "translated"
-	// PlaceGroups are multicast and broadcast addresses, which nobody
-	// follows.
+	// PlaceGroups are multicast and broadcast addresses, which are not
+	// tracked.
 	PlaceGroups LedgerPlace = "groups"
 )
 
@@ -46,45 +45,43 @@ type LedgerPart struct {
 type LedgerDrop struct {
 	Reason   Reason
 	Location string
-	// Code is the finding that explains it, empty for none. Expected
-	// says that a working network drops so.
+	// Code is the finding that explains the drops, empty if none does.
+	// Expected says that they occur in a working network.
 	Code     Code
 	Expected bool
 	Packets  uint64
 }
 
-// LedgerRow counts the packets of one pod and family of addresses in one
-// direction, between the pod's link and the other places where packets come
-// into the node and leave it:
+// LedgerRow balances the packets of one pod, address family and direction,
+// between the pod's link and the other boundary links:
 //
 //	In = Out + Dropped + unexplained
 //
-// but for Edge. What happens inside the pod is not part of it.
+// except for Edge. It does not include what happens inside the pod.
 type LedgerRow struct {
 	Addrs     []netip.Addr
 	Link      string
 	Direction LedgerDirection
-	// In and Out are not known where a part of them cannot be told from
-	// others' packets.
+	// In and Out are unknown if some of their packets cannot be distinguished
+	// from those of others.
 	In, Out Count
 	Dropped uint64
-	// Least and Most bound the unexplained packets: those that came in, and
-	// were neither seen to leave nor to be dropped. Most is unknown where
-	// nothing bounds it.
+	// Least and Most bound the unexplained packets, which came in and were
+	// neither seen to leave nor dropped. Most is unknown if there is no bound.
 	Least uint64
 	Most  Count
 	// Edge is how many packets passed while the counters were read at the
-	// window's edges. They are in In, Out and Dropped, which may differ by
-	// as many, and are not judged.
+	// window's edges. In, Out and Dropped include them, and may be off by as
+	// many.
 	Edge uint64
-	// Parts are of In for what the pod is sent, of Out for what it sends.
+	// Parts divide In for packets to the pod, Out for packets from it.
 	Parts []LedgerPart
 	Drops []LedgerDrop
-	// Why says in words what keeps Least and Most apart.
+	// Why says why Least and Most differ.
 	Why []string
 }
 
-// Unexplained is how many packets are unexplained, where that is known.
+// Unexplained returns the number of unexplained packets, if it is exact.
 func (r *LedgerRow) Unexplained() Count {
 	if r.Most.Known && r.Most.N == r.Least {
 		return r.Most

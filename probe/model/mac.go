@@ -11,8 +11,8 @@ type MAC [6]byte
 // Broadcast is the Ethernet broadcast address.
 var Broadcast = MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// MACFrom takes the address from b. Anything but 6 bytes (no link-layer
-// address, an InfiniBand one) gives the zero MAC.
+// MACFrom returns the address in b, the zero MAC unless b has 6 bytes: there may
+// be no link-layer address, or an InfiniBand one.
 func MACFrom(b []byte) MAC {
 	var m MAC
 	if len(b) == len(m) {
@@ -21,7 +21,7 @@ func MACFrom(b []byte) MAC {
 	return m
 }
 
-// ParseMAC reads an Ethernet address in any form that net.ParseMAC takes.
+// ParseMAC parses an Ethernet address in any form that net.ParseMAC accepts.
 func ParseMAC(s string) (MAC, error) {
 	hw, err := net.ParseMAC(s)
 	if err != nil {
@@ -39,7 +39,7 @@ func (m MAC) IsZero() bool { return m == MAC{} }
 // IsMulticast reports whether the group bit is set: multicast or broadcast.
 func (m MAC) IsMulticast() bool { return m[0]&1 != 0 }
 
-// String is lower case with colons; empty when unknown.
+// String returns the address in lower case with colons, empty if unknown.
 func (m MAC) String() string {
 	if m.IsZero() {
 		return ""
@@ -47,10 +47,11 @@ func (m MAC) String() string {
 	return net.HardwareAddr(m[:]).String()
 }
 
-// MarshalText is String.
+// MarshalText implements encoding.TextMarshaler as String.
 func (m MAC) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
-// UnmarshalText is ParseMAC; empty text is the zero MAC.
+// UnmarshalText implements encoding.TextUnmarshaler as ParseMAC. Empty text is the
+// zero MAC.
 func (m *MAC) UnmarshalText(b []byte) error {
 	if len(b) == 0 {
 		*m = MAC{}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Role is what a link does for pod traffic.
+// Role is a link's role for pod traffic.
 type Role string
 
 // The roles of a link.
@@ -24,29 +24,30 @@ const (
 type Link struct {
 	Index int
 	Name  string
-	// Kind is the kernel's link kind (veth, bridge, vxlan); empty for a
-	// device of its own.
+	// Kind is the kernel's link kind (veth, bridge, vxlan), empty for a
+	// hardware device.
 	Kind string
 	MAC  MAC
 	MTU  int
 	// Up is the administrative flag, Carrier the operational state.
 	Up      bool
 	Carrier bool
-	// Master is the index of the bridge or bond that holds the link, 0 for none.
+	// Master is the index of the bridge or bond that the link is a port of, 0
+	// for none.
 	Master int
-	// Peer is the index of a veth's other end, in namespace PeerNetNSID as
-	// the node numbers it; -1 when it is in the node's own namespace.
+	// Peer is the index of a veth's other end. PeerNetNSID is its namespace
+	// ID (nsid) in the node's namespace, -1 if both ends are in that.
 	Peer        int
 	PeerNetNSID int
-	// Hairpin is a bridge port's flag to reflect frames to their port.
+	// Hairpin is a bridge port's flag to send frames back out of their port.
 	Hairpin   bool
 	Promisc   bool
 	Role      Role
 	Addresses []netip.Prefix
-	// XDP are the numbers of the programs that see what the link receives
-	// before all else: the driver's, the kernel's generic one, the card's.
+	// XDP are the IDs of the XDP programs: native, generic, offloaded.
 	XDP []uint32
-	// OtherHost is the receive counter of frames for another MAC.
+	// OtherHost is the receive counter of frames for other MACs
+	// (rx_otherhost_dropped).
 	OtherHost uint64
 }
 
@@ -60,9 +61,9 @@ func has(addrs []netip.Prefix, a netip.Addr) bool {
 // Route is one entry of any routing table.
 type Route struct {
 	Table int
-	// Dst is the destination; 0.0.0.0/0 or ::/0 for a default route.
+	// Dst is the destination, 0.0.0.0/0 or ::/0 for a default route.
 	Dst netip.Prefix
-	// Gateway is the next hop, zero when on link.
+	// Gateway is the next hop, zero for an on-link route.
 	Gateway netip.Addr
 	Src     netip.Addr
 	IfIndex int
@@ -72,7 +73,7 @@ type Route struct {
 	Scope    string
 	Protocol string
 	Priority int
-	// NextHops are the further hops of a multipath route, with Gateway and
+	// NextHops are the other next hops of a multipath route, with Gateway and
 	// IfIndex only.
 	NextHops []Route
 }
@@ -88,10 +89,10 @@ type RoutingRule struct {
 	Table    int
 	// Action is lookup, blackhole, unreachable, prohibit or goto.
 	Action string
-	// Goto is the priority at which a goto goes on.
+	// Goto is the priority of the rule to continue at.
 	Goto int
 	Not  bool
-	// Unknown names further conditions, which the fields do not say.
+	// Unknown names further selectors, which the fields do not express.
 	Unknown []string
 }
 
@@ -101,46 +102,45 @@ type Neighbor struct {
 	MAC     MAC
 	IfIndex int
 	Link    string
-	// State is the kernel's name: PERMANENT, REACHABLE, STALE, FAILED, …
+	// State is the kernel's NUD state: PERMANENT, REACHABLE, STALE, FAILED, …
 	State string
 	Proxy bool
 }
 
-// FDBEntry is one learnt or fixed address of a bridge.
+// FDBEntry is one learnt or static entry of a bridge's forwarding database.
 type FDBEntry struct {
 	MAC MAC
-	// IfIndex is the port; Bridge the bridge that holds it.
+	// IfIndex is the port, Bridge its bridge.
 	IfIndex int
 	Bridge  int
 	VLAN    int
-	// Local is true for the port's own address.
+	// Local says that it is the port's own address.
 	Local bool
 }
 
-// Pod is one namespace with a link to the node.
+// Pod is one network namespace with a link to the node.
 type Pod struct {
-	// Namespace and Name are Kubernetes' names, empty where no source
-	// tells them.
+	// Namespace and Name are Kubernetes names, empty if no source has them.
 	Namespace string
 	Name      string
 	// Addresses are the global addresses of its interface, IPv4 first.
 	Addresses []netip.Prefix
 	MAC       MAC
-	// Interface is the name inside the pod and Link that of the host side.
+	// Interface is the name inside the pod, Link the name of the pod link.
 	Interface string
 	Link      string
 	LinkIndex int
 	LinkMAC   MAC
-	// Netns is the inode of the pod's namespace; NetnsName its name or
-	// path, where it has one.
+	// Netns is the inode of the pod's namespace, NetnsName its name or path if
+	// it has one.
 	Netns     uint32
 	NetnsName string
 	Up        bool
-	// Gateways are the next hops of the pod's default routes, with the
-	// neighbour entry that the pod holds for each (zero MAC: none).
+	// Gateways are the next hops of the pod's default routes, with the pod's
+	// neighbour entry for each (zero MAC: none).
 	Gateways []Neighbor
 	Routes   []Route
-	// Since and Until bound the time in which the pod was seen.
+	// Since and Until are when the pod was first and last seen.
 	Since time.Time
 	Until time.Time
 }
@@ -159,26 +159,26 @@ type Tuple struct {
 type Flow struct {
 	// Proto is the IP protocol number.
 	Proto uint8
-	// Original is the tuple as the first packet had it; Reply is what is
-	// expected back, so a difference shows the address translation.
+	// Original is the tuple of the first packet, Reply that of expected
+	// replies. They show the address translation.
 	Original Tuple
 	Reply    Tuple
-	// Replied is IPS_SEEN_REPLY: a packet came back.
+	// Replied is IPS_SEEN_REPLY: a reply was seen.
 	Replied bool
 	Assured bool
-	// State is the TCP state's name, empty for other protocols.
+	// State is the TCP state, empty for other protocols.
 	State string
-	// Timeout is what was left of the entry's life.
+	// Timeout is the time until the entry expires.
 	Timeout time.Duration
-	// Start is when the flow was first listed by lasthop, zero when it was
-	// there from the beginning.
+	// Start is when lasthop first listed the flow, zero if it was there at the
+	// start.
 	Start time.Time
 	Mark  uint32
 	Zone  uint16
 }
 
-// Conntrack is the table's size and the statistics that matter, summed over
-// the CPUs. Counters are deltas over the window.
+// Conntrack is the size of the conntrack table and its statistics, summed over
+// CPUs. The statistics are differences over the window.
 type Conntrack struct {
 	Count, Max                                uint64
 	InsertFailed, Drop, EarlyDrop, Invalid    uint64

@@ -5,69 +5,68 @@ import (
 	"strconv"
 )
 
-// Count is a number of packets, or that it is not known.
+// Count is a number of packets that may be unknown.
 type Count struct {
 	N     uint64
 	Known bool
 }
 
-// Counted is a known count.
+// Counted returns a known count.
 func Counted(n uint64) Count { return Count{N: n, Known: true} }
 
 // HopKind is what a hop of a path does with a packet.
 type HopKind string
 
-// The kinds of a hop, in the order of a packet that leaves a pod.
+// The kinds of hops, in the order in which a packet from a pod meets them.
 const (
 	HopPod       HopKind = "pod"      // the pod's own routes and neighbours
-	HopLink      HopKind = "link"     // a link that the packet passes
+	HopLink      HopKind = "link"     // a link that the packet crosses
 	HopBridge    HopKind = "bridge"   // a bridge with its frame rules
 	HopConntrack HopKind = "nat"      // connection tracking and address translation
 	HopPolicy    HopKind = "policy"   // netfilter's filter rules
 	HopRoute     HopKind = "route"    // routing rules and routes
 	HopNeighbor  HopKind = "neighbor" // the next hop's MAC
 	HopLocal     HopKind = "local"    // delivered to the node itself
-	HopBeyond    HopKind = "beyond"   // what no one can see from this node
+	HopBeyond    HopKind = "beyond"   // what this node cannot see
 )
 
-// PathHop is one step of a packet's way: what the node's tables will do, and
-// beside it what was counted.
+// PathHop is one hop of a path: the decision of the node's tables, and the packets
+// counted there.
 type PathHop struct {
-	// N numbers the hops of one direction from 1.
+	// N is the number of the hop in its direction, from 1.
 	N    int
 	Kind HopKind
 	Role Role
-	// Link is the link concerned, empty where there is none.
+	// Link is empty if the hop has none.
 	Link string
-	// In, Out and Lost are packets of the window. Unknown where the hop was
-	// not watched or does not tell its own packets from others'.
+	// In, Out and Lost are packets in the window, unknown if the hop was not
+	// watched or its counters include other packets.
 	In, Out, Lost Count
-	// Decision is what the tables say, in words: "via 10.240.0.1 dev eth0".
+	// Decision is the decision in words: "via 10.240.0.1 dev eth0".
 	Decision string
-	// Rules are the rules, routes and entries that decide, as the tools of
-	// the field print them.
+	// Rules are the rules, routes and entries that decide, in the syntax of ip,
+	// iptables and nft.
 	Rules []string
-	// Dead says that the packets end here, by prediction or by count.
+	// Dead says that packets end here, by the tables or by the counters.
 	Dead bool
-	// Finding is the code of the finding whose place is here, if any.
+	// Finding is the code of the finding at this hop, if any.
 	Finding Code
 }
 
-// Path is the way of one pod's packets to one destination, and back.
+// Path is the forward path from a pod to a destination, and the return path.
 type Path struct {
 	Pod netip.Addr
 	To  netip.Addr
-	// Port and Proto are 0 where they are not known.
+	// Port and Proto are 0 if unknown.
 	Port  uint16
 	Proto uint8
-	// Pair says that hops count the packets between Pod and To alone, rather
-	// than all of the pod's.
+	// Pair says that hops count only packets between Pod and To, not all
+	// packets of the pod.
 	Pair            bool
 	Forward, Return []PathHop
 }
 
-// ProtoName is what people call a transport protocol, its number where it has
-// no name here.
+// ProtoName returns the name of an IP protocol, or its number.
 func ProtoName(n uint8) string {
 	switch n {
 	case 1:
@@ -84,7 +83,7 @@ func ProtoName(n uint8) string {
 	return strconv.Itoa(int(n))
 }
 
-// Name is what the hop is called in a list.
+// Name returns the hop's name for lists.
 func (h *PathHop) Name() string {
 	name := map[HopKind]string{
 		HopPod: "pod", HopLink: "link", HopBridge: "bridge", HopConntrack: "conntrack / nat", HopPolicy: "filter rules",
@@ -102,13 +101,13 @@ func (h *PathHop) Name() string {
 	return name + " " + h.Link
 }
 
-// Dead is the first hop at which packets end, on the way out or back; nil where
-// there is none.
+// Dead returns the first hop at which packets end, on the forward path or else the
+// return path; nil if there is none.
 func (p *Path) Dead() *PathHop {
-	for _, way := range [][]PathHop{p.Forward, p.Return} {
-		for i := range way {
-			if way[i].Dead {
-				return &way[i]
+	for _, hops := range [][]PathHop{p.Forward, p.Return} {
+		for i := range hops {
+			if hops[i].Dead {
+				return &hops[i]
 			}
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// ProbeKind is what a probe asks with.
+// ProbeKind is the kind of a probe's request.
 type ProbeKind string
 
 // The kinds of a probe.
@@ -14,23 +14,22 @@ const (
 	ProbeARP  ProbeKind = "arp"  // an ARP request
 )
 
-// Probe is one question that lasthop itself puts to the network, and what came
-// of it. As a plan it has no answer yet.
+// Probe is a request that lasthop sends, with its result. A planned probe has no
+// result.
 type Probe struct {
 	Kind ProbeKind
-	// IfIndex and Link are where the frames leave.
+	// IfIndex and Link are the egress link.
 	IfIndex int
 	Link    string
-	// From is an address of the node's own, To the one that is asked.
+	// From is an address of the node, To the target.
 	From, To netip.Addr
-	// SrcMAC is the link's own; DstMAC the next hop's, broadcast for ARP.
+	// SrcMAC is the link's MAC, DstMAC the next hop's, broadcast for ARP.
 	SrcMAC, DstMAC MAC
-	// Sent is how many packets asked: a second one where the first had no
-	// answer. 0 in a plan.
+	// Sent is the number of packets sent: a second if the first had no reply.
 	Sent     int
 	Answered bool
-	// MACs are what ARP answers gave, in the order of their arrival.
+	// MACs are the senders of ARP replies, in order of arrival.
 	MACs []MAC
-	// RTT is how long the first answer took, 0 without one.
+	// RTT is the time to the first reply, 0 if there was none.
 	RTT time.Duration
 }

@@ -13,54 +13,55 @@ type ProgramKind string
 const (
 	ProgramXDP    ProgramKind = "xdp"
 	ProgramTCX    ProgramKind = "tcx"
-	ProgramTC     ProgramKind = "tc" // a filter of tc, BPF or another
+	ProgramTC     ProgramKind = "tc" // a tc filter, BPF or other
 	ProgramCgroup ProgramKind = "cgroup"
 )
 
-// Program is a BPF program or a tc filter that may drop, change or redirect
-// packets where it is attached. lasthop's own, which pass everything on, are
-// left out. Those of one place are in the order in which packets meet them.
+// Program is an attached BPF program or tc filter, which may drop, change or
+// redirect packets. lasthop's own programs are left out. Programs of one hook are
+// in the order in which they run.
 type Program struct {
 	Kind ProgramKind
-	// ID is the kernel's number of a BPF program, 0 for a filter that is none.
+	// ID is the BPF program ID, 0 for a tc filter without a program.
 	ID uint32
-	// Name is what tc calls its filter, or the kernel's name of the program,
-	// which is cut off after 15 characters. Empty: none, or not allowed to see.
+	// Name is the name of the tc filter, or that of the program, which the
+	// kernel truncates to 15 characters. It is empty if there is none or if
+	// reading it was not permitted.
 	Name string
-	// BPFLink is the kernel's number of the BPF link that holds a program of
-	// tcx, 0 where it was attached without one.
+	// BPFLink is the ID of the BPF link of a tcx program, 0 if it was attached
+	// without one.
 	BPFLink uint32
-	// Netns, IfIndex and Link say where it is; zero for a cgroup's.
+	// Netns, IfIndex and Link are the link, zero for a cgroup program.
 	Netns   uint32
 	IfIndex int
 	Link    string
-	// Direction is as the link's own namespace sees it.
+	// Direction is that of the link in its own namespace.
 	Direction Direction
-	// Filter is the kind of a tc filter: bpf, flower, u32, …; Priority and
-	// Handle are what tc finds it by.
+	// Filter is the kind of a tc filter: bpf, flower, u32, …. Priority and
+	// Handle identify it.
 	Filter   string
 	Priority uint16
 	Handle   uint32
-	// Classic is true for a tc filter of classic BPF that gives the verdict
-	// itself: it can call nothing, and so redirects nothing.
+	// Classic says that it is a tc filter with a classic BPF program in
+	// direct-action mode. It cannot call helpers, so it cannot redirect.
 	Classic bool
-	// Cgroup is the path of a cgroup below its file system's root.
+	// Cgroup is the path of a cgroup below the mount of its file system.
 	Cgroup string
 }
 
-// TCHandle is the handle as tc writes it.
+// TCHandle returns the handle in the syntax of tc.
 func (p *Program) TCHandle() string {
 	if p.Filter != "u32" {
 		return fmt.Sprintf("%#x", p.Handle)
 	}
-	// Table, bucket and node; a bucket of 0 is left out.
+	// Table, bucket and node; tc omits bucket 0.
 	if bucket := p.Handle >> 12 & 0xff; bucket != 0 {
 		return fmt.Sprintf("%x:%x:%x", p.Handle>>20, bucket, p.Handle&0xfff)
 	}
 	return fmt.Sprintf("%x::%x", p.Handle>>20, p.Handle&0xfff)
 }
 
-// String names the program as a person would look it up.
+// String describes the program by what ip, tc and bpftool show.
 func (p *Program) String() string {
 	name := p.Name
 	if name == "" {
@@ -78,11 +79,11 @@ func (p *Program) String() string {
 	return fmt.Sprintf("%s program %s, id %d", p.Kind, name, p.ID)
 }
 
-// MayRedirect reports whether a program of somebody else's may have taken what
-// came in by a link of the node elsewhere: past the egress of the link that the
-// node's tables name, as bpf_redirect_peer takes it past that of a pod's link.
-// What a program does cannot be seen, so that any at the ingress of any link
-// may; and so may those that were not read.
+// MayRedirect reports whether another program may redirect packets that arrive on
+// a link of the node, so that they bypass the egress hook of the link that the
+// node's tables select. bpf_redirect_peer does so for pod links. Any program at
+// an ingress hook may redirect, since its code is not examined, and so may
+// programs that could not be listed.
 func (s *Snapshot) MayRedirect() bool {
 	return s.Status(SourcePrograms) != OK || slices.ContainsFunc(s.Programs, func(p Program) bool {
 		return p.Kind != ProgramCgroup && !p.Classic && p.Direction == Ingress && p.Netns == s.Node.Netns

@@ -10,53 +10,51 @@ import (
 type Reading struct {
 	// At is when the counters were read.
 	At time.Time
-	// Snapshot is of the window that was asked for, its end At.
+	// Snapshot is of the selected window, which ends at At.
 	Snapshot *Snapshot
-	// Findings are those of the window, in the order of Diagnose, then those
-	// that closed since the observation began, the latest first.
+	// Findings are the open ones in the order of Diagnose, then those that
+	// closed since the observation began, latest first.
 	Findings []Tracked
-	// Judged is when they were drawn: the latest reading for which the state
-	// was read as well as the counters.
+	// Judged is when they were last diagnosed: at the latest reading whose
+	// state was read along with the counters.
 	Judged time.Time
-	// Series are packets a second of each pod address at each hop, oldest
-	// first; they end at At.
+	// Series are packets per second of each pod address at each hop, oldest
+	// first. They end at At.
 	Series []Series
-	// Drops are dropped packets of pods a second that are losses, oldest
-	// first; they end at At. Empty where drops are not watched.
+	// Drops are drops of pods' packets per second that are losses, oldest
+	// first. They end at At. Empty if drops are not watched.
 	Drops []float64
 	// Replay says that the reading is from a recording.
 	Replay bool
-	// Point is the same moment, with all that was counted since the
-	// observation began.
+	// Point has the counts since the observation began.
 	Point Point
 }
 
-// Point is what was known at one moment of an observation. Windows are cut
-// from points: what was counted between two is the difference.
+// Point is one reading of the cumulative counters. A window is the difference of
+// two points.
 type Point struct {
-	// Snapshot holds counts since the observation began, its Window.Start.
-	// Counters of rules are the kernel's, without Delta and Standing. Start
-	// of a flow is zero if it was there from the beginning. TTLs are those
-	// since the whole point before.
+	// Snapshot holds counts since Window.Start, when the observation began.
+	// Counters of rules are the kernel's totals, without Delta and Standing.
+	// TTLs are those since the previous whole point.
 	Snapshot *Snapshot
-	// Whole says that the state was read right after the counters. Where it
-	// is false, the state is that of an earlier point.
+	// Whole says that the state was read right after the counters. Otherwise
+	// the state is that of an earlier point.
 	Whole bool
-	// After are the counts that moved while the state was read, as they were
-	// then, and Ready when that was: a window that begins with this point
-	// begins there, so that no rule counts less in it than it dropped.
+	// After holds the counts that changed while the state was read, Ready is
+	// when they were read. A window that begins with this point begins at
+	// Ready, so that no rule counts less in it than the drops it caused.
 	After Traffic
 	Ready time.Time
 }
 
-// Tracked is a finding and its life over the readings.
+// Tracked is a finding that is tracked over readings.
 type Tracked struct {
 	Finding
-	// ID numbers findings in the order in which they opened, from 1.
+	// ID is the number of the finding in the order of opening, from 1.
 	ID int
-	// First and Last are the readings that first and last had it.
+	// First and Last are the times of the first and last reading that had it.
 	First, Last time.Time
-	// Closed says that the latest reading has it no more.
+	// Closed says that the finding is no longer present.
 	Closed bool
 }
 
@@ -67,6 +65,6 @@ type Series struct {
 	Link      string
 	Direction Direction
 	Side      Side
-	// Rates are packets a second.
+	// Rates are packets per second.
 	Rates []float64
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Snapshot is everything that is known of one node over one window. It is
+// Snapshot is the state and the counters of one node in one window. It is
 // immutable once published.
 type Snapshot struct {
 	Node    Node
@@ -19,8 +19,7 @@ type Snapshot struct {
 	FDB       []FDBEntry
 	Sysctls   []Sysctl
 
-	// Pods are those alive at the window's end; PastPods were seen during
-	// the window and are gone.
+	// Pods existed at the window's end, PastPods only earlier in the window.
 	Pods     []Pod
 	PastPods []Pod
 
@@ -31,45 +30,44 @@ type Snapshot struct {
 	Flows     []Flow
 	Conntrack Conntrack
 
-	// Programs are those attached to the node's links, then to those of its
-	// pods, then to cgroups.
+	// Programs are those of the node's links, then of pods' links, then of
+	// cgroups.
 	Programs []Program
 
 	Cluster Cluster
 	Traffic Traffic
-	// Probes are those that lasthop sent, after the window: no count above
-	// holds one of their packets.
+	// Probes were sent after the window: no counter includes their packets.
 	Probes []Probe
-	// Edges are further readings of the same counters.
+	// Edges are further readings of the counters in Traffic.
 	Edges Edges
 }
 
-// Window is the time over which packets were counted.
+// Window is the time in which packets were counted.
 type Window struct {
 	Start time.Time
 	End   time.Time
 }
 
-// Duration is the window's length.
+// Duration returns the window's length.
 func (w Window) Duration() time.Duration { return w.End.Sub(w.Start) }
 
-// Node is the machine, or the network namespace that stands for one.
+// Node is the machine, or a network namespace in its place.
 type Node struct {
 	Name   string
 	Kernel string
 	// Netns is the inode of the node's network namespace.
 	Netns uint32
-	// Plugin is the network plugin: kubenet, azure-bridge, …; "unknown"
-	// when it could not be told.
+	// Plugin is the network plugin: kubenet, azure-bridge, …, or "unknown".
 	Plugin string
-	// PluginBy is what the plugin was recognised by, for people.
+	// PluginBy are the signs of the plugin, in words.
 	PluginBy []string
-	// Policy and Residue are what is layered over the plugin, or left
-	// from an earlier one: "calico", "azure-vnet". Empty: none seen.
+	// Policy is what enforces network policies beside the plugin ("calico"),
+	// Residue the earlier plugin whose state remains ("azure-vnet"). Empty if
+	// none was recognised.
 	Policy  string
 	Residue string
-	// Engine is how packets were watched (tc, packet, state) and Attach
-	// the mechanism (tcx, clsact).
+	// Engine is how packets were counted: tc, or state if they were not.
+	// Attach is the mechanism that attached the programs: tcx.
 	Engine string
 	Attach string
 	// Uplinks are the names of the links that lead off the node.
@@ -86,8 +84,8 @@ const (
 	Missing Status = "missing"
 )
 
-// Names of the sources. A finding asks Snapshot.Has for what it needs, so
-// that an unread table is never taken for an empty one.
+// Names of the sources. A check calls Snapshot.Has for the sources that it needs,
+// so that a table that was not read is not taken for an empty one.
 const (
 	SourceLinks     = "links"
 	SourceRoutes    = "routes"
@@ -107,7 +105,7 @@ const (
 	SourcePrograms  = "programs"
 )
 
-// Source is one origin of state and how much of it could be read.
+// Source says how much of one kind of state could be read.
 type Source struct {
 	Name   string
 	Status Status
@@ -115,8 +113,7 @@ type Source struct {
 	Detail string
 }
 
-// Status returns the status of the named source; Missing when it never
-// reported.
+// Status returns the status of the named source, Missing if there is none.
 func (s *Snapshot) Status(source string) Status {
 	for _, src := range s.Sources {
 		if src.Name == source {
@@ -126,7 +123,7 @@ func (s *Snapshot) Status(source string) Status {
 	return Missing
 }
 
-// Has reports whether every named source was read whole.
+// Has reports whether every named source was read completely.
 func (s *Snapshot) Has(sources ...string) bool {
 	for _, name := range sources {
 		if s.Status(name) != OK {
@@ -138,32 +135,32 @@ func (s *Snapshot) Has(sources ...string) bool {
 
 // Cluster is what is known beyond the node.
 type Cluster struct {
-	// PodCIDRs are ranges of the cluster's pods as given (--pod-cidr) or
-	// as written in the node's own rules and files. Empty: not known.
+	// PodCIDRs are the cluster's pod ranges, from --pod-cidr or from the
+	// node's rules and files. Empty if unknown.
 	PodCIDRs []netip.Prefix
 	// Nodes come from `kubectl get nodes -o json`.
 	Nodes []ClusterNode
-	// Azure comes from what `az network … -o json` printed; SourceCloud says
-	// whether anything was given.
+	// Azure comes from output of `az network … -o json`. SourceCloud says
+	// whether any was given.
 	Azure Azure
 }
 
-// ClusterNode is one node of the cluster, as its API object says.
+// ClusterNode is one node of the cluster, from its API object.
 type ClusterNode struct {
 	Name      string
 	Addresses []netip.Addr
-	// External are those of Addresses that are no next hop within the
-	// virtual network.
+	// External are the Addresses that cannot be a next hop within the virtual
+	// network.
 	External []netip.Addr
 	PodCIDRs []netip.Prefix
-	// NoRoute is why the cloud's controller made no route for the node's
-	// pods, empty where it does not complain. That it does not proves
-	// nothing: it knows no association with a subnet.
+	// NoRoute is the reason in condition NetworkUnavailable why the cloud
+	// controller created no route to the node's pods. An empty one proves
+	// nothing: the controller does not check the subnet's route table.
 	NoRoute string
 }
 
-// Sysctl is one kernel setting, its name with dots as sysctl(8) prints it.
-// Link names keep their own dots as slashes, also as sysctl(8) does.
+// Sysctl is one kernel setting. Its name has dots, and slashes for the dots of a
+// link's name, as in sysctl(8).
 type Sysctl struct {
 	Name  string
 	Value string

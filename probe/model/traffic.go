@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Direction is a packet's way through a link, as the node sees it.
+// Direction is the direction of a packet at a link, as the node sees it.
 type Direction string
 
 // The directions.
@@ -23,14 +23,12 @@ const (
 	AsDestination Side = "destination"
 )
 
-// Traffic is what was counted on packets in the window.
+// Traffic holds the packet counters of a window.
 type Traffic struct {
 	Hops  []HopCount
 	Peers []Peer
-	// Pairs are counted for Close addresses alone.
-	Pairs []PairCount
-	// PairAddrs are the addresses whose packets were counted by pair on every
-	// link.
+	// Pairs are counted on every link, for packets of PairAddrs only.
+	Pairs     []PairCount
 	PairAddrs []netip.Addr
 	MACs      []MACPair
 	ARP       []ARPCount
@@ -52,26 +50,24 @@ type Edges struct {
 	Start, StartAgain, EndAgain Traffic
 }
 
-// Lost is what the probe itself could not count.
+// Lost is what could not be counted.
 type Lost struct {
-	// Events are drop samples that did not fit the ring buffer or the
-	// reader's queue.
+	// Events are samples of drops that exceeded the ring buffer or a limit.
 	Events uint64
-	// Counters are packets that no counter was free for.
+	// Counters are packets without a free counter.
 	Counters uint64
-	// MACs are packets whose pair of MACs was not recorded, because the
-	// hop had too many pairs.
+	// MACs are packets whose MAC pair was not counted: the hop had too many.
 	MACs uint64
-	// Unparsed are packets that could not be read as what they claim to be.
+	// Unparsed are packets with truncated or malformed headers.
 	Unparsed uint64
-	// Detail says in words what was lost and why.
+	// Detail are the numbers and reasons in words.
 	Detail []string
 }
 
-// HopCount counts the packets of one address, or of one remote range, at one
-// link, in one direction, on one side.
+// HopCount is a hop counter: the packets of one address, or of one remote range,
+// at one link, direction and side.
 type HopCount struct {
-	// Addr is the local address, or Prefix the remote range; one is set.
+	// Addr is the local address, Prefix the remote range. One is set.
 	Addr    netip.Addr
 	Prefix  netip.Prefix
 	IfIndex int
@@ -90,23 +86,21 @@ type HopCount struct {
 	// The kernel notes the last link that received the packet (skb_iif),
 	// which may be the bridge above the port.
 	FromInside, FromUplink uint64
-	// TTLs has bit t%64 set for each TTL or hop limit t that was seen: a
-	// loop sets many.
+	// TTLs has bit t%64 set for each TTL or hop limit t that was seen. A
+	// routing loop sets many.
 	TTLs uint64
-	// First and Last are when a poll first and last saw the count move;
-	// as precise as the polling interval.
+	// First and Last are the first and last poll that saw the counter move.
 	First, Last time.Time
 }
 
 // PeerCount is one direction of a Peer.
 type PeerCount struct {
 	Packets uint64
-	// Requests are packets that want an answer: TCP SYN without ACK, ICMP
-	// echo requests. Replies prove that the other end received something:
-	// TCP with ACK or RST, ICMP echo replies. Other is what tells neither,
-	// UDP above all.
+	// Requests expect a reply: TCP SYN without ACK, ICMP echo requests.
+	// Replies prove that the other end received packets: TCP with ACK or RST,
+	// ICMP echo replies. Other are all others, mostly UDP.
 	Requests, Replies, Other uint64
-	// ICMPErrors are ICMP errors about packets of the pair.
+	// ICMPErrors are ICMP errors about packets between the two addresses.
 	ICMPErrors uint64
 }
 
@@ -126,15 +120,15 @@ type Peer struct {
 	Remote  netip.Addr
 	IfIndex int
 	Link    string
-	// Out leaves the node through the uplink, In arrives.
+	// Out counts packets on egress, In on ingress.
 	Out, In PeerCount
-	// FirstOut is when a poll first saw a packet leave.
+	// FirstOut is the first poll that saw a packet on egress.
 	FirstOut time.Time
 	LastOut  time.Time
 	LastIn   time.Time
 }
 
-// PairCount counts the packets from one address to another at one link, in one
+// PairCount counts the packets from one address to another at one link and
 // direction.
 type PairCount struct {
 	Src, Dst  netip.Addr
@@ -144,8 +138,7 @@ type PairCount struct {
 	Packets   uint64
 }
 
-// MACPair is a pair of Ethernet addresses on packets of one address at one
-// hop.
+// MACPair counts the packets of one hop counter with one pair of MACs.
 type MACPair struct {
 	Addr      netip.Addr
 	IfIndex   int
@@ -157,22 +150,21 @@ type MACPair struct {
 	Packets  uint64
 }
 
-// ARPCount counts ARP or neighbour-discovery messages at one link.
+// ARPCount counts ARP or neighbour discovery messages at one link.
 type ARPCount struct {
 	IfIndex   int
 	Link      string
 	Direction Direction
 	// Reply is false for a request (ARP request, neighbour solicitation).
 	Reply bool
-	// Addr is the address asked for, or answered for.
+	// Addr is the target: the address to resolve, in a reply the resolved one.
 	Addr netip.Addr
-	// MAC is the sender's MAC as the message claims it: in a reply, the
-	// answer.
+	// MAC is the sender's MAC in the message, in a reply the target's.
 	MAC     MAC
 	Packets uint64
 }
 
-// MACField is which Ethernet address of a frame is meant.
+// MACField is a MAC field of the Ethernet header.
 type MACField string
 
 // The fields.
@@ -181,15 +173,15 @@ const (
 	DestinationMAC MACField = "destination"
 )
 
-// MACPlace is an Ethernet address and where it was seen.
+// MACPlace is a MAC and where it was seen.
 type MACPlace struct {
 	MAC       MAC
 	Link      string
 	Direction Direction
 }
 
-// MACRewrite says that frames of one address crossed a bridge and came out
-// with another Ethernet address, which a bridge by itself never does.
+// MACRewrite says that frames of one address left a bridge with another MAC than
+// they entered with. Bridging alone never changes MACs.
 type MACRewrite struct {
 	Addr     netip.Addr
 	Field    MACField

@@ -8,10 +8,10 @@
 package pcap
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"io"
-	"net/netip"
 	"strings"
 
 	"github.com/google/gopacket"
@@ -41,20 +41,10 @@ type Writer struct {
 	seen   map[one]bool
 }
 
-// place is where packets were dropped.
-type place struct {
-	link, location string
-	ifindex        int
-	netns          uint32
-	reason         model.Reason
-}
-
-// one identifies a sample. Samples of one place and address pair, such as TCP and
-// UDP, differ in time.
+// one identifies a sample. Samples of one drop, such as of TCP and of UDP, differ
+// in time.
 type one struct {
-	place
-	src, dst netip.Addr
-	mac      model.MAC
+	model.SampleKey
 	protocol uint16
 	time     int64
 }
@@ -88,11 +78,11 @@ func flush(ng *pcapgo.NgWriter) error {
 func (w *Writer) Write(samples []model.Sample) error {
 	seen := make(map[one]bool, len(samples))
 	for _, s := range samples {
-		k := one{placeOf(s), s.Src, s.Dst, s.DstMAC, s.Protocol, s.Time.UnixNano()}
+		k := one{s.Key(), s.Protocol, s.Time.UnixNano()}
 		if seen[k] = true; w.seen[k] {
 			continue
 		}
-		id, err := w.at(k.place)
+		id, err := w.at(s)
 		if err != nil {
 			return err
 		}
@@ -108,13 +98,9 @@ func (w *Writer) Write(samples []model.Sample) error {
 	return flush(w.ng)
 }
 
-func placeOf(s model.Sample) place {
-	return place{link: s.Link, location: s.Location, ifindex: s.IfIndex, netns: s.Netns, reason: s.Reason}
-}
-
-// at returns the interface of a place, and adds it if it is new.
-func (w *Writer) at(p place) (int, error) {
-	name := p.String()
+// at returns the interface of a sample's place, and adds it if it is new.
+func (w *Writer) at(s model.Sample) (int, error) {
+	name := place(s)
 	if id, ok := w.places[name]; ok || len(w.places) == maxPlaces {
 		return id, nil
 	}
@@ -126,20 +112,13 @@ func (w *Writer) at(p place) (int, error) {
 	return id, nil
 }
 
-// String returns link, reason and location without control characters.
-func (p place) String() string {
-	link := p.link
-	switch {
-	case link != "":
-	case p.ifindex != 0:
-		link = fmt.Sprintf("link%d@net:[%d]", p.ifindex, p.netns)
-	default:
-		link = "no-link"
+// place returns link, reason and location without control characters.
+func place(s model.Sample) string {
+	link := s.Link
+	if link == "" && s.IfIndex != 0 {
+		link = fmt.Sprintf("link%d@net:[%d]", s.IfIndex, s.Netns)
 	}
-	words := []string{link, string(p.reason), p.location}
-	if p.reason == "" {
-		words[1] = "no-reason"
-	}
+	words := []string{cmp.Or(link, "no-link"), cmp.Or(string(s.Reason), "no-reason"), s.Location}
 	name := report.Clean(strings.Join(words, " "))
 	return strings.ToValidUTF8(name[:min(len(name), maxName)], "")
 }

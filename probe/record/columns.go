@@ -3,7 +3,6 @@ package record
 import (
 	"encoding/binary"
 	"errors"
-	"net/netip"
 	"reflect"
 	"time"
 
@@ -188,25 +187,14 @@ func decodeTraffic(key, rest model.Traffic, counts []byte, at time.Time) (now mo
 
 // older returns the samples of list that newer does not supersede.
 func older(list, newer []model.Sample) []model.Sample {
-	type key struct {
-		reason   model.Reason
-		location string
-		ifindex  int
-		netns    uint32
-		src, dst netip.Addr
-		mac      model.MAC
-	}
-	of := func(s model.Sample) key {
-		return key{s.Reason, s.Location, s.IfIndex, s.Netns, s.Src, s.Dst, s.DstMAC}
-	}
-	have := map[key]bool{}
-	for _, s := range newer {
-		have[of(s)] = true
+	have := map[model.SampleKey]bool{}
+	for i := range newer {
+		have[newer[i].Key()] = true
 	}
 	var out []model.Sample
-	for _, s := range list {
-		if !have[of(s)] {
-			out = append(out, s)
+	for i := range list {
+		if !have[list[i].Key()] {
+			out = append(out, list[i])
 		}
 	}
 	return out

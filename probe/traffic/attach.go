@@ -241,17 +241,3 @@ func (a *attachments) source() model.Source {
 	}
 	return s
 }
-
-func (a *attachments) close() error {
-	a.changing.Lock()
-	defer a.changing.Unlock()
-	a.mu.Lock()
-	on := a.on
-	a.on, a.pending = map[int]hook{}, 0
-	a.mu.Unlock()
-	var errs []error
-	for _, h := range on {
-		errs = append(errs, h.Close())
-	}
-	return errors.Join(errs...)
-}

@@ -57,8 +57,10 @@ type peerKey struct {
 	remote      netip.Addr
 }
 
+type peerCounts [bpf.TCDirectionDIRECTIONS]bpf.TCPeerCount
+
 type peer struct {
-	count    [bpf.TCDirectionDIRECTIONS]bpf.TCPeerCount
+	count    peerCounts
 	firstOut time.Time
 	last     [bpf.TCDirectionDIRECTIONS]time.Time
 }
@@ -123,18 +125,18 @@ func (c *counters) pollHops(now time.Time) error {
 	if err != nil {
 		return err
 	}
-	next := make([]hop, used)
+	sums := make([]hop, used)
 	for cpu := range c.cpus {
 		list, err := read[bpf.TCHopCounter](c.hopCounters, cpu*c.hopStride, used*hopSize)
 		if err != nil {
 			return err
 		}
 		for i := range list {
-			next[i].add(&list[i])
+			sums[i].add(&list[i])
 		}
 	}
-	for i := range next {
-		h := &next[i]
+	for i := range sums {
+		h := &sums[i]
 		h.key = keys[i]
 		var before hop
 		if i < len(c.hops) {
@@ -148,7 +150,7 @@ func (c *counters) pollHops(now time.Time) error {
 			}
 		}
 	}
-	c.hops = next
+	c.hops = sums
 	return nil
 }
 
@@ -178,51 +180,48 @@ func (h *hop) add(c *bpf.TCHopCounter) {
 }
 
 func (c *counters) pollPeers(now time.Time) error {
-	next := make(map[peerKey]*peer, len(c.peers))
+	sums := make(map[peerKey]peerCounts, len(c.peers))
 	for cpu := range c.cpus {
 		list, err := read[bpf.TCPeer](c.peerTable, cpu*c.peerStride, c.peerStride)
 		if err != nil {
 			return err
 		}
 		for i := range list {
-			p := &list[i]
-			if p.Local == 0 {
-				continue
+			if p := &list[i]; p.Local != 0 {
+				key := peerKey{local: p.Local, link: p.Link, remote: addrFrom(p.Remote)}
+				sums[key] = sums[key].plus(p)
 			}
-			key := peerKey{local: p.Local, link: p.Link, remote: addrFrom(p.Remote)}
-			if next[key] == nil {
-				next[key] = &peer{}
-			}
-			next[key].add(p)
 		}
 	}
-	for key, p := range next {
-		var before peer
-		if b := c.peers[key]; b != nil {
-			before = *b
+	for key, count := range sums {
+		p := c.peers[key]
+		if p == nil {
+			p = &peer{}
+			c.peers[key] = p
 		}
-		p.firstOut, p.last = before.firstOut, before.last
-		for d := range p.count {
-			if p.count[d] != before.count[d] {
+		for d := range count {
+			if count[d] != p.count[d] {
 				p.last[d] = now
 			}
 		}
-		if p.firstOut.IsZero() && p.count[bpf.TCDirectionEGRESS].Packets > 0 {
+		p.count = count
+		if p.firstOut.IsZero() && count[bpf.TCDirectionEGRESS].Packets > 0 {
 			p.firstOut = now
 		}
 	}
-	c.peers = next
 	return nil
 }
 
-func (p *peer) add(q *bpf.TCPeer) {
-	for d := range p.count {
-		s, n := &p.count[d], &q.Count[d]
+// plus adds the counts of one CPU.
+func (c peerCounts) plus(p *bpf.TCPeer) peerCounts {
+	for d := range c {
+		s, n := &c[d], &p.Count[d]
 		s.Packets += n.Packets
 		s.Requests += n.Requests
 		s.Replies += n.Replies
 		s.IcmpErrors += n.IcmpErrors
 	}
+	return c
 }
 
 func readLost(m *ebpf.Map, lost *[bpf.TCLostLOST_MAX]uint64) error {

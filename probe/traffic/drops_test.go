@@ -330,9 +330,9 @@ func FuzzDecodeMaps(f *testing.F) {
 		if len(list) != len(b)/hopSize || len(h.macs) > len(list)*int(bpf.TCLimitHOP_MACS) {
 			t.Errorf("%d hop counters, %d pairs from %d bytes", len(list), len(h.macs), len(b))
 		}
-		var p peer
+		var sum peerCounts
 		for _, q := range view[bpf.TCPeer](b) {
-			p.add(&q)
+			sum = sum.plus(&q)
 			if !addrFrom(q.Remote).IsValid() {
 				t.Errorf("address of %+v", q.Remote)
 			}

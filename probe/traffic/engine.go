@@ -90,8 +90,7 @@ type Link struct {
 type Engine struct {
 	ns       *netns.NS
 	closed   atomic.Bool
-	closing  sync.Once
-	closeErr error // result of closing
+	closeAll func() error // runs close once
 
 	coll     *ebpf.Collection
 	attached *attachments
@@ -132,6 +131,7 @@ func Open(cfg Config) (*Engine, error) {
 		return nil, loadError("load tc programs", err, cfg.Debug)
 	}
 	e := &Engine{ns: cfg.NS, coll: coll}
+	e.closeAll = sync.OnceValue(e.close)
 	if err := e.open(cfg, spec); err != nil {
 		coll.Close()
 		return nil, err
@@ -346,12 +346,13 @@ func (e *Engine) Sources() []model.Source {
 // Traffic still returns what the last Poll read.
 func (e *Engine) Close() error {
 	e.closed.Store(true)
-	e.closing.Do(func() { e.closeErr = e.close() })
-	return e.closeErr
+	return e.closeAll()
 }
 
 func (e *Engine) close() error {
-	err := e.attached.close()
+	e.attached.changing.Lock()
+	err := e.detachOthers(nil)
+	e.attached.changing.Unlock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.drops != nil {

@@ -22,7 +22,7 @@ func Features(ns *netns.NS) []model.Feature {
 	// If this fails and matters, loading below fails too.
 	_ = rlimit.RemoveMemlock()
 	return []model.Feature{
-		kernelFeature(),
+		feature("kernel", "Linux 5.10 or later", tryKernel),
 		feature("BTF", "a kernel built with CONFIG_DEBUG_INFO_BTF", tryBTF),
 		feature("BPF programs", "CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN", tryLoad),
 		feature("tcx", "Linux 6.6 or later; CAP_BPF and CAP_NET_ADMIN", func() (string, error) { return tryTCX(ns) }),
@@ -40,22 +40,20 @@ func feature(name, remedy string, try func() (string, error)) model.Feature {
 	return model.Feature{Name: name, Status: model.OK, Detail: detail}
 }
 
-func kernelFeature() model.Feature {
-	return feature("kernel", "Linux 5.10 or later", func() (string, error) {
-		var u unix.Utsname
-		if err := unix.Uname(&u); err != nil {
-			return "", fmt.Errorf("read kernel version: %w", err)
-		}
-		release := unix.ByteSliceToString(u.Release[:])
-		code, err := features.LinuxVersionCode()
-		if err != nil {
-			return "", fmt.Errorf("read kernel version: %w", err)
-		}
-		if code < 5<<16|10<<8 {
-			return "", fmt.Errorf("kernel %s is too old", release)
-		}
-		return release, nil
-	})
+func tryKernel() (string, error) {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "", fmt.Errorf("read kernel version: %w", err)
+	}
+	release := unix.ByteSliceToString(u.Release[:])
+	code, err := features.LinuxVersionCode()
+	if err != nil {
+		return "", fmt.Errorf("read kernel version: %w", err)
+	}
+	if code < 5<<16|10<<8 {
+		return "", fmt.Errorf("kernel %s is too old", release)
+	}
+	return release, nil
 }
 
 func tryBTF() (string, error) {
