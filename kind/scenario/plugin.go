@@ -141,3 +141,8 @@ func (p Plugin) LinkPrefix() string { return pluginTraits[p].link }
 // routedByUDR reports whether the fabric knows the node's pods by a
 // user-defined route alone.
 func (p Plugin) routedByUDR() bool { return pluginTraits[p].udr }
+
+// hasCalico reports whether Calico keeps the node's network policies.
+func (n *Node) hasCalico() bool {
+	return n.Plugin == Calico || n.Policy == PolicyCalico || n.Policy == PolicyCalicoNFT
+}
