@@ -43,7 +43,7 @@ func (l *Lab) build(ctx context.Context, log func(string, ...any)) error {
 	}
 	for _, r := range l.s.Routes {
 		log("UDR %s via %s", r.Prefix, r.Via)
-		if err := l.udr(b.fabric, r); err != nil {
+		if err := b.fabric.route(l.udrRoute(r)); err != nil {
 			return err
 		}
 	}

@@ -4,9 +4,7 @@ import (
 	"context"
 	"crypto/sha512"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -220,37 +218,33 @@ func (l *Lab) pluginMasquerade(op string, n *scenario.Node) [][]string {
 	return lists
 }
 
-// reuse has the node forget which addresses are taken, and then give a pod's
+// reuse has the node forget which addresses are taken, and then give the pod's
 // to another anew; or gives the other its own again.
-func (l *Lab) reuse(ctx context.Context, sp *space, n *scenario.Node, p *scenario.Pod, f scenario.Fault, do bool) error {
-	_, other := l.s.Topology.Pod(l.s.Topology.Place(f.Via))
-	if other == nil {
-		return fmt.Errorf("no pod holds %s", f.Via)
-	}
-	c, err := l.cni(n, sp)
+func reuse(x *target) error {
+	place, other, err := x.viaPod()
 	if err != nil {
 		return err
 	}
-	was, now := *other, *other
-	if do {
-		now.IP, now.IP6 = p.IP, p.IP6
-	} else {
-		was.IP, was.IP6 = p.IP, p.IP6
-	}
-	if err := c.del(ctx, &was); err != nil {
+	c, err := x.cni(x.node, x.sp)
+	if err != nil {
 		return err
 	}
-	if do {
-		store := filepath.Join(l.cniRoot(n), cniStateDir, cniNetwork)
-		if err := os.RemoveAll(store); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	both := *other
+	both.IP, both.IP6 = x.pod.IP, x.pod.IP6
+	was, now := pick(x, *other, both), pick(x, both, *other)
+	if err := c.del(x.ctx, &was); err != nil {
+		return err
+	}
+	if !x.undo {
+		if err := os.RemoveAll(filepath.Join(x.cniRoot(x.node), cniStateDir, cniNetwork)); err != nil {
 			return fmt.Errorf("forget addresses: %w", err)
 		}
 	}
-	if err := c.add(ctx, &now); err != nil {
+	if err := c.add(x.ctx, &now); err != nil {
 		return err
 	}
 	other.Link, other.MAC = now.Link, now.MAC
-	return l.with(n.Name+"/"+other.Name, func(pod *space) error { return joinUp(ctx, sp, other.Link, pod, podInterface) })
+	return x.with(place, func(pod *space) error { return joinUp(x.ctx, x.sp, other.Link, pod, podInterface) })
 }
 
 // HostRoot is the directory of the files that plugins left on the node, as

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 
@@ -255,21 +256,17 @@ func spoofJumps(op, port string) [][]string {
 	}
 }
 
-// udr sets a user-defined route. One to an address that no card has leads
-// nowhere.
-func (l *Lab) udr(fabric *space, r scenario.Route) error { return fabric.route(l.udrRoute(r)) }
-
+// udrRoute is the fabric's route for a user-defined one. One to an address that
+// no card has leads nowhere.
 func (l *Lab) udrRoute(r scenario.Route) route {
 	if l.s.Topology.Switched {
 		return route{dst: r.Prefix, via: r.Via, link: switchLink}
 	}
 	for _, t := range l.s.Topology.Families() {
 		for i, n := range t.Nodes {
-			for _, a := range n.Addresses() {
-				if a == r.Via {
-					// The card's own address is the one with a neighbour.
-					return route{dst: r.Prefix, via: n.IP, link: nicLink(i), onlink: true}
-				}
+			if slices.Contains(n.Addresses(), r.Via) {
+				// The card's own address is the one with a neighbour.
+				return route{dst: r.Prefix, via: n.IP, link: nicLink(i), onlink: true}
 			}
 		}
 	}

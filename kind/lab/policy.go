@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/lasthop/lasthop/kind/scenario"
 )
 
@@ -179,7 +177,7 @@ func calicoPodChains(p *scenario.Pod, sp *space) error {
 	for _, w := range workloadChains(p) {
 		lists = append(lists, []string{"add", "chain", "ip", calicoNFT, "filter-" + w.chain})
 		lists = append(lists, w.fill()...)
-		lists = append(lists, calicoElement("add", w, p, " : goto filter-"+w.chain))
+		lists = append(lists, w.element("add", p, " : goto filter-"+w.chain))
 	}
 	return sp.runAll(nft, lists...)
 }
@@ -199,7 +197,9 @@ func (w workloadChain) fill() [][]string {
 	return lists
 }
 
-func calicoElement(op string, w workloadChain, p *scenario.Pod, to string) []string {
+// element adds a pod to the dispatch map of the nftables dataplane, or deletes
+// it.
+func (w workloadChain) element(op string, p *scenario.Pod, to string) []string {
 	return []string{op, "element", "ip", calicoNFT, "filter-" + w.dispatch, fmt.Sprintf("{ %q%s }", p.Link, to)}
 }
 
@@ -262,68 +262,4 @@ func npmPolicyOf(p *scenario.Pod, name string) npmPolicy {
 func (w npmPolicy) jump(op string, place ...string) []string {
 	args := append([]string{op, npmIngress}, place...)
 	return append(args, "-m", "set", "--match-set", w.set, "dst", "-m", "comment", "--comment", "INGRESS-POLICY-default/"+w.name, "-j", w.chain)
-}
-
-// policyFault does or undoes a fault of network policies.
-func policyFault(sp *space, n *scenario.Node, p *scenario.Pod, f scenario.Fault, do bool) error {
-	switch {
-	case n.Policy == scenario.PolicyNPM:
-		return npmDeny(sp, p, do)
-	case f.Type == scenario.PolicyDeny:
-		return calicoDeny(sp, n, p, do)
-	}
-	var lists [][]string
-	for _, w := range workloadChains(p) {
-		switch {
-		case n.Policy != scenario.PolicyCalicoNFT:
-			lists = append(lists, w.dispatchRule(op(!do, "-I"), p))
-		case do:
-			lists = append(lists, calicoElement("delete", w, p, ""))
-		default:
-			lists = append(lists, calicoElement("add", w, p, " : goto filter-"+w.chain))
-		}
-	}
-	if n.Policy == scenario.PolicyCalicoNFT {
-		return sp.runAll(nft, lists...)
-	}
-	return sp.runAll(tables(p.IP.Is6()), lists...)
-}
-
-// calicoDeny drops what is for a pod in its chain, in front of the profile that
-// would accept it.
-func calicoDeny(sp *space, n *scenario.Node, p *scenario.Pod, do bool) error {
-	w := workloadChains(p)[1]
-	if n.Policy != scenario.PolicyCalicoNFT {
-		// The profile is the fourth.
-		args := []string{"-D", w.chain}
-		if do {
-			args = []string{"-I", w.chain, "4"}
-		}
-		return sp.run(tables(p.IP.Is6()), append(append(args, calicoComment("deny")...), "-m", "comment", "--comment", "Drop if no policies passed packet", "-j", "DROP")...)
-	}
-	chain := "filter-" + w.chain
-	if !do {
-		return sp.runAll(nft, append([][]string{{"flush", "chain", "ip", calicoNFT, chain}}, w.fill()...)...)
-	}
-	return sp.run(nft, "insert", "rule", "ip", calicoNFT, chain, `ct state new counter drop comment "cali:Deny; Drop if no policies passed packet"`)
-}
-
-// npmDeny puts a policy that allows nothing to a pod in the place of the one
-// that allows all, or back: what one policy allows no other denies.
-func npmDeny(sp *space, p *scenario.Pod, do bool) error {
-	w, allow := npmPolicyOf(p, "deny"), npmPolicyOf(p, "allow")
-	if !do {
-		err := sp.runAll(iptables, allow.jump("-I", "1"), w.jump("-D"), []string{"-F", w.chain}, []string{"-X", w.chain})
-		if err != nil {
-			return err
-		}
-		return sp.ns.Do(func() error { return wrap(netlink.IpsetDestroy(w.set), "delete set %s in %s", w.set, sp.name) })
-	}
-	if err := sp.netSet(w.set, netip.PrefixFrom(p.IP, 32)); err != nil {
-		return err
-	}
-	return sp.runAll(iptables,
-		[]string{"-N", w.chain},
-		[]string{"-A", w.chain, "-m", "comment", "--comment", "DROP-ALL", "-j", "MARK", "--set-xmark", npmDropMark},
-		w.jump("-I", "1"), allow.jump("-D"))
 }

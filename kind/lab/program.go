@@ -206,23 +206,6 @@ func (sp *space) setXDP(link, name string, code asm.Instructions) error {
 // guardPriority is that of the faults' tc filters: behind a plugin's own.
 const guardPriority = 100
 
-// dropProgram does or undoes the faults of programs at a pod's link.
-func dropProgram(sp *space, p *scenario.Pod, f scenario.Fault, do bool) error {
-	switch {
-	case f.Type == scenario.DropProgram && do:
-		return sp.attachTC(p.Link, model.Ingress, guardName, guardPriority, guard())
-	case f.Type == scenario.DropProgram:
-		return sp.detachTC(p.Link, model.Ingress, guardName, guardPriority)
-	case f.Type == scenario.DropTCX && do:
-		return sp.attachTCX(p.Link, model.Ingress, guardName, guard())
-	case f.Type == scenario.DropTCX:
-		return sp.detachTCX(p.Link, model.Ingress, guardName)
-	case do:
-		return sp.setXDP(p.Link, guardName, guardXDP())
-	}
-	return sp.setXDP(p.Link, guardName, nil)
-}
-
 // ciliumPriority is that of Cilium's filters.
 const ciliumPriority = 1
 

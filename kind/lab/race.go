@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"time"
 
@@ -22,24 +21,6 @@ const heldQueue = 53
 // holdTime is what a held packet waits for. The next one of its socket is on
 // its way within microseconds.
 const holdTime = 20 * time.Millisecond
-
-// conntrackRace makes or deletes the rules of two services with one backend,
-// and that which holds the first packets of flows to it. Without a daemon the
-// packets pass.
-func conntrackRace(sp *space, f scenario.Fault, do bool) error {
-	err := sp.runAll(iptables,
-		[]string{"-t", "nat", op(do, "-A"), "PREROUTING", "-d", f.Prefix.String(), "-p", "udp",
-			"-m", "comment", "--comment", "kube-system/dns", "-j", "DNAT", "--to-destination", f.Via.String()},
-		// The nat table sees the first packet of a flow. What comes out of the
-		// queue goes on behind it, so that nothing but the confirmation is
-		// left: no other port is sought.
-		[]string{"-t", "nat", op(do, "-I"), "POSTROUTING", "-d", f.Via.String(), "-p", "udp",
-			"-j", "NFQUEUE", "--queue-num", strconv.Itoa(heldQueue), "--queue-bypass"})
-	if err != nil {
-		return err
-	}
-	return sp.forgetFlows()
-}
 
 // holdPackets starts the daemon of every node that has a ConntrackRace. A packet
 // that it holds has an entry of connection tracking that is not confirmed, so

@@ -154,7 +154,7 @@ func (b *builder) calicoHost(ctx context.Context, n *scenario.Node, sp *space) e
 			return err
 		}
 	}
-	if err := sp.blackhole(n.PodCIDR); err != nil {
+	if err := sp.route(route{dst: n.PodCIDR, blackhole: true}); err != nil {
 		return err
 	}
 	if err := calicoForward(n, sp); err != nil {

@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,11 +8,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -140,77 +137,6 @@ func (sp *space) sysctls(pairs ...string) error {
 	return nil
 }
 
-// MissingToolError says that a program that the lab runs is not installed.
-type MissingToolError struct {
-	Tool string
-	// Package is the Debian package that has it.
-	Package string
-}
-
-func (e *MissingToolError) Error() string {
-	return fmt.Sprintf("find %s: not installed (apt-get install %s)", e.Tool, e.Package)
-}
-
-// The tools of the Debian package iptables. The nft variants are asked for by
-// name: a kernel without the legacy tables has no others.
-const (
-	iptables    = "iptables-nft"
-	ip6tables   = "ip6tables-nft"
-	ebtables    = "ebtables-nft"
-	toolPackage = "iptables"
-)
-
-// tables is iptables for a family.
-func tables(six bool) string {
-	if six {
-		return ip6tables
-	}
-	return iptables
-}
-
-// findTool looks a program up in PATH and, since a plain user's PATH leaves
-// them out, in the system directories.
-func findTool(name string) (string, error) {
-	if file, err := exec.LookPath(name); err == nil {
-		return file, nil
-	}
-	for _, dir := range []string{"/usr/sbin", "/sbin"} {
-		if file, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
-			return file, nil
-		}
-	}
-	return "", &MissingToolError{Tool: name, Package: toolPackage}
-}
-
-// run executes a program inside the namespace: a child has the namespace of
-// the thread that made it.
-func (sp *space) run(tool string, args ...string) error {
-	file, err := findTool(tool)
-	if err != nil {
-		return err
-	}
-	var stderr bytes.Buffer
-	err = sp.ns.Do(func() error {
-		cmd := exec.Command(file, args...)
-		cmd.Stderr = &stderr
-		return cmd.Run()
-	})
-	if err != nil {
-		return fmt.Errorf("%s %s in %s: %w: %s", tool, strings.Join(args, " "), sp.name, err, strings.TrimSpace(stderr.String()))
-	}
-	return nil
-}
-
-// runAll runs a program once for each list of arguments.
-func (sp *space) runAll(tool string, lists ...[]string) error {
-	for _, args := range lists {
-		if err := sp.run(tool, args...); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // link finds a link by name.
 func (sp *space) link(name string) (netlink.Link, error) {
 	l, err := sp.nl.LinkByName(name)
@@ -267,6 +193,9 @@ func (sp *space) up(names ...string) error {
 	}
 	return nil
 }
+
+// down takes a link down.
+func (sp *space) down(name string) error { return sp.withLink(name, "take down", sp.nl.LinkSetDown) }
 
 // joinUp brings both ends of a pair of links up, and waits until they are.
 func joinUp(ctx context.Context, a *space, aName string, b *space, bName string) error {
@@ -351,10 +280,15 @@ type route struct {
 	// onlink takes the next hop to be on the link whatever the addresses
 	// say.
 	onlink bool
-	table  int
+	// blackhole drops silently, and needs no link.
+	blackhole bool
+	table     int
 }
 
 func (sp *space) routeOf(r route) (*netlink.Route, error) {
+	if r.blackhole {
+		return &netlink.Route{Dst: ipNet(r.dst), Type: unix.RTN_BLACKHOLE}, nil
+	}
 	l, err := sp.link(r.link)
 	if err != nil {
 		return nil, err
@@ -378,10 +312,12 @@ func (sp *space) route(r route) error {
 	return wrap(sp.nl.RouteReplace(nr), "set route %s in %s", r.dst, sp.name)
 }
 
-// blackhole loses without a word what goes to a destination and has no closer
-// route.
-func (sp *space) blackhole(p netip.Prefix) error {
-	return wrap(sp.nl.RouteReplace(&netlink.Route{Dst: ipNet(p), Type: unix.RTN_BLACKHOLE}), "set blackhole %s in %s", p, sp.name)
+// haveRoute sets a route or deletes it.
+func (sp *space) haveRoute(r route, have bool) error {
+	if have {
+		return sp.route(r)
+	}
+	return sp.unroute(r)
 }
 
 // unroute deletes a route. One that is not there is no error: a link that
@@ -416,6 +352,14 @@ func (sp *space) unneigh(link string, a netip.Addr) error {
 	return sp.withLink(link, "delete neighbour on", func(l netlink.Link) error {
 		return sp.nl.NeighDel(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: a.AsSlice()})
 	})
+}
+
+// haveNeigh pins a neighbour to a MAC or forgets it.
+func (sp *space) haveNeigh(link string, a netip.Addr, mac model.MAC, have bool) error {
+	if have {
+		return sp.neigh(link, a, mac)
+	}
+	return sp.unneigh(link, a)
 }
 
 // forgetFlows empties the connection tracking table.
