@@ -2,7 +2,7 @@ package lab
 
 import (
 	"fmt"
-	"net/netip"
+	"strings"
 
 	"github.com/lasthop/lasthop/kind/scenario"
 )
@@ -10,16 +10,15 @@ import (
 // calicoAccept is the mark of what Calico has accepted.
 const calicoAccept = "0x10000/0x10000"
 
-// calicoComment is a comment such as Felix writes on each of its rules: a
-// hash of the rule.
-func calicoComment(rule string) []string {
-	return []string{"-m", "comment", "--comment", "cali:" + rule}
+// calicoRule is a rule with a comment such as Felix writes on each of its own:
+// a hash of the rule. The comment takes the place of "#".
+func calicoRule(hash, rule string, args ...any) []string {
+	return words(strings.Replace(rule, "#", "-m comment --comment cali:"+hash, 1), args...)
 }
 
 // calicoJump leads from a chain to one of Calico's.
 func calicoJump(table, chain, to string, match ...string) []string {
-	args := append([]string{"-t", table, "-A", chain}, calicoComment(to)...)
-	return append(append(args, match...), "-j", to)
+	return calicoRule(to, "-t "+table+" -A "+chain+" # "+strings.Join(match, " ")+" -j "+to)
 }
 
 // The chains by which Calico finds a pod's own.
@@ -58,43 +57,35 @@ func policyPod(n *scenario.Node, p *scenario.Pod, sp *space) error {
 // calicoForward makes the filter chains that are not a pod's, all that Felix
 // has on a node without policies and host endpoints.
 func calicoForward(n *scenario.Node, sp *space) error {
-	unknown := []string{"-m", "comment", "--comment", "cali:Unknown", "-m", "comment", "--comment", "Unknown interface", "-j", "DROP"}
 	var lists [][]string
+	add := func(hash, rule string, args ...any) { lists = append(lists, calicoRule(hash, rule, args...)) }
 	for _, chain := range []string{"cali-FORWARD", "cali-INPUT", "cali-OUTPUT", calicoFrom, calicoTo, "cali-from-hep-forward", "cali-to-hep-forward", "cali-cidr-block", "cali-wl-to-host"} {
 		lists = append(lists, []string{"-N", chain})
 	}
-	lists = append(lists,
-		// Felix puts its jumps in front of what others have.
-		append(append([]string{"-I", "FORWARD", "1"}, calicoComment("wUHhoiAYhphO9Mso")...), "-j", "cali-FORWARD"),
-		append(append([]string{"-I", "INPUT", "1"}, calicoComment("Cz_u1IQiXIMmKD4c")...), "-j", "cali-INPUT"),
-		append(append([]string{"-I", "OUTPUT", "1"}, calicoComment("tVnHkvAo15HuiPy0")...), "-j", "cali-OUTPUT"),
-		append(append([]string{"-A", "FORWARD"}, calicoComment("S93hcgKJrXEqnTfs")...), "-m", "comment", "--comment", "Policy explicitly accepted packet.", "-m", "mark", "--mark", calicoAccept, "-j", "ACCEPT"),
-		append(append([]string{"-A", "FORWARD"}, calicoComment("mp77cMpurHhyjLrM")...), "-j", "MARK", "--set-xmark", calicoAccept),
-		append(append([]string{"-A", "cali-FORWARD"}, calicoComment("vjrMJCRpqwy5oRoX")...), "-j", "MARK", "--set-xmark", "0x0/0xe0000"),
-		append(append([]string{"-A", "cali-FORWARD"}, calicoComment("A_sPAO0mcxbT9mOV")...), "-m", "mark", "--mark", "0x0/0x10000", "-j", "cali-from-hep-forward"),
-	)
-	for _, link := range portPatterns(n) {
-		lists = append(lists,
-			calicoJump("filter", "cali-FORWARD", calicoFrom, "-i", link),
-			calicoJump("filter", "cali-FORWARD", calicoTo, "-o", link),
-			append(append([]string{"-A", "cali-INPUT"}, calicoComment("msRIDfJRWnYwzW4g")...), "-i", link, "-g", "cali-wl-to-host"))
+	// Felix puts its jumps in front of what others have.
+	add("wUHhoiAYhphO9Mso", "-I FORWARD 1 # -j cali-FORWARD")
+	add("Cz_u1IQiXIMmKD4c", "-I INPUT 1 # -j cali-INPUT")
+	add("tVnHkvAo15HuiPy0", "-I OUTPUT 1 # -j cali-OUTPUT")
+	add("S93hcgKJrXEqnTfs", "-A FORWARD # -m comment --comment ? -m mark --mark ? -j ACCEPT", "Policy explicitly accepted packet.", calicoAccept)
+	add("mp77cMpurHhyjLrM", "-A FORWARD # -j MARK --set-xmark ?", calicoAccept)
+	add("vjrMJCRpqwy5oRoX", "-A cali-FORWARD # -j MARK --set-xmark 0x0/0xe0000")
+	add("A_sPAO0mcxbT9mOV", "-A cali-FORWARD # -m mark --mark 0x0/0x10000 -j cali-from-hep-forward")
+	for _, link := range portPatterns(n, n.Plugin.LinkPrefix()) {
+		lists = append(lists, calicoJump("filter", "cali-FORWARD", calicoFrom, "-i", link), calicoJump("filter", "cali-FORWARD", calicoTo, "-o", link))
+		add("msRIDfJRWnYwzW4g", "-A cali-INPUT # -i ? -g cali-wl-to-host", link)
 	}
-	lists = append(lists,
-		calicoJump("filter", "cali-FORWARD", "cali-to-hep-forward"),
-		calicoJump("filter", "cali-FORWARD", "cali-cidr-block"),
-	)
+	lists = append(lists, calicoJump("filter", "cali-FORWARD", "cali-to-hep-forward"), calicoJump("filter", "cali-FORWARD", "cali-cidr-block"))
 	if n.IP.Is6() {
 		// What a pod needs of its router, before any policy.
-		for _, what := range []string{"130", "131", "132", "133", "135", "136"} {
-			lists = append(lists, append(append([]string{"-A", "cali-wl-to-host"}, calicoComment("icmp6-"+what)...), "-p", "icmpv6", "--icmpv6-type", what, "-j", "ACCEPT"))
+		for _, what := range []int{130, 131, 132, 133, 135, 136} {
+			add(fmt.Sprintf("icmp6-%d", what), "-A cali-wl-to-host # -p icmpv6 --icmpv6-type ? -j ACCEPT", what)
 		}
 	}
-	lists = append(lists,
-		calicoJump("filter", "cali-wl-to-host", calicoFrom),
-		append(append([]string{"-A", "cali-wl-to-host"}, calicoComment("nSZbcOoG1xPONxb8")...), "-m", "comment", "--comment", "Configured DefaultEndpointToHostAction", "-j", "ACCEPT"),
-		append([]string{"-A", calicoFrom}, unknown...),
-		append([]string{"-A", calicoTo}, unknown...),
-	)
+	lists = append(lists, calicoJump("filter", "cali-wl-to-host", calicoFrom))
+	add("nSZbcOoG1xPONxb8", "-A cali-wl-to-host # -m comment --comment ? -j ACCEPT", "Configured DefaultEndpointToHostAction")
+	for _, chain := range []string{calicoFrom, calicoTo} {
+		add("Unknown", "-A ? # -m comment --comment ? -j DROP", chain, "Unknown interface")
+	}
 	return sp.runAll(tables(n.IP.Is6()), lists...)
 }
 
@@ -108,11 +99,11 @@ func workloadChains(p *scenario.Pod) []workloadChain {
 
 // dispatchRule leads to a pod's chain: -I or -D.
 func (w workloadChain) dispatchRule(op string, p *scenario.Pod) []string {
-	args := []string{op, w.dispatch}
+	place := w.dispatch
 	if op == "-I" {
-		args = append(args, "1")
+		place += " 1"
 	}
-	return append(append(args, calicoComment(w.chain)...), w.match, p.Link, "-g", w.chain)
+	return calicoRule(w.chain, op+" "+place+" # ? ? -g ?", w.match, p.Link, w.chain)
 }
 
 // calicoPodRules make a pod's chains, in front of the drop of what is of no
@@ -120,17 +111,18 @@ func (w workloadChain) dispatchRule(op string, p *scenario.Pod) []string {
 func calicoPodRules(p *scenario.Pod, sp *space) error {
 	var lists [][]string
 	for _, w := range workloadChains(p) {
-		add := func(args ...string) {
-			lists = append(lists, append(append([]string{"-A", w.chain}, calicoComment(fmt.Sprintf("%s-%d", w.chain, len(lists)))...), args...))
-		}
 		lists = append(lists, []string{"-N", w.chain})
-		add("-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
-		add("-m", "conntrack", "--ctstate", "INVALID", "-j", "DROP")
-		add("-j", "MARK", "--set-xmark", "0x0/0x10000")
-		// As the profile of a namespace does without policies.
-		add("-m", "comment", "--comment", "Profile kns.default", "-j", "MARK", "--set-xmark", calicoAccept)
-		add("-m", "mark", "--mark", calicoAccept, "-j", "RETURN")
-		add("-m", "comment", "--comment", "Drop if no profiles matched", "-j", "DROP")
+		for _, rule := range [][]string{
+			words("-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"),
+			words("-m conntrack --ctstate INVALID -j DROP"),
+			words("-j MARK --set-xmark 0x0/0x10000"),
+			// As the profile of a namespace does without policies.
+			words("-m comment --comment ? -j MARK --set-xmark ?", "Profile kns.default", calicoAccept),
+			words("-m mark --mark ? -j RETURN", calicoAccept),
+			words("-m comment --comment ? -j DROP", "Drop if no profiles matched"),
+		} {
+			lists = append(lists, append(calicoRule(fmt.Sprintf("%s-%d", w.chain, len(lists)), "-A ? #", w.chain), rule...))
+		}
 		lists = append(lists, w.dispatchRule("-I", p))
 	}
 	return sp.runAll(tables(p.IP.Is6()), lists...)
@@ -160,7 +152,7 @@ func calicoTable(n *scenario.Node, sp *space) error {
 		add("rule", "filter-FORWARD", "counter jump filter-cali-FORWARD"),
 		add("rule", "filter-FORWARD", "meta mark & 0x10000 == 0x10000 counter accept"),
 		add("rule", "filter-cali-FORWARD", "counter meta mark set mark and 0xfff1ffff"))
-	for _, link := range portPatterns(n) {
+	for _, link := range portPatterns(n, n.Plugin.LinkPrefix()) {
 		if last := len(link) - 1; link[last] == '+' {
 			link = link[:last] + "*"
 		}
@@ -218,17 +210,18 @@ const (
 
 // npmRules makes NPM's base chains, and for each pod a policy that allows all.
 func npmRules(n *scenario.Node, sp *space) error {
+	drop := "-A ? -m mark --mark ? -m comment --comment ? -j DROP"
 	lists := [][]string{
 		{"-N", npmChain}, {"-N", npmIngress}, {"-N", npmAllow}, {"-N", npmEgress}, {"-N", npmAccept},
-		{"-A", "FORWARD", "-m", "conntrack", "--ctstate", "NEW", "-j", npmChain},
+		words("-A FORWARD -m conntrack --ctstate NEW -j ?", npmChain),
 		{"-A", npmChain, "-j", npmIngress},
 		{"-A", npmChain, "-j", npmEgress},
 		{"-A", npmChain, "-j", npmAccept},
-		{"-A", npmIngress, "-m", "mark", "--mark", npmDropMark, "-m", "comment", "--comment", "DROP-ON-INGRESS-DROP-MARK-" + npmDropMark, "-j", "DROP"},
-		{"-A", npmAllow, "-m", "comment", "--comment", "SET-INGRESS-ALLOW-MARK-" + npmAllowMark, "-j", "MARK", "--set-xmark", npmAllowMark},
+		words(drop, npmIngress, npmDropMark, "DROP-ON-INGRESS-DROP-MARK-"+npmDropMark),
+		words("-A ? -m comment --comment ? -j MARK --set-xmark ?", npmAllow, "SET-INGRESS-ALLOW-MARK-"+npmAllowMark, npmAllowMark),
 		{"-A", npmAllow, "-j", npmEgress},
-		{"-A", npmEgress, "-m", "mark", "--mark", npmEgressMark, "-m", "comment", "--comment", "DROP-ON-EGRESS-DROP-MARK-" + npmEgressMark, "-j", "DROP"},
-		{"-A", npmEgress, "-m", "mark", "--mark", npmAllowMark, "-m", "comment", "--comment", "ACCEPT-ON-INGRESS-ALLOW-MARK-" + npmAllowMark, "-j", npmAccept},
+		words(drop, npmEgress, npmEgressMark, "DROP-ON-EGRESS-DROP-MARK-"+npmEgressMark),
+		words("-A ? -m mark --mark ? -m comment --comment ? -j ?", npmEgress, npmAllowMark, "ACCEPT-ON-INGRESS-ALLOW-MARK-"+npmAllowMark, npmAccept),
 		{"-A", npmAccept, "-j", "ACCEPT"},
 	}
 	if err := sp.runAll(iptables, lists...); err != nil {
@@ -236,12 +229,12 @@ func npmRules(n *scenario.Node, sp *space) error {
 	}
 	for i := range n.Pods {
 		w := npmPolicyOf(&n.Pods[i], "allow")
-		if err := sp.netSet(w.set, netip.PrefixFrom(n.Pods[i].IP, 32)); err != nil {
+		if err := sp.netSet(w.set, host(n.Pods[i].IP)); err != nil {
 			return err
 		}
 		if err := sp.runAll(iptables,
 			[]string{"-N", w.chain},
-			[]string{"-A", w.chain, "-m", "comment", "--comment", "ALLOW-ALL", "-j", npmAllow},
+			words("-A ? -m comment --comment ALLOW-ALL -j ?", w.chain, npmAllow),
 			w.jump("-I", "1")); err != nil {
 			return err
 		}
@@ -261,5 +254,5 @@ func npmPolicyOf(p *scenario.Pod, name string) npmPolicy {
 
 func (w npmPolicy) jump(op string, place ...string) []string {
 	args := append([]string{op, npmIngress}, place...)
-	return append(args, "-m", "set", "--match-set", w.set, "dst", "-m", "comment", "--comment", "INGRESS-POLICY-default/"+w.name, "-j", w.chain)
+	return append(args, words("-m set --match-set ? dst -m comment --comment ? -j ?", w.set, "INGRESS-POLICY-default/"+w.name, w.chain)...)
 }

@@ -58,8 +58,8 @@ func routedPod(n *scenario.Node, p *scenario.Pod, sp *space) error {
 	return sp.route(route{dst: host(p.IP), link: p.Link})
 }
 
-// routedAddress gives a routed pod its address and the way to its gateway,
-// which no subnet's route may lead past.
+// routedAddress gives a routed pod its address and the route to its gateway,
+// which is the next hop of all that it sends.
 func (b *builder) routedAddress(n *scenario.Node, p *scenario.Pod, pod *space) error {
 	bits, gateway := p.IP.BitLen(), scenario.LinkLocalGateway
 	switch {
@@ -119,13 +119,12 @@ func swift(podSubnet netip.Prefix, node netip.Addr, sp *space) error {
 		{"-t", "nat", "-N", chain},
 		{"-t", "nat", "-I", "POSTROUTING", "1", "-j", chain},
 	}
-	for _, to := range [][]string{
-		{"-d", "168.63.129.16/32", "-p", "udp", "--dport", "53"},
-		{"-d", "168.63.129.16/32", "-p", "tcp", "--dport", "53"},
-		{"-d", "169.254.169.254/32", "-p", "tcp", "--dport", "80"},
+	for _, to := range []string{
+		"-d 168.63.129.16/32 -p udp --dport 53",
+		"-d 168.63.129.16/32 -p tcp --dport 53",
+		"-d 169.254.169.254/32 -p tcp --dport 80",
 	} {
-		rule := []string{"-t", "nat", "-A", chain, "-m", "addrtype", "!", "--dst-type", "local", "-s", podSubnet.String()}
-		lists = append(lists, append(append(rule, to...), "-j", "SNAT", "--to", node.String()))
+		lists = append(lists, words("-t nat -A ? -m addrtype ! --dst-type local -s ? "+to+" -j SNAT --to ?", chain, podSubnet, node))
 	}
 	return sp.runAll(iptables, lists...)
 }
@@ -144,9 +143,8 @@ func (b *builder) calicoHost(ctx context.Context, n *scenario.Node, sp *space) e
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	six := n.IP.Is6()
 	masqPools, allPools := calicoMasqPools, calicoAllPools
-	if six {
+	if n.IP.Is6() {
 		masqPools, allPools = calicoMasqPools6, calicoAllPools6
 	}
 	for _, name := range []string{masqPools, allPools} {
@@ -160,13 +158,12 @@ func (b *builder) calicoHost(ctx context.Context, n *scenario.Node, sp *space) e
 	if err := calicoForward(n, sp); err != nil {
 		return err
 	}
-	return sp.runAll(tables(six),
+	return sp.runAll(tables(n.IP.Is6()),
 		[]string{"-t", "nat", "-N", "cali-POSTROUTING"},
 		[]string{"-t", "nat", "-N", "cali-nat-outgoing"},
 		calicoJump("nat", "POSTROUTING", "cali-POSTROUTING"),
 		calicoJump("nat", "cali-POSTROUTING", "cali-nat-outgoing"),
-		append(append([]string{"-t", "nat", "-A", "cali-nat-outgoing"}, calicoComment("flqWnvo8yq4ULQLa")...),
-			"-m", "set", "--match-set", masqPools, "src", "-m", "set", "!", "--match-set", allPools, "dst", "-j", "MASQUERADE"),
+		calicoRule("flqWnvo8yq4ULQLa", "-t nat -A cali-nat-outgoing # -m set --match-set ? src -m set ! --match-set ? dst -j MASQUERADE", masqPools, allPools),
 	)
 }
 
