@@ -57,9 +57,9 @@ func (b *builder) buildFabric(ctx context.Context) error {
 			return err
 		}
 		if err := f.runAll(tables(t.Edge.Is6()), append(silence(t.Edge.Is6()),
-			// The internet knows no private address and no way to one.
-			[]string{"-A", "FORWARD", "-o", edgeLink, "!", "-s", t.VNet.String(), "-j", "DROP"},
-			[]string{"-A", "FORWARD", "-i", edgeLink, "!", "-d", t.VNet.String(), "-j", "DROP"},
+			// The internet knows no private address and no route to one.
+			words("-A FORWARD -o ? ! -s ? -j DROP", edgeLink, t.VNet),
+			words("-A FORWARD -i ? ! -d ? -j DROP", edgeLink, t.VNet),
 		)...); err != nil {
 			return err
 		}
@@ -69,13 +69,13 @@ func (b *builder) buildFabric(ctx context.Context) error {
 
 // silence are the rules by which the fabric says nothing itself. Of IPv6,
 // neighbour discovery remains.
-func silence(six bool) [][]string {
-	if !six {
-		return [][]string{{"-A", "INPUT", "-p", "icmp", "-j", "DROP"}, {"-A", "OUTPUT", "-p", "icmp", "-j", "DROP"}}
+func silence(isIPv6 bool) [][]string {
+	if !isIPv6 {
+		return [][]string{words("-A INPUT -p icmp -j DROP"), words("-A OUTPUT -p icmp -j DROP")}
 	}
-	out := [][]string{{"-A", "INPUT", "-p", "icmpv6", "--icmpv6-type", "echo-request", "-j", "DROP"}}
+	out := [][]string{words("-A INPUT -p icmpv6 --icmpv6-type echo-request -j DROP")}
 	for _, what := range []string{"destination-unreachable", "packet-too-big", "time-exceeded", "parameter-problem"} {
-		out = append(out, []string{"-A", "OUTPUT", "-p", "icmpv6", "--icmpv6-type", what, "-j", "DROP"})
+		out = append(out, words("-A OUTPUT -p icmpv6 --icmpv6-type ? -j DROP", what))
 	}
 	return out
 }

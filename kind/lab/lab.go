@@ -213,9 +213,7 @@ func (l *Lab) with(place string, f func(*space) error) error {
 // Down ends the lab's traffic, waits for it, and removes all that the lab is.
 // A lab that is down already is no error.
 func (l *Lab) Down(ctx context.Context) error {
-	l.mu.Lock()
-	t := l.traffic
-	l.mu.Unlock()
+	t := l.latest()
 	if t != nil {
 		t.cancel()
 		select {

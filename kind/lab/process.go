@@ -26,24 +26,25 @@ const (
 // StartTraffic runs argv, which must end up in ServeTraffic for the lab, as a
 // process of its own session, and returns when its traffic flows. The process
 // lives on without its parent; Down ends it.
-func StartTraffic(ctx context.Context, id string, argv []string) error {
+func StartTraffic(ctx context.Context, id string, argv []string) (err error) {
 	if len(argv) == 0 {
 		return errors.New("start traffic: no command")
 	}
 	if _, err := Find(id); err != nil {
 		return err
 	}
+	defer func() { err = wrap(err, "start traffic of lab %q", id) }()
 	if pid := trafficPID(id); pid != 0 {
-		return fmt.Errorf("start traffic of lab %q: %w (process %d)", id, ErrBusy, pid)
+		return fmt.Errorf("%w (process %d)", ErrBusy, pid)
 	}
 	out, err := os.Create(filepath.Join(pathOf(id), logFile))
 	if err != nil {
-		return fmt.Errorf("start traffic of lab %q: %w", id, err)
+		return err
 	}
 	defer out.Close()
 	r, w, err := os.Pipe()
 	if err != nil {
-		return fmt.Errorf("start traffic of lab %q: %w", id, err)
+		return err
 	}
 	defer r.Close()
 	cmd := exec.Command(argv[0], argv[1:]...)
@@ -54,15 +55,15 @@ func StartTraffic(ctx context.Context, id string, argv []string) error {
 	err = cmd.Start()
 	w.Close()
 	if err != nil {
-		return fmt.Errorf("start traffic of lab %q: %w", id, err)
+		return err
 	}
 	if err := awaitReady(ctx, r); err != nil {
 		// It may have ended by itself.
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		return fmt.Errorf("start traffic of lab %q: %w%s", id, err, said(out.Name()))
+		return fmt.Errorf("%w%s", err, said(out.Name()))
 	}
-	return wrap(cmd.Process.Release(), "start traffic of lab %q", id)
+	return cmd.Process.Release()
 }
 
 // awaitReady waits for the word, the end of the pipe, or that of ctx.
@@ -119,32 +120,29 @@ func ServeTraffic(ctx context.Context, id string) error {
 
 // enlist writes this process down as the lab's traffic. The directory that it
 // returns is open, to know it again by, and not locked.
-func enlist(ctx context.Context, id string) (*Lab, *dir, error) {
-	d, err := lockDir(ctx, id)
-	if err != nil {
+func enlist(ctx context.Context, id string) (l *Lab, d *dir, err error) {
+	if d, err = lockDir(ctx, id); err != nil {
 		return nil, nil, err
 	}
-	l, err := Find(id)
-	if err == nil {
-		if pid := trafficPID(id); pid != 0 {
-			err = fmt.Errorf("run traffic of lab %q: %w (process %d)", id, ErrBusy, pid)
+	defer func() {
+		if err != nil {
+			d.close()
 		}
-	}
-	var self process
-	if err == nil {
-		self, err = identify(os.Getpid())
-	}
-	if err == nil {
-		err = d.write(trafficFile, self)
-	}
-	if err == nil {
-		err = wrap(unix.Flock(int(d.file.Fd()), unix.LOCK_UN), "unlock lab %q", id)
-	}
-	if err != nil {
-		d.close()
+	}()
+	if l, err = Find(id); err != nil {
 		return nil, nil, err
 	}
-	return l, d, nil
+	if pid := trafficPID(id); pid != 0 {
+		return nil, nil, fmt.Errorf("run traffic of lab %q: %w (process %d)", id, ErrBusy, pid)
+	}
+	self, err := identify(os.Getpid())
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := d.write(trafficFile, self); err != nil {
+		return nil, nil, err
+	}
+	return l, d, wrap(unix.Flock(int(d.file.Fd()), unix.LOCK_UN), "unlock lab %q", id)
 }
 
 // watch writes the counts down from time to time, and returns when the lab is

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -26,7 +25,7 @@ const holdTime = 20 * time.Millisecond
 // that it holds has an entry of connection tracking that is not confirmed, so
 // that another of the same socket does not see it and is given the same answer
 // tuple. A race of two CPUs is so made certain.
-func (t *traffic) holdPackets(ctx context.Context, l *Lab, all *sync.WaitGroup) error {
+func (t *traffic) holdPackets(ctx context.Context, l *Lab) error {
 	held := map[string]bool{}
 	for _, f := range l.s.Faults {
 		if f.Type != scenario.ConntrackRace || held[f.Node] {
@@ -42,14 +41,12 @@ func (t *traffic) holdPackets(ctx context.Context, l *Lab, all *sync.WaitGroup) 
 		if err != nil {
 			return fmt.Errorf("hold packets of %s: %w", f.Node, err)
 		}
-		all.Add(1)
-		go func() {
-			defer all.Done()
+		t.all.Go(func() {
 			defer expire(ctx, q)()
 			if err := errors.Join(q.hold(ctx), q.Close()); err != nil {
 				t.fail(fmt.Errorf("hold packets of %s: %w", f.Node, err))
 			}
-		}()
+		})
 	}
 	return nil
 }

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"sync"
 	"syscall"
 	"time"
 
@@ -197,7 +196,7 @@ func expire(ctx context.Context, c interface{ SetDeadline(time.Time) error }) (s
 }
 
 // serveTCP sends back what each connection sends, until ctx ends.
-func (t *traffic) serveTCP(ctx context.Context, ns *netns.NS, addr netip.AddrPort, all *sync.WaitGroup) error {
+func (t *traffic) serveTCP(ctx context.Context, ns *netns.NS, addr netip.AddrPort) error {
 	var l *net.TCPListener
 	err := ns.Do(func() (err error) {
 		l, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
@@ -211,9 +210,7 @@ func (t *traffic) serveTCP(ctx context.Context, ns *netns.NS, addr netip.AddrPor
 		l.Close()
 		return err
 	}
-	all.Add(1)
-	go func() {
-		defer all.Done()
+	t.all.Go(func() {
 		defer l.Close()
 		// A process that is just being forked holds the socket a little
 		// longer; the port must be free now. Nothing is wrong with one
@@ -228,13 +225,9 @@ func (t *traffic) serveTCP(ctx context.Context, ns *netns.NS, addr netip.AddrPor
 				}
 				return
 			}
-			all.Add(1)
-			go func() {
-				defer all.Done()
-				t.echo(ctx, c)
-			}()
+			t.all.Go(func() { t.echo(ctx, c) })
 		}
-	}()
+	})
 	return nil
 }
 
@@ -262,7 +255,7 @@ var reusing = net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) e
 
 // serveUDP sends back each datagram, until ctx ends. A deaf server lets its
 // buffer fill.
-func (t *traffic) serveUDP(ctx context.Context, ns *netns.NS, addr netip.AddrPort, deaf bool, all *sync.WaitGroup) error {
+func (t *traffic) serveUDP(ctx context.Context, ns *netns.NS, addr netip.AddrPort, deaf bool) error {
 	var c *net.UDPConn
 	err := ns.Do(func() error {
 		any, err := reusing.ListenPacket(ctx, "udp", addr.String())
@@ -280,9 +273,7 @@ func (t *traffic) serveUDP(ctx context.Context, ns *netns.NS, addr netip.AddrPor
 			return err
 		}
 	}
-	all.Add(1)
-	go func() {
-		defer all.Done()
+	t.all.Go(func() {
 		defer c.Close()
 		defer expire(ctx, c)()
 		if deaf {
@@ -301,6 +292,6 @@ func (t *traffic) serveUDP(ctx context.Context, ns *netns.NS, addr netip.AddrPor
 			// A lost answer is the client's to count.
 			_, _ = c.WriteToUDPAddrPort(buf[:n], from)
 		}
-	}()
+	})
 	return nil
 }

@@ -215,19 +215,23 @@ func joinUp(ctx context.Context, a *space, aName string, b *space, bName string)
 // tells its bridge, only some time after both ends were brought up; what is
 // sent before is lost.
 func (sp *space) awaitUp(ctx context.Context, name string) error {
-	tick := time.NewTicker(2 * time.Millisecond)
+	return wrap(poll(ctx, 2*time.Millisecond, func() (bool, error) {
+		l, err := sp.link(name)
+		return err == nil && l.Attrs().OperState == netlink.OperUp, err
+	}), "wait for link %s in %s", name, sp.name)
+}
+
+// poll asks again and again until it is done, there is an error, or ctx ends.
+func poll(ctx context.Context, period time.Duration, done func() (bool, error)) error {
+	tick := time.NewTicker(period)
 	defer tick.Stop()
 	for {
-		l, err := sp.link(name)
-		if err != nil {
+		if ok, err := done(); ok || err != nil {
 			return err
-		}
-		if l.Attrs().OperState == netlink.OperUp {
-			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait for link %s in %s: %w", name, sp.name, ctx.Err())
+			return ctx.Err()
 		case <-tick.C:
 		}
 	}
@@ -237,30 +241,18 @@ func (sp *space) awaitUp(ctx context.Context, name string) error {
 // The kernel asks nobody about them, but only in its own time listens for who
 // asks for them: what is sent before is lost.
 func (sp *space) awaitSettled(ctx context.Context) error {
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	return wrap(poll(ctx, 2*time.Millisecond, func() (bool, error) {
 		links, err := sp.nl.LinkList()
 		if err != nil {
-			return fmt.Errorf("list links in %s: %w", sp.name, err)
+			return false, err
 		}
 		up := map[int]bool{}
 		for _, l := range links {
 			up[l.Attrs().Index] = l.Attrs().OperState == netlink.OperUp
 		}
 		all, err := sp.nl.AddrList(nil, netlink.FAMILY_V6)
-		if err != nil {
-			return fmt.Errorf("list addresses in %s: %w", sp.name, err)
-		}
-		if !slices.ContainsFunc(all, func(a netlink.Addr) bool { return up[a.LinkIndex] && a.Flags&unix.IFA_F_TENTATIVE != 0 }) {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("wait for IPv6 addresses in %s: %w", sp.name, ctx.Err())
-		case <-tick.C:
-		}
-	}
+		return !slices.ContainsFunc(all, func(a netlink.Addr) bool { return up[a.LinkIndex] && a.Flags&unix.IFA_F_TENTATIVE != 0 }), err
+	}), "wait for IPv6 addresses in %s", sp.name)
 }
 
 // addr gives a link an address. A link-scoped one is never chosen as the

@@ -99,7 +99,7 @@ func lockDir(ctx context.Context, id string) (*dir, error) {
 	d := &dir{path: path, file: f}
 	if err := flock(ctx, f); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("lock lab %q: %w", id, err)
+		return nil, fmt.Errorf("lock lab %q, which another process may hold: %w", id, err)
 	}
 	if !sameDir(f, path) {
 		f.Close()
@@ -111,19 +111,13 @@ func lockDir(ctx context.Context, id string) (*dir, error) {
 // flock takes the lock, asking again and again: a thread that blocks in the
 // kernel could not be called off.
 func flock(ctx context.Context, f *os.File) error {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	return poll(ctx, 20*time.Millisecond, func() (bool, error) {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil || !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			return err
+		if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
+			return false, nil
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("held by another process: %w", ctx.Err())
-		case <-tick.C:
-		}
-	}
+		return true, err
+	})
 }
 
 // sameDir reports whether the open directory is still the one at the path.
