@@ -89,9 +89,9 @@ var baseline = []string{
 	"ipv4/ping_group_range", "0 2147483647",
 }
 
-// sixBaseline are those of a namespace with IPv6: addresses are what the lab
+// ipv6Baseline are those of a namespace with IPv6: addresses are what the lab
 // gives, at once.
-var sixBaseline = []string{
+var ipv6Baseline = []string{
 	"ipv6/conf/all/forwarding", "0",
 	"ipv6/conf/default/accept_dad", "0", "ipv6/conf/default/dad_transmits", "0",
 	"ipv6/conf/default/accept_ra", "0", "ipv6/conf/default/autoconf", "0",
@@ -112,7 +112,7 @@ func (b *builder) create(place string) (*space, error) {
 	}
 	err = sp.sysctls(baseline...)
 	if err == nil && b.topology.HasIPv6() {
-		err = sp.sysctls(sixBaseline...)
+		err = sp.sysctls(ipv6Baseline...)
 	}
 	if err == nil {
 		err = sp.up("lo")
@@ -190,7 +190,7 @@ func (b *builder) nodeLinks(ctx context.Context, n *scenario.Node, sp *space) er
 	uplink := n.NIC
 	switch {
 	case n.Plugin.CNI():
-		// The plugin makes what it wants with its first pod.
+		// The plugin makes its links with its first pod.
 	case n.Plugin == scenario.Kubenet:
 		if err := kubenetBridge(n, sp); err != nil {
 			return err
@@ -223,13 +223,13 @@ func (b *builder) each(n *scenario.Node, do func(*builder, *scenario.Node) error
 	if err := do(b, n); err != nil {
 		return err
 	}
-	six := b.topology.V6()
-	if six == nil || six == b.topology {
+	v6 := b.topology.V6()
+	if v6 == nil || v6 == b.topology {
 		return nil
 	}
 	by := *b
-	by.topology = six
-	return do(&by, six.Node(n.Name))
+	by.topology = v6
+	return do(&by, v6.Node(n.Name))
 }
 
 // nodeAddress gives a node its address. Azure gives an IPv6 address alone, and
@@ -312,8 +312,7 @@ func (b *builder) pod(ctx context.Context, n *scenario.Node, p *scenario.Pod, no
 	})
 }
 
-// podRoute makes the node's way to a routed pod, and the pod's way off the
-// node.
+// podRoute makes the node's routes to and from a routed pod.
 func (b *builder) podRoute(n *scenario.Node, p *scenario.Pod, node *space) error {
 	switch n.Plugin {
 	case scenario.Cilium:

@@ -24,7 +24,7 @@ const (
 func nicLink(i int) string { return fmt.Sprintf("nic%d", i) }
 
 // buildFabric makes the Azure network without any network card: it forwards
-// what it has a route for, loses the rest without a word, answers every ARP
+// what it has a route for, drops the rest silently, answers every ARP
 // request with its own MAC and no ping at all. Or it is a switch and a router.
 func (b *builder) buildFabric(ctx context.Context) error {
 	t, f := b.topology, b.fabric
@@ -84,7 +84,7 @@ func silence(isIPv6 bool) [][]string {
 // gateway's address.
 func (b *builder) buildSwitch() error {
 	t, f := b.topology, b.fabric
-	// What the switch forwards is no business of the router's filters.
+	// The router's filters must not see what the switch forwards.
 	if err := f.sysctls("bridge/bridge-nf-call-iptables", "0", "bridge/bridge-nf-call-ip6tables", "0"); err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (b *builder) buildSwitch() error {
 	return nil
 }
 
-// outsideMAC is that of the machine beyond the edge; nobody in the virtual
+// outsideMAC is that of the machine beyond the edge; no machine of the virtual
 // network sees it.
 var outsideMAC = model.MAC{0x02, 0, 0, 0, 0, 0x01}
 
@@ -160,7 +160,7 @@ func (b *builder) fabricPort(ctx context.Context, port string, sp *space, name s
 		return err
 	}
 	// The same router is on every port. It answers for the cards of others,
-	// which IPv6 wants to be told one by one.
+	// which has to be set for each IPv6 address.
 	if err := b.fabric.sysctls("ipv6/conf/"+port+"/proxy_ndp", "1", "ipv6/neigh/"+port+"/proxy_delay", "0"); err != nil {
 		return err
 	}
@@ -207,10 +207,10 @@ func (b *builder) attachNIC(ctx context.Context, i int, node *space) error {
 	return b.each(n, func(b *builder, n *scenario.Node) error { return ownAddresses(n, port, f) })
 }
 
-// ownAddresses gives a card what it owns of a family.
+// ownAddresses gives a card its addresses of one IP version.
 func ownAddresses(n *scenario.Node, port string, f *space) error {
 	// Pinned, and the next hop of all else on the card: the fabric knows
-	// its cards and asks nobody.
+	// its cards and sends no ARP requests.
 	if err := f.neigh(port, n.IP, n.MAC); err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ func (l *Lab) Inject(ctx context.Context, f scenario.Fault) error {
 	return l.locked(ctx, func() error { return l.inject(ctx, f) })
 }
 
-// Undo mends what Inject or the scenario broke.
+// Undo repairs what Inject or the scenario broke.
 func (l *Lab) Undo(ctx context.Context, f scenario.Fault) error {
 	return l.locked(ctx, func() error { return wrap(l.apply(ctx, f, true), "undo %s", f) })
 }
@@ -52,15 +52,15 @@ var injections = func() map[scenario.FaultType]injection {
 	return all
 }()
 
-// target is a fault with all that it strikes.
+// target is a fault with all that it breaks.
 type target struct {
 	*Lab
 	scenario.Fault
 	// ctx is that of the one call that made the target.
 	ctx  context.Context
 	undo bool
-	// topology, node and pod have the addresses of the family that the fault
-	// strikes. node and pod are nil where the fault names none.
+	// topology, node and pod have the addresses of the IP version that the
+	// fault breaks. node and pod are nil where the fault names none.
 	topology *scenario.Topology
 	node     *scenario.Node
 	pod      *scenario.Pod
@@ -107,10 +107,10 @@ func (l *Lab) apply(ctx context.Context, f scenario.Fault, undo bool) error {
 // op is the option that makes a rule, or -D where the fault is undone.
 func (x *target) op(make string) string { return pick(x, make, "-D") }
 
-// unop is op for a fault that is the lack of a rule.
+// unop is op for a fault that is a missing rule.
 func (x *target) unop(make string) string { return pick(x, "-D", make) }
 
-// pick chooses what holds with the fault, or without.
+// pick returns what holds with the fault, or without it when it is undone.
 func pick[T any](x *target, with, without T) T {
 	if x.undo {
 		return without

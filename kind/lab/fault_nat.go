@@ -106,7 +106,7 @@ func fillConntrack(sp *space) (err error) {
 	defer func() { err = errors.Join(err, file.Close(), os.Remove(file.Name())) }()
 	w := bufio.NewWriter(file)
 	for i := range limit - left {
-		// The benchmarking range, which is nobody's.
+		// The benchmarking range (RFC 2544), which no lab uses.
 		fmt.Fprintf(w, "-A -s 198.18.%d.%d -d 198.19.%d.%d -p tcp --sport 40000 --dport 80 --state ESTABLISHED -t 3600 -u ASSURED,SEEN_REPLY\n",
 			i>>8&0xff, i&0xff, i>>24&0xff, i>>16&0xff)
 	}

@@ -249,7 +249,7 @@ func Down(ctx context.Context, id string) error {
 	return d.remove(ctx)
 }
 
-// Find returns a lab that is up, whoever brought it up.
+// Find returns a lab that is up, also one of another process.
 func Find(id string) (*Lab, error) {
 	var rec record
 	err := readRecord(id, &rec)

@@ -107,7 +107,7 @@ func dedupChain(n *scenario.Node) string {
 	return "AKS-DEDUP-PROMISC"
 }
 
-// dedupRules are what is in it.
+// dedupRules are the rules of that chain.
 func dedupRules(n *scenario.Node) [][]string {
 	var lists [][]string
 	for _, out := range portPatterns(n, n.Plugin.LinkPrefix()) {
@@ -272,7 +272,7 @@ func answerForRouter(n *scenario.Node, p *scenario.Pod, sp *space) error {
 	return sp.proxy(p.Link, n.Router)
 }
 
-// ciliumDelivery makes the way to a pod.
+// ciliumDelivery makes the route and the rule to a pod.
 func ciliumDelivery(p *scenario.Pod, sp *space) error {
 	if err := sp.route(route{dst: host(p.IP), link: p.Link}); err != nil {
 		return err

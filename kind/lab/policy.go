@@ -43,7 +43,7 @@ func policyRules(n *scenario.Node, sp *space) error {
 	return nil
 }
 
-// policyPod makes what it has for a pod.
+// policyPod makes the rules that it has for a pod.
 func policyPod(n *scenario.Node, p *scenario.Pod, sp *space) error {
 	switch {
 	case n.Plugin == scenario.Calico || n.Policy == scenario.PolicyCalico:
@@ -106,8 +106,8 @@ func (w workloadChain) dispatchRule(op string, p *scenario.Pod) []string {
 	return calicoRule(w.chain, op+" "+place+" # ? ? -g ?", w.match, p.Link, w.chain)
 }
 
-// calicoPodRules make a pod's chains, in front of the drop of what is of no
-// pod that is known.
+// calicoPodRules make a pod's chains, in front of the rule that drops packets of
+// unknown pods.
 func calicoPodRules(p *scenario.Pod, sp *space) error {
 	var lists [][]string
 	for _, w := range workloadChains(p) {

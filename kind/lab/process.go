@@ -113,7 +113,7 @@ func ServeTraffic(ctx context.Context, id string) error {
 	err = l.RunTraffic(ctx, func() { said = sayReady() })
 	cancel()
 	<-watched
-	// The last counts are the whole ones; without a lab nobody wants them.
+	// The last counts are the whole ones; a lab that is gone needs none.
 	_ = l.writeStats(d)
 	return errors.Join(err, said)
 }
@@ -177,8 +177,8 @@ func (l *Lab) writeStats(d *dir) error {
 	return d.write(statsFile, t.stats())
 }
 
-// sayReady tells who started us. Somebody who calls the command by hand has
-// given us no pipe, and descriptor 3 is then something else.
+// sayReady reports to the process that started this one. Where a user ran the
+// command by hand there is no pipe, and descriptor 3 is something else.
 func sayReady() error {
 	var st unix.Stat_t
 	if err := unix.Fstat(readyFD, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO {
@@ -187,12 +187,12 @@ func sayReady() error {
 	f := os.NewFile(readyFD, "ready")
 	_, err := io.WriteString(f, readyWord)
 	if errors.Is(err, unix.EPIPE) {
-		err = nil // nobody waits any more
+		err = nil // the parent waits no longer
 	}
 	return wrap(errors.Join(err, f.Close()), "report ready")
 }
 
-// trafficOf reads who runs the lab's traffic.
+// trafficOf reads which process runs the lab's traffic.
 func trafficOf(id string) (process, error) {
 	var p process
 	err := readJSON(id, trafficFile, &p)

@@ -17,8 +17,8 @@ import (
 // heldQueue is the netfilter queue of the packets that are held.
 const heldQueue = 53
 
-// holdTime is what a held packet waits for. The next one of its socket is on
-// its way within microseconds.
+// holdTime is how long a packet is held. Its socket sends the next one within
+// microseconds.
 const holdTime = 20 * time.Millisecond
 
 // holdPackets starts the daemon of every node that has a ConntrackRace. A packet

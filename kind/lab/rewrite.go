@@ -8,9 +8,9 @@ import (
 	"github.com/lasthop/lasthop/kind/scenario"
 )
 
-// Rewrite has whoever keeps a node's rules and routes write them anew, as such
-// programs do when they start and from time to time. What stands is the same;
-// rules have new numbers, and their counters begin again.
+// Rewrite replaces a node's rules and routes with equal ones, as the programs
+// that keep them do when they start and from time to time. Rules get new
+// handles, and their counters begin again.
 func (l *Lab) Rewrite(ctx context.Context, node string) error {
 	return l.locked(ctx, func() error {
 		n := l.s.Topology.Node(node)
@@ -42,7 +42,7 @@ func (b *builder) rewrite(n *scenario.Node, sp *space) error {
 			return err
 		}
 	}
-	// Nobody keeps the rules of old pods.
+	// No program keeps the rules of old pods.
 	for i := range n.Pods {
 		if err := b.rewritePod(n, &n.Pods[i], sp); err != nil {
 			return err

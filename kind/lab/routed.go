@@ -129,7 +129,7 @@ func swift(podSubnet netip.Prefix, node netip.Addr, sp *space) error {
 	return sp.runAll(iptables, lists...)
 }
 
-// The sets by which Calico tells what to masquerade.
+// The sets by which Calico knows what to masquerade.
 const (
 	calicoMasqPools  = "cali40masq-ipam-pools"
 	calicoAllPools   = "cali40all-ipam-pools"

@@ -25,7 +25,7 @@ const maxMessage = 2048
 var errAnswer = errors.New("answer differs from what was sent")
 
 // request sends the payload from a new socket of the flow's namespace and
-// waits for it to come back. sent is called when the request is on its way,
+// waits for it to come back. sent is called when the request was sent,
 // or cannot be.
 func request(ctx context.Context, f *flow, timeout time.Duration, payload []byte, sent func()) error {
 	defer sent()
@@ -188,8 +188,8 @@ func connected(c *os.File) error {
 	return wrap(errors.Join(err, result), "connect")
 }
 
-// expire makes whoever waits on c give up when ctx ends. It leaves closing to
-// them, so that what is closed is closed when they are done.
+// expire ends all waits on c when ctx ends. It leaves closing c to its users, so
+// that none of them uses a closed one.
 func expire(ctx context.Context, c interface{ SetDeadline(time.Time) error }) (stop func() bool) {
 	// The one error is that c is closed already.
 	return context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
@@ -253,9 +253,9 @@ var reusing = net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) e
 	return errors.Join(err, set)
 }}
 
-// serveUDP sends back each datagram, until ctx ends. A deaf server lets its
-// buffer fill.
-func (t *traffic) serveUDP(ctx context.Context, ns *netns.NS, addr netip.AddrPort, deaf bool) error {
+// serveUDP sends back each datagram, until ctx ends. One that is not
+// to read lets its buffer fill.
+func (t *traffic) serveUDP(ctx context.Context, ns *netns.NS, addr netip.AddrPort, read bool) error {
 	var c *net.UDPConn
 	err := ns.Do(func() error {
 		any, err := reusing.ListenPacket(ctx, "udp", addr.String())
@@ -267,7 +267,7 @@ func (t *traffic) serveUDP(ctx context.Context, ns *netns.NS, addr netip.AddrPor
 	if err != nil {
 		return err
 	}
-	if deaf {
+	if !read {
 		if err := c.SetReadBuffer(1); err != nil {
 			c.Close()
 			return err
@@ -276,7 +276,7 @@ func (t *traffic) serveUDP(ctx context.Context, ns *netns.NS, addr netip.AddrPor
 	t.all.Go(func() {
 		defer c.Close()
 		defer expire(ctx, c)()
-		if deaf {
+		if !read {
 			<-ctx.Done()
 			return
 		}

@@ -63,7 +63,7 @@ func createNetns(name string) error {
 }
 
 // shareNetnsDir makes the directory a shared mount of its own, as `ip netns`
-// does when it first adds a namespace. Done later by somebody else it would
+// does when it first adds a namespace. Done later by another process it would
 // hide our mounts under a second set, which then could not be removed.
 func shareNetnsDir() error {
 	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
@@ -212,7 +212,7 @@ func joinUp(ctx context.Context, a *space, aName string, b *space, bName string)
 }
 
 // awaitUp waits until a link is operational. The kernel gives it a queue, and
-// tells its bridge, only some time after both ends were brought up; what is
+// notifies its bridge, only some time after both ends were brought up; what is
 // sent before is lost.
 func (sp *space) awaitUp(ctx context.Context, name string) error {
 	return wrap(poll(ctx, 2*time.Millisecond, func() (bool, error) {
@@ -238,8 +238,8 @@ func poll(ctx context.Context, period time.Duration, done func() (bool, error)) 
 }
 
 // awaitSettled waits until no IPv6 address of a link that is up is tentative.
-// The kernel asks nobody about them, but only in its own time listens for who
-// asks for them: what is sent before is lost.
+// The kernel sends no solicitation for them, but joins their multicast groups
+// only some time later: solicitations that arrive before are lost.
 func (sp *space) awaitSettled(ctx context.Context) error {
 	return wrap(poll(ctx, 2*time.Millisecond, func() (bool, error) {
 		links, err := sp.nl.LinkList()

@@ -30,7 +30,7 @@ const (
 	logFile     = "traffic.log"
 )
 
-// Errors that callers tell apart.
+// Errors that callers distinguish.
 var (
 	// ErrNotFound says that no lab has the ID.
 	ErrNotFound = errors.New("no such lab")
@@ -51,8 +51,8 @@ type record struct {
 	Scenario *scenario.Scenario
 }
 
-// dir is a lab's directory, held open and locked: whoever builds a lab,
-// changes it or takes it down holds the lock, and loses it when it dies.
+// dir is a lab's directory, held open and locked: a process that builds a
+// lab, changes it or takes it down has the lock, and loses it when it ends.
 type dir struct {
 	path string
 	file *os.File
@@ -78,15 +78,15 @@ func claimDir(ctx context.Context, id string) (*dir, error) {
 		case !errors.Is(err, fs.ErrNotExist):
 			return nil, fmt.Errorf("create lab %q: %w", id, err)
 		}
-		// Somebody took the last lab down, and the directory with it.
+		// Another process took the last lab down, and the directory with it.
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// lockDir opens and locks the directory of a lab. It waits for who holds the
-// lock until ctx ends.
+// lockDir opens and locks the directory of a lab. It waits for the lock
+// until ctx ends.
 func lockDir(ctx context.Context, id string) (*dir, error) {
 	path := pathOf(id)
 	f, err := os.Open(path)

@@ -23,7 +23,7 @@ type FlowStats struct {
 	Proto    scenario.Proto
 	Port     uint16
 	// Sent requests are Answered (with what was sent), Failed (another
-	// answer, an error, or none in time), or still under way.
+	// answer, an error, or none in time), or still waiting.
 	Sent, Answered, Failed uint64
 	// LastError is why the latest failed.
 	LastError string
@@ -58,7 +58,7 @@ type traffic struct {
 	all sync.WaitGroup
 	// failure is why a server could not go on.
 	failure atomic.Pointer[error]
-	// done is closed when nothing of it runs any more.
+	// done is closed when all its goroutines have ended.
 	done    chan struct{}
 	timeout time.Duration
 	flows   []*flow
@@ -77,7 +77,7 @@ var ErrBusy = errors.New("traffic is running already")
 
 // RunTraffic runs the scenario's traffic until ctx ends or the scenario's time
 // is over, neither of which is an error. It calls ready once, when every flow
-// has sent its first request. When it returns, nothing of it is left.
+// has sent its first request. When it returns, all its goroutines have ended.
 func (l *Lab) RunTraffic(ctx context.Context, ready func()) error {
 	return wrap(l.runTraffic(ctx, ready), "run traffic of lab %q", l.id)
 }
@@ -290,7 +290,7 @@ type server struct {
 }
 
 // serve starts a server for each port that flows go to. ICMP is answered by
-// the kernel, and an address that nobody has by nobody.
+// the kernel, and an address that no machine has is not answered.
 func (t *traffic) serve(ctx context.Context) error {
 	started := map[server]bool{}
 	for _, f := range t.flows {
@@ -301,7 +301,7 @@ func (t *traffic) serve(ctx context.Context) error {
 		started[s] = true
 		var err error
 		if s.proto == scenario.UDP {
-			err = t.serveUDP(ctx, t.spaces[s.place], s.addr, t.scenario.Afflicted(scenario.DeafServer, s.place))
+			err = t.serveUDP(ctx, t.spaces[s.place], s.addr, !t.scenario.Afflicted(scenario.DeafServer, s.place))
 		} else {
 			err = t.serveTCP(ctx, t.spaces[s.place], s.addr)
 		}

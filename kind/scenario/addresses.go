@@ -163,7 +163,7 @@ func (r *resolver) host(a netip.Addr, in netip.Prefix, who string, at *yaml.Node
 	}
 }
 
-// take notes who has an address. Nobody else may.
+// take notes the machine that has an address. No other may.
 func (r *resolver) take(a netip.Addr, who string, at *yaml.Node) {
 	if other, ok := r.addrs[a]; ok {
 		r.errorf(at, "address %s of %s is that of %s", a, who, other)

@@ -121,7 +121,7 @@ func (d *decoder) decode(n *yaml.Node, what, parser string, v reflect.Value) boo
 	return true
 }
 
-// scalar reads a value by its parser, whose error says what was wanted.
+// scalar reads a value by its parser, whose error says what it accepts.
 func (d *decoder) scalar(n *yaml.Node, what string, parse, v reflect.Value) bool {
 	if n.Kind != yaml.ScalarNode || isNull(n) {
 		d.errorf(n, "%s: want a value, got %s", what, describe(n))

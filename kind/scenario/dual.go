@@ -70,8 +70,8 @@ func (t *Topology) withoutIPv4() Topology {
 
 // Families are the topology by each of its IP versions.
 func (t *Topology) Families() []*Topology {
-	if six := t.V6(); six != nil && six != t {
-		return []*Topology{t, six}
+	if v6 := t.V6(); v6 != nil && v6 != t {
+		return []*Topology{t, v6}
 	}
 	return []*Topology{t}
 }

@@ -95,7 +95,7 @@ func (r *resolver) end(ref value[string], f Finding) (netip.Addr, bool) {
 	return e.Addr, true
 }
 
-// Mismatches says what is otherwise than expected, a sentence each; nil when
+// Mismatches says what differs from what is expected, a sentence each; nil when
 // all is as it should be. A finding of a code that was not expected is one when
 // it is a warning or worse, when it is in Absent, and when nothing may be found.
 func (e Expect) Mismatches(exit int, found []model.Finding) []string {
@@ -120,7 +120,7 @@ func (e Expect) Mismatches(exit int, found []model.Finding) []string {
 // Healthy reports whether nothing may be found.
 func (e Expect) Healthy() bool { return e.Exit == 0 && len(e.Findings) == 0 }
 
-// PluginMismatches says what is otherwise than expected of the plugin that was
+// PluginMismatches says what differs from what is expected of the plugin that was
 // recognised, and by what; nil when it is the one expected.
 func (e Expect) PluginMismatches(plugin string, by []string) []string {
 	if e.Plugin == "" || e.Plugin == plugin {
@@ -129,7 +129,7 @@ func (e Expect) PluginMismatches(plugin string, by []string) []string {
 	return []string{fmt.Sprintf("plugin recognised as %s by %q, want %s", plugin, by, e.Plugin)}
 }
 
-// LayerMismatches says what is otherwise than expected of what was recognised
+// LayerMismatches says what differs from what is expected of what was recognised
 // beside the plugin, and by what.
 func (e Expect) LayerMismatches(policy, residue string, by []string) []string {
 	var out []string
@@ -202,7 +202,7 @@ func (w Finding) String() string {
 		s += fmt.Sprintf(" titled %q", w.Title)
 	}
 	if w.Fix != "" {
-		s += fmt.Sprintf(" mended by %q", w.Fix)
+		s += fmt.Sprintf(" with fix %q", w.Fix)
 	}
 	if len(w.Evidence) > 0 {
 		s += fmt.Sprintf(" with evidence %q", w.Evidence)

@@ -87,7 +87,7 @@ const (
 type faultRow struct {
 	// args are the fields of its entry beside the type. A question mark is
 	// behind those that may be left out. A node can stand for its podCIDR where
-	// a route is wanted, and a MAC is one that nobody may have.
+	// a route is wanted, and a MAC must be one that no machine has.
 	args   string
 	family faultFamily
 	refuse []refusal
@@ -113,7 +113,7 @@ type refusal struct {
 	// at is the field of the entry whose value is at fault; empty: the entry.
 	at string
 	is func(target) bool
-	// why may name {fault}, {node}, {plugin}, {pod}, {prefix} and {via}.
+	// why is the reason, in which these are replaced: {fault}, {node}, {plugin}, {pod}, {prefix} and {via}.
 	why string
 }
 
@@ -179,7 +179,7 @@ var faultRows = map[FaultType]faultRow{
 	DeleteNodeRoute:    {args: "node prefix", family: everyFamily, refuse: []refusal{noNodeRoutes, nobodysRange}, doc: "deletes node's route to the pods of the node that has prefix"},
 	DeleteDefaultRoute: {args: "node", family: oneFamily, doc: "deletes node's default route"},
 	DeletePodRoute:     {args: "pod", family: oneFamily, refuse: []refusal{bridged}, doc: "deletes the node's route and rule for a routed pod"},
-	SmallMTU:           {args: "node", doc: "gives node's network card an MTU of 1280, and drops the ICMP errors that would tell senders"},
+	SmallMTU:           {args: "node", doc: "gives node's network card an MTU of 1280, and drops the ICMP errors that senders need"},
 
 	StaleDNAT:           {args: "pod mac?", refuse: []refusal{nicUnbridged}, doc: "leaves an ebtables rule that rewrites frames for pod to mac"},
 	StaleARPReply:       {args: "pod mac?", refuse: []refusal{noBridge}, doc: "leaves an ebtables rule that answers ARP requests for pod with mac"},
@@ -295,7 +295,7 @@ func (s *Scenario) Raced(flow Flow) []netip.Addr {
 	return out
 }
 
-// Afflicted reports whether a fault of the type strikes the place.
+// Afflicted reports whether there is a fault of the type at the place.
 func (s *Scenario) Afflicted(t FaultType, place string) bool {
 	return slices.ContainsFunc(s.Faults, func(f Fault) bool { return f.Type == t && f.Pod == place })
 }

@@ -26,7 +26,7 @@ const (
 	NICsFile FileKind = "nics"
 )
 
-// Files are what lasthop is given besides the node. They tell the truth: what
+// Files are what lasthop is given besides the node. They are true: what
 // a fault breaks in the network is broken in them.
 type Files struct {
 	// Host are the files that the plugins left on the node.

@@ -59,7 +59,7 @@ var allPlugins = []Plugin{
 	AzureCilium, Cilium, Calico, Kindnet, Bridge, PTP,
 }
 
-// traits are what tells plugins apart in how a node is made.
+// traits are how nodes of the plugins differ.
 type traits struct {
 	// bridge is what the plugin calls its bridge; empty: pods are routed.
 	bridge string

@@ -14,7 +14,7 @@ import (
 // Names that are taken: where traffic goes to, and the network itself.
 var reserved = []string{OutsideName, "fabric"}
 
-// private are the ranges that kubenet does not masquerade unless told to.
+// private are the ranges that kubenet does not masquerade by default.
 var private = []netip.Prefix{
 	netip.MustParsePrefix("10.0.0.0/8"),
 	netip.MustParsePrefix("172.16.0.0/12"),
@@ -26,7 +26,7 @@ var private = []netip.Prefix{
 type resolver struct {
 	*decoder
 	s Scenario
-	// addrs and macs are who has each.
+	// addrs and macs lead from each address in use to the name of its machine.
 	addrs map[netip.Addr]string
 	macs  map[model.MAC]string
 	// v6 is the topology by its IPv6 addresses; nil where there are none.

@@ -14,7 +14,7 @@
 //	  subnet: 10.240.0.0/16    # default: all of it
 //	  gateway: 10.240.0.1      # default: the subnet's first address
 //	  fabricMAC: "12:34:56:78:9a:bc"
-//	  edge: 203.0.113.1        # the internet's way in
+//	  edge: 203.0.113.1        # where the internet reaches the network
 //	  outside: [203.0.113.10]  # what answers there
 //	  podCIDR: 10.244.0.0/16   # nodes take a /24 each, where the plugin has it so
 //	  podSubnet: 10.241.0.0/16 # azure-podsubnet's only
@@ -51,7 +51,7 @@
 //	      pods: 3                   # pod-1 to pod-3
 //	routes:                    # default: one for each podCIDR
 //	  - {prefix: 10.244.0.0/24, via: a}
-//	traffic:                   # default: some of each kind, both ways
+//	traffic:                   # default: some of each kind, in both directions
 //	  - {from: [a/web, a/db], to: [b/pod-1, b, outside, 10.1.2.3], proto: [tcp, udp, icmp], port: 8080, rate: 5, size: 1400}
 //	duration: 15m              # of the traffic
 //	timeout: 5s                # of a request
@@ -131,7 +131,7 @@ type Topology struct {
 	Gateway netip.Addr
 	// FabricMAC is the fabric's answer to every ARP request.
 	FabricMAC model.MAC
-	// Edge is the internet's way back into the network, and Outside are
+	// Edge is the internet's next hop into the network, and Outside are
 	// the addresses that answer beyond it.
 	Edge    netip.Addr
 	Outside []netip.Addr
@@ -141,8 +141,8 @@ type Topology struct {
 	// azure-podsubnet nodes have; not valid where there is none.
 	PodSubnet netip.Prefix
 	// Switched is true where an Ethernet switch connects the nodes and a
-	// router at Gateway, in place of the fabric of a cloud: whoever has an
-	// address answers for it, and the router does not know the pods.
+	// router at Gateway, in place of the fabric of a cloud: the machine that has
+	// an address answers for it, and the router does not know the pods.
 	Switched bool
 	// IPv6 is the IPv6 half; nil where there is none.
 	IPv6  *Half
@@ -157,7 +157,7 @@ type Node struct {
 	NIC string
 	MAC model.MAC
 	// IPForwarding is the card's setting in the fabric: whether it may
-	// receive and send what is not its own.
+	// receive and send packets of other addresses.
 	IPForwarding bool
 	IP, IP6      netip.Addr
 	// PodCIDR is the range of the node's pods; not valid where the plugin
@@ -227,7 +227,7 @@ const OutsideName = "outside"
 
 // Endpoint is one end of a flow.
 type Endpoint struct {
-	// Place is "node", "node/pod" or "outside"; empty where nobody has
+	// Place is "node", "node/pod" or "outside"; empty where no machine has
 	// the address.
 	Place string
 	Addr  netip.Addr
@@ -307,11 +307,11 @@ func (n *Node) AllPods() iter.Seq[*Pod] {
 // take as their on-link range.
 func (t *Topology) Bits() int { return t.Subnet.Bits() }
 
-// Place says who has the address: a node, a pod that is there, the outside;
-// "" when nobody does.
+// Place is the machine that has the address: a node, a pod that is there, the outside;
+// "" when there is none.
 func (t *Topology) Place(a netip.Addr) string {
-	if six := t.V6(); six != nil && six != t && a.Is6() {
-		return six.Place(a)
+	if v6 := t.V6(); v6 != nil && v6 != t && a.Is6() {
+		return v6.Place(a)
 	}
 	if slices.Contains(t.Outside, a) {
 		return OutsideName

@@ -46,7 +46,7 @@ func (r *resolver) routes(raw rawScenario) {
 }
 
 // traffic is what the file says or, when it says nothing, some of each kind
-// both ways: within the node, across nodes and to the outside.
+// in both directions: within the node, across nodes and to the outside.
 func (r *resolver) traffic(raw rawScenario) {
 	if !raw.Traffic.set() {
 		for _, t := range r.s.Topology.Families() {
