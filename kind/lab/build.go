@@ -332,7 +332,7 @@ func (b *builder) podRoute(n *scenario.Node, p *scenario.Pod, node *space) error
 // podAddress gives a pod on a bridge its address and default route.
 func (b *builder) podAddress(n *scenario.Node, p *scenario.Pod, pod *space) error {
 	bits, gateway := b.topology.Bits(), b.topology.Gateway
-	if n.Plugin == scenario.Kubenet {
+	if n.PodGateway().IsValid() {
 		bits, gateway = n.PodCIDR.Bits(), n.PodGateway()
 	}
 	if err := pod.addr(podInterface, netip.PrefixFrom(p.IP, bits), netlink.SCOPE_UNIVERSE); err != nil {

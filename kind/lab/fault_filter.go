@@ -26,6 +26,11 @@ var filterFaults = map[scenario.FaultType]injection{
 	scenario.LastHop: func(x *target) error {
 		return x.iptables(words("-t mangle ? PREROUTING -s ? -j TTL --ttl-set 1", x.op("-I"), x.pod.IP))
 	},
+	scenario.PodFirewall: func(x *target) error {
+		return x.inPod(func(pod *space) error {
+			return pod.run(tables(x.pod.IP.Is6()), words("? INPUT ! -i lo -j DROP", x.op("-I"))...)
+		})
+	},
 	scenario.DropProgram: func(x *target) error {
 		if x.undo {
 			return x.sp.detachTC(x.pod.Link, model.Ingress, guardName, guardPriority)

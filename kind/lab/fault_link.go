@@ -6,6 +6,8 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/kind/scenario"
 	"github.com/lasthop/lasthop/probe/model"
@@ -60,14 +62,7 @@ var linkFaults = map[scenario.FaultType]injection{
 		if err != nil {
 			return err
 		}
-		err = x.with(place, func(pod *space) error {
-			if !x.undo {
-				return pod.addr(podInterface, host(x.pod.IP), netlink.SCOPE_UNIVERSE)
-			}
-			return pod.withLink(podInterface, "take address from", func(link netlink.Link) error {
-				return pod.nl.AddrDel(link, &netlink.Addr{IPNet: ipNet(host(x.pod.IP))})
-			})
-		})
+		err = x.with(place, func(pod *space) error { return pod.haveAddr(podInterface, host(x.pod.IP), !x.undo) })
 		if err != nil {
 			return err
 		}
@@ -91,6 +86,58 @@ var linkFaults = map[scenario.FaultType]injection{
 			words("? FORWARD -p IPv4 --ip-dst ? -j DROP", x.op("-I"), x.pod.IP),
 			words("? OUTPUT -p IPv4 --ip-dst ? -j DROP", x.op("-I"), x.pod.IP))
 	},
+	// Isolated ports still exchange frames with those that are not.
+	scenario.PortsIsolated: func(x *target) error {
+		_, other, err := x.viaPod()
+		if err != nil {
+			return err
+		}
+		for _, port := range []string{x.pod.Link, other.Link} {
+			if err := x.sp.withLink(port, "isolate", func(l netlink.Link) error { return x.sp.nl.LinkSetIsolated(l, !x.undo) }); err != nil {
+				return err
+			}
+		}
+		return nil
+	},
+	scenario.PortBlocked: func(x *target) error {
+		return x.sp.portState(x.pod.Link, pick[uint8](x, portListening, portForwarding))
+	},
+	scenario.LinkOffBridge: func(x *target) error {
+		if !x.undo {
+			return x.sp.withLink(x.pod.Link, "release", x.sp.nl.LinkSetNoMaster)
+		}
+		if err := x.sp.port(x.pod.Link, x.node.Bridge, !x.node.PodGateway().IsValid() || x.node.Hairpin); err != nil {
+			return err
+		}
+		return x.sp.awaitUp(x.ctx, x.node.Bridge)
+	},
+	// Sticky, so that the bridge does not learn the pod's port again.
+	scenario.StaleFDB: func(x *target) error {
+		_, other, err := x.viaPod()
+		if err != nil {
+			return err
+		}
+		return x.sp.withLink(other.Link, "set forwarding entry on", func(l netlink.Link) error {
+			return pick(x, x.sp.nl.NeighSet, x.sp.nl.NeighDel)(&netlink.Neigh{
+				LinkIndex: l.Attrs().Index, Family: unix.AF_BRIDGE, HardwareAddr: hardware(x.pod.MAC),
+				State: netlink.NUD_NOARP, Flags: netlink.NTF_MASTER | ntfSticky,
+			})
+		})
+	},
+	scenario.PodsShareMAC: func(x *target) error {
+		place, other, err := x.viaPod()
+		if err != nil {
+			return err
+		}
+		err = x.with(place, func(pod *space) error { return pod.setMAC(podInterface, pick(x, x.pod.MAC, other.MAC)) })
+		if err != nil {
+			return err
+		}
+		return errors.Join(x.forget(x.sp, x.node, x.pod), x.forget(x.sp, x.node, other))
+	},
+	scenario.GatewayMACPinned: func(x *target) error {
+		return x.sp.haveNeigh(uplinkOf(x.node), x.topology.Gateway, x.MAC, !x.undo)
+	},
 	scenario.DedupFlushed: func(x *target) error {
 		return x.sp.runAll(ebtables, pick(x, [][]string{{"-F", dedupChain(x.node)}}, dedupRules(x.node))...)
 	},
@@ -100,18 +147,13 @@ var linkFaults = map[scenario.FaultType]injection{
 // the former one. Undoing it gives the link what the pod has kept.
 func linkMAC(x *target) error {
 	gateway := x.gateway()
-	set := func(mac model.MAC) error {
-		return x.sp.withLink(x.pod.Link, "set MAC of", func(link netlink.Link) error {
-			return x.sp.nl.LinkSetHardwareAddr(link, hardware(mac))
-		})
-	}
 	return x.inPod(func(pod *space) error {
 		if x.undo {
 			kept, err := pod.pinned(podInterface, gateway)
 			if err != nil {
 				return err
 			}
-			return errors.Join(set(kept), pod.unneigh(podInterface, gateway))
+			return errors.Join(x.sp.setMAC(x.pod.Link, kept), pod.unneigh(podInterface, gateway))
 		}
 		link, err := x.sp.link(x.pod.Link)
 		if err != nil {
@@ -120,7 +162,40 @@ func linkMAC(x *target) error {
 		if err := pod.neigh(podInterface, gateway, model.MACFrom(link.Attrs().HardwareAddr)); err != nil {
 			return err
 		}
-		return set(x.MAC)
+		return x.sp.setMAC(x.pod.Link, x.MAC)
+	})
+}
+
+// setMAC gives a link another address.
+func (sp *space) setMAC(link string, mac model.MAC) error {
+	return sp.withLink(link, "set MAC of", func(l netlink.Link) error { return sp.nl.LinkSetHardwareAddr(l, hardware(mac)) })
+}
+
+// ntfSticky keeps a forwarding entry at its port (NTF_STICKY of
+// linux/neighbour.h, since Linux 4.20).
+const ntfSticky = 0x40
+
+// The states of a bridge port (linux/if_bridge.h). On a bridge without STP the
+// kernel turns blocking into forwarding at once, but leaves listening alone.
+const (
+	portListening  = 1
+	portForwarding = 3
+)
+
+// portState sets the STP state of a bridge port.
+func (sp *space) portState(link string, state uint8) error {
+	return sp.withLink(link, "set port state of", func(l netlink.Link) error {
+		req := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
+		msg := nl.NewIfInfomsg(unix.AF_BRIDGE)
+		msg.Index = int32(l.Attrs().Index)
+		port := nl.NewRtAttr(unix.IFLA_PROTINFO|unix.NLA_F_NESTED, nil)
+		port.AddRtAttr(nl.IFLA_BRPORT_STATE, []byte{state})
+		req.AddData(msg)
+		req.AddData(port)
+		return sp.ns.Do(func() error {
+			_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+			return err
+		})
 	})
 }
 

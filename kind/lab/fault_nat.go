@@ -58,6 +58,13 @@ var translationFaults = map[scenario.FaultType]injection{
 		return x.translate(x.service("udp", "kube-system/dns", x.Via),
 			words("-t nat ? POSTROUTING -d ? -p udp -j NFQUEUE --queue-num ? --queue-bypass", x.op("-I"), x.Via, heldQueue))
 	},
+	scenario.ForeignSNAT: func(x *target) error {
+		var rules [][]string
+		for _, src := range podSources(x.node) {
+			rules = append(rules, words("-t nat ? POSTROUTING -s ? -o ? -j SNAT --to-source ?", x.op("-I"), src, uplinkOf(x.node), x.Via))
+		}
+		return x.translate(rules...)
+	},
 	scenario.ConntrackFull: func(x *target) error {
 		if err := x.sp.forgetFlows(); err != nil || x.undo {
 			return err
@@ -70,6 +77,7 @@ var translationFaults = map[scenario.FaultType]injection{
 var serverFaults = map[scenario.FaultType]injection{
 	scenario.NoListener: func(*target) error { return nil },
 	scenario.DeafServer: func(*target) error { return nil },
+	scenario.PodHung:    func(*target) error { return nil },
 }
 
 // translate runs rules of the nat table and deletes all flows: they keep the

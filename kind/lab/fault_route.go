@@ -2,6 +2,7 @@ package lab
 
 import (
 	"cmp"
+	"errors"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -42,19 +43,12 @@ var fabricFaults = map[scenario.FaultType]injection{
 		return x.inFabric(func(fabric *space) error { return fabric.runAll(iptables, spoofJumps(x.op("-A"), x.port)...) })
 	},
 	scenario.NSGDrop: func(x *target) error {
-		sources := []netip.Prefix{x.node.PodCIDR}
-		if !x.node.PodCIDR.IsValid() {
-			sources = nil
-			for p := range x.node.AllPods() {
-				sources = append(sources, host(p.IP))
-			}
-		}
 		to := x.Prefix
 		if !to.IsValid() {
 			to = defaultRoute
 		}
 		return x.inFabric(func(fabric *space) error {
-			for _, src := range sources {
+			for _, src := range podSources(x.node) {
 				if err := fabric.run(iptables, words("? FORWARD -i ? -s ? -d ? -j DROP", x.op("-I"), x.port, src, to)...); err != nil {
 					return err
 				}
@@ -77,6 +71,18 @@ var fabricFaults = map[scenario.FaultType]injection{
 		}
 		return x.sp.forgetNeighbors(cmp.Or(x.node.Bridge, x.node.NIC), netip.Addr{})
 	},
+}
+
+// podSources are the addresses that a node's pods send from.
+func podSources(n *scenario.Node) []netip.Prefix {
+	if n.PodCIDR.IsValid() {
+		return []netip.Prefix{n.PodCIDR}
+	}
+	var out []netip.Prefix
+	for p := range n.AllPods() {
+		out = append(out, host(p.IP))
+	}
+	return out
 }
 
 // smallMTU is the least with which the kernel keeps IPv6 on a link.
@@ -114,10 +120,51 @@ var routeFaults = map[scenario.FaultType]injection{
 		}
 		return pick(x, x.sp.unrule, x.sp.rule)(toPod(x.pod))
 	},
+	scenario.BridgeWithoutAddress: func(x *target) error {
+		gateway := netip.PrefixFrom(x.node.PodGateway(), x.node.PodCIDR.Bits())
+		return x.sp.haveAddr(x.node.Bridge, gateway, x.undo)
+	},
+	scenario.PodWithoutAddress: func(x *target) error {
+		return x.inPod(func(pod *space) error {
+			if x.undo {
+				return x.address(pod)
+			}
+			return pod.flushAddrs(podInterface)
+		})
+	},
+	scenario.PodWithoutDefaultRoute: func(x *target) error {
+		return x.inPod(func(pod *space) error {
+			return pod.haveRoute(route{dst: defaultFor(x.pod.IP), via: x.gateway(), link: podInterface}, x.undo)
+		})
+	},
+	scenario.PodWrongPrefix: func(x *target) error {
+		return x.inPod(func(pod *space) error {
+			if err := pod.flushAddrs(podInterface); err != nil || x.undo {
+				return errors.Join(err, x.address(pod))
+			}
+			bits := x.topology.Bits()
+			if x.node.PodGateway().IsValid() {
+				bits = x.node.PodCIDR.Bits()
+			}
+			if err := pod.addr(podInterface, netip.PrefixFrom(x.pod.IP, bits-8), netlink.SCOPE_UNIVERSE); err != nil {
+				return err
+			}
+			return pod.route(route{dst: defaultFor(x.pod.IP), via: x.gateway(), link: podInterface})
+		})
+	},
 	scenario.SmallMTU: func(x *target) error {
 		if err := x.iptables(words("? OUTPUT -p icmp --icmp-type fragmentation-needed -j DROP", x.op("-A"))); err != nil {
 			return err
 		}
 		return x.sp.withLink(x.node.NIC, "set MTU of", func(l netlink.Link) error { return x.sp.nl.LinkSetMTU(l, pick(x, smallMTU, fullMTU)) })
 	},
+}
+
+// address gives a pod its address and routes again.
+func (x *target) address(pod *space) error {
+	b := &builder{Lab: x.Lab, topology: x.topology}
+	if x.pod.Bridged {
+		return b.podAddress(x.node, x.pod, pod)
+	}
+	return b.routedAddress(x.node, x.pod, pod)
 }

@@ -65,7 +65,7 @@ func (b *builder) routedAddress(n *scenario.Node, p *scenario.Pod, pod *space) e
 	switch {
 	case n.Plugin.HasRouter():
 		gateway = n.Router
-	case n.Plugin == scenario.Kindnet:
+	case n.PodGateway().IsValid():
 		bits, gateway = n.PodCIDR.Bits(), n.PodGateway()
 	}
 	if p.IP.Is6() && gateway == scenario.LinkLocalGateway {
@@ -80,7 +80,7 @@ func (b *builder) routedAddress(n *scenario.Node, p *scenario.Pod, pod *space) e
 	if err := pod.route(route{dst: host(gateway), link: podInterface}); err != nil {
 		return err
 	}
-	if n.Plugin == scenario.Kindnet {
+	if n.PodGateway().IsValid() {
 		// In place of the kernel's, which is on the link.
 		if err := pod.unroute(route{dst: own.Masked(), link: podInterface}); err != nil {
 			return err

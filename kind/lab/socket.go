@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -59,6 +60,9 @@ func request(ctx context.Context, f *flow, timeout time.Duration, payload []byte
 		return err
 	}
 	sent()
+	if f.OneWay {
+		return nil
+	}
 	return receive(c, f.Proto, payload)
 }
 
@@ -195,17 +199,26 @@ func expire(ctx context.Context, c interface{ SetDeadline(time.Time) error }) (s
 	return context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 }
 
-// serveTCP sends back what each connection sends, until ctx ends.
-func (t *traffic) serveTCP(ctx context.Context, ns *netns.NS, addr netip.AddrPort) error {
+// serveTCP sends back what each connection sends, until ctx ends. One that is
+// not to accept has the shortest backlog, which the first connections fill.
+func (t *traffic) serveTCP(ctx context.Context, ns *netns.NS, addr netip.AddrPort, accept bool) error {
 	var l *net.TCPListener
-	err := ns.Do(func() (err error) {
-		l, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
+	err := ns.Do(func() error {
+		any, err := listening.Listen(ctx, "tcp", addr.String())
+		if err == nil {
+			l = any.(*net.TCPListener)
+		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	raw, err := l.SyscallConn()
+	if err == nil && !accept {
+		var failed error
+		err = raw.Control(func(fd uintptr) { failed = unix.Listen(int(fd), 0) })
+		err = errors.Join(err, failed)
+	}
 	if err != nil {
 		l.Close()
 		return err
@@ -217,6 +230,10 @@ func (t *traffic) serveTCP(ctx context.Context, ns *netns.NS, addr netip.AddrPor
 		// that does not listen any more.
 		defer func() { _ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) }) }()
 		defer expire(ctx, l)()
+		if !accept {
+			<-ctx.Done()
+			return
+		}
 		for {
 			c, err := l.Accept()
 			if err != nil {
@@ -242,13 +259,17 @@ func (t *traffic) echo(ctx context.Context, c net.Conn) {
 	_, _ = io.CopyBuffer(struct{ io.Writer }{c}, struct{ io.Reader }{c}, make([]byte, maxMessage))
 }
 
-// reusing lets a server have the port of one that was just closed, which a
-// process that is being forked may still hold. The latest gets what arrives.
-// TCP has this from Go, and does not take a port from one that listens.
-var reusing = net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+// listening lets a server have an address that its machine does not have, and
+// for UDP the port of a server that was just closed, which a process that is
+// being forked may still hold. The latest gets what arrives. TCP has the latter
+// from Go, and does not take a port from a server that listens.
+var listening = net.ListenConfig{Control: func(network, _ string, raw syscall.RawConn) error {
 	var set error
 	err := raw.Control(func(fd uintptr) {
-		set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+		set = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1)
+		if strings.HasPrefix(network, "udp") {
+			set = errors.Join(set, unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
+		}
 	})
 	return errors.Join(err, set)
 }}
@@ -258,7 +279,7 @@ var reusing = net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) e
 func (t *traffic) serveUDP(ctx context.Context, ns *netns.NS, addr netip.AddrPort, read bool) error {
 	var c *net.UDPConn
 	err := ns.Do(func() error {
-		any, err := reusing.ListenPacket(ctx, "udp", addr.String())
+		any, err := listening.ListenPacket(ctx, "udp", addr.String())
 		if err == nil {
 			c = any.(*net.UDPConn)
 		}
@@ -288,6 +309,9 @@ func (t *traffic) serveUDP(ctx context.Context, ns *netns.NS, addr netip.AddrPor
 					t.fail(fmt.Errorf("receive at %s: %w", addr, err))
 				}
 				return
+			}
+			if bytes.HasPrefix(buf[:n], []byte("lasthop "+oneWay)) {
+				continue
 			}
 			// A lost answer is the client's to count.
 			_, _ = c.WriteToUDPAddrPort(buf[:n], from)

@@ -263,6 +263,27 @@ func (sp *space) addr(link string, p netip.Prefix, scope netlink.Scope) error {
 	})
 }
 
+// haveAddr gives a link an address or takes it away.
+func (sp *space) haveAddr(link string, p netip.Prefix, have bool) error {
+	if have {
+		return sp.addr(link, p, netlink.SCOPE_UNIVERSE)
+	}
+	return sp.withLink(link, "take address from", func(l netlink.Link) error {
+		return sp.nl.AddrDel(l, &netlink.Addr{IPNet: ipNet(p)})
+	})
+}
+
+// flushAddrs takes all IPv4 addresses from a link.
+func (sp *space) flushAddrs(link string) error {
+	return sp.withLink(link, "take addresses from", func(l netlink.Link) error {
+		all, err := sp.nl.AddrList(l, netlink.FAMILY_V4)
+		for _, a := range all {
+			err = errors.Join(err, sp.nl.AddrDel(l, &a))
+		}
+		return err
+	})
+}
+
 // route is a route in words.
 type route struct {
 	dst netip.Prefix

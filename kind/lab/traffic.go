@@ -22,8 +22,8 @@ type FlowStats struct {
 	From, To scenario.Endpoint
 	Proto    scenario.Proto
 	Port     uint16
-	// Sent requests are Answered (with what was sent), Failed (another
-	// answer, an error, or none in time), or still waiting.
+	// Sent requests are Answered (with what was sent; one-way ones when they
+	// were sent), Failed (another answer, an error, or none in time), or still waiting.
 	Sent, Answered, Failed uint64
 	// LastError is why the latest failed.
 	LastError string
@@ -177,7 +177,7 @@ func (t *traffic) repeat(ctx context.Context, index int, f *flow, first func()) 
 	send := func(seq int, sent func()) {
 		f.sent.Add(1)
 		pending.Go(func() {
-			t.count(ctx, f, request(ctx, f, t.timeout, payload(index, seq, f.Size), sent))
+			t.count(ctx, f, request(ctx, f, t.timeout, payload(f, index, seq), sent))
 		})
 	}
 	send(0, sync.OnceFunc(first))
@@ -221,11 +221,18 @@ func (t *traffic) count(ctx context.Context, f *flow, err error) {
 	t.mu.Unlock()
 }
 
+// oneWay is in requests that servers do not answer.
+const oneWay = "one-way"
+
 // payload is what a request sends and wants back, different for each, and as
 // long as the flow wants.
-func payload(index, seq, size int) []byte {
-	msg := fmt.Appendf(nil, "lasthop flow %06d request %012d", index, seq)
-	return append(msg, bytes.Repeat([]byte{'.'}, max(size-len(msg), 0))...)
+func payload(f *flow, index, seq int) []byte {
+	kind := "flow"
+	if f.OneWay {
+		kind = oneWay
+	}
+	msg := fmt.Appendf(nil, "lasthop %s %06d request %012d", kind, index, seq)
+	return append(msg, bytes.Repeat([]byte{'.'}, max(f.Size-len(msg), 0))...)
 }
 
 // latest is the traffic that this process ran last; nil when it ran none.
@@ -299,11 +306,12 @@ func (t *traffic) serve(ctx context.Context) error {
 			continue
 		}
 		started[s] = true
+		hung := t.scenario.Afflicted(scenario.PodHung, s.place)
 		var err error
 		if s.proto == scenario.UDP {
-			err = t.serveUDP(ctx, t.spaces[s.place], s.addr, !t.scenario.Afflicted(scenario.DeafServer, s.place))
+			err = t.serveUDP(ctx, t.spaces[s.place], s.addr, !hung && !t.scenario.Afflicted(scenario.DeafServer, s.place))
 		} else {
-			err = t.serveTCP(ctx, t.spaces[s.place], s.addr)
+			err = t.serveTCP(ctx, t.spaces[s.place], s.addr, !hung)
 		}
 		if err != nil {
 			return fmt.Errorf("serve %s %s in %s: %w", s.proto, s.addr, s.place, err)

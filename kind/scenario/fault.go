@@ -51,6 +51,20 @@ const (
 	PodInterfaceDown    FaultType = "pod-interface-down"
 	BridgeDrop          FaultType = "bridge-drop"
 	DedupFlushed        FaultType = "dedup-flushed"
+	PortsIsolated       FaultType = "ports-isolated"
+	PortBlocked         FaultType = "port-blocked"
+	LinkOffBridge       FaultType = "link-off-bridge"
+	StaleFDB            FaultType = "fdb-stale"
+	PodsShareMAC        FaultType = "pods-share-mac"
+	GatewayMACPinned    FaultType = "gateway-mac-pinned"
+)
+
+// The faults of addresses and routes in pods and on bridges.
+const (
+	BridgeWithoutAddress   FaultType = "bridge-without-address"
+	PodWithoutAddress      FaultType = "pod-without-address"
+	PodWithoutDefaultRoute FaultType = "pod-without-default-route"
+	PodWrongPrefix         FaultType = "pod-wrong-prefix"
 )
 
 // The faults of packet filters and programs.
@@ -67,6 +81,7 @@ const (
 	DropXDP            FaultType = "drop-xdp"
 	PolicyUnprogrammed FaultType = "policy-unprogrammed"
 	PolicyDeny         FaultType = "policy-deny"
+	PodFirewall        FaultType = "pod-firewall"
 )
 
 // The faults of address translation, connection tracking and sockets.
@@ -76,10 +91,12 @@ const (
 	SNATPorts         FaultType = "snat-ports"
 	DeadBackend       FaultType = "dead-backend"
 	SelfService       FaultType = "self-service"
+	ForeignSNAT       FaultType = "snat-to-foreign-address"
 	ConntrackFull     FaultType = "conntrack-full"
 	ConntrackRace     FaultType = "conntrack-race"
 	NoListener        FaultType = "no-listener"
 	DeafServer        FaultType = "deaf-server"
+	PodHung           FaultType = "pod-hung"
 )
 
 // faultRow is what a file may say of a fault, and where it can strike. How it
@@ -132,6 +149,8 @@ var (
 	bridged       = refusal{"pod", func(x target) bool { return x.pod.Bridged }, `pod "{pod}" is on a bridge`}
 	routed        = refusal{"pod", func(x target) bool { return !x.pod.Bridged }, `pod "{pod}" is on no bridge`}
 	noBridge      = refusal{"pod", func(x target) bool { return x.node.Bridge == "" }, `node "{node}" has no bridge`}
+	noGatewayLink = refusal{"node", func(x target) bool { return x.node.Bridge == "" || !x.node.PodGateway().IsValid() }, `the pods' gateway is not the address of a bridge of node "{node}"`}
+	nodesOwn      = refusal{"via", func(x target) bool { return strings.Split(x.t.Place(x.f.Via), "/")[0] == x.f.Node }, `via: {via} is an address of node "{node}"`}
 	nicUnbridged  = refusal{"pod", func(x target) bool { return x.node.Bridge == "" || x.node.PodGateway().IsValid() }, `the NIC of "{node}" is on no bridge: no frame rule for it can be stale`}
 	nicOwnOnly    = refusal{"node", func(x target) bool { return !x.node.IPForwarding }, `the NIC of "{node}" does not forward as it is`}
 	noCalico      = refusal{"pod", func(x target) bool { return !x.node.hasCalico() }, `node "{node}" has no Calico`}
@@ -194,6 +213,17 @@ var faultRows = map[FaultType]faultRow{
 	PodInterfaceDown:    {args: "pod", doc: "takes pod's own interface down"},
 	BridgeDrop:          {args: "pod", refuse: []refusal{routed}, doc: "has the bridge drop all IPv4 frames for pod"},
 	DedupFlushed:        {args: "node", refuse: []refusal{notKubenet}, doc: "empties the chain that drops the duplicates a promiscuous bridge makes, which does no harm"},
+	PortsIsolated:       {args: "pod via", refuse: []refusal{routed, otherNodesPod}, doc: "isolates the bridge ports of pod and of the pod that has via from each other"},
+	PortBlocked:         {args: "pod", refuse: []refusal{routed}, doc: "keeps the bridge port of pod in the STP state listening, in which it forwards nothing"},
+	LinkOffBridge:       {args: "pod", refuse: []refusal{routed}, doc: "takes pod's link out of its bridge"},
+	StaleFDB:            {args: "pod via", refuse: []refusal{routed, otherNodesPod}, doc: "leaves a forwarding entry of the bridge that leads pod's MAC to the port of the pod that has via"},
+	PodsShareMAC:        {args: "pod via", refuse: []refusal{routed, otherNodesPod}, doc: "gives pod's MAC to the pod that has via as well"},
+	GatewayMACPinned:    {args: "node mac?", doc: "pins node's own neighbour entry for its gateway to mac"},
+
+	BridgeWithoutAddress:   {args: "node", refuse: []refusal{noGatewayLink}, doc: "takes the gateway's address from the bridge of node's pods"},
+	PodWithoutAddress:      {args: "pod", doc: "takes pod's address from it, and with it the kernel takes its routes"},
+	PodWithoutDefaultRoute: {args: "pod", doc: "deletes pod's default route"},
+	PodWrongPrefix:         {args: "pod", refuse: []refusal{routed}, doc: "shortens the prefix of pod's address by eight bits, so that pod looks for others on its link"},
 
 	DropForward:        {args: "pod", family: oneFamily, doc: "drops what is forwarded to pod"},
 	DropLegacy:         {args: "pod", doc: "drops what is forwarded to pod, by legacy iptables"},
@@ -207,16 +237,19 @@ var faultRows = map[FaultType]faultRow{
 	DropXDP:            {args: "pod", doc: "attaches an XDP program that drops IPv4 to pod's link"},
 	PolicyUnprogrammed: {args: "pod", family: everyFamily, refuse: []refusal{noCalico}, doc: "takes pod out of Calico's dispatch chains, which drop what they do not know"},
 	PolicyDeny:         {args: "pod", family: everyFamily, refuse: []refusal{noPolicies}, doc: "has a network policy of the node's own program allow nothing to pod"},
+	PodFirewall:        {args: "pod", family: oneFamily, doc: "drops in pod's own namespace all that arrives there"},
 
 	MissingMasquerade: {args: "node exclude?", family: oneFamily, refuse: []refusal{oneMasqRule, calicoMasq, pluginExclude}, doc: "takes the MASQUERADE rule from node or, with exclude, excludes that destination from it"},
 	MasqueradeAll:     {args: "node", family: oneFamily, refuse: []refusal{pluginMasq}, doc: "takes every exclusion from node's MASQUERADE rule"},
 	SNATPorts:         {args: "node", refuse: []refusal{pluginMasq}, doc: "leaves node a handful of ports for what it masquerades"},
 	DeadBackend:       {args: "node prefix via", doc: "has node translate the service address prefix to via, where no pod is"},
 	SelfService:       {args: "pod prefix", doc: "has the node translate the service address prefix to pod also for pod itself, whose source then stays"},
+	ForeignSNAT:       {args: "node via", refuse: []refusal{nodesOwn}, doc: "has node give what its pods send off the node the source address via, which it does not have"},
 	ConntrackFull:     {args: "node", doc: "fills node's connection-tracking table with flows that the kernel may not evict; the limit is the whole machine's and stays"},
 	ConntrackRace:     {args: "node prefix via", refuse: []refusal{notFewAddresses, viaNoPod}, doc: "has node translate the service addresses of prefix to via and hold the first packets of their flows, as a slow policy daemon does; pods ask all addresses at once from one socket, as some resolvers do"},
 	NoListener:        {args: "pod", family: everyFamily, doc: "leaves pod without the servers that traffic asks, from the next start of the traffic on"},
 	DeafServer:        {args: "pod", doc: "has pod's UDP servers read nothing, with the smallest buffer there is, from the next start of the traffic on"},
+	PodHung:           {args: "pod", family: everyFamily, doc: "has pod's servers accept no connection and read no datagram, from the next start of the traffic on"},
 }
 
 // FaultTypes are all faults, sorted by name.

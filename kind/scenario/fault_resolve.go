@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -126,7 +127,7 @@ func (r *resolver) faultTarget(f *Fault, raw rawFault) bool {
 	}
 	if strings.HasSuffix(row.args, "mac?") {
 		if f.MAC.IsZero() {
-			f.MAC = localMAC("dead " + f.Pod)
+			f.MAC = localMAC("dead " + cmp.Or(f.Pod, f.Node))
 		}
 		if who, ok := r.macs[f.MAC]; ok {
 			r.errorf(raw.at, "MAC %s is not dead, it is that of %s", f.MAC, who)

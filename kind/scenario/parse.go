@@ -219,6 +219,8 @@ type rawTraffic struct {
 	Port  value[int]      `file:"port,port"`
 	Rate  value[float64]  `file:"rate"`
 	Size  value[int]      `file:"size,size"`
+	// OneWay is for UDP alone.
+	OneWay value[bool] `file:"oneWay"`
 }
 
 type rawFault struct {

@@ -53,6 +53,7 @@
 //	  - {prefix: 10.244.0.0/24, via: a}
 //	traffic:                   # default: some of each kind, in both directions
 //	  - {from: [a/web, a/db], to: [b/pod-1, b, outside, 10.1.2.3], proto: [tcp, udp, icmp], port: 8080, rate: 5, size: 1400}
+//	  - {from: a/web, to: a/db, proto: udp, port: 8125, oneWay: true} # no answers
 //	duration: 15m              # of the traffic
 //	timeout: 5s                # of a request
 //	faults:                    # see FaultType and its Doc
@@ -251,6 +252,8 @@ type Flow struct {
 	Rate float64
 	// Size is what a request holds at least, in bytes.
 	Size int
+	// OneWay requests want no answer, as statsd's datagrams do.
+	OneWay bool `json:",omitempty"`
 }
 
 // String names the flow, as "a/web > b/db tcp/8080".

@@ -86,6 +86,9 @@ func (r *resolver) flows(raw rawTraffic) {
 	if raw.Port.set() && !slices.ContainsFunc(protos, func(p Proto) bool { return p != ICMP }) {
 		r.errorf(raw.Port.at, "icmp has no port")
 	}
+	if raw.OneWay.v && !slices.Equal(protos, []Proto{UDP}) {
+		r.errorf(raw.OneWay.at, "oneWay wants proto: udp")
+	}
 	if len(froms)*len(to)*len(protos) > maxFlows {
 		r.errorf(raw.at, "traffic has more than %d flows", maxFlows)
 		return
@@ -97,7 +100,7 @@ func (r *resolver) flows(raw rawTraffic) {
 				if from.Place == to.Place || from.Addr.Is4() != to.Addr.Is4() {
 					continue
 				}
-				f := Flow{From: from, To: to, Proto: p, Rate: raw.Rate.or(defaultRate), Size: raw.Size.or(0)}
+				f := Flow{From: from, To: to, Proto: p, Rate: raw.Rate.or(defaultRate), Size: raw.Size.v, OneWay: raw.OneWay.v}
 				if p != ICMP {
 					f.Port = uint16(raw.Port.or(defaultPort))
 				}
