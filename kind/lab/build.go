@@ -267,32 +267,8 @@ func (b *builder) pod(ctx context.Context, n *scenario.Node, p *scenario.Pod, no
 	if n.Plugin.CNI() {
 		return b.cniPod(ctx, n, p, node, pod)
 	}
-	var hostMAC model.MAC
-	if !p.Bridged {
-		hostMAC = n.Plugin.HostMAC()
-	}
-	if err := node.veth(p.Link, hostMAC, pod, podInterface, p.MAC); err != nil {
+	if err := b.podLink(ctx, n, p, node, pod); err != nil {
 		return err
-	}
-	switch {
-	case n.Plugin == scenario.Kubenet:
-		err = node.port(p.Link, n.Bridge, false)
-	case p.Bridged:
-		if err = node.port(p.Link, n.Bridge, true); err == nil {
-			err = azurePod(n, p, b.topology.FabricMAC, node)
-		}
-	}
-	if err != nil {
-		return err
-	}
-	if err := joinUp(ctx, node, p.Link, pod, podInterface); err != nil {
-		return err
-	}
-	if p.Bridged {
-		// It is up when the first of its ports is.
-		if err := node.awaitUp(ctx, n.Bridge); err != nil {
-			return err
-		}
 	}
 	return b.each(n, func(by *builder, n *scenario.Node) error {
 		q := p
@@ -310,6 +286,32 @@ func (b *builder) pod(ctx context.Context, n *scenario.Node, p *scenario.Pod, no
 		}
 		return by.routedAddress(n, q, pod)
 	})
+}
+
+// podLink connects a pod to its node, and to the node's bridge where it has one.
+func (b *builder) podLink(ctx context.Context, n *scenario.Node, p *scenario.Pod, node, pod *space) error {
+	var hostMAC model.MAC
+	if !p.Bridged {
+		hostMAC = n.Plugin.HostMAC()
+	}
+	err := node.veth(p.Link, hostMAC, pod, podInterface, p.MAC)
+	switch {
+	case err != nil:
+	case n.Plugin == scenario.Kubenet:
+		err = node.port(p.Link, n.Bridge, false)
+	case p.Bridged:
+		if err = node.port(p.Link, n.Bridge, true); err == nil {
+			err = azurePod(n, p, b.topology.FabricMAC, node)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := joinUp(ctx, node, p.Link, pod, podInterface); err != nil || !p.Bridged {
+		return err
+	}
+	// It is up when the first of its ports is.
+	return node.awaitUp(ctx, n.Bridge)
 }
 
 // podRoute makes the node's routes to and from a routed pod.

@@ -100,15 +100,6 @@ func (p *Pod) V6() *Pod {
 	return &out
 }
 
-// hasIPv6 reports whether the lab knows what the plugin does for IPv6.
-func (p Plugin) hasIPv6() bool {
-	switch p {
-	case Kubenet, AzureOverlay, AzureCilium, Cilium, Calico, Kindnet, Bridge, PTP:
-		return true
-	}
-	return false
-}
-
 // dual gives all that has an IPv4 address an IPv6 one: with the same place in
 // its range, so that none is there twice. Of a stack of IPv6 alone the IPv4
 // addresses are these places and no more.
@@ -143,38 +134,54 @@ func (r *resolver) dual(raw rawTopology) {
 		bits = h.PodCIDR.Bits() + 16
 	}
 	for i := range t.Nodes {
-		n := &t.Nodes[i]
-		switch {
-		case !n.Plugin.hasIPv6():
-			r.errorf(raw.Nodes[i].at, "node %q is %s, which has no IPv6 here", n.Name, n.Plugin)
-			return
-		case n.Residue != "":
-			r.errorf(raw.Nodes[i].Residue.at, "residue %s has no IPv6 here", n.Residue)
-			return
-		case stack == IPv6 && n.Datapath == DatapathRedirect:
-			r.errorf(raw.Nodes[i].Datapath.at, "datapath %s wants IPv4", n.Datapath)
-			return
+		if n, raw := &t.Nodes[i], raw.Nodes[i]; r.canIPv6(n, raw, stack) {
+			r.node6(i, n, bits)
 		}
-		n.IP6 = corresponding(h.Subnet, t.Subnet, n.IP)
-		pods, router := h.Subnet, uint64(0xff000000+i)
-		if n.Plugin.HasPodCIDR() {
-			n.PodCIDR6 = subrange(h.PodCIDR, bits, i)
-			pods, router = n.PodCIDR6, 0xffff
-		}
-		if n.Plugin.HasRouter() {
-			// Behind all that has a place by IPv4.
-			n.Router6 = nth(pods, router)
-		}
-		n.NonMasquerade6 = []netip.Prefix{h.PodCIDR}
-		if !pluginTraits[n.Plugin].clusterOnly {
-			n.NonMasquerade6 = append(n.NonMasquerade6, h.VNet)
-		}
-		for j := range n.Pods {
-			n.Pods[j].IP6 = corresponding(pods, r.podRange(n), n.Pods[j].IP)
-		}
+	}
+	if len(r.errs) > 0 {
+		return
 	}
 	if stack == IPv6 {
 		*t = t.withoutIPv4()
+	}
+}
+
+// canIPv6 reports whether the lab can make the node with IPv6.
+func (r *resolver) canIPv6(n *Node, raw rawNode, stack Stack) bool {
+	switch {
+	case !pluginTraits[n.Plugin].ipv6:
+		r.errorf(raw.at, "node %q is %s, which has no IPv6 here", n.Name, n.Plugin)
+	case n.Residue != "":
+		r.errorf(raw.Residue.at, "residue %s has no IPv6 here", n.Residue)
+	case stack == IPv6 && n.Datapath == DatapathRedirect:
+		r.errorf(raw.Datapath.at, "datapath %s wants IPv4", n.Datapath)
+	default:
+		return true
+	}
+	return false
+}
+
+// node6 gives the i-th node and its pods their IPv6 addresses. Its range of pods
+// has the given length.
+func (r *resolver) node6(i int, n *Node, bits int) {
+	t := &r.s.Topology
+	h := t.IPv6
+	n.IP6 = corresponding(h.Subnet, t.Subnet, n.IP)
+	pods, router := h.Subnet, uint64(0xff000000+i)
+	if n.Plugin.HasPodCIDR() {
+		n.PodCIDR6 = subrange(h.PodCIDR, bits, i)
+		pods, router = n.PodCIDR6, 0xffff
+	}
+	if n.Plugin.HasRouter() {
+		// Behind all that has a place by IPv4.
+		n.Router6 = nth(pods, router)
+	}
+	n.NonMasquerade6 = []netip.Prefix{h.PodCIDR}
+	if !pluginTraits[n.Plugin].clusterOnly {
+		n.NonMasquerade6 = append(n.NonMasquerade6, h.VNet)
+	}
+	for j := range n.Pods {
+		n.Pods[j].IP6 = corresponding(pods, r.podRange(n), n.Pods[j].IP)
 	}
 }
 
