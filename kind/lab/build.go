@@ -331,13 +331,18 @@ func (b *builder) podRoute(n *scenario.Node, p *scenario.Pod, node *space) error
 	return routedPod(n, p, node)
 }
 
+// podBits is the length of the prefix that a pod on a bridge has.
+func podBits(t *scenario.Topology, n *scenario.Node) int {
+	if n.PodGateway().IsValid() {
+		return n.PodCIDR.Bits()
+	}
+	return t.Bits()
+}
+
 // podAddress gives a pod on a bridge its address and default route.
 func (b *builder) podAddress(n *scenario.Node, p *scenario.Pod, pod *space) error {
-	bits, gateway := b.topology.Bits(), b.topology.Gateway
-	if n.PodGateway().IsValid() {
-		bits, gateway = n.PodCIDR.Bits(), n.PodGateway()
-	}
-	if err := pod.addr(podInterface, netip.PrefixFrom(p.IP, bits), netlink.SCOPE_UNIVERSE); err != nil {
+	gateway := podGateway(b.topology, n, p)
+	if err := pod.addr(podInterface, netip.PrefixFrom(p.IP, podBits(b.topology, n)), netlink.SCOPE_UNIVERSE); err != nil {
 		return err
 	}
 	return pod.route(route{dst: defaultFor(gateway), via: gateway, link: podInterface})

@@ -128,17 +128,7 @@ func (x *target) inFabric(f func(*space) error) error { return x.with(fabricName
 func (x *target) inPod(f func(*space) error) error { return x.with(x.Pod, f) }
 
 // gateway is the next hop of the pod's default route.
-func (x *target) gateway() netip.Addr {
-	switch {
-	case x.node.PodGateway().IsValid():
-		return x.node.PodGateway()
-	case x.pod.Bridged:
-		return x.s.Topology.Gateway
-	case x.node.Plugin.HasRouter():
-		return x.node.Router
-	}
-	return scenario.LinkLocalGateway
-}
+func (x *target) gateway() netip.Addr { return podGateway(x.topology, x.node, x.pod) }
 
 // viaPod is the pod that the fault's Via is the address of.
 func (x *target) viaPod() (place string, p *scenario.Pod, err error) {

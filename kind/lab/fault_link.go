@@ -223,13 +223,11 @@ func (x *target) reviveInterface() error {
 		if err := joinUp(x.ctx, x.sp, x.pod.Link, pod, podInterface); err != nil {
 			return err
 		}
-		gateway := x.gateway()
-		if !x.pod.Bridged {
-			if err := pod.route(route{dst: host(gateway), link: podInterface}); err != nil {
-				return err
-			}
+		routes := []route{{dst: host(x.gateway()), link: podInterface}, {dst: defaultRoute, via: x.gateway(), link: podInterface}}
+		if x.pod.Bridged {
+			routes = routes[1:]
 		}
-		return pod.route(route{dst: defaultRoute, via: gateway, link: podInterface})
+		return pod.route(routes...)
 	})
 	if err != nil {
 		return err

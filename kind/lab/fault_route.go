@@ -142,11 +142,7 @@ var routeFaults = map[scenario.FaultType]injection{
 			if err := pod.flushAddrs(podInterface); err != nil || x.undo {
 				return errors.Join(err, x.address(pod))
 			}
-			bits := x.topology.Bits()
-			if x.node.PodGateway().IsValid() {
-				bits = x.node.PodCIDR.Bits()
-			}
-			if err := pod.addr(podInterface, netip.PrefixFrom(x.pod.IP, bits-8), netlink.SCOPE_UNIVERSE); err != nil {
+			if err := pod.addr(podInterface, netip.PrefixFrom(x.pod.IP, podBits(x.topology, x.node)-8), netlink.SCOPE_UNIVERSE); err != nil {
 				return err
 			}
 			return pod.route(route{dst: defaultFor(x.pod.IP), via: x.gateway(), link: podInterface})

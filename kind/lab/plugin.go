@@ -248,10 +248,10 @@ func (b *builder) ciliumPod(n *scenario.Node, p *scenario.Pod, sp *space) error 
 	}
 	// Cilium numbers a table by the link that it leads out by.
 	table := 10 + l.Attrs().Index
-	if err := sp.route(route{dst: host(b.topology.Gateway), link: uplink, table: table}); err != nil {
-		return err
-	}
-	if err := sp.route(route{dst: defaultFor(p.IP), via: b.topology.Gateway, link: uplink, table: table}); err != nil {
+	err = sp.route(
+		route{dst: host(b.topology.Gateway), link: uplink, table: table},
+		route{dst: defaultFor(p.IP), via: b.topology.Gateway, link: uplink, table: table})
+	if err != nil {
 		return err
 	}
 	if err := sp.rule(rule{priority: fromPodPriority, from: host(p.IP), table: table}); err != nil {

@@ -17,14 +17,13 @@ func (b *builder) remoteRoutes(n *scenario.Node, sp *space) error {
 	case n.Plugin == scenario.AzurePodSubnet:
 		return sp.route(route{dst: b.topology.PodSubnet, via: b.topology.Gateway, link: n.NIC})
 	case n.Plugin.NodeRoutes():
+		var routes []route
 		for _, other := range b.topology.Nodes {
-			if other.Name == n.Name || !other.PodCIDR.IsValid() {
-				continue
-			}
-			if err := sp.route(route{dst: other.PodCIDR, via: other.IP, link: n.NIC}); err != nil {
-				return err
+			if other.Name != n.Name && other.PodCIDR.IsValid() {
+				routes = append(routes, route{dst: other.PodCIDR, via: other.IP, link: n.NIC})
 			}
 		}
+		return sp.route(routes...)
 	}
 	return nil
 }
@@ -61,35 +60,23 @@ func routedPod(n *scenario.Node, p *scenario.Pod, sp *space) error {
 // routedAddress gives a routed pod its address and the route to its gateway,
 // which is the next hop of all that it sends.
 func (b *builder) routedAddress(n *scenario.Node, p *scenario.Pod, pod *space) error {
-	bits, gateway := p.IP.BitLen(), scenario.LinkLocalGateway
-	switch {
-	case n.Plugin.HasRouter():
-		gateway = n.Router
-	case n.PodGateway().IsValid():
-		bits, gateway = n.PodCIDR.Bits(), n.PodGateway()
+	gateway := podGateway(b.topology, n, p)
+	routes := []route{{dst: host(gateway), link: podInterface}, {dst: defaultFor(gateway), via: gateway, link: podInterface}}
+	own := host(p.IP)
+	if n.PodGateway().IsValid() {
+		own = netip.PrefixFrom(p.IP, n.PodCIDR.Bits())
+		routes = append(routes, route{dst: own.Masked(), via: gateway, link: podInterface})
 	}
-	if p.IP.Is6() && gateway == scenario.LinkLocalGateway {
-		if gateway = calicoRouter; n.Plugin != scenario.Calico {
-			gateway = azureRouter
-		}
-	}
-	own := netip.PrefixFrom(p.IP, bits)
 	if err := pod.addr(podInterface, own, netlink.SCOPE_UNIVERSE); err != nil {
 		return err
 	}
-	if err := pod.route(route{dst: host(gateway), link: podInterface}); err != nil {
-		return err
-	}
 	if n.PodGateway().IsValid() {
-		// In place of the kernel's, which is on the link.
+		// The kernel's leads to the link, not to the gateway.
 		if err := pod.unroute(route{dst: own.Masked(), link: podInterface}); err != nil {
 			return err
 		}
-		if err := pod.route(route{dst: own.Masked(), via: gateway, link: podInterface}); err != nil {
-			return err
-		}
 	}
-	if err := pod.route(route{dst: defaultFor(gateway), via: gateway, link: podInterface}); err != nil {
+	if err := pod.route(routes...); err != nil {
 		return err
 	}
 	if mac := n.Plugin.HostMAC(); n.Plugin != scenario.Calico && !mac.IsZero() {
@@ -102,6 +89,23 @@ func (b *builder) routedAddress(n *scenario.Node, p *scenario.Pod, pod *space) e
 		})
 	}
 	return nil
+}
+
+// podGateway is the next hop of a pod's default route.
+func podGateway(t *scenario.Topology, n *scenario.Node, p *scenario.Pod) netip.Addr {
+	switch {
+	case n.PodGateway().IsValid():
+		return n.PodGateway()
+	case p.Bridged:
+		return t.Gateway
+	case n.Plugin.HasRouter():
+		return n.Router
+	case p.IP.Is4():
+		return scenario.LinkLocalGateway
+	case n.Plugin == scenario.Calico:
+		return calicoRouter
+	}
+	return azureRouter
 }
 
 // The gateways of routed pods by IPv6: for Calico what the kernel makes of its

@@ -316,13 +316,19 @@ func (sp *space) routeOf(r route) (*netlink.Route, error) {
 	return out, nil
 }
 
-// route sets a route, whether or not there is one for the destination.
-func (sp *space) route(r route) error {
-	nr, err := sp.routeOf(r)
-	if err != nil {
-		return err
+// route sets routes in their order, whether or not there are others for their
+// destinations.
+func (sp *space) route(routes ...route) error {
+	for _, r := range routes {
+		nr, err := sp.routeOf(r)
+		if err == nil {
+			err = sp.nl.RouteReplace(nr)
+		}
+		if err != nil {
+			return fmt.Errorf("set route %s in %s: %w", r.dst, sp.name, err)
+		}
 	}
-	return wrap(sp.nl.RouteReplace(nr), "set route %s in %s", r.dst, sp.name)
+	return nil
 }
 
 // haveRoute sets a route or deletes it.
