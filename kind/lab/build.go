@@ -43,7 +43,7 @@ func (l *Lab) build(ctx context.Context, log func(string, ...any)) error {
 	}
 	for _, r := range l.s.Routes {
 		log("UDR %s via %s", r.Prefix, r.Via)
-		if err := l.udr(b.fabric, r); err != nil {
+		if err := b.fabric.route(l.udrRoute(r)); err != nil {
 			return err
 		}
 	}
@@ -89,9 +89,9 @@ var baseline = []string{
 	"ipv4/ping_group_range", "0 2147483647",
 }
 
-// sixBaseline are those of a namespace with IPv6: addresses are what the lab
+// ipv6Baseline are those of a namespace with IPv6: addresses are what the lab
 // gives, at once.
-var sixBaseline = []string{
+var ipv6Baseline = []string{
 	"ipv6/conf/all/forwarding", "0",
 	"ipv6/conf/default/accept_dad", "0", "ipv6/conf/default/dad_transmits", "0",
 	"ipv6/conf/default/accept_ra", "0", "ipv6/conf/default/autoconf", "0",
@@ -112,7 +112,7 @@ func (b *builder) create(place string) (*space, error) {
 	}
 	err = sp.sysctls(baseline...)
 	if err == nil && b.topology.HasIPv6() {
-		err = sp.sysctls(sixBaseline...)
+		err = sp.sysctls(ipv6Baseline...)
 	}
 	if err == nil {
 		err = sp.up("lo")
@@ -190,7 +190,7 @@ func (b *builder) nodeLinks(ctx context.Context, n *scenario.Node, sp *space) er
 	uplink := n.NIC
 	switch {
 	case n.Plugin.CNI():
-		// The plugin makes what it wants with its first pod.
+		// The plugin makes its links with its first pod.
 	case n.Plugin == scenario.Kubenet:
 		if err := kubenetBridge(n, sp); err != nil {
 			return err
@@ -223,13 +223,13 @@ func (b *builder) each(n *scenario.Node, do func(*builder, *scenario.Node) error
 	if err := do(b, n); err != nil {
 		return err
 	}
-	six := b.topology.V6()
-	if six == nil || six == b.topology {
+	v6 := b.topology.V6()
+	if v6 == nil || v6 == b.topology {
 		return nil
 	}
 	by := *b
-	by.topology = six
-	return do(&by, six.Node(n.Name))
+	by.topology = v6
+	return do(&by, v6.Node(n.Name))
 }
 
 // nodeAddress gives a node its address. Azure gives an IPv6 address alone, and
@@ -267,32 +267,8 @@ func (b *builder) pod(ctx context.Context, n *scenario.Node, p *scenario.Pod, no
 	if n.Plugin.CNI() {
 		return b.cniPod(ctx, n, p, node, pod)
 	}
-	var hostMAC model.MAC
-	if !p.Bridged {
-		hostMAC = n.Plugin.HostMAC()
-	}
-	if err := node.veth(p.Link, hostMAC, pod, podInterface, p.MAC); err != nil {
+	if err := b.podLink(ctx, n, p, node, pod); err != nil {
 		return err
-	}
-	switch {
-	case n.Plugin == scenario.Kubenet:
-		err = node.port(p.Link, n.Bridge, false)
-	case p.Bridged:
-		if err = node.port(p.Link, n.Bridge, true); err == nil {
-			err = azurePod(n, p, b.topology.FabricMAC, node)
-		}
-	}
-	if err != nil {
-		return err
-	}
-	if err := joinUp(ctx, node, p.Link, pod, podInterface); err != nil {
-		return err
-	}
-	if p.Bridged {
-		// It is up when the first of its ports is.
-		if err := node.awaitUp(ctx, n.Bridge); err != nil {
-			return err
-		}
 	}
 	return b.each(n, func(by *builder, n *scenario.Node) error {
 		q := p
@@ -312,8 +288,33 @@ func (b *builder) pod(ctx context.Context, n *scenario.Node, p *scenario.Pod, no
 	})
 }
 
-// podRoute makes the node's way to a routed pod, and the pod's way off the
-// node.
+// podLink connects a pod to its node, and to the node's bridge where it has one.
+func (b *builder) podLink(ctx context.Context, n *scenario.Node, p *scenario.Pod, node, pod *space) error {
+	var hostMAC model.MAC
+	if !p.Bridged {
+		hostMAC = n.Plugin.HostMAC()
+	}
+	err := node.veth(p.Link, hostMAC, pod, podInterface, p.MAC)
+	switch {
+	case err != nil:
+	case n.Plugin == scenario.Kubenet:
+		err = node.port(p.Link, n.Bridge, false)
+	case p.Bridged:
+		if err = node.port(p.Link, n.Bridge, true); err == nil {
+			err = azurePod(n, p, b.topology.FabricMAC, node)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := joinUp(ctx, node, p.Link, pod, podInterface); err != nil || !p.Bridged {
+		return err
+	}
+	// It is up when the first of its ports is.
+	return node.awaitUp(ctx, n.Bridge)
+}
+
+// podRoute makes the node's routes to and from a routed pod.
 func (b *builder) podRoute(n *scenario.Node, p *scenario.Pod, node *space) error {
 	switch n.Plugin {
 	case scenario.Cilium:
@@ -330,13 +331,18 @@ func (b *builder) podRoute(n *scenario.Node, p *scenario.Pod, node *space) error
 	return routedPod(n, p, node)
 }
 
+// podBits is the length of the prefix that a pod on a bridge has.
+func podBits(t *scenario.Topology, n *scenario.Node) int {
+	if n.PodGateway().IsValid() {
+		return n.PodCIDR.Bits()
+	}
+	return t.Bits()
+}
+
 // podAddress gives a pod on a bridge its address and default route.
 func (b *builder) podAddress(n *scenario.Node, p *scenario.Pod, pod *space) error {
-	bits, gateway := b.topology.Bits(), b.topology.Gateway
-	if n.Plugin == scenario.Kubenet {
-		bits, gateway = n.PodCIDR.Bits(), n.PodGateway()
-	}
-	if err := pod.addr(podInterface, netip.PrefixFrom(p.IP, bits), netlink.SCOPE_UNIVERSE); err != nil {
+	gateway := podGateway(b.topology, n, p)
+	if err := pod.addr(podInterface, netip.PrefixFrom(p.IP, podBits(b.topology, n)), netlink.SCOPE_UNIVERSE); err != nil {
 		return err
 	}
 	return pod.route(route{dst: defaultFor(gateway), via: gateway, link: podInterface})

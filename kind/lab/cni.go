@@ -4,9 +4,7 @@ import (
 	"context"
 	"crypto/sha512"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -101,23 +99,28 @@ const (
 
 func (l *Lab) cni(n *scenario.Node, sp *space) (*cni, error) {
 	root := l.cniRoot(n)
-	text, err := json.MarshalIndent(cniConfig(n, filepath.Join(root, cniStateDir)), "", "  ")
+	list, err := writeCNIConfig(filepath.Join(root, cniConfigDir), cniConfig(n, filepath.Join(root, cniStateDir)))
 	if err != nil {
 		return nil, fmt.Errorf("write CNI configuration: %w", err)
-	}
-	if err := os.MkdirAll(filepath.Join(root, cniConfigDir), 0o755); err != nil {
-		return nil, fmt.Errorf("write CNI configuration: %w", err)
-	}
-	file := filepath.Join(root, cniConfigDir, "10-"+cniNetwork+".conflist")
-	if err := os.WriteFile(file, append(text, '\n'), 0o644); err != nil {
-		return nil, fmt.Errorf("write CNI configuration: %w", err)
-	}
-	list, err := libcni.ConfListFromFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("read CNI configuration: %w", err)
 	}
 	exec := inside{&invoke.DefaultExec{RawExec: &invoke.RawExec{}}, sp}
 	return &cni{l, n, sp, libcni.NewCNIConfigWithCacheDir(cniDirs(), filepath.Join(root, cniCacheDir), exec), list}, nil
+}
+
+// writeCNIConfig writes a configuration and reads it as a runtime does.
+func writeCNIConfig(dir string, config map[string]any) (*libcni.NetworkConfigList, error) {
+	text, err := json.MarshalIndent(config, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	file := filepath.Join(dir, "10-"+cniNetwork+".conflist")
+	if err := os.WriteFile(file, append(text, '\n'), 0o644); err != nil {
+		return nil, err
+	}
+	return libcni.ConfListFromFile(file)
 }
 
 // cniConfig is the configuration of a node's network, as an installer writes
@@ -164,20 +167,21 @@ func (c *cni) container(p *scenario.Pod) *libcni.RuntimeConf {
 
 // add connects a pod, whose address it asks for, and notes what the plugin
 // called its link.
-func (c *cni) add(ctx context.Context, p *scenario.Pod) error {
+func (c *cni) add(ctx context.Context, p *scenario.Pod) (err error) {
+	defer func() { err = wrap(err, "add pod %s/%s to the network", c.node.Name, p.Name) }()
 	got, err := c.runtime.AddNetworkList(ctx, c.list, c.container(p))
 	if err != nil {
-		return fmt.Errorf("add pod %s/%s to the network: %w", c.node.Name, p.Name, err)
+		return err
 	}
 	r, err := result.GetResult(got)
 	if err != nil {
-		return fmt.Errorf("add pod %s/%s to the network: %w", c.node.Name, p.Name, err)
+		return err
 	}
 	for _, i := range r.Interfaces {
 		switch {
 		case i.Sandbox != "":
 			if p.MAC, err = model.ParseMAC(i.Mac); err != nil {
-				return fmt.Errorf("add pod %s/%s to the network: %w", c.node.Name, p.Name, err)
+				return err
 			}
 		case i.Name != c.node.Bridge:
 			p.Link = i.Name
@@ -214,53 +218,47 @@ func (l *Lab) pluginMasquerade(op string, n *scenario.Node) [][]string {
 		id := l.id + "-" + n.Name + "-" + n.Pods[i].Name
 		// As the plugins' library names it.
 		chain := fmt.Sprintf("CNI-%x", sha512.Sum512([]byte(cniNetwork+id)))[:28]
-		lists = append(lists, []string{"-t", "nat", op, "POSTROUTING", "-s", host(n.Pods[i].IP).String(),
-			"-m", "comment", "--comment", fmt.Sprintf("name: %q id: %q", cniNetwork, id), "-j", chain})
+		lists = append(lists, words("-t nat ? POSTROUTING -s ? -m comment --comment ? -j ?", op, host(n.Pods[i].IP), fmt.Sprintf("name: %q id: %q", cniNetwork, id), chain))
 	}
 	return lists
 }
 
-// reuse has the node forget which addresses are taken, and then give a pod's
+// reuse has the node forget which addresses are taken, and then give the pod's
 // to another anew; or gives the other its own again.
-func (l *Lab) reuse(ctx context.Context, sp *space, n *scenario.Node, p *scenario.Pod, f scenario.Fault, do bool) error {
-	_, other := l.s.Topology.Pod(l.s.Topology.Place(f.Via))
-	if other == nil {
-		return fmt.Errorf("no pod holds %s", f.Via)
-	}
-	c, err := l.cni(n, sp)
+func reuse(x *target) error {
+	place, other, err := x.viaPod()
 	if err != nil {
 		return err
 	}
-	was, now := *other, *other
-	if do {
-		now.IP, now.IP6 = p.IP, p.IP6
-	} else {
-		was.IP, was.IP6 = p.IP, p.IP6
-	}
-	if err := c.del(ctx, &was); err != nil {
+	c, err := x.cni(x.node, x.sp)
+	if err != nil {
 		return err
 	}
-	if do {
-		store := filepath.Join(l.cniRoot(n), cniStateDir, cniNetwork)
-		if err := os.RemoveAll(store); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	both := *other
+	both.IP, both.IP6 = x.pod.IP, x.pod.IP6
+	was, now := pick(x, *other, both), pick(x, both, *other)
+	if err := c.del(x.ctx, &was); err != nil {
+		return err
+	}
+	if !x.undo {
+		if err := os.RemoveAll(filepath.Join(x.cniRoot(x.node), cniStateDir, cniNetwork)); err != nil {
 			return fmt.Errorf("forget addresses: %w", err)
 		}
 	}
-	if err := c.add(ctx, &now); err != nil {
+	if err := c.add(x.ctx, &now); err != nil {
 		return err
 	}
 	other.Link, other.MAC = now.Link, now.MAC
-	return l.with(n.Name+"/"+other.Name, func(pod *space) error { return joinUp(ctx, sp, other.Link, pod, podInterface) })
+	return x.with(place, func(pod *space) error { return joinUp(x.ctx, x.sp, other.Link, pod, podInterface) })
 }
 
 // HostRoot is the directory of the files that plugins left on the node, as
 // they stand below / there; empty where they left none.
 func (l *Lab) HostRoot(node string) string {
-	n := l.s.Topology.Node(node)
-	if n == nil || !n.Plugin.CNI() {
-		return ""
+	if n := l.s.Topology.Node(node); n != nil && n.Plugin.CNI() {
+		return l.cniRoot(n)
 	}
-	return l.cniRoot(n)
+	return ""
 }
 
 // nodeRoute is a node's route to another's pods.

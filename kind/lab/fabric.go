@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 
@@ -23,7 +24,7 @@ const (
 func nicLink(i int) string { return fmt.Sprintf("nic%d", i) }
 
 // buildFabric makes the Azure network without any network card: it forwards
-// what it has a route for, loses the rest without a word, answers every ARP
+// what it has a route for, drops the rest silently, answers every ARP
 // request with its own MAC and no ping at all. Or it is a switch and a router.
 func (b *builder) buildFabric(ctx context.Context) error {
 	t, f := b.topology, b.fabric
@@ -56,9 +57,9 @@ func (b *builder) buildFabric(ctx context.Context) error {
 			return err
 		}
 		if err := f.runAll(tables(t.Edge.Is6()), append(silence(t.Edge.Is6()),
-			// The internet knows no private address and no way to one.
-			[]string{"-A", "FORWARD", "-o", edgeLink, "!", "-s", t.VNet.String(), "-j", "DROP"},
-			[]string{"-A", "FORWARD", "-i", edgeLink, "!", "-d", t.VNet.String(), "-j", "DROP"},
+			// The internet knows no private address and no route to one.
+			words("-A FORWARD -o ? ! -s ? -j DROP", edgeLink, t.VNet),
+			words("-A FORWARD -i ? ! -d ? -j DROP", edgeLink, t.VNet),
 		)...); err != nil {
 			return err
 		}
@@ -68,13 +69,13 @@ func (b *builder) buildFabric(ctx context.Context) error {
 
 // silence are the rules by which the fabric says nothing itself. Of IPv6,
 // neighbour discovery remains.
-func silence(six bool) [][]string {
-	if !six {
-		return [][]string{{"-A", "INPUT", "-p", "icmp", "-j", "DROP"}, {"-A", "OUTPUT", "-p", "icmp", "-j", "DROP"}}
+func silence(isIPv6 bool) [][]string {
+	if !isIPv6 {
+		return [][]string{words("-A INPUT -p icmp -j DROP"), words("-A OUTPUT -p icmp -j DROP")}
 	}
-	out := [][]string{{"-A", "INPUT", "-p", "icmpv6", "--icmpv6-type", "echo-request", "-j", "DROP"}}
+	out := [][]string{words("-A INPUT -p icmpv6 --icmpv6-type echo-request -j DROP")}
 	for _, what := range []string{"destination-unreachable", "packet-too-big", "time-exceeded", "parameter-problem"} {
-		out = append(out, []string{"-A", "OUTPUT", "-p", "icmpv6", "--icmpv6-type", what, "-j", "DROP"})
+		out = append(out, words("-A OUTPUT -p icmpv6 --icmpv6-type ? -j DROP", what))
 	}
 	return out
 }
@@ -83,7 +84,7 @@ func silence(six bool) [][]string {
 // gateway's address.
 func (b *builder) buildSwitch() error {
 	t, f := b.topology, b.fabric
-	// What the switch forwards is no business of the router's filters.
+	// The router's filters must not see what the switch forwards.
 	if err := f.sysctls("bridge/bridge-nf-call-iptables", "0", "bridge/bridge-nf-call-ip6tables", "0"); err != nil {
 		return err
 	}
@@ -101,7 +102,7 @@ func (b *builder) buildSwitch() error {
 	return nil
 }
 
-// outsideMAC is that of the machine beyond the edge; nobody in the virtual
+// outsideMAC is that of the machine beyond the edge; no machine of the virtual
 // network sees it.
 var outsideMAC = model.MAC{0x02, 0, 0, 0, 0, 0x01}
 
@@ -159,7 +160,7 @@ func (b *builder) fabricPort(ctx context.Context, port string, sp *space, name s
 		return err
 	}
 	// The same router is on every port. It answers for the cards of others,
-	// which IPv6 wants to be told one by one.
+	// which has to be set for each IPv6 address.
 	if err := b.fabric.sysctls("ipv6/conf/"+port+"/proxy_ndp", "1", "ipv6/neigh/"+port+"/proxy_delay", "0"); err != nil {
 		return err
 	}
@@ -206,10 +207,10 @@ func (b *builder) attachNIC(ctx context.Context, i int, node *space) error {
 	return b.each(n, func(b *builder, n *scenario.Node) error { return ownAddresses(n, port, f) })
 }
 
-// ownAddresses gives a card what it owns of a family.
+// ownAddresses gives a card its addresses of one IP version.
 func ownAddresses(n *scenario.Node, port string, f *space) error {
 	// Pinned, and the next hop of all else on the card: the fabric knows
-	// its cards and asks nobody.
+	// its cards and sends no ARP requests.
 	if err := f.neigh(port, n.IP, n.MAC); err != nil {
 		return err
 	}
@@ -255,21 +256,17 @@ func spoofJumps(op, port string) [][]string {
 	}
 }
 
-// udr sets a user-defined route. One to an address that no card has leads
-// nowhere.
-func (l *Lab) udr(fabric *space, r scenario.Route) error { return fabric.route(l.udrRoute(r)) }
-
+// udrRoute is the fabric's route for a user-defined one. One to an address that
+// no card has leads nowhere.
 func (l *Lab) udrRoute(r scenario.Route) route {
 	if l.s.Topology.Switched {
 		return route{dst: r.Prefix, via: r.Via, link: switchLink}
 	}
 	for _, t := range l.s.Topology.Families() {
 		for i, n := range t.Nodes {
-			for _, a := range n.Addresses() {
-				if a == r.Via {
-					// The card's own address is the one with a neighbour.
-					return route{dst: r.Prefix, via: n.IP, link: nicLink(i), onlink: true}
-				}
+			if slices.Contains(n.Addresses(), r.Via) {
+				// The card's own address is the one with a neighbour.
+				return route{dst: r.Prefix, via: n.IP, link: nicLink(i), onlink: true}
 			}
 		}
 	}

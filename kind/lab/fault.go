@@ -3,23 +3,24 @@ package lab
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/lasthop/lasthop/kind/scenario"
-	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Inject breaks one thing in a lab that is up. The fault is one of the
-// scenario's kind of operations, whether or not the scenario names it.
+// Inject breaks one thing in a lab that is up, whether or not its scenario
+// names the fault.
 func (l *Lab) Inject(ctx context.Context, f scenario.Fault) error {
 	return l.locked(ctx, func() error { return l.inject(ctx, f) })
 }
 
-// Undo mends what Inject or the scenario broke.
+// Undo repairs what Inject or the scenario broke.
 func (l *Lab) Undo(ctx context.Context, f scenario.Fault) error {
-	return l.locked(ctx, func() error { return l.undo(ctx, f) })
+	return l.locked(ctx, func() error { return wrap(l.apply(ctx, f, true), "undo %s", f) })
 }
 
 // locked runs f while nobody else changes the lab.
@@ -33,197 +34,109 @@ func (l *Lab) locked(ctx context.Context, f func() error) error {
 }
 
 func (l *Lab) inject(ctx context.Context, f scenario.Fault) error {
-	return wrap(l.apply(ctx, f, true), "inject %s", f)
+	return wrap(l.apply(ctx, f, false), "inject %s", f)
 }
 
-func (l *Lab) undo(ctx context.Context, f scenario.Fault) error {
-	return wrap(l.apply(ctx, f, false), "undo %s", f)
+// injection makes a fault or, where the target says so, undoes it. What a file
+// may say of the fault is the row of its type in the scenario package.
+type injection func(*target) error
+
+// injectionTables are all faults, by what they break.
+var injectionTables = []map[scenario.FaultType]injection{fabricFaults, routeFaults, linkFaults, filterFaults, translationFaults, serverFaults}
+
+var injections = func() map[scenario.FaultType]injection {
+	all := map[scenario.FaultType]injection{}
+	for _, table := range injectionTables {
+		maps.Copy(all, table)
+	}
+	return all
+}()
+
+// target is a fault with all that it breaks.
+type target struct {
+	*Lab
+	scenario.Fault
+	// ctx is that of the one call that made the target.
+	ctx  context.Context
+	undo bool
+	// topology, node and pod have the addresses of the IP version that the
+	// fault breaks. node and pod are nil where the fault names none.
+	topology *scenario.Topology
+	node     *scenario.Node
+	pod      *scenario.Pod
+	// port is the fabric's side of the node's network card.
+	port string
+	// sp is the namespace of the node or, without one, of the fabric.
+	sp *space
 }
 
-// apply does a fault or undoes it, in the namespace where it strikes.
-func (l *Lab) apply(ctx context.Context, f scenario.Fault, do bool) error {
+// apply makes a fault or undoes it.
+func (l *Lab) apply(ctx context.Context, f scenario.Fault, undo bool) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	switch f.Type {
-	case scenario.DeleteUDR, scenario.WrongUDR, scenario.NICForwardingOff, scenario.NSGDrop, scenario.NoReturn:
-		return l.with(fabricName, func(sp *space) error { return l.fabricFault(sp, f, do) })
+	inject, ok := injections[f.Type]
+	if !ok {
+		return fmt.Errorf("no fault %q", f.Type)
 	}
-	n := l.s.Topology.Node(f.Node)
-	if n == nil {
-		return fmt.Errorf("no node %q", f.Node)
-	}
-	if f.Type == scenario.SilentFabric {
-		return l.silentFabric(n, do)
-	}
-	if f.Type == scenario.ReturningUDR {
-		r := scenario.Route{Prefix: f.Prefix, Via: n.IP}
-		err := l.with(fabricName, func(sp *space) error {
-			if do {
-				return l.udr(sp, r)
-			}
-			return sp.unroute(l.udrRoute(r))
-		})
-		if err != nil {
-			return err
-		}
-	}
-	gateway := l.s.Topology.Gateway
+	x := &target{Lab: l, Fault: f, ctx: ctx, undo: undo, topology: &l.s.Topology}
 	if f.Family == 6 {
-		n, gateway = n.V6(), l.s.Topology.V6().Gateway
+		if x.topology = l.s.Topology.V6(); x.topology == nil {
+			return fmt.Errorf("lab %q has no IPv6", l.id)
+		}
 	}
-	return l.with(f.Node, func(sp *space) error {
-		switch f.Type {
-		case scenario.DeleteNodeRoute:
-			r, err := nodeRoute(&l.s.Topology, n, f.Prefix)
-			if err != nil {
-				return err
-			}
-			if do {
-				return sp.unroute(r)
-			}
-			return sp.route(r)
-		case scenario.DeleteDefaultRoute:
-			r := route{dst: defaultFor(n.IP), via: gateway, link: uplinkOf(n)}
-			if do {
-				return sp.unroute(r)
-			}
-			return sp.route(r)
-		case scenario.MissingMasquerade:
-			if n.IPMasq {
-				if err := sp.runAll(tables(n.IP.Is6()), l.pluginMasquerade(op(!do, "-A"), n)...); err != nil {
-					return err
-				}
-				return sp.forgetFlows()
-			}
-		case scenario.BlackholeRoute, scenario.AsymmetricRoute, scenario.ReturningUDR, scenario.SmallMTU:
-			return routingFault(sp, n, f, do)
+	place := fabricName
+	if f.Node != "" {
+		i := slices.IndexFunc(x.topology.Nodes, func(n scenario.Node) bool { return n.Name == f.Node })
+		if i < 0 {
+			return fmt.Errorf("no node %q", f.Node)
 		}
-		if f.Pod == "" {
-			return nodeFault(sp, n, f, do)
-		}
-		_, p := l.s.Topology.Pod(f.Pod)
-		if p == nil {
+		place, x.node, x.port = f.Node, &x.topology.Nodes[i], nicLink(i)
+	}
+	if f.Pod != "" {
+		if _, x.pod = x.topology.Pod(f.Pod); x.pod == nil {
 			return fmt.Errorf("no pod %q", f.Pod)
 		}
-		if f.Family == 6 {
-			p = p.V6()
-		}
-		return l.podFault(ctx, sp, n, p, f, do)
+	}
+	return l.with(place, func(sp *space) error {
+		x.sp = sp
+		return inject(x)
 	})
 }
 
-// op is the option that makes a rule, or with do false the one that takes it
-// away.
-func op(do bool, make string) string {
-	if do {
-		return make
+// op is the option that makes a rule, or -D where the fault is undone.
+func (x *target) op(make string) string { return pick(x, make, "-D") }
+
+// unop is op for a fault that is a missing rule.
+func (x *target) unop(make string) string { return pick(x, "-D", make) }
+
+// pick returns what holds with the fault, or without it when it is undone.
+func pick[T any](x *target, with, without T) T {
+	if x.undo {
+		return without
 	}
-	return "-D"
+	return with
 }
 
-func (l *Lab) fabricFault(sp *space, f scenario.Fault, do bool) error {
-	if f.Type == scenario.NSGDrop || f.Type == scenario.NoReturn {
-		return l.wayFault(sp, f, do)
-	}
-	if f.Type == scenario.NICForwardingOff {
-		for i, n := range l.s.Topology.Nodes {
-			if n.Name == f.Node {
-				return sp.runAll(iptables, spoofJumps(op(do, "-A"), nicLink(i))...)
-			}
-		}
-		return fmt.Errorf("no node %q", f.Node)
-	}
-	for _, r := range l.s.StruckRoutes(f) {
-		var err error
-		switch {
-		case !do:
-			err = l.udr(sp, r)
-		case f.Type == scenario.DeleteUDR:
-			err = sp.unroute(l.udrRoute(r))
-		default:
-			err = l.udr(sp, scenario.Route{Prefix: r.Prefix, Via: f.Via})
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+// iptables runs the tool of the fault's family in the node.
+func (x *target) iptables(rules ...[]string) error {
+	return x.sp.runAll(tables(x.node.IP.Is6()), rules...)
 }
 
-func nodeFault(sp *space, n *scenario.Node, f scenario.Fault, do bool) error {
-	switch f.Type {
-	case scenario.MissingMasquerade:
-		// The fault is that a rule is missing, so it is done by -D.
-		args := agentOf(n).masquerade(op(!do, "-A"))
-		switch {
-		case n.Dockershim && n.IP.Is4():
-			args = kubeletMasquerade(op(!do, "-A"), n)
-		case f.Prefix.IsValid():
-			args = agentOf(n).exclusion(op(do, "-I"), f.Prefix)
-		}
-		if err := sp.run(tables(n.IP.Is6()), args...); err != nil {
-			return err
-		}
-		// A flow keeps the address that it was given, and so would a new
-		// one from the same port.
-		return sp.forgetFlows()
-	case scenario.DedupFlushed:
-		if do {
-			return sp.run(ebtables, "-F", dedupChain(n))
-		}
-		return sp.runAll(ebtables, dedupRules(n)...)
-	case scenario.ForwardingOff:
-		name, val := "ipv4/ip_forward", "1"
-		if f.Family == 6 {
-			name = "ipv6/conf/all/forwarding"
-		}
-		if do {
-			val = "0"
-		}
-		return sp.sysctl(name, val)
-	}
-	if known, err := natFault(sp, n, f, do); known {
-		return err
-	}
-	return fmt.Errorf("no fault %q of a node", f.Type)
-}
+func (x *target) inFabric(f func(*space) error) error { return x.with(fabricName, f) }
 
-func (l *Lab) podFault(ctx context.Context, sp *space, n *scenario.Node, p *scenario.Pod, f scenario.Fault, do bool) error {
-	switch f.Type {
-	case scenario.StaleDNAT:
-		// In front, as the older rule is.
-		return sp.run(ebtables, frameDNAT(op(do, "-I"), n.NIC, p.IP, f.MAC)...)
-	case scenario.StaleARPReply:
-		if err := sp.run(ebtables, arpReply(op(do, "-I"), p.IP, f.MAC)...); err != nil {
-			return err
-		}
-		return l.forget(sp, n, p)
-	case scenario.WrongNeighbor:
-		return wrongNeighbor(sp, n, p, f.MAC, do)
-	case scenario.DropForward:
-		return sp.run(tables(p.IP.Is6()), op(do, "-I"), "FORWARD", "-d", p.IP.String(), "-j", "DROP")
-	case scenario.DeletePodRoute:
-		if !do && n.Plugin == scenario.Cilium {
-			return ciliumDelivery(p, sp)
-		}
-		if !do {
-			return sp.route(route{dst: host(p.IP), link: p.Link})
-		}
-		if err := sp.unroute(route{dst: host(p.IP), link: p.Link}); err != nil || n.Plugin != scenario.Cilium {
-			return err
-		}
-		return sp.unrule(toPod(p))
-	case scenario.PodLinkDown:
-		if do {
-			return sp.withLink(p.Link, "take down", sp.nl.LinkSetDown)
-		}
-		return l.reconnect(ctx, sp, n, p)
+func (x *target) inPod(f func(*space) error) error { return x.with(x.Pod, f) }
+
+// gateway is the next hop of the pod's default route.
+func (x *target) gateway() netip.Addr { return podGateway(x.topology, x.node, x.pod) }
+
+// viaPod is the pod that the fault's Via is the address of.
+func (x *target) viaPod() (place string, p *scenario.Pod, err error) {
+	place = x.s.Topology.Place(x.Via)
+	if _, p = x.s.Topology.Pod(place); p == nil {
+		err = fmt.Errorf("no pod has %s", x.Via)
 	}
-	if known, err := filterFault(sp, n, p, f, do); known {
-		return err
-	}
-	return l.layer2Fault(ctx, sp, n, p, f, do)
+	return place, p, err
 }
 
 // forget makes the node and its other pods ask for a pod's MAC anew, as they
@@ -232,43 +145,45 @@ func (l *Lab) forget(node *space, n *scenario.Node, p *scenario.Pod) error {
 	if err := node.forgetNeighbors(deviceOf(n, p), p.IP); err != nil {
 		return err
 	}
-	for _, pods := range [][]scenario.Pod{n.Pods, n.OldPods} {
-		for _, other := range pods {
-			if !other.Bridged || other.Gone || other.Name == p.Name {
-				continue
-			}
-			err := l.with(n.Name+"/"+other.Name, func(sp *space) error { return sp.forgetNeighbors(podInterface, p.IP) })
-			if err != nil {
-				return err
-			}
+	for other := range n.AllPods() {
+		if !other.Bridged || other.Gone || other.Name == p.Name {
+			continue
+		}
+		err := l.with(n.Name+"/"+other.Name, func(sp *space) error { return sp.forgetNeighbors(podInterface, p.IP) })
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// reconnect brings a pod's link up again, with what went when it went down.
-func (l *Lab) reconnect(ctx context.Context, node *space, n *scenario.Node, p *scenario.Pod) error {
-	err := l.with(n.Name+"/"+p.Name, func(pod *space) error {
-		if err := joinUp(ctx, node, p.Link, pod, podInterface); err != nil {
+// reconnect brings the pod's link up again, with what went when it went down.
+func (x *target) reconnect() error {
+	n, p := x.node, x.pod
+	err := x.inPod(func(pod *space) error {
+		if err := joinUp(x.ctx, x.sp, p.Link, pod, podInterface); err != nil {
 			return err
 		}
 		return pod.forgetNeighbors(podInterface, netip.Addr{})
 	})
 	if err == nil {
-		err = l.forget(node, n, p)
+		err = x.forget(x.sp, n, p)
 	}
-	if err == nil && !p.Bridged {
-		for _, q := range podFamilies(p) {
-			if err == nil && q.IP.Is6() && n.PodGateway().IsValid() {
-				// IPv6 lost the address with the link.
-				err = node.addr(p.Link, host(n.V6().PodGateway()), netlink.SCOPE_UNIVERSE)
-			}
-			if err == nil {
-				err = node.route(route{dst: host(q.IP), link: p.Link})
+	if err != nil || p.Bridged {
+		return err
+	}
+	for _, q := range podFamilies(p) {
+		if q.IP.Is6() && n.PodGateway().IsValid() {
+			// The kernel deletes IPv6 addresses of a link that goes down.
+			if err := x.sp.addr(p.Link, host(n.V6().PodGateway()), netlink.SCOPE_UNIVERSE); err != nil {
+				return err
 			}
 		}
+		if err := x.sp.route(route{dst: host(q.IP), link: p.Link}); err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 // podFamilies are the pod by each of its addresses.
@@ -285,17 +200,4 @@ func deviceOf(n *scenario.Node, p *scenario.Pod) string {
 		return n.Bridge
 	}
 	return p.Link
-}
-
-// wrongNeighbor pins the node's entry for a pod, or puts back what the plugin
-// has: the right MAC pinned on azure0, nothing elsewhere.
-func wrongNeighbor(sp *space, n *scenario.Node, p *scenario.Pod, mac model.MAC, do bool) error {
-	link := deviceOf(n, p)
-	switch {
-	case do:
-		return sp.neigh(link, p.IP, mac)
-	case p.Bridged && !n.PodGateway().IsValid() && n.Plugin != scenario.AzureTunnel:
-		return sp.neigh(link, p.IP, p.MAC)
-	}
-	return sp.unneigh(link, p.IP)
 }

@@ -213,9 +213,7 @@ func (l *Lab) with(place string, f func(*space) error) error {
 // Down ends the lab's traffic, waits for it, and removes all that the lab is.
 // A lab that is down already is no error.
 func (l *Lab) Down(ctx context.Context) error {
-	l.mu.Lock()
-	t := l.traffic
-	l.mu.Unlock()
+	t := l.latest()
 	if t != nil {
 		t.cancel()
 		select {
@@ -251,7 +249,7 @@ func Down(ctx context.Context, id string) error {
 	return d.remove(ctx)
 }
 
-// Find returns a lab that is up, whoever brought it up.
+// Find returns a lab that is up, also one of another process.
 func Find(id string) (*Lab, error) {
 	var rec record
 	err := readRecord(id, &rec)

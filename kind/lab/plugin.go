@@ -15,36 +15,34 @@ import (
 // has, but none on a switch has, and the chain of ip-masq-agent.
 func packetRules(n *scenario.Node, switched bool, sp *space) error {
 	const wireServer = "168.63.129.16"
-	lists := [][]string{{"-P", "FORWARD", "ACCEPT"}}
-	six := n.IP.Is6()
-	if !switched && !six {
+	lists := [][]string{words("-P FORWARD ACCEPT")}
+	if !switched && n.IP.Is4() {
 		lists = append(lists,
-			[]string{"-A", "FORWARD", "-d", wireServer, "-p", "tcp", "--dport", "80", "-j", "DROP"},
-			[]string{"-A", "FORWARD", "-d", wireServer, "-p", "tcp", "--dport", "32526", "-j", "DROP"})
+			words("-A FORWARD -d ? -p tcp --dport 80 -j DROP", wireServer),
+			words("-A FORWARD -d ? -p tcp --dport 32526 -j DROP", wireServer))
 	}
-	if n.Plugin == scenario.Calico || n.IPMasq {
+	switch agent := agentOf(n); {
+	case n.Plugin == scenario.Calico || n.IPMasq:
 		// They masquerade by rules of their own.
-		return sp.runAll(tables(six), lists...)
+	case n.Dockershim && n.IP.Is4():
+		lists = append(lists, kubeletMasquerade("-A", n))
+	default:
+		lists = append(lists, words("-t nat -N ?", agent.chain()),
+			words("-t nat -A POSTROUTING -m comment --comment ? -m addrtype ! --dst-type LOCAL -j ?",
+				string(agent)+": ensure nat POSTROUTING directs all non-LOCAL destination traffic to our custom "+agent.chain()+" chain", agent.chain()))
+		for _, p := range n.NonMasquerade {
+			lists = append(lists, agent.exclusion("-A", p))
+		}
+		lists = append(lists, agent.masquerade("-A"))
 	}
-	if n.Dockershim && !six {
-		return sp.runAll(iptables, append(lists, kubeletMasquerade("-A", n))...)
-	}
-	agent := agentOf(n)
-	lists = append(lists,
-		[]string{"-t", "nat", "-N", agent.chain()},
-		[]string{"-t", "nat", "-A", "POSTROUTING", "-m", "comment", "--comment", string(agent) + ": ensure nat POSTROUTING directs all non-LOCAL destination traffic to our custom " + agent.chain() + " chain",
-			"-m", "addrtype", "!", "--dst-type", "LOCAL", "-j", agent.chain()})
-	for _, p := range n.NonMasquerade {
-		lists = append(lists, agent.exclusion("-A", p))
-	}
-	return sp.runAll(tables(six), append(lists, agent.masquerade("-A"))...)
+	return sp.runAll(tables(n.IP.Is6()), lists...)
 }
 
 // kubeletMasquerade adds (-A) or removes (-D) the one rule by which the kubelet
 // masqueraded when it had the network plugin in itself.
 func kubeletMasquerade(op string, n *scenario.Node) []string {
-	return []string{"-t", "nat", op, "POSTROUTING", "!", "-d", n.NonMasquerade[0].String(), "-m", "comment", "--comment", "kubenet: SNAT for outbound traffic from cluster",
-		"-m", "addrtype", "!", "--dst-type", "LOCAL", "-j", "MASQUERADE"}
+	return words("-t nat ? POSTROUTING ! -d ? -m comment --comment ? -m addrtype ! --dst-type LOCAL -j MASQUERADE",
+		op, n.NonMasquerade[0], "kubenet: SNAT for outbound traffic from cluster")
 }
 
 // masqAgent is the program that keeps the masquerading rules of a node.
@@ -68,13 +66,13 @@ func (a masqAgent) chain() string { return strings.ToUpper(string(a)) }
 
 // exclusion adds (-A, -I) or removes (-D) a range that is not masqueraded.
 func (a masqAgent) exclusion(op string, p netip.Prefix) []string {
-	return []string{"-t", "nat", op, a.chain(), "-d", p.String(), "-m", "comment", "--comment", string(a) + ": local traffic is not subject to MASQUERADE", "-j", "RETURN"}
+	return words("-t nat ? ? -d ? -m comment --comment ? -j RETURN", op, a.chain(), p, string(a)+": local traffic is not subject to MASQUERADE")
 }
 
 // masquerade adds (-A) or removes (-D) the rule that gives what leaves the
 // cluster the node's address.
 func (a masqAgent) masquerade(op string) []string {
-	return []string{"-t", "nat", op, a.chain(), "-m", "comment", "--comment", string(a) + ": outbound traffic is subject to MASQUERADE (must be last in chain)", "-j", "MASQUERADE"}
+	return words("-t nat ? ? -m comment --comment ? -j MASQUERADE", op, a.chain(), string(a)+": outbound traffic is subject to MASQUERADE (must be last in chain)")
 }
 
 // kubenetBridge makes cbr0 with its address and the rules that hold back the
@@ -109,19 +107,18 @@ func dedupChain(n *scenario.Node) string {
 	return "AKS-DEDUP-PROMISC"
 }
 
-// dedupRules are what is in it.
+// dedupRules are the rules of that chain.
 func dedupRules(n *scenario.Node) [][]string {
 	var lists [][]string
-	for _, out := range portPatterns(n) {
+	for _, out := range portPatterns(n, n.Plugin.LinkPrefix()) {
 		for _, n := range families(n) {
-			proto, src := "IPv4", "--ip-src"
+			match := "-A ? -p IPv4 -s ? -o ? --ip-src ? -j ?"
 			if n.IP.Is6() {
-				proto, src = "IPv6", "--ip6-src"
+				match = "-A ? -p IPv6 -s ? -o ? --ip6-src ? -j ?"
 			}
-			match := []string{"-A", dedupChain(n), "-p", proto, "-s", n.BridgeMAC.String(), "-o", out}
 			lists = append(lists,
-				append(match[:len(match):len(match)], src, n.PodGateway().String(), "-j", "ACCEPT"),
-				append(match[:len(match):len(match)], src, n.PodCIDR.String(), "-j", "DROP"))
+				words(match, dedupChain(n), n.BridgeMAC, out, n.PodGateway(), "ACCEPT"),
+				words(match, dedupChain(n), n.BridgeMAC, out, n.PodCIDR, "DROP"))
 		}
 	}
 	return lists
@@ -135,13 +132,12 @@ func families(n *scenario.Node) []*scenario.Node {
 	return []*scenario.Node{n}
 }
 
-// portPatterns match the bridge's ports: the plugin's own pattern, and by
-// name those that are called otherwise.
-func portPatterns(n *scenario.Node) []string {
-	plugin := n.Plugin.LinkPrefix()
-	out := []string{plugin + "+"}
+// portPatterns match the pods' links: all that begin with the plugin's prefix,
+// and by name those that are called otherwise.
+func portPatterns(n *scenario.Node, prefix string) []string {
+	out := []string{prefix + "+"}
 	for _, p := range n.Pods {
-		if !strings.HasPrefix(p.Link, plugin) {
+		if !strings.HasPrefix(p.Link, prefix) {
 			out = append(out, p.Link)
 		}
 	}
@@ -166,30 +162,18 @@ func azureBridge(ctx context.Context, n *scenario.Node, fabric model.MAC, sp *sp
 		return err
 	}
 	lists := [][]string{
-		{"-t", "nat", "-A", "POSTROUTING", "-s", "unicast", "-o", n.NIC, "-j", "snat", "--to-src", n.MAC.String(), "--snat-arp", "--snat-target", "ACCEPT"},
+		words("-t nat -A POSTROUTING -s unicast -o ? -j snat --to-src ? --snat-arp --snat-target ACCEPT", n.NIC, n.MAC),
 		arpReply("-A", n.IP, n.MAC),
-		{"-t", "nat", "-A", "PREROUTING", "-p", "ARP", "-i", n.NIC, "--arp-op", "Reply", "-j", "dnat", "--to-dst", model.Broadcast.String(), "--dnat-target", "ACCEPT"},
+		words("-t nat -A PREROUTING -p ARP -i ? --arp-op Reply -j dnat --to-dst ? --dnat-target ACCEPT", n.NIC, model.Broadcast),
 	}
 	if n.Plugin == scenario.AzureTunnel {
 		// All that pods send goes by the fabric, also what is for others
 		// on the node.
-		for _, in := range tunnelPatterns(n) {
-			lists = append(lists, []string{"-t", "nat", "-A", "PREROUTING", "-i", in, "-j", "dnat", "--to-dst", fabric.String(), "--dnat-target", "ACCEPT"})
+		for _, in := range portPatterns(n, "az") {
+			lists = append(lists, words("-t nat -A PREROUTING -i ? -j dnat --to-dst ? --dnat-target ACCEPT", in, fabric))
 		}
 	}
 	return sp.runAll(ebtables, lists...)
-}
-
-// tunnelPatterns match the pods' links of azure-vnet's tunnel mode.
-func tunnelPatterns(n *scenario.Node) []string {
-	const plugin = "az"
-	out := []string{plugin + "+"}
-	for _, p := range n.Pods {
-		if !strings.HasPrefix(p.Link, plugin) {
-			out = append(out, p.Link)
-		}
-	}
-	return out
 }
 
 // azurePod makes the frame rules and the neighbour of a pod on azure0. In
@@ -207,13 +191,13 @@ func azurePod(n *scenario.Node, p *scenario.Pod, fabric model.MAC, sp *space) er
 // arpReply adds (-A, -I) or removes (-D) the rule that answers who-has for an
 // address.
 func arpReply(op string, a netip.Addr, mac model.MAC) []string {
-	return []string{"-t", "nat", op, "PREROUTING", "-p", "ARP", "--arp-op", "Request", "--arp-ip-dst", a.String(), "-j", "arpreply", "--arpreply-mac", mac.String(), "--arpreply-target", "DROP"}
+	return words("-t nat ? PREROUTING -p ARP --arp-op Request --arp-ip-dst ? -j arpreply --arpreply-mac ? --arpreply-target DROP", op, a, mac)
 }
 
 // frameDNAT adds (-A, -I) or removes (-D) the rule that gives what arrives for
 // an address the MAC of its pod: the fabric sends all to the card's.
 func frameDNAT(op, nic string, a netip.Addr, mac model.MAC) []string {
-	return []string{"-t", "nat", op, "PREROUTING", "-p", "IPv4", "-i", nic, "--ip-dst", a.String(), "-j", "dnat", "--to-dst", mac.String(), "--dnat-target", "ACCEPT"}
+	return words("-t nat ? PREROUTING -p IPv4 -i ? --ip-dst ? -j dnat --to-dst ? --dnat-target ACCEPT", op, nic, a, mac)
 }
 
 // The links of Cilium's router, the same on every node.
@@ -264,10 +248,10 @@ func (b *builder) ciliumPod(n *scenario.Node, p *scenario.Pod, sp *space) error 
 	}
 	// Cilium numbers a table by the link that it leads out by.
 	table := 10 + l.Attrs().Index
-	if err := sp.route(route{dst: host(b.topology.Gateway), link: uplink, table: table}); err != nil {
-		return err
-	}
-	if err := sp.route(route{dst: defaultFor(p.IP), via: b.topology.Gateway, link: uplink, table: table}); err != nil {
+	err = sp.route(
+		route{dst: host(b.topology.Gateway), link: uplink, table: table},
+		route{dst: defaultFor(p.IP), via: b.topology.Gateway, link: uplink, table: table})
+	if err != nil {
 		return err
 	}
 	if err := sp.rule(rule{priority: fromPodPriority, from: host(p.IP), table: table}); err != nil {
@@ -288,7 +272,7 @@ func answerForRouter(n *scenario.Node, p *scenario.Pod, sp *space) error {
 	return sp.proxy(p.Link, n.Router)
 }
 
-// ciliumDelivery makes the way to a pod.
+// ciliumDelivery makes the route and the rule to a pod.
 func ciliumDelivery(p *scenario.Pod, sp *space) error {
 	if err := sp.route(route{dst: host(p.IP), link: p.Link}); err != nil {
 		return err

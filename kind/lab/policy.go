@@ -2,9 +2,7 @@ package lab
 
 import (
 	"fmt"
-	"net/netip"
-
-	"github.com/vishvananda/netlink"
+	"strings"
 
 	"github.com/lasthop/lasthop/kind/scenario"
 )
@@ -12,16 +10,15 @@ import (
 // calicoAccept is the mark of what Calico has accepted.
 const calicoAccept = "0x10000/0x10000"
 
-// calicoComment is a comment such as Felix writes on each of its rules: a
-// hash of the rule.
-func calicoComment(rule string) []string {
-	return []string{"-m", "comment", "--comment", "cali:" + rule}
+// calicoRule is a rule with a comment such as Felix writes on each of its own:
+// a hash of the rule. The comment takes the place of "#".
+func calicoRule(hash, rule string, args ...any) []string {
+	return words(strings.Replace(rule, "#", "-m comment --comment cali:"+hash, 1), args...)
 }
 
 // calicoJump leads from a chain to one of Calico's.
 func calicoJump(table, chain, to string, match ...string) []string {
-	args := append([]string{"-t", table, "-A", chain}, calicoComment(to)...)
-	return append(append(args, match...), "-j", to)
+	return calicoRule(to, "-t "+table+" -A "+chain+" # "+strings.Join(match, " ")+" -j "+to)
 }
 
 // The chains by which Calico finds a pod's own.
@@ -46,7 +43,7 @@ func policyRules(n *scenario.Node, sp *space) error {
 	return nil
 }
 
-// policyPod makes what it has for a pod.
+// policyPod makes the rules that it has for a pod.
 func policyPod(n *scenario.Node, p *scenario.Pod, sp *space) error {
 	switch {
 	case n.Plugin == scenario.Calico || n.Policy == scenario.PolicyCalico:
@@ -60,43 +57,35 @@ func policyPod(n *scenario.Node, p *scenario.Pod, sp *space) error {
 // calicoForward makes the filter chains that are not a pod's, all that Felix
 // has on a node without policies and host endpoints.
 func calicoForward(n *scenario.Node, sp *space) error {
-	unknown := []string{"-m", "comment", "--comment", "cali:Unknown", "-m", "comment", "--comment", "Unknown interface", "-j", "DROP"}
 	var lists [][]string
+	add := func(hash, rule string, args ...any) { lists = append(lists, calicoRule(hash, rule, args...)) }
 	for _, chain := range []string{"cali-FORWARD", "cali-INPUT", "cali-OUTPUT", calicoFrom, calicoTo, "cali-from-hep-forward", "cali-to-hep-forward", "cali-cidr-block", "cali-wl-to-host"} {
 		lists = append(lists, []string{"-N", chain})
 	}
-	lists = append(lists,
-		// Felix puts its jumps in front of what others have.
-		append(append([]string{"-I", "FORWARD", "1"}, calicoComment("wUHhoiAYhphO9Mso")...), "-j", "cali-FORWARD"),
-		append(append([]string{"-I", "INPUT", "1"}, calicoComment("Cz_u1IQiXIMmKD4c")...), "-j", "cali-INPUT"),
-		append(append([]string{"-I", "OUTPUT", "1"}, calicoComment("tVnHkvAo15HuiPy0")...), "-j", "cali-OUTPUT"),
-		append(append([]string{"-A", "FORWARD"}, calicoComment("S93hcgKJrXEqnTfs")...), "-m", "comment", "--comment", "Policy explicitly accepted packet.", "-m", "mark", "--mark", calicoAccept, "-j", "ACCEPT"),
-		append(append([]string{"-A", "FORWARD"}, calicoComment("mp77cMpurHhyjLrM")...), "-j", "MARK", "--set-xmark", calicoAccept),
-		append(append([]string{"-A", "cali-FORWARD"}, calicoComment("vjrMJCRpqwy5oRoX")...), "-j", "MARK", "--set-xmark", "0x0/0xe0000"),
-		append(append([]string{"-A", "cali-FORWARD"}, calicoComment("A_sPAO0mcxbT9mOV")...), "-m", "mark", "--mark", "0x0/0x10000", "-j", "cali-from-hep-forward"),
-	)
-	for _, link := range portPatterns(n) {
-		lists = append(lists,
-			calicoJump("filter", "cali-FORWARD", calicoFrom, "-i", link),
-			calicoJump("filter", "cali-FORWARD", calicoTo, "-o", link),
-			append(append([]string{"-A", "cali-INPUT"}, calicoComment("msRIDfJRWnYwzW4g")...), "-i", link, "-g", "cali-wl-to-host"))
+	// Felix puts its jumps in front of what others have.
+	add("wUHhoiAYhphO9Mso", "-I FORWARD 1 # -j cali-FORWARD")
+	add("Cz_u1IQiXIMmKD4c", "-I INPUT 1 # -j cali-INPUT")
+	add("tVnHkvAo15HuiPy0", "-I OUTPUT 1 # -j cali-OUTPUT")
+	add("S93hcgKJrXEqnTfs", "-A FORWARD # -m comment --comment ? -m mark --mark ? -j ACCEPT", "Policy explicitly accepted packet.", calicoAccept)
+	add("mp77cMpurHhyjLrM", "-A FORWARD # -j MARK --set-xmark ?", calicoAccept)
+	add("vjrMJCRpqwy5oRoX", "-A cali-FORWARD # -j MARK --set-xmark 0x0/0xe0000")
+	add("A_sPAO0mcxbT9mOV", "-A cali-FORWARD # -m mark --mark 0x0/0x10000 -j cali-from-hep-forward")
+	for _, link := range portPatterns(n, n.Plugin.LinkPrefix()) {
+		lists = append(lists, calicoJump("filter", "cali-FORWARD", calicoFrom, "-i", link), calicoJump("filter", "cali-FORWARD", calicoTo, "-o", link))
+		add("msRIDfJRWnYwzW4g", "-A cali-INPUT # -i ? -g cali-wl-to-host", link)
 	}
-	lists = append(lists,
-		calicoJump("filter", "cali-FORWARD", "cali-to-hep-forward"),
-		calicoJump("filter", "cali-FORWARD", "cali-cidr-block"),
-	)
+	lists = append(lists, calicoJump("filter", "cali-FORWARD", "cali-to-hep-forward"), calicoJump("filter", "cali-FORWARD", "cali-cidr-block"))
 	if n.IP.Is6() {
 		// What a pod needs of its router, before any policy.
-		for _, what := range []string{"130", "131", "132", "133", "135", "136"} {
-			lists = append(lists, append(append([]string{"-A", "cali-wl-to-host"}, calicoComment("icmp6-"+what)...), "-p", "icmpv6", "--icmpv6-type", what, "-j", "ACCEPT"))
+		for _, what := range []int{130, 131, 132, 133, 135, 136} {
+			add(fmt.Sprintf("icmp6-%d", what), "-A cali-wl-to-host # -p icmpv6 --icmpv6-type ? -j ACCEPT", what)
 		}
 	}
-	lists = append(lists,
-		calicoJump("filter", "cali-wl-to-host", calicoFrom),
-		append(append([]string{"-A", "cali-wl-to-host"}, calicoComment("nSZbcOoG1xPONxb8")...), "-m", "comment", "--comment", "Configured DefaultEndpointToHostAction", "-j", "ACCEPT"),
-		append([]string{"-A", calicoFrom}, unknown...),
-		append([]string{"-A", calicoTo}, unknown...),
-	)
+	lists = append(lists, calicoJump("filter", "cali-wl-to-host", calicoFrom))
+	add("nSZbcOoG1xPONxb8", "-A cali-wl-to-host # -m comment --comment ? -j ACCEPT", "Configured DefaultEndpointToHostAction")
+	for _, chain := range []string{calicoFrom, calicoTo} {
+		add("Unknown", "-A ? # -m comment --comment ? -j DROP", chain, "Unknown interface")
+	}
 	return sp.runAll(tables(n.IP.Is6()), lists...)
 }
 
@@ -110,29 +99,30 @@ func workloadChains(p *scenario.Pod) []workloadChain {
 
 // dispatchRule leads to a pod's chain: -I or -D.
 func (w workloadChain) dispatchRule(op string, p *scenario.Pod) []string {
-	args := []string{op, w.dispatch}
+	place := w.dispatch
 	if op == "-I" {
-		args = append(args, "1")
+		place += " 1"
 	}
-	return append(append(args, calicoComment(w.chain)...), w.match, p.Link, "-g", w.chain)
+	return calicoRule(w.chain, op+" "+place+" # ? ? -g ?", w.match, p.Link, w.chain)
 }
 
-// calicoPodRules make a pod's chains, in front of the drop of what is of no
-// pod that is known.
+// calicoPodRules make a pod's chains, in front of the rule that drops packets of
+// unknown pods.
 func calicoPodRules(p *scenario.Pod, sp *space) error {
 	var lists [][]string
 	for _, w := range workloadChains(p) {
-		add := func(args ...string) {
-			lists = append(lists, append(append([]string{"-A", w.chain}, calicoComment(fmt.Sprintf("%s-%d", w.chain, len(lists)))...), args...))
-		}
 		lists = append(lists, []string{"-N", w.chain})
-		add("-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
-		add("-m", "conntrack", "--ctstate", "INVALID", "-j", "DROP")
-		add("-j", "MARK", "--set-xmark", "0x0/0x10000")
-		// As the profile of a namespace does without policies.
-		add("-m", "comment", "--comment", "Profile kns.default", "-j", "MARK", "--set-xmark", calicoAccept)
-		add("-m", "mark", "--mark", calicoAccept, "-j", "RETURN")
-		add("-m", "comment", "--comment", "Drop if no profiles matched", "-j", "DROP")
+		for _, rule := range [][]string{
+			words("-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"),
+			words("-m conntrack --ctstate INVALID -j DROP"),
+			words("-j MARK --set-xmark 0x0/0x10000"),
+			// As the profile of a namespace does without policies.
+			words("-m comment --comment ? -j MARK --set-xmark ?", "Profile kns.default", calicoAccept),
+			words("-m mark --mark ? -j RETURN", calicoAccept),
+			words("-m comment --comment ? -j DROP", "Drop if no profiles matched"),
+		} {
+			lists = append(lists, append(calicoRule(fmt.Sprintf("%s-%d", w.chain, len(lists)), "-A ? #", w.chain), rule...))
+		}
 		lists = append(lists, w.dispatchRule("-I", p))
 	}
 	return sp.runAll(tables(p.IP.Is6()), lists...)
@@ -162,7 +152,7 @@ func calicoTable(n *scenario.Node, sp *space) error {
 		add("rule", "filter-FORWARD", "counter jump filter-cali-FORWARD"),
 		add("rule", "filter-FORWARD", "meta mark & 0x10000 == 0x10000 counter accept"),
 		add("rule", "filter-cali-FORWARD", "counter meta mark set mark and 0xfff1ffff"))
-	for _, link := range portPatterns(n) {
+	for _, link := range portPatterns(n, n.Plugin.LinkPrefix()) {
 		if last := len(link) - 1; link[last] == '+' {
 			link = link[:last] + "*"
 		}
@@ -179,7 +169,7 @@ func calicoPodChains(p *scenario.Pod, sp *space) error {
 	for _, w := range workloadChains(p) {
 		lists = append(lists, []string{"add", "chain", "ip", calicoNFT, "filter-" + w.chain})
 		lists = append(lists, w.fill()...)
-		lists = append(lists, calicoElement("add", w, p, " : goto filter-"+w.chain))
+		lists = append(lists, w.element("add", p, " : goto filter-"+w.chain))
 	}
 	return sp.runAll(nft, lists...)
 }
@@ -199,7 +189,9 @@ func (w workloadChain) fill() [][]string {
 	return lists
 }
 
-func calicoElement(op string, w workloadChain, p *scenario.Pod, to string) []string {
+// element adds a pod to the dispatch map of the nftables dataplane, or deletes
+// it.
+func (w workloadChain) element(op string, p *scenario.Pod, to string) []string {
 	return []string{op, "element", "ip", calicoNFT, "filter-" + w.dispatch, fmt.Sprintf("{ %q%s }", p.Link, to)}
 }
 
@@ -218,17 +210,18 @@ const (
 
 // npmRules makes NPM's base chains, and for each pod a policy that allows all.
 func npmRules(n *scenario.Node, sp *space) error {
+	drop := "-A ? -m mark --mark ? -m comment --comment ? -j DROP"
 	lists := [][]string{
 		{"-N", npmChain}, {"-N", npmIngress}, {"-N", npmAllow}, {"-N", npmEgress}, {"-N", npmAccept},
-		{"-A", "FORWARD", "-m", "conntrack", "--ctstate", "NEW", "-j", npmChain},
+		words("-A FORWARD -m conntrack --ctstate NEW -j ?", npmChain),
 		{"-A", npmChain, "-j", npmIngress},
 		{"-A", npmChain, "-j", npmEgress},
 		{"-A", npmChain, "-j", npmAccept},
-		{"-A", npmIngress, "-m", "mark", "--mark", npmDropMark, "-m", "comment", "--comment", "DROP-ON-INGRESS-DROP-MARK-" + npmDropMark, "-j", "DROP"},
-		{"-A", npmAllow, "-m", "comment", "--comment", "SET-INGRESS-ALLOW-MARK-" + npmAllowMark, "-j", "MARK", "--set-xmark", npmAllowMark},
+		words(drop, npmIngress, npmDropMark, "DROP-ON-INGRESS-DROP-MARK-"+npmDropMark),
+		words("-A ? -m comment --comment ? -j MARK --set-xmark ?", npmAllow, "SET-INGRESS-ALLOW-MARK-"+npmAllowMark, npmAllowMark),
 		{"-A", npmAllow, "-j", npmEgress},
-		{"-A", npmEgress, "-m", "mark", "--mark", npmEgressMark, "-m", "comment", "--comment", "DROP-ON-EGRESS-DROP-MARK-" + npmEgressMark, "-j", "DROP"},
-		{"-A", npmEgress, "-m", "mark", "--mark", npmAllowMark, "-m", "comment", "--comment", "ACCEPT-ON-INGRESS-ALLOW-MARK-" + npmAllowMark, "-j", npmAccept},
+		words(drop, npmEgress, npmEgressMark, "DROP-ON-EGRESS-DROP-MARK-"+npmEgressMark),
+		words("-A ? -m mark --mark ? -m comment --comment ? -j ?", npmEgress, npmAllowMark, "ACCEPT-ON-INGRESS-ALLOW-MARK-"+npmAllowMark, npmAccept),
 		{"-A", npmAccept, "-j", "ACCEPT"},
 	}
 	if err := sp.runAll(iptables, lists...); err != nil {
@@ -236,12 +229,12 @@ func npmRules(n *scenario.Node, sp *space) error {
 	}
 	for i := range n.Pods {
 		w := npmPolicyOf(&n.Pods[i], "allow")
-		if err := sp.netSet(w.set, netip.PrefixFrom(n.Pods[i].IP, 32)); err != nil {
+		if err := sp.netSet(w.set, host(n.Pods[i].IP)); err != nil {
 			return err
 		}
 		if err := sp.runAll(iptables,
 			[]string{"-N", w.chain},
-			[]string{"-A", w.chain, "-m", "comment", "--comment", "ALLOW-ALL", "-j", npmAllow},
+			words("-A ? -m comment --comment ALLOW-ALL -j ?", w.chain, npmAllow),
 			w.jump("-I", "1")); err != nil {
 			return err
 		}
@@ -261,69 +254,5 @@ func npmPolicyOf(p *scenario.Pod, name string) npmPolicy {
 
 func (w npmPolicy) jump(op string, place ...string) []string {
 	args := append([]string{op, npmIngress}, place...)
-	return append(args, "-m", "set", "--match-set", w.set, "dst", "-m", "comment", "--comment", "INGRESS-POLICY-default/"+w.name, "-j", w.chain)
-}
-
-// policyFault does or undoes a fault of network policies.
-func policyFault(sp *space, n *scenario.Node, p *scenario.Pod, f scenario.Fault, do bool) error {
-	switch {
-	case n.Policy == scenario.PolicyNPM:
-		return npmDeny(sp, p, do)
-	case f.Type == scenario.PolicyDeny:
-		return calicoDeny(sp, n, p, do)
-	}
-	var lists [][]string
-	for _, w := range workloadChains(p) {
-		switch {
-		case n.Policy != scenario.PolicyCalicoNFT:
-			lists = append(lists, w.dispatchRule(op(!do, "-I"), p))
-		case do:
-			lists = append(lists, calicoElement("delete", w, p, ""))
-		default:
-			lists = append(lists, calicoElement("add", w, p, " : goto filter-"+w.chain))
-		}
-	}
-	if n.Policy == scenario.PolicyCalicoNFT {
-		return sp.runAll(nft, lists...)
-	}
-	return sp.runAll(tables(p.IP.Is6()), lists...)
-}
-
-// calicoDeny drops what is for a pod in its chain, in front of the profile that
-// would accept it.
-func calicoDeny(sp *space, n *scenario.Node, p *scenario.Pod, do bool) error {
-	w := workloadChains(p)[1]
-	if n.Policy != scenario.PolicyCalicoNFT {
-		// The profile is the fourth.
-		args := []string{"-D", w.chain}
-		if do {
-			args = []string{"-I", w.chain, "4"}
-		}
-		return sp.run(tables(p.IP.Is6()), append(append(args, calicoComment("deny")...), "-m", "comment", "--comment", "Drop if no policies passed packet", "-j", "DROP")...)
-	}
-	chain := "filter-" + w.chain
-	if !do {
-		return sp.runAll(nft, append([][]string{{"flush", "chain", "ip", calicoNFT, chain}}, w.fill()...)...)
-	}
-	return sp.run(nft, "insert", "rule", "ip", calicoNFT, chain, `ct state new counter drop comment "cali:Deny; Drop if no policies passed packet"`)
-}
-
-// npmDeny puts a policy that allows nothing to a pod in the place of the one
-// that allows all, or back: what one policy allows no other denies.
-func npmDeny(sp *space, p *scenario.Pod, do bool) error {
-	w, allow := npmPolicyOf(p, "deny"), npmPolicyOf(p, "allow")
-	if !do {
-		err := sp.runAll(iptables, allow.jump("-I", "1"), w.jump("-D"), []string{"-F", w.chain}, []string{"-X", w.chain})
-		if err != nil {
-			return err
-		}
-		return sp.ns.Do(func() error { return wrap(netlink.IpsetDestroy(w.set), "delete set %s in %s", w.set, sp.name) })
-	}
-	if err := sp.netSet(w.set, netip.PrefixFrom(p.IP, 32)); err != nil {
-		return err
-	}
-	return sp.runAll(iptables,
-		[]string{"-N", w.chain},
-		[]string{"-A", w.chain, "-m", "comment", "--comment", "DROP-ALL", "-j", "MARK", "--set-xmark", npmDropMark},
-		w.jump("-I", "1"), allow.jump("-D"))
+	return append(args, words("-m set --match-set ? dst -m comment --comment ? -j ?", w.set, "INGRESS-POLICY-default/"+w.name, w.chain)...)
 }

@@ -26,24 +26,25 @@ const (
 // StartTraffic runs argv, which must end up in ServeTraffic for the lab, as a
 // process of its own session, and returns when its traffic flows. The process
 // lives on without its parent; Down ends it.
-func StartTraffic(ctx context.Context, id string, argv []string) error {
+func StartTraffic(ctx context.Context, id string, argv []string) (err error) {
 	if len(argv) == 0 {
 		return errors.New("start traffic: no command")
 	}
 	if _, err := Find(id); err != nil {
 		return err
 	}
+	defer func() { err = wrap(err, "start traffic of lab %q", id) }()
 	if pid := trafficPID(id); pid != 0 {
-		return fmt.Errorf("start traffic of lab %q: %w (process %d)", id, ErrBusy, pid)
+		return fmt.Errorf("%w (process %d)", ErrBusy, pid)
 	}
 	out, err := os.Create(filepath.Join(pathOf(id), logFile))
 	if err != nil {
-		return fmt.Errorf("start traffic of lab %q: %w", id, err)
+		return err
 	}
 	defer out.Close()
 	r, w, err := os.Pipe()
 	if err != nil {
-		return fmt.Errorf("start traffic of lab %q: %w", id, err)
+		return err
 	}
 	defer r.Close()
 	cmd := exec.Command(argv[0], argv[1:]...)
@@ -54,15 +55,15 @@ func StartTraffic(ctx context.Context, id string, argv []string) error {
 	err = cmd.Start()
 	w.Close()
 	if err != nil {
-		return fmt.Errorf("start traffic of lab %q: %w", id, err)
+		return err
 	}
 	if err := awaitReady(ctx, r); err != nil {
 		// It may have ended by itself.
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		return fmt.Errorf("start traffic of lab %q: %w%s", id, err, said(out.Name()))
+		return fmt.Errorf("%w%s", err, said(out.Name()))
 	}
-	return wrap(cmd.Process.Release(), "start traffic of lab %q", id)
+	return cmd.Process.Release()
 }
 
 // awaitReady waits for the word, the end of the pipe, or that of ctx.
@@ -112,39 +113,36 @@ func ServeTraffic(ctx context.Context, id string) error {
 	err = l.RunTraffic(ctx, func() { said = sayReady() })
 	cancel()
 	<-watched
-	// The last counts are the whole ones; without a lab nobody wants them.
+	// The last counts are the whole ones; a lab that is gone needs none.
 	_ = l.writeStats(d)
 	return errors.Join(err, said)
 }
 
 // enlist writes this process down as the lab's traffic. The directory that it
 // returns is open, to know it again by, and not locked.
-func enlist(ctx context.Context, id string) (*Lab, *dir, error) {
-	d, err := lockDir(ctx, id)
-	if err != nil {
+func enlist(ctx context.Context, id string) (l *Lab, d *dir, err error) {
+	if d, err = lockDir(ctx, id); err != nil {
 		return nil, nil, err
 	}
-	l, err := Find(id)
-	if err == nil {
-		if pid := trafficPID(id); pid != 0 {
-			err = fmt.Errorf("run traffic of lab %q: %w (process %d)", id, ErrBusy, pid)
+	defer func() {
+		if err != nil {
+			d.close()
 		}
-	}
-	var self process
-	if err == nil {
-		self, err = identify(os.Getpid())
-	}
-	if err == nil {
-		err = d.write(trafficFile, self)
-	}
-	if err == nil {
-		err = wrap(unix.Flock(int(d.file.Fd()), unix.LOCK_UN), "unlock lab %q", id)
-	}
-	if err != nil {
-		d.close()
+	}()
+	if l, err = Find(id); err != nil {
 		return nil, nil, err
 	}
-	return l, d, nil
+	if pid := trafficPID(id); pid != 0 {
+		return nil, nil, fmt.Errorf("run traffic of lab %q: %w (process %d)", id, ErrBusy, pid)
+	}
+	self, err := identify(os.Getpid())
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := d.write(trafficFile, self); err != nil {
+		return nil, nil, err
+	}
+	return l, d, wrap(unix.Flock(int(d.file.Fd()), unix.LOCK_UN), "unlock lab %q", id)
 }
 
 // watch writes the counts down from time to time, and returns when the lab is
@@ -179,8 +177,8 @@ func (l *Lab) writeStats(d *dir) error {
 	return d.write(statsFile, t.stats())
 }
 
-// sayReady tells who started us. Somebody who calls the command by hand has
-// given us no pipe, and descriptor 3 is then something else.
+// sayReady reports to the process that started this one. Where a user ran the
+// command by hand there is no pipe, and descriptor 3 is something else.
 func sayReady() error {
 	var st unix.Stat_t
 	if err := unix.Fstat(readyFD, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO {
@@ -189,12 +187,12 @@ func sayReady() error {
 	f := os.NewFile(readyFD, "ready")
 	_, err := io.WriteString(f, readyWord)
 	if errors.Is(err, unix.EPIPE) {
-		err = nil // nobody waits any more
+		err = nil // the parent waits no longer
 	}
 	return wrap(errors.Join(err, f.Close()), "report ready")
 }
 
-// trafficOf reads who runs the lab's traffic.
+// trafficOf reads which process runs the lab's traffic.
 func trafficOf(id string) (process, error) {
 	var p process
 	err := readJSON(id, trafficFile, &p)

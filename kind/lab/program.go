@@ -98,6 +98,19 @@ func hookParent(d model.Direction) uint32 {
 	return netlink.HANDLE_MIN_EGRESS
 }
 
+// clsact is the qdisc of a link that holds such filters.
+func clsact(l netlink.Link) *netlink.Clsact {
+	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0)}}
+}
+
+// tcxHook is where tcx attaches programs for a direction.
+func tcxHook(d model.Direction) ebpf.AttachType {
+	if d == model.Ingress {
+		return ebpf.AttachTCXIngress
+	}
+	return ebpf.AttachTCXEgress
+}
+
 // filter is a tc filter that holds a program.
 func (sp *space) filter(link netlink.Link, d model.Direction, name string, priority uint16) *netlink.BpfFilter {
 	return &netlink.BpfFilter{
@@ -110,8 +123,7 @@ func (sp *space) filter(link netlink.Link, d model.Direction, name string, prior
 // process.
 func (sp *space) attachTC(link string, d model.Direction, name string, priority uint16, code asm.Instructions) error {
 	return sp.withLink(link, "attach "+name+" to", func(l netlink.Link) error {
-		qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0)}}
-		if err := sp.nl.QdiscAdd(qdisc); err != nil && !errors.Is(err, unix.EEXIST) {
+		if err := sp.nl.QdiscAdd(clsact(l)); err != nil && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
 		return withProgram(ebpf.SchedCLS, name, code, func(p *ebpf.Program) error {
@@ -134,7 +146,7 @@ func (sp *space) detachTC(link string, d model.Direction, name string, priority 
 				return err
 			}
 		}
-		return sp.nl.QdiscDel(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0)}})
+		return sp.nl.QdiscDel(clsact(l))
 	})
 }
 
@@ -142,13 +154,9 @@ func (sp *space) detachTC(link string, d model.Direction, name string, priority 
 // that it outlives this process.
 func (sp *space) attachTCX(link string, d model.Direction, name string, code asm.Instructions) error {
 	return sp.withLink(link, "attach "+name+" to", func(l netlink.Link) error {
-		where := ebpf.AttachTCXIngress
-		if d == model.Egress {
-			where = ebpf.AttachTCXEgress
-		}
 		return withProgram(ebpf.SchedCLS, name, code, func(p *ebpf.Program) error {
 			return sp.ns.Do(func() error {
-				return bpflink.RawAttachProgram(bpflink.RawAttachProgramOptions{Target: l.Attrs().Index, Program: p, Attach: where, Anchor: bpflink.Tail()})
+				return bpflink.RawAttachProgram(bpflink.RawAttachProgramOptions{Target: l.Attrs().Index, Program: p, Attach: tcxHook(d), Anchor: bpflink.Tail()})
 			})
 		})
 	})
@@ -157,17 +165,13 @@ func (sp *space) attachTCX(link string, d model.Direction, name string, code asm
 // detachTCX takes the program of that name from a hook.
 func (sp *space) detachTCX(link string, d model.Direction, name string) error {
 	return sp.withLink(link, "detach "+name+" from", func(l netlink.Link) error {
-		where := ebpf.AttachTCXIngress
-		if d == model.Egress {
-			where = ebpf.AttachTCXEgress
-		}
 		return sp.ns.Do(func() error {
-			found, err := bpflink.QueryPrograms(bpflink.QueryOptions{Target: l.Attrs().Index, Attach: where})
+			found, err := bpflink.QueryPrograms(bpflink.QueryOptions{Target: l.Attrs().Index, Attach: tcxHook(d)})
 			if err != nil {
 				return err
 			}
 			for _, a := range found.Programs {
-				if err := detachNamed(l.Attrs().Index, where, a.ID, name); err != nil {
+				if err := detachNamed(l.Attrs().Index, tcxHook(d), a.ID, name); err != nil {
 					return err
 				}
 			}
@@ -206,23 +210,6 @@ func (sp *space) setXDP(link, name string, code asm.Instructions) error {
 // guardPriority is that of the faults' tc filters: behind a plugin's own.
 const guardPriority = 100
 
-// dropProgram does or undoes the faults of programs at a pod's link.
-func dropProgram(sp *space, p *scenario.Pod, f scenario.Fault, do bool) error {
-	switch {
-	case f.Type == scenario.DropProgram && do:
-		return sp.attachTC(p.Link, model.Ingress, guardName, guardPriority, guard())
-	case f.Type == scenario.DropProgram:
-		return sp.detachTC(p.Link, model.Ingress, guardName, guardPriority)
-	case f.Type == scenario.DropTCX && do:
-		return sp.attachTCX(p.Link, model.Ingress, guardName, guard())
-	case f.Type == scenario.DropTCX:
-		return sp.detachTCX(p.Link, model.Ingress, guardName)
-	case do:
-		return sp.setXDP(p.Link, guardName, guardXDP())
-	}
-	return sp.setXDP(p.Link, guardName, nil)
-}
-
 // ciliumPriority is that of Cilium's filters.
 const ciliumPriority = 1
 
@@ -233,29 +220,25 @@ func (b *builder) ciliumPrograms(n *scenario.Node, sp *space) error {
 		return nil
 	}
 	attach := func(link string, d model.Direction, section string, code asm.Instructions) error {
-		name := section + "-" + link
 		if n.Datapath == scenario.DatapathTCX {
 			return sp.attachTCX(link, d, section, code)
 		}
-		return sp.attachTC(link, d, name, ciliumPriority, code)
+		return sp.attachTC(link, d, section+"-"+link, ciliumPriority, code)
+	}
+	type hook struct {
+		link, section string
+		d             model.Direction
+		code          asm.Instructions
 	}
 	fromNet, err := b.fromNetdev(n, sp)
 	if err != nil {
 		return err
 	}
-	for _, on := range []struct {
-		link, section string
-		d             model.Direction
-		code          asm.Instructions
-	}{
+	hooks := []hook{
 		{n.NIC, "cil_from_netdev", model.Ingress, fromNet},
 		{n.NIC, "cil_to_netdev", model.Egress, pass(actOK)},
 		{ciliumHostLink, "cil_to_host", model.Ingress, pass(actOK)},
 		{ciliumHostLink, "cil_from_host", model.Egress, pass(actOK)},
-	} {
-		if err := attach(on.link, on.d, on.section, on.code); err != nil {
-			return err
-		}
 	}
 	for i := range n.Pods {
 		p := &n.Pods[i]
@@ -263,10 +246,10 @@ func (b *builder) ciliumPrograms(n *scenario.Node, sp *space) error {
 		if err != nil {
 			return err
 		}
-		if err := attach(p.Link, model.Ingress, "cil_from_container", code); err != nil {
-			return err
-		}
-		if err := attach(p.Link, model.Egress, "cil_to_container", pass(actOK)); err != nil {
+		hooks = append(hooks, hook{p.Link, "cil_from_container", model.Ingress, code}, hook{p.Link, "cil_to_container", model.Egress, pass(actOK)})
+	}
+	for _, h := range hooks {
+		if err := attach(h.link, h.d, h.section, h.code); err != nil {
 			return err
 		}
 	}

@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strconv"
-	"sync"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -19,33 +17,15 @@ import (
 // heldQueue is the netfilter queue of the packets that are held.
 const heldQueue = 53
 
-// holdTime is what a held packet waits for. The next one of its socket is on
-// its way within microseconds.
+// holdTime is how long a packet is held. Its socket sends the next one within
+// microseconds.
 const holdTime = 20 * time.Millisecond
-
-// conntrackRace makes or deletes the rules of two services with one backend,
-// and that which holds the first packets of flows to it. Without a daemon the
-// packets pass.
-func conntrackRace(sp *space, f scenario.Fault, do bool) error {
-	err := sp.runAll(iptables,
-		[]string{"-t", "nat", op(do, "-A"), "PREROUTING", "-d", f.Prefix.String(), "-p", "udp",
-			"-m", "comment", "--comment", "kube-system/dns", "-j", "DNAT", "--to-destination", f.Via.String()},
-		// The nat table sees the first packet of a flow. What comes out of the
-		// queue goes on behind it, so that nothing but the confirmation is
-		// left: no other port is sought.
-		[]string{"-t", "nat", op(do, "-I"), "POSTROUTING", "-d", f.Via.String(), "-p", "udp",
-			"-j", "NFQUEUE", "--queue-num", strconv.Itoa(heldQueue), "--queue-bypass"})
-	if err != nil {
-		return err
-	}
-	return sp.forgetFlows()
-}
 
 // holdPackets starts the daemon of every node that has a ConntrackRace. A packet
 // that it holds has an entry of connection tracking that is not confirmed, so
 // that another of the same socket does not see it and is given the same answer
 // tuple. A race of two CPUs is so made certain.
-func (t *traffic) holdPackets(ctx context.Context, l *Lab, all *sync.WaitGroup) error {
+func (t *traffic) holdPackets(ctx context.Context, l *Lab) error {
 	held := map[string]bool{}
 	for _, f := range l.s.Faults {
 		if f.Type != scenario.ConntrackRace || held[f.Node] {
@@ -61,14 +41,12 @@ func (t *traffic) holdPackets(ctx context.Context, l *Lab, all *sync.WaitGroup) 
 		if err != nil {
 			return fmt.Errorf("hold packets of %s: %w", f.Node, err)
 		}
-		all.Add(1)
-		go func() {
-			defer all.Done()
+		t.all.Go(func() {
 			defer expire(ctx, q)()
 			if err := errors.Join(q.hold(ctx), q.Close()); err != nil {
 				t.fail(fmt.Errorf("hold packets of %s: %w", f.Node, err))
 			}
-		}()
+		})
 	}
 	return nil
 }

@@ -1,18 +1,16 @@
 package lab
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"os/exec"
 	"strings"
 
 	"github.com/lasthop/lasthop/kind/scenario"
 )
 
-// Rewrite has whoever keeps a node's rules and routes write them anew, as such
-// programs do when they start and from time to time. What stands is the same;
-// rules have new numbers, and their counters begin again.
+// Rewrite replaces a node's rules and routes with equal ones, as the programs
+// that keep them do when they start and from time to time. Rules get new
+// handles, and their counters begin again.
 func (l *Lab) Rewrite(ctx context.Context, node string) error {
 	return l.locked(ctx, func() error {
 		n := l.s.Topology.Node(node)
@@ -20,31 +18,31 @@ func (l *Lab) Rewrite(ctx context.Context, node string) error {
 			return fmt.Errorf("rewrite rules: no node %q", node)
 		}
 		b := &builder{Lab: l, topology: &l.s.Topology, log: func(string, ...any) {}}
-		return wrap(l.with(node, func(sp *space) error { return b.rewrite(ctx, n, sp) }), "rewrite rules")
+		return wrap(l.with(node, func(sp *space) error { return b.rewrite(n, sp) }), "rewrite rules")
 	})
 }
 
-func (b *builder) rewrite(ctx context.Context, n *scenario.Node, sp *space) error {
+func (b *builder) rewrite(n *scenario.Node, sp *space) error {
 	for _, table := range []string{"filter", "nat"} {
-		if err := sp.rewriteChains(ctx, table); err != nil {
+		if err := sp.rewriteChains(table); err != nil {
 			return err
 		}
 	}
 	if n.Policy == scenario.PolicyCalicoNFT {
-		if err := sp.rewriteTable(ctx, calicoNFT); err != nil {
+		if err := sp.rewriteTable(calicoNFT); err != nil {
 			return err
 		}
 	}
 	if n.Bridge != "" {
-		saved, err := sp.pipe(ctx, "", ebtables+"-save")
+		saved, err := sp.pipe("", ebtables+"-save")
 		if err != nil {
 			return err
 		}
-		if _, err := sp.pipe(ctx, saved, ebtables+"-restore"); err != nil {
+		if _, err := sp.pipe(saved, ebtables+"-restore"); err != nil {
 			return err
 		}
 	}
-	// Nobody keeps the rules of old pods.
+	// No program keeps the rules of old pods.
 	for i := range n.Pods {
 		if err := b.rewritePod(n, &n.Pods[i], sp); err != nil {
 			return err
@@ -70,8 +68,8 @@ func (b *builder) rewritePod(n *scenario.Node, p *scenario.Pod, sp *space) error
 
 // rewriteChains flushes and fills every chain of a table that iptables does not
 // have by itself, in one transaction.
-func (sp *space) rewriteChains(ctx context.Context, table string) error {
-	saved, err := sp.pipe(ctx, "", iptables+"-save", "-t", table)
+func (sp *space) rewriteChains(table string) error {
+	saved, err := sp.pipe("", iptables+"-save", "-t", table)
 	if err != nil {
 		return err
 	}
@@ -90,35 +88,16 @@ func (sp *space) rewriteChains(ctx context.Context, table string) error {
 	if len(own) == 0 {
 		return nil
 	}
-	_, err = sp.pipe(ctx, "*"+table+"\n"+chains.String()+rules.String()+"COMMIT\n", iptables+"-restore", "--noflush")
+	_, err = sp.pipe("*"+table+"\n"+chains.String()+rules.String()+"COMMIT\n", iptables+"-restore", "--noflush")
 	return err
 }
 
 // rewriteTable does so with all of a table of nft's own.
-func (sp *space) rewriteTable(ctx context.Context, table string) error {
-	listed, err := sp.pipe(ctx, "", nft, "-s", "list", "table", "ip", table)
+func (sp *space) rewriteTable(table string) error {
+	listed, err := sp.pipe("", nft, "-s", "list", "table", "ip", table)
 	if err != nil {
 		return err
 	}
-	_, err = sp.pipe(ctx, "flush table ip "+table+"\n"+listed, nft, "-f", "-")
+	_, err = sp.pipe("flush table ip "+table+"\n"+listed, nft, "-f", "-")
 	return err
-}
-
-// pipe runs a program inside the namespace, gives it the input and returns what
-// it prints.
-func (sp *space) pipe(ctx context.Context, input, tool string, args ...string) (string, error) {
-	file, err := findTool(tool)
-	if err != nil {
-		return "", err
-	}
-	var stdout, stderr bytes.Buffer
-	err = sp.ns.Do(func() error {
-		cmd := exec.CommandContext(ctx, file, args...)
-		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &stdout, &stderr
-		return cmd.Run()
-	})
-	if err != nil {
-		return "", fmt.Errorf("%s %s in %s: %w: %s", tool, strings.Join(args, " "), sp.name, err, strings.TrimSpace(stderr.String()))
-	}
-	return stdout.String(), nil
 }

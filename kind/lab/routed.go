@@ -17,14 +17,13 @@ func (b *builder) remoteRoutes(n *scenario.Node, sp *space) error {
 	case n.Plugin == scenario.AzurePodSubnet:
 		return sp.route(route{dst: b.topology.PodSubnet, via: b.topology.Gateway, link: n.NIC})
 	case n.Plugin.NodeRoutes():
+		var routes []route
 		for _, other := range b.topology.Nodes {
-			if other.Name == n.Name || !other.PodCIDR.IsValid() {
-				continue
-			}
-			if err := sp.route(route{dst: other.PodCIDR, via: other.IP, link: n.NIC}); err != nil {
-				return err
+			if other.Name != n.Name && other.PodCIDR.IsValid() {
+				routes = append(routes, route{dst: other.PodCIDR, via: other.IP, link: n.NIC})
 			}
 		}
+		return sp.route(routes...)
 	}
 	return nil
 }
@@ -58,38 +57,26 @@ func routedPod(n *scenario.Node, p *scenario.Pod, sp *space) error {
 	return sp.route(route{dst: host(p.IP), link: p.Link})
 }
 
-// routedAddress gives a routed pod its address and the way to its gateway,
-// which no subnet's route may lead past.
+// routedAddress gives a routed pod its address and the route to its gateway,
+// which is the next hop of all that it sends.
 func (b *builder) routedAddress(n *scenario.Node, p *scenario.Pod, pod *space) error {
-	bits, gateway := p.IP.BitLen(), scenario.LinkLocalGateway
-	switch {
-	case n.Plugin.HasRouter():
-		gateway = n.Router
-	case n.Plugin == scenario.Kindnet:
-		bits, gateway = n.PodCIDR.Bits(), n.PodGateway()
+	gateway := podGateway(b.topology, n, p)
+	routes := []route{{dst: host(gateway), link: podInterface}, {dst: defaultFor(gateway), via: gateway, link: podInterface}}
+	own := host(p.IP)
+	if n.PodGateway().IsValid() {
+		own = netip.PrefixFrom(p.IP, n.PodCIDR.Bits())
+		routes = append(routes, route{dst: own.Masked(), via: gateway, link: podInterface})
 	}
-	if p.IP.Is6() && gateway == scenario.LinkLocalGateway {
-		if gateway = calicoRouter; n.Plugin != scenario.Calico {
-			gateway = azureRouter
-		}
-	}
-	own := netip.PrefixFrom(p.IP, bits)
 	if err := pod.addr(podInterface, own, netlink.SCOPE_UNIVERSE); err != nil {
 		return err
 	}
-	if err := pod.route(route{dst: host(gateway), link: podInterface}); err != nil {
-		return err
-	}
-	if n.Plugin == scenario.Kindnet {
-		// In place of the kernel's, which is on the link.
+	if n.PodGateway().IsValid() {
+		// The kernel's leads to the link, not to the gateway.
 		if err := pod.unroute(route{dst: own.Masked(), link: podInterface}); err != nil {
 			return err
 		}
-		if err := pod.route(route{dst: own.Masked(), via: gateway, link: podInterface}); err != nil {
-			return err
-		}
 	}
-	if err := pod.route(route{dst: defaultFor(gateway), via: gateway, link: podInterface}); err != nil {
+	if err := pod.route(routes...); err != nil {
 		return err
 	}
 	if mac := n.Plugin.HostMAC(); n.Plugin != scenario.Calico && !mac.IsZero() {
@@ -102,6 +89,23 @@ func (b *builder) routedAddress(n *scenario.Node, p *scenario.Pod, pod *space) e
 		})
 	}
 	return nil
+}
+
+// podGateway is the next hop of a pod's default route.
+func podGateway(t *scenario.Topology, n *scenario.Node, p *scenario.Pod) netip.Addr {
+	switch {
+	case n.PodGateway().IsValid():
+		return n.PodGateway()
+	case p.Bridged:
+		return t.Gateway
+	case n.Plugin.HasRouter():
+		return n.Router
+	case p.IP.Is4():
+		return scenario.LinkLocalGateway
+	case n.Plugin == scenario.Calico:
+		return calicoRouter
+	}
+	return azureRouter
 }
 
 // The gateways of routed pods by IPv6: for Calico what the kernel makes of its
@@ -119,18 +123,17 @@ func swift(podSubnet netip.Prefix, node netip.Addr, sp *space) error {
 		{"-t", "nat", "-N", chain},
 		{"-t", "nat", "-I", "POSTROUTING", "1", "-j", chain},
 	}
-	for _, to := range [][]string{
-		{"-d", "168.63.129.16/32", "-p", "udp", "--dport", "53"},
-		{"-d", "168.63.129.16/32", "-p", "tcp", "--dport", "53"},
-		{"-d", "169.254.169.254/32", "-p", "tcp", "--dport", "80"},
+	for _, to := range []string{
+		"-d 168.63.129.16/32 -p udp --dport 53",
+		"-d 168.63.129.16/32 -p tcp --dport 53",
+		"-d 169.254.169.254/32 -p tcp --dport 80",
 	} {
-		rule := []string{"-t", "nat", "-A", chain, "-m", "addrtype", "!", "--dst-type", "local", "-s", podSubnet.String()}
-		lists = append(lists, append(append(rule, to...), "-j", "SNAT", "--to", node.String()))
+		lists = append(lists, words("-t nat -A ? -m addrtype ! --dst-type local -s ? "+to+" -j SNAT --to ?", chain, podSubnet, node))
 	}
 	return sp.runAll(iptables, lists...)
 }
 
-// The sets by which Calico tells what to masquerade.
+// The sets by which Calico knows what to masquerade.
 const (
 	calicoMasqPools  = "cali40masq-ipam-pools"
 	calicoAllPools   = "cali40all-ipam-pools"
@@ -144,9 +147,8 @@ func (b *builder) calicoHost(ctx context.Context, n *scenario.Node, sp *space) e
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	six := n.IP.Is6()
 	masqPools, allPools := calicoMasqPools, calicoAllPools
-	if six {
+	if n.IP.Is6() {
 		masqPools, allPools = calicoMasqPools6, calicoAllPools6
 	}
 	for _, name := range []string{masqPools, allPools} {
@@ -154,19 +156,18 @@ func (b *builder) calicoHost(ctx context.Context, n *scenario.Node, sp *space) e
 			return err
 		}
 	}
-	if err := sp.blackhole(n.PodCIDR); err != nil {
+	if err := sp.route(route{dst: n.PodCIDR, blackhole: true}); err != nil {
 		return err
 	}
 	if err := calicoForward(n, sp); err != nil {
 		return err
 	}
-	return sp.runAll(tables(six),
+	return sp.runAll(tables(n.IP.Is6()),
 		[]string{"-t", "nat", "-N", "cali-POSTROUTING"},
 		[]string{"-t", "nat", "-N", "cali-nat-outgoing"},
 		calicoJump("nat", "POSTROUTING", "cali-POSTROUTING"),
 		calicoJump("nat", "cali-POSTROUTING", "cali-nat-outgoing"),
-		append(append([]string{"-t", "nat", "-A", "cali-nat-outgoing"}, calicoComment("flqWnvo8yq4ULQLa")...),
-			"-m", "set", "--match-set", masqPools, "src", "-m", "set", "!", "--match-set", allPools, "dst", "-j", "MASQUERADE"),
+		calicoRule("flqWnvo8yq4ULQLa", "-t nat -A cali-nat-outgoing # -m set --match-set ? src -m set ! --match-set ? dst -j MASQUERADE", masqPools, allPools),
 	)
 }
 

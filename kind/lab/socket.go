@@ -9,7 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"sync"
+	"strings"
 	"syscall"
 	"time"
 
@@ -26,7 +26,7 @@ const maxMessage = 2048
 var errAnswer = errors.New("answer differs from what was sent")
 
 // request sends the payload from a new socket of the flow's namespace and
-// waits for it to come back. sent is called when the request is on its way,
+// waits for it to come back. sent is called when the request was sent,
 // or cannot be.
 func request(ctx context.Context, f *flow, timeout time.Duration, payload []byte, sent func()) error {
 	defer sent()
@@ -60,6 +60,9 @@ func request(ctx context.Context, f *flow, timeout time.Duration, payload []byte
 		return err
 	}
 	sent()
+	if f.OneWay {
+		return nil
+	}
 	return receive(c, f.Proto, payload)
 }
 
@@ -189,37 +192,48 @@ func connected(c *os.File) error {
 	return wrap(errors.Join(err, result), "connect")
 }
 
-// expire makes whoever waits on c give up when ctx ends. It leaves closing to
-// them, so that what is closed is closed when they are done.
+// expire ends all waits on c when ctx ends. It leaves closing c to its users, so
+// that none of them uses a closed one.
 func expire(ctx context.Context, c interface{ SetDeadline(time.Time) error }) (stop func() bool) {
 	// The one error is that c is closed already.
 	return context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 }
 
-// serveTCP sends back what each connection sends, until ctx ends.
-func (t *traffic) serveTCP(ctx context.Context, ns *netns.NS, addr netip.AddrPort, all *sync.WaitGroup) error {
+// serveTCP sends back what each connection sends, until ctx ends. One that is
+// not to accept has the shortest backlog, which the first connections fill.
+func (t *traffic) serveTCP(ctx context.Context, ns *netns.NS, addr netip.AddrPort, accept bool) error {
 	var l *net.TCPListener
-	err := ns.Do(func() (err error) {
-		l, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
+	err := ns.Do(func() error {
+		any, err := listening.Listen(ctx, "tcp", addr.String())
+		if err == nil {
+			l = any.(*net.TCPListener)
+		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	raw, err := l.SyscallConn()
+	if err == nil && !accept {
+		var failed error
+		err = raw.Control(func(fd uintptr) { failed = unix.Listen(int(fd), 0) })
+		err = errors.Join(err, failed)
+	}
 	if err != nil {
 		l.Close()
 		return err
 	}
-	all.Add(1)
-	go func() {
-		defer all.Done()
+	t.all.Go(func() {
 		defer l.Close()
 		// A process that is just being forked holds the socket a little
 		// longer; the port must be free now. Nothing is wrong with one
 		// that does not listen any more.
 		defer func() { _ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) }) }()
 		defer expire(ctx, l)()
+		if !accept {
+			<-ctx.Done()
+			return
+		}
 		for {
 			c, err := l.Accept()
 			if err != nil {
@@ -228,13 +242,9 @@ func (t *traffic) serveTCP(ctx context.Context, ns *netns.NS, addr netip.AddrPor
 				}
 				return
 			}
-			all.Add(1)
-			go func() {
-				defer all.Done()
-				t.echo(ctx, c)
-			}()
+			t.all.Go(func() { t.echo(ctx, c) })
 		}
-	}()
+	})
 	return nil
 }
 
@@ -249,23 +259,27 @@ func (t *traffic) echo(ctx context.Context, c net.Conn) {
 	_, _ = io.CopyBuffer(struct{ io.Writer }{c}, struct{ io.Reader }{c}, make([]byte, maxMessage))
 }
 
-// reusing lets a server have the port of one that was just closed, which a
-// process that is being forked may still hold. The latest gets what arrives.
-// TCP has this from Go, and does not take a port from one that listens.
-var reusing = net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+// listening lets a server have an address that its machine does not have, and
+// for UDP the port of a server that was just closed, which a process that is
+// being forked may still hold. The latest gets what arrives. TCP has the latter
+// from Go, and does not take a port from a server that listens.
+var listening = net.ListenConfig{Control: func(network, _ string, raw syscall.RawConn) error {
 	var set error
 	err := raw.Control(func(fd uintptr) {
-		set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+		set = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1)
+		if strings.HasPrefix(network, "udp") {
+			set = errors.Join(set, unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
+		}
 	})
 	return errors.Join(err, set)
 }}
 
-// serveUDP sends back each datagram, until ctx ends. A deaf server lets its
-// buffer fill.
-func (t *traffic) serveUDP(ctx context.Context, ns *netns.NS, addr netip.AddrPort, deaf bool, all *sync.WaitGroup) error {
+// serveUDP sends back each datagram, until ctx ends. One that is not
+// to read lets its buffer fill.
+func (t *traffic) serveUDP(ctx context.Context, ns *netns.NS, addr netip.AddrPort, read bool) error {
 	var c *net.UDPConn
 	err := ns.Do(func() error {
-		any, err := reusing.ListenPacket(ctx, "udp", addr.String())
+		any, err := listening.ListenPacket(ctx, "udp", addr.String())
 		if err == nil {
 			c = any.(*net.UDPConn)
 		}
@@ -274,18 +288,16 @@ func (t *traffic) serveUDP(ctx context.Context, ns *netns.NS, addr netip.AddrPor
 	if err != nil {
 		return err
 	}
-	if deaf {
+	if !read {
 		if err := c.SetReadBuffer(1); err != nil {
 			c.Close()
 			return err
 		}
 	}
-	all.Add(1)
-	go func() {
-		defer all.Done()
+	t.all.Go(func() {
 		defer c.Close()
 		defer expire(ctx, c)()
-		if deaf {
+		if !read {
 			<-ctx.Done()
 			return
 		}
@@ -298,9 +310,12 @@ func (t *traffic) serveUDP(ctx context.Context, ns *netns.NS, addr netip.AddrPor
 				}
 				return
 			}
+			if bytes.HasPrefix(buf[:n], []byte("lasthop "+oneWay)) {
+				continue
+			}
 			// A lost answer is the client's to count.
 			_, _ = c.WriteToUDPAddrPort(buf[:n], from)
 		}
-	}()
+	})
 	return nil
 }

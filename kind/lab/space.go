@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,11 +8,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -66,7 +63,7 @@ func createNetns(name string) error {
 }
 
 // shareNetnsDir makes the directory a shared mount of its own, as `ip netns`
-// does when it first adds a namespace. Done later by somebody else it would
+// does when it first adds a namespace. Done later by another process it would
 // hide our mounts under a second set, which then could not be removed.
 func shareNetnsDir() error {
 	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
@@ -140,77 +137,6 @@ func (sp *space) sysctls(pairs ...string) error {
 	return nil
 }
 
-// MissingToolError says that a program that the lab runs is not installed.
-type MissingToolError struct {
-	Tool string
-	// Package is the Debian package that has it.
-	Package string
-}
-
-func (e *MissingToolError) Error() string {
-	return fmt.Sprintf("find %s: not installed (apt-get install %s)", e.Tool, e.Package)
-}
-
-// The tools of the Debian package iptables. The nft variants are asked for by
-// name: a kernel without the legacy tables has no others.
-const (
-	iptables    = "iptables-nft"
-	ip6tables   = "ip6tables-nft"
-	ebtables    = "ebtables-nft"
-	toolPackage = "iptables"
-)
-
-// tables is iptables for a family.
-func tables(six bool) string {
-	if six {
-		return ip6tables
-	}
-	return iptables
-}
-
-// findTool looks a program up in PATH and, since a plain user's PATH leaves
-// them out, in the system directories.
-func findTool(name string) (string, error) {
-	if file, err := exec.LookPath(name); err == nil {
-		return file, nil
-	}
-	for _, dir := range []string{"/usr/sbin", "/sbin"} {
-		if file, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
-			return file, nil
-		}
-	}
-	return "", &MissingToolError{Tool: name, Package: toolPackage}
-}
-
-// run executes a program inside the namespace: a child has the namespace of
-// the thread that made it.
-func (sp *space) run(tool string, args ...string) error {
-	file, err := findTool(tool)
-	if err != nil {
-		return err
-	}
-	var stderr bytes.Buffer
-	err = sp.ns.Do(func() error {
-		cmd := exec.Command(file, args...)
-		cmd.Stderr = &stderr
-		return cmd.Run()
-	})
-	if err != nil {
-		return fmt.Errorf("%s %s in %s: %w: %s", tool, strings.Join(args, " "), sp.name, err, strings.TrimSpace(stderr.String()))
-	}
-	return nil
-}
-
-// runAll runs a program once for each list of arguments.
-func (sp *space) runAll(tool string, lists ...[]string) error {
-	for _, args := range lists {
-		if err := sp.run(tool, args...); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // link finds a link by name.
 func (sp *space) link(name string) (netlink.Link, error) {
 	l, err := sp.nl.LinkByName(name)
@@ -268,6 +194,9 @@ func (sp *space) up(names ...string) error {
 	return nil
 }
 
+// down takes a link down.
+func (sp *space) down(name string) error { return sp.withLink(name, "take down", sp.nl.LinkSetDown) }
+
 // joinUp brings both ends of a pair of links up, and waits until they are.
 func joinUp(ctx context.Context, a *space, aName string, b *space, bName string) error {
 	if err := a.up(aName); err != nil {
@@ -283,55 +212,47 @@ func joinUp(ctx context.Context, a *space, aName string, b *space, bName string)
 }
 
 // awaitUp waits until a link is operational. The kernel gives it a queue, and
-// tells its bridge, only some time after both ends were brought up; what is
+// notifies its bridge, only some time after both ends were brought up; what is
 // sent before is lost.
 func (sp *space) awaitUp(ctx context.Context, name string) error {
-	tick := time.NewTicker(2 * time.Millisecond)
+	return wrap(poll(ctx, 2*time.Millisecond, func() (bool, error) {
+		l, err := sp.link(name)
+		return err == nil && l.Attrs().OperState == netlink.OperUp, err
+	}), "wait for link %s in %s", name, sp.name)
+}
+
+// poll asks again and again until it is done, there is an error, or ctx ends.
+func poll(ctx context.Context, period time.Duration, done func() (bool, error)) error {
+	tick := time.NewTicker(period)
 	defer tick.Stop()
 	for {
-		l, err := sp.link(name)
-		if err != nil {
+		if ok, err := done(); ok || err != nil {
 			return err
-		}
-		if l.Attrs().OperState == netlink.OperUp {
-			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait for link %s in %s: %w", name, sp.name, ctx.Err())
+			return ctx.Err()
 		case <-tick.C:
 		}
 	}
 }
 
 // awaitSettled waits until no IPv6 address of a link that is up is tentative.
-// The kernel asks nobody about them, but only in its own time listens for who
-// asks for them: what is sent before is lost.
+// The kernel sends no solicitation for them, but joins their multicast groups
+// only some time later: solicitations that arrive before are lost.
 func (sp *space) awaitSettled(ctx context.Context) error {
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	return wrap(poll(ctx, 2*time.Millisecond, func() (bool, error) {
 		links, err := sp.nl.LinkList()
 		if err != nil {
-			return fmt.Errorf("list links in %s: %w", sp.name, err)
+			return false, err
 		}
 		up := map[int]bool{}
 		for _, l := range links {
 			up[l.Attrs().Index] = l.Attrs().OperState == netlink.OperUp
 		}
 		all, err := sp.nl.AddrList(nil, netlink.FAMILY_V6)
-		if err != nil {
-			return fmt.Errorf("list addresses in %s: %w", sp.name, err)
-		}
-		if !slices.ContainsFunc(all, func(a netlink.Addr) bool { return up[a.LinkIndex] && a.Flags&unix.IFA_F_TENTATIVE != 0 }) {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("wait for IPv6 addresses in %s: %w", sp.name, ctx.Err())
-		case <-tick.C:
-		}
-	}
+		return !slices.ContainsFunc(all, func(a netlink.Addr) bool { return up[a.LinkIndex] && a.Flags&unix.IFA_F_TENTATIVE != 0 }), err
+	}), "wait for IPv6 addresses in %s", sp.name)
 }
 
 // addr gives a link an address. A link-scoped one is never chosen as the
@@ -339,6 +260,27 @@ func (sp *space) awaitSettled(ctx context.Context) error {
 func (sp *space) addr(link string, p netip.Prefix, scope netlink.Scope) error {
 	return sp.withLink(link, "address", func(l netlink.Link) error {
 		return sp.nl.AddrAdd(l, &netlink.Addr{IPNet: ipNet(p), Scope: int(scope)})
+	})
+}
+
+// haveAddr gives a link an address or takes it away.
+func (sp *space) haveAddr(link string, p netip.Prefix, have bool) error {
+	if have {
+		return sp.addr(link, p, netlink.SCOPE_UNIVERSE)
+	}
+	return sp.withLink(link, "take address from", func(l netlink.Link) error {
+		return sp.nl.AddrDel(l, &netlink.Addr{IPNet: ipNet(p)})
+	})
+}
+
+// flushAddrs takes all IPv4 addresses from a link.
+func (sp *space) flushAddrs(link string) error {
+	return sp.withLink(link, "take addresses from", func(l netlink.Link) error {
+		all, err := sp.nl.AddrList(l, netlink.FAMILY_V4)
+		for _, a := range all {
+			err = errors.Join(err, sp.nl.AddrDel(l, &a))
+		}
+		return err
 	})
 }
 
@@ -351,10 +293,15 @@ type route struct {
 	// onlink takes the next hop to be on the link whatever the addresses
 	// say.
 	onlink bool
-	table  int
+	// blackhole drops silently, and needs no link.
+	blackhole bool
+	table     int
 }
 
 func (sp *space) routeOf(r route) (*netlink.Route, error) {
+	if r.blackhole {
+		return &netlink.Route{Dst: ipNet(r.dst), Type: unix.RTN_BLACKHOLE}, nil
+	}
 	l, err := sp.link(r.link)
 	if err != nil {
 		return nil, err
@@ -369,19 +316,27 @@ func (sp *space) routeOf(r route) (*netlink.Route, error) {
 	return out, nil
 }
 
-// route sets a route, whether or not there is one for the destination.
-func (sp *space) route(r route) error {
-	nr, err := sp.routeOf(r)
-	if err != nil {
-		return err
+// route sets routes in their order, whether or not there are others for their
+// destinations.
+func (sp *space) route(routes ...route) error {
+	for _, r := range routes {
+		nr, err := sp.routeOf(r)
+		if err == nil {
+			err = sp.nl.RouteReplace(nr)
+		}
+		if err != nil {
+			return fmt.Errorf("set route %s in %s: %w", r.dst, sp.name, err)
+		}
 	}
-	return wrap(sp.nl.RouteReplace(nr), "set route %s in %s", r.dst, sp.name)
+	return nil
 }
 
-// blackhole loses without a word what goes to a destination and has no closer
-// route.
-func (sp *space) blackhole(p netip.Prefix) error {
-	return wrap(sp.nl.RouteReplace(&netlink.Route{Dst: ipNet(p), Type: unix.RTN_BLACKHOLE}), "set blackhole %s in %s", p, sp.name)
+// haveRoute sets a route or deletes it.
+func (sp *space) haveRoute(r route, have bool) error {
+	if have {
+		return sp.route(r)
+	}
+	return sp.unroute(r)
 }
 
 // unroute deletes a route. One that is not there is no error: a link that
@@ -416,6 +371,14 @@ func (sp *space) unneigh(link string, a netip.Addr) error {
 	return sp.withLink(link, "delete neighbour on", func(l netlink.Link) error {
 		return sp.nl.NeighDel(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: a.AsSlice()})
 	})
+}
+
+// haveNeigh pins a neighbour to a MAC or forgets it.
+func (sp *space) haveNeigh(link string, a netip.Addr, mac model.MAC, have bool) error {
+	if have {
+		return sp.neigh(link, a, mac)
+	}
+	return sp.unneigh(link, a)
 }
 
 // forgetFlows empties the connection tracking table.

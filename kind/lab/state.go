@@ -30,7 +30,7 @@ const (
 	logFile     = "traffic.log"
 )
 
-// Errors that callers tell apart.
+// Errors that callers distinguish.
 var (
 	// ErrNotFound says that no lab has the ID.
 	ErrNotFound = errors.New("no such lab")
@@ -51,8 +51,8 @@ type record struct {
 	Scenario *scenario.Scenario
 }
 
-// dir is a lab's directory, held open and locked: whoever builds a lab,
-// changes it or takes it down holds the lock, and loses it when it dies.
+// dir is a lab's directory, held open and locked: a process that builds a
+// lab, changes it or takes it down has the lock, and loses it when it ends.
 type dir struct {
 	path string
 	file *os.File
@@ -78,15 +78,15 @@ func claimDir(ctx context.Context, id string) (*dir, error) {
 		case !errors.Is(err, fs.ErrNotExist):
 			return nil, fmt.Errorf("create lab %q: %w", id, err)
 		}
-		// Somebody took the last lab down, and the directory with it.
+		// Another process took the last lab down, and the directory with it.
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// lockDir opens and locks the directory of a lab. It waits for who holds the
-// lock until ctx ends.
+// lockDir opens and locks the directory of a lab. It waits for the lock
+// until ctx ends.
 func lockDir(ctx context.Context, id string) (*dir, error) {
 	path := pathOf(id)
 	f, err := os.Open(path)
@@ -99,7 +99,7 @@ func lockDir(ctx context.Context, id string) (*dir, error) {
 	d := &dir{path: path, file: f}
 	if err := flock(ctx, f); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("lock lab %q: %w", id, err)
+		return nil, fmt.Errorf("lock lab %q, which another process may hold: %w", id, err)
 	}
 	if !sameDir(f, path) {
 		f.Close()
@@ -111,19 +111,13 @@ func lockDir(ctx context.Context, id string) (*dir, error) {
 // flock takes the lock, asking again and again: a thread that blocks in the
 // kernel could not be called off.
 func flock(ctx context.Context, f *os.File) error {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	return poll(ctx, 20*time.Millisecond, func() (bool, error) {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil || !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			return err
+		if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
+			return false, nil
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("held by another process: %w", ctx.Err())
-		case <-tick.C:
-		}
-	}
+		return true, err
+	})
 }
 
 // sameDir reports whether the open directory is still the one at the path.

@@ -22,8 +22,8 @@ type FlowStats struct {
 	From, To scenario.Endpoint
 	Proto    scenario.Proto
 	Port     uint16
-	// Sent requests are Answered (with what was sent), Failed (another
-	// answer, an error, or none in time), or still under way.
+	// Sent requests are Answered (with what was sent; one-way ones when they
+	// were sent), Failed (another answer, an error, or none in time), or still waiting.
 	Sent, Answered, Failed uint64
 	// LastError is why the latest failed.
 	LastError string
@@ -54,13 +54,15 @@ func (f *flow) stats() FlowStats {
 // traffic is all flows of a lab, running or ended.
 type traffic struct {
 	cancel context.CancelFunc
+	// all are its goroutines.
+	all sync.WaitGroup
 	// failure is why a server could not go on.
 	failure atomic.Pointer[error]
-	// done is closed when nothing of it runs any more.
+	// done is closed when all its goroutines have ended.
 	done    chan struct{}
 	timeout time.Duration
 	flows   []*flow
-	// scenario says which servers are missing, or deaf.
+	// scenario says which servers are missing, or read nothing.
 	scenario *scenario.Scenario
 	// spaces are the open namespaces, by place.
 	spaces map[string]*netns.NS
@@ -75,8 +77,12 @@ var ErrBusy = errors.New("traffic is running already")
 
 // RunTraffic runs the scenario's traffic until ctx ends or the scenario's time
 // is over, neither of which is an error. It calls ready once, when every flow
-// has sent its first request. When it returns, nothing of it is left.
+// has sent its first request. When it returns, all its goroutines have ended.
 func (l *Lab) RunTraffic(ctx context.Context, ready func()) error {
+	return wrap(l.runTraffic(ctx, ready), "run traffic of lab %q", l.id)
+}
+
+func (l *Lab) runTraffic(ctx context.Context, ready func()) error {
 	ctx, cancel := context.WithTimeout(ctx, l.s.Duration)
 	defer cancel()
 	t := &traffic{
@@ -86,42 +92,42 @@ func (l *Lab) RunTraffic(ctx context.Context, ready func()) error {
 	defer close(t.done)
 	defer t.close()
 	if err := t.open(l); err != nil {
-		return fmt.Errorf("run traffic of lab %q: %w", l.id, err)
+		return err
 	}
-	l.mu.Lock()
-	if l.traffic != nil && !l.traffic.ended() {
-		l.mu.Unlock()
-		return fmt.Errorf("run traffic of lab %q: %w", l.id, ErrBusy)
+	if !l.replace(t) {
+		return ErrBusy
 	}
-	l.traffic = t
-	l.mu.Unlock()
-
-	var all sync.WaitGroup
-	defer all.Wait()
+	defer t.all.Wait()
 	defer cancel()
-	err := t.serve(ctx, &all)
-	if err == nil {
-		err = t.holdPackets(ctx, l, &all)
+	if err := t.serve(ctx); err != nil {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("run traffic of lab %q: %w", l.id, err)
+	if err := t.holdPackets(ctx, l); err != nil {
+		return err
 	}
 	var first sync.WaitGroup
 	first.Add(len(t.flows))
 	for i, f := range t.flows {
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			t.repeat(ctx, i, f, first.Done)
-		}()
+		t.all.Go(func() { t.repeat(ctx, i, f, first.Done) })
 	}
 	first.Wait()
 	ready()
 	<-ctx.Done()
 	if err := t.failure.Load(); err != nil {
-		return fmt.Errorf("run traffic of lab %q: %w", l.id, *err)
+		return *err
 	}
 	return nil
+}
+
+// replace makes t the lab's latest traffic, unless another runs.
+func (l *Lab) replace(t *traffic) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.traffic != nil && !l.traffic.ended() {
+		return false
+	}
+	l.traffic = t
+	return true
 }
 
 // fail ends the traffic: without a server the counts would lie.
@@ -170,11 +176,9 @@ func (t *traffic) repeat(ctx context.Context, index int, f *flow, first func()) 
 	defer pending.Wait()
 	send := func(seq int, sent func()) {
 		f.sent.Add(1)
-		pending.Add(1)
-		go func() {
-			defer pending.Done()
-			t.count(ctx, f, request(ctx, f, t.timeout, payload(index, seq, f.Size), sent))
-		}()
+		pending.Go(func() {
+			t.count(ctx, f, request(ctx, f, t.timeout, payload(f, index, seq), sent))
+		})
 	}
 	send(0, sync.OnceFunc(first))
 	period := time.Duration(float64(time.Second) / f.Rate)
@@ -217,20 +221,32 @@ func (t *traffic) count(ctx context.Context, f *flow, err error) {
 	t.mu.Unlock()
 }
 
+// oneWay is in requests that servers do not answer.
+const oneWay = "one-way"
+
 // payload is what a request sends and wants back, different for each, and as
 // long as the flow wants.
-func payload(index, seq, size int) []byte {
-	msg := fmt.Appendf(nil, "lasthop flow %06d request %012d", index, seq)
-	return append(msg, bytes.Repeat([]byte{'.'}, max(size-len(msg), 0))...)
+func payload(f *flow, index, seq int) []byte {
+	kind := "flow"
+	if f.OneWay {
+		kind = oneWay
+	}
+	msg := fmt.Appendf(nil, "lasthop %s %06d request %012d", kind, index, seq)
+	return append(msg, bytes.Repeat([]byte{'.'}, max(f.Size-len(msg), 0))...)
+}
+
+// latest is the traffic that this process ran last; nil when it ran none.
+func (l *Lab) latest() *traffic {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.traffic
 }
 
 // Stats are the counts of all flows of the latest traffic: that of this
 // process or, when it ran none, what the process that StartTraffic started
 // wrote down last. Nil when there was none.
 func (l *Lab) Stats() []FlowStats {
-	l.mu.Lock()
-	t := l.traffic
-	l.mu.Unlock()
+	t := l.latest()
 	if t == nil {
 		var out []FlowStats
 		if err := readJSON(l.id, statsFile, &out); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -252,9 +268,7 @@ func (t *traffic) stats() []FlowStats {
 // Await blocks until enough is content with the counts of the traffic that
 // this process runs. It is an error if ctx or the traffic ends before.
 func (l *Lab) Await(ctx context.Context, enough func([]FlowStats) bool) error {
-	l.mu.Lock()
-	t := l.traffic
-	l.mu.Unlock()
+	t := l.latest()
 	if t == nil {
 		return fmt.Errorf("await traffic of lab %q: none runs here", l.id)
 	}
@@ -283,8 +297,8 @@ type server struct {
 }
 
 // serve starts a server for each port that flows go to. ICMP is answered by
-// the kernel, and an address that nobody has by nobody.
-func (t *traffic) serve(ctx context.Context, all *sync.WaitGroup) error {
+// the kernel, and an address that no machine has is not answered.
+func (t *traffic) serve(ctx context.Context) error {
 	started := map[server]bool{}
 	for _, f := range t.flows {
 		s := server{f.To.Place, netip.AddrPortFrom(f.To.Addr, f.Port), f.Proto}
@@ -292,11 +306,12 @@ func (t *traffic) serve(ctx context.Context, all *sync.WaitGroup) error {
 			continue
 		}
 		started[s] = true
+		hung := t.scenario.Afflicted(scenario.PodHung, s.place)
 		var err error
 		if s.proto == scenario.UDP {
-			err = t.serveUDP(ctx, t.spaces[s.place], s.addr, t.scenario.Afflicted(scenario.DeafServer, s.place), all)
+			err = t.serveUDP(ctx, t.spaces[s.place], s.addr, !hung && !t.scenario.Afflicted(scenario.DeafServer, s.place))
 		} else {
-			err = t.serveTCP(ctx, t.spaces[s.place], s.addr, all)
+			err = t.serveTCP(ctx, t.spaces[s.place], s.addr, !hung)
 		}
 		if err != nil {
 			return fmt.Errorf("serve %s %s in %s: %w", s.proto, s.addr, s.place, err)

@@ -2,11 +2,8 @@ package scenario
 
 import (
 	"encoding/binary"
-	"fmt"
 	"net/netip"
 	"slices"
-
-	"go.yaml.in/yaml/v3"
 )
 
 // Stack says which IP versions a cluster has.
@@ -27,12 +24,6 @@ type Half struct {
 	PodCIDR       netip.Prefix
 }
 
-// rawHalf is what a file may say of it.
-type rawHalf struct {
-	stack         value[Stack]
-	vnet, podCIDR value[netip.Prefix]
-}
-
 // azureRouter is the gateway that Azure announces to every machine by IPv6:
 // link-local, and the same everywhere.
 var azureRouter = netip.MustParseAddr("fe80::1234:5678:9abc")
@@ -42,7 +33,7 @@ var azureRouter = netip.MustParseAddr("fe80::1234:5678:9abc")
 func (t *Topology) OnlyIPv6() bool { return t.Subnet.Addr().Is6() }
 
 // HasIPv6 reports whether there is IPv6, beside IPv4 or alone.
-func (t *Topology) HasIPv6() bool { return t.Six != nil || t.OnlyIPv6() }
+func (t *Topology) HasIPv6() bool { return t.IPv6 != nil || t.OnlyIPv6() }
 
 // V6 is the topology by its IPv6 addresses alone, those of nodes and pods too,
 // in the fields that else hold IPv4; nil where there is no IPv6.
@@ -50,13 +41,13 @@ func (t *Topology) V6() *Topology {
 	switch {
 	case t.OnlyIPv6():
 		return t
-	case t.Six == nil:
+	case t.IPv6 == nil:
 		return nil
 	}
 	out := *t
-	h := t.Six
+	h := t.IPv6
 	out.VNet, out.Subnet, out.Gateway, out.Edge, out.Outside = h.VNet, h.Subnet, h.Gateway, h.Edge, h.Outside
-	out.PodCIDR, out.PodSubnet, out.Six = h.PodCIDR, netip.Prefix{}, nil
+	out.PodCIDR, out.PodSubnet, out.IPv6 = h.PodCIDR, netip.Prefix{}, nil
 	out.Nodes = make([]Node, len(t.Nodes))
 	for i := range t.Nodes {
 		out.Nodes[i] = *t.Nodes[i].V6()
@@ -79,8 +70,8 @@ func (t *Topology) withoutIPv4() Topology {
 
 // Families are the topology by each of its IP versions.
 func (t *Topology) Families() []*Topology {
-	if six := t.V6(); six != nil && six != t {
-		return []*Topology{t, six}
+	if v6 := t.V6(); v6 != nil && v6 != t {
+		return []*Topology{t, v6}
 	}
 	return []*Topology{t}
 }
@@ -109,23 +100,14 @@ func (p *Pod) V6() *Pod {
 	return &out
 }
 
-// hasIPv6 reports whether the lab knows what the plugin does for IPv6.
-func (p Plugin) hasIPv6() bool {
-	switch p {
-	case Kubenet, AzureOverlay, AzureCilium, Cilium, Calico, Kindnet, Bridge, PTP:
-		return true
-	}
-	return false
-}
-
 // dual gives all that has an IPv4 address an IPv6 one: with the same place in
 // its range, so that none is there twice. Of a stack of IPv6 alone the IPv4
 // addresses are these places and no more.
 func (r *resolver) dual(raw rawTopology) {
 	t := &r.s.Topology
-	stack := raw.half.stack.or(IPv4)
+	stack := raw.Stack.or(IPv4)
 	if stack == IPv4 {
-		for _, only := range []value[netip.Prefix]{raw.half.vnet, raw.half.podCIDR} {
+		for _, only := range []value[netip.Prefix]{raw.VNet6, raw.PodCIDR6} {
 			if only.set() {
 				r.errorf(only.at, "an IPv6 range wants stack: %s or %s", Dual, IPv6)
 			}
@@ -133,64 +115,80 @@ func (r *resolver) dual(raw rawTopology) {
 		return
 	}
 	h := &Half{
-		VNet: raw.half.vnet.or(netip.MustParsePrefix("fd10:240::/48")), PodCIDR: raw.half.podCIDR.or(netip.MustParsePrefix("fd00:10:244::/56")),
+		VNet: raw.VNet6.or(netip.MustParsePrefix("fd10:240::/48")), PodCIDR: raw.PodCIDR6.or(netip.MustParsePrefix("fd00:10:244::/56")),
 		Edge: netip.MustParseAddr("2001:db8:203:113::1"), Gateway: azureRouter,
 	}
 	if h.VNet.Overlaps(h.PodCIDR) {
-		r.errorf(raw.half.podCIDR.where(raw.half.stack.at), "podCIDR6 %s overlaps vnet6 %s", h.PodCIDR, h.VNet)
+		r.errorf(raw.PodCIDR6.where(raw.Stack.at), "podCIDR6 %s overlaps vnet6 %s", h.PodCIDR, h.VNet)
 	}
 	h.Subnet = netip.PrefixFrom(h.VNet.Addr(), max(64, h.VNet.Bits()))
 	if t.Switched {
-		h.Gateway = place(h.Subnet, t.Subnet, t.Gateway)
+		h.Gateway = corresponding(h.Subnet, t.Subnet, t.Gateway)
 	}
 	for i := range t.Outside {
 		h.Outside = append(h.Outside, nth(netip.MustParsePrefix("2001:db8:203:113::/64"), uint64(16+i)))
 	}
-	t.Six = h
+	t.IPv6 = h
 	bits := 64
 	if h.PodCIDR.Bits() > 56 {
 		bits = h.PodCIDR.Bits() + 16
 	}
 	for i := range t.Nodes {
-		n := &t.Nodes[i]
-		switch {
-		case !n.Plugin.hasIPv6():
-			r.errorf(raw.nodes[i].at, "node %q is %s, which has no IPv6 here", n.Name, n.Plugin)
-			return
-		case n.Residue != "":
-			r.errorf(raw.nodes[i].residue.at, "residue %s has no IPv6 here", n.Residue)
-			return
-		case stack == IPv6 && n.Datapath == DatapathRedirect:
-			r.errorf(raw.nodes[i].datapath.at, "datapath %s wants IPv4", n.Datapath)
-			return
+		if n, raw := &t.Nodes[i], raw.Nodes[i]; r.canIPv6(n, raw, stack) {
+			r.node6(i, n, bits)
 		}
-		n.IP6 = place(h.Subnet, t.Subnet, n.IP)
-		pods, router := h.Subnet, uint64(0xff000000+i)
-		if n.Plugin.HasPodCIDR() {
-			n.PodCIDR6 = subrange(h.PodCIDR, bits, i)
-			pods, router = n.PodCIDR6, 0xffff
-		}
-		if n.Plugin.HasRouter() {
-			// Behind all that has a place by IPv4.
-			n.Router6 = nth(pods, router)
-		}
-		n.NonMasquerade6 = []netip.Prefix{h.PodCIDR}
-		if !pluginTraits[n.Plugin].clusterOnly {
-			n.NonMasquerade6 = append(n.NonMasquerade6, h.VNet)
-		}
-		for j := range n.Pods {
-			n.Pods[j].IP6 = place(pods, r.podRange(n), n.Pods[j].IP)
-		}
+	}
+	if len(r.errs) > 0 {
+		return
 	}
 	if stack == IPv6 {
 		*t = t.withoutIPv4()
 	}
 }
 
-// place is the address that has in one range the place that another has in its.
-func place(in, of netip.Prefix, a netip.Addr) netip.Addr {
-	b, first := a.As4(), of.Masked().Addr().As4()
-	return nth(in, uint64(binary.BigEndian.Uint32(b[:])-binary.BigEndian.Uint32(first[:])))
+// canIPv6 reports whether the lab can make the node with IPv6.
+func (r *resolver) canIPv6(n *Node, raw rawNode, stack Stack) bool {
+	switch {
+	case !pluginTraits[n.Plugin].ipv6:
+		r.errorf(raw.at, "node %q is %s, which has no IPv6 here", n.Name, n.Plugin)
+	case n.Residue != "":
+		r.errorf(raw.Residue.at, "residue %s has no IPv6 here", n.Residue)
+	case stack == IPv6 && n.Datapath == DatapathRedirect:
+		r.errorf(raw.Datapath.at, "datapath %s wants IPv4", n.Datapath)
+	default:
+		return true
+	}
+	return false
+}
+
+// node6 gives the i-th node and its pods their IPv6 addresses. Its range of pods
+// has the given length.
+func (r *resolver) node6(i int, n *Node, bits int) {
+	t := &r.s.Topology
+	h := t.IPv6
+	n.IP6 = corresponding(h.Subnet, t.Subnet, n.IP)
+	pods, router := h.Subnet, uint64(0xff000000+i)
+	if n.Plugin.HasPodCIDR() {
+		n.PodCIDR6 = subrange(h.PodCIDR, bits, i)
+		pods, router = n.PodCIDR6, 0xffff
+	}
+	if n.Plugin.HasRouter() {
+		// Behind all that has a place by IPv4.
+		n.Router6 = nth(pods, router)
+	}
+	n.NonMasquerade6 = []netip.Prefix{h.PodCIDR}
+	if !pluginTraits[n.Plugin].clusterOnly {
+		n.NonMasquerade6 = append(n.NonMasquerade6, h.VNet)
+	}
+	for j := range n.Pods {
+		n.Pods[j].IP6 = corresponding(pods, r.podRange(n), n.Pods[j].IP)
+	}
+}
+
+// corresponding is the address with the same place in an IPv6 range as another
+// has in an IPv4 range.
+func corresponding(in, of netip.Prefix, a netip.Addr) netip.Addr {
+	return nth(in, uint64(index4(of, a)))
 }
 
 // nth is an address of an IPv6 range, whose last 64 bits, or fewer, count.
@@ -208,60 +206,4 @@ func subrange(in netip.Prefix, bits, i int) netip.Prefix {
 		i >>= 1
 	}
 	return netip.PrefixFrom(netip.AddrFrom16(b), bits)
-}
-
-// parseRange6 reads an IPv6 range that machines live in.
-func parseRange6(s string) (netip.Prefix, error) {
-	p, err := netip.ParsePrefix(s)
-	if err != nil || !p.Addr().Is6() || p.Addr().Is4In6() || p.Bits() < 16 || p.Bits() > 96 || !p.Addr().IsGlobalUnicast() {
-		return netip.Prefix{}, fmt.Errorf("want a unicast IPv6 range between /16 and /96, got %q", short(s))
-	}
-	if p != p.Masked() {
-		return netip.Prefix{}, fmt.Errorf("prefix %s has host bits set, want %s", p, p.Masked())
-	}
-	return p, nil
-}
-
-// sixFaults are the faults that can strike IPv6 alone.
-var sixFaults = []FaultType{DeleteUDR, WrongNeighbor, MissingMasquerade, DeletePodRoute, DropForward, ForwardingOff, MasqueradeAll, SilentGateway, WrongGateway, DuplicateIP, DeleteDefaultRoute}
-
-// anyFaults are those that strike whatever the lab has.
-var anyFaults = []FaultType{DeleteNodeRoute, BlackholeRoute, PodLinkDown, NoListener, PolicyDeny, PolicyUnprogrammed}
-
-// faultFamily checks the family that a fault is said to strike.
-func (r *resolver) faultFamily(f *Fault, at *yaml.Node) bool {
-	if r.s.Topology.OnlyIPv6() {
-		return r.onlyFamily(f, at)
-	}
-	if f.Family == 0 {
-		return true
-	}
-	if !r.s.Topology.HasIPv6() {
-		r.errorf(at, "family wants stack: %s", Dual)
-		return false
-	}
-	if f.Family == 4 {
-		f.Family = 0
-		return true
-	}
-	if !slices.Contains(sixFaults, f.Type) {
-		r.errorf(at, "fault %s has no family", f.Type)
-		return false
-	}
-	return true
-}
-
-// onlyFamily has a fault strike IPv6 where there is no other.
-func (r *resolver) onlyFamily(f *Fault, at *yaml.Node) bool {
-	switch {
-	case f.Family == 4:
-		r.errorf(at, "family 4 wants stack: %s", Dual)
-		return false
-	case slices.Contains(sixFaults, f.Type):
-		f.Family = 6
-	case !slices.Contains(anyFaults, f.Type):
-		r.errorf(at, "fault %s is of IPv4 alone", f.Type)
-		return false
-	}
-	return true
 }

@@ -33,13 +33,69 @@ type Finding struct {
 	// one finding of several of the code; empty for any.
 	Title, Fix string
 	Evidence   []string
-	// Twins are the other addresses of those that have one in each family,
-	// which will do as well. With a Family none of the other may be named.
-	Twins  map[netip.Addr]netip.Addr
-	Family int
+	// OtherFamily leads from an address to that of the same machine in the other
+	// family, which will do as well. With a Family none of the other may be
+	// named.
+	OtherFamily map[netip.Addr]netip.Addr
+	Family      int
 }
 
-// Mismatches says what is otherwise than expected, a sentence each; nil when
+func (r *resolver) expect(raw rawExpect) {
+	e := &r.s.Expect
+	for _, f := range raw.Findings {
+		if !f.Code.set() {
+			r.errorf(f.at, "finding has no code")
+		}
+		out := Finding{Code: f.Code.v, Title: f.Title.v, Fix: f.Fix.v, Family: f.Family.v, OtherFamily: map[netip.Addr]netip.Addr{}}
+		if f.Family.set() && !r.s.Topology.HasIPv6() {
+			r.errorf(f.Family.at, "family wants stack: %s", Dual)
+		}
+		for _, p := range f.Pods {
+			if end, ok := r.end(p, out); ok {
+				out.Pods = append(out.Pods, end)
+			}
+		}
+		for _, p := range f.Peers {
+			if prefix, err := netip.ParsePrefix(p.v); err == nil {
+				out.Peers = append(out.Peers, prefix.Masked())
+			} else if end, ok := r.end(p, out); ok {
+				out.Peers = append(out.Peers, netip.PrefixFrom(end, end.BitLen()))
+			}
+		}
+		for _, words := range f.Evidence {
+			out.Evidence = append(out.Evidence, words.v)
+		}
+		e.Findings = append(e.Findings, out)
+	}
+	for _, code := range raw.Absent {
+		if slices.ContainsFunc(e.Findings, func(f Finding) bool { return f.Code == code.v }) {
+			r.errorf(code.at, "%s is both expected and absent", code.v)
+		}
+		e.Absent = append(e.Absent, code.v)
+	}
+	e.Exit, e.Plugin = raw.Exit.or(min(len(e.Findings), 1)), raw.Plugin.v
+	e.Policy, e.Residue = raw.Policy.v, raw.Residue.v
+}
+
+// end is the address of a reference in a finding's family, and notes the
+// one in the other.
+func (r *resolver) end(ref value[string], f Finding) (netip.Addr, bool) {
+	e, ok := r.endpoint(ref)
+	if !ok || r.v6 == nil {
+		return e.Addr, ok
+	}
+	other, err := r.v6.Resolve(ref.v)
+	switch {
+	case err != nil || other.Addr == e.Addr:
+	case f.Family == 6:
+		return other.Addr, true
+	case f.Family == 0:
+		f.OtherFamily[e.Addr] = other.Addr
+	}
+	return e.Addr, true
+}
+
+// Mismatches says what differs from what is expected, a sentence each; nil when
 // all is as it should be. A finding of a code that was not expected is one when
 // it is a warning or worse, when it is in Absent, and when nothing may be found.
 func (e Expect) Mismatches(exit int, found []model.Finding) []string {
@@ -64,7 +120,7 @@ func (e Expect) Mismatches(exit int, found []model.Finding) []string {
 // Healthy reports whether nothing may be found.
 func (e Expect) Healthy() bool { return e.Exit == 0 && len(e.Findings) == 0 }
 
-// PluginMismatches says what is otherwise than expected of the plugin that was
+// PluginMismatches says what differs from what is expected of the plugin that was
 // recognised, and by what; nil when it is the one expected.
 func (e Expect) PluginMismatches(plugin string, by []string) []string {
 	if e.Plugin == "" || e.Plugin == plugin {
@@ -73,7 +129,7 @@ func (e Expect) PluginMismatches(plugin string, by []string) []string {
 	return []string{fmt.Sprintf("plugin recognised as %s by %q, want %s", plugin, by, e.Plugin)}
 }
 
-// LayerMismatches says what is otherwise than expected of what was recognised
+// LayerMismatches says what differs from what is expected of what was recognised
 // beside the plugin, and by what.
 func (e Expect) LayerMismatches(policy, residue string, by []string) []string {
 	var out []string
@@ -110,13 +166,13 @@ func (w Finding) In(found []model.Finding) bool {
 		return false
 	}
 	for _, p := range w.Pods {
-		if !slices.Contains(pods, p) && !slices.Contains(pods, w.Twins[p]) {
+		if !slices.Contains(pods, p) && !slices.Contains(pods, w.OtherFamily[p]) {
 			return false
 		}
 	}
 	for _, p := range w.Peers {
-		twin := w.Twins[p.Addr()]
-		if !slices.Contains(peers, p) && !slices.Contains(peers, netip.PrefixFrom(twin, twin.BitLen())) {
+		other := w.OtherFamily[p.Addr()]
+		if !slices.Contains(peers, p) && !slices.Contains(peers, netip.PrefixFrom(other, other.BitLen())) {
 			return false
 		}
 	}
@@ -146,7 +202,7 @@ func (w Finding) String() string {
 		s += fmt.Sprintf(" titled %q", w.Title)
 	}
 	if w.Fix != "" {
-		s += fmt.Sprintf(" mended by %q", w.Fix)
+		s += fmt.Sprintf(" with fix %q", w.Fix)
 	}
 	if len(w.Evidence) > 0 {
 		s += fmt.Sprintf(" with evidence %q", w.Evidence)

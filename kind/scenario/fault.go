@@ -1,313 +1,302 @@
 package scenario
 
 import (
+	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
 )
 
-// shape is what a fault's entry must and may hold beside its type.
-type shape struct{ need, may []string }
+// FaultType names a typed operation that breaks something. What each does is
+// in its Doc.
+type FaultType string
 
-// faultShapes are the faults but those of layer2Shapes.
-var faultShapes = map[FaultType]shape{
-	DeleteUDR:         {may: []string{"node", "prefix"}},
-	WrongUDR:          {need: []string{"via"}, may: []string{"node", "prefix"}},
-	NICForwardingOff:  {need: []string{"node"}},
-	NSGDrop:           {need: []string{"node"}, may: []string{"prefix"}},
-	NoReturn:          {need: []string{"node"}},
-	SilentFabric:      {need: []string{"node"}},
-	StaleDNAT:         {need: []string{"pod"}, may: []string{"mac"}},
-	StaleARPReply:     {need: []string{"pod"}, may: []string{"mac"}},
-	WrongNeighbor:     {need: []string{"pod"}, may: []string{"mac"}},
-	MissingMasquerade: {need: []string{"node"}, may: []string{"exclude"}},
-	DeletePodRoute:    {need: []string{"pod"}},
-	DropForward:       {need: []string{"pod"}},
-	ForwardingOff:     {need: []string{"node"}},
-	PodLinkDown:       {need: []string{"pod"}},
-	BlackholeRoute:    {need: []string{"node", "prefix"}},
-	AsymmetricRoute:   {need: []string{"node", "prefix"}},
-	ReturningUDR:      {need: []string{"node", "prefix"}},
-	SmallMTU:          {need: []string{"node"}},
-	DeleteNodeRoute:   {need: []string{"node", "prefix"}},
+// The faults of the cloud's network.
+const (
+	DeleteUDR        FaultType = "delete-udr"
+	WrongUDR         FaultType = "wrong-udr"
+	ReturningUDR     FaultType = "returning-udr"
+	NICForwardingOff FaultType = "nic-forwarding-off"
+	NSGDrop          FaultType = "nsg-drop"
+	NoReturn         FaultType = "no-return"
+	SilentFabric     FaultType = "silent-fabric"
+)
 
-	ForwardPolicyDrop: {need: []string{"node"}},
-	DropLegacy:        {need: []string{"pod"}},
-	DropNFT:           {need: []string{"pod"}},
-	DropChains:        {need: []string{"pod"}},
-	NoListener:        {need: []string{"pod"}},
-	DeafServer:        {need: []string{"pod"}},
-	ConntrackFull:     {need: []string{"node"}},
-	DropProgram:       {need: []string{"pod"}},
-	LastHop:           {need: []string{"pod"}},
-	DropTCX:           {need: []string{"pod"}},
-	DropXDP:           {need: []string{"pod"}},
-	MasqueradeAll:     {need: []string{"node"}},
-	MasqueradeNFT:     {need: []string{"node"}},
-	DeadBackend:       {need: []string{"node", "prefix", "via"}},
-	SNATPorts:         {need: []string{"node"}},
-	ConntrackRace:     {need: []string{"node", "prefix", "via"}},
-	DropSomeDNS:       {need: []string{"node"}},
+// The faults of a node's own routing.
+const (
+	ForwardingOff      FaultType = "forwarding-off"
+	BlackholeRoute     FaultType = "blackhole-route"
+	AsymmetricRoute    FaultType = "asymmetric-route"
+	DeleteNodeRoute    FaultType = "delete-node-route"
+	DeleteDefaultRoute FaultType = "delete-default-route"
+	DeletePodRoute     FaultType = "delete-pod-route"
+	SmallMTU           FaultType = "small-mtu"
+)
 
-	DeleteDefaultRoute: {need: []string{"node"}},
-	PolicyUnprogrammed: {need: []string{"pod"}},
-	PolicyDeny:         {need: []string{"pod"}},
-	SelfService:        {need: []string{"pod", "prefix"}},
-	DedupFlushed:       {need: []string{"node"}},
+// The faults of links, neighbours and bridges.
+const (
+	StaleDNAT           FaultType = "stale-dnat"
+	StaleARPReply       FaultType = "stale-arpreply"
+	WrongNeighbor       FaultType = "wrong-neighbor"
+	StaleBridgeNeighbor FaultType = "stale-bridge-neighbor"
+	LinkMAC             FaultType = "link-mac"
+	WrongGateway        FaultType = "wrong-gateway"
+	SilentGateway       FaultType = "silent-gateway"
+	DuplicateIP         FaultType = "duplicate-ip"
+	ReusedIP            FaultType = "reused-ip"
+	PodLinkDown         FaultType = "pod-link-down"
+	PodInterfaceDown    FaultType = "pod-interface-down"
+	BridgeDrop          FaultType = "bridge-drop"
+	DedupFlushed        FaultType = "dedup-flushed"
+	PortsIsolated       FaultType = "ports-isolated"
+	PortBlocked         FaultType = "port-blocked"
+	LinkOffBridge       FaultType = "link-off-bridge"
+	StaleFDB            FaultType = "fdb-stale"
+	PodsShareMAC        FaultType = "pods-share-mac"
+	GatewayMACPinned    FaultType = "gateway-mac-pinned"
+)
+
+// The faults of addresses and routes in pods and on bridges.
+const (
+	BridgeWithoutAddress   FaultType = "bridge-without-address"
+	PodWithoutAddress      FaultType = "pod-without-address"
+	PodWithoutDefaultRoute FaultType = "pod-without-default-route"
+	PodWrongPrefix         FaultType = "pod-wrong-prefix"
+)
+
+// The faults of packet filters and programs.
+const (
+	DropForward        FaultType = "drop-forward"
+	DropLegacy         FaultType = "drop-legacy"
+	DropNFT            FaultType = "drop-nft"
+	DropChains         FaultType = "drop-chains"
+	DropSomeDNS        FaultType = "drop-some-dns"
+	ForwardPolicyDrop  FaultType = "forward-policy-drop"
+	LastHop            FaultType = "last-hop"
+	DropProgram        FaultType = "drop-program"
+	DropTCX            FaultType = "drop-tcx"
+	DropXDP            FaultType = "drop-xdp"
+	PolicyUnprogrammed FaultType = "policy-unprogrammed"
+	PolicyDeny         FaultType = "policy-deny"
+	PodFirewall        FaultType = "pod-firewall"
+)
+
+// The faults of address translation, connection tracking and sockets.
+const (
+	MissingMasquerade FaultType = "missing-masquerade"
+	MasqueradeAll     FaultType = "masquerade-all"
+	MasqueradeNFT     FaultType = "masquerade-nft"
+	SNATPorts         FaultType = "snat-ports"
+	DeadBackend       FaultType = "dead-backend"
+	SelfService       FaultType = "self-service"
+	ForeignSNAT       FaultType = "snat-to-foreign-address"
+	ConntrackFull     FaultType = "conntrack-full"
+	ConntrackRace     FaultType = "conntrack-race"
+	NoListener        FaultType = "no-listener"
+	DeafServer        FaultType = "deaf-server"
+	PodHung           FaultType = "pod-hung"
+)
+
+// faultRow is what a file may say of a fault, and where it can strike. How it
+// is made and undone is the row of the same type in kind/lab.
+type faultRow struct {
+	// args are the fields of its entry beside the type. A question mark is
+	// behind those that may be left out. A node can stand for its podCIDR where
+	// a route is wanted, and a MAC must be one that no machine has.
+	args   string
+	family faultFamily
+	refuse []refusal
+	// doc completes the sentence that begins with the type.
+	doc string
 }
 
-func faultTypes() []FaultType {
-	types := make([]FaultType, 0, len(faultShapes)+len(layer2Shapes))
-	for t := range faultShapes {
-		types = append(types, t)
-	}
-	for t := range layer2Shapes {
-		types = append(types, t)
-	}
-	slices.Sort(types)
-	return types
+// faultFamily says which IP version a fault strikes.
+type faultFamily int
+
+const (
+	// onlyIPv4 also stands for faults that have no addresses, but are not known
+	// to work without IPv4.
+	onlyIPv4 faultFamily = iota
+	// oneFamily strikes IPv6 alone where the entry says family: 6.
+	oneFamily
+	// everyFamily strikes whatever there is.
+	everyFamily
+)
+
+// refusal is a condition under which a fault cannot be.
+type refusal struct {
+	// at is the field of the entry whose value is at fault; empty: the entry.
+	at string
+	is func(target) bool
+	// why is the reason, in which these are replaced: {fault}, {node}, {plugin}, {pod}, {prefix} and {via}.
+	why string
 }
 
-// shapeOf is the shape of a fault's entry.
-func shapeOf(t FaultType) shape {
-	if sh, ok := layer2Shapes[t]; ok {
-		return sh
-	}
-	return faultShapes[t]
+// target is what a fault strikes: pod and node are nil where it has none.
+type target struct {
+	t    *Topology
+	node *Node
+	pod  *Pod
+	f    Fault
 }
 
-func (r *resolver) faults(raw []rawFault) {
-	if len(raw) > maxFaults {
-		r.errorf(raw[maxFaults].at, "more than %d faults", maxFaults)
-		return
-	}
-	for _, f := range raw {
-		r.fault(f)
-	}
+var (
+	onSwitch      = refusal{"", func(x target) bool { return x.t.Switched }, "fault {fault} is one of a cloud, and a switch connects the nodes"}
+	notKubenet    = refusal{"node", func(x target) bool { return x.node.Plugin != Kubenet }, `node "{node}" is not kubenet`}
+	noPodBridge   = refusal{"node", notKubenet.is, `node "{node}" has no bridge beside its network card`}
+	bridged       = refusal{"pod", func(x target) bool { return x.pod.Bridged }, `pod "{pod}" is on a bridge`}
+	routed        = refusal{"pod", func(x target) bool { return !x.pod.Bridged }, `pod "{pod}" is on no bridge`}
+	noBridge      = refusal{"pod", func(x target) bool { return x.node.Bridge == "" }, `node "{node}" has no bridge`}
+	noGatewayLink = refusal{"node", func(x target) bool { return x.node.Bridge == "" || !x.node.PodGateway().IsValid() }, `the pods' gateway is not the address of a bridge of node "{node}"`}
+	nodesOwn      = refusal{"via", func(x target) bool { return strings.Split(x.t.Place(x.f.Via), "/")[0] == x.f.Node }, `via: {via} is an address of node "{node}"`}
+	nicUnbridged  = refusal{"pod", func(x target) bool { return x.node.Bridge == "" || x.node.PodGateway().IsValid() }, `the NIC of "{node}" is on no bridge: no frame rule for it can be stale`}
+	nicOwnOnly    = refusal{"node", func(x target) bool { return !x.node.IPForwarding }, `the NIC of "{node}" does not forward as it is`}
+	noCalico      = refusal{"pod", func(x target) bool { return !x.node.hasCalico() }, `node "{node}" has no Calico`}
+	noPolicies    = refusal{"pod", func(x target) bool { return x.node.Policy == "" && !x.node.hasCalico() }, `node "{node}" has no program for network policies`}
+	noIPAM        = refusal{"pod", func(x target) bool { return !x.node.Plugin.CNI() }, `no IPAM plugin of node "{node}" gives addresses out`}
+	otherNodesPod = refusal{"via", func(x target) bool {
+		n, p := x.t.Pod(x.t.Place(x.f.Via))
+		return p == nil || n.Name != x.f.Node || x.t.Place(x.f.Via) == x.f.Pod
+	}, `via: {via} is not another pod of node "{node}"`}
+	pinnedGateway = refusal{"", func(x target) bool { return x.f.Family == 6 && !x.node.PodGateway().IsValid() }, "the pods' IPv6 gateway is the link's own address, or pinned"}
+	noProxiedNDP  = refusal{"", func(x target) bool { return x.f.Family == 6 && !x.node.Plugin.HasRouter() }, pinnedGateway.why}
+	oneMasqRule   = refusal{"", func(x target) bool { return x.node.Dockershim && x.f.Prefix.IsValid() }, `node "{node}" has one rule that masquerades: nothing can be excluded beside`}
+	calicoMasq    = refusal{"node", func(x target) bool { return x.node.Plugin == Calico }, `node "{node}" is calico, whose masquerading no range is excluded from`}
+	pluginMasq    = refusal{"", func(x target) bool { return x.node.IPMasq }, "the plugin masquerades each pod by rules of its own"}
+	pluginExclude = refusal{"", func(x target) bool { return x.node.IPMasq && x.f.Prefix.IsValid() }, pluginMasq.why}
+	noNodeRoutes  = refusal{"node", func(x target) bool { return !x.node.Plugin.NodeRoutes() }, `node "{node}" is {plugin} and has no routes to other nodes' pods`}
+	nobodysRange  = refusal{"prefix", func(x target) bool {
+		return !slices.ContainsFunc(x.t.Nodes, func(o Node) bool {
+			return o.Name != x.node.Name && (o.PodCIDR == x.f.Prefix || o.PodCIDR6 == x.f.Prefix)
+		})
+	}, "no other node has podCIDR {prefix}"}
+	// A request goes to all addresses of the prefix at once.
+	notFewAddresses = refusal{"prefix", func(x target) bool {
+		bits := x.f.Prefix.Addr().BitLen() - x.f.Prefix.Bits()
+		return bits < 1 || bits > 2
+	}, "fault {fault} wants a prefix of 2 to 4 addresses, got {prefix}"}
+	viaNoPod = refusal{"via", func(x target) bool {
+		_, p := x.t.Pod(x.t.Place(x.f.Via))
+		return p == nil
+	}, "fault {fault} wants a pod for via, got {via}"}
+)
+
+var faultRows = map[FaultType]faultRow{
+	DeleteUDR:        {args: "node? prefix?", family: oneFamily, doc: "deletes the user-defined route of prefix or of node's pods, or all such routes"},
+	WrongUDR:         {args: "via node? prefix?", family: oneFamily, doc: "sends the user-defined route of prefix or of node's pods to via"},
+	ReturningUDR:     {args: "node prefix", refuse: []refusal{onSwitch}, doc: "has the fabric send prefix, which nobody has, to node, whose reverse path filter is off and which sends it back"},
+	NICForwardingOff: {args: "node", refuse: []refusal{onSwitch, nicOwnOnly}, doc: "takes IP forwarding from node's network card"},
+	NSGDrop:          {args: "node prefix?", refuse: []refusal{onSwitch}, doc: "has the network drop what node's pods send to prefix, or to anybody, as a security group does that leaves the pods' addresses out"},
+	NoReturn:         {args: "node", refuse: []refusal{onSwitch}, doc: "has the network drop what comes back to node from outside, as a firewall does that sees one direction only"},
+	SilentFabric:     {args: "node", doc: "has the network answer no ARP request of node any more"},
+
+	ForwardingOff:      {args: "node", family: oneFamily, doc: "turns node's IP forwarding off"},
+	BlackholeRoute:     {args: "node prefix", family: everyFamily, doc: "has node drop what it routes to prefix"},
+	AsymmetricRoute:    {args: "node prefix", refuse: []refusal{noPodBridge}, doc: "routes prefix to the bridge of node's pods, though its packets arrive by the network card"},
+	DeleteNodeRoute:    {args: "node prefix", family: everyFamily, refuse: []refusal{noNodeRoutes, nobodysRange}, doc: "deletes node's route to the pods of the node that has prefix"},
+	DeleteDefaultRoute: {args: "node", family: oneFamily, doc: "deletes node's default route"},
+	DeletePodRoute:     {args: "pod", family: oneFamily, refuse: []refusal{bridged}, doc: "deletes the node's route and rule for a routed pod"},
+	SmallMTU:           {args: "node", doc: "gives node's network card an MTU of 1280, and drops the ICMP errors that senders need"},
+
+	StaleDNAT:           {args: "pod mac?", refuse: []refusal{nicUnbridged}, doc: "leaves an ebtables rule that rewrites frames for pod to mac"},
+	StaleARPReply:       {args: "pod mac?", refuse: []refusal{noBridge}, doc: "leaves an ebtables rule that answers ARP requests for pod with mac"},
+	WrongNeighbor:       {args: "pod mac?", family: oneFamily, doc: "pins the node's neighbour entry for pod to mac"},
+	StaleBridgeNeighbor: {args: "pod mac?", refuse: []refusal{bridged, noBridge}, doc: "leaves a neighbour entry for a routed pod on the node's bridge, as the plugin before made it"},
+	LinkMAC:             {args: "pod mac?", refuse: []refusal{bridged}, doc: "gives the host side of a routed pod's link the address mac, while the pod keeps the former one for its gateway"},
+	WrongGateway:        {args: "pod mac?", family: oneFamily, refuse: []refusal{pinnedGateway}, doc: "pins pod's neighbour entry for its gateway to mac"},
+	SilentGateway:       {args: "pod", family: oneFamily, refuse: []refusal{bridged, noProxiedNDP}, doc: "has the host side of a routed pod's link answer no ARP request"},
+	DuplicateIP:         {args: "pod via", family: oneFamily, doc: "gives pod's address to the pod that has via as well"},
+	ReusedIP:            {args: "pod via", refuse: []refusal{noIPAM, otherNodesPod}, doc: "has the node forget which addresses it gave out, and give pod's anew to the pod that has via"},
+	PodLinkDown:         {args: "pod", family: everyFamily, doc: "takes the host side of pod's link down"},
+	PodInterfaceDown:    {args: "pod", doc: "takes pod's own interface down"},
+	BridgeDrop:          {args: "pod", refuse: []refusal{routed}, doc: "has the bridge drop all IPv4 frames for pod"},
+	DedupFlushed:        {args: "node", refuse: []refusal{notKubenet}, doc: "empties the chain that drops the duplicates a promiscuous bridge makes, which does no harm"},
+	PortsIsolated:       {args: "pod via", refuse: []refusal{routed, otherNodesPod}, doc: "isolates the bridge ports of pod and of the pod that has via from each other"},
+	PortBlocked:         {args: "pod", refuse: []refusal{routed}, doc: "keeps the bridge port of pod in the STP state listening, in which it forwards nothing"},
+	LinkOffBridge:       {args: "pod", refuse: []refusal{routed}, doc: "takes pod's link out of its bridge"},
+	StaleFDB:            {args: "pod via", refuse: []refusal{routed, otherNodesPod}, doc: "leaves a forwarding entry of the bridge that leads pod's MAC to the port of the pod that has via"},
+	PodsShareMAC:        {args: "pod via", refuse: []refusal{routed, otherNodesPod}, doc: "gives pod's MAC to the pod that has via as well"},
+	GatewayMACPinned:    {args: "node mac?", doc: "pins node's own neighbour entry for its gateway to mac"},
+
+	BridgeWithoutAddress:   {args: "node", refuse: []refusal{noGatewayLink}, doc: "takes the gateway's address from the bridge of node's pods"},
+	PodWithoutAddress:      {args: "pod", doc: "takes pod's address from it, and with it the kernel takes its routes"},
+	PodWithoutDefaultRoute: {args: "pod", doc: "deletes pod's default route"},
+	PodWrongPrefix:         {args: "pod", refuse: []refusal{routed}, doc: "shortens the prefix of pod's address by eight bits, so that pod looks for others on its link"},
+
+	DropForward:        {args: "pod", family: oneFamily, doc: "drops what is forwarded to pod"},
+	DropLegacy:         {args: "pod", doc: "drops what is forwarded to pod, by legacy iptables"},
+	DropNFT:            {args: "pod", doc: "drops what is forwarded to pod by a rule of a table of its own, in a chain that another jumps to"},
+	DropChains:         {args: "pod", doc: "drops what pod sends, in chains like those of a network policy with a jump for each pod"},
+	DropSomeDNS:        {args: "node", doc: "has node drop a tenth of what is sent to UDP port 53"},
+	ForwardPolicyDrop:  {args: "node", doc: "sets the policy of node's FORWARD chain to DROP"},
+	LastHop:            {args: "pod", doc: "has the node give what pod sends a time to live of one"},
+	DropProgram:        {args: "pod", doc: "attaches a tc program that drops IPv4 to the ingress of pod's link"},
+	DropTCX:            {args: "pod", doc: "attaches a program that drops IPv4 to the ingress of pod's link by tcx"},
+	DropXDP:            {args: "pod", doc: "attaches an XDP program that drops IPv4 to pod's link"},
+	PolicyUnprogrammed: {args: "pod", family: everyFamily, refuse: []refusal{noCalico}, doc: "takes pod out of Calico's dispatch chains, which drop what they do not know"},
+	PolicyDeny:         {args: "pod", family: everyFamily, refuse: []refusal{noPolicies}, doc: "has a network policy of the node's own program allow nothing to pod"},
+	PodFirewall:        {args: "pod", family: oneFamily, doc: "drops in pod's own namespace all that arrives there"},
+
+	MissingMasquerade: {args: "node exclude?", family: oneFamily, refuse: []refusal{oneMasqRule, calicoMasq, pluginExclude}, doc: "takes the MASQUERADE rule from node or, with exclude, excludes that destination from it"},
+	MasqueradeAll:     {args: "node", family: oneFamily, refuse: []refusal{pluginMasq}, doc: "takes every exclusion from node's MASQUERADE rule"},
+	MasqueradeNFT:     {args: "node", doc: "has node masquerade what its pods send, by a rule of nft's own in a table of the family inet"},
+	SNATPorts:         {args: "node", refuse: []refusal{pluginMasq}, doc: "leaves node a handful of ports for what it masquerades"},
+	DeadBackend:       {args: "node prefix via", doc: "has node translate the service address prefix to via, where no pod is"},
+	SelfService:       {args: "pod prefix", doc: "has the node translate the service address prefix to pod also for pod itself, whose source then stays"},
+	ForeignSNAT:       {args: "node via", refuse: []refusal{nodesOwn}, doc: "has node give what its pods send off the node the source address via, which it does not have"},
+	ConntrackFull:     {args: "node", doc: "fills node's connection-tracking table with flows that the kernel may not evict; the limit is the whole machine's and stays"},
+	ConntrackRace:     {args: "node prefix via", refuse: []refusal{notFewAddresses, viaNoPod}, doc: "has node translate the service addresses of prefix to via and hold the first packets of their flows, as a slow policy daemon does; pods ask all addresses at once from one socket, as some resolvers do"},
+	NoListener:        {args: "pod", family: everyFamily, doc: "leaves pod without the servers that traffic asks, from the next start of the traffic on"},
+	DeafServer:        {args: "pod", doc: "has pod's UDP servers read nothing, with the smallest buffer there is, from the next start of the traffic on"},
+	PodHung:           {args: "pod", family: everyFamily, doc: "has pod's servers accept no connection and read no datagram, from the next start of the traffic on"},
 }
 
-func (r *resolver) fault(raw rawFault) {
-	if !raw.typ.set() {
-		r.errorf(raw.at, "fault has no type")
-		return
-	}
-	if !r.faultFields(raw) {
-		return
-	}
-	f := Fault{Type: raw.typ.v, MAC: raw.mac.v, Prefix: raw.exclude.v, Family: raw.family.v}
-	if !r.faultFamily(&f, raw.family.where(raw.at)) {
-		return
-	}
-	t := &r.s.Topology
-	if raw.node.set() {
-		if t.Node(raw.node.v) == nil {
-			r.errorf(raw.node.at, "no node %q", short(raw.node.v))
-			return
-		}
-		f.Node = raw.node.v
-	}
-	if raw.pod.set() && !r.faultPod(&f, raw) {
-		return
-	}
-	if raw.via.set() {
-		e, ok := r.endpoint(raw.via)
-		if !ok {
-			return
-		}
-		f.Via = e.Addr
-	}
-	switch f.Type {
-	case ReusedIP:
-		if n, p := t.Pod(t.Place(f.Via)); p == nil || n.Name != f.Node || t.Place(f.Via) == f.Pod {
-			r.errorf(raw.via.at, "via: %s is not another pod of node %q", f.Via, f.Node)
-			return
-		}
-	case DeleteUDR, WrongUDR:
-		if !r.faultRoute(&f, raw) {
-			return
-		}
-	case BlackholeRoute, AsymmetricRoute, ReturningUDR, SmallMTU, DeleteNodeRoute:
-		if !r.faultNode(&f, raw) {
-			return
-		}
-	case DeadBackend, NSGDrop, SelfService:
-		f.Prefix = raw.prefix.v
-	case ConntrackRace:
-		f.Prefix = raw.prefix.v
-		r.raceable(f, raw)
-	case MissingMasquerade:
-		if n := t.Node(f.Node); n.Dockershim && f.Prefix.IsValid() {
-			r.errorf(raw.at, "node %q has one rule that masquerades: nothing can be excluded beside", f.Node)
-		}
-		if t.Node(f.Node).Plugin == Calico {
-			r.errorf(raw.node.at, "node %q is %s, whose masquerading no range is excluded from", f.Node, Calico)
-		}
-	case DedupFlushed:
-		if t.Node(f.Node).Plugin != Kubenet {
-			r.errorf(raw.node.at, "node %q is not %s", f.Node, Kubenet)
-		}
-	case NICForwardingOff:
-		if !t.Node(f.Node).IPForwarding {
-			r.errorf(raw.node.at, "the NIC of %q does not forward as it is", f.Node)
-		}
-	}
-	if why := f.unmet(t); why != "" {
-		r.errorf(raw.at, "fault %s cannot be: %s", f.Type, why)
-		return
-	}
-	if slices.Contains(r.s.Faults, f) {
-		r.errorf(raw.at, "fault %q is there already", f)
-		return
-	}
-	if at, by := r.struck(f); at.IsValid() {
-		r.errorf(raw.at, "route %s is struck by %s already", at, by)
-		return
-	}
-	r.s.Faults = append(r.s.Faults, f)
+// FaultTypes are all faults, sorted by name.
+func FaultTypes() []FaultType { return slices.Sorted(maps.Keys(faultRows)) }
+
+// Doc completes the sentence that begins with the fault's name, in the words of
+// its entry in a file.
+func (t FaultType) Doc() string { return faultRows[t].doc }
+
+// Fault is one thing to break. Which fields are set depends on the type.
+// Every fault carries what undoing it needs.
+type Fault struct {
+	Type FaultType
+	Node string
+	// Pod is "node/pod"; Node is set along with it.
+	Pod string
+	// Prefix is also what an entry says to exclude.
+	Prefix netip.Prefix
+	Via    netip.Addr
+	MAC    model.MAC
+	// Family is 6 where the fault strikes IPv6 alone, else 0. A Prefix of IPv6
+	// says so too.
+	Family int
 }
 
-// unmet says why the network, or the plugin of the node, is not one that a
-// fault can strike; empty when it is.
-func (f Fault) unmet(t *Topology) string {
-	switch f.Type {
-	case NICForwardingOff, NSGDrop, NoReturn, ReturningUDR:
-		if t.Switched {
-			return "a switch connects the nodes, and no cloud"
-		}
-	case MissingMasquerade, MasqueradeAll, SNATPorts:
-		if n := t.Node(f.Node); n.IPMasq && (f.Type != MissingMasquerade || f.Prefix.IsValid()) {
-			return "the plugin masquerades each pod by rules of its own"
-		}
-	}
-	if n := t.Node(f.Node); f.Family == 6 && n != nil {
-		switch {
-		case f.Type == SilentGateway && !n.Plugin.HasRouter():
-			return "the pods' IPv6 gateway is the link's own address, or pinned"
-		case f.Type == WrongGateway && !n.PodGateway().IsValid():
-			return "the pods' IPv6 gateway is the link's own address, or pinned"
-		}
-	}
-	return ""
-}
+// IsIPv6 reports whether the fault strikes IPv6 alone.
+func (f Fault) IsIPv6() bool { return f.Family == 6 || f.Prefix.Addr().Is6() }
 
-// faultFields checks that the entry has what its type wants and no more.
-func (r *resolver) faultFields(raw rawFault) bool {
-	sh := shapeOf(raw.typ.v)
-	ok := true
-	given := []struct {
-		name string
-		set  bool
-	}{
-		{"node", raw.node.set()}, {"pod", raw.pod.set()}, {"prefix", raw.prefix.set()},
-		{"exclude", raw.exclude.set()}, {"via", raw.via.set()}, {"mac", raw.mac.set()},
+// String names the fault and what it strikes.
+func (f Fault) String() string {
+	s := strings.TrimSuffix(string(f.Type)+" "+cmp.Or(f.Pod, f.Node), " ")
+	if f.Prefix.IsValid() {
+		s += " " + f.Prefix.String()
 	}
-	for _, g := range given {
-		need := slices.Contains(sh.need, g.name)
-		switch {
-		case need && !g.set:
-			r.errorf(raw.at, "fault %s wants %q", raw.typ.v, g.name)
-			ok = false
-		case g.set && !need && !slices.Contains(sh.may, g.name):
-			r.errorf(raw.at, "fault %s has no %q", raw.typ.v, g.name)
-			ok = false
-		}
+	if f.Via.IsValid() {
+		s += " via " + f.Via.String()
 	}
-	return ok
+	if f.Family == 6 {
+		s += " ip6"
+	}
+	if !f.MAC.IsZero() {
+		s += " " + f.MAC.String()
+	}
+	return s
 }
-
-// faultPod finds the pod and checks that the fault can strike it.
-func (r *resolver) faultPod(f *Fault, raw rawFault) bool {
-	n, p := r.s.Topology.Pod(raw.pod.v)
-	if p == nil {
-		r.errorf(raw.pod.at, "no pod %q, want node/pod", short(raw.pod.v))
-		return false
-	}
-	f.Node, f.Pod = n.Name, raw.pod.v
-	switch {
-	case p.Gone:
-		r.errorf(raw.pod.at, "pod %q is gone", f.Pod)
-		return false
-	case f.Type == StaleDNAT && (n.Bridge == "" || n.PodGateway().IsValid()):
-		r.errorf(raw.pod.at, "the NIC of %q is on no bridge: no frame rule for it can be stale", n.Name)
-		return false
-	case f.Type == StaleARPReply && n.Bridge == "":
-		r.errorf(raw.pod.at, "node %q has no bridge", n.Name)
-		return false
-	case f.Type == DeletePodRoute && p.Bridged:
-		r.errorf(raw.pod.at, "pod %q is on a bridge and has no route of its own", f.Pod)
-		return false
-	case f.Type == PolicyUnprogrammed && n.Policy != PolicyCalico && n.Policy != PolicyCalicoNFT && n.Plugin != Calico:
-		r.errorf(raw.pod.at, "node %q has no Calico", n.Name)
-		return false
-	case f.Type == PolicyDeny && n.Policy == "" && n.Plugin != Calico:
-		r.errorf(raw.pod.at, "node %q has no program for network policies", n.Name)
-		return false
-	}
-	if why := f.Type.misfit(n, p); why != "" {
-		r.errorf(raw.pod.at, "fault %s does not fit %q: %s", f.Type, f.Pod, why)
-		return false
-	}
-	if f.Type.writesMAC() {
-		if f.MAC.IsZero() {
-			f.MAC = localMAC("dead " + f.Pod)
-		}
-		if who, ok := r.macs[f.MAC]; ok {
-			r.errorf(raw.at, "MAC %s is not dead, it is that of %s", f.MAC, who)
-			return false
-		}
-	}
-	return true
-}
-
-// faultRoute finds the route that the fault strikes; none is all of them.
-func (r *resolver) faultRoute(f *Fault, raw rawFault) bool {
-	switch {
-	case raw.prefix.set() && raw.node.set():
-		r.errorf(raw.at, "fault %s wants prefix or node, not both", f.Type)
-		return false
-	case raw.prefix.set():
-		f.Prefix = raw.prefix.v
-	case raw.node.set():
-		f.Prefix = r.s.Topology.Node(f.Node).PodCIDR
-		if f.Six() {
-			f.Prefix = r.s.Topology.Node(f.Node).V6().PodCIDR
-			f.Family = 0
-		}
-		if !f.Prefix.IsValid() {
-			r.errorf(raw.node.at, "node %q has no podCIDR", f.Node)
-			return false
-		}
-		f.Node = ""
-	case f.Type == DeleteUDR && (f.Family == 0 || r.s.Topology.OnlyIPv6()):
-		f.Family = 0
-		return true
-	default:
-		r.errorf(raw.at, "fault %s wants prefix or node", f.Type)
-		return false
-	}
-	if !slices.ContainsFunc(r.s.Routes, func(o Route) bool { return o.Prefix == f.Prefix }) {
-		r.errorf(raw.at, "no route for %s", f.Prefix)
-		return false
-	}
-	return true
-}
-
-// struck finds a route that the fault would change and an earlier one did:
-// undoing one of them would undo the other.
-func (r *resolver) struck(f Fault) (netip.Prefix, FaultType) {
-	for _, other := range r.s.Faults {
-		if !other.ofRoute() || !f.ofRoute() {
-			continue
-		}
-		for _, route := range r.s.StruckRoutes(f) {
-			if slices.Contains(r.s.StruckRoutes(other), route) {
-				return route.Prefix, other.Type
-			}
-		}
-	}
-	return netip.Prefix{}, ""
-}
-
-func (f Fault) ofRoute() bool { return f.Type == DeleteUDR || f.Type == WrongUDR }
 
 // StruckRoutes are the routes that a DeleteUDR or WrongUDR fault changes.
 func (s *Scenario) StruckRoutes(f Fault) []Route {
@@ -321,4 +310,27 @@ func (s *Scenario) StruckRoutes(f Fault) []Route {
 		}
 	}
 	return out
+}
+
+// Raced are the further addresses that a request of the flow goes to from the
+// same socket, because of a ConntrackRace.
+func (s *Scenario) Raced(flow Flow) []netip.Addr {
+	node, _, _ := strings.Cut(flow.From.Place, "/")
+	var out []netip.Addr
+	for _, f := range s.Faults {
+		if f.Type != ConntrackRace || f.Node != node || flow.Proto != UDP || !f.Prefix.Contains(flow.To.Addr) {
+			continue
+		}
+		for a := f.Prefix.Masked().Addr(); f.Prefix.Contains(a); a = a.Next() {
+			if a != flow.To.Addr {
+				out = append(out, a)
+			}
+		}
+	}
+	return out
+}
+
+// Afflicted reports whether there is a fault of the type at the place.
+func (s *Scenario) Afflicted(t FaultType, place string) bool {
+	return slices.ContainsFunc(s.Faults, func(f Fault) bool { return f.Type == t && f.Pod == place })
 }

@@ -6,8 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-
-	"go.yaml.in/yaml/v3"
 )
 
 // FileKind is a command of az whose output lasthop is given.
@@ -28,7 +26,7 @@ const (
 	NICsFile FileKind = "nics"
 )
 
-// Files are what lasthop is given besides the node. They tell the truth: what
+// Files are what lasthop is given besides the node. They are true: what
 // a fault breaks in the network is broken in them.
 type Files struct {
 	// Host are the files that the plugins left on the node.
@@ -44,32 +42,13 @@ type Files struct {
 // maxSpare bounds the nodes that only the files know; AKS allows 5000.
 const maxSpare = 5000
 
-type rawFiles struct {
-	host       value[bool]
-	nodes, raw value[bool]
-	routes     []value[FileKind]
-	spare      value[int]
-}
-
-func (d *decoder) files(n *yaml.Node) rawFiles {
-	var r rawFiles
-	d.mapping(n, "files", fields{
-		"host":   into(d, "host", &r.host, parseBool),
-		"nodes":  into(d, "nodes", &r.nodes, parseBool),
-		"routes": each(d, "routes", &r.routes, choice(RoutesFile, TablesFile, SubnetFile, EffectiveFile, NICsFile)),
-		"raw":    into(d, "raw", &r.raw, parseBool),
-		"spare":  into(d, "spare", &r.spare, parseInt(0, maxSpare)),
-	})
-	return r
-}
-
 func (r *resolver) files(raw rawFiles) {
 	f := &r.s.Files
-	f.Host, f.Nodes, f.Raw, f.Spare = raw.host.v, raw.nodes.v, raw.raw.v, raw.spare.v
+	f.Host, f.Nodes, f.Raw, f.Spare = raw.Host.v, raw.Nodes.v, raw.Raw.v, raw.Spare.v
 	if n := r.s.Topology.Node(r.s.Observe); f.Host && n != nil && !n.Plugin.CNI() {
-		r.errorf(raw.host.at, "files: node %q is %s, whose files are not made", n.Name, n.Plugin)
+		r.errorf(raw.Host.at, "files: node %q is %s, whose files are not made", n.Name, n.Plugin)
 	}
-	for _, k := range raw.routes {
+	for _, k := range raw.Routes {
 		if slices.Contains(f.Routes, k.v) {
 			r.errorf(k.at, "file %s is named twice", k.v)
 		}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/netip"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -51,10 +52,14 @@ func Parse(file string, data []byte) (*Scenario, error) {
 	if err := d.err(); err != nil {
 		return nil, err
 	}
-	r := d.scenario(root)
+	var r rawScenario
+	d.decode(root, "scenario", "", reflect.ValueOf(&r).Elem())
 	if err := d.err(); err != nil {
-		// What is left out would only be complained of again.
+		// A value that was not read would be reported as missing again.
 		return nil, err
+	}
+	if r.Topology.at == nil {
+		r.Topology.at = root
 	}
 	s := (&resolver{decoder: d}).resolve(r)
 	if err := d.err(); err != nil {
@@ -100,7 +105,7 @@ func (d *decoder) tree(data []byte) *yaml.Node {
 	return doc.Content[0]
 }
 
-// plain complains of aliases: they make a file hard to read, and a small one
+// plain reports aliases: they make a file hard to read, and a small one
 // huge.
 func (d *decoder) plain(n *yaml.Node) {
 	if n.Kind == yaml.AliasNode || n.Anchor != "" {
@@ -114,291 +119,148 @@ func (d *decoder) plain(n *yaml.Node) {
 
 // The raw types hold what the file says, with its place, before defaults.
 type rawScenario struct {
-	at                       *yaml.Node
-	name, title, description value[string]
-	topology                 rawTopology
-	routes                   value[[]rawRoute]
-	traffic                  value[[]rawTraffic]
-	faults                   []rawFault
-	observe                  value[string]
-	files                    rawFiles
-	active                   value[bool]
-	expect                   rawExpect
-	duration, timeout        value[time.Duration]
+	place
+	Name        value[string]        `file:"name,name"`
+	Title       value[string]        `file:"title"`
+	Description value[string]        `file:"description"`
+	Topology    rawTopology          `file:"topology"`
+	Routes      value[[]rawRoute]    `file:"routes"`
+	Traffic     value[[]rawTraffic]  `file:"traffic"`
+	Faults      []rawFault           `file:"faults"`
+	Observe     value[string]        `file:"observe"`
+	Files       rawFiles             `file:"files"`
+	Active      value[bool]          `file:"active"`
+	Expect      rawExpect            `file:"expect"`
+	Duration    value[time.Duration] `file:"duration,duration"`
+	Timeout     value[time.Duration] `file:"timeout,timeout"`
 }
 
 type rawTopology struct {
-	at            *yaml.Node
-	vnet, subnet  value[netip.Prefix]
-	podCIDR       value[netip.Prefix]
-	podSubnet     value[netip.Prefix]
-	gateway, edge value[netip.Addr]
-	outside       []value[netip.Addr]
-	fabricMAC     value[model.MAC]
-	plugin        value[Plugin]
-	half          rawHalf
-	switched      value[bool]
-	nic           value[string]
-	nodes         []rawNode
+	place
+	VNet      value[netip.Prefix] `file:"vnet,range"`
+	Subnet    value[netip.Prefix] `file:"subnet,range"`
+	Gateway   value[netip.Addr]   `file:"gateway"`
+	PodCIDR   value[netip.Prefix] `file:"podCIDR,range"`
+	PodSubnet value[netip.Prefix] `file:"podSubnet,range"`
+	Edge      value[netip.Addr]   `file:"edge"`
+	Outside   []value[netip.Addr] `file:"outside"`
+	FabricMAC value[model.MAC]    `file:"fabricMAC"`
+	Plugin    value[Plugin]       `file:"plugin"`
+	NIC       value[string]       `file:"nic,link"`
+	Stack     value[Stack]        `file:"stack"`
+	VNet6     value[netip.Prefix] `file:"vnet6,range6"`
+	PodCIDR6  value[netip.Prefix] `file:"podCIDR6,range6"`
+	Switched  value[bool]         `file:"switched"`
+	Nodes     []rawNode           `file:"nodes"`
 }
 
 type rawNode struct {
-	at                *yaml.Node
-	name, nic, bridge value[string]
-	plugin            value[Plugin]
-	nicMAC, bridgeMAC value[model.MAC]
-	ipForwarding      value[bool]
-	dockershim        value[bool]
-	ipMasq, hairpin   value[bool]
-	ip, router        value[netip.Addr]
-	podCIDR           value[netip.Prefix]
-	nonMasquerade     value[[]value[netip.Prefix]]
-	residue           value[string]
-	datapath          value[Datapath]
-	policy            value[Policy]
-	pods, oldPods     []rawPod
+	place
+	Name          value[string]                `file:"name,name"`
+	Plugin        value[Plugin]                `file:"plugin"`
+	NIC           value[string]                `file:"nic,link"`
+	NICMAC        value[model.MAC]             `file:"nicMAC"`
+	IPForwarding  value[bool]                  `file:"ipForwarding"`
+	Dockershim    value[bool]                  `file:"dockershim"`
+	IPMasq        value[bool]                  `file:"ipMasq"`
+	Hairpin       value[bool]                  `file:"hairpin"`
+	IP            value[netip.Addr]            `file:"ip"`
+	PodCIDR       value[netip.Prefix]          `file:"podCIDR,range"`
+	Bridge        value[string]                `file:"bridge,link"`
+	BridgeMAC     value[model.MAC]             `file:"bridgeMAC"`
+	Router        value[netip.Addr]            `file:"router"`
+	NonMasquerade value[[]value[netip.Prefix]] `file:"nonMasquerade"`
+	Residue       value[string]                `file:"residue,residue"`
+	Datapath      value[Datapath]              `file:"datapath"`
+	Policy        value[Policy]                `file:"policy"`
+	Pods          rawPods                      `file:"pods"`
+	OldPods       []rawOldPod                  `file:"oldPods"`
+}
+
+// rawPods are a list of pods, or their number.
+type rawPods []rawPod
+
+func (r *rawPods) decode(d *decoder, n *yaml.Node, what, _ string) bool {
+	if n.Kind != yaml.ScalarNode || isNull(n) {
+		return d.list(n, what, "", reflect.ValueOf(r).Elem())
+	}
+	var count value[int]
+	ok := count.decode(d, n, what, "pods")
+	for i := range count.v {
+		*r = append(*r, rawPod{place: place{n}, Name: value[string]{fmt.Sprintf("pod-%d", i+1), n}})
+	}
+	return ok
 }
 
 type rawPod struct {
-	at         *yaml.Node
-	name, link value[string]
-	ip         value[netip.Addr]
-	mac        value[model.MAC]
-	running    value[bool]
+	place
+	Name value[string]     `file:"name,name,alone"`
+	IP   value[netip.Addr] `file:"ip"`
+	MAC  value[model.MAC]  `file:"mac"`
+	Link value[string]     `file:"link,link"`
+}
+
+type rawOldPod struct {
+	rawPod
+	Running value[bool] `file:"running"`
 }
 
 type rawRoute struct {
-	at     *yaml.Node
-	prefix value[netip.Prefix]
-	via    value[string]
+	place
+	Prefix value[netip.Prefix] `file:"prefix"`
+	Via    value[string]       `file:"via"`
 }
 
 type rawTraffic struct {
-	at       *yaml.Node
-	from, to []value[string]
-	proto    []value[Proto]
-	port     value[int]
-	rate     value[float64]
-	size     value[int]
+	place
+	From  []value[string] `file:"from"`
+	To    []value[string] `file:"to"`
+	Proto []value[Proto]  `file:"proto"`
+	Port  value[int]      `file:"port,port"`
+	Rate  value[float64]  `file:"rate"`
+	Size  value[int]      `file:"size,size"`
+	// OneWay is for UDP alone.
+	OneWay value[bool] `file:"oneWay"`
 }
 
 type rawFault struct {
-	at              *yaml.Node
-	typ             value[FaultType]
-	node, pod, via  value[string]
-	prefix, exclude value[netip.Prefix]
-	mac             value[model.MAC]
-	family          value[int]
+	place
+	Type    value[FaultType]    `file:"type"`
+	Node    value[string]       `file:"node"`
+	Pod     value[string]       `file:"pod"`
+	Prefix  value[netip.Prefix] `file:"prefix"`
+	Exclude value[netip.Prefix] `file:"exclude"`
+	Via     value[string]       `file:"via"`
+	MAC     value[model.MAC]    `file:"mac"`
+	Family  value[int]          `file:"family,family"`
+}
+
+type rawFiles struct {
+	Host   value[bool]       `file:"host"`
+	Nodes  value[bool]       `file:"nodes"`
+	Routes []value[FileKind] `file:"routes"`
+	Raw    value[bool]       `file:"raw"`
+	Spare  value[int]        `file:"spare,spare"`
 }
 
 type rawExpect struct {
-	exit     value[int]
-	plugin   value[string]
-	policy   value[string]
-	residue  value[string]
-	findings []rawFinding
-	absent   []value[model.Code]
+	Exit     value[int]          `file:"exit,exit"`
+	Plugin   value[string]       `file:"plugin,name"`
+	Policy   value[string]       `file:"policy,name"`
+	Residue  value[string]       `file:"residue,name"`
+	Findings []rawFinding        `file:"findings"`
+	Absent   []value[model.Code] `file:"absent"`
 }
 
 type rawFinding struct {
-	at          *yaml.Node
-	code        value[model.Code]
-	family      value[int]
-	pods, peers []value[string]
-	title, fix  value[string]
-	evidence    []value[string]
-}
-
-func (d *decoder) scenario(n *yaml.Node) rawScenario {
-	r := rawScenario{at: n, topology: rawTopology{at: n}}
-	d.mapping(n, "scenario", fields{
-		"name":        into(d, "name", &r.name, parseName),
-		"title":       into(d, "title", &r.title, parseText),
-		"description": into(d, "description", &r.description, parseText),
-		"topology":    func(n *yaml.Node) { r.topology = d.topology(n) },
-		"routes":      func(n *yaml.Node) { r.routes = value[[]rawRoute]{items(d, n, "routes", d.route), n} },
-		"traffic":     func(n *yaml.Node) { r.traffic = value[[]rawTraffic]{items(d, n, "traffic", d.traffic), n} },
-		"faults":      func(n *yaml.Node) { r.faults = items(d, n, "faults", d.fault) },
-		"observe":     into(d, "observe", &r.observe, parseText),
-		"files":       func(n *yaml.Node) { r.files = d.files(n) },
-		"active":      into(d, "active", &r.active, parseBool),
-		"expect":      func(n *yaml.Node) { r.expect = d.expect(n) },
-		"duration":    into(d, "duration", &r.duration, parseDuration(time.Second, maxDuration)),
-		"timeout":     into(d, "timeout", &r.timeout, parseDuration(100*time.Millisecond, 30*time.Second)),
-	})
-	return r
-}
-
-// items reads every item of a list.
-func items[T any](d *decoder, n *yaml.Node, what string, read func(*yaml.Node) T) []T {
-	var out []T
-	d.list(n, what, func(item *yaml.Node) { out = append(out, read(item)) })
-	return out
-}
-
-func (d *decoder) topology(n *yaml.Node) rawTopology {
-	t := rawTopology{at: n}
-	d.mapping(n, "topology", fields{
-		"vnet":      into(d, "vnet", &t.vnet, parseRange),
-		"subnet":    into(d, "subnet", &t.subnet, parseRange),
-		"gateway":   into(d, "gateway", &t.gateway, parseAddr),
-		"podCIDR":   into(d, "podCIDR", &t.podCIDR, parseRange),
-		"podSubnet": into(d, "podSubnet", &t.podSubnet, parseRange),
-		"edge":      into(d, "edge", &t.edge, parseAddr),
-		"outside":   each(d, "outside", &t.outside, parseAddr),
-		"fabricMAC": into(d, "fabricMAC", &t.fabricMAC, parseMAC),
-		"plugin":    into(d, "plugin", &t.plugin, choice(allPlugins...)),
-		"nic":       into(d, "nic", &t.nic, parseLink),
-		"stack":     into(d, "stack", &t.half.stack, choice(IPv4, IPv6, Dual)),
-		"vnet6":     into(d, "vnet6", &t.half.vnet, parseRange6),
-		"podCIDR6":  into(d, "podCIDR6", &t.half.podCIDR, parseRange6),
-		"switched":  into(d, "switched", &t.switched, parseBool),
-		"nodes":     func(n *yaml.Node) { t.nodes = items(d, n, "nodes", d.node) },
-	})
-	return t
-}
-
-func (d *decoder) node(n *yaml.Node) rawNode {
-	r := rawNode{at: n}
-	d.mapping(n, "node", fields{
-		"name":         into(d, "name", &r.name, parseName),
-		"plugin":       into(d, "plugin", &r.plugin, choice(allPlugins...)),
-		"nic":          into(d, "nic", &r.nic, parseLink),
-		"nicMAC":       into(d, "nicMAC", &r.nicMAC, parseMAC),
-		"ipForwarding": into(d, "ipForwarding", &r.ipForwarding, parseBool),
-		"dockershim":   into(d, "dockershim", &r.dockershim, parseBool),
-		"ipMasq":       into(d, "ipMasq", &r.ipMasq, parseBool),
-		"hairpin":      into(d, "hairpin", &r.hairpin, parseBool),
-		"ip":           into(d, "ip", &r.ip, parseAddr),
-		"podCIDR":      into(d, "podCIDR", &r.podCIDR, parseRange),
-		"bridge":       into(d, "bridge", &r.bridge, parseLink),
-		"bridgeMAC":    into(d, "bridgeMAC", &r.bridgeMAC, parseMAC),
-		"router":       into(d, "router", &r.router, parseAddr),
-		"nonMasquerade": func(n *yaml.Node) {
-			r.nonMasquerade.at = n
-			each(d, "nonMasquerade", &r.nonMasquerade.v, parsePrefix)(n)
-		},
-		"residue":  into(d, "residue", &r.residue, choice(AzureVNet)),
-		"datapath": into(d, "datapath", &r.datapath, choice(DatapathTC, DatapathTCX, DatapathRedirect)),
-		"policy":   into(d, "policy", &r.policy, choice(PolicyCalico, PolicyCalicoNFT, PolicyNPM)),
-		"pods":     func(n *yaml.Node) { r.pods = d.pods(n) },
-		"oldPods":  func(n *yaml.Node) { r.oldPods = items(d, n, "oldPods", d.oldPod) },
-	})
-	return r
-}
-
-// pods reads a list of pods, or their number.
-func (d *decoder) pods(n *yaml.Node) []rawPod {
-	if n.Kind != yaml.ScalarNode || isNull(n) {
-		return items(d, n, "pods", d.pod)
-	}
-	count := scalar(d, n, "pods", parseInt(0, maxPods))
-	pods := make([]rawPod, count.v)
-	for i := range pods {
-		pods[i] = rawPod{at: n, name: value[string]{fmt.Sprintf("pod-%d", i+1), n}}
-	}
-	return pods
-}
-
-// pod reads a pod's name, or a mapping with more of it.
-func (d *decoder) pod(n *yaml.Node) rawPod {
-	r := rawPod{at: n}
-	if n.Kind == yaml.ScalarNode {
-		r.name = scalar(d, n, "pod", parseName)
-		return r
-	}
-	d.mapping(n, "pod", d.podFields(&r))
-	return r
-}
-
-// oldPod is pod, and may say that the pod still runs.
-func (d *decoder) oldPod(n *yaml.Node) rawPod {
-	r := rawPod{at: n}
-	if n.Kind == yaml.ScalarNode {
-		return d.pod(n)
-	}
-	f := d.podFields(&r)
-	f["running"] = into(d, "running", &r.running, parseBool)
-	d.mapping(n, "old pod", f)
-	return r
-}
-
-func (d *decoder) podFields(r *rawPod) fields {
-	return fields{
-		"name": into(d, "name", &r.name, parseName),
-		"ip":   into(d, "ip", &r.ip, parseAddr),
-		"mac":  into(d, "mac", &r.mac, parseMAC),
-		"link": into(d, "link", &r.link, parseLink),
-	}
-}
-
-func (d *decoder) route(n *yaml.Node) rawRoute {
-	r := rawRoute{at: n}
-	d.mapping(n, "route", fields{
-		"prefix": into(d, "prefix", &r.prefix, parsePrefix),
-		"via":    into(d, "via", &r.via, parseText),
-	})
-	return r
-}
-
-func (d *decoder) traffic(n *yaml.Node) rawTraffic {
-	r := rawTraffic{at: n}
-	d.mapping(n, "traffic", fields{
-		"from":  each(d, "from", &r.from, parseText),
-		"to":    each(d, "to", &r.to, parseText),
-		"proto": each(d, "proto", &r.proto, choice(TCP, UDP, ICMP)),
-		"port":  into(d, "port", &r.port, parseInt(1, 65535)),
-		"rate":  into(d, "rate", &r.rate, parseRate),
-		"size":  into(d, "size", &r.size, parseInt(0, maxPayload)),
-	})
-	return r
-}
-
-func (d *decoder) fault(n *yaml.Node) rawFault {
-	r := rawFault{at: n}
-	d.mapping(n, "fault", fields{
-		"type":    into(d, "type", &r.typ, choice(faultTypes()...)),
-		"node":    into(d, "node", &r.node, parseText),
-		"pod":     into(d, "pod", &r.pod, parseText),
-		"prefix":  into(d, "prefix", &r.prefix, parsePrefix),
-		"exclude": into(d, "exclude", &r.exclude, parsePrefix),
-		"via":     into(d, "via", &r.via, parseText),
-		"mac":     into(d, "mac", &r.mac, parseMAC),
-		"family":  into(d, "family", &r.family, parseFamily),
-	})
-	return r
-}
-
-func (d *decoder) expect(n *yaml.Node) rawExpect {
-	var r rawExpect
-	d.mapping(n, "expect", fields{
-		"exit":     into(d, "exit", &r.exit, parseInt(0, 255)),
-		"plugin":   into(d, "plugin", &r.plugin, parseName),
-		"policy":   into(d, "policy", &r.policy, parseName),
-		"residue":  into(d, "residue", &r.residue, parseName),
-		"findings": func(n *yaml.Node) { r.findings = items(d, n, "findings", d.finding) },
-		"absent":   each(d, "absent", &r.absent, parseCode),
-	})
-	return r
-}
-
-func (d *decoder) finding(n *yaml.Node) rawFinding {
-	r := rawFinding{at: n}
-	if n.Kind == yaml.ScalarNode {
-		r.code = scalar(d, n, "finding", parseCode)
-		return r
-	}
-	d.mapping(n, "finding", fields{
-		"code":   into(d, "code", &r.code, parseCode),
-		"family": into(d, "family", &r.family, parseFamily),
-		"pods":   each(d, "pods", &r.pods, parseText),
-		"peers":  each(d, "peers", &r.peers, parseText),
-		"title":  into(d, "title", &r.title, parseText),
-		"fix":    into(d, "fix", &r.fix, parseText),
-		// What the evidence must hold.
-		"evidence": each(d, "evidence", &r.evidence, parseText),
-	})
-	return r
+	place
+	Code     value[model.Code] `file:"code,,alone"`
+	Family   value[int]        `file:"family,family"`
+	Pods     []value[string]   `file:"pods"`
+	Peers    []value[string]   `file:"peers"`
+	Title    value[string]     `file:"title"`
+	Fix      value[string]     `file:"fix"`
+	Evidence []value[string]   `file:"evidence"`
 }
 
 // nameFrom is the scenario's name when the file does not say it: the file's.

@@ -59,7 +59,7 @@ var allPlugins = []Plugin{
 	AzureCilium, Cilium, Calico, Kindnet, Bridge, PTP,
 }
 
-// traits are what tells plugins apart in how a node is made.
+// traits are how nodes of the plugins differ.
 type traits struct {
 	// bridge is what the plugin calls its bridge; empty: pods are routed.
 	bridge string
@@ -81,6 +81,8 @@ type traits struct {
 	// clusterOnly: only what goes to pods keeps its source; what goes to
 	// machines of the network does not.
 	clusterOnly bool
+	// ipv6: the lab knows what the plugin does for IPv6.
+	ipv6 bool
 	// cni: pods get their links by the plugin itself, which names them.
 	cni bool
 }
@@ -91,18 +93,18 @@ var (
 )
 
 var pluginTraits = map[Plugin]traits{
-	Kubenet:          {bridge: "cbr0", podCIDR: true, udr: true, gateway: true, link: "veth", hash: 8},
+	Kubenet:          {bridge: "cbr0", podCIDR: true, udr: true, gateway: true, link: "veth", hash: 8, ipv6: true},
 	AzureBridge:      {bridge: azureBridgeName, link: azureLink, hash: 11},
 	AzureTunnel:      {bridge: azureBridgeName, link: azureLink, hash: 11},
 	AzureTransparent: {link: azureLink, hash: 11, mac: azureHostMAC},
-	AzureOverlay:     {podCIDR: true, link: azureLink, hash: 11, mac: azureHostMAC, clusterOnly: true},
+	AzureOverlay:     {podCIDR: true, link: azureLink, hash: 11, mac: azureHostMAC, clusterOnly: true, ipv6: true},
 	AzurePodSubnet:   {link: azureLink, hash: 11, mac: azureHostMAC},
-	AzureCilium:      {podCIDR: true, router: true, link: "lxc", hash: 12, clusterOnly: true},
-	Cilium:           {router: true, link: "lxc", hash: 12},
-	Calico:           {podCIDR: true, udr: true, link: "cali", hash: 11, mac: calicoHostMAC, clusterOnly: true},
-	Kindnet:          {podCIDR: true, udr: true, gateway: true, link: "veth", hash: 8, clusterOnly: true},
-	Bridge:           {bridge: "cni0", podCIDR: true, udr: true, gateway: true, link: "veth", hash: 8, clusterOnly: true, cni: true},
-	PTP:              {podCIDR: true, udr: true, gateway: true, link: "veth", hash: 8, clusterOnly: true, cni: true},
+	AzureCilium:      {podCIDR: true, router: true, link: "lxc", hash: 12, clusterOnly: true, ipv6: true},
+	Cilium:           {router: true, link: "lxc", hash: 12, ipv6: true},
+	Calico:           {podCIDR: true, udr: true, link: "cali", hash: 11, mac: calicoHostMAC, clusterOnly: true, ipv6: true},
+	Kindnet:          {podCIDR: true, udr: true, gateway: true, link: "veth", hash: 8, clusterOnly: true, ipv6: true},
+	Bridge:           {bridge: "cni0", podCIDR: true, udr: true, gateway: true, link: "veth", hash: 8, clusterOnly: true, cni: true, ipv6: true},
+	PTP:              {podCIDR: true, udr: true, gateway: true, link: "veth", hash: 8, clusterOnly: true, cni: true, ipv6: true},
 }
 
 // The names of azure-vnet's links.
@@ -141,3 +143,8 @@ func (p Plugin) LinkPrefix() string { return pluginTraits[p].link }
 // routedByUDR reports whether the fabric knows the node's pods by a
 // user-defined route alone.
 func (p Plugin) routedByUDR() bool { return pluginTraits[p].udr }
+
+// hasCalico reports whether Calico keeps the node's network policies.
+func (n *Node) hasCalico() bool {
+	return n.Plugin == Calico || n.Policy == PolicyCalico || n.Policy == PolicyCalicoNFT
+}

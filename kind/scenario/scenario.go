@@ -14,7 +14,7 @@
 //	  subnet: 10.240.0.0/16    # default: all of it
 //	  gateway: 10.240.0.1      # default: the subnet's first address
 //	  fabricMAC: "12:34:56:78:9a:bc"
-//	  edge: 203.0.113.1        # the internet's way in
+//	  edge: 203.0.113.1        # where the internet reaches the network
 //	  outside: [203.0.113.10]  # what answers there
 //	  podCIDR: 10.244.0.0/16   # nodes take a /24 each, where the plugin has it so
 //	  podSubnet: 10.241.0.0/16 # azure-podsubnet's only
@@ -51,11 +51,12 @@
 //	      pods: 3                   # pod-1 to pod-3
 //	routes:                    # default: one for each podCIDR
 //	  - {prefix: 10.244.0.0/24, via: a}
-//	traffic:                   # default: some of each kind, both ways
+//	traffic:                   # default: some of each kind, in both directions
 //	  - {from: [a/web, a/db], to: [b/pod-1, b, outside, 10.1.2.3], proto: [tcp, udp, icmp], port: 8080, rate: 5, size: 1400}
+//	  - {from: a/web, to: a/db, proto: udp, port: 8125, oneWay: true} # no answers
 //	duration: 15m              # of the traffic
 //	timeout: 5s                # of a request
-//	faults:                    # see FaultType
+//	faults:                    # see FaultType and its Doc
 //	  - {type: delete-udr, node: a}
 //	  - {type: stale-dnat, pod: b/pod-1, mac: "a2:96:88:20:cb:c6"}
 //	  - {type: delete-pod-route, pod: b/pod-1, family: 6}
@@ -78,7 +79,9 @@ package scenario
 
 import (
 	"fmt"
+	"iter"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -129,7 +132,7 @@ type Topology struct {
 	Gateway netip.Addr
 	// FabricMAC is the fabric's answer to every ARP request.
 	FabricMAC model.MAC
-	// Edge is the internet's way back into the network, and Outside are
+	// Edge is the internet's next hop into the network, and Outside are
 	// the addresses that answer beyond it.
 	Edge    netip.Addr
 	Outside []netip.Addr
@@ -139,11 +142,11 @@ type Topology struct {
 	// azure-podsubnet nodes have; not valid where there is none.
 	PodSubnet netip.Prefix
 	// Switched is true where an Ethernet switch connects the nodes and a
-	// router at Gateway, in place of the fabric of a cloud: whoever has an
-	// address answers for it, and the router does not know the pods.
+	// router at Gateway, in place of the fabric of a cloud: the machine that has
+	// an address answers for it, and the router does not know the pods.
 	Switched bool
-	// Six is the IPv6 half; nil where there is none.
-	Six   *Half
+	// IPv6 is the IPv6 half; nil where there is none.
+	IPv6  *Half
 	Nodes []Node
 }
 
@@ -155,7 +158,7 @@ type Node struct {
 	NIC string
 	MAC model.MAC
 	// IPForwarding is the card's setting in the fabric: whether it may
-	// receive and send what is not its own.
+	// receive and send packets of other addresses.
 	IPForwarding bool
 	IP, IP6      netip.Addr
 	// PodCIDR is the range of the node's pods; not valid where the plugin
@@ -225,7 +228,7 @@ const OutsideName = "outside"
 
 // Endpoint is one end of a flow.
 type Endpoint struct {
-	// Place is "node", "node/pod" or "outside"; empty where nobody has
+	// Place is "node", "node/pod" or "outside"; empty where no machine has
 	// the address.
 	Place string
 	Addr  netip.Addr
@@ -249,6 +252,8 @@ type Flow struct {
 	Rate float64
 	// Size is what a request holds at least, in bytes.
 	Size int
+	// OneWay requests want no answer, as statsd's datagrams do.
+	OneWay bool `json:",omitempty"`
 }
 
 // String names the flow, as "a/web > b/db tcp/8080".
@@ -263,98 +268,13 @@ func (f Flow) String() string {
 	return s
 }
 
-// FaultType names a typed operation that breaks something.
-type FaultType string
-
-// The faults; those of links, neighbours and bridges are in layer2.go. What
-// each wants in a file is in faultShapes.
-const (
-	// DeleteUDR deletes the route of Prefix, or all when there is none. In
-	// a file a node can stand for its podCIDR, here and in WrongUDR.
-	DeleteUDR FaultType = "delete-udr"
-	// WrongUDR sends Prefix to Via.
-	WrongUDR FaultType = "wrong-udr"
-	// NICForwardingOff takes IP forwarding from Node's network card.
-	NICForwardingOff FaultType = "nic-forwarding-off"
-	// NSGDrop has the network lose what Node's pods send to Prefix, or to
-	// anybody when there is none, as a security group does that leaves the
-	// pods' addresses out.
-	NSGDrop FaultType = "nsg-drop"
-	// NoReturn has the network lose what comes back to Node from outside, as
-	// it is with a firewall that sees one way only.
-	NoReturn FaultType = "no-return"
-	// SilentFabric has the network answer no ARP request of Node any more.
-	SilentFabric FaultType = "silent-fabric"
-	// StaleDNAT leaves an ebtables rule that rewrites frames for Pod to MAC.
-	StaleDNAT FaultType = "stale-dnat"
-	// StaleARPReply leaves an ebtables rule that answers for Pod with MAC.
-	StaleARPReply FaultType = "stale-arpreply"
-	// WrongNeighbor pins Node's neighbour entry for Pod to MAC.
-	WrongNeighbor FaultType = "wrong-neighbor"
-	// MissingMasquerade takes the MASQUERADE rule from Node or, with
-	// Prefix ("exclude" in a file), excludes that destination from it.
-	MissingMasquerade FaultType = "missing-masquerade"
-	// DeletePodRoute deletes a routed Pod's route and rule.
-	DeletePodRoute FaultType = "delete-pod-route"
-	// DropForward drops what is forwarded to Pod.
-	DropForward FaultType = "drop-forward"
-	// ForwardingOff sets Node's ip_forward to 0.
-	ForwardingOff FaultType = "forwarding-off"
-	// PodLinkDown takes the host side of Pod's link down.
-	PodLinkDown FaultType = "pod-link-down"
-)
-
-// Fault is one thing to break. Which fields are set depends on the type.
-// Every fault carries what undoing it needs.
-type Fault struct {
-	Type FaultType
-	Node string
-	// Pod is "node/pod"; Node is set along with it.
-	Pod    string
-	Prefix netip.Prefix
-	Via    netip.Addr
-	MAC    model.MAC
-	// Family is 6 where the fault strikes IPv6 alone, else 0. Where there is
-	// a Prefix, that tells too.
-	Family int
-}
-
-// Six reports whether the fault strikes IPv6.
-func (f Fault) Six() bool { return f.Family == 6 || f.Prefix.Addr().Is6() }
-
-// String names the fault and what it strikes.
-func (f Fault) String() string {
-	var b strings.Builder
-	b.WriteString(string(f.Type))
-	switch {
-	case f.Pod != "":
-		b.WriteString(" " + f.Pod)
-	case f.Node != "":
-		b.WriteString(" " + f.Node)
-	}
-	if f.Prefix.IsValid() {
-		b.WriteString(" " + f.Prefix.String())
-	}
-	if f.Via.IsValid() {
-		b.WriteString(" via " + f.Via.String())
-	}
-	if f.Family == 6 {
-		b.WriteString(" ip6")
-	}
-	if !f.MAC.IsZero() {
-		b.WriteString(" " + f.MAC.String())
-	}
-	return b.String()
-}
-
 // Node returns the named node, nil when there is none.
 func (t *Topology) Node(name string) *Node {
-	for i := range t.Nodes {
-		if t.Nodes[i].Name == name {
-			return &t.Nodes[i]
-		}
+	i := slices.IndexFunc(t.Nodes, func(n Node) bool { return n.Name == name })
+	if i < 0 {
+		return nil
 	}
-	return nil
+	return &t.Nodes[i]
 }
 
 // Pod returns the node and the pod that "node/pod" names, nil when there is
@@ -365,41 +285,48 @@ func (t *Topology) Pod(ref string) (*Node, *Pod) {
 	if n == nil {
 		return nil, nil
 	}
-	for _, pods := range [][]Pod{n.Pods, n.OldPods} {
-		for i := range pods {
-			if pods[i].Name == pod {
-				return n, &pods[i]
-			}
+	for p := range n.AllPods() {
+		if p.Name == pod {
+			return n, p
 		}
 	}
 	return nil, nil
+}
+
+// AllPods are the node's pods and the old ones.
+func (n *Node) AllPods() iter.Seq[*Pod] {
+	return func(yield func(*Pod) bool) {
+		for _, pods := range [][]Pod{n.Pods, n.OldPods} {
+			for i := range pods {
+				if !yield(&pods[i]) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // Bits is the length of the subnet's prefix, which nodes and bridged pods
 // take as their on-link range.
 func (t *Topology) Bits() int { return t.Subnet.Bits() }
 
-// Place says who has the address: a node, a pod that is there, the outside;
-// "" when nobody does.
+// Place is the machine that has the address: a node, a pod that is there, the outside;
+// "" when there is none.
 func (t *Topology) Place(a netip.Addr) string {
-	if six := t.V6(); six != nil && six != t && a.Is6() {
-		return six.Place(a)
+	if v6 := t.V6(); v6 != nil && v6 != t && a.Is6() {
+		return v6.Place(a)
 	}
-	for _, o := range t.Outside {
-		if o == a {
-			return OutsideName
-		}
+	if slices.Contains(t.Outside, a) {
+		return OutsideName
 	}
 	for i := range t.Nodes {
 		n := &t.Nodes[i]
 		if n.IP == a || n.PodGateway() == a || n.Router == a && a.IsValid() && !a.IsLinkLocalUnicast() {
 			return n.Name
 		}
-		for _, pods := range [][]Pod{n.Pods, n.OldPods} {
-			for _, p := range pods {
-				if p.IP == a && !p.Gone {
-					return n.Name + "/" + p.Name
-				}
+		for p := range n.AllPods() {
+			if p.IP == a && !p.Gone {
+				return n.Name + "/" + p.Name
 			}
 		}
 	}
@@ -443,10 +370,8 @@ func (n *Node) PodGateway() netip.Addr {
 // Info sums the scenario up.
 func (s *Scenario) Info() Info {
 	info := Info{Name: s.Name, Title: s.Title, Description: s.Description}
-	seen := map[Plugin]bool{}
 	for _, n := range s.Topology.Nodes {
-		if !seen[n.Plugin] {
-			seen[n.Plugin] = true
+		if !slices.Contains(info.Plugins, string(n.Plugin)) {
 			info.Plugins = append(info.Plugins, string(n.Plugin))
 		}
 	}

@@ -12,48 +12,48 @@ import (
 // not know by itself. On a switch the nodes have them.
 func (r *resolver) routes(raw rawScenario) {
 	s := &r.s
-	if !raw.routes.set() {
+	if !raw.Routes.set() {
 		for _, n := range s.Topology.Nodes {
 			if n.Plugin.routedByUDR() && !s.Topology.Switched {
 				s.Routes = append(s.Routes, Route{n.PodCIDR, n.IP})
-				if s.Topology.Six != nil {
+				if s.Topology.IPv6 != nil {
 					s.Routes = append(s.Routes, Route{n.PodCIDR6, n.IP6})
 				}
 			}
 		}
 		return
 	}
-	if len(raw.routes.v) > maxRoutes {
-		r.errorf(raw.routes.v[maxRoutes].at, "more than %d routes", maxRoutes)
+	if len(raw.Routes.v) > maxRoutes {
+		r.errorf(raw.Routes.v[maxRoutes].at, "more than %d routes", maxRoutes)
 		return
 	}
-	for _, route := range raw.routes.v {
-		if !route.prefix.set() || !route.via.set() {
+	for _, route := range raw.Routes.v {
+		if !route.Prefix.set() || !route.Via.set() {
 			r.errorf(route.at, "route wants prefix and via")
 			continue
 		}
-		p := route.prefix.v
+		p := route.Prefix.v
 		if slices.ContainsFunc(s.Routes, func(o Route) bool { return o.Prefix == p }) {
-			r.errorf(route.prefix.at, "prefix %s has a route already", p)
+			r.errorf(route.Prefix.at, "prefix %s has a route already", p)
 		}
 		if t := s.Topology; p.Overlaps(t.VNet) || slices.ContainsFunc(t.Outside, p.Contains) || p.Contains(t.Edge) {
-			r.errorf(route.prefix.at, "route %s overlaps the vnet or the outside", p)
+			r.errorf(route.Prefix.at, "route %s overlaps the vnet or the outside", p)
 		}
-		if e, ok := r.endpoint(route.via); ok {
+		if e, ok := r.endpoint(route.Via); ok {
 			s.Routes = append(s.Routes, Route{p, e.Addr})
 		}
 	}
 }
 
 // traffic is what the file says or, when it says nothing, some of each kind
-// both ways: within the node, across nodes and to the outside.
+// in both directions: within the node, across nodes and to the outside.
 func (r *resolver) traffic(raw rawScenario) {
-	if !raw.traffic.set() {
+	if !raw.Traffic.set() {
 		for _, t := range r.s.Topology.Families() {
 			r.s.Traffic = append(r.s.Traffic, defaultTraffic(t)...)
 		}
 	}
-	for _, t := range raw.traffic.v {
+	for _, t := range raw.Traffic.v {
 		r.flows(t)
 		if len(r.s.Traffic) > maxFlows {
 			r.errorf(t.at, "traffic has more than %d flows", maxFlows)
@@ -65,26 +65,29 @@ func (r *resolver) traffic(raw rawScenario) {
 		total += f.Rate
 	}
 	if total > maxTotal {
-		r.errorf(raw.traffic.where(raw.at), "traffic has %.0f requests per second, more than %d", total, maxTotal)
+		r.errorf(raw.Traffic.where(raw.at), "traffic has %.0f requests per second, more than %d", total, maxTotal)
 	}
 }
 
 // flows expands one entry to a flow for each pair of its ends and protocol.
 // An end that meets itself is left out.
 func (r *resolver) flows(raw rawTraffic) {
-	froms, to := r.ends(raw.at, "from", raw.from), r.ends(raw.at, "to", raw.to)
+	froms, to := r.ends(raw.at, "from", raw.From), r.ends(raw.at, "to", raw.To)
 	protos := []Proto{TCP}
-	if len(raw.proto) > 0 {
+	if len(raw.Proto) > 0 {
 		protos = nil
-		for _, p := range raw.proto {
+		for _, p := range raw.Proto {
 			if slices.Contains(protos, p.v) {
 				r.errorf(p.at, "proto %s is named twice", p.v)
 			}
 			protos = append(protos, p.v)
 		}
 	}
-	if raw.port.set() && !slices.ContainsFunc(protos, func(p Proto) bool { return p != ICMP }) {
-		r.errorf(raw.port.at, "icmp has no port")
+	if raw.Port.set() && !slices.ContainsFunc(protos, func(p Proto) bool { return p != ICMP }) {
+		r.errorf(raw.Port.at, "icmp has no port")
+	}
+	if raw.OneWay.v && !slices.Equal(protos, []Proto{UDP}) {
+		r.errorf(raw.OneWay.at, "oneWay wants proto: udp")
 	}
 	if len(froms)*len(to)*len(protos) > maxFlows {
 		r.errorf(raw.at, "traffic has more than %d flows", maxFlows)
@@ -97,9 +100,9 @@ func (r *resolver) flows(raw rawTraffic) {
 				if from.Place == to.Place || from.Addr.Is4() != to.Addr.Is4() {
 					continue
 				}
-				f := Flow{From: from, To: to, Proto: p, Rate: raw.rate.or(defaultRate), Size: raw.size.or(0)}
+				f := Flow{From: from, To: to, Proto: p, Rate: raw.Rate.or(defaultRate), Size: raw.Size.v, OneWay: raw.OneWay.v}
 				if p != ICMP {
-					f.Port = uint16(raw.port.or(defaultPort))
+					f.Port = uint16(raw.Port.or(defaultPort))
 				}
 				r.s.Traffic = append(r.s.Traffic, f)
 				made = true
@@ -126,8 +129,8 @@ func (r *resolver) ends(at *yaml.Node, field string, refs []value[string]) []End
 			return nil
 		}
 		out = append(out, e)
-		if r.six != nil {
-			if e6, err := r.six.Resolve(ref.v); err == nil && e6.Addr != e.Addr {
+		if r.v6 != nil {
+			if e6, err := r.v6.Resolve(ref.v); err == nil && e6.Addr != e.Addr {
 				out = append(out, e6)
 			}
 		}
@@ -183,11 +186,9 @@ func defaultTraffic(t *Topology) []Flow {
 // live are the node's pods that are there.
 func (n *Node) live() []Endpoint {
 	var out []Endpoint
-	for _, pods := range [][]Pod{n.Pods, n.OldPods} {
-		for _, p := range pods {
-			if !p.Gone {
-				out = append(out, Endpoint{n.Name + "/" + p.Name, p.IP})
-			}
+	for p := range n.AllPods() {
+		if !p.Gone {
+			out = append(out, Endpoint{n.Name + "/" + p.Name, p.IP})
 		}
 	}
 	return out
@@ -202,10 +203,8 @@ func (n *Node) Addresses() []netip.Addr {
 	if n.Router.IsValid() && !n.Router.IsLinkLocalUnicast() {
 		out = append(out, n.Router)
 	}
-	for _, pods := range [][]Pod{n.Pods, n.OldPods} {
-		for _, p := range pods {
-			out = append(out, p.IP)
-		}
+	for p := range n.AllPods() {
+		out = append(out, p.IP)
 	}
 	return out
 }

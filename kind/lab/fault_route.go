@@ -1,0 +1,166 @@
+package lab
+
+import (
+	"cmp"
+	"errors"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/lasthop/lasthop/kind/scenario"
+)
+
+// fabricFaults are those of the cloud's network.
+var fabricFaults = map[scenario.FaultType]injection{
+	scenario.DeleteUDR: func(x *target) error {
+		for _, r := range x.s.StruckRoutes(x.Fault) {
+			if err := x.sp.haveRoute(x.udrRoute(r), x.undo); err != nil {
+				return err
+			}
+		}
+		return nil
+	},
+	scenario.WrongUDR: func(x *target) error {
+		for _, r := range x.s.StruckRoutes(x.Fault) {
+			r.Via = pick(x, x.Via, r.Via)
+			if err := x.sp.route(x.udrRoute(r)); err != nil {
+				return err
+			}
+		}
+		return nil
+	},
+	scenario.ReturningUDR: func(x *target) error {
+		err := x.inFabric(func(fabric *space) error {
+			return fabric.haveRoute(x.udrRoute(scenario.Route{Prefix: x.Prefix, Via: x.node.IP}), !x.undo)
+		})
+		if err != nil {
+			return err
+		}
+		filter := pick(x, "0", "1")
+		return x.sp.sysctls("ipv4/conf/all/rp_filter", filter, "ipv4/conf/"+uplinkOf(x.node)+"/rp_filter", filter)
+	},
+	scenario.NICForwardingOff: func(x *target) error {
+		return x.inFabric(func(fabric *space) error { return fabric.runAll(iptables, spoofJumps(x.op("-A"), x.port)...) })
+	},
+	scenario.NSGDrop: func(x *target) error {
+		to := x.Prefix
+		if !to.IsValid() {
+			to = defaultRoute
+		}
+		return x.inFabric(func(fabric *space) error {
+			for _, src := range podSources(x.node) {
+				if err := fabric.run(iptables, words("? FORWARD -i ? -s ? -d ? -j DROP", x.op("-I"), x.port, src, to)...); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	},
+	scenario.NoReturn: func(x *target) error {
+		return x.inFabric(func(fabric *space) error {
+			return fabric.run(iptables, words("? FORWARD -i ? -o ? -j DROP", x.op("-I"), edgeLink, x.port)...)
+		})
+	},
+	scenario.SilentFabric: func(x *target) error {
+		err := x.inFabric(func(fabric *space) error {
+			answer, conf := pick(x, "0", "1"), "ipv4/conf/"+x.port+"/"
+			return fabric.sysctls(conf+"proxy_arp", answer, conf+"proxy_arp_pvlan", answer)
+		})
+		if err != nil {
+			return err
+		}
+		return x.sp.forgetNeighbors(cmp.Or(x.node.Bridge, x.node.NIC), netip.Addr{})
+	},
+}
+
+// podSources are the addresses that a node's pods send from.
+func podSources(n *scenario.Node) []netip.Prefix {
+	if n.PodCIDR.IsValid() {
+		return []netip.Prefix{n.PodCIDR}
+	}
+	var out []netip.Prefix
+	for p := range n.AllPods() {
+		out = append(out, host(p.IP))
+	}
+	return out
+}
+
+// smallMTU is the least with which the kernel keeps IPv6 on a link.
+const smallMTU, fullMTU = 1280, 1500
+
+// routeFaults are those of a node's own routing.
+var routeFaults = map[scenario.FaultType]injection{
+	scenario.ForwardingOff: func(x *target) error {
+		name := "ipv4/ip_forward"
+		if x.node.IP.Is6() {
+			name = "ipv6/conf/all/forwarding"
+		}
+		return x.sp.sysctl(name, pick(x, "0", "1"))
+	},
+	scenario.BlackholeRoute: func(x *target) error {
+		return x.sp.haveRoute(route{dst: x.Prefix, blackhole: true}, !x.undo)
+	},
+	scenario.AsymmetricRoute: func(x *target) error {
+		return x.sp.haveRoute(route{dst: x.Prefix, link: x.node.Bridge}, !x.undo)
+	},
+	scenario.DeleteNodeRoute: func(x *target) error {
+		r, err := nodeRoute(&x.s.Topology, x.node, x.Prefix)
+		if err != nil {
+			return err
+		}
+		return x.sp.haveRoute(r, x.undo)
+	},
+	scenario.DeleteDefaultRoute: func(x *target) error {
+		return x.sp.haveRoute(route{dst: defaultFor(x.node.IP), via: x.topology.Gateway, link: uplinkOf(x.node)}, x.undo)
+	},
+	scenario.DeletePodRoute: func(x *target) error {
+		err := x.sp.haveRoute(route{dst: host(x.pod.IP), link: x.pod.Link}, x.undo)
+		if err != nil || x.node.Plugin != scenario.Cilium {
+			return err
+		}
+		return pick(x, x.sp.unrule, x.sp.rule)(toPod(x.pod))
+	},
+	scenario.BridgeWithoutAddress: func(x *target) error {
+		gateway := netip.PrefixFrom(x.node.PodGateway(), x.node.PodCIDR.Bits())
+		return x.sp.haveAddr(x.node.Bridge, gateway, x.undo)
+	},
+	scenario.PodWithoutAddress: func(x *target) error {
+		return x.inPod(func(pod *space) error {
+			if x.undo {
+				return x.address(pod)
+			}
+			return pod.flushAddrs(podInterface)
+		})
+	},
+	scenario.PodWithoutDefaultRoute: func(x *target) error {
+		return x.inPod(func(pod *space) error {
+			return pod.haveRoute(route{dst: defaultFor(x.pod.IP), via: x.gateway(), link: podInterface}, x.undo)
+		})
+	},
+	scenario.PodWrongPrefix: func(x *target) error {
+		return x.inPod(func(pod *space) error {
+			if err := pod.flushAddrs(podInterface); err != nil || x.undo {
+				return errors.Join(err, x.address(pod))
+			}
+			if err := pod.addr(podInterface, netip.PrefixFrom(x.pod.IP, podBits(x.topology, x.node)-8), netlink.SCOPE_UNIVERSE); err != nil {
+				return err
+			}
+			return pod.route(route{dst: defaultFor(x.pod.IP), via: x.gateway(), link: podInterface})
+		})
+	},
+	scenario.SmallMTU: func(x *target) error {
+		if err := x.iptables(words("? OUTPUT -p icmp --icmp-type fragmentation-needed -j DROP", x.op("-A"))); err != nil {
+			return err
+		}
+		return x.sp.withLink(x.node.NIC, "set MTU of", func(l netlink.Link) error { return x.sp.nl.LinkSetMTU(l, pick(x, smallMTU, fullMTU)) })
+	},
+}
+
+// address gives a pod its address and routes again.
+func (x *target) address(pod *space) error {
+	b := &builder{Lab: x.Lab, topology: x.topology}
+	if x.pod.Bridged {
+		return b.podAddress(x.node, x.pod, pod)
+	}
+	return b.routedAddress(x.node, x.pod, pod)
+}

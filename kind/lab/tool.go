@@ -1,0 +1,107 @@
+package lab
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// MissingToolError says that a program that the lab runs is not installed.
+type MissingToolError struct {
+	Tool string
+	// Package is the Debian package that has it.
+	Package string
+}
+
+func (e *MissingToolError) Error() string {
+	return fmt.Sprintf("find %s: not installed (apt-get install %s)", e.Tool, e.Package)
+}
+
+// The tools of the Debian package iptables. The nft variants are asked for by
+// name: a kernel without the legacy tables has no others.
+const (
+	iptables       = "iptables-nft"
+	ip6tables      = "ip6tables-nft"
+	ebtables       = "ebtables-nft"
+	legacyIptables = "iptables-legacy"
+)
+
+// The tools of other packages.
+const (
+	conntrack = "conntrack"
+	nft       = "nft"
+)
+
+var toolPackages = map[string]string{conntrack: "conntrack", nft: "nftables"}
+
+// tables is iptables for a family.
+func tables(isIPv6 bool) string {
+	if isIPv6 {
+		return ip6tables
+	}
+	return iptables
+}
+
+// findTool looks a program up in PATH and, since a plain user's PATH leaves
+// them out, in the system directories.
+func findTool(name string) (string, error) {
+	if file, err := exec.LookPath(name); err == nil {
+		return file, nil
+	}
+	for _, dir := range []string{"/usr/sbin", "/sbin"} {
+		if file, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
+			return file, nil
+		}
+	}
+	return "", &MissingToolError{Tool: name, Package: cmp.Or(toolPackages[name], "iptables")}
+}
+
+// run executes a program inside the namespace.
+func (sp *space) run(tool string, args ...string) error {
+	_, err := sp.pipe("", tool, args...)
+	return err
+}
+
+// pipe is run with an input, and returns what the program prints. A child has
+// the namespace of the thread that starts it.
+func (sp *space) pipe(input, tool string, args ...string) (string, error) {
+	file, err := findTool(tool)
+	if err != nil {
+		return "", err
+	}
+	var stdout, stderr bytes.Buffer
+	err = sp.ns.Do(func() error {
+		cmd := exec.Command(file, args...)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &stdout, &stderr
+		return cmd.Run()
+	})
+	if err != nil {
+		return "", fmt.Errorf("%s %s in %s: %w: %s", tool, strings.Join(args, " "), sp.name, err, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.String(), nil
+}
+
+// words splits a rule at its spaces and puts the arguments, which may have
+// spaces themselves, in the place of question marks.
+func words(rule string, args ...any) []string {
+	out := strings.Fields(rule)
+	for i := range out {
+		if out[i] == "?" {
+			out[i], args = fmt.Sprint(args[0]), args[1:]
+		}
+	}
+	return out
+}
+
+// runAll runs a program once for each list of arguments.
+func (sp *space) runAll(tool string, lists ...[]string) error {
+	for _, args := range lists {
+		if err := sp.run(tool, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
