@@ -44,8 +44,10 @@ func openTerminal(t *testing.T) (control, tty *os.File) {
 // it, and wants the status for that and nothing left behind. The progress on
 // the terminal tells when the middle is.
 func TestInterruptedDemo(t *testing.T) {
+	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
 		t.Run(sig.String(), func(t *testing.T) {
+			t.Parallel()
 			control, tty := openTerminal(t)
 			cmd := exec.Command("lasthop", "demo", "--for", "1h")
 			cmd.Stderr = tty
