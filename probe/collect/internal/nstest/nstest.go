@@ -67,17 +67,17 @@ func Named(t testing.TB, name string) *NS {
 	return &NS{NS: ns, Name: name, t: t}
 }
 
-// Run runs each line as a command inside the namespace and fails the test when
-// one fails. Words are separated by spaces; quotes work as in a shell.
-func (n *NS) Run(lines ...string) {
+// Run has a shell inside the namespace run the lines of a script, and fails the
+// test when one fails.
+func (n *NS) Run(script ...string) {
 	n.t.Helper()
-	n.Output(lines...)
+	n.Output(script...)
 }
 
 // Output is Run; it returns what the commands print.
-func (n *NS) Output(lines ...string) string {
+func (n *NS) Output(script ...string) string {
 	n.t.Helper()
-	return run(n.t, strings.Join(lines, "\n"), "nsenter", "--net="+n.Path(), "sh", "-e")
+	return run(n.t, strings.Join(script, "\n"), "nsenter", "--net="+n.Path(), "sh", "-e")
 }
 
 // Feed runs one command inside the namespace with the given input.
