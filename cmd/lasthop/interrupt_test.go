@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -53,7 +54,13 @@ func TestInterruptedDemo(t *testing.T) {
 			cmd.Stderr = tty
 			var stdout strings.Builder
 			cmd.Stdout = &stdout
-			if err := cmd.Start(); err != nil {
+			// A program leaves a signal ignored that its parent ignores, as
+			// all do under nohup. A signal that is caught is not inherited.
+			caught := make(chan os.Signal, 1)
+			signal.Notify(caught, sig)
+			err := cmd.Start()
+			signal.Stop(caught)
+			if err != nil {
 				t.Fatal(err)
 			}
 			id := fmt.Sprintf("demo%d", cmd.Process.Pid)
@@ -63,7 +70,7 @@ func TestInterruptedDemo(t *testing.T) {
 				t.Fatal(err)
 			}
 			said += readUntil(t, control, "")
-			err := cmd.Wait()
+			err = cmd.Wait()
 			var exit *exec.ExitError
 			if !errors.As(err, &exit) || exit.ExitCode() != exitInterrupted {
 				t.Errorf("%v, want status %d; it said:\n%s", err, exitInterrupted, said)
