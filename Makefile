@@ -28,35 +28,43 @@ build: need-go ## build bin/lasthop, one static binary
 	$(GO) build -trimpath -ldflags '-s -w -X main.release=$(RELEASE)' -o bin/lasthop ./cmd/lasthop
 
 .PHONY: generate
-generate: need-go ## compile the BPF programs (needs clang) and write their Go bindings
+generate: need-c ## compile the BPF programs (needs clang) and write their Go bindings
 	$(GO) generate ./bpf/...
 
 .PHONY: fmt
-fmt: need-go ## format Go and C
+fmt: need-c ## format Go and C
 	gofmt -w $$(git ls-files '*.go')
 	$(if $(C_FILES),clang-format-14 -i $(C_FILES))
 
 .PHONY: lint
-lint: need-go ## check style, import directions and common mistakes
+lint: need-c ## check style, import directions and common mistakes
 	$(GO) tool -modfile=tools/go.mod golangci-lint run ./...
 	$(if $(C_FILES),clang-format-14 --dry-run -Werror $(C_FILES))
 
+# Tests find the commands that tools/need names, and no others.
+COMMANDS = bin/commands
+with-commands = tools/need --link $(COMMANDS) go @test; PATH='$(CURDIR)/$(COMMANDS)'
+
 # What the scenarios' verdicts were: the tests write it, since what a test
 # prints is hidden when it passes. It is shown when they fail as well. Most of a
-# scenario is waiting, so more of them run at once than there are CPUs.
+# scenario is waiting, so more of them run at once than there are CPUs. Tests
+# that pass within a second are not worth a line.
 ACCURACY = bin/accuracy.txt
-test-and-tell = mkdir -p bin; rm -f $(ACCURACY); failed=0; \
-	LASTHOP_ACCURACY='$(CURDIR)/$(ACCURACY)' $(GO) test -count=1 -parallel 4 -timeout 40m $(1) || failed=1; \
+define run-tests
+	rm -f $(ACCURACY); failed=0; $(with-commands) LASTHOP_ACCURACY='$(CURDIR)/$(ACCURACY)' \
+		go tool -modfile=tools/go.mod gotestsum --format testname --jsonfile bin/tests.json -- \
+		-count=1 -parallel 8 -timeout 40m $(1) | sed -uE '/^PASS [^ ]+ \((0\.[0-9]+s|cached)\)$$/d' || failed=1; \
 	cat $(ACCURACY) || failed=1; exit $$failed
+endef
 
 .PHONY: test
 test: need-test ## run every test, as root, those in network namespaces included
 	@echo "all packages, as root on Linux $$(uname -r); nothing is skipped"
-	@$(call test-and-tell,./...)
+	@$(call run-tests,./...)
 
 .PHONY: test-lab
 test-lab: need-test ## run the tests that make nodes in network namespaces, and tell how right the verdicts were
-	@$(call test-and-tell,./kind/... ./probe/collect/... ./probe/traffic/... ./probe/session/... ./cmd/...)
+	@$(call run-tests,./kind/... ./probe/collect/... ./probe/traffic/... ./probe/session/... ./cmd/...)
 
 FUZZTIME ?= 5s
 
@@ -71,16 +79,18 @@ fuzz: need-test ## feed every decoder what nobody would send, FUZZTIME (5s) each
 
 .PHONY: bench
 bench: need-test ## measure what watching costs, beside an empty program, and judging, by size
-	$(GO) test -run '^$$' -bench . $$(grep -rl --include='*_test.go' '^func Benchmark' . | xargs -rn1 dirname | sort -u)
+	$(with-commands) go test -run '^$$' -bench . $$(grep -rl --include='*_test.go' '^func Benchmark' . | xargs -rn1 dirname | sort -u)
 
 .PHONY: image
 image: ## build the container image IMAGE (lasthop:dev)
 	docker build --build-arg RELEASE='$(RELEASE)' -t '$(IMAGE)' .
 
-.PHONY: need-go need-lab need-test
+.PHONY: need-go need-c need-lab need-test
 need-go:
 	@tools/need go
-need-lab:
-	@tools/need go root ip iptables ebtables nft conntrack setpriv
-need-test: need-lab
-	@tools/need tcpdump tmux cni/bridge cni/ptp cni/host-local cni/portmap
+need-c: need-go
+	@tools/need @c
+need-lab: need-go
+	@tools/need @lab
+need-test: need-go
+	@tools/need @test

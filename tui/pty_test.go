@@ -145,9 +145,9 @@ type console struct {
 	before  unix.Termios
 }
 
-// openConsole starts the program in a new terminal. With args it is those that
-// are run, the program being "$0".
-func openConsole(t *testing.T, w, h int, how string, env []string, args ...string) *console {
+// openConsole starts the program in a new terminal. With a command it is that
+// which is run, the program being "$0".
+func openConsole(t *testing.T, w, h int, how string, env []string, command ...string) *console {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -159,8 +159,8 @@ func openConsole(t *testing.T, w, h int, how string, env []string, args ...strin
 	}
 	c.changed = sync.NewCond(&c.mu)
 	c.cmd = exec.Command(self)
-	if len(args) > 0 {
-		c.cmd = exec.Command(args[0], append(args[1:], self)...)
+	if len(command) > 0 {
+		c.cmd = exec.Command(command[0], append(command[1:], self)...)
 	}
 	master, tty, err := pty.Open()
 	if err != nil {

@@ -11,11 +11,13 @@ import (
 // TestChurn makes and deletes thirty pods while the node is watched, each with
 // the address of one that just went: nothing is wrong with that.
 func TestChurn(t *testing.T) {
+	t.Parallel()
 	for _, cluster := range []struct{ plugin, stack string }{
 		{"kubenet", "ipv4"}, {"azure-bridge", "ipv4"}, {"azure-transparent", "ipv4"}, {"bridge", "ipv4"}, {"ptp", "ipv4"},
 		{"kindnet", "ipv6"}, {"bridge", "ipv6"}, {"calico", "ipv6"}, {"cilium", "ipv6"},
 	} {
 		t.Run(cluster.plugin+"-"+cluster.stack, func(t *testing.T) {
+			t.Parallel()
 			s, err := scenario.Parse("churn.yaml", []byte(`
 topology:
   plugin: `+cluster.plugin+`

@@ -105,6 +105,7 @@ func told(t *testing.T, s *model.Snapshot, p model.Path) string {
 // TestExplainHealthy: on a healthy node of any plugin no path has a dead hop, no
 // hop has lost a packet, and what was counted at both ends of a way is the same.
 func TestExplainHealthy(t *testing.T) {
+	t.Parallel()
 	for _, info := range kind.Scenarios() {
 		// These two differ from another in what no packet meets.
 		same := info.Name == "healthy-kubenet-files" || info.Name == "healthy-kubenet-dockershim"
@@ -159,6 +160,7 @@ func lossless(t *testing.T, way []model.PathHop) bool {
 // TestExplainBroken: the hop where packets die carries the finding, whatever
 // kind of fault it is.
 func TestExplainBroken(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		scenario string
 		code     model.Code

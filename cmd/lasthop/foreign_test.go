@@ -14,6 +14,7 @@ import (
 // and once until SIGKILL, and wants every program where it was, by number,
 // priority, handle and order.
 func TestForeignPrograms(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"healthy-azure-cilium-tc", "healthy-cilium-tcx", "healthy-azure-cilium-redirect"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -291,6 +291,7 @@ const twoNodes = `  plugin: %s
 // must be where it went. Where the node talks with the outside too, by the same
 // address, what comes back from there cannot be told apart.
 func TestLedgerBalances(t *testing.T) {
+	t.Parallel()
 	for plugin, shared := range map[string]bool{
 		"kubenet": true, "azure-bridge": false, "azure-transparent": true, "cilium": false, "calico": false, "kindnet": true,
 	} {
@@ -351,6 +352,7 @@ func TestLedgerBalances(t *testing.T) {
 // TestLedgerExplains has a rule drop what goes to one pod: just these packets
 // are dropped, and the finding on the rule accounts for them.
 func TestLedgerExplains(t *testing.T) {
+	t.Parallel()
 	for _, plugin := range []string{"kubenet", "calico"} {
 		t.Run(plugin, func(t *testing.T) {
 			t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/gopacket/pcapgo"
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/lasthop/lasthop/kind"
@@ -55,8 +57,10 @@ func upLab(t *testing.T, name string) *lab.Lab {
 }
 
 // TestScripts runs the command lines in testdata/script. A script has in $LAB
-// the id of a lab that it may bring up, and the command `exits STATUS CMD…`.
+// the id of a lab that it may bring up, and the commands `exits STATUS CMD…` and
+// `interfaces FILE`.
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
@@ -65,7 +69,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("LAB", newLab(env.Defer, env.T().Fatal))
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "interfaces": interfaces},
 	})
 }
 
@@ -86,6 +90,29 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if got != want {
 		ts.Fatalf("exit status %d, want %d", got, want)
+	}
+}
+
+// interfaces prints the name of each packet's interface in a pcapng file.
+// tcpdump does not tell it.
+func interfaces(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: interfaces FILE")
+	}
+	file, err := os.Open(ts.MkAbs(args[0]))
+	ts.Check(err)
+	defer file.Close()
+	r, err := pcapgo.NewNgReader(file, pcapgo.DefaultNgReaderOptions)
+	ts.Check(err)
+	for {
+		_, packet, err := r.ReadPacketData()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		ts.Check(err)
+		in, err := r.Interface(packet.InterfaceIndex)
+		ts.Check(err)
+		fmt.Fprintln(ts.Stdout(), in.Name)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 // without any, and wants the same plugin, policy and residue, and what each was
 // recognised by.
 func TestRecognition(t *testing.T) {
+	t.Parallel()
 	for _, info := range kind.Scenarios() {
 		if !strings.HasPrefix(info.Name, "healthy-") {
 			continue

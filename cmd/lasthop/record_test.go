@@ -18,6 +18,7 @@ import (
 // TestEndedRecording ends a recording by signals: after an interrupt it is
 // whole, and after SIGKILL good up to its last reading.
 func TestEndedRecording(t *testing.T) {
+	t.Parallel()
 	s, err := load("healthy-kubenet")
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 // over from before its start to after its end. Nothing may be found, and
 // everything must be answered.
 func TestRewrittenRules(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{
 		"healthy-kubenet", "healthy-kubenet-dockershim", "healthy-azure-bridge", "healthy-azure-tunnel", "healthy-azure-podsubnet",
 		"healthy-azure-calico", "healthy-azure-calico-nft", "healthy-azure-npm", "healthy-azure-cilium-redirect",

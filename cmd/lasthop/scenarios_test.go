@@ -30,6 +30,7 @@ func demos(t *testing.T) []string {
 // must give exactly their findings, the healthy ones none. Status 0 says so,
 // and the report that was printed is held against the scenario once more.
 func TestDemos(t *testing.T) {
+	t.Parallel()
 	var all matrix
 	t.Cleanup(func() { all.report(t) })
 	for _, name := range demos(t) {

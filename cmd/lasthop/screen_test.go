@@ -23,13 +23,13 @@ type muxed struct {
 	socket string
 }
 
-// startMuxed runs a shell command in a terminal of that size. It writes "left
-// STATUS" when it ends.
-func startMuxed(t testing.TB, columns, rows int, command string) *muxed {
+// startMuxed has a shell run a script in a terminal of that size. It writes
+// "left STATUS" when it ends.
+func startMuxed(t testing.TB, columns, rows int, script string) *muxed {
 	t.Helper()
 	m := &muxed{t, fmt.Sprintf("%s/tmux", t.TempDir())}
 	m.tmux("-f", "/dev/null", "new-session", "-d", "-x", fmt.Sprint(columns), "-y", fmt.Sprint(rows), "-e", "PATH="+os.Getenv("PATH"),
-		command+`; echo "left $?"; read -r _`)
+		script+`; echo "left $?"; read -r _`)
 	t.Cleanup(func() { m.tmux("kill-server") })
 	return m
 }

@@ -24,6 +24,7 @@ import (
 // TestCgroupProgram has a program on a cgroup's egress drop what a pod sends,
 // and wants it named.
 func TestCgroupProgram(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	n.populate(t)
 	group := newCgroup(t)

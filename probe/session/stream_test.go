@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 // its finding and no other, and close it once it is mended; before, between and
 // after them nothing is found.
 func TestStream(t *testing.T) {
+	t.Parallel()
 	type fault struct {
 		scenario.Fault
 		code model.Code
@@ -121,6 +123,7 @@ func (w *watcher) until(t *testing.T, s *session.Stream, what string, done func(
 // TestStreamChurn makes and deletes pods while the node is watched: nothing is
 // wrong with that, however often it is judged.
 func TestStreamChurn(t *testing.T) {
+	t.Parallel()
 	l := upWithTraffic(t, `
 topology:
   plugin: azure-transparent
@@ -149,6 +152,7 @@ traffic:
 
 // TestStreamAsked asks for windows, a reset and a new look at the state.
 func TestStreamAsked(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	sent, stop := n.send(t)
 	s, err := session.Open(t.Context(), session.Options{NS: n.ns, HostRoot: "/nonexistent", For: timeline.Short})
@@ -200,11 +204,14 @@ func TestStreamAsked(t *testing.T) {
 	}
 }
 
+// labs numbers the labs of this process, so that none shares an id.
+var labs atomic.Int64
+
 func upWithTraffic(t *testing.T, text string) *lab.Lab {
 	t.Helper()
 	sc, err := scenario.Parse("stream.yaml", []byte(text))
 	check(t, err)
-	id := fmt.Sprintf("s%d-%d", os.Getpid(), time.Now().UnixNano()%1e6)
+	id := fmt.Sprintf("s%d-%d", os.Getpid(), labs.Add(1))
 	l, err := lab.Up(t.Context(), sc, lab.Options{ID: id})
 	check(t, err)
 	t.Cleanup(func() {

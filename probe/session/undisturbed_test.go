@@ -36,6 +36,7 @@ const (
 // attached, detached and killed over and over, and wants every packet at the
 // other end, with the payload, the TTL and the MACs that it has without.
 func TestUndisturbed(t *testing.T) {
+	t.Parallel()
 	n := newNode(t)
 	got, giveUp := n.capture(t)
 	sent, stop := n.send(t)

@@ -65,17 +65,17 @@ func Named(t testing.TB, name string) *NS {
 	return &NS{NS: ns, Name: name, t: t}
 }
 
-// Run runs the lines as a shell script in the namespace. The test fails if one of
+// Run runs the script as a shell script in the namespace. The test fails if one of
 // them fails.
-func (n *NS) Run(lines ...string) {
+func (n *NS) Run(script ...string) {
 	n.t.Helper()
-	n.Output(lines...)
+	n.Output(script...)
 }
 
 // Output is Run that returns what the commands print.
-func (n *NS) Output(lines ...string) string {
+func (n *NS) Output(script ...string) string {
 	n.t.Helper()
-	return run(n.t, strings.Join(lines, "\n"), "nsenter", "--net="+n.Path(), "sh", "-e")
+	return run(n.t, strings.Join(script, "\n"), "nsenter", "--net="+n.Path(), "sh", "-e")
 }
 
 // Feed runs one command in the namespace with the given input and returns what it
