@@ -102,7 +102,7 @@ func (w *watcher) events(r model.Reading) (report.Events, error) {
 	case w.last == nil:
 		return report.Events{}, err
 	}
-	e := report.Events{At: r.At, LostToo: w.last == nil, Findings: w.changes(r.Findings)}
+	e := report.Events{At: r.At, WithLost: w.last == nil, Findings: w.changes(r.Findings)}
 	before := w.last
 	if before == nil {
 		beginning := *now
