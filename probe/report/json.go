@@ -299,7 +299,7 @@ func (r Report) document() document {
 	}
 	names, roles := Names(s), linkRoles(s)
 	d.Hops = mapped(s.Traffic.Hops, func(h model.HopCount) hopDoc {
-		pod, node := podOrNode(h.Addr, names[h.Addr] == thisNode)
+		pod, node := podOrNode(h.Addr, names[h.Addr] == ThisNode)
 		return hopDoc{
 			Pod: pod, Node: node, Peer: prefixText(h.Prefix), Link: h.Link, Role: orUnknown(string(roles.of(&h))),
 			Direction: h.Direction, Side: h.Side, Packets: h.Packets, Bytes: h.Bytes,

@@ -32,7 +32,7 @@ func dropRows(s *model.Snapshot) []dropRow {
 		switch {
 		case !local:
 			return 0
-		case name == thisNode:
+		case name == ThisNode:
 			return 1
 		}
 		return 2
@@ -71,7 +71,7 @@ func (r Report) volume() volume {
 	names := Names(r.Snapshot)
 	most := make(map[netip.Addr]map[model.Side]uint64)
 	for _, h := range r.Snapshot.Traffic.Hops {
-		if !h.Addr.IsValid() || h.Packets == 0 || names[h.Addr] == thisNode || !r.inFocus(h.Addr) {
+		if !h.Addr.IsValid() || h.Packets == 0 || names[h.Addr] == ThisNode || !r.inFocus(h.Addr) {
 			continue
 		}
 		if most[h.Addr] == nil {

@@ -88,9 +88,9 @@ func Place(p model.Place) string {
 	return other + " > " + p.Link
 }
 
-// thisNode is the name of the node's own addresses. No pod has it: the names of
+// ThisNode is the name of the node's own addresses. No pod has it: the names of
 // pods and of network namespaces hold no spaces.
-const thisNode = "this node"
+const ThisNode = "this node"
 
 // PodName is the pod's namespace and name, or what else it is known by; empty
 // when only its address is known.
@@ -122,7 +122,7 @@ func Names(s *model.Snapshot) map[netip.Addr]string {
 	for _, l := range s.Links {
 		for _, prefix := range l.Addresses {
 			if _, ok := names[prefix.Addr()]; !ok {
-				names[prefix.Addr()] = thisNode
+				names[prefix.Addr()] = ThisNode
 			}
 		}
 	}
@@ -145,7 +145,15 @@ func bounded(rows []string) []string {
 
 // DropText is what the kernel says of a drop: its reason, place and link.
 func DropText(reason model.Reason, location, link string) string {
-	text := fmt.Sprintf("%s at %s", cmp.Or(string(reason), "unknown reason"), cmp.Or(location, "unknown place"))
+	return ReasonText(reason) + " " + DropPlace(location, link)
+}
+
+// ReasonText is the reason of a drop.
+func ReasonText(reason model.Reason) string { return cmp.Or(string(reason), "unknown reason") }
+
+// DropPlace is where the kernel dropped a packet.
+func DropPlace(location, link string) string {
+	text := "at " + cmp.Or(location, "unknown place")
 	if link != "" {
 		text += " on " + link
 	}
@@ -165,7 +173,7 @@ func LostText(l model.Lost) []string {
 		n    uint64
 		what string
 	}{
-		{l.Events, "drop samples"}, {l.Counters, "packets uncounted"}, {l.MACs, "packets without MACs"}, {l.Unparsed, "packets unreadable"},
+		{l.Events, "drop samples lost"}, {l.Counters, "packets uncounted"}, {l.MACs, "packets without MACs"}, {l.Unparsed, "packets unreadable"},
 	} {
 		if x.n > 0 {
 			out = append(out, fmt.Sprintf("%d %s", x.n, x.what))
@@ -208,7 +216,7 @@ func NodeText(n model.Node) string {
 			parts = append(parts, x[0]+x[1])
 		}
 	}
-	return fmt.Sprintf("%s (%s)", cmp.Or(n.Name, thisNode), strings.Join(parts, ", "))
+	return fmt.Sprintf("%s (%s)", cmp.Or(n.Name, ThisNode), strings.Join(parts, ", "))
 }
 
 // EngineText is how packets are watched: the engine and what it attaches with.
