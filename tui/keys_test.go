@@ -87,7 +87,7 @@ func TestKeySequences(t *testing.T) {
 		{"event to finding", "4 G enter", "", []string{"UnexpectedMasquerade"}, nil},
 		{"sort", "s s s s s", "no return", []string{"LOST/1mv"}, nil},
 		{"sort, turned", "s s s s S", "", []string{"POD^"}, nil},
-		{"order turned", "S", "SKIP nodes", []string{"the last comes first"}, nil},
+		{"order turned", "S", "SKIP nodes", []string{"the last row comes first"}, nil},
 		{"sort by text", "s s", "bridge azure0", []string{"LAST HOP ALIVE^"}, nil},
 		{"filter", "2 / l e d g e r", "bank/ledger-0", []string{"/filter: ledger_"}, []string{"shop/cart"}},
 		{"filter kept", "2 / l e d g e r enter", "bank/ledger-0", []string{"/filter: ledger\n"}, []string{"shop/cart"}},

@@ -274,7 +274,7 @@ func TestFilterIsShownWhereItWorks(t *testing.T) {
 func TestFrozenGoesOn(t *testing.T) {
 	s := opened(t, Options{Env: utf8Env}, 80, 24, kubenetNode(3))
 	press(t, s, "p")
-	shows(t, s, "FROZEN", "p go on")
+	shows(t, s, "FROZEN", "p continue")
 	press(t, s, "p")
 	shows(t, s, "LIVE", "p pause")
 }

@@ -1,6 +1,7 @@
 package pcap
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -12,7 +13,7 @@ import (
 	"github.com/lasthop/lasthop/probe/report"
 )
 
-// Describe says in one line what is in a sample, as far as its head tells:
+// Describe says in one line what a sample is, as far as its head shows:
 //
 //	10.1.0.2:40112 > 10.1.3.9:443 TCP SYN ttl 63, 60 bytes
 func Describe(s model.Sample) string {
@@ -40,7 +41,7 @@ func Describe(s model.Sample) string {
 	return report.Clean(fmt.Sprintf("%s, %d bytes", strings.Join(words, " "), s.Length))
 }
 
-// ends are the addresses, with the ports that there are.
+// ends are the addresses, with ports if there are any.
 func ends(s model.Sample, p gopacket.Packet) string {
 	src, dst := s.Src, s.Dst
 	if n := p.NetworkLayer(); n != nil {
@@ -51,24 +52,20 @@ func ends(s model.Sample, p gopacket.Packet) string {
 			dst = a
 		}
 	}
-	end := func(a netip.Addr, port uint16, ported bool) string {
+	end := func(a netip.Addr, port []byte) string {
 		switch {
 		case !a.IsValid():
 			return "?"
-		case ported:
-			return netip.AddrPortFrom(a, port).String()
+		case len(port) == 2:
+			return netip.AddrPortFrom(a, binary.BigEndian.Uint16(port)).String()
 		}
 		return a.String()
 	}
-	switch t := p.TransportLayer().(type) {
-	case *layers.TCP:
-		return end(src, uint16(t.SrcPort), true) + " > " + end(dst, uint16(t.DstPort), true)
-	case *layers.UDP:
-		return end(src, uint16(t.SrcPort), true) + " > " + end(dst, uint16(t.DstPort), true)
-	case *layers.SCTP:
-		return end(src, uint16(t.SrcPort), true) + " > " + end(dst, uint16(t.DstPort), true)
+	var ports gopacket.Flow
+	if t := p.TransportLayer(); t != nil {
+		ports = t.TransportFlow()
 	}
-	return end(src, 0, false) + " > " + end(dst, 0, false)
+	return end(src, ports.Src().Raw()) + " > " + end(dst, ports.Dst().Raw())
 }
 
 func transport(p gopacket.Packet) string {

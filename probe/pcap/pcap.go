@@ -1,10 +1,10 @@
 // Package pcap writes samples of dropped packets as pcapng, which tcpdump and
-// tshark read, and says in words what is in one.
+// tshark read, and describes them in words.
 //
-// Each place of death is an interface of its own, whose name says link, reason
-// and location. Samples begin with the network header: an Ethernet header made
-// of the MACs that are known, zero where they are not, is put before it, since
-// tcpdump reads only files whose interfaces are all of one kind.
+// Each place where packets are dropped is an interface of its own, named by link,
+// reason and location. Samples begin with the network header. Since tcpdump reads
+// only files whose interfaces all have the same link type, an Ethernet header is
+// put before it, with a zero MAC where none is known.
 package pcap
 
 import (
@@ -27,7 +27,7 @@ const (
 	// snapLength is that of every interface; samples are much shorter.
 	snapLength = 65535
 	// maxName bounds an interface's name in bytes, maxPlaces their number:
-	// what died at others is at the first.
+	// packets of any further place are at the first.
 	maxName   = 200
 	maxPlaces = 4096
 )
@@ -35,13 +35,13 @@ const (
 // Writer appends samples to a file. It is not safe for concurrent use.
 type Writer struct {
 	ng *pcapgo.NgWriter
-	// places are the interfaces, by name: what died without a link did so in
-	// one place, in whichever namespace.
+	// places are the interfaces by name. Packets without a link have one place
+	// for all namespaces.
 	places map[string]int
 	seen   map[one]bool
 }
 
-// place is where packets died.
+// place is where packets were dropped.
 type place struct {
 	link, location string
 	ifindex        int
@@ -49,8 +49,8 @@ type place struct {
 	reason         model.Reason
 }
 
-// one tells a sample from others. Those of one place and pair, of TCP and of UDP
-// say, have their times.
+// one identifies a sample. The time separates those of one place and pair, such as
+// TCP and UDP.
 type one struct {
 	place
 	src, dst netip.Addr
@@ -84,8 +84,7 @@ func flush(ng *pcapgo.NgWriter) error {
 	return nil
 }
 
-// Write appends those of the samples that were not among the ones given before,
-// and flushes them.
+// Write appends the samples that were not in the previous call, and flushes them.
 func (w *Writer) Write(samples []model.Sample) error {
 	seen := make(map[one]bool, len(samples))
 	for _, s := range samples {

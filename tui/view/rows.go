@@ -60,18 +60,10 @@ var (
 	}
 )
 
-// Columns are the columns of a list's tab.
-func Columns(t TabID) []Column {
-	switch t {
-	case Findings:
-		return findingColumns
-	case Pods:
-		return podColumns
-	case Events:
-		return eventColumns
-	}
-	return nil
-}
+var columns = [Tabs][]Column{Findings: findingColumns, Pods: podColumns, Events: eventColumns}
+
+// Columns are the columns of a tab's list, nil if it has none.
+func Columns(t TabID) []Column { return columns[t] }
 
 // findingRows are the findings, then the checks that could not be made: a source
 // that was not read is a row, never silence.
