@@ -42,8 +42,8 @@ func (s *screen) moveBy(by int) {
 	}
 }
 
-// tell is a command that only calls f, outside of Update.
-func tell(f func()) tea.Cmd {
+// call is a command that only calls f, outside of Update.
+func call(f func()) tea.Cmd {
 	return func() tea.Msg {
 		f()
 		return nil
@@ -295,7 +295,7 @@ func (s *screen) sorted(c *choice) {
 func (s *screen) nextWindow() tea.Cmd {
 	s.window = (s.window + 1) % len(s.windows)
 	w := s.windows[s.window]
-	return tell(func() { s.opts.Source.SetWindow(w) })
+	return call(func() { s.opts.Source.SetWindow(w) })
 }
 
 // freeze keeps the reading that is shown; the second time it continues with the
@@ -317,7 +317,7 @@ func (s *screen) play() tea.Cmd {
 	if s.frozen {
 		speed = 0
 	}
-	return tell(func() { s.player.Speed(speed) })
+	return call(func() { s.player.Speed(speed) })
 }
 
 func replayMode(paused bool, speed float64) string {
@@ -334,14 +334,14 @@ func step(n int) func(*screen) tea.Cmd {
 			s.frozen = true
 			pause = s.play()
 		}
-		return tea.Sequence(pause, tell(func() { s.player.Step(n) }))
+		return tea.Sequence(pause, call(func() { s.player.Step(n) }))
 	}
 }
 
 // seek jumps in units of 10 s.
 func seek(units int) func(*screen) tea.Cmd {
 	return func(s *screen) tea.Cmd {
-		return tell(func() { s.player.Seek(time.Duration(units) * 10 * time.Second) })
+		return call(func() { s.player.Seek(time.Duration(units) * 10 * time.Second) })
 	}
 }
 
@@ -355,12 +355,12 @@ func faster(by float64) func(*screen) tea.Cmd {
 
 func (s *screen) rescan() tea.Cmd {
 	s.status = "reading the node's state again"
-	return tell(s.opts.Source.Rescan)
+	return call(s.opts.Source.Rescan)
 }
 
 func (s *screen) reset() tea.Cmd {
 	s.status = "counters start from zero"
-	return tell(s.opts.Source.Reset)
+	return call(s.opts.Source.Reset)
 }
 
 // copy sends what is shown to the terminal's clipboard: a finding's fix, a path's

@@ -277,7 +277,7 @@ func choosePeer(s *model.Snapshot, pod []netip.Addr, findings []model.Finding) (
 }
 
 // metBy is the busiest peer on whose path a finding has its place. The finding may
-// be about a next hop, to which itself nobody sends.
+// be about a next hop, which is no packet's destination.
 func metBy(s *model.Snapshot, f model.Finding, peers []path.Ends) (path.Ends, bool) {
 	const tried = 8
 	for _, p := range peers[:min(tried, len(peers))] {

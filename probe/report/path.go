@@ -21,7 +21,7 @@ type Path struct {
 	// the text has the headlines.
 	Findings []model.Finding
 	Others   []model.Finding
-	// Choice says how the destination was chosen, where nobody gave one.
+	// Choice says how the destination was chosen, if it was not given.
 	Choice string
 	// Limits say what was not judged, by request.
 	Limits []string
@@ -34,15 +34,15 @@ func (r Path) ndjson(w io.Writer) error { return writeJSON(w, r.doc(), "") }
 
 // verdict is the path in one line.
 func (r Path) verdict() string {
-	for _, way := range r.ways() {
-		for i := range way.hops {
-			h := &way.hops[i]
+	for _, d := range r.directions() {
+		for i := range d.hops {
+			h := &d.hops[i]
 			switch {
 			case !h.Dead:
 			case h.Finding != "":
-				return fmt.Sprintf("dead at hop %d of the %s path: %s (%s)", h.N, way.name, h.Name(), h.Finding)
+				return fmt.Sprintf("dead at hop %d of the %s path: %s (%s)", h.N, d.name, h.Name(), h.Finding)
 			default:
-				return fmt.Sprintf("dead at hop %d of the %s path: %s: %s", h.N, way.name, h.Name(), h.Decision)
+				return fmt.Sprintf("dead at hop %d of the %s path: %s: %s", h.N, d.name, h.Name(), h.Decision)
 			}
 		}
 	}
@@ -58,13 +58,15 @@ func (r Path) verdict() string {
 	return "no dead hop on this node in " + window
 }
 
-// way is one direction of a path.
-type way struct {
+// direction is the forward or the return path.
+type direction struct {
 	name string
 	hops []model.PathHop
 }
 
-func (r Path) ways() [2]way { return [2]way{{"forward", r.Path.Forward}, {"return", r.Path.Return}} }
+func (r Path) directions() [2]direction {
+	return [2]direction{{"forward", r.Path.Forward}, {"return", r.Path.Return}}
+}
 
 // counted reports whether any packet of the path was seen.
 func (r Path) counted() bool {
@@ -83,12 +85,12 @@ func (r Path) text(p *printer, wide bool) {
 	if r.Choice != "" {
 		p.prose("", "", r.Choice)
 	}
-	for i, way := range r.ways() {
+	for i, d := range r.directions() {
 		p.line("")
 		if i > 0 {
-			p.line(way.name)
+			p.line(d.name)
 		}
-		p.pathHops(way.hops, wide)
+		p.pathHops(d.hops, wide)
 	}
 	p.line("")
 	for _, f := range r.Findings {
@@ -218,10 +220,10 @@ func (r Path) markdown(w *bufio.Writer) {
 	if r.Choice != "" {
 		fmt.Fprintf(w, "%s\n\n", md(r.Choice))
 	}
-	for _, way := range r.ways() {
-		fmt.Fprintf(w, "## %s path\n\n| | # | hop | in | out | lost | decision |\n|---|---|---|---|---|---|---|\n", capital(way.name))
-		for i := range way.hops {
-			h := &way.hops[i]
+	for _, d := range r.directions() {
+		fmt.Fprintf(w, "## %s path\n\n| | # | hop | in | out | lost | decision |\n|---|---|---|---|---|---|---|\n", capital(d.name))
+		for i := range d.hops {
+			h := &d.hops[i]
 			fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %s | %s |\n", HopMark(h), h.N, md(h.Name()),
 				countText(h.In), countText(h.Out), countText(h.Lost), md(HopDecision(h)))
 		}

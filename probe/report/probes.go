@@ -23,7 +23,7 @@ type answerDoc struct {
 	Sent     int       `json:"sent"`
 	Answered bool      `json:"answered"`
 	MAC      model.MAC `json:"mac,omitzero"`
-	// MACs are all that answered, where there were several.
+	// MACs are all that replied, if there were several.
 	MACs   []model.MAC `json:"macs,omitempty"`
 	Millis float64     `json:"millis,omitempty"`
 }
@@ -63,13 +63,13 @@ func probeRows(s *model.Snapshot) []string {
 		return []string{"none sent"}
 	}
 	return mapped(s.Probes, func(p model.Probe) string {
-		answer := "no answer"
+		reply := "no reply"
 		if p.Answered {
-			answer = fmt.Sprintf("answered in %.2f ms", millis(p.RTT))
+			reply = fmt.Sprintf("reply in %.2f ms", millis(p.RTT))
 			if len(p.MACs) > 0 {
-				answer += " by " + strings.Join(mapped(p.MACs, model.MAC.String), ", ")
+				reply += " from " + strings.Join(mapped(p.MACs, model.MAC.String), ", ")
 			}
 		}
-		return fmt.Sprintf("%s from %s to %s on %s: %s", p.Kind, addrText(p.From), addrText(p.To), p.Link, answer)
+		return fmt.Sprintf("%s from %s to %s on %s: %s", p.Kind, addrText(p.From), addrText(p.To), p.Link, reply)
 	})
 }

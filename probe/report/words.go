@@ -69,7 +69,7 @@ func LastHopAlive(f *model.Finding) string {
 }
 
 // Place names a hop by where its packets come from and where they go, since
-// ingress and egress of a veth read the wrong way round from the pod.
+// seen from a pod, ingress and egress of its pod link are the wrong way round.
 func Place(p model.Place) string {
 	ends := map[model.Role]string{model.RoleUplink: "fabric", model.RolePodLink: "pod"}
 	other, ok := ends[p.Role]
@@ -235,7 +235,7 @@ func (r Report) Silence(drops uint64) string {
 	verdict := "no loss seen in " + Duration(s.Window.Duration())
 	switch v := r.volume(); {
 	case s.Status(model.SourceTC) == model.Missing:
-		verdict = "no fault found in the node's state, but no packet was watched: losses cannot be told"
+		verdict = "no fault found in the node's state, but no packet was watched: losses cannot be seen"
 	case s.Window.Duration() <= 0:
 		verdict = "nothing was counted yet"
 	case v.pods == 0:

@@ -415,7 +415,7 @@ func (f Frame) path(h int) []string {
 		return pad(wrap(cmp.Or(clean(v.Why), "no path"), f.Width), h)
 	}
 	lines := []string{t.paint(Strong, d.PathTitle(t, v, f.Width))}
-	name, hops, otherName, other := v.ways()
+	name, hops, otherName, other := v.directions()
 	room := h - 1
 	switch {
 	case f.Width/2 >= oneColumn:

@@ -164,14 +164,14 @@ func (d *Data) hops(p *page, a netip.Addr) {
 	// A narrow pane names the direction once, above its hops.
 	narrow, above := p.w < 48, ""
 	for _, h := range hops {
-		way, whole := "out", "from the pod"
+		direction, whole := "out", "from the pod"
 		if h.Side == model.AsDestination {
-			way, whole = "in", "to the pod"
+			direction, whole = "in", "to the pod"
 		}
-		if narrow && way != above {
+		if narrow && direction != above {
 			p.add(p.paint(Heading, whole))
 		}
-		above = way
+		above = direction
 		var rates []float64
 		for _, s := range d.series[a] {
 			if s.IfIndex == h.IfIndex && s.Side == h.Side && s.Direction == h.Direction && s.Link == h.Link {
@@ -189,7 +189,7 @@ func (d *Data) hops(p *page, a netip.Addr) {
 			continue
 		}
 		room := min(24, max(p.w-28, 8))
-		p.add(fmt.Sprintf("%s %s %s %s", p.fit(way, 3), p.fit(name, room), figures, p.spark(rates, min(20, p.w-room-20))))
+		p.add(fmt.Sprintf("%s %s %s %s", p.fit(direction, 3), p.fit(name, room), figures, p.spark(rates, min(20, p.w-room-20))))
 	}
 	switch {
 	case len(hops) > 0:

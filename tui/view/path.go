@@ -37,8 +37,8 @@ func (v PathView) Hops() []model.PathHop {
 	return v.Path.Forward
 }
 
-// ways are the direction that is shown, and the other.
-func (v PathView) ways() (name string, hops []model.PathHop, otherName string, other []model.PathHop) {
+// directions are the one that is shown, and the other.
+func (v PathView) directions() (name string, hops []model.PathHop, otherName string, other []model.PathHop) {
 	if v.Reverse {
 		return "return", v.Path.Return, "forward", v.Path.Forward
 	}
@@ -231,18 +231,18 @@ func (d *Data) ends(p *model.Path) (from, to string) {
 }
 
 // summary is one direction in a line: what came in, and where it ends.
-func (d *Data) summary(hops []model.PathHop, way string) string {
+func (d *Data) summary(hops []model.PathHop, direction string) string {
 	if len(hops) == 0 {
-		return way + "  not known"
+		return direction + "  not known"
 	}
 	at := func(h *model.PathHop) string { return fmt.Sprintf("hop %d, %s", h.N, hopName(h)) }
-	s := way + "  not counted"
+	s := direction + "  not counted"
 	for i := range hops {
 		c := firstKnown(hops[i].In, hops[i].Out)
 		if !c.Known {
 			continue
 		}
-		s = fmt.Sprintf("%s  %s in %s", way, report.Plural(c.N, "packet"), report.Duration(d.Reading.Snapshot.Window.Duration()))
+		s = fmt.Sprintf("%s  %s in %s", direction, report.Plural(c.N, "packet"), report.Duration(d.Reading.Snapshot.Window.Duration()))
 		if c.N == 0 {
 			s += " (expected at " + at(&hops[i]) + ")"
 		} else {
