@@ -67,7 +67,7 @@ func (a *app) openRecording(name string) (f *record.File, closeFile func(), err 
 	// Without O_NONBLOCK, opening a named pipe would wait for a writer.
 	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, nil, &usageError{fmt.Errorf("open recording: %w", err)}
+		return nil, nil, usagef("open recording: %w", err)
 	}
 	defer func() {
 		if err != nil {
@@ -76,7 +76,7 @@ func (a *app) openRecording(name string) (f *record.File, closeFile func(), err 
 	}()
 	info, err := file.Stat()
 	if err != nil {
-		return nil, nil, &usageError{fmt.Errorf("open recording: %w", err)}
+		return nil, nil, usagef("open recording: %w", err)
 	}
 	if !info.Mode().IsRegular() {
 		return nil, nil, usagef("recording %s: want a file", name)

@@ -107,10 +107,12 @@ func PodName(p model.Pod) string {
 // PodNames maps each address of a pod to PodName. A living pod wins over one
 // that is gone.
 func PodNames(s *model.Snapshot) map[netip.Addr]string {
-	names := make(map[netip.Addr]string)
-	for _, p := range allPods(s) {
-		for _, prefix := range p.Addresses {
-			names[prefix.Addr()] = cmp.Or(names[prefix.Addr()], PodName(p))
+	names := make(map[netip.Addr]string, len(s.Pods)+len(s.PastPods)+len(s.Links))
+	for _, pods := range [][]model.Pod{s.Pods, s.PastPods} {
+		for i := range pods {
+			for _, prefix := range pods[i].Addresses {
+				names[prefix.Addr()] = cmp.Or(names[prefix.Addr()], PodName(pods[i]))
+			}
 		}
 	}
 	return names

@@ -383,7 +383,7 @@ func HelpPage(t Theme, hints []Hint, w int) []string {
 	}
 	half := len(rows)
 	for i, row := range rows {
-		if row == "" && 2*max(i, len(rows)-i) < 2*max(half, len(rows)-half) {
+		if row == "" && max(i, len(rows)-i) < max(half, len(rows)-half) {
 			half = i
 		}
 	}
