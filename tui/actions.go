@@ -33,7 +33,7 @@ func movePage(pages int) func(*screen) tea.Cmd {
 func (s *screen) moveBy(by int) {
 	switch c := s.list(); {
 	case s.page != view.NoPage || s.tab == view.Node:
-		s.scroll = max(0, min(s.scroll+by, view.MaxScroll(s.frameForScroll())))
+		s.scroll = max(0, min(s.scroll+by, view.MaxScroll(s.frameNow())))
 	case s.tab == view.Path:
 		s.path.Cursor = max(0, min(s.path.Cursor+by, len(s.path.Hops())-1))
 	case c != nil:
@@ -42,11 +42,11 @@ func (s *screen) moveBy(by int) {
 	}
 }
 
-// frameForScroll is as much of the frame as decides how long a page is.
-func (s *screen) frameForScroll() view.Frame {
-	return view.Frame{
-		Width: s.width, Height: s.height, Theme: s.theme, Data: s.data, Tab: s.tab, Page: s.page,
-		Path: s.path, Finding: s.finding, Hints: s.hints(),
+// call is a command that only calls f, outside of Update.
+func call(f func()) tea.Cmd {
+	return func() tea.Msg {
+		f()
+		return nil
 	}
 }
 
@@ -64,8 +64,8 @@ func show(t view.TabID) func(*screen) tea.Cmd {
 	}
 }
 
-// goTo shows a tab. The path shown is that of what was chosen in the list one
-// comes from.
+// goTo shows a tab. The Path tab shows the path of what is selected in the list
+// that was left.
 func (s *screen) goTo(t view.TabID) {
 	if t == view.Path && s.tab != view.Path {
 		s.from = s.tab
@@ -76,7 +76,8 @@ func (s *screen) goTo(t view.TabID) {
 	s.refresh()
 }
 
-// follow makes a row's traffic the path's. One end that stays keeps the other.
+// follow shows the path of a row's traffic. A row that names only the present pod
+// keeps the other end.
 func (s *screen) follow(r *view.Row) {
 	if r == nil {
 		return
@@ -90,9 +91,13 @@ func (s *screen) follow(r *view.Row) {
 	case r.From.IsValid():
 		pod, to = r.From, r.To
 	}
-	if !pod.IsValid() || pod == s.pod && !to.IsValid() {
-		return
+	if pod.IsValid() && (pod != s.pod || to.IsValid()) {
+		s.between(pod, to)
 	}
+}
+
+// between sets the ends of the path.
+func (s *screen) between(pod, to netip.Addr) {
 	if pod != s.pod || to != s.to {
 		s.path = view.PathView{}
 	}
@@ -117,11 +122,7 @@ func (s *screen) enter() tea.Cmd {
 
 // followFinding goes from a finding to the path that it is about.
 func (s *screen) followFinding() tea.Cmd {
-	pod, to := s.data.Ends(&s.finding.Finding)
-	if pod != s.pod || to != s.to {
-		s.path = view.PathView{}
-	}
-	s.pod, s.to = pod, to
+	s.between(s.data.Ends(&s.finding.Finding))
 	if s.tab != view.Path {
 		s.from = s.tab
 	}
@@ -134,7 +135,7 @@ func (s *screen) open(p view.PageID) {
 	s.page, s.scroll = p, 0
 }
 
-// page shows an overlay, or takes it away again.
+// page shows an overlay, or closes it if it is shown.
 func page(p view.PageID) func(*screen) tea.Cmd {
 	return func(s *screen) tea.Cmd {
 		switch s.page {
@@ -149,7 +150,7 @@ func page(p view.PageID) func(*screen) tea.Cmd {
 	}
 }
 
-// back leaves what was entered last: an overlay, a page, the path, a filter.
+// back leaves what was entered last: an overlay, a page, the path or a filter.
 func (s *screen) back() tea.Cmd {
 	switch {
 	case s.page == view.Help || s.page == view.Coverage:
@@ -167,8 +168,8 @@ func (s *screen) back() tea.Cmd {
 	return nil
 }
 
-// pathFinding is the index of the open finding that the path shows, of the
-// chosen hop if it has one; -1 where there is none.
+// pathFinding is the index of the open finding that the path shows, at the
+// selected hop if it has one; -1 where there is none.
 func (s *screen) pathFinding() int {
 	var code model.Code
 	if h := s.path.Hop(); h != nil {
@@ -223,7 +224,7 @@ func (s *screen) startFilter() tea.Cmd {
 	return s.filter.Focus()
 }
 
-// edit passes a key to the filter, which works while it is typed.
+// edit passes a key to the filter, which applies while it is typed.
 func (s *screen) edit(msg tea.Msg) tea.Cmd {
 	if k, ok := msg.(tea.KeyPressMsg); ok {
 		switch k.String() {
@@ -243,7 +244,7 @@ func (s *screen) edit(msg tea.Msg) tea.Cmd {
 	return cmd
 }
 
-// applyFilter uses the filter if it can be; else the last good one stays.
+// applyFilter uses the filter if it is valid; else the last valid one stays.
 func (s *screen) applyFilter() {
 	q, err := view.ParseQuery(s.filter.Value())
 	s.filterErr = ""
@@ -268,7 +269,7 @@ func (s *screen) nextSort() tea.Cmd {
 	if c.by >= len(cols) {
 		c.by = -1
 	} else {
-		// Of figures the largest are looked for.
+		// Large figures are the interesting ones.
 		c.reverse = cols[c.by].Right || cols[c.by].Title == "SEV"
 	}
 	s.sorted(c)
@@ -279,8 +280,8 @@ func (s *screen) turnSort() tea.Cmd {
 	c := s.list()
 	c.reverse = !c.reverse
 	if c.by < 0 {
-		// No column's heading tells.
-		s.status = map[bool]string{true: "the last comes first", false: "in the order of the readings"}[c.reverse]
+		// No column's heading shows the order.
+		s.status = map[bool]string{true: "the last row comes first", false: "in the order of the reading"}[c.reverse]
 	}
 	s.sorted(c)
 	return nil
@@ -294,13 +295,10 @@ func (s *screen) sorted(c *choice) {
 func (s *screen) nextWindow() tea.Cmd {
 	s.window = (s.window + 1) % len(s.windows)
 	w := s.windows[s.window]
-	return func() tea.Msg {
-		s.opts.Source.SetWindow(w)
-		return nil
-	}
+	return call(func() { s.opts.Source.SetWindow(w) })
 }
 
-// freeze keeps the reading that is shown; a second time it goes on with the
+// freeze keeps the reading that is shown; the second time it continues with the
 // newest. A replay is paused as well.
 func (s *screen) freeze() tea.Cmd {
 	s.frozen = !s.frozen
@@ -313,16 +311,13 @@ func (s *screen) freeze() tea.Cmd {
 	return nil
 }
 
-// play tells a replay its speed; 0 is paused.
+// play sets the speed of a replay; 0 pauses it.
 func (s *screen) play() tea.Cmd {
 	speed := s.speed
 	if s.frozen {
 		speed = 0
 	}
-	return func() tea.Msg {
-		s.player.Speed(speed)
-		return nil
-	}
+	return call(func() { s.player.Speed(speed) })
 }
 
 func replayMode(paused bool, speed float64) string {
@@ -339,20 +334,14 @@ func step(n int) func(*screen) tea.Cmd {
 			s.frozen = true
 			pause = s.play()
 		}
-		return tea.Sequence(pause, func() tea.Msg {
-			s.player.Step(n)
-			return nil
-		})
+		return tea.Sequence(pause, call(func() { s.player.Step(n) }))
 	}
 }
 
 // seek jumps in units of 10 s.
 func seek(units int) func(*screen) tea.Cmd {
 	return func(s *screen) tea.Cmd {
-		return func() tea.Msg {
-			s.player.Seek(time.Duration(units) * 10 * time.Second)
-			return nil
-		}
+		return call(func() { s.player.Seek(time.Duration(units) * 10 * time.Second) })
 	}
 }
 
@@ -366,22 +355,16 @@ func faster(by float64) func(*screen) tea.Cmd {
 
 func (s *screen) rescan() tea.Cmd {
 	s.status = "reading the node's state again"
-	return func() tea.Msg {
-		s.opts.Source.Rescan()
-		return nil
-	}
+	return call(s.opts.Source.Rescan)
 }
 
 func (s *screen) reset() tea.Cmd {
 	s.status = "counters start from zero"
-	return func() tea.Msg {
-		s.opts.Source.Reset()
-		return nil
-	}
+	return call(s.opts.Source.Reset)
 }
 
-// copy sends what is shown to the terminal's clipboard: of a finding what
-// mends it, of a path the hops, of a pod its address, of a page its text.
+// copy sends what is shown to the terminal's clipboard: a finding's fix, a path's
+// hops, a pod's address, a page's text.
 func (s *screen) copy() tea.Cmd {
 	text := s.copied()
 	if text == "" {
@@ -396,7 +379,7 @@ func (s *screen) copied() string {
 	r := s.selected()
 	switch {
 	case s.page == view.FindingDetail && s.finding != nil:
-		return mend(s.finding)
+		return fix(s.finding)
 	case s.page == view.Coverage || s.page == view.NoPage && s.tab == view.Node:
 		return s.data.PageText(s.page)
 	case s.page != view.NoPage && s.page != view.HopDetail:
@@ -413,22 +396,22 @@ func (s *screen) copied() string {
 	case s.tab == view.Events:
 		return r.Line()
 	case r.Finding != nil:
-		return mend(r.Finding)
+		return fix(r.Finding)
 	case r.Pod != nil && len(r.Pod.Addresses) > 0:
 		return r.Pod.Addresses[0].Addr().String()
 	}
 	return r.Line()
 }
 
-// mend is what mends a finding, or how to look again where nothing is known to.
-func mend(f *model.Tracked) string {
+// fix is a finding's fix, or how to verify it where no fix is known.
+func fix(f *model.Tracked) string {
 	if len(f.Fix) == 0 {
 		return report.Clean(f.Verify)
 	}
 	return lines(f.Fix)
 }
 
-// lines joins what will be pasted: clean, since a shell may read it.
+// lines joins what will be pasted. It is clean, since a shell may read it.
 func lines(rows []string) string {
 	out := make([]string, len(rows))
 	for i, row := range rows {

@@ -9,13 +9,13 @@ import (
 	"github.com/lasthop/lasthop/tui/view"
 )
 
-// binding is one key, where it works and what it does there.
+// binding is one key, where it works and what it does.
 type binding struct {
 	key.Binding
 	section string
-	// footer says where the key is named at the foot of the screen.
+	// footer reports whether the key is named at the foot of the screen.
 	footer func(*screen) bool
-	// when says where the key works; nil is everywhere.
+	// when reports whether the key works; nil is always.
 	when func(*screen) bool
 	do   func(*screen) tea.Cmd
 }
@@ -24,9 +24,9 @@ func bind(keys, shown, does string) key.Binding {
 	return key.NewBinding(key.WithKeys(strings.Fields(keys)...), key.WithHelp(shown, does))
 }
 
-// keyTable is all keys, and all of the help. Where a key does several things,
-// the first that applies is meant. A key without a section is named with the
-// one before it; those of "Live" and "Replay" are for one of both alone.
+// keyTable is all keys, and all of the help. If a key has several bindings, the
+// first that applies is used. A key without a section is named with the one before
+// it; the sections "Live" and "Replay" exclude each other.
 func keyTable() []binding {
 	return []binding{
 		{bind("enter", "enter", "path"), "", hasEnds, hasEnds, (*screen).followFinding},
@@ -53,7 +53,7 @@ func keyTable() []binding {
 
 		{bind("/", "/", "filter"), "List", onList, onList, (*screen).startFilter},
 		{bind("s", "s", "sort"), "List", onList, onList, (*screen).nextSort},
-		{bind("S", "S", "turn the order"), "List", nil, onList, (*screen).turnSort},
+		{bind("S", "S", "reverse the order"), "List", nil, onList, (*screen).turnSort},
 
 		{bind("w", "w", "window"), "Reading", onList, nil, (*screen).nextWindow},
 		{bind("p", "p", "pause"), "Reading", always, nil, (*screen).freeze},
@@ -124,7 +124,7 @@ func isLive(s *screen) bool     { return s.player == nil && !onPath(s) }
 func canExport(s *screen) bool  { return s.opts.Export != nil }
 func canSuspend(s *screen) bool { return s.opts.Shell != nil }
 
-// press does what the key is for.
+// press does what the key is bound to.
 func (s *screen) press(k tea.KeyPressMsg) tea.Cmd {
 	for _, b := range s.keys {
 		if key.Matches(k, b.Binding) && (b.when == nil || b.when(s)) {
@@ -134,15 +134,15 @@ func (s *screen) press(k tea.KeyPressMsg) tea.Cmd {
 	return nil
 }
 
-// hints are the keys as they are named on the screen: at the foot those that
-// work here, in the help all that ever do.
+// hints are the keys as the screen names them: at the foot those that work now, in
+// the help all.
 func (s *screen) hints() []view.Hint {
 	var out []view.Hint
 	for _, b := range s.keys {
 		h := view.Hint{Key: b.Help().Key, Does: b.Help().Desc, Section: b.section, Footer: b.footer != nil && b.footer(s)}
 		h.Keep = h.Key == "?" || h.Key == "q"
 		if h.Key == "p" && s.frozen {
-			h.Does = "go on"
+			h.Does = "continue"
 		}
 		if b.section == "Replay" && s.player == nil || b.section == "Live" && s.player != nil || h.Key == "ctrl+z" && s.opts.Shell == nil {
 			continue

@@ -70,24 +70,24 @@ func TestKeySequences(t *testing.T) {
 		{"page down, page up", "2 pgdown pgdown pgup", "shop/cart-7d9f-10", nil, nil},
 		{"tabs", "tab tab tab tab", "", []string{"[5]Node", "connection tracking"}, nil},
 		{"tabs turn around", "shift+tab", "", []string{"[5]Node"}, nil},
-		{"into a finding", "down enter", "", []string{"StaleMACRewrite", "confidence: proven", "ebtables-nft -t nat -D"}, nil},
+		{"into a finding", "down enter", "", []string{"StaleMACRewrite", "(proven)", "ebtables-nft -t nat -D"}, nil},
 		{"out of a finding", "down enter esc", "stale MAC", nil, nil},
 		{"finding to path", "enter enter", "X  7 uplink eth0", []string{"[3]Path", "10.244.3.21:8443/tcp"}, nil},
 		{"path back to where one came from", "2 enter esc", "shop/cart-7d9f", []string{"[2]Pods"}, nil},
-		{"pod to path", "2 down down enter", "", []string{"Path bank/ledger-0 > "}, nil},
-		{"finding of a hop", "3 f", "", []string{"MissingUDR", "confidence: likely"}, nil},
+		{"pod to path", "2 down down enter", "", []string{"Path bank/ledger-0 10.244.1.6 > "}, nil},
+		{"finding of a hop", "3 f", "", []string{"MissingUDR", "(likely)"}, nil},
 		{"reverse", "3 r", "1 uplink eth0", []string{"nothing arrives", "forward  412 packets in 1m"}, nil},
 		{"reverse twice", "3 r r", "X  7 uplink eth0", nil, nil},
 		{"hop", "3 home down down enter", "", []string{"hop 3  bridge cbr0", "AKS-DEDUP-PROMISC"}, nil},
 		{"other peer", "3 right", "", []string{"10.240.0.9:8443/tcp", "(peer 2 of 2)"}, nil},
 		{"other peer and back", "3 l h", "", []string{"(peer 1 of 2)"}, nil},
 		{"whose packets a path counts", "3", "", []string{"counts are of this pair alone"}, nil},
-		{"whose packets a hop counts", "3 right enter", "", []string{"of all that the pod sends and gets"}, nil},
-		{"event to path", "4 enter", "", []string{"Path bank/ledger-0 > 10.240.0.9"}, nil},
+		{"whose packets a hop counts", "3 right enter", "", []string{"of all that the pod sends and receives"}, nil},
+		{"event to path", "4 enter", "", []string{"Path bank/ledger-0 10.244.1.6 > 10.240.0.9"}, nil},
 		{"event to finding", "4 G enter", "", []string{"UnexpectedMasquerade"}, nil},
 		{"sort", "s s s s s", "no return", []string{"LOST/1mv"}, nil},
 		{"sort, turned", "s s s s S", "", []string{"POD^"}, nil},
-		{"order turned", "S", "SKIP nodes", []string{"the last comes first"}, nil},
+		{"order turned", "S", "SKIP nodes", []string{"the last row comes first"}, nil},
 		{"sort by text", "s s", "bridge azure0", []string{"LAST HOP ALIVE^"}, nil},
 		{"filter", "2 / l e d g e r", "bank/ledger-0", []string{"/filter: ledger_"}, []string{"shop/cart"}},
 		{"filter kept", "2 / l e d g e r enter", "bank/ledger-0", []string{"/filter: ledger\n"}, []string{"shop/cart"}},
@@ -104,7 +104,7 @@ func TestKeySequences(t *testing.T) {
 		{"q is text in a filter", "/ q", "", []string{"/filter: q_"}, nil},
 		{"help", "?", "", []string{"quit, print the summary"}, nil},
 		{"help and back", "? ?", "no return", nil, nil},
-		{"help over a finding", "enter ? esc", "", []string{"confidence: likely"}, nil},
+		{"help over a finding", "enter ? esc", "", []string{"(likely)"}, nil},
 		{"coverage", "!", "", []string{"missing nodes", "lost by lasthop"}, nil},
 		{"coverage from a skipped check", "G enter", "", []string{"what lasthop could look at"}, nil},
 		{"window", "w", "", []string{"win 1m/5m"}, nil},
@@ -266,7 +266,7 @@ func TestOpenFindingOutlivesItsReading(t *testing.T) {
 	r := kubenetNode(41)
 	r.Findings[0].Closed, r.Findings[0].Last = true, noon.Add(-time.Second)
 	send(s, readingMsg{r})
-	shows(t, s, "MissingUDR", "closed 12:04:06")
+	shows(t, s, "MissingUDR", "to 12:04:06, closed")
 	r = kubenetNode(41)
 	r.Findings = nil
 	send(s, readingMsg{r})
@@ -438,7 +438,7 @@ func TestSilence(t *testing.T) {
 	shows(t, s, "no loss seen in 1m", "SKIP nodes", "tc/tcx 7/8 ")
 	hides(t, s, "(!)", "but ")
 	for want, spoil := range map[string]func(*model.Reading){
-		"; drops gave no finding":            func(r *model.Reading) { r.Snapshot.Traffic.Drops = kubenetNode(3).Snapshot.Traffic.Drops },
+		"; 377 drops gave no finding":        func(r *model.Reading) { r.Snapshot.Traffic.Drops = kubenetNode(3).Snapshot.Traffic.Drops },
 		"but no pod packet passed either":    func(r *model.Reading) { r.Snapshot.Traffic.Hops = nil },
 		"but not everything could be looked": func(r *model.Reading) { r.Snapshot.Sources[0].Status = model.Partial },
 		"but no packet was watched":          func(r *model.Reading) { r.Snapshot.Sources = r.Snapshot.Sources[:3] },

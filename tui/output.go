@@ -9,23 +9,23 @@ import (
 	"github.com/charmbracelet/x/term"
 )
 
-// grace is how long a terminal that takes nothing may hold up the end.
+// grace is how long a terminal that accepts nothing may delay the end.
 const grace = 500 * time.Millisecond
 
-var errStalled = errors.New("the terminal takes no output")
+var errStalled = errors.New("the terminal accepts no output")
 
-// output writes to the terminal from a goroutine of its own, so that one that
-// takes nothing any more can hold up a frame, but not the end of the program.
+// output writes to the terminal from a goroutine of its own, so that a terminal
+// that no longer accepts anything delays a frame, but not the end of the program.
 type output struct {
 	io.Writer
 	ctx   context.Context
 	write chan []byte
 	wrote chan error
-	// stalled is set once a write was given up; no other is tried.
+	// stalled is set once a write was abandoned; no other is tried.
 	stalled bool
 }
 
-// terminal is an output that is one.
+// terminal is an output that is a terminal.
 type terminal struct {
 	*output
 	term.File
@@ -45,7 +45,7 @@ func newOutput(ctx context.Context, w io.Writer) *output {
 	return o
 }
 
-// asOutput is what Bubble Tea writes to; it looks for a terminal's descriptor.
+// asOutput is what Bubble Tea writes to. It checks for a terminal's descriptor.
 func (o *output) asOutput() io.Writer {
 	if f, ok := o.Writer.(term.File); ok {
 		return terminal{o, f}
@@ -53,8 +53,8 @@ func (o *output) asOutput() io.Writer {
 	return o
 }
 
-// Write waits until p is written. Once the context has ended it waits no
-// longer than grace.
+// Write waits until p is written, but no longer than grace once the context has
+// ended.
 func (o *output) Write(p []byte) (int, error) {
 	if o.stalled {
 		return 0, errStalled
@@ -77,13 +77,13 @@ func (o *output) Write(p []byte) (int, error) {
 	}
 }
 
-// stop ends the goroutine, unless the terminal still holds it.
+// stop ends the goroutine, unless a write still blocks it.
 func (o *output) stop() {
 	close(o.write)
 	if o.stalled {
 		return
 	}
 	for range o.wrote {
-		// Nothing is on its way any more: this waits for the end.
+		// No write is pending: this waits for the goroutine to end.
 	}
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/lasthop/lasthop/tui/view"
 )
 
-// windows are the times that can be looked back over, besides the one that was
-// asked for; 0 is all.
+// windows are the windows on offer, besides the requested one; 0 is all.
 var windows = []time.Duration{10 * time.Second, time.Minute, 5 * time.Minute, 0}
 
 // The messages that are not the terminal's.
@@ -26,7 +25,7 @@ type (
 	}
 )
 
-// choice is how a list stands.
+// choice is how a list is shown.
 type choice struct {
 	id      string
 	cursor  int
@@ -34,19 +33,19 @@ type choice struct {
 	reverse bool
 }
 
-// screen is the Bubble Tea model: the newest reading, the one that is shown,
-// and how it is looked at.
+// screen is the Bubble Tea model: the newest reading, the one that is shown, and
+// how.
 type screen struct {
 	opts   Options
 	theme  view.Theme
 	keys   []binding
 	player Player
-	// next waits for a reading; stop, unless it is nil, for a request to stop.
+	// next waits for a reading; stop, if not nil, for a request to stop.
 	next, stop tea.Cmd
 
 	width, height int
-	// unsized says that the size which comes is none that the terminal told,
-	// supposed that the one before was so.
+	// unsized says that the next size was not reported by the terminal but
+	// assumed, supposed that the last one was.
 	unsized, supposed bool
 	// started is false while the gate is shown.
 	started bool
@@ -55,9 +54,9 @@ type screen struct {
 	data   *view.Data
 	frozen bool
 	ended  bool
-	// speed is that of a replay.
+	// speed is the speed of a replay.
 	speed float64
-	// window is the index of the one that was chosen.
+	// window is the index of the selected one.
 	windows []time.Duration
 	window  int
 
@@ -80,7 +79,7 @@ type screen struct {
 	status   string
 	printing bool
 
-	// frame is what was drawn last; empty when something changed since.
+	// frame is what was drawn last; empty if something changed since.
 	frame string
 }
 
@@ -141,8 +140,8 @@ func (s *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return s, cmd
 }
 
-// resize takes a new size. One that differs from the first starts the screen:
-// somebody has attached, who has not seen what was written before.
+// resize takes a new size. One that differs from the first starts the screen: it
+// comes from someone who has just attached and not seen the gate.
 func (s *screen) resize(msg tea.WindowSizeMsg) {
 	if s.width > 0 && !s.unsized && (s.supposed || msg.Width != s.width || msg.Height != s.height) {
 		s.started = true
@@ -182,7 +181,7 @@ func (s *screen) use(r model.Reading) {
 	s.refresh()
 }
 
-// list is how the list of the tab stands, nil where the tab is none.
+// list is how the tab's list is shown, nil if the tab has none.
 func (s *screen) list() *choice {
 	if view.Columns(s.tab) == nil {
 		return nil
@@ -190,7 +189,7 @@ func (s *screen) list() *choice {
 	return &s.choices[s.tab]
 }
 
-// refresh derives what is shown from the reading and the choices.
+// refresh derives what is shown from the reading and the user's choices.
 func (s *screen) refresh() {
 	if c := s.list(); c != nil {
 		s.reselect(c)
@@ -205,7 +204,7 @@ func (s *screen) refresh() {
 	}
 }
 
-// reselect filters and sorts the list anew; the cursor stays on its row.
+// reselect filters and sorts the list again. The cursor stays on its row.
 func (s *screen) reselect(c *choice) {
 	var all []view.Row
 	switch s.tab {
@@ -226,8 +225,8 @@ func (s *screen) reselect(c *choice) {
 	s.choose(c, at)
 }
 
-// choose puts the cursor on a row. At the top it stays at the top, whatever
-// comes there: it is the worst, or the latest.
+// choose puts the cursor on a row. At the top it stays at the top, whichever row
+// comes there: that is the worst, or the latest.
 func (s *screen) choose(c *choice, at int) {
 	c.cursor = max(0, min(at, len(s.rows)-1))
 	c.id = ""
@@ -245,8 +244,8 @@ func (s *screen) selected() *view.Row {
 	return s.rows[c.cursor]
 }
 
-// findFinding looks up the finding that is open in the newest reading. It
-// stays as it was when the reading has it no more.
+// findFinding looks up the shown finding in the newest reading. One that the
+// reading no longer has stays as it was.
 func (s *screen) findFinding() {
 	if s.finding == nil {
 		return
@@ -268,7 +267,7 @@ func (s *screen) trace(pod, to netip.Addr) *model.Path {
 	return &p
 }
 
-// tracePath follows the pod's packets to the chosen other end.
+// tracePath follows the pod's packets to the selected peer.
 func (s *screen) tracePath() {
 	if !s.pod.IsValid() {
 		s.pod, s.to = s.defaultEnds()
@@ -292,12 +291,12 @@ func (s *screen) tracePath() {
 	case !s.pod.IsValid():
 		s.path.Why = "no pod is known on this node"
 	case !s.to.IsValid():
-		s.path.Why = "no packet of " + s.pod.String() + " was seen: there is no other end to show a path to"
+		s.path.Why = "no packet of " + s.pod.String() + " was seen: there is no peer to show a path to"
 	}
 }
 
-// defaultEnds are those of the worst finding, or of the first pod, of one with
-// traffic if there is any.
+// defaultEnds are those of the worst finding, or else of a pod, if possible one
+// with traffic.
 func (s *screen) defaultEnds() (pod, to netip.Addr) {
 	for i := range s.data.Open() {
 		if pod, to := s.data.Ends(&s.data.Open()[i]); pod.IsValid() && to.IsValid() {
@@ -332,6 +331,11 @@ func (s *screen) draw() string {
 	if !s.started {
 		return view.Gate(s.theme, s.data, s.opts.Intro, s.width)
 	}
+	return view.Draw(s.frameNow())
+}
+
+// frameNow is what is to be drawn.
+func (s *screen) frameNow() view.Frame {
 	f := view.Frame{
 		Width: s.width, Height: s.height, Theme: s.theme, Data: s.data,
 		Mode: s.mode(), Window: s.windows[s.window], Tab: s.tab, Path: s.path, Page: s.page, Scroll: s.scroll,
@@ -342,10 +346,10 @@ func (s *screen) draw() string {
 	if c := s.list(); c != nil {
 		f.List = view.List{Rows: s.rows, Cursor: c.cursor, By: c.by, Reverse: c.reverse}
 	}
-	return view.Draw(f)
+	return f
 }
 
-// mode says what one looks at: what is now, or something else.
+// mode says whether the screen shows the present or something else.
 func (s *screen) mode() string {
 	at := s.data.Reading.At.Format("15:04:05")
 	switch {

@@ -7,25 +7,25 @@ import (
 	tea "charm.land/bubbletea/v2"
 )
 
-// Shell takes over when the process stops.
+// Shell takes over the terminal when the process stops.
 type Shell interface {
-	// Asked waits until somebody wants the process to stop; it is false when
-	// ctx has ended before.
+	// Asked waits for a request to stop the process; it is false if ctx ended
+	// before.
 	Asked(ctx context.Context) bool
-	// Stop stops the process, and returns when it goes on.
+	// Stop stops the process, and returns when it continues.
 	Stop() error
 }
 
-// stopMsg says that somebody wants the process to stop.
+// stopMsg is a request to stop the process.
 type stopMsg struct{}
 
-// suspend gives the terminal back, stops the process, and goes on with the
-// screen when the shell lets it.
+// suspend restores the terminal, stops the process, and shows the screen again
+// when the shell continues it.
 func suspend(s Shell) tea.Cmd {
 	return tea.Exec(stopped{s}, func(error) tea.Msg { return tea.ClearScreen() })
 }
 
-// stopped is what runs while the terminal is the shell's.
+// stopped runs while the shell has the terminal.
 type stopped struct{ Shell }
 
 func (s stopped) Run() error        { return s.Stop() }

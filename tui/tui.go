@@ -1,10 +1,10 @@
-// Package tui is the live screen: it shows readings of a node as they come,
-// and takes keys.
+// Package tui is the live screen: it shows the readings of a node as they come,
+// and handles keys.
 //
-// It is handed everything: where readings come from, how a path is traced,
-// where a report is written. It reads no clock, no file and no environment of
-// its own. A terminal that is slow, or that takes nothing any more, delays the
-// drawing alone; whoever makes the readings never waits for it.
+// Its caller supplies everything: the source of readings, the function that traces
+// a path, the place for a report. It reads no clock, file or environment. A
+// terminal that is slow or accepts nothing delays only the drawing, never the
+// source of the readings.
 package tui
 
 import (
@@ -25,56 +25,54 @@ import (
 
 // Source gives readings. None of its methods blocks.
 type Source interface {
-	// Readings gives the newest reading; those that nobody took in time are
-	// left out. It is closed when there will be no more.
+	// Readings gives the newest reading and skips those that were not received
+	// in time. It is closed after the last.
 	Readings() <-chan model.Reading
-	// SetWindow asks for readings over that time; 0 is all since the start.
+	// SetWindow requests readings over that window; 0 is all since the start.
 	SetWindow(time.Duration)
 	// Rescan reads the node's state again, now.
 	Rescan()
-	// Reset begins to count from zero.
+	// Reset restarts all counts at zero.
 	Reset()
 }
 
-// Player is a Source that replays what was recorded.
+// Player is a Source that replays a recording.
 type Player interface {
 	Source
-	// Step goes n readings on, or back where n is below zero.
+	// Step goes n readings forward, or back if n is negative.
 	Step(n int)
-	// Seek goes that far on from where it stands, or back.
+	// Seek goes that far forward, or back.
 	Seek(time.Duration)
-	// Speed is how many times faster than it was recorded; 0 pauses.
+	// Speed is a multiple of the original speed; 0 pauses.
 	Speed(float64)
 }
 
-// Options are what the screen needs from outside.
+// Options are what the caller supplies.
 type Options struct {
 	Source Source
-	// Window is the time that the source's readings begin with; 0 is all. The
-	// screen offers it beside 10s, 1m, 5m and all.
+	// Window is the window of the first readings; 0 is all. The screen offers it
+	// besides 10s, 1m, 5m and all.
 	Window time.Duration
-	// Intro says in a sentence what is known before the first reading.
+	// Intro is a sentence for the time before the first reading.
 	Intro string
 	// Trace follows a pod's packets to another address. It is pure.
 	Trace func(s *model.Snapshot, findings []model.Finding, pod, to netip.Addr) model.Path
-	// Describe says in words what is in a dropped packet. It is pure.
+	// Describe says what a dropped packet is. It is pure.
 	Describe func(model.Sample) string
-	// Export writes the report of a reading and says where. Nil: not offered.
+	// Export writes the report of a reading, and returns its path. It may be nil.
 	Export func(model.Reading) (path string, err error)
-	// Idle is after how long without a key or a resize the screen ends by
-	// itself; 0 is never.
+	// Idle is how long the screen stays without a key or a resize; 0 is forever.
 	Idle time.Duration
-	// Shell takes over when ctrl+z, or somebody else, stops the process. Nil:
-	// there is none, and it is not stopped.
+	// Shell takes over when ctrl+z or a signal stops the process. If it is nil,
+	// the process does not stop.
 	Shell Shell
 
 	// Theme is one of view.Themes; empty is the default.
 	Theme string
-	// Color is auto, always or never; NO_COLOR in Env, if it is not empty,
-	// means never.
+	// Color is auto, always or never; a non-empty NO_COLOR in Env means never.
 	Color string
-	// Env is the environment, as os.Environ gives it: TERM, NO_COLOR, and the
-	// locale that tells whether the terminal shows UTF-8.
+	// Env is the environment as from os.Environ: TERM, NO_COLOR, and the locale,
+	// which decides whether the terminal shows UTF-8.
 	Env []string
 
 	Input  io.Reader
@@ -83,23 +81,22 @@ type Options struct {
 
 // Outcome is how the screen was left.
 type Outcome struct {
-	// Reading is what was shown last; its Snapshot is nil when nothing was.
+	// Reading is what was shown last; its Snapshot is nil if nothing was.
 	Reading model.Reading
-	// Print says that a summary was asked for.
+	// Print says that the user wants a summary.
 	Print bool
-	// Idle says that nobody was there for Options.Idle.
+	// Idle says that no key came for Options.Idle.
 	Idle bool
 }
 
-// fps bounds the frames that are drawn in a second. All of them land in the
-// logs of a container.
+// fps bounds the frames per second. All of them end up in the logs of a container.
 const fps = 4
 
-// errIdle ends a screen that nobody looks at.
-var errIdle = errors.New("nobody was there")
+// errIdle ends a screen that nobody uses.
+var errIdle = errors.New("no key was pressed")
 
-// Run shows the screen until it is left, or ctx ends, and restores the
-// terminal. The error is ctx's when that ended it.
+// Run shows the screen until the user leaves it or ctx ends, and restores the
+// terminal. If ctx ended it, the error is that of ctx.
 func Run(ctx context.Context, o Options) (Outcome, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -139,7 +136,7 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 		tea.WithFPS(fps), tea.WithColorProfile(profile), tea.WithoutSignalHandler(), tea.WithFilter(filter(watch)),
 	).Run()
 	if s.started {
-		// Where the screen was left, the last line of the gate is.
+		// The cursor is on the last line of the gate.
 		io.WriteString(out, "\r\n") //nolint:errcheck // the terminal may be gone
 	}
 	outcome := Outcome{Reading: s.data.Reading, Print: s.printing}
@@ -158,9 +155,8 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 	return outcome, nil
 }
 
-// filter sees every message before anything is done about it. A terminal that
-// tells no size, as one that nobody has attached to yet, is supposed to be as
-// small as any.
+// filter sees every message before Update. A terminal that reports no size, such
+// as one to which nobody has attached yet, is assumed to be the smallest.
 func filter(active func()) func(tea.Model, tea.Msg) tea.Msg {
 	return func(m tea.Model, msg tea.Msg) tea.Msg {
 		switch x := msg.(type) {
@@ -189,13 +185,13 @@ func (o Options) getenv(name string) string {
 	return value
 }
 
-// mono reports whether colours are off. NO_COLOR counts whatever it says.
+// mono reports whether colours are off. Any non-empty NO_COLOR turns them off.
 func (o Options) mono() bool {
 	return o.getenv("NO_COLOR") != "" || o.Color == "never" || o.Color != "always" && o.getenv("TERM") == "dumb"
 }
 
-// theme is what view.NewTheme takes. The first of the locale's variables that
-// is set decides whether the terminal shows UTF-8, as for any program.
+// theme returns the arguments of view.NewTheme. As for any program, the first
+// locale variable that is set decides whether the terminal shows UTF-8.
 func (o Options) theme() (name string, ascii bool) {
 	name = o.Theme
 	if o.mono() {

@@ -25,8 +25,8 @@ func (a *app) checkCommand() *cobra.Command {
 	o := &observing{}
 	cmd := &cobra.Command{
 		Use:   "check [POD…]",
-		Short: "Observe for a while, judge, print, exit with the verdict",
-		Long: "Observe for --for, judge, print, and exit with the verdict.\n\n" +
+		Short: "Watch packets for a while, then print the findings",
+		Long: "Observe the node for --for, print what was found, and exit with the verdict.\n\n" +
 			"A POD is an address, a name, namespace/name, or the name of its network\n" +
 			"namespace. With PODs, only findings that concern them count.\n\n" +
 			"Exit status: 0 nothing at or above --fail-on; 1 findings; 2 usage, or a file\n" +
@@ -58,29 +58,36 @@ func (a *app) check(ctx context.Context, o *observing, pods []string) error {
 	if err != nil {
 		return errors.Join(err, out.discard())
 	}
-	// What was seen is told also where the samples cannot be kept.
+	// The report is printed even if the samples cannot be kept.
 	unkept := errors.Join(out.write(s.Traffic.Samples), out.close())
-	err = r.Write(a.stdout, report.Format(o.output.value), report.Style{Color: colored(o.color.value, a.stdout)})
-	if err := errors.Join(ignoreClosedPipe(err), unkept); err != nil {
+	if err := errors.Join(a.print(o, r), unkept); err != nil {
 		return err
 	}
 	return o.verdict(r)
 }
 
-// snapshot observes the node, or takes from a recording what was observed, and
-// its samples. closely is session.Options.Closely; a recording has no counts of
-// pairs.
-func (a *app) snapshot(ctx context.Context, o *observing, closely func(*model.Snapshot) ([]netip.Addr, error), samples *pcapFile) (*model.Snapshot, error) {
+// print writes a report or path to the standard output. A closed pipe is no
+// error.
+func (a *app) print(o *observing, r interface {
+	Write(io.Writer, report.Format, report.Style) error
+}) error {
+	return ignoreClosedPipe(r.Write(a.stdout, report.Format(o.output.value), report.Style{Color: colored(o.color.value, a.stdout)}))
+}
+
+// snapshot observes the node, or reads the snapshot from a recording, along with
+// its samples. countPairs is session.Options.CountPairs; a recording has no
+// counts of pairs.
+func (a *app) snapshot(ctx context.Context, o *observing, countPairs func(*model.Snapshot) ([]netip.Addr, error), samples *pcapFile) (*model.Snapshot, error) {
 	if o.replay != "" {
 		return a.recorded(o, samples)
 	}
 	ns, name, err := openNode(o.netns)
 	if err != nil {
-		return nil, fmt.Errorf("cannot observe: %w", err)
+		return nil, err
 	}
 	defer ns.Close()
 	options := o.session(ns, name)
-	options.CountPairs = closely
+	options.CountPairs = countPairs
 	return a.observe(ctx, options)
 }
 
@@ -92,7 +99,7 @@ func (o *observing) session(ns *netns.NS, name string) session.Options {
 	}
 }
 
-// judge draws the findings that were asked for.
+// judge draws the findings that the user wants.
 func (o *observing) judge(s *model.Snapshot, pods []string) (report.Report, error) {
 	focus, err := choosePods(s, pods, o.namespace)
 	if err != nil {
@@ -109,8 +116,8 @@ func (o *observing) judge(s *model.Snapshot, pods []string) (report.Report, erro
 	return r, nil
 }
 
-// verdict is the exit status that a report stands for. A finding outweighs a
-// gap: it holds whatever else could not be seen.
+// verdict is a report's exit status. A finding outweighs a gap: it holds whatever
+// else could not be seen.
 func (o *observing) verdict(r report.Report) error {
 	threshold := model.Severity(o.failOn.value).Rank()
 	if slices.ContainsFunc(r.Findings, func(f model.Finding) bool { return f.Severity.Rank() >= threshold }) {
@@ -119,17 +126,17 @@ func (o *observing) verdict(r report.Report) error {
 	if !o.strict {
 		return nil
 	}
-	var open []string
+	var gaps []string
 	for _, src := range report.Gaps(r.Snapshot) {
-		open = append(open, fmt.Sprintf("%s is %s: %s", src.Name, src.Status, src.Detail))
+		gaps = append(gaps, report.SourceText(src))
 	}
-	if len(open) == 0 {
+	if len(gaps) == 0 {
 		return nil
 	}
-	return &statusError{exitIncomplete, report.Clean("incomplete, as --strict counts: " + strings.Join(open, "; "))}
+	return &statusError{exitIncomplete, report.Clean("incomplete (--strict): " + strings.Join(gaps, "; "))}
 }
 
-// observe observes, and shows on a terminal how far the window is.
+// observe takes a snapshot, and shows its progress on a terminal.
 func (a *app) observe(ctx context.Context, o session.Options) (*model.Snapshot, error) {
 	if terminal(a.stderr) {
 		const clear = "\r\x1b[K"
@@ -149,7 +156,7 @@ func (a *app) observe(ctx context.Context, o session.Options) (*model.Snapshot, 
 	return s, nil
 }
 
-// colored decides on colours; NO_COLOR has the last word.
+// colored reports whether to use colours; NO_COLOR overrides the flag.
 func colored(flag string, w io.Writer) bool {
 	switch {
 	case os.Getenv("NO_COLOR") != "" || flag == "never":

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/lasthop/lasthop/kind/lab"
 	"github.com/lasthop/lasthop/kind/scenario"
@@ -17,18 +16,18 @@ import (
 	"github.com/lasthop/lasthop/probe/report"
 )
 
-// defaultDemo is the fault that a first look should be at.
+// defaultDemo is the best fault to begin with.
 const defaultDemo = "stale-mac-rewrite"
 
 func (a *app) demoCommand() *cobra.Command {
 	o := &observing{}
 	cmd := &cobra.Command{
 		Use:   "demo [SCENARIO|FILE]",
-		Short: "Lab up, fault, traffic, the live screen or check, lab down",
-		Long: "Make a node in network namespaces, break it as the scenario says, send traffic,\n" +
-			"show it on the live screen, and take it all down again. Where standard input or\n" +
-			"output is no terminal, or with --for, --active or --output, it checks instead.\n\n" +
-			"Exit status: 0 when the screen is left, or the verdict is the one that the\n" +
+		Short: "Break a node in a lab, and show it on the live screen or check it",
+		Long: "Build a node in network namespaces, break it as the scenario says, send traffic,\n" +
+			"show it on the live screen, and remove everything. If standard input or output\n" +
+			"is not a terminal, or with --for, --active or --output, check it instead.\n\n" +
+			"Exit status: 0 when the screen was left, or the verdict is the one that the\n" +
 			"scenario expects.",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: completeScenarios,
@@ -40,12 +39,8 @@ func (a *app) demoCommand() *cobra.Command {
 			return a.demo(cmd.Context(), o, name, a.onScreen() && !wantsReport(cmd.Flags()) && !cmd.Flags().Changed("for"))
 		},
 	}
-	// The node to watch is the lab's; of check's flags the others remain.
-	all := pflag.NewFlagSet("", pflag.ContinueOnError)
-	o.register(all)
-	for _, name := range []string{"for", "active", "output", "color", "debug"} {
-		cmd.Flags().AddFlag(all.Lookup(name))
-	}
+	// The lab decides which node is watched, so the flags about that are missing.
+	o.pick(cmd.Flags(), "for", "active", "output", "color", "debug")
 	o.registerScreen(cmd.Flags())
 	return cmd
 }
@@ -56,7 +51,7 @@ func (a *app) demo(ctx context.Context, o *observing, name string, screen bool) 
 		return err
 	}
 	id := fmt.Sprintf("demo%d", os.Getpid())
-	a.say("making the lab %s: %s", id, s.Title)
+	a.say("building the lab %s: %s", id, s.Title)
 	l, err := lab.Up(ctx, s, lab.Options{ID: id, Log: a.say})
 	if err != nil {
 		return err
@@ -88,13 +83,13 @@ func (a *app) demo(ctx context.Context, o *observing, name string, screen bool) 
 	if err != nil {
 		return err
 	}
-	if err := ignoreClosedPipe(r.Write(a.stdout, report.Format(o.output.value), report.Style{Color: colored(o.color.value, a.stdout)})); err != nil {
+	if err := a.print(o, r); err != nil {
 		return err
 	}
 	return a.compare(o, s, r, traffic)
 }
 
-// inLab has look observe the lab's broken node while its traffic runs.
+// inLab calls look on the lab's broken node while its traffic runs.
 func (a *app) inLab(ctx context.Context, o *observing, l *lab.Lab, look func(ns *netns.NS, node string) error) (err error) {
 	node, err := observed(l)
 	if err != nil {
@@ -133,8 +128,8 @@ func observed(l *lab.Lab) (lab.Node, error) {
 	return lab.Node{}, errors.New("the scenario observes no node")
 }
 
-// startTraffic returns once the lab's traffic flows. The returned function
-// ends it and returns what went wrong with it.
+// startTraffic returns once the lab's traffic flows. The returned function ends
+// the traffic and returns its error.
 func startTraffic(ctx context.Context, l *lab.Lab) (stop func() error, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	ready := make(chan struct{})
@@ -153,13 +148,13 @@ func startTraffic(ctx context.Context, l *lab.Lab) (stop func() error, err error
 	case err := <-done:
 		cancel()
 		if err == nil {
-			err = errors.New("it ended at once")
+			err = errors.New("it ended immediately")
 		}
 		return nil, fmt.Errorf("run traffic: %w", err)
 	}
 }
 
-// compare holds the verdict against what the scenario expects.
+// compare checks the verdict against the one that the scenario expects.
 func (a *app) compare(o *observing, s *scenario.Scenario, r report.Report, traffic []lab.FlowStats) error {
 	code := exitClean
 	var status *statusError
@@ -179,7 +174,7 @@ func (a *app) compare(o *observing, s *scenario.Scenario, r report.Report, traff
 	return nil
 }
 
-// unanswered names the flows that were not answered every time.
+// unanswered names the flows of which not every request was answered.
 func unanswered(traffic []lab.FlowStats) []string {
 	var out []string
 	for _, f := range traffic {

@@ -18,11 +18,11 @@ import (
 	"github.com/lasthop/lasthop/probe/traffic"
 )
 
-// glance is the window of doctor's trial: long enough to load, attach, read
-// every source once and let go again.
+// glance is the window of doctor's trial, in which it loads, attaches, reads every
+// source once and detaches.
 const glance = time.Millisecond
 
-// examination is what doctor found, and its -o json document.
+// examination is what doctor found; it is the document of -o json.
 type examination struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -38,8 +38,8 @@ type examination struct {
 	Rights   []right `json:"capabilities"`
 	Features []row   `json:"features"`
 	Sources  []row   `json:"sources"`
-	// lack is why packets cannot be watched, where they cannot.
-	lack string
+	// missing is why packets cannot be watched, if they cannot.
+	missing string
 }
 
 type right struct {
@@ -60,8 +60,8 @@ func (a *app) doctorCommand() *cobra.Command {
 	output := choice{value: "text", of: []string{"text", "json"}}
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "What this node and these rights allow, and what would lift a lack",
-		Long: "Try what check would do: load, attach, read each source once, let go.\n\n" +
+		Short: "What this node and your rights allow, and what would allow more",
+		Long: "Try what check does: load, attach, read each source once, detach.\n\n" +
 			"Exit status: 0 when packets can be watched, 3 otherwise.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -71,19 +71,19 @@ func (a *app) doctorCommand() *cobra.Command {
 			return a.doctor(cmd.Context(), node, root, output.value)
 		},
 	}
-	cmd.Flags().StringVar(&node, "netns", "", "the network namespace that is the node, a `NAME|PATH`")
-	cmd.Flags().StringVar(&root, "host-root", "", "the `DIR` where the node's files are")
-	cmd.Flags().VarP(&output, "output", "o", "what to print")
+	cmd.Flags().StringVar(&node, "netns", "", "the node's network namespace, a `NAME|PATH`")
+	cmd.Flags().StringVar(&root, "host-root", "", "the `DIR` that holds the node's files")
+	cmd.Flags().VarP(&output, "output", "o", "output format")
 	return cmd
 }
 
 func (a *app) doctor(ctx context.Context, netns, root, output string) error {
 	ns, name, err := openNode(netns)
 	if err != nil {
-		return fmt.Errorf("cannot observe: %w", err)
+		return err
 	}
 	defer ns.Close()
-	e := examination{APIVersion: report.APIVersion, Kind: "Doctor", Engine: "none", Features: []row{}, Sources: []row{}, lack: remedy()}
+	e := examination{APIVersion: report.APIVersion, Kind: "Doctor", Engine: "none", Features: []row{}, Sources: []row{}, missing: remedy()}
 	e.Node.Name = name
 	set, err := effective()
 	if err != nil {
@@ -95,7 +95,7 @@ func (a *app) doctor(ctx context.Context, netns, root, output string) error {
 	for _, f := range traffic.Features(ns) {
 		e.Features = append(e.Features, row{f.Name, string(f.Status), f.Detail, f.Remedy})
 	}
-	s, err := session.Observe(ctx, session.Options{NS: ns, NodeName: name, HostRoot: hostRoot(root), Engine: "auto", For: glance})
+	s, err := session.Observe(ctx, session.Options{NS: ns, NodeName: name, HostRoot: hostRoot(root), For: glance})
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -108,18 +108,18 @@ func (a *app) doctor(ctx context.Context, netns, root, output string) error {
 		return err
 	}
 	if !e.Watches {
-		return &statusError{exitCannot, "packets cannot be watched here: " + e.lack}
+		return &statusError{exitCannot, "packets cannot be watched here: " + e.missing}
 	}
 	return nil
 }
 
-// take copies what a trial observation says.
+// take copies what a trial observation found.
 func (e *examination) take(s *model.Snapshot) {
 	e.Node.Kernel, e.Node.Plugin = s.Node.Kernel, s.Node.Plugin
 	e.Engine, e.Attach = s.Node.Engine, s.Node.Attach
 	e.Watches = s.Status(model.SourceTC) != model.Missing
 	if !slices.ContainsFunc(s.Links, func(l model.Link) bool { return l.Name != "lo" }) {
-		e.lack = "this network namespace has no link but the loopback; --netns names another"
+		e.missing = "this network namespace has no link but the loopback; --netns names another"
 	}
 	for _, src := range s.Sources {
 		e.Sources = append(e.Sources, row{Name: src.Name, Status: string(src.Status), Detail: src.Detail})
@@ -133,10 +133,7 @@ func (a *app) examined(e examination, output string) error {
 		return enc.Encode(e)
 	}
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	engine := e.Engine
-	if e.Attach != "" {
-		engine += " (" + e.Attach + ")"
-	}
+	engine := report.EngineText(model.Node{Engine: e.Engine, Attach: e.Attach})
 	if !e.Watches {
 		engine += ": packets cannot be watched"
 	}
@@ -157,7 +154,7 @@ func (a *app) examined(e examination, output string) error {
 		for _, r := range t.rows {
 			detail := r.Detail
 			if r.Remedy != "" && r.Status != string(model.OK) {
-				detail = strings.TrimPrefix(detail+"; what would help: "+r.Remedy, "; ")
+				detail = strings.TrimPrefix(detail+"; remedy: "+r.Remedy, "; ")
 			}
 			fmt.Fprintf(w, "%s\t%s\t%s\n", report.Clean(r.Name), r.Status, report.Clean(detail))
 		}

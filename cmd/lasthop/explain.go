@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -22,23 +23,24 @@ func (a *app) explainCommand() *cobra.Command {
 	var to string
 	cmd := &cobra.Command{
 		Use:   "explain POD [--to IP[:PORT][/PROTO]]",
-		Short: "The path of a pod's traffic, hop by hop, with counts and decisions",
-		Long: "Observe for --for, then print the way of a pod's packets to a destination and\n" +
-			"back, hop by hop: what the node's tables decide, and what was counted.\n\n" +
+		Short: "Follow a pod's packets hop by hop, with counts and decisions",
+		Long: "Observe the node for --for, then print the forward and return path of a pod's\n" +
+			"packets to a destination, hop by hop: what the node's tables decide, and what was\n" +
+			"counted.\n\n" +
 			"A POD is an address, a name, namespace/name, or the name of its network\n" +
-			"namespace. Without --to the destination is the peer that the pod's worst finding\n" +
-			"is about, else the pod's busiest peer, else an address that stands for the\n" +
-			"outside; the output says which.\n\n" +
-			"In the first column X is a hop where packets end, ? one that nobody sees from\n" +
-			"this node; - is a count that is not known.\n\n" +
-			"Exit status: 0 no dead hop; 1 a dead hop, or a finding at or above --fail-on of\n" +
-			"both ends; 2, 3, 4 and 130 as check.",
+			"namespace. Without --to the destination is the peer of the pod's worst finding,\n" +
+			"else its busiest peer, else an address that stands for any outside the cluster;\n" +
+			"the output says which.\n\n" +
+			"In the first column, X marks a hop where packets end, ? one that cannot be seen\n" +
+			"from this node. A - is an unknown count.\n\n" +
+			"Exit status: 0 no dead hop; 1 a dead hop, or a finding about both ends at or\n" +
+			"above --fail-on; 2, 3, 4 and 130 as check.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.explain(cmd.Context(), o, args[0], to)
 		},
 	}
-	cmd.Flags().StringVar(&to, "to", "", "the destination, an `IP[:PORT][/PROTO]`, [IPv6]:PORT, or a pod of this node (default the peer of the worst finding, or the busiest)")
+	cmd.Flags().StringVar(&to, "to", "", "the destination, an `IP[:PORT][/PROTO]`, [IPv6]:PORT, or a pod on this node (default the peer of the worst finding, or the busiest)")
 	o.register(cmd.Flags())
 	o.registerReplay(cmd.Flags())
 	return cmd
@@ -67,14 +69,13 @@ func (a *app) explain(ctx context.Context, o *observing, pod, to string) error {
 	if err != nil {
 		return err
 	}
-	err = r.Write(a.stdout, report.Format(o.output.value), report.Style{Color: colored(o.color.value, a.stdout)})
-	if err := ignoreClosedPipe(err); err != nil {
+	if err := a.print(o, r); err != nil {
 		return err
 	}
 	return o.pathVerdict(r)
 }
 
-// trace explains the path of a pod in a snapshot.
+// trace follows the path of a pod's packets in a snapshot.
 func (o *observing) trace(s *model.Snapshot, pod string, t target) (report.Path, error) {
 	addrs, err := choosePods(s, []string{pod}, o.namespace)
 	if err != nil {
@@ -119,7 +120,7 @@ func onPath(p *model.Path, f model.Finding) bool {
 	return names(p.Pod, p.To) || names(p.To, p.Pod)
 }
 
-// pathVerdict is the exit status that a path stands for.
+// pathVerdict is a path's exit status.
 func (o *observing) pathVerdict(r report.Path) error {
 	threshold := model.Severity(o.failOn.value).Rank()
 	rank := map[model.Code]int{}
@@ -134,8 +135,8 @@ func (o *observing) pathVerdict(r report.Path) error {
 	return o.verdict(report.Report{Snapshot: r.Snapshot, Findings: r.Findings})
 }
 
-// target is a destination as the command line says it: an address or the name
-// of a pod, with port and protocol where they are given.
+// target is a destination as the command line names it: an address or a pod, with
+// port and protocol if they are given.
 type target struct {
 	addr  netip.Addr
 	pod   string
@@ -146,7 +147,7 @@ type target struct {
 // protocols are those that a destination may name.
 var protocols = map[string]uint8{"icmp": 1, "tcp": 6, "udp": 17, "icmpv6": 58, "sctp": 132}
 
-// parseTarget reads IP[:PORT][/PROTO], or the same with a pod's name.
+// parseTarget parses IP[:PORT][/PROTO], or the same with a pod's name.
 func parseTarget(text string) (target, error) {
 	var t target
 	if text == "" {
@@ -168,7 +169,7 @@ func parseTarget(text string) (target, error) {
 	} else if host, port, found := cutLast(place, ":"); found {
 		n, err := strconv.ParseUint(port, 10, 16)
 		if err != nil || n == 0 {
-			return t, usagef("--to %q: %q is no port; want 1 to 65535, and an IPv6 address in brackets", text, port)
+			return t, usagef("--to %q: %q is no port; want 1 to 65535, and brackets around an IPv6 address", text, port)
 		}
 		t.port = uint16(n)
 		if a, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
@@ -202,8 +203,8 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s[:i], s[i+len(sep):], true
 }
 
-// from are the ends of packets from a pod with these addresses; without a
-// destination, To is not valid.
+// from are the ends of packets from a pod with these addresses. Without a
+// destination To is not valid.
 func (t target) from(s *model.Snapshot, pod []netip.Addr, namespace string) (path.Ends, error) {
 	e := path.Ends{Port: t.port, Proto: t.proto}
 	if len(pod) == 0 {
@@ -223,7 +224,7 @@ func (t target) from(s *model.Snapshot, pod []netip.Addr, namespace string) (pat
 	if slices.ContainsFunc(s.Routes, func(r model.Route) bool {
 		return r.Type == "broadcast" && r.Dst == netip.PrefixFrom(t.addr, t.addr.BitLen())
 	}) {
-		return e, usagef("--to %s: a broadcast address is not that of one destination", t.addr)
+		return e, usagef("--to %s: a broadcast address is not one destination", t.addr)
 	}
 	for _, to := range candidates {
 		for _, from := range pod {
@@ -236,14 +237,14 @@ func (t target) from(s *model.Snapshot, pod []netip.Addr, namespace string) (pat
 	return e, usagef("the pod has no address of the family of %s", candidates[0])
 }
 
-// outside4 and outside6 stand for any address outside of the cluster: they are
-// reserved for documentation, so that they are nobody's.
+// outside4 and outside6 stand for any address outside the cluster. They are
+// reserved for documentation, so no host has them.
 var (
 	outside4 = netip.MustParseAddr("192.0.2.1")
 	outside6 = netip.MustParseAddr("2001:db8::1")
 )
 
-// choosePeer is the destination where none was given, and how it was chosen.
+// choosePeer is the destination if none was given, and how it was chosen.
 func choosePeer(s *model.Snapshot, pod []netip.Addr, findings []model.Finding) (path.Ends, string) {
 	peers := busiest(s, pod)
 	for _, f := range findings {
@@ -254,7 +255,7 @@ func choosePeer(s *model.Snapshot, pod []netip.Addr, findings []model.Finding) (
 				}
 			}
 			if p, ok := metBy(s, f, peers); ok {
-				return p, fmt.Sprintf("to %s, on whose way the finding %s has its place; --to chooses another", p.To, f.Code)
+				return p, fmt.Sprintf("to %s, on whose path the finding %s has its place; --to chooses another", p.To, f.Code)
 			}
 			if e, ok := sameFamily(pod, prefix.Addr()); ok && prefix.IsSingleIP() {
 				return e, fmt.Sprintf("to %s, which the finding %s is about; --to chooses another", e.To, f.Code)
@@ -262,7 +263,7 @@ func choosePeer(s *model.Snapshot, pod []netip.Addr, findings []model.Finding) (
 		}
 	}
 	if len(peers) > 0 && len(counted(s, pod)) == 0 {
-		return peers[0], fmt.Sprintf("no packet of the pod was counted in the window: to %s, with which it has most connections, perhaps old ones; "+
+		return peers[0], fmt.Sprintf("no packet of the pod was counted in the window: to %s, with which it has the most flows, perhaps old ones; "+
 			"--to chooses another", peers[0].To)
 	}
 	if len(peers) > 0 {
@@ -272,16 +273,16 @@ func choosePeer(s *model.Snapshot, pod []netip.Addr, findings []model.Finding) (
 	if pod[0].Is6() {
 		e.To = outside6
 	}
-	return e, fmt.Sprintf("no packet of the pod was seen: to %s, which stands for any address outside; --to chooses another", e.To)
+	return e, fmt.Sprintf("no packet of the pod was seen: to %s, which stands for any address outside the cluster; --to chooses another", e.To)
 }
 
-// metBy is the busiest peer on the way to which a finding has its place: one may
-// be about a next hop that nobody sends to.
+// metBy is the busiest peer on whose path a finding has its place. The finding may
+// be about a next hop, which is no packet's destination.
 func metBy(s *model.Snapshot, f model.Finding, peers []path.Ends) (path.Ends, bool) {
 	const tried = 8
 	for _, p := range peers[:min(tried, len(peers))] {
-		way := path.Trace(s, []model.Finding{f}, p)
-		if slices.ContainsFunc(slices.Concat(way.Forward, way.Return), func(h model.PathHop) bool { return h.Finding == f.Code }) {
+		traced := path.Trace(s, []model.Finding{f}, p)
+		if slices.ContainsFunc(slices.Concat(traced.Forward, traced.Return), func(h model.PathHop) bool { return h.Finding == f.Code }) {
 			return p, true
 		}
 	}
@@ -297,8 +298,8 @@ func sameFamily(pod []netip.Addr, to netip.Addr) (path.Ends, bool) {
 	return path.Ends{}, false
 }
 
-// busiest are the ends of the packets that the pod itself sent, those of the
-// most packets first; where none was counted, of the most flows.
+// busiest are the ends of the packets that the pod itself sent, those with the
+// most packets first; if none was counted, those with the most flows.
 func busiest(s *model.Snapshot, pod []netip.Addr) []path.Ends {
 	count := counted(s, pod)
 	if len(count) == 0 {
@@ -308,17 +309,12 @@ func busiest(s *model.Snapshot, pod []netip.Addr) []path.Ends {
 			}
 		}
 	}
-	out := make([]path.Ends, 0, len(count))
-	for e := range count {
-		out = append(out, e)
-	}
-	slices.SortFunc(out, func(a, b path.Ends) int {
+	return slices.SortedFunc(maps.Keys(count), func(a, b path.Ends) int {
 		return cmp.Or(cmp.Compare(count[b], count[a]), a.To.Compare(b.To), a.Pod.Compare(b.Pod))
 	})
-	return out
 }
 
-// counted are the packets of the window that the pod itself sent, by their ends.
+// counted is how many packets the pod itself sent in the window, by their ends.
 func counted(s *model.Snapshot, pod []netip.Addr) map[path.Ends]uint64 {
 	count := map[path.Ends]uint64{}
 	links := map[string]bool{}

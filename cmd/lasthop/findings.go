@@ -14,7 +14,7 @@ import (
 func (a *app) findingsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:               "findings [CODE]",
-		Short:             "The catalogue; with CODE: what it means, its evidence, the fix",
+		Short:             "List the findings; with CODE: its meaning, evidence and fix",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: completeCodes,
 		RunE: func(_ *cobra.Command, args []string) error {

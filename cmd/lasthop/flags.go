@@ -15,6 +15,7 @@ import (
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
+	"github.com/lasthop/lasthop/probe/session"
 )
 
 // observing holds the flags of every command that observes.
@@ -39,59 +40,66 @@ type observing struct {
 	color      choice
 	debug      bool
 
-	// idle is after how long without a key the screen is left.
+	// idle is how long without a key the screen stays.
 	idle time.Duration
 
-	// replay is the recording to judge instead of the node; given are the
-	// flags that it was given with. pcap is where samples go.
+	// replay is the recording to judge instead of the node. pcap is the file
+	// for samples. given are the command's flags.
 	replay, pcap string
 	given        *pflag.FlagSet
 }
 
 func (o *observing) register(f *pflag.FlagSet) {
 	f.SortFlags = false
-	f.StringVar(&o.netns, "netns", "", "the network namespace that is the node, a `NAME|PATH` (default the current one; in a container with hostPID, PID 1's)")
-	f.StringVar(&o.hostRoot, "host-root", "", "the `DIR` where the node's files are (default /host if present, else /)")
-	o.engine = choice{value: "auto", of: []string{"auto", "tc", "packet", "state"}}
-	f.Var(&o.engine, "engine", "how packets are watched: tc BPF, packet socket (not in this version), or not at all; auto is the best that the rights allow")
+	f.StringVar(&o.netns, "netns", "", "the node's network namespace, a `NAME|PATH` (default the current one; in a container with hostPID, PID 1's)")
+	f.StringVar(&o.hostRoot, "host-root", "", "the `DIR` that holds the node's files (default /host if present, else /)")
+	o.engine = choice{value: session.EngineAuto, of: []string{session.EngineAuto, session.EngineTC, session.EngineState}}
+	f.Var(&o.engine, "engine", "how to watch packets: with BPF at tc (auto, tc), or not at all (state)")
 	o.window = window(10 * time.Second)
-	f.Var(&o.window, "for", "the window to observe")
-	f.StringArrayVar(&o.uplinks, "uplink", nil, "the `IF` that leads off the node; repeatable (default the links of the default routes)")
-	f.Var(&o.podCIDRs, "pod-cidr", "the cluster's pod range; repeatable (default learned)")
-	f.StringVar(&o.nodes, "nodes", "", "the `FILE` with the output of kubectl get nodes -o json")
-	f.StringArrayVar(&o.routes, "routes", nil, "a `FILE` with what az network … -o json printed of route tables, subnet, network card or effective routes; repeatable")
-	f.BoolVar(&o.active, "active", false, "may send probes after the window, 16 at most, each reported: ICMP echo and ARP requests from the node's own addresses")
-	f.StringVarP(&o.namespace, "namespace", "n", "", "the `NAMESPACE` of the pods that are meant")
-	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "pods of any namespace are meant")
-	f.Var(&o.only, "only", "judge this finding alone; repeatable")
-	f.Var(&o.skip, "skip", "leave this finding out; repeatable")
+	f.Var(&o.window, "for", "how long to observe")
+	f.StringArrayVar(&o.uplinks, "uplink", nil, "a link `IF` that leads off the node; repeatable (default the links of the default routes)")
+	f.Var(&o.podCIDRs, "pod-cidr", "a pod range of the cluster; repeatable (default learned from the node)")
+	f.StringVar(&o.nodes, "nodes", "", "a `FILE` with the output of kubectl get nodes -o json")
+	f.StringArrayVar(&o.routes, "routes", nil, "a `FILE` with the output of az network … -o json: route tables, routes, subnet, NIC or effective routes; repeatable")
+	f.BoolVar(&o.active, "active", false, "send up to 16 probes after the window, all reported: ICMP echo and ARP requests from the node's own addresses")
+	f.StringVarP(&o.namespace, "namespace", "n", "", "consider pods of this `NAMESPACE`")
+	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "consider pods of all namespaces (default)")
+	f.Var(&o.only, "only", "report this finding alone; repeatable")
+	f.Var(&o.skip, "skip", "do not report this finding; repeatable")
 	o.failOn = choice{value: string(model.Warning), of: []string{string(model.Critical), string(model.Warning), string(model.Info)}}
-	f.Var(&o.failOn, "fail-on", "the severity that makes the verdict 1")
-	f.BoolVar(&o.strict, "strict", false, "sources that could not be read whole are a failure (4)")
+	f.Var(&o.failOn, "fail-on", "the lowest severity for exit status 1")
+	f.BoolVar(&o.strict, "strict", false, "exit with status 4 if a source could not be read whole")
 	o.output = choice{value: string(report.Text)}
 	for _, format := range report.Formats() {
 		o.output.of = append(o.output.of, string(format))
 	}
-	f.VarP(&o.output, "output", "o", "what to print")
+	f.VarP(&o.output, "output", "o", "output format")
 	registerColor(f, &o.color)
-	f.BoolVar(&o.debug, "debug", false, "tell more when something fails, as the BPF verifier's log")
+	f.BoolVar(&o.debug, "debug", false, "print more on failure, such as the BPF verifier's log")
 }
 
 func registerColor(f *pflag.FlagSet, c *choice) {
 	*c = choice{value: "auto", of: []string{"auto", "always", "never"}}
-	f.Var(c, "color", "colours in text; any non-empty NO_COLOR means never")
+	f.Var(c, "color", "when to use colours; a non-empty NO_COLOR means never")
 }
 
-// validate checks what no single flag can tell.
-func (o *observing) validate() error {
-	if o.engine.value == "packet" {
-		return usagef("--engine packet is not in this version: tc watches packets, state reads the node's state alone")
+// pick gives a command some of the flags that register defines.
+func (o *observing) pick(f *pflag.FlagSet, names ...string) {
+	all := pflag.NewFlagSet("", pflag.ContinueOnError)
+	o.register(all)
+	o.given = f
+	for _, name := range names {
+		f.AddFlag(all.Lookup(name))
 	}
+}
+
+// validate checks what concerns several flags.
+func (o *observing) validate() error {
 	if o.allNamespaces && o.namespace != "" {
 		return usagef("--namespace and --all-namespaces exclude each other")
 	}
 	if len(o.only) > 0 && !slices.ContainsFunc(o.only, o.judges) {
-		return usagef("--skip leaves out all that --only names: nothing is left to judge")
+		return usagef("--skip excludes everything that --only names: nothing is left to judge")
 	}
 	if err := checkTexts(o.given); err != nil {
 		return err
@@ -102,9 +110,8 @@ func (o *observing) validate() error {
 	return o.validateReplay()
 }
 
-// checkTexts refuses flags that were given an empty text: that most often is a
-// variable which was not set, and would mean another node, or the node in place
-// of a recording.
+// checkTexts refuses empty values. They mostly come from an unset variable, and
+// would mean another node, or the node instead of a recording.
 func checkTexts(given *pflag.FlagSet) error {
 	var err error
 	given.Visit(func(f *pflag.Flag) {
@@ -119,7 +126,7 @@ func checkTexts(given *pflag.FlagSet) error {
 	return err
 }
 
-// checkHostRoot refuses what is no directory: without the node's files less is
+// checkHostRoot refuses what is not a directory. Without the node's files less is
 // known, and nothing would say so.
 func checkHostRoot(dir string) error {
 	if dir == "" {
@@ -127,9 +134,11 @@ func checkHostRoot(dir string) error {
 	}
 	info, err := os.Stat(dir)
 	var path *fs.PathError
+	if errors.As(err, &path) {
+		// Its Error would repeat the name.
+		err = path.Err
+	}
 	switch {
-	case errors.As(err, &path):
-		return usagef("--host-root %s: %w", dir, path.Err)
 	case err != nil:
 		return usagef("--host-root %s: %w", dir, err)
 	case !info.IsDir():
@@ -138,16 +147,16 @@ func checkHostRoot(dir string) error {
 	return nil
 }
 
-// judges reports whether findings of the code are asked for.
+// judges reports whether the user wants findings of that code.
 func (o *observing) judges(code model.Code) bool {
 	return (len(o.only) == 0 || slices.Contains(o.only, code)) && !slices.Contains(o.skip, code)
 }
 
-// limits says what was left out by request.
+// limits says what was not judged, by request.
 func (o *observing) limits() []string {
 	var out []string
 	if len(o.only) > 0 {
-		out = append(out, "judged "+o.only.String()+" alone")
+		out = append(out, "judged only: "+o.only.String())
 	}
 	if len(o.skip) > 0 {
 		out = append(out, "not judged: "+o.skip.String())
@@ -155,7 +164,7 @@ func (o *observing) limits() []string {
 	return out
 }
 
-// choice is a flag with a few words to choose from.
+// choice is a flag that takes one of a few words.
 type choice struct {
 	value string
 	of    []string
@@ -172,10 +181,10 @@ func (c *choice) Set(s string) error {
 	return nil
 }
 
-// maxWindow bounds --for: a longer look is a monitor's work.
+// maxWindow bounds --for. Watching for longer is the job of a monitor.
 const maxWindow = 24 * time.Hour
 
-// window is a flag for a length of time that a run can take.
+// window is a flag for a duration.
 type window time.Duration
 
 func (w *window) String() string { return time.Duration(*w).String() }
@@ -185,9 +194,9 @@ func (w *window) Set(s string) error {
 	d, err := time.ParseDuration(s)
 	switch {
 	case err != nil:
-		return fmt.Errorf("want a number with a unit, as in 10s, 2m or 1h30m")
+		return fmt.Errorf("want a number with a unit, such as 10s, 2m or 1h30m")
 	case d <= 0:
-		return fmt.Errorf("want more than nothing, as in 10s")
+		return fmt.Errorf("want more than nothing, such as 10s")
 	case d > maxWindow:
 		return fmt.Errorf("want at most %v", maxWindow)
 	}
@@ -195,41 +204,33 @@ func (w *window) Set(s string) error {
 	return nil
 }
 
-// prefixes is a repeatable flag for ranges of addresses.
+// prefixes is a repeatable flag for address ranges.
 type prefixes []netip.Prefix
 
 func (p *prefixes) Type() string { return "CIDR" }
 
 func (p *prefixes) String() string {
-	words := make([]string, len(*p))
-	for i, x := range *p {
-		words[i] = x.String()
-	}
-	return strings.Join(words, ",")
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint([]netip.Prefix(*p)), " ", ","), "[]")
 }
 
 func (p *prefixes) Set(s string) error {
 	x, err := netip.ParsePrefix(s)
 	switch {
 	case err != nil:
-		return fmt.Errorf("want a range, as in 10.244.0.0/16 or fd00:10::/56")
+		return fmt.Errorf("want a range, such as 10.244.0.0/16 or fd00:10::/56")
 	case x != x.Masked():
-		return fmt.Errorf("has bits beyond its length set; did you mean %s?", x.Masked())
+		return fmt.Errorf("has host bits set; did you mean %s?", x.Masked())
 	}
 	*p = append(*p, x)
 	return nil
 }
 
-// codes is a repeatable flag for codes of findings.
+// codes is a repeatable flag for finding codes.
 type codes []model.Code
 
 func (c *codes) Type() string { return "CODE" }
 func (c *codes) String() string {
-	out := make([]string, len(*c))
-	for i, code := range *c {
-		out[i] = string(code)
-	}
-	return strings.Join(out, ", ")
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint([]model.Code(*c)), " ", ", "), "[]")
 }
 
 func (c *codes) Set(s string) error {
@@ -241,26 +242,51 @@ func (c *codes) Set(s string) error {
 	return nil
 }
 
-// findPage looks a code up in the catalogue, in any case. An unknown one is
-// answered with the nearest.
+// findPage looks a code up in the catalogue, in any case. The error for an
+// unknown one names the nearest.
 func findPage(code string) (diagnose.Page, error) {
-	var nearest model.Code
-	best := len(code)/3 + 1
+	var known []string
 	for _, p := range diagnose.Catalogue() {
 		if strings.EqualFold(string(p.Code), code) {
 			return p, nil
 		}
-		if d := distance(strings.ToLower(string(p.Code)), strings.ToLower(code)); d <= best {
-			nearest, best = p.Code, d
-		}
+		known = append(known, string(p.Code))
 	}
-	if nearest != "" {
-		return diagnose.Page{}, fmt.Errorf("no finding %q: did you mean %s?", code, nearest)
+	if near := nearest(code, known); near != "" {
+		return diagnose.Page{}, fmt.Errorf("no finding %q: did you mean %s?", code, near)
 	}
 	return diagnose.Page{}, fmt.Errorf("no finding %q: `lasthop findings` lists them", code)
 }
 
-// distance is Levenshtein's: how many letters to add, remove or change.
+// nearest is the one of the words that is most like another; empty where none is
+// near, or several are equally so. A word counts as near also by its part behind
+// a slash, and the nearest if it holds the other.
+func nearest(word string, words []string) string {
+	best := len(word)/3 + 1
+	var found []string
+	fold := strings.ToLower(word)
+	for _, w := range words {
+		whole := strings.ToLower(w)
+		_, short, _ := strings.Cut(whole, "/")
+		far := min(distance(whole, fold), distance(short, fold))
+		if len(word) > 2 && strings.Contains(whole, fold) {
+			far = 0
+		}
+		switch {
+		case w == "" || far > best:
+		case far < best:
+			best, found = far, []string{w}
+		case !slices.Contains(found, w):
+			found = append(found, w)
+		}
+	}
+	if len(found) != 1 {
+		return ""
+	}
+	return found[0]
+}
+
+// distance is the Levenshtein distance: how many letters to add, remove or change.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -271,11 +297,10 @@ func distance(a, b string) int {
 		row[0] = i + 1
 		for j := range len(b) {
 			above := row[j+1]
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
+			if a[i] != b[j] {
+				diagonal++
 			}
-			row[j+1] = min(above+1, row[j]+1, diagonal+cost)
+			row[j+1] = min(above+1, row[j]+1, diagonal)
 			diagonal = above
 		}
 	}

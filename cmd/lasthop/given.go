@@ -9,8 +9,8 @@ import (
 	"github.com/lasthop/lasthop/kind/scenario"
 )
 
-// give writes the files that the scenario hands to lasthop besides the node,
-// for --nodes and --routes. The returned function removes them.
+// give writes the scenario's files for --nodes and --routes. The returned function
+// removes them.
 func (o *observing) give(s *scenario.Scenario) (remove func() error, err error) {
 	if !s.Files.Nodes && len(s.Files.Routes) == 0 {
 		return func() error { return nil }, nil

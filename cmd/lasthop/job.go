@@ -10,12 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shell runs this process as a job: it takes over when the process stops.
+// shell is the shell of which this process is a job. It takes over the terminal
+// when the process stops.
 type shell struct{ asked chan os.Signal }
 
-// findShell gives the shell, nil where there is none: in a container above all
+// findShell returns nil where there is no shell, above all in a container: there
 // the process would stop for good. From then on SIGTSTP, which would stop the
-// process at once, only asks for it.
+// process immediately, is only a request to stop.
 func findShell() *shell {
 	if !resumable() {
 		return nil
@@ -27,8 +28,7 @@ func findShell() *shell {
 
 func (s *shell) close() { signal.Stop(s.asked) }
 
-// Asked waits until somebody wants the process to stop; it is false when ctx
-// has ended before.
+// Asked waits for a request to stop; it is false if ctx ended before.
 func (s *shell) Asked(ctx context.Context) bool {
 	select {
 	case <-s.asked:
@@ -38,9 +38,9 @@ func (s *shell) Asked(ctx context.Context) bool {
 	}
 }
 
-// Stop stops the process, and others of its job, and returns when the shell has
-// let it go on. Go does not give a signal that it caught its default action
-// back, so it is SIGSTOP that does it.
+// Stop stops the job's processes, and returns when the shell continues them. It
+// sends SIGSTOP, since Go does not restore the default action of a signal that it
+// has caught.
 func (s *shell) Stop() error {
 	on := make(chan os.Signal, 1)
 	signal.Notify(on, unix.SIGCONT)
@@ -53,7 +53,7 @@ func (s *shell) Stop() error {
 }
 
 // resumable reports whether a shell takes over when this process stops: the
-// parent is of the same session and gave it a process group of its own.
+// parent is in the same session, and gave it a process group of its own.
 func resumable() bool {
 	parent := os.Getppid()
 	mine, err := unix.Getsid(0)

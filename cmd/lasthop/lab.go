@@ -16,16 +16,16 @@ import (
 	"github.com/lasthop/lasthop/kind/scenario"
 )
 
-// cleanUp bounds what has to be done after an interrupt.
+// cleanUp bounds the work after an interrupt.
 const cleanUp = 30 * time.Second
 
 func (a *app) labCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lab",
-		Short: "Nodes of a chosen plugin in network namespaces, with a chosen fault",
+		Short: "Build nodes in network namespaces, and break them",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return usagef("lab: want list, up or down; `%s --help` tells more", cmd.CommandPath())
+			return usagef("lab: want list, up or down; see `%s --help`", cmd.CommandPath())
 		},
 	}
 	cmd.AddCommand(a.labListCommand(), a.labUpCommand(), a.labDownCommand(), a.labTrafficCommand())
@@ -35,7 +35,7 @@ func (a *app) labCommand() *cobra.Command {
 func (a *app) labListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "The scenarios, and the labs that are up",
+		Short: "List the scenarios, and the labs that are up",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			labs, err := lab.List()
@@ -62,14 +62,14 @@ func (a *app) labUpCommand() *cobra.Command {
 	var id string
 	cmd := &cobra.Command{
 		Use:               "up SCENARIO|FILE",
-		Short:             "Make a lab, break it as the scenario says, start its traffic",
+		Short:             "Build a lab, break it as the scenario says, and start its traffic",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeScenarios,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.labUp(cmd.Context(), args[0], id)
 		},
 	}
-	cmd.Flags().StringVar(&id, "id", "", "what to call the lab (default the scenario's name)")
+	cmd.Flags().StringVar(&id, "id", "", "the lab's name (default the scenario's)")
 	return cmd
 }
 
@@ -106,16 +106,16 @@ func (a *app) labUp(ctx context.Context, nameOrPath, id string) error {
 	if err := ignoreClosedPipe(w.Flush()); err != nil {
 		return err
 	}
-	a.say("lab %s is up and has traffic for %v; `lasthop lab down %s` takes it down", id, s.Duration, id)
+	a.say("lab %s is up, with traffic for %v; `lasthop lab down %s` takes it down", id, s.Duration, id)
 	return nil
 }
 
-// say tells on the standard error what is being done, a line a call.
+// say prints a line about progress to the standard error.
 func (a *app) say(format string, args ...any) {
 	fmt.Fprintf(a.stderr, "lasthop: "+format+"\n", args...)
 }
 
-// load reads a scenario. Whatever is wrong with it is the user's to mend.
+// load reads a scenario. Its errors are usage errors.
 func load(nameOrPath string) (*scenario.Scenario, error) {
 	s, err := kind.Load(nameOrPath)
 	if errors.Is(err, kind.ErrUnknown) {
@@ -131,7 +131,7 @@ func load(nameOrPath string) (*scenario.Scenario, error) {
 	return s, nil
 }
 
-// down takes a lab down also when the run was interrupted.
+// down takes a lab down even when the run was interrupted.
 func down(ctx context.Context, l *lab.Lab) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
 	defer cancel()
@@ -142,10 +142,10 @@ func (a *app) labDownCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "down [ID…]",
-		Short: "Take labs down, also what a crash left of them",
+		Short: "Take labs down, including what a crash left behind",
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			if (len(ids) == 0) != all {
-				return usagef("want either the labs' ids or --all; `lasthop lab list` shows what is up")
+				return usagef("want the ids of labs or --all; `lasthop lab list` shows what is up")
 			}
 			if all {
 				// An empty id means every lab.
@@ -168,8 +168,8 @@ func (a *app) labDownCommand() *cobra.Command {
 	return cmd
 }
 
-// labTrafficCommand is what `lab up` leaves running: the traffic of a lab,
-// until the lab is taken down.
+// labTrafficCommand runs the traffic of a lab until the lab is taken down; `lab
+// up` starts it.
 func (a *app) labTrafficCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "traffic ID",

@@ -1,7 +1,7 @@
-// Command lasthop tells where a pod's traffic dies on this node, and why.
+// Command lasthop finds where a pod's traffic dies on this node, and why.
 //
-// This package is the wiring: flags, signals, exit codes. Nothing below it
-// prints or exits.
+// This package has the flags, signals and exit codes. No package below it prints
+// or exits.
 package main
 
 import (
@@ -28,8 +28,8 @@ const (
 	exitClean       = 0   // nothing at or above --fail-on
 	exitFindings    = 1   // findings
 	exitUsage       = 2   // a wrong command line, or a file that cannot be parsed
-	exitCannot      = 3   // a right, kernel feature or namespace is missing
-	exitIncomplete  = 4   // sources are missing, under --strict
+	exitCannot      = 3   // a capability, kernel feature or namespace is missing
+	exitIncomplete  = 4   // a source was not read whole, under --strict
 	exitInterrupted = 130 // by SIGINT, SIGTERM or SIGHUP, after cleaning up
 )
 
@@ -39,8 +39,8 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
-	// started is set once the command line was accepted: errors before
-	// that are the user's.
+	// started is set once the command line was accepted. Errors before that
+	// are usage errors.
 	started bool
 }
 
@@ -54,10 +54,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	cmd, err := root.ExecuteContextC(ctx)
 	code := a.exitCode(ctx, err)
 	if message := explain(cmd, err, code); message != "" {
-		// Errors quote what files and links hold.
+		// Errors quote text from files and links.
 		lines := strings.Split(message, "\n")
 		for i, line := range lines {
-			// cobra indents with tabs what it suggests.
+			// cobra indents its suggestions with tabs.
 			if suggested, ok := strings.CutPrefix(line, "\t"); ok {
 				line = "  " + suggested
 			}
@@ -66,14 +66,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "lasthop: %s\n", strings.Join(lines, "\n"))
 	}
 	if code == exitUsage && !a.started {
-		fmt.Fprintf(stderr, "lasthop: `%s --help` tells what is accepted\n", cmd.CommandPath())
+		fmt.Fprintf(stderr, "lasthop: see `%s --help`\n", cmd.CommandPath())
 	}
 	return code
 }
 
-// interruptible ends the context at the first signal that asks to end. The
-// second one ends the process, as nobody catches it any more. A closed pipe on
-// the standard output becomes an error of the write instead of a signal.
+// interruptible ends the context at the first signal that asks the process to
+// end. The second one ends the process, since it is no longer caught. Writing to
+// a closed pipe becomes an error instead of a signal.
 func interruptible() (context.Context, context.CancelFunc) {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	signals := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
@@ -85,8 +85,7 @@ func interruptible() (context.Context, context.CancelFunc) {
 	return ctx, stop
 }
 
-// statusError ends the run with a status; what there is to say has been said,
-// or is in message.
+// statusError ends the run with a status, and prints message unless it is empty.
 type statusError struct {
 	code    int
 	message string
@@ -94,7 +93,7 @@ type statusError struct {
 
 func (e *statusError) Error() string { return e.message }
 
-// usageError is a mistake in the command line that shows only later.
+// usageError is a mistake in the command line that is found only later.
 type usageError struct{ err error }
 
 func (e *usageError) Error() string { return e.err.Error() }
@@ -125,8 +124,7 @@ func (a *app) exitCode(ctx context.Context, err error) int {
 	return exitCannot
 }
 
-// explain is what the user is told about an error: besides what failed, what
-// would have helped.
+// explain is what is printed about an error: what failed, and what would help.
 func explain(cmd *cobra.Command, err error, code int) string {
 	if err == nil {
 		return ""
@@ -134,11 +132,11 @@ func explain(cmd *cobra.Command, err error, code int) string {
 	var unsupported *model.UnsupportedError
 	switch {
 	case code == exitInterrupted && errors.Is(err, context.Canceled):
-		return "interrupted; everything of lasthop's own is removed"
+		return "interrupted; lasthop has removed everything of its own"
 	case cmd.HasParent() && cmd.Parent().Name() == "lab":
-		// What would let lasthop watch lets nobody make a lab.
+		// The rights to watch packets do not suffice for a lab.
 		if code == exitCannot && errors.Is(err, fs.ErrPermission) {
-			return err.Error() + "\nlabs are for root with all its capabilities"
+			return err.Error() + "\nlabs need root with all its capabilities"
 		}
 		return err.Error()
 	case code == exitCannot && (errors.As(err, &unsupported) || errors.Is(err, fs.ErrPermission)):
@@ -154,11 +152,11 @@ func (a *app) root() *cobra.Command {
 		Use:   "lasthop",
 		Short: "Where does this pod's traffic die, and why?",
 		Long: "lasthop watches the packets of a Kubernetes node's pods, reads the state that\n" +
-			"decides over them, and says where traffic dies and why. It observes: it never\n" +
-			"changes the node beyond its own BPF programs, which it removes.\n\n" +
-			"Without a command it shows the live screen; where standard input or output is no\n" +
-			"terminal, or a report is asked for by --output, --fail-on, --strict, --active,\n" +
-			"--replay or --pcap, it does what check does.",
+			"decides where they go, and says where traffic dies and why. It never changes the\n" +
+			"node: it only attaches its own BPF programs, and removes them again.\n\n" +
+			"Without a command it shows the live screen. If standard input or output is not a\n" +
+			"terminal, or with --output, --fail-on, --strict, --active, --replay or --pcap, it\n" +
+			"does what check does.",
 		Version:       version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -183,13 +181,13 @@ func (a *app) root() *cobra.Command {
 	root.InitDefaultCompletionCmd()
 	if completion, _, err := root.Find([]string{"completion"}); err == nil {
 		completion.RunE = func(cmd *cobra.Command, args []string) error {
-			return usagef("completion: want bash, fish, powershell or zsh; `%s --help` tells more", cmd.CommandPath())
+			return usagef("completion: want bash, fish, powershell or zsh; see `%s --help`", cmd.CommandPath())
 		}
 	}
 	return root
 }
 
-// ignoreClosedPipe forgives a reader that has seen enough: `lasthop … | head`.
+// ignoreClosedPipe ignores that the reader went away, as in `lasthop … | head`.
 func ignoreClosedPipe(err error) error {
 	if errors.Is(err, syscall.EPIPE) {
 		return nil

@@ -11,12 +11,17 @@ import (
 	"github.com/lasthop/lasthop/probe/netns"
 )
 
-// openNode opens the namespace that is the node, and says what to call it.
+// openNode opens the node's network namespace, and names the node.
 func openNode(flag string) (ns *netns.NS, name string, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("cannot observe: %w", err)
+		}
+	}()
 	if flag != "" {
 		ns, err = netns.Named(flag)
 		if errors.Is(err, os.ErrNotExist) {
-			err = fmt.Errorf("%w\n`ip netns list` and `lasthop lab list` show the namespaces that have a name", err)
+			err = fmt.Errorf("%w\n`ip netns list` and `lasthop lab list` list the namespaces that have a name", err)
 		}
 		return ns, nameOf(flag), err
 	}
@@ -32,7 +37,7 @@ func openNode(flag string) (ns *netns.NS, name string, err error) {
 	return ns, name, err
 }
 
-// nameOf is a namespace's name, also where it was given as a path to it.
+// nameOf is a namespace's name, even if it was given as a path.
 func nameOf(flag string) string {
 	if slices.Contains(netns.Dirs, filepath.Dir(flag)) {
 		return filepath.Base(flag)
@@ -41,8 +46,8 @@ func nameOf(flag string) string {
 }
 
 // inForeignRoot reports whether this is a container that sees the node's
-// processes: PID 1 lives under another root directory. Under `ip netns exec`,
-// say, the root is the same, and the current namespace is what was asked for.
+// processes: PID 1 has another root directory. Under `ip netns exec`, for example,
+// the root is the same, and the user wants the current namespace.
 func inForeignRoot() bool {
 	var ours, first syscall.Stat_t
 	if syscall.Stat("/", &ours) != nil || syscall.Stat("/proc/1/root/", &first) != nil {
@@ -51,8 +56,8 @@ func inForeignRoot() bool {
 	return ours.Dev != first.Dev || ours.Ino != first.Ino
 }
 
-// hostRoot is the directory of the node's files: where node debuggers mount
-// them, if they do.
+// hostRoot is the directory of the node's files. kubectl debug mounts them at
+// /host.
 func hostRoot(flag string) string {
 	if flag != "" {
 		return flag

@@ -16,11 +16,11 @@ func registerPcap(f *pflag.FlagSet, file *string) {
 	f.StringVar(file, "pcap", "", "write the samples of dropped packets to the new `FILE`, as pcapng")
 }
 
-// create makes a file that is not there yet: nothing is written over.
+// create creates a new file; it never overwrites one.
 func create(what, name string) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
-		return nil, usagef("%s %s: there is such a file already, and nothing is written over: name another, or remove it", what, name)
+		return nil, usagef("%s %s: the file exists, and lasthop overwrites nothing: name another, or remove it", what, name)
 	}
 	if err != nil {
 		return nil, usagef("%s: %w", what, err)
@@ -28,7 +28,7 @@ func create(what, name string) (*os.File, error) {
 	return f, nil
 }
 
-// pcapFile is where samples go; nil takes none.
+// pcapFile takes samples; nil discards them.
 type pcapFile struct {
 	file   *os.File
 	writer *pcap.Writer
@@ -49,7 +49,7 @@ func createPcap(name string) (*pcapFile, error) {
 	return &pcapFile{f, w}, nil
 }
 
-// discard removes a file that was created in vain.
+// discard closes and removes a file.
 func discard(f *os.File) error { return errors.Join(f.Close(), os.Remove(f.Name())) }
 
 func (p *pcapFile) write(samples []model.Sample) error {
@@ -69,7 +69,7 @@ func (p *pcapFile) close() error {
 	return nil
 }
 
-// discard removes the file: nothing was observed.
+// discard removes the file, since nothing was observed.
 func (p *pcapFile) discard() error {
 	if p == nil {
 		return nil

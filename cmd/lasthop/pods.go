@@ -13,8 +13,8 @@ import (
 // listed bounds the pods that an error names.
 const listed = 20
 
-// choosePods turns the names of pods into their addresses. Without names it
-// is all pods of the Kubernetes namespace, and without that nil: no choice.
+// choosePods returns the addresses of the named pods. Without names these are all
+// pods of the Kubernetes namespace, and without that nil: no choice.
 func choosePods(s *model.Snapshot, names []string, namespace string) ([]netip.Addr, error) {
 	if len(names) == 0 && namespace == "" {
 		return nil, nil
@@ -54,37 +54,26 @@ func choosePods(s *model.Snapshot, names []string, namespace string) ([]netip.Ad
 	return chosen, nil
 }
 
-// meant asks for the pod whose name is nearest to one that no pod has; empty
-// where none is near, or several are, in the namespace if one is given.
+// meant asks whether the pod with the most similar name was meant, if a single one
+// is similar. Only pods of the namespace count, if one is given.
 func meant(pods []model.Pod, name, namespace string) string {
 	if _, err := netip.ParseAddr(name); err == nil {
 		return ""
 	}
-	var nearest []string
-	best := len(name)/3 + 1
+	var names []string
 	for _, p := range pods {
-		own := report.PodName(p)
-		_, short, _ := strings.Cut(own, "/")
-		far := min(distance(own, name), distance(short, name))
-		if len(name) > 2 && strings.Contains(own, name) {
-			far = 0
-		}
-		switch {
-		case own == "" || far > best || namespace != "" && p.Namespace != namespace:
-		case far < best:
-			nearest, best = []string{own}, far
-		case !slices.Contains(nearest, own):
-			nearest = append(nearest, own)
+		if namespace == "" || p.Namespace == namespace {
+			names = append(names, report.PodName(p))
 		}
 	}
-	if len(nearest) != 1 {
-		return ""
+	if near := nearest(name, names); near != "" {
+		return ": did you mean " + report.Clean(near) + "?"
 	}
-	return ": did you mean " + report.Clean(nearest[0]) + "?"
+	return ""
 }
 
-// is reports whether the pod goes by the name. An address and the name of a
-// network namespace mean the pod whatever its Kubernetes namespace is.
+// is reports whether the pod has the name. An address and the name of a network
+// namespace match a pod of any Kubernetes namespace.
 func is(p model.Pod, name, namespace string) bool {
 	if a, err := netip.ParseAddr(name); err == nil {
 		return p.Has(a.Unmap())
@@ -98,8 +87,8 @@ func is(p model.Pod, name, namespace string) bool {
 	return p.Name == name && p.Name != "" && (namespace == "" || p.Namespace == namespace)
 }
 
-// distinct reports whether pods of one name are of several namespaces. Several
-// of one namespace are one pod that was replaced, or that has several links.
+// distinct reports whether pods of one name are of several namespaces. Several of
+// one namespace are one pod that was replaced, or has several links.
 func distinct(pods []model.Pod) bool {
 	return slices.ContainsFunc(pods, func(p model.Pod) bool {
 		return p.Namespace != pods[0].Namespace
@@ -126,8 +115,8 @@ func podNames(pods []model.Pod) string {
 	return strings.Join(words, ", ")
 }
 
-// concerns reports whether a finding is about one of the addresses. One that
-// names no pod is about the node, and so about all of them.
+// concerns reports whether a finding is about one of the addresses. One that names
+// no pod is about the node, and so about all addresses.
 func concerns(f model.Finding, focus []netip.Addr) bool {
 	if focus == nil || len(f.Pods) == 0 {
 		return true

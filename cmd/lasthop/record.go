@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,16 +18,9 @@ import (
 	"github.com/lasthop/lasthop/probe/timeline"
 )
 
-// observes gives a command those of an observing command's flags that say how a
-// node is observed.
+// observes gives a command the flags about how a node is observed, and some more.
 func (o *observing) observes(f *pflag.FlagSet, more ...string) {
-	all := pflag.NewFlagSet("", pflag.ContinueOnError)
-	o.register(all)
-	o.given = f
-	for _, name := range append(append([]string{}, onNode...), more...) {
-		f.AddFlag(all.Lookup(name))
-	}
-	f.AddFlag(all.Lookup("debug"))
+	o.pick(f, slices.Concat(onNode, more, []string{"debug"})...)
 	registerPcap(f, &o.pcap)
 }
 
@@ -34,11 +28,11 @@ func (a *app) recordCommand() *cobra.Command {
 	o := &observing{}
 	cmd := &cobra.Command{
 		Use:   "record FILE",
-		Short: "Observe into a file, for `lasthop replay`",
-		Long: "Observe, and write what check would see to the new FILE, until --for is over or\n" +
-			"an interrupt: the state, all counts, samples of dropped packets, and findings.\n\n" +
-			"Exit status: 0 recorded; 2 usage; 3 cannot observe; 130 interrupted, after the\n" +
-			"file was closed and the node left as it was.",
+		Short: "Record an observation in a file, for `lasthop replay`",
+		Long: "Observe the node for --for, or until interrupted, and write what check would see\n" +
+			"to the new FILE: state, counts, samples of dropped packets, and findings.\n\n" +
+			"Exit status: 0 recorded; 2 usage; 3 cannot observe; 130 interrupted, after\n" +
+			"cleaning up.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.record(cmd.Context(), o, args[0])
@@ -46,7 +40,7 @@ func (a *app) recordCommand() *cobra.Command {
 	}
 	o.observes(cmd.Flags(), "for")
 	f := cmd.Flags().Lookup("for")
-	f.Usage, f.DefValue = "for how long to record", "until interrupted"
+	f.Usage, f.DefValue = "how long to record", "until interrupted"
 	return cmd
 }
 
@@ -79,7 +73,7 @@ func (a *app) record(ctx context.Context, o *observing, name string) (err error)
 	if err := r.run(stream); err != nil && r.readings == 0 {
 		return errors.Join(err, os.Remove(name))
 	} else if err != nil {
-		return fmt.Errorf("%w\nthe %d readings before that are in %s", err, r.readings, name)
+		return fmt.Errorf("%w\n%s has the %d readings before that", err, name, r.readings)
 	}
 	if err := errors.Join(w.Close(), file.Sync()); err != nil {
 		return fmt.Errorf("close recording %s: %w", name, err)
@@ -88,7 +82,7 @@ func (a *app) record(ctx context.Context, o *observing, name string) (err error)
 	return ctx.Err()
 }
 
-// recorder is a recording that is being made.
+// recorder is a recording in progress.
 type recorder struct {
 	*app
 	file     *os.File
@@ -98,7 +92,7 @@ type recorder struct {
 	readings int
 }
 
-// run writes readings until time is up or the stream ends.
+// run writes readings until the time is up or the stream ends.
 func (r *recorder) run(s *session.Stream) error {
 	const clear = "\r\x1b[K"
 	shown := terminal(r.stderr)
@@ -134,12 +128,12 @@ func open(r model.Reading) int {
 	return n
 }
 
-// stream begins to observe the node. What closes it waits until everything is
+// stream begins to observe the node. closeStream waits until everything is
 // detached.
 func (a *app) stream(ctx context.Context, o *observing, window time.Duration) (s *session.Stream, node string, closeStream func() error, err error) {
 	ns, name, err := openNode(o.netns)
 	if err != nil {
-		return nil, "", nil, fmt.Errorf("cannot observe: %w", err)
+		return nil, "", nil, err
 	}
 	options := o.session(ns, name)
 	options.For = window
@@ -153,14 +147,13 @@ func (a *app) stream(ctx context.Context, o *observing, window time.Duration) (s
 	}, nil
 }
 
-// heapLimit keeps the process, its maps and its program below 80 MiB on a node
-// of 250 pods, by collecting more often where that is near.
+// heapLimit keeps the process, including its BPF maps and programs, below 80 MiB
+// on a node with 250 pods: near the limit, garbage is collected more often.
 const heapLimit = 44 << 20
 
-// streamOf begins an observation that goes on.
+// streamOf begins a continuous observation.
 func streamOf(ctx context.Context, o session.Options) (*session.Stream, error) {
-	// A long run is to take little memory, and each reading leaves much to
-	// collect.
+	// Each reading leaves much garbage, and a long run should use little memory.
 	debug.SetGCPercent(50)
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(heapLimit)

@@ -98,7 +98,7 @@ func TestClosedFinding(t *testing.T) {
 	if err := errors.Join(w.Close(), file.Close()); err != nil {
 		t.Fatal(err)
 	}
-	const want = `lasthop: warning: until 2023-11-14T22:13:25Z, and no more at the end of the recording: PolicyDrop: filter FORWARD\x1b[2J drops` + "\n"
+	const want = `lasthop: warning: open until 2023-11-14T22:13:25Z, closed at the end of the recording: PolicyDrop: filter FORWARD\x1b[2J drops` + "\n"
 	for _, tt := range []struct {
 		args []string
 		want string

@@ -15,12 +15,13 @@ import (
 	"github.com/lasthop/lasthop/probe/report"
 )
 
-// onNode are the flags that say how a node is observed. A recording has been.
+// onNode are the flags about how a node is observed. They do not apply to a
+// recording.
 var onNode = []string{"netns", "host-root", "engine", "uplink", "pod-cidr", "nodes", "routes"}
 
 func (o *observing) registerReplay(f *pflag.FlagSet) {
 	o.given = f
-	f.StringVar(&o.replay, "replay", "", "judge the recording `FILE` instead of the node: the last --for of it, or all if that is not given")
+	f.StringVar(&o.replay, "replay", "", "judge the recording `FILE` instead of the node: the last --for of it, or all by default")
 }
 
 func (o *observing) validateReplay() error {
@@ -29,7 +30,7 @@ func (o *observing) validateReplay() error {
 	}
 	for _, name := range onNode {
 		if f := o.given.Lookup(name); f != nil && f.Changed {
-			return usagef("--%s is about a node, and --replay about what was recorded of one", name)
+			return usagef("--%s is about a node, and --replay about a recording", name)
 		}
 	}
 	return nil
@@ -39,10 +40,10 @@ func (a *app) replayCommand() *cobra.Command {
 	o := &observing{}
 	cmd := &cobra.Command{
 		Use:   "replay FILE [POD…]",
-		Short: "Judge a recording, on any machine, without rights",
-		Long: "Show on the live screen what `lasthop record` wrote. Where standard input or\n" +
-			"output is no terminal, or with PODs or flags that are about a report, judge it:\n" +
-			"all of it, or the last --for, anew, by this lasthop.\n\n" +
+		Short: "Show or judge a recording, on any machine, without rights",
+		Long: "Show on the live screen what `lasthop record` wrote. If standard input or output\n" +
+			"is not a terminal, or with PODs or flags about a report, judge it again: all of\n" +
+			"it, or the last --for.\n\n" +
 			"Exit status: that of check.",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -53,25 +54,20 @@ func (a *app) replayCommand() *cobra.Command {
 			return a.check(cmd.Context(), o, args[1:])
 		},
 	}
-	all := pflag.NewFlagSet("", pflag.ContinueOnError)
-	o.register(all)
-	o.given = cmd.Flags()
-	for _, name := range []string{"for", "namespace", "all-namespaces", "only", "skip", "fail-on", "strict", "output", "color"} {
-		cmd.Flags().AddFlag(all.Lookup(name))
-	}
+	o.pick(cmd.Flags(), "for", "namespace", "all-namespaces", "only", "skip", "fail-on", "strict", "output", "color")
 	cmd.Flags().Lookup("for").DefValue = "all of it"
 	o.registerScreen(cmd.Flags())
 	registerPcap(cmd.Flags(), &o.pcap)
 	return cmd
 }
 
-// openRecording opens a recording, and warns if it is damaged. Whatever is wrong
-// with it is the user's to mend.
+// openRecording opens a recording, and warns if it is damaged. Its errors are
+// usage errors.
 func (a *app) openRecording(name string) (f *record.File, closeFile func(), err error) {
-	// Without O_NONBLOCK, opening a named pipe would wait for its writer.
+	// Without O_NONBLOCK, opening a named pipe would wait for a writer.
 	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, nil, &usageError{fmt.Errorf("open recording: %w", err)}
+		return nil, nil, usagef("open recording: %w", err)
 	}
 	defer func() {
 		if err != nil {
@@ -80,7 +76,7 @@ func (a *app) openRecording(name string) (f *record.File, closeFile func(), err 
 	}()
 	info, err := file.Stat()
 	if err != nil {
-		return nil, nil, &usageError{fmt.Errorf("open recording: %w", err)}
+		return nil, nil, usagef("open recording: %w", err)
 	}
 	if !info.Mode().IsRegular() {
 		return nil, nil, usagef("recording %s: want a file", name)
@@ -97,7 +93,7 @@ func (a *app) openRecording(name string) (f *record.File, closeFile func(), err 
 	}, nil
 }
 
-// asUsage names the file of an error that is the file's.
+// asUsage names the recording in an error. One of its format is a usage error.
 func asUsage(name string, err error) error {
 	var format *record.FormatError
 	if errors.As(err, &format) {
@@ -106,8 +102,9 @@ func asUsage(name string, err error) error {
 	return fmt.Errorf("recording %s: %w", name, err)
 }
 
-// recorded is the window that was asked for of a recording. All samples of that
-// window go to a file, if there is one: the snapshot has the latest of each kind.
+// recorded is the snapshot of the requested window of a recording. All samples of
+// that window go to the file, if there is one; the snapshot has only the latest of
+// each kind.
 func (a *app) recorded(o *observing, samples *pcapFile) (*model.Snapshot, error) {
 	f, closeFile, err := a.openRecording(o.replay)
 	if err != nil {
@@ -122,7 +119,7 @@ func (a *app) recorded(o *observing, samples *pcapFile) (*model.Snapshot, error)
 	if err != nil {
 		return nil, asUsage(o.replay, err)
 	}
-	if err := a.tellClosed(f, o, s); err != nil {
+	if err := a.warnClosed(f, o, s); err != nil {
 		return nil, asUsage(o.replay, err)
 	}
 	if samples != nil {
@@ -133,9 +130,9 @@ func (a *app) recorded(o *observing, samples *pcapFile) (*model.Snapshot, error)
 	return s, nil
 }
 
-// tellClosed warns of findings that were there while the window was recorded and
-// had closed by its end, as which it is judged.
-func (a *app) tellClosed(f *record.File, o *observing, s *model.Snapshot) error {
+// warnClosed warns of findings that were open in the window but had closed by its
+// end, since the recording is judged as of then.
+func (a *app) warnClosed(f *record.File, o *observing, s *model.Snapshot) error {
 	last, err := f.Reading(f.Len() - 1)
 	if err != nil {
 		return err
@@ -144,20 +141,20 @@ func (a *app) tellClosed(f *record.File, o *observing, s *model.Snapshot) error 
 		code  model.Code
 		title string
 	}
-	told := map[one]bool{}
+	seen := map[one]bool{}
 	for _, t := range last.Findings {
 		if !t.Closed {
-			told[one{t.Code, t.Title}] = true
+			seen[one{t.Code, t.Title}] = true
 		}
 	}
-	// The latest to close come first, and stand for those before.
+	// The latest to close come first; earlier ones of the same title are skipped.
 	for _, t := range last.Findings {
-		if told[one{t.Code, t.Title}] {
+		if seen[one{t.Code, t.Title}] {
 			continue
 		}
-		told[one{t.Code, t.Title}] = true
+		seen[one{t.Code, t.Title}] = true
 		if o.judges(t.Code) && t.Severity.Rank() >= model.Warning.Rank() && t.Last.After(s.Window.Start) {
-			a.say("warning: until %s, and no more at the end of the recording: %s: %s", t.Last.UTC().Format(time.RFC3339), t.Code, report.Clean(t.Title))
+			a.say("warning: open until %s, closed at the end of the recording: %s: %s", t.Last.UTC().Format(time.RFC3339), t.Code, report.Clean(t.Title))
 		}
 	}
 	return nil

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// capability is one right that lasthop has a use for.
+// capability is one that lasthop uses.
 type capability struct {
 	// bit is the capability's number (linux/capability.h).
 	bit uint
@@ -16,7 +16,7 @@ type capability struct {
 	name string
 	// gives is what it allows lasthop to do.
 	gives string
-	// inAdmin marks those whose uses SYS_ADMIN allows as well.
+	// inAdmin marks those that SYS_ADMIN includes.
 	inAdmin bool
 }
 
@@ -24,15 +24,15 @@ const sysAdmin = 21
 
 var capabilities = []capability{
 	{39, "BPF", "load BPF programs", true},
-	{38, "PERFMON", "the drop tracepoint", true},
+	{38, "PERFMON", "attach to the drop tracepoint", true},
 	{12, "NET_ADMIN", "attach to links, read firewall rules and connection tracking", false},
-	{13, "NET_RAW", "packet sockets", false},
+	{13, "NET_RAW", "send probes (--active)", false},
 	{sysAdmin, "SYS_ADMIN", "enter the network namespaces of the node and its pods", false},
-	{19, "SYS_PTRACE", "find pods through other users' processes", false},
-	{34, "SYSLOG", "the names of the places where packets are dropped", true},
+	{19, "SYS_PTRACE", "find pods through processes of other users", false},
+	{34, "SYSLOG", "name the functions that drop packets", true},
 }
 
-// effective reads this process's effective capabilities as a bit set.
+// effective is the bit set of this process's effective capabilities.
 func effective() (uint64, error) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -55,23 +55,23 @@ func (c capability) has(set uint64) bool {
 	return set&(1<<c.bit) != 0 || c.inAdmin && set&(1<<sysAdmin) != 0
 }
 
-// fullRights is how to get them all.
+// fullRights is how to get all of them.
 const fullRights = "as root on the node, or in a pod that has them: kubectl debug node/NODE -it --image=IMAGE --profile=sysadmin -- /lasthop check"
 
-// lesser is what remains without them.
-const lesser = "without watching packets, --engine state judges what of the node's state can be read; `lasthop doctor` tells more"
+// lesser is what works without them.
+const lesser = "without watching packets, --engine state judges the part of the node's state that can be read; see `lasthop doctor`"
 
-// remedy says what would let lasthop watch: the rights that are missing, or,
-// where none is, what else can be done.
+// remedy says what would let lasthop watch packets: the missing capabilities, or if
+// there are none, what else can be done.
 func remedy() string {
-	lack, err := missing()
+	names, err := missing()
 	if err != nil {
 		return "run it " + fullRights
 	}
-	if len(lack) == 0 {
-		return "no capability is missing: the kernel, a security module or a seccomp profile does not allow it. " + lesser
+	if len(names) == 0 {
+		return "no capability is missing: the kernel, a security module or a seccomp profile forbids it. " + lesser
 	}
-	return "missing capabilities: " + strings.Join(lack, ", ") + ". Run it " + fullRights + "\n" + lesser
+	return "missing capabilities: " + strings.Join(names, ", ") + ". Run it " + fullRights + "\n" + lesser
 }
 
 // missing names the capabilities that this process does not have.
@@ -80,11 +80,11 @@ func missing() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var lack []string
+	var names []string
 	for _, c := range capabilities {
 		if !c.has(set) {
-			lack = append(lack, c.name)
+			names = append(names, c.name)
 		}
 	}
-	return lack, nil
+	return names, nil
 }

@@ -25,33 +25,33 @@ import (
 
 // registerScreen adds the flags of the live screen.
 func (o *observing) registerScreen(f *pflag.FlagSet) {
-	f.DurationVar(&o.idle, "idle-exit", 30*time.Minute, "leave the screen after this time without a key; 0 is never")
+	f.DurationVar(&o.idle, "idle-exit", 30*time.Minute, "leave the screen after this time without a key; 0 means never")
 }
 
-// onScreen reports whether a person sits at both ends.
+// onScreen reports whether both input and output are a terminal.
 func (a *app) onScreen() bool {
 	return terminal(a.stdin) && terminal(a.stdout) && os.Getenv("TERM") != "dumb"
 }
 
-// wantsReport reports whether flags were given that only a report heeds.
+// wantsReport reports whether flags were given that only a report uses.
 func wantsReport(f *pflag.FlagSet) bool {
 	return slices.ContainsFunc([]string{"output", "fail-on", "strict", "active", "replay", "pcap"}, f.Changed)
 }
 
-// live shows the node on the screen as long as it is watched.
+// live shows the node on the screen.
 func (a *app) live(ctx context.Context, o *observing) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
 	ns, node, err := openNode(o.netns)
 	if err != nil {
-		return fmt.Errorf("cannot observe: %w", err)
+		return err
 	}
 	defer ns.Close()
 	return a.liveOn(ctx, o, ns, node)
 }
 
-// liveOn shows the node in a namespace, which stays the caller's.
+// liveOn shows the node in a namespace, which the caller closes.
 func (a *app) liveOn(ctx context.Context, o *observing, ns *netns.NS, node string) (err error) {
 	stream, err := streamOf(ctx, o.session(ns, node))
 	if err != nil {
@@ -80,7 +80,7 @@ func asPlayed(name string, err error) error {
 	return asUsage(name, err)
 }
 
-// screen shows readings until it is left.
+// screen shows readings until the user leaves it.
 func (a *app) screen(ctx context.Context, o *observing, from tui.Source, intro string) error {
 	window := time.Duration(o.window)
 	options := tui.Options{
@@ -110,11 +110,11 @@ func (a *app) screen(ctx context.Context, o *observing, from tui.Source, intro s
 	if err != nil {
 		return err
 	}
-	return ignoreClosedPipe(r.Write(a.stdout, report.Text, report.Style{Color: colored(o.color.value, a.stdout)}))
+	return a.print(o, r)
 }
 
-// export writes the report of a reading as a new JSON file, here or, where that
-// may not be, in the directory for temporary files.
+// export writes the report of a reading to a new JSON file, in the current
+// directory or, if that is not writable, in the one for temporary files.
 func (o *observing) export(reading model.Reading) (string, error) {
 	r, err := o.judge(reading.Snapshot, nil)
 	if err != nil {

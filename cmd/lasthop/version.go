@@ -11,7 +11,7 @@ import (
 // release is set by the linker (-X main.release=…) to what git describe says.
 var release string
 
-// version is what was built: the release, else what the Go toolchain recorded.
+// version is the release, or else what the Go toolchain recorded.
 func version() string {
 	if release != "" {
 		return release
@@ -25,7 +25,7 @@ func version() string {
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "What this binary is",
+		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			_, err := fmt.Fprintf(a.stdout, "lasthop %s (%s, %s/%s)\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)

@@ -22,20 +22,20 @@ func (a *app) watchCommand() *cobra.Command {
 	o := &observing{}
 	cmd := &cobra.Command{
 		Use:   "watch [POD…]",
-		Short: "Findings, drops and rewrites as NDJSON, until interrupted",
+		Short: "Print findings, drops and rewrites as NDJSON until interrupted",
 		Long: "Observe until interrupted, and print one JSON object a line: a Finding when it\n" +
-			"opens, changes and closes; the Drops of each second, without what the kernel\n" +
-			"freed harmlessly; a MACRewrite once in a window; and what lasthop itself Lost.\n" +
-			"The first line is a Lost, when everything is attached. With PODs, only what\n" +
-			"concerns them is told.\n\n" +
-			"Exit status: 0 when the reader goes away; 2 usage; 3 cannot observe;\n" +
+			"opens, changes and closes; the Drops of each second, without harmless frees; a\n" +
+			"MACRewrite once per window; and what lasthop itself Lost. The first line is a\n" +
+			"Lost, as soon as everything is attached. With PODs, only what concerns them is\n" +
+			"printed.\n\n" +
+			"Exit status: 0 when the reader went away; 2 usage; 3 cannot observe;\n" +
 			"130 interrupted, after cleaning up.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.watchNode(cmd.Context(), o, args)
 		},
 	}
 	o.observes(cmd.Flags(), "for", "namespace", "all-namespaces", "only", "skip")
-	cmd.Flags().Lookup("for").Usage = "the window over which is judged"
+	cmd.Flags().Lookup("for").Usage = "the window that findings are drawn from"
 	return cmd
 }
 
@@ -52,7 +52,7 @@ func (a *app) watchNode(ctx context.Context, o *observing, pods []string) (err e
 		return errors.Join(err, samples.discard())
 	}
 	defer func() { err = errors.Join(err, closeStream(), samples.close()) }()
-	w := &watcher{observing: o, pods: pods, told: map[int]model.Tracked{}, rewritten: map[model.MACRewrite]time.Time{}}
+	w := &watcher{observing: o, pods: pods, printed: map[int]model.Tracked{}, rewritten: map[model.MACRewrite]time.Time{}}
 	for reading := range stream.Readings() {
 		e, err := w.events(reading)
 		if err != nil {
@@ -71,7 +71,7 @@ func (a *app) watchNode(ctx context.Context, o *observing, pods []string) (err e
 	return ctx.Err()
 }
 
-// abandoned reports whether nobody reads any more what is written to a pipe.
+// abandoned reports whether the reader of a pipe has gone away.
 func abandoned(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -82,15 +82,15 @@ func abandoned(w io.Writer) bool {
 	return err == nil && n > 0 && fds[0].Revents&unix.POLLERR != 0
 }
 
-// watcher turns readings into what is new in them.
+// watcher turns readings into events.
 type watcher struct {
 	*observing
 	pods  []string
 	focus []netip.Addr
-	// last is the reading before, told the findings as they were told.
-	last *model.Snapshot
-	told map[int]model.Tracked
-	// rewritten is when each rewrite was last told.
+	// last is the previous reading, printed the findings as last printed.
+	last    *model.Snapshot
+	printed map[int]model.Tracked
+	// rewritten is when each rewrite was last printed.
 	rewritten map[model.MACRewrite]time.Time
 }
 
@@ -103,7 +103,7 @@ func (w *watcher) events(r model.Reading) (report.Events, error) {
 	case w.last == nil:
 		return report.Events{}, err
 	}
-	e := report.Events{At: r.At, LostToo: w.last == nil, Findings: w.changes(r.Findings)}
+	e := report.Events{At: r.At, WithLost: w.last == nil, Findings: w.changes(r.Findings)}
 	before := w.last
 	if before == nil {
 		beginning := *now
@@ -122,39 +122,39 @@ func (w *watcher) events(r model.Reading) (report.Events, error) {
 	return e, nil
 }
 
-// changes are those of the findings since they were last told.
+// changes are those of the findings since they were last printed.
 func (w *watcher) changes(list []model.Tracked) []report.FindingChange {
 	var out []report.FindingChange
 	for _, f := range list {
-		before, told := w.told[f.ID]
+		before, printed := w.printed[f.ID]
 		change := report.Opened
 		switch {
 		case !w.judges(f.Code) || !concerns(f.Finding, w.focus):
 			continue
-		case f.Closed && !told, told && !f.Closed && alike(before.Finding, f.Finding):
+		case f.Closed && !printed, printed && !f.Closed && alike(before.Finding, f.Finding):
 			continue
 		case f.Closed:
 			change = report.Closed
-			delete(w.told, f.ID)
-		case told:
+			delete(w.printed, f.ID)
+		case printed:
 			change = report.Changed
 		}
 		if !f.Closed {
-			w.told[f.ID] = f
+			w.printed[f.ID] = f
 		}
 		out = append(out, report.FindingChange{Change: change, Finding: f})
 	}
 	return out
 }
 
-// alike reports whether two states of a finding differ in nothing but counts
-// and evidence.
+// alike reports whether two states of a finding differ only in counts and
+// evidence.
 func alike(a, b model.Finding) bool {
 	return a.Severity == b.Severity && a.Confidence == b.Confidence && a.Title == b.Title && a.LastHopAlive == b.LastHopAlive &&
 		slices.Equal(a.Pods, b.Pods) && slices.Equal(a.Peers, b.Peers) && slices.Equal(a.Fix, b.Fix)
 }
 
-// rewrites are those that were not told within the window.
+// rewrites are those that were not printed within the window.
 func (w *watcher) rewrites(now time.Time, list []model.MACRewrite) []model.MACRewrite {
 	var out []model.MACRewrite
 	for k, at := range w.rewritten {
@@ -165,7 +165,7 @@ func (w *watcher) rewrites(now time.Time, list []model.MACRewrite) []model.MACRe
 	for _, x := range list {
 		k := x
 		k.Packets = 0
-		if _, told := w.rewritten[k]; told || w.focus != nil && !slices.Contains(w.focus, x.Addr) {
+		if _, printed := w.rewritten[k]; printed || w.focus != nil && !slices.Contains(w.focus, x.Addr) {
 			continue
 		}
 		w.rewritten[k] = now

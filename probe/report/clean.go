@@ -5,13 +5,14 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/charmbracelet/x/ansi"
 )
 
-// Clean makes text from outside safe to draw: whatever is not a visible
-// character or a plain space is written as its escape. That covers control
-// characters of both sets, escape codes, line ends, marks that turn the
-// direction of writing, invisible characters, and bytes that are not UTF-8.
-// Clean text stays as it is.
+// Clean makes text from outside safe to draw: it escapes whatever is not a
+// visible character or a plain space. That covers control characters of both
+// sets, escape codes, line ends, marks that change the direction of writing,
+// invisible characters, and bytes that are not UTF-8. Clean text stays as it is.
 func Clean(s string) string {
 	if clean(s) {
 		return s
@@ -30,10 +31,8 @@ func Clean(s string) string {
 			b.WriteString(`\t`)
 		case r < 0x100:
 			fmt.Fprintf(&b, `\x%02x`, r)
-		case r < 0x10000:
-			fmt.Fprintf(&b, `\u%04x`, r)
 		default:
-			fmt.Fprintf(&b, `\U%08x`, r)
+			writeEscape(&b, r)
 		}
 		s = s[n:]
 	}
@@ -41,19 +40,19 @@ func Clean(s string) string {
 }
 
 func clean(s string) bool {
-	if !utf8.ValidString(s) {
-		return false
-	}
-	for _, r := range s {
-		if !unicode.IsPrint(r) {
-			return false
-		}
-	}
-	return true
+	return utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) < 0
 }
 
-// escape rewrites the characters of a JSON or YAML document that would act on
-// a terminal as escapes that its reader turns back. The encoders leave such
+func writeEscape(b *strings.Builder, r rune) {
+	if r < 0x10000 {
+		fmt.Fprintf(b, `\u%04x`, r)
+		return
+	}
+	fmt.Fprintf(b, `\U%08x`, r)
+}
+
+// escape rewrites the characters of a JSON or YAML document that would act on a
+// terminal as escapes that its reader decodes again. The encoders leave such
 // characters only inside quoted strings; wide writes one beyond 16 bits.
 func escape(doc []byte, wide func(*strings.Builder, rune)) string {
 	var b strings.Builder
@@ -62,10 +61,41 @@ func escape(doc []byte, wide func(*strings.Builder, rune)) string {
 		case r == '\n' || unicode.IsPrint(r):
 			b.WriteRune(r)
 		case r < 0x10000:
-			fmt.Fprintf(&b, `\u%04x`, r)
+			writeEscape(&b, r)
 		default:
 			wide(&b, r)
 		}
 	}
 	return b.String()
+}
+
+// Width is how many columns text takes on a terminal; styles take none.
+func Width(s string) int {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' {
+			return ansi.StringWidth(s)
+		}
+	}
+	return len(s)
+}
+
+// Wrap breaks s at spaces alone, so that commands stay readable. No row is wider
+// than width unless one word is. There is always at least one row.
+func Wrap(s string, width int) []string {
+	var rows []string
+	row, used := "", 0
+	for _, word := range strings.Fields(s) {
+		n := Width(word)
+		if used > 0 && used+1+n > width {
+			rows = append(rows, row)
+			row, used = "", 0
+		}
+		if used > 0 {
+			row += " "
+			used++
+		}
+		row += word
+		used += n
+	}
+	return append(rows, row)
 }

@@ -2,15 +2,16 @@ package report
 
 import (
 	"io"
+	"slices"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Change is what became of a finding.
+// Change is what happened to a finding.
 type Change string
 
-// The changes of a finding's life.
+// The changes in a finding's life.
 const (
 	Opened  Change = "opened"
 	Changed Change = "changed"
@@ -23,58 +24,31 @@ type FindingChange struct {
 	Finding model.Tracked
 }
 
-// Events are what went on between two readings of an observation.
+// Events are what happened between two readings of an observation.
 type Events struct {
 	At       time.Time
 	Findings []FindingChange
-	// Counts are those since the events before. Its drops are written, without the
-	// harmless frees, and what the probe lost, if that is anything or LostToo is set.
+	// Counts are those since the previous events. Their drops are written,
+	// and so is what lasthop could not count, if anything, or if WithLost is set.
 	Counts   *model.Snapshot
 	Rewrites []model.MACRewrite
-	LostToo  bool
+	WithLost bool
 }
 
-// Write writes one object a line, each with its kind and time. Its fields are
-// those of the report.
+// Write writes one JSON object a line, each with its kind and time. The fields
+// are those of the report.
 func (e Events) Write(w io.Writer) error {
 	d := Report{Snapshot: e.Counts, Rewrites: e.Rewrites}.document()
-	at := instant(e.At)
-	var rows []any
+	l := &lines{w: w, at: instant(e.At)}
 	for _, f := range e.Findings {
-		rows = append(rows, struct {
-			Kind   string `json:"kind"`
-			Time   string `json:"time"`
-			Change Change `json:"change"`
-			ID     int    `json:"id"`
-			Since  string `json:"since"`
-			findingDoc
-		}{"Finding", at, f.Change, f.Finding.ID, instant(f.Finding.First), findingDocument(f.Finding.Finding)})
+		l.add(head{Kind: "Finding", Change: f.Change, ID: f.Finding.ID, Since: instant(f.Finding.First)}, findingDocument(f.Finding.Finding))
 	}
-	for _, x := range d.Drops {
-		if x.Harmless != "" {
-			continue
-		}
-		rows = append(rows, struct {
-			Kind string `json:"kind"`
-			Time string `json:"time"`
-			dropDoc
-		}{"Drop", at, x})
+	addAll(l, "Drop", slices.DeleteFunc(d.Drops, func(x dropDoc) bool { return x.Harmless != "" }))
+	addAll(l, "MACRewrite", d.MACRewrites)
+	if d.Lost != (lostDoc{}) || e.WithLost {
+		l.add(head{Kind: "Lost"}, d.Lost)
 	}
-	for _, x := range d.MACRewrites {
-		rows = append(rows, struct {
-			Kind string `json:"kind"`
-			Time string `json:"time"`
-			rewriteDoc
-		}{"MACRewrite", at, x})
-	}
-	if d.Lost != (lostDoc{}) || e.LostToo {
-		rows = append(rows, struct {
-			Kind string `json:"kind"`
-			Time string `json:"time"`
-			lostDoc
-		}{"Lost", at, d.Lost})
-	}
-	return writeLines(w, rows)
+	return l.err
 }
 
 func instant(t time.Time) string { return t.UTC().Truncate(time.Millisecond).Format(time.RFC3339Nano) }

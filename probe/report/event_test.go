@@ -43,7 +43,7 @@ func TestEvents(t *testing.T) {
 	if err := quiet.Write(&b); err != nil || b.Len() > 0 {
 		t.Errorf("nothing went on, and it says %q, %v", b.String(), err)
 	}
-	quiet.LostToo = true
+	quiet.WithLost = true
 	if err := quiet.Write(&b); err != nil || !strings.HasPrefix(b.String(), `{"kind":"Lost",`) {
 		t.Errorf("got %q, %v", b.String(), err)
 	}

@@ -2,13 +2,13 @@ package report
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"math"
 	"net/netip"
 	"strings"
-	"time"
 	"unicode/utf16"
 
 	"go.yaml.in/yaml/v3"
@@ -20,8 +20,8 @@ import (
 // never renamed or removed.
 const APIVersion = "lasthop/v1alpha1"
 
-// The documents. Field order is output order; a pointer or omitempty marks
-// what may be unknown, which is then absent.
+// The documents. Field order is output order; a pointer or omitempty marks what
+// may be unknown, which is then absent.
 type (
 	document struct {
 		APIVersion  string       `json:"apiVersion"`
@@ -55,20 +55,20 @@ type (
 		Seconds float64 `json:"seconds"`
 	}
 	sourceDoc struct {
-		Name   string `json:"name"`
-		Status string `json:"status"`
-		Detail string `json:"detail,omitempty"`
+		Name   string       `json:"name"`
+		Status model.Status `json:"status"`
+		Detail string       `json:"detail,omitempty"`
 	}
 	podDoc struct {
 		IP string `json:"ip,omitempty"`
 		// IPs are all addresses of a pod that has several.
-		IPs       []string `json:"ips,omitempty"`
-		Namespace string   `json:"namespace,omitempty"`
-		Name      string   `json:"name,omitempty"`
-		Link      string   `json:"link,omitempty"`
-		IfIndex   int      `json:"ifindex,omitempty"`
-		MAC       string   `json:"mac,omitempty"`
-		Netns     string   `json:"netns,omitempty"`
+		IPs       []string  `json:"ips,omitempty"`
+		Namespace string    `json:"namespace,omitempty"`
+		Name      string    `json:"name,omitempty"`
+		Link      string    `json:"link,omitempty"`
+		IfIndex   int       `json:"ifindex,omitempty"`
+		MAC       model.MAC `json:"mac,omitzero"`
+		Netns     string    `json:"netns,omitempty"`
 		// Gone marks a pod that ended within the window.
 		Gone bool `json:"gone,omitempty"`
 	}
@@ -76,69 +76,65 @@ type (
 		Pod string `json:"pod,omitempty"`
 		// Node stands for Pod where an address of the node's own was
 		// counted, Peer where a remote range was.
-		Node      string `json:"node,omitempty"`
-		Peer      string `json:"peer,omitempty"`
-		Link      string `json:"link,omitempty"`
-		Role      string `json:"role"`
-		Direction string `json:"direction"`
-		Side      string `json:"side"`
-		Packets   uint64 `json:"packets"`
-		Bytes     uint64 `json:"bytes"`
+		Node      string          `json:"node,omitempty"`
+		Peer      string          `json:"peer,omitempty"`
+		Link      string          `json:"link,omitempty"`
+		Role      string          `json:"role"`
+		Direction model.Direction `json:"direction"`
+		Side      model.Side      `json:"side"`
+		Packets   uint64          `json:"packets"`
+		Bytes     uint64          `json:"bytes"`
 	}
 	macPlaceDoc struct {
-		MAC       string `json:"mac,omitempty"`
-		Link      string `json:"link,omitempty"`
-		Direction string `json:"direction,omitempty"`
+		MAC       model.MAC       `json:"mac,omitzero"`
+		Link      string          `json:"link,omitempty"`
+		Direction model.Direction `json:"direction,omitempty"`
 	}
 	rewriteDoc struct {
-		Kind    string      `json:"kind,omitempty"`
-		Pod     string      `json:"pod"`
-		Field   string      `json:"field"`
-		From    macPlaceDoc `json:"from"`
-		To      macPlaceDoc `json:"to"`
-		Packets uint64      `json:"packets"`
+		Pod     string         `json:"pod"`
+		Field   model.MACField `json:"field"`
+		From    macPlaceDoc    `json:"from"`
+		To      macPlaceDoc    `json:"to"`
+		Packets uint64         `json:"packets"`
 	}
 	dropDoc struct {
-		Kind     string `json:"kind,omitempty"`
-		Pod      string `json:"pod,omitempty"`
-		Node     string `json:"node,omitempty"`
-		Side     string `json:"side,omitempty"`
-		Peer     string `json:"peer,omitempty"`
-		Reason   string `json:"reason,omitempty"`
-		Location string `json:"location,omitempty"`
-		Link     string `json:"link,omitempty"`
-		// Harmless is why packets were freed that were not lost; absent for drops.
-		Harmless string `json:"harmless,omitempty"`
-		Packets  uint64 `json:"packets"`
+		Pod      string       `json:"pod,omitempty"`
+		Node     string       `json:"node,omitempty"`
+		Side     model.Side   `json:"side,omitempty"`
+		Peer     string       `json:"peer,omitempty"`
+		Reason   model.Reason `json:"reason,omitempty"`
+		Location string       `json:"location,omitempty"`
+		Link     string       `json:"link,omitempty"`
+		// Harmless is why the packets were not lost; absent for drops.
+		Harmless model.DropClass `json:"harmless,omitempty"`
+		Packets  uint64          `json:"packets"`
 	}
 	placeDoc struct {
-		Link      string `json:"link,omitempty"`
-		Role      string `json:"role,omitempty"`
-		Direction string `json:"direction,omitempty"`
+		Link      string          `json:"link,omitempty"`
+		Role      model.Role      `json:"role,omitempty"`
+		Direction model.Direction `json:"direction,omitempty"`
 	}
 	evidenceDoc struct {
 		Source string `json:"source"`
 		Text   string `json:"text"`
 	}
 	findingDoc struct {
-		Kind         string        `json:"kind,omitempty"`
-		Code         model.Code    `json:"code"`
-		Severity     string        `json:"severity"`
-		Confidence   string        `json:"confidence"`
-		Pods         []string      `json:"pods"`
-		Peers        []string      `json:"peers"`
-		LastHopAlive *placeDoc     `json:"lastHopAlive,omitempty"`
-		Title        string        `json:"title"`
-		Why          string        `json:"why"`
-		Evidence     []evidenceDoc `json:"evidence"`
-		Unseen       []string      `json:"unseen"`
-		Alternatives []string      `json:"alternatives"`
-		Fix          []string      `json:"fix"`
-		Verify       string        `json:"verify,omitempty"`
-		Packets      uint64        `json:"packets,omitempty"`
+		Code         model.Code       `json:"code"`
+		Severity     model.Severity   `json:"severity"`
+		Confidence   model.Confidence `json:"confidence"`
+		Pods         []string         `json:"pods"`
+		Peers        []string         `json:"peers"`
+		LastHopAlive *placeDoc        `json:"lastHopAlive,omitempty"`
+		Title        string           `json:"title"`
+		Why          string           `json:"why"`
+		Evidence     []evidenceDoc    `json:"evidence"`
+		Unseen       []string         `json:"unseen"`
+		Alternatives []string         `json:"alternatives"`
+		Fix          []string         `json:"fix"`
+		Verify       string           `json:"verify,omitempty"`
+		Packets      uint64           `json:"packets,omitempty"`
 	}
 	lostDoc struct {
-		Kind     string `json:"kind,omitempty"`
 		Events   uint64 `json:"events"`
 		Counters uint64 `json:"counters"`
 		MACs     uint64 `json:"macs,omitempty"`
@@ -146,8 +142,73 @@ type (
 	}
 )
 
-func (r Report) json(w io.Writer) error {
-	doc, err := marshal(r.document(), "  ")
+// head is what a line of NDJSON has before the fields of its document.
+type head struct {
+	Kind string `json:"kind"`
+	// Time, Change, ID and Since are those of Events.
+	Time   string `json:"time,omitempty"`
+	Change Change `json:"change,omitempty"`
+	ID     int    `json:"id,omitempty"`
+	Since  string `json:"since,omitempty"`
+	// Probe is a probe's own kind.
+	Probe model.ProbeKind `json:"probe,omitempty"`
+}
+
+// lines writes NDJSON until the first error.
+type lines struct {
+	w   io.Writer
+	at  string
+	err error
+}
+
+// add writes one object with the fields of both.
+func (l *lines) add(h head, doc any) {
+	if l.err != nil {
+		return
+	}
+	h.Time = l.at
+	first, err := marshal(h, "")
+	if err != nil {
+		l.err = err
+		return
+	}
+	rest, err := marshal(doc, "")
+	if err != nil {
+		l.err = err
+		return
+	}
+	_, l.err = io.WriteString(l.w, strings.TrimSuffix(first, "}\n")+","+strings.TrimPrefix(rest, "{"))
+}
+
+func addAll[D any](l *lines, kind string, docs []D) {
+	for _, d := range docs {
+		l.add(head{Kind: kind}, d)
+	}
+}
+
+// ndjson writes what was found and counted, one object a line, each with its
+// kind.
+func (r Report) ndjson(w io.Writer) error {
+	d := r.document()
+	l := &lines{w: w}
+	addAll(l, "Finding", d.Findings)
+	addAll(l, "Drop", d.Drops)
+	addAll(l, "MACRewrite", d.MACRewrites)
+	for i, x := range d.Ledger {
+		if !idle(&r.Ledger[i]) {
+			l.add(head{Kind: "Ledger"}, x)
+		}
+	}
+	for _, x := range d.Probes {
+		l.add(head{Kind: "Probe", Probe: x.Kind}, x.answerDoc)
+	}
+	l.add(head{Kind: "Lost"}, d.Lost)
+	return l.err
+}
+
+// writeJSON writes v as JSON that is safe to print on a terminal.
+func writeJSON(w io.Writer, v any, indent string) error {
+	doc, err := marshal(v, indent)
 	if err != nil {
 		return err
 	}
@@ -155,51 +216,6 @@ func (r Report) json(w io.Writer) error {
 	return err
 }
 
-// ndjson writes the report's events, one object a line, each with its kind.
-func (r Report) ndjson(w io.Writer) error {
-	d := r.document()
-	var rows []any
-	for _, f := range d.Findings {
-		f.Kind = "Finding"
-		rows = append(rows, f)
-	}
-	for _, x := range d.Drops {
-		x.Kind = "Drop"
-		rows = append(rows, x)
-	}
-	for _, x := range d.MACRewrites {
-		x.Kind = "MACRewrite"
-		rows = append(rows, x)
-	}
-	for i, x := range d.Ledger {
-		if !idle(&r.Ledger[i]) {
-			x.Kind = "Ledger"
-			rows = append(rows, x)
-		}
-	}
-	for _, x := range d.Probes {
-		rows = append(rows, probeLine{"Probe", x.Kind, x.probeRest})
-	}
-	d.Lost.Kind = "Lost"
-	rows = append(rows, d.Lost)
-	return writeLines(w, rows)
-}
-
-// writeLines writes one JSON object a line.
-func writeLines(w io.Writer, rows []any) error {
-	for _, row := range rows {
-		line, err := marshal(row, "")
-		if err != nil {
-			return err
-		}
-		if _, err := io.WriteString(w, line); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// marshal encodes v as JSON that is safe to print on a terminal.
 func marshal(v any, indent string) (string, error) {
 	return encode(v, indent, func(b *strings.Builder, r rune) {
 		hi, lo := utf16.EncodeRune(r)
@@ -220,13 +236,10 @@ func encode(v any, indent string, wide func(*strings.Builder, rune)) (string, er
 	return escape(b.Bytes(), wide), nil
 }
 
-// yaml writes the same document as json: but for one kind of escape JSON is
-// YAML, so it is read back and printed in block style.
-func (r Report) yaml(w io.Writer) error { return writeYAML(w, r.document()) }
-
+// writeYAML writes the same document as writeJSON. But for one kind of escape
+// JSON is YAML, so it is read back and printed in block style.
 func writeYAML(w io.Writer, v any) error {
-	wide := func(b *strings.Builder, r rune) { fmt.Fprintf(b, `\U%08x`, r) }
-	doc, err := encode(v, "", wide)
+	doc, err := encode(v, "", writeEscape)
 	if err != nil {
 		return err
 	}
@@ -239,12 +252,12 @@ func writeYAML(w io.Writer, v any) error {
 	if err != nil {
 		return fmt.Errorf("encode report: %w", err)
 	}
-	_, err = io.WriteString(w, escape(out, wide))
+	_, err = io.WriteString(w, escape(out, writeEscape))
 	return err
 }
 
 // block clears the style that nodes have from JSON. Strings that hold anything
-// but visible characters stay quoted, as only there an escape has a meaning.
+// but visible characters stay quoted, as escapes mean nothing elsewhere.
 func block(n *yaml.Node) {
 	if n.Kind != yaml.ScalarNode || clean(n.Value) {
 		n.Style = 0
@@ -266,58 +279,41 @@ func (r Report) document() document {
 			Engine:   orUnknown(s.Node.Engine), Attach: s.Node.Attach,
 			Uplinks: append([]string{}, s.Node.Uplinks...),
 		},
-		Window:      windowDoc{Seconds: math.Round(s.Window.Duration().Seconds()*1000) / 1000},
-		Sources:     make([]sourceDoc, 0, len(s.Sources)),
-		Pods:        []podDoc{},
-		Hops:        make([]hopDoc, 0, len(s.Traffic.Hops)),
-		MACRewrites: make([]rewriteDoc, 0, len(r.Rewrites)),
-		Drops:       make([]dropDoc, 0, len(s.Traffic.Drops)),
-		Probes:      probeDocuments(s),
-		Ledger:      make([]ledgerDoc, 0, len(r.Ledger)),
-		Findings:    make([]findingDoc, 0, len(r.Findings)),
+		Window:  windowDoc{Seconds: math.Round(s.Window.Duration().Seconds()*1000) / 1000},
+		Sources: mapped(s.Sources, func(src model.Source) sourceDoc { return sourceDoc(src) }),
+		Pods:    []podDoc{},
+		MACRewrites: mapped(r.Rewrites, func(x model.MACRewrite) rewriteDoc {
+			return rewriteDoc{addrText(x.Addr), x.Field, macPlaceDoc(x.From), macPlaceDoc(x.To), x.Packets}
+		}),
+		Probes:   probeDocuments(s),
+		Ledger:   mapped(r.Ledger, ledgerDocument),
+		Findings: mapped(r.Findings, findingDocument),
 		Lost: lostDoc{
 			Events: s.Traffic.Lost.Events, Counters: s.Traffic.Lost.Counters,
 			MACs: s.Traffic.Lost.MACs, Unparsed: s.Traffic.Lost.Unparsed,
 		},
 	}
 	if !s.Window.Start.IsZero() {
-		d.Window.Start = s.Window.Start.UTC().Truncate(time.Millisecond).Format(time.RFC3339Nano)
-	}
-	for _, src := range s.Sources {
-		d.Sources = append(d.Sources, sourceDoc{src.Name, string(src.Status), src.Detail})
+		d.Window.Start = instant(s.Window.Start)
 	}
 	for i, p := range allPods(s) {
 		d.Pods = append(d.Pods, podDocument(p, i >= len(s.Pods)))
 	}
-	names := locals(s)
-	for _, h := range s.Traffic.Hops {
-		pod, node := podOrNode(h.Addr, names[h.Addr] == thisNode)
-		d.Hops = append(d.Hops, hopDoc{
-			Pod: pod, Node: node, Peer: prefixText(h.Prefix), Link: h.Link,
-			Role:      orUnknown(string(role(s, h.IfIndex, h.Link))),
-			Direction: string(h.Direction), Side: string(h.Side),
-			Packets: h.Packets, Bytes: h.Bytes,
-		})
-	}
-	for _, x := range r.Rewrites {
-		d.MACRewrites = append(d.MACRewrites, rewriteDoc{
-			Pod: addrText(x.Addr), Field: string(x.Field),
-			From: macPlace(x.From), To: macPlace(x.To), Packets: x.Packets,
-		})
-	}
-	for _, x := range dropRows(s) {
+	names, roles := Names(s), linkRoles(s)
+	d.Hops = mapped(s.Traffic.Hops, func(h model.HopCount) hopDoc {
+		pod, node := podOrNode(h.Addr, names[h.Addr] == ThisNode)
+		return hopDoc{
+			Pod: pod, Node: node, Peer: prefixText(h.Prefix), Link: h.Link, Role: orUnknown(string(roles.of(&h))),
+			Direction: h.Direction, Side: h.Side, Packets: h.Packets, Bytes: h.Bytes,
+		}
+	})
+	d.Drops = mapped(dropRows(s), func(x dropRow) dropDoc {
 		pod, node := podOrNode(x.local, x.node)
-		d.Drops = append(d.Drops, dropDoc{
-			Pod: pod, Node: node, Side: string(x.side), Peer: addrText(x.peer),
-			Reason: string(x.reason), Location: x.location, Link: x.link, Harmless: string(x.class), Packets: x.packets,
-		})
-	}
-	for i := range r.Ledger {
-		d.Ledger = append(d.Ledger, ledgerDocument(&r.Ledger[i]))
-	}
-	for _, f := range r.Findings {
-		d.Findings = append(d.Findings, findingDocument(f))
-	}
+		return dropDoc{
+			Pod: pod, Node: node, Side: x.side, Peer: addrText(x.peer),
+			Reason: x.reason, Location: x.location, Link: x.link, Harmless: x.class, Packets: x.packets,
+		}
+	})
 	return d
 }
 
@@ -332,73 +328,42 @@ func podOrNode(a netip.Addr, isNode bool) (pod, node string) {
 func podDocument(p model.Pod, gone bool) podDoc {
 	d := podDoc{
 		Namespace: p.Namespace, Name: p.Name, Link: p.Link, IfIndex: p.LinkIndex,
-		MAC: p.MAC.String(), Netns: p.NetnsName, Gone: gone,
+		MAC: p.MAC, Netns: p.NetnsName, Gone: gone,
 	}
 	if d.Netns == "" && p.Netns != 0 {
 		d.Netns = fmt.Sprintf("net:[%d]", p.Netns)
 	}
-	if len(p.Addresses) > 0 {
-		d.IP = addrText(p.Addresses[0].Addr())
-	}
-	if len(p.Addresses) > 1 {
-		for _, a := range p.Addresses {
-			d.IPs = append(d.IPs, addrText(a.Addr()))
-		}
-	}
+	d.IP, d.IPs = addrTexts(mapped(p.Addresses, netip.Prefix.Addr))
 	return d
+}
+
+// addrTexts are the first of some addresses, and all of them if there are
+// several.
+func addrTexts(addrs []netip.Addr) (first string, all []string) {
+	if len(addrs) > 0 {
+		first = addrText(addrs[0])
+	}
+	if len(addrs) > 1 {
+		all = mapped(addrs, addrText)
+	}
+	return first, all
 }
 
 func findingDocument(f model.Finding) findingDoc {
 	d := findingDoc{
-		Code: f.Code, Severity: string(f.Severity), Confidence: string(f.Confidence),
-		Pods: []string{}, Peers: []string{},
+		Code: f.Code, Severity: f.Severity, Confidence: f.Confidence,
+		Pods: mapped(f.Pods, addrText), Peers: mapped(f.Peers, prefixText),
 		Title: f.Title, Why: f.Why,
-		Evidence:     make([]evidenceDoc, 0, len(f.Evidence)),
+		Evidence:     mapped(f.Evidence, func(e model.Evidence) evidenceDoc { return evidenceDoc(e) }),
 		Unseen:       append([]string{}, f.Unseen...),
 		Alternatives: append([]string{}, f.Alternatives...),
 		Fix:          append([]string{}, f.Fix...),
 		Verify:       f.Verify, Packets: f.Packets,
 	}
-	for _, a := range f.Pods {
-		d.Pods = append(d.Pods, addrText(a))
-	}
-	for _, p := range f.Peers {
-		d.Peers = append(d.Peers, prefixText(p))
-	}
 	if f.LastHopAlive.Link != "" || f.LastHopAlive.Role != "" {
-		d.LastHopAlive = &placeDoc{
-			Link: f.LastHopAlive.Link, Role: string(f.LastHopAlive.Role), Direction: string(f.LastHopAlive.Direction),
-		}
-	}
-	for _, e := range f.Evidence {
-		d.Evidence = append(d.Evidence, evidenceDoc(e))
+		d.LastHopAlive = (*placeDoc)(&f.LastHopAlive)
 	}
 	return d
 }
 
-func macPlace(p model.MACPlace) macPlaceDoc {
-	return macPlaceDoc{MAC: p.MAC.String(), Link: p.Link, Direction: string(p.Direction)}
-}
-
-// addrText is the address's canonical text, an IPv4 address without the
-// IPv6 wrapping; empty when unknown.
-func addrText(a netip.Addr) string {
-	if !a.IsValid() {
-		return ""
-	}
-	return a.Unmap().String()
-}
-
-func prefixText(p netip.Prefix) string {
-	if !p.IsValid() {
-		return ""
-	}
-	return p.Masked().String()
-}
-
-func orUnknown(s string) string {
-	if s == "" {
-		return "unknown"
-	}
-	return s
-}
+func orUnknown(s string) string { return cmp.Or(s, "unknown") }

@@ -13,14 +13,14 @@ type (
 		Kind string `json:"kind,omitempty"`
 		Pod  string `json:"pod"`
 		// IPs are all addresses of the row where it has several.
-		IPs       []string `json:"ips,omitempty"`
-		Link      string   `json:"link,omitempty"`
-		Direction string   `json:"direction"`
-		In        *uint64  `json:"in,omitempty"`
-		Out       *uint64  `json:"out,omitempty"`
-		Dropped   uint64   `json:"dropped"`
-		// Unexplained is absent where it is not known; then the bounds are
-		// there, as far as there are any.
+		IPs       []string              `json:"ips,omitempty"`
+		Link      string                `json:"link,omitempty"`
+		Direction model.LedgerDirection `json:"direction"`
+		In        *uint64               `json:"in,omitempty"`
+		Out       *uint64               `json:"out,omitempty"`
+		Dropped   uint64                `json:"dropped"`
+		// Unexplained is absent where it is not known; the bounds then stand
+		// for it, as far as there are any.
 		Unexplained *uint64         `json:"unexplained,omitempty"`
 		AtLeast     *uint64         `json:"unexplainedAtLeast,omitempty"`
 		AtMost      *uint64         `json:"unexplainedAtMost,omitempty"`
@@ -30,40 +30,30 @@ type (
 		Why         []string        `json:"why,omitempty"`
 	}
 	ledgerPartDoc struct {
-		Place   string `json:"place"`
-		Packets uint64 `json:"packets"`
+		Place   model.LedgerPlace `json:"place"`
+		Packets uint64            `json:"packets"`
 	}
 	ledgerDropDoc struct {
-		Reason   string `json:"reason,omitempty"`
-		Location string `json:"location,omitempty"`
-		Finding  string `json:"finding,omitempty"`
-		Expected bool   `json:"expected,omitempty"`
-		Packets  uint64 `json:"packets"`
+		Reason   model.Reason `json:"reason,omitempty"`
+		Location string       `json:"location,omitempty"`
+		Finding  model.Code   `json:"finding,omitempty"`
+		Expected bool         `json:"expected,omitempty"`
+		Packets  uint64       `json:"packets"`
 	}
 )
 
-func ledgerDocument(row *model.LedgerRow) ledgerDoc {
+func ledgerDocument(row model.LedgerRow) ledgerDoc {
 	d := ledgerDoc{
-		Link: row.Link, Direction: string(row.Direction), In: countOf(row.In), Out: countOf(row.Out), Dropped: row.Dropped,
+		Link: row.Link, Direction: row.Direction, In: countOf(row.In), Out: countOf(row.Out), Dropped: row.Dropped,
 		Unexplained: countOf(row.Unexplained()), Edge: row.Edge, Why: row.Why,
-		Parts: make([]ledgerPartDoc, 0, len(row.Parts)), Drops: make([]ledgerDropDoc, 0, len(row.Drops)),
+		Parts: mapped(row.Parts, func(x model.LedgerPart) ledgerPartDoc { return ledgerPartDoc(x) }),
+		Drops: mapped(row.Drops, func(x model.LedgerDrop) ledgerDropDoc {
+			return ledgerDropDoc{x.Reason, x.Location, x.Code, x.Expected, x.Packets}
+		}),
 	}
-	if len(row.Addrs) > 0 {
-		d.Pod = addrText(row.Addrs[0])
-	}
-	if len(row.Addrs) > 1 {
-		for _, a := range row.Addrs {
-			d.IPs = append(d.IPs, addrText(a))
-		}
-	}
+	d.Pod, d.IPs = addrTexts(row.Addrs)
 	if d.Unexplained == nil {
 		d.AtLeast, d.AtMost = &row.Least, countOf(row.Most)
-	}
-	for _, p := range row.Parts {
-		d.Parts = append(d.Parts, ledgerPartDoc{string(p.Place), p.Packets})
-	}
-	for _, x := range row.Drops {
-		d.Drops = append(d.Drops, ledgerDropDoc{string(x.Reason), x.Location, string(x.Code), x.Expected, x.Packets})
 	}
 	return d
 }
@@ -75,13 +65,14 @@ func countOf(c model.Count) *uint64 {
 	return &c.N
 }
 
-// ledger prints the rows that packets were counted in.
+// ledger prints the rows in which packets were counted.
 func (r Report) ledger(p *printer) {
 	if r.Ledger == nil {
 		return
 	}
 	p.title("ledger: in = out + dropped + unexplained")
-	rows := [][]string{{"POD", "DIRECTION", "IN", "OUT", "DROPPED", "BY", "UNEXPLAINED", "EDGE"}}
+	heading := []string{"POD", "DIRECTION", "IN", "OUT", "DROPPED", "BY", "UNEXPLAINED", "EDGE"}
+	var rows [][]string
 	var notes []string
 	for i := range r.Ledger {
 		row := &r.Ledger[i]
@@ -96,7 +87,7 @@ func (r Report) ledger(p *printer) {
 			notes = append(notes, fmt.Sprintf("%s %s: %s", pod, direction, why))
 		}
 	}
-	p.table(rows)
+	p.table(heading, rows)
 	for _, n := range notes {
 		for _, line := range Wrap(Clean(n), columns-2) {
 			p.line("  " + line)
@@ -111,7 +102,7 @@ func idle(row *model.LedgerRow) bool {
 
 var words = map[model.LedgerDirection]string{model.FromPod: "from the pod", model.ToPod: "to the pod"}
 
-// bounds is the unexplained, or what lies around it.
+// bounds is the number of unexplained packets, or what is known of it.
 func bounds(row *model.LedgerRow) string {
 	switch u := row.Unexplained(); {
 	case u.Known:
@@ -122,8 +113,8 @@ func bounds(row *model.LedgerRow) string {
 	return number(row.Least) + " to " + number(row.Most.N)
 }
 
-// dropCauses names the findings that account for the drops, or else what the
-// kernel says.
+// dropCauses names the findings that account for the drops, or else the kernel's
+// reasons.
 func dropCauses(row *model.LedgerRow) string {
 	var names []string
 	for _, d := range row.Drops {
@@ -142,7 +133,7 @@ func dropCauses(row *model.LedgerRow) string {
 	return strings.Join(names, ", ")
 }
 
-// unexplained tells of the pods whose packets surely went missing.
+// unexplained lists the pods of which packets are missing for certain.
 func (r Report) unexplained() []string {
 	var lines []string
 	for i := range r.Ledger {
@@ -154,8 +145,8 @@ func (r Report) unexplained() []string {
 		if !row.Unexplained().Known {
 			atLeast = "at least "
 		}
-		lines = append(lines, fmt.Sprintf("%s, %s: %s%s neither seen to leave nor to be dropped",
-			addrText(row.Addrs[0]), words[row.Direction], atLeast, plural(row.Least, "packet")))
+		lines = append(lines, fmt.Sprintf("%s, %s: %s%s seen neither to leave nor to be dropped",
+			addrText(row.Addrs[0]), words[row.Direction], atLeast, Plural(row.Least, "packet")))
 	}
 	return bounded(lines)
 }

@@ -4,7 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -12,243 +12,127 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Path is the way of one pod's packets, explained.
+// Path is the path of one pod's packets and of the replies.
 type Path struct {
 	Snapshot *model.Snapshot
 	Path     model.Path
-	// Findings are those that have their place on the way, or name both of
-	// its ends; the worst first. Others are more of the pod, told in a line.
+	// Findings are those that have their place on the path, or name both of
+	// its ends; the worst first. Others are the pod's other findings, of which
+	// the text has the headlines.
 	Findings []model.Finding
 	Others   []model.Finding
-	// Choice says how the destination was chosen, where nobody gave one.
+	// Choice says how the destination was chosen, if it was not given.
 	Choice string
-	// Limits say in words what was left out of the judgement by request.
+	// Limits say what was not judged, by request.
 	Limits []string
 }
 
 // Write writes the path. Only Text and Wide heed the style.
-func (r Path) Write(w io.Writer, f Format, style Style) error {
-	buf := bufio.NewWriter(w)
-	if err := r.write(buf, f, style); err != nil {
-		return fmt.Errorf("write path: %w", err)
-	}
-	if err := buf.Flush(); err != nil {
-		return fmt.Errorf("write path: %w", err)
-	}
-	return nil
-}
+func (r Path) Write(w io.Writer, f Format, style Style) error { return write(w, f, style, r) }
 
-func (r Path) write(w *bufio.Writer, f Format, style Style) error {
-	switch f {
-	case Text, Wide:
-		r.text(&printer{w: w, style: style}, f == Wide)
-	case JSON, NDJSON:
-		indent := "  "
-		if f == NDJSON {
-			indent = ""
-		}
-		doc, err := marshal(r.document(), indent)
-		if err != nil {
-			return err
-		}
-		_, err = w.WriteString(doc)
-		return err
-	case YAML:
-		return writeYAML(w, r.document())
-	case Markdown:
-		r.markdown(w)
-	default:
-		return fmt.Errorf("no format %q", f)
-	}
-	return nil
-}
+func (r Path) ndjson(w io.Writer) error { return writeJSON(w, r.doc(), "") }
 
 // verdict is the path in one line.
 func (r Path) verdict() string {
-	for _, way := range []struct {
-		hops []model.PathHop
-		name string
-	}{{r.Path.Forward, "on the way out"}, {r.Path.Return, "on the way back"}} {
-		for i := range way.hops {
-			h := &way.hops[i]
-			if !h.Dead {
-				continue
+	for _, d := range r.directions() {
+		for i := range d.hops {
+			h := &d.hops[i]
+			switch {
+			case !h.Dead:
+			case h.Finding != "":
+				return fmt.Sprintf("dead at hop %d of the %s path: %s (%s)", h.N, d.name, h.Name(), h.Finding)
+			default:
+				return fmt.Sprintf("dead at hop %d of the %s path: %s: %s", h.N, d.name, h.Name(), h.Decision)
 			}
-			text := fmt.Sprintf("dead at hop %d %s: %s", h.N, way.name, h.Name())
-			if h.Finding != "" {
-				return text + " (" + string(h.Finding) + ")"
-			}
-			return text + ": " + h.Decision
 		}
 	}
+	window := Duration(r.Snapshot.Window.Duration())
 	switch {
 	case len(r.Path.Forward) == 1 && r.Path.Forward[0].Kind == model.HopPod:
 		return "the packets stay inside the pod, where none is counted"
 	case r.Snapshot.Status(model.SourceTC) == model.Missing:
 		return "no dead hop in the node's tables; no packet was watched"
 	case !r.counted():
-		return fmt.Sprintf("no dead hop in the node's tables; no packet of this path was seen in %s", seconds(r.Snapshot.Window.Duration()))
+		return "no dead hop in the node's tables; no packet of this path was seen in " + window
 	}
-	return fmt.Sprintf("no dead hop on this node in %s", seconds(r.Snapshot.Window.Duration()))
+	return "no dead hop on this node in " + window
 }
 
-// counted reports whether any packet was seen on the way.
+// direction is the forward or the return path.
+type direction struct {
+	name string
+	hops []model.PathHop
+}
+
+func (r Path) directions() [2]direction {
+	return [2]direction{{"forward", r.Path.Forward}, {"return", r.Path.Return}}
+}
+
+// counted reports whether any packet of the path was seen.
 func (r Path) counted() bool {
-	for _, way := range [][]model.PathHop{r.Path.Forward, r.Path.Return} {
-		for _, h := range way {
-			if h.In.N+h.Out.N > 0 {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// ends are both ends in words.
-func (r Path) ends() (from, to string) {
-	names := locals(r.Snapshot)
-	name := func(a netip.Addr, text string) string {
-		if a.IsLoopback() {
-			// The pod's own, not the node's.
-			a = r.Path.Pod
-		}
-		if n := names[a]; n != "" {
-			return n + " " + text
-		}
-		return text
-	}
-	p := &r.Path
-	to = addrText(p.To)
-	if p.Port != 0 {
-		to = netip.AddrPortFrom(p.To.Unmap(), p.Port).String()
-	}
-	if p.Proto != 0 {
-		to += "/" + model.ProtoName(p.Proto)
-	}
-	return name(p.Pod, addrText(p.Pod)), name(p.To, to)
-}
-
-// whose says which packets the counts are of.
-func (r Path) whose() string {
-	switch {
-	case r.Snapshot.Status(model.SourceTC) == model.Missing:
-		return "not watched"
-	case r.Path.Pair:
-		return "of this pair alone"
-	}
-	return "of all that the pod sends and gets"
+	return slices.ContainsFunc(slices.Concat(r.Path.Forward, r.Path.Return), func(h model.PathHop) bool { return h.In.N+h.Out.N > 0 })
 }
 
 func (r Path) text(p *printer, wide bool) {
-	from, to := r.ends()
-	for i, row := range Wrap(Clean(fmt.Sprintf("Path  %s > %s", from, to)), columns) {
+	s, names := r.Snapshot, Names(r.Snapshot)
+	from, to := PathEnds(names, &r.Path)
+	p.prose(bold, "  ", fmt.Sprintf("Path %s > %s", from, to))
+	color := ""
+	if r.Path.Dead() != nil {
+		color = magenta
+	}
+	p.prose(color, "", r.verdict())
+	if r.Choice != "" {
+		p.prose("", "", r.Choice)
+	}
+	for i, d := range r.directions() {
+		p.line("")
 		if i > 0 {
-			row = "  " + row
+			p.line(d.name)
 		}
-		p.line(p.paint(bold, row))
-	}
-	for _, row := range Wrap(Clean(r.verdict()), columns) {
-		if r.Path.Dead() != nil {
-			row = p.paint(magenta, row)
-		}
-		p.line(row)
-	}
-	for _, row := range Wrap(Clean(r.Choice), columns) {
-		if row != "" {
-			p.line(row)
-		}
+		p.pathHops(d.hops, wide)
 	}
 	p.line("")
-	r.hops(p, r.Path.Forward, wide)
-	p.line("")
-	p.line("return")
-	r.hops(p, r.Path.Return, wide)
-	p.line("")
-	names := locals(r.Snapshot)
 	for _, f := range r.Findings {
-		p.finding(Report{Snapshot: r.Snapshot}, f, names)
+		p.finding(s, names, &f)
 	}
 	for _, f := range r.Others {
-		severity, rest := headline(f)
+		severity, rest := Headline(&f)
 		p.field("also of the pod", severity+" "+rest)
 	}
-	s := r.Snapshot
-	p.field("node", fmt.Sprintf("%s (%s)", orUnknown(s.Node.Name), orUnknown(s.Node.Plugin)))
-	engine := orUnknown(s.Node.Engine)
-	if s.Node.Attach != "" {
-		engine += " (" + s.Node.Attach + ")"
-	}
-	p.field("watched", fmt.Sprintf("%s by %s; counts: %s", seconds(s.Window.Duration()), engine, r.whose()))
+	p.field("node", NodeText(s.Node))
+	p.field("watched", fmt.Sprintf("%s by %s; counts: %s", Duration(s.Window.Duration()), EngineText(s.Node), PathScope(s, &r.Path)))
 	p.field("left out", r.Limits...)
-	open := partial(s)
-	p.field("sources", fmt.Sprintf("%d of %d complete", len(s.Sources)-len(open), len(s.Sources)))
-	for _, src := range open {
-		p.field("", fmt.Sprintf("%s %s: %s", src.Name, src.Status, orUnknown(src.Detail)))
-	}
+	p.field("sources", SourcesText(s)...)
 	p.field("probes", probeRows(s)...)
-	p.field("lost by lasthop", lostText(s.Traffic.Lost)...)
+	p.field("lost by lasthop", LostText(s.Traffic.Lost)...)
 }
 
-// mark is what stands before a hop: X where packets end, ? where nobody sees.
-func mark(h *model.PathHop) string {
-	switch {
-	case h.Dead:
-		return "X"
-	case h.Kind == model.HopBeyond:
-		return "?"
-	}
-	return " "
-}
-
-// hops prints one direction as a table whose last column is wrapped.
-func (r Path) hops(p *printer, hops []model.PathHop, wide bool) {
+// pathHops prints one direction as a table whose last column is wrapped.
+func (p *printer) pathHops(hops []model.PathHop, wide bool) {
 	rows := [][]string{{" ", "#", "HOP", "IN", "OUT", "LOST"}}
 	for i := range hops {
 		h := &hops[i]
-		rows = append(rows, []string{mark(h), strconv.Itoa(h.N), Clean(h.Name()), countText(h.In), countText(h.Out), countText(h.Lost)})
+		rows = append(rows, []string{HopMark(h), strconv.Itoa(h.N), Clean(h.Name()), countText(h.In), countText(h.Out), countText(h.Lost)})
 	}
-	widths := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
-		}
-	}
-	used := len(widths) - 1
-	for _, w := range widths {
-		used += w
-	}
-	for i, row := range rows {
-		line := fmt.Sprintf("%-*s %*s %-*s %*s %*s %*s", widths[0], row[0], widths[1], row[1], widths[2], row[2],
-			widths[3], row[3], widths[4], row[4], widths[5], row[5])
-		if i == 0 {
-			p.line(line + "  STATE / DECISION")
-			continue
-		}
-		h := &hops[i-1]
-		r.hop(p, h, line, used, wide)
-	}
-}
-
-func (r Path) hop(p *printer, h *model.PathHop, line string, used int, wide bool) {
-	decision := h.Decision
-	if h.Finding != "" {
-		decision += " [" + string(h.Finding) + "]"
-	}
-	below := strings.Repeat(" ", used)
-	for i, row := range Wrap(Clean(decision), max(columns-used-2, 30)) {
-		switch {
-		case i > 0:
-			line = below
-		case h.Dead:
+	const right = 1<<1 | 1<<3 | 1<<4 | 1<<5
+	table := aligned(rows, " ", right)
+	p.line(table[0] + "  STATE / DECISION")
+	for i, line := range table[1:] {
+		h := &hops[i]
+		used := utf8.RuneCountInString(line)
+		if h.Dead {
 			line = p.paint(magenta, line)
 		}
-		p.line(line + "  " + row)
-	}
-	if !wide {
-		return
-	}
-	for _, rule := range h.Rules {
-		p.line("       " + Clean(rule))
+		for _, row := range Wrap(Clean(HopDecision(h)), max(columns-used-2, 30)) {
+			p.line(line + "  " + row)
+			line = strings.Repeat(" ", used)
+		}
+		for _, rule := range h.Rules {
+			if wide {
+				p.line("       " + Clean(rule))
+			}
+		}
 	}
 }
 
@@ -287,92 +171,73 @@ type (
 		Proto string `json:"proto,omitempty"`
 	}
 	pathHopDoc struct {
-		N        int      `json:"n"`
-		Kind     string   `json:"kind"`
-		Role     string   `json:"role,omitempty"`
-		Link     string   `json:"link,omitempty"`
-		In       *uint64  `json:"in,omitempty"`
-		Out      *uint64  `json:"out,omitempty"`
-		Lost     *uint64  `json:"lost,omitempty"`
-		Decision string   `json:"decision"`
-		Rules    []string `json:"rules"`
-		Dead     bool     `json:"dead,omitempty"`
-		Finding  string   `json:"finding,omitempty"`
+		N        int           `json:"n"`
+		Kind     model.HopKind `json:"kind"`
+		Role     model.Role    `json:"role,omitempty"`
+		Link     string        `json:"link,omitempty"`
+		In       *uint64       `json:"in,omitempty"`
+		Out      *uint64       `json:"out,omitempty"`
+		Lost     *uint64       `json:"lost,omitempty"`
+		Decision string        `json:"decision"`
+		Rules    []string      `json:"rules"`
+		Dead     bool          `json:"dead,omitempty"`
+		Finding  model.Code    `json:"finding,omitempty"`
 	}
 )
 
-func (r Path) document() pathDoc {
+func (r Path) doc() any {
 	s, p := r.Snapshot, &r.Path
 	whole := Report{Snapshot: s, Findings: r.Findings}.document()
 	d := pathDoc{
 		APIVersion: APIVersion, Kind: "Path", Node: whole.Node, Window: whole.Window, Pod: podDoc{IP: addrText(p.Pod)},
-		To: toDoc{IP: addrText(p.To), Name: locals(s)[p.To], Port: p.Port}, Choice: r.Choice, Verdict: r.verdict(),
-		Dead: p.Dead() != nil, Pair: p.Pair, Forward: hopDocs(p.Forward), Return: hopDocs(p.Return),
-		Findings: whole.Findings, Others: []findingDoc{}, Sources: whole.Sources, Probes: whole.Probes, Lost: whole.Lost,
+		To: toDoc{IP: addrText(p.To), Name: Names(s)[p.To], Port: p.Port}, Choice: r.Choice, Verdict: r.verdict(),
+		Dead: p.Dead() != nil, Pair: p.Pair, Forward: mapped(p.Forward, hopDocument), Return: mapped(p.Return, hopDocument),
+		Findings: whole.Findings, Others: mapped(r.Others, findingDocument), Sources: whole.Sources, Probes: whole.Probes, Lost: whole.Lost,
 	}
 	if p.Proto != 0 {
 		d.To.Proto = model.ProtoName(p.Proto)
 	}
-	for _, f := range r.Others {
-		d.Others = append(d.Others, findingDocument(f))
-	}
-	for i, pod := range allPods(s) {
-		if pod.Has(p.Pod) {
-			d.Pod = podDocument(pod, i >= len(s.Pods))
-			d.Pod.IP = addrText(p.Pod)
-			break
-		}
+	pods := allPods(s)
+	if i := slices.IndexFunc(pods, func(pod model.Pod) bool { return pod.Has(p.Pod) }); i >= 0 {
+		d.Pod = podDocument(pods[i], i >= len(s.Pods))
+		d.Pod.IP = addrText(p.Pod)
 	}
 	return d
 }
 
-func hopDocs(hops []model.PathHop) []pathHopDoc {
-	out := make([]pathHopDoc, 0, len(hops))
-	for _, h := range hops {
-		out = append(out, pathHopDoc{
-			N: h.N, Kind: string(h.Kind), Role: string(h.Role), Link: h.Link, In: countOf(h.In), Out: countOf(h.Out), Lost: countOf(h.Lost),
-			Decision: h.Decision, Rules: append([]string{}, h.Rules...), Dead: h.Dead, Finding: string(h.Finding),
-		})
+func hopDocument(h model.PathHop) pathHopDoc {
+	return pathHopDoc{
+		N: h.N, Kind: h.Kind, Role: h.Role, Link: h.Link, In: countOf(h.In), Out: countOf(h.Out), Lost: countOf(h.Lost),
+		Decision: h.Decision, Rules: append([]string{}, h.Rules...), Dead: h.Dead, Finding: h.Finding,
 	}
-	return out
 }
 
 // markdown writes the path for a ticket or a chat.
 func (r Path) markdown(w *bufio.Writer) {
-	from, to := r.ends()
+	s, names := r.Snapshot, Names(r.Snapshot)
+	from, to := PathEnds(names, &r.Path)
 	fmt.Fprintf(w, "# lasthop: %s > %s\n\n%s\n\n", md(from), md(to), md(r.verdict()))
 	if r.Choice != "" {
 		fmt.Fprintf(w, "%s\n\n", md(r.Choice))
 	}
-	for _, way := range []struct {
-		name string
-		hops []model.PathHop
-	}{{"Forward", r.Path.Forward}, {"Return", r.Path.Return}} {
-		fmt.Fprintf(w, "## %s\n\n| | # | hop | in | out | lost | decision |\n|---|---|---|---|---|---|---|\n", way.name)
-		for i := range way.hops {
-			h := &way.hops[i]
-			decision := h.Decision
-			if h.Finding != "" {
-				decision += " [" + string(h.Finding) + "]"
-			}
-			fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %s | %s |\n", strings.TrimSpace(mark(h)), h.N, md(h.Name()),
-				countText(h.In), countText(h.Out), countText(h.Lost), md(decision))
+	for _, d := range r.directions() {
+		fmt.Fprintf(w, "## %s path\n\n| | # | hop | in | out | lost | decision |\n|---|---|---|---|---|---|---|\n", capital(d.name))
+		for i := range d.hops {
+			h := &d.hops[i]
+			fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %s | %s |\n", HopMark(h), h.N, md(h.Name()),
+				countText(h.In), countText(h.Out), countText(h.Lost), md(HopDecision(h)))
 		}
 		fmt.Fprint(w, "\n")
 	}
 	for _, f := range r.Findings {
-		severity, rest := headline(f)
-		fmt.Fprintf(w, "## %s %s\n\n%s\n\n", severity, md(rest), md(f.Why))
-		code(w, append(append([]string{}, f.Fix...), f.Verify))
+		markdownFinding(w, s, names, &f)
 	}
 	for _, f := range r.Others {
-		severity, rest := headline(f)
-		item(w, "Also of the pod", severity+" "+rest)
+		severity, rest := Headline(&f)
+		item(w, "also of the pod", severity+" "+rest)
 	}
-	s := r.Snapshot
 	for _, row := range probeRows(s) {
-		item(w, "Probe", row)
+		item(w, "probe", row)
 	}
-	fmt.Fprintf(w, "\n%s, %s, observed for %s; counts: %s\n", md(orUnknown(s.Node.Name)), md(orUnknown(s.Node.Plugin)),
-		seconds(s.Window.Duration()), md(r.whose()))
+	fmt.Fprintf(w, "\n%s, observed for %s; counts: %s\n", md(NodeText(s.Node)), Duration(s.Window.Duration()), md(PathScope(s, &r.Path)))
 }

@@ -1,9 +1,9 @@
-// Package report shows what was observed and judged: as text for people, as
-// the documents that other programs read.
+// Package report writes what was observed and judged, as text for people and as
+// documents for other programs.
 //
-// It is pure: values in, bytes out. Everything that comes from outside, the
-// names of links and pods, the comments of rules, is written so that no
-// terminal takes it for an order.
+// It is pure: values in, bytes out. Text from outside, such as the names of
+// links and pods or the comments of rules, is escaped so that no terminal acts
+// on it.
 package report
 
 import (
@@ -11,23 +11,24 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Report is one judged observation.
+// Report is one observation and its findings.
 type Report struct {
 	Snapshot *model.Snapshot
 	// Findings are shown in this order: the worst first.
 	Findings []model.Finding
 	Rewrites []model.MACRewrite
-	// Ledger is the account of each pod's packets; nil where none was made.
+	// Ledger balances each pod's packets; nil where that was not done.
 	Ledger []model.LedgerRow
 	// Focus are the addresses that were asked about; empty means the whole
-	// node. The text forms list the traffic of these alone. Which findings
-	// concern them is for the caller to say.
+	// node. The text formats list the traffic of these alone. The caller
+	// decides which findings concern them.
 	Focus []netip.Addr
-	// Limits say in words what was left out of the judgement by request.
+	// Limits say what was not judged, by request.
 	Limits []string
 }
 
@@ -49,109 +50,73 @@ func Formats() []Format { return []Format{Text, Wide, JSON, YAML, NDJSON, Markdo
 
 // Style is how text is drawn.
 type Style struct {
-	// Color marks words with the terminal's 16 colours. It never carries
-	// anything that the words do not say.
+	// Color uses the terminal's 16 colours. They add nothing to what the words
+	// say.
 	Color bool
 }
 
 // Write writes the report. Only Text and Wide heed the style.
 func (r Report) Write(w io.Writer, f Format, style Style) error {
-	buf := bufio.NewWriter(w)
-	if err := r.write(buf, f, style); err != nil {
-		return fmt.Errorf("write report: %w", err)
-	}
-	if err := buf.Flush(); err != nil {
-		return fmt.Errorf("write report: %w", err)
-	}
-	return nil
+	return write(w, f, style, r)
 }
 
-func (r Report) write(w *bufio.Writer, f Format, style Style) error {
+// writable is what every format can be made of.
+type writable interface {
+	text(p *printer, wide bool)
+	markdown(w *bufio.Writer)
+	ndjson(w io.Writer) error
+	// doc is what JSON and YAML encode.
+	doc() any
+}
+
+func write(to io.Writer, f Format, style Style, r writable) error {
+	w := bufio.NewWriter(to)
+	var err error
 	switch f {
-	case Text:
-		r.text(&printer{w: w, style: style})
-	case Wide:
-		p := &printer{w: w, style: style}
-		r.text(p)
-		r.wide(p)
+	case Text, Wide:
+		r.text(&printer{w: w, style: style}, f == Wide)
 	case JSON:
-		return r.json(w)
+		err = writeJSON(w, r.doc(), "  ")
 	case YAML:
-		return r.yaml(w)
+		err = writeYAML(w, r.doc())
 	case NDJSON:
-		return r.ndjson(w)
+		err = r.ndjson(w)
 	case Markdown:
 		r.markdown(w)
 	default:
-		return fmt.Errorf("no format %q", f)
+		err = fmt.Errorf("no format %q", f)
+	}
+	if err == nil {
+		err = w.Flush()
+	}
+	if err != nil {
+		return fmt.Errorf("write report: %w", err)
 	}
 	return nil
 }
 
+func (r Report) doc() any { return r.document() }
+
 // inFocus reports whether the traffic of an address is asked for.
-func (r Report) inFocus(a netip.Addr) bool {
-	if len(r.Focus) == 0 {
-		return true
-	}
-	for _, f := range r.Focus {
-		if f == a {
-			return true
-		}
-	}
-	return false
-}
+func (r Report) inFocus(a netip.Addr) bool { return len(r.Focus) == 0 || slices.Contains(r.Focus, a) }
 
 // allPods are the pods of the window, the gone ones last.
-func allPods(s *model.Snapshot) []model.Pod {
-	pods := make([]model.Pod, 0, len(s.Pods)+len(s.PastPods))
-	return append(append(pods, s.Pods...), s.PastPods...)
+func allPods(s *model.Snapshot) []model.Pod { return slices.Concat(s.Pods, s.PastPods) }
+
+// roles are the roles of the node's links.
+type roles map[linkID]model.Role
+
+type linkID struct {
+	index int
+	name  string
 }
 
-// locals gives the name that a local address goes by among people: a pod's
-// namespace and name, or the name of its network namespace. Living pods win
-// over gone ones. The node's own addresses are in it as thisNode.
-func locals(s *model.Snapshot) map[netip.Addr]string {
-	names := make(map[netip.Addr]string)
-	for _, p := range allPods(s) {
-		name := PodName(p)
-		for _, prefix := range p.Addresses {
-			if names[prefix.Addr()] == "" {
-				names[prefix.Addr()] = name
-			}
-		}
-	}
+func linkRoles(s *model.Snapshot) roles {
+	out := make(roles, len(s.Links))
 	for _, l := range s.Links {
-		for _, prefix := range l.Addresses {
-			if _, ok := names[prefix.Addr()]; !ok {
-				names[prefix.Addr()] = thisNode
-			}
-		}
+		out[linkID{l.Index, l.Name}] = l.Role
 	}
-	return names
+	return out
 }
 
-// thisNode is the name of the node's own addresses. No pod is called so: the
-// names of pods and of network namespaces hold no spaces.
-const thisNode = "this node"
-
-// PodName is the pod's namespace and name, or what else it is known by; empty
-// when there is nothing but its address.
-func PodName(p model.Pod) string {
-	switch {
-	case p.Name != "" && p.Namespace != "":
-		return p.Namespace + "/" + p.Name
-	case p.Name != "":
-		return p.Name
-	}
-	return p.NetnsName
-}
-
-// role is what the link does for pod traffic, as far as the node's links tell.
-func role(s *model.Snapshot, ifindex int, link string) model.Role {
-	for _, l := range s.Links {
-		if l.Index == ifindex && l.Name == link {
-			return l.Role
-		}
-	}
-	return model.RoleOther
-}
+func (r roles) of(h *model.HopCount) model.Role { return r[linkID{h.IfIndex, h.Link}] }

@@ -2,9 +2,9 @@ package report
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -23,17 +23,17 @@ type dropRow struct {
 }
 
 // dropRows orders the drops by address and sums those that differ only in what
-// a report does not show. A packet between two local pods is told once, as its
+// a report does not show. A packet between two local pods counts once, as the
 // source's; one between a pod and the node as the pod's.
 func dropRows(s *model.Snapshot) []dropRow {
-	names := locals(s)
-	// rank tells how much an address is the one that a drop is about.
+	names := Names(s)
+	// The address of the higher rank is the one that a drop is about.
 	rank := func(a netip.Addr) int {
 		name, local := names[a]
 		switch {
 		case !local:
 			return 0
-		case name == thisNode:
+		case name == ThisNode:
 			return 1
 		}
 		return 2
@@ -56,25 +56,24 @@ func dropRows(s *model.Snapshot) []dropRow {
 	slices.SortFunc(rows, func(a, b dropRow) int {
 		return cmp.Or(
 			a.local.Compare(b.local), cmp.Compare(b.packets, a.packets), cmp.Compare(a.side, b.side), a.peer.Compare(b.peer),
-			strings.Compare(string(a.reason), string(b.reason)), strings.Compare(a.location, b.location), strings.Compare(a.link, b.link),
-			cmp.Compare(a.class, b.class),
+			cmp.Compare(a.reason, b.reason), cmp.Compare(a.location, b.location), cmp.Compare(a.link, b.link), cmp.Compare(a.class, b.class),
 		)
 	})
 	return rows
 }
 
 // volume is how many packets pods sent and received. A packet is counted at
-// several hops, so each pod's is the most that any one hop saw.
+// several hops, so each pod's volume is the most that any one hop saw.
 type volume struct {
 	pods    int
 	out, in uint64
 }
 
 func (r Report) volume() volume {
-	names := locals(r.Snapshot)
+	names := Names(r.Snapshot)
 	most := make(map[netip.Addr]map[model.Side]uint64)
 	for _, h := range r.Snapshot.Traffic.Hops {
-		if !h.Addr.IsValid() || h.Packets == 0 || names[h.Addr] == thisNode || !r.inFocus(h.Addr) {
+		if !h.Addr.IsValid() || h.Packets == 0 || names[h.Addr] == ThisNode || !r.inFocus(h.Addr) {
 			continue
 		}
 		if most[h.Addr] == nil {
@@ -101,8 +100,8 @@ func (r Report) volume() volume {
 	return v
 }
 
-// dropped is how many packets of the pods in focus were lost as the kernel dropped
-// them.
+// dropped is how many packets of the pods in focus were lost because the kernel
+// dropped them.
 func (r Report) dropped() uint64 {
 	var n uint64
 	for _, d := range dropRows(r.Snapshot) {
@@ -113,12 +112,17 @@ func (r Report) dropped() uint64 {
 	return n
 }
 
-// onTheWay orders hops as packets pass them: what a pod sends first, from its
+func (v volume) String() string {
+	return fmt.Sprintf("%s, %d packets out, %d in", Plural(v.pods, "pod"), v.out, v.in)
+}
+
+// HopOrder orders hops as packets pass them: what a pod sends first, from its
 // own link outwards, then what it receives, inwards.
-func onTheWay(s *model.Snapshot) func(a, b model.HopCount) int {
-	depth := func(h model.HopCount) int {
+func HopOrder(s *model.Snapshot) func(a, b model.HopCount) int {
+	roles := linkRoles(s)
+	depth := func(h *model.HopCount) int {
 		d := 1
-		switch role(s, h.IfIndex, h.Link) {
+		switch roles.of(h) {
 		case model.RolePod:
 			d = -1
 		case model.RolePodLink:
@@ -134,8 +138,8 @@ func onTheWay(s *model.Snapshot) func(a, b model.HopCount) int {
 	return func(a, b model.HopCount) int {
 		return cmp.Or(
 			// "source" sorts behind "destination".
-			strings.Compare(string(b.Side), string(a.Side)), cmp.Compare(depth(a), depth(b)),
-			strings.Compare(a.Link, b.Link), strings.Compare(string(b.Direction), string(a.Direction)),
+			cmp.Compare(b.Side, a.Side), cmp.Compare(depth(&a), depth(&b)),
+			cmp.Compare(a.Link, b.Link), cmp.Compare(b.Direction, a.Direction),
 		)
 	}
 }

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -12,11 +13,10 @@ import (
 )
 
 // wide adds the tables that the verdict was drawn from.
-func (r Report) wide(p *printer) {
+func (r Report) wide(p *printer, names map[netip.Addr]string) {
 	s := r.Snapshot
-	names := locals(s)
 	for _, a := range r.addresses() {
-		p.title(strings.TrimSpace("hops of " + addrText(a) + " " + names[a]))
+		p.title("hops of " + Named(names, a))
 		p.hops(s, func(h model.HopCount) bool { return h.Addr == a })
 	}
 	for _, prefix := range remoteRanges(s) {
@@ -33,15 +33,13 @@ func (r Report) wide(p *printer) {
 		}
 	}
 	p.title("sources")
-	rows := [][]string{{"NAME", "STATUS", "DETAIL"}}
-	for _, src := range s.Sources {
-		rows = append(rows, []string{src.Name, string(src.Status), src.Detail})
-	}
-	p.table(rows)
+	p.table([]string{"NAME", "STATUS", "DETAIL"}, mapped(s.Sources, func(src model.Source) []string {
+		return []string{src.Name, string(src.Status), src.Detail}
+	}))
 }
 
-// addresses are those of the pods in focus, seen or not, then the others that
-// were counted: the node's own.
+// addresses are those of the pods in focus, with traffic or without, then the
+// others that were counted: the node's own.
 func (r Report) addresses() []netip.Addr {
 	var out []netip.Addr
 	add := func(a netip.Addr) {
@@ -74,14 +72,11 @@ func (p *printer) hops(s *model.Snapshot, of func(model.HopCount) bool) {
 			hops = append(hops, h)
 		}
 	}
-	slices.SortStableFunc(hops, onTheWay(s))
-	rows := [][]string{{"SIDE", "LINK", "ROLE", "DIRECTION", "PACKETS", "BYTES"}}
-	for _, h := range hops {
-		rows = append(rows, []string{
-			string(h.Side), h.Link, orUnknown(string(role(s, h.IfIndex, h.Link))), string(h.Direction), number(h.Packets), number(h.Bytes),
-		})
-	}
-	p.table(rows)
+	slices.SortStableFunc(hops, HopOrder(s))
+	roles := linkRoles(s)
+	p.table([]string{"SIDE", "LINK", "ROLE", "DIRECTION", "PACKETS", "BYTES"}, mapped(hops, func(h model.HopCount) []string {
+		return []string{string(h.Side), h.Link, orUnknown(string(roles.of(&h))), string(h.Direction), number(h.Packets), number(h.Bytes)}
+	}))
 }
 
 func remoteRanges(s *model.Snapshot) []netip.Prefix {
@@ -96,8 +91,8 @@ func remoteRanges(s *model.Snapshot) []netip.Prefix {
 }
 
 func (r Report) drops(p *printer) {
-	drops := [][]string{{"LOCAL", "SIDE", "PEER", "REASON", "LOCATION", "LINK", "PACKETS"}}
-	harmless := [][]string{append(slices.Clone(drops[0]), "WHY")}
+	heading := []string{"LOCAL", "SIDE", "PEER", "REASON", "LOCATION", "LINK", "PACKETS"}
+	var drops, harmless [][]string
 	for _, d := range dropRows(r.Snapshot) {
 		if !r.inFocus(d.local) && !r.inFocus(d.peer) {
 			continue
@@ -110,10 +105,10 @@ func (r Report) drops(p *printer) {
 		}
 	}
 	p.title("drops")
-	p.table(drops)
-	if len(harmless) > 1 {
+	p.table(heading, drops)
+	if len(harmless) > 0 {
 		p.title("harmless frees")
-		p.table(harmless)
+		p.table(append(heading, "WHY"), harmless)
 	}
 }
 
@@ -129,7 +124,8 @@ var harmlessWords = map[model.DropClass]string{
 
 func (r Report) rewrites(p *printer) {
 	p.title("rewritten MACs")
-	rows := [][]string{{"POD", "FIELD", "FROM", "AT", "TO", "AT", "PACKETS"}}
+	heading := []string{"POD", "FIELD", "FROM", "AT", "TO", "AT", "PACKETS"}
+	var rows [][]string
 	for _, x := range r.Rewrites {
 		if r.inFocus(x.Addr) {
 			rows = append(rows, []string{
@@ -138,33 +134,44 @@ func (r Report) rewrites(p *printer) {
 			})
 		}
 	}
-	p.table(rows)
+	p.table(heading, rows)
 }
 
-// table prints rows in aligned columns under the first row as the heading; a
-// table without rows says so. What cannot be known is shown as "-".
-func (p *printer) table(rows [][]string) {
-	if len(rows) == 1 {
+// table prints rows in aligned columns; one without rows says so. A "-" stands
+// for what is not known.
+func (p *printer) table(heading []string, rows [][]string) {
+	if len(rows) == 0 {
 		p.line("  none")
 		return
 	}
+	all := mapped(append([][]string{heading}, rows...), func(row []string) []string {
+		return mapped(row, func(cell string) string { return cmp.Or(Clean(cell), "-") })
+	})
+	for _, line := range aligned(all, "  ", 0) {
+		p.line("  " + line)
+	}
+}
+
+// aligned joins the cells of each row, with a gap between columns of even width.
+// Cells of the columns in the bit set right stand at the right.
+func aligned(rows [][]string, gap string, right uint) []string {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
 		for i, cell := range row {
-			row[i] = Clean(cell)
-			if row[i] == "" {
-				row[i] = "-"
-			}
-			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
 		}
 	}
-	for _, row := range rows {
-		var b strings.Builder
+	return mapped(rows, func(row []string) string {
+		cells := make([]string, len(row))
 		for i, cell := range row {
-			fmt.Fprintf(&b, "  %-*s", widths[i], cell)
+			w := widths[i]
+			if right&(1<<i) == 0 {
+				w = -w
+			}
+			cells[i] = fmt.Sprintf("%*s", w, cell)
 		}
-		p.line(b.String())
-	}
+		return strings.Join(cells, gap)
+	})
 }
 
 func number(n uint64) string { return strconv.FormatUint(n, 10) }

@@ -13,58 +13,57 @@ import (
 	"github.com/lasthop/lasthop/probe/report"
 )
 
-// Data is a reading with what the frames look up in it, and its rows. It is
-// made once for a reading, and is immutable.
+// Data is a reading, with the lookups that frames need and its rows. It is made
+// once for a reading, and is immutable.
 type Data struct {
 	Reading model.Reading
 	// Findings and Pods are rows of lists, in the reading's order.
 	Findings, Pods []Row
-	// Events gives the rows of what happened, the latest first. They are made
-	// when they are first asked for: few frames show them.
+	// Events gives the rows of the events, the latest first. They are made
+	// when they are first asked for, since few frames show them.
 	Events func() []Row
 
-	names  map[netip.Addr]string
-	roles  map[int]model.Role // by the index of the link
+	names  map[netip.Addr]string // report.Names
 	peers  func() map[netip.Addr]map[netip.Addr]uint64
 	series map[netip.Addr][]*model.Series
 	open   []model.Finding
 	decode func(model.Sample) string
-	// dropped is how many pod packets got lost in the window as the kernel
-	// dropped them; loss tells which drops these are.
+	// dropped is how many pod packets were lost in the window because the
+	// kernel dropped them; loss reports whether a drop is such a loss.
 	dropped model.Count
 	loss    func(*model.Drop) bool
 }
 
 // Row is one line of a list.
 type Row struct {
-	// ID stays the same while the thing stays, reading after reading.
+	// ID stays the same from reading to reading as long as the row does.
 	ID    string
 	Cells []Cell
 	// Word and Brief are the row where there is room for one column alone.
 	Word, Brief string
 	Style       Style
-	// Faint rows are over, or tell of no loss: closed findings, pods that are
-	// gone, what a socket freed.
+	// Faint rows are over, or stand for no loss: closed findings, pods that
+	// are gone, what a socket freed.
 	Faint bool
-	// Span rows have nothing behind the column that takes what others leave:
-	// it goes to the end of the line.
+	// In Span rows the column of variable width is the last, and goes to the
+	// end of the line.
 	Span bool
 
 	Finding *model.Tracked
 	Pod     *model.Pod
-	// From is a pod, where there is one to look at, and To the other end,
-	// where the row is of a packet between them.
+	// From is a pod, if the row has one to look at, and To the other end,
+	// if the row is about a packet between them.
 	From, To netip.Addr
 
 	hay   string
 	addrs []netip.Prefix
 }
 
-// Cell is one value of a row: what is drawn, and what is sorted by.
+// Cell is one value of a row: what is drawn, and what it is sorted by.
 type Cell struct {
 	Text string
-	// Order is what the column is sorted by where it is no text; NaN, for
-	// what is not known, comes last in either order.
+	// Order is what the column is sorted by, unless by text. NaN stands for
+	// what is not known, and comes last in either order.
 	Order  float64
 	ByText bool
 	Style  Style
@@ -72,13 +71,14 @@ type Cell struct {
 	Rates []float64
 }
 
-func text(s string) Cell              { return Cell{Text: s, ByText: true} }
+func text(s string) Cell              { return Cell{Text: clean(cmp.Or(s, unknown)), ByText: true} }
 func figure(s string, f float64) Cell { return Cell{Text: s, Order: f} }
 func nothing() Cell                   { return figure(unknown, math.NaN()) }
 func whole[N int | uint64](n N) Cell  { return figure(number(uint64(n)), float64(n)) }
 func trend(rates []float64) Cell      { return Cell{Rates: rates, Order: last(rates)} }
 func styled(s Style, c Cell) Cell     { c.Style = s; return c }
 func host(a netip.Addr) netip.Prefix  { return netip.PrefixFrom(a, a.BitLen()) }
+func lower(parts ...string) string    { return strings.ToLower(strings.Join(parts, "\x00")) }
 
 func last(rates []float64) float64 {
 	if len(rates) == 0 {
@@ -88,27 +88,14 @@ func last(rates []float64) float64 {
 }
 
 // NewData prepares a reading to be drawn. The reading's snapshot may be nil:
-// nothing has been read yet. decode says in words what is in a packet's head;
-// it may be nil.
+// nothing has been read yet. decode puts a packet's head into words; it may be
+// nil.
 func NewData(r model.Reading, decode func(model.Sample) string) *Data {
 	if r.Snapshot == nil {
 		r.Snapshot = &model.Snapshot{}
 	}
-	d := &Data{Reading: r, decode: decode, names: make(map[netip.Addr]string), roles: make(map[int]model.Role), series: make(map[netip.Addr][]*model.Series)}
 	s := r.Snapshot
-	for _, pods := range [][]model.Pod{s.Pods, s.PastPods} {
-		for i := range pods {
-			name := clean(report.PodName(pods[i]))
-			for _, p := range pods[i].Addresses {
-				if d.names[p.Addr()] == "" {
-					d.names[p.Addr()] = name
-				}
-			}
-		}
-	}
-	for i := range s.Links {
-		d.roles[s.Links[i].Index] = s.Links[i].Role
-	}
+	d := &Data{Reading: r, decode: decode, names: report.Names(s), series: make(map[netip.Addr][]*model.Series)}
 	for i := range r.Series {
 		d.series[r.Series[i].Addr] = append(d.series[r.Series[i].Addr], &r.Series[i])
 	}
@@ -126,11 +113,11 @@ func NewData(r model.Reading, decode func(model.Sample) string) *Data {
 	return d
 }
 
-// Open are the findings that the latest reading has.
+// Open are the findings of the latest reading.
 func (d *Data) Open() []model.Finding { return d.open }
 
-// podDrops is how many packets of each pod address got lost as they were
-// dropped; it fills in the sum.
+// podDrops is how many packets of each pod address the kernel dropped and
+// thereby lost; it fills in the sum.
 func (d *Data) podDrops() map[netip.Addr]uint64 {
 	s := d.Reading.Snapshot
 	if s.Status(model.SourceDrops) == model.Missing {
@@ -143,8 +130,7 @@ func (d *Data) podDrops() map[netip.Addr]uint64 {
 		if !d.loss(x) {
 			continue
 		}
-		_, src := d.names[x.Src]
-		_, dst := d.names[x.Dst]
+		src, dst := d.isPod(x.Src), d.isPod(x.Dst)
 		if src {
 			drops[x.Src] += x.Packets
 		}
@@ -164,24 +150,36 @@ func (d *Data) watched() bool {
 	return d.Reading.Snapshot.Status(model.SourceTC) != model.Missing
 }
 
-// name is a pod's name, or its address where it has none.
+// isPod reports whether the address is a pod's.
+func (d *Data) isPod(a netip.Addr) bool {
+	name, ok := d.names[a]
+	return ok && name != report.ThisNode
+}
+
+// name is a pod's name, or its address if it has none.
 func (d *Data) name(a netip.Addr) string {
-	if n := d.names[a]; n != "" {
-		return n
-	}
-	if !a.IsValid() {
+	switch {
+	case d.isPod(a) && d.names[a] != "":
+		return clean(d.names[a])
+	case !a.IsValid():
 		return unknown
 	}
 	return clean(a.String())
 }
 
-// named is an address with the pod's name, where it has one.
-func (d *Data) named(a netip.Addr) string {
-	if n := d.names[a]; n != "" {
-		return n + " " + clean(a.String())
+// eitherPod is the name of the pod among two ends, of the first if both are;
+// empty if none is.
+func (d *Data) eitherPod(src, dst netip.Addr) string {
+	for _, a := range []netip.Addr{src, dst} {
+		if d.isPod(a) {
+			return d.name(a)
+		}
 	}
-	return d.name(a)
+	return ""
 }
+
+// named is an address behind its name, if it has one.
+func (d *Data) named(a netip.Addr) string { return clean(report.Named(d.names, a)) }
 
 // perSecond is a count as a rate over the window; NaN without a window.
 func (d *Data) perSecond(n uint64) float64 {
@@ -191,17 +189,17 @@ func (d *Data) perSecond(n uint64) float64 {
 	return math.NaN()
 }
 
-// Peer is another end that a pod talks to.
+// Peer is an address with which a pod exchanges packets.
 type Peer struct {
 	Addr    netip.Addr
 	Packets uint64
 }
 
-// maxPeers bounds the other ends that are offered for one pod.
+// maxPeers bounds the peers that are offered for one pod.
 const maxPeers = 64
 
-// Peers are the other ends of a pod's traffic, the busiest first: those that
-// were counted, those of its tracked flows, and single ones of its findings.
+// Peers are those of a pod, the busiest first: those that were counted, those of
+// its flows, and single addresses among its findings' peers.
 func (d *Data) Peers(pod netip.Addr) []Peer {
 	packets := d.peers()[pod]
 	peers := make([]Peer, 0, len(packets))
@@ -214,12 +212,12 @@ func (d *Data) Peers(pod netip.Addr) []Peer {
 	return peers[:min(len(peers), maxPeers)]
 }
 
-// findPeers counts the packets of each pod with each other end.
+// findPeers counts the packets of each pod with each peer.
 func (d *Data) findPeers() map[netip.Addr]map[netip.Addr]uint64 {
 	s := d.Reading.Snapshot
 	all := make(map[netip.Addr]map[netip.Addr]uint64, len(d.names))
 	add := func(pod, to netip.Addr, n uint64) {
-		if _, ok := d.names[pod]; !ok || !to.IsValid() || to == pod {
+		if !d.isPod(pod) || !to.IsValid() || to == pod {
 			return
 		}
 		if all[pod] == nil {
@@ -249,8 +247,8 @@ func (d *Data) findPeers() map[netip.Addr]map[netip.Addr]uint64 {
 	return all
 }
 
-// Ends are the pod and the other end that a finding is best looked at with;
-// not valid where it names none.
+// Ends are the pod and the peer whose path shows a finding best; not valid where
+// it names none.
 func (d *Data) Ends(f *model.Finding) (pod, to netip.Addr) {
 	for _, a := range f.Pods {
 		for _, p := range d.Peers(a) {
@@ -274,8 +272,8 @@ func (d *Data) Ends(f *model.Finding) (pod, to netip.Addr) {
 	return pod, to
 }
 
-// rates are packets a second of an address on one side, at the link where most
-// were seen; nil where no series tells.
+// rates are packets per second of an address on one side, at the link where most
+// were seen; nil without a series.
 func (d *Data) rates(a netip.Addr, side model.Side, link string) []float64 {
 	var best []float64
 	sum := -1.0
@@ -294,43 +292,12 @@ func (d *Data) rates(a netip.Addr, side model.Side, link string) []float64 {
 	return best
 }
 
-// place is what people call a hop: where from, where to.
-func place(p model.Place) string {
-	link := clean(p.Link)
-	if link == "" {
-		if p.Role == "" {
-			return "not known"
-		}
-		return strings.TrimSpace("a " + clean(string(p.Role)) + " " + clean(string(p.Direction)))
-	}
-	ends := map[model.Role]string{model.RoleUplink: "fabric", model.RolePodLink: "pod"}
-	other, ok := ends[p.Role]
-	switch {
-	case p.Role == model.RoleBridge:
-		return "bridge " + link
-	case !ok || p.Direction == "":
-		return strings.TrimSpace(link + " " + clean(string(p.Direction)))
-	case p.Direction == model.Egress:
-		return link + " > " + other
-	}
-	return other + " > " + link
-}
-
-// where is the last hop alive of a finding; of one without a hop and without
-// pods it is the node.
-func where(f *model.Tracked) string {
-	if f.LastHopAlive == (model.Place{}) && len(f.Pods) == 0 {
-		return "the node itself"
-	}
-	return place(f.LastHopAlive)
-}
-
 // between notes the ends of a row's packets: the pod first, whichever sent.
 func (d *Data) between(r Row, src, dst netip.Addr) Row {
-	if _, pod := d.names[src]; !pod {
+	if !d.isPod(src) {
 		src, dst = dst, src
 	}
-	if _, pod := d.names[src]; pod && dst.IsValid() {
+	if d.isPod(src) && dst.IsValid() {
 		r.From, r.To = src, dst
 	}
 	return r
@@ -343,5 +310,5 @@ func (d *Data) describe(x *model.Sample) string {
 			return what
 		}
 	}
-	return fmt.Sprintf("%s > %s, EtherType %#04x, %s", d.name(x.Src), d.name(x.Dst), x.Protocol, plural(max(x.Length, 0), "byte"))
+	return fmt.Sprintf("%s > %s, EtherType %#04x, %s", d.name(x.Src), d.name(x.Dst), x.Protocol, report.Plural(max(x.Length, 0), "byte"))
 }

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -44,36 +45,36 @@ type Frame struct {
 	Theme         Theme
 	Data          *Data
 
-	// Mode is LIVE, FROZEN, REPLAY or ENDED, with what belongs to it.
+	// Mode is LIVE, FROZEN, REPLAY or ENDED, with its time or speed.
 	Mode string
-	// Window is the time that was asked for; 0 is all since the start.
+	// Window is the requested window; 0 is all since the start.
 	Window time.Duration
 
 	Tab    TabID
-	List   List // of the tab, where it is one
+	List   List // the tab's, if it has one
 	Path   PathView
 	Page   PageID
-	Scroll int // of the page, or of a tab that is no list
+	Scroll int // of the page, or of a tab without a list
 
-	// Finding is the one that FindingDetail shows, or that is previewed.
+	// Finding is the one that FindingDetail shows.
 	Finding *model.Tracked
-	// Preview is the path of what is chosen in a list.
+	// Preview is the path of the finding that is selected in a list.
 	Preview *model.Path
 
-	// Filter is the text of the filter, Editing whether it is being typed,
-	// at Caret; FilterError is why it cannot be used.
+	// Filter is the text of the filter. Editing says that it is being typed, at
+	// Caret; FilterError is why it cannot be used.
 	Filter      string
 	Editing     bool
 	Caret       int
 	FilterError string
 
-	// Status is a message that takes the place of the keys at the foot.
+	// Status is a message that replaces the keys at the foot.
 	Status string
 	Hints  []Hint
 }
 
-// wideWidth and tallHeight are from where the room is used for more: a pane
-// beside the list, and a tail of events below it.
+// A screen of wideWidth has a pane beside the list, one of tallHeight the latest
+// events below it.
 const (
 	wideWidth  = 120
 	tallHeight = 40
@@ -108,7 +109,7 @@ func Draw(f Frame) string {
 // PageHeight is how many lines of a page or list a screen of that height has.
 func PageHeight(height int) int { return max(height-4, 1) }
 
-// MaxScroll is how far the page, or the tab that is no list, can be scrolled.
+// MaxScroll is how far the page, or a tab without a list, can be scrolled.
 func MaxScroll(f Frame) int {
 	if f.Width <= 0 || f.Data == nil {
 		return 0
@@ -116,7 +117,7 @@ func MaxScroll(f Frame) int {
 	return max(0, len(f.page())-(f.Height-3))
 }
 
-// page is all of what is scrolled.
+// page is all lines of what is scrolled.
 func (f Frame) page() []string {
 	switch f.Page {
 	case Help:
@@ -156,28 +157,28 @@ func (f Frame) body(h int) []string {
 	return f.listTab(h)
 }
 
-// scrolled shows h lines of a page from where it is scrolled to, and how much
-// is below.
+// scrolled shows h lines of a page from where it is scrolled to, and how many are
+// below.
 func (f Frame) scrolled(lines []string, w, h int) []string {
 	from := max(0, min(f.Scroll, len(lines)-h))
 	lines = lines[from:]
 	if below := len(lines) - h; below > 0 && h > 1 {
-		lines = append(lines[:h-1:h-1], f.Theme.separator(plural(below+1, "more line")+" below", w))
+		lines = append(lines[:h-1:h-1], f.Theme.separator(report.Plural(below+1, "more line")+" below", w))
 	}
 	return pad(lines, h)
 }
 
-// header is where, how and over what time the node is watched. What does not
-// fit is left out, the least important first.
+// header says where, how and for how long packets are watched. What does not fit
+// is left out, the least important first.
 func (f Frame) header() string {
 	s := f.Data.Reading.Snapshot
 	narrow := f.Width < oneColumn
 	parts := []struct {
 		text string
-		rank int // the higher, the sooner it is left out
+		rank int // the highest is left out first
 	}{
-		{"lasthop", 5}, {clean(or(s.Node.Name, "this node")), 4}, {clean(or(s.Node.Plugin, "unknown plugin")), 6}, {f.Mode, 0},
-		{"win " + f.window(), 1}, {engine(s.Node) + " " + f.sources(), 2}, {"drops " + f.drops(), 3}, {f.Theme.spark(f.Data.Reading.Drops, 12), 7},
+		{"lasthop", 5}, {clean(cmp.Or(s.Node.Name, report.ThisNode)), 4}, {clean(cmp.Or(s.Node.Plugin, "unknown plugin")), 6}, {f.Mode, 0},
+		{"win " + f.window(), 1}, {clean(report.EngineText(s.Node)) + " " + f.sources(), 2}, {"drops " + f.drops(), 3}, {f.Theme.spark(f.Data.Reading.Drops, 12), 7},
 	}
 	if narrow {
 		parts[5].text = f.sources()
@@ -196,56 +197,49 @@ func (f Frame) header() string {
 	}
 }
 
-// window is the time that the figures are of and, as long as that is another,
-// the time that was asked for.
+// window is the time that the figures are of and, while that differs, the
+// requested window.
 func (f Frame) window() string {
 	have := f.Data.Reading.Snapshot.Window.Duration()
-	switch {
-	case f.Window <= 0:
+	if f.Window <= 0 {
 		return "all " + age(have)
-	case f.settled(have):
-		return Span(f.Window)
 	}
-	return Span(have) + "/" + Span(f.Window)
+	return cmp.Or(f.windowName(), report.Duration(have)+"/"+report.Duration(f.Window))
 }
 
-// settled reports whether the figures are of the time that was asked for, or
-// near it, as windows end where the node's state was read.
+// settled reports whether the figures are of the requested window, or nearly so:
+// windows begin where the node's state was read.
 func (f Frame) settled(have time.Duration) bool {
 	return f.Data.Reading.At.IsZero() || have > f.Window*9/10 && have < f.Window*11/10+2*time.Second
 }
 
-// windowName is the window in the heading of a column; empty where the figures
-// are not of the one that was asked for.
+// windowName is the window in the heading of a column; empty while the figures
+// are not of the requested one.
 func (f Frame) windowName() string {
 	have := f.Data.Reading.Snapshot.Window.Duration()
 	switch {
 	case f.Window <= 0:
 		return "all"
 	case f.settled(have):
-		return Span(f.Window)
+		return report.Duration(f.Window)
 	}
 	return ""
 }
 
-// sources is how many of the sources are whole, and a mark where one on the
-// node itself is not.
+// sources is how many sources were read whole, with a mark where lasthop missed
+// something on the node itself.
 func (f Frame) sources() string {
-	ok := 0
-	all := f.Data.Reading.Snapshot.Sources
-	for _, src := range all {
-		if src.Status == model.OK {
-			ok++
-		}
-	}
-	if len(all) == 0 {
+	s := f.Data.Reading.Snapshot
+	if len(s.Sources) == 0 {
 		return "-(!)"
 	}
-	if s := f.Data.Reading.Snapshot; len(report.Gaps(s)) > 0 || lost(s.Traffic.Lost) {
-		return fmt.Sprintf("%d/%d(!)", ok, len(all))
+	text := fmt.Sprintf("%d/%d", len(s.Sources)-len(report.Unread(s)), len(s.Sources))
+	if !report.Whole(s) {
+		text += "(!)"
 	}
-	return fmt.Sprintf("%d/%d", ok, len(all))
+	return text
 }
+
 func (f Frame) drops() string {
 	if !f.Data.dropped.Known {
 		return unknown
@@ -294,10 +288,10 @@ func (f Frame) tabs() string {
 	return t.fit(left, f.Width-min(width(filter), room)) + t.cut(filter, room)
 }
 
-// filtered reports whether what is shown is what a filter lets pass.
+// filtered reports whether the filter applies to what is shown.
 func (f Frame) filtered() bool { return f.Page == NoPage && Columns(f.Tab) != nil }
 
-// filter is what the list is filtered by; what cannot be used is marked, with
+// filter is the filter as it is drawn. One that cannot be used is marked, with
 // the reason at the foot.
 func (f Frame) filter() string {
 	s := clean(f.Filter)
@@ -329,7 +323,7 @@ func (f Frame) footer() string {
 	return t.paint(Dim, f.keys())
 }
 
-// keys names as many keys as fit, and in any case those that must be known.
+// keys names as many keys as fit, and the most important ones always.
 func (f Frame) keys() string {
 	room := f.Width
 	for _, h := range f.Hints {
@@ -355,7 +349,7 @@ func (f Frame) keys() string {
 	return strings.Join(parts, "  ")
 }
 
-// ListWidth is how much of a screen's width its list has.
+// ListWidth is the width of the list on a screen.
 func ListWidth(w int) int {
 	if w < wideWidth {
 		return w
@@ -363,7 +357,7 @@ func ListWidth(w int) int {
 	return w - max(38, w/4-2) - 1
 }
 
-// listTab is a list with a preview of what is chosen: below it, or beside it
+// listTab is a list with a preview of the selected row: below it, or beside it
 // where there is room, with the latest events below both.
 func (f Frame) listTab(h int) []string {
 	t := f.Theme
@@ -385,7 +379,7 @@ func (f Frame) listTab(h int) []string {
 	if f.Width < oneColumn || below < 4 {
 		below = min(h/3, 4)
 	}
-	// What a short list leaves is the preview's.
+	// The preview gets what a short list leaves.
 	below = max(below, h-max(len(f.List.Rows), 1)-2)
 	lines := t.list(Columns(f.Tab), f.List, f.windowName(), f.Width, h-below, empty)
 	if below > 1 {
@@ -413,98 +407,26 @@ func (f Frame) empty() string {
 	return ""
 }
 
-// tail is the latest events in a few lines.
-func (f Frame) tail(h int) []string {
-	var lines []string
-	for _, r := range f.Data.Events() {
-		if len(lines) == h {
-			break
-		}
-		if r.Faint {
-			continue
-		}
-		lines = append(lines, " "+r.Cells[0].Text+" "+f.Theme.paint(r.Style, f.Theme.fit(r.Cells[1].Text, 6))+" "+f.Theme.cut(r.Cells[3].Text, f.Width-17))
-	}
-	if len(lines) == 0 {
-		lines = append(lines, " none yet")
-	}
-	return pad(lines, h)
-}
-
-// preview is what is known of the chosen row, in a pane w columns wide.
-func (f Frame) preview(w int) []string {
-	r := f.List.Selected()
-	p := &page{Theme: f.Theme, w: w}
-	switch {
-	case r == nil:
-	case r.Pod != nil:
-		f.podPreview(p, r.Pod)
-	case r.Finding != nil:
-		f.findingPreview(p, r.Finding)
-	default:
-		for _, c := range r.Cells {
-			if c.ByText && len(c.Text) > 0 {
-				p.prose(c.Text)
-			}
-		}
-		if f.Tab == Events && r.Faint {
-			p.prose("No loss: a socket or a transport frees such packets as it goes, or it is a copy that a bridge flooded.")
-		}
-	}
-	return p.lines
-}
-
-func (f Frame) findingPreview(p *page, x *model.Tracked) {
-	lost := "loss not counted"
-	if x.Packets > 0 {
-		lost = "lost " + plural(x.Packets, "packet") + " in " + Span(f.Data.Reading.Snapshot.Window.Duration())
-	}
-	for _, row := range wrap(severityWord(x.Severity)+" "+clean(string(x.Code))+": "+clean(x.Title), p.w) {
-		p.add(p.paint(severityStyle(x.Severity), row))
-	}
-	p.prose(clean(string(x.Confidence)) + ", " + lost)
-	p.chain(f.Data.Chain(f.Preview))
-	p.prose(clean(x.Why))
-	if len(x.Fix) > 0 {
-		p.prose("Fix " + clean(x.Fix[0]))
-	}
-}
-
-func (f Frame) podPreview(p *page, pod *model.Pod) {
-	p.add(p.paint(Strong, p.ends(f.Data.podLabel(pod), p.w)))
-	var addrs []string
-	for _, a := range pod.Addresses {
-		addrs = append(addrs, clean(a.String()))
-	}
-	p.prose(strings.Join(addrs, " ") + " " + clean(pod.Interface) + " " + or(pod.MAC.String(), "MAC unknown") + " behind " + clean(or(pod.Link, unknown)))
-	for _, a := range pod.Addresses {
-		if len(pod.Addresses) > 1 {
-			p.add(p.paint(Strong, clean(a.Addr().String())))
-		}
-		f.Data.hops(p, a.Addr())
-	}
-}
-
-// path is the way of a packet, hop by hop, with what decides at the chosen
-// hop below; where there is room the way back is beside or below it.
+// path is the path of a packet, hop by hop, with what decides at the selected hop
+// below it. Where there is room, the other direction is beside it or below.
 func (f Frame) path(h int) []string {
 	t, d, v := f.Theme, f.Data, f.Path
 	if v.Path == nil {
-		return pad(wrap(or(clean(v.Why), "no path"), f.Width), h)
+		return pad(wrap(cmp.Or(clean(v.Why), "no path"), f.Width), h)
 	}
 	lines := []string{t.paint(Strong, d.PathTitle(t, v, f.Width))}
-	there, hops, way, other := v.ways()
+	name, hops, otherName, other := v.directions()
 	room := h - 1
 	switch {
 	case f.Width/2 >= oneColumn:
 		listed := min(max(len(hops), len(other))+2, max(room*2/3, 2))
 		left := f.Width / 2
-		lines = append(lines, t.beside(d.hopTable(t, there, hops, v.Cursor, left, listed), d.hopTable(t, way, other, -1, f.Width-left-1, listed), left)...)
+		lines = append(lines, t.beside(d.hopTable(t, name, hops, v.Cursor, left, listed), d.hopTable(t, otherName, other, -1, f.Width-left-1, listed), left)...)
 	case f.Width >= wideWidth && len(hops)+len(other)+4 <= room*2/3:
-		lines = append(lines, d.hopTable(t, there, hops, v.Cursor, f.Width, len(hops)+2)...)
-		lines = append(lines, d.hopTable(t, way, other, -1, f.Width, len(other)+2)...)
+		lines = append(lines, d.hopTable(t, name, hops, v.Cursor, f.Width, len(hops)+2)...)
+		lines = append(lines, d.hopTable(t, otherName, other, -1, f.Width, len(other)+2)...)
 	default:
-		back := []string{d.summary(other, way)}
+		back := []string{d.summary(other, otherName)}
 		if width(back[0]) > f.Width {
 			back = wrap(back[0], f.Width)
 		}
@@ -517,61 +439,13 @@ func (f Frame) path(h int) []string {
 	}
 	if left := h - len(lines); left > 1 {
 		detail := d.HopPage(t, v, f.Width)
-		lines = append(lines, t.separator("hop; counts are "+scope(v.Path), f.Width))
+		lines = append(lines, t.separator("hop; counts are "+report.PathScope(d.Reading.Snapshot, v.Path), f.Width))
 		lines = append(lines, t.limit(detail, f.Width, min(len(detail), left-1))...)
 	}
 	if left := h - len(lines); left > 4 && f.Width >= wideWidth {
 		half := f.Width / 2
 		lines = append(lines, t.separator("what decides", f.Width))
-		lines = append(lines, t.beside(t.limit(d.rules(t, there, hops, half-1), half-1, left-1), t.limit(d.rules(t, way, other, f.Width-half-2), f.Width-half-2, left-1), half)...)
+		lines = append(lines, t.beside(t.limit(d.rules(t, name, hops, half-1), half-1, left-1), t.limit(d.rules(t, otherName, other, f.Width-half-2), f.Width-half-2, left-1), half)...)
 	}
 	return pad(lines, h)
-}
-
-// Gate is what is printed before the screen is entered: plain text, since it
-// may be all that a log or a late reader sees. intro is what is known before
-// the first reading.
-func Gate(t Theme, d *Data, intro string, w int) string {
-	if w <= 0 {
-		w = 80
-	}
-	w = min(w, 80)
-	var parts []string
-	if d == nil || d.Reading.At.IsZero() {
-		parts = append(parts, clean(or(intro, "lasthop: waiting for the first reading.")))
-	} else {
-		parts = append(parts, d.gate()...)
-	}
-	out := strings.Join(wrap(strings.Join(parts, " "), w), "\n") + "\nEnter to start, q to quit."
-	if t.ASCII {
-		out = plainASCII(out)
-	}
-	return out
-}
-
-func (d *Data) gate() []string {
-	s := d.Reading.Snapshot
-	n := s.Node
-	plugin := clean(or(n.Plugin, "plugin unknown"))
-	if n.Residue != "" {
-		plugin += ", left over: " + clean(n.Residue)
-	}
-	parts := []string{
-		fmt.Sprintf("lasthop on %s (%s): %s, %s, packets watched by %s, uplinks %s.", clean(or(n.Name, "this node")), plugin,
-			plural(len(s.Pods), "pod"), plural(len(s.Links), "link"), engine(n), clean(or(strings.Join(n.Uplinks, ", "), "unknown"))),
-	}
-	ok := 0
-	var gaps []string
-	for _, src := range s.Sources {
-		if src.Status == model.OK {
-			ok++
-			continue
-		}
-		gaps = append(gaps, fmt.Sprintf("%s %s: %s", clean(src.Name), clean(string(src.Status)), clean(or(src.Detail, "no reason given"))))
-	}
-	parts = append(parts, fmt.Sprintf("%d of %d sources complete.", ok, len(s.Sources)))
-	if len(gaps) > 0 {
-		parts = append(parts, "Not whole: "+strings.Join(gaps, "; ")+".")
-	}
-	return append(parts, "It observes and changes nothing.")
 }

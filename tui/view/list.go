@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/charmbracelet/x/ansi"
+
+	"github.com/lasthop/lasthop/probe/report"
 )
 
 // blank reports whether the cell's value is not known.
@@ -29,18 +31,18 @@ func compareBool(a, b bool) int {
 	return -1
 }
 
-// List is a list as it stands.
+// List is a list and how it is shown.
 type List struct {
 	Rows []*Row
-	// Cursor is the chosen row; -1 where none is to be shown.
+	// Cursor is the selected row; -1 shows none.
 	Cursor int
-	// By is the column that it is sorted by, -1 for none.
+	// By is the column that the list is sorted by, -1 for none.
 	By      int
 	Reverse bool
 }
 
-// window is the first of h rows to show: the chosen one stays in the middle,
-// as far as there are rows.
+// window is the first of h rows to show. The selected one stays in the middle as
+// far as there are rows.
 func (l List) window(h int) int {
 	return max(0, min(l.Cursor-h/2, len(l.Rows)-h))
 }
@@ -56,8 +58,9 @@ func (l *List) Selected() *Row {
 // oneColumn is the width below which a list is one column.
 const oneColumn = 72
 
-// list draws a heading and the rows in exactly h lines.
-func (t Theme) list(cols []Column, l List, lost string, w, h int, empty string) []string {
+// list draws a heading and the rows in exactly h lines. window is the time in
+// the heading of LOST.
+func (t Theme) list(cols []Column, l List, window string, w, h int, empty string) []string {
 	if h <= 0 || w <= 0 {
 		return nil
 	}
@@ -65,7 +68,7 @@ func (t Theme) list(cols []Column, l List, lost string, w, h int, empty string) 
 		return t.brief(l, w, h, empty)
 	}
 	widths := columnWidths(cols, l.Rows, w-1)
-	lines := []string{t.paint(Heading, t.heading(cols, widths, l, lost, w))}
+	lines := []string{t.paint(Heading, t.heading(cols, widths, l, window, w))}
 	for i := l.window(h - 1); i < len(l.Rows) && len(lines) < h; i++ {
 		lines = append(lines, t.row(cols, widths, l.Rows[i], i == l.Cursor, w))
 	}
@@ -102,8 +105,8 @@ func columnWidths(cols []Column, rows []*Row, w int) []int {
 	return widths
 }
 
-// fitted is the width that the rows' cells at i need, the heading with a mark of
-// the order, and no more than the column's.
+// fitted is the width that the cells at i and the heading with its sort mark
+// need, at most the column's own.
 func (c Column) fitted(rows []*Row, i int) int {
 	need := len(c.Title) + 1
 	for _, r := range rows {
@@ -114,7 +117,7 @@ func (c Column) fitted(rows []*Row, i int) int {
 	return min(need, c.Width)
 }
 
-func (t Theme) heading(cols []Column, widths []int, l List, lost string, w int) string {
+func (t Theme) heading(cols []Column, widths []int, l List, window string, w int) string {
 	var b strings.Builder
 	b.WriteByte(' ')
 	for i, c := range cols {
@@ -122,8 +125,8 @@ func (t Theme) heading(cols []Column, widths []int, l List, lost string, w int) 
 			continue
 		}
 		title := c.Title
-		if title == "LOST" && lost != "" {
-			title += "/" + lost
+		if title == "LOST" && window != "" {
+			title += "/" + window
 		}
 		if i == l.By {
 			title = title[:min(len(title), widths[i]-1)] + map[bool]string{false: "^", true: "v"}[l.Reverse]
@@ -144,7 +147,7 @@ func (t Theme) align(c Column, s string, w int) string {
 	return t.fit(s, w)
 }
 
-// ends leaves out the middle of what is wider than w.
+// ends cuts the middle out of what is wider than w.
 func (t Theme) ends(s string, w int) string {
 	if width(s) <= w || w <= 4 {
 		return t.cut(s, w)
@@ -153,8 +156,8 @@ func (t Theme) ends(s string, w int) string {
 	return t.fit(s, w-end) + ansi.TruncateLeft(s, width(s)-end, "")
 }
 
-// row draws one row. The chosen one is marked and turned around as a whole, so
-// that it shows without colours and without either.
+// row draws one row. The selected one is marked and inverted as a whole, so that
+// it shows on terminals without colour.
 func (t Theme) row(cols []Column, widths []int, r *Row, chosen bool, w int) string {
 	var b strings.Builder
 	used := 0
@@ -222,11 +225,11 @@ func (t Theme) brief(l List, w, h int, empty string) []string {
 	return pad(lines, h)
 }
 
-// limit gives exactly h lines. Where it leaves some out, the last one tells how
-// many, unless it is worth more itself.
+// limit gives exactly h lines. Where it leaves some out, the last line counts
+// them if there is room for it.
 func (t Theme) limit(lines []string, w, h int) []string {
 	if over := len(lines) - h; over > 0 && h > 2 {
-		lines = append(lines[:h-1:h-1], t.separator(plural(over+1, "more line"), w))
+		lines = append(lines[:h-1:h-1], t.separator(report.Plural(over+1, "more line"), w))
 	}
 	return pad(lines, h)
 }
@@ -239,18 +242,13 @@ func pad(lines []string, h int) []string {
 	return lines[:max(h, 0)]
 }
 
-// beside sets two panes next to each other, the left one w columns wide.
+// beside puts two panes next to each other, the left one w columns wide.
 func (t Theme) beside(left, right []string, w int) []string {
-	out := make([]string, max(len(left), len(right)))
+	h := max(len(left), len(right))
+	left, right = pad(left, h), pad(right, h)
+	out := make([]string, h)
 	for i := range out {
-		l, r := "", ""
-		if i < len(left) {
-			l = left[i]
-		}
-		if i < len(right) {
-			r = right[i]
-		}
-		out[i] = strings.TrimRight(t.fit(l, w)+t.paint(Dim, t.bar)+r, " ")
+		out[i] = strings.TrimRight(t.fit(left[i], w)+t.paint(Dim, t.bar)+right[i], " ")
 	}
 	return out
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/report"
 )
 
 // label is the width of the labels of a page.
@@ -25,28 +26,33 @@ type page struct {
 func (p *page) add(s string) { p.lines = append(p.lines, p.cut(s, p.w)) }
 
 // prose is wrapped text.
-func (p *page) prose(s string) {
-	for _, row := range wrap(s, p.w) {
-		p.add(row)
+func (p *page) prose(s string) { p.styled(Plain, s) }
+
+func (p *page) styled(style Style, s string) {
+	for _, row := range wrap(clean(s), p.w) {
+		p.add(p.paint(style, row))
 	}
 }
 
-// counted is a figure and what it is of, wrapped.
-func (p *page) counted(n uint64, what string) {
-	figure := p.right(number(n), 6) + " "
-	for _, row := range wrap(what, max(p.w-len(figure), 8)) {
-		p.add(figure + row)
-		figure = strings.Repeat(" ", len(figure))
+// hang is wrapped text behind something that is drawn already and w columns
+// wide.
+func (p *page) hang(first string, w int, s string) {
+	for _, row := range wrap(clean(s), max(p.w-w, 8)) {
+		p.add(first + row)
+		first = strings.Repeat(" ", w)
 	}
 }
 
-// field is a label and wrapped prose; several values stand under each other.
-func (p *page) field(name string, values ...string) {
+// counted is a number of packets and what they have in common, wrapped.
+func (p *page) counted(n uint64, what string) { p.hang(p.right(number(n), 6)+" ", 7, what) }
+
+// field is a label and wrapped prose, one value below another.
+func (p *page) field(name string, values ...string) { p.labelled(label, name, values...) }
+
+func (p *page) labelled(w int, name string, values ...string) {
 	for _, v := range values {
-		for _, row := range wrap(clean(v), p.w-label) {
-			p.lines = append(p.lines, p.cut(p.paint(Heading, p.fit(name, label))+row, p.w))
-			name = ""
-		}
+		p.hang(p.paint(Heading, p.fit(name, w)), w, v)
+		name = ""
 	}
 }
 
@@ -54,95 +60,45 @@ func (p *page) title(s string) {
 	if len(p.lines) > 0 {
 		p.lines = append(p.lines, "")
 	}
-	p.add(p.paint(Strong, s))
+	p.add(p.paint(Strong, clean(s)))
 }
 
-// FindingPage is all that a finding says.
+func (p *page) headline(f *model.Finding) {
+	severity, rest := report.Headline(f)
+	p.styled(severityStyle(f.Severity), severity+" "+rest)
+}
+
+// FindingPage is all that a finding says. The names of pods and peers come last:
+// there may be many.
 func (d *Data) FindingPage(t Theme, f *model.Tracked, w int) []string {
+	// The longest label is "last hop alive".
+	const wide = 15
 	p := &page{Theme: t, w: w}
-	head := p.paint(severityStyle(f.Severity), severityWord(f.Severity)) + " " + p.paint(Strong, clean(string(f.Code)))
-	conf := "confidence: " + clean(string(f.Confidence))
+	p.headline(&f.Finding)
+	seen := "since " + clock(f.First)
 	if f.Closed {
-		conf = "closed " + clock(f.Last) + "  " + conf
+		seen = fmt.Sprintf("from %s to %s, closed", clock(f.First), clock(f.Last))
 	}
-	p.lines = append(p.lines, p.fit(head, max(w-width(conf)-1, 0))+" "+p.cut(conf, w-1))
-	name := "Cause"
-	if f.Confidence != model.Proven {
-		name = "Suspect"
-	}
-	p.field(name, f.Title)
-	lost := "loss not counted"
-	if f.Packets > 0 {
-		lost = fmt.Sprintf("lost %s in %s", plural(f.Packets, "packet"), Span(d.Reading.Snapshot.Window.Duration()))
-	}
-	p.field("Last hop", fmt.Sprintf("%s; %s; first seen %s", where(f), lost, clock(f.First)))
-	p.field("Why", f.Why)
-	for i, e := range f.Evidence {
-		name := ""
-		if i == 0 {
-			name = "Observed"
+	p.labelled(wide, "seen", seen)
+	var names []report.Section
+	for _, x := range report.Sections(d.Reading.Snapshot, d.names, &f.Finding) {
+		if x.Names {
+			names = append(names, x)
+			continue
 		}
-		p.evidence(name, i+1, e)
+		p.labelled(wide, x.Name, x.Values...)
 	}
-	p.field("Not seen", f.Unseen...)
-	p.field("Else", strings.Join(f.Alternatives, " | "))
-	p.field("Fix", f.Fix...)
-	p.field("Verify", f.Verify)
-	p.field("Pods", strings.Join(d.podNames(f.Pods), ", "))
-	p.field("Peers", strings.Join(d.peerNames(f.Peers), ", "))
+	for _, x := range names {
+		p.labelled(wide, x.Name, strings.Join(x.Values, ", "))
+	}
 	return p.lines
 }
 
-// evidence is one observation, its source at the right edge.
-func (p *page) evidence(name string, n int, e model.Evidence) {
-	source := clean(e.Source)
-	number := fmt.Sprintf("[%d] ", n)
-	room := p.w - label - len(number) - width(source) - 2
-	for i, row := range wrap(clean(e.Text), max(room, 8)) {
-		if i > 0 {
-			name, number, source = "", strings.Repeat(" ", len(number)), ""
-		}
-		line := p.paint(Heading, p.fit(name, label)) + number
-		if source == "" {
-			p.add(line + row)
-			continue
-		}
-		p.add(line + p.fit(row, max(room, 8)) + "  " + p.paint(Dim, source))
-	}
-}
-
-// shown bounds the lists of pods and peers on a page.
+// shown bounds the rows of raw figures on a page.
 const shown = 12
 
-func (d *Data) podNames(addrs []netip.Addr) []string {
-	var out []string
-	for _, a := range addrs {
-		out = append(out, d.named(a))
-	}
-	return bounded(out)
-}
-
-func (d *Data) peerNames(prefixes []netip.Prefix) []string {
-	var out []string
-	for _, p := range prefixes {
-		if p.IsSingleIP() {
-			out = append(out, d.named(p.Addr()))
-			continue
-		}
-		out = append(out, clean(p.String()))
-	}
-	return bounded(out)
-}
-
-func bounded(rows []string) []string {
-	if len(rows) > shown {
-		rows = append(rows[:shown:shown], fmt.Sprintf("and %d more", len(rows)-shown))
-	}
-	return rows
-}
-
-// RawPage is what was counted of the pods of a finding: the figures that the
-// evidence was drawn from.
+// RawPage is what was counted of the pods of a finding, from which the evidence
+// was drawn.
 func (d *Data) RawPage(t Theme, f *model.Tracked, w int) []string {
 	p := &page{Theme: t, w: w}
 	s := d.Reading.Snapshot
@@ -159,7 +115,7 @@ func (d *Data) RawPage(t Theme, f *model.Tracked, w int) []string {
 		x := &s.Traffic.MACs[i]
 		if n < shown && concerned(x.Addr) {
 			n++
-			p.counted(x.Packets, fmt.Sprintf("%s %s %s > %s", clean(x.Link), clean(string(x.Direction)), or(x.Src.String(), unknown), or(x.Dst.String(), unknown)))
+			p.counted(x.Packets, fmt.Sprintf("%s %s %s > %s", x.Link, x.Direction, cmp.Or(x.Src.String(), unknown), cmp.Or(x.Dst.String(), unknown)))
 		}
 	}
 	if n == 0 {
@@ -178,7 +134,7 @@ func (d *Data) listDrops(p *page, concerned func(netip.Addr) bool) {
 		if !concerned(x.Src) && !concerned(x.Dst) {
 			continue
 		}
-		what := clean(or(string(x.Reason), "unknown")) + " at " + clean(or(x.Location, "unknown")) + onLink(x.Link)
+		what := report.DropText(x.Reason, x.Location, x.Link)
 		if !d.loss(x) {
 			what += ", harmless"
 		}
@@ -195,30 +151,30 @@ func (d *Data) listDrops(p *page, concerned func(netip.Addr) bool) {
 	case d.dropped.Known:
 		p.add("none")
 	default:
-		p.add("not watched: " + d.why(model.SourceDrops))
+		p.prose("not watched: " + d.why(model.SourceDrops))
 	}
 }
 
 // hops lists what was counted of an address, hop by hop, with the recent rates.
 func (d *Data) hops(p *page, a netip.Addr) {
-	var hops []*model.HopCount
-	for i := range d.Reading.Snapshot.Traffic.Hops {
-		if h := &d.Reading.Snapshot.Traffic.Hops[i]; h.Addr == a {
+	var hops []model.HopCount
+	for _, h := range d.Reading.Snapshot.Traffic.Hops {
+		if h.Addr == a {
 			hops = append(hops, h)
 		}
 	}
-	slices.SortStableFunc(hops, d.onTheWay)
-	// A narrow pane tells the way once, above its hops.
+	slices.SortStableFunc(hops, report.HopOrder(d.Reading.Snapshot))
+	// A narrow pane names the direction once, above its hops.
 	narrow, above := p.w < 48, ""
 	for _, h := range hops {
-		way, whole := "out", "from the pod"
+		direction, whole := "out", "from the pod"
 		if h.Side == model.AsDestination {
-			way, whole = "in", "to the pod"
+			direction, whole = "in", "to the pod"
 		}
-		if narrow && way != above {
+		if narrow && direction != above {
 			p.add(p.paint(Heading, whole))
 		}
-		above = way
+		above = direction
 		var rates []float64
 		for _, s := range d.series[a] {
 			if s.IfIndex == h.IfIndex && s.Side == h.Side && s.Direction == h.Direction && s.Link == h.Link {
@@ -236,43 +192,22 @@ func (d *Data) hops(p *page, a netip.Addr) {
 			continue
 		}
 		room := min(24, max(p.w-28, 8))
-		p.add(fmt.Sprintf("%s %s %s %s", p.fit(way, 3), p.fit(name, room), figures, p.spark(rates, min(20, p.w-room-20))))
+		p.add(fmt.Sprintf("%s %s %s %s", p.fit(direction, 3), p.fit(name, room), figures, p.spark(rates, min(20, p.w-room-20))))
 	}
 	switch {
 	case len(hops) > 0:
 	case d.watched():
 		p.add("no packet seen in this window")
 	default:
-		p.add("packets are not watched: " + d.why(model.SourceTC))
+		p.prose("packets are not watched: " + d.why(model.SourceTC))
 	}
-}
-
-// onTheWay orders hops as packets pass them: what the pod sends, outwards from
-// its own link, then what it gets, inwards.
-func (d *Data) onTheWay(a, b *model.HopCount) int {
-	depth := func(h *model.HopCount) int {
-		n := 2
-		switch d.roles[h.IfIndex] {
-		case model.RolePod:
-			n = 0
-		case model.RolePodLink:
-			n = 1
-		case model.RoleUplink:
-			n = 3
-		}
-		if h.Side == model.AsDestination {
-			return 10 - n
-		}
-		return n
-	}
-	return cmp.Or(cmp.Compare(depth(a), depth(b)), cmp.Compare(a.Link, b.Link), cmp.Compare(b.Direction, a.Direction))
 }
 
 // why is what a source says about itself.
 func (d *Data) why(source string) string {
 	for _, src := range d.Reading.Snapshot.Sources {
 		if src.Name == source {
-			return clean(or(src.Detail, string(src.Status)))
+			return cmp.Or(src.Detail, string(src.Status))
 		}
 	}
 	return "it never reported"
@@ -284,9 +219,9 @@ func (d *Data) NodePage(t Theme, w int) []string {
 	s := d.Reading.Snapshot
 	n := s.Node
 	p.title("node")
-	p.field("Name", or(n.Name, "unknown"))
-	p.field("Kernel", or(n.Kernel, "unknown"))
-	plugin := or(n.Plugin, "unknown")
+	p.field("Name", cmp.Or(n.Name, "unknown"))
+	p.field("Kernel", cmp.Or(n.Kernel, "unknown"))
+	plugin := cmp.Or(n.Plugin, "unknown")
 	if len(n.PluginBy) > 0 {
 		plugin += ", by " + strings.Join(n.PluginBy, ", ")
 	}
@@ -295,32 +230,36 @@ func (d *Data) NodePage(t Theme, w int) []string {
 		p.field("Policy", n.Policy)
 	}
 	if n.Residue != "" {
-		p.field("Residue", n.Residue)
+		p.field("Left over", n.Residue)
 	}
-	p.field("Engine", engine(n))
-	p.field("Uplinks", or(strings.Join(n.Uplinks, ", "), "none known"))
-	p.field("Window", Span(s.Window.Duration()))
+	p.field("Engine", report.EngineText(n))
+	p.field("Uplinks", report.UplinksText(n))
+	p.field("Window", report.Duration(s.Window.Duration()))
 	d.cluster(p)
 	d.conntrack(p)
-	p.title("lost by lasthop")
-	for _, row := range orNothing(lostText(s.Traffic.Lost)) {
-		p.add(row)
-	}
+	d.lost(p)
 	d.links(p)
 	p.title("settings")
 	for _, c := range s.Sysctls {
 		if key(c.Name) {
-			p.add(clean(c.Name) + " = " + clean(c.Value))
+			p.add(clean(c.Name + " = " + c.Value))
 		}
 	}
 	if len(s.Sysctls) == 0 {
-		p.add("not read: " + d.why(model.SourceSysctl))
+		p.prose("not read: " + d.why(model.SourceSysctl))
 	}
 	return p.lines
 }
 
-// key reports whether a setting is worth a line: those that decide over
-// forwarding, for all links at once.
+func (d *Data) lost(p *page) {
+	p.title("lost by lasthop")
+	for _, row := range report.LostText(d.Reading.Snapshot.Traffic.Lost) {
+		p.prose(row)
+	}
+}
+
+// key reports whether a setting is worth a line: one that governs forwarding on
+// all links at once.
 func key(name string) bool {
 	for _, k := range []string{"ip_forward", ".all.", ".default.forwarding", "bridge-nf-call", "nf_conntrack_max", "gc_thresh"} {
 		if strings.Contains(name, k) {
@@ -330,33 +269,12 @@ func key(name string) bool {
 	return false
 }
 
-func engine(n model.Node) string {
-	if n.Engine == "" {
-		return "unknown"
-	}
-	if n.Attach == "" {
-		return clean(n.Engine)
-	}
-	return clean(n.Engine) + "/" + clean(n.Attach)
-}
-
-func orNothing(rows []string) []string {
-	if len(rows) == 0 {
-		return []string{"nothing"}
-	}
-	return rows
-}
-
 func (d *Data) cluster(p *page) {
 	c := d.Reading.Snapshot.Cluster
-	var ranges []string
-	for _, x := range c.PodCIDRs {
-		ranges = append(ranges, x.String())
-	}
-	p.field("Pod range", or(strings.Join(ranges, ", "), "not known"))
+	p.field("Pod range", cmp.Or(texts(c.PodCIDRs), "not known"))
 	nodes := d.why(model.SourceNodes)
 	if len(c.Nodes) > 0 {
-		nodes = plural(len(c.Nodes), "node")
+		nodes = report.Plural(len(c.Nodes), "node")
 	}
 	p.field("Cluster", nodes)
 }
@@ -365,7 +283,7 @@ func (d *Data) conntrack(p *page) {
 	s := d.Reading.Snapshot
 	p.title("connection tracking")
 	if s.Status(model.SourceConntrack) == model.Missing {
-		p.add("not read: " + d.why(model.SourceConntrack))
+		p.prose("not read: " + d.why(model.SourceConntrack))
 		return
 	}
 	c := s.Conntrack
@@ -376,7 +294,7 @@ func (d *Data) conntrack(p *page) {
 
 func (d *Data) links(p *page) {
 	s := d.Reading.Snapshot
-	p.title(plural(len(s.Links), "link"))
+	p.title(report.Plural(len(s.Links), "link"))
 	cols := []Column{{Title: "IFX", Width: 4, Right: true}, {Title: "LINK", Width: 15, Fit: true}, {Title: "ROLE", Width: 8, Fit: true},
 		{Title: "STATE", Width: 10, Fit: true}, {Title: "MTU", Width: 5, Right: true}, {Title: "MAC", Width: 17}, {Title: "ADDRESS"}}
 	l := List{By: -1, Cursor: -1}
@@ -389,22 +307,18 @@ func (d *Data) links(p *page) {
 		case !x.Carrier:
 			state = "NO CARRIER"
 		}
-		var addrs []string
-		for _, a := range x.Addresses {
-			addrs = append(addrs, a.String())
-		}
-		l.Rows = append(l.Rows, &Row{Cells: []Cell{
-			whole(max(x.Index, 0)), text(clean(x.Name)), text(clean(or(string(x.Role), unknown))), text(state), whole(max(x.MTU, 0)),
-			text(or(x.MAC.String(), unknown)), text(clean(strings.Join(addrs, " ")))}})
+		addrs := texts(x.Addresses)
+		l.Rows = append(l.Rows, &Row{
+			Cells: []Cell{whole(max(x.Index, 0)), text(x.Name), text(string(x.Role)), text(state), whole(max(x.MTU, 0)), text(x.MAC.String()), text(addrs)},
+			Brief: clean(fmt.Sprintf("%s %s %s", x.Name, state, addrs)),
+		})
 	}
-	widths := columnWidths(cols, l.Rows, p.w-1)
-	p.add(p.paint(Heading, p.heading(cols, widths, l, "", p.w)))
-	for _, r := range l.Rows {
-		p.add(p.row(cols, widths, r, false, p.w))
-	}
+	p.lines = append(p.lines, p.list(cols, l, "", p.w, len(l.Rows)+1, "")...)
 }
 
-// CoveragePage says of each source whether it was read, and why not.
+func texts(prefixes []netip.Prefix) string { return strings.Trim(fmt.Sprint(prefixes), "[]") }
+
+// CoveragePage says of each source whether it was read, or why not.
 func (d *Data) CoveragePage(t Theme, w int) []string {
 	p := &page{Theme: t, w: w}
 	p.title("what lasthop could look at")
@@ -416,27 +330,16 @@ func (d *Data) CoveragePage(t Theme, w int) []string {
 		case model.Missing:
 			style = Critical
 		}
-		head := p.paint(style, p.fit(clean(string(src.Status)), 8)) + p.fit(clean(src.Name), 11)
-		for i, row := range wrap(clean(or(src.Detail, unknown)), max(w-19, 10)) {
-			if i > 0 {
-				head = strings.Repeat(" ", 19)
-			}
-			p.add(head + row)
-		}
+		p.hang(p.paint(style, p.fit(clean(string(src.Status)), 8))+p.fit(clean(src.Name), 11), 19, cmp.Or(src.Detail, unknown))
 	}
 	if len(d.Reading.Snapshot.Sources) == 0 {
 		p.add("nothing has been read yet")
 	}
-	p.title("lost by lasthop itself")
-	for _, row := range orNothing(lostText(d.Reading.Snapshot.Traffic.Lost)) {
-		for _, r := range wrap(row, w) {
-			p.add(r)
-		}
-	}
+	d.lost(p)
 	return p.lines
 }
 
-// PageText is a page, or else the node, as plain text, for the clipboard.
+// PageText is CoveragePage or NodePage as plain text, for the clipboard.
 func (d *Data) PageText(p PageID) string {
 	t := NewTheme("mono", true)
 	lines := d.NodePage(t, textWidth)
@@ -454,8 +357,8 @@ type Hint struct {
 	Key, Does string
 	// Section groups the keys in the help.
 	Section string
-	// Footer keys are named at the foot of the screen, as far as they fit;
-	// Keep are those that must.
+	// Footer keys are named at the foot of the screen as far as they fit; Keep
+	// keys always.
 	Footer, Keep bool
 }
 
@@ -483,7 +386,7 @@ func HelpPage(t Theme, hints []Hint, w int) []string {
 	}
 	half := len(rows)
 	for i, row := range rows {
-		if row == "" && 2*max(i, len(rows)-i) < 2*max(half, len(rows)-half) {
+		if row == "" && max(i, len(rows)-i) < max(half, len(rows)-half) {
 			half = i
 		}
 	}

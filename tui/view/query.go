@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// Query is a filter of rows. The zero Query lets all pass.
+// Query is a filter of rows. The zero Query passes all.
 type Query struct{ terms []term }
 
-// term is one word of a filter; all of a query's must hold.
+// term is one word of a filter. All must match.
 type term struct {
 	not    bool
 	word   string
@@ -19,10 +19,10 @@ type term struct {
 	regex  *regexp.Regexp
 }
 
-// ParseQuery reads a filter: words that must all be met, by a name, namespace,
-// link, code or text that holds the word, by an address or range (10.244.3.7,
-// 10.244.0.0/16), or by a regular expression (~cart-.*). A word behind "!"
-// must not be met.
+// ParseQuery parses a filter. All of its words must match: a word matches names,
+// namespaces, links, codes and text that contain it, or it is an address or range
+// (10.244.3.7, 10.244.0.0/16) or a regular expression (~cart-.*). A word behind "!"
+// must not match.
 func ParseQuery(s string) (Query, error) {
 	var q Query
 	for _, w := range strings.Fields(s) {
@@ -69,8 +69,8 @@ func (t *term) read(w string) error {
 	return nil
 }
 
-// looksLikeAddr reports whether nothing but an address was meant. What is on
-// its way to be one, while it is typed, is taken as text.
+// looksLikeAddr reports whether the word can only be meant as an address. The
+// beginning of one counts as text while it is typed.
 func looksLikeAddr(s string) bool {
 	hex := strings.Contains(s, ":")
 	for _, r := range s {
@@ -102,8 +102,8 @@ func (t term) holds(r *Row) bool {
 	return strings.Contains(r.hay, t.word)
 }
 
-// Select gives the rows that pass, in the order of a column; by -1 keeps the
-// order of the rows. What is not known comes last either way.
+// Select returns the rows that pass, sorted by a column; by -1 keeps their order.
+// What is not known comes last in either order.
 func Select(rows []Row, q Query, by int, reverse bool) []*Row {
 	var out []*Row
 	for i := range rows {

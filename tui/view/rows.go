@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"slices"
 	"strings"
-	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
@@ -16,15 +14,15 @@ import (
 // Column is one column of a list.
 type Column struct {
 	Title string
-	// Width is in columns; 0 takes what the others leave. With Fit it is the
-	// most, and less where no row needs as much.
+	// Width is in columns; 0 takes what the others leave. With Fit it is an
+	// upper bound, and the column no wider than its rows need.
 	Width int
 	Fit   bool
 	Right bool
-	// Ends are kept where there is no room for all: what tells names apart is
-	// often their end.
+	// Ends cuts the middle of what is too wide: names often differ only at
+	// their end.
 	Ends bool
-	// From is the least width of the list that has room for it.
+	// From is the width of the list from which the column is shown.
 	From int
 }
 
@@ -62,83 +60,43 @@ var (
 	}
 )
 
-// Columns are the columns of a list's tab.
-func Columns(t TabID) []Column {
-	switch t {
-	case Findings:
-		return findingColumns
-	case Pods:
-		return podColumns
-	case Events:
-		return eventColumns
-	}
-	return nil
-}
+var columns = [Tabs][]Column{Findings: findingColumns, Pods: podColumns, Events: eventColumns}
 
-// findingRows are the findings, then the checks that could not be made: a
-// source that was not read is a row, never silence.
+// Columns are the columns of a tab's list, nil if it has none.
+func Columns(t TabID) []Column { return columns[t] }
+
+// findingRows are the findings, then the checks that could not be made: a source
+// that was not read is a row, never silence.
 func (d *Data) findingRows() []Row {
 	var rows []Row
+	s := d.Reading.Snapshot
 	if len(d.open) == 0 && !d.Reading.At.IsZero() {
-		rows = append(rows, skipped("none", "NONE", "", d.silence()))
+		rows = append(rows, skipped("none", "NONE", "", report.Report{Snapshot: s}.Silence(d.dropped.N)))
 	}
 	for i := range d.Reading.Findings {
 		rows = append(rows, d.findingRow(&d.Reading.Findings[i]))
 	}
-	s := d.Reading.Snapshot
-	for _, src := range s.Sources {
-		if src.Status != model.OK {
-			rows = append(rows, skipRow(src))
+	for _, src := range report.Unread(s) {
+		word := "SKIP"
+		if src.Status == model.Partial {
+			word = "PART"
 		}
+		rows = append(rows, skipped("source "+src.Name, word, src.Name, cmp.Or(src.Detail, string(src.Status))))
 	}
-	if lost(s.Traffic.Lost) {
-		rows = append(rows, skipped("lost", "LOST", "lasthop itself", strings.Join(lostText(s.Traffic.Lost), "; ")))
+	if report.Lost(s.Traffic.Lost) {
+		rows = append(rows, skipped("lost", "LOST", "lasthop itself", strings.Join(report.LostText(s.Traffic.Lost), "; ")))
 	}
 	return rows
 }
 
-// silence is what it is worth that nothing was found. It calls no node healthy.
-func (d *Data) silence() string {
-	s := d.Reading.Snapshot
-	window := Span(s.Window.Duration())
-	verdict := "no loss seen in " + window
-	switch {
-	case !d.watched():
-		return "no fault found in the node's state, but no packet was watched: losses cannot be told"
-	case s.Window.Duration() <= 0:
-		return "nothing was counted yet"
-	case !slices.ContainsFunc(s.Traffic.Hops, func(h model.HopCount) bool { return h.Packets > 0 && h.Addr.IsValid() }):
-		verdict += ", but no pod packet passed either: only the node's state was judged"
-	case len(report.Gaps(s)) > 0 || lost(s.Traffic.Lost):
-		verdict += ", but not everything could be looked at"
-	}
-	if d.dropped.N > 0 {
-		verdict += "; drops gave no finding"
-	}
-	return verdict
-}
-
-// lost reports whether lasthop itself could not count something.
-func lost(l model.Lost) bool { return l.Events+l.Counters+l.MACs+l.Unparsed > 0 }
-
-func skipRow(src model.Source) Row {
-	word := "SKIP"
-	if src.Status == model.Partial {
-		word = "PART"
-	}
-	return skipped("source "+src.Name, word, clean(src.Name), clean(or(src.Detail, string(src.Status))))
-}
-
 // skipped is a row for what could not be judged; its figures are unknown.
 func skipped(id, word, where, why string) Row {
-	cells := []Cell{styled(Info, figure(word, -10)), text(where), text(why)}
+	where, why = clean(where), clean(why)
+	cells := []Cell{styled(Info, figure(word, -10)), {Text: where, ByText: true}, text(why)}
 	for len(cells) < len(findingColumns) {
 		cells = append(cells, nothing())
 	}
-	brief := why
-	if where != "" {
-		brief = where + ": " + why
-	}
+	brief := strings.TrimPrefix(where+": "+why, ": ")
 	return Row{ID: id, Cells: cells, Word: word, Brief: brief, Style: Info, Span: true, hay: lower(word, where, why)}
 }
 
@@ -150,7 +108,7 @@ func (d *Data) findingRow(f *model.Tracked) Row {
 		lost = whole(f.Packets)
 	}
 	word := severityWord(f.Severity)
-	title, where := clean(f.Title), where(f)
+	title, where := clean(f.Title), clean(report.LastHopAlive(&f.Finding))
 	workload, pods := nothing(), nothing()
 	if len(f.Pods) > 0 {
 		workload, pods = text(d.name(f.Pods[0])), whole(len(f.Pods))
@@ -169,7 +127,7 @@ func (d *Data) findingRow(f *model.Tracked) Row {
 		Word: word + " " + clean(string(f.Confidence)), Brief: where + ": " + title,
 		Cells: []Cell{
 			styled(severityStyle(f.Severity), figure(word, rank)), text(where), text(title), workload,
-			pods, lost, text(clean(or(string(f.Confidence), unknown))),
+			pods, lost, text(string(f.Confidence)),
 			figure(f.First.Format("15:04")+"-"+until, ageOf.Order), ageOf, trend(d.findingRates(f)),
 		},
 	}
@@ -186,8 +144,8 @@ func (d *Data) findingRow(f *model.Tracked) Row {
 	return r
 }
 
-// FindingID tells a finding from others of its code, whatever its counts and
-// however many pods it has come to concern.
+// FindingID identifies a finding among those of its code, whatever it counts and
+// however many pods it concerns by now.
 func FindingID(f *model.Tracked) string {
 	var first netip.Addr
 	if len(f.Pods) > 0 {
@@ -207,8 +165,8 @@ func (r *Row) Line() string {
 	return strings.Join(parts, "  ")
 }
 
-// findingRates sums the rates of the finding's pods, at its last hop alive
-// where that one has a series.
+// findingRates sums the rates of the finding's pods, at its last hop alive if
+// that has a series.
 func (d *Data) findingRates(f *model.Tracked) []float64 {
 	var sum []float64
 	for _, a := range f.Pods {
@@ -221,8 +179,8 @@ func (d *Data) findingRates(f *model.Tracked) []float64 {
 	return sum
 }
 
-// addRates adds rates to others. Series end at the same time, so the shorter
-// begin later.
+// addRates adds rates to others. All series end at the same time, so a shorter
+// one begins later.
 func addRates(sum, rates []float64) []float64 {
 	if over := len(rates) - len(sum); over > 0 {
 		sum = append(make([]float64, over), sum...)
@@ -233,7 +191,7 @@ func addRates(sum, rates []float64) []float64 {
 	return sum
 }
 
-// podRows are the pods that live, then those that are gone.
+// podRows are the living pods, then those that are gone.
 func (d *Data) podRows(drops map[netip.Addr]uint64) []Row {
 	worst := make(map[netip.Addr]model.Severity)
 	for _, f := range d.open {
@@ -245,7 +203,7 @@ func (d *Data) podRows(drops map[netip.Addr]uint64) []Row {
 	}
 	out, in := d.packets()
 	s := d.Reading.Snapshot
-	rows := make([]Row, 0, len(s.Pods)+len(s.PastPods))
+	var rows []Row
 	for i := range s.Pods {
 		rows = append(rows, d.podRow(&s.Pods[i], drops, worst, out, in, false))
 	}
@@ -304,12 +262,12 @@ func (d *Data) podRow(p *model.Pod, drops map[netip.Addr]uint64, worst map[netip
 	}
 	ip := nothing()
 	if first.IsValid() {
-		ip = text(clean(first.String()))
+		ip = text(first.String())
 	}
 	r.Cells = []Cell{
-		text(name), ip, text(clean(or(p.Link, unknown))),
+		text(name), ip, text(p.Link),
 		d.rateCell(p, model.AsSource, out), d.rateCell(p, model.AsDestination, in), dropCell, word,
-		whole(p.LinkIndex), text(or(p.MAC.String(), unknown)), trend(d.podRates(p, model.AsSource)),
+		whole(p.LinkIndex), text(p.MAC.String()), trend(d.podRates(p, model.AsSource)),
 	}
 	r.Style = word.Style
 	if word.Text != unknown {
@@ -320,15 +278,15 @@ func (d *Data) podRow(p *model.Pod, drops map[netip.Addr]uint64, worst map[netip
 	return r
 }
 
-// podLabel is what a pod goes by: its name, or else its address or link.
+// podLabel is a pod's name, or else its address or link.
 func (d *Data) podLabel(p *model.Pod) string {
 	for _, a := range p.Addresses {
 		return d.name(a.Addr())
 	}
-	return clean(or(p.NetnsName, or(p.Link, unknown)))
+	return clean(cmp.Or(p.NetnsName, p.Link, unknown))
 }
 
-// podRates are those of all of a pod's addresses; nil where no series tells.
+// podRates are those of all of a pod's addresses; nil without a series.
 func (d *Data) podRates(p *model.Pod, side model.Side) []float64 {
 	var sum []float64
 	for _, a := range p.Addresses {
@@ -341,8 +299,8 @@ func (d *Data) podRates(p *model.Pod, side model.Side) []float64 {
 	return sum
 }
 
-// rateCell is a pod's packets a second: the latest, or, where no series tells,
-// those of the window.
+// rateCell is a pod's packets per second: the latest, or without a series those
+// of the window.
 func (d *Data) rateCell(p *model.Pod, side model.Side, packets map[netip.Addr]uint64) Cell {
 	f := math.NaN()
 	switch rates := d.podRates(p, side); {
@@ -356,176 +314,4 @@ func (d *Data) rateCell(p *model.Pod, side model.Side, packets map[netip.Addr]ui
 		f = d.perSecond(sum)
 	}
 	return figure(rate(f), f)
-}
-
-// maxEvents bounds the rows of each kind of event; the latest are kept.
-const maxEvents = 200
-
-// eventRows are what happened, the latest first.
-func (d *Data) eventRows() []Row {
-	var rows []Row
-	rows = append(rows, d.findingEvents()...)
-	rows = append(rows, d.podEvents()...)
-	rows = append(rows, d.dropEvents()...)
-	rows = append(rows, d.sampleEvents()...)
-	slices.SortStableFunc(rows, func(a, b Row) int { return compare(b.Cells[0], a.Cells[0]) })
-	return rows
-}
-
-func event(at time.Time, id, kind string, style Style, who, what string, addrs ...netip.Addr) Row {
-	r := Row{
-		ID: id, Style: style, Word: clock(at), Brief: kind + " " + what,
-		Cells: []Cell{figure(clock(at), float64(at.UnixMilli())), styled(style, text(kind)), text(or(who, unknown)), text(what)},
-		hay:   lower(kind, who, what),
-	}
-	for _, a := range addrs {
-		if a.IsValid() {
-			r.addrs = append(r.addrs, host(a))
-			r.hay += "\x00" + a.String()
-		}
-	}
-	return r
-}
-
-func (d *Data) findingEvents() []Row {
-	var rows []Row
-	for i := range d.Reading.Findings {
-		f := &d.Reading.Findings[i]
-		who := ""
-		if len(f.Pods) > 0 {
-			who = d.name(f.Pods[0])
-		}
-		what := severityWord(f.Severity) + " " + clean(string(f.Code)) + " " + clean(f.Title) + " (" + clean(string(f.Confidence)) + ")"
-		add := func(at time.Time, kind string, style Style) {
-			if at.IsZero() {
-				return
-			}
-			r := event(at, kind+FindingID(f), kind, style, who, what, f.Pods...)
-			r.Finding = f
-			rows = append(rows, r)
-		}
-		add(f.First, "OPEN", severityStyle(f.Severity))
-		if f.Closed {
-			add(f.Last, "CLOSE", Info)
-		}
-	}
-	return rows
-}
-
-// podEvents are pods that came or went within the window. Those from before
-// were there, as far as anybody knows.
-func (d *Data) podEvents() []Row {
-	var rows []Row
-	s := d.Reading.Snapshot
-	one := func(p *model.Pod, at time.Time, kind string) {
-		if at.IsZero() || at.Before(s.Window.Start) {
-			return
-		}
-		r := event(at, fmt.Sprint(kind, p.Netns, p.Link, at.UnixNano()), kind, Info, d.podLabel(p), "pod "+d.podLabel(p)+" behind "+clean(or(p.Link, unknown)))
-		for _, a := range p.Addresses {
-			r.addrs = append(r.addrs, host(a.Addr()))
-			r.hay += "\x00" + a.Addr().String()
-			if kind == podCame && !r.From.IsValid() {
-				r.From = a.Addr()
-			}
-		}
-		rows = append(rows, r)
-	}
-	for i := range s.Pods {
-		one(&s.Pods[i], s.Pods[i].Since, podCame)
-	}
-	for i := range s.PastPods {
-		one(&s.PastPods[i], s.PastPods[i].Until, "POD-")
-	}
-	return rows
-}
-
-// podCame is the word for a pod that is new, freed that for what the kernel frees
-// without a loss.
-const (
-	podCame = "POD+"
-	freed   = "FREED"
-)
-
-// dropKind is the word for a drop.
-func (d *Data) dropKind(x *model.Drop) (string, Style) {
-	if d.loss(x) {
-		return "DROP", Warning
-	}
-	return freed, Info
-}
-
-func (d *Data) dropEvents() []Row {
-	var rows []Row
-	drops := d.Reading.Snapshot.Traffic.Drops
-	latest := make([]*model.Drop, len(drops))
-	for i := range drops {
-		latest[i] = &drops[i]
-	}
-	// Most were read at one time: among these the losses come first.
-	slices.SortStableFunc(latest, func(a, b *model.Drop) int {
-		return cmp.Or(b.Last.Compare(a.Last), compareBool(!d.loss(a), !d.loss(b)))
-	})
-	for _, x := range latest[:min(len(latest), maxEvents)] {
-		what := fmt.Sprintf("%sx %s: %s > %s %s, at %s%s", number(x.Packets), clean(or(string(x.Reason), "unknown reason")),
-			d.name(x.Src), d.name(x.Dst), model.ProtoName(x.Proto), clean(or(x.Location, "unknown place")), onLink(x.Link))
-		who := d.names[x.Src]
-		if who == "" {
-			who = d.names[x.Dst]
-		}
-		at := x.Last
-		if at.IsZero() {
-			at = d.Reading.At
-		}
-		kind, style := d.dropKind(x)
-		r := event(at, fmt.Sprint("drop", x.Src, x.Dst, x.Proto, x.Reason, x.Location, x.IfIndex, x.Netns), kind, style, who, what, x.Src, x.Dst)
-		r.Faint = kind == freed
-		rows = append(rows, d.between(r, x.Src, x.Dst))
-	}
-	return rows
-}
-
-func (d *Data) sampleEvents() []Row {
-	samples := d.Reading.Snapshot.Traffic.Samples
-	var rows []Row
-	for i := max(0, len(samples)-maxEvents); i < len(samples); i++ {
-		x := &samples[i]
-		what := fmt.Sprintf("%s: %s, at %s%s", clean(or(string(x.Reason), "unknown reason")), d.describe(x), clean(or(x.Location, "unknown place")), onLink(x.Link))
-		who := d.names[x.Src]
-		if who == "" {
-			who = d.names[x.Dst]
-		}
-		r := event(x.Time, fmt.Sprint("sample", x.Time.UnixNano(), x.Src, x.Dst, x.Count, i), "PACKET", Warning, who, what, x.Src, x.Dst)
-		drop := x.Drop()
-		r.Faint = !d.loss(&drop)
-		rows = append(rows, d.between(r, x.Src, x.Dst))
-	}
-	return rows
-}
-
-func onLink(link string) string {
-	if link == "" {
-		return ""
-	}
-	return " on " + clean(link)
-}
-
-func lower(parts ...string) string { return strings.ToLower(strings.Join(parts, "\x00")) }
-
-// lostText says in words what lasthop itself could not count.
-func lostText(l model.Lost) []string {
-	var out []string
-	add := func(n uint64, what string) {
-		if n > 0 {
-			out = append(out, number(n)+" "+what)
-		}
-	}
-	add(l.Events, "drop samples lost")
-	add(l.Counters, "packets uncounted")
-	add(l.MACs, "packets without MACs")
-	add(l.Unparsed, "packets unreadable")
-	for _, d := range l.Detail {
-		out = append(out, clean(d))
-	}
-	return out
 }

@@ -1,7 +1,6 @@
 package view
 
 import (
-	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -14,10 +13,10 @@ import (
 	"github.com/lasthop/lasthop/probe/report"
 )
 
-// clean makes text from outside fit to be drawn: control characters, and those
-// that turn the direction of writing, become escapes, as in the reports. So do
-// characters that are made of several, or that terminals do not agree about how
-// wide they are: they would break the columns.
+// clean makes text from outside fit to be drawn: as in the reports, control
+// characters and those that change the direction of writing become escapes. So
+// do characters that are made of several, or whose width terminals do not agree
+// about: they would break the columns.
 func clean(s string) string {
 	s = report.Clean(s)
 	if ascii(s) {
@@ -30,11 +29,11 @@ func clean(s string) string {
 			_, n := utf8.DecodeRuneInString(s)
 			c = s[:n]
 		}
-		if w > 0 && w == ansi.StringWidthWc(c) && alone(c) {
-			b.WriteString(c)
-		} else {
-			for _, r := range c {
-				escape(&b, r)
+		for _, r := range c {
+			if r < utf8.RuneSelf || w > 0 && w == ansi.StringWidthWc(c) && alone(c) {
+				b.WriteRune(r)
+			} else {
+				b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
 			}
 		}
 		s = s[len(c):]
@@ -50,28 +49,12 @@ func alone(c string) bool {
 	return utf8.RuneCountInString(c) == 1 && before == " " && behind == c
 }
 
-func escape(b *strings.Builder, r rune) {
-	switch {
-	case r < utf8.RuneSelf:
-		b.WriteRune(r)
-	case r < 0x10000:
-		fmt.Fprintf(b, `\u%04x`, r)
-	default:
-		fmt.Fprintf(b, `\U%08x`, r)
-	}
-}
-
 func ascii(s string) bool {
-	for i := range len(s) {
-		if s[i] >= utf8.RuneSelf {
-			return false
-		}
-	}
-	return true
+	return strings.IndexFunc(s, func(r rune) bool { return r >= utf8.RuneSelf }) < 0
 }
 
-// plainASCII replaces what is beyond 7 bits by as many question marks as it is
-// wide.
+// plainASCII replaces each character beyond 7 bits with as many question marks as
+// it is wide.
 func plainASCII(s string) string {
 	if ascii(s) {
 		return s
@@ -87,17 +70,9 @@ func plainASCII(s string) string {
 	return b.String()
 }
 
-// width is how many columns text takes; styles take none.
-func width(s string) int {
-	for i := range len(s) {
-		if s[i] < ' ' || s[i] > '~' {
-			return ansi.StringWidth(s)
-		}
-	}
-	return len(s)
-}
+func width(s string) int { return report.Width(s) }
 
-// fit makes s exactly w columns wide; what is cut is marked.
+// fit makes s exactly w columns wide, and marks a cut.
 func (t Theme) fit(s string, w int) string {
 	if w <= 0 {
 		return ""
@@ -105,7 +80,7 @@ func (t Theme) fit(s string, w int) string {
 	n := width(s)
 	if n > w {
 		s = ansi.Truncate(s, w, t.more)
-		// A wide character that did not fit leaves a column.
+		// A wide character that does not fit leaves a column.
 		n = width(s)
 	}
 	return s + strings.Repeat(" ", max(w-n, 0))
@@ -121,55 +96,28 @@ func (t Theme) right(s string, w int) string {
 
 // cut is fit without the padding.
 func (t Theme) cut(s string, w int) string {
-	if w <= 0 {
-		return ""
+	if width(s) <= w {
+		return s
 	}
-	if width(s) > w {
-		return ansi.Truncate(s, w, t.more)
-	}
-	return s
+	return ansi.Truncate(s, max(w, 0), t.more)
 }
 
-// wrap breaks clean text into rows of at most w columns: at spaces alone, so
-// that commands stay readable, and within a word that is longer than a row.
+// wrap breaks clean text at spaces into rows of at most w columns, and within a
+// word that is longer than a row.
 func wrap(s string, w int) []string {
-	if w <= 0 {
+	words := strings.Fields(s)
+	if w <= 0 || len(words) == 0 {
 		return nil
 	}
-	var rows []string
-	row, used := "", 0
-	flush := func() {
-		if used > 0 {
-			rows = append(rows, row)
+	for i, word := range words {
+		if width(word) > w {
+			words[i] = ansi.Hardwrap(word, w, true)
 		}
-		row, used = "", 0
 	}
-	for _, word := range strings.Fields(s) {
-		n := width(word)
-		if used > 0 && used+1+n > w {
-			flush()
-		}
-		for n > w {
-			part := ansi.Truncate(word, w, "")
-			if part == "" {
-				break
-			}
-			rows = append(rows, part)
-			word = word[len(part):]
-			n = width(word)
-		}
-		if used > 0 {
-			row += " "
-			used++
-		}
-		row += word
-		used += n
-	}
-	flush()
-	return rows
+	return report.Wrap(strings.Join(words, " "), w)
 }
 
-// unknown is what is drawn for what is not known. It is never a zero.
+// unknown stands for what is not known. It is never a zero.
 const unknown = "-"
 
 // number is a count in at most six columns.
@@ -192,7 +140,7 @@ func scaled(f float64) string {
 	return strconv.FormatFloat(math.Floor(f), 'f', 0, 64)
 }
 
-// rate is a number a second; small ones keep a digit behind the point.
+// rate is a number per second; small ones keep a decimal.
 func rate(f float64) string {
 	switch {
 	case math.IsNaN(f) || f < 0:
@@ -216,8 +164,8 @@ func count(c model.Count) string {
 	return number(c.N)
 }
 
-// age is how long ago something was, in one unit and coarse, so that it
-// changes seldom: 5s, 40s, 3m, 2h, 4d.
+// age is how long ago something was, in one unit and coarse, so that it seldom
+// changes: <10s, 40s, 3m, 2h, 4d.
 func age(d time.Duration) string {
 	switch {
 	case d < 0:
@@ -234,40 +182,9 @@ func age(d time.Duration) string {
 	return strconv.Itoa(int(d/(24*time.Hour))) + "d"
 }
 
-// Span is a length of time as people say it: 10s, 1m, 5m, 1h.
-func Span(d time.Duration) string {
-	switch {
-	case d <= 0:
-		return "0s"
-	case d < time.Second:
-		return d.Round(time.Millisecond).String()
-	case d < time.Minute:
-		return strconv.Itoa(int(d.Round(time.Second)/time.Second)) + "s"
-	case d < time.Hour && d%time.Minute == 0, d >= time.Minute && d < time.Hour && d > 10*time.Minute:
-		return strconv.Itoa(int(d/time.Minute)) + "m"
-	case d < time.Hour:
-		return strconv.Itoa(int(d/time.Minute)) + "m" + strconv.Itoa(int(d%time.Minute/time.Second)) + "s"
-	}
-	return strconv.Itoa(int(d/time.Hour)) + "h"
-}
-
 func clock(t time.Time) string {
 	if t.IsZero() {
 		return unknown
 	}
 	return t.Format("15:04:05")
-}
-
-func plural[N int | uint64](n N, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
-
-func or(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
 }

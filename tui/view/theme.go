@@ -10,7 +10,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Style names what a piece of text is, not how it looks.
+// Style says what a piece of text is, not how it looks.
 type Style uint8
 
 // The styles.
@@ -30,13 +30,13 @@ const (
 // Theme is how styles look, and which characters may be drawn.
 type Theme struct {
 	Name string
-	// ASCII keeps to 7 bits, for terminals that do not show UTF-8.
+	// ASCII uses only 7 bits, for terminals that do not show UTF-8.
 	ASCII  bool
 	styles [styles]lipgloss.Style
 	glyphs
 }
 
-// glyphs are the characters beyond letters that frames are built of.
+// glyphs are the characters besides text that frames are drawn with.
 type glyphs struct {
 	more    string // text was cut here
 	bar     string // between panes
@@ -50,13 +50,13 @@ var (
 	richGlyphs  = glyphs{more: "…", bar: "│", rule: "─", levels: []string{"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"}, pointer: ">"}
 )
 
-// palettes are made of the 16 ANSI colours alone, in hues that stay apart for
-// colour-blind eyes: no red beside green. Words say the same as colours do.
+// palettes use only the 16 ANSI colours, in hues that colour-blind people can tell
+// apart: no red beside green. Colours add nothing to what words say.
 var palettes = map[string]func() [styles]lipgloss.Style{
 	"dark": func() [styles]lipgloss.Style {
 		return palette(lipgloss.Magenta, lipgloss.Yellow, lipgloss.Cyan)
 	},
-	// Yellow and cyan do not show on white.
+	// Yellow and cyan are hard to see on white.
 	"light": func() [styles]lipgloss.Style {
 		return palette(lipgloss.Magenta, lipgloss.Blue, lipgloss.Black)
 	},
@@ -81,10 +81,10 @@ func palette(critical, warning, info color.Color) [styles]lipgloss.Style {
 	}
 }
 
-// Themes names the themes; the first is the default, the last has no colours.
+// Themes lists the themes; the first is the default, the last has no colours.
 func Themes() []string { return []string{"dark", "light", "mono"} }
 
-// NewTheme gives the theme of that name, the default where there is none such.
+// NewTheme returns the named theme, or the default if there is none of that name.
 func NewTheme(name string, ascii bool) Theme {
 	if !slices.Contains(Themes(), name) {
 		name = Themes()[0]
@@ -96,7 +96,7 @@ func NewTheme(name string, ascii bool) Theme {
 	return t
 }
 
-// paint colours text that is clean.
+// paint styles text that is clean already.
 func (t Theme) paint(s Style, text string) string {
 	if s == Plain || text == "" {
 		return text
@@ -117,18 +117,13 @@ func severityStyle(s model.Severity) Style {
 
 // severityWord is a severity in four letters.
 func severityWord(s model.Severity) string {
-	switch s {
-	case model.Critical:
-		return "CRIT"
-	case model.Warning:
-		return "WARN"
-	case model.Info:
-		return "INFO"
+	if s.Rank() < 0 {
+		return "?"
 	}
-	return "?"
+	return strings.ToUpper(string(s[:4]))
 }
 
-// spark draws the last width rates, scaled to the highest of them.
+// spark draws the last rates, as many as fit, scaled to the highest.
 func (t Theme) spark(rates []float64, width int) string {
 	if width <= 0 {
 		return ""

@@ -107,11 +107,6 @@ func TestFigures(t *testing.T) {
 			t.Errorf("age(%v) = %s, want %s", d, got, want)
 		}
 	}
-	for d, want := range map[time.Duration]string{0: "0s", 250 * time.Millisecond: "250ms", 10 * time.Second: "10s", time.Minute: "1m", 90 * time.Second: "1m30s", 59*time.Minute + time.Second: "59m", 2 * time.Hour: "2h"} {
-		if got := Span(d); got != want {
-			t.Errorf("Span(%v) = %s, want %s", d, got, want)
-		}
-	}
 }
 
 func TestSpark(t *testing.T) {
@@ -133,24 +128,6 @@ func TestSpark(t *testing.T) {
 		}
 		if got := plain.spark(c.rates, c.width); got != c.plain {
 			t.Errorf("spark(%v, %d) = %s, want %s", c.rates, c.width, got, c.plain)
-		}
-	}
-}
-
-func TestPlace(t *testing.T) {
-	for want, p := range map[string]model.Place{
-		"not known":     {},
-		"a pod egress":  {Role: model.RolePod, Direction: model.Egress},
-		"eth0 > fabric": {Link: "eth0", Role: model.RoleUplink, Direction: model.Egress},
-		"fabric > eth0": {Link: "eth0", Role: model.RoleUplink, Direction: model.Ingress},
-		"pod > veth0":   {Link: "veth0", Role: model.RolePodLink, Direction: model.Ingress},
-		"veth0 > pod":   {Link: "veth0", Role: model.RolePodLink, Direction: model.Egress},
-		"bridge cbr0":   {Link: "cbr0", Role: model.RoleBridge, Direction: model.Egress},
-		"tun0 egress":   {Link: "tun0", Role: model.RoleTunnel, Direction: model.Egress},
-		"lo":            {Link: "lo"},
-	} {
-		if got := place(p); got != want {
-			t.Errorf("place(%+v) = %q, want %q", p, got, want)
 		}
 	}
 }

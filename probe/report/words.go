@@ -1,0 +1,360 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// The functions of this file word what the reports and the screen both show.
+// Their text is not clean: it may hold names from outside.
+
+// Headline is a finding in one line, the first that a person reads.
+func Headline(f *model.Finding) (severity, rest string) {
+	return strings.ToUpper(string(f.Severity)), fmt.Sprintf("%s: %s (%s)", f.Code, f.Title, f.Confidence)
+}
+
+// Section is one part of a finding's text. It has at least one value.
+type Section struct {
+	Name   string
+	Values []string
+	// Verbatim values are meant to be pasted and must not be wrapped.
+	Verbatim bool
+	// Names are short, so that several fit on one line.
+	Names bool
+}
+
+// Sections are the parts of a finding below its headline. names are those of
+// Names.
+func Sections(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) []Section {
+	lost := "not counted"
+	if f.Packets > 0 {
+		lost = fmt.Sprintf("%s in %s", Plural(f.Packets, "packet"), Duration(s.Window.Duration()))
+	}
+	evidence := mapped(f.Evidence, func(e model.Evidence) string { return e.Source + ": " + e.Text })
+	pods := mapped(f.Pods, func(a netip.Addr) string { return Named(names, a) })
+	peers := mapped(f.Peers, func(p netip.Prefix) string {
+		if p.IsSingleIP() {
+			return Named(names, p.Addr())
+		}
+		return prefixText(p)
+	})
+	sections := []Section{
+		{Name: "last hop alive", Values: []string{LastHopAlive(f)}},
+		{Name: "lost", Values: []string{lost}},
+		{Name: "pods", Values: bounded(pods), Names: true},
+		{Name: "peers", Values: bounded(peers), Names: true},
+		{Name: "why", Values: []string{f.Why}},
+		{Name: "evidence", Values: evidence},
+		{Name: "not seen", Values: f.Unseen},
+		{Name: "could also be", Values: f.Alternatives},
+		{Name: "fix", Values: f.Fix, Verbatim: true},
+		{Name: "verify", Values: []string{f.Verify}, Verbatim: true},
+	}
+	return slices.DeleteFunc(sections, func(x Section) bool { return strings.Join(x.Values, "") == "" })
+}
+
+// LastHopAlive is where a finding's packets were last seen correctly. A finding
+// that names neither a hop nor a pod is about the node.
+func LastHopAlive(f *model.Finding) string {
+	if f.LastHopAlive == (model.Place{}) && len(f.Pods) == 0 {
+		return "the node itself"
+	}
+	return Place(f.LastHopAlive)
+}
+
+// Place names a hop by where its packets come from and where they go, since
+// seen from a pod, ingress and egress of its pod link are the wrong way round.
+func Place(p model.Place) string {
+	ends := map[model.Role]string{model.RoleUplink: "fabric", model.RolePodLink: "pod"}
+	other, ok := ends[p.Role]
+	switch {
+	case p.Link == "" && p.Role == "":
+		return "not known"
+	case p.Link == "":
+		return strings.TrimSpace("a " + string(p.Role) + " " + string(p.Direction))
+	case p.Role == model.RoleBridge:
+		return "bridge " + p.Link
+	case !ok || p.Direction == "":
+		return strings.TrimSpace(p.Link + " " + string(p.Direction))
+	case p.Direction == model.Egress:
+		return p.Link + " > " + other
+	}
+	return other + " > " + p.Link
+}
+
+// ThisNode is the name of the node's own addresses. No pod has it: the names of
+// pods and of network namespaces hold no spaces.
+const ThisNode = "this node"
+
+// PodName is the pod's namespace and name, or what else it is known by; empty
+// when only its address is known.
+func PodName(p model.Pod) string {
+	switch {
+	case p.Name != "" && p.Namespace != "":
+		return p.Namespace + "/" + p.Name
+	case p.Name != "":
+		return p.Name
+	}
+	return p.NetnsName
+}
+
+// PodNames maps each address of a pod to PodName. A living pod wins over one
+// that is gone.
+func PodNames(s *model.Snapshot) map[netip.Addr]string {
+	names := make(map[netip.Addr]string, len(s.Pods)+len(s.PastPods)+len(s.Links))
+	for _, pods := range [][]model.Pod{s.Pods, s.PastPods} {
+		for i := range pods {
+			for _, prefix := range pods[i].Addresses {
+				names[prefix.Addr()] = cmp.Or(names[prefix.Addr()], PodName(pods[i]))
+			}
+		}
+	}
+	return names
+}
+
+// Names is PodNames with the node's own addresses.
+func Names(s *model.Snapshot) map[netip.Addr]string {
+	names := PodNames(s)
+	for _, l := range s.Links {
+		for _, prefix := range l.Addresses {
+			if _, ok := names[prefix.Addr()]; !ok {
+				names[prefix.Addr()] = ThisNode
+			}
+		}
+	}
+	return names
+}
+
+// Named is an address behind its name, if it has one.
+func Named(names map[netip.Addr]string, a netip.Addr) string {
+	return strings.TrimSpace(names[a] + " " + addrText(a))
+}
+
+// bounded cuts a list to as many rows as a person reads.
+func bounded(rows []string) []string {
+	const shown = 8
+	if len(rows) <= shown {
+		return rows
+	}
+	return append(rows[:shown:shown], fmt.Sprintf("and %d more", len(rows)-shown))
+}
+
+// DropText is what the kernel says of a drop: its reason, place and link.
+func DropText(reason model.Reason, location, link string) string {
+	return ReasonText(reason) + " " + DropPlace(location, link)
+}
+
+// ReasonText is the reason of a drop.
+func ReasonText(reason model.Reason) string { return cmp.Or(string(reason), "unknown reason") }
+
+// DropPlace is where the kernel dropped a packet.
+func DropPlace(location, link string) string {
+	text := "at " + cmp.Or(location, "unknown place")
+	if link != "" {
+		text += " on " + link
+	}
+	return text
+}
+
+// Lost reports whether lasthop itself could not count something.
+func Lost(l model.Lost) bool { return l.Events+l.Counters+l.MACs+l.Unparsed > 0 }
+
+// LostText says what lasthop itself could not count.
+func LostText(l model.Lost) []string {
+	var out []string
+	if !Lost(l) {
+		out = append(out, "nothing")
+	}
+	for _, x := range []struct {
+		n    uint64
+		what string
+	}{
+		{l.Events, "drop samples lost"}, {l.Counters, "packets uncounted"}, {l.MACs, "packets without MACs"}, {l.Unparsed, "packets unreadable"},
+	} {
+		if x.n > 0 {
+			out = append(out, fmt.Sprintf("%d %s", x.n, x.what))
+		}
+	}
+	return append(out, l.Detail...)
+}
+
+// Unread are the sources that were not read whole.
+func Unread(s *model.Snapshot) []model.Source {
+	return slices.DeleteFunc(slices.Clone(s.Sources), func(src model.Source) bool { return src.Status == model.OK })
+}
+
+// Gaps are the sources on the node itself that were not read whole. What is
+// known of other nodes is never whole, and so is no gap.
+func Gaps(s *model.Snapshot) []model.Source {
+	return slices.DeleteFunc(Unread(s), func(src model.Source) bool { return src.Name == model.SourceNodes })
+}
+
+// Whole reports whether nothing on the node was missed: no source, no packet.
+func Whole(s *model.Snapshot) bool { return len(Gaps(s)) == 0 && !Lost(s.Traffic.Lost) }
+
+// SourceText says how much of a source was read, and why not all.
+func SourceText(src model.Source) string {
+	return fmt.Sprintf("%s %s: %s", src.Name, src.Status, cmp.Or(src.Detail, "no reason given"))
+}
+
+// SourcesText says how many sources were read whole, then names the others.
+func SourcesText(s *model.Snapshot) []string {
+	unread := Unread(s)
+	count := fmt.Sprintf("%d of %d complete", len(s.Sources)-len(unread), len(s.Sources))
+	return append([]string{count}, mapped(unread, SourceText)...)
+}
+
+// NodeText is the node's name and what runs on it.
+func NodeText(n model.Node) string {
+	parts := []string{cmp.Or(n.Plugin, "unknown plugin")}
+	for _, x := range [][2]string{{"policy ", n.Policy}, {"left over: ", n.Residue}, {"Linux ", n.Kernel}} {
+		if x[1] != "" {
+			parts = append(parts, x[0]+x[1])
+		}
+	}
+	return fmt.Sprintf("%s (%s)", cmp.Or(n.Name, ThisNode), strings.Join(parts, ", "))
+}
+
+// EngineText is how packets are watched: the engine and what it attaches with.
+func EngineText(n model.Node) string {
+	return strings.TrimSuffix(cmp.Or(n.Engine, "unknown")+"/"+n.Attach, "/")
+}
+
+// UplinksText lists the node's uplinks.
+func UplinksText(n model.Node) string { return cmp.Or(strings.Join(n.Uplinks, ", "), "none") }
+
+// Silence is the verdict on a snapshot without findings: how much that is worth,
+// given what was looked at. It never calls a node healthy. drops are those that
+// no finding explains.
+func (r Report) Silence(drops uint64) string {
+	s := r.Snapshot
+	verdict := "no loss seen in " + Duration(s.Window.Duration())
+	switch v := r.volume(); {
+	case s.Status(model.SourceTC) == model.Missing:
+		verdict = "no fault found in the node's state, but no packet was watched: losses cannot be seen"
+	case s.Window.Duration() <= 0:
+		verdict = "nothing was counted yet"
+	case v.pods == 0:
+		verdict += ", but no pod packet passed either: only the node's state was judged"
+	case !Whole(s):
+		verdict += ", but not everything could be looked at"
+	default:
+		verdict += fmt.Sprintf(" of traffic (%s)", v)
+	}
+	if drops > 0 {
+		verdict += "; " + Plural(drops, "drop") + " gave no finding"
+	}
+	return verdict
+}
+
+// PathEnds names both ends of a path, the second with its port and protocol.
+func PathEnds(names map[netip.Addr]string, p *model.Path) (from, to string) {
+	name := func(a netip.Addr, text string) string {
+		if a.IsLoopback() {
+			// It is the pod's own, not the node's.
+			a = p.Pod
+		}
+		return strings.TrimSpace(names[a] + " " + text)
+	}
+	to = addrText(p.To)
+	if p.Port != 0 {
+		to = netip.AddrPortFrom(p.To.Unmap(), p.Port).String()
+	}
+	if p.Proto != 0 {
+		to += "/" + model.ProtoName(p.Proto)
+	}
+	return name(p.Pod, addrText(p.Pod)), name(p.To, to)
+}
+
+// PathScope says which packets the counts of a path are of.
+func PathScope(s *model.Snapshot, p *model.Path) string {
+	switch {
+	case s.Status(model.SourceTC) == model.Missing:
+		return "not watched"
+	case p.Pair:
+		return "of this pair alone"
+	}
+	return "of all that the pod sends and receives"
+}
+
+// HopMark stands before a hop: X where packets end, ? where nobody can look.
+func HopMark(h *model.PathHop) string {
+	switch {
+	case h.Dead:
+		return "X"
+	case h.Kind == model.HopBeyond:
+		return "?"
+	}
+	return ""
+}
+
+// HopDecision is what the node's tables decide at a hop, behind the finding that
+// has its place there.
+func HopDecision(h *model.PathHop) string {
+	if h.Finding == "" {
+		return h.Decision
+	}
+	return fmt.Sprintf("[%s] %s", h.Finding, h.Decision)
+}
+
+// Duration is a length of time as people say it: 250ms, 1.5s, 10s, 1m30s, 5m, 1h.
+func Duration(d time.Duration) string {
+	switch {
+	case d <= 0:
+		return "0s"
+	case d < time.Second:
+		d = d.Round(time.Millisecond)
+	case d < 10*time.Second:
+		d = d.Round(100 * time.Millisecond)
+	case d < 10*time.Minute:
+		d = d.Round(time.Second)
+	default:
+		d = d.Truncate(time.Minute)
+	}
+	text := d.String()
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, zero) {
+			text = text[:len(text)-2]
+		}
+	}
+	return text
+}
+
+// Plural is a number of things.
+func Plural[N int | uint64](n N, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// addrText is the address's canonical text, an IPv4 address without the
+// IPv6 wrapping; empty when unknown.
+func addrText(a netip.Addr) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.Unmap().String()
+}
+
+func prefixText(p netip.Prefix) string {
+	if !p.IsValid() {
+		return ""
+	}
+	return p.Masked().String()
+}
+
+// mapped is never nil, so that JSON has an empty array.
+func mapped[T, D any](list []T, f func(T) D) []D {
+	out := make([]D, len(list))
+	for i, x := range list {
+		out[i] = f(x)
+	}
+	return out
+}

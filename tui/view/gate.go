@@ -1,0 +1,31 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/report"
+)
+
+// Gate is what is printed before the screen is entered. It is plain text, since a
+// log or someone who attaches late may see nothing else. intro is what is known
+// before the first reading.
+func Gate(t Theme, d *Data, intro string, w int) string {
+	if w <= 0 {
+		w = 80
+	}
+	text := cmp.Or(intro, "lasthop: waiting for the first reading.")
+	if d != nil && !d.Reading.At.IsZero() {
+		s := d.Reading.Snapshot
+		sources := report.SourcesText(s)
+		text = fmt.Sprintf("lasthop on %s: %s, %s, packets watched by %s, uplinks: %s. Sources: %s. It observes and changes nothing.",
+			report.NodeText(s.Node), report.Plural(len(s.Pods), "pod"), report.Plural(len(s.Links), "link"),
+			report.EngineText(s.Node), report.UplinksText(s.Node), strings.Join(sources, "; "))
+	}
+	out := strings.Join(wrap(clean(text), min(w, 80)), "\n") + "\nEnter to start, q to quit."
+	if t.ASCII {
+		out = plainASCII(out)
+	}
+	return out
+}
