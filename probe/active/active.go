@@ -93,7 +93,7 @@ type question struct {
 
 // run is one round of probes.
 type run struct {
-	// id is the ICMP identifier, which other programs' echo requests lack.
+	// id is the ICMP identifier of this run's echo requests.
 	id        uint16
 	sockets   map[port]*socket
 	questions []question

@@ -81,8 +81,9 @@ func (m *machine) address(t *testing.T, link, address string) model.MAC {
 	return model.MACFrom(l.Attrs().HardwareAddr)
 }
 
-// six gives a machine's link an IPv6 address that is good at once.
-func (m *machine) six(t *testing.T, link string, a netip.Addr) {
+// addIPv6 adds an IPv6 address to a machine's link, without duplicate address
+// detection.
+func (m *machine) addIPv6(t *testing.T, link string, a netip.Addr) {
 	t.Helper()
 	check(t, m.Do(func() error {
 		return os.WriteFile("/proc/sys/net/ipv6/conf/"+link+"/disable_ipv6", []byte("0"), 0)
@@ -194,8 +195,8 @@ func TestSend6(t *testing.T) {
 	other := newMachine(t)
 	from, to := netip.MustParseAddr("fd00:9:7::1"), netip.MustParseAddr("fd00:9:7::21")
 	mac := other.plug(t, r.node, r.link, "p4", "198.18.7.24/24")
-	other.six(t, "eth0", to)
-	r.node.six(t, "br9", from)
+	other.addIPv6(t, "eth0", to)
+	r.node.addIPv6(t, "br9", from)
 	other.pin(t, from, r.self)
 	ask := func(a netip.Addr) model.Probe {
 		p := r.echo(a, mac)
@@ -225,15 +226,16 @@ func TestSendNothing(t *testing.T) {
 	}
 }
 
-// TestNotSent wants what cannot be sent to be told, and the rest to be sent.
+// TestNotSent plans probes that cannot be sent: the error names them, and the rest
+// are sent.
 func TestNotSent(t *testing.T) {
 	r := newRoom(t)
 	gone := r.echo(aloneAddr, r.alone)
 	gone.IfIndex, gone.Link = 9999, "gone0"
 	strange := r.arp(aloneAddr)
 	strange.Kind = "traceroute"
-	six := r.echo(netip.MustParseAddr("fd00::1"), r.alone)
-	got, err := Send(t.Context(), r.node.NS, []model.Probe{gone, strange, six, r.echo(aloneAddr, r.alone)})
+	ipv6Probe := r.echo(netip.MustParseAddr("fd00::1"), r.alone)
+	got, err := Send(t.Context(), r.node.NS, []model.Probe{gone, strange, ipv6Probe, r.echo(aloneAddr, r.alone)})
 	if len(got) != 1 || !got[0].Answered || got[0].To != aloneAddr {
 		t.Errorf("sent %v", got)
 	}
@@ -280,15 +282,15 @@ func TestDecode(t *testing.T) {
 		{"nothing", "", reply{}},
 	}
 	d := newDecoder()
-	six := model.Probe{Kind: model.ProbeEcho, From: netip.MustParseAddr("fd00:9::1"), To: netip.MustParseAddr("fd00:9::2")}
-	question, err := craft(&six, 0x1234, 7)
+	ipv6Probe := model.Probe{Kind: model.ProbeEcho, From: netip.MustParseAddr("fd00:9::1"), To: netip.MustParseAddr("fd00:9::2")}
+	question, err := craft(&ipv6Probe, 0x1234, 7)
 	check(t, err)
 	if got, ok := d.decode(question); ok {
 		t.Errorf("an ICMPv6 question: got %+v", got)
 	}
 	const echoReply = 129
 	question[14+40] = echoReply
-	if got, _ := d.decode(question); got != (reply{kind: model.ProbeEcho, from: six.From, to: six.To, id: 0x1234, seq: 7}) {
+	if got, _ := d.decode(question); got != (reply{kind: model.ProbeEcho, from: ipv6Probe.From, to: ipv6Probe.To, id: 0x1234, seq: 7}) {
 		t.Errorf("an ICMPv6 answer: got %+v", got)
 	}
 	if got, ok := d.decode(question[:14+40+6]); ok {

@@ -36,13 +36,13 @@ func samples(t *testing.T) []model.Sample {
 	four := func(p layers.IPProtocol) *layers.IPv4 {
 		return &layers.IPv4{Version: 4, TTL: 63, Protocol: p, Flags: layers.IPv4DontFragment, SrcIP: net.IPv4(10, 9, 1, 2), DstIP: net.IPv4(10, 9, 8, 7)}
 	}
-	six := &layers.IPv6{Version: 6, HopLimit: 61, NextHeader: layers.IPProtocolUDP, SrcIP: net.ParseIP("fd00:9::2"), DstIP: net.ParseIP("fd00:8::7")}
+	ip6 := &layers.IPv6{Version: 6, HopLimit: 61, NextHeader: layers.IPProtocolUDP, SrcIP: net.ParseIP("fd00:9::2"), DstIP: net.ParseIP("fd00:8::7")}
 	return []model.Sample{
 		{Reason: "NETFILTER_DROP", Location: "nft_do_chain", Link: "lxc\x1b[31m", IfIndex: 9, Protocol: 0x800, Length: 60,
 			SrcMAC: model.MAC{2, 0, 0, 0, 0, 1}, DstMAC: model.MAC{2, 0, 0, 0, 0, 2},
 			Head: head(t, four(layers.IPProtocolTCP), &layers.TCP{SrcPort: 40112, DstPort: 443, SYN: true})},
 		{Location: "ip_error", IfIndex: 4, Netns: 4026532001, Protocol: 0x86dd, Length: 1400,
-			Head: head(t, six, &layers.UDP{SrcPort: 5353, DstPort: 53}, gopacket.Payload(make([]byte, 1352)))},
+			Head: head(t, ip6, &layers.UDP{SrcPort: 5353, DstPort: 53}, gopacket.Payload(make([]byte, 1352)))},
 		{Reason: "NETFILTER_DROP", Location: "nft_do_chain", Link: "lxc\x1b[31m", IfIndex: 9, Protocol: 0x800, Length: 84,
 			Src: netip.MustParseAddr("10.9.1.2"), Head: head(t, four(layers.IPProtocolICMPv4), &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(8, 0)})},
 		{Reason: "NEIGH_FAILED", Location: strings.Repeat("x", 400), Protocol: 0x806, Length: 28,

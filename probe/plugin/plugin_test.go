@@ -9,8 +9,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Names and addresses are none of any plugin's own, unless the plugin is told
-// by them.
+// Names and addresses are not those of any plugin, unless they identify it.
 
 func uplink(master int) model.Link {
 	return model.Link{Index: 2, Name: "nic", Role: model.RoleUplink, Master: master, Addresses: prefixes("172.20.1.4/16")}

@@ -103,8 +103,8 @@ func difference(got, want string) string {
 	return "\n got …" + around(got) + "\nwant …" + around(want)
 }
 
-// TestCutOff ends a recording at every byte: what was whole is read, and what
-// is missing is told.
+// TestCutOff truncates a recording at every byte: complete frames are read, and
+// Damage reports the rest.
 func TestCutOff(t *testing.T) {
 	file, want := recording(t, 4)
 	whole := map[int]int{}

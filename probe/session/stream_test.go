@@ -64,7 +64,7 @@ traffic:
 				w.until(t, s, string(f.code)+" closing", func(model.Reading) bool { return len(w.open) == 0 })
 				t.Logf("%s: opened after %v, closed after %v", f.code, appeared.Round(time.Millisecond), time.Since(mended).Round(time.Millisecond))
 				w.until(t, s, "quiet after "+string(f.code), func(r model.Reading) bool { return time.Since(mended) > 2*timeline.Short })
-				// A silence is told of addresses before it is of their range.
+				// Addresses are reported as silent before their range is.
 				opened := slices.DeleteFunc(w.opened, func(code model.Code) bool { return f.code == "MissingUDR" && code == "NoReply" })
 				if !slices.Equal(opened, []model.Code{f.code}) {
 					t.Errorf("opened %v, want %s alone, once", w.opened, f.code)

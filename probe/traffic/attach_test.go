@@ -187,7 +187,7 @@ func TestAttachFollows(t *testing.T) {
 		}
 		return netlink.LinkDel(l)
 	})
-	// Told that it is there, though it is not; then that it is not.
+	// The set first has the link that is gone, then not.
 	for _, set := range [][]Link{{ends.nodeLink, second}, {ends.nodeLink}} {
 		if err := e.Attach(set); err != nil {
 			t.Fatal(err)

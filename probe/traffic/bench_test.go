@@ -224,7 +224,7 @@ func memory(e *Engine) (uint64, error) {
 				return 0, err
 			}
 			id, _ := info.ID()
-			// An empty trie takes nothing, as the kernel tells it.
+			// The kernel reports no memory for an empty trie.
 			n, ok := info.Memlock()
 			if !ok && name != bpf.TCMapPrefixes {
 				return 0, fmt.Errorf("size of map %s is not known", name)

@@ -311,7 +311,7 @@ func TestTruncated(t *testing.T) {
 	}
 }
 
-// TestUnparsed counts packets that are not what they claim to be.
+// TestUnparsed counts packets with truncated or malformed headers.
 func TestUnparsed(t *testing.T) {
 	ip := udpPacket(t, pod, other)
 	with := func(p []byte, at int, v byte) []byte {
@@ -672,7 +672,7 @@ func TestNeighborOverflow(t *testing.T) {
 	}
 }
 
-// TestUnknownLink is a packet by a link that was not told of.
+// TestUnknownLink counts a packet on a link that was not added.
 func TestUnknownLink(t *testing.T) {
 	b := newBench(t, Link{})
 	if err := b.removeLink(1); err != nil {
