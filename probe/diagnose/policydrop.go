@@ -325,7 +325,7 @@ func (v *view) droppedUnread(l *lost) (model.Finding, bool) {
 	f.Evidence = dropEvidence(l.drops)
 	f.Confidence = model.Likely
 	f.Title = "a firewall rule drops packets of " + addrs(f.Pods)
-	f.Why = fmt.Sprintf("Netfilter dropped %s; which rule it was could not be told.", count(f.Packets, "packet"))
+	f.Why = fmt.Sprintf("Netfilter dropped %s, and it is not known by which rule.", count(f.Packets, "packet"))
 	f.Unseen = []string{tooManyRules}
 	if !v.Has(model.SourceNAT) {
 		f.Unseen = []string{"the rules: that source could not be read whole"}

@@ -161,3 +161,22 @@ func TestDeepChains(t *testing.T) {
 		}
 	}
 }
+
+// TestCyclicChains: chains that jump to one another lead to the same rule each
+// time, wherever in the cycle it is.
+func TestCyclicChains(t *testing.T) {
+	for range 50 {
+		n := filtered()
+		for _, c := range []string{"A", "B", "C"} {
+			n.chain(model.NFT, "ip", "filter", c, "", "", 0)
+		}
+		for _, jump := range [][2]string{{"FORWARD", "A"}, {"A", "B"}, {"B", "C"}, {"C", "B"}, {"C", "A"}, {"B", "A"}} {
+			n.filter(model.NFT, jump[0], 9, model.PacketRule{Target: jump[1]})
+		}
+		n.filter(model.NFT, "A", 9, model.PacketRule{Target: "DROP"})
+		n.refuse("nft_do_chain", far, pod5, 9)
+		if found := Diagnose(&n.Snapshot); len(found) != 1 || brief(found[0]) != "PolicyDrop proven 172.20.1.5 172.20.2.9" {
+			t.Fatalf("got %+v", found)
+		}
+	}
+}

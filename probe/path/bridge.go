@@ -40,7 +40,7 @@ func (j *journey) enterBridge(b, port *model.Link) {
 		return
 	}
 	if out.Index == port.Index && !port.Hairpin {
-		j.die(s, "the way on is the port that it came by, and hairpin is off")
+		j.die(s, "the MAC is behind the port that the frame came in by, and hairpin is off")
 		return
 	}
 	s.Decision = join("bridged to "+out.Name, rewrites(ruled))

@@ -188,7 +188,7 @@ func (j *journey) reverseDropped(in *model.Link, d *Decision) string {
 	if len(back.Hops) > 0 && back.Type == "unicast" {
 		where = "by " + back.Hops[0].Link
 	}
-	return fmt.Sprintf("dropped by the reverse path filter of %s: the way back to %s is %s", in.Name, j.src, where)
+	return fmt.Sprintf("dropped by the reverse path filter of %s: the route back to %s is %s", in.Name, j.src, where)
 }
 
 // packet is the packet as netfilter's rules see it. The names of links are empty

@@ -77,6 +77,10 @@ func TestSource(t *testing.T) {
 			{Chain: "POSTROUTING", Target: "MASQUERADE", Text: "masq"},
 			{Chain: "SIDE", Dst: to("10.0.0.0/8"), Target: "RETURN"},
 		}, "203.0.113.9", false, "", 0},
+		{"nor from a chain without rules", []model.PacketRule{
+			{Chain: "POSTROUTING", Target: "EMPTY", Goto: true},
+			{Chain: "POSTROUTING", Target: "MASQUERADE", Text: "masq"},
+		}, "203.0.113.9", false, "", 0},
 		{"chains that jump to each other end", []model.PacketRule{
 			{Chain: "POSTROUTING", Target: "A"},
 			{Chain: "A", Target: "B"},

@@ -68,7 +68,7 @@ func (j *journey) translateByRules(s *step, t targets) {
 	case t.cutOff:
 		s.Decision, s.cut = "unknown whether the destination is translated: there are more rules than lasthop follows", true
 	case len(rules) == 0 && t.mapped:
-		s.Decision, s.cut = "unknown whether the destination is translated: maps of nft decide, and no flow tells", true
+		s.Decision, s.cut = "unknown whether the destination is translated: maps of nft decide, and there is no flow", true
 	case len(rules) == 0:
 		s.Decision = "no translation of the destination"
 	case (t.sure || t.service && sameTarget(rules)) && rules[0].To.Addr().IsValid():
@@ -87,7 +87,7 @@ func (j *journey) translateByRules(s *step, t targets) {
 		s.Decision = "may be translated, by port: " + plural(len(rules), "rule")
 	default:
 		// Only the packet itself decides which of them translates it.
-		s.Decision = fmt.Sprintf("%s is translated by one of %s; to which address no flow of the window tells",
+		s.Decision = fmt.Sprintf("%s is translated by one of %s; no flow of the window shows to which address",
 			endText(j.dst, j.dstPort), plural(len(rules), "rule"))
 		s.ended, j.over = true, true
 	}
