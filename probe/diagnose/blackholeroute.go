@@ -10,9 +10,12 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
+// BlackholeRoute is the code of this finding.
+const BlackholeRoute model.Code = "BlackholeRoute"
+
 var blackholeRoute = kind{
 	page: Page{
-		Code:     "BlackholeRoute",
+		Code:     BlackholeRoute,
 		Severity: model.Critical,
 		Title:    "a route or rule that discards covers traffic of pods",
 		Meaning: "A blackhole, unreachable or prohibit route throws away what it covers. Plugins and VPN clients set them so that " +
@@ -20,10 +23,10 @@ var blackholeRoute = kind{
 			"pods' packets. The kernel gives no reason for such a drop.",
 		Evidence: "the lookup over the node's rules and tables ends at that route, and packets of pods that the lookup refused (ip_error).",
 		Fix:      "delete the route, or restore the more specific one that should stand in front of it.",
-		Verify:   "lasthop check --only BlackholeRoute",
 	},
 	find:  findBlackholeRoute,
-	after: []model.Code{"ForwardingDisabled", "MissingPodRoute"},
+	after: []model.Code{ForwardingDisabled, MissingPodRoute, WrongUDR, DeadBackend, RoutingLoop},
+	ends:  []model.HopKind{model.HopRoute},
 }
 
 // discard is a route or, without one, a rule that throws packets away.
@@ -32,7 +35,7 @@ type discard struct {
 	rule  *model.RoutingRule
 }
 
-func findBlackholeRoute(v *view) []verdict {
+func findBlackholeRoute(v *view) []finding {
 	if !v.Has(model.SourceRoutes) {
 		return nil
 	}
@@ -49,7 +52,7 @@ func findBlackholeRoute(v *view) []verdict {
 			groups[by].addFor(v.concerned(d), d)
 		}
 	}
-	var out []verdict
+	var out []finding
 	told := map[discard]bool{}
 	for by, l := range groups {
 		if l.packets >= minDrops {
@@ -115,7 +118,7 @@ func (v *view) reserve(by discard, dst netip.Addr) bool {
 }
 
 // blackhole is the verdict on a route that threw packets of pods away.
-func (v *view) blackhole(by discard, l *lost) verdict {
+func (v *view) blackhole(by discard, l *lost) finding {
 	f := model.Finding{
 		Confidence: model.Proven,
 		Pods:       slices.Collect(maps.Keys(l.pods)),
@@ -126,7 +129,7 @@ func (v *view) blackhole(by discard, l *lost) verdict {
 	v.describe(&f, by)
 	f.Evidence = append(f.Evidence, l.evidence()...)
 	v.addRefused(&f, by)
-	return verdict{Finding: f, explains: v.discards(by)}
+	return finding{Finding: f, explains: v.discards(by)}
 }
 
 // addRefused adds what the reverse path filter refused because of the same
@@ -174,7 +177,7 @@ func (v *view) discards(by discard) func(*model.Drop) bool {
 
 // blackholedPods are the verdicts on routes that throw away what is for a pod
 // of the node, though nothing for it was seen to be dropped.
-func (v *view) blackholedPods(told map[discard]bool) []verdict {
+func (v *view) blackholedPods(told map[discard]bool) []finding {
 	if !v.Has(model.SourceLinks) {
 		return nil
 	}
@@ -193,7 +196,7 @@ func (v *view) blackholedPods(told map[discard]bool) []verdict {
 		}
 		groups[by] = append(groups[by], a.addr)
 	}
-	var out []verdict
+	var out []finding
 	for _, by := range order {
 		f := model.Finding{
 			Confidence:   model.Possible,
@@ -206,7 +209,7 @@ func (v *view) blackholedPods(told map[discard]bool) []verdict {
 		if v.addRefused(&f, by) >= minDrops {
 			f.Confidence, f.Unseen, f.Alternatives = model.Proven, nil, nil
 		}
-		out = append(out, verdict{Finding: f, explains: v.discards(by)})
+		out = append(out, finding{Finding: f, explains: v.discards(by)})
 	}
 	return out
 }

@@ -10,9 +10,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// BridgeRuleDrop is the code of this finding.
+const BridgeRuleDrop model.Code = "BridgeRuleDrop"
+
 var bridgeRuleDrop = kind{
 	page: Page{
-		Code:     "BridgeRuleDrop",
+		Code:     BridgeRuleDrop,
 		Severity: model.Warning,
 		Title:    "an ebtables or nft rule of the bridge drops frames of a pod",
 		Meaning: "Rules of the bridge family see frames before and after iptables, and iptables does not list them. One that drops a " +
@@ -20,15 +23,16 @@ var bridgeRuleDrop = kind{
 			"later, when the neighbour entries age. The rules that kubelet keeps on a promiscuous bridge drop copies, and are expected.",
 		Evidence: "the rule, what it counted in the window, and the drops of frames that it matches.",
 		Fix:      "delete the rule with the ebtables variant that holds it, or with nft by its handle; or find out who writes it.",
-		Verify:   "lasthop check --only BridgeRuleDrop",
 	},
-	find: findBridgeRuleDrop,
+	find:  findBridgeRuleDrop,
+	after: []model.Code{ReversePathFilter, PathMTU},
+	ends:  []model.HopKind{model.HopBridge},
 }
 
 // routesInstead is the table in which DROP means to route the frame.
 const routesInstead = "broute"
 
-func findBridgeRuleDrop(v *view) []verdict {
+func findBridgeRuleDrop(v *view) []finding {
 	allowed := v.byDesign()
 	var drops []*model.Drop
 	for i := range v.Traffic.Drops {
@@ -37,7 +41,7 @@ func findBridgeRuleDrop(v *view) []verdict {
 			drops = append(drops, d)
 		}
 	}
-	var out []verdict
+	var out []finding
 	// left are the packets of each drop that no rule has been found for.
 	left := map[*model.Drop]uint64{}
 	for _, d := range drops {
@@ -127,7 +131,7 @@ func (v *view) namedPods(r *model.FrameRule) []netip.Addr {
 	return slices.Collect(maps.Keys(found))
 }
 
-func (v *view) bridgeRule(r *model.FrameRule, mine map[*model.Drop]uint64) (verdict, bool) {
+func (v *view) bridgeRule(r *model.FrameRule, mine map[*model.Drop]uint64) (finding, bool) {
 	f := model.Finding{Confidence: model.Proven, Pods: v.namedPods(r)}
 	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	var last *model.Drop
@@ -150,7 +154,7 @@ func (v *view) bridgeRule(r *model.FrameRule, mine map[*model.Drop]uint64) (verd
 	}
 	if len(f.Pods) == 0 {
 		// What it counted were not pods' frames, as far as is known.
-		return verdict{}, false
+		return finding{}, false
 	}
 	for _, a := range f.Pods {
 		delete(peers, a)
@@ -177,7 +181,7 @@ func (v *view) bridgeRule(r *model.FrameRule, mine map[*model.Drop]uint64) (verd
 		f.Confidence = model.Likely
 	}
 	f.Fix = []string{mendRule(r)}
-	return verdict{Finding: f}, true
+	return finding{Finding: f}, true
 }
 
 // cutOff accounts for drops that the rules made, each wholly, and where the

@@ -376,7 +376,7 @@ func subnetName(s *model.Subnet, id string) string {
 // rangeBlamed reports whether an earlier finding of the codes is about all traffic
 // of a range.
 func (v *view) rangeBlamed(cidr netip.Prefix, codes ...model.Code) bool {
-	return slices.ContainsFunc(v.verdicts, func(f verdict) bool {
+	return slices.ContainsFunc(v.prior, func(f finding) bool {
 		return slices.Contains(codes, f.Code) && slices.Contains(f.Peers, cidr)
 	})
 }

@@ -9,9 +9,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// ConntrackFull is the code of this finding.
+const ConntrackFull model.Code = "ConntrackFull"
+
 var conntrackFull = kind{
 	page: Page{
-		Code:     "ConntrackFull",
+		Code:     ConntrackFull,
 		Severity: model.Critical,
 		Title:    "the connection-tracking table is full and new flows are dropped",
 		Meaning: "Every flow that the node forwards has an entry. When there are as many as nf_conntrack_max allows, the kernel throws " +
@@ -20,16 +23,16 @@ var conntrackFull = kind{
 		Evidence: "the table's size and limit; drops and early drops of its statistics in the window; the dropped packets.",
 		Fix: "find who fills it; then raise the limit in the host's namespace (each entry takes some 300 bytes), or let idle flows " +
 			"expire sooner.",
-		Verify: "lasthop check --only ConntrackFull",
 	},
 	find: findConntrackFull,
+	ends: []model.HopKind{model.HopConntrack, model.HopPolicy}, // netfilter drops both
 }
 
 // nearlyFull is the share of the limit from which the table is as good as
 // full, in percent.
 const nearlyFull = 95
 
-func findConntrackFull(v *view) []verdict {
+func findConntrackFull(v *view) []finding {
 	c := &v.Conntrack
 	if !v.Has(model.SourceConntrack) || c.Max == 0 || c.Count*100 < c.Max*nearlyFull {
 		return nil
@@ -69,5 +72,5 @@ func findConntrackFull(v *view) []verdict {
 		fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d", 2*c.Max),
 		"conntrack -L -o extended | awk '{print $7, $9}' | sort | uniq -c | sort -rn | head: who holds the entries",
 	}
-	return []verdict{{Finding: f, explains: sameDrops(drops)}}
+	return []finding{{Finding: f, explains: sameDrops(drops)}}
 }

@@ -10,9 +10,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// ConntrackRace is the code of this finding.
+const ConntrackRace model.Code = "ConntrackRace"
+
 var conntrackRace = kind{
 	page: Page{
-		Code:     "ConntrackRace",
+		Code:     ConntrackRace,
 		Severity: model.Warning,
 		Title:    "packets of new flows race for an entry of connection tracking, and the losers are dropped",
 		Meaning: "A new flow's entry is made when its first packet arrives, and entered into the table when that packet leaves. " +
@@ -25,17 +28,17 @@ var conntrackRace = kind{
 			"are translated to there.",
 		Fix: "a name server on each node (node-local DNS), reached without translation; in the pods, the resolver's option " +
 			"single-request-reopen (glibc) and one name server; random ports for what is masqueraded.",
-		Verify: "lasthop check --only ConntrackRace",
 	},
 	find:  findConntrackRace,
-	after: []model.Code{"SNATPortExhaustion", "ConntrackFull"},
+	after: []model.Code{ReversePathFilter, PathMTU, BridgeRuleDrop, HairpinDrop, SNATPortExhaustion, ConntrackFull},
+	ends:  []model.HopKind{model.HopConntrack},
 }
 
 // refusedLocations are where the kernel frees what may not be entered: the
 // hooks, or what lets a packet go on that a daemon has held.
 var refusedLocations = []string{"nf_hook_slow", "nfqnl_reinject", "nf_reinject"}
 
-func findConntrackRace(v *view) []verdict {
+func findConntrackRace(v *view) []finding {
 	failed := v.Conntrack.InsertFailed
 	if failed < minDrops || !v.Has(model.SourceConntrack) {
 		return nil
@@ -43,7 +46,7 @@ func findConntrackRace(v *view) []verdict {
 	l, rivals := v.refusedEntries(failed)
 	if l.packets < minDrops {
 		// Two flows that got one port are refused likewise.
-		used := slices.ContainsFunc(v.verdicts, func(f verdict) bool { return f.Code == snatPortExhaustion.page.Code })
+		used := slices.ContainsFunc(v.prior, func(f finding) bool { return f.Code == SNATPortExhaustion })
 		if used || failed-min(l.packets, failed) < minDrops {
 			return nil
 		}
@@ -55,7 +58,7 @@ func findConntrackRace(v *view) []verdict {
 		f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s %s, whose count in the window is not known, and which may match",
 			s.table(), s.where(), s.text()))
 	}
-	return []verdict{{Finding: f, explains: sameDrops(l.drops)}}
+	return []finding{{Finding: f, explains: sameDrops(l.drops)}}
 }
 
 // refusedEntries are the drops that failed insertions account for, and no more
@@ -159,7 +162,7 @@ func (v *view) servicesOf(pods, peers map[netip.Addr]bool) []netip.Addr {
 // not watched, pods whose questions to name servers were translated may have
 // lost some; else those that were masqueraded, since then the packet that is
 // dropped bears the node's address.
-func (v *view) racedUnseen(failed uint64) []verdict {
+func (v *view) racedUnseen(failed uint64) []finding {
 	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	for i := range v.Flows {
 		f := &v.Flows[i]
@@ -184,7 +187,7 @@ func (v *view) racedUnseen(failed uint64) []verdict {
 	}
 	f.Alternatives = []string{"packets of the node itself, or of other flows, were refused"}
 	f.Fix = raceFix(true)
-	return []verdict{{Finding: f}}
+	return []finding{{Finding: f}}
 }
 
 func insertEvidence(failed uint64) model.Evidence {

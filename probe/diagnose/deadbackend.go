@@ -9,9 +9,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// DeadBackend is the code of this finding.
+const DeadBackend model.Code = "DeadBackend"
+
 var deadBackend = kind{
 	page: Page{
-		Code:     "DeadBackend",
+		Code:     DeadBackend,
 		Severity: model.Warning,
 		Title:    "a service address is translated to an address where no pod lives",
 		Meaning: "The node translates the service's address to a backend of its own pod range, and no pod has that address: the " +
@@ -19,10 +22,10 @@ var deadBackend = kind{
 			"keep their port). Only what falls on that backend dies; the service's others answer.",
 		Evidence: "connection tracking's tuples: the service's address in the first, the dead one in the second, and no reply; the " +
 			"pods of the node; the DNAT rule.",
-		Fix:    "withdraw the endpoint, or delete the rule; where no rule is left, delete the flows.",
-		Verify: "lasthop check --only DeadBackend",
+		Fix: "withdraw the endpoint, or delete the rule; where no rule is left, delete the flows.",
 	},
 	find: findDeadBackend,
+	ends: []model.HopKind{model.HopNeighbor, model.HopRoute, model.HopBeyond},
 }
 
 // backend is one that flows were sent to.
@@ -34,7 +37,7 @@ type backend struct {
 	rules []*model.PacketRule
 }
 
-func findDeadBackend(v *view) []verdict {
+func findDeadBackend(v *view) []finding {
 	if !v.Has(model.SourcePods, model.SourceConntrack) {
 		return nil
 	}
@@ -65,10 +68,10 @@ func findDeadBackend(v *view) []verdict {
 			b.rules = append(b.rules, r)
 		}
 	}
-	var out []verdict
+	var out []finding
 	for _, a := range slices.SortedFunc(maps.Keys(found), netip.Addr.Compare) {
 		if b := found[a]; !b.answers && v.triedEnough(b) {
-			out = append(out, verdict{Finding: v.dead(b), explains: lostTo(a)})
+			out = append(out, finding{Finding: v.dead(b), explains: lostTo(a)})
 		}
 	}
 	return out

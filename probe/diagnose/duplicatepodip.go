@@ -11,9 +11,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// DuplicatePodIP is the code of this finding.
+const DuplicatePodIP model.Code = "DuplicatePodIP"
+
 var duplicatePodIP = kind{
 	page: Page{
-		Code:     "DuplicatePodIP",
+		Code:     DuplicatePodIP,
 		Severity: model.Critical,
 		Title:    "two live interfaces have the same pod address",
 		Meaning: "The address management of the network plugin gave one address twice: its store was lost or restored, or a pod that " +
@@ -21,18 +24,18 @@ var duplicatePodIP = kind{
 			"answer leads to, so that connections to both break now and then, or one of the two hears nothing at all.",
 		Evidence: "the interfaces that hold the address; or ARP answers for a pod of this node with a MAC that is not the pod's.",
 		Fix:      "find out which of the two pods the cluster knows, and delete the other.",
-		Verify:   "lasthop check --only DuplicatePodIP",
 	},
 	find:  findDuplicatePodIP,
-	after: []model.Code{"StaleARPReply"},
+	after: []model.Code{StaleARPReply},
+	ends:  []model.HopKind{model.HopRoute, model.HopNeighbor, model.HopBridge, model.HopPod},
 }
 
 // together is how long two pods must have had an address at once before it is
 // no handing over: the former pod's interface may outlive its lease.
 const together = 3 * time.Second
 
-func findDuplicatePodIP(v *view) []verdict {
-	var out []verdict
+func findDuplicatePodIP(v *view) []finding {
+	var out []finding
 	for _, a := range slices.SortedFunc(maps.Keys(v.pods), netip.Addr.Compare) {
 		if holders := v.holders(a); len(holders) > 1 {
 			out = append(out, v.duplicate(a, holders))
@@ -63,7 +66,7 @@ func (v *view) holders(a netip.Addr) []*model.Pod {
 	return out
 }
 
-func (v *view) duplicate(a netip.Addr, holders []*model.Pod) verdict {
+func (v *view) duplicate(a netip.Addr, holders []*model.Pod) finding {
 	var names []string
 	f := model.Finding{
 		Confidence: model.Proven,
@@ -86,7 +89,7 @@ func (v *view) duplicate(a netip.Addr, holders []*model.Pod) verdict {
 		f.LastHopAlive = v.place(v.linkName(r.IfIndex), model.Egress)
 	}
 	f.Fix = []string{"delete the pod that the cluster does not know by this address: kubectl get pods -A -o wide | grep " + a.String()}
-	return verdict{Finding: f, explains: confused(a)}
+	return finding{Finding: f, explains: confused(a)}
 }
 
 // wayTo says which of several owners packets are led to: by the route's link,
@@ -140,7 +143,7 @@ type arpClaim struct {
 
 // contested finds pods of this node for which somebody beyond it answers ARP
 // as well.
-func (v *view) contested() []verdict {
+func (v *view) contested() []finding {
 	if !v.Has(model.SourcePods, model.SourceLinks, model.SourceTC) {
 		return nil
 	}
@@ -166,13 +169,13 @@ func (v *view) contested() []verdict {
 			answers[k] = a
 		}
 	}
-	var out []verdict
+	var out []finding
 	for _, a := range answers {
 		if a.Packets >= minPackets && !proxies[a.MAC] {
 			out = append(out, v.contest(a))
 		}
 	}
-	slices.SortFunc(out, func(a, b verdict) int { return strings.Compare(a.Title, b.Title) })
+	slices.SortFunc(out, func(a, b finding) int { return strings.Compare(a.Title, b.Title) })
 	return out
 }
 
@@ -184,15 +187,15 @@ func (v *view) foreign(a *model.ARPCount) bool {
 	if len(owners) == 0 || len(v.podMACs(a.Addr)) == 0 || v.past[a.Addr] || v.isGatewayMAC(a.MAC) {
 		return false
 	}
-	if _, known := v.macs[a.MAC]; known || v.blamed(a.Addr, "DuplicatePodIP", "StaleARPReply") {
+	if _, known := v.macs[a.MAC]; known || v.blamed(a.Addr, StaleARPReply) {
 		return false
 	}
 	return v.stood(owners[0])
 }
 
-func (v *view) contest(a *model.ARPCount) verdict {
+func (v *view) contest(a *model.ARPCount) finding {
 	p := v.pods[a.Addr][0]
-	return verdict{
+	return finding{
 		Finding: model.Finding{
 			Confidence:   model.Likely,
 			Pods:         []netip.Addr{a.Addr},

@@ -10,9 +10,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// ForwardingDisabled is the code of this finding.
+const ForwardingDisabled model.Code = "ForwardingDisabled"
+
 var forwardingDisabled = kind{
 	page: Page{
-		Code:     "ForwardingDisabled",
+		Code:     ForwardingDisabled,
 		Severity: model.Critical,
 		Title:    "the node does not forward: what comes from pods, or for them, ends at the link by which it arrives",
 		Meaning: "A node is a router for its pods. When net.ipv4.ip_forward, or the forwarding setting of the link by which " +
@@ -21,9 +24,9 @@ var forwardingDisabled = kind{
 			"still reaches everything.",
 		Evidence: "the setting of the link, and packets of pods that the route lookup refused there (IP_INADDRERRORS at ip_error).",
 		Fix:      "set it to 1, and mend the file below /etc/sysctl.d that says otherwise.",
-		Verify:   "lasthop check --only ForwardingDisabled",
 	},
 	find: findForwardingDisabled,
+	ends: []model.HopKind{model.HopRoute},
 }
 
 const (
@@ -31,8 +34,8 @@ const (
 	forward6 = "net.ipv6.conf.all.forwarding"
 )
 
-func findForwardingDisabled(v *view) []verdict {
-	var out []verdict
+func findForwardingDisabled(v *view) []finding {
+	var out []finding
 	if f, ok := v.unforwarded(v.refused4, forward4); ok {
 		out = append(out, f)
 	} else if f, ok := v.unforwardedUnseen(); ok {
@@ -101,7 +104,7 @@ func unforwardable(refused func(*model.Drop) string) func(*model.Drop) bool {
 }
 
 // unforwarded is the verdict on drops for want of forwarding.
-func (v *view) unforwarded(refused func(*model.Drop) string, global string) (verdict, bool) {
+func (v *view) unforwarded(refused func(*model.Drop) string, global string) (finding, bool) {
 	var l lost
 	links := map[string]bool{}
 	for i := range v.Traffic.Drops {
@@ -121,7 +124,7 @@ func (v *view) unforwarded(refused func(*model.Drop) string, global string) (ver
 		l.addFor(pod, d)
 	}
 	if l.packets < minDrops {
-		return verdict{}, false
+		return finding{}, false
 	}
 	names := slices.Sorted(maps.Keys(links))
 	first := refused(mostDropped(l.drops)[0])
@@ -136,7 +139,7 @@ func (v *view) unforwarded(refused func(*model.Drop) string, global string) (ver
 	f.Peers = hosts(slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare))
 	v.blameForwarding(&f, names, global)
 	f.Evidence = append(f.Evidence, l.evidence()...)
-	return verdict{Finding: f, explains: unforwardable(refused)}, true
+	return finding{Finding: f, explains: unforwardable(refused)}, true
 }
 
 // blameForwarding names the setting: the node's, or those of single links.
@@ -158,7 +161,7 @@ func (v *view) blameForwarding(f *model.Finding, links []string, global string) 
 // unforwardedUnseen is the verdict on the settings alone: pods have the node
 // for their gateway, the link by which their packets arrive does not forward,
 // and none of them was seen to leave by other means.
-func (v *view) unforwardedUnseen() (verdict, bool) {
+func (v *view) unforwardedUnseen() (finding, bool) {
 	leaves := map[netip.Addr]bool{}
 	for i := range v.peers {
 		if p := &v.peers[i]; p.Out.Packets > 0 {
@@ -178,14 +181,14 @@ func (v *view) unforwardedUnseen() (verdict, bool) {
 				continue
 			}
 			if leaves[a.Addr()] {
-				return verdict{}, false
+				return finding{}, false
 			}
 			f.Pods = append(f.Pods, a.Addr())
 			links[link.Name] = true
 		}
 	}
 	if len(f.Pods) == 0 {
-		return verdict{}, false
+		return finding{}, false
 	}
 	names := slices.Sorted(maps.Keys(links))
 	f.LastHopAlive = v.place(names[0], model.Ingress)
@@ -193,7 +196,7 @@ func (v *view) unforwardedUnseen() (verdict, bool) {
 	f.Unseen = []string{"a packet of a pod that was dropped for it"}
 	f.Alternatives = []string{"a program on the link forwards past the kernel's routing"}
 	v.blameForwarding(&f, names, forward4)
-	return verdict{Finding: f, explains: unforwardable(v.refused4)}, true
+	return finding{Finding: f, explains: unforwardable(v.refused4)}, true
 }
 
 // router is the node's link by which the packets of a pod arrive that has the

@@ -42,7 +42,7 @@ func podAddrs(p *model.Pod) []netip.Addr {
 
 // blamed reports whether a finding of one of the codes names the address.
 func (v *view) blamed(a netip.Addr, codes ...model.Code) bool {
-	return slices.ContainsFunc(v.verdicts, func(f verdict) bool {
+	return slices.ContainsFunc(v.prior, func(f finding) bool {
 		return slices.Contains(codes, f.Code) && slices.Contains(f.Pods, a)
 	})
 }

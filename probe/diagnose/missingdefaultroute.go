@@ -10,9 +10,12 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
+// MissingDefaultRoute is the code of this finding.
+const MissingDefaultRoute model.Code = "MissingDefaultRoute"
+
 var missingDefaultRoute = kind{
 	page: Page{
-		Code:     "MissingDefaultRoute",
+		Code:     MissingDefaultRoute,
 		Severity: model.Critical,
 		Title:    "the node has no default route: it drops what pods send beyond its own networks",
 		Meaning: "What no other route leads to takes the default route. It comes from DHCP, router advertisements or the " +
@@ -20,14 +23,13 @@ var missingDefaultRoute = kind{
 			"drops what is for elsewhere, and a strict reverse path filter refuses what comes from there.",
 		Evidence: "packets of pods for which the kernel found no route (IP_INNOROUTES), or no way back to their source (IP_RPFILTER); " +
 			"no default route in the main table. IPv6 alone without one, on a node that has one for IPv4, is no fault.",
-		Fix:    "restore what configures the node's network; in Azure the gateway is the first address of the subnet.",
-		Verify: "lasthop check --only MissingDefaultRoute",
+		Fix: "restore what configures the node's network; in Azure the gateway is the first address of the subnet.",
 	},
 	find:  findMissingDefaultRoute,
-	after: []model.Code{"DeadBackend", "MissingPodRoute", "BlackholeRoute", "MissingNodeRoute"},
+	after: []model.Code{ForwardingDisabled, MissingPodRoute, WrongUDR, DeadBackend, RoutingLoop, BlackholeRoute, MissingNodeRoute},
 }
 
-func findMissingDefaultRoute(v *view) []verdict {
+func findMissingDefaultRoute(v *view) []finding {
 	if !v.Has(model.SourceRoutes) || v.hasDefault(false) {
 		return nil
 	}
@@ -44,7 +46,7 @@ func findMissingDefaultRoute(v *view) []verdict {
 		}
 		groups[a.Is6()].add(v, d)
 	}
-	var out []verdict
+	var out []finding
 	for six, l := range groups {
 		if l.packets >= minDrops {
 			out = append(out, v.withoutDefault(six, l))
@@ -78,7 +80,7 @@ func (v *view) unroutable(d *model.Drop) (netip.Addr, bool) {
 	return a, way.Route == nil && !way.Discards()
 }
 
-func (v *view) withoutDefault(six bool, l *lost) verdict {
+func (v *view) withoutDefault(six bool, l *lost) finding {
 	family := "IPv4"
 	if six {
 		family = "IPv6"
@@ -112,7 +114,7 @@ func (v *view) withoutDefault(six bool, l *lost) verdict {
 		f.Alternatives = []string{"the node is to have none, and its routes to other nodes' pods are gone"}
 	}
 	f.Fix = append(f.Fix, fmt.Sprintf("%s route add default via GATEWAY dev %s", ip(peers[0]), shellWord(link)))
-	return verdict{Finding: f, explains: func(d *model.Drop) bool {
+	return finding{Finding: f, explains: func(d *model.Drop) bool {
 		a, is := v.unroutable(d)
 		return is && a.Is6() == six && v.elsewhere(a)
 	}}

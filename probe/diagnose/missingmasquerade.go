@@ -11,9 +11,12 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
+// MissingMasquerade is the code of this finding.
+const MissingMasquerade model.Code = "MissingMasquerade"
+
 var missingMasquerade = kind{
 	page: Page{
-		Code:     "MissingMasquerade",
+		Code:     MissingMasquerade,
 		Severity: model.Critical,
 		Title:    "pods leave the node with their own address towards targets that cannot answer it",
 		Meaning: "Outside the cluster and its virtual network nobody knows the way back to a pod's address, so the node must " +
@@ -21,10 +24,10 @@ var missingMasquerade = kind{
 			"packets leave with the pod's address and vanish beyond the node.",
 		Evidence: "the pod's address as source at the uplink's egress and nothing back; the rule that let the packet through " +
 			"untranslated; connection tracking's reply tuple, which still holds the pod's address.",
-		Fix:    "delete the exclusion, or add the MASQUERADE rule; mend the ip-masq-agent's configuration, or it comes back.",
-		Verify: "lasthop check --only MissingMasquerade",
+		Fix: "delete the exclusion, or add the MASQUERADE rule; mend the ip-masq-agent's configuration, or it comes back.",
 	},
 	find: findMissingMasquerade,
+	ends: []model.HopKind{model.HopBeyond},
 }
 
 // rawGroup is the traffic that left untranslated for the same reason.
@@ -34,7 +37,7 @@ type rawGroup struct {
 	answers bool
 }
 
-func findMissingMasquerade(v *view) []verdict {
+func findMissingMasquerade(v *view) []finding {
 	tables := path.NewNAT(v.Snapshot)
 	groups := map[*model.PacketRule]*rawGroup{}
 	var order []*rawGroup
@@ -60,7 +63,7 @@ func findMissingMasquerade(v *view) []verdict {
 			g.silent = append(g.silent, p)
 		}
 	}
-	var out []verdict
+	var out []finding
 	for _, g := range order {
 		if len(g.silent) > 0 && !g.answers && v.shouldMasquerade(g) {
 			out = append(out, v.unmasqueraded(g))
@@ -118,7 +121,7 @@ func (v *view) widest(x *model.PacketRule) bool {
 	})
 }
 
-func (v *view) unmasqueraded(g *rawGroup) verdict {
+func (v *view) unmasqueraded(g *rawGroup) finding {
 	pods := map[netip.Addr]bool{}
 	peers := map[netip.Addr]bool{}
 	f := model.Finding{Confidence: model.Proven}
@@ -142,7 +145,7 @@ func (v *view) unmasqueraded(g *rawGroup) verdict {
 			"the target is in a network that knows the pods' range and does not answer",
 			"the target is another node's pod and the route table lacks it (give --pod-cidr or --nodes)")
 	}
-	return verdict{Finding: f}
+	return finding{Finding: f}
 }
 
 // untranslated shows connection tracking's view: the reply is expected at the

@@ -9,9 +9,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// MissingNodeRoute is the code of this finding.
+const MissingNodeRoute model.Code = "MissingNodeRoute"
+
 var missingNodeRoute = kind{
 	page: Page{
-		Code:     "MissingNodeRoute",
+		Code:     MissingNodeRoute,
 		Severity: model.Critical,
 		Title:    "this node has no route to another node's pods, and the network does not know them",
 		Meaning: "Where no cloud and no tunnel carries pods' packets, each node has a route to every other node's pod range, with " +
@@ -19,8 +22,7 @@ var missingNodeRoute = kind{
 			"follow the default route to a gateway that knows nothing of pods.",
 		Evidence: "the lookup for the other pods' addresses ends at the default route; what left for them is not answered, and no other " +
 			"node's pods answer by that route; routes to other nodes' pods; the node that has the range, on a link of this one.",
-		Fix:    "add the route (ip route replace … via …); restart the agent that keeps the routes, or mend what configures them.",
-		Verify: "lasthop check --only MissingNodeRoute",
+		Fix: "add the route (ip route replace … via …); restart the agent that keeps the routes, or mend what configures them.",
 	},
 	find: findMissingNodeRoute,
 }
@@ -39,7 +41,7 @@ type unrouted struct {
 	drops []*model.Drop
 }
 
-func findMissingNodeRoute(v *view) []verdict {
+func findMissingNodeRoute(v *view) []finding {
 	if !v.Has(model.SourceRoutes, model.SourceTC) || len(v.Cluster.Azure.Tables) > 0 {
 		return nil
 	}
@@ -90,7 +92,7 @@ func findMissingNodeRoute(v *view) []verdict {
 
 // routeless are the verdicts on ranges for which a node without a default route
 // has no route: the kernel drops what is for them.
-func (v *view) routeless(siblings []*model.Route) []verdict {
+func (v *view) routeless(siblings []*model.Route) []finding {
 	groups := map[netip.Prefix]*unrouted{}
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
@@ -111,7 +113,7 @@ func (v *view) routeless(siblings []*model.Route) []verdict {
 		g.packets += d.Packets
 		g.drops = append(g.drops, d)
 	}
-	var out []verdict
+	var out []finding
 	for _, cidr := range slices.SortedFunc(maps.Keys(groups), comparePrefix) {
 		if g := groups[cidr]; g.packets >= minDrops && !v.beyondRouter(cidr) {
 			out = append(out, v.withoutNodeRoute(g, siblings))
@@ -170,7 +172,7 @@ func (v *view) nodeRoutes() []*model.Route {
 	return out
 }
 
-func (v *view) withoutNodeRoute(g *unrouted, siblings []*model.Route) verdict {
+func (v *view) withoutNodeRoute(g *unrouted, siblings []*model.Route) finding {
 	link := v.linkName(g.link)
 	f := model.Finding{
 		Confidence:   model.Likely,
@@ -213,5 +215,5 @@ func (v *view) withoutNodeRoute(g *unrouted, siblings []*model.Route) verdict {
 		f.Alternatives = append(f.Alternatives, "a cloud carries the pods' packets, and its route table lacks this range")
 	}
 	f.Fix = []string{fmt.Sprintf("%s route replace %s via %s dev %s", ip(g.cidr.Addr()), g.cidr, hop, shellWord(v.natLink(g.link)))}
-	return verdict{Finding: f, explains: sameDrops(g.drops)}
+	return finding{Finding: f, explains: sameDrops(g.drops)}
 }

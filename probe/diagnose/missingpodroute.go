@@ -10,9 +10,12 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
+// MissingPodRoute is the code of this finding.
+const MissingPodRoute model.Code = "MissingPodRoute"
+
 var missingPodRoute = kind{
 	page: Page{
-		Code:     "MissingPodRoute",
+		Code:     MissingPodRoute,
 		Severity: model.Critical,
 		Title:    "the node routes a pod's address elsewhere than to the pod's link",
 		Meaning: "Each pod of the node needs a route, its own or its bridge's, and where rules send pods' packets to tables of " +
@@ -21,10 +24,10 @@ var missingPodRoute = kind{
 			"until their TTL ends. Or they go to another pod's link, or fall to a route that discards.",
 		Evidence: "the lookup over the node's rules and tables; the same packets in and out of the uplink; drops of packets for the pod.",
 		Fix:      "restore the route (ip route replace …) or the rule, and restart the plugin's agent, which owns it.",
-		Verify:   "lasthop check --only MissingPodRoute",
 	},
 	find:  findMissingPodRoute,
-	after: []model.Code{"ForwardingDisabled"},
+	after: []model.Code{ForwardingDisabled},
+	ends:  []model.HopKind{model.HopRoute},
 }
 
 // astray is a pod whose address the node routes elsewhere.
@@ -38,7 +41,7 @@ type astray struct {
 	rules []*model.RoutingRule
 }
 
-func findMissingPodRoute(v *view) []verdict {
+func findMissingPodRoute(v *view) []finding {
 	if !v.Has(model.SourceRoutes, model.SourceLinks) {
 		return nil
 	}
@@ -58,7 +61,7 @@ func findMissingPodRoute(v *view) []verdict {
 		}
 		groups[k] = append(groups[k], a)
 	}
-	var out []verdict
+	var out []finding
 	for _, k := range order {
 		if f, ok := v.podsAstray(groups[k]); ok {
 			out = append(out, f)
@@ -192,7 +195,7 @@ func (v *view) blocked(a *astray) bool {
 }
 
 // podsAstray is the verdict on pods that share a route which is not theirs.
-func (v *view) podsAstray(list []astray) (verdict, bool) {
+func (v *view) podsAstray(list []astray) (finding, bool) {
 	// One that was seen proves the route for all that share it.
 	f := model.Finding{Confidence: model.Possible}
 	var told []string
@@ -218,7 +221,7 @@ func (v *view) podsAstray(list []astray) (verdict, bool) {
 		f.Fix = append(f.Fix, v.restore(&a)...)
 	}
 	if len(f.Pods) == 0 {
-		return verdict{}, false
+		return finding{}, false
 	}
 	if f.Confidence != model.Proven {
 		f.Unseen = append(f.Unseen, "a packet for the pod that went astray")
@@ -245,7 +248,7 @@ func (v *view) podsAstray(list []astray) (verdict, bool) {
 			f.Packets += d.Packets
 		}
 	}
-	return verdict{Finding: f, explains: explains}, true
+	return finding{Finding: f, explains: explains}, true
 }
 
 // unusedAstray reports whether the state alone is worth a word: the pod has

@@ -11,9 +11,12 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
+// MissingUDR is the code of this finding.
+const MissingUDR model.Code = "MissingUDR"
+
 var missingUDR = kind{
 	page: Page{
-		Code:     "MissingUDR",
+		Code:     MissingUDR,
 		Severity: model.Critical,
 		Title:    "traffic to another node's pods leaves this node right and nothing of it returns: the subnet's route table lacks that route",
 		Meaning: "On an AKS kubenet cluster the Azure fabric learns where each node's pods are from user-defined routes in a route " +
@@ -25,10 +28,10 @@ var missingUDR = kind{
 			"of the node's own tell whether the route there is missing, the one back to this node's pods, or both.",
 		Fix: "associate the route table with the subnet (az network vnet subnet update … --route-table …), or create the " +
 			"node's row (az network route-table route create …).",
-		Verify: "lasthop check --only MissingUDR",
 	},
 	find:  findMissingUDR,
-	after: []model.Code{"RoutingLoop", "WrongUDR", "NICForwarding", "MissingNodeRoute"},
+	after: []model.Code{RoutingLoop, WrongUDR, NICForwarding, MissingNodeRoute},
+	ends:  []model.HopKind{model.HopBeyond},
 }
 
 // remoteRange is the traffic with one other node's pods.
@@ -53,7 +56,7 @@ type remoteRange struct {
 	settled bool
 }
 
-func findMissingUDR(v *view) []verdict {
+func findMissingUDR(v *view) []finding {
 	if overlay(v.Node.Plugin) {
 		return nil
 	}
@@ -62,11 +65,11 @@ func findMissingUDR(v *view) []verdict {
 		r.silent = slices.DeleteFunc(r.silent, v.loops)
 	}
 	own := v.ownCIDRs()
-	if slices.ContainsFunc(own, func(p netip.Prefix) bool { return v.rangeBlamed(p, "WrongUDR", "NICForwarding") }) {
+	if slices.ContainsFunc(own, func(p netip.Prefix) bool { return v.rangeBlamed(p, WrongUDR, NICForwarding) }) {
 		// What does not find the way back explains every silence.
 		return nil
 	}
-	var out []verdict
+	var out []finding
 	groups, order := v.filedRanges(all, own)
 	for _, c := range order {
 		out = append(out, v.noReturn(groups[c], all, c, lackUntold))
@@ -77,7 +80,7 @@ func findMissingUDR(v *view) []verdict {
 		switch {
 		case r.answers:
 			answering++
-		case len(r.silent) > 0 && !r.settled && !v.rangeBlamed(r.cidr, "WrongUDR", "NICForwarding", "MissingNodeRoute"):
+		case len(r.silent) > 0 && !r.settled && !v.rangeBlamed(r.cidr, WrongUDR, NICForwarding, MissingNodeRoute):
 			silent = append(silent, r)
 		}
 	}
@@ -170,9 +173,9 @@ func splitRanges(list []*remoteRange, is func(*remoteRange) bool) (so, others []
 }
 
 // tell is the verdicts on the silent ranges.
-func (v *view) tell(silent, all []*remoteRange, answering int) []verdict {
+func (v *view) tell(silent, all []*remoteRange, answering int) []finding {
 	by := v.lackGroups(silent, all, answering)
-	var out []verdict
+	var out []finding
 	together := func(list []*remoteRange, l lack) {
 		if len(list) > 0 {
 			slices.SortFunc(list, func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
@@ -210,7 +213,7 @@ func (v *view) filedRanges(all []*remoteRange, own []netip.Prefix) (map[*udrCaus
 	}
 	self := v.self()
 	for _, r := range v.fabricRanges() {
-		if r.answers || v.rangeBlamed(r.cidr, "WrongUDR", "NICForwarding") {
+		if r.answers || v.rangeBlamed(r.cidr, WrongUDR, NICForwarding) {
 			continue
 		}
 		cause := v.udrCause(r, self, own)
@@ -412,7 +415,7 @@ func (v *view) besideUplink(p *model.Peer) bool {
 // noReturn is the verdict on one silent range, or on all of them, or on those
 // that the cause in the files explains. missing is what is lacking by other
 // signs.
-func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause, missing lack) verdict {
+func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause, missing lack) finding {
 	f := model.Finding{
 		Confidence: model.Likely,
 		Unseen:     []string{"the route table itself: no row of it is visible from a node"},
@@ -482,7 +485,7 @@ func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause, missing lac
 	case missing != lackUntold:
 		v.lackCause(&f, silent, name, missing)
 	}
-	return verdict{Finding: f}
+	return finding{Finding: f}
 }
 
 // toldOf is what the cluster, the files and the probes tell of the ranges and of

@@ -123,7 +123,7 @@ func (v *view) asksBeyond(found map[question]*muteHop, p *model.Pod, g *model.Ne
 
 // muteBeyond are the verdicts on next hops. Those of one link are one finding,
 // since they may have one cause.
-func (v *view) muteBeyond(found map[question]*muteHop) []verdict {
+func (v *view) muteBeyond(found map[question]*muteHop) []finding {
 	links := map[int]*muteHops{}
 	for k, m := range found {
 		l := links[k.ifindex]
@@ -135,7 +135,7 @@ func (v *view) muteBeyond(found map[question]*muteHop) []verdict {
 		maps.Copy(l.pods, m.pods)
 		maps.Copy(l.askers, m.askers)
 	}
-	var out []verdict
+	var out []finding
 	for _, link := range slices.Sorted(maps.Keys(links)) {
 		out = append(out, v.nobodyBeyond(links[link]))
 	}
@@ -193,7 +193,7 @@ func (v *view) senders(d *model.Drop) []netip.Addr {
 }
 
 // nobodyBeyond is the verdict on a link's next hops that do not answer.
-func (v *view) nobodyBeyond(m *muteHops) verdict {
+func (v *view) nobodyBeyond(m *muteHops) finding {
 	link, port := v.linkName(m.link), v.portOf(m.link)
 	remotes := slices.SortedFunc(maps.Keys(m.hops), netip.Addr.Compare)
 	asker := "The node asks"
@@ -241,7 +241,7 @@ func (v *view) nobodyBeyond(m *muteHops) verdict {
 		hop, ok := v.nextHop(d)
 		return ok && m.hops[hop] != nil || m.askers[d.Src]
 	}
-	return verdict{Finding: f, explains: lost}
+	return finding{Finding: f, explains: lost}
 }
 
 // dead says why a link carries nothing; empty where it should.

@@ -8,9 +8,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// NICForwarding is the code of this finding.
+const NICForwarding model.Code = "NICForwarding"
+
 var nicForwarding = kind{
 	page: Page{
-		Code:     "NICForwarding",
+		Code:     NICForwarding,
 		Severity: model.Critical,
 		Title:    "a node's network card refuses what is from or for pods, since IP forwarding is off",
 		Meaning: "The fabric gives a network card only what is for the card's own addresses, and takes from it only what is from them, " +
@@ -18,13 +21,13 @@ var nicForwarding = kind{
 			"whatever the route table says.",
 		Evidence: "enableIPForwarding in what `az network nic show` prints (--routes), for the card that has the node's address; pods " +
 			"whose addresses are not on the card.",
-		Fix:    "az network nic update … --ip-forwarding true; a scale set's model needs it too.",
-		Verify: "lasthop check --only NICForwarding",
+		Fix: "az network nic update … --ip-forwarding true; a scale set's model needs it too.",
 	},
 	find: findNICForwarding,
+	ends: []model.HopKind{model.HopBeyond},
 }
 
-func findNICForwarding(v *view) []verdict {
+func findNICForwarding(v *view) []finding {
 	own := v.ownCIDRs()
 	if len(own) == 0 || !v.Has(model.SourceCloud) {
 		return nil
@@ -42,7 +45,7 @@ func findNICForwarding(v *view) []verdict {
 			nodes = append(nodes, n)
 		}
 	}
-	var out []verdict
+	var out []finding
 	for _, n := range nodes {
 		card := v.deafCard(n)
 		if card == nil {
@@ -74,7 +77,7 @@ func (v *view) deafCard(n *model.ClusterNode) *model.NIC {
 }
 
 // deaf is the verdict on a card. Its peers are the ranges of the pods behind it.
-func (v *view) deaf(n *model.ClusterNode, c *model.NIC, cidrs []netip.Prefix, pods []netip.Addr, ranges map[netip.Prefix]*remoteRange) verdict {
+func (v *view) deaf(n *model.ClusterNode, c *model.NIC, cidrs []netip.Prefix, pods []netip.Addr, ranges map[netip.Prefix]*remoteRange) finding {
 	id := "--resource-group RESOURCE_GROUP --name " + shellWord(or(c.Name(), "CARD"))
 	if c.ID != "" {
 		id = "--ids " + shellWord(c.ID)
@@ -109,5 +112,5 @@ func (v *view) deaf(n *model.ClusterNode, c *model.NIC, cidrs []netip.Prefix, po
 	if len(f.Pods) == 0 {
 		f.Pods = v.podsIn(v.ownCIDRs())
 	}
-	return verdict{Finding: f}
+	return finding{Finding: f}
 }

@@ -9,9 +9,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// NoReply is the code of this finding.
+const NoReply model.Code = "NoReply"
+
 var noReply = kind{
 	page: Page{
-		Code:     "NoReply",
+		Code:     NoReply,
 		Severity: model.Warning,
 		Title:    "what pods ask leaves this node right, and one destination never answers",
 		Meaning: "Requests leave the uplink with the right addresses, towards a destination whose neighbours answer, and nothing comes back: " +
@@ -19,11 +22,11 @@ var noReply = kind{
 			"firewall on the way, a way back that is not the way there, or the destination itself loses them.",
 		Evidence: "requests out of the uplink and not one answer; connection tracking stays UNREPLIED; other destinations answer. With " +
 			"--routes, the rows that lead there and back.",
-		Fix:    "look at the destination's side: whether the requests arrive, and which way the answers take.",
-		Verify: "lasthop check --only NoReply",
+		Fix: "look at the destination's side: whether the requests arrive, and which way the answers take.",
 	},
-	find:  findNoReply,
-	after: []model.Code{"WrongUDR", "NICForwarding", "MissingNodeRoute", "MissingUDR", "MissingMasquerade"},
+	find: findNoReply,
+	rest: true,
+	ends: []model.HopKind{model.HopBeyond},
 }
 
 // minAsks is how many requests must stay without an answer: the first packets
@@ -45,7 +48,7 @@ type mutePeer struct {
 	link   int
 }
 
-func findNoReply(v *view) []verdict {
+func findNoReply(v *view) []finding {
 	raw, translated := muteGroup{map[netip.Addr]*mutePeer{}}, muteGroup{map[netip.Addr]*mutePeer{}}
 	mute := v.unrepliedFlows()
 	reflected := v.reflected()
@@ -87,7 +90,7 @@ func findNoReply(v *view) []verdict {
 		m.packets += p.Out.Packets
 		m.errors += p.In.ICMPErrors
 	}
-	var out []verdict
+	var out []finding
 	for _, g := range []struct {
 		*muteGroup
 		translated bool
@@ -170,8 +173,8 @@ func (v *view) unrepliedFlows() map[pair]*unreplied {
 // about all ranges, this node's own route, is about all that goes with a pod's
 // address within the network.
 func (v *view) accounted(pods map[netip.Addr]bool, remote netip.Addr) bool {
-	for i := range v.verdicts {
-		f := &v.verdicts[i]
+	for i := range v.prior {
+		f := &v.prior[i]
 		if f.Severity == model.Info {
 			continue
 		}
@@ -183,7 +186,7 @@ func (v *view) accounted(pods map[netip.Addr]bool, remote netip.Addr) bool {
 			continue
 		}
 		switch f.Code {
-		case "MissingUDR", "WrongUDR", "NICForwarding":
+		case MissingUDR, WrongUDR, NICForwarding:
 			within := v.remote(remote).IsValid() || inAny(v.onLink, remote)
 			if within && (len(f.Peers) > 1 || slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool { return slices.Contains(v.ranges.local, p) })) {
 				return true
@@ -205,7 +208,7 @@ func inAnyPod(v *view, pods map[netip.Addr]bool) bool {
 }
 
 // mute is the verdict on destinations that never answer.
-func (v *view) mute(g *muteGroup, translated bool) verdict {
+func (v *view) mute(g *muteGroup, translated bool) finding {
 	f := model.Finding{
 		Confidence: model.Likely,
 		Unseen:     []string{"whether the packets arrive: that shows only at the destination"},
@@ -270,7 +273,7 @@ func (v *view) mute(g *muteGroup, translated bool) verdict {
 	if translated {
 		f.Fix[0] = "at the destination, or the firewall before it: look for packets from this node's address, and which way the answers take"
 	}
-	return verdict{Finding: f}
+	return finding{Finding: f}
 }
 
 // probedSilence adds what the node's own echo requests tell of destinations

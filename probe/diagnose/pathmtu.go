@@ -10,9 +10,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// PathMTU is the code of this finding.
+const PathMTU model.Code = "PathMTU"
+
 var pathMTU = kind{
 	page: Page{
-		Code:     "PathMTU",
+		Code:     PathMTU,
 		Severity: model.Warning,
 		Title:    "packets of pods are too big for the next link, and their senders do not learn it",
 		Meaning: "A packet that may not be cut into pieces and is larger than the next link's MTU is dropped, and an ICMP error tells " +
@@ -20,10 +23,10 @@ var pathMTU = kind{
 			"get back, or that the sender does not heed it. Small packets pass, so connections open and then hang.",
 		Evidence: "PKT_TOO_BIG drops that go on for the same pair; the MTUs of the links on the way.",
 		Fix:      "give the links on the way one MTU, let ICMP errors (fragmentation needed) through, or clamp TCP's segment size.",
-		Verify:   "lasthop check --only PathMTU",
 	},
 	find:  findPathMTU,
-	after: []model.Code{"MissingPodRoute"},
+	after: []model.Code{MissingPodRoute, WrongUDR},
+	ends:  []model.HopKind{model.HopRoute, model.HopLink},
 }
 
 // tooBig reports whether a packet was dropped because the next link's MTU is
@@ -40,7 +43,7 @@ type pairDrops struct {
 	packets     uint64
 }
 
-func findPathMTU(v *view) []verdict {
+func findPathMTU(v *view) []finding {
 	type ends struct{ src, dst netip.Addr }
 	pairs := map[ends]*pairDrops{}
 	for i := range v.Traffic.Drops {
@@ -75,7 +78,7 @@ func findPathMTU(v *view) []verdict {
 			groups[next].add(v, d)
 		}
 	}
-	var out []verdict
+	var out []finding
 	for _, next := range slices.Sorted(maps.Keys(groups)) {
 		l := groups[next]
 		f := v.narrow(next, l)
@@ -122,7 +125,7 @@ func (v *view) nextLink(d *model.Drop) int {
 }
 
 // narrow is the verdict on packets that are too big for a link.
-func (v *view) narrow(next int, l *lost) verdict {
+func (v *view) narrow(next int, l *lost) finding {
 	drops := mostDropped(l.drops)
 	f := model.Finding{
 		Confidence:   model.Likely,
@@ -139,12 +142,12 @@ func (v *view) narrow(next int, l *lost) verdict {
 	if out == nil || in == nil || in.MTU == 0 || out.MTU == 0 || out.MTU >= in.MTU {
 		f.Unseen = []string{"the smaller MTU: no link of this node has it, so a route or a learnt path does"}
 		f.Alternatives = []string{"a router beyond this node told a smaller size"}
-		return verdict{Finding: f}
+		return finding{Finding: f}
 	}
 	f.Confidence = model.Proven
 	f.Title = fmt.Sprintf("packets of pods are too big for %s (MTU %d)", out.Name, out.MTU)
 	f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceLinks, Text: fmt.Sprintf(
 		"they arrive through %s with MTU %d and would leave by %s with MTU %d", in.Name, in.MTU, out.Name, out.MTU)})
 	f.Fix = append([]string{fmt.Sprintf("ip link set %s mtu %d", shellWord(out.Name), in.MTU)}, f.Fix...)
-	return verdict{Finding: f}
+	return finding{Finding: f}
 }

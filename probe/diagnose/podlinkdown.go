@@ -8,9 +8,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// PodLinkDown is the code of this finding.
+const PodLinkDown model.Code = "PodLinkDown"
+
 var podLinkDown = kind{
 	page: Page{
-		Code:     "PodLinkDown",
+		Code:     PodLinkDown,
 		Severity: model.Critical,
 		Title:    "a living pod's link is down at one of its ends",
 		Meaning: "A pod hangs on a pair of interfaces, one in its namespace and one on the node. When either is down, neither " +
@@ -18,16 +21,19 @@ var podLinkDown = kind{
 			"route, out of the node again or in a circle; a bridge forgets the port and floods.",
 		Evidence: "the state of both ends; QDISC_DROP or NEIGH_FAILED drops of the pod's packets.",
 		Fix:      "ip link set dev LINK up, on the side that is down, and the routes that went with it; or delete the pod.",
-		Verify:   "lasthop check --only PodLinkDown",
 	},
 	find: findPodLinkDown,
+	explains: []model.Code{MissingPodRoute, RoutingLoop, BlackholeRoute, MissingDefaultRoute, ReversePathFilter, PathMTU,
+		WrongGatewayMAC, BridgeRuleDrop, StaleNeighbor, HairpinDrop, UnansweredARP, ConntrackRace, PolicyDrop, BPFDrop,
+		NoListener, ReceiveOverflow},
+	ends: []model.HopKind{model.HopLink, model.HopPod, model.HopRoute}, // the link's route goes with it
 }
 
-func findPodLinkDown(v *view) []verdict {
+func findPodLinkDown(v *view) []finding {
 	if !v.Has(model.SourceLinks, model.SourcePods) {
 		return nil
 	}
-	var out []verdict
+	var out []finding
 	for i := range v.Pods {
 		p := &v.Pods[i]
 		l := v.links[p.LinkIndex]
@@ -53,7 +59,7 @@ func findPodLinkDown(v *view) []verdict {
 	return out
 }
 
-func (v *view) linkDown(p *model.Pod, l *model.Link, pods []netip.Addr) verdict {
+func (v *view) linkDown(p *model.Pod, l *model.Link, pods []netip.Addr) finding {
 	lost := func(d *model.Drop) bool {
 		return slices.Contains(pods, d.Dst) || slices.Contains(pods, d.Src) || v.hadAddress(p, d)
 	}
@@ -89,7 +95,7 @@ func (v *view) linkDown(p *model.Pod, l *model.Link, pods []netip.Addr) verdict 
 	} else {
 		f.Unseen = append(f.Unseen, "a packet that was dropped at the link")
 	}
-	return verdict{Finding: f, explains: lost}
+	return finding{Finding: f, explains: lost}
 }
 
 // routedTo are the addresses that no pod has and that the node sends by this

@@ -11,9 +11,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// PolicyDrop is the code of this finding.
+const PolicyDrop model.Code = "PolicyDrop"
+
 var policyDrop = kind{
 	page: Page{
-		Code:     "PolicyDrop",
+		Code:     PolicyDrop,
 		Severity: model.Warning,
 		Title:    "a firewall rule, or the policy of a chain, drops packets of pods",
 		Meaning: "Netfilter drops what it is told to: by a rule that somebody made by hand, by one that a network plugin keeps for " +
@@ -24,9 +27,10 @@ var policyDrop = kind{
 			"the program that keeps such chains.",
 		Fix: "a rule made by hand: delete it. One that a program keeps comes back: change what it is made from, the network " +
 			"policy or the program's configuration.",
-		Verify: "lasthop check --only PolicyDrop",
 	},
-	find: findPolicyDrop,
+	find:  findPolicyDrop,
+	after: []model.Code{ReversePathFilter, PathMTU, BridgeRuleDrop, HairpinDrop, ConntrackFull, ConntrackRace},
+	ends:  []model.HopKind{model.HopPolicy, model.HopPod},
 }
 
 // claim is a drop whose rule is looked for.
@@ -71,23 +75,23 @@ type conviction struct {
 	shares []share
 }
 
-func findPolicyDrop(v *view) []verdict {
+func findPolicyDrop(v *view) []finding {
 	claims, unread, elsewhere := v.claims()
-	var out []verdict
+	var out []finding
 	var unknown []bool
 	for _, c := range convict(claims) {
 		if f, ok := v.droppedBy(c); ok {
-			out = append(out, verdict{Finding: f, explains: withNeighbors(c.shares)})
+			out = append(out, finding{Finding: f, explains: withNeighbors(c.shares)})
 			unknown = append(unknown, c.dropsUnknownLink())
 		}
 	}
 	out = mergeUnknownLinks(out, unknown)
 	if f, ok := v.droppedUnread(unread); ok {
-		out = append(out, verdict{Finding: f, explains: sameDrops(unread)})
+		out = append(out, finding{Finding: f, explains: sameDrops(unread)})
 	}
 	for _, pod := range slices.SortedFunc(maps.Keys(elsewhere), netip.Addr.Compare) {
 		if f, ok := v.droppedInPod(pod, elsewhere[pod]); ok {
-			out = append(out, verdict{Finding: f, explains: sameDrops(elsewhere[pod])})
+			out = append(out, finding{Finding: f, explains: sameDrops(elsewhere[pod])})
 		}
 	}
 	return out
@@ -101,8 +105,8 @@ func (s *suspect) dropsUnknownLink() bool {
 
 // mergeUnknownLinks makes one finding of those on the two rules, one for each
 // direction, that drop for the same reason: Calico does not know the pods.
-func mergeUnknownLinks(list []verdict, unknown []bool) []verdict {
-	var out []verdict
+func mergeUnknownLinks(list []finding, unknown []bool) []finding {
+	var out []finding
 	first := -1
 	for i, f := range list {
 		switch {
@@ -127,7 +131,7 @@ func mergeUnknownLinks(list []verdict, unknown []bool) []verdict {
 }
 
 // joined is one verdict for two on the same cause.
-func joined(a, b verdict) verdict {
+func joined(a, b finding) finding {
 	f := a.Finding
 	f.Packets += b.Packets
 	f.Pods = union(a.Pods, b.Pods, netip.Addr.Compare)
@@ -141,7 +145,7 @@ func joined(a, b verdict) verdict {
 			f.Fix = append(slices.Clone(f.Fix), fix)
 		}
 	}
-	return verdict{Finding: f, explains: func(d *model.Drop) bool { return a.explains(d) || b.explains(d) }}
+	return finding{Finding: f, explains: func(d *model.Drop) bool { return a.explains(d) || b.explains(d) }}
 }
 
 func union[T comparable](a, b []T, compare func(T, T) int) []T {

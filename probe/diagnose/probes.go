@@ -73,10 +73,10 @@ func (p *plan) ranges() {
 // silent asks the destinations that never answered the pods.
 func (p *plan) silent() {
 	asked := 0
-	for i := range p.v.verdicts {
-		f := &p.v.verdicts[i]
+	for i := range p.v.prior {
+		f := &p.v.prior[i]
 		for _, peer := range f.Peers {
-			if f.Code == "NoReply" && peer.IsSingleIP() && asked < mostSilent && p.echo(netip.Addr{}, peer.Addr()) {
+			if f.Code == NoReply && peer.IsSingleIP() && asked < mostSilent && p.echo(netip.Addr{}, peer.Addr()) {
 				asked++
 			}
 		}
@@ -86,15 +86,15 @@ func (p *plan) silent() {
 // absent asks on bridges for addresses of which no owner is known.
 func (p *plan) absent() {
 	asked := 0
-	for i := range p.v.verdicts {
-		f := &p.v.verdicts[i]
+	for i := range p.v.prior {
+		f := &p.v.prior[i]
 		var subjects []netip.Addr
 		switch f.Code {
-		case "UnansweredARP":
+		case UnansweredARP:
 			for _, peer := range f.Peers {
 				subjects = append(subjects, peer.Addr())
 			}
-		case "StaleARPReply":
+		case StaleARPReply:
 			subjects = f.Pods
 		}
 		for _, a := range subjects {

@@ -11,9 +11,12 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
+// ReversePathFilter is the code of this finding.
+const ReversePathFilter model.Code = "ReversePathFilter"
+
 var reversePathFilter = kind{
 	page: Page{
-		Code:     "ReversePathFilter",
+		Code:     ReversePathFilter,
 		Severity: model.Warning,
 		Title:    "the reverse path filter drops packets of pods: the way back to their source is another link",
 		Meaning: "With rp_filter at 1 the kernel takes a packet only from the link by which it would answer its source. Where the " +
@@ -21,10 +24,10 @@ var reversePathFilter = kind{
 			"drops what is right; where they differ by mistake the route is the fault.",
 		Evidence: "IP_RPFILTER drops; the larger of the settings of the link and of all; the lookup of the way back, which ends at another link.",
 		Fix:      "delete the route that leads back elsewhere, or set rp_filter of the link to 2 (loose), and that of all to 2 as well.",
-		Verify:   "lasthop check --only ReversePathFilter",
 	},
 	find:  findReversePathFilter,
-	after: []model.Code{"MissingPodRoute", "RoutingLoop", "BlackholeRoute", "MissingNodeRoute", "MissingDefaultRoute"},
+	after: []model.Code{MissingPodRoute, WrongUDR, RoutingLoop, BlackholeRoute, MissingNodeRoute, MissingDefaultRoute},
+	ends:  []model.HopKind{model.HopRoute},
 }
 
 // detour is a link by which packets arrive, and the decision about the way
@@ -35,7 +38,7 @@ type detour struct {
 	kind  string
 }
 
-func findReversePathFilter(v *view) []verdict {
+func findReversePathFilter(v *view) []finding {
 	groups := map[detour]*lost{}
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
@@ -50,7 +53,7 @@ func findReversePathFilter(v *view) []verdict {
 		}
 		groups[k].add(v, d)
 	}
-	var out []verdict
+	var out []finding
 	for k, l := range groups {
 		if l.packets >= minDrops {
 			out = append(out, v.filtered(k, l))
@@ -70,7 +73,7 @@ func (v *view) wayBack(d *model.Drop) path.Decision {
 
 // filtered is the verdict on packets that arrive through one link and would be
 // answered by another.
-func (v *view) filtered(k detour, l *lost) verdict {
+func (v *view) filtered(k detour, l *lost) finding {
 	mode, known := v.filterMode(k.link)
 	way := v.wayBack(l.drops[0])
 	f := model.Finding{
@@ -105,7 +108,7 @@ func (v *view) filtered(k detour, l *lost) verdict {
 		f.Fix = append(f.Fix, fmt.Sprintf("%s route del %s", ip(src), v.routeWords(way.Route)))
 	}
 	f.Fix = append(f.Fix, setSysctl(linkSetting(k.link, "rp_filter"), "2"))
-	return verdict{Finding: f, explains: func(d *model.Drop) bool {
+	return finding{Finding: f, explains: func(d *model.Drop) bool {
 		if d.ReverseFiltered() && d.Link == k.link && !v.nodeAddrs[d.Src] {
 			way := v.wayBack(d)
 			return way.Route == k.route && way.Type == k.kind

@@ -10,9 +10,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// RoutingLoop is the code of this finding.
+const RoutingLoop model.Code = "RoutingLoop"
+
 var routingLoop = kind{
 	page: Page{
-		Code:     "RoutingLoop",
+		Code:     RoutingLoop,
 		Severity: model.Critical,
 		Title:    "the same packets pass the uplink again and again, with a falling TTL",
 		Meaning: "What the node sends out comes back to it, and it sends it out again, until the TTL ends: two routers each take " +
@@ -20,11 +23,11 @@ var routingLoop = kind{
 			"or a route of this node that points at a router which points back.",
 		Evidence: "packets from a pod that arrive at the uplink by which they left, or for a pod that leave by the uplink by which " +
 			"they arrived, with many different TTLs.",
-		Fix:    "find the two routes, and delete the wrong one.",
-		Verify: "lasthop check --only RoutingLoop",
+		Fix: "find the two routes, and delete the wrong one.",
 	},
 	find:  findRoutingLoop,
-	after: []model.Code{"MissingPodRoute", "WrongUDR", "DeadBackend"},
+	after: []model.Code{MissingPodRoute, WrongUDR, DeadBackend},
+	ends:  []model.HopKind{model.HopRoute, model.HopBeyond},
 }
 
 // loopTTLs is how many different TTLs make a loop: a packet loses two on each
@@ -52,8 +55,8 @@ func (v *view) sentBack() map[netip.Addr]bool {
 			}
 		}
 	}
-	for _, f := range v.verdicts {
-		if f.Code == missingPodRoute.page.Code || f.Code == wrongUDR.page.Code {
+	for _, f := range v.prior {
+		if f.Code == MissingPodRoute || f.Code == WrongUDR {
 			for _, a := range f.Pods {
 				known[a] = true
 			}
@@ -62,7 +65,7 @@ func (v *view) sentBack() map[netip.Addr]bool {
 	return known
 }
 
-func findRoutingLoop(v *view) []verdict {
+func findRoutingLoop(v *view) []finding {
 	known := v.sentBack()
 	filtered := map[looped]uint64{}
 	for i := range v.Traffic.Drops {
@@ -103,7 +106,7 @@ func findRoutingLoop(v *view) []verdict {
 			loops[k] = append(loops[k], loop{wrong: h, right: first, once: once})
 		}
 	}
-	var out []verdict
+	var out []finding
 	for k, list := range loops {
 		f := v.looping(k.ifindex, k.side, list)
 		// So do those that other pods send to it.
@@ -139,8 +142,8 @@ func (v *view) justLeft(p *model.Peer) bool {
 // deadBackend reports whether the pair's remote end was found to be a service's
 // dead backend.
 func (v *view) deadBackend(p *model.Peer) bool {
-	return slices.ContainsFunc(v.verdicts, func(f verdict) bool {
-		return f.Code == deadBackend.page.Code && slices.Contains(f.Pods, p.Local) && slices.Contains(f.Peers, host(p.Remote))
+	return slices.ContainsFunc(v.prior, func(f finding) bool {
+		return f.Code == DeadBackend && slices.Contains(f.Pods, p.Local) && slices.Contains(f.Peers, host(p.Remote))
 	})
 }
 
@@ -151,7 +154,7 @@ type looped struct {
 }
 
 // looping is the verdict on pods whose packets loop at one uplink.
-func (v *view) looping(ifindex int, side model.Side, list []loop) verdict {
+func (v *view) looping(ifindex int, side model.Side, list []loop) finding {
 	name := v.linkName(ifindex)
 	whose := map[model.Side]string{model.AsSource: "from", model.AsDestination: "for"}[side]
 	f := model.Finding{
@@ -181,7 +184,7 @@ func (v *view) looping(ifindex int, side model.Side, list []loop) verdict {
 		v.targets(&f, ifindex)
 	}
 	f.Fix = []string{"in the network's route tables, find the route to " + loopTarget(&f) + " whose next hop is this node, and delete it"}
-	return verdict{Finding: f, explains: func(d *model.Drop) bool {
+	return finding{Finding: f, explains: func(d *model.Drop) bool {
 		if side == model.AsDestination {
 			return pods[d.Dst] && d.Expired()
 		}
@@ -211,8 +214,8 @@ func (v *view) targets(f *model.Finding, ifindex int) {
 // loops reports whether the pair's packets were found to loop: they are silent
 // for that.
 func (v *view) loops(p *model.Peer) bool {
-	return slices.ContainsFunc(v.verdicts, func(f verdict) bool {
-		return f.Code == routingLoop.page.Code && slices.Contains(f.Pods, p.Local) && slices.Contains(f.Peers, host(p.Remote))
+	return slices.ContainsFunc(v.prior, func(f finding) bool {
+		return f.Code == RoutingLoop && slices.Contains(f.Pods, p.Local) && slices.Contains(f.Peers, host(p.Remote))
 	})
 }
 

@@ -11,9 +11,12 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
+// SNATPortExhaustion is the code of this finding.
+const SNATPortExhaustion model.Code = "SNATPortExhaustion"
+
 var snatPortExhaustion = kind{
 	page: Page{
-		Code:     "SNATPortExhaustion",
+		Code:     SNATPortExhaustion,
 		Severity: model.Critical,
 		Title:    "one destination holds nearly all ports of the address that pods leave with",
 		Meaning: "Masqueraded flows to one destination's port must differ by the source port, so one address can hold as many as " +
@@ -23,9 +26,9 @@ var snatPortExhaustion = kind{
 			"failed in the window.",
 		Fix: "let pods use connections again; widen the range of --to-ports; leave with more addresses (a NAT gateway, more nodes); " +
 			"shorten connection tracking's timeouts.",
-		Verify: "lasthop check --only SNATPortExhaustion",
 	},
 	find: findSNATPortExhaustion,
+	ends: []model.HopKind{model.HopConntrack},
 }
 
 // Ports that the kernel may give where no rule says other: those of the
@@ -46,7 +49,7 @@ type holders struct {
 	first *model.Flow
 }
 
-func findSNATPortExhaustion(v *view) []verdict {
+func findSNATPortExhaustion(v *view) []finding {
 	bundles := map[bundle]*holders{}
 	for i := range v.Flows {
 		f := &v.Flows[i]
@@ -62,13 +65,13 @@ func findSNATPortExhaustion(v *view) []verdict {
 		h.ports[f.Reply.DstPort], h.pods[f.Original.Src] = true, true
 	}
 	tables := path.NewNAT(v.Snapshot)
-	var out []verdict
+	var out []finding
 	keys := slices.SortedFunc(maps.Keys(bundles), func(a, b bundle) int {
 		return cmp.Or(a.to.Compare(b.to), cmp.Compare(a.port, b.port), cmp.Compare(a.proto, b.proto), a.from.Compare(b.from))
 	})
 	for _, k := range keys {
 		if f, ok := v.exhausted(tables, k, bundles[k]); ok {
-			out = append(out, verdict{Finding: f})
+			out = append(out, finding{Finding: f})
 		}
 	}
 	return out

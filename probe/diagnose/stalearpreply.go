@@ -7,9 +7,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// StaleARPReply is the code of this finding.
+const StaleARPReply model.Code = "StaleARPReply"
+
 var staleARPReply = kind{
 	page: Page{
-		Code:     "StaleARPReply",
+		Code:     StaleARPReply,
 		Severity: model.Critical,
 		Title:    "an ebtables arpreply rule answers ARP for a pod with a MAC that is not the pod's",
 		Meaning: "azure-vnet in bridge mode writes one ebtables rule a pod that answers ARP requests for the pod's address. " +
@@ -19,20 +22,23 @@ var staleARPReply = kind{
 		Evidence: "the rule; the MAC of the interface that holds the address; ARP replies with the wrong MAC; the rule's counter.",
 		Fix: "delete the rule with the ebtables variant that holds it, then drop the poisoned neighbour entries " +
 			"(ip neigh flush in the pods that asked) or wait until they age.",
-		Verify: "lasthop check --only StaleARPReply",
 	},
 	find: findStaleARPReply,
+	explains: []model.Code{MissingPodRoute, RoutingLoop, BlackholeRoute, MissingDefaultRoute, ReversePathFilter, PathMTU,
+		WrongGatewayMAC, BridgeRuleDrop, StaleNeighbor, HairpinDrop, UnansweredARP, ConntrackRace, PolicyDrop, BPFDrop,
+		NoListener, ReceiveOverflow},
+	ends: []model.HopKind{model.HopBridge},
 }
 
-func findStaleARPReply(v *view) []verdict {
-	var out []verdict
+func findStaleARPReply(v *view) []finding {
+	var out []finding
 	for _, s := range v.staleRules(model.TargetARPReply, func(r *model.FrameRule) model.AddrMatch { return r.ARPDst }) {
 		out = append(out, v.misanswered(&s))
 	}
 	return out
 }
 
-func (v *view) misanswered(s *stale) verdict {
+func (v *view) misanswered(s *stale) finding {
 	f := model.Finding{
 		Confidence: model.Proven,
 		Pods:       []netip.Addr{s.addr},
@@ -77,7 +83,7 @@ func (v *view) misanswered(s *stale) verdict {
 	f.Why = fmt.Sprintf("An ebtables rule answers ARP for %s with %s%s; %s has it. "+
 		"Who asks sends there, and the packets never reach the pod.",
 		s.addr, s.rule.MAC, ownersInstead(s.owners), v.owner(s.rule.MAC))
-	return verdict{Finding: f, explains: misled(s.addr, s.rule.MAC)}
+	return finding{Finding: f, explains: misled(s.addr, s.rule.MAC)}
 }
 
 // sentTo is how many packets for the address came in from pods with the MAC,

@@ -8,9 +8,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// StaleMACRewrite is the code of this finding.
+const StaleMACRewrite model.Code = "StaleMACRewrite"
+
 var staleMACRewrite = kind{
 	page: Page{
-		Code:     "StaleMACRewrite",
+		Code:     StaleMACRewrite,
 		Severity: model.Critical,
 		Title:    "an ebtables dnat rule sends a pod's frames to a MAC that is not the pod's",
 		Meaning: "azure-vnet in bridge mode writes one ebtables rule a pod that rewrites the destination MAC of frames " +
@@ -22,14 +25,17 @@ var staleMACRewrite = kind{
 			"the bridge, with two destination MACs; the rule's counter.",
 		Fix: "delete the rule with the ebtables variant that holds it. A node that still runs the azure-vnet daemon " +
 			"restores it from /var/run/azure-vnet.json: remove that file first.",
-		Verify: "lasthop check --only StaleMACRewrite",
 	},
 	find: findStaleMACRewrite,
+	explains: []model.Code{MissingPodRoute, RoutingLoop, BlackholeRoute, MissingDefaultRoute, ReversePathFilter, PathMTU,
+		WrongGatewayMAC, BridgeRuleDrop, StaleNeighbor, HairpinDrop, UnansweredARP, ConntrackRace, PolicyDrop, BPFDrop,
+		NoListener, ReceiveOverflow},
+	ends: []model.HopKind{model.HopBridge},
 }
 
-func findStaleMACRewrite(v *view) []verdict {
+func findStaleMACRewrite(v *view) []finding {
 	rewrites := MACRewrites(v.Snapshot)
-	var out []verdict
+	var out []finding
 	ruled := map[netip.Addr]bool{}
 	for _, s := range v.staleRules(model.TargetDNAT, func(r *model.FrameRule) model.AddrMatch { return r.IPDst }) {
 		ruled[s.addr] = true
@@ -46,7 +52,7 @@ func findStaleMACRewrite(v *view) []verdict {
 }
 
 // rewrittenByRule is the verdict on a rule, with the frames that it spoilt.
-func (v *view) rewrittenByRule(s *stale, rewrites []model.MACRewrite) verdict {
+func (v *view) rewrittenByRule(s *stale, rewrites []model.MACRewrite) finding {
 	f := model.Finding{
 		Confidence: model.Proven,
 		Pods:       []netip.Addr{s.addr},
@@ -72,7 +78,7 @@ func (v *view) rewrittenByRule(s *stale, rewrites []model.MACRewrite) verdict {
 	f.Why = fmt.Sprintf("An ebtables rule gives frames for %s the destination MAC %s%s; %s has it. "+
 		"They never reach the pod: a bridge floods frames for a MAC that it does not know, and nobody takes them.",
 		s.addr, s.rule.MAC, ownersInstead(s.owners), v.owner(s.rule.MAC))
-	return verdict{Finding: f, explains: misled(s.addr, s.rule.MAC)}
+	return finding{Finding: f, explains: misled(s.addr, s.rule.MAC)}
 }
 
 // ownersInstead names the right MAC, where there is one.
@@ -106,7 +112,7 @@ func (v *view) toNobody(r *model.MACRewrite) bool {
 
 // rewrittenUnseen is the verdict where the frames were seen to change and no
 // rule about the address is known.
-func (v *view) rewrittenUnseen(r *model.MACRewrite) verdict {
+func (v *view) rewrittenUnseen(r *model.MACRewrite) finding {
 	f := model.Finding{
 		Confidence:   model.Likely,
 		Pods:         []netip.Addr{r.Addr},
@@ -132,7 +138,7 @@ func (v *view) rewrittenUnseen(r *model.MACRewrite) verdict {
 		}
 		f.Fix = []string{fmt.Sprintf("find the rule and delete it: nft -a list table bridge nat; ebtables-legacy -t nat -L --Lc | grep %s", r.To.MAC)}
 	}
-	return verdict{Finding: f, explains: misled(r.Addr, r.To.MAC)}
+	return finding{Finding: f, explains: misled(r.Addr, r.To.MAC)}
 }
 
 // mostRewritten is the rewrite of an address to a MAC that most frames showed;

@@ -9,9 +9,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// StaleNeighbor is the code of this finding.
+const StaleNeighbor model.Code = "StaleNeighbor"
+
 var staleNeighbor = kind{
 	page: Page{
-		Code:     "StaleNeighbor",
+		Code:     StaleNeighbor,
 		Severity: model.Critical,
 		Title:    "the node's neighbour entry for a pod holds a MAC that is not the pod's, or none",
 		Meaning: "What the node routes to a pod it sends to the MAC of its neighbour entry. A plugin may pin such entries " +
@@ -20,18 +23,19 @@ var staleNeighbor = kind{
 			"pod does not answer ARP or neighbour discovery. An entry on a link by which the node does not send to the pod is left over and harmless.",
 		Evidence: "the entry; the MAC of the interface that holds the address; frames with the wrong MAC; OTHERHOST drops in the pod, or " +
 			"NEIGH_FAILED drops on the node.",
-		Fix:    "delete the entry: ip neigh del ADDRESS dev LINK; the node then asks.",
-		Verify: "lasthop check --only StaleNeighbor",
+		Fix: "delete the entry: ip neigh del ADDRESS dev LINK; the node then asks.",
 	},
-	find:  findStaleNeighbor,
-	after: []model.Code{"StaleMACRewrite", "StaleARPReply", "WrongGatewayMAC"},
+	find:     findStaleNeighbor,
+	after:    []model.Code{ForwardingDisabled, MissingPodRoute, WrongUDR, ReversePathFilter, BridgeRuleDrop},
+	explains: []model.Code{HairpinDrop, UnansweredARP, ConntrackRace, PolicyDrop, BPFDrop, NoListener, ReceiveOverflow},
+	ends:     []model.HopKind{model.HopNeighbor},
 }
 
-func findStaleNeighbor(v *view) []verdict {
+func findStaleNeighbor(v *view) []finding {
 	if !v.Has(model.SourceNeighbors, model.SourceRoutes, model.SourceLinks, model.SourcePods) {
 		return nil
 	}
-	var out []verdict
+	var out []finding
 	for i := range v.Neighbors {
 		n := &v.Neighbors[i]
 		if n.Proxy || len(v.pods[n.Addr]) == 0 {
@@ -47,7 +51,7 @@ func findStaleNeighbor(v *view) []verdict {
 		if len(owners) == 0 {
 			continue
 		}
-		var found verdict
+		var found finding
 		ok := false
 		if resolved(n) {
 			found, ok = v.misdirected(n, owners)
@@ -75,13 +79,13 @@ func (v *view) ownersBehind(n *model.Neighbor) []*model.Pod {
 }
 
 // misdirected is the verdict on an entry with a MAC that no owner has.
-func (v *view) misdirected(n *model.Neighbor, owners []*model.Pod) (verdict, bool) {
+func (v *view) misdirected(n *model.Neighbor, owners []*model.Pod) (finding, bool) {
 	if slices.Contains(v.podMACs(n.Addr), n.MAC) || v.detour(n) {
-		return verdict{}, false
+		return finding{}, false
 	}
 	p := owners[0]
 	if p.MAC.IsZero() || !v.stood(p) && n.State != "PERMANENT" {
-		return verdict{}, false
+		return finding{}, false
 	}
 	lost := v.misledBy(n)
 	drops := v.dropped(func(d *model.Drop) bool { return lost(d) && d.OtherHost() })
@@ -116,7 +120,7 @@ func (v *view) misdirected(n *model.Neighbor, owners []*model.Pod) (verdict, boo
 			f.Confidence, f.Severity = model.Possible, model.Warning
 		}
 	}
-	return verdict{Finding: f, explains: lost}, true
+	return finding{Finding: f, explains: lost}, true
 }
 
 // misledBy accounts for what an entry leads astray. By IPv6 these are also the
@@ -149,12 +153,12 @@ func (v *view) sentBy(n *model.Neighbor) uint64 {
 
 // unresolved is the verdict on an entry without a MAC for a pod that is there.
 // Without packets lost to it the entry is only a memory.
-func (v *view) unresolved(n *model.Neighbor, owners []*model.Pod) (verdict, bool) {
+func (v *view) unresolved(n *model.Neighbor, owners []*model.Pod) (finding, bool) {
 	lost := func(d *model.Drop) bool { return d.Dst == n.Addr && d.NeighborFailed() }
 	drops := v.dropped(lost)
 	p := owners[0]
 	if drops < minDrops || !v.stood(p) || !p.Up {
-		return verdict{}, false
+		return finding{}, false
 	}
 	f := model.Finding{
 		Severity:     model.Warning,
@@ -173,5 +177,5 @@ func (v *view) unresolved(n *model.Neighbor, owners []*model.Pod) (verdict, bool
 		Fix:          []string{fmt.Sprintf("%s neigh replace %s lladdr %s dev %s nud reachable", ip(n.Addr), n.Addr, p.MAC, shellWord(v.linkName(n.IfIndex)))},
 		Packets:      drops,
 	}
-	return verdict{Finding: f, explains: lost}, true
+	return finding{Finding: f, explains: lost}, true
 }

@@ -11,9 +11,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// UnansweredARP is the code of this finding.
+const UnansweredARP model.Code = "UnansweredARP"
+
 var unansweredARP = kind{
 	page: Page{
-		Code:     "UnansweredARP",
+		Code:     UnansweredARP,
 		Severity: model.Warning,
 		Title:    "a pod or the node asks for a MAC and nobody answers",
 		Meaning: "A pod whose gateway is no address of the node (169.254.1.1) has its answer from proxy_arp on the host side of its " +
@@ -24,21 +27,22 @@ var unansweredARP = kind{
 		Evidence: "ARP requests without a reply; the neighbour entry, INCOMPLETE or FAILED; the link's settings; NEIGH_FAILED drops.",
 		Fix: "sysctl -w net.ipv4.conf.LINK.proxy_arp=1; for an address without a pod, whoever still sends to it; for a " +
 			"next hop, the machine that should answer.",
-		Verify: "lasthop check --only UnansweredARP",
 	},
-	find:  findUnansweredARP,
-	after: []model.Code{"PodLinkDown", "MissingPodRoute", "ForwardingDisabled", "BridgeRuleDrop", "StaleNeighbor", "DuplicatePodIP"},
+	find: findUnansweredARP,
+	after: []model.Code{ForwardingDisabled, MissingPodRoute, WrongUDR, DeadBackend, ReversePathFilter, BridgeRuleDrop,
+		DuplicatePodIP},
+	ends: []model.HopKind{model.HopPod, model.HopNeighbor},
 }
 
-func findUnansweredARP(v *view) []verdict {
-	var out []verdict
+func findUnansweredARP(v *view) []finding {
+	var out []finding
 	asked, hops := v.asked(), v.silentNextHops()
 	for i := range v.Pods {
 		p := &v.Pods[i]
 		for k := range p.Gateways {
 			g := &p.Gateways[k]
 			pods := sameFamily(podAddrs(p), g.Addr)
-			if resolved(g) || len(pods) == 0 || v.blamed(pods[0], "PodLinkDown", "BridgeRuleDrop", "MissingPodRoute", "ForwardingDisabled") {
+			if resolved(g) || len(pods) == 0 || v.blamed(pods[0], PodLinkDown, BridgeRuleDrop, MissingPodRoute, ForwardingDisabled) {
 				continue
 			}
 			t := asked[question{p.LinkIndex, g.Addr}]
@@ -83,10 +87,10 @@ func (v *view) asked() map[question]talk {
 }
 
 // silentGateway is the verdict on a pod that does not learn its gateway's MAC.
-func (v *view) silentGateway(p *model.Pod, g *model.Neighbor, t talk) (verdict, bool) {
+func (v *view) silentGateway(p *model.Pod, g *model.Neighbor, t talk) (finding, bool) {
 	seen := v.Has(model.SourceTC)
 	if seen && (t.requests < minDrops || t.replies > 0) || !seen && g.State != "FAILED" && g.State != "INCOMPLETE" {
-		return verdict{}, false
+		return finding{}, false
 	}
 	pods := sameFamily(podAddrs(p), g.Addr)
 	lost := func(d *model.Drop) bool { return slices.Contains(pods, d.Src) && d.NeighborFailed() }
@@ -126,7 +130,7 @@ func (v *view) silentGateway(p *model.Pod, g *model.Neighbor, t talk) (verdict, 
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf(
 			"%s of the pod freed, since the neighbour failed", count(f.Packets, "packet"))})
 	}
-	return verdict{Finding: f, explains: lost}, true
+	return finding{Finding: f, explains: lost}, true
 }
 
 func stateOf(n *model.Neighbor) string {
@@ -219,7 +223,7 @@ const everySecond = time.Second
 
 // nobody finds the addresses of this node's own pod ranges that no pod holds
 // and that its pods keep asking for.
-func (v *view) nobody(asked map[question]talk) []verdict {
+func (v *view) nobody(asked map[question]talk) []finding {
 	if !v.Has(model.SourcePods, model.SourceTC) {
 		return nil
 	}
@@ -244,7 +248,7 @@ func (v *view) nobody(asked map[question]talk) []verdict {
 			a.replies += t.replies
 		}
 	}
-	var out []verdict
+	var out []finding
 	for _, a := range found {
 		// Who asks a while for a pod that was just deleted is no news.
 		often := max(uint64(v.Window.Duration()/everySecond)/2, minDrops)
@@ -252,7 +256,7 @@ func (v *view) nobody(asked map[question]talk) []verdict {
 			out = append(out, v.nobodyHas(a))
 		}
 	}
-	slices.SortFunc(out, func(a, b verdict) int { return strings.Compare(a.Title, b.Title) })
+	slices.SortFunc(out, func(a, b finding) int { return strings.Compare(a.Title, b.Title) })
 	return out
 }
 
@@ -261,7 +265,7 @@ func asker(a *absent) netip.Addr {
 	return slices.SortedFunc(maps.Keys(a.askers), netip.Addr.Compare)[0]
 }
 
-func (v *view) nobodyHas(a *absent) verdict {
+func (v *view) nobodyHas(a *absent) finding {
 	f := model.Finding{
 		Confidence:   model.Likely,
 		Pods:         slices.Collect(maps.Keys(a.askers)),
@@ -287,5 +291,5 @@ func (v *view) nobodyHas(a *absent) verdict {
 			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s has the address, is no pod that is known, and the pods' requests do not get to it", addrs(p.MACs)))
 		}
 	}
-	return verdict{Finding: f, explains: func(d *model.Drop) bool { return d.Dst == a.addr && d.NeighborFailed() }}
+	return finding{Finding: f, explains: func(d *model.Drop) bool { return d.Dst == a.addr && d.NeighborFailed() }}
 }

@@ -11,9 +11,12 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
+// UnexpectedMasquerade is the code of this finding.
+const UnexpectedMasquerade model.Code = "UnexpectedMasquerade"
+
 var unexpectedMasquerade = kind{
 	page: Page{
-		Code:     "UnexpectedMasquerade",
+		Code:     UnexpectedMasquerade,
 		Severity: model.Warning,
 		Title:    "pods speak to pods with the node's address",
 		Meaning: "Between pods no address needs to be translated. When the exclusions in front of the MASQUERADE rule are gone or too " +
@@ -21,10 +24,11 @@ var unexpectedMasquerade = kind{
 			"client, and the ports of one node address serve all of its pods.",
 		Evidence: "connection tracking's two tuples: the pod's address in the first, the node's in the second, and a pod's as the " +
 			"target; the rule that translates.",
-		Fix:    "exclude the cluster's range in front of the rule; mend the ip-masq-agent's configuration, or it comes back.",
-		Verify: "lasthop check --only UnexpectedMasquerade",
+		Fix: "exclude the cluster's range in front of the rule; mend the ip-masq-agent's configuration, or it comes back.",
 	},
-	find: findUnexpectedMasquerade,
+	find:   findUnexpectedMasquerade,
+	ends:   []model.HopKind{model.HopConntrack},
+	passes: true,
 }
 
 // masked are the flows between pods that one rule translates.
@@ -33,7 +37,7 @@ type masked struct {
 	flows []*model.Flow
 }
 
-func findUnexpectedMasquerade(v *view) []verdict {
+func findUnexpectedMasquerade(v *view) []finding {
 	tables := path.NewNAT(v.Snapshot)
 	groups := map[*model.PacketRule]*masked{}
 	var order []*masked
@@ -62,9 +66,9 @@ func findUnexpectedMasquerade(v *view) []verdict {
 		}
 		g.flows = append(g.flows, f)
 	}
-	var out []verdict
+	var out []finding
 	for _, g := range order {
-		out = append(out, verdict{Finding: v.maskedBy(g)})
+		out = append(out, finding{Finding: v.maskedBy(g)})
 	}
 	return out
 }

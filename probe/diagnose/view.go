@@ -12,9 +12,16 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
-// view is a snapshot with the indices that the findings share. It is built
-// once, in time linear in the snapshot.
+// view is what one kind of finding is judged by: the indexed snapshot, and the
+// findings of the kinds that may explain its own.
 type view struct {
+	*index
+	prior []finding
+}
+
+// index is a snapshot with what the findings look up in it. It is built once, in
+// time linear in the snapshot, and does not depend on any finding.
+type index struct {
 	*model.Snapshot
 	// drops says which drops were lost packets, and which were harmless frees.
 	drops *model.DropClassifier
@@ -64,15 +71,13 @@ type view struct {
 	strayKnown bool
 	// beyond is what remoteRanges and clusterTables have found.
 	beyond beyond
-
-	verdicts []verdict
 }
 
 // pair is a local address and an address off the node.
 type pair struct{ local, remote netip.Addr }
 
 func newView(s *model.Snapshot) *view {
-	v := &view{
+	v := &view{index: &index{
 		Snapshot:   s,
 		drops:      model.NewDropClassifier(s),
 		pods:       map[netip.Addr][]*model.Pod{},
@@ -89,7 +94,7 @@ func newView(s *model.Snapshot) *view {
 
 		gatewayAddrs: map[netip.Addr]bool{},
 		onLinkAlone:  map[netip.Addr]bool{},
-	}
+	}}
 	for i := range s.Links {
 		l := &s.Links[i]
 		v.links[l.Index], v.byName[l.Name] = l, l

@@ -9,9 +9,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// WrongGatewayMAC is the code of this finding.
+const WrongGatewayMAC model.Code = "WrongGatewayMAC"
+
 var wrongGatewayMAC = kind{
 	page: Page{
-		Code:     "WrongGatewayMAC",
+		Code:     WrongGatewayMAC,
 		Severity: model.Critical,
 		Title:    "a pod sends to its gateway with a MAC that is not the gateway's",
 		Meaning: "A pod finds its gateway by a neighbour entry. For a routed pod the gateway is the host side of its link, for a " +
@@ -22,16 +25,19 @@ var wrongGatewayMAC = kind{
 			"drops on the pod's link.",
 		Fix: "give the host link the MAC that the pod has, or delete the entry in the pod, which learns it anew unless it is told " +
 			"only once (Azure CNI in transparent mode, Calico: fixed MACs).",
-		Verify: "lasthop check --only WrongGatewayMAC",
 	},
-	find: findWrongGatewayMAC,
+	find:  findWrongGatewayMAC,
+	after: []model.Code{WrongUDR},
+	explains: []model.Code{BridgeRuleDrop, StaleNeighbor, HairpinDrop, UnansweredARP, ConntrackRace, PolicyDrop, BPFDrop,
+		NoListener, ReceiveOverflow},
+	ends: []model.HopKind{model.HopLink, model.HopBridge},
 }
 
-func findWrongGatewayMAC(v *view) []verdict {
+func findWrongGatewayMAC(v *view) []finding {
 	if !v.Has(model.SourceLinks) {
 		return nil
 	}
-	var out []verdict
+	var out []finding
 	for i := range v.Pods {
 		p := &v.Pods[i]
 		for k := range p.Gateways {
@@ -106,7 +112,7 @@ func (v *view) farGateway(g *model.Neighbor, bridge *model.Link) (right []model.
 	return append(right, heard...), who
 }
 
-func (v *view) wrongGateway(p *model.Pod, g *model.Neighbor, right []model.MAC, who string) (verdict, bool) {
+func (v *view) wrongGateway(p *model.Pod, g *model.Neighbor, right []model.MAC, who string) (finding, bool) {
 	pods := podAddrs(p)
 	lost := func(d *model.Drop) bool {
 		if slices.Contains(pods, d.Src) && d.DstMAC == g.MAC {
@@ -120,7 +126,7 @@ func (v *view) wrongGateway(p *model.Pod, g *model.Neighbor, right []model.MAC, 
 	drops := v.dropped(func(d *model.Drop) bool { return lost(d) && d.OtherHost() })
 	fixed := g.State == "PERMANENT"
 	if !fixed && !v.stood(p) {
-		return verdict{}, false
+		return finding{}, false
 	}
 	f := model.Finding{
 		Confidence:   model.Proven,
@@ -154,7 +160,7 @@ func (v *view) wrongGateway(p *model.Pod, g *model.Neighbor, right []model.MAC, 
 		}
 	}
 	f.Fix = []string{v.gatewayFix(p, g, right[0])}
-	return verdict{Finding: f, explains: lost}, true
+	return finding{Finding: f, explains: lost}, true
 }
 
 // gatewayFix mends the entry; where nobody else has the MAC that the pod

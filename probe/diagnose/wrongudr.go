@@ -10,9 +10,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// WrongUDR is the code of this finding.
+const WrongUDR model.Code = "WrongUDR"
+
 var wrongUDR = kind{
 	page: Page{
-		Code:     "WrongUDR",
+		Code:     WrongUDR,
 		Severity: model.Critical,
 		Title:    "a user-defined route sends a node's pod range to a machine that does not have these pods",
 		Meaning: "The fabric sends what is for a node's pods to the next hop of the route for its pod range. When a node was replaced, " +
@@ -20,13 +23,13 @@ var wrongUDR = kind{
 			"nothing of them: it drops them, or sends them back into the fabric, round and round until their TTL ends.",
 		Evidence: "the row of the route table beside the node's address and range (--routes, --nodes); packets for another node's " +
 			"pods that arrive at this node's uplink.",
-		Fix:    "az network route-table route update … --next-hop-ip-address, with the address of the node that has the range.",
-		Verify: "lasthop check --only WrongUDR",
+		Fix: "az network route-table route update … --next-hop-ip-address, with the address of the node that has the range.",
 	},
 	find: findWrongUDR,
+	ends: []model.HopKind{model.HopBeyond},
 }
 
-func findWrongUDR(v *view) []verdict {
+func findWrongUDR(v *view) []finding {
 	own := v.ownCIDRs()
 	if len(own) == 0 {
 		return nil
@@ -36,7 +39,7 @@ func findWrongUDR(v *view) []verdict {
 	for _, r := range v.remoteRanges() {
 		ranges[r.cidr] = r
 	}
-	var out []verdict
+	var out []finding
 	told := map[netip.Prefix]bool{}
 	for _, n := range v.ranges.nodes {
 		if !v.byDefaultRoute(n.Addr()) || told[n.Prefix] {
@@ -67,7 +70,7 @@ func findWrongUDR(v *view) []verdict {
 }
 
 // misrouted is the verdict on a route to another node's pods.
-func (v *view) misrouted(r *remoteRange, n *model.ClusterNode, fact routeFact) verdict {
+func (v *view) misrouted(r *remoteRange, n *model.ClusterNode, fact routeFact) finding {
 	f := v.wrongRow(r.cidr, n, fact)
 	for _, p := range r.silent {
 		if !slices.Contains(f.Pods, p.Local) {
@@ -94,15 +97,15 @@ func (v *view) misrouted(r *remoteRange, n *model.ClusterNode, fact routeFact) v
 			f.Evidence = append(f.Evidence, strangerEvidence(h))
 		}
 	}
-	return verdict{Finding: f, explains: v.explainsRange(r.cidr)}
+	return finding{Finding: f, explains: v.explainsRange(r.cidr)}
 }
 
 // misroutedHere looks for a route of the other nodes that sends this node's own
 // range elsewhere.
-func (v *view) misroutedHere(own netip.Prefix, self *model.ClusterNode, ranges map[netip.Prefix]*remoteRange) (verdict, bool) {
+func (v *view) misroutedHere(own netip.Prefix, self *model.ClusterNode, ranges map[netip.Prefix]*remoteRange) (finding, bool) {
 	for _, r := range ranges {
 		if r.answers && r.cidr.Addr().Is4() == own.Addr().Is4() {
-			return verdict{}, false
+			return finding{}, false
 		}
 	}
 	senders := []*model.ClusterNode{self}
@@ -131,9 +134,9 @@ func (v *view) misroutedHere(own netip.Prefix, self *model.ClusterNode, ranges m
 		if fact.state == routeAstray {
 			f.Unseen = []string{"which subnets the table is associated with"}
 		}
-		return verdict{Finding: f}, true
+		return finding{Finding: f}, true
 	}
-	return verdict{}, false
+	return finding{}, false
 }
 
 // wrongRow is the part of the finding that the files tell.
@@ -210,7 +213,7 @@ func strangerEvidence(h *model.HopCount) model.Evidence {
 }
 
 // stranger is the verdict on packets that arrive for another node's pods.
-func (v *view) stranger(h *model.HopCount) verdict {
+func (v *view) stranger(h *model.HopCount) finding {
 	f := model.Finding{
 		Confidence:   model.Likely,
 		Peers:        []netip.Prefix{h.Prefix},
@@ -240,7 +243,7 @@ func (v *view) stranger(h *model.HopCount) verdict {
 			f.Pods = append(f.Pods, p.Local)
 		}
 	}
-	return verdict{Finding: f, explains: v.explainsRange(h.Prefix)}
+	return finding{Finding: f, explains: v.explainsRange(h.Prefix)}
 }
 
 // explainsRange accounts for drops of packets on their way to a range, or back
