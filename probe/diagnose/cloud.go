@@ -83,18 +83,6 @@ func (v *view) ownCIDRs() []netip.Prefix {
 	return out
 }
 
-// podsIn are the addresses of the living pods in any of the ranges.
-func (v *view) podsIn(ranges []netip.Prefix) []netip.Addr {
-	var out []netip.Addr
-	for a := range v.pods {
-		if inAny(ranges, a) {
-			out = append(out, a)
-		}
-	}
-	slices.SortFunc(out, netip.Addr.Compare)
-	return out
-}
-
 // internal are the node's addresses that a route can have for a next hop.
 func internal(n *model.ClusterNode) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(n.Addresses), func(a netip.Addr) bool { return slices.Contains(n.External, a) })
@@ -186,16 +174,6 @@ func (v *view) looseRoute(cidr netip.Prefix, owner *model.ClusterNode) routeFact
 		}
 	}
 	return out
-}
-
-// beyond holds what several findings ask of the network beyond the node. It is
-// found when it is first asked for.
-type beyond struct {
-	ranges []*remoteRange
-	tables []*model.RouteTable
-	own    []netip.Prefix
-	// known are those that were found, even if there are none.
-	rangesKnown, tablesKnown, ownKnown bool
 }
 
 // clusterTables are the tables with a row about a known node or its pods; all
@@ -373,40 +351,3 @@ func subnetName(s *model.Subnet, id string) string {
 	return "subnet " + id[strings.LastIndexByte(id, '/')+1:]
 }
 
-// rangeBlamed reports whether an earlier finding of the codes is about all traffic
-// of a range.
-func (v *view) rangeBlamed(cidr netip.Prefix, codes ...model.Code) bool {
-	return slices.ContainsFunc(v.prior, func(f finding) bool {
-		return slices.Contains(codes, f.Code) && slices.Contains(f.Peers, cidr)
-	})
-}
-
-// routeArgs names a table for az route-table route commands.
-func routeArgs(t *model.RouteTable) string {
-	if t == nil || t.ID == "" {
-		return "--resource-group RESOURCE_GROUP --route-table-name ROUTE_TABLE"
-	}
-	return fmt.Sprintf("--resource-group %s --route-table-name %s", shellWord(or(model.ResourcePart(t.ID, "resourceGroups"), "RESOURCE_GROUP")), shellWord(t.Name()))
-}
-
-// associateFix is the command that gives a subnet its table.
-func associateFix(s *model.Subnet, t *model.RouteTable) string {
-	id := ""
-	if s != nil {
-		id = s.ID
-	}
-	table := "ROUTE_TABLE"
-	if t != nil && t.ID != "" {
-		table = t.ID
-	}
-	return fmt.Sprintf("az network vnet subnet update --resource-group %s --vnet-name %s --name %s --route-table %s",
-		shellWord(or(model.ResourcePart(id, "resourceGroups"), "RESOURCE_GROUP")), shellWord(or(model.ResourcePart(id, "virtualNetworks"), "VNET")),
-		shellWord(or(model.ResourcePart(id, "subnets"), "SUBNET")), shellWord(table))
-}
-
-func or(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
-}

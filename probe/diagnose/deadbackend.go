@@ -77,12 +77,6 @@ func findDeadBackend(v *view) []finding {
 	return out
 }
 
-// vacant reports whether an address belongs to this node's pods and no pod has
-// it, nor had it during the window.
-func (v *view) vacant(a netip.Addr) bool {
-	return inAny(v.ranges.local, a) && len(v.pods[a]) == 0 && !v.past[a] && !v.nodeAddrs[a]
-}
-
 // triedEnough reports whether traffic of the window died there: several flows
 // began in it.
 func (v *view) triedEnough(b *backend) bool {
@@ -123,74 +117,6 @@ func lostTo(a netip.Addr) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
 		return d.Dst == a && (d.NeighborFailed() || d.LookupRefused() || d.Expired())
 	}
-}
-
-func (v *view) dead(b *backend) model.Finding {
-	f := model.Finding{Confidence: model.Proven, Packets: v.droppedFor(b.addr)}
-	pods, services := map[netip.Addr]bool{}, map[netip.Addr]bool{}
-	ends := func(src netip.Addr) {
-		if len(v.pods[src]) > 0 {
-			pods[src] = true
-		}
-	}
-	for _, flow := range b.silent {
-		ends(flow.Original.Src)
-		services[flow.Original.Dst] = true
-	}
-	for _, d := range v.dropsFor(b.addr) {
-		ends(d.Src)
-	}
-	for _, r := range b.rules {
-		if r.Dst.Prefix.IsSingleIP() && !r.Dst.Not {
-			services[r.Dst.Prefix.Addr()] = true
-		}
-	}
-	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
-	targets := slices.SortedFunc(maps.Keys(services), netip.Addr.Compare)
-	f.Peers = hosts(append(slices.Clone(targets), b.addr))
-	service := "a service's address"
-	if len(targets) > 0 {
-		service = addrs(targets)
-	}
-	f.Title = fmt.Sprintf("%s leads to %s, where no pod lives", service, b.addr)
-	f.Why = fmt.Sprintf("What is sent to %s is translated to %s, an address of this node's pods that no pod has. Nobody answers.", service, b.addr)
-	if len(b.silent) > 0 {
-		first := b.silent[0]
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceConntrack, Text: fmt.Sprintf(
-			"%s to %s UNREPLIED, the reply is expected from %s; %s like it",
-			first.Original.Src, first.Original.Dst, first.Reply.Src, count(uint64(len(b.silent)), "flow"))})
-	}
-	f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourcePods, Text: "no pod on this node holds " + b.addr.String()})
-	f.Evidence = append(f.Evidence, dropEvidence(v.dropsFor(b.addr))...)
-	f.LastHopAlive = model.Place{Direction: model.Ingress}
-	if len(f.Pods) > 0 {
-		f.LastHopAlive = v.place(v.pods[f.Pods[0]][0].Link, model.Ingress)
-	}
-	if !v.ownRange(b.addr) {
-		f.Confidence = model.Likely
-		f.Unseen = append(f.Unseen, "this node's pod range: "+b.addr.String()+" is near its pods' addresses (give --nodes)")
-		f.Alternatives = append(f.Alternatives, "the address is another node's pod, which does not answer")
-	}
-	v.deadRule(b, targets, &f)
-	return f
-}
-
-// ownRange reports whether the address is in a range that is known to be this
-// node's, and not only supposed.
-func (v *view) ownRange(a netip.Addr) bool {
-	for i := range v.Links {
-		l := &v.Links[i]
-		if l.Role == model.RoleBridge && slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return !p.IsSingleIP() && p.Contains(a) }) {
-			return true
-		}
-	}
-	for i := range v.Cluster.Nodes {
-		n := &v.Cluster.Nodes[i]
-		if inAny(n.PodCIDRs, a) && slices.ContainsFunc(n.Addresses, func(x netip.Addr) bool { return v.nodeAddrs[x] }) {
-			return true
-		}
-	}
-	return false
 }
 
 // deadRule names the rules that lead there, or else the flows that remember

@@ -315,3 +315,9 @@ func (v *view) dropsByDesign(r *model.PacketRule) bool {
 		return p.First != p.Last || !slices.Contains(wireServerPorts, p.First)
 	})
 }
+
+// silenced reports whether a rule dropped what the node would tell one of the
+// senders by ICMP.
+func (v *view) silenced(d *model.Drop, l *lost) bool {
+	return (d.Proto == icmp4 || d.Proto == icmp6) && d.Netfilter() && v.nodeAddrs[d.Src] && l.pods[d.Dst]
+}

@@ -199,18 +199,3 @@ func (v *view) unforwardedUnseen() (finding, bool) {
 	return finding{Finding: f, explains: unforwardable(v.refused4)}, true
 }
 
-// router is the node's link by which the packets of a pod arrive that has the
-// node for its gateway; nil for one that has not.
-func (v *view) router(p *model.Pod) *model.Link {
-	l := v.links[p.LinkIndex]
-	if l == nil || len(p.Gateways) == 0 {
-		return nil
-	}
-	if l.Master == 0 {
-		return l
-	}
-	if slices.ContainsFunc(p.Gateways, func(n model.Neighbor) bool { return v.nodeAddrs[n.Addr] }) {
-		return v.links[l.Master]
-	}
-	return nil
-}

@@ -252,3 +252,11 @@ func (v *view) ownerEvidence(s *stale) model.Evidence {
 func misled(addr netip.Addr, mac model.MAC) func(*model.Drop) bool {
 	return func(d *model.Drop) bool { return d.Dst == addr && d.DstMAC == mac }
 }
+
+// ownersInstead names the right MAC, where there is one.
+func ownersInstead(owners []model.MAC) string {
+	if len(owners) == 0 {
+		return ""
+	}
+	return " instead of the pod's " + addrs(owners)
+}

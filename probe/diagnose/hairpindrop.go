@@ -115,10 +115,3 @@ func (v *view) hairpin(d *model.Drop) bool {
 // loopback is the index of every namespace's loopback link.
 const loopback = 1
 
-// ip46tables is the tool for the address's family.
-func ip46tables(a netip.Addr) string {
-	if a.Is6() {
-		return "ip6tables"
-	}
-	return "iptables"
-}

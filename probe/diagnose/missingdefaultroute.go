@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/path"
 )
 
 // MissingDefaultRoute is the code of this finding.
@@ -60,24 +59,6 @@ func (v *view) hasDefault(six bool) bool {
 	return slices.ContainsFunc(v.Routes, func(r model.Route) bool {
 		return r.Table == mainTable && r.Type == "unicast" && r.Dst.IsValid() && r.Dst.Bits() == 0 && r.Dst.Addr().Is6() == six
 	})
-}
-
-// unroutable is the address that no route leads to, because of which the kernel
-// refused a packet: where it was for or, to the reverse path filter, its source.
-func (v *view) unroutable(d *model.Drop) (netip.Addr, bool) {
-	var a netip.Addr
-	var way path.Decision
-	switch {
-	case d.Link == "":
-		return a, false
-	case d.LookupRefusedFor("IP_INNOROUTES") || d.LookupRefused6():
-		a, way = d.Dst, v.routing().Lookup(v.arrived(d))
-	case d.ReverseFiltered() && !v.nodeAddrs[d.Src]:
-		a, way = d.Src, v.wayBack(d)
-	default:
-		return a, false
-	}
-	return a, way.Route == nil && !way.Discards()
 }
 
 func (v *view) withoutDefault(six bool, l *lost) finding {

@@ -79,23 +79,6 @@ func (v *view) outside(a netip.Addr) bool {
 		!inAny(v.onLink, a) && !inAny(v.ranges.local, a) && !inAny(v.ranges.cluster, a) && !v.remote(a).IsValid()
 }
 
-// azureWireServer is Azure's address for DNS, health probes and the guest
-// agent. Pods may not reach all of it, by design of AKS.
-var azureWireServer = netip.AddrFrom4([4]byte{168, 63, 129, 16})
-
-// natLink is the link that POSTROUTING names for packets that leave through an
-// uplink: the bridge, where the uplink is a port of one.
-func (v *view) natLink(ifindex int) string {
-	l := v.links[ifindex]
-	if l == nil {
-		return ""
-	}
-	if m := v.links[l.Master]; m != nil {
-		return m.Name
-	}
-	return l.Name
-}
-
 // startedHere reports whether the pod began the exchange. An answer to a
 // stranger's question goes out with the address that was asked.
 func (v *view) startedHere(p *model.Peer) bool { return p.In.Packets == 0 }
@@ -246,15 +229,3 @@ func (v *view) masqueradeChain(pod netip.Addr) *model.PacketRule {
 	return nil
 }
 
-func packetRuleEvidence(what string, r *model.PacketRule) model.Evidence {
-	return model.Evidence{Source: model.SourceNAT, Text: fmt.Sprintf(
-		"%s: %s %s rule %d (%s): %s", what, r.Table, r.Chain, r.Number, r.Backend, r.Text)}
-}
-
-// weaker is the less sure of two.
-func weaker(a, b model.Confidence) model.Confidence {
-	if b.Rank() < a.Rank() {
-		return b
-	}
-	return a
-}

@@ -122,15 +122,6 @@ func (v *view) routeless(siblings []*model.Route) []finding {
 	return out
 }
 
-// anUplink is the first of the uplinks, 0 where none is known.
-func (v *view) anUplink() int {
-	i := slices.IndexFunc(v.Links, func(l model.Link) bool { return l.Role == model.RoleUplink })
-	if i < 0 {
-		return 0
-	}
-	return v.Links[i].Index
-}
-
 // keepsNodeRoutes reports whether a plugin's nodes commonly have routes to each
 // other's pods: kindnet always, the plain ones wherever no cloud has.
 func keepsNodeRoutes(plugin string) bool {

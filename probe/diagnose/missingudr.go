@@ -5,10 +5,8 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/path"
 )
 
 // MissingUDR is the code of this finding.
@@ -32,28 +30,6 @@ var missingUDR = kind{
 	find:  findMissingUDR,
 	after: []model.Code{RoutingLoop, WrongUDR, NICForwarding, MissingNodeRoute},
 	ends:  []model.HopKind{model.HopBeyond},
-}
-
-// remoteRange is the traffic with one other node's pods.
-type remoteRange struct {
-	cidr netip.Prefix
-	// silent are pairs without an answer.
-	silent []*model.Peer
-	// answers, nodeAnswers: a pod of this node, or the node itself, was
-	// answered from the range.
-	answers     bool
-	nodeAnswers bool
-	// asks are packets from the range that want an answer from here, podAsks
-	// those of them for pods.
-	asks, podAsks uint64
-	// probes are the node's own echo requests to it; there and back is what
-	// they and others tell of the two ways.
-	probes      []*model.Probe
-	there, back reach
-	// filed is what the files tell of its routes; settled is true when they
-	// leave nothing to suppose.
-	filed   []model.Evidence
-	settled bool
 }
 
 func findMissingUDR(v *view) []finding {
@@ -160,18 +136,6 @@ func (v *view) lackGroups(silent, all []*remoteRange, answering int) map[lack][]
 	return by
 }
 
-// splitRanges parts the ranges that are so from the others.
-func splitRanges(list []*remoteRange, is func(*remoteRange) bool) (so, others []*remoteRange) {
-	for _, r := range list {
-		if is(r) {
-			so = append(so, r)
-		} else {
-			others = append(others, r)
-		}
-	}
-	return so, others
-}
-
 // tell is the verdicts on the silent ranges.
 func (v *view) tell(silent, all []*remoteRange, answering int) []finding {
 	by := v.lackGroups(silent, all, answering)
@@ -266,150 +230,6 @@ func (v *view) udrCause(r *remoteRange, self *model.ClusterNode, own []netip.Pre
 		r.filed = append(r.filed, back.evidence())
 	}
 	return nil
-}
-
-// overlay reports whether the fabric itself routes pods, without a route table.
-func overlay(plugin string) bool {
-	return plugin == "azure-overlay" || plugin == "azure-cilium"
-}
-
-// remoteRanges groups what was seen at the uplink by the other node's range,
-// sorted by prefix. Ranges that the node does not reach through its default
-// gateway are not the fabric's to route.
-func (v *view) remoteRanges() []*remoteRange {
-	if !v.beyond.rangesKnown {
-		v.beyond.ranges, v.beyond.rangesKnown = v.findRanges(), true
-	}
-	return v.beyond.ranges
-}
-
-// fabricRanges are the remote ranges, and those of known nodes that there was
-// no traffic with.
-func (v *view) fabricRanges() []*remoteRange {
-	ranges := slices.Clone(v.remoteRanges())
-	seen := map[netip.Prefix]bool{}
-	for _, r := range ranges {
-		seen[r.cidr] = true
-	}
-	for _, n := range v.ranges.nodes {
-		if !seen[n.Prefix] && v.byDefaultRoute(n.Addr()) {
-			r := &remoteRange{cidr: n.Prefix}
-			v.probe(r)
-			ranges = append(ranges, r)
-		}
-	}
-	slices.SortFunc(ranges, func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
-	return ranges
-}
-
-func (v *view) findRanges() []*remoteRange {
-	byCIDR := map[netip.Prefix]*remoteRange{}
-	for i := range v.peers {
-		p := &v.peers[i]
-		cidr := v.remote(p.Remote)
-		if !cidr.IsValid() || !v.byDefaultRoute(p.Remote) {
-			continue
-		}
-		r := byCIDR[cidr]
-		if r == nil {
-			r = &remoteRange{cidr: cidr}
-			byCIDR[cidr] = r
-		}
-		r.asks += p.In.Requests
-		_, pod := v.pods[p.Local]
-		if pod {
-			r.podAsks += p.In.Requests
-		}
-		switch {
-		case v.answered(p):
-			r.answers = r.answers || pod
-			r.nodeAnswers = r.nodeAnswers || !pod
-		case pod && v.unanswered(p) && !v.sentAstray(p):
-			r.silent = append(r.silent, p)
-		}
-	}
-	for _, r := range byCIDR {
-		r.answers = r.answers || v.oneRefused(r.silent)
-		v.probe(r)
-	}
-	return slices.SortedFunc(maps.Values(byCIDR), func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
-}
-
-// oneRefused reports whether ICMP errors come back about one address of a range
-// alone: most likely the node that has the range says that it has no such pod.
-func (v *view) oneRefused(silent []*model.Peer) bool {
-	refused := map[netip.Addr]bool{}
-	for _, p := range silent {
-		if v.refused(p) {
-			refused[p.Remote] = true
-		}
-	}
-	return len(refused) == 1
-}
-
-// byDefaultRoute reports whether the node sends to the address through a default
-// route. With the routes unread it is supposed to.
-func (v *view) byDefaultRoute(a netip.Addr) bool {
-	d := v.routing().Lookup(path.Query{Dst: a})
-	return !d.Discards() && (d.Route == nil || d.Route.Dst.Bits() == 0)
-}
-
-// mainTable is RT_TABLE_MAIN.
-const mainTable = 254
-
-// sentAstray reports whether the pair's packets left with a destination MAC
-// that is neither the next hop's nor a gateway's, so that nobody beyond the link
-// had to route them.
-func (v *view) sentAstray(p *model.Peer) bool {
-	if len(v.gateways) == 0 {
-		return false
-	}
-	hops, known := v.nextHopMACs(p)
-	seen := false
-	for _, m := range v.macPairs[p.Local] {
-		if m.IfIndex != p.IfIndex || m.Side != model.AsSource || m.Direction != model.Egress {
-			continue
-		}
-		if !known || hops[m.Dst] || v.isGatewayMAC(m.Dst) {
-			return false
-		}
-		seen = true
-	}
-	return seen
-}
-
-// nextHopMACs are the MACs of those that the node hands the pair's packets to:
-// other nodes' where routes lead to these. They are not known where no route is,
-// or a neighbour's MAC is not. A pod on the uplink's own bridge sends past the
-// node, to gateways only.
-func (v *view) nextHopMACs(p *model.Peer) (macs map[model.MAC]bool, known bool) {
-	if v.besideUplink(p) {
-		return nil, true
-	}
-	d := v.routing().Lookup(path.Query{Src: p.Local, Dst: p.Remote})
-	macs = map[model.MAC]bool{}
-	for _, h := range d.Hops {
-		a := h.Gateway
-		if !a.IsValid() {
-			a = p.Remote
-		}
-		n := slices.IndexFunc(v.Neighbors, func(n model.Neighbor) bool { return n.Addr == a && n.IfIndex == h.IfIndex && !n.MAC.IsZero() })
-		if n < 0 {
-			return nil, false
-		}
-		macs[v.Neighbors[n].MAC] = true
-	}
-	return macs, len(macs) > 0
-}
-
-// besideUplink reports whether the pair's pod is a port of the bridge that holds
-// the uplink.
-func (v *view) besideUplink(p *model.Peer) bool {
-	up := v.links[p.IfIndex]
-	return up != nil && up.Master != 0 && slices.ContainsFunc(v.pods[p.Local], func(pod *model.Pod) bool {
-		l := v.links[pod.LinkIndex]
-		return l != nil && l.Master == up.Master
-	})
 }
 
 // noReturn is the verdict on one silent range, or on all of them, or on those
@@ -646,24 +466,6 @@ func (v *view) rightFrames(silent []*remoteRange) []model.Evidence {
 	return nil
 }
 
-// unreplied counts the flows into the ranges that never saw a reply.
-func (v *view) unreplied(silent []*remoteRange) []model.Evidence {
-	var n uint64
-	for i := range v.Flows {
-		f := &v.Flows[i]
-		if f.Replied || len(v.pods[f.Original.Src]) == 0 {
-			continue
-		}
-		if slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.cidr.Contains(f.Reply.Src) }) {
-			n++
-		}
-	}
-	if n == 0 {
-		return nil
-	}
-	return []model.Evidence{{Source: model.SourceConntrack, Text: count(n, "flow") + " from pods into that range UNREPLIED"}}
-}
-
 // controls names what does answer at the uplinks in the same window: other
 // nodes' pods first, then anything else.
 func (v *view) controls(silent, all []*remoteRange) string {
@@ -687,90 +489,21 @@ func (v *view) controls(silent, all []*remoteRange) string {
 	return addrs(slices.SortedFunc(maps.Keys(others), netip.Addr.Compare))
 }
 
-// azureFabric is the MAC by which Azure's network answers every ARP.
-var azureFabric = model.MAC{0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc}
 
-// inAzure reports whether something tells that the node is one of Azure's: the
-// fabric's MAC, a plugin that only runs there, or files given.
-func (v *view) inAzure() bool {
-	az := &v.Cluster.Azure
-	return v.isGatewayMAC(azureFabric) || v.Node.Plugin == "kubenet" || strings.HasPrefix(v.Node.Plugin, "azure-") ||
-		len(az.Tables)+len(az.Subnets)+len(az.Effective)+len(az.NICs) > 0
-}
-
-// tableFix associates a route table with the subnet, where the network has such.
-func (v *view) tableFix() []string {
-	if !v.inAzure() {
+// unreplied counts the flows into the ranges that never saw a reply.
+func (v *view) unreplied(silent []*remoteRange) []model.Evidence {
+	var n uint64
+	for i := range v.Flows {
+		f := &v.Flows[i]
+		if f.Replied || len(v.pods[f.Original.Src]) == 0 {
+			continue
+		}
+		if slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.cidr.Contains(f.Reply.Src) }) {
+			n++
+		}
+	}
+	if n == 0 {
 		return nil
 	}
-	return []string{associateFix(nil, nil)}
-}
-
-// udrFix gives the az commands with the values that are known.
-func (v *view) udrFix(silent []*remoteRange) []string {
-	var fix []string
-	if len(silent) > 1 {
-		return append(v.tableFix(), v.ownRouteFix(nil)...)
-	}
-	for _, r := range silent {
-		fix = append(fix, v.rangeRouteFix(r.cidr, nil))
-	}
-	return append(fix, v.tableFix()...)
-}
-
-// rangeRouteFix is the row that leads to another node's pods.
-func (v *view) rangeRouteFix(cidr netip.Prefix, t *model.RouteTable) string {
-	name, hop := "NODE", "NODE_IP"
-	if n := v.nodeOf(cidr); n != nil {
-		name, hop = n.Name, nextHop(n, cidr)
-	}
-	return v.routeFix(t, name, cidr, hop)
-}
-
-// nextHop is the node's address that a route to its pods needs.
-func nextHop(n *model.ClusterNode, cidr netip.Prefix) string {
-	for _, a := range internal(n) {
-		if a.Is4() == cidr.Addr().Is4() {
-			return a.String()
-		}
-	}
-	return "NODE_IP"
-}
-
-// ownRouteFix is the row that leads to this node's own pods.
-func (v *view) ownRouteFix(t *model.RouteTable) []string {
-	var fix []string
-	for _, p := range v.ranges.local {
-		hop := "THIS_NODE_IP"
-		for _, l := range v.Links {
-			for _, a := range l.Addresses {
-				if inAny(v.onLink, a.Addr()) && a.Addr().Is4() == p.Addr().Is4() {
-					hop = a.Addr().String()
-				}
-			}
-		}
-		fix = append(fix, v.routeFix(t, v.Node.Name, p, hop))
-	}
-	return fix
-}
-
-// routeFix adds the route: as a row of Azure's table, or wherever another network
-// keeps such routes, which a node does not tell.
-func (v *view) routeFix(t *model.RouteTable, name string, cidr netip.Prefix, hop string) string {
-	if t == nil && !v.inAzure() {
-		return fmt.Sprintf("add a route to %s by %s on the next router, or to the route table of the cloud, "+
-			"or where nodes announce their pods by BGP look at the sessions of that node: calicoctl node status, cilium bgp peers", cidr, hop)
-	}
-	return strings.Join([]string{
-		"az network route-table route create " + routeArgs(t),
-		"--name", shellWord(name), "--address-prefix", cidr.String(),
-		"--next-hop-type VirtualAppliance --next-hop-ip-address", hop,
-	}, " ")
-}
-
-func (v *view) linkName(ifindex int) string {
-	if l := v.links[ifindex]; l != nil {
-		return l.Name
-	}
-	return v.uplink()
+	return []model.Evidence{{Source: model.SourceConntrack, Text: count(n, "flow") + " from pods into that range UNREPLIED"}}
 }

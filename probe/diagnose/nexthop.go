@@ -142,37 +142,6 @@ func (v *view) muteBeyond(found map[question]*muteHop) []finding {
 	return out
 }
 
-// nextHop is the address whose MAC a freed packet waited for. Of several hops
-// over the same link it is the one that is not resolved.
-func (v *view) nextHop(d *model.Drop) (netip.Addr, bool) {
-	q := path.Query{Src: d.Src, Dst: d.Dst}
-	if len(v.pods[d.Src]) > 0 {
-		q = v.fromPod(d.Src, d.Dst)
-	}
-	decision := v.routing().Lookup(q)
-	var hops []netip.Addr
-	for _, h := range decision.Hops {
-		if h.IfIndex != d.IfIndex {
-			continue
-		}
-		if !h.Gateway.IsValid() {
-			h.Gateway = d.Dst
-		}
-		hops = append(hops, h.Gateway)
-	}
-	if len(hops) > 1 {
-		hops = slices.DeleteFunc(hops, func(a netip.Addr) bool {
-			return slices.ContainsFunc(v.Neighbors, func(n model.Neighbor) bool {
-				return n.IfIndex == d.IfIndex && n.Addr == a && resolved(&n)
-			})
-		})
-	}
-	if len(hops) != 1 || len(v.pods[hops[0]]) > 0 || v.past[hops[0]] {
-		return netip.Addr{}, false
-	}
-	return hops[0], true
-}
-
 // senders are the pods that a packet is of: its source, or those that have the
 // node's address in its stead.
 func (v *view) senders(d *model.Drop) []netip.Addr {
@@ -244,25 +213,6 @@ func (v *view) nobodyBeyond(m *muteHops) finding {
 	return finding{Finding: f, explains: lost}
 }
 
-// dead says why a link carries nothing; empty where it should.
-func dead(l *model.Link) string {
-	switch {
-	case !l.Up:
-		return "is down"
-	case !l.Carrier:
-		return "has no carrier"
-	}
-	return ""
-}
-
-// raise is what to do about a dead link first.
-func raise(l *model.Link) string {
-	if !l.Up {
-		return "ip link set dev " + shellWord(l.Name) + " up"
-	}
-	return "see what " + l.Name + " is connected to: ip -d link show dev " + shellWord(l.Name)
-}
-
 // muteEvidence is what shows that nobody answers for a next hop.
 func (v *view) muteEvidence(m *muteHops, a netip.Addr, port string) []model.Evidence {
 	hop, link := m.hops[a], v.linkName(m.link)
@@ -296,4 +246,35 @@ func (v *view) portOf(ifindex int) string {
 		return ports[0]
 	}
 	return v.linkName(ifindex)
+}
+
+// nextHop is the address whose MAC a freed packet waited for. Of several hops
+// over the same link it is the one that is not resolved.
+func (v *view) nextHop(d *model.Drop) (netip.Addr, bool) {
+	q := path.Query{Src: d.Src, Dst: d.Dst}
+	if len(v.pods[d.Src]) > 0 {
+		q = v.fromPod(d.Src, d.Dst)
+	}
+	decision := v.routing().Lookup(q)
+	var hops []netip.Addr
+	for _, h := range decision.Hops {
+		if h.IfIndex != d.IfIndex {
+			continue
+		}
+		if !h.Gateway.IsValid() {
+			h.Gateway = d.Dst
+		}
+		hops = append(hops, h.Gateway)
+	}
+	if len(hops) > 1 {
+		hops = slices.DeleteFunc(hops, func(a netip.Addr) bool {
+			return slices.ContainsFunc(v.Neighbors, func(n model.Neighbor) bool {
+				return n.IfIndex == d.IfIndex && n.Addr == a && resolved(&n)
+			})
+		})
+	}
+	if len(hops) != 1 || len(v.pods[hops[0]]) > 0 || v.past[hops[0]] {
+		return netip.Addr{}, false
+	}
+	return hops[0], true
 }

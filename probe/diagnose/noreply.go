@@ -102,71 +102,10 @@ func findNoReply(v *view) []finding {
 	return out
 }
 
-// reflected are the addresses whose packets leave again through an uplink that
-// they came in by, sent back by a bridge or a router: they are counted as if
-// the address had sent them.
-func (v *view) reflected() map[netip.Addr]bool {
-	out := map[netip.Addr]bool{}
-	for i := range v.Traffic.Hops {
-		h := &v.Traffic.Hops[i]
-		if h.Addr.IsValid() && h.Side == model.AsDestination && h.Direction == model.Egress && h.Packets > 0 && v.isUplink(h.IfIndex) {
-			out[h.Addr] = true
-		}
-	}
-	return out
-}
-
 // lasted reports whether requests left over some time, as far as that is known:
 // a destination that was just taken away is asked for a moment more.
 func lasted(p *model.Peer) bool {
 	return p.LastOut.IsZero() || p.LastOut.Sub(p.FirstOut) >= 2*settled
-}
-
-// elsewhere reports whether an address is off this node and can answer.
-func (v *view) elsewhere(a netip.Addr) bool {
-	return a.IsGlobalUnicast() && a != azureWireServer && !v.nodeAddrs[a] && len(v.pods[a]) == 0 && !v.past[a]
-}
-
-// unreplied is what connection tracking holds of flows between two ends, as the
-// uplink sees them, that never saw a reply.
-type unreplied struct {
-	// pods began flows whose first packet wants an answer: asks of them, dns
-	// of which are questions to a name server.
-	pods      map[netip.Addr]bool
-	asks, dns uint64
-	// own is true when the node itself began some.
-	own bool
-}
-
-// dnsPort is where a datagram wants an answer.
-const dnsPort = 53
-
-func (v *view) unrepliedFlows() map[pair]*unreplied {
-	out := map[pair]*unreplied{}
-	for i := range v.Flows {
-		f := &v.Flows[i]
-		dns := f.Proto == udp && f.Original.DstPort == dnsPort
-		if f.Replied || !dns && f.Proto != tcp && f.Proto != icmp4 && f.Proto != icmp6 {
-			continue
-		}
-		k := pair{f.Reply.Dst, f.Reply.Src}
-		m := out[k]
-		if m == nil {
-			m = &unreplied{pods: map[netip.Addr]bool{}}
-			out[k] = m
-		}
-		switch {
-		case len(v.pods[f.Original.Src]) == 0:
-			m.own = true
-		case dns:
-			m.dns++
-			m.pods[f.Original.Src] = true
-		default:
-			m.asks++
-			m.pods[f.Original.Src] = true
-		}
-	}
-	return out
 }
 
 // accounted reports whether an earlier finding is about these ends already. One

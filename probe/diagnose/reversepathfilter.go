@@ -62,15 +62,6 @@ func findReversePathFilter(v *view) []finding {
 	return out
 }
 
-// wayBack is the decision by which the filter judged a packet.
-func (v *view) wayBack(d *model.Drop) path.Decision {
-	q, out := v.arrived(d), ""
-	if there := v.routing().Lookup(q); len(there.Hops) > 0 && there.Type == "unicast" {
-		out = there.Hops[0].Link
-	}
-	return v.routing().Reverse(q, out)
-}
-
 // filtered is the verdict on packets that arrive through one link and would be
 // answered by another.
 func (v *view) filtered(k detour, l *lost) finding {

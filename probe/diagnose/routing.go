@@ -53,14 +53,6 @@ func (v *view) routeLink(r *model.Route) string {
 	return ""
 }
 
-// ip is the tool for the address's family.
-func ip(a netip.Addr) string {
-	if a.Is6() {
-		return "ip -6"
-	}
-	return "ip"
-}
-
 // fromPod is a packet of a pod as it arrives at the node's routing.
 func (v *view) fromPod(pod, dst netip.Addr) path.Query {
 	q := path.Query{Src: pod, Dst: dst}
@@ -79,4 +71,46 @@ func (v *view) fromPod(pod, dst netip.Addr) path.Query {
 // arrived is a dropped packet as the node's routing got it.
 func (v *view) arrived(d *model.Drop) path.Query {
 	return path.Query{Src: d.Src, Dst: d.Dst, In: d.Link}
+}
+
+// lookup is the route that the node takes to an address; nil when it has none.
+func (v *view) lookup(a netip.Addr) *model.Route {
+	return v.routing().Lookup(path.Query{Dst: a}).Route
+}
+
+// mainTable is RT_TABLE_MAIN.
+const mainTable = 254
+
+// byDefaultRoute reports whether the node sends to the address through a default
+// route. With the routes unread it is supposed to.
+func (v *view) byDefaultRoute(a netip.Addr) bool {
+	d := v.routing().Lookup(path.Query{Dst: a})
+	return !d.Discards() && (d.Route == nil || d.Route.Dst.Bits() == 0)
+}
+
+// wayBack is the decision by which the filter judged a packet.
+func (v *view) wayBack(d *model.Drop) path.Decision {
+	q, out := v.arrived(d), ""
+	if there := v.routing().Lookup(q); len(there.Hops) > 0 && there.Type == "unicast" {
+		out = there.Hops[0].Link
+	}
+	return v.routing().Reverse(q, out)
+}
+
+// unroutable is the address that no route leads to, because of which the kernel
+// refused a packet: where it was for or, to the reverse path filter, its source.
+func (v *view) unroutable(d *model.Drop) (netip.Addr, bool) {
+	var a netip.Addr
+	var way path.Decision
+	switch {
+	case d.Link == "":
+		return a, false
+	case d.LookupRefusedFor("IP_INNOROUTES") || d.LookupRefused6():
+		a, way = d.Dst, v.routing().Lookup(v.arrived(d))
+	case d.ReverseFiltered() && !v.nodeAddrs[d.Src]:
+		a, way = d.Src, v.wayBack(d)
+	default:
+		return a, false
+	}
+	return a, way.Route == nil && !way.Discards()
 }

@@ -211,14 +211,6 @@ func (v *view) targets(f *model.Finding, ifindex int) {
 	}
 }
 
-// loops reports whether the pair's packets were found to loop: they are silent
-// for that.
-func (v *view) loops(p *model.Peer) bool {
-	return slices.ContainsFunc(v.prior, func(f finding) bool {
-		return f.Code == RoutingLoop && slices.Contains(f.Pods, p.Local) && slices.Contains(f.Peers, host(p.Remote))
-	})
-}
-
 func loopTarget(f *model.Finding) string {
 	if len(f.Peers) == 0 {
 		return "the target"
@@ -226,8 +218,3 @@ func loopTarget(f *model.Finding) string {
 	return addrs(f.Peers)
 }
 
-// ttls says in words which TTLs were seen.
-func ttls(set uint64) string {
-	n := uint64(bits.OnesCount64(set))
-	return count(n, "different TTL")
-}

@@ -81,14 +81,6 @@ func (v *view) rewrittenByRule(s *stale, rewrites []model.MACRewrite) finding {
 	return finding{Finding: f, explains: misled(s.addr, s.rule.MAC)}
 }
 
-// ownersInstead names the right MAC, where there is one.
-func ownersInstead(owners []model.MAC) string {
-	if len(owners) == 0 {
-		return ""
-	}
-	return " instead of the pod's " + addrs(owners)
-}
-
 // toNobody reports whether frames for a living pod got a destination MAC that
 // nobody on the node has.
 func (v *view) toNobody(r *model.MACRewrite) bool {

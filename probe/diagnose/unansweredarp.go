@@ -133,29 +133,6 @@ func (v *view) silentGateway(p *model.Pod, g *model.Neighbor, t talk) (finding, 
 	return finding{Finding: f, explains: lost}, true
 }
 
-func stateOf(n *model.Neighbor) string {
-	if n.State == "" {
-		return "unknown"
-	}
-	return n.State
-}
-
-// protocol is what tells an address's MAC.
-func protocol(a netip.Addr) string {
-	if a.Is6() {
-		return "neighbour discovery"
-	}
-	return "ARP"
-}
-
-// request is what asks for it.
-func request(a netip.Addr) string {
-	if a.Is6() {
-		return "neighbour solicitation"
-	}
-	return "ARP request"
-}
-
 // flipped is what mends a setting: off where it is on, on where it is off.
 func flipped(value string) string {
 	if value == "0" {
@@ -202,12 +179,6 @@ func (v *view) whySilent(p *model.Pod, g *model.Neighbor) (string, model.Sysctl)
 		}
 	}
 	return "", model.Sysctl{}
-}
-
-// holds reports whether the link itself has the address.
-func (v *view) holds(link string, a netip.Addr) bool {
-	l := v.byName[link]
-	return l != nil && slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr() == a })
 }
 
 // absent is an address that no pod holds, and what was lost to it.

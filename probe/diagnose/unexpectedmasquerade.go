@@ -97,20 +97,6 @@ func (v *view) flat(pod, peer netip.Addr) bool {
 	return slices.ContainsFunc(v.onLink, func(p netip.Prefix) bool { return p.Contains(pod) && p.Contains(peer) })
 }
 
-// outLink is the link that POSTROUTING names for packets to an address.
-func (v *view) outLink(dst netip.Addr) string {
-	if pods := v.pods[dst]; len(pods) > 0 {
-		names := v.withMaster(pods[0].Link)
-		return names[len(names)-1]
-	}
-	for i := range v.Links {
-		if v.Links[i].Role == model.RoleUplink {
-			return v.natLink(v.Links[i].Index)
-		}
-	}
-	return ""
-}
-
 func (v *view) maskedBy(g *masked) model.Finding {
 	f := model.Finding{Confidence: model.Proven}
 	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}

@@ -3,7 +3,6 @@ package diagnose
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -185,13 +184,3 @@ func (v *view) sentFrom(p *model.Pod, to model.MAC) uint64 {
 	return n
 }
 
-// sameFamily are the addresses of the family of like.
-func sameFamily(list []netip.Addr, like netip.Addr) []netip.Addr {
-	var out []netip.Addr
-	for _, a := range list {
-		if a.Is4() == like.Is4() {
-			out = append(out, a)
-		}
-	}
-	return out
-}
