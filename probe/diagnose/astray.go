@@ -22,17 +22,17 @@ type astray struct {
 // strayed lists the addresses of pods that some packet would miss.
 func (v *view) strayed() []astray {
 	if !v.strayKnown {
-		v.strays, v.strayKnown = v.findStrayed(), true
+		v.strays, v.strayKnown = findStrayed(v), true
 	}
 	return v.strays
 }
 
-func (v *view) findStrayed() []astray {
+func findStrayed(v *view) []astray {
 	sources := map[netip.Addr]netip.Addr{}
 	for i := range v.peers {
 		sources[v.peers[i].Local] = v.peers[i].Remote
 	}
-	own := v.ownSources()
+	own := ownSources(v)
 	var out []astray
 	for i := range v.Pods {
 		p := &v.Pods[i]
@@ -47,7 +47,7 @@ func (v *view) findStrayed() []astray {
 				continue
 			}
 			var found []astray
-			for _, q := range v.askers(i, a, sources[a], own[a.Is4()]) {
+			for _, q := range askers(v, i, a, sources[a], own[a.Is4()]) {
 				d := v.routing().Lookup(q)
 				if len(d.Unsure) > 0 || !v.misses(&d, a) {
 					continue
@@ -67,7 +67,7 @@ func (v *view) findStrayed() []astray {
 
 // ownSources are the addresses with which the node sends, for IPv4 (true) and
 // IPv6: the lowest of each that is on link at an uplink.
-func (v *view) ownSources() map[bool]netip.Addr {
+func ownSources(v *view) map[bool]netip.Addr {
 	out := map[bool]netip.Addr{}
 	for a := range v.nodeAddrs {
 		if own := out[a.Is4()]; inAny(v.onLink, a) && (!own.IsValid() || a.Less(own)) {
@@ -80,7 +80,7 @@ func (v *view) ownSources() map[bool]netip.Addr {
 // askers are packets for a pod's address as they come from off the node, from
 // the node itself, and from another pod that the node is a router for. remote
 // and own are senders of the first two, where there are any.
-func (v *view) askers(pod int, a, remote, own netip.Addr) []path.Query {
+func askers(v *view, pod int, a, remote, own netip.Addr) []path.Query {
 	var out []path.Query
 	for i := range v.Links {
 		if l := &v.Links[i]; l.Role == model.RoleUplink {

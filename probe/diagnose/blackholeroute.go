@@ -45,11 +45,11 @@ func findBlackholeRoute(v *view) []finding {
 		if !v.ofPod(d) || v.explained(d) {
 			continue
 		}
-		if by, ok := v.discardedBy(d); ok && !v.reserve(by, d.Dst) {
+		if by, ok := discardedBy(v, d); ok && !reserve(v, by, d.Dst) {
 			if groups[by] == nil {
 				groups[by] = &lost{}
 			}
-			groups[by].addFor(v.concerned(d), d)
+			groups[by].addFor(concerned(v, d), d)
 		}
 	}
 	var out []finding
@@ -57,14 +57,14 @@ func findBlackholeRoute(v *view) []finding {
 	for by, l := range groups {
 		if l.packets >= minDrops {
 			told[by] = true
-			out = append(out, v.blackhole(by, l))
+			out = append(out, blackhole(v, by, l))
 		}
 	}
-	return append(out, v.blackholedPods(told)...)
+	return append(out, blackholedPods(v, told)...)
 }
 
 // discardedBy finds the route or rule by which the kernel refused a packet.
-func (v *view) discardedBy(d *model.Drop) (discard, bool) {
+func discardedBy(v *view, d *model.Drop) (discard, bool) {
 	// A rule that says unreachable is told as a route that is not there.
 	if !d.LookupRefusedFor("NOT_SPECIFIED") && !d.LookupRefusedFor("IP_INNOROUTES") && !d.LookupRefused6() || d.Link == "" {
 		return discard{}, false
@@ -75,9 +75,9 @@ func (v *view) discardedBy(d *model.Drop) (discard, bool) {
 
 // concerned is the end of a discarded packet that is a pod: the sender where a
 // rule led there by the sender, who then reaches nobody.
-func (v *view) concerned(d *model.Drop) netip.Addr {
+func concerned(v *view, d *model.Drop) netip.Addr {
 	rule := v.routing().Lookup(v.arrived(d)).Rule
-	bySender := rule != nil && !rule.Not && (rule.From.Bits() > 0 || rule.In != "" && !v.isUplinkName(rule.In))
+	bySender := rule != nil && !rule.Not && (rule.From.Bits() > 0 || rule.In != "" && !isUplinkName(v, rule.In))
 	if bySender && !rule.To.IsValid() && len(v.pods[d.Src]) > 0 {
 		return d.Src
 	}
@@ -85,7 +85,7 @@ func (v *view) concerned(d *model.Drop) netip.Addr {
 }
 
 // isUplinkName reports whether packets leave the node through the link.
-func (v *view) isUplinkName(name string) bool {
+func isUplinkName(v *view, name string) bool {
 	l := v.byName[name]
 	return l != nil && l.Role == model.RoleUplink
 }
@@ -103,7 +103,7 @@ func discarding(way *path.Decision) (discard, bool) {
 
 // unreturnable finds the route or rule because of which the reverse path filter
 // refused a packet: the way back to its source is discarded.
-func (v *view) unreturnable(d *model.Drop) (discard, bool) {
+func unreturnable(v *view, d *model.Drop) (discard, bool) {
 	if !d.ReverseFiltered() || d.Link == "" || v.nodeAddrs[d.Src] {
 		return discard{}, false
 	}
@@ -113,12 +113,12 @@ func (v *view) unreturnable(d *model.Drop) (discard, bool) {
 
 // reserve reports whether a route keeps packets for pods that are not there
 // from leaving the node, as Calico's does for its block of addresses.
-func (v *view) reserve(by discard, dst netip.Addr) bool {
+func reserve(v *view, by discard, dst netip.Addr) bool {
 	return by.route != nil && len(v.pods[dst]) == 0 && (inAny(v.ranges.local, dst) || v.past[dst])
 }
 
 // blackhole is the verdict on a route that threw packets of pods away.
-func (v *view) blackhole(by discard, l *lost) finding {
+func blackhole(v *view, by discard, l *lost) finding {
 	f := model.Finding{
 		Confidence: model.Proven,
 		Pods:       slices.Collect(maps.Keys(l.pods)),
@@ -126,17 +126,17 @@ func (v *view) blackhole(by discard, l *lost) finding {
 	}
 	f.Peers = hosts(slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare))
 	f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
-	v.describe(&f, by)
+	describe(v, &f, by)
 	f.Evidence = append(f.Evidence, l.evidence()...)
-	v.addRefused(&f, by)
-	return finding{Finding: f, explains: v.discards(by)}
+	addRefused(v, &f, by)
+	return finding{Finding: f, explains: discards(v, by)}
 }
 
 // addRefused adds what the reverse path filter refused because of the same
 // route, as the way back to the source ends there, and says how many these are.
-func (v *view) addRefused(f *model.Finding, by discard) uint64 {
+func addRefused(v *view, f *model.Finding, by discard) uint64 {
 	refused := v.dropped(func(d *model.Drop) bool {
-		is, ok := v.unreturnable(d)
+		is, ok := unreturnable(v, d)
 		return ok && v.ofPod(d) && is == by
 	})
 	if refused > 0 {
@@ -148,7 +148,7 @@ func (v *view) addRefused(f *model.Finding, by discard) uint64 {
 }
 
 // describe names what discards and how it is removed.
-func (v *view) describe(f *model.Finding, by discard) {
+func describe(v *view, f *model.Finding, by discard) {
 	if by.route == nil {
 		text := path.RoutingRuleText(by.rule)
 		f.Title = fmt.Sprintf("rule %d discards packets of pods", by.rule.Priority)
@@ -165,11 +165,11 @@ func (v *view) describe(f *model.Finding, by discard) {
 }
 
 // discards accounts for the drops that the route or rule causes.
-func (v *view) discards(by discard) func(*model.Drop) bool {
+func discards(v *view, by discard) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
-		is, ok := v.discardedBy(d)
+		is, ok := discardedBy(v, d)
 		if !ok {
-			is, ok = v.unreturnable(d)
+			is, ok = unreturnable(v, d)
 		}
 		return ok && is == by
 	}
@@ -177,7 +177,7 @@ func (v *view) discards(by discard) func(*model.Drop) bool {
 
 // blackholedPods are the verdicts on routes that throw away what is for a pod
 // of the node, though nothing for it was seen to be dropped.
-func (v *view) blackholedPods(told map[discard]bool) []finding {
+func blackholedPods(v *view, told map[discard]bool) []finding {
 	if !v.Has(model.SourceLinks) {
 		return nil
 	}
@@ -205,11 +205,11 @@ func (v *view) blackholedPods(told map[discard]bool) []finding {
 			Unseen:       []string{"a packet for the pod that was dropped for it"},
 			Alternatives: []string{"a program on the links delivers past the kernel's routing"},
 		}
-		v.describe(&f, by)
-		if v.addRefused(&f, by) >= minDrops {
+		describe(v, &f, by)
+		if addRefused(v, &f, by) >= minDrops {
 			f.Confidence, f.Unseen, f.Alternatives = model.Proven, nil, nil
 		}
-		out = append(out, finding{Finding: f, explains: v.discards(by)})
+		out = append(out, finding{Finding: f, explains: discards(v, by)})
 	}
 	return out
 }

@@ -47,18 +47,18 @@ func findBridgeRuleDrop(v *view) []finding {
 	for _, d := range drops {
 		left[d] = d.Packets
 	}
-	for _, r := range v.droppingRules() {
+	for _, r := range droppingRules(v) {
 		mine := map[*model.Drop]uint64{}
 		budget := r.Counter.Delta
 		for _, d := range drops {
-			if n := min(left[d], budget); n > 0 && v.meets(r, d) {
+			if n := min(left[d], budget); n > 0 && meets(v, r, d) {
 				mine[d] = n
 				left[d] -= n
 				budget -= n
 			}
 		}
-		if found, ok := v.bridgeRule(r, mine); ok {
-			found.explains = v.cutOff(r, mine, left, found.Pods)
+		if found, ok := bridgeRule(v, r, mine); ok {
+			found.explains = cutOff(v, r, mine, left, found.Pods)
 			out = append(out, found)
 		}
 	}
@@ -67,7 +67,7 @@ func findBridgeRuleDrop(v *view) []finding {
 
 // droppingRules are the rules of bridges that dropped in the window and should
 // not, and behind them the policies, as rules that match all.
-func (v *view) droppingRules() []*model.FrameRule {
+func droppingRules(v *view) []*model.FrameRule {
 	var out []*model.FrameRule
 	for i := range v.FrameRules {
 		r := &v.FrameRules[i]
@@ -90,7 +90,7 @@ const policy = "policy DROP"
 // meets reports whether the rule may have dropped it, as far as a drop tells.
 // The packet's device is the port that the frame was to leave by, or came in
 // by before the bridge had decided, or the bridge when it was for the node.
-func (v *view) meets(r *model.FrameRule, d *model.Drop) bool {
+func meets(v *view, r *model.FrameRule, d *model.Drop) bool {
 	etherType := uint16(0x0800)
 	if d.Dst.Is6() {
 		etherType = 0x86dd
@@ -106,7 +106,7 @@ func (v *view) meets(r *model.FrameRule, d *model.Drop) bool {
 }
 
 // namedPods are the living pods that a rule names by address, link or MAC.
-func (v *view) namedPods(r *model.FrameRule) []netip.Addr {
+func namedPods(v *view, r *model.FrameRule) []netip.Addr {
 	found := map[netip.Addr]bool{}
 	for _, m := range []model.AddrMatch{r.IPDst, r.IPSrc, r.ARPDst, r.ARPSrc} {
 		if m.IsZero() || m.Not {
@@ -131,8 +131,8 @@ func (v *view) namedPods(r *model.FrameRule) []netip.Addr {
 	return slices.Collect(maps.Keys(found))
 }
 
-func (v *view) bridgeRule(r *model.FrameRule, mine map[*model.Drop]uint64) (finding, bool) {
-	f := model.Finding{Confidence: model.Proven, Pods: v.namedPods(r)}
+func bridgeRule(v *view, r *model.FrameRule, mine map[*model.Drop]uint64) (finding, bool) {
+	f := model.Finding{Confidence: model.Proven, Pods: namedPods(v, r)}
 	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	var last *model.Drop
 	for d, n := range mine {
@@ -186,7 +186,7 @@ func (v *view) bridgeRule(r *model.FrameRule, mine map[*model.Drop]uint64) (find
 
 // cutOff accounts for drops that the rules made, each wholly, and where the
 // rule drops ARP for what waited for the answer.
-func (v *view) cutOff(r *model.FrameRule, mine, left map[*model.Drop]uint64, pods []netip.Addr) func(*model.Drop) bool {
+func cutOff(v *view, r *model.FrameRule, mine, left map[*model.Drop]uint64, pods []netip.Addr) func(*model.Drop) bool {
 	arp := r.EtherType == 0 || (r.EtherType == 0x0806) != r.EtherTypeNot
 	return func(d *model.Drop) bool {
 		return mine[d] > 0 && left[d] == 0 ||

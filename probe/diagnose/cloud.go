@@ -45,7 +45,7 @@ func (f routeFact) evidence() model.Evidence {
 // self is this node: as the nodes file has it, or as its own links tell.
 func (v *view) self() *model.ClusterNode {
 	for i := range v.Cluster.Nodes {
-		if n := &v.Cluster.Nodes[i]; v.isSelf(n) {
+		if n := &v.Cluster.Nodes[i]; isSelf(v, n) {
 			return n
 		}
 	}
@@ -63,7 +63,7 @@ func (v *view) self() *model.ClusterNode {
 	return n
 }
 
-func (v *view) isSelf(n *model.ClusterNode) bool {
+func isSelf(v *view, n *model.ClusterNode) bool {
 	return slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return v.nodeAddrs[a] })
 }
 
@@ -94,12 +94,12 @@ func (v *view) routeTo(cidr netip.Prefix, owner, sender *model.ClusterNode) rout
 	if !v.Has(model.SourceCloud) {
 		return routeFact{}
 	}
-	if v.isSelf(sender) {
-		if f := v.effectiveRoute(cidr, owner); f.state != routeUnknown {
+	if isSelf(v, sender) {
+		if f := effectiveRoute(v, cidr, owner); f.state != routeUnknown {
 			return f
 		}
 	}
-	subnet, id := v.subnetOf(sender)
+	subnet, id := subnetOf(v, sender)
 	switch table, known, agreed := v.tableOf(subnet, id); {
 	case !agreed:
 		return routeFact{}
@@ -109,17 +109,17 @@ func (v *view) routeTo(cidr netip.Prefix, owner, sender *model.ClusterNode) rout
 		f.text = fmt.Sprintf("%s, which applies to %s: %s", tableName(table), subnetName(subnet, id), f.text)
 		return f
 	case known && subnet != nil && subnet.RouteTable == "":
-		return routeFact{state: routeMissing, unassociated: true, subnet: subnet, table: v.unusedTable(), text: fmt.Sprintf(
+		return routeFact{state: routeMissing, unassociated: true, subnet: subnet, table: unusedTable(v), text: fmt.Sprintf(
 			"%s: subnet %s has no route table", subnet.File, subnet.Name())}
 	case known && (len(v.clusterTables()) != 1 || v.clusterTables()[0].ID != ""):
 		// The table that applies was not given.
 		return routeFact{}
 	}
-	return v.looseRoute(cidr, owner)
+	return looseRoute(v, cidr, owner)
 }
 
 // effectiveRoute asks the routes that apply to this node's card.
-func (v *view) effectiveRoute(cidr netip.Prefix, owner *model.ClusterNode) routeFact {
+func effectiveRoute(v *view, cidr netip.Prefix, owner *model.ClusterNode) routeFact {
 	var out routeFact
 	for i := range v.Cluster.Azure.Effective {
 		e := &v.Cluster.Azure.Effective[i]
@@ -134,7 +134,7 @@ func (v *view) effectiveRoute(cidr netip.Prefix, owner *model.ClusterNode) route
 }
 
 // looseRoute asks the tables where no file tells which of them applies.
-func (v *view) looseRoute(cidr netip.Prefix, owner *model.ClusterNode) routeFact {
+func looseRoute(v *view, cidr netip.Prefix, owner *model.ClusterNode) routeFact {
 	tables := v.clusterTables()
 	var associated []*model.RouteTable
 	whole := true
@@ -180,12 +180,12 @@ func (v *view) looseRoute(cidr netip.Prefix, owner *model.ClusterNode) routeFact
 // tables where there is none.
 func (v *view) clusterTables() []*model.RouteTable {
 	if !v.beyond.tablesKnown {
-		v.beyond.tables, v.beyond.tablesKnown = v.findTables(), true
+		v.beyond.tables, v.beyond.tablesKnown = findTables(v), true
 	}
 	return v.beyond.tables
 }
 
-func (v *view) findTables() []*model.RouteTable {
+func findTables(v *view) []*model.RouteTable {
 	cidrs, hops := map[netip.Prefix]bool{}, map[netip.Addr]bool{}
 	self := v.self()
 	for _, n := range append([]model.ClusterNode{*self}, v.Cluster.Nodes...) {
@@ -214,7 +214,7 @@ func (v *view) findTables() []*model.RouteTable {
 }
 
 // unusedTable is the one table that the cluster has, if it is one.
-func (v *view) unusedTable() *model.RouteTable {
+func unusedTable(v *view) *model.RouteTable {
 	if tables := v.clusterTables(); len(tables) == 1 && tables[0].ID != "" {
 		return tables[0]
 	}
@@ -223,7 +223,7 @@ func (v *view) unusedTable() *model.RouteTable {
 
 // subnetOf finds a node's subnet, by its network card or by its address. The
 // subnet is nil where only its id is known.
-func (v *view) subnetOf(n *model.ClusterNode) (*model.Subnet, string) {
+func subnetOf(v *view, n *model.ClusterNode) (*model.Subnet, string) {
 	a := &v.Cluster.Azure
 	id := ""
 	for i := range a.NICs {
@@ -350,4 +350,3 @@ func subnetName(s *model.Subnet, id string) string {
 	}
 	return "subnet " + id[strings.LastIndexByte(id, '/')+1:]
 }
-

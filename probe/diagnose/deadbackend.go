@@ -70,7 +70,7 @@ func findDeadBackend(v *view) []finding {
 	}
 	var out []finding
 	for _, a := range slices.SortedFunc(maps.Keys(found), netip.Addr.Compare) {
-		if b := found[a]; !b.answers && v.triedEnough(b) {
+		if b := found[a]; !b.answers && triedEnough(v, b) {
 			out = append(out, finding{Finding: v.dead(b), explains: lostTo(a)})
 		}
 	}
@@ -79,7 +79,7 @@ func findDeadBackend(v *view) []finding {
 
 // triedEnough reports whether traffic of the window died there: several flows
 // began in it.
-func (v *view) triedEnough(b *backend) bool {
+func triedEnough(v *view, b *backend) bool {
 	n := 0
 	for _, f := range b.silent {
 		if !f.Start.IsZero() {

@@ -38,10 +38,10 @@ func findDuplicatePodIP(v *view) []finding {
 	var out []finding
 	for _, a := range slices.SortedFunc(maps.Keys(v.pods), netip.Addr.Compare) {
 		if holders := v.holders(a); len(holders) > 1 {
-			out = append(out, v.duplicate(a, holders))
+			out = append(out, duplicate(v, a, holders))
 		}
 	}
-	return append(out, v.contested()...)
+	return append(out, contested(v)...)
 }
 
 // holders are the pods that have had the address up for some time, one of each
@@ -66,7 +66,7 @@ func (v *view) holders(a netip.Addr) []*model.Pod {
 	return out
 }
 
-func (v *view) duplicate(a netip.Addr, holders []*model.Pod) finding {
+func duplicate(v *view, a netip.Addr, holders []*model.Pod) finding {
 	var names []string
 	f := model.Finding{
 		Confidence: model.Proven,
@@ -82,7 +82,7 @@ func (v *view) duplicate(a netip.Addr, holders []*model.Pod) finding {
 		f.Title = fmt.Sprintf("%d pods have %s", len(holders), a)
 	}
 	f.Why = fmt.Sprintf("The address %s is on live interfaces of %s.", a, strings.Join(names, " and of "))
-	if way := v.wayTo(a); way.Text != "" {
+	if way := wayTo(v, a); way.Text != "" {
 		f.Evidence = append(f.Evidence, way)
 	}
 	if r := v.lookup(a); r != nil {
@@ -94,7 +94,7 @@ func (v *view) duplicate(a netip.Addr, holders []*model.Pod) finding {
 
 // wayTo says which of several owners packets are led to: by the route's link,
 // or on a bridge by the neighbour entry.
-func (v *view) wayTo(a netip.Addr) model.Evidence {
+func wayTo(v *view, a netip.Addr) model.Evidence {
 	r := v.lookup(a)
 	if r == nil || !v.Has(model.SourceRoutes) {
 		return model.Evidence{}
@@ -143,7 +143,7 @@ type arpClaim struct {
 
 // contested finds pods of this node for which somebody beyond it answers ARP
 // as well.
-func (v *view) contested() []finding {
+func contested(v *view) []finding {
 	if !v.Has(model.SourcePods, model.SourceLinks, model.SourceTC) {
 		return nil
 	}
@@ -161,7 +161,7 @@ func (v *view) contested() []finding {
 			proxies[a.MAC] = true
 		}
 		claimed[a.MAC] = a.Addr
-		if !v.foreign(a) {
+		if !foreign(v, a) {
 			continue
 		}
 		k := arpClaim{a.Addr, a.MAC}
@@ -172,7 +172,7 @@ func (v *view) contested() []finding {
 	var out []finding
 	for _, a := range answers {
 		if a.Packets >= minPackets && !proxies[a.MAC] {
-			out = append(out, v.contest(a))
+			out = append(out, contest(v, a))
 		}
 	}
 	slices.SortFunc(out, func(a, b finding) int { return strings.Compare(a.Title, b.Title) })
@@ -182,7 +182,7 @@ func (v *view) contested() []finding {
 // foreign reports whether an ARP answer is for a pod that stood through the
 // window, by a MAC that is neither of this node nor the fabric's, which answers
 // for all.
-func (v *view) foreign(a *model.ARPCount) bool {
+func foreign(v *view, a *model.ARPCount) bool {
 	owners := v.pods[a.Addr]
 	if len(owners) == 0 || len(v.podMACs(a.Addr)) == 0 || v.past[a.Addr] || v.isGatewayMAC(a.MAC) {
 		return false
@@ -193,7 +193,7 @@ func (v *view) foreign(a *model.ARPCount) bool {
 	return v.stood(owners[0])
 }
 
-func (v *view) contest(a *model.ARPCount) finding {
+func contest(v *view, a *model.ARPCount) finding {
 	p := v.pods[a.Addr][0]
 	return finding{
 		Finding: model.Finding{

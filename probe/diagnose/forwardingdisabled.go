@@ -36,19 +36,19 @@ const (
 
 func findForwardingDisabled(v *view) []finding {
 	var out []finding
-	if f, ok := v.unforwarded(v.refused4, forward4); ok {
+	if f, ok := unforwarded(v, v.refused4, forward4); ok {
 		out = append(out, f)
-	} else if f, ok := v.unforwardedUnseen(); ok {
+	} else if f, ok := unforwardedUnseen(v); ok {
 		out = append(out, f)
 	}
-	if f, ok := v.unforwarded(v.unforwarded6, forward6); ok {
+	if f, ok := unforwarded(v, v.unforwarded6, forward6); ok {
 		out = append(out, f)
 	}
 	return out
 }
 
 // off reports whether a setting was read and is 0.
-func (v *view) off(name string) bool {
+func off(v *view, name string) bool {
 	s, ok := v.setting(name)
 	return ok && s == "0"
 }
@@ -69,7 +69,7 @@ func (v *view) refused4(d *model.Drop) string {
 			}
 		}
 	}
-	if link != "" && v.off(linkSetting(link, "forwarding")) {
+	if link != "" && off(v, linkSetting(link, "forwarding")) {
 		return link
 	}
 	return ""
@@ -78,7 +78,7 @@ func (v *view) refused4(d *model.Drop) string {
 // unforwarded6 is the same for IPv6, where one setting counts for all links. A
 // gateway is not answered for by proxy either that the link itself has not.
 func (v *view) unforwarded6(d *model.Drop) string {
-	if !v.off(forward6) {
+	if !off(v, forward6) {
 		return ""
 	}
 	if d.Location == "ip6_forward" && (d.Reason == "" || d.Reason == "NOT_SPECIFIED" || d.Reason == "IP_INADDRERRORS") {
@@ -104,7 +104,7 @@ func unforwardable(refused func(*model.Drop) string) func(*model.Drop) bool {
 }
 
 // unforwarded is the verdict on drops for want of forwarding.
-func (v *view) unforwarded(refused func(*model.Drop) string, global string) (finding, bool) {
+func unforwarded(v *view, refused func(*model.Drop) string, global string) (finding, bool) {
 	var l lost
 	links := map[string]bool{}
 	for i := range v.Traffic.Drops {
@@ -137,14 +137,14 @@ func (v *view) unforwarded(refused func(*model.Drop) string, global string) (fin
 			count(l.packets, "packet"), strings.Join(names, ", ")),
 	}
 	f.Peers = hosts(slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare))
-	v.blameForwarding(&f, names, global)
+	blameForwarding(v, &f, names, global)
 	f.Evidence = append(f.Evidence, l.evidence()...)
 	return finding{Finding: f, explains: unforwardable(refused)}, true
 }
 
 // blameForwarding names the setting: the node's, or those of single links.
-func (v *view) blameForwarding(f *model.Finding, links []string, global string) {
-	if v.off(global) {
+func blameForwarding(v *view, f *model.Finding, links []string, global string) {
+	if off(v, global) {
 		f.Title = "the node does not forward"
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceSysctl, Text: global + " = 0"})
 		f.Fix = append(f.Fix, setSysctl(global, "1"))
@@ -161,7 +161,7 @@ func (v *view) blameForwarding(f *model.Finding, links []string, global string) 
 // unforwardedUnseen is the verdict on the settings alone: pods have the node
 // for their gateway, the link by which their packets arrive does not forward,
 // and none of them was seen to leave by other means.
-func (v *view) unforwardedUnseen() (finding, bool) {
+func unforwardedUnseen(v *view) (finding, bool) {
 	leaves := map[netip.Addr]bool{}
 	for i := range v.peers {
 		if p := &v.peers[i]; p.Out.Packets > 0 {
@@ -173,7 +173,7 @@ func (v *view) unforwardedUnseen() (finding, bool) {
 	for i := range v.Pods {
 		p := &v.Pods[i]
 		link := v.router(p)
-		if link == nil || !v.off(linkSetting(link.Name, "forwarding")) {
+		if link == nil || !off(v, linkSetting(link.Name, "forwarding")) {
 			continue
 		}
 		for _, a := range p.Addresses {
@@ -195,7 +195,6 @@ func (v *view) unforwardedUnseen() (finding, bool) {
 	f.Why = fmt.Sprintf("Pods have the node for their gateway, and what they send arrives through %s, where forwarding is off.", strings.Join(names, ", "))
 	f.Unseen = []string{"a packet of a pod that was dropped for it"}
 	f.Alternatives = []string{"a program on the link forwards past the kernel's routing"}
-	v.blameForwarding(&f, names, forward4)
+	blameForwarding(v, &f, names, forward4)
 	return finding{Finding: f, explains: unforwardable(v.refused4)}, true
 }
-

@@ -114,4 +114,3 @@ func (v *view) hairpin(d *model.Drop) bool {
 
 // loopback is the index of every namespace's loopback link.
 const loopback = 1
-

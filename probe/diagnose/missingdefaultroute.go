@@ -29,10 +29,10 @@ var missingDefaultRoute = kind{
 }
 
 func findMissingDefaultRoute(v *view) []finding {
-	if !v.Has(model.SourceRoutes) || v.hasDefault(false) {
+	if !v.Has(model.SourceRoutes) || hasDefault(v, false) {
 		return nil
 	}
-	has6 := v.hasDefault(true)
+	has6 := hasDefault(v, true)
 	groups := map[bool]*lost{}
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
@@ -48,20 +48,20 @@ func findMissingDefaultRoute(v *view) []finding {
 	var out []finding
 	for six, l := range groups {
 		if l.packets >= minDrops {
-			out = append(out, v.withoutDefault(six, l))
+			out = append(out, withoutDefault(v, six, l))
 		}
 	}
 	return out
 }
 
 // hasDefault reports whether the main table has a default route of the family.
-func (v *view) hasDefault(six bool) bool {
+func hasDefault(v *view, six bool) bool {
 	return slices.ContainsFunc(v.Routes, func(r model.Route) bool {
 		return r.Table == mainTable && r.Type == "unicast" && r.Dst.IsValid() && r.Dst.Bits() == 0 && r.Dst.Addr().Is6() == six
 	})
 }
 
-func (v *view) withoutDefault(six bool, l *lost) finding {
+func withoutDefault(v *view, six bool, l *lost) finding {
 	family := "IPv4"
 	if six {
 		family = "IPv6"
@@ -84,7 +84,7 @@ func (v *view) withoutDefault(six bool, l *lost) finding {
 		f.Why += " What comes from there the reverse path filter refuses, since no way leads back."
 	} else if i := v.anUplink(); i != 0 {
 		link = v.linkName(i)
-	} else if card := v.downCard(); card != nil {
+	} else if card := downCard(v); card != nil {
 		link = card.Name
 		f.Why += fmt.Sprintf(" %s %s, and the routes by it went with it.", link, dead(card))
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceLinks, Text: link + " " + dead(card)})
@@ -103,7 +103,7 @@ func (v *view) withoutDefault(six bool, l *lost) finding {
 
 // downCard is a link that is down and has an address of the node's, such as a
 // network card: not what is down on purpose, to hold addresses alone.
-func (v *view) downCard() *model.Link {
+func downCard(v *view) *model.Link {
 	cards := []string{"", "veth", "vlan", "bond", "macvlan"}
 	i := slices.IndexFunc(v.Links, func(l model.Link) bool {
 		return !l.Up && l.Role != model.RolePodLink && slices.Contains(cards, l.Kind) &&

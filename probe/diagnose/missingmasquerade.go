@@ -44,7 +44,7 @@ func findMissingMasquerade(v *view) []finding {
 	reflected := v.reflected()
 	for i := range v.peers {
 		p := &v.peers[i]
-		if len(v.pods[p.Local]) == 0 || !v.outside(p.Remote) || p.Out.Packets == 0 {
+		if len(v.pods[p.Local]) == 0 || !outside(v, p.Remote) || p.Out.Packets == 0 {
 			continue
 		}
 		nat := tables.Source(path.Packet{Src: p.Local, Dst: p.Remote, Out: v.natLink(p.IfIndex)})
@@ -59,14 +59,14 @@ func findMissingMasquerade(v *view) []finding {
 			order = append(order, g)
 		}
 		g.answers = g.answers || v.answered(p)
-		if v.unanswered(p) && v.startedHere(p) {
+		if v.unanswered(p) && startedHere(v, p) {
 			g.silent = append(g.silent, p)
 		}
 	}
 	var out []finding
 	for _, g := range order {
-		if len(g.silent) > 0 && !g.answers && v.shouldMasquerade(g) {
-			out = append(out, v.unmasqueraded(g))
+		if len(g.silent) > 0 && !g.answers && shouldMasquerade(v, g) {
+			out = append(out, unmasqueraded(v, g))
 		}
 	}
 	return out
@@ -74,14 +74,14 @@ func findMissingMasquerade(v *view) []finding {
 
 // outside reports whether an address is neither of this node, of its subnet,
 // nor a pod's, and can be a target at all.
-func (v *view) outside(a netip.Addr) bool {
+func outside(v *view, a netip.Addr) bool {
 	return a.IsGlobalUnicast() && a != azureWireServer && !v.nodeAddrs[a] && len(v.pods[a]) == 0 && !v.past[a] &&
 		!inAny(v.onLink, a) && !inAny(v.ranges.local, a) && !inAny(v.ranges.cluster, a) && !v.remote(a).IsValid()
 }
 
 // startedHere reports whether the pod began the exchange. An answer to a
 // stranger's question goes out with the address that was asked.
-func (v *view) startedHere(p *model.Peer) bool { return p.In.Packets == 0 }
+func startedHere(v *view, p *model.Peer) bool { return p.In.Packets == 0 }
 
 // shouldMasquerade reports whether the node is meant to translate such
 // packets. A pod whose address the node's subnet does not hold has no other
@@ -89,22 +89,22 @@ func (v *view) startedHere(p *model.Peer) bool { return p.In.Packets == 0 }
 // rule for it. Private networks are kept from translation on purpose, by an
 // exclusion that may be as wide as 10.0.0.0/8; it is too wide where it makes
 // others of its chain pointless.
-func (v *view) shouldMasquerade(g *rawGroup) bool {
+func shouldMasquerade(v *view, g *rawGroup) bool {
 	if x := g.nat.Rule; x != nil && slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return p.Remote.IsPrivate() }) {
-		return v.widest(x)
+		return widest(v, x)
 	}
 	return g.nat.Missed != nil || !inAny(v.onLink, g.silent[0].Local)
 }
 
 // widest reports whether an exclusion covers another of its chain.
-func (v *view) widest(x *model.PacketRule) bool {
+func widest(v *view, x *model.PacketRule) bool {
 	return slices.ContainsFunc(v.PacketRules, func(r model.PacketRule) bool {
 		return r.Backend == x.Backend && r.Family == x.Family && r.Table == x.Table && r.Chain == x.Chain && r.Target == x.Target &&
 			!r.Dst.IsZero() && !r.Dst.Not && (x.Dst.IsZero() || !x.Dst.Not && r.Dst.Prefix.Bits() > x.Dst.Prefix.Bits() && x.Dst.Prefix.Contains(r.Dst.Prefix.Addr()))
 	})
 }
 
-func (v *view) unmasqueraded(g *rawGroup) finding {
+func unmasqueraded(v *view, g *rawGroup) finding {
 	pods := map[netip.Addr]bool{}
 	peers := map[netip.Addr]bool{}
 	f := model.Finding{Confidence: model.Proven}
@@ -120,8 +120,8 @@ func (v *view) unmasqueraded(g *rawGroup) finding {
 	f.Title = fmt.Sprintf("pods are not masqueraded towards %s", addrs(remotes))
 	f.Evidence = []model.Evidence{{Source: model.SourceTC, Text: fmt.Sprintf(
 		"%s egress: %s with a pod's source address (%s) to %s; ingress: none", link, count(f.Packets, "packet"), addrs(f.Pods), addrs(remotes))}}
-	f.Evidence = append(f.Evidence, v.untranslated(g)...)
-	v.judgeRules(g, &f)
+	f.Evidence = append(f.Evidence, untranslated(v, g)...)
+	judgeRules(v, g, &f)
 	if slices.ContainsFunc(remotes, netip.Addr.IsPrivate) {
 		f.Confidence = weaker(f.Confidence, model.Likely)
 		f.Alternatives = append(f.Alternatives,
@@ -133,7 +133,7 @@ func (v *view) unmasqueraded(g *rawGroup) finding {
 
 // untranslated shows connection tracking's view: the reply is expected at the
 // pod's own address.
-func (v *view) untranslated(g *rawGroup) []model.Evidence {
+func untranslated(v *view, g *rawGroup) []model.Evidence {
 	for _, p := range g.silent {
 		if f := v.flowsOf(p).silent; f != nil && f.Original.Src == p.Local {
 			return []model.Evidence{{Source: model.SourceConntrack, Text: fmt.Sprintf(
@@ -144,14 +144,14 @@ func (v *view) untranslated(g *rawGroup) []model.Evidence {
 }
 
 // judgeRules says which rule is to blame, how sure that is, and what mends it.
-func (v *view) judgeRules(g *rawGroup, f *model.Finding) {
+func judgeRules(v *view, g *rawGroup, f *model.Finding) {
 	nat := g.nat
 	switch {
 	case !v.Has(model.SourceNAT):
 		f.Confidence = model.Likely
 		f.Unseen = append(f.Unseen, "the nat rules: that source could not be read whole")
 		f.Why = "Packets leave with the pod's address and nothing returns."
-		f.Fix = []string{v.masqueradeFix(g)}
+		f.Fix = []string{masqueradeFix(v, g)}
 	case nat.Translated:
 		f.Confidence = model.Possible
 		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule would translate them now", nat.Rule))
@@ -166,7 +166,7 @@ func (v *view) judgeRules(g *rawGroup, f *model.Finding) {
 	default:
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceNAT, Text: "no rule of nat POSTROUTING translates such a packet"})
 		f.Why = "No MASQUERADE rule is left for packets to targets outside the cluster: they leave with the pod's address, which nobody out there can answer."
-		f.Fix = []string{v.masqueradeFix(g)}
+		f.Fix = []string{masqueradeFix(v, g)}
 	}
 	for _, r := range nat.Unsure {
 		f.Confidence = weaker(f.Confidence, model.Likely)
@@ -176,10 +176,10 @@ func (v *view) judgeRules(g *rawGroup, f *model.Finding) {
 
 // masqueradeFix is the rule that is missing: at the end of the chain that
 // exists for it, or one of its own.
-func (v *view) masqueradeFix(g *rawGroup) string {
+func masqueradeFix(v *view, g *rawGroup) string {
 	pod := g.silent[0].Local
 	tool := ip46tables(pod)
-	if chain := v.masqueradeChain(pod); chain != nil {
+	if chain := masqueradeChain(v, pod); chain != nil {
 		return fmt.Sprintf("%s -t nat -A %s -j MASQUERADE", iptables(chain), shellWord(chain.Chain))
 	}
 	src, cluster := host(pod), host(pod)
@@ -199,7 +199,7 @@ func (v *view) masqueradeFix(g *rawGroup) string {
 // masqueradeChain finds the chain that POSTROUTING sends pods through and that
 // holds nothing but exclusions: an ip-masq-agent's chain whose end is gone. It
 // returns a rule of that chain.
-func (v *view) masqueradeChain(pod netip.Addr) *model.PacketRule {
+func masqueradeChain(v *view, pod netip.Addr) *model.PacketRule {
 	family := 4
 	if pod.Is6() {
 		family = 6
@@ -228,4 +228,3 @@ func (v *view) masqueradeChain(pod netip.Addr) *model.PacketRule {
 	}
 	return nil
 }
-

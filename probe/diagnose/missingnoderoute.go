@@ -45,11 +45,11 @@ func findMissingNodeRoute(v *view) []finding {
 	if !v.Has(model.SourceRoutes, model.SourceTC) || len(v.Cluster.Azure.Tables) > 0 {
 		return nil
 	}
-	siblings := v.nodeRoutes()
+	siblings := nodeRoutes(v)
 	if len(siblings) == 0 && !keepsNodeRoutes(v.Node.Plugin) {
 		return nil
 	}
-	out := v.routeless(siblings)
+	out := routeless(v, siblings)
 	groups := map[netip.Prefix]*unrouted{}
 	// knows holds the families whose default route leads to some node's pods.
 	knows := map[bool]bool{}
@@ -83,8 +83,8 @@ func findMissingNodeRoute(v *view) []finding {
 	}
 	for _, cidr := range slices.SortedFunc(maps.Keys(groups), comparePrefix) {
 		g := groups[cidr]
-		if !g.answers && len(g.pods) > 0 && !knows[cidr.Addr().Is4()] && !v.beyondRouter(cidr) {
-			out = append(out, v.withoutNodeRoute(g, siblings))
+		if !g.answers && len(g.pods) > 0 && !knows[cidr.Addr().Is4()] && !beyondRouter(v, cidr) {
+			out = append(out, withoutNodeRoute(v, g, siblings))
 		}
 	}
 	return out
@@ -92,7 +92,7 @@ func findMissingNodeRoute(v *view) []finding {
 
 // routeless are the verdicts on ranges for which a node without a default route
 // has no route: the kernel drops what is for them.
-func (v *view) routeless(siblings []*model.Route) []finding {
+func routeless(v *view, siblings []*model.Route) []finding {
 	groups := map[netip.Prefix]*unrouted{}
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
@@ -115,8 +115,8 @@ func (v *view) routeless(siblings []*model.Route) []finding {
 	}
 	var out []finding
 	for _, cidr := range slices.SortedFunc(maps.Keys(groups), comparePrefix) {
-		if g := groups[cidr]; g.packets >= minDrops && !v.beyondRouter(cidr) {
-			out = append(out, v.withoutNodeRoute(g, siblings))
+		if g := groups[cidr]; g.packets >= minDrops && !beyondRouter(v, cidr) {
+			out = append(out, withoutNodeRoute(v, g, siblings))
 		}
 	}
 	return out
@@ -130,16 +130,16 @@ func keepsNodeRoutes(plugin string) bool {
 
 // beyondRouter reports whether a range is of a node that is on no link of this
 // one: no route of this node's can lead there but a router's.
-func (v *view) beyondRouter(cidr netip.Prefix) bool {
+func beyondRouter(v *view, cidr netip.Prefix) bool {
 	n := v.nodeOf(cidr)
-	return n != nil && !v.linkedHop(n, cidr).IsValid()
+	return n != nil && !linkedHop(v, n, cidr).IsValid()
 }
 
 // linkedHop is the node's address, of the range's family, that is on link; not
 // valid where none is.
-func (v *view) linkedHop(n *model.ClusterNode, cidr netip.Prefix) netip.Addr {
+func linkedHop(v *view, n *model.ClusterNode, cidr netip.Prefix) netip.Addr {
 	for _, a := range internal(n) {
-		if a.Is4() == cidr.Addr().Is4() && v.directly(a) {
+		if a.Is4() == cidr.Addr().Is4() && directly(v, a) {
 			return a
 		}
 	}
@@ -148,22 +148,22 @@ func (v *view) linkedHop(n *model.ClusterNode, cidr netip.Prefix) netip.Addr {
 
 // directly reports whether the node reaches an address without a router: within
 // a network on a link that leads off the node, or by a route of its own.
-func (v *view) directly(a netip.Addr) bool { return v.onLinkAlone[a] || inAny(v.onLink, a) }
+func directly(v *view, a netip.Addr) bool { return v.onLinkAlone[a] || inAny(v.onLink, a) }
 
 // nodeRoutes are the node's routes to other nodes' pods, by those nodes.
-func (v *view) nodeRoutes() []*model.Route {
+func nodeRoutes(v *view) []*model.Route {
 	var out []*model.Route
 	for i := range v.Routes {
 		r := &v.Routes[i]
 		if r.Table == mainTable && r.Type == "unicast" && r.Dst.Bits() > 0 && r.Gateway.IsValid() && v.outer[r.IfIndex] &&
-			v.directly(r.Gateway) && v.remote(r.Dst.Addr()).IsValid() && v.surelyPods(r.Dst.Addr()) && !v.gatewayAddrs[r.Gateway] {
+			directly(v, r.Gateway) && v.remote(r.Dst.Addr()).IsValid() && v.surelyPods(r.Dst.Addr()) && !v.gatewayAddrs[r.Gateway] {
 			out = append(out, r)
 		}
 	}
 	return out
 }
 
-func (v *view) withoutNodeRoute(g *unrouted, siblings []*model.Route) finding {
+func withoutNodeRoute(v *view, g *unrouted, siblings []*model.Route) finding {
 	link := v.linkName(g.link)
 	f := model.Finding{
 		Confidence:   model.Likely,
@@ -190,7 +190,7 @@ func (v *view) withoutNodeRoute(g *unrouted, siblings []*model.Route) finding {
 	}
 	hop, n := "NODE_IP", v.nodeOf(g.cidr)
 	if n != nil {
-		hop = v.linkedHop(n, g.cidr).String()
+		hop = linkedHop(v, n, g.cidr).String()
 	}
 	switch {
 	case n != nil && len(siblings) > 0:

@@ -52,7 +52,7 @@ func findMissingPodRoute(v *view) []finding {
 	}
 	var out []finding
 	for _, k := range order {
-		if f, ok := v.podsAstray(groups[k]); ok {
+		if f, ok := podsAstray(v, groups[k]); ok {
 			out = append(out, f)
 		}
 	}
@@ -60,14 +60,14 @@ func findMissingPodRoute(v *view) []finding {
 }
 
 // podsAstray is the verdict on pods that share a route which is not theirs.
-func (v *view) podsAstray(list []astray) (finding, bool) {
+func podsAstray(v *view, list []astray) (finding, bool) {
 	// One that was seen proves the route for all that share it.
 	f := model.Finding{Confidence: model.Possible}
 	var told []string
 	wrong := map[netip.Addr]bool{}
 	for i := range list {
 		a := list[i]
-		seen := v.missed(&a)
+		seen := missed(v, &a)
 		if len(seen) == 0 && !v.unusedAstray(&a) {
 			continue
 		}
@@ -76,14 +76,14 @@ func (v *view) podsAstray(list []astray) (finding, bool) {
 		}
 		f.Pods = append(f.Pods, a.addr)
 		wrong[a.addr] = true
-		where := v.whither(&a)
+		where := whither(v, &a)
 		if !slices.Contains(told, where) {
 			told = append(told, where)
 		}
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: fmt.Sprintf(
-			"%s is behind %s, and the lookup %s", a.addr, a.pod.Link, v.lookedUp(&a))})
+			"%s is behind %s, and the lookup %s", a.addr, a.pod.Link, lookedUp(v, &a))})
 		f.Evidence = append(f.Evidence, seen...)
-		f.Fix = append(f.Fix, v.restore(&a)...)
+		f.Fix = append(f.Fix, restore(v, &a)...)
 	}
 	if len(f.Pods) == 0 {
 		return finding{}, false
@@ -117,7 +117,7 @@ func (v *view) podsAstray(list []astray) (finding, bool) {
 }
 
 // missed is what was seen of packets for the pod that went elsewhere.
-func (v *view) missed(a *astray) []model.Evidence {
+func missed(v *view, a *astray) []model.Evidence {
 	var out []model.Evidence
 	for i := range v.Traffic.Hops {
 		h := &v.Traffic.Hops[i]
@@ -142,7 +142,7 @@ func (v *view) missed(a *astray) []model.Evidence {
 }
 
 // lookedUp tells the lookup's result.
-func (v *view) lookedUp(a *astray) string {
+func lookedUp(v *view, a *astray) string {
 	asker := "for a packet from " + a.query.Src.String()
 	if a.query.In != "" {
 		asker += " on " + a.query.In
@@ -157,7 +157,7 @@ func (v *view) lookedUp(a *astray) string {
 }
 
 // whither says where the packets go instead.
-func (v *view) whither(a *astray) string {
+func whither(v *view, a *astray) string {
 	if a.decision.Type != "unicast" {
 		return "are discarded"
 	}
@@ -172,7 +172,7 @@ func (v *view) whither(a *astray) string {
 }
 
 // restore gives the commands that bring the route, or the rule, back.
-func (v *view) restore(a *astray) []string {
+func restore(v *view, a *astray) []string {
 	tool := ip(a.addr)
 	var fix []string
 	target, dev := host(a.addr), a.pod.Link

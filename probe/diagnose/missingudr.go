@@ -46,9 +46,9 @@ func findMissingUDR(v *view) []finding {
 		return nil
 	}
 	var out []finding
-	groups, order := v.filedRanges(all, own)
+	groups, order := filedRanges(v, all, own)
 	for _, c := range order {
-		out = append(out, v.noReturn(groups[c], all, c, lackUntold))
+		out = append(out, noReturn(v, groups[c], all, c, lackUntold))
 	}
 	var silent []*remoteRange
 	answering := 0
@@ -60,7 +60,7 @@ func findMissingUDR(v *view) []finding {
 			silent = append(silent, r)
 		}
 	}
-	return append(out, v.tell(silent, all, answering)...)
+	return append(out, tell(v, silent, all, answering)...)
 }
 
 // lack is which routes are missing, as far as that can be told.
@@ -81,7 +81,7 @@ const (
 )
 
 // lacking tells which route's lack makes the range silent.
-func (v *view) lacking(r *remoteRange, all []*remoteRange) lack {
+func lacking(v *view, r *remoteRange, all []*remoteRange) lack {
 	back := r.back
 	if v.near(r) && slices.ContainsFunc(all, func(o *remoteRange) bool { return o.answers && v.near(o) }) {
 		// Under the same table another range answers this node's pods.
@@ -104,14 +104,14 @@ func (v *view) lacking(r *remoteRange, all []*remoteRange) lack {
 
 // lackGroups groups the silent ranges by what they lack. answering is how many
 // ranges answer this node's pods.
-func (v *view) lackGroups(silent, all []*remoteRange, answering int) map[lack][]*remoteRange {
+func lackGroups(v *view, silent, all []*remoteRange, answering int) map[lack][]*remoteRange {
 	by := map[lack][]*remoteRange{}
 	move := func(from, to lack) {
 		by[to] = append(by[to], by[from]...)
 		delete(by, from)
 	}
 	for _, r := range silent {
-		l := v.lacking(r, all)
+		l := lacking(v, r, all)
 		by[l] = append(by[l], r)
 	}
 	unlost := func(r *remoteRange) bool { return r.there != reachFails }
@@ -137,13 +137,13 @@ func (v *view) lackGroups(silent, all []*remoteRange, answering int) map[lack][]
 }
 
 // tell is the verdicts on the silent ranges.
-func (v *view) tell(silent, all []*remoteRange, answering int) []finding {
-	by := v.lackGroups(silent, all, answering)
+func tell(v *view, silent, all []*remoteRange, answering int) []finding {
+	by := lackGroups(v, silent, all, answering)
 	var out []finding
 	together := func(list []*remoteRange, l lack) {
 		if len(list) > 0 {
 			slices.SortFunc(list, func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
-			out = append(out, v.noReturn(list, all, nil, l))
+			out = append(out, noReturn(v, list, all, nil, l))
 		}
 	}
 	together(by[lackOwn], lackOwn)
@@ -169,7 +169,7 @@ type udrCause struct {
 // filedRanges groups the other nodes' ranges by what the files say about them:
 // those that lack a route, whether or not there was traffic for them. It marks
 // as settled those that the files tell all about.
-func (v *view) filedRanges(all []*remoteRange, own []netip.Prefix) (map[*udrCause][]*remoteRange, []*udrCause) {
+func filedRanges(v *view, all []*remoteRange, own []netip.Prefix) (map[*udrCause][]*remoteRange, []*udrCause) {
 	groups := map[*udrCause][]*remoteRange{}
 	var order []*udrCause
 	if len(own) == 0 || !v.Has(model.SourceCloud) {
@@ -235,7 +235,7 @@ func (v *view) udrCause(r *remoteRange, self *model.ClusterNode, own []netip.Pre
 // noReturn is the verdict on one silent range, or on all of them, or on those
 // that the cause in the files explains. missing is what is lacking by other
 // signs.
-func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause, missing lack) finding {
+func noReturn(v *view, silent, all []*remoteRange, cause *udrCause, missing lack) finding {
 	f := model.Finding{
 		Confidence: model.Likely,
 		Unseen:     []string{"the route table itself: no row of it is visible from a node"},
@@ -273,9 +273,9 @@ func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause, missing lac
 			name, count(f.Packets, "packet"), plural(syn, "one", "of them"), count(uint64(len(pods)), "pod"),
 			plural(uint64(len(remotes)), "address", "addresses"), addrs(f.Peers))})
 	}
-	f.Evidence = append(f.Evidence, v.rightFrames(silent)...)
+	f.Evidence = append(f.Evidence, rightFrames(v, silent)...)
 	f.Evidence = append(f.Evidence, v.unreplied(silent)...)
-	control := v.controls(silent, all)
+	control := controls(v, silent, all)
 	switch {
 	case control != "":
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: "answers come from " + control})
@@ -293,24 +293,24 @@ func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause, missing lac
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
 			"%s that want an answer arrive from there: the way to this node works, the way back does not", count(asks, "packet"))})
 	}
-	f.Evidence = append(f.Evidence, v.toldOf(silent)...)
+	f.Evidence = append(f.Evidence, toldOf(v, silent)...)
 	if slices.ContainsFunc(silent, v.ownerSilent) {
 		f.Alternatives[2] = "the other node is down: its own address does not answer an echo either"
 	}
-	f.Why = v.whyNoReturn(name, &f, len(silent) > 1)
+	f.Why = whyNoReturn(v, name, &f, len(silent) > 1)
 	f.Fix = v.udrFix(silent)
 	switch {
 	case cause != nil:
-		v.fileCause(&f, silent, cause)
+		fileCause(v, &f, silent, cause)
 	case missing != lackUntold:
-		v.lackCause(&f, silent, name, missing)
+		lackCause(v, &f, silent, name, missing)
 	}
 	return finding{Finding: f}
 }
 
 // toldOf is what the cluster, the files and the probes tell of the ranges and of
 // the ways to and from them.
-func (v *view) toldOf(ranges []*remoteRange) []model.Evidence {
+func toldOf(v *view, ranges []*remoteRange) []model.Evidence {
 	var out []model.Evidence
 	var asked []*model.Probe
 	for _, r := range ranges {
@@ -335,15 +335,15 @@ func (v *view) toldOf(ranges []*remoteRange) []model.Evidence {
 }
 
 // lackCause narrows the inference to the routes that are told to be missing.
-func (v *view) lackCause(f *model.Finding, silent []*remoteRange, uplink string, missing lack) {
+func lackCause(v *view, f *model.Finding, silent []*remoteRange, uplink string, missing lack) {
 	f.Why = leftRight(addrs(f.Peers), uplink)
 	switch missing {
 	case lackOwn:
-		v.lackingOwn(f, silent)
+		lackingOwn(v, f, silent)
 	case lackTheirs:
-		v.lackingTheirs(f, silent)
+		lackingTheirs(v, f, silent)
 	case lackAll:
-		v.lackingAll(f, silent)
+		lackingAll(v, f, silent)
 	}
 }
 
@@ -355,7 +355,7 @@ const (
 	byWrongUDR = "the route is there and leads to another machine"
 )
 
-func (v *view) lackingOwn(f *model.Finding, silent []*remoteRange) {
+func lackingOwn(v *view, f *model.Finding, silent []*remoteRange) {
 	f.Title = "no route to this node's own pods: nothing returns from " + addrs(f.Peers)
 	f.Fix = v.ownRouteFix(nil)
 	if slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.there == reachWorks }) {
@@ -368,7 +368,7 @@ func (v *view) lackingOwn(f *model.Finding, silent []*remoteRange) {
 	f.Alternatives = []string{byNSG, byOwnNIC, byWrongUDR}
 }
 
-func (v *view) lackingTheirs(f *model.Finding, silent []*remoteRange) {
+func lackingTheirs(v *view, f *model.Finding, silent []*remoteRange) {
 	f.Title = "no route to " + addrs(f.Peers)
 	if silent[0].back == reachWorks {
 		f.Why += "The way back to this node's own pods works. "
@@ -385,7 +385,7 @@ func (v *view) lackingTheirs(f *model.Finding, silent []*remoteRange) {
 	}
 }
 
-func (v *view) lackingAll(f *model.Finding, silent []*remoteRange) {
+func lackingAll(v *view, f *model.Finding, silent []*remoteRange) {
 	f.Title = "no route to " + addrs(f.Peers) + ": the route table seems not to apply"
 	f.Why += "This node's own echo to the other nodes' end of their ranges is lost as well, though nodes answer each other. "
 	if slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.back == reachFails }) {
@@ -404,7 +404,7 @@ func leftRight(where, uplink string) string {
 }
 
 // fileCause turns the inference into what the files prove.
-func (v *view) fileCause(f *model.Finding, silent []*remoteRange, c *udrCause) {
+func fileCause(v *view, f *model.Finding, silent []*remoteRange, c *udrCause) {
 	f.Evidence = append(f.Evidence, c.evidence())
 	f.Alternatives = nil
 	switch {
@@ -436,7 +436,7 @@ func (v *view) fileCause(f *model.Finding, silent []*remoteRange, c *udrCause) {
 	}
 }
 
-func (v *view) whyNoReturn(uplink string, f *model.Finding, every bool) string {
+func whyNoReturn(v *view, uplink string, f *model.Finding, every bool) string {
 	where := "that range"
 	if every {
 		where = "any other node's pods"
@@ -452,7 +452,7 @@ func (v *view) whyNoReturn(uplink string, f *model.Finding, every bool) string {
 }
 
 // rightFrames shows that the packets left with the right MAC addresses.
-func (v *view) rightFrames(silent []*remoteRange) []model.Evidence {
+func rightFrames(v *view, silent []*remoteRange) []model.Evidence {
 	for _, r := range silent {
 		for _, p := range r.silent {
 			for _, m := range v.macPairs[p.Local] {
@@ -468,7 +468,7 @@ func (v *view) rightFrames(silent []*remoteRange) []model.Evidence {
 
 // controls names what does answer at the uplinks in the same window: other
 // nodes' pods first, then anything else.
-func (v *view) controls(silent, all []*remoteRange) string {
+func controls(v *view, silent, all []*remoteRange) string {
 	var ranges []netip.Prefix
 	for _, r := range all {
 		if r.answers {
@@ -488,7 +488,6 @@ func (v *view) controls(silent, all []*remoteRange) string {
 	}
 	return addrs(slices.SortedFunc(maps.Keys(others), netip.Addr.Compare))
 }
-
 
 // unreplied counts the flows into the ranges that never saw a reply.
 func (v *view) unreplied(silent []*remoteRange) []model.Evidence {

@@ -49,12 +49,12 @@ func (v *view) silentNextHops() map[question]*muteHop {
 		m := muteHopAt(found, question{d.IfIndex, hop})
 		m.gateway = m.gateway || hop != d.Dst
 		m.packets += d.Packets
-		for _, pod := range v.senders(d) {
+		for _, pod := range senders(v, d) {
 			m.pods[pod] = true
 		}
 	}
 	for k, m := range found {
-		m.talk = v.askedBeyond(k)
+		m.talk = askedBeyond(v, k)
 		if m.packets < minDrops || m.requests < minDrops || m.replies > 0 || len(m.pods) == 0 {
 			delete(found, k)
 		}
@@ -74,7 +74,7 @@ func muteHopAt(found map[question]*muteHop, k question) *muteHop {
 // askedBeyond counts what left the node by a link, or by the uplinks that are
 // ports of it, to ask for an address, and the replies that came in. A question
 // of the node passes the bridge and the port, a pod's the port alone.
-func (v *view) askedBeyond(k question) talk {
+func askedBeyond(v *view, k question) talk {
 	var link, ports talk
 	for i := range v.Traffic.ARP {
 		a := &v.Traffic.ARP[i]
@@ -107,7 +107,7 @@ func (v *view) asksBeyond(found map[question]*muteHop, p *model.Pod, g *model.Ne
 		return false
 	}
 	k := question{b.Index, g.Addr}
-	t := v.askedBeyond(k)
+	t := askedBeyond(v, k)
 	if t.requests < minDrops || t.replies > 0 {
 		return false
 	}
@@ -137,14 +137,14 @@ func (v *view) muteBeyond(found map[question]*muteHop) []finding {
 	}
 	var out []finding
 	for _, link := range slices.Sorted(maps.Keys(links)) {
-		out = append(out, v.nobodyBeyond(links[link]))
+		out = append(out, nobodyBeyond(v, links[link]))
 	}
 	return out
 }
 
 // senders are the pods that a packet is of: its source, or those that have the
 // node's address in its stead.
-func (v *view) senders(d *model.Drop) []netip.Addr {
+func senders(v *view, d *model.Drop) []netip.Addr {
 	if len(v.pods[d.Src]) > 0 {
 		return []netip.Addr{d.Src}
 	}
@@ -162,8 +162,8 @@ func (v *view) senders(d *model.Drop) []netip.Addr {
 }
 
 // nobodyBeyond is the verdict on a link's next hops that do not answer.
-func (v *view) nobodyBeyond(m *muteHops) finding {
-	link, port := v.linkName(m.link), v.portOf(m.link)
+func nobodyBeyond(v *view, m *muteHops) finding {
+	link, port := v.linkName(m.link), portOf(v, m.link)
 	remotes := slices.SortedFunc(maps.Keys(m.hops), netip.Addr.Compare)
 	asker := "The node asks"
 	if len(m.askers) > 0 {
@@ -187,7 +187,7 @@ func (v *view) nobodyBeyond(m *muteHops) finding {
 		if hop.gateway {
 			f.Severity = model.Critical
 		}
-		f.Evidence = append(f.Evidence, v.muteEvidence(m, a, port)...)
+		f.Evidence = append(f.Evidence, muteEvidence(v, m, a, port)...)
 		if a.Is6() {
 			f.Fix = append(f.Fix, fmt.Sprintf("ping -6 -c 3 -I %s %s", shellWord(link), a))
 		} else {
@@ -214,7 +214,7 @@ func (v *view) nobodyBeyond(m *muteHops) finding {
 }
 
 // muteEvidence is what shows that nobody answers for a next hop.
-func (v *view) muteEvidence(m *muteHops, a netip.Addr, port string) []model.Evidence {
+func muteEvidence(v *view, m *muteHops, a netip.Addr, port string) []model.Evidence {
 	hop, link := m.hops[a], v.linkName(m.link)
 	out := []model.Evidence{{Source: model.SourceTC, Text: fmt.Sprintf(
 		"%s egress: %s for %s; ingress: no reply", port, count(hop.requests, request(a)), a)}}
@@ -235,7 +235,7 @@ func (v *view) muteEvidence(m *muteHops, a netip.Addr, port string) []model.Evid
 
 // portOf is the link by which a link's packets leave the node: itself, or the
 // one port of a bridge that is an uplink.
-func (v *view) portOf(ifindex int) string {
+func portOf(v *view, ifindex int) string {
 	var ports []string
 	for i := range v.Links {
 		if l := &v.Links[i]; l.Role == model.RoleUplink && l.Master == ifindex {

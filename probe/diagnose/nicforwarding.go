@@ -47,26 +47,26 @@ func findNICForwarding(v *view) []finding {
 	}
 	var out []finding
 	for _, n := range nodes {
-		card := v.deafCard(n)
+		card := deafCard(v, n)
 		if card == nil {
 			continue
 		}
 		if n == self {
 			if !answers[netip.Prefix{}] {
-				out = append(out, v.deaf(n, card, own, v.podsIn(own), silent))
+				out = append(out, deaf(v, n, card, own, v.podsIn(own), silent))
 			}
 			continue
 		}
 		cidrs := slices.DeleteFunc(slices.Clone(n.PodCIDRs), func(p netip.Prefix) bool { return answers[p] })
 		if len(cidrs) > 0 {
-			out = append(out, v.deaf(n, card, cidrs, nil, silent))
+			out = append(out, deaf(v, n, card, cidrs, nil, silent))
 		}
 	}
 	return out
 }
 
 // deafCard is the node's network card, if a file says that it does not forward.
-func (v *view) deafCard(n *model.ClusterNode) *model.NIC {
+func deafCard(v *view, n *model.ClusterNode) *model.NIC {
 	for i := range v.Cluster.Azure.NICs {
 		c := &v.Cluster.Azure.NICs[i]
 		if c.ForwardsKnown && !c.Forwards && slices.ContainsFunc(c.Addresses, func(a netip.Addr) bool { return slices.Contains(n.Addresses, a) }) {
@@ -77,7 +77,7 @@ func (v *view) deafCard(n *model.ClusterNode) *model.NIC {
 }
 
 // deaf is the verdict on a card. Its peers are the ranges of the pods behind it.
-func (v *view) deaf(n *model.ClusterNode, c *model.NIC, cidrs []netip.Prefix, pods []netip.Addr, ranges map[netip.Prefix]*remoteRange) finding {
+func deaf(v *view, n *model.ClusterNode, c *model.NIC, cidrs []netip.Prefix, pods []netip.Addr, ranges map[netip.Prefix]*remoteRange) finding {
 	id := "--resource-group RESOURCE_GROUP --name " + shellWord(or(c.Name(), "CARD"))
 	if c.ID != "" {
 		id = "--ids " + shellWord(c.ID)

@@ -77,7 +77,7 @@ func findNoReply(v *view) []finding {
 			}
 			asks += m.dns
 		}
-		if asks < minAsks || len(pods) == 0 || !lasted(p) || v.accounted(pods, p.Remote) {
+		if asks < minAsks || len(pods) == 0 || !lasted(p) || accounted(v, pods, p.Remote) {
 			continue
 		}
 		m := group.peers[p.Remote]
@@ -111,7 +111,7 @@ func lasted(p *model.Peer) bool {
 // accounted reports whether an earlier finding is about these ends already. One
 // about all ranges, this node's own route, is about all that goes with a pod's
 // address within the network.
-func (v *view) accounted(pods map[netip.Addr]bool, remote netip.Addr) bool {
+func accounted(v *view, pods map[netip.Addr]bool, remote netip.Addr) bool {
 	for i := range v.prior {
 		f := &v.prior[i]
 		if f.Severity == model.Info {
@@ -189,17 +189,17 @@ func (v *view) mute(g *muteGroup, translated bool) finding {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
 			"%s ingress: %s about these packets", name, plural(errors, "ICMP error", "ICMP errors"))})
 	}
-	if n := v.unrepliedTo(g); n > 0 {
+	if n := unrepliedTo(v, g); n > 0 {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceConntrack, Text: count(n, "flow") + " of pods to there UNREPLIED"})
 	}
-	if control := v.answerers(g); control != "" {
+	if control := answerers(v, g); control != "" {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: "answers come from " + control})
 	} else {
 		f.Confidence = model.Possible
 		f.Unseen = append(f.Unseen, "any answer at the uplink: without one the uplink itself may be dead")
 	}
-	f.Evidence = append(f.Evidence, v.filedRoutes(remotes)...)
-	v.probedSilence(&f, remotes)
+	f.Evidence = append(f.Evidence, filedRoutes(v, remotes)...)
+	probedSilence(v, &f, remotes)
 	f.Fix = []string{fmt.Sprintf("at the destination: tcpdump -ni any host %s", f.Pods[0])}
 	if v.inAzure() {
 		f.Fix = append(f.Fix, "az network watcher test-ip-flow --direction Outbound --protocol TCP --vm NODE --local LOCAL_IP:PORT --remote "+
@@ -217,7 +217,7 @@ func (v *view) mute(g *muteGroup, translated bool) finding {
 
 // probedSilence adds what the node's own echo requests tell of destinations
 // that do not answer pods.
-func (v *view) probedSilence(f *model.Finding, remotes []netip.Addr) {
+func probedSilence(v *view, f *model.Finding, remotes []netip.Addr) {
 	var asked []*model.Probe
 	up := 0
 	for _, a := range remotes {
@@ -244,7 +244,7 @@ func (v *view) probedSilence(f *model.Finding, remotes []netip.Addr) {
 }
 
 // unrepliedTo counts the pods' flows to the destinations that saw no reply.
-func (v *view) unrepliedTo(g *muteGroup) uint64 {
+func unrepliedTo(v *view, g *muteGroup) uint64 {
 	var n uint64
 	for i := range v.Flows {
 		f := &v.Flows[i]
@@ -256,7 +256,7 @@ func (v *view) unrepliedTo(g *muteGroup) uint64 {
 }
 
 // answerers are what does answer at the uplinks.
-func (v *view) answerers(g *muteGroup) string {
+func answerers(v *view, g *muteGroup) string {
 	others := map[netip.Addr]bool{}
 	for i := range v.peers {
 		p := &v.peers[i]
@@ -269,7 +269,7 @@ func (v *view) answerers(g *muteGroup) string {
 
 // filedRoutes are the routes of the files that lead to silent pods of other
 // nodes and back, and so are not what is missing.
-func (v *view) filedRoutes(remotes []netip.Addr) []model.Evidence {
+func filedRoutes(v *view, remotes []netip.Addr) []model.Evidence {
 	own := v.ownCIDRs()
 	if len(own) == 0 || !v.Has(model.SourceCloud) {
 		return nil

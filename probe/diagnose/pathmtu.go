@@ -71,7 +71,7 @@ func findPathMTU(v *view) []finding {
 			continue
 		}
 		for _, d := range p.drops {
-			next := v.nextLink(d)
+			next := nextLink(v, d)
 			if groups[next] == nil {
 				groups[next] = &lost{}
 			}
@@ -81,10 +81,10 @@ func findPathMTU(v *view) []finding {
 	var out []finding
 	for _, next := range slices.Sorted(maps.Keys(groups)) {
 		l := groups[next]
-		f := v.narrow(next, l)
-		v.unnoticed(&f.Finding, l)
+		f := narrow(v, next, l)
+		unnoticed(v, &f.Finding, l)
 		// Those by which other senders learn the size have the same cause.
-		f.explains = func(d *model.Drop) bool { return tooBig(d) && v.nextLink(d) == next || v.silenced(d, l) }
+		f.explains = func(d *model.Drop) bool { return tooBig(d) && nextLink(v, d) == next || v.silenced(d, l) }
 		out = append(out, f)
 	}
 	return out
@@ -92,7 +92,7 @@ func findPathMTU(v *view) []finding {
 
 // unnoticed adds the errors that a rule of the node drops, where that is why the
 // senders do not learn the size.
-func (v *view) unnoticed(f *model.Finding, l *lost) {
+func unnoticed(v *view, f *model.Finding, l *lost) {
 	var errors lost
 	for i := range v.Traffic.Drops {
 		if d := &v.Traffic.Drops[i]; v.silenced(d, l) {
@@ -110,7 +110,7 @@ func (v *view) unnoticed(f *model.Finding, l *lost) {
 
 // nextLink is the index of the link by which a dropped packet would have left,
 // 0 where that is not known.
-func (v *view) nextLink(d *model.Drop) int {
+func nextLink(v *view, d *model.Drop) int {
 	way := v.routing().Lookup(v.arrived(d))
 	if way.Type != "unicast" || len(way.Hops) == 0 {
 		return 0
@@ -119,7 +119,7 @@ func (v *view) nextLink(d *model.Drop) int {
 }
 
 // narrow is the verdict on packets that are too big for a link.
-func (v *view) narrow(next int, l *lost) finding {
+func narrow(v *view, next int, l *lost) finding {
 	drops := mostDropped(l.drops)
 	f := model.Finding{
 		Confidence:   model.Likely,

@@ -66,7 +66,7 @@ const settled = time.Second
 // room for every pair an answer may be among what it did not count: then
 // connection tracking must have seen none either.
 func (v *view) unanswered(p *model.Peer) bool {
-	if v.answered(p) || !v.wanting(p) || p.FirstOut.After(v.Window.End.Add(-settled)) {
+	if v.answered(p) || !wanting(v, p) || p.FirstOut.After(v.Window.End.Add(-settled)) {
 		return false
 	}
 	return v.Traffic.Lost.Counters == 0 || v.flowsOf(p).silent != nil
@@ -77,7 +77,7 @@ func (v *view) unanswered(p *model.Peer) bool {
 // in vain begins flow after flow. What answers a stranger needs no answer either,
 // unless nothing comes in although TCP goes out, or the stranger's connections
 // stay half open.
-func (v *view) wanting(p *model.Peer) bool {
+func wanting(v *view, p *model.Peer) bool {
 	if p.Out.Packets == 0 {
 		return false
 	}
@@ -128,7 +128,7 @@ func (v *view) sentAstray(p *model.Peer) bool {
 	if len(v.gateways) == 0 {
 		return false
 	}
-	hops, known := v.nextHopMACs(p)
+	hops, known := nextHopMACs(v, p)
 	seen := false
 	for _, m := range v.macPairs[p.Local] {
 		if m.IfIndex != p.IfIndex || m.Side != model.AsSource || m.Direction != model.Egress {
@@ -146,8 +146,8 @@ func (v *view) sentAstray(p *model.Peer) bool {
 // other nodes' where routes lead to these. They are not known where no route is,
 // or a neighbour's MAC is not. A pod on the uplink's own bridge sends past the
 // node, to gateways only.
-func (v *view) nextHopMACs(p *model.Peer) (macs map[model.MAC]bool, known bool) {
-	if v.besideUplink(p) {
+func nextHopMACs(v *view, p *model.Peer) (macs map[model.MAC]bool, known bool) {
+	if besideUplink(v, p) {
 		return nil, true
 	}
 	d := v.routing().Lookup(path.Query{Src: p.Local, Dst: p.Remote})
@@ -168,7 +168,7 @@ func (v *view) nextHopMACs(p *model.Peer) (macs map[model.MAC]bool, known bool) 
 
 // besideUplink reports whether the pair's pod is a port of the bridge that holds
 // the uplink.
-func (v *view) besideUplink(p *model.Peer) bool {
+func besideUplink(v *view, p *model.Peer) bool {
 	up := v.links[p.IfIndex]
 	return up != nil && up.Master != 0 && slices.ContainsFunc(v.pods[p.Local], func(pod *model.Pod) bool {
 		l := v.links[pod.LinkIndex]

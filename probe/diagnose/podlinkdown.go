@@ -50,18 +50,18 @@ func findPodLinkDown(v *view) []finding {
 			}
 		}
 		if !p.Up {
-			pods = append(pods, v.routedTo(l)...)
+			pods = append(pods, routedTo(v, l)...)
 		}
 		if len(pods) > 0 {
-			out = append(out, v.linkDown(p, l, pods))
+			out = append(out, linkDown(v, p, l, pods))
 		}
 	}
 	return out
 }
 
-func (v *view) linkDown(p *model.Pod, l *model.Link, pods []netip.Addr) finding {
+func linkDown(v *view, p *model.Pod, l *model.Link, pods []netip.Addr) finding {
 	lost := func(d *model.Drop) bool {
-		return slices.Contains(pods, d.Dst) || slices.Contains(pods, d.Src) || v.hadAddress(p, d)
+		return slices.Contains(pods, d.Dst) || slices.Contains(pods, d.Src) || hadAddress(v, p, d)
 	}
 	f := model.Finding{
 		Confidence:   model.Proven,
@@ -77,7 +77,7 @@ func (v *view) linkDown(p *model.Pod, l *model.Link, pods []netip.Addr) finding 
 	case !l.Up:
 		f.Title = l.Name + " is down"
 		f.Why = fmt.Sprintf("The host side of %s's link, %s, was taken down.", podName(p), l.Name)
-		f.Fix = append([]string{raise(l)}, v.lostRoutes(p, pods)...)
+		f.Fix = append([]string{raise(l)}, lostRoutes(v, p, pods)...)
 	case !p.Up:
 		f.Title = l.Name + " has no peer up"
 		f.Why = fmt.Sprintf("The pod's own interface %s was taken down, so that %s on the node has no carrier.", p.Interface, l.Name)
@@ -101,7 +101,7 @@ func (v *view) linkDown(p *model.Pod, l *model.Link, pods []netip.Addr) finding 
 // routedTo are the addresses that no pod has and that the node sends by this
 // link: an interface that is down has lost its IPv6 addresses, and the routes
 // to them are still there.
-func (v *view) routedTo(l *model.Link) []netip.Addr {
+func routedTo(v *view, l *model.Link) []netip.Addr {
 	var out []netip.Addr
 	for i := range v.Routes {
 		r := &v.Routes[i]
@@ -116,7 +116,7 @@ func (v *view) routedTo(l *model.Link) []netip.Addr {
 
 // hadAddress reports whether a drop is for an IPv6 address that the pod may have
 // had: its interface is down and has none any more, and nobody else has this one.
-func (v *view) hadAddress(p *model.Pod, d *model.Drop) bool {
+func hadAddress(v *view, p *model.Pod, d *model.Drop) bool {
 	if p.Up || !d.Dst.Is6() || !d.NeighborFailed() || len(v.pods[d.Dst]) > 0 || !inAny(v.ranges.local, d.Dst) {
 		return false
 	}
@@ -125,7 +125,7 @@ func (v *view) hadAddress(p *model.Pod, d *model.Drop) bool {
 
 // lostRoutes are the commands for the routes that a routed pod's link took
 // along when it went down.
-func (v *view) lostRoutes(p *model.Pod, pods []netip.Addr) []string {
+func lostRoutes(v *view, p *model.Pod, pods []netip.Addr) []string {
 	if !v.routed(p) || !v.Has(model.SourceRoutes) {
 		return nil
 	}

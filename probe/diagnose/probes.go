@@ -54,8 +54,8 @@ func (p *plan) ranges() {
 		}
 	}
 	for _, six := range []bool{false, true} {
-		own := p.v.ownRangeAddr(six)
-		for _, t := range p.v.otherNodes(ranges, six) {
+		own := ownRangeAddr(p.v, six)
+		for _, t := range otherNodes(p.v, ranges, six) {
 			p.echo(netip.Addr{}, t)
 			if own.IsValid() {
 				p.echo(own, t)
@@ -107,7 +107,7 @@ func (p *plan) absent() {
 // echo plans an echo request to an address beyond the node, from one of the
 // node's: the one that the way there begins with, or another that the node has.
 func (p *plan) echo(from, to netip.Addr) bool {
-	q, ok := p.v.wayOff(to)
+	q, ok := wayOff(p.v, to)
 	if !ok {
 		return false
 	}
@@ -151,7 +151,7 @@ func (p *plan) add(q model.Probe) bool {
 
 // wayOff is how a packet of the node's own gets to an address beyond it: link,
 // source and MACs. It is false where that is not known, or the way is no uplink.
-func (v *view) wayOff(to netip.Addr) (model.Probe, bool) {
+func wayOff(v *view, to netip.Addr) (model.Probe, bool) {
 	r := v.lookup(to)
 	if r == nil || r.Type != "unicast" || v.nodeAddrs[to] {
 		return model.Probe{}, false
@@ -190,7 +190,7 @@ func (v *view) wayOff(to netip.Addr) (model.Probe, bool) {
 
 // ownRangeAddr is an address of this node's pod range of a family that the node
 // itself has, as kubenet's bridge does; not valid where there is none.
-func (v *view) ownRangeAddr(six bool) netip.Addr {
+func ownRangeAddr(v *view, six bool) netip.Addr {
 	own := v.ownCIDRs()
 	for _, l := range v.Links {
 		for _, a := range l.Addresses {
@@ -205,7 +205,7 @@ func (v *view) ownRangeAddr(six bool) netip.Addr {
 // otherNodes are machines that a route back can be told by, by their addresses of
 // the ranges' family: the ranges' owners where they are known, else who is in the
 // node's subnet, those first who answer.
-func (v *view) otherNodes(ranges []*remoteRange, six bool) []netip.Addr {
+func otherNodes(v *view, ranges []*remoteRange, six bool) []netip.Addr {
 	if !slices.ContainsFunc(ranges, func(r *remoteRange) bool { return r.six() == six }) {
 		return nil
 	}
@@ -237,4 +237,3 @@ func (v *view) otherNodes(ranges []*remoteRange, six bool) []netip.Addr {
 	}
 	return out
 }
-

@@ -274,7 +274,7 @@ func splitRanges(list []*remoteRange, is func(*remoteRange) bool) (so, others []
 // gateway are not the fabric's to route.
 func (v *view) remoteRanges() []*remoteRange {
 	if !v.beyond.rangesKnown {
-		v.beyond.ranges, v.beyond.rangesKnown = v.findRanges(), true
+		v.beyond.ranges, v.beyond.rangesKnown = findRanges(v), true
 	}
 	return v.beyond.ranges
 }
@@ -298,7 +298,7 @@ func (v *view) fabricRanges() []*remoteRange {
 	return ranges
 }
 
-func (v *view) findRanges() []*remoteRange {
+func findRanges(v *view) []*remoteRange {
 	byCIDR := map[netip.Prefix]*remoteRange{}
 	for i := range v.peers {
 		p := &v.peers[i]
@@ -325,7 +325,7 @@ func (v *view) findRanges() []*remoteRange {
 		}
 	}
 	for _, r := range byCIDR {
-		r.answers = r.answers || v.oneRefused(r.silent)
+		r.answers = r.answers || oneRefused(v, r.silent)
 		v.probe(r)
 	}
 	return slices.SortedFunc(maps.Values(byCIDR), func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
@@ -333,7 +333,7 @@ func (v *view) findRanges() []*remoteRange {
 
 // oneRefused reports whether ICMP errors come back about one address of a range
 // alone: most likely the node that has the range says that it has no such pod.
-func (v *view) oneRefused(silent []*model.Peer) bool {
+func oneRefused(v *view, silent []*model.Peer) bool {
 	refused := map[netip.Addr]bool{}
 	for _, p := range silent {
 		if v.refused(p) {

@@ -25,7 +25,7 @@ const (
 )
 
 // fromOwnRange reports whether an address is of this node's pod ranges.
-func (v *view) fromOwnRange(a netip.Addr) bool {
+func fromOwnRange(v *view, a netip.Addr) bool {
 	if !v.beyond.ownKnown {
 		v.beyond.own, v.beyond.ownKnown = v.ownCIDRs(), true
 	}
@@ -43,7 +43,7 @@ func (v *view) near(r *remoteRange) bool {
 // nil where none was sent.
 func (v *view) echoed(to netip.Addr) *model.Probe {
 	for i := range v.Probes {
-		if p := &v.Probes[i]; p.Kind == model.ProbeEcho && p.To == to && !v.fromOwnRange(p.From) {
+		if p := &v.Probes[i]; p.Kind == model.ProbeEcho && p.To == to && !fromOwnRange(v, p.From) {
 			return p
 		}
 	}
@@ -71,7 +71,7 @@ func (v *view) probe(r *remoteRange) {
 	first := v.echoed(r.cidr.Addr().Next())
 	for i := range v.Probes {
 		p := &v.Probes[i]
-		if p.Kind == model.ProbeEcho && r.cidr.Contains(p.To) && !v.fromOwnRange(p.From) {
+		if p.Kind == model.ProbeEcho && r.cidr.Contains(p.To) && !fromOwnRange(v, p.From) {
 			r.probes = append(r.probes, p)
 			r.nodeAnswers = r.nodeAnswers || p.Answered
 		}
@@ -80,10 +80,10 @@ func (v *view) probe(r *remoteRange) {
 	switch {
 	case r.nodeAnswers:
 		r.there = reachWorks
-	case first != nil && v.firstAnswers(r.six()) && v.ownerAnswers(r):
+	case first != nil && firstAnswers(v, r.six()) && ownerAnswers(v, r):
 		r.there = reachFails
 	}
-	r.back = v.probedBack(r)
+	r.back = probedBack(v, r)
 }
 
 func (d *dropped) six() bool { return d.Dst.Is6() && !d.Dst.Is4In6() }
@@ -95,7 +95,7 @@ func (r *remoteRange) six() bool { return r.cidr.Addr().Is6() }
 // firstAnswers reports whether the first address of another node's range is
 // sure to be somebody: kubenet's bridge has it; elsewhere another range's shows
 // it by an answer.
-func (v *view) firstAnswers(six bool) bool {
+func firstAnswers(v *view, six bool) bool {
 	return v.Node.Plugin == "kubenet" || slices.ContainsFunc(v.Probes, func(p model.Probe) bool {
 		cidr := v.remote(p.To)
 		return p.Kind == model.ProbeEcho && p.Answered && p.To.Is6() == six && cidr.IsValid() && p.To == cidr.Addr().Next()
@@ -104,7 +104,7 @@ func (v *view) firstAnswers(six bool) bool {
 
 // ownerAnswers reports whether the range's node itself answered an echo; where
 // it is not known, whether any machine did, so that echo gets about here.
-func (v *view) ownerAnswers(r *remoteRange) bool {
+func ownerAnswers(v *view, r *remoteRange) bool {
 	own := v.ownerAddrs(r)
 	if len(own) > 0 {
 		return slices.ContainsFunc(own, func(a netip.Addr) bool {
@@ -128,20 +128,20 @@ func (v *view) ownerAddrs(r *remoteRange) []netip.Addr {
 // ownerSilent reports whether the range's node is known and did not answer an
 // echo.
 func (v *view) ownerSilent(r *remoteRange) bool {
-	return !v.ownerAnswers(r) && slices.ContainsFunc(v.ownerAddrs(r), func(a netip.Addr) bool { return v.echoed(a) != nil })
+	return !ownerAnswers(v, r) && slices.ContainsFunc(v.ownerAddrs(r), func(a netip.Addr) bool { return v.echoed(a) != nil })
 }
 
 // echoAnswered reports whether any machine answered an echo of the node's own.
 func (v *view) echoAnswered(six bool) bool {
 	return slices.ContainsFunc(v.Probes, func(p model.Probe) bool {
-		return p.Kind == model.ProbeEcho && p.Answered && p.To.Is6() == six && !v.fromOwnRange(p.From)
+		return p.Kind == model.ProbeEcho && p.Answered && p.To.Is6() == six && !fromOwnRange(v, p.From)
 	})
 }
 
 // probedBack tells whether what the range's node sends to this node's pods gets
 // here: by echo requests from this node's pod range to that node, or to another
 // of the same subnet, or by pods' requests that arrive.
-func (v *view) probedBack(r *remoteRange) reach {
+func probedBack(v *view, r *remoteRange) reach {
 	if r.podAsks > 0 {
 		return reachWorks
 	}
@@ -150,7 +150,7 @@ func (v *view) probedBack(r *remoteRange) reach {
 	for i := range v.Probes {
 		p := &v.Probes[i]
 		its := owner != nil && slices.Contains(owner.Addresses, p.To)
-		if p.Kind != model.ProbeEcho || p.To.Is6() != r.six() || !v.fromOwnRange(p.From) || !its && !(near && inAny(v.onLink, p.To)) {
+		if p.Kind != model.ProbeEcho || p.To.Is6() != r.six() || !fromOwnRange(v, p.From) || !its && !(near && inAny(v.onLink, p.To)) {
 			continue
 		}
 		if p.Answered {
@@ -167,7 +167,7 @@ func (v *view) probedBack(r *remoteRange) reach {
 func (v *view) backProbes(six bool) []*model.Probe {
 	var out []*model.Probe
 	for i := range v.Probes {
-		if p := &v.Probes[i]; p.Kind == model.ProbeEcho && p.To.Is6() == six && v.fromOwnRange(p.From) {
+		if p := &v.Probes[i]; p.Kind == model.ProbeEcho && p.To.Is6() == six && fromOwnRange(v, p.From) {
 			out = append(out, p, v.echoed(p.To))
 		}
 	}

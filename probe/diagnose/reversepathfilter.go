@@ -65,7 +65,7 @@ func findReversePathFilter(v *view) []finding {
 // filtered is the verdict on packets that arrive through one link and would be
 // answered by another.
 func (v *view) filtered(k detour, l *lost) finding {
-	mode, known := v.filterMode(k.link)
+	mode, known := filterMode(v, k.link)
 	way := v.wayBack(l.drops[0])
 	f := model.Finding{
 		Confidence:   model.Proven,
@@ -90,7 +90,7 @@ func (v *view) filtered(k detour, l *lost) finding {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: fmt.Sprintf("the way back to %s: none", src)})
 	}
 	f.Why = fmt.Sprintf("Packets from %s arrive through %s; the node's own way back is %s, so the filter takes the source for forged.", src, k.link, elsewhere)
-	if !known || mode == 0 || v.passes(&way, k.link) || !v.Has(model.SourceRoutes) {
+	if !known || mode == 0 || passes(v, &way, k.link) || !v.Has(model.SourceRoutes) {
 		f.Confidence = model.Likely
 		f.Unseen = append(f.Unseen, "the setting and the way back as they were when the packets were dropped")
 		f.Alternatives = append(f.Alternatives, "the route or the setting has changed since")
@@ -110,14 +110,14 @@ func (v *view) filtered(k detour, l *lost) finding {
 }
 
 // passes reports whether strict mode would take a packet from the link.
-func (v *view) passes(way *path.Decision, link string) bool {
+func passes(v *view, way *path.Decision, link string) bool {
 	l := v.byName[link]
 	return l != nil && way.Type == "unicast" && way.Through(l.Index)
 }
 
 // filterMode is the filter's mode on a link: 0 off, 1 strict, 2 loose; the
 // larger of the link's and of all.
-func (v *view) filterMode(link string) (int, bool) {
+func filterMode(v *view, link string) (int, bool) {
 	mode, known := 0, false
 	for _, name := range []string{linkSetting(link, "rp_filter"), "net.ipv4.conf.all.rp_filter"} {
 		s, ok := v.setting(name)

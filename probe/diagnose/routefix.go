@@ -75,7 +75,7 @@ func (v *view) rangeRouteFix(cidr netip.Prefix, t *model.RouteTable) string {
 	if n := v.nodeOf(cidr); n != nil {
 		name, hop = n.Name, nextHop(n, cidr)
 	}
-	return v.routeFix(t, name, cidr, hop)
+	return routeFix(v, t, name, cidr, hop)
 }
 
 // nextHop is the node's address that a route to its pods needs.
@@ -100,14 +100,14 @@ func (v *view) ownRouteFix(t *model.RouteTable) []string {
 				}
 			}
 		}
-		fix = append(fix, v.routeFix(t, v.Node.Name, p, hop))
+		fix = append(fix, routeFix(v, t, v.Node.Name, p, hop))
 	}
 	return fix
 }
 
 // routeFix adds the route: as a row of Azure's table, or wherever another network
 // keeps such routes, which a node does not tell.
-func (v *view) routeFix(t *model.RouteTable, name string, cidr netip.Prefix, hop string) string {
+func routeFix(v *view, t *model.RouteTable, name string, cidr netip.Prefix, hop string) string {
 	if t == nil && !v.inAzure() {
 		return fmt.Sprintf("add a route to %s by %s on the next router, or to the route table of the cloud, "+
 			"or where nodes announce their pods by BGP look at the sessions of that node: calicoctl node status, cilium bgp peers", cidr, hop)

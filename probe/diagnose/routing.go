@@ -34,11 +34,11 @@ func linkSetting(link, name string) string {
 }
 
 // routeText is a route as ip(8) prints it.
-func (v *view) routeText(r *model.Route) string { return path.RouteText(r, v.routeLink(r)) }
+func (v *view) routeText(r *model.Route) string { return path.RouteText(r, routeLink(v, r)) }
 
 // routeWords are a route as ip(8) takes it from a shell.
 func (v *view) routeWords(r *model.Route) string {
-	link := v.routeLink(r)
+	link := routeLink(v, r)
 	if link != "" {
 		link = shellWord(link)
 	}
@@ -46,7 +46,7 @@ func (v *view) routeWords(r *model.Route) string {
 }
 
 // routeLink names the link that a route leads to, empty where it has none.
-func (v *view) routeLink(r *model.Route) string {
+func routeLink(v *view, r *model.Route) string {
 	if l := v.links[r.IfIndex]; l != nil && r.IfIndex != 0 {
 		return l.Name
 	}

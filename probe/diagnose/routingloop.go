@@ -45,7 +45,7 @@ type loop struct {
 // sentBack are the addresses of pods whose packets loop for another cause: the
 // route to the pod is gone, or went with its link, or a wrong route beyond the
 // node brings them back.
-func (v *view) sentBack() map[netip.Addr]bool {
+func sentBack(v *view) map[netip.Addr]bool {
 	known := map[netip.Addr]bool{}
 	for i := range v.Pods {
 		p := &v.Pods[i]
@@ -66,7 +66,7 @@ func (v *view) sentBack() map[netip.Addr]bool {
 }
 
 func findRoutingLoop(v *view) []finding {
-	known := v.sentBack()
+	known := sentBack(v)
 	filtered := map[looped]uint64{}
 	for i := range v.Traffic.Drops {
 		if d := &v.Traffic.Drops[i]; d.ReverseFiltered() && v.isUplink(d.IfIndex) && d.Link != "" && !v.explained(d) {
@@ -98,7 +98,7 @@ func findRoutingLoop(v *view) []finding {
 		if !falls && !once {
 			continue
 		}
-		if h.Side == model.AsSource && v.forNobody(h) {
+		if h.Side == model.AsSource && forNobody(v, h) {
 			continue
 		}
 		if first := v.hop(h.Addr, h.IfIndex, forward, h.Side); first != nil {
@@ -108,7 +108,7 @@ func findRoutingLoop(v *view) []finding {
 	}
 	var out []finding
 	for k, list := range loops {
-		f := v.looping(k.ifindex, k.side, list)
+		f := looping(v, k.ifindex, k.side, list)
 		// So do those that other pods send to it.
 		if len(known) == 0 || k.side == model.AsDestination || len(f.Peers) > 0 {
 			out = append(out, f)
@@ -121,11 +121,11 @@ func findRoutingLoop(v *view) []finding {
 // are for addresses of this node's pods that nobody has: of a service's dead
 // backend, as was found, or of a pod that is gone. The network is right to
 // return what is for this node's range.
-func (v *view) forNobody(h *model.HopCount) bool {
+func forNobody(v *view, h *model.HopCount) bool {
 	var back uint64
 	for i := range v.peers {
 		p := &v.peers[i]
-		if p.Local == h.Addr && (v.past[p.Remote] || v.vacant(p.Remote) && v.ownRange(p.Remote) || v.deadBackend(p) || v.justLeft(p)) {
+		if p.Local == h.Addr && (v.past[p.Remote] || v.vacant(p.Remote) && v.ownRange(p.Remote) || v.deadBackend(p) || justLeft(v, p)) {
 			back += p.In.Packets
 		}
 	}
@@ -134,7 +134,7 @@ func (v *view) forNobody(h *model.HopCount) bool {
 
 // justLeft reports whether the pair's remote end is where this node's pods are, is
 // none, and was asked for a moment only: a pod that went as the window began.
-func (v *view) justLeft(p *model.Peer) bool {
+func justLeft(v *view, p *model.Peer) bool {
 	near := v.vacant(p.Remote) || inAny(v.onLink, p.Remote) && len(v.pods[p.Remote]) == 0
 	return near && p.In.Replies == 0 && p.LastOut.Before(v.Window.End.Add(-2*settled)) && p.Out.Packets > 0 && !p.LastOut.IsZero()
 }
@@ -154,7 +154,7 @@ type looped struct {
 }
 
 // looping is the verdict on pods whose packets loop at one uplink.
-func (v *view) looping(ifindex int, side model.Side, list []loop) finding {
+func looping(v *view, ifindex int, side model.Side, list []loop) finding {
 	name := v.linkName(ifindex)
 	whose := map[model.Side]string{model.AsSource: "from", model.AsDestination: "for"}[side]
 	f := model.Finding{
@@ -181,7 +181,7 @@ func (v *view) looping(ifindex int, side model.Side, list []loop) finding {
 		f.Alternatives = []string{"another machine sends with the pods' addresses"}
 	}
 	if side == model.AsSource {
-		v.targets(&f, ifindex)
+		targets(v, &f, ifindex)
 	}
 	f.Fix = []string{"in the network's route tables, find the route to " + loopTarget(&f) + " whose next hop is this node, and delete it"}
 	return finding{Finding: f, explains: func(d *model.Drop) bool {
@@ -194,7 +194,7 @@ func (v *view) looping(ifindex int, side model.Side, list []loop) finding {
 
 // targets names where looping packets wanted to go: what came in at the uplink
 // on that pair was no answer, and left as often.
-func (v *view) targets(f *model.Finding, ifindex int) {
+func targets(v *view, f *model.Finding, ifindex int) {
 	peers := map[netip.Addr]bool{}
 	for i := range v.peers {
 		p := &v.peers[i]
@@ -217,4 +217,3 @@ func loopTarget(f *model.Finding) string {
 	}
 	return addrs(f.Peers)
 }
-

@@ -70,7 +70,7 @@ func findSNATPortExhaustion(v *view) []finding {
 		return cmp.Or(a.to.Compare(b.to), cmp.Compare(a.port, b.port), cmp.Compare(a.proto, b.proto), a.from.Compare(b.from))
 	})
 	for _, k := range keys {
-		if f, ok := v.exhausted(tables, k, bundles[k]); ok {
+		if f, ok := exhausted(v, tables, k, bundles[k]); ok {
 			out = append(out, finding{Finding: f})
 		}
 	}
@@ -81,7 +81,7 @@ func findSNATPortExhaustion(v *view) []finding {
 // kernel tries some ports at random before it gives up.
 const nearly = 95
 
-func (v *view) exhausted(tables *path.NAT, k bundle, h *holders) (model.Finding, bool) {
+func exhausted(v *view, tables *path.NAT, k bundle, h *holders) (model.Finding, bool) {
 	f := model.Finding{Confidence: model.Proven}
 	nat := tables.Source(path.Packet{Src: h.first.Original.Src, Dst: k.to, Proto: k.proto, Out: v.outLink(k.to)})
 	within := anyPorts

@@ -33,12 +33,12 @@ var staleARPReply = kind{
 func findStaleARPReply(v *view) []finding {
 	var out []finding
 	for _, s := range v.staleRules(model.TargetARPReply, func(r *model.FrameRule) model.AddrMatch { return r.ARPDst }) {
-		out = append(out, v.misanswered(&s))
+		out = append(out, misanswered(v, &s))
 	}
 	return out
 }
 
-func (v *view) misanswered(s *stale) finding {
+func misanswered(v *view, s *stale) finding {
 	f := model.Finding{
 		Confidence: model.Proven,
 		Pods:       []netip.Addr{s.addr},
@@ -46,7 +46,7 @@ func (v *view) misanswered(s *stale) finding {
 		Evidence:   []model.Evidence{ruleEvidence(s.rule), v.ownerEvidence(s)},
 		Fix:        []string{deleteFrameRule(s.rule)},
 	}
-	f.Packets, f.LastHopAlive = v.sentTo(s.addr, s.rule.MAC)
+	f.Packets, f.LastHopAlive = sentTo(v, s.addr, s.rule.MAC)
 	var replies, asker uint64
 	for i := range v.Traffic.ARP {
 		a := &v.Traffic.ARP[i]
@@ -88,7 +88,7 @@ func (v *view) misanswered(s *stale) finding {
 
 // sentTo is how many packets for the address came in from pods with the MAC,
 // and the link that most of them came by.
-func (v *view) sentTo(addr netip.Addr, mac model.MAC) (uint64, model.Place) {
+func sentTo(v *view, addr netip.Addr, mac model.MAC) (uint64, model.Place) {
 	var sum, most uint64
 	at := model.Place{Direction: model.Ingress}
 	for _, p := range v.macPairs[addr] {

@@ -39,20 +39,20 @@ func findStaleMACRewrite(v *view) []finding {
 	ruled := map[netip.Addr]bool{}
 	for _, s := range v.staleRules(model.TargetDNAT, func(r *model.FrameRule) model.AddrMatch { return r.IPDst }) {
 		ruled[s.addr] = true
-		out = append(out, v.rewrittenByRule(&s, rewrites))
+		out = append(out, rewrittenByRule(v, &s, rewrites))
 	}
 	for i := range rewrites {
 		r := &rewrites[i]
-		if !ruled[r.Addr] && v.toNobody(r) {
+		if !ruled[r.Addr] && toNobody(v, r) {
 			ruled[r.Addr] = true
-			out = append(out, v.rewrittenUnseen(r))
+			out = append(out, rewrittenUnseen(v, r))
 		}
 	}
 	return out
 }
 
 // rewrittenByRule is the verdict on a rule, with the frames that it spoilt.
-func (v *view) rewrittenByRule(s *stale, rewrites []model.MACRewrite) finding {
+func rewrittenByRule(v *view, s *stale, rewrites []model.MACRewrite) finding {
 	f := model.Finding{
 		Confidence: model.Proven,
 		Pods:       []netip.Addr{s.addr},
@@ -69,7 +69,7 @@ func (v *view) rewrittenByRule(s *stale, rewrites []model.MACRewrite) finding {
 	case s.rule.Counter.Delta == 0:
 		f.Unseen = append(f.Unseen, "a frame that the rule rewrote: nothing for the pod came by in the window")
 	}
-	f.LastHopAlive = v.arrival(s, seen)
+	f.LastHopAlive = arrival(v, s, seen)
 	if len(s.owners) == 0 {
 		f.Confidence = model.Likely
 		f.Unseen = append(f.Unseen, "who holds "+s.addr.String()+" now: nobody on this node")
@@ -83,7 +83,7 @@ func (v *view) rewrittenByRule(s *stale, rewrites []model.MACRewrite) finding {
 
 // toNobody reports whether frames for a living pod got a destination MAC that
 // nobody on the node has.
-func (v *view) toNobody(r *model.MACRewrite) bool {
+func toNobody(v *view, r *model.MACRewrite) bool {
 	if r.Field != model.DestinationMAC || len(v.podMACs(r.Addr)) == 0 || r.To.MAC.IsMulticast() || r.Packets < minDrops || v.tunnel[r.To.MAC] {
 		return false
 	}
@@ -104,7 +104,7 @@ func (v *view) toNobody(r *model.MACRewrite) bool {
 
 // rewrittenUnseen is the verdict where the frames were seen to change and no
 // rule about the address is known.
-func (v *view) rewrittenUnseen(r *model.MACRewrite) finding {
+func rewrittenUnseen(v *view, r *model.MACRewrite) finding {
 	f := model.Finding{
 		Confidence:   model.Likely,
 		Pods:         []netip.Addr{r.Addr},
@@ -154,7 +154,7 @@ func rewriteEvidence(r *model.MACRewrite) model.Evidence {
 
 // arrival is where frames for the address were last right: where they came in
 // before the rewrite, or the port that the rule names, or the uplink.
-func (v *view) arrival(s *stale, seen *model.MACRewrite) model.Place {
+func arrival(v *view, s *stale, seen *model.MACRewrite) model.Place {
 	if seen != nil {
 		return v.place(seen.From.Link, seen.From.Direction)
 	}

@@ -47,16 +47,16 @@ func findStaleNeighbor(v *view) []finding {
 		if r == nil || r.IfIndex != n.IfIndex || r.Gateway.IsValid() {
 			continue
 		}
-		owners := v.ownersBehind(n)
+		owners := ownersBehind(v, n)
 		if len(owners) == 0 {
 			continue
 		}
 		var found finding
 		ok := false
 		if resolved(n) {
-			found, ok = v.misdirected(n, owners)
+			found, ok = misdirected(v, n, owners)
 		} else {
-			found, ok = v.unresolved(n, owners)
+			found, ok = unresolved(v, n, owners)
 		}
 		if ok {
 			out = append(out, found)
@@ -67,7 +67,7 @@ func findStaleNeighbor(v *view) []finding {
 
 // ownersBehind are the pods that hold an entry's address and are reached by its
 // link: it is the host side of theirs, or the bridge that holds that.
-func (v *view) ownersBehind(n *model.Neighbor) []*model.Pod {
+func ownersBehind(v *view, n *model.Neighbor) []*model.Pod {
 	var out []*model.Pod
 	for _, p := range v.pods[n.Addr] {
 		l := v.links[p.LinkIndex]
@@ -79,7 +79,7 @@ func (v *view) ownersBehind(n *model.Neighbor) []*model.Pod {
 }
 
 // misdirected is the verdict on an entry with a MAC that no owner has.
-func (v *view) misdirected(n *model.Neighbor, owners []*model.Pod) (finding, bool) {
+func misdirected(v *view, n *model.Neighbor, owners []*model.Pod) (finding, bool) {
 	if slices.Contains(v.podMACs(n.Addr), n.MAC) || v.detour(n) {
 		return finding{}, false
 	}
@@ -87,9 +87,9 @@ func (v *view) misdirected(n *model.Neighbor, owners []*model.Pod) (finding, boo
 	if p.MAC.IsZero() || !v.stood(p) && n.State != "PERMANENT" {
 		return finding{}, false
 	}
-	lost := v.misledBy(n)
+	lost := misledBy(v, n)
 	drops := v.dropped(func(d *model.Drop) bool { return lost(d) && d.OtherHost() })
-	sent := v.sentBy(n)
+	sent := sentBy(v, n)
 	f := model.Finding{
 		Confidence:   model.Proven,
 		Pods:         []netip.Addr{n.Addr},
@@ -126,7 +126,7 @@ func (v *view) misdirected(n *model.Neighbor, owners []*model.Pod) (finding, boo
 // misledBy accounts for what an entry leads astray. By IPv6 these are also the
 // answers to the pod's own requests for its gateway's MAC, so that the pod has
 // no neighbour either.
-func (v *view) misledBy(n *model.Neighbor) func(*model.Drop) bool {
+func misledBy(v *view, n *model.Neighbor) func(*model.Drop) bool {
 	frames := misled(n.Addr, n.MAC)
 	return func(d *model.Drop) bool {
 		return frames(d) || d.Src == n.Addr && d.Src.Is6() && d.Link == "" && d.NeighborFailed()
@@ -141,7 +141,7 @@ func (v *view) detour(n *model.Neighbor) bool {
 }
 
 // sentBy is how many frames left by the entry's link with its MAC.
-func (v *view) sentBy(n *model.Neighbor) uint64 {
+func sentBy(v *view, n *model.Neighbor) uint64 {
 	var sum uint64
 	for _, m := range v.macPairs[n.Addr] {
 		if m.IfIndex == n.IfIndex && m.Side == model.AsDestination && m.Direction == model.Egress && m.Dst == n.MAC {
@@ -153,7 +153,7 @@ func (v *view) sentBy(n *model.Neighbor) uint64 {
 
 // unresolved is the verdict on an entry without a MAC for a pod that is there.
 // Without packets lost to it the entry is only a memory.
-func (v *view) unresolved(n *model.Neighbor, owners []*model.Pod) (finding, bool) {
+func unresolved(v *view, n *model.Neighbor, owners []*model.Pod) (finding, bool) {
 	lost := func(d *model.Drop) bool { return d.Dst == n.Addr && d.NeighborFailed() }
 	drops := v.dropped(lost)
 	p := owners[0]

@@ -108,7 +108,7 @@ func (v *view) silentGateway(p *model.Pod, g *model.Neighbor, t talk) (finding, 
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
 			"%s ingress: %s for %s; egress: no reply", p.Link, count(t.requests, request(g.Addr)), g.Addr)})
 	}
-	cause, setting := v.whySilent(p, g)
+	cause, setting := whySilent(v, p, g)
 	if setting.Name == "" {
 		f.Why = fmt.Sprintf("%s asks for the MAC of its gateway %s on %s, and gets no answer.", podName(p), g.Addr, p.Link)
 		f.Unseen = []string{"why nobody answers"}
@@ -143,7 +143,7 @@ func flipped(value string) string {
 
 // whySilent finds the setting that keeps the node from answering a routed pod
 // for its gateway; none when it is not a setting, or they are unread.
-func (v *view) whySilent(p *model.Pod, g *model.Neighbor) (string, model.Sysctl) {
+func whySilent(v *view, p *model.Pod, g *model.Neighbor) (string, model.Sysctl) {
 	if !v.routed(p) || !v.Has(model.SourceLinks) {
 		return "", model.Sysctl{}
 	}
@@ -224,7 +224,7 @@ func (v *view) nobody(asked map[question]talk) []finding {
 		// Who asks a while for a pod that was just deleted is no news.
 		often := max(uint64(v.Window.Duration()/everySecond)/2, minDrops)
 		if a.packets >= minDrops && a.requests >= often && a.replies == 0 {
-			out = append(out, v.nobodyHas(a))
+			out = append(out, nobodyHas(v, a))
 		}
 	}
 	slices.SortFunc(out, func(a, b finding) int { return strings.Compare(a.Title, b.Title) })
@@ -236,7 +236,7 @@ func asker(a *absent) netip.Addr {
 	return slices.SortedFunc(maps.Keys(a.askers), netip.Addr.Compare)[0]
 }
 
-func (v *view) nobodyHas(a *absent) finding {
+func nobodyHas(v *view, a *absent) finding {
 	f := model.Finding{
 		Confidence:   model.Likely,
 		Pods:         slices.Collect(maps.Keys(a.askers)),

@@ -43,7 +43,7 @@ func findUnexpectedMasquerade(v *view) []finding {
 	var order []*masked
 	for i := range v.Flows {
 		f := &v.Flows[i]
-		if !v.maskedFlow(f) {
+		if !maskedFlow(v, f) {
 			continue
 		}
 		nat := tables.Source(path.Packet{Src: f.Original.Src, Dst: f.Reply.Src, Proto: f.Proto, Out: v.outLink(f.Reply.Src)})
@@ -68,7 +68,7 @@ func findUnexpectedMasquerade(v *view) []finding {
 	}
 	var out []finding
 	for _, g := range order {
-		out = append(out, finding{Finding: v.maskedBy(g)})
+		out = append(out, finding{Finding: maskedBy(v, g)})
 	}
 	return out
 }
@@ -76,12 +76,12 @@ func findUnexpectedMasquerade(v *view) []finding {
 // maskedFlow reports whether a pod of the node speaks to another pod with the
 // node's address. What a service address led to is left out: hairpins and
 // node ports are translated on purpose.
-func (v *view) maskedFlow(f *model.Flow) bool {
+func maskedFlow(v *view, f *model.Flow) bool {
 	pod, peer := f.Original.Src, f.Reply.Src
 	if len(v.pods[pod]) == 0 || peer != f.Original.Dst || peer == pod || f.Reply.Dst == pod || !v.nodeAddrs[f.Reply.Dst] || v.nodeAddrs[peer] {
 		return false
 	}
-	return len(v.pods[peer]) > 0 || v.remote(peer).IsValid() || v.flat(pod, peer)
+	return len(v.pods[peer]) > 0 || v.remote(peer).IsValid() || flat(v, pod, peer)
 }
 
 // byPlugin reports whether a rule is one by which the CNI project's plugins
@@ -93,11 +93,11 @@ func byPlugin(r *model.PacketRule) bool {
 
 // flat reports whether both addresses are of the node's subnet, where nothing
 // stands between a pod and its peers.
-func (v *view) flat(pod, peer netip.Addr) bool {
+func flat(v *view, pod, peer netip.Addr) bool {
 	return slices.ContainsFunc(v.onLink, func(p netip.Prefix) bool { return p.Contains(pod) && p.Contains(peer) })
 }
 
-func (v *view) maskedBy(g *masked) model.Finding {
+func maskedBy(v *view, g *masked) model.Finding {
 	f := model.Finding{Confidence: model.Proven}
 	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	sure := false
@@ -121,7 +121,7 @@ func (v *view) maskedBy(g *masked) model.Finding {
 	switch {
 	case g.nat.Rule != nil:
 		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule translates them", g.nat.Rule))
-		f.Fix = []string{v.excludeFix(g.nat.Rule, first.Reply.Src)}
+		f.Fix = []string{excludeFix(v, g.nat.Rule, first.Reply.Src)}
 		for _, r := range g.nat.Unsure {
 			f.Confidence = model.Likely
 			f.Unseen = append(f.Unseen, fmt.Sprintf("whether %s %s matched: %s", r.Chain, r.Text, strings.Join(r.Unknown, ", ")))
@@ -139,7 +139,7 @@ func (v *view) maskedBy(g *masked) model.Finding {
 }
 
 // excludeFix is the exclusion that belongs in front of the rule.
-func (v *view) excludeFix(r *model.PacketRule, peer netip.Addr) string {
+func excludeFix(v *view, r *model.PacketRule, peer netip.Addr) string {
 	target := host(peer)
 	for _, list := range [][]netip.Prefix{v.onLink, v.ranges.local, v.ranges.cluster} {
 		for _, p := range list {

@@ -125,7 +125,7 @@ func newView(s *model.Snapshot) *view {
 		v.macPairs[p.Addr] = append(v.macPairs[p.Addr], p)
 	}
 	delete(v.broadcasts, netip.Addr{})
-	v.indexUplinks()
+	indexUplinks(v)
 	v.peers = mergePeers(s.Traffic.Peers, v.isUplink)
 	v.indexFlows()
 	v.ranges = newRanges(v)
@@ -134,7 +134,7 @@ func newView(s *model.Snapshot) *view {
 
 // indexUplinks finds the gateways of the default routes and the prefixes that
 // are on link at the uplinks: the node's own subnet.
-func (v *view) indexUplinks() {
+func indexUplinks(v *view) {
 	for i := range v.Links {
 		if l := &v.Links[i]; l.Role == model.RoleUplink {
 			v.outer[l.Index] = true
@@ -188,4 +188,3 @@ func broadcast(p netip.Prefix) netip.Addr {
 func inAny(list []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
 }
-

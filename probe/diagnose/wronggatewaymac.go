@@ -44,11 +44,11 @@ func findWrongGatewayMAC(v *view) []finding {
 			if !resolved(g) || len(sameFamily(podAddrs(p), g.Addr)) == 0 {
 				continue
 			}
-			right, who := v.gatewayMACs(p, g)
+			right, who := gatewayMACs(v, p, g)
 			if len(right) == 0 || slices.Contains(right, g.MAC) {
 				continue
 			}
-			if found, ok := v.wrongGateway(p, g, right, who); ok {
+			if found, ok := wrongGateway(v, p, g, right, who); ok {
 				out = append(out, found)
 			}
 		}
@@ -58,7 +58,7 @@ func findWrongGatewayMAC(v *view) []finding {
 
 // gatewayMACs are those that lead a pod's frames to its gateway, the one that
 // a fix would write first, and whose they are. None: not known.
-func (v *view) gatewayMACs(p *model.Pod, g *model.Neighbor) (right []model.MAC, who string) {
+func gatewayMACs(v *view, p *model.Pod, g *model.Neighbor) (right []model.MAC, who string) {
 	link := v.links[p.LinkIndex]
 	if link == nil || link.MAC.IsZero() {
 		return nil, ""
@@ -76,7 +76,7 @@ func (v *view) gatewayMACs(p *model.Pod, g *model.Neighbor) (right []model.MAC, 
 	if v.nodeAddrs[g.Addr] {
 		return node, "the bridge " + bridge.Name
 	}
-	right, who = v.farGateway(g, bridge)
+	right, who = farGateway(v, g, bridge)
 	if len(right) == 0 {
 		return nil, ""
 	}
@@ -86,7 +86,7 @@ func (v *view) gatewayMACs(p *model.Pod, g *model.Neighbor) (right []model.MAC, 
 // farGateway is what is known of the MAC of a gateway behind a bridge's port:
 // the node's own entry for it, and
 // whoever was heard behind an uplink.
-func (v *view) farGateway(g *model.Neighbor, bridge *model.Link) (right []model.MAC, who string) {
+func farGateway(v *view, g *model.Neighbor, bridge *model.Link) (right []model.MAC, who string) {
 	if pods := v.podMACs(g.Addr); len(pods) > 0 {
 		return pods, "the pod with " + g.Addr.String()
 	}
@@ -111,7 +111,7 @@ func (v *view) farGateway(g *model.Neighbor, bridge *model.Link) (right []model.
 	return append(right, heard...), who
 }
 
-func (v *view) wrongGateway(p *model.Pod, g *model.Neighbor, right []model.MAC, who string) (finding, bool) {
+func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right []model.MAC, who string) (finding, bool) {
 	pods := podAddrs(p)
 	lost := func(d *model.Drop) bool {
 		if slices.Contains(pods, d.Src) && d.DstMAC == g.MAC {
@@ -121,7 +121,7 @@ func (v *view) wrongGateway(p *model.Pod, g *model.Neighbor, right []model.MAC, 
 		// pod's answer goes astray too, and the node has no neighbour.
 		return g.Addr.Is6() && d.Dst.Is6() && slices.Contains(pods, d.Dst) && d.NeighborFailed()
 	}
-	sent := v.sentFrom(p, g.MAC)
+	sent := sentFrom(v, p, g.MAC)
 	drops := v.dropped(func(d *model.Drop) bool { return lost(d) && d.OtherHost() })
 	fixed := g.State == "PERMANENT"
 	if !fixed && !v.stood(p) {
@@ -158,13 +158,13 @@ func (v *view) wrongGateway(p *model.Pod, g *model.Neighbor, right []model.MAC, 
 			f.Severity = model.Warning
 		}
 	}
-	f.Fix = []string{v.gatewayFix(p, g, right[0])}
+	f.Fix = []string{gatewayFix(v, p, g, right[0])}
 	return finding{Finding: f, explains: lost}, true
 }
 
 // gatewayFix mends the entry; where nobody else has the MAC that the pod
 // wants, its host link can be given it.
-func (v *view) gatewayFix(p *model.Pod, g *model.Neighbor, right model.MAC) string {
+func gatewayFix(v *view, p *model.Pod, g *model.Neighbor, right model.MAC) string {
 	if _, taken := v.macs[g.MAC]; !taken && v.routed(p) && !g.MAC.IsMulticast() {
 		return fmt.Sprintf("ip link set dev %s address %s", shellWord(p.Link), g.MAC)
 	}
@@ -172,7 +172,7 @@ func (v *view) gatewayFix(p *model.Pod, g *model.Neighbor, right model.MAC) stri
 }
 
 // sentFrom is how many frames came from the pod for a MAC.
-func (v *view) sentFrom(p *model.Pod, to model.MAC) uint64 {
+func sentFrom(v *view, p *model.Pod, to model.MAC) uint64 {
 	var n uint64
 	for _, a := range p.Addresses {
 		for _, m := range v.macPairs[a.Addr()] {
@@ -183,4 +183,3 @@ func (v *view) sentFrom(p *model.Pod, to model.MAC) uint64 {
 	}
 	return n
 }
-

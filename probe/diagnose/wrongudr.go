@@ -52,26 +52,26 @@ func findWrongUDR(v *view) []finding {
 		fact := v.routeTo(n.Prefix, n.node, self)
 		if (fact.state == routeWrong || fact.state == routeAstray) && !r.answers && !r.nodeAnswers {
 			told[n.Prefix] = true
-			out = append(out, v.misrouted(r, n.node, fact))
+			out = append(out, misrouted(v, r, n.node, fact))
 		}
 	}
 	for _, p := range own {
-		if f, ok := v.misroutedHere(p, self, ranges); ok {
+		if f, ok := misroutedHere(v, p, self, ranges); ok {
 			out = append(out, f)
 		}
 	}
-	for _, h := range v.strangers() {
+	for _, h := range strangers(v) {
 		if !told[h.Prefix] {
 			told[h.Prefix] = true
-			out = append(out, v.stranger(h))
+			out = append(out, stranger(v, h))
 		}
 	}
 	return out
 }
 
 // misrouted is the verdict on a route to another node's pods.
-func (v *view) misrouted(r *remoteRange, n *model.ClusterNode, fact routeFact) finding {
-	f := v.wrongRow(r.cidr, n, fact)
+func misrouted(v *view, r *remoteRange, n *model.ClusterNode, fact routeFact) finding {
+	f := wrongRow(v, r.cidr, n, fact)
 	for _, p := range r.silent {
 		if !slices.Contains(f.Pods, p.Local) {
 			f.Pods = append(f.Pods, p.Local)
@@ -92,17 +92,17 @@ func (v *view) misrouted(r *remoteRange, n *model.ClusterNode, fact routeFact) f
 		}
 		f.Unseen = []string{"which subnets the table is associated with"}
 	}
-	for _, h := range v.strangers() {
+	for _, h := range strangers(v) {
 		if h.Prefix == r.cidr {
 			f.Evidence = append(f.Evidence, strangerEvidence(h))
 		}
 	}
-	return finding{Finding: f, explains: v.explainsRange(r.cidr)}
+	return finding{Finding: f, explains: explainsRange(v, r.cidr)}
 }
 
 // misroutedHere looks for a route of the other nodes that sends this node's own
 // range elsewhere.
-func (v *view) misroutedHere(own netip.Prefix, self *model.ClusterNode, ranges map[netip.Prefix]*remoteRange) (finding, bool) {
+func misroutedHere(v *view, own netip.Prefix, self *model.ClusterNode, ranges map[netip.Prefix]*remoteRange) (finding, bool) {
 	for _, r := range ranges {
 		if r.answers && r.cidr.Addr().Is4() == own.Addr().Is4() {
 			return finding{}, false
@@ -117,7 +117,7 @@ func (v *view) misroutedHere(own netip.Prefix, self *model.ClusterNode, ranges m
 		if fact.state != routeWrong && fact.state != routeAstray {
 			continue
 		}
-		f := v.wrongRow(own, self, fact)
+		f := wrongRow(v, own, self, fact)
 		f.Pods = v.podsIn([]netip.Prefix{own})
 		f.LastHopAlive = v.place(v.uplink(), model.Egress)
 		for _, r := range ranges {
@@ -140,7 +140,7 @@ func (v *view) misroutedHere(own netip.Prefix, self *model.ClusterNode, ranges m
 }
 
 // wrongRow is the part of the finding that the files tell.
-func (v *view) wrongRow(cidr netip.Prefix, n *model.ClusterNode, fact routeFact) model.Finding {
+func wrongRow(v *view, cidr netip.Prefix, n *model.ClusterNode, fact routeFact) model.Finding {
 	where := fact.row.Type
 	if len(fact.row.NextHops) > 0 {
 		where = addrs(fact.row.NextHops)
@@ -173,7 +173,7 @@ func (v *view) wrongRow(cidr netip.Prefix, n *model.ClusterNode, fact routeFact)
 // strangers are the ranges of other nodes whose packets arrive at an uplink. A
 // bridge that floods may show a few; only what this node takes for its own to
 // forward, and sends out again, was sent to it.
-func (v *view) strangers() []*model.HopCount {
+func strangers(v *view) []*model.HopCount {
 	type hop struct {
 		cidr netip.Prefix
 		link int
@@ -213,7 +213,7 @@ func strangerEvidence(h *model.HopCount) model.Evidence {
 }
 
 // stranger is the verdict on packets that arrive for another node's pods.
-func (v *view) stranger(h *model.HopCount) finding {
+func stranger(v *view, h *model.HopCount) finding {
 	f := model.Finding{
 		Confidence:   model.Likely,
 		Peers:        []netip.Prefix{h.Prefix},
@@ -243,12 +243,12 @@ func (v *view) stranger(h *model.HopCount) finding {
 			f.Pods = append(f.Pods, p.Local)
 		}
 	}
-	return finding{Finding: f, explains: v.explainsRange(h.Prefix)}
+	return finding{Finding: f, explains: explainsRange(v, h.Prefix)}
 }
 
 // explainsRange accounts for drops of packets on their way to a range, or back
 // from there after they went round.
-func (v *view) explainsRange(cidr netip.Prefix) func(*model.Drop) bool {
+func explainsRange(v *view, cidr netip.Prefix) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
 		return cidr.Contains(d.Dst) && (strings.HasPrefix(d.Location, "ip_") || strings.HasPrefix(d.Location, "ip6_"))
 	}
