@@ -183,6 +183,21 @@ func (v *view) hooked(k hook, pod netip.Addr) hookPlace {
 	return h
 }
 
+// holds reports whether a program is one that a packet meets at the hook, or of a
+// cgroup may meet: which one a process is in is not known.
+func (h *hookPlace) holds(p *model.Program) bool {
+	if h.ofCgroup() {
+		return p.Kind == model.ProgramCgroup && p.Direction == model.Egress
+	}
+	if p.Netns != h.netns || p.IfIndex != h.ifindex || p.Direction != h.direction {
+		return false
+	}
+	if h.reason == "XDP" {
+		return p.Kind == model.ProgramXDP
+	}
+	return p.Kind == model.ProgramTCX || p.Kind == model.ProgramTC
+}
+
 // weighPrograms says what is not known of the program.
 func (v *view) weighPrograms(f *model.Finding, h hookPlace) {
 	switch {

@@ -135,21 +135,6 @@ func (v *view) addrOn(l *model.Link, neighbor netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// holds reports whether a program is one that a packet meets at the hook, or of a
-// cgroup may meet: which one a process is in is not known.
-func (h *hookPlace) holds(p *model.Program) bool {
-	if h.ofCgroup() {
-		return p.Kind == model.ProgramCgroup && p.Direction == model.Egress
-	}
-	if p.Netns != h.netns || p.IfIndex != h.ifindex || p.Direction != h.direction {
-		return false
-	}
-	if h.reason == "XDP" {
-		return p.Kind == model.ProgramXDP
-	}
-	return p.Kind == model.ProgramTCX || p.Kind == model.ProgramTC
-}
-
 // holds reports whether the link itself has the address.
 func (v *view) holds(link string, a netip.Addr) bool {
 	l := v.byName[link]

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -33,41 +34,48 @@ var missingUDR = kind{
 }
 
 func findMissingUDR(v *view) []finding {
-	if overlay(v.Node.Plugin) {
-		return nil
-	}
-	all := v.remoteRanges()
-	for _, r := range all {
-		r.silent = slices.DeleteFunc(r.silent, v.loops)
-	}
 	own := v.ownCIDRs()
-	if slices.ContainsFunc(own, func(p netip.Prefix) bool { return v.rangeBlamed(p, WrongUDR, NICForwarding) }) {
-		// What does not find the way back explains every silence.
+	if overlay(v.Node.Plugin) || slices.ContainsFunc(own, func(p netip.Prefix) bool { return v.rangeBlamed(p, WrongUDR, NICForwarding) }) {
+		// A wrong way back to this node's pods explains every silence.
 		return nil
 	}
+	s := udrSearch{view: v, all: v.withoutLoops(v.remoteRanges()), own: own}
+	s.readFiles()
 	var out []finding
-	groups, order := filedRanges(v, all, own)
-	for _, c := range order {
-		out = append(out, noReturn(v, groups[c], all, c, lackUntold))
+	for _, c := range s.causes {
+		out = append(out, s.noReturn(c.ranges, c, lackUnknown))
 	}
 	var silent []*remoteRange
 	answering := 0
-	for _, r := range all {
+	for _, r := range s.all {
 		switch {
 		case r.answers:
 			answering++
-		case len(r.silent) > 0 && !r.settled && !v.rangeBlamed(r.cidr, WrongUDR, NICForwarding, MissingNodeRoute):
+		case len(r.silent) > 0 && !s.settled[r.cidr] && !v.rangeBlamed(r.cidr, WrongUDR, NICForwarding, MissingNodeRoute):
 			silent = append(silent, r)
 		}
 	}
-	return append(out, tell(v, silent, all, answering)...)
+	return append(out, s.inferred(silent, answering)...)
 }
 
-// lack is which routes are missing, as far as that can be told.
+// udrSearch is what is known of the other nodes' ranges.
+type udrSearch struct {
+	*view
+	all []*remoteRange
+	own []netip.Prefix
+	// causes are what the files say is missing. For the other ranges filed is
+	// what they say of the routes, and settled holds those that they leave no
+	// doubt about, and those with a cause.
+	causes  []*udrCause
+	filed   map[netip.Prefix][]model.Evidence
+	settled map[netip.Prefix]bool
+}
+
+// lack is which routes are missing, as far as that is known.
 type lack int
 
 const (
-	lackUntold lack = iota
+	lackUnknown lack = iota
 	// lackNone: both ways work, something else loses the packets.
 	lackNone
 	// lackOwn: the route to this node's own pods.
@@ -80,10 +88,10 @@ const (
 	lackBack
 )
 
-// lacking tells which route's lack makes the range silent.
-func lacking(v *view, r *remoteRange, all []*remoteRange) lack {
+// lacking is which missing route makes the range silent.
+func (s *udrSearch) lacking(r *remoteRange) lack {
 	back := r.back
-	if v.near(r) && slices.ContainsFunc(all, func(o *remoteRange) bool { return o.answers && v.near(o) }) {
+	if s.near(r) && slices.ContainsFunc(s.all, func(o *remoteRange) bool { return o.answers && s.near(o) }) {
 		// Under the same table another range answers this node's pods.
 		back = reachWorks
 	}
@@ -99,24 +107,24 @@ func lacking(v *view, r *remoteRange, all []*remoteRange) lack {
 	case r.there == reachFails && back == reachFails:
 		return lackAll
 	}
-	return lackUntold
+	return lackUnknown
 }
 
 // lackGroups groups the silent ranges by what they lack. answering is how many
 // ranges answer this node's pods.
-func lackGroups(v *view, silent, all []*remoteRange, answering int) map[lack][]*remoteRange {
+func (s *udrSearch) lackGroups(silent []*remoteRange, answering int) map[lack][]*remoteRange {
 	by := map[lack][]*remoteRange{}
 	move := func(from, to lack) {
 		by[to] = append(by[to], by[from]...)
 		delete(by, from)
 	}
 	for _, r := range silent {
-		l := lacking(v, r, all)
+		l := s.lacking(r)
 		by[l] = append(by[l], r)
 	}
-	unlost := func(r *remoteRange) bool { return r.there != reachFails }
-	if untold := by[lackUntold]; answering == 0 && len(untold) > 1 && !slices.ContainsFunc(untold, unlost) {
-		move(lackUntold, lackAll)
+	reached := func(r *remoteRange) bool { return r.there != reachFails }
+	if unknown := by[lackUnknown]; answering == 0 && len(unknown) > 1 && !slices.ContainsFunc(unknown, reached) {
+		move(lackUnknown, lackAll)
 	}
 	// Without the way back every range is silent, those too that were not
 	// asked about.
@@ -130,20 +138,21 @@ func lackGroups(v *view, silent, all []*remoteRange, answering int) map[lack][]*
 	}
 	move(lackBack, cause)
 	if answering == 0 && len(by[cause]) > 0 {
-		back, rest := splitRanges(by[lackUntold], func(r *remoteRange) bool { return r.back == reachWorks })
-		by[lackUntold], by[cause] = back, append(by[cause], rest...)
+		back, rest := splitRanges(by[lackUnknown], func(r *remoteRange) bool { return r.back == reachWorks })
+		by[lackUnknown], by[cause] = back, append(by[cause], rest...)
 	}
 	return by
 }
 
-// tell is the verdicts on the silent ranges.
-func tell(v *view, silent, all []*remoteRange, answering int) []finding {
-	by := lackGroups(v, silent, all, answering)
+// inferred are the findings on ranges that are silent for a reason that no file
+// names.
+func (s *udrSearch) inferred(silent []*remoteRange, answering int) []finding {
+	by := s.lackGroups(silent, answering)
 	var out []finding
 	together := func(list []*remoteRange, l lack) {
 		if len(list) > 0 {
 			slices.SortFunc(list, func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
-			out = append(out, noReturn(v, list, all, nil, l))
+			out = append(out, s.noReturn(list, nil, l))
 		}
 	}
 	together(by[lackOwn], lackOwn)
@@ -151,91 +160,83 @@ func tell(v *view, silent, all []*remoteRange, answering int) []finding {
 	for _, r := range by[lackTheirs] {
 		together([]*remoteRange{r}, lackTheirs)
 	}
-	alone, rest := splitRanges(by[lackUntold], func(r *remoteRange) bool { return answering > 0 || r.back == reachWorks })
+	alone, rest := splitRanges(by[lackUnknown], func(r *remoteRange) bool { return answering > 0 || r.back == reachWorks })
 	for _, r := range alone {
-		together([]*remoteRange{r}, lackUntold)
+		together([]*remoteRange{r}, lackUnknown)
 	}
-	together(rest, lackUntold)
+	together(rest, lackUnknown)
 	return out
 }
 
 // udrCause is what the files say is missing: this node's own route, or that of
-// one other node, or with unassociated all of a subnet's.
+// one other node, or with unassociated all of a subnet's; and the ranges that are
+// silent for it.
 type udrCause struct {
 	routeFact
-	own bool
+	own    bool
+	ranges []*remoteRange
 }
 
-// filedRanges groups the other nodes' ranges by what the files say about them:
-// those that lack a route, whether or not there was traffic for them. It marks
-// as settled those that the files tell all about.
-func filedRanges(v *view, all []*remoteRange, own []netip.Prefix) (map[*udrCause][]*remoteRange, []*udrCause) {
-	groups := map[*udrCause][]*remoteRange{}
-	var order []*udrCause
-	if len(own) == 0 || !v.Has(model.SourceCloud) {
-		return groups, order
+// readFiles asks the files about the routes of all ranges, with and without
+// traffic.
+func (s *udrSearch) readFiles() {
+	s.filed, s.settled = map[netip.Prefix][]model.Evidence{}, map[netip.Prefix]bool{}
+	if len(s.own) == 0 || !s.Has(model.SourceCloud) {
+		return
 	}
-	self := v.self()
-	for _, r := range v.fabricRanges() {
-		if r.answers || v.rangeBlamed(r.cidr, WrongUDR, NICForwarding) {
+	self := s.self()
+	for _, r := range s.withoutLoops(s.fabricRanges()) {
+		if r.answers || s.rangeBlamed(r.cidr, WrongUDR, NICForwarding) {
 			continue
 		}
-		cause := v.udrCause(r, self, own)
+		cause := s.fileCause(r, self)
 		if cause == nil {
 			continue
 		}
-		at := slices.IndexFunc(order, func(c *udrCause) bool {
+		s.settled[r.cidr] = true
+		if at := slices.IndexFunc(s.causes, func(c *udrCause) bool {
 			return c.own && cause.own || c.unassociated && cause.unassociated && c.own == cause.own
-		})
-		if at < 0 {
-			order = append(order, cause)
-			at = len(order) - 1
+		}); at >= 0 {
+			cause = s.causes[at]
+		} else {
+			s.causes = append(s.causes, cause)
 		}
-		r.settled = true
-		groups[order[at]] = append(groups[order[at]], r)
+		cause.ranges = append(cause.ranges, r)
 	}
-	return groups, order
 }
 
-// udrCause is what the files say is missing for the range to be reached and to
-// reach this node; nil where they name nothing. A range whose routes are right
-// both ways is settled: its silence has another cause.
-func (v *view) udrCause(r *remoteRange, self *model.ClusterNode, own []netip.Prefix) *udrCause {
-	owner := v.nodeOf(r.cidr)
-	peer := owner
-	if peer == nil {
-		// Supposed to be in this node's subnet.
-		peer = self
-	}
-	there := v.routeTo(r.cidr, owner, self)
-	back := routeFact{}
-	for _, p := range own {
+// fileCause is what the files say is missing for the range to be reached and to
+// reach this node; nil where they name nothing. A range whose routes both lead to
+// the correct nodes is settled: its silence has another cause.
+func (s *udrSearch) fileCause(r *remoteRange, self *model.ClusterNode) *udrCause {
+	owner := s.nodeOf(r.cidr)
+	// An unknown node is supposed to be in this node's subnet.
+	there, back := s.routeTo(r.cidr, owner, self), routeFact{}
+	for _, p := range s.own {
 		if p.Addr().Is4() == r.cidr.Addr().Is4() {
-			back = v.routeTo(p, self, peer)
+			back = s.routeTo(p, self, cmp.Or(owner, self))
 		}
 	}
-	silent := len(r.silent) > 0
-	missing := func(f routeFact) bool { return f.state == routeMissing || silent && f.state == routeLacking }
+	missing := func(f routeFact) bool { return f.state == routeMissing || len(r.silent) > 0 && f.state == routeLacking }
 	switch {
 	case missing(there) && !r.nodeAnswers:
 		return &udrCause{routeFact: there}
 	case missing(back) && r.back != reachWorks:
 		return &udrCause{routeFact: back, own: true}
 	}
-	r.settled = (there.state == routeRight || r.there == reachWorks) && (back.state == routeRight || r.back == reachWorks)
-	if there.state != routeUnknown {
-		r.filed = append(r.filed, there.evidence())
-	}
-	if back.state != routeUnknown {
-		r.filed = append(r.filed, back.evidence())
+	s.settled[r.cidr] = (there.state == routeRight || r.there == reachWorks) && (back.state == routeRight || r.back == reachWorks)
+	for _, f := range []routeFact{there, back} {
+		if f.state != routeUnknown {
+			s.filed[r.cidr] = append(s.filed[r.cidr], f.evidence())
+		}
 	}
 	return nil
 }
 
-// noReturn is the verdict on one silent range, or on all of them, or on those
-// that the cause in the files explains. missing is what is lacking by other
-// signs.
-func noReturn(v *view, silent, all []*remoteRange, cause *udrCause, missing lack) finding {
+// noReturn is the finding on one silent range, or on all of them, or on those
+// that a cause in the files explains. missing is what other signs say.
+func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing lack) finding {
+	v := s.view
 	f := model.Finding{
 		Confidence: model.Likely,
 		Unseen:     []string{"the route table itself: no row of it is visible from a node"},
@@ -273,9 +274,9 @@ func noReturn(v *view, silent, all []*remoteRange, cause *udrCause, missing lack
 			name, count(f.Packets, "packet"), plural(syn, "one", "of them"), count(uint64(len(pods)), "pod"),
 			plural(uint64(len(remotes)), "address", "addresses"), addrs(f.Peers))})
 	}
-	f.Evidence = append(f.Evidence, rightFrames(v, silent)...)
-	f.Evidence = append(f.Evidence, v.unreplied(silent)...)
-	control := controls(v, silent, all)
+	f.Evidence = append(f.Evidence, framesToGateway(v, silent)...)
+	f.Evidence = append(f.Evidence, unrepliedFrom(v, silent)...)
+	control := s.controls(silent)
 	switch {
 	case control != "":
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: "answers come from " + control})
@@ -293,24 +294,25 @@ func noReturn(v *view, silent, all []*remoteRange, cause *udrCause, missing lack
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
 			"%s that want an answer arrive from there: the way to this node works, the way back does not", count(asks, "packet"))})
 	}
-	f.Evidence = append(f.Evidence, toldOf(v, silent)...)
+	f.Evidence = append(f.Evidence, s.known(silent)...)
 	if slices.ContainsFunc(silent, v.ownerSilent) {
 		f.Alternatives[2] = "the other node is down: its own address does not answer an echo either"
 	}
 	f.Why = whyNoReturn(v, name, &f, len(silent) > 1)
-	f.Fix = v.udrFix(silent)
+	f.Fix = udrFix(v, silent)
 	switch {
 	case cause != nil:
-		fileCause(v, &f, silent, cause)
-	case missing != lackUntold:
+		proveByFile(v, &f, silent, cause)
+	case missing != lackUnknown:
 		lackCause(v, &f, silent, name, missing)
 	}
 	return finding{Finding: f}
 }
 
-// toldOf is what the cluster, the files and the probes tell of the ranges and of
-// the ways to and from them.
-func toldOf(v *view, ranges []*remoteRange) []model.Evidence {
+// known is what the cluster, the files and the probes say of the ranges and of the
+// paths to and from them.
+func (s *udrSearch) known(ranges []*remoteRange) []model.Evidence {
+	v := s.view
 	var out []model.Evidence
 	var asked []*model.Probe
 	for _, r := range ranges {
@@ -324,14 +326,14 @@ func toldOf(v *view, ranges []*remoteRange) []model.Evidence {
 				asked = append(asked, p)
 			}
 		}
-		out = append(out, r.filed...)
+		out = append(out, s.filed[r.cidr]...)
 	}
 	for _, six := range []bool{false, true} {
 		if slices.ContainsFunc(ranges, func(r *remoteRange) bool { return r.six() == six }) {
 			asked = append(asked, v.backProbes(six)...)
 		}
 	}
-	return append(out, probed(asked)...)
+	return append(out, probeEvidence(asked)...)
 }
 
 // lackCause narrows the inference to the routes that are told to be missing.
@@ -403,8 +405,8 @@ func leftRight(where, uplink string) string {
 		where, uplink)
 }
 
-// fileCause turns the inference into what the files prove.
-func fileCause(v *view, f *model.Finding, silent []*remoteRange, c *udrCause) {
+// proveByFile turns the inference into what the files prove.
+func proveByFile(v *view, f *model.Finding, silent []*remoteRange, c *udrCause) {
 	f.Evidence = append(f.Evidence, c.evidence())
 	f.Alternatives = nil
 	switch {
@@ -451,8 +453,8 @@ func whyNoReturn(v *view, uplink string, f *model.Finding, every bool) string {
 	return why + "The fabric seems to lack the route."
 }
 
-// rightFrames shows that the packets left with the right MAC addresses.
-func rightFrames(v *view, silent []*remoteRange) []model.Evidence {
+// framesToGateway shows that the packets left with the correct MACs.
+func framesToGateway(v *view, silent []*remoteRange) []model.Evidence {
 	for _, r := range silent {
 		for _, p := range r.silent {
 			for _, m := range v.macPairs[p.Local] {
@@ -468,9 +470,9 @@ func rightFrames(v *view, silent []*remoteRange) []model.Evidence {
 
 // controls names what does answer at the uplinks in the same window: other
 // nodes' pods first, then anything else.
-func controls(v *view, silent, all []*remoteRange) string {
+func (s *udrSearch) controls(silent []*remoteRange) string {
 	var ranges []netip.Prefix
-	for _, r := range all {
+	for _, r := range s.all {
 		if r.answers {
 			ranges = append(ranges, r.cidr)
 		}
@@ -479,18 +481,18 @@ func controls(v *view, silent, all []*remoteRange) string {
 		return addrs(ranges)
 	}
 	others := map[netip.Addr]bool{}
-	for i := range v.peers {
-		p := &v.peers[i]
+	for i := range s.peers {
+		p := &s.peers[i]
 		within := slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.cidr.Contains(p.Remote) })
-		if !within && v.answered(p) {
+		if !within && s.answered(p) {
 			others[p.Remote] = true
 		}
 	}
 	return addrs(slices.SortedFunc(maps.Keys(others), netip.Addr.Compare))
 }
 
-// unreplied counts the flows into the ranges that never saw a reply.
-func (v *view) unreplied(silent []*remoteRange) []model.Evidence {
+// unrepliedFrom counts the flows into the ranges that never saw a reply.
+func unrepliedFrom(v *view, silent []*remoteRange) []model.Evidence {
 	var n uint64
 	for i := range v.Flows {
 		f := &v.Flows[i]
@@ -505,4 +507,16 @@ func (v *view) unreplied(silent []*remoteRange) []model.Evidence {
 		return nil
 	}
 	return []model.Evidence{{Source: model.SourceConntrack, Text: count(n, "flow") + " from pods into that range UNREPLIED"}}
+}
+
+// udrFix gives the az commands with the values that are known.
+func udrFix(v *view, silent []*remoteRange) []string {
+	var fix []string
+	if len(silent) > 1 {
+		return append(v.tableFix(), v.ownRouteFix(nil)...)
+	}
+	for _, r := range silent {
+		fix = append(fix, v.rangeRouteFix(r.cidr, nil))
+	}
+	return append(fix, v.tableFix()...)
 }

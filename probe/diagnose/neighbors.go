@@ -3,7 +3,6 @@ package diagnose
 import (
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -44,34 +43,6 @@ func request(a netip.Addr) string {
 // fabric to which all that pods send is sent.
 func (v *view) isGatewayMAC(m model.MAC) bool {
 	return v.tunnel[m] || slices.ContainsFunc(v.gateways, func(n model.Neighbor) bool { return n.MAC == m })
-}
-
-// owner is the program that made the suspect, empty where none is known to: a
-// person or a script.
-func (s *suspect) owner() string {
-	if s.chain != nil && iptablesChain(s.chain) {
-		return ""
-	}
-	for _, c := range slices.Backward(s.path) {
-		for _, o := range chainOwners {
-			if strings.HasPrefix(c, o.prefix) {
-				return o.owner
-			}
-		}
-	}
-	if s.rule != nil {
-		for _, o := range commentOwners {
-			if strings.HasPrefix(s.rule.Comment, o.prefix) {
-				return o.owner
-			}
-		}
-	}
-	for _, o := range tableOwners {
-		if strings.HasPrefix(s.table(), o.prefix) {
-			return o.owner
-		}
-	}
-	return ""
 }
 
 // owner says in words whose an Ethernet address is.

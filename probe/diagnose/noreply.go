@@ -234,7 +234,7 @@ func probedSilence(v *view, f *model.Finding, remotes []netip.Addr) {
 			}
 		}
 	}
-	f.Evidence = append(f.Evidence, probed(asked)...)
+	f.Evidence = append(f.Evidence, probeEvidence(asked)...)
 	if up > 0 && up == len(remotes) {
 		// What is left is what loses or refuses these packets.
 		f.Why += " The node's own echo to it is answered: it is up, and the way there is whole."

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -107,6 +108,8 @@ type dropped struct {
 	hasPorts         bool
 	srcMAC           model.MAC
 }
+
+func (d *dropped) six() bool { return d.Dst.Is6() && !d.Dst.Is4In6() }
 
 // tableChain is a chain's place.
 type tableChain struct {
@@ -461,6 +464,13 @@ func (s *search) walkMapped(k tableChain, w way) bool {
 	return false
 }
 
+// reach notes the way to a suspect.
+func (w *way) reach(s *suspect) {
+	if s.path == nil {
+		s.path, s.jumps = slices.Clone(w.path), slices.Clone(w.jumps)
+	}
+}
+
 // packetFit compares a rule with a drop. Addresses and protocol are known;
 // marks, states and sets are not.
 func (t *dropRules) packetFit(r *model.PacketRule, d *dropped) fit {
@@ -706,6 +716,34 @@ var commentOwners = []struct{ prefix, owner string }{
 	{"kubernetes ", "kube-proxy"},
 	{"cilium", "Cilium"},
 	{"kube-router", "kube-router"},
+}
+
+// owner is the program that made the suspect, empty where none is known to: a
+// person or a script.
+func (s *suspect) owner() string {
+	if s.chain != nil && iptablesChain(s.chain) {
+		return ""
+	}
+	for _, c := range slices.Backward(s.path) {
+		for _, o := range chainOwners {
+			if strings.HasPrefix(c, o.prefix) {
+				return o.owner
+			}
+		}
+	}
+	if s.rule != nil {
+		for _, o := range commentOwners {
+			if strings.HasPrefix(s.rule.Comment, o.prefix) {
+				return o.owner
+			}
+		}
+	}
+	for _, o := range tableOwners {
+		if strings.HasPrefix(s.table(), o.prefix) {
+			return o.owner
+		}
+	}
+	return ""
 }
 
 // text is the suspect as its own tool prints it.

@@ -41,7 +41,7 @@ type plan struct {
 
 // ranges asks for the routes between this node and the other nodes' pods.
 func (p *plan) ranges() {
-	all := p.v.fabricRanges()
+	all := p.v.withoutLoops(p.v.fabricRanges())
 	if len(all) == 0 || overlay(p.v.Node.Plugin) {
 		return
 	}

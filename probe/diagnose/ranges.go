@@ -230,7 +230,8 @@ type beyond struct {
 	rangesKnown, tablesKnown, ownKnown bool
 }
 
-// remoteRange is the traffic with one other node's pods.
+// remoteRange is the traffic with one other node's pods. It is never changed once
+// it is made: several findings read it.
 type remoteRange struct {
 	cidr netip.Prefix
 	// silent are pairs without an answer.
@@ -246,10 +247,6 @@ type remoteRange struct {
 	// they and others tell of the two ways.
 	probes      []*model.Probe
 	there, back reach
-	// filed is what the files tell of its routes; settled is true when they
-	// leave nothing to suppose.
-	filed   []model.Evidence
-	settled bool
 }
 
 // overlay reports whether the fabric itself routes pods, without a route table.
@@ -289,9 +286,7 @@ func (v *view) fabricRanges() []*remoteRange {
 	}
 	for _, n := range v.ranges.nodes {
 		if !seen[n.Prefix] && v.byDefaultRoute(n.Addr()) {
-			r := &remoteRange{cidr: n.Prefix}
-			v.probe(r)
-			ranges = append(ranges, r)
+			ranges = append(ranges, v.probed(remoteRange{cidr: n.Prefix}))
 		}
 	}
 	slices.SortFunc(ranges, func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
@@ -324,11 +319,25 @@ func findRanges(v *view) []*remoteRange {
 			r.silent = append(r.silent, p)
 		}
 	}
-	for _, r := range byCIDR {
+	var out []*remoteRange
+	for _, cidr := range slices.SortedFunc(maps.Keys(byCIDR), comparePrefix) {
+		r := byCIDR[cidr]
 		r.answers = r.answers || oneRefused(v, r.silent)
-		v.probe(r)
+		out = append(out, v.probed(*r))
 	}
-	return slices.SortedFunc(maps.Values(byCIDR), func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
+	return out
+}
+
+// withoutLoops are the ranges without those silent peers whose packets were found
+// to loop.
+func (v *view) withoutLoops(list []*remoteRange) []*remoteRange {
+	out := make([]*remoteRange, len(list))
+	for i, r := range list {
+		c := *r
+		c.silent = slices.DeleteFunc(slices.Clone(r.silent), v.loops)
+		out[i] = &c
+	}
+	return out
 }
 
 // oneRefused reports whether ICMP errors come back about one address of a range

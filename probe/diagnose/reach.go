@@ -8,13 +8,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// reach notes the way to a suspect.
-func (w *way) reach(s *suspect) {
-	if s.path == nil {
-		s.path, s.jumps = slices.Clone(w.path), slices.Clone(w.jumps)
-	}
-}
-
 // reach is what echo requests told of a way.
 type reach int
 
@@ -66,9 +59,9 @@ func (v *view) byGateway(p *model.Probe) bool {
 	return !slices.ContainsFunc(p.MACs, func(m model.MAC) bool { return !v.isGatewayMAC(m) })
 }
 
-// probe notes what the node's echo requests tell of the way to a range.
-func (v *view) probe(r *remoteRange) {
-	first := v.echoed(r.cidr.Addr().Next())
+// probed is a range with what the node's echo requests say of the paths to and
+// from it.
+func (v *view) probed(r remoteRange) *remoteRange {
 	for i := range v.Probes {
 		p := &v.Probes[i]
 		if p.Kind == model.ProbeEcho && r.cidr.Contains(p.To) && !fromOwnRange(v, p.From) {
@@ -76,17 +69,15 @@ func (v *view) probe(r *remoteRange) {
 			r.nodeAnswers = r.nodeAnswers || p.Answered
 		}
 	}
-	r.there = reachUnknown
 	switch {
 	case r.nodeAnswers:
 		r.there = reachWorks
-	case first != nil && firstAnswers(v, r.six()) && ownerAnswers(v, r):
+	case v.echoed(r.cidr.Addr().Next()) != nil && firstAnswers(v, r.six()) && ownerAnswers(v, &r):
 		r.there = reachFails
 	}
-	r.back = probedBack(v, r)
+	r.back = probedBack(v, &r)
+	return &r
 }
-
-func (d *dropped) six() bool { return d.Dst.Is6() && !d.Dst.Is4In6() }
 
 // six reports whether the range is of IPv6. What probes of one family tell, they
 // tell of its routes alone.
@@ -174,8 +165,8 @@ func (v *view) backProbes(six bool) []*model.Probe {
 	return slices.DeleteFunc(out, func(p *model.Probe) bool { return p == nil })
 }
 
-// probed is probes as evidence, each once: a line for each address that asked.
-func probed(list []*model.Probe) []model.Evidence {
+// probeEvidence is a line for each address that sent requests, each probe once.
+func probeEvidence(list []*model.Probe) []model.Evidence {
 	type asker struct {
 		from     netip.Addr
 		link     string

@@ -19,18 +19,6 @@ func (v *view) inAzure() bool {
 		len(az.Tables)+len(az.Subnets)+len(az.Effective)+len(az.NICs) > 0
 }
 
-// udrFix gives the az commands with the values that are known.
-func (v *view) udrFix(silent []*remoteRange) []string {
-	var fix []string
-	if len(silent) > 1 {
-		return append(v.tableFix(), v.ownRouteFix(nil)...)
-	}
-	for _, r := range silent {
-		fix = append(fix, v.rangeRouteFix(r.cidr, nil))
-	}
-	return append(fix, v.tableFix()...)
-}
-
 // tableFix associates a route table with the subnet, where the network has such.
 func (v *view) tableFix() []string {
 	if !v.inAzure() {
