@@ -82,8 +82,8 @@ func ownSources(v *view) map[bool]netip.Addr {
 // and own are senders of the first two, where there are any.
 func askers(v *view, pod int, a, remote, own netip.Addr) []path.Query {
 	var out []path.Query
-	for i := range v.Links {
-		if l := &v.Links[i]; l.Role == model.RoleUplink {
+	for l := range each(v.Links) {
+		if l.Role == model.RoleUplink {
 			src := remote
 			for _, g := range v.gateways {
 				if !src.IsValid() && g.Addr.Is4() == a.Is4() {

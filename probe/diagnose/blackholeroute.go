@@ -2,9 +2,7 @@ package diagnose
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
-	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
@@ -40,16 +38,12 @@ func findBlackholeRoute(v *view) []finding {
 		return nil
 	}
 	groups := map[discard]*lost{}
-	for i := range v.Traffic.Drops {
-		d := &v.Traffic.Drops[i]
+	for d := range each(v.Traffic.Drops) {
 		if !v.ofPod(d) || v.explained(d) {
 			continue
 		}
 		if by, ok := discardedBy(v, d); ok && !reserve(v, by, d.Dst) {
-			if groups[by] == nil {
-				groups[by] = &lost{}
-			}
-			groups[by].addFor(concerned(v, d), d)
+			entry(groups, by).addFor(concerned(v, d), d)
 		}
 	}
 	var out []finding
@@ -121,10 +115,10 @@ func reserve(v *view, by discard, dst netip.Addr) bool {
 func blackhole(v *view, by discard, l *lost) finding {
 	f := model.Finding{
 		Confidence: model.Proven,
-		Pods:       slices.Collect(maps.Keys(l.pods)),
+		Pods:       sorted(l.pods),
 		Packets:    l.packets,
 	}
-	f.Peers = hosts(slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare))
+	f.Peers = hosts(sorted(l.peers))
 	f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
 	describe(v, &f, by)
 	f.Evidence = append(f.Evidence, l.evidence()...)
@@ -141,8 +135,7 @@ func addRefused(v *view, f *model.Finding, by discard) uint64 {
 	})
 	if refused > 0 {
 		f.Packets += refused
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf(
-			"%s refused by the reverse path filter: the way back to their source ends there too", count(refused, "packet"))})
+		observe(f, model.SourceDrops, "%s refused by the reverse path filter: the way back to their source ends there too", count(refused, "packet"))
 	}
 	return refused
 }
@@ -153,14 +146,14 @@ func describe(v *view, f *model.Finding, by discard) {
 		text := path.RoutingRuleText(by.rule)
 		f.Title = fmt.Sprintf("rule %d discards packets of pods", by.rule.Priority)
 		f.Why = "The node's routing rule " + text + " throws them away."
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: "rule " + text})
+		observe(f, model.SourceRoutes, "rule %s", text)
 		f.Fix = []string{fmt.Sprintf("%s rule del priority %d", ip(f.Pods[0]), by.rule.Priority)}
 		return
 	}
 	text := v.routeText(by.route)
 	f.Title = fmt.Sprintf("%s route to %s covers packets of pods", by.route.Type, by.route.Dst)
 	f.Why = "The node's own route " + text + " throws them away; the kernel gives no reason for such a drop."
-	f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: text + " (protocol " + by.route.Protocol + ")"})
+	observe(f, model.SourceRoutes, "%s (protocol %s)", text, by.route.Protocol)
 	f.Fix = []string{fmt.Sprintf("%s route del %s", ip(by.route.Dst.Addr()), v.routeWords(by.route))}
 }
 

@@ -3,7 +3,6 @@ package diagnose
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -35,8 +34,7 @@ const routesInstead = "broute"
 func findBridgeRuleDrop(v *view) []finding {
 	allowed := v.byDesign()
 	var drops []*model.Drop
-	for i := range v.Traffic.Drops {
-		d := &v.Traffic.Drops[i]
+	for d := range each(v.Traffic.Drops) {
 		if d.Netfilter() && (d.Netns == 0 || d.Netns == v.Node.Netns) && v.pod(d).IsValid() && !v.explained(d) && !allowed.take(d) {
 			drops = append(drops, d)
 		}
@@ -69,8 +67,7 @@ func findBridgeRuleDrop(v *view) []finding {
 // not, and behind them the policies, as rules that match all.
 func droppingRules(v *view) []*model.FrameRule {
 	var out []*model.FrameRule
-	for i := range v.FrameRules {
-		r := &v.FrameRules[i]
+	for r := range each(v.FrameRules) {
 		if r.Target == model.TargetDrop && r.Table != routesInstead && r.Counter.Delta >= minDrops && !v.deduplicates(r) {
 			out = append(out, r)
 		}
@@ -118,8 +115,7 @@ func namedPods(v *view, r *model.FrameRule) []netip.Addr {
 			}
 		}
 	}
-	for i := range v.Pods {
-		p := &v.Pods[i]
+	for p := range each(v.Pods) {
 		here := func(m model.IfMatch) bool { return m.Name == p.Link && !m.Not }
 		mac := func(m model.MACMatch) bool { return m.Set && !m.Not && m.Addr == p.MAC && m.Mask == model.Broadcast }
 		if here(r.In) || here(r.Out) || mac(r.SrcMAC) || mac(r.DstMAC) {
@@ -128,7 +124,7 @@ func namedPods(v *view, r *model.FrameRule) []netip.Addr {
 			}
 		}
 	}
-	return slices.Collect(maps.Keys(found))
+	return sorted(found)
 }
 
 func bridgeRule(v *view, r *model.FrameRule, mine map[*model.Drop]uint64) (finding, bool) {
@@ -150,7 +146,7 @@ func bridgeRule(v *view, r *model.FrameRule, mine map[*model.Drop]uint64) (findi
 		}
 	}
 	if len(f.Pods) == 0 {
-		f.Pods = slices.Collect(maps.Keys(pods))
+		f.Pods = sorted(pods)
 	}
 	if len(f.Pods) == 0 {
 		// What it counted were not pods' frames, as far as is known.
@@ -159,7 +155,7 @@ func bridgeRule(v *view, r *model.FrameRule, mine map[*model.Drop]uint64) (findi
 	for _, a := range f.Pods {
 		delete(peers, a)
 	}
-	f.Peers = hosts(slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare))
+	f.Peers = hosts(sorted(peers))
 	f.Packets = cmp.Or(f.Packets, r.Counter.Delta)
 	f.Title = fmt.Sprintf("rule %d of the bridge's %s %s drops frames", r.Number, r.Table, r.Chain)
 	if r.Text == policy {
@@ -170,9 +166,8 @@ func bridgeRule(v *view, r *model.FrameRule, mine map[*model.Drop]uint64) (findi
 	f.Evidence = []model.Evidence{ruleEvidence(r)}
 	if last != nil {
 		f.LastHopAlive = v.place(last.Link, model.Egress)
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf(
-			"%s that it matches freed as %s at %s, most of them %s to %s", count(f.Packets, "packet"),
-			cmp.Or(string(last.Reason), "dropped"), last.Location, last.Src, last.Dst)})
+		observe(&f, model.SourceDrops,
+			"%s that it matches freed as %s at %s, most of them %s to %s", count(f.Packets, "packet"), cmp.Or(string(last.Reason), "dropped"), last.Location, last.Src, last.Dst)
 	} else {
 		f.Unseen = append(f.Unseen, "whose frames they were: the rule's own count and match alone tell")
 	}

@@ -39,13 +39,13 @@ type routeFact struct {
 }
 
 func (f routeFact) evidence() model.Evidence {
-	return model.Evidence{Source: model.SourceCloud, Text: f.text}
+	return seen(model.SourceCloud, "%s", f.text)
 }
 
 // self is this node: as the nodes file has it, or as its own links tell.
 func (v *view) self() *model.ClusterNode {
-	for i := range v.Cluster.Nodes {
-		if n := &v.Cluster.Nodes[i]; isSelf(v, n) {
+	for n := range each(v.Cluster.Nodes) {
+		if isSelf(v, n) {
 			return n
 		}
 	}
@@ -197,8 +197,7 @@ func findTables(v *view) []*model.RouteTable {
 		}
 	}
 	var out, all []*model.RouteTable
-	for i := range v.Cluster.Azure.Tables {
-		t := &v.Cluster.Azure.Tables[i]
+	for t := range each(v.Cluster.Azure.Tables) {
 		all = append(all, t)
 		if slices.ContainsFunc(t.Routes, func(r model.UDR) bool {
 			return slices.ContainsFunc(r.Prefixes, func(p netip.Prefix) bool { return cidrs[p] }) ||
@@ -226,16 +225,14 @@ func unusedTable(v *view) *model.RouteTable {
 func subnetOf(v *view, n *model.ClusterNode) (*model.Subnet, string) {
 	a := &v.Cluster.Azure
 	id := ""
-	for i := range a.NICs {
-		c := &a.NICs[i]
+	for c := range each(a.NICs) {
 		if len(c.Subnets) > 0 && slices.ContainsFunc(c.Addresses, func(x netip.Addr) bool { return slices.Contains(n.Addresses, x) }) {
 			id = c.Subnets[0]
 		}
 	}
 	var found *model.Subnet
 	best := -1
-	for i := range a.Subnets {
-		s := &a.Subnets[i]
+	for s := range each(a.Subnets) {
 		if model.SameResource(s.ID, id) {
 			return s, id
 		}
@@ -259,8 +256,7 @@ func (v *view) tableOf(s *model.Subnet, id string) (table *model.RouteTable, kno
 	if s != nil {
 		want = s.RouteTable
 	}
-	for i := range v.Cluster.Azure.Tables {
-		t := &v.Cluster.Azure.Tables[i]
+	for t := range each(v.Cluster.Azure.Tables) {
 		if model.SameResource(t.ID, want) {
 			return t, true, true
 		}
@@ -284,8 +280,7 @@ func judgeTable(t *model.RouteTable, cidr netip.Prefix, owner *model.ClusterNode
 // judgeRows looks for the range among routes that apply together.
 func judgeRows(rows []model.UDR, cidr netip.Prefix, owner *model.ClusterNode) routeFact {
 	var right, covering *model.UDR
-	for i := range rows {
-		r := &rows[i]
+	for r := range each(rows) {
 		if !r.Active {
 			continue
 		}

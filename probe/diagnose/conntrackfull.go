@@ -2,9 +2,7 @@ package diagnose
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
-	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -40,8 +38,7 @@ func findConntrackFull(v *view) []finding {
 	f := model.Finding{Confidence: model.Proven, LastHopAlive: model.Place{Direction: model.Ingress}}
 	var drops []*model.Drop
 	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
-	for i := range v.Traffic.Drops {
-		d := &v.Traffic.Drops[i]
+	for d := range each(v.Traffic.Drops) {
 		// Connection tracking drops in the hook itself, never within nft.
 		if c.Drop == 0 || !d.Netfilter() || d.Location == model.LocationNFT || v.pod(d) == (netip.Addr{}) || v.inPod(d).IsValid() {
 			continue
@@ -50,14 +47,13 @@ func findConntrackFull(v *view) []finding {
 		pod := v.pod(d)
 		pods[pod], peers[otherEnd(d, pod)] = true, true
 	}
-	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
-	f.Peers = hosts(slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare))
+	f.Pods = sorted(pods)
+	f.Peers = hosts(sorted(peers))
 	f.Packets = c.Drop
 	f.Title = fmt.Sprintf("the connection-tracking table is full: %d of %d", c.Count, c.Max)
 	f.Why = fmt.Sprintf("The node's table holds %d flows and may hold %d. New flows find no room.", c.Count, c.Max)
-	f.Evidence = []model.Evidence{{Source: model.SourceConntrack, Text: fmt.Sprintf(
-		"%d entries, limit %d; in the window %s dropped for want of room, %s thrown out early",
-		c.Count, c.Max, count(c.Drop, "packet"), count(c.EarlyDrop, "flow"))}}
+	f.Evidence = []model.Evidence{seen(model.SourceConntrack,
+		"%d entries, limit %d; in the window %s dropped for want of room, %s thrown out early", c.Count, c.Max, count(c.Drop, "packet"), count(c.EarlyDrop, "flow"))}
 	f.Evidence = append(f.Evidence, dropEvidence(drops)...)
 	switch {
 	case c.Drop > 0:

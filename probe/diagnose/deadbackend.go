@@ -2,9 +2,7 @@ package diagnose
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
-	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -48,8 +46,7 @@ func findDeadBackend(v *view) []finding {
 		}
 		return found[a]
 	}
-	for i := range v.Flows {
-		f := &v.Flows[i]
+	for f := range each(v.Flows) {
 		to := f.Reply.Src
 		if to == f.Original.Dst || !v.vacant(to) {
 			continue
@@ -69,7 +66,7 @@ func findDeadBackend(v *view) []finding {
 		}
 	}
 	var out []finding
-	for _, a := range slices.SortedFunc(maps.Keys(found), netip.Addr.Compare) {
+	for _, a := range sorted(found) {
 		if b := found[a]; !b.answers && triedEnough(v, b) {
 			out = append(out, finding{Finding: v.dead(b), explains: lostTo(a)})
 		}
@@ -93,8 +90,8 @@ func triedEnough(v *view, b *backend) bool {
 func (v *view) dropsFor(a netip.Addr) []*model.Drop {
 	var out []*model.Drop
 	takes := lostTo(a)
-	for i := range v.Traffic.Drops {
-		if d := &v.Traffic.Drops[i]; takes(d) {
+	for d := range each(v.Traffic.Drops) {
+		if takes(d) {
 			out = append(out, d)
 		}
 	}
@@ -124,7 +121,7 @@ func lostTo(a netip.Addr) func(*model.Drop) bool {
 func (v *view) deadRule(b *backend, targets []netip.Addr, f *model.Finding) {
 	a := b.addr
 	if len(b.rules) == 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceNAT, Text: "no rule translates to " + a.String() + " now"})
+		observe(f, model.SourceNAT, "no rule translates to %s now", a)
 		f.Confidence = weaker(f.Confidence, model.Likely)
 		f.Unseen = append(f.Unseen, "what translated the flows: a rule that is gone, or a program beside netfilter")
 		for _, t := range targets {

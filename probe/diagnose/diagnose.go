@@ -184,8 +184,7 @@ func (v *view) judge() {
 			}
 		}
 		found[i] = k.find(&scope)
-		for j := range found[i] {
-			f := &found[i][j]
+		for f := range each(found[i]) {
 			f.Code, f.EndsAt, f.Passes = k.page.Code, k.ends, k.passes
 			f.Severity = cmp.Or(f.Severity, k.page.Severity)
 			f.Verify = cmp.Or(f.Verify, verify(k.page.Code))

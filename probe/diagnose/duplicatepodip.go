@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -36,7 +35,7 @@ const together = 3 * time.Second
 
 func findDuplicatePodIP(v *view) []finding {
 	var out []finding
-	for _, a := range slices.SortedFunc(maps.Keys(v.pods), netip.Addr.Compare) {
+	for _, a := range sorted(v.pods) {
 		if holders := v.holders(a); len(holders) > 1 {
 			out = append(out, duplicate(v, a, holders))
 		}
@@ -75,8 +74,7 @@ func duplicate(v *view, a netip.Addr, holders []*model.Pod) finding {
 	}
 	for _, p := range holders {
 		names = append(names, podName(p))
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourcePods, Text: fmt.Sprintf(
-			"%s: %s has %s, MAC %s, behind %s", podName(p), p.Interface, a, p.MAC, p.Link)})
+		observe(&f, model.SourcePods, "%s: %s has %s, MAC %s, behind %s", podName(p), p.Interface, a, p.MAC, p.Link)
 	}
 	if len(holders) > 2 {
 		f.Title = fmt.Sprintf("%d pods have %s", len(holders), a)
@@ -100,13 +98,12 @@ func wayTo(v *view, a netip.Addr) model.Evidence {
 		return model.Evidence{}
 	}
 	link := v.linkName(r.IfIndex)
-	for i := range v.Neighbors {
-		if n := &v.Neighbors[i]; n.Addr == a && n.IfIndex == r.IfIndex && resolved(n) {
-			return model.Evidence{Source: model.SourceNeighbors, Text: fmt.Sprintf(
-				"the node sends to %s by %s, to %s: %s", a, link, n.MAC, v.owner(n.MAC))}
+	for n := range each(v.Neighbors) {
+		if n.Addr == a && n.IfIndex == r.IfIndex && resolved(n) {
+			return seen(model.SourceNeighbors, "the node sends to %s by %s, to %s: %s", a, link, n.MAC, v.owner(n.MAC))
 		}
 	}
-	return model.Evidence{Source: model.SourceRoutes, Text: fmt.Sprintf("the node sends to %s by %s", a, link)}
+	return seen(model.SourceRoutes, "the node sends to %s by %s", a, link)
 }
 
 // confused accounts for what becomes of packets of an address with two owners:
@@ -150,8 +147,7 @@ func contested(v *view) []finding {
 	answers := map[arpClaim]*model.ARPCount{}
 	claimed := map[model.MAC]netip.Addr{}
 	proxies := map[model.MAC]bool{}
-	for i := range v.Traffic.ARP {
-		a := &v.Traffic.ARP[i]
+	for a := range each(v.Traffic.ARP) {
 		// What leaves a port may be a rule's answer, or the node's own; what
 		// comes in is somebody's.
 		if !a.Reply || a.Direction != model.Ingress || a.MAC.IsZero() {
@@ -204,9 +200,8 @@ func contest(v *view, a *model.ARPCount) finding {
 			Why: fmt.Sprintf("%s has the address %s, and somebody behind %s with the MAC %s answers ARP for it too.",
 				podName(p), a.Addr, a.Link, a.MAC),
 			Evidence: []model.Evidence{
-				{Source: model.SourceTC, Text: fmt.Sprintf("%s ingress: %s that %s is at %s", a.Link,
-					plural(a.Packets, "ARP reply", "ARP replies"), a.Addr, a.MAC)},
-				{Source: model.SourcePods, Text: fmt.Sprintf("%s behind %s has it, with MAC %s", podName(p), p.Link, p.MAC)},
+				seen(model.SourceTC, "%s ingress: %s that %s is at %s", a.Link, plural(a.Packets, "ARP reply", "ARP replies"), a.Addr, a.MAC),
+				seen(model.SourcePods, "%s behind %s has it, with MAC %s", podName(p), p.Link, p.MAC),
 			},
 			Unseen:       []string{"the other machine: it is not on this node"},
 			Alternatives: []string{"a machine that answers ARP for others (proxy_arp)"},

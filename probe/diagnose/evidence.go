@@ -2,8 +2,11 @@ package diagnose
 
 import (
 	"fmt"
+	"iter"
+	"maps"
 	"math/bits"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -45,8 +48,7 @@ func weaker(a, b model.Confidence) model.Confidence {
 }
 
 func packetRuleEvidence(what string, r *model.PacketRule) model.Evidence {
-	return model.Evidence{Source: model.SourceNAT, Text: fmt.Sprintf(
-		"%s: %s %s rule %d (%s): %s", what, r.Table, r.Chain, r.Number, r.Backend, r.Text)}
+	return seen(model.SourceNAT, "%s: %s %s rule %d (%s): %s", what, r.Table, r.Chain, r.Number, r.Backend, r.Text)
 }
 
 // ttls says in words which TTLs were seen.
@@ -69,4 +71,38 @@ func ip46tables(a netip.Addr) string {
 		return "ip6tables"
 	}
 	return "iptables"
+}
+
+// seen is an observation and its source, as a finding shows it.
+func seen(source, format string, args ...any) model.Evidence {
+	return model.Evidence{Source: source, Text: fmt.Sprintf(format, args...)}
+}
+
+// observe adds an observation to a finding.
+func observe(f *model.Finding, source, format string, args ...any) {
+	f.Evidence = append(f.Evidence, seen(source, format, args...))
+}
+
+// each yields the elements of a list by their addresses.
+func each[T any](list []T) iter.Seq[*T] {
+	return func(yield func(*T) bool) {
+		for i := range list {
+			if !yield(&list[i]) {
+				return
+			}
+		}
+	}
+}
+
+// sorted are the addresses of a set.
+func sorted[V any](set map[netip.Addr]V) []netip.Addr {
+	return slices.SortedFunc(maps.Keys(set), netip.Addr.Compare)
+}
+
+// entry is a map's value for a key, made where it is not there yet.
+func entry[K comparable, V any](m map[K]*V, k K) *V {
+	if m[k] == nil {
+		m[k] = new(V)
+	}
+	return m[k]
 }

@@ -32,8 +32,7 @@ func (v *view) indexFlows() {
 	for i, p := range v.peers {
 		v.flows[pair{p.Local, p.Remote}] = &states[i]
 	}
-	for i := range v.Flows {
-		f := &v.Flows[i]
+	for f := range each(v.Flows) {
 		if back := v.flows[pair{local: f.Reply.Src, remote: f.Reply.Dst}]; back != nil {
 			back.known = true
 			if f.State == "SYN_RECV" {
@@ -82,8 +81,7 @@ type unreplied struct {
 
 func (v *view) unrepliedFlows() map[pair]*unreplied {
 	out := map[pair]*unreplied{}
-	for i := range v.Flows {
-		f := &v.Flows[i]
+	for f := range each(v.Flows) {
 		dns := f.Proto == udp && f.Original.DstPort == dnsPort
 		if f.Replied || !dns && f.Proto != tcp && f.Proto != icmp4 && f.Proto != icmp6 {
 			continue

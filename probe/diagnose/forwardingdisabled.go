@@ -107,8 +107,7 @@ func unforwardable(refused func(*model.Drop) string) func(*model.Drop) bool {
 func unforwarded(v *view, refused func(*model.Drop) string, global string) (finding, bool) {
 	var l lost
 	links := map[string]bool{}
-	for i := range v.Traffic.Drops {
-		d := &v.Traffic.Drops[i]
+	for d := range each(v.Traffic.Drops) {
 		link := refused(d)
 		if link == "" || !v.ofPod(d) {
 			continue
@@ -130,13 +129,13 @@ func unforwarded(v *view, refused func(*model.Drop) string, global string) (find
 	first := refused(mostDropped(l.drops)[0])
 	f := model.Finding{
 		Confidence:   model.Proven,
-		Pods:         slices.Collect(maps.Keys(l.pods)),
+		Pods:         sorted(l.pods),
 		LastHopAlive: v.place(first, model.Ingress),
 		Packets:      l.packets,
 		Why: fmt.Sprintf("The kernel dropped %s that arrived through %s and were for somebody else, because forwarding is off there.",
 			count(l.packets, "packet"), strings.Join(names, ", ")),
 	}
-	f.Peers = hosts(slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare))
+	f.Peers = hosts(sorted(l.peers))
 	blameForwarding(v, &f, names, global)
 	f.Evidence = append(f.Evidence, l.evidence()...)
 	return finding{Finding: f, explains: unforwardable(refused)}, true
@@ -146,14 +145,14 @@ func unforwarded(v *view, refused func(*model.Drop) string, global string) (find
 func blameForwarding(v *view, f *model.Finding, links []string, global string) {
 	if off(v, global) {
 		f.Title = "the node does not forward"
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceSysctl, Text: global + " = 0"})
+		observe(f, model.SourceSysctl, "%s = 0", global)
 		f.Fix = append(f.Fix, setSysctl(global, "1"))
 		return
 	}
 	f.Title = "forwarding is off on " + strings.Join(links, ", ")
 	for _, link := range links {
 		name := linkSetting(link, "forwarding")
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceSysctl, Text: name + " = 0"})
+		observe(f, model.SourceSysctl, "%s = 0", name)
 		f.Fix = append(f.Fix, setSysctl(name, "1"))
 	}
 }
@@ -163,15 +162,14 @@ func blameForwarding(v *view, f *model.Finding, links []string, global string) {
 // and none of them was seen to leave by other means.
 func unforwardedUnseen(v *view) (finding, bool) {
 	leaves := map[netip.Addr]bool{}
-	for i := range v.peers {
-		if p := &v.peers[i]; p.Out.Packets > 0 {
+	for p := range each(v.peers) {
+		if p.Out.Packets > 0 {
 			leaves[p.Local] = true
 		}
 	}
 	f := model.Finding{Confidence: model.Possible}
 	links := map[string]bool{}
-	for i := range v.Pods {
-		p := &v.Pods[i]
+	for p := range each(v.Pods) {
 		link := v.router(p)
 		if link == nil || !off(v, linkSetting(link.Name, "forwarding")) {
 			continue

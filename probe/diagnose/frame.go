@@ -83,8 +83,7 @@ func reachedChains(v *view) map[frameChain]bool {
 	}
 	for more := true; more; {
 		more = false
-		for i := range v.FrameRules {
-			r := &v.FrameRules[i]
+		for r := range each(v.FrameRules) {
 			from := frameChain{r.Backend, r.Table, r.Chain}
 			to := frameChain{r.Backend, r.Table, r.TargetName}
 			if !known[frameChain{backend: r.Backend, table: r.Table}] {
@@ -233,7 +232,7 @@ func ruleEvidence(r *model.FrameRule) model.Evidence {
 	if r.Counter.Delta > 0 {
 		text += fmt.Sprintf(" — counted %s in the window", count(r.Counter.Delta, "frame"))
 	}
-	return model.Evidence{Source: model.SourceEbtables, Text: text}
+	return seen(model.SourceEbtables, "%s", text)
 }
 
 // ownerEvidence says who holds the address and with which MAC.

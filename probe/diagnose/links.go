@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -143,8 +142,7 @@ func (v *view) holds(link string, a netip.Addr) bool {
 
 // hop is the count of an address at a link, nil where there is none.
 func (v *view) hop(a netip.Addr, ifindex int, dir model.Direction, side model.Side) *model.HopCount {
-	for i := range v.Traffic.Hops {
-		h := &v.Traffic.Hops[i]
+	for h := range each(v.Traffic.Hops) {
 		if h.Addr == a && h.IfIndex == ifindex && h.Direction == dir && h.Side == side {
 			return h
 		}
@@ -172,8 +170,8 @@ func (v *view) dead(b *backend) model.Finding {
 			services[r.Dst.Prefix.Addr()] = true
 		}
 	}
-	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
-	targets := slices.SortedFunc(maps.Keys(services), netip.Addr.Compare)
+	f.Pods = sorted(pods)
+	targets := sorted(services)
 	f.Peers = hosts(append(slices.Clone(targets), b.addr))
 	service := "a service's address"
 	if len(targets) > 0 {
@@ -183,11 +181,10 @@ func (v *view) dead(b *backend) model.Finding {
 	f.Why = fmt.Sprintf("What is sent to %s is translated to %s, an address of this node's pods that no pod has. Nobody answers.", service, b.addr)
 	if len(b.silent) > 0 {
 		first := b.silent[0]
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceConntrack, Text: fmt.Sprintf(
-			"%s to %s UNREPLIED, the reply is expected from %s; %s like it",
-			first.Original.Src, first.Original.Dst, first.Reply.Src, count(uint64(len(b.silent)), "flow"))})
+		observe(&f, model.SourceConntrack,
+			"%s to %s UNREPLIED, the reply is expected from %s; %s like it", first.Original.Src, first.Original.Dst, first.Reply.Src, count(uint64(len(b.silent)), "flow"))
 	}
-	f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourcePods, Text: "no pod on this node holds " + b.addr.String()})
+	observe(&f, model.SourcePods, "no pod on this node holds %s", b.addr)
 	f.Evidence = append(f.Evidence, dropEvidence(v.dropsFor(b.addr))...)
 	f.LastHopAlive = model.Place{Direction: model.Ingress}
 	if len(f.Pods) > 0 {

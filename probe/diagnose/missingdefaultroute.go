@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -34,16 +33,12 @@ func findMissingDefaultRoute(v *view) []finding {
 	}
 	has6 := hasDefault(v, true)
 	groups := map[bool]*lost{}
-	for i := range v.Traffic.Drops {
-		d := &v.Traffic.Drops[i]
+	for d := range each(v.Traffic.Drops) {
 		a, is := v.unroutable(d)
 		if !is || a.Is6() && has6 || !v.elsewhere(a) || inAny(v.ranges.local, a) || !v.ofPod(d) || v.explained(d) {
 			continue
 		}
-		if groups[a.Is6()] == nil {
-			groups[a.Is6()] = &lost{}
-		}
-		groups[a.Is6()].add(v, d)
+		entry(groups, a.Is6()).add(v, d)
 	}
 	var out []finding
 	for six, l := range groups {
@@ -68,15 +63,14 @@ func withoutDefault(v *view, six bool, l *lost) finding {
 	}
 	f := model.Finding{
 		Confidence:   model.Proven,
-		Pods:         slices.Collect(maps.Keys(l.pods)),
+		Pods:         sorted(l.pods),
 		Packets:      l.packets,
 		LastHopAlive: v.place(mostDropped(l.drops)[0].Link, model.Ingress),
 		Title:        "no default route for " + family,
 		Why:          "The node has no default route: what its pods send beyond its own networks it drops.",
-		Evidence: append(l.evidence(), model.Evidence{Source: model.SourceRoutes,
-			Text: "no default route for " + family + " in the main table"}),
+		Evidence:     append(l.evidence(), seen(model.SourceRoutes, "no default route for %s in the main table", family)),
 	}
-	peers := slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare)
+	peers := sorted(l.peers)
 	f.Peers = hosts(peers)
 	link := "UPLINK"
 	if i := slices.IndexFunc(l.drops, (*model.Drop).ReverseFiltered); i >= 0 {
@@ -87,7 +81,7 @@ func withoutDefault(v *view, six bool, l *lost) finding {
 	} else if card := downCard(v); card != nil {
 		link = card.Name
 		f.Why += fmt.Sprintf(" %s %s, and the routes by it went with it.", link, dead(card))
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceLinks, Text: link + " " + dead(card)})
+		observe(&f, model.SourceLinks, "%s %s", link, dead(card))
 		f.Fix = append(f.Fix, raise(card))
 	}
 	if !slices.ContainsFunc(peers, func(a netip.Addr) bool { return !v.remote(a).IsValid() }) {

@@ -42,8 +42,7 @@ func findMissingMasquerade(v *view) []finding {
 	groups := map[*model.PacketRule]*rawGroup{}
 	var order []*rawGroup
 	reflected := v.reflected()
-	for i := range v.peers {
-		p := &v.peers[i]
+	for p := range each(v.peers) {
 		if len(v.pods[p.Local]) == 0 || !outside(v, p.Remote) || p.Out.Packets == 0 {
 			continue
 		}
@@ -113,13 +112,13 @@ func unmasqueraded(v *view, g *rawGroup) finding {
 		pods[p.Local], peers[p.Remote] = true, true
 		f.Packets += p.Out.Packets
 	}
-	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
-	remotes := slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare)
+	f.Pods = sorted(pods)
+	remotes := sorted(peers)
 	f.Peers = hosts(remotes)
 	f.LastHopAlive = v.place(link, model.Egress)
 	f.Title = fmt.Sprintf("pods are not masqueraded towards %s", addrs(remotes))
-	f.Evidence = []model.Evidence{{Source: model.SourceTC, Text: fmt.Sprintf(
-		"%s egress: %s with a pod's source address (%s) to %s; ingress: none", link, count(f.Packets, "packet"), addrs(f.Pods), addrs(remotes))}}
+	f.Evidence = []model.Evidence{seen(model.SourceTC,
+		"%s egress: %s with a pod's source address (%s) to %s; ingress: none", link, count(f.Packets, "packet"), addrs(f.Pods), addrs(remotes))}
 	f.Evidence = append(f.Evidence, untranslated(v, g)...)
 	judgeRules(v, g, &f)
 	if slices.ContainsFunc(remotes, netip.Addr.IsPrivate) {
@@ -136,8 +135,7 @@ func unmasqueraded(v *view, g *rawGroup) finding {
 func untranslated(v *view, g *rawGroup) []model.Evidence {
 	for _, p := range g.silent {
 		if f := v.flowsOf(p).silent; f != nil && f.Original.Src == p.Local {
-			return []model.Evidence{{Source: model.SourceConntrack, Text: fmt.Sprintf(
-				"%s to %s UNREPLIED, the reply is expected at %s: no translation", p.Local, f.Original.Dst, f.Reply.Dst)}}
+			return []model.Evidence{seen(model.SourceConntrack, "%s to %s UNREPLIED, the reply is expected at %s: no translation", p.Local, f.Original.Dst, f.Reply.Dst)}
 		}
 	}
 	return nil
@@ -164,7 +162,7 @@ func judgeRules(v *view, g *rawGroup, f *model.Finding) {
 		f.Why = "An exclusion in front of the MASQUERADE rule is too wide: packets to these targets leave with the pod's address, which nobody out there can answer."
 		f.Fix = []string{deletePacketRule(nat.Rule)}
 	default:
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceNAT, Text: "no rule of nat POSTROUTING translates such a packet"})
+		observe(f, model.SourceNAT, "no rule of nat POSTROUTING translates such a packet")
 		f.Why = "No MASQUERADE rule is left for packets to targets outside the cluster: they leave with the pod's address, which nobody out there can answer."
 		f.Fix = []string{masqueradeFix(v, g)}
 	}
@@ -207,8 +205,7 @@ func masqueradeChain(v *view, pod netip.Addr) *model.PacketRule {
 	jumped := map[string]bool{}
 	only := map[string]*model.PacketRule{}
 	other := map[string]bool{}
-	for i := range v.PacketRules {
-		r := &v.PacketRules[i]
+	for r := range each(v.PacketRules) {
 		if r.Table != "nat" || r.Family != family {
 			continue
 		}

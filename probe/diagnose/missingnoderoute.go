@@ -54,8 +54,7 @@ func findMissingNodeRoute(v *view) []finding {
 	// knows holds the families whose default route leads to some node's pods.
 	knows := map[bool]bool{}
 	mute := v.unrepliedFlows()
-	for i := range v.peers {
-		p := &v.peers[i]
+	for p := range each(v.peers) {
 		cidr := v.remote(p.Remote)
 		if !cidr.IsValid() || !v.surelyPods(p.Remote) || !v.byDefaultRoute(p.Remote) {
 			continue
@@ -94,8 +93,7 @@ func findMissingNodeRoute(v *view) []finding {
 // has no route: the kernel drops what is for them.
 func routeless(v *view, siblings []*model.Route) []finding {
 	groups := map[netip.Prefix]*unrouted{}
-	for i := range v.Traffic.Drops {
-		d := &v.Traffic.Drops[i]
+	for d := range each(v.Traffic.Drops) {
 		a, is := v.unroutable(d)
 		if !is || !v.ofPod(d) {
 			continue
@@ -153,8 +151,7 @@ func directly(v *view, a netip.Addr) bool { return v.onLinkAlone[a] || inAny(v.o
 // nodeRoutes are the node's routes to other nodes' pods, by those nodes.
 func nodeRoutes(v *view) []*model.Route {
 	var out []*model.Route
-	for i := range v.Routes {
-		r := &v.Routes[i]
+	for r := range each(v.Routes) {
 		if r.Table == mainTable && r.Type == "unicast" && r.Dst.Bits() > 0 && r.Gateway.IsValid() && v.outer[r.IfIndex] &&
 			directly(v, r.Gateway) && v.remote(r.Dst.Addr()).IsValid() && v.surelyPods(r.Dst.Addr()) && !v.gatewayAddrs[r.Gateway] {
 			out = append(out, r)
@@ -167,26 +164,24 @@ func withoutNodeRoute(v *view, g *unrouted, siblings []*model.Route) finding {
 	link := v.linkName(g.link)
 	f := model.Finding{
 		Confidence:   model.Likely,
-		Pods:         slices.Collect(maps.Keys(g.pods)),
+		Pods:         sorted(g.pods),
 		Peers:        []netip.Prefix{g.cidr},
 		Packets:      g.packets,
 		LastHopAlive: v.place(link, model.Egress),
 		Title:        "no route to the pods of another node, " + g.cidr.String(),
 		Why: fmt.Sprintf("What goes to %s follows the default route out of %s, to a gateway that does not know these pods, and nothing returns.",
 			g.cidr, link),
-		Evidence: []model.Evidence{{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s egress: %s to %s; ingress: no answer", link, count(g.packets, "packet"), g.cidr)}},
+		Evidence: []model.Evidence{seen(model.SourceTC, "%s egress: %s to %s; ingress: no answer", link, count(g.packets, "packet"), g.cidr)},
 	}
 	if most := mostDropped(g.drops); len(most) > 0 {
 		f.LastHopAlive = v.place(most[0].Link, model.Ingress)
 		f.Why = fmt.Sprintf("The node has no route to %s, nor a default route: it drops what goes there.", g.cidr)
 		f.Evidence = dropEvidence(g.drops)
 	} else if r := v.lookup(g.remote); r != nil {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: fmt.Sprintf(
-			"the lookup for %s ends at: %s", g.remote, v.routeText(r))})
+		observe(&f, model.SourceRoutes, "the lookup for %s ends at: %s", g.remote, v.routeText(r))
 	}
 	for _, r := range siblings[:min(len(siblings), 2)] {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: "other nodes' pods have routes: " + v.routeText(r)})
+		observe(&f, model.SourceRoutes, "other nodes' pods have routes: %s", v.routeText(r))
 	}
 	hop, n := "NODE_IP", v.nodeOf(g.cidr)
 	if n != nil {

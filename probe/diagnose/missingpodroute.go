@@ -80,8 +80,7 @@ func podsAstray(v *view, list []astray) (finding, bool) {
 		if !slices.Contains(told, where) {
 			told = append(told, where)
 		}
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: fmt.Sprintf(
-			"%s is behind %s, and the lookup %s", a.addr, a.pod.Link, lookedUp(v, &a))})
+		observe(&f, model.SourceRoutes, "%s is behind %s, and the lookup %s", a.addr, a.pod.Link, lookedUp(v, &a))
 		f.Evidence = append(f.Evidence, seen...)
 		f.Fix = append(f.Fix, restore(v, &a)...)
 	}
@@ -108,8 +107,8 @@ func podsAstray(v *view, list []astray) (finding, bool) {
 		// What the node itself sends comes back with the node's address.
 		return wrong[d.Dst] && v.nodeAddrs[d.Src] && d.OwnSource() || (wrong[d.Src] || wrong[d.Dst]) && d.ReverseFiltered() || wrong[d.Src] && d.Link == "" && d.NeighborFailed()
 	}
-	for i := range v.Traffic.Drops {
-		if d := &v.Traffic.Drops[i]; explains(d) {
+	for d := range each(v.Traffic.Drops) {
+		if explains(d) {
 			f.Packets += d.Packets
 		}
 	}
@@ -119,19 +118,18 @@ func podsAstray(v *view, list []astray) (finding, bool) {
 // missed is what was seen of packets for the pod that went elsewhere.
 func missed(v *view, a *astray) []model.Evidence {
 	var out []model.Evidence
-	for i := range v.Traffic.Hops {
-		h := &v.Traffic.Hops[i]
+	for h := range each(v.Traffic.Hops) {
 		if h.Addr == a.addr && h.Side == model.AsDestination && h.Direction == model.Egress && a.decision.Through(h.IfIndex) && h.Packets >= minPackets {
 			text := fmt.Sprintf("%s egress: %s for %s", v.linkName(h.IfIndex), count(h.Packets, "packet"), a.addr)
 			if in := v.hop(a.addr, h.IfIndex, model.Ingress, model.AsDestination); in != nil {
 				text += fmt.Sprintf("; ingress: %d of them, and with %s", in.Packets, ttls(in.TTLs|h.TTLs))
 			}
-			out = append(out, model.Evidence{Source: model.SourceTC, Text: text})
+			out = append(out, seen(model.SourceTC, "%s", text))
 		}
 	}
 	var l lost
-	for i := range v.Traffic.Drops {
-		if d := &v.Traffic.Drops[i]; d.Dst == a.addr && (d.LookupRefused() || d.NeighborFailed()) && !v.explained(d) {
+	for d := range each(v.Traffic.Drops) {
+		if d.Dst == a.addr && (d.LookupRefused() || d.NeighborFailed()) && !v.explained(d) {
 			l.add(v, d)
 		}
 	}

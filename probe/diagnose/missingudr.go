@@ -3,7 +3,6 @@ package diagnose
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -261,7 +260,7 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing lac
 			errors += p.In.ICMPErrors
 		}
 	}
-	f.Pods = slices.Collect(maps.Keys(pods))
+	f.Pods = sorted(pods)
 	if len(pods) == 0 {
 		f.Pods = v.podsIn(v.ownCIDRs())
 	}
@@ -269,17 +268,15 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing lac
 	f.LastHopAlive = v.place(name, model.Egress)
 	f.Title = "no return from " + addrs(f.Peers)
 	if len(remotes) > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s egress: %s (%s wanting an answer) from %s to %s of %s; ingress: no answer",
-			name, count(f.Packets, "packet"), plural(syn, "one", "of them"), count(uint64(len(pods)), "pod"),
-			plural(uint64(len(remotes)), "address", "addresses"), addrs(f.Peers))})
+		observe(&f, model.SourceTC,
+			"%s egress: %s (%s wanting an answer) from %s to %s of %s; ingress: no answer", name, count(f.Packets, "packet"), plural(syn, "one", "of them"), count(uint64(len(pods)), "pod"), plural(uint64(len(remotes)), "address", "addresses"), addrs(f.Peers))
 	}
 	f.Evidence = append(f.Evidence, framesToGateway(v, silent)...)
 	f.Evidence = append(f.Evidence, unrepliedFrom(v, silent)...)
 	control := s.controls(silent)
 	switch {
 	case control != "":
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: "answers come from " + control})
+		observe(&f, model.SourceTC, "answers come from %s", control)
 	case slices.ContainsFunc(silent, func(r *remoteRange) bool { return v.echoAnswered(r.six()) }):
 		// The probes' own lines tell.
 	case cause == nil || cause.state == routeLacking:
@@ -287,12 +284,12 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing lac
 		f.Unseen = append(f.Unseen, "any answer at the uplink: without one the uplink itself may be dead")
 	}
 	if errors > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s ingress: %s about these packets: a router has no route, or the other node none of these pods", name, plural(errors, "ICMP error", "ICMP errors"))})
+		observe(&f, model.SourceTC,
+			"%s ingress: %s about these packets: a router has no route, or the other node none of these pods", name, plural(errors, "ICMP error", "ICMP errors"))
 	}
 	if asks > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s that want an answer arrive from there: the way to this node works, the way back does not", count(asks, "packet"))})
+		observe(&f, model.SourceTC,
+			"%s that want an answer arrive from there: the way to this node works, the way back does not", count(asks, "packet"))
 	}
 	f.Evidence = append(f.Evidence, s.known(silent)...)
 	if slices.ContainsFunc(silent, v.ownerSilent) {
@@ -319,7 +316,7 @@ func (s *udrSearch) known(ranges []*remoteRange) []model.Evidence {
 		asked = append(asked, r.probes...)
 		n := v.nodeOf(r.cidr)
 		if n != nil && n.NoRoute != "" {
-			out = append(out, model.Evidence{Source: model.SourceNodes, Text: fmt.Sprintf("node %s: NetworkUnavailable, %s", n.Name, n.NoRoute)})
+			out = append(out, seen(model.SourceNodes, "node %s: NetworkUnavailable, %s", n.Name, n.NoRoute))
 		}
 		for _, a := range v.ownerAddrs(r) {
 			if p := v.echoed(a); p != nil {
@@ -459,8 +456,8 @@ func framesToGateway(v *view, silent []*remoteRange) []model.Evidence {
 		for _, p := range r.silent {
 			for _, m := range v.macPairs[p.Local] {
 				if m.IfIndex == p.IfIndex && m.Side == model.AsSource && m.Direction == model.Egress && v.isGatewayMAC(m.Dst) {
-					return []model.Evidence{{Source: model.SourceTC, Text: fmt.Sprintf(
-						"%s egress: frames from %s to %s, %s; source %s is not translated", m.Link, m.Src, m.Dst, v.owner(m.Dst), p.Local)}}
+					return []model.Evidence{seen(model.SourceTC,
+						"%s egress: frames from %s to %s, %s; source %s is not translated", m.Link, m.Src, m.Dst, v.owner(m.Dst), p.Local)}
 				}
 			}
 		}
@@ -481,21 +478,19 @@ func (s *udrSearch) controls(silent []*remoteRange) string {
 		return addrs(ranges)
 	}
 	others := map[netip.Addr]bool{}
-	for i := range s.peers {
-		p := &s.peers[i]
+	for p := range each(s.peers) {
 		within := slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.cidr.Contains(p.Remote) })
 		if !within && s.answered(p) {
 			others[p.Remote] = true
 		}
 	}
-	return addrs(slices.SortedFunc(maps.Keys(others), netip.Addr.Compare))
+	return addrs(sorted(others))
 }
 
 // unrepliedFrom counts the flows into the ranges that never saw a reply.
 func unrepliedFrom(v *view, silent []*remoteRange) []model.Evidence {
 	var n uint64
-	for i := range v.Flows {
-		f := &v.Flows[i]
+	for f := range each(v.Flows) {
 		if f.Replied || len(v.pods[f.Original.Src]) == 0 {
 			continue
 		}
@@ -506,7 +501,7 @@ func unrepliedFrom(v *view, silent []*remoteRange) []model.Evidence {
 	if n == 0 {
 		return nil
 	}
-	return []model.Evidence{{Source: model.SourceConntrack, Text: count(n, "flow") + " from pods into that range UNREPLIED"}}
+	return []model.Evidence{seen(model.SourceConntrack, "%s from pods into that range UNREPLIED", count(n, "flow"))}
 }
 
 // udrFix gives the az commands with the values that are known.

@@ -37,8 +37,7 @@ func (v *view) silentNextHops() map[question]*muteHop {
 	if !v.Has(model.SourceTC, model.SourceDrops) {
 		return found
 	}
-	for i := range v.Traffic.Drops {
-		d := &v.Traffic.Drops[i]
+	for d := range each(v.Traffic.Drops) {
 		if !d.NeighborFailed() || !v.outer[d.IfIndex] || v.inPod(d).IsValid() || v.explained(d) {
 			continue
 		}
@@ -76,8 +75,7 @@ func muteHopAt(found map[question]*muteHop, k question) *muteHop {
 // of the node passes the bridge and the port, a pod's the port alone.
 func askedBeyond(v *view, k question) talk {
 	var link, ports talk
-	for i := range v.Traffic.ARP {
-		a := &v.Traffic.ARP[i]
+	for a := range each(v.Traffic.ARP) {
 		l := v.links[a.IfIndex]
 		if a.Addr != k.addr || l == nil {
 			continue
@@ -150,8 +148,7 @@ func senders(v *view, d *model.Drop) []netip.Addr {
 	}
 	if v.translated == nil {
 		v.translated = map[pair][]netip.Addr{}
-		for i := range v.Flows {
-			f := &v.Flows[i]
+		for f := range each(v.Flows) {
 			if src := f.Original.Src; src != f.Reply.Dst && len(v.pods[src]) > 0 {
 				k := pair{f.Reply.Dst, f.Reply.Src}
 				v.translated[k] = append(v.translated[k], src)
@@ -164,7 +161,7 @@ func senders(v *view, d *model.Drop) []netip.Addr {
 // nobodyBeyond is the verdict on a link's next hops that do not answer.
 func nobodyBeyond(v *view, m *muteHops) finding {
 	link, port := v.linkName(m.link), portOf(v, m.link)
-	remotes := slices.SortedFunc(maps.Keys(m.hops), netip.Addr.Compare)
+	remotes := sorted(m.hops)
 	asker := "The node asks"
 	if len(m.askers) > 0 {
 		asker = "Pods ask"
@@ -172,7 +169,7 @@ func nobodyBeyond(v *view, m *muteHops) finding {
 	f := model.Finding{
 		Severity:     model.Warning,
 		Confidence:   model.Proven,
-		Pods:         slices.Collect(maps.Keys(m.pods)),
+		Pods:         sorted(m.pods),
 		LastHopAlive: v.place(port, model.Egress),
 		Title:        fmt.Sprintf("nobody answers for %s on %s", addrs(remotes), port),
 		Why: fmt.Sprintf("%s on %s for the MAC of %s, the next hop of packets from %s, and nobody answers. The packets are freed before they leave.",
@@ -195,11 +192,11 @@ func nobodyBeyond(v *view, m *muteHops) finding {
 		}
 	}
 	if f.Packets > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: count(f.Packets, "packet") + " freed, since the neighbour failed"})
+		observe(&f, model.SourceDrops, "%s freed, since the neighbour failed", count(f.Packets, "packet"))
 	}
 	if l := v.byName[port]; l != nil && dead(l) != "" {
 		f.Why += fmt.Sprintf(" %s %s.", port, dead(l))
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceLinks, Text: port + " " + dead(l)})
+		observe(&f, model.SourceLinks, "%s %s", port, dead(l))
 		f.Unseen, f.Alternatives = []string{"what " + port + " is connected to"}, nil
 		f.Fix = append([]string{raise(l)}, f.Fix...)
 	}
@@ -216,18 +213,17 @@ func nobodyBeyond(v *view, m *muteHops) finding {
 // muteEvidence is what shows that nobody answers for a next hop.
 func muteEvidence(v *view, m *muteHops, a netip.Addr, port string) []model.Evidence {
 	hop, link := m.hops[a], v.linkName(m.link)
-	out := []model.Evidence{{Source: model.SourceTC, Text: fmt.Sprintf(
-		"%s egress: %s for %s; ingress: no reply", port, count(hop.requests, request(a)), a)}}
+	out := []model.Evidence{seen(model.SourceTC, "%s egress: %s for %s; ingress: no reply", port, count(hop.requests, request(a)), a)}
 	switch {
 	case len(hop.askers) > 0:
-		out = append(out, model.Evidence{Source: model.SourcePods, Text: fmt.Sprintf("%s is the gateway of %s, which ask for it themselves",
-			a, addrs(slices.SortedFunc(maps.Keys(hop.askers), netip.Addr.Compare)))})
+		out = append(out, seen(model.SourcePods,
+			"%s is the gateway of %s, which ask for it themselves", a, addrs(sorted(hop.askers))))
 	case hop.gateway:
-		out = append(out, model.Evidence{Source: model.SourceRoutes, Text: fmt.Sprintf("%s is the gateway of routes on %s", a, link)})
+		out = append(out, seen(model.SourceRoutes, "%s is the gateway of routes on %s", a, link))
 	}
-	for i := range v.Neighbors {
-		if n := &v.Neighbors[i]; n.IfIndex == m.link && n.Addr == a {
-			out = append(out, model.Evidence{Source: model.SourceNeighbors, Text: fmt.Sprintf("%s dev %s %s", a, link, stateOf(n))})
+	for n := range each(v.Neighbors) {
+		if n.IfIndex == m.link && n.Addr == a {
+			out = append(out, seen(model.SourceNeighbors, "%s dev %s %s", a, link, stateOf(n)))
 		}
 	}
 	return out
@@ -237,8 +233,8 @@ func muteEvidence(v *view, m *muteHops, a netip.Addr, port string) []model.Evide
 // one port of a bridge that is an uplink.
 func portOf(v *view, ifindex int) string {
 	var ports []string
-	for i := range v.Links {
-		if l := &v.Links[i]; l.Role == model.RoleUplink && l.Master == ifindex {
+	for l := range each(v.Links) {
+		if l.Role == model.RoleUplink && l.Master == ifindex {
 			ports = append(ports, l.Name)
 		}
 	}

@@ -40,8 +40,8 @@ func findNICForwarding(v *view) []finding {
 	}
 	self := v.self()
 	nodes := []*model.ClusterNode{self}
-	for i := range v.Cluster.Nodes {
-		if n := &v.Cluster.Nodes[i]; n != self {
+	for n := range each(v.Cluster.Nodes) {
+		if n != self {
 			nodes = append(nodes, n)
 		}
 	}
@@ -67,8 +67,7 @@ func findNICForwarding(v *view) []finding {
 
 // deafCard is the node's network card, if a file says that it does not forward.
 func deafCard(v *view, n *model.ClusterNode) *model.NIC {
-	for i := range v.Cluster.Azure.NICs {
-		c := &v.Cluster.Azure.NICs[i]
+	for c := range each(v.Cluster.Azure.NICs) {
 		if c.ForwardsKnown && !c.Forwards && slices.ContainsFunc(c.Addresses, func(a netip.Addr) bool { return slices.Contains(n.Addresses, a) }) {
 			return c
 		}
@@ -90,9 +89,8 @@ func deaf(v *view, n *model.ClusterNode, c *model.NIC, cidrs []netip.Prefix, pod
 		Title:        fmt.Sprintf("IP forwarding is off on the network card of %s", n.Name),
 		Why: fmt.Sprintf("The pods of %s, in %s, have addresses that are not the card's. Without IP forwarding the fabric takes no packet from them "+
 			"and delivers none for them, with no word and no drop on any node.", n.Name, addrs(cidrs)),
-		Evidence: []model.Evidence{{Source: model.SourceCloud, Text: fmt.Sprintf(
-			"%s: card %s with %s has enableIPForwarding false", c.File, c.Name(), addrs(c.Addresses))}},
-		Fix: []string{"az network nic update " + id + " --ip-forwarding true"},
+		Evidence: []model.Evidence{seen(model.SourceCloud, "%s: card %s with %s has enableIPForwarding false", c.File, c.Name(), addrs(c.Addresses))},
+		Fix:      []string{"az network nic update " + id + " --ip-forwarding true"},
 	}
 	for _, r := range ranges {
 		if pods == nil && !slices.Contains(cidrs, r.cidr) {
@@ -106,8 +104,8 @@ func deaf(v *view, n *model.ClusterNode, c *model.NIC, cidrs []netip.Prefix, pod
 		}
 	}
 	if f.Packets > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s egress: %s between these pods and those of other nodes; ingress: no answer", v.uplink(), count(f.Packets, "packet"))})
+		observe(&f, model.SourceTC,
+			"%s egress: %s between these pods and those of other nodes; ingress: no answer", v.uplink(), count(f.Packets, "packet"))
 	}
 	if len(f.Pods) == 0 {
 		f.Pods = v.podsIn(v.ownCIDRs())

@@ -52,8 +52,7 @@ func findNoReply(v *view) []finding {
 	raw, translated := muteGroup{map[netip.Addr]*mutePeer{}}, muteGroup{map[netip.Addr]*mutePeer{}}
 	mute := v.unrepliedFlows()
 	reflected := v.reflected()
-	for i := range v.peers {
-		p := &v.peers[i]
+	for p := range each(v.peers) {
 		asks := p.Out.Requests
 		if !v.unanswered(p) || v.sentAstray(p) || !v.elsewhere(p.Remote) || reflected[p.Local] && p.In.Requests > 0 {
 			continue
@@ -112,8 +111,7 @@ func lasted(p *model.Peer) bool {
 // about all ranges, this node's own route, is about all that goes with a pod's
 // address within the network.
 func accounted(v *view, pods map[netip.Addr]bool, remote netip.Addr) bool {
-	for i := range v.prior {
-		f := &v.prior[i]
+	for f := range each(v.prior) {
 		if f.Severity == model.Info {
 			continue
 		}
@@ -160,7 +158,7 @@ func (v *view) mute(g *muteGroup, translated bool) finding {
 	pods := map[netip.Addr]bool{}
 	var asks, errors uint64
 	var link int
-	remotes := slices.SortedFunc(maps.Keys(g.peers), netip.Addr.Compare)
+	remotes := sorted(g.peers)
 	for _, a := range remotes {
 		m := g.peers[a]
 		maps.Copy(pods, m.pods)
@@ -170,7 +168,7 @@ func (v *view) mute(g *muteGroup, translated bool) finding {
 		f.Peers = append(f.Peers, host(a))
 		link = m.link
 	}
-	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
+	f.Pods = sorted(pods)
 	name := v.linkName(link)
 	f.LastHopAlive = v.place(name, model.Egress)
 	f.Title = "no answer from " + addrs(remotes)
@@ -180,20 +178,18 @@ func (v *view) mute(g *muteGroup, translated bool) finding {
 	}
 	f.Why = fmt.Sprintf("Requests of pods to %s leave %s right, %s, and nothing comes back. Nothing is dropped on this node: what loses them is beyond it.",
 		addrs(remotes), name, what)
-	f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-		"%s egress: %s to %s, %d of them wanting an answer, from %s; ingress: none",
-		name, count(f.Packets, "packet"), addrs(remotes), asks, count(uint64(len(pods)), "pod"))})
+	observe(&f, model.SourceTC,
+		"%s egress: %s to %s, %d of them wanting an answer, from %s; ingress: none", name, count(f.Packets, "packet"), addrs(remotes), asks, count(uint64(len(pods)), "pod"))
 	if errors > 0 {
 		f.Why = fmt.Sprintf("Requests of pods to %s leave %s right, %s. No answer comes back, but ICMP errors do: a router on the way has no route, "+
 			"the last one finds no such machine, or a firewall refuses. Nothing is dropped on this node.", addrs(remotes), name, what)
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s ingress: %s about these packets", name, plural(errors, "ICMP error", "ICMP errors"))})
+		observe(&f, model.SourceTC, "%s ingress: %s about these packets", name, plural(errors, "ICMP error", "ICMP errors"))
 	}
 	if n := unrepliedTo(v, g); n > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceConntrack, Text: count(n, "flow") + " of pods to there UNREPLIED"})
+		observe(&f, model.SourceConntrack, "%s of pods to there UNREPLIED", count(n, "flow"))
 	}
 	if control := answerers(v, g); control != "" {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: "answers come from " + control})
+		observe(&f, model.SourceTC, "answers come from %s", control)
 	} else {
 		f.Confidence = model.Possible
 		f.Unseen = append(f.Unseen, "any answer at the uplink: without one the uplink itself may be dead")
@@ -246,8 +242,7 @@ func probedSilence(v *view, f *model.Finding, remotes []netip.Addr) {
 // unrepliedTo counts the pods' flows to the destinations that saw no reply.
 func unrepliedTo(v *view, g *muteGroup) uint64 {
 	var n uint64
-	for i := range v.Flows {
-		f := &v.Flows[i]
+	for f := range each(v.Flows) {
 		if m := g.peers[f.Reply.Src]; m != nil && !f.Replied && m.pods[f.Original.Src] {
 			n++
 		}
@@ -258,13 +253,12 @@ func unrepliedTo(v *view, g *muteGroup) uint64 {
 // answerers are what does answer at the uplinks.
 func answerers(v *view, g *muteGroup) string {
 	others := map[netip.Addr]bool{}
-	for i := range v.peers {
-		p := &v.peers[i]
+	for p := range each(v.peers) {
 		if g.peers[p.Remote] == nil && v.answered(p) {
 			others[p.Remote] = true
 		}
 	}
-	return addrs(slices.SortedFunc(maps.Keys(others), netip.Addr.Compare))
+	return addrs(sorted(others))
 }
 
 // filedRoutes are the routes of the files that lead to silent pods of other

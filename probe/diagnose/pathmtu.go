@@ -46,8 +46,7 @@ type pairDrops struct {
 func findPathMTU(v *view) []finding {
 	type ends struct{ src, dst netip.Addr }
 	pairs := map[ends]*pairDrops{}
-	for i := range v.Traffic.Drops {
-		d := &v.Traffic.Drops[i]
+	for d := range each(v.Traffic.Drops) {
 		if !tooBig(d) || !v.ofPod(d) || v.explained(d) {
 			continue
 		}
@@ -72,10 +71,7 @@ func findPathMTU(v *view) []finding {
 		}
 		for _, d := range p.drops {
 			next := nextLink(v, d)
-			if groups[next] == nil {
-				groups[next] = &lost{}
-			}
-			groups[next].add(v, d)
+			entry(groups, next).add(v, d)
 		}
 	}
 	var out []finding
@@ -94,8 +90,8 @@ func findPathMTU(v *view) []finding {
 // senders do not learn the size.
 func unnoticed(v *view, f *model.Finding, l *lost) {
 	var errors lost
-	for i := range v.Traffic.Drops {
-		if d := &v.Traffic.Drops[i]; v.silenced(d, l) {
+	for d := range each(v.Traffic.Drops) {
+		if v.silenced(d, l) {
 			errors.add(v, d)
 		}
 	}
@@ -123,7 +119,7 @@ func narrow(v *view, next int, l *lost) finding {
 	drops := mostDropped(l.drops)
 	f := model.Finding{
 		Confidence:   model.Likely,
-		Pods:         slices.Collect(maps.Keys(l.pods)),
+		Pods:         sorted(l.pods),
 		LastHopAlive: v.place(drops[0].Link, model.Ingress),
 		Title:        "packets of pods are too big for the next link",
 		Why:          fmt.Sprintf("The kernel dropped %s that may not be cut and do not fit the next link. They keep coming, so their senders do not learn the size that does.", count(l.packets, "packet")),
@@ -131,7 +127,7 @@ func narrow(v *view, next int, l *lost) finding {
 		Packets:      l.packets,
 		Fix:          []string{ip46tables(v.pod(drops[0])) + " -t mangle -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu"},
 	}
-	f.Peers = hosts(slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare))
+	f.Peers = hosts(sorted(l.peers))
 	in, out := v.byName[drops[0].Link], v.links[next]
 	if out == nil || in == nil || in.MTU == 0 || out.MTU == 0 || out.MTU >= in.MTU {
 		f.Unseen = []string{"the smaller MTU: no link of this node has it, so a route or a learnt path does"}
@@ -140,8 +136,7 @@ func narrow(v *view, next int, l *lost) finding {
 	}
 	f.Confidence = model.Proven
 	f.Title = fmt.Sprintf("packets of pods are too big for %s (MTU %d)", out.Name, out.MTU)
-	f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceLinks, Text: fmt.Sprintf(
-		"they arrive through %s with MTU %d and would leave by %s with MTU %d", in.Name, in.MTU, out.Name, out.MTU)})
+	observe(&f, model.SourceLinks, "they arrive through %s with MTU %d and would leave by %s with MTU %d", in.Name, in.MTU, out.Name, out.MTU)
 	f.Fix = append([]string{fmt.Sprintf("ip link set %s mtu %d", shellWord(out.Name), in.MTU)}, f.Fix...)
 	return finding{Finding: f}
 }

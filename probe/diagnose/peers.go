@@ -181,8 +181,7 @@ func besideUplink(v *view, p *model.Peer) bool {
 // the address had sent them.
 func (v *view) reflected() map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
-	for i := range v.Traffic.Hops {
-		h := &v.Traffic.Hops[i]
+	for h := range each(v.Traffic.Hops) {
 		if h.Addr.IsValid() && h.Side == model.AsDestination && h.Direction == model.Egress && h.Packets > 0 && v.isUplink(h.IfIndex) {
 			out[h.Addr] = true
 		}

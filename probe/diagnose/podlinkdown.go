@@ -34,8 +34,7 @@ func findPodLinkDown(v *view) []finding {
 		return nil
 	}
 	var out []finding
-	for i := range v.Pods {
-		p := &v.Pods[i]
+	for p := range each(v.Pods) {
 		l := v.links[p.LinkIndex]
 		// A pod that is being made has its link up last, one that is being
 		// deleted loses its link as a whole.
@@ -69,8 +68,8 @@ func linkDown(v *view, p *model.Pod, l *model.Link, pods []netip.Addr) finding {
 		LastHopAlive: model.Place{Link: l.Name, Role: model.RolePodLink, Direction: model.Egress},
 		Packets:      v.dropped(func(d *model.Drop) bool { return slices.Contains(pods, d.Dst) }),
 		Evidence: []model.Evidence{
-			{Source: model.SourceLinks, Text: fmt.Sprintf("%s is %s, %s", l.Name, upDown(l.Up), carrier(l.Carrier))},
-			{Source: model.SourcePods, Text: fmt.Sprintf("its other end, %s in the pod, is %s", p.Interface, upDown(p.Up))},
+			seen(model.SourceLinks, "%s is %s, %s", l.Name, upDown(l.Up), carrier(l.Carrier)),
+			seen(model.SourcePods, "its other end, %s in the pod, is %s", p.Interface, upDown(p.Up)),
 		},
 	}
 	switch {
@@ -90,8 +89,7 @@ func linkDown(v *view, p *model.Pod, l *model.Link, pods []netip.Addr) finding {
 		f.Fix = []string{"ip -d link show dev " + shellWord(l.Name)}
 	}
 	if f.Packets > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf(
-			"%s for the pod freed", count(f.Packets, "packet"))})
+		observe(&f, model.SourceDrops, "%s for the pod freed", count(f.Packets, "packet"))
 	} else {
 		f.Unseen = append(f.Unseen, "a packet that was dropped at the link")
 	}
@@ -103,8 +101,7 @@ func linkDown(v *view, p *model.Pod, l *model.Link, pods []netip.Addr) finding {
 // to them are still there.
 func routedTo(v *view, l *model.Link) []netip.Addr {
 	var out []netip.Addr
-	for i := range v.Routes {
-		r := &v.Routes[i]
+	for r := range each(v.Routes) {
 		a := r.Dst.Addr()
 		if r.IfIndex == l.Index && r.Table == mainTable && r.Type == "unicast" && r.Dst.IsSingleIP() && len(v.pods[a]) == 0 &&
 			!v.nodeAddrs[a] && !slices.Contains(out, a) {

@@ -72,8 +72,7 @@ func (p *plan) ranges() {
 // silent asks the destinations that never answered the pods.
 func (p *plan) silent() {
 	asked := 0
-	for i := range p.v.prior {
-		f := &p.v.prior[i]
+	for f := range each(p.v.prior) {
 		for _, peer := range f.Peers {
 			if f.Code == NoReply && peer.IsSingleIP() && asked < mostSilent && p.echo(netip.Addr{}, peer.Addr()) {
 				asked++
@@ -85,8 +84,7 @@ func (p *plan) silent() {
 // absent asks on bridges for addresses of which no owner is known.
 func (p *plan) absent() {
 	asked := 0
-	for i := range p.v.prior {
-		f := &p.v.prior[i]
+	for f := range each(p.v.prior) {
 		var subjects []netip.Addr
 		switch f.Code {
 		case UnansweredARP:
@@ -174,14 +172,14 @@ func wayOff(v *view, to netip.Addr) (model.Probe, bool) {
 	if q.From.Is4() != to.Is4() {
 		return model.Probe{}, false
 	}
-	for i := range v.Neighbors {
-		if n := &v.Neighbors[i]; n.Addr == hop && n.IfIndex == l.Index && resolved(n) {
+	for n := range each(v.Neighbors) {
+		if n.Addr == hop && n.IfIndex == l.Index && resolved(n) {
 			q.DstMAC = n.MAC
 		}
 	}
 	// A gateway passes on to its own network too.
-	for i := range v.gateways {
-		if n := &v.gateways[i]; q.DstMAC.IsZero() && n.IfIndex == l.Index && n.Addr.Is4() == to.Is4() && hop == to && resolved(n) {
+	for n := range each(v.gateways) {
+		if q.DstMAC.IsZero() && n.IfIndex == l.Index && n.Addr.Is4() == to.Is4() && hop == to && resolved(n) {
 			q.DstMAC = n.MAC
 		}
 	}
@@ -225,13 +223,13 @@ func otherNodes(v *view, ranges []*remoteRange, six bool) []netip.Addr {
 	near := func(a netip.Addr) bool {
 		return inAny(v.onLink, a) && !slices.ContainsFunc(v.gateways, func(n model.Neighbor) bool { return n.Addr == a })
 	}
-	for i := range v.peers {
-		if p := &v.peers[i]; near(p.Remote) && v.answered(p) {
+	for p := range each(v.peers) {
+		if near(p.Remote) && v.answered(p) {
 			add(p.Remote)
 		}
 	}
-	for i := range v.Neighbors {
-		if n := &v.Neighbors[i]; near(n.Addr) && resolved(n) && n.State != "PERMANENT" {
+	for n := range each(v.Neighbors) {
+		if near(n.Addr) && resolved(n) && n.State != "PERMANENT" {
 			add(n.Addr)
 		}
 	}

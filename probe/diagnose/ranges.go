@@ -40,8 +40,7 @@ const (
 
 func newRanges(v *view) ranges {
 	r := ranges{byPrefix: map[netip.Prefix]nodeRange{}}
-	for i := range v.Cluster.Nodes {
-		n := &v.Cluster.Nodes[i]
+	for n := range each(v.Cluster.Nodes) {
 		own := slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return v.nodeAddrs[a] })
 		for _, p := range n.PodCIDRs {
 			if own {
@@ -117,8 +116,7 @@ func (r *ranges) supposeAround(v *view, a netip.Addr) {
 // the node's own range.
 func (r *ranges) suppose(v *view, a netip.Addr) netip.Prefix {
 	var kept netip.Prefix
-	for i := range v.PacketRules {
-		x := &v.PacketRules[i]
+	for x := range each(v.PacketRules) {
 		if x.Table == "nat" && x.Target == "RETURN" && !x.Dst.IsZero() && !x.Dst.Not && x.Dst.Prefix.Contains(a) && x.Dst.Prefix.Bits() > kept.Bits() && x.Dst.Prefix.Bits() > 0 {
 			kept = x.Dst.Prefix
 		}
@@ -295,8 +293,7 @@ func (v *view) fabricRanges() []*remoteRange {
 
 func findRanges(v *view) []*remoteRange {
 	byCIDR := map[netip.Prefix]*remoteRange{}
-	for i := range v.peers {
-		p := &v.peers[i]
+	for p := range each(v.peers) {
 		cidr := v.remote(p.Remote)
 		if !cidr.IsValid() || !v.byDefaultRoute(p.Remote) {
 			continue

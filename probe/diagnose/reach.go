@@ -35,8 +35,8 @@ func (v *view) near(r *remoteRange) bool {
 // echoed is what came of the echo request from the node's address to another:
 // nil where none was sent.
 func (v *view) echoed(to netip.Addr) *model.Probe {
-	for i := range v.Probes {
-		if p := &v.Probes[i]; p.Kind == model.ProbeEcho && p.To == to && !fromOwnRange(v, p.From) {
+	for p := range each(v.Probes) {
+		if p.Kind == model.ProbeEcho && p.To == to && !fromOwnRange(v, p.From) {
 			return p
 		}
 	}
@@ -45,8 +45,8 @@ func (v *view) echoed(to netip.Addr) *model.Probe {
 
 // arped is what came of the ARP request for an address; nil where none was sent.
 func (v *view) arped(a netip.Addr) *model.Probe {
-	for i := range v.Probes {
-		if p := &v.Probes[i]; p.Kind == model.ProbeARP && p.To == a {
+	for p := range each(v.Probes) {
+		if p.Kind == model.ProbeARP && p.To == a {
 			return p
 		}
 	}
@@ -62,8 +62,7 @@ func (v *view) byGateway(p *model.Probe) bool {
 // probed is a range with what the node's echo requests say of the paths to and
 // from it.
 func (v *view) probed(r remoteRange) *remoteRange {
-	for i := range v.Probes {
-		p := &v.Probes[i]
+	for p := range each(v.Probes) {
 		if p.Kind == model.ProbeEcho && r.cidr.Contains(p.To) && !fromOwnRange(v, p.From) {
 			r.probes = append(r.probes, p)
 			r.nodeAnswers = r.nodeAnswers || p.Answered
@@ -138,8 +137,7 @@ func probedBack(v *view, r *remoteRange) reach {
 	}
 	owner, near := v.nodeOf(r.cidr), v.near(r)
 	out := reachUnknown
-	for i := range v.Probes {
-		p := &v.Probes[i]
+	for p := range each(v.Probes) {
 		its := owner != nil && slices.Contains(owner.Addresses, p.To)
 		if p.Kind != model.ProbeEcho || p.To.Is6() != r.six() || !fromOwnRange(v, p.From) || !its && !(near && inAny(v.onLink, p.To)) {
 			continue
@@ -157,8 +155,8 @@ func probedBack(v *view, r *remoteRange) reach {
 // backProbes are the echo requests from this node's pod range of a family.
 func (v *view) backProbes(six bool) []*model.Probe {
 	var out []*model.Probe
-	for i := range v.Probes {
-		if p := &v.Probes[i]; p.Kind == model.ProbeEcho && p.To.Is6() == six && fromOwnRange(v, p.From) {
+	for p := range each(v.Probes) {
+		if p.Kind == model.ProbeEcho && p.To.Is6() == six && fromOwnRange(v, p.From) {
 			out = append(out, p, v.echoed(p.To))
 		}
 	}
@@ -190,8 +188,7 @@ func probeEvidence(list []*model.Probe) []model.Evidence {
 		if k.answered {
 			result = "answers from "
 		}
-		out = append(out, model.Evidence{Source: model.SourceProbes, Text: fmt.Sprintf(
-			"echo from %s on %s: %s%s", k.from, k.link, result, addrs(by[k]))})
+		out = append(out, seen(model.SourceProbes, "echo from %s on %s: %s%s", k.from, k.link, result, addrs(by[k])))
 	}
 	return out
 }
@@ -207,5 +204,5 @@ func (v *view) arpEvidence(p *model.Probe) model.Evidence {
 	default:
 		text += "answered with " + addrs(p.MACs)
 	}
-	return model.Evidence{Source: model.SourceProbes, Text: text}
+	return seen(model.SourceProbes, "%s", text)
 }

@@ -2,9 +2,6 @@ package diagnose
 
 import (
 	"fmt"
-	"maps"
-	"net/netip"
-	"slices"
 	"strconv"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -40,18 +37,14 @@ type detour struct {
 
 func findReversePathFilter(v *view) []finding {
 	groups := map[detour]*lost{}
-	for i := range v.Traffic.Drops {
-		d := &v.Traffic.Drops[i]
+	for d := range each(v.Traffic.Drops) {
 		// A node's own address as source is refused in the same place.
 		if !d.ReverseFiltered() || d.Link == "" || !v.ofPod(d) || v.nodeAddrs[d.Src] || v.explained(d) {
 			continue
 		}
 		way := v.wayBack(d)
 		k := detour{link: d.Link, route: way.Route, kind: way.Type}
-		if groups[k] == nil {
-			groups[k] = &lost{}
-		}
-		groups[k].add(v, d)
+		entry(groups, k).add(v, d)
 	}
 	var out []finding
 	for k, l := range groups {
@@ -69,25 +62,24 @@ func (v *view) filtered(k detour, l *lost) finding {
 	way := v.wayBack(l.drops[0])
 	f := model.Finding{
 		Confidence:   model.Proven,
-		Pods:         slices.Collect(maps.Keys(l.pods)),
+		Pods:         sorted(l.pods),
 		LastHopAlive: v.place(k.link, model.Ingress),
 		Title:        "the reverse path filter of " + k.link + " drops packets of pods",
 		Packets:      l.packets,
 	}
-	peers := slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare)
+	peers := sorted(l.peers)
 	f.Peers = hosts(peers)
 	f.Evidence = l.evidence()
 	if known {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceSysctl, Text: fmt.Sprintf(
-			"rp_filter of %s is %d (the larger of its own and of all)", k.link, mode)})
+		observe(&f, model.SourceSysctl, "rp_filter of %s is %d (the larger of its own and of all)", k.link, mode)
 	}
 	src := l.drops[0].Src
 	elsewhere := "nowhere"
 	if way.Route != nil {
 		elsewhere = v.routeText(way.Route)
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: fmt.Sprintf("the way back to %s: %s", src, elsewhere)})
+		observe(&f, model.SourceRoutes, "the way back to %s: %s", src, elsewhere)
 	} else {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: fmt.Sprintf("the way back to %s: none", src)})
+		observe(&f, model.SourceRoutes, "the way back to %s: none", src)
 	}
 	f.Why = fmt.Sprintf("Packets from %s arrive through %s; the node's own way back is %s, so the filter takes the source for forged.", src, k.link, elsewhere)
 	if !known || mode == 0 || passes(v, &way, k.link) || !v.Has(model.SourceRoutes) {

@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"fmt"
-	"maps"
 	"math/bits"
 	"net/netip"
 	"slices"
@@ -47,8 +46,7 @@ type loop struct {
 // node brings them back.
 func sentBack(v *view) map[netip.Addr]bool {
 	known := map[netip.Addr]bool{}
-	for i := range v.Pods {
-		p := &v.Pods[i]
+	for p := range each(v.Pods) {
 		if l := v.links[p.LinkIndex]; l != nil && !l.Up {
 			for _, a := range p.Addresses {
 				known[a.Addr()] = true
@@ -68,8 +66,8 @@ func sentBack(v *view) map[netip.Addr]bool {
 func findRoutingLoop(v *view) []finding {
 	known := sentBack(v)
 	filtered := map[looped]uint64{}
-	for i := range v.Traffic.Drops {
-		if d := &v.Traffic.Drops[i]; d.ReverseFiltered() && v.isUplink(d.IfIndex) && d.Link != "" && !v.explained(d) {
+	for d := range each(v.Traffic.Drops) {
+		if d.ReverseFiltered() && v.isUplink(d.IfIndex) && d.Link != "" && !v.explained(d) {
 			filtered[looped{d.Src, d.IfIndex}] += d.Packets
 		}
 	}
@@ -79,8 +77,7 @@ func findRoutingLoop(v *view) []finding {
 		once    bool
 	}
 	loops := map[key][]loop{}
-	for i := range v.Traffic.Hops {
-		h := &v.Traffic.Hops[i]
+	for h := range each(v.Traffic.Hops) {
 		if len(v.pods[h.Addr]) == 0 || known[h.Addr] || !v.isUplink(h.IfIndex) {
 			continue
 		}
@@ -123,8 +120,7 @@ func findRoutingLoop(v *view) []finding {
 // return what is for this node's range.
 func forNobody(v *view, h *model.HopCount) bool {
 	var back uint64
-	for i := range v.peers {
-		p := &v.peers[i]
+	for p := range each(v.peers) {
 		if p.Local == h.Addr && (v.past[p.Remote] || v.vacant(p.Remote) && v.ownRange(p.Remote) || v.deadBackend(p) || justLeft(v, p)) {
 			back += p.In.Packets
 		}
@@ -169,9 +165,8 @@ func looping(v *view, ifindex int, side model.Side, list []loop) finding {
 		pods[l.wrong.Addr] = true
 		f.Pods = append(f.Pods, l.wrong.Addr)
 		f.Packets += l.wrong.Packets
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"packets %s %s: %s %s %d, %s %d, with %s", whose, l.wrong.Addr, name, l.right.Direction, l.right.Packets,
-			l.wrong.Direction, l.wrong.Packets, ttls(l.wrong.TTLs|l.right.TTLs))})
+		observe(&f, model.SourceTC,
+			"packets %s %s: %s %s %d, %s %d, with %s", whose, l.wrong.Addr, name, l.right.Direction, l.right.Packets, l.wrong.Direction, l.wrong.Packets, ttls(l.wrong.TTLs|l.right.TTLs))
 	}
 	if list[0].once {
 		f.Confidence = model.Likely
@@ -196,17 +191,15 @@ func looping(v *view, ifindex int, side model.Side, list []loop) finding {
 // on that pair was no answer, and left as often.
 func targets(v *view, f *model.Finding, ifindex int) {
 	peers := map[netip.Addr]bool{}
-	for i := range v.peers {
-		p := &v.peers[i]
+	for p := range each(v.peers) {
 		if p.IfIndex == ifindex && slices.Contains(f.Pods, p.Local) && p.In.Packets >= minPackets && p.Out.Packets >= p.In.Packets && v.unanswered(p) {
 			peers[p.Remote] = true
 		}
 	}
-	for _, a := range slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare) {
+	for _, a := range sorted(peers) {
 		f.Peers = append(f.Peers, host(a))
 		if d := v.routing().Lookup(v.fromPod(f.Pods[0], a)); d.Route != nil {
-			f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: fmt.Sprintf(
-				"the node's route to %s: %s", a, v.routeText(d.Route))})
+			observe(f, model.SourceRoutes, "the node's route to %s: %s", a, v.routeText(d.Route))
 		}
 	}
 }

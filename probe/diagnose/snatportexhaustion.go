@@ -51,8 +51,7 @@ type holders struct {
 
 func findSNATPortExhaustion(v *view) []finding {
 	bundles := map[bundle]*holders{}
-	for i := range v.Flows {
-		f := &v.Flows[i]
+	for f := range each(v.Flows) {
 		if f.Proto != tcp && f.Proto != udp || f.Reply.Dst == f.Original.Src || !v.nodeAddrs[f.Reply.Dst] || len(v.pods[f.Original.Src]) == 0 {
 			continue
 		}
@@ -98,21 +97,20 @@ func exhausted(v *view, tables *path.NAT, k bundle, h *holders) (model.Finding, 
 	if used < minHeld || used*100 < size*nearly {
 		return f, false
 	}
-	f.Pods = slices.SortedFunc(maps.Keys(h.pods), netip.Addr.Compare)
+	f.Pods = sorted(h.pods)
 	f.Peers = []netip.Prefix{host(k.to)}
 	target := fmt.Sprintf("%s/%d of %s", protoName(k.proto), k.port, k.to)
 	f.Title = fmt.Sprintf("the ports of %s towards %s are used up", k.from, target)
 	f.Why = fmt.Sprintf("Flows to %s hold %d of the %d ports (%d to %d) that pods can leave with as %s. New ones die on the node.",
 		target, used, size, within.First, within.Last, k.from)
-	f.Evidence = []model.Evidence{{Source: model.SourceConntrack, Text: fmt.Sprintf(
-		"%d of %d ports of %s are held by flows to %s, begun by %s", used, size, k.from, target, addrs(f.Pods))}}
+	f.Evidence = []model.Evidence{seen(model.SourceConntrack, "%d of %d ports of %s are held by flows to %s, begun by %s", used, size, k.from, target, addrs(f.Pods))}
 	if nat.Translated {
 		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule translates them", nat.Rule))
 	}
 	if n := v.Conntrack.InsertFailed + v.Conntrack.Drop; n > 0 {
 		f.Packets = n
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceConntrack, Text: fmt.Sprintf(
-			"%s failed in the window, all flows together: two flows with the same port", plural(n, "insertion", "insertions"))})
+		observe(&f, model.SourceConntrack,
+			"%s failed in the window, all flows together: two flows with the same port", plural(n, "insertion", "insertions"))
 	} else {
 		f.Severity, f.Confidence = model.Warning, model.Likely
 		f.Unseen = append(f.Unseen, "a flow that got no port: no insertion failed in the window")

@@ -48,8 +48,7 @@ func misanswered(v *view, s *stale) finding {
 	}
 	f.Packets, f.LastHopAlive = sentTo(v, s.addr, s.rule.MAC)
 	var replies, asker uint64
-	for i := range v.Traffic.ARP {
-		a := &v.Traffic.ARP[i]
+	for a := range each(v.Traffic.ARP) {
 		if !a.Reply || a.Addr != s.addr || a.MAC != s.rule.MAC || a.Direction != model.Egress {
 			continue
 		}
@@ -61,12 +60,11 @@ func misanswered(v *view, s *stale) finding {
 		}
 	}
 	if replies > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s egress: %s that %s is at %s", f.LastHopAlive.Link, plural(replies, "ARP reply", "ARP replies"), s.addr, s.rule.MAC)})
+		observe(&f, model.SourceTC,
+			"%s egress: %s that %s is at %s", f.LastHopAlive.Link, plural(replies, "ARP reply", "ARP replies"), s.addr, s.rule.MAC)
 	}
 	if f.Packets > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s for %s came from pods with the destination MAC %s", count(f.Packets, "packet"), s.addr, s.rule.MAC)})
+		observe(&f, model.SourceTC, "%s for %s came from pods with the destination MAC %s", count(f.Packets, "packet"), s.addr, s.rule.MAC)
 	}
 	if replies == 0 && f.Packets == 0 && s.rule.Counter.Delta == 0 {
 		f.Unseen = append(f.Unseen, "an ARP request for the address: nobody asked in the window")

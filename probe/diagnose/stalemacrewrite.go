@@ -41,8 +41,7 @@ func findStaleMACRewrite(v *view) []finding {
 		ruled[s.addr] = true
 		out = append(out, rewrittenByRule(v, &s, rewrites))
 	}
-	for i := range rewrites {
-		r := &rewrites[i]
+	for r := range each(rewrites) {
 		if !ruled[r.Addr] && toNobody(v, r) {
 			ruled[r.Addr] = true
 			out = append(out, rewrittenUnseen(v, r))
@@ -117,8 +116,8 @@ func rewrittenUnseen(v *view, r *model.MACRewrite) finding {
 		Alternatives: []string{"a tc program that rewrites the MAC"},
 		Packets:      r.Packets,
 	}
-	for i := range v.FrameRules {
-		if x := &v.FrameRules[i]; x.Target == model.TargetDNAT && x.MAC == r.To.MAC {
+	for x := range each(v.FrameRules) {
+		if x.Target == model.TargetDNAT && x.MAC == r.To.MAC {
 			f.Evidence = append(f.Evidence, ruleEvidence(x))
 			f.Fix = append(f.Fix, deleteFrameRule(x))
 		}
@@ -137,8 +136,7 @@ func rewrittenUnseen(v *view, r *model.MACRewrite) finding {
 // a flood shows the same frames on many ports.
 func mostRewritten(list []model.MACRewrite, addr netip.Addr, to model.MAC) *model.MACRewrite {
 	var most *model.MACRewrite
-	for i := range list {
-		r := &list[i]
+	for r := range each(list) {
 		if r.Addr == addr && r.Field == model.DestinationMAC && r.To.MAC == to && (most == nil || r.Packets > most.Packets) {
 			most = r
 		}
@@ -147,9 +145,8 @@ func mostRewritten(list []model.MACRewrite, addr netip.Addr, to model.MAC) *mode
 }
 
 func rewriteEvidence(r *model.MACRewrite) model.Evidence {
-	return model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-		"%s %s destination MAC %s, then %s %s destination MAC %s: %s for %s",
-		r.From.Link, r.From.Direction, r.From.MAC, r.To.Link, r.To.Direction, r.To.MAC, count(r.Packets, "frame"), r.Addr)}
+	return seen(model.SourceTC,
+		"%s %s destination MAC %s, then %s %s destination MAC %s: %s for %s", r.From.Link, r.From.Direction, r.From.MAC, r.To.Link, r.To.Direction, r.To.MAC, count(r.Packets, "frame"), r.Addr)
 }
 
 // arrival is where frames for the address were last right: where they came in
@@ -158,8 +155,7 @@ func arrival(v *view, s *stale, seen *model.MACRewrite) model.Place {
 	if seen != nil {
 		return v.place(seen.From.Link, seen.From.Direction)
 	}
-	for i := range v.Links {
-		l := &v.Links[i]
+	for l := range each(v.Links) {
 		if s.rule.In.Name != "" && s.rule.In.Matches(l.Name) || s.rule.In.Name == "" && l.Role == model.RoleUplink {
 			return v.place(l.Name, model.Ingress)
 		}

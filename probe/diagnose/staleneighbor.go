@@ -36,8 +36,7 @@ func findStaleNeighbor(v *view) []finding {
 		return nil
 	}
 	var out []finding
-	for i := range v.Neighbors {
-		n := &v.Neighbors[i]
+	for n := range each(v.Neighbors) {
 		if n.Proxy || len(v.pods[n.Addr]) == 0 {
 			continue
 		}
@@ -98,20 +97,18 @@ func misdirected(v *view, n *model.Neighbor, owners []*model.Pod) (finding, bool
 		Why: fmt.Sprintf("The node sends what it routes to %s to the MAC %s; %s has it, %s has %s. The pod frees frames for another MAC.",
 			n.Addr, n.MAC, v.owner(n.MAC), podName(p), p.MAC),
 		Evidence: []model.Evidence{
-			{Source: model.SourceNeighbors, Text: fmt.Sprintf("%s dev %s lladdr %s %s", n.Addr, v.linkName(n.IfIndex), n.MAC, n.State)},
-			{Source: model.SourcePods, Text: fmt.Sprintf("%s is the address of the pod behind %s, with MAC %s", n.Addr, p.Link, p.MAC)},
+			seen(model.SourceNeighbors, "%s dev %s lladdr %s %s", n.Addr, v.linkName(n.IfIndex), n.MAC, n.State),
+			seen(model.SourcePods, "%s is the address of the pod behind %s, with MAC %s", n.Addr, p.Link, p.MAC),
 		},
 		Fix: []string{fmt.Sprintf("%s neigh del %s dev %s", ip(n.Addr), n.Addr, shellWord(v.linkName(n.IfIndex)))},
 		// A flood is freed by every pod that it reaches.
 		Packets: cmp.Or(sent, drops),
 	}
 	if sent > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s egress: %s for %s with the destination MAC %s", v.linkName(n.IfIndex), count(sent, "frame"), n.Addr, n.MAC)})
+		observe(&f, model.SourceTC, "%s egress: %s for %s with the destination MAC %s", v.linkName(n.IfIndex), count(sent, "frame"), n.Addr, n.MAC)
 	}
 	if drops > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf(
-			"%s for %s freed, since for another host", count(drops, "packet"), n.Addr)})
+		observe(&f, model.SourceDrops, "%s for %s freed, since for another host", count(drops, "packet"), n.Addr)
 	}
 	if f.Packets == 0 {
 		f.Unseen = append(f.Unseen, "a packet that the node routed to the pod: there was none in the window")
@@ -169,8 +166,8 @@ func unresolved(v *view, n *model.Neighbor, owners []*model.Pod) (finding, bool)
 		Why: fmt.Sprintf("The node asks for the MAC of %s on %s, where the pod is, and gets no answer. Packets that wait for it are freed.",
 			n.Addr, v.linkName(n.IfIndex)),
 		Evidence: []model.Evidence{
-			{Source: model.SourceNeighbors, Text: fmt.Sprintf("%s dev %s %s", n.Addr, v.linkName(n.IfIndex), n.State)},
-			{Source: model.SourceDrops, Text: fmt.Sprintf("%s for %s freed, since the neighbour failed", count(drops, "packet"), n.Addr)},
+			seen(model.SourceNeighbors, "%s dev %s %s", n.Addr, v.linkName(n.IfIndex), n.State),
+			seen(model.SourceDrops, "%s for %s freed, since the neighbour failed", count(drops, "packet"), n.Addr),
 		},
 		Unseen:       []string{"why the pod does not answer"},
 		Alternatives: []string{"a bridge rule or filter drops " + protocol(n.Addr), "the pod answers no " + request(n.Addr) + " (arp_ignore, NOARP)"},

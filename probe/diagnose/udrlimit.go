@@ -44,8 +44,7 @@ func findUDRLimit(v *view) []finding {
 	nodes := len(needed)
 	f := model.Finding{Confidence: model.Proven}
 	if nodes > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceNodes, Text: fmt.Sprintf(
-			"%s with %s", count(uint64(len(v.Cluster.Nodes)), "node"), count(uint64(nodes), "pod range"))})
+		observe(&f, model.SourceNodes, "%s with %s", count(uint64(len(v.Cluster.Nodes)), "node"), count(uint64(nodes), "pod range"))
 	}
 	// What the table holds beside the nodes' rows takes room too.
 	rows, others := 0, 0
@@ -59,7 +58,7 @@ func findUDRLimit(v *view) []finding {
 				others++
 			}
 		}
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceCloud, Text: fmt.Sprintf("%s holds %s", tableName(t), count(uint64(rows), "route"))})
+		observe(&f, model.SourceCloud, "%s holds %s", tableName(t), count(uint64(rows), "route"))
 	}
 	wanted := max(rows, nodes+others)
 	switch {

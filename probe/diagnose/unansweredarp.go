@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -37,10 +36,8 @@ var unansweredARP = kind{
 func findUnansweredARP(v *view) []finding {
 	var out []finding
 	asked, hops := v.asked(), v.silentNextHops()
-	for i := range v.Pods {
-		p := &v.Pods[i]
-		for k := range p.Gateways {
-			g := &p.Gateways[k]
+	for p := range each(v.Pods) {
+		for g := range each(p.Gateways) {
 			pods := sameFamily(podAddrs(p), g.Addr)
 			if resolved(g) || len(pods) == 0 || v.blamed(pods[0], PodLinkDown, BridgeRuleDrop, MissingPodRoute, ForwardingDisabled) {
 				continue
@@ -71,8 +68,7 @@ type talk struct{ requests, replies uint64 }
 // were sent there.
 func (v *view) asked() map[question]talk {
 	out := map[question]talk{}
-	for i := range v.Traffic.ARP {
-		a := &v.Traffic.ARP[i]
+	for a := range each(v.Traffic.ARP) {
 		k := question{a.IfIndex, a.Addr}
 		t := out[k]
 		switch {
@@ -88,8 +84,8 @@ func (v *view) asked() map[question]talk {
 
 // silentGateway is the verdict on a pod that does not learn its gateway's MAC.
 func (v *view) silentGateway(p *model.Pod, g *model.Neighbor, t talk) (finding, bool) {
-	seen := v.Has(model.SourceTC)
-	if seen && (t.requests < minDrops || t.replies > 0) || !seen && g.State != "FAILED" && g.State != "INCOMPLETE" {
+	watched := v.Has(model.SourceTC)
+	if watched && (t.requests < minDrops || t.replies > 0) || !watched && g.State != "FAILED" && g.State != "INCOMPLETE" {
 		return finding{}, false
 	}
 	pods := sameFamily(podAddrs(p), g.Addr)
@@ -101,12 +97,10 @@ func (v *view) silentGateway(p *model.Pod, g *model.Neighbor, t talk) (finding, 
 		LastHopAlive: v.place(p.Link, model.Ingress),
 		Title:        fmt.Sprintf("nobody answers %s for its gateway", podName(p)),
 		Packets:      v.dropped(lost),
-		Evidence: []model.Evidence{{Source: model.SourcePods, Text: fmt.Sprintf("in the pod, on %s: neighbour %s %s",
-			p.Interface, g.Addr, stateOf(g))}},
+		Evidence:     []model.Evidence{seen(model.SourcePods, "in the pod, on %s: neighbour %s %s", p.Interface, g.Addr, stateOf(g))},
 	}
-	if seen {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s ingress: %s for %s; egress: no reply", p.Link, count(t.requests, request(g.Addr)), g.Addr)})
+	if watched {
+		observe(&f, model.SourceTC, "%s ingress: %s for %s; egress: no reply", p.Link, count(t.requests, request(g.Addr)), g.Addr)
 	}
 	cause, setting := whySilent(v, p, g)
 	if setting.Name == "" {
@@ -116,19 +110,18 @@ func (v *view) silentGateway(p *model.Pod, g *model.Neighbor, t talk) (finding, 
 		f.Fix = []string{fmt.Sprintf("ip -d link show dev %s; sysctl -a | grep -E 'arp|proxy_ndp'", shellWord(p.Link))}
 	} else {
 		f.Why = fmt.Sprintf("%s asks for the MAC of its gateway %s on %s, and %s.", podName(p), g.Addr, p.Link, cause)
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceSysctl, Text: setting.Name + " = " + setting.Value})
+		observe(&f, model.SourceSysctl, "%s = %s", setting.Name, setting.Value)
 		f.Fix = []string{setSysctl(setting.Name, flipped(setting.Value))}
-		if seen {
+		if watched {
 			f.Confidence = model.Proven
 		}
 	}
-	if !seen {
+	if !watched {
 		f.Confidence = model.Possible
 		f.Unseen = append(f.Unseen, protocol(g.Addr)+": packets were not watched")
 	}
 	if f.Packets > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf(
-			"%s of the pod freed, since the neighbour failed", count(f.Packets, "packet"))})
+		observe(&f, model.SourceDrops, "%s of the pod freed, since the neighbour failed", count(f.Packets, "packet"))
 	}
 	return finding{Finding: f, explains: lost}, true
 }
@@ -199,8 +192,7 @@ func (v *view) nobody(asked map[question]talk) []finding {
 		return nil
 	}
 	found := map[netip.Addr]*absent{}
-	for i := range v.Traffic.Drops {
-		d := &v.Traffic.Drops[i]
+	for d := range each(v.Traffic.Drops) {
 		if !d.NeighborFailed() || len(v.pods[d.Dst]) > 0 || v.past[d.Dst] || v.nodeAddrs[d.Dst] || len(v.pods[d.Src]) == 0 ||
 			!inAny(v.ranges.local, d.Dst) || v.explained(d) {
 			continue
@@ -233,22 +225,22 @@ func (v *view) nobody(asked map[question]talk) []finding {
 
 // asker is the first of those who ask.
 func asker(a *absent) netip.Addr {
-	return slices.SortedFunc(maps.Keys(a.askers), netip.Addr.Compare)[0]
+	return sorted(a.askers)[0]
 }
 
 func nobodyHas(v *view, a *absent) finding {
 	f := model.Finding{
 		Confidence:   model.Likely,
-		Pods:         slices.Collect(maps.Keys(a.askers)),
+		Pods:         sorted(a.askers),
 		Peers:        []netip.Prefix{host(a.addr)},
 		LastHopAlive: v.place(v.pods[asker(a)][0].Link, model.Ingress),
 		Title:        "no pod has " + a.addr.String(),
 		Why: fmt.Sprintf("%s of this node keep sending to %s. The address is of this node's pod range, no pod holds it, and nobody answers for it.",
 			count(uint64(len(a.askers)), "pod"), a.addr),
 		Evidence: []model.Evidence{
-			{Source: model.SourceDrops, Text: fmt.Sprintf("%s for %s freed, since the neighbour failed", count(a.packets, "packet"), a.addr)},
-			{Source: model.SourceTC, Text: fmt.Sprintf("%s for %s from pods, no reply", count(a.requests, request(a.addr)), a.addr)},
-			{Source: model.SourcePods, Text: fmt.Sprintf("no pod of this node holds %s", a.addr)},
+			seen(model.SourceDrops, "%s for %s freed, since the neighbour failed", count(a.packets, "packet"), a.addr),
+			seen(model.SourceTC, "%s for %s from pods, no reply", count(a.requests, request(a.addr)), a.addr),
+			seen(model.SourcePods, "no pod of this node holds %s", a.addr),
 		},
 		Unseen:       []string{"who had the address before"},
 		Alternatives: []string{"the pod is on its way, or was deleted and its peers still send to it"},

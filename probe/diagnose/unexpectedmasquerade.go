@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -41,8 +40,7 @@ func findUnexpectedMasquerade(v *view) []finding {
 	tables := path.NewNAT(v.Snapshot)
 	groups := map[*model.PacketRule]*masked{}
 	var order []*masked
-	for i := range v.Flows {
-		f := &v.Flows[i]
+	for f := range each(v.Flows) {
 		if !maskedFlow(v, f) {
 			continue
 		}
@@ -106,16 +104,15 @@ func maskedBy(v *view, g *masked) model.Finding {
 		pods[flow.Original.Src], peers[peer] = true, true
 		sure = sure || len(v.pods[peer]) > 0 || v.remote(peer).IsValid()
 	}
-	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
-	remotes := slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare)
+	f.Pods = sorted(pods)
+	remotes := sorted(peers)
 	f.Peers = hosts(remotes)
 	first := g.flows[0]
 	f.Title = fmt.Sprintf("%s reach other pods with the node's address", addrs(f.Pods))
 	f.Why = fmt.Sprintf("What these pods send to %s leaves with the address %s: it is masqueraded, which pods among themselves do not need.",
 		addrs(remotes), first.Reply.Dst)
-	f.Evidence = []model.Evidence{{Source: model.SourceConntrack, Text: fmt.Sprintf(
-		"%s to %s, the reply is expected from %s to %s: the source was translated; %s like it",
-		first.Original.Src, first.Original.Dst, first.Reply.Src, first.Reply.Dst, count(uint64(len(g.flows)), "flow"))}}
+	f.Evidence = []model.Evidence{seen(model.SourceConntrack,
+		"%s to %s, the reply is expected from %s to %s: the source was translated; %s like it", first.Original.Src, first.Original.Dst, first.Reply.Src, first.Reply.Dst, count(uint64(len(g.flows)), "flow"))}
 	out := v.outLink(first.Reply.Src)
 	f.LastHopAlive = v.place(out, model.Egress)
 	switch {

@@ -89,8 +89,7 @@ func newView(s *model.Snapshot) *view {
 		gatewayAddrs: map[netip.Addr]bool{},
 		onLinkAlone:  map[netip.Addr]bool{},
 	}}
-	for i := range s.Links {
-		l := &s.Links[i]
+	for l := range each(s.Links) {
 		v.links[l.Index], v.byName[l.Name] = l, l
 		if !l.MAC.IsZero() {
 			v.macs[l.MAC] = l.Name
@@ -101,8 +100,7 @@ func newView(s *model.Snapshot) *view {
 			v.broadcasts[broadcast(a)] = true
 		}
 	}
-	for i := range s.Pods {
-		p := &s.Pods[i]
+	for p := range each(s.Pods) {
 		for _, a := range p.Addresses {
 			v.pods[a.Addr()] = append(v.pods[a.Addr()], p)
 			v.broadcasts[broadcast(a)] = true
@@ -111,8 +109,7 @@ func newView(s *model.Snapshot) *view {
 			v.macs[p.MAC] = podName(p)
 		}
 	}
-	for i := range s.PastPods {
-		p := &s.PastPods[i]
+	for p := range each(s.PastPods) {
 		for _, a := range p.Addresses {
 			v.past[a.Addr()] = true
 		}
@@ -120,8 +117,7 @@ func newView(s *model.Snapshot) *view {
 			v.macs[p.MAC] = "a pod that went away"
 		}
 	}
-	for i := range s.Traffic.MACs {
-		p := &s.Traffic.MACs[i]
+	for p := range each(s.Traffic.MACs) {
 		v.macPairs[p.Addr] = append(v.macPairs[p.Addr], p)
 	}
 	delete(v.broadcasts, netip.Addr{})
@@ -135,8 +131,8 @@ func newView(s *model.Snapshot) *view {
 // indexUplinks finds the gateways of the default routes and the prefixes that
 // are on link at the uplinks: the node's own subnet.
 func indexUplinks(v *view) {
-	for i := range v.Links {
-		if l := &v.Links[i]; l.Role == model.RoleUplink {
+	for l := range each(v.Links) {
+		if l.Role == model.RoleUplink {
 			v.outer[l.Index] = true
 			if l.Master != 0 {
 				v.outer[l.Master] = true
@@ -165,8 +161,8 @@ func indexUplinks(v *view) {
 			v.macs[n.MAC] = "the gateway " + n.Addr.String()
 		}
 	}
-	for i := range v.FrameRules {
-		if r := &v.FrameRules[i]; r.SendsToFabric() {
+	for r := range each(v.FrameRules) {
+		if r.SendsToFabric() {
 			v.tunnel[r.MAC] = true
 		}
 	}

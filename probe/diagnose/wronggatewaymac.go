@@ -37,10 +37,8 @@ func findWrongGatewayMAC(v *view) []finding {
 		return nil
 	}
 	var out []finding
-	for i := range v.Pods {
-		p := &v.Pods[i]
-		for k := range p.Gateways {
-			g := &p.Gateways[k]
+	for p := range each(v.Pods) {
+		for g := range each(p.Gateways) {
 			if !resolved(g) || len(sameFamily(podAddrs(p), g.Addr)) == 0 {
 				continue
 			}
@@ -93,15 +91,15 @@ func farGateway(v *view, g *model.Neighbor, bridge *model.Link) (right []model.M
 	if !v.Has(model.SourceNeighbors, model.SourceBridge) {
 		return nil, ""
 	}
-	for i := range v.Neighbors {
-		if n := &v.Neighbors[i]; n.Addr == g.Addr && n.IfIndex == bridge.Index && resolved(n) {
+	for n := range each(v.Neighbors) {
+		if n.Addr == g.Addr && n.IfIndex == bridge.Index && resolved(n) {
 			right = append(right, n.MAC)
 		}
 	}
 	who = "the gateway " + g.Addr.String()
 	var heard []model.MAC
-	for i := range v.FDB {
-		if e := &v.FDB[i]; e.Bridge == bridge.Index && !e.Local && v.isUplink(e.IfIndex) {
+	for e := range each(v.FDB) {
+		if e.Bridge == bridge.Index && !e.Local && v.isUplink(e.IfIndex) {
 			heard = append(heard, e.MAC)
 		}
 	}
@@ -135,20 +133,18 @@ func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right []model.MAC, w
 		Why: fmt.Sprintf("%s sends what is for its gateway %s to %s; %s has %s. Frames for another MAC are freed unread.",
 			podName(p), g.Addr, g.MAC, who, right[0]),
 		Evidence: []model.Evidence{
-			{Source: model.SourcePods, Text: fmt.Sprintf("in the pod, on %s: neighbour %s lladdr %s %s; %s has that MAC",
-				p.Interface, g.Addr, g.MAC, g.State, v.owner(g.MAC))},
-			{Source: model.SourceLinks, Text: fmt.Sprintf("%s has %s", who, right[0])},
+			seen(model.SourcePods,
+				"in the pod, on %s: neighbour %s lladdr %s %s; %s has that MAC", p.Interface, g.Addr, g.MAC, g.State, v.owner(g.MAC)),
+			seen(model.SourceLinks, "%s has %s", who, right[0]),
 		},
 		// A flood is freed by every pod that it reaches.
 		Packets: cmp.Or(sent, drops),
 	}
 	if sent > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s ingress: %s from the pod for %s", p.Link, count(sent, "frame"), g.MAC)})
+		observe(&f, model.SourceTC, "%s ingress: %s from the pod for %s", p.Link, count(sent, "frame"), g.MAC)
 	}
 	if drops > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf(
-			"%s of the pod freed, since for another host", count(drops, "packet"))})
+		observe(&f, model.SourceDrops, "%s of the pod freed, since for another host", count(drops, "packet"))
 	}
 	if sent == 0 && drops == 0 {
 		f.Unseen = append(f.Unseen, "a frame to the gateway: the pod sent none in the window")

@@ -80,8 +80,7 @@ func misrouted(v *view, r *remoteRange, n *model.ClusterNode, fact routeFact) fi
 	}
 	f.LastHopAlive = v.place(v.uplink(), model.Egress)
 	if f.Packets > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s egress: %s to %s; ingress: no answer", v.uplink(), count(f.Packets, "packet"), r.cidr)})
+		observe(&f, model.SourceTC, "%s egress: %s to %s; ingress: no answer", v.uplink(), count(f.Packets, "packet"), r.cidr)
 	} else {
 		f.Pods = v.podsIn(v.ownCIDRs())
 	}
@@ -126,8 +125,7 @@ func misroutedHere(v *view, own netip.Prefix, self *model.ClusterNode, ranges ma
 			}
 		}
 		if f.Packets > 0 {
-			f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-				"%s egress: %s of pods to other nodes' pods; ingress: no answer", v.uplink(), count(f.Packets, "packet"))})
+			observe(&f, model.SourceTC, "%s egress: %s of pods to other nodes' pods; ingress: no answer", v.uplink(), count(f.Packets, "packet"))
 		} else if fact.state == routeAstray {
 			f.Confidence = model.Possible
 		}
@@ -154,7 +152,7 @@ func wrongRow(v *view, cidr netip.Prefix, n *model.ClusterNode, fact routeFact) 
 			"So it is after a node was replaced or got another range, and its route stayed.",
 		Evidence: []model.Evidence{
 			fact.evidence(),
-			{Source: model.SourceNodes, Text: fmt.Sprintf("node %s has %s and the address %s", n.Name, cidr, hop)},
+			seen(model.SourceNodes, "node %s has %s and the address %s", n.Name, cidr, hop),
 		},
 		Fix: []string{fmt.Sprintf("az network route-table route update %s --name %s --next-hop-type VirtualAppliance --next-hop-ip-address %s",
 			routeArgs(fact.table), shellWord(or(fact.row.Name, "ROUTE")), hop)},
@@ -162,9 +160,9 @@ func wrongRow(v *view, cidr netip.Prefix, n *model.ClusterNode, fact routeFact) 
 	if slices.ContainsFunc(fact.row.NextHops, func(a netip.Addr) bool { return v.nodeAddrs[a] }) {
 		f.Why += " That machine is this node."
 	}
-	for i := range v.Cluster.Nodes {
-		if other := &v.Cluster.Nodes[i]; other != n && slices.ContainsFunc(fact.row.NextHops, func(a netip.Addr) bool { return slices.Contains(other.Addresses, a) }) {
-			f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceNodes, Text: where + " is node " + other.Name})
+	for other := range each(v.Cluster.Nodes) {
+		if other != n && slices.ContainsFunc(fact.row.NextHops, func(a netip.Addr) bool { return slices.Contains(other.Addresses, a) }) {
+			observe(&f, model.SourceNodes, "%s is node %s", where, other.Name)
 		}
 	}
 	return f
@@ -179,15 +177,13 @@ func strangers(v *view) []*model.HopCount {
 		link int
 	}
 	forwarded := map[hop]uint64{}
-	for i := range v.Traffic.Hops {
-		h := &v.Traffic.Hops[i]
+	for h := range each(v.Traffic.Hops) {
 		if h.Prefix.IsValid() && h.Direction == model.Egress && h.Side == model.AsDestination {
 			forwarded[hop{h.Prefix, h.IfIndex}] += h.Packets
 		}
 	}
 	var out []*model.HopCount
-	for i := range v.Traffic.Hops {
-		h := &v.Traffic.Hops[i]
+	for h := range each(v.Traffic.Hops) {
 		if !h.Prefix.IsValid() || h.Direction != model.Ingress || h.Side != model.AsDestination || !v.isUplink(h.IfIndex) {
 			continue
 		}
@@ -209,7 +205,7 @@ func strangerEvidence(h *model.HopCount) model.Evidence {
 	if n := bits.OnesCount64(h.TTLs); n > 2 {
 		s += fmt.Sprintf(", with %d different TTLs: they come again and again", n)
 	}
-	return model.Evidence{Source: model.SourceTC, Text: s}
+	return seen(model.SourceTC, "%s", s)
 }
 
 // stranger is the verdict on packets that arrive for another node's pods.
@@ -230,14 +226,13 @@ func stranger(v *view, h *model.HopCount) finding {
 	if n := v.nodeOf(h.Prefix); n != nil {
 		f.Confidence, f.Unseen = model.Proven, nil
 		hop := nextHop(n, h.Prefix)
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceNodes, Text: fmt.Sprintf("node %s has %s and the address %s", n.Name, h.Prefix, hop)})
+		observe(&f, model.SourceNodes, "node %s has %s and the address %s", n.Name, h.Prefix, hop)
 		f.Fix = []string{fmt.Sprintf("az network route-table route update %s --name %s --next-hop-type VirtualAppliance --next-hop-ip-address %s",
 			routeArgs(nil), shellWord(n.Name), hop)}
 	} else {
 		f.Alternatives = []string{"the range " + h.Prefix.String() + " is supposed: --nodes FILE tells whose it is"}
 	}
-	for i := range v.peers {
-		p := &v.peers[i]
+	for p := range each(v.peers) {
 		// What goes round comes in again, and would count as an answer.
 		if h.Prefix.Contains(p.Remote) && len(v.pods[p.Local]) > 0 && !slices.Contains(f.Pods, p.Local) && p.Out.Packets >= minPackets {
 			f.Pods = append(f.Pods, p.Local)
