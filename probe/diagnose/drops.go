@@ -321,3 +321,11 @@ func (v *view) dropsByDesign(r *model.PacketRule) bool {
 func (v *view) silenced(d *model.Drop, l *lost) bool {
 	return (d.Proto == icmp4 || d.Proto == icmp6) && d.Netfilter() && v.nodeAddrs[d.Src] && l.pods[d.Dst]
 }
+
+// fullReasons say what was full.
+var fullReasons = map[model.Reason]string{
+	"SOCKET_RCVBUFF":      "the socket's receive buffer was full",
+	"SOCKET_BACKLOG":      "the socket's backlog was full",
+	"PROTO_MEM":           "the protocol's memory limit was reached",
+	"TCP_LISTEN_OVERFLOW": "the queue of connections to be accepted was full",
+}

@@ -183,7 +183,7 @@ func foreign(v *view, a *model.ARPCount) bool {
 	if len(owners) == 0 || len(v.podMACs(a.Addr)) == 0 || v.past[a.Addr] || v.isGatewayMAC(a.MAC) {
 		return false
 	}
-	if _, known := v.macs[a.MAC]; known || v.blamed(a.Addr, StaleARPReply) {
+	if _, known := v.macs[a.MAC]; known || v.found(a.Addr, netip.Prefix{}, StaleARPReply) {
 		return false
 	}
 	return v.stood(owners[0])

@@ -104,17 +104,9 @@ func widest(v *view, x *model.PacketRule) bool {
 }
 
 func unmasqueraded(v *view, g *rawGroup) finding {
-	pods := map[netip.Addr]bool{}
-	peers := map[netip.Addr]bool{}
-	f := model.Finding{Confidence: model.Proven}
-	link := v.linkName(g.silent[0].IfIndex)
-	for _, p := range g.silent {
-		pods[p.Local], peers[p.Remote] = true, true
-		f.Packets += p.Out.Packets
-	}
-	f.Pods = sorted(pods)
-	remotes := sorted(peers)
-	f.Peers = hosts(remotes)
+	x := sumPeers(g.silent)
+	link, remotes := v.linkName(g.silent[0].IfIndex), sorted(x.remotes)
+	f := model.Finding{Confidence: model.Proven, Pods: sorted(x.pods), Peers: hosts(remotes), Packets: x.packets}
 	f.LastHopAlive = v.place(link, model.Egress)
 	f.Title = fmt.Sprintf("pods are not masqueraded towards %s", addrs(remotes))
 	f.Evidence = []model.Evidence{seen(model.SourceTC,

@@ -34,7 +34,7 @@ var missingUDR = kind{
 
 func findMissingUDR(v *view) []finding {
 	own := v.ownCIDRs()
-	if overlay(v.Node.Plugin) || slices.ContainsFunc(own, func(p netip.Prefix) bool { return v.rangeBlamed(p, WrongUDR, NICForwarding) }) {
+	if overlay(v.Node.Plugin) || slices.ContainsFunc(own, func(p netip.Prefix) bool { return v.found(netip.Addr{}, p, WrongUDR, NICForwarding) }) {
 		// A wrong way back to this node's pods explains every silence.
 		return nil
 	}
@@ -50,7 +50,7 @@ func findMissingUDR(v *view) []finding {
 		switch {
 		case r.answers:
 			answering++
-		case len(r.silent) > 0 && !s.settled[r.cidr] && !v.rangeBlamed(r.cidr, WrongUDR, NICForwarding, MissingNodeRoute):
+		case len(r.silent) > 0 && !s.settled[r.cidr] && !v.found(netip.Addr{}, r.cidr, WrongUDR, NICForwarding, MissingNodeRoute):
 			silent = append(silent, r)
 		}
 	}
@@ -185,7 +185,7 @@ func (s *udrSearch) readFiles() {
 	}
 	self := s.self()
 	for _, r := range s.withoutLoops(s.fabricRanges()) {
-		if r.answers || s.rangeBlamed(r.cidr, WrongUDR, NICForwarding) {
+		if r.answers || s.found(netip.Addr{}, r.cidr, WrongUDR, NICForwarding) {
 			continue
 		}
 		cause := s.fileCause(r, self)
@@ -245,31 +245,22 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing lac
 			"the other node or its pods are down",
 		},
 	}
-	pods := map[netip.Addr]bool{}
-	remotes := map[netip.Addr]bool{}
-	var link int
-	var asks, syn, errors uint64
+	var asks uint64
 	for _, r := range silent {
 		f.Peers = append(f.Peers, r.cidr)
 		asks += r.asks
-		for _, p := range r.silent {
-			pods[p.Local], remotes[p.Remote] = true, true
-			link = p.IfIndex
-			f.Packets += p.Out.Packets
-			syn += p.Out.Requests
-			errors += p.In.ICMPErrors
-		}
 	}
-	f.Pods = sorted(pods)
-	if len(pods) == 0 {
-		f.Pods = v.podsIn(v.ownCIDRs())
+	x := sumPeers(silentPeers(silent))
+	f.Pods, f.Packets = sorted(x.pods), x.packets
+	if len(f.Pods) == 0 {
+		f.Pods = v.podsIn(s.own)
 	}
-	name := v.linkName(link)
+	name := v.linkName(x.link)
 	f.LastHopAlive = v.place(name, model.Egress)
 	f.Title = "no return from " + addrs(f.Peers)
-	if len(remotes) > 0 {
+	if len(x.remotes) > 0 {
 		observe(&f, model.SourceTC,
-			"%s egress: %s (%s wanting an answer) from %s to %s of %s; ingress: no answer", name, count(f.Packets, "packet"), plural(syn, "one", "of them"), count(uint64(len(pods)), "pod"), plural(uint64(len(remotes)), "address", "addresses"), addrs(f.Peers))
+			"%s egress: %s (%s wanting an answer) from %s to %s of %s; ingress: no answer", name, count(f.Packets, "packet"), plural(x.requests, "one", "of them"), count(uint64(len(x.pods)), "pod"), plural(uint64(len(x.remotes)), "address", "addresses"), addrs(f.Peers))
 	}
 	f.Evidence = append(f.Evidence, framesToGateway(v, silent)...)
 	f.Evidence = append(f.Evidence, unrepliedFrom(v, silent)...)
@@ -283,9 +274,9 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing lac
 		f.Confidence = model.Possible
 		f.Unseen = append(f.Unseen, "any answer at the uplink: without one the uplink itself may be dead")
 	}
-	if errors > 0 {
+	if x.errors > 0 {
 		observe(&f, model.SourceTC,
-			"%s ingress: %s about these packets: a router has no route, or the other node none of these pods", name, plural(errors, "ICMP error", "ICMP errors"))
+			"%s ingress: %s about these packets: a router has no route, or the other node none of these pods", name, count(x.errors, "ICMP error"))
 	}
 	if asks > 0 {
 		observe(&f, model.SourceTC,

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -77,7 +78,7 @@ func deafCard(v *view, n *model.ClusterNode) *model.NIC {
 
 // deaf is the verdict on a card. Its peers are the ranges of the pods behind it.
 func deaf(v *view, n *model.ClusterNode, c *model.NIC, cidrs []netip.Prefix, pods []netip.Addr, ranges map[netip.Prefix]*remoteRange) finding {
-	id := "--resource-group RESOURCE_GROUP --name " + shellWord(or(c.Name(), "CARD"))
+	id := "--resource-group RESOURCE_GROUP --name " + shellWord(cmp.Or(c.Name(), "CARD"))
 	if c.ID != "" {
 		id = "--ids " + shellWord(c.ID)
 	}
@@ -92,17 +93,15 @@ func deaf(v *view, n *model.ClusterNode, c *model.NIC, cidrs []netip.Prefix, pod
 		Evidence: []model.Evidence{seen(model.SourceCloud, "%s: card %s with %s has enableIPForwarding false", c.File, c.Name(), addrs(c.Addresses))},
 		Fix:      []string{"az network nic update " + id + " --ip-forwarding true"},
 	}
+	var silent []*model.Peer
 	for _, r := range ranges {
-		if pods == nil && !slices.Contains(cidrs, r.cidr) {
-			continue
-		}
-		for _, p := range r.silent {
-			f.Packets += p.Out.Packets
-			if !slices.Contains(f.Pods, p.Local) {
-				f.Pods = append(f.Pods, p.Local)
-			}
+		if pods != nil || slices.Contains(cidrs, r.cidr) {
+			silent = append(silent, r.silent...)
 		}
 	}
+	x := sumPeers(silent)
+	f.Packets = x.packets
+	f.Pods = union(pods, sorted(x.pods), netip.Addr.Compare)
 	if f.Packets > 0 {
 		observe(&f, model.SourceTC,
 			"%s egress: %s between these pods and those of other nodes; ingress: no answer", v.uplink(), count(f.Packets, "packet"))

@@ -183,7 +183,7 @@ func (v *view) mute(g *muteGroup, translated bool) finding {
 	if errors > 0 {
 		f.Why = fmt.Sprintf("Requests of pods to %s leave %s right, %s. No answer comes back, but ICMP errors do: a router on the way has no route, "+
 			"the last one finds no such machine, or a firewall refuses. Nothing is dropped on this node.", addrs(remotes), name, what)
-		observe(&f, model.SourceTC, "%s ingress: %s about these packets", name, plural(errors, "ICMP error", "ICMP errors"))
+		observe(&f, model.SourceTC, "%s ingress: %s about these packets", name, count(errors, "ICMP error"))
 	}
 	if n := unrepliedTo(v, g); n > 0 {
 		observe(&f, model.SourceConntrack, "%s of pods to there UNREPLIED", count(n, "flow"))

@@ -197,3 +197,31 @@ func (v *view) elsewhere(a netip.Addr) bool {
 // azureWireServer is Azure's address for DNS, health probes and the guest
 // agent. Pods may not reach all of it, by design of AKS.
 var azureWireServer = netip.AddrFrom4([4]byte{168, 63, 129, 16})
+
+// exchange sums up pairs: the pods, their peers, and what went between them.
+type exchange struct {
+	pods, remotes             map[netip.Addr]bool
+	packets, requests, errors uint64
+	// link is one by which packets left.
+	link int
+}
+
+func sumPeers(list []*model.Peer) exchange {
+	x := exchange{pods: map[netip.Addr]bool{}, remotes: map[netip.Addr]bool{}}
+	for _, p := range list {
+		x.pods[p.Local], x.remotes[p.Remote], x.link = true, true, p.IfIndex
+		x.packets += p.Out.Packets
+		x.requests += p.Out.Requests
+		x.errors += p.In.ICMPErrors
+	}
+	return x
+}
+
+// silentPeers are the peers of the ranges that do not answer.
+func silentPeers(list []*remoteRange) []*model.Peer {
+	var out []*model.Peer
+	for _, r := range list {
+		out = append(out, r.silent...)
+	}
+	return out
+}

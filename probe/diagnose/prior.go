@@ -7,25 +7,11 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// blamed reports whether a finding of one of the codes names the address.
-func (v *view) blamed(a netip.Addr, codes ...model.Code) bool {
+// found reports whether a finding of one of the codes, which the judged kind names
+// in after, is about the pod and about the peer. The zero values stand for any.
+func (v *view) found(pod netip.Addr, peer netip.Prefix, codes ...model.Code) bool {
 	return slices.ContainsFunc(v.prior, func(f finding) bool {
-		return slices.Contains(codes, f.Code) && slices.Contains(f.Pods, a)
-	})
-}
-
-// rangeBlamed reports whether an earlier finding of the codes is about all traffic
-// of a range.
-func (v *view) rangeBlamed(cidr netip.Prefix, codes ...model.Code) bool {
-	return slices.ContainsFunc(v.prior, func(f finding) bool {
-		return slices.Contains(codes, f.Code) && slices.Contains(f.Peers, cidr)
-	})
-}
-
-// loops reports whether the pair's packets were found to loop: they are silent
-// for that.
-func (v *view) loops(p *model.Peer) bool {
-	return slices.ContainsFunc(v.prior, func(f finding) bool {
-		return f.Code == RoutingLoop && slices.Contains(f.Pods, p.Local) && slices.Contains(f.Peers, host(p.Remote))
+		return slices.Contains(codes, f.Code) &&
+			(!pod.IsValid() || slices.Contains(f.Pods, pod)) && (!peer.IsValid() || slices.Contains(f.Peers, peer))
 	})
 }

@@ -331,7 +331,7 @@ func (v *view) withoutLoops(list []*remoteRange) []*remoteRange {
 	out := make([]*remoteRange, len(list))
 	for i, r := range list {
 		c := *r
-		c.silent = slices.DeleteFunc(slices.Clone(r.silent), v.loops)
+		c.silent = slices.DeleteFunc(slices.Clone(r.silent), func(p *model.Peer) bool { return v.found(p.Local, host(p.Remote), RoutingLoop) })
 		out[i] = &c
 	}
 	return out

@@ -25,14 +25,6 @@ var receiveOverflow = kind{
 	ends: []model.HopKind{model.HopPod, model.HopLocal},
 }
 
-// fullReasons say what was full.
-var fullReasons = map[model.Reason]string{
-	"SOCKET_RCVBUFF":      "the socket's receive buffer was full",
-	"SOCKET_BACKLOG":      "the socket's backlog was full",
-	"PROTO_MEM":           "the protocol's memory limit was reached",
-	"TCP_LISTEN_OVERFLOW": "the queue of connections to be accepted was full",
-}
-
 func findReceiveOverflow(v *view) []finding {
 	return v.atSockets(func(d *model.Drop) bool { return fullReasons[d.Reason] != "" }, v.overflowed)
 }

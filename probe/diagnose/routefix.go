@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -38,8 +39,8 @@ func associateFix(s *model.Subnet, t *model.RouteTable) string {
 		table = t.ID
 	}
 	return fmt.Sprintf("az network vnet subnet update --resource-group %s --vnet-name %s --name %s --route-table %s",
-		shellWord(or(model.ResourcePart(id, "resourceGroups"), "RESOURCE_GROUP")), shellWord(or(model.ResourcePart(id, "virtualNetworks"), "VNET")),
-		shellWord(or(model.ResourcePart(id, "subnets"), "SUBNET")), shellWord(table))
+		shellWord(cmp.Or(model.ResourcePart(id, "resourceGroups"), "RESOURCE_GROUP")), shellWord(cmp.Or(model.ResourcePart(id, "virtualNetworks"), "VNET")),
+		shellWord(cmp.Or(model.ResourcePart(id, "subnets"), "SUBNET")), shellWord(table))
 }
 
 // routeArgs names a table for az route-table route commands.
@@ -47,14 +48,7 @@ func routeArgs(t *model.RouteTable) string {
 	if t == nil || t.ID == "" {
 		return "--resource-group RESOURCE_GROUP --route-table-name ROUTE_TABLE"
 	}
-	return fmt.Sprintf("--resource-group %s --route-table-name %s", shellWord(or(model.ResourcePart(t.ID, "resourceGroups"), "RESOURCE_GROUP")), shellWord(t.Name()))
-}
-
-func or(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
+	return fmt.Sprintf("--resource-group %s --route-table-name %s", shellWord(cmp.Or(model.ResourcePart(t.ID, "resourceGroups"), "RESOURCE_GROUP")), shellWord(t.Name()))
 }
 
 // rangeRouteFix is the row that leads to another node's pods.

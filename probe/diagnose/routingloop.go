@@ -121,7 +121,7 @@ func findRoutingLoop(v *view) []finding {
 func forNobody(v *view, h *model.HopCount) bool {
 	var back uint64
 	for p := range each(v.peers) {
-		if p.Local == h.Addr && (v.past[p.Remote] || v.vacant(p.Remote) && v.ownRange(p.Remote) || v.deadBackend(p) || justLeft(v, p)) {
+		if p.Local == h.Addr && (v.past[p.Remote] || v.vacant(p.Remote) && v.ownRange(p.Remote) || v.found(p.Local, host(p.Remote), DeadBackend) || justLeft(v, p)) {
 			back += p.In.Packets
 		}
 	}
@@ -133,14 +133,6 @@ func forNobody(v *view, h *model.HopCount) bool {
 func justLeft(v *view, p *model.Peer) bool {
 	near := v.vacant(p.Remote) || inAny(v.onLink, p.Remote) && len(v.pods[p.Remote]) == 0
 	return near && p.In.Replies == 0 && p.LastOut.Before(v.Window.End.Add(-2*settled)) && p.Out.Packets > 0 && !p.LastOut.IsZero()
-}
-
-// deadBackend reports whether the pair's remote end was found to be a service's
-// dead backend.
-func (v *view) deadBackend(p *model.Peer) bool {
-	return slices.ContainsFunc(v.prior, func(f finding) bool {
-		return f.Code == DeadBackend && slices.Contains(f.Pods, p.Local) && slices.Contains(f.Peers, host(p.Remote))
-	})
 }
 
 // looped is an address and the uplink where it was seen.

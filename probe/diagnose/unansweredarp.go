@@ -39,7 +39,7 @@ func findUnansweredARP(v *view) []finding {
 	for p := range each(v.Pods) {
 		for g := range each(p.Gateways) {
 			pods := sameFamily(podAddrs(p), g.Addr)
-			if resolved(g) || len(pods) == 0 || v.blamed(pods[0], PodLinkDown, BridgeRuleDrop, MissingPodRoute, ForwardingDisabled) {
+			if resolved(g) || len(pods) == 0 || v.found(pods[0], netip.Prefix{}, PodLinkDown, BridgeRuleDrop, MissingPodRoute, ForwardingDisabled) {
 				continue
 			}
 			t := asked[question{p.LinkIndex, g.Addr}]

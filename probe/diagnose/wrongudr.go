@@ -1,7 +1,9 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"math/bits"
 	"net/netip"
 	"slices"
@@ -72,12 +74,8 @@ func findWrongUDR(v *view) []finding {
 // misrouted is the verdict on a route to another node's pods.
 func misrouted(v *view, r *remoteRange, n *model.ClusterNode, fact routeFact) finding {
 	f := wrongRow(v, r.cidr, n, fact)
-	for _, p := range r.silent {
-		if !slices.Contains(f.Pods, p.Local) {
-			f.Pods = append(f.Pods, p.Local)
-		}
-		f.Packets += p.Out.Packets
-	}
+	x := sumPeers(r.silent)
+	f.Pods, f.Packets = sorted(x.pods), x.packets
 	f.LastHopAlive = v.place(v.uplink(), model.Egress)
 	if f.Packets > 0 {
 		observe(&f, model.SourceTC, "%s egress: %s to %s; ingress: no answer", v.uplink(), count(f.Packets, "packet"), r.cidr)
@@ -119,11 +117,7 @@ func misroutedHere(v *view, own netip.Prefix, self *model.ClusterNode, ranges ma
 		f := wrongRow(v, own, self, fact)
 		f.Pods = v.podsIn([]netip.Prefix{own})
 		f.LastHopAlive = v.place(v.uplink(), model.Egress)
-		for _, r := range ranges {
-			for _, p := range r.silent {
-				f.Packets += p.Out.Packets
-			}
-		}
+		f.Packets = sumPeers(silentPeers(slices.Collect(maps.Values(ranges)))).packets
 		if f.Packets > 0 {
 			observe(&f, model.SourceTC, "%s egress: %s of pods to other nodes' pods; ingress: no answer", v.uplink(), count(f.Packets, "packet"))
 		} else if fact.state == routeAstray {
@@ -155,7 +149,7 @@ func wrongRow(v *view, cidr netip.Prefix, n *model.ClusterNode, fact routeFact) 
 			seen(model.SourceNodes, "node %s has %s and the address %s", n.Name, cidr, hop),
 		},
 		Fix: []string{fmt.Sprintf("az network route-table route update %s --name %s --next-hop-type VirtualAppliance --next-hop-ip-address %s",
-			routeArgs(fact.table), shellWord(or(fact.row.Name, "ROUTE")), hop)},
+			routeArgs(fact.table), shellWord(cmp.Or(fact.row.Name, "ROUTE")), hop)},
 	}
 	if slices.ContainsFunc(fact.row.NextHops, func(a netip.Addr) bool { return v.nodeAddrs[a] }) {
 		f.Why += " That machine is this node."
