@@ -111,14 +111,9 @@ func reserve(v *view, by discard, dst netip.Addr) bool {
 	return by.route != nil && len(v.pods[dst]) == 0 && (inAny(v.ranges.local, dst) || v.past[dst])
 }
 
-// blackhole is the verdict on a route that threw packets of pods away.
+// blackhole is the finding on a route that threw packets of pods away.
 func blackhole(v *view, by discard, l *lost) finding {
-	f := model.Finding{
-		Confidence: model.Proven,
-		Pods:       sorted(l.pods),
-		Packets:    l.packets,
-	}
-	f.Peers = hosts(sorted(l.peers))
+	f := l.finding()
 	f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
 	describe(v, &f, by)
 	f.Evidence = append(f.Evidence, l.evidence()...)
@@ -168,7 +163,7 @@ func discards(v *view, by discard) func(*model.Drop) bool {
 	}
 }
 
-// blackholedPods are the verdicts on routes that throw away what is for a pod
+// blackholedPods are the findings on routes that throw away what is for a pod
 // of the node, though nothing for it was seen to be dropped.
 func blackholedPods(v *view, told map[discard]bool) []finding {
 	if !v.Has(model.SourceLinks) {

@@ -100,7 +100,7 @@ func (v *view) routeTo(cidr netip.Prefix, owner, sender *model.ClusterNode) rout
 		}
 	}
 	subnet, id := subnetOf(v, sender)
-	switch table, known, agreed := v.tableOf(subnet, id); {
+	switch table, known, agreed := appliedTable(v, subnet, id); {
 	case !agreed:
 		return routeFact{}
 	case table != nil:
@@ -248,10 +248,10 @@ func subnetOf(v *view, n *model.ClusterNode) (*model.Subnet, string) {
 	return found, found.ID
 }
 
-// tableOf is the table that applies to a subnet, nil where none does or it was
+// appliedTable is the table that applies to a subnet, nil where none does or it was
 // not given; known is false where no file tells which one applies, agreed is false
 // where the files contradict each other.
-func (v *view) tableOf(s *model.Subnet, id string) (table *model.RouteTable, known, agreed bool) {
+func appliedTable(v *view, s *model.Subnet, id string) (table *model.RouteTable, known, agreed bool) {
 	want := ""
 	if s != nil {
 		want = s.RouteTable

@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"fmt"
-	"net/netip"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -35,26 +34,21 @@ func findConntrackFull(v *view) []finding {
 	if !v.Has(model.SourceConntrack) || c.Max == 0 || c.Count*100 < c.Max*nearlyFull {
 		return nil
 	}
-	f := model.Finding{Confidence: model.Proven, LastHopAlive: model.Place{Direction: model.Ingress}}
-	var drops []*model.Drop
-	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	var l lost
 	for d := range each(v.Traffic.Drops) {
 		// Connection tracking drops in the hook itself, never within nft.
-		if c.Drop == 0 || !d.Netfilter() || d.Location == model.LocationNFT || v.pod(d) == (netip.Addr{}) || v.inPod(d).IsValid() {
-			continue
+		if c.Drop > 0 && d.Netfilter() && d.Location != model.LocationNFT && v.ofPod(d) && !v.inPod(d).IsValid() {
+			l.add(v, d)
 		}
-		drops = append(drops, d)
-		pod := v.pod(d)
-		pods[pod], peers[otherEnd(d, pod)] = true, true
 	}
-	f.Pods = sorted(pods)
-	f.Peers = hosts(sorted(peers))
+	f := l.finding()
+	f.LastHopAlive.Direction = model.Ingress
 	f.Packets = c.Drop
 	f.Title = fmt.Sprintf("the connection-tracking table is full: %d of %d", c.Count, c.Max)
 	f.Why = fmt.Sprintf("The node's table holds %d flows and may hold %d. New flows find no room.", c.Count, c.Max)
 	f.Evidence = []model.Evidence{seen(model.SourceConntrack,
 		"%d entries, limit %d; in the window %s dropped for want of room, %s thrown out early", c.Count, c.Max, count(c.Drop, "packet"), count(c.EarlyDrop, "flow"))}
-	f.Evidence = append(f.Evidence, dropEvidence(drops)...)
+	f.Evidence = append(f.Evidence, dropEvidence(l.drops)...)
 	switch {
 	case c.Drop > 0:
 	case c.EarlyDrop > 0:
@@ -68,5 +62,5 @@ func findConntrackFull(v *view) []finding {
 		fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d", 2*c.Max),
 		"conntrack -L -o extended | awk '{print $7, $9}' | sort | uniq -c | sort -rn | head: who holds the entries",
 	}
-	return []finding{{Finding: f, explains: sameDrops(drops)}}
+	return []finding{{Finding: f, explains: sameDrops(l.drops)}}
 }

@@ -36,16 +36,16 @@ const together = 3 * time.Second
 func findDuplicatePodIP(v *view) []finding {
 	var out []finding
 	for _, a := range sorted(v.pods) {
-		if holders := v.holders(a); len(holders) > 1 {
+		if holders := liveHolders(v, a); len(holders) > 1 {
 			out = append(out, duplicate(v, a, holders))
 		}
 	}
 	return append(out, contested(v)...)
 }
 
-// holders are the pods that have had the address up for some time, one of each
+// liveHolders are the pods that have had the address up for some time, one of each
 // namespace.
-func (v *view) holders(a netip.Addr) []*model.Pod {
+func liveHolders(v *view, a netip.Addr) []*model.Pod {
 	if len(v.pods[a]) < 2 {
 		return nil
 	}

@@ -103,7 +103,7 @@ func unforwardable(refused func(*model.Drop) string) func(*model.Drop) bool {
 	return func(d *model.Drop) bool { return refused(d) != "" }
 }
 
-// unforwarded is the verdict on drops for want of forwarding.
+// unforwarded is the finding on drops for want of forwarding.
 func unforwarded(v *view, refused func(*model.Drop) string, global string) (finding, bool) {
 	var l lost
 	links := map[string]bool{}
@@ -127,15 +127,10 @@ func unforwarded(v *view, refused func(*model.Drop) string, global string) (find
 	}
 	names := slices.Sorted(maps.Keys(links))
 	first := refused(mostDropped(l.drops)[0])
-	f := model.Finding{
-		Confidence:   model.Proven,
-		Pods:         sorted(l.pods),
-		LastHopAlive: v.place(first, model.Ingress),
-		Packets:      l.packets,
-		Why: fmt.Sprintf("The kernel dropped %s that arrived through %s and were for somebody else, because forwarding is off there.",
-			count(l.packets, "packet"), strings.Join(names, ", ")),
-	}
-	f.Peers = hosts(sorted(l.peers))
+	f := l.finding()
+	f.LastHopAlive = v.place(first, model.Ingress)
+	f.Why = fmt.Sprintf("The kernel dropped %s that arrived through %s and were for somebody else, because forwarding is off there.",
+		count(l.packets, "packet"), strings.Join(names, ", "))
 	blameForwarding(v, &f, names, global)
 	f.Evidence = append(f.Evidence, l.evidence()...)
 	return finding{Finding: f, explains: unforwardable(refused)}, true
@@ -157,7 +152,7 @@ func blameForwarding(v *view, f *model.Finding, links []string, global string) {
 	}
 }
 
-// unforwardedUnseen is the verdict on the settings alone: pods have the node
+// unforwardedUnseen is the finding on the settings alone: pods have the node
 // for their gateway, the link by which their packets arrive does not forward,
 // and none of them was seen to leave by other means.
 func unforwardedUnseen(v *view) (finding, bool) {

@@ -61,17 +61,11 @@ func withoutDefault(v *view, six bool, l *lost) finding {
 	if six {
 		family = "IPv6"
 	}
-	f := model.Finding{
-		Confidence:   model.Proven,
-		Pods:         sorted(l.pods),
-		Packets:      l.packets,
-		LastHopAlive: v.place(mostDropped(l.drops)[0].Link, model.Ingress),
-		Title:        "no default route for " + family,
-		Why:          "The node has no default route: what its pods send beyond its own networks it drops.",
-		Evidence:     append(l.evidence(), seen(model.SourceRoutes, "no default route for %s in the main table", family)),
-	}
-	peers := sorted(l.peers)
-	f.Peers = hosts(peers)
+	f, peers := l.finding(), sorted(l.peers)
+	f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
+	f.Title = "no default route for " + family
+	f.Why = "The node has no default route: what its pods send beyond its own networks it drops."
+	f.Evidence = append(l.evidence(), seen(model.SourceRoutes, "no default route for %s in the main table", family))
 	link := "UPLINK"
 	if i := slices.IndexFunc(l.drops, (*model.Drop).ReverseFiltered); i >= 0 {
 		link = l.drops[i].Link

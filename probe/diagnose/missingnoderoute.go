@@ -89,7 +89,7 @@ func findMissingNodeRoute(v *view) []finding {
 	return out
 }
 
-// routeless are the verdicts on ranges for which a node without a default route
+// routeless are the findings on ranges for which a node without a default route
 // has no route: the kernel drops what is for them.
 func routeless(v *view, siblings []*model.Route) []finding {
 	groups := map[netip.Prefix]*unrouted{}

@@ -59,7 +59,7 @@ func findMissingPodRoute(v *view) []finding {
 	return out
 }
 
-// podsAstray is the verdict on pods that share a route which is not theirs.
+// podsAstray is the finding on pods that share a route which is not theirs.
 func podsAstray(v *view, list []astray) (finding, bool) {
 	// One that was seen proves the route for all that share it.
 	f := model.Finding{Confidence: model.Possible}

@@ -41,7 +41,7 @@ func (v *view) silentNextHops() map[question]*muteHop {
 		if !d.NeighborFailed() || !v.outer[d.IfIndex] || v.inPod(d).IsValid() || v.explained(d) {
 			continue
 		}
-		hop, ok := v.nextHop(d)
+		hop, ok := awaitedHop(v, d)
 		if !ok {
 			continue
 		}
@@ -119,7 +119,7 @@ func (v *view) asksBeyond(found map[question]*muteHop, p *model.Pod, g *model.Ne
 	return true
 }
 
-// muteBeyond are the verdicts on next hops. Those of one link are one finding,
+// muteBeyond are the findings on next hops. Those of one link are one finding,
 // since they may have one cause.
 func (v *view) muteBeyond(found map[question]*muteHop) []finding {
 	links := map[int]*muteHops{}
@@ -158,7 +158,7 @@ func senders(v *view, d *model.Drop) []netip.Addr {
 	return v.translated[pair{d.Src, d.Dst}]
 }
 
-// nobodyBeyond is the verdict on a link's next hops that do not answer.
+// nobodyBeyond is the finding on a link's next hops that do not answer.
 func nobodyBeyond(v *view, m *muteHops) finding {
 	link, port := v.linkName(m.link), portOf(v, m.link)
 	remotes := sorted(m.hops)
@@ -204,7 +204,7 @@ func nobodyBeyond(v *view, m *muteHops) finding {
 		if !d.NeighborFailed() || d.IfIndex != m.link || v.inPod(d).IsValid() {
 			return d.NeighborFailed() && m.askers[d.Src]
 		}
-		hop, ok := v.nextHop(d)
+		hop, ok := awaitedHop(v, d)
 		return ok && m.hops[hop] != nil || m.askers[d.Src]
 	}
 	return finding{Finding: f, explains: lost}
@@ -244,9 +244,9 @@ func portOf(v *view, ifindex int) string {
 	return v.linkName(ifindex)
 }
 
-// nextHop is the address whose MAC a freed packet waited for. Of several hops
+// awaitedHop is the address whose MAC a freed packet waited for. Of several hops
 // over the same link it is the one that is not resolved.
-func (v *view) nextHop(d *model.Drop) (netip.Addr, bool) {
+func awaitedHop(v *view, d *model.Drop) (netip.Addr, bool) {
 	q := path.Query{Src: d.Src, Dst: d.Dst}
 	if len(v.pods[d.Src]) > 0 {
 		q = v.fromPod(d.Src, d.Dst)

@@ -76,7 +76,7 @@ func deafCard(v *view, n *model.ClusterNode) *model.NIC {
 	return nil
 }
 
-// deaf is the verdict on a card. Its peers are the ranges of the pods behind it.
+// deaf is the finding on a card. Its peers are the ranges of the pods behind it.
 func deaf(v *view, n *model.ClusterNode, c *model.NIC, cidrs []netip.Prefix, pods []netip.Addr, ranges map[netip.Prefix]*remoteRange) finding {
 	id := "--resource-group RESOURCE_GROUP --name " + shellWord(cmp.Or(c.Name(), "CARD"))
 	if c.ID != "" {
@@ -101,7 +101,7 @@ func deaf(v *view, n *model.ClusterNode, c *model.NIC, cidrs []netip.Prefix, pod
 	}
 	x := sumPeers(silent)
 	f.Packets = x.packets
-	f.Pods = union(pods, sorted(x.pods), netip.Addr.Compare)
+	f.Pods = slices.Compact(slices.SortedFunc(slices.Values(slices.Concat(pods, sorted(x.pods))), netip.Addr.Compare))
 	if f.Packets > 0 {
 		observe(&f, model.SourceTC,
 			"%s egress: %s between these pods and those of other nodes; ingress: no answer", v.uplink(), count(f.Packets, "packet"))

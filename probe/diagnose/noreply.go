@@ -33,70 +33,60 @@ var noReply = kind{
 // of a connection get lost now and then, and are sent again.
 const minAsks = 3
 
-// muteGroup is the traffic to destinations that never answer, of one way: with
-// the pods' own addresses, or with the node's.
-type muteGroup struct {
-	peers map[netip.Addr]*mutePeer
-}
+// silence is the traffic to destinations that never answer, by their addresses.
+type silence map[netip.Addr]*silentDestination
 
-type mutePeer struct {
-	pods    map[netip.Addr]bool
-	asks    uint64
-	packets uint64
-	// errors are the ICMP errors that came back.
-	errors uint64
-	link   int
+type silentDestination struct {
+	pods map[netip.Addr]bool
+	// requests are at most packets; errors are the ICMP errors that came back.
+	requests, packets, errors uint64
+	link                      int
 }
 
 func findNoReply(v *view) []finding {
-	raw, translated := muteGroup{map[netip.Addr]*mutePeer{}}, muteGroup{map[netip.Addr]*mutePeer{}}
-	mute := v.unrepliedFlows()
+	own, translated := silence{}, silence{} // with the pods' addresses, and with the node's
+	unreplied := v.unrepliedFlows()
 	reflected := v.reflected()
 	for p := range each(v.peers) {
-		asks := p.Out.Requests
+		requests := p.Out.Requests
 		if !v.unanswered(p) || v.sentAstray(p) || !v.elsewhere(p.Remote) || reflected[p.Local] && p.In.Requests > 0 {
 			continue
 		}
-		pods, group := map[netip.Addr]bool{}, &raw
+		pods, group, flows := map[netip.Addr]bool{}, own, unreplied[pair{p.Local, p.Remote}]
 		if len(v.pods[p.Local]) > 0 {
 			pods[p.Local] = true
-			if m := mute[pair{p.Local, p.Remote}]; m != nil {
-				asks += m.dns
-			}
 		} else if v.nodeAddrs[p.Local] {
-			group = &translated
-			m := mute[pair{p.Local, p.Remote}]
-			if m == nil {
+			if flows == nil {
 				continue
 			}
-			pods = m.pods
-			if m.own {
+			pods, group = flows.pods, translated
+			if flows.own {
 				// Some of what leaves is the node's.
-				asks = min(asks, m.asks)
+				requests = min(requests, flows.asks)
 			}
-			asks += m.dns
 		}
-		if asks < minAsks || len(pods) == 0 || !lasted(p) || accounted(v, pods, p.Remote) {
+		if flows != nil {
+			requests += flows.dns
+		}
+		if requests < minAsks || len(pods) == 0 || !lasted(p) || accounted(v, pods, p.Remote) {
 			continue
 		}
-		m := group.peers[p.Remote]
+		m := group[p.Remote]
 		if m == nil {
-			m = &mutePeer{pods: map[netip.Addr]bool{}, link: p.IfIndex}
-			group.peers[p.Remote] = m
+			m = &silentDestination{pods: map[netip.Addr]bool{}, link: p.IfIndex}
+			group[p.Remote] = m
 		}
 		maps.Copy(m.pods, pods)
-		m.asks += min(asks, p.Out.Packets)
+		m.requests += min(requests, p.Out.Packets)
 		m.packets += p.Out.Packets
 		m.errors += p.In.ICMPErrors
 	}
 	var out []finding
-	for _, g := range []struct {
-		*muteGroup
-		translated bool
-	}{{&raw, false}, {&translated, true}} {
-		if len(g.peers) > 0 {
-			out = append(out, v.mute(g.muteGroup, g.translated))
-		}
+	if len(own) > 0 {
+		out = append(out, unansweredDestinations(v, own, false))
+	}
+	if len(translated) > 0 {
+		out = append(out, unansweredDestinations(v, translated, true))
 	}
 	return out
 }
@@ -144,8 +134,8 @@ func inAnyPod(v *view, pods map[netip.Addr]bool) bool {
 	return false
 }
 
-// mute is the verdict on destinations that never answer.
-func (v *view) mute(g *muteGroup, translated bool) finding {
+// unansweredDestinations is the finding on destinations that never answer.
+func unansweredDestinations(v *view, g silence, translated bool) finding {
 	f := model.Finding{
 		Confidence: model.Likely,
 		Unseen:     []string{"whether the packets arrive: that shows only at the destination"},
@@ -158,11 +148,11 @@ func (v *view) mute(g *muteGroup, translated bool) finding {
 	pods := map[netip.Addr]bool{}
 	var asks, errors uint64
 	var link int
-	remotes := sorted(g.peers)
+	remotes := sorted(g)
 	for _, a := range remotes {
-		m := g.peers[a]
+		m := g[a]
 		maps.Copy(pods, m.pods)
-		asks += m.asks
+		asks += m.requests
 		errors += m.errors
 		f.Packets += m.packets
 		f.Peers = append(f.Peers, host(a))
@@ -240,10 +230,10 @@ func probedSilence(v *view, f *model.Finding, remotes []netip.Addr) {
 }
 
 // unrepliedTo counts the pods' flows to the destinations that saw no reply.
-func unrepliedTo(v *view, g *muteGroup) uint64 {
+func unrepliedTo(v *view, g silence) uint64 {
 	var n uint64
 	for f := range each(v.Flows) {
-		if m := g.peers[f.Reply.Src]; m != nil && !f.Replied && m.pods[f.Original.Src] {
+		if m := g[f.Reply.Src]; m != nil && !f.Replied && m.pods[f.Original.Src] {
 			n++
 		}
 	}
@@ -251,10 +241,10 @@ func unrepliedTo(v *view, g *muteGroup) uint64 {
 }
 
 // answerers are what does answer at the uplinks.
-func answerers(v *view, g *muteGroup) string {
+func answerers(v *view, g silence) string {
 	others := map[netip.Addr]bool{}
 	for p := range each(v.peers) {
-		if g.peers[p.Remote] == nil && v.answered(p) {
+		if g[p.Remote] == nil && v.answered(p) {
 			others[p.Remote] = true
 		}
 	}

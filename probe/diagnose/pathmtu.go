@@ -114,20 +114,17 @@ func nextLink(v *view, d *model.Drop) int {
 	return way.Hops[0].IfIndex
 }
 
-// narrow is the verdict on packets that are too big for a link.
+// narrow is the finding on packets that are too big for a link.
 func narrow(v *view, next int, l *lost) finding {
 	drops := mostDropped(l.drops)
-	f := model.Finding{
-		Confidence:   model.Likely,
-		Pods:         sorted(l.pods),
-		LastHopAlive: v.place(drops[0].Link, model.Ingress),
-		Title:        "packets of pods are too big for the next link",
-		Why:          fmt.Sprintf("The kernel dropped %s that may not be cut and do not fit the next link. They keep coming, so their senders do not learn the size that does.", count(l.packets, "packet")),
-		Evidence:     l.evidence(),
-		Packets:      l.packets,
-		Fix:          []string{ip46tables(v.pod(drops[0])) + " -t mangle -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu"},
-	}
-	f.Peers = hosts(sorted(l.peers))
+	f := l.finding()
+	f.Confidence = model.Likely
+	f.LastHopAlive = v.place(drops[0].Link, model.Ingress)
+	f.Title = "packets of pods are too big for the next link"
+	f.Why = fmt.Sprintf("The kernel dropped %s that may not be cut and do not fit the next link. They keep coming, so their senders do not learn the size that does.",
+		count(l.packets, "packet"))
+	f.Evidence = l.evidence()
+	f.Fix = []string{ip46tables(v.pod(drops[0])) + " -t mangle -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu"}
 	in, out := v.byName[drops[0].Link], v.links[next]
 	if out == nil || in == nil || in.MTU == 0 || out.MTU == 0 || out.MTU >= in.MTU {
 		f.Unseen = []string{"the smaller MTU: no link of this node has it, so a route or a learnt path does"}

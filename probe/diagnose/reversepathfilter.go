@@ -49,38 +49,31 @@ func findReversePathFilter(v *view) []finding {
 	var out []finding
 	for k, l := range groups {
 		if l.packets >= minDrops {
-			out = append(out, v.filtered(k, l))
+			out = append(out, filteredOn(v, k, l))
 		}
 	}
 	return out
 }
 
-// filtered is the verdict on packets that arrive through one link and would be
+// filteredOn is the finding on packets that arrive through one link and would be
 // answered by another.
-func (v *view) filtered(k detour, l *lost) finding {
+func filteredOn(v *view, k detour, l *lost) finding {
 	mode, known := filterMode(v, k.link)
 	way := v.wayBack(l.drops[0])
-	f := model.Finding{
-		Confidence:   model.Proven,
-		Pods:         sorted(l.pods),
-		LastHopAlive: v.place(k.link, model.Ingress),
-		Title:        "the reverse path filter of " + k.link + " drops packets of pods",
-		Packets:      l.packets,
-	}
-	peers := sorted(l.peers)
-	f.Peers = hosts(peers)
+	f := l.finding()
+	f.LastHopAlive = v.place(k.link, model.Ingress)
+	f.Title = "the reverse path filter of " + k.link + " drops packets of pods"
 	f.Evidence = l.evidence()
 	if known {
 		observe(&f, model.SourceSysctl, "rp_filter of %s is %d (the larger of its own and of all)", k.link, mode)
 	}
 	src := l.drops[0].Src
-	elsewhere := "nowhere"
+	elsewhere, text := "nowhere", "none"
 	if way.Route != nil {
-		elsewhere = v.routeText(way.Route)
-		observe(&f, model.SourceRoutes, "the way back to %s: %s", src, elsewhere)
-	} else {
-		observe(&f, model.SourceRoutes, "the way back to %s: none", src)
+		text = v.routeText(way.Route)
+		elsewhere = text
 	}
+	observe(&f, model.SourceRoutes, "the way back to %s: %s", src, text)
 	f.Why = fmt.Sprintf("Packets from %s arrive through %s; the node's own way back is %s, so the filter takes the source for forged.", src, k.link, elsewhere)
 	if !known || mode == 0 || passes(v, &way, k.link) || !v.Has(model.SourceRoutes) {
 		f.Confidence = model.Likely

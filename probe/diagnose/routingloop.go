@@ -141,7 +141,7 @@ type looped struct {
 	ifindex int
 }
 
-// looping is the verdict on pods whose packets loop at one uplink.
+// looping is the finding on pods whose packets loop at one uplink.
 func looping(v *view, ifindex int, side model.Side, list []loop) finding {
 	name := v.linkName(ifindex)
 	whose := map[model.Side]string{model.AsSource: "from", model.AsDestination: "for"}[side]

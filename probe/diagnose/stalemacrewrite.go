@@ -50,7 +50,7 @@ func findStaleMACRewrite(v *view) []finding {
 	return out
 }
 
-// rewrittenByRule is the verdict on a rule, with the frames that it spoilt.
+// rewrittenByRule is the finding on a rule, with the frames that it spoilt.
 func rewrittenByRule(v *view, s *stale, rewrites []model.MACRewrite) finding {
 	f := model.Finding{
 		Confidence: model.Proven,

@@ -77,9 +77,9 @@ func ownersBehind(v *view, n *model.Neighbor) []*model.Pod {
 	return out
 }
 
-// misdirected is the verdict on an entry with a MAC that no owner has.
+// misdirected is the finding on an entry with a MAC that no owner has.
 func misdirected(v *view, n *model.Neighbor, owners []*model.Pod) (finding, bool) {
-	if slices.Contains(v.podMACs(n.Addr), n.MAC) || v.detour(n) {
+	if slices.Contains(v.podMACs(n.Addr), n.MAC) || throughFabric(v, n) {
 		return finding{}, false
 	}
 	p := owners[0]
@@ -130,9 +130,9 @@ func misledBy(v *view, n *model.Neighbor) func(*model.Drop) bool {
 	}
 }
 
-// detour reports whether the entry leads to the pod by way of the fabric or
+// throughFabric reports whether the entry leads to the pod by way of the fabric or
 // of the node itself, as tunnel modes do.
-func (v *view) detour(n *model.Neighbor) bool {
+func throughFabric(v *view, n *model.Neighbor) bool {
 	l := v.links[n.IfIndex]
 	return l != nil && l.Kind == "bridge" && v.isGatewayMAC(n.MAC)
 }
@@ -148,7 +148,7 @@ func sentBy(v *view, n *model.Neighbor) uint64 {
 	return sum
 }
 
-// unresolved is the verdict on an entry without a MAC for a pod that is there.
+// unresolved is the finding on an entry without a MAC for a pod that is there.
 // Without packets lost to it the entry is only a memory.
 func unresolved(v *view, n *model.Neighbor, owners []*model.Pod) (finding, bool) {
 	lost := func(d *model.Drop) bool { return d.Dst == n.Addr && d.NeighborFailed() }

@@ -35,7 +35,7 @@ var unansweredARP = kind{
 
 func findUnansweredARP(v *view) []finding {
 	var out []finding
-	asked, hops := v.asked(), v.silentNextHops()
+	asked, hops := resolutions(v), v.silentNextHops()
 	for p := range each(v.Pods) {
 		for g := range each(p.Gateways) {
 			pods := sameFamily(podAddrs(p), g.Addr)
@@ -46,12 +46,12 @@ func findUnansweredARP(v *view) []finding {
 			if v.asksBeyond(hops, p, g, t) {
 				continue
 			}
-			if found, ok := v.silentGateway(p, g, t); ok {
+			if found, ok := unansweredGateway(v, p, g, t); ok {
 				out = append(out, found)
 			}
 		}
 	}
-	out = append(out, v.nobody(asked)...)
+	out = append(out, unheldAddresses(v, asked)...)
 	return append(out, v.muteBeyond(hops)...)
 }
 
@@ -64,9 +64,9 @@ type question struct {
 // talk counts what came in and what went out again.
 type talk struct{ requests, replies uint64 }
 
-// asked counts the requests that came from each link, and the replies that
+// resolutions counts the requests that came from each link, and the replies that
 // were sent there.
-func (v *view) asked() map[question]talk {
+func resolutions(v *view) map[question]talk {
 	out := map[question]talk{}
 	for a := range each(v.Traffic.ARP) {
 		k := question{a.IfIndex, a.Addr}
@@ -82,8 +82,8 @@ func (v *view) asked() map[question]talk {
 	return out
 }
 
-// silentGateway is the verdict on a pod that does not learn its gateway's MAC.
-func (v *view) silentGateway(p *model.Pod, g *model.Neighbor, t talk) (finding, bool) {
+// unansweredGateway is the finding on a pod that does not learn its gateway's MAC.
+func unansweredGateway(v *view, p *model.Pod, g *model.Neighbor, t talk) (finding, bool) {
 	watched := v.Has(model.SourceTC)
 	if watched && (t.requests < minDrops || t.replies > 0) || !watched && g.State != "FAILED" && g.State != "INCOMPLETE" {
 		return finding{}, false
@@ -185,9 +185,9 @@ type absent struct {
 // everySecond is how often the kernel asks again for a neighbour that is wanted.
 const everySecond = time.Second
 
-// nobody finds the addresses of this node's own pod ranges that no pod holds
+// unheldAddresses finds the addresses of this node's own pod ranges that no pod holds
 // and that its pods keep asking for.
-func (v *view) nobody(asked map[question]talk) []finding {
+func unheldAddresses(v *view, asked map[question]talk) []finding {
 	if !v.Has(model.SourcePods, model.SourceTC) {
 		return nil
 	}

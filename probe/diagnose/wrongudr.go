@@ -71,7 +71,7 @@ func findWrongUDR(v *view) []finding {
 	return out
 }
 
-// misrouted is the verdict on a route to another node's pods.
+// misrouted is the finding on a route to another node's pods.
 func misrouted(v *view, r *remoteRange, n *model.ClusterNode, fact routeFact) finding {
 	f := wrongRow(v, r.cidr, n, fact)
 	x := sumPeers(r.silent)
@@ -202,7 +202,7 @@ func strangerEvidence(h *model.HopCount) model.Evidence {
 	return seen(model.SourceTC, "%s", s)
 }
 
-// stranger is the verdict on packets that arrive for another node's pods.
+// stranger is the finding on packets that arrive for another node's pods.
 func stranger(v *view, h *model.HopCount) finding {
 	f := model.Finding{
 		Confidence:   model.Likely,
