@@ -86,7 +86,7 @@ func (a *app) screen(ctx context.Context, o *observing, from tui.Source, intro s
 	options := tui.Options{
 		Source: from, Window: window, Intro: intro,
 		Trace: func(s *model.Snapshot, findings []model.Finding, pod, to netip.Addr) model.Path {
-			return path.Trace(s, findings, path.Ends{Pod: pod, To: to})
+			return path.Trace(s, diagnose.Relate(findings), path.Ends{Pod: pod, To: to})
 		},
 		Describe: pcap.Describe, Export: o.export,
 		Idle:  o.idle,

@@ -8,9 +8,12 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
+// BlackholeRoute is the code of this finding.
+const BlackholeRoute model.Code = "BlackholeRoute"
+
 var blackholeRoute = kind{
 	page: Page{
-		Code:     "BlackholeRoute",
+		Code:     BlackholeRoute,
 		Severity: model.Critical,
 		Title:    "a route or rule that discards covers traffic of pods",
 		Meaning: "A blackhole, unreachable or prohibit route throws away what it covers. Plugins and VPN clients set them so that " +
@@ -18,10 +21,10 @@ var blackholeRoute = kind{
 			"pods' packets. The kernel gives no reason for such a drop.",
 		Evidence: "the lookup over the node's rules and tables ends at that route, and packets of pods that the lookup refused (ip_error).",
 		Fix:      "delete the route, or restore the more specific one that should stand in front of it.",
-		Verify:   "lasthop check --only BlackholeRoute",
 	},
 	find:  findBlackholeRoute,
-	after: []model.Code{"ForwardingDisabled", "MissingPodRoute"},
+	after: []model.Code{ForwardingDisabled, MissingPodRoute, WrongUDR, DeadBackend, RoutingLoop},
+	ends:  []model.HopKind{model.HopRoute},
 }
 
 // discard is a route or, without one, a rule that throws packets away.
@@ -30,36 +33,32 @@ type discard struct {
 	rule  *model.RoutingRule
 }
 
-func findBlackholeRoute(v *view) []verdict {
+func findBlackholeRoute(v *view) []finding {
 	if !v.Has(model.SourceRoutes) {
 		return nil
 	}
 	groups := map[discard]*lost{}
-	for i := range v.Traffic.Drops {
-		d := &v.Traffic.Drops[i]
+	for d := range each(v.Traffic.Drops) {
 		if !v.ofPod(d) || v.explained(d) {
 			continue
 		}
-		if by, ok := v.discardedBy(d); ok && !v.reserve(by, d.Dst) {
-			if groups[by] == nil {
-				groups[by] = &lost{}
-			}
-			groups[by].addFor(v.concerned(d), d)
+		if by, ok := discardedBy(v, d); ok && !reserve(v, by, d.Dst) {
+			entry(groups, by).addFor(concerned(v, d), d)
 		}
 	}
-	var out []verdict
+	var out []finding
 	told := map[discard]bool{}
 	for by, l := range groups {
 		if l.packets >= minDrops {
 			told[by] = true
-			out = append(out, v.blackhole(by, l))
+			out = append(out, blackhole(v, by, l))
 		}
 	}
-	return append(out, v.blackholedPods(told)...)
+	return append(out, blackholedPods(v, told)...)
 }
 
 // discardedBy finds the route or rule by which the kernel refused a packet.
-func (v *view) discardedBy(d *model.Drop) (discard, bool) {
+func discardedBy(v *view, d *model.Drop) (discard, bool) {
 	// A rule that says unreachable is told as a route that is not there.
 	if !d.LookupRefusedFor("NOT_SPECIFIED") && !d.LookupRefusedFor("IP_INNOROUTES") && !d.LookupRefused6() || d.Link == "" {
 		return discard{}, false
@@ -70,9 +69,9 @@ func (v *view) discardedBy(d *model.Drop) (discard, bool) {
 
 // concerned is the end of a discarded packet that is a pod: the sender where a
 // rule led there by the sender, who then reaches nobody.
-func (v *view) concerned(d *model.Drop) netip.Addr {
+func concerned(v *view, d *model.Drop) netip.Addr {
 	rule := v.routing().Lookup(v.arrived(d)).Rule
-	bySender := rule != nil && !rule.Not && (rule.From.Bits() > 0 || rule.In != "" && !v.isUplinkName(rule.In))
+	bySender := rule != nil && !rule.Not && (rule.From.Bits() > 0 || rule.In != "" && !isUplinkName(v, rule.In))
 	if bySender && !rule.To.IsValid() && len(v.pods[d.Src]) > 0 {
 		return d.Src
 	}
@@ -80,7 +79,7 @@ func (v *view) concerned(d *model.Drop) netip.Addr {
 }
 
 // isUplinkName reports whether packets leave the node through the link.
-func (v *view) isUplinkName(name string) bool {
+func isUplinkName(v *view, name string) bool {
 	l := v.byName[name]
 	return l != nil && l.Role == model.RoleUplink
 }
@@ -98,7 +97,7 @@ func discarding(way *path.Decision) (discard, bool) {
 
 // unreturnable finds the route or rule because of which the reverse path filter
 // refused a packet: the way back to its source is discarded.
-func (v *view) unreturnable(d *model.Drop) (discard, bool) {
+func unreturnable(v *view, d *model.Drop) (discard, bool) {
 	if !d.ReverseFiltered() || d.Link == "" || v.nodeAddrs[d.Src] {
 		return discard{}, false
 	}
@@ -108,66 +107,65 @@ func (v *view) unreturnable(d *model.Drop) (discard, bool) {
 
 // reserve reports whether a route keeps packets for pods that are not there
 // from leaving the node, as Calico's does for its block of addresses.
-func (v *view) reserve(by discard, dst netip.Addr) bool {
+func reserve(v *view, by discard, dst netip.Addr) bool {
 	return by.route != nil && len(v.pods[dst]) == 0 && (inAny(v.ranges.local, dst) || v.past[dst])
 }
 
-// blackhole is the verdict on a route that threw packets of pods away.
-func (v *view) blackhole(by discard, l *lost) verdict {
+// blackhole is the finding on a route that threw packets of pods away.
+func blackhole(v *view, by discard, l *lost) finding {
 	f := l.finding()
 	f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
-	v.describe(&f, by)
+	describe(v, &f, by)
 	f.Evidence = append(f.Evidence, l.evidence()...)
-	v.addRefused(&f, by)
-	return verdict{Finding: f, explains: v.discards(by)}
+	addRefused(v, &f, by)
+	return finding{Finding: f, explains: discards(v, by)}
 }
 
 // addRefused adds what the reverse path filter refused because of the same
 // route, as the way back to the source ends there, and says how many these are.
-func (v *view) addRefused(f *model.Finding, by discard) uint64 {
+func addRefused(v *view, f *model.Finding, by discard) uint64 {
 	refused := v.dropped(func(d *model.Drop) bool {
-		is, ok := v.unreturnable(d)
+		is, ok := unreturnable(v, d)
 		return ok && v.ofPod(d) && is == by
 	})
 	if refused > 0 {
 		f.Packets += refused
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf(
-			"%s refused by the reverse path filter: the way back to their source ends there too", count(refused, "packet"))})
+		observe(f, model.SourceDrops, "%s refused by the reverse path filter: the way back to their source ends there too", count(refused, "packet"))
 	}
 	return refused
 }
 
 // describe names what discards and how it is removed.
-func (v *view) describe(f *model.Finding, by discard) {
+func describe(v *view, f *model.Finding, by discard) {
 	if by.route == nil {
 		text := path.RoutingRuleText(by.rule)
 		f.Title = fmt.Sprintf("rule %d discards packets of pods", by.rule.Priority)
 		f.Why = "The node's routing rule " + text + " throws them away."
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: "rule " + text})
+		observe(f, model.SourceRoutes, "rule %s", text)
 		f.Fix = []string{fmt.Sprintf("%s rule del priority %d", ip(f.Pods[0]), by.rule.Priority)}
 		return
 	}
 	text := v.routeText(by.route)
 	f.Title = fmt.Sprintf("%s route to %s covers packets of pods", by.route.Type, by.route.Dst)
 	f.Why = "The node's own route " + text + " throws them away; the kernel gives no reason for such a drop."
-	f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: text + " (protocol " + by.route.Protocol + ")"})
+	observe(f, model.SourceRoutes, "%s (protocol %s)", text, by.route.Protocol)
 	f.Fix = []string{fmt.Sprintf("%s route del %s", ip(by.route.Dst.Addr()), v.routeWords(by.route))}
 }
 
 // discards accounts for the drops that the route or rule causes.
-func (v *view) discards(by discard) func(*model.Drop) bool {
+func discards(v *view, by discard) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
-		is, ok := v.discardedBy(d)
+		is, ok := discardedBy(v, d)
 		if !ok {
-			is, ok = v.unreturnable(d)
+			is, ok = unreturnable(v, d)
 		}
 		return ok && is == by
 	}
 }
 
-// blackholedPods are the verdicts on routes that throw away what is for a pod
+// blackholedPods are the findings on routes that throw away what is for a pod
 // of the node, though nothing for it was seen to be dropped.
-func (v *view) blackholedPods(told map[discard]bool) []verdict {
+func blackholedPods(v *view, told map[discard]bool) []finding {
 	if !v.Has(model.SourceLinks) {
 		return nil
 	}
@@ -186,7 +184,7 @@ func (v *view) blackholedPods(told map[discard]bool) []verdict {
 		}
 		groups[by] = append(groups[by], a.addr)
 	}
-	var out []verdict
+	var out []finding
 	for _, by := range order {
 		f := model.Finding{
 			Confidence:   model.Possible,
@@ -195,11 +193,11 @@ func (v *view) blackholedPods(told map[discard]bool) []verdict {
 			Unseen:       []string{"a packet for the pod that was dropped for it"},
 			Alternatives: []string{"a program on the links delivers past the kernel's routing"},
 		}
-		v.describe(&f, by)
-		if v.addRefused(&f, by) >= minDrops {
+		describe(v, &f, by)
+		if addRefused(v, &f, by) >= minDrops {
 			f.Confidence, f.Unseen, f.Alternatives = model.Proven, nil, nil
 		}
-		out = append(out, verdict{Finding: f, explains: v.discards(by)})
+		out = append(out, finding{Finding: f, explains: discards(v, by)})
 	}
 	return out
 }

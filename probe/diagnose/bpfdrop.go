@@ -10,9 +10,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// BPFDrop is the code of this finding.
+const BPFDrop model.Code = "BPFDrop"
+
 var bpfDrop = kind{
 	page: Page{
-		Code:     "BPFDrop",
+		Code:     BPFDrop,
 		Severity: model.Warning,
 		Title:    "a program on a link drops packets of pods",
 		Meaning: "A program that is attached to a link (tc ingress or egress, XDP) or to a cgroup tells the kernel to drop. That is how " +
@@ -22,9 +25,10 @@ var bpfDrop = kind{
 			"the kernel does not tell which of them it was.",
 		Fix: "a program of a network plugin: change the policy that it is made from, or ask the plugin why it drops. One that nobody " +
 			"owns: detach it.",
-		Verify: "lasthop check --only BPFDrop",
 	},
-	find: findBPFDrop,
+	find:  findBPFDrop,
+	after: []model.Code{WrongUDR, HairpinDrop},
+	ends:  []model.HopKind{model.HopLink},
 }
 
 // hookWords are the hooks whose programs the kernel drops with a reason for.
@@ -46,7 +50,7 @@ type hook struct {
 // ofCgroup reports whether the hook is a cgroup's, whatever link packets are for.
 func (h *hook) ofCgroup() bool { return h.reason == "BPF_CGROUP_EGRESS" }
 
-func findBPFDrop(v *view) []verdict {
+func findBPFDrop(v *view) []finding {
 	hooks := map[hook]*lost{}
 	var order []hook
 	for i := range v.Traffic.Drops {
@@ -67,10 +71,10 @@ func findBPFDrop(v *view) []verdict {
 		}
 		hooks[k].addFor(v.hookedPod(k, d), d)
 	}
-	var out []verdict
+	var out []finding
 	for _, k := range order {
 		if l := hooks[k]; l.packets >= minDrops {
-			out = append(out, verdict{Finding: v.droppedByProgram(k, l), explains: sameDrops(l.drops)})
+			out = append(out, finding{Finding: v.droppedByProgram(k, l), explains: sameDrops(l.drops)})
 		}
 	}
 	return out

@@ -3,16 +3,18 @@ package diagnose
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// BridgeRuleDrop is the code of this finding.
+const BridgeRuleDrop model.Code = "BridgeRuleDrop"
+
 var bridgeRuleDrop = kind{
 	page: Page{
-		Code:     "BridgeRuleDrop",
+		Code:     BridgeRuleDrop,
 		Severity: model.Warning,
 		Title:    "an ebtables or nft rule of the bridge drops frames of a pod",
 		Meaning: "Rules of the bridge family see frames before and after iptables, and iptables does not list them. One that drops a " +
@@ -20,41 +22,41 @@ var bridgeRuleDrop = kind{
 			"later, when the neighbour entries age. The rules that kubelet keeps on a promiscuous bridge drop copies, and are expected.",
 		Evidence: "the rule, what it counted in the window, and the drops of frames that it matches.",
 		Fix:      "delete the rule with the ebtables variant that holds it, or with nft by its handle; or find out who writes it.",
-		Verify:   "lasthop check --only BridgeRuleDrop",
 	},
-	find: findBridgeRuleDrop,
+	find:  findBridgeRuleDrop,
+	after: []model.Code{ReversePathFilter, PathMTU},
+	ends:  []model.HopKind{model.HopBridge},
 }
 
 // routesInstead is the table in which DROP means to route the frame.
 const routesInstead = "broute"
 
-func findBridgeRuleDrop(v *view) []verdict {
+func findBridgeRuleDrop(v *view) []finding {
 	allowed := v.byDesign()
 	var drops []*model.Drop
-	for i := range v.Traffic.Drops {
-		d := &v.Traffic.Drops[i]
+	for d := range each(v.Traffic.Drops) {
 		if d.Netfilter() && (d.Netns == 0 || d.Netns == v.Node.Netns) && v.pod(d).IsValid() && !v.explained(d) && !allowed.take(d) {
 			drops = append(drops, d)
 		}
 	}
-	var out []verdict
+	var out []finding
 	// left are the packets of each drop that no rule has been found for.
 	left := map[*model.Drop]uint64{}
 	for _, d := range drops {
 		left[d] = d.Packets
 	}
-	for _, r := range v.droppingRules() {
+	for _, r := range droppingRules(v) {
 		mine := map[*model.Drop]uint64{}
 		budget := r.Counter.Delta
 		for _, d := range drops {
-			if n := min(left[d], budget); n > 0 && v.meets(r, d) {
+			if n := min(left[d], budget); n > 0 && meets(v, r, d) {
 				mine[d] = n
 				left[d] -= n
 				budget -= n
 			}
 		}
-		if found, ok := v.bridgeRule(r, mine); ok {
-			found.explains = v.cutOff(r, mine, left, found.Pods)
+		if found, ok := bridgeRule(v, r, mine); ok {
+			found.explains = cutOff(v, r, mine, left, found.Pods)
 			out = append(out, found)
 		}
 	}
@@ -63,10 +65,9 @@ func findBridgeRuleDrop(v *view) []verdict {
 
 // droppingRules are the rules of bridges that dropped in the window and should
 // not, and behind them the policies, as rules that match all.
-func (v *view) droppingRules() []*model.FrameRule {
+func droppingRules(v *view) []*model.FrameRule {
 	var out []*model.FrameRule
-	for i := range v.FrameRules {
-		r := &v.FrameRules[i]
+	for r := range each(v.FrameRules) {
 		if r.Target == model.TargetDrop && r.Table != routesInstead && r.Counter.Delta >= minDrops && !v.deduplicates(r) {
 			out = append(out, r)
 		}
@@ -86,7 +87,7 @@ const policy = "policy DROP"
 // meets reports whether the rule may have dropped it, as far as a drop tells.
 // The packet's device is the port that the frame was to leave by, or came in
 // by before the bridge had decided, or the bridge when it was for the node.
-func (v *view) meets(r *model.FrameRule, d *model.Drop) bool {
+func meets(v *view, r *model.FrameRule, d *model.Drop) bool {
 	etherType := uint16(0x0800)
 	if d.Dst.Is6() {
 		etherType = 0x86dd
@@ -102,7 +103,7 @@ func (v *view) meets(r *model.FrameRule, d *model.Drop) bool {
 }
 
 // namedPods are the living pods that a rule names by address, link or MAC.
-func (v *view) namedPods(r *model.FrameRule) []netip.Addr {
+func namedPods(v *view, r *model.FrameRule) []netip.Addr {
 	found := map[netip.Addr]bool{}
 	for _, m := range []model.AddrMatch{r.IPDst, r.IPSrc, r.ARPDst, r.ARPSrc} {
 		if m.IsZero() || m.Not {
@@ -114,8 +115,7 @@ func (v *view) namedPods(r *model.FrameRule) []netip.Addr {
 			}
 		}
 	}
-	for i := range v.Pods {
-		p := &v.Pods[i]
+	for p := range each(v.Pods) {
 		here := func(m model.IfMatch) bool { return m.Name == p.Link && !m.Not }
 		mac := func(m model.MACMatch) bool { return m.Set && !m.Not && m.Addr == p.MAC && m.Mask == model.Broadcast }
 		if here(r.In) || here(r.Out) || mac(r.SrcMAC) || mac(r.DstMAC) {
@@ -124,11 +124,11 @@ func (v *view) namedPods(r *model.FrameRule) []netip.Addr {
 			}
 		}
 	}
-	return slices.Collect(maps.Keys(found))
+	return sorted(found)
 }
 
-func (v *view) bridgeRule(r *model.FrameRule, mine map[*model.Drop]uint64) (verdict, bool) {
-	f := model.Finding{Confidence: model.Proven, Pods: v.namedPods(r)}
+func bridgeRule(v *view, r *model.FrameRule, mine map[*model.Drop]uint64) (finding, bool) {
+	f := model.Finding{Confidence: model.Proven, Pods: namedPods(v, r)}
 	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	var last *model.Drop
 	for d, n := range mine {
@@ -146,16 +146,16 @@ func (v *view) bridgeRule(r *model.FrameRule, mine map[*model.Drop]uint64) (verd
 		}
 	}
 	if len(f.Pods) == 0 {
-		f.Pods = slices.Collect(maps.Keys(pods))
+		f.Pods = sorted(pods)
 	}
 	if len(f.Pods) == 0 {
 		// What it counted were not pods' frames, as far as is known.
-		return verdict{}, false
+		return finding{}, false
 	}
 	for _, a := range f.Pods {
 		delete(peers, a)
 	}
-	f.Peers = hosts(slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare))
+	f.Peers = hosts(sorted(peers))
 	f.Packets = cmp.Or(f.Packets, r.Counter.Delta)
 	f.Title = fmt.Sprintf("rule %d of the bridge's %s %s drops frames", r.Number, r.Table, r.Chain)
 	if r.Text == policy {
@@ -166,9 +166,8 @@ func (v *view) bridgeRule(r *model.FrameRule, mine map[*model.Drop]uint64) (verd
 	f.Evidence = []model.Evidence{ruleEvidence(r)}
 	if last != nil {
 		f.LastHopAlive = v.place(last.Link, model.Egress)
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf(
-			"%s that it matches freed as %s at %s, most of them %s to %s", count(f.Packets, "packet"),
-			cmp.Or(string(last.Reason), "dropped"), last.Location, last.Src, last.Dst)})
+		observe(&f, model.SourceDrops,
+			"%s that it matches freed as %s at %s, most of them %s to %s", count(f.Packets, "packet"), cmp.Or(string(last.Reason), "dropped"), last.Location, last.Src, last.Dst)
 	} else {
 		f.Unseen = append(f.Unseen, "whose frames they were: the rule's own count and match alone tell")
 	}
@@ -177,12 +176,12 @@ func (v *view) bridgeRule(r *model.FrameRule, mine map[*model.Drop]uint64) (verd
 		f.Confidence = model.Likely
 	}
 	f.Fix = []string{mendRule(r)}
-	return verdict{Finding: f}, true
+	return finding{Finding: f}, true
 }
 
 // cutOff accounts for drops that the rules made, each wholly, and where the
 // rule drops ARP for what waited for the answer.
-func (v *view) cutOff(r *model.FrameRule, mine, left map[*model.Drop]uint64, pods []netip.Addr) func(*model.Drop) bool {
+func cutOff(v *view, r *model.FrameRule, mine, left map[*model.Drop]uint64, pods []netip.Addr) func(*model.Drop) bool {
 	arp := r.EtherType == 0 || (r.EtherType == 0x0806) != r.EtherTypeNot
 	return func(d *model.Drop) bool {
 		return mine[d] > 0 && left[d] == 0 ||

@@ -39,13 +39,13 @@ type routeFact struct {
 }
 
 func (f routeFact) evidence() model.Evidence {
-	return model.Evidence{Source: model.SourceCloud, Text: f.text}
+	return seen(model.SourceCloud, "%s", f.text)
 }
 
 // self is this node: as the nodes file has it, or as its own links tell.
 func (v *view) self() *model.ClusterNode {
-	for i := range v.Cluster.Nodes {
-		if n := &v.Cluster.Nodes[i]; v.isSelf(n) {
+	for n := range each(v.Cluster.Nodes) {
+		if isSelf(v, n) {
 			return n
 		}
 	}
@@ -63,7 +63,7 @@ func (v *view) self() *model.ClusterNode {
 	return n
 }
 
-func (v *view) isSelf(n *model.ClusterNode) bool {
+func isSelf(v *view, n *model.ClusterNode) bool {
 	return slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return v.nodeAddrs[a] })
 }
 
@@ -83,18 +83,6 @@ func (v *view) ownCIDRs() []netip.Prefix {
 	return out
 }
 
-// podsIn are the addresses of the living pods in any of the ranges.
-func (v *view) podsIn(ranges []netip.Prefix) []netip.Addr {
-	var out []netip.Addr
-	for a := range v.pods {
-		if inAny(ranges, a) {
-			out = append(out, a)
-		}
-	}
-	slices.SortFunc(out, netip.Addr.Compare)
-	return out
-}
-
 // internal are the node's addresses that a route can have for a next hop.
 func internal(n *model.ClusterNode) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(n.Addresses), func(a netip.Addr) bool { return slices.Contains(n.External, a) })
@@ -106,13 +94,13 @@ func (v *view) routeTo(cidr netip.Prefix, owner, sender *model.ClusterNode) rout
 	if !v.Has(model.SourceCloud) {
 		return routeFact{}
 	}
-	if v.isSelf(sender) {
-		if f := v.effectiveRoute(cidr, owner); f.state != routeUnknown {
+	if isSelf(v, sender) {
+		if f := effectiveRoute(v, cidr, owner); f.state != routeUnknown {
 			return f
 		}
 	}
-	subnet, id := v.subnetOf(sender)
-	switch table, known, agreed := v.tableOf(subnet, id); {
+	subnet, id := subnetOf(v, sender)
+	switch table, known, agreed := appliedTable(v, subnet, id); {
 	case !agreed:
 		return routeFact{}
 	case table != nil:
@@ -121,17 +109,17 @@ func (v *view) routeTo(cidr netip.Prefix, owner, sender *model.ClusterNode) rout
 		f.text = fmt.Sprintf("%s, which applies to %s: %s", tableName(table), subnetName(subnet, id), f.text)
 		return f
 	case known && subnet != nil && subnet.RouteTable == "":
-		return routeFact{state: routeMissing, unassociated: true, subnet: subnet, table: v.unusedTable(), text: fmt.Sprintf(
+		return routeFact{state: routeMissing, unassociated: true, subnet: subnet, table: unusedTable(v), text: fmt.Sprintf(
 			"%s: subnet %s has no route table", subnet.File, subnet.Name())}
 	case known && (len(v.clusterTables()) != 1 || v.clusterTables()[0].ID != ""):
 		// The table that applies was not given.
 		return routeFact{}
 	}
-	return v.looseRoute(cidr, owner)
+	return looseRoute(v, cidr, owner)
 }
 
 // effectiveRoute asks the routes that apply to this node's card.
-func (v *view) effectiveRoute(cidr netip.Prefix, owner *model.ClusterNode) routeFact {
+func effectiveRoute(v *view, cidr netip.Prefix, owner *model.ClusterNode) routeFact {
 	var out routeFact
 	for i := range v.Cluster.Azure.Effective {
 		e := &v.Cluster.Azure.Effective[i]
@@ -146,7 +134,7 @@ func (v *view) effectiveRoute(cidr netip.Prefix, owner *model.ClusterNode) route
 }
 
 // looseRoute asks the tables where no file tells which of them applies.
-func (v *view) looseRoute(cidr netip.Prefix, owner *model.ClusterNode) routeFact {
+func looseRoute(v *view, cidr netip.Prefix, owner *model.ClusterNode) routeFact {
 	tables := v.clusterTables()
 	var associated []*model.RouteTable
 	whole := true
@@ -188,26 +176,16 @@ func (v *view) looseRoute(cidr netip.Prefix, owner *model.ClusterNode) routeFact
 	return out
 }
 
-// beyond holds what several findings ask of the network beyond the node. It is
-// found when it is first asked for.
-type beyond struct {
-	ranges []*remoteRange
-	tables []*model.RouteTable
-	own    []netip.Prefix
-	// known are those that were found, even if there are none.
-	rangesKnown, tablesKnown, ownKnown bool
-}
-
 // clusterTables are the tables with a row about a known node or its pods; all
 // tables where there is none.
 func (v *view) clusterTables() []*model.RouteTable {
 	if !v.beyond.tablesKnown {
-		v.beyond.tables, v.beyond.tablesKnown = v.findTables(), true
+		v.beyond.tables, v.beyond.tablesKnown = findTables(v), true
 	}
 	return v.beyond.tables
 }
 
-func (v *view) findTables() []*model.RouteTable {
+func findTables(v *view) []*model.RouteTable {
 	cidrs, hops := map[netip.Prefix]bool{}, map[netip.Addr]bool{}
 	self := v.self()
 	for _, n := range append([]model.ClusterNode{*self}, v.Cluster.Nodes...) {
@@ -219,8 +197,7 @@ func (v *view) findTables() []*model.RouteTable {
 		}
 	}
 	var out, all []*model.RouteTable
-	for i := range v.Cluster.Azure.Tables {
-		t := &v.Cluster.Azure.Tables[i]
+	for t := range each(v.Cluster.Azure.Tables) {
 		all = append(all, t)
 		if slices.ContainsFunc(t.Routes, func(r model.UDR) bool {
 			return slices.ContainsFunc(r.Prefixes, func(p netip.Prefix) bool { return cidrs[p] }) ||
@@ -236,7 +213,7 @@ func (v *view) findTables() []*model.RouteTable {
 }
 
 // unusedTable is the one table that the cluster has, if it is one.
-func (v *view) unusedTable() *model.RouteTable {
+func unusedTable(v *view) *model.RouteTable {
 	if tables := v.clusterTables(); len(tables) == 1 && tables[0].ID != "" {
 		return tables[0]
 	}
@@ -245,19 +222,17 @@ func (v *view) unusedTable() *model.RouteTable {
 
 // subnetOf finds a node's subnet, by its network card or by its address. The
 // subnet is nil where only its id is known.
-func (v *view) subnetOf(n *model.ClusterNode) (*model.Subnet, string) {
+func subnetOf(v *view, n *model.ClusterNode) (*model.Subnet, string) {
 	a := &v.Cluster.Azure
 	id := ""
-	for i := range a.NICs {
-		c := &a.NICs[i]
+	for c := range each(a.NICs) {
 		if len(c.Subnets) > 0 && slices.ContainsFunc(c.Addresses, func(x netip.Addr) bool { return slices.Contains(n.Addresses, x) }) {
 			id = c.Subnets[0]
 		}
 	}
 	var found *model.Subnet
 	best := -1
-	for i := range a.Subnets {
-		s := &a.Subnets[i]
+	for s := range each(a.Subnets) {
 		if model.SameResource(s.ID, id) {
 			return s, id
 		}
@@ -273,16 +248,15 @@ func (v *view) subnetOf(n *model.ClusterNode) (*model.Subnet, string) {
 	return found, found.ID
 }
 
-// tableOf is the table that applies to a subnet, nil where none does or it was
+// appliedTable is the table that applies to a subnet, nil where none does or it was
 // not given; known is false where no file tells which one applies, agreed is false
 // where the files contradict each other.
-func (v *view) tableOf(s *model.Subnet, id string) (table *model.RouteTable, known, agreed bool) {
+func appliedTable(v *view, s *model.Subnet, id string) (table *model.RouteTable, known, agreed bool) {
 	want := ""
 	if s != nil {
 		want = s.RouteTable
 	}
-	for i := range v.Cluster.Azure.Tables {
-		t := &v.Cluster.Azure.Tables[i]
+	for t := range each(v.Cluster.Azure.Tables) {
 		if model.SameResource(t.ID, want) {
 			return t, true, true
 		}
@@ -306,8 +280,7 @@ func judgeTable(t *model.RouteTable, cidr netip.Prefix, owner *model.ClusterNode
 // judgeRows looks for the range among routes that apply together.
 func judgeRows(rows []model.UDR, cidr netip.Prefix, owner *model.ClusterNode) routeFact {
 	var right, covering *model.UDR
-	for i := range rows {
-		r := &rows[i]
+	for r := range each(rows) {
 		if !r.Active {
 			continue
 		}
@@ -371,42 +344,4 @@ func subnetName(s *model.Subnet, id string) string {
 		return "the subnet in " + s.File
 	}
 	return "subnet " + id[strings.LastIndexByte(id, '/')+1:]
-}
-
-// rangeBlamed reports whether an earlier finding of the codes is about all traffic
-// of a range.
-func (v *view) rangeBlamed(cidr netip.Prefix, codes ...model.Code) bool {
-	return slices.ContainsFunc(v.verdicts, func(f verdict) bool {
-		return slices.Contains(codes, f.Code) && slices.Contains(f.Peers, cidr)
-	})
-}
-
-// routeArgs names a table for az route-table route commands.
-func routeArgs(t *model.RouteTable) string {
-	if t == nil || t.ID == "" {
-		return "--resource-group RESOURCE_GROUP --route-table-name ROUTE_TABLE"
-	}
-	return fmt.Sprintf("--resource-group %s --route-table-name %s", shellWord(or(model.ResourcePart(t.ID, "resourceGroups"), "RESOURCE_GROUP")), shellWord(t.Name()))
-}
-
-// associateFix is the command that gives a subnet its table.
-func associateFix(s *model.Subnet, t *model.RouteTable) string {
-	id := ""
-	if s != nil {
-		id = s.ID
-	}
-	table := "ROUTE_TABLE"
-	if t != nil && t.ID != "" {
-		table = t.ID
-	}
-	return fmt.Sprintf("az network vnet subnet update --resource-group %s --vnet-name %s --name %s --route-table %s",
-		shellWord(or(model.ResourcePart(id, "resourceGroups"), "RESOURCE_GROUP")), shellWord(or(model.ResourcePart(id, "virtualNetworks"), "VNET")),
-		shellWord(or(model.ResourcePart(id, "subnets"), "SUBNET")), shellWord(table))
-}
-
-func or(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
 }

@@ -6,9 +6,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// ConntrackFull is the code of this finding.
+const ConntrackFull model.Code = "ConntrackFull"
+
 var conntrackFull = kind{
 	page: Page{
-		Code:     "ConntrackFull",
+		Code:     ConntrackFull,
 		Severity: model.Critical,
 		Title:    "the connection-tracking table is full and new flows are dropped",
 		Meaning: "Every flow that the node forwards has an entry. When there are as many as nf_conntrack_max allows, the kernel throws " +
@@ -17,37 +20,34 @@ var conntrackFull = kind{
 		Evidence: "the table's size and limit; drops and early drops of its statistics in the window; the dropped packets.",
 		Fix: "find who fills it; then raise the limit in the host's namespace (each entry takes some 300 bytes), or let idle flows " +
 			"expire sooner.",
-		Verify: "lasthop check --only ConntrackFull",
 	},
 	find: findConntrackFull,
+	ends: []model.HopKind{model.HopConntrack, model.HopPolicy}, // netfilter drops both
 }
 
 // nearlyFull is the share of the limit from which the table is as good as
 // full, in percent.
 const nearlyFull = 95
 
-func findConntrackFull(v *view) []verdict {
+func findConntrackFull(v *view) []finding {
 	c := &v.Conntrack
 	if !v.Has(model.SourceConntrack) || c.Max == 0 || c.Count*100 < c.Max*nearlyFull {
 		return nil
 	}
 	var l lost
-	for i := range v.Traffic.Drops {
-		d := &v.Traffic.Drops[i]
+	for d := range each(v.Traffic.Drops) {
 		// Connection tracking drops in the hook itself, never within nft.
-		if c.Drop == 0 || !d.Netfilter() || d.Location == model.LocationNFT || !v.ofPod(d) || v.inPod(d).IsValid() {
-			continue
+		if c.Drop > 0 && d.Netfilter() && d.Location != model.LocationNFT && v.ofPod(d) && !v.inPod(d).IsValid() {
+			l.add(v, d)
 		}
-		l.add(v, d)
 	}
 	f := l.finding()
 	f.LastHopAlive.Direction = model.Ingress
 	f.Packets = c.Drop
 	f.Title = fmt.Sprintf("the connection-tracking table is full: %d of %d", c.Count, c.Max)
 	f.Why = fmt.Sprintf("The node's table holds %d flows and may hold %d. New flows find no room.", c.Count, c.Max)
-	f.Evidence = []model.Evidence{{Source: model.SourceConntrack, Text: fmt.Sprintf(
-		"%d entries, limit %d; in the window %s dropped for want of room, %s thrown out early",
-		c.Count, c.Max, count(c.Drop, "packet"), count(c.EarlyDrop, "flow"))}}
+	f.Evidence = []model.Evidence{seen(model.SourceConntrack,
+		"%d entries, limit %d; in the window %s dropped for want of room, %s thrown out early", c.Count, c.Max, count(c.Drop, "packet"), count(c.EarlyDrop, "flow"))}
 	f.Evidence = append(f.Evidence, dropEvidence(l.drops)...)
 	switch {
 	case c.Drop > 0:
@@ -62,5 +62,5 @@ func findConntrackFull(v *view) []verdict {
 		fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d", 2*c.Max),
 		"conntrack -L -o extended | awk '{print $7, $9}' | sort | uniq -c | sort -rn | head: who holds the entries",
 	}
-	return []verdict{{Finding: f, explains: sameDrops(l.drops)}}
+	return []finding{{Finding: f, explains: sameDrops(l.drops)}}
 }

@@ -11,9 +11,12 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
+// ConntrackRace is the code of this finding.
+const ConntrackRace model.Code = "ConntrackRace"
+
 var conntrackRace = kind{
 	page: Page{
-		Code:     "ConntrackRace",
+		Code:     ConntrackRace,
 		Severity: model.Warning,
 		Title:    "packets of new flows race for an entry of connection tracking, and the losers are dropped",
 		Meaning: "A new flow's entry is made when its first packet arrives, and entered into the table when that packet leaves. " +
@@ -26,25 +29,25 @@ var conntrackRace = kind{
 			"are translated to there.",
 		Fix: "a name server on each node (node-local DNS), reached without translation; in the pods, the resolver's option " +
 			"single-request-reopen (glibc) and one name server; random ports for what is masqueraded.",
-		Verify: "lasthop check --only ConntrackRace",
 	},
 	find:  findConntrackRace,
-	after: []model.Code{"SNATPortExhaustion", "ConntrackFull"},
+	after: []model.Code{ReversePathFilter, PathMTU, BridgeRuleDrop, HairpinDrop, SNATPortExhaustion, ConntrackFull},
+	ends:  []model.HopKind{model.HopConntrack},
 }
 
 // refusedLocations are the functions that free a packet whose entry was refused:
 // those that run the hooks, and those that continue one that a queue held.
 var refusedLocations = []string{"nf_hook_slow", "nfqnl_reinject", "nf_reinject"}
 
-func findConntrackRace(v *view) []verdict {
+func findConntrackRace(v *view) []finding {
 	failed := v.Conntrack.InsertFailed
 	if failed < minDrops || !v.Has(model.SourceConntrack) {
 		return nil
 	}
 	l, rivals := v.refusedEntries(failed)
 	if l.packets < minDrops {
-		// Two flows that got the same port are refused too.
-		used := slices.ContainsFunc(v.verdicts, func(f verdict) bool { return f.Code == snatPortExhaustion.page.Code })
+		// Two flows that got one port are refused likewise.
+		used := slices.ContainsFunc(v.prior, func(f finding) bool { return f.Code == SNATPortExhaustion })
 		if used || failed-min(l.packets, failed) < minDrops {
 			return nil
 		}
@@ -55,7 +58,7 @@ func findConntrackRace(v *view) []verdict {
 		f.Confidence = model.Likely
 		f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s, whose count in the window is not known, and which may match", s))
 	}
-	return []verdict{{Finding: f, explains: sameDrops(l.drops)}}
+	return []finding{{Finding: f, explains: sameDrops(l.drops)}}
 }
 
 // refusedEntries are the drops that the failed insertions explain, no more packets
@@ -157,7 +160,7 @@ func (v *view) servicesOf(pods, peers map[netip.Addr]bool) []netip.Addr {
 // watched, pods whose requests to name servers were translated may have lost some.
 // Otherwise only pods whose requests were masqueraded may have, since then the
 // dropped packet has the node's address.
-func (v *view) racedUnseen(failed uint64) []verdict {
+func (v *view) racedUnseen(failed uint64) []finding {
 	l := lost{pods: map[netip.Addr]bool{}, peers: map[netip.Addr]bool{}}
 	for i := range v.Flows {
 		f := &v.Flows[i]
@@ -181,7 +184,7 @@ func (v *view) racedUnseen(failed uint64) []verdict {
 	}
 	f.Alternatives = []string{"packets of the node itself, or of other flows, were refused"}
 	f.Fix = raceFix(true)
-	return []verdict{{Finding: f}}
+	return []finding{{Finding: f}}
 }
 
 func insertEvidence(failed uint64) model.Evidence {

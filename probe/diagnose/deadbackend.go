@@ -2,16 +2,17 @@ package diagnose
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
-	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// DeadBackend is the code of this finding.
+const DeadBackend model.Code = "DeadBackend"
+
 var deadBackend = kind{
 	page: Page{
-		Code:     "DeadBackend",
+		Code:     DeadBackend,
 		Severity: model.Warning,
 		Title:    "a service address is translated to an address where no pod lives",
 		Meaning: "The node translates the service's address to a backend of its own pod range, and no pod has that address: the " +
@@ -19,10 +20,10 @@ var deadBackend = kind{
 			"keep their port). Only what falls on that backend dies; the service's others answer.",
 		Evidence: "connection tracking's tuples: the service's address in the first, the dead one in the second, and no reply; the " +
 			"pods of the node; the DNAT rule.",
-		Fix:    "withdraw the endpoint, or delete the rule; where no rule is left, delete the flows.",
-		Verify: "lasthop check --only DeadBackend",
+		Fix: "withdraw the endpoint, or delete the rule; where no rule is left, delete the flows.",
 	},
 	find: findDeadBackend,
+	ends: []model.HopKind{model.HopNeighbor, model.HopRoute, model.HopBeyond},
 }
 
 // backend is one that flows were sent to.
@@ -34,7 +35,7 @@ type backend struct {
 	rules []*model.PacketRule
 }
 
-func findDeadBackend(v *view) []verdict {
+func findDeadBackend(v *view) []finding {
 	if !v.Has(model.SourcePods, model.SourceConntrack) {
 		return nil
 	}
@@ -45,8 +46,7 @@ func findDeadBackend(v *view) []verdict {
 		}
 		return found[a]
 	}
-	for i := range v.Flows {
-		f := &v.Flows[i]
+	for f := range each(v.Flows) {
 		to := f.Reply.Src
 		if to == f.Original.Dst || !v.vacant(to) {
 			continue
@@ -65,24 +65,18 @@ func findDeadBackend(v *view) []verdict {
 			b.rules = append(b.rules, r)
 		}
 	}
-	var out []verdict
-	for _, a := range slices.SortedFunc(maps.Keys(found), netip.Addr.Compare) {
-		if b := found[a]; !b.answers && v.triedEnough(b) {
-			out = append(out, verdict{Finding: v.dead(b), explains: lostTo(a)})
+	var out []finding
+	for _, a := range sorted(found) {
+		if b := found[a]; !b.answers && triedEnough(v, b) {
+			out = append(out, finding{Finding: v.dead(b), explains: lostTo(a)})
 		}
 	}
 	return out
 }
 
-// vacant reports whether an address belongs to this node's pods and no pod has
-// it, nor had it during the window.
-func (v *view) vacant(a netip.Addr) bool {
-	return inAny(v.ranges.local, a) && len(v.pods[a]) == 0 && !v.past[a] && !v.nodeAddrs[a]
-}
-
 // triedEnough reports whether traffic of the window died there: several flows
 // began in it.
-func (v *view) triedEnough(b *backend) bool {
+func triedEnough(v *view, b *backend) bool {
 	n := 0
 	for _, f := range b.silent {
 		if !f.Start.IsZero() {
@@ -96,8 +90,8 @@ func (v *view) triedEnough(b *backend) bool {
 func (v *view) dropsFor(a netip.Addr) []*model.Drop {
 	var out []*model.Drop
 	takes := lostTo(a)
-	for i := range v.Traffic.Drops {
-		if d := &v.Traffic.Drops[i]; takes(d) {
+	for d := range each(v.Traffic.Drops) {
+		if takes(d) {
 			out = append(out, d)
 		}
 	}
@@ -122,80 +116,12 @@ func lostTo(a netip.Addr) func(*model.Drop) bool {
 	}
 }
 
-func (v *view) dead(b *backend) model.Finding {
-	f := model.Finding{Confidence: model.Proven, Packets: v.droppedFor(b.addr)}
-	pods, services := map[netip.Addr]bool{}, map[netip.Addr]bool{}
-	ends := func(src netip.Addr) {
-		if len(v.pods[src]) > 0 {
-			pods[src] = true
-		}
-	}
-	for _, flow := range b.silent {
-		ends(flow.Original.Src)
-		services[flow.Original.Dst] = true
-	}
-	for _, d := range v.dropsFor(b.addr) {
-		ends(d.Src)
-	}
-	for _, r := range b.rules {
-		if r.Dst.Prefix.IsSingleIP() && !r.Dst.Not {
-			services[r.Dst.Prefix.Addr()] = true
-		}
-	}
-	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
-	targets := slices.SortedFunc(maps.Keys(services), netip.Addr.Compare)
-	f.Peers = hosts(append(slices.Clone(targets), b.addr))
-	service := "a service's address"
-	if len(targets) > 0 {
-		service = addrs(targets)
-	}
-	f.Title = fmt.Sprintf("%s leads to %s, where no pod lives", service, b.addr)
-	f.Why = fmt.Sprintf("What is sent to %s is translated to %s, an address of this node's pods that no pod has. Nobody answers.", service, b.addr)
-	if len(b.silent) > 0 {
-		first := b.silent[0]
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceConntrack, Text: fmt.Sprintf(
-			"%s to %s UNREPLIED, the reply is expected from %s; %s like it",
-			first.Original.Src, first.Original.Dst, first.Reply.Src, count(uint64(len(b.silent)), "flow"))})
-	}
-	f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourcePods, Text: "no pod on this node holds " + b.addr.String()})
-	f.Evidence = append(f.Evidence, dropEvidence(v.dropsFor(b.addr))...)
-	f.LastHopAlive = model.Place{Direction: model.Ingress}
-	if len(f.Pods) > 0 {
-		f.LastHopAlive = v.place(v.pods[f.Pods[0]][0].Link, model.Ingress)
-	}
-	if !v.ownRange(b.addr) {
-		f.Confidence = model.Likely
-		f.Unseen = append(f.Unseen, "this node's pod range: "+b.addr.String()+" is near its pods' addresses (give --nodes)")
-		f.Alternatives = append(f.Alternatives, "the address is another node's pod, which does not answer")
-	}
-	v.deadRule(b, targets, &f)
-	return f
-}
-
-// ownRange reports whether the address is in a range that is known to be this
-// node's, and not only supposed.
-func (v *view) ownRange(a netip.Addr) bool {
-	for i := range v.Links {
-		l := &v.Links[i]
-		if l.Role == model.RoleBridge && slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return !p.IsSingleIP() && p.Contains(a) }) {
-			return true
-		}
-	}
-	for i := range v.Cluster.Nodes {
-		n := &v.Cluster.Nodes[i]
-		if inAny(n.PodCIDRs, a) && slices.ContainsFunc(n.Addresses, func(x netip.Addr) bool { return v.nodeAddrs[x] }) {
-			return true
-		}
-	}
-	return false
-}
-
 // deadRule names the rules that lead there, or else the flows that remember
 // one.
 func (v *view) deadRule(b *backend, targets []netip.Addr, f *model.Finding) {
 	a := b.addr
 	if len(b.rules) == 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceNAT, Text: "no rule translates to " + a.String() + " now"})
+		observe(f, model.SourceNAT, "no rule translates to %s now", a)
 		f.Confidence = weaker(f.Confidence, model.Likely)
 		f.Unseen = append(f.Unseen, "what translated the flows: a rule that is gone, or a program beside netfilter")
 		for _, t := range targets {

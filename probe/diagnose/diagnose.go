@@ -25,25 +25,34 @@ type Page struct {
 	Verify   string
 }
 
-// kind is one code of the catalogue and how it is found.
+// kind is an entry of the catalogue: how its findings are made, and how they
+// relate to those of other kinds.
 type kind struct {
 	page Page
-	find func(*view) []verdict
-	// after names the kinds that may explain what this one would report;
-	// they are judged first, and what they found is in view.verdicts.
-	after []model.Code
+	find func(*view) []finding
+	// after names the kinds that may explain what this one would report, and
+	// explains those whose findings this one may explain: each relation is
+	// stated by one of the two. A kind is judged after those that may explain
+	// it, and view.prior holds the findings of no others.
+	after, explains []model.Code
+	// rest: it reports what no other kind explains, so that all others come
+	// before it.
+	rest bool
+	// ends are the kinds of hop at which the finding's packets end, the likeliest
+	// first; nil leaves that to the tables and counts. passes: they do not end.
+	ends   []model.HopKind
+	passes bool
 }
 
-// verdict is a finding with what it accounts for.
-type verdict struct {
+// finding is a finding with the drops that it explains.
+type finding struct {
 	model.Finding
-	// explains reports whether the cause accounts for a drop, so that a
-	// consequence is not reported as a cause of its own.
+	// explains reports whether the finding's cause accounts for a drop, so that
+	// no other finding reports it; nil where it accounts for none.
 	explains func(*model.Drop) bool
 }
 
-// kinds lists the catalogue; each kind stands behind those that it names in
-// after.
+// kinds is the catalogue, in the order in which it is printed.
 var kinds = []kind{
 	podLinkDown,
 	staleMACRewrite,
@@ -80,13 +89,58 @@ var kinds = []kind{
 	unexplainedDrop,
 }
 
+// inOrder are the kinds in the order in which they are judged.
+var inOrder, _ = order(kinds)
+
+// order puts each kind after those that may explain it, and keeps the order of
+// the list otherwise. cyclic are the kinds that
+// wait for each other, or for one in a cycle.
+func order(list []kind) (out []*kind, cyclic []model.Code) {
+	var left []*kind
+	for i := range list {
+		left = append(left, &list[i])
+	}
+	for len(left) > 0 {
+		next := slices.IndexFunc(left, func(k *kind) bool {
+			return !slices.ContainsFunc(left, func(o *kind) bool { return mayExplain(o, k) })
+		})
+		if next < 0 {
+			next, cyclic = 0, append(cyclic, left[0].page.Code)
+		}
+		out, left = append(out, left[next]), slices.Delete(left, next, next+1)
+	}
+	return out, cyclic
+}
+
+// mayExplain reports whether findings of the first kind may explain those of the
+// second.
+func mayExplain(first, second *kind) bool {
+	return second.rest && !first.rest || slices.Contains(second.after, first.page.Code) || slices.Contains(first.explains, second.page.Code)
+}
+
 // Catalogue lists every finding that Diagnose can report.
 func Catalogue() []Page {
 	pages := make([]Page, len(kinds))
 	for i, k := range kinds {
 		pages[i] = k.page
+		pages[i].Verify = verify(k.page.Code)
 	}
 	return pages
+}
+
+// verify is the command that shows whether a finding is still there.
+func verify(code model.Code) string { return "lasthop check --only " + string(code) }
+
+// Relate returns findings, which a recording may hold, with what the catalogue
+// says of each and no recording holds: EndsAt and Passes.
+func Relate(findings []model.Finding) []model.Finding {
+	out := slices.Clone(findings)
+	for i := range out {
+		if at := slices.IndexFunc(kinds, func(k kind) bool { return k.page.Code == out[i].Code }); at >= 0 {
+			out[i].EndsAt, out[i].Passes = kinds[at].ends, kinds[at].passes
+		}
+	}
+	return out
 }
 
 // Diagnose judges a snapshot. The findings are sorted: the worst and surest
@@ -101,9 +155,9 @@ func Diagnose(s *model.Snapshot) []model.Finding {
 func Judge(s *model.Snapshot) ([]model.Finding, []model.DropCause) {
 	v := newView(s)
 	v.judge()
-	out := make([]model.Finding, len(v.verdicts))
-	for i, found := range v.verdicts {
-		out[i] = found.Finding
+	out := make([]model.Finding, len(v.prior))
+	for i, f := range v.prior {
+		out[i] = f.Finding
 	}
 	slices.SortStableFunc(out, func(a, b model.Finding) int {
 		return cmp.Or(
@@ -118,20 +172,25 @@ func Judge(s *model.Snapshot) ([]model.Finding, []model.DropCause) {
 	return out, v.causes()
 }
 
-// judge draws the verdicts, each kind behind those that may explain it.
+// judge runs the kinds, each with the findings of those that may explain its own,
+// and leaves all findings in prior.
 func (v *view) judge() {
-	for _, k := range kinds {
-		for _, found := range k.find(v) {
-			found.Code = k.page.Code
-			if found.Severity == "" {
-				found.Severity = k.page.Severity
+	found := make([][]finding, len(inOrder))
+	for i, k := range inOrder {
+		scope := view{index: v.index}
+		for j, earlier := range inOrder[:i] {
+			if mayExplain(earlier, k) {
+				scope.prior = append(scope.prior, found[j]...)
 			}
-			if found.Verify == "" {
-				found.Verify = "lasthop check --only " + string(k.page.Code)
-			}
-			slices.SortFunc(found.Pods, netip.Addr.Compare)
-			v.verdicts = append(v.verdicts, found)
 		}
+		found[i] = k.find(&scope)
+		for f := range each(found[i]) {
+			f.Code, f.EndsAt, f.Passes = k.page.Code, k.ends, k.passes
+			f.Severity = cmp.Or(f.Severity, k.page.Severity)
+			f.Verify = cmp.Or(f.Verify, verify(k.page.Code))
+			f.Pods = slices.SortedFunc(slices.Values(f.Pods), netip.Addr.Compare)
+		}
+		v.prior = append(v.prior, found[i]...)
 	}
 }
 

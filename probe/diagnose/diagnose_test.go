@@ -635,21 +635,10 @@ func TestMACRewritesOfOneSender(t *testing.T) {
 }
 
 func TestCatalogue(t *testing.T) {
-	judged := map[model.Code]bool{}
-	for _, k := range kinds {
-		p := k.page
+	for _, p := range Catalogue() {
 		if p.Code == "" || p.Title == "" || p.Meaning == "" || p.Evidence == "" || p.Fix == "" || p.Verify == "" || p.Severity.Rank() < 0 {
 			t.Errorf("page %q lacks a part", p.Code)
 		}
-		for _, a := range k.after {
-			if !judged[a] {
-				t.Errorf("%s is judged before %s, which may explain it", p.Code, a)
-			}
-		}
-		if judged[p.Code] {
-			t.Errorf("%s is listed twice", p.Code)
-		}
-		judged[p.Code] = true
 	}
 }
 

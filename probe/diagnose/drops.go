@@ -28,8 +28,8 @@ func (v *view) causes() []model.DropCause {
 			out[i].Expected = true
 			continue
 		}
-		if at := slices.IndexFunc(v.verdicts, func(f verdict) bool { return f.explains != nil && f.explains(d) }); at >= 0 {
-			out[i].Code = v.verdicts[at].Code
+		if at := slices.IndexFunc(v.prior, func(f finding) bool { return f.explains != nil && f.explains(d) }); at >= 0 {
+			out[i].Code = v.prior[at].Code
 		} else if v.ofPod(d) {
 			out[i].Expected = allowed.take(d)
 		}
@@ -76,7 +76,7 @@ func otherEnd(d *model.Drop, pod netip.Addr) netip.Addr {
 
 // explained reports whether a finding that was made before explains the drop.
 func (v *view) explained(d *model.Drop) bool {
-	return slices.ContainsFunc(v.verdicts, func(f verdict) bool { return f.explains != nil && f.explains(d) })
+	return slices.ContainsFunc(v.prior, func(f finding) bool { return f.explains != nil && f.explains(d) })
 }
 
 // sameDrops explains these drops and no others; there may be thousands.
@@ -183,7 +183,7 @@ func mostDropped(drops []*model.Drop) []*model.Drop {
 
 // atSockets makes a finding for each living pod whose sockets did not take the
 // packets that match.
-func (v *view) atSockets(match func(*model.Drop) bool, judge func(*model.Pod, *lost) model.Finding) []verdict {
+func (v *view) atSockets(match func(*model.Drop) bool, judge func(*model.Pod, *lost) model.Finding) []finding {
 	byPod := map[netip.Addr]*lost{}
 	for i := range v.Traffic.Drops {
 		d := &v.Traffic.Drops[i]
@@ -194,7 +194,7 @@ func (v *view) atSockets(match func(*model.Drop) bool, judge func(*model.Pod, *l
 			byPod[d.Dst].addFor(d.Dst, d)
 		}
 	}
-	var out []verdict
+	var out []finding
 	for _, pod := range slices.SortedFunc(maps.Keys(byPod), netip.Addr.Compare) {
 		l, p := byPod[pod], v.pods[pod][0]
 		if l.packets < minDrops {
@@ -202,7 +202,7 @@ func (v *view) atSockets(match func(*model.Drop) bool, judge func(*model.Pod, *l
 		}
 		f := judge(p, l)
 		f.LastHopAlive = model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Ingress}
-		out = append(out, verdict{Finding: f, explains: sameDrops(l.drops)})
+		out = append(out, finding{Finding: f, explains: sameDrops(l.drops)})
 	}
 	return out
 }
@@ -295,4 +295,18 @@ func (v *view) dropsByDesign(r *model.PacketRule) bool {
 	return r.Proto == tcp && len(r.DstPorts) > 0 && !slices.ContainsFunc(r.DstPorts, func(p model.PortRange) bool {
 		return p.First != p.Last || !slices.Contains(wireServerPorts, p.First)
 	})
+}
+
+// silenced reports whether a rule dropped what the node would tell one of the
+// senders by ICMP.
+func (v *view) silenced(d *model.Drop, l *lost) bool {
+	return (d.Proto == icmp4 || d.Proto == icmp6) && d.Netfilter() && v.nodeAddrs[d.Src] && l.pods[d.Dst]
+}
+
+// fullReasons say what was full.
+var fullReasons = map[model.Reason]string{
+	"SOCKET_RCVBUFF":      "the socket's receive buffer was full",
+	"SOCKET_BACKLOG":      "the socket's backlog was full",
+	"PROTO_MEM":           "the protocol's memory limit was reached",
+	"TCP_LISTEN_OVERFLOW": "the queue of connections to be accepted was full",
 }

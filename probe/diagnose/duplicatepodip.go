@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -11,9 +10,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// DuplicatePodIP is the code of this finding.
+const DuplicatePodIP model.Code = "DuplicatePodIP"
+
 var duplicatePodIP = kind{
 	page: Page{
-		Code:     "DuplicatePodIP",
+		Code:     DuplicatePodIP,
 		Severity: model.Critical,
 		Title:    "two live interfaces have the same pod address",
 		Meaning: "The address management of the network plugin gave one address twice: its store was lost or restored, or a pod that " +
@@ -21,29 +23,29 @@ var duplicatePodIP = kind{
 			"answer leads to, so that connections to both break now and then, or one of the two hears nothing at all.",
 		Evidence: "the interfaces that hold the address; or ARP answers for a pod of this node with a MAC that is not the pod's.",
 		Fix:      "find out which of the two pods the cluster knows, and delete the other.",
-		Verify:   "lasthop check --only DuplicatePodIP",
 	},
 	find:  findDuplicatePodIP,
-	after: []model.Code{"StaleARPReply"},
+	after: []model.Code{StaleARPReply},
+	ends:  []model.HopKind{model.HopRoute, model.HopNeighbor, model.HopBridge, model.HopPod},
 }
 
 // together is how long two pods must have had an address at once before it is
 // no handing over: the former pod's interface may outlive its lease.
 const together = 3 * time.Second
 
-func findDuplicatePodIP(v *view) []verdict {
-	var out []verdict
-	for _, a := range slices.SortedFunc(maps.Keys(v.pods), netip.Addr.Compare) {
-		if holders := v.holders(a); len(holders) > 1 {
-			out = append(out, v.duplicate(a, holders))
+func findDuplicatePodIP(v *view) []finding {
+	var out []finding
+	for _, a := range sorted(v.pods) {
+		if holders := liveHolders(v, a); len(holders) > 1 {
+			out = append(out, duplicate(v, a, holders))
 		}
 	}
-	return append(out, v.contested()...)
+	return append(out, contested(v)...)
 }
 
-// holders are the pods that have had the address up for some time, one of each
+// liveHolders are the pods that have had the address up for some time, one of each
 // namespace.
-func (v *view) holders(a netip.Addr) []*model.Pod {
+func liveHolders(v *view, a netip.Addr) []*model.Pod {
 	if len(v.pods[a]) < 2 {
 		return nil
 	}
@@ -63,7 +65,7 @@ func (v *view) holders(a netip.Addr) []*model.Pod {
 	return out
 }
 
-func (v *view) duplicate(a netip.Addr, holders []*model.Pod) verdict {
+func duplicate(v *view, a netip.Addr, holders []*model.Pod) finding {
 	var names []string
 	f := model.Finding{
 		Confidence: model.Proven,
@@ -72,38 +74,36 @@ func (v *view) duplicate(a netip.Addr, holders []*model.Pod) verdict {
 	}
 	for _, p := range holders {
 		names = append(names, podName(p))
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourcePods, Text: fmt.Sprintf(
-			"%s: %s has %s, MAC %s, behind %s", podName(p), p.Interface, a, p.MAC, p.Link)})
+		observe(&f, model.SourcePods, "%s: %s has %s, MAC %s, behind %s", podName(p), p.Interface, a, p.MAC, p.Link)
 	}
 	if len(holders) > 2 {
 		f.Title = fmt.Sprintf("%d pods have %s", len(holders), a)
 	}
 	f.Why = fmt.Sprintf("The address %s is on live interfaces of %s.", a, strings.Join(names, " and of "))
-	if way := v.wayTo(a); way.Text != "" {
+	if way := wayTo(v, a); way.Text != "" {
 		f.Evidence = append(f.Evidence, way)
 	}
 	if r := v.lookup(a); r != nil {
 		f.LastHopAlive = v.place(v.linkName(r.IfIndex), model.Egress)
 	}
 	f.Fix = []string{"delete the pod that the cluster does not know by this address: kubectl get pods -A -o wide | grep " + a.String()}
-	return verdict{Finding: f, explains: confused(a)}
+	return finding{Finding: f, explains: confused(a)}
 }
 
 // wayTo says which of several owners packets are led to: by the route's link,
 // or on a bridge by the neighbour entry.
-func (v *view) wayTo(a netip.Addr) model.Evidence {
+func wayTo(v *view, a netip.Addr) model.Evidence {
 	r := v.lookup(a)
 	if r == nil || !v.Has(model.SourceRoutes) {
 		return model.Evidence{}
 	}
 	link := v.linkName(r.IfIndex)
-	for i := range v.Neighbors {
-		if n := &v.Neighbors[i]; n.Addr == a && n.IfIndex == r.IfIndex && resolved(n) {
-			return model.Evidence{Source: model.SourceNeighbors, Text: fmt.Sprintf(
-				"the node sends to %s by %s, to %s: %s", a, link, n.MAC, v.owner(n.MAC))}
+	for n := range each(v.Neighbors) {
+		if n.Addr == a && n.IfIndex == r.IfIndex && resolved(n) {
+			return seen(model.SourceNeighbors, "the node sends to %s by %s, to %s: %s", a, link, n.MAC, v.owner(n.MAC))
 		}
 	}
-	return model.Evidence{Source: model.SourceRoutes, Text: fmt.Sprintf("the node sends to %s by %s", a, link)}
+	return seen(model.SourceRoutes, "the node sends to %s by %s", a, link)
 }
 
 // confused accounts for what becomes of packets of an address with two owners:
@@ -140,15 +140,14 @@ type arpClaim struct {
 
 // contested finds pods of this node for which somebody beyond it answers ARP
 // as well.
-func (v *view) contested() []verdict {
+func contested(v *view) []finding {
 	if !v.Has(model.SourcePods, model.SourceLinks, model.SourceTC) {
 		return nil
 	}
 	answers := map[arpClaim]*model.ARPCount{}
 	claimed := map[model.MAC]netip.Addr{}
 	proxies := map[model.MAC]bool{}
-	for i := range v.Traffic.ARP {
-		a := &v.Traffic.ARP[i]
+	for a := range each(v.Traffic.ARP) {
 		// What leaves a port may be a rule's answer, or the node's own; what
 		// comes in is somebody's.
 		if !a.Reply || a.Direction != model.Ingress || a.MAC.IsZero() {
@@ -158,7 +157,7 @@ func (v *view) contested() []verdict {
 			proxies[a.MAC] = true
 		}
 		claimed[a.MAC] = a.Addr
-		if !v.foreign(a) {
+		if !foreign(v, a) {
 			continue
 		}
 		k := arpClaim{a.Addr, a.MAC}
@@ -166,33 +165,33 @@ func (v *view) contested() []verdict {
 			answers[k] = a
 		}
 	}
-	var out []verdict
+	var out []finding
 	for _, a := range answers {
 		if a.Packets >= minPackets && !proxies[a.MAC] {
-			out = append(out, v.contest(a))
+			out = append(out, contest(v, a))
 		}
 	}
-	slices.SortFunc(out, func(a, b verdict) int { return strings.Compare(a.Title, b.Title) })
+	slices.SortFunc(out, func(a, b finding) int { return strings.Compare(a.Title, b.Title) })
 	return out
 }
 
 // foreign reports whether an ARP answer is for a pod that stood through the
 // window, by a MAC that is neither of this node nor the fabric's, which answers
 // for all.
-func (v *view) foreign(a *model.ARPCount) bool {
+func foreign(v *view, a *model.ARPCount) bool {
 	owners := v.pods[a.Addr]
 	if len(owners) == 0 || len(v.podMACs(a.Addr)) == 0 || v.past[a.Addr] || v.isGatewayMAC(a.MAC) {
 		return false
 	}
-	if _, known := v.macs[a.MAC]; known || v.blamed(a.Addr, "DuplicatePodIP", "StaleARPReply") {
+	if _, known := v.macs[a.MAC]; known || v.found(a.Addr, netip.Prefix{}, StaleARPReply) {
 		return false
 	}
 	return v.stood(owners[0])
 }
 
-func (v *view) contest(a *model.ARPCount) verdict {
+func contest(v *view, a *model.ARPCount) finding {
 	p := v.pods[a.Addr][0]
-	return verdict{
+	return finding{
 		Finding: model.Finding{
 			Confidence:   model.Likely,
 			Pods:         []netip.Addr{a.Addr},
@@ -201,9 +200,8 @@ func (v *view) contest(a *model.ARPCount) verdict {
 			Why: fmt.Sprintf("%s has the address %s, and somebody behind %s with the MAC %s answers ARP for it too.",
 				podName(p), a.Addr, a.Link, a.MAC),
 			Evidence: []model.Evidence{
-				{Source: model.SourceTC, Text: fmt.Sprintf("%s ingress: %s that %s is at %s", a.Link,
-					plural(a.Packets, "ARP reply", "ARP replies"), a.Addr, a.MAC)},
-				{Source: model.SourcePods, Text: fmt.Sprintf("%s behind %s has it, with MAC %s", podName(p), p.Link, p.MAC)},
+				seen(model.SourceTC, "%s ingress: %s that %s is at %s", a.Link, plural(a.Packets, "ARP reply", "ARP replies"), a.Addr, a.MAC),
+				seen(model.SourcePods, "%s behind %s has it, with MAC %s", podName(p), p.Link, p.MAC),
 			},
 			Unseen:       []string{"the other machine: it is not on this node"},
 			Alternatives: []string{"a machine that answers ARP for others (proxy_arp)"},

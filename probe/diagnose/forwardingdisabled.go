@@ -10,9 +10,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// ForwardingDisabled is the code of this finding.
+const ForwardingDisabled model.Code = "ForwardingDisabled"
+
 var forwardingDisabled = kind{
 	page: Page{
-		Code:     "ForwardingDisabled",
+		Code:     ForwardingDisabled,
 		Severity: model.Critical,
 		Title:    "the node does not forward: what comes from pods, or for them, ends at the link by which it arrives",
 		Meaning: "A node is a router for its pods. When net.ipv4.ip_forward, or the forwarding setting of the link by which " +
@@ -21,9 +24,9 @@ var forwardingDisabled = kind{
 			"still reaches everything.",
 		Evidence: "the setting of the link, and packets of pods that the route lookup refused there (IP_INADDRERRORS at ip_error).",
 		Fix:      "set it to 1, and mend the file below /etc/sysctl.d that says otherwise.",
-		Verify:   "lasthop check --only ForwardingDisabled",
 	},
 	find: findForwardingDisabled,
+	ends: []model.HopKind{model.HopRoute},
 }
 
 const (
@@ -31,21 +34,21 @@ const (
 	forward6 = "net.ipv6.conf.all.forwarding"
 )
 
-func findForwardingDisabled(v *view) []verdict {
-	var out []verdict
-	if f, ok := v.unforwarded(v.refused4, forward4); ok {
+func findForwardingDisabled(v *view) []finding {
+	var out []finding
+	if f, ok := unforwarded(v, v.refused4, forward4); ok {
 		out = append(out, f)
-	} else if f, ok := v.unforwardedUnseen(); ok {
+	} else if f, ok := unforwardedUnseen(v); ok {
 		out = append(out, f)
 	}
-	if f, ok := v.unforwarded(v.unforwarded6, forward6); ok {
+	if f, ok := unforwarded(v, v.unforwarded6, forward6); ok {
 		out = append(out, f)
 	}
 	return out
 }
 
 // off reports whether a setting was read and is 0.
-func (v *view) off(name string) bool {
+func off(v *view, name string) bool {
 	s, ok := v.setting(name)
 	return ok && s == "0"
 }
@@ -66,7 +69,7 @@ func (v *view) refused4(d *model.Drop) string {
 			}
 		}
 	}
-	if link != "" && v.off(linkSetting(link, "forwarding")) {
+	if link != "" && off(v, linkSetting(link, "forwarding")) {
 		return link
 	}
 	return ""
@@ -75,7 +78,7 @@ func (v *view) refused4(d *model.Drop) string {
 // unforwarded6 is the same for IPv6, where one setting counts for all links. A
 // gateway is not answered for by proxy either that the link itself has not.
 func (v *view) unforwarded6(d *model.Drop) string {
-	if !v.off(forward6) {
+	if !off(v, forward6) {
 		return ""
 	}
 	if d.Location == "ip6_forward" && (d.Reason == "" || d.Reason == "NOT_SPECIFIED" || d.Reason == "IP_INADDRERRORS") {
@@ -100,12 +103,11 @@ func unforwardable(refused func(*model.Drop) string) func(*model.Drop) bool {
 	return func(d *model.Drop) bool { return refused(d) != "" }
 }
 
-// unforwarded is the verdict on drops for want of forwarding.
-func (v *view) unforwarded(refused func(*model.Drop) string, global string) (verdict, bool) {
+// unforwarded is the finding on drops for want of forwarding.
+func unforwarded(v *view, refused func(*model.Drop) string, global string) (finding, bool) {
 	var l lost
 	links := map[string]bool{}
-	for i := range v.Traffic.Drops {
-		d := &v.Traffic.Drops[i]
+	for d := range each(v.Traffic.Drops) {
 		link := refused(d)
 		if link == "" || !v.ofPod(d) {
 			continue
@@ -121,7 +123,7 @@ func (v *view) unforwarded(refused func(*model.Drop) string, global string) (ver
 		l.addFor(pod, d)
 	}
 	if l.packets < minDrops {
-		return verdict{}, false
+		return finding{}, false
 	}
 	names := slices.Sorted(maps.Keys(links))
 	first := refused(mostDropped(l.drops)[0])
@@ -129,43 +131,42 @@ func (v *view) unforwarded(refused func(*model.Drop) string, global string) (ver
 	f.LastHopAlive = v.place(first, model.Ingress)
 	f.Why = fmt.Sprintf("The kernel dropped %s that arrived through %s and were for somebody else, because forwarding is off there.",
 		count(l.packets, "packet"), strings.Join(names, ", "))
-	v.blameForwarding(&f, names, global)
+	blameForwarding(v, &f, names, global)
 	f.Evidence = append(f.Evidence, l.evidence()...)
-	return verdict{Finding: f, explains: unforwardable(refused)}, true
+	return finding{Finding: f, explains: unforwardable(refused)}, true
 }
 
 // blameForwarding names the setting: the node's, or those of single links.
-func (v *view) blameForwarding(f *model.Finding, links []string, global string) {
-	if v.off(global) {
+func blameForwarding(v *view, f *model.Finding, links []string, global string) {
+	if off(v, global) {
 		f.Title = "the node does not forward"
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceSysctl, Text: global + " = 0"})
+		observe(f, model.SourceSysctl, "%s = 0", global)
 		f.Fix = append(f.Fix, setSysctl(global, "1"))
 		return
 	}
 	f.Title = "forwarding is off on " + strings.Join(links, ", ")
 	for _, link := range links {
 		name := linkSetting(link, "forwarding")
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceSysctl, Text: name + " = 0"})
+		observe(f, model.SourceSysctl, "%s = 0", name)
 		f.Fix = append(f.Fix, setSysctl(name, "1"))
 	}
 }
 
-// unforwardedUnseen is the verdict on the settings alone: pods have the node
+// unforwardedUnseen is the finding on the settings alone: pods have the node
 // for their gateway, the link by which their packets arrive does not forward,
 // and none of them was seen to leave by other means.
-func (v *view) unforwardedUnseen() (verdict, bool) {
+func unforwardedUnseen(v *view) (finding, bool) {
 	leaves := map[netip.Addr]bool{}
-	for i := range v.peers {
-		if p := &v.peers[i]; p.Out.Packets > 0 {
+	for p := range each(v.peers) {
+		if p.Out.Packets > 0 {
 			leaves[p.Local] = true
 		}
 	}
 	f := model.Finding{Confidence: model.Possible}
 	links := map[string]bool{}
-	for i := range v.Pods {
-		p := &v.Pods[i]
+	for p := range each(v.Pods) {
 		link := v.router(p)
-		if link == nil || !v.off(linkSetting(link.Name, "forwarding")) {
+		if link == nil || !off(v, linkSetting(link.Name, "forwarding")) {
 			continue
 		}
 		for _, a := range p.Addresses {
@@ -173,36 +174,20 @@ func (v *view) unforwardedUnseen() (verdict, bool) {
 				continue
 			}
 			if leaves[a.Addr()] {
-				return verdict{}, false
+				return finding{}, false
 			}
 			f.Pods = append(f.Pods, a.Addr())
 			links[link.Name] = true
 		}
 	}
 	if len(f.Pods) == 0 {
-		return verdict{}, false
+		return finding{}, false
 	}
 	names := slices.Sorted(maps.Keys(links))
 	f.LastHopAlive = v.place(names[0], model.Ingress)
 	f.Why = fmt.Sprintf("Pods have the node for their gateway, and what they send arrives through %s, where forwarding is off.", strings.Join(names, ", "))
 	f.Unseen = []string{"a packet of a pod that was dropped for it"}
 	f.Alternatives = []string{"a program on the link forwards past the kernel's routing"}
-	v.blameForwarding(&f, names, forward4)
-	return verdict{Finding: f, explains: unforwardable(v.refused4)}, true
-}
-
-// router is the node's link by which the packets of a pod arrive that has the
-// node for its gateway; nil for one that has not.
-func (v *view) router(p *model.Pod) *model.Link {
-	l := v.links[p.LinkIndex]
-	if l == nil || len(p.Gateways) == 0 {
-		return nil
-	}
-	if l.Master == 0 {
-		return l
-	}
-	if slices.ContainsFunc(p.Gateways, func(n model.Neighbor) bool { return v.nodeAddrs[n.Addr] }) {
-		return v.links[l.Master]
-	}
-	return nil
+	blameForwarding(v, &f, names, forward4)
+	return finding{Finding: f, explains: unforwardable(v.refused4)}, true
 }

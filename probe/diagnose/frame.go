@@ -23,7 +23,7 @@ type stale struct {
 func (v *view) staleRules(target model.FrameTarget, of func(*model.FrameRule) model.AddrMatch) []stale {
 	wrong := func(r *model.FrameRule) bool {
 		addr := singleAddr(of(r))
-		return r.Target == target && addr.IsValid() && v.isStale(r, addr)
+		return r.Target == target && addr.IsValid() && isStale(v, r, addr)
 	}
 	last := len(v.FrameRules) - 1
 	for last >= 0 && !wrong(&v.FrameRules[last]) {
@@ -33,13 +33,13 @@ func (v *view) staleRules(target model.FrameTarget, of func(*model.FrameRule) mo
 		return nil
 	}
 	var out []stale
-	reached := v.reachedChains()
+	reached := reachedChains(v)
 	ended := map[frameChain]enders{}
 	for i := range v.FrameRules[:last+1] {
 		r := &v.FrameRules[i]
 		k := frameChain{r.Backend, r.Table, r.Chain}
 		if wrong(r) && reached[k] && !ended[k].shadow(r) {
-			if addr := singleAddr(of(r)); !v.idle(r, addr) && !v.overruled(i, of) {
+			if addr := singleAddr(of(r)); !idle(v, r, addr) && !overruled(v, i, of) {
 				out = append(out, stale{rule: r, addr: addr, owners: v.podMACs(addr)})
 			}
 		}
@@ -71,7 +71,7 @@ type frameChain struct {
 // reachedChains are the bridge chains that frames can come to: those with a
 // hook, and those that a rule of such a one jumps to. Where a table's chains
 // are not known, all are.
-func (v *view) reachedChains() map[frameChain]bool {
+func reachedChains(v *view) map[frameChain]bool {
 	known, out := map[frameChain]bool{}, map[frameChain]bool{}
 	for _, c := range v.Chains {
 		if c.Family == "bridge" {
@@ -83,8 +83,7 @@ func (v *view) reachedChains() map[frameChain]bool {
 	}
 	for more := true; more; {
 		more = false
-		for i := range v.FrameRules {
-			r := &v.FrameRules[i]
+		for r := range each(v.FrameRules) {
 			from := frameChain{r.Backend, r.Table, r.Chain}
 			to := frameChain{r.Backend, r.Table, r.TargetName}
 			if !known[frameChain{backend: r.Backend, table: r.Table}] {
@@ -147,7 +146,7 @@ func (e enders) shadow(later *model.FrameRule) bool {
 // idle reports whether a rule that stood through the window counted nothing
 // although it should have: it names a link that is not there, a match of it
 // could not be read, or what it is about came by and did not match.
-func (v *view) idle(r *model.FrameRule, addr netip.Addr) bool {
+func idle(v *view, r *model.FrameRule, addr netip.Addr) bool {
 	if r.Counter.Delta > 0 || !r.Standing {
 		return false
 	}
@@ -170,7 +169,7 @@ func (v *view) idle(r *model.FrameRule, addr netip.Addr) bool {
 
 // overruled reports whether a later rule of the chain writes a right MAC over
 // that of a rule which lets the search go on.
-func (v *view) overruled(at int, of func(*model.FrameRule) model.AddrMatch) bool {
+func overruled(v *view, at int, of func(*model.FrameRule) model.AddrMatch) bool {
 	r := &v.FrameRules[at]
 	if r.Verdict != model.TargetContinue {
 		return false
@@ -179,7 +178,7 @@ func (v *view) overruled(at int, of func(*model.FrameRule) model.AddrMatch) bool
 	for i := at + 1; i < len(v.FrameRules); i++ {
 		l := &v.FrameRules[i]
 		if l.Backend == r.Backend && l.Table == r.Table && l.Chain == r.Chain && l.Target == r.Target &&
-			singleAddr(of(l)) == addr && !v.isStale(l, addr) && len(l.Unknown) == 0 {
+			singleAddr(of(l)) == addr && !isStale(v, l, addr) && len(l.Unknown) == 0 {
 			return true
 		}
 	}
@@ -192,7 +191,7 @@ func (v *view) overruled(at int, of func(*model.FrameRule) model.AddrMatch) bool
 // gateway's, since in tunnel mode pods are sent to the fabric on purpose. For an address
 // without an owner on this node, the rule must have stood through the window:
 // a pod's rules are made and removed a little before or after the pod.
-func (v *view) isStale(r *model.FrameRule, addr netip.Addr) bool {
+func isStale(v *view, r *model.FrameRule, addr netip.Addr) bool {
 	if v.bridgeMACs[r.MAC] || r.Target == model.TargetARPReply && v.isGatewayMAC(r.MAC) {
 		return false
 	}
@@ -233,7 +232,7 @@ func ruleEvidence(r *model.FrameRule) model.Evidence {
 	if r.Counter.Delta > 0 {
 		text += fmt.Sprintf(" — counted %s in the window", count(r.Counter.Delta, "frame"))
 	}
-	return model.Evidence{Source: model.SourceEbtables, Text: text}
+	return seen(model.SourceEbtables, "%s", text)
 }
 
 // ownerEvidence says who holds the address and with which MAC.
@@ -251,4 +250,12 @@ func (v *view) ownerEvidence(s *stale) model.Evidence {
 // misled accounts for drops of frames for the address that carry the wrong MAC.
 func misled(addr netip.Addr, mac model.MAC) func(*model.Drop) bool {
 	return func(d *model.Drop) bool { return d.Dst == addr && d.DstMAC == mac }
+}
+
+// ownersInstead names the right MAC, where there is one.
+func ownersInstead(owners []model.MAC) string {
+	if len(owners) == 0 {
+		return ""
+	}
+	return " instead of the pod's " + addrs(owners)
 }

@@ -9,9 +9,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// HairpinDrop is the code of this finding.
+const HairpinDrop model.Code = "HairpinDrop"
+
 var hairpinDrop = kind{
 	page: Page{
-		Code:     "HairpinDrop",
+		Code:     HairpinDrop,
 		Severity: model.Warning,
 		Title:    "what a service leads back to the pod that asked is dropped",
 		Meaning: "When a pod asks a service that it is a backend of, the translation may choose that very pod: the packet turns round " +
@@ -23,13 +26,13 @@ var hairpinDrop = kind{
 			"tracking, where a service address leads back to who asked.",
 		Fix: "masquerade what a pod sends to itself, as kube-proxy does by its KUBE-MARK-MASQ rules for each endpoint; on a bridge " +
 			"set the hairpin flag of the pod's port.",
-		Verify: "lasthop check --only HairpinDrop",
 	},
-	find:  findHairpinDrop,
-	after: []model.Code{"DuplicatePodIP"},
+	find: findHairpinDrop,
+	after: []model.Code{ForwardingDisabled, MissingPodRoute, RoutingLoop, BlackholeRoute, MissingNodeRoute,
+		MissingDefaultRoute, ReversePathFilter, PathMTU, BridgeRuleDrop, DuplicatePodIP},
 }
 
-func findHairpinDrop(v *view) []verdict {
+func findHairpinDrop(v *view) []finding {
 	var l lost
 	inPod := map[netip.Addr]bool{}
 	for i := range v.Traffic.Drops {
@@ -64,7 +67,7 @@ func findHairpinDrop(v *view) []verdict {
 		}
 		f.Fix = append(f.Fix, fmt.Sprintf("%s -t nat -I POSTROUTING -s %s -d %s -j MASQUERADE", ip46tables(a), a, a))
 	}
-	return []verdict{{Finding: f, explains: func(d *model.Drop) bool { return v.hairpin(d) && l.pods[d.Src] }}}
+	return []finding{{Finding: f, explains: func(d *model.Drop) bool { return v.hairpin(d) && l.pods[d.Src] }}}
 }
 
 // hairpinServices finds the services whose translation leads the pods back to
@@ -111,11 +114,3 @@ func (v *view) hairpin(d *model.Drop) bool {
 
 // loopback is the index of every namespace's loopback link.
 const loopback = 1
-
-// ip46tables is the tool for the address's family.
-func ip46tables(a netip.Addr) string {
-	if a.Is6() {
-		return "ip6tables"
-	}
-	return "iptables"
-}

@@ -6,12 +6,14 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/path"
 )
+
+// MissingDefaultRoute is the code of this finding.
+const MissingDefaultRoute model.Code = "MissingDefaultRoute"
 
 var missingDefaultRoute = kind{
 	page: Page{
-		Code:     "MissingDefaultRoute",
+		Code:     MissingDefaultRoute,
 		Severity: model.Critical,
 		Title:    "the node has no default route: it drops what pods send beyond its own networks",
 		Meaning: "What no other route leads to takes the default route. It comes from DHCP, router advertisements or the " +
@@ -19,92 +21,69 @@ var missingDefaultRoute = kind{
 			"drops what is for elsewhere, and a strict reverse path filter refuses what comes from there.",
 		Evidence: "packets of pods for which the kernel found no route (IP_INNOROUTES), or no way back to their source (IP_RPFILTER); " +
 			"no default route in the main table. IPv6 alone without one, on a node that has one for IPv4, is no fault.",
-		Fix:    "restore what configures the node's network; in Azure the gateway is the first address of the subnet.",
-		Verify: "lasthop check --only MissingDefaultRoute",
+		Fix: "restore what configures the node's network; in Azure the gateway is the first address of the subnet.",
 	},
 	find:  findMissingDefaultRoute,
-	after: []model.Code{"DeadBackend", "MissingPodRoute", "BlackholeRoute", "MissingNodeRoute"},
+	after: []model.Code{ForwardingDisabled, MissingPodRoute, WrongUDR, DeadBackend, RoutingLoop, BlackholeRoute, MissingNodeRoute},
 }
 
-func findMissingDefaultRoute(v *view) []verdict {
-	if !v.Has(model.SourceRoutes) || v.hasDefault(false) {
+func findMissingDefaultRoute(v *view) []finding {
+	if !v.Has(model.SourceRoutes) || hasDefault(v, false) {
 		return nil
 	}
-	has6 := v.hasDefault(true)
+	has6 := hasDefault(v, true)
 	groups := map[bool]*lost{}
-	for i := range v.Traffic.Drops {
-		d := &v.Traffic.Drops[i]
+	for d := range each(v.Traffic.Drops) {
 		a, is := v.unroutable(d)
 		if !is || a.Is6() && has6 || !v.elsewhere(a) || inAny(v.ranges.local, a) || !v.ofPod(d) || v.explained(d) {
 			continue
 		}
-		if groups[a.Is6()] == nil {
-			groups[a.Is6()] = &lost{}
-		}
-		groups[a.Is6()].add(v, d)
+		entry(groups, a.Is6()).add(v, d)
 	}
-	var out []verdict
+	var out []finding
 	for six, l := range groups {
 		if l.packets >= minDrops {
-			out = append(out, v.withoutDefault(six, l))
+			out = append(out, withoutDefault(v, six, l))
 		}
 	}
 	return out
 }
 
 // hasDefault reports whether the main table has a default route of the family.
-func (v *view) hasDefault(six bool) bool {
+func hasDefault(v *view, six bool) bool {
 	return slices.ContainsFunc(v.Routes, func(r model.Route) bool {
 		return r.Table == mainTable && r.Type == "unicast" && r.Dst.IsValid() && r.Dst.Bits() == 0 && r.Dst.Addr().Is6() == six
 	})
 }
 
-// unroutable is the address that no route leads to, because of which the kernel
-// refused a packet: where it was for or, to the reverse path filter, its source.
-func (v *view) unroutable(d *model.Drop) (netip.Addr, bool) {
-	var a netip.Addr
-	var way path.Decision
-	switch {
-	case d.Link == "":
-		return a, false
-	case d.LookupRefusedFor("IP_INNOROUTES") || d.LookupRefused6():
-		a, way = d.Dst, v.routing().Lookup(v.arrived(d))
-	case d.ReverseFiltered() && !v.nodeAddrs[d.Src]:
-		a, way = d.Src, v.wayBack(d)
-	default:
-		return a, false
-	}
-	return a, way.Route == nil && !way.Discards()
-}
-
-func (v *view) withoutDefault(six bool, l *lost) verdict {
+func withoutDefault(v *view, six bool, l *lost) finding {
 	family := "IPv4"
 	if six {
 		family = "IPv6"
 	}
-	f := l.finding()
+	f, peers := l.finding(), sorted(l.peers)
 	f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
 	f.Title = "no default route for " + family
 	f.Why = "The node has no default route: what its pods send beyond its own networks it drops."
-	f.Evidence = append(l.evidence(), model.Evidence{Source: model.SourceRoutes, Text: "no default route for " + family + " in the main table"})
+	f.Evidence = append(l.evidence(), seen(model.SourceRoutes, "no default route for %s in the main table", family))
 	link := "UPLINK"
 	if i := slices.IndexFunc(l.drops, (*model.Drop).ReverseFiltered); i >= 0 {
 		link = l.drops[i].Link
 		f.Why += " What comes from there the reverse path filter refuses, since no way leads back."
 	} else if i := v.anUplink(); i != 0 {
 		link = v.linkName(i)
-	} else if card := v.downCard(); card != nil {
+	} else if card := downCard(v); card != nil {
 		link = card.Name
 		f.Why += fmt.Sprintf(" %s %s, and the routes by it went with it.", link, dead(card))
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceLinks, Text: link + " " + dead(card)})
+		observe(&f, model.SourceLinks, "%s %s", link, dead(card))
 		f.Fix = append(f.Fix, raise(card))
 	}
 	if !slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool { return !v.remote(p.Addr()).IsValid() }) {
 		f.Confidence = model.Likely
 		f.Alternatives = []string{"the node is to have none, and its routes to other nodes' pods are gone"}
 	}
-	f.Fix = append(f.Fix, fmt.Sprintf("%s route add default via GATEWAY dev %s", ip(f.Peers[0].Addr()), shellWord(link)))
-	return verdict{Finding: f, explains: func(d *model.Drop) bool {
+	f.Fix = append(f.Fix, fmt.Sprintf("%s route add default via GATEWAY dev %s", ip(peers[0]), shellWord(link)))
+	return finding{Finding: f, explains: func(d *model.Drop) bool {
 		a, is := v.unroutable(d)
 		return is && a.Is6() == six && v.elsewhere(a)
 	}}
@@ -112,7 +91,7 @@ func (v *view) withoutDefault(six bool, l *lost) verdict {
 
 // downCard is a link that is down and has an address of the node's, such as a
 // network card: not what is down on purpose, to hold addresses alone.
-func (v *view) downCard() *model.Link {
+func downCard(v *view) *model.Link {
 	cards := []string{"", "veth", "vlan", "bond", "macvlan"}
 	i := slices.IndexFunc(v.Links, func(l model.Link) bool {
 		return !l.Up && l.Role != model.RolePodLink && slices.Contains(cards, l.Kind) &&

@@ -11,9 +11,12 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
+// MissingMasquerade is the code of this finding.
+const MissingMasquerade model.Code = "MissingMasquerade"
+
 var missingMasquerade = kind{
 	page: Page{
-		Code:     "MissingMasquerade",
+		Code:     MissingMasquerade,
 		Severity: model.Critical,
 		Title:    "pods leave the node with their own address towards targets that cannot answer it",
 		Meaning: "Outside the cluster and its virtual network nobody knows the way back to a pod's address, so the node must " +
@@ -21,10 +24,10 @@ var missingMasquerade = kind{
 			"packets leave with the pod's address and vanish beyond the node.",
 		Evidence: "the pod's address as source at the uplink's egress and nothing back; the rule that let the packet through " +
 			"untranslated; connection tracking's reply tuple, which still holds the pod's address.",
-		Fix:    "delete the exclusion, or add the MASQUERADE rule; mend the ip-masq-agent's configuration, or it comes back.",
-		Verify: "lasthop check --only MissingMasquerade",
+		Fix: "delete the exclusion, or add the MASQUERADE rule; mend the ip-masq-agent's configuration, or it comes back.",
 	},
 	find: findMissingMasquerade,
+	ends: []model.HopKind{model.HopBeyond},
 }
 
 // rawGroup is the traffic that left untranslated for the same reason.
@@ -34,14 +37,13 @@ type rawGroup struct {
 	answers bool
 }
 
-func findMissingMasquerade(v *view) []verdict {
+func findMissingMasquerade(v *view) []finding {
 	tables := path.NewTables(v.Snapshot)
 	groups := map[*model.PacketRule]*rawGroup{}
 	var order []*rawGroup
 	reflected := v.reflected()
-	for i := range v.peers {
-		p := &v.peers[i]
-		if len(v.pods[p.Local]) == 0 || !v.outside(p.Remote) || p.Out.Packets == 0 {
+	for p := range each(v.peers) {
+		if len(v.pods[p.Local]) == 0 || !outside(v, p.Remote) || p.Out.Packets == 0 {
 			continue
 		}
 		nat := tables.Source(path.Packet{Src: p.Local, Dst: p.Remote, Out: []string{v.natLink(p.IfIndex)}})
@@ -56,14 +58,14 @@ func findMissingMasquerade(v *view) []verdict {
 			order = append(order, g)
 		}
 		g.answers = g.answers || v.answered(p)
-		if v.unanswered(p) && v.startedHere(p) {
+		if v.unanswered(p) && startedHere(v, p) {
 			g.silent = append(g.silent, p)
 		}
 	}
-	var out []verdict
+	var out []finding
 	for _, g := range order {
-		if len(g.silent) > 0 && !g.answers && v.shouldMasquerade(g) {
-			out = append(out, v.unmasqueraded(g))
+		if len(g.silent) > 0 && !g.answers && shouldMasquerade(v, g) {
+			out = append(out, unmasqueraded(v, g))
 		}
 	}
 	return out
@@ -71,31 +73,14 @@ func findMissingMasquerade(v *view) []verdict {
 
 // outside reports whether an address is neither of this node, of its subnet,
 // nor a pod's, and can be a target at all.
-func (v *view) outside(a netip.Addr) bool {
+func outside(v *view, a netip.Addr) bool {
 	return a.IsGlobalUnicast() && a != azureWireServer && !v.nodeAddrs[a] && len(v.pods[a]) == 0 && !v.past[a] &&
 		!inAny(v.onLink, a) && !inAny(v.ranges.local, a) && !inAny(v.ranges.cluster, a) && !v.remote(a).IsValid()
 }
 
-// azureWireServer is Azure's address for DNS, health probes and the guest
-// agent. Pods may not reach all of it, by design of AKS.
-var azureWireServer = netip.AddrFrom4([4]byte{168, 63, 129, 16})
-
-// natLink is the link that POSTROUTING names for packets that leave through an
-// uplink: the bridge, where the uplink is a port of one.
-func (v *view) natLink(ifindex int) string {
-	l := v.links[ifindex]
-	if l == nil {
-		return ""
-	}
-	if m := v.links[l.Master]; m != nil {
-		return m.Name
-	}
-	return l.Name
-}
-
 // startedHere reports whether the pod began the exchange. An answer to a
 // stranger's question goes out with the address that was asked.
-func (v *view) startedHere(p *model.Peer) bool { return p.In.Packets == 0 }
+func startedHere(v *view, p *model.Peer) bool { return p.In.Packets == 0 }
 
 // shouldMasquerade reports whether the node is meant to translate such
 // packets. A pod whose address the node's subnet does not hold has no other
@@ -103,69 +88,60 @@ func (v *view) startedHere(p *model.Peer) bool { return p.In.Packets == 0 }
 // rule for it. Private networks are kept from translation on purpose, by an
 // exclusion that may be as wide as 10.0.0.0/8; it is too wide where it makes
 // others of its chain pointless.
-func (v *view) shouldMasquerade(g *rawGroup) bool {
+func shouldMasquerade(v *view, g *rawGroup) bool {
 	if x := g.nat.Rule; x != nil && slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return p.Remote.IsPrivate() }) {
-		return v.widest(x)
+		return widest(v, x)
 	}
 	return g.nat.Missed != nil || !inAny(v.onLink, g.silent[0].Local)
 }
 
 // widest reports whether an exclusion covers another of its chain.
-func (v *view) widest(x *model.PacketRule) bool {
+func widest(v *view, x *model.PacketRule) bool {
 	return slices.ContainsFunc(v.PacketRules, func(r model.PacketRule) bool {
 		return r.Backend == x.Backend && r.Family == x.Family && r.Table == x.Table && r.Chain == x.Chain && r.Target == x.Target &&
 			!r.Dst.IsZero() && !r.Dst.Not && (x.Dst.IsZero() || !x.Dst.Not && r.Dst.Prefix.Bits() > x.Dst.Prefix.Bits() && x.Dst.Prefix.Contains(r.Dst.Prefix.Addr()))
 	})
 }
 
-func (v *view) unmasqueraded(g *rawGroup) verdict {
-	pods := map[netip.Addr]bool{}
-	peers := map[netip.Addr]bool{}
-	f := model.Finding{Confidence: model.Proven}
-	link := v.linkName(g.silent[0].IfIndex)
-	for _, p := range g.silent {
-		pods[p.Local], peers[p.Remote] = true, true
-		f.Packets += p.Out.Packets
-	}
-	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
-	remotes := slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare)
-	f.Peers = hosts(remotes)
+func unmasqueraded(v *view, g *rawGroup) finding {
+	x := sumPeers(g.silent)
+	link, remotes := v.linkName(g.silent[0].IfIndex), sorted(x.remotes)
+	f := model.Finding{Confidence: model.Proven, Pods: sorted(x.pods), Peers: hosts(remotes), Packets: x.packets}
 	f.LastHopAlive = v.place(link, model.Egress)
 	f.Title = fmt.Sprintf("pods are not masqueraded towards %s", addrs(remotes))
-	f.Evidence = []model.Evidence{{Source: model.SourceTC, Text: fmt.Sprintf(
-		"%s egress: %s with a pod's source address (%s) to %s; ingress: none", link, count(f.Packets, "packet"), addrs(f.Pods), addrs(remotes))}}
-	f.Evidence = append(f.Evidence, v.untranslated(g)...)
-	v.judgeRules(g, &f)
+	f.Evidence = []model.Evidence{seen(model.SourceTC,
+		"%s egress: %s with a pod's source address (%s) to %s; ingress: none", link, count(f.Packets, "packet"), addrs(f.Pods), addrs(remotes))}
+	f.Evidence = append(f.Evidence, untranslated(v, g)...)
+	judgeRules(v, g, &f)
 	if slices.ContainsFunc(remotes, netip.Addr.IsPrivate) {
 		f.Confidence = weaker(f.Confidence, model.Likely)
 		f.Alternatives = append(f.Alternatives,
 			"the target is in a network that knows the pods' range and does not answer",
 			"the target is another node's pod and the route table lacks it (give --pod-cidr or --nodes)")
 	}
-	return verdict{Finding: f}
+	return finding{Finding: f}
 }
 
 // untranslated shows connection tracking's view: the reply is expected at the
 // pod's own address.
-func (v *view) untranslated(g *rawGroup) []model.Evidence {
+func untranslated(v *view, g *rawGroup) []model.Evidence {
 	for _, p := range g.silent {
 		if f := v.flowsOf(p).silent; f != nil && f.Original.Src == p.Local {
-			return []model.Evidence{{Source: model.SourceConntrack, Text: fmt.Sprintf(
-				"%s to %s UNREPLIED, the reply is expected at %s: no translation", p.Local, f.Original.Dst, f.Reply.Dst)}}
+			return []model.Evidence{seen(model.SourceConntrack, "%s to %s UNREPLIED, the reply is expected at %s: no translation", p.Local, f.Original.Dst, f.Reply.Dst)}
 		}
 	}
 	return nil
 }
 
 // judgeRules says which rule is to blame, how sure that is, and what mends it.
-func (v *view) judgeRules(g *rawGroup, f *model.Finding) {
+func judgeRules(v *view, g *rawGroup, f *model.Finding) {
 	nat := g.nat
 	switch {
 	case !v.Has(model.SourceNAT) || nat.CutOff:
 		f.Confidence = model.Likely
 		f.Unseen = append(f.Unseen, v.natUnseen())
 		f.Why = "Packets leave with the pod's address and nothing returns."
-		f.Fix = []string{v.masqueradeFix(g)}
+		f.Fix = []string{masqueradeFix(v, g)}
 	case nat.Translated:
 		f.Confidence = model.Possible
 		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule would translate them now", nat.Rule))
@@ -178,9 +154,9 @@ func (v *view) judgeRules(g *rawGroup, f *model.Finding) {
 		f.Why = "An exclusion in front of the MASQUERADE rule is too wide: packets to these targets leave with the pod's address, which nobody out there can answer."
 		f.Fix = []string{deletePacketRule(nat.Rule)}
 	default:
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceNAT, Text: "no rule of nat POSTROUTING translates such a packet"})
+		observe(f, model.SourceNAT, "no rule of nat POSTROUTING translates such a packet")
 		f.Why = "No MASQUERADE rule is left for packets to targets outside the cluster: they leave with the pod's address, which nobody out there can answer."
-		f.Fix = []string{v.masqueradeFix(g)}
+		f.Fix = []string{masqueradeFix(v, g)}
 	}
 	for _, r := range nat.Unsure {
 		f.Confidence = weaker(f.Confidence, model.Likely)
@@ -198,10 +174,10 @@ func (v *view) natUnseen() string {
 
 // masqueradeFix is the rule that is missing: at the end of the chain that
 // exists for it, or one of its own.
-func (v *view) masqueradeFix(g *rawGroup) string {
+func masqueradeFix(v *view, g *rawGroup) string {
 	pod := g.silent[0].Local
 	tool := ip46tables(pod)
-	if chain := v.masqueradeChain(pod); chain != nil {
+	if chain := masqueradeChain(v, pod); chain != nil {
 		return fmt.Sprintf("%s -t nat -A %s -j MASQUERADE", iptables(chain), shellWord(chain.Chain))
 	}
 	src, cluster := host(pod), host(pod)
@@ -221,7 +197,7 @@ func (v *view) masqueradeFix(g *rawGroup) string {
 // masqueradeChain finds the chain that POSTROUTING sends pods through and that
 // holds nothing but exclusions: an ip-masq-agent's chain whose end is gone. It
 // returns a rule of that chain.
-func (v *view) masqueradeChain(pod netip.Addr) *model.PacketRule {
+func masqueradeChain(v *view, pod netip.Addr) *model.PacketRule {
 	family := "ip"
 	if pod.Is6() {
 		family = "ip6"
@@ -229,8 +205,7 @@ func (v *view) masqueradeChain(pod netip.Addr) *model.PacketRule {
 	jumped := map[string]bool{}
 	only := map[string]*model.PacketRule{}
 	other := map[string]bool{}
-	for i := range v.PacketRules {
-		r := &v.PacketRules[i]
+	for r := range each(v.PacketRules) {
 		if r.Table != "nat" || r.Family != family {
 			continue
 		}
@@ -249,17 +224,4 @@ func (v *view) masqueradeChain(pod netip.Addr) *model.PacketRule {
 		}
 	}
 	return nil
-}
-
-func packetRuleEvidence(what string, r *model.PacketRule) model.Evidence {
-	return model.Evidence{Source: model.SourceNAT, Text: fmt.Sprintf(
-		"%s: %s %s rule %d (%s): %s", what, r.Table, r.Chain, r.Number, r.Backend, r.Text)}
-}
-
-// weaker is the less sure of two.
-func weaker(a, b model.Confidence) model.Confidence {
-	if b.Rank() < a.Rank() {
-		return b
-	}
-	return a
 }

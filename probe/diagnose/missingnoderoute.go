@@ -9,9 +9,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// MissingNodeRoute is the code of this finding.
+const MissingNodeRoute model.Code = "MissingNodeRoute"
+
 var missingNodeRoute = kind{
 	page: Page{
-		Code:     "MissingNodeRoute",
+		Code:     MissingNodeRoute,
 		Severity: model.Critical,
 		Title:    "this node has no route to another node's pods, and the network does not know them",
 		Meaning: "Where no cloud and no tunnel carries pods' packets, each node has a route to every other node's pod range, with " +
@@ -19,8 +22,7 @@ var missingNodeRoute = kind{
 			"follow the default route to a gateway that knows nothing of pods.",
 		Evidence: "the lookup for the other pods' addresses ends at the default route; what left for them is not answered, and no other " +
 			"node's pods answer by that route; routes to other nodes' pods; the node that has the range, on a link of this one.",
-		Fix:    "add the route (ip route replace … via …); restart the agent that keeps the routes, or mend what configures them.",
-		Verify: "lasthop check --only MissingNodeRoute",
+		Fix: "add the route (ip route replace … via …); restart the agent that keeps the routes, or mend what configures them.",
 	},
 	find: findMissingNodeRoute,
 }
@@ -39,21 +41,20 @@ type unrouted struct {
 	drops []*model.Drop
 }
 
-func findMissingNodeRoute(v *view) []verdict {
+func findMissingNodeRoute(v *view) []finding {
 	if !v.Has(model.SourceRoutes, model.SourceTC) || len(v.Cluster.Azure.Tables) > 0 {
 		return nil
 	}
-	siblings := v.nodeRoutes()
+	siblings := nodeRoutes(v)
 	if len(siblings) == 0 && !keepsNodeRoutes(v.Node.Plugin) {
 		return nil
 	}
-	out := v.routeless(siblings)
+	out := routeless(v, siblings)
 	groups := map[netip.Prefix]*unrouted{}
 	// knows holds the families whose default route leads to some node's pods.
 	knows := map[bool]bool{}
 	mute := v.unrepliedFlows()
-	for i := range v.peers {
-		p := &v.peers[i]
+	for p := range each(v.peers) {
 		cidr := v.remote(p.Remote)
 		if !cidr.IsValid() || !v.surelyPods(p.Remote) || !v.byDefaultRoute(p.Remote) {
 			continue
@@ -81,19 +82,18 @@ func findMissingNodeRoute(v *view) []verdict {
 	}
 	for _, cidr := range slices.SortedFunc(maps.Keys(groups), comparePrefix) {
 		g := groups[cidr]
-		if !g.answers && len(g.pods) > 0 && !knows[cidr.Addr().Is4()] && !v.beyondRouter(cidr) {
-			out = append(out, v.withoutNodeRoute(g, siblings))
+		if !g.answers && len(g.pods) > 0 && !knows[cidr.Addr().Is4()] && !beyondRouter(v, cidr) {
+			out = append(out, withoutNodeRoute(v, g, siblings))
 		}
 	}
 	return out
 }
 
-// routeless are the verdicts on ranges for which a node without a default route
+// routeless are the findings on ranges for which a node without a default route
 // has no route: the kernel drops what is for them.
-func (v *view) routeless(siblings []*model.Route) []verdict {
+func routeless(v *view, siblings []*model.Route) []finding {
 	groups := map[netip.Prefix]*unrouted{}
-	for i := range v.Traffic.Drops {
-		d := &v.Traffic.Drops[i]
+	for d := range each(v.Traffic.Drops) {
 		a, is := v.unroutable(d)
 		if !is || !v.ofPod(d) {
 			continue
@@ -111,22 +111,13 @@ func (v *view) routeless(siblings []*model.Route) []verdict {
 		g.packets += d.Packets
 		g.drops = append(g.drops, d)
 	}
-	var out []verdict
+	var out []finding
 	for _, cidr := range slices.SortedFunc(maps.Keys(groups), comparePrefix) {
-		if g := groups[cidr]; g.packets >= minDrops && !v.beyondRouter(cidr) {
-			out = append(out, v.withoutNodeRoute(g, siblings))
+		if g := groups[cidr]; g.packets >= minDrops && !beyondRouter(v, cidr) {
+			out = append(out, withoutNodeRoute(v, g, siblings))
 		}
 	}
 	return out
-}
-
-// anUplink is the first of the uplinks, 0 where none is known.
-func (v *view) anUplink() int {
-	i := slices.IndexFunc(v.Links, func(l model.Link) bool { return l.Role == model.RoleUplink })
-	if i < 0 {
-		return 0
-	}
-	return v.Links[i].Index
 }
 
 // keepsNodeRoutes reports whether a plugin's nodes commonly have routes to each
@@ -137,16 +128,16 @@ func keepsNodeRoutes(plugin string) bool {
 
 // beyondRouter reports whether a range is of a node that is on no link of this
 // one: no route of this node's can lead there but a router's.
-func (v *view) beyondRouter(cidr netip.Prefix) bool {
+func beyondRouter(v *view, cidr netip.Prefix) bool {
 	n := v.nodeOf(cidr)
-	return n != nil && !v.linkedHop(n, cidr).IsValid()
+	return n != nil && !linkedHop(v, n, cidr).IsValid()
 }
 
 // linkedHop is the node's address, of the range's family, that is on link; not
 // valid where none is.
-func (v *view) linkedHop(n *model.ClusterNode, cidr netip.Prefix) netip.Addr {
+func linkedHop(v *view, n *model.ClusterNode, cidr netip.Prefix) netip.Addr {
 	for _, a := range internal(n) {
-		if a.Is4() == cidr.Addr().Is4() && v.directly(a) {
+		if a.Is4() == cidr.Addr().Is4() && directly(v, a) {
 			return a
 		}
 	}
@@ -155,49 +146,46 @@ func (v *view) linkedHop(n *model.ClusterNode, cidr netip.Prefix) netip.Addr {
 
 // directly reports whether the node reaches an address without a router: within
 // a network on a link that leads off the node, or by a route of its own.
-func (v *view) directly(a netip.Addr) bool { return v.onLinkAlone[a] || inAny(v.onLink, a) }
+func directly(v *view, a netip.Addr) bool { return v.onLinkAlone[a] || inAny(v.onLink, a) }
 
 // nodeRoutes are the node's routes to other nodes' pods, by those nodes.
-func (v *view) nodeRoutes() []*model.Route {
+func nodeRoutes(v *view) []*model.Route {
 	var out []*model.Route
-	for i := range v.Routes {
-		r := &v.Routes[i]
+	for r := range each(v.Routes) {
 		if r.Table == mainTable && r.Type == "unicast" && r.Dst.Bits() > 0 && r.Gateway.IsValid() && v.outer[r.IfIndex] &&
-			v.directly(r.Gateway) && v.remote(r.Dst.Addr()).IsValid() && v.surelyPods(r.Dst.Addr()) && !v.gatewayAddrs[r.Gateway] {
+			directly(v, r.Gateway) && v.remote(r.Dst.Addr()).IsValid() && v.surelyPods(r.Dst.Addr()) && !v.gatewayAddrs[r.Gateway] {
 			out = append(out, r)
 		}
 	}
 	return out
 }
 
-func (v *view) withoutNodeRoute(g *unrouted, siblings []*model.Route) verdict {
+func withoutNodeRoute(v *view, g *unrouted, siblings []*model.Route) finding {
 	link := v.linkName(g.link)
 	f := model.Finding{
 		Confidence:   model.Likely,
-		Pods:         slices.Collect(maps.Keys(g.pods)),
+		Pods:         sorted(g.pods),
 		Peers:        []netip.Prefix{g.cidr},
 		Packets:      g.packets,
 		LastHopAlive: v.place(link, model.Egress),
 		Title:        "no route to the pods of another node, " + g.cidr.String(),
 		Why: fmt.Sprintf("What goes to %s follows the default route out of %s, to a gateway that does not know these pods, and nothing returns.",
 			g.cidr, link),
-		Evidence: []model.Evidence{{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s egress: %s to %s; ingress: no answer", link, count(g.packets, "packet"), g.cidr)}},
+		Evidence: []model.Evidence{seen(model.SourceTC, "%s egress: %s to %s; ingress: no answer", link, count(g.packets, "packet"), g.cidr)},
 	}
 	if most := mostDropped(g.drops); len(most) > 0 {
 		f.LastHopAlive = v.place(most[0].Link, model.Ingress)
 		f.Why = fmt.Sprintf("The node has no route to %s, nor a default route: it drops what goes there.", g.cidr)
 		f.Evidence = dropEvidence(g.drops)
 	} else if r := v.lookup(g.remote); r != nil {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: fmt.Sprintf(
-			"the lookup for %s ends at: %s", g.remote, v.routeText(r))})
+		observe(&f, model.SourceRoutes, "the lookup for %s ends at: %s", g.remote, v.routeText(r))
 	}
 	for _, r := range siblings[:min(len(siblings), 2)] {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: "other nodes' pods have routes: " + v.routeText(r)})
+		observe(&f, model.SourceRoutes, "other nodes' pods have routes: %s", v.routeText(r))
 	}
 	hop, n := "NODE_IP", v.nodeOf(g.cidr)
 	if n != nil {
-		hop = v.linkedHop(n, g.cidr).String()
+		hop = linkedHop(v, n, g.cidr).String()
 	}
 	switch {
 	case n != nil && len(siblings) > 0:
@@ -213,5 +201,5 @@ func (v *view) withoutNodeRoute(g *unrouted, siblings []*model.Route) verdict {
 		f.Alternatives = append(f.Alternatives, "a cloud carries the pods' packets, and its route table lacks this range")
 	}
 	f.Fix = []string{fmt.Sprintf("%s route replace %s via %s dev %s", ip(g.cidr.Addr()), g.cidr, hop, shellWord(v.natLink(g.link)))}
-	return verdict{Finding: f, explains: sameDrops(g.drops)}
+	return finding{Finding: f, explains: sameDrops(g.drops)}
 }

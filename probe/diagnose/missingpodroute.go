@@ -10,9 +10,12 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
+// MissingPodRoute is the code of this finding.
+const MissingPodRoute model.Code = "MissingPodRoute"
+
 var missingPodRoute = kind{
 	page: Page{
-		Code:     "MissingPodRoute",
+		Code:     MissingPodRoute,
 		Severity: model.Critical,
 		Title:    "the node routes a pod's address elsewhere than to the pod's link",
 		Meaning: "Each pod of the node needs a route, its own or its bridge's, and where rules send pods' packets to tables of " +
@@ -21,24 +24,13 @@ var missingPodRoute = kind{
 			"until their TTL ends. Or they go to another pod's link, or fall to a route that discards.",
 		Evidence: "the lookup over the node's rules and tables; the same packets in and out of the uplink; drops of packets for the pod.",
 		Fix:      "restore the route (ip route replace …) or the rule, and restart the plugin's agent, which owns it.",
-		Verify:   "lasthop check --only MissingPodRoute",
 	},
 	find:  findMissingPodRoute,
-	after: []model.Code{"ForwardingDisabled"},
+	after: []model.Code{ForwardingDisabled},
+	ends:  []model.HopKind{model.HopRoute},
 }
 
-// astray is a pod whose address the node routes elsewhere.
-type astray struct {
-	pod  *model.Pod
-	addr netip.Addr
-	// query was answered with decision.
-	query    path.Query
-	decision path.Decision
-	// rules send other packets for the pod astray.
-	rules []*model.RoutingRule
-}
-
-func findMissingPodRoute(v *view) []verdict {
+func findMissingPodRoute(v *view) []finding {
 	if !v.Has(model.SourceRoutes, model.SourceLinks) {
 		return nil
 	}
@@ -58,148 +50,24 @@ func findMissingPodRoute(v *view) []verdict {
 		}
 		groups[k] = append(groups[k], a)
 	}
-	var out []verdict
+	var out []finding
 	for _, k := range order {
-		if f, ok := v.podsAstray(groups[k]); ok {
+		if f, ok := podsAstray(v, groups[k]); ok {
 			out = append(out, f)
 		}
 	}
 	return out
 }
 
-// strayed lists the addresses of pods that some packet would miss.
-func (v *view) strayed() []astray {
-	if !v.strayKnown {
-		v.strays, v.strayKnown = v.findStrayed(), true
-	}
-	return v.strays
-}
-
-func (v *view) findStrayed() []astray {
-	sources := map[netip.Addr]netip.Addr{}
-	for i := range v.peers {
-		sources[v.peers[i].Local] = v.peers[i].Remote
-	}
-	own := v.ownSources()
-	var out []astray
-	for i := range v.Pods {
-		p := &v.Pods[i]
-		l := v.links[p.LinkIndex]
-		// A link that is down takes its route along: that is another cause.
-		if l == nil || !l.Up || !p.Up || l.Role == model.RoleUplink {
-			continue
-		}
-		for _, prefix := range p.Addresses {
-			a := prefix.Addr()
-			if !a.IsGlobalUnicast() {
-				continue
-			}
-			var found []astray
-			for _, q := range v.askers(i, a, sources[a], own[a.Is4()]) {
-				d := v.routing().Lookup(q)
-				if len(d.Unsure) > 0 || !v.misses(&d, a) {
-					continue
-				}
-				found = append(found, astray{pod: p, addr: a, query: q, decision: d})
-				if r := d.Rule; r != nil && r.Table != mainTable && r.Priority > 0 && !slices.Contains(found[0].rules, r) {
-					found[0].rules = append(found[0].rules, r)
-				}
-			}
-			if len(found) > 0 {
-				out = append(out, found[0])
-			}
-		}
-	}
-	return out
-}
-
-// ownSources are the addresses with which the node sends, for IPv4 (true) and
-// IPv6: the lowest of each that is on link at an uplink.
-func (v *view) ownSources() map[bool]netip.Addr {
-	out := map[bool]netip.Addr{}
-	for a := range v.nodeAddrs {
-		if own := out[a.Is4()]; inAny(v.onLink, a) && (!own.IsValid() || a.Less(own)) {
-			out[a.Is4()] = a
-		}
-	}
-	return out
-}
-
-// askers are packets for a pod's address as they come from off the node, from
-// the node itself, and from another pod that the node is a router for. remote
-// and own are senders of the first two, where there are any.
-func (v *view) askers(pod int, a, remote, own netip.Addr) []path.Query {
-	var out []path.Query
-	for i := range v.Links {
-		if l := &v.Links[i]; l.Role == model.RoleUplink {
-			src := remote
-			for _, g := range v.gateways {
-				if !src.IsValid() && g.Addr.Is4() == a.Is4() {
-					src = g.Addr
-				}
-			}
-			if src.IsValid() && src.Is4() == a.Is4() {
-				out = append(out, path.Query{Src: src, Dst: a, In: v.natLink(l.Index)})
-			}
-			break
-		}
-	}
-	if own.IsValid() {
-		out = append(out, path.Query{Src: own, Dst: a})
-	}
-	other := &v.Pods[(pod+1)%len(v.Pods)]
-	if l := v.router(other); l != nil && l != v.router(&v.Pods[pod]) {
-		for _, x := range other.Addresses {
-			if x.Addr().Is4() == a.Is4() {
-				out = append(out, path.Query{Src: x.Addr(), Dst: a, In: l.Name})
-				break
-			}
-		}
-	}
-	return out
-}
-
-// misses reports whether a decision leads away from all pods that hold the
-// address. A link of an unknown kind may well lead there: a plugin's router,
-// whose programs deliver, or a device on top of the bridge.
-func (v *view) misses(d *path.Decision, a netip.Addr) bool {
-	if d.Type != "unicast" {
-		return d.Type == "" || d.Discards()
-	}
-	right := map[int]bool{}
-	for _, p := range v.pods[a] {
-		right[p.LinkIndex] = true
-		if l := v.links[p.LinkIndex]; l != nil && l.Master != 0 {
-			right[l.Master] = true
-		}
-	}
-	return !slices.ContainsFunc(d.Hops, func(h path.NextHop) bool {
-		l := v.links[h.IfIndex]
-		return l == nil || right[h.IfIndex] || !v.outer[h.IfIndex] && l.Role != model.RolePodLink && l.Kind != "bridge"
-	})
-}
-
-// blocked reports whether a route or rule that discards stands in front of a
-// right route to the pod: it is the fault then, and not that route's absence.
-func (v *view) blocked(a *astray) bool {
-	if a.decision.Route == nil || a.decision.Route.Dst.IsSingleIP() {
-		return true
-	}
-	return slices.ContainsFunc(v.routing().Covering(mainTable, a.addr), func(r *model.Route) bool {
-		d := path.Decision{Type: r.Type, Hops: []path.NextHop{{IfIndex: r.IfIndex}}}
-		return r != a.decision.Route && r.Type == "unicast" && !v.misses(&d, a.addr)
-	})
-}
-
-// podsAstray is the verdict on pods that share a route which is not theirs.
-func (v *view) podsAstray(list []astray) (verdict, bool) {
+// podsAstray is the finding on pods that share a route which is not theirs.
+func podsAstray(v *view, list []astray) (finding, bool) {
 	// One that was seen proves the route for all that share it.
 	f := model.Finding{Confidence: model.Possible}
 	var told []string
 	wrong := map[netip.Addr]bool{}
 	for i := range list {
 		a := list[i]
-		seen := v.missed(&a)
+		seen := missed(v, &a)
 		if len(seen) == 0 && !v.unusedAstray(&a) {
 			continue
 		}
@@ -208,17 +76,16 @@ func (v *view) podsAstray(list []astray) (verdict, bool) {
 		}
 		f.Pods = append(f.Pods, a.addr)
 		wrong[a.addr] = true
-		where := v.whither(&a)
+		where := whither(v, &a)
 		if !slices.Contains(told, where) {
 			told = append(told, where)
 		}
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: fmt.Sprintf(
-			"%s is behind %s, and the lookup %s", a.addr, a.pod.Link, v.lookedUp(&a))})
+		observe(&f, model.SourceRoutes, "%s is behind %s, and the lookup %s", a.addr, a.pod.Link, lookedUp(v, &a))
 		f.Evidence = append(f.Evidence, seen...)
-		f.Fix = append(f.Fix, v.restore(&a)...)
+		f.Fix = append(f.Fix, restore(v, &a)...)
 	}
 	if len(f.Pods) == 0 {
-		return verdict{}, false
+		return finding{}, false
 	}
 	if f.Confidence != model.Proven {
 		f.Unseen = append(f.Unseen, "a packet for the pod that went astray")
@@ -240,42 +107,29 @@ func (v *view) podsAstray(list []astray) (verdict, bool) {
 		// What the node itself sends comes back with the node's address.
 		return wrong[d.Dst] && v.nodeAddrs[d.Src] && d.OwnSource() || (wrong[d.Src] || wrong[d.Dst]) && d.ReverseFiltered() || wrong[d.Src] && d.Link == "" && d.NeighborFailed()
 	}
-	for i := range v.Traffic.Drops {
-		if d := &v.Traffic.Drops[i]; explains(d) {
+	for d := range each(v.Traffic.Drops) {
+		if explains(d) {
 			f.Packets += d.Packets
 		}
 	}
-	return verdict{Finding: f, explains: explains}, true
-}
-
-// unusedAstray reports whether the state alone is worth a word: the pod has
-// been there all along, it has the node for a router, and nothing was
-// delivered to it by other means.
-func (v *view) unusedAstray(a *astray) bool {
-	if a.pod.Since.IsZero() || a.pod.Since.After(v.Window.Start) || v.router(a.pod) == nil {
-		return false
-	}
-	return !slices.ContainsFunc(v.Traffic.Hops, func(h model.HopCount) bool {
-		return h.Addr == a.addr && h.IfIndex == a.pod.LinkIndex && h.Direction == model.Egress && h.Side == model.AsDestination
-	})
+	return finding{Finding: f, explains: explains}, true
 }
 
 // missed is what was seen of packets for the pod that went elsewhere.
-func (v *view) missed(a *astray) []model.Evidence {
+func missed(v *view, a *astray) []model.Evidence {
 	var out []model.Evidence
-	for i := range v.Traffic.Hops {
-		h := &v.Traffic.Hops[i]
+	for h := range each(v.Traffic.Hops) {
 		if h.Addr == a.addr && h.Side == model.AsDestination && h.Direction == model.Egress && a.decision.Through(h.IfIndex) && h.Packets >= minPackets {
 			text := fmt.Sprintf("%s egress: %s for %s", v.linkName(h.IfIndex), count(h.Packets, "packet"), a.addr)
 			if in := v.hop(a.addr, h.IfIndex, model.Ingress, model.AsDestination); in != nil {
 				text += fmt.Sprintf("; ingress: %d of them, and with %s", in.Packets, ttls(in.TTLs|h.TTLs))
 			}
-			out = append(out, model.Evidence{Source: model.SourceTC, Text: text})
+			out = append(out, seen(model.SourceTC, "%s", text))
 		}
 	}
 	var l lost
-	for i := range v.Traffic.Drops {
-		if d := &v.Traffic.Drops[i]; d.Dst == a.addr && (d.LookupRefused() || d.NeighborFailed()) && !v.explained(d) {
+	for d := range each(v.Traffic.Drops) {
+		if d.Dst == a.addr && (d.LookupRefused() || d.NeighborFailed()) && !v.explained(d) {
 			l.add(v, d)
 		}
 	}
@@ -285,19 +139,8 @@ func (v *view) missed(a *astray) []model.Evidence {
 	return out
 }
 
-// hop is the count of an address at a link, nil where there is none.
-func (v *view) hop(a netip.Addr, ifindex int, dir model.Direction, side model.Side) *model.HopCount {
-	for i := range v.Traffic.Hops {
-		h := &v.Traffic.Hops[i]
-		if h.Addr == a && h.IfIndex == ifindex && h.Direction == dir && h.Side == side {
-			return h
-		}
-	}
-	return nil
-}
-
 // lookedUp tells the lookup's result.
-func (v *view) lookedUp(a *astray) string {
+func lookedUp(v *view, a *astray) string {
 	asker := "for a packet from " + a.query.Src.String()
 	if a.query.In != "" {
 		asker += " on " + a.query.In
@@ -312,7 +155,7 @@ func (v *view) lookedUp(a *astray) string {
 }
 
 // whither says where the packets go instead.
-func (v *view) whither(a *astray) string {
+func whither(v *view, a *astray) string {
 	if a.decision.Type != "unicast" {
 		return "are discarded"
 	}
@@ -327,7 +170,7 @@ func (v *view) whither(a *astray) string {
 }
 
 // restore gives the commands that bring the route, or the rule, back.
-func (v *view) restore(a *astray) []string {
+func restore(v *view, a *astray) []string {
 	tool := ip(a.addr)
 	var fix []string
 	target, dev := host(a.addr), a.pod.Link

@@ -1,19 +1,20 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/path"
 )
+
+// MissingUDR is the code of this finding.
+const MissingUDR model.Code = "MissingUDR"
 
 var missingUDR = kind{
 	page: Page{
-		Code:     "MissingUDR",
+		Code:     MissingUDR,
 		Severity: model.Critical,
 		Title:    "traffic to another node's pods leaves this node right and nothing of it returns: the subnet's route table lacks that route",
 		Meaning: "On an AKS kubenet cluster the Azure fabric learns where each node's pods are from user-defined routes in a route " +
@@ -25,70 +26,55 @@ var missingUDR = kind{
 			"of the node's own tell whether the route there is missing, the one back to this node's pods, or both.",
 		Fix: "associate the route table with the subnet (az network vnet subnet update … --route-table …), or create the " +
 			"node's row (az network route-table route create …).",
-		Verify: "lasthop check --only MissingUDR",
 	},
 	find:  findMissingUDR,
-	after: []model.Code{"RoutingLoop", "WrongUDR", "NICForwarding", "MissingNodeRoute"},
+	after: []model.Code{RoutingLoop, WrongUDR, NICForwarding, MissingNodeRoute},
+	ends:  []model.HopKind{model.HopBeyond},
 }
 
-// remoteRange is the traffic with one other node's pods.
-type remoteRange struct {
-	cidr netip.Prefix
-	// silent are pairs without an answer.
-	silent []*model.Peer
-	// answers, nodeAnswers: a pod of this node, or the node itself, was
-	// answered from the range.
-	answers     bool
-	nodeAnswers bool
-	// asks are packets from the range that want an answer from here, podAsks
-	// those of them for pods.
-	asks, podAsks uint64
-	// probes are the node's own echo requests to it; there and back is what
-	// they and others tell of the two ways.
-	probes      []*model.Probe
-	there, back reach
-	// filed is what the files tell of its routes; settled is true when they
-	// leave nothing to suppose.
-	filed   []model.Evidence
-	settled bool
-}
-
-func findMissingUDR(v *view) []verdict {
-	if overlay(v.Node.Plugin) {
-		return nil
-	}
-	all := v.remoteRanges()
-	for _, r := range all {
-		r.silent = slices.DeleteFunc(r.silent, v.loops)
-	}
+func findMissingUDR(v *view) []finding {
 	own := v.ownCIDRs()
-	if slices.ContainsFunc(own, func(p netip.Prefix) bool { return v.rangeBlamed(p, "WrongUDR", "NICForwarding") }) {
-		// What does not find the way back explains every silence.
+	if overlay(v.Node.Plugin) || slices.ContainsFunc(own, func(p netip.Prefix) bool { return v.found(netip.Addr{}, p, WrongUDR, NICForwarding) }) {
+		// A wrong way back to this node's pods explains every silence.
 		return nil
 	}
-	var out []verdict
-	groups, order := v.filedRanges(all, own)
-	for _, c := range order {
-		out = append(out, v.noReturn(groups[c], all, c, lackUntold))
+	s := udrSearch{view: v, all: v.withoutLoops(v.remoteRanges()), own: own}
+	s.readFiles()
+	var out []finding
+	for _, c := range s.causes {
+		out = append(out, s.noReturn(c.ranges, c, lackUnknown))
 	}
 	var silent []*remoteRange
 	answering := 0
-	for _, r := range all {
+	for _, r := range s.all {
 		switch {
 		case r.answers:
 			answering++
-		case len(r.silent) > 0 && !r.settled && !v.rangeBlamed(r.cidr, "WrongUDR", "NICForwarding", "MissingNodeRoute"):
+		case len(r.silent) > 0 && !s.settled[r.cidr] && !v.found(netip.Addr{}, r.cidr, WrongUDR, NICForwarding, MissingNodeRoute):
 			silent = append(silent, r)
 		}
 	}
-	return append(out, v.tell(silent, all, answering)...)
+	return append(out, s.inferred(silent, answering)...)
 }
 
-// lack is which routes are missing, as far as that can be told.
+// udrSearch is what is known of the other nodes' ranges.
+type udrSearch struct {
+	*view
+	all []*remoteRange
+	own []netip.Prefix
+	// causes are what the files say is missing. For the other ranges filed is
+	// what they say of the routes, and settled holds those that they leave no
+	// doubt about, and those with a cause.
+	causes  []*udrCause
+	filed   map[netip.Prefix][]model.Evidence
+	settled map[netip.Prefix]bool
+}
+
+// lack is which routes are missing, as far as that is known.
 type lack int
 
 const (
-	lackUntold lack = iota
+	lackUnknown lack = iota
 	// lackNone: both ways work, something else loses the packets.
 	lackNone
 	// lackOwn: the route to this node's own pods.
@@ -101,10 +87,10 @@ const (
 	lackBack
 )
 
-// lacking tells which route's lack makes the range silent.
-func (v *view) lacking(r *remoteRange, all []*remoteRange) lack {
+// lacking is which missing route makes the range silent.
+func (s *udrSearch) lacking(r *remoteRange) lack {
 	back := r.back
-	if v.near(r) && slices.ContainsFunc(all, func(o *remoteRange) bool { return o.answers && v.near(o) }) {
+	if s.near(r) && slices.ContainsFunc(s.all, func(o *remoteRange) bool { return o.answers && s.near(o) }) {
 		// Under the same table another range answers this node's pods.
 		back = reachWorks
 	}
@@ -120,24 +106,24 @@ func (v *view) lacking(r *remoteRange, all []*remoteRange) lack {
 	case r.there == reachFails && back == reachFails:
 		return lackAll
 	}
-	return lackUntold
+	return lackUnknown
 }
 
 // lackGroups groups the silent ranges by what they lack. answering is how many
 // ranges answer this node's pods.
-func (v *view) lackGroups(silent, all []*remoteRange, answering int) map[lack][]*remoteRange {
+func (s *udrSearch) lackGroups(silent []*remoteRange, answering int) map[lack][]*remoteRange {
 	by := map[lack][]*remoteRange{}
 	move := func(from, to lack) {
 		by[to] = append(by[to], by[from]...)
 		delete(by, from)
 	}
 	for _, r := range silent {
-		l := v.lacking(r, all)
+		l := s.lacking(r)
 		by[l] = append(by[l], r)
 	}
-	unlost := func(r *remoteRange) bool { return r.there != reachFails }
-	if untold := by[lackUntold]; answering == 0 && len(untold) > 1 && !slices.ContainsFunc(untold, unlost) {
-		move(lackUntold, lackAll)
+	reached := func(r *remoteRange) bool { return r.there != reachFails }
+	if unknown := by[lackUnknown]; answering == 0 && len(unknown) > 1 && !slices.ContainsFunc(unknown, reached) {
+		move(lackUnknown, lackAll)
 	}
 	// Without the way back every range is silent, those too that were not
 	// asked about.
@@ -151,32 +137,21 @@ func (v *view) lackGroups(silent, all []*remoteRange, answering int) map[lack][]
 	}
 	move(lackBack, cause)
 	if answering == 0 && len(by[cause]) > 0 {
-		back, rest := splitRanges(by[lackUntold], func(r *remoteRange) bool { return r.back == reachWorks })
-		by[lackUntold], by[cause] = back, append(by[cause], rest...)
+		back, rest := splitRanges(by[lackUnknown], func(r *remoteRange) bool { return r.back == reachWorks })
+		by[lackUnknown], by[cause] = back, append(by[cause], rest...)
 	}
 	return by
 }
 
-// splitRanges parts the ranges that are so from the others.
-func splitRanges(list []*remoteRange, is func(*remoteRange) bool) (so, others []*remoteRange) {
-	for _, r := range list {
-		if is(r) {
-			so = append(so, r)
-		} else {
-			others = append(others, r)
-		}
-	}
-	return so, others
-}
-
-// tell is the verdicts on the silent ranges.
-func (v *view) tell(silent, all []*remoteRange, answering int) []verdict {
-	by := v.lackGroups(silent, all, answering)
-	var out []verdict
+// inferred are the findings on ranges that are silent for a reason that no file
+// names.
+func (s *udrSearch) inferred(silent []*remoteRange, answering int) []finding {
+	by := s.lackGroups(silent, answering)
+	var out []finding
 	together := func(list []*remoteRange, l lack) {
 		if len(list) > 0 {
 			slices.SortFunc(list, func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
-			out = append(out, v.noReturn(list, all, nil, l))
+			out = append(out, s.noReturn(list, nil, l))
 		}
 	}
 	together(by[lackOwn], lackOwn)
@@ -184,235 +159,83 @@ func (v *view) tell(silent, all []*remoteRange, answering int) []verdict {
 	for _, r := range by[lackTheirs] {
 		together([]*remoteRange{r}, lackTheirs)
 	}
-	alone, rest := splitRanges(by[lackUntold], func(r *remoteRange) bool { return answering > 0 || r.back == reachWorks })
+	alone, rest := splitRanges(by[lackUnknown], func(r *remoteRange) bool { return answering > 0 || r.back == reachWorks })
 	for _, r := range alone {
-		together([]*remoteRange{r}, lackUntold)
+		together([]*remoteRange{r}, lackUnknown)
 	}
-	together(rest, lackUntold)
+	together(rest, lackUnknown)
 	return out
 }
 
 // udrCause is what the files say is missing: this node's own route, or that of
-// one other node, or with unassociated all of a subnet's.
+// one other node, or with unassociated all of a subnet's; and the ranges that are
+// silent for it.
 type udrCause struct {
 	routeFact
-	own bool
+	own    bool
+	ranges []*remoteRange
 }
 
-// filedRanges groups the other nodes' ranges by what the files say about them:
-// those that lack a route, whether or not there was traffic for them. It marks
-// as settled those that the files tell all about.
-func (v *view) filedRanges(all []*remoteRange, own []netip.Prefix) (map[*udrCause][]*remoteRange, []*udrCause) {
-	groups := map[*udrCause][]*remoteRange{}
-	var order []*udrCause
-	if len(own) == 0 || !v.Has(model.SourceCloud) {
-		return groups, order
+// readFiles asks the files about the routes of all ranges, with and without
+// traffic.
+func (s *udrSearch) readFiles() {
+	s.filed, s.settled = map[netip.Prefix][]model.Evidence{}, map[netip.Prefix]bool{}
+	if len(s.own) == 0 || !s.Has(model.SourceCloud) {
+		return
 	}
-	self := v.self()
-	for _, r := range v.fabricRanges() {
-		if r.answers || v.rangeBlamed(r.cidr, "WrongUDR", "NICForwarding") {
+	self := s.self()
+	for _, r := range s.withoutLoops(s.fabricRanges()) {
+		if r.answers || s.found(netip.Addr{}, r.cidr, WrongUDR, NICForwarding) {
 			continue
 		}
-		cause := v.udrCause(r, self, own)
+		cause := s.fileCause(r, self)
 		if cause == nil {
 			continue
 		}
-		at := slices.IndexFunc(order, func(c *udrCause) bool {
+		s.settled[r.cidr] = true
+		if at := slices.IndexFunc(s.causes, func(c *udrCause) bool {
 			return c.own && cause.own || c.unassociated && cause.unassociated && c.own == cause.own
-		})
-		if at < 0 {
-			order = append(order, cause)
-			at = len(order) - 1
+		}); at >= 0 {
+			cause = s.causes[at]
+		} else {
+			s.causes = append(s.causes, cause)
 		}
-		r.settled = true
-		groups[order[at]] = append(groups[order[at]], r)
+		cause.ranges = append(cause.ranges, r)
 	}
-	return groups, order
 }
 
-// udrCause is what the files say is missing for the range to be reached and to
-// reach this node; nil where they name nothing. A range whose routes are right
-// both ways is settled: its silence has another cause.
-func (v *view) udrCause(r *remoteRange, self *model.ClusterNode, own []netip.Prefix) *udrCause {
-	owner := v.nodeOf(r.cidr)
-	peer := owner
-	if peer == nil {
-		// Supposed to be in this node's subnet.
-		peer = self
-	}
-	there := v.routeTo(r.cidr, owner, self)
-	back := routeFact{}
-	for _, p := range own {
+// fileCause is what the files say is missing for the range to be reached and to
+// reach this node; nil where they name nothing. A range whose routes both lead to
+// the correct nodes is settled: its silence has another cause.
+func (s *udrSearch) fileCause(r *remoteRange, self *model.ClusterNode) *udrCause {
+	owner := s.nodeOf(r.cidr)
+	// An unknown node is supposed to be in this node's subnet.
+	there, back := s.routeTo(r.cidr, owner, self), routeFact{}
+	for _, p := range s.own {
 		if p.Addr().Is4() == r.cidr.Addr().Is4() {
-			back = v.routeTo(p, self, peer)
+			back = s.routeTo(p, self, cmp.Or(owner, self))
 		}
 	}
-	silent := len(r.silent) > 0
-	missing := func(f routeFact) bool { return f.state == routeMissing || silent && f.state == routeLacking }
+	missing := func(f routeFact) bool { return f.state == routeMissing || len(r.silent) > 0 && f.state == routeLacking }
 	switch {
 	case missing(there) && !r.nodeAnswers:
 		return &udrCause{routeFact: there}
 	case missing(back) && r.back != reachWorks:
 		return &udrCause{routeFact: back, own: true}
 	}
-	r.settled = (there.state == routeRight || r.there == reachWorks) && (back.state == routeRight || r.back == reachWorks)
-	if there.state != routeUnknown {
-		r.filed = append(r.filed, there.evidence())
-	}
-	if back.state != routeUnknown {
-		r.filed = append(r.filed, back.evidence())
+	s.settled[r.cidr] = (there.state == routeRight || r.there == reachWorks) && (back.state == routeRight || r.back == reachWorks)
+	for _, f := range []routeFact{there, back} {
+		if f.state != routeUnknown {
+			s.filed[r.cidr] = append(s.filed[r.cidr], f.evidence())
+		}
 	}
 	return nil
 }
 
-// overlay reports whether the fabric itself routes pods, without a route table.
-func overlay(plugin string) bool {
-	return plugin == "azure-overlay" || plugin == "azure-cilium"
-}
-
-// remoteRanges groups what was seen at the uplink by the other node's range,
-// sorted by prefix. Ranges that the node does not reach through its default
-// gateway are not the fabric's to route.
-func (v *view) remoteRanges() []*remoteRange {
-	if !v.beyond.rangesKnown {
-		v.beyond.ranges, v.beyond.rangesKnown = v.findRanges(), true
-	}
-	return v.beyond.ranges
-}
-
-// fabricRanges are the remote ranges, and those of known nodes that there was
-// no traffic with.
-func (v *view) fabricRanges() []*remoteRange {
-	ranges := slices.Clone(v.remoteRanges())
-	seen := map[netip.Prefix]bool{}
-	for _, r := range ranges {
-		seen[r.cidr] = true
-	}
-	for _, n := range v.ranges.nodes {
-		if !seen[n.Prefix] && v.byDefaultRoute(n.Addr()) {
-			r := &remoteRange{cidr: n.Prefix}
-			v.probe(r)
-			ranges = append(ranges, r)
-		}
-	}
-	slices.SortFunc(ranges, func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
-	return ranges
-}
-
-func (v *view) findRanges() []*remoteRange {
-	byCIDR := map[netip.Prefix]*remoteRange{}
-	for i := range v.peers {
-		p := &v.peers[i]
-		cidr := v.remote(p.Remote)
-		if !cidr.IsValid() || !v.byDefaultRoute(p.Remote) {
-			continue
-		}
-		r := byCIDR[cidr]
-		if r == nil {
-			r = &remoteRange{cidr: cidr}
-			byCIDR[cidr] = r
-		}
-		r.asks += p.In.Requests
-		_, pod := v.pods[p.Local]
-		if pod {
-			r.podAsks += p.In.Requests
-		}
-		switch {
-		case v.answered(p):
-			r.answers = r.answers || pod
-			r.nodeAnswers = r.nodeAnswers || !pod
-		case pod && v.unanswered(p) && !v.sentAstray(p):
-			r.silent = append(r.silent, p)
-		}
-	}
-	for _, r := range byCIDR {
-		r.answers = r.answers || v.oneRefused(r.silent)
-		v.probe(r)
-	}
-	return slices.SortedFunc(maps.Values(byCIDR), func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
-}
-
-// oneRefused reports whether ICMP errors come back about one address of a range
-// alone: most likely the node that has the range says that it has no such pod.
-func (v *view) oneRefused(silent []*model.Peer) bool {
-	refused := map[netip.Addr]bool{}
-	for _, p := range silent {
-		if v.refused(p) {
-			refused[p.Remote] = true
-		}
-	}
-	return len(refused) == 1
-}
-
-// byDefaultRoute reports whether the node sends to the address through a default
-// route. With the routes unread it is supposed to.
-func (v *view) byDefaultRoute(a netip.Addr) bool {
-	d := v.routing().Lookup(path.Query{Dst: a})
-	return !d.Discards() && (d.Route == nil || d.Route.Dst.Bits() == 0)
-}
-
-// mainTable is RT_TABLE_MAIN.
-const mainTable = 254
-
-// sentAstray reports whether the pair's packets left with a destination MAC
-// that is neither the next hop's nor a gateway's, so that nobody beyond the link
-// had to route them.
-func (v *view) sentAstray(p *model.Peer) bool {
-	if len(v.gateways) == 0 {
-		return false
-	}
-	hops, known := v.nextHopMACs(p)
-	seen := false
-	for _, m := range v.macPairs[p.Local] {
-		if m.IfIndex != p.IfIndex || m.Side != model.AsSource || m.Direction != model.Egress {
-			continue
-		}
-		if !known || hops[m.Dst] || v.isGatewayMAC(m.Dst) {
-			return false
-		}
-		seen = true
-	}
-	return seen
-}
-
-// nextHopMACs are the MACs of those that the node hands the pair's packets to:
-// other nodes' where routes lead to these. They are not known where no route is,
-// or a neighbour's MAC is not. A pod on the uplink's own bridge sends past the
-// node, to gateways only.
-func (v *view) nextHopMACs(p *model.Peer) (macs map[model.MAC]bool, known bool) {
-	if v.besideUplink(p) {
-		return nil, true
-	}
-	d := v.routing().Lookup(path.Query{Src: p.Local, Dst: p.Remote})
-	macs = map[model.MAC]bool{}
-	for _, h := range d.Hops {
-		a := h.Gateway
-		if !a.IsValid() {
-			a = p.Remote
-		}
-		n := slices.IndexFunc(v.Neighbors, func(n model.Neighbor) bool { return n.Addr == a && n.IfIndex == h.IfIndex && !n.MAC.IsZero() })
-		if n < 0 {
-			return nil, false
-		}
-		macs[v.Neighbors[n].MAC] = true
-	}
-	return macs, len(macs) > 0
-}
-
-// besideUplink reports whether the pair's pod is a port of the bridge that holds
-// the uplink.
-func (v *view) besideUplink(p *model.Peer) bool {
-	up := v.links[p.IfIndex]
-	return up != nil && up.Master != 0 && slices.ContainsFunc(v.pods[p.Local], func(pod *model.Pod) bool {
-		l := v.links[pod.LinkIndex]
-		return l != nil && l.Master == up.Master
-	})
-}
-
-// noReturn is the verdict on one silent range, or on all of them, or on those
-// that the cause in the files explains. missing is what is lacking by other
-// signs.
-func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause, missing lack) verdict {
+// noReturn is the finding on one silent range, or on all of them, or on those
+// that a cause in the files explains. missing is what other signs say.
+func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing lack) finding {
+	v := s.view
 	f := model.Finding{
 		Confidence: model.Likely,
 		Unseen:     []string{"the route table itself: no row of it is visible from a node"},
@@ -422,105 +245,95 @@ func (v *view) noReturn(silent, all []*remoteRange, cause *udrCause, missing lac
 			"the other node or its pods are down",
 		},
 	}
-	pods := map[netip.Addr]bool{}
-	remotes := map[netip.Addr]bool{}
-	var link int
-	var asks, syn, errors uint64
+	var asks uint64
 	for _, r := range silent {
 		f.Peers = append(f.Peers, r.cidr)
 		asks += r.asks
-		for _, p := range r.silent {
-			pods[p.Local], remotes[p.Remote] = true, true
-			link = p.IfIndex
-			f.Packets += p.Out.Packets
-			syn += p.Out.Requests
-			errors += p.In.ICMPErrors
-		}
 	}
-	f.Pods = slices.Collect(maps.Keys(pods))
-	if len(pods) == 0 {
-		f.Pods = v.podsIn(v.ownCIDRs())
+	x := sumPeers(silentPeers(silent))
+	f.Pods, f.Packets = sorted(x.pods), x.packets
+	if len(f.Pods) == 0 {
+		f.Pods = v.podsIn(s.own)
 	}
-	name := v.linkName(link)
+	name := v.linkName(x.link)
 	f.LastHopAlive = v.place(name, model.Egress)
 	f.Title = "no return from " + addrs(f.Peers)
-	if len(remotes) > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s egress: %s (%s wanting an answer) from %s to %s of %s; ingress: no answer",
-			name, count(f.Packets, "packet"), plural(syn, "one", "of them"), count(uint64(len(pods)), "pod"),
-			plural(uint64(len(remotes)), "address", "addresses"), addrs(f.Peers))})
+	if len(x.remotes) > 0 {
+		observe(&f, model.SourceTC,
+			"%s egress: %s (%s wanting an answer) from %s to %s of %s; ingress: no answer", name, count(f.Packets, "packet"), plural(x.requests, "one", "of them"), count(uint64(len(x.pods)), "pod"), plural(uint64(len(x.remotes)), "address", "addresses"), addrs(f.Peers))
 	}
-	f.Evidence = append(f.Evidence, v.rightFrames(silent)...)
-	f.Evidence = append(f.Evidence, v.unreplied(silent)...)
-	control := v.controls(silent, all)
+	f.Evidence = append(f.Evidence, framesToGateway(v, silent)...)
+	f.Evidence = append(f.Evidence, unrepliedFrom(v, silent)...)
+	control := s.controls(silent)
 	switch {
 	case control != "":
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: "answers come from " + control})
+		observe(&f, model.SourceTC, "answers come from %s", control)
 	case slices.ContainsFunc(silent, func(r *remoteRange) bool { return v.echoAnswered(r.six()) }):
 		// The probes' own lines tell.
 	case cause == nil || cause.state == routeLacking:
 		f.Confidence = model.Possible
 		f.Unseen = append(f.Unseen, "any answer at the uplink: without one the uplink itself may be dead")
 	}
-	if errors > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s ingress: %s about these packets: a router has no route, or the other node none of these pods", name, plural(errors, "ICMP error", "ICMP errors"))})
+	if x.errors > 0 {
+		observe(&f, model.SourceTC,
+			"%s ingress: %s about these packets: a router has no route, or the other node none of these pods", name, count(x.errors, "ICMP error"))
 	}
 	if asks > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s that want an answer arrive from there: the way to this node works, the way back does not", count(asks, "packet"))})
+		observe(&f, model.SourceTC,
+			"%s that want an answer arrive from there: the way to this node works, the way back does not", count(asks, "packet"))
 	}
-	f.Evidence = append(f.Evidence, v.toldOf(silent)...)
+	f.Evidence = append(f.Evidence, s.known(silent)...)
 	if slices.ContainsFunc(silent, v.ownerSilent) {
 		f.Alternatives[2] = "the other node is down: its own address does not answer an echo either"
 	}
-	f.Why = v.whyNoReturn(name, &f, len(silent) > 1)
-	f.Fix = v.udrFix(silent)
+	f.Why = whyNoReturn(v, name, &f, len(silent) > 1)
+	f.Fix = udrFix(v, silent)
 	switch {
 	case cause != nil:
-		v.fileCause(&f, silent, cause)
-	case missing != lackUntold:
-		v.lackCause(&f, silent, name, missing)
+		proveByFile(v, &f, silent, cause)
+	case missing != lackUnknown:
+		lackCause(v, &f, silent, name, missing)
 	}
-	return verdict{Finding: f}
+	return finding{Finding: f}
 }
 
-// toldOf is what the cluster, the files and the probes tell of the ranges and of
-// the ways to and from them.
-func (v *view) toldOf(ranges []*remoteRange) []model.Evidence {
+// known is what the cluster, the files and the probes say of the ranges and of the
+// paths to and from them.
+func (s *udrSearch) known(ranges []*remoteRange) []model.Evidence {
+	v := s.view
 	var out []model.Evidence
 	var asked []*model.Probe
 	for _, r := range ranges {
 		asked = append(asked, r.probes...)
 		n := v.nodeOf(r.cidr)
 		if n != nil && n.NoRoute != "" {
-			out = append(out, model.Evidence{Source: model.SourceNodes, Text: fmt.Sprintf("node %s: NetworkUnavailable, %s", n.Name, n.NoRoute)})
+			out = append(out, seen(model.SourceNodes, "node %s: NetworkUnavailable, %s", n.Name, n.NoRoute))
 		}
 		for _, a := range v.ownerAddrs(r) {
 			if p := v.echoed(a); p != nil {
 				asked = append(asked, p)
 			}
 		}
-		out = append(out, r.filed...)
+		out = append(out, s.filed[r.cidr]...)
 	}
 	for _, six := range []bool{false, true} {
 		if slices.ContainsFunc(ranges, func(r *remoteRange) bool { return r.six() == six }) {
 			asked = append(asked, v.backProbes(six)...)
 		}
 	}
-	return append(out, probed(asked)...)
+	return append(out, probeEvidence(asked)...)
 }
 
 // lackCause narrows the inference to the routes that are told to be missing.
-func (v *view) lackCause(f *model.Finding, silent []*remoteRange, uplink string, missing lack) {
+func lackCause(v *view, f *model.Finding, silent []*remoteRange, uplink string, missing lack) {
 	f.Why = leftRight(addrs(f.Peers), uplink)
 	switch missing {
 	case lackOwn:
-		v.lackingOwn(f, silent)
+		lackingOwn(v, f, silent)
 	case lackTheirs:
-		v.lackingTheirs(f, silent)
+		lackingTheirs(v, f, silent)
 	case lackAll:
-		v.lackingAll(f, silent)
+		lackingAll(v, f, silent)
 	}
 }
 
@@ -532,7 +345,7 @@ const (
 	byWrongUDR = "the route is there and leads to another machine"
 )
 
-func (v *view) lackingOwn(f *model.Finding, silent []*remoteRange) {
+func lackingOwn(v *view, f *model.Finding, silent []*remoteRange) {
 	f.Title = "no route to this node's own pods: nothing returns from " + addrs(f.Peers)
 	f.Fix = v.ownRouteFix(nil)
 	if slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.there == reachWorks }) {
@@ -545,7 +358,7 @@ func (v *view) lackingOwn(f *model.Finding, silent []*remoteRange) {
 	f.Alternatives = []string{byNSG, byOwnNIC, byWrongUDR}
 }
 
-func (v *view) lackingTheirs(f *model.Finding, silent []*remoteRange) {
+func lackingTheirs(v *view, f *model.Finding, silent []*remoteRange) {
 	f.Title = "no route to " + addrs(f.Peers)
 	if silent[0].back == reachWorks {
 		f.Why += "The way back to this node's own pods works. "
@@ -562,7 +375,7 @@ func (v *view) lackingTheirs(f *model.Finding, silent []*remoteRange) {
 	}
 }
 
-func (v *view) lackingAll(f *model.Finding, silent []*remoteRange) {
+func lackingAll(v *view, f *model.Finding, silent []*remoteRange) {
 	f.Title = "no route to " + addrs(f.Peers) + ": the route table seems not to apply"
 	f.Why += "This node's own echo to the other nodes' end of their ranges is lost as well, though nodes answer each other. "
 	if slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.back == reachFails }) {
@@ -580,8 +393,8 @@ func leftRight(where, uplink string) string {
 		where, uplink)
 }
 
-// fileCause turns the inference into what the files prove.
-func (v *view) fileCause(f *model.Finding, silent []*remoteRange, c *udrCause) {
+// proveByFile turns the inference into what the files prove.
+func proveByFile(v *view, f *model.Finding, silent []*remoteRange, c *udrCause) {
 	f.Evidence = append(f.Evidence, c.evidence())
 	f.Alternatives = nil
 	switch {
@@ -613,7 +426,7 @@ func (v *view) fileCause(f *model.Finding, silent []*remoteRange, c *udrCause) {
 	}
 }
 
-func (v *view) whyNoReturn(uplink string, f *model.Finding, every bool) string {
+func whyNoReturn(v *view, uplink string, f *model.Finding, every bool) string {
 	where := "that range"
 	if every {
 		where = "any other node's pods"
@@ -628,14 +441,14 @@ func (v *view) whyNoReturn(uplink string, f *model.Finding, every bool) string {
 	return why + "The fabric seems to lack the route."
 }
 
-// rightFrames shows that the packets left with the right MAC addresses.
-func (v *view) rightFrames(silent []*remoteRange) []model.Evidence {
+// framesToGateway shows that the packets left with the correct MACs.
+func framesToGateway(v *view, silent []*remoteRange) []model.Evidence {
 	for _, r := range silent {
 		for _, p := range r.silent {
 			for _, m := range v.macPairs[p.Local] {
 				if m.IfIndex == p.IfIndex && m.Side == model.AsSource && m.Direction == model.Egress && v.isGatewayMAC(m.Dst) {
-					return []model.Evidence{{Source: model.SourceTC, Text: fmt.Sprintf(
-						"%s egress: frames from %s to %s, %s; source %s is not translated", m.Link, m.Src, m.Dst, v.owner(m.Dst), p.Local)}}
+					return []model.Evidence{seen(model.SourceTC,
+						"%s egress: frames from %s to %s, %s; source %s is not translated", m.Link, m.Src, m.Dst, v.owner(m.Dst), p.Local)}
 				}
 			}
 		}
@@ -643,11 +456,32 @@ func (v *view) rightFrames(silent []*remoteRange) []model.Evidence {
 	return nil
 }
 
-// unreplied counts the flows into the ranges that never saw a reply.
-func (v *view) unreplied(silent []*remoteRange) []model.Evidence {
+// controls names what does answer at the uplinks in the same window: other
+// nodes' pods first, then anything else.
+func (s *udrSearch) controls(silent []*remoteRange) string {
+	var ranges []netip.Prefix
+	for _, r := range s.all {
+		if r.answers {
+			ranges = append(ranges, r.cidr)
+		}
+	}
+	if len(ranges) > 0 {
+		return addrs(ranges)
+	}
+	others := map[netip.Addr]bool{}
+	for p := range each(s.peers) {
+		within := slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.cidr.Contains(p.Remote) })
+		if !within && s.answered(p) {
+			others[p.Remote] = true
+		}
+	}
+	return addrs(sorted(others))
+}
+
+// unrepliedFrom counts the flows into the ranges that never saw a reply.
+func unrepliedFrom(v *view, silent []*remoteRange) []model.Evidence {
 	var n uint64
-	for i := range v.Flows {
-		f := &v.Flows[i]
+	for f := range each(v.Flows) {
 		if f.Replied || len(v.pods[f.Original.Src]) == 0 {
 			continue
 		}
@@ -658,53 +492,11 @@ func (v *view) unreplied(silent []*remoteRange) []model.Evidence {
 	if n == 0 {
 		return nil
 	}
-	return []model.Evidence{{Source: model.SourceConntrack, Text: count(n, "flow") + " from pods into that range UNREPLIED"}}
-}
-
-// controls names what does answer at the uplinks in the same window: other
-// nodes' pods first, then anything else.
-func (v *view) controls(silent, all []*remoteRange) string {
-	var ranges []netip.Prefix
-	for _, r := range all {
-		if r.answers {
-			ranges = append(ranges, r.cidr)
-		}
-	}
-	if len(ranges) > 0 {
-		return addrs(ranges)
-	}
-	others := map[netip.Addr]bool{}
-	for i := range v.peers {
-		p := &v.peers[i]
-		within := slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.cidr.Contains(p.Remote) })
-		if !within && v.answered(p) {
-			others[p.Remote] = true
-		}
-	}
-	return addrs(slices.SortedFunc(maps.Keys(others), netip.Addr.Compare))
-}
-
-// azureFabric is the MAC by which Azure's network answers every ARP.
-var azureFabric = model.MAC{0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc}
-
-// inAzure reports whether something tells that the node is one of Azure's: the
-// fabric's MAC, a plugin that only runs there, or files given.
-func (v *view) inAzure() bool {
-	az := &v.Cluster.Azure
-	return v.isGatewayMAC(azureFabric) || v.Node.Plugin == "kubenet" || strings.HasPrefix(v.Node.Plugin, "azure-") ||
-		len(az.Tables)+len(az.Subnets)+len(az.Effective)+len(az.NICs) > 0
-}
-
-// tableFix associates a route table with the subnet, where the network has such.
-func (v *view) tableFix() []string {
-	if !v.inAzure() {
-		return nil
-	}
-	return []string{associateFix(nil, nil)}
+	return []model.Evidence{seen(model.SourceConntrack, "%s from pods into that range UNREPLIED", count(n, "flow"))}
 }
 
 // udrFix gives the az commands with the values that are known.
-func (v *view) udrFix(silent []*remoteRange) []string {
+func udrFix(v *view, silent []*remoteRange) []string {
 	var fix []string
 	if len(silent) > 1 {
 		return append(v.tableFix(), v.ownRouteFix(nil)...)
@@ -713,61 +505,4 @@ func (v *view) udrFix(silent []*remoteRange) []string {
 		fix = append(fix, v.rangeRouteFix(r.cidr, nil))
 	}
 	return append(fix, v.tableFix()...)
-}
-
-// rangeRouteFix is the row that leads to another node's pods.
-func (v *view) rangeRouteFix(cidr netip.Prefix, t *model.RouteTable) string {
-	name, hop := "NODE", "NODE_IP"
-	if n := v.nodeOf(cidr); n != nil {
-		name, hop = n.Name, nextHop(n, cidr)
-	}
-	return v.routeFix(t, name, cidr, hop)
-}
-
-// nextHop is the node's address that a route to its pods needs.
-func nextHop(n *model.ClusterNode, cidr netip.Prefix) string {
-	for _, a := range internal(n) {
-		if a.Is4() == cidr.Addr().Is4() {
-			return a.String()
-		}
-	}
-	return "NODE_IP"
-}
-
-// ownRouteFix is the row that leads to this node's own pods.
-func (v *view) ownRouteFix(t *model.RouteTable) []string {
-	var fix []string
-	for _, p := range v.ranges.local {
-		hop := "THIS_NODE_IP"
-		for _, l := range v.Links {
-			for _, a := range l.Addresses {
-				if inAny(v.onLink, a.Addr()) && a.Addr().Is4() == p.Addr().Is4() {
-					hop = a.Addr().String()
-				}
-			}
-		}
-		fix = append(fix, v.routeFix(t, v.Node.Name, p, hop))
-	}
-	return fix
-}
-
-// routeFix adds the route: as a row of Azure's table, or wherever another network
-// keeps such routes, which a node does not tell.
-func (v *view) routeFix(t *model.RouteTable, name string, cidr netip.Prefix, hop string) string {
-	if t == nil && !v.inAzure() {
-		return fmt.Sprintf("add a route to %s by %s on the next router, or to the route table of the cloud, "+
-			"or where nodes announce their pods by BGP look at the sessions of that node: calicoctl node status, cilium bgp peers", cidr, hop)
-	}
-	return strings.Join([]string{
-		"az network route-table route create " + routeArgs(t),
-		"--name", shellWord(name), "--address-prefix", cidr.String(),
-		"--next-hop-type VirtualAppliance --next-hop-ip-address", hop,
-	}, " ")
-}
-
-func (v *view) linkName(ifindex int) string {
-	if l := v.links[ifindex]; l != nil {
-		return l.Name
-	}
-	return v.uplink()
 }

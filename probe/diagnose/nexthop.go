@@ -37,24 +37,23 @@ func (v *view) silentNextHops() map[question]*muteHop {
 	if !v.Has(model.SourceTC, model.SourceDrops) {
 		return found
 	}
-	for i := range v.Traffic.Drops {
-		d := &v.Traffic.Drops[i]
+	for d := range each(v.Traffic.Drops) {
 		if !d.NeighborFailed() || !v.outer[d.IfIndex] || v.inPod(d).IsValid() || v.explained(d) {
 			continue
 		}
-		hop, ok := v.nextHop(d)
+		hop, ok := awaitedHop(v, d)
 		if !ok {
 			continue
 		}
 		m := muteHopAt(found, question{d.IfIndex, hop})
 		m.gateway = m.gateway || hop != d.Dst
 		m.packets += d.Packets
-		for _, pod := range v.senders(d) {
+		for _, pod := range senders(v, d) {
 			m.pods[pod] = true
 		}
 	}
 	for k, m := range found {
-		m.talk = v.askedBeyond(k)
+		m.talk = askedBeyond(v, k)
 		if m.packets < minDrops || m.requests < minDrops || m.replies > 0 || len(m.pods) == 0 {
 			delete(found, k)
 		}
@@ -74,10 +73,9 @@ func muteHopAt(found map[question]*muteHop, k question) *muteHop {
 // askedBeyond counts what left the node by a link, or by the uplinks that are
 // ports of it, to ask for an address, and the replies that came in. A question
 // of the node passes the bridge and the port, a pod's the port alone.
-func (v *view) askedBeyond(k question) talk {
+func askedBeyond(v *view, k question) talk {
 	var link, ports talk
-	for i := range v.Traffic.ARP {
-		a := &v.Traffic.ARP[i]
+	for a := range each(v.Traffic.ARP) {
 		l := v.links[a.IfIndex]
 		if a.Addr != k.addr || l == nil {
 			continue
@@ -107,7 +105,7 @@ func (v *view) asksBeyond(found map[question]*muteHop, p *model.Pod, g *model.Ne
 		return false
 	}
 	k := question{b.Index, g.Addr}
-	t := v.askedBeyond(k)
+	t := askedBeyond(v, k)
 	if t.requests < minDrops || t.replies > 0 {
 		return false
 	}
@@ -121,9 +119,9 @@ func (v *view) asksBeyond(found map[question]*muteHop, p *model.Pod, g *model.Ne
 	return true
 }
 
-// muteBeyond are the verdicts on next hops. Those of one link are one finding,
+// muteBeyond are the findings on next hops. Those of one link are one finding,
 // since they may have one cause.
-func (v *view) muteBeyond(found map[question]*muteHop) []verdict {
+func (v *view) muteBeyond(found map[question]*muteHop) []finding {
 	links := map[int]*muteHops{}
 	for k, m := range found {
 		l := links[k.ifindex]
@@ -135,16 +133,120 @@ func (v *view) muteBeyond(found map[question]*muteHop) []verdict {
 		maps.Copy(l.pods, m.pods)
 		maps.Copy(l.askers, m.askers)
 	}
-	var out []verdict
+	var out []finding
 	for _, link := range slices.Sorted(maps.Keys(links)) {
-		out = append(out, v.nobodyBeyond(links[link]))
+		out = append(out, nobodyBeyond(v, links[link]))
 	}
 	return out
 }
 
-// nextHop is the address whose MAC a freed packet waited for. Of several hops
+// senders are the pods that a packet is of: its source, or those that have the
+// node's address in its stead.
+func senders(v *view, d *model.Drop) []netip.Addr {
+	if len(v.pods[d.Src]) > 0 {
+		return []netip.Addr{d.Src}
+	}
+	if v.translated == nil {
+		v.translated = map[pair][]netip.Addr{}
+		for f := range each(v.Flows) {
+			if src := f.Original.Src; src != f.Reply.Dst && len(v.pods[src]) > 0 {
+				k := pair{f.Reply.Dst, f.Reply.Src}
+				v.translated[k] = append(v.translated[k], src)
+			}
+		}
+	}
+	return v.translated[pair{d.Src, d.Dst}]
+}
+
+// nobodyBeyond is the finding on a link's next hops that do not answer.
+func nobodyBeyond(v *view, m *muteHops) finding {
+	link, port := v.linkName(m.link), portOf(v, m.link)
+	remotes := sorted(m.hops)
+	asker := "The node asks"
+	if len(m.askers) > 0 {
+		asker = "Pods ask"
+	}
+	f := model.Finding{
+		Severity:     model.Warning,
+		Confidence:   model.Proven,
+		Pods:         sorted(m.pods),
+		LastHopAlive: v.place(port, model.Egress),
+		Title:        fmt.Sprintf("nobody answers for %s on %s", addrs(remotes), port),
+		Why: fmt.Sprintf("%s on %s for the MAC of %s, the next hop of packets from %s, and nobody answers. The packets are freed before they leave.",
+			asker, port, addrs(remotes), count(uint64(len(m.pods)), "pod")),
+		Unseen:       []string{"why nobody answers: that shows only beyond " + port},
+		Alternatives: []string{"the machine is down or gone", "the address is of another network than " + port + "'s (a wrong VLAN, subnet or mask)"},
+	}
+	for _, a := range remotes {
+		hop := m.hops[a]
+		f.Peers = append(f.Peers, host(a))
+		f.Packets += hop.packets
+		if hop.gateway {
+			f.Severity = model.Critical
+		}
+		f.Evidence = append(f.Evidence, muteEvidence(v, m, a, port)...)
+		if a.Is6() {
+			f.Fix = append(f.Fix, fmt.Sprintf("ping -6 -c 3 -I %s %s", shellWord(link), a))
+		} else {
+			f.Fix = append(f.Fix, fmt.Sprintf("arping -c 3 -I %s %s", shellWord(link), a))
+		}
+	}
+	if f.Packets > 0 {
+		observe(&f, model.SourceDrops, "%s freed, since the neighbour failed", count(f.Packets, "packet"))
+	}
+	if l := v.byName[port]; l != nil && dead(l) != "" {
+		f.Why += fmt.Sprintf(" %s %s.", port, dead(l))
+		observe(&f, model.SourceLinks, "%s %s", port, dead(l))
+		f.Unseen, f.Alternatives = []string{"what " + port + " is connected to"}, nil
+		f.Fix = append([]string{raise(l)}, f.Fix...)
+	}
+	lost := func(d *model.Drop) bool {
+		if !d.NeighborFailed() || d.IfIndex != m.link || v.inPod(d).IsValid() {
+			return d.NeighborFailed() && m.askers[d.Src]
+		}
+		hop, ok := awaitedHop(v, d)
+		return ok && m.hops[hop] != nil || m.askers[d.Src]
+	}
+	return finding{Finding: f, explains: lost}
+}
+
+// muteEvidence is what shows that nobody answers for a next hop.
+func muteEvidence(v *view, m *muteHops, a netip.Addr, port string) []model.Evidence {
+	hop, link := m.hops[a], v.linkName(m.link)
+	out := []model.Evidence{seen(model.SourceTC, "%s egress: %s for %s; ingress: no reply", port, count(hop.requests, request(a)), a)}
+	switch {
+	case len(hop.askers) > 0:
+		out = append(out, seen(model.SourcePods,
+			"%s is the gateway of %s, which ask for it themselves", a, addrs(sorted(hop.askers))))
+	case hop.gateway:
+		out = append(out, seen(model.SourceRoutes, "%s is the gateway of routes on %s", a, link))
+	}
+	for n := range each(v.Neighbors) {
+		if n.IfIndex == m.link && n.Addr == a {
+			out = append(out, seen(model.SourceNeighbors, "%s dev %s %s", a, link, stateOf(n)))
+		}
+	}
+	return out
+}
+
+// portOf is the link by which a link's packets leave the node: itself, or the
+// one port of a bridge that is an uplink.
+func portOf(v *view, ifindex int) string {
+	var ports []string
+	for l := range each(v.Links) {
+		if l.Role == model.RoleUplink && l.Master == ifindex {
+			ports = append(ports, l.Name)
+		}
+	}
+	if len(ports) == 1 && !v.isUplink(ifindex) {
+		return ports[0]
+	}
+	return v.linkName(ifindex)
+}
+
+// awaitedHop is the address whose MAC a freed packet waited for. Of several hops
 // over the same link it is the one that is not resolved.
-func (v *view) nextHop(d *model.Drop) (netip.Addr, bool) {
+func awaitedHop(v *view, d *model.Drop) (netip.Addr, bool) {
 	q := path.Query{Src: d.Src, Dst: d.Dst}
 	if len(v.pods[d.Src]) > 0 {
 		q = v.fromPod(d.Src, d.Dst)
@@ -171,129 +273,4 @@ func (v *view) nextHop(d *model.Drop) (netip.Addr, bool) {
 		return netip.Addr{}, false
 	}
 	return hops[0], true
-}
-
-// senders are the pods that a packet is of: its source, or those that have the
-// node's address in its stead.
-func (v *view) senders(d *model.Drop) []netip.Addr {
-	if len(v.pods[d.Src]) > 0 {
-		return []netip.Addr{d.Src}
-	}
-	if v.translated == nil {
-		v.translated = map[pair][]netip.Addr{}
-		for i := range v.Flows {
-			f := &v.Flows[i]
-			if src := f.Original.Src; src != f.Reply.Dst && len(v.pods[src]) > 0 {
-				k := pair{f.Reply.Dst, f.Reply.Src}
-				v.translated[k] = append(v.translated[k], src)
-			}
-		}
-	}
-	return v.translated[pair{d.Src, d.Dst}]
-}
-
-// nobodyBeyond is the verdict on a link's next hops that do not answer.
-func (v *view) nobodyBeyond(m *muteHops) verdict {
-	link, port := v.linkName(m.link), v.portOf(m.link)
-	remotes := slices.SortedFunc(maps.Keys(m.hops), netip.Addr.Compare)
-	asker := "The node asks"
-	if len(m.askers) > 0 {
-		asker = "Pods ask"
-	}
-	f := model.Finding{
-		Severity:     model.Warning,
-		Confidence:   model.Proven,
-		Pods:         slices.Collect(maps.Keys(m.pods)),
-		LastHopAlive: v.place(port, model.Egress),
-		Title:        fmt.Sprintf("nobody answers for %s on %s", addrs(remotes), port),
-		Why: fmt.Sprintf("%s on %s for the MAC of %s, the next hop of packets from %s, and nobody answers. The packets are freed before they leave.",
-			asker, port, addrs(remotes), count(uint64(len(m.pods)), "pod")),
-		Unseen:       []string{"why nobody answers: that shows only beyond " + port},
-		Alternatives: []string{"the machine is down or gone", "the address is of another network than " + port + "'s (a wrong VLAN, subnet or mask)"},
-	}
-	for _, a := range remotes {
-		hop := m.hops[a]
-		f.Peers = append(f.Peers, host(a))
-		f.Packets += hop.packets
-		if hop.gateway {
-			f.Severity = model.Critical
-		}
-		f.Evidence = append(f.Evidence, v.muteEvidence(m, a, port)...)
-		if a.Is6() {
-			f.Fix = append(f.Fix, fmt.Sprintf("ping -6 -c 3 -I %s %s", shellWord(link), a))
-		} else {
-			f.Fix = append(f.Fix, fmt.Sprintf("arping -c 3 -I %s %s", shellWord(link), a))
-		}
-	}
-	if f.Packets > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: count(f.Packets, "packet") + " freed, since the neighbour failed"})
-	}
-	if l := v.byName[port]; l != nil && dead(l) != "" {
-		f.Why += fmt.Sprintf(" %s %s.", port, dead(l))
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceLinks, Text: port + " " + dead(l)})
-		f.Unseen, f.Alternatives = []string{"what " + port + " is connected to"}, nil
-		f.Fix = append([]string{raise(l)}, f.Fix...)
-	}
-	lost := func(d *model.Drop) bool {
-		if !d.NeighborFailed() || d.IfIndex != m.link || v.inPod(d).IsValid() {
-			return d.NeighborFailed() && m.askers[d.Src]
-		}
-		hop, ok := v.nextHop(d)
-		return ok && m.hops[hop] != nil || m.askers[d.Src]
-	}
-	return verdict{Finding: f, explains: lost}
-}
-
-// dead says why a link carries nothing; empty where it should.
-func dead(l *model.Link) string {
-	switch {
-	case !l.Up:
-		return "is down"
-	case !l.Carrier:
-		return "has no carrier"
-	}
-	return ""
-}
-
-// raise is what to do about a dead link first.
-func raise(l *model.Link) string {
-	if !l.Up {
-		return "ip link set dev " + shellWord(l.Name) + " up"
-	}
-	return "see what " + l.Name + " is connected to: ip -d link show dev " + shellWord(l.Name)
-}
-
-// muteEvidence is what shows that nobody answers for a next hop.
-func (v *view) muteEvidence(m *muteHops, a netip.Addr, port string) []model.Evidence {
-	hop, link := m.hops[a], v.linkName(m.link)
-	out := []model.Evidence{{Source: model.SourceTC, Text: fmt.Sprintf(
-		"%s egress: %s for %s; ingress: no reply", port, count(hop.requests, request(a)), a)}}
-	switch {
-	case len(hop.askers) > 0:
-		out = append(out, model.Evidence{Source: model.SourcePods, Text: fmt.Sprintf("%s is the gateway of %s, which ask for it themselves",
-			a, addrs(slices.SortedFunc(maps.Keys(hop.askers), netip.Addr.Compare)))})
-	case hop.gateway:
-		out = append(out, model.Evidence{Source: model.SourceRoutes, Text: fmt.Sprintf("%s is the gateway of routes on %s", a, link)})
-	}
-	for i := range v.Neighbors {
-		if n := &v.Neighbors[i]; n.IfIndex == m.link && n.Addr == a {
-			out = append(out, model.Evidence{Source: model.SourceNeighbors, Text: fmt.Sprintf("%s dev %s %s", a, link, stateOf(n))})
-		}
-	}
-	return out
-}
-
-// portOf is the link by which a link's packets leave the node: itself, or the
-// one port of a bridge that is an uplink.
-func (v *view) portOf(ifindex int) string {
-	var ports []string
-	for i := range v.Links {
-		if l := &v.Links[i]; l.Role == model.RoleUplink && l.Master == ifindex {
-			ports = append(ports, l.Name)
-		}
-	}
-	if len(ports) == 1 && !v.isUplink(ifindex) {
-		return ports[0]
-	}
-	return v.linkName(ifindex)
 }

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -8,9 +9,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// NICForwarding is the code of this finding.
+const NICForwarding model.Code = "NICForwarding"
+
 var nicForwarding = kind{
 	page: Page{
-		Code:     "NICForwarding",
+		Code:     NICForwarding,
 		Severity: model.Critical,
 		Title:    "a node's network card refuses what is from or for pods, since IP forwarding is off",
 		Meaning: "The fabric gives a network card only what is for the card's own addresses, and takes from it only what is from them, " +
@@ -18,13 +22,13 @@ var nicForwarding = kind{
 			"whatever the route table says.",
 		Evidence: "enableIPForwarding in what `az network nic show` prints (--routes), for the card that has the node's address; pods " +
 			"whose addresses are not on the card.",
-		Fix:    "az network nic update … --ip-forwarding true; a scale set's model needs it too.",
-		Verify: "lasthop check --only NICForwarding",
+		Fix: "az network nic update … --ip-forwarding true; a scale set's model needs it too.",
 	},
 	find: findNICForwarding,
+	ends: []model.HopKind{model.HopBeyond},
 }
 
-func findNICForwarding(v *view) []verdict {
+func findNICForwarding(v *view) []finding {
 	own := v.ownCIDRs()
 	if len(own) == 0 || !v.Has(model.SourceCloud) {
 		return nil
@@ -37,35 +41,34 @@ func findNICForwarding(v *view) []verdict {
 	}
 	self := v.self()
 	nodes := []*model.ClusterNode{self}
-	for i := range v.Cluster.Nodes {
-		if n := &v.Cluster.Nodes[i]; n != self {
+	for n := range each(v.Cluster.Nodes) {
+		if n != self {
 			nodes = append(nodes, n)
 		}
 	}
-	var out []verdict
+	var out []finding
 	for _, n := range nodes {
-		card := v.deafCard(n)
+		card := deafCard(v, n)
 		if card == nil {
 			continue
 		}
 		if n == self {
 			if !answers[netip.Prefix{}] {
-				out = append(out, v.deaf(n, card, own, v.podsIn(own), silent))
+				out = append(out, deaf(v, n, card, own, v.podsIn(own), silent))
 			}
 			continue
 		}
 		cidrs := slices.DeleteFunc(slices.Clone(n.PodCIDRs), func(p netip.Prefix) bool { return answers[p] })
 		if len(cidrs) > 0 {
-			out = append(out, v.deaf(n, card, cidrs, nil, silent))
+			out = append(out, deaf(v, n, card, cidrs, nil, silent))
 		}
 	}
 	return out
 }
 
 // deafCard is the node's network card, if a file says that it does not forward.
-func (v *view) deafCard(n *model.ClusterNode) *model.NIC {
-	for i := range v.Cluster.Azure.NICs {
-		c := &v.Cluster.Azure.NICs[i]
+func deafCard(v *view, n *model.ClusterNode) *model.NIC {
+	for c := range each(v.Cluster.Azure.NICs) {
 		if c.ForwardsKnown && !c.Forwards && slices.ContainsFunc(c.Addresses, func(a netip.Addr) bool { return slices.Contains(n.Addresses, a) }) {
 			return c
 		}
@@ -73,9 +76,9 @@ func (v *view) deafCard(n *model.ClusterNode) *model.NIC {
 	return nil
 }
 
-// deaf is the verdict on a card. Its peers are the ranges of the pods behind it.
-func (v *view) deaf(n *model.ClusterNode, c *model.NIC, cidrs []netip.Prefix, pods []netip.Addr, ranges map[netip.Prefix]*remoteRange) verdict {
-	id := "--resource-group RESOURCE_GROUP --name " + shellWord(or(c.Name(), "CARD"))
+// deaf is the finding on a card. Its peers are the ranges of the pods behind it.
+func deaf(v *view, n *model.ClusterNode, c *model.NIC, cidrs []netip.Prefix, pods []netip.Addr, ranges map[netip.Prefix]*remoteRange) finding {
+	id := "--resource-group RESOURCE_GROUP --name " + shellWord(cmp.Or(c.Name(), "CARD"))
 	if c.ID != "" {
 		id = "--ids " + shellWord(c.ID)
 	}
@@ -87,27 +90,24 @@ func (v *view) deaf(n *model.ClusterNode, c *model.NIC, cidrs []netip.Prefix, po
 		Title:        fmt.Sprintf("IP forwarding is off on the network card of %s", n.Name),
 		Why: fmt.Sprintf("The pods of %s, in %s, have addresses that are not the card's. Without IP forwarding the fabric takes no packet from them "+
 			"and delivers none for them, with no word and no drop on any node.", n.Name, addrs(cidrs)),
-		Evidence: []model.Evidence{{Source: model.SourceCloud, Text: fmt.Sprintf(
-			"%s: card %s with %s has enableIPForwarding false", c.File, c.Name(), addrs(c.Addresses))}},
-		Fix: []string{"az network nic update " + id + " --ip-forwarding true"},
+		Evidence: []model.Evidence{seen(model.SourceCloud, "%s: card %s with %s has enableIPForwarding false", c.File, c.Name(), addrs(c.Addresses))},
+		Fix:      []string{"az network nic update " + id + " --ip-forwarding true"},
 	}
+	var silent []*model.Peer
 	for _, r := range ranges {
-		if pods == nil && !slices.Contains(cidrs, r.cidr) {
-			continue
-		}
-		for _, p := range r.silent {
-			f.Packets += p.Out.Packets
-			if !slices.Contains(f.Pods, p.Local) {
-				f.Pods = append(f.Pods, p.Local)
-			}
+		if pods != nil || slices.Contains(cidrs, r.cidr) {
+			silent = append(silent, r.silent...)
 		}
 	}
+	x := sumPeers(silent)
+	f.Packets = x.packets
+	f.Pods = slices.Compact(slices.SortedFunc(slices.Values(slices.Concat(pods, sorted(x.pods))), netip.Addr.Compare))
 	if f.Packets > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s egress: %s between these pods and those of other nodes; ingress: no answer", v.uplink(), count(f.Packets, "packet"))})
+		observe(&f, model.SourceTC,
+			"%s egress: %s between these pods and those of other nodes; ingress: no answer", v.uplink(), count(f.Packets, "packet"))
 	}
 	if len(f.Pods) == 0 {
 		f.Pods = v.podsIn(v.ownCIDRs())
 	}
-	return verdict{Finding: f}
+	return finding{Finding: f}
 }

@@ -6,21 +6,25 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// NoListener is the code of this finding.
+const NoListener model.Code = "NoListener"
+
 var noListener = kind{
 	page: Page{
-		Code:     "NoListener",
+		Code:     NoListener,
 		Severity: model.Info,
 		Title:    "packets reach a pod and nobody there listens",
 		Meaning: "The packets were delivered into the pod, and no socket of it takes them: nothing listens on that port, or only on " +
 			"another address. The pod answers TCP by a reset and UDP by an ICMP error. The network is not at fault.",
 		Evidence: "drops for want of a socket (NO_SOCKET) in the pod's own namespace; the pod's resets and ICMP errors.",
 		Fix:      "look at the application: its port, the address that it listens on, the target port of the service.",
-		Verify:   "lasthop check --only NoListener",
 	},
-	find: findNoListener,
+	find:  findNoListener,
+	after: []model.Code{DuplicatePodIP},
+	ends:  []model.HopKind{model.HopPod, model.HopLocal},
 }
 
-func findNoListener(v *view) []verdict {
+func findNoListener(v *view) []finding {
 	samples := v.dropSamples()
 	return v.atSockets(func(d *model.Drop) bool { return d.NoSocket() && v.drops.Lost(d) && !late(samples[keyOfDrop(d)]) }, v.unheard)
 }

@@ -9,9 +9,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// NoReply is the code of this finding.
+const NoReply model.Code = "NoReply"
+
 var noReply = kind{
 	page: Page{
-		Code:     "NoReply",
+		Code:     NoReply,
 		Severity: model.Warning,
 		Title:    "what pods ask leaves this node right, and one destination never answers",
 		Meaning: "Requests leave the uplink with the right addresses, towards a destination whose neighbours answer, and nothing comes back: " +
@@ -19,96 +22,71 @@ var noReply = kind{
 			"firewall on the way, a way back that is not the way there, or the destination itself loses them.",
 		Evidence: "requests out of the uplink and not one answer; connection tracking stays UNREPLIED; other destinations answer. With " +
 			"--routes, the rows that lead there and back.",
-		Fix:    "look at the destination's side: whether the requests arrive, and which way the answers take.",
-		Verify: "lasthop check --only NoReply",
+		Fix: "look at the destination's side: whether the requests arrive, and which way the answers take.",
 	},
-	find:  findNoReply,
-	after: []model.Code{"WrongUDR", "NICForwarding", "MissingNodeRoute", "MissingUDR", "MissingMasquerade"},
+	find: findNoReply,
+	rest: true,
+	ends: []model.HopKind{model.HopBeyond},
 }
 
 // minAsks is how many requests must stay without an answer: the first packets
 // of a connection get lost now and then, and are sent again.
 const minAsks = 3
 
-// muteGroup is the traffic to destinations that never answer, of one way: with
-// the pods' own addresses, or with the node's.
-type muteGroup struct {
-	peers map[netip.Addr]*mutePeer
+// silence is the traffic to destinations that never answer, by their addresses.
+type silence map[netip.Addr]*silentDestination
+
+type silentDestination struct {
+	pods map[netip.Addr]bool
+	// requests are at most packets; errors are the ICMP errors that came back.
+	requests, packets, errors uint64
+	link                      int
 }
 
-type mutePeer struct {
-	pods    map[netip.Addr]bool
-	asks    uint64
-	packets uint64
-	// errors are the ICMP errors that came back.
-	errors uint64
-	link   int
-}
-
-func findNoReply(v *view) []verdict {
-	raw, translated := muteGroup{map[netip.Addr]*mutePeer{}}, muteGroup{map[netip.Addr]*mutePeer{}}
-	mute := v.unrepliedFlows()
+func findNoReply(v *view) []finding {
+	own, translated := silence{}, silence{} // with the pods' addresses, and with the node's
+	unreplied := v.unrepliedFlows()
 	reflected := v.reflected()
-	for i := range v.peers {
-		p := &v.peers[i]
-		asks := p.Out.Requests
+	for p := range each(v.peers) {
+		requests := p.Out.Requests
 		if !v.unanswered(p) || v.sentAstray(p) || !v.elsewhere(p.Remote) || reflected[p.Local] && p.In.Requests > 0 {
 			continue
 		}
-		pods, group := map[netip.Addr]bool{}, &raw
+		pods, group, flows := map[netip.Addr]bool{}, own, unreplied[pair{p.Local, p.Remote}]
 		if len(v.pods[p.Local]) > 0 {
 			pods[p.Local] = true
-			if m := mute[pair{p.Local, p.Remote}]; m != nil {
-				asks += m.dns
-			}
 		} else if v.nodeAddrs[p.Local] {
-			group = &translated
-			m := mute[pair{p.Local, p.Remote}]
-			if m == nil {
+			if flows == nil {
 				continue
 			}
-			pods = m.pods
-			if m.own {
+			pods, group = flows.pods, translated
+			if flows.own {
 				// Some of what leaves is the node's.
-				asks = min(asks, m.asks)
+				requests = min(requests, flows.asks)
 			}
-			asks += m.dns
 		}
-		if asks < minAsks || len(pods) == 0 || !lasted(p) || v.accounted(pods, p.Remote) {
+		if flows != nil {
+			requests += flows.dns
+		}
+		if requests < minAsks || len(pods) == 0 || !lasted(p) || accounted(v, pods, p.Remote) {
 			continue
 		}
-		m := group.peers[p.Remote]
+		m := group[p.Remote]
 		if m == nil {
-			m = &mutePeer{pods: map[netip.Addr]bool{}, link: p.IfIndex}
-			group.peers[p.Remote] = m
+			m = &silentDestination{pods: map[netip.Addr]bool{}, link: p.IfIndex}
+			group[p.Remote] = m
 		}
 		maps.Copy(m.pods, pods)
-		m.asks += min(asks, p.Out.Packets)
+		m.requests += min(requests, p.Out.Packets)
 		m.packets += p.Out.Packets
 		m.errors += p.In.ICMPErrors
 	}
-	var out []verdict
-	for _, g := range []struct {
-		*muteGroup
-		translated bool
-	}{{&raw, false}, {&translated, true}} {
-		if len(g.peers) > 0 {
-			out = append(out, v.mute(g.muteGroup, g.translated))
-		}
+	var out []finding
+	if len(own) > 0 {
+		out = append(out, unansweredDestinations(v, own, false))
 	}
-	return out
-}
-
-// reflected are the addresses whose packets leave again through an uplink that
-// they came in by, sent back by a bridge or a router: they are counted as if
-// the address had sent them.
-func (v *view) reflected() map[netip.Addr]bool {
-	out := map[netip.Addr]bool{}
-	for i := range v.Traffic.Hops {
-		h := &v.Traffic.Hops[i]
-		if h.Addr.IsValid() && h.Side == model.AsDestination && h.Direction == model.Egress && h.Packets > 0 && v.isUplink(h.IfIndex) {
-			out[h.Addr] = true
-		}
+	if len(translated) > 0 {
+		out = append(out, unansweredDestinations(v, translated, true))
 	}
 	return out
 }
@@ -119,59 +97,11 @@ func lasted(p *model.Peer) bool {
 	return p.LastOut.IsZero() || p.LastOut.Sub(p.FirstOut) >= 2*settled
 }
 
-// elsewhere reports whether an address is off this node and can answer.
-func (v *view) elsewhere(a netip.Addr) bool {
-	return a.IsGlobalUnicast() && a != azureWireServer && !v.nodeAddrs[a] && len(v.pods[a]) == 0 && !v.past[a]
-}
-
-// unreplied is what connection tracking holds of flows between two ends, as the
-// uplink sees them, that never saw a reply.
-type unreplied struct {
-	// pods began flows whose first packet wants an answer: asks of them, dns
-	// of which are questions to a name server.
-	pods      map[netip.Addr]bool
-	asks, dns uint64
-	// own is true when the node itself began some.
-	own bool
-}
-
-// dnsPort is where a datagram wants an answer.
-const dnsPort = 53
-
-func (v *view) unrepliedFlows() map[pair]*unreplied {
-	out := map[pair]*unreplied{}
-	for i := range v.Flows {
-		f := &v.Flows[i]
-		dns := f.Proto == udp && f.Original.DstPort == dnsPort
-		if f.Replied || !dns && f.Proto != tcp && f.Proto != icmp4 && f.Proto != icmp6 {
-			continue
-		}
-		k := pair{f.Reply.Dst, f.Reply.Src}
-		m := out[k]
-		if m == nil {
-			m = &unreplied{pods: map[netip.Addr]bool{}}
-			out[k] = m
-		}
-		switch {
-		case len(v.pods[f.Original.Src]) == 0:
-			m.own = true
-		case dns:
-			m.dns++
-			m.pods[f.Original.Src] = true
-		default:
-			m.asks++
-			m.pods[f.Original.Src] = true
-		}
-	}
-	return out
-}
-
 // accounted reports whether an earlier finding is about these ends already. One
 // about all ranges, this node's own route, is about all that goes with a pod's
 // address within the network.
-func (v *view) accounted(pods map[netip.Addr]bool, remote netip.Addr) bool {
-	for i := range v.verdicts {
-		f := &v.verdicts[i]
+func accounted(v *view, pods map[netip.Addr]bool, remote netip.Addr) bool {
+	for f := range each(v.prior) {
 		if f.Severity == model.Info {
 			continue
 		}
@@ -183,7 +113,7 @@ func (v *view) accounted(pods map[netip.Addr]bool, remote netip.Addr) bool {
 			continue
 		}
 		switch f.Code {
-		case "MissingUDR", "WrongUDR", "NICForwarding":
+		case MissingUDR, WrongUDR, NICForwarding:
 			within := v.remote(remote).IsValid() || inAny(v.onLink, remote)
 			if within && (len(f.Peers) > 1 || slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool { return slices.Contains(v.ranges.local, p) })) {
 				return true
@@ -204,8 +134,8 @@ func inAnyPod(v *view, pods map[netip.Addr]bool) bool {
 	return false
 }
 
-// mute is the verdict on destinations that never answer.
-func (v *view) mute(g *muteGroup, translated bool) verdict {
+// unansweredDestinations is the finding on destinations that never answer.
+func unansweredDestinations(v *view, g silence, translated bool) finding {
 	f := model.Finding{
 		Confidence: model.Likely,
 		Unseen:     []string{"whether the packets arrive: that shows only at the destination"},
@@ -218,17 +148,17 @@ func (v *view) mute(g *muteGroup, translated bool) verdict {
 	pods := map[netip.Addr]bool{}
 	var asks, errors uint64
 	var link int
-	remotes := slices.SortedFunc(maps.Keys(g.peers), netip.Addr.Compare)
+	remotes := sorted(g)
 	for _, a := range remotes {
-		m := g.peers[a]
+		m := g[a]
 		maps.Copy(pods, m.pods)
-		asks += m.asks
+		asks += m.requests
 		errors += m.errors
 		f.Packets += m.packets
 		f.Peers = append(f.Peers, host(a))
 		link = m.link
 	}
-	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
+	f.Pods = sorted(pods)
 	name := v.linkName(link)
 	f.LastHopAlive = v.place(name, model.Egress)
 	f.Title = "no answer from " + addrs(remotes)
@@ -238,26 +168,24 @@ func (v *view) mute(g *muteGroup, translated bool) verdict {
 	}
 	f.Why = fmt.Sprintf("Requests of pods to %s leave %s right, %s, and nothing comes back. Nothing is dropped on this node: what loses them is beyond it.",
 		addrs(remotes), name, what)
-	f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-		"%s egress: %s to %s, %d of them wanting an answer, from %s; ingress: none",
-		name, count(f.Packets, "packet"), addrs(remotes), asks, count(uint64(len(pods)), "pod"))})
+	observe(&f, model.SourceTC,
+		"%s egress: %s to %s, %d of them wanting an answer, from %s; ingress: none", name, count(f.Packets, "packet"), addrs(remotes), asks, count(uint64(len(pods)), "pod"))
 	if errors > 0 {
 		f.Why = fmt.Sprintf("Requests of pods to %s leave %s right, %s. No answer comes back, but ICMP errors do: a router on the way has no route, "+
 			"the last one finds no such machine, or a firewall refuses. Nothing is dropped on this node.", addrs(remotes), name, what)
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s ingress: %s about these packets", name, plural(errors, "ICMP error", "ICMP errors"))})
+		observe(&f, model.SourceTC, "%s ingress: %s about these packets", name, count(errors, "ICMP error"))
 	}
-	if n := v.unrepliedTo(g); n > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceConntrack, Text: count(n, "flow") + " of pods to there UNREPLIED"})
+	if n := unrepliedTo(v, g); n > 0 {
+		observe(&f, model.SourceConntrack, "%s of pods to there UNREPLIED", count(n, "flow"))
 	}
-	if control := v.answerers(g); control != "" {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: "answers come from " + control})
+	if control := answerers(v, g); control != "" {
+		observe(&f, model.SourceTC, "answers come from %s", control)
 	} else {
 		f.Confidence = model.Possible
 		f.Unseen = append(f.Unseen, "any answer at the uplink: without one the uplink itself may be dead")
 	}
-	f.Evidence = append(f.Evidence, v.filedRoutes(remotes)...)
-	v.probedSilence(&f, remotes)
+	f.Evidence = append(f.Evidence, filedRoutes(v, remotes)...)
+	probedSilence(v, &f, remotes)
 	f.Fix = []string{fmt.Sprintf("at the destination: tcpdump -ni any host %s", f.Pods[0])}
 	if v.inAzure() {
 		f.Fix = append(f.Fix, "az network watcher test-ip-flow --direction Outbound --protocol TCP --vm NODE --local LOCAL_IP:PORT --remote "+
@@ -270,12 +198,12 @@ func (v *view) mute(g *muteGroup, translated bool) verdict {
 	if translated {
 		f.Fix[0] = "at the destination, or the firewall before it: look for packets from this node's address, and which way the answers take"
 	}
-	return verdict{Finding: f}
+	return finding{Finding: f}
 }
 
 // probedSilence adds what the node's own echo requests tell of destinations
 // that do not answer pods.
-func (v *view) probedSilence(f *model.Finding, remotes []netip.Addr) {
+func probedSilence(v *view, f *model.Finding, remotes []netip.Addr) {
 	var asked []*model.Probe
 	up := 0
 	for _, a := range remotes {
@@ -292,7 +220,7 @@ func (v *view) probedSilence(f *model.Finding, remotes []netip.Addr) {
 			}
 		}
 	}
-	f.Evidence = append(f.Evidence, probed(asked)...)
+	f.Evidence = append(f.Evidence, probeEvidence(asked)...)
 	if up > 0 && up == len(remotes) {
 		// What is left is what loses or refuses these packets.
 		f.Why += " The node's own echo to it is answered: it is up, and the way there is whole."
@@ -302,11 +230,10 @@ func (v *view) probedSilence(f *model.Finding, remotes []netip.Addr) {
 }
 
 // unrepliedTo counts the pods' flows to the destinations that saw no reply.
-func (v *view) unrepliedTo(g *muteGroup) uint64 {
+func unrepliedTo(v *view, g silence) uint64 {
 	var n uint64
-	for i := range v.Flows {
-		f := &v.Flows[i]
-		if m := g.peers[f.Reply.Src]; m != nil && !f.Replied && m.pods[f.Original.Src] {
+	for f := range each(v.Flows) {
+		if m := g[f.Reply.Src]; m != nil && !f.Replied && m.pods[f.Original.Src] {
 			n++
 		}
 	}
@@ -314,20 +241,19 @@ func (v *view) unrepliedTo(g *muteGroup) uint64 {
 }
 
 // answerers are what does answer at the uplinks.
-func (v *view) answerers(g *muteGroup) string {
+func answerers(v *view, g silence) string {
 	others := map[netip.Addr]bool{}
-	for i := range v.peers {
-		p := &v.peers[i]
-		if g.peers[p.Remote] == nil && v.answered(p) {
+	for p := range each(v.peers) {
+		if g[p.Remote] == nil && v.answered(p) {
 			others[p.Remote] = true
 		}
 	}
-	return addrs(slices.SortedFunc(maps.Keys(others), netip.Addr.Compare))
+	return addrs(sorted(others))
 }
 
 // filedRoutes are the routes of the files that lead to silent pods of other
 // nodes and back, and so are not what is missing.
-func (v *view) filedRoutes(remotes []netip.Addr) []model.Evidence {
+func filedRoutes(v *view, remotes []netip.Addr) []model.Evidence {
 	own := v.ownCIDRs()
 	if len(own) == 0 || !v.Has(model.SourceCloud) {
 		return nil

@@ -10,9 +10,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// PathMTU is the code of this finding.
+const PathMTU model.Code = "PathMTU"
+
 var pathMTU = kind{
 	page: Page{
-		Code:     "PathMTU",
+		Code:     PathMTU,
 		Severity: model.Warning,
 		Title:    "packets of pods are too big for the next link, and their senders do not learn it",
 		Meaning: "A packet that may not be cut into pieces and is larger than the next link's MTU is dropped, and an ICMP error tells " +
@@ -20,10 +23,10 @@ var pathMTU = kind{
 			"get back, or that the sender does not heed it. Small packets pass, so connections open and then hang.",
 		Evidence: "PKT_TOO_BIG drops that go on for the same pair; the MTUs of the links on the way.",
 		Fix:      "give the links on the way one MTU, let ICMP errors (fragmentation needed) through, or clamp TCP's segment size.",
-		Verify:   "lasthop check --only PathMTU",
 	},
 	find:  findPathMTU,
-	after: []model.Code{"MissingPodRoute"},
+	after: []model.Code{MissingPodRoute, WrongUDR},
+	ends:  []model.HopKind{model.HopRoute, model.HopLink},
 }
 
 // tooBig reports whether a packet was dropped because the next link's MTU is
@@ -40,11 +43,10 @@ type pairDrops struct {
 	packets     uint64
 }
 
-func findPathMTU(v *view) []verdict {
+func findPathMTU(v *view) []finding {
 	type ends struct{ src, dst netip.Addr }
 	pairs := map[ends]*pairDrops{}
-	for i := range v.Traffic.Drops {
-		d := &v.Traffic.Drops[i]
+	for d := range each(v.Traffic.Drops) {
 		if !tooBig(d) || !v.ofPod(d) || v.explained(d) {
 			continue
 		}
@@ -68,37 +70,28 @@ func findPathMTU(v *view) []verdict {
 			continue
 		}
 		for _, d := range p.drops {
-			next := v.nextLink(d)
-			if groups[next] == nil {
-				groups[next] = &lost{}
-			}
-			groups[next].add(v, d)
+			next := nextLink(v, d)
+			entry(groups, next).add(v, d)
 		}
 	}
-	var out []verdict
+	var out []finding
 	for _, next := range slices.Sorted(maps.Keys(groups)) {
 		l := groups[next]
-		f := v.narrow(next, l)
-		v.unnoticed(&f.Finding, l)
+		f := narrow(v, next, l)
+		unnoticed(v, &f.Finding, l)
 		// Those by which other senders learn the size have the same cause.
-		f.explains = func(d *model.Drop) bool { return tooBig(d) && v.nextLink(d) == next || v.silenced(d, l) }
+		f.explains = func(d *model.Drop) bool { return tooBig(d) && nextLink(v, d) == next || v.silenced(d, l) }
 		out = append(out, f)
 	}
 	return out
 }
 
-// silenced reports whether a rule dropped what the node would tell one of the
-// senders by ICMP.
-func (v *view) silenced(d *model.Drop, l *lost) bool {
-	return (d.Proto == icmp4 || d.Proto == icmp6) && d.Netfilter() && v.nodeAddrs[d.Src] && l.pods[d.Dst]
-}
-
 // unnoticed adds the errors that a rule of the node drops, where that is why the
 // senders do not learn the size.
-func (v *view) unnoticed(f *model.Finding, l *lost) {
+func unnoticed(v *view, f *model.Finding, l *lost) {
 	var errors lost
-	for i := range v.Traffic.Drops {
-		if d := &v.Traffic.Drops[i]; v.silenced(d, l) {
+	for d := range each(v.Traffic.Drops) {
+		if v.silenced(d, l) {
 			errors.add(v, d)
 		}
 	}
@@ -113,7 +106,7 @@ func (v *view) unnoticed(f *model.Finding, l *lost) {
 
 // nextLink is the index of the link by which a dropped packet would have left,
 // 0 where that is not known.
-func (v *view) nextLink(d *model.Drop) int {
+func nextLink(v *view, d *model.Drop) int {
 	way := v.routing().Lookup(v.arrived(d))
 	if way.Type != "unicast" || len(way.Hops) == 0 {
 		return 0
@@ -121,26 +114,26 @@ func (v *view) nextLink(d *model.Drop) int {
 	return way.Hops[0].IfIndex
 }
 
-// narrow is the verdict on packets that are too big for a link.
-func (v *view) narrow(next int, l *lost) verdict {
+// narrow is the finding on packets that are too big for a link.
+func narrow(v *view, next int, l *lost) finding {
 	drops := mostDropped(l.drops)
 	f := l.finding()
 	f.Confidence = model.Likely
 	f.LastHopAlive = v.place(drops[0].Link, model.Ingress)
 	f.Title = "packets of pods are too big for the next link"
-	f.Why = fmt.Sprintf("The kernel dropped %s that may not be cut and do not fit the next link. They keep coming, so their senders do not learn the size that does.", count(l.packets, "packet"))
+	f.Why = fmt.Sprintf("The kernel dropped %s that may not be cut and do not fit the next link. They keep coming, so their senders do not learn the size that does.",
+		count(l.packets, "packet"))
 	f.Evidence = l.evidence()
 	f.Fix = []string{ip46tables(v.pod(drops[0])) + " -t mangle -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu"}
 	in, out := v.byName[drops[0].Link], v.links[next]
 	if out == nil || in == nil || in.MTU == 0 || out.MTU == 0 || out.MTU >= in.MTU {
 		f.Unseen = []string{"the smaller MTU: no link of this node has it, so a route or a learnt path does"}
 		f.Alternatives = []string{"a router beyond this node told a smaller size"}
-		return verdict{Finding: f}
+		return finding{Finding: f}
 	}
 	f.Confidence = model.Proven
 	f.Title = fmt.Sprintf("packets of pods are too big for %s (MTU %d)", out.Name, out.MTU)
-	f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceLinks, Text: fmt.Sprintf(
-		"they arrive through %s with MTU %d and would leave by %s with MTU %d", in.Name, in.MTU, out.Name, out.MTU)})
+	observe(&f, model.SourceLinks, "they arrive through %s with MTU %d and would leave by %s with MTU %d", in.Name, in.MTU, out.Name, out.MTU)
 	f.Fix = append([]string{fmt.Sprintf("ip link set %s mtu %d", shellWord(out.Name), in.MTU)}, f.Fix...)
-	return verdict{Finding: f}
+	return finding{Finding: f}
 }

@@ -8,9 +8,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// PodLinkDown is the code of this finding.
+const PodLinkDown model.Code = "PodLinkDown"
+
 var podLinkDown = kind{
 	page: Page{
-		Code:     "PodLinkDown",
+		Code:     PodLinkDown,
 		Severity: model.Critical,
 		Title:    "a living pod's link is down at one of its ends",
 		Meaning: "A pod hangs on a pair of interfaces, one in its namespace and one on the node. When either is down, neither " +
@@ -18,18 +21,20 @@ var podLinkDown = kind{
 			"route, out of the node again or in a circle; a bridge forgets the port and floods.",
 		Evidence: "the state of both ends; QDISC_DROP or NEIGH_FAILED drops of the pod's packets.",
 		Fix:      "ip link set dev LINK up, on the side that is down, and the routes that went with it; or delete the pod.",
-		Verify:   "lasthop check --only PodLinkDown",
 	},
 	find: findPodLinkDown,
+	explains: []model.Code{MissingPodRoute, RoutingLoop, BlackholeRoute, MissingDefaultRoute, ReversePathFilter, PathMTU,
+		WrongGatewayMAC, BridgeRuleDrop, StaleNeighbor, HairpinDrop, UnansweredARP, ConntrackRace, PolicyDrop, BPFDrop,
+		NoListener, ReceiveOverflow},
+	ends: []model.HopKind{model.HopLink, model.HopPod, model.HopRoute}, // the link's route goes with it
 }
 
-func findPodLinkDown(v *view) []verdict {
+func findPodLinkDown(v *view) []finding {
 	if !v.Has(model.SourceLinks, model.SourcePods) {
 		return nil
 	}
-	var out []verdict
-	for i := range v.Pods {
-		p := &v.Pods[i]
+	var out []finding
+	for p := range each(v.Pods) {
 		l := v.links[p.LinkIndex]
 		// A pod that is being made has its link up last, one that is being
 		// deleted loses its link as a whole.
@@ -44,18 +49,18 @@ func findPodLinkDown(v *view) []verdict {
 			}
 		}
 		if !p.Up {
-			pods = append(pods, v.routedTo(l)...)
+			pods = append(pods, routedTo(v, l)...)
 		}
 		if len(pods) > 0 {
-			out = append(out, v.linkDown(p, l, pods))
+			out = append(out, linkDown(v, p, l, pods))
 		}
 	}
 	return out
 }
 
-func (v *view) linkDown(p *model.Pod, l *model.Link, pods []netip.Addr) verdict {
+func linkDown(v *view, p *model.Pod, l *model.Link, pods []netip.Addr) finding {
 	lost := func(d *model.Drop) bool {
-		return slices.Contains(pods, d.Dst) || slices.Contains(pods, d.Src) || v.hadAddress(p, d)
+		return slices.Contains(pods, d.Dst) || slices.Contains(pods, d.Src) || hadAddress(v, p, d)
 	}
 	f := model.Finding{
 		Confidence:   model.Proven,
@@ -63,15 +68,15 @@ func (v *view) linkDown(p *model.Pod, l *model.Link, pods []netip.Addr) verdict 
 		LastHopAlive: model.Place{Link: l.Name, Role: model.RolePodLink, Direction: model.Egress},
 		Packets:      v.dropped(func(d *model.Drop) bool { return slices.Contains(pods, d.Dst) }),
 		Evidence: []model.Evidence{
-			{Source: model.SourceLinks, Text: fmt.Sprintf("%s is %s, %s", l.Name, upDown(l.Up), carrier(l.Carrier))},
-			{Source: model.SourcePods, Text: fmt.Sprintf("its other end, %s in the pod, is %s", p.Interface, upDown(p.Up))},
+			seen(model.SourceLinks, "%s is %s, %s", l.Name, upDown(l.Up), carrier(l.Carrier)),
+			seen(model.SourcePods, "its other end, %s in the pod, is %s", p.Interface, upDown(p.Up)),
 		},
 	}
 	switch {
 	case !l.Up:
 		f.Title = l.Name + " is down"
 		f.Why = fmt.Sprintf("The host side of %s's link, %s, was taken down.", podName(p), l.Name)
-		f.Fix = append([]string{raise(l)}, v.lostRoutes(p, pods)...)
+		f.Fix = append([]string{raise(l)}, lostRoutes(v, p, pods)...)
 	case !p.Up:
 		f.Title = l.Name + " has no peer up"
 		f.Why = fmt.Sprintf("The pod's own interface %s was taken down, so that %s on the node has no carrier.", p.Interface, l.Name)
@@ -84,21 +89,19 @@ func (v *view) linkDown(p *model.Pod, l *model.Link, pods []netip.Addr) verdict 
 		f.Fix = []string{"ip -d link show dev " + shellWord(l.Name)}
 	}
 	if f.Packets > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf(
-			"%s for the pod freed", count(f.Packets, "packet"))})
+		observe(&f, model.SourceDrops, "%s for the pod freed", count(f.Packets, "packet"))
 	} else {
 		f.Unseen = append(f.Unseen, "a packet that was dropped at the link")
 	}
-	return verdict{Finding: f, explains: lost}
+	return finding{Finding: f, explains: lost}
 }
 
 // routedTo are the addresses that no pod has and that the node sends by this
 // link: an interface that is down has lost its IPv6 addresses, and the routes
 // to them are still there.
-func (v *view) routedTo(l *model.Link) []netip.Addr {
+func routedTo(v *view, l *model.Link) []netip.Addr {
 	var out []netip.Addr
-	for i := range v.Routes {
-		r := &v.Routes[i]
+	for r := range each(v.Routes) {
 		a := r.Dst.Addr()
 		if r.IfIndex == l.Index && r.Table == mainTable && r.Type == "unicast" && r.Dst.IsSingleIP() && len(v.pods[a]) == 0 &&
 			!v.nodeAddrs[a] && !slices.Contains(out, a) {
@@ -110,7 +113,7 @@ func (v *view) routedTo(l *model.Link) []netip.Addr {
 
 // hadAddress reports whether a drop is for an IPv6 address that the pod may have
 // had: its interface is down and has none any more, and nobody else has this one.
-func (v *view) hadAddress(p *model.Pod, d *model.Drop) bool {
+func hadAddress(v *view, p *model.Pod, d *model.Drop) bool {
 	if p.Up || !d.Dst.Is6() || !d.NeighborFailed() || len(v.pods[d.Dst]) > 0 || !inAny(v.ranges.local, d.Dst) {
 		return false
 	}
@@ -119,7 +122,7 @@ func (v *view) hadAddress(p *model.Pod, d *model.Drop) bool {
 
 // lostRoutes are the commands for the routes that a routed pod's link took
 // along when it went down.
-func (v *view) lostRoutes(p *model.Pod, pods []netip.Addr) []string {
+func lostRoutes(v *view, p *model.Pod, pods []netip.Addr) []string {
 	if !v.routed(p) || !v.Has(model.SourceRoutes) {
 		return nil
 	}

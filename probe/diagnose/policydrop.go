@@ -10,9 +10,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// PolicyDrop is the code of this finding.
+const PolicyDrop model.Code = "PolicyDrop"
+
 var policyDrop = kind{
 	page: Page{
-		Code:     "PolicyDrop",
+		Code:     PolicyDrop,
 		Severity: model.Warning,
 		Title:    "a firewall rule, or the policy of a chain, drops packets of pods",
 		Meaning: "Netfilter drops what it is told to: by a rule that somebody made by hand, by one that a network plugin keeps for " +
@@ -23,9 +26,10 @@ var policyDrop = kind{
 			"the program that keeps such chains.",
 		Fix: "a rule made by hand: delete it. One that a program keeps comes back: change what it is made from, the network " +
 			"policy or the program's configuration.",
-		Verify: "lasthop check --only PolicyDrop",
 	},
-	find: findPolicyDrop,
+	find:  findPolicyDrop,
+	after: []model.Code{ReversePathFilter, PathMTU, BridgeRuleDrop, HairpinDrop, ConntrackFull, ConntrackRace},
+	ends:  []model.HopKind{model.HopPolicy, model.HopPod},
 }
 
 // netfilterDrop is a drop whose rule is looked for.
@@ -52,9 +56,9 @@ type part struct {
 	covered, whole bool
 }
 
-func findPolicyDrop(v *view) []verdict {
+func findPolicyDrop(v *view) []finding {
 	drops, unread, inPods := v.netfilterDrops()
-	var out, unknown []verdict
+	var out, unknown []finding
 	first := 0
 	for _, a := range attribute(drops) {
 		f, ok := v.droppedBy(a)
@@ -64,20 +68,20 @@ func findPolicyDrop(v *view) []verdict {
 			if len(unknown) == 0 {
 				first = len(out)
 			}
-			unknown = append(unknown, verdict{Finding: f, explains: a.explains()})
+			unknown = append(unknown, finding{Finding: f, explains: a.explains()})
 		default:
-			out = append(out, verdict{Finding: f, explains: a.explains()})
+			out = append(out, finding{Finding: f, explains: a.explains()})
 		}
 	}
 	if len(unknown) > 0 {
 		out = slices.Insert(out, first, unknownLinks(unknown))
 	}
 	if f, ok := v.droppedUnread(unread); ok {
-		out = append(out, verdict{Finding: f, explains: sameDrops(unread.drops)})
+		out = append(out, finding{Finding: f, explains: sameDrops(unread.drops)})
 	}
 	for _, pod := range slices.SortedFunc(maps.Keys(inPods), netip.Addr.Compare) {
 		if f, ok := v.droppedInPod(pod, inPods[pod]); ok {
-			out = append(out, verdict{Finding: f, explains: sameDrops(inPods[pod].drops)})
+			out = append(out, finding{Finding: f, explains: sameDrops(inPods[pod].drops)})
 		}
 	}
 	return out
@@ -193,9 +197,9 @@ func (a *attribution) explains() func(*model.Drop) bool {
 	return func(d *model.Drop) bool { return these(d) || deaf[d.Src] && d.Link == "" && d.NeighborFailed() }
 }
 
-// unknownLinks makes one verdict of those on the rules, one for each direction,
+// unknownLinks makes one finding of those on the rules, one for each direction,
 // by which Calico drops packets of links that it has no chains for.
-func unknownLinks(list []verdict) verdict {
+func unknownLinks(list []finding) finding {
 	f := list[0].Finding
 	for _, x := range list[1:] {
 		f.Packets += x.Packets
@@ -215,8 +219,8 @@ func unknownLinks(list []verdict) verdict {
 	f.Why = fmt.Sprintf("Calico drops what comes from or goes to a link that it has made no chains for. It dropped %s. "+
 		"The pod's policy was not programmed, or was taken away while the pod runs.", count(f.Packets, "packet"))
 	f.Fix = append([]string{"kubectl get pods -A -l k8s-app=calico-node -o wide; its log on this node tells why the pod's endpoint is not programmed"}, f.Fix...)
-	return verdict{Finding: f, explains: func(d *model.Drop) bool {
-		return slices.ContainsFunc(list, func(x verdict) bool { return x.explains(d) })
+	return finding{Finding: f, explains: func(d *model.Drop) bool {
+		return slices.ContainsFunc(list, func(x finding) bool { return x.explains(d) })
 	}}
 }
 

@@ -40,8 +40,7 @@ const (
 
 func newRanges(v *view) ranges {
 	r := ranges{byPrefix: map[netip.Prefix]nodeRange{}}
-	for i := range v.Cluster.Nodes {
-		n := &v.Cluster.Nodes[i]
+	for n := range each(v.Cluster.Nodes) {
 		own := slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return v.nodeAddrs[a] })
 		for _, p := range n.PodCIDRs {
 			if own {
@@ -117,8 +116,7 @@ func (r *ranges) supposeAround(v *view, a netip.Addr) {
 // the node's own range.
 func (r *ranges) suppose(v *view, a netip.Addr) netip.Prefix {
 	var kept netip.Prefix
-	for i := range v.PacketRules {
-		x := &v.PacketRules[i]
+	for x := range each(v.PacketRules) {
 		if x.Table == "nat" && x.Target == "RETURN" && !x.Dst.IsZero() && !x.Dst.Not && x.Dst.Prefix.Contains(a) && x.Dst.Prefix.Bits() > kept.Bits() && x.Dst.Prefix.Bits() > 0 {
 			kept = x.Dst.Prefix
 		}
@@ -218,4 +216,135 @@ func RemoteRanges(s *model.Snapshot) []netip.Prefix {
 	}
 	maps.DeleteFunc(known, func(_ netip.Prefix, unseen bool) bool { return !unseen })
 	return append(slices.SortedFunc(maps.Keys(seen), comparePrefix), slices.SortedFunc(maps.Keys(known), comparePrefix)...)
+}
+
+// beyond holds what several findings ask of the network beyond the node. It is
+// found when it is first asked for.
+type beyond struct {
+	ranges []*remoteRange
+	tables []*model.RouteTable
+	own    []netip.Prefix
+	// known are those that were found, even if there are none.
+	rangesKnown, tablesKnown, ownKnown bool
+}
+
+// remoteRange is the traffic with one other node's pods. It is never changed once
+// it is made: several findings read it.
+type remoteRange struct {
+	cidr netip.Prefix
+	// silent are pairs without an answer.
+	silent []*model.Peer
+	// answers, nodeAnswers: a pod of this node, or the node itself, was
+	// answered from the range.
+	answers     bool
+	nodeAnswers bool
+	// asks are packets from the range that want an answer from here, podAsks
+	// those of them for pods.
+	asks, podAsks uint64
+	// probes are the node's own echo requests to it; there and back is what
+	// they and others tell of the two ways.
+	probes      []*model.Probe
+	there, back reach
+}
+
+// overlay reports whether the fabric itself routes pods, without a route table.
+func overlay(plugin string) bool {
+	return plugin == "azure-overlay" || plugin == "azure-cilium"
+}
+
+// splitRanges parts the ranges that are so from the others.
+func splitRanges(list []*remoteRange, is func(*remoteRange) bool) (so, others []*remoteRange) {
+	for _, r := range list {
+		if is(r) {
+			so = append(so, r)
+		} else {
+			others = append(others, r)
+		}
+	}
+	return so, others
+}
+
+// remoteRanges groups what was seen at the uplink by the other node's range,
+// sorted by prefix. Ranges that the node does not reach through its default
+// gateway are not the fabric's to route.
+func (v *view) remoteRanges() []*remoteRange {
+	if !v.beyond.rangesKnown {
+		v.beyond.ranges, v.beyond.rangesKnown = findRanges(v), true
+	}
+	return v.beyond.ranges
+}
+
+// fabricRanges are the remote ranges, and those of known nodes that there was
+// no traffic with.
+func (v *view) fabricRanges() []*remoteRange {
+	ranges := slices.Clone(v.remoteRanges())
+	seen := map[netip.Prefix]bool{}
+	for _, r := range ranges {
+		seen[r.cidr] = true
+	}
+	for _, n := range v.ranges.nodes {
+		if !seen[n.Prefix] && v.byDefaultRoute(n.Addr()) {
+			ranges = append(ranges, v.probed(remoteRange{cidr: n.Prefix}))
+		}
+	}
+	slices.SortFunc(ranges, func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
+	return ranges
+}
+
+func findRanges(v *view) []*remoteRange {
+	byCIDR := map[netip.Prefix]*remoteRange{}
+	for p := range each(v.peers) {
+		cidr := v.remote(p.Remote)
+		if !cidr.IsValid() || !v.byDefaultRoute(p.Remote) {
+			continue
+		}
+		r := byCIDR[cidr]
+		if r == nil {
+			r = &remoteRange{cidr: cidr}
+			byCIDR[cidr] = r
+		}
+		r.asks += p.In.Requests
+		_, pod := v.pods[p.Local]
+		if pod {
+			r.podAsks += p.In.Requests
+		}
+		switch {
+		case v.answered(p):
+			r.answers = r.answers || pod
+			r.nodeAnswers = r.nodeAnswers || !pod
+		case pod && v.unanswered(p) && !v.sentAstray(p):
+			r.silent = append(r.silent, p)
+		}
+	}
+	var out []*remoteRange
+	for _, cidr := range slices.SortedFunc(maps.Keys(byCIDR), comparePrefix) {
+		r := byCIDR[cidr]
+		r.answers = r.answers || oneRefused(v, r.silent)
+		out = append(out, v.probed(*r))
+	}
+	return out
+}
+
+// withoutLoops are the ranges without those silent peers whose packets were found
+// to loop.
+func (v *view) withoutLoops(list []*remoteRange) []*remoteRange {
+	out := make([]*remoteRange, len(list))
+	for i, r := range list {
+		c := *r
+		c.silent = slices.DeleteFunc(slices.Clone(r.silent), func(p *model.Peer) bool { return v.found(p.Local, host(p.Remote), RoutingLoop) })
+		out[i] = &c
+	}
+	return out
+}
+
+// oneRefused reports whether ICMP errors come back about one address of a range
+// alone: most likely the node that has the range says that it has no such pod.
+func oneRefused(v *view, silent []*model.Peer) bool {
+	refused := map[netip.Addr]bool{}
+	for _, p := range silent {
+		if v.refused(p) {
+			refused[p.Remote] = true
+		}
+	}
+	return len(refused) == 1
 }

@@ -6,9 +6,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// ReceiveOverflow is the code of this finding.
+const ReceiveOverflow model.Code = "ReceiveOverflow"
+
 var receiveOverflow = kind{
 	page: Page{
-		Code:     "ReceiveOverflow",
+		Code:     ReceiveOverflow,
 		Severity: model.Info,
 		Title:    "a pod's socket is full and drops what arrives",
 		Meaning: "The packets were delivered into the pod, and the socket had no room: the application reads slower than it is sent " +
@@ -17,20 +20,12 @@ var receiveOverflow = kind{
 			"(TCP_LISTEN_OVERFLOW) or memory limit (PROTO_MEM) in the pod's own namespace.",
 		Fix: "look at why the application does not keep up: its processor limit above all. A larger buffer only helps against " +
 			"bursts.",
-		Verify: "lasthop check --only ReceiveOverflow",
 	},
 	find: findReceiveOverflow,
+	ends: []model.HopKind{model.HopPod, model.HopLocal},
 }
 
-// fullReasons say what was full.
-var fullReasons = map[model.Reason]string{
-	"SOCKET_RCVBUFF":      "the socket's receive buffer was full",
-	"SOCKET_BACKLOG":      "the socket's backlog was full",
-	"PROTO_MEM":           "the protocol's memory limit was reached",
-	"TCP_LISTEN_OVERFLOW": "the queue of connections to be accepted was full",
-}
-
-func findReceiveOverflow(v *view) []verdict {
+func findReceiveOverflow(v *view) []finding {
 	return v.atSockets(func(d *model.Drop) bool { return fullReasons[d.Reason] != "" }, v.overflowed)
 }
 

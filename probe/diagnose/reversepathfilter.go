@@ -8,9 +8,12 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
+// ReversePathFilter is the code of this finding.
+const ReversePathFilter model.Code = "ReversePathFilter"
+
 var reversePathFilter = kind{
 	page: Page{
-		Code:     "ReversePathFilter",
+		Code:     ReversePathFilter,
 		Severity: model.Warning,
 		Title:    "the reverse path filter drops packets of pods: the way back to their source is another link",
 		Meaning: "With rp_filter at 1 the kernel takes a packet only from the link by which it would answer its source. Where the " +
@@ -18,10 +21,10 @@ var reversePathFilter = kind{
 			"drops what is right; where they differ by mistake the route is the fault.",
 		Evidence: "IP_RPFILTER drops; the larger of the settings of the link and of all; the lookup of the way back, which ends at another link.",
 		Fix:      "delete the route that leads back elsewhere, or set rp_filter of the link to 2 (loose), and that of all to 2 as well.",
-		Verify:   "lasthop check --only ReversePathFilter",
 	},
 	find:  findReversePathFilter,
-	after: []model.Code{"MissingPodRoute", "RoutingLoop", "BlackholeRoute", "MissingNodeRoute", "MissingDefaultRoute"},
+	after: []model.Code{MissingPodRoute, WrongUDR, RoutingLoop, BlackholeRoute, MissingNodeRoute, MissingDefaultRoute},
+	ends:  []model.HopKind{model.HopRoute},
 }
 
 // detour is a link by which packets arrive, and the decision about the way
@@ -32,62 +35,47 @@ type detour struct {
 	kind  string
 }
 
-func findReversePathFilter(v *view) []verdict {
+func findReversePathFilter(v *view) []finding {
 	groups := map[detour]*lost{}
-	for i := range v.Traffic.Drops {
-		d := &v.Traffic.Drops[i]
+	for d := range each(v.Traffic.Drops) {
 		// A node's own address as source is refused in the same place.
 		if !d.ReverseFiltered() || d.Link == "" || !v.ofPod(d) || v.nodeAddrs[d.Src] || v.explained(d) {
 			continue
 		}
 		way := v.wayBack(d)
 		k := detour{link: d.Link, route: way.Route, kind: way.Type}
-		if groups[k] == nil {
-			groups[k] = &lost{}
-		}
-		groups[k].add(v, d)
+		entry(groups, k).add(v, d)
 	}
-	var out []verdict
+	var out []finding
 	for k, l := range groups {
 		if l.packets >= minDrops {
-			out = append(out, v.filtered(k, l))
+			out = append(out, filteredOn(v, k, l))
 		}
 	}
 	return out
 }
 
-// wayBack is the decision by which the filter judged a packet.
-func (v *view) wayBack(d *model.Drop) path.Decision {
-	q, out := v.arrived(d), ""
-	if there := v.routing().Lookup(q); len(there.Hops) > 0 && there.Type == "unicast" {
-		out = there.Hops[0].Link
-	}
-	return v.routing().Reverse(q, out)
-}
-
-// filtered is the verdict on packets that arrive through one link and would be
+// filteredOn is the finding on packets that arrive through one link and would be
 // answered by another.
-func (v *view) filtered(k detour, l *lost) verdict {
-	mode, known := v.filterMode(k.link)
+func filteredOn(v *view, k detour, l *lost) finding {
+	mode, known := filterMode(v, k.link)
 	way := v.wayBack(l.drops[0])
 	f := l.finding()
 	f.LastHopAlive = v.place(k.link, model.Ingress)
 	f.Title = "the reverse path filter of " + k.link + " drops packets of pods"
 	f.Evidence = l.evidence()
 	if known {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceSysctl, Text: fmt.Sprintf(
-			"rp_filter of %s is %d (the larger of its own and of all)", k.link, mode)})
+		observe(&f, model.SourceSysctl, "rp_filter of %s is %d (the larger of its own and of all)", k.link, mode)
 	}
 	src := l.drops[0].Src
-	elsewhere := "nowhere"
+	elsewhere, text := "nowhere", "none"
 	if way.Route != nil {
-		elsewhere = v.routeText(way.Route)
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: fmt.Sprintf("the way back to %s: %s", src, elsewhere)})
-	} else {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: fmt.Sprintf("the way back to %s: none", src)})
+		text = v.routeText(way.Route)
+		elsewhere = text
 	}
+	observe(&f, model.SourceRoutes, "the way back to %s: %s", src, text)
 	f.Why = fmt.Sprintf("Packets from %s arrive through %s; the node's own way back is %s, so the filter takes the source for forged.", src, k.link, elsewhere)
-	if !known || mode == 0 || v.passes(&way, k.link) || !v.Has(model.SourceRoutes) {
+	if !known || mode == 0 || passes(v, &way, k.link) || !v.Has(model.SourceRoutes) {
 		f.Confidence = model.Likely
 		f.Unseen = append(f.Unseen, "the setting and the way back as they were when the packets were dropped")
 		f.Alternatives = append(f.Alternatives, "the route or the setting has changed since")
@@ -96,7 +84,7 @@ func (v *view) filtered(k detour, l *lost) verdict {
 		f.Fix = append(f.Fix, fmt.Sprintf("%s route del %s", ip(src), v.routeWords(way.Route)))
 	}
 	f.Fix = append(f.Fix, setSysctl(linkSetting(k.link, "rp_filter"), "2"))
-	return verdict{Finding: f, explains: func(d *model.Drop) bool {
+	return finding{Finding: f, explains: func(d *model.Drop) bool {
 		if d.ReverseFiltered() && d.Link == k.link && !v.nodeAddrs[d.Src] {
 			way := v.wayBack(d)
 			return way.Route == k.route && way.Type == k.kind
@@ -107,14 +95,14 @@ func (v *view) filtered(k detour, l *lost) verdict {
 }
 
 // passes reports whether strict mode would take a packet from the link.
-func (v *view) passes(way *path.Decision, link string) bool {
+func passes(v *view, way *path.Decision, link string) bool {
 	l := v.byName[link]
 	return l != nil && way.Type == "unicast" && way.Through(l.Index)
 }
 
 // filterMode is the filter's mode on a link: 0 off, 1 strict, 2 loose; the
 // larger of the link's and of all.
-func (v *view) filterMode(link string) (int, bool) {
+func filterMode(v *view, link string) (int, bool) {
 	mode, known := 0, false
 	for _, name := range []string{linkSetting(link, "rp_filter"), "net.ipv4.conf.all.rp_filter"} {
 		s, ok := v.setting(name)

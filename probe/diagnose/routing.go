@@ -34,11 +34,11 @@ func linkSetting(link, name string) string {
 }
 
 // routeText is a route as ip(8) prints it.
-func (v *view) routeText(r *model.Route) string { return path.RouteText(r, v.routeLink(r)) }
+func (v *view) routeText(r *model.Route) string { return path.RouteText(r, routeLink(v, r)) }
 
 // routeWords are a route as ip(8) takes it from a shell.
 func (v *view) routeWords(r *model.Route) string {
-	link := v.routeLink(r)
+	link := routeLink(v, r)
 	if link != "" {
 		link = shellWord(link)
 	}
@@ -46,19 +46,11 @@ func (v *view) routeWords(r *model.Route) string {
 }
 
 // routeLink names the link that a route leads to, empty where it has none.
-func (v *view) routeLink(r *model.Route) string {
+func routeLink(v *view, r *model.Route) string {
 	if l := v.links[r.IfIndex]; l != nil && r.IfIndex != 0 {
 		return l.Name
 	}
 	return ""
-}
-
-// ip is the tool for the address's family.
-func ip(a netip.Addr) string {
-	if a.Is6() {
-		return "ip -6"
-	}
-	return "ip"
 }
 
 // fromPod is a packet of a pod as it arrives at the node's routing.
@@ -79,4 +71,46 @@ func (v *view) fromPod(pod, dst netip.Addr) path.Query {
 // arrived is a dropped packet as the node's routing got it.
 func (v *view) arrived(d *model.Drop) path.Query {
 	return path.Query{Src: d.Src, Dst: d.Dst, In: d.Link}
+}
+
+// lookup is the route that the node takes to an address; nil when it has none.
+func (v *view) lookup(a netip.Addr) *model.Route {
+	return v.routing().Lookup(path.Query{Dst: a}).Route
+}
+
+// mainTable is RT_TABLE_MAIN.
+const mainTable = 254
+
+// byDefaultRoute reports whether the node sends to the address through a default
+// route. With the routes unread it is supposed to.
+func (v *view) byDefaultRoute(a netip.Addr) bool {
+	d := v.routing().Lookup(path.Query{Dst: a})
+	return !d.Discards() && (d.Route == nil || d.Route.Dst.Bits() == 0)
+}
+
+// wayBack is the decision by which the filter judged a packet.
+func (v *view) wayBack(d *model.Drop) path.Decision {
+	q, out := v.arrived(d), ""
+	if there := v.routing().Lookup(q); len(there.Hops) > 0 && there.Type == "unicast" {
+		out = there.Hops[0].Link
+	}
+	return v.routing().Reverse(q, out)
+}
+
+// unroutable is the address that no route leads to, because of which the kernel
+// refused a packet: where it was for or, to the reverse path filter, its source.
+func (v *view) unroutable(d *model.Drop) (netip.Addr, bool) {
+	var a netip.Addr
+	var way path.Decision
+	switch {
+	case d.Link == "":
+		return a, false
+	case d.LookupRefusedFor("IP_INNOROUTES") || d.LookupRefused6():
+		a, way = d.Dst, v.routing().Lookup(v.arrived(d))
+	case d.ReverseFiltered() && !v.nodeAddrs[d.Src]:
+		a, way = d.Src, v.wayBack(d)
+	default:
+		return a, false
+	}
+	return a, way.Route == nil && !way.Discards()
 }

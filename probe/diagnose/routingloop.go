@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"fmt"
-	"maps"
 	"math/bits"
 	"net/netip"
 	"slices"
@@ -10,9 +9,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// RoutingLoop is the code of this finding.
+const RoutingLoop model.Code = "RoutingLoop"
+
 var routingLoop = kind{
 	page: Page{
-		Code:     "RoutingLoop",
+		Code:     RoutingLoop,
 		Severity: model.Critical,
 		Title:    "the same packets pass the uplink again and again, with a falling TTL",
 		Meaning: "What the node sends out comes back to it, and it sends it out again, until the TTL ends: two routers each take " +
@@ -20,11 +22,11 @@ var routingLoop = kind{
 			"or a route of this node that points at a router which points back.",
 		Evidence: "packets from a pod that arrive at the uplink by which they left, or for a pod that leave by the uplink by which " +
 			"they arrived, with many different TTLs.",
-		Fix:    "find the two routes, and delete the wrong one.",
-		Verify: "lasthop check --only RoutingLoop",
+		Fix: "find the two routes, and delete the wrong one.",
 	},
 	find:  findRoutingLoop,
-	after: []model.Code{"MissingPodRoute", "WrongUDR", "DeadBackend"},
+	after: []model.Code{MissingPodRoute, WrongUDR, DeadBackend},
+	ends:  []model.HopKind{model.HopRoute, model.HopBeyond},
 }
 
 // loopTTLs is how many different TTLs make a loop: a packet loses two on each
@@ -42,18 +44,17 @@ type loop struct {
 // sentBack are the addresses of pods whose packets loop for another cause: the
 // route to the pod is gone, or went with its link, or a wrong route beyond the
 // node brings them back.
-func (v *view) sentBack() map[netip.Addr]bool {
+func sentBack(v *view) map[netip.Addr]bool {
 	known := map[netip.Addr]bool{}
-	for i := range v.Pods {
-		p := &v.Pods[i]
+	for p := range each(v.Pods) {
 		if l := v.links[p.LinkIndex]; l != nil && !l.Up {
 			for _, a := range p.Addresses {
 				known[a.Addr()] = true
 			}
 		}
 	}
-	for _, f := range v.verdicts {
-		if f.Code == missingPodRoute.page.Code || f.Code == wrongUDR.page.Code {
+	for _, f := range v.prior {
+		if f.Code == MissingPodRoute || f.Code == WrongUDR {
 			for _, a := range f.Pods {
 				known[a] = true
 			}
@@ -62,11 +63,11 @@ func (v *view) sentBack() map[netip.Addr]bool {
 	return known
 }
 
-func findRoutingLoop(v *view) []verdict {
-	known := v.sentBack()
+func findRoutingLoop(v *view) []finding {
+	known := sentBack(v)
 	filtered := map[looped]uint64{}
-	for i := range v.Traffic.Drops {
-		if d := &v.Traffic.Drops[i]; d.ReverseFiltered() && v.isUplink(d.IfIndex) && d.Link != "" && !v.explained(d) {
+	for d := range each(v.Traffic.Drops) {
+		if d.ReverseFiltered() && v.isUplink(d.IfIndex) && d.Link != "" && !v.explained(d) {
 			filtered[looped{d.Src, d.IfIndex}] += d.Packets
 		}
 	}
@@ -76,8 +77,7 @@ func findRoutingLoop(v *view) []verdict {
 		once    bool
 	}
 	loops := map[key][]loop{}
-	for i := range v.Traffic.Hops {
-		h := &v.Traffic.Hops[i]
+	for h := range each(v.Traffic.Hops) {
 		if len(v.pods[h.Addr]) == 0 || known[h.Addr] || !v.isUplink(h.IfIndex) {
 			continue
 		}
@@ -95,7 +95,7 @@ func findRoutingLoop(v *view) []verdict {
 		if !falls && !once {
 			continue
 		}
-		if h.Side == model.AsSource && v.forNobody(h) {
+		if h.Side == model.AsSource && forNobody(v, h) {
 			continue
 		}
 		if first := v.hop(h.Addr, h.IfIndex, forward, h.Side); first != nil {
@@ -103,9 +103,9 @@ func findRoutingLoop(v *view) []verdict {
 			loops[k] = append(loops[k], loop{wrong: h, right: first, once: once})
 		}
 	}
-	var out []verdict
+	var out []finding
 	for k, list := range loops {
-		f := v.looping(k.ifindex, k.side, list)
+		f := looping(v, k.ifindex, k.side, list)
 		// So do those that other pods send to it.
 		if len(known) == 0 || k.side == model.AsDestination || len(f.Peers) > 0 {
 			out = append(out, f)
@@ -118,11 +118,10 @@ func findRoutingLoop(v *view) []verdict {
 // are for addresses of this node's pods that nobody has: of a service's dead
 // backend, as was found, or of a pod that is gone. The network is right to
 // return what is for this node's range.
-func (v *view) forNobody(h *model.HopCount) bool {
+func forNobody(v *view, h *model.HopCount) bool {
 	var back uint64
-	for i := range v.peers {
-		p := &v.peers[i]
-		if p.Local == h.Addr && (v.past[p.Remote] || v.vacant(p.Remote) && v.ownRange(p.Remote) || v.deadBackend(p) || v.justLeft(p)) {
+	for p := range each(v.peers) {
+		if p.Local == h.Addr && (v.past[p.Remote] || v.vacant(p.Remote) && v.ownRange(p.Remote) || v.found(p.Local, host(p.Remote), DeadBackend) || justLeft(v, p)) {
 			back += p.In.Packets
 		}
 	}
@@ -131,17 +130,9 @@ func (v *view) forNobody(h *model.HopCount) bool {
 
 // justLeft reports whether the pair's remote end is where this node's pods are, is
 // none, and was asked for a moment only: a pod that went as the window began.
-func (v *view) justLeft(p *model.Peer) bool {
+func justLeft(v *view, p *model.Peer) bool {
 	near := v.vacant(p.Remote) || inAny(v.onLink, p.Remote) && len(v.pods[p.Remote]) == 0
 	return near && p.In.Replies == 0 && p.LastOut.Before(v.Window.End.Add(-2*settled)) && p.Out.Packets > 0 && !p.LastOut.IsZero()
-}
-
-// deadBackend reports whether the pair's remote end was found to be a service's
-// dead backend.
-func (v *view) deadBackend(p *model.Peer) bool {
-	return slices.ContainsFunc(v.verdicts, func(f verdict) bool {
-		return f.Code == deadBackend.page.Code && slices.Contains(f.Pods, p.Local) && slices.Contains(f.Peers, host(p.Remote))
-	})
 }
 
 // looped is an address and the uplink where it was seen.
@@ -150,8 +141,8 @@ type looped struct {
 	ifindex int
 }
 
-// looping is the verdict on pods whose packets loop at one uplink.
-func (v *view) looping(ifindex int, side model.Side, list []loop) verdict {
+// looping is the finding on pods whose packets loop at one uplink.
+func looping(v *view, ifindex int, side model.Side, list []loop) finding {
 	name := v.linkName(ifindex)
 	whose := map[model.Side]string{model.AsSource: "from", model.AsDestination: "for"}[side]
 	f := model.Finding{
@@ -166,9 +157,8 @@ func (v *view) looping(ifindex int, side model.Side, list []loop) verdict {
 		pods[l.wrong.Addr] = true
 		f.Pods = append(f.Pods, l.wrong.Addr)
 		f.Packets += l.wrong.Packets
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"packets %s %s: %s %s %d, %s %d, with %s", whose, l.wrong.Addr, name, l.right.Direction, l.right.Packets,
-			l.wrong.Direction, l.wrong.Packets, ttls(l.wrong.TTLs|l.right.TTLs))})
+		observe(&f, model.SourceTC,
+			"packets %s %s: %s %s %d, %s %d, with %s", whose, l.wrong.Addr, name, l.right.Direction, l.right.Packets, l.wrong.Direction, l.wrong.Packets, ttls(l.wrong.TTLs|l.right.TTLs))
 	}
 	if list[0].once {
 		f.Confidence = model.Likely
@@ -178,10 +168,10 @@ func (v *view) looping(ifindex int, side model.Side, list []loop) verdict {
 		f.Alternatives = []string{"another machine sends with the pods' addresses"}
 	}
 	if side == model.AsSource {
-		v.targets(&f, ifindex)
+		targets(v, &f, ifindex)
 	}
 	f.Fix = []string{"in the network's route tables, find the route to " + loopTarget(&f) + " whose next hop is this node, and delete it"}
-	return verdict{Finding: f, explains: func(d *model.Drop) bool {
+	return finding{Finding: f, explains: func(d *model.Drop) bool {
 		if side == model.AsDestination {
 			return pods[d.Dst] && d.Expired()
 		}
@@ -191,29 +181,19 @@ func (v *view) looping(ifindex int, side model.Side, list []loop) verdict {
 
 // targets names where looping packets wanted to go: what came in at the uplink
 // on that pair was no answer, and left as often.
-func (v *view) targets(f *model.Finding, ifindex int) {
+func targets(v *view, f *model.Finding, ifindex int) {
 	peers := map[netip.Addr]bool{}
-	for i := range v.peers {
-		p := &v.peers[i]
+	for p := range each(v.peers) {
 		if p.IfIndex == ifindex && slices.Contains(f.Pods, p.Local) && p.In.Packets >= minPackets && p.Out.Packets >= p.In.Packets && v.unanswered(p) {
 			peers[p.Remote] = true
 		}
 	}
-	for _, a := range slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare) {
+	for _, a := range sorted(peers) {
 		f.Peers = append(f.Peers, host(a))
 		if d := v.routing().Lookup(v.fromPod(f.Pods[0], a)); d.Route != nil {
-			f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: fmt.Sprintf(
-				"the node's route to %s: %s", a, v.routeText(d.Route))})
+			observe(f, model.SourceRoutes, "the node's route to %s: %s", a, v.routeText(d.Route))
 		}
 	}
-}
-
-// loops reports whether the pair's packets were found to loop: they are silent
-// for that.
-func (v *view) loops(p *model.Peer) bool {
-	return slices.ContainsFunc(v.verdicts, func(f verdict) bool {
-		return f.Code == routingLoop.page.Code && slices.Contains(f.Pods, p.Local) && slices.Contains(f.Peers, host(p.Remote))
-	})
 }
 
 func loopTarget(f *model.Finding) string {
@@ -221,10 +201,4 @@ func loopTarget(f *model.Finding) string {
 		return "the target"
 	}
 	return addrs(f.Peers)
-}
-
-// ttls says in words which TTLs were seen.
-func ttls(set uint64) string {
-	n := uint64(bits.OnesCount64(set))
-	return count(n, "different TTL")
 }

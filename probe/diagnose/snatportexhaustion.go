@@ -11,9 +11,12 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
+// SNATPortExhaustion is the code of this finding.
+const SNATPortExhaustion model.Code = "SNATPortExhaustion"
+
 var snatPortExhaustion = kind{
 	page: Page{
-		Code:     "SNATPortExhaustion",
+		Code:     SNATPortExhaustion,
 		Severity: model.Critical,
 		Title:    "one destination holds nearly all ports of the address that pods leave with",
 		Meaning: "Masqueraded flows to one destination's port must differ by the source port, so one address can hold as many as " +
@@ -23,9 +26,9 @@ var snatPortExhaustion = kind{
 			"failed in the window.",
 		Fix: "let pods use connections again; widen the range of --to-ports; leave with more addresses (a NAT gateway, more nodes); " +
 			"shorten connection tracking's timeouts.",
-		Verify: "lasthop check --only SNATPortExhaustion",
 	},
 	find: findSNATPortExhaustion,
+	ends: []model.HopKind{model.HopConntrack},
 }
 
 // Ports that the kernel may give where no rule says other: those of the
@@ -46,10 +49,9 @@ type holders struct {
 	first *model.Flow
 }
 
-func findSNATPortExhaustion(v *view) []verdict {
+func findSNATPortExhaustion(v *view) []finding {
 	bundles := map[bundle]*holders{}
-	for i := range v.Flows {
-		f := &v.Flows[i]
+	for f := range each(v.Flows) {
 		if f.Proto != tcp && f.Proto != udp || f.Reply.Dst == f.Original.Src || !v.nodeAddrs[f.Reply.Dst] || len(v.pods[f.Original.Src]) == 0 {
 			continue
 		}
@@ -62,13 +64,13 @@ func findSNATPortExhaustion(v *view) []verdict {
 		h.ports[f.Reply.DstPort], h.pods[f.Original.Src] = true, true
 	}
 	tables := path.NewTables(v.Snapshot)
-	var out []verdict
+	var out []finding
 	keys := slices.SortedFunc(maps.Keys(bundles), func(a, b bundle) int {
 		return cmp.Or(a.to.Compare(b.to), cmp.Compare(a.port, b.port), cmp.Compare(a.proto, b.proto), a.from.Compare(b.from))
 	})
 	for _, k := range keys {
-		if f, ok := v.exhausted(tables, k, bundles[k]); ok {
-			out = append(out, verdict{Finding: f})
+		if f, ok := exhausted(v, tables, k, bundles[k]); ok {
+			out = append(out, finding{Finding: f})
 		}
 	}
 	return out
@@ -78,7 +80,7 @@ func findSNATPortExhaustion(v *view) []verdict {
 // kernel tries some ports at random before it gives up.
 const nearly = 95
 
-func (v *view) exhausted(tables *path.Tables, k bundle, h *holders) (model.Finding, bool) {
+func exhausted(v *view, tables *path.Tables, k bundle, h *holders) (model.Finding, bool) {
 	f := model.Finding{Confidence: model.Proven}
 	nat := tables.Source(path.Packet{Src: h.first.Original.Src, Dst: k.to, Proto: k.proto, Out: []string{v.outLink(k.to)}})
 	within := anyPorts
@@ -99,21 +101,20 @@ func (v *view) exhausted(tables *path.Tables, k bundle, h *holders) (model.Findi
 	if used < minHeld || used*100 < size*nearly {
 		return f, false
 	}
-	f.Pods = slices.SortedFunc(maps.Keys(h.pods), netip.Addr.Compare)
+	f.Pods = sorted(h.pods)
 	f.Peers = []netip.Prefix{host(k.to)}
 	target := fmt.Sprintf("%s/%d of %s", model.ProtoName(k.proto), k.port, k.to)
 	f.Title = fmt.Sprintf("the ports of %s towards %s are used up", k.from, target)
 	f.Why = fmt.Sprintf("Flows to %s hold %d of the %d ports (%d to %d) that pods can leave with as %s. New ones die on the node.",
 		target, used, size, within.First, within.Last, k.from)
-	f.Evidence = []model.Evidence{{Source: model.SourceConntrack, Text: fmt.Sprintf(
-		"%d of %d ports of %s are held by flows to %s, begun by %s", used, size, k.from, target, addrs(f.Pods))}}
+	f.Evidence = []model.Evidence{seen(model.SourceConntrack, "%d of %d ports of %s are held by flows to %s, begun by %s", used, size, k.from, target, addrs(f.Pods))}
 	if nat.Translated {
 		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule translates them", nat.Rule))
 	}
 	if n := v.Conntrack.InsertFailed + v.Conntrack.Drop; n > 0 {
 		f.Packets = n
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceConntrack, Text: fmt.Sprintf(
-			"%s failed in the window, all flows together: two flows with the same port", plural(n, "insertion", "insertions"))})
+		observe(&f, model.SourceConntrack,
+			"%s failed in the window, all flows together: two flows with the same port", plural(n, "insertion", "insertions"))
 	} else {
 		f.Severity, f.Confidence = model.Warning, model.Likely
 		f.Unseen = append(f.Unseen, "a flow that got no port: no insertion failed in the window")

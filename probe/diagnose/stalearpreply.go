@@ -7,9 +7,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// StaleARPReply is the code of this finding.
+const StaleARPReply model.Code = "StaleARPReply"
+
 var staleARPReply = kind{
 	page: Page{
-		Code:     "StaleARPReply",
+		Code:     StaleARPReply,
 		Severity: model.Critical,
 		Title:    "an ebtables arpreply rule answers ARP for a pod with a MAC that is not the pod's",
 		Meaning: "azure-vnet in bridge mode writes one ebtables rule a pod that answers ARP requests for the pod's address. " +
@@ -19,20 +22,23 @@ var staleARPReply = kind{
 		Evidence: "the rule; the MAC of the interface that holds the address; ARP replies with the wrong MAC; the rule's counter.",
 		Fix: "delete the rule with the ebtables variant that holds it, then drop the poisoned neighbour entries " +
 			"(ip neigh flush in the pods that asked) or wait until they age.",
-		Verify: "lasthop check --only StaleARPReply",
 	},
 	find: findStaleARPReply,
+	explains: []model.Code{MissingPodRoute, RoutingLoop, BlackholeRoute, MissingDefaultRoute, ReversePathFilter, PathMTU,
+		WrongGatewayMAC, BridgeRuleDrop, StaleNeighbor, HairpinDrop, UnansweredARP, ConntrackRace, PolicyDrop, BPFDrop,
+		NoListener, ReceiveOverflow},
+	ends: []model.HopKind{model.HopBridge},
 }
 
-func findStaleARPReply(v *view) []verdict {
-	var out []verdict
+func findStaleARPReply(v *view) []finding {
+	var out []finding
 	for _, s := range v.staleRules(model.TargetARPReply, func(r *model.FrameRule) model.AddrMatch { return r.ARPDst }) {
-		out = append(out, v.misanswered(&s))
+		out = append(out, misanswered(v, &s))
 	}
 	return out
 }
 
-func (v *view) misanswered(s *stale) verdict {
+func misanswered(v *view, s *stale) finding {
 	f := model.Finding{
 		Confidence: model.Proven,
 		Pods:       []netip.Addr{s.addr},
@@ -40,10 +46,9 @@ func (v *view) misanswered(s *stale) verdict {
 		Evidence:   []model.Evidence{ruleEvidence(s.rule), v.ownerEvidence(s)},
 		Fix:        []string{deleteFrameRule(s.rule)},
 	}
-	f.Packets, f.LastHopAlive = v.sentTo(s.addr, s.rule.MAC)
+	f.Packets, f.LastHopAlive = sentTo(v, s.addr, s.rule.MAC)
 	var replies, asker uint64
-	for i := range v.Traffic.ARP {
-		a := &v.Traffic.ARP[i]
+	for a := range each(v.Traffic.ARP) {
 		if !a.Reply || a.Addr != s.addr || a.MAC != s.rule.MAC || a.Direction != model.Egress {
 			continue
 		}
@@ -55,12 +60,11 @@ func (v *view) misanswered(s *stale) verdict {
 		}
 	}
 	if replies > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s egress: %s that %s is at %s", f.LastHopAlive.Link, plural(replies, "ARP reply", "ARP replies"), s.addr, s.rule.MAC)})
+		observe(&f, model.SourceTC,
+			"%s egress: %s that %s is at %s", f.LastHopAlive.Link, plural(replies, "ARP reply", "ARP replies"), s.addr, s.rule.MAC)
 	}
 	if f.Packets > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s for %s came from pods with the destination MAC %s", count(f.Packets, "packet"), s.addr, s.rule.MAC)})
+		observe(&f, model.SourceTC, "%s for %s came from pods with the destination MAC %s", count(f.Packets, "packet"), s.addr, s.rule.MAC)
 	}
 	if replies == 0 && f.Packets == 0 && s.rule.Counter.Delta == 0 {
 		f.Unseen = append(f.Unseen, "an ARP request for the address: nobody asked in the window")
@@ -77,12 +81,12 @@ func (v *view) misanswered(s *stale) verdict {
 	f.Why = fmt.Sprintf("An ebtables rule answers ARP for %s with %s%s; %s has it. "+
 		"Who asks sends there, and the packets never reach the pod.",
 		s.addr, s.rule.MAC, ownersInstead(s.owners), v.owner(s.rule.MAC))
-	return verdict{Finding: f, explains: misled(s.addr, s.rule.MAC)}
+	return finding{Finding: f, explains: misled(s.addr, s.rule.MAC)}
 }
 
 // sentTo is how many packets for the address came in from pods with the MAC,
 // and the link that most of them came by.
-func (v *view) sentTo(addr netip.Addr, mac model.MAC) (uint64, model.Place) {
+func sentTo(v *view, addr netip.Addr, mac model.MAC) (uint64, model.Place) {
 	var sum, most uint64
 	at := model.Place{Direction: model.Ingress}
 	for _, p := range v.macPairs[addr] {

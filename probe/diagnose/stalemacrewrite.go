@@ -8,9 +8,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// StaleMACRewrite is the code of this finding.
+const StaleMACRewrite model.Code = "StaleMACRewrite"
+
 var staleMACRewrite = kind{
 	page: Page{
-		Code:     "StaleMACRewrite",
+		Code:     StaleMACRewrite,
 		Severity: model.Critical,
 		Title:    "an ebtables dnat rule sends a pod's frames to a MAC that is not the pod's",
 		Meaning: "azure-vnet in bridge mode writes one ebtables rule a pod that rewrites the destination MAC of frames " +
@@ -22,31 +25,33 @@ var staleMACRewrite = kind{
 			"the bridge, with two destination MACs; the rule's counter.",
 		Fix: "delete the rule with the ebtables variant that holds it. A node that still runs the azure-vnet daemon " +
 			"restores it from /var/run/azure-vnet.json: remove that file first.",
-		Verify: "lasthop check --only StaleMACRewrite",
 	},
 	find: findStaleMACRewrite,
+	explains: []model.Code{MissingPodRoute, RoutingLoop, BlackholeRoute, MissingDefaultRoute, ReversePathFilter, PathMTU,
+		WrongGatewayMAC, BridgeRuleDrop, StaleNeighbor, HairpinDrop, UnansweredARP, ConntrackRace, PolicyDrop, BPFDrop,
+		NoListener, ReceiveOverflow},
+	ends: []model.HopKind{model.HopBridge},
 }
 
-func findStaleMACRewrite(v *view) []verdict {
+func findStaleMACRewrite(v *view) []finding {
 	rewrites := MACRewrites(v.Snapshot)
-	var out []verdict
+	var out []finding
 	ruled := map[netip.Addr]bool{}
 	for _, s := range v.staleRules(model.TargetDNAT, func(r *model.FrameRule) model.AddrMatch { return r.IPDst }) {
 		ruled[s.addr] = true
-		out = append(out, v.rewrittenByRule(&s, rewrites))
+		out = append(out, rewrittenByRule(v, &s, rewrites))
 	}
-	for i := range rewrites {
-		r := &rewrites[i]
-		if !ruled[r.Addr] && v.toNobody(r) {
+	for r := range each(rewrites) {
+		if !ruled[r.Addr] && toNobody(v, r) {
 			ruled[r.Addr] = true
-			out = append(out, v.rewrittenUnseen(r))
+			out = append(out, rewrittenUnseen(v, r))
 		}
 	}
 	return out
 }
 
-// rewrittenByRule is the verdict on a rule, with the frames that it spoilt.
-func (v *view) rewrittenByRule(s *stale, rewrites []model.MACRewrite) verdict {
+// rewrittenByRule is the finding on a rule, with the frames that it spoilt.
+func rewrittenByRule(v *view, s *stale, rewrites []model.MACRewrite) finding {
 	f := model.Finding{
 		Confidence: model.Proven,
 		Pods:       []netip.Addr{s.addr},
@@ -63,7 +68,7 @@ func (v *view) rewrittenByRule(s *stale, rewrites []model.MACRewrite) verdict {
 	case s.rule.Counter.Delta == 0:
 		f.Unseen = append(f.Unseen, "a frame that the rule rewrote: nothing for the pod came by in the window")
 	}
-	f.LastHopAlive = v.arrival(s, seen)
+	f.LastHopAlive = arrival(v, s, seen)
 	if len(s.owners) == 0 {
 		f.Confidence = model.Likely
 		f.Unseen = append(f.Unseen, "who holds "+s.addr.String()+" now: nobody on this node")
@@ -72,20 +77,12 @@ func (v *view) rewrittenByRule(s *stale, rewrites []model.MACRewrite) verdict {
 	f.Why = fmt.Sprintf("An ebtables rule gives frames for %s the destination MAC %s%s; %s has it. "+
 		"They never reach the pod: a bridge floods frames for a MAC that it does not know, and nobody takes them.",
 		s.addr, s.rule.MAC, ownersInstead(s.owners), v.owner(s.rule.MAC))
-	return verdict{Finding: f, explains: misled(s.addr, s.rule.MAC)}
-}
-
-// ownersInstead names the right MAC, where there is one.
-func ownersInstead(owners []model.MAC) string {
-	if len(owners) == 0 {
-		return ""
-	}
-	return " instead of the pod's " + addrs(owners)
+	return finding{Finding: f, explains: misled(s.addr, s.rule.MAC)}
 }
 
 // toNobody reports whether frames for a living pod got a destination MAC that
 // nobody on the node has.
-func (v *view) toNobody(r *model.MACRewrite) bool {
+func toNobody(v *view, r *model.MACRewrite) bool {
 	if r.Field != model.DestinationMAC || len(v.podMACs(r.Addr)) == 0 || r.To.MAC.IsMulticast() || r.Packets < minDrops || v.tunnel[r.To.MAC] {
 		return false
 	}
@@ -104,9 +101,9 @@ func (v *view) toNobody(r *model.MACRewrite) bool {
 	})
 }
 
-// rewrittenUnseen is the verdict where the frames were seen to change and no
+// rewrittenUnseen is the finding where the frames were seen to change and no
 // rule about the address is known.
-func (v *view) rewrittenUnseen(r *model.MACRewrite) verdict {
+func rewrittenUnseen(v *view, r *model.MACRewrite) finding {
 	f := model.Finding{
 		Confidence:   model.Likely,
 		Pods:         []netip.Addr{r.Addr},
@@ -119,8 +116,8 @@ func (v *view) rewrittenUnseen(r *model.MACRewrite) verdict {
 		Alternatives: []string{"a tc program that rewrites the MAC"},
 		Packets:      r.Packets,
 	}
-	for i := range v.FrameRules {
-		if x := &v.FrameRules[i]; x.Target == model.TargetDNAT && x.MAC == r.To.MAC {
+	for x := range each(v.FrameRules) {
+		if x.Target == model.TargetDNAT && x.MAC == r.To.MAC {
 			f.Evidence = append(f.Evidence, ruleEvidence(x))
 			f.Fix = append(f.Fix, deleteFrameRule(x))
 		}
@@ -132,15 +129,14 @@ func (v *view) rewrittenUnseen(r *model.MACRewrite) verdict {
 		}
 		f.Fix = []string{fmt.Sprintf("find the rule and delete it: nft -a list table bridge nat; ebtables-legacy -t nat -L --Lc | grep %s", r.To.MAC)}
 	}
-	return verdict{Finding: f, explains: misled(r.Addr, r.To.MAC)}
+	return finding{Finding: f, explains: misled(r.Addr, r.To.MAC)}
 }
 
 // mostRewritten is the rewrite of an address to a MAC that most frames showed;
 // a flood shows the same frames on many ports.
 func mostRewritten(list []model.MACRewrite, addr netip.Addr, to model.MAC) *model.MACRewrite {
 	var most *model.MACRewrite
-	for i := range list {
-		r := &list[i]
+	for r := range each(list) {
 		if r.Addr == addr && r.Field == model.DestinationMAC && r.To.MAC == to && (most == nil || r.Packets > most.Packets) {
 			most = r
 		}
@@ -149,19 +145,17 @@ func mostRewritten(list []model.MACRewrite, addr netip.Addr, to model.MAC) *mode
 }
 
 func rewriteEvidence(r *model.MACRewrite) model.Evidence {
-	return model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-		"%s %s destination MAC %s, then %s %s destination MAC %s: %s for %s",
-		r.From.Link, r.From.Direction, r.From.MAC, r.To.Link, r.To.Direction, r.To.MAC, count(r.Packets, "frame"), r.Addr)}
+	return seen(model.SourceTC,
+		"%s %s destination MAC %s, then %s %s destination MAC %s: %s for %s", r.From.Link, r.From.Direction, r.From.MAC, r.To.Link, r.To.Direction, r.To.MAC, count(r.Packets, "frame"), r.Addr)
 }
 
 // arrival is where frames for the address were last right: where they came in
 // before the rewrite, or the port that the rule names, or the uplink.
-func (v *view) arrival(s *stale, seen *model.MACRewrite) model.Place {
+func arrival(v *view, s *stale, seen *model.MACRewrite) model.Place {
 	if seen != nil {
 		return v.place(seen.From.Link, seen.From.Direction)
 	}
-	for i := range v.Links {
-		l := &v.Links[i]
+	for l := range each(v.Links) {
 		if s.rule.In.Name != "" && s.rule.In.Matches(l.Name) || s.rule.In.Name == "" && l.Role == model.RoleUplink {
 			return v.place(l.Name, model.Ingress)
 		}

@@ -9,9 +9,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// StaleNeighbor is the code of this finding.
+const StaleNeighbor model.Code = "StaleNeighbor"
+
 var staleNeighbor = kind{
 	page: Page{
-		Code:     "StaleNeighbor",
+		Code:     StaleNeighbor,
 		Severity: model.Critical,
 		Title:    "the node's neighbour entry for a pod holds a MAC that is not the pod's, or none",
 		Meaning: "What the node routes to a pod it sends to the MAC of its neighbour entry. A plugin may pin such entries " +
@@ -20,20 +23,20 @@ var staleNeighbor = kind{
 			"pod does not answer ARP or neighbour discovery. An entry on a link by which the node does not send to the pod is left over and harmless.",
 		Evidence: "the entry; the MAC of the interface that holds the address; frames with the wrong MAC; OTHERHOST drops in the pod, or " +
 			"NEIGH_FAILED drops on the node.",
-		Fix:    "delete the entry: ip neigh del ADDRESS dev LINK; the node then asks.",
-		Verify: "lasthop check --only StaleNeighbor",
+		Fix: "delete the entry: ip neigh del ADDRESS dev LINK; the node then asks.",
 	},
-	find:  findStaleNeighbor,
-	after: []model.Code{"StaleMACRewrite", "StaleARPReply", "WrongGatewayMAC"},
+	find:     findStaleNeighbor,
+	after:    []model.Code{ForwardingDisabled, MissingPodRoute, WrongUDR, ReversePathFilter, BridgeRuleDrop},
+	explains: []model.Code{HairpinDrop, UnansweredARP, ConntrackRace, PolicyDrop, BPFDrop, NoListener, ReceiveOverflow},
+	ends:     []model.HopKind{model.HopNeighbor},
 }
 
-func findStaleNeighbor(v *view) []verdict {
+func findStaleNeighbor(v *view) []finding {
 	if !v.Has(model.SourceNeighbors, model.SourceRoutes, model.SourceLinks, model.SourcePods) {
 		return nil
 	}
-	var out []verdict
-	for i := range v.Neighbors {
-		n := &v.Neighbors[i]
+	var out []finding
+	for n := range each(v.Neighbors) {
 		if n.Proxy || len(v.pods[n.Addr]) == 0 {
 			continue
 		}
@@ -43,16 +46,16 @@ func findStaleNeighbor(v *view) []verdict {
 		if r == nil || r.IfIndex != n.IfIndex || r.Gateway.IsValid() {
 			continue
 		}
-		owners := v.ownersBehind(n)
+		owners := ownersBehind(v, n)
 		if len(owners) == 0 {
 			continue
 		}
-		var found verdict
+		var found finding
 		ok := false
 		if resolved(n) {
-			found, ok = v.misdirected(n, owners)
+			found, ok = misdirected(v, n, owners)
 		} else {
-			found, ok = v.unresolved(n, owners)
+			found, ok = unresolved(v, n, owners)
 		}
 		if ok {
 			out = append(out, found)
@@ -63,7 +66,7 @@ func findStaleNeighbor(v *view) []verdict {
 
 // ownersBehind are the pods that hold an entry's address and are reached by its
 // link: it is the host side of theirs, or the bridge that holds that.
-func (v *view) ownersBehind(n *model.Neighbor) []*model.Pod {
+func ownersBehind(v *view, n *model.Neighbor) []*model.Pod {
 	var out []*model.Pod
 	for _, p := range v.pods[n.Addr] {
 		l := v.links[p.LinkIndex]
@@ -74,18 +77,18 @@ func (v *view) ownersBehind(n *model.Neighbor) []*model.Pod {
 	return out
 }
 
-// misdirected is the verdict on an entry with a MAC that no owner has.
-func (v *view) misdirected(n *model.Neighbor, owners []*model.Pod) (verdict, bool) {
-	if slices.Contains(v.podMACs(n.Addr), n.MAC) || v.detour(n) {
-		return verdict{}, false
+// misdirected is the finding on an entry with a MAC that no owner has.
+func misdirected(v *view, n *model.Neighbor, owners []*model.Pod) (finding, bool) {
+	if slices.Contains(v.podMACs(n.Addr), n.MAC) || throughFabric(v, n) {
+		return finding{}, false
 	}
 	p := owners[0]
 	if p.MAC.IsZero() || !v.stood(p) && n.State != "PERMANENT" {
-		return verdict{}, false
+		return finding{}, false
 	}
-	lost := v.misledBy(n)
+	lost := misledBy(v, n)
 	drops := v.dropped(func(d *model.Drop) bool { return lost(d) && d.OtherHost() })
-	sent := v.sentBy(n)
+	sent := sentBy(v, n)
 	f := model.Finding{
 		Confidence:   model.Proven,
 		Pods:         []netip.Addr{n.Addr},
@@ -94,20 +97,18 @@ func (v *view) misdirected(n *model.Neighbor, owners []*model.Pod) (verdict, boo
 		Why: fmt.Sprintf("The node sends what it routes to %s to the MAC %s; %s has it, %s has %s. The pod frees frames for another MAC.",
 			n.Addr, n.MAC, v.owner(n.MAC), podName(p), p.MAC),
 		Evidence: []model.Evidence{
-			{Source: model.SourceNeighbors, Text: fmt.Sprintf("%s dev %s lladdr %s %s", n.Addr, v.linkName(n.IfIndex), n.MAC, n.State)},
-			{Source: model.SourcePods, Text: fmt.Sprintf("%s is the address of the pod behind %s, with MAC %s", n.Addr, p.Link, p.MAC)},
+			seen(model.SourceNeighbors, "%s dev %s lladdr %s %s", n.Addr, v.linkName(n.IfIndex), n.MAC, n.State),
+			seen(model.SourcePods, "%s is the address of the pod behind %s, with MAC %s", n.Addr, p.Link, p.MAC),
 		},
 		Fix: []string{fmt.Sprintf("%s neigh del %s dev %s", ip(n.Addr), n.Addr, shellWord(v.linkName(n.IfIndex)))},
 		// A flood is freed by every pod that it reaches.
 		Packets: cmp.Or(sent, drops),
 	}
 	if sent > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s egress: %s for %s with the destination MAC %s", v.linkName(n.IfIndex), count(sent, "frame"), n.Addr, n.MAC)})
+		observe(&f, model.SourceTC, "%s egress: %s for %s with the destination MAC %s", v.linkName(n.IfIndex), count(sent, "frame"), n.Addr, n.MAC)
 	}
 	if drops > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf(
-			"%s for %s freed, since for another host", count(drops, "packet"), n.Addr)})
+		observe(&f, model.SourceDrops, "%s for %s freed, since for another host", count(drops, "packet"), n.Addr)
 	}
 	if f.Packets == 0 {
 		f.Unseen = append(f.Unseen, "a packet that the node routed to the pod: there was none in the window")
@@ -116,28 +117,28 @@ func (v *view) misdirected(n *model.Neighbor, owners []*model.Pod) (verdict, boo
 			f.Confidence, f.Severity = model.Possible, model.Warning
 		}
 	}
-	return verdict{Finding: f, explains: lost}, true
+	return finding{Finding: f, explains: lost}, true
 }
 
 // misledBy accounts for what an entry leads astray. By IPv6 these are also the
 // answers to the pod's own requests for its gateway's MAC, so that the pod has
 // no neighbour either.
-func (v *view) misledBy(n *model.Neighbor) func(*model.Drop) bool {
+func misledBy(v *view, n *model.Neighbor) func(*model.Drop) bool {
 	frames := misled(n.Addr, n.MAC)
 	return func(d *model.Drop) bool {
 		return frames(d) || d.Src == n.Addr && d.Src.Is6() && d.Link == "" && d.NeighborFailed()
 	}
 }
 
-// detour reports whether the entry leads to the pod by way of the fabric or
+// throughFabric reports whether the entry leads to the pod by way of the fabric or
 // of the node itself, as tunnel modes do.
-func (v *view) detour(n *model.Neighbor) bool {
+func throughFabric(v *view, n *model.Neighbor) bool {
 	l := v.links[n.IfIndex]
 	return l != nil && l.Kind == "bridge" && v.isGatewayMAC(n.MAC)
 }
 
 // sentBy is how many frames left by the entry's link with its MAC.
-func (v *view) sentBy(n *model.Neighbor) uint64 {
+func sentBy(v *view, n *model.Neighbor) uint64 {
 	var sum uint64
 	for _, m := range v.macPairs[n.Addr] {
 		if m.IfIndex == n.IfIndex && m.Side == model.AsDestination && m.Direction == model.Egress && m.Dst == n.MAC {
@@ -147,14 +148,14 @@ func (v *view) sentBy(n *model.Neighbor) uint64 {
 	return sum
 }
 
-// unresolved is the verdict on an entry without a MAC for a pod that is there.
+// unresolved is the finding on an entry without a MAC for a pod that is there.
 // Without packets lost to it the entry is only a memory.
-func (v *view) unresolved(n *model.Neighbor, owners []*model.Pod) (verdict, bool) {
+func unresolved(v *view, n *model.Neighbor, owners []*model.Pod) (finding, bool) {
 	lost := func(d *model.Drop) bool { return d.Dst == n.Addr && d.NeighborFailed() }
 	drops := v.dropped(lost)
 	p := owners[0]
 	if drops < minDrops || !v.stood(p) || !p.Up {
-		return verdict{}, false
+		return finding{}, false
 	}
 	f := model.Finding{
 		Severity:     model.Warning,
@@ -165,13 +166,13 @@ func (v *view) unresolved(n *model.Neighbor, owners []*model.Pod) (verdict, bool
 		Why: fmt.Sprintf("The node asks for the MAC of %s on %s, where the pod is, and gets no answer. Packets that wait for it are freed.",
 			n.Addr, v.linkName(n.IfIndex)),
 		Evidence: []model.Evidence{
-			{Source: model.SourceNeighbors, Text: fmt.Sprintf("%s dev %s %s", n.Addr, v.linkName(n.IfIndex), n.State)},
-			{Source: model.SourceDrops, Text: fmt.Sprintf("%s for %s freed, since the neighbour failed", count(drops, "packet"), n.Addr)},
+			seen(model.SourceNeighbors, "%s dev %s %s", n.Addr, v.linkName(n.IfIndex), n.State),
+			seen(model.SourceDrops, "%s for %s freed, since the neighbour failed", count(drops, "packet"), n.Addr),
 		},
 		Unseen:       []string{"why the pod does not answer"},
 		Alternatives: []string{"a bridge rule or filter drops " + protocol(n.Addr), "the pod answers no " + request(n.Addr) + " (arp_ignore, NOARP)"},
 		Fix:          []string{fmt.Sprintf("%s neigh replace %s lladdr %s dev %s nud reachable", ip(n.Addr), n.Addr, p.MAC, shellWord(v.linkName(n.IfIndex)))},
 		Packets:      drops,
 	}
-	return verdict{Finding: f, explains: lost}, true
+	return finding{Finding: f, explains: lost}, true
 }

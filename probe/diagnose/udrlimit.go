@@ -8,18 +8,21 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// UDRLimit is the code of this finding.
+const UDRLimit model.Code = "UDRLimit"
+
 var udrLimit = kind{
 	page: Page{
-		Code:     "UDRLimit",
+		Code:     UDRLimit,
 		Severity: model.Warning,
 		Title:    "the cluster has about as many nodes as a route table has routes",
 		Meaning: "A route table of Azure holds 400 routes, and a cluster whose nodes each have a pod range of their own needs one for each " +
 			"range: two a node in dual stack. The next node beyond gets no route, and its pods reach no other node's.",
 		Evidence: "the number of pod ranges of the nodes (--nodes) and of rows of the route table (--routes).",
 		Fix:      "move the cluster to a network without routes by node (Azure CNI Overlay), or make it smaller.",
-		Verify:   "lasthop check --only UDRLimit",
 	},
-	find: findUDRLimit,
+	find:   findUDRLimit,
+	passes: true,
 }
 
 // The limit of Azure, and from where on a cluster that grows should know.
@@ -28,7 +31,7 @@ const (
 	udrMany = 360
 )
 
-func findUDRLimit(v *view) []verdict {
+func findUDRLimit(v *view) []finding {
 	if len(v.ownCIDRs()) == 0 {
 		return nil
 	}
@@ -41,8 +44,7 @@ func findUDRLimit(v *view) []verdict {
 	nodes := len(needed)
 	f := model.Finding{Confidence: model.Proven}
 	if nodes > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceNodes, Text: fmt.Sprintf(
-			"%s with %s", count(uint64(len(v.Cluster.Nodes)), "node"), count(uint64(nodes), "pod range"))})
+		observe(&f, model.SourceNodes, "%s with %s", count(uint64(len(v.Cluster.Nodes)), "node"), count(uint64(nodes), "pod range"))
 	}
 	// What the table holds beside the nodes' rows takes room too.
 	rows, others := 0, 0
@@ -56,7 +58,7 @@ func findUDRLimit(v *view) []verdict {
 				others++
 			}
 		}
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceCloud, Text: fmt.Sprintf("%s holds %s", tableName(t), count(uint64(rows), "route"))})
+		observe(&f, model.SourceCloud, "%s holds %s", tableName(t), count(uint64(rows), "route"))
 	}
 	wanted := max(rows, nodes+others)
 	switch {
@@ -71,5 +73,5 @@ func findUDRLimit(v *view) []verdict {
 		f.Why = "Each further node needs a route of its own. Beyond the limit a node gets none, and its pods reach no other node's."
 	}
 	f.Fix = []string{"az aks update --resource-group RESOURCE_GROUP --name CLUSTER --network-plugin azure --network-plugin-mode overlay"}
-	return []verdict{{Finding: f}}
+	return []finding{{Finding: f}}
 }

@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -11,9 +10,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// UnansweredARP is the code of this finding.
+const UnansweredARP model.Code = "UnansweredARP"
+
 var unansweredARP = kind{
 	page: Page{
-		Code:     "UnansweredARP",
+		Code:     UnansweredARP,
 		Severity: model.Warning,
 		Title:    "a pod or the node asks for a MAC and nobody answers",
 		Meaning: "A pod whose gateway is no address of the node (169.254.1.1) has its answer from proxy_arp on the host side of its " +
@@ -24,33 +26,32 @@ var unansweredARP = kind{
 		Evidence: "ARP requests without a reply; the neighbour entry, INCOMPLETE or FAILED; the link's settings; NEIGH_FAILED drops.",
 		Fix: "sysctl -w net.ipv4.conf.LINK.proxy_arp=1; for an address without a pod, whoever still sends to it; for a " +
 			"next hop, the machine that should answer.",
-		Verify: "lasthop check --only UnansweredARP",
 	},
-	find:  findUnansweredARP,
-	after: []model.Code{"PodLinkDown", "MissingPodRoute", "ForwardingDisabled", "BridgeRuleDrop", "StaleNeighbor", "DuplicatePodIP"},
+	find: findUnansweredARP,
+	after: []model.Code{ForwardingDisabled, MissingPodRoute, WrongUDR, DeadBackend, ReversePathFilter, BridgeRuleDrop,
+		DuplicatePodIP},
+	ends: []model.HopKind{model.HopPod, model.HopNeighbor},
 }
 
-func findUnansweredARP(v *view) []verdict {
-	var out []verdict
-	asked, hops := v.asked(), v.silentNextHops()
-	for i := range v.Pods {
-		p := &v.Pods[i]
-		for k := range p.Gateways {
-			g := &p.Gateways[k]
+func findUnansweredARP(v *view) []finding {
+	var out []finding
+	asked, hops := resolutions(v), v.silentNextHops()
+	for p := range each(v.Pods) {
+		for g := range each(p.Gateways) {
 			pods := sameFamily(podAddrs(p), g.Addr)
-			if resolved(g) || len(pods) == 0 || v.blamed(pods[0], "PodLinkDown", "BridgeRuleDrop", "MissingPodRoute", "ForwardingDisabled") {
+			if resolved(g) || len(pods) == 0 || v.found(pods[0], netip.Prefix{}, PodLinkDown, BridgeRuleDrop, MissingPodRoute, ForwardingDisabled) {
 				continue
 			}
 			t := asked[question{p.LinkIndex, g.Addr}]
 			if v.asksBeyond(hops, p, g, t) {
 				continue
 			}
-			if found, ok := v.silentGateway(p, g, t); ok {
+			if found, ok := unansweredGateway(v, p, g, t); ok {
 				out = append(out, found)
 			}
 		}
 	}
-	out = append(out, v.nobody(asked)...)
+	out = append(out, unheldAddresses(v, asked)...)
 	return append(out, v.muteBeyond(hops)...)
 }
 
@@ -63,12 +64,11 @@ type question struct {
 // talk counts what came in and what went out again.
 type talk struct{ requests, replies uint64 }
 
-// asked counts the requests that came from each link, and the replies that
+// resolutions counts the requests that came from each link, and the replies that
 // were sent there.
-func (v *view) asked() map[question]talk {
+func resolutions(v *view) map[question]talk {
 	out := map[question]talk{}
-	for i := range v.Traffic.ARP {
-		a := &v.Traffic.ARP[i]
+	for a := range each(v.Traffic.ARP) {
 		k := question{a.IfIndex, a.Addr}
 		t := out[k]
 		switch {
@@ -82,11 +82,11 @@ func (v *view) asked() map[question]talk {
 	return out
 }
 
-// silentGateway is the verdict on a pod that does not learn its gateway's MAC.
-func (v *view) silentGateway(p *model.Pod, g *model.Neighbor, t talk) (verdict, bool) {
-	seen := v.Has(model.SourceTC)
-	if seen && (t.requests < minDrops || t.replies > 0) || !seen && g.State != "FAILED" && g.State != "INCOMPLETE" {
-		return verdict{}, false
+// unansweredGateway is the finding on a pod that does not learn its gateway's MAC.
+func unansweredGateway(v *view, p *model.Pod, g *model.Neighbor, t talk) (finding, bool) {
+	watched := v.Has(model.SourceTC)
+	if watched && (t.requests < minDrops || t.replies > 0) || !watched && g.State != "FAILED" && g.State != "INCOMPLETE" {
+		return finding{}, false
 	}
 	pods := sameFamily(podAddrs(p), g.Addr)
 	lost := func(d *model.Drop) bool { return slices.Contains(pods, d.Src) && d.NeighborFailed() }
@@ -97,14 +97,12 @@ func (v *view) silentGateway(p *model.Pod, g *model.Neighbor, t talk) (verdict, 
 		LastHopAlive: v.place(p.Link, model.Ingress),
 		Title:        fmt.Sprintf("nobody answers %s for its gateway", podName(p)),
 		Packets:      v.dropped(lost),
-		Evidence: []model.Evidence{{Source: model.SourcePods, Text: fmt.Sprintf("in the pod, on %s: neighbour %s %s",
-			p.Interface, g.Addr, stateOf(g))}},
+		Evidence:     []model.Evidence{seen(model.SourcePods, "in the pod, on %s: neighbour %s %s", p.Interface, g.Addr, stateOf(g))},
 	}
-	if seen {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s ingress: %s for %s; egress: no reply", p.Link, count(t.requests, request(g.Addr)), g.Addr)})
+	if watched {
+		observe(&f, model.SourceTC, "%s ingress: %s for %s; egress: no reply", p.Link, count(t.requests, request(g.Addr)), g.Addr)
 	}
-	cause, setting := v.whySilent(p, g)
+	cause, setting := whySilent(v, p, g)
 	if setting.Name == "" {
 		f.Why = fmt.Sprintf("%s asks for the MAC of its gateway %s on %s, and gets no answer.", podName(p), g.Addr, p.Link)
 		f.Unseen = []string{"why nobody answers"}
@@ -112,44 +110,20 @@ func (v *view) silentGateway(p *model.Pod, g *model.Neighbor, t talk) (verdict, 
 		f.Fix = []string{fmt.Sprintf("ip -d link show dev %s; sysctl -a | grep -E 'arp|proxy_ndp'", shellWord(p.Link))}
 	} else {
 		f.Why = fmt.Sprintf("%s asks for the MAC of its gateway %s on %s, and %s.", podName(p), g.Addr, p.Link, cause)
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceSysctl, Text: setting.Name + " = " + setting.Value})
+		observe(&f, model.SourceSysctl, "%s = %s", setting.Name, setting.Value)
 		f.Fix = []string{setSysctl(setting.Name, flipped(setting.Value))}
-		if seen {
+		if watched {
 			f.Confidence = model.Proven
 		}
 	}
-	if !seen {
+	if !watched {
 		f.Confidence = model.Possible
 		f.Unseen = append(f.Unseen, protocol(g.Addr)+": packets were not watched")
 	}
 	if f.Packets > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf(
-			"%s of the pod freed, since the neighbour failed", count(f.Packets, "packet"))})
+		observe(&f, model.SourceDrops, "%s of the pod freed, since the neighbour failed", count(f.Packets, "packet"))
 	}
-	return verdict{Finding: f, explains: lost}, true
-}
-
-func stateOf(n *model.Neighbor) string {
-	if n.State == "" {
-		return "unknown"
-	}
-	return n.State
-}
-
-// protocol is what tells an address's MAC.
-func protocol(a netip.Addr) string {
-	if a.Is6() {
-		return "neighbour discovery"
-	}
-	return "ARP"
-}
-
-// request is what asks for it.
-func request(a netip.Addr) string {
-	if a.Is6() {
-		return "neighbour solicitation"
-	}
-	return "ARP request"
+	return finding{Finding: f, explains: lost}, true
 }
 
 // flipped is what mends a setting: off where it is on, on where it is off.
@@ -162,7 +136,7 @@ func flipped(value string) string {
 
 // whySilent finds the setting that keeps the node from answering a routed pod
 // for its gateway; none when it is not a setting, or they are unread.
-func (v *view) whySilent(p *model.Pod, g *model.Neighbor) (string, model.Sysctl) {
+func whySilent(v *view, p *model.Pod, g *model.Neighbor) (string, model.Sysctl) {
 	if !v.routed(p) || !v.Has(model.SourceLinks) {
 		return "", model.Sysctl{}
 	}
@@ -200,12 +174,6 @@ func (v *view) whySilent(p *model.Pod, g *model.Neighbor) (string, model.Sysctl)
 	return "", model.Sysctl{}
 }
 
-// holds reports whether the link itself has the address.
-func (v *view) holds(link string, a netip.Addr) bool {
-	l := v.byName[link]
-	return l != nil && slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr() == a })
-}
-
 // absent is an address that no pod holds, and what was lost to it.
 type absent struct {
 	addr    netip.Addr
@@ -217,15 +185,14 @@ type absent struct {
 // everySecond is how often the kernel asks again for a neighbour that is wanted.
 const everySecond = time.Second
 
-// nobody finds the addresses of this node's own pod ranges that no pod holds
+// unheldAddresses finds the addresses of this node's own pod ranges that no pod holds
 // and that its pods keep asking for.
-func (v *view) nobody(asked map[question]talk) []verdict {
+func unheldAddresses(v *view, asked map[question]talk) []finding {
 	if !v.Has(model.SourcePods, model.SourceTC) {
 		return nil
 	}
 	found := map[netip.Addr]*absent{}
-	for i := range v.Traffic.Drops {
-		d := &v.Traffic.Drops[i]
+	for d := range each(v.Traffic.Drops) {
 		if !d.NeighborFailed() || len(v.pods[d.Dst]) > 0 || v.past[d.Dst] || v.nodeAddrs[d.Dst] || len(v.pods[d.Src]) == 0 ||
 			!inAny(v.ranges.local, d.Dst) || v.explained(d) {
 			continue
@@ -244,36 +211,36 @@ func (v *view) nobody(asked map[question]talk) []verdict {
 			a.replies += t.replies
 		}
 	}
-	var out []verdict
+	var out []finding
 	for _, a := range found {
 		// Who asks a while for a pod that was just deleted is no news.
 		often := max(uint64(v.Window.Duration()/everySecond)/2, minDrops)
 		if a.packets >= minDrops && a.requests >= often && a.replies == 0 {
-			out = append(out, v.nobodyHas(a))
+			out = append(out, nobodyHas(v, a))
 		}
 	}
-	slices.SortFunc(out, func(a, b verdict) int { return strings.Compare(a.Title, b.Title) })
+	slices.SortFunc(out, func(a, b finding) int { return strings.Compare(a.Title, b.Title) })
 	return out
 }
 
 // asker is the first of those who ask.
 func asker(a *absent) netip.Addr {
-	return slices.SortedFunc(maps.Keys(a.askers), netip.Addr.Compare)[0]
+	return sorted(a.askers)[0]
 }
 
-func (v *view) nobodyHas(a *absent) verdict {
+func nobodyHas(v *view, a *absent) finding {
 	f := model.Finding{
 		Confidence:   model.Likely,
-		Pods:         slices.Collect(maps.Keys(a.askers)),
+		Pods:         sorted(a.askers),
 		Peers:        []netip.Prefix{host(a.addr)},
 		LastHopAlive: v.place(v.pods[asker(a)][0].Link, model.Ingress),
 		Title:        "no pod has " + a.addr.String(),
 		Why: fmt.Sprintf("%s of this node keep sending to %s. The address is of this node's pod range, no pod holds it, and nobody answers for it.",
 			count(uint64(len(a.askers)), "pod"), a.addr),
 		Evidence: []model.Evidence{
-			{Source: model.SourceDrops, Text: fmt.Sprintf("%s for %s freed, since the neighbour failed", count(a.packets, "packet"), a.addr)},
-			{Source: model.SourceTC, Text: fmt.Sprintf("%s for %s from pods, no reply", count(a.requests, request(a.addr)), a.addr)},
-			{Source: model.SourcePods, Text: fmt.Sprintf("no pod of this node holds %s", a.addr)},
+			seen(model.SourceDrops, "%s for %s freed, since the neighbour failed", count(a.packets, "packet"), a.addr),
+			seen(model.SourceTC, "%s for %s from pods, no reply", count(a.requests, request(a.addr)), a.addr),
+			seen(model.SourcePods, "no pod of this node holds %s", a.addr),
 		},
 		Unseen:       []string{"who had the address before"},
 		Alternatives: []string{"the pod is on its way, or was deleted and its peers still send to it"},
@@ -287,5 +254,5 @@ func (v *view) nobodyHas(a *absent) verdict {
 			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s has the address, is no pod that is known, and the pods' requests do not get to it", addrs(p.MACs)))
 		}
 	}
-	return verdict{Finding: f, explains: func(d *model.Drop) bool { return d.Dst == a.addr && d.NeighborFailed() }}
+	return finding{Finding: f, explains: func(d *model.Drop) bool { return d.Dst == a.addr && d.NeighborFailed() }}
 }

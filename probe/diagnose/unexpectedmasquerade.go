@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -11,9 +10,12 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
+// UnexpectedMasquerade is the code of this finding.
+const UnexpectedMasquerade model.Code = "UnexpectedMasquerade"
+
 var unexpectedMasquerade = kind{
 	page: Page{
-		Code:     "UnexpectedMasquerade",
+		Code:     UnexpectedMasquerade,
 		Severity: model.Warning,
 		Title:    "pods speak to pods with the node's address",
 		Meaning: "Between pods no address needs to be translated. When the exclusions in front of the MASQUERADE rule are gone or too " +
@@ -21,10 +23,11 @@ var unexpectedMasquerade = kind{
 			"client, and the ports of one node address serve all of its pods.",
 		Evidence: "connection tracking's two tuples: the pod's address in the first, the node's in the second, and a pod's as the " +
 			"target; the rule that translates.",
-		Fix:    "exclude the cluster's range in front of the rule; mend the ip-masq-agent's configuration, or it comes back.",
-		Verify: "lasthop check --only UnexpectedMasquerade",
+		Fix: "exclude the cluster's range in front of the rule; mend the ip-masq-agent's configuration, or it comes back.",
 	},
-	find: findUnexpectedMasquerade,
+	find:   findUnexpectedMasquerade,
+	ends:   []model.HopKind{model.HopConntrack},
+	passes: true,
 }
 
 // masked are the flows between pods that one rule translates.
@@ -33,13 +36,12 @@ type masked struct {
 	flows []*model.Flow
 }
 
-func findUnexpectedMasquerade(v *view) []verdict {
+func findUnexpectedMasquerade(v *view) []finding {
 	tables := path.NewTables(v.Snapshot)
 	groups := map[*model.PacketRule]*masked{}
 	var order []*masked
-	for i := range v.Flows {
-		f := &v.Flows[i]
-		if !v.maskedFlow(f) {
+	for f := range each(v.Flows) {
+		if !maskedFlow(v, f) {
 			continue
 		}
 		nat := tables.Source(path.Packet{Src: f.Original.Src, Dst: f.Reply.Src, Proto: f.Proto, Out: []string{v.outLink(f.Reply.Src)}})
@@ -62,9 +64,9 @@ func findUnexpectedMasquerade(v *view) []verdict {
 		}
 		g.flows = append(g.flows, f)
 	}
-	var out []verdict
+	var out []finding
 	for _, g := range order {
-		out = append(out, verdict{Finding: v.maskedBy(g)})
+		out = append(out, finding{Finding: maskedBy(v, g)})
 	}
 	return out
 }
@@ -72,12 +74,12 @@ func findUnexpectedMasquerade(v *view) []verdict {
 // maskedFlow reports whether a pod of the node speaks to another pod with the
 // node's address. What a service address led to is left out: hairpins and
 // node ports are translated on purpose.
-func (v *view) maskedFlow(f *model.Flow) bool {
+func maskedFlow(v *view, f *model.Flow) bool {
 	pod, peer := f.Original.Src, f.Reply.Src
 	if len(v.pods[pod]) == 0 || peer != f.Original.Dst || peer == pod || f.Reply.Dst == pod || !v.nodeAddrs[f.Reply.Dst] || v.nodeAddrs[peer] {
 		return false
 	}
-	return len(v.pods[peer]) > 0 || v.remote(peer).IsValid() || v.flat(pod, peer)
+	return len(v.pods[peer]) > 0 || v.remote(peer).IsValid() || flat(v, pod, peer)
 }
 
 // byPlugin reports whether a rule is one by which the CNI project's plugins
@@ -89,25 +91,11 @@ func byPlugin(r *model.PacketRule) bool {
 
 // flat reports whether both addresses are of the node's subnet, where nothing
 // stands between a pod and its peers.
-func (v *view) flat(pod, peer netip.Addr) bool {
+func flat(v *view, pod, peer netip.Addr) bool {
 	return slices.ContainsFunc(v.onLink, func(p netip.Prefix) bool { return p.Contains(pod) && p.Contains(peer) })
 }
 
-// outLink is the link that POSTROUTING names for packets to an address.
-func (v *view) outLink(dst netip.Addr) string {
-	if pods := v.pods[dst]; len(pods) > 0 {
-		names := v.withMaster(pods[0].Link)
-		return names[len(names)-1]
-	}
-	for i := range v.Links {
-		if v.Links[i].Role == model.RoleUplink {
-			return v.natLink(v.Links[i].Index)
-		}
-	}
-	return ""
-}
-
-func (v *view) maskedBy(g *masked) model.Finding {
+func maskedBy(v *view, g *masked) model.Finding {
 	f := model.Finding{Confidence: model.Proven}
 	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	sure := false
@@ -116,22 +104,21 @@ func (v *view) maskedBy(g *masked) model.Finding {
 		pods[flow.Original.Src], peers[peer] = true, true
 		sure = sure || len(v.pods[peer]) > 0 || v.remote(peer).IsValid()
 	}
-	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
-	remotes := slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare)
+	f.Pods = sorted(pods)
+	remotes := sorted(peers)
 	f.Peers = hosts(remotes)
 	first := g.flows[0]
 	f.Title = fmt.Sprintf("%s reach other pods with the node's address", addrs(f.Pods))
 	f.Why = fmt.Sprintf("What these pods send to %s leaves with the address %s: it is masqueraded, which pods among themselves do not need.",
 		addrs(remotes), first.Reply.Dst)
-	f.Evidence = []model.Evidence{{Source: model.SourceConntrack, Text: fmt.Sprintf(
-		"%s to %s, the reply is expected from %s to %s: the source was translated; %s like it",
-		first.Original.Src, first.Original.Dst, first.Reply.Src, first.Reply.Dst, count(uint64(len(g.flows)), "flow"))}}
+	f.Evidence = []model.Evidence{seen(model.SourceConntrack,
+		"%s to %s, the reply is expected from %s to %s: the source was translated; %s like it", first.Original.Src, first.Original.Dst, first.Reply.Src, first.Reply.Dst, count(uint64(len(g.flows)), "flow"))}
 	out := v.outLink(first.Reply.Src)
 	f.LastHopAlive = v.place(out, model.Egress)
 	switch {
 	case g.nat.Rule != nil:
 		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule translates them", g.nat.Rule))
-		f.Fix = []string{v.excludeFix(g.nat.Rule, first.Reply.Src)}
+		f.Fix = []string{excludeFix(v, g.nat.Rule, first.Reply.Src)}
 		for _, r := range g.nat.Unsure {
 			f.Confidence = model.Likely
 			f.Unseen = append(f.Unseen, fmt.Sprintf("whether %s %s matched: %s", r.Chain, r.Text, strings.Join(r.Unknown, ", ")))
@@ -153,7 +140,7 @@ func (v *view) maskedBy(g *masked) model.Finding {
 }
 
 // excludeFix is the exclusion that belongs in front of the rule.
-func (v *view) excludeFix(r *model.PacketRule, peer netip.Addr) string {
+func excludeFix(v *view, r *model.PacketRule, peer netip.Addr) string {
 	target := host(peer)
 	for _, list := range [][]netip.Prefix{v.onLink, v.ranges.local, v.ranges.cluster} {
 		for _, p := range list {

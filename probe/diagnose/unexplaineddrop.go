@@ -8,9 +8,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// UnexplainedDrop is the code of this finding.
+const UnexplainedDrop model.Code = "UnexplainedDrop"
+
 var unexplainedDrop = kind{
 	page: Page{
-		Code:     "UnexplainedDrop",
+		Code:     UnexplainedDrop,
 		Severity: model.Info,
 		Title:    "the kernel drops packets of pods and no finding accounts for it",
 		Meaning: "The kernel freed packets of a pod before they were delivered, and no other finding explains why. The reason is " +
@@ -19,11 +22,9 @@ var unexplainedDrop = kind{
 			"filter, NO_SOCKET a port on which nobody listens.",
 		Evidence: "the count of the kfree_skb tracepoint by reason, location and link.",
 		Fix:      "look at what the reason names; lasthop explain POD --to PEER shows at which hop of their way the packets end.",
-		Verify:   "lasthop check --only UnexplainedDrop",
 	},
 	find: findUnexplainedDrop,
-	after: []model.Code{"PodLinkDown", "StaleMACRewrite", "StaleARPReply", "WrongGatewayMAC", "BridgeRuleDrop", "StaleNeighbor",
-		"DuplicatePodIP", "HairpinDrop", "UnansweredARP", "ConntrackRace", "PolicyDrop", "NoListener", "ReceiveOverflow"},
+	rest: true,
 }
 
 // dropKind is what one cause's drops have in common. It may drop on many links:
@@ -33,7 +34,7 @@ type dropKind struct {
 	location string
 }
 
-func findUnexplainedDrop(v *view) []verdict {
+func findUnexplainedDrop(v *view) []finding {
 	allowed := v.byDesign()
 	groups := map[dropKind]*lost{}
 	for i := range v.Traffic.Drops {
@@ -46,10 +47,10 @@ func findUnexplainedDrop(v *view) []verdict {
 			groups[k].add(v, d)
 		}
 	}
-	var out []verdict
+	var out []finding
 	for k, l := range groups {
 		if l.packets >= minDrops {
-			out = append(out, verdict{Finding: v.unexplained(k, l)})
+			out = append(out, finding{Finding: v.unexplained(k, l)})
 		}
 	}
 	return out

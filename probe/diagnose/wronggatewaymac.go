@@ -3,15 +3,17 @@ package diagnose
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// WrongGatewayMAC is the code of this finding.
+const WrongGatewayMAC model.Code = "WrongGatewayMAC"
+
 var wrongGatewayMAC = kind{
 	page: Page{
-		Code:     "WrongGatewayMAC",
+		Code:     WrongGatewayMAC,
 		Severity: model.Critical,
 		Title:    "a pod sends to its gateway with a MAC that is not the gateway's",
 		Meaning: "A pod finds its gateway by a neighbour entry. For a routed pod the gateway is the host side of its link, for a " +
@@ -22,28 +24,29 @@ var wrongGatewayMAC = kind{
 			"drops on the pod's link.",
 		Fix: "give the host link the MAC that the pod has, or delete the entry in the pod, which learns it anew unless it is told " +
 			"only once (Azure CNI in transparent mode, Calico: fixed MACs).",
-		Verify: "lasthop check --only WrongGatewayMAC",
 	},
-	find: findWrongGatewayMAC,
+	find:  findWrongGatewayMAC,
+	after: []model.Code{WrongUDR},
+	explains: []model.Code{BridgeRuleDrop, StaleNeighbor, HairpinDrop, UnansweredARP, ConntrackRace, PolicyDrop, BPFDrop,
+		NoListener, ReceiveOverflow},
+	ends: []model.HopKind{model.HopLink, model.HopBridge},
 }
 
-func findWrongGatewayMAC(v *view) []verdict {
+func findWrongGatewayMAC(v *view) []finding {
 	if !v.Has(model.SourceLinks) {
 		return nil
 	}
-	var out []verdict
-	for i := range v.Pods {
-		p := &v.Pods[i]
-		for k := range p.Gateways {
-			g := &p.Gateways[k]
+	var out []finding
+	for p := range each(v.Pods) {
+		for g := range each(p.Gateways) {
 			if !resolved(g) || len(sameFamily(podAddrs(p), g.Addr)) == 0 {
 				continue
 			}
-			right, who := v.gatewayMACs(p, g)
+			right, who := gatewayMACs(v, p, g)
 			if len(right) == 0 || slices.Contains(right, g.MAC) {
 				continue
 			}
-			if found, ok := v.wrongGateway(p, g, right, who); ok {
+			if found, ok := wrongGateway(v, p, g, right, who); ok {
 				out = append(out, found)
 			}
 		}
@@ -53,7 +56,7 @@ func findWrongGatewayMAC(v *view) []verdict {
 
 // gatewayMACs are those that lead a pod's frames to its gateway, the one that
 // a fix would write first, and whose they are. None: not known.
-func (v *view) gatewayMACs(p *model.Pod, g *model.Neighbor) (right []model.MAC, who string) {
+func gatewayMACs(v *view, p *model.Pod, g *model.Neighbor) (right []model.MAC, who string) {
 	link := v.links[p.LinkIndex]
 	if link == nil || link.MAC.IsZero() {
 		return nil, ""
@@ -71,7 +74,7 @@ func (v *view) gatewayMACs(p *model.Pod, g *model.Neighbor) (right []model.MAC, 
 	if v.nodeAddrs[g.Addr] {
 		return node, "the bridge " + bridge.Name
 	}
-	right, who = v.farGateway(g, bridge)
+	right, who = farGateway(v, g, bridge)
 	if len(right) == 0 {
 		return nil, ""
 	}
@@ -81,22 +84,22 @@ func (v *view) gatewayMACs(p *model.Pod, g *model.Neighbor) (right []model.MAC, 
 // farGateway is what is known of the MAC of a gateway behind a bridge's port:
 // the node's own entry for it, and
 // whoever was heard behind an uplink.
-func (v *view) farGateway(g *model.Neighbor, bridge *model.Link) (right []model.MAC, who string) {
+func farGateway(v *view, g *model.Neighbor, bridge *model.Link) (right []model.MAC, who string) {
 	if pods := v.podMACs(g.Addr); len(pods) > 0 {
 		return pods, "the pod with " + g.Addr.String()
 	}
 	if !v.Has(model.SourceNeighbors, model.SourceBridge) {
 		return nil, ""
 	}
-	for i := range v.Neighbors {
-		if n := &v.Neighbors[i]; n.Addr == g.Addr && n.IfIndex == bridge.Index && resolved(n) {
+	for n := range each(v.Neighbors) {
+		if n.Addr == g.Addr && n.IfIndex == bridge.Index && resolved(n) {
 			right = append(right, n.MAC)
 		}
 	}
 	who = "the gateway " + g.Addr.String()
 	var heard []model.MAC
-	for i := range v.FDB {
-		if e := &v.FDB[i]; e.Bridge == bridge.Index && !e.Local && v.isUplink(e.IfIndex) {
+	for e := range each(v.FDB) {
+		if e.Bridge == bridge.Index && !e.Local && v.isUplink(e.IfIndex) {
 			heard = append(heard, e.MAC)
 		}
 	}
@@ -106,7 +109,7 @@ func (v *view) farGateway(g *model.Neighbor, bridge *model.Link) (right []model.
 	return append(right, heard...), who
 }
 
-func (v *view) wrongGateway(p *model.Pod, g *model.Neighbor, right []model.MAC, who string) (verdict, bool) {
+func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right []model.MAC, who string) (finding, bool) {
 	pods := podAddrs(p)
 	lost := func(d *model.Drop) bool {
 		if slices.Contains(pods, d.Src) && d.DstMAC == g.MAC {
@@ -116,11 +119,11 @@ func (v *view) wrongGateway(p *model.Pod, g *model.Neighbor, right []model.MAC, 
 		// pod's answer goes astray too, and the node has no neighbour.
 		return g.Addr.Is6() && d.Dst.Is6() && slices.Contains(pods, d.Dst) && d.NeighborFailed()
 	}
-	sent := v.sentFrom(p, g.MAC)
+	sent := sentFrom(v, p, g.MAC)
 	drops := v.dropped(func(d *model.Drop) bool { return lost(d) && d.OtherHost() })
 	fixed := g.State == "PERMANENT"
 	if !fixed && !v.stood(p) {
-		return verdict{}, false
+		return finding{}, false
 	}
 	f := model.Finding{
 		Confidence:   model.Proven,
@@ -130,20 +133,18 @@ func (v *view) wrongGateway(p *model.Pod, g *model.Neighbor, right []model.MAC, 
 		Why: fmt.Sprintf("%s sends what is for its gateway %s to %s; %s has %s. Frames for another MAC are freed unread.",
 			podName(p), g.Addr, g.MAC, who, right[0]),
 		Evidence: []model.Evidence{
-			{Source: model.SourcePods, Text: fmt.Sprintf("in the pod, on %s: neighbour %s lladdr %s %s; %s has that MAC",
-				p.Interface, g.Addr, g.MAC, g.State, v.owner(g.MAC))},
-			{Source: model.SourceLinks, Text: fmt.Sprintf("%s has %s", who, right[0])},
+			seen(model.SourcePods,
+				"in the pod, on %s: neighbour %s lladdr %s %s; %s has that MAC", p.Interface, g.Addr, g.MAC, g.State, v.owner(g.MAC)),
+			seen(model.SourceLinks, "%s has %s", who, right[0]),
 		},
 		// A flood is freed by every pod that it reaches.
 		Packets: cmp.Or(sent, drops),
 	}
 	if sent > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s ingress: %s from the pod for %s", p.Link, count(sent, "frame"), g.MAC)})
+		observe(&f, model.SourceTC, "%s ingress: %s from the pod for %s", p.Link, count(sent, "frame"), g.MAC)
 	}
 	if drops > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf(
-			"%s of the pod freed, since for another host", count(drops, "packet"))})
+		observe(&f, model.SourceDrops, "%s of the pod freed, since for another host", count(drops, "packet"))
 	}
 	if sent == 0 && drops == 0 {
 		f.Unseen = append(f.Unseen, "a frame to the gateway: the pod sent none in the window")
@@ -153,13 +154,13 @@ func (v *view) wrongGateway(p *model.Pod, g *model.Neighbor, right []model.MAC, 
 			f.Severity = model.Warning
 		}
 	}
-	f.Fix = []string{v.gatewayFix(p, g, right[0])}
-	return verdict{Finding: f, explains: lost}, true
+	f.Fix = []string{gatewayFix(v, p, g, right[0])}
+	return finding{Finding: f, explains: lost}, true
 }
 
 // gatewayFix mends the entry; where nobody else has the MAC that the pod
 // wants, its host link can be given it.
-func (v *view) gatewayFix(p *model.Pod, g *model.Neighbor, right model.MAC) string {
+func gatewayFix(v *view, p *model.Pod, g *model.Neighbor, right model.MAC) string {
 	if _, taken := v.macs[g.MAC]; !taken && v.routed(p) && !g.MAC.IsMulticast() {
 		return fmt.Sprintf("ip link set dev %s address %s", shellWord(p.Link), g.MAC)
 	}
@@ -167,7 +168,7 @@ func (v *view) gatewayFix(p *model.Pod, g *model.Neighbor, right model.MAC) stri
 }
 
 // sentFrom is how many frames came from the pod for a MAC.
-func (v *view) sentFrom(p *model.Pod, to model.MAC) uint64 {
+func sentFrom(v *view, p *model.Pod, to model.MAC) uint64 {
 	var n uint64
 	for _, a := range p.Addresses {
 		for _, m := range v.macPairs[a.Addr()] {
@@ -177,15 +178,4 @@ func (v *view) sentFrom(p *model.Pod, to model.MAC) uint64 {
 		}
 	}
 	return n
-}
-
-// sameFamily are the addresses of the family of like.
-func sameFamily(list []netip.Addr, like netip.Addr) []netip.Addr {
-	var out []netip.Addr
-	for _, a := range list {
-		if a.Is4() == like.Is4() {
-			out = append(out, a)
-		}
-	}
-	return out
 }

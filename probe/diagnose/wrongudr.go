@@ -1,7 +1,9 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"math/bits"
 	"net/netip"
 	"slices"
@@ -10,9 +12,12 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// WrongUDR is the code of this finding.
+const WrongUDR model.Code = "WrongUDR"
+
 var wrongUDR = kind{
 	page: Page{
-		Code:     "WrongUDR",
+		Code:     WrongUDR,
 		Severity: model.Critical,
 		Title:    "a user-defined route sends a node's pod range to a machine that does not have these pods",
 		Meaning: "The fabric sends what is for a node's pods to the next hop of the route for its pod range. When a node was replaced, " +
@@ -20,13 +25,13 @@ var wrongUDR = kind{
 			"nothing of them: it drops them, or sends them back into the fabric, round and round until their TTL ends.",
 		Evidence: "the row of the route table beside the node's address and range (--routes, --nodes); packets for another node's " +
 			"pods that arrive at this node's uplink.",
-		Fix:    "az network route-table route update … --next-hop-ip-address, with the address of the node that has the range.",
-		Verify: "lasthop check --only WrongUDR",
+		Fix: "az network route-table route update … --next-hop-ip-address, with the address of the node that has the range.",
 	},
 	find: findWrongUDR,
+	ends: []model.HopKind{model.HopBeyond},
 }
 
-func findWrongUDR(v *view) []verdict {
+func findWrongUDR(v *view) []finding {
 	own := v.ownCIDRs()
 	if len(own) == 0 {
 		return nil
@@ -36,7 +41,7 @@ func findWrongUDR(v *view) []verdict {
 	for _, r := range v.remoteRanges() {
 		ranges[r.cidr] = r
 	}
-	var out []verdict
+	var out []finding
 	told := map[netip.Prefix]bool{}
 	for _, n := range v.ranges.nodes {
 		if !v.byDefaultRoute(n.Addr()) || told[n.Prefix] {
@@ -49,36 +54,31 @@ func findWrongUDR(v *view) []verdict {
 		fact := v.routeTo(n.Prefix, n.node, self)
 		if (fact.state == routeWrong || fact.state == routeAstray) && !r.answers && !r.nodeAnswers {
 			told[n.Prefix] = true
-			out = append(out, v.misrouted(r, n.node, fact))
+			out = append(out, misrouted(v, r, n.node, fact))
 		}
 	}
 	for _, p := range own {
-		if f, ok := v.misroutedHere(p, self, ranges); ok {
+		if f, ok := misroutedHere(v, p, self, ranges); ok {
 			out = append(out, f)
 		}
 	}
-	for _, h := range v.strangers() {
+	for _, h := range strangers(v) {
 		if !told[h.Prefix] {
 			told[h.Prefix] = true
-			out = append(out, v.stranger(h))
+			out = append(out, stranger(v, h))
 		}
 	}
 	return out
 }
 
-// misrouted is the verdict on a route to another node's pods.
-func (v *view) misrouted(r *remoteRange, n *model.ClusterNode, fact routeFact) verdict {
-	f := v.wrongRow(r.cidr, n, fact)
-	for _, p := range r.silent {
-		if !slices.Contains(f.Pods, p.Local) {
-			f.Pods = append(f.Pods, p.Local)
-		}
-		f.Packets += p.Out.Packets
-	}
+// misrouted is the finding on a route to another node's pods.
+func misrouted(v *view, r *remoteRange, n *model.ClusterNode, fact routeFact) finding {
+	f := wrongRow(v, r.cidr, n, fact)
+	x := sumPeers(r.silent)
+	f.Pods, f.Packets = sorted(x.pods), x.packets
 	f.LastHopAlive = v.place(v.uplink(), model.Egress)
 	if f.Packets > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s egress: %s to %s; ingress: no answer", v.uplink(), count(f.Packets, "packet"), r.cidr)})
+		observe(&f, model.SourceTC, "%s egress: %s to %s; ingress: no answer", v.uplink(), count(f.Packets, "packet"), r.cidr)
 	} else {
 		f.Pods = v.podsIn(v.ownCIDRs())
 	}
@@ -89,20 +89,20 @@ func (v *view) misrouted(r *remoteRange, n *model.ClusterNode, fact routeFact) v
 		}
 		f.Unseen = []string{"which subnets the table is associated with"}
 	}
-	for _, h := range v.strangers() {
+	for _, h := range strangers(v) {
 		if h.Prefix == r.cidr {
 			f.Evidence = append(f.Evidence, strangerEvidence(h))
 		}
 	}
-	return verdict{Finding: f, explains: v.explainsRange(r.cidr)}
+	return finding{Finding: f, explains: explainsRange(v, r.cidr)}
 }
 
 // misroutedHere looks for a route of the other nodes that sends this node's own
 // range elsewhere.
-func (v *view) misroutedHere(own netip.Prefix, self *model.ClusterNode, ranges map[netip.Prefix]*remoteRange) (verdict, bool) {
+func misroutedHere(v *view, own netip.Prefix, self *model.ClusterNode, ranges map[netip.Prefix]*remoteRange) (finding, bool) {
 	for _, r := range ranges {
 		if r.answers && r.cidr.Addr().Is4() == own.Addr().Is4() {
-			return verdict{}, false
+			return finding{}, false
 		}
 	}
 	senders := []*model.ClusterNode{self}
@@ -114,30 +114,25 @@ func (v *view) misroutedHere(own netip.Prefix, self *model.ClusterNode, ranges m
 		if fact.state != routeWrong && fact.state != routeAstray {
 			continue
 		}
-		f := v.wrongRow(own, self, fact)
+		f := wrongRow(v, own, self, fact)
 		f.Pods = v.podsIn([]netip.Prefix{own})
 		f.LastHopAlive = v.place(v.uplink(), model.Egress)
-		for _, r := range ranges {
-			for _, p := range r.silent {
-				f.Packets += p.Out.Packets
-			}
-		}
+		f.Packets = sumPeers(silentPeers(slices.Collect(maps.Values(ranges)))).packets
 		if f.Packets > 0 {
-			f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-				"%s egress: %s of pods to other nodes' pods; ingress: no answer", v.uplink(), count(f.Packets, "packet"))})
+			observe(&f, model.SourceTC, "%s egress: %s of pods to other nodes' pods; ingress: no answer", v.uplink(), count(f.Packets, "packet"))
 		} else if fact.state == routeAstray {
 			f.Confidence = model.Possible
 		}
 		if fact.state == routeAstray {
 			f.Unseen = []string{"which subnets the table is associated with"}
 		}
-		return verdict{Finding: f}, true
+		return finding{Finding: f}, true
 	}
-	return verdict{}, false
+	return finding{}, false
 }
 
 // wrongRow is the part of the finding that the files tell.
-func (v *view) wrongRow(cidr netip.Prefix, n *model.ClusterNode, fact routeFact) model.Finding {
+func wrongRow(v *view, cidr netip.Prefix, n *model.ClusterNode, fact routeFact) model.Finding {
 	where := fact.row.Type
 	if len(fact.row.NextHops) > 0 {
 		where = addrs(fact.row.NextHops)
@@ -151,17 +146,17 @@ func (v *view) wrongRow(cidr netip.Prefix, n *model.ClusterNode, fact routeFact)
 			"So it is after a node was replaced or got another range, and its route stayed.",
 		Evidence: []model.Evidence{
 			fact.evidence(),
-			{Source: model.SourceNodes, Text: fmt.Sprintf("node %s has %s and the address %s", n.Name, cidr, hop)},
+			seen(model.SourceNodes, "node %s has %s and the address %s", n.Name, cidr, hop),
 		},
 		Fix: []string{fmt.Sprintf("az network route-table route update %s --name %s --next-hop-type VirtualAppliance --next-hop-ip-address %s",
-			routeArgs(fact.table), shellWord(or(fact.row.Name, "ROUTE")), hop)},
+			routeArgs(fact.table), shellWord(cmp.Or(fact.row.Name, "ROUTE")), hop)},
 	}
 	if slices.ContainsFunc(fact.row.NextHops, func(a netip.Addr) bool { return v.nodeAddrs[a] }) {
 		f.Why += " That machine is this node."
 	}
-	for i := range v.Cluster.Nodes {
-		if other := &v.Cluster.Nodes[i]; other != n && slices.ContainsFunc(fact.row.NextHops, func(a netip.Addr) bool { return slices.Contains(other.Addresses, a) }) {
-			f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceNodes, Text: where + " is node " + other.Name})
+	for other := range each(v.Cluster.Nodes) {
+		if other != n && slices.ContainsFunc(fact.row.NextHops, func(a netip.Addr) bool { return slices.Contains(other.Addresses, a) }) {
+			observe(&f, model.SourceNodes, "%s is node %s", where, other.Name)
 		}
 	}
 	return f
@@ -170,21 +165,19 @@ func (v *view) wrongRow(cidr netip.Prefix, n *model.ClusterNode, fact routeFact)
 // strangers are the ranges of other nodes whose packets arrive at an uplink. A
 // bridge that floods may show a few; only what this node takes for its own to
 // forward, and sends out again, was sent to it.
-func (v *view) strangers() []*model.HopCount {
+func strangers(v *view) []*model.HopCount {
 	type hop struct {
 		cidr netip.Prefix
 		link int
 	}
 	forwarded := map[hop]uint64{}
-	for i := range v.Traffic.Hops {
-		h := &v.Traffic.Hops[i]
+	for h := range each(v.Traffic.Hops) {
 		if h.Prefix.IsValid() && h.Direction == model.Egress && h.Side == model.AsDestination {
 			forwarded[hop{h.Prefix, h.IfIndex}] += h.Packets
 		}
 	}
 	var out []*model.HopCount
-	for i := range v.Traffic.Hops {
-		h := &v.Traffic.Hops[i]
+	for h := range each(v.Traffic.Hops) {
 		if !h.Prefix.IsValid() || h.Direction != model.Ingress || h.Side != model.AsDestination || !v.isUplink(h.IfIndex) {
 			continue
 		}
@@ -206,11 +199,11 @@ func strangerEvidence(h *model.HopCount) model.Evidence {
 	if n := bits.OnesCount64(h.TTLs); n > 2 {
 		s += fmt.Sprintf(", with %d different TTLs: they come again and again", n)
 	}
-	return model.Evidence{Source: model.SourceTC, Text: s}
+	return seen(model.SourceTC, "%s", s)
 }
 
-// stranger is the verdict on packets that arrive for another node's pods.
-func (v *view) stranger(h *model.HopCount) verdict {
+// stranger is the finding on packets that arrive for another node's pods.
+func stranger(v *view, h *model.HopCount) finding {
 	f := model.Finding{
 		Confidence:   model.Likely,
 		Peers:        []netip.Prefix{h.Prefix},
@@ -227,25 +220,24 @@ func (v *view) stranger(h *model.HopCount) verdict {
 	if n := v.nodeOf(h.Prefix); n != nil {
 		f.Confidence, f.Unseen = model.Proven, nil
 		hop := nextHop(n, h.Prefix)
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceNodes, Text: fmt.Sprintf("node %s has %s and the address %s", n.Name, h.Prefix, hop)})
+		observe(&f, model.SourceNodes, "node %s has %s and the address %s", n.Name, h.Prefix, hop)
 		f.Fix = []string{fmt.Sprintf("az network route-table route update %s --name %s --next-hop-type VirtualAppliance --next-hop-ip-address %s",
 			routeArgs(nil), shellWord(n.Name), hop)}
 	} else {
 		f.Alternatives = []string{"the range " + h.Prefix.String() + " is supposed: --nodes FILE tells whose it is"}
 	}
-	for i := range v.peers {
-		p := &v.peers[i]
+	for p := range each(v.peers) {
 		// What goes round comes in again, and would count as an answer.
 		if h.Prefix.Contains(p.Remote) && len(v.pods[p.Local]) > 0 && !slices.Contains(f.Pods, p.Local) && p.Out.Packets >= minPackets {
 			f.Pods = append(f.Pods, p.Local)
 		}
 	}
-	return verdict{Finding: f, explains: v.explainsRange(h.Prefix)}
+	return finding{Finding: f, explains: explainsRange(v, h.Prefix)}
 }
 
 // explainsRange accounts for drops of packets on their way to a range, or back
 // from there after they went round.
-func (v *view) explainsRange(cidr netip.Prefix) func(*model.Drop) bool {
+func explainsRange(v *view, cidr netip.Prefix) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
 		return cidr.Contains(d.Dst) && (strings.HasPrefix(d.Location, "ip_") || strings.HasPrefix(d.Location, "ip6_"))
 	}

@@ -89,4 +89,9 @@ type Finding struct {
 	Verify string
 	// Packets is how many were lost in the window, 0 when not counted.
 	Packets uint64
+	// EndsAt are the kinds of hop at which the packets end, the likeliest first;
+	// nil where the tables and counts say. Passes: they do not end. Both are
+	// the catalogue's, and no document holds them.
+	EndsAt []HopKind `json:"-"`
+	Passes bool      `json:"-"`
 }

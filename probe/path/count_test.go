@@ -53,7 +53,7 @@ func TestCounts(t *testing.T) {
 	}
 	in, out := model.Ingress, model.Egress
 	noListener := []model.Finding{{
-		Code: "NoListener", Severity: model.Info, Pods: []netip.Addr{podA}, Peers: []netip.Prefix{netip.PrefixFrom(far, 32)},
+		Code: "NoListener", EndsAt: []model.HopKind{model.HopPod, model.HopLocal}, Severity: model.Info, Pods: []netip.Addr{podA}, Peers: []netip.Prefix{netip.PrefixFrom(far, 32)},
 		LastHopAlive: model.Place{Link: "eth0", Role: model.RolePod, Direction: in},
 	}}
 	freed := func(location string) *model.Snapshot {
@@ -80,7 +80,7 @@ func TestCounts(t *testing.T) {
 			s := look(routedNode(), row(podA, far, "pa", 5, in, 40))
 			s.Traffic.Drops, s.Edges.StartAgain.Drops = drop("NETFILTER_DROP", "nft_do_chain", 53), drop("NETFILTER_DROP", "nft_do_chain", 13)
 			return s
-		}, []model.Finding{{Code: "PolicyDrop", Pods: []netip.Addr{podA}, LastHopAlive: model.Place{Link: "pa", Role: model.RolePodLink, Direction: in}}},
+		}, []model.Finding{{Code: "PolicyDrop", EndsAt: []model.HopKind{model.HopPolicy, model.HopPod}, Pods: []netip.Addr{podA}, LastHopAlive: model.Place{Link: "pa", Role: model.RolePodLink, Direction: in}}},
 			"-/40/0 40/40/0 40/40/0 40/0/40XPolicyDrop 0/0/0 0/0/0 0/0/0 0/-/-", "-/0/- 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/-/0"},
 		{"lost, and nobody knows where", far, func() *model.Snapshot {
 			return look(routedNode(), row(podA, far, "pa", 5, in, 40))
@@ -103,7 +103,7 @@ func TestCounts(t *testing.T) {
 		{"nothing returns", far, func() *model.Snapshot {
 			return look(routedNode(), row(podA, far, "pa", 5, in, 40), row(podA, far, "enp1", 2, out, 40))
 		}, []model.Finding{{
-			Code: "MissingUDR", Pods: []netip.Addr{podA}, Peers: []netip.Prefix{pfx("172.30.8.0/24")},
+			Code: "MissingUDR", EndsAt: []model.HopKind{model.HopBeyond}, Pods: []netip.Addr{podA}, Peers: []netip.Prefix{pfx("172.30.8.0/24")},
 			LastHopAlive: model.Place{Link: "enp1", Role: model.RoleUplink, Direction: out},
 		}}, "-/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/-/-XMissingUDR", "-/0/- 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/-/0"},
 		{"nobody answers for the next hop", far, func() *model.Snapshot {
@@ -112,14 +112,14 @@ func TestCounts(t *testing.T) {
 			s.Traffic.Drops = drop("NEIGH_FAILED", "neigh_invalidate", 6)
 			return s
 		}, []model.Finding{{
-			Code: "UnansweredARP", Pods: []netip.Addr{podA}, Peers: []netip.Prefix{netip.PrefixFrom(router, 32)},
+			Code: "UnansweredARP", EndsAt: []model.HopKind{model.HopPod, model.HopNeighbor}, Pods: []netip.Addr{podA}, Peers: []netip.Prefix{netip.PrefixFrom(router, 32)},
 			LastHopAlive: model.Place{Link: "enp1", Role: model.RoleUplink, Direction: out},
 		}}, "-/6/0 6/6/0 6/6/0 6/6/0 6/6/0 6/0/6XUnansweredARP", "-/0/- 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/-/0"},
 		{"a finding about other ends", far, func() *model.Snapshot {
 			return look(routedNode(), row(podA, far, "pa", 5, in, 4), row(podA, far, "enp1", 2, out, 4))
 		}, []model.Finding{
-			{Code: "MissingUDR", Pods: []netip.Addr{podA}, Peers: []netip.Prefix{pfx("172.30.9.0/24")}, LastHopAlive: model.Place{Link: "enp1", Direction: out}},
-			{Code: "MissingUDR", Pods: []netip.Addr{podB}, Peers: []netip.Prefix{pfx("172.30.8.0/24")}, LastHopAlive: model.Place{Link: "enp1", Direction: out}},
+			{Code: "MissingUDR", EndsAt: []model.HopKind{model.HopBeyond}, Pods: []netip.Addr{podA}, Peers: []netip.Prefix{pfx("172.30.9.0/24")}, LastHopAlive: model.Place{Link: "enp1", Direction: out}},
+			{Code: "MissingUDR", EndsAt: []model.HopKind{model.HopBeyond}, Pods: []netip.Addr{podB}, Peers: []netip.Prefix{pfx("172.30.8.0/24")}, LastHopAlive: model.Place{Link: "enp1", Direction: out}},
 		}, "-/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/-/-", "-/0/- 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/-/0"},
 		{"answers that a raw socket took, and nobody else asked for", far, func() *model.Snapshot { return freed("ping_rcv") },
 			noListener, "-/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/-/-", "-/4/- 4/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/4/0 4/-/0NoListener"},
@@ -171,7 +171,7 @@ func TestRedirectedPast(t *testing.T) {
 			if tt.program.Kind != "" {
 				s.Programs = []model.Program{tt.program}
 			}
-			dead := model.Finding{Code: "ForwardingDisabled", Pods: []netip.Addr{podA}, LastHopAlive: model.Place{Link: "enp1", Role: model.RoleUplink, Direction: in}}
+			dead := model.Finding{Code: "ForwardingDisabled", EndsAt: []model.HopKind{model.HopRoute}, Pods: []netip.Addr{podA}, LastHopAlive: model.Place{Link: "enp1", Role: model.RoleUplink, Direction: in}}
 			if got := figures(Trace(s, []model.Finding{dead}, Ends{Pod: podA, To: far}).Return); got != tt.want {
 				t.Errorf("back %s\nwant %s", got, tt.want)
 			}

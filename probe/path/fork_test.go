@@ -30,7 +30,7 @@ func TestFork(t *testing.T) {
 	}
 	back := row(far, podA, "enp1", 2, model.Ingress, 31)
 	finding := []model.Finding{{
-		Code: "UnansweredARP", Pods: []netip.Addr{podA}, Peers: []netip.Prefix{netip.PrefixFrom(second, 32)},
+		Code: "UnansweredARP", EndsAt: []model.HopKind{model.HopPod, model.HopNeighbor}, Pods: []netip.Addr{podA}, Peers: []netip.Prefix{netip.PrefixFrom(second, 32)},
 		LastHopAlive: model.Place{Link: "enp2", Role: model.RoleUplink, Direction: model.Egress},
 	}}
 	tests := []struct {

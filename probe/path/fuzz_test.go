@@ -112,7 +112,7 @@ func FuzzTrace(f *testing.F) {
 		if spoilt > 0 {
 			harm(g, reflect.ValueOf(s).Elem(), 3+int(spoilt)*20)
 		}
-		findings := []model.Finding{{Code: "MissingUDR", LastHopAlive: model.Place{Link: "enp1", Direction: model.Egress}}, {Code: "New", LastHopAlive: model.Place{Link: "pa", Direction: model.Ingress}}}
+		findings := []model.Finding{{Code: "MissingUDR", EndsAt: []model.HopKind{model.HopBeyond}, LastHopAlive: model.Place{Link: "enp1", Direction: model.Egress}}, {Code: "New", LastHopAlive: model.Place{Link: "pa", Direction: model.Ingress}}}
 		e := Ends{Pod: someAddr(g), To: someAddr(g), Port: uint16(g.IntN(2)), Proto: uint8(6 * g.IntN(2))}
 		if g.IntN(20) == 0 {
 			e.To = netip.Addr{}

@@ -7,45 +7,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// diesAt says for each finding at which kinds of hop its packets end, the
-// likeliest first. Findings that are not here are placed by what the tables and
-// counts say.
-var diesAt = map[model.Code][]model.HopKind{
-	"PodLinkDown":        {model.HopLink, model.HopPod, model.HopRoute}, // its route goes with it
-	"StaleMACRewrite":    {model.HopBridge},
-	"StaleARPReply":      {model.HopBridge},
-	"StaleNeighbor":      {model.HopNeighbor},
-	"WrongGatewayMAC":    {model.HopLink, model.HopBridge},
-	"DuplicatePodIP":     {model.HopRoute, model.HopNeighbor, model.HopBridge, model.HopPod},
-	"BridgeRuleDrop":     {model.HopBridge},
-	"UnansweredARP":      {model.HopPod, model.HopNeighbor},
-	"ForwardingDisabled": {model.HopRoute},
-	"MissingPodRoute":    {model.HopRoute},
-	"RoutingLoop":        {model.HopRoute, model.HopBeyond},
-	"BlackholeRoute":     {model.HopRoute},
-	"ReversePathFilter":  {model.HopRoute},
-	"PathMTU":            {model.HopRoute, model.HopLink},
-	"MissingUDR":         {model.HopBeyond},
-	"WrongUDR":           {model.HopBeyond},
-	"NICForwarding":      {model.HopBeyond},
-	"NoReply":            {model.HopBeyond},
-	"MissingMasquerade":  {model.HopBeyond},
-	"SNATPortExhaustion": {model.HopConntrack},
-	"ConntrackFull":      {model.HopConntrack, model.HopPolicy}, // netfilter drops both
-	"ConntrackRace":      {model.HopConntrack},
-	"DeadBackend":        {model.HopNeighbor, model.HopRoute, model.HopBeyond},
-	"PolicyDrop":         {model.HopPolicy, model.HopPod},
-	"BPFDrop":            {model.HopLink},
-	"NoListener":         {model.HopPod, model.HopLocal},
-	"ReceiveOverflow":    {model.HopPod, model.HopLocal},
-	"UnexpectedMasquerade": {
-		model.HopConntrack,
-	},
-}
-
-// passing are the findings whose packets do not end.
-var passing = []model.Code{"UnexpectedMasquerade", "UDRLimit"}
-
 // place marks the hops at which findings have their place: the worst finding of
 // each hop.
 func (t *tracer) place(findings []model.Finding, ways ...*journey) {
@@ -64,7 +25,7 @@ func (t *tracer) place(findings []model.Finding, ways ...*journey) {
 			if s := j.suspect(f, at, lost[k], counts[k]); s != nil {
 				if s.Finding == "" {
 					s.Finding = f.Code
-					s.Dead = s.Dead || !slices.Contains(passing, f.Code) && !(f.Severity == model.Info && j.delivered(s))
+					s.Dead = s.Dead || !f.Passes && !(f.Severity == model.Info && j.delivered(s))
 				}
 				break
 			}
@@ -139,8 +100,7 @@ func (s *step) isOf(f *model.Finding) bool {
 // this way: the hop where the tables end it, if such a cause can, else the next
 // hop of the kind.
 func (j *journey) suspect(f *model.Finding, at int, lost map[*step]uint64, counts []model.Count) *step {
-	kinds, told := diesAt[f.Code]
-	fits := func(s *step) bool { return s.isOf(f) && (!told || slices.Contains(kinds, s.Kind)) }
+	fits := func(s *step) bool { return s.isOf(f) && (f.EndsAt == nil || slices.Contains(f.EndsAt, s.Kind)) }
 	next := at + 1
 	if at > 0 && (at == 1 && j.steps[0].Kind == model.HopPod || j.steps[at-1].Kind == model.HopNeighbor) {
 		// Who asks on a link for a neighbour asks before it sends.
@@ -159,14 +119,14 @@ func (j *journey) suspect(f *model.Finding, at int, lost map[*step]uint64, count
 	if at < 0 {
 		return nil
 	}
-	for _, k := range kinds {
+	for _, k := range f.EndsAt {
 		for i, s := range j.steps[at:] {
 			if s.Kind == k && s.isOf(f) && !j.passed(at+i, counts) {
 				return s
 			}
 		}
 	}
-	if !told && next < len(j.steps) && !j.passed(next, counts) {
+	if f.EndsAt == nil && next < len(j.steps) && !j.passed(next, counts) {
 		return j.steps[next]
 	}
 	return nil

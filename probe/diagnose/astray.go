@@ -1,0 +1,156 @@
+package diagnose
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
+)
+
+// astray is a pod whose address the node routes elsewhere.
+type astray struct {
+	pod  *model.Pod
+	addr netip.Addr
+	// query was answered with decision.
+	query    path.Query
+	decision path.Decision
+	// rules send other packets for the pod astray.
+	rules []*model.RoutingRule
+}
+
+// strayed lists the addresses of pods that some packet would miss.
+func (v *view) strayed() []astray {
+	if !v.strayKnown {
+		v.strays, v.strayKnown = findStrayed(v), true
+	}
+	return v.strays
+}
+
+func findStrayed(v *view) []astray {
+	sources := map[netip.Addr]netip.Addr{}
+	for i := range v.peers {
+		sources[v.peers[i].Local] = v.peers[i].Remote
+	}
+	own := ownSources(v)
+	var out []astray
+	for i := range v.Pods {
+		p := &v.Pods[i]
+		l := v.links[p.LinkIndex]
+		// A link that is down takes its route along: that is another cause.
+		if l == nil || !l.Up || !p.Up || l.Role == model.RoleUplink {
+			continue
+		}
+		for _, prefix := range p.Addresses {
+			a := prefix.Addr()
+			if !a.IsGlobalUnicast() {
+				continue
+			}
+			var found []astray
+			for _, q := range askers(v, i, a, sources[a], own[a.Is4()]) {
+				d := v.routing().Lookup(q)
+				if len(d.Unsure) > 0 || !v.misses(&d, a) {
+					continue
+				}
+				found = append(found, astray{pod: p, addr: a, query: q, decision: d})
+				if r := d.Rule; r != nil && r.Table != mainTable && r.Priority > 0 && !slices.Contains(found[0].rules, r) {
+					found[0].rules = append(found[0].rules, r)
+				}
+			}
+			if len(found) > 0 {
+				out = append(out, found[0])
+			}
+		}
+	}
+	return out
+}
+
+// ownSources are the addresses with which the node sends, for IPv4 (true) and
+// IPv6: the lowest of each that is on link at an uplink.
+func ownSources(v *view) map[bool]netip.Addr {
+	out := map[bool]netip.Addr{}
+	for a := range v.nodeAddrs {
+		if own := out[a.Is4()]; inAny(v.onLink, a) && (!own.IsValid() || a.Less(own)) {
+			out[a.Is4()] = a
+		}
+	}
+	return out
+}
+
+// askers are packets for a pod's address as they come from off the node, from
+// the node itself, and from another pod that the node is a router for. remote
+// and own are senders of the first two, where there are any.
+func askers(v *view, pod int, a, remote, own netip.Addr) []path.Query {
+	var out []path.Query
+	for l := range each(v.Links) {
+		if l.Role == model.RoleUplink {
+			src := remote
+			for _, g := range v.gateways {
+				if !src.IsValid() && g.Addr.Is4() == a.Is4() {
+					src = g.Addr
+				}
+			}
+			if src.IsValid() && src.Is4() == a.Is4() {
+				out = append(out, path.Query{Src: src, Dst: a, In: v.natLink(l.Index)})
+			}
+			break
+		}
+	}
+	if own.IsValid() {
+		out = append(out, path.Query{Src: own, Dst: a})
+	}
+	other := &v.Pods[(pod+1)%len(v.Pods)]
+	if l := v.router(other); l != nil && l != v.router(&v.Pods[pod]) {
+		for _, x := range other.Addresses {
+			if x.Addr().Is4() == a.Is4() {
+				out = append(out, path.Query{Src: x.Addr(), Dst: a, In: l.Name})
+				break
+			}
+		}
+	}
+	return out
+}
+
+// misses reports whether a decision leads away from all pods that hold the
+// address. A link of an unknown kind may well lead there: a plugin's router,
+// whose programs deliver, or a device on top of the bridge.
+func (v *view) misses(d *path.Decision, a netip.Addr) bool {
+	if d.Type != "unicast" {
+		return d.Type == "" || d.Discards()
+	}
+	right := map[int]bool{}
+	for _, p := range v.pods[a] {
+		right[p.LinkIndex] = true
+		if l := v.links[p.LinkIndex]; l != nil && l.Master != 0 {
+			right[l.Master] = true
+		}
+	}
+	return !slices.ContainsFunc(d.Hops, func(h path.NextHop) bool {
+		l := v.links[h.IfIndex]
+		return l == nil || right[h.IfIndex] || !v.outer[h.IfIndex] && l.Role != model.RolePodLink && l.Kind != "bridge"
+	})
+}
+
+// blocked reports whether a route or rule that discards stands in front of a
+// right route to the pod: it is the fault then, and not that route's absence.
+func (v *view) blocked(a *astray) bool {
+	if a.decision.Route == nil || a.decision.Route.Dst.IsSingleIP() {
+		return true
+	}
+	return slices.ContainsFunc(v.routing().Covering(mainTable, a.addr), func(r *model.Route) bool {
+		d := path.Decision{Type: r.Type, Hops: []path.NextHop{{IfIndex: r.IfIndex}}}
+		return r != a.decision.Route && r.Type == "unicast" && !v.misses(&d, a.addr)
+	})
+}
+
+// unusedAstray reports whether the state alone is worth a word: the pod has
+// been there all along, it has the node for a router, and nothing was
+// delivered to it by other means.
+func (v *view) unusedAstray(a *astray) bool {
+	if a.pod.Since.IsZero() || a.pod.Since.After(v.Window.Start) || v.router(a.pod) == nil {
+		return false
+	}
+	return !slices.ContainsFunc(v.Traffic.Hops, func(h model.HopCount) bool {
+		return h.Addr == a.addr && h.IfIndex == a.pod.LinkIndex && h.Direction == model.Egress && h.Side == model.AsDestination
+	})
+}

@@ -1,0 +1,107 @@
+package diagnose
+
+import (
+	"net/netip"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// flowState is what connection tracking knows of the flows that one local
+// address began towards one remote address.
+type flowState struct {
+	// known is true when there is any flow of the pair, whoever began it.
+	known bool
+	// oldReplied flows were there when the window began, so their reply
+	// may be from long ago; the others began in it.
+	oldReplied, newReplied bool
+	// newSilent counts datagram flows of the window without a reply, dns
+	// those of them that ask a name server.
+	newSilent, dns int
+	// halfOpen counts TCP connections that the remote end began and whose
+	// answer it does not acknowledge.
+	halfOpen int
+	// silent is one of the flows without a reply.
+	silent *model.Flow
+}
+
+// indexFlows sums up the flows of the peers by their ends as the uplink sees
+// them, that is after translation: the reply tuple.
+func (v *view) indexFlows() {
+	states := make([]flowState, len(v.peers))
+	v.flows = make(map[pair]*flowState, len(v.peers))
+	for i, p := range v.peers {
+		v.flows[pair{p.Local, p.Remote}] = &states[i]
+	}
+	for f := range each(v.Flows) {
+		if back := v.flows[pair{local: f.Reply.Src, remote: f.Reply.Dst}]; back != nil {
+			back.known = true
+			if f.State == "SYN_RECV" {
+				back.halfOpen++
+			}
+		}
+		st := v.flows[pair{local: f.Reply.Dst, remote: f.Reply.Src}]
+		if st == nil {
+			continue
+		}
+		st.known = true
+		if !f.Replied {
+			st.silent = f
+		}
+		switch {
+		case f.Start.IsZero():
+			st.oldReplied = st.oldReplied || f.Replied
+		case f.Replied:
+			st.newReplied = true
+		case f.Proto == udp:
+			st.newSilent++
+			if f.Original.DstPort == dnsPort {
+				st.dns++
+			}
+		}
+	}
+}
+
+// flowsOf is what connection tracking knows of the flows from the local address
+// to the remote one, for one of v.peers.
+func (v *view) flowsOf(p *model.Peer) *flowState { return v.flows[pair{p.Local, p.Remote}] }
+
+// dnsPort is where a datagram wants an answer.
+const dnsPort = 53
+
+// unreplied is what connection tracking holds of flows between two ends, as the
+// uplink sees them, that never saw a reply.
+type unreplied struct {
+	// pods began flows whose first packet wants an answer: asks of them, dns
+	// of which are questions to a name server.
+	pods      map[netip.Addr]bool
+	asks, dns uint64
+	// own is true when the node itself began some.
+	own bool
+}
+
+func (v *view) unrepliedFlows() map[pair]*unreplied {
+	out := map[pair]*unreplied{}
+	for f := range each(v.Flows) {
+		dns := f.Proto == udp && f.Original.DstPort == dnsPort
+		if f.Replied || !dns && f.Proto != tcp && f.Proto != icmp4 && f.Proto != icmp6 {
+			continue
+		}
+		k := pair{f.Reply.Dst, f.Reply.Src}
+		m := out[k]
+		if m == nil {
+			m = &unreplied{pods: map[netip.Addr]bool{}}
+			out[k] = m
+		}
+		switch {
+		case len(v.pods[f.Original.Src]) == 0:
+			m.own = true
+		case dns:
+			m.dns++
+			m.pods[f.Original.Src] = true
+		default:
+			m.asks++
+			m.pods[f.Original.Src] = true
+		}
+	}
+	return out
+}

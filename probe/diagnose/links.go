@@ -1,0 +1,219 @@
+package diagnose
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// place is a link with its role.
+func (v *view) place(link string, d model.Direction) model.Place {
+	p := model.Place{Link: link, Direction: d}
+	if l := v.byName[link]; l != nil {
+		p.Role = l.Role
+	}
+	return p
+}
+
+func (v *view) linkName(ifindex int) string {
+	if l := v.links[ifindex]; l != nil {
+		return l.Name
+	}
+	return v.uplink()
+}
+
+// uplink is the name that stands for the uplinks in a sentence.
+func (v *view) uplink() string {
+	if len(v.Node.Uplinks) == 0 {
+		return "the uplink"
+	}
+	return strings.Join(v.Node.Uplinks, ", ")
+}
+
+// isUplink reports whether packets leave the node through the link.
+func (v *view) isUplink(ifindex int) bool {
+	l := v.links[ifindex]
+	return l != nil && l.Role == model.RoleUplink
+}
+
+// anUplink is the first of the uplinks, 0 where none is known.
+func (v *view) anUplink() int {
+	i := slices.IndexFunc(v.Links, func(l model.Link) bool { return l.Role == model.RoleUplink })
+	if i < 0 {
+		return 0
+	}
+	return v.Links[i].Index
+}
+
+// leadsOff reports whether frames leave the node by the link: an uplink, or the
+// bridge or bond that holds one.
+func (v *view) leadsOff(l *model.Link) bool {
+	return l.Role == model.RoleUplink || slices.ContainsFunc(v.Links, func(x model.Link) bool {
+		return x.Role == model.RoleUplink && x.Master == l.Index
+	})
+}
+
+// bridgeOf is the bridge that a pod's link is a port of; nil when the pod is
+// routed, or its link's master is no bridge.
+func (v *view) bridgeOf(p *model.Pod) *model.Link {
+	l := v.links[p.LinkIndex]
+	if l == nil || l.Master == 0 {
+		return nil
+	}
+	if m := v.links[l.Master]; m != nil && m.Kind == "bridge" {
+		return m
+	}
+	return nil
+}
+
+// routed reports whether the node reaches the pod by a link of its own.
+func (v *view) routed(p *model.Pod) bool {
+	l := v.links[p.LinkIndex]
+	return l != nil && l.Master == 0
+}
+
+// router is the node's link by which the packets of a pod arrive that has the
+// node for its gateway; nil for one that has not.
+func (v *view) router(p *model.Pod) *model.Link {
+	l := v.links[p.LinkIndex]
+	if l == nil || len(p.Gateways) == 0 {
+		return nil
+	}
+	if l.Master == 0 {
+		return l
+	}
+	if slices.ContainsFunc(p.Gateways, func(n model.Neighbor) bool { return v.nodeAddrs[n.Addr] }) {
+		return v.links[l.Master]
+	}
+	return nil
+}
+
+// natLink is the link that POSTROUTING names for packets that leave through an
+// uplink: the bridge, where the uplink is a port of one.
+func (v *view) natLink(ifindex int) string {
+	l := v.links[ifindex]
+	if l == nil {
+		return ""
+	}
+	if m := v.links[l.Master]; m != nil {
+		return m.Name
+	}
+	return l.Name
+}
+
+// outLink is the link that POSTROUTING names for packets to an address.
+func (v *view) outLink(dst netip.Addr) string {
+	if pods := v.pods[dst]; len(pods) > 0 {
+		names := v.withMaster(pods[0].Link)
+		return names[len(names)-1]
+	}
+	for i := range v.Links {
+		if v.Links[i].Role == model.RoleUplink {
+			return v.natLink(v.Links[i].Index)
+		}
+	}
+	return ""
+}
+
+// addrOn is the link's own address that goes with a neighbour on it. A next hop
+// of IPv6 mostly has a link-local address, which nobody answers to from afar.
+func (v *view) addrOn(l *model.Link, neighbor netip.Addr) netip.Addr {
+	for _, a := range l.Addresses {
+		if a.Contains(neighbor) && (a.Addr().Is4() || !a.Addr().IsLinkLocalUnicast()) {
+			return a.Addr()
+		}
+	}
+	for _, a := range l.Addresses {
+		if a.Addr().Is4() == neighbor.Is4() && a.Addr().IsGlobalUnicast() {
+			return a.Addr()
+		}
+	}
+	return netip.Addr{}
+}
+
+// holds reports whether the link itself has the address.
+func (v *view) holds(link string, a netip.Addr) bool {
+	l := v.byName[link]
+	return l != nil && slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr() == a })
+}
+
+// hop is the count of an address at a link, nil where there is none.
+func (v *view) hop(a netip.Addr, ifindex int, dir model.Direction, side model.Side) *model.HopCount {
+	for h := range each(v.Traffic.Hops) {
+		if h.Addr == a && h.IfIndex == ifindex && h.Direction == dir && h.Side == side {
+			return h
+		}
+	}
+	return nil
+}
+
+func (v *view) dead(b *backend) model.Finding {
+	f := model.Finding{Confidence: model.Proven, Packets: v.droppedFor(b.addr)}
+	pods, services := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	ends := func(src netip.Addr) {
+		if len(v.pods[src]) > 0 {
+			pods[src] = true
+		}
+	}
+	for _, flow := range b.silent {
+		ends(flow.Original.Src)
+		services[flow.Original.Dst] = true
+	}
+	for _, d := range v.dropsFor(b.addr) {
+		ends(d.Src)
+	}
+	for _, r := range b.rules {
+		if r.Dst.Prefix.IsSingleIP() && !r.Dst.Not {
+			services[r.Dst.Prefix.Addr()] = true
+		}
+	}
+	f.Pods = sorted(pods)
+	targets := sorted(services)
+	f.Peers = hosts(append(slices.Clone(targets), b.addr))
+	service := "a service's address"
+	if len(targets) > 0 {
+		service = addrs(targets)
+	}
+	f.Title = fmt.Sprintf("%s leads to %s, where no pod lives", service, b.addr)
+	f.Why = fmt.Sprintf("What is sent to %s is translated to %s, an address of this node's pods that no pod has. Nobody answers.", service, b.addr)
+	if len(b.silent) > 0 {
+		first := b.silent[0]
+		observe(&f, model.SourceConntrack,
+			"%s to %s UNREPLIED, the reply is expected from %s; %s like it", first.Original.Src, first.Original.Dst, first.Reply.Src, count(uint64(len(b.silent)), "flow"))
+	}
+	observe(&f, model.SourcePods, "no pod on this node holds %s", b.addr)
+	f.Evidence = append(f.Evidence, dropEvidence(v.dropsFor(b.addr))...)
+	f.LastHopAlive = model.Place{Direction: model.Ingress}
+	if len(f.Pods) > 0 {
+		f.LastHopAlive = v.place(v.pods[f.Pods[0]][0].Link, model.Ingress)
+	}
+	if !v.ownRange(b.addr) {
+		f.Confidence = model.Likely
+		f.Unseen = append(f.Unseen, "this node's pod range: "+b.addr.String()+" is near its pods' addresses (give --nodes)")
+		f.Alternatives = append(f.Alternatives, "the address is another node's pod, which does not answer")
+	}
+	v.deadRule(b, targets, &f)
+	return f
+}
+
+// dead says why a link carries nothing; empty where it should.
+func dead(l *model.Link) string {
+	switch {
+	case !l.Up:
+		return "is down"
+	case !l.Carrier:
+		return "has no carrier"
+	}
+	return ""
+}
+
+// raise is what to do about a dead link first.
+func raise(l *model.Link) string {
+	if !l.Up {
+		return "ip link set dev " + shellWord(l.Name) + " up"
+	}
+	return "see what " + l.Name + " is connected to: ip -d link show dev " + shellWord(l.Name)
+}

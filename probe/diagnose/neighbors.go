@@ -1,0 +1,65 @@
+package diagnose
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// resolved reports whether a neighbour entry holds a MAC that is used.
+func resolved(n *model.Neighbor) bool {
+	switch n.State {
+	case "FAILED", "INCOMPLETE", "NONE":
+		return false
+	}
+	return !n.MAC.IsZero() && !n.Proxy
+}
+
+func stateOf(n *model.Neighbor) string {
+	if n.State == "" {
+		return "unknown"
+	}
+	return n.State
+}
+
+// protocol is what tells an address's MAC.
+func protocol(a netip.Addr) string {
+	if a.Is6() {
+		return "neighbour discovery"
+	}
+	return "ARP"
+}
+
+// request is what asks for it.
+func request(a netip.Addr) string {
+	if a.Is6() {
+		return "neighbour solicitation"
+	}
+	return "ARP request"
+}
+
+// isGatewayMAC reports whether a default gateway has this address, or the
+// fabric to which all that pods send is sent.
+func (v *view) isGatewayMAC(m model.MAC) bool {
+	return v.tunnel[m] || slices.ContainsFunc(v.gateways, func(n model.Neighbor) bool { return n.MAC == m })
+}
+
+// owner says in words whose an Ethernet address is.
+func (v *view) owner(m model.MAC) string {
+	if s, ok := v.macs[m]; ok {
+		return s
+	}
+	return "nobody on this node"
+}
+
+// podMACs are the addresses of the living interfaces that hold an address.
+func (v *view) podMACs(a netip.Addr) []model.MAC {
+	var out []model.MAC
+	for _, p := range v.pods[a] {
+		if !p.MAC.IsZero() {
+			out = append(out, p.MAC)
+		}
+	}
+	return out
+}

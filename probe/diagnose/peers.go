@@ -1,0 +1,227 @@
+package diagnose
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
+)
+
+// pair is a local address and an address off the node.
+type pair struct{ local, remote netip.Addr }
+
+// mergePeers sums what went between two addresses over all uplinks: an answer
+// may return by another than the question left by. The link is the one that
+// most left by.
+func mergePeers(list []model.Peer, uplink func(ifindex int) bool) []model.Peer {
+	at := make(map[pair]int, len(list))
+	out := make([]model.Peer, 0, len(list))
+	// most is how much left by the link of each of out.
+	var most []uint64
+	for _, p := range list {
+		if !uplink(p.IfIndex) {
+			continue
+		}
+		k := pair{p.Local, p.Remote}
+		i, seen := at[k]
+		if !seen {
+			at[k] = len(out)
+			out, most = append(out, p), append(most, p.Out.Packets)
+			continue
+		}
+		m := &out[i]
+		if p.Out.Packets > most[i] {
+			most[i], m.IfIndex, m.Link = p.Out.Packets, p.IfIndex, p.Link
+		}
+		if m.FirstOut.IsZero() || !p.FirstOut.IsZero() && p.FirstOut.Before(m.FirstOut) {
+			m.FirstOut = p.FirstOut
+		}
+		if p.LastOut.After(m.LastOut) {
+			m.LastOut = p.LastOut
+		}
+		if p.LastIn.After(m.LastIn) {
+			m.LastIn = p.LastIn
+		}
+		m.Out, m.In = addCounts(m.Out, p.Out), addCounts(m.In, p.In)
+	}
+	return out
+}
+
+func addCounts(a, b model.PeerCount) model.PeerCount {
+	return model.PeerCount{
+		Packets: a.Packets + b.Packets, Requests: a.Requests + b.Requests, Replies: a.Replies + b.Replies,
+		Other: a.Other + b.Other, ICMPErrors: a.ICMPErrors + b.ICMPErrors,
+	}
+}
+
+// settled is how long before the window's end a packet must have left for its
+// missing answer to mean anything.
+const settled = time.Second
+
+// unanswered reports whether packets that must be answered left for a peer and
+// nothing proves that they arrived: no answer on the wire, no reply that
+// connection tracking saw, no ICMP error about them. Where the probe had no
+// room for every pair an answer may be among what it did not count: then
+// connection tracking must have seen none either.
+func (v *view) unanswered(p *model.Peer) bool {
+	if v.answered(p) || !wanting(v, p) || p.FirstOut.After(v.Window.End.Add(-settled)) {
+		return false
+	}
+	return v.Traffic.Lost.Counters == 0 || v.flowsOf(p).silent != nil
+}
+
+// wanting reports whether the pair's packets, of which some left, must be
+// answered. A datagram need not be, but for a name server's; a client that waits
+// in vain begins flow after flow. What answers a stranger needs no answer either,
+// unless nothing comes in although TCP goes out, or the stranger's connections
+// stay half open.
+func wanting(v *view, p *model.Peer) bool {
+	if p.Out.Packets == 0 {
+		return false
+	}
+	st := v.flowsOf(p)
+	return p.Out.Requests >= minPackets || p.In.Packets == 0 && p.Out.Replies >= minPackets ||
+		st.newSilent >= minSilent || st.dns > 0 && p.Out.Packets >= minPackets || st.halfOpen >= minPackets
+}
+
+// minSilent is how many datagram flows without a reply show a client that wants
+// one: what only sends keeps to one.
+const minSilent = 3
+
+// minPackets is how many packets must be silent before it is worth a word.
+const minPackets = 2
+
+// answered reports whether something proves that packets of the pair reach
+// the peer. For packets that tell neither (UDP) connection tracking says
+// which side began. Where it holds no flow of the pair, since no rule makes it
+// track or it has forgotten, they count as an answer, unless questions that
+// answers would be told from went without.
+func (v *view) answered(p *model.Peer) bool {
+	if p.In.Replies > 0 || p.In.ICMPErrors > 0 && !v.refused(p) {
+		return true
+	}
+	if p.In.Other == 0 {
+		return false
+	}
+	st := v.flowsOf(p)
+	return st.newReplied || st.oldReplied && st.newSilent == 0 || !st.known && p.Out.Requests < minPackets
+}
+
+// refused reports whether all that comes back for what must be answered are ICMP
+// errors: a router on the way knows no route, or the last one no such machine. A
+// closed port would answer a connection with a reset. An error about a datagram
+// may be the receiver's own, which proves that it arrived.
+func (v *view) refused(p *model.Peer) bool {
+	if p.In.ICMPErrors == 0 || p.In.Replies > 0 {
+		return false
+	}
+	st := v.flowsOf(p)
+	return !st.newReplied && (p.Out.Requests >= minAsks || st.dns >= minAsks)
+}
+
+// sentAstray reports whether the pair's packets left with a destination MAC
+// that is neither the next hop's nor a gateway's, so that nobody beyond the link
+// had to route them.
+func (v *view) sentAstray(p *model.Peer) bool {
+	if len(v.gateways) == 0 {
+		return false
+	}
+	hops, known := nextHopMACs(v, p)
+	seen := false
+	for _, m := range v.macPairs[p.Local] {
+		if m.IfIndex != p.IfIndex || m.Side != model.AsSource || m.Direction != model.Egress {
+			continue
+		}
+		if !known || hops[m.Dst] || v.isGatewayMAC(m.Dst) {
+			return false
+		}
+		seen = true
+	}
+	return seen
+}
+
+// nextHopMACs are the MACs of those that the node hands the pair's packets to:
+// other nodes' where routes lead to these. They are not known where no route is,
+// or a neighbour's MAC is not. A pod on the uplink's own bridge sends past the
+// node, to gateways only.
+func nextHopMACs(v *view, p *model.Peer) (macs map[model.MAC]bool, known bool) {
+	if besideUplink(v, p) {
+		return nil, true
+	}
+	d := v.routing().Lookup(path.Query{Src: p.Local, Dst: p.Remote})
+	macs = map[model.MAC]bool{}
+	for _, h := range d.Hops {
+		a := h.Gateway
+		if !a.IsValid() {
+			a = p.Remote
+		}
+		n := slices.IndexFunc(v.Neighbors, func(n model.Neighbor) bool { return n.Addr == a && n.IfIndex == h.IfIndex && !n.MAC.IsZero() })
+		if n < 0 {
+			return nil, false
+		}
+		macs[v.Neighbors[n].MAC] = true
+	}
+	return macs, len(macs) > 0
+}
+
+// besideUplink reports whether the pair's pod is a port of the bridge that holds
+// the uplink.
+func besideUplink(v *view, p *model.Peer) bool {
+	up := v.links[p.IfIndex]
+	return up != nil && up.Master != 0 && slices.ContainsFunc(v.pods[p.Local], func(pod *model.Pod) bool {
+		l := v.links[pod.LinkIndex]
+		return l != nil && l.Master == up.Master
+	})
+}
+
+// reflected are the addresses whose packets leave again through an uplink that
+// they came in by, sent back by a bridge or a router: they are counted as if
+// the address had sent them.
+func (v *view) reflected() map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	for h := range each(v.Traffic.Hops) {
+		if h.Addr.IsValid() && h.Side == model.AsDestination && h.Direction == model.Egress && h.Packets > 0 && v.isUplink(h.IfIndex) {
+			out[h.Addr] = true
+		}
+	}
+	return out
+}
+
+// elsewhere reports whether an address is off this node and can answer.
+func (v *view) elsewhere(a netip.Addr) bool {
+	return a.IsGlobalUnicast() && a != azureWireServer && !v.nodeAddrs[a] && len(v.pods[a]) == 0 && !v.past[a]
+}
+
+// azureWireServer is Azure's address for DNS, health probes and the guest
+// agent. Pods may not reach all of it, by design of AKS.
+var azureWireServer = netip.AddrFrom4([4]byte{168, 63, 129, 16})
+
+// exchange sums up pairs: the pods, their peers, and what went between them.
+type exchange struct {
+	pods, remotes             map[netip.Addr]bool
+	packets, requests, errors uint64
+	// link is one by which packets left.
+	link int
+}
+
+func sumPeers(list []*model.Peer) exchange {
+	x := exchange{pods: map[netip.Addr]bool{}, remotes: map[netip.Addr]bool{}}
+	for _, p := range list {
+		x.pods[p.Local], x.remotes[p.Remote], x.link = true, true, p.IfIndex
+		x.packets += p.Out.Packets
+		x.requests += p.Out.Requests
+		x.errors += p.In.ICMPErrors
+	}
+	return x
+}
+
+// silentPeers are the peers of the ranges that do not answer.
+func silentPeers(list []*remoteRange) []*model.Peer {
+	var out []*model.Peer
+	for _, r := range list {
+		out = append(out, r.silent...)
+	}
+	return out
+}

@@ -1,0 +1,77 @@
+package diagnose
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// podName is how a pod is called in a sentence.
+func podName(p *model.Pod) string {
+	switch {
+	case p.Name != "" && p.Namespace != "":
+		return p.Namespace + "/" + p.Name
+	case p.Name != "":
+		return p.Name
+	}
+	return "the pod behind " + p.Link
+}
+
+// podAddrs are the pod's addresses.
+func podAddrs(p *model.Pod) []netip.Addr {
+	out := make([]netip.Addr, len(p.Addresses))
+	for i, a := range p.Addresses {
+		out[i] = a.Addr()
+	}
+	return out
+}
+
+// sameFamily are the addresses of the family of like.
+func sameFamily(list []netip.Addr, like netip.Addr) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range list {
+		if a.Is4() == like.Is4() {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// stood reports whether the pod was there from the window's beginning. What is
+// wrong of a younger one may be on its way to be right.
+func (v *view) stood(p *model.Pod) bool { return !p.Since.After(v.Window.Start) }
+
+// podsIn are the addresses of the living pods in any of the ranges.
+func (v *view) podsIn(ranges []netip.Prefix) []netip.Addr {
+	var out []netip.Addr
+	for a := range v.pods {
+		if inAny(ranges, a) {
+			out = append(out, a)
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return out
+}
+
+// vacant reports whether an address belongs to this node's pods and no pod has
+// it, nor had it during the window.
+func (v *view) vacant(a netip.Addr) bool {
+	return inAny(v.ranges.local, a) && len(v.pods[a]) == 0 && !v.past[a] && !v.nodeAddrs[a]
+}
+
+// ownRange reports whether the address is in a range that is known to be this
+// node's, and not only supposed.
+func (v *view) ownRange(a netip.Addr) bool {
+	for l := range each(v.Links) {
+		if l.Role == model.RoleBridge && slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return !p.IsSingleIP() && p.Contains(a) }) {
+			return true
+		}
+	}
+	for n := range each(v.Cluster.Nodes) {
+		if inAny(n.PodCIDRs, a) && slices.ContainsFunc(n.Addresses, func(x netip.Addr) bool { return v.nodeAddrs[x] }) {
+			return true
+		}
+	}
+	return false
+}

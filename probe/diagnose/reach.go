@@ -1,0 +1,208 @@
+package diagnose
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// reach is what echo requests told of a way.
+type reach int
+
+const (
+	reachUnknown reach = iota
+	reachWorks
+	reachFails
+)
+
+// fromOwnRange reports whether an address is of this node's pod ranges.
+func fromOwnRange(v *view, a netip.Addr) bool {
+	if !v.beyond.ownKnown {
+		v.beyond.own, v.beyond.ownKnown = v.ownCIDRs(), true
+	}
+	return inAny(v.beyond.own, a)
+}
+
+// near reports whether the range's node is in this node's subnet, and so under
+// the same route table; one that is not known is supposed to be.
+func (v *view) near(r *remoteRange) bool {
+	n := v.nodeOf(r.cidr)
+	return n == nil || slices.ContainsFunc(internal(n), func(a netip.Addr) bool { return inAny(v.onLink, a) })
+}
+
+// echoed is what came of the echo request from the node's address to another:
+// nil where none was sent.
+func (v *view) echoed(to netip.Addr) *model.Probe {
+	for p := range each(v.Probes) {
+		if p.Kind == model.ProbeEcho && p.To == to && !fromOwnRange(v, p.From) {
+			return p
+		}
+	}
+	return nil
+}
+
+// arped is what came of the ARP request for an address; nil where none was sent.
+func (v *view) arped(a netip.Addr) *model.Probe {
+	for p := range each(v.Probes) {
+		if p.Kind == model.ProbeARP && p.To == a {
+			return p
+		}
+	}
+	return nil
+}
+
+// byGateway reports whether none but a gateway answered, which may answer for
+// all, as Azure's fabric does.
+func (v *view) byGateway(p *model.Probe) bool {
+	return !slices.ContainsFunc(p.MACs, func(m model.MAC) bool { return !v.isGatewayMAC(m) })
+}
+
+// probed is a range with what the node's echo requests say of the paths to and
+// from it.
+func (v *view) probed(r remoteRange) *remoteRange {
+	for p := range each(v.Probes) {
+		if p.Kind == model.ProbeEcho && r.cidr.Contains(p.To) && !fromOwnRange(v, p.From) {
+			r.probes = append(r.probes, p)
+			r.nodeAnswers = r.nodeAnswers || p.Answered
+		}
+	}
+	switch {
+	case r.nodeAnswers:
+		r.there = reachWorks
+	case v.echoed(r.cidr.Addr().Next()) != nil && firstAnswers(v, r.six()) && ownerAnswers(v, &r):
+		r.there = reachFails
+	}
+	r.back = probedBack(v, &r)
+	return &r
+}
+
+// six reports whether the range is of IPv6. What probes of one family tell, they
+// tell of its routes alone.
+func (r *remoteRange) six() bool { return r.cidr.Addr().Is6() }
+
+// firstAnswers reports whether the first address of another node's range is
+// sure to be somebody: kubenet's bridge has it; elsewhere another range's shows
+// it by an answer.
+func firstAnswers(v *view, six bool) bool {
+	return v.Node.Plugin == "kubenet" || slices.ContainsFunc(v.Probes, func(p model.Probe) bool {
+		cidr := v.remote(p.To)
+		return p.Kind == model.ProbeEcho && p.Answered && p.To.Is6() == six && cidr.IsValid() && p.To == cidr.Addr().Next()
+	})
+}
+
+// ownerAnswers reports whether the range's node itself answered an echo; where
+// it is not known, whether any machine did, so that echo gets about here.
+func ownerAnswers(v *view, r *remoteRange) bool {
+	own := v.ownerAddrs(r)
+	if len(own) > 0 {
+		return slices.ContainsFunc(own, func(a netip.Addr) bool {
+			p := v.echoed(a)
+			return p != nil && p.Answered
+		})
+	}
+	return v.echoAnswered(r.six())
+}
+
+// ownerAddrs are the addresses of the range's family that its node has; none
+// where they are not known.
+func (v *view) ownerAddrs(r *remoteRange) []netip.Addr {
+	n := v.nodeOf(r.cidr)
+	if n == nil {
+		return nil
+	}
+	return slices.DeleteFunc(internal(n), func(a netip.Addr) bool { return a.Is6() != r.six() })
+}
+
+// ownerSilent reports whether the range's node is known and did not answer an
+// echo.
+func (v *view) ownerSilent(r *remoteRange) bool {
+	return !ownerAnswers(v, r) && slices.ContainsFunc(v.ownerAddrs(r), func(a netip.Addr) bool { return v.echoed(a) != nil })
+}
+
+// echoAnswered reports whether any machine answered an echo of the node's own.
+func (v *view) echoAnswered(six bool) bool {
+	return slices.ContainsFunc(v.Probes, func(p model.Probe) bool {
+		return p.Kind == model.ProbeEcho && p.Answered && p.To.Is6() == six && !fromOwnRange(v, p.From)
+	})
+}
+
+// probedBack tells whether what the range's node sends to this node's pods gets
+// here: by echo requests from this node's pod range to that node, or to another
+// of the same subnet, or by pods' requests that arrive.
+func probedBack(v *view, r *remoteRange) reach {
+	if r.podAsks > 0 {
+		return reachWorks
+	}
+	owner, near := v.nodeOf(r.cidr), v.near(r)
+	out := reachUnknown
+	for p := range each(v.Probes) {
+		its := owner != nil && slices.Contains(owner.Addresses, p.To)
+		if p.Kind != model.ProbeEcho || p.To.Is6() != r.six() || !fromOwnRange(v, p.From) || !its && !(near && inAny(v.onLink, p.To)) {
+			continue
+		}
+		if p.Answered {
+			return reachWorks
+		}
+		if direct := v.echoed(p.To); direct != nil && direct.Answered {
+			out = reachFails
+		}
+	}
+	return out
+}
+
+// backProbes are the echo requests from this node's pod range of a family.
+func (v *view) backProbes(six bool) []*model.Probe {
+	var out []*model.Probe
+	for p := range each(v.Probes) {
+		if p.Kind == model.ProbeEcho && p.To.Is6() == six && fromOwnRange(v, p.From) {
+			out = append(out, p, v.echoed(p.To))
+		}
+	}
+	return slices.DeleteFunc(out, func(p *model.Probe) bool { return p == nil })
+}
+
+// probeEvidence is a line for each address that sent requests, each probe once.
+func probeEvidence(list []*model.Probe) []model.Evidence {
+	type asker struct {
+		from     netip.Addr
+		link     string
+		answered bool
+	}
+	by := map[asker][]netip.Addr{}
+	var order []asker
+	for _, p := range list {
+		k := asker{p.From, p.Link, p.Answered}
+		if slices.Contains(by[k], p.To) {
+			continue
+		}
+		if by[k] == nil {
+			order = append(order, k)
+		}
+		by[k] = append(by[k], p.To)
+	}
+	var out []model.Evidence
+	for _, k := range order {
+		result := "no answer from "
+		if k.answered {
+			result = "answers from "
+		}
+		out = append(out, seen(model.SourceProbes, "echo from %s on %s: %s%s", k.from, k.link, result, addrs(by[k])))
+	}
+	return out
+}
+
+// arpEvidence is what came of an ARP request.
+func (v *view) arpEvidence(p *model.Probe) model.Evidence {
+	text := fmt.Sprintf("ARP request from %s on %s for %s: ", p.From, p.Link, p.To)
+	switch {
+	case !p.Answered:
+		text += "no answer"
+	case v.byGateway(p):
+		text += "answered by the gateway, which answers for others"
+	default:
+		text += "answered with " + addrs(p.MACs)
+	}
+	return seen(model.SourceProbes, "%s", text)
+}
