@@ -59,7 +59,7 @@ endef
 
 .PHONY: test
 test: need-test ## run every test, as root, those in network namespaces included
-	@echo "all packages, as root on Linux $$(uname -r); nothing is skipped"
+	@echo "all packages, as root on Linux $$(uname -r); nothing is skipped. The first build takes a while."
 	@$(call run-tests,./...)
 
 .PHONY: test-lab

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
@@ -47,7 +48,10 @@ func victim() {
 			return err
 		}
 		fmt.Println("ready", info.ID)
-		select {}
+		// It is to be killed. Without a timer, and with all else asleep, the
+		// runtime would take this for a deadlock.
+		time.Sleep(time.Hour)
+		return errors.New("nobody killed it")
 	}()
 	if err != nil {
 		fmt.Println(err)
