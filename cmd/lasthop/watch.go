@@ -24,9 +24,10 @@ func (a *app) watchCommand() *cobra.Command {
 		Use:   "watch [POD…]",
 		Short: "Findings, drops and rewrites as NDJSON, until interrupted",
 		Long: "Observe until interrupted, and print one JSON object a line: a Finding when it\n" +
-			"opens, changes and closes; the Drops of each second; a MACRewrite once in a\n" +
-			"window; and what lasthop itself Lost. The first line is a Lost, when everything\n" +
-			"is attached. With PODs, only what concerns them is told.\n\n" +
+			"opens, changes and closes; the Drops of each second, without what the kernel\n" +
+			"freed harmlessly; a MACRewrite once in a window; and what lasthop itself Lost.\n" +
+			"The first line is a Lost, when everything is attached. With PODs, only what\n" +
+			"concerns them is told.\n\n" +
 			"Exit status: 0 when the reader goes away; 2 usage; 3 cannot observe;\n" +
 			"130 interrupted, after cleaning up.",
 		RunE: func(cmd *cobra.Command, args []string) error {

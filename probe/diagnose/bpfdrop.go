@@ -3,7 +3,6 @@ package diagnose
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -32,7 +31,7 @@ var bpfDrop = kind{
 	ends:  []model.HopKind{model.HopLink},
 }
 
-// hookWords say where a program that drops with a reason is attached.
+// hookWords are the hooks whose programs the kernel drops with a reason for.
 var hookWords = map[model.Reason]string{
 	"TC_INGRESS":        "the ingress hook of tc",
 	"TC_EGRESS":         "the egress hook of tc",
@@ -101,22 +100,23 @@ func (v *view) droppedByProgram(k hook, l *lost) model.Finding {
 	return f
 }
 
-// evidence are the programs on the hook, in the order in which packets meet them;
-// a cgroup's are all that there are, and packets meet those of their own cgroup
-// and of the ones above it.
+// evidence are the programs on the hook, in the order in which packets meet them.
+// For a cgroup's hook they are those of all cgroups: a packet meets the programs of
+// its process's cgroup and of those above it.
 func (h *hookPlace) evidence() []model.Evidence {
 	const most = 8
 	var out []model.Evidence
 	for i, p := range h.programs {
-		text := p.String()
-		switch {
-		case h.ofCgroup() && i == most:
+		if h.ofCgroup() && i == most {
 			return append(out, model.Evidence{Source: model.SourcePrograms, Text: fmt.Sprintf("and %d more on cgroups", len(h.programs)-most)})
-		case h.ofCgroup():
-		case len(h.programs) > 1:
-			text = fmt.Sprintf("on %s %s, number %d of %d: %s", h.link, h.direction, i+1, len(h.programs), p)
-		default:
-			text = fmt.Sprintf("on %s %s: %s", h.link, h.direction, p)
+		}
+		text := p.String()
+		if !h.ofCgroup() {
+			number := ""
+			if len(h.programs) > 1 {
+				number = fmt.Sprintf(", number %d of %d", i+1, len(h.programs))
+			}
+			text = fmt.Sprintf("on %s %s%s: %s", h.link, h.direction, number, p)
 		}
 		if owner := programOwner(p); owner != "" {
 			text += " — owner: " + owner
@@ -126,15 +126,15 @@ func (h *hookPlace) evidence() []model.Evidence {
 	return out
 }
 
-// before is where packets were seen last before the hook. XDP comes before the
-// counting at its link, so that this is the pod's own end where the link is a
-// pod's.
+// before is where packets were last counted before the hook. XDP runs before the
+// programs that count at its link, so that this is the pod's own end where the link
+// is a pod's.
 func (v *view) before(h hookPlace, pod netip.Addr) model.Place {
-	if h.ofCgroup() && !v.inside(h) {
-		return model.Place{Direction: h.direction}
-	}
-	if v.inside(h) {
+	switch {
+	case v.inside(h):
 		return model.Place{Link: h.link, Role: model.RolePod, Direction: h.direction}
+	case h.ofCgroup():
+		return model.Place{Direction: h.direction}
 	}
 	if h.reason == "XDP" && h.netns == v.Node.Netns {
 		for _, p := range v.pods[pod] {
@@ -183,8 +183,8 @@ func (v *view) hooked(k hook, pod netip.Addr) hookPlace {
 	return h
 }
 
-// holds reports whether a program is one that a packet meets at the hook, or of a
-// cgroup may meet: which one a process is in is not known.
+// holds reports whether packets meet the program at the hook, or may meet it on a
+// cgroup: which cgroup the sending process is in is not known.
 func (h *hookPlace) holds(p *model.Program) bool {
 	if h.ofCgroup() {
 		return p.Kind == model.ProgramCgroup && p.Direction == model.Egress
@@ -198,7 +198,7 @@ func (h *hookPlace) holds(p *model.Program) bool {
 	return p.Kind == model.ProgramTCX || p.Kind == model.ProgramTC
 }
 
-// weighPrograms says what is not known of the program.
+// weighPrograms adds what is not known of the program.
 func (v *view) weighPrograms(f *model.Finding, h hookPlace) {
 	switch {
 	case h.ofCgroup() && len(h.programs) > 0:
@@ -213,8 +213,8 @@ func (v *view) weighPrograms(f *model.Finding, h hookPlace) {
 	}
 }
 
-// fix are the commands that tell more of what is on the hook, and the one that
-// takes away what nobody owns.
+// fix are the commands that show what is on the hook, and the one that detaches a
+// program without a known owner.
 func (h *hookPlace) fix() []string {
 	link := shellWord(h.link)
 	show := fmt.Sprintf("%sbpftool net show dev %s; %stc filter show dev %s %s", h.enter, link, h.enter, link, h.direction)
@@ -230,60 +230,53 @@ func (h *hookPlace) fix() []string {
 	for _, p := range h.programs {
 		owners[programOwner(p)] = true
 	}
-	for _, owner := range slices.Sorted(maps.Keys(owners)) {
-		out = append(out, ownerAdvice[owner]...)
+	for _, o := range programOwners {
+		if owners[o.name] {
+			out = append(out, o.advice...)
+		}
 	}
 	if len(h.programs) != 1 || !owners[""] {
 		return out
 	}
+	detach := ""
 	switch p := h.programs[0]; p.Kind {
 	case model.ProgramTC:
-		out = append(out, fmt.Sprintf("if nobody owns it: %stc filter del dev %s %s pref %d handle %s %s", h.enter, link, h.direction, p.Priority, p.TCHandle(), shellWord(p.Filter)))
+		detach = fmt.Sprintf("%stc filter del dev %s %s pref %d handle %s %s", h.enter, link, h.direction, p.Priority, p.TCHandle(), shellWord(p.Filter))
 	case model.ProgramXDP:
 		// Without a mode, only the driver's own is meant.
-		out = append(out, fmt.Sprintf("if nobody owns it: %[1]sip link set dev %[2]s xdp off; %[1]sip link set dev %[2]s xdpgeneric off", h.enter, link))
+		detach = fmt.Sprintf("%[1]sip link set dev %[2]s xdp off; %[1]sip link set dev %[2]s xdpgeneric off", h.enter, link)
 	case model.ProgramTCX:
-		if p.BPFLink == 0 {
-			out = append(out, fmt.Sprintf("if nobody owns it: %sbpftool net detach tcx_%s dev %s # bpftool of Linux 6.12 or newer", h.enter, h.direction, link))
-		} else {
-			out = append(out, fmt.Sprintf("if nobody owns it: end the process that holds its link: bpftool link show id %d", p.BPFLink))
+		detach = fmt.Sprintf("%sbpftool net detach tcx_%s dev %s # bpftool of Linux 6.12 or newer", h.enter, h.direction, link)
+		if p.BPFLink != 0 {
+			detach = fmt.Sprintf("end the process that holds its link: bpftool link show id %d", p.BPFLink)
 		}
 	}
-	return out
+	return append(out, "if nobody owns it: "+detach)
 }
 
-// programOwners are told by how their programs' names begin; tc's own names
-// hold a section's name behind a file's.
-var programOwners = []struct{ prefix, owner string }{
-	{"cil_", "Cilium"},
-	{"bpf_lxc.o", "Cilium"},
-	{"bpf_netdev", "Cilium"},
-	{"bpf_host.o", "Cilium"},
-	{"bpf_overlay.o", "Cilium"},
-	{"cali_", "Calico"},
-	{"calico_", "Calico"},
-	{"sd_fw_", "systemd"},
-}
-
-// ownerAdvice are the commands that ask an owner.
-var ownerAdvice = map[string][]string{
-	"Cilium": {
+// programOwners are recognised by how their programs' names begin; tc's own names
+// put a section's name after a file's. advice are commands that show why they drop.
+var programOwners = []struct {
+	name             string
+	prefixes, advice []string
+}{
+	{"Calico", []string{"cali_", "calico_"}, []string{
+		"owner: Calico; kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org",
+	}},
+	{"Cilium", []string{"cil_", "bpf_lxc.o", "bpf_netdev", "bpf_host.o", "bpf_overlay.o"}, []string{
 		"owner: Cilium; what it drops and why: kubectl -n kube-system exec ds/cilium -- cilium-dbg monitor --type drop",
 		"kubectl get networkpolicies,ciliumnetworkpolicies -A; kubectl get ciliumclusterwidenetworkpolicies",
-	},
-	"Calico": {
-		"owner: Calico; kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org",
-	},
-	"systemd": {
+	}},
+	{"systemd", []string{"sd_fw_"}, []string{
 		"owner: systemd; systemctl show '*' -p Id,IPAddressAllow,IPAddressDeny",
-	},
+	}},
 }
 
 // programOwner is whose program it is, empty where that is not known.
 func programOwner(p *model.Program) string {
 	for _, o := range programOwners {
-		if strings.HasPrefix(p.Name, o.prefix) {
-			return o.owner
+		if slices.ContainsFunc(o.prefixes, func(prefix string) bool { return strings.HasPrefix(p.Name, prefix) }) {
+			return o.name
 		}
 	}
 	return ""

@@ -34,8 +34,8 @@ var conntrackRace = kind{
 	ends:  []model.HopKind{model.HopConntrack},
 }
 
-// refusedLocations are where the kernel frees what may not be entered: the
-// hooks, or what lets a packet go on that a daemon has held.
+// refusedLocations are the functions that free a packet whose entry was refused:
+// those that run the hooks, and those that continue one that a queue held.
 var refusedLocations = []string{"nf_hook_slow", "nfqnl_reinject", "nf_reinject"}
 
 func findConntrackRace(v *view) []finding {
@@ -45,8 +45,8 @@ func findConntrackRace(v *view) []finding {
 	}
 	l, rivals := v.refusedEntries(failed)
 	if l.packets < minDrops {
-		// Two flows that got one port are refused likewise.
-		used := slices.ContainsFunc(v.prior, func(f finding) bool { return f.Code == SNATPortExhaustion })
+		// Two flows that got the same port are refused too.
+		used := v.found(netip.Addr{}, netip.Prefix{}, SNATPortExhaustion)
 		if used || failed-min(l.packets, failed) < minDrops {
 			return nil
 		}
@@ -61,9 +61,9 @@ func findConntrackRace(v *view) []finding {
 	return []finding{{Finding: f, explains: sameDrops(l.drops)}}
 }
 
-// refusedEntries are the drops that failed insertions account for, and no more
-// packets than these, and the rules that may have dropped them too. What a rule
-// has counted is the rule's, and what surely meets one that does not tell.
+// refusedEntries are the drops that the failed insertions explain, no more packets
+// than these, and the rules that may have dropped them instead. A drop that a rule
+// counted is the rule's, and so is one that surely matched a rule without a counter.
 func (v *view) refusedEntries(failed uint64) (*lost, []*suspect) {
 	rules, samples := v.newDropRules(), v.dropSamples()
 	var list []*model.Drop
@@ -84,8 +84,14 @@ func (v *view) refusedEntries(failed uint64) (*lost, []*suspect) {
 		}
 	}
 	// Datagrams race, connections hardly ever.
+	datagram := func(d *model.Drop) int {
+		if d.Proto == udp {
+			return 0
+		}
+		return 1
+	}
 	slices.SortStableFunc(list, func(a, b *model.Drop) int {
-		return cmp.Or(datagramsFirst(a)-datagramsFirst(b), cmp.Compare(b.Packets, a.Packets))
+		return cmp.Or(datagram(a)-datagram(b), cmp.Compare(b.Packets, a.Packets))
 	})
 	var out lost
 	var others []*suspect
@@ -108,13 +114,6 @@ func (v *view) refusedEntries(failed uint64) (*lost, []*suspect) {
 		}
 	}
 	return &out, others
-}
-
-func datagramsFirst(d *model.Drop) int {
-	if d.Proto == udp {
-		return 0
-	}
-	return 1
 }
 
 func (v *view) raced(failed uint64, l *lost) model.Finding {
@@ -158,25 +157,24 @@ func (v *view) servicesOf(pods, peers map[netip.Addr]bool) []netip.Addr {
 	return slices.SortedFunc(maps.Keys(found), netip.Addr.Compare)
 }
 
-// racedUnseen is the finding where no drop of a pod was seen: where drops were
-// not watched, pods whose questions to name servers were translated may have
-// lost some; else those that were masqueraded, since then the packet that is
-// dropped bears the node's address.
+// racedUnseen is the finding where no drop of a pod was seen. Where drops were not
+// watched, pods whose requests to name servers were translated may have lost some.
+// Otherwise only pods whose requests were masqueraded may have, since then the
+// dropped packet has the node's address.
 func (v *view) racedUnseen(failed uint64) []finding {
-	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	l := lost{pods: map[netip.Addr]bool{}, peers: map[netip.Addr]bool{}}
 	for i := range v.Flows {
 		f := &v.Flows[i]
 		translated := f.Original.Src != f.Reply.Dst || f.Original.Dst != f.Reply.Src && !v.Has(model.SourceDrops)
 		if f.Proto == udp && f.Original.DstPort == dnsPort && !f.Start.IsZero() && translated && len(v.pods[f.Original.Src]) > 0 {
-			pods[f.Original.Src], peers[f.Original.Dst] = true, true
+			l.pods[f.Original.Src], l.peers[f.Original.Dst] = true, true
 		}
 	}
-	if len(pods) == 0 {
+	if len(l.pods) == 0 {
 		return nil
 	}
-	f := model.Finding{Confidence: model.Possible, LastHopAlive: model.Place{Direction: model.Ingress},
-		Pods: slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)}
-	f.Peers = hosts(slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare))
+	f := l.finding()
+	f.Confidence, f.LastHopAlive = model.Possible, model.Place{Direction: model.Ingress}
 	f.Title = "entries of connection tracking could not be entered, perhaps those of questions to name servers"
 	f.Why = fmt.Sprintf("Connection tracking refused %s. The pods named ask name servers through a translated address, which is where such "+
 		"races are common.", count(failed, "packet"))

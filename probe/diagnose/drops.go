@@ -159,22 +159,17 @@ func evidenceOf(drops []*model.Drop, what func(*model.Drop) string) []model.Evid
 // first.
 func mostDropped(drops []*model.Drop) []*model.Drop {
 	const most = 3
-	type ends struct {
-		src, dst       netip.Addr
-		link, location string
-		reason         model.Reason
-	}
-	byEnds := map[ends]*model.Drop{}
+	rows := map[model.Drop]*model.Drop{}
 	for _, d := range drops {
-		k := ends{d.Src, d.Dst, d.Link, d.Location, d.Reason}
-		if byEnds[k] == nil {
-			first := *d
-			first.Packets = 0
-			byEnds[k] = &first
+		k := model.Drop{Src: d.Src, Dst: d.Dst, Link: d.Link, Location: d.Location, Reason: d.Reason}
+		if rows[k] == nil {
+			rows[k] = new(model.Drop)
+			*rows[k] = *d
+			continue
 		}
-		byEnds[k].Packets += d.Packets
+		rows[k].Packets += d.Packets
 	}
-	list := slices.SortedFunc(maps.Values(byEnds), func(a, b *model.Drop) int {
+	list := slices.SortedFunc(maps.Values(rows), func(a, b *model.Drop) int {
 		return cmp.Or(cmp.Compare(b.Packets, a.Packets), a.Src.Compare(b.Src), a.Dst.Compare(b.Dst), cmp.Compare(a.Link, b.Link),
 			cmp.Compare(a.Location, b.Location), cmp.Compare(a.Reason, b.Reason))
 	})
@@ -207,15 +202,15 @@ func (v *view) atSockets(match func(*model.Drop) bool, judge func(*model.Pod, *l
 	return out
 }
 
-// sampledPorts are the ports that samples of the drops were for, behind the pod's address
-// at which they were dropped.
+// sampledPorts is the pod's address, with the ports that samples of the drops were
+// for.
 func (v *view) sampledPorts(l *lost) string {
 	samples := v.dropSamples()
 	seen := map[string]bool{}
 	for _, d := range l.drops {
 		if s := samples[keyOfDrop(d)]; s != nil {
 			if _, port, ok := ports(s.Head); ok {
-				seen[fmt.Sprintf("%s/%d", protoName(d.Proto), port)] = true
+				seen[fmt.Sprintf("%s/%d", model.ProtoName(d.Proto), port)] = true
 			}
 		}
 	}
@@ -224,19 +219,6 @@ func (v *view) sampledPorts(l *lost) string {
 		at += " " + strings.Join(slices.Sorted(maps.Keys(seen)), ", ")
 	}
 	return at
-}
-
-// protoName is a protocol's name in a finding.
-func protoName(p uint8) string {
-	switch p {
-	case tcp:
-		return "tcp"
-	case udp:
-		return "udp"
-	case icmp4, icmp6:
-		return "icmp"
-	}
-	return fmt.Sprintf("protocol %d", p)
 }
 
 // allowance is what one rule drops by design.
@@ -252,7 +234,7 @@ type allowances []allowance
 // take reports whether the drop is by design, and uses up what it takes.
 func (list allowances) take(d *model.Drop) bool {
 	for i := range list {
-		if list[i].left >= d.Packets && list[i].takes(d) {
+		if d.Netfilter() && list[i].left >= d.Packets && list[i].takes(d) {
 			list[i].left -= d.Packets
 			return true
 		}
@@ -262,35 +244,29 @@ func (list allowances) take(d *model.Drop) bool {
 
 // byDesign finds the rules that drop on a healthy node: kubelet's
 // deduplication of frames that a promiscuous bridge delivers twice, and AKS's
-// bans of the wire server and of the metadata service.
+// bans of the wire server and of the metadata service. A rule whose counter
+// restarted in the window may have dropped any number.
 func (v *view) byDesign() allowances {
 	var out allowances
+	add := func(c model.Counter, takes func(*model.Drop) bool) {
+		if c.Restarted {
+			c.Delta = math.MaxUint64
+		}
+		out = append(out, allowance{takes, c.Delta})
+	}
 	for i := range v.FrameRules {
-		r := &v.FrameRules[i]
-		if most := mostDroppedBy(r.Counter); most > 0 && v.deduplicates(r) {
-			out = append(out, allowance{left: most, takes: func(d *model.Drop) bool {
-				return d.Netfilter() && r.IPSrc.Matches(d.Src) && r.Out.Matches(d.Link)
-			}})
+		if r := &v.FrameRules[i]; v.deduplicates(r) {
+			add(r.Counter, func(d *model.Drop) bool { return r.IPSrc.Matches(d.Src) && r.Out.Matches(d.Link) })
 		}
 	}
 	for i := range v.PacketRules {
-		r := &v.PacketRules[i]
-		if most := mostDroppedBy(r.Counter); most > 0 && v.dropsByDesign(r) {
-			out = append(out, allowance{left: most, takes: func(d *model.Drop) bool {
-				return d.Netfilter() && r.Dst.Matches(d.Dst) && r.Src.Matches(d.Src) && (r.Proto == 0 || r.Proto == d.Proto)
-			}})
+		if r := &v.PacketRules[i]; v.dropsByDesign(r) {
+			add(r.Counter, func(d *model.Drop) bool {
+				return r.Dst.Matches(d.Dst) && r.Src.Matches(d.Src) && (r.Proto == 0 || r.Proto == d.Proto)
+			})
 		}
 	}
 	return out
-}
-
-// mostDroppedBy bounds what a rule dropped in the window: what it counted, or
-// anything where its counter restarted.
-func mostDroppedBy(c model.Counter) uint64 {
-	if c.Restarted {
-		return math.MaxUint64
-	}
-	return c.Delta
 }
 
 // deduplicates reports whether a rule drops the second copy of what the node

@@ -78,7 +78,7 @@ func withoutDefault(v *view, six bool, l *lost) finding {
 		observe(&f, model.SourceLinks, "%s %s", link, dead(card))
 		f.Fix = append(f.Fix, raise(card))
 	}
-	if !slices.ContainsFunc(peers, func(a netip.Addr) bool { return !v.remote(a).IsValid() }) {
+	if !slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool { return !v.remote(p.Addr()).IsValid() }) {
 		f.Confidence = model.Likely
 		f.Alternatives = []string{"the node is to have none, and its routes to other nodes' pods are gone"}
 	}

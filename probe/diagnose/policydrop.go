@@ -465,18 +465,15 @@ func (s *suspect) fix(owner string) []string {
 
 // droppedUnread is the finding on drops by rules that could not be read.
 func (v *view) droppedUnread(drops []*model.Drop) (model.Finding, bool) {
-	f := model.Finding{Confidence: model.Likely}
-	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	var l lost
 	for _, d := range drops {
-		f.Packets += d.Packets
-		pod := v.pod(d)
-		pods[pod], peers[otherEnd(d, pod)] = true, true
+		l.add(v, d)
 	}
+	f := l.finding()
+	f.Confidence = model.Likely
 	if f.Packets < minDrops {
 		return f, false
 	}
-	f.Pods = slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare)
-	f.Peers = hosts(slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare))
 	f.Title = "a firewall rule drops packets of " + addrs(f.Pods)
 	f.Why = fmt.Sprintf("Netfilter dropped %s; which rule it was could not be told.", count(f.Packets, "packet"))
 	f.Evidence = dropEvidence(drops)
@@ -493,16 +490,15 @@ func (v *view) droppedUnread(drops []*model.Drop) (model.Finding, bool) {
 // droppedInPod is the finding on drops by a pod's own rules, which are not
 // read.
 func (v *view) droppedInPod(pod netip.Addr, drops []*model.Drop) (model.Finding, bool) {
-	f := model.Finding{Confidence: model.Likely, Pods: []netip.Addr{pod}}
-	peers := map[netip.Addr]bool{}
+	var l lost
 	for _, d := range drops {
-		f.Packets += d.Packets
-		peers[otherEnd(d, pod)] = true
+		l.addFor(pod, d)
 	}
+	f := l.finding()
+	f.Confidence = model.Likely
 	if f.Packets < minDrops {
 		return f, false
 	}
-	f.Peers = hosts(slices.SortedFunc(maps.Keys(peers), netip.Addr.Compare))
 	p := v.pods[pod][0]
 	f.Title = fmt.Sprintf("%s drops packets by rules of its own", podName(p))
 	f.Why = fmt.Sprintf("A firewall rule in the pod's own namespace dropped %s; the node's rules did not see them.", count(f.Packets, "packet"))

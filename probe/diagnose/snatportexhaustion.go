@@ -99,7 +99,7 @@ func exhausted(v *view, tables *path.NAT, k bundle, h *holders) (model.Finding, 
 	}
 	f.Pods = sorted(h.pods)
 	f.Peers = []netip.Prefix{host(k.to)}
-	target := fmt.Sprintf("%s/%d of %s", protoName(k.proto), k.port, k.to)
+	target := fmt.Sprintf("%s/%d of %s", model.ProtoName(k.proto), k.port, k.to)
 	f.Title = fmt.Sprintf("the ports of %s towards %s are used up", k.from, target)
 	f.Why = fmt.Sprintf("Flows to %s hold %d of the %d ports (%d to %d) that pods can leave with as %s. New ones die on the node.",
 		target, used, size, within.First, within.Last, k.from)
@@ -116,7 +116,7 @@ func exhausted(v *view, tables *path.NAT, k bundle, h *holders) (model.Finding, 
 		f.Unseen = append(f.Unseen, "a flow that got no port: no insertion failed in the window")
 	}
 	f.LastHopAlive = v.place(v.outLink(k.to), model.Egress)
-	f.Fix = []string{"conntrack -L -p " + protoName(k.proto) + " -d " + k.to.String() + "; use connections again, or leave with more addresses (NAT gateway)"}
+	f.Fix = []string{"conntrack -L -p " + model.ProtoName(k.proto) + " -d " + k.to.String() + "; use connections again, or leave with more addresses (NAT gateway)"}
 	if within != anyPorts {
 		f.Fix = append([]string{fmt.Sprintf("widen the range of ports: %s; then the same rule with --to-ports %d-%d",
 			deletePacketRule(nat.Rule), anyPorts.First, anyPorts.Last)}, f.Fix...)

@@ -101,7 +101,7 @@ func toNobody(v *view, r *model.MACRewrite) bool {
 	})
 }
 
-// rewrittenUnseen is the verdict where the frames were seen to change and no
+// rewrittenUnseen is the finding where the frames were seen to change and no
 // rule about the address is known.
 func rewrittenUnseen(v *view, r *model.MACRewrite) finding {
 	f := model.Finding{

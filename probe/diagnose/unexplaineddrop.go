@@ -27,8 +27,8 @@ var unexplainedDrop = kind{
 	rest: true,
 }
 
-// dropKind is what makes drops the same. One cause may drop on many links: a
-// rule of FORWARD names the link that each packet came in by.
+// dropKind is what one cause's drops have in common. It may drop on many links:
+// FORWARD drops packets with the link that each came in by.
 type dropKind struct {
 	reason   model.Reason
 	location string

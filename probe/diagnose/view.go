@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"encoding/binary"
 	"net/netip"
 	"slices"
 
@@ -29,8 +28,6 @@ type index struct {
 	past map[netip.Addr]bool
 	// nodeAddrs are the node's own addresses.
 	nodeAddrs map[netip.Addr]bool
-	// broadcasts are the addresses for all on a link of the node or a pod.
-	broadcasts map[netip.Addr]bool
 	// macs says whose each Ethernet address is, in words.
 	macs map[model.MAC]string
 	// bridgeMACs are those of bridges and their ports: a bridge gives
@@ -77,7 +74,6 @@ func newView(s *model.Snapshot) *view {
 		pods:       map[netip.Addr][]*model.Pod{},
 		past:       map[netip.Addr]bool{},
 		nodeAddrs:  map[netip.Addr]bool{},
-		broadcasts: map[netip.Addr]bool{},
 		macs:       map[model.MAC]string{},
 		bridgeMACs: map[model.MAC]bool{},
 		links:      map[int]*model.Link{},
@@ -97,13 +93,11 @@ func newView(s *model.Snapshot) *view {
 		}
 		for _, a := range l.Addresses {
 			v.nodeAddrs[a.Addr()] = true
-			v.broadcasts[broadcast(a)] = true
 		}
 	}
 	for p := range each(s.Pods) {
 		for _, a := range p.Addresses {
 			v.pods[a.Addr()] = append(v.pods[a.Addr()], p)
-			v.broadcasts[broadcast(a)] = true
 		}
 		if !p.MAC.IsZero() {
 			v.macs[p.MAC] = podName(p)
@@ -120,7 +114,6 @@ func newView(s *model.Snapshot) *view {
 	for p := range each(s.Traffic.MACs) {
 		v.macPairs[p.Addr] = append(v.macPairs[p.Addr], p)
 	}
-	delete(v.broadcasts, netip.Addr{})
 	indexUplinks(v)
 	v.peers = mergePeers(s.Traffic.Peers, v.isUplink)
 	v.indexFlows()
@@ -166,18 +159,6 @@ func indexUplinks(v *view) {
 			v.tunnel[r.MAC] = true
 		}
 	}
-}
-
-// broadcast is the last address of an IPv4 network, which is for all in it; the
-// zero address where there is none.
-func broadcast(p netip.Prefix) netip.Addr {
-	if !p.Addr().Is4() || p.Bits() < 0 || p.Bits() > 30 {
-		return netip.Addr{}
-	}
-	a := p.Masked().Addr().As4()
-	host := uint32(1)<<(32-p.Bits()) - 1
-	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])|host)
-	return netip.AddrFrom4(a)
 }
 
 // inAny reports whether a prefix of the list holds the address.

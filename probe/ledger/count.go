@@ -3,73 +3,80 @@ package ledger
 import (
 	"net/netip"
 	"slices"
-	"strings"
+	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
 
 // tally is one counter at the four readings: two at each edge of the window.
-type tally struct{ begin, began, last, end uint64 }
+type tally [4]uint64
+
+// The readings, in their order.
+const (
+	start = iota
+	startAgain
+	end
+	endAgain
+)
 
 func (t tally) plus(u tally) tally {
-	return tally{t.begin + u.begin, t.began + u.began, t.last + u.last, t.end + u.end}
+	for i := range t {
+		t[i] += u[i]
+	}
+	return t
 }
 
 // minus stays at zero where counters that were read one after the other
 // disagree.
 func (t tally) minus(u tally) tally {
-	return tally{less(t.begin, u.begin), less(t.began, u.began), less(t.last, u.last), less(t.end, u.end)}
+	for i := range t {
+		t[i] = less(t[i], u[i])
+	}
+	return t
 }
 
 func less(a, b uint64) uint64 { return a - min(a, b) }
 
 // window is what was counted between the first and the third reading.
-func (t tally) window() uint64 { return less(t.last, t.begin) }
+func (t tally) window() uint64 { return less(t[end], t[start]) }
 
-// early is what came surely after all began and before anything ended: such
+// early is what surely came after the window began and before it ended: such
 // packets have had the time to come out. late is what may have been these.
-func (t tally) early() uint64 { return less(t.last, t.began) }
-func (t tally) late() uint64  { return less(t.end, t.begin) }
+func (t tally) early() uint64 { return less(t[end], t[startAgain]) }
+func (t tally) late() uint64  { return less(t[endAgain], t[start]) }
 
 // edge is what was counted while the readings were taken.
-func (t tally) edge() uint64 { return t.late() - min(t.late(), t.early()) }
-
-// at adds what a reading has, which is numbered in their order.
-func (t *tally) at(reading int, n uint64) {
-	*[...]*uint64{&t.begin, &t.began, &t.last, &t.end}[reading] += n
-}
+func (t tally) edge() uint64 { return less(t.late(), t.early()) }
 
 // each calls f for every reading of the snapshot's counters. Where no edge was
-// read, counting began with nothing and ended with the last.
+// read, counting began at zero, and the third reading is the last.
 func each(s *model.Snapshot, f func(reading int, t *model.Traffic)) {
-	f(2, &s.Traffic)
+	f(end, &s.Traffic)
 	if !s.Edges.Read {
-		f(3, &s.Traffic)
+		f(endAgain, &s.Traffic)
 		return
 	}
-	f(0, &s.Edges.Begin)
-	f(1, &s.Edges.Began)
-	f(3, &s.Edges.Ended)
+	f(start, &s.Edges.Begin)
+	f(startAgain, &s.Edges.Began)
+	f(endAgain, &s.Edges.Ended)
 }
 
 // count adds to the tally of a key.
 func count[K comparable](m map[K]tally, k K, reading int, n uint64) {
 	t := m[k]
-	t.at(reading, n)
+	t[reading] += n
 	m[k] = t
 }
 
-func (b *books) countHops() {
+func (b *balance) countHops() {
 	each(b.Snapshot, func(reading int, t *model.Traffic) {
 		for i := range t.Hops {
-			h := &t.Hops[i]
-			if !h.Addr.IsValid() {
-				continue
+			if h := &t.Hops[i]; h.Addr.IsValid() {
+				c := b.openHop(keyOf(h.Addr, h.IfIndex, h.Direction, h.Side))
+				c.all[reading] += h.Packets
+				c.inner[reading] += h.Inner
+				c.forwarded[reading] += h.Inner + h.Outer
 			}
-			c := b.open(keyOf(h.Addr, h.IfIndex, h.Direction, h.Side))
-			c.all.at(reading, h.Packets)
-			c.inner.at(reading, h.Inner)
-			c.forwarded.at(reading, h.Inner+h.Outer)
 		}
 		for i := range t.Peers {
 			if p := &t.Peers[i]; b.node[p.Local] {
@@ -78,57 +85,47 @@ func (b *books) countHops() {
 		}
 		for i := range t.MACs {
 			m := &t.MACs[i]
-			c := b.open(keyOf(m.Addr, m.IfIndex, m.Direction, m.Side))
-			at := slices.IndexFunc(c.macs, func(x macTally) bool { return x.dst == m.Dst })
-			if at < 0 {
-				at = len(c.macs)
-				c.macs = append(c.macs, macTally{dst: m.Dst})
+			c := b.openHop(keyOf(m.Addr, m.IfIndex, m.Direction, m.Side))
+			if c.macs == nil {
+				c.macs = map[model.MAC]tally{}
 			}
-			c.macs[at].at(reading, m.Packets)
+			count(c.macs, m.Dst, reading, m.Packets)
 		}
 	})
 }
 
-// open gives the counts of a place.
-func (b *books) open(k hopKey) *hop {
+// openHop is the hop of a key, a new one where there is none yet.
+func (b *balance) openHop(k hopKey) *hop {
 	h := b.hops[k]
 	if h == nil {
 		h = &hop{hopKey: k}
-		b.hops[k], b.at[k.link] = h, append(b.at[k.link], h)
+		b.hops[k], b.byLink[k.link] = h, append(b.byLink[k.link], h)
 	}
 	return h
 }
 
-// dropID is what makes a drop the same in two readings.
-type dropID struct {
-	ends      ends
-	proto     uint8
-	reason    model.Reason
-	location  string
-	link      int
-	netns     uint32
-	frameMACs model.MAC
+// dropKey is what makes drops of two readings the same.
+func dropKey(d *model.Drop) model.Drop {
+	k := *d
+	k.Link, k.Packets, k.First, k.Last = "", 0, time.Time{}, time.Time{}
+	return k
 }
 
-func idOf(d *model.Drop) dropID {
-	return dropID{ends{d.Src, d.Dst}, d.Proto, d.Reason, d.Location, d.IfIndex, d.Netns, d.DstMAC}
-}
-
-// countDrops files each drop under both of its ends.
-func (b *books) countDrops(causes []model.DropCause) {
-	tallies := map[dropID]tally{}
+// countDrops indexes each drop by both of its addresses.
+func (b *balance) countDrops(causes []model.DropCause) {
+	tallies := map[model.Drop]tally{}
 	each(b.Snapshot, func(reading int, t *model.Traffic) {
 		for i := range t.Drops {
-			count(tallies, idOf(&t.Drops[i]), reading, t.Drops[i].Packets)
+			count(tallies, dropKey(&t.Drops[i]), reading, t.Drops[i].Packets)
 		}
 	})
-	file := func(drop *model.Drop, cause model.DropCause) {
-		id := idOf(drop)
-		t, left := tallies[id]
+	add := func(drop *model.Drop, cause model.DropCause) {
+		k := dropKey(drop)
+		t, left := tallies[k]
 		if !left {
 			return
 		}
-		delete(tallies, id)
+		delete(tallies, k)
 		d := dropTally{drop, cause, t}
 		b.drops[d.Src] = append(b.drops[d.Src], d)
 		if d.Dst != d.Src {
@@ -140,158 +137,142 @@ func (b *books) countDrops(causes []model.DropCause) {
 		if i < len(causes) {
 			cause = causes[i]
 		}
-		file(&b.Traffic.Drops[i], cause)
+		add(&b.Traffic.Drops[i], cause)
 	}
-	// What was dropped for the first time after the window had come in
-	// before.
+	// A packet that was the first of its kind to be dropped, and after the window,
+	// had come in before.
 	for i := range b.Edges.Ended.Drops {
-		file(&b.Edges.Ended.Drops[i], model.DropCause{})
+		add(&b.Edges.Ended.Drops[i], model.DropCause{})
 	}
 }
 
-// fate is what a drop means to an account.
-type fate int
+// effect is what a drop means to a row.
+type effect int
 
 const (
-	elsewhere fate = iota // before the packet came in, or after it was handed over
-	lost                  // the packet itself
-	spilt                 // after it was counted as out
-	copied                // perhaps a copy of it only
+	notCounted effect = iota // before the packet came in, or after it was delivered
+	missing                  // the packet itself
+	afterOut                 // after it was counted as out
+	copied                   // perhaps a copy of it only
 )
 
-// fateOf tells what a drop is to the balance between the links of pods and
-// those that lead off the node.
-func (b *books) fateOf(d *dropTally, a *account) fate {
-	inNode := d.Netns == b.Node.Netns
-	switch {
-	case !inNode && d.Netns != a.pod.Netns && d.Reason == "OTHERHOST":
+// effectOf is a drop's effect on the balance between pod links and the links
+// that lead off the node.
+func (b *balance) effectOf(d *dropTally, r *row) effect {
+	if d.Netns != b.Node.Netns {
+		if d.Netns == r.pod.Netns || d.Reason != "OTHERHOST" && b.netns[d.Dst][d.Netns] {
+			return notCounted
+		}
 		return copied
-	case !inNode && (d.Netns == a.pod.Netns || b.owners[d.Dst][d.Netns]):
-		return elsewhere
-	case !inNode:
+	}
+	switch class := b.classes.Class(d.Drop); {
+	case class == model.FreeCopy:
 		return copied
-	case d.Expected && d.Reason == "OTHERHOST":
+	case class == model.FreePodGone && d.Reason == "OTHERHOST":
 		return copied
-	case d.Expected && d.Reason == "NETFILTER_DROP":
-		// A ban; or the second copy of what a promiscuous bridge delivers.
-		if b.owners[d.Dst] != nil {
+	case d.Expected && d.Netfilter():
+		// A rule dropped it by design: a ban, or the second copy of a frame that a
+		// promiscuous bridge delivers twice.
+		if b.netns[d.Dst] != nil {
 			return copied
 		}
-		return lost
-	case d.Expected && d.Reason != "NEIGH_FAILED":
-		// What a transport or a socket frees was delivered.
-		return elsewhere
-	case d.Reason == "XDP", d.Reason == "CPU_BACKLOG":
+		return missing
+	case class != model.DropLost && class != model.FreePodGone && class != model.FreePodStarting:
+		return notCounted
+	case d.XDP(), d.Reason == "CPU_BACKLOG":
 		// Before the hook where the packet would be counted.
-		return elsewhere
-	case a.direction == model.FromPod && b.node[d.Dst]:
+		return notCounted
+	case r.direction == model.FromPod && b.node[d.Dst]:
 		// It had been counted as the node's.
-		return spilt
+		return afterOut
 	}
-	l := b.links[d.IfIndex]
-	switch {
+	switch l := b.links[d.IfIndex]; {
 	case l == nil:
-		return lost
+		return missing
 	case d.Reason == "OTHERHOST" && l.Kind == "bridge":
-		// What a bridge hands up besides forwarding it.
+		// A bridge hands up frames that it forwards as well.
 		return copied
-	case transmits(d.Drop) && (b.doors[l.Index] != nil || slices.Contains(b.outer, l.Index)):
-		return spilt
+	case d.Transmitting() && (b.podLinks[l.Index] != nil || slices.Contains(b.outer, l.Index)):
+		return afterOut
 	}
-	return lost
+	return missing
 }
 
-// transmits reports whether a function frees what is on its way out of a link,
-// which is after the hook where it is counted.
-func transmits(d *model.Drop) bool {
-	if d.Reason == "TC_EGRESS" || strings.HasPrefix(string(d.Reason), "QDISC_") {
-		return true
-	}
-	for _, prefix := range []string{"__dev_queue_xmit", "__dev_xmit_skb", "__dev_forward_skb", "____dev_forward_skb", "validate_xmit",
-		"dev_hard_start_xmit", "sch_direct_xmit", "kfree_skb_list"} {
-		if strings.HasPrefix(d.Location, prefix) {
-			return true
-		}
-	}
-	return strings.HasSuffix(d.Location, "_xmit") || strings.HasSuffix(d.Location, "_enqueue")
-}
-
-// takeDrops takes the drops of an account's packets from its rest. Those of
-// copies wait until it is known how much is missing.
-func (b *books) takeDrops(a *account, mine func(*model.Drop) bool) {
-	var own []*dropTally
-	most := map[ends]int{}
-	for _, addr := range a.addrs {
-		for i := range b.drops[addr] {
-			d := &b.drops[addr][i]
-			if !mine(d.Drop) {
+// subtractDrops takes the drops of a row's packets from its rest; of is the address
+// that must be the pod's. Drops of copies wait until it is known how much is missing.
+func (b *balance) subtractDrops(r *row, of func(*model.Drop) netip.Addr) {
+	var ofNode []*dropTally
+	busiest := map[[2]netip.Addr]int{}
+	for _, a := range r.addrs {
+		for i := range b.drops[a] {
+			d := &b.drops[a][i]
+			if of(d.Drop) != a {
 				continue
 			}
-			switch b.fateOf(d, a) {
-			case lost:
-				if a.direction == model.ToPod && b.node[d.Src] {
-					own = append(own, d)
+			switch b.effectOf(d, r) {
+			case missing:
+				if r.direction == model.ToPod && b.node[d.Src] {
+					ofNode = append(ofNode, d)
 					continue
 				}
-				a.take(d.tally)
-				a.drop(d, d.window())
-			case spilt:
-				b.takeBack(a, d)
-				a.drop(d, d.window())
+				r.subtract(d.tally)
+				r.drop(d, d.window())
+			case afterOut:
+				b.takeBack(r, d)
+				r.drop(d, d.window())
 			case copied:
-				// One packet may leave several: the busiest place
-				// tells how many it were at most.
-				k := ends{d.Src, d.Dst}
-				if at, seen := most[k]; !seen {
-					most[k] = len(a.copies)
-					a.copies = append(a.copies, d)
-				} else if d.late() > a.copies[at].late() {
-					a.copies[at] = d
+				// One packet may leave several copies: the place with the most
+				// bounds how many packets there were.
+				k := [2]netip.Addr{d.Src, d.Dst}
+				if at, seen := busiest[k]; !seen {
+					busiest[k] = len(r.copies)
+					r.copies = append(r.copies, d)
+				} else if d.late() > r.copies[at].late() {
+					r.copies[at] = d
 				}
 			}
 		}
 	}
-	for _, d := range own {
-		b.takeOwn(a, d)
+	for _, d := range ofNode {
+		r.subtractOfNode(d)
 	}
 }
 
-// takeOwn takes a drop of what bears an address of the node: another pod's
-// packet that is missing, or one of the node's own, which nobody saw before.
-func (b *books) takeOwn(a *account, d *dropTally) {
-	missing := min(max(a.rest, 0), int64(d.late()))
-	a.rest, a.counted = a.rest-missing, a.counted-missing
-	a.drop(d, d.window())
-	for i := range a.in {
-		if a.in[i].place == model.PlaceNode {
-			a.in[i].tally = a.in[i].plus(d.minus(tally{last: uint64(missing), end: uint64(missing)}))
+// subtractOfNode takes a drop whose source is an address of the node: either a
+// translated packet of another pod, which is missing, or one that the node itself
+// sent, which no hop counted before.
+func (r *row) subtractOfNode(d *dropTally) {
+	n := min(max(r.rest, 0), int64(d.late()))
+	r.rest, r.counted = r.rest-n, r.counted-n
+	r.drop(d, d.window())
+	for i := range r.in {
+		if r.in[i].place == model.PlaceNode {
+			r.in[i].tally = r.in[i].plus(d.minus(tally{end: uint64(n), endAgain: uint64(n)}))
 		}
 	}
 }
 
-type ends struct{ src, dst netip.Addr }
-
-// takeBack takes a drop from the part that had it as out. What the node itself
-// sends is counted there only, and so is in as well.
-func (b *books) takeBack(a *account, d *dropTally) {
+// takeBack takes a drop from the part that counted it as out. Packets that the
+// node itself sends are counted there only, and so are in as well.
+func (b *balance) takeBack(r *row, d *dropTally) {
 	place := model.PlaceOutside
 	switch {
-	case a.direction == model.FromPod && b.node[d.Dst]:
+	case r.direction == model.FromPod && b.node[d.Dst]:
 		place = model.PlaceNode
-	case b.doors[d.IfIndex] != nil:
+	case b.podLinks[d.IfIndex] != nil:
 		place = model.PlacePods
-	case a.direction == model.ToPod:
+	case r.direction == model.ToPod:
 		place = model.PlaceOutsideAgain
 	}
-	for i := range a.out {
-		if a.out[i].place == place {
-			a.out[i].tally = a.out[i].minus(d.tally)
+	for i := range r.out {
+		if r.out[i].place == place {
+			r.out[i].tally = r.out[i].minus(d.tally)
 		}
 	}
 }
 
-func (a *account) drop(d *dropTally, n uint64) {
+func (r *row) drop(d *dropTally, n uint64) {
 	if n > 0 {
-		a.drops[model.LedgerDrop{Reason: d.Reason, Location: d.Location, Code: d.Code, Expected: d.Expected}] += n
+		r.drops[model.LedgerDrop{Reason: d.Reason, Location: d.Location, Code: d.Code, Expected: d.Expected}] += n
 	}
 }

@@ -12,51 +12,51 @@ import (
 )
 
 // Balance makes the ledger of a snapshot: two rows for each pod and family of
-// addresses. causes are those of the snapshot's drops, in their order; what is
-// missing of them is unknown. Without counters there is no ledger.
+// addresses. causes are those of the snapshot's drops, in their order; where there
+// are fewer the cause is unknown. Without counters there is no ledger.
 func Balance(s *model.Snapshot, causes []model.DropCause) []model.LedgerRow {
 	if s.Status(model.SourceTC) == model.Missing {
 		return nil
 	}
-	b := newBooks(s, causes)
-	for i := range b.accounts {
-		a := &b.accounts[i]
-		if a.direction == model.FromPod {
-			b.sent(a)
+	b := newBalance(s, causes)
+	for _, r := range b.rows {
+		if r.direction == model.FromPod {
+			b.sent(r)
 		} else {
-			b.received(a)
+			b.received(r)
 		}
 	}
-	b.settle()
-	rows := make([]model.LedgerRow, 0, len(b.accounts))
-	for i := range b.accounts {
-		rows = append(rows, b.row(&b.accounts[i]))
+	b.bound()
+	out := make([]model.LedgerRow, len(b.rows))
+	for i, r := range b.rows {
+		out[i] = r.ledgerRow()
 	}
-	return rows
+	return out
 }
 
-// books are a snapshot's counts, by what the accounts ask for.
-type books struct {
+// balance is a snapshot, its counts indexed, and the rows that are being made.
+type balance struct {
 	*model.Snapshot
-	hops map[hopKey]*hop
-	// at are the hops of a link.
-	at map[int][]*hop
+	classes *model.DropClassifier
+	hops    map[hopKey]*hop
+	// byLink are the hops of a link.
+	byLink map[int][]*hop
 	// arrived are packets from a remote address to one of the node's.
 	arrived map[netip.Addr]tally
-	drops   map[netip.Addr][]dropTally // by either end
+	drops   map[netip.Addr][]dropTally // by either address
 
 	links map[int]*model.Link
 	node  map[netip.Addr]bool
-	// outer are the links that lead off the node, doors those to pods.
-	outer []int
-	doors map[int]*model.Pod
-	// owners are the namespaces of an address's pods.
-	owners  map[netip.Addr]map[uint32]bool
+	// outer are the links that lead off the node, podLinks those to pods.
+	outer    []int
+	podLinks map[int]*model.Pod
+	// netns are the namespaces of the pods that have an address.
+	netns   map[netip.Addr]map[uint32]bool
 	podMACs map[model.MAC]bool
 	nat     translations
-	// doubts are reasons for which nothing missing is surely lost.
-	doubts   []string
-	accounts []account
+	// doubts are reasons why missing packets may not be lost, in any row.
+	doubts []string
+	rows   []*row
 }
 
 // hopKey is a place where packets of an address are counted.
@@ -72,27 +72,23 @@ type hopKey struct {
 type hop struct {
 	hopKey
 	all, inner, forwarded tally
-	macs                  []macTally
+	// macs are the frames by destination.
+	macs map[model.MAC]tally
 }
 
 func keyOf(a netip.Addr, link int, d model.Direction, side model.Side) hopKey {
 	return hopKey{a, link, d == model.Egress, side == model.AsDestination}
 }
 
-// hop finds what was counted at a place; nothing where there is no count.
-func (b *books) hop(a netip.Addr, link int, d model.Direction, side model.Side) *hop {
+// hop is what was counted at a place, an empty hop where nothing was.
+func (b *balance) hop(a netip.Addr, link int, d model.Direction, side model.Side) *hop {
 	if h := b.hops[keyOf(a, link, d, side)]; h != nil {
 		return h
 	}
-	return &nothing
+	return &noHop
 }
 
-var nothing hop
-
-type macTally struct {
-	dst model.MAC
-	tally
-}
+var noHop hop
 
 type dropTally struct {
 	*model.Drop
@@ -100,33 +96,32 @@ type dropTally struct {
 	tally
 }
 
-// account is a row that is being made.
-type account struct {
+// row is a row of the ledger that is being made.
+type row struct {
 	pod       *model.Pod
 	direction model.LedgerDirection
 	addrs     []netip.Addr
-	// in and out are known parts; rest is what they and the drops leave.
-	in, out []part
-	drops   map[model.LedgerDrop]uint64
+	in, out   []part
+	drops     map[model.LedgerDrop]uint64
 	// copies are drops of what may be copies of the packets.
 	copies []*dropTally
-	// rest is certain: what came in between the readings of the window's
-	// edges, less all that may have been of it. counted is between the
-	// first readings of both edges, as the row shows it.
+	// rest is how many packets are missing for sure: those that came in between
+	// the readings at the window's edges, less all that may have been these.
+	// counted is what is missing between the first readings of both edges.
 	rest, counted   int64
 	edgeIn, edgeOut uint64
-	// slack is how much more the rest can be: packets that were taken for
-	// the node's own and may have been translated and gone on.
+	// slack is how much more the rest can be: packets that were counted as
+	// the node's own and may have been translated and forwarded.
 	slack int64
-	// translated are packets whose address was changed on the way, as far as
-	// others tell it: all of what is missing, or too much.
+	// translated are packets whose address was changed on the path, as far as
+	// the counts of others show: all that are missing, or too many.
 	translated int64
-	// least and most bound the unexplained; most is unbounded for no bound.
+	// least and most bound the unexplained packets.
 	least, most int64
 	why         []string
 }
 
-// unbounded is more than any count.
+// unbounded is a bound that no count reaches.
 const unbounded = math.MaxInt64
 
 type part struct {
@@ -134,11 +129,11 @@ type part struct {
 	tally
 }
 
-func newBooks(s *model.Snapshot, causes []model.DropCause) *books {
-	b := &books{
-		Snapshot: s, hops: map[hopKey]*hop{}, at: map[int][]*hop{},
+func newBalance(s *model.Snapshot, causes []model.DropCause) *balance {
+	b := &balance{
+		Snapshot: s, classes: model.NewDropClassifier(s), hops: map[hopKey]*hop{}, byLink: map[int][]*hop{},
 		arrived: map[netip.Addr]tally{}, drops: map[netip.Addr][]dropTally{}, links: map[int]*model.Link{},
-		node: map[netip.Addr]bool{}, doors: map[int]*model.Pod{}, owners: map[netip.Addr]map[uint32]bool{},
+		node: map[netip.Addr]bool{}, podLinks: map[int]*model.Pod{}, netns: map[netip.Addr]map[uint32]bool{},
 		podMACs: map[model.MAC]bool{},
 	}
 	for i := range s.Links {
@@ -155,162 +150,220 @@ func newBooks(s *model.Snapshot, causes []model.DropCause) *books {
 	}
 	for _, pods := range [][]model.Pod{s.PastPods, s.Pods} {
 		for i := range pods {
-			b.enter(&pods[i])
+			b.addPod(&pods[i])
 		}
 	}
-	slices.SortStableFunc(b.accounts, func(x, y account) int {
+	slices.SortStableFunc(b.rows, func(x, y *row) int {
 		return cmp.Or(x.addrs[0].Compare(y.addrs[0]), cmp.Compare(x.pod.LinkIndex, y.pod.LinkIndex), cmp.Compare(x.direction, y.direction))
 	})
 	b.countHops()
 	b.countDrops(causes)
-	b.nat = b.translations()
-	b.doubt()
+	b.translations()
+	b.findDoubts()
 	return b
 }
 
-// enter opens a pod's accounts.
-func (b *books) enter(p *model.Pod) {
-	b.doors[p.LinkIndex] = p
+// addPod indexes a pod and opens its rows.
+func (b *balance) addPod(p *model.Pod) {
+	b.podLinks[p.LinkIndex] = p
 	b.podMACs[p.MAC] = !p.MAC.IsZero()
-	families := map[bool][]netip.Addr{}
-	for _, a := range p.Addresses {
-		addr := a.Addr()
-		if b.owners[addr] == nil {
-			b.owners[addr] = map[uint32]bool{}
+	var ipv4, ipv6 []netip.Addr
+	for _, prefix := range p.Addresses {
+		a := prefix.Addr()
+		if b.netns[a] == nil {
+			b.netns[a] = map[uint32]bool{}
 		}
-		b.owners[addr][p.Netns] = true
-		families[addr.Is4()] = append(families[addr.Is4()], addr)
+		b.netns[a][p.Netns] = true
+		if a.Is4() {
+			ipv4 = append(ipv4, a)
+		} else {
+			ipv6 = append(ipv6, a)
+		}
 	}
-	for _, is4 := range []bool{true, false} {
-		if addrs := families[is4]; len(addrs) > 0 {
-			slices.SortFunc(addrs, netip.Addr.Compare)
-			for _, d := range []model.LedgerDirection{model.FromPod, model.ToPod} {
-				b.accounts = append(b.accounts, account{pod: p, direction: d, addrs: addrs, drops: map[model.LedgerDrop]uint64{}})
-			}
+	for _, addrs := range [][]netip.Addr{ipv4, ipv6} {
+		if len(addrs) == 0 {
+			continue
+		}
+		slices.SortFunc(addrs, netip.Addr.Compare)
+		for _, d := range []model.LedgerDirection{model.FromPod, model.ToPod} {
+			b.rows = append(b.rows, &row{pod: p, direction: d, addrs: addrs, drops: map[model.LedgerDrop]uint64{}})
 		}
 	}
 }
 
-// sum adds one hop's counts over an account's addresses.
-func (b *books) sum(a *account, link int, d model.Direction, side model.Side) tally {
+func (r *row) is4() bool { return r.addrs[0].Is4() }
+
+// sum adds one hop's counts over a row's addresses.
+func (b *balance) sum(r *row, link int, d model.Direction, side model.Side) tally {
 	var t tally
-	for _, addr := range a.addrs {
-		t = t.plus(b.hop(addr, link, d, side).all)
+	for _, a := range r.addrs {
+		t = t.plus(b.hop(a, link, d, side).all)
 	}
 	return t
 }
 
 // frames sums the frames at a hop whose destination MAC is of a kind.
-func (b *books) frames(a *account, link int, d model.Direction, side model.Side, of func(model.MAC) bool) tally {
+func (b *balance) frames(r *row, link int, d model.Direction, side model.Side, of func(model.MAC) bool) tally {
 	var t tally
-	for _, addr := range a.addrs {
-		for _, m := range b.hop(addr, link, d, side).macs {
-			if of(m.dst) {
-				t = t.plus(m.tally)
-			}
+	for _, a := range r.addrs {
+		t = t.plus(b.hop(a, link, d, side).frames(of))
+	}
+	return t
+}
+
+func (h *hop) frames(of func(model.MAC) bool) tally {
+	var t tally
+	for mac, n := range h.macs {
+		if of(mac) {
+			t = t.plus(n)
 		}
 	}
 	return t
 }
 
-// sent accounts for what a pod sends. It comes in by the pod's link, and again
-// where the fabric takes it round.
-func (b *books) sent(a *account) {
-	door := a.pod.LinkIndex
-	groups := b.frames(a, door, model.Ingress, model.AsSource, isGroup)
-	a.in = append(a.in, part{model.PlacePods, b.sum(a, door, model.Ingress, model.AsSource)})
+// sent counts what a pod sends. It comes in by the pod's link, and again where the
+// fabric returns it.
+func (b *balance) sent(r *row) {
+	link := r.pod.LinkIndex
+	groups := b.frames(r, link, model.Ingress, model.AsSource, isGroup)
 	var outside, again, pods, own tally
 	for _, u := range b.outer {
-		outside = outside.plus(b.left(a, u, model.AsSource))
-		again = again.plus(b.sum(a, u, model.Ingress, model.AsSource))
+		outside = outside.plus(b.left(r, u, model.AsSource))
+		again = again.plus(b.sum(r, u, model.Ingress, model.AsSource))
 	}
-	for link := range b.doors {
-		pods = pods.plus(b.through(a, link))
+	for l := range b.podLinks {
+		pods = pods.plus(b.toPod(r, l))
 	}
 	for n := range b.node {
-		if n.Is4() == a.addrs[0].Is4() {
-			own = own.plus(b.hop(n, door, model.Ingress, model.AsDestination).all)
+		if n.Is4() == r.is4() {
+			own = own.plus(b.hop(n, link, model.Ingress, model.AsDestination).all)
 		}
 	}
-	if a.has(b.nat.throughNode) {
-		a.slack = int64(own.late())
+	if r.anyIn(b.nat.throughNode) {
+		r.slack = int64(own.late())
 	}
-	a.in = append(a.in, part{model.PlaceOutsideAgain, again})
-	a.out = []part{{model.PlaceOutside, outside}, {model.PlacePods, pods}, {model.PlaceNode, own}, {model.PlaceGroups, groups}}
-	a.balance()
-	b.takeDrops(a, func(d *model.Drop) bool { return slices.Contains(a.addrs, d.Src) })
+	r.in = []part{{model.PlacePods, b.sum(r, link, model.Ingress, model.AsSource)}, {model.PlaceOutsideAgain, again}}
+	r.out = []part{{model.PlaceOutside, outside}, {model.PlacePods, pods}, {model.PlaceNode, own}, {model.PlaceGroups, groups}}
+	r.addParts()
+	b.subtractDrops(r, func(d *model.Drop) netip.Addr { return d.Src })
 }
 
-// through is what the account's pod sent that left by a pod's link, for that
-// pod. Out of a port a bridge also floods what is for others.
-func (b *books) through(a *account, door int) tally {
+// toPod is what the row's pod sent that left by a pod's link, for that pod. A
+// bridge also floods frames for others out of a port.
+func (b *balance) toPod(r *row, podLink int) tally {
 	copies := isGroup
-	if l := b.links[door]; l != nil && l.Master != 0 {
-		copies = b.others(door)
+	if l := b.links[podLink]; l != nil && l.Master != 0 {
+		copies = b.forOthers(podLink)
 	}
-	return b.sum(a, door, model.Egress, model.AsSource).minus(b.frames(a, door, model.Egress, model.AsSource, copies))
+	return b.sum(r, podLink, model.Egress, model.AsSource).minus(b.frames(r, podLink, model.Egress, model.AsSource, copies))
 }
 
-// left is what left by a link that leads off the node, but for copies: what a
-// bridge floods while it has not learnt where a pod is, and what is for groups.
-func (b *books) left(a *account, link int, side model.Side) tally {
-	copies := b.frames(a, link, model.Egress, side, func(m model.MAC) bool { return isGroup(m) || b.podMACs[m] })
-	return b.sum(a, link, model.Egress, side).minus(copies)
+// left is what left by a link that leads off the node, without copies: frames
+// that a bridge floods until it has learnt a pod's port, and those for groups.
+func (b *balance) left(r *row, link int, side model.Side) tally {
+	copies := b.frames(r, link, model.Egress, side, func(m model.MAC) bool { return isGroup(m) || b.podMACs[m] })
+	return b.sum(r, link, model.Egress, side).minus(copies)
 }
 
-// others tells the MACs that are not of the pod behind a link.
-func (b *books) others(door int) func(model.MAC) bool {
-	pod := b.doors[door]
+// forOthers matches the MACs that are not those of the pod behind a link.
+func (b *balance) forOthers(podLink int) func(model.MAC) bool {
+	pod := b.podLinks[podLink]
 	return func(m model.MAC) bool { return isGroup(m) || !pod.MAC.IsZero() && m != pod.MAC }
 }
 
 // own is how much of what left for a pod by a link the node itself sent.
-func (b *books) own(a *account, link int, left tally) tally {
-	for _, addr := range a.addrs {
-		left = left.minus(b.hop(addr, link, model.Egress, model.AsDestination).forwarded)
+func (b *balance) own(r *row, link int, left tally) tally {
+	for _, a := range r.addrs {
+		left = left.minus(b.hop(a, link, model.Egress, model.AsDestination).forwarded)
 	}
 	return left
 }
 
-// received accounts for what a pod is sent. What the node itself sends is seen
-// first where it leaves.
-func (b *books) received(a *account) {
-	door := a.pod.LinkIndex
-	out := b.sum(a, door, model.Egress, model.AsDestination)
-	own := b.own(a, door, out)
+// received counts what is sent to a pod. What the node itself sends is first seen
+// where it leaves.
+func (b *balance) received(r *row) {
+	link := r.pod.LinkIndex
+	out := b.sum(r, link, model.Egress, model.AsDestination)
+	own := b.own(r, link, out)
 	var outside, again, pods tally
 	for _, u := range b.outer {
-		outside = outside.plus(b.sum(a, u, model.Ingress, model.AsDestination))
-		left := b.left(a, u, model.AsDestination)
+		outside = outside.plus(b.sum(r, u, model.Ingress, model.AsDestination))
+		left := b.left(r, u, model.AsDestination)
 		again = again.plus(left)
-		own = own.plus(b.own(a, u, left))
+		own = own.plus(b.own(r, u, left))
 	}
-	// Flooded, such a frame passes the pod's own link besides.
-	again = again.minus(b.frames(a, door, model.Egress, model.AsDestination, b.others(door)))
-	for link := range b.doors {
-		pods = pods.plus(b.sum(a, link, model.Ingress, model.AsDestination))
+	// A flooded frame passes the pod's own link as well.
+	again = again.minus(b.frames(r, link, model.Egress, model.AsDestination, b.forOthers(link)))
+	for l := range b.podLinks {
+		pods = pods.plus(b.sum(r, l, model.Ingress, model.AsDestination))
 	}
-	a.in = []part{{model.PlaceOutside, outside}, {model.PlacePods, pods}, {model.PlaceNode, own}}
-	a.out = []part{{model.PlacePods, out}, {model.PlaceOutsideAgain, again}}
-	a.balance()
-	b.takeDrops(a, func(d *model.Drop) bool { return slices.Contains(a.addrs, d.Dst) })
+	r.in = []part{{model.PlaceOutside, outside}, {model.PlacePods, pods}, {model.PlaceNode, own}}
+	r.out = []part{{model.PlacePods, out}, {model.PlaceOutsideAgain, again}}
+	r.addParts()
+	b.subtractDrops(r, func(d *model.Drop) netip.Addr { return d.Dst })
 }
 
-// balance is what the known parts leave.
-func (a *account) balance() {
-	for _, p := range a.in {
-		a.rest, a.counted = a.rest+int64(p.early()), a.counted+int64(p.window())
-		a.edgeIn += p.edge()
+// addParts takes the rest from the parts.
+func (r *row) addParts() {
+	for _, p := range r.in {
+		r.rest, r.counted = r.rest+int64(p.early()), r.counted+int64(p.window())
+		r.edgeIn += p.edge()
 	}
-	for _, p := range a.out {
-		a.take(p.tally)
+	for _, p := range r.out {
+		r.subtract(p.tally)
 	}
 }
 
-// take takes what came out, or was dropped.
-func (a *account) take(t tally) {
-	a.rest, a.counted = a.rest-int64(t.late()), a.counted-int64(t.window())
-	a.edgeOut += t.edge()
+// subtract takes what came out, or was dropped, from the rest.
+func (r *row) subtract(t tally) {
+	r.rest, r.counted = r.rest-int64(t.late()), r.counted-int64(t.window())
+	r.edgeOut += t.edge()
+}
+
+// ledgerRow is the row as the report has it. What a pod sends is listed by where
+// it went, what it is sent by where it came from.
+func (r *row) ledgerRow() model.LedgerRow {
+	out := model.LedgerRow{
+		Addrs: r.addrs, Link: r.pod.Link, Direction: r.direction, In: model.Counted(total(r.in)), Out: model.Counted(total(r.out)),
+		Edge: max(r.edgeIn, r.edgeOut), Least: uint64(r.least), Why: r.why,
+	}
+	if r.most != unbounded {
+		out.Most = model.Counted(uint64(r.most))
+	}
+	// Translated packets are on the far side, which only the unexplained tell.
+	parts, far := r.out, &out.Out
+	if r.direction == model.ToPod {
+		parts, far = r.in, &out.In
+	}
+	for _, p := range parts {
+		if n := p.window(); n > 0 {
+			out.Parts = append(out.Parts, model.LedgerPart{Place: p.place, Packets: n})
+		}
+	}
+	switch {
+	case !out.Unexplained().Known:
+		*far = model.Count{}
+	case r.translated > 0:
+		far.N += uint64(r.translated)
+		out.Parts = append(out.Parts, model.LedgerPart{Place: model.PlaceTranslated, Packets: uint64(r.translated)})
+	}
+	for d, n := range r.drops {
+		d.Packets = n
+		out.Drops = append(out.Drops, d)
+		out.Dropped += n
+	}
+	slices.SortFunc(out.Drops, func(x, y model.LedgerDrop) int {
+		return cmp.Or(cmp.Compare(y.Packets, x.Packets), cmp.Compare(x.Reason, y.Reason), cmp.Compare(x.Location, y.Location), cmp.Compare(x.Code, y.Code))
+	})
+	return out
+}
+
+func total(parts []part) uint64 {
+	var n uint64
+	for _, p := range parts {
+		n += p.window()
+	}
+	return n
 }
 
 func isGroup(m model.MAC) bool { return m[0]&1 != 0 }

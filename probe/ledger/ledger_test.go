@@ -30,7 +30,7 @@ var (
 )
 
 func pod(i int) netip.Addr    { return netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}) }
-func door(i int) int          { return 10 + i }
+func podLink(i int) int       { return 10 + i }
 func podMAC(i int) model.MAC  { return model.MAC{2, 1, 0, 0, 0, byte(i)} }
 func podNS(i int) uint32      { return uint32(200 + i) }
 func owner(a netip.Addr) int  { return int(a.As4()[3]) }
@@ -59,9 +59,9 @@ func newWorld(pods int) *world {
 	}
 	for i := 1; i <= pods; i++ {
 		name := fmt.Sprintf("pod%d", i)
-		w.Links = append(w.Links, model.Link{Index: door(i), Name: name, Role: model.RolePodLink})
+		w.Links = append(w.Links, model.Link{Index: podLink(i), Name: name, Role: model.RolePodLink})
 		w.Pods = append(w.Pods, model.Pod{
-			Addresses: []netip.Prefix{netip.PrefixFrom(pod(i), 24)}, MAC: podMAC(i), Link: name, LinkIndex: door(i),
+			Addresses: []netip.Prefix{netip.PrefixFrom(pod(i), 24)}, MAC: podMAC(i), Link: name, LinkIndex: podLink(i),
 			Netns: podNS(i), Since: start, Until: start.Add(10 * time.Second),
 		})
 	}
@@ -98,11 +98,11 @@ func (w *world) at(link int, d model.Direction, src, dst netip.Addr, mac model.M
 // enter and leave are the hooks of a pod's link, arrive and depart those of the
 // uplink.
 func (w *world) enter(src, dst netip.Addr, n uint64) {
-	w.at(door(owner(src)), model.Ingress, src, dst, gwMAC, 0, n)
+	w.at(podLink(owner(src)), model.Ingress, src, dst, gwMAC, 0, n)
 }
 
 func (w *world) leave(src, dst netip.Addr, from int, n uint64) {
-	w.at(door(owner(dst)), model.Egress, src, dst, podMAC(owner(dst)), from, n)
+	w.at(podLink(owner(dst)), model.Egress, src, dst, podMAC(owner(dst)), from, n)
 }
 
 func (w *world) arrive(src, dst netip.Addr, n uint64) {
@@ -190,29 +190,29 @@ func TestBalance(t *testing.T) {
 		{name: "nothing", from: "0 = 0 + 0 + 0", to: "0 = 0 + 0 + 0"},
 		{name: "raw both ways", build: func(w *world) {
 			w.enter(p, peer, 9)
-			w.depart(p, peer, door(1), 9)
+			w.depart(p, peer, podLink(1), 9)
 			w.arrive(peer, p, 7)
 			w.leave(peer, p, uplink, 7)
 		}, from: "9 = 9 + 0 + 0 outside 9", to: "7 = 7 + 0 + 0 outside 7"},
 		{name: "silent loss", build: func(w *world) {
 			w.enter(p, peer, 9)
-			w.depart(p, peer, door(1), 5)
+			w.depart(p, peer, podLink(1), 5)
 			w.arrive(peer, p, 7)
 			w.leave(peer, p, uplink, 6)
 		}, from: "9 = 5 + 0 + 4 outside 5", to: "7 = 6 + 0 + 1 outside 7"},
 		{name: "pods and the node", build: func(w *world) {
 			w.enter(p, q, 5)
-			w.leave(p, q, door(1), 5)
+			w.leave(p, q, podLink(1), 5)
 			w.enter(q, p, 4)
-			w.leave(q, p, door(2), 4)
+			w.leave(q, p, podLink(2), 4)
 			w.enter(p, node, 3)
 			w.leave(node, p, 0, 2)
 		}, from: "8 = 8 + 0 + 0 pods 5 node 3", to: "6 = 6 + 0 + 0 pods 4 node 2"},
 		{name: "masqueraded with another's and the node's", build: func(w *world) {
 			w.enter(p, far, 5)
 			w.enter(q, far, 6)
-			w.depart(node, far, door(1), 5)
-			w.depart(node, far, door(2), 6)
+			w.depart(node, far, podLink(1), 5)
+			w.depart(node, far, podLink(2), 6)
 			w.depart(node, far, 0, 50)
 			w.flow(p, far, far, node)
 			w.flow(q, far, far, node)
@@ -223,12 +223,12 @@ func TestBalance(t *testing.T) {
 		{name: "masqueraded and one of two lost", build: func(w *world) {
 			w.enter(p, far, 5)
 			w.enter(q, far, 6)
-			w.depart(node, far, door(1), 8)
+			w.depart(node, far, podLink(1), 8)
 			w.flow(p, far, far, node)
 		}, from: "5 = ? + 0 + (0..3)", to: "0 = 0 + 0 + 0", why: "3 packets of all of them are missing"},
 		{name: "masqueraded and lost alone", build: func(w *world) {
 			w.enter(p, far, 5)
-			w.depart(node, far, door(1), 3)
+			w.depart(node, far, podLink(1), 3)
 			w.flow(p, far, far, node)
 		}, from: "5 = 3 + 0 + 2 translated 3", to: "0 = 0 + 0 + 0", why: "dropped after translation"},
 		{name: "answers for the node besides", build: func(w *world) {
@@ -241,27 +241,27 @@ func TestBalance(t *testing.T) {
 		{name: "service of a pod here", build: func(w *world) {
 			w.flow(p, vip, q, p)
 			w.enter(p, vip, 5)
-			w.leave(p, q, door(1), 5)
+			w.leave(p, q, podLink(1), 5)
 			w.enter(q, p, 4)
-			w.at(door(1), model.Egress, vip, p, podMAC(1), door(2), 4)
+			w.at(podLink(1), model.Egress, vip, p, podMAC(1), podLink(2), 4)
 			w.enter(p, q, 3)
-			w.leave(p, q, door(1), 3)
+			w.leave(p, q, podLink(1), 3)
 		}, from: "8 = 8 + 0 + 0 pods 8", to: "4 = 4 + 0 + 0 pods 4"},
 		{name: "serves a service to a pod here", build: func(w *world) {
 			w.flow(q, vip, p, q)
 			w.enter(q, vip, 5)
-			w.leave(q, p, door(2), 5)
+			w.leave(q, p, podLink(2), 5)
 			w.enter(p, q, 4)
-			w.at(door(2), model.Egress, vip, q, podMAC(2), door(1), 4)
+			w.at(podLink(2), model.Egress, vip, q, podMAC(2), podLink(1), 4)
 			w.enter(q, p, 3)
-			w.leave(q, p, door(2), 3)
+			w.leave(q, p, podLink(2), 3)
 		}, from: "4 = 4 + 0 + 0 translated 4", to: "8 = 8 + 0 + 0 pods 3 translated 5"},
 		{name: "node port", build: func(w *world) {
 			w.flow(far, node, p, node)
 			w.arrive(far, node, 5)
 			w.leave(node, p, uplink, 5)
 			w.enter(p, node, 4)
-			w.depart(node, far, door(1), 4)
+			w.depart(node, far, podLink(1), 4)
 		}, from: "4 = ? + 0 + (0..4) node 4", to: "5 = 5 + 0 + 0 translated 5", why: "some are translated and go on"},
 		{name: "translated to nobody known", build: func(w *world) {
 			w.flow(p, far, far, netip.MustParseAddr("203.0.113.9"))
@@ -279,42 +279,48 @@ func TestBalance(t *testing.T) {
 		}, from: "0 = 0 + 0 + 0", to: "? = 0 + 0 + (0..?) outside 5", why: "translated to another"},
 		{name: "dropped by a rule", build: func(w *world) {
 			w.enter(p, peer, 9)
-			w.depart(p, peer, door(1), 5)
-			w.drop(model.Drop{Src: p, Dst: peer, Reason: "NETFILTER_DROP", IfIndex: door(1), Packets: 4}, policy)
+			w.depart(p, peer, podLink(1), 5)
+			w.drop(model.Drop{Src: p, Dst: peer, Reason: "NETFILTER_DROP", IfIndex: podLink(1), Packets: 4}, policy)
 			w.arrive(peer, p, 3)
 			w.drop(model.Drop{Src: peer, Dst: p, Reason: "NETFILTER_DROP", IfIndex: uplink, Packets: 3}, policy)
 		}, from: "9 = 5 + 4 + 0 outside 5 NETFILTER_DROP/PolicyDrop 4", to: "3 = 0 + 3 + 0 outside 3 NETFILTER_DROP/PolicyDrop 3"},
 		{name: "dropped behind the hook", build: func(w *world) {
 			w.enter(p, peer, 9)
-			w.depart(p, peer, door(1), 9)
+			w.depart(p, peer, podLink(1), 9)
 			w.drop(model.Drop{Src: p, Dst: peer, Reason: "QDISC_DROP", Location: "__dev_queue_xmit", IfIndex: uplink, Packets: 4}, model.DropCause{})
 			w.leave(node, p, 0, 3)
-			w.drop(model.Drop{Src: node, Dst: p, Reason: "QDISC_DROP", Location: "__dev_queue_xmit", IfIndex: door(1), Packets: 3}, model.DropCause{})
+			w.drop(model.Drop{Src: node, Dst: p, Reason: "QDISC_DROP", Location: "__dev_queue_xmit", IfIndex: podLink(1), Packets: 3}, model.DropCause{})
 		}, from: "9 = 5 + 4 + 0 outside 5 QDISC_DROP/ 4", to: "3 = 0 + 3 + 0 node 3 QDISC_DROP/ 3"},
-		{name: "dropped where it is nobody's account", build: func(w *world) {
+		{name: "dropped where no row counts it", build: func(w *world) {
 			w.enter(p, q, 9)
-			w.leave(p, q, door(1), 9)
+			w.leave(p, q, podLink(1), 9)
 			w.enter(p, node, 2)
 			w.drop(model.Drop{Src: p, Dst: q, Reason: "NO_SOCKET", Netns: podNS(2), IfIndex: 7, Packets: 4}, model.DropCause{Code: "NoListener"})
 			w.drop(model.Drop{Src: p, Dst: peer, Reason: "NETFILTER_DROP", Netns: podNS(1), Packets: 3}, model.DropCause{})
 			w.drop(model.Drop{Src: p, Dst: node, Reason: "QUEUE_PURGE", Packets: 1}, expected)
-			w.drop(model.Drop{Src: p, Dst: q, Reason: "CPU_BACKLOG", IfIndex: door(1), Packets: 1}, model.DropCause{})
+			w.drop(model.Drop{Src: p, Dst: q, Reason: "CPU_BACKLOG", IfIndex: podLink(1), Packets: 1}, model.DropCause{})
+			w.drop(model.Drop{Src: p, Dst: q, Reason: "NOT_SPECIFIED", Location: "do_xdp_generic", IfIndex: podLink(1), Packets: 1}, model.DropCause{})
 		}, from: "11 = 11 + 0 + 0 pods 9 node 2", to: "0 = 0 + 0 + 0"},
 		{name: "dropped by the node's own rule", build: func(w *world) {
 			w.enter(p, node, 9)
-			w.drop(model.Drop{Src: p, Dst: node, Reason: "NETFILTER_DROP", IfIndex: door(1), Packets: 4}, policy)
+			w.drop(model.Drop{Src: p, Dst: node, Reason: "NETFILTER_DROP", IfIndex: podLink(1), Packets: 4}, policy)
 			w.drop(model.Drop{Src: node, Dst: p, Reason: "NETFILTER_DROP", Packets: 2}, policy)
 		}, from: "9 = 5 + 4 + 0 node 5 NETFILTER_DROP/PolicyDrop 4", to: "2 = 0 + 2 + 0 node 2 NETFILTER_DROP/PolicyDrop 2"},
 		{name: "a ban is by design", build: func(w *world) {
 			w.enter(p, far, 4)
-			w.drop(model.Drop{Src: p, Dst: far, Reason: "NETFILTER_DROP", IfIndex: door(1), Packets: 4}, expected)
+			w.drop(model.Drop{Src: p, Dst: far, Reason: "NETFILTER_DROP", IfIndex: podLink(1), Packets: 4}, expected)
 		}, from: "4 = 0 + 4 + 0 NETFILTER_DROP/ 4", to: "0 = 0 + 0 + 0"},
+		{name: "for a pod that went away", build: func(w *world) {
+			w.PastPods = append(w.PastPods, model.Pod{Addresses: []netip.Prefix{netip.PrefixFrom(pod(9), 24)}, LinkIndex: podLink(9), Netns: podNS(9)})
+			w.enter(p, pod(9), 4)
+			w.drop(model.Drop{Src: p, Dst: pod(9), Reason: "IP_INNOROUTES", Location: "ip_error", IfIndex: podLink(1), Packets: 4}, expected)
+		}, from: "4 = 0 + 4 + 0 IP_INNOROUTES/ 4", to: "0 = 0 + 0 + 0"},
 		{name: "a bridge floods, and the packets arrive", build: func(w *world) {
 			w.bridged()
 			w.enter(p, q, 9)
-			w.leave(p, q, door(1), 9)
-			w.at(door(3), model.Egress, p, q, podMAC(2), door(1), 4)
-			w.at(uplink, model.Egress, p, q, podMAC(2), door(1), 4)
+			w.leave(p, q, podLink(1), 9)
+			w.at(podLink(3), model.Egress, p, q, podMAC(2), podLink(1), 4)
+			w.at(uplink, model.Egress, p, q, podMAC(2), podLink(1), 4)
 			w.drop(model.Drop{Src: p, Dst: q, Reason: "OTHERHOST", Netns: podNS(3), IfIndex: 7, Packets: 4}, expected)
 			w.drop(model.Drop{Src: p, Dst: q, Reason: "OTHERHOST", IfIndex: bridge, Packets: 9}, expected)
 		}, from: "9 = 9 + 0 + 0 pods 9", to: "0 = 0 + 0 + 0"},
@@ -323,7 +329,7 @@ func TestBalance(t *testing.T) {
 			stale := model.MAC{2, 9, 9, 9, 9, 9}
 			w.enter(p, q, 9)
 			for i := 2; i <= 3; i++ {
-				w.at(door(i), model.Egress, p, q, stale, door(1), 9)
+				w.at(podLink(i), model.Egress, p, q, stale, podLink(1), 9)
 				w.drop(model.Drop{Src: p, Dst: q, Reason: "OTHERHOST", Netns: podNS(i), IfIndex: 7, Packets: 9}, model.DropCause{Code: "StaleARPReply"})
 			}
 		}, from: "9 = 0 + 9 + 0 OTHERHOST/StaleARPReply 9", to: "0 = 0 + 0 + 0"},
@@ -333,7 +339,7 @@ func TestBalance(t *testing.T) {
 		}, from: "0 = 0 + 0 + 0", to: "9 = 9 + 0 + 0 outside 9"},
 		{name: "round by the fabric", build: func(w *world) {
 			w.enter(p, q, 9)
-			w.depart(p, q, door(1), 9)
+			w.depart(p, q, podLink(1), 9)
 			w.arrive(p, q, 9)
 			w.leave(p, q, uplink, 9)
 			w.depart(node, p, 0, 5)
@@ -341,8 +347,8 @@ func TestBalance(t *testing.T) {
 			w.leave(node, p, uplink, 5)
 		}, from: "18 = 18 + 0 + 0 outside 9 pods 9", to: "10 = 10 + 0 + 0 outside 5 node 5"},
 		{name: "multicast", build: func(w *world) {
-			w.at(door(1), model.Ingress, p, netip.MustParseAddr("224.0.0.251"), model.MAC{1, 0, 0x5e, 0, 0, 0xfb}, 0, 6)
-			w.at(door(2), model.Egress, p, netip.MustParseAddr("224.0.0.251"), model.MAC{1, 0, 0x5e, 0, 0, 0xfb}, door(1), 6)
+			w.at(podLink(1), model.Ingress, p, netip.MustParseAddr("224.0.0.251"), model.MAC{1, 0, 0x5e, 0, 0, 0xfb}, 0, 6)
+			w.at(podLink(2), model.Egress, p, netip.MustParseAddr("224.0.0.251"), model.MAC{1, 0, 0x5e, 0, 0, 0xfb}, podLink(1), 6)
 		}, from: "6 = 6 + 0 + 0 groups 6", to: "0 = 0 + 0 + 0"},
 		{name: "came within the window", build: func(w *world) {
 			w.Pods[0].Since = start.Add(time.Second)
@@ -375,7 +381,7 @@ func TestBalance(t *testing.T) {
 		{name: "a link that is not watched", build: func(w *world) {
 			w.Sources[0].Status = model.Partial
 			w.enter(p, peer, 9)
-			w.depart(p, peer, door(1), 9)
+			w.depart(p, peer, podLink(1), 9)
 		}, from: "9 = ? + 0 + (0..?) outside 9", to: "? = 0 + 0 + (0..?)", why: "not every link"},
 		{name: "connection tracking unread", build: func(w *world) {
 			w.Sources[2].Status = model.Missing
@@ -419,15 +425,15 @@ func TestEdges(t *testing.T) {
 		w := newWorld(1)
 		w.Edges.Read = true
 		p := pod(1)
-		w.depart(p, peer, door(1), 3) // the uplink was attached first
+		w.depart(p, peer, podLink(1), 3) // the uplink was attached first
 		w.read(&w.Edges.Begin)
 		w.enter(p, peer, 2)
 		w.read(&w.Edges.Began)
 		w.enter(p, peer, 100)
-		w.depart(p, peer, door(1), 98-lost)
+		w.depart(p, peer, podLink(1), 98-lost)
 		w.enter(p, peer, 4) // and are not yet out
 		rows := w.rows()
-		w.depart(p, peer, door(1), 8)
+		w.depart(p, peer, podLink(1), 8)
 		w.enter(p, peer, 3)
 		w.read(&w.Edges.Ended)
 		// Traffic is the reading before.
@@ -488,7 +494,7 @@ func TestTruth(t *testing.T) {
 			switch r.IntN(6) {
 			case 0:
 				w.enter(p, peer, n)
-				w.depart(p, peer, door(owner(p)), n-gone)
+				w.depart(p, peer, podLink(owner(p)), n-gone)
 				lost[p.String()+" fromPod"] += gone
 			case 1:
 				w.arrive(peer, p, n)
@@ -496,7 +502,7 @@ func TestTruth(t *testing.T) {
 				lost[p.String()+" toPod"] += gone
 			case 2:
 				w.enter(p, far, n)
-				w.depart(node, far, door(owner(p)), n-gone)
+				w.depart(node, far, podLink(owner(p)), n-gone)
 				w.flow(p, far, far, node)
 				lost[p.String()+" fromPod"] += gone
 			case 3:
@@ -507,13 +513,13 @@ func TestTruth(t *testing.T) {
 			case 4:
 				if q := pod(1 + r.IntN(pods)); q != p {
 					w.enter(p, q, n)
-					w.leave(p, q, door(owner(p)), n-gone)
+					w.leave(p, q, podLink(owner(p)), n-gone)
 					lost[p.String()+" fromPod"] += gone
 					lost[q.String()+" toPod"] += gone
 				}
 			case 5:
 				w.enter(p, peer, n)
-				w.depart(p, peer, door(owner(p)), n-gone)
+				w.depart(p, peer, podLink(owner(p)), n-gone)
 				w.drop(model.Drop{Src: p, Dst: peer, Reason: "NETFILTER_DROP", Packets: gone}, model.DropCause{})
 			}
 		}
@@ -556,7 +562,7 @@ func BenchmarkBalance(b *testing.B) {
 		for k := range others {
 			j := (i+k)%pods + 1
 			w.enter(pod(i), pod(j), 3)
-			w.leave(pod(i), pod(j), door(i), 3)
+			w.leave(pod(i), pod(j), podLink(i), 3)
 		}
 		w.flow(pod(i), vip, pod(i%pods+1), pod(i))
 		w.flow(pod(i), far, far, node)

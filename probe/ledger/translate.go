@@ -8,59 +8,59 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+type addrSet map[netip.Addr]bool
+
 // translations are what connection tracking says of pods' flows whose
-// addresses are changed on the way.
+// addresses are changed on the path.
 type translations struct {
-	// throughNode are pods that send to an address of the node what is then
-	// sent on to somebody else.
-	throughNode map[netip.Addr]bool
+	// throughNode are pods that send to an address of the node packets that are
+	// then forwarded to another.
+	throughNode addrSet
 	// foreign are pods whose packets get, or are sent to, an address that is
 	// neither theirs nor the node's, nor of a service for pods of the node:
 	// such packets are not counted elsewhere.
-	foreign map[netip.Addr]bool
-	// inward are pods that send to another address what is then the node's.
-	inward map[netip.Addr]bool
+	foreign addrSet
+	// inward are pods that send to another address packets that are then the node's.
+	inward addrSet
 	// diverted are pods whose own address is translated to another.
-	diverted map[netip.Addr]bool
-	// remotes are the ends off the node from which packets for a pod arrive
+	diverted addrSet
+	// remotes are the addresses off the node from which packets for a pod arrive
 	// for an address of the node.
-	remotes map[netip.Addr]map[netip.Addr]bool
+	remotes map[netip.Addr]addrSet
 	// local are pods to which pods of the node send by another address than
 	// the pod's own.
-	local map[netip.Addr]bool
-	// services says that pods answer each other with a service's address.
+	local addrSet
+	// services is set where pods reply to each other with a service's address.
 	services bool
-	// transit says that others' packets leave with the node's address too.
+	// transit is set where others' packets leave with the node's address too.
 	transit bool
 }
 
-func (b *books) translations() translations {
-	t := translations{
-		throughNode: map[netip.Addr]bool{}, foreign: map[netip.Addr]bool{},
-		inward: map[netip.Addr]bool{}, diverted: map[netip.Addr]bool{},
-		remotes: map[netip.Addr]map[netip.Addr]bool{}, local: map[netip.Addr]bool{},
+func (b *balance) translations() {
+	t := &b.nat
+	*t = translations{
+		throughNode: addrSet{}, foreign: addrSet{}, inward: addrSet{}, diverted: addrSet{}, remotes: map[netip.Addr]addrSet{}, local: addrSet{},
 	}
 	for i := range b.Flows {
 		f := &b.Flows[i]
-		if b.owners[f.Original.Src] != nil {
-			b.asked(&t, f)
-		}
-		if b.owners[f.Reply.Src] != nil && f.Original.Dst != f.Reply.Src {
-			b.served(&t, f)
+		if b.netns[f.Original.Src] != nil {
+			b.addOutgoing(f)
 		}
 		if f.Original.Dst != f.Reply.Src {
 			t.diverted[f.Original.Dst] = true
+			if b.netns[f.Reply.Src] != nil {
+				b.addIncoming(f)
+			}
 		}
-		if b.owners[f.Original.Src] == nil && !b.node[f.Original.Src] && b.node[f.Reply.Dst] {
+		if b.netns[f.Original.Src] == nil && !b.node[f.Original.Src] && b.node[f.Reply.Dst] {
 			t.transit = true
 		}
 	}
-	return t
 }
 
-// asked takes a flow that a pod began.
-func (b *books) asked(t *translations, f *model.Flow) {
-	pod, peer := f.Original.Src, f.Reply.Src
+// addOutgoing adds a flow that a pod began.
+func (b *balance) addOutgoing(f *model.Flow) {
+	t, pod, peer := &b.nat, f.Original.Src, f.Reply.Src
 	if b.node[f.Original.Dst] && !b.node[peer] {
 		t.throughNode[pod] = true
 	}
@@ -71,24 +71,24 @@ func (b *books) asked(t *translations, f *model.Flow) {
 	case f.Reply.Dst == pod:
 	case !b.node[f.Reply.Dst]:
 		t.foreign[pod] = true
-	case b.owners[peer] != nil:
-		// The peer's answers go to the node's address, and from there to
+	case b.netns[peer] != nil:
+		// The peer's replies go to the node's address, and from there to
 		// the pod.
 		t.throughNode[peer], t.local[pod] = true, true
 	default:
-		add(t.remotes, pod, peer)
+		t.addRemote(pod, peer)
 	}
 }
 
-// served takes a flow that came to a pod by another address.
-func (b *books) served(t *translations, f *model.Flow) {
-	pod, client := f.Reply.Src, f.Original.Src
+// addIncoming adds a flow that came to a pod by another address.
+func (b *balance) addIncoming(f *model.Flow) {
+	t, pod, client := &b.nat, f.Reply.Src, f.Original.Src
 	switch {
 	case b.node[client]:
-	case b.owners[client] != nil:
+	case b.netns[client] != nil:
 		t.local[pod], t.services = true, true
 	case b.node[f.Original.Dst]:
-		add(t.remotes, pod, client)
+		t.addRemote(pod, client)
 	default:
 		t.foreign[pod] = true
 	}
@@ -97,211 +97,200 @@ func (b *books) served(t *translations, f *model.Flow) {
 	}
 }
 
-func add(m map[netip.Addr]map[netip.Addr]bool, k, v netip.Addr) {
-	if m[k] == nil {
-		m[k] = map[netip.Addr]bool{}
+func (t *translations) addRemote(pod, remote netip.Addr) {
+	if t.remotes[pod] == nil {
+		t.remotes[pod] = addrSet{}
 	}
-	m[k][v] = true
+	t.remotes[pod][remote] = true
 }
 
-// has reports whether the account's pod is in a set.
-func (a *account) has(set map[netip.Addr]bool) bool {
-	return slices.ContainsFunc(a.addrs, func(p netip.Addr) bool { return set[p] })
+// anyIn reports whether an address of the row's pod is in a set.
+func (r *row) anyIn(set addrSet) bool {
+	return slices.ContainsFunc(r.addrs, func(a netip.Addr) bool { return set[a] })
 }
 
-func (a *account) hasRemotes(of map[netip.Addr]map[netip.Addr]bool) bool {
-	return slices.ContainsFunc(a.addrs, func(p netip.Addr) bool { return len(of[p]) > 0 })
-}
-
-// settle bounds what is unexplained in each family: first what pods send, since
-// what they are sent by services is known by that.
-func (b *books) settle() {
+// bound bounds the unexplained packets in each family: first of what pods send,
+// since that says what services send to pods.
+func (b *balance) bound() {
 	for _, is4 := range []bool{true, false} {
-		var from, to []*account
-		for i := range b.accounts {
-			a := &b.accounts[i]
+		var from, to []*row
+		for _, r := range b.rows {
 			switch {
-			case a.addrs[0].Is4() != is4:
-			case a.direction == model.FromPod:
-				from = append(from, a)
+			case r.is4() != is4:
+			case r.direction == model.FromPod:
+				from = append(from, r)
 			default:
-				to = append(to, a)
+				to = append(to, r)
 			}
 		}
-		b.settleSent(from, b.disguised(is4))
-		b.settleReceived(to, !slices.ContainsFunc(from, func(a *account) bool { return a.most > 0 }))
+		b.boundSent(from, b.leftTranslated(is4))
+		b.boundReceived(to, !slices.ContainsFunc(from, func(r *row) bool { return r.most > 0 }))
 	}
-	for i := range b.accounts {
-		b.judge(&b.accounts[i])
+	for _, r := range b.rows {
+		b.weigh(r)
 	}
 }
 
-// disguised is what left with another source than a pod's, and was not the
-// node's own: with an address of the node, or, by the link of a pod, with that
-// of a service.
-func (b *books) disguised(is4 bool) tally {
+// leftTranslated is what left with another source than a pod's, and was not the
+// node's own: with an address of the node or, by the link of a pod, with that of a
+// service.
+func (b *balance) leftTranslated(is4 bool) tally {
 	var t tally
 	for _, h := range b.hops {
 		if !h.egress || h.addr.Is4() != is4 {
 			continue
 		}
-		door := b.doors[h.link]
+		pod := b.podLinks[h.link]
 		switch {
-		case !h.dst && b.node[h.addr] && (door != nil || slices.Contains(b.outer, h.link)):
+		case !h.dst && b.node[h.addr] && (pod != nil || slices.Contains(b.outer, h.link)):
 			t = t.plus(h.inner)
-		case b.nat.services && h.dst && door != nil && door.Has(h.addr):
-			t = t.plus(h.inner.minus(b.undisguised(h.link, is4)))
+		case b.nat.services && h.dst && pod != nil && pod.Has(h.addr):
+			t = t.plus(h.inner.minus(b.leftUntranslated(h.link, is4)))
 		}
 	}
 	return t
 }
 
-// undisguised is what left by a pod's link, for that pod, with an address of
+// leftUntranslated is what left by a pod's link, for that pod, with an address of
 // another pod or of the node.
-func (b *books) undisguised(door int, is4 bool) tally {
+func (b *balance) leftUntranslated(podLink int, is4 bool) tally {
 	var t tally
-	for _, h := range b.at[door] {
-		if !h.egress || h.dst || h.addr.Is4() != is4 {
-			continue
+	for _, h := range b.byLink[podLink] {
+		if h.egress && !h.dst && h.addr.Is4() == is4 {
+			t = t.plus(h.inner.minus(h.frames(b.forOthers(podLink))))
 		}
-		n := h.inner
-		for _, m := range h.macs {
-			if b.others(door)(m.dst) {
-				n = n.minus(m.tally)
-			}
-		}
-		t = t.plus(n)
 	}
 	return t
 }
 
-// settleSent lays what is missing of all pods against what left in disguise.
-// Where both are equal nothing is missing of any pod, since of none it can be
-// less than nothing.
-func (b *books) settleSent(rows []*account, out tally) {
+// boundSent compares what is missing of all pods with what left translated. Where
+// both are equal nothing is missing of any pod, since no pod can miss less than
+// nothing.
+func (b *balance) boundSent(rows []*row, out tally) {
 	var rest, slack int64
-	for _, a := range rows {
-		rest, slack = rest+max(a.rest, 0), slack+a.slack
+	for _, r := range rows {
+		rest, slack = rest+max(r.rest, 0), slack+r.slack
 	}
 	left := int64(out.late())
 	total := max(0, rest-left)
-	for _, a := range rows {
-		a.least, a.most = max(0, a.rest-left), min(max(0, a.rest)+a.slack, total+slack)
+	for _, r := range rows {
+		r.least, r.most = max(0, r.rest-left), min(max(0, r.rest)+r.slack, total+slack)
 		switch {
-		case a.rest <= 0 && a.slack == 0:
+		case r.rest <= 0 && r.slack == 0:
 			// The edges hide what was translated, if any was.
-			a.translated = min(max(0, a.counted), int64(out.window()))
+			r.translated = min(max(0, r.counted), int64(out.window()))
 			continue
 		case left > rest+slack+int64(out.edge()+sumEdges(rows)) || b.nat.transit && b.mixes():
-			a.most = max(0, a.rest) + a.slack
-			a.doubt("others' packets leave with the node's address as well: of %d, up to %d may be the pod's", left, min(left, max(0, a.rest)))
-		case a.slack > 0:
-			a.doubt("of %d packets to the node's own address, some are translated and go on", a.slack)
-		case a.least < a.most:
-			a.doubt("after translation pods cannot be told apart: %d packets of all of them are missing", total)
+			r.most = max(0, r.rest) + r.slack
+			r.doubt("others' packets leave with the node's address as well: of %d, up to %d may be the pod's", left, min(left, max(0, r.rest)))
+		case r.slack > 0:
+			r.doubt("of %d packets to the node's own address, some are translated and go on", r.slack)
+		case r.least < r.most:
+			r.doubt("after translation pods cannot be told apart: %d packets of all of them are missing", total)
 		}
-		if a.most > 0 && a.hasRemotes(b.nat.remotes) {
-			a.doubt("what is dropped after translation bears the node's address, and is not counted as the pod's")
+		if r.most > 0 && slices.ContainsFunc(r.addrs, func(a netip.Addr) bool { return len(b.nat.remotes[a]) > 0 }) {
+			r.doubt("what is dropped after translation bears the node's address, and is not counted as the pod's")
 		}
+		why := ""
 		switch {
-		case a.has(b.nat.foreign):
-			a.least, a.most = 0, max(0, a.rest)+a.slack
-			a.doubt("packets are translated to an address that is neither the pod's nor the node's")
-		case a.has(b.nat.inward):
-			a.least, a.most = 0, max(0, a.rest)+a.slack
-			a.doubt("packets to other addresses are translated to the node's own")
+		case r.anyIn(b.nat.foreign):
+			why = "packets are translated to an address that is neither the pod's nor the node's"
+		case r.anyIn(b.nat.inward):
+			why = "packets to other addresses are translated to the node's own"
 		}
-		if a.least == a.most {
-			a.translated = max(0, a.counted-a.most)
+		if why != "" {
+			r.least, r.most = 0, max(0, r.rest)+r.slack
+			r.doubt("%s", why)
+		}
+		if r.least == r.most {
+			r.translated = max(0, r.counted-r.most)
 		}
 	}
 }
 
 // mixes reports whether what came in from outside may be taken for what pods
 // sent: by a bridge that holds an uplink, or by a tunnel.
-func (b *books) mixes() bool {
+func (b *balance) mixes() bool {
 	return slices.ContainsFunc(b.outer, func(i int) bool { return b.links[i].Master != 0 || b.links[i].Role == model.RoleTunnel })
 }
 
-func sumEdges(rows []*account) uint64 {
+func sumEdges(rows []*row) uint64 {
 	var n uint64
-	for _, a := range rows {
-		n += a.edgeIn + a.edgeOut
+	for _, r := range rows {
+		n += r.edgeIn + r.edgeOut
 	}
 	return n
 }
 
-// settleReceived lays what came to pods and is not known to have come in
-// against what arrived for the node's address from the other ends of their
-// translated flows. lossless says that nothing is missing of what pods send, so
-// that what they send each other by services is known.
-func (b *books) settleReceived(rows []*account, lossless bool) {
+// boundReceived compares what reached pods and is not known to have come in with
+// what arrived for the node's address from the remotes of their translated flows.
+// lossless is set where nothing is missing of what pods send: then it is known
+// what they send each other by services.
+func (b *balance) boundReceived(rows []*row, lossless bool) {
 	bounds := make([]int64, len(rows))
-	remotes := map[netip.Addr]bool{}
+	seen := addrSet{}
 	var total, bound int64
-	for i, a := range rows {
-		for _, addr := range a.addrs {
-			for r := range b.nat.remotes[addr] {
-				if !remotes[r] {
-					remotes[r] = true
-					bound += int64(b.arrived[r].early())
+	for i, r := range rows {
+		for _, a := range r.addrs {
+			for remote := range b.nat.remotes[a] {
+				n := int64(b.arrived[remote].early())
+				if !seen[remote] {
+					seen[remote] = true
+					bound += n
 				}
-				bounds[i] += int64(b.arrived[r].early())
-				a.edgeIn += b.arrived[r].edge()
+				bounds[i] += n
+				r.edgeIn += b.arrived[remote].edge()
 			}
 		}
-		local := b.byServices(a, lossless)
+		local := b.byServices(r, lossless)
 		bounds[i], bound = bounds[i]+local, bound+local
 		if bounds[i] > 0 {
-			total += a.rest
+			total += r.rest
 		}
 	}
-	edges := sumEdges(rows)
-	for i, a := range rows {
-		a.least = max(0, a.rest)
-		a.most = min(max(0, a.rest+bounds[i]), max(a.least, total+bound))
-		if bounds[i] == 0 {
-			a.most = a.least
+	edges := int64(sumEdges(rows))
+	for i, r := range rows {
+		r.least = max(0, r.rest)
+		r.most = r.least
+		if bounds[i] != 0 {
+			r.most = min(max(0, r.rest+bounds[i]), max(r.least, total+bound))
 		}
 		switch {
-		case a.has(b.nat.diverted):
-			a.least, a.most = 0, unbounded
-			a.doubt("packets to the pod's address are translated to another")
-		case a.has(b.nat.foreign), a.rest+bounds[i]+int64(edges) < 0:
-			a.most = unbounded
-			a.doubt("packets come by translations that connection tracking does not tell of any more, or in other sizes than they came in")
-		case a.most > a.least:
-			a.doubt("of what came for the node's address, up to %d packets may have been the pod's, or the node's own", bounds[i])
+		case r.anyIn(b.nat.diverted):
+			r.least, r.most = 0, unbounded
+			r.doubt("packets to the pod's address are translated to another")
+		case r.anyIn(b.nat.foreign), r.rest+bounds[i]+edges < 0:
+			r.most = unbounded
+			r.doubt("packets come by translations that connection tracking does not tell of any more, or in other sizes than they came in")
+		case r.most > r.least:
+			r.doubt("of what came for the node's address, up to %d packets may have been the pod's, or the node's own", bounds[i])
 		default:
-			a.translated = max(0, a.most-a.counted)
+			r.translated = max(0, r.most-r.counted)
 		}
 	}
 }
 
 // byServices is how many packets from the node's pods may have come to a pod by
 // another address than its own.
-func (b *books) byServices(a *account, lossless bool) int64 {
-	if !a.has(b.nat.local) {
+func (b *balance) byServices(r *row, lossless bool) int64 {
+	if !r.anyIn(b.nat.local) {
 		return 0
 	}
-	came := b.undisguised(a.pod.LinkIndex, a.addrs[0].Is4())
-	if !lossless {
-		return int64(came.late())
-	}
-	for _, p := range a.in {
-		if p.place == model.PlacePods {
+	came := b.leftUntranslated(r.pod.LinkIndex, r.is4())
+	for _, p := range r.in {
+		if lossless && p.place == model.PlacePods {
 			came = came.minus(p.tally)
 		}
 	}
 	return int64(came.late())
 }
 
-func (a *account) doubt(format string, args ...any) {
-	a.why = append(a.why, fmt.Sprintf(format, args...))
+func (r *row) doubt(format string, args ...any) {
+	r.why = append(r.why, fmt.Sprintf(format, args...))
 }
 
-// doubt notes what keeps a missing packet on any row from being lost for sure.
-func (b *books) doubt() {
+// findDoubts notes why missing packets may not be lost, in any row.
+func (b *balance) findDoubts() {
 	switch {
 	case !b.MayRedirect():
 	case b.Has(model.SourcePrograms):
@@ -318,16 +307,17 @@ func (b *books) doubt() {
 }
 
 // doubtsOf are the doubts about one row.
-func (b *books) doubtsOf(a *account) []string {
-	addr, ok := b.uncounted(a.addrs[0].Is4())
-	if !ok || a.direction == model.ToPod {
-		return b.doubts
+func (b *balance) doubtsOf(r *row) []string {
+	if r.direction == model.FromPod {
+		if a, ok := b.uncounted(r.is4()); ok {
+			return append(slices.Clone(b.doubts), fmt.Sprintf("packets to %s, which the node itself takes, are not counted apart", a))
+		}
 	}
-	return append(slices.Clone(b.doubts), fmt.Sprintf("packets to %s, which the node itself takes, are not counted apart", addr))
+	return b.doubts
 }
 
 // uncounted finds an address of the node that packets are not counted for.
-func (b *books) uncounted(is4 bool) (netip.Addr, bool) {
+func (b *balance) uncounted(is4 bool) (netip.Addr, bool) {
 	for _, l := range b.Links {
 		for _, p := range l.Addresses {
 			a := p.Addr()
@@ -346,43 +336,45 @@ func counted(l *model.Link, p netip.Prefix) bool {
 	return p.Addr().IsGlobalUnicast() && !service
 }
 
-// judge weighs what was found against what could not be seen.
-func (b *books) judge(a *account) {
-	whole := a.pod.Since.IsZero() || !a.pod.Since.After(b.Window.Start)
-	alive := a.pod.Until.IsZero() || !a.pod.Until.Before(b.Window.End)
-	// What is surely missing and was dropped as a copy was dropped.
-	for _, d := range a.copies {
-		if n := min(a.least, int64(d.late())); n > 0 {
-			a.drop(d, uint64(n))
-			a.least -= n
-			if a.most != unbounded {
-				a.most -= n
+// weigh widens a row's bounds by what could not be seen.
+func (b *balance) weigh(r *row) {
+	// Packets that are surely missing, and of which copies were dropped, were
+	// dropped.
+	for _, d := range r.copies {
+		if n := min(r.least, int64(d.late())); n > 0 {
+			r.drop(d, uint64(n))
+			r.least -= n
+			if r.most != unbounded {
+				r.most -= n
 			}
 		}
 	}
+	young := r.pod.Since.After(b.Window.Start)
+	ended := !r.pod.Until.IsZero() && r.pod.Until.Before(b.Window.End)
+	why := ""
 	switch {
-	case !whole || !alive:
-		a.least, a.most, a.translated = 0, unbounded, 0
-		a.why = []string{"the pod came or went within the window"}
-	case slices.ContainsFunc(a.addrs, func(p netip.Addr) bool { return len(b.owners[p]) > 1 }):
-		a.least, a.most, a.translated = 0, unbounded, 0
-		a.why = []string{"another pod has the same address"}
+	case young || ended:
+		why = "the pod came or went within the window"
+	case slices.ContainsFunc(r.addrs, func(a netip.Addr) bool { return len(b.netns[a]) > 1 }):
+		why = "another pod has the same address"
 	case b.Status(model.SourceTC) != model.OK:
-		a.least, a.most, a.translated = 0, unbounded, 0
-		a.why = []string{"not every link or address is watched"}
-	case a.most > 0 && len(b.doubtsOf(a)) > 0:
-		a.least, a.translated = 0, 0
-		a.why = append(a.why, b.doubtsOf(a)...)
+		why = "not every link or address is watched"
+	}
+	if why != "" {
+		r.least, r.most, r.translated, r.why = 0, unbounded, 0, []string{why}
+	} else if doubts := b.doubtsOf(r); r.most > 0 && len(doubts) > 0 {
+		r.least, r.translated = 0, 0
+		r.why = append(r.why, doubts...)
 		if !b.Has(model.SourceConntrack) {
-			a.most = unbounded
+			r.most = unbounded
 		}
 	}
-	if l := b.Traffic.Lost; a.most != unbounded && l.Counters+l.MACs+l.Unparsed > 0 {
-		a.least, a.translated = 0, 0
-		a.most += int64(l.Counters + l.MACs + l.Unparsed)
-		a.doubt("lasthop itself could not count every packet")
+	if l := b.Traffic.Lost; r.most != unbounded && l.Counters+l.MACs+l.Unparsed > 0 {
+		r.least, r.translated = 0, 0
+		r.most += int64(l.Counters + l.MACs + l.Unparsed)
+		r.doubt("lasthop itself could not count every packet")
 	}
-	if b.Status(model.SourceDrops) != model.OK && a.most > 0 {
-		a.why = append(a.why, "drops are not watched")
+	if b.Status(model.SourceDrops) != model.OK && r.most > 0 {
+		r.why = append(r.why, "drops are not watched")
 	}
 }

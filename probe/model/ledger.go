@@ -46,14 +46,14 @@ type LedgerPart struct {
 type LedgerDrop struct {
 	Reason   Reason
 	Location string
-	// Code is the finding that accounts for it, empty for none. Expected
+	// Code is the finding that explains it, empty for none. Expected
 	// says that a working network drops so.
 	Code     Code
 	Expected bool
 	Packets  uint64
 }
 
-// LedgerRow is the account of one pod and family of addresses in one
+// LedgerRow counts the packets of one pod and family of addresses in one
 // direction, between the pod's link and the other places where packets come
 // into the node and leave it:
 //
@@ -84,7 +84,7 @@ type LedgerRow struct {
 	Why []string
 }
 
-// Unexplained is how many packets are unaccounted for, where that is known.
+// Unexplained is how many packets are unexplained, where that is known.
 func (r *LedgerRow) Unexplained() Count {
 	if r.Most.Known && r.Most.N == r.Least {
 		return r.Most

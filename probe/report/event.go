@@ -27,8 +27,8 @@ type FindingChange struct {
 type Events struct {
 	At       time.Time
 	Findings []FindingChange
-	// Counts are those since the events before: its drops are told, and what
-	// the probe lost, if that is anything or LostToo is set.
+	// Counts are those since the events before. Its drops are written, without the
+	// harmless frees, and what the probe lost, if that is anything or LostToo is set.
 	Counts   *model.Snapshot
 	Rewrites []model.MACRewrite
 	LostToo  bool
@@ -51,6 +51,9 @@ func (e Events) Write(w io.Writer) error {
 		}{"Finding", at, f.Change, f.Finding.ID, instant(f.Finding.First), findingDocument(f.Finding.Finding)})
 	}
 	for _, x := range d.Drops {
+		if x.Harmless != "" {
+			continue
+		}
 		rows = append(rows, struct {
 			Kind string `json:"kind"`
 			Time string `json:"time"`

@@ -20,8 +20,11 @@ func TestEvents(t *testing.T) {
 		Counts: &model.Snapshot{
 			Pods: []model.Pod{{Addresses: []netip.Prefix{netip.PrefixFrom(pod, 24)}}},
 			Traffic: model.Traffic{
-				Drops: []model.Drop{{Src: pod, Dst: peer, Reason: "NEIGH_FAILED", Location: "neigh_invalidate", Packets: 3}},
-				Lost:  model.Lost{Events: 2},
+				Drops: []model.Drop{
+					{Src: pod, Dst: peer, Reason: "NEIGH_FAILED", Location: "neigh_invalidate", Packets: 3},
+					{Src: peer, Dst: pod, Reason: "QUEUE_PURGE", Location: "sk_stream_kill_queues", Packets: 9},
+				},
+				Lost: model.Lost{Events: 2},
 			},
 		},
 		Rewrites: []model.MACRewrite{{Addr: pod, Field: model.SourceMAC, Packets: 4}},

@@ -107,6 +107,8 @@ type (
 		Reason   string `json:"reason,omitempty"`
 		Location string `json:"location,omitempty"`
 		Link     string `json:"link,omitempty"`
+		// Harmless is why packets were freed that were not lost; absent for drops.
+		Harmless string `json:"harmless,omitempty"`
 		Packets  uint64 `json:"packets"`
 	}
 	placeDoc struct {
@@ -307,7 +309,7 @@ func (r Report) document() document {
 		pod, node := podOrNode(x.local, x.node)
 		d.Drops = append(d.Drops, dropDoc{
 			Pod: pod, Node: node, Side: string(x.side), Peer: addrText(x.peer),
-			Reason: string(x.reason), Location: x.location, Link: x.link, Packets: x.packets,
+			Reason: string(x.reason), Location: x.location, Link: x.link, Harmless: string(x.class), Packets: x.packets,
 		})
 	}
 	for i := range r.Ledger {

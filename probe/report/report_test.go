@@ -137,6 +137,9 @@ func dropped() *model.Snapshot {
 		{Src: client, Dst: self, Reason: "NO_SOCKET", Location: "tcp_v4_rcv", Link: "nic0", Packets: 9},
 		{Src: self, Dst: till, Reason: "NEIGH_FAILED", Location: "neigh_invalidate", Link: "port8", Packets: 4},
 		{Src: cart, Dst: till, Location: "ip_error", Packets: 1},
+		{Src: client, Dst: cart, Reason: "QUEUE_PURGE", Location: "sk_stream_kill_queues", Packets: 6},
+		{Src: cart, Dst: till, Reason: "OTHERHOST", Location: "ip_rcv_core", DstMAC: stale, Packets: 3},
+		{Src: cart, Dst: till, Reason: "OTHERHOST", Location: "ip_rcv_core", DstMAC: s.Pods[0].MAC, Packets: 2},
 	}
 	s.PastPods = []model.Pod{{Name: "gone-1", Namespace: "shop", Addresses: []netip.Prefix{netip.MustParsePrefix("10.60.0.40/16")}}}
 	return s

@@ -164,43 +164,50 @@ func (r Report) summary(p *printer) {
 		p.field("", fmt.Sprintf("%s %s: %s", src.Name, src.Status, orUnknown(src.Detail)))
 	}
 	p.field("probes", probeRows(s)...)
-	p.field("drops", dropSummary(s)...)
+	drops, harmless := dropSummary(s)
+	p.field("drops", drops...)
+	p.field("harmless frees", harmless...)
 	p.field("unexplained", r.unexplained()...)
 	p.field("lost by lasthop", lostText(s.Traffic.Lost)...)
 }
 
-// dropSummary sums the drops by reason and place over all pods.
-func dropSummary(s *model.Snapshot) []string {
+// dropSummary sums the drops by reason and place over all pods, and apart from
+// them what the kernel freed without a loss.
+func dropSummary(s *model.Snapshot) (drops, harmless []string) {
 	type kind struct {
+		harmless bool
 		reason   model.Reason
 		location string
 		link     string
 	}
 	count := make(map[kind]uint64)
 	var order []kind
-	var total uint64
 	for _, d := range dropRows(s) {
 		if d.node {
 			continue
 		}
-		k := kind{d.reason, d.location, d.link}
+		k := kind{d.class != model.DropLost, d.reason, d.location, d.link}
 		if count[k] == 0 {
 			order = append(order, k)
 		}
 		count[k] += d.packets
-		total += d.packets
 	}
-	if total == 0 {
-		if s.Status(model.SourceDrops) == model.Missing {
-			return []string{"not watched"}
-		}
-		return []string{"none of pod packets"}
-	}
-	var rows []string
 	for _, k := range order {
-		rows = append(rows, fmt.Sprintf("%d %s at %s, %s", count[k], orUnknown(string(k.reason)), orUnknown(k.location), onLink(k.link)))
+		row := fmt.Sprintf("%d %s at %s, %s", count[k], orUnknown(string(k.reason)), orUnknown(k.location), onLink(k.link))
+		if k.harmless {
+			harmless = append(harmless, row)
+		} else {
+			drops = append(drops, row)
+		}
 	}
-	return bounded(rows)
+	switch {
+	case len(drops) > 0:
+	case s.Status(model.SourceDrops) == model.Missing:
+		drops = []string{"not watched"}
+	default:
+		drops = []string{"none of pod packets"}
+	}
+	return bounded(drops), bounded(harmless)
 }
 
 func onLink(link string) string {

@@ -18,6 +18,7 @@ type dropRow struct {
 	reason   model.Reason
 	location string
 	link     string
+	class    model.DropClass
 	packets  uint64
 }
 
@@ -38,8 +39,9 @@ func dropRows(s *model.Snapshot) []dropRow {
 		return 2
 	}
 	count := make(map[dropRow]uint64)
+	classes := model.NewDropClassifier(s)
 	for _, d := range s.Traffic.Drops {
-		row := dropRow{local: d.Src, peer: d.Dst, side: model.AsSource, reason: d.Reason, location: d.Location, link: d.Link}
+		row := dropRow{local: d.Src, peer: d.Dst, side: model.AsSource, reason: d.Reason, location: d.Location, link: d.Link, class: classes.Class(&d)}
 		if !d.Src.IsValid() || rank(d.Dst) > rank(d.Src) {
 			row.local, row.peer, row.side = d.Dst, d.Src, model.AsDestination
 		}
@@ -55,6 +57,7 @@ func dropRows(s *model.Snapshot) []dropRow {
 		return cmp.Or(
 			a.local.Compare(b.local), cmp.Compare(b.packets, a.packets), cmp.Compare(a.side, b.side), a.peer.Compare(b.peer),
 			strings.Compare(string(a.reason), string(b.reason)), strings.Compare(a.location, b.location), strings.Compare(a.link, b.link),
+			cmp.Compare(a.class, b.class),
 		)
 	})
 	return rows
@@ -98,11 +101,12 @@ func (r Report) volume() volume {
 	return v
 }
 
-// dropped is how many packets of the pods in focus the kernel dropped.
+// dropped is how many packets of the pods in focus were lost as the kernel dropped
+// them.
 func (r Report) dropped() uint64 {
 	var n uint64
 	for _, d := range dropRows(r.Snapshot) {
-		if !d.node && (r.inFocus(d.local) || r.inFocus(d.peer)) {
+		if !d.node && d.class == model.DropLost && (r.inFocus(d.local) || r.inFocus(d.peer)) {
 			n += d.packets
 		}
 	}

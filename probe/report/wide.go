@@ -96,16 +96,35 @@ func remoteRanges(s *model.Snapshot) []netip.Prefix {
 }
 
 func (r Report) drops(p *printer) {
-	p.title("drops")
-	rows := [][]string{{"LOCAL", "SIDE", "PEER", "REASON", "LOCATION", "LINK", "PACKETS"}}
+	drops := [][]string{{"LOCAL", "SIDE", "PEER", "REASON", "LOCATION", "LINK", "PACKETS"}}
+	harmless := [][]string{append(slices.Clone(drops[0]), "WHY")}
 	for _, d := range dropRows(r.Snapshot) {
-		if r.inFocus(d.local) || r.inFocus(d.peer) {
-			rows = append(rows, []string{
-				addrText(d.local), string(d.side), addrText(d.peer), orUnknown(string(d.reason)), d.location, d.link, number(d.packets),
-			})
+		if !r.inFocus(d.local) && !r.inFocus(d.peer) {
+			continue
+		}
+		row := []string{addrText(d.local), string(d.side), addrText(d.peer), orUnknown(string(d.reason)), d.location, d.link, number(d.packets)}
+		if d.class == model.DropLost {
+			drops = append(drops, row)
+		} else {
+			harmless = append(harmless, append(row, harmlessWords[d.class]))
 		}
 	}
-	p.table(rows)
+	p.title("drops")
+	p.table(drops)
+	if len(harmless) > 1 {
+		p.title("harmless frees")
+		p.table(harmless)
+	}
+}
+
+// harmlessWords say why the kernel freed a packet that was not lost.
+var harmlessWords = map[model.DropClass]string{
+	model.FreeDelivered:         "delivered already",
+	model.FreeCopy:              "a copy, for another",
+	model.FreeGroup:             "for a group not joined",
+	model.FreeNeighborDiscovery: "neighbour discovery",
+	model.FreePodGone:           "for a pod that went away",
+	model.FreePodStarting:       "before a new pod's rules were written",
 }
 
 func (r Report) rewrites(p *printer) {

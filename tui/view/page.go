@@ -179,6 +179,9 @@ func (d *Data) listDrops(p *page, concerned func(netip.Addr) bool) {
 			continue
 		}
 		what := clean(or(string(x.Reason), "unknown")) + " at " + clean(or(x.Location, "unknown")) + onLink(x.Link)
+		if !d.loss(x) {
+			what += ", harmless"
+		}
 		if _, ok := sums[what]; !ok {
 			order = append(order, what)
 		}
