@@ -47,7 +47,7 @@ func findConntrackRace(v *view) []finding {
 	l, rivals := v.refusedEntries(failed)
 	if l.packets < minDrops {
 		// Two flows that got one port are refused likewise.
-		used := slices.ContainsFunc(v.prior, func(f finding) bool { return f.Code == SNATPortExhaustion })
+		used := v.found(netip.Addr{}, netip.Prefix{}, SNATPortExhaustion)
 		if used || failed-min(l.packets, failed) < minDrops {
 			return nil
 		}

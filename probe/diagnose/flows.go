@@ -65,13 +65,13 @@ func (v *view) indexFlows() {
 // to the remote one, for one of v.peers.
 func (v *view) flowsOf(p *model.Peer) *flowState { return v.flows[pair{p.Local, p.Remote}] }
 
-// dnsPort is where a datagram wants an answer.
+// dnsPort is where a datagram wants a reply.
 const dnsPort = 53
 
 // unreplied is what connection tracking holds of flows between two ends, as the
 // uplink sees them, that never saw a reply.
 type unreplied struct {
-	// pods began flows whose first packet wants an answer: asks of them, dns
+	// pods began flows whose first packet wants a reply: asks of them, dns
 	// of which are questions to a name server.
 	pods      map[netip.Addr]bool
 	asks, dns uint64
@@ -104,4 +104,15 @@ func (v *view) unrepliedFlows() map[pair]*unreplied {
 		}
 	}
 	return out
+}
+
+// unrepliedCount counts the flows of pods that never saw a reply and match.
+func unrepliedCount(v *view, match func(pod, remote netip.Addr) bool) uint64 {
+	var n uint64
+	for f := range each(v.Flows) {
+		if !f.Replied && len(v.pods[f.Original.Src]) > 0 && match(f.Original.Src, f.Reply.Src) {
+			n++
+		}
+	}
+	return n
 }

@@ -53,7 +53,7 @@ func findMissingNodeRoute(v *view) []finding {
 	groups := map[netip.Prefix]*unrouted{}
 	// knows holds the families whose default route leads to some node's pods.
 	knows := map[bool]bool{}
-	mute := v.unrepliedFlows()
+	unreplied := v.unrepliedFlows()
 	for p := range each(v.peers) {
 		cidr := v.remote(p.Remote)
 		if !cidr.IsValid() || !v.surelyPods(p.Remote) || !v.byDefaultRoute(p.Remote) {
@@ -73,7 +73,7 @@ func findMissingNodeRoute(v *view) []finding {
 		}
 		if len(v.pods[p.Local]) > 0 {
 			g.pods[p.Local] = true
-		} else if m := mute[pair{p.Local, p.Remote}]; m != nil && v.nodeAddrs[p.Local] {
+		} else if m := unreplied[pair{p.Local, p.Remote}]; m != nil && v.nodeAddrs[p.Local] {
 			// The plugin gives them the node's address.
 			maps.Copy(g.pods, m.pods)
 		}

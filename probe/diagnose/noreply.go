@@ -29,7 +29,7 @@ var noReply = kind{
 	ends: []model.HopKind{model.HopBeyond},
 }
 
-// minAsks is how many requests must stay without an answer: the first packets
+// minAsks is how many requests must stay without a reply: the first packets
 // of a connection get lost now and then, and are sent again.
 const minAsks = 3
 
@@ -175,10 +175,10 @@ func unansweredDestinations(v *view, g silence, translated bool) finding {
 			"the last one finds no such machine, or a firewall refuses. Nothing is dropped on this node.", addrs(remotes), name, what)
 		observe(&f, model.SourceTC, "%s ingress: %s about these packets", name, count(errors, "ICMP error"))
 	}
-	if n := unrepliedTo(v, g); n > 0 {
+	if n := unrepliedCount(v, func(pod, remote netip.Addr) bool { return g[remote] != nil && g[remote].pods[pod] }); n > 0 {
 		observe(&f, model.SourceConntrack, "%s of pods to there UNREPLIED", count(n, "flow"))
 	}
-	if control := answerers(v, g); control != "" {
+	if control := addrs(answering(v, func(a netip.Addr) bool { return g[a] != nil })); control != "" {
 		observe(&f, model.SourceTC, "answers come from %s", control)
 	} else {
 		f.Confidence = model.Possible
@@ -229,28 +229,6 @@ func probedSilence(v *view, f *model.Finding, remotes []netip.Addr) {
 	}
 }
 
-// unrepliedTo counts the pods' flows to the destinations that saw no reply.
-func unrepliedTo(v *view, g silence) uint64 {
-	var n uint64
-	for f := range each(v.Flows) {
-		if m := g[f.Reply.Src]; m != nil && !f.Replied && m.pods[f.Original.Src] {
-			n++
-		}
-	}
-	return n
-}
-
-// answerers are what does answer at the uplinks.
-func answerers(v *view, g silence) string {
-	others := map[netip.Addr]bool{}
-	for p := range each(v.peers) {
-		if g[p.Remote] == nil && v.answered(p) {
-			others[p.Remote] = true
-		}
-	}
-	return addrs(sorted(others))
-}
-
 // filedRoutes are the routes of the files that lead to silent pods of other
 // nodes and back, and so are not what is missing.
 func filedRoutes(v *view, remotes []netip.Addr) []model.Evidence {
@@ -268,14 +246,14 @@ func filedRoutes(v *view, remotes []netip.Addr) []model.Evidence {
 		}
 		seen[cidr] = true
 		owner := v.nodeOf(cidr)
-		if f := v.routeTo(cidr, owner, self); f.state == routeRight {
+		if f := v.routeTo(cidr, owner, self); f.state == routeCorrect {
 			out = append(out, f.evidence())
 		}
 		if owner == nil {
 			continue
 		}
 		for _, p := range own {
-			if f := v.routeTo(p, self, owner); f.state == routeRight {
+			if f := v.routeTo(p, self, owner); f.state == routeCorrect {
 				out = append(out, f.evidence())
 			}
 		}

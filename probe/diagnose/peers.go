@@ -60,7 +60,7 @@ func addCounts(a, b model.PeerCount) model.PeerCount {
 // missing answer to mean anything.
 const settled = time.Second
 
-// unanswered reports whether packets that must be answered left for a peer and
+// unanswered reports whether packets that want a reply left for a peer and
 // nothing proves that they arrived: no answer on the wire, no reply that
 // connection tracking saw, no ICMP error about them. Where the probe had no
 // room for every pair an answer may be among what it did not count: then
@@ -109,7 +109,7 @@ func (v *view) answered(p *model.Peer) bool {
 	return st.newReplied || st.oldReplied && st.newSilent == 0 || !st.known && p.Out.Requests < minPackets
 }
 
-// refused reports whether all that comes back for what must be answered are ICMP
+// refused reports whether all that comes back for what want a reply are ICMP
 // errors: a router on the way knows no route, or the last one no such machine. A
 // closed port would answer a connection with a reset. An error about a datagram
 // may be the receiver's own, which proves that it arrived.
@@ -224,4 +224,15 @@ func silentPeers(list []*remoteRange) []*model.Peer {
 		out = append(out, r.silent...)
 	}
 	return out
+}
+
+// answering are the addresses that answer at the uplinks, but for some.
+func answering(v *view, but func(netip.Addr) bool) []netip.Addr {
+	found := map[netip.Addr]bool{}
+	for p := range each(v.peers) {
+		if !but(p.Remote) && v.answered(p) {
+			found[p.Remote] = true
+		}
+	}
+	return sorted(found)
 }

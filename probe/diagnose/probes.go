@@ -103,7 +103,7 @@ func (p *plan) absent() {
 }
 
 // echo plans an echo request to an address beyond the node, from one of the
-// node's: the one that the way there begins with, or another that the node has.
+// node's: the one that the forward path begins with, or another that the node has.
 func (p *plan) echo(from, to netip.Addr) bool {
 	q, ok := wayOff(p.v, to)
 	if !ok {

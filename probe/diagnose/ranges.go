@@ -232,17 +232,17 @@ type beyond struct {
 // it is made: several findings read it.
 type remoteRange struct {
 	cidr netip.Prefix
-	// silent are pairs without an answer.
+	// silent are pairs without a reply.
 	silent []*model.Peer
 	// answers, nodeAnswers: a pod of this node, or the node itself, was
 	// answered from the range.
 	answers     bool
 	nodeAnswers bool
-	// asks are packets from the range that want an answer from here, podAsks
+	// asks are packets from the range that want a reply from here, podAsks
 	// those of them for pods.
 	asks, podAsks uint64
 	// probes are the node's own echo requests to it; there and back is what
-	// they and others tell of the two ways.
+	// they and others tell of the two paths.
 	probes      []*model.Probe
 	there, back reach
 }

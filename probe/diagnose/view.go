@@ -61,8 +61,8 @@ type index struct {
 	tables   *path.Routing
 	settings map[string]string
 	// strays are pods' addresses that the node routes elsewhere.
-	strays     []astray
-	strayKnown bool
+	misrouted      []misroutedPod
+	misroutedKnown bool
 	// beyond is what remoteRanges and clusterTables have found.
 	beyond beyond
 }
