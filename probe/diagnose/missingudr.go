@@ -75,15 +75,15 @@ type missingRoute int
 
 const (
 	missingUnknown missingRoute = iota
-	// lackNone: both paths work, something else loses the packets.
+	// missingNone: both paths work, something else loses the packets.
 	missingNone
-	// lackOwn: the route to this node's own pods.
+	// missingOwn: the route to this node's own pods.
 	missingOwn
-	// lackTheirs: the route to the range.
+	// missingTheirs: the route to the range.
 	missingTheirs
-	// lackAll: both.
+	// missingBoth: both.
 	missingBoth
-	// lackBack: the route to this node's own pods, and perhaps the other too.
+	// missingBack: the route to this node's own pods, and perhaps the other too.
 	missingBack
 )
 

@@ -109,7 +109,7 @@ func (v *view) answered(p *model.Peer) bool {
 	return st.newReplied || st.oldReplied && st.newSilent == 0 || !st.known && p.Out.Requests < minPackets
 }
 
-// refused reports whether all that comes back for what want a reply are ICMP
+// refused reports whether all that comes back for packets that want a reply are ICMP
 // errors: a router on the way knows no route, or the last one no such machine. A
 // closed port would answer a connection with a reset. An error about a datagram
 // may be the receiver's own, which proves that it arrived.

@@ -131,7 +131,7 @@ func misroutedHere(v *view, own netip.Prefix, self *model.ClusterNode, ranges ma
 	return finding{}, false
 }
 
-// wrongRow is the part of the finding that the files say.
+// wrongRow is the part of the finding that the files show.
 func wrongRow(v *view, cidr netip.Prefix, n *model.ClusterNode, fact routeFact) model.Finding {
 	where := fact.row.Type
 	if len(fact.row.NextHops) > 0 {
