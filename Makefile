@@ -32,12 +32,12 @@ generate: need-c ## compile the BPF programs (needs clang) and write their Go bi
 	$(GO) generate ./bpf/...
 
 .PHONY: fmt
-fmt: need-c ## format Go and C
+fmt: need-format ## format Go and C
 	gofmt -w $$(git ls-files '*.go')
 	$(if $(C_FILES),clang-format-14 -i $(C_FILES))
 
 .PHONY: lint
-lint: need-c ## check style, import directions and common mistakes
+lint: need-format ## check style, import directions and common mistakes
 	$(GO) tool -modfile=tools/go.mod golangci-lint run ./...
 	$(if $(C_FILES),clang-format-14 --dry-run -Werror $(C_FILES))
 
@@ -85,11 +85,13 @@ bench: need-test ## measure what watching costs, beside an empty program, and ju
 image: ## build the container image IMAGE (lasthop:dev)
 	docker build --build-arg RELEASE='$(RELEASE)' -t '$(IMAGE)' .
 
-.PHONY: need-go need-c need-lab need-test
+.PHONY: need-go need-format need-c need-lab need-test
 need-go:
 	@tools/need go
+need-format: need-go
+	@tools/need clang-format-14
 need-c: need-go
-	@tools/need @c
+	@tools/need clang-14 llvm-strip-14 bpf/bpf_helpers.h
 need-lab: need-go
 	@tools/need @lab
 need-test: need-go
