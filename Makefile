@@ -70,10 +70,12 @@ FUZZTIME ?= 5s
 
 # The time is up by an interrupt, which every Go takes for a clean end: up to
 # Go 1.26 the end of -fuzztime itself may fail a target (go.dev/issue/75804).
+# It goes to the fuzzer alone (--foreground): a worker that it reaches first may
+# seem to have crashed.
 .PHONY: fuzz
 fuzz: need-test ## feed every decoder what nobody would send, FUZZTIME (5s) each
 	@grep -ro --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sort | while IFS=: read -r file target; do \
-		$(GO) test "$${file%/*}" -exec 'timeout --preserve-status --signal=INT $(FUZZTIME)' \
+		$(GO) test "$${file%/*}" -exec 'timeout --foreground --preserve-status --signal=INT $(FUZZTIME)' \
 			-run '^$$' -fuzz "^$${target#func }$$" </dev/null || exit 1; \
 	done
 
