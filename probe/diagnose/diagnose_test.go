@@ -160,6 +160,20 @@ func (n *node) flow(local, remote string, replied bool) {
 		Reply:    model.Tuple{Src: addr(remote), Dst: addr(local), SrcPort: 53}})
 }
 
+// datagrams adds UDP flows to a port, each from another socket, and their packets.
+func (n *node) datagrams(local, remote string, port uint16, count int, replied bool) {
+	in := none
+	if replied {
+		in = datagram
+	}
+	n.peer(local, remote, model.PeerCount{Packets: uint64(count), Other: uint64(count)}, in)
+	for i := range count {
+		n.Flows = append(n.Flows, model.Flow{Proto: 17, Start: start, Replied: replied,
+			Original: model.Tuple{Src: addr(local), Dst: addr(remote), SrcPort: uint16(40000 + i), DstPort: port},
+			Reply:    model.Tuple{Src: addr(remote), Dst: addr(local), SrcPort: port, DstPort: uint16(40000 + i)}})
+	}
+}
+
 // halfOpen adds TCP connections that a peer began and does not go on with.
 func (n *node) halfOpen(remote, local string, count int) {
 	for range count {
@@ -250,6 +264,27 @@ func TestDiagnose(t *testing.T) {
 			n.peer("172.20.1.5", "172.20.3.9", datagram, none)
 			n.flow("172.20.1.5", "172.20.3.9", false)
 			n.Flows[0].Original.DstPort = 8125
+			return n
+		}, nil},
+		{"so does who sends each from a new socket", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "10.50.0.5")
+			n.datagrams("172.20.1.5", "172.20.3.9", 8125, 80, false)
+			n.datagrams("172.20.1.6", "172.20.3.10", 514, 80, false)
+			n.datagrams("172.20.1.6", "203.0.113.9", 6831, 80, false)
+			return n
+		}, nil},
+		{"datagrams to a port that another target replies from", func() *node {
+			n := kubenet()
+			n.datagrams("172.20.1.6", "172.20.2.9", 4433, 1, true)
+			n.datagrams("172.20.1.5", "172.20.3.9", 4433, 3, false)
+			return n
+		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
+		{"TCP that goes on, with what acknowledges it elsewhere", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "10.50.0.5")
+			n.peer("172.20.1.5", "172.20.3.9", synAck, none)
+			n.peer("172.20.1.6", "172.20.3.10", synAck, none)
 			return n
 		}, nil},
 		{"datagrams come back and connection tracking has forgotten them", func() *node {

@@ -252,7 +252,7 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing mis
 		f.Peers = append(f.Peers, r.cidr)
 		asks += r.asks
 	}
-	x := sumPeers(silentPeers(silent))
+	x := v.sumPeers(silentPeers(silent))
 	f.Pods, f.Packets = sorted(x.pods), x.packets
 	if len(f.Pods) == 0 {
 		f.Pods = v.podsIn(s.own)

@@ -66,7 +66,7 @@ func findNoReply(v *view) []finding {
 			}
 		}
 		if flows != nil {
-			requests += flows.dns
+			requests += flows.datagrams
 		}
 		if requests < minAsks || len(pods) == 0 || !lasted(p) || accounted(v, pods, p.Remote) {
 			continue
