@@ -229,6 +229,39 @@ func TestDiagnose(t *testing.T) {
 			n.silent("172.20.1.6", "172.20.3.10")
 			return n
 		}, []string{"MissingUDR likely 172.20.1.5 172.20.1.6 172.20.3.0/24"}},
+		{"one address is not a range, though another range answers", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			n.silent("172.20.1.6", "172.20.3.9")
+			return n
+		}, []string{"NoReply likely 172.20.1.5 172.20.1.6 172.20.3.9"}},
+		{"the only one that is asked of all ranges", func() *node {
+			n := kubenet()
+			n.answered("10.50.0.4", "10.50.0.5")
+			n.silent("172.20.1.5", "172.20.2.9")
+			return n
+		}, []string{"NoReply likely 172.20.1.5 172.20.2.9"}},
+		{"two of one range, and no range answers", func() *node {
+			n := kubenet()
+			n.answered("10.50.0.4", "203.0.113.9")
+			n.silent("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.2.10")
+			return n
+		}, []string{"MissingUDR likely 172.20.1.5 172.20.2.0/24"}},
+		{"two ranges with one silent address each, a third answers", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			n.silent("172.20.1.6", "172.20.4.9")
+			return n
+		}, []string{"NoReply likely 172.20.1.5 172.20.1.6 172.20.3.9 172.20.4.9"}},
+		{"two addresses are silent, and nothing else answers", func() *node {
+			n := kubenet()
+			n.silent("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			return n
+		}, []string{"NoReply possible 172.20.1.5 172.20.2.9 172.20.3.9"}},
 		{"all podCIDRs are silent, a node answers", func() *node {
 			n := kubenet()
 			n.answered("10.50.0.4", "10.50.0.5")
@@ -240,7 +273,7 @@ func TestDiagnose(t *testing.T) {
 			n := kubenet()
 			n.silent("172.20.1.5", "172.20.2.9")
 			return n
-		}, []string{"MissingUDR possible 172.20.1.5 172.20.2.0/24"}},
+		}, []string{"NoReply possible 172.20.1.5 172.20.2.9"}},
 		{"a podCIDR that answers once is not blamed", func() *node {
 			n := kubenet()
 			n.silent("172.20.1.5", "172.20.2.9")
@@ -251,9 +284,9 @@ func TestDiagnose(t *testing.T) {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.peer("172.20.1.5", "172.20.3.9", synAck, syn)
-			n.halfOpen("172.20.3.9", "172.20.1.5", 2)
+			n.halfOpen("172.20.3.9", "172.20.1.5", 3)
 			return n
-		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
+		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
 		{"peers ping, or are refused: nobody acknowledges that", func() *node {
 			n := kubenet()
 			n.peer("172.20.1.5", "172.20.3.9", synAck, syn)
@@ -279,7 +312,7 @@ func TestDiagnose(t *testing.T) {
 			n.datagrams("172.20.1.6", "172.20.2.9", 4433, 1, true)
 			n.datagrams("172.20.1.5", "172.20.3.9", 4433, 3, false)
 			return n
-		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
+		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
 		{"TCP that goes on, with what acknowledges it elsewhere", func() *node {
 			n := kubenet()
 			n.answered("172.20.1.5", "10.50.0.5")
@@ -296,6 +329,7 @@ func TestDiagnose(t *testing.T) {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.silent("172.20.1.5", "172.20.3.9")
+			n.silent("172.20.1.5", "172.20.3.10")
 			n.peer("172.20.1.6", "172.20.3.9", none, datagram)
 			n.flow("172.20.3.9", "172.20.1.6", true)
 			return n
@@ -305,7 +339,7 @@ func TestDiagnose(t *testing.T) {
 			n.answered("172.20.1.6", "172.20.2.9")
 			n.peer("172.20.1.5", "172.20.3.9", syn, datagram)
 			return n
-		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
+		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
 		{"answers return by the other uplink", func() *node {
 			n := kubenet()
 			n.PacketRules = n.PacketRules[:3]
@@ -325,9 +359,11 @@ func TestDiagnose(t *testing.T) {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.peer("172.20.1.5", "172.20.3.9", datagram, datagram)
-			n.flow("172.20.1.5", "172.20.3.9", false)
+			for range 3 {
+				n.flow("172.20.1.5", "172.20.3.9", false)
+			}
 			return n
-		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
+		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
 		{"ICMP errors about one address: the other node has no such pod", func() *node {
 			n := kubenet()
 			n.answered("172.20.1.5", "10.50.0.5")
@@ -380,6 +416,7 @@ func TestDiagnose(t *testing.T) {
 		{"ranges far apart, in what the agent keeps from translation", func() *node {
 			n := kubenet()
 			n.silent("172.20.1.5", "172.29.3.9")
+			n.silent("172.20.1.5", "172.29.3.10")
 			n.answered("172.20.1.5", "172.25.7.9")
 			return n
 		}, []string{"MissingUDR likely 172.20.1.5 172.29.3.0/24"}},
@@ -421,6 +458,7 @@ func TestDiagnose(t *testing.T) {
 			n.PacketRules = n.PacketRules[:3]
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.silent("172.20.1.5", "172.20.3.9")
+			n.silent("172.20.1.5", "172.20.3.10")
 			n.silent("172.20.1.5", "203.0.113.9")
 			return n
 		}, []string{"MissingMasquerade proven 172.20.1.5 203.0.113.9", "MissingUDR likely 172.20.1.5 172.20.3.0/24"}},

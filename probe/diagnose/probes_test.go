@@ -129,7 +129,7 @@ func TestProbesTellTheRoute(t *testing.T) {
 			n.echo(selfAddr, "10.50.0.6", false)
 			n.echo(rangeAddr, "10.50.0.5", true)
 			return n
-		}, []string{second + to2, third + "no return from 172.20.3.0/24; route 10.50.0.6"}},
+		}, []string{second + to2, "NoReply likely 172.20.1.6 172.20.3.9"}},
 		{"nobody needs to have a range's first address", func() *node {
 			n := asked()
 			n.Node.Plugin = "unknown"
@@ -193,6 +193,7 @@ func TestProbesOfOneFamily(t *testing.T) {
 		n.answered("172.20.1.5", "172.20.2.9")
 		n.answered(self, other)
 		n.silent(pod, far)
+		n.silent(pod, far+"9")
 		return n
 	}
 	plan := Probes(&node().Snapshot)

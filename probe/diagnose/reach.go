@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -150,6 +151,35 @@ func probedBack(v *view, r *remoteRange) reach {
 		}
 	}
 	return out
+}
+
+// routesProven reports whether replies, probes or files show that the network has
+// the route to another node's pods, and the one back from that node.
+func (v *view) routesProven(cidr netip.Prefix) (there, back bool) {
+	for _, r := range v.remoteRanges() {
+		if r.cidr == cidr {
+			there, back = r.answers || r.there == reachWorks, r.back == reachWorks || v.backShared(r)
+		}
+	}
+	self, owner := v.self(), v.nodeOf(cidr)
+	there = there || v.routeTo(cidr, owner, self).state == routeCorrect
+	if back {
+		return there, back
+	}
+	for _, p := range v.ownCIDRs() {
+		if p.Addr().Is4() == cidr.Addr().Is4() {
+			back = v.routeTo(p, self, cmp.Or(owner, self)).state == routeCorrect
+		}
+	}
+	return there, back
+}
+
+// backShared reports whether a range under the same route table answers this node's
+// pods, so that the route back to them is there.
+func (v *view) backShared(r *remoteRange) bool {
+	return v.near(r) && slices.ContainsFunc(v.remoteRanges(), func(o *remoteRange) bool {
+		return o.answers && o.six() == r.six() && v.near(o)
+	})
 }
 
 // backProbes are the echo requests from this node's pod range of a family.
