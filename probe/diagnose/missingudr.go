@@ -96,7 +96,7 @@ func (s *udrSearch) whichMissing(r *remoteRange) missingRoute {
 	switch {
 	case r.there == reachWorks && back == reachWorks:
 		return missingNone
-	case r.there == reachWorks:
+	case r.there == reachWorks && back == reachFails:
 		return missingOwn
 	case r.there == reachUnknown && back == reachFails:
 		return missingBack
@@ -164,6 +164,9 @@ func (s *udrSearch) inferred(silent []*remoteRange, answering int) []finding {
 			together(one, missingUnknown)
 		}
 	}
+	// Of ranges that are reached only the return path is in doubt, and no probe
+	// asked for that.
+	_, rest = splitRanges(rest, func(r *remoteRange) bool { return r.there == reachWorks })
 	if s.suffices(rest) {
 		together(rest, missingUnknown)
 	}

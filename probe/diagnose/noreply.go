@@ -175,7 +175,7 @@ func unansweredDestinations(v *view, g silence, translated bool) finding {
 	}
 	if control := addrs(answering(v, func(a netip.Addr) bool { return g[a] != nil })); control != "" {
 		observe(&f, model.SourceTC, "answers come from %s", control)
-	} else {
+	} else if !slices.ContainsFunc(remotes, func(a netip.Addr) bool { return v.echoAnswered(a.Is6()) }) {
 		f.Confidence = model.Possible
 		f.Unseen = append(f.Unseen, "any answer at the uplink: without one the uplink itself may be dead")
 	}
@@ -274,7 +274,7 @@ func probedSilence(v *view, f *model.Finding, remotes []netip.Addr) (up bool) {
 	}
 	f.Evidence = append(f.Evidence, probeEvidence(asked)...)
 	if replied > 0 && replied == len(remotes) {
-		f.Why += " The node's own echo to it is answered: it is up, and the way there is whole."
+		f.Why += " It replies to the node's own echo: it is up, and the forward path works."
 		return true
 	}
 	return false

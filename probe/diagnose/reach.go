@@ -30,7 +30,7 @@ func fromOwnRange(v *view, a netip.Addr) bool {
 // the same route table; one that is not known is supposed to be.
 func (v *view) near(r *remoteRange) bool {
 	n := v.nodeOf(r.cidr)
-	return n == nil || slices.ContainsFunc(internal(n), func(a netip.Addr) bool { return inAny(v.onLink, a) })
+	return n == nil || slices.ContainsFunc(internal(n), func(a netip.Addr) bool { return directly(v, a) })
 }
 
 // echoed is what came of the echo request from the node's address to another:
@@ -63,14 +63,19 @@ func (v *view) byGateway(p *model.Probe) bool {
 // probed is a range with what the node's echo requests say of the paths to and
 // from it.
 func (v *view) probed(r remoteRange) *remoteRange {
+	reached := false
 	for p := range each(v.Probes) {
-		if p.Kind == model.ProbeEcho && r.cidr.Contains(p.To) && !fromOwnRange(v, p.From) {
+		if p.Kind != model.ProbeEcho || !r.cidr.Contains(p.To) {
+			continue
+		}
+		reached = reached || p.Answered
+		if !fromOwnRange(v, p.From) {
 			r.probes = append(r.probes, p)
 			r.nodeAnswers = r.nodeAnswers || p.Answered
 		}
 	}
 	switch {
-	case r.nodeAnswers:
+	case r.nodeAnswers || reached:
 		r.there = reachWorks
 	case v.echoed(r.cidr.Addr().Next()) != nil && firstAnswers(v, r.six()) && ownerAnswers(v, &r):
 		r.there = reachFails
@@ -130,8 +135,8 @@ func (v *view) echoAnswered(six bool) bool {
 }
 
 // probedBack tells whether what the range's node sends to this node's pods gets
-// here: by echo requests from this node's pod range to that node, or to another
-// of the same subnet, or by pods' requests that arrive.
+// here: by echo requests from this node's pod range to that node, to its pods, or to
+// another node of the same subnet, or by pods' requests that arrive.
 func probedBack(v *view, r *remoteRange) reach {
 	if r.podAsks > 0 {
 		return reachWorks
@@ -139,8 +144,8 @@ func probedBack(v *view, r *remoteRange) reach {
 	owner, near := v.nodeOf(r.cidr), v.near(r)
 	out := reachUnknown
 	for p := range each(v.Probes) {
-		its := owner != nil && slices.Contains(owner.Addresses, p.To)
-		if p.Kind != model.ProbeEcho || p.To.Is6() != r.six() || !fromOwnRange(v, p.From) || !its && !(near && inAny(v.onLink, p.To)) {
+		its := r.cidr.Contains(p.To) || owner != nil && slices.Contains(owner.Addresses, p.To)
+		if p.Kind != model.ProbeEcho || p.To.Is6() != r.six() || !fromOwnRange(v, p.From) || !its && !(near && directly(v, p.To)) {
 			continue
 		}
 		if p.Answered {
