@@ -420,6 +420,18 @@ func TestDiagnose(t *testing.T) {
 			n.answered("172.20.1.5", "172.25.7.9")
 			return n
 		}, []string{"MissingUDR likely 172.20.1.5 172.29.3.0/24"}},
+		{"ranges that the agent keeps from translation one by one", func() *node {
+			n := kubenet()
+			n.Cluster.PodCIDRs = []netip.Prefix{prefix("172.20.1.0/24")}
+			n.PacketRules = n.PacketRules[:1]
+			for _, p := range []string{"172.20.1.0/24", "100.70.3.0/24", "100.70.4.0/24"} {
+				n.natRules(model.PacketRule{Chain: "IP-MASQ-AGENT", Dst: model.AddrMatch{Prefix: prefix(p)}, Target: "RETURN", Text: "-d " + p + " -j RETURN"})
+			}
+			n.natRules(model.PacketRule{Chain: "IP-MASQ-AGENT", Target: "MASQUERADE", Text: "-j MASQUERADE"})
+			n.answered("172.20.1.5", "100.70.4.9")
+			n.silent("172.20.1.5", "100.70.3.9")
+			return n
+		}, []string{"NoReply likely 172.20.1.5 100.70.3.9"}},
 		{"no masquerade at all", func() *node {
 			n := kubenet()
 			n.PacketRules = n.PacketRules[:3]

@@ -20,8 +20,8 @@ var missingUDR = kind{
 		Meaning: "On an AKS kubenet cluster the Azure fabric learns where each node's pods are from user-defined routes in a route " +
 			"table of the subnet. When the table is not associated with the subnet, or a node's row is missing, the fabric " +
 			"discards packets for that node's pods without a word. No node drops anything.",
-		Evidence: "packets leave the uplink with the pod's source address and the gateway's MAC; nothing proves that one arrived; " +
-			"connection tracking stays UNREPLIED; another target answers in the same window. Proven by what az prints of the " +
+		Evidence: "packets leave the uplink with the pod's source address and the gateway's MAC; several addresses of the range, or of all " +
+			"ranges, are silent; connection tracking stays UNREPLIED; another target answers in the same window. Proven by what az prints of the " +
 			"route table, the subnet or the effective routes (--routes), with or without traffic. With --active, echo requests " +
 			"of the node's own tell whether the route there is missing, the one back to this node's pods, or both.",
 		Fix: "associate the route table with the subnet (az network vnet subnet update … --route-table …), or create the " +
