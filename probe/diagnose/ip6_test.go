@@ -88,6 +88,7 @@ func TestIPv6(t *testing.T) {
 			n := dual()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.silent(pod, far)
+			n.silent(pod, far+"9")
 			return n
 		}, []string{"MissingUDR likely " + pod + " fd20:0:0:2::/64"}},
 		{"no masquerade for IPv6", func() *node {

@@ -104,7 +104,7 @@ func widest(v *view, x *model.PacketRule) bool {
 }
 
 func unmasqueraded(v *view, g *rawGroup) finding {
-	x := sumPeers(g.silent)
+	x := v.sumPeers(g.silent)
 	link, remotes := v.linkName(g.silent[0].IfIndex), sorted(x.remotes)
 	f := model.Finding{Confidence: model.Proven, Pods: sorted(x.pods), Peers: hosts(remotes), Packets: x.packets}
 	f.LastHopAlive = v.place(link, model.Egress)

@@ -20,8 +20,8 @@ var missingUDR = kind{
 		Meaning: "On an AKS kubenet cluster the Azure fabric learns where each node's pods are from user-defined routes in a route " +
 			"table of the subnet. When the table is not associated with the subnet, or a node's row is missing, the fabric " +
 			"discards packets for that node's pods without a word. No node drops anything.",
-		Evidence: "packets leave the uplink with the pod's source address and the gateway's MAC; nothing proves that one arrived; " +
-			"connection tracking stays UNREPLIED; another target answers in the same window. Proven by what az prints of the " +
+		Evidence: "packets leave the uplink with the pod's source address and the gateway's MAC; several addresses of the range, or of all " +
+			"ranges, are silent; connection tracking stays UNREPLIED; another target answers in the same window. Proven by what az prints of the " +
 			"route table, the subnet or the effective routes (--routes), with or without traffic. With --active, echo requests " +
 			"of the node's own tell whether the route there is missing, the one back to this node's pods, or both.",
 		Fix: "associate the route table with the subnet (az network vnet subnet update … --route-table …), or create the " +
@@ -90,14 +90,13 @@ const (
 // whichMissing is which missing route makes the range silent.
 func (s *udrSearch) whichMissing(r *remoteRange) missingRoute {
 	back := r.back
-	if s.near(r) && slices.ContainsFunc(s.all, func(o *remoteRange) bool { return o.answers && s.near(o) }) {
-		// Under the same table another range answers this node's pods.
+	if s.backShared(r) {
 		back = reachWorks
 	}
 	switch {
 	case r.there == reachWorks && back == reachWorks:
 		return missingNone
-	case r.there == reachWorks:
+	case r.there == reachWorks && back == reachFails:
 		return missingOwn
 	case r.there == reachUnknown && back == reachFails:
 		return missingBack
@@ -161,10 +160,26 @@ func (s *udrSearch) inferred(silent []*remoteRange, answering int) []finding {
 	}
 	alone, rest := splitRanges(by[missingUnknown], func(r *remoteRange) bool { return answering > 0 || r.back == reachWorks })
 	for _, r := range alone {
-		together([]*remoteRange{r}, missingUnknown)
+		if one := []*remoteRange{r}; s.suffices(one) {
+			together(one, missingUnknown)
+		}
 	}
-	together(rest, missingUnknown)
+	// Of ranges that are reached only the return path is in doubt, and no probe
+	// asked for that.
+	_, rest = splitRanges(rest, func(r *remoteRange) bool { return r.there == reachWorks })
+	if s.suffices(rest) {
+		together(rest, missingUnknown)
+	}
 	return out
+}
+
+// suffices reports whether the silence of the ranges shows that a route is missing:
+// several addresses are silent, or the node's own echo is lost too, while others
+// reply. One address alone may be down, slow, or denied by a policy (NoReply).
+func (s *udrSearch) suffices(silent []*remoteRange) bool {
+	remotes := s.sumPeers(silentPeers(silent)).remotes
+	return (len(remotes) > 1 || slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.there == reachFails })) &&
+		(s.controls(silent) != "" || slices.ContainsFunc(silent, func(r *remoteRange) bool { return s.echoAnswered(r.six()) }))
 }
 
 // udrCause is what the files say is missing: this node's own route, or that of
@@ -245,6 +260,7 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing mis
 			byNSG,
 			"a NIC does not forward (IP forwarding off): that of the node on the other side, or this node's",
 			"the other node or its pods are down",
+			"network policies on the other side drop what these pods send",
 		},
 	}
 	var asks uint64
@@ -252,7 +268,7 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing mis
 		f.Peers = append(f.Peers, r.cidr)
 		asks += r.asks
 	}
-	x := sumPeers(silentPeers(silent))
+	x := v.sumPeers(silentPeers(silent))
 	f.Pods, f.Packets = sorted(x.pods), x.packets
 	if len(f.Pods) == 0 {
 		f.Pods = v.podsIn(s.own)
@@ -274,7 +290,7 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing mis
 		observe(&f, model.SourceTC, "answers come from %s", control)
 	case slices.ContainsFunc(silent, func(r *remoteRange) bool { return v.echoAnswered(r.six()) }):
 		// The probes' own lines tell.
-	case cause == nil || cause.state == routeUnlisted:
+	case cause.state == routeUnlisted:
 		f.Confidence = model.Possible
 		f.Unseen = append(f.Unseen, "any answer at the uplink: without one the uplink itself may be dead")
 	}
@@ -290,8 +306,8 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing mis
 	if slices.ContainsFunc(silent, v.ownerSilent) {
 		f.Alternatives[2] = "the other node is down: its own address does not answer an echo either"
 	}
-	f.Why = whyNoReturn(v, name, &f, len(silent) > 1)
-	f.Fix = udrFix(v, silent)
+	f.Why = s.whyNoReturn(name, silent)
+	f.Fix = s.udrFix(silent)
 	switch {
 	case cause != nil:
 		proveByFile(v, &f, silent, cause)
@@ -425,19 +441,21 @@ func proveByFile(v *view, f *model.Finding, silent []*remoteRange, c *udrCause) 
 	}
 }
 
-func whyNoReturn(v *view, uplink string, f *model.Finding, every bool) string {
-	where := "that range"
-	if every {
-		where = "any other node's pods"
+func (s *udrSearch) whyNoReturn(uplink string, silent []*remoteRange) string {
+	if len(silent) > 1 {
+		return leftCorrectly("any other node's pods", uplink) +
+			"Since every other node's pods are silent, the subnet has no route table, or the table lacks this node's own pods."
 	}
-	why := leftCorrectly(where, uplink)
-	switch {
-	case every:
-		return why + "Since every other node's pods are silent, the subnet has no route table, or the table lacks this node's own pods."
-	case f.Confidence == model.Likely:
-		return why + "Other targets answer in the same window, so the fabric lacks the route to this range."
+	why := leftCorrectly("that range", uplink) + "Other targets answer in the same window, so the fabric lacks the route to this range"
+	if s.anyAnswers() {
+		return why + "."
 	}
-	return why + "The fabric seems to lack the route."
+	return why + ", or the one back to this node's own pods."
+}
+
+// anyAnswers reports whether another node's pods reply to this node's.
+func (s *udrSearch) anyAnswers() bool {
+	return slices.ContainsFunc(s.all, func(r *remoteRange) bool { return r.answers })
 }
 
 // framesToGateway shows that the packets left with the correct MACs.
@@ -476,13 +494,17 @@ func inRanges(list []*remoteRange, a netip.Addr) bool {
 }
 
 // udrFix gives the az commands with the values that are known.
-func udrFix(v *view, silent []*remoteRange) []string {
-	var fix []string
+func (s *udrSearch) udrFix(silent []*remoteRange) []string {
+	v := s.view
 	if len(silent) > 1 {
 		return append(v.tableFix(), v.ownRouteFix(nil)...)
 	}
+	var fix []string
 	for _, r := range silent {
 		fix = append(fix, v.rangeRouteFix(r.cidr, nil))
+	}
+	if !s.anyAnswers() {
+		fix = append(fix, v.ownRouteFix(nil)...)
 	}
 	return append(fix, v.tableFix()...)
 }

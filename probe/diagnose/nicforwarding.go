@@ -99,7 +99,7 @@ func nonForwarding(v *view, n *model.ClusterNode, c *model.NIC, cidrs []netip.Pr
 			silent = append(silent, r.silent...)
 		}
 	}
-	x := sumPeers(silent)
+	x := v.sumPeers(silent)
 	f.Packets = x.packets
 	f.Pods = slices.Compact(slices.SortedFunc(slices.Values(slices.Concat(pods, sorted(x.pods))), netip.Addr.Compare))
 	if f.Packets > 0 {

@@ -66,7 +66,27 @@ func newRanges(v *view) ranges {
 			r.supposeAround(v, a.Addr())
 		}
 	}
+	r.addListed(v)
 	return r
+}
+
+// addListed adds the other nodes' ranges that the node's rules keep from translation
+// one by one: those beside this node's own, and as large.
+func (r *ranges) addListed(v *view) {
+	kept := func(x *model.PacketRule) bool {
+		return x.Table == "nat" && x.Target == "RETURN" && !x.Dst.IsZero() && !x.Dst.Not
+	}
+	for own := range each(v.PacketRules) {
+		if !kept(own) || !slices.Contains(r.local, own.Dst.Prefix) {
+			continue
+		}
+		for x := range each(v.PacketRules) {
+			if kept(x) && x.Chain == own.Chain && x.Backend == own.Backend && x.Dst.Prefix.Bits() == own.Dst.Prefix.Bits() &&
+				x.Dst.Prefix.Addr().Is4() == own.Dst.Prefix.Addr().Is4() && !slices.Contains(r.cluster, x.Dst.Prefix) {
+				r.cluster = append(r.cluster, x.Dst.Prefix)
+			}
+		}
+	}
 }
 
 // add takes in a range of another node. Of two that claim the same, the first

@@ -74,7 +74,7 @@ func findWrongUDR(v *view) []finding {
 // misrouted is the finding on a route to another node's pods.
 func misrouted(v *view, r *remoteRange, n *model.ClusterNode, fact routeFact) finding {
 	f := wrongRow(v, r.cidr, n, fact)
-	x := sumPeers(r.silent)
+	x := v.sumPeers(r.silent)
 	f.Pods, f.Packets = sorted(x.pods), x.packets
 	f.LastHopAlive = v.place(v.uplink(), model.Egress)
 	if f.Packets > 0 {
@@ -117,7 +117,7 @@ func misroutedHere(v *view, own netip.Prefix, self *model.ClusterNode, ranges ma
 		f := wrongRow(v, own, self, fact)
 		f.Pods = v.podsIn([]netip.Prefix{own})
 		f.LastHopAlive = v.place(v.uplink(), model.Egress)
-		f.Packets = sumPeers(silentPeers(slices.Collect(maps.Values(ranges)))).packets
+		f.Packets = v.sumPeers(silentPeers(slices.Collect(maps.Values(ranges)))).packets
 		if f.Packets > 0 {
 			observe(&f, model.SourceTC, "%s egress: %s of pods to other nodes' pods; ingress: no answer", v.uplink(), count(f.Packets, "packet"))
 		} else if fact.state == routeListedWrong {
