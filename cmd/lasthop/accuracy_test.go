@@ -24,9 +24,10 @@ import (
 // its table, for `make test-lab` to print.
 const accuracyFile = "LASTHOP_ACCURACY"
 
-// trialOf is one scenario, what it expects, and what was found.
+// trialOf is one scenario at one seed, what it expects, and what was found.
 type trialOf struct {
 	scenario string
+	seed     int
 	expect   scenario.Expect
 	found    []model.Finding
 	// wrong says that the verdict was not the one expected, or that there was
@@ -103,6 +104,7 @@ func (m *matrix) table() (text string, whole bool) {
 		row(p.Code)
 	}
 	var broken, right, expected, found, healthy, alarms int
+	situations, seeds := map[string]bool{}, map[int]bool{}
 	var wrong []string
 	for _, t := range m.trials {
 		codes := map[model.Code]bool{}
@@ -131,6 +133,7 @@ func (m *matrix) table() (text string, whole bool) {
 		switch {
 		case t.expect.Healthy():
 			healthy++
+			situations[t.scenario], seeds[t.seed] = true, true
 			if len(t.found) > 0 {
 				alarms++
 			}
@@ -140,8 +143,10 @@ func (m *matrix) table() (text string, whole bool) {
 				right++
 			}
 		}
-		if !good {
+		if !good && t.seed == 0 {
 			wrong = append(wrong, t.scenario)
+		} else if !good {
+			wrong = append(wrong, fmt.Sprintf("%s seed %d", t.scenario, t.seed))
 		}
 	}
 	var b bytes.Buffer
@@ -157,6 +162,7 @@ func (m *matrix) table() (text string, whole bool) {
 	if slices.Sort(wrong); len(wrong) > 0 {
 		fmt.Fprintf(&b, "wrong: %s\n", strings.Join(wrong, ", "))
 	}
+	fmt.Fprintf(&b, "healthy situations %d, seeds %d, together %d\n", len(situations), len(seeds), healthy)
 	fmt.Fprintf(&b, "root cause %d/%d, recall %d/%d, false alarms %d/%d\n", right, broken, found, expected, alarms, healthy)
 	return b.String(), len(wrong) == 0
 }
@@ -187,8 +193,8 @@ func TestAccuracyTable(t *testing.T) {
 		return e
 	}
 	good := []trialOf{
-		{"two", want("PathMTU", "NoReply"), []model.Finding{find("PathMTU", model.Warning, a, b), find("NoReply", model.Warning, a), find("NoListener", model.Info, b)}, false},
-		{"well", want(), nil, false},
+		{"two", 0, want("PathMTU", "NoReply"), []model.Finding{find("PathMTU", model.Warning, a, b), find("NoReply", model.Warning, a), find("NoListener", model.Info, b)}, false},
+		{"well", 0, want(), nil, false},
 	}
 	tests := []struct {
 		name  string
@@ -196,17 +202,17 @@ func TestAccuracyTable(t *testing.T) {
 		row   string
 		last  string
 	}{
-		{"all is right", trialOf{"one", want("PathMTU"), []model.Finding{find("PathMTU", model.Warning, a)}, false},
+		{"all is right", trialOf{"one", 0, want("PathMTU"), []model.Finding{find("PathMTU", model.Warning, a)}, false},
 			"PathMTU 2 2 2 2 0", "root cause 2/2, recall 3/3, false alarms 0/1"},
-		{"another pod", trialOf{"one", want("PathMTU"), []model.Finding{find("PathMTU", model.Warning, b)}, false},
+		{"another pod", trialOf{"one", 0, want("PathMTU"), []model.Finding{find("PathMTU", model.Warning, b)}, false},
 			"PathMTU 2 1 2 1 0", "root cause 1/2, recall 2/3, false alarms 0/1"},
-		{"another cause besides", trialOf{"one", want("PathMTU"), []model.Finding{find("PathMTU", model.Warning, a), find("UDRLimit", model.Critical)}, false},
+		{"another cause besides", trialOf{"one", 0, want("PathMTU"), []model.Finding{find("PathMTU", model.Warning, a), find("UDRLimit", model.Critical)}, false},
 			"UDRLimit 0 0 0 0 1", "root cause 1/2, recall 3/3, false alarms 0/1"},
-		{"a false alarm", trialOf{"calm", want(), []model.Finding{find("UDRLimit", model.Info)}, false},
+		{"a false alarm", trialOf{"calm", 0, want(), []model.Finding{find("UDRLimit", model.Info)}, false},
 			"UDRLimit 0 0 0 0 1", "root cause 1/1, recall 2/2, false alarms 1/2"},
-		{"no verdict", trialOf{"one", want("PathMTU"), nil, true},
+		{"no verdict", trialOf{"one", 0, want("PathMTU"), nil, true},
 			"PathMTU 2 1 2 1 0", "root cause 1/2, recall 2/3, false alarms 0/1"},
-		{"the lab failed on a healthy node", trialOf{"calm", want(), nil, true},
+		{"the lab failed on a healthy node", trialOf{"calm", 0, want(), nil, true},
 			"PathMTU 1 1 1 1 0", "root cause 1/1, recall 2/2, false alarms 0/2"},
 	}
 	for _, tt := range tests {
@@ -215,6 +221,13 @@ func TestAccuracyTable(t *testing.T) {
 		row := slices.ContainsFunc(lines, func(l string) bool { return strings.Join(strings.Fields(l), " ") == tt.row })
 		if !row || lines[len(lines)-1] != tt.last || whole != (tt.name == "all is right") {
 			t.Errorf("%s: whole %v, want the row %q and the end %q in\n%s", tt.name, whole, tt.row, tt.last, text)
+		}
+	}
+	variants := &matrix{trials: append(slices.Clone(good), trialOf{"well", 1, want(), nil, false}, trialOf{"calm", 1, want(), nil, true})}
+	text, _ := variants.table()
+	for _, line := range []string{"healthy situations 2, seeds 2, together 3", "wrong: calm seed 1"} {
+		if !strings.Contains(text, line+"\n") {
+			t.Errorf("no line %q in\n%s", line, text)
 		}
 	}
 }
