@@ -2,8 +2,6 @@ package main
 
 import (
 	"bytes"
-	"fmt"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -26,9 +24,10 @@ func demos(t *testing.T) []string {
 	return append(names, more...)
 }
 
-// TestDemos runs every scenario from the lab to the verdict: the broken ones
-// must give exactly their findings, the healthy ones none. Status 0 says so,
-// and the report that was printed is held against the scenario once more.
+// TestDemos runs every scenario from the lab to the verdict, as `lasthop demo`
+// does: the broken ones must give exactly their findings, the healthy ones none.
+// Then the fixes that were printed are run on the node. Traffic must flow again,
+// and the next check find nothing.
 func TestDemos(t *testing.T) {
 	t.Parallel()
 	var all matrix
@@ -42,19 +41,24 @@ func TestDemos(t *testing.T) {
 			}
 			trial := trialOf{scenario: s.Name, expect: s.Expect, wrong: true}
 			defer func() { all.add(trial) }()
-			cmd := exec.Command("lasthop", "demo", name, "--for", "6s", "-o", "json")
-			var report, log bytes.Buffer
-			cmd.Stdout, cmd.Stderr = &report, &log
-			if err := cmd.Run(); err != nil {
-				t.Errorf("%v:\n%s%s", err, &log, &report)
+			l := upLab(t, name)
+			var printed, log bytes.Buffer
+			a := &app{stdout: &printed, stderr: &log}
+			if err := a.checkLab(t.Context(), given(t, "--for", "6s", "-o", "json"), l); err != nil {
+				t.Errorf("%v:\n%s%s", err, &log, &printed)
 			}
-			if trial.found, err = decodeFindings(report.Bytes()); err != nil {
+			if trial.found, err = decodeFindings(printed.Bytes()); err != nil {
 				t.Errorf("read the report: %v", err)
 			} else if wrong := s.Expect.Mismatches(exitOf(trial.found), trial.found); len(wrong) > 0 {
 				t.Errorf("the report is not what %s expects: %q", s.Name, wrong)
 			}
-			trial.wrong = t.Failed()
-			nothingLeft(t, fmt.Sprintf("demo%d", cmd.Process.Pid))
+			if trial.wrong = t.Failed(); !trial.wrong && len(trial.found) > 0 {
+				trial.mending = mend(t, l, trial.found)
+			}
+			if err := l.Down(t.Context()); err != nil {
+				t.Error(err)
+			}
+			nothingLeft(t, l.ID())
 		})
 	}
 }
