@@ -33,6 +33,9 @@ type trialOf struct {
 	// wrong says that the verdict was not the one expected, or that there was
 	// none.
 	wrong bool
+	// mending is what became of the findings' fixes; nil where there is none, or
+	// the verdict was wrong.
+	mending *mending
 }
 
 // matrix collects the trials of scenarios that run side by side.
@@ -173,6 +176,13 @@ func (m *matrix) report(t *testing.T) {
 	if !whole {
 		t.Errorf("not every scenario was judged right:\n%s", text)
 	}
+	var mended mendings
+	for _, trial := range m.trials {
+		if trial.mending != nil {
+			mended = append(mended, trial.mending)
+		}
+	}
+	text = mended.table() + "\n" + text
 	if file := os.Getenv(accuracyFile); file != "" {
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Error(err)
@@ -193,8 +203,8 @@ func TestAccuracyTable(t *testing.T) {
 		return e
 	}
 	good := []trialOf{
-		{"two", 0, want("PathMTU", "NoReply"), []model.Finding{find("PathMTU", model.Warning, a, b), find("NoReply", model.Warning, a), find("NoListener", model.Info, b)}, false},
-		{"well", 0, want(), nil, false},
+		{"two", 0, want("PathMTU", "NoReply"), []model.Finding{find("PathMTU", model.Warning, a, b), find("NoReply", model.Warning, a), find("NoListener", model.Info, b)}, false, nil},
+		{"well", 0, want(), nil, false, nil},
 	}
 	tests := []struct {
 		name  string
@@ -202,17 +212,17 @@ func TestAccuracyTable(t *testing.T) {
 		row   string
 		last  string
 	}{
-		{"all is right", trialOf{"one", 0, want("PathMTU"), []model.Finding{find("PathMTU", model.Warning, a)}, false},
+		{"all is right", trialOf{"one", 0, want("PathMTU"), []model.Finding{find("PathMTU", model.Warning, a)}, false, nil},
 			"PathMTU 2 2 2 2 0", "root cause 2/2, recall 3/3, false alarms 0/1"},
-		{"another pod", trialOf{"one", 0, want("PathMTU"), []model.Finding{find("PathMTU", model.Warning, b)}, false},
+		{"another pod", trialOf{"one", 0, want("PathMTU"), []model.Finding{find("PathMTU", model.Warning, b)}, false, nil},
 			"PathMTU 2 1 2 1 0", "root cause 1/2, recall 2/3, false alarms 0/1"},
-		{"another cause besides", trialOf{"one", 0, want("PathMTU"), []model.Finding{find("PathMTU", model.Warning, a), find("UDRLimit", model.Critical)}, false},
+		{"another cause besides", trialOf{"one", 0, want("PathMTU"), []model.Finding{find("PathMTU", model.Warning, a), find("UDRLimit", model.Critical)}, false, nil},
 			"UDRLimit 0 0 0 0 1", "root cause 1/2, recall 3/3, false alarms 0/1"},
-		{"a false alarm", trialOf{"calm", 0, want(), []model.Finding{find("UDRLimit", model.Info)}, false},
+		{"a false alarm", trialOf{"calm", 0, want(), []model.Finding{find("UDRLimit", model.Info)}, false, nil},
 			"UDRLimit 0 0 0 0 1", "root cause 1/1, recall 2/2, false alarms 1/2"},
-		{"no verdict", trialOf{"one", 0, want("PathMTU"), nil, true},
+		{"no verdict", trialOf{"one", 0, want("PathMTU"), nil, true, nil},
 			"PathMTU 2 1 2 1 0", "root cause 1/2, recall 2/3, false alarms 0/1"},
-		{"the lab failed on a healthy node", trialOf{"calm", 0, want(), nil, true},
+		{"the lab failed on a healthy node", trialOf{"calm", 0, want(), nil, true, nil},
 			"PathMTU 1 1 1 1 0", "root cause 1/1, recall 2/2, false alarms 0/2"},
 	}
 	for _, tt := range tests {
@@ -223,7 +233,7 @@ func TestAccuracyTable(t *testing.T) {
 			t.Errorf("%s: whole %v, want the row %q and the end %q in\n%s", tt.name, whole, tt.row, tt.last, text)
 		}
 	}
-	variants := &matrix{trials: append(slices.Clone(good), trialOf{"well", 1, want(), nil, false}, trialOf{"calm", 1, want(), nil, true})}
+	variants := &matrix{trials: append(slices.Clone(good), trialOf{"well", 1, want(), nil, false, nil}, trialOf{"calm", 1, want(), nil, true, nil})}
 	text, _ := variants.table()
 	for _, line := range []string{"healthy situations 2, seeds 2, together 3", "wrong: calm seed 1"} {
 		if !strings.Contains(text, line+"\n") {

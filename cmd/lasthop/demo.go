@@ -60,18 +60,32 @@ func (a *app) demo(ctx context.Context, o *observing, name string, screen bool) 
 		a.say("taking the lab down")
 		err = errors.Join(err, down(ctx, l))
 	}()
-	remove, err := o.give(s)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, remove()) }()
-	o.active = o.active || s.Active
 	if screen {
 		return a.inLab(ctx, o, l, func(ns *netns.NS, node string) error { return a.liveOn(ctx, o, ns, node) })
 	}
-	var r report.Report
-	var traffic []lab.FlowStats
+	return a.checkLab(ctx, o, l)
+}
+
+// checkLab prints the report on the lab's broken node, and compares the verdict
+// with the one that the scenario expects.
+func (a *app) checkLab(ctx context.Context, o *observing, l *lab.Lab) error {
+	r, traffic, err := a.reportLab(ctx, o, l, func() error { return nil })
+	if err != nil {
+		return err
+	}
+	if err := a.print(o, r); err != nil {
+		return err
+	}
+	return a.compare(o, l.Scenario(), r, traffic)
+}
+
+// reportLab observes the lab's broken node and judges it, once the traffic flows
+// and started has returned.
+func (a *app) reportLab(ctx context.Context, o *observing, l *lab.Lab, started func() error) (r report.Report, traffic []lab.FlowStats, err error) {
 	err = a.inLab(ctx, o, l, func(ns *netns.NS, node string) error {
+		if err := started(); err != nil {
+			return err
+		}
 		snapshot, err := a.observe(ctx, o.session(ns, node))
 		if err != nil {
 			return err
@@ -80,17 +94,17 @@ func (a *app) demo(ctx context.Context, o *observing, name string, screen bool) 
 		traffic = l.Stats()
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	if err := a.print(o, r); err != nil {
-		return err
-	}
-	return a.compare(o, s, r, traffic)
+	return r, traffic, err
 }
 
 // inLab calls look on the lab's broken node while its traffic runs.
 func (a *app) inLab(ctx context.Context, o *observing, l *lab.Lab, look func(ns *netns.NS, node string) error) (err error) {
+	remove, err := o.give(l.Scenario())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, remove()) }()
+	o.active = o.active || l.Scenario().Active
 	node, err := observed(l)
 	if err != nil {
 		return err

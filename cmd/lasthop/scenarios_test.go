@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -48,10 +47,10 @@ func seeded(t *testing.T, name string, seed int) string {
 	return file
 }
 
-// TestDemos runs every scenario from the lab to the verdict: the broken ones
-// must give exactly their findings, the healthy ones none, whatever the seed.
-// Status 0 says so, and the report that was printed is held against the scenario
-// once more.
+// TestDemos runs every scenario from the lab to the verdict, as `lasthop demo`
+// does: the broken ones must give exactly their findings, the healthy ones none.
+// Then the fixes that were printed are run on the node. Traffic must flow again,
+// and the next check find nothing.
 func TestDemos(t *testing.T) {
 	t.Parallel()
 	var all matrix
@@ -82,17 +81,22 @@ func demo(t *testing.T, all *matrix, name string, seed int, window string) {
 	}
 	trial := trialOf{scenario: s.Name, seed: seed, expect: s.Expect, wrong: true}
 	defer func() { all.add(trial) }()
-	cmd := exec.Command("lasthop", "demo", name, "--for", window, "-o", "json")
-	var report, log bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &report, &log
-	if err := cmd.Run(); err != nil {
-		t.Errorf("%v:\n%s%s", err, &log, &report)
+	l := upLab(t, name)
+	var printed, log bytes.Buffer
+	a := &app{stdout: &printed, stderr: &log}
+	if err := a.checkLab(t.Context(), given(t, "--for", window, "-o", "json"), l); err != nil {
+		t.Errorf("%v:\n%s%s", err, &log, &printed)
 	}
-	if trial.found, err = decodeFindings(report.Bytes()); err != nil {
+	if trial.found, err = decodeFindings(printed.Bytes()); err != nil {
 		t.Errorf("read the report: %v", err)
 	} else if wrong := s.Expect.Mismatches(exitOf(trial.found), trial.found); len(wrong) > 0 {
 		t.Errorf("the report is not what %s expects: %q", s.Name, wrong)
 	}
-	trial.wrong = t.Failed()
-	nothingLeft(t, fmt.Sprintf("demo%d", cmd.Process.Pid))
+	if trial.wrong = t.Failed(); !trial.wrong && len(trial.found) > 0 {
+		trial.mending = mend(t, l, trial.found)
+	}
+	if err := l.Down(t.Context()); err != nil {
+		t.Error(err)
+	}
+	nothingLeft(t, l.ID())
 }

@@ -327,6 +327,7 @@ func name(p *model.Pod, owners map[netip.Addr]files.Owner) {
 // readCluster sets the pod ranges, the other nodes and the cloud's network.
 func (r *reading) readCluster() {
 	r.s.Cluster.Nodes = r.c.nodes
+	r.s.Cluster.Azure.Node = r.files.Cloud
 	var details []string
 	if r.c.options.NodesFile != "" {
 		details = append(details, fmt.Sprintf("%d nodes from %s", len(r.c.nodes), r.c.options.NodesFile))
@@ -347,6 +348,7 @@ func (r *reading) readCluster() {
 	r.report(model.SourceNodes, strings.Join(details, "; "), len(r.s.Cluster.PodCIDRs) > 0, err)
 	if len(r.c.options.RoutesFiles) > 0 {
 		a := r.c.azure
+		a.Node = r.files.Cloud
 		r.s.Cluster.Azure = a
 		r.report(model.SourceCloud, fmt.Sprintf("%d route tables, %d subnets, %d lists of effective routes, %d network cards from %s",
 			len(a.Tables), len(a.Subnets), len(a.Effective), len(a.NICs), strings.Join(r.c.options.RoutesFiles, ", ")), true, nil)

@@ -2,7 +2,7 @@ package diagnose
 
 import (
 	"fmt"
-	"strconv"
+	"net/netip"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -16,7 +16,7 @@ func deleteFrameRule(r *model.FrameRule) string {
 	if r.Native {
 		return deleteByHandle("bridge", r.Table, r.Chain, r.Handle)
 	}
-	return fmt.Sprintf("%s -t %s -D %s %s", ebtables(r), shellWord(r.Table), shellWord(r.Chain), shellRule(r.Text, r.Number))
+	return deleteRule(ebtables(r), "bridge", ruleText{r.Table, r.Chain, r.Text, r.Number, r.Handle})
 }
 
 // ebtables is the variant that holds the rule.
@@ -35,7 +35,29 @@ func deletePacketRule(r *model.PacketRule) string {
 	if r.Native {
 		return deleteByHandle(r.Family, r.Table, r.Chain, r.Handle)
 	}
-	return fmt.Sprintf("%s -t %s -D %s %s", iptables(r), shellWord(r.Table), shellWord(r.Chain), shellRule(r.Text, r.Number))
+	return deleteRule(iptables(r), r.Family, ruleText{r.Table, r.Chain, r.Text, r.Number, r.Handle})
+}
+
+// ruleText is what a rule of iptables or ebtables is deleted by.
+type ruleText struct {
+	table, chain, text string
+	number             int
+	handle             uint64
+}
+
+// deleteRule deletes a rule by its text. One whose text no tool takes, since
+// something in it was not decoded or cannot be typed, is deleted by its handle or,
+// where it has none, by its number, which is that of another rule once one in front
+// of it is gone.
+func deleteRule(tool, family string, r ruleText) string {
+	typed, comment := shellRule(r.text)
+	switch {
+	case typed != "":
+		return fmt.Sprintf("%s -t %s -D %s %s", tool, shellWord(r.table), shellWord(r.chain), typed)
+	case r.handle != 0:
+		return deleteByHandle(family, r.table, r.chain, r.handle) + comment
+	}
+	return fmt.Sprintf("%s -t %s -D %s %d%s", tool, shellWord(r.table), shellWord(r.chain), r.number, comment)
 }
 
 // deleteByHandle deletes a rule that nft wrote: it takes no text.
@@ -45,18 +67,31 @@ func deleteByHandle(family, table, chain string, handle uint64) string {
 
 // shellRule is a rule's text as a shell takes it. The text quotes words by the
 // rules of iptables-save, which a shell reads otherwise: what a comment holds
-// must not run. A rule with characters that cannot be typed is told by its
-// number.
-func shellRule(text string, number int) string {
+// must not run. It is empty for a rule with characters that cannot be typed, or
+// with brackets around what was not decoded; comment shows the rule where it can be
+// shown.
+func shellRule(text string) (typed, comment string) {
 	if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) || !utf8.ValidString(text) {
-		return strconv.Itoa(number)
+		return "", ""
 	}
 	var out []string
 	for word, rest := "", strings.TrimSpace(text); rest != ""; {
-		word, rest = cutWord(rest)
+		quoted := strings.HasPrefix(rest, `"`)
+		if word, rest = cutWord(rest); !quoted && bracketed(word) {
+			return "", " # " + text
+		}
 		out = append(out, shellWord(word))
 	}
-	return strings.Join(out, " ")
+	return strings.Join(out, " "), ""
+}
+
+// bracketed reports whether a word begins what was not decoded. Brackets are around
+// an IPv6 address with a port, too.
+func bracketed(word string) bool {
+	inner, ok := strings.CutPrefix(word, "[")
+	inner, _, _ = strings.Cut(inner, "]")
+	_, err := netip.ParseAddr(inner)
+	return ok && err != nil
 }
 
 // cutWord takes the first word of a rule's text, without its quotes.

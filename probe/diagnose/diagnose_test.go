@@ -649,6 +649,28 @@ func TestFixesNameTheRule(t *testing.T) {
 	}
 }
 
+// TestDeleteUntyped: a rule that no tool takes by its text is deleted by its place,
+// with the rule beside it.
+func TestDeleteUntyped(t *testing.T) {
+	undecoded := "-d 10.1.0.5/32 -m nfacct [options not decoded] -j DROP"
+	for _, tt := range []struct {
+		got, want string
+	}{
+		{deletePacketRule(&model.PacketRule{Backend: model.NFT, Family: "ip", Table: "filter", Chain: "FORWARD", Number: 3, Handle: 12, Text: undecoded}),
+			"nft delete rule ip filter FORWARD handle 12 # " + undecoded},
+		{deletePacketRule(&model.PacketRule{Backend: model.Legacy, Family: "ip6", Table: "filter", Chain: "FORWARD", Number: 3, Text: undecoded}),
+			"ip6tables-legacy -t filter -D FORWARD 3 # " + undecoded},
+		{deletePacketRule(&model.PacketRule{Backend: model.Legacy, Family: "ip", Table: "filter", Chain: "FORWARD", Number: 9, Text: "-m comment --comment \x1b[31m -j DROP"}),
+			"iptables-legacy -t filter -D FORWARD 9"},
+		{deleteFrameRule(&model.FrameRule{Backend: model.NFT, Table: "filter", Chain: "FORWARD", Number: 2, Handle: 7, Text: "-p IPv4 among [options not decoded] -j DROP"}),
+			"nft delete rule bridge filter FORWARD handle 7 # -p IPv4 among [options not decoded] -j DROP"},
+	} {
+		if tt.got != tt.want {
+			t.Errorf("got %s\nwant %s", tt.got, tt.want)
+		}
+	}
+}
+
 // TestShellRule runs what is printed through a real shell, which must see the
 // words that the rule holds.
 func TestShellRule(t *testing.T) {
@@ -661,10 +683,12 @@ func TestShellRule(t *testing.T) {
 		{`-m comment --comment "$(exit 3);` + "`id`" + `|&<>*" -j DROP`, []string{"-m", "comment", "--comment", "$(exit 3);`id`|&<>*", "-j", "DROP"}},
 		{"-i x;touch$IFS/z -j DROP", []string{"-i", "x;touch$IFS/z", "-j", "DROP"}},
 		{"! -i lxc+ -j DROP", []string{"!", "-i", "lxc+", "-j", "DROP"}},
-		{"-m comment --comment \x1b[31m -j DROP", []string{"9"}},
+		{"-d fd00::1/128 -j DNAT --to-destination [fd00:1::5]:8080", []string{"-d", "fd00::1/128", "-j", "DNAT", "--to-destination", "[fd00:1::5]:8080"}},
+		{`-m comment --comment "[options not decoded]" -j DROP`, []string{"-m", "comment", "--comment", "[options not decoded]", "-j", "DROP"}},
 	}
 	for _, tt := range tests {
-		out, err := exec.Command("sh", "-c", `for w in `+shellRule(tt.text, 9)+`; do printf '%s\n' "$w"; done`).CombinedOutput()
+		typed, _ := shellRule(tt.text)
+		out, err := exec.Command("sh", "-c", `for w in `+typed+`; do printf '%s\n' "$w"; done`).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%s: %v: %s", tt.text, err, out)
 		}

@@ -89,11 +89,18 @@ func startedHere(v *view, p *model.Peer) bool { return p.In.Packets == 0 }
 // exclusion that may be as wide as 10.0.0.0/8; it is too wide where it makes
 // others of its chain pointless.
 func shouldMasquerade(v *view, g *rawGroup) bool {
-	if x := g.nat.Rule; x != nil && slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return p.Remote.IsPrivate() }) {
+	if x := g.nat.Rule; x != nil && slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return isPrivate(p.Remote) }) {
 		return widest(v, x)
 	}
 	return g.nat.Missed != nil || !inAny(v.onLink, g.silent[0].Local)
 }
+
+// sharedSpace is for networks of carriers (RFC 6598), and clusters use it for pods.
+var sharedSpace = netip.MustParsePrefix("100.64.0.0/10")
+
+// isPrivate reports whether an address is of a range that the internet has no
+// routes to, so that it may be one of the cluster's.
+func isPrivate(a netip.Addr) bool { return a.IsPrivate() || sharedSpace.Contains(a) }
 
 // widest reports whether an exclusion covers another of its chain.
 func widest(v *view, x *model.PacketRule) bool {
@@ -113,7 +120,7 @@ func unmasqueraded(v *view, g *rawGroup) finding {
 		"%s egress: %s with a pod's source address (%s) to %s; ingress: none", link, count(f.Packets, "packet"), addrs(f.Pods), addrs(remotes))}
 	f.Evidence = append(f.Evidence, untranslated(v, g)...)
 	judgeRules(v, g, &f)
-	if slices.ContainsFunc(remotes, netip.Addr.IsPrivate) {
+	if slices.ContainsFunc(remotes, isPrivate) {
 		f.Confidence = weaker(f.Confidence, model.Likely)
 		f.Alternatives = append(f.Alternatives,
 			"the target is in a network that knows the pods' range and does not answer",

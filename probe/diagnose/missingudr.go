@@ -426,7 +426,7 @@ func proveByFile(v *view, f *model.Finding, silent []*remoteRange, c *udrCause) 
 			f.Title = "the route table is associated with no subnet: " + addrs(f.Peers)
 		}
 		f.Why = "No user-defined route applies to what the nodes send, so the fabric knows no other node's pods. " + lost
-		f.Fix = []string{associateFix(c.subnet, c.table)}
+		f.Fix = []string{v.associateFix(c.subnet, c.table)}
 	case c.own:
 		f.Title = "no route to this node's own pods: nothing returns from " + addrs(f.Peers)
 		f.Why = "The route table that applies to the other nodes has no row for this node's pods, so what they answer gets lost. " + lost

@@ -78,7 +78,7 @@ func nonForwardingCard(v *view, n *model.ClusterNode) *model.NIC {
 
 // nonForwarding is the finding on a card. Its peers are the ranges of the pods behind it.
 func nonForwarding(v *view, n *model.ClusterNode, c *model.NIC, cidrs []netip.Prefix, pods []netip.Addr, ranges map[netip.Prefix]*remoteRange) finding {
-	id := "--resource-group RESOURCE_GROUP --name " + shellWord(cmp.Or(c.Name(), "CARD"))
+	id := fmt.Sprintf("--resource-group %s --name %s", shellWord(cmp.Or(v.Cluster.Azure.Node.ResourceGroup, "RESOURCE_GROUP")), shellWord(cmp.Or(c.Name(), "CARD")))
 	if c.ID != "" {
 		id = "--ids " + shellWord(c.ID)
 	}

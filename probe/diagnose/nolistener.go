@@ -55,6 +55,6 @@ func (v *view) unheard(p *model.Pod, l *lost) model.Finding {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
 			"%s ingress: the pod answered with %s and %s", p.Link, count(resets, "reset"), count(errors, "ICMP error"))})
 	}
-	f.Fix = []string{inside(p) + "ss -lntu; compare with the port and address that the clients use"}
+	f.Fix = []string{inside(p) + "ss -lntu # compare with the port and address that the clients use"}
 	return f
 }

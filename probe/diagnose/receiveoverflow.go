@@ -35,6 +35,6 @@ func (v *view) overflowed(p *model.Pod, l *lost) model.Finding {
 	f.Title = "the application at " + v.sampledPorts(l) + " does not keep up"
 	f.Why = fmt.Sprintf("The packets reached %s and %s (%s). The network is not at fault.", podName(p), fullReasons[reason], reason)
 	f.Evidence = dropEvidence(l.drops)
-	f.Fix = []string{inside(p) + "ss -lntum; kubectl top pod: is it short of processor time? A larger SO_RCVBUF or net.core.rmem_max helps against bursts"}
+	f.Fix = []string{inside(p) + "ss -lntum # kubectl top pod: is it short of processor time? A larger SO_RCVBUF or net.core.rmem_max helps against bursts"}
 	return f
 }

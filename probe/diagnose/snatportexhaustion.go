@@ -120,7 +120,7 @@ func exhausted(v *view, tables *path.Tables, k bundle, h *holders) (model.Findin
 		f.Unseen = append(f.Unseen, "a flow that got no port: no insertion failed in the window")
 	}
 	f.LastHopAlive = v.place(v.outLink(k.to), model.Egress)
-	f.Fix = []string{"conntrack -L -p " + model.ProtoName(k.proto) + " -d " + k.to.String() + "; use connections again, or leave with more addresses (NAT gateway)"}
+	f.Fix = []string{"conntrack -L -p " + model.ProtoName(k.proto) + " -d " + k.to.String() + " # use connections again, or leave with more addresses (NAT gateway)"}
 	if within != anyPorts {
 		option := "--to-ports "
 		if nat.Rule.Native {

@@ -30,15 +30,24 @@ var unexpectedMasquerade = kind{
 	passes: true,
 }
 
-// masked are the flows between pods that one rule translates.
+// masked are the flows between pods that the rules of one chain translate.
 type masked struct {
 	nat   path.SourceNAT
+	rules []*model.PacketRule
 	flows []*model.Flow
+}
+
+// maskedKey is a chain, where one exclusion is in front of all its rules. It is
+// zero but for isIPv6 where the rule is not known.
+type maskedKey struct {
+	backend              model.Backend
+	family, table, chain string
+	isIPv6               bool
 }
 
 func findUnexpectedMasquerade(v *view) []finding {
 	tables := path.NewTables(v.Snapshot)
-	groups := map[*model.PacketRule]*masked{}
+	groups := map[maskedKey]*masked{}
 	var order []*masked
 	for f := range each(v.Flows) {
 		if !maskedFlow(v, f) {
@@ -56,13 +65,20 @@ func findUnexpectedMasquerade(v *view) []finding {
 		if nat.Rule != nil && byPlugin(nat.Rule) {
 			continue
 		}
-		g := groups[nat.Rule]
+		k := maskedKey{isIPv6: f.Reply.Src.Is6()}
+		if r := nat.Rule; r != nil {
+			k.backend, k.family, k.table, k.chain = r.Backend, r.Family, r.Table, r.Chain
+		}
+		g := groups[k]
 		if g == nil {
 			g = &masked{nat: nat}
-			groups[nat.Rule] = g
+			groups[k] = g
 			order = append(order, g)
 		}
 		g.flows = append(g.flows, f)
+		if nat.Rule != nil && !slices.Contains(g.rules, nat.Rule) {
+			g.rules = append(g.rules, nat.Rule)
+		}
 	}
 	var out []finding
 	for _, g := range order {
@@ -117,8 +133,14 @@ func maskedBy(v *view, g *masked) model.Finding {
 	f.LastHopAlive = v.place(out, model.Egress)
 	switch {
 	case g.nat.Rule != nil:
-		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule translates them", g.nat.Rule))
-		f.Fix = []string{excludeFix(v, g.nat.Rule, first.Reply.Src)}
+		for _, r := range g.rules {
+			f.Evidence = append(f.Evidence, packetRuleEvidence("this rule translates them", r))
+		}
+		for _, peer := range remotes {
+			if fix := excludeFix(v, g.nat.Rule, peer); !slices.Contains(f.Fix, fix) {
+				f.Fix = append(f.Fix, fix)
+			}
+		}
 		for _, r := range g.nat.Unsure {
 			f.Confidence = model.Likely
 			f.Unseen = append(f.Unseen, fmt.Sprintf("whether %s %s matched: %s", r.Chain, r.Text, strings.Join(r.Unknown, ", ")))

@@ -149,7 +149,7 @@ func wrongRow(v *view, cidr netip.Prefix, n *model.ClusterNode, fact routeFact) 
 			seen(model.SourceNodes, "node %s has %s and the address %s", n.Name, cidr, hop),
 		},
 		Fix: []string{fmt.Sprintf("az network route-table route update %s --name %s --next-hop-type VirtualAppliance --next-hop-ip-address %s",
-			routeArgs(fact.table), shellWord(cmp.Or(fact.row.Name, "ROUTE")), hop)},
+			v.routeArgs(fact.table), shellWord(cmp.Or(fact.row.Name, "ROUTE")), hop)},
 	}
 	if slices.ContainsFunc(fact.row.NextHops, func(a netip.Addr) bool { return v.nodeAddrs[a] }) {
 		f.Why += " That machine is this node."
@@ -215,14 +215,14 @@ func stranger(v *view, h *model.HopCount) finding {
 		Packets:  h.Packets,
 		Unseen:   []string{"the route table itself: no row of it is visible from a node"},
 		Fix: []string{fmt.Sprintf("az network route-table route update %s --name ROUTE --next-hop-type VirtualAppliance --next-hop-ip-address NODE_IP # the row for %s, the node that has it",
-			routeArgs(nil), h.Prefix)},
+			v.routeArgs(nil), h.Prefix)},
 	}
 	if n := v.nodeOf(h.Prefix); n != nil {
 		f.Confidence, f.Unseen = model.Proven, nil
 		hop := nextHop(n, h.Prefix)
 		observe(&f, model.SourceNodes, "node %s has %s and the address %s", n.Name, h.Prefix, hop)
 		f.Fix = []string{fmt.Sprintf("az network route-table route update %s --name %s --next-hop-type VirtualAppliance --next-hop-ip-address %s",
-			routeArgs(nil), shellWord(n.Name), hop)}
+			v.routeArgs(nil), shellWord(n.Name), hop)}
 	} else {
 		f.Alternatives = []string{"the range " + h.Prefix.String() + " is supposed: --nodes FILE tells whose it is"}
 	}

@@ -8,10 +8,25 @@ import (
 // Azure describes the Azure network beyond the node, as far as output of the az
 // command line was given.
 type Azure struct {
+	// Node is known from a file of the node itself.
+	Node      AzureNode
 	Tables    []RouteTable
 	Subnets   []Subnet
 	Effective []EffectiveRoutes
 	NICs      []NIC
+}
+
+// AzureNode is where Azure has a node, by the configuration of the cloud provider
+// on it (/etc/kubernetes/azure.json). A name that the file does not have is empty.
+// That of a route table need not mean that there is one.
+type AzureNode struct {
+	SubscriptionID string
+	// ResourceGroup is that of the node.
+	ResourceGroup           string
+	VNet, VNetResourceGroup string
+	Subnet                  string
+	RouteTable              string
+	RouteTableResourceGroup string
 }
 
 // RouteTable is a table of user-defined routes.

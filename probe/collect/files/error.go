@@ -60,8 +60,11 @@ const maxFile = 256 << 20
 
 // ReadText reads a file of limited size, which may be a named pipe that somebody
 // writes to. Every error is an *Error.
-func ReadText(path string) ([]byte, error) {
-	text, err := readText(path)
+func ReadText(path string) ([]byte, error) { return readLimited(path, maxFile) }
+
+// readLimited is ReadText with another limit, in bytes.
+func readLimited(path string, limit int64) ([]byte, error) {
+	text, err := readText(path, limit)
 	var bad *Error
 	if err == nil || errors.As(err, &bad) {
 		return text, err
@@ -73,7 +76,7 @@ func ReadText(path string) ([]byte, error) {
 	return nil, &Error{Path: path, Want: "a readable file", Err: err}
 }
 
-func readText(path string) ([]byte, error) {
+func readText(path string, limit int64) ([]byte, error) {
 	// Without O_NONBLOCK, opening a named pipe would wait for its writer.
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -84,14 +87,14 @@ func readText(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	text, err := io.ReadAll(io.LimitReader(f, limit+1))
 	switch {
 	case err != nil:
 		return nil, err
 	case len(text) == 0 && info.Mode().Type() == fs.ModeNamedPipe:
 		return nil, &Error{Path: path, Want: "a file, or a pipe that is being written to", Err: errors.New("nothing writes to this pipe")}
-	case len(text) > maxFile:
-		return nil, &Error{Path: path, Want: fmt.Sprintf("at most %d MiB", maxFile>>20), Err: errors.New("the file is too large")}
+	case int64(len(text)) > limit:
+		return nil, &Error{Path: path, Want: fmt.Sprintf("at most %d MiB", limit>>20), Err: errors.New("the file is too large")}
 	}
 	return text, nil
 }

@@ -1,6 +1,7 @@
 // Package files reads what network plugins keep on the node's disk: their
 // configuration, and the pods that they gave addresses to. The files are below
-// /etc/cni/net.d, /var/run and /var/lib/cni; most are readable by root only.
+// /etc/cni/net.d, /var/run and /var/lib/cni; most are readable by root only. On
+// nodes in Azure it also reads where the cloud has the node.
 //
 // An absent file is no gap, since each plugin has files of its own. A file that
 // cannot be read or decoded is an error beside the others' content.
@@ -16,6 +17,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/plugin"
 )
 
@@ -34,6 +36,8 @@ type Files struct {
 	// Owners are the pods by address. A file may be stale: if it names a link
 	// other than the pod's, it is about an earlier pod.
 	Owners map[netip.Addr]Owner
+	// Cloud is where Azure has the node; zero on a node of another cloud.
+	Cloud model.AzureNode
 }
 
 // Paths of the files below the root.
@@ -49,7 +53,7 @@ const (
 func Read(root string) (Files, error) {
 	f := Files{Owners: map[netip.Addr]Owner{}}
 	var errs []error
-	for _, read := range []func(string) error{f.readConfigs, f.readAzureVNet, f.readAzureCNS, f.readHostLocal} {
+	for _, read := range []func(string) error{f.readConfigs, f.readAzureVNet, f.readAzureCNS, f.readHostLocal, f.readAzureCloud} {
 		if err := read(root); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}

@@ -1,0 +1,59 @@
+package files
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"path/filepath"
+	"regexp"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// azureCloud is the file from which Azure's cloud provider on the node takes
+// where the node is. AKS writes it on every node, readable by root only.
+const azureCloud = "etc/kubernetes/azure.json"
+
+// maxCloud limits that file's size; AKS writes some 2 KiB.
+const maxCloud = 1 << 20
+
+// cloud is what is read of that file. It has secrets as well (aadClientSecret),
+// which have no field here and so are never decoded.
+type cloud struct {
+	SubscriptionID          string
+	ResourceGroup           string
+	VNetName                string
+	VNetResourceGroup       string
+	SubnetName              string
+	RouteTableName          string
+	RouteTableResourceGroup string
+}
+
+// resourceName is what Azure allows in the names of groups and network resources.
+var resourceName = regexp.MustCompile(`^[\pL\pN_.()-]{1,90}$`)
+
+func (f *Files) readAzureCloud(root string) error {
+	path := filepath.Join(root, azureCloud)
+	text, err := readLimited(path, maxCloud)
+	if err != nil {
+		return err
+	}
+	// What was written on Windows may begin with a byte order mark.
+	text = bytes.TrimPrefix(text, []byte("\ufeff"))
+	var c cloud
+	if err := DecodeJSON(path, text, "the configuration of Azure's cloud provider", &c); err != nil {
+		return err
+	}
+	for _, name := range []string{c.SubscriptionID, c.ResourceGroup, c.VNetName, c.VNetResourceGroup, c.SubnetName, c.RouteTableName, c.RouteTableResourceGroup} {
+		if name != "" && !resourceName.MatchString(name) {
+			return ValueError(path, text, name, "the name of a resource in Azure", errors.New("found other characters"))
+		}
+	}
+	f.Names = append(f.Names, azureCloud)
+	f.Cloud = model.AzureNode{
+		SubscriptionID: c.SubscriptionID, ResourceGroup: c.ResourceGroup,
+		VNet: c.VNetName, VNetResourceGroup: cmp.Or(c.VNetResourceGroup, c.ResourceGroup), Subnet: c.SubnetName,
+		RouteTable: c.RouteTableName, RouteTableResourceGroup: cmp.Or(c.RouteTableResourceGroup, c.ResourceGroup),
+	}
+	return nil
+}
