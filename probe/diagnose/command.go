@@ -38,6 +38,20 @@ func deletePacketRule(r *model.PacketRule) string {
 	return fmt.Sprintf("%s -t %s -D %s %s", iptables(r), shellWord(r.Table), shellWord(r.Chain), shellRule(r.Text, r.Number))
 }
 
+// replacePacketRule is the command that puts another rule, by its text, in the
+// place of one. It deletes the one where the text does not differ, or a shell
+// cannot take it.
+func replacePacketRule(r *model.PacketRule, text string) string {
+	words := shellRule(text, r.Number)
+	switch {
+	case text == r.Text || words == strconv.Itoa(r.Number):
+		return deletePacketRule(r)
+	case r.Native:
+		return fmt.Sprintf("nft replace rule %s %s %s handle %d %s", r.Family, shellWord(r.Table), shellWord(r.Chain), r.Handle, words)
+	}
+	return fmt.Sprintf("%s -t %s -R %s %d %s", iptables(r), shellWord(r.Table), shellWord(r.Chain), r.Number, words)
+}
+
 // deleteByHandle deletes a rule that nft wrote: it takes no text.
 func deleteByHandle(family, table, chain string, handle uint64) string {
 	return fmt.Sprintf("nft delete rule %s %s %s handle %d", family, shellWord(table), shellWord(chain), handle)
