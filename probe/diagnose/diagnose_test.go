@@ -438,14 +438,14 @@ func TestDiagnose(t *testing.T) {
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.silent("172.20.1.5", "203.0.113.9")
 			return n
-		}, []string{"MissingMasquerade proven 172.20.1.5 203.0.113.9"}},
+		}, []string{"MissingMasquerade likely 172.20.1.5 203.0.113.9"}},
 		{"an exclusion that is too wide", func() *node {
 			n := kubenet()
 			n.PacketRules = slices.Insert(n.PacketRules, 1, model.PacketRule{Backend: model.NFT, Family: "ip", Table: "nat",
 				Chain: "IP-MASQ-AGENT", Dst: model.AddrMatch{Prefix: prefix("0.0.0.0/0")}, Target: "RETURN", Text: "-j RETURN"})
 			n.silent("172.20.1.6", "198.51.100.7")
 			return n
-		}, []string{"MissingMasquerade proven 172.20.1.6 198.51.100.7"}},
+		}, []string{"MissingMasquerade likely 172.20.1.6 198.51.100.7"}},
 		{"outside answers without masquerade", func() *node {
 			n := kubenet()
 			n.PacketRules = n.PacketRules[:3]
@@ -458,8 +458,17 @@ func TestDiagnose(t *testing.T) {
 			n.lose(model.SourceNAT, model.Missing)
 			n.PacketRules = nil
 			n.silent("172.20.1.5", "203.0.113.9")
+			n.silent("172.20.1.5", "198.51.100.7")
 			return n
-		}, []string{"MissingMasquerade likely 172.20.1.5 203.0.113.9"}},
+		}, []string{"MissingMasquerade likely 172.20.1.5 198.51.100.7 203.0.113.9"}},
+		{"nat rules unread, and one target alone is silent", func() *node {
+			n := kubenet()
+			n.lose(model.SourceNAT, model.Missing)
+			n.PacketRules = nil
+			n.answered("10.50.0.4", "10.50.0.5")
+			n.silent("172.20.1.5", "203.0.113.9")
+			return n
+		}, []string{"NoReply likely 172.20.1.5 203.0.113.9"}},
 		{"a pod of the node's subnet needs no masquerade", func() *node {
 			n := bridged()
 			n.silent("10.60.0.20", "203.0.113.9")
@@ -473,7 +482,7 @@ func TestDiagnose(t *testing.T) {
 			n.silent("172.20.1.5", "172.20.3.10")
 			n.silent("172.20.1.5", "203.0.113.9")
 			return n
-		}, []string{"MissingMasquerade proven 172.20.1.5 203.0.113.9", "MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
+		}, []string{"MissingMasquerade likely 172.20.1.5 203.0.113.9", "MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
 		{"a dnat rule with a dead MAC", func() *node {
 			n := bridged()
 			n.FrameRules[2] = *n.dnat("10.60.0.20", deadMAC)

@@ -97,7 +97,7 @@ func TestIPv6(t *testing.T) {
 			n.answered(pod, far)
 			n.silent(pod, "2001:db8::9")
 			return n
-		}, []string{"MissingMasquerade proven " + pod + " 2001:db8::9/128"}},
+		}, []string{"MissingMasquerade likely " + pod + " 2001:db8::9/128"}},
 		{"a stale neighbour, and the pod hears no answer for its gateway", func() *node {
 			n := dual()
 			n.Neighbors = append(n.Neighbors, model.Neighbor{Addr: addr(pod), MAC: mac(deadMAC), IfIndex: 3, State: "PERMANENT"})

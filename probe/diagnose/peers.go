@@ -124,9 +124,12 @@ func (v *view) refused(p *model.Peer) bool {
 }
 
 // sentAstray reports whether the pair's packets left with a destination MAC
-// that is neither the next hop's nor a gateway's, so that nobody beyond the link
-// had to route them.
+// that is neither the next hop's nor a gateway's, or that the node wrongly takes
+// for one, so that nobody beyond the link had to route them.
 func (v *view) sentAstray(p *model.Peer) bool {
+	if v.toWrongHop(p) {
+		return true
+	}
 	if len(v.gateways) == 0 {
 		return false
 	}

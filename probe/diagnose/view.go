@@ -65,6 +65,9 @@ type index struct {
 	// strays are pods' addresses that the node routes elsewhere.
 	misrouted      []misroutedPod
 	misroutedKnown bool
+	// wrongHopsFound are the next hops for which the node has a wrong MAC.
+	wrongHopsFound []*wrongHop
+	wrongHopsKnown bool
 	// beyond is what remoteRanges and clusterTables have found.
 	beyond beyond
 }
