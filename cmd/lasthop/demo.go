@@ -188,11 +188,12 @@ func (a *app) compare(o *observing, s *scenario.Scenario, r report.Report, traff
 	return nil
 }
 
-// unanswered names the flows of which not every request was answered.
+// unanswered names the flows of which not every request was answered, and the
+// denied ones of which one was.
 func unanswered(traffic []lab.FlowStats) []string {
 	var out []string
 	for _, f := range traffic {
-		if f.Answered == 0 || f.Failed > 0 {
+		if f.Denied && f.Answered > 0 || !f.Denied && (f.Answered == 0 || f.Failed > 0) {
 			out = append(out, fmt.Sprintf("%s answered %d times and failed %d: %s", f.Flow, f.Answered, f.Failed, f.LastError))
 		}
 	}

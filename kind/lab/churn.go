@@ -97,7 +97,7 @@ func (c *churn) ask(ctx context.Context, p *scenario.Pod) error {
 	defer ns.Close()
 	for i, peer := range c.peers {
 		f := &flow{Flow: scenario.Flow{From: scenario.Endpoint{Place: place, Addr: p.IP}, To: peer, Proto: scenario.ICMP}, from: ns}
-		if err := request(ctx, f, c.s.Timeout, payload(f, i, 0), func() {}); err != nil {
+		if err := request(ctx, f, 0, c.s.Timeout, payload(f, i, 0), func() {}); err != nil {
 			return fmt.Errorf("ping %s from %s: %w", peer, place, err)
 		}
 	}

@@ -56,6 +56,16 @@ func (b *builder) buildFabric(ctx context.Context) error {
 		if err := f.route(route{dst: defaultFor(t.Edge), link: sinkLink}); err != nil {
 			return err
 		}
+		// Private addresses beyond the edge are on premises, and reached by a
+		// tunnel.
+		for _, a := range t.Outside {
+			if a.IsPrivate() {
+				err := f.runAll(tables(a.Is6()), words("-A FORWARD -o ? -d ? -j ACCEPT", edgeLink, a), words("-A FORWARD -i ? -s ? -j ACCEPT", edgeLink, a))
+				if err != nil {
+					return err
+				}
+			}
+		}
 		if err := f.runAll(tables(t.Edge.Is6()), append(silence(t.Edge.Is6()),
 			// The internet knows no private address and no route to one.
 			words("-A FORWARD -o ? ! -s ? -j DROP", edgeLink, t.VNet),

@@ -42,7 +42,7 @@ func (l *Lab) inject(ctx context.Context, f scenario.Fault) error {
 type injection func(*target) error
 
 // injectionTables are all faults, by what they break.
-var injectionTables = []map[scenario.FaultType]injection{fabricFaults, routeFaults, linkFaults, filterFaults, translationFaults, serverFaults}
+var injectionTables = []map[scenario.FaultType]injection{fabricFaults, routeFaults, linkFaults, filterFaults, translationFaults, serverFaults, ordinaryStates}
 
 var injections = func() map[scenario.FaultType]injection {
 	all := map[scenario.FaultType]injection{}

@@ -10,7 +10,11 @@ import (
 // filterFaults are those of packet filters and programs.
 var filterFaults = map[scenario.FaultType]injection{
 	scenario.DropForward: func(x *target) error {
-		return x.iptables(words("? FORWARD -d ? -j DROP", x.op("-I"), x.pod.IP))
+		rule := words("? FORWARD -d ? -j DROP", x.op("-I"), x.pod.IP)
+		if x.Via.IsValid() {
+			rule = append(rule, "-s", x.Via.String())
+		}
+		return x.iptables(rule)
 	},
 	scenario.DropLegacy: func(x *target) error {
 		return x.sp.run(legacyIptables, words("? FORWARD -d ? -j DROP", x.op("-I"), x.pod.IP)...)

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -25,16 +26,33 @@ const maxMessage = 2048
 // errAnswer says that something else came back than was sent.
 var errAnswer = errors.New("answer differs from what was sent")
 
-// request sends the payload from a new socket of the flow's namespace and
-// waits for it to come back. sent is called when the request was sent,
-// or cannot be.
-func request(ctx context.Context, f *flow, timeout time.Duration, payload []byte, sent func()) error {
-	defer sent()
-	c, err := connect(f.from, f.Proto, netip.AddrPortFrom(f.To.Addr, f.Port))
+// request sends the payload from a new socket of the flow's namespace, with
+// the source port from unless that is 0, and waits for it to come back. sent is
+// called when the request was sent, or cannot be.
+func request(ctx context.Context, f *flow, from uint16, timeout time.Duration, payload []byte, sent func()) error {
+	c, err := converse(ctx, f, from, timeout, payload, sent)
 	if err != nil {
 		return err
 	}
-	defer c.Close()
+	return c.Close()
+}
+
+// converse is request that leaves the socket open, without a deadline.
+func converse(ctx context.Context, f *flow, from uint16, timeout time.Duration, payload []byte, sent func()) (c *os.File, err error) {
+	defer sent()
+	c, err = connect(f.from, f.Proto, from, netip.AddrPortFrom(f.To.Addr, f.Port))
+	if err != nil {
+		return nil, err
+	}
+	if err := exchange(ctx, c, f, timeout, payload, sent); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, wrap(c.SetDeadline(time.Time{}), "set deadline")
+}
+
+// exchange sends the payload by a socket and waits for it to come back.
+func exchange(ctx context.Context, c *os.File, f *flow, timeout time.Duration, payload []byte, sent func()) error {
 	if err := c.SetDeadline(time.Now().Add(timeout)); err != nil {
 		return fmt.Errorf("set deadline: %w", err)
 	}
@@ -127,9 +145,10 @@ func receive(c *os.File, proto scenario.Proto, payload []byte) error {
 }
 
 // connect makes a socket in the namespace and connects it, which for TCP has
-// only begun on return. Only making it needs the namespace; waiting inside
+// only begun on return. A given source port is free again once it is closed:
+// TCP connections from it are reset. Only making it needs the namespace; waiting inside
 // would hold a thread.
-func connect(ns *netns.NS, proto scenario.Proto, to netip.AddrPort) (*os.File, error) {
+func connect(ns *netns.NS, proto scenario.Proto, from uint16, to netip.AddrPort) (*os.File, error) {
 	family, typ, num := unix.AF_INET, unix.SOCK_DGRAM, 0
 	var peer unix.Sockaddr
 	if to.Addr().Is6() {
@@ -155,6 +174,9 @@ func connect(ns *netns.NS, proto scenario.Proto, to netip.AddrPort) (*os.File, e
 	if fd >= 0 {
 		c = os.NewFile(uintptr(fd), string(proto))
 	}
+	if err == nil && from != 0 {
+		err = usePort(fd, family, from)
+	}
 	if err == nil {
 		err = unix.Connect(fd, peer)
 	}
@@ -163,6 +185,35 @@ func connect(ns *netns.NS, proto scenario.Proto, to netip.AddrPort) (*os.File, e
 		return nil, fmt.Errorf("connect: %w", err)
 	}
 	return c, nil
+}
+
+// usePort gives a socket its source port.
+func usePort(fd, family int, port uint16) error {
+	var own unix.Sockaddr = &unix.SockaddrInet4{Port: int(port)}
+	if family == unix.AF_INET6 {
+		own = &unix.SockaddrInet6{Port: int(port)}
+	}
+	return errors.Join(
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+		unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}),
+		unix.Bind(fd, own))
+}
+
+// keepAlive has the kernel send keep-alives by a connection, one each second.
+func keepAlive(c *os.File) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("keep connection alive: %w", err)
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		for _, o := range []struct{ level, name int }{
+			{unix.SOL_SOCKET, unix.SO_KEEPALIVE}, {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}, {unix.IPPROTO_TCP, unix.TCP_KEEPINTVL},
+		} {
+			failed = errors.Join(failed, unix.SetsockoptInt(int(fd), o.level, o.name, 1))
+		}
+	})
+	return wrap(errors.Join(err, failed), "keep connection alive")
 }
 
 // connected waits until a TCP connection stands.
@@ -251,12 +302,35 @@ func (t *traffic) serveTCP(ctx context.Context, ns *netns.NS, addr netip.AddrPor
 // echo serves one connection.
 func (t *traffic) echo(ctx context.Context, c net.Conn) {
 	defer c.Close()
-	if c.SetDeadline(time.Now().Add(t.timeout)) != nil {
+	kept := slices.ContainsFunc(t.flows, func(f *flow) bool { return f.Keep })
+	if !kept && c.SetDeadline(time.Now().Add(t.timeout)) != nil {
 		return
 	}
 	defer expire(ctx, c)()
-	// An error here is the client's to count.
-	_, _ = io.CopyBuffer(struct{ io.Writer }{c}, struct{ io.Reader }{c}, make([]byte, maxMessage))
+	buf := make([]byte, maxMessage)
+	for {
+		n, err := c.Read(buf)
+		if n > 0 {
+			dawdle(ctx, buf[:n])
+			_, err = c.Write(buf[:n])
+		}
+		if err != nil {
+			return // An error is the client's to count.
+		}
+	}
+}
+
+// dawdle waits before a request that wants a late answer is answered.
+func dawdle(ctx context.Context, msg []byte) {
+	if !bytes.HasPrefix(msg, []byte("lasthop "+slow)) {
+		return
+	}
+	late := time.NewTimer(lateness)
+	defer late.Stop()
+	select {
+	case <-ctx.Done():
+	case <-late.C:
+	}
 }
 
 // listening lets a server have an address that its machine does not have, and
@@ -313,8 +387,12 @@ func (t *traffic) serveUDP(ctx context.Context, ns *netns.NS, addr netip.AddrPor
 			if bytes.HasPrefix(buf[:n], []byte("lasthop "+oneWay)) {
 				continue
 			}
-			// A lost answer is the client's to count.
-			_, _ = c.WriteToUDPAddrPort(buf[:n], from)
+			msg := slices.Clone(buf[:n])
+			t.all.Go(func() {
+				dawdle(ctx, msg)
+				// A lost answer is the client's to count.
+				_, _ = c.WriteToUDPAddrPort(msg, from)
+			})
 		}
 	})
 	return nil

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,8 @@ type FlowStats struct {
 	From, To scenario.Endpoint
 	Proto    scenario.Proto
 	Port     uint16
+	// Denied says that no request may be answered.
+	Denied bool
 	// Sent requests are Answered (with what was sent; one-way ones when they
 	// were sent), Failed (another answer, an error, or none in time), or still waiting.
 	Sent, Answered, Failed uint64
@@ -35,13 +38,15 @@ type flow struct {
 	// from is where its sockets are made.
 	from *netns.NS
 	// also are asked from the same socket at once; one answer is enough.
-	also                   []netip.Addr
+	also []netip.Addr
+	// slots are held while a request has their source port.
+	slots                  []sync.Mutex
 	sent, answered, failed atomic.Uint64
 	lastError              atomic.Pointer[string]
 }
 
 func (f *flow) stats() FlowStats {
-	s := FlowStats{Flow: f.String(), From: f.From, To: f.To, Proto: f.Proto, Port: f.Port}
+	s := FlowStats{Flow: f.String(), From: f.From, To: f.To, Proto: f.Proto, Port: f.Port, Denied: f.Denied}
 	// In this order no request is counted as ended that was not as sent.
 	s.Answered, s.Failed = f.answered.Load(), f.failed.Load()
 	s.Sent = f.sent.Load()
@@ -158,7 +163,7 @@ func (t *traffic) open(l *Lab) error {
 			}
 			t.spaces[place] = ns
 		}
-		t.flows = append(t.flows, &flow{Flow: f, from: t.spaces[f.From.Place], also: l.s.Raced(f)})
+		t.flows = append(t.flows, &flow{Flow: f, from: t.spaces[f.From.Place], also: l.s.Raced(f), slots: make([]sync.Mutex, f.Ports)})
 	}
 	return nil
 }
@@ -177,8 +182,19 @@ func (t *traffic) repeat(ctx context.Context, index int, f *flow, first func()) 
 	send := func(seq int, sent func()) {
 		f.sent.Add(1)
 		pending.Go(func() {
-			t.count(ctx, f, request(ctx, f, t.timeout, payload(f, index, seq), sent))
+			from := uint16(0)
+			if n := len(f.slots); n > 0 {
+				from = firstSourcePort + uint16(index*maxSlots+seq%n)
+				f.slots[seq%n].Lock()
+				defer f.slots[seq%n].Unlock()
+			}
+			t.count(ctx, f, request(ctx, f, from, t.timeout, payload(f, index, seq), sent))
 		})
+	}
+	if f.Keep {
+		f.sent.Add(1)
+		t.keep(ctx, f, payload(f, index, 0), sync.OnceFunc(first))
+		return
 	}
 	send(0, sync.OnceFunc(first))
 	period := time.Duration(float64(time.Second) / f.Rate)
@@ -202,6 +218,29 @@ func (t *traffic) repeat(ctx context.Context, index int, f *flow, first func()) 
 	}
 }
 
+// firstSourcePort is the first port of flows that choose theirs, below those
+// that the kernel chooses.
+const firstSourcePort, maxSlots = 20000, 64
+
+// keep makes one connection, sends one request by it, and leaves it open until
+// ctx ends. The kernel sends keep-alives meanwhile.
+func (t *traffic) keep(ctx context.Context, f *flow, payload []byte, sent func()) {
+	c, err := converse(ctx, f, 0, t.timeout, payload, sent)
+	if err == nil {
+		err = keepAlive(c)
+	}
+	t.count(ctx, f, err)
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	defer expire(ctx, c)()
+	if _, err := c.Read(make([]byte, 1)); ctx.Err() == nil {
+		f.sent.Add(1)
+		t.count(ctx, f, fmt.Errorf("kept connection: %w", cmp.Or(err, errAnswer)))
+	}
+}
+
 // count records how a request ended. One that the end of the traffic cut off
 // was never sent.
 func (t *traffic) count(ctx context.Context, f *flow, err error) {
@@ -221,8 +260,14 @@ func (t *traffic) count(ctx context.Context, f *flow, err error) {
 	t.mu.Unlock()
 }
 
-// oneWay is in requests that servers do not answer.
-const oneWay = "one-way"
+// What is in requests that servers do not answer, or late.
+const (
+	oneWay = "one-way"
+	slow   = "slow"
+)
+
+// lateness is how late.
+const lateness = 800 * time.Millisecond
 
 // payload is what a request sends and wants back, different for each, and as
 // long as the flow wants.
@@ -230,6 +275,9 @@ func payload(f *flow, index, seq int) []byte {
 	kind := "flow"
 	if f.OneWay {
 		kind = oneWay
+	}
+	if f.Slow {
+		kind = slow
 	}
 	msg := fmt.Appendf(nil, "lasthop %s %06d request %012d", kind, index, seq)
 	return append(msg, bytes.Repeat([]byte{'.'}, max(f.Size-len(msg), 0))...)

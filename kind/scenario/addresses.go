@@ -232,8 +232,11 @@ func (r *resolver) nonMasquerade(n *Node, raw rawNode) {
 	t := &r.s.Topology
 	want := []netip.Prefix{t.VNet}
 	if n.Dockershim {
-		// The kubelet's default.
+		// The kubelet's default, where the cluster is within it.
 		n.NonMasquerade = private[:1]
+		if !within(private[0], t.PodCIDR) {
+			n.NonMasquerade = []netip.Prefix{t.PodCIDR}
+		}
 		return
 	}
 	if n.Plugin == Kubenet || pluginTraits[n.Plugin].clusterOnly {

@@ -100,6 +100,14 @@ const (
 	PodHung           FaultType = "pod-hung"
 )
 
+// What is no fault: ordinary states of a node.
+const (
+	Service         FaultType = "service"
+	EmptyBridge     FaultType = "empty-bridge"
+	SecondInterface FaultType = "second-interface"
+	PingDenied      FaultType = "ping-denied"
+)
+
 // faultRow is what a file may say of a fault, and where it can strike. How it
 // is made and undone is the row of the same type in kind/lab.
 type faultRow struct {
@@ -226,7 +234,7 @@ var faultRows = map[FaultType]faultRow{
 	PodWithoutDefaultRoute: {args: "pod", doc: "deletes pod's default route"},
 	PodWrongPrefix:         {args: "pod", refuse: []refusal{routed}, doc: "shortens the prefix of pod's address by eight bits, so that pod looks for others on its link"},
 
-	DropForward:        {args: "pod", family: oneFamily, doc: "drops what is forwarded to pod"},
+	DropForward:        {args: "pod via?", family: oneFamily, doc: "drops what is forwarded to pod, or only what via sends"},
 	DropLegacy:         {args: "pod", doc: "drops what is forwarded to pod, by legacy iptables"},
 	DropNFT:            {args: "pod", doc: "drops what is forwarded to pod by a rule of a table of its own, in a chain that another jumps to"},
 	DropChains:         {args: "pod", doc: "drops what pod sends, in chains like those of a network policy with a jump for each pod"},
@@ -239,6 +247,11 @@ var faultRows = map[FaultType]faultRow{
 	PolicyUnprogrammed: {args: "pod", family: everyFamily, refuse: []refusal{noCalico}, doc: "takes pod out of Calico's dispatch chains, which drop what they do not know"},
 	PolicyDeny:         {args: "pod", family: everyFamily, refuse: []refusal{noPolicies}, doc: "has a network policy of the node's own program allow nothing to pod"},
 	PodFirewall:        {args: "pod", family: oneFamily, doc: "drops in pod's own namespace all that arrives there"},
+
+	Service:         {args: "pod prefix", family: everyFamily, doc: "makes pod a backend of the service address prefix on its node, as kube-proxy does, beside those that are one already"},
+	EmptyBridge:     {args: "node", family: everyFamily, doc: "gives node a bridge without ports, as the container engine's"},
+	SecondInterface: {args: "pod", doc: "gives pod a second interface, in a network of its own on its node"},
+	PingDenied:      {args: "pod", family: oneFamily, doc: "drops the echo requests that are forwarded to pod"},
 
 	MissingMasquerade: {args: "node exclude?", family: oneFamily, refuse: []refusal{oneMasqRule, calicoMasq, pluginExclude}, doc: "takes the MASQUERADE rule from node or, with exclude, excludes that destination from it"},
 	MasqueradeAll:     {args: "node", family: oneFamily, refuse: []refusal{pluginMasq}, doc: "takes every exclusion from node's MASQUERADE rule"},

@@ -31,6 +31,7 @@ const (
 	maxFlows    = 5000
 	maxTotal    = 5000 // requests per second over all flows
 	maxDuration = time.Hour
+	maxPorts    = 64   // of one flow in turn
 	maxPayload  = 1472 // what a datagram holds where the MTU is 1500
 )
 
@@ -222,6 +223,11 @@ type rawTraffic struct {
 	Size  value[int]      `file:"size,size"`
 	// OneWay is for UDP alone.
 	OneWay value[bool] `file:"oneWay"`
+	Denied value[bool] `file:"denied"`
+	Slow   value[bool] `file:"slow"`
+	// Keep is for TCP alone.
+	Keep  value[bool] `file:"keep"`
+	Ports value[int]  `file:"ports,ports"`
 }
 
 type rawFault struct {

@@ -158,6 +158,8 @@ func TestErrors(t *testing.T) {
 		{nodes + "name: a\nname: b\n", []string{`3:1: scenario: field "name" is already set in line 2`}},
 		{nodes + "duration: 15\ntimeout: 1h\n", []string{"2:11: duration: want a duration", "3:10: timeout: want a duration from 100ms to 30s"}},
 		{nodes + "duration: -1m\n", []string{"2:11: "}},
+		{nodes + "seed: 10\n", []string{"2:7: seed: want a whole number from 0 to 9"}},
+		{nodes + "traffic: [{from: a/x, to: b, proto: udp, keep: true}, {from: a/x, to: b, proto: icmp, slow: true}]\n", []string{"2:48: keep wants proto: tcp", "2:93: slow and ports are for tcp and udp"}},
 		{nodes + "title: [a]\n", []string{"2:8: title: want a value, got a list"}},
 		{nodes + "observe: d\n", []string{`2:10: observe: no node "d"`}},
 		{"topology: {nodes: [{name: a}, {name: a}]}", []string{`1:38: node name "a" is taken`}},

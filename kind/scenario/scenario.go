@@ -54,6 +54,10 @@
 //	traffic:                   # default: some of each kind, in both directions
 //	  - {from: [a/web, a/db], to: [b/pod-1, b, outside, 10.1.2.3], proto: [tcp, udp, icmp], port: 8080, rate: 5, size: 1400}
 //	  - {from: a/web, to: a/db, proto: udp, port: 8125, oneWay: true} # no answers
+//	  - {from: a/web, to: b/pod-1, ports: 4}    # from as many source ports in turn; TCP is reset at the end
+//	  - {from: a/web, to: b/pod-1, keep: true}  # one TCP connection, idle after its one request but for keep-alives
+//	  - {from: a/web, to: b/pod-1, slow: true}  # answered after most of a second
+//	  - {from: a/web, to: b/pod-1, denied: true} # on purpose, and elsewhere: no answer may come
 //	duration: 15m              # of the traffic
 //	timeout: 5s                # of a request
 //	faults:                    # see FaultType and its Doc
@@ -255,6 +259,15 @@ type Flow struct {
 	Size int
 	// OneWay requests want no answer, as statsd's datagrams do.
 	OneWay bool `json:",omitempty"`
+	// Denied requests must not be answered: somebody far away drops them on
+	// purpose.
+	Denied bool `json:",omitempty"`
+	// Slow requests are answered late, though well within the Timeout.
+	Slow bool `json:",omitempty"`
+	// Keep is one TCP connection that carries a single request, and keep-alives.
+	Keep bool `json:",omitempty"`
+	// Ports is how many source ports take turns; 0: the kernel chooses.
+	Ports int `json:",omitempty"`
 }
 
 // String names the flow, as "a/web > b/db tcp/8080".

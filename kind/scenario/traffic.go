@@ -89,6 +89,12 @@ func (r *resolver) flows(raw rawTraffic) {
 	if raw.OneWay.v && !slices.Equal(protos, []Proto{UDP}) {
 		r.errorf(raw.OneWay.at, "oneWay wants proto: udp")
 	}
+	if raw.Keep.v && !slices.Equal(protos, []Proto{TCP}) {
+		r.errorf(raw.Keep.at, "keep wants proto: tcp")
+	}
+	if other := slices.Contains(protos, ICMP); other && (raw.Slow.v || raw.Ports.set()) {
+		r.errorf(raw.Slow.where(raw.Ports.at), "slow and ports are for tcp and udp")
+	}
 	if len(froms)*len(to)*len(protos) > maxFlows {
 		r.errorf(raw.at, "traffic has more than %d flows", maxFlows)
 		return
@@ -100,7 +106,8 @@ func (r *resolver) flows(raw rawTraffic) {
 				if from.Place == to.Place || from.Addr.Is4() != to.Addr.Is4() {
 					continue
 				}
-				f := Flow{From: from, To: to, Proto: p, Rate: raw.Rate.or(defaultRate), Size: raw.Size.v, OneWay: raw.OneWay.v}
+				f := Flow{From: from, To: to, Proto: p, Rate: raw.Rate.or(defaultRate), Size: raw.Size.v, OneWay: raw.OneWay.v,
+					Denied: raw.Denied.v, Slow: raw.Slow.v, Keep: raw.Keep.v, Ports: raw.Ports.v}
 				if p != ICMP {
 					f.Port = uint16(raw.Port.or(defaultPort))
 				}

@@ -174,6 +174,13 @@ func (n *node) datagrams(local, remote string, port uint16, count int, replied b
 	}
 }
 
+// pinged adds echo requests of a pod that nobody replies to.
+func (n *node) pinged(local, remote string) {
+	n.silent(local, remote)
+	n.Flows = append(n.Flows, model.Flow{Proto: 1, Start: start,
+		Original: model.Tuple{Src: addr(local), Dst: addr(remote)}, Reply: model.Tuple{Src: addr(remote), Dst: addr(local)}})
+}
+
 // halfOpen adds TCP connections that a peer began and does not go on with.
 func (n *node) halfOpen(remote, local string, count int) {
 	for range count {
@@ -432,6 +439,30 @@ func TestDiagnose(t *testing.T) {
 			n.silent("172.20.1.5", "100.70.3.9")
 			return n
 		}, []string{"NoReply likely 172.20.1.5 100.70.3.9"}},
+		{"a gateway that gives no echo reply, and forwards", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.pinged("172.20.1.5", "10.50.0.1")
+			return n
+		}, nil},
+		{"a gateway that gives no echo reply, and beyond which nobody replies", func() *node {
+			n := kubenet()
+			n.pinged("172.20.1.5", "10.50.0.1")
+			return n
+		}, []string{"NoReply possible 172.20.1.5 10.50.0.1"}},
+		{"a gateway that is asked for more than echo replies", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.pinged("172.20.1.5", "10.50.0.1")
+			n.flow("172.20.1.5", "10.50.0.1", false)
+			return n
+		}, []string{"NoReply likely 172.20.1.5 10.50.0.1"}},
+		{"a peer that gives no echo reply, and is no gateway", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.pinged("172.20.1.5", "10.50.0.9")
+			return n
+		}, []string{"NoReply likely 172.20.1.5 10.50.0.9"}},
 		{"no masquerade at all", func() *node {
 			n := kubenet()
 			n.PacketRules = n.PacketRules[:3]

@@ -50,6 +50,9 @@ func findNoReply(v *view) []finding {
 	unreplied := v.unrepliedFlows()
 	reflected := v.reflected()
 	for p := range each(v.peers) {
+		if v.onlyPinged(p) {
+			continue
+		}
 		if !v.unanswered(p) || v.sentAstray(p) || !v.elsewhere(p.Remote) || reflected[p.Local] && p.In.Requests > 0 {
 			continue
 		}
@@ -89,6 +92,33 @@ func findNoReply(v *view) []finding {
 		out = append(out, unansweredDestinations(v, translated, true))
 	}
 	return out
+}
+
+// onlyPinged reports whether a peer is a gateway beyond which others reply, and
+// was asked for nothing but echo replies: the gateways of clouds forward, and
+// give none.
+func (v *view) onlyPinged(p *model.Peer) bool {
+	if !v.Has(model.SourceConntrack) || !v.isNextHop(p.Remote) {
+		return false
+	}
+	pinged := false
+	for f := range each(v.Flows) {
+		if f.Reply.Src != p.Remote || f.Reply.Dst != p.Local {
+			continue
+		}
+		if f.Proto != icmp4 && f.Proto != icmp6 {
+			return false
+		}
+		pinged = true
+	}
+	return pinged && len(answering(v, func(a netip.Addr) bool { return a == p.Remote })) > 0
+}
+
+// isNextHop reports whether a route of the node leads to the address as a next hop.
+func (v *view) isNextHop(a netip.Addr) bool {
+	return slices.ContainsFunc(v.Routes, func(r model.Route) bool {
+		return r.Gateway == a || slices.ContainsFunc(r.NextHops, func(h model.Route) bool { return h.Gateway == a })
+	})
 }
 
 // lasted reports whether requests left over some time, as far as that is known:

@@ -1,0 +1,115 @@
+package lab
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/lasthop/lasthop/kind/scenario"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// ordinaryStates are no faults: what many nodes have, and what harms none.
+var ordinaryStates = map[scenario.FaultType]injection{
+	scenario.Service:         backend,
+	scenario.SecondInterface: secondInterface,
+	scenario.EmptyBridge: func(x *target) error {
+		const name = "docker0"
+		if x.undo {
+			return x.sp.withLink(name, "delete", x.sp.nl.LinkDel)
+		}
+		if err := x.sp.bridge(name, model.MAC{}); err != nil {
+			return err
+		}
+		if err := x.sp.addr(name, netip.MustParsePrefix("172.17.0.1/16"), netlink.SCOPE_UNIVERSE); err != nil {
+			return err
+		}
+		return x.sp.up(name)
+	},
+	scenario.PingDenied: func(x *target) error {
+		match := "? FORWARD -d ? -p icmp --icmp-type echo-request -j DROP"
+		if x.pod.IP.Is6() {
+			match = "? FORWARD -d ? -p icmpv6 --icmpv6-type echo-request -j DROP"
+		}
+		return x.iptables(words(match, x.op("-I"), x.pod.IP))
+	},
+}
+
+// backend makes the pod one more backend of a service, by the chains of
+// kube-proxy: what a pod asks of itself is masqueraded.
+func backend(x *target) error {
+	const mark, masquerade = "KUBE-MARK-MASQ", "KUBE-POSTROUTING"
+	service := fmt.Sprintf("KUBE-SVC-%X", x.Prefix.Addr().AsSlice())
+	endpoint := fmt.Sprintf("KUBE-SEP-%X", x.pod.IP.AsSlice())
+	if x.undo {
+		return x.iptables(words("-t nat -F ?", service), words("-t nat -F ?", endpoint))
+	}
+	first := x.iptables(words("-t nat -N ?", service)) == nil
+	var rules [][]string
+	if x.iptables(words("-t nat -N ?", mark)) == nil {
+		rules = append(rules,
+			words("-t nat -A ? -j MARK --or-mark 0x4000", mark),
+			words("-t nat -N ?", masquerade),
+			words("-t nat -A ? -m mark ! --mark 0x4000/0x4000 -j RETURN", masquerade),
+			words("-t nat -A ? -j MARK --xor-mark 0x4000", masquerade),
+			words("-t nat -A ? -m comment --comment ? -j MASQUERADE --random-fully", masquerade, "kubernetes service traffic requiring SNAT"),
+			words("-t nat -I POSTROUTING -m comment --comment ? -j ?", "kubernetes postrouting rules", masquerade))
+	}
+	if first {
+		for _, hook := range []string{"PREROUTING", "OUTPUT"} {
+			for _, proto := range []string{"tcp", "udp"} {
+				rules = append(rules, words("-t nat -A ? -d ? -p ? -m comment --comment ? -j ?", hook, x.Prefix, proto, "shop/cart cluster IP", service))
+			}
+		}
+		rules = append(rules, words("-t nat -A ? -j ?", service, endpoint))
+	} else {
+		rules = append(rules, words("-t nat -I ? -m statistic --mode random --probability 0.5 -j ?", service, endpoint))
+	}
+	rules = append(slices.Insert(rules, 0, words("-t nat -N ?", endpoint)),
+		words("-t nat -A ? -s ? -m comment --comment ? -j ?", endpoint, x.pod.IP, "shop/cart", mark))
+	for _, proto := range []string{"tcp", "udp"} {
+		rules = append(rules, words("-t nat -A ? -p ? -m comment --comment ? -j DNAT --to-destination ?", endpoint, proto, "shop/cart", x.pod.IP))
+	}
+	return x.translate(rules...)
+}
+
+// second is a host of the network of second interfaces, in the benchmarking
+// range (RFC 2544).
+func second(host byte) netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, 0, host}), 24)
+}
+
+// secondInterface gives a pod net1, on a bridge of the node that no plugin knows.
+func secondInterface(x *target) error {
+	const bridge, name = "br-second", "net1"
+	place := slices.IndexFunc(x.node.Pods, func(p scenario.Pod) bool { return p.Name == x.pod.Name })
+	link := fmt.Sprintf("second%d", place)
+	if x.undo {
+		return x.sp.withLink(link, "delete", x.sp.nl.LinkDel)
+	}
+	if _, err := x.sp.link(bridge); err != nil {
+		if err := x.sp.bridge(bridge, model.MAC{}); err != nil {
+			return err
+		}
+		if err := x.sp.addr(bridge, second(1), netlink.SCOPE_UNIVERSE); err != nil {
+			return err
+		}
+		if err := x.sp.up(bridge); err != nil {
+			return err
+		}
+	}
+	return x.inPod(func(pod *space) error {
+		if err := x.sp.veth(link, model.MAC{}, pod, name, model.MAC{}); err != nil {
+			return err
+		}
+		if err := x.sp.port(link, bridge, false); err != nil {
+			return err
+		}
+		if err := pod.addr(name, second(byte(10+place)), netlink.SCOPE_UNIVERSE); err != nil {
+			return err
+		}
+		return joinUp(x.ctx, x.sp, link, pod, name)
+	})
+}
