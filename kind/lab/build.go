@@ -148,6 +148,9 @@ func (b *builder) node(ctx context.Context, i int) error {
 	if err := b.attachNIC(ctx, i, sp); err != nil {
 		return err
 	}
+	if err := b.attachSecond(ctx, i, sp); err != nil {
+		return err
+	}
 	if err := b.nodeLinks(ctx, n, sp); err != nil {
 		return err
 	}

@@ -23,6 +23,9 @@ const (
 // nicLink is the fabric's side of the i-th node's network card.
 func nicLink(i int) string { return fmt.Sprintf("nic%d", i) }
 
+// secondLink is that of its second card.
+func secondLink(i int) string { return fmt.Sprintf("second%d", i) }
+
 // buildFabric makes the Azure network without any network card: it forwards
 // what it has a route for, drops the rest silently, answers every ARP
 // request with its own MAC and no ping at all. Or it is a switch and a router.
@@ -217,6 +220,26 @@ func (b *builder) attachNIC(ctx context.Context, i int, node *space) error {
 	return b.each(n, func(b *builder, n *scenario.Node) error { return ownAddresses(n, port, f) })
 }
 
+// attachSecond connects the node's second card, if it has one: a network with the
+// fabric for the only other machine.
+func (b *builder) attachSecond(ctx context.Context, i int, node *space) error {
+	c, port := &b.topology.Nodes[i].Second, secondLink(i)
+	if c.Name == "" {
+		return nil
+	}
+	if err := b.fabricPort(ctx, port, node, c.Name, c.MAC); err != nil {
+		return err
+	}
+	// The route back to what arrives here leads to the first card.
+	if err := node.sysctl("ipv4/conf/"+c.Name+"/rp_filter", "2"); err != nil {
+		return err
+	}
+	if err := b.fabric.addr(port, c.Gateway, netlink.SCOPE_UNIVERSE); err != nil {
+		return err
+	}
+	return node.addr(c.Name, c.IP, netlink.SCOPE_UNIVERSE)
+}
+
 // ownAddresses gives a card its addresses of one IP version.
 func ownAddresses(n *scenario.Node, port string, f *space) error {
 	// Pinned, and the next hop of all else on the card: the fabric knows
@@ -275,6 +298,9 @@ func (l *Lab) udrRoute(r scenario.Route) route {
 	for _, t := range l.s.Topology.Families() {
 		for i, n := range t.Nodes {
 			if slices.Contains(n.Addresses(), r.Via) {
+				if n.Second.Name != "" && r.Prefix == n.PodCIDR {
+					return route{dst: r.Prefix, via: n.Second.IP.Addr(), link: secondLink(i)}
+				}
 				// The card's own address is the one with a neighbour.
 				return route{dst: r.Prefix, via: n.IP, link: nicLink(i), onlink: true}
 			}

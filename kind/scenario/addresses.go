@@ -199,6 +199,11 @@ func (r *resolver) macsAndLinks(n *Node, raw rawNode) {
 	}
 	n.MAC = raw.NICMAC.or(azureMAC(r.seed.salt(n.Name)))
 	r.takeMAC(n.MAC, "node "+n.Name, raw.NICMAC.where(raw.at))
+	if n.Second.Name != "" {
+		link(n.Second.Name, "the second NIC", raw.SecondNIC.at)
+		n.Second.MAC = azureMAC(n.Name + "/second")
+		r.takeMAC(n.Second.MAC, "the second NIC of "+n.Name, raw.SecondNIC.at)
+	}
 	if n.Plugin == Kubenet {
 		n.BridgeMAC = raw.BridgeMAC.or(addressMAC(n.PodGateway()))
 		r.takeMAC(n.BridgeMAC, "the bridge of "+n.Name, raw.BridgeMAC.where(raw.at))

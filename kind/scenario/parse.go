@@ -163,6 +163,7 @@ type rawNode struct {
 	NIC           value[string]                `file:"nic,link"`
 	NICMAC        value[model.MAC]             `file:"nicMAC"`
 	IPForwarding  value[bool]                  `file:"ipForwarding"`
+	SecondNIC     value[bool]                  `file:"secondNIC"`
 	Dockershim    value[bool]                  `file:"dockershim"`
 	IPMasq        value[bool]                  `file:"ipMasq"`
 	Hairpin       value[bool]                  `file:"hairpin"`

@@ -188,6 +188,14 @@ func (r *resolver) node(i int, raw rawNode, t rawTopology) {
 	only(raw.Hairpin.at, "hairpin", n.Plugin == Bridge, "bridge")
 	only(raw.BridgeMAC.at, "bridgeMAC", n.Plugin == Kubenet, "kubenet")
 	only(raw.Dockershim.at, "dockershim", n.Plugin == Kubenet, "kubenet")
+	only(raw.SecondNIC.at, "secondNIC", n.Plugin == Kubenet, "kubenet")
+	if raw.SecondNIC.v && t.Stack.set() {
+		r.errorf(raw.SecondNIC.at, "secondNIC wants IPv4 alone")
+	}
+	if raw.SecondNIC.v {
+		// A network for benchmarks, which no scenario has.
+		n.Second = SecondNIC{Name: "second", IP: netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(i), 4}), 24), Gateway: netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(i), 1}), 24)}
+	}
 	only(raw.Router.at, "router", n.Plugin.HasRouter(), "cilium and azure-cilium")
 	only(raw.Datapath.at, "datapath", n.Plugin.HasRouter(), "cilium and azure-cilium")
 	only(raw.Policy.at, "policy", n.Policy == PolicyNPM && n.Plugin != Calico || !n.Plugin.Bridges() && !n.Plugin.HasRouter() && n.Plugin != Calico,

@@ -35,6 +35,7 @@
 //	      bridge: cbr0              # or azure0
 //	      bridgeMAC: "0a:58:0a:f4:00:01"
 //	      nonMasquerade: [10.0.0.0/8]
+//	      secondNIC: true           # what is for kubenet's pods comes in by another card
 //	      dockershim: true          # kubenet's older rules; one nonMasquerade range
 //	      policy: azure-npm         # what keeps network policies; see Policy
 //	      ipMasq: false             # bridge, ptp: ip-masq-agent in place of the plugin's own rules
@@ -162,6 +163,8 @@ type Node struct {
 	// NIC is the name of its network card and MAC the card's address.
 	NIC string
 	MAC model.MAC
+	// Second is the node's second network card; without a name where it has none.
+	Second SecondNIC
 	// IPForwarding is the card's setting in the fabric: whether it may
 	// receive and send packets of other addresses.
 	IPForwarding bool
@@ -194,6 +197,16 @@ type Node struct {
 	// gone, with their rules and neighbours left, or still running.
 	Residue string
 	OldPods []Pod
+}
+
+// SecondNIC is a network card in a network of its own, without a default route. What
+// is for the node's pods arrives by it, and what they send leaves by the first.
+type SecondNIC struct {
+	Name string
+	MAC  model.MAC
+	// IP is its address in its network, of which Gateway is the fabric's.
+	IP      netip.Prefix
+	Gateway netip.Prefix
 }
 
 // Pod is one pod of a node.

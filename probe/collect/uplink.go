@@ -44,28 +44,18 @@ func (v *view) link(index int) *model.Link {
 // defaults returns the next hops of the default routes of the main table, and of
 // those default routes in other tables whose gateway is in a network of their link:
 // policy routing to a second network card. Plugins have tables with default routes
-// too, through links of their own, whose addresses are in no network. Without any
-// default route (an isolated network) it returns the next hops of all routes with
-// such a gateway.
+// too, through links of their own, whose addresses are in no network.
 func defaults(routes []model.Route, links []model.Link) []model.Route {
-	var out, others []model.Route
+	var out []model.Route
 	for _, r := range routes {
-		if !r.Dst.IsValid() || r.Type != "unicast" {
+		if !r.Dst.IsValid() || r.Type != "unicast" || r.Dst.Bits() > 0 {
 			continue
 		}
 		for _, hop := range append([]model.Route{r}, r.NextHops...) {
-			switch {
-			case r.Dst.Bits() > 0:
-				if networked(hop, links) {
-					others = append(others, hop)
-				}
-			case r.Table == unix.RT_TABLE_MAIN || networked(hop, links):
+			if r.Table == unix.RT_TABLE_MAIN || networked(hop, links) {
 				out = append(out, hop)
 			}
 		}
-	}
-	if len(out) == 0 {
-		return others
 	}
 	return out
 }
@@ -78,13 +68,61 @@ func networked(hop model.Route, links []model.Link) bool {
 			link.Paired(l.Kind) && l.PeerNetNSID < 0 {
 			return false
 		}
-		return slices.ContainsFunc(l.Addresses, func(a netip.Prefix) bool {
-			return !a.IsSingleIP() && !a.Addr().IsLinkLocalUnicast() && a.Contains(hop.Gateway)
-		})
+		return slices.ContainsFunc(networks(&l), func(p netip.Prefix) bool { return p.Contains(hop.Gateway) })
 	})
 }
 
-// uplinks returns the names of the uplinks, in the order of their indexes.
+// networks returns the link's addresses that are in a network of more machines.
+func networks(l *model.Link) (out []netip.Prefix) {
+	for _, a := range l.Addresses {
+		if !a.IsSingleIP() && a.Addr().IsGlobalUnicast() {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// isCard reports whether the link is a network card, a bond, or a card as a
+// container has it: a veth to what is no pod.
+func (v *view) isCard(l *model.Link) bool {
+	switch l.Kind {
+	case "", "bond", "team":
+		// The loopback device has no MAC.
+		return !l.MAC.IsZero()
+	}
+	ns, far := pods.Far(v.far, l)
+	return link.Paired(l.Kind) && l.PeerNetNSID >= 0 && (ns == nil || !ns.IsPod(far))
+}
+
+// cards returns the cards that are in a network or have a route to a gateway,
+// whether or not a default route leads there, and the cards in a bridge that is in a
+// network. A default route by a link on top of another, such as a VLAN, may pass any
+// of them: then its packets would count twice, and no card is returned.
+func (v *view) cards(found map[int]bool) (out []int) {
+	for i := range v.links {
+		if l := &v.links[i]; found[l.Index] && l.Kind != "bridge" && !v.isCard(l) {
+			return nil
+		}
+	}
+	routed := func(l *model.Link) bool {
+		return !link.Paired(l.Kind) && slices.ContainsFunc(v.routes, func(r model.Route) bool {
+			return r.IfIndex == l.Index && r.Type == "unicast" && r.Gateway.IsValid()
+		})
+	}
+	for i := range v.links {
+		l := &v.links[i]
+		switch {
+		case l.Kind == "bridge" && len(networks(l)) > 0:
+			out = append(out, v.portsWith(l, func(p *model.Link) bool { return !link.Paired(p.Kind) && v.isCard(p) })...)
+		case l.Master == 0 && v.isCard(l) && (len(networks(l)) > 0 || routed(l)):
+			out = append(out, l.Index)
+		}
+	}
+	return out
+}
+
+// uplinks returns the names of the uplinks, in the order of their indexes: where the
+// default routes lead, and the node's other cards.
 func (v *view) uplinks() []string {
 	if len(v.given) > 0 {
 		return v.given
@@ -101,6 +139,9 @@ func (v *view) uplinks() []string {
 		default:
 			found[l.Index] = true
 		}
+	}
+	for _, i := range v.cards(found) {
+		found[i] = true
 	}
 	var out []string
 	for i := range v.links {

@@ -77,6 +77,59 @@ func TestUplinks(t *testing.T) {
 			[]string{"nic0", "nic1"},
 		},
 		{
+			"a second card without a default route, in a network of its own",
+			view{links: []model.Link{link(2, "nic0", "", 0, 0, -1), addressed(link(3, "nic1", "", 0, 0, -1), "198.51.100.9/24")}, routes: []model.Route{def(2)}},
+			[]string{"nic0", "nic1"},
+		},
+		{
+			"a second card as a container has it, and a pod with a network",
+			view{
+				links: []model.Link{
+					addressed(link(2, "nic0", "veth", 0, 8, 0), "192.0.2.9/24"), addressed(link(11, "nic1", "veth", 0, 2, 1), "198.51.100.9/24"),
+					addressed(link(12, "p0", "veth", 0, 2, 2), "10.7.0.1/24"),
+				},
+				routes: []model.Route{def(2)}, far: around,
+			},
+			[]string{"nic0", "nic1"},
+		},
+		{
+			"a second card with a route to a gateway that no network holds",
+			view{
+				links:  []model.Link{link(2, "nic0", "", 0, 0, -1), addressed(link(3, "nic1", "bond", 0, 0, -1), "198.51.100.9/32"), link(4, "nic2", "", 0, 0, -1)},
+				routes: []model.Route{def(2), {Table: 254, Dst: netip.MustParsePrefix("10.8.0.0/16"), Gateway: netip.MustParseAddr("198.51.100.1"), IfIndex: 3, Type: "unicast"}},
+			},
+			[]string{"nic0", "nic1"},
+		},
+		{
+			"links with networks that lead to nobody off the node",
+			view{
+				links: append([]model.Link{
+					link(2, "nic0", "", 0, 0, -1), addressed(model.Link{Index: 1, Name: "lo", PeerNetNSID: -1}, "10.9.0.1/24"),
+					addressed(link(3, "d0", "dummy", 0, 0, -1), "10.9.1.1/24"), addressed(link(4, "ovn0", "openvswitch", 0, 0, -1), "10.9.2.1/24"),
+					addressed(link(5, "r0", "veth", 0, 6, -1), "10.9.3.1/24"), addressed(link(7, "slave", "", 9, 0, -1), "10.9.4.1/24"),
+					addressed(link(8, "shim", "macvlan", 0, 0, -1), "192.0.2.8/24"), addressed(bridge[0], "10.9.5.1/24"),
+				}, bridge[1:]...),
+				routes: []model.Route{def(2)}, far: around,
+			},
+			[]string{"nic0"},
+		},
+		{
+			"a second card in a bridge that is in a network",
+			view{
+				links:  append([]model.Link{link(2, "nic0", "", 0, 0, -1), link(3, "nic1", "", 10, 0, -1), addressed(bridge[0], "198.51.100.9/24")}, bridge[1:]...),
+				routes: []model.Route{def(2)}, far: around,
+			},
+			[]string{"nic0", "nic1"},
+		},
+		{
+			"a VLAN with the default route, over a card with an address",
+			view{
+				links:  []model.Link{addressed(link(2, "nic0", "", 0, 0, -1), "198.51.100.9/24"), addressed(link(3, "nic0.7", "vlan", 0, 0, -1), "192.0.2.9/24")},
+				routes: []model.Route{def(3)},
+			},
+			[]string{"nic0.7"},
+		},
+		{
 			"no default route, but one to other nodes",
 			view{
 				links: []model.Link{addressed(link(2, "nic", "veth", 0, 8, 0), "192.0.2.9/24"), addressed(link(6, "pod", "veth", 0, 2, 1), "10.0.0.1/32")},

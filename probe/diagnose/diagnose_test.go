@@ -356,6 +356,32 @@ func TestDiagnose(t *testing.T) {
 			n.Traffic.Peers[1].IfIndex = 4
 			return n
 		}, nil},
+		{"answers return by a link that is not watched", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "10.50.0.5")
+			for _, a := range []string{"172.20.3.9", "172.20.3.10"} {
+				n.silent("172.20.1.5", a)
+				n.Flows = append(n.Flows, model.Flow{Proto: 6, Start: start, Replied: true, State: "ESTABLISHED",
+					Original: model.Tuple{Src: addr("172.20.1.5"), Dst: addr(a)}, Reply: model.Tuple{Src: addr(a), Dst: addr("172.20.1.5")}})
+			}
+			return n
+		}, nil},
+		{"the far end's connections become established, by a link that is not watched", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "10.50.0.5")
+			n.peer("172.20.1.5", "172.20.3.9", syn, none)
+			n.Flows = append(n.Flows, model.Flow{Proto: 6, Start: start, Replied: true, Assured: true,
+				Original: model.Tuple{Src: addr("172.20.3.9"), Dst: addr("172.20.1.5")}, Reply: model.Tuple{Src: addr("172.20.1.5"), Dst: addr("172.20.3.9")}})
+			return n
+		}, nil},
+		{"replies of long ago are none of this window", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "10.50.0.5")
+			n.silent("172.20.1.5", "172.20.3.9")
+			n.Flows = append(n.Flows, model.Flow{Proto: 6, Replied: true, Assured: true,
+				Original: model.Tuple{Src: addr("172.20.1.5"), Dst: addr("172.20.3.9")}, Reply: model.Tuple{Src: addr("172.20.3.9"), Dst: addr("172.20.1.5")}})
+			return n
+		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
 		{"pairs were not all counted, and no flow is seen without a reply", func() *node {
 			n := kubenet()
 			n.silent("172.20.1.5", "172.20.3.9")

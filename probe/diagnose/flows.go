@@ -19,6 +19,9 @@ type flowState struct {
 	// halfOpen counts TCP connections that the remote end began and whose
 	// answer it does not acknowledge.
 	halfOpen int
+	// accepted is true when the remote end began a TCP connection in the window
+	// and acknowledged the reply to it.
+	accepted bool
 	// silent is one of the flows without a reply.
 	silent *model.Flow
 }
@@ -43,6 +46,7 @@ func (v *view) indexFlows() {
 			if f.State == "SYN_RECV" {
 				back.halfOpen++
 			}
+			back.accepted = back.accepted || established(f) && !f.Start.IsZero()
 		}
 		st := v.flows[pair{local: f.Reply.Dst, remote: f.Reply.Src}]
 		if st == nil {
@@ -61,6 +65,11 @@ func (v *view) indexFlows() {
 			st.asking++
 		}
 	}
+}
+
+// established reports whether both ends of a TCP connection got packets of the other.
+func established(f *model.Flow) bool {
+	return f.Proto == tcp && (f.Assured || f.State == "ESTABLISHED")
 }
 
 // flowsOf is what connection tracking knows of the flows from the local address
