@@ -234,6 +234,21 @@ func TestMalformedDrops(t *testing.T) {
 	}
 }
 
+// TestMissedRuns: a packet that a program did not run for is uncounted, not a
+// sample lost.
+func TestMissedRuns(t *testing.T) {
+	e := newRouter(t).watched(t, Config{})
+	poll(t, e)
+	e.counters.missed, e.drops.missed = 2, 3
+	if l := e.Traffic().Lost; l.Counters != 5 || l.Events != 0 || len(l.Detail) != 2 {
+		t.Errorf("lost %+v, want 5 packets uncounted", l)
+	}
+	// The kernel has the number.
+	if l := poll(t, e).Lost; l.Counters != 0 {
+		t.Errorf("lost %+v, want nothing", l)
+	}
+}
+
 // TestDropLosses overflows the ring buffer, the rate and the table of kinds.
 func TestDropLosses(t *testing.T) {
 	tests := map[string]struct {

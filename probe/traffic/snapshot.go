@@ -182,6 +182,7 @@ func (e *Engine) lost() model.Lost {
 	why(&l.Counters, tc[bpf.TCLostLOST_HOP], "packets at hops that no counter was free for")
 	why(&l.Counters, tc[bpf.TCLostLOST_PEER], "packets of pairs of addresses that no counter was free for")
 	why(&l.Counters, tc[bpf.TCLostLOST_NEIGH], "ARP or ND messages that no counter was free for")
+	why(&l.Counters, e.counters.missed, "packets while another was being counted")
 	var macs uint64
 	for i := range e.counters.hops {
 		macs += e.counters.hops[i].n.MacsLost
@@ -193,7 +194,7 @@ func (e *Engine) lost() model.Lost {
 		why(&l.Counters, d.lost[bpf.TCLostLOST_DROP], "drops that no counter was free for")
 		why(&l.Events, d.lost[bpf.TCLostLOST_RING], "samples of drops that the ring buffer had no room for")
 		why(&l.Events, d.lost[bpf.TCLostLOST_RATE], "samples of drops beyond the rate limit")
-		why(&l.Events, d.missed, "drops while another was being counted")
+		why(&l.Counters, d.missed, "drops while another was being counted")
 		why(&l.Events, d.unsampled, "samples of drops of more kinds than are kept")
 	}
 	return l
