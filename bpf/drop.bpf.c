@@ -130,26 +130,38 @@ static __always_inline bool read_head(struct sk_buff *skb, struct head *h)
 	return !bpf_probe_read_kernel(&h->ip6, sizeof(h->ip6), head + network);
 }
 
-/* Fills in the fields of the IP header; false if malformed or truncated. */
-static __always_inline bool read_ends(struct sk_buff *skb, const struct head *h,
-				      struct drop_key *key)
+/* The packet's length from the network header on; skb->data may be past it. */
+static __always_inline __u32 network_length(struct sk_buff *skb)
 {
-	__u32 linear = skb->tail - skb->network_header;
+	return skb->len +
+	       ((void *)skb->data - (void *)(skb->head + skb->network_header));
+}
 
-	if (skb->protocol == bpf_htons(ETH_P_IP)) {
-		if (linear < sizeof(h->ip) || h->ip.version != 4)
-			return false;
+/*
+ * Fills in the fields of the IP header. Returns LOST_MAX, or why it could not:
+ * LOST_MALFORMED or LOST_UNREADABLE.
+ */
+static __always_inline enum lost
+read_ends(struct sk_buff *skb, const struct head *h, struct drop_key *key)
+{
+	bool ipv4 = skb->protocol == bpf_htons(ETH_P_IP);
+	__u32 size = ipv4 ? sizeof(h->ip) : sizeof(h->ip6);
+
+	if (skb->tail - skb->network_header < size)
+		return network_length(skb) < size ? LOST_MALFORMED
+						  : LOST_UNREADABLE;
+	if (h->ip.version != (ipv4 ? 4 : 6))
+		return LOST_MALFORMED;
+	if (ipv4) {
 		key->src = addr_v4(h->ip.saddr);
 		key->dst = addr_v4(h->ip.daddr);
 		key->proto = h->ip.protocol;
-		return true;
+	} else {
+		key->src = addr_v6(&h->ip6.saddr);
+		key->dst = addr_v6(&h->ip6.daddr);
+		key->proto = h->ip6.nexthdr;
 	}
-	if (linear < sizeof(h->ip6) || h->ip6.version != 6)
-		return false;
-	key->src = addr_v6(&h->ip6.saddr);
-	key->dst = addr_v6(&h->ip6.daddr);
-	key->proto = h->ip6.nexthdr;
-	return true;
+	return LOST_MAX;
 }
 
 static __always_inline bool may_send(__u64 now)
@@ -186,8 +198,7 @@ static __always_inline void send(struct sk_buff *skb, const struct head *h,
 	e->key = *key;
 	e->nanoseconds = now;
 	e->count = count;
-	/* skb->data may be past the network header already. */
-	e->length = skb->len + ((void *)skb->data - network);
+	e->length = network_length(skb);
 	e->protocol = skb->protocol;
 	__builtin_memcpy(e->src_mac, h->src_mac, sizeof(e->src_mac));
 	__builtin_memset(e->pad, 0, sizeof(e->pad));
@@ -233,6 +244,7 @@ int lasthop_drop(__u64 *ctx)
 	struct sk_buff *skb = (struct sk_buff *)ctx[0];
 	struct drop_key key = {};
 	struct head h = {};
+	enum lost why;
 	__u64 n;
 
 	key.netns = namespace_of(skb, &key.ifindex);
@@ -241,8 +253,9 @@ int lasthop_drop(__u64 *ctx)
 	if (skb->protocol != bpf_htons(ETH_P_IP) &&
 	    skb->protocol != bpf_htons(ETH_P_IPV6))
 		return 0;
-	if (!read_head(skb, &h) || !read_ends(skb, &h, &key)) {
-		lose(LOST_UNPARSED);
+	why = read_head(skb, &h) ? read_ends(skb, &h, &key) : LOST_UNREADABLE;
+	if (why != LOST_MAX) {
+		lose(why);
 		return 0;
 	}
 	if (!is_pod(key.src) && !is_pod(key.dst))

@@ -136,10 +136,17 @@ enum origin {
 /* How far a packet was parsed. */
 enum outcome {
 	PARSED,
-	HANDLED,   /* nothing is left to do */
-	SHORT,	   /* a header is malformed or not in the linear part */
-	TRUNCATED, /* the addresses are known, a later header is missing */
+	HANDLED,    /* nothing is left to do */
+	SHORT,	    /* a header is malformed or not in the linear part */
+	MALFORMED,  /* the packet ends within a header, or one is wrong */
+	UNREADABLE, /* a header is there, but the kernel did not copy it */
 };
+
+/* Why a header that ends at this offset was not copied. */
+static __always_inline enum outcome not_copied(struct __sk_buff *skb, __u32 end)
+{
+	return end > skb->len ? MALFORMED : UNREADABLE;
+}
 
 static __always_inline struct link *find_link(__u32 ifindex)
 {
@@ -285,7 +292,7 @@ __noinline __u64 skip_extensions(struct __sk_buff *skb, __u32 offset,
 
 	for (int i = 0; i < EXTENSIONS && is_extension(t.proto); i++) {
 		if (!copy_header(skb, offset, &e)) {
-			t.outcome = TRUNCATED;
+			t.outcome = not_copied(skb, offset + sizeof(e));
 			break;
 		}
 		if (t.proto == IPPROTO_FRAGMENT) {
@@ -316,7 +323,10 @@ static __always_inline __u32 icmp_class_of(const struct icmp_header *icmp,
 				     : icmp6_class[icmp->type];
 }
 
-/* Copies a transport header and returns its class, or -1. */
+/*
+ * Copies a transport header and returns its class; if it cannot, an outcome,
+ * negated.
+ */
 __noinline int class_at(struct __sk_buff *skb, __u32 offset, __u8 proto)
 {
 	struct icmp_header icmp;
@@ -325,12 +335,12 @@ __noinline int class_at(struct __sk_buff *skb, __u32 offset, __u8 proto)
 	switch (proto) {
 	case IPPROTO_TCP:
 		if (!copy_header(skb, offset, &tcp))
-			return -1;
+			return -not_copied(skb, offset + sizeof(tcp));
 		return tcp_class_of(&tcp);
 	case IPPROTO_ICMP:
 	case IPPROTO_ICMPV6:
 		if (!copy_header(skb, offset, &icmp))
-			return -1;
+			return -not_copied(skb, offset + sizeof(icmp));
 		return icmp_class_of(&icmp, proto);
 	}
 	return 0;
@@ -350,7 +360,7 @@ static __always_inline enum outcome parse_transport(struct __sk_buff *skb,
 	if (p->options) {
 		m = class_at(skb, c->offset, p->proto);
 		if (m < 0)
-			return TRUNCATED;
+			return -m;
 		*class = m;
 		c->offset += sizeof(*icmp);
 	} else if (p->proto == IPPROTO_TCP) {
@@ -397,7 +407,7 @@ __noinline int count_arp(struct __sk_buff *skb, __u32 offset,
 	__be32 ip;
 
 	if (!copy_header(skb, offset, &arp))
-		return TRUNCATED;
+		return not_copied(skb, offset + sizeof(arp));
 	if (arp.hardware != bpf_htons(ARP_ETHERNET) ||
 	    arp.protocol != bpf_htons(ETH_P_IP) ||
 	    arp.hardware_len != sizeof(arp.sender_mac) ||
@@ -427,11 +437,11 @@ __noinline int count_nd(struct __sk_buff *skb, __u32 offset,
 	struct nd_option o;
 
 	if (!copy_header(skb, offset, &icmp))
-		return TRUNCATED;
+		return not_copied(skb, offset + sizeof(icmp));
 	if (icmp.type != ND_SOLICIT && icmp.type != ND_ADVERTISE)
 		return PARSED;
 	if (!copy_header(skb, offset, &nd))
-		return TRUNCATED;
+		return not_copied(skb, offset + sizeof(nd));
 	key.addr = addr_v6(&nd.target);
 	key.reply = nd.type == ND_ADVERTISE;
 	offset += sizeof(nd);
@@ -467,7 +477,7 @@ static __always_inline enum outcome parse_ipv6(struct __sk_buff *skb,
 		p->fragment = t.fragment;
 		p->options = true;
 		if (t.outcome != PARSED)
-			return TRUNCATED;
+			return t.outcome;
 	}
 	if (p->proto != IPPROTO_ICMPV6 || p->ttl != HOP_LIMIT_ND || p->fragment)
 		return PARSED;
@@ -744,11 +754,15 @@ __noinline int count_error(struct __sk_buff *skb, __u32 offset, bool ipv6,
 	struct iphdr ip;
 
 	if (ipv6) {
-		if (!copy_header(skb, offset, &ip6) || !take_ipv6(&ip6, &p))
-			return TRUNCATED;
+		if (!copy_header(skb, offset, &ip6))
+			return not_copied(skb, offset + sizeof(ip6));
+		if (!take_ipv6(&ip6, &p))
+			return MALFORMED;
 	} else {
-		if (!copy_header(skb, offset, &ip) || !take_ipv4(&ip, &p))
-			return TRUNCATED;
+		if (!copy_header(skb, offset, &ip))
+			return not_copied(skb, offset + sizeof(ip));
+		if (!take_ipv4(&ip, &p))
+			return MALFORMED;
 	}
 	count_peer(p.src, p.dst, local_slot(p.src), local_slot(p.dst), link,
 		   direction, ICMP_ERROR);
@@ -831,20 +845,28 @@ static __always_inline enum outcome count(struct __sk_buff *skb, bool pulled,
  * pull them into the linear part, as the stack would do next. This moves bytes
  * and changes none.
  */
+static __always_inline bool pull(struct __sk_buff *skb)
+{
+	return !bpf_skb_pull_data(skb,
+				  skb->len < PULL_MAX ? skb->len : PULL_MAX);
+}
+
 static __always_inline int watch(struct __sk_buff *skb,
 				 enum direction direction)
 {
 	enum outcome outcome = SHORT;
 
 	for (int pulled = 0; pulled < 2 && outcome == SHORT; pulled++) {
-		if (pulled &&
-		    bpf_skb_pull_data(skb, skb->len < PULL_MAX ? skb->len
-							       : PULL_MAX))
-			break;
-		outcome = count(skb, pulled, direction);
+		if (pulled && !pull(skb))
+			outcome = UNREADABLE;
+		else
+			outcome = count(skb, pulled, direction);
 	}
-	if (outcome == SHORT || outcome == TRUNCATED)
-		lose(LOST_UNPARSED);
+	/* What is short once it was pulled is not there. */
+	if (outcome == SHORT || outcome == MALFORMED)
+		lose(LOST_MALFORMED);
+	else if (outcome == UNREADABLE)
+		lose(LOST_UNREADABLE);
 	return TC_ACT_UNSPEC;
 }
 

@@ -113,15 +113,16 @@ const (
 type TCLost uint32
 
 const (
-	TCLostLOST_UNPARSED TCLost = 0
-	TCLostLOST_LINK     TCLost = 1
-	TCLostLOST_HOP      TCLost = 2
-	TCLostLOST_PEER     TCLost = 3
-	TCLostLOST_NEIGH    TCLost = 4
-	TCLostLOST_DROP     TCLost = 5
-	TCLostLOST_RING     TCLost = 6
-	TCLostLOST_RATE     TCLost = 7
-	TCLostLOST_MAX      TCLost = 8
+	TCLostLOST_MALFORMED  TCLost = 0
+	TCLostLOST_UNREADABLE TCLost = 1
+	TCLostLOST_LINK       TCLost = 2
+	TCLostLOST_HOP        TCLost = 3
+	TCLostLOST_PEER       TCLost = 4
+	TCLostLOST_NEIGH      TCLost = 5
+	TCLostLOST_DROP       TCLost = 6
+	TCLostLOST_RING       TCLost = 7
+	TCLostLOST_RATE       TCLost = 8
+	TCLostLOST_MAX        TCLost = 9
 )
 
 type TCMacPair struct {

@@ -173,14 +173,15 @@ struct drop_event {
 
 /* Why a packet was not counted. */
 enum lost {
-	LOST_UNPARSED, /* truncated or malformed headers */
-	LOST_LINK,     /* the link has no slot */
-	LOST_HOP,      /* no free hop counter */
-	LOST_PEER,     /* no room for the address pair */
-	LOST_NEIGH,    /* no room for the ARP or ND message */
-	LOST_DROP,     /* no room for the drop's key */
-	LOST_RING,     /* the ring buffer was full */
-	LOST_RATE,     /* the event exceeded the rate limit */
+	LOST_MALFORMED,	 /* the packet's own fault: headers cut off or wrong */
+	LOST_UNREADABLE, /* the headers are there, but could not be read */
+	LOST_LINK,	 /* the link has no slot */
+	LOST_HOP,	 /* no free hop counter */
+	LOST_PEER,	 /* no room for the address pair */
+	LOST_NEIGH,	 /* no room for the ARP or ND message */
+	LOST_DROP,	 /* no room for the drop's key */
+	LOST_RING,	 /* the ring buffer was full */
+	LOST_RATE,	 /* the event exceeded the rate limit */
 	LOST_MAX,
 };
 

@@ -374,6 +374,11 @@ func TestBalance(t *testing.T) {
 			w.Traffic.Lost.Counters = 1
 			w.enter(p, peer, 9)
 		}, from: "9 = ? + 0 + (0..10)", to: "? = 0 + 0 + (0..1)", why: "could not count every packet"},
+		{name: "malformed packets are not lost by the probe", build: func(w *world) {
+			w.Traffic.Lost.Malformed = 1
+			w.enter(p, peer, 9)
+			w.depart(p, peer, podLink(1), 9)
+		}, from: "9 = 9 + 0 + 0 outside 9", to: "0 = 0 + 0 + 0"},
 		{name: "an address of the node that is not counted", build: func(w *world) {
 			w.Links[0].Addresses = append(w.Links[0].Addresses, netip.MustParsePrefix("169.254.20.10/32"))
 			w.enter(p, netip.MustParseAddr("169.254.20.10"), 9)

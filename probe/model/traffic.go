@@ -58,8 +58,12 @@ type Lost struct {
 	Counters uint64
 	// MACs are packets whose MAC pair was not counted: the hop had too many.
 	MACs uint64
-	// Unparsed are packets with truncated or malformed headers.
+	// Unparsed are packets whose headers could not be read.
 	Unparsed uint64
+	// Malformed are packets with a header that is cut off or wrong. They are
+	// the sender's fault, and no loss: whoever must read that header drops
+	// them, and hops that count them at all all do.
+	Malformed uint64
 	// Detail are the numbers and reasons in words.
 	Detail []string
 }

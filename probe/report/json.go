@@ -139,6 +139,8 @@ type (
 		Counters uint64 `json:"counters"`
 		MACs     uint64 `json:"macs,omitempty"`
 		Unparsed uint64 `json:"unparsed,omitempty"`
+		// Malformed packets are no loss.
+		Malformed uint64 `json:"malformed,omitempty"`
 	}
 )
 
@@ -290,7 +292,7 @@ func (r Report) document() document {
 		Findings: mapped(r.Findings, findingDocument),
 		Lost: lostDoc{
 			Events: s.Traffic.Lost.Events, Counters: s.Traffic.Lost.Counters,
-			MACs: s.Traffic.Lost.MACs, Unparsed: s.Traffic.Lost.Unparsed,
+			MACs: s.Traffic.Lost.MACs, Unparsed: s.Traffic.Lost.Unparsed, Malformed: s.Traffic.Lost.Malformed,
 		},
 	}
 	if !s.Window.Start.IsZero() {

@@ -162,7 +162,8 @@ func DropPlace(location, link string) string {
 	return text
 }
 
-// Lost reports whether lasthop itself could not count something.
+// Lost reports whether lasthop itself could not count something. Malformed packets
+// are their sender's fault.
 func Lost(l model.Lost) bool { return l.Events+l.Counters+l.MACs+l.Unparsed > 0 }
 
 // LostText says what lasthop itself could not count.
@@ -176,6 +177,7 @@ func LostText(l model.Lost) []string {
 		what string
 	}{
 		{l.Events, "drop samples lost"}, {l.Counters, "packets uncounted"}, {l.MACs, "packets without MACs"}, {l.Unparsed, "packets unreadable"},
+		{l.Malformed, "packets malformed"},
 	} {
 		if x.n > 0 {
 			out = append(out, fmt.Sprintf("%d %s", x.n, x.what))

@@ -164,7 +164,7 @@ func (c cut) first(ever, last time.Time, more func(*mark) bool) time.Time {
 func lostSince(b, now model.Lost) model.Lost {
 	out := model.Lost{
 		Events: minus(now.Events, b.Events), Counters: minus(now.Counters, b.Counters),
-		MACs: minus(now.MACs, b.MACs), Unparsed: minus(now.Unparsed, b.Unparsed),
+		MACs: minus(now.MACs, b.MACs), Unparsed: minus(now.Unparsed, b.Unparsed), Malformed: minus(now.Malformed, b.Malformed),
 	}
 	before := map[string]uint64{}
 	for _, d := range b.Detail {

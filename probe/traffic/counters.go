@@ -40,6 +40,7 @@ type counters struct {
 	freed   uint32
 	left    int
 	lost    [bpf.TCLostLOST_MAX]uint64
+	missed  uint64 // see readMissed
 }
 
 // hop is a hop counter, summed over CPUs.
@@ -95,6 +96,7 @@ func (c *counters) poll(now time.Time) error {
 		c.neighbors.poll(now),
 		c.pairs.poll(now),
 		readLost(c.coll.Maps[bpf.TCMapLosses], &c.lost),
+		readMissed(c.coll, &c.missed),
 	)
 }
 
@@ -231,6 +233,22 @@ func readLost(m *ebpf.Map, lost *[bpf.TCLostLOST_MAX]uint64) error {
 		}
 		lost[i] = sum(perCPU)
 	}
+	return nil
+}
+
+// readMissed reads how often the kernel skipped a program of the collection,
+// since it was running on that CPU already: recursion_misses of struct
+// bpf_prog_info, since Linux 5.12. A packet for each was not counted.
+func readMissed(coll *ebpf.Collection, missed *uint64) error {
+	var n uint64
+	for name, p := range coll.Programs {
+		stats, err := p.Stats()
+		if err != nil {
+			return fmt.Errorf("read missed runs of %s: %w", name, err)
+		}
+		n += stats.RecursionMisses
+	}
+	*missed = n
 	return nil
 }
 

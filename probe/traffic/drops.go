@@ -33,7 +33,8 @@ type drops struct {
 	counts     table[bpf.DropDropKey]
 	samples    map[bpf.DropDropKey]model.Sample
 	lost       [bpf.TCLostLOST_MAX]uint64
-	// missed are runs of the program that the kernel skipped. unsampled are
+	// missed are runs of the program that the kernel skipped; see readMissed.
+	// unsampled are
 	// events beyond maxSamples, or malformed ones.
 	missed, unsampled uint64
 }
@@ -129,11 +130,7 @@ func (d *drops) setNamespaces(inodes []uint32) error {
 }
 
 func (d *drops) poll(now time.Time) error {
-	stats, err := d.coll.Programs[bpf.DropProgLasthopDrop].Stats()
-	if err == nil {
-		d.missed = stats.RecursionMisses
-	}
-	errs := []error{d.counts.poll(now), d.pollEvents(now), readLost(d.coll.Maps[bpf.DropMapLosses], &d.lost)}
+	errs := []error{readMissed(d.coll, &d.missed), d.counts.poll(now), d.pollEvents(now), readLost(d.coll.Maps[bpf.DropMapLosses], &d.lost)}
 	for key := range d.counts.entries {
 		d.symbols.want(key.Location)
 	}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -196,6 +197,55 @@ func TestDropsElsewhere(t *testing.T) {
 	}
 	if sum != 2 {
 		t.Errorf("%d drops, want the 2 from before", sum)
+	}
+}
+
+// TestMalformedDrops has the kernel free packets with a wrong header: they are
+// their sender's fault, and not lost by the programs.
+func TestMalformedDrops(t *testing.T) {
+	ends := newRouter(t)
+	e := ends.watched(t, Config{})
+	inside(t, ends.pod, func() error {
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		l, err := netlink.LinkByName(ends.podLink.Name)
+		if err != nil {
+			return err
+		}
+		to := &unix.SockaddrLinklayer{Ifindex: l.Attrs().Index, Protocol: 0x0008}
+		whole := udpPacket(t, podIP, netip.MustParseAddr("203.0.113.9"))
+		copy(whole, fixedMAC(nodeIP))
+		version := slices.Clone(whole)
+		version[14] = 0x55
+		for _, p := range [][]byte{version, whole[:14+12]} {
+			if err := unix.Sendto(fd, p, 0, to); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	// A whole packet after them shows that they were handled.
+	ends.lose(t, netip.MustParseAddr("203.0.113.9"), 1)
+	if l := dropped(t, e, 1).Lost; l.Malformed != 2 || l.Unparsed+l.Counters != 0 {
+		t.Errorf("lost %+v, want 2 malformed and no others", l)
+	}
+}
+
+// TestMissedRuns: a packet that a program did not run for is uncounted, not a
+// sample lost.
+func TestMissedRuns(t *testing.T) {
+	e := newRouter(t).watched(t, Config{})
+	poll(t, e)
+	e.counters.missed, e.drops.missed = 2, 3
+	if l := e.Traffic().Lost; l.Counters != 5 || l.Events != 0 || len(l.Detail) != 2 {
+		t.Errorf("lost %+v, want 5 packets uncounted", l)
+	}
+	// The kernel has the number.
+	if l := poll(t, e).Lost; l.Counters != 0 {
+		t.Errorf("lost %+v, want nothing", l)
 	}
 }
 

@@ -306,13 +306,13 @@ func TestTruncated(t *testing.T) {
 		})
 	}
 	b.t = t
-	if tr := b.traffic(); tr.Lost.Unparsed == 0 || tr.Lost.Counters != 0 {
-		t.Errorf("lost %+v, want only unparsed ones", tr.Lost)
+	if tr := b.traffic(); tr.Lost.Malformed == 0 || tr.Lost.Unparsed+tr.Lost.Counters != 0 {
+		t.Errorf("lost %+v, want only malformed ones", tr.Lost)
 	}
 }
 
-// TestUnparsed counts packets with truncated or malformed headers.
-func TestUnparsed(t *testing.T) {
+// TestMalformed counts packets with truncated or malformed headers.
+func TestMalformed(t *testing.T) {
 	ip := udpPacket(t, pod, other)
 	with := func(p []byte, at int, v byte) []byte {
 		p = slices.Clone(p)
@@ -339,8 +339,8 @@ func TestUnparsed(t *testing.T) {
 			b := newBench(t, Link{})
 			b.run(model.Ingress, tt.packet)
 			tr := b.traffic()
-			if tr.Lost.Unparsed != 1 {
-				t.Errorf("unparsed %d, want 1", tr.Lost.Unparsed)
+			if tr.Lost.Malformed != 1 || tr.Lost.Unparsed != 0 {
+				t.Errorf("%d malformed, %d unparsed; want 1 and none", tr.Lost.Malformed, tr.Lost.Unparsed)
 			}
 			var n uint64
 			for _, h := range tr.Hops {

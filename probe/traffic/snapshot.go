@@ -175,22 +175,25 @@ func (e *Engine) lost() model.Lost {
 		}
 	}
 	tc := &e.counters.lost
-	why(&l.Unparsed, tc[bpf.TCLostLOST_UNPARSED], "packets with a header cut off or wrong")
+	why(&l.Unparsed, tc[bpf.TCLostLOST_UNREADABLE], "packets with a header that the kernel did not copy")
+	why(&l.Malformed, tc[bpf.TCLostLOST_MALFORMED], "packets with a header cut off or wrong")
 	why(&l.Counters, tc[bpf.TCLostLOST_LINK], "packets on links that were not yet known")
 	why(&l.Counters, tc[bpf.TCLostLOST_HOP], "packets at hops that no counter was free for")
 	why(&l.Counters, tc[bpf.TCLostLOST_PEER], "packets of pairs of addresses that no counter was free for")
 	why(&l.Counters, tc[bpf.TCLostLOST_NEIGH], "ARP or ND messages that no counter was free for")
+	why(&l.Counters, e.counters.missed, "packets while another was being counted")
 	var macs uint64
 	for i := range e.counters.hops {
 		macs += e.counters.hops[i].n.MacsLost
 	}
 	why(&l.MACs, macs, "packets at hops with more pairs of MACs than are kept")
 	if d := e.drops; d != nil {
-		why(&l.Unparsed, d.lost[bpf.TCLostLOST_UNPARSED], "dropped packets with a header cut off or wrong")
+		why(&l.Unparsed, d.lost[bpf.TCLostLOST_UNREADABLE], "dropped packets with a header that could not be read")
+		why(&l.Malformed, d.lost[bpf.TCLostLOST_MALFORMED], "dropped packets with a header cut off or wrong")
 		why(&l.Counters, d.lost[bpf.TCLostLOST_DROP], "drops that no counter was free for")
 		why(&l.Events, d.lost[bpf.TCLostLOST_RING], "samples of drops that the ring buffer had no room for")
 		why(&l.Events, d.lost[bpf.TCLostLOST_RATE], "samples of drops beyond the rate limit")
-		why(&l.Events, d.missed, "drops while another was being counted")
+		why(&l.Counters, d.missed, "drops while another was being counted")
 		why(&l.Events, d.unsampled, "samples of drops of more kinds than are kept")
 	}
 	return l
