@@ -22,9 +22,9 @@ func choosePods(s *model.Snapshot, names []string, namespace string) ([]netip.Ad
 	pods := slices.Concat(s.Pods, s.PastPods)
 	var chosen []netip.Addr
 	add := func(p model.Pod) {
-		for _, a := range p.Addresses {
-			if !slices.Contains(chosen, a.Addr()) {
-				chosen = append(chosen, a.Addr())
+		for _, a := range p.Known() {
+			if !slices.Contains(chosen, a) {
+				chosen = append(chosen, a)
 			}
 		}
 	}
@@ -76,7 +76,7 @@ func meant(pods []model.Pod, name, namespace string) string {
 // namespace match a pod of any Kubernetes namespace.
 func is(p model.Pod, name, namespace string) bool {
 	if a, err := netip.ParseAddr(name); err == nil {
-		return p.Has(a.Unmap())
+		return slices.Contains(p.Known(), a.Unmap())
 	}
 	if p.NetnsName != "" && (name == p.NetnsName || name == nameOf(p.NetnsName)) {
 		return true

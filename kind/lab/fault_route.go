@@ -129,7 +129,7 @@ var routeFaults = map[scenario.FaultType]injection{
 			if x.undo {
 				return x.address(pod)
 			}
-			return pod.flushAddrs(podInterface)
+			return pod.flushAddrs(podInterface, x.pod.IP.Is6())
 		})
 	},
 	scenario.PodWithoutDefaultRoute: func(x *target) error {
@@ -139,7 +139,7 @@ var routeFaults = map[scenario.FaultType]injection{
 	},
 	scenario.PodWrongPrefix: func(x *target) error {
 		return x.inPod(func(pod *space) error {
-			if err := pod.flushAddrs(podInterface); err != nil || x.undo {
+			if err := pod.flushAddrs(podInterface, x.pod.IP.Is6()); err != nil || x.undo {
 				return errors.Join(err, x.address(pod))
 			}
 			if err := pod.addr(podInterface, netip.PrefixFrom(x.pod.IP, podBits(x.topology, x.node)-8), netlink.SCOPE_UNIVERSE); err != nil {

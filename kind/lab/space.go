@@ -274,11 +274,17 @@ func (sp *space) haveAddr(link string, p netip.Prefix, have bool) error {
 }
 
 // flushAddrs takes all IPv4 addresses from a link.
-func (sp *space) flushAddrs(link string) error {
+func (sp *space) flushAddrs(link string, isIPv6 bool) error {
 	return sp.withLink(link, "take addresses from", func(l netlink.Link) error {
-		all, err := sp.nl.AddrList(l, netlink.FAMILY_V4)
+		family := netlink.FAMILY_V4
+		if isIPv6 {
+			family = netlink.FAMILY_V6
+		}
+		all, err := sp.nl.AddrList(l, family)
 		for _, a := range all {
-			err = errors.Join(err, sp.nl.AddrDel(l, &a))
+			if !a.IP.IsLinkLocalUnicast() {
+				err = errors.Join(err, sp.nl.AddrDel(l, &a))
+			}
 		}
 		return err
 	})

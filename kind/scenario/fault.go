@@ -230,9 +230,9 @@ var faultRows = map[FaultType]faultRow{
 	GatewayMACPinned:    {args: "node mac?", doc: "pins node's own neighbour entry for its gateway to mac"},
 
 	BridgeWithoutAddress:   {args: "node", refuse: []refusal{noGatewayLink}, doc: "takes the gateway's address from the bridge of node's pods"},
-	PodWithoutAddress:      {args: "pod", doc: "takes pod's address from it, and with it the kernel takes its routes"},
-	PodWithoutDefaultRoute: {args: "pod", doc: "deletes pod's default route"},
-	PodWrongPrefix:         {args: "pod", refuse: []refusal{routed}, doc: "shortens the prefix of pod's address by eight bits, so that pod looks for others on its link"},
+	PodWithoutAddress:      {args: "pod", family: oneFamily, doc: "takes pod's address from it, and with it the kernel takes its routes"},
+	PodWithoutDefaultRoute: {args: "pod", family: oneFamily, doc: "deletes pod's default route"},
+	PodWrongPrefix:         {args: "pod", family: oneFamily, refuse: []refusal{routed}, doc: "shortens the prefix of pod's address by eight bits, so that pod looks for others on its link"},
 
 	DropForward:        {args: "pod via?", family: oneFamily, doc: "drops what is forwarded to pod, or only what via sends"},
 	DropLegacy:         {args: "pod", doc: "drops what is forwarded to pod, by legacy iptables"},

@@ -249,14 +249,15 @@ func (r *reading) place() {
 	}
 	r.s.Node.Uplinks = v.uplinks()
 	r.s.Pods = v.assign(r.s.Node.Uplinks)
+	v.setGiven(r.s.Pods)
 }
 
 // localAddresses returns the addresses of the pods and the node, without loopback.
 func (r *reading) localAddresses() map[netip.Addr]bool {
 	out := nodeAddresses(r.s.Links)
-	for _, p := range r.s.Pods {
-		for _, a := range p.Addresses {
-			out[a.Addr()] = true
+	for i := range r.s.Pods {
+		for _, a := range r.s.Pods[i].Known() {
+			out[a] = true
 		}
 	}
 	return out
@@ -297,6 +298,7 @@ func (r *reading) finish() {
 	s.Sysctls = append(r.settings, r.linkConf...)
 	s.Chains = slices.Concat(r.frameChains, r.packetChains)
 	slices.SortStableFunc(s.Chains, func(a, b model.Chain) int { return strings.Compare(a.Family, b.Family) })
+	giveFiled(s.Pods, r.files)
 	for i := range s.Pods {
 		name(&s.Pods[i], r.files.Owners)
 	}
@@ -316,8 +318,8 @@ func (r *reading) finish() {
 // name sets a pod's Kubernetes name if a file has it. A file may be stale: an entry
 // that names a link other than the pod's is about an earlier pod.
 func name(p *model.Pod, owners map[netip.Addr]files.Owner) {
-	for _, a := range p.Addresses {
-		if o, ok := owners[a.Addr()]; ok && (o.Link == "" || o.Link == p.Link) {
+	for _, a := range p.Known() {
+		if o, ok := owners[a]; ok && (o.Link == "" || o.Link == p.Link) {
 			p.Namespace, p.Name = o.Namespace, o.Name
 			return
 		}
@@ -388,5 +390,7 @@ func (c *Collector) Quick(ctx context.Context) ([]model.Link, []model.Pod, error
 	if v.far, _ = c.behind(ctx, v.links, v.routes, false); ctx.Err() != nil {
 		return nil, nil, ctx.Err()
 	}
-	return v.links, v.assign(v.uplinks()), nil
+	pods := v.assign(v.uplinks())
+	v.setGiven(pods)
+	return v.links, pods, nil
 }

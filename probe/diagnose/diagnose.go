@@ -50,11 +50,28 @@ type finding struct {
 	// explains reports whether the finding's cause accounts for a drop, so that
 	// no other finding reports it; nil where it accounts for none.
 	explains func(*model.Drop) bool
+	// accounts are addresses of which the kinds that this one may explain report
+	// nothing more: findings about these pods or peers alone are consequences.
+	accounts []netip.Addr
+}
+
+// consequence reports whether a prior finding accounts for all that this one is
+// about.
+func (v *view) consequence(f finding) bool {
+	return slices.ContainsFunc(v.prior, func(p finding) bool {
+		other := func(a netip.Addr) bool { return !slices.Contains(p.accounts, a) }
+		return len(f.Pods) > 0 && !slices.ContainsFunc(f.Pods, other) ||
+			len(f.Peers) > 0 && !slices.ContainsFunc(f.Peers, func(x netip.Prefix) bool { return !x.IsSingleIP() || other(x.Addr()) })
+	})
 }
 
 // kinds is the catalogue, in the order in which it is printed.
 var kinds = []kind{
 	podLinkDown,
+	podAddress,
+	podPrefix,
+	podDefaultRoute,
+	duplicateMAC,
 	staleMACRewrite,
 	staleARPReply,
 	forwardingDisabled,
@@ -185,7 +202,7 @@ func (v *view) judge() {
 				scope.prior = append(scope.prior, found[j]...)
 			}
 		}
-		found[i] = k.find(&scope)
+		found[i] = slices.DeleteFunc(k.find(&scope), scope.consequence)
 		for f := range each(found[i]) {
 			f.Code, f.EndsAt, f.Passes = k.page.Code, k.ends, k.passes
 			f.Severity = cmp.Or(f.Severity, k.page.Severity)

@@ -187,7 +187,10 @@ type Pod struct {
 	Name      string
 	// Addresses are the global addresses of its interface, IPv4 first.
 	Addresses []netip.Prefix
-	MAC       MAC
+	// Given are addresses that the node's tables or the plugin's files give to the
+	// pod, or that its interface had before, and that no pod's interface has now.
+	Given []netip.Addr
+	MAC   MAC
 	// Interface is the name inside the pod, Link the name of the pod link.
 	Interface string
 	Link      string
@@ -201,7 +204,10 @@ type Pod struct {
 	// Gateways are the next hops of the pod's default routes, with the pod's
 	// neighbour entry for each (zero MAC: none).
 	Gateways []Neighbor
-	Routes   []Route
+	// Routes are those of the namespace's main table by the interface, Elsewhere
+	// the destinations that it routes by other links, or discards.
+	Routes    []Route
+	Elsewhere []netip.Prefix
 	// Since and Until are when the pod was first and last seen.
 	Since time.Time
 	Until time.Time
@@ -209,6 +215,16 @@ type Pod struct {
 
 // Has reports whether the pod's interface has the address.
 func (p *Pod) Has(a netip.Addr) bool { return has(p.Addresses, a) }
+
+// Known are the addresses that the pod is known by: its interface's, and those
+// given to it.
+func (p *Pod) Known() []netip.Addr {
+	var out []netip.Addr
+	for _, a := range p.Addresses {
+		out = append(out, a.Addr())
+	}
+	return append(out, p.Given...)
+}
 
 // Tuple is one direction of a connection-tracking entry. For ICMP the ports
 // are zero.

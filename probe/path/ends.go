@@ -3,6 +3,7 @@ package path
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -51,7 +52,15 @@ func (j *journey) inside(p *model.Pod, own netip.Addr) {
 // valid where it is not known.
 func (j *journey) podRoute(s *step, p *model.Pod) netip.Addr {
 	route := longest(p.Routes, j.dst)
+	if elsewhere(p, j.dst, route) {
+		s.Decision = "the pod sends by another interface, or discards what it sends"
+		j.over = true
+		return netip.Addr{}
+	}
 	switch {
+	case !p.Has(j.src) && slices.Contains(p.Given, j.src):
+		j.die(s, "the pod's interface "+p.Interface+" does not have "+j.src.String())
+		return netip.Addr{}
 	case route == nil && len(p.Routes) == 0 && !j.Has(model.SourcePods):
 		s.Decision = "its own routes were not read"
 		return netip.Addr{}
@@ -110,6 +119,14 @@ func longest(routes []model.Route, dst netip.Addr) *model.Route {
 		}
 	}
 	return best
+}
+
+// elsewhere reports whether the pod routes an address by another interface than
+// the one to the node, rather than by the route given.
+func elsewhere(p *model.Pod, dst netip.Addr, route *model.Route) bool {
+	return slices.ContainsFunc(p.Elsewhere, func(x netip.Prefix) bool {
+		return x.IsValid() && x.Contains(dst) && (route == nil || x.Bits() > route.Dst.Bits())
+	})
 }
 
 // askFor is the MAC that a pod learns by ARP for an address on its link: that of

@@ -61,7 +61,8 @@ type tracer struct {
 	tables  *Tables
 	frames  *frameTables
 	links   map[int]*model.Link
-	// pods are the pods that have an address, else those that had it.
+	// pods are the pods that have an address, else those that had it, else those
+	// that it was given to.
 	pods map[netip.Addr]*model.Pod
 	// node are the links that hold the node's own addresses.
 	node     map[netip.Addr]*model.Link
@@ -89,6 +90,13 @@ func newTracer(s *model.Snapshot, e Ends) *tracer {
 				if t.pods[a.Addr()] == nil {
 					t.pods[a.Addr()] = &list[i]
 				}
+			}
+		}
+	}
+	for i := range s.Pods {
+		for _, a := range s.Pods[i].Given {
+			if t.pods[a] == nil {
+				t.pods[a] = &s.Pods[i]
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package session
 import (
 	"cmp"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -27,13 +28,30 @@ func (r *roster) see(now time.Time, pods []model.Pod) {
 		r.pods = map[podKey]*model.Pod{}
 	}
 	r.now = now
+	held := map[netip.Addr]bool{}
+	for _, p := range pods {
+		for _, a := range p.Addresses {
+			held[a.Addr()] = true
+		}
+	}
 	for _, p := range pods {
 		k := podKey{p.Netns, p.LinkIndex}
 		p.Since, p.Until = now, now
 		if old := r.pods[k]; old != nil {
 			p.Since = old.Since
+			keepGiven(&p, old, held)
 		}
 		r.pods[k] = &p
+	}
+}
+
+// keepGiven notes the addresses that the pod had, or was given, and that no
+// interface has now.
+func keepGiven(p, old *model.Pod, held map[netip.Addr]bool) {
+	for _, a := range old.Known() {
+		if !held[a] && !slices.Contains(p.Given, a) {
+			p.Given = append(p.Given, a)
+		}
 	}
 }
 

@@ -30,3 +30,25 @@ func TestRoster(t *testing.T) {
 		t.Errorf("since %v and %v", alive[0].Since, alive[1].Since)
 	}
 }
+
+// A pod that loses its address is known by it, until another pod has it.
+func TestRosterKeepsGiven(t *testing.T) {
+	pod := func(netns uint32, addrs ...string) model.Pod {
+		p := model.Pod{Netns: netns, LinkIndex: int(netns)}
+		for _, a := range addrs {
+			p.Addresses = append(p.Addresses, netip.MustParsePrefix(a))
+		}
+		return p
+	}
+	t0 := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	var r roster
+	r.see(t0, []model.Pod{pod(1, "10.9.0.5/32"), pod(2, "10.9.0.6/32")})
+	r.see(t0.Add(time.Second), []model.Pod{pod(1), pod(2, "10.9.0.6/32")})
+	if got := r.alive()[0].Given; len(got) != 1 || got[0] != netip.MustParseAddr("10.9.0.5") {
+		t.Errorf("given %v", got)
+	}
+	r.see(t0.Add(2*time.Second), []model.Pod{pod(1), pod(2, "10.9.0.6/32", "10.9.0.5/32")})
+	if got := r.alive()[0].Given; len(got) != 0 {
+		t.Errorf("given %v, which another pod has", got)
+	}
+}

@@ -132,8 +132,8 @@ func locals(links []model.Link, pods []model.Pod) []traffic.Local {
 		}
 	}
 	for i := range pods {
-		for _, a := range pods[i].Addresses {
-			add(a.Addr(), false)
+		for _, a := range pods[i].Known() {
+			add(a, false)
 		}
 	}
 	for i := range links {

@@ -234,6 +234,7 @@ func (ns *Namespace) Pod(near, far *model.Link) model.Pod {
 	slices.SortStableFunc(p.Addresses, func(a, b netip.Prefix) int { return a.Addr().BitLen() - b.Addr().BitLen() })
 	for _, r := range ns.Routes {
 		if r.IfIndex != far.Index {
+			p.Elsewhere = append(p.Elsewhere, r.Dst)
 			continue
 		}
 		p.Routes = append(p.Routes, r)

@@ -1,0 +1,222 @@
+package diagnose
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// PodDefaultRoute is the code of this finding.
+const PodDefaultRoute model.Code = "PodDefaultRoute"
+
+var podDefaultRoute = kind{
+	page: Page{
+		Code:     PodDefaultRoute,
+		Severity: model.Critical,
+		Title:    "a pod has no default route, and the pods like it have one",
+		Meaning: "A pod sends what is not on its own link by its default route, which the network plugin makes together with the " +
+			"address. Without it a connection beyond the link fails inside the pod, before any packet is made, and requests from " +
+			"there get no reply. The kernel deletes the route when the interface goes down or the gateway's route is deleted; a " +
+			"program in the pod may have, too.",
+		Evidence: "the pod's own routes and those of the other pods of its bridge or plugin; requests from beyond its link without a reply. " +
+			"Where no pod has a default route, or the pod sends by another of its interfaces, that is by intention.",
+		Fix: "in the pod's namespace: ip route add default via GATEWAY dev INTERFACE, as the other pods have it; or delete the pod, so " +
+			"that it is made anew.",
+	},
+	find:     findPodDefaultRoute,
+	after:    []model.Code{PodLinkDown, PodPrefix, PodAddress},
+	explains: []model.Code{UnansweredARP, NoListener, ReceiveOverflow},
+	ends:     []model.HopKind{model.HopPod},
+}
+
+func findPodDefaultRoute(v *view) []finding {
+	if v.Status(model.SourcePods) == model.Missing {
+		return nil
+	}
+	var out []finding
+	for p := range each(v.Pods) {
+		if !v.enterable(p) {
+			continue
+		}
+		for _, isIPv6 := range []bool{false, true} {
+			if f, ok := withoutPodDefault(v, p, isIPv6); ok {
+				out = append(out, f)
+			}
+		}
+	}
+	return out
+}
+
+func withoutPodDefault(v *view, p *model.Pod, isIPv6 bool) (finding, bool) {
+	own := ownIn(p, isIPv6)
+	if len(own) == 0 || sendsBeyond(p, isIPv6) {
+		return finding{}, false
+	}
+	var with, without []*model.Pod
+	for _, o := range v.alike(p) {
+		switch {
+		case len(ownIn(o, isIPv6)) == 0:
+		case sendsBeyond(o, isIPv6):
+			with = append(with, o)
+		default:
+			without = append(without, o)
+		}
+	}
+	u := v.beyondLink(p, own)
+	switch {
+	case u.sends:
+		// By a table that only the pod's rules lead to.
+		return finding{}, false
+	case len(with) == 0 && (len(without) > 0 || !u.lost()):
+		// By intention: the network is isolated.
+		return finding{}, false
+	case len(with) <= len(without) && !u.lost():
+		return finding{}, false
+	}
+	family := "IPv4"
+	if isIPv6 {
+		family = "IPv6"
+	}
+	f := model.Finding{
+		Confidence:   model.Proven,
+		LastHopAlive: model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Ingress},
+		Title:        podName(p) + " has no default route",
+		Why: fmt.Sprintf("The pod has no default route for %s: it sends nothing beyond its own link, and replies to nobody there.",
+			family),
+		Evidence: []model.Evidence{seen(model.SourcePods, "in the pod: no default route for %s", family)},
+		Packets:  u.requests,
+	}
+	for _, a := range own {
+		f.Pods = append(f.Pods, a.Addr())
+	}
+	if len(with) > 0 {
+		observe(&f, model.SourcePods, "%s: one by %s", like(with), gatewayText(podDefault(with[0], isIPv6)))
+	} else {
+		f.Confidence = model.Likely
+		f.Alternatives = []string{"the pod is to have none: there is no other to compare it with"}
+	}
+	f.Evidence = append(f.Evidence, u.evidence(p)...)
+	if !u.lost() {
+		f.Severity, f.Confidence = model.Warning, model.Possible
+		f.Unseen = []string{"a request from beyond the pod's link: what the pod itself cannot send makes no packet"}
+		f.Alternatives = []string{"the pod is to have none"}
+	}
+	f.Fix = defaultFix(v, p, with, isIPv6)
+	return finding{Finding: f, accounts: f.Pods, explains: func(d *model.Drop) bool {
+		return p.Netns == d.Netns && (slices.Contains(f.Pods, d.Src) && podRoute(p, d.Dst) == nil ||
+			slices.Contains(f.Pods, d.Dst) && podRoute(p, d.Src) == nil)
+	}}, true
+}
+
+func gatewayText(r *model.Route) string {
+	switch {
+	case r == nil:
+		return "another interface"
+	case !r.Gateway.IsValid():
+		return "its link"
+	}
+	return r.Gateway.String()
+}
+
+// defaultFix gives the pod the routes of those that have a default route.
+func defaultFix(v *view, p *model.Pod, with []*model.Pod, isIPv6 bool) []string {
+	with = slices.DeleteFunc(slices.Clone(with), func(o *model.Pod) bool { return podDefault(o, isIPv6) == nil })
+	from, votes := commonest(with, func(o *model.Pod) netip.Addr { return podDefault(o, isIPv6).Gateway })
+	if from != nil && (votes > 1 || len(with) == 1) {
+		return copyRoutes(p, from, isIPv6)
+	}
+	if gw := v.ownGateway(p, isIPv6); gw.IsValid() {
+		return []string{addRoute(p, &model.Route{Dst: netip.PrefixFrom(gw, 0).Masked(), Gateway: gw})}
+	}
+	return []string{"find the gateway of the pod's network, in its plugin's configuration, then: " +
+		fmt.Sprintf("%sip route add default via GATEWAY dev %s", inside(p), shellWord(p.Interface))}
+}
+
+// ownGateway is the pod's gateway as far as its own link shows it: the bridge's
+// address in the pod's network, or the only single address that the pod routes by
+// its link.
+func (v *view) ownGateway(p *model.Pod, isIPv6 bool) netip.Addr {
+	if b := v.bridgeOf(p); b != nil {
+		for _, a := range b.Addresses {
+			if a.Addr().Is6() == isIPv6 && a.Addr().IsGlobalUnicast() && slices.ContainsFunc(ownIn(p, isIPv6), func(x netip.Prefix) bool { return x.Contains(a.Addr()) }) {
+				return a.Addr()
+			}
+		}
+	}
+	var found []netip.Addr
+	for r := range each(p.Routes) {
+		if r.Dst.IsValid() && r.Dst.IsSingleIP() && r.Dst.Addr().Is6() == isIPv6 && !r.Gateway.IsValid() && !p.Has(r.Dst.Addr()) {
+			found = append(found, r.Dst.Addr())
+		}
+	}
+	if len(found) == 1 {
+		return found[0]
+	}
+	return netip.Addr{}
+}
+
+// unsent is what a pod should have sent to addresses that none of its routes leads
+// to.
+type unsent struct {
+	// requests came from there and got no reply; in came to the pod by its link
+	// while nothing left it.
+	requests, in, flows uint64
+	remotes             map[netip.Addr]bool
+	// sends: the pod sends there all the same.
+	sends bool
+}
+
+func (u *unsent) lost() bool {
+	return u.requests >= minDrops || u.flows >= minDrops || u.in >= minDrops
+}
+
+// beyondLink sums up a pod's traffic with addresses that its routes do not lead to.
+func (v *view) beyondLink(p *model.Pod, own []netip.Prefix) unsent {
+	u := unsent{remotes: map[netip.Addr]bool{}}
+	mine := func(a netip.Addr) bool {
+		return slices.ContainsFunc(own, func(x netip.Prefix) bool { return x.Addr() == a })
+	}
+	beyond := func(a netip.Addr) bool { return a.IsValid() && !mine(a) && podRoute(p, a) == nil }
+	for x := range each(v.peers) {
+		if !mine(x.Local) || !beyond(x.Remote) {
+			continue
+		}
+		u.sends = u.sends || x.Out.Packets > 0 && v.lately(x.LastOut)
+		if x.Out.Packets == 0 && x.In.Requests > 0 {
+			u.requests += x.In.Requests
+			u.remotes[x.Remote] = true
+		}
+	}
+	for f := range each(v.Flows) {
+		// After translation the pod is the source of the replies.
+		if mine(f.Reply.Src) && beyond(f.Reply.Dst) && !f.Replied && !f.Start.IsZero() {
+			u.flows++
+			u.remotes[f.Reply.Dst] = true
+		}
+	}
+	for _, a := range own {
+		to := v.hop(a.Addr(), p.LinkIndex, model.Egress, model.AsDestination)
+		from := v.hop(a.Addr(), p.LinkIndex, model.Ingress, model.AsSource)
+		if to != nil && (from == nil || from.Packets == 0) {
+			u.in += to.Packets
+		}
+	}
+	return u
+}
+
+func (u *unsent) evidence(p *model.Pod) []model.Evidence {
+	var out []model.Evidence
+	from := addrs(sorted(u.remotes))
+	if u.requests > 0 {
+		out = append(out, seen(model.SourceTC, "%s from %s, where no route of the pod leads: no packet back", count(u.requests, "request"), from))
+	}
+	if u.flows > 0 {
+		out = append(out, seen(model.SourceConntrack, "%s to the pod from %s UNREPLIED", count(u.flows, "flow"), from))
+	}
+	if u.in > 0 {
+		out = append(out, seen(model.SourceTC, "%s egress: %s for the pod; ingress: none from it", p.Link, count(u.in, "packet")))
+	}
+	return out
+}

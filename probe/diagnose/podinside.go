@@ -1,0 +1,218 @@
+package diagnose
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// What is wrong inside a pod's namespace is judged by comparison with the pods
+// that hang on the node as it does: no address plan is supposed.
+
+// enterable reports whether a pod's own state can be judged: its namespace was
+// read, its link is up, and it stood through the window.
+func (v *view) enterable(p *model.Pod) bool {
+	l := v.links[p.LinkIndex]
+	return l != nil && l.Up && l.Carrier && p.Up && p.Netns != 0 && v.stood(p)
+}
+
+// alike are the other pods that hang on the node as a pod does: on the same bridge,
+// or each on a link of its own. Interfaces that plugins for further networks make
+// have other names than the first one, and are compared among themselves.
+func (v *view) alike(p *model.Pod) []*model.Pod {
+	l := v.links[p.LinkIndex]
+	var out []*model.Pod
+	for o := range each(v.Pods) {
+		x := v.links[o.LinkIndex]
+		if x != nil && l != nil && o.Netns != p.Netns && x.Master == l.Master && o.Interface == p.Interface && v.enterable(o) {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// ownIn are the global addresses of a pod's interface in a family.
+func ownIn(p *model.Pod, isIPv6 bool) []netip.Prefix {
+	var out []netip.Prefix
+	for _, a := range p.Addresses {
+		if a.Addr().Is6() == isIPv6 && a.Addr().IsGlobalUnicast() {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// podRoute is the route that a pod's own table has for an address by its
+// interface to the node; nil for none.
+func podRoute(p *model.Pod, dst netip.Addr) *model.Route {
+	var best *model.Route
+	for r := range each(p.Routes) {
+		if !r.Dst.IsValid() || !r.Dst.Contains(dst) {
+			continue
+		}
+		if best == nil || r.Dst.Bits() > best.Dst.Bits() || r.Dst.Bits() == best.Dst.Bits() && r.Priority < best.Priority {
+			best = r
+		}
+	}
+	return best
+}
+
+// routesAll reports whether a prefix is a default route, or one of the two halves
+// that programs put before it.
+func routesAll(p netip.Prefix, isIPv6 bool) bool {
+	return p.IsValid() && p.Bits() <= 1 && p.Addr().Is6() == isIPv6
+}
+
+// podDefault is the default route of a pod's interface in a family, nil for none.
+func podDefault(p *model.Pod, isIPv6 bool) *model.Route {
+	for r := range each(p.Routes) {
+		if routesAll(r.Dst, isIPv6) {
+			return r
+		}
+	}
+	return nil
+}
+
+// sendsBeyond reports whether a pod has any default route of the family.
+func sendsBeyond(p *model.Pod, isIPv6 bool) bool {
+	return podDefault(p, isIPv6) != nil ||
+		slices.ContainsFunc(p.Elsewhere, func(x netip.Prefix) bool { return routesAll(x, isIPv6) })
+}
+
+// like says which pods a pod was compared with.
+func like(list []*model.Pod) string {
+	if len(list) == 1 {
+		return podName(list[0])
+	}
+	return fmt.Sprintf("%s and %s like it", podName(list[0]), count(uint64(len(list)-1), "pod"))
+}
+
+// settledRoutes are the routes of a pod that did not come with its address, in the
+// order in which they can be made: the way to a gateway before the routes by it.
+func settledRoutes(p *model.Pod, isIPv6 bool) []*model.Route {
+	var out []*model.Route
+	for r := range each(p.Routes) {
+		if r.Dst.IsValid() && r.Dst.Addr().Is6() == isIPv6 && r.Protocol != "kernel" && !r.Dst.Addr().IsLinkLocalUnicast() || linkToGateway(p, r, isIPv6) {
+			out = append(out, r)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b *model.Route) int {
+		return cmp.Or(compareBool(a.Gateway.IsValid(), b.Gateway.IsValid()), cmp.Compare(b.Dst.Bits(), a.Dst.Bits()))
+	})
+	return out
+}
+
+// linkToGateway reports whether a route leads to the single address of one of the
+// pod's gateways.
+func linkToGateway(p *model.Pod, r *model.Route, isIPv6 bool) bool {
+	return r.Dst.IsValid() && r.Dst.IsSingleIP() && r.Dst.Addr().Is6() == isIPv6 &&
+		slices.ContainsFunc(p.Gateways, func(g model.Neighbor) bool { return g.Addr == r.Dst.Addr() })
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// addRoute is the command that gives a pod a route of another's, without the
+// source address that was the other's.
+func addRoute(p *model.Pod, r *model.Route) string {
+	dst := r.Dst.String()
+	switch {
+	case r.Dst.Bits() == 0:
+		dst = "default"
+	case r.Dst.IsSingleIP():
+		dst = r.Dst.Addr().String()
+	}
+	words := fmt.Sprintf("%s%s route add %s", inside(p), ip(r.Dst.Addr()), dst)
+	if r.Gateway.IsValid() {
+		words += " via " + r.Gateway.String()
+	}
+	words += " dev " + shellWord(p.Interface)
+	if !r.Gateway.IsValid() && r.Dst.Addr().Is4() {
+		words += " scope link"
+	}
+	return words
+}
+
+// copyRoutes are the commands that give a pod the routes of another that it lacks,
+// once it has the prefixes of held on its link.
+func copyRoutes(p, from *model.Pod, isIPv6 bool, held ...netip.Prefix) []string {
+	var out []string
+	reached := slices.Clone(held)
+	for r := range each(p.Routes) {
+		if r.Dst.IsValid() && !r.Gateway.IsValid() {
+			reached = append(reached, r.Dst)
+		}
+	}
+	for _, r := range settledRoutes(from, isIPv6) {
+		if slices.ContainsFunc(p.Routes, func(o model.Route) bool { return o.Dst == r.Dst && o.Gateway == r.Gateway }) {
+			continue
+		}
+		command := addRoute(p, r)
+		switch {
+		case !r.Gateway.IsValid():
+			reached = append(reached, r.Dst)
+		case !inAny(reached, r.Gateway) && !r.Gateway.IsLinkLocalUnicast():
+			command += " onlink"
+		}
+		out = append(out, command)
+	}
+	return out
+}
+
+// commonest is the first pod of the shape that most of a list have, and how many
+// have it.
+func commonest[K comparable](list []*model.Pod, shape func(*model.Pod) K) (*model.Pod, int) {
+	votes := map[K]int{}
+	var best *model.Pod
+	for _, p := range list {
+		votes[shape(p)]++
+	}
+	for _, p := range list {
+		if best == nil || votes[shape(p)] > votes[shape(best)] {
+			best = p
+		}
+	}
+	if best == nil {
+		return nil, 0
+	}
+	return best, votes[shape(best)]
+}
+
+// lately reports whether something was last seen so near to the window's end that
+// it holds for the state that was read there. A time that is not known does.
+func (v *view) lately(last time.Time) bool {
+	return last.IsZero() || last.After(v.Window.End.Add(-2*settled))
+}
+
+// pattern is the pod of a list that another is to be like: one that shares prefix
+// length and gateway with most, among those that have a default route where any
+// has one.
+func pattern(list []*model.Pod, isIPv6 bool) *model.Pod {
+	type shape struct {
+		bits    int
+		gateway netip.Addr
+	}
+	routed := slices.DeleteFunc(slices.Clone(list), func(p *model.Pod) bool { return podDefault(p, isIPv6) == nil })
+	if len(routed) > 0 {
+		list = routed
+	}
+	from, _ := commonest(list, func(p *model.Pod) shape {
+		s := shape{bits: ownIn(p, isIPv6)[0].Bits()}
+		if r := podDefault(p, isIPv6); r != nil {
+			s.gateway = r.Gateway
+		}
+		return s
+	})
+	return from
+}
