@@ -32,6 +32,8 @@ func (r *roster) see(now time.Time, pods []model.Pod) {
 		p.Since, p.Until = now, now
 		if old := r.pods[k]; old != nil {
 			p.Since = old.Since
+			// A quick reading leaves the listeners out.
+			p.Backlog = cmp.Or(p.Backlog, old.Backlog)
 		}
 		r.pods[k] = &p
 	}
