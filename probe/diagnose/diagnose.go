@@ -81,10 +81,12 @@ var kinds = []kind{
 	snatPortExhaustion,
 	conntrackFull,
 	conntrackRace,
+	invalidDrop,
 	policyDrop,
 	bpfDrop,
 	noListener,
 	receiveOverflow,
+	podNotReplying,
 	noReply,
 	unexplainedDrop,
 }
