@@ -146,14 +146,7 @@ func (a *app) observe(ctx context.Context, o session.Options) (*model.Snapshot, 
 		defer fmt.Fprint(a.stderr, clear)
 	}
 	s, err := session.Observe(ctx, o)
-	var usage *usageError
-	if errors.As(err, &usage) {
-		return nil, err
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot observe: %w", err)
-	}
-	return s, nil
+	return s, cannotObserve(err)
 }
 
 // colored reports whether to use colours; NO_COLOR overrides the flag.

@@ -33,8 +33,9 @@ func (a *app) explainCommand() *cobra.Command {
 			"the output says which.\n\n" +
 			"In the first column, X marks a hop where packets end, ? one that cannot be seen\n" +
 			"from this node. A - is an unknown count.\n\n" +
-			"Exit status: 0 no dead hop; 1 a dead hop, or a finding about both ends at or\n" +
-			"above --fail-on; 2, 3, 4 and 130 as check.",
+			"Exit status: 0 no dead hop, or one that a finding below --fail-on accounts for,\n" +
+			"as check; 1 another dead hop, or a finding about both ends at or above --fail-on;\n" +
+			"2, 3, 4 and 130 as check.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.explain(cmd.Context(), o, args[0], to)
@@ -120,7 +121,8 @@ func onPath(p *model.Path, f model.Finding) bool {
 	return names(p.Pod, p.To) || names(p.To, p.Pod)
 }
 
-// pathVerdict is a path's exit status.
+// pathVerdict is a path's exit status. A hop at which packets end for a finding below
+// --fail-on is no failure, as in check.
 func (o *observing) pathVerdict(r report.Path) error {
 	threshold := model.Severity(o.failOn.value).Rank()
 	rank := map[model.Code]int{}

@@ -103,14 +103,29 @@ func usagef(format string, args ...any) error {
 	return &usageError{fmt.Errorf(format, args...)}
 }
 
-func (a *app) exitCode(ctx context.Context, err error) int {
+// cannotObserve says of an error that it prevented the observation. A mistake in the
+// command line, or in a file that it names, speaks for itself.
+func cannotObserve(err error) error {
+	if err == nil || misused(err) {
+		return err
+	}
+	return fmt.Errorf("cannot observe: %w", err)
+}
+
+// misused reports whether an error is a mistake in the command line, or in a file that
+// it names.
+func misused(err error) bool {
 	var (
-		status   *statusError
 		usage    *usageError
 		file     *collect.FileError
 		uplink   *collect.UplinkError
 		scenario scenario.Errors
 	)
+	return errors.As(err, &usage) || errors.As(err, &file) || errors.As(err, &uplink) || errors.As(err, &scenario)
+}
+
+func (a *app) exitCode(ctx context.Context, err error) int {
+	var status *statusError
 	switch {
 	case err == nil:
 		return exitClean
@@ -118,7 +133,7 @@ func (a *app) exitCode(ctx context.Context, err error) int {
 		return status.code
 	case ctx.Err() != nil:
 		return exitInterrupted
-	case !a.started, errors.As(err, &usage), errors.As(err, &file), errors.As(err, &uplink), errors.As(err, &scenario):
+	case !a.started, misused(err):
 		return exitUsage
 	}
 	return exitCannot

@@ -13,11 +13,7 @@ import (
 
 // openNode opens the node's network namespace, and names the node.
 func openNode(flag string) (ns *netns.NS, name string, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("cannot observe: %w", err)
-		}
-	}()
+	defer func() { err = cannotObserve(err) }()
 	if flag != "" {
 		ns, err = netns.Named(flag)
 		if errors.Is(err, os.ErrNotExist) {

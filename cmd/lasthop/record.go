@@ -159,8 +159,5 @@ func streamOf(ctx context.Context, o session.Options) (*session.Stream, error) {
 		debug.SetMemoryLimit(heapLimit)
 	}
 	s, err := session.Open(ctx, o)
-	if err != nil {
-		return nil, fmt.Errorf("cannot observe: %w", err)
-	}
-	return s, nil
+	return s, cannotObserve(err)
 }

@@ -66,6 +66,12 @@ var translationFaults = map[scenario.FaultType]injection{
 		}
 		return x.translate(rules...)
 	},
+	scenario.Untracked: func(x *target) error {
+		return errors.Join(
+			x.iptables(words("-t raw ? PREROUTING -d ? -j CT --notrack", x.op("-I"), x.pod.IP)),
+			x.iptables(words("? FORWARD -m conntrack --ctstate INVALID -j DROP", x.op("-I"))),
+			x.sp.forgetFlows())
+	},
 	scenario.ConntrackFull: func(x *target) error {
 		if err := x.sp.forgetFlows(); err != nil || x.undo {
 			return err

@@ -137,6 +137,14 @@ var routeFaults = map[scenario.FaultType]injection{
 			return pod.haveRoute(route{dst: defaultFor(x.pod.IP), via: x.gateway(), link: podInterface}, x.undo)
 		})
 	},
+	scenario.PodBlackhole: func(x *target) error {
+		return x.inPod(func(pod *space) error {
+			// Two halves go before the default route, which stays.
+			return errors.Join(
+				pod.haveRoute(route{dst: netip.MustParsePrefix("0.0.0.0/1"), blackhole: true}, !x.undo),
+				pod.haveRoute(route{dst: netip.MustParsePrefix("128.0.0.0/1"), blackhole: true}, !x.undo))
+		})
+	},
 	scenario.PodWrongPrefix: func(x *target) error {
 		return x.inPod(func(pod *space) error {
 			if err := pod.flushAddrs(podInterface, x.pod.IP.Is6()); err != nil || x.undo {

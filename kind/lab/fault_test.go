@@ -69,6 +69,7 @@ func TestLinkAndAddressFaults(t *testing.T) {
 	addresses := []test{
 		{on(scenario.PodWithoutAddress), all},
 		{on(scenario.PodWithoutDefaultRoute), func(s FlowStats) bool { return all(s) && leaves(s) }},
+		{on(scenario.PodBlackhole), func(s FlowStats) bool { return all(s) && leaves(s) }},
 		{on(scenario.PodFirewall), all},
 		{node1(scenario.ForeignSNAT), func(s FlowStats) bool { return isPod(s.From) && node(s.From) == "one" && leaves(s) }},
 	}

@@ -65,6 +65,7 @@ const (
 	PodWithoutAddress      FaultType = "pod-without-address"
 	PodWithoutDefaultRoute FaultType = "pod-without-default-route"
 	PodWrongPrefix         FaultType = "pod-wrong-prefix"
+	PodBlackhole           FaultType = "pod-blackhole"
 )
 
 // The faults of packet filters and programs.
@@ -93,6 +94,7 @@ const (
 	DeadBackend       FaultType = "dead-backend"
 	SelfService       FaultType = "self-service"
 	ForeignSNAT       FaultType = "snat-to-foreign-address"
+	Untracked         FaultType = "untracked"
 	ConntrackFull     FaultType = "conntrack-full"
 	ConntrackRace     FaultType = "conntrack-race"
 	NoListener        FaultType = "no-listener"
@@ -233,6 +235,7 @@ var faultRows = map[FaultType]faultRow{
 	PodWithoutAddress:      {args: "pod", family: oneFamily, doc: "takes pod's address from it, and with it the kernel takes its routes"},
 	PodWithoutDefaultRoute: {args: "pod", family: oneFamily, doc: "deletes pod's default route"},
 	PodWrongPrefix:         {args: "pod", family: oneFamily, refuse: []refusal{routed}, doc: "shortens the prefix of pod's address by eight bits, so that pod looks for others on its link"},
+	PodBlackhole:           {args: "pod", doc: "gives pod routes that discard what it sends off its link, as a VPN in pod does while it is not connected"},
 
 	DropForward:        {args: "pod via?", family: oneFamily, doc: "drops what is forwarded to pod, or only what via sends"},
 	DropLegacy:         {args: "pod", doc: "drops what is forwarded to pod, by legacy iptables"},
@@ -260,6 +263,7 @@ var faultRows = map[FaultType]faultRow{
 	DeadBackend:       {args: "node prefix via", doc: "has node translate the service address prefix to via, where no pod is"},
 	SelfService:       {args: "pod prefix", doc: "has the node translate the service address prefix to pod also for pod itself, whose source then stays"},
 	ForeignSNAT:       {args: "node via", refuse: []refusal{nodesOwn}, doc: "has node give what its pods send off the node the source address via, which it does not have"},
+	Untracked:         {args: "pod", doc: "has the node not track what is sent to pod, and drop what is invalid to connection tracking: pod's replies"},
 	ConntrackFull:     {args: "node", doc: "fills node's connection-tracking table with flows that the kernel may not evict; the limit is the whole machine's and stays"},
 	ConntrackRace:     {args: "node prefix via", refuse: []refusal{notFewAddresses, viaNoPod}, doc: "has node translate the service addresses of prefix to via and hold the first packets of their flows, as a slow policy daemon does; pods ask all addresses at once from one socket, as some resolvers do"},
 	NoListener:        {args: "pod", family: everyFamily, doc: "leaves pod without the servers that traffic asks, from the next start of the traffic on"},

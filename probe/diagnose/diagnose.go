@@ -100,10 +100,12 @@ var kinds = []kind{
 	foreignSNAT,
 	conntrackFull,
 	conntrackRace,
+	invalidDrop,
 	policyDrop,
 	bpfDrop,
 	noListener,
 	receiveOverflow,
+	podNotReplying,
 	noReply,
 	unexplainedDrop,
 }

@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -15,7 +16,8 @@ var noListener = kind{
 		Severity: model.Info,
 		Title:    "packets reach a pod and nobody there listens",
 		Meaning: "The packets were delivered into the pod, and no socket of it takes them: nothing listens on that port, or only on " +
-			"another address. The pod answers TCP by a reset and UDP by an ICMP error. The network is not at fault.",
+			"another address. The pod answers TCP by a reset and UDP by an ICMP error. Or they are late replies, and the socket that " +
+			"asked is closed already. The network is not at fault.",
 		Evidence: "drops for want of a socket (NO_SOCKET) in the pod's own namespace; the pod's resets and ICMP errors.",
 		Fix:      "look at the application: its port, the address that it listens on, the target port of the service.",
 	},
@@ -26,7 +28,49 @@ var noListener = kind{
 
 func findNoListener(v *view) []finding {
 	samples := v.dropSamples()
-	return v.atSockets(func(d *model.Drop) bool { return d.NoSocket() && v.drops.Lost(d) && !late(samples[keyOfDrop(d)]) }, v.unheard)
+	nobody := func(d *model.Drop) bool { return d.NoSocket() && v.drops.Lost(d) && !late(samples[keyOfDrop(d)]) }
+	reply := func(d *model.Drop) bool { return v.lateReply(d, samples[keyOfDrop(d)]) }
+	return slices.Concat(
+		v.atSockets(func(d *model.Drop) bool { return nobody(d) && !reply(d) }, v.unheard),
+		v.atSockets(func(d *model.Drop) bool { return nobody(d) && reply(d) }, v.lateReplies))
+}
+
+// firstEphemeral is where the ports begin that Linux gives to clients
+// (net.ipv4.ip_local_port_range).
+const firstEphemeral = 32768
+
+// lateReply reports whether a sample is a datagram for a port from which the pod
+// itself asked: its socket is closed, and the reply came too late. Connection tracking
+// knows who began; where it has no such flow, the ports say so.
+func (v *view) lateReply(d *model.Drop, s *model.Sample) bool {
+	if s == nil || headProto(s.Head) != udp {
+		return false
+	}
+	from, to, ok := ports(s.Head)
+	if !ok {
+		return false
+	}
+	for f := range each(v.Flows) {
+		switch {
+		case f.Proto != udp:
+		case f.Original.Src == d.Dst && f.Original.SrcPort == to:
+			return true
+		case f.Reply.Src == d.Dst && f.Reply.SrcPort == to:
+			return false
+		}
+	}
+	return from < firstEphemeral && to >= firstEphemeral
+}
+
+// lateReplies is the finding on replies for which nobody waits any more.
+func (v *view) lateReplies(p *model.Pod, l *lost) model.Finding {
+	f, at := l.finding(), v.sampledPorts(l)
+	f.Title = "late replies for " + at
+	f.Why = fmt.Sprintf("Replies reached %s at %s after the socket that asked was closed: who asked had given up, or wanted one reply only. "+
+		"The network is not at fault.", podName(p), at)
+	f.Evidence = dropEvidence(l.drops)
+	f.Fix = []string{fmt.Sprintf("look at %s: whether it replies slowly or twice; and at the time that the pod waits", addrs(f.Peers))}
+	return f
 }
 
 // late reports whether a sample is a segment of a connection that its socket has

@@ -2,6 +2,9 @@ package diagnose
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -15,26 +18,125 @@ var receiveOverflow = kind{
 		Severity: model.Info,
 		Title:    "a pod's socket is full and drops what arrives",
 		Meaning: "The packets were delivered into the pod, and the socket had no room: the application reads slower than it is sent " +
-			"to, or accepts connections too slowly. The network is not at fault.",
+			"to, or accepts connections too slowly. The network is not at fault. It is a warning where requests die steadily: " +
+			"no fewer of a port's requests stay without a reply than get one, as with a process that hangs.",
 		Evidence: "drops for a full buffer (SOCKET_RCVBUFF), backlog (SOCKET_BACKLOG), queue of new connections " +
-			"(TCP_LISTEN_OVERFLOW) or memory limit (PROTO_MEM) in the pod's own namespace.",
-		Fix: "look at why the application does not keep up: its processor limit above all. A larger buffer only helps against " +
-			"bursts.",
+			"(TCP_LISTEN_OVERFLOW) or memory limit (PROTO_MEM) in the pod's own namespace; how often the kernel found a listener's " +
+			"queue full in the window (ListenOverflows), and the listeners with connections that nobody accepts.",
+		Fix: "look at why the application does not keep up: whether it hangs, and its processor limit. A larger buffer or backlog " +
+			"only helps against bursts.",
 	},
 	find: findReceiveOverflow,
 	ends: []model.HopKind{model.HopPod, model.HopLocal},
 }
 
 func findReceiveOverflow(v *view) []finding {
-	return v.atSockets(func(d *model.Drop) bool { return fullReasons[d.Reason] != "" }, v.overflowed)
+	all := v.asksOf()
+	out := v.atSockets(func(d *model.Drop) bool { return fullReasons[d.Reason] != "" }, func(p *model.Pod, l *lost) model.Finding {
+		return v.overflowed(p, l, all)
+	})
+	for p := range each(v.Pods) {
+		if p.Backlog == nil || p.Backlog.Delta < minDrops {
+			continue
+		}
+		i := slices.IndexFunc(out, func(f finding) bool { return slices.ContainsFunc(f.Pods, p.Has) })
+		if i < 0 {
+			i, out = len(out), append(out, finding{Finding: v.unaccepted(p)})
+		}
+		v.fullQueue(p, &out[i].Finding, all)
+	}
+	return out
 }
 
-func (v *view) overflowed(p *model.Pod, l *lost) model.Finding {
+// overflowed is the finding on a pod whose sockets dropped packets.
+func (v *view) overflowed(p *model.Pod, l *lost, all map[service]*asks) model.Finding {
 	f := l.finding()
 	reason := mostDropped(l.drops)[0].Reason
 	f.Title = "the application at " + v.sampledPorts(l) + " does not keep up"
 	f.Why = fmt.Sprintf("The packets reached %s and %s (%s). The network is not at fault.", podName(p), fullReasons[reason], reason)
 	f.Evidence = dropEvidence(l.drops)
 	f.Fix = []string{inside(p) + "ss -lntum # kubectl top pod: is it short of processor time? A larger SO_RCVBUF or net.core.rmem_max helps against bursts"}
+	for _, s := range v.sampledServices(l) {
+		if a := all[s]; a != nil && s.proto == udp && s.unanswered(a) {
+			f.Severity = model.Warning
+			f.Evidence = append(f.Evidence, unrepliedEvidence(s, a))
+		}
+	}
 	return f
+}
+
+// sampledServices are the ports that samples of the drops were for.
+func (v *view) sampledServices(l *lost) []service {
+	samples := v.dropSamples()
+	var out []service
+	for _, d := range l.drops {
+		if s := samples[keyOfDrop(d)]; s != nil {
+			if _, port, ok := ports(s.Head); ok {
+				out = append(out, service{d.Dst, d.Proto, port})
+			}
+		}
+	}
+	slices.SortFunc(out, service.compare)
+	return slices.Compact(out)
+}
+
+// unaccepted is the finding on a pod that dropped new connections only. The kernel
+// takes these SYNs for consumed, so no drop shows them.
+func (v *view) unaccepted(p *model.Pod) model.Finding {
+	return model.Finding{
+		Confidence: model.Proven, Packets: p.Backlog.Delta,
+		Title: fmt.Sprintf("a server in %s does not accept connections fast enough", podName(p)),
+		Why: fmt.Sprintf("New connections reached %s, and the queue of those to be accepted was full. The network is not at fault.",
+			podName(p)),
+		LastHopAlive: model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Ingress},
+	}
+}
+
+// fullQueue adds what is known of the pod's full listeners. Connections die steadily
+// where those of the window that found a listener with a queue had no reply; what
+// asks such a listener is a peer.
+func (v *view) fullQueue(p *model.Pod, f *model.Finding, all map[service]*asks) {
+	observe(f, model.SourcePods, "the kernel dropped %s in %s in the window, since a listener's queue was full (ListenOverflows)",
+		count(p.Backlog.Delta, "new connection"), podName(p))
+	var ports []string
+	for _, l := range p.Backlog.Waiting {
+		port := fmt.Sprintf("tcp/%d", l.Addr.Port())
+		if !slices.Contains(ports, port) {
+			ports = append(ports, port)
+		}
+		observe(f, model.SourcePods, "the listener %s has %s that it has not accepted", l.Addr, count(uint64(l.Queue), "connection"))
+	}
+	asking, about := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	steady := false
+	for _, pod := range podAddrs(p) {
+		for _, s := range services(all, pod) {
+			if s.proto != tcp || !slices.Contains(ports, fmt.Sprintf("tcp/%d", s.port)) {
+				continue
+			}
+			for _, a := range clients(all[s].unreplied) {
+				asking[a], about[pod] = true, true
+			}
+			if s.unanswered(all[s]) {
+				steady = true
+				f.Evidence = append(f.Evidence, unrepliedEvidence(s, all[s]))
+			}
+		}
+	}
+	f.Peers = union(f.Peers, hosts(sorted(asking)), comparePrefix)
+	f.Pods = union(f.Pods, sorted(about), netip.Addr.Compare)
+	if len(f.Pods) == 0 {
+		f.Pods = podAddrs(p)
+	}
+	f.Fix = append(f.Fix, inside(p)+"ss -lnt; a Recv-Q above Send-Q is a full queue: the process hangs, or is short of processor time; "+
+		"a larger backlog (net.core.somaxconn and the application's own) helps against bursts")
+	if steady {
+		f.Severity = model.Warning
+		f.Title = fmt.Sprintf("the application at %s %s accepts no connections", f.Pods[0], strings.Join(ports, ", "))
+	}
+}
+
+// unrepliedEvidence is what connection tracking holds of a service's requests.
+func unrepliedEvidence(s service, a *asks) model.Evidence {
+	return seen(model.SourceConntrack, "%s to %s %s UNREPLIED that began in the window, from %s; %s with a reply",
+		count(uint64(len(a.unreplied)), "flow"), s.pod, s.name(), addrs(clients(a.unreplied)), count(uint64(len(a.replied)), "flow"))
 }

@@ -208,6 +208,8 @@ type Pod struct {
 	// the destinations that it routes by other links, or discards.
 	Routes    []Route
 	Elsewhere []netip.Prefix
+	// Backlog is nil where it was not read.
+	Backlog *Backlog
 	// Since and Until are when the pod was first and last seen.
 	Since time.Time
 	Until time.Time
@@ -224,6 +226,24 @@ func (p *Pod) Known() []netip.Addr {
 		out = append(out, a.Addr())
 	}
 	return append(out, p.Given...)
+}
+
+// Backlog says how the TCP listeners of a pod keep up with new connections.
+type Backlog struct {
+	// Overflows is how often a connection found a listener's queue full: the
+	// kernel's total of the pod's namespace (TcpExt ListenOverflows). Delta is
+	// what was added in the window.
+	Overflows, Delta uint64
+	// Waiting are the listeners with connections that nobody has accepted yet. They
+	// are listed only if Overflows is not zero.
+	Waiting []Listener
+}
+
+// Listener is a listening TCP socket and the number of connections that wait to be
+// accepted.
+type Listener struct {
+	Addr  netip.AddrPort
+	Queue uint32
 }
 
 // Tuple is one direction of a connection-tracking entry. For ICMP the ports

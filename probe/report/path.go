@@ -38,6 +38,9 @@ func (r Path) verdict() string {
 		for h := range model.Each(d.hops) {
 			switch {
 			case !h.Dead:
+			case h.Finding != "" && r.onlyInfo(h.Finding):
+				// check does not fail for it either.
+				return fmt.Sprintf("packets end at hop %d of the %s path: %s (%s, info)", h.N, d.name, h.Name(), h.Finding)
 			case h.Finding != "":
 				return fmt.Sprintf("dead at hop %d of the %s path: %s (%s)", h.N, d.name, h.Name(), h.Finding)
 			default:
@@ -55,6 +58,13 @@ func (r Path) verdict() string {
 		return "no dead hop in the node's tables; no packet of this path was seen in " + window
 	}
 	return "no dead hop on this node in " + window
+}
+
+// onlyInfo reports whether the findings of a code are no warnings.
+func (r Path) onlyInfo(code model.Code) bool {
+	of := func(f model.Finding) bool { return f.Code == code }
+	return slices.ContainsFunc(r.Findings, of) &&
+		!slices.ContainsFunc(r.Findings, func(f model.Finding) bool { return of(f) && f.Severity != model.Info })
 }
 
 // direction is the forward or the return path.

@@ -168,3 +168,19 @@ func TestPathInside(t *testing.T) {
 		t.Errorf("got\n%s", head)
 	}
 }
+
+// TestPathOfInfo: a hop at which packets end for no more than an info is not called
+// dead, since check does not fail for it.
+func TestPathOfInfo(t *testing.T) {
+	for severity, want := range map[model.Severity]string{
+		model.Info:    "\npackets end at hop 3 of the return path: bridge br0 (StaleMACRewrite, info)\n",
+		model.Warning: "\ndead at hop 3 of the return path: bridge br0 (StaleMACRewrite)\n",
+	} {
+		p := explained()
+		p.Findings[0].Severity = severity
+		var b bytes.Buffer
+		if err := p.Write(&b, report.Text, report.Style{}); err != nil || !strings.Contains(b.String(), want) {
+			t.Errorf("%s: %v: want %q in\n%s", severity, err, want, &b)
+		}
+	}
+}

@@ -40,6 +40,8 @@ func (r *roster) see(now time.Time, pods []model.Pod) {
 		if old := r.pods[k]; old != nil {
 			p.Since = old.Since
 			keepGiven(&p, old, held)
+			// A quick reading leaves the listeners out.
+			p.Backlog = cmp.Or(p.Backlog, old.Backlog)
 		}
 		r.pods[k] = &p
 	}

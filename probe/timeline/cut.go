@@ -37,6 +37,7 @@ func (c cut) snapshot(now *model.Snapshot) *model.Snapshot {
 	s.Traffic = c.traffic(&now.Traffic)
 	s.Sources = c.base.over(s.Sources)
 	c.base.compareRules(&s)
+	c.base.compareBacklogs(&s)
 	flowsUnread := c.base.unread(model.SourceConntrack)
 	if flowsUnread {
 		// What was counted since is unknown, so the differences are zero.

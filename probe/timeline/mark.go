@@ -15,6 +15,8 @@ type mark struct {
 	at time.Time
 	counts
 	rules ruleCounts
+	// overflows are those of the pods' listeners, by network namespace.
+	overflows map[uint32]uint64
 	// conntrack are the kernel's totals.
 	conntrack model.Conntrack
 	// gaps are the compared sources that were not read whole.
@@ -173,7 +175,7 @@ func (l *list[V]) overlay(newer list[V]) {
 
 func newMark(p model.Point) *mark {
 	s := p.Snapshot
-	m := &mark{at: s.Window.End, counts: newCounts(&s.Traffic), rules: newRuleCounts(s), conntrack: s.Conntrack, gaps: gapsOf(s)}
+	m := &mark{at: s.Window.End, counts: newCounts(&s.Traffic), rules: newRuleCounts(s), overflows: overflowsOf(s), conntrack: s.Conntrack, gaps: gapsOf(s)}
 	if p.Ready.IsZero() {
 		return m
 	}
@@ -185,6 +187,35 @@ func newMark(p model.Point) *mark {
 	m.arp.overlay(after.arp)
 	m.drops.overlay(after.drops)
 	return m
+}
+
+// overflowsOf returns the counts of pods' listeners that were read.
+func overflowsOf(s *model.Snapshot) map[uint32]uint64 {
+	out := map[uint32]uint64{}
+	for _, p := range s.Pods {
+		if p.Backlog != nil {
+			out[p.Netns] = p.Backlog.Overflows
+		}
+	}
+	return out
+}
+
+// compareBacklogs sets Delta of the pods' listeners, in copies. A pod that the mark
+// does not have counted all of its overflows since, if it is younger than the mark;
+// otherwise its listeners were not read then, and what was added is unknown.
+func (m *mark) compareBacklogs(s *model.Snapshot) {
+	s.Pods = slices.Clone(s.Pods)
+	for i := range s.Pods {
+		p := &s.Pods[i]
+		if p.Backlog == nil {
+			continue
+		}
+		now := *p.Backlog
+		if before, read := m.overflows[p.Netns]; read || p.Since.After(m.at) {
+			now.Delta = minus(now.Overflows, before)
+		}
+		p.Backlog = &now
+	}
 }
 
 // fold adds the TTLs of an older mark that is removed. Its time belongs to the

@@ -1,5 +1,5 @@
 // Package pods finds the network namespaces at the far ends of a node's links and
-// reads what they hold: links, routes, neighbours and programs.
+// reads what they hold: links, routes, neighbours, programs and full listeners.
 //
 // A namespace is matched to its link by the kernel's numbers: the link has its
 // peer's index and the number of the peer's namespace (IFLA_LINK and
@@ -32,6 +32,7 @@ import (
 	"github.com/lasthop/lasthop/probe/collect/neigh"
 	"github.com/lasthop/lasthop/probe/collect/program"
 	"github.com/lasthop/lasthop/probe/collect/route"
+	"github.com/lasthop/lasthop/probe/collect/socket"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
 )
@@ -51,6 +52,8 @@ type Namespace struct {
 	// some could not be read.
 	Programs []model.Program
 	Refused  error
+	// Backlog is read if Node.Programs is set.
+	Backlog *model.Backlog
 }
 
 // Node is what Read needs of the node's own namespace.
@@ -60,7 +63,7 @@ type Node struct {
 	Handle *netlink.Handle
 	// Links are those whose far ends are read.
 	Links []model.Link
-	// Programs asks for the programs on the far links too.
+	// Programs asks for the programs on the far links and the listeners too.
 	Programs bool
 }
 
@@ -166,6 +169,9 @@ func (n Node) enter(ctx context.Context, c Candidate, wanted map[int]bool) (int,
 	out.Neighbors, err = neigh.Entries(ctx, conn)
 	if n.Programs {
 		out.Programs, out.Refused = program.Read(ctx, ns, conn, out.Links)
+		var unread error
+		out.Backlog, unread = socket.Read(ns)
+		failed = errors.Join(failed, unread)
 	}
 	return id, out, errors.Join(failed, err)
 }
@@ -225,6 +231,7 @@ func (ns *Namespace) Pod(near, far *model.Link) model.Pod {
 		Netns:     ns.Inode,
 		NetnsName: ns.Name,
 		Up:        far.Up,
+		Backlog:   ns.Backlog,
 	}
 	for _, a := range far.Addresses {
 		if !a.Addr().IsLinkLocalUnicast() {

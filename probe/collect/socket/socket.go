@@ -1,0 +1,144 @@
+// Package socket reads how the TCP listeners of a network namespace keep up, from
+// /proc/net/netstat, tcp and tcp6 in that namespace: how often a queue of
+// connections to be accepted was full, and where connections wait. Since the kernel
+// takes a SYN that finds the queue full for consumed, no trace of dropped packets
+// shows it. The files are readable without rights; entering another namespace takes
+// CAP_SYS_ADMIN. The interface of ss(8), sock_diag, would load a kernel module.
+package socket
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/netns"
+)
+
+// dir has the files of the namespace that the reading thread is in.
+const dir = "/proc/thread-self/net/"
+
+// Read reads the listeners of a namespace. The sockets are listed only if a queue
+// was ever full.
+func Read(ns *netns.NS) (*model.Backlog, error) {
+	out := &model.Backlog{}
+	err := ns.Do(func() error {
+		err := open("netstat", func(r io.Reader) (err error) {
+			out.Overflows, err = overflows(r)
+			return err
+		})
+		if err != nil || out.Overflows == 0 {
+			return err
+		}
+		for _, file := range []string{"tcp", "tcp6"} {
+			err := open(file, func(r io.Reader) error {
+				found, err := waiting(r)
+				out.Waiting = append(out.Waiting, found...)
+				return err
+			})
+			// A kernel without IPv6 has no tcp6.
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read TCP listeners: %w", err)
+	}
+	return out, nil
+}
+
+func open(file string, read func(io.Reader) error) error {
+	f, err := os.Open(dir + file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := read(f); err != nil {
+		return fmt.Errorf("parse %s: %w", file, err)
+	}
+	return nil
+}
+
+// overflows returns the counter of full queues. netstat has pairs of lines, one with
+// the names and one with the values.
+func overflows(r io.Reader) (uint64, error) {
+	const group, counter = "TcpExt:", "ListenOverflows"
+	var names []string
+	for s := bufio.NewScanner(r); s.Scan(); {
+		fields := strings.Fields(s.Text())
+		switch {
+		case len(fields) == 0 || fields[0] != group:
+		case names == nil:
+			names = fields
+		default:
+			i := slices.Index(names, counter)
+			if i < 0 || i >= len(fields) {
+				return 0, errors.New("no " + counter)
+			}
+			return strconv.ParseUint(fields[i], 10, 64)
+		}
+	}
+	return 0, errors.New("no values of " + group)
+}
+
+// waiting returns the listeners with connections that wait to be accepted. The kernel
+// lists listeners first, so the rest, which may be long, is not read.
+func waiting(r io.Reader) ([]model.Listener, error) {
+	const local, state, queues, listening = 1, 3, 4, "0A"
+	var out []model.Listener
+	s := bufio.NewScanner(r)
+	s.Scan() // the names of the columns
+	for s.Scan() {
+		fields := strings.Fields(s.Text())
+		if len(fields) <= queues {
+			return out, fmt.Errorf("%d columns", len(fields))
+		}
+		if fields[state] != listening {
+			break
+		}
+		_, received, _ := strings.Cut(fields[queues], ":")
+		n, err := strconv.ParseUint(received, 16, 32)
+		if err != nil {
+			return out, err
+		}
+		if n == 0 {
+			continue
+		}
+		at, err := parseAddr(fields[local])
+		if err != nil {
+			return out, err
+		}
+		out = append(out, model.Listener{Addr: at, Queue: uint32(n)})
+	}
+	return out, s.Err()
+}
+
+// parseAddr parses an address and port in hexadecimal. The address is printed as
+// 32-bit words in the machine's byte order.
+func parseAddr(text string) (netip.AddrPort, error) {
+	a, port, _ := strings.Cut(text, ":")
+	b, err := hex.DecodeString(a)
+	n, failed := strconv.ParseUint(port, 16, 16)
+	if err := errors.Join(err, failed); err != nil {
+		return netip.AddrPort{}, err
+	}
+	for i := 0; i+4 <= len(b); i += 4 {
+		binary.NativeEndian.PutUint32(b[i:], binary.BigEndian.Uint32(b[i:]))
+	}
+	addr, ok := netip.AddrFromSlice(b)
+	if !ok {
+		return netip.AddrPort{}, fmt.Errorf("%q is no address", text)
+	}
+	return netip.AddrPortFrom(addr, uint16(n)), nil
+}

@@ -1,0 +1,106 @@
+package socket
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/probe/collect/internal/nstest"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// TestRead fills the queue of a listener that accepts nothing: with a backlog of 0
+// one connection waits, and the next SYN is dropped.
+func TestRead(t *testing.T) {
+	ns := nstest.New(t)
+	ns.Run("ip link set lo up")
+	if b, err := Read(ns.NS); err != nil || b.Overflows != 0 || len(b.Waiting) > 0 {
+		t.Fatalf("an empty namespace: %+v, %v", b, err)
+	}
+	var l net.Listener
+	err := ns.Do(func() (err error) {
+		l, err = net.Listen("tcp", "127.0.0.1:0")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	raw, err := l.(*net.TCPListener).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.Control(func(fd uintptr) { err = unix.Listen(int(fd), 0) }); err != nil {
+		t.Fatal(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	dial := func() (c net.Conn, err error) {
+		err = ns.Do(func() (err error) {
+			c, err = (&net.Dialer{}).DialContext(ctx, "tcp", l.Addr().String())
+			return err
+		})
+		return c, err
+	}
+	first, err := dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if c, err := dial(); err == nil {
+			c.Close()
+		}
+	}()
+	defer func() { cancel(); <-done }()
+	var b *model.Backlog
+	for b == nil || b.Overflows == 0 {
+		if b, err = Read(ns.NS); err != nil {
+			t.Fatal(err)
+		}
+		if t.Context().Err() != nil {
+			t.Fatal("no overflow")
+		}
+	}
+	want := model.Listener{Addr: netip.MustParseAddrPort(l.Addr().String()), Queue: 1}
+	if len(b.Waiting) != 1 || b.Waiting[0] != want {
+		t.Errorf("waiting: %+v, want %+v", b.Waiting, want)
+	}
+}
+
+func TestParse(t *testing.T) {
+	n, err := overflows(strings.NewReader("TcpExt: SyncookiesSent ListenOverflows ListenDrops\nTcpExt: 1 22 33\nIpExt: InNoRoutes\nIpExt: 4\n"))
+	if n != 22 || err != nil {
+		t.Errorf("overflows: %d, %v", n, err)
+	}
+	for _, text := range []string{"", "TcpExt: A\nTcpExt: 1\n", "TcpExt: A ListenOverflows\nTcpExt: 1\n", "TcpExt: ListenOverflows\nTcpExt: x\n"} {
+		if _, err := overflows(strings.NewReader(text)); err == nil {
+			t.Errorf("overflows of %q: no error", text)
+		}
+	}
+	const head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when\n"
+	found, err := waiting(strings.NewReader(head +
+		"   0: 00000000:1F90 00000000:0000 0A 00000000:00000000 00:00000000\n" +
+		"   1: 00000000000000000000000000000000:0050 00000000000000000000000000000000:0000 0A 00000000:00000081 00:00000000\n" +
+		"   2: 0100007F:1F90 0100007F:8000 01 00000000:00000005 00:00000000\n"))
+	if err != nil || len(found) != 1 || found[0] != (model.Listener{Addr: netip.MustParseAddrPort("[::]:80"), Queue: 129}) {
+		t.Errorf("waiting: %+v, %v", found, err)
+	}
+}
+
+func FuzzWaiting(f *testing.F) {
+	f.Add("head\n   0: 00000000:1F90 00000000:0000 0A 00000000:00000003 00:00000000\n")
+	f.Fuzz(func(_ *testing.T, text string) {
+		_, _ = waiting(strings.NewReader(text))
+		_, _ = overflows(strings.NewReader(text))
+	})
+}

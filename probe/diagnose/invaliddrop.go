@@ -1,0 +1,245 @@
+package diagnose
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// InvalidDrop is the code of this finding.
+const InvalidDrop model.Code = "InvalidDrop"
+
+var invalidDrop = kind{
+	page: Page{
+		Code:     InvalidDrop,
+		Severity: model.Warning,
+		Title:    "packets of pods are invalid to connection tracking, and a rule drops them, so that flows do not establish",
+		Meaning: "Connection tracking calls a packet invalid where it fits no flow: a reply whose request this node did not track, since " +
+			"that took another path or a rule excluded it; a packet whose reply it did not see; or a segment outside the window that it " +
+			"expects. Such packets pass until a rule drops them, as kube-proxy's does. A few late segments of closed connections are " +
+			"normal and stay with PolicyDrop, at info.",
+		Evidence: "the rule on ctstate INVALID and what it counted; samples of what it dropped (SYN-ACK, echo reply, data); no flow in " +
+			"connection tracking that they are replies of, or one without a reply; how many of the pod's packets of that direction it dropped.",
+		Fix: "have both directions pass this node, and be tracked: look for the other direction's path, or the rule that excludes it. For " +
+			"segments outside the window net.netfilter.nf_conntrack_tcp_be_liberal=1 helps.",
+	},
+	find:     findInvalidDrop,
+	after:    []model.Code{ReversePathFilter, PathMTU, BridgeRuleDrop, HairpinDrop, ConntrackFull, ConntrackRace},
+	explains: []model.Code{PolicyDrop},
+	ends:     []model.HopKind{model.HopPolicy},
+}
+
+// mistrust is why connection tracking calls packets invalid.
+type mistrust int
+
+const (
+	// flowClosed packets came after their connection was closed, which is no fault.
+	flowClosed mistrust = iota
+	// requestUntracked packets are replies of requests that were not tracked.
+	requestUntracked
+	// replyUntracked packets follow a reply that was not tracked.
+	replyUntracked
+	// outOfWindow segments are outside the window that connection tracking expects.
+	outOfWindow
+)
+
+func findInvalidDrop(v *view) []finding {
+	if !v.Has(model.SourceConntrack) || !slices.ContainsFunc(v.PacketRules, func(r model.PacketRule) bool {
+		return (&candidateRule{rule: &r, unknown: r.Unknown}).dropsInvalid() && r.Counter.Delta >= minDrops
+	}) {
+		return nil
+	}
+	drops, _, _ := v.netfilterDrops()
+	var out []finding
+	for _, a := range attribute(drops) {
+		if !a.dropsInvalid() {
+			continue
+		}
+		bad := &attribution{candidateRule: a.candidateRule}
+		reasons := map[mistrust]*model.Drop{}
+		for _, p := range a.parts {
+			if why := v.mistrusted(p.drop); why != flowClosed {
+				bad.parts = append(bad.parts, p)
+				if reasons[why] == nil || reasons[why].Packets < p.drop.Packets {
+					reasons[why] = p.drop
+				}
+			}
+		}
+		if len(bad.parts) > 0 {
+			out = append(out, finding{Finding: v.invalid(bad, reasons), explains: bad.explains()})
+		}
+	}
+	return out
+}
+
+// mistrusted says why connection tracking calls the packets of a drop invalid.
+func (v *view) mistrusted(d *model.Drop) mistrust {
+	if d.Packets < minDrops || !d.Last.IsZero() && d.Last.Sub(d.First) < 2*settled {
+		return flowClosed
+	}
+	begun, replied := v.began(d.Dst, d.Src)
+	if v.anySample(d, isReply) && !begun {
+		return requestUntracked
+	}
+	if v.anySample(d, closes) {
+		return flowClosed
+	}
+	onward, heard := v.began(d.Src, d.Dst)
+	if onward && !heard {
+		return replyUntracked
+	}
+	if (replied || heard) && v.mostOf(d) {
+		return outOfWindow
+	}
+	return flowClosed
+}
+
+// began reports whether connection tracking has flows that the one address began
+// towards the other, and whether any was replied to. Either may be translated.
+func (v *view) began(from, to netip.Addr) (any, replied bool) {
+	for f := range each(v.Flows) {
+		if (f.Original.Src == from || f.Reply.Dst == from) && (f.Reply.Src == to || f.Original.Dst == to) {
+			any, replied = true, replied || f.Replied
+		}
+	}
+	return any, replied
+}
+
+// mostOf reports whether the rule dropped at least half of what a pod sends, or of
+// what arrives for it, as counted where it enters the node.
+func (v *view) mostOf(d *model.Drop) bool {
+	pod, side := d.Src, model.AsSource
+	if len(v.pods[pod]) == 0 {
+		pod, side = d.Dst, model.AsDestination
+	}
+	var dropped, total uint64
+	for x := range each(v.Traffic.Drops) {
+		if x.Netfilter() && (side == model.AsSource && x.Src == pod || side == model.AsDestination && x.Dst == pod && len(v.pods[x.Src]) == 0) {
+			dropped += x.Packets
+		}
+	}
+	for h := range each(v.Traffic.Hops) {
+		if h.Addr == pod && h.Side == side && h.Direction == model.Ingress {
+			total = max(total, h.Packets)
+		}
+	}
+	return total > 0 && 2*dropped >= total
+}
+
+// anySample reports whether a sample of the drop is of a kind.
+func (v *view) anySample(d *model.Drop, is func(head []byte) bool) bool {
+	k := keyOfDrop(d)
+	return slices.ContainsFunc(v.Traffic.Samples, func(s model.Sample) bool {
+		return sampleKey{s.Src, s.Dst, headProto(s.Head), s.Reason, s.Netns, s.IfIndex} == k && is(s.Head)
+	})
+}
+
+// tcpFlags are a segment's FIN, SYN, RST and ACK.
+func tcpFlags(head []byte) (flags byte, ok bool) {
+	const at = 13
+	t := transport(head)
+	if headProto(head) != tcp || len(t) <= at {
+		return 0, false
+	}
+	return t[at] & 0x17, true
+}
+
+// isReply reports whether the packet is the first reply of a flow: a SYN-ACK, or an
+// echo reply.
+func isReply(head []byte) bool {
+	if flags, ok := tcpFlags(head); ok {
+		return flags == 0x12
+	}
+	switch headProto(head) {
+	case icmp4:
+		size := int(head[0]&0xf) * 4
+		return len(head) > size && head[size] == 0
+	case icmp6:
+		return len(head) > 40 && head[40] == 129
+	}
+	return false
+}
+
+// closes reports whether the segment ends a connection.
+func closes(head []byte) bool {
+	flags, ok := tcpFlags(head)
+	return ok && flags&0x05 != 0
+}
+
+// invalid is the finding on what one rule dropped. Of each reason there is the drop
+// with the most packets.
+func (v *view) invalid(a *attribution, reasons map[mistrust]*model.Drop) model.Finding {
+	var l lost
+	for _, p := range a.parts {
+		pod := p.drop.Src
+		if len(v.pods[pod]) == 0 {
+			pod = p.drop.Dst
+		}
+		l.about(pod, p.drop)
+		l.packets += p.packets
+		l.drops = append(l.drops, p.drop)
+	}
+	f := l.finding()
+	f.Title = "packets of " + addrs(f.Pods) + " are invalid to connection tracking and dropped"
+	f.Why = fmt.Sprintf("The rule on ctstate INVALID in table %s, chain %s (%s) dropped %s. It belongs to %s.", a.key.Table, a.key.Chain,
+		a.key.Backend, count(f.Packets, "packet"), cmp.Or(a.maker(), "no program known to lasthop: made by hand, or by a script"))
+	f.Evidence = append([]model.Evidence{a.evidence()}, dropEvidence(l.drops)...)
+	f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
+	f.Confidence = model.Likely
+	for _, why := range slices.Sorted(maps.Keys(reasons)) {
+		v.whyInvalid(&f, why, reasons[why])
+	}
+	excluded := v.untracking(l.drops)
+	for _, r := range excluded {
+		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule excludes the other direction from connection tracking", r))
+		f.Fix = append(f.Fix, "where the exclusion is meant, exclude both directions; else "+deletePacketRule(r))
+	}
+	if len(excluded) > 0 {
+		f.Confidence, f.Alternatives = model.Proven, nil
+		return f
+	}
+	src, dst := mostDropped(l.drops)[0].Src, mostDropped(l.drops)[0].Dst
+	f.Fix = append(f.Fix,
+		fmt.Sprintf("see by which links both directions pass: tcpdump -eni any host %s and host %s", src, dst),
+		fmt.Sprintf("have both pass this node: compare %s route get %s here with the route that %s has back", ip(dst), dst, dst))
+	return f
+}
+
+// whyInvalid adds to a finding why the packets of a drop are invalid.
+func (v *view) whyInvalid(f *model.Finding, why mistrust, d *model.Drop) {
+	switch why {
+	case requestUntracked:
+		f.Why += fmt.Sprintf(" Replies of %s to %s fit no flow: this node did not track the requests.", d.Src, d.Dst)
+		observe(f, model.SourceConntrack, "no flow that %s began towards %s", d.Dst, d.Src)
+		f.Alternatives = append(f.Alternatives, "the requests take a path that bypasses this node's connection tracking (asymmetric routes)")
+	case replyUntracked:
+		f.Why += fmt.Sprintf(" %s goes on with connections to %s whose replies this node did not track.", d.Src, d.Dst)
+		observe(f, model.SourceConntrack, "the flows from %s to %s are UNREPLIED", d.Src, d.Dst)
+		f.Alternatives = append(f.Alternatives, "the replies take a path that bypasses this node's connection tracking (asymmetric routes)")
+	case outOfWindow:
+		f.Why += fmt.Sprintf(" Segments of %s to %s are outside the window that connection tracking expects: it misses part of the other direction.", d.Src, d.Dst)
+		observe(f, model.SourceConntrack, "flows between %s and %s have a reply", d.Src, d.Dst)
+		f.Alternatives = append(f.Alternatives, "part of the other direction takes another path", "a device on the way changes sequence numbers")
+		f.Fix = append(f.Fix, setSysctl("net.netfilter.nf_conntrack_tcp_be_liberal", "1"))
+	}
+}
+
+// untracking are the rules that excluded the other direction of drops from connection
+// tracking in the window.
+func (v *view) untracking(drops []*model.Drop) []*model.PacketRule {
+	var out []*model.PacketRule
+	for r := range each(v.PacketRules) {
+		excludes := r.Target == "NOTRACK" || r.Target == "CT" && strings.Contains(r.Text, "--notrack")
+		if excludes && r.Counter.Delta > 0 && slices.ContainsFunc(drops, func(d *model.Drop) bool {
+			return r.Src.Matches(d.Dst) && r.Dst.Matches(d.Src) && (r.Proto == 0 || (r.Proto == d.Proto) != r.ProtoNot)
+		}) {
+			out = append(out, r)
+		}
+	}
+	return out
+}

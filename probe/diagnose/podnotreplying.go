@@ -1,0 +1,229 @@
+package diagnose
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// PodNotReplying is the code of this finding.
+const PodNotReplying model.Code = "PodNotReplying"
+
+var podNotReplying = kind{
+	page: Page{
+		Code:     PodNotReplying,
+		Severity: model.Warning,
+		Title:    "requests reach a pod of this node and it does not reply",
+		Meaning: "Requests are handed to the pod's link, and nothing comes out of it: no reply, no reset, no ICMP error. The node " +
+			"and the network are not at fault. What is lost is lost inside the pod: by a firewall or program in its namespace, a " +
+			"reply path through another interface or without a route, or a sandbox whose own network stack is not seen. A closed " +
+			"port would reply with a reset, and a hung process is ReceiveOverflow where its full queue is seen.",
+		Evidence: "SYNs out of the pod's link into the pod, and fewer SYN-ACKs back; connection tracking has the flows to that port " +
+			"UNREPLIED, and none of these clients got a reply in the window. Datagrams count only where replies are certain: DNS, and ports that replied to that client before. " +
+			"An echo request without a reply is not enough.",
+		Fix: "look inside the pod: its listeners, its firewall, its route to the client.",
+	},
+	find: findPodNotReplying,
+	rest: true,
+	ends: []model.HopKind{model.HopPod, model.HopLocal},
+}
+
+// deaf is a pod's address with the services that do not reply.
+type deaf struct {
+	pod      *model.Pod
+	addr     netip.Addr
+	services []service
+	// flows are those without a reply, silent how many SYNs went in for which no
+	// SYN-ACK came out.
+	flows  []*model.Flow
+	silent uint64
+	in     *model.HopCount
+	// partly: a service replies to other clients.
+	partly bool
+}
+
+func findPodNotReplying(v *view) []finding {
+	if !v.Has(model.SourceTC, model.SourcePods) {
+		return nil
+	}
+	all := v.asksOf()
+	var out []finding
+	for p := range each(v.Pods) {
+		if !v.stood(p) {
+			continue
+		}
+		for _, a := range podAddrs(p) {
+			in := v.hop(a, p.LinkIndex, model.Egress, model.AsDestination)
+			if in == nil || len(v.pods[a]) != 1 {
+				continue
+			}
+			d := deaf{pod: p, addr: a, in: in, silent: in.SYN - min(in.SYN, v.synAcks(a))}
+			for _, s := range services(all, a) {
+				if v.deafTo(s, all[s], &d) {
+					d.services = append(d.services, s)
+				}
+			}
+			if len(d.services) > 0 || v.untrackedSilence(&d, all) {
+				out = append(out, finding{Finding: v.notReplying(&d)})
+			}
+		}
+	}
+	return out
+}
+
+// synAcks are those that an address sent, by whichever link they came.
+func (v *view) synAcks(a netip.Addr) (most uint64) {
+	for h := range each(v.Traffic.Hops) {
+		if h.Addr == a && h.Direction == model.Ingress && h.Side == model.AsSource {
+			most = max(most, h.SYNACK)
+		}
+	}
+	return most
+}
+
+// deafTo reports whether requests of the window to a service were not replied to, and
+// no other finding says why: none at all, or none of certain clients, each of which
+// asked several times. It adds these flows to d.
+func (v *view) deafTo(s service, a *asks, d *deaf) bool {
+	if s.proto != tcp && s.proto != udp || !s.wants(a) {
+		return false
+	}
+	replied := map[netip.Addr]bool{}
+	for _, f := range a.replied {
+		replied[f.Original.Src] = true
+	}
+	asked := map[netip.Addr]int{}
+	for _, f := range a.unreplied {
+		asked[f.Original.Src]++
+	}
+	flows := slices.DeleteFunc(slices.Clone(a.unreplied), func(f *model.Flow) bool {
+		client := f.Original.Src
+		return replied[client] || s.proto == udp && s.port != dnsPort && !a.before[client] || len(replied) > 0 && asked[client] < minAsks || v.settledFor(s.pod, client)
+	})
+	if len(flows) < minAsks || s.proto == tcp && d.silent < minAsks {
+		return false
+	}
+	d.partly = d.partly || len(replied) > 0
+	d.flows = append(d.flows, flows...)
+	return true
+}
+
+// settledFor reports whether a finding is about packets between a pod and a client
+// already. That nobody listens explains silence whatever its severity.
+func (v *view) settledFor(pod, client netip.Addr) bool {
+	about := func(f *finding, a, b netip.Addr) bool {
+		return slices.Contains(f.Pods, a) &&
+			(len(f.Peers) == 0 || slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool { return p.Contains(b) }))
+	}
+	for f := range each(v.prior) {
+		if (f.Severity != model.Info || f.Code == NoListener) && (about(f, pod, client) || about(f, client, pod)) {
+			return true
+		}
+	}
+	return false
+}
+
+// manySYNs is more than one connection attempt sends in a window.
+const manySYNs = 9
+
+// untrackedSilence reports whether a pod replies to no connection at all, where
+// connection tracking has no flow to it to tell them apart.
+func (v *view) untrackedSilence(d *deaf, all map[service]*asks) bool {
+	if d.silent < manySYNs || d.silent < d.in.SYN || d.in.Last.Sub(d.in.First) < 2*settled {
+		return false
+	}
+	if slices.ContainsFunc(services(all, d.addr), func(s service) bool { return s.proto == tcp }) {
+		return false
+	}
+	out := v.hop(d.addr, d.pod.LinkIndex, model.Ingress, model.AsSource)
+	if out != nil && out.RST+out.ICMPErrors > 0 {
+		return false
+	}
+	return !slices.ContainsFunc(v.prior, func(f finding) bool {
+		return (f.Severity != model.Info || f.Code == NoListener) && slices.Contains(f.Pods, d.addr)
+	})
+}
+
+func (v *view) notReplying(d *deaf) model.Finding {
+	p := d.pod
+	f := model.Finding{
+		Confidence: model.Likely, Pods: []netip.Addr{d.addr}, Peers: hosts(clients(d.flows)),
+		Packets: max(d.silent, uint64(len(d.flows))), LastHopAlive: v.place(p.Link, model.Egress),
+		Unseen: []string{"what happens inside the pod"},
+	}
+	at := d.addr.String()
+	if len(d.services) > 0 {
+		var names []string
+		for _, s := range d.services {
+			names = append(names, s.name())
+		}
+		at += " " + strings.Join(names, ", ")
+	}
+	f.Title = at + " does not reply"
+	if d.partly {
+		f.Title += " to " + addrs(clients(d.flows))
+		f.Alternatives = append(f.Alternatives, "the application, or what guards it, refuses these clients silently")
+	}
+	f.Why = fmt.Sprintf("Requests to %s leave %s into %s, and no reply, reset or ICMP error comes out. The node and the network delivered them.",
+		at, p.Link, podName(p))
+	if d.in.SYN > 0 {
+		observe(&f, model.SourceTC, "%s egress: %s and %s to %s; from it %s", p.Link, count(d.in.Packets, "packet"), count(d.in.SYN, "SYN"),
+			d.addr, count(v.synAcks(d.addr), "SYN-ACK"))
+	} else {
+		observe(&f, model.SourceTC, "%s egress: %s to %s", p.Link, count(d.in.Packets, "packet"), d.addr)
+	}
+	if len(d.flows) > 0 {
+		observe(&f, model.SourceConntrack, "%s to %s UNREPLIED that began in the window, from %s; none of these clients got a reply",
+			count(uint64(len(d.flows)), "flow"), at, addrs(clients(d.flows)))
+	} else {
+		f.Confidence = model.Possible
+		f.Unseen = append(f.Unseen, "which ports are asked, and by whom: connection tracking has no flow to the pod")
+		f.Alternatives = append(f.Alternatives, "a scan of ports that the pod's firewall hides")
+	}
+	if to := virtual(d.flows); len(to) > 0 {
+		observe(&f, model.SourceConntrack, "some were sent to %s and translated", addrs(to))
+	}
+	v.insideOf(d, &f)
+	if !v.Has(model.SourceDrops) {
+		f.Confidence = model.Possible
+		f.Alternatives = append(f.Alternatives, "a program on "+p.Link+" drops the requests behind the counter: drops were not seen")
+	}
+	f.Fix = []string{
+		inside(p) + "ss -lntu",
+		inside(p) + "nft list ruleset",
+	}
+	if asking := clients(d.flows); len(asking) > 0 {
+		f.Fix = append(f.Fix, fmt.Sprintf("%s%s route get %s", inside(p), ip(asking[0]), asking[0]))
+	}
+	return f
+}
+
+// insideOf adds what is known of the pod's namespace, and what that leaves.
+func (v *view) insideOf(d *deaf, f *model.Finding) {
+	var dropped []*model.Drop
+	for x := range each(v.Traffic.Drops) {
+		if (x.Dst == d.addr || x.Src == d.addr) && v.inPod(x).IsValid() && v.drops.Lost(x) && !v.explained(x) {
+			dropped = append(dropped, x)
+		}
+	}
+	if len(dropped) > 0 {
+		f.Evidence = append(f.Evidence, (&lost{drops: dropped}).evidence()...)
+	}
+	firewall := "the pod's own firewall drops the requests or the replies"
+	if v.Has(model.SourceDrops) && len(dropped) == 0 {
+		observe(f, model.SourceDrops, "no drop in the pod's namespace")
+		firewall = "a program in the pod's namespace, or a sandbox with a network stack of its own, takes the packets"
+	}
+	f.Alternatives = append(f.Alternatives, firewall, "the replies leave by another interface of the pod, or have no route")
+	if b := d.pod.Backlog; b != nil && b.Delta == 0 {
+		observe(f, model.SourcePods, "no listener's queue in the pod's namespace was full in the window")
+	} else {
+		f.Alternatives = append(f.Alternatives, "the process hangs, and its queue of new connections is full")
+	}
+	if slices.ContainsFunc(d.services, func(s service) bool { return s.proto == udp }) {
+		f.Alternatives = append(f.Alternatives, "the process that reads the datagrams hangs, and its buffer is not full yet")
+	}
+}

@@ -1,0 +1,247 @@
+package diagnose
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// asks are connections, or datagrams, of the window from a client to a port of a pod,
+// counted at the pod's link.
+func (n *node) asks(from, pod string, proto uint8, port uint16, flows int, replied bool) {
+	n.tracked(from, pod, proto, port, flows, replied)
+	syn, synack := uint64(0), uint64(0)
+	if proto == tcp {
+		syn = uint64(flows)
+		if replied {
+			synack = syn
+		}
+	}
+	n.handed(pod, uint64(flows), syn, synack)
+}
+
+// tracked adds flows to connection tracking that began in the window.
+func (n *node) tracked(from, to string, proto uint8, port uint16, flows int, replied bool) {
+	for range flows {
+		client := uint16(40000 + len(n.Flows))
+		n.Flows = append(n.Flows, model.Flow{Proto: proto, Start: start.Add(time.Second), Replied: replied,
+			Original: model.Tuple{Src: addr(from), Dst: addr(to), SrcPort: client, DstPort: port},
+			Reply:    model.Tuple{Src: addr(to), Dst: addr(from), SrcPort: port, DstPort: client}})
+	}
+}
+
+// handed counts packets and SYNs into a pod, and SYN-ACKs out of it.
+func (n *node) handed(pod string, packets, syn, synack uint64) {
+	for _, h := range []model.HopCount{
+		{Direction: model.Egress, Side: model.AsDestination, Packets: packets, SYN: syn},
+		{Direction: model.Ingress, Side: model.AsSource, Packets: synack, SYNACK: synack},
+	} {
+		h.Addr, h.First, h.Last = addr(pod), start.Add(time.Second), end
+		h.IfIndex = newView(&n.Snapshot).pods[addr(pod)][0].LinkIndex
+		at := -1
+		for i, old := range n.Traffic.Hops {
+			if old.Addr == h.Addr && old.IfIndex == h.IfIndex && old.Direction == h.Direction && old.Side == h.Side {
+				at = i
+			}
+		}
+		if at < 0 {
+			n.Traffic.Hops = append(n.Traffic.Hops, h)
+			continue
+		}
+		old := &n.Traffic.Hops[at]
+		old.Packets, old.SYN, old.SYNACK = old.Packets+h.Packets, old.SYN+h.SYN, old.SYNACK+h.SYNACK
+	}
+}
+
+func TestPodNotReplying(t *testing.T) {
+	const server, client = "172.20.1.5", "172.20.1.6"
+	const want = "PodNotReplying likely 172.20.1.5 172.20.1.6 172.20.2.9"
+	silent := func(n *node) *node {
+		n = n.live()
+		n.asks(client, server, tcp, 8080, 4, false)
+		n.asks(far, server, tcp, 8080, 4, false)
+		return n
+	}
+	for _, tt := range []fixture{
+		{"no port replies", func() *node { return silent(kubenet()) }, []string{want}},
+		{"another port replies", func() *node {
+			n := silent(kubenet())
+			n.asks(client, server, tcp, 9090, 20, true)
+			return n
+		}, []string{want}},
+		{"the node asks, as kubelet does", func() *node {
+			n := kubenet().live()
+			n.asks("10.50.0.4", server, tcp, 8080, 4, false)
+			return n
+		}, []string{"PodNotReplying likely 172.20.1.5 10.50.0.4"}},
+		{"through a service", func() *node {
+			n := silent(kubenet())
+			for i := range n.Flows {
+				n.Flows[i].Original.Dst = addr("10.0.0.10")
+			}
+			return n
+		}, []string{want}},
+		{"a name server", func() *node {
+			n := kubenet().live()
+			n.asks(client, server, udp, 53, 4, false)
+			return n
+		}, []string{"PodNotReplying likely 172.20.1.5 172.20.1.6"}},
+		{"datagrams of a kind that was answered before", func() *node {
+			n := kubenet().live()
+			n.asks(client, server, udp, 6000, 1, true)
+			n.Flows[0].Start = time.Time{}
+			n.asks(client, server, udp, 6000, 4, false)
+			return n
+		}, []string{"PodNotReplying likely 172.20.1.5 172.20.1.6"}},
+		{"a client that only sends datagrams, beside one that is answered", func() *node {
+			n := kubenet().live()
+			n.asks(client, server, udp, 6000, 1, true)
+			n.Flows[0].Start = time.Time{}
+			n.asks(far, server, udp, 6000, 9, false)
+			return n
+		}, nil},
+		{"a sink of datagrams", func() *node {
+			n := kubenet().live()
+			n.asks(client, server, udp, 8125, 40, false)
+			return n
+		}, nil},
+		{"echo requests alone", func() *node {
+			n := kubenet().live()
+			n.asks(client, server, icmp4, 0, 40, false)
+			return n
+		}, nil},
+		{"replies leave and are lost later", func() *node {
+			n := silent(kubenet())
+			n.handed(server, 0, 0, 8)
+			return n
+		}, nil},
+		{"the pod has just started", func() *node {
+			n := silent(kubenet())
+			n.Pods[0].Since = start.Add(time.Second)
+			return n
+		}, nil},
+		{"two requests", func() *node {
+			n := kubenet().live()
+			n.asks(client, server, tcp, 8080, 2, false)
+			return n
+		}, nil},
+		{"a scan of many ports", func() *node {
+			n := kubenet().live()
+			for port := range uint16(30) {
+				n.asks(far, server, tcp, 8000+port, 1, false)
+			}
+			return n
+		}, nil},
+		{"some connections of a busy port are new", func() *node {
+			n := kubenet().live()
+			n.asks(client, server, tcp, 8080, 50, true)
+			n.asks(client, server, tcp, 8080, 4, false)
+			return n
+		}, nil},
+		{"some clients are never answered", func() *node {
+			n := kubenet().live()
+			n.asks(client, server, tcp, 8080, 50, true)
+			n.asks(far, server, tcp, 8080, 4, false)
+			return n
+		}, []string{"PodNotReplying likely 172.20.1.5 172.20.2.9"}},
+		{"of many clients a few have just begun", func() *node {
+			n := kubenet().live()
+			n.asks(client, server, tcp, 8080, 50, true)
+			for i := range 9 {
+				n.asks(fmt.Sprintf("203.0.113.%d", i+1), server, tcp, 8080, 1, false)
+			}
+			return n
+		}, nil},
+		{"the requests never reached the pod's link", func() *node {
+			n := silent(kubenet())
+			n.Traffic.Hops = nil
+			return n
+		}, nil},
+		{"its own firewall is another finding", func() *node {
+			n := silent(kubenet())
+			n.Pods[0].Netns = 77
+			n.refuse("nft_do_chain", client, server, 4).Netns = 77
+			n.refuse("nft_do_chain", far, server, 4).Netns = 77
+			return n
+		}, []string{"PolicyDrop likely 172.20.1.5 172.20.1.6 172.20.2.9"}},
+		{"drops in its namespace that nothing explains are evidence", func() *node {
+			n := silent(kubenet())
+			n.Pods[0].Netns = 77
+			n.drop("XDP", "veth_xdp_rcv_skb", client, server, 2).Netns = 77
+			return n
+		}, []string{want}},
+		{"drops were not watched", func() *node {
+			n := silent(kubenet())
+			n.lose(model.SourceDrops, model.Missing)
+			return n
+		}, []string{"PodNotReplying possible 172.20.1.5 172.20.1.6 172.20.2.9"}},
+		{"connections that are not tracked", func() *node {
+			n := routedNode().live()
+			n.handed("10.60.0.20", 12, 12, 0)
+			return n
+		}, []string{"PodNotReplying possible 10.60.0.20"}},
+		{"the repeated SYNs of one connection", func() *node {
+			n := routedNode().live()
+			n.handed("10.60.0.20", 6, 6, 0)
+			return n
+		}, nil},
+		{"nothing was counted", func() *node {
+			n := silent(kubenet())
+			n.lose(model.SourceTC, model.Missing)
+			return n
+		}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) { verdicts(t, tt.node(), tt.want) })
+	}
+}
+
+func TestReceiveOverflow(t *testing.T) {
+	const server, client = "172.20.1.5", "172.20.1.6"
+	// full is a pod whose listener at 8080 had a full queue so often.
+	full := func(overflows uint64, replied int) *node {
+		n := kubenet().live()
+		n.Pods[0].Netns = 77
+		n.Pods[0].Backlog = &model.Backlog{Overflows: 900, Delta: overflows, Waiting: []model.Listener{{Addr: netip.MustParseAddrPort("0.0.0.0:8080"), Queue: 2}}}
+		n.asks(client, server, tcp, 8080, replied, true)
+		n.asks(client, server, tcp, 8080, 5, false)
+		return n
+	}
+	sink := func(port uint16, before bool) *node {
+		n := kubenet().live()
+		n.Pods[0].Netns = 77
+		d := n.drop("SOCKET_RCVBUFF", "udp_queue_rcv_one_skb", client, server, 9)
+		d.Netns, d.Proto = 77, udp
+		n.sampled(d, head(udp, port, 0))
+		if before {
+			n.asks(client, server, udp, port, 1, true)
+			n.Flows[0].Start = time.Time{}
+		}
+		n.asks(client, server, udp, port, 9, false)
+		return n
+	}
+	for _, tt := range []struct {
+		name     string
+		node     *node
+		severity model.Severity
+		want     []string
+	}{
+		{"a hung server", full(15, 0), model.Warning, []string{"ReceiveOverflow proven 172.20.1.5 172.20.1.6"}},
+		{"a burst", full(15, 60), model.Info, []string{"ReceiveOverflow proven 172.20.1.5 172.20.1.6"}},
+		{"one connection", full(1, 60), "", nil},
+		{"a sink of datagrams", sink(8125, false), model.Info, []string{"ReceiveOverflow proven 172.20.1.5 172.20.1.6"}},
+		{"a name server that hangs", sink(53, false), model.Warning, []string{"ReceiveOverflow proven 172.20.1.5 172.20.1.6"}},
+		{"datagrams that were answered before", sink(6000, true), model.Warning, []string{"ReceiveOverflow proven 172.20.1.5 172.20.1.6"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			verdicts(t, tt.node, tt.want)
+			for _, f := range Diagnose(&tt.node.Snapshot) {
+				if f.Severity != tt.severity {
+					t.Errorf("%s, want %s", f.Severity, tt.severity)
+				}
+			}
+		})
+	}
+}
