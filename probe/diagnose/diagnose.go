@@ -50,11 +50,19 @@ type finding struct {
 	// explains reports whether the finding's cause accounts for a drop, so that
 	// no other finding reports it; nil where it accounts for none.
 	explains func(*model.Drop) bool
+	// severed are the pods that the cause cuts off, from everybody or from all
+	// beyond their bridge: a finding on none but these, of a kind that this
+	// finding's kind explains, is a consequence and is not reported.
+	severed []netip.Addr
 }
 
 // kinds is the catalogue, in the order in which it is printed.
 var kinds = []kind{
 	podLinkDown,
+	podLinkOffBridge,
+	bridgePortBlocked,
+	bridgeAddress,
+	staleFDB,
 	staleMACRewrite,
 	staleARPReply,
 	forwardingDisabled,
@@ -183,7 +191,7 @@ func (v *view) judge() {
 				scope.prior = append(scope.prior, found[j]...)
 			}
 		}
-		found[i] = k.find(&scope)
+		found[i] = slices.DeleteFunc(k.find(&scope), func(f finding) bool { return scope.consequence(&f, k.page.Code) })
 		for f := range each(found[i]) {
 			f.Code, f.EndsAt, f.Passes = k.page.Code, k.ends, k.passes
 			f.Severity = cmp.Or(f.Severity, k.page.Severity)
@@ -192,6 +200,26 @@ func (v *view) judge() {
 		}
 		v.prior = append(v.prior, found[i]...)
 	}
+}
+
+// consequence reports whether earlier findings, whose kinds explain this one's,
+// cut off all pods that it is about.
+func (v *view) consequence(f *finding, code model.Code) bool {
+	if len(f.Pods) == 0 {
+		return false
+	}
+	severed := map[netip.Addr]bool{}
+	for e := range each(v.prior) {
+		if len(e.severed) == 0 || !slices.ContainsFunc(kinds, func(k kind) bool {
+			return k.page.Code == e.Code && slices.Contains(k.explains, code)
+		}) {
+			continue
+		}
+		for _, a := range e.severed {
+			severed[a] = true
+		}
+	}
+	return !slices.ContainsFunc(f.Pods, func(a netip.Addr) bool { return !severed[a] })
 }
 
 func comparePrefix(a, b netip.Prefix) int {
