@@ -100,7 +100,7 @@ var linkFaults = map[scenario.FaultType]injection{
 		return nil
 	},
 	scenario.PortBlocked: func(x *target) error {
-		return x.sp.portState(x.pod.Link, pick[uint8](x, portListening, portForwarding))
+		return x.sp.portState(x.pod.Link, pick[uint8](x, portDisabled, portForwarding))
 	},
 	scenario.LinkOffBridge: func(x *target) error {
 		if !x.undo {
@@ -176,9 +176,10 @@ func (sp *space) setMAC(link string, mac model.MAC) error {
 const ntfSticky = 0x40
 
 // The states of a bridge port (linux/if_bridge.h). On a bridge without STP the
-// kernel turns blocking into forwarding at once, but leaves listening alone.
+// kernel turns blocking into forwarding at once, and listening into learning and
+// forwarding while the forward delay runs that began when the port came up.
 const (
-	portListening  = 1
+	portDisabled   = 0
 	portForwarding = 3
 )
 

@@ -225,7 +225,7 @@ var faultRows = map[FaultType]faultRow{
 	BridgeDrop:          {args: "pod", refuse: []refusal{routed}, doc: "has the bridge drop all IPv4 frames for pod"},
 	DedupFlushed:        {args: "node", refuse: []refusal{notKubenet}, doc: "empties the chain that drops the duplicates a promiscuous bridge makes, which does no harm"},
 	PortsIsolated:       {args: "pod via", refuse: []refusal{routed, otherNodesPod}, doc: "isolates the bridge ports of pod and of the pod that has via from each other"},
-	PortBlocked:         {args: "pod", refuse: []refusal{routed}, doc: "keeps the bridge port of pod in the STP state listening, in which it forwards nothing"},
+	PortBlocked:         {args: "pod", refuse: []refusal{routed}, doc: "puts the bridge port of pod in the state disabled, in which it forwards nothing"},
 	LinkOffBridge:       {args: "pod", refuse: []refusal{routed}, doc: "takes pod's link out of its bridge"},
 	StaleFDB:            {args: "pod via", refuse: []refusal{routed, otherNodesPod}, doc: "leaves a forwarding entry of the bridge that leads pod's MAC to the port of the pod that has via"},
 	PodsShareMAC:        {args: "pod via", refuse: []refusal{routed, otherNodesPod}, doc: "gives pod's MAC to the pod that has via as well"},

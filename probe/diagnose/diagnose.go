@@ -50,19 +50,23 @@ type finding struct {
 	// explains reports whether the finding's cause accounts for a drop, so that
 	// no other finding reports it; nil where it accounts for none.
 	explains func(*model.Drop) bool
-	// accounts are addresses of which the kinds that this one may explain report
-	// nothing more: findings about these pods or peers alone are consequences.
+	// accounts are addresses that the cause cuts off: a finding about none but
+	// these, of a kind that this finding's kind may explain, is a consequence and
+	// is not reported.
 	accounts []netip.Addr
 }
 
-// consequence reports whether a prior finding accounts for all that this one is
-// about.
+// consequence reports whether prior findings account for all that this one is
+// about: its pods, or its peers.
 func (v *view) consequence(f finding) bool {
-	return slices.ContainsFunc(v.prior, func(p finding) bool {
-		other := func(a netip.Addr) bool { return !slices.Contains(p.accounts, a) }
-		return len(f.Pods) > 0 && !slices.ContainsFunc(f.Pods, other) ||
-			len(f.Peers) > 0 && !slices.ContainsFunc(f.Peers, func(x netip.Prefix) bool { return !x.IsSingleIP() || other(x.Addr()) })
-	})
+	accounted := map[netip.Addr]bool{}
+	for p := range each(v.prior) {
+		for _, a := range p.accounts {
+			accounted[a] = true
+		}
+	}
+	return len(f.Pods) > 0 && !slices.ContainsFunc(f.Pods, func(a netip.Addr) bool { return !accounted[a] }) ||
+		len(f.Peers) > 0 && !slices.ContainsFunc(f.Peers, func(x netip.Prefix) bool { return !x.IsSingleIP() || !accounted[x.Addr()] })
 }
 
 // kinds is the catalogue, in the order in which it is printed.
@@ -72,6 +76,10 @@ var kinds = []kind{
 	podPrefix,
 	podDefaultRoute,
 	duplicateMAC,
+	podLinkOffBridge,
+	bridgePortBlocked,
+	bridgeAddress,
+	staleFDB,
 	staleMACRewrite,
 	staleARPReply,
 	forwardingDisabled,

@@ -123,7 +123,7 @@ func gatewayText(r *model.Route) string {
 // defaultFix gives the pod the routes of those that have a default route.
 func defaultFix(v *view, p *model.Pod, with []*model.Pod, isIPv6 bool) []string {
 	with = slices.DeleteFunc(slices.Clone(with), func(o *model.Pod) bool { return podDefault(o, isIPv6) == nil })
-	from, votes := commonest(with, func(o *model.Pod) netip.Addr { return podDefault(o, isIPv6).Gateway })
+	from, votes := typicalPod(with, func(o *model.Pod) netip.Addr { return podDefault(o, isIPv6).Gateway })
 	if from != nil && (votes > 1 || len(with) == 1) {
 		return copyRoutes(p, from, isIPv6)
 	}

@@ -170,9 +170,9 @@ func copyRoutes(p, from *model.Pod, isIPv6 bool, held ...netip.Prefix) []string 
 	return out
 }
 
-// commonest is the first pod of the shape that most of a list have, and how many
+// typicalPod is the first pod of the shape that most of a list have, and how many
 // have it.
-func commonest[K comparable](list []*model.Pod, shape func(*model.Pod) K) (*model.Pod, int) {
+func typicalPod[K comparable](list []*model.Pod, shape func(*model.Pod) K) (*model.Pod, int) {
 	votes := map[K]int{}
 	var best *model.Pod
 	for _, p := range list {
@@ -207,7 +207,7 @@ func pattern(list []*model.Pod, isIPv6 bool) *model.Pod {
 	if len(routed) > 0 {
 		list = routed
 	}
-	from, _ := commonest(list, func(p *model.Pod) shape {
+	from, _ := typicalPod(list, func(p *model.Pod) shape {
 		s := shape{bits: ownIn(p, isIPv6)[0].Bits()}
 		if r := podDefault(p, isIPv6); r != nil {
 			s.gateway = r.Gateway

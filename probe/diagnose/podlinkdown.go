@@ -20,7 +20,7 @@ var podLinkDown = kind{
 			"passes a packet. The kernel takes the routes by that link along, so that packets for a routed pod may follow another " +
 			"route, out of the node again or in a circle; a bridge forgets the port and floods.",
 		Evidence: "the state of both ends; QDISC_DROP or NEIGH_FAILED drops of the pod's packets.",
-		Fix:      "ip link set dev LINK up, on the side that is down, and the routes that went with it; or delete the pod.",
+		Fix:      "ip link set dev LINK up, on the side that is down, and the routes and IPv6 addresses that went with it; or delete the pod.",
 	},
 	find: findPodLinkDown,
 	explains: []model.Code{MissingPodRoute, RoutingLoop, BlackholeRoute, MissingDefaultRoute, ReversePathFilter, PathMTU,
@@ -77,10 +77,13 @@ func linkDown(v *view, p *model.Pod, l *model.Link, pods []netip.Addr) finding {
 		f.Title = l.Name + " is down"
 		f.Why = fmt.Sprintf("The host side of %s's link, %s, was taken down.", podName(p), l.Name)
 		f.Fix = append([]string{raise(l)}, lostRoutes(v, p, pods)...)
+		if !p.Up {
+			f.Fix = append(f.Fix, revive(v, p, pods)...)
+		}
 	case !p.Up:
 		f.Title = l.Name + " has no peer up"
 		f.Why = fmt.Sprintf("The pod's own interface %s was taken down, so that %s on the node has no carrier.", p.Interface, l.Name)
-		f.Fix = []string{fmt.Sprintf("%sip link set dev %s up # its default route went with it", inside(p), shellWord(p.Interface))}
+		f.Fix = revive(v, p, pods)
 	default:
 		f.Title = l.Name + " has no carrier"
 		f.Why = fmt.Sprintf("Both ends of %s's link are set up, and %s has no carrier.", podName(p), l.Name)
@@ -120,19 +123,83 @@ func hadAddress(v *view, p *model.Pod, d *model.Drop) bool {
 	return !slices.ContainsFunc(podAddrs(p), netip.Addr.Is6)
 }
 
-// lostRoutes are the commands for the routes that a routed pod's link took
-// along when it went down.
+// lostRoutes are the commands for what a routed pod's link took along when it went
+// down: the routes to the pod, and the IPv6 addresses that other pods' links have
+// too, such as the gateway's.
 func lostRoutes(v *view, p *model.Pod, pods []netip.Addr) []string {
 	if !v.routed(p) || !v.Has(model.SourceRoutes) {
 		return nil
 	}
 	var fix []string
+	for _, o := range siblings(v, p) {
+		for _, a := range v.links[o.LinkIndex].Addresses {
+			add := fmt.Sprintf("ip -6 addr add %s dev %s", a, shellWord(p.Link))
+			if a.Addr().Is6() && a.IsSingleIP() && a.Addr().IsGlobalUnicast() && !v.links[p.LinkIndex].Has(a.Addr()) && !slices.Contains(fix, add) {
+				fix = append(fix, add)
+			}
+		}
+	}
 	for _, a := range pods {
 		if r := v.lookup(a); r == nil || r.IfIndex != p.LinkIndex {
 			fix = append(fix, fmt.Sprintf("%s route replace %s dev %s", ip(a), host(a), shellWord(p.Link)))
 		}
 	}
 	return fix
+}
+
+// siblings are the other pods that are connected as this one is and are up: by
+// links of their own, or as ports of the same bridge.
+func siblings(v *view, p *model.Pod) []*model.Pod {
+	var out []*model.Pod
+	for o := range each(v.Pods) {
+		l := v.links[o.LinkIndex]
+		if o != p && l != nil && l.Up && o.Up && len(o.Gateways) > 0 && l.Master == v.links[p.LinkIndex].Master {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// revive are the commands that bring a pod's own interface up, with what it lost when
+// it went down: its routes, which are as those of the next pod, and its IPv6
+// addresses, where the node still has routes to them.
+func revive(v *view, p *model.Pod, pods []netip.Addr) []string {
+	in, dev := inside(p), shellWord(p.Interface)
+	fix := []string{fmt.Sprintf("%sip link set dev %s up", in, dev)}
+	like := siblings(v, p)
+	if len(like) == 0 {
+		fix[0] += " # its default route went with it, and perhaps an IPv6 address: add them, or delete the pod"
+		return fix
+	}
+	o := like[0]
+	i := slices.IndexFunc(o.Addresses, func(a netip.Prefix) bool { return a.Addr().Is6() && a.Addr().IsGlobalUnicast() })
+	if i >= 0 && !slices.ContainsFunc(podAddrs(p), netip.Addr.Is6) {
+		at := slices.IndexFunc(pods, netip.Addr.Is6)
+		if at < 0 {
+			fix[0] += " # its IPv6 address went with it, and nothing on the node holds it: rather delete the pod"
+		} else {
+			fix = append(fix, fmt.Sprintf("%sip -6 addr add %s/%d dev %s nodad", in, pods[at], o.Addresses[i].Bits(), dev))
+		}
+	}
+	// A gateway needs the route to it.
+	var direct, via []string
+	for r := range each(o.Routes) {
+		if r.Type != "unicast" || r.Protocol == "kernel" || r.Link != "" && r.Link != o.Interface || len(r.NextHops) > 0 || o.Has(r.Dst.Addr()) ||
+			slices.ContainsFunc(p.Routes, func(x model.Route) bool { return x.Dst == r.Dst }) {
+			continue
+		}
+		dst := r.Dst.String()
+		if r.Dst.Bits() == 0 {
+			dst = "default"
+		}
+		text := fmt.Sprintf("%s%s route replace %s", in, ip(r.Dst.Addr()), dst)
+		if r.Gateway.IsValid() {
+			via = append(via, fmt.Sprintf("%s via %s dev %s", text, r.Gateway, dev))
+		} else {
+			direct = append(direct, fmt.Sprintf("%s dev %s scope link", text, dev))
+		}
+	}
+	return slices.Concat(fix, direct, via)
 }
 
 func upDown(up bool) string {

@@ -11,7 +11,7 @@ import (
 
 // asks are connections, or datagrams, of the window from a client to a port of a pod,
 // counted at the pod's link.
-func (n *node) asks(from, pod string, proto uint8, port uint16, flows int, replied bool) {
+func (n *node) requested(from, pod string, proto uint8, port uint16, flows int, replied bool) {
 	n.tracked(from, pod, proto, port, flows, replied)
 	syn, synack := uint64(0), uint64(0)
 	if proto == tcp {
@@ -61,20 +61,20 @@ func TestPodNotReplying(t *testing.T) {
 	const want = "PodNotReplying likely 172.20.1.5 172.20.1.6 172.20.2.9"
 	silent := func(n *node) *node {
 		n = n.live()
-		n.asks(client, server, tcp, 8080, 4, false)
-		n.asks(far, server, tcp, 8080, 4, false)
+		n.requested(client, server, tcp, 8080, 4, false)
+		n.requested(far, server, tcp, 8080, 4, false)
 		return n
 	}
 	for _, tt := range []fixture{
 		{"no port replies", func() *node { return silent(kubenet()) }, []string{want}},
 		{"another port replies", func() *node {
 			n := silent(kubenet())
-			n.asks(client, server, tcp, 9090, 20, true)
+			n.requested(client, server, tcp, 9090, 20, true)
 			return n
 		}, []string{want}},
 		{"the node asks, as kubelet does", func() *node {
 			n := kubenet().live()
-			n.asks("10.50.0.4", server, tcp, 8080, 4, false)
+			n.requested("10.50.0.4", server, tcp, 8080, 4, false)
 			return n
 		}, []string{"PodNotReplying likely 172.20.1.5 10.50.0.4"}},
 		{"through a service", func() *node {
@@ -86,31 +86,31 @@ func TestPodNotReplying(t *testing.T) {
 		}, []string{want}},
 		{"a name server", func() *node {
 			n := kubenet().live()
-			n.asks(client, server, udp, 53, 4, false)
+			n.requested(client, server, udp, 53, 4, false)
 			return n
 		}, []string{"PodNotReplying likely 172.20.1.5 172.20.1.6"}},
 		{"datagrams of a kind that was answered before", func() *node {
 			n := kubenet().live()
-			n.asks(client, server, udp, 6000, 1, true)
+			n.requested(client, server, udp, 6000, 1, true)
 			n.Flows[0].Start = time.Time{}
-			n.asks(client, server, udp, 6000, 4, false)
+			n.requested(client, server, udp, 6000, 4, false)
 			return n
 		}, []string{"PodNotReplying likely 172.20.1.5 172.20.1.6"}},
 		{"a client that only sends datagrams, beside one that is answered", func() *node {
 			n := kubenet().live()
-			n.asks(client, server, udp, 6000, 1, true)
+			n.requested(client, server, udp, 6000, 1, true)
 			n.Flows[0].Start = time.Time{}
-			n.asks(far, server, udp, 6000, 9, false)
+			n.requested(far, server, udp, 6000, 9, false)
 			return n
 		}, nil},
 		{"a sink of datagrams", func() *node {
 			n := kubenet().live()
-			n.asks(client, server, udp, 8125, 40, false)
+			n.requested(client, server, udp, 8125, 40, false)
 			return n
 		}, nil},
 		{"echo requests alone", func() *node {
 			n := kubenet().live()
-			n.asks(client, server, icmp4, 0, 40, false)
+			n.requested(client, server, icmp4, 0, 40, false)
 			return n
 		}, nil},
 		{"replies leave and are lost later", func() *node {
@@ -125,33 +125,33 @@ func TestPodNotReplying(t *testing.T) {
 		}, nil},
 		{"two requests", func() *node {
 			n := kubenet().live()
-			n.asks(client, server, tcp, 8080, 2, false)
+			n.requested(client, server, tcp, 8080, 2, false)
 			return n
 		}, nil},
 		{"a scan of many ports", func() *node {
 			n := kubenet().live()
 			for port := range uint16(30) {
-				n.asks(far, server, tcp, 8000+port, 1, false)
+				n.requested(far, server, tcp, 8000+port, 1, false)
 			}
 			return n
 		}, nil},
 		{"some connections of a busy port are new", func() *node {
 			n := kubenet().live()
-			n.asks(client, server, tcp, 8080, 50, true)
-			n.asks(client, server, tcp, 8080, 4, false)
+			n.requested(client, server, tcp, 8080, 50, true)
+			n.requested(client, server, tcp, 8080, 4, false)
 			return n
 		}, nil},
 		{"some clients are never answered", func() *node {
 			n := kubenet().live()
-			n.asks(client, server, tcp, 8080, 50, true)
-			n.asks(far, server, tcp, 8080, 4, false)
+			n.requested(client, server, tcp, 8080, 50, true)
+			n.requested(far, server, tcp, 8080, 4, false)
 			return n
 		}, []string{"PodNotReplying likely 172.20.1.5 172.20.2.9"}},
 		{"of many clients a few have just begun", func() *node {
 			n := kubenet().live()
-			n.asks(client, server, tcp, 8080, 50, true)
+			n.requested(client, server, tcp, 8080, 50, true)
 			for i := range 9 {
-				n.asks(fmt.Sprintf("203.0.113.%d", i+1), server, tcp, 8080, 1, false)
+				n.requested(fmt.Sprintf("203.0.113.%d", i+1), server, tcp, 8080, 1, false)
 			}
 			return n
 		}, nil},
@@ -205,8 +205,8 @@ func TestReceiveOverflow(t *testing.T) {
 		n := kubenet().live()
 		n.Pods[0].Netns = 77
 		n.Pods[0].Backlog = &model.Backlog{Overflows: 900, Delta: overflows, Waiting: []model.Listener{{Addr: netip.MustParseAddrPort("0.0.0.0:8080"), Queue: 2}}}
-		n.asks(client, server, tcp, 8080, replied, true)
-		n.asks(client, server, tcp, 8080, 5, false)
+		n.requested(client, server, tcp, 8080, replied, true)
+		n.requested(client, server, tcp, 8080, 5, false)
 		return n
 	}
 	sink := func(port uint16, before bool) *node {
@@ -216,10 +216,10 @@ func TestReceiveOverflow(t *testing.T) {
 		d.Netns, d.Proto = 77, udp
 		n.sampled(d, head(udp, port, 0))
 		if before {
-			n.asks(client, server, udp, port, 1, true)
+			n.requested(client, server, udp, port, 1, true)
 			n.Flows[0].Start = time.Time{}
 		}
-		n.asks(client, server, udp, port, 9, false)
+		n.requested(client, server, udp, port, 9, false)
 		return n
 	}
 	for _, tt := range []struct {

@@ -57,7 +57,7 @@ func (v *view) usualPrefix(p *model.Pod, a netip.Prefix) (*model.Pod, netip.Pref
 	isIPv6 := a.Addr().Is6()
 	bits := func(o *model.Pod) int { return ownIn(o, isIPv6)[0].Bits() }
 	others := slices.DeleteFunc(v.alike(p), func(o *model.Pod) bool { return len(ownIn(o, isIPv6)) == 0 })
-	from, votes := commonest(others, bits)
+	from, votes := typicalPod(others, bits)
 	if from == nil {
 		return nil, netip.Prefix{}
 	}

@@ -12,6 +12,10 @@ func (j *journey) enterBridge(b, port *model.Link) {
 	s := j.add(model.PathHop{Kind: model.HopBridge, Role: model.RoleBridge, Link: b.Name})
 	f := j.frame(b, port.Name)
 	s.direction = model.Ingress
+	if shut(port) {
+		j.die(s, fmt.Sprintf("the port %s is in the state %s and forwards nothing", port.Name, port.Port.State))
+		return
+	}
 	ruled := j.frames.pass("BROUTING", &f)
 	if !j.obey(s, ruled) {
 		return
@@ -43,8 +47,21 @@ func (j *journey) enterBridge(b, port *model.Link) {
 		j.die(s, "the MAC is behind the port that the frame came in by, and hairpin is off")
 		return
 	}
+	if port.Port != nil && out.Port != nil && port.Port.Isolated && out.Port.Isolated {
+		j.die(s, fmt.Sprintf("the ports %s and %s are isolated from each other", port.Name, out.Name))
+		return
+	}
 	s.Decision = join("bridged to "+out.Name, rewrites(ruled))
+	if shut(out) {
+		j.die(s, fmt.Sprintf("the port %s is in the state %s and forwards nothing", out.Name, out.Port.State))
+		return
+	}
 	j.bridged(s, b, out, &f)
+}
+
+// shut reports whether a port is known to be in a state in which it forwards nothing.
+func shut(port *model.Link) bool {
+	return port.Port != nil && port.Port.State != "" && port.Port.State != model.PortForwarding
 }
 
 // frame is the packet as a bridge's rules see it that came in by a port, or by
@@ -147,6 +164,10 @@ func (j *journey) bridgeOwns(b *model.Link, m model.MAC) bool {
 // port has it.
 func (j *journey) portOf(b *model.Link, m model.MAC) *model.Link {
 	if !m.IsZero() {
+		// A written entry does not follow the pod.
+		if e := first(j.FDB, func(e *model.FDBEntry) bool { return e.MAC == m && e.Static && e.VLAN == 0 && e.Bridge == b.Index }); e != nil && j.links[e.IfIndex] != nil {
+			return j.links[e.IfIndex]
+		}
 		isPort := func(l *model.Link) bool { return l != nil && l.Master == b.Index && l.Index != b.Index }
 		if p := first(j.Pods, func(p *model.Pod) bool { return p.MAC == m && isPort(j.links[p.LinkIndex]) }); p != nil {
 			return j.links[p.LinkIndex]
@@ -230,6 +251,10 @@ func (j *journey) outOfBridge(b *model.Link) {
 			return
 		}
 		j.flooded(s, b, frameDecision{})
+		return
+	}
+	if shut(out) {
+		j.die(s, fmt.Sprintf("the port %s is in the state %s and forwards nothing", out.Name, out.Port.State))
 		return
 	}
 	f.Out = []string{out.Name}

@@ -1,0 +1,332 @@
+package diagnose
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// podBridge is a node whose three pods are ports of a bridge that is their gateway.
+func podBridge() *node {
+	n := kubenet().with(model.SourceBridge)
+	n.pod("172.20.1.7", "0a:58:00:00:00:07", 3)
+	n.link(3).Bridge = &model.Bridge{}
+	for i := range n.Pods {
+		p := &n.Pods[i]
+		p.Addresses[0] = netip.PrefixFrom(p.Addresses[0].Addr(), 24)
+		p.Interface = "eth0"
+		n.gateway(p, "172.20.1.1", "0a:00:00:00:00:03", "REACHABLE")
+		n.link(p.LinkIndex).Port = forwardingPort()
+		n.FDB = append(n.FDB, model.FDBEntry{MAC: p.MAC, IfIndex: p.LinkIndex, Bridge: 3})
+	}
+	return n
+}
+
+func forwardingPort() *model.BridgePort {
+	return &model.BridgePort{State: model.PortForwarding, Learning: true, Flood: true, BroadcastFlood: true}
+}
+
+// unheard is what is seen of a pod that asks for its gateway in vain, and that the
+// node asks for.
+func (n *node) unheard(pod int) {
+	p := &n.Pods[pod]
+	a, g := p.Addresses[0].Addr().String(), p.Gateways[0].Addr.String()
+	p.Gateways[0].MAC, p.Gateways[0].State = model.MAC{}, "INCOMPLETE"
+	n.arp(g, p.LinkIndex, model.Ingress, false, p.MAC.String(), 7)
+	n.drop("NEIGH_FAILED", "neigh_invalidate", a, "203.0.113.9", 30)
+	n.drop("NEIGH_FAILED", "neigh_invalidate", "203.0.113.9", a, 30)
+	n.neighbor(a, "", 3, "INCOMPLETE")
+}
+
+// heard is a packet that left for the pod by its link.
+func (n *node) heard(pod int) {
+	p := &n.Pods[pod]
+	n.Traffic.Hops = append(n.Traffic.Hops, model.HopCount{Addr: p.Addresses[0].Addr(), IfIndex: p.LinkIndex,
+		Direction: model.Egress, Side: model.AsDestination, Packets: 40})
+}
+
+// offBridgeNode is podBridge with the first pod's link taken out of it.
+func offBridgeNode() *node {
+	n := podBridge()
+	n.link(10).Master, n.link(10).Port = 0, nil
+	n.FDB = n.FDB[1:]
+	return n
+}
+
+// withoutGateway is podBridge without the bridge's address and what came with it.
+func withoutGateway() *node {
+	n := podBridge()
+	n.link(3).Addresses = nil
+	n.Routes = n.Routes[:2]
+	return n
+}
+
+func TestBridge(t *testing.T) {
+	tests := []struct {
+		name string
+		node func() *node
+		want []string
+		// fix is the first line of the first finding's fix.
+		fix string
+	}{
+		{"ports of a bridge, all well", podBridge, nil, ""},
+
+		{"a link off its bridge", func() *node {
+			n := offBridgeNode()
+			n.unheard(0)
+			return n
+		}, []string{"PodLinkOffBridge proven 172.20.1.5"}, "ip link set dev tap10 master br-pods"},
+		{"a link off its bridge, and nothing was sent", offBridgeNode,
+			[]string{"PodLinkOffBridge possible 172.20.1.5"}, "ip link set dev tap10 master br-pods"},
+		{"a link off its bridge, whose pods have the network's gateway", func() *node {
+			n := bridged().with(model.SourceBridge)
+			for i := range n.Pods {
+				n.Pods[i].Addresses[0] = netip.PrefixFrom(n.Pods[i].Addresses[0].Addr(), 16)
+				n.gateway(&n.Pods[i], "10.60.0.1", fabricMAC, "REACHABLE")
+			}
+			n.neighbor("10.60.0.1", fabricMAC, 3, "REACHABLE")
+			n.link(10).Master = 0
+			n.link(11).Hairpin = true
+			n.unheard(0)
+			return n
+		}, []string{"PodLinkOffBridge proven 10.60.0.20"}, "ip link set dev tap10 master azure0"},
+		{"a link of another bridge, and nothing was sent: bridges may be connected", func() *node {
+			n := offBridgeNode()
+			n.Links = append(n.Links, model.Link{Index: 4, Name: "br-other", Kind: "bridge", Up: true, Carrier: true})
+			n.link(10).Master = 4
+			return n
+		}, nil, ""},
+		{"a link of another bridge, and nobody answers", func() *node {
+			n := offBridgeNode()
+			n.Links = append(n.Links, model.Link{Index: 4, Name: "br-other", Kind: "bridge", Up: true, Carrier: true})
+			n.link(10).Master = 4
+			n.unheard(0)
+			return n
+		}, []string{"PodLinkOffBridge proven 172.20.1.5"}, "ip link set dev tap10 master br-pods"},
+		{"the pod hears somebody without its bridge", func() *node {
+			n := offBridgeNode()
+			n.gateway(&n.Pods[0], "172.20.1.1", "fe:00:00:00:00:0a", "REACHABLE")
+			n.heard(0)
+			return n
+		}, nil, ""},
+		{"a routed pod beside a bridge", func() *node {
+			n := offBridgeNode()
+			n.Routes = append(n.Routes, model.Route{Table: 254, Dst: prefix("172.20.1.5/32"), IfIndex: 10, Type: "unicast"})
+			n.gateway(&n.Pods[0], "172.20.1.1", "fe:00:00:00:00:0a", "REACHABLE")
+			return n
+		}, nil, ""},
+		{"routed pods in the range of a bridge that an earlier plugin left", func() *node {
+			n := routedNode()
+			n.Links = append(n.Links, model.Link{Index: 3, Name: "azure0", Kind: "bridge", Up: true, Carrier: true, Role: model.RoleBridge,
+				Addresses: []netip.Prefix{prefix("10.60.0.4/16")}})
+			return n
+		}, nil, ""},
+
+		{"a port that is disabled", func() *node {
+			n := podBridge()
+			n.link(10).Port.State = model.PortDisabled
+			n.unheard(0)
+			return n
+		}, []string{"BridgePortBlocked proven 172.20.1.5"}, "bridge link set dev tap10 state 3"},
+		{"a port that is disabled, and nothing was sent", func() *node {
+			n := podBridge()
+			n.link(10).Port.State = model.PortDisabled
+			return n
+		}, []string{"BridgePortBlocked proven 172.20.1.5"}, "bridge link set dev tap10 state 3"},
+		{"STP's forward delay runs", func() *node {
+			n := podBridge()
+			n.link(3).Bridge.STP = true
+			n.link(10).Port.State, n.link(10).Port.Settling = model.PortLearning, true
+			return n
+		}, nil, ""},
+		{"an STP daemon's forward delay may run", func() *node {
+			n := podBridge()
+			n.link(3).Bridge.STP = true
+			n.link(10).Port.State = model.PortListening
+			return n
+		}, nil, ""},
+		{"STP blocks the port", func() *node {
+			n := podBridge()
+			n.link(3).Bridge.STP = true
+			n.link(10).Port.State = model.PortBlocking
+			return n
+		}, []string{"BridgePortBlocked possible 172.20.1.5"}, "find the loop: what beside the pod behind tap10 connects tap10 to br-pods: bridge -d link show"},
+		{"the port's settings were not read", func() *node {
+			n := podBridge()
+			n.link(10).Port = nil
+			return n
+		}, nil, ""},
+		{"a locked port", func() *node {
+			n := podBridge()
+			n.link(10).Port.Locked = true
+			n.FDB = n.FDB[1:]
+			n.unheard(0)
+			return n
+		}, []string{"BridgePortBlocked proven 172.20.1.5"}, "bridge link set dev tap10 locked off"},
+		{"a locked port with an entry for its pod", func() *node {
+			n := podBridge()
+			n.link(10).Port.Locked = true
+			return n
+		}, nil, ""},
+		{"a port that neither learns nor floods", func() *node {
+			n := podBridge()
+			n.link(10).Port.Learning, n.link(10).Port.Flood = false, false
+			n.FDB = n.FDB[1:]
+			n.unheard(0)
+			return n
+		}, []string{"BridgePortBlocked proven 172.20.1.5"}, "bridge link set dev tap10 learning on flood on"},
+		{"a bridge that is down", func() *node {
+			n := podBridge()
+			n.link(3).Up, n.Routes = false, n.Routes[:2]
+			for i := range n.Pods {
+				n.link(n.Pods[i].LinkIndex).Port.State = model.PortDisabled
+				n.unheard(i)
+			}
+			return n
+		}, []string{"BridgePortBlocked proven 172.20.1.5 172.20.1.6 172.20.1.7"}, "ip link set dev br-pods up"},
+
+		{"a port in another VLAN than the gateway", func() *node {
+			n := vlanBridge(1, 7, 1, 1)
+			n.unheard(0)
+			return n
+		}, []string{"BridgePortBlocked proven 172.20.1.5"},
+			"bridge vlan add dev tap10 vid 1 pvid untagged # and bridge vlan del dev tap10 vid 7, unless the pod is meant to be apart"},
+		{"a port without a VLAN for untagged frames", func() *node { return vlanBridge(1, 0, 1, 1) },
+			[]string{"BridgePortBlocked possible 172.20.1.5"}, "bridge vlan add dev tap10 vid 1 pvid untagged"},
+		{"the gateway is in another VLAN than all pods", func() *node { return vlanBridge(1, 7, 7, 7) },
+			[]string{"BridgePortBlocked possible 172.20.1.5", "BridgePortBlocked possible 172.20.1.6", "BridgePortBlocked possible 172.20.1.7"},
+			"bridge vlan add dev br-pods vid 7 pvid untagged self"},
+		{"all in one VLAN", func() *node { return vlanBridge(7, 7, 7, 7) }, nil, ""},
+
+		{"isolated ports, and pods that ask each other in vain", func() *node {
+			n := isolatedPair()
+			n.arp("172.20.1.6", 10, model.Ingress, false, "0a:58:00:00:00:05", 6)
+			n.drop("NEIGH_FAILED", "neigh_invalidate", "172.20.1.5", "172.20.1.6", 20)
+			return n
+		}, []string{"BridgePortBlocked proven 172.20.1.5 172.20.1.6"},
+			"bridge link set dev tap10 isolated off # unless these pods are meant to be kept apart"},
+		{"isolated ports, and pods that know each other's MAC", func() *node {
+			n := isolatedPair()
+			n.drop("NOT_SPECIFIED", "br_handle_frame_finish", "172.20.1.5", "172.20.1.6", 20)
+			return n
+		}, []string{"BridgePortBlocked proven 172.20.1.5 172.20.1.6"},
+			"bridge link set dev tap10 isolated off # unless these pods are meant to be kept apart"},
+		{"isolated ports, and pods that have nothing to say to each other", func() *node {
+			n := isolatedPair()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.answered("172.20.1.6", "172.20.2.9")
+			return n
+		}, nil, ""},
+		{"one isolated port, and a pod that does not answer", func() *node {
+			n := podBridge()
+			n.link(10).Port.Isolated = true
+			n.arp("172.20.1.6", 10, model.Ingress, false, "0a:58:00:00:00:05", 6)
+			return n
+		}, nil, ""},
+
+		{"a bridge without its pods' gateway", func() *node {
+			n := withoutGateway()
+			for i := range n.Pods {
+				n.unheard(i)
+			}
+			return n
+		}, []string{"BridgeAddress proven 172.20.1.5 172.20.1.6 172.20.1.7"}, "ip addr add 172.20.1.1/24 dev br-pods"},
+		{"a bridge with another address than its pods' gateway", func() *node {
+			n := podBridge()
+			n.link(3).Addresses = []netip.Prefix{prefix("172.20.1.254/24")}
+			n.arp("172.20.1.1", 10, model.Ingress, false, "0a:58:00:00:00:05", 6)
+			return n
+		}, []string{"BridgeAddress proven 172.20.1.5 172.20.1.6 172.20.1.7"}, "ip addr add 172.20.1.1/24 dev br-pods"},
+		{"a bridge without an address, and nothing was sent", withoutGateway,
+			[]string{"BridgeAddress possible 172.20.1.5 172.20.1.6 172.20.1.7"}, "ip addr add 172.20.1.1/24 dev br-pods"},
+		{"the gateway of a bridge without an address is a pod", func() *node {
+			n := withoutGateway()
+			n.Pods[2].Addresses = append(n.Pods[2].Addresses, prefix("172.20.1.1/24"))
+			n.Pods[2].Gateways = nil
+			n.Routes = append(n.Routes, model.Route{Table: 254, Dst: prefix("172.20.1.0/24"), IfIndex: 3, Type: "unicast"})
+			for i := range n.Pods[:2] {
+				n.gateway(&n.Pods[i], "172.20.1.1", n.Pods[2].MAC.String(), "REACHABLE")
+			}
+			return n
+		}, nil, ""},
+		{"the gateway is behind another port of a bridge without an address", func() *node {
+			n := withoutGateway()
+			n.Links = append(n.Links, model.Link{Index: 5, Name: "vm0", Kind: "tun", Master: 3, Up: true, Carrier: true})
+			n.Routes = append(n.Routes, model.Route{Table: 254, Dst: prefix("172.20.1.0/24"), IfIndex: 3, Type: "unicast"})
+			for i := range n.Pods {
+				n.gateway(&n.Pods[i], "172.20.1.1", "52:54:00:00:00:01", "REACHABLE")
+			}
+			return n
+		}, nil, ""},
+		{"a bridge with neither port nor address", func() *node {
+			n := routedNode()
+			n.Links = append(n.Links, model.Link{Index: 3, Name: "docker0", Kind: "bridge", Up: true, Role: model.RoleBridge, Bridge: &model.Bridge{}})
+			return n
+		}, nil, ""},
+
+		{"a static entry for a pod at another port", func() *node {
+			n := podBridge()
+			n.FDB[0] = model.FDBEntry{MAC: n.Pods[0].MAC, IfIndex: 11, Bridge: 3, Static: true}
+			n.frames("172.20.1.5", 11, model.Egress, model.AsDestination, "0a:58:00:00:00:05", 40)
+			n.unheard(0)
+			return n
+		}, []string{"StaleFDB proven 172.20.1.5"}, "bridge fdb del 0a:58:00:00:00:05 dev tap11 master"},
+		{"a local entry for a pod at its own port", func() *node {
+			n := podBridge()
+			n.FDB[0] = model.FDBEntry{MAC: n.Pods[0].MAC, IfIndex: 10, Bridge: 3, Local: true}
+			return n
+		}, []string{"StaleFDB proven 172.20.1.5"}, "bridge fdb del 0a:58:00:00:00:05 dev tap10 master"},
+		{"a static entry at the pod's port, and a learnt one at another", func() *node {
+			n := podBridge()
+			n.FDB[0].Static = true
+			n.FDB[1].IfIndex = 12
+			return n
+		}, nil, ""},
+		{"a static entry of a VLAN, on a bridge that does not filter", func() *node {
+			n := podBridge()
+			n.FDB = append(n.FDB, model.FDBEntry{MAC: n.Pods[0].MAC, IfIndex: 11, Bridge: 3, VLAN: 5, Static: true})
+			return n
+		}, nil, ""},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			var got []string
+			findings := Diagnose(&test.node().Snapshot)
+			for _, f := range findings {
+				got = append(got, brief(f))
+			}
+			if !slices.Equal(got, test.want) {
+				t.Fatalf("got  %s\nwant %s", strings.Join(got, "\n     "), strings.Join(test.want, "\n     "))
+			}
+			if len(findings) > 0 && findings[0].Fix[0] != test.fix {
+				t.Errorf("fix %q, want %q", findings[0].Fix[0], test.fix)
+			}
+		})
+	}
+}
+
+// isolatedPair is podBridge with two ports that are isolated.
+func isolatedPair() *node {
+	n := podBridge()
+	n.link(10).Port.Isolated, n.link(11).Port.Isolated = true, true
+	return n
+}
+
+// vlanBridge is podBridge with the PVIDs of the bridge and of each pod's port.
+func vlanBridge(bridge int, ports ...int) *node {
+	n := podBridge()
+	pvid := func(id int) *model.VLANs {
+		if id == 0 {
+			return &model.VLANs{}
+		}
+		return &model.VLANs{PVID: id, Ranges: []model.VLANRange{{First: id, Last: id}}}
+	}
+	n.link(3).Bridge.VLANFiltering, n.link(3).VLANs = true, pvid(bridge)
+	for i, id := range ports {
+		n.link(n.Pods[i].LinkIndex).VLANs = pvid(id)
+	}
+	return n
+}

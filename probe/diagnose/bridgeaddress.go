@@ -1,0 +1,168 @@
+package diagnose
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// BridgeAddress is the code of this finding.
+const BridgeAddress model.Code = "BridgeAddress"
+
+var bridgeAddress = kind{
+	page: Page{
+		Code:     BridgeAddress,
+		Severity: model.Critical,
+		Title:    "the bridge has lost the address that is its pods' gateway",
+		Meaning: "Pods on a bridge of their own have the bridge's address for their gateway, and the node's route to them comes with " +
+			"that address. When it is taken away (a network daemon that manages the bridge, a lease that ended, a plugin that " +
+			"stopped half way) the pods reach each other and nobody else, and packets for them follow the default route out of " +
+			"the node again.",
+		Evidence: "the pods' gateway, which no link of the node and no pod on the bridge has; requests for its MAC without a reply; the " +
+			"node's lookup for the pods.",
+		Fix: "ip addr add GATEWAY/LENGTH dev BRIDGE: the kernel adds the route to the pods; then restart what removed it.",
+	},
+	find:  findBridgeAddress,
+	after: []model.Code{PodLinkDown},
+	explains: []model.Code{MissingPodRoute, RoutingLoop, ReversePathFilter, BlackholeRoute, MissingUDR, StaleNeighbor, DuplicatePodIP,
+		WrongGatewayMAC, UnansweredARP, DeadBackend, MissingMasquerade, UnexpectedMasquerade, NoReply},
+	ends: []model.HopKind{model.HopPod, model.HopNeighbor, model.HopBridge, model.HopRoute},
+}
+
+func findBridgeAddress(v *view) []finding {
+	if !v.Has(model.SourceLinks, model.SourcePods, model.SourceRoutes) {
+		return nil
+	}
+	var out []finding
+	for b := range each(v.Links) {
+		if b.Kind != "bridge" || !b.Up {
+			continue
+		}
+		byGateway := map[netip.Addr][]*model.Pod{}
+		for _, p := range v.bridgePods(b) {
+			for g := range each(p.Gateways) {
+				if v.stood(p) && p.Up && g.Addr.IsValid() && !v.nodeAddrs[g.Addr] && len(v.pods[g.Addr]) == 0 {
+					byGateway[g.Addr] = append(byGateway[g.Addr], p)
+				}
+			}
+		}
+		for _, g := range sorted(byGateway) {
+			if f, ok := gatewayGone(v, b, g, byGateway[g]); ok {
+				out = append(out, f)
+			}
+		}
+	}
+	return out
+}
+
+// gatewayGone is the finding on a bridge that lacks its pods' gateway. The gateway
+// was the bridge's own if pods still have the bridge's MAC for it, or nobody but
+// pods is behind a port of the bridge.
+func gatewayGone(v *view, b *model.Link, gateway netip.Addr, pods []*model.Pod) (finding, bool) {
+	var was []*model.Pod
+	for _, p := range pods {
+		for g := range each(p.Gateways) {
+			switch {
+			case g.Addr != gateway || !resolved(g):
+			case g.MAC == b.MAC:
+				was = append(was, p)
+			case g.State == "REACHABLE" || g.State == "PERMANENT":
+				return finding{}, false // Somebody else has it.
+			}
+		}
+	}
+	if len(was) == 0 && !v.podOnly(b) {
+		return finding{}, false
+	}
+	var f model.Finding
+	asked, requests := resolutions(v), uint64(0)
+	for _, p := range pods {
+		t := asked[question{p.LinkIndex, gateway}]
+		if t.replies > 0 {
+			return finding{}, false
+		}
+		requests += t.requests
+		f.Pods = append(f.Pods, sameFamily(podAddrs(p), gateway)...)
+	}
+	if len(f.Pods) == 0 {
+		return finding{}, false
+	}
+	bits := gatewayBits(pods, gateway)
+	lost := leftAlone(v, b, f.Pods)
+	f.Confidence = model.Proven
+	f.LastHopAlive = v.place(pods[0].Link, model.Ingress)
+	f.Title = fmt.Sprintf("%s has lost its pods' gateway %s", b.Name, gateway)
+	f.Why = fmt.Sprintf("%s of %s have the gateway %s, which no link of the node and no pod has. They reach nobody beyond the bridge.",
+		count(uint64(len(pods)), "pod"), b.Name, gateway)
+	f.Packets = v.dropped(lost)
+	observe(&f, model.SourceLinks, "%s: %s", b.Name, addressesOf(b))
+	observe(&f, model.SourcePods, "the gateway of %s is %s", addrs(f.Pods), gateway)
+	if len(was) > 0 {
+		observe(&f, model.SourcePods, "in %s, neighbour %s still has the MAC of %s", podName(was[0]), gateway, b.Name)
+	}
+	if r := v.lookup(f.Pods[0]); r == nil || r.IfIndex != b.Index {
+		text := "no route"
+		if r != nil {
+			text = v.routeText(r)
+		}
+		observe(&f, model.SourceRoutes, "the node looks for %s by: %s", f.Pods[0], text)
+	}
+	if requests >= minDrops {
+		observe(&f, model.SourceTC, "%s for %s from pods; no reply", count(requests, request(gateway)), gateway)
+	}
+	if f.Packets > 0 {
+		observe(&f, model.SourceDrops, "%s from or to these pods freed", count(f.Packets, "packet"))
+	}
+	if requests < minDrops && f.Packets < minDrops {
+		f.Confidence, f.Severity = model.Possible, model.Warning
+		f.Unseen = append(f.Unseen, "a packet that was lost for want of the gateway")
+		f.Alternatives = append(f.Alternatives, "the gateway is a machine or pod that is away, or the network is not meant to have one")
+	}
+	f.Fix = []string{fmt.Sprintf("%s addr add %s/%d dev %s", ip(gateway), gateway, bits, shellWord(b.Name))}
+	covered := netip.PrefixFrom(gateway, bits)
+	for _, a := range f.Pods {
+		if !covered.Contains(a) {
+			f.Fix = append(f.Fix, fmt.Sprintf("%s route replace %s dev %s", ip(a), host(a), shellWord(b.Name)))
+		}
+	}
+	return finding{Finding: f, accounts: f.Pods, explains: lost}, true
+}
+
+// leftAlone accounts for packets from and to pods whose bridge is no link of the
+// node's routing any more.
+func leftAlone(v *view, b *model.Link, pods []netip.Addr) func(*model.Drop) bool {
+	return func(d *model.Drop) bool {
+		from, to := slices.Contains(pods, d.Src), slices.Contains(pods, d.Dst)
+		if from == to {
+			return false
+		}
+		return d.NeighborFailed() || d.LookupRefused() || d.Expired() || d.OwnSource() || d.ReverseFiltered() ||
+			to && v.nodeAddrs[d.Src] && d.Location == "ip_rcv_finish_core"
+	}
+}
+
+// gatewayBits is the prefix length that most of the pods have for their gateway's
+// network.
+func gatewayBits(pods []*model.Pod, gateway netip.Addr) int {
+	var bits []int
+	for _, p := range pods {
+		for _, a := range p.Addresses {
+			if a.Contains(gateway) {
+				bits = append(bits, a.Bits())
+			}
+		}
+	}
+	if len(bits) == 0 {
+		return gateway.BitLen()
+	}
+	return commonest(bits)
+}
+
+func addressesOf(l *model.Link) string {
+	if len(l.Addresses) == 0 {
+		return "no address"
+	}
+	return addrs(l.Addresses)
+}

@@ -1,0 +1,127 @@
+package diagnose
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// StaleFDB is the code of this finding.
+const StaleFDB model.Code = "StaleFDB"
+
+var staleFDB = kind{
+	page: Page{
+		Code:     StaleFDB,
+		Severity: model.Critical,
+		Title:    "a written forwarding entry of the bridge leads a pod's MAC elsewhere than to the pod's port",
+		Meaning: "A bridge learns behind which port a MAC is, unless somebody wrote the entry: a static one that is sticky stays where it " +
+			"is, whatever port the pod's frames come in by, and a local one (bridge fdb add without the word static) gives the " +
+			"frames to the node itself. Frames for the pod then leave by another port, where nobody takes them. Broadcasts still " +
+			"reach the pod; replies to what it asks do not.",
+		Evidence: "the entry, and the port of the pod that has the MAC; frames for that MAC at the entry's port.",
+		Fix:      "bridge fdb del MAC dev PORT master: the bridge then learns the port.",
+	},
+	find:  findStaleFDB,
+	after: []model.Code{PodLinkDown, PodLinkOffBridge},
+	explains: []model.Code{StaleNeighbor, WrongGatewayMAC, DuplicatePodIP, HairpinDrop, UnansweredARP, MissingUDR, MissingMasquerade, ConntrackRace,
+		PolicyDrop, BPFDrop, NoListener, ReceiveOverflow, NoReply},
+	ends: []model.HopKind{model.HopBridge, model.HopNeighbor, model.HopPod},
+}
+
+func findStaleFDB(v *view) []finding {
+	if !v.Has(model.SourceLinks, model.SourcePods, model.SourceBridge) {
+		return nil
+	}
+	var out []finding
+	for e := range each(v.FDB) {
+		if !e.Static && !e.Local {
+			continue
+		}
+		// The port's own address, or a pod's behind it: the MAC is there twice.
+		if at := v.links[e.IfIndex]; at == nil || at.MAC == e.MAC {
+			continue
+		}
+		var here []*model.Pod
+		behind := false
+		for p := range each(v.Pods) {
+			if b := v.bridgeOf(p); p.MAC == e.MAC && b != nil && b.Index == e.Bridge && appliesTo(e, b, v.links[p.LinkIndex]) {
+				here = append(here, p)
+				behind = behind || p.LinkIndex == e.IfIndex && !e.Local
+			}
+		}
+		if len(here) > 0 && !behind && v.stood(here[0]) {
+			out = append(out, misforwarded(v, e, here[0]))
+		}
+	}
+	return out
+}
+
+// appliesTo reports whether the bridge looks an entry up for frames to a port: by
+// VLAN only where it filters.
+func appliesTo(e *model.FDBEntry, b, port *model.Link) bool {
+	if b.Bridge == nil || !b.Bridge.VLANFiltering {
+		return e.VLAN == 0
+	}
+	return port.VLANs != nil && e.VLAN != 0 && e.VLAN == port.VLANs.PVID
+}
+
+func misforwarded(v *view, e *model.FDBEntry, p *model.Pod) finding {
+	pods, at, bridge := podAddrs(p), v.linkName(e.IfIndex), v.linkName(e.Bridge)
+	lost := func(d *model.Drop) bool {
+		mine := slices.Contains(pods, d.Src) || slices.Contains(pods, d.Dst)
+		return mine && (d.NeighborFailed() || d.OtherHost() && d.DstMAC == e.MAC || notForwarded(d))
+	}
+	f := model.Finding{
+		Confidence:   model.Proven,
+		Pods:         pods,
+		LastHopAlive: v.place(bridge, model.Egress),
+		Title:        fmt.Sprintf("%s forwards the MAC of %s to %s", bridge, addrs(pods), at),
+		Why: fmt.Sprintf("The forwarding database of %s leads %s, the MAC of %s, to %s; the pod is behind %s, and a written entry does not follow it.",
+			bridge, e.MAC, podName(p), at, p.Link),
+		Fix:     []string{deleteFDB(v, e)},
+		Packets: v.dropped(lost),
+	}
+	kind := "static"
+	if e.Local {
+		kind = "permanent"
+		f.Title = fmt.Sprintf("%s gives frames for %s to the node", bridge, addrs(pods))
+		f.Why = fmt.Sprintf("The forwarding database of %s has %s, the MAC of %s, for an address of the node's own: frames for it end at the node, and not at %s.",
+			bridge, e.MAC, podName(p), p.Link)
+	}
+	observe(&f, model.SourceBridge, "%s dev %s master %s %s", e.MAC, at, bridge, kind)
+	observe(&f, model.SourcePods, "%s is the MAC of %s in the pod, whose link is %s", e.MAC, p.Interface, p.Link)
+	var frames uint64
+	for _, a := range pods {
+		for _, m := range v.macPairs[a] {
+			if m.IfIndex == e.IfIndex && m.Side == model.AsDestination && m.Direction == model.Egress && m.Dst == e.MAC {
+				frames += m.Packets
+			}
+		}
+	}
+	if frames > 0 && e.IfIndex != p.LinkIndex {
+		observe(&f, model.SourceTC, "%s egress: %s for the pod", at, count(frames, "frame"))
+		f.Packets = max(f.Packets, frames)
+	}
+	if f.Packets > 0 {
+		if n := v.dropped(unresolvedFor(pods)); n > 0 {
+			observe(&f, model.SourceDrops, "%s from or to the pod freed, since the neighbour failed", count(n, "packet"))
+		}
+	} else {
+		f.Unseen = append(f.Unseen, "a frame for the pod that went there")
+	}
+	return finding{Finding: f, accounts: pods, explains: lost}
+}
+
+// deleteFDB is the command that deletes a forwarding entry.
+func deleteFDB(v *view, e *model.FDBEntry) string {
+	where := "master"
+	if e.IfIndex == e.Bridge {
+		where = "self"
+	}
+	vlan := ""
+	if e.VLAN != 0 {
+		vlan = fmt.Sprintf(" vlan %d", e.VLAN)
+	}
+	return fmt.Sprintf("bridge fdb del %s dev %s %s%s", e.MAC, shellWord(v.linkName(e.IfIndex)), where, vlan)
+}
