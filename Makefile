@@ -32,12 +32,12 @@ generate: need-c ## compile the BPF programs (needs clang) and write their Go bi
 	$(GO) generate ./bpf/...
 
 .PHONY: fmt
-fmt: need-c ## format Go and C
+fmt: need-format ## format Go and C
 	gofmt -w $$(git ls-files '*.go')
 	$(if $(C_FILES),clang-format-14 -i $(C_FILES))
 
 .PHONY: lint
-lint: need-c ## check style, import directions and common mistakes
+lint: need-format ## check style, import directions and common mistakes
 	$(GO) tool -modfile=tools/go.mod golangci-lint run ./...
 	$(if $(C_FILES),clang-format-14 --dry-run -Werror $(C_FILES))
 
@@ -70,10 +70,12 @@ FUZZTIME ?= 5s
 
 # The time is up by an interrupt, which every Go takes for a clean end: up to
 # Go 1.26 the end of -fuzztime itself may fail a target (go.dev/issue/75804).
+# It goes to the fuzzer alone (--foreground): a worker that it reaches first may
+# seem to have crashed.
 .PHONY: fuzz
 fuzz: need-test ## feed every decoder what nobody would send, FUZZTIME (5s) each
 	@grep -ro --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sort | while IFS=: read -r file target; do \
-		$(GO) test "$${file%/*}" -exec 'timeout --preserve-status --signal=INT $(FUZZTIME)' \
+		$(GO) test "$${file%/*}" -exec 'timeout --foreground --preserve-status --signal=INT $(FUZZTIME)' \
 			-run '^$$' -fuzz "^$${target#func }$$" </dev/null || exit 1; \
 	done
 
@@ -85,11 +87,13 @@ bench: need-test ## measure what watching costs, beside an empty program, and ju
 image: ## build the container image IMAGE (lasthop:dev)
 	docker build --build-arg RELEASE='$(RELEASE)' -t '$(IMAGE)' .
 
-.PHONY: need-go need-c need-lab need-test
+.PHONY: need-go need-format need-c need-lab need-test
 need-go:
 	@tools/need go
+need-format: need-go
+	@tools/need clang-format-14
 need-c: need-go
-	@tools/need @c
+	@tools/need clang-14 llvm-strip-14 bpf/bpf_helpers.h
 need-lab: need-go
 	@tools/need @lab
 need-test: need-go

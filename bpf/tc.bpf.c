@@ -43,7 +43,7 @@ struct {
 	__uint(max_entries, 1);
 } prefixes SEC(".maps");
 
-/* By CPU: an array of struct hop_counter. Go sets its size. */
+/* By CPU: an array of struct hop_counter. Go sets both sizes. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -52,7 +52,7 @@ struct {
 	__uint(max_entries, 1);
 } hop_counters SEC(".maps");
 
-/* By CPU: an array of struct peer. Go sets its size. */
+/* By CPU: an array of struct peer. Go sets both sizes. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -616,8 +616,11 @@ static __always_inline void count_hops(struct hop hop, struct packet_info info)
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct hop_counter *counters = bpf_map_lookup_elem(&hop_counters, &cpu);
 
-	if (!counters)
+	if (!counters) {
+		/* Plugged in after Go had sized the table. */
+		lose(LOST_HOP);
 		return;
+	}
 	if (hop.src)
 		count_hop(counters, hop.src, SOURCE, hop, info);
 	if (hop.dst)
@@ -636,7 +639,10 @@ static __always_inline __u64 hash64(__u64 word, __u64 upper)
 	return ((word ^ upper) * 0x9e3779b97f4a7c15ULL) >> 48;
 }
 
-/* The peer's entry in this CPU's table, NULL if its set is full. */
+/*
+ * The peer's entry in this CPU's table, NULL if its set is full, or the CPU was
+ * plugged in after Go had sized the table.
+ */
 static __always_inline struct peer *find_peer(__be64 hi, __be64 lo, __u16 local,
 					      __u16 link)
 {

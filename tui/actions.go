@@ -15,19 +15,21 @@ import (
 	"github.com/lasthop/lasthop/tui/view"
 )
 
-// move moves the cursor, or scrolls what has none.
-func move(by int) func(*screen) tea.Cmd {
+// do is an action without a command.
+func do(f func(*screen)) func(*screen) tea.Cmd {
 	return func(s *screen) tea.Cmd {
-		s.moveBy(by)
+		f(s)
 		return nil
 	}
 }
 
+// move moves the cursor, or scrolls what has none.
+func move(by int) func(*screen) tea.Cmd {
+	return do(func(s *screen) { s.moveBy(by) })
+}
+
 func movePage(pages int) func(*screen) tea.Cmd {
-	return func(s *screen) tea.Cmd {
-		s.moveBy(pages * max(view.PageHeight(s.height)/2, 1))
-		return nil
-	}
+	return do(func(s *screen) { s.moveBy(pages * max(view.PageHeight(s.height)/2, 1)) })
 }
 
 func (s *screen) moveBy(by int) {
@@ -51,17 +53,11 @@ func call(f func()) tea.Cmd {
 }
 
 func turn(by int) func(*screen) tea.Cmd {
-	return func(s *screen) tea.Cmd {
-		s.goTo((s.tab + view.TabID(by) + view.Tabs) % view.Tabs)
-		return nil
-	}
+	return do(func(s *screen) { s.goTo((s.tab + view.TabID(by) + view.Tabs) % view.Tabs) })
 }
 
 func show(t view.TabID) func(*screen) tea.Cmd {
-	return func(s *screen) tea.Cmd {
-		s.goTo(t)
-		return nil
-	}
+	return do(func(s *screen) { s.goTo(t) })
 }
 
 // goTo shows a tab. The Path tab shows the path of what is selected in the list
@@ -104,7 +100,7 @@ func (s *screen) between(pod, to netip.Addr) {
 	s.pod, s.to = pod, to
 }
 
-func (s *screen) enter() tea.Cmd {
+func (s *screen) enter() {
 	r := s.selected()
 	switch {
 	case s.tab == view.Path && s.path.Hop() != nil:
@@ -117,18 +113,16 @@ func (s *screen) enter() tea.Cmd {
 	case r != nil && s.tab == view.Findings:
 		s.open(view.Coverage)
 	}
-	return nil
 }
 
 // followFinding goes from a finding to the path that it is about.
-func (s *screen) followFinding() tea.Cmd {
+func (s *screen) followFinding() {
 	s.between(s.data.Ends(&s.finding.Finding))
 	if s.tab != view.Path {
 		s.from = s.tab
 	}
 	s.tab, s.page, s.scroll = view.Path, view.NoPage, 0
 	s.refresh()
-	return nil
 }
 
 func (s *screen) open(p view.PageID) {
@@ -137,21 +131,21 @@ func (s *screen) open(p view.PageID) {
 
 // page shows an overlay, or closes it if it is shown.
 func page(p view.PageID) func(*screen) tea.Cmd {
-	return func(s *screen) tea.Cmd {
+	return do(func(s *screen) {
 		switch s.page {
 		case p:
-			return s.back()
+			s.back()
+			return
 		case view.Help, view.Coverage:
 		default:
 			s.under = s.page
 		}
 		s.open(p)
-		return nil
-	}
+	})
 }
 
 // back leaves what was entered last: an overlay, a page, the path or a filter.
-func (s *screen) back() tea.Cmd {
+func (s *screen) back() {
 	switch {
 	case s.page == view.Help || s.page == view.Coverage:
 		s.open(s.under)
@@ -165,7 +159,6 @@ func (s *screen) back() tea.Cmd {
 		s.filter.SetValue("")
 		s.applyFilter()
 	}
-	return nil
 }
 
 // pathFinding is the index of the open finding that the path shows, at the
@@ -189,34 +182,31 @@ func (s *screen) pathFinding() int {
 	return found
 }
 
-func (s *screen) openFinding() tea.Cmd {
+func (s *screen) openFinding() {
 	found := s.pathFinding()
 	if found < 0 {
 		s.status = "no finding on this path"
-		return nil
+		return
 	}
 	s.finding = &s.data.Reading.Findings[found]
 	s.open(view.FindingDetail)
-	return nil
 }
 
-func (s *screen) reversePath() tea.Cmd {
+func (s *screen) reversePath() {
 	s.path.Reverse = !s.path.Reverse
 	s.path.Cursor, s.page = s.path.Dead(), view.NoPage
-	return nil
 }
 
 func nextPeer(by int) func(*screen) tea.Cmd {
-	return func(s *screen) tea.Cmd {
+	return do(func(s *screen) {
 		peers := s.data.Peers(s.pod)
 		if len(peers) == 0 {
-			return nil
+			return
 		}
 		s.to = peers[(s.path.Peer+by+len(peers))%len(peers)].Addr
 		s.path = view.PathView{Reverse: s.path.Reverse}
 		s.refresh()
-		return nil
-	}
+	})
 }
 
 func (s *screen) startFilter() tea.Cmd {
@@ -260,7 +250,7 @@ func (s *screen) applyFilter() {
 }
 
 // nextSort sorts by the next column that is shown, then by none.
-func (s *screen) nextSort() tea.Cmd {
+func (s *screen) nextSort() {
 	c := s.list()
 	cols := view.Columns(s.tab)
 	for c.by++; c.by < len(cols) && cols[c.by].From > view.ListWidth(s.width); c.by++ {
@@ -273,10 +263,9 @@ func (s *screen) nextSort() tea.Cmd {
 		c.reverse = cols[c.by].Right || cols[c.by].Title == "SEV"
 	}
 	s.sorted(c)
-	return nil
 }
 
-func (s *screen) turnSort() tea.Cmd {
+func (s *screen) turnSort() {
 	c := s.list()
 	c.reverse = !c.reverse
 	if c.by < 0 {
@@ -284,7 +273,6 @@ func (s *screen) turnSort() tea.Cmd {
 		s.status = map[bool]string{true: "the last row comes first", false: "in the order of the reading"}[c.reverse]
 	}
 	s.sorted(c)
-	return nil
 }
 
 func (s *screen) sorted(c *choice) {
@@ -436,15 +424,14 @@ func (s *screen) export() tea.Cmd {
 	}
 }
 
-func (s *screen) nextTheme() tea.Cmd {
+func (s *screen) nextTheme() {
 	names := view.Themes()
 	if s.opts.mono() {
 		s.status = "colours are off"
-		return nil
+		return
 	}
 	s.theme = view.NewTheme(names[(slices.Index(names, s.theme.Name)+1)%len(names)], s.theme.ASCII)
 	s.status = "theme " + s.theme.Name
-	return nil
 }
 
 func (s *screen) quitPrinting() tea.Cmd {

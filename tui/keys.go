@@ -29,9 +29,9 @@ func bind(keys, shown, does string) key.Binding {
 // it; the sections "Live" and "Replay" exclude each other.
 func keyTable() []binding {
 	return []binding{
-		{bind("enter", "enter", "path"), "", hasEnds, hasEnds, (*screen).followFinding},
-		{bind("enter", "enter", "open"), "Move", canOpen, canOpen, (*screen).enter},
-		{bind("esc backspace", "esc", "back"), "Move", canLeave, nil, (*screen).back},
+		{bind("enter", "enter", "path"), "", hasEnds, hasEnds, do((*screen).followFinding)},
+		{bind("enter", "enter", "open"), "Move", canOpen, canOpen, do((*screen).enter)},
+		{bind("esc backspace", "esc", "back"), "Move", canLeave, nil, do((*screen).back)},
 		{bind("up k", "up/down", "or k, j: one row"), "Move", nil, nil, move(-1)},
 		{bind("down j", "", ""), "", nil, nil, move(1)},
 		{bind("pgup ctrl+b", "pgup/pgdown", "half a page"), "Move", nil, nil, movePage(-1)},
@@ -46,14 +46,14 @@ func keyTable() []binding {
 		{bind("tab", "tab", "next, shift+tab previous"), "Move", nil, nil, turn(1)},
 		{bind("shift+tab", "", ""), "", nil, nil, turn(-1)},
 
-		{bind("f", "f", "finding"), "Path", onPathWithFinding, onPath, (*screen).openFinding},
-		{bind("r", "r", "reverse path"), "Path", hasPath, onPath, (*screen).reversePath},
+		{bind("f", "f", "finding"), "Path", onPathWithFinding, onPath, do((*screen).openFinding)},
+		{bind("r", "r", "reverse path"), "Path", hasPath, onPath, do((*screen).reversePath)},
 		{bind("left h", "left/right", "or h, l: other peer"), "Path", nil, onPath, nextPeer(-1)},
 		{bind("right l", "", ""), "", nil, onPath, nextPeer(1)},
 
 		{bind("/", "/", "filter"), "List", onList, onList, (*screen).startFilter},
-		{bind("s", "s", "sort"), "List", onList, onList, (*screen).nextSort},
-		{bind("S", "S", "reverse the order"), "List", nil, onList, (*screen).turnSort},
+		{bind("s", "s", "sort"), "List", onList, onList, do((*screen).nextSort)},
+		{bind("S", "S", "reverse the order"), "List", nil, onList, do((*screen).turnSort)},
 
 		{bind("w", "w", "window"), "Reading", onList, nil, (*screen).nextWindow},
 		{bind("p", "p", "pause"), "Reading", always, nil, (*screen).freeze},
@@ -72,7 +72,7 @@ func keyTable() []binding {
 		{bind("e", "e", "export"), "Take", onListToExport, canExport, (*screen).export},
 
 		{bind("!", "!", "coverage"), "Screen", nil, nil, page(view.Coverage)},
-		{bind("t", "t", "theme"), "Screen", nil, nil, (*screen).nextTheme},
+		{bind("t", "t", "theme"), "Screen", nil, nil, do((*screen).nextTheme)},
 		{bind("ctrl+l", "ctrl+l", "redraw"), "Screen", nil, nil, func(*screen) tea.Cmd { return tea.ClearScreen }},
 		{bind("ctrl+z", "ctrl+z", "suspend"), "Screen", nil, canSuspend, func(s *screen) tea.Cmd { return suspend(s.opts.Shell) }},
 		{bind("?", "?", "help"), "Screen", always, nil, page(view.Help)},

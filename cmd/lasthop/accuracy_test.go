@@ -24,9 +24,10 @@ import (
 // its table, for `make test-lab` to print.
 const accuracyFile = "LASTHOP_ACCURACY"
 
-// trialOf is one scenario, what it expects, and what was found.
+// trialOf is one scenario at one seed, what it expects, and what was found.
 type trialOf struct {
 	scenario string
+	seed     int
 	expect   scenario.Expect
 	found    []model.Finding
 	// wrong says that the verdict was not the one expected, or that there was
@@ -106,6 +107,7 @@ func (m *matrix) table() (text string, whole bool) {
 		row(p.Code)
 	}
 	var broken, right, expected, found, healthy, alarms int
+	situations, seeds := map[string]bool{}, map[int]bool{}
 	var wrong []string
 	for _, t := range m.trials {
 		codes := map[model.Code]bool{}
@@ -134,6 +136,7 @@ func (m *matrix) table() (text string, whole bool) {
 		switch {
 		case t.expect.Healthy():
 			healthy++
+			situations[t.scenario], seeds[t.seed] = true, true
 			if len(t.found) > 0 {
 				alarms++
 			}
@@ -143,8 +146,10 @@ func (m *matrix) table() (text string, whole bool) {
 				right++
 			}
 		}
-		if !good {
+		if !good && t.seed == 0 {
 			wrong = append(wrong, t.scenario)
+		} else if !good {
+			wrong = append(wrong, fmt.Sprintf("%s seed %d", t.scenario, t.seed))
 		}
 	}
 	var b bytes.Buffer
@@ -160,6 +165,7 @@ func (m *matrix) table() (text string, whole bool) {
 	if slices.Sort(wrong); len(wrong) > 0 {
 		fmt.Fprintf(&b, "wrong: %s\n", strings.Join(wrong, ", "))
 	}
+	fmt.Fprintf(&b, "healthy situations %d, seeds %d, together %d\n", len(situations), len(seeds), healthy)
 	fmt.Fprintf(&b, "root cause %d/%d, recall %d/%d, false alarms %d/%d\n", right, broken, found, expected, alarms, healthy)
 	return b.String(), len(wrong) == 0
 }
@@ -197,8 +203,8 @@ func TestAccuracyTable(t *testing.T) {
 		return e
 	}
 	good := []trialOf{
-		{"two", want("PathMTU", "NoReply"), []model.Finding{find("PathMTU", model.Warning, a, b), find("NoReply", model.Warning, a), find("NoListener", model.Info, b)}, false, nil},
-		{"well", want(), nil, false, nil},
+		{"two", 0, want("PathMTU", "NoReply"), []model.Finding{find("PathMTU", model.Warning, a, b), find("NoReply", model.Warning, a), find("NoListener", model.Info, b)}, false, nil},
+		{"well", 0, want(), nil, false, nil},
 	}
 	tests := []struct {
 		name  string
@@ -206,17 +212,17 @@ func TestAccuracyTable(t *testing.T) {
 		row   string
 		last  string
 	}{
-		{"all is right", trialOf{"one", want("PathMTU"), []model.Finding{find("PathMTU", model.Warning, a)}, false, nil},
+		{"all is right", trialOf{"one", 0, want("PathMTU"), []model.Finding{find("PathMTU", model.Warning, a)}, false, nil},
 			"PathMTU 2 2 2 2 0", "root cause 2/2, recall 3/3, false alarms 0/1"},
-		{"another pod", trialOf{"one", want("PathMTU"), []model.Finding{find("PathMTU", model.Warning, b)}, false, nil},
+		{"another pod", trialOf{"one", 0, want("PathMTU"), []model.Finding{find("PathMTU", model.Warning, b)}, false, nil},
 			"PathMTU 2 1 2 1 0", "root cause 1/2, recall 2/3, false alarms 0/1"},
-		{"another cause besides", trialOf{"one", want("PathMTU"), []model.Finding{find("PathMTU", model.Warning, a), find("UDRLimit", model.Critical)}, false, nil},
+		{"another cause besides", trialOf{"one", 0, want("PathMTU"), []model.Finding{find("PathMTU", model.Warning, a), find("UDRLimit", model.Critical)}, false, nil},
 			"UDRLimit 0 0 0 0 1", "root cause 1/2, recall 3/3, false alarms 0/1"},
-		{"a false alarm", trialOf{"calm", want(), []model.Finding{find("UDRLimit", model.Info)}, false, nil},
+		{"a false alarm", trialOf{"calm", 0, want(), []model.Finding{find("UDRLimit", model.Info)}, false, nil},
 			"UDRLimit 0 0 0 0 1", "root cause 1/1, recall 2/2, false alarms 1/2"},
-		{"no verdict", trialOf{"one", want("PathMTU"), nil, true, nil},
+		{"no verdict", trialOf{"one", 0, want("PathMTU"), nil, true, nil},
 			"PathMTU 2 1 2 1 0", "root cause 1/2, recall 2/3, false alarms 0/1"},
-		{"the lab failed on a healthy node", trialOf{"calm", want(), nil, true, nil},
+		{"the lab failed on a healthy node", trialOf{"calm", 0, want(), nil, true, nil},
 			"PathMTU 1 1 1 1 0", "root cause 1/1, recall 2/2, false alarms 0/2"},
 	}
 	for _, tt := range tests {
@@ -225,6 +231,13 @@ func TestAccuracyTable(t *testing.T) {
 		row := slices.ContainsFunc(lines, func(l string) bool { return strings.Join(strings.Fields(l), " ") == tt.row })
 		if !row || lines[len(lines)-1] != tt.last || whole != (tt.name == "all is right") {
 			t.Errorf("%s: whole %v, want the row %q and the end %q in\n%s", tt.name, whole, tt.row, tt.last, text)
+		}
+	}
+	variants := &matrix{trials: append(slices.Clone(good), trialOf{"well", 1, want(), nil, false, nil}, trialOf{"calm", 1, want(), nil, true, nil})}
+	text, _ := variants.table()
+	for _, line := range []string{"healthy situations 2, seeds 2, together 3", "wrong: calm seed 1"} {
+		if !strings.Contains(text, line+"\n") {
+			t.Errorf("no line %q in\n%s", line, text)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agnivade/levenshtein"
 	"github.com/spf13/pflag"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
@@ -268,7 +269,7 @@ func nearest(word string, words []string) string {
 	for _, w := range words {
 		whole := strings.ToLower(w)
 		_, short, _ := strings.Cut(whole, "/")
-		far := min(distance(whole, fold), distance(short, fold))
+		far := min(levenshtein.ComputeDistance(whole, fold), levenshtein.ComputeDistance(short, fold))
 		if len(word) > 2 && strings.Contains(whole, fold) {
 			far = 0
 		}
@@ -284,25 +285,4 @@ func nearest(word string, words []string) string {
 		return ""
 	}
 	return found[0]
-}
-
-// distance is the Levenshtein distance: how many letters to add, remove or change.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			above := row[j+1]
-			if a[i] != b[j] {
-				diagonal++
-			}
-			row[j+1] = min(above+1, row[j]+1, diagonal)
-			diagonal = above
-		}
-	}
-	return row[len(b)]
 }

@@ -42,7 +42,7 @@ func (r *resolver) podCIDRs(raw rawTopology) {
 			taken[p.v] = "podCIDR of " + t.Nodes[i].Name
 		}
 	}
-	next := netip.PrefixFrom(t.PodCIDR.Addr(), max(24, t.PodCIDR.Bits()))
+	next := r.seed.firstOf(t.PodCIDR)
 	for i := range t.Nodes {
 		n := &t.Nodes[i]
 		if !n.Plugin.HasPodCIDR() || n.PodCIDR.IsValid() {
@@ -108,7 +108,7 @@ func (r *resolver) freeAddresses(raw rawTopology) {
 	t := &r.s.Topology
 	for i := range t.Nodes {
 		if n := &t.Nodes[i]; !n.IP.IsValid() {
-			n.IP = r.free(t.Subnet, azureReserved, "node "+n.Name, raw.Nodes[i].at)
+			n.IP = r.free(t.Subnet, r.seed.offset(azureReserved), "node "+n.Name, raw.Nodes[i].at)
 		}
 	}
 	for i := range t.Nodes {
@@ -121,7 +121,7 @@ func (r *resolver) freeAddresses(raw rawTopology) {
 		}
 		for p, raw := range n.each(raw.Nodes[i]) {
 			if !p.IP.IsValid() {
-				p.IP = r.free(r.podRange(n), from, "pod "+n.Name+"/"+p.Name, raw.at)
+				p.IP = r.free(r.podRange(n), r.seed.offset(from), "pod "+n.Name+"/"+p.Name, raw.at)
 			}
 		}
 	}
@@ -197,7 +197,7 @@ func (r *resolver) macsAndLinks(n *Node, raw rawNode) {
 		link("cilium_host", "the router", raw.at)
 		link("cilium_net", "the router's peer", raw.at)
 	}
-	n.MAC = raw.NICMAC.or(azureMAC(n.Name))
+	n.MAC = raw.NICMAC.or(azureMAC(r.seed.salt(n.Name)))
 	r.takeMAC(n.MAC, "node "+n.Name, raw.NICMAC.where(raw.at))
 	if n.Plugin == Kubenet {
 		n.BridgeMAC = raw.BridgeMAC.or(addressMAC(n.PodGateway()))
@@ -205,9 +205,9 @@ func (r *resolver) macsAndLinks(n *Node, raw rawNode) {
 	}
 	for p, raw := range n.each(raw) {
 		ref := n.Name + "/" + p.Name
-		p.Link = raw.Link.or(hostLink(n.Plugin, p.Bridged, ref))
+		p.Link = raw.Link.or(hostLink(n.Plugin, p.Bridged, r.seed.salt(ref)))
 		link(p.Link, "pod "+p.Name, raw.Link.where(raw.at))
-		def := localMAC(ref)
+		def := localMAC(r.seed.salt(ref))
 		if n.Plugin == Kubenet {
 			def = addressMAC(p.IP)
 		}

@@ -115,7 +115,7 @@ func (r *resolver) dual(raw rawTopology) {
 		return
 	}
 	h := &Half{
-		VNet: raw.VNet6.or(netip.MustParsePrefix("fd10:240::/48")), PodCIDR: raw.PodCIDR6.or(netip.MustParsePrefix("fd00:10:244::/56")),
+		VNet: raw.VNet6.or(r.seed.vnet6()), PodCIDR: raw.PodCIDR6.or(r.seed.podCIDR6()),
 		Edge: netip.MustParseAddr("2001:db8:203:113::1"), Gateway: azureRouter,
 	}
 	if h.VNet.Overlaps(h.PodCIDR) {

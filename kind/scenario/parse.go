@@ -130,6 +130,7 @@ type rawScenario struct {
 	Observe     value[string]        `file:"observe"`
 	Files       rawFiles             `file:"files"`
 	Active      value[bool]          `file:"active"`
+	Seed        value[int]           `file:"seed,seed"`
 	Expect      rawExpect            `file:"expect"`
 	Duration    value[time.Duration] `file:"duration,duration"`
 	Timeout     value[time.Duration] `file:"timeout,timeout"`

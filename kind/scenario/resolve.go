@@ -26,6 +26,8 @@ var private = []netip.Prefix{
 type resolver struct {
 	*decoder
 	s Scenario
+	// seed decides what the file leaves open.
+	seed seed
 	// addrs and macs lead from each address in use to the name of its machine.
 	addrs map[netip.Addr]string
 	macs  map[model.MAC]string
@@ -44,6 +46,8 @@ func (r *resolver) resolve(raw rawScenario) *Scenario {
 		}
 	}
 	s.Title, s.Description = raw.Title.or(s.Name), raw.Description.v
+	r.seed = seed(raw.Seed.v)
+	r.seed.reorder(&raw)
 	s.Duration, s.Timeout = raw.Duration.or(defaultDuration), raw.Timeout.or(defaultTimeout)
 	r.topology(raw.Topology)
 	if len(r.errs) > 0 {
@@ -53,6 +57,7 @@ func (r *resolver) resolve(raw rawScenario) *Scenario {
 	r.v6 = s.Topology.V6()
 	r.routes(raw)
 	r.traffic(raw)
+	r.seed.shuffle(s.Traffic)
 	r.faults(raw.Faults)
 	r.observe(raw)
 	r.files(raw.Files)
@@ -63,7 +68,11 @@ func (r *resolver) resolve(raw rawScenario) *Scenario {
 
 func (r *resolver) topology(raw rawTopology) {
 	t := &r.s.Topology
-	t.VNet = raw.VNet.or(netip.MustParsePrefix("10.240.0.0/16"))
+	open := r.seed
+	if raw.PodSubnet.set() || raw.Subnet.set() || raw.Gateway.set() {
+		open = 0 // They lie in the default network.
+	}
+	t.VNet = raw.VNet.or(open.vnet())
 	t.Subnet = raw.Subnet.or(t.VNet)
 	if !within(t.VNet, t.Subnet) {
 		r.errorf(raw.Subnet.where(raw.at), "subnet %s is not within vnet %s", t.Subnet, t.VNet)
@@ -74,10 +83,10 @@ func (r *resolver) topology(raw rawTopology) {
 		r.errorf(raw.Gateway.where(raw.at), "gateway %s is not a host of subnet %s", t.Gateway, t.Subnet)
 	}
 	r.take(t.Gateway, "the gateway", raw.Gateway.where(raw.at))
-	t.FabricMAC = raw.FabricMAC.or(model.MAC{0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc})
+	t.FabricMAC = raw.FabricMAC.or(r.seed.fabricMAC())
 	r.takeMAC(t.FabricMAC, "the fabric", raw.FabricMAC.where(raw.at))
 	r.outside(raw)
-	t.PodCIDR = raw.PodCIDR.or(netip.MustParsePrefix("10.244.0.0/16"))
+	t.PodCIDR = raw.PodCIDR.or(r.seed.podCIDR())
 	if t.PodSubnet = raw.PodSubnet.v; raw.PodSubnet.set() && (!within(t.VNet, t.PodSubnet) || t.PodSubnet.Overlaps(t.Subnet)) {
 		r.errorf(raw.PodSubnet.at, "podSubnet %s is not a part of vnet %s beside subnet %s", t.PodSubnet, t.VNet, t.Subnet)
 	}
@@ -118,7 +127,7 @@ func (r *resolver) linksAndFamilies(raw rawTopology) {
 
 func (r *resolver) outside(raw rawTopology) {
 	t := &r.s.Topology
-	t.Edge = raw.Edge.or(netip.MustParseAddr("203.0.113.1"))
+	t.Edge = raw.Edge.or(r.seed.internet(1))
 	r.beyond(t.Edge, "edge", raw.Edge.where(raw.at))
 	if len(raw.Outside) > maxOutside {
 		r.errorf(raw.Outside[maxOutside].at, "more than %d outside addresses", maxOutside)
@@ -129,7 +138,7 @@ func (r *resolver) outside(raw rawTopology) {
 		r.beyond(o.v, OutsideName, o.at)
 	}
 	if len(t.Outside) == 0 {
-		t.Outside = []netip.Addr{netip.MustParseAddr("203.0.113.10")}
+		t.Outside = []netip.Addr{r.seed.internet(10)}
 		r.beyond(t.Outside[0], OutsideName, raw.at)
 	}
 }
@@ -155,7 +164,7 @@ func (r *resolver) node(i int, raw rawNode, t rawTopology) {
 		r.errorf(raw.Name.at, "node name %q is taken", n.Name)
 	}
 	n.Plugin = raw.Plugin.or(t.Plugin.or(Kubenet))
-	n.NIC = raw.NIC.or(t.NIC.or("eth0"))
+	n.NIC = raw.NIC.or(t.NIC.or(r.seed.nic()))
 	n.IPForwarding = raw.IPForwarding.or(n.Plugin.routedByUDR())
 	n.Residue, n.Dockershim = raw.Residue.v, raw.Dockershim.v
 	n.Datapath, n.Policy = raw.Datapath.v, raw.Policy.v

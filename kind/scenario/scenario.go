@@ -68,6 +68,7 @@
 //	  raw: true                # in the resource manager's form
 //	  spare: 380               # nodes that only the files know
 //	active: true               # lasthop may send probes of its own
+//	seed: 2                    # other addresses, names and order of all that the file leaves open; default: 0
 //	expect:
 //	  exit: 1                  # default: 1 with findings, else 0
 //	  plugin: kubenet          # what is recognised; default: not looked at

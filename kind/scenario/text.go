@@ -18,7 +18,7 @@ import (
 var (
 	parsers = map[string]any{
 		"name": parseName, "link": parseLink, "range": parseRange, "range6": parseRange6, "family": parseFamily,
-		"residue": choice(AzureVNet), "pods": parseInt(0, maxPods), "spare": parseInt(0, maxSpare),
+		"residue": choice(AzureVNet), "pods": parseInt(0, maxPods), "seed": parseInt(0, maxSeed), "spare": parseInt(0, maxSpare),
 		"port": parseInt(1, 65535), "size": parseInt(0, maxPayload), "exit": parseInt(0, 255),
 		"duration": parseDuration(time.Second, maxDuration), "timeout": parseDuration(100*time.Millisecond, 30*time.Second),
 	}

@@ -61,8 +61,7 @@ func Send(ctx context.Context, ns *netns.NS, plan []model.Probe) ([]model.Probe,
 		return nil, ctx.Err()
 	}
 	var sent []model.Probe
-	for i := range r.questions {
-		q := &r.questions[i]
+	for q := range model.Each(r.questions) {
 		if q.Sent > 0 && (q.Answered || r.failed[portOf(&q.Probe)] == nil) {
 			sent = append(sent, q.Probe)
 			continue

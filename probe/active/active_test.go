@@ -67,7 +67,29 @@ func (m *machine) plug(t *testing.T, node *machine, bridge netlink.Link, name, a
 	port, err := node.LinkByName(name)
 	check(t, err)
 	check(t, node.LinkSetUp(port))
-	return m.address(t, "eth0", address)
+	mac := m.address(t, "eth0", address)
+	node.awaitUp(t, name)
+	return mac
+}
+
+// awaitUp waits until the link has its carrier, which the kernel notices a while
+// after both ends are up: until then a bridge sends nothing to the port.
+func (m *machine) awaitUp(t *testing.T, name string) {
+	t.Helper()
+	updates, done := make(chan netlink.LinkUpdate), make(chan struct{})
+	defer close(done)
+	handle := vnetns.NsHandle(m.FD())
+	check(t, netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{Namespace: &handle, ListExisting: true}))
+	for u := range updates {
+		if a := u.Attrs(); a.Name == name && a.OperState == netlink.OperUp {
+			go func() {
+				for range updates { // until done is closed
+				}
+			}()
+			return
+		}
+	}
+	t.Fatalf("%s did not come up", name)
 }
 
 func (m *machine) address(t *testing.T, link, address string) model.MAC {

@@ -230,8 +230,7 @@ func (r *reading) label() {
 	for _, l := range r.s.Links {
 		names[l.Index] = l.Name
 	}
-	for i := range r.s.Routes {
-		x := &r.s.Routes[i]
+	for x := range model.Each(r.s.Routes) {
 		x.Link = names[x.IfIndex]
 		for j := range x.NextHops {
 			x.NextHops[j].Link = names[x.NextHops[j].IfIndex]

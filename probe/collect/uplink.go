@@ -188,8 +188,7 @@ func (v *view) rewrittenSource(port *model.Link) bool {
 // assign sets the links' roles and returns the pods behind them.
 func (v *view) assign(uplinks []string) []model.Pod {
 	var out []model.Pod
-	for i := range v.links {
-		l := &v.links[i]
+	for l := range model.Each(v.links) {
 		ns, far := pods.Far(v.far, l)
 		switch {
 		case slices.Contains(uplinks, l.Name):

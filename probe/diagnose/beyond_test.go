@@ -190,6 +190,7 @@ func TestBeyond(t *testing.T) {
 			n.table(rightRows).Whole = false
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.silent("172.20.1.5", "172.20.3.9")
+			n.silent("172.20.1.5", "172.20.3.10")
 			return n
 		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
 		{"files: one route was printed alone", func() *node {

@@ -96,7 +96,7 @@ func discarding(way *path.Decision) (discard, bool) {
 }
 
 // unreturnable finds the route or rule because of which the reverse path filter
-// refused a packet: the way back to its source is discarded.
+// refused a packet: the return path to its source is discarded.
 func unreturnable(v *view, d *model.Drop) (discard, bool) {
 	if !d.ReverseFiltered() || d.Link == "" || v.nodeAddrs[d.Src] {
 		return discard{}, false
@@ -122,7 +122,7 @@ func blackhole(v *view, by discard, l *lost) finding {
 }
 
 // addRefused adds what the reverse path filter refused because of the same
-// route, as the way back to the source ends there, and says how many these are.
+// route, as the return path to the source ends there, and says how many these are.
 func addRefused(v *view, f *model.Finding, by discard) uint64 {
 	refused := v.dropped(func(d *model.Drop) bool {
 		is, ok := unreturnable(v, d)
@@ -171,12 +171,12 @@ func blackholedPods(v *view, told map[discard]bool) []finding {
 	}
 	groups := map[discard][]netip.Addr{}
 	var order []discard
-	for _, a := range v.strayed() {
+	for _, a := range v.misroutedPods() {
 		by := discard{route: a.decision.Route}
 		if by.route == nil {
 			by.rule = a.decision.Rule
 		}
-		if !a.decision.Discards() || told[by] || !v.blocked(&a) || !v.unusedAstray(&a) {
+		if !a.decision.Discards() || told[by] || !v.blocked(&a) || !v.unusedMisrouted(&a) {
 			continue
 		}
 		if groups[by] == nil {

@@ -13,18 +13,18 @@ import (
 type routeState int
 
 const (
-	// routeUnknown: no file tells, or they contradict each other.
+	// routeUnknown: no file says, or they contradict each other.
 	routeUnknown routeState = iota
 	// routeRight: the route that applies to the sender leads to the node.
-	routeRight
+	routeCorrect
 	// routeMissing: no route that applies to the sender leads to the range.
 	routeMissing
 	// routeWrong: the route that applies to the sender leads elsewhere.
 	routeWrong
-	// The same of a table of which no file tells whether it applies.
-	routeHeld
-	routeLacking
-	routeAstray
+	// The same of a table of which no file says whether it applies.
+	routeListed
+	routeUnlisted
+	routeListedWrong
 )
 
 // routeFact is a state with what told it.
@@ -133,7 +133,7 @@ func effectiveRoute(v *view, cidr netip.Prefix, owner *model.ClusterNode) routeF
 	return out
 }
 
-// looseRoute asks the tables where no file tells which of them applies.
+// looseRoute asks the tables where no file says which of them applies.
 func looseRoute(v *view, cidr netip.Prefix, owner *model.ClusterNode) routeFact {
 	tables := v.clusterTables()
 	var associated []*model.RouteTable
@@ -160,14 +160,14 @@ func looseRoute(v *view, cidr netip.Prefix, owner *model.ClusterNode) routeFact 
 		f := judgeTable(t, cidr, owner)
 		f.text = fmt.Sprintf("%s: %s", tableName(t), f.text)
 		switch f.state {
-		case routeRight:
-			f.state = routeHeld
+		case routeCorrect:
+			f.state = routeListed
 			return f
 		case routeWrong:
-			f.state = routeAstray
+			f.state = routeListedWrong
 			out = f
 		case routeMissing:
-			f.state = routeLacking
+			f.state = routeUnlisted
 			if out.state == routeUnknown {
 				out = f
 			}
@@ -249,7 +249,7 @@ func subnetOf(v *view, n *model.ClusterNode) (*model.Subnet, string) {
 }
 
 // appliedTable is the table that applies to a subnet, nil where none does or it was
-// not given; known is false where no file tells which one applies, agreed is false
+// not given; known is false where no file says which one applies, agreed is false
 // where the files contradict each other.
 func appliedTable(v *view, s *model.Subnet, id string) (table *model.RouteTable, known, agreed bool) {
 	want := ""
@@ -300,7 +300,7 @@ func judgeRows(rows []model.UDR, cidr netip.Prefix, owner *model.ClusterNode) ro
 	}
 	switch {
 	case right != nil:
-		return routeFact{state: routeRight, row: right, text: rowText(right, cidr)}
+		return routeFact{state: routeCorrect, row: right, text: rowText(right, cidr)}
 	case covering != nil:
 		// A machine of its own may know the way.
 		return routeFact{text: "a wider route covers " + cidr.String()}

@@ -60,6 +60,20 @@ func deleteRule(tool, family string, r ruleText) string {
 	return fmt.Sprintf("%s -t %s -D %s %d%s", tool, shellWord(r.table), shellWord(r.chain), r.number, comment)
 }
 
+// replacePacketRule is the command that puts another rule, by its text, in the
+// place of one. It deletes the one where the text does not differ, or a shell
+// cannot take it.
+func replacePacketRule(r *model.PacketRule, text string) string {
+	words, _ := shellRule(text)
+	switch {
+	case text == r.Text || words == "":
+		return deletePacketRule(r)
+	case r.Native:
+		return fmt.Sprintf("nft replace rule %s %s %s handle %d %s", r.Family, shellWord(r.Table), shellWord(r.Chain), r.Handle, words)
+	}
+	return fmt.Sprintf("%s -t %s -R %s %d %s", iptables(r), shellWord(r.Table), shellWord(r.Chain), r.Number, words)
+}
+
 // deleteByHandle deletes a rule that nft wrote: it takes no text.
 func deleteByHandle(family, table, chain string, handle uint64) string {
 	return fmt.Sprintf("nft delete rule %s %s %s handle %d", family, shellWord(table), shellWord(chain), handle)

@@ -47,7 +47,7 @@ func findConntrackRace(v *view) []finding {
 	l, rivals := v.refusedEntries(failed)
 	if l.packets < minDrops {
 		// Two flows that got one port are refused likewise.
-		used := slices.ContainsFunc(v.prior, func(f finding) bool { return f.Code == SNATPortExhaustion })
+		used := v.found(netip.Addr{}, netip.Prefix{}, SNATPortExhaustion)
 		if used || failed-min(l.packets, failed) < minDrops {
 			return nil
 		}
@@ -68,8 +68,7 @@ func (v *view) refusedEntries(failed uint64) (*lost, []*candidateRule) {
 	rules, samples := v.newDropRules(), v.dropSamples()
 	var list []*model.Drop
 	rivals := map[*model.Drop][]candidate{}
-	for i := range v.Traffic.Drops {
-		d := &v.Traffic.Drops[i]
+	for d := range each(v.Traffic.Drops) {
 		if !slices.Contains(refusedLocations, d.Location) || d.Location == "nf_hook_slow" && !d.Netfilter() ||
 			!v.ofPod(d) || v.inPod(d).IsValid() || v.explained(d) {
 			continue
@@ -147,8 +146,7 @@ func (v *view) raced(failed uint64, l *lost) model.Finding {
 // the peers for one of the pods.
 func (v *view) servicesOf(pods, peers map[netip.Addr]bool) []netip.Addr {
 	found := map[netip.Addr]bool{}
-	for i := range v.Flows {
-		f := &v.Flows[i]
+	for f := range each(v.Flows) {
 		if pods[f.Original.Src] && peers[f.Reply.Src] && f.Original.Dst != f.Reply.Src {
 			found[f.Original.Dst] = true
 		}
@@ -162,8 +160,7 @@ func (v *view) servicesOf(pods, peers map[netip.Addr]bool) []netip.Addr {
 // dropped packet has the node's address.
 func (v *view) racedUnseen(failed uint64) []finding {
 	l := lost{pods: map[netip.Addr]bool{}, peers: map[netip.Addr]bool{}}
-	for i := range v.Flows {
-		f := &v.Flows[i]
+	for f := range each(v.Flows) {
 		translated := f.Original.Src != f.Reply.Dst || f.Original.Dst != f.Reply.Src && !v.Has(model.SourceDrops)
 		if f.Proto == udp && f.Original.DstPort == dnsPort && !f.Start.IsZero() && translated && len(v.pods[f.Original.Src]) > 0 {
 			l.pods[f.Original.Src], l.peers[f.Original.Dst] = true, true

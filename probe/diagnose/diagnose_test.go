@@ -160,6 +160,20 @@ func (n *node) flow(local, remote string, replied bool) {
 		Reply:    model.Tuple{Src: addr(remote), Dst: addr(local), SrcPort: 53}})
 }
 
+// datagrams adds UDP flows to a port, each from another socket, and their packets.
+func (n *node) datagrams(local, remote string, port uint16, count int, replied bool) {
+	in := none
+	if replied {
+		in = datagram
+	}
+	n.peer(local, remote, model.PeerCount{Packets: uint64(count), Other: uint64(count)}, in)
+	for i := range count {
+		n.Flows = append(n.Flows, model.Flow{Proto: 17, Start: start, Replied: replied,
+			Original: model.Tuple{Src: addr(local), Dst: addr(remote), SrcPort: uint16(40000 + i), DstPort: port},
+			Reply:    model.Tuple{Src: addr(remote), Dst: addr(local), SrcPort: port, DstPort: uint16(40000 + i)}})
+	}
+}
+
 // halfOpen adds TCP connections that a peer began and does not go on with.
 func (n *node) halfOpen(remote, local string, count int) {
 	for range count {
@@ -215,6 +229,39 @@ func TestDiagnose(t *testing.T) {
 			n.silent("172.20.1.6", "172.20.3.10")
 			return n
 		}, []string{"MissingUDR likely 172.20.1.5 172.20.1.6 172.20.3.0/24"}},
+		{"one address is not a range, though another range answers", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			n.silent("172.20.1.6", "172.20.3.9")
+			return n
+		}, []string{"NoReply likely 172.20.1.5 172.20.1.6 172.20.3.9"}},
+		{"the only one that is asked of all ranges", func() *node {
+			n := kubenet()
+			n.answered("10.50.0.4", "10.50.0.5")
+			n.silent("172.20.1.5", "172.20.2.9")
+			return n
+		}, []string{"NoReply likely 172.20.1.5 172.20.2.9"}},
+		{"two of one range, and no range answers", func() *node {
+			n := kubenet()
+			n.answered("10.50.0.4", "203.0.113.9")
+			n.silent("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.2.10")
+			return n
+		}, []string{"MissingUDR likely 172.20.1.5 172.20.2.0/24"}},
+		{"two ranges with one silent address each, a third answers", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			n.silent("172.20.1.6", "172.20.4.9")
+			return n
+		}, []string{"NoReply likely 172.20.1.5 172.20.1.6 172.20.3.9 172.20.4.9"}},
+		{"two addresses are silent, and nothing else answers", func() *node {
+			n := kubenet()
+			n.silent("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			return n
+		}, []string{"NoReply possible 172.20.1.5 172.20.2.9 172.20.3.9"}},
 		{"all podCIDRs are silent, a node answers", func() *node {
 			n := kubenet()
 			n.answered("10.50.0.4", "10.50.0.5")
@@ -226,7 +273,7 @@ func TestDiagnose(t *testing.T) {
 			n := kubenet()
 			n.silent("172.20.1.5", "172.20.2.9")
 			return n
-		}, []string{"MissingUDR possible 172.20.1.5 172.20.2.0/24"}},
+		}, []string{"NoReply possible 172.20.1.5 172.20.2.9"}},
 		{"a podCIDR that answers once is not blamed", func() *node {
 			n := kubenet()
 			n.silent("172.20.1.5", "172.20.2.9")
@@ -237,9 +284,9 @@ func TestDiagnose(t *testing.T) {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.peer("172.20.1.5", "172.20.3.9", synAck, syn)
-			n.halfOpen("172.20.3.9", "172.20.1.5", 2)
+			n.halfOpen("172.20.3.9", "172.20.1.5", 3)
 			return n
-		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
+		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
 		{"peers ping, or are refused: nobody acknowledges that", func() *node {
 			n := kubenet()
 			n.peer("172.20.1.5", "172.20.3.9", synAck, syn)
@@ -252,6 +299,27 @@ func TestDiagnose(t *testing.T) {
 			n.Flows[0].Original.DstPort = 8125
 			return n
 		}, nil},
+		{"so does who sends each from a new socket", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "10.50.0.5")
+			n.datagrams("172.20.1.5", "172.20.3.9", 8125, 80, false)
+			n.datagrams("172.20.1.6", "172.20.3.10", 514, 80, false)
+			n.datagrams("172.20.1.6", "203.0.113.9", 6831, 80, false)
+			return n
+		}, nil},
+		{"datagrams to a port that another target replies from", func() *node {
+			n := kubenet()
+			n.datagrams("172.20.1.6", "172.20.2.9", 4433, 1, true)
+			n.datagrams("172.20.1.5", "172.20.3.9", 4433, 3, false)
+			return n
+		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
+		{"TCP that goes on, with what acknowledges it elsewhere", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "10.50.0.5")
+			n.peer("172.20.1.5", "172.20.3.9", synAck, none)
+			n.peer("172.20.1.6", "172.20.3.10", synAck, none)
+			return n
+		}, nil},
 		{"datagrams come back and connection tracking has forgotten them", func() *node {
 			n := kubenet()
 			n.peer("172.20.1.5", "172.20.3.9", datagram, datagram)
@@ -261,6 +329,7 @@ func TestDiagnose(t *testing.T) {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.silent("172.20.1.5", "172.20.3.9")
+			n.silent("172.20.1.5", "172.20.3.10")
 			n.peer("172.20.1.6", "172.20.3.9", none, datagram)
 			n.flow("172.20.3.9", "172.20.1.6", true)
 			return n
@@ -270,7 +339,7 @@ func TestDiagnose(t *testing.T) {
 			n.answered("172.20.1.6", "172.20.2.9")
 			n.peer("172.20.1.5", "172.20.3.9", syn, datagram)
 			return n
-		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
+		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
 		{"answers return by the other uplink", func() *node {
 			n := kubenet()
 			n.PacketRules = n.PacketRules[:3]
@@ -290,9 +359,11 @@ func TestDiagnose(t *testing.T) {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.peer("172.20.1.5", "172.20.3.9", datagram, datagram)
-			n.flow("172.20.1.5", "172.20.3.9", false)
+			for range 3 {
+				n.flow("172.20.1.5", "172.20.3.9", false)
+			}
 			return n
-		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
+		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
 		{"ICMP errors about one address: the other node has no such pod", func() *node {
 			n := kubenet()
 			n.answered("172.20.1.5", "10.50.0.5")
@@ -345,23 +416,36 @@ func TestDiagnose(t *testing.T) {
 		{"ranges far apart, in what the agent keeps from translation", func() *node {
 			n := kubenet()
 			n.silent("172.20.1.5", "172.29.3.9")
+			n.silent("172.20.1.5", "172.29.3.10")
 			n.answered("172.20.1.5", "172.25.7.9")
 			return n
 		}, []string{"MissingUDR likely 172.20.1.5 172.29.3.0/24"}},
+		{"ranges that the agent keeps from translation one by one", func() *node {
+			n := kubenet()
+			n.Cluster.PodCIDRs = []netip.Prefix{prefix("172.20.1.0/24")}
+			n.PacketRules = n.PacketRules[:1]
+			for _, p := range []string{"172.20.1.0/24", "100.70.3.0/24", "100.70.4.0/24"} {
+				n.natRules(model.PacketRule{Chain: "IP-MASQ-AGENT", Dst: model.AddrMatch{Prefix: prefix(p)}, Target: "RETURN", Text: "-d " + p + " -j RETURN"})
+			}
+			n.natRules(model.PacketRule{Chain: "IP-MASQ-AGENT", Target: "MASQUERADE", Text: "-j MASQUERADE"})
+			n.answered("172.20.1.5", "100.70.4.9")
+			n.silent("172.20.1.5", "100.70.3.9")
+			return n
+		}, []string{"NoReply likely 172.20.1.5 100.70.3.9"}},
 		{"no masquerade at all", func() *node {
 			n := kubenet()
 			n.PacketRules = n.PacketRules[:3]
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.silent("172.20.1.5", "203.0.113.9")
 			return n
-		}, []string{"MissingMasquerade proven 172.20.1.5 203.0.113.9"}},
+		}, []string{"MissingMasquerade likely 172.20.1.5 203.0.113.9"}},
 		{"an exclusion that is too wide", func() *node {
 			n := kubenet()
 			n.PacketRules = slices.Insert(n.PacketRules, 1, model.PacketRule{Backend: model.NFT, Family: "ip", Table: "nat",
 				Chain: "IP-MASQ-AGENT", Dst: model.AddrMatch{Prefix: prefix("0.0.0.0/0")}, Target: "RETURN", Text: "-j RETURN"})
 			n.silent("172.20.1.6", "198.51.100.7")
 			return n
-		}, []string{"MissingMasquerade proven 172.20.1.6 198.51.100.7"}},
+		}, []string{"MissingMasquerade likely 172.20.1.6 198.51.100.7"}},
 		{"outside answers without masquerade", func() *node {
 			n := kubenet()
 			n.PacketRules = n.PacketRules[:3]
@@ -374,8 +458,17 @@ func TestDiagnose(t *testing.T) {
 			n.lose(model.SourceNAT, model.Missing)
 			n.PacketRules = nil
 			n.silent("172.20.1.5", "203.0.113.9")
+			n.silent("172.20.1.5", "198.51.100.7")
 			return n
-		}, []string{"MissingMasquerade likely 172.20.1.5 203.0.113.9"}},
+		}, []string{"MissingMasquerade likely 172.20.1.5 198.51.100.7 203.0.113.9"}},
+		{"nat rules unread, and one target alone is silent", func() *node {
+			n := kubenet()
+			n.lose(model.SourceNAT, model.Missing)
+			n.PacketRules = nil
+			n.answered("10.50.0.4", "10.50.0.5")
+			n.silent("172.20.1.5", "203.0.113.9")
+			return n
+		}, []string{"NoReply likely 172.20.1.5 203.0.113.9"}},
 		{"a pod of the node's subnet needs no masquerade", func() *node {
 			n := bridged()
 			n.silent("10.60.0.20", "203.0.113.9")
@@ -386,9 +479,10 @@ func TestDiagnose(t *testing.T) {
 			n.PacketRules = n.PacketRules[:3]
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.silent("172.20.1.5", "172.20.3.9")
+			n.silent("172.20.1.5", "172.20.3.10")
 			n.silent("172.20.1.5", "203.0.113.9")
 			return n
-		}, []string{"MissingMasquerade proven 172.20.1.5 203.0.113.9", "MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
+		}, []string{"MissingMasquerade likely 172.20.1.5 203.0.113.9", "MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
 		{"a dnat rule with a dead MAC", func() *node {
 			n := bridged()
 			n.FrameRules[2] = *n.dnat("10.60.0.20", deadMAC)

@@ -14,9 +14,8 @@ type flowState struct {
 	// oldReplied flows were there when the window began, so their reply
 	// may be from long ago; the others began in it.
 	oldReplied, newReplied bool
-	// newSilent counts datagram flows of the window without a reply, dns
-	// those of them that ask a name server.
-	newSilent, dns int
+	// asking counts datagram flows of the window that want a reply and saw none.
+	asking int
 	// halfOpen counts TCP connections that the remote end began and whose
 	// answer it does not acknowledge.
 	halfOpen int
@@ -31,6 +30,12 @@ func (v *view) indexFlows() {
 	v.flows = make(map[pair]*flowState, len(v.peers))
 	for i, p := range v.peers {
 		v.flows[pair{p.Local, p.Remote}] = &states[i]
+	}
+	v.repliedPorts = map[uint16]bool{dnsPort: true}
+	for f := range each(v.Flows) {
+		if f.Proto == udp && f.Replied {
+			v.repliedPorts[f.Original.DstPort] = true
+		}
 	}
 	for f := range each(v.Flows) {
 		if back := v.flows[pair{local: f.Reply.Src, remote: f.Reply.Dst}]; back != nil {
@@ -52,11 +57,8 @@ func (v *view) indexFlows() {
 			st.oldReplied = st.oldReplied || f.Replied
 		case f.Replied:
 			st.newReplied = true
-		case f.Proto == udp:
-			st.newSilent++
-			if f.Original.DstPort == dnsPort {
-				st.dns++
-			}
+		case v.datagramAsks(f):
+			st.asking++
 		}
 	}
 }
@@ -65,16 +67,22 @@ func (v *view) indexFlows() {
 // to the remote one, for one of v.peers.
 func (v *view) flowsOf(p *model.Peer) *flowState { return v.flows[pair{p.Local, p.Remote}] }
 
-// dnsPort is where a datagram wants an answer.
+// datagramAsks reports whether the flow is of datagrams that want a reply: such to a
+// port where connection tracking saw some flow replied to, or a name server's.
+func (v *view) datagramAsks(f *model.Flow) bool {
+	return f.Proto == udp && v.repliedPorts[f.Original.DstPort]
+}
+
+// dnsPort is where a datagram always wants a reply.
 const dnsPort = 53
 
 // unreplied is what connection tracking holds of flows between two ends, as the
 // uplink sees them, that never saw a reply.
 type unreplied struct {
-	// pods began flows whose first packet wants an answer: asks of them, dns
-	// of which are questions to a name server.
-	pods      map[netip.Addr]bool
-	asks, dns uint64
+	// pods began flows whose first packet wants a reply: asks are those that
+	// the uplink counts as requests, datagrams the others.
+	pods            map[netip.Addr]bool
+	asks, datagrams uint64
 	// own is true when the node itself began some.
 	own bool
 }
@@ -82,8 +90,8 @@ type unreplied struct {
 func (v *view) unrepliedFlows() map[pair]*unreplied {
 	out := map[pair]*unreplied{}
 	for f := range each(v.Flows) {
-		dns := f.Proto == udp && f.Original.DstPort == dnsPort
-		if f.Replied || !dns && f.Proto != tcp && f.Proto != icmp4 && f.Proto != icmp6 {
+		datagram := v.datagramAsks(f)
+		if f.Replied || !datagram && f.Proto != tcp && f.Proto != icmp4 && f.Proto != icmp6 {
 			continue
 		}
 		k := pair{f.Reply.Dst, f.Reply.Src}
@@ -95,8 +103,8 @@ func (v *view) unrepliedFlows() map[pair]*unreplied {
 		switch {
 		case len(v.pods[f.Original.Src]) == 0:
 			m.own = true
-		case dns:
-			m.dns++
+		case datagram:
+			m.datagrams++
 			m.pods[f.Original.Src] = true
 		default:
 			m.asks++
@@ -104,4 +112,15 @@ func (v *view) unrepliedFlows() map[pair]*unreplied {
 		}
 	}
 	return out
+}
+
+// unrepliedCount counts the flows of pods that never saw a reply and match.
+func unrepliedCount(v *view, match func(pod, remote netip.Addr) bool) uint64 {
+	var n uint64
+	for f := range each(v.Flows) {
+		if !f.Replied && len(v.pods[f.Original.Src]) > 0 && match(f.Original.Src, f.Reply.Src) {
+			n++
+		}
+	}
+	return n
 }

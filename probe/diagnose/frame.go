@@ -13,7 +13,7 @@ import (
 type stale struct {
 	rule *model.FrameRule
 	addr netip.Addr
-	// owners are the addresses of the living interfaces that hold addr.
+	// holders are the addresses of the living interfaces that hold addr.
 	owners []model.MAC
 }
 

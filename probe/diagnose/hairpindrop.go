@@ -36,8 +36,7 @@ func findHairpinDrop(v *view) []finding {
 	var l lost
 	inPod := map[netip.Addr]bool{}
 	answered := v.hairpinsAnswered()
-	for i := range v.Traffic.Drops {
-		d := &v.Traffic.Drops[i]
+	for d := range each(v.Traffic.Drops) {
 		if v.hairpin(d) && !answered[d.Src] && !v.explained(d) && v.drops.Lost(d) {
 			l.addFor(d.Src, d)
 			inPod[d.Src] = inPod[d.Src] || d.OwnSource()
@@ -94,8 +93,7 @@ func (v *view) hairpinsAnswered() map[netip.Addr]bool {
 func (v *view) hairpinServices(pods map[netip.Addr]bool) ([]netip.Prefix, []model.Evidence) {
 	services := map[netip.Prefix]bool{}
 	var shown []model.Evidence
-	for i := range v.Flows {
-		f := &v.Flows[i]
+	for f := range each(v.Flows) {
 		if a := f.Original.Src; pods[a] && f.Reply.Src == a && f.Original.Dst != a {
 			services[host(f.Original.Dst)] = true
 		}
@@ -104,8 +102,7 @@ func (v *view) hairpinServices(pods map[netip.Addr]bool) ([]netip.Prefix, []mode
 		shown = append(shown, model.Evidence{Source: model.SourceConntrack, Text: fmt.Sprintf(
 			"flows to %s lead back to the pod that began them", addrs(slices.SortedFunc(maps.Keys(services), comparePrefix)))})
 	}
-	for i := range v.PacketRules {
-		r := &v.PacketRules[i]
+	for r := range each(v.PacketRules) {
 		if r.Target != "DNAT" || !pods[r.To.Addr()] || r.Counter.Delta == 0 {
 			continue
 		}

@@ -88,6 +88,7 @@ func TestIPv6(t *testing.T) {
 			n := dual()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.silent(pod, far)
+			n.silent(pod, far+"9")
 			return n
 		}, []string{"MissingUDR likely " + pod + " fd20:0:0:2::/64"}},
 		{"no masquerade for IPv6", func() *node {
@@ -96,7 +97,7 @@ func TestIPv6(t *testing.T) {
 			n.answered(pod, far)
 			n.silent(pod, "2001:db8::9")
 			return n
-		}, []string{"MissingMasquerade proven " + pod + " 2001:db8::9/128"}},
+		}, []string{"MissingMasquerade likely " + pod + " 2001:db8::9/128"}},
 		{"a stale neighbour, and the pod hears no answer for its gateway", func() *node {
 			n := dual()
 			n.Neighbors = append(n.Neighbors, model.Neighbor{Addr: addr(pod), MAC: mac(deadMAC), IfIndex: 3, State: "PERMANENT"})

@@ -23,8 +23,10 @@ var missingMasquerade = kind{
 			"put its own address there (MASQUERADE). When the rule is missing, or an exclusion in front of it is too wide, " +
 			"packets leave with the pod's address and vanish beyond the node.",
 		Evidence: "the pod's address as source at the uplink's egress and nothing back; the rule that let the packet through " +
-			"untranslated; connection tracking's reply tuple, which still holds the pod's address.",
-		Fix: "delete the exclusion, or add the MASQUERADE rule; mend the ip-masq-agent's configuration, or it comes back.",
+			"untranslated; connection tracking's reply tuple, which still holds the pod's address. Proven where routers beyond the node " +
+			"refuse the packets, or the cloud's routes (--routes) lead them straight to the internet.",
+		Fix: "add the MASQUERADE rule that is missing. An exclusion may be meant, for a network that knows the pods' range: find that out, and " +
+			"delete it if not; mend the ip-masq-agent's configuration, or it comes back.",
 	},
 	find: findMissingMasquerade,
 	ends: []model.HopKind{model.HopBeyond},
@@ -58,7 +60,7 @@ func findMissingMasquerade(v *view) []finding {
 			order = append(order, g)
 		}
 		g.answers = g.answers || v.answered(p)
-		if v.unanswered(p) && startedHere(v, p) {
+		if v.unanswered(p) && startedHere(p) && !v.sentAstray(p) {
 			g.silent = append(g.silent, p)
 		}
 	}
@@ -80,53 +82,111 @@ func outside(v *view, a netip.Addr) bool {
 
 // startedHere reports whether the pod began the exchange. An answer to a
 // stranger's question goes out with the address that was asked.
-func startedHere(v *view, p *model.Peer) bool { return p.In.Packets == 0 }
+func startedHere(p *model.Peer) bool { return p.In.Packets <= p.In.ICMPErrors }
 
-// shouldMasquerade reports whether the node is meant to translate such
-// packets. A pod whose address the node's subnet does not hold has no other
-// way out to public addresses; one of the subnet has, unless the node holds a
-// rule for it. Private networks are kept from translation on purpose, by an
-// exclusion that may be as wide as 10.0.0.0/8; it is too wide where it makes
-// others of its chain pointless.
+// shouldMasquerade reports whether the node is meant to translate such packets,
+// as far as silence shows it. Networks that know the pods' range are kept from
+// translation on purpose, by exclusions; what does not answer there may be down,
+// and so may be one public address. Pods whose addresses are of the virtual
+// network need no translation at all.
 func shouldMasquerade(v *view, g *rawGroup) bool {
-	if x := g.nat.Rule; x != nil && slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return isPrivate(p.Remote) }) {
-		return widest(v, x)
+	targets, public := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	for _, p := range g.silent {
+		targets[p.Remote] = true
+		if isPublic(p.Remote) {
+			public[p.Remote] = true
+		}
 	}
-	return g.nat.Missed != nil || !inAny(v.onLink, g.silent[0].Local)
+	several, own := len(public) > 1, !v.routable(g.silent[0].Local)
+	switch x := g.nat.Rule; {
+	case !v.Has(model.SourceNAT) || g.nat.CutOff:
+		return several && own
+	case g.nat.Translated:
+		return own
+	case x != nil && (x.Dst.IsZero() || !x.Dst.Not && x.Dst.Prefix.Bits() == 0):
+		return several || own && len(public) > 0
+	case x != nil:
+		return several
+	case strings.HasSuffix(v.Node.Plugin, "cilium"):
+		// Its programs translate, and no rule shows it.
+		return false
+	}
+	return own && (several || v.Node.Plugin != "calico" && (len(public) > 0 || len(targets) > 1))
 }
 
-// sharedSpace is for networks of carriers (RFC 6598), and clusters use it for pods.
-var sharedSpace = netip.MustParsePrefix("100.64.0.0/10")
+// sharedAddresses are those of carriers' translators (RFC 6598). Clouds and
+// overlays use them as private ones.
+var sharedAddresses = netip.MustParsePrefix("100.64.0.0/10")
 
-// isPrivate reports whether an address is of a range that the internet has no
-// routes to, so that it may be one of the cluster's.
-func isPrivate(a netip.Addr) bool { return a.IsPrivate() || sharedSpace.Contains(a) }
+// isPublic reports whether an address is outside every private range.
+func isPublic(a netip.Addr) bool {
+	return a.IsGlobalUnicast() && !a.IsPrivate() && !sharedAddresses.Contains(a)
+}
 
-// widest reports whether an exclusion covers another of its chain.
-func widest(v *view, x *model.PacketRule) bool {
-	return slices.ContainsFunc(v.PacketRules, func(r model.PacketRule) bool {
-		return r.Backend == x.Backend && r.Family == x.Family && r.Table == x.Table && r.Chain == x.Chain && r.Target == x.Target &&
-			!r.Dst.IsZero() && !r.Dst.Not && (x.Dst.IsZero() || !x.Dst.Not && r.Dst.Prefix.Bits() > x.Dst.Prefix.Bits() && x.Dst.Prefix.Contains(r.Dst.Prefix.Addr()))
-	})
+// routable reports whether the network beyond the node knows a pod's address by
+// itself: it is of the node's subnet, or of another of the virtual network.
+func (v *view) routable(pod netip.Addr) bool {
+	switch v.Node.Plugin {
+	case "azure-bridge", "azure-tunnel", "azure-transparent", "azure-podsubnet":
+		return true
+	}
+	return inAny(v.onLink, pod)
 }
 
 func unmasqueraded(v *view, g *rawGroup) finding {
-	x := sumPeers(g.silent)
+	x := v.sumPeers(g.silent)
 	link, remotes := v.linkName(g.silent[0].IfIndex), sorted(x.remotes)
-	f := model.Finding{Confidence: model.Proven, Pods: sorted(x.pods), Peers: hosts(remotes), Packets: x.packets}
+	f := model.Finding{Confidence: model.Likely, Pods: sorted(x.pods), Peers: hosts(remotes), Packets: x.packets}
 	f.LastHopAlive = v.place(link, model.Egress)
 	f.Title = fmt.Sprintf("pods are not masqueraded towards %s", addrs(remotes))
 	f.Evidence = []model.Evidence{seen(model.SourceTC,
-		"%s egress: %s with a pod's source address (%s) to %s; ingress: none", link, count(f.Packets, "packet"), addrs(f.Pods), addrs(remotes))}
+		"%s egress: %s with a pod's source address (%s) to %s; ingress: no reply", link, count(f.Packets, "packet"), addrs(f.Pods), addrs(remotes))}
 	f.Evidence = append(f.Evidence, untranslated(v, g)...)
+	if why := v.cannotReturn(g); len(why) > 0 {
+		f.Confidence = model.Proven
+		f.Evidence = append(f.Evidence, why...)
+	} else {
+		f.Unseen = append(f.Unseen, "whether the targets can answer a pod's address: that shows only beyond the node")
+		f.Alternatives = append(f.Alternatives, "the network beyond knows the pods' range or translates it, and the targets do not answer")
+	}
 	judgeRules(v, g, &f)
-	if slices.ContainsFunc(remotes, isPrivate) {
-		f.Confidence = weaker(f.Confidence, model.Likely)
-		f.Alternatives = append(f.Alternatives,
-			"the target is in a network that knows the pods' range and does not answer",
-			"the target is another node's pod and the route table lacks it (give --pod-cidr or --nodes)")
+	if slices.ContainsFunc(remotes, func(a netip.Addr) bool { return !isPublic(a) }) {
+		f.Alternatives = append(f.Alternatives, "the target is another node's pod and the route table lacks it (give --pod-cidr or --nodes)")
 	}
 	return finding{Finding: f}
+}
+
+// cannotReturn is what shows that nobody out there can answer the pods' own
+// addresses: routers that refuse all of the packets, or files by which these go
+// straight to the internet, where the cloud translates no address that is not of
+// its network.
+func (v *view) cannotReturn(g *rawGroup) []model.Evidence {
+	if x := v.sumPeers(g.silent); len(x.remotes) > 1 && !slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return !v.refused(p) }) {
+		return []model.Evidence{seen(model.SourceTC, "%s ingress: %s about these packets", v.linkName(x.link), count(x.errors, "ICMP error"))}
+	}
+	if !v.Has(model.SourceCloud) {
+		return nil
+	}
+	straight := func(e *model.EffectiveRoutes, p *model.Peer) bool {
+		hop, known := "", false
+		best := -1
+		for _, r := range e.Routes {
+			for _, cidr := range r.Prefixes {
+				known = known || r.Active && strings.EqualFold(r.Type, "VnetLocal") && cidr.Contains(p.Local)
+				if r.Active && cidr.Contains(p.Remote) && cidr.Bits() > best {
+					best, hop = cidr.Bits(), r.Type
+				}
+			}
+		}
+		return !known && strings.EqualFold(hop, "Internet")
+	}
+	for e := range each(v.Cluster.Azure.Effective) {
+		if !slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return !straight(e, p) }) {
+			return []model.Evidence{seen(model.SourceCloud, "%s: the route to there has next hop type Internet, and no row makes %s part of the virtual network",
+				e.File, g.silent[0].Local)}
+		}
+	}
+	return nil
 }
 
 // untranslated shows connection tracking's view: the reply is expected at the
@@ -145,7 +205,7 @@ func judgeRules(v *view, g *rawGroup, f *model.Finding) {
 	nat := g.nat
 	switch {
 	case !v.Has(model.SourceNAT) || nat.CutOff:
-		f.Confidence = model.Likely
+		f.Confidence = weaker(f.Confidence, model.Likely)
 		f.Unseen = append(f.Unseen, v.natUnseen())
 		f.Why = "Packets leave with the pod's address and nothing returns."
 		f.Fix = []string{masqueradeFix(v, g)}
@@ -158,17 +218,29 @@ func judgeRules(v *view, g *rawGroup, f *model.Finding) {
 		f.Evidence = append(f.Evidence,
 			packetRuleEvidence("this rule lets them through untranslated", nat.Rule),
 			packetRuleEvidence("in front of", nat.Missed))
-		f.Why = "An exclusion in front of the MASQUERADE rule is too wide: packets to these targets leave with the pod's address, which nobody out there can answer."
-		f.Fix = []string{deletePacketRule(nat.Rule)}
+		f.Why = "An exclusion in front of the MASQUERADE rule lets packets to these targets leave with the pod's address, and nobody out there answers it."
+		f.Fix = append(findMaker(nat.Rule), "if this exclusion is not meant:", deletePacketRule(nat.Rule))
 	default:
 		observe(f, model.SourceNAT, "no rule of nat POSTROUTING translates such a packet")
-		f.Why = "No MASQUERADE rule is left for packets to targets outside the cluster: they leave with the pod's address, which nobody out there can answer."
+		f.Why = "No MASQUERADE rule is left for packets to targets outside the cluster: they leave with the pod's address, and nobody out there answers it."
 		f.Fix = []string{masqueradeFix(v, g)}
 	}
 	for _, r := range nat.Unsure {
 		f.Confidence = weaker(f.Confidence, model.Likely)
 		f.Unseen = append(f.Unseen, fmt.Sprintf("whether %s %s matched: %s", r.Chain, r.Text, strings.Join(r.Unknown, ", ")))
 	}
+}
+
+// findMaker says how to find out whether an exclusion is meant.
+func findMaker(r *model.PacketRule) []string {
+	by := maker([]string{r.Chain}, r.Comment, r.Table)
+	switch by {
+	case "":
+		return []string{"ask who wrote the exclusion: no program known has such a rule"}
+	case "ip-masq-agent":
+		return []string{"see whether the exclusion is configured: kubectl -n kube-system get configmaps -o yaml | grep -A9 nonMasqueradeCIDRs"}
+	}
+	return []string{"see whether " + by + " is configured to exclude these targets"}
 }
 
 // natUnseen says why the nat rules were not followed to their end.

@@ -32,8 +32,8 @@ var missingNodeRoute = kind{
 type unrouted struct {
 	cidr netip.Prefix
 	pods map[netip.Addr]bool
-	// remote is one of the addresses that do not answer.
-	remote  netip.Addr
+	// remotes are the addresses that do not answer.
+	remotes map[netip.Addr]bool
 	link    int
 	packets uint64
 	answers bool
@@ -53,7 +53,7 @@ func findMissingNodeRoute(v *view) []finding {
 	groups := map[netip.Prefix]*unrouted{}
 	// knows holds the families whose default route leads to some node's pods.
 	knows := map[bool]bool{}
-	mute := v.unrepliedFlows()
+	unreplied := v.unrepliedFlows()
 	for p := range each(v.peers) {
 		cidr := v.remote(p.Remote)
 		if !cidr.IsValid() || !v.surelyPods(p.Remote) || !v.byDefaultRoute(p.Remote) {
@@ -61,7 +61,7 @@ func findMissingNodeRoute(v *view) []finding {
 		}
 		g := groups[cidr]
 		if g == nil {
-			g = &unrouted{cidr: cidr, pods: map[netip.Addr]bool{}}
+			g = &unrouted{cidr: cidr, pods: map[netip.Addr]bool{}, remotes: map[netip.Addr]bool{}}
 			groups[cidr] = g
 		}
 		answered := v.answered(p)
@@ -73,20 +73,28 @@ func findMissingNodeRoute(v *view) []finding {
 		}
 		if len(v.pods[p.Local]) > 0 {
 			g.pods[p.Local] = true
-		} else if m := mute[pair{p.Local, p.Remote}]; m != nil && v.nodeAddrs[p.Local] {
+		} else if m := unreplied[pair{p.Local, p.Remote}]; m != nil && v.nodeAddrs[p.Local] {
 			// The plugin gives them the node's address.
 			maps.Copy(g.pods, m.pods)
 		}
-		g.remote, g.link = p.Remote, p.IfIndex
+		g.remotes[p.Remote], g.link = true, p.IfIndex
 		g.packets += p.Out.Packets
 	}
 	for _, cidr := range slices.SortedFunc(maps.Keys(groups), comparePrefix) {
 		g := groups[cidr]
-		if !g.answers && len(g.pods) > 0 && !knows[cidr.Addr().Is4()] && !beyondRouter(v, cidr) {
+		if !g.answers && len(g.pods) > 0 && !knows[cidr.Addr().Is4()] && !beyondRouter(v, cidr) && g.unlike(v, siblings) {
 			out = append(out, withoutNodeRoute(v, g, siblings))
 		}
 	}
 	return out
+}
+
+// unlike reports whether more than the silence of one address shows that a route is
+// missing here: the node has routes to others' pods, its plugin always writes them,
+// or several addresses are silent while others beyond the uplink reply.
+func (g *unrouted) unlike(v *view, siblings []*model.Route) bool {
+	return len(siblings) > 0 || v.Node.Plugin == "kindnet" ||
+		len(g.remotes) > 1 && len(answering(v, g.cidr.Contains)) > 0
 }
 
 // routeless are the findings on ranges for which a node without a default route
@@ -104,7 +112,7 @@ func routeless(v *view, siblings []*model.Route) []finding {
 		}
 		g := groups[cidr]
 		if g == nil {
-			g = &unrouted{cidr: cidr, pods: map[netip.Addr]bool{}, link: v.anUplink()}
+			g = &unrouted{cidr: cidr, pods: map[netip.Addr]bool{}, remotes: map[netip.Addr]bool{}, link: v.anUplink()}
 			groups[cidr] = g
 		}
 		g.pods[v.pod(d)] = true
@@ -177,8 +185,8 @@ func withoutNodeRoute(v *view, g *unrouted, siblings []*model.Route) finding {
 		f.LastHopAlive = v.place(most[0].Link, model.Ingress)
 		f.Why = fmt.Sprintf("The node has no route to %s, nor a default route: it drops what goes there.", g.cidr)
 		f.Evidence = dropEvidence(g.drops)
-	} else if r := v.lookup(g.remote); r != nil {
-		observe(&f, model.SourceRoutes, "the lookup for %s ends at: %s", g.remote, v.routeText(r))
+	} else if remote := sorted(g.remotes)[0]; v.lookup(remote) != nil {
+		observe(&f, model.SourceRoutes, "the lookup for %s ends at: %s", remote, v.routeText(v.lookup(remote)))
 	}
 	for _, r := range siblings[:min(len(siblings), 2)] {
 		observe(&f, model.SourceRoutes, "other nodes' pods have routes: %s", v.routeText(r))

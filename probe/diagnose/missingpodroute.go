@@ -38,9 +38,9 @@ func findMissingPodRoute(v *view) []finding {
 		route *model.Route
 		kind  string
 	}
-	groups := map[cause][]astray{}
+	groups := map[cause][]misroutedPod{}
 	var order []cause
-	for _, a := range v.strayed() {
+	for _, a := range v.misroutedPods() {
 		if a.decision.Discards() && v.blocked(&a) {
 			continue
 		}
@@ -52,15 +52,15 @@ func findMissingPodRoute(v *view) []finding {
 	}
 	var out []finding
 	for _, k := range order {
-		if f, ok := podsAstray(v, groups[k]); ok {
+		if f, ok := routedElsewhere(v, groups[k]); ok {
 			out = append(out, f)
 		}
 	}
 	return out
 }
 
-// podsAstray is the finding on pods that share a route which is not theirs.
-func podsAstray(v *view, list []astray) (finding, bool) {
+// routedElsewhere is the finding on pods that share a route which is not theirs.
+func routedElsewhere(v *view, list []misroutedPod) (finding, bool) {
 	// One that was seen proves the route for all that share it.
 	f := model.Finding{Confidence: model.Possible}
 	var told []string
@@ -68,7 +68,7 @@ func podsAstray(v *view, list []astray) (finding, bool) {
 	for i := range list {
 		a := list[i]
 		seen := missed(v, &a)
-		if len(seen) == 0 && !v.unusedAstray(&a) {
+		if len(seen) == 0 && !v.unusedMisrouted(&a) {
 			continue
 		}
 		if len(seen) > 0 {
@@ -116,7 +116,7 @@ func podsAstray(v *view, list []astray) (finding, bool) {
 }
 
 // missed is what was seen of packets for the pod that went elsewhere.
-func missed(v *view, a *astray) []model.Evidence {
+func missed(v *view, a *misroutedPod) []model.Evidence {
 	var out []model.Evidence
 	for h := range each(v.Traffic.Hops) {
 		if h.Addr == a.addr && h.Side == model.AsDestination && h.Direction == model.Egress && a.decision.Through(h.IfIndex) && h.Packets >= minPackets {
@@ -140,7 +140,7 @@ func missed(v *view, a *astray) []model.Evidence {
 }
 
 // lookedUp tells the lookup's result.
-func lookedUp(v *view, a *astray) string {
+func lookedUp(v *view, a *misroutedPod) string {
 	asker := "for a packet from " + a.query.Src.String()
 	if a.query.In != "" {
 		asker += " on " + a.query.In
@@ -155,7 +155,7 @@ func lookedUp(v *view, a *astray) string {
 }
 
 // whither says where the packets go instead.
-func whither(v *view, a *astray) string {
+func whither(v *view, a *misroutedPod) string {
 	if a.decision.Type != "unicast" {
 		return "are discarded"
 	}
@@ -170,7 +170,7 @@ func whither(v *view, a *astray) string {
 }
 
 // restore gives the commands that bring the route, or the rule, back.
-func restore(v *view, a *astray) []string {
+func restore(v *view, a *misroutedPod) []string {
 	tool := ip(a.addr)
 	var fix []string
 	target, dev := host(a.addr), a.pod.Link

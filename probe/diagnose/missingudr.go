@@ -20,8 +20,8 @@ var missingUDR = kind{
 		Meaning: "On an AKS kubenet cluster the Azure fabric learns where each node's pods are from user-defined routes in a route " +
 			"table of the subnet. When the table is not associated with the subnet, or a node's row is missing, the fabric " +
 			"discards packets for that node's pods without a word. No node drops anything.",
-		Evidence: "packets leave the uplink with the pod's source address and the gateway's MAC; nothing proves that one arrived; " +
-			"connection tracking stays UNREPLIED; another target answers in the same window. Proven by what az prints of the " +
+		Evidence: "packets leave the uplink with the pod's source address and the gateway's MAC; several addresses of the range, or of all " +
+			"ranges, are silent; connection tracking stays UNREPLIED; another target answers in the same window. Proven by what az prints of the " +
 			"route table, the subnet or the effective routes (--routes), with or without traffic. With --active, echo requests " +
 			"of the node's own tell whether the route there is missing, the one back to this node's pods, or both.",
 		Fix: "associate the route table with the subnet (az network vnet subnet update … --route-table …), or create the " +
@@ -42,7 +42,7 @@ func findMissingUDR(v *view) []finding {
 	s.readFiles()
 	var out []finding
 	for _, c := range s.causes {
-		out = append(out, s.noReturn(c.ranges, c, lackUnknown))
+		out = append(out, s.noReturn(c.ranges, c, missingUnknown))
 	}
 	var silent []*remoteRange
 	answering := 0
@@ -70,75 +70,74 @@ type udrSearch struct {
 	settled map[netip.Prefix]bool
 }
 
-// lack is which routes are missing, as far as that is known.
-type lack int
+// missingRoute is which routes are missing, as far as that is known.
+type missingRoute int
 
 const (
-	lackUnknown lack = iota
-	// lackNone: both ways work, something else loses the packets.
-	lackNone
-	// lackOwn: the route to this node's own pods.
-	lackOwn
-	// lackTheirs: the route to the range.
-	lackTheirs
-	// lackAll: both.
-	lackAll
-	// lackBack: the route to this node's own pods, and perhaps the other too.
-	lackBack
+	missingUnknown missingRoute = iota
+	// missingNone: both paths work, something else loses the packets.
+	missingNone
+	// missingOwn: the route to this node's own pods.
+	missingOwn
+	// missingTheirs: the route to the range.
+	missingTheirs
+	// missingBoth: both.
+	missingBoth
+	// missingBack: the route to this node's own pods, and perhaps the other too.
+	missingBack
 )
 
-// lacking is which missing route makes the range silent.
-func (s *udrSearch) lacking(r *remoteRange) lack {
+// whichMissing is which missing route makes the range silent.
+func (s *udrSearch) whichMissing(r *remoteRange) missingRoute {
 	back := r.back
-	if s.near(r) && slices.ContainsFunc(s.all, func(o *remoteRange) bool { return o.answers && s.near(o) }) {
-		// Under the same table another range answers this node's pods.
+	if s.backShared(r) {
 		back = reachWorks
 	}
 	switch {
 	case r.there == reachWorks && back == reachWorks:
-		return lackNone
-	case r.there == reachWorks:
-		return lackOwn
+		return missingNone
+	case r.there == reachWorks && back == reachFails:
+		return missingOwn
 	case r.there == reachUnknown && back == reachFails:
-		return lackBack
+		return missingBack
 	case r.there == reachFails && back == reachWorks:
-		return lackTheirs
+		return missingTheirs
 	case r.there == reachFails && back == reachFails:
-		return lackAll
+		return missingBoth
 	}
-	return lackUnknown
+	return missingUnknown
 }
 
-// lackGroups groups the silent ranges by what they lack. answering is how many
+// byMissing groups the silent ranges by the route that is missing. answering is how many
 // ranges answer this node's pods.
-func (s *udrSearch) lackGroups(silent []*remoteRange, answering int) map[lack][]*remoteRange {
-	by := map[lack][]*remoteRange{}
-	move := func(from, to lack) {
+func (s *udrSearch) byMissing(silent []*remoteRange, answering int) map[missingRoute][]*remoteRange {
+	by := map[missingRoute][]*remoteRange{}
+	move := func(from, to missingRoute) {
 		by[to] = append(by[to], by[from]...)
 		delete(by, from)
 	}
 	for _, r := range silent {
-		l := s.lacking(r)
+		l := s.whichMissing(r)
 		by[l] = append(by[l], r)
 	}
 	reached := func(r *remoteRange) bool { return r.there != reachFails }
-	if unknown := by[lackUnknown]; answering == 0 && len(unknown) > 1 && !slices.ContainsFunc(unknown, reached) {
-		move(lackUnknown, lackAll)
+	if unknown := by[missingUnknown]; answering == 0 && len(unknown) > 1 && !slices.ContainsFunc(unknown, reached) {
+		move(missingUnknown, missingBoth)
 	}
-	// Without the way back every range is silent, those too that were not
+	// Without the return path every range is silent, those too that were not
 	// asked about.
-	cause := lackOwn
+	cause := missingOwn
 	switch {
-	case len(by[lackOwn]) > 0:
-		// The table applies, so others lack rows of their own.
-		move(lackAll, lackTheirs)
-	case len(by[lackAll]) > 0:
-		cause = lackAll
+	case len(by[missingOwn]) > 0:
+		// The table applies, so the rows of the others are missing.
+		move(missingBoth, missingTheirs)
+	case len(by[missingBoth]) > 0:
+		cause = missingBoth
 	}
-	move(lackBack, cause)
+	move(missingBack, cause)
 	if answering == 0 && len(by[cause]) > 0 {
-		back, rest := splitRanges(by[lackUnknown], func(r *remoteRange) bool { return r.back == reachWorks })
-		by[lackUnknown], by[cause] = back, append(by[cause], rest...)
+		back, rest := splitRanges(by[missingUnknown], func(r *remoteRange) bool { return r.back == reachWorks })
+		by[missingUnknown], by[cause] = back, append(by[cause], rest...)
 	}
 	return by
 }
@@ -146,25 +145,41 @@ func (s *udrSearch) lackGroups(silent []*remoteRange, answering int) map[lack][]
 // inferred are the findings on ranges that are silent for a reason that no file
 // names.
 func (s *udrSearch) inferred(silent []*remoteRange, answering int) []finding {
-	by := s.lackGroups(silent, answering)
+	by := s.byMissing(silent, answering)
 	var out []finding
-	together := func(list []*remoteRange, l lack) {
+	together := func(list []*remoteRange, l missingRoute) {
 		if len(list) > 0 {
 			slices.SortFunc(list, func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
 			out = append(out, s.noReturn(list, nil, l))
 		}
 	}
-	together(by[lackOwn], lackOwn)
-	together(by[lackAll], lackAll)
-	for _, r := range by[lackTheirs] {
-		together([]*remoteRange{r}, lackTheirs)
+	together(by[missingOwn], missingOwn)
+	together(by[missingBoth], missingBoth)
+	for _, r := range by[missingTheirs] {
+		together([]*remoteRange{r}, missingTheirs)
 	}
-	alone, rest := splitRanges(by[lackUnknown], func(r *remoteRange) bool { return answering > 0 || r.back == reachWorks })
+	alone, rest := splitRanges(by[missingUnknown], func(r *remoteRange) bool { return answering > 0 || r.back == reachWorks })
 	for _, r := range alone {
-		together([]*remoteRange{r}, lackUnknown)
+		if one := []*remoteRange{r}; s.suffices(one) {
+			together(one, missingUnknown)
+		}
 	}
-	together(rest, lackUnknown)
+	// Of ranges that are reached only the return path is in doubt, and no probe
+	// asked for that.
+	_, rest = splitRanges(rest, func(r *remoteRange) bool { return r.there == reachWorks })
+	if s.suffices(rest) {
+		together(rest, missingUnknown)
+	}
 	return out
+}
+
+// suffices reports whether the silence of the ranges shows that a route is missing:
+// several addresses are silent, or the node's own echo is lost too, while others
+// reply. One address alone may be down, slow, or denied by a policy (NoReply).
+func (s *udrSearch) suffices(silent []*remoteRange) bool {
+	remotes := s.sumPeers(silentPeers(silent)).remotes
+	return (len(remotes) > 1 || slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.there == reachFails })) &&
+		(s.controls(silent) != "" || slices.ContainsFunc(silent, func(r *remoteRange) bool { return s.echoAnswered(r.six()) }))
 }
 
 // udrCause is what the files say is missing: this node's own route, or that of
@@ -216,14 +231,16 @@ func (s *udrSearch) fileCause(r *remoteRange, self *model.ClusterNode) *udrCause
 			back = s.routeTo(p, self, cmp.Or(owner, self))
 		}
 	}
-	missing := func(f routeFact) bool { return f.state == routeMissing || len(r.silent) > 0 && f.state == routeLacking }
+	missing := func(f routeFact) bool {
+		return f.state == routeMissing || len(r.silent) > 0 && f.state == routeUnlisted
+	}
 	switch {
 	case missing(there) && !r.nodeAnswers:
 		return &udrCause{routeFact: there}
 	case missing(back) && r.back != reachWorks:
 		return &udrCause{routeFact: back, own: true}
 	}
-	s.settled[r.cidr] = (there.state == routeRight || r.there == reachWorks) && (back.state == routeRight || r.back == reachWorks)
+	s.settled[r.cidr] = (there.state == routeCorrect || r.there == reachWorks) && (back.state == routeCorrect || r.back == reachWorks)
 	for _, f := range []routeFact{there, back} {
 		if f.state != routeUnknown {
 			s.filed[r.cidr] = append(s.filed[r.cidr], f.evidence())
@@ -234,7 +251,7 @@ func (s *udrSearch) fileCause(r *remoteRange, self *model.ClusterNode) *udrCause
 
 // noReturn is the finding on one silent range, or on all of them, or on those
 // that a cause in the files explains. missing is what other signs say.
-func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing lack) finding {
+func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing missingRoute) finding {
 	v := s.view
 	f := model.Finding{
 		Confidence: model.Likely,
@@ -243,6 +260,7 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing lac
 			byNSG,
 			"a NIC does not forward (IP forwarding off): that of the node on the other side, or this node's",
 			"the other node or its pods are down",
+			"network policies on the other side drop what these pods send",
 		},
 	}
 	var asks uint64
@@ -250,7 +268,7 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing lac
 		f.Peers = append(f.Peers, r.cidr)
 		asks += r.asks
 	}
-	x := sumPeers(silentPeers(silent))
+	x := v.sumPeers(silentPeers(silent))
 	f.Pods, f.Packets = sorted(x.pods), x.packets
 	if len(f.Pods) == 0 {
 		f.Pods = v.podsIn(s.own)
@@ -263,14 +281,16 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing lac
 			"%s egress: %s (%s wanting an answer) from %s to %s of %s; ingress: no answer", name, count(f.Packets, "packet"), plural(x.requests, "one", "of them"), count(uint64(len(x.pods)), "pod"), plural(uint64(len(x.remotes)), "address", "addresses"), addrs(f.Peers))
 	}
 	f.Evidence = append(f.Evidence, framesToGateway(v, silent)...)
-	f.Evidence = append(f.Evidence, unrepliedFrom(v, silent)...)
+	if n := unrepliedCount(v, func(_, remote netip.Addr) bool { return inRanges(silent, remote) }); n > 0 {
+		observe(&f, model.SourceConntrack, "%s from pods into that range UNREPLIED", count(n, "flow"))
+	}
 	control := s.controls(silent)
 	switch {
 	case control != "":
 		observe(&f, model.SourceTC, "answers come from %s", control)
 	case slices.ContainsFunc(silent, func(r *remoteRange) bool { return v.echoAnswered(r.six()) }):
 		// The probes' own lines tell.
-	case cause == nil || cause.state == routeLacking:
+	case cause.state == routeUnlisted:
 		f.Confidence = model.Possible
 		f.Unseen = append(f.Unseen, "any answer at the uplink: without one the uplink itself may be dead")
 	}
@@ -286,13 +306,21 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing lac
 	if slices.ContainsFunc(silent, v.ownerSilent) {
 		f.Alternatives[2] = "the other node is down: its own address does not answer an echo either"
 	}
-	f.Why = whyNoReturn(v, name, &f, len(silent) > 1)
-	f.Fix = udrFix(v, silent)
+	f.Why = s.whyNoReturn(name, silent)
+	f.Fix = s.udrFix(silent)
 	switch {
 	case cause != nil:
 		proveByFile(v, &f, silent, cause)
-	case missing != lackUnknown:
-		lackCause(v, &f, silent, name, missing)
+	case missing != missingUnknown:
+		f.Why = leftCorrectly(addrs(f.Peers), name)
+		switch missing {
+		case missingOwn:
+			ownRouteMissing(v, &f, silent)
+		case missingTheirs:
+			theirRouteMissing(v, &f, silent)
+		case missingBoth:
+			bothRoutesMissing(v, &f, silent)
+		}
 	}
 	return finding{Finding: f}
 }
@@ -324,19 +352,6 @@ func (s *udrSearch) known(ranges []*remoteRange) []model.Evidence {
 	return append(out, probeEvidence(asked)...)
 }
 
-// lackCause narrows the inference to the routes that are told to be missing.
-func lackCause(v *view, f *model.Finding, silent []*remoteRange, uplink string, missing lack) {
-	f.Why = leftRight(addrs(f.Peers), uplink)
-	switch missing {
-	case lackOwn:
-		lackingOwn(v, f, silent)
-	case lackTheirs:
-		lackingTheirs(v, f, silent)
-	case lackAll:
-		lackingAll(v, f, silent)
-	}
-}
-
 // What else can look like a missing route.
 const (
 	byNSG      = "a network security group drops the pods' addresses"
@@ -345,7 +360,7 @@ const (
 	byWrongUDR = "the route is there and leads to another machine"
 )
 
-func lackingOwn(v *view, f *model.Finding, silent []*remoteRange) {
+func ownRouteMissing(v *view, f *model.Finding, silent []*remoteRange) {
 	f.Title = "no route to this node's own pods: nothing returns from " + addrs(f.Peers)
 	f.Fix = v.ownRouteFix(nil)
 	if slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.there == reachWorks }) {
@@ -358,7 +373,7 @@ func lackingOwn(v *view, f *model.Finding, silent []*remoteRange) {
 	f.Alternatives = []string{byNSG, byOwnNIC, byWrongUDR}
 }
 
-func lackingTheirs(v *view, f *model.Finding, silent []*remoteRange) {
+func theirRouteMissing(v *view, f *model.Finding, silent []*remoteRange) {
 	f.Title = "no route to " + addrs(f.Peers)
 	if silent[0].back == reachWorks {
 		f.Why += "The way back to this node's own pods works. "
@@ -375,7 +390,7 @@ func lackingTheirs(v *view, f *model.Finding, silent []*remoteRange) {
 	}
 }
 
-func lackingAll(v *view, f *model.Finding, silent []*remoteRange) {
+func bothRoutesMissing(v *view, f *model.Finding, silent []*remoteRange) {
 	f.Title = "no route to " + addrs(f.Peers) + ": the route table seems not to apply"
 	f.Why += "This node's own echo to the other nodes' end of their ranges is lost as well, though nodes answer each other. "
 	if slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.back == reachFails }) {
@@ -387,8 +402,8 @@ func lackingAll(v *view, f *model.Finding, silent []*remoteRange) {
 	f.Alternatives = []string{"the table applies and lacks all of these rows", byNSG, "NICs do not forward (IP forwarding off)"}
 }
 
-// leftRight is how the explanation of a silence begins.
-func leftRight(where, uplink string) string {
+// leftCorrectly is how the explanation of a silence begins.
+func leftCorrectly(where, uplink string) string {
 	return fmt.Sprintf("Packets of pods to %s leave %s with their own source address, for the gateway, and nothing returns. Nothing is dropped on this node. ",
 		where, uplink)
 }
@@ -398,7 +413,7 @@ func proveByFile(v *view, f *model.Finding, silent []*remoteRange, c *udrCause) 
 	f.Evidence = append(f.Evidence, c.evidence())
 	f.Alternatives = nil
 	switch {
-	case c.state != routeLacking:
+	case c.state != routeUnlisted:
 		f.Confidence, f.Unseen = model.Proven, nil
 	case f.Confidence != model.Possible:
 		f.Confidence, f.Unseen = model.Proven, []string{"which subnets the table is associated with"}
@@ -426,19 +441,21 @@ func proveByFile(v *view, f *model.Finding, silent []*remoteRange, c *udrCause) 
 	}
 }
 
-func whyNoReturn(v *view, uplink string, f *model.Finding, every bool) string {
-	where := "that range"
-	if every {
-		where = "any other node's pods"
+func (s *udrSearch) whyNoReturn(uplink string, silent []*remoteRange) string {
+	if len(silent) > 1 {
+		return leftCorrectly("any other node's pods", uplink) +
+			"Since every other node's pods are silent, the subnet has no route table, or the table lacks this node's own pods."
 	}
-	why := leftRight(where, uplink)
-	switch {
-	case every:
-		return why + "Since every other node's pods are silent, the subnet has no route table, or the table lacks this node's own pods."
-	case f.Confidence == model.Likely:
-		return why + "Other targets answer in the same window, so the fabric lacks the route to this range."
+	why := leftCorrectly("that range", uplink) + "Other targets answer in the same window, so the fabric lacks the route to this range"
+	if s.anyAnswers() {
+		return why + "."
 	}
-	return why + "The fabric seems to lack the route."
+	return why + ", or the one back to this node's own pods."
+}
+
+// anyAnswers reports whether another node's pods reply to this node's.
+func (s *udrSearch) anyAnswers() bool {
+	return slices.ContainsFunc(s.all, func(r *remoteRange) bool { return r.answers })
 }
 
 // framesToGateway shows that the packets left with the correct MACs.
@@ -468,41 +485,26 @@ func (s *udrSearch) controls(silent []*remoteRange) string {
 	if len(ranges) > 0 {
 		return addrs(ranges)
 	}
-	others := map[netip.Addr]bool{}
-	for p := range each(s.peers) {
-		within := slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.cidr.Contains(p.Remote) })
-		if !within && s.answered(p) {
-			others[p.Remote] = true
-		}
-	}
-	return addrs(sorted(others))
+	return addrs(answering(s.view, func(a netip.Addr) bool { return inRanges(silent, a) }))
 }
 
-// unrepliedFrom counts the flows into the ranges that never saw a reply.
-func unrepliedFrom(v *view, silent []*remoteRange) []model.Evidence {
-	var n uint64
-	for f := range each(v.Flows) {
-		if f.Replied || len(v.pods[f.Original.Src]) == 0 {
-			continue
-		}
-		if slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.cidr.Contains(f.Reply.Src) }) {
-			n++
-		}
-	}
-	if n == 0 {
-		return nil
-	}
-	return []model.Evidence{seen(model.SourceConntrack, "%s from pods into that range UNREPLIED", count(n, "flow"))}
+// inRanges reports whether one of the ranges holds the address.
+func inRanges(list []*remoteRange, a netip.Addr) bool {
+	return slices.ContainsFunc(list, func(r *remoteRange) bool { return r.cidr.Contains(a) })
 }
 
 // udrFix gives the az commands with the values that are known.
-func udrFix(v *view, silent []*remoteRange) []string {
-	var fix []string
+func (s *udrSearch) udrFix(silent []*remoteRange) []string {
+	v := s.view
 	if len(silent) > 1 {
 		return append(v.tableFix(), v.ownRouteFix(nil)...)
 	}
+	var fix []string
 	for _, r := range silent {
 		fix = append(fix, v.rangeRouteFix(r.cidr, nil))
+	}
+	if !s.anyAnswers() {
+		fix = append(fix, v.ownRouteFix(nil)...)
 	}
 	return append(fix, v.tableFix()...)
 }

@@ -525,13 +525,17 @@ func TestDeadBackend(t *testing.T) {
 }
 
 func TestSNATPortExhaustion(t *testing.T) {
+	add := func(n *node, to string, ports uint16, state string) {
+		for i := range ports {
+			f := n.translated(pod5, to, to, "10.50.0.4", true)
+			f.Reply.DstPort, f.State, f.Start = 61000+i, state, time.Time{}
+		}
+	}
 	flows := func(ports uint16, failed uint64) *node {
 		n := kubenet()
 		n.PacketRules[3].ToPorts = model.PortRange{First: 61000, Last: 61019}
-		for i := range ports {
-			n.translated(pod5, out, out, "10.50.0.4", true).Reply.DstPort = 61000 + i
-		}
-		n.Conntrack.InsertFailed = failed
+		add(n, out, ports, "ESTABLISHED")
+		n.Conntrack.InsertFailed, n.Conntrack.Drop = failed, failed
 		return n
 	}
 	tests := []struct {
@@ -540,16 +544,53 @@ func TestSNATPortExhaustion(t *testing.T) {
 		want []string
 	}{
 		{"all ports are held and insertions fail", func() *node { return flows(20, 7) }, []string{"SNATPortExhaustion proven 172.20.1.5 203.0.113.9"}},
-		{"all ports are held", func() *node { return flows(19, 0) }, []string{"SNATPortExhaustion likely 172.20.1.5 203.0.113.9"}},
+		{"nearly all ports are held", func() *node { return flows(19, 0) }, []string{"SNATPortExhaustion likely 172.20.1.5 203.0.113.9"}},
+		{"nearly all ports are held, and insertions of others fail", func() *node { return flows(19, 7) }, []string{"SNATPortExhaustion likely 172.20.1.5 203.0.113.9"}},
 		{"half of the ports are held", func() *node { return flows(10, 7) }, nil},
 		{"as many flows of the whole range", func() *node {
 			n := flows(20, 7)
 			n.PacketRules[3].ToPorts = model.PortRange{}
 			return n
 		}, nil},
+		{"one destination's ports are held, another's were and are given again", func() *node {
+			n := flows(20, 7)
+			add(n, "203.0.113.77", 20, "TIME_WAIT")
+			return n
+		}, []string{"SNATPortExhaustion proven 172.20.1.5 203.0.113.9"}},
+		{"closed connections, whose ports new ones get", func() *node {
+			n := flows(0, 7)
+			add(n, out, 20, "TIME_WAIT")
+			n.Flows[4].Start = start
+			return n
+		}, nil},
+		{"closed connections, and nothing fails", func() *node {
+			n := flows(0, 0)
+			add(n, out, 20, "CLOSE")
+			return n
+		}, nil},
+		{"closed connections keep their ports, as on older kernels", func() *node {
+			n := flows(0, 7)
+			add(n, out, 20, "TIME_WAIT")
+			return n
+		}, []string{"SNATPortExhaustion likely 172.20.1.5 203.0.113.9"}},
+		{"only one pod has few ports", func() *node {
+			n := flows(20, 7)
+			n.PacketRules[3].Src = to(pod6 + "/32")
+			n.natRules(model.PacketRule{Chain: "IP-MASQ-AGENT", Target: "MASQUERADE", Text: "-j MASQUERADE"})
+			return n
+		}, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) { verdicts(t, tt.node(), tt.want) })
+	}
+	few := flows(20, 7)
+	few.PacketRules[3].Number, few.PacketRules[3].Text = 4, "-p tcp -j MASQUERADE --to-ports 61000-61019"
+	f := Diagnose(&few.Snapshot)[0]
+	if want := "iptables-nft -t nat -R IP-MASQ-AGENT 4 -p tcp -j MASQUERADE --to-ports 1024-65535"; f.Fix[1] != want {
+		t.Errorf("fix %q, want %s", f.Fix, want)
+	}
+	if f.Packets != 7 || !strings.Contains(f.Why, "7 first packets of new flows got none") {
+		t.Errorf("%d packets: %s", f.Packets, f.Why)
 	}
 }
 
@@ -725,12 +766,12 @@ func TestInetTable(t *testing.T) {
 			n := inet(all6)
 			n.silent(pod5, out)
 			return n
-		}, []string{"MissingMasquerade proven 172.20.1.5 203.0.113.9"}},
+		}, []string{"MissingMasquerade likely 172.20.1.5 203.0.113.9"}},
 		{"no rule for IPv6", func() *node {
 			n := inet(all4)
 			n.silent("fd20:0:0:1::5", out6)
 			return n
-		}, []string{"MissingMasquerade proven fd20:0:0:1::5 " + out6 + "/128"}},
+		}, []string{"MissingMasquerade likely fd20:0:0:1::5 " + out6 + "/128"}},
 		{"all of the ports are held", func() *node {
 			few := all4
 			few.ToPorts = model.PortRange{First: 40000, Last: 40007}
@@ -744,8 +785,11 @@ func TestInetTable(t *testing.T) {
 	})
 	excluded := inet(model.PacketRule{NFProto: 4, Dst: to("203.0.113.0/24"), Target: "RETURN", Text: "ip daddr 203.0.113.0/24 return"}, all4)
 	excluded.silent(pod5, out)
+	excluded.silent(pod5, "203.0.113.10")
 	found := Diagnose(&excluded.Snapshot)
-	if len(found) != 1 || found[0].Code != "MissingMasquerade" || found[0].Fix[0] != "nft delete rule inet site_nat leaving handle 2" {
+	if len(found) != 1 || found[0].Code != "MissingMasquerade" || !slices.Equal(found[0].Fix, []string{
+		"ask who wrote the exclusion: no program known has such a rule", "if this exclusion is not meant:", "nft delete rule inet site_nat leaving handle 2",
+	}) {
 		t.Errorf("an exclusion in a table of the family inet: %+v", found)
 	}
 }

@@ -40,14 +40,15 @@ func request(a netip.Addr) string {
 }
 
 // isGatewayMAC reports whether a default gateway has this address, or the
-// fabric to which all that pods send is sent.
+// fabric to which all that pods send is sent. What the node's entry for a gateway
+// holds is not believed where nobody there answers.
 func (v *view) isGatewayMAC(m model.MAC) bool {
-	return v.tunnel[m] || slices.ContainsFunc(v.gateways, func(n model.Neighbor) bool { return n.MAC == m })
+	return v.tunnel[m] || !v.isWrongHopMAC(m) && slices.ContainsFunc(v.gateways, func(n model.Neighbor) bool { return n.MAC == m })
 }
 
 // owner says in words whose an Ethernet address is.
 func (v *view) owner(m model.MAC) string {
-	if s, ok := v.macs[m]; ok {
+	if s, ok := v.macs[m]; ok && !v.isWrongHopMAC(m) {
 		return s
 	}
 	return "nobody on this node"

@@ -10,17 +10,17 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
-// muteHops are the next hops beyond one link that do not tell their MAC, and
+// silentHops are the next hops beyond one link that do not tell their MAC, and
 // what was lost to them. The link is an uplink or a bridge that holds one.
-type muteHops struct {
+type silentHops struct {
 	link int
-	hops map[netip.Addr]*muteHop
+	hops map[netip.Addr]*silentHop
 	pods map[netip.Addr]bool
 	// askers are the addresses of pods that ask themselves.
 	askers map[netip.Addr]bool
 }
 
-type muteHop struct {
+type silentHop struct {
 	// gateway says that packets for other addresses go by it.
 	gateway bool
 	pods    map[netip.Addr]bool
@@ -29,11 +29,11 @@ type muteHop struct {
 	talk
 }
 
-// silentNextHops finds the next hops of the node that nobody answers for: the
+// silentNextHops finds the next hops of the node that nothing answers for: the
 // packets that waited for their MAC are freed, and never reach the uplink's
 // hook.
-func (v *view) silentNextHops() map[question]*muteHop {
-	found := map[question]*muteHop{}
+func (v *view) silentNextHops() map[question]*silentHop {
+	found := map[question]*silentHop{}
 	if !v.Has(model.SourceTC, model.SourceDrops) {
 		return found
 	}
@@ -45,7 +45,7 @@ func (v *view) silentNextHops() map[question]*muteHop {
 		if !ok {
 			continue
 		}
-		m := muteHopAt(found, question{d.IfIndex, hop})
+		m := silentHopAt(found, question{d.IfIndex, hop})
 		m.gateway = m.gateway || hop != d.Dst
 		m.packets += d.Packets
 		for _, pod := range senders(v, d) {
@@ -61,10 +61,10 @@ func (v *view) silentNextHops() map[question]*muteHop {
 	return found
 }
 
-func muteHopAt(found map[question]*muteHop, k question) *muteHop {
+func silentHopAt(found map[question]*silentHop, k question) *silentHop {
 	m := found[k]
 	if m == nil {
-		m = &muteHop{pods: map[netip.Addr]bool{}, askers: map[netip.Addr]bool{}}
+		m = &silentHop{pods: map[netip.Addr]bool{}, askers: map[netip.Addr]bool{}}
 		found[k] = m
 	}
 	return m
@@ -98,7 +98,7 @@ func askedBeyond(v *view, k question) talk {
 
 // asksBeyond adds a pod that is bridged to the network and asks there for its
 // gateway, in vain: nobody on this node should answer it.
-func (v *view) asksBeyond(found map[question]*muteHop, p *model.Pod, g *model.Neighbor, asked talk) bool {
+func (v *view) asksBeyond(found map[question]*silentHop, p *model.Pod, g *model.Neighbor, asked talk) bool {
 	b := v.bridgeOf(p)
 	if !v.Has(model.SourceTC) || b == nil || !v.leadsOff(b) || v.nodeAddrs[g.Addr] || len(v.pods[g.Addr]) > 0 ||
 		asked.requests < minDrops || asked.replies > 0 {
@@ -109,7 +109,7 @@ func (v *view) asksBeyond(found map[question]*muteHop, p *model.Pod, g *model.Ne
 	if t.requests < minDrops || t.replies > 0 {
 		return false
 	}
-	m := muteHopAt(found, k)
+	m := silentHopAt(found, k)
 	m.gateway, m.talk = true, t
 	pods := sameFamily(podAddrs(p), g.Addr)
 	for _, a := range pods {
@@ -119,14 +119,14 @@ func (v *view) asksBeyond(found map[question]*muteHop, p *model.Pod, g *model.Ne
 	return true
 }
 
-// muteBeyond are the findings on next hops. Those of one link are one finding,
+// silentBeyond are the findings on next hops. Those of one link are one finding,
 // since they may have one cause.
-func (v *view) muteBeyond(found map[question]*muteHop) []finding {
-	links := map[int]*muteHops{}
+func (v *view) silentBeyond(found map[question]*silentHop) []finding {
+	links := map[int]*silentHops{}
 	for k, m := range found {
 		l := links[k.ifindex]
 		if l == nil {
-			l = &muteHops{link: k.ifindex, hops: map[netip.Addr]*muteHop{}, pods: map[netip.Addr]bool{}, askers: map[netip.Addr]bool{}}
+			l = &silentHops{link: k.ifindex, hops: map[netip.Addr]*silentHop{}, pods: map[netip.Addr]bool{}, askers: map[netip.Addr]bool{}}
 			links[k.ifindex] = l
 		}
 		l.hops[k.addr] = m
@@ -159,7 +159,7 @@ func senders(v *view, d *model.Drop) []netip.Addr {
 }
 
 // nobodyBeyond is the finding on a link's next hops that do not answer.
-func nobodyBeyond(v *view, m *muteHops) finding {
+func nobodyBeyond(v *view, m *silentHops) finding {
 	link, port := v.linkName(m.link), portOf(v, m.link)
 	remotes := sorted(m.hops)
 	asker := "The node asks"
@@ -184,7 +184,7 @@ func nobodyBeyond(v *view, m *muteHops) finding {
 		if hop.gateway {
 			f.Severity = model.Critical
 		}
-		f.Evidence = append(f.Evidence, muteEvidence(v, m, a, port)...)
+		f.Evidence = append(f.Evidence, silentHopEvidence(v, m, a, port)...)
 		if a.Is6() {
 			f.Fix = append(f.Fix, fmt.Sprintf("ping -6 -c 3 -I %s %s", shellWord(link), a))
 		} else {
@@ -210,8 +210,8 @@ func nobodyBeyond(v *view, m *muteHops) finding {
 	return finding{Finding: f, explains: lost}
 }
 
-// muteEvidence is what shows that nobody answers for a next hop.
-func muteEvidence(v *view, m *muteHops, a netip.Addr, port string) []model.Evidence {
+// silentHopEvidence is what shows that nothing answers for a next hop.
+func silentHopEvidence(v *view, m *silentHops, a netip.Addr, port string) []model.Evidence {
 	hop, link := m.hops[a], v.linkName(m.link)
 	out := []model.Evidence{seen(model.SourceTC, "%s egress: %s for %s; ingress: no reply", port, count(hop.requests, request(a)), a)}
 	switch {

@@ -48,26 +48,26 @@ func findNICForwarding(v *view) []finding {
 	}
 	var out []finding
 	for _, n := range nodes {
-		card := deafCard(v, n)
+		card := nonForwardingCard(v, n)
 		if card == nil {
 			continue
 		}
 		if n == self {
 			if !answers[netip.Prefix{}] {
-				out = append(out, deaf(v, n, card, own, v.podsIn(own), silent))
+				out = append(out, nonForwarding(v, n, card, own, v.podsIn(own), silent))
 			}
 			continue
 		}
 		cidrs := slices.DeleteFunc(slices.Clone(n.PodCIDRs), func(p netip.Prefix) bool { return answers[p] })
 		if len(cidrs) > 0 {
-			out = append(out, deaf(v, n, card, cidrs, nil, silent))
+			out = append(out, nonForwarding(v, n, card, cidrs, nil, silent))
 		}
 	}
 	return out
 }
 
-// deafCard is the node's network card, if a file says that it does not forward.
-func deafCard(v *view, n *model.ClusterNode) *model.NIC {
+// nonForwardingCard is the node's network card, if a file says that it does not forward.
+func nonForwardingCard(v *view, n *model.ClusterNode) *model.NIC {
 	for c := range each(v.Cluster.Azure.NICs) {
 		if c.ForwardsKnown && !c.Forwards && slices.ContainsFunc(c.Addresses, func(a netip.Addr) bool { return slices.Contains(n.Addresses, a) }) {
 			return c
@@ -76,8 +76,8 @@ func deafCard(v *view, n *model.ClusterNode) *model.NIC {
 	return nil
 }
 
-// deaf is the finding on a card. Its peers are the ranges of the pods behind it.
-func deaf(v *view, n *model.ClusterNode, c *model.NIC, cidrs []netip.Prefix, pods []netip.Addr, ranges map[netip.Prefix]*remoteRange) finding {
+// nonForwarding is the finding on a card. Its peers are the ranges of the pods behind it.
+func nonForwarding(v *view, n *model.ClusterNode, c *model.NIC, cidrs []netip.Prefix, pods []netip.Addr, ranges map[netip.Prefix]*remoteRange) finding {
 	id := fmt.Sprintf("--resource-group %s --name %s", shellWord(cmp.Or(v.Cluster.Azure.Node.ResourceGroup, "RESOURCE_GROUP")), shellWord(cmp.Or(c.Name(), "CARD")))
 	if c.ID != "" {
 		id = "--ids " + shellWord(c.ID)
@@ -99,7 +99,7 @@ func deaf(v *view, n *model.ClusterNode, c *model.NIC, cidrs []netip.Prefix, pod
 			silent = append(silent, r.silent...)
 		}
 	}
-	x := sumPeers(silent)
+	x := v.sumPeers(silent)
 	f.Packets = x.packets
 	f.Pods = slices.Compact(slices.SortedFunc(slices.Values(slices.Concat(pods, sorted(x.pods))), netip.Addr.Compare))
 	if f.Packets > 0 {

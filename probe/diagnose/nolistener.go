@@ -46,8 +46,7 @@ func (v *view) unheard(p *model.Pod, l *lost) model.Finding {
 	f.Why = fmt.Sprintf("The packets reached %s and no socket took them: nobody listens at %s. The network is not at fault.", podName(p), at)
 	f.Evidence = dropEvidence(l.drops)
 	var resets, errors uint64
-	for i := range v.Traffic.Hops {
-		h := &v.Traffic.Hops[i]
+	for h := range each(v.Traffic.Hops) {
 		if h.Addr == f.Pods[0] && h.IfIndex == p.LinkIndex && h.Direction == model.Ingress && h.Side == model.AsSource {
 			resets, errors = resets+h.RST, errors+h.ICMPErrors
 		}

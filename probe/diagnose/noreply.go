@@ -18,18 +18,20 @@ var noReply = kind{
 		Severity: model.Warning,
 		Title:    "what pods ask leaves this node right, and one destination never answers",
 		Meaning: "Requests leave the uplink with the right addresses, towards a destination whose neighbours answer, and nothing comes back: " +
-			"no answer, no error. Nothing on this node is at fault. A network security group that leaves the pods' addresses out, a " +
-			"firewall on the way, a way back that is not the way there, or the destination itself loses them.",
+			"no answer, no error. Nothing on this node is at fault. A network policy on the other side, a route that is missing beyond this " +
+			"node, a network security group that leaves the pods' addresses out, a firewall on the way, a way back that is not the way " +
+			"there, or the destination itself loses them. One address that is silent does not tell which.",
 		Evidence: "requests out of the uplink and not one answer; connection tracking stays UNREPLIED; other destinations answer. With " +
 			"--routes, the rows that lead there and back.",
-		Fix: "look at the destination's side: whether the requests arrive, and which way the answers take.",
+		Fix: "find out more first (lasthop check --active); then look at the destination's side: whether the requests arrive, which network " +
+			"policies apply there, and which way the answers take.",
 	},
 	find: findNoReply,
 	rest: true,
 	ends: []model.HopKind{model.HopBeyond},
 }
 
-// minAsks is how many requests must stay without an answer: the first packets
+// minAsks is how many requests must stay without a reply: the first packets
 // of a connection get lost now and then, and are sent again.
 const minAsks = 3
 
@@ -48,25 +50,23 @@ func findNoReply(v *view) []finding {
 	unreplied := v.unrepliedFlows()
 	reflected := v.reflected()
 	for p := range each(v.peers) {
-		requests := p.Out.Requests
 		if !v.unanswered(p) || v.sentAstray(p) || !v.elsewhere(p.Remote) || reflected[p.Local] && p.In.Requests > 0 {
 			continue
 		}
-		pods, group, flows := map[netip.Addr]bool{}, own, unreplied[pair{p.Local, p.Remote}]
+		pods, group, requests := map[netip.Addr]bool{}, own, v.asked(p)
 		if len(v.pods[p.Local]) > 0 {
 			pods[p.Local] = true
 		} else if v.nodeAddrs[p.Local] {
+			flows := unreplied[pair{p.Local, p.Remote}]
 			if flows == nil {
 				continue
 			}
-			pods, group = flows.pods, translated
+			pods, group, requests = flows.pods, translated, p.Out.Requests
 			if flows.own {
 				// Some of what leaves is the node's.
 				requests = min(requests, flows.asks)
 			}
-		}
-		if flows != nil {
-			requests += flows.dns
+			requests += flows.datagrams
 		}
 		if requests < minAsks || len(pods) == 0 || !lasted(p) || accounted(v, pods, p.Remote) {
 			continue
@@ -139,11 +139,6 @@ func unansweredDestinations(v *view, g silence, translated bool) finding {
 	f := model.Finding{
 		Confidence: model.Likely,
 		Unseen:     []string{"whether the packets arrive: that shows only at the destination"},
-		Alternatives: []string{
-			"a network security group of a subnet or card drops the sender's addresses",
-			"a firewall on the way drops them, or sees only one way of them (asymmetric routes)",
-			"the destination is down, or drops them itself",
-		},
 	}
 	pods := map[netip.Addr]bool{}
 	var asks, errors uint64
@@ -175,80 +170,114 @@ func unansweredDestinations(v *view, g silence, translated bool) finding {
 			"the last one finds no such machine, or a firewall refuses. Nothing is dropped on this node.", addrs(remotes), name, what)
 		observe(&f, model.SourceTC, "%s ingress: %s about these packets", name, count(errors, "ICMP error"))
 	}
-	if n := unrepliedTo(v, g); n > 0 {
+	if n := unrepliedCount(v, func(pod, remote netip.Addr) bool { return g[remote] != nil && g[remote].pods[pod] }); n > 0 {
 		observe(&f, model.SourceConntrack, "%s of pods to there UNREPLIED", count(n, "flow"))
 	}
-	if control := answerers(v, g); control != "" {
+	if control := addrs(answering(v, func(a netip.Addr) bool { return g[a] != nil })); control != "" {
 		observe(&f, model.SourceTC, "answers come from %s", control)
-	} else {
+	} else if !slices.ContainsFunc(remotes, func(a netip.Addr) bool { return v.echoAnswered(a.Is6()) }) {
 		f.Confidence = model.Possible
 		f.Unseen = append(f.Unseen, "any answer at the uplink: without one the uplink itself may be dead")
 	}
 	f.Evidence = append(f.Evidence, filedRoutes(v, remotes)...)
-	probedSilence(v, &f, remotes)
-	f.Fix = []string{fmt.Sprintf("at the destination: tcpdump -ni any host %s", f.Pods[0])}
+	up := probedSilence(v, &f, remotes)
+	f.Alternatives = causesOfSilence(v, remotes, pods, translated, up)
+	if len(v.Probes) == 0 {
+		f.Fix = []string{"lasthop check --active"}
+	}
+	if translated {
+		f.Fix = append(f.Fix, "at the destination, or the firewall before it: look for packets from this node's address, and which way the answers take")
+	} else {
+		f.Fix = append(f.Fix, fmt.Sprintf("at the destination: tcpdump -ni any host %s", f.Pods[0]))
+	}
 	if v.inAzure() {
 		f.Fix = append(f.Fix, "az network watcher test-ip-flow --direction Outbound --protocol TCP --vm NODE --local LOCAL_IP:PORT --remote "+
 			remotes[0].String()+":PORT")
 	}
 	if !translated && v.remote(remotes[0]).IsValid() && !v.byDefaultRoute(remotes[0]) {
-		f.Alternatives = append(f.Alternatives, "the node of these pods has no route back to this node's")
 		f.Fix = append(f.Fix, fmt.Sprintf("on the node that has %s: %s route get %s", remotes[0], ip(f.Pods[0]), f.Pods[0]))
-	}
-	if translated {
-		f.Fix[0] = "at the destination, or the firewall before it: look for packets from this node's address, and which way the answers take"
 	}
 	return finding{Finding: f}
 }
 
+// causesOfSilence are what may lose the requests to destinations that never reply,
+// the likeliest first. up says that all of them replied to the node's own echo.
+func causesOfSilence(v *view, remotes []netip.Addr, pods map[netip.Addr]bool, translated, up bool) []string {
+	var out []string
+	if slices.ContainsFunc(remotes, func(a netip.Addr) bool { return !outside(v, a) }) {
+		out = append(out, "a network policy on the other side drops what these pods send")
+	}
+	if !translated {
+		out = append(out, routesInDoubt(v, remotes, pods)...)
+	}
+	out = append(out,
+		"a network security group of a subnet or card drops the sender's addresses",
+		"a firewall on the way drops them, or sees only one way of them (asymmetric routes)")
+	if up {
+		return append(out, "the destination itself drops them (a firewall, a full queue)")
+	}
+	return append(out, "the destination is down, slow to reply, or drops them itself")
+}
+
+// routesInDoubt are the routes beyond this node, to other nodes' pods and back, that
+// may be missing: those that no reply, probe or file shows to be there.
+func routesInDoubt(v *view, remotes []netip.Addr, pods map[netip.Addr]bool) []string {
+	var there []netip.Prefix
+	back, others := false, false
+	for _, a := range remotes {
+		cidr := v.remote(a)
+		switch {
+		case !cidr.IsValid() || overlay(v.Node.Plugin) || inAnyPod(v, pods):
+		case !v.byDefaultRoute(a):
+			others = true
+		default:
+			thereKnown, backKnown := v.routesProven(cidr)
+			if !thereKnown && !slices.Contains(there, cidr) {
+				there = append(there, cidr)
+			}
+			back = back || !backKnown
+		}
+	}
+	var out []string
+	switch {
+	case len(there) > 0 && back:
+		out = append(out, "the network lacks the route to "+addrs(there)+", or the one back to this node's pods")
+	case len(there) > 0:
+		out = append(out, "the network lacks the route to "+addrs(there))
+	case back:
+		out = append(out, "the network lacks the route back to this node's pods")
+	}
+	if others {
+		out = append(out, "the node of these pods has no route back to this node's")
+	}
+	return out
+}
+
 // probedSilence adds what the node's own echo requests tell of destinations
-// that do not answer pods.
-func probedSilence(v *view, f *model.Finding, remotes []netip.Addr) {
+// that do not answer pods, and reports whether all of them replied to one.
+func probedSilence(v *view, f *model.Finding, remotes []netip.Addr) (up bool) {
 	var asked []*model.Probe
-	up := 0
+	replied := 0
 	for _, a := range remotes {
 		if p := v.echoed(a); p != nil {
 			asked = append(asked, p)
 			if p.Answered {
-				up++
+				replied++
 			}
 		}
 		for _, r := range v.remoteRanges() {
-			if r.cidr.Contains(a) && r.there == reachWorks {
+			if r.cidr.Contains(a) {
 				asked = append(asked, r.probes...)
 				asked = append(asked, v.backProbes(r.six())...)
 			}
 		}
 	}
 	f.Evidence = append(f.Evidence, probeEvidence(asked)...)
-	if up > 0 && up == len(remotes) {
-		// What is left is what loses or refuses these packets.
-		f.Why += " The node's own echo to it is answered: it is up, and the way there is whole."
-		f.Alternatives = f.Alternatives[:2]
-		f.Alternatives = append(f.Alternatives, "the destination itself drops them (a network policy, a firewall)")
+	if replied > 0 && replied == len(remotes) {
+		f.Why += " It replies to the node's own echo: it is up, and the forward path works."
+		return true
 	}
-}
-
-// unrepliedTo counts the pods' flows to the destinations that saw no reply.
-func unrepliedTo(v *view, g silence) uint64 {
-	var n uint64
-	for f := range each(v.Flows) {
-		if m := g[f.Reply.Src]; m != nil && !f.Replied && m.pods[f.Original.Src] {
-			n++
-		}
-	}
-	return n
-}
-
-// answerers are what does answer at the uplinks.
-func answerers(v *view, g silence) string {
-	others := map[netip.Addr]bool{}
-	for p := range each(v.peers) {
-		if g[p.Remote] == nil && v.answered(p) {
-			others[p.Remote] = true
-		}
-	}
-	return addrs(sorted(others))
+	return false
 }
 
 // filedRoutes are the routes of the files that lead to silent pods of other
@@ -268,14 +297,14 @@ func filedRoutes(v *view, remotes []netip.Addr) []model.Evidence {
 		}
 		seen[cidr] = true
 		owner := v.nodeOf(cidr)
-		if f := v.routeTo(cidr, owner, self); f.state == routeRight {
+		if f := v.routeTo(cidr, owner, self); f.state == routeCorrect {
 			out = append(out, f.evidence())
 		}
 		if owner == nil {
 			continue
 		}
 		for _, p := range own {
-			if f := v.routeTo(p, self, owner); f.state == routeRight {
+			if f := v.routeTo(p, self, owner); f.state == routeCorrect {
 				out = append(out, f.evidence())
 			}
 		}

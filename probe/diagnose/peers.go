@@ -60,7 +60,7 @@ func addCounts(a, b model.PeerCount) model.PeerCount {
 // missing answer to mean anything.
 const settled = time.Second
 
-// unanswered reports whether packets that must be answered left for a peer and
+// unanswered reports whether packets that want a reply left for a peer and
 // nothing proves that they arrived: no answer on the wire, no reply that
 // connection tracking saw, no ICMP error about them. Where the probe had no
 // room for every pair an answer may be among what it did not count: then
@@ -72,23 +72,25 @@ func (v *view) unanswered(p *model.Peer) bool {
 	return v.Traffic.Lost.Counters == 0 || v.flowsOf(p).silent != nil
 }
 
-// wanting reports whether the pair's packets, of which some left, must be
-// answered. A datagram need not be, but for a name server's; a client that waits
-// in vain begins flow after flow. What answers a stranger needs no answer either,
-// unless nothing comes in although TCP goes out, or the stranger's connections
-// stay half open.
+// wanting reports whether packets of the pair, of which some left, want a reply:
+// a TCP SYN or an echo request, a datagram of a kind that is replied to, and the
+// SYN-ACK to a peer whose connections stay half open. Other datagrams may want
+// none, such as those of statsd or syslog, however many flows they make. Nor does
+// TCP that goes on want one here: what acknowledges it may take another path.
 func wanting(v *view, p *model.Peer) bool {
 	if p.Out.Packets == 0 {
 		return false
 	}
 	st := v.flowsOf(p)
-	return p.Out.Requests >= minPackets || p.In.Packets == 0 && p.Out.Replies >= minPackets ||
-		st.newSilent >= minSilent || st.dns > 0 && p.Out.Packets >= minPackets || st.halfOpen >= minPackets
+	return p.Out.Requests >= minPackets || st.asking > 0 && p.Out.Packets >= minPackets || st.halfOpen >= minPackets
 }
 
-// minSilent is how many datagram flows without a reply show a client that wants
-// one: what only sends keeps to one.
-const minSilent = 3
+// asked is how many of the pair's packets want a reply. A datagram flow without one
+// counts once, and so does a half-open connection.
+func (v *view) asked(p *model.Peer) uint64 {
+	st := v.flowsOf(p)
+	return min(p.Out.Requests+uint64(st.asking)+uint64(st.halfOpen), p.Out.Packets)
+}
 
 // minPackets is how many packets must be silent before it is worth a word.
 const minPackets = 2
@@ -106,10 +108,10 @@ func (v *view) answered(p *model.Peer) bool {
 		return false
 	}
 	st := v.flowsOf(p)
-	return st.newReplied || st.oldReplied && st.newSilent == 0 || !st.known && p.Out.Requests < minPackets
+	return st.newReplied || st.oldReplied && st.asking == 0 || !st.known && p.Out.Requests < minPackets
 }
 
-// refused reports whether all that comes back for what must be answered are ICMP
+// refused reports whether all that comes back for packets that want a reply are ICMP
 // errors: a router on the way knows no route, or the last one no such machine. A
 // closed port would answer a connection with a reset. An error about a datagram
 // may be the receiver's own, which proves that it arrived.
@@ -118,13 +120,16 @@ func (v *view) refused(p *model.Peer) bool {
 		return false
 	}
 	st := v.flowsOf(p)
-	return !st.newReplied && (p.Out.Requests >= minAsks || st.dns >= minAsks)
+	return !st.newReplied && (p.Out.Requests >= minAsks || st.asking >= minAsks)
 }
 
 // sentAstray reports whether the pair's packets left with a destination MAC
-// that is neither the next hop's nor a gateway's, so that nobody beyond the link
-// had to route them.
+// that is neither the next hop's nor a gateway's, or that the node wrongly takes
+// for one, so that nobody beyond the link had to route them.
 func (v *view) sentAstray(p *model.Peer) bool {
+	if v.toWrongHop(p) {
+		return true
+	}
 	if len(v.gateways) == 0 {
 		return false
 	}
@@ -206,12 +211,12 @@ type exchange struct {
 	link int
 }
 
-func sumPeers(list []*model.Peer) exchange {
+func (v *view) sumPeers(list []*model.Peer) exchange {
 	x := exchange{pods: map[netip.Addr]bool{}, remotes: map[netip.Addr]bool{}}
 	for _, p := range list {
 		x.pods[p.Local], x.remotes[p.Remote], x.link = true, true, p.IfIndex
 		x.packets += p.Out.Packets
-		x.requests += p.Out.Requests
+		x.requests += v.asked(p)
 		x.errors += p.In.ICMPErrors
 	}
 	return x
@@ -224,4 +229,15 @@ func silentPeers(list []*remoteRange) []*model.Peer {
 		out = append(out, r.silent...)
 	}
 	return out
+}
+
+// answering are the addresses that answer at the uplinks, but for some.
+func answering(v *view, but func(netip.Addr) bool) []netip.Addr {
+	found := map[netip.Addr]bool{}
+	for p := range each(v.peers) {
+		if !but(p.Remote) && v.answered(p) {
+			found[p.Remote] = true
+		}
+	}
+	return sorted(found)
 }

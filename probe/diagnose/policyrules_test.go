@@ -111,7 +111,7 @@ func TestCutOffTranslation(t *testing.T) {
 			code    model.Code
 			happens func(*node)
 		}{
-			{"MissingMasquerade", func(n *node) { n.silent(pod5, out) }},
+			{"MissingMasquerade", func(n *node) { n.silent(pod5, out); n.silent(pod5, "203.0.113.10") }},
 			{"UnexpectedMasquerade", func(n *node) { n.translated(pod5, far, far, "10.50.0.4", true) }},
 		} {
 			n := kubenet()

@@ -64,7 +64,7 @@ func (p *plan) ranges() {
 	}
 	for _, r := range ranges {
 		if len(r.silent) > 0 {
-			p.echo(netip.Addr{}, r.silent[0].Remote)
+			p.pod(r.silent[0].Remote)
 		}
 	}
 }
@@ -74,11 +74,22 @@ func (p *plan) silent() {
 	asked := 0
 	for f := range each(p.v.prior) {
 		for _, peer := range f.Peers {
-			if f.Code == NoReply && peer.IsSingleIP() && asked < mostSilent && p.echo(netip.Addr{}, peer.Addr()) {
+			if f.Code == NoReply && peer.IsSingleIP() && asked < mostSilent && p.pod(peer.Addr()) {
 				asked++
 			}
 		}
 	}
+}
+
+// pod asks a destination that never answered: from the node's address and, where
+// the network routes the pods' ranges, from this node's range too. That reply needs
+// both routes.
+func (p *plan) pod(a netip.Addr) bool {
+	out := p.echo(netip.Addr{}, a)
+	if own := ownRangeAddr(p.v, a.Is6()); own.IsValid() && p.v.remote(a).IsValid() && p.v.byDefaultRoute(a) {
+		out = p.echo(own, a) || out
+	}
+	return out
 }
 
 // absent asks on bridges for addresses of which no owner is known.
@@ -103,7 +114,7 @@ func (p *plan) absent() {
 }
 
 // echo plans an echo request to an address beyond the node, from one of the
-// node's: the one that the way there begins with, or another that the node has.
+// node's: the one that the forward path begins with, or another that the node has.
 func (p *plan) echo(from, to netip.Addr) bool {
 	q, ok := wayOff(p.v, to)
 	if !ok {
@@ -202,7 +213,8 @@ func ownRangeAddr(v *view, six bool) netip.Addr {
 
 // otherNodes are machines that a route back can be told by, by their addresses of
 // the ranges' family: the ranges' owners where they are known, else who is in the
-// node's subnet, those first who answer.
+// node's subnet: those first who answer, then neighbours, next hops of routes, and
+// whoever is sent packets.
 func otherNodes(v *view, ranges []*remoteRange, six bool) []netip.Addr {
 	if !slices.ContainsFunc(ranges, func(r *remoteRange) bool { return r.six() == six }) {
 		return nil
@@ -221,7 +233,7 @@ func otherNodes(v *view, ranges []*remoteRange, six bool) []netip.Addr {
 		}
 	}
 	near := func(a netip.Addr) bool {
-		return inAny(v.onLink, a) && !slices.ContainsFunc(v.gateways, func(n model.Neighbor) bool { return n.Addr == a })
+		return directly(v, a) && !slices.ContainsFunc(v.gateways, func(n model.Neighbor) bool { return n.Addr == a })
 	}
 	for p := range each(v.peers) {
 		if near(p.Remote) && v.answered(p) {
@@ -231,6 +243,16 @@ func otherNodes(v *view, ranges []*remoteRange, six bool) []netip.Addr {
 	for n := range each(v.Neighbors) {
 		if near(n.Addr) && resolved(n) && n.State != "PERMANENT" {
 			add(n.Addr)
+		}
+	}
+	for r := range each(v.Routes) {
+		if r.Gateway.IsValid() && near(r.Gateway) && !v.gatewayAddrs[r.Gateway] {
+			add(r.Gateway)
+		}
+	}
+	for p := range each(v.peers) {
+		if near(p.Remote) {
+			add(p.Remote)
 		}
 	}
 	return out

@@ -70,8 +70,45 @@ func TestProbesTellTheRoute(t *testing.T) {
 		{"the way there works, nobody asked for the way back", func() *node {
 			n := asked()
 			n.echo(selfAddr, "172.20.2.9", true)
+			n.echo(selfAddr, "172.20.3.9", true)
 			return n
-		}, []string{both + own}},
+		}, []string{noReply23}},
+		{"one way there works, nobody asked for another way", func() *node {
+			n := asked()
+			n.echo(selfAddr, "172.20.2.1", true)
+			return n
+		}, []string{noReply23}},
+		{"a silent pod answers the node, and its range", func() *node {
+			n := three()
+			n.answered(selfAddr, "10.50.0.5")
+			n.silent("172.20.1.5", "172.20.2.9")
+			n.echo(selfAddr, "172.20.2.9", true)
+			n.echo(rangeAddr, "172.20.2.9", true)
+			return n
+		}, []string{"NoReply likely 172.20.1.5 172.20.2.9"}},
+		{"an answer to this node's range needs both routes", func() *node {
+			n := asked()
+			n.echo(rangeAddr, "172.20.2.9", true)
+			n.echo(rangeAddr, "172.20.3.9", true)
+			return n
+		}, []string{noReply23}},
+		{"a silent pod answers the node and not its range", func() *node {
+			n := kubenet()
+			n.answered("10.50.0.4", "203.0.113.9")
+			n.silent("172.20.1.5", "172.20.2.9")
+			n.echo(selfAddr, "172.20.2.9", true)
+			n.echo(rangeAddr, "172.20.2.9", false)
+			return n
+		}, []string{second + own}},
+		{"a silent pod answers no echo either", func() *node {
+			n := three()
+			n.answered(selfAddr, "10.50.0.5")
+			n.silent("172.20.1.5", "172.20.2.9")
+			n.echo(selfAddr, "172.20.2.1", true)
+			n.echo(selfAddr, "172.20.2.9", false)
+			n.echo(rangeAddr, "172.20.2.9", false)
+			return n
+		}, []string{"NoReply likely 172.20.1.5 172.20.2.9"}},
 		{"the ways there are lost, the way back works", func() *node {
 			n := asked()
 			n.echo(selfAddr, "172.20.2.1", false)
@@ -129,7 +166,7 @@ func TestProbesTellTheRoute(t *testing.T) {
 			n.echo(selfAddr, "10.50.0.6", false)
 			n.echo(rangeAddr, "10.50.0.5", true)
 			return n
-		}, []string{second + to2, third + "no return from 172.20.3.0/24; route 10.50.0.6"}},
+		}, []string{second + to2, "NoReply likely 172.20.1.6 172.20.3.9"}},
 		{"nobody needs to have a range's first address", func() *node {
 			n := asked()
 			n.Node.Plugin = "unknown"
@@ -144,7 +181,7 @@ func TestProbesTellTheRoute(t *testing.T) {
 			n.silent("172.20.1.5", "172.20.2.9")
 			n.echo(selfAddr, "172.20.2.1", true)
 			return n
-		}, []string{second + own}},
+		}, []string{"NoReply likely 172.20.1.5 172.20.2.9"}},
 		{"pods of the range ask: the way back works", func() *node {
 			n := kubenet()
 			n.Node.Plugin = "kubenet"
@@ -193,6 +230,7 @@ func TestProbesOfOneFamily(t *testing.T) {
 		n.answered("172.20.1.5", "172.20.2.9")
 		n.answered(self, other)
 		n.silent(pod, far)
+		n.silent(pod, far+"9")
 		return n
 	}
 	plan := Probes(&node().Snapshot)
@@ -276,7 +314,7 @@ func TestPlan(t *testing.T) {
 		{"silent ranges of known nodes", asked, []string{
 			"echo 10.50.0.4 172.20.2.1", "echo 10.50.0.4 172.20.3.1",
 			"echo 10.50.0.4 10.50.0.5", "echo 172.20.1.1 10.50.0.5", "echo 10.50.0.4 10.50.0.6", "echo 172.20.1.1 10.50.0.6",
-			"echo 10.50.0.4 172.20.2.9", "echo 10.50.0.4 172.20.3.9",
+			"echo 10.50.0.4 172.20.2.9", "echo 172.20.1.1 172.20.2.9", "echo 10.50.0.4 172.20.3.9", "echo 172.20.1.1 172.20.3.9",
 		}},
 		{"nobody knows the nodes: who talks here", func() *node {
 			n := kubenet()
@@ -286,8 +324,23 @@ func TestPlan(t *testing.T) {
 			return n
 		}, []string{
 			"echo 10.50.0.4 172.20.2.1", "echo 10.50.0.4 10.50.0.9", "echo 172.20.1.1 10.50.0.9",
-			"echo 10.50.0.4 10.50.0.8", "echo 172.20.1.1 10.50.0.8", "echo 10.50.0.4 172.20.2.9",
+			"echo 10.50.0.4 10.50.0.8", "echo 172.20.1.1 10.50.0.8", "echo 10.50.0.4 172.20.2.9", "echo 172.20.1.1 172.20.2.9",
 		}},
+		{"nobody talks here: the next hops of routes", func() *node {
+			n := kubenet()
+			n.route(model.Route{Dst: prefix("192.0.2.0/24"), Gateway: addr("10.50.0.7"), IfIndex: 2})
+			n.silent("172.20.1.5", "172.20.2.9")
+			return n
+		}, []string{
+			"echo 10.50.0.4 172.20.2.1", "echo 10.50.0.4 10.50.0.7", "echo 172.20.1.1 10.50.0.7",
+			"echo 10.50.0.4 172.20.2.9", "echo 172.20.1.1 172.20.2.9",
+		}},
+		{"one pod of a range that answers", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "172.20.2.8")
+			n.silent("172.20.1.5", "172.20.2.9")
+			return n
+		}, []string{"echo 10.50.0.4 172.20.2.1", "echo 10.50.0.4 172.20.2.9", "echo 172.20.1.1 172.20.2.9"}},
 		{"all is well", func() *node {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")

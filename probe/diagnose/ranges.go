@@ -66,7 +66,27 @@ func newRanges(v *view) ranges {
 			r.supposeAround(v, a.Addr())
 		}
 	}
+	r.addListed(v)
 	return r
+}
+
+// addListed adds the other nodes' ranges that the node's rules keep from translation
+// one by one: those beside this node's own, and as large.
+func (r *ranges) addListed(v *view) {
+	kept := func(x *model.PacketRule) bool {
+		return x.Table == "nat" && x.Target == "RETURN" && !x.Dst.IsZero() && !x.Dst.Not
+	}
+	for own := range each(v.PacketRules) {
+		if !kept(own) || !slices.Contains(r.local, own.Dst.Prefix) {
+			continue
+		}
+		for x := range each(v.PacketRules) {
+			if kept(x) && x.Chain == own.Chain && x.Backend == own.Backend && x.Dst.Prefix.Bits() == own.Dst.Prefix.Bits() &&
+				x.Dst.Prefix.Addr().Is4() == own.Dst.Prefix.Addr().Is4() && !slices.Contains(r.cluster, x.Dst.Prefix) {
+				r.cluster = append(r.cluster, x.Dst.Prefix)
+			}
+		}
+	}
 }
 
 // add takes in a range of another node. Of two that claim the same, the first
@@ -232,17 +252,17 @@ type beyond struct {
 // it is made: several findings read it.
 type remoteRange struct {
 	cidr netip.Prefix
-	// silent are pairs without an answer.
+	// silent are pairs without a reply.
 	silent []*model.Peer
 	// answers, nodeAnswers: a pod of this node, or the node itself, was
 	// answered from the range.
 	answers     bool
 	nodeAnswers bool
-	// asks are packets from the range that want an answer from here, podAsks
+	// asks are packets from the range that want a reply from here, podAsks
 	// those of them for pods.
 	asks, podAsks uint64
 	// probes are the node's own echo requests to it; there and back is what
-	// they and others tell of the two ways.
+	// they and others tell of the two paths.
 	probes      []*model.Probe
 	there, back reach
 }

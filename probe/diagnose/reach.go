@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -29,7 +30,7 @@ func fromOwnRange(v *view, a netip.Addr) bool {
 // the same route table; one that is not known is supposed to be.
 func (v *view) near(r *remoteRange) bool {
 	n := v.nodeOf(r.cidr)
-	return n == nil || slices.ContainsFunc(internal(n), func(a netip.Addr) bool { return inAny(v.onLink, a) })
+	return n == nil || slices.ContainsFunc(internal(n), func(a netip.Addr) bool { return directly(v, a) })
 }
 
 // echoed is what came of the echo request from the node's address to another:
@@ -62,14 +63,19 @@ func (v *view) byGateway(p *model.Probe) bool {
 // probed is a range with what the node's echo requests say of the paths to and
 // from it.
 func (v *view) probed(r remoteRange) *remoteRange {
+	reached := false
 	for p := range each(v.Probes) {
-		if p.Kind == model.ProbeEcho && r.cidr.Contains(p.To) && !fromOwnRange(v, p.From) {
+		if p.Kind != model.ProbeEcho || !r.cidr.Contains(p.To) {
+			continue
+		}
+		reached = reached || p.Answered
+		if !fromOwnRange(v, p.From) {
 			r.probes = append(r.probes, p)
 			r.nodeAnswers = r.nodeAnswers || p.Answered
 		}
 	}
 	switch {
-	case r.nodeAnswers:
+	case r.nodeAnswers || reached:
 		r.there = reachWorks
 	case v.echoed(r.cidr.Addr().Next()) != nil && firstAnswers(v, r.six()) && ownerAnswers(v, &r):
 		r.there = reachFails
@@ -129,8 +135,8 @@ func (v *view) echoAnswered(six bool) bool {
 }
 
 // probedBack tells whether what the range's node sends to this node's pods gets
-// here: by echo requests from this node's pod range to that node, or to another
-// of the same subnet, or by pods' requests that arrive.
+// here: by echo requests from this node's pod range to that node, to its pods, or to
+// another node of the same subnet, or by pods' requests that arrive.
 func probedBack(v *view, r *remoteRange) reach {
 	if r.podAsks > 0 {
 		return reachWorks
@@ -138,8 +144,8 @@ func probedBack(v *view, r *remoteRange) reach {
 	owner, near := v.nodeOf(r.cidr), v.near(r)
 	out := reachUnknown
 	for p := range each(v.Probes) {
-		its := owner != nil && slices.Contains(owner.Addresses, p.To)
-		if p.Kind != model.ProbeEcho || p.To.Is6() != r.six() || !fromOwnRange(v, p.From) || !its && !(near && inAny(v.onLink, p.To)) {
+		its := r.cidr.Contains(p.To) || owner != nil && slices.Contains(owner.Addresses, p.To)
+		if p.Kind != model.ProbeEcho || p.To.Is6() != r.six() || !fromOwnRange(v, p.From) || !its && !(near && directly(v, p.To)) {
 			continue
 		}
 		if p.Answered {
@@ -150,6 +156,35 @@ func probedBack(v *view, r *remoteRange) reach {
 		}
 	}
 	return out
+}
+
+// routesProven reports whether replies, probes or files show that the network has
+// the route to another node's pods, and the one back from that node.
+func (v *view) routesProven(cidr netip.Prefix) (there, back bool) {
+	for _, r := range v.remoteRanges() {
+		if r.cidr == cidr {
+			there, back = r.answers || r.there == reachWorks, r.back == reachWorks || v.backShared(r)
+		}
+	}
+	self, owner := v.self(), v.nodeOf(cidr)
+	there = there || v.routeTo(cidr, owner, self).state == routeCorrect
+	if back {
+		return there, back
+	}
+	for _, p := range v.ownCIDRs() {
+		if p.Addr().Is4() == cidr.Addr().Is4() {
+			back = v.routeTo(p, self, cmp.Or(owner, self)).state == routeCorrect
+		}
+	}
+	return there, back
+}
+
+// backShared reports whether a range under the same route table answers this node's
+// pods, so that the route back to them is there.
+func (v *view) backShared(r *remoteRange) bool {
+	return v.near(r) && slices.ContainsFunc(v.remoteRanges(), func(o *remoteRange) bool {
+		return o.answers && o.six() == r.six() && v.near(o)
+	})
 }
 
 // backProbes are the echo requests from this node's pod range of a family.

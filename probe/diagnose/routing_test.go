@@ -131,6 +131,7 @@ func TestNodeRoutes(t *testing.T) {
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.answered("172.20.1.5", "172.20.4.9")
 			n.silent("172.20.1.5", "172.20.3.9")
+			n.silent("172.20.1.5", "172.20.3.10")
 			return n
 		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
 		{"the node stands behind the gateway", func() *node {
@@ -138,6 +139,7 @@ func TestNodeRoutes(t *testing.T) {
 			n.clusterNode("10.99.0.6", "172.20.3.0/24")
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.silent("172.20.1.5", "172.20.3.9")
+			n.silent("172.20.1.5", "172.20.3.10")
 			return n
 		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
 		{"a gateway's errors are no pods' answers", func() *node {
@@ -155,8 +157,16 @@ func TestNodeRoutes(t *testing.T) {
 			n.unroute("172.20.2.0/24")
 			n.answered("10.50.0.4", "10.50.0.5")
 			n.silent("172.20.1.5", "172.20.3.9")
+			n.silent("172.20.1.5", "172.20.3.10")
 			return n
 		}, []string{"MissingNodeRoute likely 172.20.1.5 172.20.3.0/24"}},
+		{"nor has any, and one address alone is silent", func() *node {
+			n := plain()
+			n.unroute("172.20.2.0/24")
+			n.answered("10.50.0.4", "10.50.0.5")
+			n.silent("172.20.1.5", "172.20.3.9")
+			return n
+		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
 		{"the plugin gives pods the node's address", func() *node {
 			n := plain()
 			n.clusterNode("10.50.0.6", "172.20.3.0/24")
@@ -210,6 +220,7 @@ func TestNodeRoutes(t *testing.T) {
 			n := plain()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.silent("172.20.1.5", "172.20.3.9")
+			n.silent("172.20.1.5", "172.20.3.10")
 			n.Cluster.Azure.Tables = []model.RouteTable{{File: "f"}}
 			return n
 		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},

@@ -120,7 +120,7 @@ func misdirected(v *view, n *model.Neighbor, owners []*model.Pod) (finding, bool
 	return finding{Finding: f, explains: lost}, true
 }
 
-// misledBy accounts for what an entry leads astray. By IPv6 these are also the
+// misledBy accounts for what an entry sends to the wrong MAC. By IPv6 these are also the
 // answers to the pod's own requests for its gateway's MAC, so that the pod has
 // no neighbour either.
 func misledBy(v *view, n *model.Neighbor) func(*model.Drop) bool {

@@ -52,7 +52,7 @@ func findUnansweredARP(v *view) []finding {
 		}
 	}
 	out = append(out, unheldAddresses(v, asked)...)
-	return append(out, v.muteBeyond(hops)...)
+	return append(out, v.silentBeyond(hops)...)
 }
 
 // question is an address that is asked for at a link.

@@ -53,6 +53,8 @@ type index struct {
 	onLinkAlone map[netip.Addr]bool
 	// flows holds an entry for every pair of peers, and for no other.
 	flows map[pair]*flowState
+	// repliedPorts are the destination ports of datagrams that want a reply.
+	repliedPorts map[uint16]bool
 	// translated are the pods whose packets go with the node's address, by
 	// that and the remote one; built when it is first asked for.
 	translated map[pair][]netip.Addr
@@ -61,8 +63,11 @@ type index struct {
 	tables   *path.Routing
 	settings map[string]string
 	// strays are pods' addresses that the node routes elsewhere.
-	strays     []astray
-	strayKnown bool
+	misrouted      []misroutedPod
+	misroutedKnown bool
+	// wrongHopsFound are the next hops for which the node has a wrong MAC.
+	wrongHopsFound []*wrongHop
+	wrongHopsKnown bool
 	// beyond is what remoteRanges and clusterTables have found.
 	beyond beyond
 }

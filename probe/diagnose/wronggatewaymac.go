@@ -116,7 +116,7 @@ func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right []model.MAC, w
 			return true
 		}
 		// By IPv6 the node asks with the gateway's own address, so that the
-		// pod's answer goes astray too, and the node has no neighbour.
+		// pod's answer goes to the wrong MAC too, and the node has no neighbour.
 		return g.Addr.Is6() && d.Dst.Is6() && slices.Contains(pods, d.Dst) && d.NeighborFailed()
 	}
 	sent := sentFrom(v, p, g.MAC)

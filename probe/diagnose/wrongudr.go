@@ -52,7 +52,7 @@ func findWrongUDR(v *view) []finding {
 			r = &remoteRange{cidr: n.Prefix}
 		}
 		fact := v.routeTo(n.Prefix, n.node, self)
-		if (fact.state == routeWrong || fact.state == routeAstray) && !r.answers && !r.nodeAnswers {
+		if (fact.state == routeWrong || fact.state == routeListedWrong) && !r.answers && !r.nodeAnswers {
 			told[n.Prefix] = true
 			out = append(out, misrouted(v, r, n.node, fact))
 		}
@@ -74,7 +74,7 @@ func findWrongUDR(v *view) []finding {
 // misrouted is the finding on a route to another node's pods.
 func misrouted(v *view, r *remoteRange, n *model.ClusterNode, fact routeFact) finding {
 	f := wrongRow(v, r.cidr, n, fact)
-	x := sumPeers(r.silent)
+	x := v.sumPeers(r.silent)
 	f.Pods, f.Packets = sorted(x.pods), x.packets
 	f.LastHopAlive = v.place(v.uplink(), model.Egress)
 	if f.Packets > 0 {
@@ -82,7 +82,7 @@ func misrouted(v *view, r *remoteRange, n *model.ClusterNode, fact routeFact) fi
 	} else {
 		f.Pods = v.podsIn(v.ownCIDRs())
 	}
-	if fact.state == routeAstray {
+	if fact.state == routeListedWrong {
 		f.Confidence = model.Possible
 		if f.Packets > 0 {
 			f.Confidence = model.Proven
@@ -111,19 +111,19 @@ func misroutedHere(v *view, own netip.Prefix, self *model.ClusterNode, ranges ma
 	}
 	for _, sender := range senders {
 		fact := v.routeTo(own, self, sender)
-		if fact.state != routeWrong && fact.state != routeAstray {
+		if fact.state != routeWrong && fact.state != routeListedWrong {
 			continue
 		}
 		f := wrongRow(v, own, self, fact)
 		f.Pods = v.podsIn([]netip.Prefix{own})
 		f.LastHopAlive = v.place(v.uplink(), model.Egress)
-		f.Packets = sumPeers(silentPeers(slices.Collect(maps.Values(ranges)))).packets
+		f.Packets = v.sumPeers(silentPeers(slices.Collect(maps.Values(ranges)))).packets
 		if f.Packets > 0 {
 			observe(&f, model.SourceTC, "%s egress: %s of pods to other nodes' pods; ingress: no answer", v.uplink(), count(f.Packets, "packet"))
-		} else if fact.state == routeAstray {
+		} else if fact.state == routeListedWrong {
 			f.Confidence = model.Possible
 		}
-		if fact.state == routeAstray {
+		if fact.state == routeListedWrong {
 			f.Unseen = []string{"which subnets the table is associated with"}
 		}
 		return finding{Finding: f}, true
@@ -131,7 +131,7 @@ func misroutedHere(v *view, own netip.Prefix, self *model.ClusterNode, ranges ma
 	return finding{}, false
 }
 
-// wrongRow is the part of the finding that the files tell.
+// wrongRow is the part of the finding that the files show.
 func wrongRow(v *view, cidr netip.Prefix, n *model.ClusterNode, fact routeFact) model.Finding {
 	where := fact.row.Type
 	if len(fact.row.NextHops) > 0 {

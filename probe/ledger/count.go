@@ -83,8 +83,7 @@ func (b *balance) countHops() {
 				count(b.arrived, p.Remote, reading, p.In.Packets+p.In.ICMPErrors)
 			}
 		}
-		for i := range t.MACs {
-			m := &t.MACs[i]
+		for m := range model.Each(t.MACs) {
 			c := b.openHop(keyOf(m.Addr, m.IfIndex, m.Direction, m.Side))
 			if c.macs == nil {
 				c.macs = map[model.MAC]tally{}
@@ -204,8 +203,7 @@ func (b *balance) subtractDrops(r *row, of func(*model.Drop) netip.Addr) {
 	var ofNode []*dropTally
 	busiest := map[[2]netip.Addr]int{}
 	for _, a := range r.addrs {
-		for i := range b.drops[a] {
-			d := &b.drops[a][i]
+		for d := range model.Each(b.drops[a]) {
 			if of(d.Drop) != a {
 				continue
 			}

@@ -136,8 +136,7 @@ func newBalance(s *model.Snapshot, causes []model.DropCause) *balance {
 		node: map[netip.Addr]bool{}, podLinks: map[int]*model.Pod{}, netns: map[netip.Addr]map[uint32]bool{},
 		podMACs: map[model.MAC]bool{},
 	}
-	for i := range s.Links {
-		l := &s.Links[i]
+	for l := range model.Each(s.Links) {
 		b.links[l.Index] = l
 		if l.Role == model.RoleUplink || l.Role == model.RoleTunnel {
 			b.outer = append(b.outer, l.Index)

@@ -41,8 +41,7 @@ func (b *balance) translations() {
 	*t = translations{
 		throughNode: addrSet{}, foreign: addrSet{}, inward: addrSet{}, diverted: addrSet{}, remotes: map[netip.Addr]addrSet{}, local: addrSet{},
 	}
-	for i := range b.Flows {
-		f := &b.Flows[i]
+	for f := range model.Each(b.Flows) {
 		if b.netns[f.Original.Src] != nil {
 			b.addOutgoing(f)
 		}

@@ -124,23 +124,20 @@ func NewDropClassifier(s *Snapshot) *DropClassifier {
 		window: s.Window, links: make(map[int]*Link, len(s.Links)), pods: make(map[netip.Addr][]*Pod, len(s.Pods)),
 		past: map[netip.Addr]bool{}, broadcasts: map[netip.Addr]bool{}, flooded: map[MAC]DropClass{}, bridgeMACs: map[MAC]bool{},
 	}
-	for i := range s.PastPods {
-		p := &s.PastPods[i]
+	for p := range Each(s.PastPods) {
 		c.flooded[p.MAC] = FreePodGone
 		for _, a := range p.Addresses {
 			c.past[a.Addr()] = true
 		}
 	}
-	for i := range s.Links {
-		l := &s.Links[i]
+	for l := range Each(s.Links) {
 		c.links[l.Index], c.flooded[l.MAC] = l, FreeCopy
 		c.bridgeMACs[l.MAC] = c.bridgeMACs[l.MAC] || l.Master != 0 || l.Kind == "bridge"
 		for _, a := range l.Addresses {
 			c.broadcasts[broadcast(a)] = true
 		}
 	}
-	for i := range s.Pods {
-		p := &s.Pods[i]
+	for p := range Each(s.Pods) {
 		c.flooded[p.MAC] = FreeCopy
 		for _, a := range p.Addresses {
 			c.pods[a.Addr()] = append(c.pods[a.Addr()], p)

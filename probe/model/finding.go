@@ -1,6 +1,9 @@
 package model
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // Severity ranks a finding.
 type Severity string
@@ -13,17 +16,7 @@ const (
 )
 
 // Rank orders severities: 2 critical, 1 warning, 0 info, -1 anything else.
-func (s Severity) Rank() int {
-	switch s {
-	case Critical:
-		return 2
-	case Warning:
-		return 1
-	case Info:
-		return 0
-	}
-	return -1
-}
+func (s Severity) Rank() int { return slices.Index([]Severity{Info, Warning, Critical}, s) }
 
 // Confidence is how sure a finding is.
 type Confidence string
@@ -37,17 +30,7 @@ const (
 )
 
 // Rank orders confidences: 2 proven, 1 likely, 0 possible, -1 anything else.
-func (c Confidence) Rank() int {
-	switch c {
-	case Proven:
-		return 2
-	case Likely:
-		return 1
-	case Possible:
-		return 0
-	}
-	return -1
-}
+func (c Confidence) Rank() int { return slices.Index([]Confidence{Possible, Likely, Proven}, c) }
 
 // Place is a hop on a packet's way.
 type Place struct {

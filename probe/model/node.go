@@ -40,7 +40,14 @@ type Link struct {
 	Peer        int
 	PeerNetNSID int
 	// Hairpin is a bridge port's flag to send frames back out of their port.
-	Hairpin   bool
+	Hairpin bool
+	// Port holds the other settings of a bridge's port, Bridge those of a
+	// bridge; nil for other links, and where they were not read.
+	Port   *BridgePort
+	Bridge *Bridge
+	// VLANs are those of a port, or of the bridge as a port of its own; nil
+	// where the bridge does not filter by VLAN, or they were not read.
+	VLANs     *VLANs
 	Promisc   bool
 	Role      Role
 	Addresses []netip.Prefix
@@ -56,6 +63,58 @@ func (l *Link) Has(a netip.Addr) bool { return has(l.Addresses, a) }
 
 func has(addrs []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr() == a })
+}
+
+// PortState is a bridge port's state in the words of bridge(8). Ports have one
+// without STP too.
+type PortState string
+
+// The states. Only a forwarding port passes frames on.
+const (
+	PortDisabled   PortState = "disabled"
+	PortListening  PortState = "listening"
+	PortLearning   PortState = "learning"
+	PortForwarding PortState = "forwarding"
+	PortBlocking   PortState = "blocking"
+)
+
+// BridgePort are settings of a link that is a port of a bridge.
+type BridgePort struct {
+	// State is empty where the kernel did not tell it.
+	State PortState
+	// Settling is set while the kernel's forward delay runs, after which the
+	// state advances.
+	Settling bool
+	// Isolated ports exchange no frames with each other.
+	Isolated bool
+	// Learning: the bridge learns MACs from frames that come in. Flood and
+	// BroadcastFlood: the port gets frames for unknown MACs, and broadcasts.
+	Learning, Flood, BroadcastFlood bool
+	// Locked: frames come in only from MACs that have a forwarding entry at
+	// the port (Linux 5.18).
+	Locked bool
+}
+
+// Bridge are settings of a bridge.
+type Bridge struct {
+	// STP is set where the kernel, or a daemon, runs the spanning tree protocol.
+	STP           bool
+	VLANFiltering bool
+}
+
+// VLANs are those that a port of a bridge allows.
+type VLANs struct {
+	// PVID is the VLAN of frames that come in untagged; 0: they are dropped.
+	PVID   int
+	Ranges []VLANRange
+}
+
+// VLANRange is a range of VLANs, both ends included.
+type VLANRange struct{ First, Last int }
+
+// Allows reports whether frames of the VLAN pass the port.
+func (v *VLANs) Allows(vlan int) bool {
+	return slices.ContainsFunc(v.Ranges, func(r VLANRange) bool { return r.First <= vlan && vlan <= r.Last })
 }
 
 // Route is one entry of any routing table.
@@ -114,8 +173,11 @@ type FDBEntry struct {
 	IfIndex int
 	Bridge  int
 	VLAN    int
-	// Local says that it is the port's own address.
-	Local bool
+	// Local says that frames for it go to the node, as for the port's own
+	// address. Static says that somebody wrote the entry for the port. An entry
+	// that is neither was learnt.
+	Local  bool
+	Static bool
 }
 
 // Pod is one network namespace with a link to the node.

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"iter"
 	"net/netip"
 	"time"
 )
@@ -164,4 +165,16 @@ type ClusterNode struct {
 type Sysctl struct {
 	Name  string
 	Value string
+}
+
+// Each ranges over pointers to the elements of a list, for elements that are too
+// large to copy.
+func Each[T any](list []T) iter.Seq[*T] {
+	return func(yield func(*T) bool) {
+		for i := range list {
+			if !yield(&list[i]) {
+				return
+			}
+		}
+	}
 }

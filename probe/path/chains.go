@@ -158,13 +158,11 @@ func NewTables(s *model.Snapshot) *Tables {
 			t.local[a.Addr()] = true
 		}
 	}
-	for i := range s.PacketRules {
-		r := &s.PacketRules[i]
+	for r := range model.Each(s.PacketRules) {
 		k := ChainKey{r.Backend, r.Family, r.Table, r.Chain}
 		t.chains[k] = append(t.chains[k], r)
 	}
-	for i := range s.Chains {
-		c := &s.Chains[i]
+	for c := range model.Each(s.Chains) {
 		if c.Hook == "" || c.Family == "bridge" {
 			continue
 		}

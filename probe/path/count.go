@@ -184,8 +184,7 @@ func (t *tracer) earlier(d *model.Drop) uint64 {
 // losses are the drops of the journey's packets by hop.
 func (j *journey) losses() map[*step]uint64 {
 	out := map[*step]uint64{}
-	for i := range j.Traffic.Drops {
-		d := &j.Traffic.Drops[i]
+	for d := range model.Each(j.Traffic.Drops) {
 		if s := j.hopOf(d); s != nil {
 			out[s] += d.Packets - min(d.Packets, j.earlier(d))
 		}

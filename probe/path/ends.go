@@ -101,8 +101,7 @@ func (t *tracer) up(index int) bool {
 // these the one with the lowest metric.
 func longest(routes []model.Route, dst netip.Addr) *model.Route {
 	var best *model.Route
-	for i := range routes {
-		r := &routes[i]
+	for r := range model.Each(routes) {
 		if !r.Dst.IsValid() || !r.Dst.Contains(dst) {
 			continue
 		}

@@ -117,14 +117,12 @@ func (j *journey) sources() map[netip.Addr]bool {
 // sentBy is how many packets from these sources left by a link.
 func (j *journey) sentBy(ifindex int, sources map[netip.Addr]bool) uint64 {
 	var pairs, peers uint64
-	for i := range j.Traffic.Pairs {
-		c := &j.Traffic.Pairs[i]
+	for c := range model.Each(j.Traffic.Pairs) {
 		if c.IfIndex == ifindex && c.Direction == model.Egress && c.Dst == j.dst && sources[c.Src] {
 			pairs += c.Packets
 		}
 	}
-	for i := range j.Traffic.Peers {
-		p := &j.Traffic.Peers[i]
+	for p := range model.Each(j.Traffic.Peers) {
 		if p.IfIndex == ifindex && p.Remote == j.dst && sources[p.Local] {
 			peers += p.Out.Packets
 		}

@@ -32,13 +32,11 @@ type frameTables struct {
 
 func newFrameTables(s *model.Snapshot) *frameTables {
 	f := &frameTables{chains: map[ChainKey][]*model.FrameRule{}, known: map[ChainKey]*model.Chain{}}
-	for i := range s.FrameRules {
-		r := &s.FrameRules[i]
+	for r := range model.Each(s.FrameRules) {
 		k := ChainKey{r.Backend, "bridge", r.Table, r.Chain}
 		f.chains[k] = append(f.chains[k], r)
 	}
-	for i := range s.Chains {
-		c := &s.Chains[i]
+	for c := range model.Each(s.Chains) {
 		if c.Family != "bridge" {
 			continue
 		}

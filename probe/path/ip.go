@@ -148,8 +148,7 @@ func (j *journey) misrouted(d *Decision) string {
 		if l == nil || l.Role != model.RoleUplink && l.Role != model.RolePodLink {
 			return ""
 		}
-		for i := range j.Pods {
-			x := &j.Pods[i]
+		for x := range model.Each(j.Pods) {
 			if x.Has(j.dst) && (x.LinkIndex == l.Index || j.links[x.LinkIndex] != nil && j.links[x.LinkIndex].Master == l.Index) {
 				return ""
 			}
@@ -327,8 +326,7 @@ func (j *journey) neighbor(l *model.Link, h NextHop) {
 // where there is none, or several with different MACs.
 func (j *journey) holderAt(a netip.Addr, l *model.Link) *model.Pod {
 	var holder *model.Pod
-	for i := range j.Pods {
-		p := &j.Pods[i]
+	for p := range model.Each(j.Pods) {
 		port := j.links[p.LinkIndex]
 		if !p.Has(a) || port == nil || port.Index != l.Index && port.Master != l.Index {
 			continue

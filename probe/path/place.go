@@ -15,8 +15,7 @@ func (t *tracer) place(findings []model.Finding, ways ...*journey) {
 	for i, j := range ways {
 		lost[i], counts[i] = j.losses(), j.boundaries()
 	}
-	for i := range findings {
-		f := &findings[i]
+	for f := range model.Each(findings) {
 		if !t.concerned(f, ways) {
 			continue
 		}
@@ -72,8 +71,7 @@ func (j *journey) alive(f *model.Finding) int {
 // answer, and the kernel frees a copy for which no other socket asked.
 func (j *journey) delivered(s *step) bool {
 	some := false
-	for i := range j.Traffic.Drops {
-		d := &j.Traffic.Drops[i]
+	for d := range model.Each(j.Traffic.Drops) {
 		if d.Src != s.src || d.Dst != s.dst || d.Netns != 0 && s.netns != 0 && d.Netns != s.netns ||
 			j.ends.Proto != 0 && d.Proto != 0 && d.Proto != j.ends.Proto {
 			continue

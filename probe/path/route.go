@@ -99,8 +99,7 @@ func NewRouting(s *model.Snapshot) *Routing {
 	r.merged = slices.EqualFunc(r.rules4, builtin(4), func(a, b model.RoutingRule) bool {
 		return a.Priority == b.Priority && a.Table == b.Table && a.Action == b.Action && !a.From.IsValid() && !a.To.IsValid()
 	})
-	for i := range s.Routes {
-		route := &s.Routes[i]
+	for route := range model.Each(s.Routes) {
 		if route.Dst.IsValid() {
 			r.add(route.Table, route)
 		}

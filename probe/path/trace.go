@@ -75,8 +75,7 @@ func newTracer(s *model.Snapshot, e Ends) *tracer {
 		links: map[int]*model.Link{}, pods: map[netip.Addr]*model.Pod{}, node: map[netip.Addr]*model.Link{},
 		settings: map[string]string{}, pair: slices.Contains(s.Traffic.PairAddrs, e.Pod),
 	}
-	for i := range s.Links {
-		l := &s.Links[i]
+	for l := range model.Each(s.Links) {
 		t.links[l.Index] = l
 		for _, a := range l.Addresses {
 			if t.node[a.Addr()] == nil {
@@ -256,8 +255,7 @@ func (j *journey) entry() *model.Link {
 	if best != nil {
 		return best
 	}
-	for i := range j.Traffic.Pairs {
-		c := &j.Traffic.Pairs[i]
+	for c := range model.Each(j.Traffic.Pairs) {
 		if l := j.links[c.IfIndex]; l != nil && l.Role == model.RoleUplink && c.Direction == model.Ingress && c.Src == j.src && c.Dst == j.dst {
 			by(c.IfIndex, c.Packets)
 		}
@@ -300,8 +298,7 @@ func (j *journey) arrive(l *model.Link) {
 func (j *journey) seenMAC(l *model.Link) model.MAC {
 	var most uint64
 	var out model.MAC
-	for i := range j.Traffic.MACs {
-		p := &j.Traffic.MACs[i]
+	for p := range model.Each(j.Traffic.MACs) {
 		if p.Addr == j.dst && p.IfIndex == l.Index && p.Direction == model.Ingress && p.Side == model.AsDestination && p.Packets > most {
 			most, out = p.Packets, p.Dst
 		}

@@ -104,8 +104,7 @@ func sameTarget(rules []*model.PacketRule) bool {
 // flows are the entries of connection tracking for what the packet is of.
 func (j *journey) flows() []*model.Flow {
 	var out []*model.Flow
-	for i := range j.Flows {
-		f := &j.Flows[i]
+	for f := range model.Each(j.Flows) {
 		if f.Original.Src == j.ends.Pod && f.Original.Dst == j.ends.To && (j.ends.Port == 0 || f.Original.DstPort == j.ends.Port) &&
 			(j.ends.Proto == 0 || f.Proto == j.ends.Proto) {
 			out = append(out, f)

@@ -52,8 +52,7 @@ var azureGateway = netip.AddrFrom4([4]byte{169, 254, 1, 1})
 // file must confirm it.
 func azureRouted(g *signs) (string, []string) {
 	var by []string
-	for i := range g.s.Pods {
-		p := &g.s.Pods[i]
+	for p := range model.Each(g.s.Pods) {
 		gateway := slices.ContainsFunc(p.Gateways, func(n model.Neighbor) bool { return n.Addr == azureGateway })
 		if gateway && p.LinkMAC == azureMAC {
 			by = append(by, fmt.Sprintf("link %s has MAC %s, its pod's gateway is %s", p.Link, p.LinkMAC, azureGateway))

@@ -108,8 +108,7 @@ func gather(s *model.Snapshot, c Config) *signs {
 		g.chains = append(g.chains, ch.Name)
 	}
 	slices.Sort(g.chains)
-	for i := range s.Links {
-		l := &s.Links[i]
+	for l := range model.Each(s.Links) {
 		if l.Role != model.RolePodLink {
 			continue
 		}
@@ -171,8 +170,7 @@ func (g *signs) file(by []string, types ...string) []string {
 // program returns the first BPF program on a pod link whose name has the prefix,
 // nil if there is none. Programs on other links may outlive their plugin.
 func (g *signs) program(prefix string) *model.Program {
-	for i := range g.s.Programs {
-		p := &g.s.Programs[i]
+	for p := range model.Each(g.s.Programs) {
 		if strings.HasPrefix(p.Name, prefix) && p.Netns == g.s.Node.Netns &&
 			g.link(func(l *model.Link) bool { return l.Index == p.IfIndex && l.Role == model.RolePodLink }) != nil {
 			return p
@@ -184,8 +182,7 @@ func (g *signs) program(prefix string) *model.Program {
 // gateway returns a pod's gateway that is an address of the link to that pod,
 // the zero address if there is none.
 func (g *signs) gateway(link func(*model.Pod) *model.Link) netip.Addr {
-	for i := range g.s.Pods {
-		p := &g.s.Pods[i]
+	for p := range model.Each(g.s.Pods) {
 		l := link(p)
 		if l == nil {
 			continue

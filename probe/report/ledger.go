@@ -74,8 +74,7 @@ func (r Report) ledger(p *printer) {
 	heading := []string{"POD", "DIRECTION", "IN", "OUT", "DROPPED", "BY", "UNEXPLAINED", "EDGE"}
 	var rows [][]string
 	var notes []string
-	for i := range r.Ledger {
-		row := &r.Ledger[i]
+	for row := range model.Each(r.Ledger) {
 		if !slices.ContainsFunc(row.Addrs, r.inFocus) || idle(row) {
 			continue
 		}
@@ -136,8 +135,7 @@ func dropCauses(row *model.LedgerRow) string {
 // unexplained lists the pods of which packets are missing for certain.
 func (r Report) unexplained() []string {
 	var lines []string
-	for i := range r.Ledger {
-		row := &r.Ledger[i]
+	for row := range model.Each(r.Ledger) {
 		if row.Least == 0 || !slices.ContainsFunc(row.Addrs, r.inFocus) {
 			continue
 		}

@@ -35,8 +35,7 @@ func (r Path) ndjson(w io.Writer) error { return writeJSON(w, r.doc(), "") }
 // verdict is the path in one line.
 func (r Path) verdict() string {
 	for _, d := range r.directions() {
-		for i := range d.hops {
-			h := &d.hops[i]
+		for h := range model.Each(d.hops) {
 			switch {
 			case !h.Dead:
 			case h.Finding != "":
@@ -111,8 +110,7 @@ func (r Path) text(p *printer, wide bool) {
 // pathHops prints one direction as a table whose last column is wrapped.
 func (p *printer) pathHops(hops []model.PathHop, wide bool) {
 	rows := [][]string{{" ", "#", "HOP", "IN", "OUT", "LOST"}}
-	for i := range hops {
-		h := &hops[i]
+	for h := range model.Each(hops) {
 		rows = append(rows, []string{HopMark(h), strconv.Itoa(h.N), Clean(h.Name()), countText(h.In), countText(h.Out), countText(h.Lost)})
 	}
 	const right = 1<<1 | 1<<3 | 1<<4 | 1<<5
@@ -222,8 +220,7 @@ func (r Path) markdown(w *bufio.Writer) {
 	}
 	for _, d := range r.directions() {
 		fmt.Fprintf(w, "## %s path\n\n| | # | hop | in | out | lost | decision |\n|---|---|---|---|---|---|---|\n", capital(d.name))
-		for i := range d.hops {
-			h := &d.hops[i]
+		for h := range model.Each(d.hops) {
 			fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %s | %s |\n", HopMark(h), h.N, md(h.Name()),
 				countText(h.In), countText(h.Out), countText(h.Lost), md(HopDecision(h)))
 		}

@@ -29,8 +29,7 @@ func flowsAt(s *model.Snapshot, now time.Time, before map[uint64]time.Time) map[
 	if s.Status(model.SourceConntrack) != model.OK && len(before) < maxUnlisted {
 		maps.Copy(out, before)
 	}
-	for i := range s.Flows {
-		f := &s.Flows[i]
+	for f := range model.Each(s.Flows) {
 		k := maphash.Comparable(flowSeed, flowKey{f.Proto, f.Zone, f.Original, f.Reply})
 		at, ok := before[k]
 		if !ok {

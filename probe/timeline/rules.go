@@ -50,18 +50,15 @@ func (m *mark) compareRules(s *model.Snapshot) {
 	s.FrameRules, s.PacketRules, s.Chains = slices.Clone(s.FrameRules), slices.Clone(s.PacketRules), slices.Clone(s.Chains)
 	used := map[uint64]int{}
 	frames, packets := m.unread(model.SourceEbtables), m.unread(model.SourceNAT)
-	for i := range s.FrameRules {
-		r := &s.FrameRules[i]
+	for r := range model.Each(s.FrameRules) {
 		k, now := frameMark(r)
 		r.Standing = counted(m.rules.frames, k, now, &r.Counter, used, frames)
 	}
-	for i := range s.PacketRules {
-		r := &s.PacketRules[i]
+	for r := range model.Each(s.PacketRules) {
 		k, now := packetMark(r)
 		r.Standing = counted(m.rules.packets, k, now, &r.Counter, used, packets)
 	}
-	for i := range s.Chains {
-		x := &s.Chains[i]
+	for x := range model.Each(s.Chains) {
 		k, now := chainMark(x)
 		unread := packets
 		if x.Family == "bridge" {

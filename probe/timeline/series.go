@@ -40,8 +40,7 @@ func (x *history) add(packets uint64, seconds float64) {
 func (s *series) addDrops(now *model.Snapshot, pods map[netip.Addr]bool) {
 	next := make(map[uint64]uint64, len(now.Traffic.Drops))
 	classes := model.NewDropClassifier(now)
-	for i := range now.Traffic.Drops {
-		d := &now.Traffic.Drops[i]
+	for d := range model.Each(now.Traffic.Drops) {
 		id := dropID(*d)
 		next[id] = d.Packets
 		if (pods[d.Src] || pods[d.Dst]) && classes.Lost(d) {
@@ -67,8 +66,7 @@ func (s *series) add(now *model.Snapshot) {
 	s.addDrops(now, pods)
 	s.drops.add(s.lost, seconds)
 	next := make(map[hopKey]*history, len(s.hops))
-	for i := range now.Traffic.Hops {
-		h := &now.Traffic.Hops[i]
+	for h := range model.Each(now.Traffic.Hops) {
 		if !pods[h.Addr] {
 			continue
 		}
@@ -90,8 +88,7 @@ func (s *series) list(hops []model.HopCount) []model.Series {
 		total += len(x.rates)
 	}
 	out, all := make([]model.Series, 0, len(s.hops)), make([]float64, 0, total)
-	for i := range hops {
-		h := &hops[i]
+	for h := range model.Each(hops) {
 		x := s.hops[keyOf(h)]
 		if x == nil || len(x.rates) == 0 {
 			continue

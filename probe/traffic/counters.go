@@ -167,8 +167,7 @@ func (h *hop) add(c *bpf.TCHopCounter) {
 	s.FromInside += c.FromInside
 	s.FromUplink += c.FromUplink
 	s.MacsLost += c.MacsLost
-	for i := range c.Macs {
-		m := &c.Macs[i]
+	for m := range model.Each(c.Macs[:]) {
 		if m.Packets == 0 {
 			break
 		}

@@ -41,7 +41,7 @@ const (
 	defaultRate = 128
 
 	// maxHops and maxPeers are per CPU. hopBytes and peerBytes bound the
-	// memory of all CPUs together.
+	// memory of all present CPUs together.
 	maxHops   = 16384
 	hopBytes  = 64 << 20
 	maxPeers  = 8192
@@ -60,9 +60,10 @@ type Config struct {
 	// Debug adds the verifier's log to errors.
 	Debug bool
 
-	// eventRate, ringBytes and maxHops override the defaults if not 0.
+	// eventRate, ringBytes and maxHops override the defaults if not 0, cpus
+	// overrides the number of CPUs.
 	eventRate, ringBytes uint32
-	maxHops              int
+	maxHops, cpus        int
 }
 
 // Local is a local address whose packets are counted.
@@ -191,9 +192,11 @@ func tcSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	if err != nil {
 		return nil, err
 	}
-	cpus, err := ebpf.PossibleCPU()
-	if err != nil {
-		return nil, fmt.Errorf("count CPUs: %w", err)
+	cpus := cfg.cpus
+	if cpus == 0 {
+		if cpus, err = presentCPUs(); err != nil {
+			return nil, err
+		}
 	}
 	hops := floorPow2(perCPU(cmp.Or(cfg.maxHops, maxHops), hopBytes, hopSize, cpus))
 	sets := floorPow2(perCPU(maxPeers, peerBytes, peerSize, cpus) / peerWays)

@@ -44,8 +44,7 @@ func (e *Engine) linkOf(slot uint16) (int, string) {
 func (e *Engine) hops() ([]model.HopCount, []model.MACPair) {
 	var hops []model.HopCount
 	var pairs []model.MACPair
-	for i := range e.counters.hops {
-		h := &e.counters.hops[i]
+	for h := range model.Each(e.counters.hops) {
 		addr, prefix, ok := e.addrs.of(h.key.Addr)
 		if !ok || h.n.Packets == 0 {
 			continue

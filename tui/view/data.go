@@ -125,8 +125,7 @@ func (d *Data) podDrops() map[netip.Addr]uint64 {
 	}
 	drops := make(map[netip.Addr]uint64)
 	var sum uint64
-	for i := range s.Traffic.Drops {
-		x := &s.Traffic.Drops[i]
+	for x := range model.Each(s.Traffic.Drops) {
 		if !d.loss(x) {
 			continue
 		}
@@ -225,12 +224,10 @@ func (d *Data) findPeers() map[netip.Addr]map[netip.Addr]uint64 {
 		}
 		all[pod][to] += n
 	}
-	for i := range s.Traffic.Peers {
-		p := &s.Traffic.Peers[i]
+	for p := range model.Each(s.Traffic.Peers) {
 		add(p.Local, p.Remote, p.Out.Packets+p.In.Packets)
 	}
-	for i := range s.Flows {
-		f := &s.Flows[i]
+	for f := range model.Each(s.Flows) {
 		add(f.Original.Src, f.Original.Dst, 0)
 		add(f.Reply.Src, f.Original.Src, 0)
 	}

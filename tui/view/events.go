@@ -42,8 +42,7 @@ func event(at time.Time, id, kind string, style Style, who, what string, addrs .
 
 func (d *Data) findingEvents() []Row {
 	var rows []Row
-	for i := range d.Reading.Findings {
-		f := &d.Reading.Findings[i]
+	for f := range model.Each(d.Reading.Findings) {
 		who := ""
 		if len(f.Pods) > 0 {
 			who = d.name(f.Pods[0])

@@ -111,8 +111,7 @@ func (d *Data) RawPage(t Theme, f *model.Tracked, w int) []string {
 	d.listDrops(p, concerned)
 	p.title("MACs")
 	n := 0
-	for i := range s.Traffic.MACs {
-		x := &s.Traffic.MACs[i]
+	for x := range model.Each(s.Traffic.MACs) {
 		if n < shown && concerned(x.Addr) {
 			n++
 			p.counted(x.Packets, fmt.Sprintf("%s %s %s > %s", x.Link, x.Direction, cmp.Or(x.Src.String(), unknown), cmp.Or(x.Dst.String(), unknown)))
@@ -129,8 +128,7 @@ func (d *Data) listDrops(p *page, concerned func(netip.Addr) bool) {
 	sums := make(map[string]uint64)
 	var order []string
 	drops := d.Reading.Snapshot.Traffic.Drops
-	for i := range drops {
-		x := &drops[i]
+	for x := range model.Each(drops) {
 		if !concerned(x.Src) && !concerned(x.Dst) {
 			continue
 		}
@@ -298,8 +296,7 @@ func (d *Data) links(p *page) {
 	cols := []Column{{Title: "IFX", Width: 4, Right: true}, {Title: "LINK", Width: 15, Fit: true}, {Title: "ROLE", Width: 8, Fit: true},
 		{Title: "STATE", Width: 10, Fit: true}, {Title: "MTU", Width: 5, Right: true}, {Title: "MAC", Width: 17}, {Title: "ADDRESS"}}
 	l := List{By: -1, Cursor: -1}
-	for i := range s.Links {
-		x := &s.Links[i]
+	for x := range model.Each(s.Links) {
 		state := "up"
 		switch {
 		case !x.Up:

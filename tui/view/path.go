@@ -154,8 +154,7 @@ func (d *Data) hopRow(h *model.PathHop) *Row {
 func (d *Data) rules(t Theme, title string, hops []model.PathHop, w int) []string {
 	p := &page{Theme: t, w: w}
 	p.title(title)
-	for i := range hops {
-		h := &hops[i]
+	for h := range model.Each(hops) {
 		name := fmt.Sprintf("%d %s", h.N, hopName(h))
 		p.hang(t.paint(Heading, name)+"  ", width(name)+2, h.Decision)
 		for _, rule := range h.Rules {

@@ -217,8 +217,7 @@ func (d *Data) podRows(drops map[netip.Addr]uint64) []Row {
 // and as the destination.
 func (d *Data) packets() (out, in map[netip.Addr]uint64) {
 	out, in = make(map[netip.Addr]uint64), make(map[netip.Addr]uint64)
-	for i := range d.Reading.Snapshot.Traffic.Hops {
-		h := &d.Reading.Snapshot.Traffic.Hops[i]
+	for h := range model.Each(d.Reading.Snapshot.Traffic.Hops) {
 		to := out
 		if h.Side == model.AsDestination {
 			to = in

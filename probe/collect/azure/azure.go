@@ -59,8 +59,7 @@ func Decode(path string, text []byte) (model.Azure, error) {
 // addTable adds a table, or what is new of one that is there already. A table that
 // was printed itself has all its routes and replaces a list of them.
 func addTable(a *model.Azure, t model.RouteTable) {
-	for i := range a.Tables {
-		have := &a.Tables[i]
+	for have := range model.Each(a.Tables) {
 		if !model.SameResource(have.ID, t.ID) {
 			continue
 		}

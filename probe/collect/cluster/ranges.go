@@ -34,8 +34,7 @@ func Ranges(s *model.Snapshot) []Range {
 			masquerades[chain(r)] = true
 		}
 	}
-	for i := range s.PacketRules {
-		r := &s.PacketRules[i]
+	for r := range model.Each(s.PacketRules) {
 		switch {
 		case r.Table != "nat" && !r.Native:
 		case model.CNIChain(r.Chain), r.Table == model.CNIMasqueradeTable:

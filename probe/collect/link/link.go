@@ -16,7 +16,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/collect/dump"
@@ -73,6 +72,9 @@ func ReadAt(ctx context.Context, c dump.Dumper, nsid int) (Table, error) {
 	}
 	if len(links) == 0 {
 		return t, err
+	}
+	if nsid == Here && slices.ContainsFunc(t.Links, func(l model.Link) bool { return l.Bridge != nil && l.Bridge.VLANFiltering }) {
+		err = errors.Join(err, readVLANs(ctx, c, t.Links))
 	}
 	return t, errors.Join(err, readAddresses(ctx, c, nsid, t.Links))
 }
@@ -154,17 +156,14 @@ func decodeInfo(a dump.Attrs, l *model.Link) error {
 			l.Kind = a.String()
 		case unix.IFLA_INFO_SLAVE_KIND:
 			port = a.String()
+		case unix.IFLA_INFO_DATA:
+			if l.Kind == "bridge" {
+				a.Fail(decodeBridge(a.Nested(), l))
+			}
 		case unix.IFLA_INFO_SLAVE_DATA:
-			if port != "bridge" {
-				continue
+			if port == "bridge" {
+				a.Fail(decodePort(a.Nested(), l))
 			}
-			p := a.Nested()
-			for p.Next() {
-				if p.Type == nl.IFLA_BRPORT_MODE {
-					l.Hairpin = p.Uint8() != 0
-				}
-			}
-			a.Fail(p.Err())
 		}
 	}
 	return a.Err()

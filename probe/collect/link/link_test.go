@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/collect/dump"
@@ -24,6 +25,117 @@ func FuzzLink(f *testing.F) {
 			_, _ = sysctl.Decode(l.Name, afSpec)
 		}
 	})
+}
+
+func FuzzVLANs(f *testing.F) {
+	info := func(flags, vlan byte) []byte {
+		return dump.Append(nil, nl.IFLA_BRIDGE_VLAN_INFO, []byte{flags, 0, vlan, 0})
+	}
+	spec := slices.Concat(info(nl.BRIDGE_VLAN_INFO_PVID, 1), info(nl.BRIDGE_VLAN_INFO_RANGE_BEGIN, 5), info(nl.BRIDGE_VLAN_INFO_RANGE_END, 9))
+	m := dump.Append(make([]byte, unix.SizeofIfInfomsg), unix.IFLA_AF_SPEC, spec)
+	f.Add(m)
+	f.Add(m[:len(m)-3])
+	f.Fuzz(func(t *testing.T, m []byte) {
+		if _, v, err := decodeVLANs(m); err == nil && len(m) < unix.SizeofIfInfomsg {
+			t.Errorf("%+v from %d bytes without an error", v, len(m))
+		}
+	})
+}
+
+// TestBridge wants the settings of bridges and ports as bridge(8) sets them.
+func TestBridge(t *testing.T) {
+	node := nstest.New(t)
+	node.Run(
+		"ip link add br7 type bridge", "ip link add br8 type bridge stp_state 1",
+		"ip link add v1 type veth peer name v1p", "ip link add v2 type veth peer name v2p", "ip link add v3 type veth peer name v3p",
+		"ip link set v1 master br7", "ip link set v2 master br7", "ip link set v3 master br8",
+		"ip link set br7 up", "ip link set v1 up", "ip link set v1p up", "ip link set v2 up", "ip link set v2p up",
+		"bridge link set dev v1 isolated on", "bridge link set dev v2 learning off flood off bcast_flood off",
+		"ip link set br8 up", "ip link set v3 up", "ip link set v3p up",
+	)
+	c, err := dump.Open(node.NS, unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	table, err := Read(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []model.Link{
+		{Name: "br7", Bridge: &model.Bridge{}},
+		{Name: "br8", Bridge: &model.Bridge{STP: true}},
+		{Name: "v1", Port: &model.BridgePort{State: model.PortForwarding, Isolated: true, Learning: true, Flood: true, BroadcastFlood: true}},
+		{Name: "v2", Port: &model.BridgePort{State: model.PortForwarding}},
+		{Name: "v3", Port: &model.BridgePort{State: model.PortListening, Settling: true, Learning: true, Flood: true, BroadcastFlood: true}},
+		{Name: "v1p"},
+	} {
+		l := find(t, table.Links, want.Name)
+		got := model.Link{Name: l.Name, Port: l.Port, Bridge: l.Bridge, VLANs: l.VLANs}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: port %+v, bridge %+v, VLANs %+v", l.Name, l.Port, l.Bridge, l.VLANs)
+		}
+	}
+}
+
+// byFamily answers dumps by the family that they ask for.
+type byFamily map[byte][][]byte
+
+func (b byFamily) Each(_ uint16, request []byte, reply uint16, f func(m []byte) error) error {
+	if reply != unix.RTM_NEWLINK {
+		return nil
+	}
+	for _, m := range b[request[0]] {
+		if err := f(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestVLANs wants the VLANs of a bridge that filters and of its port, and none of
+// a bridge that does not filter.
+func TestVLANs(t *testing.T) {
+	message := func(index byte, attrs ...[]byte) []byte {
+		m := append(make([]byte, 4), append([]byte{index}, make([]byte, 11)...)...)
+		return append(m, slices.Concat(attrs...)...)
+	}
+	bridge := func(filters byte) []byte {
+		data := dump.Append(nil, nl.IFLA_BR_VLAN_FILTERING, []byte{filters})
+		return dump.Append(nil, unix.IFLA_LINKINFO, slices.Concat(
+			dump.Append(nil, unix.IFLA_INFO_KIND, []byte("bridge\x00")), dump.Append(nil, unix.IFLA_INFO_DATA, data)))
+	}
+	master := func(index byte) []byte { return dump.Append(nil, unix.IFLA_MASTER, []byte{index, 0, 0, 0}) }
+	vlans := func(infos ...[]byte) []byte { return dump.Append(nil, unix.IFLA_AF_SPEC, slices.Concat(infos...)) }
+	info := func(flags, vlan byte) []byte {
+		return dump.Append(nil, nl.IFLA_BRIDGE_VLAN_INFO, []byte{flags, 0, vlan, 0})
+	}
+	kernel := byFamily{
+		unix.AF_UNSPEC: {message(3, bridge(1)), message(4, master(3)), message(5, bridge(0)), message(6, master(5))},
+		unix.AF_BRIDGE: {
+			message(3, vlans(info(nl.BRIDGE_VLAN_INFO_PVID|nl.BRIDGE_VLAN_INFO_UNTAGGED, 1))),
+			message(4, vlans(info(nl.BRIDGE_VLAN_INFO_PVID|nl.BRIDGE_VLAN_INFO_UNTAGGED, 7),
+				info(nl.BRIDGE_VLAN_INFO_RANGE_BEGIN, 20), info(nl.BRIDGE_VLAN_INFO_RANGE_END, 30))),
+			message(5, vlans(info(nl.BRIDGE_VLAN_INFO_PVID, 1))), message(6),
+		},
+	}
+	table, err := Read(t.Context(), kernel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []*model.VLANs{
+		{PVID: 1, Ranges: []model.VLANRange{{First: 1, Last: 1}}},
+		{PVID: 7, Ranges: []model.VLANRange{{First: 7, Last: 7}, {First: 20, Last: 30}}},
+		nil, nil,
+	}
+	for i, l := range table.Links {
+		if !reflect.DeepEqual(l.VLANs, want[i]) {
+			t.Errorf("link %d: VLANs %+v, want %+v", l.Index, l.VLANs, want[i])
+		}
+	}
+	if v := table.Links[1].VLANs; v == nil || !v.Allows(25) || v.Allows(31) {
+		t.Errorf("VLANs of the port: %+v", v)
+	}
 }
 
 func FuzzAddress(f *testing.F) {

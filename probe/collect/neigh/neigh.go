@@ -50,7 +50,8 @@ func Entries(ctx context.Context, c *dump.Conn) ([]model.Neighbor, error) {
 func FDB(ctx context.Context, c *dump.Conn) ([]model.FDBEntry, error) {
 	out, err := list(ctx, c, unix.AF_BRIDGE, 0, func(e entry) (model.FDBEntry, bool) {
 		return model.FDBEntry{
-			MAC: e.mac, IfIndex: e.index, Bridge: e.master, VLAN: e.vlan, Local: e.state&unix.NUD_PERMANENT != 0,
+			MAC: e.mac, IfIndex: e.index, Bridge: e.master, VLAN: e.vlan,
+			Local: e.state&unix.NUD_PERMANENT != 0, Static: e.state&unix.NUD_NOARP != 0,
 		}, e.master != 0 // Without a master it is a filter of the device itself.
 	})
 	if err != nil {

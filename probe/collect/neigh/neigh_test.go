@@ -68,10 +68,10 @@ func TestRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	i := slices.IndexFunc(fdb, func(e model.FDBEntry) bool { return e.MAC == model.MAC{2, 0, 0, 0, 0, 0x77} && e.VLAN == 0 })
-	if i < 0 || fdb[i].Bridge != bridge || fdb[i].IfIndex == bridge || fdb[i].Local {
+	if i < 0 || fdb[i].Bridge != bridge || fdb[i].IfIndex == bridge || fdb[i].Local || !fdb[i].Static {
 		t.Errorf("forwarding database: %+v", fdb)
 	}
-	if !slices.ContainsFunc(fdb, func(e model.FDBEntry) bool { return e.Local && e.Bridge == bridge }) {
+	if !slices.ContainsFunc(fdb, func(e model.FDBEntry) bool { return e.Local && !e.Static && e.Bridge == bridge }) {
 		t.Errorf("no own address in the forwarding database: %+v", fdb)
 	}
 }

@@ -177,8 +177,7 @@ func Far(found map[int]*Namespace, l *model.Link) (*Namespace, *model.Link) {
 	if ns == nil || !link.Paired(l.Kind) {
 		return nil, nil
 	}
-	for i := range ns.Links {
-		far := &ns.Links[i]
+	for far := range model.Each(ns.Links) {
 		if far.Index == l.Peer && far.Peer == l.Index && far.Kind == l.Kind {
 			return ns, far
 		}

@@ -37,8 +37,7 @@ func Read(ctx context.Context, ns *netns.NS, conn *dump.Conn, links []model.Link
 	filtered, failed := filteredLinks(ctx, conn)
 	r := reader{netns: ns.Inode(), names: names{by: map[uint32]string{}}, errs: []error{failed}}
 	err := ns.Do(func() error {
-		for i := range links {
-			l := &links[i]
+		for l := range model.Each(links) {
 			if err := ctx.Err(); err != nil {
 				return err
 			}

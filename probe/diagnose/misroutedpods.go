@@ -8,32 +8,32 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
-// astray is a pod whose address the node routes elsewhere.
-type astray struct {
+// misroutedPod is a pod whose address the node routes elsewhere.
+type misroutedPod struct {
 	pod  *model.Pod
 	addr netip.Addr
 	// query was answered with decision.
 	query    path.Query
 	decision path.Decision
-	// rules send other packets for the pod astray.
+	// rules send other packets for the pod to the same wrong place.
 	rules []*model.RoutingRule
 }
 
-// strayed lists the addresses of pods that some packet would miss.
-func (v *view) strayed() []astray {
-	if !v.strayKnown {
-		v.strays, v.strayKnown = findStrayed(v), true
+// misroutedPods lists the addresses of pods that some packet would miss.
+func (v *view) misroutedPods() []misroutedPod {
+	if !v.misroutedKnown {
+		v.misrouted, v.misroutedKnown = findMisroutedPods(v), true
 	}
-	return v.strays
+	return v.misrouted
 }
 
-func findStrayed(v *view) []astray {
+func findMisroutedPods(v *view) []misroutedPod {
 	sources := map[netip.Addr]netip.Addr{}
 	for i := range v.peers {
 		sources[v.peers[i].Local] = v.peers[i].Remote
 	}
 	own := ownSources(v)
-	var out []astray
+	var out []misroutedPod
 	for i := range v.Pods {
 		p := &v.Pods[i]
 		l := v.links[p.LinkIndex]
@@ -46,13 +46,13 @@ func findStrayed(v *view) []astray {
 			if !a.IsGlobalUnicast() {
 				continue
 			}
-			var found []astray
+			var found []misroutedPod
 			for _, q := range askers(v, i, a, sources[a], own[a.Is4()]) {
 				d := v.routing().Lookup(q)
 				if len(d.Unsure) > 0 || !v.misses(&d, a) {
 					continue
 				}
-				found = append(found, astray{pod: p, addr: a, query: q, decision: d})
+				found = append(found, misroutedPod{pod: p, addr: a, query: q, decision: d})
 				if r := d.Rule; r != nil && r.Table != mainTable && r.Priority > 0 && !slices.Contains(found[0].rules, r) {
 					found[0].rules = append(found[0].rules, r)
 				}
@@ -133,7 +133,7 @@ func (v *view) misses(d *path.Decision, a netip.Addr) bool {
 
 // blocked reports whether a route or rule that discards stands in front of a
 // right route to the pod: it is the fault then, and not that route's absence.
-func (v *view) blocked(a *astray) bool {
+func (v *view) blocked(a *misroutedPod) bool {
 	if a.decision.Route == nil || a.decision.Route.Dst.IsSingleIP() {
 		return true
 	}
@@ -143,10 +143,10 @@ func (v *view) blocked(a *astray) bool {
 	})
 }
 
-// unusedAstray reports whether the state alone is worth a word: the pod has
+// unusedMisrouted reports whether the state alone is worth a word: the pod has
 // been there all along, it has the node for a router, and nothing was
 // delivered to it by other means.
-func (v *view) unusedAstray(a *astray) bool {
+func (v *view) unusedMisrouted(a *misroutedPod) bool {
 	if a.pod.Since.IsZero() || a.pod.Since.After(v.Window.Start) || v.router(a.pod) == nil {
 		return false
 	}

@@ -1,0 +1,139 @@
+package link
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/probe/collect/dump"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// rtextFilterBRVLANCompressed asks for VLANs as ranges
+// (RTEXT_FILTER_BRVLAN_COMPRESSED of linux/rtnetlink.h).
+const rtextFilterBRVLANCompressed = 1 << 2
+
+// decodeBridge decodes the settings of a bridge.
+func decodeBridge(a dump.Attrs, l *model.Link) error {
+	l.Bridge = &model.Bridge{}
+	for a.Next() {
+		switch a.Type {
+		case nl.IFLA_BR_STP_STATE:
+			l.Bridge.STP = a.Uint32() != 0
+		case nl.IFLA_BR_VLAN_FILTERING:
+			l.Bridge.VLANFiltering = a.Uint8() != 0
+		}
+	}
+	return a.Err()
+}
+
+// portStates are those of linux/if_bridge.h, by their number.
+var portStates = []model.PortState{model.PortDisabled, model.PortListening, model.PortLearning, model.PortForwarding, model.PortBlocking}
+
+// decodePort decodes the settings of a bridge's port. Linux 4.18 and later has
+// all of them, but for the lock.
+func decodePort(a dump.Attrs, l *model.Link) error {
+	l.Port = &model.BridgePort{}
+	delayed := false
+	for a.Next() {
+		switch a.Type {
+		case nl.IFLA_BRPORT_MODE:
+			l.Hairpin = a.Uint8() != 0
+		case nl.IFLA_BRPORT_STATE:
+			if n := int(a.Uint8()); n < len(portStates) {
+				l.Port.State = portStates[n]
+			}
+		case nl.IFLA_BRPORT_FORWARD_DELAY_TIMER:
+			delayed = len(a.Data) >= 8 && binary.NativeEndian.Uint64(a.Data) > 0
+		case nl.IFLA_BRPORT_ISOLATED:
+			l.Port.Isolated = a.Uint8() != 0
+		case nl.IFLA_BRPORT_LEARNING:
+			l.Port.Learning = a.Uint8() != 0
+		case nl.IFLA_BRPORT_UNICAST_FLOOD:
+			l.Port.Flood = a.Uint8() != 0
+		case nl.IFLA_BRPORT_BCAST_FLOOD:
+			l.Port.BroadcastFlood = a.Uint8() != 0
+		case nl.IFLA_BRPORT_LOCKED:
+			l.Port.Locked = a.Uint8() != 0
+		}
+	}
+	// The timer runs for a port that forwards at once, too.
+	l.Port.Settling = delayed && (l.Port.State == model.PortListening || l.Port.State == model.PortLearning)
+	return a.Err()
+}
+
+// readVLANs sets the VLANs of the links that are bridges which filter by VLAN, or
+// ports of such.
+func readVLANs(ctx context.Context, c dump.Dumper, links []model.Link) error {
+	request := make([]byte, unix.SizeofIfInfomsg)
+	request[0] = unix.AF_BRIDGE
+	request = dump.Append(request, unix.IFLA_EXT_MASK, binary.NativeEndian.AppendUint32(nil, rtextFilterBRVLANCompressed))
+	type allowed struct {
+		index int
+		vlans model.VLANs
+	}
+	list, err := dump.List(ctx, c, unix.RTM_GETLINK, request, unix.RTM_NEWLINK, func(m []byte) (x allowed, ok bool, err error) {
+		x.index, x.vlans, err = decodeVLANs(m)
+		return x, true, err
+	})
+	at := make(map[int]*model.Link, len(links))
+	for i := range links {
+		at[links[i].Index] = &links[i]
+	}
+	for _, x := range list {
+		l := at[x.index]
+		if l == nil {
+			continue
+		}
+		bridge := l
+		if l.Bridge == nil {
+			bridge = at[l.Master]
+		}
+		if bridge != nil && bridge.Bridge != nil && bridge.Bridge.VLANFiltering {
+			l.VLANs = &x.vlans
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("list VLANs of bridges: %w", err)
+	}
+	return err
+}
+
+// decodeVLANs decodes a port's VLANs from an RTM_NEWLINK message of AF_BRIDGE.
+func decodeVLANs(m []byte) (index int, v model.VLANs, err error) {
+	a := dump.ParseAfter(m, unix.SizeofIfInfomsg)
+	if err := a.Err(); err != nil {
+		return 0, v, err
+	}
+	index = int(int32(binary.NativeEndian.Uint32(m[4:])))
+	for a.Next() {
+		if a.Type != unix.IFLA_AF_SPEC {
+			continue
+		}
+		first := 0
+		spec := a.Nested()
+		for spec.Next() {
+			const size = 4 // struct bridge_vlan_info: flags, VLAN
+			if spec.Type != nl.IFLA_BRIDGE_VLAN_INFO || len(spec.Data) < size {
+				continue
+			}
+			flags, vlan := spec.Uint16(), int(binary.NativeEndian.Uint16(spec.Data[2:]))
+			if flags&nl.BRIDGE_VLAN_INFO_PVID != 0 {
+				v.PVID = vlan
+			}
+			switch {
+			case flags&nl.BRIDGE_VLAN_INFO_RANGE_BEGIN != 0:
+				first = vlan
+				continue
+			case flags&nl.BRIDGE_VLAN_INFO_RANGE_END == 0:
+				first = vlan
+			}
+			v.Ranges = append(v.Ranges, model.VLANRange{First: first, Last: vlan})
+		}
+		a.Fail(spec.Err())
+	}
+	return index, v, a.Err()
+}

@@ -1,0 +1,101 @@
+package diagnose
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// exclude puts an exclusion in front of the agent's rules.
+func (n *node) exclude(cidr string) {
+	n.PacketRules = slices.Insert(n.PacketRules, 1, model.PacketRule{Backend: model.NFT, Family: "ip", Table: "nat",
+		Chain: "IP-MASQ-AGENT", Dst: to(cidr), Target: "RETURN", Text: "-d " + cidr + " -j RETURN"})
+}
+
+const out2 = "198.51.100.7"
+
+// TestExclusions: what does not answer behind an exclusion may be down. That the
+// exclusion is wrong shows where several public addresses are silent, or where it
+// excludes everything.
+func TestExclusions(t *testing.T) {
+	excluded := func(cidr string, silent ...string) *node {
+		n := kubenet()
+		n.answered("10.50.0.4", "10.50.0.5")
+		n.exclude(cidr)
+		for _, a := range silent {
+			n.silent(pod5, a)
+		}
+		return n
+	}
+	direct := func(plugin string, silent ...string) *node {
+		n := kubenet()
+		n.Node.Plugin, n.PacketRules = plugin, nil
+		n.answered("10.50.0.4", "10.50.0.5")
+		for _, a := range silent {
+			n.silent(pod5, a)
+		}
+		return n
+	}
+	check(t, []fixture{
+		{"a private range, one target down", func() *node { return excluded("10.0.0.0/8", "10.9.0.1") }, []string{"NoReply likely 172.20.1.5 10.9.0.1"}},
+		{"a peered network, two targets down", func() *node { return excluded("192.168.0.0/16", "192.168.7.1", "192.168.7.2") },
+			[]string{"NoReply likely 172.20.1.5 192.168.7.1 192.168.7.2"}},
+		{"carriers' addresses", func() *node { return excluded("100.64.0.0/10", "100.64.7.1", "100.64.7.2") },
+			[]string{"NoReply likely 172.20.1.5 100.64.7.1 100.64.7.2"}},
+		{"a range, and one target of it answers", func() *node {
+			n := excluded("10.0.0.0/8", "10.9.0.1")
+			n.answered(pod6, "10.9.0.2")
+			return n
+		}, []string{"NoReply likely 172.20.1.5 10.9.0.1"}},
+		{"one public address that does not answer", func() *node { return excluded("203.0.113.0/24", out) }, []string{"NoReply likely 172.20.1.5 203.0.113.9"}},
+		{"several public addresses", func() *node { return excluded("203.0.113.0/24", out, "203.0.113.10") },
+			[]string{"MissingMasquerade likely 172.20.1.5 203.0.113.9 203.0.113.10"}},
+		{"everything", func() *node { return excluded("0.0.0.0/0", out) }, []string{"MissingMasquerade likely 172.20.1.5 203.0.113.9"}},
+		{"everything, and a private target is down", func() *node { return excluded("0.0.0.0/0", "192.168.7.1") }, []string{"NoReply likely 172.20.1.5 192.168.7.1"}},
+		{"everything, for a pod that the network knows", func() *node {
+			n := excluded("0.0.0.0/0", out)
+			n.Node.Plugin = "azure-podsubnet"
+			return n
+		}, []string{"NoReply likely 172.20.1.5 203.0.113.9"}},
+		{"no rule where the plugin makes one", func() *node { return direct("kindnet", out) }, []string{"MissingMasquerade likely 172.20.1.5 203.0.113.9"}},
+		{"no rule where programs translate", func() *node { return direct("cilium", out, out2) }, []string{"NoReply likely 172.20.1.5 198.51.100.7 203.0.113.9"}},
+		{"no rule where a pool may have none, one target", func() *node { return direct("calico", out) }, []string{"NoReply likely 172.20.1.5 203.0.113.9"}},
+		{"no rule where a pool may have none, several targets", func() *node { return direct("calico", out, out2) },
+			[]string{"MissingMasquerade likely 172.20.1.5 198.51.100.7 203.0.113.9"}},
+		{"no rule, and a private target is down", func() *node { return direct("kubenet", "192.168.7.1") }, []string{"NoReply likely 172.20.1.5 192.168.7.1"}},
+		{"routers refuse all of it", func() *node {
+			n := direct("kindnet")
+			refused := model.PeerCount{Packets: 4, ICMPErrors: 4}
+			n.peer(pod5, out, syn, refused)
+			n.peer(pod5, out2, syn, refused)
+			return n
+		}, []string{"MissingMasquerade proven 172.20.1.5 198.51.100.7 203.0.113.9"}},
+		{"the cloud's route leads straight to the internet", func() *node {
+			n := direct("azure-overlay", out)
+			n.cloud().Effective = []model.EffectiveRoutes{{File: "e", Routes: []model.UDR{
+				{Prefixes: []netip.Prefix{prefix("10.50.0.0/16")}, Type: "VnetLocal", Active: true},
+				{Prefixes: []netip.Prefix{prefix("0.0.0.0/0")}, Type: "Internet", Active: true}}}}
+			return n
+		}, []string{"MissingMasquerade proven 172.20.1.5 203.0.113.9"}},
+		{"the cloud's route leads to a firewall", func() *node {
+			n := direct("azure-overlay", out)
+			n.cloud().Effective = []model.EffectiveRoutes{{File: "e", Routes: []model.UDR{udr("0.0.0.0/0", "10.50.9.9")}}}
+			return n
+		}, []string{"MissingMasquerade likely 172.20.1.5 203.0.113.9"}},
+	})
+}
+
+// TestExclusionFix: what may be meant is not deleted before that was found out.
+func TestExclusionFix(t *testing.T) {
+	n := kubenet()
+	n.exclude("0.0.0.0/0")
+	n.silent(pod5, out)
+	fix := Diagnose(&n.Snapshot)[0].Fix
+	if len(fix) != 3 || !strings.Contains(fix[0], "nonMasqueradeCIDRs") || fix[1] != "if this exclusion is not meant:" ||
+		fix[2] != "iptables-nft -t nat -D IP-MASQ-AGENT -d 0.0.0.0/0 -j RETURN" {
+		t.Errorf("fix %q", fix)
+	}
+}

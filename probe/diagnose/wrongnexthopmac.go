@@ -1,0 +1,291 @@
+package diagnose
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
+)
+
+// WrongNextHopMAC is the code of this finding.
+const WrongNextHopMAC model.Code = "WrongNextHopMAC"
+
+var wrongNextHopMAC = kind{
+	page: Page{
+		Code:     WrongNextHopMAC,
+		Severity: model.Critical,
+		Title:    "the node sends to its gateway or another next hop with a wrong MAC",
+		Meaning: "The node's own neighbour entry for a next hop holds a MAC that the next hop does not have: somebody pinned it, or another " +
+			"machine answered for the address. Packets leave the uplink with correct IP addresses in frames that nobody takes. What comes in " +
+			"still arrives, so only the node's half of every exchange is lost.",
+		Evidence: "the entry and its state; frames that left with its MAC, and no reply to any of them; the MACs by which others of the same link " +
+			"are reached, from which frames arrive, or with which the next hop answers ARP.",
+		Fix: "delete the entry, so that the kernel asks for the address anew; find what pinned it, or it comes back.",
+	},
+	find: findWrongNextHopMAC,
+	ends: []model.HopKind{model.HopBeyond},
+}
+
+// wrongHop is a neighbour entry of the node for a next hop that most likely holds
+// a wrong MAC: no packet that was sent there was answered.
+type wrongHop struct {
+	entry  *model.Neighbor
+	silent []*model.Peer
+	// replies are the MACs with which the next hop answered ARP or neighbour
+	// discovery. shared is the one MAC that all others of the link have.
+	replies []model.MAC
+	shared  model.MAC
+	others  []netip.Addr
+	// arrives: packets of silent peers come in, though not from the entry's MAC.
+	arrives bool
+}
+
+// pinned reports whether the kernel never asks again for the entry's address.
+func pinned(n *model.Neighbor) bool { return n.State == "PERMANENT" || n.State == "NOARP" }
+
+// wrongHops are the node's entries for next hops that are wrong; found when they
+// are first asked for. They depend on no gateway's MAC.
+func (v *view) wrongHops() []*wrongHop {
+	if !v.wrongHopsKnown {
+		v.wrongHopsKnown = true
+		v.wrongHopsFound = findWrongHops(v)
+	}
+	return v.wrongHopsFound
+}
+
+// toWrongHop reports whether a peer is silent because of such an entry.
+func (v *view) toWrongHop(p *model.Peer) bool {
+	return slices.ContainsFunc(v.wrongHops(), func(w *wrongHop) bool { return slices.Contains(w.silent, p) })
+}
+
+// isWrongHopMAC reports whether a MAC is one that such an entry holds.
+func (v *view) isWrongHopMAC(m model.MAC) bool {
+	return slices.ContainsFunc(v.wrongHops(), func(w *wrongHop) bool { return w.entry.MAC == m })
+}
+
+func findWrongHops(v *view) []*wrongHop {
+	if !v.Has(model.SourceTC, model.SourceNeighbors, model.SourceRoutes) {
+		return nil
+	}
+	entries := map[question]*model.Neighbor{}
+	for n := range each(v.Neighbors) {
+		if resolved(n) && v.outer[n.IfIndex] && len(v.pods[n.Addr]) == 0 && !v.past[n.Addr] {
+			entries[question{n.IfIndex, n.Addr}] = n
+		}
+	}
+	found, answered := map[*model.Neighbor]*wrongHop{}, map[*model.Neighbor]bool{}
+	for p := range each(v.peers) {
+		if p.Out.Packets == 0 || besideUplink(v, p) {
+			continue
+		}
+		works := v.answered(p) || p.In.ICMPErrors > 0
+		if !works && !v.unanswered(p) {
+			continue
+		}
+		for _, h := range v.routing().Lookup(v.sentBy(p)).Hops {
+			a := h.Gateway
+			if !a.IsValid() {
+				a = p.Remote
+			}
+			n := entries[question{h.IfIndex, a}]
+			switch {
+			case n == nil || !v.leftWith(p, n.MAC):
+			case works:
+				answered[n] = true
+			default:
+				if found[n] == nil {
+					found[n] = &wrongHop{entry: n}
+				}
+				found[n].silent = append(found[n].silent, p)
+			}
+		}
+	}
+	maps.DeleteFunc(found, func(n *model.Neighbor, w *wrongHop) bool { return answered[n] || !v.isWrong(w) })
+	return slices.SortedFunc(maps.Values(found), func(a, b *wrongHop) int { return a.entry.Addr.Compare(b.entry.Addr) })
+}
+
+// sentBy is the lookup by which the packets of a pair leave the node.
+func (v *view) sentBy(p *model.Peer) path.Query {
+	if len(v.pods[p.Local]) > 0 {
+		return v.fromPod(p.Local, p.Remote)
+	}
+	return path.Query{Src: p.Local, Dst: p.Remote}
+}
+
+// leftWith reports whether frames of the pair's local address left for a MAC.
+func (v *view) leftWith(p *model.Peer, to model.MAC) bool {
+	return slices.ContainsFunc(v.macPairs[p.Local], func(m *model.MACPair) bool {
+		return m.IfIndex == p.IfIndex && m.Side == model.AsSource && m.Direction == model.Egress && m.Dst == to
+	})
+}
+
+// isWrong weighs what contradicts an entry whose packets are not answered, and
+// notes it. Silence alone does not: the next hop, or what is behind it, may be
+// down.
+func (v *view) isWrong(w *wrongHop) bool {
+	n := w.entry
+	for a := range each(v.Traffic.ARP) {
+		if a.Reply && a.Direction == model.Ingress && a.Addr == n.Addr && v.onSameLink(a.IfIndex, n.IfIndex) && !slices.Contains(w.replies, a.MAC) {
+			w.replies = append(w.replies, a.MAC)
+		}
+	}
+	if p := v.arped(n.Addr); p != nil {
+		w.replies = append(w.replies, p.MACs...)
+	}
+	if len(w.replies) > 0 {
+		return !slices.Contains(w.replies, n.MAC)
+	}
+	if virtualRouter(n.MAC) {
+		// No frame ever comes from there, and its routers have MACs of their own.
+		return false
+	}
+	senders := v.sendersOn(n.IfIndex)
+	same, different := v.otherEntries(n)
+	if senders[n.MAC] && (same != 1 || len(different) == 0) {
+		return false
+	}
+	if same == 0 && len(different) > 1 && allEqual(different) && senders[different[0].MAC] {
+		w.shared = different[0].MAC
+		for _, o := range different {
+			w.others = append(w.others, o.Addr)
+		}
+	}
+	w.arrives = !senders[n.MAC] && len(senders) > 0 && slices.ContainsFunc(w.silent, func(p *model.Peer) bool { return p.In.Packets > 0 })
+	if pinned(n) {
+		// Some plugins pin the nodes that they know, which are next hops too.
+		return w.arrives || !w.shared.IsZero() || v.gatewayAddrs[n.Addr]
+	}
+	return w.arrives && !w.shared.IsZero() && len(v.sumPeers(w.silent).remotes) > 1
+}
+
+// onSameLink reports whether the first link is the second, or a port of it.
+func (v *view) onSameLink(port, link int) bool {
+	l := v.links[port]
+	return port == link || l != nil && l.Master == link
+}
+
+// sendersOn are the source MACs of the frames that came in by a link or by the
+// uplinks that are its ports.
+func (v *view) sendersOn(link int) map[model.MAC]bool {
+	out := map[model.MAC]bool{}
+	for m := range each(v.Traffic.MACs) {
+		if m.Direction == model.Ingress && m.Side == model.AsDestination && v.isUplink(m.IfIndex) && v.onSameLink(m.IfIndex, link) {
+			out[m.Src] = true
+		}
+	}
+	return out
+}
+
+// otherEntries are the entries for other machines of the same link and IP
+// version: how many have the same MAC, and those that have another.
+func (v *view) otherEntries(n *model.Neighbor) (same int, different []*model.Neighbor) {
+	for o := range each(v.Neighbors) {
+		switch {
+		case o.IfIndex != n.IfIndex || o.Addr == n.Addr || o.Addr.Is4() != n.Addr.Is4() || !resolved(o) || len(v.pods[o.Addr]) > 0 || v.past[o.Addr]:
+		case o.MAC == n.MAC:
+			same++
+		default:
+			different = append(different, o)
+		}
+	}
+	return same, different
+}
+
+func allEqual(list []*model.Neighbor) bool {
+	return !slices.ContainsFunc(list, func(n *model.Neighbor) bool { return n.MAC != list[0].MAC })
+}
+
+// virtualRouter reports whether several routers share a MAC in turn: VRRP's for
+// IPv4 and IPv6 (RFC 9568), or those of HSRP and GLBP.
+func virtualRouter(m model.MAC) bool {
+	for _, prefix := range [][]byte{
+		{0x00, 0x00, 0x5e, 0x00, 0x01}, {0x00, 0x00, 0x5e, 0x00, 0x02}, {0x00, 0x00, 0x0c, 0x07, 0xac}, {0x00, 0x00, 0x0c, 0x9f, 0xf0},
+		{0x00, 0x05, 0x73, 0xa0}, {0x00, 0x07, 0xb4},
+	} {
+		if slices.Equal(m[:len(prefix)], prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+func findWrongNextHopMAC(v *view) []finding {
+	var out []finding
+	for _, w := range v.wrongHops() {
+		out = append(out, finding{Finding: wrongEntry(v, w)})
+	}
+	return out
+}
+
+func wrongEntry(v *view, w *wrongHop) model.Finding {
+	n, x := w.entry, v.sumPeers(w.silent)
+	link, port := v.linkName(n.IfIndex), v.linkName(x.link)
+	remotes, who := sorted(x.remotes), "the next hop"
+	if v.gatewayAddrs[n.Addr] {
+		who = "the gateway"
+	}
+	f := model.Finding{
+		Confidence:   model.Likely,
+		Pods:         v.podsBehind(w.silent),
+		Peers:        hosts(remotes),
+		Packets:      x.packets,
+		LastHopAlive: v.place(port, model.Egress),
+		Title:        fmt.Sprintf("the node has a wrong MAC for %s %s", who, n.Addr),
+		Why: fmt.Sprintf("What the node sends by %s %s to %s leaves %s in frames for %s, and none of it is answered.",
+			who, n.Addr, addrs(remotes), port, n.MAC),
+	}
+	observe(&f, model.SourceNeighbors, "%s dev %s lladdr %s %s", n.Addr, link, n.MAC, stateOf(n))
+	observe(&f, model.SourceTC, "%s egress: %s to %s in frames for %s; no reply", port, count(x.packets, "packet"), addrs(remotes), n.MAC)
+	contradicted := w.arrives
+	if len(w.replies) > 0 {
+		contradicted, f.Confidence = true, model.Proven
+		f.Why += fmt.Sprintf(" %s has %s: so it answers %s.", n.Addr, addrs(w.replies), protocol(n.Addr))
+		observe(&f, model.SourceTC, "%s replies for %s with %s", protocol(n.Addr), n.Addr, addrs(w.replies))
+	}
+	if !w.shared.IsZero() {
+		contradicted = true
+		if pinned(n) && (w.arrives || len(remotes) > 1) {
+			f.Confidence = model.Proven
+		}
+		f.Why += fmt.Sprintf(" Everything else on %s has %s: one machine answers there for all.", link, w.shared)
+		observe(&f, model.SourceNeighbors, "%s have lladdr %s, from which frames come", addrs(w.others), w.shared)
+	}
+	if w.arrives {
+		observe(&f, model.SourceTC, "%s ingress: packets of these come in, from %s and not from %s",
+			port, addrs(slices.SortedFunc(maps.Keys(v.sendersOn(n.IfIndex)), compareMAC)), n.MAC)
+	}
+	if answering := answering(v, func(a netip.Addr) bool { return x.remotes[a] }); len(answering) > 0 {
+		observe(&f, model.SourceTC, "answers come from %s, which packets reach otherwise", addrs(answering))
+	}
+	if !contradicted && len(remotes) == 1 {
+		f.Severity = model.Warning
+	}
+	if f.Confidence != model.Proven {
+		f.Unseen = append(f.Unseen, "which MAC "+n.Addr.String()+" has: it was not asked for, and no frame shows it")
+		f.Alternatives = append(f.Alternatives, fmt.Sprintf("the MAC is correct, and %s or all that is behind it is down", n.Addr))
+	}
+	f.Fix = []string{fmt.Sprintf("%s neigh del %s dev %s", ip(n.Addr), n.Addr, shellWord(link))}
+	if pinned(n) {
+		f.Fix = append(f.Fix, "find the program or script that pinned the entry, or it comes back; the kernel asks for the address itself")
+	}
+	return f
+}
+
+func compareMAC(a, b model.MAC) int { return slices.Compare(a[:], b[:]) }
+
+// podsBehind are the pods whose packets the pairs' are, also those that are sent
+// with the node's address.
+func (v *view) podsBehind(list []*model.Peer) []netip.Addr {
+	pods, flows := map[netip.Addr]bool{}, v.unrepliedFlows()
+	for _, p := range list {
+		if len(v.pods[p.Local]) > 0 {
+			pods[p.Local] = true
+		} else if m := flows[pair{p.Local, p.Remote}]; m != nil {
+			maps.Copy(pods, m.pods)
+		}
+	}
+	return sorted(pods)
+}
