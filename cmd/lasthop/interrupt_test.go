@@ -123,7 +123,7 @@ func nothingLeft(t *testing.T, id string) {
 		t.Fatal(err)
 	}
 	for _, e := range entries {
-		if strings.Contains(e.Name(), id) {
+		if strings.HasPrefix(e.Name(), "lasthop-"+id+"-") {
 			t.Errorf("network namespace %s is left", e.Name())
 		}
 	}

@@ -76,6 +76,7 @@ func TestState(t *testing.T) {
 	write(t, root, "var/run/azure-vnet.json", `{"Network": {"ExternalInterfaces": {"x": {"Networks": {"y": {"Endpoints": {
 		"a": {"HostIfName": "q0", "IPAddresses": [{"IP": "10.8.3.7"}], "PODName": "cart", "PODNameSpace": "shop"},
 		"b": {"HostIfName": "gone", "IPAddresses": [{"IP": "10.8.3.8"}], "PODName": "old", "PODNameSpace": "shop"}}}}}}}}`)
+	write(t, root, "etc/kubernetes/azure.json", `{"resourceGroup": "MC_a", "vnetName": "v", "aadClientSecret": "x"}`)
 	nodes := write(t, root, "nodes.json", `{"kind": "List", "items": [{"kind": "Node", "metadata": {"name": "worker-9"},
 		"spec": {"podCIDR": "10.8.3.0/24"}, "status": {"addresses": [{"type": "InternalIP", "address": "172.20.1.4"}]}}]}`)
 	routes := write(t, root, "routes.json", `[{"addressPrefix": "10.8.4.0/24", "name": "worker-8", "nextHopIpAddress": "172.20.1.5", "nextHopType": "VirtualAppliance"}]`)
@@ -96,7 +97,7 @@ func TestState(t *testing.T) {
 		t.Errorf("node: %+v", s.Node)
 	}
 	if !slices.Equal(s.Cluster.PodCIDRs, []netip.Prefix{netip.MustParsePrefix("10.8.0.0/16")}) || len(s.Cluster.Nodes) != 1 ||
-		len(s.Cluster.Azure.Tables) != 1 {
+		len(s.Cluster.Azure.Tables) != 1 || s.Cluster.Azure.Node.VNet != "v" || s.Cluster.Azure.Node.VNetResourceGroup != "MC_a" {
 		t.Errorf("cluster: %+v", s.Cluster)
 	}
 	checkPods(t, n, s)

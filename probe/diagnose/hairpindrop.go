@@ -35,8 +35,9 @@ var hairpinDrop = kind{
 func findHairpinDrop(v *view) []finding {
 	var l lost
 	inPod := map[netip.Addr]bool{}
+	answered := v.hairpinsAnswered()
 	for d := range each(v.Traffic.Drops) {
-		if v.hairpin(d) && !v.explained(d) && v.drops.Lost(d) {
+		if v.hairpin(d) && !answered[d.Src] && !v.explained(d) && v.drops.Lost(d) {
 			l.addFor(d.Src, d)
 			inPod[d.Src] = inPod[d.Src] || d.OwnSource()
 		}
@@ -67,6 +68,23 @@ func findHairpinDrop(v *view) []finding {
 		f.Fix = append(f.Fix, fmt.Sprintf("%s -t nat -I POSTROUTING -s %s -d %s -j MASQUERADE", ip46tables(a), a, a))
 	}
 	return []finding{{Finding: f, explains: func(d *model.Drop) bool { return v.hairpin(d) && l.pods[d.Src] }}}
+}
+
+// hairpinsAnswered are the pods that hear all that they ask of themselves, since its
+// source is translated as well: what is dropped is the second copy, which a
+// promiscuous bridge hands to the node and which kubenet's chain holds back.
+func (v *view) hairpinsAnswered() map[netip.Addr]bool {
+	out, silent := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	for f := range each(v.Flows) {
+		a := f.Original.Src
+		if f.Reply.Src != a || f.Original.Dst == a {
+			continue
+		}
+		out[a] = out[a] || f.Replied && f.Reply.Dst != a
+		silent[a] = silent[a] || !f.Replied && !f.Start.IsZero()
+	}
+	maps.DeleteFunc(out, func(a netip.Addr, answered bool) bool { return !answered || silent[a] })
+	return out
 }
 
 // hairpinServices finds the services whose translation leads the pods back to

@@ -311,6 +311,15 @@ func TestUnexpectedMasquerade(t *testing.T) {
 		want []string
 	}{
 		{"no exclusion is left", all, []string{"UnexpectedMasquerade proven 172.20.1.5 172.20.1.6 172.20.2.9"}},
+		{"each pod has a rule of its own, in one chain", func() *node {
+			n := all()
+			n.PacketRules = n.PacketRules[:1]
+			n.natRules(
+				model.PacketRule{Chain: "IP-MASQ-AGENT", Src: model.AddrMatch{Prefix: host(addr(pod5))}, Target: "MASQUERADE"},
+				model.PacketRule{Chain: "IP-MASQ-AGENT", Src: model.AddrMatch{Prefix: host(addr(pod6))}, Target: "MASQUERADE"},
+			)
+			return n
+		}, []string{"UnexpectedMasquerade proven 172.20.1.5 172.20.1.6 172.20.2.9"}},
 		{"towards the outside it is right", func() *node {
 			n := kubenet()
 			n.translated(pod5, out, out, "10.50.0.4", true)

@@ -312,6 +312,30 @@ func TestHairpin(t *testing.T) {
 				Reply:    model.Tuple{Src: addr("172.20.1.5"), Dst: addr("172.20.1.5")}})
 			return n
 		}, []string{"HairpinDrop proven 172.20.1.5 10.0.0.10"}},
+		{"the source is translated too, and only second copies are dropped", func() *node {
+			n := plain()
+			n.Node.Netns, n.Pods[0].Netns = 1, 77
+			n.FrameRules = append(n.FrameRules, model.FrameRule{Backend: model.NFT, Table: "filter", Chain: "KUBE-DEDUP", Target: model.TargetDrop,
+				SrcMAC: model.MACMatch{Addr: mac("0a:00:00:00:00:03"), Set: true}, IPSrc: model.AddrMatch{Prefix: host(addr(pod5))}, Counter: model.Counter{Delta: 9}})
+			n.dropOn("tap10", "NETFILTER_DROP", "nft_do_chain", pod5, pod5, 9).Netns = 1
+			n.Flows = append(n.Flows, model.Flow{Proto: 6, Start: start, Replied: true,
+				Original: model.Tuple{Src: addr(pod5), Dst: addr("10.0.0.10")},
+				Reply:    model.Tuple{Src: addr(pod5), Dst: addr("172.20.1.1")}})
+			return n
+		}, nil},
+		{"one of two flows that lead back is not translated", func() *node {
+			n := plain()
+			n.drop("IP_LOCAL_SOURCE", "ip_rcv_finish_core", pod5, pod5, 9)
+			for _, replied := range []bool{true, false} {
+				f := model.Flow{Proto: 6, Start: start, Replied: replied,
+					Original: model.Tuple{Src: addr(pod5), Dst: addr("10.0.0.10")}, Reply: model.Tuple{Src: addr(pod5), Dst: addr(pod5)}}
+				if replied {
+					f.Reply.Dst = addr("172.20.1.1")
+				}
+				n.Flows = append(n.Flows, f)
+			}
+			return n
+		}, []string{"HairpinDrop proven 172.20.1.5 10.0.0.10"}},
 		{"older kernels name no reason", func() *node {
 			n := plain()
 			n.drop("NOT_SPECIFIED", "ip_rcv_finish_core", "172.20.1.5", "172.20.1.5", 9)

@@ -158,13 +158,21 @@ func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right []model.MAC, w
 	return finding{Finding: f, explains: lost}, true
 }
 
-// gatewayFix mends the entry; where nobody else has the MAC that the pod
-// wants, its host link can be given it.
+// gatewayFix writes the entry in the pod anew. One that a plugin pinned stays
+// pinned: nobody may answer the pod's ARP. Where the pod's namespace has no name, its
+// host link can be given the MAC that the pod wants, if nobody else has it and no
+// other entry of the pod wants another.
 func gatewayFix(v *view, p *model.Pod, g *model.Neighbor, right model.MAC) string {
-	if _, taken := v.macs[g.MAC]; !taken && v.routed(p) && !g.MAC.IsMulticast() {
+	_, taken := v.macs[g.MAC]
+	agreed := !slices.ContainsFunc(p.Gateways, func(o model.Neighbor) bool { return resolved(&o) && o.MAC != g.MAC })
+	if p.NetnsName == "" && !taken && agreed && v.routed(p) && !g.MAC.IsMulticast() {
 		return fmt.Sprintf("ip link set dev %s address %s", shellWord(p.Link), g.MAC)
 	}
-	return fmt.Sprintf("%s%s neigh replace %s lladdr %s dev %s nud reachable", inside(p), ip(g.Addr), g.Addr, right, shellWord(p.Interface))
+	state := "reachable"
+	if g.State == "PERMANENT" {
+		state = "permanent"
+	}
+	return fmt.Sprintf("%s%s neigh replace %s lladdr %s dev %s nud %s", inside(p), ip(g.Addr), g.Addr, right, shellWord(p.Interface), state)
 }
 
 // sentFrom is how many frames came from the pod for a MAC.

@@ -20,13 +20,13 @@ const maxCloud = 1 << 20
 // cloud is what is read of that file. It has secrets as well (aadClientSecret),
 // which have no field here and so are never decoded.
 type cloud struct {
-	SubscriptionID          string
-	ResourceGroup           string
-	VNetName                string
-	VNetResourceGroup       string
-	SubnetName              string
-	RouteTableName          string
-	RouteTableResourceGroup string
+	SubscriptionID          string `json:"subscriptionId"`
+	ResourceGroup           string `json:"resourceGroup"`
+	VNetName                string `json:"vnetName"`
+	VNetResourceGroup       string `json:"vnetResourceGroup"`
+	SubnetName              string `json:"subnetName"`
+	RouteTableName          string `json:"routeTableName"`
+	RouteTableResourceGroup string `json:"routeTableResourceGroup"`
 }
 
 // resourceName is what Azure allows in the names of groups and network resources.
