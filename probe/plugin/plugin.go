@@ -93,8 +93,8 @@ func Recognise(s *model.Snapshot, c Config) Result {
 type signs struct {
 	s *model.Snapshot
 	c Config
-	// bridge has the pod links as its ports, uplinked says that an uplink is
-	// a port of it too.
+	// bridge has most pod links as its ports: others may be of second interfaces.
+	// uplinked says that an uplink is a port of it too.
 	bridge   *model.Link
 	uplinked bool
 	// bridged and routed count pods by how they are attached.
@@ -108,13 +108,17 @@ func gather(s *model.Snapshot, c Config) *signs {
 		g.chains = append(g.chains, ch.Name)
 	}
 	slices.Sort(g.chains)
+	ports := map[*model.Link]int{}
 	for l := range model.Each(s.Links) {
 		if l.Role != model.RolePodLink {
 			continue
 		}
 		if m := g.link(func(m *model.Link) bool { return m.Index == l.Master && m.Kind == "bridge" }); m != nil {
 			g.bridged++
-			g.bridge = m
+			ports[m]++
+			if g.bridge == nil || ports[m] > ports[g.bridge] {
+				g.bridge = m
+			}
 		} else {
 			g.routed++
 		}

@@ -106,6 +106,15 @@ func withRouter(s *model.Snapshot, addr string) *model.Snapshot {
 	return s
 }
 
+// secondNetwork gives two of the pods a second interface, on another bridge.
+func secondNetwork(s *model.Snapshot) *model.Snapshot {
+	s.Links = append(s.Links,
+		model.Link{Index: 40, Name: "second", Kind: "bridge", Role: model.RoleBridge},
+		model.Link{Index: 41, Name: "s0", Kind: "veth", Role: model.RolePodLink, Master: 40},
+		model.Link{Index: 42, Name: "s1", Kind: "veth", Role: model.RolePodLink, Master: 40})
+	return s
+}
+
 func TestRecognise(t *testing.T) {
 	overBridge := frames(withRouter(routed(model.MAC{2, 1}, "10.8.3.250"), "10.8.3.250/32"), snatOut, podDNAT)
 	overBridge.Links = append(overBridge.Links, bridgeLink("old", "172.20.1.5/16"))
@@ -144,6 +153,8 @@ func TestRecognise(t *testing.T) {
 	}{
 		{"nothing", &model.Snapshot{}, Config{}, Unknown, "", ""},
 		{"kubenet, containerd", chains(bridged(0), "AKS-DEDUP-PROMISC"), Config{}, Kubenet, "", ""},
+		{"kubenet, pods with a second network", secondNetwork(chains(bridged(0), "AKS-DEDUP-PROMISC")), Config{}, Kubenet, "", ""},
+		{"azure-vnet's bridge, pods with a second network", secondNetwork(frames(bridged(3), snatOut, podDNAT)), Config{}, AzureBridge, "", ""},
 		{"kubenet, dockershim", chains(bridged(0), "KUBE-DEDUP"), Config{}, Kubenet, "", ""},
 		{"kubenet, by its comment", dockershim, Config{}, Kubenet, "", ""},
 		{"kubenet, by its file", bridged(0), Config{Plugins: []Conf{{File: "f", Network: "kubenet", Type: "bridge", Bridge: "pool"}}}, Kubenet, "", ""},
