@@ -15,7 +15,7 @@ func (v *view) sayUntranslated(f *model.Finding, remotes []netip.Addr) {
 	var services []netip.Addr
 	tables := path.NewTables(v.Snapshot)
 	for _, a := range remotes {
-		if !outside(v, a) {
+		if v.remote(a).IsValid() || !v.elsewhere(a) {
 			continue
 		}
 		others := tables.Untranslated(v.Snapshot, v.routing(), path.Packet{Src: f.Pods[0], Dst: a})
