@@ -35,6 +35,9 @@ type foreignFlows struct {
 	// asking never saw a reply, though their first packet wants one. worked: one
 	// from before the window did.
 	asking []*model.Flow
+	// begun of them began in the window: the others may be older than the mending
+	// of the rule.
+	begun  int
 	worked bool
 }
 
@@ -62,12 +65,19 @@ func findForeignSNAT(v *view) []finding {
 			g.worked = true
 		case !f.Start.After(v.Window.End.Add(-settled)) && wantsReply(f):
 			g.asking = append(g.asking, f)
+			if !f.Start.IsZero() {
+				g.begun++
+			}
 		}
 	}
 	var out []finding
 	for _, a := range sorted(found) {
-		if !replied[a] && len(found[a].asking) >= minPackets {
-			out = append(out, finding{Finding: v.foreignSource(found[a])})
+		g := found[a]
+		if replied[a] || len(g.asking) < minPackets {
+			continue
+		}
+		if r := v.translatesTo(g); r != nil || g.begun >= minPackets {
+			out = append(out, finding{Finding: v.foreignSource(g, r)})
 		}
 	}
 	return out
@@ -84,7 +94,9 @@ func (v *view) hasAddr(a netip.Addr) bool {
 	return v.nodeAddrs[a] || slices.ContainsFunc(v.Routes, func(r model.Route) bool { return r.Type == "local" && r.Dst.Contains(a) })
 }
 
-func (v *view) foreignSource(g *foreignFlows) model.Finding {
+// foreignSource is the finding on an address, and the rule that translates to it;
+// nil where that is not known.
+func (v *view) foreignSource(g *foreignFlows, r *model.PacketRule) model.Finding {
 	pods, remotes := map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	for _, f := range g.asking {
 		pods[f.Original.Src], remotes[f.Reply.Src] = true, true
@@ -117,17 +129,17 @@ func (v *view) foreignSource(g *foreignFlows) model.Finding {
 	if who := v.holderOf(g.addr); who != "" {
 		observe(&f, model.SourceNodes, "%s is an address of %s", g.addr, who)
 	}
-	r := v.translatesTo(g)
+	forget := "conntrack -D --reply-dst " + g.addr.String()
 	if r == nil {
 		f.Confidence = weaker(f.Confidence, model.Likely)
 		f.Unseen = append(f.Unseen, "what translates: no rule that was read does so now")
-		f.Fix = []string{fmt.Sprintf("conntrack -D --reply-dst %s", g.addr)}
+		f.Fix = []string{forget}
 		return f
 	}
 	f.Evidence = append(f.Evidence, packetRuleEvidence("this rule translates them", r))
 	f.Fix = []string{
 		fmt.Sprintf("find out whether %s is meant to lead to this node: in a cloud its network card needs it too", g.addr),
-		"if it is not meant:", v.withoutSNAT(r, first),
+		"if it is not meant:", v.withoutSNAT(r, first), forget,
 	}
 	return f
 }

@@ -74,8 +74,23 @@ func TestForeignSNAT(t *testing.T) {
 			n.PacketRules = n.PacketRules[1:4]
 			return n
 		}, []string{"ForeignSNAT likely 172.20.1.5 172.20.1.6 198.51.100.7 203.0.113.9"}},
+		{"the rule is gone, and so are all flows but older ones", func() *node {
+			n := as(alien, false, out, out2)
+			n.PacketRules = n.PacketRules[1:4]
+			for i := range n.Flows {
+				n.Flows[i].Start = time.Time{}
+			}
+			return n
+		}, nil},
+		{"connections from before the window are still tried", func() *node {
+			n := as(alien, false, out, out2)
+			for i := range n.Flows {
+				n.Flows[i].Start = time.Time{}
+			}
+			return n
+		}, []string{"ForeignSNAT proven 172.20.1.5 172.20.1.6 198.51.100.7 203.0.113.9"}},
 	})
-	fix := func(n *node) string { return strings.Join(Diagnose(&n.Snapshot)[0].Fix[1:], " ") }
+	fix := func(n *node) string { return strings.Join(Diagnose(&n.Snapshot)[0].Fix[1:3], " ") }
 	n := as(alien, false, out, out2)
 	if got, want := fix(n), "if it is not meant: iptables-nft -t nat -R POSTROUTING 0 -s 172.20.1.0/24 -o ens5 -j MASQUERADE"; got != want {
 		t.Errorf("without another rule: fix\n got %s\nwant %s", got, want)

@@ -178,7 +178,12 @@ func (v *view) dead(b *backend) model.Finding {
 		service = addrs(targets)
 	}
 	f.Title = fmt.Sprintf("%s leads to %s, where no pod lives", service, b.addr)
-	f.Why = fmt.Sprintf("What is sent to %s is translated to %s, an address of this node's pods that no pod has. Nobody answers.", service, b.addr)
+	by := ""
+	if len(b.rules) > 0 {
+		r := b.rules[0]
+		by = fmt.Sprintf(" by %s %s rule %d", r.Table, r.Chain, r.Number)
+	}
+	f.Why = fmt.Sprintf("What is sent to %s is translated%s to %s, an address of this node's pods that no pod has. Nobody answers.", service, by, b.addr)
 	if len(b.silent) > 0 {
 		first := b.silent[0]
 		observe(&f, model.SourceConntrack,

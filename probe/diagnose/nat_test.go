@@ -524,6 +524,17 @@ func TestDeadBackend(t *testing.T) {
 	}
 }
 
+// TestDeadBackendNamesRule wants the rule in the sentence that says what happens.
+func TestDeadBackendNamesRule(t *testing.T) {
+	n := kubenet()
+	n.natRules(model.PacketRule{Chain: "KUBE-SEP-X", Number: 2, Target: "DNAT", To: netip.MustParseAddrPort("172.20.1.77:80"), Text: "-j DNAT"})
+	n.translated(pod5, "10.0.0.10", "172.20.1.77", pod5, false)
+	n.translated(pod5, "10.0.0.10", "172.20.1.77", pod5, false)
+	if why := Diagnose(&n.Snapshot)[0].Why; !strings.Contains(why, "translated by nat KUBE-SEP-X rule 2 to 172.20.1.77") {
+		t.Error(why)
+	}
+}
+
 func TestSNATPortExhaustion(t *testing.T) {
 	add := func(n *node, to string, ports uint16, state string) {
 		for i := range ports {

@@ -200,6 +200,7 @@ func unansweredDestinations(v *view, g silence, translated bool) finding {
 			"the last one finds no such machine, or a firewall refuses. Nothing is dropped on this node.", addrs(remotes), name, what)
 		observe(&f, model.SourceTC, "%s ingress: %s about these packets", name, count(errors, "ICMP error"))
 	}
+	v.sayUntranslated(&f, remotes)
 	if n := unrepliedCount(v, func(pod, remote netip.Addr) bool { return g[remote] != nil && g[remote].pods[pod] }); n > 0 {
 		observe(&f, model.SourceConntrack, "%s of pods to there UNREPLIED", count(n, "flow"))
 	}

@@ -194,7 +194,7 @@ func (v *view) remote(a netip.Addr) netip.Prefix {
 		return netip.Prefix{}
 	}
 	p, err := a.Prefix(v.ranges.podBits(a))
-	if err != nil {
+	if err != nil || !v.surelyPods(a) && v.besideServices(a) {
 		return netip.Prefix{}
 	}
 	return p

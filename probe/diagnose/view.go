@@ -59,6 +59,8 @@ type index struct {
 	// that and the remote one; built when it is first asked for.
 	translated map[pair][]netip.Addr
 	ranges     ranges
+	// services says which blocks of addresses rules translate some of.
+	services map[netip.Prefix]bool
 	// tables and settings are built when they are first asked for.
 	tables   *path.Routing
 	settings map[string]string

@@ -104,6 +104,14 @@ func endText(a netip.Addr, port uint16) string {
 	return netip.AddrPortFrom(a, port).String()
 }
 
+func addrsText(list []netip.Addr) string {
+	var words []string
+	for _, a := range list {
+		words = append(words, a.String())
+	}
+	return strings.Join(words, ", ")
+}
+
 // join puts two parts of a sentence together.
 func join(a, b string) string {
 	switch {

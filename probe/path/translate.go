@@ -32,7 +32,7 @@ func (j *journey) translateDestination(hook string) *step {
 		j.dst, j.dstPort = to, ports
 		return s
 	case to.IsValid():
-		s.Decision = "no translation of the destination"
+		s.Decision = j.noTranslation()
 		return s
 	}
 	in := ""
@@ -70,7 +70,7 @@ func (j *journey) translateByRules(s *step, t targets) {
 	case len(rules) == 0 && t.mapped:
 		s.Decision, s.cut = "unknown whether the destination is translated: maps of nft decide, and there is no flow", true
 	case len(rules) == 0:
-		s.Decision = "no translation of the destination"
+		s.Decision = j.noTranslation()
 	case (t.sure || t.service && sameTarget(rules)) && rules[0].To.Addr().IsValid():
 		to := rules[0].To
 		port := to.Port()
@@ -91,6 +91,15 @@ func (j *journey) translateByRules(s *step, t targets) {
 			endText(j.dst, j.dstPort), plural(len(rules), "rule"))
 		s.ended, j.over = true, true
 	}
+}
+
+// noTranslation says that the destination stays as it is, and whether it looks like
+// the address of a service.
+func (j *journey) noTranslation() string {
+	if others := j.tables.Untranslated(j.Snapshot, j.routing, j.packet("", "")); len(others) > 0 {
+		return fmt.Sprintf("no rule translates %s, though rules translate others of its range (%s)", j.dst, addrsText(others))
+	}
+	return "no translation of the destination"
 }
 
 // sameTarget reports whether all rules lead to one address, whichever of them

@@ -1,0 +1,47 @@
+package diagnose
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// TestUntranslated: what is sent to a service's address that no rule translates
+// leaves the node. It is not called another node's pod, and the finding says why.
+func TestUntranslated(t *testing.T) {
+	service := func(silent ...string) *node {
+		n := kubenet()
+		n.PacketRules[1].Dst = to("10.0.0.0/8")
+		n.Chains = append(n.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "nat", Name: "PREROUTING", Hook: "PREROUTING", Priority: -100})
+		n.natRules(
+			model.PacketRule{Chain: "PREROUTING", Target: "KUBE-SERVICES"},
+			model.PacketRule{Chain: "KUBE-SERVICES", Dst: to("10.0.0.10/32"), Target: "KUBE-SVC-A"},
+			model.PacketRule{Chain: "KUBE-SVC-A", Target: "DNAT", To: netip.MustParseAddrPort("172.20.1.6:53")},
+		)
+		n.answered("10.50.0.4", "10.50.0.5")
+		for _, a := range silent {
+			n.silent(pod5, a)
+		}
+		return n
+	}
+	check(t, []fixture{
+		{"beside one that is", func() *node { return service("10.0.7.7") }, []string{"NoReply likely 172.20.1.5 10.0.7.7"}},
+		{"two of them", func() *node { return service("10.0.7.7", "10.0.9.9") }, []string{"NoReply likely 172.20.1.5 10.0.7.7 10.0.9.9"}},
+	})
+	title := func(n *node) string { return Diagnose(&n.Snapshot)[0].Title }
+	if got, want := title(service("10.0.7.7")), "no rule translates 10.0.7.7, and what is sent there leaves the node"; got != want {
+		t.Errorf("title %q, want %q", got, want)
+	}
+	for name, n := range map[string]*node{"another range": service("10.77.7.7"), "translated": service("10.0.0.10")} {
+		if got := title(n); !strings.HasPrefix(got, "no answer from ") {
+			t.Errorf("%s: title %q", name, got)
+		}
+	}
+	unread := service("10.0.7.7")
+	unread.lose(model.SourceNAT, model.Partial)
+	if got := Diagnose(&unread.Snapshot); len(got) != 1 || strings.Contains(got[0].Title, "translate") {
+		t.Errorf("with the rules unread: %+v", got)
+	}
+}

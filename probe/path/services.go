@@ -1,0 +1,63 @@
+package path
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// serviceBits4 and serviceBits6 are the sizes of block that addresses of services
+// are told by: where rules translate some of a block, the others are services' too.
+const (
+	serviceBits4 = 16
+	serviceBits6 = 64
+)
+
+// Untranslated are addresses that rules translate, a few, beside one that no rule
+// does: it looks like a service's. There are none where that is not known, and
+// where the node has a route to the address other than the default.
+func (t *Tables) Untranslated(s *model.Snapshot, routing *Routing, p Packet) []netip.Addr {
+	if !p.Dst.IsPrivate() || !s.Has(model.SourceNAT) {
+		return nil
+	}
+	if d := routing.Lookup(Query{Src: p.Src, Dst: p.Dst}); d.Type != "unicast" || d.Route == nil || d.Route.Dst.Bits() != 0 {
+		return nil
+	}
+	if found := t.destination(p, "PREROUTING"); len(found.rules) > 0 || found.mapped || found.cutOff {
+		return nil
+	}
+	return t.Services(s, p.Dst)
+}
+
+// Services are addresses of the same range as one, a few, that rules translate to
+// others.
+func (t *Tables) Services(s *model.Snapshot, beside netip.Addr) []netip.Addr {
+	const most, tries = 3, 20
+	bits := serviceBits4
+	if isIPv6(beside) {
+		bits = serviceBits6
+	}
+	block, err := beside.Prefix(bits)
+	if err != nil {
+		return nil
+	}
+	var out []netip.Addr
+	asked := 0
+	for i := range s.PacketRules {
+		r := &s.PacketRules[i]
+		a := r.Dst.Prefix
+		if r.Table != "nat" && !r.Native || r.Dst.Not || !a.IsSingleIP() || !block.Contains(a.Addr()) || a.Addr() == beside || slices.Contains(out, a.Addr()) {
+			continue
+		}
+		if asked++; asked > tries {
+			break
+		}
+		if found := t.destination(Packet{Dst: a.Addr()}, "PREROUTING"); found.service && len(found.rules) > 0 {
+			if out = append(out, a.Addr()); len(out) == most {
+				break
+			}
+		}
+	}
+	return out
+}
