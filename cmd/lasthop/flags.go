@@ -58,7 +58,7 @@ func (o *observing) register(f *pflag.FlagSet) {
 	f.Var(&o.engine, "engine", "how to watch packets: with BPF at tc (auto, tc), or not at all (state)")
 	o.window = window(10 * time.Second)
 	f.Var(&o.window, "for", "how long to observe")
-	f.StringArrayVar(&o.uplinks, "uplink", nil, "a link `IF` that leads off the node; repeatable (default the links of the default routes)")
+	f.StringArrayVar(&o.uplinks, "uplink", nil, "a link `IF` that leads off the node; repeatable (default the links of the default routes, and other network cards)")
 	f.Var(&o.podCIDRs, "pod-cidr", "a pod range of the cluster; repeatable (default learned from the node)")
 	f.StringVar(&o.nodes, "nodes", "", "a `FILE` with the output of kubectl get nodes -o json")
 	f.StringArrayVar(&o.routes, "routes", nil, "a `FILE` with the output of az network … -o json: route tables, routes, subnet, NIC or effective routes; repeatable")

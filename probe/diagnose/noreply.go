@@ -216,6 +216,9 @@ func unansweredDestinations(v *view, g silence, translated bool) finding {
 	if len(v.Probes) == 0 {
 		f.Fix = []string{"lasthop check --active"}
 	}
+	if i := slices.IndexFunc(remotes, func(a netip.Addr) bool { return v.remote(a).IsValid() }); i >= 0 {
+		f.Fix = append(f.Fix, "see whether a network policy that selects the pod "+remotes[i].String()+" leaves out these pods: kubectl get networkpolicies --all-namespaces")
+	}
 	if translated {
 		f.Fix = append(f.Fix, "at the destination, or the firewall before it: look for packets from this node's address, and which way the answers take")
 	} else {
@@ -305,7 +308,7 @@ func probedSilence(v *view, f *model.Finding, remotes []netip.Addr) (up bool) {
 	}
 	f.Evidence = append(f.Evidence, probeEvidence(asked)...)
 	if replied > 0 && replied == len(remotes) {
-		f.Why += " It replies to the node's own echo: it is up, and the forward path works."
+		f.Why += " The node's own echo gets a reply from " + addrs(remotes) + ": up, and the forward path works."
 		return true
 	}
 	return false
