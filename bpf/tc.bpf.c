@@ -61,6 +61,15 @@ struct {
 	__uint(max_entries, 1);
 } peers SEC(".maps");
 
+/* By slot of a local address: packets whose peer had no room. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(max_entries, 1);
+} peers_lost SEC(".maps");
+
 /* By number of a hop counter; 0 is unused. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -650,8 +659,11 @@ static __always_inline __u64 hash64(__u64 word, __u64 upper)
 }
 
 /*
- * The peer's entry in this CPU's table, NULL if its set is full, or the CPU was
- * plugged in after Go had sized the table.
+ * The peer's entry in this CPU's table, NULL if there is no room, or the CPU
+ * was plugged in after Go had sized the table.
+ *
+ * An address may not hold more of a set than is free. So one that scans leaves
+ * half of each set to the others, two leave a quarter.
  */
 static __always_inline struct peer *find_peer(__be64 hi, __be64 lo, __u16 local,
 					      __u16 link)
@@ -659,6 +671,7 @@ static __always_inline struct peer *find_peer(__be64 hi, __be64 lo, __u16 local,
 	__u64 hash = hash64(hi ^ lo, (__u64)local << 32 | (__u64)link << 48);
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct peer *set = bpf_map_lookup_elem(&peers, &cpu);
+	int held = 0;
 
 	if (!set)
 		return NULL;
@@ -667,6 +680,8 @@ static __always_inline struct peer *find_peer(__be64 hi, __be64 lo, __u16 local,
 		struct peer *q = set + i;
 
 		if (!q->local) {
+			if (held >= PEER_WAYS - i)
+				return NULL;
 			q->remote.hi = hi;
 			q->remote.lo = lo;
 			q->link = link;
@@ -676,8 +691,18 @@ static __always_inline struct peer *find_peer(__be64 hi, __be64 lo, __u16 local,
 		if (q->remote.lo == lo && q->remote.hi == hi &&
 		    q->local == local && q->link == link)
 			return q;
+		held += q->local == local;
 	}
 	return NULL;
+}
+
+static __always_inline void lose_peer(__u32 local)
+{
+	__u64 *n = bpf_map_lookup_elem(&peers_lost, &local);
+
+	if (n)
+		__sync_fetch_and_add(n, 1);
+	lose(LOST_PEER);
 }
 
 /*
@@ -691,7 +716,7 @@ __noinline int add_to_peer(__be64 hi, __be64 lo, __u32 local_link,
 	struct peer_count *n;
 
 	if (!q) {
-		lose(LOST_PEER);
+		lose_peer(local_link & 0xffff);
 		return 0;
 	}
 	n = &q->count[masked(direction, 1)];
@@ -739,7 +764,7 @@ static __always_inline void count_pair(struct addr src, struct addr dst,
 				.direction = direction };
 
 	if (counts_pairs(from) || counts_pairs(to))
-		count_in(&pairs, &key, LOST_PEER);
+		count_in(&pairs, &key, LOST_PAIR);
 }
 
 /*

@@ -91,7 +91,7 @@ const (
 	TCLimitCHAIN_MAX  TCLimit = 8
 	TCLimitLINK_TABLE TCLimit = 4096
 	TCLimitLINK_TRIES TCLimit = 4
-	TCLimitPEER_WAYS  TCLimit = 4
+	TCLimitPEER_WAYS  TCLimit = 8
 	TCLimitHEAD_MAX   TCLimit = 128
 )
 
@@ -118,11 +118,12 @@ const (
 	TCLostLOST_LINK       TCLost = 2
 	TCLostLOST_HOP        TCLost = 3
 	TCLostLOST_PEER       TCLost = 4
-	TCLostLOST_NEIGH      TCLost = 5
-	TCLostLOST_DROP       TCLost = 6
-	TCLostLOST_RING       TCLost = 7
-	TCLostLOST_RATE       TCLost = 8
-	TCLostLOST_MAX        TCLost = 9
+	TCLostLOST_PAIR       TCLost = 5
+	TCLostLOST_NEIGH      TCLost = 6
+	TCLostLOST_DROP       TCLost = 7
+	TCLostLOST_RING       TCLost = 8
+	TCLostLOST_RATE       TCLost = 9
+	TCLostLOST_MAX        TCLost = 10
 )
 
 type TCMacPair struct {
@@ -197,6 +198,7 @@ const (
 	TCMapNeighbors       = "neighbors"
 	TCMapPairs           = "pairs"
 	TCMapPeers           = "peers"
+	TCMapPeersLost       = "peers_lost"
 	TCMapPrefixes        = "prefixes"
 	TCProgLasthopEgress  = "lasthop_egress"
 	TCProgLasthopIngress = "lasthop_ingress"
@@ -270,6 +272,7 @@ type TCMapSpecs struct {
 	Neighbors    *ebpf.MapSpec `ebpf:"neighbors"`
 	Pairs        *ebpf.MapSpec `ebpf:"pairs"`
 	Peers        *ebpf.MapSpec `ebpf:"peers"`
+	PeersLost    *ebpf.MapSpec `ebpf:"peers_lost"`
 	Prefixes     *ebpf.MapSpec `ebpf:"prefixes"`
 }
 
@@ -317,6 +320,7 @@ type TCMaps struct {
 	Neighbors    *ebpf.Map `ebpf:"neighbors"`
 	Pairs        *ebpf.Map `ebpf:"pairs"`
 	Peers        *ebpf.Map `ebpf:"peers"`
+	PeersLost    *ebpf.Map `ebpf:"peers_lost"`
 	Prefixes     *ebpf.Map `ebpf:"prefixes"`
 }
 
@@ -331,6 +335,7 @@ func (m *TCMaps) Close() error {
 		m.Neighbors,
 		m.Pairs,
 		m.Peers,
+		m.PeersLost,
 		m.Prefixes,
 	)
 }

@@ -18,7 +18,7 @@ enum limit {
 	LINK_TABLE = 4096,
 	LINK_TRIES = 4,
 	/* Associativity of the peer table. */
-	PEER_WAYS = 4,
+	PEER_WAYS = 8,
 	/* Bytes of a dropped packet that an event keeps. */
 	HEAD_MAX = 128,
 };
@@ -177,7 +177,8 @@ enum lost {
 	LOST_UNREADABLE, /* the headers are there, but could not be read */
 	LOST_LINK,	 /* the link has no slot */
 	LOST_HOP,	 /* no free hop counter */
-	LOST_PEER,	 /* no room for the address pair */
+	LOST_PEER,	 /* no room for the peer; also in peers_lost */
+	LOST_PAIR,	 /* no room for the address pair */
 	LOST_NEIGH,	 /* no room for the ARP or ND message */
 	LOST_DROP,	 /* no room for the drop's key */
 	LOST_RING,	 /* the ring buffer was full */

@@ -388,6 +388,13 @@ func TestDiagnose(t *testing.T) {
 			n.Traffic.Lost.Counters = 7
 			return n
 		}, nil},
+		{"peers of another pod were not all counted, nor were drops", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			n.Traffic.Lost = model.Lost{Counters: 9, NotPeers: 2, Peers: []model.PeerLoss{{Local: addr("172.20.1.6"), Packets: 7}}}
+			return n
+		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
 		{"UDP that comes from there is no answer to ours", func() *node {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")

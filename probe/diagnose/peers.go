@@ -62,14 +62,14 @@ const settled = time.Second
 
 // unanswered reports whether packets that want a reply left for a peer and
 // nothing proves that they arrived: no answer on the wire, no reply that
-// connection tracking saw, no ICMP error about them. Where the probe had no
-// room for every pair an answer may be among what it did not count: then
+// connection tracking saw, no ICMP error about them. Where there was no room for
+// every peer of the local address, a reply may be among what was not counted: then
 // connection tracking must have seen none either.
 func (v *view) unanswered(p *model.Peer) bool {
 	if v.answered(p) || !wanting(v, p) || p.FirstOut.After(v.Window.End.Add(-settled)) {
 		return false
 	}
-	return v.Traffic.Lost.Counters == 0 || v.flowsOf(p).silent != nil
+	return v.Traffic.Lost.PeersOf(p.Local) == 0 || v.flowsOf(p).silent != nil
 }
 
 // wanting reports whether packets of the pair, of which some left, want a reply:

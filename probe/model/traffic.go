@@ -56,6 +56,11 @@ type Lost struct {
 	Events uint64
 	// Counters are packets without a free counter.
 	Counters uint64
+	// Peers are those of Counters that no Peer counts, by local address, since
+	// the address had its share of the table. NotPeers are those that a Peer
+	// counts all the same. The others may be of any Peer.
+	Peers    []PeerLoss
+	NotPeers uint64
 	// MACs are packets whose MAC pair was not counted: the hop had too many.
 	MACs uint64
 	// Unparsed are packets whose headers could not be read.
@@ -66,6 +71,23 @@ type Lost struct {
 	Malformed uint64
 	// Detail are the numbers and reasons in words.
 	Detail []string
+}
+
+// PeerLoss is how many packets of a local address no Peer counts.
+type PeerLoss struct {
+	Local   netip.Addr
+	Packets uint64
+}
+
+// PeersOf is how many packets may be missing from the Peers of a local address.
+func (l *Lost) PeersOf(a netip.Addr) uint64 {
+	n, others := l.Counters, l.NotPeers
+	for _, p := range l.Peers {
+		if p.Local != a {
+			others += p.Packets
+		}
+	}
+	return n - min(n, others)
 }
 
 // HopCount is a hop counter: the packets of one address, or of one remote range,

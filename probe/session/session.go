@@ -95,6 +95,8 @@ type watch struct {
 	// gaps says what cannot all be counted, by kind.
 	gaps  map[string]string
 	edges model.Edges
+	// refreshes is how often links and pods were read.
+	refreshes int
 }
 
 func newWatch(o Options) (*watch, error) {
@@ -198,6 +200,12 @@ func (w *watch) loop(ctx context.Context, changes <-chan struct{}) error {
 	defer ticker.Stop()
 	end := time.NewTimer(time.Until(w.window.End))
 	defer end.Stop()
+	// Routes may change a thousand times a second: whatever changes until
+	// lookAgain is over leads to one read.
+	again := time.NewTimer(0)
+	again.Stop()
+	defer again.Stop()
+	pending, looked := false, time.Time{}
 	// A pod's link appears before the pod has its address, so links and pods
 	// are read again at the polls after a change.
 	stale := 0
@@ -212,8 +220,15 @@ func (w *watch) loop(ctx context.Context, changes <-chan struct{}) error {
 				changes = nil
 				continue
 			}
-			stale = refreshEvery
-			if err := w.refresh(ctx, time.Now()); err != nil {
+			if !pending {
+				pending = true
+				again.Reset(max(0, lookAgain-time.Since(looked)))
+			}
+		case <-again.C:
+			pending, stale = false, refreshEvery
+			err := w.refresh(ctx, time.Now())
+			looked = time.Now()
+			if err != nil {
 				return err
 			}
 		case now := <-ticker.C:
@@ -241,6 +256,7 @@ func (w *watch) progress(now time.Time) {
 // refresh reads links and pods again. If that fails, the next refresh tries
 // again, so only the end of ctx is an error.
 func (w *watch) refresh(ctx context.Context, now time.Time) error {
+	w.refreshes++
 	links, pods, err := w.collector.Quick(ctx)
 	if err != nil {
 		return ctx.Err()

@@ -133,6 +133,8 @@ type running struct {
 	// due is when the state is read next, looked when links and pods were last
 	// read.
 	due, looked time.Time
+	// looking says that look is due after a change.
+	looking bool
 }
 
 func (r *running) run(ctx context.Context, changes <-chan struct{}) error {
@@ -150,7 +152,10 @@ func (r *running) run(ctx context.Context, changes <-chan struct{}) error {
 				changes = nil
 				continue
 			}
-			again.Reset(max(0, lookAgain-time.Since(r.looked)))
+			if !r.looking {
+				r.looking = true
+				again.Reset(max(0, lookAgain-time.Since(r.looked)))
+			}
 		case <-again.C:
 			err = r.look(ctx)
 		case <-ticker.C:
@@ -169,6 +174,7 @@ func (r *running) run(ctx context.Context, changes <-chan struct{}) error {
 
 // look watches links and pods that were added.
 func (r *running) look(ctx context.Context) error {
+	r.looking = false
 	defer func() { r.looked = time.Now() }()
 	return r.refresh(ctx, time.Now())
 }

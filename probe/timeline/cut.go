@@ -1,6 +1,7 @@
 package timeline
 
 import (
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -166,6 +167,16 @@ func lostSince(b, now model.Lost) model.Lost {
 	out := model.Lost{
 		Events: minus(now.Events, b.Events), Counters: minus(now.Counters, b.Counters),
 		MACs: minus(now.MACs, b.MACs), Unparsed: minus(now.Unparsed, b.Unparsed), Malformed: minus(now.Malformed, b.Malformed),
+	}
+	out.NotPeers = minus(now.NotPeers, b.NotPeers)
+	lost := map[netip.Addr]uint64{}
+	for _, p := range b.Peers {
+		lost[p.Local] = p.Packets
+	}
+	for _, p := range now.Peers {
+		if p.Packets = minus(p.Packets, lost[p.Local]); p.Packets > 0 {
+			out.Peers = append(out.Peers, p)
+		}
 	}
 	before := map[string]uint64{}
 	for _, d := range b.Detail {

@@ -23,6 +23,7 @@ type counters struct {
 	peerTable   *ebpf.Memory // by CPU, then entry
 	hopKeys     *ebpf.Memory // by number of a hop counter
 	freeHops    *ebpf.Memory // a ring of numbers of hop counters
+	lostPeers   *ebpf.Memory // by slot of a local address
 	// addrs hold the numbers of the hop counters in their rows.
 	addrs *addrTable
 	cpus  int
@@ -41,6 +42,10 @@ type counters struct {
 	left    int
 	lost    [bpf.TCLostLOST_MAX]uint64
 	missed  uint64 // see readMissed
+	// peersLost are packets that no peer counted, by slot of the local
+	// address, peersForgot those of slots that were reused since.
+	peersLost   []uint64
+	peersForgot uint64
 }
 
 // hop is a hop counter, summed over CPUs.
@@ -76,6 +81,7 @@ func newCounters(coll *ebpf.Collection, addrs *addrTable) (*counters, error) {
 	}
 	for name, m := range map[string]**ebpf.Memory{
 		bpf.TCMapHopCounters: &c.hopCounters, bpf.TCMapPeers: &c.peerTable, bpf.TCMapHopKeys: &c.hopKeys, bpf.TCMapFreeHops: &c.freeHops,
+		bpf.TCMapPeersLost: &c.lostPeers,
 	} {
 		var err error
 		if *m, err = coll.Maps[name].Memory(); err != nil {
@@ -86,6 +92,7 @@ func newCounters(coll *ebpf.Collection, addrs *addrTable) (*counters, error) {
 	c.hopStride = int(coll.Maps[bpf.TCMapHopCounters].ValueSize())
 	c.peerStride = int(coll.Maps[bpf.TCMapPeers].ValueSize())
 	c.maxHops = c.hopStride / hopSize
+	c.peersLost = make([]uint64, coll.Maps[bpf.TCMapPeersLost].MaxEntries())
 	return c, nil
 }
 
@@ -194,6 +201,11 @@ func (c *counters) pollPeers(now time.Time) error {
 			}
 		}
 	}
+	lost, err := read[uint64](c.lostPeers, 0, len(c.peersLost)*lossSize)
+	if err != nil {
+		return err
+	}
+	c.peersLost = lost
 	for key, count := range sums {
 		p := c.peers[key]
 		if p == nil {
@@ -298,6 +310,14 @@ func (c *counters) forget(match func(addr, link uint16) bool) error {
 				_, err := c.peerTable.WriteAt(zero, int64(cpu*c.peerStride+i*peerSize))
 				errs = append(errs, err)
 			}
+		}
+	}
+	for slot, n := range c.peersLost {
+		if n > 0 && match(uint16(slot), 0) {
+			_, err := c.lostPeers.WriteAt(make([]byte, lossSize), int64(slot*lossSize))
+			errs = append(errs, err)
+			c.peersForgot += n
+			c.peersLost[slot] = 0
 		}
 	}
 	maps.DeleteFunc(c.peers, func(k peerKey, _ *peer) bool { return match(k.local, k.link) })

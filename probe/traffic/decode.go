@@ -18,6 +18,7 @@ const (
 	hopSize     = int(unsafe.Sizeof(bpf.TCHopCounter{}))
 	hopKeySize  = int(unsafe.Sizeof(bpf.TCHopKey{}))
 	peerSize    = int(unsafe.Sizeof(bpf.TCPeer{}))
+	lossSize    = int(unsafe.Sizeof(uint64(0)))
 	linkSize    = int(unsafe.Sizeof(bpf.TCLink{}))
 	cellSize    = uint32(unsafe.Sizeof(uint16(0)))
 	freeHopSize = uint32(unsafe.Sizeof(uint32(0)))
@@ -34,7 +35,7 @@ const (
 // shared are the types that Go reads from shared memory in place. They hold no
 // pointers, and every bit pattern is a valid value.
 type shared interface {
-	bpf.TCHopCounter | bpf.TCHopKey | bpf.TCPeer | bpf.DropDropEvent
+	bpf.TCHopCounter | bpf.TCHopKey | bpf.TCPeer | bpf.DropDropEvent | uint64
 }
 
 // view returns b as a slice of T, without an incomplete value at the end.

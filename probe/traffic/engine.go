@@ -206,6 +206,7 @@ func tcSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	resize(spec.Maps[bpf.TCMapFreeHops], 1, hops*freeHopSize)
 	resize(spec.Maps[bpf.TCMapPeers], cpus, sets*peerWays*uint32(peerSize))
 	spec.Maps[bpf.TCMapHopKeys].MaxEntries = hops
+	spec.Maps[bpf.TCMapPeersLost].MaxEntries = uint32(cfg.MaxAddrs + 1)
 	spec.Maps[bpf.TCMapNeighbors].MaxEntries = maxNeighbors
 	spec.Maps[bpf.TCMapPrefixes].MaxEntries = maxPrefixes
 	if cfg.Pairs {

@@ -800,3 +800,34 @@ func TestLinkTableFull(t *testing.T) {
 		t.Errorf("link with a large index: %v", err)
 	}
 }
+
+// TestScanBesidePeers has one pod scan until its share of the table is used up:
+// another one's peers are counted all the same, and what was lost is the first
+// pod's alone.
+func TestScanBesidePeers(t *testing.T) {
+	b := newBench(t, Link{Uplink: true})
+	scan := udpPacket(t, pod, other)
+	for i := range uint32(30000) {
+		binary.BigEndian.PutUint32(scan[14+16:], 0xc0000000+i*2654435761>>2)
+		if _, _, err := b.program(model.Egress).Test(scan); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const peers = 100
+	for i := range byte(peers) {
+		b.run(model.Egress, udpPacket(t, pod2, netip.AddrFrom4([4]byte{203, 0, 113, i})))
+	}
+	tr := b.traffic()
+	n := 0
+	for _, p := range tr.Peers {
+		if p.Local == pod2 {
+			n++
+		}
+	}
+	if n != peers || tr.Lost.PeersOf(pod2) != 0 {
+		t.Errorf("%d peers beside the scan, %d lost; want %d and none", n, tr.Lost.PeersOf(pod2), peers)
+	}
+	if lost := tr.Lost.PeersOf(pod); lost == 0 || lost != tr.Lost.Counters {
+		t.Errorf("%d packets of the scan lost, of %d", lost, tr.Lost.Counters)
+	}
+}

@@ -178,9 +178,11 @@ func (e *Engine) lost() model.Lost {
 	why(&l.Unparsed, tc[bpf.TCLostLOST_UNREADABLE], "packets with a header that the kernel did not copy")
 	why(&l.Malformed, tc[bpf.TCLostLOST_MALFORMED], "packets with a header cut off or wrong")
 	why(&l.Counters, tc[bpf.TCLostLOST_LINK], "packets on links that were not yet known")
-	why(&l.Counters, tc[bpf.TCLostLOST_HOP], "packets at hops that no counter was free for")
-	why(&l.Counters, tc[bpf.TCLostLOST_PEER], "packets of pairs of addresses that no counter was free for")
-	why(&l.Counters, tc[bpf.TCLostLOST_NEIGH], "ARP or ND messages that no counter was free for")
+	why(&l.Counters, tc[bpf.TCLostLOST_PEER], "packets of peers that no counter was free for")
+	// Of these every packet has been counted for its peer.
+	why(&l.NotPeers, tc[bpf.TCLostLOST_HOP], "packets at hops that no counter was free for")
+	why(&l.NotPeers, tc[bpf.TCLostLOST_PAIR], "packets of pairs of addresses that no counter was free for")
+	why(&l.NotPeers, tc[bpf.TCLostLOST_NEIGH], "ARP or ND messages that no counter was free for")
 	why(&l.Counters, e.counters.missed, "packets while another was being counted")
 	var macs uint64
 	for i := range e.counters.hops {
@@ -190,11 +192,18 @@ func (e *Engine) lost() model.Lost {
 	if d := e.drops; d != nil {
 		why(&l.Unparsed, d.lost[bpf.TCLostLOST_UNREADABLE], "dropped packets with a header that could not be read")
 		why(&l.Malformed, d.lost[bpf.TCLostLOST_MALFORMED], "dropped packets with a header cut off or wrong")
-		why(&l.Counters, d.lost[bpf.TCLostLOST_DROP], "drops that no counter was free for")
+		why(&l.NotPeers, d.lost[bpf.TCLostLOST_DROP], "drops that no counter was free for")
 		why(&l.Events, d.lost[bpf.TCLostLOST_RING], "samples of drops that the ring buffer had no room for")
 		why(&l.Events, d.lost[bpf.TCLostLOST_RATE], "samples of drops beyond the rate limit")
-		why(&l.Counters, d.missed, "drops while another was being counted")
+		why(&l.NotPeers, d.missed, "drops while another was being counted")
 		why(&l.Events, d.unsampled, "samples of drops of more kinds than are kept")
+	}
+	l.Counters += l.NotPeers
+	l.NotPeers += e.counters.peersForgot
+	for slot, n := range e.counters.peersLost {
+		if a, _, ok := e.addrs.of(uint16(slot)); ok && n > 0 {
+			l.Peers = append(l.Peers, model.PeerLoss{Local: a, Packets: n})
+		}
 	}
 	return l
 }
