@@ -101,7 +101,7 @@ func (v *view) deafTo(s service, a *asks, d *deaf) bool {
 	}
 	flows := slices.DeleteFunc(slices.Clone(a.unreplied), func(f *model.Flow) bool {
 		client := f.Original.Src
-		return replied[client] || s.proto == udp && s.port != dnsPort && !a.before[client] || len(replied) > 0 && asked[client] < minAsks || v.settledFor(s.pod, client)
+		return replied[client] || s.proto == udp && s.port != dnsPort && !a.before[client] || len(replied) > 0 && asked[client] < minAsks || v.settledFor(s.pod, f)
 	})
 	if len(flows) < minAsks || s.proto == tcp && d.silent < minAsks {
 		return false
@@ -111,15 +111,20 @@ func (v *view) deafTo(s service, a *asks, d *deaf) bool {
 	return true
 }
 
-// settledFor reports whether a finding is about packets between a pod and a client
-// already. That nobody listens explains silence whatever its severity.
-func (v *view) settledFor(pod, client netip.Addr) bool {
-	about := func(f *finding, a, b netip.Addr) bool {
-		return slices.Contains(f.Pods, a) &&
-			(len(f.Peers) == 0 || slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool { return p.Contains(b) }))
+// settledFor reports whether a finding is about a flow to a pod already: about the pod
+// and the client, or the service's address that the client asked. That nobody listens
+// explains silence whatever its severity. What a pod asks of itself comes back with its
+// own address, which the kernel refuses.
+func (v *view) settledFor(pod netip.Addr, flow *model.Flow) bool {
+	client, to := flow.Original.Src, flow.Original.Dst
+	if client == pod {
+		return true
+	}
+	names := func(f *finding, a netip.Addr, peers ...netip.Addr) bool {
+		return slices.Contains(f.Pods, a) && (len(f.Peers) == 0 || slices.ContainsFunc(peers, func(b netip.Addr) bool { return inAny(f.Peers, b) }))
 	}
 	for f := range each(v.prior) {
-		if (f.Severity != model.Info || f.Code == NoListener) && (about(f, pod, client) || about(f, client, pod)) {
+		if (f.Severity != model.Info || f.Code == NoListener) && (names(f, pod, client, to) || names(f, client, pod, to)) {
 			return true
 		}
 	}

@@ -155,6 +155,11 @@ func TestPodNotReplying(t *testing.T) {
 			}
 			return n
 		}, nil},
+		{"a pod that asks itself", func() *node {
+			n := kubenet().live()
+			n.asks(server, server, tcp, 8080, 9, false)
+			return n
+		}, nil},
 		{"the requests never reached the pod's link", func() *node {
 			n := silent(kubenet())
 			n.Traffic.Hops = nil
