@@ -11,8 +11,9 @@ import (
 
 // setGiven sets the addresses that the node's tables give to each pod while no
 // interface has them: a pod whose interface lost its address is known by these.
-// They are what the node routes to the pod's link alone, and what its neighbour
-// entries and bridge rules resolve to the pod's MAC.
+// They are what the node routes to the pod's link alone, what its neighbour
+// entries and bridge rules resolve to the pod's MAC, and the address of its
+// bridge's network that this MAC is made of, as bridge plugins make it.
 func (v *view) setGiven(pods []model.Pod) {
 	taken := addressesOf(pods)
 	maps.Copy(taken, nodeAddresses(v.links))
@@ -42,6 +43,13 @@ func (v *view) setGiven(pods []model.Pod) {
 			give(p, n.Addr)
 		}
 	}
+	for i := range pods {
+		p := &pods[i]
+		a := netip.AddrFrom4([4]byte(p.MAC[2:]))
+		if l := v.link(p.LinkIndex); l != nil && v.inNetworkOf(l.Master, a) {
+			give(p, a)
+		}
+	}
 	for _, r := range v.frames {
 		p := byMAC[r.MAC]
 		if p == nil {
@@ -53,6 +61,12 @@ func (v *view) setGiven(pods []model.Pod) {
 			}
 		}
 	}
+}
+
+// inNetworkOf reports whether an address is in a network of the link's.
+func (v *view) inNetworkOf(index int, a netip.Addr) bool {
+	l := v.link(index)
+	return l != nil && slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return !p.IsSingleIP() && p.Contains(a) })
 }
 
 // addressesOf returns the addresses of the pods' interfaces.

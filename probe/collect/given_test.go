@@ -15,7 +15,7 @@ func TestGiven(t *testing.T) {
 	addr := netip.MustParseAddr
 	hw := func(b byte) model.MAC { return model.MAC{2, 0, 0, 0, 0, b} }
 	v := view{
-		links: []model.Link{{Index: 3, Name: "br", Kind: "bridge", MAC: hw(3)}, {Index: 4, Name: "a", Master: 3}, {Index: 5, Name: "b", Master: 3}, {Index: 6, Name: "c"}},
+		links: []model.Link{{Index: 3, Name: "br", Kind: "bridge", MAC: hw(3), Addresses: []netip.Prefix{netip.MustParsePrefix("10.9.0.1/24")}}, {Index: 4, Name: "a", Master: 3}, {Index: 5, Name: "b", Master: 3}, {Index: 6, Name: "c"}, {Index: 8, Name: "d", Master: 3}},
 		routes: []model.Route{
 			{Dst: netip.MustParsePrefix("10.9.0.6/32"), IfIndex: 6, Type: "unicast"},
 			{Dst: netip.MustParsePrefix("10.8.0.0/24"), IfIndex: 6, Type: "unicast"},
@@ -34,6 +34,7 @@ func TestGiven(t *testing.T) {
 		{LinkIndex: 5, MAC: hw(5), Addresses: []netip.Prefix{netip.MustParsePrefix("10.9.0.5/24")}},
 		{LinkIndex: 6, MAC: hw(6)},
 		{LinkIndex: 7},
+		{LinkIndex: 8, MAC: model.MAC{10, 88, 10, 9, 0, 13}},
 	}
 	v.setGiven(pods)
 	check := func(want ...[]netip.Addr) {
@@ -44,7 +45,7 @@ func TestGiven(t *testing.T) {
 			}
 		}
 	}
-	check([]netip.Addr{addr("10.9.0.4")}, nil, []netip.Addr{addr("10.9.0.6")}, nil)
+	check([]netip.Addr{addr("10.9.0.4")}, nil, []netip.Addr{addr("10.9.0.6")}, nil, []netip.Addr{addr("10.9.0.13")})
 	var f files.Files
 	f.Config.Taken = []netip.Addr{addr("10.9.0.4"), addr("10.9.0.5"), addr("10.9.0.6"), addr("10.9.0.8")}
 	giveFiled(pods, f)
