@@ -128,6 +128,12 @@ func (v *view) settledFor(pod netip.Addr, flow *model.Flow) bool {
 			return true
 		}
 	}
+	// Its replies may wait in the pod for a gateway that does not answer.
+	for d := range each(v.Traffic.Drops) {
+		if (d.Src == pod && d.Dst == client || d.Src == client && d.Dst == pod) && v.drops.Lost(d) && v.explained(d) {
+			return true
+		}
+	}
 	return false
 }
 
