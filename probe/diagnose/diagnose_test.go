@@ -394,7 +394,7 @@ func TestDiagnose(t *testing.T) {
 			n.silent("172.20.1.5", "172.20.3.9")
 			n.Traffic.Lost = model.Lost{Counters: 9, NotPeers: 2, Peers: []model.PeerLoss{{Local: addr("172.20.1.6"), Packets: 7}}}
 			return n
-		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
+		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
 		{"UDP that comes from there is no answer to ours", func() *node {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")

@@ -288,7 +288,7 @@ func TestInsidePods(t *testing.T) {
 			n.Links[1].Addresses = nil
 			n.inner(0, "172.20.1.5/16", "default via 172.20.1.1")
 			return n
-		}, nil, nil},
+		}, []string{"BridgeAddress possible 172.20.1.5 172.20.1.6"}, nil},
 
 		{"two of three wrong, and the bridge decides", func() *node {
 			n := inside3()

@@ -157,7 +157,7 @@ func TestPodNotReplying(t *testing.T) {
 		}, nil},
 		{"a pod that asks itself", func() *node {
 			n := kubenet().live()
-			n.asks(server, server, tcp, 8080, 9, false)
+			n.requested(server, server, tcp, 8080, 9, false)
 			return n
 		}, nil},
 		{"the requests never reached the pod's link", func() *node {

@@ -29,6 +29,9 @@ func (n *node) live() *node {
 	}
 	for i := range n.Pods {
 		n.Pods[i].Up, n.Pods[i].Since = true, start
+		if n.Pods[i].Routes == nil {
+			n.Pods[i].Routes = []model.Route{{Table: 254, Dst: prefix("0.0.0.0/0"), Type: "unicast"}}
+		}
 	}
 	return n
 }
