@@ -303,10 +303,11 @@ func nobody(s *scenario.Scenario, flow scenario.Flow) bool {
 	})
 }
 
-// lingers reports whether a finding may outlive its cause: packets that wait for a
-// neighbour are dropped up to three seconds after they were sent.
+// lingers reports whether a finding may outlive its cause, for information only:
+// packets that wait for a neighbour are dropped up to three seconds after they were
+// sent, and replies to what was asked before come to sockets that are closed.
 func lingers(f model.Finding) bool {
-	return f.Severity == model.Info && f.Code == diagnose.UnexplainedDrop && strings.HasPrefix(f.Title, "NEIGH_FAILED")
+	return f.Severity == model.Info && (f.Code == diagnose.UnexplainedDrop || f.Code == diagnose.NoListener)
 }
 
 // paste runs a line as a person does in a shell on the node.
@@ -387,7 +388,7 @@ func inCloud(ctx context.Context, l *lab.Lab, line string) error {
 		return words[i+1]
 	}
 	s := l.Scenario()
-	mends := func(f scenario.Fault) bool { return false }
+	var mends func(scenario.Fault) bool
 	switch command := strings.Join(words[:max(0, slices.IndexFunc(words, func(w string) bool { return strings.HasPrefix(w, "-") }))], " "); command {
 	case "az network route-table route create", "az network route-table route update":
 		hop, err := netip.ParseAddr(option("next-hop-ip-address"))

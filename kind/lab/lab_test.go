@@ -39,7 +39,7 @@ func TestScenarios(t *testing.T) {
 		// Nothing with a pod's address crosses the fabric.
 		"missing-udr": func(s FlowStats) bool { return crosses(s) && (isPod(s.From) || isPod(s.To)) },
 		// Neither requests to that node's pods nor answers to them.
-		"missing-udr-one": func(s FlowStats) bool { return crosses(s) && touches(s, "aks-3/queue") },
+		"missing-udr-one": func(s FlowStats) bool { return withPod(s, "aks-3") },
 		// What arrives at the NIC for the pod, request or answer; but
 		// answers from outside arrive for the node.
 		"stale-mac-rewrite": func(s FlowStats) bool { return crosses(s) && touches(s, "aks-1/cart") },

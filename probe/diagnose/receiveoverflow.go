@@ -127,7 +127,7 @@ func (v *view) fullQueue(p *model.Pod, f *model.Finding, all map[service]*asks) 
 	if len(f.Pods) == 0 {
 		f.Pods = podAddrs(p)
 	}
-	f.Fix = append(f.Fix, inside(p)+"ss -lnt; a Recv-Q above Send-Q is a full queue: the process hangs, or is short of processor time; "+
+	f.Fix = append(f.Fix, inside(p)+"ss -lnt # a Recv-Q above Send-Q is a full queue: the process hangs, or is short of processor time; "+
 		"a larger backlog (net.core.somaxconn and the application's own) helps against bursts")
 	if steady {
 		f.Severity = model.Warning

@@ -215,7 +215,7 @@ func (v *view) exhausted(k rangeOf, h *holders, full bool, alike int) model.Find
 		f.Unseen = append(f.Unseen, "a flow that got no port: no insertion failed in the window for want of one")
 	}
 	f.LastHopAlive = v.place(v.outLink(k.to), model.Egress)
-	f.Fix = []string{"conntrack -L -p " + model.ProtoName(k.proto) + " -d " + k.to.String() + "; use connections again, or leave with more addresses (NAT gateway)"}
+	f.Fix = []string{"conntrack -L -p " + model.ProtoName(k.proto) + " -d " + k.to.String() + " # use connections again, or leave with more addresses (NAT gateway)"}
 	if k.within != anyPorts {
 		f.Fix = append([]string{"widen the range of ports, unless something else needs the others:", widen(l.nat.Rule)}, f.Fix...)
 	}

@@ -89,7 +89,7 @@ func overflows(r io.Reader) (uint64, error) {
 			return strconv.ParseUint(fields[i], 10, 64)
 		}
 	}
-	return 0, errors.New("no values of " + group)
+	return 0, fmt.Errorf("read %s: no values", group)
 }
 
 // waiting returns the listeners with connections that wait to be accepted. The kernel
