@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -182,73 +181,6 @@ func (s *udrSearch) suffices(silent []*remoteRange) bool {
 		(s.controls(silent) != "" || slices.ContainsFunc(silent, func(r *remoteRange) bool { return s.echoAnswered(r.six()) }))
 }
 
-// udrCause is what the files say is missing: this node's own route, or that of
-// one other node, or with unassociated all of a subnet's; and the ranges that are
-// silent for it.
-type udrCause struct {
-	routeFact
-	own    bool
-	ranges []*remoteRange
-}
-
-// readFiles asks the files about the routes of all ranges, with and without
-// traffic.
-func (s *udrSearch) readFiles() {
-	s.filed, s.settled = map[netip.Prefix][]model.Evidence{}, map[netip.Prefix]bool{}
-	if len(s.own) == 0 || !s.Has(model.SourceCloud) {
-		return
-	}
-	self := s.self()
-	for _, r := range s.withoutLoops(s.fabricRanges()) {
-		if r.answers || s.found(netip.Addr{}, r.cidr, WrongUDR, NICForwarding) {
-			continue
-		}
-		cause := s.fileCause(r, self)
-		if cause == nil {
-			continue
-		}
-		s.settled[r.cidr] = true
-		if at := slices.IndexFunc(s.causes, func(c *udrCause) bool {
-			return c.own && cause.own || c.unassociated && cause.unassociated && c.own == cause.own
-		}); at >= 0 {
-			cause = s.causes[at]
-		} else {
-			s.causes = append(s.causes, cause)
-		}
-		cause.ranges = append(cause.ranges, r)
-	}
-}
-
-// fileCause is what the files say is missing for the range to be reached and to
-// reach this node; nil where they name nothing. A range whose routes both lead to
-// the correct nodes is settled: its silence has another cause.
-func (s *udrSearch) fileCause(r *remoteRange, self *model.ClusterNode) *udrCause {
-	owner := s.nodeOf(r.cidr)
-	// An unknown node is supposed to be in this node's subnet.
-	there, back := s.routeTo(r.cidr, owner, self), routeFact{}
-	for _, p := range s.own {
-		if p.Addr().Is4() == r.cidr.Addr().Is4() {
-			back = s.routeTo(p, self, cmp.Or(owner, self))
-		}
-	}
-	missing := func(f routeFact) bool {
-		return f.state == routeMissing || len(r.silent) > 0 && f.state == routeUnlisted
-	}
-	switch {
-	case missing(there) && !r.nodeAnswers:
-		return &udrCause{routeFact: there}
-	case missing(back) && r.back != reachWorks:
-		return &udrCause{routeFact: back, own: true}
-	}
-	s.settled[r.cidr] = (there.state == routeCorrect || r.there == reachWorks) && (back.state == routeCorrect || r.back == reachWorks)
-	for _, f := range []routeFact{there, back} {
-		if f.state != routeUnknown {
-			s.filed[r.cidr] = append(s.filed[r.cidr], f.evidence())
-		}
-	}
-	return nil
-}
-
 // noReturn is the finding on one silent range, or on all of them, or on those
 // that a cause in the files explains. missing is what other signs say.
 func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing missingRoute) finding {
@@ -406,39 +338,6 @@ func bothRoutesMissing(v *view, f *model.Finding, silent []*remoteRange) {
 func leftCorrectly(where, uplink string) string {
 	return fmt.Sprintf("Packets of pods to %s leave %s with their own source address, for the gateway, and nothing returns. Nothing is dropped on this node. ",
 		where, uplink)
-}
-
-// proveByFile turns the inference into what the files prove.
-func proveByFile(v *view, f *model.Finding, silent []*remoteRange, c *udrCause) {
-	f.Evidence = append(f.Evidence, c.evidence())
-	f.Alternatives = nil
-	switch {
-	case c.state != routeUnlisted:
-		f.Confidence, f.Unseen = model.Proven, nil
-	case f.Confidence != model.Possible:
-		f.Confidence, f.Unseen = model.Proven, []string{"which subnets the table is associated with"}
-	}
-	const lost = "The fabric discards such packets without a word; nothing is dropped on any node."
-	switch {
-	case c.unassociated:
-		f.Title = "the subnet has no route table: " + addrs(f.Peers)
-		if c.subnet == nil {
-			f.Title = "the route table is associated with no subnet: " + addrs(f.Peers)
-		}
-		f.Why = "No user-defined route applies to what the nodes send, so the fabric knows no other node's pods. " + lost
-		f.Fix = []string{v.associateFix(c.subnet, c.table)}
-	case c.own:
-		f.Title = "no route to this node's own pods: nothing returns from " + addrs(f.Peers)
-		f.Why = "The route table that applies to the other nodes has no row for this node's pods, so what they answer gets lost. " + lost
-		f.Fix = v.ownRouteFix(c.table)
-	default:
-		f.Title = "no route to " + addrs(f.Peers)
-		f.Why = "The route table that applies to this node has no row for these pods. " + lost
-		f.Fix = nil
-		for _, r := range silent {
-			f.Fix = append(f.Fix, v.rangeRouteFix(r.cidr, c.table))
-		}
-	}
 }
 
 func (s *udrSearch) whyNoReturn(uplink string, silent []*remoteRange) string {
