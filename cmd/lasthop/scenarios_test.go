@@ -64,7 +64,8 @@ func TestDemos(t *testing.T) {
 			t.Parallel()
 			demo(t, &all, name, 0, "6s")
 		})
-		for seed := 1; seed < seeds && s.Expect.Healthy(); seed++ {
+		// A state that was made on purpose may name addresses, which no seed changes.
+		for seed := 1; seed < seeds && s.Expect.Healthy() && len(s.Faults) == 0; seed++ {
 			t.Run(fmt.Sprintf("%s seed %d", filepath.Base(name), seed), func(t *testing.T) {
 				t.Parallel()
 				demo(t, &all, seeded(t, name, seed), seed, "4s")
