@@ -38,7 +38,7 @@ func findBlackholeRoute(v *view) []finding {
 		return nil
 	}
 	groups := map[discard]*lost{}
-	for d := range each(v.Traffic.Drops) {
+	for d := range model.Each(v.Traffic.Drops) {
 		if !v.ofPod(d) || v.explained(d) {
 			continue
 		}

@@ -53,7 +53,7 @@ func (h *hook) ofCgroup() bool { return h.reason == "BPF_CGROUP_EGRESS" }
 func findBPFDrop(v *view) []finding {
 	hooks := map[hook]*lost{}
 	var order []hook
-	for d := range each(v.Traffic.Drops) {
+	for d := range model.Each(v.Traffic.Drops) {
 		k := hook{d.Reason, d.Netns, d.IfIndex, d.Link}
 		if d.XDP() {
 			k.reason = "XDP"

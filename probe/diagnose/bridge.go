@@ -11,7 +11,7 @@ import (
 // bridgePods are the living pods whose links are ports of a bridge.
 func (v *view) bridgePods(b *model.Link) []*model.Pod {
 	var out []*model.Pod
-	for p := range each(v.Pods) {
+	for p := range model.Each(v.Pods) {
 		if v.bridgeOf(p) == b {
 			out = append(out, p)
 		}
@@ -23,7 +23,7 @@ func (v *view) bridgePods(b *model.Link) []*model.Pod {
 // nobody else can be behind it.
 func (v *view) podOnly(b *model.Link) bool {
 	ofPods := map[int]bool{}
-	for p := range each(v.Pods) {
+	for p := range model.Each(v.Pods) {
 		ofPods[p.LinkIndex] = true
 	}
 	return !slices.ContainsFunc(v.Links, func(l model.Link) bool { return l.Master == b.Index && !ofPods[l.Index] })

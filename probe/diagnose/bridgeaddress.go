@@ -36,13 +36,13 @@ func findBridgeAddress(v *view) []finding {
 		return nil
 	}
 	var out []finding
-	for b := range each(v.Links) {
+	for b := range model.Each(v.Links) {
 		if b.Kind != "bridge" || !b.Up {
 			continue
 		}
 		byGateway := map[netip.Addr][]*model.Pod{}
 		for _, p := range v.bridgePods(b) {
-			for g := range each(p.Gateways) {
+			for g := range model.Each(p.Gateways) {
 				if v.stood(p) && p.Up && g.Addr.IsValid() && !v.nodeAddrs[g.Addr] && len(v.pods[g.Addr]) == 0 {
 					byGateway[g.Addr] = append(byGateway[g.Addr], p)
 				}
@@ -63,7 +63,7 @@ func findBridgeAddress(v *view) []finding {
 func gatewayGone(v *view, b *model.Link, gateway netip.Addr, pods []*model.Pod) (finding, bool) {
 	var was []*model.Pod
 	for _, p := range pods {
-		for g := range each(p.Gateways) {
+		for g := range model.Each(p.Gateways) {
 			switch {
 			case g.Addr != gateway || !resolved(g):
 			case g.MAC == b.MAC:

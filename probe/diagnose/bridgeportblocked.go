@@ -38,7 +38,7 @@ func findBridgePortBlocked(v *view) []finding {
 		return nil
 	}
 	var out []finding
-	for b := range each(v.Links) {
+	for b := range model.Each(v.Links) {
 		if b.Kind != "bridge" {
 			continue
 		}
@@ -206,7 +206,7 @@ func stuckAtPort(pods []netip.Addr) func(*model.Drop) bool {
 // forwarding is how many other ports of the bridge forward.
 func forwarding(v *view, b, but *model.Link) int {
 	n := 0
-	for l := range each(v.Links) {
+	for l := range model.Each(v.Links) {
 		if l.Master == b.Index && l != but && l.Port != nil && l.Port.State == model.PortForwarding {
 			n++
 		}
@@ -230,7 +230,7 @@ func bridgeDown(v *view, b *model.Link, pods []*model.Pod) (finding, bool) {
 	}
 	for _, p := range pods {
 		f.Pods = append(f.Pods, podAddrs(p)...)
-		for g := range each(p.Gateways) {
+		for g := range model.Each(p.Gateways) {
 			fix := fmt.Sprintf("ip -6 addr add %s/%d dev %s", g.Addr, gatewayBits(pods, g.Addr), shellWord(b.Name))
 			// The kernel takes IPv6 addresses from a link that goes down.
 			if g.Addr.Is6() && !g.Addr.IsLinkLocalUnicast() && !v.nodeAddrs[g.Addr] && v.podOnly(b) && !slices.Contains(f.Fix, fix) {
@@ -271,7 +271,7 @@ func isolatedPorts(v *view, b *model.Link, pods []*model.Pod) (finding, bool) {
 		return from != nil && to != nil && from != to && (d.NeighborFailed() || notForwarded(d))
 	}
 	var l lost
-	for d := range each(v.Traffic.Drops) {
+	for d := range model.Each(v.Traffic.Drops) {
 		if between(d) && !v.explained(d) {
 			l.addFor(d.Src, d)
 			l.pods[d.Dst] = true

@@ -34,7 +34,7 @@ const routesInstead = "broute"
 func findBridgeRuleDrop(v *view) []finding {
 	allowed := v.byDesign()
 	var drops []*model.Drop
-	for d := range each(v.Traffic.Drops) {
+	for d := range model.Each(v.Traffic.Drops) {
 		if d.Netfilter() && (d.Netns == 0 || d.Netns == v.Node.Netns) && v.pod(d).IsValid() && !v.explained(d) && !allowed.take(d) {
 			drops = append(drops, d)
 		}
@@ -67,7 +67,7 @@ func findBridgeRuleDrop(v *view) []finding {
 // not, and behind them the policies, as rules that match all.
 func droppingRules(v *view) []*model.FrameRule {
 	var out []*model.FrameRule
-	for r := range each(v.FrameRules) {
+	for r := range model.Each(v.FrameRules) {
 		if r.Target == model.TargetDrop && r.Table != routesInstead && r.Counter.Delta >= minDrops && !v.deduplicates(r) {
 			out = append(out, r)
 		}
@@ -115,7 +115,7 @@ func namedPods(v *view, r *model.FrameRule) []netip.Addr {
 			}
 		}
 	}
-	for p := range each(v.Pods) {
+	for p := range model.Each(v.Pods) {
 		here := func(m model.IfMatch) bool { return m.Name == p.Link && !m.Not }
 		mac := func(m model.MACMatch) bool { return m.Set && !m.Not && m.Addr == p.MAC && m.Mask == model.Broadcast }
 		if here(r.In) || here(r.Out) || mac(r.SrcMAC) || mac(r.DstMAC) {

@@ -44,7 +44,7 @@ func (f routeFact) evidence() model.Evidence {
 
 // self is this node: as the nodes file has it, or as its own links tell.
 func (v *view) self() *model.ClusterNode {
-	for n := range each(v.Cluster.Nodes) {
+	for n := range model.Each(v.Cluster.Nodes) {
 		if isSelf(v, n) {
 			return n
 		}
@@ -197,7 +197,7 @@ func findTables(v *view) []*model.RouteTable {
 		}
 	}
 	var out, all []*model.RouteTable
-	for t := range each(v.Cluster.Azure.Tables) {
+	for t := range model.Each(v.Cluster.Azure.Tables) {
 		all = append(all, t)
 		if slices.ContainsFunc(t.Routes, func(r model.UDR) bool {
 			return slices.ContainsFunc(r.Prefixes, func(p netip.Prefix) bool { return cidrs[p] }) ||
@@ -225,14 +225,14 @@ func unusedTable(v *view) *model.RouteTable {
 func subnetOf(v *view, n *model.ClusterNode) (*model.Subnet, string) {
 	a := &v.Cluster.Azure
 	id := ""
-	for c := range each(a.NICs) {
+	for c := range model.Each(a.NICs) {
 		if len(c.Subnets) > 0 && slices.ContainsFunc(c.Addresses, func(x netip.Addr) bool { return slices.Contains(n.Addresses, x) }) {
 			id = c.Subnets[0]
 		}
 	}
 	var found *model.Subnet
 	best := -1
-	for s := range each(a.Subnets) {
+	for s := range model.Each(a.Subnets) {
 		if model.SameResource(s.ID, id) {
 			return s, id
 		}
@@ -256,7 +256,7 @@ func appliedTable(v *view, s *model.Subnet, id string) (table *model.RouteTable,
 	if s != nil {
 		want = s.RouteTable
 	}
-	for t := range each(v.Cluster.Azure.Tables) {
+	for t := range model.Each(v.Cluster.Azure.Tables) {
 		if model.SameResource(t.ID, want) {
 			return t, true, true
 		}
@@ -280,7 +280,7 @@ func judgeTable(t *model.RouteTable, cidr netip.Prefix, owner *model.ClusterNode
 // judgeRows looks for the range among routes that apply together.
 func judgeRows(rows []model.UDR, cidr netip.Prefix, owner *model.ClusterNode) routeFact {
 	var right, covering *model.UDR
-	for r := range each(rows) {
+	for r := range model.Each(rows) {
 		if !r.Active {
 			continue
 		}

@@ -35,7 +35,7 @@ func findConntrackFull(v *view) []finding {
 		return nil
 	}
 	var l lost
-	for d := range each(v.Traffic.Drops) {
+	for d := range model.Each(v.Traffic.Drops) {
 		// Connection tracking drops in the hook itself, never within nft.
 		if c.Drop > 0 && d.Netfilter() && d.Location != model.LocationNFT && v.ofPod(d) && !v.inPod(d).IsValid() {
 			l.add(v, d)

@@ -68,7 +68,7 @@ func (v *view) refusedEntries(failed uint64) (*lost, []*candidateRule) {
 	rules, samples := v.newDropRules(), v.dropSamples()
 	var list []*model.Drop
 	rivals := map[*model.Drop][]candidate{}
-	for d := range each(v.Traffic.Drops) {
+	for d := range model.Each(v.Traffic.Drops) {
 		if !slices.Contains(refusedLocations, d.Location) || d.Location == "nf_hook_slow" && !d.Netfilter() ||
 			!v.ofPod(d) || v.inPod(d).IsValid() || v.explained(d) {
 			continue
@@ -146,7 +146,7 @@ func (v *view) raced(failed uint64, l *lost) model.Finding {
 // the peers for one of the pods.
 func (v *view) servicesOf(pods, peers map[netip.Addr]bool) []netip.Addr {
 	found := map[netip.Addr]bool{}
-	for f := range each(v.Flows) {
+	for f := range model.Each(v.Flows) {
 		if pods[f.Original.Src] && peers[f.Reply.Src] && f.Original.Dst != f.Reply.Src {
 			found[f.Original.Dst] = true
 		}
@@ -160,7 +160,7 @@ func (v *view) servicesOf(pods, peers map[netip.Addr]bool) []netip.Addr {
 // dropped packet has the node's address.
 func (v *view) racedUnseen(failed uint64) []finding {
 	l := lost{pods: map[netip.Addr]bool{}, peers: map[netip.Addr]bool{}}
-	for f := range each(v.Flows) {
+	for f := range model.Each(v.Flows) {
 		translated := f.Original.Src != f.Reply.Dst || f.Original.Dst != f.Reply.Src && !v.Has(model.SourceDrops)
 		if f.Proto == udp && f.Original.DstPort == dnsPort && !f.Start.IsZero() && translated && len(v.pods[f.Original.Src]) > 0 {
 			l.pods[f.Original.Src], l.peers[f.Original.Dst] = true, true

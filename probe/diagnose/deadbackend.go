@@ -46,7 +46,7 @@ func findDeadBackend(v *view) []finding {
 		}
 		return found[a]
 	}
-	for f := range each(v.Flows) {
+	for f := range model.Each(v.Flows) {
 		to := f.Reply.Src
 		if to == f.Original.Dst || !v.vacant(to) {
 			continue
@@ -90,7 +90,7 @@ func triedEnough(v *view, b *backend) bool {
 func (v *view) dropsFor(a netip.Addr) []*model.Drop {
 	var out []*model.Drop
 	takes := lostTo(a)
-	for d := range each(v.Traffic.Drops) {
+	for d := range model.Each(v.Traffic.Drops) {
 		if takes(d) {
 			out = append(out, d)
 		}

@@ -60,7 +60,7 @@ type finding struct {
 // about: its pods, or its peers.
 func (v *view) consequence(f finding) bool {
 	accounted := map[netip.Addr]bool{}
-	for p := range each(v.prior) {
+	for p := range model.Each(v.prior) {
 		for _, a := range p.accounts {
 			accounted[a] = true
 		}
@@ -213,7 +213,7 @@ func (v *view) judge() {
 			}
 		}
 		found[i] = slices.DeleteFunc(k.find(&scope), scope.consequence)
-		for f := range each(found[i]) {
+		for f := range model.Each(found[i]) {
 			f.Code, f.EndsAt, f.Passes = k.page.Code, k.ends, k.passes
 			f.Severity = cmp.Or(f.Severity, k.page.Severity)
 			f.Verify = cmp.Or(f.Verify, verify(k.page.Code))

@@ -185,7 +185,7 @@ func mostDropped(drops []*model.Drop) []*model.Drop {
 // packets that match.
 func (v *view) atSockets(match func(*model.Drop) bool, judge func(*model.Pod, *lost) model.Finding) []finding {
 	byPod := map[netip.Addr]*lost{}
-	for d := range each(v.Traffic.Drops) {
+	for d := range model.Each(v.Traffic.Drops) {
 		if match(d) && len(v.pods[d.Dst]) > 0 && !v.explained(d) && (d.Netns == 0 || v.inPod(d) == d.Dst) {
 			if byPod[d.Dst] == nil {
 				byPod[d.Dst] = &lost{}

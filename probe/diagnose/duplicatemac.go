@@ -41,7 +41,7 @@ func findDuplicateMAC(v *view) []finding {
 	}
 	groups := map[segment][]*model.Pod{}
 	var order []segment
-	for p := range each(v.Pods) {
+	for p := range model.Each(v.Pods) {
 		b := v.bridgeOf(p)
 		if b == nil || p.MAC.IsZero() || !v.enterable(p) {
 			continue
@@ -65,7 +65,7 @@ func findDuplicateMAC(v *view) []finding {
 // MAC is looked up by itself.
 func (v *view) apart(bridge int, list []*model.Pod) bool {
 	at := map[int]int{}
-	for e := range each(v.FDB) {
+	for e := range model.Each(v.FDB) {
 		if e.Bridge == bridge && e.MAC == list[0].MAC && e.VLAN != 0 {
 			at[e.VLAN] = e.IfIndex
 		}
@@ -92,7 +92,7 @@ func sharedMAC(v *view, list []*model.Pod) finding {
 		f.Pods = append(f.Pods, podAddrs(p)...)
 		observe(&f, model.SourcePods, "%s: %s has %s, behind %s", podName(p), p.Interface, p.MAC, p.Link)
 	}
-	for e := range each(v.FDB) {
+	for e := range model.Each(v.FDB) {
 		if e.Bridge == bridge.Index && e.MAC == list[0].MAC && !e.Local {
 			observe(&f, model.SourceBridge, "%s sends frames for it by %s at present", bridge.Name, v.linkName(e.IfIndex))
 			break
@@ -209,12 +209,12 @@ func (v *view) givenMAC(p *model.Pod) model.MAC {
 		_, used := v.macs[m]
 		return !used && !m.IsZero() && !m.IsMulticast() && m != p.MAC
 	}
-	for n := range each(v.Neighbors) {
+	for n := range model.Each(v.Neighbors) {
 		if n.State == "PERMANENT" && p.Has(n.Addr) && fits(n.MAC) {
 			return n.MAC
 		}
 	}
-	for r := range each(v.FrameRules) {
+	for r := range model.Each(v.FrameRules) {
 		for _, m := range []model.AddrMatch{r.ARPDst, r.IPDst} {
 			if !m.IsZero() && !m.Not && m.Prefix.IsSingleIP() && p.Has(m.Prefix.Addr()) && fits(r.MAC) {
 				return r.MAC

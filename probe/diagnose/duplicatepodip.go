@@ -98,7 +98,7 @@ func wayTo(v *view, a netip.Addr) model.Evidence {
 		return model.Evidence{}
 	}
 	link := v.linkName(r.IfIndex)
-	for n := range each(v.Neighbors) {
+	for n := range model.Each(v.Neighbors) {
 		if n.Addr == a && n.IfIndex == r.IfIndex && resolved(n) {
 			return seen(model.SourceNeighbors, "the node sends to %s by %s, to %s: %s", a, link, n.MAC, v.owner(n.MAC))
 		}
@@ -147,7 +147,7 @@ func contested(v *view) []finding {
 	answers := map[arpClaim]*model.ARPCount{}
 	claimed := map[model.MAC]netip.Addr{}
 	proxies := map[model.MAC]bool{}
-	for a := range each(v.Traffic.ARP) {
+	for a := range model.Each(v.Traffic.ARP) {
 		// What leaves a port may be a rule's answer, or the node's own; what
 		// comes in is somebody's.
 		if !a.Reply || a.Direction != model.Ingress || a.MAC.IsZero() {

@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"fmt"
-	"iter"
 	"maps"
 	"math/bits"
 	"net/netip"
@@ -81,17 +80,6 @@ func seen(source, format string, args ...any) model.Evidence {
 // observe adds an observation to a finding.
 func observe(f *model.Finding, source, format string, args ...any) {
 	f.Evidence = append(f.Evidence, seen(source, format, args...))
-}
-
-// each yields the elements of a list by their addresses.
-func each[T any](list []T) iter.Seq[*T] {
-	return func(yield func(*T) bool) {
-		for i := range list {
-			if !yield(&list[i]) {
-				return
-			}
-		}
-	}
 }
 
 // sorted are the addresses of a set.

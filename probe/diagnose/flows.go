@@ -35,12 +35,12 @@ func (v *view) indexFlows() {
 		v.flows[pair{p.Local, p.Remote}] = &states[i]
 	}
 	v.repliedPorts = map[uint16]bool{dnsPort: true}
-	for f := range each(v.Flows) {
+	for f := range model.Each(v.Flows) {
 		if f.Proto == udp && f.Replied {
 			v.repliedPorts[f.Original.DstPort] = true
 		}
 	}
-	for f := range each(v.Flows) {
+	for f := range model.Each(v.Flows) {
 		if back := v.flows[pair{local: f.Reply.Src, remote: f.Reply.Dst}]; back != nil {
 			back.known = true
 			if f.State == "SYN_RECV" {
@@ -98,7 +98,7 @@ type unreplied struct {
 
 func (v *view) unrepliedFlows() map[pair]*unreplied {
 	out := map[pair]*unreplied{}
-	for f := range each(v.Flows) {
+	for f := range model.Each(v.Flows) {
 		datagram := v.datagramAsks(f)
 		if f.Replied || !datagram && f.Proto != tcp && f.Proto != icmp4 && f.Proto != icmp6 {
 			continue
@@ -126,7 +126,7 @@ func (v *view) unrepliedFlows() map[pair]*unreplied {
 // unrepliedCount counts the flows of pods that never saw a reply and match.
 func unrepliedCount(v *view, match func(pod, remote netip.Addr) bool) uint64 {
 	var n uint64
-	for f := range each(v.Flows) {
+	for f := range model.Each(v.Flows) {
 		if !f.Replied && len(v.pods[f.Original.Src]) > 0 && match(f.Original.Src, f.Reply.Src) {
 			n++
 		}

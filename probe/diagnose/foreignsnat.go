@@ -46,7 +46,7 @@ func findForeignSNAT(v *view) []finding {
 		return nil
 	}
 	found, replied := map[netip.Addr]*foreignFlows{}, map[netip.Addr]bool{}
-	for f := range each(v.Flows) {
+	for f := range model.Each(v.Flows) {
 		a := f.Reply.Dst
 		if len(v.pods[f.Original.Src]) == 0 || a == f.Original.Src || v.hasAddr(a) || len(v.pods[a]) > 0 || v.past[a] {
 			continue
@@ -146,7 +146,7 @@ func (v *view) foreignSource(g *foreignFlows, r *model.PacketRule) model.Finding
 
 // holderOf is the other node that has an address, as far as the cluster is known.
 func (v *view) holderOf(a netip.Addr) string {
-	for n := range each(v.Cluster.Nodes) {
+	for n := range model.Each(v.Cluster.Nodes) {
 		if slices.Contains(n.Addresses, a) {
 			return "node " + n.Name
 		}
@@ -164,7 +164,7 @@ func (v *view) translatesTo(g *foreignFlows) *model.PacketRule {
 			return nat.Rule
 		}
 	}
-	for r := range each(v.PacketRules) {
+	for r := range model.Each(v.PacketRules) {
 		if r.Target == "SNAT" && r.To.Addr() == g.addr {
 			return r
 		}

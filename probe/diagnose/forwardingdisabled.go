@@ -107,7 +107,7 @@ func unforwardable(refused func(*model.Drop) string) func(*model.Drop) bool {
 func unforwarded(v *view, refused func(*model.Drop) string, global string) (finding, bool) {
 	var l lost
 	links := map[string]bool{}
-	for d := range each(v.Traffic.Drops) {
+	for d := range model.Each(v.Traffic.Drops) {
 		link := refused(d)
 		if link == "" || !v.ofPod(d) {
 			continue
@@ -157,14 +157,14 @@ func blameForwarding(v *view, f *model.Finding, links []string, global string) {
 // and none of them was seen to leave by other means.
 func unforwardedUnseen(v *view) (finding, bool) {
 	leaves := map[netip.Addr]bool{}
-	for p := range each(v.peers) {
+	for p := range model.Each(v.peers) {
 		if p.Out.Packets > 0 {
 			leaves[p.Local] = true
 		}
 	}
 	f := model.Finding{Confidence: model.Possible}
 	links := map[string]bool{}
-	for p := range each(v.Pods) {
+	for p := range model.Each(v.Pods) {
 		link := v.router(p)
 		if link == nil || !off(v, linkSetting(link.Name, "forwarding")) {
 			continue

@@ -83,7 +83,7 @@ func reachedChains(v *view) map[frameChain]bool {
 	}
 	for more := true; more; {
 		more = false
-		for r := range each(v.FrameRules) {
+		for r := range model.Each(v.FrameRules) {
 			from := frameChain{r.Backend, r.Table, r.Chain}
 			to := frameChain{r.Backend, r.Table, r.TargetName}
 			if !known[frameChain{backend: r.Backend, table: r.Table}] {

@@ -36,7 +36,7 @@ func findHairpinDrop(v *view) []finding {
 	var l lost
 	inPod := map[netip.Addr]bool{}
 	answered := v.hairpinsAnswered()
-	for d := range each(v.Traffic.Drops) {
+	for d := range model.Each(v.Traffic.Drops) {
 		if v.hairpin(d) && !answered[d.Src] && !v.explained(d) && v.drops.Lost(d) {
 			l.addFor(d.Src, d)
 			inPod[d.Src] = inPod[d.Src] || d.OwnSource()
@@ -75,7 +75,7 @@ func findHairpinDrop(v *view) []finding {
 // promiscuous bridge hands to the node and which kubenet's chain holds back.
 func (v *view) hairpinsAnswered() map[netip.Addr]bool {
 	out, silent := map[netip.Addr]bool{}, map[netip.Addr]bool{}
-	for f := range each(v.Flows) {
+	for f := range model.Each(v.Flows) {
 		a := f.Original.Src
 		if f.Reply.Src != a || f.Original.Dst == a {
 			continue
@@ -93,7 +93,7 @@ func (v *view) hairpinsAnswered() map[netip.Addr]bool {
 func (v *view) hairpinServices(pods map[netip.Addr]bool) ([]netip.Prefix, []model.Evidence) {
 	services := map[netip.Prefix]bool{}
 	var shown []model.Evidence
-	for f := range each(v.Flows) {
+	for f := range model.Each(v.Flows) {
 		if a := f.Original.Src; pods[a] && f.Reply.Src == a && f.Original.Dst != a {
 			services[host(f.Original.Dst)] = true
 		}
@@ -102,7 +102,7 @@ func (v *view) hairpinServices(pods map[netip.Addr]bool) ([]netip.Prefix, []mode
 		shown = append(shown, model.Evidence{Source: model.SourceConntrack, Text: fmt.Sprintf(
 			"flows to %s lead back to the pod that began them", addrs(slices.SortedFunc(maps.Keys(services), comparePrefix)))})
 	}
-	for r := range each(v.PacketRules) {
+	for r := range model.Each(v.PacketRules) {
 		if r.Target != "DNAT" || !pods[r.To.Addr()] || r.Counter.Delta == 0 {
 			continue
 		}

@@ -102,7 +102,7 @@ func (v *view) mistrusted(d *model.Drop) mistrust {
 // began reports whether connection tracking has flows that the one address began
 // towards the other, and whether any was replied to. Either may be translated.
 func (v *view) began(from, to netip.Addr) (any, replied bool) {
-	for f := range each(v.Flows) {
+	for f := range model.Each(v.Flows) {
 		if (f.Original.Src == from || f.Reply.Dst == from) && (f.Reply.Src == to || f.Original.Dst == to) {
 			any, replied = true, replied || f.Replied
 		}
@@ -118,12 +118,12 @@ func (v *view) mostOf(d *model.Drop) bool {
 		pod, side = d.Dst, model.AsDestination
 	}
 	var dropped, total uint64
-	for x := range each(v.Traffic.Drops) {
+	for x := range model.Each(v.Traffic.Drops) {
 		if x.Netfilter() && (side == model.AsSource && x.Src == pod || side == model.AsDestination && x.Dst == pod && len(v.pods[x.Src]) == 0) {
 			dropped += x.Packets
 		}
 	}
-	for h := range each(v.Traffic.Hops) {
+	for h := range model.Each(v.Traffic.Hops) {
 		if h.Addr == pod && h.Side == side && h.Direction == model.Ingress {
 			total = max(total, h.Packets)
 		}
@@ -233,7 +233,7 @@ func (v *view) whyInvalid(f *model.Finding, why mistrust, d *model.Drop) {
 // tracking in the window.
 func (v *view) untracking(drops []*model.Drop) []*model.PacketRule {
 	var out []*model.PacketRule
-	for r := range each(v.PacketRules) {
+	for r := range model.Each(v.PacketRules) {
 		excludes := r.Target == "NOTRACK" || r.Target == "CT" && strings.Contains(r.Text, "--notrack")
 		if excludes && r.Counter.Delta > 0 && slices.ContainsFunc(drops, func(d *model.Drop) bool {
 			return r.Src.Matches(d.Dst) && r.Dst.Matches(d.Src) && (r.Proto == 0 || (r.Proto == d.Proto) != r.ProtoNot)

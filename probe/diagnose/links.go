@@ -142,7 +142,7 @@ func (v *view) holds(link string, a netip.Addr) bool {
 
 // hop is the count of an address at a link, nil where there is none.
 func (v *view) hop(a netip.Addr, ifindex int, dir model.Direction, side model.Side) *model.HopCount {
-	for h := range each(v.Traffic.Hops) {
+	for h := range model.Each(v.Traffic.Hops) {
 		if h.Addr == a && h.IfIndex == ifindex && h.Direction == dir && h.Side == side {
 			return h
 		}

@@ -82,7 +82,7 @@ func ownSources(v *view) map[bool]netip.Addr {
 // and own are senders of the first two, where there are any.
 func askers(v *view, pod int, a, remote, own netip.Addr) []path.Query {
 	var out []path.Query
-	for l := range each(v.Links) {
+	for l := range model.Each(v.Links) {
 		if l.Role == model.RoleUplink {
 			src := remote
 			for _, g := range v.gateways {

@@ -33,7 +33,7 @@ func findMissingDefaultRoute(v *view) []finding {
 	}
 	has6 := hasDefault(v, true)
 	groups := map[bool]*lost{}
-	for d := range each(v.Traffic.Drops) {
+	for d := range model.Each(v.Traffic.Drops) {
 		a, is := v.unroutable(d)
 		if !is || a.Is6() && has6 || !v.elsewhere(a) || inAny(v.ranges.local, a) || !v.ofPod(d) || v.explained(d) {
 			continue

@@ -44,7 +44,7 @@ func findMissingMasquerade(v *view) []finding {
 	groups := map[*model.PacketRule]*rawGroup{}
 	var order []*rawGroup
 	reflected := v.reflected()
-	for p := range each(v.peers) {
+	for p := range model.Each(v.peers) {
 		if len(v.pods[p.Local]) == 0 || !outside(v, p.Remote) || p.Out.Packets == 0 {
 			continue
 		}
@@ -180,7 +180,7 @@ func (v *view) cannotReturn(g *rawGroup) []model.Evidence {
 		}
 		return !known && strings.EqualFold(hop, "Internet")
 	}
-	for e := range each(v.Cluster.Azure.Effective) {
+	for e := range model.Each(v.Cluster.Azure.Effective) {
 		if !slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return !straight(e, p) }) {
 			return []model.Evidence{seen(model.SourceCloud, "%s: the route to there has next hop type Internet, and no row makes %s part of the virtual network",
 				e.File, g.silent[0].Local)}
@@ -284,7 +284,7 @@ func masqueradeChain(v *view, pod netip.Addr) *model.PacketRule {
 	jumped := map[string]bool{}
 	only := map[string]*model.PacketRule{}
 	other := map[string]bool{}
-	for r := range each(v.PacketRules) {
+	for r := range model.Each(v.PacketRules) {
 		if r.Table != "nat" || r.Family != family {
 			continue
 		}

@@ -54,7 +54,7 @@ func findMissingNodeRoute(v *view) []finding {
 	// knows holds the families whose default route leads to some node's pods.
 	knows := map[bool]bool{}
 	unreplied := v.unrepliedFlows()
-	for p := range each(v.peers) {
+	for p := range model.Each(v.peers) {
 		cidr := v.remote(p.Remote)
 		if !cidr.IsValid() || !v.surelyPods(p.Remote) || !v.byDefaultRoute(p.Remote) {
 			continue
@@ -101,7 +101,7 @@ func (g *unrouted) unlike(v *view, siblings []*model.Route) bool {
 // has no route: the kernel drops what is for them.
 func routeless(v *view, siblings []*model.Route) []finding {
 	groups := map[netip.Prefix]*unrouted{}
-	for d := range each(v.Traffic.Drops) {
+	for d := range model.Each(v.Traffic.Drops) {
 		a, is := v.unroutable(d)
 		if !is || !v.ofPod(d) {
 			continue
@@ -159,7 +159,7 @@ func directly(v *view, a netip.Addr) bool { return v.onLinkAlone[a] || inAny(v.o
 // nodeRoutes are the node's routes to other nodes' pods, by those nodes.
 func nodeRoutes(v *view) []*model.Route {
 	var out []*model.Route
-	for r := range each(v.Routes) {
+	for r := range model.Each(v.Routes) {
 		if r.Table == mainTable && r.Type == "unicast" && r.Dst.Bits() > 0 && r.Gateway.IsValid() && v.outer[r.IfIndex] &&
 			directly(v, r.Gateway) && v.remote(r.Dst.Addr()).IsValid() && v.surelyPods(r.Dst.Addr()) && !v.gatewayAddrs[r.Gateway] {
 			out = append(out, r)

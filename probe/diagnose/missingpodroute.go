@@ -107,7 +107,7 @@ func routedElsewhere(v *view, list []misroutedPod) (finding, bool) {
 		// What the node itself sends comes back with the node's address.
 		return wrong[d.Dst] && v.nodeAddrs[d.Src] && d.OwnSource() || (wrong[d.Src] || wrong[d.Dst]) && d.ReverseFiltered() || wrong[d.Src] && d.Link == "" && d.NeighborFailed()
 	}
-	for d := range each(v.Traffic.Drops) {
+	for d := range model.Each(v.Traffic.Drops) {
 		if explains(d) {
 			f.Packets += d.Packets
 		}
@@ -118,7 +118,7 @@ func routedElsewhere(v *view, list []misroutedPod) (finding, bool) {
 // missed is what was seen of packets for the pod that went elsewhere.
 func missed(v *view, a *misroutedPod) []model.Evidence {
 	var out []model.Evidence
-	for h := range each(v.Traffic.Hops) {
+	for h := range model.Each(v.Traffic.Hops) {
 		if h.Addr == a.addr && h.Side == model.AsDestination && h.Direction == model.Egress && a.decision.Through(h.IfIndex) && h.Packets >= minPackets {
 			text := fmt.Sprintf("%s egress: %s for %s", v.linkName(h.IfIndex), count(h.Packets, "packet"), a.addr)
 			if in := v.hop(a.addr, h.IfIndex, model.Ingress, model.AsDestination); in != nil {
@@ -128,7 +128,7 @@ func missed(v *view, a *misroutedPod) []model.Evidence {
 		}
 	}
 	var l lost
-	for d := range each(v.Traffic.Drops) {
+	for d := range model.Each(v.Traffic.Drops) {
 		if d.Dst == a.addr && (d.LookupRefused() || d.NeighborFailed()) && !v.explained(d) {
 			l.add(v, d)
 		}

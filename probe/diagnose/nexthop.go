@@ -37,7 +37,7 @@ func (v *view) silentNextHops() map[question]*silentHop {
 	if !v.Has(model.SourceTC, model.SourceDrops) {
 		return found
 	}
-	for d := range each(v.Traffic.Drops) {
+	for d := range model.Each(v.Traffic.Drops) {
 		if !d.NeighborFailed() || !v.outer[d.IfIndex] || v.inPod(d).IsValid() || v.explained(d) {
 			continue
 		}
@@ -75,7 +75,7 @@ func silentHopAt(found map[question]*silentHop, k question) *silentHop {
 // of the node passes the bridge and the port, a pod's the port alone.
 func askedBeyond(v *view, k question) talk {
 	var link, ports talk
-	for a := range each(v.Traffic.ARP) {
+	for a := range model.Each(v.Traffic.ARP) {
 		l := v.links[a.IfIndex]
 		if a.Addr != k.addr || l == nil {
 			continue
@@ -148,7 +148,7 @@ func senders(v *view, d *model.Drop) []netip.Addr {
 	}
 	if v.translated == nil {
 		v.translated = map[pair][]netip.Addr{}
-		for f := range each(v.Flows) {
+		for f := range model.Each(v.Flows) {
 			if src := f.Original.Src; src != f.Reply.Dst && len(v.pods[src]) > 0 {
 				k := pair{f.Reply.Dst, f.Reply.Src}
 				v.translated[k] = append(v.translated[k], src)
@@ -221,7 +221,7 @@ func silentHopEvidence(v *view, m *silentHops, a netip.Addr, port string) []mode
 	case hop.gateway:
 		out = append(out, seen(model.SourceRoutes, "%s is the gateway of routes on %s", a, link))
 	}
-	for n := range each(v.Neighbors) {
+	for n := range model.Each(v.Neighbors) {
 		if n.IfIndex == m.link && n.Addr == a {
 			out = append(out, seen(model.SourceNeighbors, "%s dev %s %s", a, link, stateOf(n)))
 		}
@@ -233,7 +233,7 @@ func silentHopEvidence(v *view, m *silentHops, a netip.Addr, port string) []mode
 // one port of a bridge that is an uplink.
 func portOf(v *view, ifindex int) string {
 	var ports []string
-	for l := range each(v.Links) {
+	for l := range model.Each(v.Links) {
 		if l.Role == model.RoleUplink && l.Master == ifindex {
 			ports = append(ports, l.Name)
 		}

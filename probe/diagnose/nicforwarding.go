@@ -41,7 +41,7 @@ func findNICForwarding(v *view) []finding {
 	}
 	self := v.self()
 	nodes := []*model.ClusterNode{self}
-	for n := range each(v.Cluster.Nodes) {
+	for n := range model.Each(v.Cluster.Nodes) {
 		if n != self {
 			nodes = append(nodes, n)
 		}
@@ -68,7 +68,7 @@ func findNICForwarding(v *view) []finding {
 
 // nonForwardingCard is the node's network card, if a file says that it does not forward.
 func nonForwardingCard(v *view, n *model.ClusterNode) *model.NIC {
-	for c := range each(v.Cluster.Azure.NICs) {
+	for c := range model.Each(v.Cluster.Azure.NICs) {
 		if c.ForwardsKnown && !c.Forwards && slices.ContainsFunc(c.Addresses, func(a netip.Addr) bool { return slices.Contains(n.Addresses, a) }) {
 			return c
 		}

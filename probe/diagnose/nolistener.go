@@ -50,7 +50,7 @@ func (v *view) lateReply(d *model.Drop, s *model.Sample) bool {
 	if !ok {
 		return false
 	}
-	for f := range each(v.Flows) {
+	for f := range model.Each(v.Flows) {
 		switch {
 		case f.Proto != udp:
 		case f.Original.Src == d.Dst && f.Original.SrcPort == to:
@@ -90,7 +90,7 @@ func (v *view) unheard(p *model.Pod, l *lost) model.Finding {
 	f.Why = fmt.Sprintf("The packets reached %s and no socket took them: nobody listens at %s. The network is not at fault.", podName(p), at)
 	f.Evidence = dropEvidence(l.drops)
 	var resets, errors uint64
-	for h := range each(v.Traffic.Hops) {
+	for h := range model.Each(v.Traffic.Hops) {
 		if h.Addr == f.Pods[0] && h.IfIndex == p.LinkIndex && h.Direction == model.Ingress && h.Side == model.AsSource {
 			resets, errors = resets+h.RST, errors+h.ICMPErrors
 		}

@@ -49,7 +49,7 @@ func findNoReply(v *view) []finding {
 	own, translated := silence{}, silence{} // with the pods' addresses, and with the node's
 	unreplied := v.unrepliedFlows()
 	reflected := v.reflected()
-	for p := range each(v.peers) {
+	for p := range model.Each(v.peers) {
 		if v.onlyPinged(p) {
 			continue
 		}
@@ -102,7 +102,7 @@ func (v *view) onlyPinged(p *model.Peer) bool {
 		return false
 	}
 	pinged := false
-	for f := range each(v.Flows) {
+	for f := range model.Each(v.Flows) {
 		if f.Reply.Src != p.Remote || f.Reply.Dst != p.Local {
 			continue
 		}
@@ -131,7 +131,7 @@ func lasted(p *model.Peer) bool {
 // about all ranges, this node's own route, is about all that goes with a pod's
 // address within the network.
 func accounted(v *view, pods map[netip.Addr]bool, remote netip.Addr) bool {
-	for f := range each(v.prior) {
+	for f := range model.Each(v.prior) {
 		if f.Severity == model.Info {
 			continue
 		}

@@ -46,7 +46,7 @@ type pairDrops struct {
 func findPathMTU(v *view) []finding {
 	type ends struct{ src, dst netip.Addr }
 	pairs := map[ends]*pairDrops{}
-	for d := range each(v.Traffic.Drops) {
+	for d := range model.Each(v.Traffic.Drops) {
 		if !tooBig(d) || !v.ofPod(d) || v.explained(d) {
 			continue
 		}
@@ -90,7 +90,7 @@ func findPathMTU(v *view) []finding {
 // senders do not learn the size.
 func unnoticed(v *view, f *model.Finding, l *lost) {
 	var errors lost
-	for d := range each(v.Traffic.Drops) {
+	for d := range model.Each(v.Traffic.Drops) {
 		if v.silenced(d, l) {
 			errors.add(v, d)
 		}

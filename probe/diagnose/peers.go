@@ -187,7 +187,7 @@ func besideUplink(v *view, p *model.Peer) bool {
 // the address had sent them.
 func (v *view) reflected() map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
-	for h := range each(v.Traffic.Hops) {
+	for h := range model.Each(v.Traffic.Hops) {
 		if h.Addr.IsValid() && h.Side == model.AsDestination && h.Direction == model.Egress && h.Packets > 0 && v.isUplink(h.IfIndex) {
 			out[h.Addr] = true
 		}
@@ -235,7 +235,7 @@ func silentPeers(list []*remoteRange) []*model.Peer {
 // answering are the addresses that answer at the uplinks, but for some.
 func answering(v *view, but func(netip.Addr) bool) []netip.Addr {
 	found := map[netip.Addr]bool{}
-	for p := range each(v.peers) {
+	for p := range model.Each(v.peers) {
 		if !but(p.Remote) && v.answered(p) {
 			found[p.Remote] = true
 		}

@@ -37,7 +37,7 @@ func findPodAddress(v *view) []finding {
 		return nil
 	}
 	var out []finding
-	for p := range each(v.Pods) {
+	for p := range model.Each(v.Pods) {
 		if !v.enterable(p) {
 			continue
 		}
@@ -165,7 +165,7 @@ func (v *view) soughtAfter(p *model.Pod, with []*model.Pod, isIPv6 bool) []netip
 		return x != nil && x.Master == l.Master && o.Netns != p.Netns && len(o.Addresses) == 0
 	})
 	asked := map[netip.Addr]talk{}
-	for a := range each(v.Traffic.ARP) {
+	for a := range model.Each(v.Traffic.ARP) {
 		t := asked[a.Addr]
 		if a.Reply {
 			t.replies += a.Packets
@@ -220,7 +220,7 @@ func (v *view) unclaimed(p *model.Pod, given []netip.Addr) unclaimed {
 			u.frames += h.Packets
 		}
 		var replies, requests uint64
-		for x := range each(v.Traffic.ARP) {
+		for x := range model.Each(v.Traffic.ARP) {
 			switch {
 			case x.Addr != a || x.IfIndex != p.LinkIndex:
 			case x.Reply && x.Direction == model.Ingress:

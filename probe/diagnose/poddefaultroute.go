@@ -36,7 +36,7 @@ func findPodDefaultRoute(v *view) []finding {
 		return nil
 	}
 	var out []finding
-	for p := range each(v.Pods) {
+	for p := range model.Each(v.Pods) {
 		if !v.enterable(p) {
 			continue
 		}
@@ -146,7 +146,7 @@ func (v *view) ownGateway(p *model.Pod, isIPv6 bool) netip.Addr {
 		}
 	}
 	var found []netip.Addr
-	for r := range each(p.Routes) {
+	for r := range model.Each(p.Routes) {
 		if r.Dst.IsValid() && r.Dst.IsSingleIP() && r.Dst.Addr().Is6() == isIPv6 && !r.Gateway.IsValid() && !p.Has(r.Dst.Addr()) {
 			found = append(found, r.Dst.Addr())
 		}
@@ -179,7 +179,7 @@ func (v *view) beyondLink(p *model.Pod, own []netip.Prefix) unsent {
 		return slices.ContainsFunc(own, func(x netip.Prefix) bool { return x.Addr() == a })
 	}
 	beyond := func(a netip.Addr) bool { return a.IsValid() && !mine(a) && podRoute(p, a) == nil }
-	for x := range each(v.peers) {
+	for x := range model.Each(v.peers) {
 		if !mine(x.Local) || !beyond(x.Remote) {
 			continue
 		}
@@ -189,7 +189,7 @@ func (v *view) beyondLink(p *model.Pod, own []netip.Prefix) unsent {
 			u.remotes[x.Remote] = true
 		}
 	}
-	for f := range each(v.Flows) {
+	for f := range model.Each(v.Flows) {
 		// After translation the pod is the source of the replies.
 		if mine(f.Reply.Src) && beyond(f.Reply.Dst) && !f.Replied && !f.Start.IsZero() {
 			u.flows++

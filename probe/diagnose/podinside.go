@@ -26,7 +26,7 @@ func (v *view) enterable(p *model.Pod) bool {
 func (v *view) alike(p *model.Pod) []*model.Pod {
 	l := v.links[p.LinkIndex]
 	var out []*model.Pod
-	for o := range each(v.Pods) {
+	for o := range model.Each(v.Pods) {
 		x := v.links[o.LinkIndex]
 		if x != nil && l != nil && o.Netns != p.Netns && x.Master == l.Master && o.Interface == p.Interface && v.enterable(o) {
 			out = append(out, o)
@@ -50,7 +50,7 @@ func ownIn(p *model.Pod, isIPv6 bool) []netip.Prefix {
 // interface to the node; nil for none.
 func podRoute(p *model.Pod, dst netip.Addr) *model.Route {
 	var best *model.Route
-	for r := range each(p.Routes) {
+	for r := range model.Each(p.Routes) {
 		if !r.Dst.IsValid() || !r.Dst.Contains(dst) {
 			continue
 		}
@@ -69,7 +69,7 @@ func routesAll(p netip.Prefix, isIPv6 bool) bool {
 
 // podDefault is the default route of a pod's interface in a family, nil for none.
 func podDefault(p *model.Pod, isIPv6 bool) *model.Route {
-	for r := range each(p.Routes) {
+	for r := range model.Each(p.Routes) {
 		if routesAll(r.Dst, isIPv6) {
 			return r
 		}
@@ -95,7 +95,7 @@ func like(list []*model.Pod) string {
 // order in which they can be made: the way to a gateway before the routes by it.
 func settledRoutes(p *model.Pod, isIPv6 bool) []*model.Route {
 	var out []*model.Route
-	for r := range each(p.Routes) {
+	for r := range model.Each(p.Routes) {
 		if r.Dst.IsValid() && r.Dst.Addr().Is6() == isIPv6 && r.Protocol != "kernel" && !r.Dst.Addr().IsLinkLocalUnicast() || linkToGateway(p, r, isIPv6) {
 			out = append(out, r)
 		}
@@ -149,7 +149,7 @@ func addRoute(p *model.Pod, r *model.Route) string {
 func copyRoutes(p, from *model.Pod, isIPv6 bool, held ...netip.Prefix) []string {
 	var out []string
 	reached := slices.Clone(held)
-	for r := range each(p.Routes) {
+	for r := range model.Each(p.Routes) {
 		if r.Dst.IsValid() && !r.Gateway.IsValid() {
 			reached = append(reached, r.Dst)
 		}

@@ -34,7 +34,7 @@ func findPodLinkDown(v *view) []finding {
 		return nil
 	}
 	var out []finding
-	for p := range each(v.Pods) {
+	for p := range model.Each(v.Pods) {
 		l := v.links[p.LinkIndex]
 		// A pod that is being made has its link up last, one that is being
 		// deleted loses its link as a whole.
@@ -104,7 +104,7 @@ func linkDown(v *view, p *model.Pod, l *model.Link, pods []netip.Addr) finding {
 // to them are still there.
 func routedTo(v *view, l *model.Link) []netip.Addr {
 	var out []netip.Addr
-	for r := range each(v.Routes) {
+	for r := range model.Each(v.Routes) {
 		a := r.Dst.Addr()
 		if r.IfIndex == l.Index && r.Table == mainTable && r.Type == "unicast" && r.Dst.IsSingleIP() && len(v.pods[a]) == 0 &&
 			!v.nodeAddrs[a] && !slices.Contains(out, a) {
@@ -151,7 +151,7 @@ func lostRoutes(v *view, p *model.Pod, pods []netip.Addr) []string {
 // links of their own, or as ports of the same bridge.
 func siblings(v *view, p *model.Pod) []*model.Pod {
 	var out []*model.Pod
-	for o := range each(v.Pods) {
+	for o := range model.Each(v.Pods) {
 		l := v.links[o.LinkIndex]
 		if o != p && l != nil && l.Up && o.Up && len(o.Gateways) > 0 && l.Master == v.links[p.LinkIndex].Master {
 			out = append(out, o)
@@ -183,7 +183,7 @@ func revive(v *view, p *model.Pod, pods []netip.Addr) []string {
 	}
 	// A gateway needs the route to it.
 	var direct, via []string
-	for r := range each(o.Routes) {
+	for r := range model.Each(o.Routes) {
 		if r.Type != "unicast" || r.Protocol == "kernel" || r.Link != "" && r.Link != o.Interface || len(r.NextHops) > 0 || o.Has(r.Dst.Addr()) ||
 			slices.ContainsFunc(p.Routes, func(x model.Route) bool { return x.Dst == r.Dst }) {
 			continue

@@ -36,7 +36,7 @@ func findPodLinkOffBridge(v *view) []finding {
 		return nil
 	}
 	var out []finding
-	for p := range each(v.Pods) {
+	for p := range model.Each(v.Pods) {
 		l := v.links[p.LinkIndex]
 		if l == nil || !l.Up || !l.Carrier || !p.Up || !v.stood(p) || v.leadsOff(l) {
 			continue
@@ -70,7 +70,7 @@ func (v *view) bridgeMeant(p *model.Pod) (*model.Link, []model.Evidence) {
 		if r := v.lookup(a.Addr()); r != nil && r.IfIndex == link.Index {
 			return nil, nil
 		}
-		for g := range each(p.Gateways) {
+		for g := range model.Each(p.Gateways) {
 			if g.Addr.Is4() != a.Addr().Is4() || !a.Contains(g.Addr) || link.Has(g.Addr) {
 				continue
 			}
@@ -87,14 +87,14 @@ func (v *view) bridgeMeant(p *model.Pod) (*model.Link, []model.Evidence) {
 // bridgeWith is the bridge that has the gateway for its own address, or that pods
 // with the same gateway and prefix are on.
 func (v *view) bridgeWith(p *model.Pod, a netip.Prefix, gateway netip.Addr) *model.Link {
-	for b := range each(v.Links) {
+	for b := range model.Each(v.Links) {
 		if b.Kind == "bridge" && slices.ContainsFunc(b.Addresses, func(x netip.Prefix) bool {
 			return x.Addr() == gateway && x.Contains(a.Addr()) && !x.IsSingleIP()
 		}) {
 			return b
 		}
 	}
-	for o := range each(v.Pods) {
+	for o := range model.Each(v.Pods) {
 		b := v.bridgeOf(o)
 		if b == nil || o.LinkIndex == p.LinkIndex || !slices.ContainsFunc(o.Gateways, func(g model.Neighbor) bool { return g.Addr == gateway }) {
 			continue

@@ -51,7 +51,7 @@ func findPodNotReplying(v *view) []finding {
 	}
 	all := v.asksOf()
 	var out []finding
-	for p := range each(v.Pods) {
+	for p := range model.Each(v.Pods) {
 		if !v.stood(p) {
 			continue
 		}
@@ -76,7 +76,7 @@ func findPodNotReplying(v *view) []finding {
 
 // synAcks are those that an address sent, by whichever link they came.
 func (v *view) synAcks(a netip.Addr) (most uint64) {
-	for h := range each(v.Traffic.Hops) {
+	for h := range model.Each(v.Traffic.Hops) {
 		if h.Addr == a && h.Direction == model.Ingress && h.Side == model.AsSource {
 			most = max(most, h.SYNACK)
 		}
@@ -123,13 +123,13 @@ func (v *view) settledFor(pod netip.Addr, flow *model.Flow) bool {
 	names := func(f *finding, a netip.Addr, peers ...netip.Addr) bool {
 		return slices.Contains(f.Pods, a) && (len(f.Peers) == 0 || slices.ContainsFunc(peers, func(b netip.Addr) bool { return inAny(f.Peers, b) }))
 	}
-	for f := range each(v.prior) {
+	for f := range model.Each(v.prior) {
 		if (f.Severity != model.Info || f.Code == NoListener) && (names(f, pod, client, to) || names(f, client, pod, to)) {
 			return true
 		}
 	}
 	// Its replies may wait in the pod for a gateway that does not answer.
-	for d := range each(v.Traffic.Drops) {
+	for d := range model.Each(v.Traffic.Drops) {
 		if (d.Src == pod && d.Dst == client || d.Src == client && d.Dst == pod) && v.drops.Lost(d) && v.explained(d) {
 			return true
 		}
@@ -215,7 +215,7 @@ func (v *view) notReplying(d *deaf) model.Finding {
 // insideOf adds what is known of the pod's namespace, and what that leaves.
 func (v *view) insideOf(d *deaf, f *model.Finding) {
 	var dropped []*model.Drop
-	for x := range each(v.Traffic.Drops) {
+	for x := range model.Each(v.Traffic.Drops) {
 		if (x.Dst == d.addr || x.Src == d.addr) && v.inPod(x).IsValid() && v.drops.Lost(x) && !v.explained(x) {
 			dropped = append(dropped, x)
 		}

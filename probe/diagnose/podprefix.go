@@ -34,7 +34,7 @@ func findPodPrefix(v *view) []finding {
 		return nil
 	}
 	var out []finding
-	for p := range each(v.Pods) {
+	for p := range model.Each(v.Pods) {
 		if !v.enterable(p) {
 			continue
 		}

@@ -63,12 +63,12 @@ func (v *view) vacant(a netip.Addr) bool {
 // ownRange reports whether the address is in a range that is known to be this
 // node's, and not only supposed.
 func (v *view) ownRange(a netip.Addr) bool {
-	for l := range each(v.Links) {
+	for l := range model.Each(v.Links) {
 		if l.Role == model.RoleBridge && slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return !p.IsSingleIP() && p.Contains(a) }) {
 			return true
 		}
 	}
-	for n := range each(v.Cluster.Nodes) {
+	for n := range model.Each(v.Cluster.Nodes) {
 		if inAny(n.PodCIDRs, a) && slices.ContainsFunc(n.Addresses, func(x netip.Addr) bool { return v.nodeAddrs[x] }) {
 			return true
 		}

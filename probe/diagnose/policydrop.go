@@ -95,7 +95,7 @@ func (v *view) netfilterDrops() (drops []netfilterDrop, unread *lost, inPods map
 	rules := v.newDropRules()
 	samples := v.dropSamples()
 	unread, inPods = &lost{}, map[netip.Addr]*lost{}
-	for d := range each(v.Traffic.Drops) {
+	for d := range model.Each(v.Traffic.Drops) {
 		if !d.Netfilter() || v.pod(d) == (netip.Addr{}) || v.explained(d) || !v.drops.Lost(d) || allowed.take(d) {
 			continue
 		}

@@ -44,7 +44,7 @@ func (v *view) newDropRules() *dropRules {
 		inNFT:  slices.ContainsFunc(v.Traffic.Drops, func(d model.Drop) bool { return d.Location == model.LocationNFT }),
 	}
 	chains := map[path.ChainKey]bool{}
-	for c := range each(v.Chains) {
+	for c := range model.Each(v.Chains) {
 		k := path.KeyOf(c)
 		chains[k] = true
 		if c.Hook != "" {
@@ -82,7 +82,7 @@ func counts(native bool, c model.Counter) bool {
 }
 
 func (t *dropRules) addPacketRules(v *view, chains map[path.ChainKey]bool) {
-	for r := range each(v.PacketRules) {
+	for r := range model.Each(v.PacketRules) {
 		k := path.ChainKey{Backend: r.Backend, Family: r.Family, Table: r.Table, Chain: r.Chain}
 		s := ruleStep{packet: r}
 		counted := counts(r.Native, r.Counter)
@@ -108,7 +108,7 @@ func (t *dropRules) addPacketRules(v *view, chains map[path.ChainKey]bool) {
 }
 
 func (t *dropRules) addFrameRules(v *view) {
-	for r := range each(v.FrameRules) {
+	for r := range model.Each(v.FrameRules) {
 		k := path.ChainKey{Backend: r.Backend, Family: "bridge", Table: r.Table, Chain: r.Chain}
 		s := ruleStep{frame: r}
 		counted := counts(r.Native, r.Counter)

@@ -72,7 +72,7 @@ func (p *plan) ranges() {
 // silent asks the destinations that never answered the pods.
 func (p *plan) silent() {
 	asked := 0
-	for f := range each(p.v.prior) {
+	for f := range model.Each(p.v.prior) {
 		for _, peer := range f.Peers {
 			if f.Code == NoReply && peer.IsSingleIP() && asked < mostSilent && p.pod(peer.Addr()) {
 				asked++
@@ -95,7 +95,7 @@ func (p *plan) pod(a netip.Addr) bool {
 // absent asks on bridges for addresses of which no owner is known.
 func (p *plan) absent() {
 	asked := 0
-	for f := range each(p.v.prior) {
+	for f := range model.Each(p.v.prior) {
 		var subjects []netip.Addr
 		switch f.Code {
 		case UnansweredARP:
@@ -183,13 +183,13 @@ func wayOff(v *view, to netip.Addr) (model.Probe, bool) {
 	if q.From.Is4() != to.Is4() {
 		return model.Probe{}, false
 	}
-	for n := range each(v.Neighbors) {
+	for n := range model.Each(v.Neighbors) {
 		if n.Addr == hop && n.IfIndex == l.Index && resolved(n) {
 			q.DstMAC = n.MAC
 		}
 	}
 	// A gateway passes on to its own network too.
-	for n := range each(v.gateways) {
+	for n := range model.Each(v.gateways) {
 		if q.DstMAC.IsZero() && n.IfIndex == l.Index && n.Addr.Is4() == to.Is4() && hop == to && resolved(n) {
 			q.DstMAC = n.MAC
 		}
@@ -235,22 +235,22 @@ func otherNodes(v *view, ranges []*remoteRange, six bool) []netip.Addr {
 	near := func(a netip.Addr) bool {
 		return directly(v, a) && !slices.ContainsFunc(v.gateways, func(n model.Neighbor) bool { return n.Addr == a })
 	}
-	for p := range each(v.peers) {
+	for p := range model.Each(v.peers) {
 		if near(p.Remote) && v.answered(p) {
 			add(p.Remote)
 		}
 	}
-	for n := range each(v.Neighbors) {
+	for n := range model.Each(v.Neighbors) {
 		if near(n.Addr) && resolved(n) && n.State != "PERMANENT" {
 			add(n.Addr)
 		}
 	}
-	for r := range each(v.Routes) {
+	for r := range model.Each(v.Routes) {
 		if r.Gateway.IsValid() && near(r.Gateway) && !v.gatewayAddrs[r.Gateway] {
 			add(r.Gateway)
 		}
 	}
-	for p := range each(v.peers) {
+	for p := range model.Each(v.peers) {
 		if near(p.Remote) {
 			add(p.Remote)
 		}

@@ -40,7 +40,7 @@ const (
 
 func newRanges(v *view) ranges {
 	r := ranges{byPrefix: map[netip.Prefix]nodeRange{}}
-	for n := range each(v.Cluster.Nodes) {
+	for n := range model.Each(v.Cluster.Nodes) {
 		own := slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return v.nodeAddrs[a] })
 		for _, p := range n.PodCIDRs {
 			if own {
@@ -76,11 +76,11 @@ func (r *ranges) addListed(v *view) {
 	kept := func(x *model.PacketRule) bool {
 		return x.Table == "nat" && x.Target == "RETURN" && !x.Dst.IsZero() && !x.Dst.Not
 	}
-	for own := range each(v.PacketRules) {
+	for own := range model.Each(v.PacketRules) {
 		if !kept(own) || !slices.Contains(r.local, own.Dst.Prefix) {
 			continue
 		}
-		for x := range each(v.PacketRules) {
+		for x := range model.Each(v.PacketRules) {
 			if kept(x) && x.Chain == own.Chain && x.Backend == own.Backend && x.Dst.Prefix.Bits() == own.Dst.Prefix.Bits() &&
 				x.Dst.Prefix.Addr().Is4() == own.Dst.Prefix.Addr().Is4() && !slices.Contains(r.cluster, x.Dst.Prefix) {
 				r.cluster = append(r.cluster, x.Dst.Prefix)
@@ -136,7 +136,7 @@ func (r *ranges) supposeAround(v *view, a netip.Addr) {
 // the node's own range.
 func (r *ranges) suppose(v *view, a netip.Addr) netip.Prefix {
 	var kept netip.Prefix
-	for x := range each(v.PacketRules) {
+	for x := range model.Each(v.PacketRules) {
 		if x.Table == "nat" && x.Target == "RETURN" && !x.Dst.IsZero() && !x.Dst.Not && x.Dst.Prefix.Contains(a) && x.Dst.Prefix.Bits() > kept.Bits() && x.Dst.Prefix.Bits() > 0 {
 			kept = x.Dst.Prefix
 		}
@@ -313,7 +313,7 @@ func (v *view) fabricRanges() []*remoteRange {
 
 func findRanges(v *view) []*remoteRange {
 	byCIDR := map[netip.Prefix]*remoteRange{}
-	for p := range each(v.peers) {
+	for p := range model.Each(v.peers) {
 		cidr := v.remote(p.Remote)
 		if !cidr.IsValid() || !v.byDefaultRoute(p.Remote) {
 			continue

@@ -36,7 +36,7 @@ func (v *view) near(r *remoteRange) bool {
 // echoed is what came of the echo request from the node's address to another:
 // nil where none was sent.
 func (v *view) echoed(to netip.Addr) *model.Probe {
-	for p := range each(v.Probes) {
+	for p := range model.Each(v.Probes) {
 		if p.Kind == model.ProbeEcho && p.To == to && !fromOwnRange(v, p.From) {
 			return p
 		}
@@ -46,7 +46,7 @@ func (v *view) echoed(to netip.Addr) *model.Probe {
 
 // arped is what came of the ARP request for an address; nil where none was sent.
 func (v *view) arped(a netip.Addr) *model.Probe {
-	for p := range each(v.Probes) {
+	for p := range model.Each(v.Probes) {
 		if p.Kind == model.ProbeARP && p.To == a {
 			return p
 		}
@@ -64,7 +64,7 @@ func (v *view) byGateway(p *model.Probe) bool {
 // from it.
 func (v *view) probed(r remoteRange) *remoteRange {
 	reached := false
-	for p := range each(v.Probes) {
+	for p := range model.Each(v.Probes) {
 		if p.Kind != model.ProbeEcho || !r.cidr.Contains(p.To) {
 			continue
 		}
@@ -143,7 +143,7 @@ func probedBack(v *view, r *remoteRange) reach {
 	}
 	owner, near := v.nodeOf(r.cidr), v.near(r)
 	out := reachUnknown
-	for p := range each(v.Probes) {
+	for p := range model.Each(v.Probes) {
 		its := r.cidr.Contains(p.To) || owner != nil && slices.Contains(owner.Addresses, p.To)
 		if p.Kind != model.ProbeEcho || p.To.Is6() != r.six() || !fromOwnRange(v, p.From) || !its && !(near && directly(v, p.To)) {
 			continue
@@ -190,7 +190,7 @@ func (v *view) backShared(r *remoteRange) bool {
 // backProbes are the echo requests from this node's pod range of a family.
 func (v *view) backProbes(six bool) []*model.Probe {
 	var out []*model.Probe
-	for p := range each(v.Probes) {
+	for p := range model.Each(v.Probes) {
 		if p.Kind == model.ProbeEcho && p.To.Is6() == six && fromOwnRange(v, p.From) {
 			out = append(out, p, v.echoed(p.To))
 		}

@@ -35,7 +35,7 @@ func findReceiveOverflow(v *view) []finding {
 	out := v.atSockets(func(d *model.Drop) bool { return fullReasons[d.Reason] != "" }, func(p *model.Pod, l *lost) model.Finding {
 		return v.overflowed(p, l, all)
 	})
-	for p := range each(v.Pods) {
+	for p := range model.Each(v.Pods) {
 		if p.Backlog == nil || p.Backlog.Delta < minDrops {
 			continue
 		}

@@ -37,7 +37,7 @@ type detour struct {
 
 func findReversePathFilter(v *view) []finding {
 	groups := map[detour]*lost{}
-	for d := range each(v.Traffic.Drops) {
+	for d := range model.Each(v.Traffic.Drops) {
 		// A node's own address as source is refused in the same place.
 		if !d.ReverseFiltered() || d.Link == "" || !v.ofPod(d) || v.nodeAddrs[d.Src] || v.explained(d) {
 			continue

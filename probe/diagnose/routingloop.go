@@ -46,7 +46,7 @@ type loop struct {
 // node brings them back.
 func sentBack(v *view) map[netip.Addr]bool {
 	known := map[netip.Addr]bool{}
-	for p := range each(v.Pods) {
+	for p := range model.Each(v.Pods) {
 		if l := v.links[p.LinkIndex]; l != nil && !l.Up {
 			for _, a := range p.Addresses {
 				known[a.Addr()] = true
@@ -66,7 +66,7 @@ func sentBack(v *view) map[netip.Addr]bool {
 func findRoutingLoop(v *view) []finding {
 	known := sentBack(v)
 	filtered := map[looped]uint64{}
-	for d := range each(v.Traffic.Drops) {
+	for d := range model.Each(v.Traffic.Drops) {
 		if d.ReverseFiltered() && v.isUplink(d.IfIndex) && d.Link != "" && !v.explained(d) {
 			filtered[looped{d.Src, d.IfIndex}] += d.Packets
 		}
@@ -77,7 +77,7 @@ func findRoutingLoop(v *view) []finding {
 		once    bool
 	}
 	loops := map[key][]loop{}
-	for h := range each(v.Traffic.Hops) {
+	for h := range model.Each(v.Traffic.Hops) {
 		if len(v.pods[h.Addr]) == 0 || known[h.Addr] || !v.isUplink(h.IfIndex) {
 			continue
 		}
@@ -120,7 +120,7 @@ func findRoutingLoop(v *view) []finding {
 // return what is for this node's range.
 func forNobody(v *view, h *model.HopCount) bool {
 	var back uint64
-	for p := range each(v.peers) {
+	for p := range model.Each(v.peers) {
 		if p.Local == h.Addr && (v.past[p.Remote] || v.vacant(p.Remote) && v.ownRange(p.Remote) || v.found(p.Local, host(p.Remote), DeadBackend) || justLeft(v, p)) {
 			back += p.In.Packets
 		}
@@ -183,7 +183,7 @@ func looping(v *view, ifindex int, side model.Side, list []loop) finding {
 // on that pair was no answer, and left as often.
 func targets(v *view, f *model.Finding, ifindex int) {
 	peers := map[netip.Addr]bool{}
-	for p := range each(v.peers) {
+	for p := range model.Each(v.peers) {
 		if p.IfIndex == ifindex && slices.Contains(f.Pods, p.Local) && p.In.Packets >= minPackets && p.Out.Packets >= p.In.Packets && v.unanswered(p) {
 			peers[p.Remote] = true
 		}

@@ -23,7 +23,7 @@ func keyOfDrop(d *model.Drop) sampleKey {
 // dropSamples are the samples by what they have in common with drops.
 func (v *view) dropSamples() map[sampleKey]*model.Sample {
 	out := map[sampleKey]*model.Sample{}
-	for s := range each(v.Traffic.Samples) {
+	for s := range model.Each(v.Traffic.Samples) {
 		out[sampleKey{s.Src, s.Dst, headProto(s.Head), s.Reason, s.Netns, s.IfIndex}] = s
 	}
 	return out

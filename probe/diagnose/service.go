@@ -45,7 +45,7 @@ func (s service) unanswered(a *asks) bool {
 // asksOf are the flows towards local pods by service, after translation.
 func (v *view) asksOf() map[service]*asks {
 	out := map[service]*asks{}
-	for f := range each(v.Flows) {
+	for f := range model.Each(v.Flows) {
 		if len(v.pods[f.Reply.Src]) == 0 {
 			continue
 		}

@@ -116,7 +116,7 @@ func (v *view) bundles() map[bundle]*holders {
 	}
 	tables, nats := path.NewTables(v.Snapshot), map[sender]path.SourceNAT{}
 	out := map[bundle]*holders{}
-	for f := range each(v.Flows) {
+	for f := range model.Each(v.Flows) {
 		pod := f.Original.Src
 		if f.Proto != tcp && f.Proto != udp || f.Reply.Dst == pod || !v.nodeAddrs[f.Reply.Dst] || len(v.pods[pod]) == 0 {
 			continue

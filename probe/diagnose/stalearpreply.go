@@ -48,7 +48,7 @@ func misanswered(v *view, s *stale) finding {
 	}
 	f.Packets, f.LastHopAlive = sentTo(v, s.addr, s.rule.MAC)
 	var replies, asker uint64
-	for a := range each(v.Traffic.ARP) {
+	for a := range model.Each(v.Traffic.ARP) {
 		if !a.Reply || a.Addr != s.addr || a.MAC != s.rule.MAC || a.Direction != model.Egress {
 			continue
 		}

@@ -34,7 +34,7 @@ func findStaleFDB(v *view) []finding {
 		return nil
 	}
 	var out []finding
-	for e := range each(v.FDB) {
+	for e := range model.Each(v.FDB) {
 		if !e.Static && !e.Local {
 			continue
 		}
@@ -44,7 +44,7 @@ func findStaleFDB(v *view) []finding {
 		}
 		var here []*model.Pod
 		behind := false
-		for p := range each(v.Pods) {
+		for p := range model.Each(v.Pods) {
 			if b := v.bridgeOf(p); p.MAC == e.MAC && b != nil && b.Index == e.Bridge && appliesTo(e, b, v.links[p.LinkIndex]) {
 				here = append(here, p)
 				behind = behind || p.LinkIndex == e.IfIndex && !e.Local

@@ -41,7 +41,7 @@ func findStaleMACRewrite(v *view) []finding {
 		ruled[s.addr] = true
 		out = append(out, rewrittenByRule(v, &s, rewrites))
 	}
-	for r := range each(rewrites) {
+	for r := range model.Each(rewrites) {
 		if !ruled[r.Addr] && toNobody(v, r) {
 			ruled[r.Addr] = true
 			out = append(out, rewrittenUnseen(v, r))
@@ -116,7 +116,7 @@ func rewrittenUnseen(v *view, r *model.MACRewrite) finding {
 		Alternatives: []string{"a tc program that rewrites the MAC"},
 		Packets:      r.Packets,
 	}
-	for x := range each(v.FrameRules) {
+	for x := range model.Each(v.FrameRules) {
 		if x.Target == model.TargetDNAT && x.MAC == r.To.MAC {
 			f.Evidence = append(f.Evidence, ruleEvidence(x))
 			f.Fix = append(f.Fix, deleteFrameRule(x))
@@ -136,7 +136,7 @@ func rewrittenUnseen(v *view, r *model.MACRewrite) finding {
 // a flood shows the same frames on many ports.
 func mostRewritten(list []model.MACRewrite, addr netip.Addr, to model.MAC) *model.MACRewrite {
 	var most *model.MACRewrite
-	for r := range each(list) {
+	for r := range model.Each(list) {
 		if r.Addr == addr && r.Field == model.DestinationMAC && r.To.MAC == to && (most == nil || r.Packets > most.Packets) {
 			most = r
 		}
@@ -155,7 +155,7 @@ func arrival(v *view, s *stale, seen *model.MACRewrite) model.Place {
 	if seen != nil {
 		return v.place(seen.From.Link, seen.From.Direction)
 	}
-	for l := range each(v.Links) {
+	for l := range model.Each(v.Links) {
 		if s.rule.In.Name != "" && s.rule.In.Matches(l.Name) || s.rule.In.Name == "" && l.Role == model.RoleUplink {
 			return v.place(l.Name, model.Ingress)
 		}

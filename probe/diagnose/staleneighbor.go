@@ -36,7 +36,7 @@ func findStaleNeighbor(v *view) []finding {
 		return nil
 	}
 	var out []finding
-	for n := range each(v.Neighbors) {
+	for n := range model.Each(v.Neighbors) {
 		if n.Proxy || len(v.pods[n.Addr]) == 0 {
 			continue
 		}

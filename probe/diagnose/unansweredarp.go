@@ -36,8 +36,8 @@ var unansweredARP = kind{
 func findUnansweredARP(v *view) []finding {
 	var out []finding
 	asked, hops := resolutions(v), v.silentNextHops()
-	for p := range each(v.Pods) {
-		for g := range each(p.Gateways) {
+	for p := range model.Each(v.Pods) {
+		for g := range model.Each(p.Gateways) {
 			pods := sameFamily(podAddrs(p), g.Addr)
 			if resolved(g) || len(pods) == 0 || v.found(pods[0], netip.Prefix{}, PodLinkDown, BridgeRuleDrop, MissingPodRoute, ForwardingDisabled) {
 				continue
@@ -68,7 +68,7 @@ type talk struct{ requests, replies uint64 }
 // were sent there.
 func resolutions(v *view) map[question]talk {
 	out := map[question]talk{}
-	for a := range each(v.Traffic.ARP) {
+	for a := range model.Each(v.Traffic.ARP) {
 		k := question{a.IfIndex, a.Addr}
 		t := out[k]
 		switch {
@@ -192,7 +192,7 @@ func unheldAddresses(v *view, asked map[question]talk) []finding {
 		return nil
 	}
 	found := map[netip.Addr]*absent{}
-	for d := range each(v.Traffic.Drops) {
+	for d := range model.Each(v.Traffic.Drops) {
 		if !d.NeighborFailed() || len(v.pods[d.Dst]) > 0 || v.past[d.Dst] || v.nodeAddrs[d.Dst] || len(v.pods[d.Src]) == 0 ||
 			!inAny(v.ranges.local, d.Dst) || v.explained(d) {
 			continue

@@ -49,7 +49,7 @@ func findUnexpectedMasquerade(v *view) []finding {
 	tables := path.NewTables(v.Snapshot)
 	groups := map[maskedKey]*masked{}
 	var order []*masked
-	for f := range each(v.Flows) {
+	for f := range model.Each(v.Flows) {
 		if !maskedFlow(v, f) {
 			continue
 		}

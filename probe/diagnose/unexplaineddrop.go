@@ -37,7 +37,7 @@ type dropKind struct {
 func findUnexplainedDrop(v *view) []finding {
 	allowed := v.byDesign()
 	groups := map[dropKind]*lost{}
-	for d := range each(v.Traffic.Drops) {
+	for d := range model.Each(v.Traffic.Drops) {
 		if v.ofPod(d) && v.drops.Lost(d) && !v.explained(d) && !allowed.take(d) {
 			k := dropKind{d.Reason, d.Location}
 			if groups[k] == nil {

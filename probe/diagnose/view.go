@@ -92,7 +92,7 @@ func newView(s *model.Snapshot) *view {
 		gatewayAddrs: map[netip.Addr]bool{},
 		onLinkAlone:  map[netip.Addr]bool{},
 	}}
-	for l := range each(s.Links) {
+	for l := range model.Each(s.Links) {
 		v.links[l.Index], v.byName[l.Name] = l, l
 		if !l.MAC.IsZero() {
 			v.macs[l.MAC] = l.Name
@@ -102,7 +102,7 @@ func newView(s *model.Snapshot) *view {
 			v.nodeAddrs[a.Addr()] = true
 		}
 	}
-	for p := range each(s.Pods) {
+	for p := range model.Each(s.Pods) {
 		for _, a := range p.Addresses {
 			v.pods[a.Addr()] = append(v.pods[a.Addr()], p)
 		}
@@ -110,7 +110,7 @@ func newView(s *model.Snapshot) *view {
 			v.macs[p.MAC] = podName(p)
 		}
 	}
-	for p := range each(s.PastPods) {
+	for p := range model.Each(s.PastPods) {
 		for _, a := range p.Addresses {
 			v.past[a.Addr()] = true
 		}
@@ -118,7 +118,7 @@ func newView(s *model.Snapshot) *view {
 			v.macs[p.MAC] = "a pod that went away"
 		}
 	}
-	for p := range each(s.Traffic.MACs) {
+	for p := range model.Each(s.Traffic.MACs) {
 		v.macPairs[p.Addr] = append(v.macPairs[p.Addr], p)
 	}
 	indexUplinks(v)
@@ -131,7 +131,7 @@ func newView(s *model.Snapshot) *view {
 // indexUplinks finds the gateways of the default routes and the prefixes that
 // are on link at the uplinks: the node's own subnet.
 func indexUplinks(v *view) {
-	for l := range each(v.Links) {
+	for l := range model.Each(v.Links) {
 		if l.Role == model.RoleUplink {
 			v.outer[l.Index] = true
 			if l.Master != 0 {
@@ -161,7 +161,7 @@ func indexUplinks(v *view) {
 			v.macs[n.MAC] = "the gateway " + n.Addr.String()
 		}
 	}
-	for r := range each(v.FrameRules) {
+	for r := range model.Each(v.FrameRules) {
 		if r.SendsToFabric() {
 			v.tunnel[r.MAC] = true
 		}

@@ -37,8 +37,8 @@ func findWrongGatewayMAC(v *view) []finding {
 		return nil
 	}
 	var out []finding
-	for p := range each(v.Pods) {
-		for g := range each(p.Gateways) {
+	for p := range model.Each(v.Pods) {
+		for g := range model.Each(p.Gateways) {
 			if !resolved(g) || len(sameFamily(podAddrs(p), g.Addr)) == 0 {
 				continue
 			}
@@ -91,14 +91,14 @@ func farGateway(v *view, g *model.Neighbor, bridge *model.Link) (right []model.M
 	if !v.Has(model.SourceNeighbors, model.SourceBridge) {
 		return nil, ""
 	}
-	for n := range each(v.Neighbors) {
+	for n := range model.Each(v.Neighbors) {
 		if n.Addr == g.Addr && n.IfIndex == bridge.Index && resolved(n) {
 			right = append(right, n.MAC)
 		}
 	}
 	who = "the gateway " + g.Addr.String()
 	var heard []model.MAC
-	for e := range each(v.FDB) {
+	for e := range model.Each(v.FDB) {
 		if e.Bridge == bridge.Index && !e.Local && v.isUplink(e.IfIndex) {
 			heard = append(heard, e.MAC)
 		}

@@ -71,13 +71,13 @@ func findWrongHops(v *view) []*wrongHop {
 		return nil
 	}
 	entries := map[question]*model.Neighbor{}
-	for n := range each(v.Neighbors) {
+	for n := range model.Each(v.Neighbors) {
 		if resolved(n) && v.outer[n.IfIndex] && len(v.pods[n.Addr]) == 0 && !v.past[n.Addr] {
 			entries[question{n.IfIndex, n.Addr}] = n
 		}
 	}
 	found, answered := map[*model.Neighbor]*wrongHop{}, map[*model.Neighbor]bool{}
-	for p := range each(v.peers) {
+	for p := range model.Each(v.peers) {
 		if p.Out.Packets == 0 || besideUplink(v, p) {
 			continue
 		}
@@ -127,7 +127,7 @@ func (v *view) leftWith(p *model.Peer, to model.MAC) bool {
 // down.
 func (v *view) isWrong(w *wrongHop) bool {
 	n := w.entry
-	for a := range each(v.Traffic.ARP) {
+	for a := range model.Each(v.Traffic.ARP) {
 		if a.Reply && a.Direction == model.Ingress && a.Addr == n.Addr && v.onSameLink(a.IfIndex, n.IfIndex) && !slices.Contains(w.replies, a.MAC) {
 			w.replies = append(w.replies, a.MAC)
 		}
@@ -171,7 +171,7 @@ func (v *view) onSameLink(port, link int) bool {
 // uplinks that are its ports.
 func (v *view) sendersOn(link int) map[model.MAC]bool {
 	out := map[model.MAC]bool{}
-	for m := range each(v.Traffic.MACs) {
+	for m := range model.Each(v.Traffic.MACs) {
 		if m.Direction == model.Ingress && m.Side == model.AsDestination && v.isUplink(m.IfIndex) && v.onSameLink(m.IfIndex, link) {
 			out[m.Src] = true
 		}
@@ -182,7 +182,7 @@ func (v *view) sendersOn(link int) map[model.MAC]bool {
 // otherEntries are the entries for other machines of the same link and IP
 // version: how many have the same MAC, and those that have another.
 func (v *view) otherEntries(n *model.Neighbor) (same int, different []*model.Neighbor) {
-	for o := range each(v.Neighbors) {
+	for o := range model.Each(v.Neighbors) {
 		switch {
 		case o.IfIndex != n.IfIndex || o.Addr == n.Addr || o.Addr.Is4() != n.Addr.Is4() || !resolved(o) || len(v.pods[o.Addr]) > 0 || v.past[o.Addr]:
 		case o.MAC == n.MAC:

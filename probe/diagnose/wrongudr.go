@@ -154,7 +154,7 @@ func wrongRow(v *view, cidr netip.Prefix, n *model.ClusterNode, fact routeFact) 
 	if slices.ContainsFunc(fact.row.NextHops, func(a netip.Addr) bool { return v.nodeAddrs[a] }) {
 		f.Why += " That machine is this node."
 	}
-	for other := range each(v.Cluster.Nodes) {
+	for other := range model.Each(v.Cluster.Nodes) {
 		if other != n && slices.ContainsFunc(fact.row.NextHops, func(a netip.Addr) bool { return slices.Contains(other.Addresses, a) }) {
 			observe(&f, model.SourceNodes, "%s is node %s", where, other.Name)
 		}
@@ -171,13 +171,13 @@ func strangers(v *view) []*model.HopCount {
 		link int
 	}
 	forwarded := map[hop]uint64{}
-	for h := range each(v.Traffic.Hops) {
+	for h := range model.Each(v.Traffic.Hops) {
 		if h.Prefix.IsValid() && h.Direction == model.Egress && h.Side == model.AsDestination {
 			forwarded[hop{h.Prefix, h.IfIndex}] += h.Packets
 		}
 	}
 	var out []*model.HopCount
-	for h := range each(v.Traffic.Hops) {
+	for h := range model.Each(v.Traffic.Hops) {
 		if !h.Prefix.IsValid() || h.Direction != model.Ingress || h.Side != model.AsDestination || !v.isUplink(h.IfIndex) {
 			continue
 		}
@@ -226,7 +226,7 @@ func stranger(v *view, h *model.HopCount) finding {
 	} else {
 		f.Alternatives = []string{"the range " + h.Prefix.String() + " is supposed: --nodes FILE tells whose it is"}
 	}
-	for p := range each(v.peers) {
+	for p := range model.Each(v.peers) {
 		// What goes round comes in again, and would count as an answer.
 		if h.Prefix.Contains(p.Remote) && len(v.pods[p.Local]) > 0 && !slices.Contains(f.Pods, p.Local) && p.Out.Packets >= minPackets {
 			f.Pods = append(f.Pods, p.Local)
