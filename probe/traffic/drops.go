@@ -34,8 +34,7 @@ type drops struct {
 	samples    map[bpf.DropDropKey]model.Sample
 	lost       [bpf.TCLostLOST_MAX]uint64
 	// missed are runs of the program that the kernel skipped; see readMissed.
-	// unsampled are
-	// events beyond maxSamples, or malformed ones.
+	// unsampled are events beyond maxSamples, or malformed ones.
 	missed, unsampled uint64
 }
 
