@@ -29,6 +29,9 @@
 const volatile bool has_reason = false;
 /* Events per second and CPU. */
 const volatile __u32 event_rate = 1;
+/* The size of the table of drops, and how much of it a pod may hold. */
+const volatile __u32 drop_entries = 1;
+const volatile __u32 drop_quota[FARS] = {};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -37,12 +40,74 @@ struct {
 	__uint(max_entries, 1);
 } namespaces SEC(".maps");
 
+/* The number of a key's counts. Go sets the size, a power of 2. */
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__type(key, struct drop_key);
 	__type(value, __u64);
 	__uint(max_entries, 1);
 } drops SEC(".maps");
+
+/* Numbers that no key has. */
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__type(value, __u64);
+	__uint(max_entries, 1);
+} free_drops SEC(".maps");
+
+/* By CPU: counts by number. Go sets both sizes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u64[1]);
+	__uint(max_entries, 1);
+} drop_counts SEC(".maps");
+
+#define RECENT 8
+
+/* A key and its number. busy guards against a drop that nests in this one. */
+struct recent_drop {
+	struct drop_key key;
+	__u64 number;
+	__u32 generation;
+	__u32 busy;
+};
+
+/*
+ * What a CPU found last: a namespace whose drops count, and keys. It holds as
+ * long as the generation is the same. Looking these up would take longer than
+ * all the rest.
+ */
+struct recent {
+	__u32 netns;
+	__u32 generation;
+	__u64 pad[7];
+	struct recent_drop drops[RECENT];
+};
+
+/* By CPU. Go sets the size. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct recent);
+	__uint(max_entries, 1);
+} recents SEC(".maps");
+
+/*
+ * Go increments it when it takes a namespace, an address or a key out. 0 is
+ * none.
+ */
+volatile __u32 drop_generation SEC(".data") = 1;
+
+/* By slot of a pod's address. Slot 0 has the sum of all. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct quota);
+	__uint(max_entries, 1);
+} drop_shares SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -78,6 +143,12 @@ struct head {
 
 #define HEAD_MACS 14
 
+/* A packet's addresses. Those of its key may be of ranges. */
+struct drop_ends {
+	struct addr src;
+	struct addr dst;
+};
+
 _Static_assert(sizeof(struct head) == 2 + HEAD_MACS + 40, "head");
 
 /*
@@ -103,18 +174,20 @@ static __always_inline __u32 namespace_of(struct sk_buff *skb, __u32 *ifindex)
 	return BPF_CORE_READ(dst, dev, nd_net.net, ns.inum);
 }
 
-static __always_inline bool is_pod(struct addr a)
+/* The slot of a pod's address, 0 for any other. */
+static __always_inline __u32 pod_slot(struct addr a)
 {
 	__u32 slot = local_slot(a);
 	struct counted_addr *s;
 
 	if (!slot)
-		return false;
+		return 0;
 	s = counted_at(slot);
-	return s && s->kind == KIND_POD;
+	return s && s->kind == KIND_POD ? slot : 0;
 }
 
-/* Reads the IP header, and the Ethernet header if there is one. */
+/* Reads the IP header, and the Ethernet header, which is zero if there is none.
+ */
 static __always_inline bool read_head(struct sk_buff *skb, struct head *h)
 {
 	void *head = skb->head;
@@ -124,6 +197,7 @@ static __always_inline bool read_head(struct sk_buff *skb, struct head *h)
 	if (mac + HEAD_MACS == network)
 		return !bpf_probe_read_kernel(
 			h->dst_mac, HEAD_MACS + sizeof(h->ip6), head + mac);
+	__builtin_memset(h, 0, 2 + HEAD_MACS);
 	if (mac != UNSET && mac + HEAD_MACS < network &&
 	    bpf_probe_read_kernel(h->dst_mac, HEAD_MACS, head + mac))
 		return false;
@@ -179,7 +253,8 @@ static __always_inline bool may_send(__u64 now)
 }
 
 static __always_inline void send(struct sk_buff *skb, const struct head *h,
-				 const struct drop_key *key, __u64 count)
+				 const struct drop_key *key,
+				 const struct drop_ends *ends, __u64 count)
 {
 	void *network = skb->head + skb->network_header;
 	__u32 linear = skb->tail - skb->network_header;
@@ -187,15 +262,17 @@ static __always_inline void send(struct sk_buff *skb, const struct head *h,
 	struct drop_event *e;
 
 	if (!may_send(now)) {
-		lose(LOST_RATE);
+		lasthop_lose(LOST_RATE);
 		return;
 	}
 	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
 	if (!e) {
-		lose(LOST_RING);
+		lasthop_lose(LOST_RING);
 		return;
 	}
 	e->key = *key;
+	e->src = ends->src;
+	e->dst = ends->dst;
 	e->nanoseconds = now;
 	e->count = count;
 	e->length = network_length(skb);
@@ -214,59 +291,243 @@ static __always_inline void send(struct sk_buff *skb, const struct head *h,
 	bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
 }
 
-/*
- * Increments the count of a key on this CPU and returns it, 0 if the table is
- * full. Since Linux 6.1 a tracepoint program does not nest on one CPU. Before,
- * a nested drop may go uncounted: an atomic add would cost as much as the rest
- * of the program.
- */
-static __always_inline __u64 count_drop(const struct drop_key *key)
+/* Makes a key of one far end that of a range, or of all others. */
+static __always_inline void fold_key(struct drop_key *key, enum far far)
 {
-	__u64 *n = bpf_map_lookup_elem(&drops, key);
-	__u64 one = 1;
+	struct addr *end = key->far_is_src ? &key->src : &key->dst;
 
-	if (!n) {
-		if (!bpf_map_update_elem(&drops, key, &one, BPF_NOEXIST))
-			return 1;
-		/* Another CPU added the key first, or the table is full. */
-		n = bpf_map_lookup_elem(&drops, key);
-		if (!n) {
-			lose(LOST_DROP);
-			return 0;
+	key->far = far;
+	if (far == FAR_OTHERS) {
+		*end = (struct addr){};
+		key->bits = 0;
+		key->proto = 0;
+	} else if (!local_slot(*end)) {
+		/* There are not many local ones. */
+		*end = fold(*end, &key->bits);
+	}
+}
+
+/*
+ * Whether a pod may have one more entry. While there is little room, pods have
+ * entries of fewer kinds, so that one of which nothing was dropped yet finds
+ * room.
+ */
+static __always_inline bool may_add(struct quota *pod, struct quota *all,
+				    enum far far)
+{
+	__u32 used = held(all, FAR_ADDRESS) + held(all, FAR_RANGE) +
+		     held(all, FAR_OTHERS);
+
+	return held(pod, far) < drop_quota[far] &&
+	       used < drop_entries / 8 * (6 + far);
+}
+
+/*
+ * Increments a count on this CPU and returns it. Since Linux 6.1 a tracepoint
+ * program does not nest on one CPU. Before, a nested drop may go uncounted: an
+ * atomic add would cost as much as the rest of the program.
+ */
+static __always_inline __u64 increment(__u32 cpu, __u32 slot, __u64 number)
+{
+	__u64 *counts = bpf_map_lookup_elem(&drop_counts, &cpu);
+
+	/* The CPU was plugged in after Go had sized the table. */
+	if (!counts) {
+		lasthop_lose_of(slot, LOST_DROP);
+		return 0;
+	}
+	return ++counts[masked(number, drop_entries - 1)];
+}
+
+/* The number of a key, NULL if it has none and there is no room. */
+static __always_inline __u64 *number_of(struct drop_key *key)
+{
+	__u32 slot = key->local, zero = 0;
+	struct quota *pod, *all;
+	__u64 free, *number;
+
+	number = bpf_map_lookup_elem(&drops, key);
+	if (number)
+		return number;
+	pod = bpf_map_lookup_elem(&drop_shares, &slot);
+	all = bpf_map_lookup_elem(&drop_shares, &zero);
+	if (!pod || !all)
+		return NULL;
+	for (int far = FAR_ADDRESS; far < FARS; far++) {
+		if (far != FAR_ADDRESS) {
+			fold_key(key, far);
+			number = bpf_map_lookup_elem(&drops, key);
+			if (number)
+				return number;
+		}
+		if (!may_add(pod, all, far) ||
+		    bpf_map_pop_elem(&free_drops, &free))
+			continue;
+		if (!bpf_map_update_elem(&drops, key, &free, BPF_NOEXIST)) {
+			__sync_fetch_and_add(&pod->taken[far], 1);
+			__sync_fetch_and_add(&all->taken[far], 1);
+		} else {
+			/* Another CPU added the key first. */
+			bpf_map_push_elem(&free_drops, &free, BPF_ANY);
+		}
+		number = bpf_map_lookup_elem(&drops, key);
+		if (number)
+			return number;
+	}
+	return NULL;
+}
+
+/* Whether a packet's key is that of a recent drop, but for what it lacks. */
+static __always_inline bool same_drop(const struct drop_key *a,
+				      const struct drop_key *b)
+{
+	const __u64 *x = (const __u64 *)a, *y = (const __u64 *)b;
+	const __u64 mac_proto = 0xffffff; /* the last word's first bytes */
+
+	return x[0] == y[0] && x[1] == y[1] && x[2] == y[2] && x[3] == y[3] &&
+	       x[4] == y[4] && x[5] == y[5] && x[6] == y[6] &&
+	       !((x[7] ^ y[7]) & mac_proto);
+}
+
+static __always_inline struct recent_drop *recent_of(struct recent *recent,
+						     const struct drop_key *key)
+{
+	__u64 hash = hash64(key->src.lo ^ key->dst.lo ^ key->location, 0);
+
+	return &recent->drops[masked(hash, RECENT - 1)];
+}
+
+/* Remembers the number of a key that tells the packet's addresses. */
+static __always_inline void remember(struct recent_drop *r,
+				     const struct drop_key *key, __u64 number,
+				     __u32 generation)
+{
+	if (r->busy || key->far != FAR_ADDRESS)
+		return;
+	r->busy = 1;
+	barrier();
+	r->key = *key;
+	r->number = number;
+	r->generation = generation;
+	barrier();
+	r->busy = 0;
+}
+
+/* Whether drops in this namespace count. */
+static __always_inline bool is_watched(struct recent *recent, __u32 netns,
+				       __u32 generation)
+{
+	if (recent && recent->netns == netns &&
+	    recent->generation == generation)
+		return true;
+	if (!bpf_map_lookup_elem(&namespaces, &netns))
+		return false;
+	if (!recent)
+		return true;
+	recent->generation = 0;
+	barrier();
+	recent->netns = netns;
+	barrier();
+	recent->generation = generation;
+	return true;
+}
+
+/*
+ * What stands for the reason before Linux 5.17, which gives none: what tells
+ * apart the packets that one function frees. See struct signs in Go.
+ */
+static __always_inline __u32 signs(struct sk_buff *skb, const struct head *h)
+{
+	struct dst_entry *dst = (void *)(skb->_skb_refdst & ~DST_NOREF);
+	bool ipv4 = skb->protocol == bpf_htons(ETH_P_IP);
+	__u8 ttl = ipv4 ? h->ip.ttl : h->ip6.hop_limit;
+	__u32 type = BPF_CORE_READ_BITFIELD(skb, pkt_type);
+	__s16 error = dst ? BPF_CORE_READ(dst, error) : 0;
+
+	/* IPv4 has the errors of routes positive, IPv6 negative. */
+	if (error < 0)
+		error = -error;
+	return type | (ttl <= 1) << 8 | (__u32)error << 16;
+}
+
+/* Finds the pod that a packet is of; false if there is none. */
+static __always_inline bool find_pod(struct drop_key *key)
+{
+	key->local = pod_slot(key->src);
+	if (!key->local) {
+		key->local = pod_slot(key->dst);
+		key->far_is_src = true;
+	}
+	key->bits = BITS_ADDRESS;
+	return key->local;
+}
+
+/* Counts the drop and returns its count on this CPU. The key may be folded. */
+static __always_inline __u64 count_drop(struct recent *recent,
+					struct drop_key *key, __u32 cpu,
+					__u32 generation)
+{
+	struct recent_drop *r = NULL;
+	__u64 number, *found;
+
+	if (recent) {
+		r = recent_of(recent, key);
+		number = r->number;
+		/* Not while a nested drop put another there. */
+		if (r->generation == generation && !r->busy &&
+		    same_drop(&r->key, key) &&
+		    *(volatile __u64 *)&r->number == number) {
+			key->local = r->key.local;
+			key->far_is_src = r->key.far_is_src;
+			key->bits = BITS_ADDRESS;
+			return increment(cpu, key->local, number);
 		}
 	}
-	return ++*n;
+	if (!find_pod(key))
+		return 0;
+	found = number_of(key);
+	if (!found) {
+		lasthop_lose_of(key->local, LOST_DROP);
+		return 0;
+	}
+	number = *found;
+	if (r)
+		remember(r, key, number, generation);
+	return increment(cpu, key->local, number);
 }
 
 SEC("tp_btf/kfree_skb")
 int lasthop_drop(__u64 *ctx)
 {
 	struct sk_buff *skb = (struct sk_buff *)ctx[0];
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct recent *recent = bpf_map_lookup_elem(&recents, &cpu);
+	__u32 generation = drop_generation;
 	struct drop_key key = {};
-	struct head h = {};
+	struct drop_ends ends;
+	struct head h;
 	enum lost why;
 	__u64 n;
 
 	key.netns = namespace_of(skb, &key.ifindex);
-	if (!bpf_map_lookup_elem(&namespaces, &key.netns))
+	if (!is_watched(recent, key.netns, generation))
 		return 0;
 	if (skb->protocol != bpf_htons(ETH_P_IP) &&
 	    skb->protocol != bpf_htons(ETH_P_IPV6))
 		return 0;
 	why = read_head(skb, &h) ? read_ends(skb, &h, &key) : LOST_UNREADABLE;
 	if (why != LOST_MAX) {
-		lose(why);
+		lasthop_lose(why);
 		return 0;
 	}
-	if (!is_pod(key.src) && !is_pod(key.dst))
-		return 0;
+	ends = (struct drop_ends){ key.src, key.dst };
 	key.location = ctx[1];
-	key.reason = has_reason ? ctx[2] : 0;
+	key.reason = has_reason ? ctx[2] : signs(skb, &h);
 	__builtin_memcpy(key.dst_mac, h.dst_mac, sizeof(key.dst_mac));
-	n = count_drop(&key);
+	n = count_drop(recent, &key, cpu, generation);
 	/* The 1st, 2nd, 4th, 8th … drop with this key. */
 	if (n && !(n & (n - 1)))
-		send(skb, &h, &key, n);
+		send(skb, &h, &key, &ends, n);
 	return 0;
 }
 

@@ -34,6 +34,8 @@ type DropAddrRow struct {
 type DropDropEvent struct {
 	_           structs.HostLayout
 	Key         DropDropKey
+	Src         DropAddr
+	Dst         DropAddr
 	Nanoseconds uint64
 	Count       uint64
 	Length      uint32
@@ -54,7 +56,10 @@ type DropDropKey struct {
 	Netns    uint32
 	DstMac   [6]uint8
 	Proto    uint8
-	Pad      [5]uint8
+	Far      uint8
+	Local    uint16
+	Bits     uint8
+	FarIsSrc uint8
 }
 
 type DropLink struct {
@@ -63,6 +68,26 @@ type DropLink struct {
 	Slot       uint16
 	Flags      uint8
 	NoEthernet bool
+}
+
+type DropQuota struct {
+	_     structs.HostLayout
+	Taken [3]uint32
+	Freed [3]uint32
+}
+
+type DropRecent struct {
+	_          structs.HostLayout
+	Netns      uint32
+	Generation uint32
+	Pad        [7]uint64
+	Drops      [8]struct {
+		_          structs.HostLayout
+		Key        DropDropKey
+		Number     uint64
+		Generation uint32
+		Busy       uint32
+	}
 }
 
 type DropSecond struct {
@@ -75,19 +100,27 @@ type DropSecond struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	DropMapCountedAddrs = "counted_addrs"
-	DropMapDrops        = "drops"
-	DropMapEvents       = "events"
-	DropMapLosses       = "losses"
-	DropMapNamespaces   = "namespaces"
-	DropMapSeconds      = "seconds"
-	DropProgLasthopDrop = "lasthop_drop"
-	DropVarEventRate    = "event_rate"
-	DropVarEventType    = "event_type"
-	DropVarHasReason    = "has_reason"
-	DropVarLinks        = "links"
-	DropVarRemoteBits   = "remote_bits"
-	DropVarSlots        = "slots"
+	DropMapAddrLosses     = "addr_losses"
+	DropMapCountedAddrs   = "counted_addrs"
+	DropMapDropCounts     = "drop_counts"
+	DropMapDropShares     = "drop_shares"
+	DropMapDrops          = "drops"
+	DropMapEvents         = "events"
+	DropMapFreeDrops      = "free_drops"
+	DropMapLosses         = "losses"
+	DropMapNamespaces     = "namespaces"
+	DropMapRecents        = "recents"
+	DropMapSeconds        = "seconds"
+	DropProgLasthopDrop   = "lasthop_drop"
+	DropVarDropEntries    = "drop_entries"
+	DropVarDropGeneration = "drop_generation"
+	DropVarDropQuota      = "drop_quota"
+	DropVarEventRate      = "event_rate"
+	DropVarEventType      = "event_type"
+	DropVarHasReason      = "has_reason"
+	DropVarLinks          = "links"
+	DropVarRemoteBits     = "remote_bits"
+	DropVarSlots          = "slots"
 )
 
 // LoadDrop returns the embedded CollectionSpec for Drop.
@@ -139,11 +172,16 @@ type DropProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DropMapSpecs struct {
+	AddrLosses   *ebpf.MapSpec `ebpf:"addr_losses"`
 	CountedAddrs *ebpf.MapSpec `ebpf:"counted_addrs"`
+	DropCounts   *ebpf.MapSpec `ebpf:"drop_counts"`
+	DropShares   *ebpf.MapSpec `ebpf:"drop_shares"`
 	Drops        *ebpf.MapSpec `ebpf:"drops"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
+	FreeDrops    *ebpf.MapSpec `ebpf:"free_drops"`
 	Losses       *ebpf.MapSpec `ebpf:"losses"`
 	Namespaces   *ebpf.MapSpec `ebpf:"namespaces"`
+	Recents      *ebpf.MapSpec `ebpf:"recents"`
 	Seconds      *ebpf.MapSpec `ebpf:"seconds"`
 }
 
@@ -151,12 +189,15 @@ type DropMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DropVariableSpecs struct {
-	EventRate  *ebpf.VariableSpec `ebpf:"event_rate"`
-	EventType  *ebpf.VariableSpec `ebpf:"event_type"`
-	HasReason  *ebpf.VariableSpec `ebpf:"has_reason"`
-	Links      *ebpf.VariableSpec `ebpf:"links"`
-	RemoteBits *ebpf.VariableSpec `ebpf:"remote_bits"`
-	Slots      *ebpf.VariableSpec `ebpf:"slots"`
+	DropEntries    *ebpf.VariableSpec `ebpf:"drop_entries"`
+	DropGeneration *ebpf.VariableSpec `ebpf:"drop_generation"`
+	DropQuota      *ebpf.VariableSpec `ebpf:"drop_quota"`
+	EventRate      *ebpf.VariableSpec `ebpf:"event_rate"`
+	EventType      *ebpf.VariableSpec `ebpf:"event_type"`
+	HasReason      *ebpf.VariableSpec `ebpf:"has_reason"`
+	Links          *ebpf.VariableSpec `ebpf:"links"`
+	RemoteBits     *ebpf.VariableSpec `ebpf:"remote_bits"`
+	Slots          *ebpf.VariableSpec `ebpf:"slots"`
 }
 
 // DropObjects contains all objects after they have been loaded into the kernel.
@@ -179,21 +220,31 @@ func (o *DropObjects) Close() error {
 //
 // It can be passed to LoadDropObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DropMaps struct {
+	AddrLosses   *ebpf.Map `ebpf:"addr_losses"`
 	CountedAddrs *ebpf.Map `ebpf:"counted_addrs"`
+	DropCounts   *ebpf.Map `ebpf:"drop_counts"`
+	DropShares   *ebpf.Map `ebpf:"drop_shares"`
 	Drops        *ebpf.Map `ebpf:"drops"`
 	Events       *ebpf.Map `ebpf:"events"`
+	FreeDrops    *ebpf.Map `ebpf:"free_drops"`
 	Losses       *ebpf.Map `ebpf:"losses"`
 	Namespaces   *ebpf.Map `ebpf:"namespaces"`
+	Recents      *ebpf.Map `ebpf:"recents"`
 	Seconds      *ebpf.Map `ebpf:"seconds"`
 }
 
 func (m *DropMaps) Close() error {
 	return _DropClose(
+		m.AddrLosses,
 		m.CountedAddrs,
+		m.DropCounts,
+		m.DropShares,
 		m.Drops,
 		m.Events,
+		m.FreeDrops,
 		m.Losses,
 		m.Namespaces,
+		m.Recents,
 		m.Seconds,
 	)
 }
@@ -202,12 +253,15 @@ func (m *DropMaps) Close() error {
 //
 // It can be passed to LoadDropObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DropVariables struct {
-	EventRate  *ebpf.Variable `ebpf:"event_rate"`
-	EventType  *ebpf.Variable `ebpf:"event_type"`
-	HasReason  *ebpf.Variable `ebpf:"has_reason"`
-	Links      *ebpf.Variable `ebpf:"links"`
-	RemoteBits *ebpf.Variable `ebpf:"remote_bits"`
-	Slots      *ebpf.Variable `ebpf:"slots"`
+	DropEntries    *ebpf.Variable `ebpf:"drop_entries"`
+	DropGeneration *ebpf.Variable `ebpf:"drop_generation"`
+	DropQuota      *ebpf.Variable `ebpf:"drop_quota"`
+	EventRate      *ebpf.Variable `ebpf:"event_rate"`
+	EventType      *ebpf.Variable `ebpf:"event_type"`
+	HasReason      *ebpf.Variable `ebpf:"has_reason"`
+	Links          *ebpf.Variable `ebpf:"links"`
+	RemoteBits     *ebpf.Variable `ebpf:"remote_bits"`
+	Slots          *ebpf.Variable `ebpf:"slots"`
 }
 
 // DropPrograms contains all programs after they have been loaded into the kernel.

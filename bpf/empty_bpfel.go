@@ -8,15 +8,25 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
+	"structs"
 
 	"github.com/cilium/ebpf"
 )
+
+type EmptyFlow struct {
+	_     structs.HostLayout
+	Src   uint32
+	Dst   uint32
+	Ports uint32
+}
 
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	EmptyProgLasthopEmpty = "lasthop_empty"
+	EmptyMapFlows             = "flows"
+	EmptyProgLasthopEmpty     = "lasthop_empty"
+	EmptyProgLasthopReference = "lasthop_reference"
 )
 
 // LoadEmpty returns the embedded CollectionSpec for Empty.
@@ -61,13 +71,15 @@ type EmptySpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type EmptyProgramSpecs struct {
-	LasthopEmpty *ebpf.ProgramSpec `ebpf:"lasthop_empty"`
+	LasthopEmpty     *ebpf.ProgramSpec `ebpf:"lasthop_empty"`
+	LasthopReference *ebpf.ProgramSpec `ebpf:"lasthop_reference"`
 }
 
 // EmptyMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type EmptyMapSpecs struct {
+	Flows *ebpf.MapSpec `ebpf:"flows"`
 }
 
 // EmptyVariableSpecs contains global variables before they are loaded into the kernel.
@@ -96,10 +108,13 @@ func (o *EmptyObjects) Close() error {
 //
 // It can be passed to LoadEmptyObjects or ebpf.CollectionSpec.LoadAndAssign.
 type EmptyMaps struct {
+	Flows *ebpf.Map `ebpf:"flows"`
 }
 
 func (m *EmptyMaps) Close() error {
-	return _EmptyClose()
+	return _EmptyClose(
+		m.Flows,
+	)
 }
 
 // EmptyVariables contains all global variables after they have been loaded into the kernel.
@@ -112,12 +127,14 @@ type EmptyVariables struct {
 //
 // It can be passed to LoadEmptyObjects or ebpf.CollectionSpec.LoadAndAssign.
 type EmptyPrograms struct {
-	LasthopEmpty *ebpf.Program `ebpf:"lasthop_empty"`
+	LasthopEmpty     *ebpf.Program `ebpf:"lasthop_empty"`
+	LasthopReference *ebpf.Program `ebpf:"lasthop_reference"`
 }
 
 func (p *EmptyPrograms) Close() error {
 	return _EmptyClose(
 		p.LasthopEmpty,
+		p.LasthopReference,
 	)
 }
 

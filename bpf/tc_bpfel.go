@@ -60,6 +60,15 @@ const (
 	TCDirectionDIRECTIONS TCDirection = 2
 )
 
+type TCFar uint32
+
+const (
+	TCFarFAR_ADDRESS TCFar = 0
+	TCFarFAR_RANGE   TCFar = 1
+	TCFarFAR_OTHERS  TCFar = 2
+	TCFarFARS        TCFar = 3
+)
+
 type TCHopCounter struct {
 	_          structs.HostLayout
 	Packets    uint64
@@ -88,6 +97,7 @@ type TCLimit uint32
 
 const (
 	TCLimitHOP_MACS   TCLimit = 4
+	TCLimitMAC_WAYS   TCLimit = 16
 	TCLimitCHAIN_MAX  TCLimit = 8
 	TCLimitLINK_TABLE TCLimit = 4096
 	TCLimitLINK_TRIES TCLimit = 4
@@ -108,6 +118,7 @@ type TCLinkFlags uint32
 const (
 	TCLinkFlagsLINK_UPLINK TCLinkFlags = 1
 	TCLinkFlagsLINK_PAIRS  TCLinkFlags = 2
+	TCLinkFlagsLINK_OUTER  TCLinkFlags = 4
 )
 
 type TCLost uint32
@@ -124,6 +135,7 @@ const (
 	TCLostLOST_RING       TCLost = 8
 	TCLostLOST_RATE       TCLost = 9
 	TCLostLOST_MAX        TCLost = 10
+	TCLostLOST_SIZE       TCLost = 16
 )
 
 type TCMacPair struct {
@@ -131,7 +143,7 @@ type TCMacPair struct {
 	Packets uint64
 	Dst     [6]uint8
 	Src     [6]uint8
-	Pad     [4]uint8
+	Hop     uint32
 }
 
 type TCNeighKey struct {
@@ -158,7 +170,8 @@ type TCPeer struct {
 	Remote TCAddr
 	Local  uint16
 	Link   uint16
-	Pad    [4]uint8
+	Bits   uint8
+	Pad    [3]uint8
 	Count  [2]TCPeerCount
 }
 
@@ -170,10 +183,24 @@ type TCPeerCount struct {
 	IcmpErrors uint64
 }
 
+type TCPeerShare struct {
+	_          structs.HostLayout
+	Quota      TCQuota
+	OthersLink uint32
+	Pad        uint32
+	Others     [2]TCPeerCount
+}
+
 type TCPrefixKey struct {
 	_      structs.HostLayout
 	Length uint32
 	Addr   [16]uint8
+}
+
+type TCQuota struct {
+	_     structs.HostLayout
+	Taken [3]uint32
+	Freed [3]uint32
 }
 
 type TCSide uint32
@@ -189,25 +216,31 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	TCMapAddrLosses      = "addr_losses"
 	TCMapAllocator       = "allocator"
 	TCMapCountedAddrs    = "counted_addrs"
 	TCMapFreeHops        = "free_hops"
 	TCMapHopCounters     = "hop_counters"
 	TCMapHopKeys         = "hop_keys"
 	TCMapLosses          = "losses"
+	TCMapMoreMacs        = "more_macs"
 	TCMapNeighbors       = "neighbors"
 	TCMapPairs           = "pairs"
+	TCMapPeerShares      = "peer_shares"
 	TCMapPeers           = "peers"
-	TCMapPeersLost       = "peers_lost"
 	TCMapPrefixes        = "prefixes"
 	TCProgLasthopEgress  = "lasthop_egress"
 	TCProgLasthopIngress = "lasthop_ingress"
+	TCVarFarType         = "far_type"
 	TCVarFirstRemote     = "first_remote"
 	TCVarHopMask         = "hop_mask"
 	TCVarLimitType       = "limit_type"
 	TCVarLinkFlagsType   = "link_flags_type"
 	TCVarLinks           = "links"
+	TCVarMacMask         = "mac_mask"
+	TCVarPeerAddrs       = "peer_addrs"
 	TCVarPeerMask        = "peer_mask"
+	TCVarPeerRanges      = "peer_ranges"
 	TCVarRemoteBits      = "remote_bits"
 	TCVarRowMask         = "row_mask"
 	TCVarSlots           = "slots"
@@ -263,16 +296,18 @@ type TCProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TCMapSpecs struct {
+	AddrLosses   *ebpf.MapSpec `ebpf:"addr_losses"`
 	Allocator    *ebpf.MapSpec `ebpf:"allocator"`
 	CountedAddrs *ebpf.MapSpec `ebpf:"counted_addrs"`
 	FreeHops     *ebpf.MapSpec `ebpf:"free_hops"`
 	HopCounters  *ebpf.MapSpec `ebpf:"hop_counters"`
 	HopKeys      *ebpf.MapSpec `ebpf:"hop_keys"`
 	Losses       *ebpf.MapSpec `ebpf:"losses"`
+	MoreMacs     *ebpf.MapSpec `ebpf:"more_macs"`
 	Neighbors    *ebpf.MapSpec `ebpf:"neighbors"`
 	Pairs        *ebpf.MapSpec `ebpf:"pairs"`
+	PeerShares   *ebpf.MapSpec `ebpf:"peer_shares"`
 	Peers        *ebpf.MapSpec `ebpf:"peers"`
-	PeersLost    *ebpf.MapSpec `ebpf:"peers_lost"`
 	Prefixes     *ebpf.MapSpec `ebpf:"prefixes"`
 }
 
@@ -280,12 +315,16 @@ type TCMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TCVariableSpecs struct {
+	FarType       *ebpf.VariableSpec `ebpf:"far_type"`
 	FirstRemote   *ebpf.VariableSpec `ebpf:"first_remote"`
 	HopMask       *ebpf.VariableSpec `ebpf:"hop_mask"`
 	LimitType     *ebpf.VariableSpec `ebpf:"limit_type"`
 	LinkFlagsType *ebpf.VariableSpec `ebpf:"link_flags_type"`
 	Links         *ebpf.VariableSpec `ebpf:"links"`
+	MacMask       *ebpf.VariableSpec `ebpf:"mac_mask"`
+	PeerAddrs     *ebpf.VariableSpec `ebpf:"peer_addrs"`
 	PeerMask      *ebpf.VariableSpec `ebpf:"peer_mask"`
+	PeerRanges    *ebpf.VariableSpec `ebpf:"peer_ranges"`
 	RemoteBits    *ebpf.VariableSpec `ebpf:"remote_bits"`
 	RowMask       *ebpf.VariableSpec `ebpf:"row_mask"`
 	Slots         *ebpf.VariableSpec `ebpf:"slots"`
@@ -311,31 +350,35 @@ func (o *TCObjects) Close() error {
 //
 // It can be passed to LoadTCObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TCMaps struct {
+	AddrLosses   *ebpf.Map `ebpf:"addr_losses"`
 	Allocator    *ebpf.Map `ebpf:"allocator"`
 	CountedAddrs *ebpf.Map `ebpf:"counted_addrs"`
 	FreeHops     *ebpf.Map `ebpf:"free_hops"`
 	HopCounters  *ebpf.Map `ebpf:"hop_counters"`
 	HopKeys      *ebpf.Map `ebpf:"hop_keys"`
 	Losses       *ebpf.Map `ebpf:"losses"`
+	MoreMacs     *ebpf.Map `ebpf:"more_macs"`
 	Neighbors    *ebpf.Map `ebpf:"neighbors"`
 	Pairs        *ebpf.Map `ebpf:"pairs"`
+	PeerShares   *ebpf.Map `ebpf:"peer_shares"`
 	Peers        *ebpf.Map `ebpf:"peers"`
-	PeersLost    *ebpf.Map `ebpf:"peers_lost"`
 	Prefixes     *ebpf.Map `ebpf:"prefixes"`
 }
 
 func (m *TCMaps) Close() error {
 	return _TCClose(
+		m.AddrLosses,
 		m.Allocator,
 		m.CountedAddrs,
 		m.FreeHops,
 		m.HopCounters,
 		m.HopKeys,
 		m.Losses,
+		m.MoreMacs,
 		m.Neighbors,
 		m.Pairs,
+		m.PeerShares,
 		m.Peers,
-		m.PeersLost,
 		m.Prefixes,
 	)
 }
@@ -344,12 +387,16 @@ func (m *TCMaps) Close() error {
 //
 // It can be passed to LoadTCObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TCVariables struct {
+	FarType       *ebpf.Variable `ebpf:"far_type"`
 	FirstRemote   *ebpf.Variable `ebpf:"first_remote"`
 	HopMask       *ebpf.Variable `ebpf:"hop_mask"`
 	LimitType     *ebpf.Variable `ebpf:"limit_type"`
 	LinkFlagsType *ebpf.Variable `ebpf:"link_flags_type"`
 	Links         *ebpf.Variable `ebpf:"links"`
+	MacMask       *ebpf.Variable `ebpf:"mac_mask"`
+	PeerAddrs     *ebpf.Variable `ebpf:"peer_addrs"`
 	PeerMask      *ebpf.Variable `ebpf:"peer_mask"`
+	PeerRanges    *ebpf.Variable `ebpf:"peer_ranges"`
 	RemoteBits    *ebpf.Variable `ebpf:"remote_bits"`
 	RowMask       *ebpf.Variable `ebpf:"row_mask"`
 	Slots         *ebpf.Variable `ebpf:"slots"`

@@ -19,4 +19,10 @@ static __always_inline __u64 masked(__u64 i, __u64 mask)
 	return i;
 }
 
+/*
+ * Hides from the compiler where a pointer came from. Else it merges stores of
+ * several paths into one, to an address that differs by path.
+ */
+#define OPAQUE(pointer) asm volatile("" : "+r"(pointer))
+
 #endif

@@ -30,6 +30,8 @@
 #define ND_OPTIONS 3
 
 #define IP_WORDS     5 /* header length without options */
+#define PROTO_IPV4   9 /* offsets of the transport protocol */
+#define PROTO_IPV6   6
 #define IP_OFFSET    0x1fff
 #define IP6_OFFSET   0xfff8
 #define HOP_LIMIT_ND 255

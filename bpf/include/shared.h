@@ -10,8 +10,10 @@
 #include <linux/types.h>
 
 enum limit {
-	/* MAC pairs per hop counter. */
+	/* MAC pairs in a hop counter, and associativity of the table of more.
+	 */
 	HOP_MACS = 4,
+	MAC_WAYS = 16,
 	/* Addresses that share their low 16 bits. Go adds no more. */
 	CHAIN_MAX = 8,
 	/* Entries of the link table, and how many a lookup probes. */
@@ -61,12 +63,15 @@ struct counted_addr {
 	enum addr_kind kind;
 };
 
-/* A frame's MACs, in the order of the Ethernet header. */
+/*
+ * A frame's MACs, in the order of the Ethernet header. hop is set in the table
+ * of further pairs only: the number of the hop counter, 0 in a free entry.
+ */
 struct mac_pair {
 	__u64 packets;
 	__u8 dst[6];
 	__u8 src[6];
-	__u8 pad[4];
+	__u32 hop;
 };
 
 /* One address at one link, direction and side, on one CPU. */
@@ -97,6 +102,7 @@ struct hop_key {
 enum link_flags {
 	LINK_UPLINK = 1, /* leads off the node: peers are counted */
 	LINK_PAIRS = 2,	 /* address pairs are counted */
+	LINK_OUTER = 4,	 /* packets come in behind a tunnel's headers */
 };
 
 /* A link; ifindex 0 marks a free entry. */
@@ -114,13 +120,40 @@ struct peer_count {
 	__u64 icmp_errors;
 };
 
+/*
+ * How far ends are told apart. A local address has a quota of far ends that are
+ * counted one by one, and of ranges, /24 or /64, that count those beyond it.
+ */
+enum far {
+	FAR_ADDRESS,
+	FAR_RANGE,
+	FAR_OTHERS,
+	FARS,
+};
+
+/* Entries of a quota. The programs write taken, Go writes freed. */
+struct quota {
+	__u32 taken[FARS];
+	__u32 freed[FARS];
+};
+
 /* Packets of a local and a remote address at an uplink, on one CPU. */
 struct peer {
-	struct addr remote;
+	struct addr remote; /* the first one of a range */
 	__u16 local; /* slot of the local address, 0 marks a free entry */
 	__u16 link;
-	__u8 pad[4];
+	__u8 bits; /* of the remote prefix: 128 is an address */
+	__u8 pad[3];
 	struct peer_count count[DIRECTIONS];
+};
+
+/* A local address's share of the peers on one CPU. */
+struct peer_share {
+	struct quota quota;
+	/* Packets of far ends that no entry was left for. */
+	__u32 others_link; /* the last one's */
+	__u32 pad;
+	struct peer_count others[DIRECTIONS];
 };
 
 /* Source and destination of packets at a link and direction. */
@@ -156,11 +189,16 @@ struct drop_key {
 	__u32 netns;
 	__u8 dst_mac[6];
 	__u8 proto;
-	__u8 pad[5];
+	__u8 far;    /* enum far */
+	__u16 local; /* slot of the pod whose quota the entry is of */
+	__u8 bits;   /* of the far end's prefix: 128 is an address */
+	__u8 far_is_src;
 };
 
 struct drop_event {
 	struct drop_key key;
+	struct addr src; /* the packet's; those of the key may be of ranges */
+	struct addr dst;
 	__u64 nanoseconds; /* CLOCK_MONOTONIC */
 	__u64 count;	   /* drops with this key on this CPU so far */
 	__u32 length;	   /* of the packet, from the network header on */
@@ -177,14 +215,17 @@ enum lost {
 	LOST_UNREADABLE, /* the headers are there, but could not be read */
 	LOST_LINK,	 /* the link has no slot */
 	LOST_HOP,	 /* no free hop counter */
-	LOST_PEER,	 /* no room for the peer; also in peers_lost */
+	LOST_PEER,	 /* the CPU has no table of peers */
 	LOST_PAIR,	 /* no room for the address pair */
 	LOST_NEIGH,	 /* no room for the ARP or ND message */
 	LOST_DROP,	 /* no room for the drop's key */
 	LOST_RING,	 /* the ring buffer was full */
 	LOST_RATE,	 /* the event exceeded the rate limit */
 	LOST_MAX,
+	LOST_SIZE = 16, /* of a row by reason, a power of 2 */
 };
+
+_Static_assert((int)LOST_MAX <= (int)LOST_SIZE, "lost");
 
 _Static_assert(sizeof(struct addr) == 16, "addr");
 _Static_assert(sizeof(struct counted_addr) == 24, "counted_addr");
@@ -197,6 +238,7 @@ _Static_assert(sizeof(struct pair_key) == 40, "pair_key");
 _Static_assert(sizeof(struct neigh_key) == 32, "neigh_key");
 _Static_assert(sizeof(struct prefix_key) == 20, "prefix_key");
 _Static_assert(sizeof(struct drop_key) == 64, "drop_key");
-_Static_assert(sizeof(struct drop_event) == 96 + HEAD_MAX, "drop_event");
+_Static_assert(sizeof(struct peer_share) == 96, "peer_share");
+_Static_assert(sizeof(struct drop_event) == 128 + HEAD_MAX, "drop_event");
 
 #endif

@@ -39,6 +39,7 @@ struct sock {
 
 struct dst_entry {
 	struct net_device *dev;
+	short error;
 };
 
 struct sk_buff {
@@ -46,6 +47,7 @@ struct sk_buff {
 	struct sock *sk;
 	unsigned long _skb_refdst;
 	unsigned int len;
+	__u8 pkt_type : 3;
 	__be16 protocol;
 	__u16 network_header;
 	__u16 mac_header;
