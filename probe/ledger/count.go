@@ -80,7 +80,7 @@ func (b *balance) countHops() {
 		}
 		for i := range t.Peers {
 			if p := &t.Peers[i]; b.node[p.Local] {
-				count(b.arrived, p.Remote, reading, p.In.Packets+p.In.ICMPErrors)
+				count(b.arrived, p.Far(), reading, p.In.Packets+p.In.ICMPErrors)
 			}
 		}
 		for m := range model.Each(t.MACs) {
@@ -158,6 +158,10 @@ const (
 // effectOf is a drop's effect on the balance between pod links and the links
 // that lead off the node.
 func (b *balance) effectOf(d *dropTally, r *row) effect {
+	if d.Range.IsValid() && d.Range.Bits() == 0 {
+		// Their other ends are not known, nor whether these are the node's.
+		return copied
+	}
 	if d.Netns != b.Node.Netns {
 		if d.Netns == r.pod.Netns || d.Reason != "OTHERHOST" && b.netns[d.Dst][d.Netns] {
 			return notCounted

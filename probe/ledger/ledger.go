@@ -41,8 +41,10 @@ type balance struct {
 	hops    map[hopKey]*hop
 	// byLink are the hops of a link.
 	byLink map[int][]*hop
-	// arrived are packets from a remote address to one of the node's.
-	arrived map[netip.Addr]tally
+	// arrived are packets from a remote address, or a range of them, to an address
+	// of the node.
+	arrived map[netip.Prefix]tally
+	ranges  []netip.Prefix
 	drops   map[netip.Addr][]dropTally // by either address
 
 	links map[int]*model.Link
@@ -113,11 +115,15 @@ type row struct {
 	// slack is how much more the rest can be: packets that were counted as
 	// the node's own and may have been translated and forwarded.
 	slack int64
+	// again is how much of what the pod sent the network returned to the node.
+	again int64
 	// translated are packets whose address was changed on the path, as far as
 	// the counts of others show: all that are missing, or too many.
 	translated int64
-	// least and most bound the unexplained packets.
+	// least and most bound the unexplained packets. shared says that the counts of
+	// other pods are part of it.
 	least, most int64
+	shared      bool
 	why         []string
 }
 
@@ -132,7 +138,7 @@ type part struct {
 func newBalance(s *model.Snapshot, causes []model.DropCause) *balance {
 	b := &balance{
 		Snapshot: s, classes: model.NewDropClassifier(s), hops: map[hopKey]*hop{}, byLink: map[int][]*hop{},
-		arrived: map[netip.Addr]tally{}, drops: map[netip.Addr][]dropTally{}, links: map[int]*model.Link{},
+		arrived: map[netip.Prefix]tally{}, drops: map[netip.Addr][]dropTally{}, links: map[int]*model.Link{},
 		node: map[netip.Addr]bool{}, podLinks: map[int]*model.Pod{}, netns: map[netip.Addr]map[uint32]bool{},
 		podMACs: map[model.MAC]bool{},
 	}
@@ -156,6 +162,11 @@ func newBalance(s *model.Snapshot, causes []model.DropCause) *balance {
 		return cmp.Or(x.addrs[0].Compare(y.addrs[0]), cmp.Compare(x.pod.LinkIndex, y.pod.LinkIndex), cmp.Compare(x.direction, y.direction))
 	})
 	b.countHops()
+	for far := range b.arrived {
+		if !far.IsSingleIP() {
+			b.ranges = append(b.ranges, far)
+		}
+	}
 	b.countDrops(causes)
 	b.translations()
 	b.findDoubts()
@@ -241,6 +252,7 @@ func (b *balance) sent(r *row) {
 	if r.anyIn(b.nat.throughNode) {
 		r.slack = int64(own.late())
 	}
+	r.again = int64(again.late())
 	r.in = []part{{model.PlacePods, b.sum(r, link, model.Ingress, model.AsSource)}, {model.PlaceOutsideAgain, again}}
 	r.out = []part{{model.PlaceOutside, outside}, {model.PlacePods, pods}, {model.PlaceNode, own}, {model.PlaceGroups, groups}}
 	r.addParts()

@@ -374,6 +374,27 @@ func TestBalance(t *testing.T) {
 			w.Traffic.Lost.Counters = 1
 			w.enter(p, peer, 9)
 		}, from: "9 = ? + 0 + (0..10)", to: "? = 0 + 0 + (0..1)", why: "could not count every packet"},
+		{name: "packets of another pod lost by the probe", build: func(w *world) {
+			w.Traffic.Lost = model.Lost{Counters: 60, MACs: 5, Others: 10, Addrs: []model.AddrLoss{{Addr: pod(2), Hops: 30, Peers: 10, Drops: 10, MACs: 5}}}
+			w.enter(p, peer, 9)
+			w.depart(p, peer, podLink(1), 8)
+		}, from: "9 = 8 + 0 + 1 outside 8", to: "0 = 0 + 0 + 0"},
+		{name: "packets of the pod lost by the probe", build: func(w *world) {
+			w.Traffic.Lost = model.Lost{Counters: 3, MACs: 2, Addrs: []model.AddrLoss{{Addr: p, Hops: 2, Drops: 1, MACs: 2}}}
+			w.enter(p, peer, 9)
+			w.depart(p, peer, podLink(1), 9)
+		}, from: "9 = ? + 0 + (0..5) outside 9", to: "? = 0 + 0 + (0..5)", why: "could not count every packet"},
+		{name: "drops of several far ends", build: func(w *world) {
+			w.enter(p, peer, 9)
+			w.Traffic.Drops = []model.Drop{
+				{Src: p, Range: netip.MustParsePrefix("10.9.0.0/24"), Reason: "IP_INNOROUTES", Netns: nodeNS, Packets: 5},
+				{Src: p, Range: netip.MustParsePrefix("0.0.0.0/0"), Reason: "IP_INNOROUTES", Netns: nodeNS, Packets: 4},
+			}
+		}, from: "9 = 0 + 9 + 0 IP_INNOROUTES/ 9", to: "0 = 0 + 0 + 0"},
+		{name: "others kept the probe from counting", build: func(w *world) {
+			w.Traffic.Lost.Gaps = 1
+			w.enter(p, peer, 9)
+		}, from: "9 = ? + 0 + (0..?)", to: "? = 0 + 0 + (0..?)", why: "not every link"},
 		{name: "malformed packets are not lost by the probe", build: func(w *world) {
 			w.Traffic.Lost.Malformed = 1
 			w.enter(p, peer, 9)

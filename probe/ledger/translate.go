@@ -174,6 +174,7 @@ func (b *balance) boundSent(rows []*row, out tally) {
 	total := max(0, rest-left)
 	for _, r := range rows {
 		r.least, r.most = max(0, r.rest-left), min(max(0, r.rest)+r.slack, total+slack)
+		r.shared = total+slack < max(0, r.rest)+r.slack
 		switch {
 		case r.rest <= 0 && r.slack == 0:
 			// The edges hide what was translated, if any was.
@@ -200,6 +201,9 @@ func (b *balance) boundSent(rows []*row, out tally) {
 		if why != "" {
 			r.least, r.most = 0, max(0, r.rest)+r.slack
 			r.doubt("%s", why)
+		} else if r.again > 0 && r.anyIn(b.nat.local) {
+			r.least, r.most = max(0, r.rest-r.again), max(0, r.rest)+r.slack
+			r.doubt("replies get a service's address when they come back from the network, by which its pods reach each other")
 		}
 		if r.least == r.most {
 			r.translated = max(0, r.counted-r.most)
@@ -227,19 +231,17 @@ func sumEdges(rows []*row) uint64 {
 // what they send each other by services.
 func (b *balance) boundReceived(rows []*row, lossless bool) {
 	bounds := make([]int64, len(rows))
-	seen := addrSet{}
+	seen := map[netip.Prefix]bool{}
 	var total, bound int64
 	for i, r := range rows {
-		for _, a := range r.addrs {
-			for remote := range b.nat.remotes[a] {
-				n := int64(b.arrived[remote].early())
-				if !seen[remote] {
-					seen[remote] = true
-					bound += n
-				}
-				bounds[i] += n
-				r.edgeIn += b.arrived[remote].edge()
+		for far := range b.farOf(r) {
+			n := int64(b.arrived[far].early())
+			if !seen[far] {
+				seen[far] = true
+				bound += n
 			}
+			bounds[i] += n
+			r.edgeIn += b.arrived[far].edge()
 		}
 		local := b.byServices(r, lossless)
 		bounds[i], bound = bounds[i]+local, bound+local
@@ -252,6 +254,7 @@ func (b *balance) boundReceived(rows []*row, lossless bool) {
 		r.least = max(0, r.rest)
 		r.most = r.least
 		if bounds[i] != 0 {
+			r.shared = true
 			r.most = min(max(0, r.rest+bounds[i]), max(r.least, total+bound))
 		}
 		switch {
@@ -267,6 +270,23 @@ func (b *balance) boundReceived(rows []*row, lossless bool) {
 			r.translated = max(0, r.most-r.counted)
 		}
 	}
+}
+
+// farOf are the counts of what arrived for the node's address in which that from the
+// remotes of a row's translated flows is.
+func (b *balance) farOf(r *row) map[netip.Prefix]bool {
+	out := map[netip.Prefix]bool{}
+	for _, a := range r.addrs {
+		for remote := range b.nat.remotes[a] {
+			out[netip.PrefixFrom(remote, remote.BitLen())] = true
+			for _, far := range b.ranges {
+				if far.Contains(remote) {
+					out[far] = true
+				}
+			}
+		}
+	}
+	return out
 }
 
 // byServices is how many packets from the node's pods may have come to a pod by
@@ -356,7 +376,7 @@ func (b *balance) weigh(r *row) {
 		why = "the pod came or went within the window"
 	case slices.ContainsFunc(r.addrs, func(a netip.Addr) bool { return len(b.netns[a]) > 1 }):
 		why = "another pod has the same address"
-	case b.Status(model.SourceTC) != model.OK:
+	case b.Status(model.SourceTC) != model.OK, b.Traffic.Lost.Gaps > 0:
 		why = "not every link or address is watched"
 	}
 	if why != "" {
@@ -368,12 +388,32 @@ func (b *balance) weigh(r *row) {
 			r.most = unbounded
 		}
 	}
-	if l := b.Traffic.Lost; r.most != unbounded && l.Counters+l.MACs+l.Unparsed > 0 {
+	if n := b.lostOf(r); r.most != unbounded && n > 0 {
 		r.least, r.translated = 0, 0
-		r.most += int64(l.Counters + l.MACs + l.Unparsed)
+		r.most += int64(n)
 		r.doubt("lasthop itself could not count every packet")
 	}
 	if b.Status(model.SourceDrops) != model.OK && r.most > 0 {
 		r.why = append(r.why, "drops are not watched")
 	}
+}
+
+// lostOf is how many packets may be missing from the counts that a row is made of:
+// those of its own addresses, of the node's, and of other pods where these matter.
+func (b *balance) lostOf(r *row) uint64 {
+	l := &b.Traffic.Lost
+	if r.shared {
+		return l.Counters + l.MACs + l.Unparsed
+	}
+	own := addrSet{}
+	for _, a := range r.addrs {
+		own[a] = true
+	}
+	n := l.Anyone()
+	for _, o := range l.Addrs {
+		if own[o.Addr] || b.node[o.Addr] {
+			n += o.Hops + o.Peers + o.Drops + o.MACs
+		}
+	}
+	return n
 }

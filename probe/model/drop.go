@@ -17,8 +17,12 @@ type Reason string
 type Drop struct {
 	// At least one of Src and Dst is a local address.
 	Src, Dst netip.Addr
-	Proto    uint8
-	Reason   Reason
+	// Range is set instead of the other one for the drops of several addresses in
+	// it: those for which the local address had no entry left. The range without
+	// bits is that of all others, of any protocol.
+	Range  netip.Prefix
+	Proto  uint8
+	Reason Reason
 	// Location is the function that freed the packet.
 	Location string
 	// IfIndex and Link are the packet's device, 0 when it had none. Netns
@@ -32,6 +36,20 @@ type Drop struct {
 	Packets uint64
 	First   time.Time
 	Last    time.Time
+}
+
+// Far is the prefix of an address of the drop: the address alone or, where that is
+// not known, Range.
+func (d *Drop) Far(a netip.Addr) netip.Prefix {
+	if a.IsValid() || !d.Range.IsValid() {
+		return netip.PrefixFrom(a, a.BitLen())
+	}
+	return d.Range
+}
+
+// Between reports whether packets from src to dst may be among those of the drop.
+func (d *Drop) Between(src, dst netip.Addr) bool {
+	return d.Far(d.Src).Contains(src) && d.Far(d.Dst).Contains(dst)
 }
 
 // Sample is the head of one freed packet.
@@ -83,7 +101,7 @@ const (
 	FreeDelivered DropClass = "delivered"
 	// FreeCopy packets are copies of frames for another: a bridge floods
 	// frames until it has learnt the port, and hands them to the node while it is
-	// promiscuous.
+	// promiscuous; a packet socket gets one of each, such as tcpdump's.
 	FreeCopy DropClass = "copy"
 	// FreeGroup packets went to a multicast or broadcast address, and this
 	// receiver has not joined the group or has no socket for it.
@@ -183,13 +201,16 @@ func (c *DropClassifier) Class(d *Drop) DropClass {
 	switch {
 	case d.Delivered():
 		return FreeDelivered
+	case d.sniffed():
+		return FreeCopy
 	case d.Location == "icmpv6_rcv" && (d.Src.IsLinkLocalUnicast() || d.Dst.IsLinkLocalUnicast()):
 		return FreeNeighborDiscovery
 	case c.toGroup(d.Dst) && d.noMember():
 		return FreeGroup
-	case d.NeighborFailed(), d.NoSocket(), d.LookupRefused():
+	case d.NeighborFailed(), d.NoSocket(), d.LookupRefused(), d.ReverseFiltered(), d.OwnSource(), d.Expired(), d.Transmitting():
 		// A pod closes its sockets before its link goes, and its route goes with
-		// the link.
+		// the link. Without that route packets for it leave the node, and the
+		// network may send them back.
 		if c.past[d.Dst] {
 			return FreePodGone
 		}
@@ -243,28 +264,15 @@ func (c *DropClassifier) bridgedCopy(d *Drop) bool {
 	})
 }
 
-// beforeReasons lists functions that, on Linux before 5.17, free packets mainly
-// for the reason. Later kernels give the reason itself.
-var beforeReasons = map[Reason][]string{
-	"NO_SOCKET":      {"__udp4_lib_rcv", "__udp6_lib_rcv"},
-	"OTHERHOST":      {"ip_rcv", "ip_rcv_core", "ip6_rcv_core"},
-	"NEIGH_FAILED":   {"arp_error_report"},
-	"NETFILTER_DROP": {"nf_hook_slow", LocationNFT},
-	"IP_RPFILTER":    {"ip_rcv_finish_core"},
-}
-
 // LocationNFT is the function in which rules of nftables drop. Legacy tables and
 // connection tracking drop in others.
 const LocationNFT = "nft_do_chain"
 
-// has reports whether the kernel gave the reason, or was too old to give any and
-// freed the packet in a function that stands for it.
-func (d *Drop) has(r Reason) bool {
-	return d.Reason == r || d.Reason == "" && slices.Contains(beforeReasons[r], d.Location)
-}
+// Consumed is the kernel's word for a packet that was delivered, and then freed.
+const Consumed Reason = "CONSUMED"
 
-// Unspecified reports whether the kernel gave no reason: before Linux 5.17, and
-// later in functions that pass none.
+// Unspecified reports whether the reason is not known: on Linux before 5.17 it is
+// derived where it can be; later kernels have functions that pass none.
 func (d *Drop) Unspecified() bool { return d.Reason == "" || d.Reason == "NOT_SPECIFIED" }
 
 // Delivered reports whether the packet had been delivered: a transport or a
@@ -276,8 +284,12 @@ func (d *Drop) Delivered() bool {
 		return false
 	case "QUEUE_PURGE":
 		return d.Location != "neigh_invalidate"
-	case "SOCKET_CLOSE", "SOCKET_FILTER":
+	case Consumed, "SOCKET_CLOSE", "SOCKET_FILTER", "DUP_FRAG":
+		// The same fragment came before, and waits for the others.
 		return true
+	}
+	if d.Distrusted() {
+		return false
 	}
 	switch d.Location {
 	case "ping_rcv", "raw_rcv":
@@ -301,9 +313,34 @@ func (d *Drop) Delivered() bool {
 	return strings.HasPrefix(string(d.Reason), "TCP_") || d.Unspecified() && strings.HasPrefix(d.Location, "tcp_")
 }
 
-// NoSocket reports whether no socket took the packet. Before Linux 5.17 this is
-// known for UDP only.
-func (d *Drop) NoSocket() bool { return d.has("NO_SOCKET") }
+// Distrusted reports whether the receiver's transport refused the packet for its
+// checksum, its signature or its hop limit. Nothing of it gets to the socket, however
+// often it is sent again.
+func (d *Drop) Distrusted() bool {
+	return d.Reason == "TCP_CSUM" || d.Reason == "TCP_MINTTL" ||
+		strings.HasPrefix(string(d.Reason), "TCP_MD5") || strings.HasPrefix(string(d.Reason), "TCP_AO")
+}
+
+// sniffed reports whether a packet socket had no room for its copy of a packet. The
+// packet itself goes on. Older kernels give no reason.
+func (d *Drop) sniffed() bool {
+	return d.Reason == "PACKET_SOCK_ERROR" ||
+		d.Unspecified() && slices.Contains([]string{"packet_rcv", "packet_rcv_spkt", "tpacket_rcv"}, d.Location)
+}
+
+// NoSocket reports whether no socket took the packet. Before Linux 5.17 a TCP segment
+// may have been the last of a connection instead, which the kernel frees in the same
+// function.
+func (d *Drop) NoSocket() bool {
+	return d.Reason == "NO_SOCKET" && !d.CookieRefused() || d.Reason == "" && (d.Location == "tcp_v4_rcv" || d.Location == "tcp_v6_rcv")
+}
+
+// CookieRefused reports whether a handshake with a SYN cookie ended at a listener whose
+// queue of connections to be accepted was full. The kernel calls that NO_SOCKET from
+// Linux 6.9 on: it could make none.
+func (d *Drop) CookieRefused() bool {
+	return d.Reason == "NO_SOCKET" && (d.Location == "cookie_v4_check" || d.Location == "cookie_v6_check")
+}
 
 // noMember reports whether a receiver that has not joined the packet's group, or
 // has no socket for it, freed the packet.
@@ -316,20 +353,23 @@ func (d *Drop) noMember() bool {
 }
 
 // OtherHost reports whether the frame was for another MAC than the receiver's.
-func (d *Drop) OtherHost() bool { return d.has("OTHERHOST") }
+func (d *Drop) OtherHost() bool { return d.Reason == "OTHERHOST" }
 
 // NeighborFailed reports whether the next hop's MAC could not be resolved. The
 // kernel frees one of the packets that wait as failed, and purges the queue of the
 // others.
 func (d *Drop) NeighborFailed() bool {
-	return strings.HasPrefix(string(d.Reason), "NEIGH_") || d.Location == "neigh_invalidate" || d.has("NEIGH_FAILED")
+	return strings.HasPrefix(string(d.Reason), "NEIGH_") || d.Location == "neigh_invalidate"
 }
 
 // Netfilter reports whether a rule or policy may have dropped the packet.
-func (d *Drop) Netfilter() bool { return d.has("NETFILTER_DROP") }
+func (d *Drop) Netfilter() bool { return d.Reason == "NETFILTER_DROP" }
 
-// ReverseFiltered reports whether the reverse path filter dropped the packet.
-func (d *Drop) ReverseFiltered() bool { return d.has("IP_RPFILTER") }
+// ReverseFiltered reports whether the reverse path filter dropped the packet. Before
+// Linux 5.17 it may have been OwnSource as well.
+func (d *Drop) ReverseFiltered() bool {
+	return d.Reason == "IP_RPFILTER" || d.Reason == "" && d.Location == "ip_rcv_finish_core"
+}
 
 // LookupRefused reports whether the route lookup refused the packet.
 func (d *Drop) LookupRefused() bool { return d.Location == "ip_error" || d.LookupRefused6() }
@@ -339,7 +379,7 @@ func (d *Drop) LookupRefused() bool { return d.Location == "ip_error" || d.Looku
 // inlined (ip6_pkt_drop, or ip6_pkt_prohibit that contains it); no kernel gives a
 // reason that says more.
 func (d *Drop) LookupRefused6() bool {
-	return d.Dst.Is6() && (strings.HasPrefix(d.Location, "dst_discard") || strings.HasPrefix(d.Location, "ip6_pkt_"))
+	return (d.Dst.Is6() || d.Src.Is6()) && (strings.HasPrefix(d.Location, "dst_discard") || strings.HasPrefix(d.Location, "ip6_pkt_"))
 }
 
 // LookupRefusedFor reports whether the IPv4 route lookup refused the packet for a

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 )
@@ -17,6 +18,11 @@ const (
 
 // Rank orders severities: 2 critical, 1 warning, 0 info, -1 anything else.
 func (s Severity) Rank() int { return slices.Index([]Severity{Info, Warning, Critical}, s) }
+
+// WorstFirst orders findings by severity and, within one, by the packets lost.
+func WorstFirst(a, b *Finding) int {
+	return cmp.Or(cmp.Compare(b.Severity.Rank(), a.Severity.Rank()), cmp.Compare(b.Packets, a.Packets))
+}
 
 // Confidence is how sure a finding is.
 type Confidence string
@@ -43,6 +49,8 @@ type Place struct {
 type Evidence struct {
 	Source string
 	Text   string
+	// Node made the observation; empty where all are of one node.
+	Node string `json:",omitempty"`
 }
 
 // Code names a kind of finding. It is stable and in CamelCase, like a Kubernetes
@@ -72,9 +80,20 @@ type Finding struct {
 	Verify string
 	// Packets is how many were lost in the window, 0 when not counted.
 	Packets uint64
+	// Nodes are those whose observations tell of it, that of LastHopAlive first;
+	// empty where one node alone was observed.
+	Nodes []string `json:",omitempty"`
 	// EndsAt are the kinds of hop at which the packets end, the likeliest first;
 	// nil where the tables and counts say. Passes: they do not end. Both are
 	// the catalogue's, and no document holds them.
 	EndsAt []HopKind `json:"-"`
 	Passes bool      `json:"-"`
+}
+
+// Concerns reports whether the finding is about one of the addresses. One that names no
+// pod is about a node, and so about all on it.
+func (f *Finding) Concerns(addrs []netip.Addr) bool {
+	return len(f.Pods) == 0 || slices.ContainsFunc(addrs, func(a netip.Addr) bool {
+		return slices.Contains(f.Pods, a) || slices.Contains(f.Peers, netip.PrefixFrom(a, a.BitLen()))
+	})
 }

@@ -182,9 +182,12 @@ type FDBEntry struct {
 
 // Pod is one network namespace with a link to the node.
 type Pod struct {
-	// Namespace and Name are Kubernetes names, empty if no source has them.
+	// Namespace, Name and UID are those of Kubernetes, empty if no source has them.
 	Namespace string
 	Name      string
+	UID       string
+	// Labels are those of the Kubernetes API, nil where it was not asked.
+	Labels map[string]string
 	// Addresses are the global addresses of its interface, IPv4 first.
 	Addresses []netip.Prefix
 	// Given are addresses that the node's tables or the plugin's files give to the

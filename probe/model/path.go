@@ -2,6 +2,7 @@ package model
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 )
 
@@ -28,13 +29,16 @@ const (
 	HopNeighbor  HopKind = "neighbor" // the next hop's MAC
 	HopLocal     HopKind = "local"    // delivered to the node itself
 	HopBeyond    HopKind = "beyond"   // what this node cannot see
+	HopBetween   HopKind = "between"  // what lies between two nodes that were watched
 )
 
 // PathHop is one hop of a path: the decision of the node's tables, and the packets
 // counted there.
 type PathHop struct {
 	// N is the number of the hop in its direction, from 1.
-	N    int
+	N int
+	// Node has the hop; empty between nodes, and where one node alone was watched.
+	Node string
 	Kind HopKind
 	Role Role
 	// Link is empty if the hop has none.
@@ -87,7 +91,7 @@ func ProtoName(n uint8) string {
 func (h *PathHop) Name() string {
 	name := map[HopKind]string{
 		HopPod: "pod", HopLink: "link", HopBridge: "bridge", HopConntrack: "conntrack / nat", HopPolicy: "filter rules",
-		HopRoute: "route", HopNeighbor: "neighbour", HopLocal: "this node", HopBeyond: "beyond",
+		HopRoute: "route", HopNeighbor: "neighbour", HopLocal: "this node", HopBeyond: "beyond", HopBetween: "between the nodes",
 	}[h.Kind]
 	if name == "" {
 		name = string(h.Kind)
@@ -112,4 +116,13 @@ func (p *Path) Dead() *PathHop {
 		}
 	}
 	return nil
+}
+
+// Has reports whether a finding has its place on the path, or names both ends.
+func (p *Path) Has(f *Finding) bool {
+	names := func(a, b netip.Addr) bool {
+		return slices.Contains(f.Pods, a) && slices.ContainsFunc(f.Peers, func(x netip.Prefix) bool { return x.Contains(b) })
+	}
+	return names(p.Pod, p.To) || names(p.To, p.Pod) ||
+		slices.ContainsFunc(slices.Concat(p.Forward, p.Return), func(h PathHop) bool { return h.Finding == f.Code })
 }

@@ -11,9 +11,13 @@ type ProgramKind string
 
 // The mechanisms, in the order in which a packet meets them.
 const (
-	ProgramXDP    ProgramKind = "xdp"
-	ProgramTCX    ProgramKind = "tcx"
-	ProgramTC     ProgramKind = "tc" // a tc filter, BPF or other
+	ProgramXDP ProgramKind = "xdp"
+	ProgramTCX ProgramKind = "tcx"
+	ProgramTC  ProgramKind = "tc" // a tc filter, BPF or other
+	// ProgramNetkit is on a netkit pair (Linux 6.7). It has its place at the pair's
+	// primary end: on ingress it meets what the other end sends, before all others, on
+	// egress what the primary sends, after all others.
+	ProgramNetkit ProgramKind = "netkit"
 	ProgramCgroup ProgramKind = "cgroup"
 )
 

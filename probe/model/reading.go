@@ -12,8 +12,8 @@ type Reading struct {
 	At time.Time
 	// Snapshot is of the selected window, which ends at At.
 	Snapshot *Snapshot
-	// Findings are the open ones in the order of Diagnose, then those that
-	// closed since the observation began, latest first.
+	// Findings are the open ones in the order of WorstFirst, of those alike the
+	// oldest first, then those that closed since the observation began, latest first.
 	Findings []Tracked
 	// Judged is when they were last diagnosed: at the latest reading whose
 	// state was read along with the counters.
@@ -28,6 +28,16 @@ type Reading struct {
 	Replay bool
 	// Point has the counts since the observation began.
 	Point Point
+	// Nodes are those of a reading of several nodes, which has no Snapshot of its own, nor
+	// Series, Drops and Point.
+	Nodes []NodeReading
+}
+
+// NodeReading is one of several nodes whose readings are judged together. Of a node that
+// could not be read Snapshot is nil.
+type NodeReading struct {
+	NodeSeen
+	Snapshot *Snapshot
 }
 
 // Point is one reading of the cumulative counters. A window is the difference of

@@ -68,7 +68,7 @@ type Node struct {
 	Policy  string
 	Residue string
 	// Engine is how packets were counted: tc, or state if they were not.
-	// Attach is the mechanism that attached the programs: tcx.
+	// Attach is the mechanism that attached the programs: tcx or clsact.
 	Engine string
 	Attach string
 	// Uplinks are the names of the links that lead off the node.
@@ -97,6 +97,7 @@ const (
 	SourceNAT       = "iptables"
 	SourceConntrack = "conntrack"
 	SourcePods      = "pods"
+	SourceNames     = "names"
 	SourceFiles     = "files"
 	SourceNodes     = "nodes"
 	SourceCloud     = "cloud"
@@ -139,8 +140,10 @@ type Cluster struct {
 	// PodCIDRs are the cluster's pod ranges, from --pod-cidr or from the
 	// node's rules and files. Empty if unknown.
 	PodCIDRs []netip.Prefix
-	// Nodes come from `kubectl get nodes -o json`.
+	// Nodes come from `kubectl get nodes -o json`, Pods from `kubectl get pods -A
+	// -o json`, without those in a node's network.
 	Nodes []ClusterNode
+	Pods  []ClusterPod
 	// Azure comes from output of `az network … -o json`. SourceCloud says
 	// whether any was given.
 	Azure Azure
@@ -158,6 +161,12 @@ type ClusterNode struct {
 	// controller created no route to the node's pods. An empty one proves
 	// nothing: the controller does not check the subnet's route table.
 	NoRoute string
+}
+
+// ClusterPod is a pod of the cluster, wherever it runs.
+type ClusterPod struct {
+	Namespace, Name string
+	Addresses       []netip.Addr
 }
 
 // Sysctl is one kernel setting. Its name has dots, and slashes for the dots of a

@@ -56,38 +56,61 @@ type Lost struct {
 	Events uint64
 	// Counters are packets without a free counter.
 	Counters uint64
-	// Peers are those of Counters that no Peer counts, by local address, since
-	// the address had its share of the table. NotPeers are those that a Peer
-	// counts all the same. The others may be of any Peer.
-	Peers    []PeerLoss
-	NotPeers uint64
 	// MACs are packets whose MAC pair was not counted: the hop had too many.
 	MACs uint64
+	// Addrs are those of Counters and of MACs whose local address is known. Others
+	// are those of Counters that are of none: ARP and ND messages, remote ranges,
+	// addresses of pods that are gone. The rest may be of any address.
+	Addrs  []AddrLoss
+	Others uint64
 	// Unparsed are packets whose headers could not be read.
 	Unparsed uint64
 	// Malformed are packets with a header that is cut off or wrong. They are
 	// the sender's fault, and no loss: whoever must read that header drops
 	// them, and hops that count them at all all do.
 	Malformed uint64
+	// Gaps is how often a link was found where others had removed lasthop's
+	// programs, or put theirs before them. How many packets were not counted
+	// there is not known, in either direction.
+	Gaps uint64
 	// Detail are the numbers and reasons in words.
 	Detail []string
 }
 
-// PeerLoss is how many packets of a local address no Peer counts.
-type PeerLoss struct {
-	Local   netip.Addr
-	Packets uint64
+// AddrLoss is how many packets of a local address were not counted, by what did not
+// count them.
+type AddrLoss struct {
+	Addr                            netip.Addr
+	Hops, Peers, Pairs, Drops, MACs uint64
 }
 
-// PeersOf is how many packets may be missing from the Peers of a local address.
-func (l *Lost) PeersOf(a netip.Addr) uint64 {
-	n, others := l.Counters, l.NotPeers
-	for _, p := range l.Peers {
-		if p.Local != a {
-			others += p.Packets
+// Anyone is how many packets may be missing from the counts of any address. A gap
+// counts as one.
+func (l *Lost) Anyone() uint64 {
+	known := l.Others
+	for _, o := range l.Addrs {
+		known += o.Hops + o.Peers + o.Pairs + o.Drops
+	}
+	return l.Counters - min(l.Counters, known) + l.Unparsed + l.Gaps
+}
+
+// Of is what may be missing from the counts of a local address: its own losses, and
+// those that may be of any.
+func (l *Lost) Of(a netip.Addr) AddrLoss {
+	n := AddrLoss{Addr: a}
+	for _, o := range l.Addrs {
+		if o.Addr == a {
+			n = o
 		}
 	}
-	return n - min(n, others)
+	macs := l.MACs
+	for _, o := range l.Addrs {
+		macs -= min(macs, o.MACs)
+	}
+	n.MACs += macs
+	rest := l.Anyone()
+	n.Hops, n.Peers, n.Pairs, n.Drops = n.Hops+rest, n.Peers+rest, n.Pairs+rest, n.Drops+rest
+	return n
 }
 
 // HopCount is a hop counter: the packets of one address, or of one remote range,
@@ -142,8 +165,13 @@ func NewPeerCount(packets, requests, replies, icmpErrors uint64) PeerCount {
 // Peer counts the packets between one local address and one address off the
 // node, at an uplink.
 type Peer struct {
-	Local   netip.Addr
-	Remote  netip.Addr
+	Local  netip.Addr
+	Remote netip.Addr
+	// Range is set instead of Remote for the packets of several addresses in it:
+	// those for which the local address had no entry left. The range without bits
+	// is that of all others. What it replied proves that some address replied; what
+	// it did not reply proves nothing of any.
+	Range   netip.Prefix
 	IfIndex int
 	Link    string
 	// Out counts packets on egress, In on ingress.
@@ -152,6 +180,14 @@ type Peer struct {
 	FirstOut time.Time
 	LastOut  time.Time
 	LastIn   time.Time
+}
+
+// Far is Range or, of one address, the prefix with Remote alone.
+func (p *Peer) Far() netip.Prefix {
+	if p.Range.IsValid() {
+		return p.Range
+	}
+	return netip.PrefixFrom(p.Remote, p.Remote.BitLen())
 }
 
 // PairCount counts the packets from one address to another at one link and

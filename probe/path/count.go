@@ -34,11 +34,21 @@ func (t *tracer) seen(p *point) model.Count {
 	default:
 		c = model.Counted(t.ofPod(p))
 	}
-	if c.N == 0 && (!t.Has(model.SourceTC) || t.Traffic.Lost.Counters > 0 || t.bypassed(p)) {
+	if c.N == 0 && (!t.Has(model.SourceTC) || t.lost(p) || t.bypassed(p)) {
 		// Nothing was counted, and packets may have passed uncounted.
 		return model.Count{}
 	}
 	return c
+}
+
+// lost reports whether packets at the point may be among those that lasthop had no
+// counter for.
+func (t *tracer) lost(p *point) bool {
+	l := &t.Traffic.Lost
+	if t.pair {
+		return l.Of(p.src).Pairs+l.Of(p.dst).Pairs > 0
+	}
+	return l.Of(t.ends.Pod).Hops > 0
 }
 
 func (t *tracer) ofPair(p *point) uint64 {
@@ -76,7 +86,7 @@ func (t *tracer) translated(p *point) model.Count {
 		return model.Count{}
 	}
 	for _, f := range t.Flows {
-		ours := f.Original.Src == t.ends.Pod && f.Original.Dst == t.ends.To
+		ours := f.Original.Src == t.ends.Pod && f.Original.Dst == t.ends.To || f.Reply.Src == t.ends.Pod && f.Reply.Dst == t.ends.To
 		if !ours && (f.Reply.Dst == local && f.Reply.Src == remote || f.Original.Dst == local && f.Original.Src == remote) {
 			return model.Count{}
 		}
@@ -181,6 +191,20 @@ func (t *tracer) earlier(d *model.Drop) uint64 {
 	return 0
 }
 
+// mayLack reports whether drops of the journey's packets may be among those that are
+// counted for several addresses, or not at all.
+func (j *journey) mayLack() bool {
+	if j.Traffic.Lost.Of(j.ends.Pod).Drops > 0 {
+		return true
+	}
+	for d := range model.Each(j.Traffic.Drops) {
+		if d.Range.IsValid() && slices.ContainsFunc(j.steps, func(s *step) bool { return d.Between(s.src, s.dst) }) {
+			return true
+		}
+	}
+	return false
+}
+
 // losses are the drops of the journey's packets by hop.
 func (j *journey) losses() map[*step]uint64 {
 	out := map[*step]uint64{}
@@ -210,9 +234,9 @@ func (j *journey) boundaries() []model.Count {
 // count fills the counts in beside the predictions, and numbers the hops.
 func (j *journey) count() []model.PathHop {
 	c := counting{journey: j, at: j.boundaries(), lost: make([]model.Count, len(j.steps))}
-	drops := j.losses()
+	drops, whole := j.losses(), !j.mayLack()
 	for i, s := range j.steps {
-		if n := drops[s]; n > 0 || j.Has(model.SourceDrops, model.SourceTC) && s.Kind != model.HopBeyond && !s.src.IsLoopback() && !s.dst.IsLoopback() {
+		if n := drops[s]; n > 0 || whole && j.Has(model.SourceDrops, model.SourceTC) && s.Kind != model.HopBeyond && !s.src.IsLoopback() && !s.dst.IsLoopback() {
 			c.lost[i] = model.Counted(n)
 		}
 	}

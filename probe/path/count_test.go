@@ -3,6 +3,7 @@ package path
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -76,6 +77,16 @@ func TestCounts(t *testing.T) {
 		{"others' packets do not count", far, func() *model.Snapshot {
 			return look(routedNode(), row(podA, far, "pa", 5, in, 40), row(podA, web, "pa", 5, in, 7), row(podA, far, "enp1", 2, out, 40))
 		}, nil, "-/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/-/-", "-/0/- 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/-/0"},
+		{"nothing came, and another pod's packets were not counted", far, func() *model.Snapshot {
+			s := look(routedNode(), row(podA, far, "pa", 5, in, 40), row(podA, far, "enp1", 2, out, 40))
+			s.Traffic.Lost = model.Lost{Counters: 9, Addrs: []model.AddrLoss{{Addr: web, Hops: 3, Peers: 2, Pairs: 2, Drops: 2}}}
+			return s
+		}, nil, "-/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/-/-", "-/0/- 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/0/0 0/-/0"},
+		{"nothing came, and packets of the pod were not counted", far, func() *model.Snapshot {
+			s := look(routedNode(), row(podA, far, "pa", 5, in, 40), row(podA, far, "enp1", 2, out, 40))
+			s.Traffic.Lost = model.Lost{Counters: 2, Addrs: []model.AddrLoss{{Addr: podA, Pairs: 2}}}
+			return s
+		}, nil, "-/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/40/0 40/-/-", "-/-/- -/-/0 -/-/0 -/-/0 -/-/0 -/-/0 -/-/0 -/-/0"},
 		{"netfilter drops", far, func() *model.Snapshot {
 			s := look(routedNode(), row(podA, far, "pa", 5, in, 40))
 			s.Traffic.Drops, s.Edges.StartAgain.Drops = drop("NETFILTER_DROP", "nft_do_chain", 53), drop("NETFILTER_DROP", "nft_do_chain", 13)
@@ -176,5 +187,28 @@ func TestRedirectedPast(t *testing.T) {
 				t.Errorf("back %s\nwant %s", got, tt.want)
 			}
 		})
+	}
+}
+
+// TestApart: a finding about what two pods send each other has no place where one of
+// them sends to somebody else.
+func TestApart(t *testing.T) {
+	s := bridgedNode()
+	for i := range 2 {
+		s.Links[1+i].Port = &model.BridgePort{State: model.PortForwarding, Isolated: true}
+	}
+	apart := []model.Finding{{
+		Code: "BridgePortBlocked", EndsAt: []model.HopKind{model.HopBridge, model.HopLink}, Pods: []netip.Addr{podA, podB},
+		Peers: []netip.Prefix{netip.PrefixFrom(podA, 32), netip.PrefixFrom(podB, 32)}, LastHopAlive: model.Place{Link: "pa", Direction: model.Ingress},
+	}}
+	for to, want := range map[netip.Addr]string{podB: "pod pa bridgeX", far: "pod pa bridge nat policy route neighbor enp1 beyond"} {
+		p := Trace(s, apart, Ends{Pod: podA, To: to})
+		if got := kinds(p.Forward); got != want {
+			t.Errorf("to %s: %s, want %s", to, got, want)
+		}
+		marked := slices.ContainsFunc(slices.Concat(p.Forward, p.Return), func(h model.PathHop) bool { return h.Finding != "" })
+		if marked != (to == podB) {
+			t.Errorf("to %s: the finding has a place: %v", to, marked)
+		}
 	}
 }

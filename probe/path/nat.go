@@ -88,6 +88,8 @@ type targets struct {
 	// service: a rule that is one of them, or leads to one, names the
 	// destination alone: it is the address of a service.
 	service bool
+	// named are rules that name the destination alone and lead to another chain.
+	named []*model.PacketRule
 	// cutOff: there are more rules than a walk follows.
 	cutOff bool
 }
@@ -119,6 +121,8 @@ func (t *Tables) destination(p Packet, hook string) targets {
 				return End
 			}
 			return Next
+		case service && !before && r.Target != "RETURN":
+			out.named = append(out.named, r)
 		}
 		w.State.service = service
 		action := w.follow(k, r, met)

@@ -32,7 +32,8 @@ func (t *tracer) place(findings []model.Finding, ways ...*journey) {
 	}
 }
 
-// concerned reports whether a finding is about these ends.
+// concerned reports whether a finding is about these ends: one of them is of its pods,
+// and another of its peers.
 func (t *tracer) concerned(f *model.Finding, ways []*journey) bool {
 	met := []netip.Addr{t.ends.Pod, t.ends.To}
 	for _, j := range ways {
@@ -43,12 +44,23 @@ func (t *tracer) concerned(f *model.Finding, ways []*journey) bool {
 			}
 		}
 	}
-	ofPod := len(f.Pods) == 0 || slices.ContainsFunc(f.Pods, func(a netip.Addr) bool {
-		return a == t.ends.Pod || a == t.ends.To || slices.Contains(met, a) && t.node[a] == nil
+	ofPod := func(a netip.Addr) bool {
+		return slices.Contains(f.Pods, a) && (a == t.ends.Pod || a == t.ends.To || t.node[a] == nil)
+	}
+	ofPeer := func(a netip.Addr) bool {
+		return slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool {
+			return p.Contains(a) && (p.IsSingleIP() || a != t.ends.Pod)
+		})
+	}
+	switch {
+	case len(f.Pods) == 0:
+		return len(f.Peers) == 0 || slices.ContainsFunc(met, ofPeer)
+	case len(f.Peers) == 0:
+		return slices.ContainsFunc(met, ofPod)
+	}
+	return slices.ContainsFunc(met, func(pod netip.Addr) bool {
+		return ofPod(pod) && slices.ContainsFunc(met, func(peer netip.Addr) bool { return peer != pod && ofPeer(peer) })
 	})
-	return ofPod && (len(f.Peers) == 0 || slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool {
-		return slices.ContainsFunc(met, func(a netip.Addr) bool { return p.Contains(a) && (p.IsSingleIP() || a != t.ends.Pod) })
-	}))
 }
 
 // alive is the place of the link where a finding's packets were last right, -1

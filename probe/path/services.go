@@ -14,20 +14,32 @@ const (
 	serviceBits6 = 64
 )
 
-// Untranslated are addresses that rules translate, a few, beside one that no rule
-// does: it looks like a service's. There are none where that is not known, and
-// where the node has a route to the address other than the default.
-func (t *Tables) Untranslated(s *model.Snapshot, routing *Routing, p Packet) []netip.Addr {
+// Untranslated is why an address that no rule translates looks like a service's.
+type Untranslated struct {
+	// Rules name the address, and lead to no rule that translates it.
+	Rules []*model.PacketRule
+	// Others are addresses beside it, a few, that rules do translate.
+	Others []netip.Addr
+}
+
+// Is reports whether it looks like one.
+func (u Untranslated) Is() bool { return len(u.Rules)+len(u.Others) > 0 }
+
+// Untranslated looks up the address that a packet is sent to. The result is empty
+// where that is translated, or not known, and where the node has a route to the
+// address other than the default.
+func (t *Tables) Untranslated(s *model.Snapshot, routing *Routing, p Packet) Untranslated {
 	if !p.Dst.IsPrivate() || !s.Has(model.SourceNAT) {
-		return nil
+		return Untranslated{}
 	}
 	if d := routing.Lookup(Query{Src: p.Src, Dst: p.Dst}); d.Type != "unicast" || d.Route == nil || d.Route.Dst.Bits() != 0 {
-		return nil
+		return Untranslated{}
 	}
-	if found := t.destination(p, "PREROUTING"); len(found.rules) > 0 || found.mapped || found.cutOff {
-		return nil
+	found := t.destination(p, "PREROUTING")
+	if len(found.rules) > 0 || found.mapped || found.cutOff {
+		return Untranslated{}
 	}
-	return t.Services(s, p.Dst)
+	return Untranslated{found.named, t.Services(s, p.Dst)}
 }
 
 // Services are addresses of the same range as one, a few, that rules translate to

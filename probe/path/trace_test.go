@@ -1,10 +1,12 @@
 package path
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -225,10 +227,23 @@ func TestTrace(t *testing.T) {
 		}), "pod pa bridgeX", "pod pb bridge pa pod", "the pod has 02:00:00:00:00:3d"},
 		{"a flow to a service", routedNode, web, func(s *model.Snapshot) {
 			s.Flows = []model.Flow{{
-				Proto: 6, Original: model.Tuple{Src: podA, Dst: web, SrcPort: 4000, DstPort: 80},
+				Proto: 6, Start: time.Unix(1700000000, 0), Original: model.Tuple{Src: podA, Dst: web, SrcPort: 4000, DstPort: 80},
 				Reply: model.Tuple{Src: podB, Dst: podA, SrcPort: 8080, DstPort: 4000},
 			}}
 		}, "pod pa nat policy route neighbor pb pod", "pod pb nat policy route neighbor pa pod", "becomes 172.30.4.9:8080"},
+		{"a service that has lost its endpoints", routedNode, web, func(s *model.Snapshot) {
+			drop("FORWARD", model.PacketRule{Dst: to(web), Proto: 6, Target: "REJECT", Text: "-j REJECT"})(s)
+			s.Flows = []model.Flow{{
+				Proto: 6, Original: model.Tuple{Src: podA, Dst: web, SrcPort: 4000, DstPort: 80},
+				Reply: model.Tuple{Src: podB, Dst: podA, SrcPort: 8080, DstPort: 4000},
+			}}
+		}, "pod pa nat policyX", "beyond enp1 nat policy route neighbor pa pod", "only connections from before the window lead to 172.30.4.9:8080 still"},
+		{"a backend replies to a node port", routedNode, far, func(s *model.Snapshot) {
+			s.Flows = []model.Flow{{
+				Proto: 6, Start: time.Unix(1700000000, 0), Original: model.Tuple{Src: far, Dst: nodeIP, SrcPort: 4000, DstPort: 30080},
+				Reply: model.Tuple{Src: podA, Dst: far, SrcPort: 8080, DstPort: 80},
+			}}
+		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "source 172.30.4.7 becomes 192.168.7.3, which 172.30.8.5 asks for"},
 		{"a flow with the node's address", routedNode, web, func(s *model.Snapshot) {
 			s.Flows = []model.Flow{{
 				Proto: 6, Original: model.Tuple{Src: podA, Dst: web, SrcPort: 4000, DstPort: 80},
@@ -287,4 +302,54 @@ func TestTraceIPv6(t *testing.T) {
 	if got := Trace(s, nil, Ends{Pod: pod, To: up}); kinds(got.Forward) != "pod pa nat routeX" {
 		t.Errorf("without forwarding: %s", kinds(got.Forward))
 	}
+}
+
+// TestServedCounts: what a backend replies has the service's address beyond the
+// translation. It is counted where that is the node's, and not known where it is not;
+// it is never 0.
+func TestServedCounts(t *testing.T) {
+	vip := netip.MustParseAddr("10.96.0.10")
+	for name, tt := range map[string]struct {
+		asked netip.Addr
+		out   string
+	}{"the node's address": {nodeIP, "20"}, "a service's": {vip, "-"}} {
+		t.Run(name, func(t *testing.T) {
+			s := routedNode()
+			s.Flows = []model.Flow{{
+				Proto: 6, Start: time.Unix(1700000000, 0), Original: model.Tuple{Src: far, Dst: tt.asked, SrcPort: 4000, DstPort: 80},
+				Reply: model.Tuple{Src: podA, Dst: far, SrcPort: 8080, DstPort: 4000},
+			}}
+			s.Traffic.PairAddrs = []netip.Addr{podA, nodeIP}
+			pair := func(link int, d model.Direction, src, dst netip.Addr) {
+				s.Traffic.Pairs = append(s.Traffic.Pairs, model.PairCount{Src: src, Dst: dst, IfIndex: link, Direction: d, Packets: 20})
+			}
+			pair(5, model.Ingress, podA, far)
+			pair(5, model.Egress, far, podA)
+			if tt.asked == nodeIP {
+				pair(2, model.Egress, nodeIP, far)
+				pair(2, model.Ingress, far, nodeIP)
+			}
+			p := Trace(s, nil, Ends{Pod: podA, To: far})
+			for which, hops := range map[string][]model.PathHop{"forward": p.Forward, "return": p.Return} {
+				i := slices.IndexFunc(hops, func(h model.PathHop) bool { return h.Link == "enp1" && h.Kind == model.HopLink })
+				if i < 0 {
+					t.Fatalf("%s: no uplink in %s", which, kinds(hops))
+				}
+				end := hops[i].Out
+				if which == "return" {
+					end = hops[i].In
+				}
+				if got := countWord(end); got != tt.out {
+					t.Errorf("%s: %s packets at the uplink, want %s", which, got, tt.out)
+				}
+			}
+		})
+	}
+}
+
+func countWord(c model.Count) string {
+	if !c.Known {
+		return "-"
+	}
+	return fmt.Sprint(c.N)
 }

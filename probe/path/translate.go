@@ -20,8 +20,16 @@ func (j *journey) translateDestination(hook string) *step {
 		}
 		return s
 	}
+	in := ""
+	if hook == "PREROUTING" {
+		in = j.inLink()
+	}
 	to, ports, several := j.backendsByFlow()
 	switch {
+	case to.IsValid() && to != j.dst && j.outdated(hook, in):
+		s.Decision = join(j.noTranslation(), fmt.Sprintf("only connections from before the window lead to %s still", endText(to, ports)))
+		s.Rules, s.cut = append(s.Rules, j.flowTexts()...), true
+		return s
 	case to.IsValid() && to != j.dst:
 		s.Decision = fmt.Sprintf("%s becomes %s", endText(j.dst, j.dstPort), endText(to, ports))
 		if several > 1 {
@@ -35,12 +43,19 @@ func (j *journey) translateDestination(hook string) *step {
 		s.Decision = j.noTranslation()
 		return s
 	}
-	in := ""
-	if hook == "PREROUTING" {
-		in = j.inLink()
-	}
 	j.translateByRules(s, j.tables.destination(j.packet(in, ""), hook))
 	return s
+}
+
+// outdated reports whether flows translate the destination that no rule translates any
+// more: all are from before the window, as those of a service that has lost its
+// endpoints. IPVS translates without rules.
+func (j *journey) outdated(hook, in string) bool {
+	if !j.Has(model.SourceNAT) || j.node[j.dst] != nil || slices.ContainsFunc(j.flows(), func(f *model.Flow) bool { return !f.Start.IsZero() }) {
+		return false
+	}
+	t := j.tables.destination(j.packet(in, ""), hook)
+	return len(t.rules) == 0 && !t.mapped && !t.cutOff
 }
 
 // inLink is the link by which netfilter sees the packet come in, empty for none.
@@ -96,8 +111,11 @@ func (j *journey) translateByRules(s *step, t targets) {
 // noTranslation says that the destination stays as it is, and whether it looks like
 // the address of a service.
 func (j *journey) noTranslation() string {
-	if others := j.tables.Untranslated(j.Snapshot, j.routing, j.packet("", "")); len(others) > 0 {
-		return fmt.Sprintf("no rule translates %s, though rules translate others of its range (%s)", j.dst, addrsText(others))
+	switch found := j.tables.Untranslated(j.Snapshot, j.routing, j.packet("", "")); {
+	case len(found.Others) > 0:
+		return fmt.Sprintf("no rule translates %s, though rules translate others of its range (%s)", j.dst, addrsText(found.Others))
+	case len(found.Rules) > 0:
+		return fmt.Sprintf("no rule translates %s, though there are rules for it", j.dst)
 	}
 	return "no translation of the destination"
 }
@@ -122,10 +140,37 @@ func (j *journey) flows() []*model.Flow {
 	return out
 }
 
-func (j *journey) flowTexts() []string {
+// served are the flows that the destination began towards the pod, by an address that
+// is translated to the pod's, such as a service's. What the pod sends are their replies.
+func (j *journey) served() []*model.Flow {
+	var out []*model.Flow
+	for f := range model.Each(j.Flows) {
+		if f.Reply.Src == j.ends.Pod && f.Reply.Dst == j.ends.To && f.Original.Dst != j.ends.Pod && (j.ends.Port == 0 || f.Reply.DstPort == j.ends.Port) &&
+			(j.ends.Proto == 0 || f.Proto == j.ends.Proto) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// askedAddress is the address that the destination asked for in all of the flows that
+// it began, not valid where the pod began some, or they differ.
+func (j *journey) askedAddress() netip.Addr {
+	served := j.served()
+	if len(served) == 0 || len(j.flows()) > 0 || slices.ContainsFunc(served, func(f *model.Flow) bool {
+		return f.Original.Dst != served[0].Original.Dst || f.Original.Src != served[0].Reply.Dst
+	}) {
+		return netip.Addr{}
+	}
+	return served[0].Original.Dst
+}
+
+func (j *journey) flowTexts() []string { return textsOf(j.flows()) }
+
+// textsOf shows the first few flows.
+func textsOf(flows []*model.Flow) []string {
 	const most = 3
 	var out []string
-	flows := j.flows()
 	for _, f := range flows[:min(most, len(flows))] {
 		out = append(out, flowText(f))
 	}
@@ -172,12 +217,22 @@ func (j *journey) translateSource(s *step, out string) {
 	}
 	before, whole := j.src, true
 	known := j.sourceByFlow()
-	if known.IsValid() {
+	asked := j.askedAddress()
+	switch {
+	case known.IsValid():
 		j.src = known
-	} else {
+	case asked.IsValid():
+		j.src = asked
+	default:
 		whole = j.sourceByRules(s, out)
 	}
 	switch {
+	case asked.IsValid() && j.src == asked && asked != before:
+		if s.Decision == "no translation of the destination" {
+			s.Decision = ""
+		}
+		s.Decision = join(s.Decision, fmt.Sprintf("source %s becomes %s, which %s asks for", before, asked, j.dst))
+		s.Rules = append(s.Rules, textsOf(j.served())...)
 	case j.src != before:
 		s.Decision = join(s.Decision, fmt.Sprintf("source %s becomes %s", before, j.src))
 	case !whole:

@@ -163,6 +163,7 @@ func encodeTraffic(key, now model.Traffic, keyed, at time.Time) (rest model.Traf
 	rest.MACs = encode(c, key.MACs, now.MACs, at)
 	rest.ARP = encode(c, key.ARP, now.ARP, at)
 	rest.Drops = encode(c, key.Drops, now.Drops, at)
+	rest.Pairs = encode(c, key.Pairs, now.Pairs, at)
 	rest.Samples = nil
 	for _, s := range now.Samples {
 		if s.Time.After(keyed) {
@@ -172,15 +173,19 @@ func encodeTraffic(key, now model.Traffic, keyed, at time.Time) (rest model.Traf
 	return rest, c.b
 }
 
-func decodeTraffic(key, rest model.Traffic, counts []byte, at time.Time) (now model.Traffic, err error) {
+// decodeTraffic restores what encodeTraffic of a version encoded.
+func decodeTraffic(version uint16, key, rest model.Traffic, counts []byte, at time.Time) (now model.Traffic, err error) {
 	c := &columns{counts}
-	errs := make([]error, 5)
+	errs := make([]error, 6)
 	now = rest
 	now.Hops, errs[0] = decode(c, key.Hops, rest.Hops, at)
 	now.Peers, errs[1] = decode(c, key.Peers, rest.Peers, at)
 	now.MACs, errs[2] = decode(c, key.MACs, rest.MACs, at)
 	now.ARP, errs[3] = decode(c, key.ARP, rest.ARP, at)
 	now.Drops, errs[4] = decode(c, key.Drops, rest.Drops, at)
+	if version >= versionPairs {
+		now.Pairs, errs[5] = decode(c, key.Pairs, rest.Pairs, at)
+	}
 	now.Samples = append(older(key.Samples, rest.Samples), rest.Samples...)
 	return now, errors.Join(errs...)
 }

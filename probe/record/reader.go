@@ -2,13 +2,14 @@ package record
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"time"
 
+	// It decodes what encoding/json does, in half the time.
+	json "github.com/go-json-experiment/json/v1"
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -21,9 +22,10 @@ type File struct {
 	// was closed properly.
 	Damage error
 
-	r      io.ReaderAt
-	frames []frame
-	plain  *zstd.Decoder
+	r       io.ReaderAt
+	version uint16
+	frames  []frame
+	plain   *zstd.Decoder
 	// key is the key that was decompressed last, state the last reading with a
 	// state of its own.
 	key, state cached
@@ -52,18 +54,15 @@ func Open(r io.ReaderAt, size int64) (*File, error) {
 		return nil, &FormatError{0, "this is no recording of lasthop: the file is empty"}
 	}
 	f := &File{r: r, key: cached{number: -1}, state: cached{number: -1}}
+	defer f.Forget()
 	front := make([]byte, frontSize)
 	if _, err := r.ReadAt(front, 0); err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("read recording: %w", err)
 	} else if err != nil || string(front[:len(magic)]) != magic {
 		return nil, &FormatError{0, `this is no recording of lasthop: want "lasthop\n" and the format's version`}
 	}
-	if v := binary.BigEndian.Uint16(front[len(magic):]); v != Version {
-		return nil, &FormatError{int64(len(magic)), fmt.Sprintf("the recording has version %d of the format; this lasthop reads version %d", v, Version)}
-	}
-	var err error
-	if f.plain, err = unpacker(); err != nil {
-		return nil, err
+	if f.version = binary.BigEndian.Uint16(front[len(magic):]); f.version < oldest || f.version > Version {
+		return nil, &FormatError{int64(len(magic)), fmt.Sprintf("the recording has version %d of the format; this lasthop reads versions %d to %d", f.version, oldest, Version)}
 	}
 	if err := f.scan(size); err != nil {
 		if damage := (*FormatError)(nil); !errors.As(err, &damage) || len(f.frames) == 0 {
@@ -164,7 +163,7 @@ func (f *File) held(fr frame) ([]byte, error) {
 }
 
 func (f *File) head(held []byte) error {
-	raw, err := f.plain.DecodeAll(held, nil)
+	raw, err := f.decompress(held)
 	if err != nil {
 		return err
 	}
@@ -224,15 +223,15 @@ func (f *File) point(n int) (point, error) {
 	if err := f.load(fr.key); err != nil {
 		return point{}, err
 	}
-	unpacks := f.plain
+	decompress := f.decompress
 	if fr.kind == kindDiff {
-		unpacks = f.key.unpacks
+		decompress = f.key.decompress
 	}
-	p, _, counts, err := f.unpack(fr, unpacks)
+	p, _, counts, err := f.unpack(fr, decompress)
 	if err != nil {
 		return p, err
 	}
-	p.Snapshot.Traffic, err = decodeTraffic(f.key.point.Snapshot.Traffic, p.Rest, counts, fr.at)
+	p.Snapshot.Traffic, err = decodeTraffic(f.version, f.key.point.Snapshot.Traffic, p.Rest, counts, fr.at)
 	return p, err
 }
 
@@ -241,7 +240,7 @@ func (f *File) load(n int) error {
 	if f.key.number == n {
 		return nil
 	}
-	p, raw, _, err := f.unpack(f.frames[n], f.plain)
+	p, raw, _, err := f.unpack(f.frames[n], f.decompress)
 	if err != nil {
 		return err
 	}
@@ -256,12 +255,25 @@ func (f *File) load(n int) error {
 	return nil
 }
 
-func (f *File) unpack(fr frame, d *zstd.Decoder) (p point, raw, counts []byte, err error) {
+// decompress decompresses what needs no key.
+func (f *File) decompress(held []byte) (raw []byte, err error) {
+	if f.plain == nil {
+		if f.plain, err = unpacker(); err != nil {
+			return nil, err
+		}
+	}
+	return f.plain.DecodeAll(held, nil)
+}
+
+// decompress decompresses a difference from the key.
+func (c *cached) decompress(held []byte) ([]byte, error) { return c.unpacks.DecodeAll(held, nil) }
+
+func (f *File) unpack(fr frame, decompress func([]byte) ([]byte, error)) (p point, raw, counts []byte, err error) {
 	held, err := f.held(fr)
 	if err != nil {
 		return p, nil, nil, err
 	}
-	if raw, err = d.DecodeAll(held, nil); err != nil {
+	if raw, err = decompress(held); err != nil {
 		return p, nil, nil, err
 	}
 	length, n := binary.Uvarint(raw)
@@ -276,10 +288,17 @@ func (f *File) unpack(fr frame, d *zstd.Decoder) (p point, raw, counts []byte, e
 	return p, raw, raw[n+int(length):], err
 }
 
-// Close frees the decompressors. It does not close the underlying file.
-func (f *File) Close() {
-	f.plain.Close()
-	if f.key.unpacks != nil {
-		f.key.unpacks.Close()
+// Forget frees what was decompressed, and the decompressors. What is asked for later is
+// decompressed anew.
+func (f *File) Forget() {
+	for _, d := range []*zstd.Decoder{f.plain, f.key.unpacks} {
+		if d != nil {
+			d.Close()
+		}
 	}
+	f.plain = nil
+	f.key, f.state = cached{number: -1}, cached{number: -1}
 }
+
+// Close frees the decompressors. It does not close the underlying file.
+func (f *File) Close() { f.Forget() }

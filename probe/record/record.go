@@ -23,7 +23,7 @@
 //
 // Fields that were added to the model are absent in older recordings, and readers
 // skip unknown fields. Any other change raises the version. Readers reject
-// unknown versions.
+// unknown versions. Version 3 added the columns of pairs; version 2 is read as well.
 package record
 
 import (
@@ -35,8 +35,15 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Version is that of the format.
-const Version = 2
+// Version is that of the format which is written.
+const Version = 3
+
+const (
+	// oldest is the oldest version that is read.
+	oldest = 2
+	// versionPairs is the first with columns of pairs.
+	versionPairs = 3
+)
 
 const magic = "lasthop\n"
 

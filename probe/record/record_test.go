@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/timeline"
 )
 
 // TestSize records a node with 250 pods, all of them busy: ten minutes must
@@ -66,6 +68,33 @@ func recording(t testing.TB, seconds int) (file []byte, points []string) {
 	}
 	check(t, w.Close())
 	return b.Bytes(), points
+}
+
+// TestOlder reads a recording of version 2, which an earlier lasthop made of the same
+// seconds. It has no pairs of addresses.
+func TestOlder(t *testing.T) {
+	file, err := os.ReadFile("testdata/version2.rec")
+	check(t, err)
+	f, err := Open(bytes.NewReader(file), int64(len(file)))
+	check(t, err)
+	defer f.Close()
+	n := newNode(2)
+	for i := range f.Len() {
+		if i == 6 {
+			n.pod(99, n.addr())
+			n.t.MACs = n.t.MACs[1:]
+		}
+		want := n.second(i).Point
+		want.Snapshot.Traffic.Pairs, want.Snapshot.Traffic.PairAddrs = nil, nil
+		got, err := f.Reading(i)
+		check(t, err)
+		if got, want := text(t, got.Point), text(t, want); got != want {
+			t.Fatalf("reading %d differs: %s", i, difference(got, want))
+		}
+	}
+	if f.Len() != 8 || f.Damage != nil {
+		t.Errorf("%d readings, %v", f.Len(), f.Damage)
+	}
 }
 
 func TestRoundTrip(t *testing.T) {
@@ -141,6 +170,8 @@ func TestForeign(t *testing.T) {
 	file, _ := recording(t, 2)
 	newer := bytes.Clone(file)
 	binary.BigEndian.PutUint16(newer[len(magic):], Version+1)
+	older := bytes.Clone(file)
+	binary.BigEndian.PutUint16(older[len(magic):], oldest-1)
 	broken := bytes.Clone(file)
 	broken[frontSize+headSize+3] ^= 1
 	long := bytes.Clone(file)
@@ -148,7 +179,8 @@ func TestForeign(t *testing.T) {
 	for want, b := range map[string][]byte{
 		"byte 0: this is no recording":     []byte("\x0a\x0d\x0d\x0aand so on and so on"),
 		"byte 0: this is no recording of":  nil,
-		"version 3 of the format; this la": newer,
+		"version 4 of the format; this la": newer,
+		"lasthop reads versions 2 to 3":    older,
 		"byte 10: a frame's checksum":      broken,
 		"byte 10: a frame of":              long,
 		"byte 10: want a frame's kind":     append(bytes.Clone(file[:frontSize]), make([]byte, 40)...),
@@ -219,5 +251,42 @@ func mend(b []byte) {
 		}
 		binary.BigEndian.PutUint32(b[at+13:], sum(b[at:at+13], b[at+headSize:end]))
 		at = end
+	}
+}
+
+// TestWindow: the window of a recording is that of a timeline which got all readings.
+func TestWindow(t *testing.T) {
+	const seconds = 70
+	file, _ := recording(t, seconds)
+	f, err := Open(bytes.NewReader(file), int64(len(file)))
+	check(t, err)
+	defer f.Close()
+	for _, d := range []time.Duration{time.Second, 10 * time.Second, 0, time.Hour} {
+		line := timeline.New(func(*model.Snapshot) []model.Finding { return nil }, d)
+		for n := range f.lastWhole() {
+			r, err := f.Reading(n)
+			check(t, err)
+			line.Add(r.Point)
+		}
+		r, err := f.Reading(f.lastWhole())
+		check(t, err)
+		want := line.Add(r.Point).Snapshot
+		f.Forget()
+		got, err := f.Window(d)
+		check(t, err)
+		if d == 0 || d == time.Hour {
+			if !got.Window.Start.Equal(want.Window.Start) || text(t, got.PacketRules) != text(t, want.PacketRules) || got.Traffic.Hops[0].Packets != r.Point.Snapshot.Traffic.Hops[0].Packets {
+				t.Errorf("%v: window %v, want %v, and all that was counted", d, got.Window, want.Window)
+			}
+			continue
+		}
+		for _, s := range []*model.Snapshot{got, want} {
+			for i := range s.Traffic.Hops {
+				s.Traffic.Hops[i].First, s.Traffic.Hops[i].TTLs = time.Time{}, 0
+			}
+		}
+		if got, want := text(t, got.Traffic.Hops)+text(t, got.PacketRules)+text(t, got.Window), text(t, want.Traffic.Hops)+text(t, want.PacketRules)+text(t, want.Window); got != want {
+			t.Errorf("%v differs: %s", d, difference(got, want))
+		}
 	}
 }

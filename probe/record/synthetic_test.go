@@ -84,6 +84,8 @@ func (n *node) pod(i int, a netip.Addr) {
 	for range 5 {
 		n.t.Peers = append(n.t.Peers, model.Peer{Local: a, Remote: n.addr(), IfIndex: 2, Link: "eth0", FirstOut: n.start})
 	}
+	n.t.Pairs = append(n.t.Pairs, model.PairCount{Src: a, Dst: n.t.Peers[len(n.t.Peers)-1].Remote, IfIndex: index, Link: link, Direction: model.Ingress})
+	n.t.PairAddrs = append(n.t.PairAddrs, a)
 	n.t.Drops = append(n.t.Drops, model.Drop{Src: a, Dst: n.addr(), Proto: 6, Reason: "NETFILTER_DROP", Location: "nft_do_chain", IfIndex: index, Link: link, Netns: 4026531840, First: n.start})
 	if i < 60 {
 		n.t.Samples = append(n.t.Samples, model.Sample{Time: n.start, Reason: "NETFILTER_DROP", Location: "nft_do_chain", IfIndex: index, Link: link, Src: a, Protocol: 0x800, Length: 1400, Head: make([]byte, 128)})
@@ -107,6 +109,7 @@ func (n *node) second(i int) model.Reading {
 	// What was given out is not changed any more.
 	n.t.Hops, n.t.MACs, n.t.Peers = slices.Clone(n.t.Hops), slices.Clone(n.t.MACs), slices.Clone(n.t.Peers)
 	n.t.Drops, n.t.Samples = slices.Clone(n.t.Drops), slices.Clone(n.t.Samples)
+	n.t.Pairs = slices.Clone(n.t.Pairs)
 	n.s.PacketRules, n.s.Flows = slices.Clone(n.s.PacketRules), slices.Clone(n.s.Flows)
 	t := n.t
 	for k := range t.Hops {
@@ -130,6 +133,9 @@ func (n *node) second(i int) model.Reading {
 	for k := range t.Drops {
 		t.Drops[k].Packets += more(4)
 		t.Drops[k].Last = now
+	}
+	for k := range t.Pairs {
+		t.Pairs[k].Packets = t.Drops[k].Packets
 	}
 	for range 60 {
 		s := &t.Samples[n.r.IntN(len(t.Samples))]

@@ -1,7 +1,6 @@
 package record
 
 import (
-	"errors"
 	"slices"
 	"time"
 
@@ -13,18 +12,22 @@ import (
 // It ends at the last reading with state of its own.
 func (f *File) Window(d time.Duration) (*model.Snapshot, error) {
 	last := f.lastWhole()
-	t := timeline.New(func(*model.Snapshot) []model.Finding { return nil }, d)
-	for _, n := range []int{0, f.before(last, d), last} {
-		r, err := f.Reading(n)
-		if err != nil {
-			return nil, err
-		}
-		reading := t.Add(r.Point)
-		if n == last {
-			return reading.Snapshot, nil
-		}
+	n := f.before(last, d)
+	first, err := f.Reading(n)
+	if err != nil {
+		return nil, err
 	}
-	return nil, errors.New("a recording without a whole reading")
+	if n == 0 {
+		// All since the start: what lasthop counts began with zero.
+		s := *first.Point.Snapshot
+		s.Traffic = model.Traffic{}
+		first.Point = model.Point{Snapshot: &s, Ready: s.Window.Start}
+	}
+	now, err := f.Reading(last)
+	if err != nil {
+		return nil, err
+	}
+	return timeline.Between(first.Point, now.Point), nil
 }
 
 // Samples calls take with the samples of dropped packets in each reading of a

@@ -13,16 +13,17 @@ import (
 // Between returns the snapshot of the window between two whole points of an
 // observation. The state of the first was read before its counts.
 func Between(first, last model.Point) *model.Snapshot {
-	return cut{base: newMark(first)}.snapshot(last.Snapshot)
+	return cut{base: newMark(first), state: new(lastState)}.snapshot(last.Snapshot)
 }
 
-// cut returns the snapshot of the window from a mark to p.
-func (t *Timeline) cut(base *mark, p model.Point) *model.Snapshot {
+// cut returns the snapshot of the window from a mark to p. state is that of the last
+// such cut.
+func (t *Timeline) cut(base *mark, p model.Point, state *lastState) *model.Snapshot {
 	i := slices.IndexFunc(t.marks, func(m *mark) bool { return m.at.After(base.at) })
 	if i < 0 {
 		i = len(t.marks)
 	}
-	return cut{base: base, between: t.marks[i:]}.snapshot(p.Snapshot)
+	return cut{base: base, between: t.marks[i:], state: state}.snapshot(p.Snapshot)
 }
 
 // cut computes the snapshot of a window.
@@ -30,6 +31,7 @@ type cut struct {
 	base *mark
 	// between are the marks within the window, oldest first.
 	between []*mark
+	state   *lastState
 }
 
 func (c cut) snapshot(now *model.Snapshot) *model.Snapshot {
@@ -37,20 +39,13 @@ func (c cut) snapshot(now *model.Snapshot) *model.Snapshot {
 	s.Window.Start = c.base.at
 	s.Traffic = c.traffic(&now.Traffic)
 	s.Sources = c.base.over(s.Sources)
-	c.base.compareRules(&s)
+	c.state.set(&s, c.base)
 	c.base.compareBacklogs(&s)
-	flowsUnread := c.base.unread(model.SourceConntrack)
-	if flowsUnread {
+	if c.base.unread(model.SourceConntrack) {
 		// What was counted since is unknown, so the differences are zero.
 		s.Conntrack = conntrackSince(s.Conntrack, s.Conntrack)
 	} else {
 		s.Conntrack = conntrackSince(c.base.conntrack, s.Conntrack)
-	}
-	s.Flows = slices.Clone(s.Flows)
-	for i := range s.Flows {
-		if flowsUnread || !s.Flows[i].Start.After(c.base.at) {
-			s.Flows[i].Start = time.Time{}
-		}
 	}
 	s.PastPods = slices.DeleteFunc(slices.Clone(s.PastPods), func(p model.Pod) bool { return p.Until.Before(c.base.at) })
 	return &s
@@ -64,6 +59,7 @@ func (c cut) traffic(now *model.Traffic) model.Traffic {
 	out.Drops = since(now.Drops, c.drop)
 	out.MACs = since(now.MACs, func(p *model.MACPair) bool { return subtract(&p.Packets, c.base.macs.of(macID(*p))) })
 	out.ARP = since(now.ARP, func(a *model.ARPCount) bool { return subtract(&a.Packets, c.base.arp.of(arpID(*a))) })
+	out.Pairs = since(now.Pairs, func(p *model.PairCount) bool { return subtract(&p.Packets, c.base.pairs.of(pairID(*p))) })
 	out.Samples = since(now.Samples, func(s *model.Sample) bool { return !s.Time.Before(c.base.at) })
 	return out
 }
@@ -166,16 +162,18 @@ func (c cut) first(ever, last time.Time, more func(*mark) bool) time.Time {
 func lostSince(b, now model.Lost) model.Lost {
 	out := model.Lost{
 		Events: minus(now.Events, b.Events), Counters: minus(now.Counters, b.Counters),
-		MACs: minus(now.MACs, b.MACs), Unparsed: minus(now.Unparsed, b.Unparsed), Malformed: minus(now.Malformed, b.Malformed),
+		MACs: minus(now.MACs, b.MACs), Others: minus(now.Others, b.Others), Unparsed: minus(now.Unparsed, b.Unparsed), Malformed: minus(now.Malformed, b.Malformed),
+		Gaps: minus(now.Gaps, b.Gaps),
 	}
-	out.NotPeers = minus(now.NotPeers, b.NotPeers)
-	lost := map[netip.Addr]uint64{}
-	for _, p := range b.Peers {
-		lost[p.Local] = p.Packets
+	lost := map[netip.Addr]model.AddrLoss{}
+	for _, l := range b.Addrs {
+		lost[l.Addr] = l
 	}
-	for _, p := range now.Peers {
-		if p.Packets = minus(p.Packets, lost[p.Local]); p.Packets > 0 {
-			out.Peers = append(out.Peers, p)
+	for _, l := range now.Addrs {
+		n := lost[l.Addr]
+		l.Hops, l.Peers, l.Pairs, l.Drops, l.MACs = minus(l.Hops, n.Hops), minus(l.Peers, n.Peers), minus(l.Pairs, n.Pairs), minus(l.Drops, n.Drops), minus(l.MACs, n.MACs)
+		if l != (model.AddrLoss{Addr: l.Addr}) {
+			out.Addrs = append(out.Addrs, l)
 		}
 	}
 	before := map[string]uint64{}

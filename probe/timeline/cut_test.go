@@ -41,6 +41,33 @@ func TestCompareRules(t *testing.T) {
 	}
 }
 
+// TestCompareBacklogs: overflows of the window are what was added since its beginning,
+// or all of a pod that is younger.
+func TestCompareBacklogs(t *testing.T) {
+	pod := func(netns uint32, overflows uint64, since time.Time) model.Pod {
+		return model.Pod{Netns: netns, Since: since, Backlog: &model.Backlog{Overflows: overflows}}
+	}
+	first := &model.Snapshot{Window: model.Window{End: at(5)}, Pods: []model.Pod{pod(1, 40, start), pod(2, 40, start), {Netns: 3, Since: start}, {Netns: 5, Since: start}}}
+	last := &model.Snapshot{Window: model.Window{End: at(9)}, Pods: []model.Pod{
+		pod(1, 47, start), pod(2, 6, start), pod(3, 900, start), pod(4, 8, at(6)), {Netns: 5, Since: start},
+	}}
+	cut := Between(model.Point{Snapshot: first}, model.Point{Snapshot: last})
+	for i, want := range []struct {
+		name  string
+		delta uint64
+	}{{"some were added", 7}, {"the counter began anew", 6}, {"not read at the beginning", 0}, {"younger than the beginning", 8}} {
+		if got := cut.Pods[i].Backlog.Delta; got != want.delta {
+			t.Errorf("%s: %d added, want %d", want.name, got, want.delta)
+		}
+		if last.Pods[i].Backlog.Delta != 0 {
+			t.Errorf("%s: the point itself was changed", want.name)
+		}
+	}
+	if cut.Pods[4].Backlog != nil {
+		t.Error("a listener that nobody read")
+	}
+}
+
 // TestUnreadBefore wants nothing to be counted since a beginning that was not
 // read, and the window's sources to say so.
 func TestUnreadBefore(t *testing.T) {
@@ -116,10 +143,11 @@ func traffic(packets uint64, first, last float64) model.Traffic {
 		Peers: []model.Peer{{Local: pod, Remote: peer, IfIndex: 4, Link: "up0",
 			Out: model.PeerCount{Packets: packets, Requests: packets / 2, Other: packets - packets/2}, FirstOut: at(first), LastOut: at(last)}},
 		MACs:    []model.MACPair{{Addr: pod, IfIndex: 4, Src: model.MAC{2}, Dst: model.MAC{4}, Packets: packets}},
+		Pairs:   []model.PairCount{{Src: pod, Dst: peer, IfIndex: 4, Direction: model.Egress, Packets: packets}},
 		ARP:     []model.ARPCount{{IfIndex: 4, Addr: peer, Packets: packets}},
 		Drops:   []model.Drop{{Src: pod, Dst: peer, Reason: "NETFILTER_DROP", Location: "nft_do_chain", Packets: packets, First: at(first), Last: at(last)}},
 		Samples: []model.Sample{{Time: at(last), Src: pod}},
-		Lost:    model.Lost{Counters: packets, Detail: []string{strconv.FormatUint(packets, 10) + " packets of no kind"}},
+		Lost:    model.Lost{Counters: packets, Gaps: packets, Detail: []string{strconv.FormatUint(packets, 10) + " packets of no kind"}},
 	}
 }
 
@@ -213,5 +241,26 @@ func TestGap(t *testing.T) {
 	s := Between(first, last)
 	if h, r := s.Traffic.Hops[0], s.FrameRules[0]; h.Packets != 24 || r.Counter.Delta != 25 || !s.Window.Start.Equal(at(1.5)) {
 		t.Errorf("%d packets, rule %d, from %v", h.Packets, r.Counter.Delta, s.Window.Start)
+	}
+}
+
+// TestWholeWindow: of all that was observed too, what the kernel counts since it
+// started is what was added.
+func TestWholeWindow(t *testing.T) {
+	point := func(second float64, overflows, failed uint64) model.Point {
+		return model.Point{Whole: true, Ready: at(second), Snapshot: &model.Snapshot{
+			Window:    model.Window{Start: start, End: at(second)},
+			Pods:      []model.Pod{{Netns: 1, Since: start, Backlog: &model.Backlog{Overflows: overflows}}},
+			Conntrack: model.Conntrack{Count: 9, InsertFailed: failed},
+		}}
+	}
+	timeline := New(func(*model.Snapshot) []model.Finding { return nil }, 0)
+	timeline.Add(point(0, 256, 1000))
+	s := timeline.Add(point(7, 651, 1003)).Snapshot
+	if got := s.Pods[0].Backlog.Delta; got != 395 {
+		t.Errorf("%d overflows were added, want 395", got)
+	}
+	if s.Conntrack.InsertFailed != 3 || s.Conntrack.Count != 9 {
+		t.Errorf("connection tracking %+v, want 3 insertions that failed", s.Conntrack)
 	}
 }

@@ -31,6 +31,7 @@ type counts struct {
 	macs  list[uint64]
 	arp   list[uint64]
 	drops list[uint64]
+	pairs list[uint64]
 	lost  model.Lost
 }
 
@@ -129,8 +130,9 @@ func hopID(h *model.HopCount) uint64 { return maphash.Comparable(seed, keyOf(h))
 func peerID(p *model.Peer) uint64 {
 	return maphash.Comparable(seed, struct {
 		local, remote netip.Addr
+		far           netip.Prefix
 		ifindex       int
-	}{p.Local, p.Remote, p.IfIndex})
+	}{p.Local, p.Remote, p.Range, p.IfIndex})
 }
 
 func macID(p model.MACPair) uint64 {
@@ -148,6 +150,11 @@ func dropID(d model.Drop) uint64 {
 	return maphash.Comparable(seed, d)
 }
 
+func pairID(p model.PairCount) uint64 {
+	p.Packets = 0
+	return maphash.Comparable(seed, p)
+}
+
 func newCounts(t *model.Traffic) counts {
 	return counts{
 		hops: newList(t.Hops, func(h *model.HopCount) (uint64, hopCounts) {
@@ -157,6 +164,7 @@ func newCounts(t *model.Traffic) counts {
 		macs:  newList(t.MACs, func(p *model.MACPair) (uint64, uint64) { return macID(*p), p.Packets }),
 		arp:   newList(t.ARP, func(a *model.ARPCount) (uint64, uint64) { return arpID(*a), a.Packets }),
 		drops: newList(t.Drops, func(d *model.Drop) (uint64, uint64) { return dropID(*d), d.Packets }),
+		pairs: newList(t.Pairs, func(p *model.PairCount) (uint64, uint64) { return pairID(*p), p.Packets }),
 		lost:  t.Lost,
 	}
 }
@@ -186,6 +194,7 @@ func newMark(p model.Point) *mark {
 	m.macs.overlay(after.macs)
 	m.arp.overlay(after.arp)
 	m.drops.overlay(after.drops)
+	m.pairs.overlay(after.pairs)
 	return m
 }
 
@@ -233,7 +242,7 @@ func (m *mark) fold(older *mark) {
 func Moved(before, now *model.Traffic) model.Traffic {
 	return model.Traffic{
 		Hops: moved(before.Hops, now.Hops), Peers: moved(before.Peers, now.Peers), MACs: moved(before.MACs, now.MACs),
-		ARP: moved(before.ARP, now.ARP), Drops: moved(before.Drops, now.Drops), Lost: now.Lost,
+		ARP: moved(before.ARP, now.ARP), Drops: moved(before.Drops, now.Drops), Pairs: moved(before.Pairs, now.Pairs), Lost: now.Lost,
 	}
 }
 

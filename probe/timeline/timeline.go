@@ -36,6 +36,8 @@ type Timeline struct {
 	// changed.
 	changed *mark
 	setup   setup
+	// state is that of the latest reading.
+	state lastState
 
 	tracker tracker
 	series  series
@@ -68,13 +70,14 @@ func (t *Timeline) Add(p model.Point) model.Reading {
 	now := p.Snapshot.Window.End
 	t.last = p
 	if t.origin == nil {
-		// Rules are compared with the first reading of them. All other counts
-		// start from zero.
-		t.origin = &mark{at: p.Snapshot.Window.Start, rules: newRuleCounts(p.Snapshot), gaps: gapsOf(p.Snapshot)}
+		// What the kernel counts since it started is compared with the first reading
+		// of it. What lasthop counts starts from zero.
+		s := p.Snapshot
+		t.origin = &mark{at: s.Window.Start, rules: newRuleCounts(s), overflows: overflowsOf(s), conntrack: s.Conntrack, gaps: gapsOf(s)}
 	}
 	t.series.add(p.Snapshot)
 	base := t.base(now, t.window)
-	s := t.cut(base, p)
+	s := t.cut(base, p, &t.state)
 	if p.Whole {
 		changed := t.notice(p.Snapshot)
 		t.judge(s, base, changed)
@@ -102,7 +105,7 @@ func (t *Timeline) Again() (model.Reading, bool) {
 	if base.at.After(t.last.Snapshot.Window.End) {
 		return model.Reading{}, false
 	}
-	return t.reading(t.cut(base, t.last)), true
+	return t.reading(t.cut(base, t.last, &t.state)), true
 }
 
 func (t *Timeline) reading(s *model.Snapshot) model.Reading {
@@ -148,12 +151,12 @@ func (t *Timeline) judge(s *model.Snapshot, base *mark, changed bool) {
 	since := base
 	if t.changed != nil && t.changed.at.After(base.at) {
 		since = t.changed
-		j.current = t.diagnose(t.cut(since, t.last))
+		j.current = t.diagnose(t.cut(since, t.last, new(lastState)))
 	}
 	j.steady = now.Sub(since.at)
 	j.recent = j.current
 	if m := t.base(now, recent); m.at.After(since.at) {
-		j.recent = t.diagnose(t.cut(m, t.last))
+		j.recent = t.diagnose(t.cut(m, t.last, new(lastState)))
 	}
 	t.tracker.judge(j)
 }

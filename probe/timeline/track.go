@@ -191,7 +191,8 @@ func (t *tracker) findings() []model.Tracked {
 	}
 	slices.SortStableFunc(out, func(a, b model.Tracked) int {
 		return cmp.Or(
-			cmp.Compare(b.Severity.Rank(), a.Severity.Rank()),
+			model.WorstFirst(&a.Finding, &b.Finding),
+			a.First.Compare(b.First),
 			cmp.Compare(b.Confidence.Rank(), a.Confidence.Rank()),
 			cmp.Compare(a.Code, b.Code),
 			slices.CompareFunc(a.Pods, b.Pods, netip.Addr.Compare),

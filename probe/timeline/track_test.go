@@ -140,3 +140,25 @@ func TestRemnant(t *testing.T) {
 		t.Errorf("open findings by second\n got %q\nwant %q", got, want)
 	}
 }
+
+// TestOrder: the worst come first, of one severity those that lost most, then those that
+// are open longest.
+func TestOrder(t *testing.T) {
+	var tr tracker
+	for i, f := range []struct {
+		code     model.Code
+		severity model.Severity
+		packets  uint64
+	}{{"Later", model.Warning, 5}, {"Most", model.Warning, 900}, {"Worst", model.Critical, 1}, {"Oldest", model.Warning, 5}} {
+		x := &model.Tracked{ID: i, First: at(float64(10 - i))}
+		x.Code, x.Severity, x.Packets = f.code, f.severity, f.packets
+		tr.open = append(tr.open, x)
+	}
+	var got []model.Code
+	for _, f := range tr.findings() {
+		got = append(got, f.Code)
+	}
+	if want := []model.Code{"Worst", "Most", "Oldest", "Later"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}

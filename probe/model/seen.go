@@ -1,0 +1,19 @@
+package model
+
+// NodeSeen is one of several nodes whose observations are judged together.
+type NodeSeen struct {
+	// Name tells the node from the others.
+	Name string
+	// Recording is where the observation is from.
+	Recording string
+	Node      Node
+	Window    Window
+	Sources   []Source
+	Lost      Lost
+	// Pods is how many it has.
+	Pods int
+	// Reason says why nothing is concluded from its silence; empty if it is.
+	Reason string
+	// Failed says that there is no observation.
+	Failed bool
+}
