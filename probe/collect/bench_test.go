@@ -11,9 +11,9 @@ import (
 	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"github.com/lasthop/lasthop/probe/collect/internal/nstest"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
+	"github.com/lasthop/lasthop/probe/netns/nstest"
 )
 
 // A large node, as of the cost target.

@@ -15,12 +15,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -32,6 +35,7 @@ import (
 	"github.com/lasthop/lasthop/probe/collect/files"
 	"github.com/lasthop/lasthop/probe/collect/kmod"
 	"github.com/lasthop/lasthop/probe/collect/link"
+	"github.com/lasthop/lasthop/probe/collect/names"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
 )
@@ -53,10 +57,13 @@ type Options struct {
 	// PodCIDRs are the cluster's pod ranges. If empty, they are found by the
 	// node's rules.
 	PodCIDRs []netip.Prefix
-	// NodesFile is a file that `kubectl get nodes -o json` wrote, or empty.
-	NodesFile string
+	// NodesFile is a file that `kubectl get nodes -o json` wrote, PodsFile one of
+	// `kubectl get pods -A -o json`; or empty.
+	NodesFile, PodsFile string
 	// RoutesFiles are files that `az network … -o json` wrote.
 	RoutesFiles []string
+	// Stdin is what "-" stands for as the name of one of these files.
+	Stdin io.Reader
 }
 
 // Collector reads one node. It is safe for concurrent use.
@@ -68,30 +75,46 @@ type Collector struct {
 	// conn and handle are rtnetlink sockets.
 	conn   *dump.Conn
 	handle *netlink.Handle
-	// nft and ct are nfnetlink sockets. Where one is nil, noNFT or noCT says why.
-	nft, ct     *dump.Conn
-	noNFT, noCT error
+	kernel *kmod.Kernel
+	// nft and ct are nfnetlink sockets, nil until Open has the namespace.
+	nft, ct *dump.Netfilter
+	// noFiles says why the node's files may not be read, nil if they may.
+	noFiles error
 	// before are the statistics of connection tracking at Open.
 	before model.Conntrack
-	nodes  []model.ClusterNode
-	azure  model.Azure
+	// flows is how many were listed last.
+	flows atomic.Int64
+	nodes []model.ClusterNode
+	// nodesFrom is the name of the nodes file.
+	nodesFrom string
+	azure     model.Azure
+	names     naming
 
 	followers sync.WaitGroup
 	mu        sync.Mutex
 	// frames are the bridge rules of the last State, for Quick.
 	frames []model.FrameRule
+	// processes are those of the namespaces behind the node's links at the last State,
+	// by inode, for Quick.
+	processes map[uint32][]string
 	// stop ends the followers.
 	stop []func()
 }
 
 // Open opens the sockets and reads the given files. It fails with a
 // *model.UnsupportedError if the namespace may not be entered, a *FileError for a
-// bad nodes or routes file, and an *UplinkError for an uplink that does not exist.
+// bad file that was given, and an *UplinkError for an uplink that does not exist.
 func Open(o Options) (*Collector, error) {
 	if o.HostRoot == "" {
 		o.HostRoot = "/"
 	}
-	c := &Collector{options: o, ns: o.NS}
+	c := &Collector{
+		options: o, ns: o.NS, kernel: kmod.New(o.HostRoot), names: naming{finder: names.New(o.HostRoot)},
+		processes: map[uint32][]string{},
+	}
+	if _, err := os.ReadDir(o.HostRoot); errors.Is(err, fs.ErrPermission) {
+		c.noFiles = allowed("read the node's files", "CAP_SYS_PTRACE, or a container that has them at /host", err)
+	}
 	if err := c.open(); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -99,12 +122,7 @@ func Open(o Options) (*Collector, error) {
 }
 
 func (c *Collector) open() (err error) {
-	if c.options.NodesFile != "" {
-		if c.nodes, err = cluster.Nodes(c.options.NodesFile); err != nil {
-			return err
-		}
-	}
-	if c.azure, err = azure.Read(c.options.RoutesFiles); err != nil {
+	if err := c.openGiven(); err != nil {
 		return err
 	}
 	if c.ns == nil {
@@ -119,20 +137,40 @@ func (c *Collector) open() (err error) {
 	if err := c.checkUplinks(); err != nil {
 		return err
 	}
-	c.nft, c.noNFT = dump.Open(c.ns, unix.NETLINK_NETFILTER)
-	if kmod.Present("nf_conntrack_netlink", "ctnetlink_dump_table") {
-		c.ct, c.noCT = dump.Open(c.ns, unix.NETLINK_NETFILTER)
-	} else {
-		c.noCT = &model.UnsupportedError{
-			Feature: "list flows", Remedy: "modprobe nf_conntrack_netlink",
-			Err: errors.New("the kernel module for it is not loaded"),
-		}
-	}
-	if c.ct != nil {
+	c.nft = dump.NewNetfilter(c.ns, c.kernel, kmod.NFTables)
+	c.ct = dump.NewNetfilter(c.ns, c.kernel, kmod.ConntrackNetlink)
+	if ct, err := c.ct.Conn(); err == nil {
 		// State reports why the statistics cannot be read.
-		c.before, _ = conntrack.Statistics(context.Background(), c.ct)
+		c.before, _ = conntrack.Statistics(context.Background(), ct)
 	}
 	return nil
+}
+
+// openGiven reads the files that the user gave.
+func (c *Collector) openGiven() (err error) {
+	given := files.Given{Stdin: c.options.Stdin}
+	var text []byte
+	if c.options.NodesFile != "" {
+		if c.nodesFrom, text, err = given.Read(c.options.NodesFile); err != nil {
+			return err
+		}
+		if c.nodes, err = cluster.DecodeNodes(c.nodesFrom, text); err != nil {
+			return err
+		}
+	}
+	if c.options.PodsFile != "" {
+		from, text, err := given.Read(c.options.PodsFile)
+		if err != nil {
+			return err
+		}
+		list, err := cluster.DecodePods(from, text)
+		if err != nil {
+			return err
+		}
+		c.names.know(from, list)
+	}
+	c.azure, err = azure.Read(given, c.options.RoutesFiles)
+	return err
 }
 
 // allowed turns a refusal by the kernel into an error with a remedy.
@@ -183,7 +221,10 @@ func (c *Collector) Close() error {
 		f()
 	}
 	c.followers.Wait()
-	for _, conn := range []*dump.Conn{c.conn, c.nft, c.ct} {
+	if c.conn != nil {
+		c.conn.Close()
+	}
+	for _, conn := range []*dump.Netfilter{c.nft, c.ct} {
 		if conn != nil {
 			conn.Close()
 		}
@@ -227,7 +268,7 @@ func (c *Collector) Follow(ctx context.Context) (<-chan struct{}, error) {
 
 // roots are the directories below which namespaces are searched.
 func (c *Collector) roots() []string {
-	if filepath.Clean(c.options.HostRoot) == "/" {
+	if filepath.Clean(c.options.HostRoot) == "/" || c.noFiles != nil {
 		return []string{"/"}
 	}
 	return []string{"/", c.options.HostRoot}

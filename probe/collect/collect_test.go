@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lasthop/lasthop/probe/collect/internal/nstest"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/netns/nstest"
 )
 
 // node is a node with two bridged pods behind it, and a network with an edge
@@ -173,6 +173,10 @@ func TestNothingStaysOpen(t *testing.T) {
 	before := len(descriptors(t))
 	c, err := Open(Options{NS: n.NS.NS, HostRoot: t.TempDir()})
 	if err != nil {
+		t.Fatal(err)
+	}
+	// The first reading opens the sockets of what is there.
+	if _, err := c.State(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	opened := len(descriptors(t))

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lasthop/lasthop/probe/collect/internal/nstest"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
+	"github.com/lasthop/lasthop/probe/netns/nstest"
 )
 
 // Environment that makes the test's program a reader, to be run without the

@@ -19,6 +19,7 @@ import (
 	"github.com/lasthop/lasthop/probe/collect/ebtables"
 	"github.com/lasthop/lasthop/probe/collect/files"
 	"github.com/lasthop/lasthop/probe/collect/iptables"
+	"github.com/lasthop/lasthop/probe/collect/kmod"
 	"github.com/lasthop/lasthop/probe/collect/link"
 	"github.com/lasthop/lasthop/probe/collect/neigh"
 	"github.com/lasthop/lasthop/probe/collect/pods"
@@ -47,7 +48,7 @@ type reading struct {
 // sourceOrder is the order in which sources are reported.
 var sourceOrder = []string{
 	model.SourceLinks, model.SourceRoutes, model.SourceNeighbors, model.SourceBridge, model.SourceSysctl,
-	model.SourceEbtables, model.SourceNAT, model.SourceConntrack, model.SourcePods, model.SourcePrograms, model.SourceFiles, model.SourceNodes, model.SourceCloud,
+	model.SourceEbtables, model.SourceNAT, model.SourceConntrack, model.SourcePods, model.SourceNames, model.SourcePrograms, model.SourceFiles, model.SourceNodes, model.SourceCloud,
 }
 
 // report sets the status of a source: ok, or with an error partial if got says that
@@ -79,8 +80,11 @@ func reason(source string, err error) string {
 	if errors.As(err, &unsupported) || !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EACCES) {
 		return text
 	}
-	if source == model.SourcePods {
+	switch source {
+	case model.SourcePods:
 		return text + " (CAP_SYS_ADMIN would allow entering namespaces)"
+	case model.SourceNames:
+		return text + " (the node's root may read it)"
 	}
 	return text + " (root with CAP_NET_ADMIN would be allowed)"
 }
@@ -125,26 +129,18 @@ func (c *Collector) State(ctx context.Context) (*model.Snapshot, error) {
 }
 
 func (r *reading) readFrames(ctx context.Context) {
-	if r.c.nft == nil {
-		r.report(model.SourceEbtables, "", false, r.c.noNFT)
-		return
-	}
-	t, detail, err := ebtables.Read(ctx, r.c.nft)
+	t, detail, err := ebtables.Read(ctx, r.c.ns, r.c.kernel, r.c.nft)
 	r.s.FrameRules, r.frameChains = t.Rules, t.Chains
-	r.report(model.SourceEbtables, detail, len(t.Rules) > 0 || errors.Is(err, ebtables.ErrLegacy), err)
+	r.report(model.SourceEbtables, detail, len(t.Chains) > 0, err)
 	r.c.mu.Lock()
 	r.c.frames = t.Rules
 	r.c.mu.Unlock()
 }
 
 func (r *reading) readPackets(ctx context.Context) {
-	if r.c.nft == nil {
-		r.report(model.SourceNAT, "", false, r.c.noNFT)
-		return
-	}
-	t, detail, err := iptables.Read(ctx, r.c.ns, r.c.nft)
+	t, detail, err := iptables.Read(ctx, r.c.ns, r.c.kernel, r.c.nft)
 	r.s.PacketRules, r.packetChains = t.Rules, t.Chains
-	r.report(model.SourceNAT, detail, len(t.Rules) > 0, err)
+	r.report(model.SourceNAT, detail, len(t.Chains) > 0, err)
 }
 
 func (r *reading) readSettings() {
@@ -154,6 +150,10 @@ func (r *reading) readSettings() {
 }
 
 func (r *reading) readFiles() {
+	if r.c.noFiles != nil {
+		r.report(model.SourceFiles, "", false, r.c.noFiles)
+		return
+	}
 	var err error
 	r.files, err = files.Read(r.c.options.HostRoot)
 	r.report(model.SourceFiles, r.files.Detail(), err != nil, err)
@@ -177,7 +177,8 @@ func (r *reading) readNetwork(ctx context.Context) {
 	r.s.FDB, err = neigh.FDB(ctx, r.c.conn)
 	r.report(model.SourceBridge, fmt.Sprintf("%d addresses", len(r.s.FDB)), len(r.s.FDB) > 0, err)
 
-	r.far, err = r.c.behind(ctx, r.s.Links, r.s.Routes, true)
+	r.far, err = r.c.behind(ctx, r.s.Links, r.s.Routes, nil)
+	r.c.know(r.far)
 	r.report(model.SourcePods, fmt.Sprintf("%d namespaces", len(r.far)), len(r.far) > 0, err)
 	r.label()
 	r.readPrograms(ctx)
@@ -207,10 +208,21 @@ func (r *reading) readPrograms(ctx context.Context) {
 	r.report(model.SourcePrograms, detail, len(r.s.Programs) > 0, errors.Join(append(errs, err)...))
 }
 
-// behind reads the namespaces at the far ends of the links, with programs also what
-// is attached there. Links that a default route uses lead to the network, whose
-// namespaces are not read.
-func (c *Collector) behind(ctx context.Context, links []model.Link, routes []model.Route, programs bool) (map[int]*pods.Namespace, error) {
+// know keeps the processes of the namespaces for Quick.
+func (c *Collector) know(far map[int]*pods.Namespace) {
+	known := map[uint32][]string{}
+	for _, ns := range far {
+		known[ns.Inode] = ns.Processes
+	}
+	c.mu.Lock()
+	c.processes = known
+	c.mu.Unlock()
+}
+
+// behind reads the namespaces at the far ends of the links: all that is there, or
+// without what is attached and listens if their processes are known. Links that a
+// default route uses lead to the network, whose namespaces are not read.
+func (c *Collector) behind(ctx context.Context, links []model.Link, routes []model.Route, known map[uint32][]string) (map[int]*pods.Namespace, error) {
 	up := map[int]bool{}
 	for _, hop := range defaults(routes, links) {
 		up[hop.IfIndex] = true
@@ -221,7 +233,7 @@ func (c *Collector) behind(ctx context.Context, links []model.Link, routes []mod
 			inner = append(inner, l)
 		}
 	}
-	return pods.Read(ctx, pods.Node{Inode: c.ns.Inode(), Conn: c.conn, Handle: c.handle, Links: inner, Programs: programs}, c.roots()...)
+	return pods.Read(ctx, pods.Node{Inode: c.ns.Inode(), Conn: c.conn, Handle: c.handle, Links: inner, Programs: known == nil, Known: known}, c.roots()...)
 }
 
 // label sets the link names of routes and neighbours.
@@ -278,18 +290,34 @@ func nodeAddresses(links []model.Link) map[netip.Addr]bool {
 }
 
 func (r *reading) readFlows(ctx context.Context, local map[netip.Addr]bool) {
-	if r.c.ct == nil {
-		r.report(model.SourceConntrack, "", false, r.c.noCT)
+	ct, err := r.c.ct.Conn()
+	if err != nil {
+		r.noFlows(err)
 		return
 	}
-	flows, err := conntrack.Read(ctx, r.c.ct, conntrack.Involves(local))
+	flows, err := conntrack.Read(ctx, ct, int(r.c.flows.Load()), conntrack.Involves(local))
 	r.s.Flows = flows
-	now, failed := conntrack.Statistics(ctx, r.c.ct)
+	r.c.flows.Store(int64(len(flows)))
+	now, failed := conntrack.Statistics(ctx, ct)
 	if failed == nil {
 		r.s.Conntrack = conntrack.Since(now, r.c.before)
 	}
 	detail := fmt.Sprintf("%d of %d flows are this node's", len(flows), now.Count)
 	r.report(model.SourceConntrack, detail, len(flows) > 0 || errors.Is(err, dump.ErrInterrupted), errors.Join(err, failed))
+}
+
+// noFlows reports why no flow was read. A kernel without connection tracking has
+// none; one that tracks without the module that lists the flows has a gap.
+func (r *reading) noFlows(err error) {
+	missing, ok := errors.AsType[*kmod.MissingError](err)
+	switch tracking := r.c.kernel.State(kmod.Conntrack); {
+	case ok && tracking.Empty():
+		r.report(model.SourceConntrack, "no flows: connection tracking is "+tracking.String(), false, nil)
+		return
+	case ok && missing.State == kmod.NotLoaded:
+		err = &model.UnsupportedError{Feature: "list flows", Remedy: "modprobe " + missing.Module.Name, Err: err}
+	}
+	r.report(model.SourceConntrack, "", false, err)
 }
 
 // finish sets what follows from several sources.
@@ -299,9 +327,9 @@ func (r *reading) finish() {
 	s.Chains = slices.Concat(r.frameChains, r.packetChains)
 	slices.SortStableFunc(s.Chains, func(a, b model.Chain) int { return strings.Compare(a.Family, b.Family) })
 	giveFiled(s.Pods, r.files)
-	for i := range s.Pods {
-		name(&s.Pods[i], r.files.Owners)
-	}
+	detail, err := r.c.names.name(s.Pods, r.far, r.files.Owners, r.c.noFiles)
+	r.report(model.SourceNames, detail, true, err)
+	s.Cluster.Pods = r.c.names.elsewhere(s.Pods)
 	s.Node.Kernel = kernel()
 	s.Node.Netns = r.c.ns.Inode()
 	s.Node.Name = r.c.nodeName(s.Links)
@@ -315,24 +343,13 @@ func (r *reading) finish() {
 	}
 }
 
-// name sets a pod's Kubernetes name if a file has it. A file may be stale: an entry
-// that names a link other than the pod's is about an earlier pod.
-func name(p *model.Pod, owners map[netip.Addr]files.Owner) {
-	for _, a := range p.Known() {
-		if o, ok := owners[a]; ok && (o.Link == "" || o.Link == p.Link) {
-			p.Namespace, p.Name = o.Namespace, o.Name
-			return
-		}
-	}
-}
-
 // readCluster sets the pod ranges, the other nodes and the cloud's network.
 func (r *reading) readCluster() {
 	r.s.Cluster.Nodes = r.c.nodes
 	r.s.Cluster.Azure.Node = r.files.Cloud
 	var details []string
 	if r.c.options.NodesFile != "" {
-		details = append(details, fmt.Sprintf("%d nodes from %s", len(r.c.nodes), r.c.options.NodesFile))
+		details = append(details, fmt.Sprintf("%d nodes from %s", len(r.c.nodes), r.c.nodesFrom))
 	}
 	r.s.Cluster.PodCIDRs = r.c.options.PodCIDRs
 	if len(r.c.options.PodCIDRs) > 0 {
@@ -384,13 +401,16 @@ func (c *Collector) Quick(ctx context.Context) ([]model.Link, []model.Pod, error
 	}
 	c.mu.Lock()
 	v.frames = c.frames
+	known := c.processes
 	c.mu.Unlock()
 	// A namespace that cannot be read leaves its link without a pod. State reports
 	// why.
-	if v.far, _ = c.behind(ctx, v.links, v.routes, false); ctx.Err() != nil {
+	if v.far, _ = c.behind(ctx, v.links, v.routes, known); ctx.Err() != nil {
 		return nil, nil, ctx.Err()
 	}
 	pods := v.assign(v.uplinks())
 	v.setGiven(pods)
+	// Pods that the plugins' files alone name have their names from State.
+	_, _ = c.names.name(pods, v.far, nil, c.noFiles)
 	return v.links, pods, nil
 }

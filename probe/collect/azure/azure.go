@@ -21,16 +21,16 @@ import (
 const want = "what `az network route-table list|show`, `route-table route list`, `vnet subnet show`, `nic show` or " +
 	"`nic show-effective-route-table` prints with -o json"
 
-// Read reads the files and merges what they hold of one resource. Every error is a
+// Read reads files and merges what they hold of one resource. Every error is a
 // *files.Error.
-func Read(paths []string) (model.Azure, error) {
+func Read(given files.Given, paths []string) (model.Azure, error) {
 	var a model.Azure
 	for _, path := range paths {
-		text, err := files.ReadText(path)
+		name, text, err := given.Read(path)
 		if err != nil {
 			return model.Azure{}, err
 		}
-		more, err := Decode(path, text)
+		more, err := Decode(name, text)
 		if err != nil {
 			return model.Azure{}, err
 		}

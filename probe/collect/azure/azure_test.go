@@ -145,13 +145,13 @@ func TestSeveral(t *testing.T) {
 	list := write("list.json", strings.ReplaceAll(routeList, "routeTables/aks-rt", "ROUTETABLES/AKS-RT"))
 	one, other := write("table.json", table), write("subnet.json", subnet)
 	for _, paths := range [][]string{{list, one, other}, {one, list, other}} {
-		a, err := Read(paths)
+		a, err := Read(files.Given{}, paths)
 		if err != nil || len(a.Tables) != 1 || len(a.Subnets) != 1 || !a.Tables[0].Whole || len(a.Tables[0].Subnets) != 1 {
 			t.Errorf("got %+v, %v", a, err)
 		}
 	}
 	var bad *files.Error
-	if _, err := Read([]string{one, filepath.Join(dir, "none.json")}); !errors.As(err, &bad) || !errors.Is(err, os.ErrNotExist) {
+	if _, err := Read(files.Given{}, []string{one, filepath.Join(dir, "none.json")}); !errors.As(err, &bad) || !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("error %v", err)
 	}
 }

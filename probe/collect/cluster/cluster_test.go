@@ -3,8 +3,6 @@ package cluster
 import (
 	"errors"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -35,11 +33,7 @@ const twoNodes = `{
 }`
 
 func TestNodes(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "nodes.json")
-	if err := os.WriteFile(path, []byte(twoNodes), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	got, err := Nodes(path)
+	got, err := DecodeNodes("nodes.json", []byte(twoNodes))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,6 +72,67 @@ func TestBadNodes(t *testing.T) {
 	}
 }
 
+const somePods = `{"kind": "List", "apiVersion": "v1", "items": [
+ {"kind": "Pod", "metadata": {"namespace": "shop", "name": "cart-7d9f", "uid": "u-1", "labels": {"app": "cart"}},
+  "spec": {"nodeName": "aks-1", "containers": [{"name": "c", "env": [{"name": "TOKEN", "value": "secret"}]}]},
+  "status": {"phase": "Running", "podIP": "10.244.0.2", "podIPs": [{"ip": "10.244.0.2"}, {"ip": "fd00::2"}]}},
+ {"kind": "Pod", "metadata": {"namespace": "kube-system", "name": "proxy"}, "spec": {"hostNetwork": true}, "status": {"podIP": "10.240.0.4"}},
+ {"kind": "Pod", "metadata": {"namespace": "shop", "name": "done"}, "status": {"phase": "Succeeded", "podIP": "10.244.0.3"}},
+ {"kind": "Pod", "metadata": {"namespace": "shop", "name": "waits"}, "status": {"phase": "Pending"}},
+ {"kind": "Pod", "metadata": {"namespace": "shop", "name": "old"}, "status": {"podIP": "10.244.0.4"}}]}`
+
+// Pods have an address of their own; nothing but names, UID and labels is kept.
+func TestPods(t *testing.T) {
+	got, err := DecodePods("f", []byte(somePods))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := func(name, uid string, labels map[string]string, addrs ...string) Pod {
+		p := Pod{ClusterPod: model.ClusterPod{Namespace: "shop", Name: name}, UID: uid, Labels: labels}
+		for _, a := range addrs {
+			p.Addresses = append(p.Addresses, netip.MustParseAddr(a))
+		}
+		return p
+	}
+	want := []Pod{
+		pod("cart-7d9f", "u-1", map[string]string{"app": "cart"}, "10.244.0.2", "fd00::2"),
+		pod("old", "", map[string]string{}, "10.244.0.4"),
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestBadPods(t *testing.T) {
+	for _, tt := range []struct{ name, text, want string }{
+		{"empty", "", "f:1:1: unexpected end of JSON input: want what `kubectl get pods -A -o json` prints"},
+		{"nodes", twoNodes, `f:6:41: items[0] is a "Node"`},
+		{"another kind", `{"kind": "Secret"}`, `f:1:10: kind is "Secret"`},
+		{"escape codes", strings.Replace(somePods, "cart-7d9f", `\u001b[2J`, 1), `items[0]: "\x1b[2J" is no name of a pod`},
+		{"no namespace", `{"kind": "Pod", "metadata": {"name": "a"}}`, `items[0]: "" is no name of a namespace`},
+		{"address", strings.Replace(somePods, `"fd00::2"`, `"fd00::2::"`, 1), "f:4:97: pod shop/cart-7d9f: "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := DecodePods("f", []byte(tt.text))
+			var bad *files.Error
+			if !errors.As(err, &bad) || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func FuzzPods(f *testing.F) {
+	f.Add([]byte(somePods))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		_, err := DecodePods("f", text)
+		var bad *files.Error
+		if err != nil && (!errors.As(err, &bad) || bad.Want == "") {
+			t.Errorf("error without what was expected: %v", err)
+		}
+	})
+}
+
 func FuzzNodes(f *testing.F) {
 	f.Add([]byte(twoNodes))
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -105,6 +160,9 @@ func TestRanges(t *testing.T) {
 	nat := func(chain, target string, src, dst model.AddrMatch) model.PacketRule {
 		return model.PacketRule{Table: "nat", Chain: chain, Number: 1, Target: target, Src: src, Dst: dst}
 	}
+	native := func(table, dst string) model.PacketRule {
+		return model.PacketRule{Native: true, Table: table, Chain: "leaving", Number: 1, Target: "MASQUERADE", Dst: match(dst, true)}
+	}
 	none := model.AddrMatch{}
 	for _, tt := range []struct {
 		name  string
@@ -124,6 +182,10 @@ func TestRanges(t *testing.T) {
 			},
 			[]string{"10.8.0.0/16"},
 		},
+		{"a site's table, wider than any cluster", []model.PacketRule{native("site", "10.0.0.0/8")}, nil},
+		{"a site's table, as wide as a cluster", []model.PacketRule{native("site", "10.8.0.0/16")}, []string{"10.8.0.0/16"}},
+		{"a site's table beside the agent's", []model.PacketRule{native("site", "10.8.0.0/12"), nat("POSTROUTING", "MASQUERADE", none, match("10.8.0.0/16", true))}, []string{"10.8.0.0/16"}},
+		{"an agent's table", []model.PacketRule{native("kindnet-masquerade", "10.0.0.0/8")}, []string{"10.0.0.0/8"}},
 		{"a return without masquerading", []model.PacketRule{nat("OTHER", "RETURN", none, match("10.8.0.0/16", false))}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

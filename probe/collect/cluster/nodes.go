@@ -1,7 +1,7 @@
-// Package cluster finds what is beyond the node: the other nodes, from the file
-// given by --nodes, and the cluster's pod ranges, from the node's packet rules. It
-// needs the right to read that file, no other. Without the file the nodes are a
-// gap; without such rules there are no ranges.
+// Package cluster finds what is beyond the node: the cluster's nodes and pods, from
+// the texts of the files given by --nodes and --pods, and its pod ranges, from the
+// node's packet rules. It needs no rights. Without --nodes the nodes are a gap;
+// without such rules there are no ranges.
 package cluster
 
 import (
@@ -41,17 +41,8 @@ type object struct {
 // wantNodes is what the file should be.
 const wantNodes = "what `kubectl get nodes -o json` prints: a List of Nodes"
 
-// Nodes reads a file that `kubectl get nodes -o json` wrote. Every error is a
-// *files.Error.
-func Nodes(path string) ([]model.ClusterNode, error) {
-	text, err := files.ReadText(path)
-	if err != nil {
-		return nil, err
-	}
-	return DecodeNodes(path, text)
-}
-
-// DecodeNodes is Nodes for the text of a file, whose name errors hold as path.
+// DecodeNodes decodes the text of a file that `kubectl get nodes -o json` wrote and
+// that errors call path. Every error is a *files.Error.
 func DecodeNodes(path string, text []byte) ([]model.ClusterNode, error) {
 	var o object
 	if err := files.DecodeJSON(path, text, wantNodes, &o); err != nil {

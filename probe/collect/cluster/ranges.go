@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -19,13 +20,19 @@ type Range struct {
 // Two kinds of rule name them: kube-proxy marks for masquerading what does not
 // come from the cluster's range, and masquerading agents exempt the range. Agents
 // exempt other ranges too, so that a range counts only if it holds pods of this
-// node and none of the node's addresses on its uplinks.
+// node and none of the node's addresses on its uplinks. A table of nft's own that no
+// agent is known to write is the site's, and may exempt anything: its range counts
+// where no agent's rule has one, and it is about as wide as a cluster's.
 func Ranges(s *model.Snapshot) []Range {
-	var out []Range
+	var out, sites []Range
 	add := func(p netip.Prefix, r *model.PacketRule) {
+		list := &out
+		if r.Native && !agentsTable(r.Table) {
+			list = &sites
+		}
 		p = p.Masked()
-		if !slices.ContainsFunc(out, func(x Range) bool { return x.Prefix == p }) {
-			out = append(out, Range{p, fmt.Sprintf("%s %s rule %d", r.Table, r.Chain, r.Number)})
+		if !slices.ContainsFunc(*list, func(x Range) bool { return x.Prefix == p }) {
+			*list = append(*list, Range{p, fmt.Sprintf("%s %s rule %d", r.Table, r.Chain, r.Number)})
 		}
 	}
 	masquerades := map[[2]string]bool{}
@@ -50,7 +57,34 @@ func Ranges(s *model.Snapshot) []Range {
 			}
 		}
 	}
+	for _, x := range sites {
+		known := slices.ContainsFunc(out, func(o Range) bool { return o.Prefix.Addr().Is4() == x.Prefix.Addr().Is4() })
+		if !known && likeCluster(s, x.Prefix) {
+			out = append(out, x)
+		}
+	}
 	return out
+}
+
+// agentsTable reports whether an nft table is one that plugins and agents write.
+func agentsTable(name string) bool {
+	return slices.ContainsFunc([]string{"kube-proxy", "calico", "kindnet", "ip-masq-agent", "cilium"}, func(prefix string) bool {
+		return strings.HasPrefix(name, prefix)
+	})
+}
+
+// widest is how many bits a cluster's range may be wider than that of one node:
+// Kubernetes is tested with 5,000 nodes.
+const widest = 13
+
+// likeCluster reports whether a range is about as wide as a cluster of nodes with
+// ranges like this one's would have, as the bridge of its pods tells.
+func likeCluster(s *model.Snapshot, p netip.Prefix) bool {
+	return slices.ContainsFunc(s.Links, func(l model.Link) bool {
+		return l.Role == model.RoleBridge && slices.ContainsFunc(l.Addresses, func(own netip.Prefix) bool {
+			return p.Contains(own.Addr()) && !own.IsSingleIP() && own.Bits()-p.Bits() <= widest
+		})
+	})
 }
 
 func chain(r *model.PacketRule) [2]string { return [2]string{r.Table, r.Chain} }

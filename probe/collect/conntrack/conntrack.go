@@ -34,12 +34,20 @@ const (
 // request is a struct nfgenmsg for all address families.
 var request = make([]byte, nl.SizeofNfgenmsg)
 
-// Read lists the flows that keep accepts. With an error, what could be read is
-// returned too.
-func Read(ctx context.Context, c *dump.Conn, keep func(*model.Flow) bool) ([]model.Flow, error) {
-	out, err := dump.List(ctx, c, msgGet, request, msgNew, func(m []byte) (model.Flow, bool, error) {
-		f, err := decode(m)
-		return f, err == nil && keep(&f), err
+// Read lists the flows that keep accepts, about as many as are expected. With an error,
+// what could be read is returned too.
+func Read(ctx context.Context, c *dump.Conn, expected int, keep func(*model.Flow) bool) ([]model.Flow, error) {
+	// A list that grows leaves several times its size behind.
+	out := make([]model.Flow, 0, expected+expected/8)
+	err := dump.Retry(ctx, func() error {
+		out = out[:0]
+		return c.Each(msgGet, request, msgNew, func(m []byte) error {
+			f, err := decode(m)
+			if err == nil && keep(&f) {
+				out = append(out, f)
+			}
+			return err
+		})
 	})
 	if err != nil {
 		err = fmt.Errorf("list flows: %w", err)

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/collect/dump"
-	"github.com/lasthop/lasthop/probe/collect/internal/nstest"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/netns/nstest"
 )
 
 func FuzzFlow(f *testing.F) {
@@ -44,7 +44,7 @@ func TestRead(t *testing.T) {
 	for _, s := range []string{"10.0.0.1", "10.0.0.3", "10.0.0.4", "fd00::2"} {
 		local[addr(s)] = true
 	}
-	got, err := Read(context.Background(), c, Involves(local))
+	got, err := Read(context.Background(), c, 0, Involves(local))
 	if err != nil {
 		t.Fatal(err)
 	}

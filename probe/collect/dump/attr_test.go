@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lasthop/lasthop/probe/collect/internal/nstest"
+	"github.com/lasthop/lasthop/probe/netns/nstest"
 )
 
 func TestAttrs(t *testing.T) {

@@ -1,24 +1,21 @@
 // Package ebtables reads the rules that bridges apply to frames, with their
 // counters: those of ebtables-nft and nft's own of the family bridge, by
-// nfnetlink dumps (package nft). It takes CAP_NET_ADMIN.
-//
-// Legacy ebtables is a gap: its tables are detected by their modules below
-// /sys/module, but their rules are not read, and the result is partial.
+// nfnetlink dumps (package nft), and those of legacy ebtables, by getsockopt
+// (EBT_SO_GET_INFO, EBT_SO_GET_ENTRIES). It takes CAP_NET_ADMIN.
 package ebtables
 
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"slices"
-	"strings"
 
 	"github.com/google/nftables"
 
 	"github.com/lasthop/lasthop/probe/collect/dump"
+	"github.com/lasthop/lasthop/probe/collect/kmod"
 	"github.com/lasthop/lasthop/probe/collect/nft"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/netns"
 )
 
 // Tables holds rules and their chains.
@@ -27,37 +24,21 @@ type Tables struct {
 	Chains []model.Chain
 }
 
-// ErrLegacy says that legacy tables exist, whose rules are not in the result.
-var ErrLegacy = errors.New("legacy ebtables rules are not read")
-
-// Read reads the rules. Detail says how many there are, for people. With an error,
-// what could be read is returned too.
-func Read(ctx context.Context, c *dump.Conn) (t Tables, detail string, err error) {
-	if nft.Present() {
-		set, failed := nft.Read(ctx, c, nftables.TableFamilyBridge)
-		t, err = fromSet(set), failed
-	}
-	detail = fmt.Sprintf("nft: %d rules", len(t.Rules))
-	if tables := legacyTables(); len(tables) > 0 {
-		return t, detail, errors.Join(err, fmt.Errorf("%w: table %s", ErrLegacy, strings.Join(tables, ", ")))
-	}
-	return t, detail + "; legacy: not loaded", err
+// Read reads the rules of both backends in the namespace, which is that of nft's
+// socket. Detail says how many each holds, for people. With an error, what could be
+// read is returned too.
+func Read(ctx context.Context, ns *netns.NS, kernel *kmod.Kernel, c *dump.Netfilter) (t Tables, detail string, err error) {
+	held, err := nft.Read(ctx, c, func(_ nftables.TableFamily, set nft.Ruleset) int {
+		t = fromSet(set)
+		return len(t.Rules)
+	}, nftables.TableFamilyBridge)
+	legacy, more, failed := readLegacy(ns, kernel)
+	t.Rules, t.Chains = append(t.Rules, legacy.Rules...), append(t.Chains, legacy.Chains...)
+	return t, held + "; " + more, errors.Join(err, failed)
 }
 
 // tableNames are the tables that ebtables creates.
 var tableNames = []string{"filter", "nat", "broute"}
-
-// legacyTables lists the tables of legacy ebtables that are loaded. getsockopt
-// would load the others.
-func legacyTables() []string {
-	var out []string
-	for _, name := range tableNames {
-		if _, err := os.Stat("/sys/module/ebtable_" + name); err == nil {
-			out = append(out, name)
-		}
-	}
-	return out
-}
 
 // hookNames are the hooks of the family bridge by number, as ebtables calls them.
 // The chain of broute is on the first hook and comes before all others.

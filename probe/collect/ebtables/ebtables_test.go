@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
 	"reflect"
 	"regexp"
 	"slices"
@@ -11,12 +12,11 @@ import (
 	"testing"
 
 	"github.com/google/nftables/expr"
-	"golang.org/x/sys/unix"
-
 	"github.com/lasthop/lasthop/probe/collect/dump"
-	"github.com/lasthop/lasthop/probe/collect/internal/nstest"
+	"github.com/lasthop/lasthop/probe/collect/kmod"
 	"github.com/lasthop/lasthop/probe/collect/nft"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/netns/nstest"
 )
 
 // rules are those of the facts about plugins, and one or more of each match
@@ -35,8 +35,6 @@ var rules = []string{
 	"-t nat -A PREROUTING -p 802_1Q --vlan-id 10 -j DROP",
 	"-t nat -A PREROUTING -p 802_1Q --vlan-prio ! 3 --vlan-encap ARP -j DROP",
 	"-t nat -A PREROUTING -p ! IPv4 -d Multicast -j CONTINUE",
-	"-t nat -A PREROUTING -p 0x1234 -s ! 00:11:22:33:44:55/ff:ff:ff:00:00:00 -j RETURN",
-	"-t nat -A PREROUTING -d Broadcast -j RETURN",
 	"-t nat -A PREROUTING -p IPv6 --ip6-dst fd00::/64 --ip6-proto tcp --ip6-dport 80 -j ACCEPT",
 	"-t nat -A PREROUTING -p IPv6 --ip6-proto ipv6-icmp --ip6-icmp-type echo-request -j ACCEPT",
 	"-t nat -A PREROUTING -d BGA --stp-type config --stp-root-prio 1:2 --stp-hello-time 3 --stp-root-cost 7:9 -j ACCEPT",
@@ -50,6 +48,9 @@ var rules = []string{
 	"-t nat -A PREROUTING",
 	"-t nat -N USERC -P RETURN",
 	"-t nat -A PREROUTING -j USERC",
+	// Legacy ebtables returns from chains of users only.
+	"-t nat -A USERC -p 0x1234 -s ! 00:11:22:33:44:55/ff:ff:ff:00:00:00 -j RETURN",
+	"-t nat -A USERC -d Broadcast -j RETURN",
 	"-t filter -N KUBE-DEDUP",
 	"-t filter -A OUTPUT -j KUBE-DEDUP",
 	"-t filter -A KUBE-DEDUP -p IPv4 -s 0a:58:0a:f4:00:01 -o veth+ --ip-src 10.244.0.1 -j ACCEPT",
@@ -57,14 +58,21 @@ var rules = []string{
 	"-t filter -P FORWARD DROP",
 }
 
+// tool is ebtables in the variant that keeps its rules in backend: that of nft, or
+// as LASTHOP_TABLES wants, for kernels that have legacy ebtables.
+func tool() (name string, backend model.Backend) {
+	if os.Getenv("LASTHOP_TABLES") == string(model.Legacy) {
+		return "ebtables-legacy", model.Legacy
+	}
+	return "ebtables-nft", model.NFT
+}
+
 func read(t *testing.T, ns *nstest.NS) Tables {
 	t.Helper()
-	c, err := dump.Open(ns.NS, unix.NETLINK_NETFILTER)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kernel := kmod.New("/")
+	c := dump.NewNetfilter(ns.NS, kernel, kmod.NFTables)
 	defer c.Close()
-	got, _, err := Read(context.Background(), c)
+	got, _, err := Read(context.Background(), ns.NS, kernel, c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,12 +83,13 @@ func read(t *testing.T, ns *nstest.NS) Tables {
 // word, and gone when each is deleted by its text.
 func TestAsPrinted(t *testing.T) {
 	ns := nstest.New(t)
+	ebtables, _ := tool()
 	for _, r := range rules {
-		ns.Run("ebtables-nft " + r)
+		ns.Run(ebtables + " " + r)
 	}
 	got := read(t, ns)
 	for _, table := range []string{"nat", "filter"} {
-		want := printed(ns.Output("ebtables-nft -t " + table + " -L --Lmac2"))
+		want := printed(ns.Output(ebtables + " -t " + table + " -L --Lmac2"))
 		var have []string
 		for _, r := range got.Rules {
 			if r.Table == table {
@@ -93,10 +102,30 @@ func TestAsPrinted(t *testing.T) {
 		}
 	}
 	for _, r := range got.Rules {
-		ns.Run("ebtables-nft -t " + r.Table + " -D " + r.Chain + " " + r.Text)
+		ns.Run(ebtables + " -t " + r.Table + " -D " + r.Chain + " " + r.Text)
 	}
 	if left := read(t, ns).Rules; len(left) != 0 {
 		t.Errorf("left after deletion: %+v", left)
+	}
+}
+
+// TestByNumber deletes rules by their places, as those are that no text of ours
+// deletes: their matches have no decoder.
+func TestByNumber(t *testing.T) {
+	ns := nstest.New(t)
+	ebtables, _ := tool()
+	ns.Run(
+		ebtables+" -A FORWARD -p IPv4 -j ACCEPT",
+		ebtables+" -A FORWARD --among-dst 02:00:00:00:00:01=10.0.0.1,02:00:00:00:00:02 -j DROP",
+		ebtables+" -A FORWARD -p IPv6 -j ACCEPT",
+	)
+	got := read(t, ns).Rules
+	if len(got) != 3 || len(got[1].Unknown) == 0 || got[1].Number != 2 {
+		t.Fatalf("rules: %+v", got)
+	}
+	ns.Run(fmt.Sprintf("%s -t %s -D %s %d", ebtables, got[1].Table, got[1].Chain, got[1].Number))
+	if left := read(t, ns).Rules; len(left) != 2 || left[0].Text != got[0].Text || left[1].Text != got[2].Text {
+		t.Errorf("left: %+v", left)
 	}
 }
 
@@ -109,7 +138,17 @@ func byChain(a, b string) int {
 var chainLine = regexp.MustCompile(`^Bridge chain: (\S+),`)
 
 // numbers replaces the names that ebtables has and the kernel has not.
-var numbers = strings.NewReplacer("--ip-icmp-type echo-request", "--ip-icmp-type 8", "--ip6-icmp-type echo-request", "--ip6-icmp-type 128")
+var numbers = strings.NewReplacer(
+	"--ip-icmp-type echo-request", "--ip-icmp-type 8", "--ip6-icmp-type echo-request", "--ip6-icmp-type 128",
+	// These two are from /etc/ethertypes.
+	"--vlan-encap ARP", "--vlan-encap 0806", "--arp-ptype IPv4", "--arp-ptype 0x800",
+)
+
+// blanks are what legacy ebtables prints more of than one.
+var blanks = regexp.MustCompile(` +`)
+
+// plain is a rule that ebtables printed, as this package writes it.
+func plain(line string) string { return numbers.Replace(blanks.ReplaceAllString(line, " ")) }
 
 // printed are the rules in the output of ebtables -L, as "CHAIN TEXT".
 func printed(out string) []string {
@@ -120,7 +159,7 @@ func printed(out string) []string {
 		if m := chainLine.FindStringSubmatch(line); m != nil {
 			chain = m[1]
 		} else if strings.HasPrefix(line, "-") {
-			list = append(list, chain+" "+numbers.Replace(line))
+			list = append(list, chain+" "+plain(line))
 		}
 	}
 	slices.SortStableFunc(list, byChain)
@@ -151,8 +190,9 @@ func FuzzRule(f *testing.F) {
 // TestFields compares what judges read with the rules as written.
 func TestFields(t *testing.T) {
 	ns := nstest.New(t)
+	ebtables, backend := tool()
 	for _, r := range rules {
-		ns.Run("ebtables-nft " + r)
+		ns.Run(ebtables + " " + r)
 	}
 	mac := func(s string) model.MAC {
 		m, err := model.ParseMAC(s)
@@ -195,7 +235,7 @@ func TestFields(t *testing.T) {
 			Target:  model.TargetOther, TargetName: "mark", Verdict: model.TargetContinue,
 		},
 	} {
-		want.Backend = model.NFT
+		want.Backend = backend
 		i := slices.IndexFunc(got.Rules, func(r model.FrameRule) bool {
 			return r.Table == want.Table && r.Chain == want.Chain && r.Number == want.Number
 		})
@@ -203,7 +243,7 @@ func TestFields(t *testing.T) {
 			t.Fatalf("no rule %s %s %d", want.Table, want.Chain, want.Number)
 		}
 		want.Handle = got.Rules[i].Handle
-		if want.Handle == 0 || !reflect.DeepEqual(got.Rules[i], want) {
+		if (want.Handle != 0) != (backend == model.NFT) || !reflect.DeepEqual(got.Rules[i], want) {
 			t.Errorf("\n got %+v\nwant %+v", got.Rules[i], want)
 		}
 	}
@@ -286,6 +326,7 @@ func TestBothApply(t *testing.T) {
 
 // TestCounters sends frames through rules and compares with ebtables' counts.
 func TestCounters(t *testing.T) {
+	ebtables, _ := tool()
 	bridge, left, right := nstest.New(t), nstest.New(t), nstest.New(t)
 	bridge.Run("ip link add br0 type bridge", "ip link set br0 up")
 	for i, ns := range []*nstest.NS{left, right} {
@@ -296,15 +337,15 @@ func TestCounters(t *testing.T) {
 		ns.Run("ip link set eth0 up", fmt.Sprintf("ip addr add 10.3.0.%d/24 dev eth0", i+1))
 	}
 	bridge.Run(
-		"ebtables-nft -t nat -A PREROUTING -p IPv4 -i port0 --ip-dst 10.3.0.2",
-		"ebtables-nft -t nat -A PREROUTING -p ARP",
+		ebtables+" -t nat -A PREROUTING -p IPv4 -i port0 --ip-dst 10.3.0.2",
+		ebtables+" -t nat -A PREROUTING -p ARP",
 	)
 	left.Run("ping -c 3 -i 0.01 10.3.0.2")
 	got := read(t, bridge).Rules
 	if len(got) != 2 || got[0].Counter.Packets != 3 || got[0].Counter.Bytes != 3*84 || got[1].Counter.Packets < 2 {
 		t.Errorf("counters: %+v", got)
 	}
-	listed := bridge.Output("ebtables-nft -t nat -L PREROUTING --Lc")
+	listed := bridge.Output(ebtables + " -t nat -L PREROUTING --Lc")
 	if want := fmt.Sprintf("pcnt = %d -- bcnt = %d", got[0].Counter.Packets, got[0].Counter.Bytes); !strings.Contains(listed, want) {
 		t.Errorf("ebtables lists %q, want %q", listed, want)
 	}

@@ -37,8 +37,10 @@ func (b *builder) item(item nft.Item) {
 	case nft.NAT:
 		b.Target, b.TargetName, b.target = model.TargetOther, i.Kind, "["+i.Kind+"]"
 		b.native = append(b.native, i.Kind)
+	case nft.Log:
+		b.native = append(b.native, "[log]")
 	case nft.Other:
-		if i.Name == "log" || i.Name == "last" || i.Name == "dup" {
+		if i.Name == "last" || i.Name == "dup" {
 			b.native = append(b.native, "["+i.Name+"]")
 			return
 		}

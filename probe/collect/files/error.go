@@ -58,6 +58,64 @@ func NewError(path string, text []byte, offset int64, want string, err error) *E
 // 100 MiB.
 const maxFile = 256 << 20
 
+// Given reads the files that the user names.
+type Given struct {
+	// Stdin is what the name "-" stands for. It can be read once.
+	Stdin io.Reader
+}
+
+// Read reads a file of limited size, as ReadText. It returns the name by which errors
+// and reports call it, too. Of standard input it reads one JSON value and does not wait
+// for the end, which a container may never see: the runtime keeps its standard input
+// open for the next to attach (stdinOnce is not set in debug pods).
+func (g Given) Read(path string) (name string, text []byte, err error) {
+	if path != "-" {
+		text, err = ReadText(path)
+		return path, text, err
+	}
+	const stdin = "standard input"
+	if g.Stdin == nil {
+		return stdin, nil, &Error{Path: stdin, Want: "a file", Err: errors.New("there is none")}
+	}
+	text, err = readValue(g.Stdin)
+	switch {
+	case err != nil:
+		err = &Error{Path: stdin, Want: "a file", Err: err}
+	case len(text) == 0:
+		err = &Error{Path: stdin, Want: "a file", Err: errors.New("nothing was written to it")}
+	case len(text) > maxFile:
+		err = tooLarge(stdin, maxFile)
+	}
+	return stdin, text, err
+}
+
+// readValue reads up to the end of a JSON value, or to what is none, which whoever
+// decodes the text finds.
+func readValue(r io.Reader) ([]byte, error) {
+	var text bytes.Buffer
+	var lost error
+	source := readerFunc(func(b []byte) (int, error) {
+		n, err := r.Read(b)
+		text.Write(b[:n])
+		if err != nil && !errors.Is(err, io.EOF) {
+			lost = err
+		}
+		return n, err
+	})
+	var skipped struct{}
+	// What is wrong with the value shows again where it is decoded.
+	_ = json.NewDecoder(io.LimitReader(source, maxFile+1)).Decode(&skipped)
+	return text.Bytes(), lost
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
+
+func tooLarge(path string, limit int64) *Error {
+	return &Error{Path: path, Want: fmt.Sprintf("at most %d MiB", limit>>20), Err: errors.New("the file is too large")}
+}
+
 // ReadText reads a file of limited size, which may be a named pipe that somebody
 // writes to. Every error is an *Error.
 func ReadText(path string) ([]byte, error) { return readLimited(path, maxFile) }
@@ -94,7 +152,7 @@ func readText(path string, limit int64) ([]byte, error) {
 	case len(text) == 0 && info.Mode().Type() == fs.ModeNamedPipe:
 		return nil, &Error{Path: path, Want: "a file, or a pipe that is being written to", Err: errors.New("nothing writes to this pipe")}
 	case int64(len(text)) > limit:
-		return nil, &Error{Path: path, Want: fmt.Sprintf("at most %d MiB", limit>>20), Err: errors.New("the file is too large")}
+		return nil, tooLarge(path, limit)
 	}
 	return text, nil
 }

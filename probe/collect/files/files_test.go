@@ -2,12 +2,14 @@ package files
 
 import (
 	"errors"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/lasthop/lasthop/probe/plugin"
 )
@@ -153,4 +155,43 @@ func FuzzAzureVNet(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestGiven reads standard input once, and tells an empty one from a file.
+func TestGiven(t *testing.T) {
+	g := Given{Stdin: strings.NewReader("no JSON")}
+	name, text, err := g.Read("-")
+	if name != "standard input" || !strings.HasPrefix(string(text), "no") || err != nil {
+		t.Errorf("got %q, %q, %v", name, text, err)
+	}
+	// Nobody closes this one.
+	r, w := io.Pipe()
+	written := make(chan error, 1)
+	go func() {
+		_, err := io.WriteString(w, `[{"a": "]"}, `)
+		_, more := io.WriteString(w, "2]\n")
+		written <- errors.Join(err, more)
+	}()
+	if _, text, err := (Given{Stdin: r}).Read("-"); strings.TrimSpace(string(text)) != `[{"a": "]"}, 2]` || err != nil {
+		t.Errorf("got %q, %v", text, err)
+	}
+	if err := errors.Join(r.Close(), <-written); err != nil {
+		t.Error(err)
+	}
+	for what, g := range map[string]Given{"nothing": {Stdin: strings.NewReader("")}, "none": {}, "an error": {Stdin: iotest.ErrReader(errors.New("lost"))}} {
+		var bad *Error
+		if _, _, err := g.Read("-"); !errors.As(err, &bad) || bad.Path != "standard input" || bad.Want == "" {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(path, []byte("file"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if name, text, err := g.Read(path); name != path || string(text) != "file" || err != nil {
+		t.Errorf("got %q, %q, %v", name, text, err)
+	}
+	if _, err := readLimited(path, 3); err == nil || !strings.Contains(err.Error(), "too large") {
+		t.Errorf("too much: %v", err)
+	}
 }

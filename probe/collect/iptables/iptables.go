@@ -11,6 +11,7 @@ import (
 	"github.com/google/nftables"
 
 	"github.com/lasthop/lasthop/probe/collect/dump"
+	"github.com/lasthop/lasthop/probe/collect/kmod"
 	"github.com/lasthop/lasthop/probe/collect/nft"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
@@ -30,19 +31,21 @@ func (t *Tables) add(o Tables) {
 	t.Chains = append(t.Chains, o.Chains...)
 }
 
-// Read reads the rules of both backends. Detail says how many each holds. With
-// an error, what could be read is returned too.
-func Read(ctx context.Context, ns *netns.NS, c *dump.Conn) (t Tables, detail string, err error) {
-	held := 0
-	if nft.Present() {
-		for _, f := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6, nftables.TableFamilyINet} {
-			set, failed := nft.Read(ctx, c, f)
-			t.add(fromSet(set, f))
-			err = errors.Join(err, failed)
-		}
-		held = len(t.Rules)
+// Read reads the rules of both backends in the namespace, which is that of nft's
+// socket. Detail says how many each holds. With an error, what could be read is
+// returned too.
+func Read(ctx context.Context, ns *netns.NS, kernel *kmod.Kernel, c *dump.Netfilter) (t Tables, detail string, err error) {
+	named, err := openSets(ns)
+	if err != nil {
+		return t, "", fmt.Errorf("ask for the names of sets: %w", err)
 	}
-	legacy, failed := readLegacy(ns)
+	defer func() { err = errors.Join(err, named.close()) }()
+	held, err := nft.Read(ctx, c, func(family nftables.TableFamily, set nft.Ruleset) int {
+		got := fromSet(set, family, named.name)
+		t.add(got)
+		return len(got.Rules)
+	}, nftables.TableFamilyIPv4, nftables.TableFamilyIPv6, nftables.TableFamilyINet)
+	legacy, more, failed := readLegacy(ns, kernel, named.name)
 	t.add(legacy)
-	return t, fmt.Sprintf("nft: %d rules; legacy: %d rules", held, len(legacy.Rules)), errors.Join(err, failed)
+	return t, held + "; " + more, errors.Join(err, failed)
 }

@@ -3,6 +3,7 @@ package iptables
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -11,12 +12,15 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/collect/dump"
-	"github.com/lasthop/lasthop/probe/collect/internal/nstest"
+	"github.com/lasthop/lasthop/probe/collect/kmod"
 	"github.com/lasthop/lasthop/probe/collect/nft"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/netns/nstest"
 )
 
 // rules4 are rules of the kinds that plugins, kube-proxy and people write.
@@ -60,6 +64,31 @@ var rules4 = []string{
 	"-t mangle -A FORWARD -p tcp -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu",
 	"-t mangle -A FORWARD -j CONNMARK --save-mark --nfmask 0xffffffff --ctmask 0xffffffff",
 	"-t raw -A PREROUTING -p udp -m udp --dport 53 -j NOTRACK",
+	// Session affinity, and the counts that kube-proxy keeps.
+	"-t nat -A PREROUTING -m recent --rcheck --seconds 10800 --reap --name KUBE-SEP-ABC --mask 255.255.255.255 --rsource -j RETURN",
+	"-t nat -A PREROUTING -p tcp -m recent ! --update --seconds 60 --hitcount 4 --rttl --name KUBE-SEP-ABC --mask 255.255.255.0 --rdest -j RETURN",
+	"-t nat -A PREROUTING -p sctp -m recent --set --name KUBE-SEP-ABC --mask 255.255.255.255 --rsource -m sctp --dport 80:90 -j DNAT --to-destination 10.244.0.5:80",
+	"-t filter -A FORWARD -m conntrack --ctstate INVALID -m nfacct --nfacct-name ct_state_invalid_dropped_pkts -j DROP",
+	// What Calico, Cilium and Azure's agents write.
+	"-t nat -A POSTROUTING -m set --match-set cali40all-ipam-pools src -m set ! --match-set cali40all-ipam-pools dst -j MASQUERADE",
+	"-t filter -A FORWARD -m set --match-set azure-npm-806075013 dst -j DROP",
+	"-t raw -A PREROUTING -m rpfilter --validmark --invert -j DROP",
+	"-t raw -A PREROUTING -m rpfilter --loose --accept-local -j ACCEPT",
+	"-t filter -A FORWARD -p tcp -m conntrack --ctstate DNAT --ctproto 6 ! --ctorigdst 10.0.0.0/8 --ctorigdstport 80:90 --ctstatus SEEN_REPLY --ctdir ORIGINAL -j ACCEPT",
+	"-t filter -A FORWARD -m conntrack --ctreplsrc 10.244.0.5 ! --ctorigsrcport 53 --ctexpire 5:10 --ctdir REPLY -j ACCEPT",
+	"-t filter -A FORWARD -p tcp -m connlimit --connlimit-above 5 --connlimit-mask 0 --connlimit-saddr -j REJECT --reject-with tcp-reset",
+	"-t filter -A FORWARD -p tcp -m connlimit --connlimit-upto 5 --connlimit-mask 24 --connlimit-daddr -j ACCEPT",
+	"-t mangle -A PREROUTING -m socket --transparent --nowildcard -j MARK --set-xmark 0x200/0xffffffff",
+	"-t mangle -A PREROUTING -p tcp -m mark --mark 0x3920200 -j TPROXY --on-port 37379 --on-ip 127.0.0.1 --tproxy-mark 0x200/0xffffffff",
+	"-t filter -A OUTPUT -d 168.63.129.16/32 -p tcp -m owner --uid-owner 0 -j ACCEPT",
+	"-t filter -A OUTPUT -m owner --socket-exists ! --gid-owner 5-9 --suppl-groups -j ACCEPT",
+	"-t filter -A FORWARD -m pkttype ! --pkt-type broadcast -j ACCEPT",
+	`-t filter -A FORWARD -j NFLOG --nflog-prefix "DRPf|a b" --nflog-group 1 --nflog-size 80`,
+	"-t filter -A FORWARD -j NFLOG --nflog-group 2 --nflog-threshold 3",
+	"-t filter -A FORWARD -j NFQUEUE --queue-num 3 --queue-bypass",
+	"-t filter -A FORWARD -j NFQUEUE --queue-balance 3:5 --queue-cpu-fanout",
+	"-t mangle -A POSTROUTING -p udp -j CHECKSUM --checksum-fill",
+	"-t raw -A OUTPUT -j TRACE",
 	"-t filter -P FORWARD DROP",
 }
 
@@ -69,20 +98,58 @@ var rules6 = []string{
 	"-t nat -A POSTROUTING -s fd00:1::7/128 -j SNAT --to-source fd00::4",
 	"-t filter -A INPUT -p ipv6-icmp -m icmp6 --icmpv6-type 128 -j ACCEPT",
 	"-t filter -A FORWARD ! -s fe80::/10 -j REJECT --reject-with icmp6-port-unreachable",
+	"-t filter -A FORWARD -m recent --set --name K --mask ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff --rsource",
+	"-t filter -A FORWARD -m conntrack --ctorigdst fd00::/16 -j ACCEPT",
+	"-t filter -A FORWARD -p tcp -m connlimit --connlimit-above 5 --connlimit-mask 64 --connlimit-saddr -j DROP",
+	"-t filter -A FORWARD -m set --match-set cali60all-ipam-pools src -j DROP",
+	"-t mangle -A PREROUTING -p tcp -j TPROXY --on-port 37379 --on-ip ::1 --tproxy-mark 0x200/0xffffffff",
 }
 
 func read(t *testing.T, ns *nstest.NS) Tables {
 	t.Helper()
-	c, err := dump.Open(ns.NS, unix.NETLINK_NETFILTER)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kernel := kmod.New("/")
+	c := dump.NewNetfilter(ns.NS, kernel, kmod.NFTables)
 	defer c.Close()
-	got, _, err := Read(context.Background(), ns.NS, c)
+	got, _, err := Read(context.Background(), ns.NS, kernel, c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return got
+}
+
+// account makes the object by which kube-proxy counts. Its tool, nfacct, is not needed
+// for anything else.
+func account(t *testing.T, ns *nstest.NS) {
+	t.Helper()
+	const subsystem, create, name = 7, 0, 1 // NFNL_SUBSYS_ACCT, NFNL_MSG_ACCT_NEW, NFACCT_NAME
+	err := ns.Do(func() error {
+		request := nl.NewNetlinkRequest(subsystem<<8|create, unix.NLM_F_CREATE|unix.NLM_F_ACK)
+		request.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: unix.NFNETLINK_V0})
+		request.AddData(nl.NewRtAttr(name, nl.ZeroTerminated("ct_state_invalid_dropped_pkts")))
+		_, err := request.Execute(unix.NETLINK_NETFILTER, 0)
+		return err
+	})
+	if err != nil {
+		t.Fatalf("make an accounting object: %v", err)
+	}
+}
+
+// makeSets makes the sets that the rules name.
+func makeSets(t *testing.T, ns *nstest.NS) {
+	t.Helper()
+	err := ns.Do(func() error {
+		for name, family := range map[string]uint8{
+			"azure-npm-806075013": netlink.FAMILY_V4, "cali40all-ipam-pools": netlink.FAMILY_V4, "cali60all-ipam-pools": netlink.FAMILY_V6,
+		} {
+			if err := netlink.IpsetCreate(name, "hash:net", netlink.IpsetCreateOptions{Family: family}); err != nil {
+				return fmt.Errorf("make the set %s: %w", name, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 var tables = []string{"raw", "mangle", "nat", "filter"}
@@ -103,6 +170,8 @@ func TestAsPrinted(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			ns := nstest.New(t)
+			account(t, ns)
+			makeSets(t, ns)
 			for _, r := range tt.rules {
 				ns.Run(tt.tool + " -w " + r)
 			}
@@ -132,7 +201,8 @@ func printed(out string) []string {
 	var list []string
 	for line := range strings.Lines(out) {
 		if r, ok := strings.CutPrefix(strings.TrimSpace(line), "-A "); ok {
-			list = append(list, r)
+			// iptables has two spaces there.
+			list = append(list, strings.Replace(r, "--nfacct-name  ", "--nfacct-name ", 1))
 		}
 	}
 	return byChain(list)
@@ -182,7 +252,7 @@ func FuzzRule(f *testing.F) {
 		}
 		chain := nft.Chain{Table: r.Table, Name: r.Chain}
 		for _, fam := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6, nftables.TableFamilyINet} {
-			fromSet(nft.Ruleset{Chains: []nft.Chain{chain}, Rules: []nft.Rule{r}}, fam)
+			fromSet(nft.Ruleset{Chains: []nft.Chain{chain}, Rules: []nft.Rule{r}}, fam, nil)
 		}
 	})
 }
@@ -231,6 +301,8 @@ func TestFields(t *testing.T) {
 	for tool, backend := range map[string]model.Backend{"iptables-nft": model.NFT, "iptables-legacy": model.Legacy} {
 		t.Run(tool, func(t *testing.T) {
 			ns := nstest.New(t)
+			account(t, ns)
+			makeSets(t, ns)
 			for _, r := range rules4 {
 				ns.Run(tool + " -w " + r)
 			}
@@ -393,7 +465,7 @@ func TestItems(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			set := nft.Ruleset{Rules: []nft.Rule{{Table: "t", Chain: "c", Items: tt.items}}, Chains: []nft.Chain{{Table: "t", Name: "c"}}}
-			got := fromSet(set, nftables.TableFamilyINet).Rules[0]
+			got := fromSet(set, nftables.TableFamilyINet, nil).Rules[0]
 			tt.want.Backend, tt.want.Table, tt.want.Chain, tt.want.Number, tt.want.Native, tt.want.Family = model.NFT, "t", "c", 1, true, "inet"
 			if !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("\n got %+v\nwant %+v", got, tt.want)

@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lasthop/lasthop/probe/collect/kmod"
+	"github.com/lasthop/lasthop/probe/collect/sockopt"
 	"github.com/lasthop/lasthop/probe/collect/xt"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
@@ -42,18 +42,19 @@ type layout struct {
 	// gotoFlag and fragFlag are bits of the flags.
 	gotoFlag, fragFlag uint8
 	names              string
+	module             kmod.Module
 }
 
 var (
 	layout4 = layout{
 		family: "ip", level: unix.SOL_IP, domain: unix.AF_INET, addrLen: 4,
 		iface: 16, proto: 80, flags: 82, invert: 83, target: 88, counters: 96, elems: 112,
-		gotoFlag: 2, fragFlag: 1, names: "/proc/thread-self/net/ip_tables_names",
+		gotoFlag: 2, fragFlag: 1, names: "/proc/thread-self/net/ip_tables_names", module: kmod.IPTables,
 	}
 	layout6 = layout{
 		family: "ip6", level: unix.SOL_IPV6, domain: unix.AF_INET6, addrLen: 16,
 		iface: 64, proto: 128, flags: 131, invert: 132, target: 140, counters: 152, elems: 168,
-		gotoFlag: 4, names: "/proc/thread-self/net/ip6_tables_names",
+		gotoFlag: 4, names: "/proc/thread-self/net/ip6_tables_names", module: kmod.IP6Tables,
 	}
 )
 
@@ -71,8 +72,9 @@ const (
 type table struct {
 	layout
 	getinfo
-	name string
-	blob []byte
+	name    string
+	setName func(uint16) string
+	blob    []byte
 }
 
 // getinfo is struct ipt_getinfo.
@@ -84,81 +86,66 @@ type getinfo struct {
 }
 
 // readLegacy reads the legacy tables of the namespace, both families. It asks only
-// for tables that exist: the request would create the others.
-func readLegacy(ns *netns.NS) (Tables, error) {
-	var out Tables
+// for tables that exist: the request would create the others. Detail says how much
+// there is.
+func readLegacy(ns *netns.NS, kernel *kmod.Kernel, setName func(uint16) string) (out Tables, detail string, err error) {
 	var blobs []table
-	err := ns.Do(func() error {
+	var states []kmod.State
+	err = ns.Do(func() (err error) {
 		for _, l := range []layout{layout4, layout6} {
-			b, err := os.ReadFile(l.names)
-			if errors.Is(err, os.ErrNotExist) {
-				continue
+			// The list has those that this namespace has. It is there with the module.
+			names, failed := os.ReadFile(l.names)
+			state := kmod.Loaded
+			if errors.Is(failed, os.ErrNotExist) {
+				state = kernel.State(l.module)
 			}
-			if err != nil {
-				return fmt.Errorf("list legacy tables: %w", err)
+			states = append(states, state)
+			if failed != nil && !state.Empty() {
+				err = errors.Join(err, fmt.Errorf("list legacy tables: %w", failed))
 			}
-			for name := range strings.FieldsSeq(string(b)) {
-				t, err := getTable(l, name)
-				if err != nil {
-					return fmt.Errorf("read legacy table %s: %w", name, err)
+			for name := range strings.FieldsSeq(string(names)) {
+				t, failed := getTable(l, name)
+				if failed != nil {
+					err = errors.Join(err, fmt.Errorf("read legacy table %s: %w", name, failed))
+					continue
 				}
 				blobs = append(blobs, t)
 			}
 		}
-		return nil
+		return err
 	})
 	for _, t := range blobs {
+		t.setName = setName
 		decoded, bad := t.decode()
 		out.add(decoded)
 		if bad != nil {
 			err = errors.Join(err, fmt.Errorf("read legacy table %s: %w", t.name, bad))
 		}
 	}
-	return out, err
+	return out, "legacy: " + kmod.Rules(len(out.Rules), states...), err
 }
 
-// getTable fetches one table. Where it is replaced between the two requests, the
-// kernel returns EAGAIN.
+// getTable fetches one table, in the namespace of the calling thread.
 func getTable(l layout, name string) (table, error) {
 	t := table{layout: l, name: name}
 	if len(name) >= nameLen {
 		return t, fmt.Errorf("name of %d bytes", len(name))
 	}
-	fd, err := unix.Socket(l.domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return t, err
-	}
-	defer unix.Close(fd)
-	for range 4 {
+	return t, sockopt.Retry(l.domain, unix.EAGAIN, func(fd int) error {
 		info := make([]byte, infoLen)
 		copy(info, name)
-		if err := getsockopt(fd, l.level, soGetInfo, info); err != nil {
-			return t, err
+		if err := sockopt.Get(fd, l.level, soGetInfo, info); err != nil {
+			return err
 		}
 		if _, err := binary.Decode(info, binary.NativeEndian, &t.getinfo); err != nil {
-			return t, err
+			return err
 		}
 		entries := make([]byte, entriesHead+int(t.Size))
 		copy(entries, name)
 		binary.NativeEndian.PutUint32(entries[nameLen:], t.Size)
-		err = getsockopt(fd, l.level, soGetEntries, entries)
-		if !errors.Is(err, unix.EAGAIN) {
-			t.blob = entries[entriesHead:]
-			return t, err
-		}
-	}
-	return t, err
-}
-
-func getsockopt(fd, level, opt int, b []byte) error {
-	n := uint32(len(b))
-	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(opt),
-		uintptr(unsafe.Pointer(&b[0])), uintptr(unsafe.Pointer(&n)), 0)
-	runtime.KeepAlive(b)
-	if errno != 0 {
-		return errno
-	}
-	return nil
+		t.blob = entries[entriesHead:]
+		return sockopt.Get(fd, l.level, soGetEntries, entries)
+	})
 }
 
 // extension is one match or target within an entry.
@@ -178,7 +165,7 @@ func (t *table) extension(at, end int) (extension, error) {
 	}
 	name, _, _ := bytes.Cut(t.blob[at+2:at+2+extNameLen], []byte{0})
 	return extension{
-		Extension: xt.Extension{Name: string(name), Rev: uint32(t.blob[at+extHead-1]), Info: t.blob[at+extHead : at+size]},
+		Extension: xt.Extension{Name: string(name), Rev: uint32(t.blob[at+extHead-1]), Info: t.blob[at+extHead : at+size], SetName: t.setName},
 		size:      size,
 	}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/google/nftables"
@@ -23,8 +24,8 @@ var familyNames = map[nftables.TableFamily]string{
 	nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6", nftables.TableFamilyINet: "inet",
 }
 
-// fromSet turns what nft holds in one family into rules.
-func fromSet(set nft.Ruleset, f nftables.TableFamily) Tables {
+// fromSet turns what nft holds in one family into rules. setName is the name of an ipset.
+func fromSet(set nft.Ruleset, f nftables.TableFamily, setName func(uint16) string) Tables {
 	var t Tables
 	family := familyNames[f]
 	native := map[string]bool{}
@@ -50,6 +51,7 @@ func fromSet(set nft.Ruleset, f nftables.TableFamily) Tables {
 			Backend: model.NFT, Family: family, Table: r.Table, Chain: r.Chain, Number: place[at],
 			Handle: r.Handle, Native: native[r.Table],
 		})
+		b.setName = setName
 		if b.Native {
 			b.Comment = nft.Comment(r.UserData)
 		}
@@ -89,10 +91,16 @@ func (b *builder) item(item nft.Item) {
 		b.unknown("limit " + text)
 		b.say("-m limit "+text, "limit rate "+text)
 	case nft.Write:
-		if i.Load.Source == nft.FromMeta && i.Load.Key == unix.NFT_META_MARK {
+		switch {
+		case i.Load.Source != nft.FromMeta:
+		case i.Load.Key == unix.NFT_META_MARK:
 			b.Target = "MARK"
+		case i.Load.Key == unix.NFT_META_NFTRACE:
+			b.Target, b.target = "TRACE", "-j TRACE"
 		}
 		b.native = append(b.native, i.String())
+	case nft.Log:
+		b.log(i)
 	case nft.Other:
 		b.other(i.Name)
 	}
@@ -104,15 +112,35 @@ func (b *builder) other(name string) {
 	switch name {
 	case "notrack":
 		b.Target = "NOTRACK"
-	case "log", "last", "dup", "flow_offload":
+	case "last", "dup", "flow_offload":
 	default:
 		b.unknown(name)
 	}
 	b.say("["+name+"]", "["+name+"]")
 }
 
+// logged is iptables' target that logs to a program.
+const logged = "NFLOG"
+
+// log takes a log that nft wrote itself, as iptables does for its target NFLOG. It
+// restricts nothing.
+func (b *builder) log(l nft.Log) {
+	if l.Grouped {
+		b.Target, b.target = logged, "-j "+xt.NFLogText(l.Prefix, l.Group, l.Size, true, l.Threshold)
+	} else {
+		b.options = append(b.options, "[log]")
+	}
+	b.native = append(b.native, "log")
+	if l.Prefix != "" {
+		b.native = append(b.native, "prefix "+strconv.Quote(l.Prefix))
+	}
+	if l.Grouped {
+		b.native = append(b.native, fmt.Sprintf("group %d", l.Group))
+	}
+}
+
 func (b *builder) extension(e nft.Extension) {
-	x := xt.Extension{Name: e.Name, Rev: e.Rev, Info: e.Info}
+	x := xt.Extension{Name: e.Name, Rev: e.Rev, Info: e.Info, SetName: b.setName}
 	if e.Target {
 		b.target = xt.Target(&b.PacketRule, x)
 		b.native = append(b.native, b.target)
@@ -123,6 +151,10 @@ func (b *builder) extension(e nft.Extension) {
 }
 
 func (b *builder) verdict(v nft.Verdict) {
+	if b.Target == logged {
+		// No rule of iptables does both.
+		b.options = append(b.options, "[log]")
+	}
 	switch v.Code {
 	case nft.Accept, nft.Drop, nft.Return:
 		b.Target = strings.ToUpper(v.String())

@@ -41,6 +41,7 @@ type builder struct {
 	options []string
 	ports   int
 	target  string
+	setName func(uint16) string
 	// native is the rule in nft's words.
 	native []string
 }

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/collect/dump"
-	"github.com/lasthop/lasthop/probe/collect/internal/nstest"
 	"github.com/lasthop/lasthop/probe/collect/sysctl"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/netns/nstest"
 )
 
 func FuzzLink(f *testing.F) {

@@ -12,7 +12,7 @@ import (
 )
 
 // Item is one part of a rule, in the order in which the kernel evaluates it:
-// a Match, Extension, model.Counter, Verdict, Write, NAT, Reject, Limit or Other.
+// a Match, Extension, model.Counter, Verdict, Write, NAT, Reject, Limit, Log or Other.
 type Item any
 
 // Source is where a loaded value comes from.
@@ -100,6 +100,16 @@ type Limit struct {
 	Bytes      bool
 }
 
+// Log tells a program that listens to its Group of a packet, or the kernel's log
+// where it has none. Size is how many bytes of the packet, 0 all; Threshold how many
+// packets are told at a time.
+type Log struct {
+	Prefix           string
+	Group, Threshold uint16
+	Grouped          bool
+	Size             uint32
+}
+
 // Other is an expression that is not decoded.
 type Other struct{ Name string }
 
@@ -157,6 +167,13 @@ func (d *decoder) number(n int) uint32 {
 		return 0
 	}
 	return binary.BigEndian.Uint32(d.attrs[n])
+}
+
+func (d *decoder) short(n int) uint16 {
+	if len(d.attrs[n]) < 2 {
+		return 0
+	}
+	return binary.BigEndian.Uint16(d.attrs[n])
 }
 
 func (d *decoder) long(n int) uint64 {
@@ -280,6 +297,11 @@ func (d *decoder) expression(name string, data dump.Attrs) {
 		})
 	case "reject":
 		d.add(Reject{})
+	case "log":
+		d.add(Log{
+			Prefix: d.text(unix.NFTA_LOG_PREFIX), Size: d.number(unix.NFTA_LOG_SNAPLEN),
+			Group: d.short(unix.NFTA_LOG_GROUP), Grouped: d.attrs[unix.NFTA_LOG_GROUP] != nil, Threshold: d.short(unix.NFTA_LOG_QTHRESHOLD),
+		})
 	case "limit":
 		d.add(Limit{
 			Rate:  d.long(unix.NFTA_LIMIT_RATE),

@@ -9,6 +9,7 @@ package nft
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/google/nftables"
@@ -62,14 +63,29 @@ type Ruleset struct {
 	Rules  []Rule
 }
 
-// Present reports whether this kernel has nf_tables. Without it there are no
-// rules.
-func Present() bool { return kmod.Present("nf_tables", "nf_tables_newrule") }
+// Read passes to take the chains and rules of each family (nftables.TableFamilyIPv4,
+// …), and gets from it how many rules those are. Detail says their sum, for people, or
+// why there are none: a kernel without nf_tables has none. With an error, what could
+// be read was passed.
+func Read(ctx context.Context, c *dump.Netfilter, take func(nftables.TableFamily, Ruleset) int, families ...nftables.TableFamily) (detail string, err error) {
+	conn, err := c.Conn()
+	if missing, ok := errors.AsType[*kmod.MissingError](err); ok && missing.State.Empty() {
+		return "nft: " + kmod.Rules(0, missing.State), nil
+	} else if err != nil {
+		return "nft: not read", fmt.Errorf("list nft rules: %w", err)
+	}
+	held := 0
+	for _, family := range families {
+		set, failed := read(ctx, conn, family)
+		held += take(family, set)
+		err = errors.Join(err, failed)
+	}
+	return "nft: " + kmod.Rules(held, kmod.Loaded), err
+}
 
-// Read reads the chains and rules of a family (nftables.TableFamilyIPv4, …).
-// The ruleset is consistent: when it changed during the dump it is read again,
-// and after some tries returned with dump.ErrInterrupted.
-func Read(ctx context.Context, c *dump.Conn, family nftables.TableFamily) (Ruleset, error) {
+// read reads one family. The ruleset is consistent: when it changed during the dump
+// it is read again, and after some tries returned with dump.ErrInterrupted.
+func read(ctx context.Context, c *dump.Conn, family nftables.TableFamily) (Ruleset, error) {
 	var set Ruleset
 	err := dump.Retry(ctx, func() error {
 		set = Ruleset{}

@@ -18,7 +18,14 @@ type Candidate struct {
 	Path  string
 	// Name is the namespace's name, or Path if it has none.
 	Name string
+	// Processes are directories of /proc of processes in the namespace, the first
+	// few that were found.
+	Processes []string
 }
+
+// maxProcesses bounds Candidate.Processes. One would do, but for those that somebody
+// else started there.
+const maxProcesses = 8
 
 // namedDirs are the directories of named namespaces below a root.
 var namedDirs = []string{"run/netns", "var/run/netns", "run/docker/netns", "var/run/docker/netns"}
@@ -27,25 +34,51 @@ var namedDirs = []string{"run/netns", "var/run/netns", "run/docker/netns", "var/
 // Each is listed once, under its name if it has one. Hidden counts the processes
 // whose namespace the kernel refused to show.
 func Find(roots ...string) (out []Candidate, hidden int, err error) {
-	var errs []error
-	seen := map[uint32]bool{}
-	add := func(c Candidate) {
-		if !seen[c.Inode] {
-			seen[c.Inode] = true
-			out = append(out, c)
+	var s search
+	err = s.named(roots)
+	hidden, failed := s.processes(roots)
+	return s.found, hidden, errors.Join(err, failed)
+}
+
+// search lists each namespace once, as it is found first.
+type search struct {
+	found []Candidate
+	at    map[uint32]int
+}
+
+func (s *search) add(c Candidate) {
+	i, seen := s.at[c.Inode]
+	if !seen {
+		if s.at == nil {
+			s.at = map[uint32]int{}
 		}
+		s.at[c.Inode] = len(s.found)
+		s.found = append(s.found, c)
+		return
 	}
+	if list := &s.found[i].Processes; len(*list) < maxProcesses {
+		*list = append(*list, c.Processes...)
+	}
+}
+
+func (s *search) named(roots []string) error {
+	var errs []error
 	for _, root := range roots {
 		for _, dir := range namedDirs {
-			errs = append(errs, named(filepath.Join(root, dir), add))
+			errs = append(errs, named(filepath.Join(root, dir), s.add))
 		}
 	}
+	return errors.Join(errs...)
+}
+
+func (s *search) processes(roots []string) (hidden int, err error) {
+	var errs []error
 	for _, root := range roots {
-		n, err := processes(filepath.Join(root, "proc"), add)
+		n, err := processes(filepath.Join(root, "proc"), s.add)
 		hidden += n
 		errs = append(errs, err)
 	}
-	return out, hidden, errors.Join(errs...)
+	return hidden, errors.Join(errs...)
 }
 
 // names lists the entries of a directory, none if it does not exist.
@@ -98,7 +131,8 @@ func processes(proc string, add func(Candidate)) (hidden int, err error) {
 		if pid[0] < '0' || pid[0] > '9' {
 			continue
 		}
-		path := proc + "/" + pid + "/ns/net"
+		process := proc + "/" + pid
+		path := process + "/ns/net"
 		text, err := os.Readlink(path)
 		if err != nil {
 			if errors.Is(err, fs.ErrPermission) {
@@ -108,7 +142,7 @@ func processes(proc string, add func(Candidate)) (hidden int, err error) {
 		}
 		number := strings.TrimSuffix(strings.TrimPrefix(text, "net:["), "]")
 		if n, err := strconv.ParseUint(number, 10, 32); err == nil {
-			add(Candidate{Inode: uint32(n), Path: path, Name: path})
+			add(Candidate{Inode: uint32(n), Path: path, Name: path, Processes: []string{process}})
 		}
 	}
 	return hidden, nil

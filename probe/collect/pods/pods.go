@@ -42,7 +42,9 @@ type Namespace struct {
 	// Inode is 0 and Name empty if the namespace was not entered.
 	Inode uint32
 	Name  string
-	Links []model.Link
+	// Processes are those of Candidate.
+	Processes []string
+	Links     []model.Link
 	// Routes are those of the main table. Without Entered, routes and neighbours
 	// are unknown.
 	Routes    []model.Route
@@ -65,6 +67,9 @@ type Node struct {
 	Links []model.Link
 	// Programs asks for the programs on the far links and the listeners too.
 	Programs bool
+	// Known, if not nil, are the processes of namespaces by inode, as they were found
+	// before. Then processes are searched only if not all namespaces have names.
+	Known map[uint32][]string
 }
 
 // Read reads the namespaces behind the links and returns them by their numbers in
@@ -81,33 +86,27 @@ func Read(ctx context.Context, n Node, roots ...string) (map[int]*Namespace, err
 	if len(wanted) == 0 {
 		return found, nil
 	}
-	candidates, hidden, err := Find(roots...)
-	errs := []error{err}
-	var mu sync.Mutex
-	g, each := errgroup.WithContext(ctx)
-	g.SetLimit(runtime.GOMAXPROCS(0))
-	for _, c := range candidates {
-		if c.Inode == n.Inode {
-			continue
-		}
-		g.Go(func() error {
-			id, ns, err := n.enter(each, c, wanted)
-			// A name is a plain file before its namespace is mounted on it.
-			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, netns.ErrNotNamespace) {
-				return each.Err()
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				errs = append(errs, fmt.Errorf("read namespace %s: %w", c.Name, err))
-			}
-			if ns != nil {
-				found[id] = ns
-			}
-			return each.Err()
-		})
+	var s search
+	hidden := 0
+	errs := []error{s.named(roots)}
+	processes := func() {
+		n, err := s.processes(roots)
+		hidden, errs = n, append(errs, err)
 	}
-	if err := g.Wait(); err != nil {
+	if n.Known == nil {
+		processes()
+	}
+	refused, err := n.enterAll(ctx, s.found, wanted, found)
+	errs = append(errs, refused...)
+	for _, ns := range found {
+		ns.Processes = append(ns.Processes, n.Known[ns.Inode]...)
+	}
+	if named := len(s.found); err == nil && n.Known != nil && len(found) < len(wanted) {
+		processes()
+		refused, err = n.enterAll(ctx, s.found[named:], wanted, found)
+		errs = append(errs, refused...)
+	}
+	if err != nil {
 		return found, err
 	}
 	outside := 0
@@ -128,6 +127,36 @@ func Read(ctx context.Context, n Node, roots ...string) (map[int]*Namespace, err
 			outside, hidden))
 	}
 	return found, errors.Join(errs...)
+}
+
+// enterAll adds those of the candidates that are wanted to found. Refused says why some
+// could not be read; the error is that of ctx.
+func (n Node) enterAll(ctx context.Context, candidates []Candidate, wanted map[int]bool, found map[int]*Namespace) (refused []error, err error) {
+	var mu sync.Mutex
+	g, each := errgroup.WithContext(ctx)
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for _, c := range candidates {
+		if c.Inode == n.Inode {
+			continue
+		}
+		g.Go(func() error {
+			id, ns, err := n.enter(each, c, wanted)
+			// A name is a plain file before its namespace is mounted on it.
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, netns.ErrNotNamespace) {
+				return each.Err()
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				refused = append(refused, fmt.Errorf("read namespace %s: %w", c.Name, err))
+			}
+			if ns != nil {
+				found[id] = ns
+			}
+			return each.Err()
+		})
+	}
+	return refused, g.Wait()
 }
 
 // enter opens a candidate and reads it if it is one of those wanted, else it returns
@@ -156,7 +185,7 @@ func (n Node) enter(ctx context.Context, c Candidate, wanted map[int]bool) (int,
 	if err != nil {
 		return id, nil, err
 	}
-	out := &Namespace{Inode: ns.Inode(), Name: c.Name, Links: t.Links, Entered: true}
+	out := &Namespace{Inode: ns.Inode(), Name: c.Name, Processes: c.Processes, Links: t.Links, Entered: true}
 	routes, failed := route.Read(ctx, h)
 	for _, r := range routes {
 		if r.Table == unix.RT_TABLE_MAIN {
@@ -192,9 +221,9 @@ func Far(found map[int]*Namespace, l *model.Link) (*Namespace, *model.Link) {
 }
 
 // IsPod reports whether the namespace is a pod of the node that its link far leads
-// to: it has a default route through one of its links to that node, or that link
-// is the only one that is up. A namespace with a default route elsewhere, or with
-// links to several nodes, is the network and no pod.
+// to: it has a default route through one of its links to that node or, without any,
+// no link that is up to another node. A namespace with a default route elsewhere, or
+// with links to several nodes, is the network and no pod.
 func (ns *Namespace) IsPod(far *model.Link) bool {
 	hasDefault := false
 	for _, r := range ns.Routes {
@@ -214,9 +243,7 @@ func (ns *Namespace) IsPod(far *model.Link) bool {
 		return false
 	}
 	return !slices.ContainsFunc(ns.Links, func(l model.Link) bool {
-		// Devices that a module adds to every namespace (tunl0, sit0) are down;
-		// the loopback device has no MAC.
-		return l.Index != far.Index && l.Up && !l.MAC.IsZero()
+		return l.Up && link.Paired(l.Kind) && l.PeerNetNSID >= 0 && l.PeerNetNSID != far.PeerNetNSID
 	})
 }
 

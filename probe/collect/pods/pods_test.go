@@ -7,8 +7,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/lasthop/lasthop/probe/collect/internal/nstest"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/netns/nstest"
 )
 
 func TestIsPod(t *testing.T) {
@@ -36,6 +36,9 @@ func TestIsPod(t *testing.T) {
 		{"the network: its default leads elsewhere", Namespace{Links: []model.Link{lo, far, veth(3, 5, elsewhere)}, Routes: []model.Route{via(3, "0.0.0.0/0")}}, false},
 		{"the network, without a default", Namespace{Links: []model.Link{lo, far, veth(3, 5, elsewhere)}, Routes: []model.Route{via(2, "10.0.0.4/32")}}, false},
 		{"alone, without a default", Namespace{Links: []model.Link{lo, far}}, true},
+		{"several links to the node, without a default", Namespace{Links: []model.Link{lo, far, veth(3, 8, toNode)}, Routes: []model.Route{via(3, "198.18.0.0/24")}}, true},
+		{"other devices of its own, without a default", Namespace{Links: []model.Link{lo, far, {Index: 3, Kind: "macvlan", Up: true, MAC: model.MAC{2, 3}, PeerNetNSID: 0},
+			{Index: 4, Kind: "bridge", Up: true, MAC: model.MAC{2, 4}, PeerNetNSID: -1}}}, true},
 		{"with a module's device that is down", Namespace{Links: []model.Link{lo, far, {Index: 3, Kind: "ipip", PeerNetNSID: -1}}}, true},
 		{"a default that goes nowhere", Namespace{Links: []model.Link{lo, far}, Routes: []model.Route{{Dst: netip.MustParsePrefix("0.0.0.0/0"), Type: "unreachable"}}}, true},
 	} {

@@ -1,11 +1,12 @@
 // Package program lists what is attached to links and cgroups and may drop or
-// redirect packets without a rule: XDP and tcx programs, tc filters, programs of
-// cgroups.
+// redirect packets without a rule: XDP, tcx and netkit programs, tc filters, programs
+// of cgroups.
 //
 // It reads RTM_GETQDISC and RTM_GETTFILTER dumps, which need no capability,
 // BPF_PROG_QUERY, which takes CAP_NET_ADMIN, and the names of programs, which
 // take CAP_SYS_ADMIN. What is refused is an error beside the programs that
-// could be read; a program whose name was refused has none.
+// could be read; a program whose name was refused has none. lasthop's own are left
+// out: those with its name or, where that was refused, those that a lasthop claims.
 package program
 
 import (
@@ -14,25 +15,22 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/lasthop/lasthop/probe/claim"
 	"github.com/lasthop/lasthop/probe/collect/dump"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
 )
 
-// own is the prefix of the names of lasthop's programs, those of other processes
-// too. They pass every packet on and are never the cause of a loss.
-const own = "lasthop_"
-
 // Read lists what is attached to the links of a namespace, link by link, in the
-// order in which packets pass it: XDP, then tcx, then tc. conn is an rtnetlink
-// socket in that namespace. With an error, what could be read is returned too.
+// order in which packets pass it: netkit on ingress, XDP, then tcx, then tc, netkit on
+// egress. conn is an rtnetlink socket in that namespace. With an error, what could be
+// read is returned too.
 func Read(ctx context.Context, ns *netns.NS, conn *dump.Conn, links []model.Link) ([]model.Program, error) {
 	filtered, failed := filteredLinks(ctx, conn)
 	r := reader{netns: ns.Inode(), names: names{by: map[uint32]string{}}, errs: []error{failed}}
@@ -41,6 +39,7 @@ func Read(ctx context.Context, ns *netns.NS, conn *dump.Conn, links []model.Link
 			if err := ctx.Err(); err != nil {
 				return err
 			}
+			r.netkit(l, ebpf.AttachNetkitPeer, model.Ingress)
 			for _, id := range l.XDP {
 				r.add(l, model.Ingress, model.Program{Kind: model.ProgramXDP, ID: id})
 			}
@@ -50,6 +49,7 @@ func Read(ctx context.Context, ns *netns.NS, conn *dump.Conn, links []model.Link
 					r.filters(ctx, conn, l, d)
 				}
 			}
+			r.netkit(l, ebpf.AttachNetkitPrimary, model.Egress)
 		}
 		return nil
 	})
@@ -88,7 +88,7 @@ func (r *reader) add(l *model.Link, d model.Direction, p model.Program) {
 	if p.Name == "" && p.ID != 0 {
 		p.Name = r.names.of(p.ID)
 	}
-	if !strings.HasPrefix(p.Name, own) {
+	if !claim.Ours(p.Name, p.ID) {
 		r.found = append(r.found, p)
 	}
 }
@@ -111,6 +111,22 @@ func (r *reader) tcx(l *model.Link, d direction) {
 	for _, p := range list {
 		held, _ := p.LinkID()
 		r.add(l, d.model, model.Program{Kind: model.ProgramTCX, ID: uint32(p.ID), BPFLink: uint32(held)})
+	}
+}
+
+// netkit lists the programs that one end of a netkit pair runs on what it sends. They
+// are attached by the primary end: at the other the kernel answers EACCES.
+func (r *reader) netkit(l *model.Link, end ebpf.AttachType, d model.Direction) {
+	if l.Kind != "netkit" {
+		return
+	}
+	list, err := attached(link.QueryOptions{Target: l.Index, Attach: end})
+	if err != nil && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.ENODEV) {
+		r.errs = append(r.errs, fmt.Errorf("list netkit programs of %s: %w", l.Name, err))
+	}
+	for _, p := range list {
+		held, _ := p.LinkID()
+		r.add(l, d, model.Program{Kind: model.ProgramNetkit, ID: uint32(p.ID), BPFLink: uint32(held)})
 	}
 }
 

@@ -15,7 +15,8 @@ var matches = map[string]decoder{
 	"addrtype":  addrType,
 	"comment":   comment,
 	"connmark":  connMark,
-	"conntrack": connTrack,
+	"connlimit": unsaid(connLimit),
+	"conntrack": unsaid(connTrack),
 	"icmp":      icmp,
 	"icmp6":     icmp,
 	"iprange":   ipRange,
@@ -23,8 +24,16 @@ var matches = map[string]decoder{
 	"mac":       mac,
 	"mark":      mark,
 	"multiport": multiPort,
+	"nfacct":    unsaid(nfAcct),
+	"owner":     unsaid(owner),
 	"physdev":   physDev,
-	"state":     stateMatch,
+	"pkttype":   unsaid(pktType),
+	"recent":    unsaid(recent),
+	"rpfilter":  unsaid(rpFilter),
+	"sctp":      sctp,
+	"set":       unsaid(ipSet),
+	"socket":    unsaid(socket),
+	"state":     unsaid(stateMatch),
 	"statistic": statistic,
 	"tcp":       tcp,
 	"udp":       udp,
@@ -71,69 +80,6 @@ func addrType(r *model.PacketRule, rev uint32, i *Bytes) (string, string) {
 	dst, dstUnsaid := one(dest, notDest, "--dst-type", &r.DstLocal)
 	limits := Join(when(in, "--limit-iface-in"), when(out, "--limit-iface-out"))
 	return Join(src, dst, limits), Join(srcUnsaid, dstUnsaid, limits)
-}
-
-// Bits of struct xt_conntrack_mtinfo3.
-const (
-	ctState  = 1 << 0
-	ctStatus = 1 << 6
-	ctAlias  = 1 << 13
-)
-
-// ctStates in the order in which iptables prints them.
-var ctStates = []struct {
-	bit  uint16
-	name string
-}{
-	{1 << 0, "INVALID"},
-	{1 << 3, "NEW"},
-	{1 << 2, "RELATED"},
-	{1 << 1, "ESTABLISHED"},
-	{1 << 8, "UNTRACKED"},
-	{1 << 6, "SNAT"},
-	{1 << 7, "DNAT"},
-}
-
-var ctStatuses = []string{"EXPECTED", "SEEN_REPLY", "ASSURED", "CONFIRMED"}
-
-func connTrack(_ *model.PacketRule, rev uint32, i *Bytes) (string, string) {
-	flags, invert := i.U16(146), i.U16(148)
-	states, statuses := uint16(i.U8(150)), uint16(i.U8(151))
-	if rev >= 2 {
-		states, statuses = i.U16(150), i.U16(152)
-	}
-	var out []string
-	if flags&ctState != 0 {
-		option := "--ctstate "
-		if flags&ctAlias != 0 {
-			option = "--state "
-		}
-		out = append(out, Not(invert&ctState != 0)+option+stateNames(states))
-	}
-	if flags&ctStatus != 0 {
-		out = append(out, Not(invert&ctStatus != 0)+"--ctstatus "+cmp.Or(bitNames(ctStatuses, statuses), "NONE"))
-	}
-	if flags&^(ctState|ctStatus|ctAlias) != 0 {
-		out = append(out, undecoded)
-	}
-	text := strings.Join(out, " ")
-	return text, text
-}
-
-func stateNames(states uint16) string {
-	var names []string
-	for _, s := range ctStates {
-		if states&s.bit != 0 {
-			names = append(names, s.name)
-		}
-	}
-	return strings.Join(names, ",")
-}
-
-// stateMatch decodes the match "state", which old kernels have beside conntrack.
-func stateMatch(_ *model.PacketRule, _ uint32, i *Bytes) (string, string) {
-	text := "--state " + stateNames(uint16(i.U32(0)))
-	return text, text
 }
 
 func multiPort(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {

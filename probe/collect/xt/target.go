@@ -3,22 +3,28 @@ package xt
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
 
 var targets = map[string]decoder{
+	"CHECKSUM":   checksum,
 	"CONNMARK":   setConnMark,
 	"CT":         ct,
 	"DNAT":       nat("--to-destination"),
 	"LOG":        logTarget,
 	"MARK":       setMark,
 	"MASQUERADE": nat("--to-ports"),
+	"NFLOG":      nfLog,
+	"NFQUEUE":    nfQueue,
 	"NOTRACK":    func(*model.PacketRule, uint32, *Bytes) (string, string) { return "", "" },
 	"REDIRECT":   nat("--to-ports"),
 	"REJECT":     reject,
 	"SNAT":       nat("--to-source"),
 	"TCPMSS":     tcpMSS,
+	"TPROXY":     tProxy,
+	"TRACE":      func(*model.PacketRule, uint32, *Bytes) (string, string) { return "", "" },
 }
 
 // Flags of struct nf_nat_range.
@@ -191,4 +197,59 @@ func ct(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
 		return "", ""
 	}
 	return "--notrack", ""
+}
+
+// checksum is against hardware that computes that of tunnelled packets wrongly.
+func checksum(_ *model.PacketRule, _ uint32, i *Bytes) (string, string) {
+	return when(i.U8(0)&1 != 0, "--checksum-fill"), ""
+}
+
+// nfLog is Calico's, which logs flows so.
+func nfLog(_ *model.PacketRule, _ uint32, i *Bytes) (string, string) {
+	const copyLength = 1
+	flags := i.U16(8)
+	return strings.TrimPrefix(NFLogText(i.Text(12, 64), i.U16(4), i.U32(0), flags&copyLength != 0, i.U16(6)), "NFLOG "), ""
+}
+
+// NFLogText is the target NFLOG. The size of what is copied is a length, or, from old
+// iptables, a range that never worked. A size of 0 is all.
+func NFLogText(prefix string, group uint16, size uint32, isLength bool, threshold uint16) string {
+	option := map[bool]string{true: "--nflog-size", false: "--nflog-range"}[isLength]
+	return Join(
+		"NFLOG",
+		when(prefix != "", "--nflog-prefix "+Quote(prefix)),
+		when(group != 0, fmt.Sprintf("--nflog-group %d", group)),
+		when(size != 0, fmt.Sprintf("%s %d", option, size)),
+		when(threshold > 1, fmt.Sprintf("--nflog-threshold %d", threshold)),
+	)
+}
+
+// nfQueue hands packets to a program. Revision 0 has the queue's number alone.
+func nfQueue(_ *model.PacketRule, rev uint32, i *Bytes) (string, string) {
+	const bypass, fanout = 1, 2
+	first, count, flags := i.U16(0), uint16(1), uint16(0)
+	if rev >= 1 {
+		count = i.U16(2)
+	}
+	if rev >= 2 {
+		flags = i.U16(4)
+	}
+	queues := fmt.Sprintf("--queue-num %d", first)
+	if count > 1 {
+		queues = fmt.Sprintf("--queue-balance %d:%d", first, first+count-1)
+	}
+	return Join(queues, when(flags&bypass != 0, "--queue-bypass"), when(flags&fanout != 0, "--queue-cpu-fanout")), ""
+}
+
+// tProxy is Cilium's, which hands connections to its proxy. Revision 0 is IPv4's.
+func tProxy(r *model.PacketRule, rev uint32, i *Bytes) (string, string) {
+	mask, value := i.U32(0), i.U32(4)
+	var to netip.Addr
+	var port uint16
+	if rev == 0 {
+		to, port = i.v4(8), i.BE16(12)
+	} else {
+		to, port = i.ip(8, r.Family), i.BE16(24)
+	}
+	return fmt.Sprintf("--on-port %d --on-ip %s --tproxy-mark 0x%x/0x%x", port, to, value, mask), ""
 }

@@ -23,8 +23,9 @@ import (
 // Bytes is a struct of the kernel. A read past the end returns zeros and sets
 // Short, so that a decoder checks once.
 type Bytes struct {
-	B     []byte
-	Short bool
+	B       []byte
+	Short   bool
+	setName func(uint16) string
 }
 
 // Slice returns the n bytes at an offset.
@@ -76,6 +77,9 @@ type Extension struct {
 	Name string
 	Rev  uint32
 	Info []byte
+	// SetName is the name of the ipset with a number, empty if it is not known. It may be
+	// nil.
+	SetName func(uint16) string
 }
 
 // decoder decodes one extension of rule r. It returns the option's text, and as
@@ -91,7 +95,7 @@ const undecoded = "[options not decoded]"
 func Match(r *model.PacketRule, e Extension) string {
 	text, unsaid := undecoded, undecoded
 	if decode := matches[e.Name]; decode != nil {
-		i := Bytes{B: e.Info}
+		i := Bytes{B: e.Info, setName: e.SetName}
 		text, unsaid = decode(r, e.Rev, &i)
 		if i.Short {
 			text, unsaid = undecoded, undecoded

@@ -1,0 +1,134 @@
+package names
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// logDir has a folder NAMESPACE_NAME_UID for each pod.
+const logDir = "var/log/pods"
+
+// maxFolders bounds those that are read, maxCgroup the size of a process's list of
+// cgroups in bytes.
+const (
+	maxFolders = 16384
+	maxCgroup  = 64 << 10
+)
+
+// podPart is the part of a cgroup's path that has a pod's UID, as the kubelet's two
+// drivers write it: pod0a1b…-… (cgroupfs), and kubepods-burstable-pod0a1b…_….slice
+// (systemd).
+var podPart = regexp.MustCompile(`(?:^|-)pod([0-9a-fA-F][0-9a-fA-F_-]{15,63})(?:\.slice)?$`)
+
+// uidOf is the pod's UID in the text of /proc/PID/cgroup, with a line
+// ID:CONTROLLERS:PATH for each hierarchy of version 1, and one of version 2. It is
+// empty if there is none, or several. Of nested pods, as where nodes are containers,
+// the last is the one.
+func uidOf(text string) string {
+	uid := ""
+	for line := range strings.Lines(text) {
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(fields) != 3 {
+			continue
+		}
+		found := ""
+		for part := range strings.SplitSeq(fields[2], "/") {
+			// containerd on a node whose kubelet alone uses systemd: SLICE:cri-containerd:ID.
+			part, _, _ = strings.Cut(part, ":")
+			if m := podPart.FindStringSubmatch(part); m != nil {
+				found = strings.ReplaceAll(m[1], "_", "-")
+			}
+		}
+		switch {
+		case found == "":
+		case uid != "" && uid != found:
+			return ""
+		default:
+			uid = found
+		}
+	}
+	return uid
+}
+
+// podUID is the UID of the pod that the processes of a network namespace belong to:
+// empty if none belongs to a pod, or they to several. Others, such as a shell that
+// somebody started there, have none, or own: that of the pod lasthop runs in.
+func podUID(netns uint32, processes []string, own string) string {
+	uid := ""
+	for _, dir := range processes {
+		found := readUID(dir)
+		if found == "" || found == own {
+			continue
+		}
+		// The process may have ended, and another have its number.
+		if link, err := os.Readlink(filepath.Join(dir, "ns/net")); err != nil || link != fmt.Sprintf("net:[%d]", netns) {
+			continue
+		}
+		if uid != "" && uid != found {
+			return ""
+		}
+		uid = found
+	}
+	return uid
+}
+
+// readUID is the UID of the pod that the process with this directory belongs to.
+func readUID(process string) string {
+	f, err := os.Open(filepath.Join(process, "cgroup"))
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxCgroup))
+	if err != nil {
+		return ""
+	}
+	return uidOf(string(text))
+}
+
+// logFolders are the pods that have a folder for their logs, by UID. One of several
+// pods is left out.
+func logFolders(root string) (map[string]owner, error) {
+	out := map[string]owner{}
+	d, err := os.Open(filepath.Join(root, logDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return out, nil
+	}
+	if err != nil {
+		return out, err
+	}
+	defer d.Close()
+	list, err := d.Readdirnames(maxFolders + 1)
+	switch {
+	case errors.Is(err, io.EOF):
+		err = nil
+	case len(list) > maxFolders:
+		err = fmt.Errorf("/%s: more than %d folders", logDir, maxFolders)
+	}
+	several := map[string]bool{}
+	for _, folder := range list {
+		// Names of Kubernetes hold no such character.
+		parts := strings.Split(folder, "_")
+		if len(parts) != 3 {
+			continue
+		}
+		o := owner{parts[0], parts[1], parts[2]}
+		if o.check() != nil {
+			continue
+		}
+		if old, ok := out[o.uid]; ok && old != o {
+			several[o.uid] = true
+		}
+		out[o.uid] = o
+	}
+	for uid := range several {
+		delete(out, uid)
+	}
+	return out, err
+}

@@ -1,0 +1,135 @@
+package xt
+
+import (
+	"cmp"
+	"fmt"
+	"math/bits"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// The matches here are those of node agents. None says anything that a rule's
+// fields can hold, so all of their text is unsaid.
+
+// unsaid makes a decoder of a function whose text no field can hold.
+func unsaid(text func(r *model.PacketRule, rev uint32, i *Bytes) string) decoder {
+	return func(r *model.PacketRule, rev uint32, i *Bytes) (string, string) {
+		t := text(r, rev, i)
+		return t, cmp.Or(t, "match")
+	}
+}
+
+// nfAcct is kube-proxy's, which counts packets so. The object may have a quota,
+// behind which the rule no longer matches.
+func nfAcct(_ *model.PacketRule, _ uint32, i *Bytes) string {
+	return "--nfacct-name " + Quote(i.Text(0, 32))
+}
+
+// ipSet is what Calico, Azure NPM and kube-proxy in its mode ipvs write. A rule holds
+// the number of a set, and the kernel knows its name; without it the text is for reading
+// only. The directions are bits above the lowest, which inverts; revision 0 keeps them
+// apart.
+func ipSet(_ *model.PacketRule, rev uint32, i *Bytes) string {
+	number, dims, flags := i.U16(0), int(i.U8(2)), i.U8(3)
+	if rev == 0 || dims > 6 {
+		return undecoded
+	}
+	var dirs []string
+	for d := 1; d <= dims; d++ {
+		dirs = append(dirs, map[bool]string{true: "src", false: "dst"}[flags&(1<<d) != 0])
+	}
+	name := fmt.Sprintf("[set %d]", number)
+	if i.setName != nil {
+		if known := i.setName(number); known != "" {
+			name = Quote(known)
+		}
+	}
+	return Not(flags&1 != 0) + "--match-set " + name + " " + strings.Join(dirs, ",")
+}
+
+// recent keeps a service's client at its endpoint (kube-proxy's session affinity).
+func recent(r *model.PacketRule, rev uint32, i *Bytes) string {
+	const check, set, update, remove, ttl, reap = 1, 2, 4, 8, 16, 32
+	seconds, hits, does, invert := i.U32(0), i.U32(4), i.U8(8), i.U8(9)
+	name, side := i.Text(10, 200), i.U8(210)
+	mask := "255.255.255.255"
+	switch {
+	case rev > 0:
+		mask = i.ip(212, r.Family).String()
+	case r.Family == "ip6":
+		mask = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
+	}
+	return Join(
+		strings.TrimSpace(Not(invert != 0)),
+		when(does&set != 0, "--set"), when(does&check != 0, "--rcheck"),
+		when(does&update != 0, "--update"), when(does&remove != 0, "--remove"),
+		when(seconds != 0, fmt.Sprintf("--seconds %d", seconds)), when(does&reap != 0, "--reap"),
+		when(hits != 0, fmt.Sprintf("--hitcount %d", hits)), when(does&ttl != 0, "--rttl"),
+		"--name "+Quote(name), "--mask "+mask, map[bool]string{true: "--rdest", false: "--rsource"}[side != 0],
+	)
+}
+
+// rpFilter is Calico's, against spoofed addresses.
+func rpFilter(_ *model.PacketRule, _ uint32, i *Bytes) string {
+	f := i.U8(0)
+	return Join(when(f&1 != 0, "--loose"), when(f&2 != 0, "--validmark"), when(f&4 != 0, "--accept-local"), when(f&8 != 0, "--invert"))
+}
+
+// socket is Cilium's, in front of its proxy. Revision 0 has no options.
+func socket(_ *model.PacketRule, rev uint32, i *Bytes) string {
+	if rev == 0 {
+		return ""
+	}
+	f := i.U8(0)
+	return Join(when(f&1 != 0, "--transparent"), when(f&2 != 0, "--nowildcard"), when(f&4 != 0, "--restore-skmark"))
+}
+
+// owner is that of Azure's agent, which alone may reach the host's address.
+func owner(_ *model.PacketRule, rev uint32, i *Bytes) string {
+	if rev == 0 {
+		return undecoded
+	}
+	match, invert := i.U8(16), i.U8(17)
+	flag := func(bit uint8, option, value string) string {
+		return when(match&bit != 0, strings.TrimSpace(Not(invert&bit != 0)+option+" "+value))
+	}
+	ids := func(at int) string {
+		from, to := i.U32(at), i.U32(at+4)
+		return fmt.Sprint(from) + when(from != to, fmt.Sprintf("-%d", to))
+	}
+	return Join(flag(4, "--socket-exists", ""), flag(1, "--uid-owner", ids(0)), flag(2, "--gid-owner", ids(8)), flag(8, "--suppl-groups", ""))
+}
+
+// connLimit is Calico's, for a limit of connections by annotation.
+func connLimit(r *model.PacketRule, rev uint32, i *Bytes) string {
+	const inverted, dest = 1, 2
+	ones := 0
+	for _, b := range i.Slice(0, map[bool]int{true: 16, false: 4}[r.Family == "ip6"]) {
+		ones += bits.OnesCount8(b)
+	}
+	limit, flags := i.U32(16), i.U32(20)
+	option := map[bool]string{true: "--connlimit-upto", false: "--connlimit-above"}[flags&inverted != 0]
+	return fmt.Sprintf("%s %d --connlimit-mask %d", option, limit, ones) +
+		when(rev > 0, map[bool]string{true: " --connlimit-daddr", false: " --connlimit-saddr"}[flags&dest != 0])
+}
+
+// sctp has the destination's ports first, and nothing of what it is not asked for.
+func sctp(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
+	const source, dest, chunks = 1, 2, 4
+	flags, invert := i.U32(284), i.U32(288)
+	var src, srcUnsaid, dst, dstUnsaid string
+	if flags&source != 0 {
+		src, srcUnsaid = ports(&r.SrcPorts, i, 4, "--sport", invert&source != 0)
+	}
+	if flags&dest != 0 {
+		dst, dstUnsaid = ports(&r.DstPorts, i, 0, "--dport", invert&dest != 0)
+	}
+	types := when(flags&chunks != 0, undecoded)
+	return Join(src, dst, types), Join(srcUnsaid, dstUnsaid, types)
+}
+
+func pktType(_ *model.PacketRule, _ uint32, i *Bytes) string {
+	names := map[uint32]string{0: "unicast", 1: "broadcast", 2: "multicast"}
+	return Not(i.U32(4) != 0) + "--pkt-type " + cmp.Or(names[i.U32(0)], undecoded)
+}

@@ -1,0 +1,121 @@
+package xt
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// Bits of struct xt_conntrack_mtinfo3. The addresses and the ports of a flow's two
+// tuples have four bits each, in the order of ctTuple.
+const (
+	ctState     = 1 << 0
+	ctProto     = 1 << 1
+	ctAddress   = 1 << 2
+	ctStatus    = 1 << 6
+	ctExpires   = 1 << 7
+	ctPort      = 1 << 8
+	ctDirection = 1 << 12
+	ctAlias     = 1 << 13
+)
+
+// ctTuple are the ends of a flow's two tuples.
+var ctTuple = []string{"origsrc", "origdst", "replsrc", "repldst"}
+
+// ctStates in the order in which iptables prints them.
+var ctStates = []struct {
+	bit  uint16
+	name string
+}{
+	{1 << 0, "INVALID"},
+	{1 << 3, "NEW"},
+	{1 << 2, "RELATED"},
+	{1 << 1, "ESTABLISHED"},
+	{1 << 8, "UNTRACKED"},
+	{1 << 6, "SNAT"},
+	{1 << 7, "DNAT"},
+}
+
+var ctStatuses = []string{"EXPECTED", "SEEN_REPLY", "ASSURED", "CONFIRMED"}
+
+func connTrack(r *model.PacketRule, rev uint32, i *Bytes) string {
+	flags, invert := i.U16(146), i.U16(148)
+	states, statuses := uint16(i.U8(150)), uint16(i.U8(151))
+	if rev >= 2 {
+		states, statuses = i.U16(150), i.U16(152)
+	}
+	var out []string
+	say := func(bit uint16, text string) {
+		if flags&bit != 0 {
+			out = append(out, Not(invert&bit != 0)+text)
+		}
+	}
+	option := "--ctstate "
+	if flags&ctAlias != 0 {
+		option = "--state "
+	}
+	say(ctState, option+stateNames(states))
+	say(ctProto, fmt.Sprintf("--ctproto %d", i.U16(136)))
+	for n, end := range ctTuple {
+		if bit := uint16(ctAddress << n); flags&bit != 0 {
+			say(bit, "--ct"+end+" "+i.network(32*n, r.Family))
+		}
+	}
+	for n, end := range ctTuple {
+		if bit := uint16(ctPort << n); flags&bit != 0 {
+			say(bit, "--ct"+end+"port "+i.ctPorts(n, rev))
+		}
+	}
+	say(ctStatus, "--ctstatus "+cmp.Or(bitNames(ctStatuses, statuses), "NONE"))
+	if flags&ctExpires != 0 {
+		from, to := i.U32(128), i.U32(132)
+		say(ctExpires, fmt.Sprintf("--ctexpire %d", from)+when(from != to, fmt.Sprintf(":%d", to)))
+	}
+	if flags&ctDirection != 0 {
+		out = append(out, "--ctdir "+map[bool]string{true: "REPLY", false: "ORIGINAL"}[invert&ctDirection != 0])
+	}
+	return strings.Join(out, " ")
+}
+
+// ctPorts are the ports of one end. Before revision 3 there is one, in network order.
+func (i *Bytes) ctPorts(end int, rev uint32) string {
+	if rev < 3 {
+		return fmt.Sprint(i.BE16(138 + 2*end))
+	}
+	return Ports(model.PortRange{First: i.U16(138 + 2*end), Last: i.U16(154 + 2*end)})
+}
+
+// network is an address with its mask, 16 bytes behind it, as the extensions print it:
+// without the mask for a single address, with a length where the mask is one.
+func (i *Bytes) network(at int, family string) string {
+	size := map[bool]int{true: 16, false: 4}[family == "ip6"]
+	mask := i.Slice(at+16, size)
+	text := i.ip(at, family).String()
+	switch ones, all := net.IPMask(mask).Size(); {
+	case all == 0:
+		m, _ := netip.AddrFromSlice(mask)
+		return text + "/" + m.String()
+	case ones < all:
+		return fmt.Sprintf("%s/%d", text, ones)
+	}
+	return text
+}
+
+func stateNames(states uint16) string {
+	var names []string
+	for _, s := range ctStates {
+		if states&s.bit != 0 {
+			names = append(names, s.name)
+		}
+	}
+	return strings.Join(names, ",")
+}
+
+// stateMatch decodes the match "state", which old kernels have beside conntrack.
+func stateMatch(_ *model.PacketRule, _ uint32, i *Bytes) string {
+	return "--state " + stateNames(uint16(i.U32(0)))
+}
