@@ -21,11 +21,10 @@ import (
 // Programs read it while it changes. So a slot's row is complete before the slot
 // is linked into its chain.
 type addrTable struct {
-	rows     *ebpf.Memory
-	rowSize  int64
-	bss      *ebpf.Memory
-	slotsOff int64 // of slots and remote_bits in .bss
-	bitsOff  int64
+	rows     *mapped
+	bss      *mapped
+	slotsOff int // of slots and remote_bits in .bss
+	bitsOff  int
 	prefixes *ebpf.Map
 
 	addrs  *pool[netip.Addr]
@@ -36,18 +35,17 @@ type addrTable struct {
 	heads   map[uint16]uint16
 }
 
-func newAddrTable(coll *ebpf.Collection, spec *ebpf.CollectionSpec, bss *ebpf.Memory, cfg Config) (*addrTable, error) {
-	rows, err := coll.Maps[bpf.TCMapCountedAddrs].Memory()
+func newAddrTable(coll *ebpf.Collection, spec *ebpf.CollectionSpec, bss *mapped, cfg Config) (*addrTable, error) {
+	rows, err := mapMemory(coll.Maps[bpf.TCMapCountedAddrs])
 	if err != nil {
-		return nil, fmt.Errorf("map counted addresses: %w", err)
+		return nil, err
 	}
 	first := uint16(cfg.MaxAddrs + 1)
 	return &addrTable{
 		rows:     rows,
-		rowSize:  int64(rowSize(cfg)),
 		bss:      bss,
-		slotsOff: int64(spec.Variables[bpf.TCVarSlots].Offset),
-		bitsOff:  int64(spec.Variables[bpf.TCVarRemoteBits].Offset),
+		slotsOff: int(spec.Variables[bpf.TCVarSlots].Offset),
+		bitsOff:  int(spec.Variables[bpf.TCVarRemoteBits].Offset),
 		prefixes: coll.Maps[bpf.TCMapPrefixes],
 		addrs:    newPool[netip.Addr](1, first),
 		ranges:   newPool[netip.Prefix](first, first+maxPrefixes),
@@ -55,6 +53,8 @@ func newAddrTable(coll *ebpf.Collection, spec *ebpf.CollectionSpec, bss *ebpf.Me
 		heads:    map[uint16]uint16{},
 	}, nil
 }
+
+func (t *addrTable) leaving() bool { return t.addrs.leaving || t.ranges.leaving }
 
 func (t *addrTable) polled(now time.Time) {
 	t.addrs.polled(now)
@@ -78,7 +78,7 @@ func (t *addrTable) of(slot uint16) (a netip.Addr, p netip.Prefix, ok bool) {
 	return a, p, ok
 }
 
-func (t *addrTable) setLocal(local []Local, forget func(uint16) error) error {
+func (t *addrTable) setLocal(local []Local, forget func(uint16)) error {
 	want := make(map[netip.Addr]bpf.TCCountedAddr, len(local))
 	for _, l := range local {
 		a := canon(l.Addr)
@@ -145,7 +145,11 @@ func (t *addrTable) chain(slot uint16, row bpf.TCCountedAddr) error {
 	}
 	t.addrs.enter(slot)
 	row.Next = head
-	return errors.Join(t.write(slot, row), t.setHead(low(row), slot))
+	if err := t.write(slot, row); err != nil {
+		return err
+	}
+	t.setHead(low(row), slot)
+	return nil
 }
 
 // unchain unlinks a slot. Its row stays for programs that have already found
@@ -154,7 +158,8 @@ func (t *addrTable) unchain(slot uint16) error {
 	t.addrs.leave(slot)
 	row := t.written[slot]
 	if t.heads[low(row)] == slot {
-		return t.setHead(low(row), row.Next)
+		t.setHead(low(row), row.Next)
+		return nil
 	}
 	for s := t.heads[low(row)]; s != 0; s = t.written[s].Next {
 		if before := t.written[s]; before.Next == slot {
@@ -167,15 +172,20 @@ func (t *addrTable) unchain(slot uint16) error {
 
 func (t *addrTable) write(slot uint16, row bpf.TCCountedAddr) error {
 	t.written[slot] = row
-	return write(t.rows, int64(slot)*t.rowSize, row)
+	return t.rows.storeWords(int(slot)*t.rows.stride, row)
 }
 
-func (t *addrTable) setHead(low, slot uint16) error {
+func (t *addrTable) setHead(low, slot uint16) {
 	t.heads[low] = slot
-	return write(t.bss, t.slotsOff+int64(low)*2, slot)
+	t.bss.store16(t.slotsOff+int(low)*2, slot)
 }
 
-func (t *addrTable) setPrefixes(prefixes []netip.Prefix, forget func(uint16) error) error {
+// clearCell clears a cell of a slot's row.
+func (t *addrTable) clearCell(slot uint16, cell int) {
+	t.rows.store16(int(slot)*t.rows.stride+addrSize+cell*cellSize, 0)
+}
+
+func (t *addrTable) setPrefixes(prefixes []netip.Prefix, forget func(uint16)) error {
 	want := make(map[netip.Prefix]bool, len(prefixes))
 	for _, p := range prefixes {
 		if !p.IsValid() || p.Addr().Is4In6() {
@@ -209,7 +219,7 @@ func (t *addrTable) setPrefixes(prefixes []netip.Prefix, forget func(uint16) err
 		t.ranges.enter(slot)
 		bits.add(p)
 	}
-	return errors.Join(append(errs, write(t.bss, t.bitsOff, &bits))...)
+	return errors.Join(append(errs, t.bss.storeWords(t.bitsOff, &bits))...)
 }
 
 func prefixKey(p netip.Prefix) bpf.TCPrefixKey {

@@ -10,9 +10,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/link"
 	"github.com/google/gopacket/layers"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -57,6 +54,12 @@ func listen(t testing.TB, ns *netns.NS, a netip.Addr) *net.UDPConn {
 // that all arrive as they were sent.
 func (e *twoEnds) exchange(t testing.TB, n int) {
 	t.Helper()
+	e.between(t, n, nodeIP, podIP)
+}
+
+// between is exchange with other addresses.
+func (e *twoEnds) between(t testing.TB, n int, node, pod netip.Addr) {
+	t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
 	buf := make([]byte, 100)
 	for i := range n {
@@ -78,8 +81,8 @@ func (e *twoEnds) exchange(t testing.TB, n int) {
 				t.Fatalf("sent %q, received %q", b, buf[:k])
 			}
 		}
-		hop(e.podConn, e.nodeConn, nodeIP, ask)
-		hop(e.nodeConn, e.podConn, podIP, answer)
+		hop(e.podConn, e.nodeConn, node, ask)
+		hop(e.nodeConn, e.podConn, pod, answer)
 	}
 }
 
@@ -114,18 +117,20 @@ func sourceStatus(e *Engine, name string) model.Source {
 	return model.Source{}
 }
 
-func TestAttach(t *testing.T) {
+func TestAttach(t *testing.T) { eachMode(t, testAttach) }
+
+func testAttach(t *testing.T, mode string) {
 	ends := newTwoEnds(t)
 	ends.exchange(t, 3) // and both know each other's MAC
-	e := ends.watched(t, Config{})
+	e := ends.watched(t, Config{Attach: mode})
 	if s := sourceStatus(e, model.SourceTC); s.Status != model.Missing {
 		t.Errorf("before attaching: %+v", s)
 	}
 	if err := e.Attach([]Link{ends.nodeLink}); err != nil {
 		t.Fatal(err)
 	}
-	if s := sourceStatus(e, model.SourceTC); s.Status != model.OK {
-		t.Errorf("after attaching: %+v", s)
+	if s := sourceStatus(e, model.SourceTC); s.Status != model.OK || e.AttachMode() != mode {
+		t.Errorf("after attaching, by %s: %+v", e.AttachMode(), s)
 	}
 	ends.exchange(t, 50)
 	tr := poll(t, e)
@@ -154,9 +159,11 @@ func TestAttach(t *testing.T) {
 
 // TestAttachFollows attaches to links that come, go, and are gone before their
 // turn comes.
-func TestAttachFollows(t *testing.T) {
+func TestAttachFollows(t *testing.T) { eachMode(t, testAttachFollows) }
+
+func testAttachFollows(t *testing.T, mode string) {
 	ends := newTwoEnds(t)
-	e := ends.watched(t, Config{})
+	e := ends.watched(t, Config{Attach: mode})
 	second, _ := veth(t, ends.node, "host1", "", ends.pod, "pod1", "")
 	gone := Link{Index: 9999, Name: "gone"}
 	if err := e.Attach([]Link{ends.nodeLink, second, gone}); err != nil {
@@ -224,9 +231,11 @@ func TestAttachFollows(t *testing.T) {
 	}
 }
 
-func TestClosed(t *testing.T) {
+func TestClosed(t *testing.T) { eachMode(t, testClosed) }
+
+func testClosed(t *testing.T, mode string) {
 	ends := newTwoEnds(t)
-	e := ends.watched(t, Config{})
+	e := ends.watched(t, Config{Attach: mode})
 	if err := e.Attach([]Link{ends.nodeLink}); err != nil {
 		t.Fatal(err)
 	}
@@ -251,136 +260,87 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// programsOn counts the tcx programs of a link.
+// programsOn counts lasthop's programs on a link, by tcx and by clsact.
 func programsOn(t testing.TB, ns *netns.NS, index int) int {
 	t.Helper()
 	n := 0
+	h, _ := filtersOn(t, ns, index)
+	h.any(func(f *filter) bool {
+		if f.number() != 0 {
+			n++
+		}
+		return false
+	})
 	inside(t, ns, func() error {
-		for _, at := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
-			q, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: at})
+		for _, at := range tcxHooks {
+			list, err := queryTCX(index, at)
+			if errors.Is(err, unix.EINVAL) {
+				return nil // Linux before 6.6
+			}
 			if err != nil {
 				return err
 			}
-			n += len(q.Programs)
+			n += len(list)
 		}
 		return nil
 	})
 	return n
 }
 
-// counting makes a program of somebody else's that counts packets.
-func counting(t testing.TB) (*ebpf.Program, func() uint64) {
+// filtersOn lists the filters of a link, and what qdisc has them.
+func filtersOn(t testing.TB, ns *netns.NS, index int) (hooked, string) {
 	t.Helper()
-	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+	r := rtnlIn(t, ns)
+	kinds, err := r.qdiscs()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { m.Close() })
-	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Type: ebpf.SchedCLS, License: "MIT", Name: "foreign",
-		Instructions: asm.Instructions{
-			asm.LoadMapValue(asm.R1, m.FD(), 0),
-			asm.Mov.Imm(asm.R2, 1),
-			asm.AddAtomic.Mem(asm.R1, asm.R2, asm.DWord, 0),
-			asm.Mov.Imm(asm.R0, 0),
-			asm.Return(),
-		},
-	})
+	h, err := r.hooked(index)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { p.Close() })
-	return p, func() uint64 {
-		var n uint64
-		if err := m.Lookup(uint32(0), &n); err != nil {
-			t.Fatal(err)
-		}
-		return n
+	return h, kinds[index]
+}
+
+func rtnlIn(t testing.TB, ns *netns.NS) *rtnl {
+	t.Helper()
+	r, err := openRTNL(ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.close)
+	return r
+}
+
+// eachMode runs a test with each way to attach that the kernel has.
+func eachMode(t *testing.T, test func(t *testing.T, mode string)) {
+	t.Helper()
+	for _, mode := range modes(t) {
+		t.Run(mode, func(t *testing.T) { test(t, mode) })
 	}
 }
 
-// TestForeignPrograms puts others on the link before and after ours: in tcx
-// and behind clsact. All see every packet.
-func TestForeignPrograms(t *testing.T) {
-	ends := newTwoEnds(t)
-	ends.exchange(t, 1)
-	e := ends.watched(t, Config{})
-	counts := map[string]func() uint64{}
-	add := func(name string) {
-		t.Helper()
-		p, n := counting(t)
-		counts[name+" tcx"] = n
-		inside(t, ends.node, func() error {
-			l, err := link.AttachTCX(link.TCXOptions{Interface: ends.nodeLink.Index, Program: p, Attach: ebpf.AttachTCXIngress})
-			if err == nil {
-				t.Cleanup(func() { l.Close() })
-			}
-			return err
-		})
-	}
-	clsact := func() {
-		t.Helper()
-		p, n := counting(t)
-		counts["clsact"] = n
-		inside(t, ends.node, func() error {
-			at := netlink.QdiscAttrs{LinkIndex: ends.nodeLink.Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}
-			if err := netlink.QdiscAdd(&netlink.Clsact{QdiscAttrs: at}); err != nil {
-				return err
-			}
-			return netlink.FilterAdd(&netlink.BpfFilter{
-				FilterAttrs: netlink.FilterAttrs{LinkIndex: ends.nodeLink.Index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 1},
-				Fd:          p.FD(), Name: "foreign", DirectAction: true,
-			})
-		})
-	}
-	clsact()
-	add("before")
-	if err := e.Attach([]Link{ends.nodeLink}); err != nil {
+func modes(t testing.TB) []string {
+	t.Helper()
+	var old *model.UnsupportedError
+	err := probeTCX(newNS(t))
+	if err != nil && !errors.As(err, &old) {
 		t.Fatal(err)
 	}
-	ends.exchange(t, 20)
-	// The first tcx program returned 0, which ends the row: what is behind
-	// it was hidden already before we came.
-	// The foreign programs count ARP too, which the ends may need.
-	if n := counts["before tcx"](); n < 20 {
-		t.Errorf("the program that was there before saw %d packets, want 20", n)
+	if err != nil {
+		return []string{AttachClsact}
 	}
-	if h := hopOf(poll(t, e), podIP.String(), model.Ingress, model.AsSource); h.Packets != 20 {
-		t.Errorf("we saw %d packets, want 20", h.Packets)
-	}
-}
-
-// TestClsactBehind is a filter behind clsact with ours before it.
-func TestClsactBehind(t *testing.T) {
-	ends := newTwoEnds(t)
-	ends.exchange(t, 1)
-	e := ends.watched(t, Config{})
-	if err := e.Attach([]Link{ends.nodeLink}); err != nil {
-		t.Fatal(err)
-	}
-	p, n := counting(t)
-	inside(t, ends.node, func() error {
-		at := netlink.QdiscAttrs{LinkIndex: ends.nodeLink.Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}
-		if err := netlink.QdiscAdd(&netlink.Clsact{QdiscAttrs: at}); err != nil {
-			return err
-		}
-		return netlink.FilterAdd(&netlink.BpfFilter{
-			FilterAttrs: netlink.FilterAttrs{LinkIndex: ends.nodeLink.Index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 1},
-			Fd:          p.FD(), Name: "foreign", DirectAction: true,
-		})
-	})
-	ends.exchange(t, 20)
-	// ARP, which the ends may need, counts too.
-	if got := n(); got < 20 {
-		t.Errorf("the filter saw %d packets, want 20", got)
-	}
+	return []string{AttachTCX, AttachClsact}
 }
 
 // TestUndisturbed attaches, detaches and attaches while packets run, and looks
-// that each arrives.
-func TestUndisturbed(t *testing.T) {
+// that each arrives. A clsact qdisc is there: to make one loses packets.
+func TestUndisturbed(t *testing.T) { eachMode(t, testUndisturbed) }
+
+func testUndisturbed(t *testing.T, mode string) {
 	ends := newTwoEnds(t)
-	e := ends.watched(t, Config{})
+	clsactOf(t, ends.node, ends.nodeLink)
+	e := ends.watched(t, Config{Attach: mode})
 	done := make(chan error, 1)
 	go func() {
 		var errs []error

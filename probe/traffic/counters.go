@@ -1,11 +1,8 @@
 package traffic
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
-	"net/netip"
 	"time"
 	"unsafe"
 
@@ -19,19 +16,17 @@ import (
 // kernel and notes when a poll first and last saw them change.
 type counters struct {
 	coll        *ebpf.Collection
-	hopCounters *ebpf.Memory // by CPU, then number
-	peerTable   *ebpf.Memory // by CPU, then entry
-	hopKeys     *ebpf.Memory // by number of a hop counter
-	freeHops    *ebpf.Memory // a ring of numbers of hop counters
-	lostPeers   *ebpf.Memory // by slot of a local address
+	hopCounters *mapped // by CPU, then number
+	hopKeys     *mapped // by number of a hop counter
+	freeHops    *mapped // a ring of numbers of hop counters
+	addrLosses  *mapped // by slot, then reason
 	// addrs hold the numbers of the hop counters in their rows.
 	addrs *addrTable
 	cpus  int
-	// hopStride and peerStride are bytes per CPU.
-	hopStride, peerStride int
 
 	hops      []hop // by number of the hop counter
-	peers     map[peerKey]*peer
+	macs      moreMACs
+	peers     *peers
 	neighbors table[bpf.TCNeighKey]
 	pairs     table[bpf.TCPairKey]
 	// maxHops is how many hop counters there are, the unused number 0
@@ -42,10 +37,8 @@ type counters struct {
 	left    int
 	lost    [bpf.TCLostLOST_MAX]uint64
 	missed  uint64 // see readMissed
-	// peersLost are packets that no peer counted, by slot of the local
-	// address, peersForgot those of slots that were reused since.
-	peersLost   []uint64
-	peersForgot uint64
+	// lostOf are those packets that are of a known address, by its slot.
+	lostOf [][bpf.TCLostLOST_SIZE]uint64
 }
 
 // hop is a hop counter, summed over CPUs.
@@ -56,55 +49,64 @@ type hop struct {
 	first, last time.Time
 }
 
-type macs struct{ src, dst model.MAC }
-
-type peerKey struct {
-	local, link uint16
-	remote      netip.Addr
-}
-
-type peerCounts [bpf.TCDirectionDIRECTIONS]bpf.TCPeerCount
-
-type peer struct {
-	count    peerCounts
-	firstOut time.Time
-	last     [bpf.TCDirectionDIRECTIONS]time.Time
-}
-
 func newCounters(coll *ebpf.Collection, addrs *addrTable) (*counters, error) {
 	c := &counters{
 		coll:      coll,
 		addrs:     addrs,
-		peers:     map[peerKey]*peer{},
 		neighbors: newTable[bpf.TCNeighKey](coll.Maps[bpf.TCMapNeighbors]),
 		pairs:     newTable[bpf.TCPairKey](coll.Maps[bpf.TCMapPairs]),
 	}
-	for name, m := range map[string]**ebpf.Memory{
-		bpf.TCMapHopCounters: &c.hopCounters, bpf.TCMapPeers: &c.peerTable, bpf.TCMapHopKeys: &c.hopKeys, bpf.TCMapFreeHops: &c.freeHops,
-		bpf.TCMapPeersLost: &c.lostPeers,
+	for name, m := range map[string]**mapped{
+		bpf.TCMapHopCounters: &c.hopCounters, bpf.TCMapHopKeys: &c.hopKeys, bpf.TCMapFreeHops: &c.freeHops,
+		bpf.TCMapAddrLosses: &c.addrLosses,
 	} {
 		var err error
-		if *m, err = coll.Maps[name].Memory(); err != nil {
-			return nil, fmt.Errorf("map counters: %w", err)
+		if *m, err = mapMemory(coll.Maps[name]); err != nil {
+			return nil, err
 		}
 	}
 	c.cpus = int(coll.Maps[bpf.TCMapHopCounters].MaxEntries())
-	c.hopStride = int(coll.Maps[bpf.TCMapHopCounters].ValueSize())
-	c.peerStride = int(coll.Maps[bpf.TCMapPeers].ValueSize())
-	c.maxHops = c.hopStride / hopSize
-	c.peersLost = make([]uint64, coll.Maps[bpf.TCMapPeersLost].MaxEntries())
-	return c, nil
+	more, err := mapMemory(coll.Maps[bpf.TCMapMoreMacs])
+	if err != nil {
+		return nil, err
+	}
+	c.macs = newMoreMACs(more, c.cpus)
+	c.maxHops = c.hopCounters.stride / hopSize
+	c.lostOf = make([][bpf.TCLostLOST_SIZE]uint64, coll.Maps[bpf.TCMapAddrLosses].MaxEntries())
+	c.peers, err = newPeers(coll, c.cpus)
+	return c, err
 }
 
 func (c *counters) poll(now time.Time) error {
+	c.peers.poll(now)
+	c.pollLosses()
 	return errors.Join(
 		c.pollHops(now),
-		c.pollPeers(now),
 		c.neighbors.poll(now),
 		c.pairs.poll(now),
 		readLost(c.coll.Maps[bpf.TCMapLosses], &c.lost),
 		readMissed(c.coll, &c.missed),
 	)
+}
+
+// retiring reports whether entries of tables are about to be freed, release frees
+// them. No program may run that did when they were retired.
+func (c *counters) retiring() bool { return len(c.macs.retiring)+len(c.peers.retiring) > 0 }
+
+func (c *counters) release() {
+	c.macs.release()
+	c.peers.release()
+}
+
+// evictNeighbors forgets ARP and ND messages that were not seen since then: those on
+// links and for addresses that are gone and, where there is little room, all of them.
+func (c *counters) evictNeighbors(since time.Time, on *links) error {
+	crowded := c.neighbors.crowded()
+	return c.neighbors.evict(func(k bpf.TCNeighKey, last time.Time) bool {
+		link, watched := on.slots.of[int(k.Ifindex)]
+		addr, local := c.addrs.addrs.of[addrFrom(k.Addr)]
+		return last.Before(since) && (crowded || !watched || on.slots.gone(link, since) || local && c.addrs.addrs.gone(addr, since))
+	}, nil)
 }
 
 // used is how many hop counters were ever allocated, the unused number 0
@@ -122,7 +124,7 @@ func (c *counters) used() (int, error) {
 // crowded reports whether few hop counters are left, or little room for peers
 // on one CPU.
 func (c *counters) crowded() bool {
-	return c.left < c.maxHops/4 || nearlyFull(len(c.peers), c.peerStride/peerSize)
+	return c.left < c.maxHops/4 || c.peers.crowded()
 }
 
 func (c *counters) pollHops(now time.Time) error {
@@ -130,18 +132,14 @@ func (c *counters) pollHops(now time.Time) error {
 	if err != nil {
 		return err
 	}
-	keys, err := read[bpf.TCHopKey](c.hopKeys, 0, used*hopKeySize)
-	if err != nil {
-		return err
-	}
+	keys := read[bpf.TCHopKey](c.hopKeys, 0, used*hopKeySize)
 	sums := make([]hop, used)
+	more := len(c.macs.pairs) > 0
 	for cpu := range c.cpus {
-		list, err := read[bpf.TCHopCounter](c.hopCounters, cpu*c.hopStride, used*hopSize)
-		if err != nil {
-			return err
-		}
+		list := read[bpf.TCHopCounter](c.hopCounters, cpu*c.hopCounters.stride, used*hopSize)
 		for i := range list {
 			sums[i].add(&list[i])
+			more = more || list[i].Macs[bpf.TCLimitHOP_MACS-1].Packets > 0
 		}
 	}
 	for i := range sums {
@@ -160,7 +158,28 @@ func (c *counters) pollHops(now time.Time) error {
 		}
 	}
 	c.hops = sums
+	if more {
+		c.pollMACs(now)
+	}
 	return nil
+}
+
+// pollMACs adds the pairs that the hop counters had no room for.
+func (c *counters) pollMACs(now time.Time) {
+	c.macs.poll(now)
+	for k, n := range c.macs.pairs {
+		// A counter that is newer than this poll is not among the hops.
+		if int(k.hop) < len(c.hops) {
+			c.hops[k.hop].addMACs(k.macs, n.packets)
+		}
+	}
+}
+
+func (h *hop) addMACs(m macs, n uint64) {
+	if h.macs == nil {
+		h.macs = map[macs]uint64{}
+	}
+	h.macs[m] += n
 }
 
 // add adds the counts of one CPU.
@@ -180,61 +199,16 @@ func (h *hop) add(c *bpf.TCHopCounter) {
 		if m.Packets == 0 {
 			break
 		}
-		if h.macs == nil {
-			h.macs = map[macs]uint64{}
-		}
-		h.macs[macs{src: m.Src, dst: m.Dst}] += m.Packets
+		h.addMACs(macs{src: m.Src, dst: m.Dst}, m.Packets)
 	}
 }
 
-func (c *counters) pollPeers(now time.Time) error {
-	sums := make(map[peerKey]peerCounts, len(c.peers))
-	for cpu := range c.cpus {
-		list, err := read[bpf.TCPeer](c.peerTable, cpu*c.peerStride, c.peerStride)
-		if err != nil {
-			return err
-		}
-		for i := range list {
-			if p := &list[i]; p.Local != 0 {
-				key := peerKey{local: p.Local, link: p.Link, remote: addrFrom(p.Remote)}
-				sums[key] = sums[key].plus(p)
-			}
-		}
+func (c *counters) pollLosses() {
+	const row = int(bpf.TCLostLOST_SIZE)
+	words := read[uint64](c.addrLosses, 0, len(c.lostOf)*row*lossSize)
+	for slot := range c.lostOf {
+		copy(c.lostOf[slot][:], words[slot*row:])
 	}
-	lost, err := read[uint64](c.lostPeers, 0, len(c.peersLost)*lossSize)
-	if err != nil {
-		return err
-	}
-	c.peersLost = lost
-	for key, count := range sums {
-		p := c.peers[key]
-		if p == nil {
-			p = &peer{}
-			c.peers[key] = p
-		}
-		for d := range count {
-			if count[d] != p.count[d] {
-				p.last[d] = now
-			}
-		}
-		p.count = count
-		if p.firstOut.IsZero() && count[bpf.TCDirectionEGRESS].Packets > 0 {
-			p.firstOut = now
-		}
-	}
-	return nil
-}
-
-// plus adds the counts of one CPU.
-func (c peerCounts) plus(p *bpf.TCPeer) peerCounts {
-	for d := range c {
-		s, n := &c[d], &p.Count[d]
-		s.Packets += n.Packets
-		s.Requests += n.Requests
-		s.Replies += n.Replies
-		s.IcmpErrors += n.IcmpErrors
-	}
-	return c
 }
 
 func readLost(m *ebpf.Map, lost *[bpf.TCLostLOST_MAX]uint64) error {
@@ -264,92 +238,69 @@ func readMissed(coll *ebpf.Collection, missed *uint64) error {
 	return nil
 }
 
-func (c *counters) forgetAddr(slot uint16) error {
-	return c.forget(func(addr, _ uint16) bool { return addr == slot })
+func (c *counters) forgetAddr(slot uint16) {
+	c.forget(func(addr, _ uint16) bool { return addr == slot })
 }
 
-func (c *counters) forgetLink(slot uint16) error {
-	return c.forget(func(_, link uint16) bool { return link == slot })
+func (c *counters) forgetLink(slot uint16) {
+	c.forget(func(_, link uint16) bool { return link == slot })
 }
 
 // forgetTTLs clears the TTLs of every hop counter. A program that adds one at
 // the same time may restore the others of its CPU.
-func (c *counters) forgetTTLs() error {
-	zero := make([]byte, unsafe.Sizeof(bpf.TCHopCounter{}.Ttls))
+func (c *counters) forgetTTLs() {
 	for i := range c.hops {
 		if c.hops[i].n.Ttls == 0 {
 			continue
 		}
 		for cpu := range c.cpus {
-			at := cpu*c.hopStride + i*hopSize + int(unsafe.Offsetof(bpf.TCHopCounter{}.Ttls))
-			if _, err := c.hopCounters.WriteAt(zero, int64(at)); err != nil {
-				return fmt.Errorf("clear TTLs: %w", err)
-			}
+			c.hopCounters.store64(cpu*c.hopCounters.stride+i*hopSize+int(unsafe.Offsetof(bpf.TCHopCounter{}.Ttls)), 0)
 		}
 		c.hops[i].n.Ttls = 0
 	}
-	return nil
 }
 
 // forget clears the counts of the slots that match, which are about to be
 // reused, and frees their hop counters. No program may count for these slots
 // meanwhile.
-func (c *counters) forget(match func(addr, link uint16) bool) error {
-	var errs []error
+func (c *counters) forget(match func(addr, link uint16) bool) {
+	freed := map[uint32]bool{}
 	for i := range c.hops {
 		if k := c.hops[i].key; k.Addr != 0 && match(k.Addr, k.Link) {
-			errs = append(errs, c.free(i))
+			freed[uint32(i)] = true
 		}
 	}
-	zero := make([]byte, peerSize)
-	for cpu := range c.cpus {
-		list, err := read[bpf.TCPeer](c.peerTable, cpu*c.peerStride, c.peerStride)
-		errs = append(errs, err)
-		for i := range list {
-			if p := &list[i]; p.Local != 0 && match(p.Local, p.Link) {
-				_, err := c.peerTable.WriteAt(zero, int64(cpu*c.peerStride+i*peerSize))
-				errs = append(errs, err)
-			}
+	// Before their numbers are given to others.
+	c.macs.forget(func(k macKey) bool { return freed[k.hop] })
+	for number := range freed {
+		c.free(int(number))
+	}
+	c.peers.forget(match)
+	for slot := range c.lostOf {
+		if match(uint16(slot), 0) {
+			c.addrLosses.clear(slot*c.addrLosses.stride, c.addrLosses.stride)
+			clear(c.lostOf[slot][:])
 		}
 	}
-	for slot, n := range c.peersLost {
-		if n > 0 && match(uint16(slot), 0) {
-			_, err := c.lostPeers.WriteAt(make([]byte, lossSize), int64(slot*lossSize))
-			errs = append(errs, err)
-			c.peersForgot += n
-			c.peersLost[slot] = 0
-		}
-	}
-	maps.DeleteFunc(c.peers, func(k peerKey, _ *peer) bool { return match(k.local, k.link) })
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("clear counters: %w", err)
-	}
-	return nil
 }
 
 // free clears a hop counter and hands its number back to the programs.
-func (c *counters) free(number int) error {
-	var errs []error
-	write := func(m *ebpf.Memory, b []byte, at int64) {
-		_, err := m.WriteAt(b, at)
-		errs = append(errs, err)
-	}
+func (c *counters) free(number int) {
 	k := c.hops[number].key
-	cell := uint32(k.Link)*linkHops + uint32(k.Direction)*sides + uint32(k.Side)
-	write(c.addrs.rows, make([]byte, cellSize), int64(k.Addr)*c.addrs.rowSize+int64(addrSize+cell*cellSize))
-	write(c.hopKeys, make([]byte, hopKeySize), int64(number*hopKeySize))
+	c.addrs.clearCell(k.Addr, int(k.Link)*linkHops+int(k.Direction)*sides+int(k.Side))
+	c.hopKeys.store64(number*hopKeySize, 0)
 	for cpu := range c.cpus {
-		write(c.hopCounters, make([]byte, hopSize), int64(cpu*c.hopStride+number*hopSize))
+		c.hopCounters.clear(cpu*c.hopCounters.stride+number*hopSize, hopSize)
 	}
 	c.hops[number] = hop{}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
 	// The ring has an entry for every hop counter, so the next one is free.
-	at := c.freed % uint32(c.maxHops)
-	if _, err := c.freeHops.WriteAt(binary.NativeEndian.AppendUint32(nil, uint32(number)), int64(at*freeHopSize)); err != nil {
-		return err
-	}
+	c.freeHops.store32(int(c.freed)%c.maxHops*freeHopSize, uint32(number))
 	c.freed++
-	return nil
+}
+
+func sum(perCPU []uint64) (n uint64) {
+	for _, c := range perCPU {
+		n += c
+	}
+	return n
 }

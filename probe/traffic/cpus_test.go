@@ -22,6 +22,41 @@ func TestParseCPUs(t *testing.T) {
 	}
 }
 
+// TestBudget adds up what the tables of the tc programs take by the number of CPUs.
+// The kernel's own overhead, and the tables that it keeps for each possible CPU
+// itself, come on top: BenchmarkMaps has these too.
+func TestBudget(t *testing.T) {
+	const mib = 1 << 20
+	for cpus, want := range map[int]struct{ each, all int }{
+		// Bytes of tables by CPU, and of all tables. An Azure D2s_v3 has 2 CPUs.
+		1:   {5 * mib, 12 * mib},
+		2:   {10 * mib, 17 * mib},
+		16:  {80 * mib, 87 * mib},
+		64:  {97 * mib, 103 * mib},
+		128: {105 * mib, 112 * mib},
+	} {
+		spec, err := tcSpec(Config{MaxAddrs: defaultAddrs, MaxLinks: defaultLinks, cpus: cpus})
+		if err != nil {
+			t.Fatal(err)
+		}
+		each, all := 0, 0
+		for name, m := range spec.Maps {
+			n := int(m.ValueSize) * int(m.MaxEntries)
+			switch name {
+			case bpf.TCMapHopCounters, bpf.TCMapMoreMacs, bpf.TCMapPeers, bpf.TCMapPeerShares:
+				each += n
+			}
+			all += n
+			if m.MaxEntries == 0 || m.ValueSize == 0 {
+				t.Errorf("%d CPUs: %s has no room", cpus, name)
+			}
+		}
+		if each > want.each || all > want.all {
+			t.Errorf("%d CPUs: %.1f MiB by CPU, %.1f MiB in all; want at most %+v", cpus, float64(each)/mib, float64(all)/mib, want)
+		}
+	}
+}
+
 // TestHotPluggedCPU has packets on CPUs that the tables have no row for: they are
 // lost, and counted so.
 func TestHotPluggedCPU(t *testing.T) {

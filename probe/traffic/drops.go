@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
@@ -18,7 +21,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// maxSamples bounds the drops of which a sample is kept.
+// maxSamples bounds the samples that are kept.
 const maxSamples = 256
 
 // drops counts the packets that the kernel freed, by the kfree_skb tracepoint.
@@ -27,11 +30,14 @@ type drops struct {
 	link    link.Link
 	reader  *ringbuf.Reader
 	names   map[uint32]model.Reason // of drop reasons; nil before Linux 5.17
+	release uint32                  // the running kernel's
 	symbols *symbols
 
 	namespaces map[uint32]bool
-	counts     table[bpf.DropDropKey]
-	samples    map[bpf.DropDropKey]model.Sample
+	counts     *dropCounts
+	shares     *mapped // by slot of a pod's address; slot 0 has the sum of all
+	slots      int
+	samples    map[sampleKey]model.Sample
 	lost       [bpf.TCLostLOST_MAX]uint64
 	// missed are runs of the program that the kernel skipped; see readMissed.
 	// unsampled are events beyond maxSamples, or malformed ones.
@@ -45,11 +51,16 @@ func openDrops(tc *ebpf.Collection, cfg Config) (_ *drops, err error) {
 	if err != nil {
 		return nil, loadError("watch drops", err, cfg.Debug)
 	}
+	running, err := features.LinuxVersionCode()
+	if err != nil {
+		return nil, fmt.Errorf("watch drops: read kernel version: %w", err)
+	}
 	d := &drops{
 		names:      reasonNames(types),
+		release:    running,
 		symbols:    newSymbols(),
 		namespaces: map[uint32]bool{},
-		samples:    map[bpf.DropDropKey]model.Sample{},
+		samples:    map[sampleKey]model.Sample{},
 	}
 	spec, err := dropSpec(cfg, types)
 	if err != nil {
@@ -59,12 +70,21 @@ func openDrops(tc *ebpf.Collection, cfg Config) (_ *drops, err error) {
 		MapReplacements: map[string]*ebpf.Map{
 			".bss":                tc.Maps[".bss"],
 			bpf.TCMapCountedAddrs: tc.Maps[bpf.TCMapCountedAddrs],
+			bpf.TCMapAddrLosses:   tc.Maps[bpf.TCMapAddrLosses],
 		},
 	})
 	if err != nil {
 		return nil, loadError("watch drops", err, cfg.Debug)
 	}
-	d.counts = newTable[bpf.DropDropKey](d.coll.Maps[bpf.DropMapDrops])
+	if d.counts, err = newDropCounts(d.coll); err != nil {
+		d.coll.Close()
+		return nil, err
+	}
+	d.slots = int(d.coll.Maps[bpf.DropMapDropShares].MaxEntries())
+	if d.shares, err = mapMemory(d.coll.Maps[bpf.DropMapDropShares]); err != nil {
+		d.coll.Close()
+		return nil, err
+	}
 	d.reader, err = ringbuf.NewReader(d.coll.Maps[bpf.DropMapEvents])
 	if err != nil {
 		d.coll.Close()
@@ -90,10 +110,20 @@ func dropSpec(cfg Config, types *btf.Spec) (*ebpf.CollectionSpec, error) {
 	}
 	sizeAddrTable(spec, cfg)
 	spec.Maps[bpf.DropMapNamespaces].MaxEntries = maxNetns
+	cpus, err := cfg.countedCPUs()
+	if err != nil {
+		return nil, err
+	}
 	spec.Maps[bpf.DropMapDrops].MaxEntries = maxDrops
+	spec.Maps[bpf.DropMapFreeDrops].MaxEntries = maxDrops
+	resize(spec.Maps[bpf.DropMapDropCounts], cpus, maxDrops*countSize)
+	spec.Maps[bpf.DropMapRecents].MaxEntries = uint32(cpus)
+	spec.Maps[bpf.DropMapDropShares].MaxEntries = uint32(1 + cfg.MaxAddrs)
 	spec.Maps[bpf.DropMapEvents].MaxEntries = cmp.Or(cfg.ringBytes, defaultRing)
 	err = errors.Join(
 		spec.Variables[bpf.DropVarHasReason].Set(hasReason(types)),
+		spec.Variables[bpf.DropVarDropEntries].Set(uint32(maxDrops)),
+		spec.Variables[bpf.DropVarDropQuota].Set(dropQuota),
 		spec.Variables[bpf.DropVarEventRate].Set(cmp.Or(cfg.eventRate, defaultRate)),
 	)
 	if err != nil {
@@ -113,6 +143,7 @@ func (d *drops) setNamespaces(inodes []uint32) error {
 		if !want[i] {
 			delete(d.namespaces, i)
 			errs = append(errs, m.Delete(i))
+			d.counts.forgetRecent()
 		}
 	}
 	for i := range want {
@@ -129,23 +160,60 @@ func (d *drops) setNamespaces(inodes []uint32) error {
 }
 
 func (d *drops) poll(now time.Time) error {
-	errs := []error{readMissed(d.coll, &d.missed), d.counts.poll(now), d.pollEvents(now), readLost(d.coll.Maps[bpf.DropMapLosses], &d.lost)}
+	errs := []error{d.counts.release(now), readMissed(d.coll, &d.missed), d.counts.poll(now), d.pollEvents(now), readLost(d.coll.Maps[bpf.DropMapLosses], &d.lost)}
 	for key := range d.counts.entries {
 		d.symbols.want(key.Location)
 	}
 	for key := range d.samples {
-		d.symbols.want(key.Location)
+		d.symbols.want(key.drop.Location)
 	}
 	return errors.Join(append(errs, d.symbols.resolve())...)
 }
 
-// evict makes room for other drops and samples: it forgets those that were not
-// seen since then.
-func (d *drops) evict(since time.Time) error {
-	if nearlyFull(len(d.samples), maxSamples) {
-		maps.DeleteFunc(d.samples, func(_ bpf.DropDropKey, s model.Sample) bool { return s.Time.Before(since) })
+// dropQuota is how many entries a pod's address may have: of addresses, of ranges,
+// and of all others.
+var dropQuota = [bpf.TCFarFARS]uint32{bpf.TCFarFAR_ADDRESS: maxDrops / 16, bpf.TCFarFAR_RANGE: maxDrops / 64, bpf.TCFarFAR_OTHERS: maxDrops / 64}
+
+// full reports whether there is little room, or none left in a pod's quota.
+func (d *drops) full() bool {
+	if nearlyFull(len(d.counts.entries), maxDrops) {
+		return true
 	}
-	return d.counts.evict(since)
+	for _, q := range read[bpf.DropQuota](d.shares, d.shares.stride, (d.slots-1)*quotaSize) {
+		for far, most := range dropQuota {
+			if q.Taken[far]-q.Freed[far] >= most {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// giveBack tells the program that a pod may have one more entry.
+func (d *drops) giveBack(k bpf.DropDropKey) {
+	for _, slot := range []int{0, int(k.Local)} {
+		off := slot * d.shares.stride
+		freed := one[bpf.DropQuota](d.shares, off).Freed[k.Far]
+		d.shares.store32(off+int(unsafe.Offsetof(bpf.DropQuota{}.Freed))+int(k.Far)*4, freed+1)
+	}
+}
+
+// evict forgets drops that were not seen since then: those of pods that are gone and,
+// where there is little room, all of them.
+func (d *drops) evict(since time.Time, gone func(slot uint16) bool) error {
+	if nearlyFull(len(d.samples), maxSamples) {
+		maps.DeleteFunc(d.samples, func(_ sampleKey, s model.Sample) bool { return s.Time.Before(since) })
+	}
+	full := d.full()
+	return d.counts.evict(func(k bpf.DropDropKey, last time.Time) bool {
+		return last.Before(since) && (full || gone(k.Local))
+	}, d.giveBack)
+}
+
+// forgetAddr forgets the drops of a slot that is about to be another pod's, which
+// would have what is left of its quota.
+func (d *drops) forgetAddr(slot uint16) error {
+	return d.counts.evict(func(k bpf.DropDropKey, _ time.Time) bool { return k.Local == slot }, d.giveBack)
 }
 
 // pollEvents reads the events in the ring buffer, without waiting for more.
@@ -166,7 +234,8 @@ func (d *drops) pollEvents(now time.Time) error {
 		if err != nil {
 			return fmt.Errorf("read drop events: %w", err)
 		}
-		key, s, ok := decodeEvent(r.RawSample)
+		drop, s, ok := decodeEvent(r.RawSample)
+		key := sampleKey{drop, kindOf(s.Head)}
 		if _, known := d.samples[key]; !ok || !known && len(d.samples) >= maxSamples {
 			d.unsampled++
 			continue
@@ -189,13 +258,13 @@ func decodeEvent(raw []byte) (bpf.DropDropKey, model.Sample, bool) {
 		Time:     time.Unix(0, int64(e.Nanoseconds)),
 		IfIndex:  int(e.Key.Ifindex),
 		Netns:    e.Key.Netns,
-		Src:      addrFrom(bpf.TCAddr(e.Key.Src)),
-		Dst:      addrFrom(bpf.TCAddr(e.Key.Dst)),
+		Src:      addrFrom(bpf.TCAddr(e.Src)),
+		Dst:      addrFrom(bpf.TCAddr(e.Dst)),
 		SrcMAC:   e.SrcMac,
 		DstMAC:   e.Key.DstMac,
 		Protocol: e.Protocol<<8 | e.Protocol>>8,
 		Length:   int(e.Length),
-		Head:     slices.Clone(e.Head[:e.HeadLength]),
+		Head:     slices.Clone(kept(e.Head[:e.HeadLength])),
 		Count:    e.Count,
 	}, true
 }
@@ -203,7 +272,7 @@ func decodeEvent(raw []byte) (bpf.DropDropKey, model.Sample, bool) {
 func (d *drops) detail() string {
 	s := fmt.Sprintf("kfree_skb in %d namespaces", len(d.namespaces))
 	if d.names == nil {
-		s += "; this kernel gives no reasons (5.17 does)"
+		s += "; their reasons are derived: this kernel gives none (5.17 does)"
 	}
 	if !d.symbols.readable {
 		s += "; kernel symbols are hidden (CAP_SYSLOG shows them)"
@@ -222,10 +291,8 @@ func (d *drops) list(linkName func(netns uint32, index int) string) []model.Drop
 	merged := map[dropKey]*model.Drop{}
 	for key, k := range d.counts.entries {
 		m := model.Drop{
-			Src:      addrFrom(bpf.TCAddr(key.Src)),
-			Dst:      addrFrom(bpf.TCAddr(key.Dst)),
 			Proto:    key.Proto,
-			Reason:   d.reason(key.Reason),
+			Reason:   d.reason(&key),
 			Location: d.symbols.name(key.Location),
 			IfIndex:  int(key.Ifindex),
 			Link:     linkName(key.Netns, int(key.Ifindex)),
@@ -235,8 +302,10 @@ func (d *drops) list(linkName func(netns uint32, index int) string) []model.Drop
 			First:    k.first,
 			Last:     k.last,
 		}
-		// Several locations in one function count as one.
-		key.Location, key.Reason = 0, 0
+		m.Src, m.Dst, m.Range = dropEnds(&key)
+		// Several locations in one function count as one, and an address whose
+		// slot has changed.
+		key.Location, key.Reason, key.Local, key.Far = 0, 0, 0, 0
 		id := dropKey{key, m.Reason, m.Location}
 		if o := merged[id]; o != nil {
 			o.Packets += m.Packets
@@ -254,6 +323,20 @@ func (d *drops) list(linkName func(netns uint32, index int) string) []model.Drop
 	return out
 }
 
+// dropEnds are a drop's addresses. Where the far end is a range its address is not
+// valid.
+func dropEnds(k *bpf.DropDropKey) (src, dst netip.Addr, far netip.Prefix) {
+	src, dst = addrFrom(bpf.TCAddr(k.Src)), addrFrom(bpf.TCAddr(k.Dst))
+	switch {
+	case k.Bits == addrBits:
+	case k.FarIsSrc != 0:
+		far, src = prefixOf(src, k.Bits, dst), netip.Addr{}
+	default:
+		far, dst = prefixOf(dst, k.Bits, src), netip.Addr{}
+	}
+	return src, dst, far
+}
+
 type dropKey struct {
 	kernel   bpf.DropDropKey
 	reason   model.Reason
@@ -262,20 +345,20 @@ type dropKey struct {
 
 func compareDrops(a, b model.Drop) int {
 	return cmp.Or(
-		a.Src.Compare(b.Src), a.Dst.Compare(b.Dst), cmp.Compare(a.Proto, b.Proto),
+		a.Src.Compare(b.Src), a.Dst.Compare(b.Dst), a.Range.Compare(b.Range), cmp.Compare(a.Proto, b.Proto),
 		cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Location, b.Location),
 		cmp.Compare(a.Netns, b.Netns), cmp.Compare(a.IfIndex, b.IfIndex),
 		slices.Compare(a.DstMAC[:], b.DstMAC[:]),
 	)
 }
 
-// sampled returns the latest sample of each drop, oldest first.
+// sampled returns the latest sample of each drop and kind of packet, oldest first.
 func (d *drops) sampled(linkName func(netns uint32, index int) string) []model.Sample {
 	out := make([]model.Sample, 0, len(d.samples))
 	for key, s := range d.samples {
-		s.Reason = d.reason(key.Reason)
-		s.Location = d.symbols.name(key.Location)
-		s.Link = linkName(key.Netns, int(key.Ifindex))
+		s.Reason = d.reason(&key.drop)
+		s.Location = d.symbols.name(key.drop.Location)
+		s.Link = linkName(key.drop.Netns, int(key.drop.Ifindex))
 		out = append(out, s)
 	}
 	slices.SortFunc(out, func(a, b model.Sample) int {

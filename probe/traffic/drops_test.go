@@ -12,7 +12,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/cilium/ebpf/btf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -79,13 +78,30 @@ func newRouter(t testing.TB) *twoEnds {
 	return e
 }
 
+// secondPod is another address of the pod of newPair.
+var secondPod = netip.MustParseAddr("10.77.0.3")
+
+// newPair has two pods, by addresses of one namespace. The socket sends for the second.
+func newPair(t testing.TB) (*twoEnds, *net.UDPConn) {
+	t.Helper()
+	e := newRouter(t)
+	config(t, e.pod, e.podLink.Name, secondPod.String()+"/24")
+	return e, listen(t, e.pod, secondPod)
+}
+
+// loseFrom sends a packet to where the node has no route.
+func loseFrom(t testing.TB, conn *net.UDPConn, dst netip.Addr) {
+	t.Helper()
+	if _, err := conn.WriteToUDPAddrPort([]byte("lost"), netip.AddrPortFrom(dst, 9)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // lose sends packets from the pod to where the node has no route.
 func (e *twoEnds) lose(t testing.TB, dst netip.Addr, n int) {
 	t.Helper()
 	for range n {
-		if _, err := e.podConn.WriteToUDPAddrPort([]byte("lost"), netip.AddrPortFrom(dst, 9)); err != nil {
-			t.Fatal(err)
-		}
+		loseFrom(t, e.podConn, dst)
 	}
 }
 
@@ -249,16 +265,14 @@ func TestMissedRuns(t *testing.T) {
 	}
 }
 
-// TestDropLosses overflows the ring buffer, the rate and the table of kinds.
+// TestDropLosses overflows the ring buffer and the rate.
 func TestDropLosses(t *testing.T) {
 	tests := map[string]struct {
 		cfg   Config
 		kinds int
-		check func(model.Lost) bool
 	}{
-		"ring":  {Config{eventRate: 1 << 30, ringBytes: 4096}, 200, func(l model.Lost) bool { return l.Events > 100 && l.Counters == 0 }},
-		"rate":  {Config{eventRate: 3}, 200, func(l model.Lost) bool { return l.Events > 100 && l.Counters == 0 }},
-		"kinds": {Config{}, maxDrops + 100, func(l model.Lost) bool { return l.Counters >= 100 }},
+		"ring": {Config{eventRate: 1 << 30, ringBytes: 4096}, 200},
+		"rate": {Config{eventRate: 3}, 200},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -267,8 +281,8 @@ func TestDropLosses(t *testing.T) {
 			for i := range tt.kinds {
 				ends.lose(t, netip.AddrFrom4([4]byte{203, 0, byte(i >> 8), byte(i)}), 1)
 			}
-			tr := dropped(t, e, uint64(min(tt.kinds, maxDrops)))
-			if !tt.check(tr.Lost) || len(tr.Lost.Detail) == 0 {
+			tr := dropped(t, e, uint64(tt.kinds))
+			if tr.Lost.Events <= 100 || tr.Lost.Counters != 0 || len(tr.Lost.Detail) == 0 {
 				t.Errorf("lost %+v", tr.Lost)
 			}
 			if len(tr.Samples) > maxSamples {
@@ -278,27 +292,70 @@ func TestDropLosses(t *testing.T) {
 	}
 }
 
-func TestReasons(t *testing.T) {
-	types, err := btf.LoadKernelSpec()
-	if err != nil {
+// TestScanBesideDrops has one pod scan where no route leads until its quota of kinds
+// is used up. Its other drops are counted by ranges, then together, and another pod's
+// one by one. When those are idle that were, the quota is there again.
+func TestScanBesideDrops(t *testing.T) {
+	const scanned, few = 2 * maxDrops, 20
+	ends, conn := newPair(t)
+	e := ends.watched(t, Config{})
+	if err := e.SetLocal([]Local{{Addr: podIP}, {Addr: secondPod}, {Addr: nodeIP, Node: true}}); err != nil {
 		t.Fatal(err)
 	}
-	d := drops{names: reasonNames(types)}
-	found := map[model.Reason]bool{}
-	for _, r := range d.names {
-		found[r] = true
-	}
-	for _, r := range []model.Reason{"NOT_SPECIFIED", "NETFILTER_DROP", "NO_SOCKET"} {
-		if !found[r] {
-			t.Errorf("%s is not among the reasons", r)
+	// Two addresses of each /24.
+	scan := func() {
+		t.Helper()
+		for i := range scanned {
+			ends.lose(t, netip.AddrFrom4([4]byte{198, byte(18 + i>>15), byte(i >> 1), byte(i & 1)}), 1)
 		}
 	}
-	if r := d.reason(3<<16 | 7); r != "REASON_3_7" {
-		t.Errorf("a subsystem's reason is %s", r)
+	loseFew := func() {
+		t.Helper()
+		for i := range byte(few) {
+			loseFrom(t, conn, netip.AddrFrom4([4]byte{203, 0, 113, i}))
+		}
 	}
-	if r := (&drops{}).reason(2); r != "" {
-		t.Errorf("without reasons: %s", r)
+	check := func(tr model.Traffic) {
+		t.Helper()
+		kinds := map[int]int{}
+		var packets uint64
+		other := 0
+		for _, d := range tr.Drops {
+			if d.Src == secondPod {
+				other++
+				if d.Range.IsValid() || d.Packets != 1 {
+					t.Errorf("beside the scan: %+v", d)
+				}
+				continue
+			}
+			packets += d.Packets
+			if d.Dst.IsValid() == d.Range.IsValid() {
+				t.Errorf("one far end wanted: %+v", d)
+			}
+			kinds[d.Range.Bits()]++
+		}
+		// A range that is not valid has -1 bits.
+		if other != few || packets != scanned || kinds[-1] == 0 || kinds[24] == 0 || kinds[0] != 1 || len(kinds) != 3 {
+			t.Errorf("%d drops of the other pod, want %d; %d packets of the scan, want %d; kinds by bits %v", other, few, packets, scanned, kinds)
+		}
+		if tr.Lost.Counters > 0 {
+			t.Errorf("lost %q", tr.Lost.Detail)
+		}
+		for _, s := range tr.Samples {
+			if !s.Src.IsValid() || !s.Dst.IsValid() {
+				t.Errorf("sample %+v", s)
+			}
+		}
 	}
+	scan()
+	loseFew()
+	check(dropped(t, e, scanned+few))
+	if err := e.MakeRoom(time.Now().Add(time.Hour), false); err != nil {
+		t.Fatal(err)
+	}
+	scan()
+	loseFew()
+	check(dropped(t, e, scanned+few))
 }
 
 func TestSymbols(t *testing.T) {
@@ -344,8 +401,8 @@ ffffffff81000200 T third	[module]
 // TestShapes compares Go's shapes with C's, which asserts its own.
 func TestShapes(t *testing.T) {
 	for name, got := range map[string][2]int{
-		"address": {int(addrSize), 24}, "hop counter": {hopSize, 176}, "hop key": {hopKeySize, 8},
-		"peer": {peerSize, 88}, "link": {linkSize, 8}, "event": {eventSize, 224},
+		"address": {addrSize, 24}, "hop counter": {hopSize, 176}, "hop key": {hopKeySize, 8},
+		"peer": {peerSize, 88}, "share": {shareSize, 96}, "quota": {quotaSize, 24}, "MACs": {macSize, 24}, "link": {linkSize, 8}, "event": {eventSize, 256},
 		"kind": {int(unsafe.Sizeof(bpf.DropDropKey{})), 64},
 	} {
 		if got[0] != got[1] {
@@ -382,7 +439,7 @@ func FuzzDecodeMaps(f *testing.F) {
 		}
 		var sum peerCounts
 		for _, q := range view[bpf.TCPeer](b) {
-			sum = sum.plus(&q)
+			sum = sum.plus(q.Count)
 			if !addrFrom(q.Remote).IsValid() {
 				t.Errorf("address of %+v", q.Remote)
 			}

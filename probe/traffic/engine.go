@@ -2,8 +2,8 @@
 // attaches them to links, and reads their maps.
 //
 // The programs run at the tc hooks of the node's links and at the kfree_skb
-// tracepoint. They modify no packet. Nothing is pinned, so nothing outlives the
-// process.
+// tracepoint. They modify no packet. Nothing is pinned. With tcx nothing outlives
+// the process, with clsact a filter may, which then does nothing: see clsact.
 package traffic
 
 import (
@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"math/bits"
 	"net/netip"
+	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -40,11 +42,13 @@ const (
 	defaultRing = 256 << 10
 	defaultRate = 128
 
-	// maxHops and maxPeers are per CPU. hopBytes and peerBytes bound the
+	// maxHops, maxMACs and maxPeers are per CPU. The others bound the
 	// memory of all present CPUs together.
 	maxHops   = 16384
 	hopBytes  = 64 << 20
-	maxPeers  = 8192
+	maxMACs   = 32768
+	macBytes  = 32 << 20
+	maxPeers  = 16384
 	peerBytes = 32 << 20
 )
 
@@ -57,6 +61,13 @@ type Config struct {
 	MaxAddrs, MaxLinks int
 	// Pairs allows Local.Pairs. It makes every packet cost more.
 	Pairs bool
+	// Attach is AttachTCX, AttachClsact or AttachAuto; empty is AttachAuto.
+	Attach string
+	// Janitor makes the command of a process that calls Janitor. It is started
+	// only with AttachClsact. nil means none.
+	Janitor func() *exec.Cmd
+	// KeepLeftovers leaves what killed lasthops left.
+	KeepLeftovers bool
 	// Debug adds the verifier's log to errors.
 	Debug bool
 
@@ -85,6 +96,9 @@ type Link struct {
 	// NoEthernet says that packets begin with the IP header (tun, wireguard,
 	// ipip).
 	NoEthernet bool
+	// IPTunnel says that it is an ipip or sit tunnel, whose packets begin with the
+	// outer header on old kernels: see keepsOuter.
+	IPTunnel bool
 }
 
 // Engine holds the loaded programs. Its methods may be called concurrently.
@@ -93,7 +107,9 @@ type Engine struct {
 	closed   atomic.Bool
 	closeAll func() error // runs close once
 
-	coll     *ebpf.Collection
+	coll *ebpf.Collection
+	// noTCX is why the kernel has no tcx, nil if it has.
+	noTCX    error
 	attached *attachments
 	drops    *drops // nil if drops cannot be watched
 	dropsErr error  // why
@@ -108,6 +124,7 @@ type Engine struct {
 // error is a *model.UnsupportedError. If only drops cannot be watched, Open
 // succeeds and Sources says why.
 func Open(cfg Config) (*Engine, error) {
+	cfg.Attach = cmp.Or(cfg.Attach, AttachAuto)
 	cfg.MaxAddrs = cmp.Or(cfg.MaxAddrs, defaultAddrs)
 	cfg.MaxLinks = cmp.Or(cfg.MaxLinks, defaultLinks)
 	if err := cfg.check(); err != nil {
@@ -120,8 +137,15 @@ func Open(cfg Config) (*Engine, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, refused("load BPF programs", err)
 	}
-	if err := probeTCX(cfg.NS); err != nil {
-		return nil, err
+	var old *model.UnsupportedError
+	noTCX := probeTCX(cfg.NS)
+	if noTCX != nil && (cfg.Attach == AttachTCX || !errors.As(noTCX, &old)) {
+		return nil, noTCX
+	}
+	if !cfg.KeepLeftovers {
+		if err := removeLeftovers(cfg.NS); err != nil {
+			return nil, err
+		}
 	}
 	spec, err := tcSpec(cfg)
 	if err != nil {
@@ -131,7 +155,7 @@ func Open(cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, loadError("load tc programs", err, cfg.Debug)
 	}
-	e := &Engine{ns: cfg.NS, coll: coll}
+	e := &Engine{ns: cfg.NS, coll: coll, noTCX: noTCX}
 	e.closeAll = sync.OnceValue(e.close)
 	if err := e.open(cfg, spec); err != nil {
 		coll.Close()
@@ -144,6 +168,9 @@ func (cfg Config) check() error {
 	if cfg.NS == nil {
 		return errors.New("open traffic engine: no namespace given")
 	}
+	if !slices.Contains([]string{AttachAuto, AttachTCX, AttachClsact}, cfg.Attach) {
+		return fmt.Errorf("open traffic engine: attach by %q: unknown", cfg.Attach)
+	}
 	// Slots have 16 bits, and the hash table of links must not fill up.
 	if n := 1<<16 - maxPrefixes - 2; cfg.MaxAddrs < 0 || cfg.MaxAddrs > n {
 		return fmt.Errorf("open traffic engine: %d addresses: at most %d", cfg.MaxAddrs, n)
@@ -155,9 +182,9 @@ func (cfg Config) check() error {
 }
 
 func (e *Engine) open(cfg Config, spec *ebpf.CollectionSpec) error {
-	bss, err := e.coll.Maps[".bss"].Memory()
+	bss, err := mapMemory(e.coll.Maps[".bss"])
 	if err != nil {
-		return fmt.Errorf("map BPF variables: %w", err)
+		return err
 	}
 	if e.addrs, err = newAddrTable(e.coll, spec, bss, cfg); err != nil {
 		return err
@@ -166,24 +193,29 @@ func (e *Engine) open(cfg Config, spec *ebpf.CollectionSpec) error {
 	if e.counters, err = newCounters(e.coll, e.addrs); err != nil {
 		return err
 	}
-	e.attached = newAttachments(&tcx{
-		ingress: e.coll.Programs[bpf.TCProgLasthopIngress],
-		egress:  e.coll.Programs[bpf.TCProgLasthopEgress],
-	})
+	e.attached = newAttachments(func(links []Link) (attacher, error) { return e.chooseAttacher(cfg, links) })
 	e.drops, e.dropsErr = openDrops(e.coll, cfg)
 	return nil
 }
 
 // rowCells is how many hop counters an address may have: those of each link,
 // and of the unused slot 0.
-func rowCells(cfg Config) uint32 { return ceilPow2(uint32(cfg.MaxLinks+1)) * linkHops }
+func rowCells(cfg Config) uint32 { return ceilPow2(uint32(cfg.MaxLinks+1)) * uint32(linkHops) }
 
 // rowSize is the size in bytes of a row of the address table.
-func rowSize(cfg Config) uint32 { return addrSize + rowCells(cfg)*cellSize }
+func rowSize(cfg Config) uint32 { return uint32(addrSize) + rowCells(cfg)*uint32(cellSize) }
 
 // perCPU is how many values of a size fit each CPU's share of the budget.
 func perCPU(most, budget, size, cpus int) uint32 {
 	return uint32(min(most, budget/size/cpus))
+}
+
+// countedCPUs is how many CPUs have tables of their own.
+func (cfg Config) countedCPUs() (int, error) {
+	if cfg.cpus != 0 {
+		return cfg.cpus, nil
+	}
+	return presentCPUs()
 }
 
 // tcSpec loads the tc object and sets its sizes.
@@ -192,21 +224,22 @@ func tcSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	if err != nil {
 		return nil, err
 	}
-	cpus := cfg.cpus
-	if cpus == 0 {
-		if cpus, err = presentCPUs(); err != nil {
-			return nil, err
-		}
+	cpus, err := cfg.countedCPUs()
+	if err != nil {
+		return nil, err
 	}
 	hops := floorPow2(perCPU(cmp.Or(cfg.maxHops, maxHops), hopBytes, hopSize, cpus))
+	macSets := floorPow2(perCPU(maxMACs, macBytes, macSize, cpus) / macWays)
 	sets := floorPow2(perCPU(maxPeers, peerBytes, peerSize, cpus) / peerWays)
+	quota := peerQuota(sets * peerWays)
 
 	sizeAddrTable(spec, cfg)
 	resize(spec.Maps[bpf.TCMapHopCounters], cpus, hops*uint32(hopSize))
-	resize(spec.Maps[bpf.TCMapFreeHops], 1, hops*freeHopSize)
+	resize(spec.Maps[bpf.TCMapFreeHops], 1, hops*uint32(freeHopSize))
+	resize(spec.Maps[bpf.TCMapMoreMacs], cpus, macSets*macWays*uint32(macSize))
 	resize(spec.Maps[bpf.TCMapPeers], cpus, sets*peerWays*uint32(peerSize))
 	spec.Maps[bpf.TCMapHopKeys].MaxEntries = hops
-	spec.Maps[bpf.TCMapPeersLost].MaxEntries = uint32(cfg.MaxAddrs + 1)
+	spec.Maps[bpf.TCMapPeerShares].MaxEntries = uint32(cpus * (cfg.MaxAddrs + 1))
 	spec.Maps[bpf.TCMapNeighbors].MaxEntries = maxNeighbors
 	spec.Maps[bpf.TCMapPrefixes].MaxEntries = maxPrefixes
 	if cfg.Pairs {
@@ -215,7 +248,10 @@ func tcSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	err = errors.Join(
 		spec.Variables[bpf.TCVarRowMask].Set(rowCells(cfg)-1),
 		spec.Variables[bpf.TCVarHopMask].Set(hops-1),
+		spec.Variables[bpf.TCVarMacMask].Set(macSets-1),
 		spec.Variables[bpf.TCVarPeerMask].Set(sets-1),
+		spec.Variables[bpf.TCVarPeerAddrs].Set(quota[bpf.TCFarFAR_ADDRESS]),
+		spec.Variables[bpf.TCVarPeerRanges].Set(quota[bpf.TCFarFAR_RANGE]),
 		spec.Variables[bpf.TCVarFirstRemote].Set(uint32(cfg.MaxAddrs+1)),
 	)
 	if err != nil {
@@ -224,9 +260,11 @@ func tcSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	return spec, nil
 }
 
-// sizeAddrTable sizes the address table, which both objects declare.
+// sizeAddrTable sizes the tables by slot of an address that both objects declare.
 func sizeAddrTable(spec *ebpf.CollectionSpec, cfg Config) {
-	resize(spec.Maps[bpf.TCMapCountedAddrs], 1+cfg.MaxAddrs+maxPrefixes, rowSize(cfg))
+	slots := 1 + cfg.MaxAddrs + maxPrefixes
+	resize(spec.Maps[bpf.TCMapCountedAddrs], slots, rowSize(cfg))
+	spec.Maps[bpf.TCMapAddrLosses].MaxEntries = uint32(slots)
 }
 
 // resize changes an array's size and its value size. No BTF type describes the
@@ -258,7 +296,17 @@ func loadError(what string, err error, debug bool) error {
 func (e *Engine) SetLocal(local []Local) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.addrs.setLocal(local, e.counters.forgetAddr)
+	var errs []error
+	err := e.addrs.setLocal(local, func(slot uint16) {
+		e.counters.forgetAddr(slot)
+		if e.drops != nil {
+			errs = append(errs, e.drops.forgetAddr(slot))
+		}
+	})
+	if e.drops != nil {
+		e.drops.counts.forgetRecent()
+	}
+	return errors.Join(append(errs, err)...)
 }
 
 // SetPrefixes replaces the set of remote pod ranges.
@@ -280,19 +328,34 @@ func (e *Engine) SetNamespaces(inodes []uint32) error {
 }
 
 // Poll reads the counters. First and last times in Traffic are times of polls.
+// Where other programs removed ours from links, it attaches again.
 func (e *Engine) Poll(now time.Time) error {
+	if err := e.lookNow(now); err != nil {
+		return err
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed.Load() {
 		return fmt.Errorf("poll traffic engine: %w", unix.EBADF)
 	}
-	e.addrs.polled(now)
-	e.links.slots.polled(now)
+	e.settle(now)
 	err := e.counters.poll(now)
 	if e.drops != nil {
 		err = errors.Join(err, e.drops.poll(now))
 	}
 	return err
+}
+
+// settle notes that programs which ran at the last poll have ended, so that what
+// was taken from them may be reused. It waits for that only where something was.
+func (e *Engine) settle(now time.Time) {
+	if e.addrs.leaving() || e.links.slots.leaving || e.counters.retiring() || e.drops != nil && e.drops.counts.retiring() {
+		// Where this fails the time between two polls has to be enough.
+		_ = quiesce()
+	}
+	e.addrs.polled(now)
+	e.links.slots.polled(now)
+	e.counters.release()
 }
 
 // ForgetTTLs clears the sets of TTLs, which then hold those seen since.
@@ -302,35 +365,42 @@ func (e *Engine) ForgetTTLs() error {
 	if e.closed.Load() {
 		return fmt.Errorf("forget TTLs: %w", unix.EBADF)
 	}
-	return e.counters.forgetTTLs()
+	e.counters.forgetTTLs()
+	return nil
 }
 
-// MakeRoom frees entries of tables that are nearly full, since an observation may
-// last for days: counts of addresses and links that were removed before since,
-// and of drops and of ARP and ND messages that were not seen after it. A counter
-// that is freed restarts from zero when its packets are seen again.
-func (e *Engine) MakeRoom(since time.Time) error {
+// MakeRoom frees entries of tables, since an observation may last for days. Of tables
+// that are nearly full: counts of addresses and links that were removed before since,
+// and of drops and of ARP and ND messages that were not seen after it. Drops and
+// messages of removed addresses and links are freed whether there is room or not and,
+// with all, their other counts too: polling costs more with each. A counter that is
+// freed restarts from zero when its packets are seen again.
+func (e *Engine) MakeRoom(since time.Time, all bool) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed.Load() {
 		return fmt.Errorf("make room: %w", unix.EBADF)
 	}
-	var errs []error
-	if e.counters.crowded() {
+	e.attached.forgetGaps(since)
+	// While the tables still know who was removed.
+	errs := []error{e.counters.evictNeighbors(since, e.links)}
+	if e.drops != nil {
+		errs = append(errs, e.drops.evict(since, func(slot uint16) bool { return e.addrs.addrs.gone(slot, since) }))
+	}
+	if all || e.counters.crowded() {
 		gone, links := e.addrs.release(since), e.links.slots.release(since)
 		if len(gone)+len(links) > 0 {
-			errs = append(errs, e.counters.forget(func(addr, link uint16) bool { return gone[addr] || links[link] }))
+			e.counters.forget(func(addr, link uint16) bool { return gone[addr] || links[link] })
 		}
 	}
-	errs = append(errs, e.counters.neighbors.evict(since))
-	if e.drops != nil {
-		errs = append(errs, e.drops.evict(since))
-	}
+	e.counters.macs.evict(since)
+	e.counters.peers.evict(since)
 	return errors.Join(errs...)
 }
 
-// AttachMode names the mechanism that attaches programs to links.
-func (e *Engine) AttachMode() string { return e.attached.by.mode() }
+// AttachMode names the mechanism that attaches programs to links: AttachTCX or
+// AttachClsact, or nothing before the first Attach.
+func (e *Engine) AttachMode() string { return e.attached.mode() }
 
 // Sources reports how much of the traffic is watched.
 func (e *Engine) Sources() []model.Source {
@@ -354,9 +424,7 @@ func (e *Engine) Close() error {
 }
 
 func (e *Engine) close() error {
-	e.attached.changing.Lock()
-	err := e.detachOthers(nil)
-	e.attached.changing.Unlock()
+	err := e.detachAll()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.drops != nil {

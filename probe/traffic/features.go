@@ -21,23 +21,30 @@ import (
 func Features(ns *netns.NS) []model.Feature {
 	// If this fails and matters, loading below fails too.
 	_ = rlimit.RemoveMemlock()
+	program := []capability{capBPF, capPerfmon}
 	return []model.Feature{
-		feature("kernel", "Linux 5.10 or later", tryKernel),
-		feature("BTF", "a kernel built with CONFIG_DEBUG_INFO_BTF", tryBTF),
-		feature("BPF programs", "CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN", tryLoad),
-		feature("tcx", "Linux 6.6 or later; CAP_BPF and CAP_NET_ADMIN", func() (string, error) { return tryTCX(ns) }),
-		feature("ring buffer", "Linux 5.8 or later; CAP_BPF", tryRing),
-		feature("drop tracepoint", "CAP_BPF and CAP_PERFMON; BTF", tryDrops),
-		feature("kernel symbols", "CAP_SYSLOG, or sysctl kernel.kptr_restrict=0", trySymbols),
+		feature("kernel", needs{5, 10, nil, ""}, tryKernel),
+		feature("BTF", needs{5, 2, nil, "a kernel built with CONFIG_DEBUG_INFO_BTF"}, tryBTF),
+		feature("BPF programs", needs{5, 10, rights, ""}, tryLoad),
+		feature("attaching", needs{5, 10, rights, "below Linux 6.6 the modules sch_ingress and cls_bpf"}, func() (string, error) { return tryAttach(ns) }),
+		feature("ring buffer", needs{5, 8, []capability{capBPF}, ""}, tryRing),
+		feature("drop tracepoint", needs{5, 10, program, "a kernel built with CONFIG_DEBUG_INFO_BTF"}, tryDrops),
+		leftBehind(ns),
+		feature("kernel symbols", needs{5, 10, []capability{capSyslog}, "sysctl kernel.kptr_restrict=1"}, trySymbols),
 	}
 }
 
-func feature(name, remedy string, try func() (string, error)) model.Feature {
+func feature(name string, n needs, try func() (string, error)) model.Feature {
 	detail, err := try()
-	if err != nil {
-		return model.Feature{Name: name, Status: model.Missing, Detail: err.Error(), Remedy: remedy}
+	if err == nil {
+		return model.Feature{Name: name, Status: model.OK, Detail: detail}
 	}
-	return model.Feature{Name: name, Status: model.OK, Detail: detail}
+	detail = err.Error()
+	if errors.Is(err, unix.EPERM) {
+		// The remedy says why; the library would guess.
+		detail = unix.EPERM.Error()
+	}
+	return model.Feature{Name: name, Status: model.Missing, Detail: detail, Remedy: n.remedy(err)}
 }
 
 func tryKernel() (string, error) {
@@ -88,16 +95,45 @@ func tryLoad() (string, error) {
 	return "", withEmpty(func(*ebpf.Program) error { return nil })
 }
 
-func tryTCX(ns *netns.NS) (string, error) {
-	return "", withEmpty(func(p *ebpf.Program) error {
-		return ns.Do(func() error {
-			h, err := (&tcx{ingress: p, egress: p}).attach(loopback)
-			if err != nil {
+// tryAttach attaches to the loopback, by clsact where the kernel has no tcx.
+func tryAttach(ns *netns.NS) (detail string, err error) {
+	err = withEmpty(func(p *ebpf.Program) error {
+		programs := [len(hooks)]*ebpf.Program{p, p}
+		var by attacher = newTCX(programs)
+		noTCX := probeTCX(ns)
+		var old *model.UnsupportedError
+		if errors.As(noTCX, &old) {
+			detail = "; tcx takes Linux 6.6 or later"
+			if by, err = openClsact(ns, programs, false, nil); err != nil {
 				return err
 			}
-			return h.Close()
+		} else if noTCX != nil {
+			return noTCX
+		}
+		detail = by.mode() + detail
+		return ns.Do(func() error {
+			err := by.attach(Link{Index: loopback, Name: "lo"})
+			return errors.Join(err, by.detach([]int{loopback}), by.close())
 		})
 	})
+	return detail, err
+}
+
+// leftBehind tells of what killed lasthops left.
+func leftBehind(ns *netns.NS) model.Feature {
+	const name = "leftovers"
+	links, err := Leftovers(ns)
+	switch {
+	case err != nil:
+		return model.Feature{Name: name, Status: model.Missing, Detail: err.Error()}
+	case links == 0:
+		return model.Feature{Name: name, Status: model.OK, Detail: "none"}
+	}
+	return model.Feature{
+		Name: name, Status: model.Partial,
+		Detail: fmt.Sprintf("%d links have tc filters of a lasthop that was killed, which pass every packet on", links),
+		Remedy: "any command that watches packets removes them",
+	}
 }
 
 func tryRing() (string, error) {

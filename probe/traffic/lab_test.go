@@ -23,6 +23,12 @@ import (
 
 // TestMain runs the tests, then looks for descriptors that they left open.
 func TestMain(m *testing.M) {
+	if os.Getenv(janitorEnv) != "" {
+		if Janitor() != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if os.Getenv(victimEnv) != "" {
 		victim()
 	}

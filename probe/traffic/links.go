@@ -11,22 +11,30 @@ import (
 // links is the table of links, which the programs look up by index. Hop counters
 // and peers refer to a link by its slot; slot 0 is unused.
 type links struct {
-	bss     *ebpf.Memory
-	off     int64          // of links in .bss
+	bss     *mapped
+	off     int            // of links in .bss
 	entries [linkTable]int // the index of the link in each entry, 0 if free
 	slots   *pool[int]     // by index
 	names   map[int]string
 	// pairs is Config.Pairs.
-	pairs bool
+	pairs      bool
+	keepsOuter bool
 }
 
-func newLinks(spec *ebpf.CollectionSpec, bss *ebpf.Memory, cfg Config) *links {
+// keepsOuter reports whether packets that come out of ipip and sit tunnels begin with
+// outer headers at the ingress hook. Since Linux 5.14 these drivers reset the MAC
+// header.
+func keepsOuter() bool { return before(5, 14) }
+
+func newLinks(spec *ebpf.CollectionSpec, bss *mapped, cfg Config) *links {
 	return &links{
 		bss:   bss,
-		off:   int64(spec.Variables[bpf.TCVarLinks].Offset),
+		off:   int(spec.Variables[bpf.TCVarLinks].Offset),
 		slots: newPool[int](1, uint16(cfg.MaxLinks+1)),
 		names: map[int]string{},
 		pairs: cfg.Pairs,
+
+		keepsOuter: keepsOuter(),
 	}
 }
 
@@ -47,7 +55,7 @@ func (l *links) entry(index int) int {
 }
 
 // set adds a link, or changes its flags and name.
-func (l *links) set(k Link, forget func(uint16) error) error {
+func (l *links) set(k Link, forget func(uint16)) error {
 	p := l.entry(k.Index)
 	if p < 0 {
 		return fmt.Errorf("count on link %s: %w near index %d", k.Name, errFull, k.Index)
@@ -66,6 +74,9 @@ func (l *links) set(k Link, forget func(uint16) error) error {
 	if l.pairs {
 		flags |= bpf.TCLinkFlagsLINK_PAIRS
 	}
+	if l.keepsOuter && k.IPTunnel {
+		flags |= bpf.TCLinkFlagsLINK_OUTER
+	}
 	return l.write(p, bpf.TCLink{Ifindex: uint32(k.Index), Slot: slot, Flags: uint8(flags), NoEthernet: k.NoEthernet})
 }
 
@@ -82,8 +93,8 @@ func (l *links) remove(index int) error {
 	return l.write(p, bpf.TCLink{})
 }
 
-// write writes an entry, whose 8 bytes are copied in one store: programs never
-// see half of it.
+// write writes an entry, whose 8 bytes are one store: programs never see half of
+// it.
 func (l *links) write(entry int, k bpf.TCLink) error {
-	return write(l.bss, l.off+int64(entry*linkSize), k)
+	return l.bss.storeWords(l.off+entry*linkSize, k)
 }

@@ -17,9 +17,10 @@ type pool[K comparable] struct {
 	of         map[K]uint16
 	holders    []holder[K] // by slot, from first
 	// polls counts polls. A program that found a slot before its key left
-	// has finished by the next poll.
-	polls uint64
-	now   time.Time // of the last poll
+	// has finished by the next poll. leaving says that a key left since.
+	polls   uint64
+	leaving bool
+	now     time.Time // of the last poll
 }
 
 type holder[K comparable] struct {
@@ -30,14 +31,14 @@ type holder[K comparable] struct {
 	released bool // the slot belongs to no key
 }
 
-func (p *pool[K]) polled(now time.Time) { p.polls, p.now = p.polls+1, now }
+func (p *pool[K]) polled(now time.Time) { p.polls, p.now, p.leaving = p.polls+1, now, false }
 
 func newPool[K comparable](first, end uint16) *pool[K] {
 	return &pool[K]{first: first, end: end, of: map[K]uint16{}}
 }
 
 // take returns the slot of k. It calls forget for a slot that another key had.
-func (p *pool[K]) take(k K, forget func(slot uint16) error) (uint16, error) {
+func (p *pool[K]) take(k K, forget func(slot uint16)) (uint16, error) {
 	if slot, ok := p.of[k]; ok {
 		return slot, nil
 	}
@@ -50,9 +51,7 @@ func (p *pool[K]) take(k K, forget func(slot uint16) error) (uint16, error) {
 			return 0, fmt.Errorf("%w for more than %d", errFull, len(p.holders))
 		}
 		slot = p.first + uint16(i)
-		if err := forget(slot); err != nil {
-			return 0, err
-		}
+		forget(slot)
 		if !p.holders[i].released {
 			delete(p.of, p.holders[i].key)
 		}
@@ -77,6 +76,14 @@ func (p *pool[K]) enter(slot uint16) { p.holders[slot-p.first].live = true }
 func (p *pool[K]) leave(slot uint16) {
 	t := &p.holders[slot-p.first]
 	t.live, t.gone, t.left = false, p.polls, p.now
+	p.leaving = true
+}
+
+// gone reports whether the key of a slot left before then, and what the programs did
+// for it has been read.
+func (p *pool[K]) gone(slot uint16, before time.Time) bool {
+	t := &p.holders[slot-p.first]
+	return !t.live && t.gone < p.polls && (t.released || t.left.Before(before))
 }
 
 // release frees and returns the slots of keys that left before then. The caller
@@ -85,7 +92,7 @@ func (p *pool[K]) release(before time.Time) map[uint16]bool {
 	out := map[uint16]bool{}
 	for i := range p.holders {
 		t := &p.holders[i]
-		if !t.live && !t.released && t.gone < p.polls && t.left.Before(before) {
+		if !t.released && p.gone(p.first+uint16(i), before) {
 			delete(p.of, t.key)
 			*t = holder[K]{gone: t.gone, released: true}
 			out[p.first+uint16(i)] = true

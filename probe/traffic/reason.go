@@ -1,11 +1,14 @@
 package traffic
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
 	"github.com/cilium/ebpf/btf"
+	"golang.org/x/sys/unix"
 
+	"github.com/lasthop/lasthop/bpf"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -41,9 +44,23 @@ func reasonNames(types *btf.Spec) map[uint32]model.Reason {
 	return names
 }
 
-// reason names a drop reason. Subsystems such as mac80211 register reasons of
-// their own, which the enum does not contain.
-func (d *drops) reason(n uint32) model.Reason {
+// reason is why a packet with this key was freed: what the kernel says, or else
+// what derive knows.
+func (d *drops) reason(key *bpf.DropDropKey) model.Reason {
+	given := d.given(key.Reason)
+	if given != "" && given != unspecified {
+		return given
+	}
+	var s signs
+	if d.names == nil {
+		s = signsOf(key.Reason)
+	}
+	return cmp.Or(derive(d.release, d.symbols.name(key.Location), s), given)
+}
+
+// given names a drop reason. Subsystems such as mac80211 register reasons of their
+// own, which the enum does not contain.
+func (d *drops) given(n uint32) model.Reason {
 	if d.names == nil {
 		return ""
 	}
@@ -51,4 +68,85 @@ func (d *drops) reason(n uint32) model.Reason {
 		return name
 	}
 	return model.Reason(fmt.Sprintf("REASON_%d_%d", n>>16, n&0xffff))
+}
+
+// unspecified is what kernels give where a function passes no reason.
+const unspecified model.Reason = "NOT_SPECIFIED"
+
+// signs tell apart the packets that one function frees. The drop program gives
+// them where the kernel gives no reason.
+type signs struct {
+	// kind is the packet's type, unix.PACKET_HOST and so on.
+	kind uint8
+	// last is true if no router may pass the packet on.
+	last bool
+	// refused is the error of the packet's route, 0 if it has none.
+	refused unix.Errno
+}
+
+// signsOf decodes what the program's function of this name returns.
+func signsOf(n uint32) signs {
+	return signs{kind: uint8(n & 7), last: n>>8&1 != 0, refused: unix.Errno(n >> 16)}
+}
+
+// release is a kernel's version, as features.LinuxVersionCode gives it.
+func release(major, minor uint32) uint32 { return major<<16 | minor<<8 }
+
+// derive is the reason for which a kernel that gives none frees packets in a
+// function: the one that later kernels give for the same. It is empty where it
+// cannot be known: whether ip_error means a disabled forwarding or an unreachable
+// route, for instance, or ip_rcv_finish_core the reverse path filter or a source
+// that is the receiver's own.
+func derive(kernel uint32, location string, s signs) model.Reason {
+	for i := range derivations {
+		d := &derivations[i]
+		if kernel < d.before && d.location == location && (d.only == nil || d.only(s)) {
+			return d.reason
+		}
+	}
+	return ""
+}
+
+// derivations are compared in order. Functions and reasons were observed on Linux
+// 5.10 and 6.1, beside 6.12.
+var derivations = []struct {
+	// before is the first kernel that gives the reason itself, or frees no such
+	// packet.
+	before   uint32
+	location string
+	// only says which of the packets that the function frees are meant; nil for
+	// all.
+	only   func(signs) bool
+	reason model.Reason
+}{
+	{release(5, 17), "ip_rcv", otherHost, "OTHERHOST"},
+	{release(5, 17), "ip_rcv_core", otherHost, "OTHERHOST"},
+	{release(5, 17), "ip6_rcv_core", otherHost, "OTHERHOST"},
+	{release(5, 17), "nf_hook_slow", nil, "NETFILTER_DROP"},
+	{release(5, 17), "ip_error", refusedBy(unix.ENETUNREACH), "IP_INNOROUTES"},
+	// Blackhole and prohibit, which no kernel names.
+	{release(5, 17), "ip_error", refusedBy(unix.EINVAL), unspecified},
+	{release(5, 17), "ip_error", refusedBy(unix.EACCES), unspecified},
+	{release(5, 17), "ip_forward", lastHop, "IP_INHDR"},
+	{release(5, 17), "ip_forward", forHost, "PKT_TOO_BIG"},
+	{release(5, 17), "ip6_forward", lastHop, "IP_INHDR"},
+	{release(5, 17), "arp_error_report", nil, "NEIGH_FAILED"},
+	{release(5, 17), "ndisc_error_report", nil, "NEIGH_FAILED"},
+	{release(5, 17), "neigh_invalidate", nil, "NEIGH_FAILED"},
+	{release(5, 17), "__netif_receive_skb_core", nil, "TC_INGRESS"},
+	{release(5, 17), "__dev_queue_xmit", nil, "TC_EGRESS"},
+	{release(5, 17), "kfree_skb_list", nil, "QDISC_DROP"},
+	{release(5, 17), "__udp4_lib_rcv", nil, "NO_SOCKET"},
+	{release(5, 17), "__udp6_lib_rcv", nil, "NO_SOCKET"},
+	// These free what they have delivered.
+	{release(6, 3), "icmpv6_rcv", nil, model.Consumed},
+	{release(6, 3), "igmp_rcv", nil, model.Consumed},
+}
+
+func otherHost(s signs) bool { return s.kind == unix.PACKET_OTHERHOST }
+func forHost(s signs) bool   { return s.kind == unix.PACKET_HOST }
+func lastHop(s signs) bool   { return s.last }
+
+func refusedBy(e unix.Errno) func(signs) bool {
+	return func(s signs) bool { return s.refused == e }
 }

@@ -1,60 +1,172 @@
 package traffic
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// rights are the capabilities that the tc programs need. CAP_SYS_ADMIN implies
-// the first two.
-//
-// tc programs can load without CAP_PERFMON, but the verifier then also explores
-// speculative paths, too many for these programs.
-var rights = []struct {
+// capability is one that the programs need.
+type capability struct {
 	name string
 	bit  uint
 	root bool // CAP_SYS_ADMIN implies it
-}{
-	{"CAP_BPF", unix.CAP_BPF, true},
-	{"CAP_PERFMON", unix.CAP_PERFMON, true},
-	{"CAP_NET_ADMIN", unix.CAP_NET_ADMIN, false},
+}
+
+var (
+	capBPF      = capability{"CAP_BPF", unix.CAP_BPF, true}
+	capPerfmon  = capability{"CAP_PERFMON", unix.CAP_PERFMON, true}
+	capNetAdmin = capability{"CAP_NET_ADMIN", unix.CAP_NET_ADMIN, false}
+	capSyslog   = capability{"CAP_SYSLOG", unix.CAP_SYSLOG, false}
+	capResource = capability{"CAP_SYS_RESOURCE", unix.CAP_SYS_RESOURCE, false}
+)
+
+// rights are the capabilities that the tc programs need.
+//
+// tc programs can load without CAP_PERFMON, but the verifier then also explores
+// speculative paths, too many for these programs.
+var rights = []capability{capBPF, capPerfmon, capNetAdmin}
+
+// missing names those of the capabilities that this process does not have.
+func missing(of ...capability) ([]string, error) {
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&head, &data[0]); err != nil {
+		return nil, fmt.Errorf("read capabilities: %w", err)
+	}
+	has := func(bit uint) bool { return data[bit/32].Effective>>(bit%32)&1 != 0 }
+	var names []string
+	for _, c := range of {
+		if !has(c.bit) && !(c.root && has(unix.CAP_SYS_ADMIN)) {
+			names = append(names, c.name)
+		}
+	}
+	return names, nil
 }
 
 // checkRights returns an UnsupportedError that names missing capabilities.
 func checkRights(feature string) error {
-	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if err := unix.Capget(&head, &data[0]); err != nil {
-		return fmt.Errorf("read capabilities: %w", err)
+	names, err := missing(rights...)
+	if err != nil || len(names) == 0 {
+		return err
 	}
-	has := func(bit uint) bool { return data[bit/32].Effective>>(bit%32)&1 != 0 }
-	var missing []string
-	for _, r := range rights {
-		if !has(r.bit) && !(r.root && has(unix.CAP_SYS_ADMIN)) {
-			missing = append(missing, r.name)
-		}
-	}
-	if len(missing) == 0 {
-		return nil
-	}
-	return &model.UnsupportedError{
-		Feature: feature,
-		Remedy:  "needs " + strings.Join(missing, " and "),
-		Err:     unix.EPERM,
-	}
+	return &model.UnsupportedError{Feature: feature, Remedy: "needs " + strings.Join(names, " and "), Err: unix.EPERM}
 }
 
-// refused returns an UnsupportedError with the remedy: privileges or a newer
-// kernel.
+// refused returns an UnsupportedError with what would help.
 func refused(feature string, err error) error {
-	remedy := "needs Linux 5.10 or later with BTF"
 	if errors.Is(err, unix.EPERM) {
-		remedy = "needs root in the first user namespace"
+		// What the library adds is about RLIMIT_MEMLOCK, which is raised by then.
+		return &model.UnsupportedError{Feature: feature, Remedy: whyForbidden(), Err: unix.EPERM}
 	}
-	return &model.UnsupportedError{Feature: feature, Remedy: remedy, Err: err}
+	return &model.UnsupportedError{Feature: feature, Remedy: whyUnsupported(), Err: err}
+}
+
+// whyUnsupported says what the kernel lacks for the programs.
+func whyUnsupported() string {
+	if before(5, 10) {
+		return "needs Linux 5.10 or later"
+	}
+	if _, err := btf.LoadKernelSpec(); errors.Is(err, ebpf.ErrNotSupported) {
+		return "needs a kernel built with CONFIG_DEBUG_INFO_BTF"
+	}
+	return "this kernel lacks it"
+}
+
+// before reports whether the running kernel is older than a version.
+func before(major, minor uint32) bool {
+	code, err := features.LinuxVersionCode()
+	return err == nil && code < major<<16|minor<<8
+}
+
+// whyForbidden says why the kernel refuses (EPERM) what has all capabilities, or what
+// is missing after all.
+func whyForbidden() string {
+	if names, err := missing(rights...); err == nil && len(names) > 0 {
+		return "needs " + strings.Join(names, " and ")
+	}
+	// The kernel's first user namespace has this number (PROC_USER_INIT_INO).
+	const firstUsers = 0xEFFFFFFD
+	var st unix.Stat_t
+	if unix.Stat("/proc/self/ns/user", &st) == nil && st.Ino != firstUsers {
+		return "needs root in the first user namespace; in a pod: hostUsers: true"
+	}
+	if seccompForbids() {
+		return "a seccomp profile forbids bpf(2); in a pod: seccompProfile type Unconfined"
+	}
+	if names, err := missing(capResource); err == nil && len(names) > 0 && before(5, 11) {
+		return "needs CAP_SYS_RESOURCE: before Linux 5.11 BPF maps count as locked memory"
+	}
+	if mode := lockdown(); mode == "confidentiality" {
+		return "the kernel is locked down (" + mode + "), which forbids BPF programs to read its memory"
+	}
+	if label := confinement(); label != "" {
+		return "the process is confined by a security module as " + label
+	}
+	return "no capability is missing, and neither seccomp nor lockdown nor a security module's label shows why"
+}
+
+// seccompForbids reports whether a filter keeps bpf(2) from a process that has the
+// capabilities for it: the kernel itself answers EINVAL to a command that there is
+// not.
+func seccompForbids() bool {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil || !bytes.Contains(status, []byte("\nSeccomp:\t2\n")) {
+		return false
+	}
+	_, _, errno := unix.Syscall(unix.SYS_BPF, ^uintptr(0), 0, 0)
+	return errno != unix.EINVAL
+}
+
+// lockdown is the kernel's mode of lockdown, empty if that is not known:
+// "none [integrity] confidentiality".
+func lockdown() string {
+	text, _ := os.ReadFile("/sys/kernel/security/lockdown")
+	_, rest, _ := strings.Cut(string(text), "[")
+	mode, _, _ := strings.Cut(rest, "]")
+	return mode
+}
+
+// confinement is the label that AppArmor or SELinux gives this process; empty if
+// none confines it.
+func confinement() string {
+	for _, file := range []string{"/proc/self/attr/apparmor/current", "/proc/self/attr/current"} {
+		text, err := os.ReadFile(file)
+		label := strings.Trim(string(text), "\x00\n ")
+		if err == nil && label != "" && !strings.Contains(label, "unconfined") && !strings.Contains(label, "spc_t") {
+			return label
+		}
+	}
+	return ""
+}
+
+// needs are what a feature takes; otherwise is what else may be the cause where
+// nothing of that is missing.
+type needs struct {
+	major, minor uint32
+	capabilities []capability
+	otherwise    string
+}
+
+// remedy is what would make the feature work that failed with err.
+func (n needs) remedy(err error) string {
+	if before(n.major, n.minor) {
+		return fmt.Sprintf("Linux %d.%d or later", n.major, n.minor)
+	}
+	if names, failed := missing(n.capabilities...); failed == nil && len(names) > 0 {
+		return strings.Join(names, " and ")
+	}
+	if errors.Is(err, unix.EPERM) {
+		return whyForbidden()
+	}
+	return n.otherwise
 }

@@ -27,6 +27,13 @@ func (e *Engine) Traffic() model.Traffic {
 	return t
 }
 
+// Peers returns the part of Traffic of that name, at less cost.
+func (e *Engine) Peers() []model.Peer {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.peers()
+}
+
 // linkIn names a link of a namespace, empty for any but the node's.
 func (e *Engine) linkIn(netns uint32, index int) string {
 	if netns != e.ns.Inode() {
@@ -98,25 +105,29 @@ func (e *Engine) hops() ([]model.HopCount, []model.MACPair) {
 
 func (e *Engine) peers() []model.Peer {
 	var out []model.Peer
-	for key, p := range e.counters.peers {
+	for key, p := range e.counters.peers.list {
 		addr, _, ok := e.addrs.of(key.local)
 		if !ok {
 			continue
 		}
 		m := model.Peer{
 			Local:    addr,
-			Remote:   key.remote,
 			Out:      peerCount(p.count[bpf.TCDirectionEGRESS]),
 			In:       peerCount(p.count[bpf.TCDirectionINGRESS]),
 			FirstOut: p.firstOut,
 			LastOut:  p.last[bpf.TCDirectionEGRESS],
 			LastIn:   p.last[bpf.TCDirectionINGRESS],
 		}
+		if key.far() == bpf.TCFarFAR_ADDRESS {
+			m.Remote = key.remote
+		} else {
+			m.Range = prefixOf(key.remote, key.bits, addr)
+		}
 		m.IfIndex, m.Link = e.linkOf(key.link)
 		out = append(out, m)
 	}
 	slices.SortFunc(out, func(a, b model.Peer) int {
-		return cmp.Or(a.Local.Compare(b.Local), a.Remote.Compare(b.Remote), cmp.Compare(a.IfIndex, b.IfIndex))
+		return cmp.Or(a.Local.Compare(b.Local), a.Remote.Compare(b.Remote), a.Range.Compare(b.Range), cmp.Compare(a.IfIndex, b.IfIndex))
 	})
 	return out
 }
@@ -178,12 +189,11 @@ func (e *Engine) lost() model.Lost {
 	why(&l.Unparsed, tc[bpf.TCLostLOST_UNREADABLE], "packets with a header that the kernel did not copy")
 	why(&l.Malformed, tc[bpf.TCLostLOST_MALFORMED], "packets with a header cut off or wrong")
 	why(&l.Counters, tc[bpf.TCLostLOST_LINK], "packets on links that were not yet known")
-	why(&l.Counters, tc[bpf.TCLostLOST_PEER], "packets of peers that no counter was free for")
-	// Of these every packet has been counted for its peer.
-	why(&l.NotPeers, tc[bpf.TCLostLOST_HOP], "packets at hops that no counter was free for")
-	why(&l.NotPeers, tc[bpf.TCLostLOST_PAIR], "packets of pairs of addresses that no counter was free for")
-	why(&l.NotPeers, tc[bpf.TCLostLOST_NEIGH], "ARP or ND messages that no counter was free for")
 	why(&l.Counters, e.counters.missed, "packets while another was being counted")
+	why(&l.Counters, tc[bpf.TCLostLOST_PEER], "packets of peers on a CPU that was plugged in")
+	why(&l.Counters, tc[bpf.TCLostLOST_HOP], "packets at hops that no counter was free for")
+	why(&l.Counters, tc[bpf.TCLostLOST_PAIR], "packets of pairs of addresses that no counter was free for")
+	why(&l.Counters, tc[bpf.TCLostLOST_NEIGH], "ARP or ND messages that no counter was free for")
 	var macs uint64
 	for i := range e.counters.hops {
 		macs += e.counters.hops[i].n.MacsLost
@@ -192,7 +202,7 @@ func (e *Engine) lost() model.Lost {
 	if d := e.drops; d != nil {
 		why(&l.Unparsed, d.lost[bpf.TCLostLOST_UNREADABLE], "dropped packets with a header that could not be read")
 		why(&l.Malformed, d.lost[bpf.TCLostLOST_MALFORMED], "dropped packets with a header cut off or wrong")
-		why(&l.NotPeers, d.lost[bpf.TCLostLOST_DROP], "drops that no counter was free for")
+		why(&l.Counters, d.lost[bpf.TCLostLOST_DROP], "drops that no counter was free for")
 		why(&l.Events, d.lost[bpf.TCLostLOST_RING], "samples of drops that the ring buffer had no room for")
 		why(&l.Events, d.lost[bpf.TCLostLOST_RATE], "samples of drops beyond the rate limit")
 		// The tracepoint is that of the whole machine, so most are others' drops.
@@ -200,12 +210,40 @@ func (e *Engine) lost() model.Lost {
 		why(&l.Events, d.missed, "drops on this machine while another was being counted")
 		why(&l.Events, d.unsampled, "samples of drops of more kinds than are kept")
 	}
-	l.Counters += l.NotPeers
-	l.NotPeers += e.counters.peersForgot
-	for slot, n := range e.counters.peersLost {
-		if a, _, ok := e.addrs.of(uint16(slot)); ok && n > 0 {
-			l.Peers = append(l.Peers, model.PeerLoss{Local: a, Packets: n})
+	why(&l.Gaps, e.attached.gapCount(), "times others had removed lasthop's programs from a link, or put theirs before them")
+	l.Addrs = e.lostOf()
+	l.Others = tc[bpf.TCLostLOST_NEIGH]
+	for _, reason := range []bpf.TCLost{bpf.TCLostLOST_HOP, bpf.TCLostLOST_PEER, bpf.TCLostLOST_PAIR, bpf.TCLostLOST_DROP} {
+		l.Others += tc[reason]
+		if e.drops != nil {
+			l.Others += e.drops.lost[reason]
 		}
 	}
+	for _, a := range l.Addrs {
+		n := a.Hops + a.Peers + a.Pairs + a.Drops
+		l.Others -= min(l.Others, n)
+	}
 	return l
+}
+
+// lostOf are the losses of each local address.
+func (e *Engine) lostOf() []model.AddrLoss {
+	macs := map[uint16]uint64{}
+	for h := range model.Each(e.counters.hops) {
+		macs[h.key.Addr] += h.n.MacsLost
+	}
+	var out []model.AddrLoss
+	for i, n := range e.counters.lostOf {
+		slot := uint16(i)
+		a, _, ok := e.addrs.of(slot)
+		l := model.AddrLoss{
+			Addr: a, Hops: n[bpf.TCLostLOST_HOP], Peers: n[bpf.TCLostLOST_PEER], Pairs: n[bpf.TCLostLOST_PAIR],
+			Drops: n[bpf.TCLostLOST_DROP], MACs: macs[slot],
+		}
+		if ok && a.IsValid() && l != (model.AddrLoss{Addr: a}) {
+			out = append(out, l)
+		}
+	}
+	slices.SortFunc(out, func(a, b model.AddrLoss) int { return a.Addr.Compare(b.Addr) })
+	return out
 }

@@ -7,13 +7,23 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // table mirrors a BPF hash map of packet counts, whose size is bounded.
 type table[K comparable] struct {
 	m       *ebpf.Map
 	entries map[K]*tally
+	// keys and values take what one system call reads.
+	keys   []K
+	values []uint64
+	// count is what an entry's value counts: the value itself, unless it only says
+	// where the count is.
+	count func(value uint64) uint64
 }
+
+// batch is how many entries one system call reads.
+const batch = 256
 
 // tally is the count of one entry.
 type tally struct {
@@ -24,76 +34,84 @@ type tally struct {
 }
 
 func newTable[K comparable](m *ebpf.Map) table[K] {
-	return table[K]{m: m, entries: map[K]*tally{}}
-}
-
-// value returns a buffer for a value of the map, and a function that returns
-// the count in it, summed over CPUs.
-func (t table[K]) value() (buf any, count func() uint64) {
-	if t.m.Type() == ebpf.PerCPUHash {
-		var perCPU []uint64
-		return &perCPU, func() uint64 { return sum(perCPU) }
+	return table[K]{
+		m: m, entries: map[K]*tally{}, keys: make([]K, batch), values: make([]uint64, batch),
+		count: func(value uint64) uint64 { return value },
 	}
-	var n uint64
-	return &n, func() uint64 { return n }
 }
 
-func sum(perCPU []uint64) (n uint64) {
-	for _, c := range perCPU {
-		n += c
-	}
-	return n
-}
-
+// poll reads the map.
 func (t table[K]) poll(now time.Time) error {
-	var key K
-	buf, count := t.value()
-	it := t.m.Iterate()
-	for it.Next(&key, buf) {
-		e := t.entries[key]
-		if e == nil {
-			e = &tally{first: now}
-			t.entries[key] = e
+	var cursor ebpf.MapBatchCursor
+	for {
+		n, err := t.m.BatchLookup(&cursor, t.keys, t.values, nil)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("read counters of %s: %w", t.m, err)
 		}
-		if n := e.base + count(); n != e.packets {
-			e.packets, e.last = n, now
+		for i, key := range t.keys[:n] {
+			e := t.entries[key]
+			if e == nil {
+				e = &tally{first: now}
+				t.entries[key] = e
+			}
+			if n := e.base + t.count(t.values[i]); n != e.packets {
+				e.packets, e.last = n, now
+			}
+		}
+		if err != nil {
+			return nil
 		}
 	}
-	// Programs that add keys can make the iteration abort. They delete none,
-	// so the next poll reads the rest.
-	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
-		return fmt.Errorf("read counters of %s: %w", t.m, err)
-	}
-	return nil
 }
 
-// evict deletes the entries that have not changed since then, if the map is
-// more than three quarters full.
-func (t table[K]) evict(since time.Time) error {
-	if !nearlyFull(len(t.entries), int(t.m.MaxEntries())) {
-		return nil
-	}
+func (t table[K]) crowded() bool { return nearlyFull(len(t.entries), int(t.m.MaxEntries())) }
+
+// evict deletes the entries that which names by their key and when they last changed.
+// freed, if not nil, is told of each, with its value and what that counted.
+func (t table[K]) evict(which func(key K, last time.Time) bool, freed func(key K, value, count uint64)) error {
 	var errs []error
-	buf, count := t.value()
 	maps.DeleteFunc(t.entries, func(key K, e *tally) bool {
-		if !e.last.Before(since) {
+		if !which(key, e.last) {
 			return false
 		}
-		if err := t.m.LookupAndDelete(key, buf); err != nil {
+		var value uint64
+		err := lookupAndDelete(t.m, key, &value)
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return true // it went before, and its last count came late
+		}
+		if err != nil {
 			errs = append(errs, err)
 			return false
 		}
-		if e.base+count() == e.packets {
+		n := t.count(value)
+		if freed != nil {
+			freed(key, value, n)
+		}
+		if e.base+n == e.packets {
 			return true
 		}
 		// It has just changed.
-		e.base += count()
+		e.base += n
+		e.packets = e.base
 		return false
 	})
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("make room: %w", err)
 	}
 	return nil
+}
+
+// lookupAndDelete takes an entry from a hash map. Before Linux 5.14 this takes two
+// calls, and what a program counts between them is lost.
+func lookupAndDelete(m *ebpf.Map, key, value any) error {
+	err := m.LookupAndDelete(key, value)
+	if !errors.Is(err, ebpf.ErrNotSupported) && !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	if err := m.Lookup(key, value); err != nil {
+		return err
+	}
+	return m.Delete(key)
 }
 
 func nearlyFull(n, size int) bool { return n > size/4*3 }

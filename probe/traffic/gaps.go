@@ -1,0 +1,208 @@
+package traffic
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Other programs may remove ours from a link, or put theirs before ours: the clean-up
+// of Retina deletes the whole clsact qdisc, Cilium when it starts deletes all
+// filters of a hook. Each Poll looks, and attaches again.
+
+// mendEvery is the least time between two attempts to attach to a link again, so
+// that two programs that remove each other's do not keep the node busy.
+const mendEvery = time.Minute
+
+// trouble is what others did to our programs on a link.
+type trouble struct {
+	// gone says that the link is gone, which is no trouble.
+	gone bool
+	// lost says that one of our programs is not attached any more.
+	lost bool
+	// behind are programs of others that run before ours. What these drop or
+	// redirect, ours do not count.
+	behind []string
+}
+
+// String is empty if there is no trouble.
+func (t trouble) String() string {
+	switch {
+	case t.lost:
+		return "another program removed lasthop's, packets were not counted"
+	case len(t.behind) > 0:
+		return strings.Join(t.behind, ", ") + " runs before lasthop's and may hide packets"
+	}
+	return ""
+}
+
+// attachment is a link that the programs are attached to.
+type attachment struct {
+	link Link
+	// gap is open while the link is in trouble, else nil.
+	gap *gap
+	// mended is when attaching again was last tried, stuck the trouble that it
+	// did not end.
+	mended time.Time
+	stuck  string
+}
+
+// gap is a time in which not every packet of a link was counted.
+type gap struct {
+	link, why string
+	// from is when all was well for the last time, zero if never. to is zero
+	// while the gap is open.
+	from, to time.Time
+}
+
+// lookNow looks, unless links are being attached or detached meanwhile.
+func (e *Engine) lookNow(now time.Time) error {
+	a := e.attached
+	if !a.changing.TryLock() {
+		return nil
+	}
+	defer a.changing.Unlock()
+	if a.by == nil || e.closed.Load() {
+		return nil
+	}
+	return e.ns.Do(func() error {
+		e.look(now)
+		return nil
+	})
+}
+
+// look finds out what others did to our programs, and mends it. changing is held.
+func (e *Engine) look(now time.Time) {
+	a := e.attached
+	indices := slices.Sorted(maps.Keys(a.on))
+	changed, blind := a.by.changed(indices)
+	for _, index := range indices {
+		if at := a.on[index]; at.gap != nil || slices.Contains(changed, index) {
+			if err := e.lookAt(at, now); err != nil && blind == nil {
+				blind = fmt.Errorf("look at link %s: %w", at.link.Name, err)
+			}
+		}
+	}
+	a.mu.Lock()
+	a.looked, a.blind = now, blind
+	a.mu.Unlock()
+}
+
+func (e *Engine) lookAt(at *attachment, now time.Time) error {
+	a := e.attached
+	t, err := a.by.check(at.link.Index)
+	if err != nil {
+		return err
+	}
+	if t.gone {
+		return e.detach([]int{at.link.Index})
+	}
+	a.note(at, t, now)
+	why := t.String()
+	if why == "" || why == at.stuck || now.Sub(at.mended) < mendEvery && !at.mended.IsZero() {
+		return nil
+	}
+	at.mended = now
+	index := []int{at.link.Index}
+	if err := a.by.detach(index); err != nil {
+		return err
+	}
+	if err := a.by.attach(at.link); err != nil {
+		if vanished(err) {
+			return e.detach(index)
+		}
+		return err
+	}
+	if t, err = a.by.check(at.link.Index); err != nil || t.gone {
+		return err
+	}
+	if at.stuck = t.String(); at.stuck == "" {
+		a.mu.Lock()
+		a.end(at, now)
+		a.mu.Unlock()
+	}
+	return nil
+}
+
+// note opens or ends the gap of a link.
+func (a *attachments) note(at *attachment, t trouble, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	why := t.String()
+	if at.gap != nil && at.gap.why != why {
+		a.end(at, now)
+	}
+	if why == "" {
+		at.stuck = ""
+		return
+	}
+	a.gapsSeen++
+	if at.gap == nil {
+		at.gap = &gap{link: at.link.Name, why: why, from: a.looked}
+		a.gaps = append(a.gaps, at.gap)
+	}
+}
+
+// end ends the gap of a link, if there is one. mu is held.
+func (a *attachments) end(at *attachment, now time.Time) {
+	if at.gap != nil {
+		at.gap.to = now
+		at.gap = nil
+	}
+}
+
+// gapCount is model.Lost.Gaps.
+func (a *attachments) gapCount() uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.gapsSeen
+}
+
+// forgetGaps forgets gaps that ended before since.
+func (a *attachments) forgetGaps(since time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.gaps = slices.DeleteFunc(a.gaps, func(g *gap) bool { return !g.to.IsZero() && g.to.Before(since) })
+}
+
+// gapTexts describe the gaps, those of several links together.
+func gapTexts(gaps []*gap) []string {
+	var order []gap
+	links := map[gap][]string{}
+	for _, g := range gaps {
+		key := gap{why: g.why, from: g.from, to: g.to}
+		if links[key] == nil {
+			order = append(order, key)
+		}
+		if !slices.Contains(links[key], g.link) {
+			links[key] = append(links[key], g.link)
+		}
+	}
+	out := make([]string, 0, len(order))
+	for _, g := range order {
+		out = append(out, fmt.Sprintf("on %s%s: %s", someOf(links[g]), g.when(), g.why))
+	}
+	return out
+}
+
+func (g gap) when() string {
+	text := ""
+	if !g.from.IsZero() {
+		text = " from " + g.from.Format(time.TimeOnly)
+	}
+	if !g.to.IsZero() {
+		text += " to " + g.to.Format(time.TimeOnly)
+	}
+	return text
+}
+
+// someOf names a few of many links.
+func someOf(links []string) string {
+	const most = 5
+	if len(links) <= most {
+		return strings.Join(links, ", ")
+	}
+	return fmt.Sprintf("%s and %d other links", strings.Join(links[:most], ", "), len(links)-most)
+}

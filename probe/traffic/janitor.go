@@ -1,0 +1,156 @@
+package traffic
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/probe/netns"
+)
+
+// The descriptors that a janitor inherits.
+const (
+	// janitorPipe is the end of a pipe whose other end only the main process
+	// has: it ends when that process does. What comes are indices of links:
+	// see making.
+	janitorPipe = 3
+	// janitorNumber is the socket that keeps the main process's number taken.
+	janitorNumber = 4
+)
+
+// janitor is a process of our own that removes our filters if this one is killed.
+type janitor struct {
+	cmd  *exec.Cmd
+	pipe *os.File
+}
+
+// startJanitor starts a command that calls Janitor, in the node's namespace.
+func startJanitor(ns *netns.NS, n *number, cmd *exec.Cmd) (*janitor, error) {
+	theirs, ours, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("start janitor: %w", err)
+	}
+	defer theirs.Close()
+	cmd.ExtraFiles = []*os.File{janitorPipe - 3: theirs, janitorNumber - 3: n.socket}
+	cmd.Dir = "/"
+	// A session of its own, which ^C on the terminal does not reach.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	// A new process has the namespace of the thread that starts it.
+	if err := ns.Do(cmd.Start); err != nil {
+		return nil, errors.Join(fmt.Errorf("start janitor: %w", err), ours.Close())
+	}
+	return &janitor{cmd, ours}, nil
+}
+
+// making tells the janitor of the link that is about to get a qdisc, and with 0 that
+// it has a filter, or has got no qdisc. Without a filter nothing says whose a qdisc
+// is.
+func (j *janitor) making(index int) error {
+	if j == nil {
+		return nil
+	}
+	// A janitor that was killed is no reason not to watch: the next start removes
+	// what is left.
+	err := binary.Write(j.pipe, binary.NativeEndian, int32(index))
+	if err != nil && !errors.Is(err, unix.EPIPE) {
+		return fmt.Errorf("tell the janitor: %w", err)
+	}
+	return nil
+}
+
+// end ends the janitor, once nothing is left for it to do.
+func (j *janitor) end() error {
+	// Killed before the pipe is closed, which would set it to work.
+	err := j.cmd.Process.Kill()
+	if errors.Is(err, os.ErrProcessDone) {
+		err = nil
+	}
+	var exit *exec.ExitError
+	if failed := j.cmd.Wait(); !errors.As(failed, &exit) {
+		err = errors.Join(err, failed)
+	}
+	return errors.Join(err, j.pipe.Close())
+}
+
+// Janitor waits until the process that started it as Config.Janitor has ended, by
+// whatever way, and removes the filters and qdiscs that it has left.
+func Janitor() error {
+	// Whoever asks all processes to end has the main one remove everything,
+	// and then end this one.
+	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
+	if err := keepRights(); err != nil {
+		return err
+	}
+	name, err := unix.Getsockname(janitorNumber)
+	if err != nil {
+		return fmt.Errorf("read number: %w", err)
+	}
+	var n uint16
+	at, ok := name.(*unix.SockaddrUnix)
+	if !ok {
+		return errors.New("read number: no unix socket")
+	}
+	if _, err := fmt.Sscanf(at.Name, numberName, &n); err != nil {
+		return fmt.Errorf("read number: %w", err)
+	}
+	made, err := awaitEnd(os.NewFile(janitorPipe, "pipe"))
+	if err != nil {
+		return fmt.Errorf("wait for the end of the main process: %w", err)
+	}
+	ns, err := netns.Current()
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	r, err := openRTNL(ns)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	return errors.Join(r.remove(n, func(int) bool { return true }), r.removeEmpty(made))
+}
+
+// awaitEnd returns which link was about to get a qdisc when the main process ended.
+func awaitEnd(pipe io.Reader) (int, error) {
+	var index, next int32
+	for {
+		switch err := binary.Read(pipe, binary.NativeEndian, &next); {
+		case err == nil:
+			index = next
+		case errors.Is(err, io.EOF):
+			return int(index), nil
+		default:
+			return 0, err
+		}
+	}
+}
+
+// keepRights gives up every capability but CAP_NET_ADMIN, which removing filters
+// takes.
+func keepRights() error {
+	_, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0)
+	if errno == unix.ENOTSUP {
+		// A binary with C code, as tests may be, cannot tell all its threads.
+		return nil
+	}
+	if errno != 0 {
+		return fmt.Errorf("give up privileges: %w", errno)
+	}
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	data[0].Effective = 1 << unix.CAP_NET_ADMIN
+	data[0].Permitted = data[0].Effective
+	_, _, errno = syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&head)), uintptr(unsafe.Pointer(&data[0])), 0)
+	if errno != 0 {
+		return fmt.Errorf("give up capabilities: %w", errno)
+	}
+	return nil
+}
