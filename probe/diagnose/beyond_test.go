@@ -425,6 +425,63 @@ func TestBeyond(t *testing.T) {
 	}
 }
 
+// TestOwnHop: of several addresses of the node the row has that of the default route.
+func TestOwnHop(t *testing.T) {
+	const four, six = "172.20.1.0/24", "fd00:1::/64"
+	second := func(n *node, addrs ...string) {
+		l := model.Link{Index: 4, Name: "ens6", Up: true, Carrier: true, Role: model.RoleUplink}
+		for _, a := range addrs {
+			l.Addresses = append(l.Addresses, prefix(a))
+			n.Routes = append(n.Routes, model.Route{Table: 254, Dst: prefix(a).Masked(), IfIndex: 4, Type: "unicast"})
+		}
+		n.Links, n.Node.Uplinks = append(n.Links, l), append(n.Node.Uplinks, l.Name)
+	}
+	for _, tt := range []struct {
+		name, cidr string
+		node       func(*node)
+		want       string
+	}{
+		{"one", four, func(n *node) {}, "10.50.0.4"},
+		{"a later one of another network of the link", four, func(n *node) { n.link(2).Addresses = append(n.link(2).Addresses, prefix("10.99.0.4/24")) }, "10.50.0.4"},
+		{"an earlier one of another network of the link", four, func(n *node) {
+			n.link(2).Addresses = []netip.Prefix{prefix("10.99.0.4/24"), prefix("10.50.0.4/16")}
+		}, "10.50.0.4"},
+		{"another link", four, func(n *node) { second(n, "10.51.0.4/16") }, "10.50.0.4"},
+		{"the route says", four, func(n *node) {
+			n.link(2).Addresses = append(n.link(2).Addresses, prefix("10.50.0.5/16"))
+			n.Routes[0].Src = addr("10.50.0.5")
+		}, "10.50.0.5"},
+		{"the first of the routes", four, func(n *node) {
+			second(n, "10.51.0.4/16")
+			n.Routes[0].Priority = 200
+			n.Routes = append(n.Routes, model.Route{Table: 254, Dst: prefix("0.0.0.0/0"), Gateway: addr("10.51.0.1"), IfIndex: 4, Type: "unicast", Priority: 100})
+		}, "10.51.0.4"},
+		{"the nodes file says", four, func(n *node) {
+			n.link(2).Addresses = append(n.link(2).Addresses, prefix("10.50.0.5/16"))
+			n.Cluster.Nodes = []model.ClusterNode{{Name: "worker", Addresses: []netip.Addr{addr("10.50.0.5")}, PodCIDRs: []netip.Prefix{prefix(four)}}}
+		}, "10.50.0.5"},
+		{"two links without a default route", four, func(n *node) {
+			second(n, "10.51.0.4/16")
+			n.Routes = n.Routes[1:]
+		}, "THIS_NODE_IP"},
+		{"none of that version", six, func(n *node) {}, "THIS_NODE_IP"},
+		{"one of that version", six, func(n *node) {
+			second(n, "fd50::4/64")
+			n.Routes = append(n.Routes, model.Route{Table: 254, Dst: prefix("::/0"), Gateway: addr("fe80::1"), IfIndex: 4, Type: "unicast"})
+		}, "fd50::4"},
+		{"several of that version", six, func(n *node) {
+			second(n, "fd50::4/64", "fd50::5/64")
+			n.Routes = append(n.Routes, model.Route{Table: 254, Dst: prefix("::/0"), Gateway: addr("fe80::1"), IfIndex: 4, Type: "unicast"})
+		}, "THIS_NODE_IP"},
+	} {
+		n := kubenet()
+		tt.node(n)
+		if got := newView(&n.Snapshot).ownHop(prefix(tt.cidr)); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
 func TestFixesNameTheResources(t *testing.T) {
 	for _, tt := range []struct {
 		node func(*node)

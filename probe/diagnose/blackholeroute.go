@@ -63,8 +63,23 @@ func discardedBy(v *view, d *model.Drop) (discard, bool) {
 	if !d.LookupRefusedFor("NOT_SPECIFIED") && !d.LookupRefusedFor("IP_INNOROUTES") && !d.LookupRefused6() || d.Link == "" {
 		return discard{}, false
 	}
-	way := v.routing().Lookup(v.arrived(d))
-	return discarding(&way)
+	q := v.arrived(d)
+	way := v.routing().Lookup(q)
+	if by, ok := discarding(&way); ok {
+		return by, true
+	}
+	// A packet's mark is not known: a rule that looks at it may have led to the
+	// table that discards, and any other route would not have.
+	for r := range model.Each(v.Rules) {
+		if q.Mark = r.Mark; r.Mask == 0 || q.Mark == 0 {
+			continue
+		}
+		way := v.routing().Lookup(q)
+		if by, ok := discarding(&way); ok {
+			return by, true
+		}
+	}
+	return discard{}, false
 }
 
 // concerned is the end of a discarded packet that is a pod: the sender where a
@@ -142,7 +157,7 @@ func describe(v *view, f *model.Finding, by discard) {
 		f.Title = fmt.Sprintf("rule %d discards packets of pods", by.rule.Priority)
 		f.Why = "The node's routing rule " + text + " throws them away."
 		observe(f, model.SourceRoutes, "rule %s", text)
-		f.Fix = []string{fmt.Sprintf("%s rule del priority %d", ip(f.Pods[0]), by.rule.Priority)}
+		f.Fix = []string{fmt.Sprintf("%s rule del %s", ip(f.Pods[0]), ruleWords(by.rule))}
 		return
 	}
 	text := v.routeText(by.route)

@@ -18,9 +18,9 @@ var bpfDrop = kind{
 		Code:     BPFDrop,
 		Severity: model.Warning,
 		Title:    "a program on a link drops packets of pods",
-		Meaning: "A program that is attached to a link (tc ingress or egress, XDP) or to a cgroup tells the kernel to drop. That is how " +
+		Meaning: "A program that is attached to a link (tc ingress or egress, XDP, netkit) or to a cgroup tells the kernel to drop. That is how " +
 			"Cilium and others enforce policies; a program that somebody left behind drops as well. No iptables rule shows it.",
-		Evidence: "the drops with the reason TC_INGRESS, TC_EGRESS, XDP or BPF_CGROUP_EGRESS, and the link; the programs and tc filters " +
+		Evidence: "the drops with the reason TC_INGRESS, TC_EGRESS, XDP or BPF_CGROUP_EGRESS, or at netkit_xmit, and the link; the programs and tc filters " +
 			"on that hook when the window ended, with name and id, in the order in which packets meet them. Where there are several " +
 			"the kernel does not tell which of them it was.",
 		Fix: "a program of a network plugin: change the policy that it is made from, or ask the plugin why it drops. One that nobody " +
@@ -37,7 +37,13 @@ var hookWords = map[model.Reason]string{
 	"TC_EGRESS":         "the egress hook of tc",
 	"XDP":               "XDP",
 	"BPF_CGROUP_EGRESS": "a cgroup's egress hook",
+	netkitPeer:          "the hook of netkit behind the other end",
+	netkitPrimary:       "the hook of netkit behind this end",
 }
+
+// The hooks of a netkit pair, which the kernel gives no reasons: what the other end
+// sends, and what the primary sends.
+const netkitPeer, netkitPrimary model.Reason = "NETKIT_PEER", "NETKIT_PRIMARY"
 
 // hook is one place where programs are attached.
 type hook struct {
@@ -55,8 +61,11 @@ func findBPFDrop(v *view) []finding {
 	var order []hook
 	for d := range model.Each(v.Traffic.Drops) {
 		k := hook{d.Reason, d.Netns, d.IfIndex, d.Link}
-		if d.XDP() {
+		switch {
+		case d.XDP():
 			k.reason = "XDP"
+		case d.Location == "netkit_xmit":
+			k = v.netkitHook(k, d)
 		}
 		if hookWords[k.reason] == "" || !v.ofPod(d) || v.explained(d) {
 			continue
@@ -77,6 +86,20 @@ func findBPFDrop(v *view) []finding {
 		}
 	}
 	return out
+}
+
+// netkitHook is the hook of a netkit pair that a packet was dropped at. By then it is
+// the receiving end's, whose programs have their place at the primary.
+func (v *view) netkitHook(k hook, d *model.Drop) hook {
+	k.reason = netkitPeer
+	for _, a := range []netip.Addr{d.Dst, d.Src} {
+		for _, p := range v.pods[a] {
+			if k.netns != v.Node.Netns && p.Netns == k.netns {
+				return hook{netkitPrimary, v.Node.Netns, p.LinkIndex, p.Link}
+			}
+		}
+	}
+	return k
 }
 
 func (v *view) droppedByProgram(k hook, l *lost) model.Finding {
@@ -161,7 +184,7 @@ type hookPlace struct {
 // hooked looks a hook up for a pod that lost packets there.
 func (v *view) hooked(k hook, pod netip.Addr) hookPlace {
 	h := hookPlace{hook: k, link: k.link, direction: model.Ingress}
-	if k.reason == "TC_EGRESS" || k.ofCgroup() {
+	if k.reason == "TC_EGRESS" || k.reason == netkitPrimary || k.ofCgroup() {
 		h.direction = model.Egress
 	}
 	for i := range v.Programs {
@@ -191,8 +214,11 @@ func (h *hookPlace) holds(p *model.Program) bool {
 	if p.Netns != h.netns || p.IfIndex != h.ifindex || p.Direction != h.direction {
 		return false
 	}
-	if h.reason == "XDP" {
+	switch h.reason {
+	case "XDP":
 		return p.Kind == model.ProgramXDP
+	case netkitPeer, netkitPrimary:
+		return p.Kind == model.ProgramNetkit
 	}
 	return p.Kind == model.ProgramTCX || p.Kind == model.ProgramTC
 }
@@ -205,6 +231,8 @@ func (v *view) weighPrograms(f *model.Finding, h hookPlace) {
 		f.Unseen = append(f.Unseen, "the cgroup of the process that sent the packets: one of the programs on it, or on those above it, dropped them")
 	case len(h.programs) == 0 && !v.Has(model.SourcePrograms):
 		f.Unseen = append(f.Unseen, "the program's name and id: what is attached could not be read whole")
+	case len(h.programs) == 0 && (h.reason == netkitPeer || h.reason == netkitPrimary):
+		f.Alternatives = append(f.Alternatives, "the pair drops what no program passes, or its other end is down: ip -details link show dev "+shellWord(h.link))
 	case len(h.programs) == 0:
 		f.Unseen = append(f.Unseen, "the program's name and id: nothing was attached there any more when the window ended")
 	case len(h.programs) > 1:
@@ -218,6 +246,8 @@ func (h *hookPlace) fix() []string {
 	link := shellWord(h.link)
 	show := fmt.Sprintf("%sbpftool net show dev %s; %stc filter show dev %s %s", h.enter, link, h.enter, link, h.direction)
 	switch h.reason {
+	case netkitPeer, netkitPrimary:
+		show = fmt.Sprintf("%sbpftool net show dev %s", h.enter, link)
 	case "XDP":
 		show = fmt.Sprintf("%sip -details link show dev %s", h.enter, link)
 	case "BPF_CGROUP_EGRESS":
@@ -244,6 +274,8 @@ func (h *hookPlace) fix() []string {
 	case model.ProgramXDP:
 		// Without a mode, only the driver's own is meant.
 		detach = fmt.Sprintf("%[1]sip link set dev %[2]s xdp off; %[1]sip link set dev %[2]s xdpgeneric off", h.enter, link)
+	case model.ProgramNetkit:
+		detach = fmt.Sprintf("end the process that holds its link: bpftool link show id %d", p.BPFLink)
 	case model.ProgramTCX:
 		detach = fmt.Sprintf("%sbpftool net detach tcx_%s dev %s # bpftool of Linux 6.12 or newer", h.enter, h.direction, link)
 		if p.BPFLink != 0 {

@@ -206,13 +206,13 @@ func TestBridge(t *testing.T) {
 			n.arp("172.20.1.6", 10, model.Ingress, false, "0a:58:00:00:00:05", 6)
 			n.drop("NEIGH_FAILED", "neigh_invalidate", "172.20.1.5", "172.20.1.6", 20)
 			return n
-		}, []string{"BridgePortBlocked proven 172.20.1.5 172.20.1.6"},
+		}, []string{"BridgePortBlocked proven 172.20.1.5 172.20.1.6 172.20.1.5 172.20.1.6"},
 			"bridge link set dev tap10 isolated off # unless these pods are meant to be kept apart"},
 		{"isolated ports, and pods that know each other's MAC", func() *node {
 			n := isolatedPair()
 			n.drop("NOT_SPECIFIED", "br_handle_frame_finish", "172.20.1.5", "172.20.1.6", 20)
 			return n
-		}, []string{"BridgePortBlocked proven 172.20.1.5 172.20.1.6"},
+		}, []string{"BridgePortBlocked proven 172.20.1.5 172.20.1.6 172.20.1.5 172.20.1.6"},
 			"bridge link set dev tap10 isolated off # unless these pods are meant to be kept apart"},
 		{"isolated ports, and pods that have nothing to say to each other", func() *node {
 			n := isolatedPair()

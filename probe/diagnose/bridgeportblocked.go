@@ -299,7 +299,8 @@ func isolatedPorts(v *view, b *model.Link, pods []*model.Pod) (finding, bool) {
 		return finding{}, false
 	}
 	f := l.finding()
-	f.Severity, f.Peers = model.Warning, nil
+	// Each is another's far end, and what they exchange with others passes.
+	f.Severity, f.Peers = model.Warning, hosts(f.Pods)
 	ports, all := map[string]bool{}, len(isolated) > 0
 	for a := range l.pods {
 		ports[isolated[a].Link] = true

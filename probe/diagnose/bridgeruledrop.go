@@ -175,7 +175,7 @@ func bridgeRule(v *view, r *model.FrameRule, mine map[*model.Drop]uint64) (findi
 		f.Unseen = append(f.Unseen, "matches of the rule that lasthop cannot read: "+fmt.Sprint(r.Unknown))
 		f.Confidence = model.Likely
 	}
-	f.Fix = []string{mendRule(r)}
+	f.Fix = []string{unlessMeant(mendRule(r))}
 	return finding{Finding: f}, true
 }
 

@@ -164,7 +164,7 @@ func (c *candidateRule) fix() []string {
 	}
 	switch by := c.maker(); by {
 	case "":
-		return []string{c.remove()}
+		return []string{unlessMeant(c.remove())}
 	case calicoMaker:
 		return []string{
 			"kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org",

@@ -38,6 +38,10 @@ func deletePacketRule(r *model.PacketRule) string {
 	return deleteRule(iptables(r), r.Family, ruleText{r.Table, r.Chain, r.Text, r.Number, r.Handle})
 }
 
+// unlessMeant reminds who pastes a command that what it deletes was made by hand, and
+// may be there on purpose.
+func unlessMeant(command string) string { return command + " # unless this is meant" }
+
 // ruleText is what a rule of iptables or ebtables is deleted by.
 type ruleText struct {
 	table, chain, text string

@@ -65,11 +65,6 @@ func TestConntrackRace(t *testing.T) {
 			n.lost("nf_hook_slow", pod6, out, 4500, 6)
 			return n
 		}, []string{"ConntrackRace proven 172.20.1.5 172.20.1.6 203.0.113.9"}},
-		{"a kernel that tells no reasons", func() *node {
-			n := racing(9)
-			n.lost("nf_hook_slow", pod5, pod6, 53, 9).Reason = ""
-			return n
-		}, []string{"ConntrackRace proven 172.20.1.5 10.96.0.10 172.20.1.6"}},
 		{"as many as were refused, and no more", func() *node {
 			n := racing(9)
 			n.lost("nf_hook_slow", pod5, pod6, 53, 9)

@@ -3,6 +3,7 @@ package diagnose
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -48,7 +49,7 @@ func findDeadBackend(v *view) []finding {
 	}
 	for f := range model.Each(v.Flows) {
 		to := f.Reply.Src
-		if to == f.Original.Dst || !v.vacant(to) {
+		if to == f.Original.Dst || !v.nobody(to) {
 			continue
 		}
 		if b := of(to); f.Replied {
@@ -60,7 +61,7 @@ func findDeadBackend(v *view) []finding {
 	for i := range v.PacketRules {
 		// A bridge asks for the neighbour before the flow is entered, so
 		// that connection tracking may know nothing of it.
-		if r := &v.PacketRules[i]; r.Target == "DNAT" && v.vacant(r.To.Addr()) && (found[r.To.Addr()] != nil || r.Counter.Delta > 0) {
+		if r := &v.PacketRules[i]; r.Target == "DNAT" && v.nobody(r.To.Addr()) && (found[r.To.Addr()] != nil || r.Counter.Delta > 0) {
 			b := of(r.To.Addr())
 			b.rules = append(b.rules, r)
 		}
@@ -74,16 +75,25 @@ func findDeadBackend(v *view) []finding {
 	return out
 }
 
+// nobody reports whether an address is one of pods, here or on a node that says so, and
+// no pod has it.
+func (v *view) nobody(a netip.Addr) bool { return v.vacant(a) || v.others.Vacant[a] != "" }
+
 // triedEnough reports whether traffic of the window died there: several flows
-// began in it.
+// began in it, or packets of older ones left the node for an address of its own.
 func triedEnough(v *view, b *backend) bool {
-	n := 0
+	n, old := 0, map[netip.Addr]bool{}
 	for _, f := range b.silent {
-		if !f.Start.IsZero() {
+		if f.Start.IsZero() {
+			old[f.Reply.Dst] = true
+		} else {
 			n++
 		}
 	}
-	return n >= minPackets || v.droppedFor(b.addr) >= minDrops
+	return n >= minPackets || v.droppedFor(b.addr) >= minDrops ||
+		slices.ContainsFunc(v.peers, func(p model.Peer) bool {
+			return p.Remote == b.addr && old[p.Local] && p.Out.Packets >= minDrops && p.In.Packets == 0 && lasted(&p)
+		})
 }
 
 // dropsFor are the drops of packets for an address that nobody has.

@@ -102,6 +102,7 @@ var kinds = []kind{
 	wrongNextHopMAC,
 	duplicatePodIP,
 	hairpinDrop,
+	bridgeNetfilterOff,
 	unexpectedMasquerade,
 	unansweredARP,
 	snatPortExhaustion,
@@ -183,14 +184,26 @@ func Diagnose(s *model.Snapshot) []model.Finding {
 // drops, in their order.
 func Judge(s *model.Snapshot) ([]model.Finding, []model.DropCause) {
 	v := newView(s)
+	out := v.findings()
+	return out, v.causes()
+}
+
+// findings judges, and sorts what was found.
+func (v *view) findings() []model.Finding {
 	v.judge()
 	out := make([]model.Finding, len(v.prior))
 	for i, f := range v.prior {
 		out[i] = f.Finding
 	}
-	slices.SortStableFunc(out, func(a, b model.Finding) int {
+	Sort(out)
+	return out
+}
+
+// Sort puts findings into the order of Diagnose.
+func Sort(list []model.Finding) {
+	slices.SortStableFunc(list, func(a, b model.Finding) int {
 		return cmp.Or(
-			cmp.Compare(b.Severity.Rank(), a.Severity.Rank()),
+			model.WorstFirst(&a, &b),
 			cmp.Compare(b.Confidence.Rank(), a.Confidence.Rank()),
 			cmp.Compare(a.Code, b.Code),
 			slices.CompareFunc(a.Pods, b.Pods, netip.Addr.Compare),
@@ -198,7 +211,6 @@ func Judge(s *model.Snapshot) ([]model.Finding, []model.DropCause) {
 			cmp.Compare(a.Title, b.Title),
 		)
 	})
-	return out, v.causes()
 }
 
 // judge runs the kinds, each with the findings of those that may explain its own,

@@ -388,11 +388,34 @@ func TestDiagnose(t *testing.T) {
 			n.Traffic.Lost.Counters = 7
 			return n
 		}, nil},
+		{"others kept replies from being counted, and no flow is seen without one", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			n.Traffic.Lost.Gaps = 1
+			return n
+		}, nil},
 		{"peers of another pod were not all counted, nor were drops", func() *node {
 			n := kubenet()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.silent("172.20.1.5", "172.20.3.9")
-			n.Traffic.Lost = model.Lost{Counters: 9, NotPeers: 2, Peers: []model.PeerLoss{{Local: addr("172.20.1.6"), Packets: 7}}}
+			n.Traffic.Lost = model.Lost{Counters: 9, Others: 2, Addrs: []model.AddrLoss{{Addr: addr("172.20.1.6"), Peers: 7}}}
+			return n
+		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
+		{"a reply may be among those of a range", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			n.Traffic.Peers = append(n.Traffic.Peers, model.Peer{Local: addr("172.20.1.5"), Range: prefix("172.20.3.0/24"), IfIndex: 2, Out: syn, In: synAck})
+			return n
+		}, nil},
+		{"another pod's ranges, and one without a reply, do not hide a silent peer", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.silent("172.20.1.5", "172.20.3.9")
+			n.Traffic.Peers = append(n.Traffic.Peers,
+				model.Peer{Local: addr("172.20.1.6"), Range: prefix("0.0.0.0/0"), IfIndex: 2, Out: syn, In: synAck},
+				model.Peer{Local: addr("172.20.1.5"), Range: prefix("172.20.3.0/24"), IfIndex: 2, Out: syn})
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
 		{"UDP that comes from there is no answer to ours", func() *node {
@@ -546,7 +569,7 @@ func TestDiagnose(t *testing.T) {
 			n.silent("172.20.1.5", "172.20.3.10")
 			n.silent("172.20.1.5", "203.0.113.9")
 			return n
-		}, []string{"MissingMasquerade likely 172.20.1.5 203.0.113.9", "MissingUDR likely 172.20.1.5 172.20.3.0/24"}},
+		}, []string{"MissingUDR likely 172.20.1.5 172.20.3.0/24", "MissingMasquerade likely 172.20.1.5 203.0.113.9"}},
 		{"a dnat rule with a dead MAC", func() *node {
 			n := bridged()
 			n.FrameRules[2] = *n.dnat("10.60.0.20", deadMAC)
@@ -632,6 +655,13 @@ func TestDiagnose(t *testing.T) {
 			n.drop("IP_CSUM", "ip_rcv_core", "203.0.113.9", "172.20.1.6", 2)
 			return n
 		}, []string{"UnexplainedDrop proven 172.20.1.5 172.20.1.6 203.0.113.9"}},
+		{"drops of several far ends without a cause", func() *node {
+			n := kubenet()
+			for _, far := range []string{"198.51.100.0/24", "0.0.0.0/0"} {
+				n.Traffic.Drops = append(n.Traffic.Drops, model.Drop{Reason: "IP_CSUM", Location: "ip_rcv_core", Range: prefix(far), Dst: addr("172.20.1.5"), Packets: 9})
+			}
+			return n
+		}, []string{"UnexplainedDrop proven 172.20.1.5 198.51.100.0/24"}},
 		{"transports free packets as they go; bridges flood", func() *node {
 			n := kubenet()
 			n.drop("TCP_OLD_DATA", "tcp_rcv_established", "172.20.1.6", "172.20.1.5", 90)
@@ -719,6 +749,41 @@ func TestFixesNameTheRule(t *testing.T) {
 	k.silent("172.20.1.5", "203.0.113.9")
 	if got, want := Diagnose(&k.Snapshot)[0].Fix[0], "iptables-nft -t nat -A IP-MASQ-AGENT -j MASQUERADE"; got != want {
 		t.Errorf("fix\n got %s\nwant %s", got, want)
+	}
+}
+
+// TestFindFrameRule: a rule that was not seen is looked for in legacy tables only where
+// they are loaded, since looking loads them.
+func TestFindFrameRule(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		make func(n *node)
+		want string
+	}{
+		{"no legacy table", func(*node) {}, "nft -a list ruleset bridge"},
+		{"a legacy table", func(n *node) {
+			n.Chains = append(n.Chains, model.Chain{Backend: model.Legacy, Family: "bridge", Table: "nat", Name: "PREROUTING"})
+		}, "nft -a list ruleset bridge; ebtables-legacy -t nat -L --Lc"},
+		{"another legacy table", func(n *node) {
+			n.Chains = append(n.Chains, model.Chain{Backend: model.Legacy, Family: "bridge", Table: "filter", Name: "FORWARD"})
+		}, "nft -a list ruleset bridge"},
+		{"tables that were not read", func(n *node) { n.lose(model.SourceEbtables, model.Missing) },
+			"nft -a list ruleset bridge; grep -q ^ebtable_nat /proc/modules && ebtables-legacy -t nat -L --Lc"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := bridged()
+			n.FrameRules = nil
+			n.Traffic.MACs = []model.MACPair{
+				{Addr: addr("10.60.0.20"), IfIndex: 2, Link: "nic0", Direction: model.Ingress, Side: model.AsDestination, Src: mac(fabricMAC), Dst: mac(nicMAC), Packets: 7},
+				{Addr: addr("10.60.0.20"), IfIndex: 2, Link: "nic0", Direction: model.Egress, Side: model.AsDestination, Src: mac(nicMAC), Dst: mac(deadMAC), Packets: 7},
+			}
+			tt.make(n)
+			found := Diagnose(&n.Snapshot)
+			want := []string{"find the rule with " + deadMAC + " and delete it: " + tt.want}
+			if len(found) != 1 || !slices.Equal(found[0].Fix, want) {
+				t.Errorf("got %+v, want the fix %q", found, want)
+			}
+		})
 	}
 }
 
@@ -827,5 +892,22 @@ func TestCatalogue(t *testing.T) {
 func TestEmptySnapshot(t *testing.T) {
 	if got := Diagnose(&model.Snapshot{}); len(got) > 0 {
 		t.Errorf("nothing is known, yet found %v", got)
+	}
+}
+
+// TestFoldedCauses has the drops of several far ends explained by what explains those
+// that were counted one by one.
+func TestFoldedCauses(t *testing.T) {
+	n := kubenet()
+	n.unroute("0.0.0.0/0")
+	d := n.dropOn("br-pods", "IP_INNOROUTES", "ip_error", "172.20.1.5", "203.0.113.9", 9)
+	like := *d
+	like.Dst, like.Range = netip.Addr{}, prefix("198.51.100.0/24")
+	unlike := like
+	unlike.Src = addr("172.20.1.6")
+	n.Traffic.Drops = append([]model.Drop{like, unlike}, n.Traffic.Drops...)
+	found, causes := Judge(&n.Snapshot)
+	if len(causes) != 3 || causes[2].Code == "" || causes[0] != causes[2] || causes[1].Code != "" && causes[1].Code != UnexplainedDrop {
+		t.Errorf("causes %+v of findings %+v", causes, found)
 	}
 }

@@ -20,10 +20,17 @@ const minDrops = 3
 // causes says for each drop which finding explains it, or that a healthy node
 // drops so.
 func (v *view) causes() []model.DropCause {
-	allowed := v.byDesign()
-	out := make([]model.DropCause, len(v.Traffic.Drops))
-	for i := range v.Traffic.Drops {
-		d := &v.Traffic.Drops[i]
+	allowed, samples := v.byDesign(), v.dropSamples()
+	out := make([]model.DropCause, len(v.whole.Traffic.Drops))
+	next := 0 // of the drops of single addresses
+	for i := range v.whole.Traffic.Drops {
+		d := &v.whole.Traffic.Drops[i]
+		if d.Range.IsValid() {
+			out[i] = v.foldedCause(d)
+			continue
+		}
+		d = &v.Traffic.Drops[next]
+		next++
 		if !v.drops.Lost(d) {
 			out[i].Expected = true
 			continue
@@ -31,7 +38,7 @@ func (v *view) causes() []model.DropCause {
 		if at := slices.IndexFunc(v.prior, func(f finding) bool { return f.explains != nil && f.explains(d) }); at >= 0 {
 			out[i].Code = v.prior[at].Code
 		} else if v.ofPod(d) {
-			out[i].Expected = allowed.take(d)
+			out[i].Expected = allowed.take(d) || ofClosed(d, samples[keyOfDrop(d)])
 		}
 	}
 	return out
@@ -104,6 +111,7 @@ func (v *view) dropped(match func(*model.Drop) bool) uint64 {
 type lost struct {
 	pods    map[netip.Addr]bool
 	peers   map[netip.Addr]bool
+	ranges  map[netip.Prefix]bool // of peers that were not counted one by one
 	packets uint64
 	drops   []*model.Drop
 }
@@ -120,16 +128,22 @@ func (l *lost) addFor(pod netip.Addr, d *model.Drop) {
 // about notes a pod that a drop concerns, and its other end.
 func (l *lost) about(pod netip.Addr, d *model.Drop) {
 	if l.pods == nil {
-		l.pods, l.peers = map[netip.Addr]bool{}, map[netip.Addr]bool{}
+		l.pods, l.peers, l.ranges = map[netip.Addr]bool{}, map[netip.Addr]bool{}, map[netip.Prefix]bool{}
 	}
-	l.pods[pod], l.peers[otherEnd(d, pod)] = true, true
+	l.pods[pod] = true
+	switch far := otherEnd(d, pod); {
+	case far.IsValid():
+		l.peers[far] = true
+	case d.Range.Bits() > 0:
+		l.ranges[d.Range] = true
+	}
 }
 
 // finding is a proven one with the pods, peers and packets, and without any words.
 func (l *lost) finding() model.Finding {
 	return model.Finding{
 		Confidence: model.Proven, Packets: l.packets, Pods: slices.SortedFunc(maps.Keys(l.pods), netip.Addr.Compare),
-		Peers: hosts(slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare)),
+		Peers: append(hosts(slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare)), slices.SortedFunc(maps.Keys(l.ranges), comparePrefix)...),
 	}
 }
 
@@ -154,9 +168,21 @@ func evidenceOf(drops []*model.Drop, what func(*model.Drop) string) []model.Evid
 		if d.Link != "" {
 			where = " on " + d.Link
 		}
-		out = append(out, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf("%s to %s%s: %s", d.Src, d.Dst, where, what(d))})
+		out = append(out, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf("%s to %s%s: %s", endText(d, d.Src), endText(d, d.Dst), where, what(d))})
 	}
 	return out
+}
+
+// endText names an end of a drop, or the range that it is in.
+func endText(d *model.Drop, end netip.Addr) string {
+	switch far := d.Far(end); {
+	case far.IsSingleIP():
+		return far.Addr().String()
+	case far.Bits() == 0:
+		return "other addresses"
+	default:
+		return far.String()
+	}
 }
 
 // mostDropped are the few pairs of addresses that lost most, as evidence. Drops
@@ -166,7 +192,7 @@ func mostDropped(drops []*model.Drop) []*model.Drop {
 	const most = 3
 	rows := map[model.Drop]*model.Drop{}
 	for _, d := range drops {
-		k := model.Drop{Src: d.Src, Dst: d.Dst, Link: d.Link, Location: d.Location, Reason: d.Reason}
+		k := model.Drop{Src: d.Src, Dst: d.Dst, Range: d.Range, Link: d.Link, Location: d.Location, Reason: d.Reason}
 		if rows[k] == nil {
 			rows[k] = new(model.Drop)
 			*rows[k] = *d
@@ -175,10 +201,36 @@ func mostDropped(drops []*model.Drop) []*model.Drop {
 		rows[k].Packets += d.Packets
 	}
 	list := slices.SortedFunc(maps.Values(rows), func(a, b *model.Drop) int {
-		return cmp.Or(cmp.Compare(b.Packets, a.Packets), a.Src.Compare(b.Src), a.Dst.Compare(b.Dst), cmp.Compare(a.Link, b.Link),
+		return cmp.Or(cmp.Compare(b.Packets, a.Packets), a.Src.Compare(b.Src), a.Dst.Compare(b.Dst), a.Range.Compare(b.Range), cmp.Compare(a.Link, b.Link),
 			cmp.Compare(a.Location, b.Location), cmp.Compare(a.Reason, b.Reason))
 	})
 	return list[:min(most, len(list))]
+}
+
+// cameBy is where a packet that netfilter dropped was seen last: the link that it
+// came in by. The kernel names that link, but for packets that a bridge forwards: these
+// have their way out before FORWARD is asked (__br_forward), with or without translation.
+func (v *view) cameBy(d *model.Drop) model.Place {
+	out := v.byName[d.Link]
+	if out == nil || out.Master == 0 || !v.leadsTo(out, d.Dst) {
+		return v.place(d.Link, model.Ingress)
+	}
+	for _, p := range v.pods[d.Src] {
+		if l := v.links[p.LinkIndex]; l != nil && l != out && l.Master == out.Master {
+			return v.place(l.Name, model.Ingress)
+		}
+	}
+	for l := range model.Each(v.Links) {
+		if l != out && l.Master == out.Master && v.outer[l.Index] {
+			return v.place(l.Name, model.Ingress)
+		}
+	}
+	return v.place(v.linkName(out.Master), model.Ingress)
+}
+
+// leadsTo reports whether a link is that of the pod with the address.
+func (v *view) leadsTo(l *model.Link, a netip.Addr) bool {
+	return slices.ContainsFunc(v.pods[a], func(p *model.Pod) bool { return p.LinkIndex == l.Index })
 }
 
 // atSockets makes a finding for each living pod whose sockets did not take the
@@ -302,7 +354,15 @@ func (v *view) silenced(d *model.Drop, l *lost) bool {
 	return (d.Proto == icmp4 || d.Proto == icmp6) && d.Netfilter() && v.nodeAddrs[d.Src] && l.pods[d.Dst]
 }
 
-// fullReasons say what was full.
+// whatWasFull says which queue or buffer had no room for the packet. It is empty for
+// other drops.
+func whatWasFull(d *model.Drop) string {
+	if d.CookieRefused() {
+		return fullReasons["TCP_LISTEN_OVERFLOW"]
+	}
+	return fullReasons[d.Reason]
+}
+
 var fullReasons = map[model.Reason]string{
 	"SOCKET_RCVBUFF":      "the socket's receive buffer was full",
 	"SOCKET_BACKLOG":      "the socket's backlog was full",

@@ -48,7 +48,7 @@ func findForeignSNAT(v *view) []finding {
 	found, replied := map[netip.Addr]*foreignFlows{}, map[netip.Addr]bool{}
 	for f := range model.Each(v.Flows) {
 		a := f.Reply.Dst
-		if len(v.pods[f.Original.Src]) == 0 || a == f.Original.Src || v.hasAddr(a) || len(v.pods[a]) > 0 || v.past[a] {
+		if !v.givenAway(f) {
 			continue
 		}
 		if f.Replied && !f.Start.IsZero() {
@@ -81,6 +81,13 @@ func findForeignSNAT(v *view) []finding {
 		}
 	}
 	return out
+}
+
+// givenAway reports whether a flow of a pod has a source address that is neither the
+// node's nor a pod's.
+func (v *view) givenAway(f *model.Flow) bool {
+	a := f.Reply.Dst
+	return len(v.pods[f.Original.Src]) > 0 && a != f.Original.Src && !v.hasAddr(a) && len(v.pods[a]) == 0 && !v.past[a]
 }
 
 // wantsReply reports whether the first packet of a flow does.

@@ -81,7 +81,8 @@ func (v *view) hairpinsAnswered() map[netip.Addr]bool {
 			continue
 		}
 		out[a] = out[a] || f.Replied && f.Reply.Dst != a
-		silent[a] = silent[a] || !f.Replied && !f.Start.IsZero()
+		// One whose source was translated too has passed; its reply is on its way.
+		silent[a] = silent[a] || !f.Replied && f.Reply.Dst == a && !f.Start.IsZero()
 	}
 	maps.DeleteFunc(out, func(a netip.Addr, answered bool) bool { return !answered || silent[a] })
 	return out
@@ -124,7 +125,7 @@ func (v *view) hairpin(d *model.Drop) bool {
 	if d.OwnSource() {
 		return true
 	}
-	return (d.Netns == 0 || d.Netns == v.Node.Netns) && d.IfIndex != loopback && !d.NoSocket() && !d.Delivered() && fullReasons[d.Reason] == ""
+	return (d.Netns == 0 || d.Netns == v.Node.Netns) && d.IfIndex != loopback && !d.NoSocket() && !d.Delivered() && whatWasFull(d) == ""
 }
 
 // loopback is the index of every namespace's loopback link.

@@ -86,17 +86,34 @@ func (v *view) mistrusted(d *model.Drop) mistrust {
 	if v.anySample(d, isReply) && !begun {
 		return requestUntracked
 	}
-	if v.anySample(d, closes) {
+	if v.anySample(d, closes) && !v.anySample(d, goesOn) {
 		return flowClosed
 	}
 	onward, heard := v.began(d.Src, d.Dst)
 	if onward && !heard {
 		return replyUntracked
 	}
-	if (replied || heard) && v.mostOf(d) {
+	if (replied || heard) && (v.mostOf(d) || v.mostlyHalfOpen(d)) {
 		return outOfWindow
 	}
 	return flowClosed
+}
+
+// mostlyHalfOpen reports whether most connections of the window between the ends of
+// a drop began, and were never acknowledged: what is dropped is what they need.
+func (v *view) mostlyHalfOpen(d *model.Drop) bool {
+	halfOpen, beyond := 0, 0
+	for f := range model.Each(v.Flows) {
+		ends := f.Reply.Src == d.Src && f.Reply.Dst == d.Dst || f.Reply.Src == d.Dst && f.Reply.Dst == d.Src
+		switch {
+		case f.Proto != tcp || f.Start.IsZero() || !ends:
+		case f.State == "SYN_SENT" || f.State == "SYN_RECV":
+			halfOpen++
+		default:
+			beyond++
+		}
+	}
+	return halfOpen >= minAsks && halfOpen > beyond
 }
 
 // began reports whether connection tracking has flows that the one address began
@@ -165,6 +182,12 @@ func isReply(head []byte) bool {
 	return false
 }
 
+// goesOn reports whether the segment is one within a connection.
+func goesOn(head []byte) bool {
+	flags, ok := tcpFlags(head)
+	return ok && flags&0x07 == 0
+}
+
 // closes reports whether the segment ends a connection.
 func closes(head []byte) bool {
 	flags, ok := tcpFlags(head)
@@ -189,7 +212,7 @@ func (v *view) invalid(a *attribution, reasons map[mistrust]*model.Drop) model.F
 	f.Why = fmt.Sprintf("The rule on ctstate INVALID in table %s, chain %s (%s) dropped %s. It belongs to %s.", a.key.Table, a.key.Chain,
 		a.key.Backend, count(f.Packets, "packet"), cmp.Or(a.maker(), "no program known to lasthop: made by hand, or by a script"))
 	f.Evidence = append([]model.Evidence{a.evidence()}, dropEvidence(l.drops)...)
-	f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
+	f.LastHopAlive = v.cameBy(mostDropped(l.drops)[0])
 	f.Confidence = model.Likely
 	for _, why := range slices.Sorted(maps.Keys(reasons)) {
 		v.whyInvalid(&f, why, reasons[why])

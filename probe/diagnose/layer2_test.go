@@ -3,6 +3,7 @@ package diagnose
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -317,6 +318,12 @@ func TestLayer2(t *testing.T) {
 			n.drop("NEIGH_FAILED", "neigh_invalidate", "10.60.0.20", "203.0.113.9", 9)
 			return n
 		}, []string{"UnansweredARP proven 10.60.0.20"}},
+		{"other pods need no answer", func() *node {
+			n := silentGateway()
+			n.pod("10.60.0.77", "0a:58:00:00:00:77", 0)
+			n.gateway(&n.Pods[len(n.Pods)-1], "169.254.1.1", n.Links[len(n.Links)-1].MAC.String(), "PERMANENT")
+			return n
+		}, []string{"UnansweredARP proven 10.60.0.20"}},
 		{"proxy_arp is on, and still nobody answers", func() *node {
 			n := silentGateway()
 			n.Sysctls[0].Value = "1"
@@ -349,6 +356,11 @@ func TestLayer2(t *testing.T) {
 			n.arp("172.20.1.99", 10, model.Ingress, false, "0a:58:00:00:00:05", 9)
 			return n
 		}, []string{"UnansweredARP likely 172.20.1.5 172.20.1.99"}},
+		{"pods keep asking for several such addresses", func() *node {
+			n := kubenet()
+			n.vacant(2)
+			return n
+		}, []string{"UnansweredARP likely 172.20.1.5 172.20.1.100 172.20.1.101"}},
 		{"nobody answers for the gateway, beyond a bridge with the NIC", func() *node {
 			n := bridged()
 			n.dropOn("azure0", "NEIGH_FAILED", "neigh_invalidate", "10.60.0.20", "203.0.113.9", 50)
@@ -406,5 +418,33 @@ func TestLayer2(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) { verdicts(t, tt.node(), tt.want) })
+	}
+}
+
+// TestSilencedBridge: one setting that keeps the node from answering several pods of a
+// bridge is one cause.
+func TestSilencedBridge(t *testing.T) {
+	n := kubenet().with(model.SourceSysctl)
+	n.sysctl("net.ipv4.conf.all.arp_ignore", "8")
+	for i := range n.Pods {
+		p := &n.Pods[i]
+		n.gateway(p, "172.20.1.1", "", "INCOMPLETE")
+		n.arp("172.20.1.1", p.LinkIndex, model.Ingress, false, "00:00:00:00:00:00", 9)
+	}
+	found := Diagnose(&n.Snapshot)
+	if len(found) != 1 || found[0].Code != UnansweredARP || len(found[0].Pods) != 2 || !slices.Equal(found[0].Fix, []string{"sysctl -w net.ipv4.conf.all.arp_ignore=0"}) {
+		t.Errorf("found %+v", found)
+	}
+}
+
+// TestLostGatewayEntry has a pod without the permanent entry that the others have. To
+// turn proxy_arp on would be no cure: nobody answers the others either.
+func TestLostGatewayEntry(t *testing.T) {
+	n := silentGateway()
+	n.pod("10.60.0.77", "0a:58:00:00:00:77", 0)
+	n.gateway(&n.Pods[len(n.Pods)-1], "169.254.1.1", n.Links[len(n.Links)-1].MAC.String(), "PERMANENT")
+	fix := Diagnose(&n.Snapshot)[0].Fix
+	if len(fix) != 1 || !strings.HasSuffix(fix[0], "ip neigh replace 169.254.1.1 lladdr fe:00:00:00:00:0a dev '' nud permanent") {
+		t.Errorf("the entry is not what is to be mended: %q", fix)
 	}
 }

@@ -183,19 +183,24 @@ func (v *view) dead(b *backend) model.Finding {
 		r := b.rules[0]
 		by = fmt.Sprintf(" by %s %s rule %d", r.Table, r.Chain, r.Number)
 	}
-	f.Why = fmt.Sprintf("What is sent to %s is translated%s to %s, an address of this node's pods that no pod has. Nobody answers.", service, by, b.addr)
+	elsewhere, whose := v.others.Vacant[b.addr], "this node's pods"
+	if elsewhere != "" {
+		whose = "the pods of " + elsewhere
+	}
+	f.Why = fmt.Sprintf("What is sent to %s is translated%s to %s, an address of %s that no pod has. Nobody answers.", service, by, b.addr, whose)
 	if len(b.silent) > 0 {
 		first := b.silent[0]
 		observe(&f, model.SourceConntrack,
 			"%s to %s UNREPLIED, the reply is expected from %s; %s like it", first.Original.Src, first.Original.Dst, first.Reply.Src, count(uint64(len(b.silent)), "flow"))
 	}
 	observe(&f, model.SourcePods, "no pod on this node holds %s", b.addr)
+	f.Evidence[len(f.Evidence)-1].Node = elsewhere
 	f.Evidence = append(f.Evidence, dropEvidence(v.dropsFor(b.addr))...)
 	f.LastHopAlive = model.Place{Direction: model.Ingress}
 	if len(f.Pods) > 0 {
 		f.LastHopAlive = v.place(v.pods[f.Pods[0]][0].Link, model.Ingress)
 	}
-	if !v.ownRange(b.addr) {
+	if elsewhere == "" && !v.ownRange(b.addr) {
 		f.Confidence = model.Likely
 		f.Unseen = append(f.Unseen, "this node's pod range: "+b.addr.String()+" is near its pods' addresses (give --nodes)")
 		f.Alternatives = append(f.Alternatives, "the address is another node's pod, which does not answer")

@@ -50,11 +50,7 @@ func findMissingDefaultRoute(v *view) []finding {
 }
 
 // hasDefault reports whether the main table has a default route of the family.
-func hasDefault(v *view, six bool) bool {
-	return slices.ContainsFunc(v.Routes, func(r model.Route) bool {
-		return r.Table == mainTable && r.Type == "unicast" && r.Dst.IsValid() && r.Dst.Bits() == 0 && r.Dst.Addr().Is6() == six
-	})
-}
+func hasDefault(v *view, six bool) bool { return v.defaultRoute(six).Dst.IsValid() }
 
 func withoutDefault(v *view, six bool, l *lost) finding {
 	family := "IPv4"

@@ -32,6 +32,9 @@ var missingMasquerade = kind{
 	ends: []model.HopKind{model.HopBeyond},
 }
 
+// synRetries is how often Linux repeats a SYN (net.ipv4.tcp_syn_retries, tcp(7)).
+const synRetries = 6
+
 // rawGroup is the traffic that left untranslated for the same reason.
 type rawGroup struct {
 	nat     path.SourceNAT
@@ -60,7 +63,7 @@ func findMissingMasquerade(v *view) []finding {
 			order = append(order, g)
 		}
 		g.answers = g.answers || v.answered(p)
-		if v.unanswered(p) && startedHere(p) && !v.sentAstray(p) {
+		if v.unanswered(p) && !v.swept[pair{p.Local, p.Remote}] && startedHere(p) && !v.sentAstray(p) {
 			g.silent = append(g.silent, p)
 		}
 	}
@@ -102,7 +105,10 @@ func shouldMasquerade(v *view, g *rawGroup) bool {
 	case !v.Has(model.SourceNAT) || g.nat.CutOff:
 		return several && own
 	case g.nat.Translated:
-		return own
+		// An agent that writes its rules anew leaves a gap. Of the flows that began in
+		// it, a connection attempt is sent again a few times, and ends.
+		return own && v.sumPeers(g.silent).packets > synRetries &&
+			slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return v.lately(p.LastOut) })
 	case x != nil && (x.Dst.IsZero() || !x.Dst.Not && x.Dst.Prefix.Bits() == 0):
 		return several || own && len(public) > 0
 	case x != nil:

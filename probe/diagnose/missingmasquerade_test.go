@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -98,4 +99,23 @@ func TestExclusionFix(t *testing.T) {
 		fix[2] != "iptables-nft -t nat -D IP-MASQ-AGENT -d 0.0.0.0/0 -j RETURN" {
 		t.Errorf("fix %q", fix)
 	}
+}
+
+// TestMasqueradeGap: flows that began while an agent wrote its rules anew keep the pod's
+// address, and get no reply; those behind them are translated again.
+func TestMasqueradeGap(t *testing.T) {
+	gap := func(last time.Time, packets uint64) *node {
+		n := kubenet()
+		n.silent(pod5, out)
+		n.Traffic.Peers[0].LastOut, n.Traffic.Peers[0].Out.Packets = last, packets
+		n.translated(pod5, out, out, "10.50.0.4", true)
+		n.answered("10.50.0.4", out)
+		n.answered(pod5, far)
+		return n
+	}
+	check(t, []fixture{
+		{"it is over", func() *node { return gap(end.Add(-4*time.Second), 40) }, nil},
+		{"a SYN of the gap is sent again", func() *node { return gap(end, 2) }, nil},
+		{"it lasts", func() *node { return gap(end, 40) }, []string{"MissingMasquerade possible 172.20.1.5 203.0.113.9"}},
+	})
 }

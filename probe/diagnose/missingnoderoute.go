@@ -37,6 +37,9 @@ type unrouted struct {
 	link    int
 	packets uint64
 	answers bool
+	// replying says that only replies of this node's pods were seen to leave, to
+	// requests that go on coming.
+	replying bool
 	// drops are the packets that found no route.
 	drops []*model.Drop
 }
@@ -68,9 +71,11 @@ func findMissingNodeRoute(v *view) []finding {
 		g.answers = g.answers || answered
 		// An ICMP error may be the gateway's own.
 		knows[p.Remote.Is4()] = knows[p.Remote.Is4()] || answered && (p.In.Replies > 0 || p.In.Other > 0)
-		if !v.unanswered(p) {
+		replying := !v.unanswered(p)
+		if replying && !(repliesInVain(p) && len(siblings) > 0 && v.nodeOf(cidr) != nil) {
 			continue
 		}
+		g.replying = replying && (g.replying || len(g.remotes) == 0)
 		if len(v.pods[p.Local]) > 0 {
 			g.pods[p.Local] = true
 		} else if m := unreplied[pair{p.Local, p.Remote}]; m != nil && v.nodeAddrs[p.Local] {
@@ -87,6 +92,13 @@ func findMissingNodeRoute(v *view) []finding {
 		}
 	}
 	return out
+}
+
+// repliesInVain reports whether all that comes of a pair are requests, such as echo
+// requests, and all that leaves are replies to them: whether these arrive, no packet
+// tells.
+func repliesInVain(p *model.Peer) bool {
+	return p.In.Requests >= minAsks && p.In.Replies+p.In.Other == 0 && p.Out.Replies >= minAsks && p.Out.Requests+p.Out.Other == 0
 }
 
 // unlike reports whether more than the silence of one address shows that a route is
@@ -191,12 +203,18 @@ func withoutNodeRoute(v *view, g *unrouted, siblings []*model.Route) finding {
 	for _, r := range siblings[:min(len(siblings), 2)] {
 		observe(&f, model.SourceRoutes, "other nodes' pods have routes: %s", v.routeText(r))
 	}
+	if g.replying {
+		f.Title = "no route for the replies to the pods of another node, " + g.cidr.String()
+		f.Why = fmt.Sprintf("Requests come from %s, and the replies of this node's pods follow the default route out of %s, to a gateway that does not "+
+			"know these pods.", g.cidr, link)
+		f.Evidence[0] = seen(model.SourceTC, "%s egress: %s, all replies, to %s; ingress: nothing but requests", link, count(g.packets, "packet"), g.cidr)
+	}
 	hop, n := "NODE_IP", v.nodeOf(g.cidr)
 	if n != nil {
 		hop = linkedHop(v, n, g.cidr).String()
 	}
 	switch {
-	case n != nil && len(siblings) > 0:
+	case n != nil && len(siblings) > 0 && !g.replying:
 		f.Confidence = model.Proven
 	case n == nil && len(v.ranges.nodes) > 0:
 		f.Confidence = model.Possible
@@ -207,6 +225,9 @@ func withoutNodeRoute(v *view, g *unrouted, siblings []*model.Route) finding {
 	}
 	if len(siblings) == 0 {
 		f.Alternatives = append(f.Alternatives, "a cloud carries the pods' packets, and its route table lacks this range")
+	}
+	if len(g.drops) == 0 && f.Confidence != model.Proven {
+		f.Alternatives = append(f.Alternatives, "the gateway knows that range, and the way back to this node's pods is missing")
 	}
 	f.Fix = []string{fmt.Sprintf("%s route replace %s via %s dev %s", ip(g.cidr.Addr()), g.cidr, hop, shellWord(v.natLink(g.link)))}
 	return finding{Finding: f, explains: sameDrops(g.drops)}

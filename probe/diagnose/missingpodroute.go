@@ -65,10 +65,13 @@ func routedElsewhere(v *view, list []misroutedPod) (finding, bool) {
 	f := model.Finding{Confidence: model.Possible}
 	var told []string
 	wrong := map[netip.Addr]bool{}
+	proven := slices.ContainsFunc(list, func(a misroutedPod) bool { return len(missed(v, &a)) > 0 })
 	for i := range list {
 		a := list[i]
 		seen := missed(v, &a)
-		if len(seen) == 0 && !v.unusedMisrouted(&a) {
+		// What a pod on a bridge gets from its neighbours there needs no route.
+		shares := proven && v.bridgeOf(a.pod) != nil
+		if len(seen) == 0 && !shares && !v.unusedMisrouted(&a) {
 			continue
 		}
 		if len(seen) > 0 {
@@ -82,7 +85,11 @@ func routedElsewhere(v *view, list []misroutedPod) (finding, bool) {
 		}
 		observe(&f, model.SourceRoutes, "%s is behind %s, and the lookup %s", a.addr, a.pod.Link, lookedUp(v, &a))
 		f.Evidence = append(f.Evidence, seen...)
-		f.Fix = append(f.Fix, restore(v, &a)...)
+		for _, line := range restore(v, &a) {
+			if !slices.Contains(f.Fix, line) {
+				f.Fix = append(f.Fix, line)
+			}
+		}
 	}
 	if len(f.Pods) == 0 {
 		return finding{}, false
@@ -193,7 +200,14 @@ func restore(v *view, a *misroutedPod) []string {
 		fix = append(fix, fmt.Sprintf("%s route replace %s dev %s", tool, target, shellWord(dev)))
 	}
 	for _, r := range a.rules {
-		fix = append(fix, fmt.Sprintf("%s rule add to %s lookup main priority %d", tool, target, r.Priority-1))
+		switch {
+		case v.leftOverRule(r, a):
+			fix = append(fix, fmt.Sprintf("%s rule del %s", tool, ruleWords(r)))
+		case v.leftOverRoute(r, a, target):
+			fix = append(fix, fmt.Sprintf("%s route del %s", tool, v.routeWords(a.decision.Route)))
+		default:
+			fix = append(fix, fmt.Sprintf("%s rule add to %s lookup main priority %d", tool, target, r.Priority-1))
+		}
 	}
 	return fix
 }

@@ -203,7 +203,9 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing mis
 	x := v.sumPeers(silentPeers(silent))
 	f.Pods, f.Packets = sorted(x.pods), x.packets
 	if len(f.Pods) == 0 {
-		f.Pods = v.podsIn(s.own)
+		f.Pods = slices.DeleteFunc(v.podsIn(s.own), func(a netip.Addr) bool {
+			return !slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.six() == a.Is6() })
+		})
 	}
 	name := v.linkName(x.link)
 	f.LastHopAlive = v.place(name, model.Egress)
@@ -294,7 +296,7 @@ const (
 
 func ownRouteMissing(v *view, f *model.Finding, silent []*remoteRange) {
 	f.Title = "no route to this node's own pods: nothing returns from " + addrs(f.Peers)
-	f.Fix = v.ownRouteFix(nil)
+	f.Fix = v.ownRouteFix(silent, nil)
 	if slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.there == reachWorks }) {
 		f.Why += "The node itself is answered from there, so the fabric knows the way: the route back to this node's own pods is missing."
 	} else {
@@ -330,7 +332,7 @@ func bothRoutesMissing(v *view, f *model.Finding, silent []*remoteRange) {
 		f.Why += "So is one from this node's own pod range to another node. "
 	}
 	f.Why += "The subnet seems to have no route table."
-	f.Fix = append(v.tableFix(), v.ownRouteFix(nil)...)
+	f.Fix = append(v.tableFix(), v.ownRouteFix(silent, nil)...)
 	f.Alternatives = []string{"the table applies and lacks all of these rows", byNSG, "NICs do not forward (IP forwarding off)"}
 }
 
@@ -396,14 +398,14 @@ func inRanges(list []*remoteRange, a netip.Addr) bool {
 func (s *udrSearch) udrFix(silent []*remoteRange) []string {
 	v := s.view
 	if len(silent) > 1 {
-		return append(v.tableFix(), v.ownRouteFix(nil)...)
+		return append(v.tableFix(), v.ownRouteFix(silent, nil)...)
 	}
 	var fix []string
 	for _, r := range silent {
 		fix = append(fix, v.rangeRouteFix(r.cidr, nil))
 	}
 	if !s.anyAnswers() {
-		fix = append(fix, v.ownRouteFix(nil)...)
+		fix = append(fix, v.ownRouteFix(silent, nil)...)
 	}
 	return append(fix, v.tableFix()...)
 }

@@ -129,7 +129,7 @@ func TestPolicyDrop(t *testing.T) {
 			n.refuse("nft_do_chain", far, pod5, 9)
 			n.refuse("nft_do_chain", pod6, out, 20).Link = "br-pods"
 			return n
-		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9", "PolicyDrop proven 172.20.1.6 203.0.113.9"}},
+		}, []string{"PolicyDrop proven 172.20.1.6 203.0.113.9", "PolicyDrop proven 172.20.1.5 172.20.2.9"}},
 		{"two rules, told apart by what they counted", func() *node {
 			n := filtered()
 			n.filter(model.NFT, "FORWARD", 9, model.PacketRule{Proto: 6, DstPorts: onPort(80), Target: "DROP"})
@@ -137,7 +137,7 @@ func TestPolicyDrop(t *testing.T) {
 			n.refuse("nft_do_chain", far, pod5, 9)
 			n.refuse("nft_do_chain", far, pod6, 20)
 			return n
-		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9", "PolicyDrop proven 172.20.1.6 172.20.2.9"}},
+		}, []string{"PolicyDrop proven 172.20.1.6 172.20.2.9", "PolicyDrop proven 172.20.1.5 172.20.2.9"}},
 		{"the backend is told by where it drops", func() *node {
 			n := filtered()
 			n.filter(model.Legacy, "FORWARD", 7, model.PacketRule{Dst: to("172.20.1.0/24"), Target: "DROP"})
@@ -145,7 +145,7 @@ func TestPolicyDrop(t *testing.T) {
 			n.refuse("nf_hook_slow", far, pod5, 7)
 			n.refuse("nft_do_chain", far, pod6, 8)
 			return n
-		}, []string{"PolicyDrop proven 172.20.1.5 172.20.2.9", "PolicyDrop proven 172.20.1.6 172.20.2.9"}},
+		}, []string{"PolicyDrop proven 172.20.1.6 172.20.2.9", "PolicyDrop proven 172.20.1.5 172.20.2.9"}},
 		{"through jumps by link", func() *node {
 			n := filtered()
 			for _, c := range []string{"cali-from", "cali-fw-a", "cali-fw-b"} {
@@ -253,7 +253,7 @@ func TestPolicyDropOwner(t *testing.T) {
 	tests := []struct {
 		chain, comment, owner, fix string
 	}{
-		{"FORWARD", "", "no program known", "iptables-nft -t filter -D FORWARD -j DROP"},
+		{"FORWARD", "", "no program known", "iptables-nft -t filter -D FORWARD -j DROP # unless this is meant"},
 		{"FORWARD", "cali:abc", "Calico", "kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org"},
 		{"AZURE-NPM-EGRESS-DROPS", "", "Azure Network Policy Manager", "kubectl get networkpolicies -A"},
 		{"IP-MASQ-AGENT", "", "ip-masq-agent", "iptables-nft -t filter -D IP-MASQ-AGENT -j DROP"},
@@ -278,13 +278,13 @@ func TestPolicyDropFix(t *testing.T) {
 	n := kubenet()
 	n.chain(model.Legacy, "ip", "filter", "FORWARD", "FORWARD", "DROP", 9)
 	n.refuse("nf_hook_slow", far, pod5, 9)
-	if got, want := Diagnose(&n.Snapshot)[0].Fix[0], "iptables-legacy -t filter -P FORWARD ACCEPT"; got != want {
+	if got, want := Diagnose(&n.Snapshot)[0].Fix[0], "iptables-legacy -t filter -P FORWARD ACCEPT # unless this is meant"; got != want {
 		t.Errorf("fix\n got %s\nwant %s", got, want)
 	}
 	n = kubenet()
 	n.chain(model.NFT, "inet", "site", "fw", "FORWARD", "DROP", 0)
 	n.refuse("nft_do_chain", far, pod5, 9)
-	if got, want := Diagnose(&n.Snapshot)[0].Fix[0], "nft chain inet site fw '{ policy accept; }'"; got != want {
+	if got, want := Diagnose(&n.Snapshot)[0].Fix[0], "nft chain inet site fw '{ policy accept; }' # unless this is meant"; got != want {
 		t.Errorf("fix\n got %s\nwant %s", got, want)
 	}
 }
@@ -376,10 +376,10 @@ func TestDelivered(t *testing.T) {
 		return n
 	}
 	// unheard is a node whose pod gets segments to a port that no socket has.
-	unheard := func(port uint16, flags byte) func() *node {
+	unheard := func(reason model.Reason, port uint16, flags byte) func() *node {
 		return func() *node {
 			n := in(kubenet())
-			d := n.drop("NO_SOCKET", "tcp_v4_rcv", far, pod5, 9)
+			d := n.drop(reason, "tcp_v4_rcv", far, pod5, 9)
 			d.Netns, d.Proto = 77, 6
 			n.sampled(d, head(6, port, flags))
 			return n
@@ -390,9 +390,18 @@ func TestDelivered(t *testing.T) {
 		node func() *node
 		want []string
 	}{
-		{"a closed port", unheard(8080, 2), []string{"NoListener proven 172.20.1.5 172.20.2.9"}},
-		{"late segments are no questions", unheard(8080, 0x10), []string{"UnexplainedDrop proven 172.20.1.5 172.20.2.9"}},
-		{"nor are answers to a client that has given up", unheard(53086, 0x12), []string{"UnexplainedDrop proven 172.20.1.5 172.20.2.9"}},
+		{"a closed port", unheard("NO_SOCKET", 8080, 2), []string{"NoListener proven 172.20.1.5 172.20.2.9"}},
+		{"a closed port, before Linux 5.17", unheard("", 8080, 2), []string{"NoListener proven 172.20.1.5 172.20.2.9"}},
+		{"the last segments of connections, before Linux 5.17", unheard("", 8080, 0x11), nil},
+		{"a closed port of the node", func() *node {
+			n := kubenet()
+			d := n.drop("NO_SOCKET", "tcp_v4_rcv", pod5, "10.50.0.4", 9)
+			d.Proto = tcp
+			n.sampled(d, head(tcp, 9100, 2))
+			return n
+		}, []string{"NoListener proven 172.20.1.5 10.50.0.4"}},
+		{"late segments are no questions", unheard("NO_SOCKET", 8080, 0x10), nil},
+		{"nor are answers to a client that has given up", unheard("NO_SOCKET", 53086, 0x12), nil},
 		{"a full buffer", func() *node {
 			n := in(kubenet())
 			n.drop("SOCKET_RCVBUFF", "udp_queue_rcv_one_skb", far, pod5, 9).Netns = 77
@@ -402,6 +411,11 @@ func TestDelivered(t *testing.T) {
 		{"a full queue of new connections", func() *node {
 			n := in(kubenet())
 			n.drop("TCP_LISTEN_OVERFLOW", "tcp_check_req", far, pod5, 9).Netns = 77
+			return n
+		}, []string{"ReceiveOverflow proven 172.20.1.5 172.20.2.9"}},
+		{"the same, of handshakes with SYN cookies", func() *node {
+			n := in(kubenet())
+			n.drop("NO_SOCKET", "cookie_v4_check", far, pod5, 9).Netns = 77
 			return n
 		}, []string{"ReceiveOverflow proven 172.20.1.5 172.20.2.9"}},
 		{"answers to a ping with a raw socket", func() *node {
@@ -487,6 +501,17 @@ func TestDeadBackend(t *testing.T) {
 		}, []string{"DeadBackend proven 172.20.1.5 172.20.1.77"}},
 		{"only flows remember it", func() *node { return dead(kubenet()) },
 			[]string{"DeadBackend likely 172.20.1.5 10.0.0.10 172.20.1.77"}},
+		{"a flow from before the window goes on", func() *node {
+			n := kubenet()
+			n.translated(pod5, "10.0.0.10", "172.20.1.77", pod5, false).Start = time.Time{}
+			n.peer(pod5, "172.20.1.77", model.PeerCount{Packets: 40, Other: 40}, none)
+			return n
+		}, []string{"DeadBackend likely 172.20.1.5 10.0.0.10 172.20.1.77"}},
+		{"a flow from before the window, and no packet", func() *node {
+			n := kubenet()
+			n.translated(pod5, "10.0.0.10", "172.20.1.77", pod5, false).Start = time.Time{}
+			return n
+		}, nil},
 		{"its pod went away in the window", func() *node {
 			n := dead(kubenet())
 			n.PastPods = []model.Pod{{Addresses: []netip.Prefix{prefix("172.20.1.77/32")}}}
@@ -685,6 +710,36 @@ func TestBPFDropOfLink(t *testing.T) {
 	}
 }
 
+// TestBPFDropOfNetkit wants the program named whose end of the pair sent the packets.
+// The kernel tells the receiving end.
+func TestBPFDropOfNetkit(t *testing.T) {
+	n := kubenet().with(model.SourcePrograms)
+	n.Node.Netns, n.Pods[0].Netns, n.Pods[0].Interface = 1, 77, "eth0"
+	on := func(d model.Direction, id uint32) model.Program {
+		return model.Program{Kind: model.ProgramNetkit, ID: id, Name: "guard", BPFLink: 9, Netns: 1, IfIndex: 10, Link: "tap10", Direction: d}
+	}
+	n.Programs = []model.Program{on(model.Ingress, 4), on(model.Egress, 5)}
+	for _, tt := range []struct {
+		src, dst string
+		netns    uint32
+		index    int
+		link     string
+		want     string
+	}{
+		{pod5, far, 1, 10, "tap10", "on tap10 ingress: netkit program guard, id 4"},
+		{far, pod5, 77, 2, "", "on tap10 egress: netkit program guard, id 5"},
+	} {
+		n.Traffic.Drops = nil
+		d := n.drop("NOT_SPECIFIED", "netkit_xmit", tt.src, tt.dst, 9)
+		d.Netns, d.IfIndex, d.Link = tt.netns, tt.index, tt.link
+		f := Diagnose(&n.Snapshot)[0]
+		shown := slices.ContainsFunc(f.Evidence, func(e model.Evidence) bool { return e.Text == tt.want })
+		if f.Code != BPFDrop || !shown || !strings.Contains(f.Fix[len(f.Fix)-1], "bpftool link show id 9") {
+			t.Errorf("from %s: %+v, want %q", tt.src, f, tt.want)
+		}
+	}
+}
+
 // TestBPFDropOfCgroup wants a cgroup's programs named, and none blamed: which one
 // the pod's process is in is not known.
 func TestBPFDropOfCgroup(t *testing.T) {
@@ -802,5 +857,48 @@ func TestInetTable(t *testing.T) {
 		"ask who wrote the exclusion: no program known has such a rule", "if this exclusion is not meant:", "nft delete rule inet site_nat leaving handle 2",
 	}) {
 		t.Errorf("an exclusion in a table of the family inet: %+v", found)
+	}
+}
+
+// TestNodeNameServer: a name server of the node that is gone takes names from all pods
+// that ask it, while other ports may be closed by intention.
+func TestNodeNameServer(t *testing.T) {
+	for port, want := range map[uint16]model.Severity{dnsPort: model.Warning, 9100: model.Info} {
+		n := kubenet()
+		for _, pod := range []string{pod5, pod6} {
+			d := n.drop("NO_SOCKET", "__udp4_lib_rcv", pod, "10.50.0.4", 9)
+			d.Proto = udp
+			n.sampled(d, head(udp, port, 0))
+		}
+		found := Diagnose(&n.Snapshot)
+		title := fmt.Sprintf("nobody listens at 10.50.0.4 udp/%d on this node", port)
+		if len(found) != 1 || found[0].Severity != want || found[0].Title != title || len(found[0].Pods) != 2 {
+			t.Errorf("port %d: %+v", port, found)
+		}
+	}
+}
+
+// TestBridgedDrop: the kernel says of a packet that a bridge forwards the link that it was
+// to leave by. It was seen last where it came in.
+func TestBridgedDrop(t *testing.T) {
+	for name, tt := range map[string]struct {
+		node           func() *node
+		link, src, dst string
+		want           string
+	}{
+		"from pod to pod":                     {kubenet, "tap11", "172.20.1.5", "172.20.1.6", "tap10"},
+		"from the uplink on the bridge":       {bridged, "tap11", "10.60.0.9", "10.60.0.21", "nic0"},
+		"from the node, past its bridge":      {kubenet, "tap11", "10.50.0.4", "172.20.1.6", "br-pods"},
+		"routed, by the link that it came by": {kubenet, "ens5", "10.50.0.9", "172.20.1.6", "ens5"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := tt.node()
+			n.lose(model.SourceNAT, model.Missing)
+			n.dropOn(tt.link, "NETFILTER_DROP", "nf_hook_slow", tt.src, tt.dst, 9)
+			found := Diagnose(&n.Snapshot)
+			if len(found) != 1 || found[0].Code != PolicyDrop || found[0].LastHopAlive.Link != tt.want || found[0].LastHopAlive.Direction != model.Ingress {
+				t.Errorf("%+v, want %s", found, tt.want)
+			}
+		})
 	}
 }

@@ -2,7 +2,9 @@ package diagnose
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -17,7 +19,8 @@ var noListener = kind{
 		Title:    "packets reach a pod and nobody there listens",
 		Meaning: "The packets were delivered into the pod, and no socket of it takes them: nothing listens on that port, or only on " +
 			"another address. The pod answers TCP by a reset and UDP by an ICMP error. Or they are late replies, and the socket that " +
-			"asked is closed already. The network is not at fault.",
+			"asked is closed already. The network is not at fault. So it is with what pods send to an address of the node: where that is a " +
+			"name server, as the node's own DNS cache is, every pod that has it for its resolver is without names, which is a warning.",
 		Evidence: "drops for want of a socket (NO_SOCKET) in the pod's own namespace; the pod's resets and ICMP errors.",
 		Fix:      "look at the application: its port, the address that it listens on, the target port of the service.",
 	},
@@ -28,11 +31,45 @@ var noListener = kind{
 
 func findNoListener(v *view) []finding {
 	samples := v.dropSamples()
-	nobody := func(d *model.Drop) bool { return d.NoSocket() && v.drops.Lost(d) && !late(samples[keyOfDrop(d)]) }
+	nobody := func(d *model.Drop) bool {
+		s := samples[keyOfDrop(d)]
+		return d.NoSocket() && v.drops.Lost(d) && !late(s) && (d.Reason != "" || s != nil)
+	}
 	reply := func(d *model.Drop) bool { return v.lateReply(d, samples[keyOfDrop(d)]) }
 	return slices.Concat(
 		v.atSockets(func(d *model.Drop) bool { return nobody(d) && !reply(d) }, v.unheard),
-		v.atSockets(func(d *model.Drop) bool { return nobody(d) && reply(d) }, v.lateReplies))
+		v.atSockets(func(d *model.Drop) bool { return nobody(d) && reply(d) }, v.lateReplies),
+		v.atNode(func(d *model.Drop) bool { return nobody(d) && !reply(d) }))
+}
+
+// atNode are the findings on what pods send to addresses of the node where nobody
+// listens.
+func (v *view) atNode(match func(*model.Drop) bool) []finding {
+	byAddr := map[netip.Addr]*lost{}
+	for d := range model.Each(v.Traffic.Drops) {
+		if match(d) && v.nodeAddrs[d.Dst] && len(v.pods[d.Src]) > 0 && (d.Netns == 0 || d.Netns == v.Node.Netns) && !v.explained(d) {
+			entry(byAddr, d.Dst).addFor(d.Src, d)
+		}
+	}
+	var out []finding
+	for _, a := range sorted(byAddr) {
+		l := byAddr[a]
+		if l.packets < minDrops {
+			continue
+		}
+		f, at := l.finding(), v.sampledPorts(l)
+		f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
+		f.Title = "nobody listens at " + at + " on this node"
+		f.Why = fmt.Sprintf("Packets of %s reached the node and no socket of its own took them: nobody listens at %s.", count(uint64(len(f.Pods)), "pod"), at)
+		if strings.HasSuffix(at, fmt.Sprintf("/%d", dnsPort)) {
+			f.Severity = model.Warning
+			f.Why += " Pods ask a name server there, such as the node's DNS cache: it is not running, or listens elsewhere."
+		}
+		f.Evidence = dropEvidence(l.drops)
+		f.Fix = []string{"ss -lntup # compare with the address and port that pods ask, and start what should listen"}
+		out = append(out, finding{Finding: f, explains: sameDrops(l.drops)})
+	}
+	return out
 }
 
 // firstEphemeral is where the ports begin that Linux gives to clients
@@ -83,6 +120,10 @@ func late(s *model.Sample) bool {
 	t := transport(s.Head)
 	return len(t) > flags && t[flags]&(syn|ack) != syn
 }
+
+// ofClosed reports whether a drop is of segments for connections that their sockets have
+// closed already, as where a client gives up before the reply comes.
+func ofClosed(d *model.Drop, s *model.Sample) bool { return d.NoSocket() && late(s) }
 
 func (v *view) unheard(p *model.Pod, l *lost) model.Finding {
 	f, at := l.finding(), v.sampledPorts(l)

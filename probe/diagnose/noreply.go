@@ -48,12 +48,12 @@ type silentDestination struct {
 func findNoReply(v *view) []finding {
 	own, translated := silence{}, silence{} // with the pods' addresses, and with the node's
 	unreplied := v.unrepliedFlows()
-	reflected := v.reflected()
+	reflected, replied := v.reflected(), v.repliedTranslated()
 	for p := range model.Each(v.peers) {
 		if v.onlyPinged(p) {
 			continue
 		}
-		if !v.unanswered(p) || v.sentAstray(p) || !v.elsewhere(p.Remote) || reflected[p.Local] && p.In.Requests > 0 {
+		if !v.unanswered(p) || v.swept[pair{p.Local, p.Remote}] || v.sentAstray(p) || !v.elsewhere(p.Remote) && !v.silentResolver(p) || reflected[p.Local] && p.In.Requests > 0 {
 			continue
 		}
 		pods, group, requests := map[netip.Addr]bool{}, own, v.asked(p)
@@ -71,7 +71,7 @@ func findNoReply(v *view) []finding {
 			}
 			requests += flows.datagrams
 		}
-		if requests < minAsks || len(pods) == 0 || !lasted(p) || accounted(v, pods, p.Remote) {
+		if requests < minAsks || len(pods) == 0 || !lasted(p) || replied[pair{p.Local, p.Remote}] || accounted(v, pods, p.Remote) {
 			continue
 		}
 		m := group[p.Remote]
@@ -84,7 +84,7 @@ func findNoReply(v *view) []finding {
 		m.packets += p.Out.Packets
 		m.errors += p.In.ICMPErrors
 	}
-	var out []finding
+	out := v.scanned()
 	if len(own) > 0 {
 		out = append(out, unansweredDestinations(v, own, false))
 	}
@@ -92,6 +92,36 @@ func findNoReply(v *view) []finding {
 		out = append(out, unansweredDestinations(v, translated, true))
 	}
 	return out
+}
+
+// repliedTranslated are the pairs of which the peer replies to the same pod's flows that are
+// translated: then it is not what is silent.
+func (v *view) repliedTranslated() map[pair]bool {
+	out := map[pair]bool{}
+	for f := range model.Each(v.Flows) {
+		if f.Replied && !f.Start.IsZero() && f.Reply.Dst != f.Original.Src {
+			out[pair{f.Original.Src, f.Reply.Src}] = true
+		}
+	}
+	return out
+}
+
+// silentResolver reports whether a peer is Azure's address for DNS, among others, and
+// replies to no question for a name. What else it has is not for pods.
+func (v *view) silentResolver(p *model.Peer) bool {
+	if p.Remote != azureWireServer {
+		return false
+	}
+	asked := 0
+	for f := range model.Each(v.Flows) {
+		if f.Reply.Src == p.Remote && f.Reply.Dst == p.Local && f.Reply.SrcPort == dnsPort && !f.Start.IsZero() {
+			if f.Replied {
+				return false
+			}
+			asked++
+		}
+	}
+	return asked >= minAsks
 }
 
 // onlyPinged reports whether a peer is a gateway beyond which others reply, and
@@ -193,14 +223,23 @@ func unansweredDestinations(v *view, g silence, translated bool) finding {
 	}
 	f.Why = fmt.Sprintf("Requests of pods to %s leave %s right, %s, and nothing comes back. Nothing is dropped on this node: what loses them is beyond it.",
 		addrs(remotes), name, what)
-	observe(&f, model.SourceTC,
-		"%s egress: %s to %s, %d of them wanting an answer, from %s; ingress: none", name, count(f.Packets, "packet"), addrs(remotes), asks, count(uint64(len(pods)), "pod"))
+	if v.isTunnel(link) {
+		observe(&f, model.SourceConntrack, "%s of the window from %s to %s by the tunnel %s, none replied to", count(asks, "connection"),
+			count(uint64(len(pods)), "pod"), addrs(remotes), name)
+	} else {
+		observe(&f, model.SourceTC,
+			"%s egress: %s to %s, %d of them wanting an answer, from %s; ingress: none", name, count(f.Packets, "packet"), addrs(remotes), asks, count(uint64(len(pods)), "pod"))
+	}
 	if errors > 0 {
 		f.Why = fmt.Sprintf("Requests of pods to %s leave %s right, %s. No answer comes back, but ICMP errors do: a router on the way has no route, "+
 			"the last one finds no such machine, or a firewall refuses. Nothing is dropped on this node.", addrs(remotes), name, what)
 		observe(&f, model.SourceTC, "%s ingress: %s about these packets", name, count(errors, "ICMP error"))
 	}
-	v.sayUntranslated(&f, remotes)
+	untranslated := v.sayUntranslated(&f, remotes)
+	if v.echoesAlone(remotes, pods) {
+		f.Alternatives = []string{"echo requests alone are dropped on the way, as security groups and firewalls do: nothing else was asked"}
+		observe(&f, model.SourceConntrack, "nothing but echo requests was sent there")
+	}
 	if n := unrepliedCount(v, func(pod, remote netip.Addr) bool { return g[remote] != nil && g[remote].pods[pod] }); n > 0 {
 		observe(&f, model.SourceConntrack, "%s of pods to there UNREPLIED", count(n, "flow"))
 	}
@@ -210,11 +249,18 @@ func unansweredDestinations(v *view, g silence, translated bool) finding {
 		f.Confidence = model.Possible
 		f.Unseen = append(f.Unseen, "any answer at the uplink: without one the uplink itself may be dead")
 	}
+	if untranslated {
+		return finding{Finding: f}
+	}
 	f.Evidence = append(f.Evidence, filedRoutes(v, remotes)...)
 	up := probedSilence(v, &f, remotes)
-	f.Alternatives = causesOfSilence(v, remotes, pods, translated, up)
+	f.Alternatives = append(f.Alternatives, causesOfSilence(v, remotes, pods, translated, up)...)
+	if v.isTunnel(link) {
+		f.Alternatives = append([]string{"the network drops what carries the tunnel between the nodes: a security group, or a firewall"}, f.Alternatives...)
+		f.Fix = append(f.Fix, fmt.Sprintf("ip -d link show dev %s # then look on both nodes for packets of the tunnel itself, by its port: tcpdump -ni any", shellWord(name)))
+	}
 	if len(v.Probes) == 0 {
-		f.Fix = []string{"lasthop check --active"}
+		f.Fix = append([]string{"lasthop check --active"}, f.Fix...)
 	}
 	if i := slices.IndexFunc(remotes, func(a netip.Addr) bool { return v.remote(a).IsValid() }); i >= 0 {
 		f.Fix = append(f.Fix, "see whether a network policy that selects the pod "+remotes[i].String()+" leaves out these pods: kubectl get networkpolicies --all-namespaces")
@@ -224,7 +270,7 @@ func unansweredDestinations(v *view, g silence, translated bool) finding {
 	} else {
 		f.Fix = append(f.Fix, fmt.Sprintf("at the destination: tcpdump -ni any host %s", f.Pods[0]))
 	}
-	if v.inAzure() {
+	if v.inAzure() && !v.isTunnel(link) {
 		f.Fix = append(f.Fix, "az network watcher test-ip-flow --direction Outbound --protocol TCP --vm NODE --local LOCAL_IP:PORT --remote "+
 			remotes[0].String()+":PORT")
 	}
@@ -232,6 +278,21 @@ func unansweredDestinations(v *view, g silence, translated bool) finding {
 		f.Fix = append(f.Fix, fmt.Sprintf("on the node that has %s: %s route get %s", remotes[0], ip(f.Pods[0]), f.Pods[0]))
 	}
 	return finding{Finding: f}
+}
+
+// echoesAlone reports whether pods asked destinations for nothing but echo replies.
+func (v *view) echoesAlone(remotes []netip.Addr, pods map[netip.Addr]bool) bool {
+	asked := map[netip.Addr]bool{}
+	for f := range model.Each(v.Flows) {
+		if !pods[f.Original.Src] || !slices.Contains(remotes, f.Reply.Src) {
+			continue
+		}
+		if f.Proto != icmp4 && f.Proto != icmp6 {
+			return false
+		}
+		asked[f.Reply.Src] = true
+	}
+	return len(asked) == len(remotes)
 }
 
 // causesOfSilence are what may lose the requests to destinations that never reply,
@@ -257,11 +318,14 @@ func causesOfSilence(v *view, remotes []netip.Addr, pods map[netip.Addr]bool, tr
 // may be missing: those that no reply, probe or file shows to be there.
 func routesInDoubt(v *view, remotes []netip.Addr, pods map[netip.Addr]bool) []string {
 	var there []netip.Prefix
-	back, others := false, false
+	back, others, hosts := false, false, false
 	for _, a := range remotes {
 		cidr := v.remote(a)
 		switch {
-		case !cidr.IsValid() || overlay(v.Node.Plugin) || inAnyPod(v, pods):
+		case overlay(v.Node.Plugin) || inAnyPod(v, pods):
+		case !cidr.IsValid():
+			// Who has a public address never gets a pod's.
+			hosts = hosts || a.IsPrivate()
 		case !v.byDefaultRoute(a):
 			others = true
 		default:
@@ -280,6 +344,9 @@ func routesInDoubt(v *view, remotes []netip.Addr, pods map[netip.Addr]bool) []st
 		out = append(out, "the network lacks the route to "+addrs(there))
 	case back:
 		out = append(out, "the network lacks the route back to this node's pods")
+	}
+	if hosts {
+		out = append(out, "the destination, or a router on the way, lacks the route back to this node's pods")
 	}
 	if others {
 		out = append(out, "the node of these pods has no route back to this node's")

@@ -21,8 +21,9 @@ var pathMTU = kind{
 		Meaning: "A packet that may not be cut into pieces and is larger than the next link's MTU is dropped, and an ICMP error tells " +
 			"the sender the size that fits. Once is how the size is found out; again and again means that the error does not " +
 			"get back, or that the sender does not heed it. Small packets pass, so connections open and then hang.",
-		Evidence: "PKT_TOO_BIG drops that go on for the same pair; the MTUs of the links on the way.",
-		Fix:      "give the links on the way one MTU, let ICMP errors (fragmentation needed) through, or clamp TCP's segment size.",
+		Evidence: "PKT_TOO_BIG drops that go on for the same pair; the MTUs of the links on the way. Between the two ends of a pod's link, and " +
+			"by a bridge to its port, the kernel drops them without a reason and without an error to the sender: then the packets' length shows it.",
+		Fix: "give the links on the way one MTU, let ICMP errors (fragmentation needed) through, or clamp TCP's segment size.",
 	},
 	find:  findPathMTU,
 	after: []model.Code{MissingPodRoute, WrongUDR},
@@ -64,6 +65,7 @@ func findPathMTU(v *view) []finding {
 		p.packets += d.Packets
 		p.drops = append(p.drops, d)
 	}
+	out := v.unlikeEnds()
 	groups := map[int]*lost{}
 	for _, p := range pairs {
 		if p.packets < minDrops || p.last.Sub(p.first) < learnt {
@@ -74,7 +76,6 @@ func findPathMTU(v *view) []finding {
 			entry(groups, next).add(v, d)
 		}
 	}
-	var out []finding
 	for _, next := range slices.Sorted(maps.Keys(groups)) {
 		l := groups[next]
 		f := narrow(v, next, l)

@@ -62,27 +62,32 @@ const settled = time.Second
 
 // unanswered reports whether packets that want a reply left for a peer and
 // nothing proves that they arrived: no answer on the wire, no reply that
-// connection tracking saw, no ICMP error about them. Where there was no room for
-// every peer of the local address, a reply may be among what was not counted: then
-// connection tracking must have seen none either.
+// connection tracking saw, no ICMP error about them. Where not every peer of the local
+// address was counted by itself, a reply may be among the others: then connection
+// tracking must have seen none either.
 func (v *view) unanswered(p *model.Peer) bool {
+	if v.others.Explains != nil && v.others.Explains(p.Local, p.Remote) {
+		return false
+	}
 	if v.answered(p) || !wanting(v, p) || p.FirstOut.After(v.Window.End.Add(-settled)) {
 		return false
 	}
-	return v.Traffic.Lost.PeersOf(p.Local) == 0 || v.flowsOf(p).silent != nil
+	return v.Traffic.Lost.Of(p.Local).Peers == 0 && !v.foldedReply(p) || v.flowsOf(p).silent != nil
 }
 
 // wanting reports whether packets of the pair, of which some left, want a reply:
 // a TCP SYN or an echo request, a datagram of a kind that is replied to, and the
-// SYN-ACK to a peer whose connections stay half open. Other datagrams may want
-// none, such as those of statsd or syslog, however many flows they make. Nor does
-// TCP that goes on want one here: what acknowledges it may take another path.
+// SYN-ACK to a peer whose connections stay half open, even one that it only asks for
+// again. Other datagrams may want none, such as those of statsd or syslog, however
+// many flows they make. Nor does TCP that goes on want one here: what acknowledges it
+// may take another path.
 func wanting(v *view, p *model.Peer) bool {
 	if p.Out.Packets == 0 {
 		return false
 	}
 	st := v.flowsOf(p)
-	return p.Out.Requests >= minPackets || st.asking > 0 && p.Out.Packets >= minPackets || st.halfOpen >= minPackets
+	return p.Out.Requests >= minPackets || st.asking > 0 && p.Out.Packets >= minPackets || st.halfOpen >= minPackets ||
+		st.halfOpen > 0 && p.In.Requests > minPackets && p.In.Replies == 0
 }
 
 // asked is how many of the pair's packets want a reply. A datagram flow without one

@@ -33,14 +33,8 @@ var podAddress = kind{
 }
 
 func findPodAddress(v *view) []finding {
-	if v.Status(model.SourcePods) == model.Missing {
-		return nil
-	}
 	var out []finding
-	for p := range model.Each(v.Pods) {
-		if !v.enterable(p) {
-			continue
-		}
+	for p := range v.enterablePods() {
 		for _, isIPv6 := range []bool{false, true} {
 			if f, ok := withoutAddress(v, p, isIPv6); ok {
 				out = append(out, f)

@@ -32,14 +32,8 @@ var podDefaultRoute = kind{
 }
 
 func findPodDefaultRoute(v *view) []finding {
-	if v.Status(model.SourcePods) == model.Missing {
-		return nil
-	}
 	var out []finding
-	for p := range model.Each(v.Pods) {
-		if !v.enterable(p) {
-			continue
-		}
+	for p := range v.enterablePods() {
 		for _, isIPv6 := range []bool{false, true} {
 			if f, ok := withoutPodDefault(v, p, isIPv6); ok {
 				out = append(out, f)

@@ -3,6 +3,7 @@ package diagnose
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"time"
@@ -18,6 +19,21 @@ import (
 func (v *view) enterable(p *model.Pod) bool {
 	l := v.links[p.LinkIndex]
 	return l != nil && l.Up && l.Carrier && p.Up && p.Netns != 0 && v.stood(p)
+}
+
+// enterablePods ranges over the pods whose own state can be judged; none where pods
+// could not be read.
+func (v *view) enterablePods() iter.Seq[*model.Pod] {
+	return func(yield func(*model.Pod) bool) {
+		if v.Status(model.SourcePods) == model.Missing {
+			return
+		}
+		for p := range model.Each(v.Pods) {
+			if v.enterable(p) && !yield(p) {
+				return
+			}
+		}
+	}
 }
 
 // alike are the other pods that hang on the node as a pod does: on the same bridge,

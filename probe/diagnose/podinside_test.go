@@ -276,6 +276,13 @@ func TestInsidePods(t *testing.T) {
 			n.inner(0, "172.20.1.5/32", "172.20.1.0/24", "default via 172.20.1.1")
 			return n
 		}, nil, nil},
+		{"too long a prefix, where all ask the gateway for their neighbours", func() *node {
+			n := inside3()
+			for i, a := range []string{"172.20.1.5/32", "172.20.1.6/24", "172.20.1.7/24"} {
+				n.inner(i, a, "noprefix", "172.20.1.1", "172.20.1.0/24 via 172.20.1.1", "default via 172.20.1.1")
+			}
+			return n
+		}, nil, nil},
 		{"one against one, and the bridge decides", func() *node {
 			n := inside3()
 			n.Pods = n.Pods[:2]

@@ -62,12 +62,12 @@ func findPodNotReplying(v *view) []finding {
 			}
 			d := deaf{pod: p, addr: a, in: in, silent: in.SYN - min(in.SYN, v.synAcks(a))}
 			for _, s := range services(all, a) {
-				if v.deafTo(s, all[s], &d) {
+				if v.deafTo(s, all, &d) {
 					d.services = append(d.services, s)
 				}
 			}
 			if len(d.services) > 0 || v.untrackedSilence(&d, all) {
-				out = append(out, finding{Finding: v.notReplying(&d)})
+				out = append(out, v.notReplying(&d))
 			}
 		}
 	}
@@ -87,7 +87,8 @@ func (v *view) synAcks(a netip.Addr) (most uint64) {
 // deafTo reports whether requests of the window to a service were not replied to, and
 // no other finding says why: none at all, or none of certain clients, each of which
 // asked several times. It adds these flows to d.
-func (v *view) deafTo(s service, a *asks, d *deaf) bool {
+func (v *view) deafTo(s service, all map[service]*asks, d *deaf) bool {
+	a := all[s]
 	if s.proto != tcp && s.proto != udp || !s.wants(a) {
 		return false
 	}
@@ -103,12 +104,25 @@ func (v *view) deafTo(s service, a *asks, d *deaf) bool {
 		client := f.Original.Src
 		return replied[client] || s.proto == udp && s.port != dnsPort && !a.before[client] || len(replied) > 0 && asked[client] < minAsks || v.settledFor(s.pod, f)
 	})
-	if len(flows) < minAsks || s.proto == tcp && d.silent < minAsks {
+	if len(flows) < minAsks || s.proto == tcp && (d.silent < minAsks || queueWasFull(d.pod, s, len(flows), all)) {
 		return false
 	}
 	d.partly = d.partly || len(replied) > 0
 	d.flows = append(d.flows, flows...)
 	return true
+}
+
+// queueWasFull reports whether the full queue of a listener, which ReceiveOverflow tells
+// of, explains that connections to a service got no reply. Which listener it was is
+// known only while its queue holds something; a server that is slow replies to some, and
+// where one service alone is silent it is that one's queue.
+func queueWasFull(p *model.Pod, s service, silent int, all map[service]*asks) bool {
+	if p.Backlog == nil || p.Backlog.Delta < uint64(silent) {
+		return false
+	}
+	full := func(l model.Listener) bool { return l.Addr.Port() == s.port }
+	others := func(o service) bool { return o != s && o.proto == tcp && len(all[o].unreplied) > 0 }
+	return len(all[s].replied) > 0 || slices.ContainsFunc(p.Backlog.Waiting, full) || !slices.ContainsFunc(services(all, s.pod), others)
 }
 
 // settledFor reports whether a finding is about a flow to a pod already: about the pod
@@ -130,7 +144,7 @@ func (v *view) settledFor(pod netip.Addr, flow *model.Flow) bool {
 	}
 	// Its replies may wait in the pod for a gateway that does not answer.
 	for d := range model.Each(v.Traffic.Drops) {
-		if (d.Src == pod && d.Dst == client || d.Src == client && d.Dst == pod) && v.drops.Lost(d) && v.explained(d) {
+		if (d.Src == pod && d.Dst == client || d.Src == client && d.Dst == pod) && v.drops.Lost(d) && (v.explained(d) || refused(d)) {
 			return true
 		}
 	}
@@ -149,6 +163,9 @@ func (v *view) untrackedSilence(d *deaf, all map[service]*asks) bool {
 	if slices.ContainsFunc(services(all, d.addr), func(s service) bool { return s.proto == tcp }) {
 		return false
 	}
+	if slices.ContainsFunc(v.Traffic.Drops, func(x model.Drop) bool { return x.Dst == d.addr && x.Packets >= manyRefused && refused(&x) }) {
+		return false
+	}
 	out := v.hop(d.addr, d.pod.LinkIndex, model.Ingress, model.AsSource)
 	if out != nil && out.RST+out.ICMPErrors > 0 {
 		return false
@@ -158,7 +175,7 @@ func (v *view) untrackedSilence(d *deaf, all map[service]*asks) bool {
 	})
 }
 
-func (v *view) notReplying(d *deaf) model.Finding {
+func (v *view) notReplying(d *deaf) finding {
 	p := d.pod
 	f := model.Finding{
 		Confidence: model.Likely, Pods: []netip.Addr{d.addr}, Peers: hosts(clients(d.flows)),
@@ -197,7 +214,7 @@ func (v *view) notReplying(d *deaf) model.Finding {
 	if to := virtual(d.flows); len(to) > 0 {
 		observe(&f, model.SourceConntrack, "some were sent to %s and translated", addrs(to))
 	}
-	v.insideOf(d, &f)
+	dropped := v.insideOf(d, &f)
 	if !v.Has(model.SourceDrops) {
 		f.Confidence = model.Possible
 		f.Alternatives = append(f.Alternatives, "a program on "+p.Link+" drops the requests behind the counter: drops were not seen")
@@ -209,12 +226,12 @@ func (v *view) notReplying(d *deaf) model.Finding {
 	if asking := clients(d.flows); len(asking) > 0 {
 		f.Fix = append(f.Fix, fmt.Sprintf("%s%s route get %s", inside(p), ip(asking[0]), asking[0]))
 	}
-	return f
+	return finding{Finding: f, explains: sameDrops(dropped)}
 }
 
-// insideOf adds what is known of the pod's namespace, and what that leaves.
-func (v *view) insideOf(d *deaf, f *model.Finding) {
-	var dropped []*model.Drop
+// insideOf adds what is known of the pod's namespace, and what that leaves. It returns
+// what was dropped there.
+func (v *view) insideOf(d *deaf, f *model.Finding) (dropped []*model.Drop) {
 	for x := range model.Each(v.Traffic.Drops) {
 		if (x.Dst == d.addr || x.Src == d.addr) && v.inPod(x).IsValid() && v.drops.Lost(x) && !v.explained(x) {
 			dropped = append(dropped, x)
@@ -237,4 +254,5 @@ func (v *view) insideOf(d *deaf, f *model.Finding) {
 	if slices.ContainsFunc(d.services, func(s service) bool { return s.proto == udp }) {
 		f.Alternatives = append(f.Alternatives, "the process that reads the datagrams hangs, and its buffer is not full yet")
 	}
+	return dropped
 }

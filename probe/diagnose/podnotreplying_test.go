@@ -214,6 +214,13 @@ func TestReceiveOverflow(t *testing.T) {
 		n.requested(client, server, tcp, 8080, 5, false)
 		return n
 	}
+	// drained is the same at a moment when the queue was empty, with another client that
+	// was never replied to.
+	drained := func(n *node) *node {
+		n.Pods[0].Backlog.Waiting = nil
+		n.requested(far, server, tcp, 8080, 4, false)
+		return n
+	}
 	sink := func(port uint16, before bool) *node {
 		n := kubenet().live()
 		n.Pods[0].Netns = 77
@@ -235,6 +242,8 @@ func TestReceiveOverflow(t *testing.T) {
 	}{
 		{"a hung server", full(15, 0), model.Warning, []string{"ReceiveOverflow proven 172.20.1.5 172.20.1.6"}},
 		{"a burst", full(15, 60), model.Info, []string{"ReceiveOverflow proven 172.20.1.5 172.20.1.6"}},
+		{"a burst that has gone by", drained(full(15, 60)), model.Info, []string{"ReceiveOverflow proven 172.20.1.5 172.20.1.6 172.20.2.9"}},
+		{"a slow server whose queue is empty at the end", drained(full(15, 3)), model.Warning, []string{"ReceiveOverflow proven 172.20.1.5 172.20.1.6 172.20.2.9"}},
 		{"one connection", full(1, 60), "", nil},
 		{"a sink of datagrams", sink(8125, false), model.Info, []string{"ReceiveOverflow proven 172.20.1.5 172.20.1.6"}},
 		{"a name server that hangs", sink(53, false), model.Warning, []string{"ReceiveOverflow proven 172.20.1.5 172.20.1.6"}},

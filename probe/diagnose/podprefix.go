@@ -30,14 +30,8 @@ var podPrefix = kind{
 }
 
 func findPodPrefix(v *view) []finding {
-	if v.Status(model.SourcePods) == model.Missing {
-		return nil
-	}
 	var out []finding
-	for p := range model.Each(v.Pods) {
-		if !v.enterable(p) {
-			continue
-		}
+	for p := range v.enterablePods() {
 		for _, a := range slices.Concat(ownIn(p, false), ownIn(p, true)) {
 			if from, want := v.usualPrefix(p, a); from != nil && want.Bits() != a.Bits() {
 				if f, ok := wrongPrefix(v, p, a, want, from); ok {
@@ -96,7 +90,8 @@ func wrongPrefix(v *view, p *model.Pod, a, want netip.Prefix, from *model.Pod) (
 		m = v.askedBeyond(p, a, want)
 		harm = fmt.Sprintf("it asks on its link for addresses of %s that are behind its gateway", a.Masked())
 	} else {
-		if reachesOnLink(p, want) {
+		// A pod of ptp asks its gateway for its neighbours too, whatever its prefix.
+		if reachesOnLink(p, want) || !reachesOnLink(from, want) {
 			return finding{}, false
 		}
 		m = v.sentToGateway(p, a, want)

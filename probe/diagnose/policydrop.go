@@ -263,7 +263,7 @@ func (v *view) droppedBy(a *attribution) (model.Finding, bool) {
 	f.Why = fmt.Sprintf("%s in table %s, chain %s (%s) dropped %s. It belongs to %s.", what, a.key.Table, a.key.Chain, a.key.Backend,
 		count(f.Packets, "packet"), cmp.Or(a.maker(), "no program known to lasthop: made by hand, or by a script"))
 	f.Evidence = append([]model.Evidence{a.evidence()}, dropEvidence(l.drops)...)
-	f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
+	f.LastHopAlive = v.cameBy(mostDropped(l.drops)[0])
 	f.Fix = a.fix()
 	if !whole {
 		f.Confidence = model.Likely
@@ -333,7 +333,7 @@ func (v *view) droppedUnread(l *lost) (model.Finding, bool) {
 	if !v.Has(model.SourceNAT) {
 		f.Unseen = []string{"the rules: that source could not be read whole"}
 	}
-	f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
+	f.LastHopAlive = v.cameBy(mostDropped(l.drops)[0])
 	tool := ip46tables(f.Pods[0])
 	f.Fix = []string{fmt.Sprintf("%s-save -c | grep -E 'DROP|REJECT'; %s-legacy-save -c | grep -E 'DROP|REJECT'; nft list ruleset", tool, tool)}
 	return f, true

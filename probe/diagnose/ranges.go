@@ -55,7 +55,7 @@ func newRanges(v *view) ranges {
 			continue
 		}
 		for _, a := range l.Addresses {
-			if p := a.Masked(); !p.IsSingleIP() && v.holdsPods(p) && !inAny(v.onLink, p.Addr()) {
+			if p := a.Masked(); !p.IsSingleIP() && !slices.Contains(r.local, p) && v.holdsPods(p) && !inAny(v.onLink, p.Addr()) {
 				r.local = append(r.local, p)
 			}
 		}
@@ -220,14 +220,18 @@ func (v *view) nodeOf(p netip.Prefix) *model.ClusterNode { return v.ranges.byPre
 // flows in the snapshot suggest, then the others that are known, each sorted.
 func RemoteRanges(s *model.Snapshot) []netip.Prefix {
 	v := newView(s)
-	seen := map[netip.Prefix]bool{}
-	for i := range s.Traffic.Peers {
-		seen[v.remote(s.Traffic.Peers[i].Remote)] = true
+	// Many flows have few addresses.
+	addrs := map[netip.Addr]bool{}
+	for i := range v.Traffic.Peers {
+		addrs[v.Traffic.Peers[i].Remote] = true
 	}
 	for i := range s.Flows {
-		seen[v.remote(s.Flows[i].Original.Dst)] = true
-		seen[v.remote(s.Flows[i].Reply.Src)] = true
-		seen[v.remote(s.Flows[i].Original.Src)] = true
+		f := &s.Flows[i]
+		addrs[f.Original.Dst], addrs[f.Reply.Src], addrs[f.Original.Src] = true, true, true
+	}
+	seen := map[netip.Prefix]bool{}
+	for a := range addrs {
+		seen[v.remote(a)] = true
 	}
 	delete(seen, netip.Prefix{})
 	known := map[netip.Prefix]bool{}
@@ -332,7 +336,7 @@ func findRanges(v *view) []*remoteRange {
 		case v.answered(p):
 			r.answers = r.answers || pod
 			r.nodeAnswers = r.nodeAnswers || !pod
-		case pod && v.unanswered(p) && !v.sentAstray(p):
+		case pod && v.unanswered(p) && !v.swept[pair{p.Local, p.Remote}] && !v.sentAstray(p):
 			r.silent = append(r.silent, p)
 		}
 	}

@@ -21,7 +21,7 @@ var receiveOverflow = kind{
 			"to, or accepts connections too slowly. The network is not at fault. It is a warning where requests die steadily: " +
 			"no fewer of a port's requests stay without a reply than get one, as with a process that hangs.",
 		Evidence: "drops for a full buffer (SOCKET_RCVBUFF), backlog (SOCKET_BACKLOG), queue of new connections " +
-			"(TCP_LISTEN_OVERFLOW) or memory limit (PROTO_MEM) in the pod's own namespace; how often the kernel found a listener's " +
+			"(TCP_LISTEN_OVERFLOW; NO_SOCKET at cookie_v4_check) or memory limit (PROTO_MEM) in the pod's own namespace; how often the kernel found a listener's " +
 			"queue full in the window (ListenOverflows), and the listeners with connections that nobody accepts.",
 		Fix: "look at why the application does not keep up: whether it hangs, and its processor limit. A larger buffer or backlog " +
 			"only helps against bursts.",
@@ -32,7 +32,7 @@ var receiveOverflow = kind{
 
 func findReceiveOverflow(v *view) []finding {
 	all := v.asksOf()
-	out := v.atSockets(func(d *model.Drop) bool { return fullReasons[d.Reason] != "" }, func(p *model.Pod, l *lost) model.Finding {
+	out := v.atSockets(func(d *model.Drop) bool { return whatWasFull(d) != "" }, func(p *model.Pod, l *lost) model.Finding {
 		return v.overflowed(p, l, all)
 	})
 	for p := range model.Each(v.Pods) {
@@ -51,9 +51,9 @@ func findReceiveOverflow(v *view) []finding {
 // overflowed is the finding on a pod whose sockets dropped packets.
 func (v *view) overflowed(p *model.Pod, l *lost, all map[service]*asks) model.Finding {
 	f := l.finding()
-	reason := mostDropped(l.drops)[0].Reason
+	most := mostDropped(l.drops)[0]
 	f.Title = "the application at " + v.sampledPorts(l) + " does not keep up"
-	f.Why = fmt.Sprintf("The packets reached %s and %s (%s). The network is not at fault.", podName(p), fullReasons[reason], reason)
+	f.Why = fmt.Sprintf("The packets reached %s and %s (%s). The network is not at fault.", podName(p), whatWasFull(most), most.Reason)
 	f.Evidence = dropEvidence(l.drops)
 	f.Fix = []string{inside(p) + "ss -lntum # kubectl top pod: is it short of processor time? A larger SO_RCVBUF or net.core.rmem_max helps against bursts"}
 	for _, s := range v.sampledServices(l) {
@@ -110,7 +110,8 @@ func (v *view) fullQueue(p *model.Pod, f *model.Finding, all map[service]*asks) 
 	steady := false
 	for _, pod := range podAddrs(p) {
 		for _, s := range services(all, pod) {
-			if s.proto != tcp || !slices.Contains(ports, fmt.Sprintf("tcp/%d", s.port)) {
+			listed := slices.Contains(ports, s.name())
+			if s.proto != tcp || !listed && (len(p.Backlog.Waiting) > 0 || !queueWasFull(p, s, len(all[s].unreplied), all)) {
 				continue
 			}
 			for _, a := range clients(all[s].unreplied) {
@@ -118,6 +119,9 @@ func (v *view) fullQueue(p *model.Pod, f *model.Finding, all map[service]*asks) 
 			}
 			if s.unanswered(all[s]) {
 				steady = true
+				if !listed {
+					ports = append(ports, s.name())
+				}
 				f.Evidence = append(f.Evidence, unrepliedEvidence(s, all[s]))
 			}
 		}

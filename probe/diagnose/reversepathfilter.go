@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -39,7 +40,7 @@ func findReversePathFilter(v *view) []finding {
 	groups := map[detour]*lost{}
 	for d := range model.Each(v.Traffic.Drops) {
 		// A node's own address as source is refused in the same place.
-		if !d.ReverseFiltered() || d.Link == "" || !v.ofPod(d) || v.nodeAddrs[d.Src] || v.explained(d) {
+		if !d.ReverseFiltered() || d.Link == "" || !v.ofPod(d) || v.nodeAddrs[d.Src] || !v.drops.Lost(d) || v.explained(d) {
 			continue
 		}
 		way := v.wayBack(d)
@@ -80,7 +81,12 @@ func filteredOn(v *view, k detour, l *lost) finding {
 		f.Unseen = append(f.Unseen, "the setting and the way back as they were when the packets were dropped")
 		f.Alternatives = append(f.Alternatives, "the route or the setting has changed since")
 	}
-	if way.Type == "unicast" && way.Route != nil && way.Route.Dst.Bits() > 0 {
+	switch {
+	case len(v.pods[src]) > 0 && !v.misses(&way, src):
+		p := v.pods[src][0]
+		f.Why += fmt.Sprintf(" That way is the right one: the pod sends by another of its interfaces than %s.", p.Interface)
+		f.Fix = append(f.Fix, fmt.Sprintf("%sip route show # have the routes to %s leave by %s", inside(p), addrs(sorted(l.peers)), p.Interface))
+	case way.Type == "unicast" && way.Route != nil && v.detourOnly(way.Route):
 		f.Fix = append(f.Fix, fmt.Sprintf("%s route del %s", ip(src), v.routeWords(way.Route)))
 	}
 	f.Fix = append(f.Fix, setSysctl(linkSetting(k.link, "rp_filter"), "2"))
@@ -92,6 +98,22 @@ func filteredOn(v *view, k detour, l *lost) finding {
 		// What pods send by that route may find nobody there.
 		return k.route != nil && (d.NeighborFailed() && v.routing().Lookup(v.arrived(d)).Route == k.route || v.silenced(d, l))
 	}}
+}
+
+// detourOnly reports whether a route may be what is wrong, and can go: default routes,
+// those of the uplinks' own networks, and those that lead to pods or to the next hops
+// of others are needed.
+func (v *view) detourOnly(r *model.Route) bool {
+	if r.Dst.Bits() == 0 || r.Protocol == "kernel" && v.outer[r.IfIndex] {
+		return false
+	}
+	d := path.Decision{Type: r.Type, Hops: []path.NextHop{{IfIndex: r.IfIndex}}}
+	for a := range v.pods {
+		if r.Dst.Contains(a) && !v.misses(&d, a) {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(v.Routes, func(o model.Route) bool { return o.Gateway.IsValid() && r.Dst.Contains(o.Gateway) })
 }
 
 // passes reports whether strict mode would take a packet from the link.

@@ -13,7 +13,7 @@ import (
 // netfilter or a tc program. Frames that the node routed are left out: they
 // passed the bridge's own device.
 func MACRewrites(s *model.Snapshot) []model.MACRewrite {
-	b := bridging{master: map[int]int{}, uplink: map[int]bool{}, lost: s.Traffic.Lost.MACs}
+	b := bridging{master: map[int]int{}, uplink: map[int]bool{}, lost: &s.Traffic.Lost}
 	for _, l := range s.Links {
 		if l.Master != 0 {
 			b.master[l.Index] = l.Master
@@ -36,9 +36,9 @@ func MACRewrites(s *model.Snapshot) []model.MACRewrite {
 type bridging struct {
 	master map[int]int
 	uplink map[int]bool
-	// lost are packets whose pair of MACs was not recorded: that many may
-	// have carried any MAC anywhere.
-	lost uint64
+	// lost has the packets of an address whose pair of MACs was not recorded: that
+	// many may have carried any MAC anywhere.
+	lost *model.Lost
 }
 
 // port is where one value of a MAC field was seen on frames of one address.
@@ -86,6 +86,7 @@ func (b *bridging) rewrites(pairs []model.MACPair, field model.MACField) []model
 	}
 	var out []model.MACRewrite
 	for addr, ports := range byAddr {
+		lost := b.lost.Of(addr).MACs
 		for from, in := range ports {
 			if from.direction != model.Ingress || b.master[from.ifindex] == 0 {
 				continue
@@ -94,7 +95,7 @@ func (b *bridging) rewrites(pairs []model.MACPair, field model.MACField) []model
 				if to.direction != model.Egress || to.mac == from.mac || to.mac.IsZero() || b.master[to.ifindex] != b.master[from.ifindex] {
 					continue
 				}
-				n := min(b.common(in, left, field, to), less(left.total(), b.untouched(ports, b.master[to.ifindex], to.mac)+b.lost))
+				n := min(b.common(in, left, field, to), less(left.total(), b.untouched(ports, b.master[to.ifindex], to.mac)+lost))
 				if n == 0 {
 					continue
 				}

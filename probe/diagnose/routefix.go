@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -72,7 +74,7 @@ func (v *view) routeArgs(t *model.RouteTable) string {
 
 // rangeRouteFix is the row that leads to another node's pods.
 func (v *view) rangeRouteFix(cidr netip.Prefix, t *model.RouteTable) string {
-	name, hop := "NODE", "NODE_IP"
+	name, hop := "NODE", NodeIP
 	if n := v.nodeOf(cidr); n != nil {
 		name, hop = n.Name, nextHop(n, cidr)
 	}
@@ -86,22 +88,75 @@ func nextHop(n *model.ClusterNode, cidr netip.Prefix) string {
 			return a.String()
 		}
 	}
-	return "NODE_IP"
+	return NodeIP
 }
 
-// ownRouteFix is the row that leads to this node's own pods.
-func (v *view) ownRouteFix(t *model.RouteTable) []string {
-	var fix []string
-	for _, p := range v.ranges.local {
-		hop := "THIS_NODE_IP"
-		for _, l := range v.Links {
-			for _, a := range l.Addresses {
-				if inAny(v.onLink, a.Addr()) && a.Addr().Is4() == p.Addr().Is4() {
-					hop = a.Addr().String()
-				}
+// NodeIP stands in a fix for the address of a node that is not known, or is one of several.
+const NodeIP = "NODE_IP"
+
+// ownRouteFix are the rows that lead to this node's own pods, of the IP versions of the
+// silent ranges.
+func (v *view) ownRouteFix(silent []*remoteRange, t *model.RouteTable) []string {
+	own := slices.DeleteFunc(slices.Clone(v.ranges.local), func(p netip.Prefix) bool {
+		return !slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.six() == p.Addr().Is6() })
+	})
+	return v.ownRoutes(own, t, v.ownHop)
+}
+
+// ownHop is this node's address that a route to its pods needs: the one that the nodes file
+// has, or else the one that the default route sends with. THIS_NODE_IP stands for one of
+// several.
+func (v *view) ownHop(cidr netip.Prefix) string {
+	if n := v.self(); slices.ContainsFunc(v.Cluster.Nodes, func(c model.ClusterNode) bool { return c.Name == n.Name }) {
+		if hop := nextHop(n, cidr); hop != NodeIP {
+			return hop
+		}
+	}
+	way := v.defaultRoute(cidr.Addr().Is6())
+	if way.Src.IsValid() {
+		return way.Src.String()
+	}
+	var all, here []netip.Addr
+	for _, l := range v.Links {
+		for _, a := range l.Addresses {
+			if !a.Addr().IsGlobalUnicast() || !inAny(v.onLink, a.Addr()) || a.Addr().Is4() != cidr.Addr().Is4() {
+				continue
+			}
+			if all = append(all, a.Addr()); l.Index == way.IfIndex {
+				here = append(here, a.Addr())
+			}
+			if l.Index == way.IfIndex && a.Contains(way.Gateway) {
+				// The kernel lists the one first that it sends with.
+				return a.Addr().String()
 			}
 		}
-		fix = append(fix, routeFix(v, t, v.Node.Name, p, hop))
+	}
+	for _, list := range [][]netip.Addr{here, all} {
+		if len(list) == 1 {
+			return list[0].String()
+		}
+	}
+	return "THIS_NODE_IP"
+}
+
+// defaultRoute is the one of the main table that comes first, of one IP version; zero
+// without any.
+func (v *view) defaultRoute(six bool) model.Route {
+	var best model.Route
+	for _, r := range v.Routes {
+		if r.Table == mainTable && r.Type == "unicast" && r.Dst.IsValid() && r.Dst.Bits() == 0 && r.Dst.Addr().Is6() == six &&
+			(!best.Dst.IsValid() || r.Priority < best.Priority) {
+			best = r
+		}
+	}
+	return best
+}
+
+// ownRoutes are rows that lead to ranges of this node's own pods.
+func (v *view) ownRoutes(ranges []netip.Prefix, t *model.RouteTable, hop func(netip.Prefix) string) []string {
+	var fix []string
+	for _, p := range ranges {
+		fix = append(fix, routeFix(v, t, v.Node.Name, p, hop(p)))
 	}
 	return fix
 }
@@ -118,4 +173,19 @@ func routeFix(v *view, t *model.RouteTable, name string, cidr netip.Prefix, hop 
 		"--name", shellWord(name), "--address-prefix", cidr.String(),
 		"--next-hop-type VirtualAppliance --next-hop-ip-address", hop,
 	}, " ")
+}
+
+var fixedRoute = regexp.MustCompile(`(?:^az network route-table route (?:create|update) .*--address-prefix |^add a route to )([0-9a-fA-F.:]+/[0-9]+) `)
+
+// FixedRoutes are the ranges to which the fix of a finding adds or corrects routes.
+func FixedRoutes(f *model.Finding) []netip.Prefix {
+	var out []netip.Prefix
+	for _, line := range f.Fix {
+		if m := fixedRoute.FindStringSubmatch(line); m != nil {
+			if p, err := netip.ParsePrefix(m[1]); err == nil {
+				out = append(out, p)
+			}
+		}
+	}
+	return out
 }

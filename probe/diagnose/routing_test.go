@@ -170,6 +170,29 @@ func TestNodeRoutes(t *testing.T) {
 			n.silent("172.20.1.5", "172.20.3.9")
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
+		{"replies to connections that stay half open", func() *node {
+			n := plain()
+			n.peer("172.20.1.5", "172.20.3.9", model.PeerCount{Packets: 4, Replies: 4}, model.PeerCount{Packets: 4, Requests: 4})
+			n.halfOpen("172.20.3.9", "172.20.1.5", 1)
+			return n
+		}, []string{"MissingNodeRoute likely 172.20.1.5 172.20.3.0/24"}},
+		{"connections that were half open when they were counted", func() *node {
+			n := plain()
+			n.peer("172.20.1.5", "172.20.3.9", model.PeerCount{Packets: 8, Replies: 8}, model.PeerCount{Packets: 12, Requests: 4, Replies: 8})
+			n.halfOpen("172.20.3.9", "172.20.1.5", 1)
+			return n
+		}, nil},
+		{"echo replies for which there is no route", func() *node {
+			n := plain()
+			n.clusterNode("10.50.0.6", "172.20.3.0/24")
+			n.peer("172.20.1.5", "172.20.3.9", model.PeerCount{Packets: 5, Replies: 5}, model.PeerCount{Packets: 5, Requests: 5})
+			return n
+		}, []string{"MissingNodeRoute likely 172.20.1.5 172.20.3.0/24"}},
+		{"echo replies to pods that the gateway may know", func() *node {
+			n := plain()
+			n.peer("172.20.1.5", "172.20.3.9", model.PeerCount{Packets: 5, Replies: 5}, model.PeerCount{Packets: 5, Requests: 5})
+			return n
+		}, nil},
 		{"the plugin gives pods the node's address", func() *node {
 			n := plain()
 			n.clusterNode("10.50.0.6", "172.20.3.0/24")
@@ -324,6 +347,9 @@ func TestHairpin(t *testing.T) {
 			n.Flows = append(n.Flows, model.Flow{Proto: 6, Start: start, Replied: true,
 				Original: model.Tuple{Src: addr(pod5), Dst: addr("10.0.0.10")},
 				Reply:    model.Tuple{Src: addr(pod5), Dst: addr("172.20.1.1")}})
+			// The reply to the last one is on its way.
+			n.Flows = append(n.Flows, n.Flows[len(n.Flows)-1])
+			n.Flows[len(n.Flows)-1].Replied = false
 			return n
 		}, nil},
 		{"one of two flows that lead back is not translated", func() *node {
@@ -513,13 +539,24 @@ func TestRouting(t *testing.T) {
 			n.passes("10.50.0.20", 2, model.Egress, model.AsDestination, 9, 1)
 			return n
 		}, []string{"MissingPodRoute proven 10.50.0.20"}},
+		{"a rule by a mark leads to a table that discards", func() *node {
+			n := routed()
+			n.route(model.Route{Table: 207, Dst: prefix("0.0.0.0/0"), Type: "blackhole"})
+			n.Rules = []model.RoutingRule{
+				{Family: 4, Table: 255, Action: "lookup"},
+				{Family: 4, Priority: 90, Mark: 7, Mask: 0xffffffff, Table: 207, Action: "lookup"},
+				{Family: 4, Priority: 32766, Table: 254, Action: "lookup"},
+			}
+			n.dropOn("ens5", "NOT_SPECIFIED", "ip_error", "203.0.113.9", "10.50.0.20", 9)
+			return n
+		}, []string{"BlackholeRoute proven 10.50.0.20 203.0.113.9"}},
 		{"the bridge's route is gone", func() *node {
 			n := kubenet().live()
 			n.unroute("172.20.1.0/24")
 			n.passes("172.20.1.5", 2, model.Ingress, model.AsDestination, 9, 3)
 			n.passes("172.20.1.5", 2, model.Egress, model.AsDestination, 9, 3)
 			return n
-		}, []string{"MissingPodRoute proven 172.20.1.5"}},
+		}, []string{"MissingPodRoute proven 172.20.1.5 172.20.1.6"}},
 		{"the network sends a pod's packets back until they end", func() *node {
 			n := kubenet().live()
 			n.passes("172.20.1.5", 2, model.Egress, model.AsSource, 64, 32)
@@ -720,6 +757,43 @@ func TestRouting(t *testing.T) {
 	}
 }
 
+// TestNoPodHas has pods ask for addresses that the network sends back to the node.
+func TestNoPodHas(t *testing.T) {
+	back := func(remote string) *node {
+		n := newNode("nic0", "10.60.0.4", "10.60.0.0/16", "10.60.0.1")
+		n.pod("100.64.3.20", "0a:58:00:00:00:20", 0)
+		n.pod("100.64.3.21", "0a:58:00:00:00:21", 0)
+		n.live()
+		for i := range n.Pods {
+			n.route(model.Route{Dst: n.Pods[i].Addresses[0], IfIndex: n.Pods[i].LinkIndex})
+		}
+		n.passes("100.64.3.20", 2, model.Egress, model.AsSource, 9, 1)
+		n.passes("100.64.3.20", 2, model.Ingress, model.AsSource, 9, 1)
+		n.peer("100.64.3.20", remote, syn, syn)
+		n.dropOn("nic0", "IP_RPFILTER", "ip_rcv_finish_core", "100.64.3.20", remote, 9)
+		return n
+	}
+	for _, tt := range []struct {
+		name string
+		node *node
+		want []string
+	}{
+		{"an address among those of its pods", back("100.64.3.77"), []string{"warning RoutingLoop no pod of this node has 100.64.3.77"}},
+		{"one of another range", back("100.64.9.77"), []string{"critical RoutingLoop packets come back to nic0"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := judged(tt.node); !slices.Equal(got, tt.want) {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+	gone := back("100.64.3.77")
+	gone.PastPods = []model.Pod{{Addresses: []netip.Prefix{prefix("100.64.3.77/32")}}}
+	if got := judged(gone); len(got) > 0 {
+		t.Errorf("a pod that just went is no fault: %q", got)
+	}
+}
+
 // BenchmarkRouting judges the routes of a large node: a route and two rules for
 // each of 250 pods, and 5,000 other routes.
 func BenchmarkRouting(b *testing.B) {
@@ -743,6 +817,59 @@ func BenchmarkRouting(b *testing.B) {
 	for b.Loop() {
 		if got := Diagnose(&n.Snapshot); len(got) > 0 {
 			b.Fatalf("found %s", brief(got[0]))
+		}
+	}
+}
+
+// TestLeftOverRule: a routing rule that leads a pod's packets astray is deleted where
+// nobody needs it, and else a rule in front of it leads them right.
+func TestLeftOverRule(t *testing.T) {
+	const pod = "10.50.0.20"
+	caught := func(r model.RoutingRule, table ...model.Route) *node {
+		n := routed()
+		r.Family, r.Priority, r.Table, r.Action = 4, 50, 210, "lookup"
+		n.Rules = []model.RoutingRule{{Family: 4, Table: 255, Action: "lookup"}, r, {Family: 4, Priority: 32766, Table: 254, Action: "lookup"}}
+		for _, x := range table {
+			x.Table, x.IfIndex = 210, 2
+			n.route(x)
+		}
+		n.passes(pod, 2, model.Egress, model.AsDestination, 9, 1)
+		return n
+	}
+	gateway := model.Route{Dst: prefix("0.0.0.0/0"), Gateway: addr("10.50.0.1")}
+	other := model.Route{Dst: prefix("0.0.0.0/0"), Gateway: addr("10.50.0.9")}
+	for _, tt := range []struct {
+		name string
+		node *node
+		fix  []string
+	}{
+		{"it is about the pod alone", caught(model.RoutingRule{To: prefix(pod + "/32")}, other), []string{"ip rule del to 10.50.0.20/32 lookup 210 priority 50"}},
+		{"it is about all, who go the same way without it", caught(model.RoutingRule{}, gateway), []string{"ip rule del lookup 210 priority 50"}},
+		{"others go another way by it", caught(model.RoutingRule{}, other),
+			[]string{"ip rule add to 10.50.0.20/32 lookup main priority 49", "ip rule add to 10.50.0.21/32 lookup main priority 49"}},
+		{"one route of its table is about the pod", caught(model.RoutingRule{}, other, model.Route{Dst: prefix(pod + "/32"), Gateway: addr("10.50.0.9")},
+			model.Route{Dst: prefix("10.50.0.0/16"), Type: "throw"}), []string{"ip route del 10.50.0.20 via 10.50.0.9 dev ens5 table 210"}},
+	} {
+		found := Diagnose(&tt.node.Snapshot)
+		if len(found) == 0 || found[0].Code != MissingPodRoute || !slices.Equal(found[0].Fix, tt.fix) {
+			t.Errorf("%s: %+v, want the fix %q", tt.name, found, tt.fix)
+		}
+	}
+}
+
+// TestWayBack: what may be missing is the way back too.
+func TestWayBack(t *testing.T) {
+	for want, silence := range map[string]func(*node){
+		"the gateway knows that range, and the way back to this node's pods is missing":     func(n *node) { n.silent("172.20.1.5", "172.20.3.9") },
+		"the destination, or a router on the way, lacks the route back to this node's pods": func(n *node) { n.silent("172.20.1.5", "10.99.0.7") },
+		"the node of these pods has no route back to this node's":                           func(n *node) { n.silent("172.20.1.5", "172.20.2.10") },
+	} {
+		n := plain()
+		n.answered("172.20.1.5", "172.20.2.9")
+		silence(n)
+		found := Diagnose(&n.Snapshot)
+		if len(found) != 1 || !slices.Contains(found[0].Alternatives, want) {
+			t.Errorf("%+v lacks %q", found, want)
 		}
 	}
 }

@@ -67,7 +67,7 @@ func findRoutingLoop(v *view) []finding {
 	known := sentBack(v)
 	filtered := map[looped]uint64{}
 	for d := range model.Each(v.Traffic.Drops) {
-		if d.ReverseFiltered() && v.isUplink(d.IfIndex) && d.Link != "" && !v.explained(d) {
+		if d.ReverseFiltered() && v.drops.Lost(d) && v.isUplink(d.IfIndex) && d.Link != "" && !v.explained(d) {
 			filtered[looped{d.Src, d.IfIndex}] += d.Packets
 		}
 	}
@@ -171,12 +171,35 @@ func looping(v *view, ifindex int, side model.Side, list []loop) finding {
 		targets(v, &f, ifindex)
 	}
 	f.Fix = []string{"in the network's route tables, find the route to " + loopTarget(&f) + " whose next hop is this node, and delete it"}
+	if list[0].once && v.amongPods(f.Peers) {
+		f.Severity = model.Warning
+		var gone []netip.Addr
+		for _, p := range f.Peers {
+			gone = append(gone, p.Addr())
+		}
+		f.Title = "no pod of this node has " + addrs(gone)
+		f.Why += fmt.Sprintf(" No pod of this node has %s, but those around do: so the network may be right to send here what is for it.", addrs(gone))
+		f.Alternatives = append(f.Alternatives, "a pod of another node has it, and the network's route to it leads here: then delete that route")
+		f.Fix = nil
+		for _, a := range gone[:min(len(gone), mostEvidence)] {
+			f.Fix = append(f.Fix, "kubectl get pods,endpointslices -A -o wide | grep "+a.String())
+		}
+	}
 	return finding{Finding: f, explains: func(d *model.Drop) bool {
 		if side == model.AsDestination {
 			return pods[d.Dst] && d.Expired()
 		}
 		return pods[d.Src] && (d.Expired() || d.ReverseFiltered() && d.IfIndex == ifindex)
 	}}
+}
+
+// amongPods reports whether all these addresses are where this node's pods are, by the
+// size that a node's range has, and none is a machine's on the node's own network.
+func (v *view) amongPods(list []netip.Prefix) bool {
+	return len(list) > 0 && !slices.ContainsFunc(list, func(p netip.Prefix) bool {
+		around, err := p.Addr().Prefix(v.ranges.podBits(p.Addr()))
+		return err != nil || !p.IsSingleIP() || inAny(v.onLink, p.Addr()) || !v.holdsPods(around) || len(v.pods[p.Addr()]) > 0 || v.ranges.nodeAt(p.Addr()).IsValid()
+	})
 }
 
 // targets names where looping packets wanted to go: what came in at the uplink

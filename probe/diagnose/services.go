@@ -11,31 +11,49 @@ import (
 
 // sayUntranslated tells of silent destinations that seem to be services' addresses
 // and that no rule translates: their packets leave the node, where nobody has them.
-func (v *view) sayUntranslated(f *model.Finding, remotes []netip.Addr) {
+// It reports whether all of them are such: then what else may lose requests is none
+// of their causes.
+func (v *view) sayUntranslated(f *model.Finding, remotes []netip.Addr) (all bool) {
 	var services []netip.Addr
+	why, others := "", false
 	tables := path.NewTables(v.Snapshot)
 	for _, a := range remotes {
 		if v.remote(a).IsValid() || !v.elsewhere(a) {
 			continue
 		}
-		others := tables.Untranslated(v.Snapshot, v.routing(), path.Packet{Src: f.Pods[0], Dst: a})
-		if len(others) == 0 {
+		found := tables.Untranslated(v.Snapshot, v.routing(), path.Packet{Src: f.Pods[0], Dst: a})
+		switch {
+		case len(found.Others) > 0:
+			observe(f, model.SourceNAT, "no rule translates %s, though rules translate others of its range: %s", a, addrs(found.Others))
+			others = true
+		case len(found.Rules) > 0:
+			f.Evidence = append(f.Evidence, packetRuleEvidence(fmt.Sprintf("this rule is for %s, and leads to none that translates it", a), found.Rules[0]))
+		default:
 			continue
 		}
 		services = append(services, a)
-		observe(f, model.SourceNAT, "no rule translates %s, though rules translate others of its range: %s", a, addrs(others))
 	}
 	if len(services) == 0 {
-		return
+		return false
 	}
-	why := fmt.Sprintf("No rule of this node translates %s, though rules translate others of that range: a service's address that is not translated "+
-		"leaves the node, and nobody beyond has it. Its service is gone, has no endpoint or port like that, or kube-proxy is behind.", addrs(services))
-	if slices.Equal(services, remotes) {
-		f.Title = fmt.Sprintf("no rule translates %s, and what is sent there leaves the node", addrs(services))
-		f.Why = why
-		return
+	why = "though there are rules for it"
+	if others {
+		why = "though rules translate others of that range"
 	}
-	f.Why += " " + why
+	why = fmt.Sprintf("No rule of this node translates %s, %s: a service's address that is not translated "+
+		"leaves the node, and nobody beyond has it. Its service is gone, has no endpoint or port like that, or kube-proxy is behind.", addrs(services), why)
+	f.Fix = append(f.Fix,
+		fmt.Sprintf("kubectl get services --all-namespaces | grep -wF %s", shellWord(services[0].String())),
+		"where the service is there and has endpoints, restart kube-proxy on this node; where it is gone, look who still asks for it")
+	if !slices.Equal(services, remotes) {
+		f.Why += " " + why
+		return false
+	}
+	f.Title = fmt.Sprintf("no rule translates %s, and what is sent there leaves the node", addrs(services))
+	f.Why = why
+	f.Unseen = nil
+	f.Alternatives = []string{"a program beside netfilter translates services, and has lost these", "the addresses are no services', and their machines are down"}
+	return true
 }
 
 // besideServices reports whether rules translate addresses of the same block to

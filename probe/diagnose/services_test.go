@@ -45,3 +45,22 @@ func TestUntranslated(t *testing.T) {
 		t.Errorf("with the rules unread: %+v", got)
 	}
 }
+
+// TestSilentResolver: Azure's own address answers pods for names, and nothing else that
+// they may ask.
+func TestSilentResolver(t *testing.T) {
+	const resolver = "168.63.129.16"
+	asked := func(port uint16, replied bool) func() *node {
+		return func() *node {
+			n := kubenet()
+			n.answered(pod5, "203.0.113.9")
+			n.datagrams(pod5, resolver, port, 5, replied)
+			return n
+		}
+	}
+	check(t, []fixture{
+		{"no name", asked(dnsPort, false), []string{"NoReply likely 172.20.1.5 168.63.129.16"}},
+		{"names", asked(dnsPort, true), nil},
+		{"the agent's port", asked(32526, false), nil},
+	})
+}

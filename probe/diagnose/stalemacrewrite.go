@@ -127,9 +127,25 @@ func rewrittenUnseen(v *view, r *model.MACRewrite) finding {
 		if !v.Has(model.SourceEbtables) {
 			f.Unseen = []string{"the ebtables rules: that source could not be read whole"}
 		}
-		f.Fix = []string{fmt.Sprintf("find the rule and delete it: nft -a list table bridge nat; ebtables-legacy -t nat -L --Lc | grep %s", r.To.MAC)}
+		f.Fix = []string{fmt.Sprintf("find the rule with %s and delete it: %s", r.To.MAC, v.listFrameRules())}
 	}
 	return finding{Finding: f, explains: misled(r.Addr, r.To.MAC)}
+}
+
+// listFrameRules is the command that shows bridge rules of both variants. Asking for
+// a legacy table that is not there makes the kernel load it: so it is asked for only
+// where it is there, which the command itself finds out where that was not read.
+func (v *view) listFrameRules() string {
+	const nft, legacy = "nft -a list ruleset bridge", "ebtables-legacy -t nat -L --Lc"
+	switch {
+	case slices.ContainsFunc(v.Chains, func(c model.Chain) bool {
+		return c.Backend == model.Legacy && c.Family == "bridge" && c.Table == "nat"
+	}):
+		return nft + "; " + legacy
+	case !v.Has(model.SourceEbtables):
+		return nft + "; grep -q ^ebtable_nat /proc/modules && " + legacy
+	}
+	return nft
 }
 
 // mostRewritten is the rewrite of an address to a MAC that most frames showed;

@@ -97,7 +97,7 @@ func proveByFile(v *view, f *model.Finding, silent []*remoteRange, c *udrCause) 
 	case c.own:
 		f.Title = "no route to this node's own pods: nothing returns from " + addrs(f.Peers)
 		f.Why = "The route table that applies to the other nodes has no row for this node's pods, so what they answer gets lost. " + lost
-		f.Fix = v.ownRouteFix(c.table)
+		f.Fix = v.ownRouteFix(silent, c.table)
 	default:
 		f.Title = "no route to " + addrs(f.Peers)
 		f.Why = "The route table that applies to this node has no row for these pods. " + lost

@@ -47,12 +47,29 @@ func findUnansweredARP(v *view) []finding {
 				continue
 			}
 			if found, ok := unansweredGateway(v, p, g, t); ok {
-				out = append(out, found)
+				out = joinBySetting(out, found)
 			}
 		}
 	}
 	out = append(out, unheldAddresses(v, asked)...)
 	return append(out, v.silentBeyond(hops)...)
+}
+
+// joinBySetting adds a finding to those that are there: one setting that silences the
+// node for several pods is one cause.
+func joinBySetting(list []finding, f finding) []finding {
+	at := slices.IndexFunc(list, func(o finding) bool {
+		return f.Confidence == model.Proven && o.Confidence == model.Proven && slices.Equal(o.Fix, f.Fix)
+	})
+	if at < 0 {
+		return append(list, f)
+	}
+	o, first := &list[at], list[at].explains
+	o.Pods, o.Packets, o.Evidence = append(o.Pods, f.Pods...), o.Packets+f.Packets, append(o.Evidence, f.Evidence...)
+	slices.SortFunc(o.Pods, netip.Addr.Compare)
+	o.Title = "nobody answers " + addrs(o.Pods) + " for their gateway"
+	o.explains = func(d *model.Drop) bool { return first(d) || f.explains(d) }
+	return list
 }
 
 // question is an address that is asked for at a link.
@@ -103,7 +120,18 @@ func unansweredGateway(v *view, p *model.Pod, g *model.Neighbor, t talk) (findin
 		observe(&f, model.SourceTC, "%s ingress: %s for %s; egress: no reply", p.Link, count(t.requests, request(g.Addr)), g.Addr)
 	}
 	cause, setting := whySilent(v, p, g)
-	if setting.Name == "" {
+	if like := v.hasFixed(p, g); like != nil {
+		// With the setting alone the node would still not answer: it does not for
+		// the others either, which need no answer.
+		f.Title = fmt.Sprintf("%s has lost the entry for its gateway", podName(p))
+		f.Why = fmt.Sprintf("%s asks for the MAC of its gateway %s on %s, and gets no answer. Other pods do not ask: they have a permanent entry for it, which this pod lacks.",
+			podName(p), g.Addr, p.Link)
+		observe(&f, model.SourcePods, "other pods: neighbour %s %s", g.Addr, stateOf(like))
+		f.Fix = []string{fmt.Sprintf("%s%s neigh replace %s lladdr %s dev %s nud permanent", inside(p), ip(g.Addr), g.Addr, v.macTowards(p, like), shellWord(p.Interface))}
+		if watched {
+			f.Confidence = model.Proven
+		}
+	} else if setting.Name == "" {
 		f.Why = fmt.Sprintf("%s asks for the MAC of its gateway %s on %s, and gets no answer.", podName(p), g.Addr, p.Link)
 		f.Unseen = []string{"why nobody answers"}
 		f.Alternatives = []string{"a filter drops " + protocol(g.Addr), "the gateway is not there"}
@@ -126,6 +154,27 @@ func unansweredGateway(v *view, p *model.Pod, g *model.Neighbor, t talk) (findin
 	return finding{Finding: f, explains: lost}, true
 }
 
+// hasFixed is another pod's permanent entry for the same gateway, nil where none has one.
+func (v *view) hasFixed(p *model.Pod, g *model.Neighbor) *model.Neighbor {
+	for o := range model.Each(v.Pods) {
+		for h := range model.Each(o.Gateways) {
+			if o != p && h.Addr == g.Addr && h.State == "PERMANENT" && !h.MAC.IsZero() {
+				return h
+			}
+		}
+	}
+	return nil
+}
+
+// macTowards is the MAC that a pod's gateway has for it: that of the node's end of its
+// link, where it is routed, or else the one that other pods have.
+func (v *view) macTowards(p *model.Pod, like *model.Neighbor) model.MAC {
+	if l := v.links[p.LinkIndex]; l != nil && v.routed(p) {
+		return l.MAC
+	}
+	return like.MAC
+}
+
 // flipped is what mends a setting: off where it is on, on where it is off.
 func flipped(value string) string {
 	if value == "0" {
@@ -137,7 +186,13 @@ func flipped(value string) string {
 // whySilent finds the setting that keeps the node from answering a routed pod
 // for its gateway; none when it is not a setting, or they are unread.
 func whySilent(v *view, p *model.Pod, g *model.Neighbor) (string, model.Sysctl) {
-	if !v.routed(p) || !v.Has(model.SourceLinks) {
+	link := p.Link
+	if b := v.bridgeOf(p); b != nil && v.nodeAddrs[g.Addr] {
+		link = b.Name
+	} else if !v.routed(p) {
+		return "", model.Sysctl{}
+	}
+	if !v.Has(model.SourceLinks) {
 		return "", model.Sysctl{}
 	}
 	family := "ipv4"
@@ -151,13 +206,13 @@ func whySilent(v *view, p *model.Pod, g *model.Neighbor) (string, model.Sysctl) 
 	}
 	if g.Addr.Is6() {
 		// IPv6 answers for the link's own addresses alone.
-		proxy, all := of(p.Link, "proxy_ndp"), of("all", "proxy_ndp")
-		if !v.holds(p.Link, g.Addr) && proxy.Value == "0" && all.Value == "0" {
+		proxy, all := of(link, "proxy_ndp"), of("all", "proxy_ndp")
+		if !v.holds(link, g.Addr) && proxy.Value == "0" && all.Value == "0" {
 			return "the node answers there for what is not the link's own only with proxy_ndp, which is off", proxy
 		}
 		return "", model.Sysctl{}
 	}
-	proxy, all := of(p.Link, "proxy_arp"), of("all", "proxy_arp")
+	proxy, all := of(link, "proxy_arp"), of("all", "proxy_arp")
 	if !v.nodeAddrs[g.Addr] {
 		if proxy.Value == "0" && all.Value == "0" {
 			return "the node answers for others only with proxy_arp, which is off", proxy
@@ -166,8 +221,8 @@ func whySilent(v *view, p *model.Pod, g *model.Neighbor) (string, model.Sysctl) 
 	}
 	// The higher of the two counts. From 1 on, an address of another link is
 	// not answered for; from 8 on, none.
-	for _, s := range []model.Sysctl{of(p.Link, "arp_ignore"), of("all", "arp_ignore")} {
-		if s.Value != "" && s.Value != "0" && (s.Value == "8" || !v.holds(p.Link, g.Addr)) {
+	for _, s := range []model.Sysctl{of(link, "arp_ignore"), of("all", "arp_ignore")} {
+		if s.Value != "" && s.Value != "0" && (s.Value == "8" || !v.holds(link, g.Addr)) {
 			return "the node has that address and must not answer here, by arp_ignore", s
 		}
 	}
@@ -211,48 +266,66 @@ func unheldAddresses(v *view, asked map[question]talk) []finding {
 			a.replies += t.replies
 		}
 	}
-	var out []finding
+	// Who asks for several addresses has one reason to.
+	byAskers := map[string][]*absent{}
 	for _, a := range found {
 		// Who asks a while for a pod that was just deleted is no news.
 		often := max(uint64(v.Window.Duration()/everySecond)/2, minDrops)
 		if a.packets >= minDrops && a.requests >= often && a.replies == 0 {
-			out = append(out, nobodyHas(v, a))
+			who := fmt.Sprint(sorted(a.askers))
+			byAskers[who] = append(byAskers[who], a)
 		}
+	}
+	var out []finding
+	for _, list := range byAskers {
+		slices.SortFunc(list, func(a, b *absent) int { return a.addr.Compare(b.addr) })
+		out = append(out, nobodyHas(v, list))
 	}
 	slices.SortFunc(out, func(a, b finding) int { return strings.Compare(a.Title, b.Title) })
 	return out
 }
 
-// asker is the first of those who ask.
-func asker(a *absent) netip.Addr {
-	return sorted(a.askers)[0]
-}
-
-func nobodyHas(v *view, a *absent) finding {
+// nobodyHas is the finding on addresses that the same pods keep asking for.
+func nobodyHas(v *view, list []*absent) finding {
+	askers, gone := sorted(list[0].askers), map[netip.Addr]bool{}
 	f := model.Finding{
-		Confidence:   model.Likely,
-		Pods:         sorted(a.askers),
-		Peers:        []netip.Prefix{host(a.addr)},
-		LastHopAlive: v.place(v.pods[asker(a)][0].Link, model.Ingress),
-		Title:        "no pod has " + a.addr.String(),
-		Why: fmt.Sprintf("%s of this node keep sending to %s. The address is of this node's pod range, no pod holds it, and nobody answers for it.",
-			count(uint64(len(a.askers)), "pod"), a.addr),
-		Evidence: []model.Evidence{
-			seen(model.SourceDrops, "%s for %s freed, since the neighbour failed", count(a.packets, "packet"), a.addr),
-			seen(model.SourceTC, "%s for %s from pods, no reply", count(a.requests, request(a.addr)), a.addr),
-			seen(model.SourcePods, "no pod of this node holds %s", a.addr),
-		},
+		Confidence: model.Likely, Pods: askers, LastHopAlive: v.place(v.pods[askers[0]][0].Link, model.Ingress),
 		Unseen:       []string{"who had the address before"},
 		Alternatives: []string{"the pod is on its way, or was deleted and its peers still send to it"},
-		Fix:          []string{"kubectl get endpointslices -A -o wide | grep " + a.addr.String()},
-		Packets:      a.packets,
 	}
-	if p := v.arped(a.addr); p != nil {
-		f.Evidence = append(f.Evidence, v.arpEvidence(p))
-		if p.Answered && !v.byGateway(p) {
-			f.Confidence = model.Possible
-			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s has the address, is no pod that is known, and the pods' requests do not get to it", addrs(p.MACs)))
+	for i, a := range list {
+		gone[a.addr] = true
+		f.Packets += a.packets
+		if i < mostEvidence {
+			observe(&f, model.SourceDrops, "%s for %s freed, since the neighbour failed", count(a.packets, "packet"), a.addr)
+			observe(&f, model.SourceTC, "%s for %s from pods, no reply", count(a.requests, request(a.addr)), a.addr)
+			observe(&f, model.SourcePods, "no pod of this node holds %s", a.addr)
+			f.Fix = append(f.Fix, "kubectl get endpointslices -A -o wide | grep "+a.addr.String())
+		}
+		if p := v.arped(a.addr); p != nil {
+			f.Evidence = append(f.Evidence, v.arpEvidence(p))
+			if p.Answered && !v.byGateway(p) {
+				f.Confidence = model.Possible
+				f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s has the address, is no pod that is known, and the pods' requests do not get to it", addrs(p.MACs)))
+			}
 		}
 	}
-	return finding{Finding: f, explains: func(d *model.Drop) bool { return d.Dst == a.addr && d.NeighborFailed() }}
+	absentees := sorted(gone)
+	f.Peers = hosts(absentees)
+	f.Title = "no pod has " + addrs(absentees)
+	what := "The address is of this node's pod range, no pod holds it, and nobody answers for it."
+	if len(absentees) > 1 {
+		what = "These addresses are of this node's pod range, no pod holds them, and nobody answers for them."
+	}
+	f.Why = fmt.Sprintf("%s of this node keep sending to %s. %s", count(uint64(len(askers)), "pod"), addrs(absentees), what)
+	if len(absentees) > sweep {
+		f.Severity = model.Info
+		f.Title = fmt.Sprintf("%s asks for %d addresses that no pod has", addrs(askers), len(absentees))
+		f.Why += " So many are asked for by a scan."
+		f.Fix = []string{"look at what runs in " + podName(v.pods[askers[0]][0]) + ": a scan that is meant needs no cure"}
+	}
+	return finding{Finding: f, explains: func(d *model.Drop) bool { return gone[d.Dst] && d.NeighborFailed() }}
 }
+
+// mostEvidence is how many of several like addresses are shown one by one.
+const mostEvidence = 3

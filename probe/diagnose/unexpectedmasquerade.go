@@ -84,7 +84,7 @@ func findUnexpectedMasquerade(v *view) []finding {
 	for _, g := range order {
 		out = append(out, finding{Finding: maskedBy(v, g)})
 	}
-	return out
+	return append(out, turnedBack(v, tables)...)
 }
 
 // maskedFlow reports whether a pod of the node speaks to another pod with the
@@ -180,4 +180,85 @@ func excludeFix(v *view, r *model.PacketRule, peer netip.Addr) string {
 			r.Family, shellWord(r.Table), shellWord(r.Chain), ip, target)
 	}
 	return fmt.Sprintf("%s -t %s -I %s -d %s -j RETURN", iptables(r), shellWord(r.Table), shellWord(r.Chain), target)
+}
+
+// turnedBack are the findings on pods whose masqueraded requests are replied to, and
+// who hear none of it: the node translates the replies back and hands them to the
+// network, as it does all that is for such a pod, with a source that is not its own.
+func turnedBack(v *view, tables *path.Tables) []finding {
+	groups, heard := map[*model.PacketRule]*masked{}, map[netip.Addr]bool{}
+	var order []*model.PacketRule
+	for f := range model.Each(v.Flows) {
+		pod := f.Original.Src
+		if f.Proto != tcp || len(v.pods[pod]) == 0 || !v.nodeAddrs[f.Reply.Dst] || v.nodeAddrs[f.Reply.Src] || f.Start.IsZero() || !f.Replied {
+			continue
+		}
+		if f.State != "SYN_RECV" {
+			heard[pod] = true
+			continue
+		}
+		nat := tables.Source(path.Packet{Src: pod, Dst: f.Reply.Src, Proto: f.Proto, Out: []string{v.outLink(f.Reply.Src)}})
+		k := nat.Rule
+		if groups[k] == nil {
+			groups[k] = &masked{nat: nat}
+			order = append(order, k)
+		}
+		groups[k].flows = append(groups[k].flows, f)
+	}
+	var out []finding
+	for _, k := range order {
+		g := groups[k]
+		g.flows = slices.DeleteFunc(g.flows, func(f *model.Flow) bool { return heard[f.Original.Src] || !v.leavesAgain(f.Original.Src) })
+		if len(g.flows) >= minAsks && k != nil && g.nat.Translated {
+			out = append(out, finding{Finding: repliesLeaveAgain(v, g)})
+		}
+	}
+	return out
+}
+
+// leavesAgain reports whether packets for a pod left by an uplink, and those that the
+// node itself routed to it by a bridge are among them.
+func (v *view) leavesAgain(pod netip.Addr) bool {
+	var out, routed uint64
+	for h := range model.Each(v.Traffic.Hops) {
+		if h.Addr != pod || h.Side != model.AsDestination || h.Direction != model.Egress {
+			continue
+		}
+		if l := v.links[h.IfIndex]; v.isUplink(h.IfIndex) {
+			out += h.Packets
+		} else if l != nil && l.Kind == "bridge" {
+			routed += h.Packets
+		}
+	}
+	return routed >= minAsks && out >= routed
+}
+
+func repliesLeaveAgain(v *view, g *masked) model.Finding {
+	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	for _, f := range g.flows {
+		pods[f.Original.Src], peers[f.Reply.Src] = true, true
+	}
+	f := model.Finding{Severity: model.Critical, Confidence: model.Proven, Pods: sorted(pods), Peers: hosts(sorted(peers)), Packets: uint64(len(g.flows))}
+	r, link := g.nat.Rule, v.outLink(g.flows[0].Reply.Src)
+	f.LastHopAlive = v.place(link, model.Ingress)
+	f.Title = fmt.Sprintf("replies to %s leave the node again", addrs(f.Pods))
+	f.Why = fmt.Sprintf("What these pods send to %s is masqueraded, and replied to. The node translates the replies back, and sends what is for its "+
+		"pods to the network, by %s: there they have the source of another machine, and are dropped. Pods that are reached by the network, "+
+		"as in tunnel mode, must keep their own address.", addrs(sorted(peers)), link)
+	observe(&f, model.SourceConntrack, "%s replied to, and none acknowledged by its pod", count(uint64(len(g.flows)), "connection"))
+	for _, a := range f.Pods {
+		var left uint64
+		for h := range model.Each(v.Traffic.Hops) {
+			if h.Addr == a && h.Side == model.AsDestination && h.Direction == model.Egress && v.isUplink(h.IfIndex) {
+				left += h.Packets
+			}
+		}
+		observe(&f, model.SourceTC, "%s egress: %s for %s", link, count(left, "packet"), a)
+	}
+	f.Evidence = append(f.Evidence, packetRuleEvidence("this rule translates them", r))
+	if !r.Native {
+		f.Fix = append(f.Fix, fmt.Sprintf("%s -t %s -I %s -j RETURN", iptables(r), shellWord(r.Table), shellWord(r.Chain)))
+	}
+	f.Fix = append(f.Fix, "have the network translate for the pods (a NAT gateway), and keep the node from it: nonMasqueradeCIDRs with 0.0.0.0/0 in the ip-masq-agent's configuration")
+	return f
 }

@@ -19,7 +19,8 @@ var unexplainedDrop = kind{
 		Meaning: "The kernel freed packets of a pod before they were delivered, and no other finding explains why. The reason is " +
 			"the kernel's own name for it, the location the function that freed the packet. NETFILTER_DROP is a firewall rule, " +
 			"TC_INGRESS and TC_EGRESS a tc program, NEIGH_FAILED a neighbour that does not answer, IP_RPFILTER the reverse path " +
-			"filter, NO_SOCKET a port on which nobody listens.",
+			"filter, NO_SOCKET a port on which nobody listens. It is a warning where packets die so steadily that they should not die so " +
+			"at all: by wrong checksums or signatures, or at the loopback address.",
 		Evidence: "the count of the kfree_skb tracepoint by reason, location and link.",
 		Fix:      "look at what the reason names; lasthop explain POD --to PEER shows at which hop of their way the packets end.",
 	},
@@ -35,16 +36,27 @@ type dropKind struct {
 }
 
 func findUnexplainedDrop(v *view) []finding {
-	allowed := v.byDesign()
+	allowed, samples := v.byDesign(), v.dropSamples()
 	groups := map[dropKind]*lost{}
-	for d := range model.Each(v.Traffic.Drops) {
-		if v.ofPod(d) && v.drops.Lost(d) && !v.explained(d) && !allowed.take(d) {
-			k := dropKind{d.Reason, d.Location}
-			if groups[k] == nil {
-				groups[k] = &lost{}
-			}
-			groups[k].add(v, d)
+	add := func(d *model.Drop) {
+		k := dropKind{d.Reason, d.Location}
+		if groups[k] == nil {
+			groups[k] = &lost{}
 		}
+		groups[k].add(v, d)
+	}
+	for d := range model.Each(v.Traffic.Drops) {
+		if d.Reason == "" && d.NoSocket() {
+			// Before Linux 5.17. NoListener tells of requests; others may be
+			// the last segments of connections.
+			continue
+		}
+		if v.ofPod(d) && v.drops.Lost(d) && !v.explained(d) && !allowed.take(d) && !ofClosed(d, samples[keyOfDrop(d)]) {
+			add(d)
+		}
+	}
+	for _, d := range v.foldedDrops() {
+		add(d)
 	}
 	var out []finding
 	for k, l := range groups {
@@ -72,10 +84,15 @@ func (v *view) unexplained(k dropKind, l *lost) model.Finding {
 	if v.pods[from] == nil {
 		from, to = to, from
 	}
+	explain := "lasthop explain " + from.String()
+	if to.IsValid() {
+		explain += " --to " + to.String()
+	}
 	f.Fix = []string{
 		"look at what " + k.location + " decides by: lasthop findings UnexplainedDrop",
-		fmt.Sprintf("see at which hop of their way they end: lasthop explain %s --to %s", from, to),
+		"see at which hop of their way they end: " + explain,
 	}
+	v.tell(&f, l, first)
 	return f
 }
 

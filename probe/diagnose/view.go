@@ -19,6 +19,8 @@ type view struct {
 // time linear in the snapshot, and does not depend on any finding.
 type index struct {
 	*model.Snapshot
+	// whole is the snapshot with what was counted of ranges of far ends; see single.
+	whole *model.Snapshot
 	// drops says which drops were lost packets, and which were harmless frees.
 	drops *model.DropClassifier
 
@@ -38,7 +40,14 @@ type index struct {
 	// macPairs are the frames seen of each address.
 	macPairs map[netip.Addr][]*model.MACPair
 	// peers are the pairs of addresses at the uplinks, summed over these.
-	peers    []model.Peer
+	peers []model.Peer
+	// scans are what pods asked of ranges without knowing who is there, swept the
+	// pairs of addresses of these.
+	scans []scan
+	swept map[pair]bool
+	// folded are the ranges of far ends that were not counted one by one, of which
+	// packets came.
+	folded   []*model.Peer
 	gateways []model.Neighbor
 	// gatewayAddrs are the next hops of the default routes.
 	gatewayAddrs map[netip.Addr]bool
@@ -72,11 +81,15 @@ type index struct {
 	wrongHopsKnown bool
 	// beyond is what remoteRanges and clusterTables have found.
 	beyond beyond
+	// others is what other nodes know.
+	others Beyond
 }
 
-func newView(s *model.Snapshot) *view {
+func newView(whole *model.Snapshot) *view {
+	s := single(whole)
 	v := &view{index: &index{
 		Snapshot:   s,
+		whole:      whole,
 		drops:      model.NewDropClassifier(s),
 		pods:       map[netip.Addr][]*model.Pod{},
 		past:       map[netip.Addr]bool{},
@@ -88,6 +101,7 @@ func newView(s *model.Snapshot) *view {
 		macPairs:   map[netip.Addr][]*model.MACPair{},
 		tunnel:     map[model.MAC]bool{},
 		outer:      map[int]bool{},
+		swept:      map[pair]bool{},
 
 		gatewayAddrs: map[netip.Addr]bool{},
 		onLinkAlone:  map[netip.Addr]bool{},
@@ -121,10 +135,16 @@ func newView(s *model.Snapshot) *view {
 	for p := range model.Each(s.Traffic.MACs) {
 		v.macPairs[p.Addr] = append(v.macPairs[p.Addr], p)
 	}
+	for p := range model.Each(whole.Traffic.Peers) {
+		if p.Range.IsValid() && p.In.Packets > 0 {
+			v.folded = append(v.folded, p)
+		}
+	}
 	indexUplinks(v)
-	v.peers = mergePeers(s.Traffic.Peers, v.isUplink)
+	v.peers = append(mergePeers(s.Traffic.Peers, v.isUplink), v.tunnelPeers()...)
 	v.indexFlows()
 	v.ranges = newRanges(v)
+	v.findScans()
 	return v
 }
 

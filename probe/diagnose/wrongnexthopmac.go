@@ -128,7 +128,8 @@ func (v *view) leftWith(p *model.Peer, to model.MAC) bool {
 func (v *view) isWrong(w *wrongHop) bool {
 	n := w.entry
 	for a := range model.Each(v.Traffic.ARP) {
-		if a.Reply && a.Direction == model.Ingress && a.Addr == n.Addr && v.onSameLink(a.IfIndex, n.IfIndex) && !slices.Contains(w.replies, a.MAC) {
+		if a.Reply && a.Direction == model.Ingress && a.Addr == n.Addr && !a.MAC.IsZero() && v.onSameLink(a.IfIndex, n.IfIndex) && !slices.Contains(w.replies, a.MAC) {
+			// What was asked of its MAC alone need not say it again (RFC 4861, 4.4).
 			w.replies = append(w.replies, a.MAC)
 		}
 	}

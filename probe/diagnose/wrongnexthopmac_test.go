@@ -68,6 +68,11 @@ func TestWrongNextHopMAC(t *testing.T) {
 			n.arp("10.50.0.1", 2, model.Ingress, true, wrong, 2)
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.2.9 172.20.3.9"}},
+		{"it replies without its MAC, to what asks that MAC alone", func() *node {
+			n := lost(gateway(other, "REACHABLE", fabricMAC), other, "", far, "172.20.3.9")
+			n.arp("10.50.0.1", 2, model.Ingress, true, "00:00:00:00:00:00", 2)
+			return n
+		}, []string{"MissingUDR likely 172.20.1.5 172.20.2.0/24 172.20.3.0/24"}},
 		{"a virtual router, whose frames come from others", func() *node {
 			return lost(gateway(vrrp, "PERMANENT", other, other), vrrp, other, far, "172.20.3.9")
 		}, []string{"NoReply likely 172.20.1.5 172.20.2.9 172.20.3.9"}},

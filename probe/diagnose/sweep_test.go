@@ -1,0 +1,69 @@
+package diagnose
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// scans has a pod open connections to some ports of an address, in vain.
+func (n *node) scans(local, remote string, ports int) {
+	n.silent(local, remote)
+	for i := range ports {
+		p := uint16(80 + i)
+		n.Flows = append(n.Flows, model.Flow{Proto: 6, Start: start,
+			Original: model.Tuple{Src: addr(local), Dst: addr(remote), DstPort: p},
+			Reply:    model.Tuple{Src: addr(remote), Dst: addr(local), SrcPort: p}})
+	}
+}
+
+func TestScans(t *testing.T) {
+	const pod5, pod6 = "172.20.1.5", "172.20.1.6"
+	scanned := func(addresses, ports int) *node {
+		n := kubenet().live()
+		n.answered(pod6, "172.20.2.9")
+		for i := range addresses {
+			n.scans(pod5, fmt.Sprintf("172.20.3.%d", 1+i), ports)
+		}
+		return n
+	}
+	for _, tt := range []struct {
+		name string
+		node func() *node
+		want []string
+	}{
+		{"many addresses on three ports each", func() *node { return scanned(40, 3) },
+			[]string{"info NoReply 172.20.1.5 asks for 40 addresses of 172.20.3.0/24 that do not reply"}},
+		{"all of a range that is known to be a node's", func() *node {
+			n := scanned(200, 3)
+			n.Cluster.Nodes = []model.ClusterNode{{Name: "aks-3", PodCIDRs: []netip.Prefix{prefix("172.20.3.0/24")}}}
+			return n
+		}, []string{"critical MissingUDR no return from 172.20.3.0/24"}},
+		{"many on two ports each, as a pod that reads metrics", func() *node { return scanned(40, 2) },
+			[]string{"critical MissingUDR no return from 172.20.3.0/24"}},
+		{"more than a node has pods", func() *node { return scanned(200, 1) },
+			[]string{"info NoReply 172.20.1.5 asks for 200 addresses of 172.20.3.0/24 that do not reply"}},
+		{"few on many ports each", func() *node { return scanned(5, 9) },
+			[]string{"critical MissingUDR no return from 172.20.3.0/24"}},
+		{"another pod asks for one of them too", func() *node {
+			n := scanned(40, 3)
+			n.scans(pod6, "172.20.3.7", 1)
+			return n
+		}, []string{"warning NoReply no answer from 172.20.3.7", "info NoReply 172.20.1.5 asks for 39 addresses of 172.20.3.0/24 that do not reply"}},
+		{"another pod asks for two of them too", func() *node {
+			n := scanned(40, 3)
+			n.scans(pod6, "172.20.3.7", 1)
+			n.scans(pod6, "172.20.3.8", 1)
+			return n
+		}, []string{"critical MissingUDR no return from 172.20.3.0/24", "info NoReply 172.20.1.5 asks for 38 addresses of 172.20.3.0/24 that do not reply"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := judged(tt.node()); !slices.Equal(got, tt.want) {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,208 @@
+package join
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// cause explains why some ends wait for replies. It is one of: what a node found
+// itself, what is wrong between the nodes, or a far end that got packets and did not
+// reply.
+type cause struct {
+	// node is where it is, found what that node says of it.
+	node  *node
+	found *model.Finding
+	// guess is what is wrong between the nodes.
+	guess *guess
+	// mute is a far end that did not reply.
+	mute *muteEnd
+	// tunnel is what tunnels lose between the nodes.
+	tunnel []*tunnelLoss
+	lost   []*way
+	talks  []*talk
+	// flows are the connections to one port that are lost.
+	flows int
+}
+
+// explain finds the causes of all talks.
+func (j *joint) explain() {
+	adopted := map[*model.Finding]*cause{}
+	adopt := func(n *node, f *model.Finding) *cause {
+		if adopted[f] == nil {
+			adopted[f] = &cause{node: n, found: f}
+			j.causes = append(j.causes, adopted[f])
+		}
+		return adopted[f]
+	}
+	var open []*way
+	for _, w := range j.lostWays() {
+		if n, f := j.misled(w); f != nil {
+			c := adopt(n, f)
+			c.lost = append(c.lost, w)
+		} else {
+			open = append(open, w)
+		}
+	}
+	j.causes = append(j.causes, j.between(open)...)
+	partly := append(j.lostPorts(), j.lostLarge()...)
+	defer func() { j.causes = append(j.causes, partly...) }()
+	j.tunnels(adopt)
+	of := map[*way]*cause{}
+	for _, c := range j.causes {
+		for _, w := range c.lost {
+			of[w] = c
+		}
+	}
+	mutes, scans := map[muteEnd]*cause{}, j.scans()
+	beyond := slices.Clone(j.causes)
+	var onward []*talk
+	for _, t := range j.talks {
+		if t.there == nil {
+			// Nobody has the address, to which no way leads either.
+			if i := slices.IndexFunc(beyond, func(c *cause) bool { return c.accounts(t.asker, t.pair) }); i >= 0 {
+				beyond[i].talks = append(beyond[i].talks, t)
+				continue
+			}
+		}
+		m, isMute := t.ending()
+		switch f := t.diedOf(); {
+		case t.there != nil && t.there.state == lost:
+			of[t.there].talks = append(of[t.there].talks, t)
+		case t.there != nil && t.there.state == arrived && t.back != nil && t.back.state == lost:
+			of[t.back].talks = append(of[t.back].talks, t)
+		case t.there != nil && t.there.state != arrived:
+		case f != nil:
+			c := adopt(t.far, f)
+			c.talks = append(c.talks, t)
+		case len(t.onward()) > 0:
+			onward = append(onward, t)
+		case t.back == nil && isMute:
+			if scan := (muteEnd{m.far, m.how, t.a}); scans[scan] {
+				m = scan
+			}
+			if mutes[m] == nil {
+				mutes[m] = &cause{node: t.far, mute: &m}
+				j.causes = append(j.causes, mutes[m])
+			}
+			mutes[m].talks = append(mutes[m].talks, t)
+		}
+	}
+	for _, t := range onward {
+		next := func(u *talk) bool { return u.asker == t.far && slices.Contains(t.onward(), u.b) }
+		if i := slices.IndexFunc(j.causes, func(c *cause) bool { return slices.ContainsFunc(c.talks, next) }); i >= 0 {
+			j.causes[i].talks = append(j.causes[i].talks, t)
+		}
+	}
+}
+
+// onward are the addresses that the far node translates what is asked of it to.
+func (t *talk) onward() []netip.Addr {
+	if there := t.far.pairs[ends{t.b, t.a}]; there != nil {
+		return there.Onward
+	}
+	return nil
+}
+
+// leadsOn reports whether the far node sends what is asked of it on to the node where the
+// cause is.
+func (t *talk) leadsOn(to *node) bool { return t.far != to && len(t.onward()) > 0 }
+
+// misleads are the findings whose packets leave the node, and do not get where they
+// should.
+var misleads = []model.Code{
+	diagnose.MissingNodeRoute, diagnose.WrongNextHopMAC, diagnose.WrongUDR, diagnose.NICForwarding, diagnose.RoutingLoop,
+	diagnose.MissingDefaultRoute, diagnose.MissingUDR,
+}
+
+// misled is the finding of a node that says why packets are lost on a way; nil where
+// none does. That a route beyond the node is missing counts only if files prove it.
+func (j *joint) misled(w *way) (*node, *model.Finding) {
+	for _, n := range []*node{w.from, w.to} {
+		for f := range model.Each(n.findings) {
+			if !slices.Contains(misleads, f.Code) || f.Code == diagnose.MissingUDR && f.Confidence != model.Proven {
+				continue
+			}
+			local, remote := w.src, w.dst
+			if n == w.to {
+				if f.Confidence != model.Proven || f.Code == diagnose.MissingNodeRoute || f.Code == diagnose.WrongNextHopMAC {
+					continue
+				}
+				local, remote = w.dst, w.src
+			}
+			if inAny(f.Peers, remote) && (len(f.Pods) == 0 || slices.Contains(f.Pods, local) || n.Node[local]) || f.Code == diagnose.NICForwarding && inAny(f.Peers, local) {
+				return n, f
+			}
+		}
+	}
+	for _, n := range j.nodes {
+		if n.out || n == w.from || n == w.to {
+			continue
+		}
+		for f := range model.Each(n.findings) {
+			if f.Code == diagnose.WrongUDR && inAny(f.Peers, w.dst) {
+				return n, f
+			}
+		}
+	}
+	return nil, nil
+}
+
+// silences are the findings that say no more than that nothing comes back.
+var silences = []model.Code{diagnose.NoReply, diagnose.MissingUDR, diagnose.NICForwarding, diagnose.WrongUDR}
+
+// diedOf is the far node's own finding on what was asked of it; nil where it has none.
+func (t *talk) diedOf() *model.Finding {
+	var best *model.Finding
+	rank := func(f *model.Finding) int {
+		r := 4*f.Severity.Rank() + f.Confidence.Rank()
+		if names(f, t.a) {
+			r += 16
+		}
+		if f.Code == diagnose.UnexplainedDrop {
+			r -= 64
+		}
+		return r
+	}
+	for f := range model.Each(t.far.findings) {
+		if !slices.Contains(silences, f.Code) && !f.Passes && t.concerns(f) && (best == nil || rank(f) > rank(best)) {
+			best = f
+		}
+	}
+	return best
+}
+
+// nextHops are the findings about next hops, which lose all that goes by them.
+var nextHops = []model.Code{
+	diagnose.DuplicateMAC, diagnose.StaleARPReply, diagnose.StaleNeighbor, diagnose.UnansweredARP, diagnose.WrongGatewayMAC, diagnose.WrongNextHopMAC,
+}
+
+// concerns reports whether a finding of the far node is about what was asked of it: about
+// both ends, about its own end alone, or about next hops of what it sends.
+func (t *talk) concerns(f *model.Finding) bool {
+	if slices.Contains(nextHops, f.Code) && len(f.Peers) > 0 && !slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool { return !p.IsSingleIP() || !t.far.Gateways[p.Addr()] }) {
+		back := t.far.pairs[ends{t.b, t.a}]
+		return slices.Contains(f.Pods, t.b) || t.far.Node[t.b] && back != nil && back.Routed
+	}
+	if !names(f, t.b) && !slices.ContainsFunc(slices.Concat(t.far.Given[t.b], t.onward()), func(a netip.Addr) bool { return names(f, a) }) {
+		return false
+	}
+	return names(f, t.a) || f.Code != diagnose.UnexplainedDrop && (len(f.Peers) == 0 || onlyEnds(f, t.b))
+}
+
+// names reports whether a finding is about an address.
+func names(f *model.Finding, a netip.Addr) bool {
+	return slices.Contains(f.Pods, a) || inAny(f.Peers, a)
+}
+
+// onlyEnds reports whether the finding is about one end alone, as one on who has
+// an address is.
+func onlyEnds(f *model.Finding, b netip.Addr) bool {
+	return inAny(f.Peers, b) && !slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool { return !p.Contains(b) && !p.IsSingleIP() })
+}
+
+func inAny(list []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
+}

@@ -1,0 +1,410 @@
+package join
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// findings are those of the causes, and what each node has found besides. What has
+// its cause at another node is left out, and one cause is one finding.
+func (j *joint) findings() []model.Finding {
+	var out []told
+	adopted, besides := map[*node][]model.Finding{}, map[*node][]model.Finding{}
+	j.settle()
+	others := make([][]model.Finding, len(j.nodes))
+	onAllCPUs(len(j.nodes), func(i int) { others[i] = j.besides(j.nodes[i]) })
+	for i, n := range j.nodes {
+		besides[n] = others[i]
+	}
+	for _, c := range j.causes {
+		if c.mute != nil && c.mute.how == vacant {
+			// The asker's own finding may say what leads there.
+			c.talks = slices.DeleteFunc(c.talks, func(t *talk) bool {
+				return slices.ContainsFunc(besides[t.asker], func(f model.Finding) bool { return f.Code == diagnose.DeadBackend && inAny(f.Peers, t.b) })
+			})
+			if len(c.talks) == 0 {
+				continue
+			}
+		}
+		f := told{Finding: j.finding(c)}
+		if c.found != nil {
+			adopted[c.node] = append(adopted[c.node], *c.found)
+			f.at = []string{c.node.name()}
+		}
+		out = append(out, f)
+	}
+	for _, n := range j.nodes {
+		for _, f := range besides[n] {
+			if slices.ContainsFunc(adopted[n], func(a model.Finding) bool { return sameFinding(a, f) }) {
+				continue
+			}
+			n.tell(&f)
+			out = append(out, told{f, []string{n.name()}})
+		}
+	}
+	var list []model.Finding
+	for _, f := range merged(out) {
+		list = append(list, j.sited(f))
+	}
+	diagnose.Sort(list)
+	return list
+}
+
+// told is a finding with the nodes that tell of it as their own; none where only the
+// comparison does.
+type told struct {
+	model.Finding
+	at []string
+}
+
+// sited is a finding that says which of several nodes it is about, and on which its fix
+// is to be run, unless that is for the network between them.
+func (j *joint) sited(f told) model.Finding {
+	if len(f.at) == 1 && len(j.nodes) > 1 {
+		f.Title = strings.ReplaceAll(f.Title, "on this node", "on "+f.at[0])
+	}
+	if len(f.at) > 0 && len(f.Fix) > 0 && len(j.nodes) > 1 && !slices.Contains(silences, f.Code) {
+		f.Fix = append([]string{onNodes(f.at...)}, f.Fix...)
+	}
+	return f.Finding
+}
+
+// onNodes is the line of a fix that says where those below it are to be run.
+func onNodes(names ...string) string { return "on " + strings.Join(names, ", ") + ":" }
+
+// tell names the node as who tells of a finding, and those others that know a part.
+func (n *node) tell(f *model.Finding) {
+	f.Nodes, f.Evidence = []string{n.name()}, slices.Clone(f.Evidence)
+	for e := range model.Each(f.Evidence) {
+		if e.Node == "" {
+			e.Node = n.name()
+		}
+		addNode(f, e.Node)
+	}
+}
+
+// sameFinding reports whether two findings of one node are one.
+func sameFinding(a, b model.Finding) bool {
+	return a.Code == b.Code && slices.Equal(a.Peers, b.Peers) && (slices.Equal(a.Pods, b.Pods) || a.Title == b.Title)
+}
+
+// settle notes of each node the pairs that causes explain.
+func (j *joint) settle() {
+	note := func(n *node, local, remote netip.Addr) {
+		if j.settled[n] == nil {
+			j.settled[n] = map[ends]bool{}
+		}
+		j.settled[n][ends{local, remote}] = true
+	}
+	for _, c := range j.causes {
+		for _, t := range c.talks {
+			note(t.asker, t.a, t.b)
+			note(t.far, t.b, t.a)
+		}
+	}
+}
+
+// besides are the node's findings but for the consequences of causes elsewhere.
+func (j *joint) besides(n *node) []model.Finding {
+	settled := map[ends]bool{}
+	maps.Copy(settled, j.settled[n])
+	for p := range model.Each(n.silentPairs()) {
+		e := ends{p.Local, p.Remote}
+		if !settled[e] && (j.left(n, p) || slices.ContainsFunc(j.causes, func(c *cause) bool { return c.accounts(n, p) })) {
+			settled[e] = true
+		}
+	}
+	j.settleSupposed(n, settled)
+	if len(settled) == 0 {
+		return n.findings
+	}
+	s, err := n.source.Read()
+	if err != nil {
+		n.seen.Reason = err.Error()
+		return n.findings
+	}
+	gone := j.vacated(n)
+	return diagnose.Besides(s, diagnose.Beyond{
+		Explains: func(local, remote netip.Addr) bool { return settled[ends{local, remote}] },
+		Vacant:   gone,
+	})
+}
+
+// grace is how long pods are asked after they went: endpoints are withdrawn and clients
+// told meanwhile.
+const grace = 30 * time.Second
+
+// left reports whether a silent pair's remote end is a pod that went during the window of
+// its node, and that had replied, or was asked from then on only: so it is where a
+// deployment is rolled out. Who asks on for longer asks nobody.
+func (j *joint) left(n *node, p *diagnose.EndPair) bool {
+	far := j.at[p.Remote]
+	if far == nil || far == n || n.out || far.out {
+		return false
+	}
+	until, gone := far.Gone[p.Remote]
+	if !gone {
+		return false
+	}
+	until = until.Add(n.ahead - far.ahead)
+	was := far.pairs[ends{p.Remote, p.Local}]
+	return p.Last.Sub(until) <= grace && (!p.First.Before(until.Add(-overlap)) || was != nil && was.In.Packets > 0 && was.Out.Packets > 0)
+}
+
+// settleSupposed adds the silence that a route accounts for which another node supposes
+// to be missing: the replies to what comes from a range vanish with what else is for it.
+func (j *joint) settleSupposed(n *node, settled map[ends]bool) {
+	for p := range model.Each(n.silentPairs()) {
+		far := j.at[p.Remote]
+		if far == nil || far == n || far.out || n.out {
+			continue
+		}
+		if theirs := far.supposes(p.Remote, p.Local); theirs != nil && !n.outweighs(far, n.supposes(p.Local, p.Remote), theirs) {
+			settled[ends{p.Local, p.Remote}] = true
+		}
+	}
+}
+
+// supposes is the node's finding that the route is missing by which its pod would reach
+// an address; nil where it has none.
+func (n *node) supposes(pod, remote netip.Addr) *model.Finding {
+	for f := range model.Each(n.findings) {
+		if f.Code == diagnose.MissingUDR && len(f.Peers) == 1 && inAny(f.Peers, remote) && slices.Contains(f.Pods, pod) {
+			return f
+		}
+	}
+	return nil
+}
+
+// outweighs reports whether what the node supposes stands where another supposes the
+// route back to be missing: one of the two does, that of which more was lost.
+func (n *node) outweighs(far *node, mine, theirs *model.Finding) bool {
+	return mine != nil && cmp.Or(cmp.Compare(mine.Packets, theirs.Packets), cmp.Compare(far.name(), n.name())) > 0
+}
+
+func (n *node) silentPairs() []diagnose.EndPair {
+	if n.Ends == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(n.Pairs), func(p diagnose.EndPair) bool { return !p.Silent })
+}
+
+// accounts reports whether a missing route also explains the silence of a pair whose
+// other end was not watched: what is for the range, and the replies to what is from it.
+func (c *cause) accounts(n *node, p *diagnose.EndPair) bool {
+	var rows []netip.Prefix
+	switch {
+	case n.out:
+		return false
+	case c.guess != nil && c.guess.shape <= noRow:
+		rows = c.guess.rows
+	case c.guess != nil && c.guess.shape == noCard:
+		rows = c.guess.node.Ranges
+	case c.found != nil && (c.found.Code == diagnose.MissingUDR || c.found.Code == diagnose.WrongUDR || c.found.Code == diagnose.NICForwarding):
+		rows = c.found.Peers
+	}
+	return inAny(rows, p.Remote) || inAny(rows, p.Local) && (p.Range.IsValid() || inAny(n.Networks, p.Remote))
+}
+
+// finding is what a cause is reported as.
+func (j *joint) finding(c *cause) model.Finding {
+	switch {
+	case c.found != nil:
+		return c.adopted()
+	case c.guess != nil:
+		return j.lostBetween(c)
+	case c.tunnel != nil:
+		return j.lostByTunnel(c)
+	}
+	return c.unanswered()
+}
+
+// adopted is a node's own finding, with what the nodes at the other ends saw of it.
+func (c *cause) adopted() model.Finding {
+	f := *c.found
+	c.node.tell(&f)
+	if len(c.talks) > 0 && f.Severity.Rank() < model.Warning.Rank() && f.Code == diagnose.UnexplainedDrop {
+		// Somebody waits in vain for what is dropped.
+		f.Severity = model.Warning
+	}
+	if f.Code == diagnose.WrongUDR || f.Code == diagnose.MissingNodeRoute || f.Code == diagnose.MissingUDR {
+		c.proveRow(&f)
+	}
+	c.observeLost(&f)
+	var askers []netip.Addr
+	for _, t := range c.talks {
+		if t.asker == c.node || t.there == nil || t.there.state != arrived || t.leadsOn(c.node) {
+			continue
+		}
+		askers = append(askers, t.a)
+	}
+	c.observeTalks(&f)
+	for _, a := range unique(askers) {
+		if !slices.Contains(f.Pods, a) && !inAny(f.Peers, a) && len(f.Peers) > 0 {
+			f.Peers = append(f.Peers, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	return f
+}
+
+// proveRow names the next hop of a route that is missing or wrong, where the node
+// that has the pods was watched: packets for them left and did not arrive there.
+func (c *cause) proveRow(f *model.Finding) {
+	for _, w := range c.lost {
+		row := w.toRange()
+		hop := w.to.hop(row)
+		if !row.IsValid() || !hop.IsValid() || len(f.Peers) != 1 || f.Peers[0] != row {
+			continue
+		}
+		f.Confidence, f.Unseen, f.Alternatives = model.Proven, nil, nil
+		f.Fix = slices.Clone(f.Fix)
+		for i := range f.Fix {
+			f.Fix[i] = strings.ReplaceAll(f.Fix[i], diagnose.NodeIP, hop.String())
+		}
+		return
+	}
+}
+
+// observeLost adds what the senders of lost packets saw, and what the receivers did.
+func (c *cause) observeLost(f *model.Finding) {
+	type flow struct{ from, to *node }
+	by := map[flow][]*way{}
+	var order []flow
+	for _, w := range c.lost {
+		k := flow{w.from, w.to}
+		if by[k] == nil {
+			order = append(order, k)
+		}
+		by[k] = append(by[k], w)
+	}
+	slices.SortFunc(order, func(a, b flow) int {
+		return cmp.Or(cmp.Compare(a.from.name(), b.from.name()), cmp.Compare(a.to.name(), b.to.name()))
+	})
+	for _, k := range order {
+		if c.guess != nil && c.guess.large {
+			observeLarge(f, k.from, k.to, by[k])
+			continue
+		}
+		if c.flows > 0 {
+			f.Evidence = append(f.Evidence,
+				model.Evidence{Source: model.SourceConntrack, Text: fmt.Sprintf("%d connections to %s there, none replied to", c.flows, kindText(*c.guess.port)), Node: k.from.name()},
+				model.Evidence{Source: model.SourceConntrack, Text: "none of them, though connections to other ports are there", Node: k.to.name()})
+			f.Packets = uint64(c.flows)
+			addNode(f, k.from.name())
+			addNode(f, k.to.name())
+			continue
+		}
+		var sent uint64
+		var src, dst []netip.Addr
+		for _, w := range by[k] {
+			sent += w.sent
+			src, dst = append(src, w.src), append(dst, w.dst)
+		}
+		src, dst = unique(src), unique(dst)
+		f.Evidence = append(f.Evidence,
+			seen(k.from, "%s egress: %s from %s to %s", k.from.Uplink.Link, packets(sent), addrs(src), addrs(dst)),
+			seen(k.to, "%s ingress: none of these packets", k.to.Uplink.Link))
+		f.Packets += sentUnlessCounted(c, sent)
+		addNode(f, k.from.name())
+		addNode(f, k.to.name())
+	}
+}
+
+// sentUnlessCounted: a node's own finding has counted its packets already.
+func sentUnlessCounted(c *cause, sent uint64) uint64 {
+	if c.found != nil && c.found.Packets > 0 {
+		return 0
+	}
+	return sent
+}
+
+// observeTalks adds that packets arrived at the node of the cause, and that who sent
+// them got no reply.
+func (c *cause) observeTalks(f *model.Finding) {
+	type flow struct{ asker, far *node }
+	by := map[flow][]*talk{}
+	var order []flow
+	for _, t := range c.talks {
+		if t.there == nil || t.there.state != arrived || t.back != nil && t.back.state != arrived {
+			continue
+		}
+		k := flow{t.asker, t.far}
+		if by[k] == nil {
+			order = append(order, k)
+		}
+		by[k] = append(by[k], t)
+	}
+	slices.SortFunc(order, func(a, b flow) int {
+		return cmp.Or(cmp.Compare(a.far.name(), b.far.name()), cmp.Compare(a.asker.name(), b.asker.name()))
+	})
+	for _, k := range order {
+		var sent, got uint64
+		var src, dst []netip.Addr
+		for _, t := range by[k] {
+			sent, got = sent+t.there.sent, got+t.there.got
+			src, dst = append(src, t.a), append(dst, t.b)
+		}
+		src, dst = unique(src), unique(dst)
+		f.Evidence = append(f.Evidence,
+			seen(k.asker, "%s egress: %s from %s to %s, without a reply", k.asker.Uplink.Link, packets(sent), addrs(src), addrs(dst)),
+			seen(k.far, "%s ingress: %s arrive; egress: no reply to them", k.far.Uplink.Link, packets(got)))
+		addNode(f, k.far.name())
+		addNode(f, k.asker.name())
+	}
+	// What was asked of an address that the node has no pod for is counted by nobody.
+	for _, t := range c.talks {
+		if t.there != nil || t.asker == t.far {
+			continue
+		}
+		addNode(f, t.asker.name())
+		if len(t.far.Given[t.b]) > 0 {
+			f.Evidence = append(f.Evidence, seen(t.asker, "%s ingress: %s from %s for %s; egress: %s back to there",
+				t.asker.Uplink.Link, packets(t.pair.In.Packets), t.b, t.a, packets(t.pair.Out.Packets)))
+		}
+	}
+}
+
+func addNode(f *model.Finding, name string) {
+	if !slices.Contains(f.Nodes, name) {
+		f.Nodes = append(f.Nodes, name)
+	}
+}
+
+func seen(n *node, format string, args ...any) model.Evidence {
+	return model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(format, args...), Node: n.name()}
+}
+
+func packets(n uint64) string {
+	if n == 1 {
+		return "1 packet"
+	}
+	return fmt.Sprintf("%d packets", n)
+}
+
+// addrs lists addresses in words, the first few of many.
+func addrs[T fmt.Stringer](list []T) string {
+	const most = 4
+	words := make([]string, 0, most)
+	for _, a := range list[:min(most, len(list))] {
+		words = append(words, a.String())
+	}
+	text := strings.Join(words, ", ")
+	if len(list) > most {
+		text += fmt.Sprintf(" and %d more", len(list)-most)
+	}
+	return text
+}
+
+func unique(list []netip.Addr) []netip.Addr {
+	list = slices.Clone(list)
+	slices.SortFunc(list, netip.Addr.Compare)
+	return slices.Compact(list)
+}

@@ -1,0 +1,77 @@
+package join
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// nextHops finds the address of each node that routes to its pods have for a next hop:
+// of several the one in a network of other nodes, and that these talk with.
+func (j *joint) nextHops() {
+	talked := map[netip.Addr]bool{}
+	for _, o := range j.nodes {
+		if o.out {
+			continue
+		}
+		for p := range model.Each(o.Pairs) {
+			if far := j.at[p.Remote]; o.Node[p.Local] && far != nil && far != o {
+				talked[p.Remote] = true
+			}
+		}
+	}
+	for _, n := range j.nodes {
+		if n.out {
+			continue
+		}
+		n.hops = map[bool]netip.Addr{}
+		for _, is4 := range []bool{true, false} {
+			var found []netip.Addr
+			for a := range n.Node {
+				if a.IsGlobalUnicast() && a.Is4() == is4 && inAny(n.Networks, a) {
+					found = append(found, a)
+				}
+			}
+			found = narrowed(found, func(a netip.Addr) bool {
+				return slices.ContainsFunc(j.nodes, func(o *node) bool { return o != n && !o.out && inAny(o.Networks, a) })
+			})
+			found = narrowed(found, func(a netip.Addr) bool { return talked[a] })
+			if len(found) == 1 {
+				n.hops[is4] = found[0]
+			}
+		}
+		for i, line := range n.Rows {
+			for _, r := range n.Ranges {
+				if hop := n.hop(r); hop.IsValid() && strings.Contains(line, r.String()) {
+					n.Rows[i] = strings.ReplaceAll(line, diagnose.NodeIP, hop.String())
+				}
+			}
+		}
+	}
+}
+
+// narrowed are those of a list that match, or all if none does.
+func narrowed(list []netip.Addr, match func(netip.Addr) bool) []netip.Addr {
+	if some := slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool { return !match(a) }); len(some) > 0 {
+		return some
+	}
+	return list
+}
+
+// hop is the node's address that a route to a range of its pods has for a next hop; not
+// valid where that is not known.
+func (n *node) hop(row netip.Prefix) netip.Addr { return n.hops[row.Addr().Is4()] }
+
+// hopOr is hop in a finding's words, which is then likely at most where that is not known.
+func (n *node) hopOr(row netip.Prefix, f *model.Finding) string {
+	if hop := n.hop(row); hop.IsValid() {
+		return hop.String()
+	}
+	f.Confidence = model.Likely
+	f.Unseen = append(f.Unseen, fmt.Sprintf("which address of %s the network knows it by: it has several, or none", n.name()))
+	return diagnose.NodeIP
+}

@@ -1,0 +1,426 @@
+package join
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// tunnelLoss is what a node gives to its tunnel and does not come out of another's.
+type tunnelLoss struct {
+	from, to *node
+	// into and outOf are the links, which each node may have several of.
+	into, outOf diagnose.TunnelLink
+	sent        uint64
+	dst         []netip.Addr
+	talks       []*talk
+	// asked: connections to dst went into the tunnel. What is lost the other way are the
+	// replies, of which nobody knows that they were sent.
+	asked bool
+	// partly: others of the sender's range come out.
+	partly bool
+	// arrives: what carries it comes in at the receiver.
+	arrives bool
+}
+
+// tunnels finds the causes of connections by tunnels that get no reply. What a tunnel
+// carries is counted by range and by pod at its own links, not by pair.
+func (j *joint) tunnels(adopt func(*node, *model.Finding) *cause) {
+	type route struct {
+		from, to *node
+		link     string
+	}
+	by := map[route]*tunnelLoss{}
+	var lost []*tunnelLoss
+	for _, n := range j.nodes {
+		if n.out || n.blind != "" {
+			continue
+		}
+		for p := range model.Each(n.Tunnel.Silent) {
+			far := j.at[p.Remote]
+			if far == nil || far == n || j.at[p.Local] != n {
+				continue
+			}
+			t := &talk{asker: n, far: far, a: p.Local, b: p.Remote, pair: p}
+			from, to, src, dst, asked := n, far, p.Local, p.Remote, true
+			if !lostInTunnel(n, far, p) {
+				if f := t.diedOf(); f != nil {
+					c := adopt(far, f)
+					c.talks = append(c.talks, t)
+					continue
+				}
+				if !j.repliesLost(n, far, p) {
+					continue
+				}
+				from, to, src, dst, asked = far, n, p.Remote, p.Local, false
+			}
+			link := n.tunnelLink(diagnose.TunnelLink{Place: model.Place{Link: p.Link}})
+			into, outOf := from.tunnelLink(link), to.tunnelLink(link)
+			k := route{from, to, into.Link}
+			if by[k] == nil {
+				by[k] = &tunnelLoss{from: from, to: to, into: into, outOf: outOf}
+				lost = append(lost, by[k])
+			}
+			l := by[k]
+			_, others := narrowest(to.Tunnel.OutOf, src)
+			l.partly = l.partly || others > 0
+			l.dst, l.talks, l.asked = append(l.dst, dst), append(l.talks, t), l.asked || asked
+		}
+	}
+	for _, l := range lost {
+		l.dst = unique(l.dst)
+		seen := map[netip.Prefix]bool{}
+		for _, a := range l.dst {
+			if r, sent := narrowest(l.from.Tunnel.Into, a); !seen[r] {
+				seen[r], l.sent = true, l.sent+sent
+			}
+		}
+	}
+	slices.SortFunc(lost, func(a, b *tunnelLoss) int {
+		return cmp.Or(cmp.Compare(a.from.name(), b.from.name()), cmp.Compare(a.to.name(), b.to.name()), cmp.Compare(a.into.Link, b.into.Link))
+	})
+	var between, inside []*tunnelLoss
+	for _, l := range lost {
+		if l.arrives = l.isCarried(); l.arrives {
+			inside = append(inside, l)
+		} else {
+			between = append(between, l)
+		}
+	}
+	for _, mine := range slices.Concat(connected(between), connected(inside)) {
+		c := &cause{node: mine[0].from, tunnel: mine}
+		for _, l := range mine {
+			c.talks = append(c.talks, l.talks...)
+		}
+		j.causes = append(j.causes, c)
+	}
+}
+
+// tunnelLink is the node's counterpart of a link: that of its name and kind, or of its
+// name, or kind, or the first.
+func (n *node) tunnelLink(l diagnose.TunnelLink) diagnose.TunnelLink {
+	rank := func(o diagnose.TunnelLink) int {
+		r := 0
+		if o.Link == l.Link {
+			r += 2
+		}
+		if o.Kind == l.Kind {
+			r++
+		}
+		return r
+	}
+	best := n.Tunnel.Links[0]
+	for _, o := range n.Tunnel.Links[1:] {
+		if rank(o) > rank(best) {
+			best = o
+		}
+	}
+	return best
+}
+
+// isCarried reports whether what carries a loss arrives at the receiver, of whose tunnel
+// nothing comes: of packets to the receiver's own addresses that are neither requests nor
+// replies, as many arrive, beyond those that carry what does come out.
+func (l *tunnelLoss) isCarried() bool {
+	var out, in, carried uint64
+	for p := range model.Each(l.from.Pairs) {
+		if l.from.Node[p.Local] && l.to.Node[p.Remote] {
+			out += p.Out.Other
+			if there := l.to.pairs[ends{p.Remote, p.Local}]; there != nil {
+				in += there.In.Other
+			}
+		}
+	}
+	for r, n := range l.to.Tunnel.OutOf {
+		for a := range l.from.Pods {
+			if r.Contains(a) {
+				carried += n
+				break
+			}
+		}
+	}
+	return !l.partly && in > carried && 2*(in-carried) >= l.sent && 2*(out-min(in, out)) < l.sent
+}
+
+// lostInTunnel reports whether a node gave its tunnel connections to a pod of another, and
+// nothing for it, or from the sender's range, came out there while they were sent.
+func lostInTunnel(n, far *node, p *diagnose.EndPair) bool {
+	_, sent := narrowest(n.Tunnel.Into, p.Remote)
+	return bothWatched(n, far, p) && far.Sees(p.Remote, p.Local) && sent >= minLost &&
+		(far.Tunnel.For[p.Remote] == 0 || noneFrom(far, p.Local))
+}
+
+// repliesLost reports whether a node that was asked by a tunnel gave its own packets for
+// the asker's range, and nothing at all came out there from its own.
+func (j *joint) repliesLost(n, far *node, p *diagnose.EndPair) bool {
+	r, sent := narrowest(far.Tunnel.Into, p.Local)
+	return bothWatched(n, far, p) && n.Sees(p.Local, p.Remote) && sent >= minLost && noneFrom(n, p.Remote) && j.holder(r) == n
+}
+
+// bothWatched reports whether two nodes' tunnels were watched while a pair's packets were
+// sent.
+func bothWatched(n, far *node, p *diagnose.EndPair) bool {
+	return n.blind == "" && far.blind == "" && len(n.Tunnel.Links) > 0 && len(far.Tunnel.Links) > 0 && overlaps(n, far, p.First, p.Last)
+}
+
+// noneFrom reports whether nothing came out of a node's tunnel from an address's range,
+// which it counts: it sends there.
+func noneFrom(n *node, src netip.Addr) bool {
+	r, _ := narrowest(n.Tunnel.Into, src)
+	return r.IsValid() && n.Tunnel.OutOf[r] == 0
+}
+
+// narrowest is the narrowest range that holds an address, and what it counts.
+func narrowest(by map[netip.Prefix]uint64, a netip.Addr) (netip.Prefix, uint64) {
+	for bits := a.BitLen(); bits >= 0; bits-- {
+		if p, err := a.Prefix(bits); err == nil && by[p] > 0 {
+			return p, by[p]
+		}
+	}
+	return netip.Prefix{}, 0
+}
+
+// connected are losses by the nodes that they have in common: those of one set have one
+// cause, at the node that all of them touch, or at none of them.
+func connected(lost []*tunnelLoss) [][]*tunnelLoss {
+	at := map[*node][]*tunnelLoss{}
+	for _, l := range lost {
+		at[l.from], at[l.to] = append(at[l.from], l), append(at[l.to], l)
+	}
+	taken := map[*tunnelLoss]bool{}
+	var out [][]*tunnelLoss
+	for _, first := range lost {
+		if taken[first] {
+			continue
+		}
+		reached := map[*node]bool{first.from: true}
+		for todo := []*node{first.from}; len(todo) > 0; todo = todo[1:] {
+			for _, l := range at[todo[0]] {
+				taken[l] = true
+				for _, n := range []*node{l.from, l.to} {
+					if !reached[n] {
+						reached[n], todo = true, append(todo, n)
+					}
+				}
+			}
+		}
+		out = append(out, slices.DeleteFunc(slices.Clone(lost), func(l *tunnelLoss) bool { return !reached[l.from] }))
+	}
+	return out
+}
+
+// lostByTunnel is the finding on packets that a tunnel loses between the nodes, or where
+// they come out.
+func (j *joint) lostByTunnel(c *cause) model.Finding {
+	first := c.tunnel[0]
+	f := model.Finding{
+		Code: diagnose.NoReply, Severity: model.Warning, Confidence: model.Proven, EndsAt: []model.HopKind{model.HopBeyond},
+		LastHopAlive: first.into.Place, Verify: "lasthop check --only " + string(diagnose.NoReply),
+	}
+	senders, receivers := c.observeTunnels(&f)
+	all := union(senders, receivers)
+	where := nodeNames(senders) + " and " + nodeNames(receivers)
+	if len(all) < len(senders)+len(receivers) {
+		// Both ways.
+		where = nodeNames(all)
+		if at := slices.IndexFunc(all, c.touches); at >= 0 {
+			one := all[at]
+			where = one.name() + " and " + nodeNames(slices.DeleteFunc(slices.Clone(all), func(n *node) bool { return n == one }))
+		}
+		f.Why = fmt.Sprintf("Packets of pods go into the tunnels of %s, and none of those between %s comes out at the other end.", nodeNames(all), where)
+	} else {
+		f.Why = fmt.Sprintf("Packets of pods go into the tunnel of %s, and none of them comes out of that of %s.", nodeNames(senders), nodeNames(receivers))
+	}
+	f.Title = fmt.Sprintf("lost between %s: what the tunnel carries", where)
+	if first.arrives {
+		c.carried(&f, receivers)
+		return f
+	}
+	if text := j.control(senders, receivers); text.Text != "" {
+		f.Evidence = append(f.Evidence, text)
+		f.Why += " What is not in a tunnel arrives."
+	}
+	f.Unseen = []string{"what between the nodes drops them: neither sees that"}
+	f.Alternatives = []string{"a network security group or a firewall between the nodes drops what carries the tunnel, by its port or protocol"}
+	if !slices.ContainsFunc(c.tunnel, func(l *tunnelLoss) bool { return l.asked }) {
+		f.Confidence = model.Likely
+		f.Alternatives = append(f.Alternatives, fmt.Sprintf("nobody at %s replies, and what went into the tunnel was sent at another time", nodeNames(senders)))
+	}
+	for _, l := range c.tunnel {
+		if hop := j.astray(l); hop.IsValid() {
+			l.leadsTo(&f, hop)
+		}
+	}
+	if len(f.Fix) > 0 {
+		return f
+	}
+	f.Alternatives = append(f.Alternatives, otherEnd)
+	f.Fix = []string{compareEnds(first), "on both nodes: look for the packets that carry the tunnel, by that port: tcpdump -ni any host " + first.anyAddress()}
+	return f
+}
+
+// otherEnd is what the two ends of a tunnel may differ in.
+const otherEnd = "an end of the tunnel has another port, number or key than the other"
+
+// compareEnds is the command that shows it.
+func compareEnds(l *tunnelLoss) string {
+	return fmt.Sprintf("ip -d link show dev %s # on each node: do port, number and local address agree", shellName(l.into.Link))
+}
+
+// observeTunnels adds what the two ends of each tunnel saw, of many of the first few.
+func (c *cause) observeTunnels(f *model.Finding) (senders, receivers []*node) {
+	const most = 6
+	var dst []netip.Addr
+	for i, l := range c.tunnel {
+		senders, receivers, dst = append(senders, l.from), append(receivers, l.to), append(dst, l.dst...)
+		f.Packets += l.sent
+		if i < most {
+			f.Evidence = append(f.Evidence,
+				seen(l.from, "%s egress: %s for the pods of %s", l.into.Link, packets(l.sent), l.to.name()),
+				seen(l.to, "%s ingress: none of these packets, which are for %s", l.outOf.Link, addrs(l.dst)))
+		}
+		addNode(f, l.from.name())
+		addNode(f, l.to.name())
+	}
+	for _, a := range unique(dst) {
+		f.Peers = append(f.Peers, netip.PrefixFrom(a, a.BitLen()))
+	}
+	for _, t := range c.talks {
+		f.Pods = append(f.Pods, t.a, t.b)
+	}
+	f.Pods = unique(f.Pods)
+	return union(senders, nil), union(receivers, nil)
+}
+
+// carried says that what carries the tunnels arrives, and gets lost at the receivers.
+func (c *cause) carried(f *model.Finding, receivers []*node) {
+	first := c.tunnel[0]
+	f.Confidence = model.Likely
+	f.EndsAt = nil
+	f.LastHopAlive = model.Place{Link: first.to.Uplink.Link, Role: first.to.Uplink.Role, Direction: model.Ingress}
+	f.Title = fmt.Sprintf("what the tunnel carries arrives at %s, and does not come out of %s", nodeNames(receivers), first.outOf.Link)
+	f.Why += fmt.Sprintf(" As many packets as carry them come in at %s of %s. So they are lost on that node, before the tunnel's link.", first.to.Uplink.Link, nodeNames(receivers))
+	f.Unseen = []string{"which of the packets between the nodes carry the tunnel: these are counted by their addresses alone"}
+	f.Alternatives = []string{fmt.Sprintf("a firewall of %s drops what carries the tunnel, by its port or protocol", nodeNames(receivers)), otherEnd}
+	for _, l := range c.tunnel {
+		for d := range model.Each(l.to.Dropped) {
+			if l.from.Node[d.Src] && 2*d.Packets >= l.sent {
+				f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Node: l.to.name(),
+					Text: fmt.Sprintf("%s from %s to %s dropped at %s (%s)", packets(d.Packets), d.Src, d.Dst, d.Location, d.Reason)})
+			}
+		}
+	}
+	f.Fix = []string{compareEnds(first), fmt.Sprintf("nft list ruleset # on %s: what drops packets from %s at the hook input", nodeNames(receivers), first.from.name())}
+}
+
+// astray is where the packets that carry a loss go, if not to the other node: as many
+// leave the sender for an address that no recorded node has, and nothing comes from
+// there. Not valid where that is not so.
+func (j *joint) astray(l *tunnelLoss) netip.Addr {
+	right := map[bool]uint64{}
+	var found netip.Addr
+	var most uint64
+	for p := range model.Each(l.from.Pairs) {
+		_, recorded := j.at[p.Remote]
+		switch {
+		case !l.from.Node[p.Local]:
+		case l.to.Node[p.Remote]:
+			right[p.Remote.Is4()] += p.Out.Other
+		case !recorded && !p.Range.IsValid() && p.In.Packets == 0 && p.Out.Other > most:
+			found, most = p.Remote, p.Out.Other
+		}
+	}
+	if 2*most < l.sent || 2*right[found.Is4()] >= l.sent {
+		return netip.Addr{}
+	}
+	return found
+}
+
+// leadsTo adds that the tunnel leads to a wrong address, and how to mend that.
+func (l *tunnelLoss) leadsTo(f *model.Finding, hop netip.Addr) {
+	right := l.to.address(l.from, hop.Is4())
+	if len(f.Fix) > 0 {
+		f.Why += fmt.Sprintf(" What is for %s leaves for %s.", l.to.name(), hop)
+	} else {
+		l.sayAstray(f, hop, right)
+	}
+	for p := range model.Each(l.from.Pairs) {
+		if p.Remote == hop && l.from.Node[p.Local] {
+			f.Evidence = append(f.Evidence, seen(l.from, "%s egress: %s from %s to %s; ingress: none from there", l.from.Uplink.Link, packets(p.Out.Packets), p.Local, hop))
+		}
+	}
+	if !right.IsValid() {
+		f.Confidence = model.Likely
+		f.Unseen = append(f.Unseen, fmt.Sprintf("%s: at which of its addresses %s takes what carries the tunnel", diagnose.NodeIP, l.to.name()))
+	}
+	if l.into.Kind == "vxlan" && !l.outOf.MAC.IsZero() {
+		f.Fix = append(f.Fix, onNodes(l.from.name()), fmt.Sprintf("bridge fdb replace %s dev %s dst %s self permanent # of no effect where ip -d link calls it external: ip route then has where it leads (encap), or a BPF program",
+			l.outOf.MAC, shellName(l.into.Link), orNodeIP(right)))
+	}
+	f.Fix = append(f.Fix, fmt.Sprintf("the network plugin's agent on %s has a wrong address for %s: see the annotations of its node object, or the agent's own store; then restart the agent on %s", l.from.name(), l.to.name(), l.from.name()))
+}
+
+// sayAstray makes that what the finding says.
+func (l *tunnelLoss) sayAstray(f *model.Finding, hop, right netip.Addr) {
+	at := ""
+	if right.IsValid() {
+		at = " at " + right.String()
+	}
+	f.Title = fmt.Sprintf("the tunnel of %s leads to %s, not to %s%s", l.from.name(), hop, l.to.name(), at)
+	f.Why = fmt.Sprintf("Packets for the pods of %s go into %s of %s, and what carries them leaves for %s, which no recorded node has. It should go to %s.",
+		l.to.name(), l.into.Link, l.from.name(), hop, orNodeIP(right))
+	f.LastHopAlive = l.from.Uplink
+	f.Unseen, f.Alternatives = nil, []string{fmt.Sprintf("a machine that was not recorded has %s and forwards to %s", hop, l.to.name())}
+}
+
+// touches reports whether all losses are from or to a node.
+func (c *cause) touches(n *node) bool {
+	return !slices.ContainsFunc(c.tunnel, func(l *tunnelLoss) bool { return l.from != n && l.to != n })
+}
+
+// orNodeIP is an address, or a word for it where it is not known.
+func orNodeIP(a netip.Addr) string {
+	if !a.IsValid() {
+		return diagnose.NodeIP
+	}
+	return a.String()
+}
+
+// anyAddress is the receiver's on the network, of the family that it has.
+func (l *tunnelLoss) anyAddress() string {
+	a := l.to.address(l.from, true)
+	if !a.IsValid() {
+		a = l.to.address(l.from, false)
+	}
+	return orNodeIP(a)
+}
+
+// address is the node's own of a family at which another reaches it: of several on the
+// network, that from which the other gets what carries tunnels, or with which it talks, or
+// that is on link there. Not valid where none or several are left.
+func (n *node) address(other *node, v4 bool) netip.Addr {
+	carries, talks := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	for p := range model.Each(other.Pairs) {
+		if other.Node[p.Local] && n.Node[p.Remote] {
+			talks[p.Remote] = true
+			carries[p.Remote] = carries[p.Remote] || p.In.Other > 0
+		}
+	}
+	var own []netip.Addr
+	for a := range n.Node {
+		if a.IsGlobalUnicast() && a.Is4() == v4 && inAny(n.Networks, a) {
+			own = append(own, a)
+		}
+	}
+	own = narrowed(own, func(a netip.Addr) bool { return carries[a] })
+	own = narrowed(own, func(a netip.Addr) bool { return talks[a] })
+	own = narrowed(own, func(a netip.Addr) bool { return inAny(other.Networks, a) })
+	if len(own) != 1 {
+		return netip.Addr{}
+	}
+	return own[0]
+}
