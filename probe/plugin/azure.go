@@ -83,7 +83,61 @@ func azureRouted(g *signs) (string, []string) {
 	if p.IPAM == "azure-cns" && p.IPAMMode == "v4swift" {
 		return AzurePodSubnet, append(by, "IPAM mode "+p.IPAMMode)
 	}
+	if p.IPAM == "" {
+		if routed, own := apart(g); routed != "" {
+			return AzurePodSubnet, append(by, routed)
+		} else if own != "" {
+			return AzureOverlay, append(by, own)
+		}
+	}
 	return AzureTransparent, by
+}
+
+// apart describes addresses of pods that no uplink's network holds. A node whose pods have
+// a subnet of their own has a route to it; in an overlay there is none.
+func apart(g *signs) (routed, own string) {
+	known := g.link(func(l *model.Link) bool {
+		return l.Role == model.RoleUplink && slices.ContainsFunc(l.Addresses, func(a netip.Prefix) bool {
+			r := offNode(g, a.Addr())
+			return a.Addr().Is4() && r != nil && !r.Gateway.IsValid()
+		})
+	})
+	if known == nil {
+		return "", ""
+	}
+	for p := range model.Each(g.s.Pods) {
+		if !slices.ContainsFunc(p.Gateways, func(n model.Neighbor) bool { return n.Addr == azureGateway }) {
+			continue
+		}
+		for _, a := range p.Addresses {
+			if !a.Addr().Is4() || !a.Addr().IsGlobalUnicast() {
+				continue
+			}
+			r := offNode(g, a.Addr())
+			switch {
+			case r == nil:
+				own = fmt.Sprintf("no network of the node's holds the pod address %s", a.Addr())
+			case !r.Gateway.IsValid():
+				return "", ""
+			default:
+				routed = fmt.Sprintf("the pods' subnet %s is routed by %s", r.Dst, r.Gateway)
+			}
+		}
+	}
+	return routed, own
+}
+
+// offNode is the route of an uplink's to a range that holds an address: that of a network
+// of the link's before others; nil without any but the default route.
+func offNode(g *signs, a netip.Addr) *model.Route {
+	var found *model.Route
+	for r := range model.Each(g.s.Routes) {
+		if r.Type == "unicast" && r.Dst.Bits() > 0 && !r.Dst.IsSingleIP() && r.Dst.Contains(a) && (found == nil || !r.Gateway.IsValid()) &&
+			g.link(func(l *model.Link) bool { return l.Index == r.IfIndex && l.Role == model.RoleUplink }) != nil {
+			found = r
+		}
+	}
+	return found
 }
 
 // overlay describes a pod range that is not part of the uplinks' networks, empty

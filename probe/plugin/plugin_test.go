@@ -129,6 +129,15 @@ func TestRecognise(t *testing.T) {
 	wholeNetwork := routed(azureMAC, "169.254.1.1")
 	wholeNetwork.Cluster.PodCIDRs = prefixes("0.0.0.0/1", "172.16.0.0/12")
 	wholeNetwork.Links[0].Addresses = prefixes("10.8.0.4/16", "172.20.1.4/16")
+	// beyond are nodes with the uplink's network, and further routes.
+	beyond := func(routes ...model.Route) *model.Snapshot {
+		s := routed(azureMAC, "169.254.1.1")
+		s.Routes = append(routes, model.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("172.20.0.1"), IfIndex: 2, Type: "unicast"},
+			model.Route{Dst: netip.MustParsePrefix("172.20.0.0/16"), IfIndex: 2, Type: "unicast"}, model.Route{Dst: netip.MustParsePrefix("10.8.3.7/32"), IfIndex: 10, Type: "unicast"})
+		return s
+	}
+	subnet := netip.MustParsePrefix("10.8.0.0/16")
+	swift := model.Route{Dst: subnet, Gateway: netip.MustParseAddr("172.20.0.1"), IfIndex: 2, Type: "unicast"}
 	randomMAC := routed(model.MAC{2, 1}, "169.254.1.1")
 	for i := range randomMAC.Pods {
 		randomMAC.Pods[i].Link = fmt.Sprintf("azv0a%d", i)
@@ -181,6 +190,10 @@ func TestRecognise(t *testing.T) {
 		{"azure transparent, older, by its links' names", randomMAC, Config{}, AzureTransparent, "", ""},
 		{"azure transparent, the network given as the pods' range", wholeNetwork, Config{}, AzureTransparent, "", ""},
 		{"azure transparent, Calico's policies", chains(routed(azureMAC, "169.254.1.1"), "cali-FORWARD"), Config{}, AzureTransparent, Calico, ""},
+		{"azure transparent, pods in a network of the uplink's", beyond(model.Route{Dst: subnet, IfIndex: 2, Type: "unicast"}), Config{}, AzureTransparent, "", ""},
+		{"azure transparent, by its file", beyond(), Config{Plugins: []Conf{{File: "f", Type: "azure-vnet", IPAM: "azure-vnet-ipam"}}}, AzureTransparent, "", ""},
+		{"azure overlay, without a rule or a file", beyond(), Config{}, AzureOverlay, "", ""},
+		{"azure pod subnet, without a rule or a file", beyond(swift), Config{}, AzurePodSubnet, "", ""},
 		{"azure overlay", overlayNode, Config{}, AzureOverlay, "", ""},
 		{"azure overlay, by its file", routed(azureMAC, "169.254.1.1"), Config{Plugins: []Conf{{File: "f", Type: "azure-vnet", IPAM: "azure-cns", IPAMMode: "v4overlay"}}}, AzureOverlay, "", ""},
 		{"azure pod subnet", chains(routed(azureMAC, "169.254.1.1"), "SWIFT-POSTROUTING"), Config{}, AzurePodSubnet, "", ""},

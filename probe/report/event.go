@@ -39,9 +39,10 @@ type Events struct {
 // are those of the report.
 func (e Events) Write(w io.Writer) error {
 	d := Report{Snapshot: e.Counts, Rewrites: e.Rewrites}.document()
+	names := called(Called(e.Counts))
 	l := &lines{w: w, at: instant(e.At)}
 	for _, f := range e.Findings {
-		l.add(head{Kind: "Finding", Change: f.Change, ID: f.Finding.ID, Since: instant(f.Finding.First)}, findingDocument(f.Finding.Finding))
+		l.add(head{Kind: "Finding", Change: f.Change, ID: f.Finding.ID, Since: instant(f.Finding.First)}, names.finding(f.Finding.Finding))
 	}
 	addAll(l, "Drop", slices.DeleteFunc(d.Drops, func(x dropDoc) bool { return x.Harmless != "" }))
 	addAll(l, "MACRewrite", d.MACRewrites)

@@ -65,6 +65,7 @@ type (
 		IPs       []string  `json:"ips,omitempty"`
 		Namespace string    `json:"namespace,omitempty"`
 		Name      string    `json:"name,omitempty"`
+		UID       string    `json:"uid,omitempty"`
 		Link      string    `json:"link,omitempty"`
 		IfIndex   int       `json:"ifindex,omitempty"`
 		MAC       model.MAC `json:"mac,omitzero"`
@@ -73,7 +74,8 @@ type (
 		Gone bool `json:"gone,omitempty"`
 	}
 	hopDoc struct {
-		Pod string `json:"pod,omitempty"`
+		Pod     string `json:"pod,omitempty"`
+		PodName string `json:"podName,omitempty"`
 		// Node stands for Pod where an address of the node's own was
 		// counted, Peer where a remote range was.
 		Node      string          `json:"node,omitempty"`
@@ -92,6 +94,7 @@ type (
 	}
 	rewriteDoc struct {
 		Pod     string         `json:"pod"`
+		PodName string         `json:"podName,omitempty"`
 		Field   model.MACField `json:"field"`
 		From    macPlaceDoc    `json:"from"`
 		To      macPlaceDoc    `json:"to"`
@@ -99,9 +102,11 @@ type (
 	}
 	dropDoc struct {
 		Pod      string       `json:"pod,omitempty"`
+		PodName  string       `json:"podName,omitempty"`
 		Node     string       `json:"node,omitempty"`
 		Side     model.Side   `json:"side,omitempty"`
 		Peer     string       `json:"peer,omitempty"`
+		PeerName string       `json:"peerName,omitempty"`
 		Reason   model.Reason `json:"reason,omitempty"`
 		Location string       `json:"location,omitempty"`
 		Link     string       `json:"link,omitempty"`
@@ -117,22 +122,29 @@ type (
 	evidenceDoc struct {
 		Source string `json:"source"`
 		Text   string `json:"text"`
+		// Node is who saw it, where several nodes were observed.
+		Node string `json:"node,omitempty"`
 	}
 	findingDoc struct {
-		Code         model.Code       `json:"code"`
-		Severity     model.Severity   `json:"severity"`
-		Confidence   model.Confidence `json:"confidence"`
-		Pods         []string         `json:"pods"`
-		Peers        []string         `json:"peers"`
-		LastHopAlive *placeDoc        `json:"lastHopAlive,omitempty"`
-		Title        string           `json:"title"`
-		Why          string           `json:"why"`
-		Evidence     []evidenceDoc    `json:"evidence"`
-		Unseen       []string         `json:"unseen"`
-		Alternatives []string         `json:"alternatives"`
-		Fix          []string         `json:"fix"`
-		Verify       string           `json:"verify,omitempty"`
-		Packets      uint64           `json:"packets,omitempty"`
+		Code       model.Code       `json:"code"`
+		Severity   model.Severity   `json:"severity"`
+		Confidence model.Confidence `json:"confidence"`
+		Pods       []string         `json:"pods"`
+		Peers      []string         `json:"peers"`
+		// Names are those of the addresses above that have one in the cluster:
+		// namespace/name of a pod, "node NAME".
+		Names        map[string]string `json:"names,omitempty"`
+		LastHopAlive *placeDoc         `json:"lastHopAlive,omitempty"`
+		Title        string            `json:"title"`
+		Why          string            `json:"why"`
+		Evidence     []evidenceDoc     `json:"evidence"`
+		Unseen       []string          `json:"unseen"`
+		Alternatives []string          `json:"alternatives"`
+		Fix          []string          `json:"fix"`
+		Verify       string            `json:"verify,omitempty"`
+		Packets      uint64            `json:"packets,omitempty"`
+		// Nodes tell of it, where several were observed: first that of LastHopAlive.
+		Nodes []string `json:"nodes,omitempty"`
 	}
 	lostDoc struct {
 		Events   uint64 `json:"events"`
@@ -141,6 +153,8 @@ type (
 		Unparsed uint64 `json:"unparsed,omitempty"`
 		// Malformed packets are no loss.
 		Malformed uint64 `json:"malformed,omitempty"`
+		// Gaps is how often a link was found where others hid packets.
+		Gaps uint64 `json:"gaps,omitempty"`
 	}
 )
 
@@ -271,52 +285,60 @@ func block(n *yaml.Node) {
 
 func (r Report) document() document {
 	s := r.Snapshot
+	names := called(Called(s))
 	d := document{
 		APIVersion: APIVersion,
 		Kind:       "Report",
-		Node: nodeDoc{
-			Name: s.Node.Name, Kernel: s.Node.Kernel,
-			Plugin: orUnknown(s.Node.Plugin), Policy: s.Node.Policy, Residue: s.Node.Residue,
-			PluginBy: s.Node.PluginBy,
-			Engine:   orUnknown(s.Node.Engine), Attach: s.Node.Attach,
-			Uplinks: append([]string{}, s.Node.Uplinks...),
-		},
-		Window:  windowDoc{Seconds: math.Round(s.Window.Duration().Seconds()*1000) / 1000},
-		Sources: mapped(s.Sources, func(src model.Source) sourceDoc { return sourceDoc(src) }),
-		Pods:    []podDoc{},
+		Node:       nodeDocument(s.Node),
+		Window:     windowDocument(s.Window),
+		Sources:    mapped(s.Sources, func(src model.Source) sourceDoc { return sourceDoc(src) }),
+		Pods:       []podDoc{},
 		MACRewrites: mapped(r.Rewrites, func(x model.MACRewrite) rewriteDoc {
-			return rewriteDoc{addrText(x.Addr), x.Field, macPlaceDoc(x.From), macPlaceDoc(x.To), x.Packets}
+			return rewriteDoc{addrText(x.Addr), names.of(x.Addr), x.Field, macPlaceDoc(x.From), macPlaceDoc(x.To), x.Packets}
 		}),
 		Probes:   probeDocuments(s),
-		Ledger:   mapped(r.Ledger, ledgerDocument),
-		Findings: mapped(r.Findings, findingDocument),
-		Lost: lostDoc{
-			Events: s.Traffic.Lost.Events, Counters: s.Traffic.Lost.Counters,
-			MACs: s.Traffic.Lost.MACs, Unparsed: s.Traffic.Lost.Unparsed, Malformed: s.Traffic.Lost.Malformed,
-		},
-	}
-	if !s.Window.Start.IsZero() {
-		d.Window.Start = instant(s.Window.Start)
+		Ledger:   mapped(r.Ledger, names.ledger),
+		Findings: mapped(r.Findings, names.finding),
+		Lost:     lostDocument(s.Traffic.Lost),
 	}
 	for i, p := range allPods(s) {
 		d.Pods = append(d.Pods, podDocument(p, i >= len(s.Pods)))
 	}
-	names, roles := Names(s), linkRoles(s)
+	roles := linkRoles(s)
 	d.Hops = mapped(s.Traffic.Hops, func(h model.HopCount) hopDoc {
 		pod, node := podOrNode(h.Addr, names[h.Addr] == ThisNode)
 		return hopDoc{
-			Pod: pod, Node: node, Peer: prefixText(h.Prefix), Link: h.Link, Role: orUnknown(string(roles.of(&h))),
+			Pod: pod, PodName: names.of(h.Addr), Node: node, Peer: prefixText(h.Prefix), Link: h.Link, Role: orUnknown(string(roles.of(&h))),
 			Direction: h.Direction, Side: h.Side, Packets: h.Packets, Bytes: h.Bytes,
 		}
 	})
 	d.Drops = mapped(dropRows(s), func(x dropRow) dropDoc {
 		pod, node := podOrNode(x.local, x.node)
 		return dropDoc{
-			Pod: pod, Node: node, Side: x.side, Peer: addrText(x.peer),
+			Pod: pod, PodName: names.of(x.local), Node: node, Side: x.side, Peer: cmp.Or(prefixText(x.far), addrText(x.peer)), PeerName: names.of(x.peer),
 			Reason: x.reason, Location: x.location, Link: x.link, Harmless: x.class, Packets: x.packets,
 		}
 	})
 	return d
+}
+
+func nodeDocument(n model.Node) nodeDoc {
+	return nodeDoc{
+		Name: n.Name, Kernel: n.Kernel, Plugin: orUnknown(n.Plugin), Policy: n.Policy, Residue: n.Residue, PluginBy: n.PluginBy,
+		Engine: orUnknown(n.Engine), Attach: n.Attach, Uplinks: append([]string{}, n.Uplinks...),
+	}
+}
+
+func windowDocument(w model.Window) windowDoc {
+	d := windowDoc{Seconds: math.Round(w.Duration().Seconds()*1000) / 1000}
+	if !w.Start.IsZero() {
+		d.Start = instant(w.Start)
+	}
+	return d
+}
+
+func lostDocument(l model.Lost) lostDoc {
+	return lostDoc{Events: l.Events, Counters: l.Counters, MACs: l.MACs, Unparsed: l.Unparsed, Malformed: l.Malformed, Gaps: l.Gaps}
 }
 
 // podOrNode puts a local address into the field that says whose it is.
@@ -329,7 +351,7 @@ func podOrNode(a netip.Addr, isNode bool) (pod, node string) {
 
 func podDocument(p model.Pod, gone bool) podDoc {
 	d := podDoc{
-		Namespace: p.Namespace, Name: p.Name, Link: p.Link, IfIndex: p.LinkIndex,
+		Namespace: p.Namespace, Name: p.Name, UID: p.UID, Link: p.Link, IfIndex: p.LinkIndex,
 		MAC: p.MAC, Netns: p.NetnsName, Gone: gone,
 	}
 	if d.Netns == "" && p.Netns != 0 {
@@ -351,7 +373,18 @@ func addrTexts(addrs []netip.Addr) (first string, all []string) {
 	return first, all
 }
 
-func findingDocument(f model.Finding) findingDoc {
+// called are the names of Called. Documents have those that the cluster knows.
+type called map[netip.Addr]string
+
+// of is the name of an address; empty if it has none.
+func (c called) of(a netip.Addr) string {
+	if name := c[a]; inKubernetes(name) {
+		return name
+	}
+	return ""
+}
+
+func (c called) finding(f model.Finding) findingDoc {
 	d := findingDoc{
 		Code: f.Code, Severity: f.Severity, Confidence: f.Confidence,
 		Pods: mapped(f.Pods, addrText), Peers: mapped(f.Peers, prefixText),
@@ -360,7 +393,23 @@ func findingDocument(f model.Finding) findingDoc {
 		Unseen:       append([]string{}, f.Unseen...),
 		Alternatives: append([]string{}, f.Alternatives...),
 		Fix:          append([]string{}, f.Fix...),
-		Verify:       f.Verify, Packets: f.Packets,
+		Verify:       f.Verify, Packets: f.Packets, Nodes: f.Nodes,
+	}
+	note := func(a netip.Addr) {
+		if name := c.of(a); name != "" {
+			if d.Names == nil {
+				d.Names = map[string]string{}
+			}
+			d.Names[addrText(a)] = name
+		}
+	}
+	for _, a := range f.Pods {
+		note(a)
+	}
+	for _, p := range f.Peers {
+		if p.IsSingleIP() {
+			note(p.Addr())
+		}
 	}
 	if f.LastHopAlive.Link != "" || f.LastHopAlive.Role != "" {
 		d.LastHopAlive = (*placeDoc)(&f.LastHopAlive)

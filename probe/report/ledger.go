@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -10,8 +11,9 @@ import (
 
 type (
 	ledgerDoc struct {
-		Kind string `json:"kind,omitempty"`
-		Pod  string `json:"pod"`
+		Kind    string `json:"kind,omitempty"`
+		Pod     string `json:"pod"`
+		PodName string `json:"podName,omitempty"`
 		// IPs are all addresses of the row where it has several.
 		IPs       []string              `json:"ips,omitempty"`
 		Link      string                `json:"link,omitempty"`
@@ -42,7 +44,7 @@ type (
 	}
 )
 
-func ledgerDocument(row model.LedgerRow) ledgerDoc {
+func (c called) ledger(row model.LedgerRow) ledgerDoc {
 	d := ledgerDoc{
 		Link: row.Link, Direction: row.Direction, In: countOf(row.In), Out: countOf(row.Out), Dropped: row.Dropped,
 		Unexplained: countOf(row.Unexplained()), Edge: row.Edge, Why: row.Why,
@@ -52,6 +54,9 @@ func ledgerDocument(row model.LedgerRow) ledgerDoc {
 		}),
 	}
 	d.Pod, d.IPs = addrTexts(row.Addrs)
+	if len(row.Addrs) > 0 {
+		d.PodName = c.of(row.Addrs[0])
+	}
 	if d.Unexplained == nil {
 		d.AtLeast, d.AtMost = &row.Least, countOf(row.Most)
 	}
@@ -66,7 +71,7 @@ func countOf(c model.Count) *uint64 {
 }
 
 // ledger prints the rows in which packets were counted.
-func (r Report) ledger(p *printer) {
+func (r Report) ledger(p *printer, names map[netip.Addr]string) {
 	if r.Ledger == nil {
 		return
 	}
@@ -78,7 +83,7 @@ func (r Report) ledger(p *printer) {
 		if !slices.ContainsFunc(row.Addrs, r.inFocus) || idle(row) {
 			continue
 		}
-		pod, direction := addrText(row.Addrs[0]), words[row.Direction]
+		pod, direction := Named(names, row.Addrs[0]), words[row.Direction]
 		rows = append(rows, []string{
 			pod, direction, countText(row.In), countText(row.Out), number(row.Dropped), dropCauses(row), bounds(row), number(row.Edge),
 		})
@@ -133,7 +138,7 @@ func dropCauses(row *model.LedgerRow) string {
 }
 
 // unexplained lists the pods of which packets are missing for certain.
-func (r Report) unexplained() []string {
+func (r Report) unexplained(names map[netip.Addr]string) []string {
 	var lines []string
 	for row := range model.Each(r.Ledger) {
 		if row.Least == 0 || !slices.ContainsFunc(row.Addrs, r.inFocus) {
@@ -144,7 +149,7 @@ func (r Report) unexplained() []string {
 			atLeast = "at least "
 		}
 		lines = append(lines, fmt.Sprintf("%s, %s: %s%s seen neither to leave nor to be dropped",
-			addrText(row.Addrs[0]), words[row.Direction], atLeast, Plural(row.Least, "packet")))
+			Named(names, row.Addrs[0]), words[row.Direction], atLeast, Plural(row.Least, "packet")))
 	}
 	return bounded(lines)
 }

@@ -12,7 +12,7 @@ import (
 // markdown writes the report for a ticket or a chat.
 func (r Report) markdown(w *bufio.Writer) {
 	s := r.Snapshot
-	names := Names(s)
+	names := Called(s)
 	if len(r.Findings) == 0 {
 		fmt.Fprintf(w, "# lasthop: %s\n\n", md(r.verdict()))
 	} else {
@@ -21,17 +21,17 @@ func (r Report) markdown(w *bufio.Writer) {
 	for _, f := range r.Findings {
 		markdownFinding(w, s, names, &f)
 	}
-	for _, line := range r.unexplained() {
+	for _, line := range r.unexplained(names) {
 		item(w, "unexplained", line)
 	}
-	if len(r.unexplained()) > 0 {
+	if len(r.unexplained(names)) > 0 {
 		fmt.Fprint(w, "\n")
 	}
 	fmt.Fprint(w, "| source | status | detail |\n|---|---|---|\n")
 	for _, src := range s.Sources {
 		fmt.Fprintf(w, "| %s | %s | %s |\n", md(src.Name), md(string(src.Status)), md(src.Detail))
 	}
-	rows := probeRows(s)
+	rows := probeRows(s, names)
 	if len(rows) > 0 {
 		fmt.Fprint(w, "\n")
 	}
@@ -43,7 +43,7 @@ func (r Report) markdown(w *bufio.Writer) {
 }
 
 func markdownFinding(w *bufio.Writer, s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) {
-	severity, rest := Headline(f)
+	severity, rest := Headline(names, f)
 	fmt.Fprintf(w, "## %s %s\n\n", severity, md(rest))
 	var commands []string
 	for _, x := range Sections(s, names, f) {

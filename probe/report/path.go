@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,10 +22,23 @@ type Path struct {
 	// the text has the headlines.
 	Findings []model.Finding
 	Others   []model.Finding
+	// Far is the node at the other end, where both were watched.
+	Far *model.Snapshot
 	// Choice says how the destination was chosen, if it was not given.
 	Choice string
 	// Limits say what was not judged, by request.
 	Limits []string
+}
+
+// Take takes findings, by whether they have their place on the path.
+func (r *Path) Take(findings []model.Finding) {
+	for _, f := range findings {
+		if r.Path.Has(&f) {
+			r.Findings = append(r.Findings, f)
+		} else {
+			r.Others = append(r.Others, f)
+		}
+	}
 }
 
 // Write writes the path. Only Text and Wide heed the style.
@@ -57,7 +71,27 @@ func (r Path) verdict() string {
 	case !r.counted():
 		return "no dead hop in the node's tables; no packet of this path was seen in " + window
 	}
+	if r.Far != nil {
+		return "no dead hop on either node or between them in " + window
+	}
 	return "no dead hop on this node in " + window
+}
+
+// names are those of Called, of both nodes.
+func (r Path) names() map[netip.Addr]string {
+	names := Called(r.Snapshot)
+	if r.Far == nil {
+		return names
+	}
+	for a, name := range Called(r.Far) {
+		if name == ThisNode {
+			name = "node " + r.Far.Node.Name
+		}
+		if names[a] == "" || !inKubernetes(names[a]) {
+			names[a] = name
+		}
+	}
+	return names
 }
 
 // onlyInfo reports whether the findings of a code are no warnings.
@@ -83,7 +117,7 @@ func (r Path) counted() bool {
 }
 
 func (r Path) text(p *printer, wide bool) {
-	s, names := r.Snapshot, Names(r.Snapshot)
+	s, names := r.Snapshot, r.names()
 	from, to := PathEnds(names, &r.Path)
 	p.prose(bold, "  ", fmt.Sprintf("Path %s > %s", from, to))
 	color := ""
@@ -92,33 +126,53 @@ func (r Path) text(p *printer, wide bool) {
 	}
 	p.prose(color, "", r.verdict())
 	if r.Choice != "" {
-		p.prose("", "", r.Choice)
+		p.prose("", "", Prose(names, r.Choice))
 	}
 	for i, d := range r.directions() {
 		p.line("")
 		if i > 0 {
 			p.line(d.name)
 		}
-		p.pathHops(d.hops, wide)
+		p.pathHops(names, d.hops, wide)
 	}
 	p.line("")
 	for _, f := range r.Findings {
 		p.finding(s, names, &f)
 	}
 	for _, f := range r.Others {
-		severity, rest := Headline(&f)
+		severity, rest := Headline(names, &f)
 		p.field("also of the pod", severity+" "+rest)
 	}
+	p.watched(r, s, names)
+	if r.Far != nil {
+		p.watched(r, r.Far, names)
+	}
+}
+
+// watched says what the path of a node rests on.
+func (p *printer) watched(r Path, s *model.Snapshot, names map[netip.Addr]string) {
 	p.field("node", NodeText(s.Node))
-	p.field("watched", fmt.Sprintf("%s by %s; counts: %s", Duration(s.Window.Duration()), EngineText(s.Node), PathScope(s, &r.Path)))
+	p.field("watched", fmt.Sprintf("%s by %s; counts: %s", Duration(s.Window.Duration()), EngineText(s.Node), r.scope(s)))
 	p.field("left out", r.Limits...)
 	p.field("sources", SourcesText(s)...)
-	p.field("probes", probeRows(s)...)
+	p.field("probes", probeRows(s, names)...)
 	p.field("lost by lasthop", LostText(s.Traffic.Lost)...)
 }
 
+// scope says which packets the counts of a node are of.
+func (r Path) scope(s *model.Snapshot) string {
+	p := r.Path
+	if r.Far != nil {
+		p.Pair = slices.Contains(s.Traffic.PairAddrs, p.Pod) || slices.Contains(s.Traffic.PairAddrs, p.To)
+	}
+	if r.Far == nil || p.Pair {
+		return PathScope(s, &p)
+	}
+	return "between the nodes of this pair alone, elsewhere of all that the pod sends and receives"
+}
+
 // pathHops prints one direction as a table whose last column is wrapped.
-func (p *printer) pathHops(hops []model.PathHop, wide bool) {
+func (p *printer) pathHops(names map[netip.Addr]string, hops []model.PathHop, wide bool) {
 	rows := [][]string{{" ", "#", "HOP", "IN", "OUT", "LOST"}}
 	for h := range model.Each(hops) {
 		rows = append(rows, []string{HopMark(h), strconv.Itoa(h.N), Clean(h.Name()), countText(h.In), countText(h.Out), countText(h.Lost)})
@@ -128,11 +182,14 @@ func (p *printer) pathHops(hops []model.PathHop, wide bool) {
 	p.line(table[0] + "  STATE / DECISION")
 	for i, line := range table[1:] {
 		h := &hops[i]
+		if h.Node != "" && (i == 0 || hops[i-1].Node != h.Node) {
+			p.line("  " + p.paint(bold, Clean(h.Node)))
+		}
 		used := utf8.RuneCountInString(line)
 		if h.Dead {
 			line = p.paint(magenta, line)
 		}
-		for _, row := range Wrap(Clean(HopDecision(h)), max(columns-used-2, 30)) {
+		for _, row := range Wrap(Clean(HopDecision(names, h)), max(columns-used-2, 30)) {
 			p.line(line + "  " + row)
 			line = strings.Repeat(" ", used)
 		}
@@ -171,6 +228,14 @@ type (
 		Sources    []sourceDoc  `json:"sources"`
 		Probes     []probeDoc   `json:"probes,omitzero"`
 		Lost       lostDoc      `json:"lost"`
+		// Far is the node at the other end, where both were watched.
+		Far *farDoc `json:"far,omitempty"`
+	}
+	farDoc struct {
+		Node    nodeDoc     `json:"node"`
+		Window  windowDoc   `json:"window"`
+		Sources []sourceDoc `json:"sources"`
+		Lost    lostDoc     `json:"lost"`
 	}
 	toDoc struct {
 		IP    string `json:"ip"`
@@ -180,6 +245,7 @@ type (
 	}
 	pathHopDoc struct {
 		N        int           `json:"n"`
+		Node     string        `json:"node,omitempty"`
 		Kind     model.HopKind `json:"kind"`
 		Role     model.Role    `json:"role,omitempty"`
 		Link     string        `json:"link,omitempty"`
@@ -195,12 +261,17 @@ type (
 
 func (r Path) doc() any {
 	s, p := r.Snapshot, &r.Path
+	names := called(r.names())
 	whole := Report{Snapshot: s, Findings: r.Findings}.document()
 	d := pathDoc{
 		APIVersion: APIVersion, Kind: "Path", Node: whole.Node, Window: whole.Window, Pod: podDoc{IP: addrText(p.Pod)},
-		To: toDoc{IP: addrText(p.To), Name: Names(s)[p.To], Port: p.Port}, Choice: r.Choice, Verdict: r.verdict(),
+		To: toDoc{IP: addrText(p.To), Name: names[p.To], Port: p.Port}, Choice: r.Choice, Verdict: r.verdict(),
 		Dead: p.Dead() != nil, Pair: p.Pair, Forward: mapped(p.Forward, hopDocument), Return: mapped(p.Return, hopDocument),
-		Findings: whole.Findings, Others: mapped(r.Others, findingDocument), Sources: whole.Sources, Probes: whole.Probes, Lost: whole.Lost,
+		Findings: whole.Findings, Others: mapped(r.Others, names.finding), Sources: whole.Sources, Probes: whole.Probes, Lost: whole.Lost,
+	}
+	if f := r.Far; f != nil {
+		d.Findings = mapped(r.Findings, names.finding)
+		d.Far = &farDoc{nodeDocument(f.Node), windowDocument(f.Window), mapped(f.Sources, func(src model.Source) sourceDoc { return sourceDoc(src) }), lostDocument(f.Traffic.Lost)}
 	}
 	if p.Proto != 0 {
 		d.To.Proto = model.ProtoName(p.Proto)
@@ -215,24 +286,24 @@ func (r Path) doc() any {
 
 func hopDocument(h model.PathHop) pathHopDoc {
 	return pathHopDoc{
-		N: h.N, Kind: h.Kind, Role: h.Role, Link: h.Link, In: countOf(h.In), Out: countOf(h.Out), Lost: countOf(h.Lost),
+		N: h.N, Node: h.Node, Kind: h.Kind, Role: h.Role, Link: h.Link, In: countOf(h.In), Out: countOf(h.Out), Lost: countOf(h.Lost),
 		Decision: h.Decision, Rules: append([]string{}, h.Rules...), Dead: h.Dead, Finding: h.Finding,
 	}
 }
 
 // markdown writes the path for a ticket or a chat.
 func (r Path) markdown(w *bufio.Writer) {
-	s, names := r.Snapshot, Names(r.Snapshot)
+	s, names := r.Snapshot, r.names()
 	from, to := PathEnds(names, &r.Path)
 	fmt.Fprintf(w, "# lasthop: %s > %s\n\n%s\n\n", md(from), md(to), md(r.verdict()))
 	if r.Choice != "" {
-		fmt.Fprintf(w, "%s\n\n", md(r.Choice))
+		fmt.Fprintf(w, "%s\n\n", md(Prose(names, r.Choice)))
 	}
 	for _, d := range r.directions() {
 		fmt.Fprintf(w, "## %s path\n\n| | # | hop | in | out | lost | decision |\n|---|---|---|---|---|---|---|\n", capital(d.name))
 		for h := range model.Each(d.hops) {
-			fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %s | %s |\n", HopMark(h), h.N, md(h.Name()),
-				countText(h.In), countText(h.Out), countText(h.Lost), md(HopDecision(h)))
+			fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %s | %s |\n", HopMark(h), h.N, md(strings.TrimPrefix(h.Node+" ", " ")+h.Name()),
+				countText(h.In), countText(h.Out), countText(h.Lost), md(HopDecision(names, h)))
 		}
 		fmt.Fprint(w, "\n")
 	}
@@ -240,11 +311,14 @@ func (r Path) markdown(w *bufio.Writer) {
 		markdownFinding(w, s, names, &f)
 	}
 	for _, f := range r.Others {
-		severity, rest := Headline(&f)
+		severity, rest := Headline(names, &f)
 		item(w, "also of the pod", severity+" "+rest)
 	}
-	for _, row := range probeRows(s) {
+	for _, row := range probeRows(s, names) {
 		item(w, "probe", row)
 	}
-	fmt.Fprintf(w, "\n%s, observed for %s; counts: %s\n", md(NodeText(s.Node)), Duration(s.Window.Duration()), md(PathScope(s, &r.Path)))
+	fmt.Fprintf(w, "\n%s, observed for %s; counts: %s\n", md(NodeText(s.Node)), Duration(s.Window.Duration()), md(r.scope(s)))
+	if r.Far != nil {
+		fmt.Fprintf(w, "\n%s, observed for %s\n", md(NodeText(r.Far.Node)), Duration(r.Far.Window.Duration()))
+	}
 }

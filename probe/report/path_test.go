@@ -7,10 +7,12 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
 
+	"github.com/joshdk/go-junit"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -181,6 +183,57 @@ func TestPathOfInfo(t *testing.T) {
 		var b bytes.Buffer
 		if err := p.Write(&b, report.Text, report.Style{}); err != nil || !strings.Contains(b.String(), want) {
 			t.Errorf("%s: %v: want %q in\n%s", severity, err, want, &b)
+		}
+	}
+}
+
+// TestPathForCI: a job fails for a path as the exit status says: for a hop at which
+// packets end, unless that is for a finding below the severity that fails.
+func TestPathForCI(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*report.Path)
+		failOn model.Severity
+		// failed are the tests that fail, said how many annotations there are.
+		failed string
+		said   int
+	}{
+		"a finding":               {func(*report.Path) {}, model.Warning, "return path, StaleMACRewrite", 1},
+		"a finding below":         {func(r *report.Path) { r.Findings[0].Severity = model.Warning }, model.Critical, "", 1},
+		"a dead hop by itself":    {func(r *report.Path) { r.Findings, r.Path.Return[2].Finding = nil, "" }, model.Critical, "return path", 1},
+		"no dead hop":             {func(r *report.Path) { r.Findings, r.Path.Return[2].Finding, r.Path.Return[2].Dead = nil, "", false }, model.Warning, "", 0},
+		"both ends, all was read": {func(r *report.Path) { r.Far = node() }, model.Warning, "return path, StaleMACRewrite", 1},
+		"a name that attacks both": {func(r *report.Path) {
+			r.Path.Return[2].Decision, r.Path.Return[2].Finding, r.Findings = evilName, "", nil
+		}, model.Warning, "return path", 1},
+	} {
+		r := explained()
+		c.change(&r)
+		j := report.Judgement{FailOn: c.failOn}
+		var b, summary bytes.Buffer
+		if err := errors.Join(r.JUnit(&b, j), r.Summary(&summary, j)); err != nil {
+			t.Fatal(err)
+		}
+		suites, err := junit.Ingest(b.Bytes())
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		var failed, all []string
+		for _, s := range suites {
+			for _, x := range s.Tests {
+				all = append(all, x.Name)
+				if x.Error != nil {
+					failed = append(failed, x.Name)
+				}
+			}
+		}
+		if got := strings.Join(failed, ", "); got != c.failed || !slices.Contains(all, "forward path") {
+			t.Errorf("%s: of %q failed %q, want %q", name, all, got, c.failed)
+		}
+		if got := r.Annotations(j); len(got) != c.said || c.said > 0 && strings.Contains(got[0].String(), "\n") {
+			t.Errorf("%s: annotations %q, want %d", name, got, c.said)
+		}
+		if r.Fails(c.failOn) != slices.Contains(failed, "return path") || !strings.HasPrefix(summary.String(), "# lasthop: ") {
+			t.Errorf("%s: fails %v, summary %s", name, r.Fails(c.failOn), summary.String())
 		}
 	}
 }

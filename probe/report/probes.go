@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"math"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -55,7 +56,7 @@ func probeDocuments(s *model.Snapshot) []probeDoc {
 func millis(d time.Duration) float64 { return math.Round(float64(d)/float64(time.Microsecond)) / 1000 }
 
 // probeRows are the probes in text, one a row.
-func probeRows(s *model.Snapshot) []string {
+func probeRows(s *model.Snapshot, names map[netip.Addr]string) []string {
 	if !probed(s) {
 		return nil
 	}
@@ -70,6 +71,6 @@ func probeRows(s *model.Snapshot) []string {
 				reply += " from " + strings.Join(mapped(p.MACs, model.MAC.String), ", ")
 			}
 		}
-		return fmt.Sprintf("%s from %s to %s on %s: %s", p.Kind, addrText(p.From), addrText(p.To), p.Link, reply)
+		return fmt.Sprintf("%s from %s to %s on %s: %s", p.Kind, addrText(p.From), Named(names, p.To), p.Link, reply)
 	})
 }

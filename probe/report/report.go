@@ -24,6 +24,9 @@ type Report struct {
 	Rewrites []model.MACRewrite
 	// Ledger balances each pod's packets; nil where that was not done.
 	Ledger []model.LedgerRow
+	// Causes say of each drop of the snapshot what accounts for it; nil where that was
+	// not judged.
+	Causes []model.DropCause
 	// Focus are the addresses that were asked about; empty means the whole
 	// node. The text formats list the traffic of these alone. The caller
 	// decides which findings concern them.

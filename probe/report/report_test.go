@@ -411,3 +411,30 @@ func TestVolumeCountsPods(t *testing.T) {
 		t.Errorf("%v:\n%s", err, &b)
 	}
 }
+
+// TestNotLost: neither what a healthy node drops by design nor what passes between
+// others is a drop of pods without a finding.
+func TestNotLost(t *testing.T) {
+	s := node()
+	s.Traffic.Drops = []model.Drop{
+		{Src: cart, Dst: client, Reason: "NETFILTER_DROP", Location: "nf_hook_slow", Packets: 60},
+		{Src: client, Dst: netip.MustParseAddr("10.61.1.7"), Reason: "OTHERHOST", Location: "ip_rcv_core", Packets: 5},
+		{Src: self, Dst: client, Reason: "NO_SOCKET", Location: "tcp_v4_rcv", Packets: 5},
+	}
+	for want, r := range map[bool]report.Report{
+		true:  {Snapshot: s, Causes: make([]model.DropCause, 3)},
+		false: {Snapshot: s, Causes: []model.DropCause{{Expected: true}, {}, {}}},
+	} {
+		var text strings.Builder
+		if err := r.Write(&text, report.Text, report.Style{}); err != nil {
+			t.Fatal(err)
+		}
+		first, _, _ := strings.Cut(text.String(), "\n\n")
+		if got := strings.Contains(strings.Join(strings.Fields(first), " "), "60 drops gave no finding"); got != want {
+			t.Errorf("causes %v: %s", r.Causes, first)
+		}
+		if !want && strings.Contains(first, "drop") {
+			t.Errorf("it tells of drops: %s", first)
+		}
+	}
+}

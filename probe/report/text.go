@@ -71,21 +71,21 @@ func (p *printer) row(label, text string) {
 
 // text prints the verdict, then each finding, then what was looked at.
 func (r Report) text(p *printer, wide bool) {
-	names := Names(r.Snapshot)
+	names := Called(r.Snapshot)
 	if len(r.Findings) == 0 {
 		p.prose(bold, "", r.verdict())
 		p.line("")
 	}
 	if len(r.Findings) > 1 {
 		for _, f := range r.Findings {
-			p.headline(&f)
+			p.headline(names, &f)
 		}
 		p.line("")
 	}
 	for _, f := range r.Findings {
 		p.finding(r.Snapshot, names, &f)
 	}
-	r.summary(p)
+	r.summary(p, names)
 	if wide {
 		r.wide(p, names)
 	}
@@ -107,8 +107,8 @@ func (r Report) verdict() string {
 	return strings.Join(append([]string{verdict}, r.Limits...), "; ")
 }
 
-func (p *printer) headline(f *model.Finding) {
-	severity, rest := Headline(f)
+func (p *printer) headline(names map[netip.Addr]string, f *model.Finding) {
+	severity, rest := Headline(names, f)
 	color := map[model.Severity]string{model.Critical: magenta, model.Warning: yellow}[f.Severity]
 	for i, row := range Wrap(Clean(rest), columns-len(severity)-1) {
 		before := " "
@@ -120,7 +120,7 @@ func (p *printer) headline(f *model.Finding) {
 }
 
 func (p *printer) finding(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) {
-	p.headline(f)
+	p.headline(names, f)
 	for _, x := range Sections(s, names, f) {
 		if !x.Verbatim {
 			p.field(x.Name, x.Values...)
@@ -139,18 +139,18 @@ func (p *printer) finding(s *model.Snapshot, names map[netip.Addr]string, f *mod
 
 // summary says what the verdict rests on: where and how packets were watched,
 // what could not be read, what was dropped, what lasthop itself lost.
-func (r Report) summary(p *printer) {
+func (r Report) summary(p *printer, names map[netip.Addr]string) {
 	s := r.Snapshot
 	p.field("node", NodeText(s.Node))
 	p.field("watched", fmt.Sprintf("%s by %s; uplinks: %s", Duration(s.Window.Duration()), EngineText(s.Node), UplinksText(s.Node)))
 	p.field("traffic", fmt.Sprintf("%s here; with traffic: %s", Plural(len(s.Pods), "pod"), r.volume()))
 	p.field("left out", r.Limits...)
 	p.field("sources", SourcesText(s)...)
-	p.field("probes", probeRows(s)...)
+	p.field("probes", probeRows(s, names)...)
 	drops, harmless := dropSummary(s)
 	p.field("drops", drops...)
 	p.field("harmless frees", harmless...)
-	p.field("unexplained", r.unexplained()...)
+	p.field("unexplained", r.unexplained(names)...)
 	p.field("lost by lasthop", LostText(s.Traffic.Lost)...)
 }
 
@@ -185,6 +185,8 @@ func dropSummary(s *model.Snapshot) (drops, harmless []string) {
 	case len(drops) > 0:
 	case s.Status(model.SourceDrops) == model.Missing:
 		drops = []string{"not watched"}
+	case s.Status(model.SourceDrops) == model.Partial:
+		drops = []string{"none seen of pod packets"}
 	default:
 		drops = []string{"none of pod packets"}
 	}

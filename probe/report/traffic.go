@@ -19,7 +19,20 @@ type dropRow struct {
 	location string
 	link     string
 	class    model.DropClass
-	packets  uint64
+	// far is set instead of peer for several peers in one range.
+	far     netip.Prefix
+	packets uint64
+}
+
+// peerText is the peer, or the range of several.
+func (d *dropRow) peerText(names map[netip.Addr]string) string {
+	switch {
+	case !d.far.IsValid():
+		return Named(names, d.peer)
+	case d.far.Bits() == 0:
+		return "others"
+	}
+	return d.far.String()
 }
 
 // dropRows orders the drops by address and sums those that differ only in what
@@ -41,7 +54,7 @@ func dropRows(s *model.Snapshot) []dropRow {
 	count := make(map[dropRow]uint64)
 	classes := model.NewDropClassifier(s)
 	for _, d := range s.Traffic.Drops {
-		row := dropRow{local: d.Src, peer: d.Dst, side: model.AsSource, reason: d.Reason, location: d.Location, link: d.Link, class: classes.Class(&d)}
+		row := dropRow{local: d.Src, peer: d.Dst, side: model.AsSource, reason: d.Reason, location: d.Location, link: d.Link, far: d.Range, class: classes.Class(&d)}
 		if !d.Src.IsValid() || rank(d.Dst) > rank(d.Src) {
 			row.local, row.peer, row.side = d.Dst, d.Src, model.AsDestination
 		}
@@ -55,7 +68,7 @@ func dropRows(s *model.Snapshot) []dropRow {
 	}
 	slices.SortFunc(rows, func(a, b dropRow) int {
 		return cmp.Or(
-			a.local.Compare(b.local), cmp.Compare(b.packets, a.packets), cmp.Compare(a.side, b.side), a.peer.Compare(b.peer),
+			a.local.Compare(b.local), cmp.Compare(b.packets, a.packets), cmp.Compare(a.side, b.side), a.peer.Compare(b.peer), a.far.Compare(b.far),
 			cmp.Compare(a.reason, b.reason), cmp.Compare(a.location, b.location), cmp.Compare(a.link, b.link), cmp.Compare(a.class, b.class),
 		)
 	})
@@ -101,12 +114,19 @@ func (r Report) volume() volume {
 }
 
 // dropped is how many packets of the pods in focus were lost because the kernel
-// dropped them.
+// dropped them. A rule that drops by design loses none.
 func (r Report) dropped() uint64 {
+	names := Names(r.Snapshot)
+	pod := func(a netip.Addr) bool {
+		name, local := names[a]
+		return local && name != ThisNode
+	}
+	classes := model.NewDropClassifier(r.Snapshot)
 	var n uint64
-	for _, d := range dropRows(r.Snapshot) {
-		if !d.node && d.class == model.DropLost && (r.inFocus(d.local) || r.inFocus(d.peer)) {
-			n += d.packets
+	for i, d := range r.Snapshot.Traffic.Drops {
+		expected := i < len(r.Causes) && r.Causes[i].Expected
+		if !expected && classes.Lost(&d) && (pod(d.Src) || pod(d.Dst)) && (r.inFocus(d.Src) || r.inFocus(d.Dst)) {
+			n += d.Packets
 		}
 	}
 	return n

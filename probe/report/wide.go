@@ -23,9 +23,9 @@ func (r Report) wide(p *printer, names map[netip.Addr]string) {
 		p.title("hops of the remote range " + prefixText(prefix))
 		p.hops(s, func(h model.HopCount) bool { return h.Prefix == prefix })
 	}
-	r.ledger(p)
-	r.drops(p)
-	r.rewrites(p)
+	r.ledger(p, names)
+	r.drops(p, names)
+	r.rewrites(p, names)
 	if len(s.Node.PluginBy) > 0 {
 		p.title("plugin recognised by")
 		for _, by := range s.Node.PluginBy {
@@ -90,14 +90,14 @@ func remoteRanges(s *model.Snapshot) []netip.Prefix {
 	return out
 }
 
-func (r Report) drops(p *printer) {
+func (r Report) drops(p *printer, names map[netip.Addr]string) {
 	heading := []string{"LOCAL", "SIDE", "PEER", "REASON", "LOCATION", "LINK", "PACKETS"}
 	var drops, harmless [][]string
 	for _, d := range dropRows(r.Snapshot) {
 		if !r.inFocus(d.local) && !r.inFocus(d.peer) {
 			continue
 		}
-		row := []string{addrText(d.local), string(d.side), addrText(d.peer), orUnknown(string(d.reason)), d.location, d.link, number(d.packets)}
+		row := []string{Named(names, d.local), string(d.side), d.peerText(names), orUnknown(string(d.reason)), d.location, d.link, number(d.packets)}
 		if d.class == model.DropLost {
 			drops = append(drops, row)
 		} else {
@@ -122,14 +122,14 @@ var harmlessWords = map[model.DropClass]string{
 	model.FreePodStarting:       "before a new pod's rules were written",
 }
 
-func (r Report) rewrites(p *printer) {
+func (r Report) rewrites(p *printer, names map[netip.Addr]string) {
 	p.title("rewritten MACs")
 	heading := []string{"POD", "FIELD", "FROM", "AT", "TO", "AT", "PACKETS"}
 	var rows [][]string
 	for _, x := range r.Rewrites {
 		if r.inFocus(x.Addr) {
 			rows = append(rows, []string{
-				addrText(x.Addr), string(x.Field), x.From.MAC.String(), x.From.Link + " " + string(x.From.Direction),
+				Named(names, x.Addr), string(x.Field), x.From.MAC.String(), x.From.Link + " " + string(x.From.Direction),
 				x.To.MAC.String(), x.To.Link + " " + string(x.To.Direction), number(x.Packets),
 			})
 		}

@@ -14,9 +14,10 @@ import (
 // The functions of this file word what the reports and the screen both show.
 // Their text is not clean: it may hold names from outside.
 
-// Headline is a finding in one line, the first that a person reads.
-func Headline(f *model.Finding) (severity, rest string) {
-	return strings.ToUpper(string(f.Severity)), fmt.Sprintf("%s: %s (%s)", f.Code, f.Title, f.Confidence)
+// Headline is a finding in one line, the first that a person reads. names are those
+// of Called.
+func Headline(names map[netip.Addr]string, f *model.Finding) (severity, rest string) {
+	return strings.ToUpper(string(f.Severity)), fmt.Sprintf("%s: %s (%s)", f.Code, Prose(names, f.Title), f.Confidence)
 }
 
 // Section is one part of a finding's text. It has at least one value.
@@ -30,13 +31,16 @@ type Section struct {
 }
 
 // Sections are the parts of a finding below its headline. names are those of
-// Names.
+// Called.
 func Sections(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) []Section {
 	lost := "not counted"
 	if f.Packets > 0 {
 		lost = fmt.Sprintf("%s in %s", Plural(f.Packets, "packet"), Duration(s.Window.Duration()))
 	}
-	evidence := mapped(f.Evidence, func(e model.Evidence) string { return e.Source + ": " + e.Text })
+	evidence := mapped(f.Evidence, func(e model.Evidence) string {
+		return strings.TrimSpace(e.Node+" "+e.Source) + ": " + Prose(names, e.Text)
+	})
+	prose := func(s string) string { return Prose(names, s) }
 	pods := mapped(f.Pods, func(a netip.Addr) string { return Named(names, a) })
 	peers := mapped(f.Peers, func(p netip.Prefix) string {
 		if p.IsSingleIP() {
@@ -45,14 +49,15 @@ func Sections(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) 
 		return prefixText(p)
 	})
 	sections := []Section{
+		{Name: "nodes", Values: bounded(f.Nodes), Names: true},
 		{Name: "last hop alive", Values: []string{LastHopAlive(f)}},
 		{Name: "lost", Values: []string{lost}},
 		{Name: "pods", Values: bounded(pods), Names: true},
 		{Name: "peers", Values: bounded(peers), Names: true},
-		{Name: "why", Values: []string{f.Why}},
+		{Name: "why", Values: []string{Prose(names, f.Why)}},
 		{Name: "evidence", Values: evidence},
-		{Name: "not seen", Values: f.Unseen},
-		{Name: "could also be", Values: f.Alternatives},
+		{Name: "not seen", Values: mapped(f.Unseen, prose)},
+		{Name: "could also be", Values: mapped(f.Alternatives, prose)},
 		{Name: "fix", Values: f.Fix, Verbatim: true},
 		{Name: "verify", Values: []string{f.Verify}, Verbatim: true},
 	}
@@ -131,6 +136,81 @@ func Names(s *model.Snapshot) map[netip.Addr]string {
 	return names
 }
 
+// Called is Names with the names of pods and nodes elsewhere, as --pods and --nodes
+// tell. What has a name in it need not be on this node.
+func Called(s *model.Snapshot) map[netip.Addr]string {
+	names := Names(s)
+	add := func(a netip.Addr, name string) {
+		if names[a] == "" {
+			names[a] = name
+		}
+	}
+	for _, p := range allPods(s) {
+		for _, a := range p.Given {
+			add(a, PodName(p))
+		}
+	}
+	for p := range model.Each(s.Cluster.Pods) {
+		for _, a := range p.Addresses {
+			add(a, p.Namespace+"/"+p.Name)
+		}
+	}
+	for n := range model.Each(s.Cluster.Nodes) {
+		for _, a := range n.Addresses {
+			add(a, "node "+n.Name)
+		}
+	}
+	return names
+}
+
+// Prose is a sentence with the names of the pods whose addresses it has, and the
+// addresses behind them. A name that the sentence has already is not added, nor one
+// within a rule.
+func Prose(names map[netip.Addr]string, text string) string {
+	return named(names, text, func(name, address string) string { return name + " (" + address + ")" })
+}
+
+// Brief is Prose without the addresses, for where there is room for one line alone.
+func Brief(names map[netip.Addr]string, text string) string {
+	return named(names, text, func(name, _ string) string { return name })
+}
+
+// named puts what as makes of an address and its name in the place of the address.
+func named(names map[netip.Addr]string, text string, as func(name, address string) string) string {
+	words := strings.Split(text, " ")
+	for i, word := range words {
+		trimmed := strings.TrimRight(strings.TrimLeft(word, "("), ").,;:")
+		// Most words are none: this is cheaper than to parse them.
+		if !strings.ContainsAny(trimmed, ".:") || i > 0 && ruleWord(words[i-1]) {
+			continue
+		}
+		a, err := netip.ParseAddr(trimmed)
+		if err != nil {
+			ap, err := netip.ParseAddrPort(trimmed)
+			if err != nil {
+				continue
+			}
+			a = ap.Addr()
+		}
+		if name := names[a]; inKubernetes(name) && !strings.Contains(text, name) {
+			words[i] = strings.Replace(word, trimmed, as(name, trimmed), 1)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// ruleWord reports whether an address behind the word belongs to a rule of ebtables,
+// iptables or nft.
+func ruleWord(word string) bool {
+	return strings.HasPrefix(word, "-") || slices.Contains([]string{"!", "!=", "==", "saddr", "daddr"}, word)
+}
+
+// inKubernetes reports whether a name is one that the cluster knows: of a pod, with its
+// namespace, or of a node. Others are those of network namespaces or their paths.
+func inKubernetes(name string) bool {
+	return strings.Index(name, "/") > 0 || strings.HasPrefix(name, "node ")
+}
+
 // Named is an address behind its name, if it has one.
 func Named(names map[netip.Addr]string, a netip.Addr) string {
 	return strings.TrimSpace(names[a] + " " + addrText(a))
@@ -164,7 +244,7 @@ func DropPlace(location, link string) string {
 
 // Lost reports whether lasthop itself could not count something. Malformed packets
 // are their sender's fault.
-func Lost(l model.Lost) bool { return l.Events+l.Counters+l.MACs+l.Unparsed > 0 }
+func Lost(l model.Lost) bool { return l.Events+l.Counters+l.MACs+l.Unparsed+l.Gaps > 0 }
 
 // LostText says what lasthop itself could not count.
 func LostText(l model.Lost) []string {
@@ -192,9 +272,12 @@ func Unread(s *model.Snapshot) []model.Source {
 }
 
 // Gaps are the sources on the node itself that were not read whole. What is
-// known of other nodes is never whole, and so is no gap.
+// known of other nodes is never whole, and so is no gap; nor are names, by which
+// nothing is judged.
 func Gaps(s *model.Snapshot) []model.Source {
-	return slices.DeleteFunc(Unread(s), func(src model.Source) bool { return src.Name == model.SourceNodes })
+	return slices.DeleteFunc(Unread(s), func(src model.Source) bool {
+		return src.Name == model.SourceNodes || src.Name == model.SourceNames
+	})
 }
 
 // Whole reports whether nothing on the node was missed: no source, no packet.
@@ -231,6 +314,10 @@ func EngineText(n model.Node) string {
 // UplinksText lists the node's uplinks.
 func UplinksText(n model.Node) string { return cmp.Or(strings.Join(n.Uplinks, ", "), "none") }
 
+// silenceWindow is the least window in which requests without a reply are told from
+// replies that are on their way.
+const silenceWindow = 5 * time.Second
+
 // Silence is the verdict on a snapshot without findings: how much that is worth,
 // given what was looked at. It never calls a node healthy. drops are those that
 // no finding explains.
@@ -248,6 +335,9 @@ func (r Report) Silence(drops uint64) string {
 		verdict += ", but not everything could be looked at"
 	default:
 		verdict += fmt.Sprintf(" of traffic (%s)", v)
+	}
+	if d := s.Window.Duration(); d > 0 && d < silenceWindow && s.Status(model.SourceTC) != model.Missing {
+		verdict += "; missing replies show in " + Duration(silenceWindow) + " or more"
 	}
 	if drops > 0 {
 		verdict += "; " + Plural(drops, "drop") + " gave no finding"
@@ -297,12 +387,13 @@ func HopMark(h *model.PathHop) string {
 }
 
 // HopDecision is what the node's tables decide at a hop, behind the finding that
-// has its place there.
-func HopDecision(h *model.PathHop) string {
+// has its place there. names are those of Called.
+func HopDecision(names map[netip.Addr]string, h *model.PathHop) string {
+	decision := Prose(names, h.Decision)
 	if h.Finding == "" {
-		return h.Decision
+		return decision
 	}
-	return fmt.Sprintf("[%s] %s", h.Finding, h.Decision)
+	return fmt.Sprintf("[%s] %s", h.Finding, decision)
 }
 
 // Duration is a length of time as people say it: 250ms, 1.5s, 10s, 1m30s, 5m, 1h.

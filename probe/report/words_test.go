@@ -1,6 +1,7 @@
 package report_test
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -31,5 +32,48 @@ func TestPlace(t *testing.T) {
 		if got := report.Place(p); got != want {
 			t.Errorf("place(%+v) = %q, want %q", p, got, want)
 		}
+	}
+}
+
+// TestProse puts names before whole addresses of pods and nodes, wherever these run.
+func TestProse(t *testing.T) {
+	addr := netip.MustParseAddr
+	s := &model.Snapshot{
+		Links: []model.Link{{Addresses: []netip.Prefix{netip.MustParsePrefix("10.240.0.4/16")}}},
+		Pods: []model.Pod{
+			{Namespace: "shop", Name: "cart", Addresses: []netip.Prefix{netip.MustParsePrefix("10.244.0.5/24"), netip.MustParsePrefix("fd00::5/64")}, Given: []netip.Addr{addr("10.244.0.6")}},
+			{NetnsName: "/proc/17/ns/net", Addresses: []netip.Prefix{netip.MustParsePrefix("10.244.0.9/24")}},
+		},
+		Cluster: model.Cluster{
+			Pods: []model.ClusterPod{
+				{Namespace: "shop", Name: "db", Addresses: []netip.Addr{addr("10.244.1.7")}},
+				{Namespace: "shop", Name: "stale", Addresses: []netip.Addr{addr("10.244.0.5")}},
+			},
+			Nodes: []model.ClusterNode{{Name: "aks-1", Addresses: []netip.Addr{addr("10.240.0.4")}}, {Name: "aks-2", Addresses: []netip.Addr{addr("10.240.0.5")}}},
+		},
+	}
+	names := report.Called(s)
+	for text, want := range map[string]string{
+		"no route to 10.244.0.5":                   "no route to shop/cart (10.244.0.5)",
+		"10.244.0.6, which had an address":         "shop/cart (10.244.0.6), which had an address",
+		"from fd00::5 to [fd00::5]:80.":            "from shop/cart (fd00::5) to shop/cart ([fd00::5]:80).",
+		"goes out as 10.244.1.7:8080":              "goes out as shop/db (10.244.1.7:8080)",
+		"nobody (10.244.1.7) replies; 10.240.0.5:": "nobody (shop/db (10.244.1.7)) replies; node aks-2 (10.240.0.5):",
+		"shop/cart lost 10.244.0.5":                "shop/cart lost 10.244.0.5",
+		"10.244.0.5/32 dev veth0":                  "10.244.0.5/32 dev veth0",
+		"10.240.0.4 and 10.244.0.9 and 10.9.9.9":   "10.240.0.4 and 10.244.0.9 and 10.9.9.9",
+		"-s ! 10.244.0.5 --ip-dst 10.244.0.5 drop": "-s ! 10.244.0.5 --ip-dst 10.244.0.5 drop",
+		"ip saddr 10.244.0.5 drop":                 "ip saddr 10.244.0.5 drop",
+		"":                                         "",
+	} {
+		if got := report.Prose(names, text); got != want {
+			t.Errorf("%q\ngot  %q\nwant %q", text, got, want)
+		}
+	}
+	if got := report.Brief(names, "no route to 10.244.0.5."); got != "no route to shop/cart." {
+		t.Errorf("in brief: %q", got)
+	}
+	if here := report.Names(s); here[addr("10.244.1.7")] != "" || names[addr("10.240.0.4")] != report.ThisNode {
+		t.Errorf("what is elsewhere counts as here, or the node as another: %v", here)
 	}
 }

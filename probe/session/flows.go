@@ -3,6 +3,7 @@ package session
 import (
 	"hash/maphash"
 	"maps"
+	"net/netip"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -22,10 +23,11 @@ var flowSeed = maphash.MakeSeed()
 
 // flowsAt sets the Start of the snapshot's flows and returns it by flow: the time
 // in before of a flow that was listed before, else now. Where conntrack was not
-// read whole, it keeps flows that are not listed. Flows are keyed by hash, since
-// there may be very many.
-func flowsAt(s *model.Snapshot, now time.Time, before map[uint64]time.Time) map[uint64]time.Time {
-	out := make(map[uint64]time.Time, len(s.Flows))
+// read whole, it keeps flows that are not listed. Flows are keyed by hash, and times
+// are nanoseconds since 1970, or 0, since there may be very many: the garbage collector
+// does not look into a map without pointers.
+func flowsAt(s *model.Snapshot, now time.Time, before map[uint64]int64) map[uint64]int64 {
+	out := make(map[uint64]int64, len(s.Flows))
 	if s.Status(model.SourceConntrack) != model.OK && len(before) < maxUnlisted {
 		maps.Copy(out, before)
 	}
@@ -33,9 +35,34 @@ func flowsAt(s *model.Snapshot, now time.Time, before map[uint64]time.Time) map[
 		k := maphash.Comparable(flowSeed, flowKey{f.Proto, f.Zone, f.Original, f.Reply})
 		at, ok := before[k]
 		if !ok {
-			at = now
+			at = sinceEpoch(now)
 		}
-		out[k], f.Start = at, at
+		out[k] = at
+		if at != 0 {
+			f.Start = time.Unix(0, at)
+		}
+	}
+	return out
+}
+
+func sinceEpoch(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+// endsOf returns one flow for each set of addresses, of which many flows have few.
+func endsOf(flows []model.Flow) []model.Flow {
+	type ends struct{ from, to, back, home netip.Addr }
+	seen := map[ends]bool{}
+	var out []model.Flow
+	for f := range model.Each(flows) {
+		k := ends{f.Original.Src, f.Original.Dst, f.Reply.Src, f.Reply.Dst}
+		if !seen[k] {
+			seen[k] = true
+			out = append(out, *f)
+		}
 	}
 	return out
 }

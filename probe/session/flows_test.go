@@ -31,3 +31,17 @@ func TestFlowsAt(t *testing.T) {
 		t.Errorf("%d flows that are gone are remembered", len(known))
 	}
 }
+
+// TestEndsOf wants each set of addresses once, however many flows there are between them.
+func TestEndsOf(t *testing.T) {
+	var flows []model.Flow
+	for port := range uint16(300) {
+		for _, to := range []string{"10.77.2.1", "10.77.2.2", "10.77.2.3"} {
+			original := model.Tuple{Src: netip.MustParseAddr("10.77.1.9"), SrcPort: port, Dst: netip.MustParseAddr(to), DstPort: 53}
+			flows = append(flows, model.Flow{Proto: 17, Original: original, Reply: model.Tuple{Src: original.Dst, SrcPort: 53, Dst: original.Src, DstPort: port}})
+		}
+	}
+	if got := endsOf(flows); len(got) != 3 {
+		t.Errorf("%d flows stand for those with 3 addresses", len(got))
+	}
+}

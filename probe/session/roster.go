@@ -40,6 +40,7 @@ func (r *roster) see(now time.Time, pods []model.Pod) {
 		if old := r.pods[k]; old != nil {
 			p.Since = old.Since
 			keepGiven(&p, old, held)
+			keepName(&p, old)
 			// A quick reading leaves the listeners out.
 			p.Backlog = cmp.Or(p.Backlog, old.Backlog)
 		}
@@ -57,6 +58,14 @@ func keepGiven(p, old *model.Pod, held map[netip.Addr]bool) {
 	}
 }
 
+// keepName keeps the pod's name: a quick reading does not read all that has names,
+// and a file goes before the pod does. A namespace is one pod's as long as it is.
+func keepName(p, old *model.Pod) {
+	if p.Name == "" {
+		p.Namespace, p.Name, p.UID, p.Labels = old.Namespace, old.Name, old.UID, old.Labels
+	}
+}
+
 // forget removes the pods that were gone by then.
 func (r *roster) forget(by time.Time) {
 	maps.DeleteFunc(r.pods, func(_ podKey, p *model.Pod) bool { return p.Until.Before(by) && !p.Until.Equal(r.now) })
@@ -69,8 +78,6 @@ func (r *roster) alive() []model.Pod {
 func (r *roster) gone() []model.Pod {
 	return r.list(func(p *model.Pod) bool { return !p.Until.Equal(r.now) })
 }
-
-func (r *roster) all() []model.Pod { return r.list(func(*model.Pod) bool { return true }) }
 
 func (r *roster) list(keep func(*model.Pod) bool) []model.Pod {
 	var out []model.Pod

@@ -2,10 +2,12 @@ package session
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/netns"
 )
 
 func TestRoster(t *testing.T) {
@@ -31,6 +33,19 @@ func TestRoster(t *testing.T) {
 	}
 }
 
+// A pod keeps the name that was found once, and the next pod gets none of it.
+func TestRosterKeepsName(t *testing.T) {
+	t0 := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	named := model.Pod{Netns: 1, LinkIndex: 7, Namespace: "shop", Name: "cart", UID: "u", Labels: map[string]string{"app": "cart"}}
+	var r roster
+	r.see(t0, []model.Pod{named})
+	r.see(t0.Add(time.Second), []model.Pod{{Netns: 1, LinkIndex: 7}, {Netns: 2, LinkIndex: 8}})
+	alive := r.alive()
+	if alive[0].Namespace != "shop" || alive[0].Name != "cart" || alive[0].UID != "u" || alive[0].Labels["app"] != "cart" || alive[1].Name != "" {
+		t.Errorf("got %+v", alive)
+	}
+}
+
 // A pod that loses its address is known by it, until another pod has it.
 func TestRosterKeepsGiven(t *testing.T) {
 	pod := func(netns uint32, addrs ...string) model.Pod {
@@ -50,5 +65,21 @@ func TestRosterKeepsGiven(t *testing.T) {
 	r.see(t0.Add(2*time.Second), []model.Pod{pod(1), pod(2, "10.9.0.6/32", "10.9.0.5/32")})
 	if got := r.alive()[0].Given; len(got) != 0 {
 		t.Errorf("given %v, which another pod has", got)
+	}
+}
+
+// The inode of a namespace that is gone may be another's, whose drops are not the pod's.
+func TestNamespacesOfTheLiving(t *testing.T) {
+	ns, err := netns.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	w := &watch{options: Options{NS: ns}}
+	t0 := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	w.roster.see(t0, []model.Pod{{Netns: 1, LinkIndex: 7}, {Netns: 2, LinkIndex: 8}})
+	w.roster.see(t0.Add(time.Second), []model.Pod{{Netns: 2, LinkIndex: 8}})
+	if got, want := w.namespaces(), []uint32{ns.Inode(), 2}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

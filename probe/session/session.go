@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
+	"os/exec"
 	"slices"
 	"time"
 
@@ -18,7 +20,8 @@ import (
 	"github.com/lasthop/lasthop/probe/traffic"
 )
 
-// Engines are the ways to watch packets.
+// Engines are the ways to watch packets. EngineAuto is EngineTC where the kernel and
+// the rights allow it, else EngineState.
 const (
 	EngineAuto  = "auto"
 	EngineTC    = "tc"
@@ -32,21 +35,38 @@ type Options struct {
 	NodeName string
 	HostRoot string
 	// Engine is one of the Engine constants; empty is EngineAuto.
-	Engine    string
-	For       time.Duration
+	Engine string
+	// Attach, Janitor and KeepLeftovers are those of traffic.Config.
+	Attach        string
+	Janitor       func() *exec.Cmd
+	KeepLeftovers bool
+
+	For time.Duration
+	// Keep is how long a Stream keeps counts of pods that are gone. 0 is for as long
+	// as there is room, and timeline.Long at least.
+	Keep      time.Duration
 	Uplinks   []string
 	PodCIDRs  []netip.Prefix
 	NodesFile string
-	// RoutesFiles hold output of `az network … -o json`.
+	PodsFile  string
+	// RoutesFiles hold output of `az network … -o json`. Stdin is what the name "-"
+	// of any of these files stands for.
 	RoutesFiles []string
+	Stdin       io.Reader
 	// Active allows a few probes after the window.
 	Active bool
 	// CountPairs, if set, is called with the node's state before the window. It
 	// returns the addresses whose packets are counted by address pair on every
-	// link. If it fails, Observe returns its error.
+	// link. If it fails, so do Observe and Open, with its error.
 	CountPairs func(*model.Snapshot) ([]netip.Addr, error)
 	// Debug adds the verifier's log to errors.
 	Debug bool
+	// Unwatched, if set, is called with the reason where EngineAuto becomes
+	// EngineState.
+	Unwatched func(error)
+	// Whole, if set, is called by a Stream each time that it has read and judged the
+	// state.
+	Whole func()
 	// Progress, if set, is called when every link is attached and then about
 	// once a second.
 	Progress func(window model.Window, now time.Time)
@@ -62,7 +82,7 @@ const refreshEvery = 5
 
 // Observe watches the node for o.For and returns the snapshot. If ctx ends first,
 // it detaches everything and returns ctx's error. If the kernel or missing
-// privileges prevent it, the error is a *model.UnsupportedError.
+// privileges prevent what Options ask for, the error is a *model.UnsupportedError.
 func Observe(ctx context.Context, o Options) (*model.Snapshot, error) {
 	w, err := newWatch(o)
 	if err != nil {
@@ -76,9 +96,10 @@ func Observe(ctx context.Context, o Options) (*model.Snapshot, error) {
 type watch struct {
 	options   Options
 	collector *collect.Collector
-	// engine is nil if packets are not counted.
-	engine *traffic.Engine
-	roster roster
+	// engine is nil if packets are not counted, unwatched says why.
+	engine    *traffic.Engine
+	unwatched string
+	roster    roster
 	// state is the latest state, first what was known when counting began.
 	state *model.Snapshot
 	first model.Point
@@ -87,11 +108,15 @@ type watch struct {
 	countingPairs bool
 	// links are the latest.
 	links []model.Link
-	// flows is when each flow was first listed, zero for those that were there
-	// at the start.
-	flows  map[uint64]time.Time
+	// flows is when each flow was first listed, 0 for those that were there at the
+	// start: see flowsAt.
+	flows map[uint64]int64
+	// ends are one of the state's flows for each set of addresses.
+	ends   []model.Flow
 	window model.Window
+	// ranges are the other nodes' pod ranges as last looked for, ranged when.
 	ranges []netip.Prefix
+	ranged time.Time
 	// gaps says what cannot all be counted, by kind.
 	gaps  map[string]string
 	edges model.Edges
@@ -102,7 +127,7 @@ type watch struct {
 func newWatch(o Options) (*watch, error) {
 	c, err := collect.Open(collect.Options{
 		NS: o.NS, HostRoot: o.HostRoot, Uplinks: o.Uplinks, PodCIDRs: o.PodCIDRs, NodesFile: o.NodesFile,
-		RoutesFiles: o.RoutesFiles,
+		PodsFile: o.PodsFile, RoutesFiles: o.RoutesFiles, Stdin: o.Stdin,
 	})
 	if err != nil {
 		return nil, err
@@ -121,9 +146,7 @@ func (w *watch) run(ctx context.Context) (s *model.Snapshot, err error) {
 	if err := w.begin(); err != nil {
 		return nil, cmp.Or(ctx.Err(), err)
 	}
-	if w.engine != nil && len(w.pairAddrs) > 0 {
-		w.countPairs(true)
-	}
+	w.countPairs(true)
 	now := time.Now()
 	w.window.End = now.Add(w.options.For)
 	w.progress(now)
@@ -165,16 +188,16 @@ func (w *watch) start(ctx, follow context.Context) (changes <-chan struct{}, err
 	if w.state, err = w.collector.State(ctx); err != nil {
 		return nil, err
 	}
-	w.flows = flowsAt(w.state, time.Time{}, nil)
+	w.flows, w.ends = flowsAt(w.state, time.Time{}, nil), endsOf(w.state.Flows)
 	if w.options.CountPairs != nil {
 		if w.pairAddrs, err = w.options.CountPairs(w.state); err != nil {
 			return nil, err
 		}
 	}
-	if w.options.Engine != EngineState {
-		if w.engine, err = traffic.Open(traffic.Config{NS: w.options.NS, Debug: w.options.Debug, Pairs: len(w.pairAddrs) > 0}); err != nil {
-			return nil, err
-		}
+	if err := w.openEngine(); err != nil {
+		return nil, err
+	}
+	if w.engine != nil {
 		// Attaching to many links takes seconds. Close makes it return early.
 		defer context.AfterFunc(ctx, func() { _ = w.engine.Close() })()
 	}
@@ -185,6 +208,29 @@ func (w *watch) start(ctx, follow context.Context) (changes <-chan struct{}, err
 	}
 	w.first = model.Point{Snapshot: w.total(w.window.Start, model.Traffic{}), Whole: true, Ready: w.window.Start}
 	return changes, nil
+}
+
+// openEngine loads the programs that count packets, if that is wanted.
+func (w *watch) openEngine() (err error) {
+	o := w.options
+	if o.Engine == EngineState {
+		w.unwatched = "packets are not watched (--engine state)"
+		return nil
+	}
+	w.engine, err = traffic.Open(traffic.Config{
+		NS: o.NS, Debug: o.Debug, Pairs: len(w.pairAddrs) > 0,
+		Attach: o.Attach, Janitor: o.Janitor, KeepLeftovers: o.KeepLeftovers,
+	})
+	var unsupported *model.UnsupportedError
+	chosen := o.Engine == EngineTC || o.Attach != "" && o.Attach != traffic.AttachAuto
+	if chosen || !errors.As(err, &unsupported) {
+		return err
+	}
+	w.unwatched = "packets cannot be watched: " + err.Error()
+	if o.Unwatched != nil {
+		o.Unwatched(err)
+	}
+	return nil
 }
 
 func (w *watch) detach() error {
@@ -290,9 +336,7 @@ func (w *watch) count(now time.Time) error {
 // finish reads counters and state for the last time, and the counters once more.
 // See model.Edges.
 func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
-	if w.countingPairs {
-		w.countPairs(false)
-	}
+	w.countPairs(false)
 	now := time.Now()
 	if err := w.poll(now); err != nil {
 		return nil, err
@@ -310,7 +354,6 @@ func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
 	}
 	s := timeline.Between(w.first, last)
 	s.Edges = w.edges
-	s.Traffic.PairAddrs = w.pairAddrs
 	return s, nil
 }
 
@@ -329,7 +372,7 @@ func (w *watch) whole(ctx context.Context, now time.Time, t model.Traffic) (mode
 	if err != nil {
 		return model.Point{}, err
 	}
-	w.flows = flowsAt(state, now, w.flows)
+	w.flows, w.ends = flowsAt(state, now, w.flows), endsOf(state.Flows)
 	w.state = state
 	w.roster.see(now, state.Pods)
 	return model.Point{Snapshot: w.total(now, t), Whole: true}, nil
@@ -346,10 +389,9 @@ func (w *watch) total(now time.Time, t model.Traffic) *model.Snapshot {
 		s.Node.Name = w.options.NodeName
 	}
 	if w.engine == nil {
-		detail := "packets are not watched (--engine state)"
 		s.Sources = append(slices.Clip(s.Sources),
-			model.Source{Name: model.SourceTC, Status: model.Missing, Detail: detail},
-			model.Source{Name: model.SourceDrops, Status: model.Missing, Detail: detail})
+			model.Source{Name: model.SourceTC, Status: model.Missing, Detail: w.unwatched},
+			model.Source{Name: model.SourceDrops, Status: model.Missing, Detail: w.unwatched})
 		return &s
 	}
 	s.Node.Engine, s.Node.Attach = EngineTC, w.engine.AttachMode()
@@ -361,5 +403,7 @@ func (w *watch) traffic() model.Traffic {
 	if w.engine == nil {
 		return model.Traffic{}
 	}
-	return w.engine.Traffic()
+	t := w.engine.Traffic()
+	t.PairAddrs = w.pairAddrs
+	return t
 }

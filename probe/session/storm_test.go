@@ -2,7 +2,6 @@ package session
 
 import (
 	"net"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -11,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/netns"
+	"github.com/lasthop/lasthop/probe/netns/nstest"
 )
 
 // TestStorm adds and removes a route thousands of times while the node is
 // observed. Links and pods may be read no more often than lookAgain allows, and
 // at polls, however fast routes change.
 func TestStorm(t *testing.T) {
-	ns := ownNS(t)
+	ns := nstest.New(t).NS
 	const most = 20000
 	changed := make(chan int, 1)
 	storm := func(until time.Time) {
@@ -64,30 +63,4 @@ func flap() error {
 		return err
 	}
 	return netlink.RouteDel(r)
-}
-
-func ownNS(t *testing.T) *netns.NS {
-	t.Helper()
-	type made struct {
-		ns  *netns.NS
-		err error
-	}
-	c := make(chan made)
-	go func() {
-		// The thread stays in the new namespace: it ends with the goroutine.
-		runtime.LockOSThread()
-		err := unix.Unshare(unix.CLONE_NEWNET)
-		if err != nil {
-			c <- made{err: err}
-			return
-		}
-		ns, err := netns.Current()
-		c <- made{ns, err}
-	}()
-	m := <-c
-	if m.err != nil {
-		t.Fatal(m.err)
-	}
-	t.Cleanup(func() { m.ns.Close() })
-	return m.ns
 }

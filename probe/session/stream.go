@@ -1,9 +1,9 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -33,18 +33,11 @@ type requests struct {
 	rescan, reset bool
 }
 
-// How often the state is read again. Reading takes CPU time that grows with pods
-// and connections, about 150 ms for 250 pods.
+// How often links and pods are read after a change: no more often than each lookAgain,
+// and in a stream so seldom that it takes 1/lookShare of one CPU, but with each poll.
 const (
-	// stateShare limits reading to this fraction of one CPU: 1/20.
-	stateShare = 20
-	// hurry multiplies the share while a change is being observed.
-	hurry = 4
-	// stateLatest is how old the state may become.
-	stateLatest = 10 * time.Second
-	// lookAgain is the least interval between two reads of links and pods
-	// after changes.
 	lookAgain = 250 * time.Millisecond
+	lookShare = 50
 )
 
 // Open starts an observation and returns once packets are counted on every link.
@@ -64,7 +57,8 @@ func Open(ctx context.Context, o Options) (*Stream, error) {
 		return nil, err
 	}
 	s := &Stream{cancel: cancel, readings: make(chan model.Reading, 1), asked: make(chan struct{}, 1), done: make(chan struct{})}
-	r := &running{watch: w, stream: s, timeline: timeline.New(diagnose.Diagnose, o.For)}
+	w.countPairs(true)
+	r := &running{watch: w, stream: s, timeline: timeline.New(diagnose.Diagnose, o.For), read: time.Now(), pause: lookAgain}
 	// The first reading has state but no counts.
 	s.publish(r.timeline.Add(w.first))
 	go func() {
@@ -130,11 +124,18 @@ type running struct {
 	*watch
 	stream   *Stream
 	timeline *timeline.Timeline
-	// due is when the state is read next, looked when links and pods were last
-	// read.
-	due, looked time.Time
-	// looking says that look is due after a change.
+	// read is when the state was last read, due when it is read next, looked when
+	// links and pods were last read.
+	read, due, looked time.Time
+	pace              pace
+	// spent is the CPU time used since the state was last read, that included.
+	spent time.Duration
+	// cleared is when counts of pods that are gone were freed last.
+	cleared time.Time
+	// looking says that look is due after a change, pause how long it waits after the
+	// one before.
 	looking bool
+	pause   time.Duration
 }
 
 func (r *running) run(ctx context.Context, changes <-chan struct{}) error {
@@ -143,7 +144,7 @@ func (r *running) run(ctx context.Context, changes <-chan struct{}) error {
 	again := time.NewTimer(pollEvery)
 	defer again.Stop()
 	for {
-		var err error
+		var do func(context.Context) error
 		select {
 		case <-ctx.Done():
 			return nil
@@ -154,15 +155,17 @@ func (r *running) run(ctx context.Context, changes <-chan struct{}) error {
 			}
 			if !r.looking {
 				r.looking = true
-				again.Reset(max(0, lookAgain-time.Since(r.looked)))
+				again.Reset(max(0, r.pause-time.Since(r.looked)))
 			}
+			continue
 		case <-again.C:
-			err = r.look(ctx)
+			do = r.look
 		case <-ticker.C:
-			err = r.tick(ctx)
+			do = r.tick
 		case <-r.stream.asked:
-			err = r.answer(ctx)
+			do = r.answer
 		}
+		err := r.measured(ctx, do)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -172,10 +175,31 @@ func (r *running) run(ctx context.Context, changes <-chan struct{}) error {
 	}
 }
 
+// measured does something, and puts the next read of the state off by what that took.
+func (r *running) measured(ctx context.Context, do func(context.Context) error) error {
+	before, read := processorTime(), r.read
+	if err := do(ctx); err != nil {
+		return err
+	}
+	r.spent += processorTime() - before
+	if r.read.Equal(read) {
+		return nil
+	}
+	pause := r.pace.next(r.read.Sub(read), r.spent, r.timeline.Unsettled())
+	r.spent = 0
+	// A tick may come a little early.
+	r.due = r.read.Add(pause - pollEvery/2)
+	return nil
+}
+
 // look watches links and pods that were added.
 func (r *running) look(ctx context.Context) error {
 	r.looking = false
-	defer func() { r.looked = time.Now() }()
+	before := processorTime()
+	defer func() {
+		r.looked = time.Now()
+		r.pause = min(max(lookAgain, lookShare*(processorTime()-before)), pollEvery)
+	}()
 	return r.refresh(ctx, time.Now())
 }
 
@@ -194,51 +218,44 @@ func (r *running) tick(ctx context.Context) error {
 
 // whole reads counters, state, and counters again.
 func (r *running) whole(ctx context.Context, now time.Time) error {
-	before, err := processorTime()
-	if err != nil {
-		return err
-	}
 	p, err := r.point(ctx, now)
-	if err != nil {
-		return err
-	}
-	after, err := processorTime()
 	if err != nil {
 		return err
 	}
 	if err := r.apply(now, r.state.Links, r.state.Pods); err != nil {
 		return err
 	}
-	r.roster.forget(now.Add(-timeline.Long))
+	keep := cmp.Or(r.options.Keep, timeline.Long)
+	r.roster.forget(now.Add(-keep))
 	p.Ready = time.Now()
 	if err := r.count(p.Ready); err != nil {
 		return err
 	}
 	p.After = timeline.Moved(&p.Snapshot.Traffic, new(r.traffic()))
 	if r.engine != nil {
-		if err := errors.Join(r.engine.ForgetTTLs(), r.engine.MakeRoom(now.Add(-timeline.Long))); err != nil {
+		all := r.options.Keep > 0 && now.Sub(r.cleared) >= keep
+		if all {
+			r.cleared = now
+		}
+		if err := errors.Join(r.engine.ForgetTTLs(), r.engine.MakeRoom(now.Add(-keep), all)); err != nil {
 			return err
 		}
 	}
 	reading := r.timeline.Add(p)
-	pause := stateShare * (after - before)
-	if r.timeline.Unsettled() {
-		pause /= hurry
+	r.read, r.looked = p.Ready, p.Ready
+	if r.options.Whole != nil {
+		r.options.Whole()
 	}
-	// A tick may come a little early.
-	r.due = p.Ready.Add(min(max(pause, pollEvery), stateLatest) - pollEvery/2)
-	r.looked = p.Ready
 	r.stream.publish(reading)
 	return nil
 }
 
 // processorTime is the CPU time that this process has used.
-func processorTime() (time.Duration, error) {
+func processorTime() time.Duration {
 	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		return 0, fmt.Errorf("read own processor time: %w", err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), nil
+	// It fails for a bad argument alone.
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // answer does what the caller asked for.

@@ -21,12 +21,13 @@ func (w *watch) apply(now time.Time, links []model.Link, pods []model.Pod) error
 	}
 	w.links = links
 	w.setLocal()
-	w.note("namespaces", w.engine.SetNamespaces(w.namespaces()))
 	// The source reports links that cannot be watched. It is an error only if
 	// there is no other.
 	if err := w.engine.Attach(watched(links)); err != nil && !w.watching() {
 		return fmt.Errorf("watch links: %w", err)
 	}
+	// After attaching: to make a clsact qdisc drops packets, which are no finding.
+	w.note("namespaces", w.engine.SetNamespaces(w.namespaces()))
 	w.setRanges()
 	return nil
 }
@@ -38,10 +39,13 @@ func (w *watch) watching() bool {
 	})
 }
 
-// countPairs starts or stops counting by address pair. It does so on all links
-// at once, so that two hops count the same packets, except those in flight
-// between them at that instant.
+// countPairs starts or stops counting by address pair, if that is wanted. It does so
+// on all links at once, so that two hops count the same packets, except those in
+// flight between them at that instant.
 func (w *watch) countPairs(on bool) {
+	if w.engine == nil || len(w.pairAddrs) == 0 {
+		return
+	}
 	w.countingPairs = on
 	w.setLocal()
 }
@@ -56,11 +60,17 @@ func (w *watch) setLocal() {
 	w.note("addresses", w.engine.SetLocal(list))
 }
 
-// setRanges has the pod ranges of other nodes counted, as far as they are known.
+// setRanges has the pod ranges of other nodes counted, as far as they are known. Links
+// and pods may change four times a second.
 func (w *watch) setRanges() {
+	if time.Since(w.ranged) < pollEvery/2 {
+		return
+	}
+	w.ranged = time.Now()
 	s := *w.state
 	s.Pods = w.roster.alive()
-	s.Traffic = w.engine.Traffic()
+	// Nothing else is looked at, and pods that are gone have many counters.
+	s.Traffic, s.Flows = model.Traffic{Peers: w.engine.Peers()}, w.ends
 	ranges := diagnose.RemoteRanges(&s)
 	if slices.Equal(ranges, w.ranges) {
 		return
@@ -85,22 +95,44 @@ func (w *watch) note(what string, err error) {
 func (w *watch) sources() []model.Source {
 	list := w.engine.Sources()
 	for i := range list {
-		if list[i].Name != model.SourceTC || len(w.gaps) == 0 {
-			continue
+		var gaps []string
+		switch list[i].Name {
+		case model.SourceTC:
+			for _, what := range slices.Sorted(maps.Keys(w.gaps)) {
+				gaps = append(gaps, w.gaps[what])
+			}
+		case model.SourceDrops:
+			if n := unknown(w.roster.alive()); n > 0 {
+				gaps = append(gaps, fmt.Sprintf("not those inside %d pods, whose namespaces were not entered", n))
+			}
 		}
-		list[i].Status = model.Partial
-		for _, what := range slices.Sorted(maps.Keys(w.gaps)) {
-			list[i].Detail += "; " + w.gaps[what]
+		if len(gaps) > 0 && list[i].Status == model.OK {
+			list[i].Status = model.Partial
+		}
+		if len(gaps) > 0 && list[i].Status != model.Missing {
+			list[i].Detail += "; " + strings.Join(gaps, "; ")
 		}
 	}
 	return list
 }
 
+// unknown counts the pods whose network namespace is not known.
+func unknown(pods []model.Pod) int {
+	n := 0
+	for _, p := range pods {
+		if p.Netns == 0 {
+			n++
+		}
+	}
+	return n
+}
+
 // namespaces are those whose drops are counted: the node's and those of its
-// pods, including pods that are gone.
+// pods. The inode of one that is gone may soon be another namespace's, of
+// another node on the same kernel too, where pods may have the same addresses.
 func (w *watch) namespaces() []uint32 {
 	out := []uint32{w.options.NS.Inode()}
-	for _, p := range w.roster.all() {
+	for _, p := range w.roster.alive() {
 		if p.Netns != 0 {
 			out = append(out, p.Netns)
 		}
@@ -116,7 +148,10 @@ func watched(links []model.Link) []traffic.Link {
 		if l.Name == "lo" {
 			continue
 		}
-		out = append(out, traffic.Link{Index: l.Index, Name: l.Name, Uplink: l.Role == model.RoleUplink, NoEthernet: l.MAC.IsZero()})
+		out = append(out, traffic.Link{
+			Index: l.Index, Name: l.Name, Uplink: l.Role == model.RoleUplink,
+			NoEthernet: l.MAC.IsZero(), IPTunnel: l.Kind == "ipip" || l.Kind == "sit",
+		})
 	}
 	return out
 }

@@ -131,6 +131,12 @@ func (n *node) join(t *testing.T, h *netlink.Handle, far *netns.NS, near, farNam
 	check(t, h.LinkAdd(&netlink.Veth{
 		LinkAttrs: netlink.LinkAttrs{Name: near}, PeerName: farName, PeerNamespace: netlink.NsFd(far.FD()),
 	}))
+	introduce(t, h, far, near, farName, nearAddr, farAddr)
+}
+
+// introduce gives both ends of a pair their addresses, and each the other's MAC.
+func introduce(t *testing.T, h *netlink.Handle, far *netns.NS, near, farName, nearAddr, farAddr string) {
+	t.Helper()
 	fh := handle(t, far)
 	a, err := h.LinkByName(near)
 	check(t, err)

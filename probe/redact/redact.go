@@ -1,0 +1,324 @@
+// Package redact replaces the names and addresses in what was observed, so that it can
+// be shown to others: a snapshot before it is judged, so that findings, fixes and
+// documents follow by themselves, or a reading with its findings.
+//
+// The same name or address becomes the same every time, by a key. Two addresses have as
+// many leading bits in common afterwards as before, and stay private, public, link-local
+// or multicast; so ranges hold the same addresses, and the verdict is the same. The last
+// 8 bits stay. Names of links keep their length, their leading letters by which tools
+// know them, and common beginnings, as rules match those.
+//
+// Whoever knows the key can find out by trial what an address or name was. The key that
+// lasthop has is no secret.
+package redact
+
+import (
+	"cmp"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/netip"
+	"path"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// Redactor replaces names and addresses by one key. It remembers the names that it has
+// seen, to find them in texts. It is not for concurrent use.
+type Redactor struct {
+	key []byte
+	// addrs and macs are those replaced before, to be fast.
+	addrs map[netip.Addr]netip.Addr
+	macs  map[model.MAC]model.MAC
+	// broadcasts are those whose range is not of whole bytes.
+	broadcasts map[netip.Addr]netip.Addr
+	// known are names by their first word, the longest first.
+	known map[string][]knownName
+}
+
+type knownName struct{ name, instead string }
+
+// New returns a Redactor for a key, which may be empty.
+func New(key string) *Redactor {
+	return &Redactor{
+		key: []byte(key), addrs: map[netip.Addr]netip.Addr{}, macs: map[model.MAC]model.MAC{},
+		broadcasts: map[netip.Addr]netip.Addr{}, known: map[string][]knownName{},
+	}
+}
+
+// Snapshot returns the snapshot without names and addresses. It shares nothing with it.
+func (r *Redactor) Snapshot(s *model.Snapshot) *model.Snapshot {
+	if s == nil {
+		return nil
+	}
+	r.learn(s)
+	out := r.copy(reflect.ValueOf(*s)).Interface().(model.Snapshot)
+	return &out
+}
+
+// Reading returns the reading without names and addresses, its findings included.
+func (r *Redactor) Reading(x model.Reading) model.Reading {
+	r.learn(x.Snapshot)
+	r.learn(x.Point.Snapshot)
+	return r.copy(reflect.ValueOf(x)).Interface().(model.Reading)
+}
+
+// Samples returns samples of packets that hold no payload, and other addresses.
+func (r *Redactor) Samples(list []model.Sample) []model.Sample {
+	return r.copy(reflect.ValueOf(list)).Interface().([]model.Sample)
+}
+
+// Addrs are other addresses in place of some.
+func (r *Redactor) Addrs(list []netip.Addr) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range list {
+		out = append(out, r.Addr(a))
+	}
+	return out
+}
+
+// Node is another name for a node.
+func (r *Redactor) Node(name string) string { return r.called("node", name) }
+
+// hash is a keyed hash of a text of some kind, in hex.
+func (r *Redactor) hash(kind, text string) string {
+	h := hmac.New(sha256.New, r.key)
+	h.Write([]byte(kind + "\x00" + text))
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// called is another name for one; names of a kind begin alike.
+func (r *Redactor) called(kind, name string) string {
+	if name == "" {
+		return ""
+	}
+	return kind + "-" + r.hash("name", strings.ToLower(name))[:8]
+}
+
+// treatment is what becomes of a string.
+type treatment func(r *Redactor, s string) string
+
+func keep(_ *Redactor, s string) string { return s }
+
+// as gives names of a kind.
+func as(kind string) treatment {
+	return func(r *Redactor, s string) string { return r.called(kind, s) }
+}
+
+var (
+	text    treatment = (*Redactor).Text
+	link    treatment = (*Redactor).link
+	comment treatment = (*Redactor).comment
+	rule    treatment = (*Redactor).rule
+	azureID treatment = (*Redactor).azureID
+	file    treatment = (*Redactor).file
+)
+
+// fields are the treatments of all plain strings of the model. Strings of a type of
+// their own, such as roles and reasons, are lasthop's or the kernel's words.
+var fields = map[string]treatment{
+	"Node.Name": as("node"), "Node.Kernel": keep, "Node.Plugin": keep, "Node.PluginBy": text, "Node.Policy": keep,
+	"Node.Residue": keep, "Node.Engine": keep, "Node.Attach": keep, "Node.Uplinks": link,
+	"NodeSeen.Name": as("node"), "NodeSeen.Recording": file, "NodeSeen.Reason": text,
+	"Source.Name": keep, "Source.Detail": text,
+	"Link.Name": link, "Link.Kind": keep,
+	"Route.Link": link, "Route.Type": keep, "Route.Scope": keep, "Route.Protocol": keep,
+	"RoutingRule.In": link, "RoutingRule.Out": link, "RoutingRule.Action": keep, "RoutingRule.Unknown": text,
+	"Neighbor.Link": link, "Neighbor.State": keep,
+	"Sysctl.Name": (*Redactor).sysctl, "Sysctl.Value": text,
+	"Pod.Namespace": as("ns"), "Pod.Name": as("pod"), "Pod.UID": (*Redactor).uid, "Pod.Interface": link, "Pod.Link": link,
+	"Pod.NetnsName":   (*Redactor).netns,
+	"FrameRule.Table": keep, "FrameRule.Chain": text, "FrameRule.Text": rule, "FrameRule.Unknown": text, "FrameRule.TargetName": text,
+	"IfMatch.Name":      (*Redactor).match,
+	"PacketRule.Family": keep, "PacketRule.Table": text, "PacketRule.Chain": text, "PacketRule.Text": rule, "PacketRule.Comment": comment,
+	"PacketRule.Unknown": text, "PacketRule.Map": text, "PacketRule.Target": text,
+	"Chain.Family": keep, "Chain.Table": text, "Chain.Name": text, "Chain.Hook": keep, "Chain.Policy": keep,
+	"Flow.State":   keep,
+	"Program.Name": text, "Program.Link": link, "Program.Filter": keep, "Program.Cgroup": text,
+	"ClusterNode.Name": as("node"), "ClusterNode.NoRoute": keep,
+	"ClusterPod.Namespace": as("ns"), "ClusterPod.Name": as("pod"),
+	"AzureNode.SubscriptionID": (*Redactor).uid, "AzureNode.ResourceGroup": as("rg"), "AzureNode.VNet": as("vnet"),
+	"AzureNode.VNetResourceGroup": as("rg"), "AzureNode.Subnet": as("subnet"), "AzureNode.RouteTable": as("table"),
+	"AzureNode.RouteTableResourceGroup": as("rg"),
+	"RouteTable.ID":                     azureID, "RouteTable.Subnets": azureID, "RouteTable.File": file,
+	"UDR.Name": as("route"), "UDR.Type": keep,
+	"Subnet.ID": azureID, "Subnet.RouteTable": azureID, "Subnet.SecurityGroup": azureID, "Subnet.File": file,
+	"EffectiveRoutes.File": file,
+	"NIC.ID":               azureID, "NIC.Subnets": azureID, "NIC.File": file,
+	"HopCount.Link": link, "Peer.Link": link, "PairCount.Link": link, "MACPair.Link": link, "ARPCount.Link": link, "Series.Link": link,
+	"Drop.Location": keep, "Drop.Link": link, "Sample.Location": keep, "Sample.Link": link,
+	"Lost.Detail": text, "Probe.Link": link,
+	"Place.Link": link, "Evidence.Source": keep, "Evidence.Node": as("node"), "Finding.Nodes": as("node"), "Evidence.Text": text,
+	"Finding.Title": text, "Finding.Why": text, "Finding.Unseen": text, "Finding.Alternatives": text, "Finding.Fix": text, "Finding.Verify": text,
+}
+
+// copy is a deep copy of a value of the model, redacted. It sorts the pods of findings
+// again.
+func (r *Redactor) copy(v reflect.Value) reflect.Value {
+	switch x := v.Interface().(type) {
+	case netip.Addr:
+		return reflect.ValueOf(r.Addr(x))
+	case netip.Prefix:
+		return reflect.ValueOf(r.Prefix(x))
+	case netip.AddrPort:
+		return reflect.ValueOf(netip.AddrPortFrom(r.Addr(x.Addr()), x.Port()))
+	case model.MAC:
+		return reflect.ValueOf(r.MAC(x))
+	case model.MACMatch:
+		x.Addr = r.MAC(x.Addr)
+		return reflect.ValueOf(x)
+	case time.Time:
+		return v
+	case model.Sample:
+		x.Head = r.head(x.Protocol, x.Head)
+		x.Src, x.Dst, x.SrcMAC, x.DstMAC, x.Link = r.Addr(x.Src), r.Addr(x.Dst), r.MAC(x.SrcMAC), r.MAC(x.DstMAC), r.link(x.Link)
+		return reflect.ValueOf(x)
+	case map[string]string:
+		// Labels: which pods are meant was decided by those that they have.
+		if x == nil {
+			return v
+		}
+		return reflect.ValueOf(map[string]string{})
+	}
+	out := reflect.New(v.Type()).Elem()
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			out.Field(i).Set(r.field(v, i))
+		}
+		if f, ok := out.Addr().Interface().(*model.Finding); ok {
+			slices.SortFunc(f.Pods, netip.Addr.Compare)
+		}
+	case reflect.Slice:
+		if v.IsNil() {
+			return out
+		}
+		out.Set(reflect.MakeSlice(v.Type(), v.Len(), v.Len()))
+		for i := range v.Len() {
+			out.Index(i).Set(r.copy(v.Index(i)))
+		}
+	case reflect.Pointer:
+		if v.IsNil() {
+			return out
+		}
+		out.Set(reflect.New(v.Type().Elem()))
+		out.Elem().Set(r.copy(v.Elem()))
+	default:
+		return v
+	}
+	return out
+}
+
+// field is a struct's field, redacted.
+func (r *Redactor) field(v reflect.Value, i int) reflect.Value {
+	f := v.Field(i)
+	plain := reflect.TypeFor[string]()
+	if f.Type() != plain && f.Type() != reflect.TypeFor[[]string]() {
+		return r.copy(f)
+	}
+	treat := fields[v.Type().Name()+"."+v.Type().Field(i).Name]
+	if treat == nil {
+		// A field that nobody has thought of. A test wants none.
+		treat = text
+	}
+	if f.Type() == plain {
+		return reflect.ValueOf(treat(r, f.String()))
+	}
+	out := slices.Clone(f.Interface().([]string))
+	for i := range out {
+		out[i] = treat(r, out[i])
+	}
+	return reflect.ValueOf(out)
+}
+
+// learn remembers the names in a snapshot, and its broadcast addresses.
+func (r *Redactor) learn(s *model.Snapshot) {
+	if s == nil {
+		return
+	}
+	r.know(s.Node.Name, "node")
+	for _, pods := range [][]model.Pod{s.Pods, s.PastPods} {
+		for p := range model.Each(pods) {
+			r.know(p.Name, "pod")
+			r.know(p.Namespace, "ns")
+			r.knowAs(p.UID, r.uid(p.UID))
+			r.knowAs(path.Base(p.NetnsName), path.Base(r.netns(p.NetnsName)))
+			r.knowAs(p.Link, r.link(p.Link))
+			r.broadcastsOf(p.Addresses)
+		}
+	}
+	for _, p := range s.Cluster.Pods {
+		r.know(p.Name, "pod")
+		r.know(p.Namespace, "ns")
+	}
+	for _, n := range s.Cluster.Nodes {
+		r.know(n.Name, "node")
+	}
+	for l := range model.Each(s.Links) {
+		r.knowAs(l.Name, r.link(l.Name))
+		r.broadcastsOf(l.Addresses)
+	}
+	r.learnCloud(&s.Cluster.Azure)
+}
+
+func (r *Redactor) learnCloud(a *model.Azure) {
+	n := a.Node
+	r.knowAs(n.SubscriptionID, r.uid(n.SubscriptionID))
+	for kind, names := range map[string][]string{
+		"rg":   {n.ResourceGroup, n.VNetResourceGroup, n.RouteTableResourceGroup},
+		"vnet": {n.VNet}, "subnet": {n.Subnet}, "table": {n.RouteTable},
+	} {
+		for _, name := range names {
+			r.know(name, kind)
+		}
+	}
+	ids := func(list ...string) {
+		for _, id := range list {
+			r.azureParts(id, func(_ int, value, instead string) { r.knowAs(value, instead) })
+		}
+	}
+	for t := range model.Each(a.Tables) {
+		ids(append(t.Subnets, t.ID)...)
+		r.knowAs(path.Base(t.File), r.file(t.File))
+		r.knowRoutes(t.Routes)
+	}
+	for s := range model.Each(a.Subnets) {
+		ids(s.ID, s.RouteTable, s.SecurityGroup)
+		r.knowAs(path.Base(s.File), r.file(s.File))
+	}
+	for n := range model.Each(a.NICs) {
+		ids(append(n.Subnets, n.ID)...)
+		r.knowAs(path.Base(n.File), r.file(n.File))
+	}
+	for _, e := range a.Effective {
+		r.knowAs(path.Base(e.File), r.file(e.File))
+		r.knowRoutes(e.Routes)
+	}
+}
+
+func (r *Redactor) knowRoutes(list []model.UDR) {
+	for _, u := range list {
+		r.know(u.Name, "route")
+	}
+}
+
+func (r *Redactor) know(name, kind string) { r.knowAs(name, r.called(kind, name)) }
+
+// knowAs remembers what stands for a name in texts. The first that was learnt stays.
+func (r *Redactor) knowAs(name, instead string) {
+	if name == "" || name == instead || name == "." || name == "/" {
+		return
+	}
+	first := firstWord(name)
+	list := r.known[first]
+	if slices.ContainsFunc(list, func(k knownName) bool { return k.name == name }) {
+		return
+	}
+	list = append(list, knownName{name, instead})
+	slices.SortStableFunc(list, func(a, b knownName) int { return cmp.Compare(len(b.name), len(a.name)) })
+	r.known[first] = list
+}

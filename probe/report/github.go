@@ -1,0 +1,117 @@
+package report
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// Annotation is a remark on a GitHub Actions run.
+type Annotation struct {
+	// Level is error, warning or notice.
+	Level string
+	Title string
+	Text  string
+	// File is relative to the workspace, empty where it is about none. Line and
+	// Column count from 1; 0 is none.
+	File         string
+	Line, Column int
+}
+
+// In the data of a workflow command these would end it, or be decoded.
+var (
+	commandData  = strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A")
+	commandValue = strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", ":", "%3A", ",", "%2C")
+)
+
+// String is the annotation as a workflow command, on one line whatever it holds.
+func (a Annotation) String() string {
+	var b strings.Builder
+	b.WriteString("::" + a.Level + " ")
+	if a.File != "" {
+		b.WriteString("file=" + commandValue.Replace(Clean(a.File)) + ",")
+		if a.Line > 0 {
+			fmt.Fprintf(&b, "line=%d,", a.Line)
+		}
+		if a.Line > 0 && a.Column > 0 {
+			fmt.Fprintf(&b, "col=%d,", a.Column)
+		}
+	}
+	b.WriteString("title=" + commandValue.Replace(Clean(a.Title)) + "::")
+	// Line ends in the text are meant, all else is cleaned.
+	lines := strings.Split(a.Text, "\n")
+	for i := range lines {
+		lines[i] = Clean(lines[i])
+	}
+	b.WriteString(commandData.Replace(strings.Join(lines, "\n")))
+	return b.String()
+}
+
+func (c ci) annotations(j Judgement) []Annotation {
+	if t := j.Trial; t != nil {
+		if len(t.Wrong) == 0 {
+			return nil
+		}
+		text := append([]string{}, t.Wrong...)
+		for f := range model.Each(c.findings) {
+			text = append(text, "", c.plain(f))
+		}
+		if len(c.findings) == 0 {
+			text = append(text, "", c.verdict)
+		}
+		return []Annotation{{Level: "error", Title: "lasthop: not the verdict that " + t.Name + " expects", File: t.File, Line: t.Line, Text: strings.Join(text, "\n")}}
+	}
+	var out []Annotation
+	for f := range model.Each(c.findings) {
+		level := map[model.Severity]string{model.Critical: "warning", model.Warning: "warning"}[f.Severity]
+		switch {
+		case j.fails(f):
+			level = "error"
+		case level == "":
+			level = "notice"
+		}
+		out = append(out, Annotation{Level: level, Title: fmt.Sprintf("lasthop: %s on %s", f.Code, c.node), Text: c.plain(f)})
+	}
+	for _, d := range c.ways {
+		if d.dead != nil && d.dead.Finding == "" {
+			out = append(out, Annotation{Level: "error", Title: fmt.Sprintf("lasthop: dead hop on the %s", d.name), Text: d.why(c.names)})
+		}
+	}
+	if !j.Strict {
+		return out
+	}
+	for _, g := range c.gaps() {
+		out = append(out, Annotation{Level: "error", Title: "lasthop: incomplete on " + g.node, Text: SourceText(g.Source)})
+	}
+	return out
+}
+
+// maxSummary is less than the most that GitHub accepts of one step, 1 MiB.
+const maxSummary = 1000 << 10
+
+func (c ci) summary(w io.Writer, j Judgement) error {
+	var b bytes.Buffer
+	if t := j.Trial; t != nil {
+		verdict := "the verdict is the expected one"
+		if len(t.Wrong) > 0 {
+			verdict = "**not the expected verdict**: " + md(strings.Join(t.Wrong, "; "))
+		}
+		fmt.Fprintf(&b, "# Scenario %s\n\n%s (%s, line %d)\n\n", md(t.Name), verdict, md(t.File), t.Line)
+	}
+	if err := c.write(&b, Markdown, Style{}); err != nil {
+		return err
+	}
+	text := b.Bytes()
+	if len(text) > maxSummary {
+		whole := bytes.LastIndexByte(text[:maxSummary], '\n') + 1
+		text = fmt.Appendf(text[:whole:whole], "\nThe report is longer than GitHub accepts: %d bytes are left out.\n", len(text)-whole)
+	}
+	// The next step's summary begins on a line of its own.
+	if _, err := w.Write(append(text, '\n')); err != nil {
+		return fmt.Errorf("write summary: %w", err)
+	}
+	return nil
+}

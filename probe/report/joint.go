@@ -1,0 +1,173 @@
+package report
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// Joint is several nodes' observations of one time, judged together.
+type Joint struct {
+	Nodes    []model.NodeSeen
+	Findings []model.Finding
+	// Names are those of Called, of all nodes.
+	Names map[netip.Addr]string
+	// Focus are the addresses that were asked about; empty means all.
+	Focus []netip.Addr
+	// Limits say what was not judged, by request.
+	Limits []string
+}
+
+// Write writes the report. Only Text and Wide heed the style.
+func (r Joint) Write(w io.Writer, f Format, style Style) error { return write(w, f, style, r) }
+
+type (
+	jointDoc struct {
+		APIVersion string       `json:"apiVersion"`
+		Kind       string       `json:"kind"`
+		Nodes      []seenDoc    `json:"nodes"`
+		Findings   []findingDoc `json:"findings"`
+	}
+	seenDoc struct {
+		// Name is how findings name the node.
+		Name      string `json:"name"`
+		Recording string `json:"recording"`
+		// Reason is why nothing was concluded from the node's silence.
+		Reason string `json:"reason,omitempty"`
+		// The rest is absent where the recording could not be read.
+		Node    *nodeDoc    `json:"node,omitempty"`
+		Window  *windowDoc  `json:"window,omitempty"`
+		Sources []sourceDoc `json:"sources,omitempty"`
+		Pods    *int        `json:"pods,omitempty"`
+		Lost    *lostDoc    `json:"lost,omitempty"`
+	}
+)
+
+func (r Joint) doc() any {
+	return jointDoc{
+		APIVersion: APIVersion, Kind: "JointReport",
+		Nodes: mapped(r.Nodes, seenDocument), Findings: mapped(r.Findings, called(r.Names).finding),
+	}
+}
+
+func seenDocument(n model.NodeSeen) seenDoc {
+	d := seenDoc{Name: n.Name, Recording: n.Recording, Reason: n.Reason}
+	if n.Failed {
+		return d
+	}
+	node, window, lost := nodeDocument(n.Node), windowDocument(n.Window), lostDocument(n.Lost)
+	d.Node, d.Window, d.Lost, d.Pods = &node, &window, &lost, &n.Pods
+	d.Sources = mapped(n.Sources, func(src model.Source) sourceDoc { return sourceDoc(src) })
+	return d
+}
+
+func (r Joint) ndjson(w io.Writer) error {
+	l := &lines{w: w}
+	addAll(l, "Finding", mapped(r.Findings, called(r.Names).finding))
+	addAll(l, "Node", mapped(r.Nodes, seenDocument))
+	return l.err
+}
+
+func (r Joint) text(p *printer, wide bool) {
+	if len(r.Findings) == 0 {
+		p.prose(bold, "", r.Silence())
+		p.line("")
+	}
+	if len(r.Findings) > 1 {
+		for f := range model.Each(r.Findings) {
+			p.headline(r.Names, f)
+		}
+		p.line("")
+	}
+	for f := range model.Each(r.Findings) {
+		p.finding(r.windowOf(f), r.Names, f)
+	}
+	rows := r.nodeRows(wide)
+	if !wide {
+		rows = bounded(rows)
+	}
+	p.field("nodes", rows...)
+	p.field("not compared", r.notCompared()...)
+	p.field("left out", r.Limits...)
+}
+
+func (r Joint) markdown(w *bufio.Writer) {
+	if len(r.Findings) == 0 {
+		fmt.Fprintf(w, "# lasthop: %s\n\n", md(r.Silence()))
+	} else {
+		fmt.Fprintf(w, "# lasthop: %s on %s\n\n", Plural(len(r.Findings), "finding"), Plural(len(r.Nodes), "node"))
+	}
+	for f := range model.Each(r.Findings) {
+		markdownFinding(w, r.windowOf(f), r.Names, f)
+	}
+	fmt.Fprint(w, "| node | recording | watched | not compared |\n|---|---|---|---|\n")
+	for _, n := range r.Nodes {
+		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", md(n.Name), md(n.Recording), Duration(n.Window.Duration()), md(n.Reason))
+	}
+}
+
+// windowOf is a snapshot with the window of the finding's first node.
+func (r Joint) windowOf(f *model.Finding) *model.Snapshot {
+	s := &model.Snapshot{}
+	for i := len(r.Nodes) - 1; i >= 0; i-- {
+		if len(f.Nodes) == 0 || r.Nodes[i].Name == f.Nodes[0] {
+			s.Window = r.Nodes[i].Window
+		}
+	}
+	return s
+}
+
+// Silence is what a report without findings says first. It calls no node healthy.
+func (r Joint) Silence() string {
+	whole := 0
+	for _, n := range r.Nodes {
+		if n.Reason == "" {
+			whole++
+		}
+	}
+	verdict := fmt.Sprintf("no loss seen on %s nor between them", Plural(whole, "node"))
+	if len(r.Focus) > 0 {
+		verdict = "for the pods asked about: " + verdict
+	}
+	if n := len(r.Nodes) - whole; n > 0 {
+		verdict += fmt.Sprintf("; of %s nothing is concluded from silence (see below)", Plural(n, "other node"))
+	}
+	return strings.Join(append([]string{verdict}, r.Limits...), "; ")
+}
+
+// nodeRows say what was watched of each node.
+func (r Joint) nodeRows(wide bool) []string {
+	var rows []string
+	for _, n := range r.Nodes {
+		if n.Failed {
+			continue
+		}
+		row := fmt.Sprintf("%s, %s by %s; %s", NodeText(n.Node), Duration(n.Window.Duration()), EngineText(n.Node), Plural(n.Pods, "pod"))
+		if gaps := Gaps(&model.Snapshot{Sources: n.Sources}); len(gaps) > 0 {
+			row += "; incomplete: " + strings.Join(mapped(gaps, func(g model.Source) string { return g.Name }), ", ")
+		}
+		if Lost(n.Lost) {
+			row += "; lost by lasthop: " + strings.Join(LostText(n.Lost), ", ")
+		}
+		if wide {
+			row += "; from " + n.Recording
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// notCompared names the nodes from whose silence nothing is concluded.
+func (r Joint) notCompared() []string {
+	var rows []string
+	for _, n := range r.Nodes {
+		if n.Reason != "" {
+			rows = append(rows, fmt.Sprintf("%s: %s", n.Name, n.Reason))
+		}
+	}
+	return rows
+}

@@ -1,0 +1,48 @@
+package session
+
+import (
+	"testing"
+	"time"
+)
+
+// run reads the state for long, which takes cost each time, beside other work that takes
+// 1/beside of the time. It returns how much of the time both took, and the longest pause.
+func (p *pace) run(cost, long time.Duration, beside int, changing bool) (share float64, longest time.Duration) {
+	var now, used time.Duration
+	passed, spent := time.Duration(0), cost
+	for now < long {
+		pause := p.next(passed, spent, changing)
+		passed, spent = pause, cost+pause/time.Duration(beside)
+		now, used, longest = now+passed, used+spent, max(longest, pause)
+	}
+	return float64(used) / float64(now), longest
+}
+
+// TestPace reads a state that takes long: at first each second where something changes,
+// but over time never beyond the share, until the state would become too old.
+func TestPace(t *testing.T) {
+	const cost, beside = 100 * time.Millisecond, 100
+	var p pace
+	for i := range 4 {
+		if pause := p.next(pollEvery, cost, true); pause != pollEvery {
+			t.Errorf("a change: pause %d is %v, want %v", i, pause, pollEvery)
+		}
+	}
+	for _, changing := range []bool{true, false} {
+		for range 3 {
+			share, longest := p.run(cost, time.Hour, beside, changing)
+			if share > 1.01/stateShare || longest >= stateLatest {
+				t.Errorf("changing %v: it took %.4f of a CPU, and %v between two reads", changing, share, longest)
+			}
+		}
+	}
+	if share, longest := new(pace).run(cost, time.Hour, beside, true); share > 1.01/stateShare || longest >= stateLatest {
+		t.Errorf("changes from the start: it took %.4f of a CPU, and %v between two reads", share, longest)
+	}
+	if _, longest := new(pace).run(2*time.Second, time.Hour, beside, true); longest != stateLatest {
+		t.Errorf("a state that takes 2 s is %v old", longest)
+	}
+	if _, longest := new(pace).run(time.Millisecond, time.Hour, 1000, false); longest != pollEvery {
+		t.Errorf("a small state is %v old", longest)
+	}
+}
