@@ -252,7 +252,7 @@ func (s *screen) applyFilter() {
 // nextSort sorts by the next column that is shown, then by none.
 func (s *screen) nextSort() {
 	c := s.list()
-	cols := view.Columns(s.tab)
+	cols := s.data.Columns(s.tab)
 	for c.by++; c.by < len(cols) && cols[c.by].From > view.ListWidth(s.width); c.by++ {
 	}
 	c.reverse = false

@@ -153,7 +153,7 @@ func kubenetFindings(pods int) []model.Tracked {
 }
 
 // kubenetPath is what the tables of that node do with a pod's packets.
-func kubenetPath(s *model.Snapshot, findings []model.Finding, pod, to netip.Addr) model.Path {
+func kubenetPath(_ model.Reading, findings []model.Finding, pod, to netip.Addr) model.Path {
 	n := model.Counted
 	p := model.Path{Pod: pod, To: to, Port: 8443, Proto: 6, Pair: to == addr("10.244.3.21")}
 	same := func(number int, kind model.HopKind, link, decision string, rules ...string) model.PathHop {

@@ -86,7 +86,7 @@ func TestHostileText(t *testing.T) {
 		for j := range r.Findings {
 			r.Findings[j].Severity = model.Critical
 		}
-		trace := func(s *model.Snapshot, f []model.Finding, pod, to netip.Addr) model.Path {
+		trace := func(s model.Reading, f []model.Finding, pod, to netip.Addr) model.Path {
 			p := kubenetPath(s, f, pod, to)
 			poison(reflect.ValueOf(&p).Elem(), func() string {
 				i++

@@ -56,7 +56,7 @@ func keyTable() []binding {
 		{bind("S", "S", "reverse the order"), "List", nil, onList, do((*screen).turnSort)},
 
 		{bind("w", "w", "window"), "Reading", onList, nil, (*screen).nextWindow},
-		{bind("p", "p", "pause"), "Reading", always, nil, (*screen).freeze},
+		{bind("p", "p", "pause"), "Reading", canPause, canPause, (*screen).freeze},
 		{bind("r", "r", "rescan"), "Live", nil, isLive, (*screen).rescan},
 		{bind("ctrl+r", "ctrl+r", "reset counters"), "Live", nil, isLive, (*screen).reset},
 		{bind(".", ".", "step"), "Replay", isReplay, isReplay, step(1)},
@@ -118,9 +118,15 @@ func hasPath(s *screen) bool { return onPath(s) && s.path.Path != nil }
 func onPathWithFinding(s *screen) bool {
 	return onPath(s) && s.pathFinding() >= 0
 }
-func onList(s *screen) bool     { return s.list() != nil && s.page == view.NoPage }
-func isReplay(s *screen) bool   { return s.player != nil }
-func isLive(s *screen) bool     { return s.player == nil && !onPath(s) }
+func onList(s *screen) bool   { return s.list() != nil && s.page == view.NoPage }
+func isReplay(s *screen) bool { return s.player != nil }
+func canPause(s *screen) bool { return !s.still() }
+func isLive(s *screen) bool {
+	return s.player == nil && !s.still() && !onPath(s)
+}
+
+// still reports whether recordings are shown that do not play.
+func (s *screen) still() bool   { return s.player == nil && s.data.Reading.Replay }
 func canExport(s *screen) bool  { return s.opts.Export != nil }
 func canSuspend(s *screen) bool { return s.opts.Shell != nil }
 
@@ -144,7 +150,8 @@ func (s *screen) hints() []view.Hint {
 		if h.Key == "p" && s.frozen {
 			h.Does = "continue"
 		}
-		if b.section == "Replay" && s.player == nil || b.section == "Live" && s.player != nil || h.Key == "ctrl+z" && s.opts.Shell == nil {
+		switch {
+		case b.section == "Replay" && s.player == nil, b.section == "Live" && (s.player != nil || s.still()), h.Key == "p" && s.still(), h.Key == "ctrl+z" && s.opts.Shell == nil:
 			continue
 		}
 		out = append(out, h)

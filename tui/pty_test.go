@@ -424,6 +424,25 @@ func TestTerminalStartsOnResize(t *testing.T) {
 	c.wait(0)
 }
 
+// TestTerminalEsc sends Esc and another key at once, as they come over a slow
+// connection.
+func TestTerminalEsc(t *testing.T) {
+	t.Parallel()
+	c := openConsole(t, 80, 24, "", plainEnv)
+	c.awaitText("Enter to start")
+	c.write("\r\r")
+	c.awaitText("(likely)")
+	c.write("\x1b2")
+	want := expected(t, 80, 24, "2")
+	c.await("the frame of 2:\n"+want, func(s string) bool { return s == want })
+	c.write("/led\x1b\r")
+	path := expected(t, 80, 24, "2 enter")
+	c.await("the frame of the first pod's path:\n"+path, func(s string) bool { return s == path })
+	c.write("\x1bQ")
+	c.awaitText("summary: 4 findings")
+	c.wait(0)
+}
+
 func TestTerminalColors(t *testing.T) {
 	t.Parallel()
 	c := openConsole(t, 80, 24, "", []string{"LANG=C.UTF-8"})

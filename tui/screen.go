@@ -1,9 +1,11 @@
 package tui
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
+	"unicode"
 
 	"charm.land/bubbles/v2/textinput"
 	tea "charm.land/bubbletea/v2"
@@ -151,6 +153,9 @@ func (s *screen) resize(msg tea.WindowSizeMsg) {
 }
 
 func (s *screen) key(k tea.KeyPressMsg) tea.Cmd {
+	if k.Mod.Contains(tea.ModAlt) {
+		return tea.Sequence(s.key(tea.KeyPressMsg{Code: tea.KeyEscape}), s.key(unescaped(k)))
+	}
 	s.status = ""
 	switch {
 	case !s.started:
@@ -159,6 +164,21 @@ func (s *screen) key(k tea.KeyPressMsg) tea.Cmd {
 		return s.edit(k)
 	}
 	return s.press(k)
+}
+
+// unescaped is the key of one that was reported as pressed with Alt. A terminal sends
+// Esc in front of such a key, and so does one who presses Esc and then the key where
+// both arrive at once, as over a slow connection. No key here takes Alt.
+func unescaped(k tea.KeyPressMsg) tea.KeyPressMsg {
+	k.Mod &^= tea.ModAlt
+	r := k.Code
+	if k.Mod.Contains(tea.ModShift) {
+		r = cmp.Or(k.ShiftedCode, unicode.ToUpper(r))
+	}
+	if !k.Mod.Contains(tea.ModCtrl) && unicode.IsPrint(r) {
+		k.Text = string(r)
+	}
+	return k
 }
 
 func (s *screen) atGate(k tea.KeyPressMsg) tea.Cmd {
@@ -263,7 +283,7 @@ func (s *screen) trace(pod, to netip.Addr) *model.Path {
 	if s.opts.Trace == nil || !pod.IsValid() || !to.IsValid() {
 		return nil
 	}
-	p := s.opts.Trace(s.data.Reading.Snapshot, s.data.Open(), pod, to)
+	p := s.opts.Trace(s.data.Reading, s.data.Open(), pod, to)
 	return &p
 }
 
@@ -361,6 +381,8 @@ func (s *screen) mode() string {
 		return "ENDED " + at
 	case s.player != nil:
 		return replayMode(s.frozen, s.speed) + " " + at
+	case s.still():
+		return "RECORDED " + at
 	case s.frozen:
 		return "FROZEN " + at
 	}

@@ -74,8 +74,8 @@ func TestSortShows(t *testing.T) {
 }
 
 // returning is a path whose packets end on their way back.
-func returning(_ *model.Snapshot, _ []model.Finding, pod, to netip.Addr) model.Path {
-	p := kubenetPath(nil, nil, pod, to)
+func returning(_ model.Reading, _ []model.Finding, pod, to netip.Addr) model.Path {
+	p := kubenetPath(model.Reading{}, nil, pod, to)
 	p.Return[3].Dead, p.Return[3].Finding = true, "StaleMACRewrite"
 	return p
 }

@@ -56,7 +56,7 @@ type Options struct {
 	// Intro is a sentence for the time before the first reading.
 	Intro string
 	// Trace follows a pod's packets to another address. It is pure.
-	Trace func(s *model.Snapshot, findings []model.Finding, pod, to netip.Addr) model.Path
+	Trace func(r model.Reading, findings []model.Finding, pod, to netip.Addr) model.Path
 	// Describe says what a dropped packet is. It is pure.
 	Describe func(model.Sample) string
 	// Export writes the report of a reading, and returns its path. It may be nil.

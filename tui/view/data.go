@@ -23,15 +23,18 @@ type Data struct {
 	// when they are first asked for, since few frames show them.
 	Events func() []Row
 
-	names  map[netip.Addr]string // report.Names
-	peers  func() map[netip.Addr]map[netip.Addr]uint64
-	series map[netip.Addr][]*model.Series
-	open   []model.Finding
-	decode func(model.Sample) string
+	// names are report.Names, called report.Called.
+	names, called map[netip.Addr]string
+	peers         func() map[netip.Addr]map[netip.Addr]uint64
+	series        map[netip.Addr][]*model.Series
+	open          []model.Finding
+	decode        func(model.Sample) string
 	// dropped is how many pod packets were lost in the window because the
 	// kernel dropped them; loss reports whether a drop is such a loss.
 	dropped model.Count
 	loss    func(*model.Drop) bool
+	// nodes are those of a reading of several nodes.
+	nodes []*Data
 }
 
 // Row is one line of a list.
@@ -91,19 +94,18 @@ func last(rates []float64) float64 {
 // nothing has been read yet. decode puts a packet's head into words; it may be
 // nil.
 func NewData(r model.Reading, decode func(model.Sample) string) *Data {
+	if len(r.Nodes) > 0 {
+		return newJoint(r, decode)
+	}
 	if r.Snapshot == nil {
 		r.Snapshot = &model.Snapshot{}
 	}
 	s := r.Snapshot
-	d := &Data{Reading: r, decode: decode, names: report.Names(s), series: make(map[netip.Addr][]*model.Series)}
+	d := &Data{Reading: r, decode: decode, names: report.Names(s), called: report.Called(s), series: make(map[netip.Addr][]*model.Series)}
 	for i := range r.Series {
 		d.series[r.Series[i].Addr] = append(d.series[r.Series[i].Addr], &r.Series[i])
 	}
-	for i := range r.Findings {
-		if !r.Findings[i].Closed {
-			d.open = append(d.open, r.Findings[i].Finding)
-		}
-	}
+	d.open = openOf(r.Findings)
 	d.loss = model.NewDropClassifier(s).Lost
 	drops := d.podDrops()
 	d.Findings = d.findingRows()
@@ -111,6 +113,16 @@ func NewData(r model.Reading, decode func(model.Sample) string) *Data {
 	d.peers = sync.OnceValue(d.findPeers)
 	d.Events = sync.OnceValue(d.eventRows)
 	return d
+}
+
+func openOf(findings []model.Tracked) []model.Finding {
+	var out []model.Finding
+	for f := range model.Each(findings) {
+		if !f.Closed {
+			out = append(out, f.Finding)
+		}
+	}
+	return out
 }
 
 // Open are the findings of the latest reading.
@@ -157,9 +169,9 @@ func (d *Data) isPod(a netip.Addr) bool {
 
 // name is a pod's name, or its address if it has none.
 func (d *Data) name(a netip.Addr) string {
-	switch {
-	case d.isPod(a) && d.names[a] != "":
-		return clean(d.names[a])
+	switch name := d.called[a]; {
+	case name != "" && name != report.ThisNode:
+		return clean(name)
 	case !a.IsValid():
 		return unknown
 	}
@@ -178,7 +190,7 @@ func (d *Data) eitherPod(src, dst netip.Addr) string {
 }
 
 // named is an address behind its name, if it has one.
-func (d *Data) named(a netip.Addr) string { return clean(report.Named(d.names, a)) }
+func (d *Data) named(a netip.Addr) string { return clean(report.Named(d.called, a)) }
 
 // perSecond is a count as a rate over the window; NaN without a window.
 func (d *Data) perSecond(n uint64) float64 {
@@ -303,7 +315,7 @@ func (d *Data) between(r Row, src, dst netip.Addr) Row {
 // describe says what packet a sample is of.
 func (d *Data) describe(x *model.Sample) string {
 	if d.decode != nil {
-		if what := clean(d.decode(*x)); what != "" {
+		if what := clean(report.Brief(d.called, d.decode(*x))); what != "" {
 			return what
 		}
 	}

@@ -47,7 +47,7 @@ func (d *Data) findingEvents() []Row {
 		if len(f.Pods) > 0 {
 			who = d.name(f.Pods[0])
 		}
-		severity, rest := report.Headline(&f.Finding)
+		severity, rest := report.Headline(d.called, &f.Finding)
 		what := severity + " " + rest
 		add := func(at time.Time, kind string, style Style) {
 			if at.IsZero() {
@@ -118,18 +118,26 @@ func (d *Data) dropEvents() []Row {
 		return cmp.Or(b.Last.Compare(a.Last), compareBool(!d.loss(a), !d.loss(b)))
 	})
 	for _, x := range latest[:min(len(latest), maxEvents)] {
-		what := fmt.Sprintf("%sx %s: %s > %s %s, %s", number(x.Packets), report.ReasonText(x.Reason), d.name(x.Src), d.name(x.Dst),
+		what := fmt.Sprintf("%sx %s: %s > %s %s, %s", number(x.Packets), report.ReasonText(x.Reason), d.dropEnd(x, x.Src), d.dropEnd(x, x.Dst),
 			model.ProtoName(x.Proto), report.DropPlace(x.Location, x.Link))
 		at := x.Last
 		if at.IsZero() {
 			at = d.Reading.At
 		}
 		kind, style := d.dropKind(x)
-		r := event(at, fmt.Sprint("drop", x.Src, x.Dst, x.Proto, x.Reason, x.Location, x.IfIndex, x.Netns), kind, style, d.eitherPod(x.Src, x.Dst), what, x.Src, x.Dst)
+		r := event(at, fmt.Sprint("drop", x.Src, x.Dst, x.Range, x.Proto, x.Reason, x.Location, x.IfIndex, x.Netns), kind, style, d.eitherPod(x.Src, x.Dst), what, x.Src, x.Dst)
 		r.Faint = kind == freed
 		rows = append(rows, d.between(r, x.Src, x.Dst))
 	}
 	return rows
+}
+
+// dropEnd names an end of a drop, or the range that it is in.
+func (d *Data) dropEnd(x *model.Drop, end netip.Addr) string {
+	if far := x.Far(end); far.IsValid() && !far.IsSingleIP() {
+		return far.String()
+	}
+	return d.name(end)
 }
 
 func (d *Data) sampleEvents() []Row {

@@ -178,7 +178,7 @@ func (f Frame) header() string {
 		rank int // the highest is left out first
 	}{
 		{"lasthop", 5}, {clean(cmp.Or(s.Node.Name, report.ThisNode)), 4}, {clean(cmp.Or(s.Node.Plugin, "unknown plugin")), 6}, {f.Mode, 0},
-		{"win " + f.window(), 1}, {clean(report.EngineText(s.Node)) + " " + f.sources(), 2}, {"drops " + f.drops(), 3}, {f.Theme.spark(f.Data.Reading.Drops, 12), 7},
+		{"win " + f.window(), 1}, {clean(f.Data.engine()) + " " + f.sources(), 2}, {"drops " + f.drops(), 3}, {f.Theme.spark(f.Data.Reading.Drops, 12), 7},
 	}
 	if narrow {
 		parts[5].text = f.sources()
@@ -229,12 +229,16 @@ func (f Frame) windowName() string {
 // sources is how many sources were read whole, with a mark where lasthop missed
 // something on the node itself.
 func (f Frame) sources() string {
-	s := f.Data.Reading.Snapshot
-	if len(s.Sources) == 0 {
+	all, read, whole := 0, 0, true
+	for _, n := range f.Data.each() {
+		s := n.Reading.Snapshot
+		all, read, whole = all+len(s.Sources), read+len(s.Sources)-len(report.Unread(s)), whole && report.Whole(s)
+	}
+	if all == 0 {
 		return "-(!)"
 	}
-	text := fmt.Sprintf("%d/%d", len(s.Sources)-len(report.Unread(s)), len(s.Sources))
-	if !report.Whole(s) {
+	text := fmt.Sprintf("%d/%d", read, all)
+	if !whole || !f.Data.compared() {
 		text += "(!)"
 	}
 	return text
@@ -369,7 +373,7 @@ func (f Frame) listTab(h int) []string {
 		}
 		left := ListWidth(f.Width)
 		side := f.Width - left - 1
-		upper := t.beside(t.list(Columns(f.Tab), f.List, f.windowName(), left, h-tail, empty), t.limit(f.preview(side-1), side-1, h-tail), left)
+		upper := t.beside(t.list(f.Data.Columns(f.Tab), f.List, f.windowName(), left, h-tail, empty), t.limit(f.preview(side-1), side-1, h-tail), left)
 		if tail == 0 {
 			return upper
 		}
@@ -381,7 +385,7 @@ func (f Frame) listTab(h int) []string {
 	}
 	// The preview gets what a short list leaves.
 	below = max(below, h-max(len(f.List.Rows), 1)-2)
-	lines := t.list(Columns(f.Tab), f.List, f.windowName(), f.Width, h-below, empty)
+	lines := t.list(f.Data.Columns(f.Tab), f.List, f.windowName(), f.Width, h-below, empty)
 	if below > 1 {
 		lines = append(lines, t.separator("preview", f.Width))
 		lines = append(lines, t.limit(f.preview(f.Width), f.Width, below-1)...)
@@ -419,27 +423,27 @@ func (f Frame) path(h int) []string {
 	room := h - 1
 	switch {
 	case f.Width/2 >= oneColumn:
-		listed := min(max(len(hops), len(other))+2, max(room*2/3, 2))
+		listed := min(max(hopLines(hops), hopLines(other))+2, max(room*2/3, 2))
 		left := f.Width / 2
 		lines = append(lines, t.beside(d.hopTable(t, name, hops, v.Cursor, left, listed), d.hopTable(t, otherName, other, -1, f.Width-left-1, listed), left)...)
-	case f.Width >= wideWidth && len(hops)+len(other)+4 <= room*2/3:
-		lines = append(lines, d.hopTable(t, name, hops, v.Cursor, f.Width, len(hops)+2)...)
-		lines = append(lines, d.hopTable(t, otherName, other, -1, f.Width, len(other)+2)...)
+	case f.Width >= wideWidth && hopLines(hops)+hopLines(other)+4 <= room*2/3:
+		lines = append(lines, d.hopTable(t, name, hops, v.Cursor, f.Width, hopLines(hops)+2)...)
+		lines = append(lines, d.hopTable(t, otherName, other, -1, f.Width, hopLines(other)+2)...)
 	default:
 		back := []string{d.summary(other, otherName)}
 		if width(back[0]) > f.Width {
 			back = wrap(back[0], f.Width)
 		}
-		listed := min(len(hops)+1, max(room-2-len(back), 1))
+		listed := min(hopLines(hops)+1, max(room-2-len(back), 1))
 		if f.Width < oneColumn {
-			listed = min(len(hops), max(room-len(back), 1))
+			listed = min(hopLines(hops), max(room-len(back), 1))
 		}
 		lines = append(lines, d.hopList(t, hopColumns, hops, v.Cursor, f.Width, listed)...)
 		lines = append(lines, back...)
 	}
 	if left := h - len(lines); left > 1 {
 		detail := d.HopPage(t, v, f.Width)
-		lines = append(lines, t.separator("hop; counts are "+report.PathScope(d.Reading.Snapshot, v.Path), f.Width))
+		lines = append(lines, t.separator("hop; counts are "+d.scope(v.Path, v.Hop()), f.Width))
 		lines = append(lines, t.limit(detail, f.Width, min(len(detail), left-1))...)
 	}
 	if left := h - len(lines); left > 4 && f.Width >= wideWidth {

@@ -22,6 +22,9 @@ func Gate(t Theme, d *Data, intro string, w int) string {
 		text = fmt.Sprintf("lasthop on %s: %s, %s, packets watched by %s, uplinks: %s. Sources: %s. It observes and changes nothing.",
 			report.NodeText(s.Node), report.Plural(len(s.Pods), "pod"), report.Plural(len(s.Links), "link"),
 			report.EngineText(s.Node), report.UplinksText(s.Node), strings.Join(sources, "; "))
+		if len(d.nodes) > 0 {
+			text = fmt.Sprintf("lasthop on %s, recorded at one time: %s. %s.", s.Node.Name, d.allNodes(), report.Plural(len(s.Pods), "pod"))
+		}
 	}
 	out := strings.Join(wrap(clean(text), min(w, 80)), "\n") + "\nEnter to start, q to quit."
 	if t.ASCII {

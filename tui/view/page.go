@@ -63,8 +63,8 @@ func (p *page) title(s string) {
 	p.add(p.paint(Strong, clean(s)))
 }
 
-func (p *page) headline(f *model.Finding) {
-	severity, rest := report.Headline(f)
+func (p *page) headline(names map[netip.Addr]string, f *model.Finding) {
+	severity, rest := report.Headline(names, f)
 	p.styled(severityStyle(f.Severity), severity+" "+rest)
 }
 
@@ -74,14 +74,16 @@ func (d *Data) FindingPage(t Theme, f *model.Tracked, w int) []string {
 	// The longest label is "last hop alive".
 	const wide = 15
 	p := &page{Theme: t, w: w}
-	p.headline(&f.Finding)
+	p.headline(d.called, &f.Finding)
 	seen := "since " + clock(f.First)
 	if f.Closed {
 		seen = fmt.Sprintf("from %s to %s, closed", clock(f.First), clock(f.Last))
 	}
-	p.labelled(wide, "seen", seen)
+	if !f.First.IsZero() {
+		p.labelled(wide, "seen", seen)
+	}
 	var names []report.Section
-	for _, x := range report.Sections(d.Reading.Snapshot, d.names, &f.Finding) {
+	for _, x := range report.Sections(d.Reading.Snapshot, d.called, &f.Finding) {
 		if x.Names {
 			names = append(names, x)
 			continue
@@ -107,8 +109,10 @@ func (d *Data) RawPage(t Theme, f *model.Tracked, w int) []string {
 		p.title("hops of " + d.named(a))
 		d.hops(p, a)
 	}
-	p.title("drops")
-	d.listDrops(p, concerned)
+	for _, n := range d.each() {
+		p.title("drops" + d.on(n))
+		n.listDrops(p, concerned)
+	}
 	p.title("MACs")
 	n := 0
 	for x := range model.Each(s.Traffic.MACs) {
@@ -155,6 +159,7 @@ func (d *Data) listDrops(p *page, concerned func(netip.Addr) bool) {
 
 // hops lists what was counted of an address, hop by hop, with the recent rates.
 func (d *Data) hops(p *page, a netip.Addr) {
+	d = d.home(a)
 	var hops []model.HopCount
 	for _, h := range d.Reading.Snapshot.Traffic.Hops {
 		if h.Addr == a {
@@ -214,6 +219,12 @@ func (d *Data) why(source string) string {
 // NodePage is what is known of the node itself.
 func (d *Data) NodePage(t Theme, w int) []string {
 	p := &page{Theme: t, w: w}
+	if len(d.nodes) > 0 {
+		for _, n := range d.nodes {
+			p.lines = append(append(p.lines, n.NodePage(t, w)...), "")
+		}
+		return p.lines
+	}
 	s := d.Reading.Snapshot
 	n := s.Node
 	p.title("node")
@@ -221,7 +232,7 @@ func (d *Data) NodePage(t Theme, w int) []string {
 	p.field("Kernel", cmp.Or(n.Kernel, "unknown"))
 	plugin := cmp.Or(n.Plugin, "unknown")
 	if len(n.PluginBy) > 0 {
-		plugin += ", by " + strings.Join(n.PluginBy, ", ")
+		plugin += ": " + strings.Join(n.PluginBy, ", ")
 	}
 	p.field("Plugin", plugin)
 	if n.Policy != "" {
@@ -318,6 +329,13 @@ func texts(prefixes []netip.Prefix) string { return strings.Trim(fmt.Sprint(pref
 // CoveragePage says of each source whether it was read, or why not.
 func (d *Data) CoveragePage(t Theme, w int) []string {
 	p := &page{Theme: t, w: w}
+	if len(d.nodes) > 0 {
+		for _, n := range d.nodes {
+			p.title(n.Reading.Snapshot.Node.Name)
+			p.lines = append(p.lines, n.CoveragePage(t, w)...)
+		}
+		return p.lines
+	}
 	p.title("what lasthop could look at")
 	for _, src := range d.Reading.Snapshot.Sources {
 		style := Warning

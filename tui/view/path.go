@@ -90,6 +90,9 @@ var (
 	}()
 )
 
+// hopColumn is the place of the hops among them.
+const hopColumn = 2
+
 // never is wider than any screen.
 const never = 1 << 20
 
@@ -111,7 +114,7 @@ func (d *Data) headlines(code model.Code) []string {
 	var out []string
 	for _, f := range d.open {
 		if f.Code == code {
-			severity, rest := report.Headline(&f)
+			severity, rest := report.Headline(d.called, &f)
 			out = append(out, severity+" "+rest)
 		}
 	}
@@ -122,7 +125,7 @@ func (d *Data) headlines(code model.Code) []string {
 }
 
 func (d *Data) hopRow(h *model.PathHop) *Row {
-	decision := clean(report.HopDecision(h))
+	decision := clean(report.HopDecision(d.called, h))
 	style := Plain
 	switch {
 	case h.Finding != "":
@@ -135,8 +138,9 @@ func (d *Data) hopRow(h *model.PathHop) *Row {
 		lost.Style = Critical
 	}
 	index := unknown
-	for i := range d.Reading.Snapshot.Links {
-		if l := &d.Reading.Snapshot.Links[i]; h.Kind != model.HopPod && h.Link != "" && l.Name == h.Link {
+	links := d.node(h.Node).Reading.Snapshot.Links
+	for i := range links {
+		if l := &links[i]; h.Kind != model.HopPod && h.Link != "" && l.Name == h.Link {
 			index = number(uint64(max(l.Index, 0)))
 		}
 	}
@@ -179,6 +183,12 @@ func firstKnown(counts ...model.Count) model.Count {
 func (d *Data) hopList(t Theme, cols []Column, hops []model.PathHop, cursor, w, h int) []string {
 	l := List{Cursor: cursor, By: -1}
 	for i := range hops {
+		if begins(hops, i) {
+			l.Rows = append(l.Rows, t.nodeRow(hops[i].Node))
+		}
+		if i == cursor {
+			l.Cursor = len(l.Rows)
+		}
 		r := d.hopRow(&hops[i])
 		name := r.Cells[1].Text + " " + r.Cells[2].Text
 		r.Brief = t.fit(cmp.Or(r.Cells[0].Text, " "), 1) + t.fit(name, 16) + " " + t.right(counts(&hops[i]), 8) + " " + r.Cells[8].Text
@@ -225,7 +235,7 @@ func (d *Data) PathTitle(t Theme, v PathView, w int) string {
 }
 
 func (d *Data) ends(p *model.Path) (from, to string) {
-	from, to = report.PathEnds(d.names, p)
+	from, to = report.PathEnds(d.called, p)
 	return clean(from), clean(to)
 }
 
@@ -305,7 +315,7 @@ func (p *page) chain(ends string, hops []string) {
 func shortHop(h *model.PathHop) string {
 	short := map[model.HopKind]string{
 		model.HopPod: "pod", model.HopBridge: "bridge", model.HopConntrack: "nat", model.HopPolicy: "fwd",
-		model.HopRoute: "route", model.HopNeighbor: "neigh", model.HopLocal: "node",
+		model.HopRoute: "route", model.HopNeighbor: "neigh", model.HopLocal: "node", model.HopBetween: "between",
 	}
 	if s, ok := short[h.Kind]; ok {
 		return s
@@ -337,7 +347,10 @@ func (d *Data) HopPage(t Theme, v PathView, w int) []string {
 	}
 	p.add(p.paint(Strong, fmt.Sprintf("hop %d  %s", h.N, hopName(h))))
 	p.field("Decision", cmp.Or(h.Decision, "not known"))
-	p.field("Counted", fmt.Sprintf("in %s, out %s, lost %s, %s", count(h.In), count(h.Out), count(h.Lost), report.PathScope(d.Reading.Snapshot, v.Path)))
+	p.field("Counted", fmt.Sprintf("in %s, out %s, lost %s, %s", count(h.In), count(h.Out), count(h.Lost), d.scope(v.Path, h)))
+	if h.Node != "" {
+		p.field("Node", h.Node)
+	}
 	side, whose := model.AsSource, "/s sent by the pod "
 	if v.Reverse {
 		side, whose = model.AsDestination, "/s for the pod "
@@ -367,9 +380,9 @@ func (d *Data) PathText(v PathView) string {
 	}
 	var b strings.Builder
 	t := NewTheme("mono", true)
-	b.WriteString(d.PathTitle(t, PathView{Path: v.Path}, never) + "; counts are " + report.PathScope(d.Reading.Snapshot, v.Path) + "\n")
+	b.WriteString(d.PathTitle(t, PathView{Path: v.Path}, never) + "; counts are " + d.scope(v.Path, nil) + "\n")
 	for _, hops := range [][]model.PathHop{v.Path.Forward, v.Path.Return} {
-		for _, line := range d.hopList(t, wideHopColumns, hops, -1, textWidth, len(hops)+1) {
+		for _, line := range d.hopList(t, wideHopColumns, hops, -1, textWidth, hopLines(hops)+1) {
 			b.WriteString(strings.TrimRight(line, " ") + "\n")
 		}
 	}

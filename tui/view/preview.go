@@ -3,6 +3,7 @@ package view
 import (
 	"cmp"
 	"fmt"
+	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
@@ -50,9 +51,11 @@ func (f Frame) preview(w int) []string {
 }
 
 func (f Frame) findingPreview(p *page, x *model.Tracked) {
-	p.headline(&x.Finding)
-	for _, s := range report.Sections(f.Data.Reading.Snapshot, f.Data.names, &x.Finding) {
+	p.headline(f.Data.called, &x.Finding)
+	for _, s := range report.Sections(f.Data.Reading.Snapshot, f.Data.called, &x.Finding) {
 		switch s.Name {
+		case "nodes":
+			p.prose("nodes: " + strings.Join(s.Values, ", "))
 		case "lost":
 			p.prose("lost: " + s.Values[0])
 			p.chain(f.Data.Chain(f.Preview))

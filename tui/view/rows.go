@@ -69,22 +69,32 @@ func Columns(t TabID) []Column { return columns[t] }
 // that was not read is a row, never silence.
 func (d *Data) findingRows() []Row {
 	var rows []Row
-	s := d.Reading.Snapshot
 	if len(d.open) == 0 && !d.Reading.At.IsZero() {
-		rows = append(rows, skipped("none", "NONE", "", report.Report{Snapshot: s}.Silence(d.dropped.N)))
+		rows = append(rows, skipped("none", "NONE", "", d.silence()))
 	}
 	for i := range d.Reading.Findings {
 		rows = append(rows, d.findingRow(&d.Reading.Findings[i]))
 	}
+	if len(d.nodes) > 0 {
+		return append(rows, d.gapRows()...)
+	}
+	return append(rows, d.unreadRows("")...)
+}
+
+// unreadRows are the sources that were not read, and what lasthop lost. on stands before
+// the reasons.
+func (d *Data) unreadRows(on string) []Row {
+	var rows []Row
+	s := d.Reading.Snapshot
 	for _, src := range report.Unread(s) {
 		word := "SKIP"
 		if src.Status == model.Partial {
 			word = "PART"
 		}
-		rows = append(rows, skipped("source "+src.Name, word, src.Name, cmp.Or(src.Detail, string(src.Status))))
+		rows = append(rows, skipped("source "+on+src.Name, word, src.Name, on+cmp.Or(src.Detail, string(src.Status))))
 	}
 	if report.Lost(s.Traffic.Lost) {
-		rows = append(rows, skipped("lost", "LOST", "lasthop itself", strings.Join(report.LostText(s.Traffic.Lost), "; ")))
+		rows = append(rows, skipped("lost"+on, "LOST", "lasthop itself", on+strings.Join(report.LostText(s.Traffic.Lost), "; ")))
 	}
 	return rows
 }
@@ -108,7 +118,7 @@ func (d *Data) findingRow(f *model.Tracked) Row {
 		lost = whole(f.Packets)
 	}
 	word := severityWord(f.Severity)
-	title, where := clean(f.Title), clean(report.LastHopAlive(&f.Finding))
+	title, where := clean(report.Brief(d.called, f.Title)), clean(report.LastHopAlive(&f.Finding))
 	workload, pods := nothing(), nothing()
 	if len(f.Pods) > 0 {
 		workload, pods = text(d.name(f.Pods[0])), whole(len(f.Pods))
@@ -137,8 +147,14 @@ func (d *Data) findingRow(f *model.Tracked) Row {
 		r.addrs = append(r.addrs, host(a))
 	}
 	for _, p := range f.Peers {
-		hay = append(hay, p.String(), d.names[p.Addr()])
+		hay = append(hay, p.String(), d.called[p.Addr()])
 		r.addrs = append(r.addrs, p)
+	}
+	if len(d.nodes) > 0 {
+		on := strings.Join(f.Nodes, ", ")
+		r.Cells = append(r.Cells, text(on))
+		r.Brief = title
+		hay = append(hay, on)
 	}
 	r.hay = lower(hay...)
 	return r

@@ -1,0 +1,268 @@
+package view
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/report"
+)
+
+// newJoint prepares a reading of several nodes: the lists of each, one behind the other,
+// and the findings about all.
+func newJoint(r model.Reading, decode func(model.Sample) string) *Data {
+	d := &Data{Reading: r, decode: decode, names: map[netip.Addr]string{}, called: map[netip.Addr]string{}, open: openOf(r.Findings), dropped: model.Counted(0)}
+	for x := range model.Each(r.Nodes) {
+		if x.Snapshot == nil {
+			continue
+		}
+		s := *x.Snapshot
+		s.Node.Name = x.Name
+		d.take(NewData(model.Reading{At: s.Window.End, Snapshot: &s, Replay: r.Replay, Findings: slices.DeleteFunc(slices.Clone(r.Findings), func(f model.Tracked) bool {
+			return !slices.Contains(f.Nodes, x.Name)
+		})}, decode))
+	}
+	for _, n := range d.nodes {
+		n.called = d.calledOn(n)
+	}
+	d.Reading.Snapshot = together(d.nodes)
+	d.Findings = d.findingRows()
+	d.loss = func(x *model.Drop) bool { return slices.ContainsFunc(d.nodes, func(n *Data) bool { return n.loss(x) }) }
+	d.peers = sync.OnceValue(d.findPeers)
+	d.Events = sync.OnceValue(d.jointEvents)
+	return d
+}
+
+// take adds a node. What it knows of its own addresses counts for more than what another
+// calls them.
+func (d *Data) take(n *Data) {
+	d.nodes = append(d.nodes, n)
+	for a, name := range n.called {
+		_, own := n.names[a]
+		if own {
+			d.names[a] = name
+		}
+		if name == report.ThisNode {
+			name = "node " + n.nodeName()
+		}
+		if d.called[a] == "" || own {
+			d.called[a] = name
+		}
+	}
+	d.dropped = model.Count{N: d.dropped.N + n.dropped.N, Known: d.dropped.Known && n.dropped.Known}
+	for _, r := range n.Pods {
+		r.ID += " on " + n.nodeName()
+		r.Cells = append(r.Cells, text(n.nodeName()))
+		r.hay += lower("", n.nodeName())
+		d.Pods = append(d.Pods, r)
+	}
+}
+
+// calledOn are the names of all nodes' addresses where a node's own count for more.
+func (d *Data) calledOn(n *Data) map[netip.Addr]string {
+	called := maps.Clone(d.called)
+	for a := range n.names {
+		if name := n.called[a]; name != report.ThisNode {
+			called[a] = name
+		}
+	}
+	return called
+}
+
+// together is what several nodes have in common, and lists of what all have. Drops are
+// left out: whether one is a loss depends on its node.
+func together(nodes []*Data) *model.Snapshot {
+	out := &model.Snapshot{Node: model.Node{Name: report.Plural(len(nodes), "node")}}
+	var plugins []string
+	for _, n := range nodes {
+		s := n.Reading.Snapshot
+		if !slices.Contains(plugins, s.Node.Plugin) {
+			plugins = append(plugins, s.Node.Plugin)
+		}
+		if s.Window.Duration() > out.Window.Duration() {
+			out.Window = s.Window
+		}
+		out.Pods, out.PastPods, out.Flows = append(out.Pods, s.Pods...), append(out.PastPods, s.PastPods...), append(out.Flows, s.Flows...)
+		out.Traffic.Hops = append(out.Traffic.Hops, s.Traffic.Hops...)
+		out.Traffic.Peers = append(out.Traffic.Peers, s.Traffic.Peers...)
+		out.Traffic.MACs = append(out.Traffic.MACs, s.Traffic.MACs...)
+	}
+	out.Node.Plugin = strings.Join(plugins, "+")
+	return out
+}
+
+func (d *Data) nodeName() string { return d.Reading.Snapshot.Node.Name }
+
+// each is the nodes, or the one.
+func (d *Data) each() []*Data {
+	if len(d.nodes) == 0 {
+		return []*Data{d}
+	}
+	return d.nodes
+}
+
+// node is the node of that name, or all where none has it.
+func (d *Data) node(name string) *Data {
+	for _, n := range d.nodes {
+		if n.nodeName() == name {
+			return n
+		}
+	}
+	return d
+}
+
+// home is the node of a pod, or all where none has it.
+func (d *Data) home(a netip.Addr) *Data {
+	for _, n := range d.nodes {
+		if n.isPod(a) {
+			return n
+		}
+	}
+	return d
+}
+
+// on says on which of several nodes.
+func (d *Data) on(n *Data) string {
+	if n == d {
+		return ""
+	}
+	return " on " + n.nodeName()
+}
+
+// engine is how packets are watched, on each node.
+func (d *Data) engine() string {
+	var ways []string
+	for _, n := range d.each() {
+		if way := report.EngineText(n.Reading.Snapshot.Node); !slices.Contains(ways, way) {
+			ways = append(ways, way)
+		}
+	}
+	return strings.Join(ways, "+")
+}
+
+// silence is the verdict without findings.
+func (d *Data) silence() string {
+	if len(d.nodes) == 0 {
+		return report.Report{Snapshot: d.Reading.Snapshot}.Silence(d.dropped.N)
+	}
+	var seen []model.NodeSeen
+	for _, n := range d.Reading.Nodes {
+		seen = append(seen, n.NodeSeen)
+	}
+	return report.Joint{Nodes: seen}.Silence()
+}
+
+// gapRows are what could not be looked at on each of several nodes, and those from whose
+// silence nothing is concluded.
+func (d *Data) gapRows() []Row {
+	var rows []Row
+	for _, n := range d.Reading.Nodes {
+		if n.Reason != "" {
+			rows = append(rows, skipped("node "+n.Name+n.Recording, "SKIP", "not compared", n.Name+": "+n.Reason))
+		}
+	}
+	for _, n := range d.nodes {
+		rows = append(rows, n.unreadRows(n.nodeName()+": ")...)
+	}
+	return rows
+}
+
+// compared reports whether something is concluded from the silence of all nodes.
+func (d *Data) compared() bool {
+	return !slices.ContainsFunc(d.Reading.Nodes, func(n model.NodeReading) bool { return n.Reason != "" })
+}
+
+// jointEvents are the events of several nodes, the latest first, by the clock of each.
+func (d *Data) jointEvents() []Row {
+	var rows []Row
+	for _, n := range d.nodes {
+		for _, r := range n.Events() {
+			r.ID += " on " + n.nodeName()
+			r.Cells = slices.Clone(r.Cells)
+			r.Cells[len(r.Cells)-1].Text = clean(n.nodeName()+": ") + r.Cells[len(r.Cells)-1].Text
+			r.hay += lower("", n.nodeName())
+			rows = append(rows, r)
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b Row) int { return compare(b.Cells[0], a.Cells[0]) })
+	return rows
+}
+
+// The columns of several nodes. What a recording has no time of is left out.
+var jointColumns = func() [Tabs][]Column {
+	out := columns
+	where := Column{Title: "NODE", Width: 20, Fit: true, Ends: true}
+	for tab, from := range map[TabID]map[string]int{
+		// Below the list of a narrow screen the preview names the nodes.
+		Findings: {"NODE": 96, "SEEN": never, "AGE": never, "TREND": never},
+		Pods:     {"LINK": 110, "OUT TREND": never},
+	} {
+		out[tab] = append(slices.Clone(columns[tab]), where)
+		for i := range out[tab] {
+			c := &out[tab][i]
+			c.From = max(c.From, from[c.Title])
+		}
+	}
+	return out
+}()
+
+// Columns are the columns of a tab's list.
+func (d *Data) Columns(t TabID) []Column {
+	if len(d.nodes) > 0 {
+		return jointColumns[t]
+	}
+	return columns[t]
+}
+
+// scope says which packets the counts at a hop are of or, without one, those of a path.
+func (d *Data) scope(p *model.Path, h *model.PathHop) string {
+	whose, s := *p, d.home(p.Pod).Reading.Snapshot
+	crosses := slices.ContainsFunc(p.Forward, func(h model.PathHop) bool { return h.Kind == model.HopBetween })
+	switch {
+	case !crosses:
+	case h == nil && !p.Pair:
+		return "between the nodes of this pair alone, elsewhere of all that the pod sends and receives"
+	case h != nil && h.Kind == model.HopBetween:
+		whose.Pair = true
+	case h != nil:
+		s = d.node(h.Node).Reading.Snapshot
+		whose.Pair = slices.Contains(s.Traffic.PairAddrs, p.Pod) || slices.Contains(s.Traffic.PairAddrs, p.To)
+	}
+	return report.PathScope(s, &whose)
+}
+
+// begins reports whether a node's part of a path begins with a hop.
+func begins(hops []model.PathHop, i int) bool {
+	return hops[i].Node != "" && (i == 0 || hops[i-1].Node != hops[i].Node)
+}
+
+// hopLines is how many rows hops have, with the names of nodes.
+func hopLines(hops []model.PathHop) int {
+	n := len(hops)
+	for i := range hops {
+		if begins(hops, i) {
+			n++
+		}
+	}
+	return n
+}
+
+// nodeRow stands above a node's part of a path.
+func (t Theme) nodeRow(name string) *Row {
+	cells := make([]Cell, len(hopColumns))
+	cells[hopColumn] = Cell{Text: t.ends(clean(name), hopColumns[hopColumn].Width), Style: Heading}
+	return &Row{Cells: cells, Brief: fmt.Sprintf("on %s", clean(name))}
+}
+
+// allNodes names the nodes.
+func (d *Data) allNodes() string {
+	var names []string
+	for _, n := range d.nodes {
+		names = append(names, n.nodeName())
+	}
+	return strings.Join(names, ", ")
+}
