@@ -34,7 +34,7 @@ func Scenarios() []scenario.Info {
 	}
 	var out []scenario.Info
 	for _, e := range entries {
-		s, err := embedded(strings.TrimSuffix(e.Name(), ext))
+		s, err := embedded(strings.TrimSuffix(e.Name(), ext), scenario.Parse)
 		if err != nil {
 			// A file that is built in is a file that the tests read.
 			continue
@@ -47,18 +47,30 @@ func Scenarios() []scenario.Info {
 // Load reads an embedded scenario by its name, or a file where the argument
 // holds a slash or ends in .yaml or .yml. What is wrong in a file is a
 // scenario.Errors.
-func Load(nameOrPath string) (*scenario.Scenario, error) {
+func Load(nameOrPath string) (*scenario.Scenario, error) { return load(nameOrPath, scenario.Parse) }
+
+// LoadOnKind is Load of a scenario for a cluster of kind, which is nil before it is
+// made; see scenario.ParseOnKind.
+func LoadOnKind(nameOrPath string, c *scenario.Cluster) (*scenario.Scenario, error) {
+	return load(nameOrPath, func(file string, data []byte) (*scenario.Scenario, error) {
+		return scenario.ParseOnKind(file, data, c)
+	})
+}
+
+type parser func(file string, data []byte) (*scenario.Scenario, error)
+
+func load(nameOrPath string, parse parser) (*scenario.Scenario, error) {
 	if !strings.ContainsRune(nameOrPath, '/') && path.Ext(nameOrPath) != ext && path.Ext(nameOrPath) != ".yml" {
-		return embedded(nameOrPath)
+		return embedded(nameOrPath, parse)
 	}
 	data, err := os.ReadFile(nameOrPath)
 	if err != nil {
 		return nil, fmt.Errorf("read scenario: %w", err)
 	}
-	return scenario.Parse(nameOrPath, data)
+	return parse(nameOrPath, data)
 }
 
-func embedded(name string) (*scenario.Scenario, error) {
+func embedded(name string, parse parser) (*scenario.Scenario, error) {
 	file := path.Join(dir, name+ext)
 	data, err := files.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) {
@@ -67,5 +79,11 @@ func embedded(name string) (*scenario.Scenario, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read scenario %q: %w", name, err)
 	}
-	return scenario.Parse(file, data)
+	s, err := parse(file, data)
+	if err != nil {
+		return nil, err
+	}
+	// As the repository has it.
+	s.File = path.Join("kind", file)
+	return s, nil
 }

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -85,9 +86,11 @@ var baseline = []string{
 	"ipv4/conf/all/send_redirects", "0", "ipv4/conf/default/send_redirects", "0",
 	"ipv4/conf/all/log_martians", "0", "ipv4/conf/default/log_martians", "0",
 	"ipv6/conf/all/disable_ipv6", "1", "ipv6/conf/default/disable_ipv6", "1",
-	// As systemd and container runtimes set it: anyone may ping.
-	"ipv4/ping_group_range", "0 2147483647",
 }
+
+// mayPing is what systemd sets, and container runtimes that are not old: anyone may
+// ping.
+var mayPing = []string{"ipv4/ping_group_range", "0 2147483647"}
 
 // ipv6Baseline are those of a namespace with IPv6: addresses are what the lab
 // gives, at once.
@@ -106,11 +109,11 @@ func (b *builder) create(place string) (*space, error) {
 	if err := createNetns(name); err != nil {
 		return nil, err
 	}
-	sp, err := openSpace(name)
+	sp, err := openSpace(name, b.tables)
 	if err != nil {
 		return nil, err
 	}
-	err = sp.sysctls(baseline...)
+	err = errors.Join(sp.sysctls(baseline...), sp.sysctls(mayPing...))
 	if err == nil && b.topology.HasIPv6() {
 		err = sp.sysctls(ipv6Baseline...)
 	}
@@ -128,6 +131,9 @@ func (b *builder) create(place string) (*space, error) {
 func (b *builder) node(ctx context.Context, i int) error {
 	n := &b.topology.Nodes[i]
 	b.log("node %s: %s, %s %s", n.Name, n.Plugin, n.NIC, n.IP)
+	if err := b.hostFiles(n); err != nil {
+		return err
+	}
 	sp, err := b.create(n.Name)
 	if err != nil {
 		return err
@@ -255,7 +261,7 @@ func (b *builder) pod(ctx context.Context, n *scenario.Node, p *scenario.Pod, no
 	}
 	if p.Gone {
 		b.log("pod %s/%s: %s, gone", n.Name, p.Name, p.IP)
-		return azurePod(n, p, b.topology.FabricMAC, node)
+		return errors.Join(azurePod(n, p, b.topology.FabricMAC, node), b.remember(ctx, n, p, false))
 	}
 	if n.Plugin.CNI() {
 		b.log("pod %s/%s: %s by CNI", n.Name, p.Name, p.IP)
@@ -270,7 +276,7 @@ func (b *builder) pod(ctx context.Context, n *scenario.Node, p *scenario.Pod, no
 	if n.Plugin.CNI() {
 		return b.cniPod(ctx, n, p, node, pod)
 	}
-	if err := b.podLink(ctx, n, p, node, pod); err != nil {
+	if err := errors.Join(b.podLink(ctx, n, p, node, pod), b.remember(ctx, n, p, false)); err != nil {
 		return err
 	}
 	return b.each(n, func(by *builder, n *scenario.Node) error {

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/lasthop/lasthop/kind/scenario"
@@ -133,7 +134,7 @@ func (c *churn) remove(ctx context.Context, p *scenario.Pod, node *space) error 
 			return err
 		}
 	}
-	if err := node.withLink(p.Link, "delete", node.nl.LinkDel); err != nil {
+	if err := errors.Join(node.withLink(p.Link, "delete", node.nl.LinkDel), c.Lab.remember(ctx, c.node, p, true)); err != nil {
 		return err
 	}
 	return deleteNetns(c.netns(c.node.Name + "/" + p.Name))

@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/sha512"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -58,17 +60,18 @@ func findPlugin(name string) error {
 	return nil
 }
 
-// inside runs CNI plugins in a node's namespace, with the firewall's tools on
-// the path.
+// inside runs CNI plugins in a node's namespace, with the firewall's tools in a
+// directory that comes first on the path.
 type inside struct {
 	invoke.Exec
-	sp *space
+	sp    *space
+	tools string
 }
 
 func (e inside) ExecPlugin(ctx context.Context, file string, stdin []byte, env []string) (out []byte, err error) {
 	for i, v := range env {
-		if strings.HasPrefix(v, "PATH=") {
-			env[i] = v + ":/usr/sbin:/sbin"
+		if path, ok := strings.CutPrefix(v, "PATH="); ok {
+			env[i] = "PATH=" + e.tools + ":" + path + ":/usr/sbin:/sbin"
 		}
 	}
 	err = e.sp.ns.Do(func() (err error) {
@@ -95,6 +98,7 @@ const (
 	cniConfigDir = "etc/cni/net.d"
 	cniStateDir  = "var/lib/cni/networks"
 	cniCacheDir  = "var/lib/cni"
+	cniToolsDir  = "usr/sbin"
 )
 
 func (l *Lab) cni(n *scenario.Node, sp *space) (*cni, error) {
@@ -103,8 +107,32 @@ func (l *Lab) cni(n *scenario.Node, sp *space) (*cni, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write CNI configuration: %w", err)
 	}
-	exec := inside{&invoke.DefaultExec{RawExec: &invoke.RawExec{}}, sp}
+	tools := filepath.Join(root, cniToolsDir)
+	if err := linkTools(tools, sp); err != nil {
+		return nil, fmt.Errorf("link the tools of CNI plugins: %w", err)
+	}
+	exec := inside{&invoke.DefaultExec{RawExec: &invoke.RawExec{}}, sp, tools}
 	return &cni{l, n, sp, libcni.NewCNIConfigWithCacheDir(cniDirs(), filepath.Join(root, cniCacheDir), exec), list}, nil
+}
+
+// linkTools makes links to the variants that keep their rules in the node's tables, by
+// the names that plugins run.
+func linkTools(dir string, sp *space) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, tool := range []string{iptables, ip6tables} {
+		name, _ := variant(tool, sp.tables)
+		file, err := findTool(name)
+		if err != nil {
+			return err
+		}
+		link := filepath.Join(dir, strings.TrimSuffix(tool, nftVariant))
+		if err := os.Symlink(file, link); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // writeCNIConfig writes a configuration and reads it as a runtime does.
@@ -159,10 +187,9 @@ func (c *cni) container(p *scenario.Pod) *libcni.RuntimeConf {
 	if c.node.Plugin == scenario.Bridge {
 		args["mac"] = p.MAC.String()
 	}
-	return &libcni.RuntimeConf{
-		ContainerID: c.l.id + "-" + c.node.Name + "-" + p.Name, IfName: podInterface,
-		NetNS: filepath.Join(netnsDir, c.l.netns(c.node.Name+"/"+p.Name)), CapabilityArgs: args,
-	}
+	conf := c.l.container(c.node, p)
+	conf.CapabilityArgs = args
+	return conf
 }
 
 // add connects a pod, whose address it asks for, and notes what the plugin
@@ -252,10 +279,13 @@ func reuse(x *target) error {
 	return x.with(place, func(pod *space) error { return joinUp(x.ctx, x.sp, other.Link, pod, podInterface) })
 }
 
-// HostRoot is the directory of the files that plugins left on the node, as
-// they stand below / there; empty where they left none.
+// HostRoot is the directory of a node's files, as they stand below / there; empty if
+// there is no such node.
 func (l *Lab) HostRoot(node string) string {
-	if n := l.s.Topology.Node(node); n != nil && n.Plugin.CNI() {
+	if root := l.roots[node]; root != "" {
+		return root
+	}
+	if n := l.s.Topology.Node(node); n != nil {
 		return l.cniRoot(n)
 	}
 	return ""

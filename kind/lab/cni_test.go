@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -88,6 +89,48 @@ func TestPluginsLeaveNothing(t *testing.T) {
 	}
 	if now := there(append(state, root)); !slices.Equal(now, before) {
 		t.Errorf("there are %v now, were %v", now, before)
+	}
+}
+
+// TestCache: libcni's cache has each pod's names, of CNI plugins and of others, and
+// forgets a pod that was deleted.
+func TestCache(t *testing.T) {
+	for _, name := range []string{"healthy-kubenet", "healthy-ptp"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := up(t, load(t, name), "cache-"+name)
+			n := l.Scenario().Topology.Nodes[0]
+			dir := filepath.Join(l.HostRoot(n.Name), cniCacheDir, "results")
+			names := func() (found []string) {
+				files, err := os.ReadDir(dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, f := range files {
+					text, err := os.ReadFile(filepath.Join(dir, f.Name()))
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, p := range n.Pods {
+						if strings.Contains(string(text), `["K8S_POD_NAME","`+p.Name+`"]`) && strings.Contains(string(text), p.IP.String()) {
+							found = append(found, p.Name)
+						}
+					}
+				}
+				return found
+			}
+			if got := names(); len(got) != len(n.Pods) {
+				t.Errorf("the cache has %v of %d pods", got, len(n.Pods))
+			}
+			pod := &n.Pods[0]
+			c := &churn{builder: builder{Lab: l, topology: &l.s.Topology, log: func(string, ...any) {}}, node: &l.s.Topology.Nodes[0]}
+			if err := l.with(n.Name, func(sp *space) error { return c.remove(t.Context(), pod, sp) }); err != nil {
+				t.Fatal(err)
+			}
+			if got := names(); len(got) != len(n.Pods)-1 || slices.Contains(got, pod.Name) {
+				t.Errorf("without %s the cache has %v", pod.Name, got)
+			}
+		})
 	}
 }
 

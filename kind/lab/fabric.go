@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -127,7 +128,7 @@ func (b *builder) buildOutside(ctx context.Context) error {
 		return err
 	}
 	defer out.close()
-	if err := b.fabricPort(ctx, edgeLink, out, podInterface, outsideMAC); err != nil {
+	if err := b.fabricPort(ctx, "", edgeLink, out, podInterface, outsideMAC); err != nil {
 		return err
 	}
 	for _, t := range t.Families() {
@@ -157,9 +158,29 @@ func outside(t *scenario.Topology, f, out *space) error {
 	return out.route(route{dst: defaultFor(t.Edge), via: t.Edge, link: podInterface, onlink: true})
 }
 
+// card makes a network card and the fabric's side of it.
+func card(kind scenario.Card, f *space, port string, portMAC model.MAC, sp *space, name string, mac model.MAC) error {
+	const tag = 7
+	switch kind {
+	case scenario.CardBond:
+		if err := f.veth(port, portMAC, sp, scenario.LowerLink, mac); err != nil {
+			return err
+		}
+		return sp.bond(name, mac, scenario.LowerLink)
+	case scenario.CardVLAN:
+		trunk := port + "-trunk"
+		return errors.Join(
+			f.veth(trunk, portMAC, sp, scenario.LowerLink, mac),
+			f.up(trunk), f.vlan(port, trunk, tag),
+			sp.up(scenario.LowerLink), sp.vlan(name, scenario.LowerLink, tag),
+		)
+	}
+	return f.veth(port, portMAC, sp, name, mac)
+}
+
 // fabricPort connects a machine to the fabric.
-func (b *builder) fabricPort(ctx context.Context, port string, sp *space, name string, mac model.MAC) error {
-	if err := b.fabric.veth(port, b.topology.FabricMAC, sp, name, mac); err != nil {
+func (b *builder) fabricPort(ctx context.Context, kind scenario.Card, port string, sp *space, name string, mac model.MAC) error {
+	if err := card(kind, b.fabric, port, b.topology.FabricMAC, sp, name, mac); err != nil {
 		return err
 	}
 	if err := b.fabric.sysctls(
@@ -206,7 +227,7 @@ func (b *builder) proxies() error {
 func (b *builder) attachNIC(ctx context.Context, i int, node *space) error {
 	n, port, f := &b.topology.Nodes[i], nicLink(i), b.fabric
 	if b.topology.Switched {
-		if err := f.veth(port, model.MAC{}, node, n.NIC, n.MAC); err != nil {
+		if err := card(n.Card, f, port, model.MAC{}, node, n.NIC, n.MAC); err != nil {
 			return err
 		}
 		if err := f.port(port, switchLink, false); err != nil {
@@ -214,7 +235,7 @@ func (b *builder) attachNIC(ctx context.Context, i int, node *space) error {
 		}
 		return joinUp(ctx, f, port, node, n.NIC)
 	}
-	if err := b.fabricPort(ctx, port, node, n.NIC, n.MAC); err != nil {
+	if err := b.fabricPort(ctx, n.Card, port, node, n.NIC, n.MAC); err != nil {
 		return err
 	}
 	return b.each(n, func(b *builder, n *scenario.Node) error { return ownAddresses(n, port, f) })
@@ -227,7 +248,7 @@ func (b *builder) attachSecond(ctx context.Context, i int, node *space) error {
 	if c.Name == "" {
 		return nil
 	}
-	if err := b.fabricPort(ctx, port, node, c.Name, c.MAC); err != nil {
+	if err := b.fabricPort(ctx, "", port, node, c.Name, c.MAC); err != nil {
 		return err
 	}
 	// The route back to what arrives here leads to the first card.

@@ -135,6 +135,10 @@ var linkFaults = map[scenario.FaultType]injection{
 		}
 		return errors.Join(x.forget(x.sp, x.node, x.pod), x.forget(x.sp, x.node, other))
 	},
+	scenario.BridgeNetfilterOff: func(x *target) error {
+		filtered := pick(x, "0", "1")
+		return errors.Join(x.sp.sysctls("bridge/bridge-nf-call-iptables", filtered, "bridge/bridge-nf-call-ip6tables", filtered), x.sp.forgetFlows())
+	},
 	scenario.GatewayMACPinned: func(x *target) error {
 		return x.sp.haveNeigh(uplinkOf(x.node), x.topology.Gateway, x.MAC, !x.undo)
 	},
@@ -224,11 +228,10 @@ func (x *target) reviveInterface() error {
 		if err := joinUp(x.ctx, x.sp, x.pod.Link, pod, podInterface); err != nil {
 			return err
 		}
-		routes := []route{{dst: host(x.gateway()), link: podInterface}, {dst: defaultRoute, via: x.gateway(), link: podInterface}}
 		if x.pod.Bridged {
-			routes = routes[1:]
+			return pod.route(route{dst: defaultRoute, via: x.gateway(), link: podInterface})
 		}
-		return pod.route(routes...)
+		return routedRoutes(x.topology, x.node, x.pod, pod)
 	})
 	if err != nil {
 		return err

@@ -9,7 +9,10 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cilium/ebpf/asm"
+
 	"github.com/lasthop/lasthop/kind/scenario"
+	"github.com/lasthop/lasthop/probe/model"
 )
 
 // translationFaults are those of address translation and connection tracking.
@@ -66,6 +69,9 @@ var translationFaults = map[scenario.FaultType]injection{
 		}
 		return x.translate(rules...)
 	},
+	scenario.ServiceUntranslated: func(x *target) error { return x.translate(x.serviceJumps(x.unop("-A"))...) },
+	scenario.ConntrackBypassed:   func(x *target) error { return bypass(x, loadDestination()) },
+	scenario.SegmentsBypassed:    func(x *target) error { return bypass(x, append(loadDestination(), leaveFirst()...)) },
 	scenario.Untracked: func(x *target) error {
 		return errors.Join(
 			x.iptables(words("-t raw ? PREROUTING -d ? -j CT --notrack", x.op("-I"), x.pod.IP)),
@@ -78,6 +84,21 @@ var translationFaults = map[scenario.FaultType]injection{
 		}
 		return fillConntrack(x.sp)
 	},
+}
+
+// bypass has a program at the network card hand to the fault's pod what the code
+// before lets through.
+func bypass(x *target, code asm.Instructions) error {
+	const name = "fast_path"
+	if x.undo {
+		return errors.Join(x.sp.detachTC(x.node.NIC, model.Ingress, name, guardPriority), x.sp.forgetFlows())
+	}
+	deliver, err := toPeer(x.pod, "next", x.sp)
+	if err != nil {
+		return err
+	}
+	code = append(code, append(deliver, leave()...)...)
+	return errors.Join(x.sp.attachTC(x.node.NIC, model.Ingress, name, guardPriority, code), x.sp.forgetFlows())
 }
 
 // masqueradeNFT makes a table of nft's own for IPv4 and IPv6 alike, with a rule

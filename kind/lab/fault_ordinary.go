@@ -28,6 +28,9 @@ var ordinaryStates = map[scenario.FaultType]injection{
 		}
 		return x.sp.up(name)
 	},
+	scenario.InvalidDropped: func(x *target) error {
+		return x.iptables(words("? FORWARD -m conntrack --ctstate INVALID -j DROP", x.op("-I")))
+	},
 	scenario.PingDenied: func(x *target) error {
 		match := "? FORWARD -d ? -p icmp --icmp-type echo-request -j DROP"
 		if x.pod.IP.Is6() {
@@ -41,8 +44,8 @@ var ordinaryStates = map[scenario.FaultType]injection{
 // kube-proxy: what a pod asks of itself is masqueraded.
 func backend(x *target) error {
 	const mark, masquerade = "KUBE-MARK-MASQ", "KUBE-POSTROUTING"
-	service := fmt.Sprintf("KUBE-SVC-%X", x.Prefix.Addr().AsSlice())
-	endpoint := fmt.Sprintf("KUBE-SEP-%X", x.pod.IP.AsSlice())
+	service := x.serviceChain()
+	endpoint := fmt.Sprintf("KUBE-SEP-%X%X", x.Prefix.Addr().AsSlice(), x.pod.IP.AsSlice())
 	if x.undo {
 		return x.iptables(words("-t nat -F ?", service), words("-t nat -F ?", endpoint))
 	}
@@ -58,11 +61,7 @@ func backend(x *target) error {
 			words("-t nat -I POSTROUTING -m comment --comment ? -j ?", "kubernetes postrouting rules", masquerade))
 	}
 	if first {
-		for _, hook := range []string{"PREROUTING", "OUTPUT"} {
-			for _, proto := range []string{"tcp", "udp"} {
-				rules = append(rules, words("-t nat -A ? -d ? -p ? -m comment --comment ? -j ?", hook, x.Prefix, proto, "shop/cart cluster IP", service))
-			}
-		}
+		rules = append(rules, x.serviceJumps("-A")...)
 		rules = append(rules, words("-t nat -A ? -j ?", service, endpoint))
 	} else {
 		rules = append(rules, words("-t nat -I ? -m statistic --mode random --probability 0.5 -j ?", service, endpoint))
@@ -73,6 +72,21 @@ func backend(x *target) error {
 		rules = append(rules, words("-t nat -A ? -p ? -m comment --comment ? -j DNAT --to-destination ?", endpoint, proto, "shop/cart", x.pod.IP))
 	}
 	return x.translate(rules...)
+}
+
+// serviceChain is the chain of the service that has the fault's prefix for its
+// address.
+func (x *target) serviceChain() string { return fmt.Sprintf("KUBE-SVC-%X", x.Prefix.Addr().AsSlice()) }
+
+// serviceJumps are the rules that lead what is sent to that address there.
+func (x *target) serviceJumps(op string) [][]string {
+	var out [][]string
+	for _, hook := range []string{"PREROUTING", "OUTPUT"} {
+		for _, proto := range []string{"tcp", "udp"} {
+			out = append(out, words("-t nat ? ? -d ? -p ? -m comment --comment ? -j ?", op, hook, x.Prefix, proto, "shop/cart cluster IP", x.serviceChain()))
+		}
+	}
+	return out
 }
 
 // second is a host of the network of second interfaces, in the benchmarking

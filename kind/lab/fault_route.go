@@ -3,6 +3,7 @@ package lab
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -49,12 +50,40 @@ var fabricFaults = map[scenario.FaultType]injection{
 		}
 		return x.inFabric(func(fabric *space) error {
 			for _, src := range podSources(x.node) {
-				if err := fabric.run(iptables, words("? FORWARD -i ? -s ? -d ? -j DROP", x.op("-I"), x.port, src, to)...); err != nil {
-					return err
+				for _, what := range toPort(x.Port) {
+					rule := words("? FORWARD -i ? -s ? -d ?", x.op("-I"), x.port, src, to)
+					if err := fabric.run(iptables, append(append(rule, what...), "-j", "DROP")...); err != nil {
+						return err
+					}
 				}
 			}
 			return nil
 		})
+	},
+	scenario.FabricMTU: func(x *target) error {
+		// A smaller MTU of a link would be known at the other end of it: the pair that
+		// makes it is one of this machine.
+		long := words("-m length --length ?", fmt.Sprintf("%d:", smallMTU+1))
+		return x.inFabric(func(fabric *space) error {
+			return fabric.runAll(iptables,
+				append(append(words("? FORWARD -i ?", x.op("-I"), x.port), long...), "-j", "DROP"),
+				append(append(words("? FORWARD -o ?", x.op("-I"), x.port), long...), "-j", "DROP"))
+		})
+	},
+	scenario.TunnelDrop: func(x *target) error {
+		return x.inFabric(func(fabric *space) error {
+			return fabric.runAll(iptables,
+				words("? FORWARD -i ? -p udp --dport ? -j DROP", x.op("-I"), x.port, overlayPort),
+				words("? FORWARD -o ? -p udp --dport ? -j DROP", x.op("-I"), x.port, overlayPort))
+		})
+	},
+	scenario.TunnelAstray: func(x *target) error {
+		for i := range x.topology.Nodes {
+			if far := &x.topology.Nodes[i]; far.PodCIDR == x.Prefix {
+				return x.sp.tunnelEnd(x.topology.Overlay, far, pick(x, x.Via, far.IP))
+			}
+		}
+		return fmt.Errorf("no other node's pods have %s", x.Prefix)
 	},
 	scenario.NoReturn: func(x *target) error {
 		return x.inFabric(func(fabric *space) error {
@@ -71,6 +100,14 @@ var fabricFaults = map[scenario.FaultType]injection{
 		}
 		return x.sp.forgetNeighbors(cmp.Or(x.node.Bridge, x.node.NIC), netip.Addr{})
 	},
+}
+
+// toPort are the matches of what is for a port, by whichever protocol; 0 is all.
+func toPort(port uint16) [][]string {
+	if port == 0 {
+		return [][]string{nil}
+	}
+	return [][]string{words("-p tcp --dport ?", port), words("-p udp --dport ?", port)}
 }
 
 // podSources are the addresses that a node's pods send from.
@@ -119,6 +156,14 @@ var routeFaults = map[scenario.FaultType]injection{
 			return err
 		}
 		return pick(x, x.sp.unrule, x.sp.rule)(toPod(x.pod))
+	},
+	scenario.LeftoverRule: func(x *target) error {
+		const table, priority = 210, 50
+		r := rule{priority: priority, to: x.Prefix, table: table}
+		if x.undo {
+			return errors.Join(x.sp.unrule(r), x.sp.unroute(route{dst: defaultRoute, link: uplinkOf(x.node), table: table}))
+		}
+		return errors.Join(x.sp.route(route{dst: defaultRoute, via: x.topology.Gateway, link: uplinkOf(x.node), table: table}), x.sp.rule(r))
 	},
 	scenario.BridgeWithoutAddress: func(x *target) error {
 		gateway := netip.PrefixFrom(x.node.PodGateway(), x.node.PodCIDR.Bits())

@@ -46,15 +46,25 @@ traffic:
 // TestLinkAndAddressFaults does and undoes the faults of bridge ports, and of
 // addresses and routes in pods.
 func TestLinkAndAddressFaults(t *testing.T) {
-	type test struct {
-		fault scenario.Fault
-		dead  func(FlowStats) bool
-	}
 	all := func(s FlowStats) bool { return touches(s, "one/a") }
 	leaves := func(s FlowStats) bool { return node(s.From) != node(s.To) }
 	onNode := func(s FlowStats) bool { return isPod(s.From) && isPod(s.To) && !leaves(s) }
 	on := func(typ scenario.FaultType) scenario.Fault {
 		return scenario.Fault{Type: typ, Node: "one", Pod: "one/a", Via: netip.MustParseAddr("10.244.0.3")}
+	}
+	// Replies of the pod, and what it says after a reply, fit no flow; outside it is
+	// the node that is replied to.
+	invalid := func(s FlowStats) bool {
+		return all(s) && s.To.Place != outsideName && (s.Proto == scenario.TCP || s.Proto == scenario.ICMP && s.To.Place == "one/a")
+	}
+	none := func(FlowStats) bool { return false }
+	tracking := []faultTrial{
+		{on(scenario.Untracked), invalid},
+		{on(scenario.ConntrackBypassed), none},
+		{on(scenario.SegmentsBypassed), none},
+		{scenario.Fault{Type: scenario.InvalidDropped, Node: "one"}, none},
+		{scenario.Fault{Type: scenario.BridgeNetfilterOff, Node: "one"}, none},
+		{scenario.Fault{Type: scenario.LeftoverRule, Node: "one", Prefix: netip.MustParsePrefix("10.244.0.2/32")}, func(s FlowStats) bool { return all(s) && !onNode(s) }},
 	}
 	onVNet := func(typ scenario.FaultType) scenario.Fault {
 		f := on(typ)
@@ -66,14 +76,14 @@ func TestLinkAndAddressFaults(t *testing.T) {
 	}
 	// The gateway of pods has an address in their range, so that the node needs
 	// no route of the pod's.
-	addresses := []test{
+	addresses := []faultTrial{
 		{on(scenario.PodWithoutAddress), all},
 		{on(scenario.PodWithoutDefaultRoute), func(s FlowStats) bool { return all(s) && leaves(s) }},
 		{on(scenario.PodBlackhole), func(s FlowStats) bool { return all(s) && leaves(s) }},
 		{on(scenario.PodFirewall), all},
 		{node1(scenario.ForeignSNAT), func(s FlowStats) bool { return isPod(s.From) && node(s.From) == "one" && leaves(s) }},
 	}
-	ports := []test{
+	ports := []faultTrial{
 		{on(scenario.PortsIsolated), func(s FlowStats) bool { return touches(s, "one/a") && touches(s, "one/b") }},
 		{on(scenario.PortBlocked), all},
 		{on(scenario.LinkOffBridge), all},
@@ -85,9 +95,11 @@ func TestLinkAndAddressFaults(t *testing.T) {
 	}
 	// By the gateway go the pods of others, or not even they where the node has
 	// routes to them.
-	pinned := func(strikes func(FlowStats) bool) test { return test{node1(scenario.GatewayMACPinned), strikes} }
-	for plugin, tests := range map[string][]test{
-		"kubenet": slices.Concat(ports, addresses, []test{pinned(func(s FlowStats) bool {
+	pinned := func(strikes func(FlowStats) bool) faultTrial {
+		return faultTrial{node1(scenario.GatewayMACPinned), strikes}
+	}
+	for plugin, tests := range map[string][]faultTrial{
+		"kubenet": slices.Concat(ports, addresses, tracking, []faultTrial{pinned(func(s FlowStats) bool {
 			return node(s.From) == "one" && (s.To.Place == "two/x" || s.To.Place == outsideName) || node(s.To) == "one" && s.From.Place == "two/x"
 		})}),
 		"bridge":        {{on(scenario.LinkOffBridge), all}, {on(scenario.PortBlocked), all}, {on(scenario.PodWithoutAddress), all}, {on(scenario.PodFirewall), all}},
@@ -100,18 +112,7 @@ func TestLinkAndAddressFaults(t *testing.T) {
 		t.Run(plugin, func(t *testing.T) {
 			t.Parallel()
 			l := up(t, parse(t, fmt.Sprintf(twoNodes, plugin, "")), "blocks-"+plugin)
-			trial(t, l, 1, 0, alive)
-			for _, test := range tests {
-				t.Log(test.fault)
-				if err := l.Inject(t.Context(), test.fault); err != nil {
-					t.Fatal(err)
-				}
-				trial(t, l, 3, 0, test.dead)
-				if err := l.Undo(t.Context(), test.fault); err != nil {
-					t.Fatal(err)
-				}
-				trial(t, l, 1, 0, alive)
-			}
+			trials(t, l, tests)
 		})
 	}
 }
@@ -173,4 +174,27 @@ traffic: [{from: a/p, to: b/q, proto: udp, port: 8125, rate: 10, oneWay: true}]
 	if n := strings.Count(flows, "[UNREPLIED]"); n < 3 || n != strings.Count(flows, "dport=8125") {
 		t.Errorf("%d unreplied flows in\n%s", n, flows)
 	}
+}
+
+// TestFabricFaults: a port of a security group is only that port, and a way that takes
+// no large packets takes the small ones of the same connections.
+func TestFabricFaults(t *testing.T) {
+	t.Parallel()
+	l := up(t, parse(t, `
+name: fabric
+topology: {plugin: azure-transparent, nodes: [{name: one, pods: [a]}, {name: two, pods: [x]}]}
+timeout: 1s
+traffic:
+  - {from: one/a, to: [two/x, outside], proto: [tcp, udp], port: 5432, rate: 10}
+  - {from: [one/a, two/x], to: [one/a, two/x], proto: [tcp, udp, icmp], rate: 10}
+  - {from: [one/a, two/x], to: [one/a, two/x, outside], proto: [tcp, udp], port: 9000, size: 1400, rate: 10}
+`), "fabric-faults")
+	trials(t, l, []faultTrial{
+		{scenario.Fault{Type: scenario.NSGDrop, Node: "one", Port: 5432, Prefix: netip.MustParsePrefix("10.240.0.0/16")}, func(s FlowStats) bool {
+			return s.Port == 5432 && s.To.Place == "two/x"
+		}},
+		{scenario.Fault{Type: scenario.FabricMTU, Node: "two"}, func(s FlowStats) bool {
+			return s.Port == 9000 && touches(s, "two/x")
+		}},
+	})
 }

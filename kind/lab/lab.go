@@ -6,6 +6,11 @@
 // nothing in the one that the caller is in. What a lab will make is written
 // down under /run/lasthop/labs before it is made, so that Down finds it also
 // after a crash.
+//
+// UpOnKind makes a lab of a cluster that kind makes in place of namespaces: its nodes'
+// and pods' namespaces get the names that the lab's own would have, and what follows
+// is the same. Only there something is made in the namespace that the caller is in: the
+// link to the machine outside.
 package lab
 
 import (
@@ -15,8 +20,8 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,6 +39,9 @@ type Options struct {
 	// ID names the lab; empty for the scenario's name. Labs with different
 	// IDs may be up at once.
 	ID string
+	// Tables are those in which iptables and ebtables keep the rules; empty is
+	// model.NFT. Not every kernel has the legacy ones.
+	Tables model.Backend
 	// Log receives what is being done, a line a call. It may be nil.
 	Log func(format string, args ...any)
 }
@@ -43,8 +51,16 @@ type Options struct {
 type Lab struct {
 	id string
 	s  *scenario.Scenario
+	// tables are Options.Tables.
+	tables model.Backend
+	// roots are the nodes' directories where a cluster of kind has them.
+	roots map[string]string
+	// cluster is what that cluster has.
+	cluster *scenario.Cluster
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// sound is true while the scenario's faults are not applied.
+	sound   bool
 	traffic *traffic // the latest that this process ran
 }
 
@@ -73,21 +89,36 @@ type Info struct {
 
 // Up builds the scenario's topology and applies its faults. On any error, and
 // when ctx ends first, it undoes what it did.
-func Up(ctx context.Context, s *scenario.Scenario, o Options) (lab *Lab, err error) {
-	l := &Lab{id: o.ID, s: ownPods(s)}
+func Up(ctx context.Context, s *scenario.Scenario, o Options) (*Lab, error) {
+	l := &Lab{id: o.ID, s: ownPods(s), tables: o.Tables}
 	if l.id == "" {
 		l.id = s.Name
 	}
-	if err := ready(l.id, s); err != nil {
+	if err := l.ready(); err != nil {
 		return nil, err
 	}
-	rec := record{ID: l.id, Created: time.Now().UTC(), Scenario: l.s}
+	rec := record{ID: l.id, Created: time.Now().UTC(), Scenario: l.s, Tables: l.tables}
 	for _, place := range l.places() {
 		rec.Spaces = append(rec.Spaces, l.netns(place))
 	}
-	d, err := claimDir(ctx, l.id)
+	if o.Log == nil {
+		o.Log = func(string, ...any) {}
+	}
+	err := l.bringUp(ctx, rec, func(*dir) error {
+		return wrap(l.build(ctx, o.Log), "bring lab %q up", l.id)
+	})
 	if err != nil {
 		return nil, err
+	}
+	return l, nil
+}
+
+// bringUp makes a lab of which nothing is there yet. What it will make is written down
+// first; on any error it undoes what it did.
+func (l *Lab) bringUp(ctx context.Context, rec record, build func(*dir) error) (err error) {
+	d, err := claimDir(ctx, l.id)
+	if err != nil {
+		return err
 	}
 	defer d.close()
 	defer func() {
@@ -96,42 +127,31 @@ func Up(ctx context.Context, s *scenario.Scenario, o Options) (lab *Lab, err err
 			err = errors.Join(err, d.remove(context.WithoutCancel(ctx)))
 		}
 	}()
-	// Until the record is written nothing that is there counts as ours.
-	for _, name := range rec.Spaces {
-		if _, err := os.Lstat(filepath.Join(netnsDir, name)); err == nil {
-			return nil, fmt.Errorf("bring lab %q up: network namespace %s is there already (ip netns del %s)", l.id, name, name)
-		}
+	if err := d.claim(rec); err != nil {
+		return err
 	}
-	if err := d.write(labFile, rec); err != nil {
-		return nil, err
+	if err := build(d); err != nil {
+		return err
 	}
-	if o.Log == nil {
-		o.Log = func(string, ...any) {}
-	}
-	if err := l.build(ctx, o.Log); err != nil {
-		return nil, fmt.Errorf("bring lab %q up: %w", l.id, err)
-	}
-	rec.Whole = true
-	if err := d.write(labFile, rec); err != nil {
-		return nil, err
-	}
-	return l, nil
+	rec.Scenario, rec.Roots, rec.Whole = l.s, l.roots, true
+	return d.write(labFile, rec)
 }
 
-// ready says whether a lab can be made here at all.
-func ready(id string, s *scenario.Scenario) error {
-	if err := scenario.CheckName(id); err != nil {
+// ready says whether the lab can be made here at all.
+func (l *Lab) ready() error {
+	if err := scenario.CheckName(l.id); err != nil {
 		return fmt.Errorf("lab ID: %w", err)
 	}
 	if unix.Geteuid() != 0 {
 		return &model.UnsupportedError{Feature: "make network namespaces", Remedy: "run as root", Err: unix.EPERM}
 	}
 	for _, tool := range []string{iptables, ebtables} {
+		tool, _ = variant(tool, l.tables)
 		if _, err := findTool(tool); err != nil {
 			return err
 		}
 	}
-	return findPlugins(s)
+	return findPlugins(l.s)
 }
 
 // ownPods is the scenario with pods of the lab's own: CNI plugins choose the
@@ -198,7 +218,7 @@ func (l *Lab) netns(place string) string {
 }
 
 // open opens the namespace of a place.
-func (l *Lab) open(place string) (*space, error) { return openSpace(l.netns(place)) }
+func (l *Lab) open(place string) (*space, error) { return openSpace(l.netns(place), l.tables) }
 
 // with opens the namespace of a place for as long as f runs.
 func (l *Lab) with(place string, f func(*space) error) error {
@@ -229,7 +249,8 @@ func (l *Lab) Down(ctx context.Context) error {
 }
 
 // Down removes a lab by its ID, also one whose maker crashed, and the process
-// of its traffic; all labs when the ID is empty.
+// of its traffic. When the ID is empty it removes all labs, and what tests and
+// benchmarks that were killed have left.
 func Down(ctx context.Context, id string) error {
 	if id == "" {
 		all, err := ids()
@@ -239,6 +260,11 @@ func Down(ctx context.Context, id string) error {
 				errs = append(errs, err)
 			}
 		}
+		names, err := strays(netnsPrefix)
+		errs = append(errs, err)
+		for _, name := range names {
+			errs = append(errs, deleteNetns(name))
+		}
 		return errors.Join(errs...)
 	}
 	d, err := lockDir(ctx, id)
@@ -247,6 +273,30 @@ func Down(ctx context.Context, id string) error {
 	}
 	defer d.close()
 	return d.remove(ctx)
+}
+
+// strays are the namespaces whose names have the prefix and that belong to no lab.
+// Tests and benchmarks name theirs like a lab's.
+func strays(prefix string) ([]string, error) {
+	// What is a lab's is written down before it is made: it is enough to look for
+	// labs last.
+	entries, err := os.ReadDir(netnsDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list network namespaces: %w", err)
+	}
+	labs, err := ids()
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, e := range entries {
+		name := e.Name()
+		ofLab := func(id string) bool { return strings.HasPrefix(name, netnsPrefix+id+"-") }
+		if strings.HasPrefix(name, prefix) && !slices.ContainsFunc(labs, ofLab) {
+			out = append(out, name)
+		}
+	}
+	return out, nil
 }
 
 // Find returns a lab that is up, also one of another process.
@@ -259,7 +309,7 @@ func Find(id string) (*Lab, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find lab %q: %w", id, err)
 	}
-	return &Lab{id: id, s: rec.Scenario}, nil
+	return &Lab{id: id, s: rec.Scenario, tables: rec.Tables, roots: rec.Roots}, nil
 }
 
 // readRecord reads what a lab's directory says of it.
@@ -296,7 +346,7 @@ func List() ([]Info, error) {
 			out = append(out, Info{ID: id})
 			continue
 		}
-		l := &Lab{id: id, s: rec.Scenario}
+		l := &Lab{id: id, s: rec.Scenario, tables: rec.Tables}
 		out = append(out, Info{
 			ID: id, Scenario: l.s.Name, Title: l.s.Title, Created: rec.Created,
 			Whole: rec.Whole, Nodes: l.Nodes(), TrafficPID: trafficPID(id),

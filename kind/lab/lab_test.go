@@ -178,10 +178,6 @@ traffic:
   - {from: [one/a, one/b, two/x], to: [one/a, one/b, two/x, outside], proto: [tcp, udp, icmp], rate: 10}
   - {from: [one, two], to: [one/a, two/x], proto: [udp], rate: 10}
 `
-	type test struct {
-		fault scenario.Fault
-		dead  func(FlowStats) bool
-	}
 	pod := scenario.Fault{Node: "one", Pod: "one/a", MAC: model.MAC{0xa2, 0x96, 1, 2, 3, 4}}
 	on := func(typ scenario.FaultType) scenario.Fault { f := pod; f.Type = typ; return f }
 	all := func(s FlowStats) bool { return touches(s, "one/a") }
@@ -192,7 +188,7 @@ traffic:
 	}
 	none := func(FlowStats) bool { return false }
 	sameNodePods := func(s FlowStats) bool { return isPod(s.From) && isPod(s.To) && node(s.From) == node(s.To) }
-	tests := map[string][]test{
+	tests := map[string][]faultTrial{
 		"plugin: kubenet": {
 			{scenario.Fault{Type: scenario.DeleteUDR}, func(s FlowStats) bool { return withPod(s, "one") || withPod(s, "two") }},
 			{scenario.Fault{Type: scenario.DeleteUDR, Prefix: kubenet}, func(s FlowStats) bool { return withPod(s, "one") }},
@@ -252,8 +248,8 @@ traffic:
 			{on(scenario.PodLinkDown), all},
 		},
 	}
-	plain := func(bridged bool) []test {
-		out := []test{
+	plain := func(bridged bool) []faultTrial {
+		out := []faultTrial{
 			// What comes from there has the other node's address.
 			{scenario.Fault{Type: scenario.DeleteNodeRoute, Node: "one", Prefix: other}, func(s FlowStats) bool {
 				return s.To.Place == "two/x" && node(s.From) == "one"
@@ -264,14 +260,14 @@ traffic:
 			{scenario.Fault{Type: scenario.SelfService, Node: "one", Pod: "one/a", Prefix: netip.MustParsePrefix("10.99.0.1/32")}, none},
 		}
 		if !bridged {
-			out = append(out, test{on(scenario.DeletePodRoute), all}, test{on(scenario.LinkMAC), all})
+			out = append(out, faultTrial{on(scenario.DeletePodRoute), all}, faultTrial{on(scenario.LinkMAC), all})
 		}
 		return out
 	}
 	tests["plugin: bridge"], tests["plugin: ptp"] = plain(true), plain(false)
 	tests["plugin: kubenet"] = append(tests["plugin: kubenet"],
 		// What comes twice is thrown away.
-		test{scenario.Fault{Type: scenario.DedupFlushed, Node: "one"}, none})
+		faultTrial{scenario.Fault{Type: scenario.DedupFlushed, Node: "one"}, none})
 	// What strikes IPv6 leaves IPv4 alone.
 	six := func(strikes func(FlowStats) bool) func(FlowStats) bool {
 		return func(s FlowStats) bool { return s.To.Addr.Is6() && strikes(s) }
@@ -283,18 +279,18 @@ traffic:
 		}
 		return f
 	}
-	tests["plugin: kubenet, stack: dual"] = []test{
+	tests["plugin: kubenet, stack: dual"] = []faultTrial{
 		{scenario.Fault{Type: scenario.DeleteUDR, Prefix: netip.MustParsePrefix("fd00:10:244::/64")}, six(func(s FlowStats) bool { return withPod(s, "one") })},
 		{onIPv6(scenario.MissingMasquerade, false), six(func(s FlowStats) bool { return s.To.Place == outsideName && node(s.From) == "one" && isPod(s.From) })},
 		{onIPv6(scenario.ForwardingOff, false), six(func(s FlowStats) bool { return withPod(s, "one") || s.To.Place == outsideName && node(s.From) == "one" })},
 	}
-	tests["plugin: azure-overlay, stack: dual"] = []test{
+	tests["plugin: azure-overlay, stack: dual"] = []faultTrial{
 		{onIPv6(scenario.DeletePodRoute, true), six(all)},
 		{onIPv6(scenario.WrongNeighbor, true), six(all)},
 		{onIPv6(scenario.DropForward, true), six(func(s FlowStats) bool { return all(s) && s.From.Place != "one" })},
 		{scenario.Fault{Type: scenario.BlackholeRoute, Node: "one", Prefix: netip.MustParsePrefix("fd00:10:244:1::/64")}, six(across)},
 	}
-	tests["plugin: ptp, stack: dual"] = []test{
+	tests["plugin: ptp, stack: dual"] = []faultTrial{
 		{onIPv6(scenario.DeleteDefaultRoute, false), six(func(s FlowStats) bool { return s.To.Place == outsideName && node(s.From) == "one" })},
 		{scenario.Fault{Type: scenario.DeleteNodeRoute, Node: "one", Prefix: netip.MustParsePrefix("fd00:10:244:1::/64")}, six(func(s FlowStats) bool {
 			return s.To.Place == "two/x" && node(s.From) == "one"
@@ -307,18 +303,7 @@ traffic:
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := up(t, parse(t, fmt.Sprintf(text, strings.ReplaceAll(plugin, ", ", "\n  "))), "faults-"+name)
-			trial(t, l, 1, 0, alive)
-			for _, test := range tests {
-				t.Log(test.fault)
-				if err := l.Inject(t.Context(), test.fault); err != nil {
-					t.Fatal(err)
-				}
-				trial(t, l, 3, 0, test.dead)
-				if err := l.Undo(t.Context(), test.fault); err != nil {
-					t.Fatal(err)
-				}
-				trial(t, l, 1, 0, alive)
-			}
+			trials(t, l, tests)
 		})
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/kind/scenario"
+	"github.com/lasthop/lasthop/probe/model"
 )
 
 const small = `
@@ -90,6 +91,39 @@ func TestCrash(t *testing.T) {
 			t.Logf("killed at %d steps", after)
 			return
 		}
+	}
+}
+
+// TestStrays finds namespaces that are named like a lab's and belong to none.
+func TestStrays(t *testing.T) {
+	t.Parallel()
+	id := testID("stray")
+	prefix := netnsPrefix + id
+	left := []string{prefix, prefix + "-node", prefix + ".p1"}
+	for _, name := range left {
+		if err := createNetns(name); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := deleteNetns(name); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if got, err := strays(prefix); err != nil || !slices.Equal(got, left) {
+		t.Errorf("strays: %q, %v; want %q", got, err, left)
+	}
+	d, err := claimDir(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	got, err := strays(prefix)
+	if want := []string{prefix, prefix + ".p1"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("beside a lab: %q, %v; want %q", got, err, want)
+	}
+	if err := d.remove(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -326,6 +360,48 @@ func TestMissingTool(t *testing.T) {
 	var missing *MissingToolError
 	if !errors.As(err, &missing) || !strings.Contains(err.Error(), "apt-get install iptables") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestLegacyTables: rules are in the tables that the lab was made with, and one that
+// was found again knows these.
+func TestLegacyTables(t *testing.T) {
+	t.Parallel()
+	s := parse(t, `
+name: legacy
+topology: {nodes: [{name: a, plugin: kindnet, pods: [p]}, {name: b, plugin: kindnet}]}
+traffic: [{from: a/p, to: b, proto: icmp}]
+`)
+	l, err := Up(t.Context(), s, Options{ID: testID("legacy"), Tables: model.Legacy, Log: t.Logf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Down(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	found, err := Find(l.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := map[model.Backend]int{}
+	err = found.with("a", func(sp *space) error {
+		if sp.tables != model.Legacy {
+			t.Errorf("the lab that was found has tables %q", sp.tables)
+		}
+		for _, tables := range []model.Backend{model.NFT, model.Legacy} {
+			sp.tables = tables
+			out, err := sp.pipe("", iptables, "-t", "nat", "-S")
+			if err != nil {
+				return err
+			}
+			rules[tables] = strings.Count(out, "\n-A ")
+		}
+		return nil
+	})
+	if err != nil || rules[model.Legacy] == 0 || rules[model.NFT] != 0 {
+		t.Errorf("rules %v, %v", rules, err)
 	}
 }
 

@@ -223,3 +223,27 @@ func trial(t *testing.T, l *Lab, answered, failed uint64, dead func(FlowStats) b
 	}
 	t.Logf("%d flows, %d of them dead", len(all), died)
 }
+
+// faultTrial is a fault, and the flows that it kills.
+type faultTrial struct {
+	fault scenario.Fault
+	dead  func(FlowStats) bool
+}
+
+// trials makes each fault in a lab that is well and undoes it: the flows that it
+// kills must die, and no others, and be well again afterwards.
+func trials(t *testing.T, l *Lab, tests []faultTrial) {
+	t.Helper()
+	trial(t, l, 1, 0, alive)
+	for _, test := range tests {
+		t.Log(test.fault)
+		if err := l.Inject(t.Context(), test.fault); err != nil {
+			t.Fatal(err)
+		}
+		trial(t, l, 3, 0, test.dead)
+		if err := l.Undo(t.Context(), test.fault); err != nil {
+			t.Fatal(err)
+		}
+		trial(t, l, 1, 0, alive)
+	}
+}

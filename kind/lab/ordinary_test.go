@@ -70,6 +70,8 @@ faults:
 			t.Errorf("%s answers nobody who was masqueraded in\n%s", backend, flows)
 		}
 	}
+	gone := scenario.Fault{Type: scenario.ServiceUntranslated, Node: "one", Prefix: netip.MustParsePrefix("172.29.0.9/32")}
+	trials(t, l, []faultTrial{{gone, func(s FlowStats) bool { return s.To.Place == "" }}})
 }
 
 // TestFlowKinds: a kept connection stays after its one request, a slow answer is

@@ -26,13 +26,9 @@ traffic:
 	on := func(typ scenario.FaultType) scenario.Fault {
 		return scenario.Fault{Type: typ, Node: "one", Pod: "one/a"}
 	}
-	type test struct {
-		fault scenario.Fault
-		dead  func(FlowStats) bool
-	}
-	deny := test{on(scenario.PolicyDeny), toPod}
+	deny := faultTrial{on(scenario.PolicyDeny), toPod}
 	unprogrammed := on(scenario.PolicyUnprogrammed)
-	for policy, tests := range map[scenario.Policy][]test{
+	for policy, tests := range map[scenario.Policy][]faultTrial{
 		scenario.PolicyCalico:    {deny, {unprogrammed, any}, {on(scenario.DropProgram), any}},
 		scenario.PolicyCalicoNFT: {deny, {unprogrammed, either}, {on(scenario.DropTCX), any}},
 		scenario.PolicyNPM:       {deny, {on(scenario.DropXDP), any}},
@@ -40,18 +36,7 @@ traffic:
 		t.Run(string(policy), func(t *testing.T) {
 			t.Parallel()
 			l := up(t, parse(t, fmt.Sprintf(text, policy)), "policies-"+string(policy))
-			trial(t, l, 1, 0, alive)
-			for _, test := range tests {
-				t.Log(test.fault)
-				if err := l.Inject(t.Context(), test.fault); err != nil {
-					t.Fatal(err)
-				}
-				trial(t, l, 3, 0, test.dead)
-				if err := l.Undo(t.Context(), test.fault); err != nil {
-					t.Fatal(err)
-				}
-				trial(t, l, 1, 0, alive)
-			}
+			trials(t, l, tests)
 		})
 	}
 }

@@ -296,18 +296,33 @@ func (b *builder) fromContainer(n *scenario.Node, p *scenario.Pod, sp *space) (a
 // loadDestination keeps the packet in R6 and its IPv4 destination in R7; what
 // has none goes on as it is.
 func loadDestination() asm.Instructions {
-	const destination = 14 + 16
-	return asm.Instructions{
+	const destination, size = 14 + 16, 4
+	return append(asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
 		asm.LoadMem(asm.R2, asm.R6, skbProtocol, asm.Word),
 		asm.JNE.Imm32(asm.R2, etherIPv4, "stack"),
-		asm.Mov.Imm(asm.R2, destination),
+	}, append(loadBytes(destination, size), asm.LoadMem(asm.R7, asm.RFP, -8, asm.Word))...)
+}
+
+// leaveFirst has what is no TCP segment, and the first ones of a connection, go on as
+// they are. It takes the IPv4 header to have no options.
+func leaveFirst() asm.Instructions {
+	const protocol, flags, tcp, syn = 14 + 9, 14 + 20 + 13, 6, 0x02
+	code := append(loadBytes(protocol, 1), asm.LoadMem(asm.R2, asm.RFP, -8, asm.Byte), asm.JNE.Imm(asm.R2, tcp, "stack"))
+	return append(append(code, loadBytes(flags, 1)...),
+		asm.LoadMem(asm.R2, asm.RFP, -8, asm.Byte), asm.And.Imm(asm.R2, syn), asm.JNE.Imm(asm.R2, 0, "stack"))
+}
+
+// loadBytes copies bytes of the packet in R6 to the stack.
+func loadBytes(offset, size int32) asm.Instructions {
+	return asm.Instructions{
+		asm.Mov.Reg(asm.R1, asm.R6),
+		asm.Mov.Imm(asm.R2, offset),
 		asm.Mov.Reg(asm.R3, asm.RFP),
 		asm.Add.Imm(asm.R3, -8),
-		asm.Mov.Imm(asm.R4, 4),
+		asm.Mov.Imm(asm.R4, size),
 		asm.FnSkbLoadBytes.Call(),
 		asm.JNE.Imm(asm.R0, 0, "stack"),
-		asm.LoadMem(asm.R7, asm.RFP, -8, asm.Word),
 	}
 }
 
@@ -324,23 +339,33 @@ func toPods(n *scenario.Node, but string, sp *space) (asm.Instructions, error) {
 		if p.Name == but {
 			continue
 		}
-		l, err := sp.link(p.Link)
+		deliver, err := toPeer(&p, fmt.Sprintf("next%d", i), sp)
 		if err != nil {
 			return nil, err
 		}
-		a, next := p.IP.As4(), fmt.Sprintf("next%d", i)
-		code = append(code, asm.JNE.Imm32(asm.R7, wire(a[:]), next))
-		for k, b := range append(p.MAC[:], l.Attrs().HardwareAddr...) {
-			code = append(code, asm.StoreImm(asm.RFP, int16(k-24), int64(b), asm.Byte))
-		}
-		code = append(code,
-			asm.Mov.Reg(asm.R1, asm.R6), asm.Mov.Imm(asm.R2, 0), asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, -24),
-			asm.Mov.Imm(asm.R4, 12), asm.Mov.Imm(asm.R5, 0), asm.FnSkbStoreBytes.Call(),
-			asm.Mov.Imm(asm.R1, int32(l.Attrs().Index)), asm.Mov.Imm(asm.R2, 0), asm.FnRedirectPeer.Call(), asm.Return(),
-			// A jump needs somewhere to land.
-			asm.Mov.Reg(asm.R7, asm.R7).WithSymbol(next))
+		code = append(code, deliver...)
 	}
 	return code, nil
+}
+
+// toPeer redirects what is for a pod to the inner end of its link, and goes on at
+// the symbol next with the rest.
+func toPeer(p *scenario.Pod, next string, sp *space) (asm.Instructions, error) {
+	l, err := sp.link(p.Link)
+	if err != nil {
+		return nil, err
+	}
+	a := p.IP.As4()
+	code := asm.Instructions{asm.JNE.Imm32(asm.R7, wire(a[:]), next)}
+	for k, b := range append(p.MAC[:], l.Attrs().HardwareAddr...) {
+		code = append(code, asm.StoreImm(asm.RFP, int16(k-24), int64(b), asm.Byte))
+	}
+	return append(code,
+		asm.Mov.Reg(asm.R1, asm.R6), asm.Mov.Imm(asm.R2, 0), asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, -24),
+		asm.Mov.Imm(asm.R4, 12), asm.Mov.Imm(asm.R5, 0), asm.FnSkbStoreBytes.Call(),
+		asm.Mov.Imm(asm.R1, int32(l.Attrs().Index)), asm.Mov.Imm(asm.R2, 0), asm.FnRedirectPeer.Call(), asm.Return(),
+		// A jump needs somewhere to land.
+		asm.Mov.Reg(asm.R7, asm.R7).WithSymbol(next)), nil
 }
 
 // redirectNeigh sends what is for a range out by a link, to the next hop that

@@ -16,6 +16,8 @@ func (b *builder) remoteRoutes(n *scenario.Node, sp *space) error {
 	switch {
 	case n.Plugin == scenario.AzurePodSubnet:
 		return sp.route(route{dst: b.topology.PodSubnet, via: b.topology.Gateway, link: n.NIC})
+	case b.topology.Overlay != "":
+		return b.overlay(n, sp)
 	case n.Plugin.NodeRoutes():
 		var routes []route
 		for _, other := range b.topology.Nodes {
@@ -61,22 +63,10 @@ func routedPod(n *scenario.Node, p *scenario.Pod, sp *space) error {
 // which is the next hop of all that it sends.
 func (b *builder) routedAddress(n *scenario.Node, p *scenario.Pod, pod *space) error {
 	gateway := podGateway(b.topology, n, p)
-	routes := []route{{dst: host(gateway), link: podInterface}, {dst: defaultFor(gateway), via: gateway, link: podInterface}}
-	own := host(p.IP)
-	if n.PodGateway().IsValid() {
-		own = netip.PrefixFrom(p.IP, n.PodCIDR.Bits())
-		routes = append(routes, route{dst: own.Masked(), via: gateway, link: podInterface})
-	}
-	if err := pod.addr(podInterface, own, netlink.SCOPE_UNIVERSE); err != nil {
+	if err := pod.addr(podInterface, routedPrefix(n, p), netlink.SCOPE_UNIVERSE); err != nil {
 		return err
 	}
-	if n.PodGateway().IsValid() {
-		// The kernel's leads to the link, not to the gateway.
-		if err := pod.unroute(route{dst: own.Masked(), link: podInterface}); err != nil {
-			return err
-		}
-	}
-	if err := pod.route(routes...); err != nil {
+	if err := routedRoutes(b.topology, n, p, pod); err != nil {
 		return err
 	}
 	if mac := n.Plugin.HostMAC(); n.Plugin != scenario.Calico && !mac.IsZero() {
@@ -89,6 +79,29 @@ func (b *builder) routedAddress(n *scenario.Node, p *scenario.Pod, pod *space) e
 		})
 	}
 	return nil
+}
+
+// routedPrefix is a routed pod's address with its network.
+func routedPrefix(n *scenario.Node, p *scenario.Pod) netip.Prefix {
+	if n.PodGateway().IsValid() {
+		return netip.PrefixFrom(p.IP, n.PodCIDR.Bits())
+	}
+	return host(p.IP)
+}
+
+// routedRoutes gives a routed pod, which has its address, its routes: to its gateway,
+// and by it to all else.
+func routedRoutes(t *scenario.Topology, n *scenario.Node, p *scenario.Pod, pod *space) error {
+	gateway := podGateway(t, n, p)
+	routes := []route{{dst: host(gateway), link: podInterface}, {dst: defaultFor(gateway), via: gateway, link: podInterface}}
+	if network := routedPrefix(n, p).Masked(); n.PodGateway().IsValid() {
+		// The kernel's leads to the link, not to the gateway.
+		if err := pod.unroute(route{dst: network, link: podInterface}); err != nil {
+			return err
+		}
+		routes = append(routes, route{dst: network, via: gateway, link: podInterface})
+	}
+	return pod.route(routes...)
 }
 
 // podGateway is the next hop of a pod's default route.

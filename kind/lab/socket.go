@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -34,7 +35,35 @@ func request(ctx context.Context, f *flow, from uint16, timeout time.Duration, p
 	if err != nil {
 		return err
 	}
-	return c.Close()
+	return release(c, from)
+}
+
+// release closes a socket. One with a source port of its own is disconnected first,
+// which resets a TCP connection: the next socket may have the port at once, although
+// a process that is being started holds a copy of each descriptor until it runs.
+func release(c *os.File, from uint16) error {
+	var err error
+	if from != 0 {
+		err = disconnect(c)
+	}
+	return errors.Join(err, c.Close())
+}
+
+// disconnect takes a socket's peer away (connect(2), AF_UNSPEC).
+func disconnect(c *os.File) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("disconnect: %w", err)
+	}
+	var errno unix.Errno
+	err = raw.Control(func(fd uintptr) {
+		none := unix.RawSockaddr{Family: unix.AF_UNSPEC}
+		_, _, errno = unix.Syscall(unix.SYS_CONNECT, fd, uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none))
+	})
+	if errno != 0 {
+		err = errors.Join(err, errno)
+	}
+	return wrap(err, "disconnect")
 }
 
 // converse is request that leaves the socket open, without a deadline.
@@ -45,8 +74,7 @@ func converse(ctx context.Context, f *flow, from uint16, timeout time.Duration, 
 		return nil, err
 	}
 	if err := exchange(ctx, c, f, timeout, payload, sent); err != nil {
-		c.Close()
-		return nil, err
+		return nil, errors.Join(err, release(c, from))
 	}
 	return c, wrap(c.SetDeadline(time.Time{}), "set deadline")
 }
@@ -144,10 +172,9 @@ func receive(c *os.File, proto scenario.Proto, payload []byte) error {
 	return nil
 }
 
-// connect makes a socket in the namespace and connects it, which for TCP has
-// only begun on return. A given source port is free again once it is closed:
-// TCP connections from it are reset. Only making it needs the namespace; waiting inside
-// would hold a thread.
+// connect makes a socket in the namespace and connects it, which for TCP has only begun
+// on return. A given source port is free again after release. Only making it needs the
+// namespace; waiting inside would hold a thread.
 func connect(ns *netns.NS, proto scenario.Proto, from uint16, to netip.AddrPort) (*os.File, error) {
 	family, typ, num := unix.AF_INET, unix.SOCK_DGRAM, 0
 	var peer unix.Sockaddr
@@ -195,7 +222,6 @@ func usePort(fd, family int, port uint16) error {
 	}
 	return errors.Join(
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
-		unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}),
 		unix.Bind(fd, own))
 }
 

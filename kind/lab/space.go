@@ -28,6 +28,8 @@ type space struct {
 	name string
 	ns   *netns.NS
 	nl   *netlink.Handle
+	// tables are those in which the tools keep rules.
+	tables model.Backend
 }
 
 // netnsDir is where `ip netns` looks for namespaces.
@@ -93,7 +95,7 @@ func deleteNetns(name string) error {
 	return nil
 }
 
-func openSpace(name string) (*space, error) {
+func openSpace(name string, tables model.Backend) (*space, error) {
 	ns, err := netns.Named(name)
 	if err != nil {
 		return nil, err
@@ -103,7 +105,7 @@ func openSpace(name string) (*space, error) {
 		ns.Close()
 		return nil, fmt.Errorf("open netlink in %s: %w", name, err)
 	}
-	return &space{name: name, ns: ns, nl: nl}, nil
+	return &space{name: name, ns: ns, nl: nl, tables: tables}, nil
 }
 
 func (sp *space) close() {
@@ -162,6 +164,24 @@ func (sp *space) veth(name string, mac model.MAC, peer *space, peerName string, 
 		PeerNamespace:    netlink.NsFd(peer.ns.FD()),
 	}
 	return wrap(sp.nl.LinkAdd(l), "add link %s in %s", name, sp.name)
+}
+
+// bond adds a bond with one port, which must be down.
+func (sp *space) bond(name string, mac model.MAC, port string) error {
+	l := netlink.NewLinkBond(netlink.LinkAttrs{Name: name, HardwareAddr: hardware(mac)})
+	l.Mode, l.Miimon = netlink.BOND_MODE_ACTIVE_BACKUP, 10
+	if err := sp.nl.LinkAdd(l); err != nil {
+		return fmt.Errorf("add bond %s in %s: %w", name, sp.name, err)
+	}
+	return sp.withLink(port, "enslave", func(p netlink.Link) error { return sp.nl.LinkSetMaster(p, l) })
+}
+
+// vlan adds a VLAN on a link.
+func (sp *space) vlan(name, on string, tag int) error {
+	return sp.withLink(on, "add VLAN on", func(l netlink.Link) error {
+		attrs := netlink.LinkAttrs{Name: name, ParentIndex: l.Attrs().Index}
+		return sp.nl.LinkAdd(&netlink.Vlan{LinkAttrs: attrs, VlanId: tag, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q})
+	})
 }
 
 // bridge adds a bridge. With a zero MAC it takes that of its ports.
@@ -337,6 +357,15 @@ func (sp *space) route(routes ...route) error {
 	return nil
 }
 
+// newRoute adds a route. Another one for its destination is an error.
+func (sp *space) newRoute(r route) error {
+	nr, err := sp.routeOf(r)
+	if err == nil {
+		err = sp.nl.RouteAdd(nr)
+	}
+	return wrap(err, "add route %s in %s", r.dst, sp.name)
+}
+
 // haveRoute sets a route or deletes it.
 func (sp *space) haveRoute(r route, have bool) error {
 	if have {
@@ -352,6 +381,8 @@ func (sp *space) unroute(r route) error {
 	if err != nil {
 		return err
 	}
+	// Of any scope: ptp gives its routes to pods that of the host.
+	nr.Scope = netlink.SCOPE_NOWHERE
 	if err := sp.nl.RouteDel(nr); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("delete route %s in %s: %w", r.dst, sp.name, err)
 	}

@@ -15,7 +15,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lasthop/lasthop/kind/cluster"
 	"github.com/lasthop/lasthop/kind/scenario"
+	"github.com/lasthop/lasthop/probe/model"
 )
 
 // stateRoot is where labs keep their state, a directory each. It lies under
@@ -49,6 +51,12 @@ type record struct {
 	Whole    bool
 	Spaces   []string
 	Scenario *scenario.Scenario
+	// Tables are Options.Tables.
+	Tables model.Backend
+	// Cluster is the name of the cluster of kind that is the lab's, empty without
+	// one. Roots are then the nodes' directories.
+	Cluster string            `json:",omitempty"`
+	Roots   map[string]string `json:",omitempty"`
 }
 
 // dir is a lab's directory, held open and locked: a process that builds a
@@ -146,6 +154,17 @@ func writeJSON(path string, v any) error {
 	return wrap(os.Rename(path+".new", path), "write state")
 }
 
+// claim writes the record of a lab that nothing was made of yet. Until then nothing that
+// is there counts as the lab's.
+func (d *dir) claim(rec record) error {
+	for _, name := range rec.Spaces {
+		if _, err := os.Lstat(filepath.Join(netnsDir, name)); err == nil {
+			return fmt.Errorf("bring lab %q up: network namespace %s is there already (ip netns del %s)", rec.ID, name, name)
+		}
+	}
+	return d.write(labFile, rec)
+}
+
 // readJSON reads a file of a lab's directory.
 func readJSON(id, name string, v any) error {
 	data, err := os.ReadFile(filepath.Join(pathOf(id), name))
@@ -160,7 +179,10 @@ func (d *dir) remove(ctx context.Context) error {
 	id := filepath.Base(d.path)
 	errs := []error{stopTraffic(ctx, id)}
 	// No more than is needed: a record of another version will do.
-	var rec struct{ Spaces []string }
+	var rec struct {
+		Spaces  []string
+		Cluster string
+	}
 	// A lab without a record has made nothing yet.
 	if err := readJSON(id, labFile, &rec); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		errs = append(errs, err)
@@ -171,6 +193,9 @@ func (d *dir) remove(ctx context.Context) error {
 			continue
 		}
 		errs = append(errs, deleteNetns(name))
+	}
+	if rec.Cluster != "" {
+		errs = append(errs, cluster.Delete(ctx, rec.Cluster, d.path))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("take lab %q down: %w", id, err)

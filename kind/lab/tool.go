@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
 )
 
 // MissingToolError says that a program that the lab runs is not installed.
@@ -21,12 +23,16 @@ func (e *MissingToolError) Error() string {
 }
 
 // The tools of the Debian package iptables. The nft variants are asked for by
-// name: a kernel without the legacy tables has no others.
+// name: a kernel without the legacy tables has no others. A lab with legacy tables
+// runs the legacy variants in their place.
 const (
-	iptables       = "iptables-nft"
-	ip6tables      = "ip6tables-nft"
-	ebtables       = "ebtables-nft"
-	legacyIptables = "iptables-legacy"
+	iptables       = "iptables" + nftVariant
+	ip6tables      = "ip6tables" + nftVariant
+	ebtables       = "ebtables" + nftVariant
+	legacyIptables = "iptables" + legacyVariant
+
+	nftVariant    = "-nft"
+	legacyVariant = "-legacy"
 )
 
 // The tools of other packages.
@@ -35,7 +41,23 @@ const (
 	nft       = "nft"
 )
 
-var toolPackages = map[string]string{conntrack: "conntrack", nft: "nftables"}
+var toolPackages = map[string]string{
+	conntrack: "conntrack", nft: "nftables",
+	"ebtables" + legacyVariant: "ebtables", "ebtables" + legacyVariant + "-save": "ebtables", "ebtables" + legacyVariant + "-restore": "ebtables",
+}
+
+// variant is the tool in the variant that keeps its rules in the tables, and the
+// arguments that it takes in addition.
+func variant(tool string, tables model.Backend) (name string, extra []string) {
+	if tables == model.Legacy {
+		tool = strings.Replace(tool, nftVariant, legacyVariant, 1)
+	}
+	if strings.HasPrefix(tool, "ip") && strings.Contains(tool, legacyVariant) && !strings.HasSuffix(tool, "-save") {
+		// One lock serves all namespaces.
+		extra = []string{"-w"}
+	}
+	return tool, extra
+}
 
 // tables is iptables for a family.
 func tables(isIPv6 bool) string {
@@ -68,6 +90,8 @@ func (sp *space) run(tool string, args ...string) error {
 // pipe is run with an input, and returns what the program prints. A child has
 // the namespace of the thread that starts it.
 func (sp *space) pipe(input, tool string, args ...string) (string, error) {
+	tool, extra := variant(tool, sp.tables)
+	args = append(extra, args...)
 	file, err := findTool(tool)
 	if err != nil {
 		return "", err

@@ -92,7 +92,7 @@ func (l *Lab) runTraffic(ctx context.Context, ready func()) error {
 	defer cancel()
 	t := &traffic{
 		cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}),
-		timeout: l.s.Timeout, scenario: l.s, spaces: map[string]*netns.NS{},
+		timeout: l.s.Timeout, scenario: l.asItIs(), spaces: map[string]*netns.NS{},
 	}
 	defer close(t.done)
 	defer t.close()
@@ -152,7 +152,7 @@ func (t *traffic) ended() bool {
 
 // open opens the namespaces of all flows.
 func (t *traffic) open(l *Lab) error {
-	for _, f := range l.s.Traffic {
+	for _, f := range t.scenario.Traffic {
 		for _, place := range []string{f.From.Place, f.To.Place} {
 			if _, ok := t.spaces[place]; ok || place == "" {
 				continue
@@ -163,7 +163,7 @@ func (t *traffic) open(l *Lab) error {
 			}
 			t.spaces[place] = ns
 		}
-		t.flows = append(t.flows, &flow{Flow: f, from: t.spaces[f.From.Place], also: l.s.Raced(f), slots: make([]sync.Mutex, f.Ports)})
+		t.flows = append(t.flows, &flow{Flow: f, from: t.spaces[f.From.Place], also: t.scenario.Raced(f), slots: make([]sync.Mutex, f.Ports)})
 	}
 	return nil
 }

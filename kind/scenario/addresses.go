@@ -148,7 +148,7 @@ func (r *resolver) usable(a netip.Addr, in netip.Prefix) bool {
 		return false
 	}
 	t := &r.s.Topology
-	return in != t.Subnet && in != t.PodSubnet || index4(in, a) >= azureReserved
+	return t.Switched || in != t.Subnet && in != t.PodSubnet || index4(in, a) >= azureReserved
 }
 
 // host takes a machine's address in a range.
@@ -190,6 +190,9 @@ func (r *resolver) macsAndLinks(n *Node, raw rawNode) {
 		links[name] = who
 	}
 	link(n.NIC, "the NIC", raw.NIC.where(raw.at))
+	if n.Card != "" {
+		link(LowerLink, "the link under the NIC", raw.Card.at)
+	}
 	if n.Bridge != "" {
 		link(n.Bridge, "the bridge", raw.Bridge.where(raw.at))
 	}

@@ -124,7 +124,6 @@ func TestDualErrors(t *testing.T) {
 		"topology: {nodes: [{name: a, pods: [x, y]}]}\nfaults: [{type: reused-ip, pod: a/x, via: a/y}]":                                              "no IPAM plugin",
 		"topology: {nodes: [{name: a, plugin: ptp, pods: [x]}, {name: b, plugin: ptp, pods: [y]}]}\nfaults: [{type: reused-ip, pod: a/x, via: b/y}]": "not another pod of node",
 		"topology: {nodes: [{name: a, plugin: ptp}]}\nfaults: [{type: dedup-flushed, node: a}]":                                                      "is not kubenet",
-		"topology: {nodes: [{name: a}]}\nfiles: {host: true}":                                                                                        "whose files are not made",
 	} {
 		if _, err := Parse("f.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s\ngot  %v\nwant %s", text, err, want)
@@ -177,5 +176,9 @@ expect: {findings: [{code: X, pods: [a/x], peers: [b/z]}, {code: Y, family: 6, p
 	nodes, err := s.NodesJSON()
 	if err != nil || strings.Count(string(nodes), "InternalIP") != 2 {
 		t.Errorf("%s, %v", nodes, err)
+	}
+	pods, err := s.PodsJSON()
+	if err != nil || !strings.Contains(string(pods), `"podIP": "`+s.Topology.Nodes[1].Pods[0].IP.String()+`"`) {
+		t.Errorf("%s, %v", pods, err)
 	}
 }

@@ -9,8 +9,10 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Expect is what lasthop must say of the observed node.
+// Expect is what lasthop must say of the nodes that are watched.
 type Expect struct {
+	// Line is where the file says it, from 1.
+	Line int
 	// Exit is the exit code of `lasthop check`.
 	Exit int
 	// Plugin is what must be recognised; empty: not looked at.
@@ -33,6 +35,10 @@ type Finding struct {
 	// one finding of several of the code; empty for any.
 	Title, Fix string
 	Evidence   []string
+	// Confidence is that of each; empty for any. Nodes must be among those that tell
+	// of the finding.
+	Confidence model.Confidence `json:",omitempty"`
+	Nodes      []string         `json:",omitempty"`
 	// OtherFamily leads from an address to that of the same machine in the other
 	// family, which will do as well. With a Family none of the other may be
 	// named.
@@ -41,12 +47,20 @@ type Finding struct {
 }
 
 func (r *resolver) expect(raw rawExpect) {
-	e := &r.s.Expect
+	e := r.verdict(raw.rawVerdict)
+	e.Plugin, e.Policy, e.Residue = raw.Plugin.v, raw.Policy.v, raw.Residue.v
+	r.s.Expect = e
+	r.expectAlone(raw.Alone)
+}
+
+// verdict is what must be found, and what not.
+func (r *resolver) verdict(raw rawVerdict) Expect {
+	var e Expect
 	for _, f := range raw.Findings {
 		if !f.Code.set() {
 			r.errorf(f.at, "finding has no code")
 		}
-		out := Finding{Code: f.Code.v, Title: f.Title.v, Fix: f.Fix.v, Family: f.Family.v, OtherFamily: map[netip.Addr]netip.Addr{}}
+		out := Finding{Code: f.Code.v, Title: f.Title.v, Fix: f.Fix.v, Confidence: f.Confidence.v, Family: f.Family.v, OtherFamily: map[netip.Addr]netip.Addr{}}
 		if f.Family.set() && !r.s.Topology.HasIPv6() {
 			r.errorf(f.Family.at, "family wants stack: %s", Dual)
 		}
@@ -62,6 +76,12 @@ func (r *resolver) expect(raw rawExpect) {
 				out.Peers = append(out.Peers, netip.PrefixFrom(end, end.BitLen()))
 			}
 		}
+		for _, n := range f.Nodes {
+			if !r.s.Together() || !slices.ContainsFunc(r.s.Watch, func(w Watched) bool { return w.Node == n.v }) {
+				r.errorf(n.at, "nodes: node %q is not one of several that are watched", short(n.v))
+			}
+			out.Nodes = append(out.Nodes, n.v)
+		}
 		for _, words := range f.Evidence {
 			out.Evidence = append(out.Evidence, words.v)
 		}
@@ -73,8 +93,8 @@ func (r *resolver) expect(raw rawExpect) {
 		}
 		e.Absent = append(e.Absent, code.v)
 	}
-	e.Exit, e.Plugin = raw.Exit.or(min(len(e.Findings), 1)), raw.Plugin.v
-	e.Policy, e.Residue = raw.Policy.v, raw.Residue.v
+	e.Exit = raw.Exit.or(min(len(e.Findings), 1))
+	return e
 }
 
 // end is the address of a reference in a finding's family, and notes the
@@ -150,11 +170,13 @@ func (e Expect) LayerMismatches(policy, residue string, by []string) []string {
 func (w Finding) In(found []model.Finding) bool {
 	var pods []netip.Addr
 	var peers []netip.Prefix
+	var nodes []string
 	var evidence strings.Builder
 	any := false
 	for _, f := range found {
-		if f.Code == w.Code && strings.Contains(f.Title, w.Title) && strings.Contains(first(f.Fix), w.Fix) {
+		if f.Code == w.Code && strings.Contains(f.Title, w.Title) && strings.Contains(firstFix(f.Fix), w.Fix) && (w.Confidence == "" || w.Confidence == f.Confidence) {
 			any = true
+			nodes = append(nodes, f.Nodes...)
 			pods = append(pods, f.Pods...)
 			peers = append(peers, f.Peers...)
 			for _, e := range f.Evidence {
@@ -176,14 +198,20 @@ func (w Finding) In(found []model.Finding) bool {
 			return false
 		}
 	}
+	if slices.ContainsFunc(w.Nodes, func(n string) bool { return !slices.Contains(nodes, n) }) {
+		return false
+	}
 	return any && !slices.ContainsFunc(w.Evidence, func(words string) bool { return !strings.Contains(evidence.String(), words) })
 }
 
-func first(list []string) string {
-	if len(list) == 0 {
-		return ""
+// firstFix is the first line of a fix but for one that says on which nodes to run it.
+func firstFix(list []string) string {
+	for _, line := range list {
+		if !strings.HasPrefix(line, "on ") || !strings.HasSuffix(line, ":") {
+			return line
+		}
 	}
-	return list[0]
+	return ""
 }
 
 // foreign reports whether an address is of the family that is not meant.
@@ -192,6 +220,12 @@ func (w Finding) foreign(a netip.Addr) bool { return a.Is6() != (w.Family == 6) 
 // String names the code and what must be in the finding.
 func (w Finding) String() string {
 	s := string(w.Code)
+	if w.Confidence != "" {
+		s += " " + string(w.Confidence)
+	}
+	if len(w.Nodes) > 0 {
+		s += fmt.Sprintf(" of nodes %v", w.Nodes)
+	}
 	if len(w.Pods) > 0 {
 		s += fmt.Sprintf(" with pods %v", w.Pods)
 	}

@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -23,6 +24,9 @@ const (
 	NSGDrop          FaultType = "nsg-drop"
 	NoReturn         FaultType = "no-return"
 	SilentFabric     FaultType = "silent-fabric"
+	FabricMTU        FaultType = "fabric-mtu"
+	TunnelDrop       FaultType = "tunnel-drop"
+	TunnelAstray     FaultType = "tunnel-astray"
 )
 
 // The faults of a node's own routing.
@@ -33,6 +37,7 @@ const (
 	DeleteNodeRoute    FaultType = "delete-node-route"
 	DeleteDefaultRoute FaultType = "delete-default-route"
 	DeletePodRoute     FaultType = "delete-pod-route"
+	LeftoverRule       FaultType = "leftover-rule"
 	SmallMTU           FaultType = "small-mtu"
 )
 
@@ -57,6 +62,7 @@ const (
 	StaleFDB            FaultType = "fdb-stale"
 	PodsShareMAC        FaultType = "pods-share-mac"
 	GatewayMACPinned    FaultType = "gateway-mac-pinned"
+	BridgeNetfilterOff  FaultType = "bridge-netfilter-off"
 )
 
 // The faults of addresses and routes in pods and on bridges.
@@ -87,19 +93,22 @@ const (
 
 // The faults of address translation, connection tracking and sockets.
 const (
-	MissingMasquerade FaultType = "missing-masquerade"
-	MasqueradeAll     FaultType = "masquerade-all"
-	MasqueradeNFT     FaultType = "masquerade-nft"
-	SNATPorts         FaultType = "snat-ports"
-	DeadBackend       FaultType = "dead-backend"
-	SelfService       FaultType = "self-service"
-	ForeignSNAT       FaultType = "snat-to-foreign-address"
-	Untracked         FaultType = "untracked"
-	ConntrackFull     FaultType = "conntrack-full"
-	ConntrackRace     FaultType = "conntrack-race"
-	NoListener        FaultType = "no-listener"
-	DeafServer        FaultType = "deaf-server"
-	PodHung           FaultType = "pod-hung"
+	MissingMasquerade   FaultType = "missing-masquerade"
+	MasqueradeAll       FaultType = "masquerade-all"
+	MasqueradeNFT       FaultType = "masquerade-nft"
+	SNATPorts           FaultType = "snat-ports"
+	DeadBackend         FaultType = "dead-backend"
+	SelfService         FaultType = "self-service"
+	ForeignSNAT         FaultType = "snat-to-foreign-address"
+	ServiceUntranslated FaultType = "service-untranslated"
+	Untracked           FaultType = "untracked"
+	ConntrackBypassed   FaultType = "conntrack-bypassed"
+	SegmentsBypassed    FaultType = "segments-bypassed"
+	ConntrackFull       FaultType = "conntrack-full"
+	ConntrackRace       FaultType = "conntrack-race"
+	NoListener          FaultType = "no-listener"
+	DeafServer          FaultType = "deaf-server"
+	PodHung             FaultType = "pod-hung"
 )
 
 // What is no fault: ordinary states of a node.
@@ -108,6 +117,7 @@ const (
 	EmptyBridge     FaultType = "empty-bridge"
 	SecondInterface FaultType = "second-interface"
 	PingDenied      FaultType = "ping-denied"
+	InvalidDropped  FaultType = "invalid-dropped"
 )
 
 // faultRow is what a file may say of a fault, and where it can strike. How it
@@ -121,6 +131,8 @@ type faultRow struct {
 	refuse []refusal
 	// doc completes the sentence that begins with the type.
 	doc string
+	// ordinary is true of a state that is no fault.
+	ordinary bool
 }
 
 // faultFamily says which IP version a fault strikes.
@@ -160,11 +172,13 @@ var (
 	bridged       = refusal{"pod", func(x target) bool { return x.pod.Bridged }, `pod "{pod}" is on a bridge`}
 	routed        = refusal{"pod", func(x target) bool { return !x.pod.Bridged }, `pod "{pod}" is on no bridge`}
 	noBridge      = refusal{"pod", func(x target) bool { return x.node.Bridge == "" }, `node "{node}" has no bridge`}
+	noBridgeOn    = refusal{"node", noBridge.is, noBridge.why}
 	noGatewayLink = refusal{"node", func(x target) bool { return x.node.Bridge == "" || !x.node.PodGateway().IsValid() }, `the pods' gateway is not the address of a bridge of node "{node}"`}
 	nodesOwn      = refusal{"via", func(x target) bool { return strings.Split(x.t.Place(x.f.Via), "/")[0] == x.f.Node }, `via: {via} is an address of node "{node}"`}
 	nicUnbridged  = refusal{"pod", func(x target) bool { return x.node.Bridge == "" || x.node.PodGateway().IsValid() }, `the NIC of "{node}" is on no bridge: no frame rule for it can be stale`}
 	nicOwnOnly    = refusal{"node", func(x target) bool { return !x.node.IPForwarding }, `the NIC of "{node}" does not forward as it is`}
 	noCalico      = refusal{"pod", func(x target) bool { return !x.node.hasCalico() }, `node "{node}" has no Calico`}
+	noKnownMAC    = refusal{"pod", func(x target) bool { return x.node.Plugin.CNI() }, `the CNI plugin of node "{node}" chooses pods' MACs`}
 	noPolicies    = refusal{"pod", func(x target) bool { return x.node.Policy == "" && !x.node.hasCalico() }, `node "{node}" has no program for network policies`}
 	noIPAM        = refusal{"pod", func(x target) bool { return !x.node.Plugin.CNI() }, `no IPAM plugin of node "{node}" gives addresses out`}
 	otherNodesPod = refusal{"via", func(x target) bool {
@@ -178,6 +192,8 @@ var (
 	pluginMasq    = refusal{"", func(x target) bool { return x.node.IPMasq }, "the plugin masquerades each pod by rules of its own"}
 	pluginExclude = refusal{"", func(x target) bool { return x.node.IPMasq && x.f.Prefix.IsValid() }, pluginMasq.why}
 	noNodeRoutes  = refusal{"node", func(x target) bool { return !x.node.Plugin.NodeRoutes() }, `node "{node}" is {plugin} and has no routes to other nodes' pods`}
+	noOverlay     = refusal{"", func(x target) bool { return x.t.Overlay == "" }, "fault {fault} wants a topology with an overlay"}
+	inOverlay     = refusal{"", func(x target) bool { return x.t.Overlay != "" }, "the routes to other nodes' pods lead into the overlay"}
 	nobodysRange  = refusal{"prefix", func(x target) bool {
 		return !slices.ContainsFunc(x.t.Nodes, func(o Node) bool {
 			return o.Name != x.node.Name && (o.PodCIDR == x.f.Prefix || o.PodCIDR6 == x.f.Prefix)
@@ -199,16 +215,20 @@ var faultRows = map[FaultType]faultRow{
 	WrongUDR:         {args: "via node? prefix?", family: oneFamily, doc: "sends the user-defined route of prefix or of node's pods to via"},
 	ReturningUDR:     {args: "node prefix", refuse: []refusal{onSwitch}, doc: "has the fabric send prefix, which nobody has, to node, whose reverse path filter is off and which sends it back"},
 	NICForwardingOff: {args: "node", refuse: []refusal{onSwitch, nicOwnOnly}, doc: "takes IP forwarding from node's network card"},
-	NSGDrop:          {args: "node prefix?", refuse: []refusal{onSwitch}, doc: "has the network drop what node's pods send to prefix, or to anybody, as a security group does that leaves the pods' addresses out"},
+	NSGDrop:          {args: "node prefix? port?", refuse: []refusal{onSwitch}, doc: "has the network drop what node's pods send to prefix, or to anybody, or only to port of TCP and UDP, as a security group does that leaves the pods' addresses out"},
 	NoReturn:         {args: "node", refuse: []refusal{onSwitch}, doc: "has the network drop what comes back to node from outside, as a firewall does that sees one direction only"},
 	SilentFabric:     {args: "node", doc: "has the network answer no ARP request of node any more"},
+	FabricMTU:        {args: "node", refuse: []refusal{onSwitch}, doc: "has the network lose what is longer than 1280 bytes on its way to or from node, and say nothing, as behind a tunnel whose ICMP errors are filtered"},
+	TunnelDrop:       {args: "node", refuse: []refusal{onSwitch, noOverlay}, doc: "has the network drop what carries the overlay to or from node, as a security group does that leaves its UDP port out"},
+	TunnelAstray:     {args: "node prefix via", refuse: []refusal{noOverlay, nobodysRange, nodesOwn}, doc: "has node send what its overlay carries for the pods of the node that has prefix to via instead"},
 
 	ForwardingOff:      {args: "node", family: oneFamily, doc: "turns node's IP forwarding off"},
 	BlackholeRoute:     {args: "node prefix", family: everyFamily, doc: "has node drop what it routes to prefix"},
 	AsymmetricRoute:    {args: "node prefix", refuse: []refusal{noPodBridge}, doc: "routes prefix to the bridge of node's pods, though its packets arrive by the network card"},
-	DeleteNodeRoute:    {args: "node prefix", family: everyFamily, refuse: []refusal{noNodeRoutes, nobodysRange}, doc: "deletes node's route to the pods of the node that has prefix"},
+	DeleteNodeRoute:    {args: "node prefix", family: everyFamily, refuse: []refusal{noNodeRoutes, nobodysRange, inOverlay}, doc: "deletes node's route to the pods of the node that has prefix"},
 	DeleteDefaultRoute: {args: "node", family: oneFamily, doc: "deletes node's default route"},
 	DeletePodRoute:     {args: "pod", family: oneFamily, refuse: []refusal{bridged}, doc: "deletes the node's route and rule for a routed pod"},
+	LeftoverRule:       {args: "node prefix", doc: "leaves a routing rule that sends what is for prefix to a table of the plugin before, and by it to node's gateway"},
 	SmallMTU:           {args: "node", doc: "gives node's network card an MTU of 1280, and drops the ICMP errors that senders need"},
 
 	StaleDNAT:           {args: "pod mac?", refuse: []refusal{nicUnbridged}, doc: "leaves an ebtables rule that rewrites frames for pod to mac"},
@@ -229,6 +249,7 @@ var faultRows = map[FaultType]faultRow{
 	LinkOffBridge:       {args: "pod", refuse: []refusal{routed}, doc: "takes pod's link out of its bridge"},
 	StaleFDB:            {args: "pod via", refuse: []refusal{routed, otherNodesPod}, doc: "leaves a forwarding entry of the bridge that leads pod's MAC to the port of the pod that has via"},
 	PodsShareMAC:        {args: "pod via", refuse: []refusal{routed, otherNodesPod}, doc: "gives pod's MAC to the pod that has via as well"},
+	BridgeNetfilterOff:  {args: "node", refuse: []refusal{noBridgeOn}, doc: "keeps what passes node's bridge from netfilter"},
 	GatewayMACPinned:    {args: "node mac?", doc: "pins node's own neighbour entry for its gateway to mac"},
 
 	BridgeWithoutAddress:   {args: "node", refuse: []refusal{noGatewayLink}, doc: "takes the gateway's address from the bridge of node's pods"},
@@ -251,24 +272,28 @@ var faultRows = map[FaultType]faultRow{
 	PolicyDeny:         {args: "pod", family: everyFamily, refuse: []refusal{noPolicies}, doc: "has a network policy of the node's own program allow nothing to pod"},
 	PodFirewall:        {args: "pod", family: oneFamily, doc: "drops in pod's own namespace all that arrives there"},
 
-	Service:         {args: "pod prefix", family: everyFamily, doc: "makes pod a backend of the service address prefix on its node, as kube-proxy does, beside those that are one already"},
-	EmptyBridge:     {args: "node", family: everyFamily, doc: "gives node a bridge without ports, as the container engine's"},
-	SecondInterface: {args: "pod", doc: "gives pod a second interface, in a network of its own on its node"},
-	PingDenied:      {args: "pod", family: oneFamily, doc: "drops the echo requests that are forwarded to pod"},
+	Service:         {args: "pod prefix", family: everyFamily, doc: "makes pod a backend of the service address prefix on its node, as kube-proxy does, beside those that are one already", ordinary: true},
+	EmptyBridge:     {args: "node", family: everyFamily, doc: "gives node a bridge without ports, as the container engine's", ordinary: true},
+	SecondInterface: {args: "pod", doc: "gives pod a second interface, in a network of its own on its node", ordinary: true},
+	PingDenied:      {args: "pod", family: oneFamily, doc: "drops the echo requests that are forwarded to pod", ordinary: true},
+	InvalidDropped:  {args: "node", family: oneFamily, doc: "has node drop what is forwarded and invalid to connection tracking, as kube-proxy does", ordinary: true},
 
-	MissingMasquerade: {args: "node exclude?", family: oneFamily, refuse: []refusal{oneMasqRule, calicoMasq, pluginExclude}, doc: "takes the MASQUERADE rule from node or, with exclude, excludes that destination from it"},
-	MasqueradeAll:     {args: "node", family: oneFamily, refuse: []refusal{pluginMasq}, doc: "takes every exclusion from node's MASQUERADE rule"},
-	MasqueradeNFT:     {args: "node", doc: "has node masquerade what its pods send, by a rule of nft's own in a table of the family inet"},
-	SNATPorts:         {args: "node", refuse: []refusal{pluginMasq}, doc: "leaves node a handful of ports for what it masquerades"},
-	DeadBackend:       {args: "node prefix via", doc: "has node translate the service address prefix to via, where no pod is"},
-	SelfService:       {args: "pod prefix", doc: "has the node translate the service address prefix to pod also for pod itself, whose source then stays"},
-	ForeignSNAT:       {args: "node via", refuse: []refusal{nodesOwn}, doc: "has node give what its pods send off the node the source address via, which it does not have"},
-	Untracked:         {args: "pod", doc: "has the node not track what is sent to pod, and drop what is invalid to connection tracking: pod's replies"},
-	ConntrackFull:     {args: "node", doc: "fills node's connection-tracking table with flows that the kernel may not evict; the limit is the whole machine's and stays"},
-	ConntrackRace:     {args: "node prefix via", refuse: []refusal{notFewAddresses, viaNoPod}, doc: "has node translate the service addresses of prefix to via and hold the first packets of their flows, as a slow policy daemon does; pods ask all addresses at once from one socket, as some resolvers do"},
-	NoListener:        {args: "pod", family: everyFamily, doc: "leaves pod without the servers that traffic asks, from the next start of the traffic on"},
-	DeafServer:        {args: "pod", doc: "has pod's UDP servers read nothing, with the smallest buffer there is, from the next start of the traffic on"},
-	PodHung:           {args: "pod", family: everyFamily, doc: "has pod's servers accept no connection and read no datagram, from the next start of the traffic on"},
+	MissingMasquerade:   {args: "node exclude?", family: oneFamily, refuse: []refusal{oneMasqRule, calicoMasq, pluginExclude}, doc: "takes the MASQUERADE rule from node or, with exclude, excludes that destination from it"},
+	MasqueradeAll:       {args: "node", family: oneFamily, refuse: []refusal{pluginMasq}, doc: "takes every exclusion from node's MASQUERADE rule"},
+	MasqueradeNFT:       {args: "node", doc: "has node masquerade what its pods send, by a rule of nft's own in a table of the family inet"},
+	SNATPorts:           {args: "node", refuse: []refusal{pluginMasq}, doc: "leaves node a handful of ports for what it masquerades"},
+	DeadBackend:         {args: "node prefix via", doc: "has node translate the service address prefix to via, where no pod is"},
+	SelfService:         {args: "pod prefix", doc: "has the node translate the service address prefix to pod also for pod itself, whose source then stays"},
+	ForeignSNAT:         {args: "node via", refuse: []refusal{nodesOwn}, doc: "has node give what its pods send off the node the source address via, which it does not have"},
+	ServiceUntranslated: {args: "node prefix", doc: "deletes node's rules for the service address prefix, as where kube-proxy is behind"},
+	ConntrackBypassed:   {args: "pod", refuse: []refusal{noKnownMAC}, doc: "has a program at the network card hand what comes in for pod to it past connection tracking, as one that a former plugin left does"},
+	SegmentsBypassed:    {args: "pod", refuse: []refusal{noKnownMAC}, doc: "does as conntrack-bypassed for the TCP segments behind the first of a connection, as an offload of one direction does"},
+	Untracked:           {args: "pod", doc: "has the node not track what is sent to pod, and drop what is invalid to connection tracking: pod's replies"},
+	ConntrackFull:       {args: "node", doc: "fills node's connection-tracking table with flows that the kernel may not evict; the limit is the whole machine's and stays"},
+	ConntrackRace:       {args: "node prefix via", refuse: []refusal{notFewAddresses, viaNoPod}, doc: "has node translate the service addresses of prefix to via and hold the first packets of their flows, as a slow policy daemon does; pods ask all addresses at once from one socket, as some resolvers do"},
+	NoListener:          {args: "pod", family: everyFamily, doc: "leaves pod without the servers that traffic asks, from the next start of the traffic on"},
+	DeafServer:          {args: "pod", doc: "has pod's UDP servers read nothing, with the smallest buffer there is, from the next start of the traffic on"},
+	PodHung:             {args: "pod", family: everyFamily, doc: "has pod's servers accept no connection and read no datagram, from the next start of the traffic on"},
 }
 
 // FaultTypes are all faults, sorted by name.
@@ -277,6 +302,9 @@ func FaultTypes() []FaultType { return slices.Sorted(maps.Keys(faultRows)) }
 // Doc completes the sentence that begins with the fault's name, in the words of
 // its entry in a file.
 func (t FaultType) Doc() string { return faultRows[t].doc }
+
+// IsOrdinary reports whether the type is a state of many nodes that is no fault.
+func (t FaultType) IsOrdinary() bool { return faultRows[t].ordinary }
 
 // Fault is one thing to break. Which fields are set depends on the type.
 // Every fault carries what undoing it needs.
@@ -289,6 +317,8 @@ type Fault struct {
 	Prefix netip.Prefix
 	Via    netip.Addr
 	MAC    model.MAC
+	// Port is the destination's, of TCP and UDP.
+	Port uint16 `json:",omitempty"`
 	// Family is 6 where the fault strikes IPv6 alone, else 0. A Prefix of IPv6
 	// says so too.
 	Family int
@@ -305,6 +335,9 @@ func (f Fault) String() string {
 	}
 	if f.Via.IsValid() {
 		s += " via " + f.Via.String()
+	}
+	if f.Port != 0 {
+		s += fmt.Sprintf(" port %d", f.Port)
 	}
 	if f.Family == 6 {
 		s += " ip6"

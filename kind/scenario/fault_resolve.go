@@ -24,7 +24,7 @@ func (r *resolver) fault(raw rawFault) {
 		r.errorf(raw.at, "fault has no type")
 		return
 	}
-	f := Fault{Type: raw.Type.v, MAC: raw.MAC.v, Prefix: raw.Exclude.or(raw.Prefix.v), Family: raw.Family.v}
+	f := Fault{Type: raw.Type.v, MAC: raw.MAC.v, Port: uint16(raw.Port.v), Prefix: raw.Exclude.or(raw.Prefix.v), Family: raw.Family.v}
 	if !r.faultArgs(raw) || !r.faultFamily(&f, raw.Family.where(raw.at)) || !r.faultTarget(&f, raw) {
 		return
 	}
@@ -51,7 +51,7 @@ func (r *resolver) faultArgs(raw rawFault) bool {
 		set  bool
 	}{
 		{"node", raw.Node.set()}, {"pod", raw.Pod.set()}, {"prefix", raw.Prefix.set()},
-		{"exclude", raw.Exclude.set()}, {"via", raw.Via.set()}, {"mac", raw.MAC.set()},
+		{"exclude", raw.Exclude.set()}, {"via", raw.Via.set()}, {"mac", raw.MAC.set()}, {"port", raw.Port.set()},
 	} {
 		need := slices.Contains(args, given.name)
 		switch {

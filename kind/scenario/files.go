@@ -29,10 +29,8 @@ const (
 // Files are what lasthop is given besides the node. They are true: what
 // a fault breaks in the network is broken in them.
 type Files struct {
-	// Host are the files that the plugins left on the node.
-	Host   bool
-	Nodes  bool
-	Routes []FileKind
+	Nodes, Pods bool
+	Routes      []FileKind
 	// Raw is the form in which the resource manager itself answers.
 	Raw bool
 	// Spare is how many nodes the files know that are not made.
@@ -44,10 +42,7 @@ const maxSpare = 5000
 
 func (r *resolver) files(raw rawFiles) {
 	f := &r.s.Files
-	f.Host, f.Nodes, f.Raw, f.Spare = raw.Host.v, raw.Nodes.v, raw.Raw.v, raw.Spare.v
-	if n := r.s.Topology.Node(r.s.Observe); f.Host && n != nil && !n.Plugin.CNI() {
-		r.errorf(raw.Host.at, "files: node %q is %s, whose files are not made", n.Name, n.Plugin)
-	}
+	f.Nodes, f.Pods, f.Raw, f.Spare = raw.Nodes.v, raw.Pods.v, raw.Raw.v, raw.Spare.v
 	for _, k := range raw.Routes {
 		if slices.Contains(f.Routes, k.v) {
 			r.errorf(k.at, "file %s is named twice", k.v)
@@ -85,6 +80,26 @@ func (s *Scenario) NodesJSON() ([]byte, error) {
 	for i := range s.Files.Spare {
 		ip, cidr := spare(i)
 		add(fmt.Sprintf("spare-%d", i), []netip.Addr{ip}, []netip.Prefix{cidr})
+	}
+	return json.MarshalIndent(thing{"apiVersion": "v1", "kind": "List", "items": items}, "", "    ")
+}
+
+// PodsJSON is what kubectl prints of the pods that are there.
+func (s *Scenario) PodsJSON() ([]byte, error) {
+	var items []thing
+	for _, n := range s.Topology.Nodes {
+		for _, p := range n.Pods {
+			var ips []thing
+			for _, ip := range texts([]netip.Addr{p.IP, p.IP6}) {
+				ips = append(ips, thing{"ip": ip})
+			}
+			items = append(items, thing{
+				"apiVersion": "v1", "kind": "Pod",
+				"metadata": thing{"namespace": PodNamespace, "name": p.Name, "labels": thing{"app": p.Name}},
+				"spec":     thing{"nodeName": n.Name},
+				"status":   thing{"phase": "Running", "podIP": p.IP.String(), "podIPs": ips},
+			})
+		}
 	}
 	return json.MarshalIndent(thing{"apiVersion": "v1", "kind": "List", "items": items}, "", "    ")
 }

@@ -60,8 +60,8 @@ func (n *Node) HostFiles() (map[string][]byte, error) {
 	return out, nil
 }
 
-// podNamespace is where all pods are said to live.
-const podNamespace = "default"
+// PodNamespace is where all pods are said to live.
+const PodNamespace = "default"
 
 // vnetState is azure-vnet's record of its pods.
 func (n *Node) vnetState(mode string, pods []Pod) any {
@@ -69,7 +69,7 @@ func (n *Node) vnetState(mode string, pods []Pod) any {
 	endpoints := object{}
 	for _, p := range pods {
 		endpoints[p.Name+"-eth0"] = object{"HostIfName": p.Link, "IPAddresses": []net.IPNet{{IP: p.IP.AsSlice(), Mask: net.CIDRMask(16, 32)}},
-			"PODName": p.Name, "PODNameSpace": podNamespace}
+			"PODName": p.Name, "PODNameSpace": PodNamespace}
 	}
 	return object{"Network": object{"ExternalInterfaces": object{n.NIC: object{"Networks": object{"azure": object{"Mode": mode, "Endpoints": endpoints}}}}}}
 }
@@ -79,7 +79,7 @@ func (n *Node) cnsState() any {
 	type object = map[string]any
 	endpoints := object{}
 	for _, p := range n.Pods {
-		endpoints[p.Name] = object{"PodName": p.Name, "PodNamespace": podNamespace, "IfnameToIPMap": object{"eth0": object{
+		endpoints[p.Name] = object{"PodName": p.Name, "PodNamespace": PodNamespace, "IfnameToIPMap": object{"eth0": object{
 			"IPv4": []net.IPNet{{IP: p.IP.AsSlice(), Mask: net.CIDRMask(32, 32)}}, "HostVethName": p.Link}}}
 	}
 	return object{"Endpoints": endpoints}

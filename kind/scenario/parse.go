@@ -48,6 +48,11 @@ const (
 // Parse reads a scenario. file is what errors call it. The error is an Errors
 // with everything that is wrong.
 func Parse(file string, data []byte) (*Scenario, error) {
+	return parse(file, data, func(*decoder, *rawScenario) {})
+}
+
+// parse reads a scenario, with what change makes of the file's words.
+func parse(file string, data []byte, change func(*decoder, *rawScenario)) (*Scenario, error) {
 	d := &decoder{file: file}
 	root := d.tree(data)
 	if err := d.err(); err != nil {
@@ -62,7 +67,16 @@ func Parse(file string, data []byte) (*Scenario, error) {
 	if r.Topology.at == nil {
 		r.Topology.at = root
 	}
+	change(d, &r)
+	if err := d.err(); err != nil {
+		return nil, err
+	}
 	s := (&resolver{decoder: d}).resolve(r)
+	s.File, s.Expect.Line = file, 1
+	if r.Expect.at != nil {
+		s.Expect.Line = r.Expect.at.Line
+	}
+	s.Alone.Line = s.Expect.Line
 	if err := d.err(); err != nil {
 		return nil, err
 	}
@@ -129,6 +143,8 @@ type rawScenario struct {
 	Traffic     value[[]rawTraffic]  `file:"traffic"`
 	Faults      []rawFault           `file:"faults"`
 	Observe     value[string]        `file:"observe"`
+	Watch       value[[]rawWatched]  `file:"watch"`
+	Churn       []value[string]      `file:"churn"`
 	Files       rawFiles             `file:"files"`
 	Active      value[bool]          `file:"active"`
 	Seed        value[int]           `file:"seed,seed"`
@@ -153,6 +169,7 @@ type rawTopology struct {
 	VNet6     value[netip.Prefix] `file:"vnet6,range6"`
 	PodCIDR6  value[netip.Prefix] `file:"podCIDR6,range6"`
 	Switched  value[bool]         `file:"switched"`
+	Overlay   value[string]       `file:"overlay,link"`
 	Nodes     []rawNode           `file:"nodes"`
 }
 
@@ -163,6 +180,7 @@ type rawNode struct {
 	NIC           value[string]                `file:"nic,link"`
 	NICMAC        value[model.MAC]             `file:"nicMAC"`
 	IPForwarding  value[bool]                  `file:"ipForwarding"`
+	Card          value[Card]                  `file:"card"`
 	SecondNIC     value[bool]                  `file:"secondNIC"`
 	Dockershim    value[bool]                  `file:"dockershim"`
 	IPMasq        value[bool]                  `file:"ipMasq"`
@@ -240,22 +258,36 @@ type rawFault struct {
 	Exclude value[netip.Prefix] `file:"exclude"`
 	Via     value[string]       `file:"via"`
 	MAC     value[model.MAC]    `file:"mac"`
+	Port    value[int]          `file:"port,port"`
 	Family  value[int]          `file:"family,family"`
 }
 
+type rawWatched struct {
+	place
+	Node  value[string]        `file:"node,,alone"`
+	Clock value[time.Duration] `file:"clock,clock"`
+	Cut   value[bool]          `file:"cut"`
+}
+
 type rawFiles struct {
-	Host   value[bool]       `file:"host"`
 	Nodes  value[bool]       `file:"nodes"`
+	Pods   value[bool]       `file:"pods"`
 	Routes []value[FileKind] `file:"routes"`
 	Raw    value[bool]       `file:"raw"`
 	Spare  value[int]        `file:"spare,spare"`
 }
 
 type rawExpect struct {
+	place
+	rawVerdict
+	Plugin  value[string]     `file:"plugin,name"`
+	Policy  value[string]     `file:"policy,name"`
+	Residue value[string]     `file:"residue,name"`
+	Alone   value[rawVerdict] `file:"alone"`
+}
+
+type rawVerdict struct {
 	Exit     value[int]          `file:"exit,exit"`
-	Plugin   value[string]       `file:"plugin,name"`
-	Policy   value[string]       `file:"policy,name"`
-	Residue  value[string]       `file:"residue,name"`
 	Findings []rawFinding        `file:"findings"`
 	Absent   []value[model.Code] `file:"absent"`
 }
@@ -269,6 +301,9 @@ type rawFinding struct {
 	Title    value[string]     `file:"title"`
 	Fix      value[string]     `file:"fix"`
 	Evidence []value[string]   `file:"evidence"`
+	// Confidence and Nodes are what only some findings are about.
+	Confidence value[model.Confidence] `file:"confidence"`
+	Nodes      []value[string]         `file:"nodes"`
 }
 
 // nameFrom is the scenario's name when the file does not say it: the file's.

@@ -101,6 +101,40 @@ traffic:
 	}
 }
 
+// TestWatch: several nodes are watched, and the first is the one observed alone.
+func TestWatch(t *testing.T) {
+	const nodes = "topology: {nodes: [{name: a, pods: [x, z]}, {name: b, pods: [y]}]}\ntraffic: [{from: a/x, to: b/y}]\n"
+	s := mustParse(t, nodes+`
+watch: [b, {node: a, clock: -3m, cut: true}]
+churn: a/z
+expect:
+  findings: [{code: A, confidence: proven, nodes: [a]}]
+  alone: {findings: [B]}
+`)
+	if want := []Watched{{Node: "b"}, {Node: "a", Clock: -3 * time.Minute, Cut: true}}; !s.Together() || s.Observe != "b" || !reflect.DeepEqual(s.Watch, want) || s.Churn[0] != "a/z" {
+		t.Errorf("watch %+v, observe %s, churn %v", s.Watch, s.Observe, s.Churn)
+	}
+	found := []model.Finding{{Code: "A", Severity: model.Warning, Confidence: model.Proven, Nodes: []string{"b", "a"}}}
+	if wrong := s.Expect.Mismatches(1, found); len(wrong) != 0 {
+		t.Errorf("together: %q", wrong)
+	}
+	if wrong := s.Alone.Mismatches(1, found); len(wrong) != 2 {
+		t.Errorf("alone: %q", wrong)
+	}
+	found[0].Confidence = model.Likely
+	if wrong := s.Expect.Mismatches(1, found); len(wrong) != 1 {
+		t.Errorf("less sure: %q", wrong)
+	}
+	found[0].Confidence, found[0].Nodes = model.Proven, []string{"b"}
+	if wrong := s.Expect.Mismatches(1, found); len(wrong) != 1 {
+		t.Errorf("another node: %q", wrong)
+	}
+	s = mustParse(t, nodes+"observe: b\nexpect: {findings: [A]}\n")
+	if s.Together() || s.Watch[0].Node != "b" || !reflect.DeepEqual(s.Alone, s.Expect) {
+		t.Errorf("one node: watch %v, alone %+v", s.Watch, s.Alone)
+	}
+}
+
 func TestFaults(t *testing.T) {
 	s := mustParse(t, `
 topology: {nodes: [{name: a, pods: [x]}, {name: b, plugin: cilium, residue: azure-vnet, pods: [y]}, {name: c}]}
@@ -162,6 +196,15 @@ func TestErrors(t *testing.T) {
 		{nodes + "traffic: [{from: a/x, to: b, proto: udp, keep: true}, {from: a/x, to: b, proto: icmp, slow: true}]\n", []string{"2:48: keep wants proto: tcp", "2:93: slow and ports are for tcp and udp"}},
 		{nodes + "title: [a]\n", []string{"2:8: title: want a value, got a list"}},
 		{nodes + "observe: d\n", []string{`2:10: observe: no node "d"`}},
+		{nodes + "watch: [a, d, a, {clock: 1m}, {node: b, clock: 2h}]\n", []string{"2:48: clock: want a duration from -1h0m0s to 1h0m0s"}},
+		{nodes + "watch: [a, d, a, {clock: 1m}]\n", []string{`2:12: watch: no node "d"`, `2:15: watch: node "a" is named twice`, "2:18: watch wants the names of nodes"}},
+		{nodes + "watch: [a]\nobserve: b\nactive: true\n", []string{"2:8: watch wants two nodes or more", `2:8: watch: the observed node "b" is not among them`}},
+		{nodes + "watch: [a, b]\nactive: true\n", []string{"3:9: active wants one node to watch"}},
+		{nodes + "traffic: [{from: a/x, to: b}]\nchurn: [a/x, b/y, c/z, c/q]\n", []string{`3:9: churn: pod "a/x" has traffic`, `3:14: churn: pod "b/y" is not of node "a"`, `3:19: churn: pod "c/z" is not of node "b"`, `3:24: churn: no pod "c/q"`}},
+		{nodes + "expect: {findings: [{code: A, nodes: [b], confidence: sure}], alone: {findings: [B]}}\n", []string{"2:55: confidence: want one of [proven likely possible]"}},
+		{nodes + "expect: {findings: [{code: A, nodes: [b]}], alone: {findings: [B]}}\n", []string{`2:39: nodes: node "b" is not one of several`, "2:52: alone wants several nodes"}},
+		{nodes + "faults: [{type: nsg-drop, node: a, port: 0}, {type: fabric-mtu, node: a, port: 5}]\n", []string{"2:42: port: want a whole number from 1 to 65535"}},
+		{nodes + "faults: [{type: fabric-mtu, node: a, port: 5}]\n", []string{`2:10: fault fabric-mtu has no "port"`}},
 		{"topology: {nodes: [{name: a}, {name: a}]}", []string{`1:38: node name "a" is taken`}},
 		{"topology: {nodes: [{name: outside}, {name: fabric}, {pods: 1}]}", []string{"1:27: node name \"outside\" is reserved", "1:44: ", "1:53: node has no name"}},
 		{"topology: {nodes: [{name: a, pods: [x, x]}]}", []string{`1:40: pod name "x" is taken`}},

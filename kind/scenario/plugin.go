@@ -42,6 +42,20 @@ const (
 	DatapathRedirect Datapath = "redirect"
 )
 
+// Card is how a network card is made: over a link that is the next one's of the
+// fabric, LowerLink.
+type Card string
+
+// The kinds. A bond stands for Azure's accelerated networking, where the card is
+// the master of a virtual function that carries its packets.
+const (
+	CardBond Card = "bond"
+	CardVLAN Card = "vlan"
+)
+
+// LowerLink is the name of the link under such a card.
+const LowerLink = "lower"
+
 // Policy is a program that keeps network policies beside the plugin.
 type Policy string
 

@@ -60,8 +60,12 @@ func (r *resolver) resolve(raw rawScenario) *Scenario {
 	r.seed.shuffle(s.Traffic)
 	r.faults(raw.Faults)
 	r.observe(raw)
+	r.watch(raw.Watch)
+	r.churn(raw.Churn)
 	r.files(raw.Files)
-	r.s.Active = raw.Active.v
+	if r.s.Active = raw.Active.v; r.s.Active && r.s.Together() {
+		r.errorf(raw.Active.at, "active wants one node to watch: a recording has no probes")
+	}
 	r.expect(raw.Expect)
 	return s
 }
@@ -99,13 +103,21 @@ func (r *resolver) topology(raw rawTopology) {
 		r.errorf(raw.Nodes[maxNodes].at, "more than %d nodes", maxNodes)
 		return
 	}
-	t.Nodes = make([]Node, len(raw.Nodes))
+	t.Nodes, t.Overlay = make([]Node, len(raw.Nodes)), raw.Overlay.v
 	plain := true
 	for i, n := range raw.Nodes {
 		r.node(i, n, raw)
 		plain = plain && t.Nodes[i].Plugin.CNI()
 	}
-	t.Switched = raw.Switched.or(plain)
+	t.Switched = raw.Switched.or(plain && t.Overlay == "")
+	for i, n := range t.Nodes {
+		if t.Overlay != "" && !n.Plugin.NodeRoutes() {
+			r.errorf(raw.Nodes[i].at, "node %q is %s, which has no routes to lead into an overlay", n.Name, n.Plugin)
+		}
+	}
+	if t.Overlay != "" && raw.Stack.set() {
+		r.errorf(raw.Overlay.at, "overlay wants IPv4 alone")
+	}
 	if raw.Switched.set() {
 		r.checkSwitched(raw.Switched.at)
 	}
@@ -165,9 +177,9 @@ func (r *resolver) node(i int, raw rawNode, t rawTopology) {
 	}
 	n.Plugin = raw.Plugin.or(t.Plugin.or(Kubenet))
 	n.NIC = raw.NIC.or(t.NIC.or(r.seed.nic()))
-	n.IPForwarding = raw.IPForwarding.or(n.Plugin.routedByUDR())
+	n.IPForwarding = raw.IPForwarding.or(n.Plugin.routedByUDR() && r.s.Topology.Overlay == "")
 	n.Residue, n.Dockershim = raw.Residue.v, raw.Dockershim.v
-	n.Datapath, n.Policy = raw.Datapath.v, raw.Policy.v
+	n.Datapath, n.Policy, n.Card = raw.Datapath.v, raw.Policy.v, raw.Card.v
 	n.IPMasq, n.Hairpin = raw.IPMasq.or(n.Plugin.CNI()), raw.Hairpin.or(n.Plugin == Bridge)
 	switch {
 	case n.Plugin.Bridges():
@@ -258,8 +270,12 @@ func (n *Node) each(raw rawNode) iter.Seq2[*Pod, rawPod] {
 }
 
 func (r *resolver) observe(raw rawScenario) {
-	r.s.Observe = raw.Observe.or(r.s.Topology.Nodes[0].Name)
-	if r.s.Topology.Node(r.s.Observe) == nil {
+	first := r.s.Topology.Nodes[0].Name
+	if len(raw.Watch.v) > 0 {
+		first = raw.Watch.v[0].Node.v
+	}
+	r.s.Observe = raw.Observe.or(first)
+	if raw.Observe.set() && r.s.Topology.Node(r.s.Observe) == nil {
 		r.errorf(raw.Observe.where(raw.at), "observe: no node %q", short(r.s.Observe))
 	}
 }

@@ -29,6 +29,7 @@
 //	      plugin: kubenet
 //	      nic: eth0
 //	      nicMAC: "00:0d:3a:00:00:01"
+//	      card: bond                # or vlan: the NIC is over another link; the kernel must know such links
 //	      ipForwarding: true        # default: where pods are reached by routes
 //	      ip: 10.240.0.4
 //	      podCIDR: 10.244.0.0/24
@@ -65,10 +66,12 @@
 //	  - {type: delete-udr, node: a}
 //	  - {type: stale-dnat, pod: b/pod-1, mac: "a2:96:88:20:cb:c6"}
 //	  - {type: delete-pod-route, pod: b/pod-1, family: 6}
-//	observe: a                 # default: the first node
+//	observe: a                 # default: the first node, or the first of watch
+//	watch: [a, {node: b, clock: -3m, cut: true}] # at the same time; a clock that differs, a recording that is cut off
+//	churn: [b/x, b/y]          # pods without traffic that are deleted and made anew meanwhile
 //	files:                     # what lasthop is given beside the node
-//	  host: true               # the node's own, of bridge and ptp
 //	  nodes: true              # as kubectl prints them
+//	  pods: true               # likewise
 //	  routes: [tables, subnet] # as az prints them; see FileKind
 //	  raw: true                # in the resource manager's form
 //	  spare: 380               # nodes that only the files know
@@ -80,7 +83,9 @@
 //	  policy: calico           # likewise; "none" wants that nothing is
 //	  residue: azure-vnet      # likewise
 //	  findings: [{code: MissingUDR, pods: [a/web], peers: [10.244.0.0/24, outside], evidence: [words], title: words of it, fix: words of the first}] # family: 6
+//	      # also confidence: proven, and of several that are watched nodes: [a, b]
 //	  absent: [StaleARPReply]
+//	  alone: {exit: 1, findings: [NoReply], absent: [PolicyDrop]} # of the observed node where several are watched; default: as of all
 package scenario
 
 import (
@@ -96,7 +101,9 @@ import (
 
 // Scenario is one parsed file. All references in it are resolved.
 type Scenario struct {
-	Name        string
+	Name string
+	// File is the name that it was read under.
+	File        string
 	Title       string
 	Description string
 	Topology    Topology
@@ -104,13 +111,20 @@ type Scenario struct {
 	Routes  []Route
 	Traffic []Flow
 	Faults  []Fault
-	// Observe is the node that lasthop watches.
+	// Observe is the node that lasthop watches, Watch are all that are watched at
+	// the same time: often that one.
 	Observe string
+	Watch   []Watched
+	// Churn are pods of one node, without traffic, that are deleted and made anew
+	// while the traffic runs.
+	Churn []string
 	// Files are what lasthop is given besides.
 	Files Files
 	// Active allows it probes of its own.
 	Active bool
-	Expect Expect
+	// Expect is the verdict on all watched nodes, Alone that on the observed one
+	// without the others.
+	Expect, Alone Expect
 	// Duration bounds the traffic, Timeout how long a request waits for
 	// its answer.
 	Duration time.Duration
@@ -151,6 +165,9 @@ type Topology struct {
 	// router at Gateway, in place of the fabric of a cloud: the machine that has
 	// an address answers for it, and the router does not know the pods.
 	Switched bool
+	// Overlay is the VXLAN link of each node that carries what is for other nodes' pods;
+	// empty where the network does.
+	Overlay string
 	// IPv6 is the IPv6 half; nil where there is none.
 	IPv6  *Half
 	Nodes []Node
@@ -163,6 +180,8 @@ type Node struct {
 	// NIC is the name of its network card and MAC the card's address.
 	NIC string
 	MAC model.MAC
+	// Card is how the network card is made, empty for a link of its own.
+	Card Card
 	// Second is the node's second network card; without a name where it has none.
 	Second SecondNIC
 	// IPForwarding is the card's setting in the fabric: whether it may

@@ -92,6 +92,9 @@ func (s seed) reorder(raw *rawScenario) {
 	}
 	if !raw.Observe.set() {
 		raw.Observe = t.Nodes[0].Name
+		if len(raw.Watch.v) > 0 {
+			raw.Observe = raw.Watch.v[0].Node
+		}
 	}
 	t.Nodes = rotated(t.Nodes, s)
 	for i := range t.Nodes {

@@ -20,11 +20,12 @@ var (
 		"name": parseName, "link": parseLink, "range": parseRange, "range6": parseRange6, "family": parseFamily,
 		"residue": choice(AzureVNet), "pods": parseInt(0, maxPods), "seed": parseInt(0, maxSeed), "ports": parseInt(1, maxPorts), "spare": parseInt(0, maxSpare),
 		"port": parseInt(1, 65535), "size": parseInt(0, maxPayload), "exit": parseInt(0, 255),
+		"clock":    parseDuration(-maxDuration, maxDuration),
 		"duration": parseDuration(time.Second, maxDuration), "timeout": parseDuration(100*time.Millisecond, 30*time.Second),
 	}
 	typeParsers = byType(parseBool, parseText, parseAddr, parsePrefix, parseMAC, parseRate, parseCode,
-		choice(allPlugins...), choice(DatapathTC, DatapathTCX, DatapathRedirect), choice(PolicyCalico, PolicyCalicoNFT, PolicyNPM),
-		choice(IPv4, IPv6, Dual), choice(TCP, UDP, ICMP), choice(RoutesFile, TablesFile, SubnetFile, EffectiveFile, NICsFile),
+		choice(allPlugins...), choice(DatapathTC, DatapathTCX, DatapathRedirect), choice(CardBond, CardVLAN), choice(PolicyCalico, PolicyCalicoNFT, PolicyNPM),
+		choice(IPv4, IPv6, Dual), choice(model.Proven, model.Likely, model.Possible), choice(TCP, UDP, ICMP), choice(RoutesFile, TablesFile, SubnetFile, EffectiveFile, NICsFile),
 		choice(FaultTypes()...))
 )
 

@@ -14,7 +14,7 @@ func (r *resolver) routes(raw rawScenario) {
 	s := &r.s
 	if !raw.Routes.set() {
 		for _, n := range s.Topology.Nodes {
-			if n.Plugin.routedByUDR() && !s.Topology.Switched {
+			if n.Plugin.routedByUDR() && !s.Topology.Switched && s.Topology.Overlay == "" {
 				s.Routes = append(s.Routes, Route{n.PodCIDR, n.IP})
 				if s.Topology.IPv6 != nil {
 					s.Routes = append(s.Routes, Route{n.PodCIDR6, n.IP6})
