@@ -36,6 +36,9 @@ type trialOf struct {
 	// mending is what became of the findings' fixes; nil where there is none, or
 	// the verdict was wrong.
 	mending *mending
+	// drops are those of the pods that the findings name, of any pod of a healthy
+	// node.
+	drops map[traced]bool
 }
 
 // matrix collects the trials of scenarios that run side by side.
@@ -55,13 +58,15 @@ func (m *matrix) add(t trialOf) {
 func decodeFindings(doc []byte) ([]model.Finding, error) {
 	var r struct {
 		Findings []struct {
-			Code     model.Code
-			Severity model.Severity
-			Pods     []netip.Addr
-			Peers    []netip.Prefix
-			Title    string
-			Evidence []model.Evidence
-			Fix      []string
+			Code       model.Code
+			Severity   model.Severity
+			Confidence model.Confidence
+			Nodes      []string
+			Pods       []netip.Addr
+			Peers      []netip.Prefix
+			Title      string
+			Evidence   []model.Evidence
+			Fix        []string
 		}
 	}
 	if err := json.Unmarshal(doc, &r); err != nil {
@@ -69,7 +74,7 @@ func decodeFindings(doc []byte) ([]model.Finding, error) {
 	}
 	var out []model.Finding
 	for _, f := range r.Findings {
-		out = append(out, model.Finding{Code: f.Code, Severity: f.Severity, Pods: f.Pods, Peers: f.Peers,
+		out = append(out, model.Finding{Code: f.Code, Severity: f.Severity, Confidence: f.Confidence, Nodes: f.Nodes, Pods: f.Pods, Peers: f.Peers,
 			Title: f.Title, Evidence: f.Evidence, Fix: f.Fix})
 	}
 	return out, nil
@@ -182,8 +187,14 @@ func (m *matrix) report(t *testing.T) {
 			mended = append(mended, trial.mending)
 		}
 	}
-	text = mended.table() + "\n" + text
-	if file := os.Getenv(accuracyFile); file != "" {
+	writeWanted(t, accuracyFile, mended.table()+"\n"+text)
+	writeWanted(t, tracersFile, m.tracers())
+}
+
+// writeWanted writes a text to the file that an environment variable names, if any.
+func writeWanted(t *testing.T, variable, text string) {
+	t.Helper()
+	if file := os.Getenv(variable); file != "" {
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Error(err)
 		}
@@ -203,8 +214,8 @@ func TestAccuracyTable(t *testing.T) {
 		return e
 	}
 	good := []trialOf{
-		{"two", 0, want("PathMTU", "NoReply"), []model.Finding{find("PathMTU", model.Warning, a, b), find("NoReply", model.Warning, a), find("NoListener", model.Info, b)}, false, nil},
-		{"well", 0, want(), nil, false, nil},
+		{"two", 0, want("PathMTU", "NoReply"), []model.Finding{find("PathMTU", model.Warning, a, b), find("NoReply", model.Warning, a), find("NoListener", model.Info, b)}, false, nil, nil},
+		{"well", 0, want(), nil, false, nil, nil},
 	}
 	tests := []struct {
 		name  string
@@ -212,17 +223,17 @@ func TestAccuracyTable(t *testing.T) {
 		row   string
 		last  string
 	}{
-		{"all is right", trialOf{"one", 0, want("PathMTU"), []model.Finding{find("PathMTU", model.Warning, a)}, false, nil},
+		{"all is right", trialOf{"one", 0, want("PathMTU"), []model.Finding{find("PathMTU", model.Warning, a)}, false, nil, nil},
 			"PathMTU 2 2 2 2 0", "root cause 2/2, recall 3/3, false alarms 0/1"},
-		{"another pod", trialOf{"one", 0, want("PathMTU"), []model.Finding{find("PathMTU", model.Warning, b)}, false, nil},
+		{"another pod", trialOf{"one", 0, want("PathMTU"), []model.Finding{find("PathMTU", model.Warning, b)}, false, nil, nil},
 			"PathMTU 2 1 2 1 0", "root cause 1/2, recall 2/3, false alarms 0/1"},
-		{"another cause besides", trialOf{"one", 0, want("PathMTU"), []model.Finding{find("PathMTU", model.Warning, a), find("UDRLimit", model.Critical)}, false, nil},
+		{"another cause besides", trialOf{"one", 0, want("PathMTU"), []model.Finding{find("PathMTU", model.Warning, a), find("UDRLimit", model.Critical)}, false, nil, nil},
 			"UDRLimit 0 0 0 0 1", "root cause 1/2, recall 3/3, false alarms 0/1"},
-		{"a false alarm", trialOf{"calm", 0, want(), []model.Finding{find("UDRLimit", model.Info)}, false, nil},
+		{"a false alarm", trialOf{"calm", 0, want(), []model.Finding{find("UDRLimit", model.Info)}, false, nil, nil},
 			"UDRLimit 0 0 0 0 1", "root cause 1/1, recall 2/2, false alarms 1/2"},
-		{"no verdict", trialOf{"one", 0, want("PathMTU"), nil, true, nil},
+		{"no verdict", trialOf{"one", 0, want("PathMTU"), nil, true, nil, nil},
 			"PathMTU 2 1 2 1 0", "root cause 1/2, recall 2/3, false alarms 0/1"},
-		{"the lab failed on a healthy node", trialOf{"calm", 0, want(), nil, true, nil},
+		{"the lab failed on a healthy node", trialOf{"calm", 0, want(), nil, true, nil, nil},
 			"PathMTU 1 1 1 1 0", "root cause 1/1, recall 2/2, false alarms 0/2"},
 	}
 	for _, tt := range tests {
@@ -233,7 +244,7 @@ func TestAccuracyTable(t *testing.T) {
 			t.Errorf("%s: whole %v, want the row %q and the end %q in\n%s", tt.name, whole, tt.row, tt.last, text)
 		}
 	}
-	variants := &matrix{trials: append(slices.Clone(good), trialOf{"well", 1, want(), nil, false, nil}, trialOf{"calm", 1, want(), nil, true, nil})}
+	variants := &matrix{trials: append(slices.Clone(good), trialOf{"well", 1, want(), nil, false, nil, nil}, trialOf{"calm", 1, want(), nil, true, nil, nil})}
 	text, _ := variants.table()
 	for _, line := range []string{"healthy situations 2, seeds 2, together 3", "wrong: calm seed 1"} {
 		if !strings.Contains(text, line+"\n") {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"kernel.org/pub/linux/libs/security/libcap/cap"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/ledger"
@@ -37,6 +38,7 @@ func (a *app) checkCommand() *cobra.Command {
 		},
 	}
 	o.register(cmd.Flags())
+	o.beside.register(cmd.Flags())
 	o.registerReplay(cmd.Flags())
 	registerPcap(cmd.Flags(), &o.pcap)
 	return cmd
@@ -46,21 +48,28 @@ func (a *app) check(ctx context.Context, o *observing, pods []string) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
-	out, err := createPcap(o.pcap)
+	if len(o.replay) > 1 {
+		return a.checkTogether(o, pods)
+	}
+	out, err := a.createPcap(o)
 	if err != nil {
 		return err
 	}
-	s, err := a.snapshot(ctx, o, nil, out)
+	extra, err := a.openBeside(o.beside)
 	if err != nil {
 		return errors.Join(err, out.discard())
+	}
+	s, err := a.snapshot(ctx, o, nil, out)
+	if err != nil {
+		return errors.Join(err, out.discard(), extra.discard())
 	}
 	r, err := o.judge(s, pods)
 	if err != nil {
-		return errors.Join(err, out.discard())
+		return errors.Join(err, out.discard(), extra.discard())
 	}
 	// The report is printed even if the samples cannot be kept.
 	unkept := errors.Join(out.write(s.Traffic.Samples), out.close())
-	if err := errors.Join(a.print(o, r), unkept); err != nil {
+	if err := errors.Join(a.print(o, r), extra.write(r, o.judgement()), unkept); err != nil {
 		return err
 	}
 	return o.verdict(r)
@@ -71,17 +80,17 @@ func (a *app) check(ctx context.Context, o *observing, pods []string) error {
 func (a *app) print(o *observing, r interface {
 	Write(io.Writer, report.Format, report.Style) error
 }) error {
-	return ignoreClosedPipe(r.Write(a.stdout, report.Format(o.output.value), report.Style{Color: colored(o.color.value, a.stdout)}))
+	return ignoreClosedPipe(r.Write(a.stdout, report.Format(o.output.Value), report.Style{Color: colored(o.color.Value, a.stdout)}))
 }
 
 // snapshot observes the node, or reads the snapshot from a recording, along with
 // its samples. countPairs is session.Options.CountPairs; a recording has no
 // counts of pairs.
 func (a *app) snapshot(ctx context.Context, o *observing, countPairs func(*model.Snapshot) ([]netip.Addr, error), samples *pcapFile) (*model.Snapshot, error) {
-	if o.replay != "" {
+	if len(o.replay) > 0 {
 		return a.recorded(o, samples)
 	}
-	ns, name, err := openNode(o.netns)
+	ns, name, err := o.openNode(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -93,21 +102,34 @@ func (a *app) snapshot(ctx context.Context, o *observing, countPairs func(*model
 
 func (o *observing) session(ns *netns.NS, name string) session.Options {
 	return session.Options{
-		NS: ns, NodeName: name, HostRoot: hostRoot(o.hostRoot), Engine: o.engine.value,
+		NS: ns, NodeName: name, HostRoot: hostRoot(o.hostRoot), Engine: o.watchedBy(),
+		Attach: o.attach.Value, Janitor: newJanitor,
 		For: time.Duration(o.window), Uplinks: o.uplinks, PodCIDRs: o.podCIDRs, NodesFile: o.nodes,
-		RoutesFiles: o.routes, Active: o.active, Debug: o.debug,
+		PodsFile: o.pods, RoutesFiles: o.routes, Stdin: os.Stdin, Active: o.active, Debug: o.debug,
 	}
+}
+
+// watchedBy is the engine. Without NET_ADMIN not even the node's rules can be read:
+// who did not ask for a verdict without packets gets none then.
+func (o *observing) watchedBy() string {
+	if o.engine.Value == session.EngineAuto && !holds(cap.NET_ADMIN) {
+		return session.EngineTC
+	}
+	return o.engine.Value
 }
 
 // judge draws the findings that the user wants.
 func (o *observing) judge(s *model.Snapshot, pods []string) (report.Report, error) {
-	focus, err := choosePods(s, pods, o.namespace)
+	focus, err := o.choosePods(s, pods)
 	if err != nil {
 		return report.Report{}, err
 	}
+	if hide := o.redactor(); hide != nil {
+		s, focus = hide.Snapshot(s), hide.Addrs(focus)
+	}
 	r := report.Report{Snapshot: s, Rewrites: diagnose.MACRewrites(s), Focus: focus, Limits: o.limits()}
 	findings, causes := diagnose.Judge(s)
-	r.Ledger = ledger.Balance(s, causes)
+	r.Causes, r.Ledger = causes, ledger.Balance(s, causes)
 	for _, f := range findings {
 		if o.judges(f.Code) && concerns(f, focus) {
 			r.Findings = append(r.Findings, f)
@@ -119,7 +141,7 @@ func (o *observing) judge(s *model.Snapshot, pods []string) (report.Report, erro
 // verdict is a report's exit status. A finding outweighs a gap: it holds whatever
 // else could not be seen.
 func (o *observing) verdict(r report.Report) error {
-	threshold := model.Severity(o.failOn.value).Rank()
+	threshold := model.Severity(o.failOn.Value).Rank()
 	if slices.ContainsFunc(r.Findings, func(f model.Finding) bool { return f.Severity.Rank() >= threshold }) {
 		return &statusError{code: exitFindings}
 	}
@@ -138,15 +160,41 @@ func (o *observing) verdict(r report.Report) error {
 
 // observe takes a snapshot, and shows its progress on a terminal.
 func (a *app) observe(ctx context.Context, o session.Options) (*model.Snapshot, error) {
-	if terminal(a.stderr) {
-		const clear = "\r\x1b[K"
-		o.Progress = func(w model.Window, now time.Time) {
-			fmt.Fprintf(a.stderr, "%swatching: %v of %v", clear, now.Sub(w.Start).Round(time.Second), w.Duration())
-		}
-		defer fmt.Fprint(a.stderr, clear)
+	p := progress{a}
+	defer p.clear()
+	o.Progress = func(w model.Window, now time.Time) {
+		p.show("watching: %v of %v", now.Sub(w.Start).Round(time.Second), report.Duration(w.Duration()))
 	}
+	o.Unwatched = a.unwatched
 	s, err := session.Observe(ctx, o)
 	return s, cannotObserve(err)
+}
+
+// unwatched says that packets are not watched, and what would help.
+func (a *app) unwatched(err error) {
+	a.say("packets cannot be watched, only the node's state is judged: %s", report.Clean(err.Error()))
+	if advice := lacking(); advice != "" {
+		a.say("%s", advice)
+	}
+}
+
+// progress is a line on the terminal that is overwritten.
+type progress struct{ *app }
+
+const clearLine = "\r\x1b[K"
+
+// show writes the line. It does not wait for the reader, since it is called between
+// two readings of the counters.
+func (p progress) show(format string, args ...any) {
+	if terminal(p.stderr) && p.reader.here() {
+		fmt.Fprintf(p.stderr, clearLine+format, args...)
+	}
+}
+
+func (p progress) clear() {
+	if terminal(p.stderr) {
+		fmt.Fprint(p.stderr, clearLine)
+	}
 }
 
 // colored reports whether to use colours; NO_COLOR overrides the flag.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,8 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/kind/lab"
 	"github.com/lasthop/lasthop/kind/scenario"
+	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
 	"github.com/lasthop/lasthop/probe/report"
 )
@@ -21,12 +24,17 @@ const defaultDemo = "stale-mac-rewrite"
 
 func (a *app) demoCommand() *cobra.Command {
 	o := &observing{}
+	tables, on := tablesFlag(), &labPlace{}
 	cmd := &cobra.Command{
 		Use:   "demo [SCENARIO|FILE]",
 		Short: "Break a node in a lab, and show it on the live screen or check it",
 		Long: "Build a node in network namespaces, break it as the scenario says, send traffic,\n" +
 			"show it on the live screen, and remove everything. If standard input or output\n" +
-			"is not a terminal, or with --for, --active or --output, check it instead.\n\n" +
+			"is not a terminal, or with --for, --active or flags about a report, check it\n" +
+			"instead. Of a scenario that watches several nodes at the same time, the first is\n" +
+			"watched alone.\n\n" +
+			"With --on kind the nodes are those of a cluster that kind makes; see lab up. There\n" +
+			"nothing may be found before the fault is made, and nothing once it is undone.\n\n" +
 			"Exit status: 0 when the screen was left, or the verdict is the one that the\n" +
 			"scenario expects.",
 		Args:              cobra.MaximumNArgs(1),
@@ -36,47 +44,114 @@ func (a *app) demoCommand() *cobra.Command {
 			if len(args) > 0 {
 				name = args[0]
 			}
-			return a.demo(cmd.Context(), o, name, a.onScreen() && !wantsReport(cmd.Flags()) && !cmd.Flags().Changed("for"))
+			return a.demo(cmd.Context(), o, name, tables, on, a.onScreen() && !wantsReport(cmd.Flags()) && !cmd.Flags().Changed("for"))
 		},
 	}
 	// The lab decides which node is watched, so the flags about that are missing.
-	o.pick(cmd.Flags(), "for", "active", "output", "color", "debug")
+	o.pick(cmd.Flags(), "attach", "for", "active", "output", "color", "debug")
+	o.beside.register(cmd.Flags())
 	o.registerScreen(cmd.Flags())
+	registerTables(cmd.Flags(), tables)
+	on.register(cmd.Flags())
 	return cmd
 }
 
-func (a *app) demo(ctx context.Context, o *observing, name string, screen bool) (err error) {
+func (a *app) demo(ctx context.Context, o *observing, name string, tables *flags.Choice, on *labPlace, screen bool) (err error) {
 	s, err := load(name)
 	if err != nil {
+		a.annotateScenario(o.beside, err)
 		return err
 	}
 	id := fmt.Sprintf("demo%d", os.Getpid())
 	a.say("building the lab %s: %s", id, s.Title)
-	l, err := lab.Up(ctx, s, lab.Options{ID: id, Log: a.say})
+	l, err := a.makeLab(ctx, name, on, lab.Options{ID: id, Tables: model.Backend(tables.Value), Log: a.say})
 	if err != nil {
+		a.annotateScenario(o.beside, err)
 		return err
 	}
 	defer func() {
 		a.say("taking the lab down")
 		err = errors.Join(err, down(ctx, l))
 	}()
+	look := func() error { return a.checkLab(ctx, o, l) }
 	if screen {
-		return a.inLab(ctx, o, l, func(ns *netns.NS, node string) error { return a.liveOn(ctx, o, ns, node) })
+		look = func() error {
+			return a.inLab(ctx, o, l, func(ns *netns.NS, node string) error { return a.liveOn(ctx, o, ns, node) })
+		}
 	}
-	return a.checkLab(ctx, o, l)
+	if on.kind() && len(s.Faults) > 0 {
+		return a.between(ctx, o, l, look)
+	}
+	return look()
+}
+
+// between looks at a lab on kind with its faults, and checks that nothing is wrong
+// with it before they are made and once they are undone.
+func (a *app) between(ctx context.Context, o *observing, l *lab.Lab, look func() error) error {
+	if err := a.checkSound(ctx, o, l, "before the fault is made"); err != nil {
+		return err
+	}
+	a.say("making the fault")
+	if err := l.Break(ctx); err != nil {
+		return err
+	}
+	err := look()
+	a.say("undoing the fault")
+	if undone := l.Mend(ctx); undone != nil {
+		return errors.Join(err, undone)
+	}
+	if err != nil {
+		return err
+	}
+	return a.checkSound(ctx, o, l, "once the fault is undone")
+}
+
+// checkSound wants nothing to be found but for information: the kube-proxy of a cluster
+// drops what comes late of connections that are no more.
+func (a *app) checkSound(ctx context.Context, o *observing, l *lab.Lab, when string) error {
+	r, traffic, err := a.reportLab(ctx, o, l, func() error { return nil })
+	if err != nil {
+		return err
+	}
+	wrong := unanswered(traffic)
+	for _, f := range r.Findings {
+		if f.Severity.Rank() > model.Info.Rank() {
+			wrong = append(wrong, fmt.Sprintf("finding %s of %v", f.Code, f.Pods))
+		}
+	}
+	if len(wrong) > 0 {
+		if err := a.print(o, r); err != nil {
+			return err
+		}
+		return &statusError{1, fmt.Sprintf("%s something is wrong: %s", when, strings.Join(wrong, "; "))}
+	}
+	a.say("%s nothing is wrong, and every request is answered", when)
+	return nil
 }
 
 // checkLab prints the report on the lab's broken node, and compares the verdict
 // with the one that the scenario expects.
 func (a *app) checkLab(ctx context.Context, o *observing, l *lab.Lab) error {
-	r, traffic, err := a.reportLab(ctx, o, l, func() error { return nil })
+	extra, err := a.openBeside(o.beside)
 	if err != nil {
 		return err
 	}
-	if err := a.print(o, r); err != nil {
+	r, traffic, err := a.reportLab(ctx, o, l, func() error { return nil })
+	if err != nil {
+		return errors.Join(err, extra.discard())
+	}
+	return a.tellLab(o, l, r, traffic, extra)
+}
+
+// tellLab prints the report, and compares its verdict with the one that the scenario
+// expects.
+func (a *app) tellLab(o *observing, l *lab.Lab, r report.Report, traffic []lab.FlowStats, extra *besideFile) error {
+	j := o.judgement()
+	j.Trial = trial(l.Scenario(), o.mismatches(l.Scenario(), r, traffic))
+	if err := errors.Join(a.print(o, r), extra.write(r, j)); err != nil {
 		return err
 	}
-	return a.compare(o, l.Scenario(), r, traffic)
+	return a.compare(l.Scenario(), j.Trial.Wrong)
 }
 
 // reportLab observes the lab's broken node and judges it, once the traffic flows
@@ -109,9 +184,7 @@ func (a *app) inLab(ctx context.Context, o *observing, l *lab.Lab, look func(ns 
 	if err != nil {
 		return err
 	}
-	if l.Scenario().Files.Host {
-		o.hostRoot = l.HostRoot(node.Name)
-	}
+	o.hostRoot = cmp.Or(o.hostRoot, l.HostRoot(node.Name))
 	ns, err := netns.Named(node.Netns)
 	if err != nil {
 		return err
@@ -125,12 +198,39 @@ func (a *app) inLab(ctx context.Context, o *observing, l *lab.Lab, look func(ns 
 	}
 	defer func() { err = errors.Join(err, stop()) }()
 
-	flags := ""
-	if o.active {
-		flags = " --active"
+	if s := l.Scenario(); s.Together() {
+		a.say("node %s is watched alone; `lasthop lab up %s` says how to watch %d nodes at the same time", node.Name, s.Name, len(s.Watch))
 	}
-	a.say("watching node %s: lasthop check --netns %s --for %v%s", node.Name, node.Netns, time.Duration(o.window), flags)
+	active := ""
+	if o.active {
+		active = " --active"
+	}
+	a.say("watching node %s: lasthop check --netns %s --host-root %s --for %v%s", node.Name, node.Netns, o.hostRoot, time.Duration(o.window), active)
 	return look(ns, node.Name)
+}
+
+// togetherWith are the commands that watch all nodes that the lab's scenario watches
+// at the same time.
+func togetherWith(l *lab.Lab) string {
+	var record, judge []string
+	for _, n := range watched(l) {
+		record = append(record, fmt.Sprintf("lasthop record %s.rec --netns %s --host-root %s --for 10s &", n.Name, n.Netns, l.HostRoot(n.Name)))
+		judge = append(judge, "--replay "+n.Name+".rec")
+	}
+	return strings.Join(record, " ") + " wait; lasthop check " + strings.Join(judge, " ")
+}
+
+// watched are the nodes that the lab's scenario watches, in its order.
+func watched(l *lab.Lab) []lab.Node {
+	var out []lab.Node
+	for _, w := range l.Scenario().Watch {
+		for _, n := range l.Nodes() {
+			if n.Name == w.Node {
+				out = append(out, n)
+			}
+		}
+	}
+	return out
 }
 
 func observed(l *lab.Lab) (lab.Node, error) {
@@ -142,9 +242,23 @@ func observed(l *lab.Lab) (lab.Node, error) {
 	return lab.Node{}, errors.New("the scenario observes no node")
 }
 
-// startTraffic returns once the lab's traffic flows. The returned function ends
-// the traffic and returns its error.
+// churned is how often pods are made anew in a scenario with churn.
+const churned = 15
+
+// startTraffic returns once the lab's traffic flows, and pods begin to be made anew
+// where the scenario says so. The returned function ends the traffic and returns its
+// error.
 func startTraffic(ctx context.Context, l *lab.Lab) (stop func() error, err error) {
+	end, err := startFlows(ctx, l)
+	if err != nil || len(l.Scenario().Churn) == 0 {
+		return end, err
+	}
+	churn := make(chan error, 1)
+	go func() { churn <- l.Churn(ctx, l.Scenario().Churn, churned) }()
+	return func() error { return errors.Join(<-churn, end()) }, nil
+}
+
+func startFlows(ctx context.Context, l *lab.Lab) (stop func() error, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	ready := make(chan struct{})
 	done := make(chan error, 1)
@@ -168,23 +282,28 @@ func startTraffic(ctx context.Context, l *lab.Lab) (stop func() error, err error
 	}
 }
 
-// compare checks the verdict against the one that the scenario expects.
-func (a *app) compare(o *observing, s *scenario.Scenario, r report.Report, traffic []lab.FlowStats) error {
+// mismatches says what differs from the verdict that the scenario expects.
+func (o *observing) mismatches(s *scenario.Scenario, r report.Report, traffic []lab.FlowStats) []string {
 	code := exitClean
 	var status *statusError
 	if errors.As(o.verdict(r), &status) {
 		code = status.code
 	}
-	wrong := s.Expect.Mismatches(code, r.Findings)
+	wrong := s.Alone.Mismatches(code, r.Findings)
 	wrong = append(wrong, s.Expect.PluginMismatches(r.Snapshot.Node.Plugin, r.Snapshot.Node.PluginBy)...)
 	wrong = append(wrong, s.Expect.LayerMismatches(r.Snapshot.Node.Policy, r.Snapshot.Node.Residue, r.Snapshot.Node.PluginBy)...)
 	if s.Expect.Healthy() {
 		wrong = append(wrong, unanswered(traffic)...)
 	}
+	return wrong
+}
+
+// compare tells whether the verdict is the one that the scenario expects.
+func (a *app) compare(s *scenario.Scenario, wrong []string) error {
 	if len(wrong) > 0 {
 		return &statusError{1, fmt.Sprintf("the verdict is not the one that %s expects: %s", s.Name, strings.Join(wrong, "; "))}
 	}
-	a.say("this is the verdict that %s expects: %s", s.Name, expected(s.Expect))
+	a.say("this is the verdict that %s expects: %s", s.Name, expected(s.Alone))
 	return nil
 }
 

@@ -12,7 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/netns"
 	"github.com/lasthop/lasthop/probe/report"
 	"github.com/lasthop/lasthop/probe/session"
 	"github.com/lasthop/lasthop/probe/traffic"
@@ -57,18 +59,20 @@ type row struct {
 
 func (a *app) doctorCommand() *cobra.Command {
 	var node, root string
-	output := choice{value: "text", of: []string{"text", "json"}}
+	output := flags.Choice{Value: "text", Of: []string{"text", "json"}}
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "What this node and your rights allow, and what would allow more",
-		Long: "Try what check does: load, attach, read each source once, detach.\n\n" +
+		Long: "Try what check does: load, attach, read each source once, detach. The source\n" +
+			"names says how many pods have their Kubernetes names, from where, and what would\n" +
+			"name the others.\n\n" +
 			"Exit status: 0 when packets can be watched, 3 otherwise.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := errors.Join(checkTexts(cmd.Flags()), checkHostRoot(root)); err != nil {
 				return err
 			}
-			return a.doctor(cmd.Context(), node, root, output.value)
+			return a.doctor(cmd.Context(), node, root, output.Value)
 		},
 	}
 	cmd.Flags().StringVar(&node, "netns", "", "the node's network namespace, a `NAME|PATH`")
@@ -78,37 +82,77 @@ func (a *app) doctorCommand() *cobra.Command {
 }
 
 func (a *app) doctor(ctx context.Context, netns, root, output string) error {
-	ns, name, err := openNode(netns)
-	if err != nil {
+	e := examination{APIVersion: report.APIVersion, Kind: "Doctor", Engine: "none", Features: []row{}, Sources: []row{}}
+	if err := e.examine(ctx, netns, root); err != nil {
 		return err
-	}
-	defer ns.Close()
-	e := examination{APIVersion: report.APIVersion, Kind: "Doctor", Engine: "none", Features: []row{}, Sources: []row{}, missing: remedy()}
-	e.Node.Name = name
-	set, err := effective()
-	if err != nil {
-		return err
-	}
-	for _, c := range capabilities {
-		e.Rights = append(e.Rights, right{c.name, c.has(set), c.gives})
-	}
-	for _, f := range traffic.Features(ns) {
-		e.Features = append(e.Features, row{f.Name, string(f.Status), f.Detail, f.Remedy})
-	}
-	s, err := session.Observe(ctx, session.Options{NS: ns, NodeName: name, HostRoot: hostRoot(root), For: glance})
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case err != nil:
-		e.Sources = append(e.Sources, row{Name: "all", Status: string(model.Missing), Detail: err.Error()})
-	default:
-		e.take(s)
 	}
 	if err := ignoreClosedPipe(a.examined(e, output)); err != nil {
 		return err
 	}
 	if !e.Watches {
 		return &statusError{exitCannot, "packets cannot be watched here: " + e.missing}
+	}
+	return nil
+}
+
+// examine looks at rights, kernel and sources.
+func (e *examination) examine(ctx context.Context, name, root string) error {
+	for _, c := range capabilities {
+		e.Rights = append(e.Rights, right{c.name, c.held(), c.gives})
+	}
+	ns, node, err := openNode(ctx, name)
+	place := row{Name: "node's network namespace", Status: string(model.OK)}
+	elsewhere := errors.Is(err, errNotNode)
+	if elsewhere {
+		// What the kernel and the rights allow can be tried here as well.
+		e.missing, place.Status, place.Detail = errors.Unwrap(err).Error(), string(model.Missing), errNotNode.Error()
+		ns, err = netns.Current()
+	}
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	e.Node.Name = node
+	e.Features = append(e.Features, place)
+	for _, f := range traffic.Features(ns) {
+		e.Features = append(e.Features, row{f.Name, string(f.Status), f.Detail, f.Remedy})
+	}
+	if elsewhere {
+		e.Sources = append(e.Sources, row{Name: "all", Status: string(model.Missing), Detail: "not read: " + errNotNode.Error()})
+		return nil
+	}
+	return e.try(ctx, session.Options{
+		NS: ns, NodeName: node, HostRoot: hostRoot(root), For: glance, Engine: session.EngineTC,
+		Janitor: newJanitor, KeepLeftovers: true,
+	})
+}
+
+// try observes for a moment, without watching packets where that is not allowed.
+func (e *examination) try(ctx context.Context, o session.Options) error {
+	s, err := session.Observe(ctx, o)
+	var unsupported *model.UnsupportedError
+	if errors.As(err, &unsupported) {
+		e.missing = err.Error() + "\n" + remedy()
+		o.Engine = session.EngineState
+		if s, failed := session.Observe(ctx, o); failed == nil {
+			e.take(s)
+			e.Engine = "none"
+			for i, src := range e.Sources {
+				if src.Name == model.SourceTC || src.Name == model.SourceDrops {
+					e.Sources[i].Detail = err.Error()
+				}
+			}
+			return nil
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		e.missing = err.Error() + "\n" + remedy()
+		e.Sources = append(e.Sources, row{Name: "all", Status: string(model.Missing), Detail: err.Error()})
+	default:
+		e.take(s)
 	}
 	return nil
 }
@@ -137,7 +181,11 @@ func (a *app) examined(e examination, output string) error {
 	if !e.Watches {
 		engine += ": packets cannot be watched"
 	}
-	fmt.Fprintf(w, "node\t%s\nkernel\t%s\nplugin\t%s\nengine\t%s\n", report.Clean(e.Node.Name), e.Node.Kernel, report.Clean(e.Node.Plugin), engine)
+	for _, line := range [][2]string{{"node", e.Node.Name}, {"kernel", e.Node.Kernel}, {"plugin", e.Node.Plugin}, {"engine", engine}} {
+		if line[1] != "" {
+			fmt.Fprintf(w, "%s\t%s\n", line[0], report.Clean(line[1]))
+		}
+	}
 	fmt.Fprint(w, "\nRIGHT\tHELD\tGIVES\n")
 	for _, r := range e.Rights {
 		held := "no"

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -36,13 +37,14 @@ func (a *app) explainCommand() *cobra.Command {
 			"Exit status: 0 no dead hop, or one that a finding below --fail-on accounts for,\n" +
 			"as check; 1 another dead hop, or a finding about both ends at or above --fail-on;\n" +
 			"2, 3, 4 and 130 as check.",
-		Args: cobra.ExactArgs(1),
+		Args: oneArgument("POD"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.explain(cmd.Context(), o, args[0], to)
 		},
 	}
 	cmd.Flags().StringVar(&to, "to", "", "the destination, an `IP[:PORT][/PROTO]`, [IPv6]:PORT, or a pod on this node (default the peer of the worst finding, or the busiest)")
 	o.register(cmd.Flags())
+	o.beside.register(cmd.Flags())
 	o.registerReplay(cmd.Flags())
 	return cmd
 }
@@ -55,32 +57,52 @@ func (a *app) explain(ctx context.Context, o *observing, pod, to string) error {
 	if err != nil {
 		return err
 	}
-	s, err := a.snapshot(ctx, o, func(s *model.Snapshot) ([]netip.Addr, error) {
-		addrs, err := choosePods(s, []string{pod}, o.namespace)
-		if err != nil {
-			return nil, err
-		}
-		_, err = target.from(s, addrs, o.namespace)
-		return addrs, err
-	}, nil)
+	extra, err := a.openBeside(o.beside)
 	if err != nil {
 		return err
 	}
-	r, err := o.trace(s, pod, target)
+	r, err := a.explained(ctx, o, pod, target)
 	if err != nil {
-		return err
+		return errors.Join(err, extra.discard())
 	}
-	if err := a.print(o, r); err != nil {
+	if err := errors.Join(a.print(o, r), extra.write(r, o.judgement())); err != nil {
 		return err
 	}
 	return o.pathVerdict(r)
 }
 
-// trace follows the path of a pod's packets in a snapshot.
-func (o *observing) trace(s *model.Snapshot, pod string, t target) (report.Path, error) {
-	addrs, err := choosePods(s, []string{pod}, o.namespace)
+// explained is the path, live or from recordings.
+func (a *app) explained(ctx context.Context, o *observing, pod string, target target) (report.Path, error) {
+	if len(o.replay) > 1 {
+		return a.explainTogether(o, pod, target)
+	}
+	s, err := a.snapshot(ctx, o, func(s *model.Snapshot) ([]netip.Addr, error) {
+		addrs, err := o.choosePods(s, []string{pod})
+		if err != nil {
+			return nil, err
+		}
+		_, err = o.ends(s, addrs, target)
+		return addrs, err
+	}, nil)
 	if err != nil {
 		return report.Path{}, err
+	}
+	return o.trace(s, pod, target)
+}
+
+// trace follows the path of a pod's packets in a snapshot.
+func (o *observing) trace(s *model.Snapshot, pod string, t target) (report.Path, error) {
+	addrs, err := o.choosePods(s, []string{pod})
+	if err != nil {
+		return report.Path{}, err
+	}
+	ends, err := o.ends(s, addrs, t)
+	if err != nil {
+		return report.Path{}, err
+	}
+	if hide := o.redactor(); hide != nil {
+		s, addrs = hide.Snapshot(s), hide.Addrs(addrs)
+		ends.Pod, ends.To = hide.Addr(ends.Pod), hide.Addr(ends.To)
 	}
 	var findings []model.Finding
 	for _, f := range diagnose.Diagnose(s) {
@@ -89,52 +111,25 @@ func (o *observing) trace(s *model.Snapshot, pod string, t target) (report.Path,
 		}
 	}
 	r := report.Path{Snapshot: s, Limits: o.limits()}
-	ends, err := t.from(s, addrs, o.namespace)
-	if err != nil {
-		return report.Path{}, err
-	}
 	if !ends.To.IsValid() {
 		ends, r.Choice = choosePeer(s, addrs, findings)
 	}
 	r.Path = path.Trace(s, findings, ends)
-	for _, f := range findings {
-		if onPath(&r.Path, f) {
-			r.Findings = append(r.Findings, f)
-		} else {
-			r.Others = append(r.Others, f)
-		}
-	}
+	r.Take(findings)
 	return r, nil
-}
-
-// onPath reports whether a finding has its place on the path, or names both
-// ends.
-func onPath(p *model.Path, f model.Finding) bool {
-	for _, h := range slices.Concat(p.Forward, p.Return) {
-		if h.Finding == f.Code {
-			return true
-		}
-	}
-	names := func(a, b netip.Addr) bool {
-		return slices.Contains(f.Pods, a) && slices.ContainsFunc(f.Peers, func(x netip.Prefix) bool { return x.Contains(b) })
-	}
-	return names(p.Pod, p.To) || names(p.To, p.Pod)
 }
 
 // pathVerdict is a path's exit status. A hop at which packets end for a finding below
 // --fail-on is no failure, as in check.
 func (o *observing) pathVerdict(r report.Path) error {
-	threshold := model.Severity(o.failOn.value).Rank()
-	rank := map[model.Code]int{}
-	for _, f := range r.Findings {
-		rank[f.Code] = max(rank[f.Code], f.Severity.Rank())
+	if r.Fails(model.Severity(o.failOn.Value)) {
+		return &statusError{code: exitFindings}
 	}
-	for _, h := range slices.Concat(r.Path.Forward, r.Path.Return) {
-		if h.Dead && (h.Finding == "" || rank[h.Finding] >= threshold) {
-			return &statusError{code: exitFindings}
-		}
+	err := o.verdict(report.Report{Snapshot: r.Snapshot, Findings: r.Findings})
+	if err == nil && r.Far != nil {
+		err = o.verdict(report.Report{Snapshot: r.Far})
 	}
-	return o.verdict(report.Report{Snapshot: r.Snapshot, Findings: r.Findings})
+	return err
 }
 
 // target is a destination as the command line names it: an address or a pod, with
@@ -205,9 +200,9 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s[:i], s[i+len(sep):], true
 }
 
-// from are the ends of packets from a pod with these addresses. Without a
+// ends are the ends of packets from a pod with these addresses. Without a
 // destination To is not valid.
-func (t target) from(s *model.Snapshot, pod []netip.Addr, namespace string) (path.Ends, error) {
+func (o *observing) ends(s *model.Snapshot, pod []netip.Addr, t target) (path.Ends, error) {
 	e := path.Ends{Port: t.port, Proto: t.proto}
 	if len(pod) == 0 {
 		return e, usagef("the pod has no address")
@@ -215,8 +210,13 @@ func (t target) from(s *model.Snapshot, pod []netip.Addr, namespace string) (pat
 	candidates := []netip.Addr{t.addr}
 	if t.pod != "" {
 		var err error
-		if candidates, err = choosePods(s, []string{t.pod}, namespace); err != nil {
-			return e, fmt.Errorf("--to: %w", err)
+		here := selection{namespace: o.namespace}
+		if candidates, err = choosePods(s, []string{t.pod}, here); err != nil {
+			there, several := remotePods(s, t.pod, o.namespace)
+			if err = cmp.Or(several, err); there == nil {
+				return e, fmt.Errorf("--to: %w", err)
+			}
+			candidates = there
 		}
 	}
 	e.Pod = pod[0]
@@ -250,17 +250,22 @@ var (
 func choosePeer(s *model.Snapshot, pod []netip.Addr, findings []model.Finding) (path.Ends, string) {
 	peers := busiest(s, pod)
 	for _, f := range findings {
+		about := func(e path.Ends) (path.Ends, string) {
+			return e, fmt.Sprintf("to %s, which the finding %s is about; --to chooses another", e.To, f.Code)
+		}
 		for _, prefix := range f.Peers {
 			for _, p := range peers {
 				if prefix.Contains(p.To) {
-					return p, fmt.Sprintf("to %s, which the finding %s is about; --to chooses another", p.To, f.Code)
+					return about(p)
 				}
 			}
-			if p, ok := metBy(s, f, peers); ok {
-				return p, fmt.Sprintf("to %s, on whose path the finding %s has its place; --to chooses another", p.To, f.Code)
-			}
+		}
+		if p, ok := metBy(s, f, peers); ok {
+			return p, fmt.Sprintf("to %s, on whose path the finding %s has its place; --to chooses another", p.To, f.Code)
+		}
+		for _, prefix := range f.Peers {
 			if e, ok := sameFamily(pod, prefix.Addr()); ok && prefix.IsSingleIP() {
-				return e, fmt.Sprintf("to %s, which the finding %s is about; --to chooses another", e.To, f.Code)
+				return about(e)
 			}
 		}
 	}

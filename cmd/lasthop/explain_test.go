@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/netip"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/kind"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
@@ -41,7 +43,7 @@ func watchClosely(t *testing.T, name string) *model.Snapshot {
 			t.Error(err)
 		}
 	}()
-	o := (&observing{hostRoot: t.TempDir(), window: window(4 * time.Second)}).session(ns, node.Name)
+	o := (&observing{hostRoot: t.TempDir(), window: flags.Window(4 * time.Second)}).session(ns, node.Name)
 	o.CountPairs = func(s *model.Snapshot) ([]netip.Addr, error) {
 		var all []netip.Addr
 		for _, p := range s.Pods {
@@ -170,6 +172,11 @@ func TestExplainBroken(t *testing.T) {
 		{"stale-mac-rewrite", "StaleMACRewrite", []model.HopKind{model.HopBridge}},
 		{"stale-arpreply", "StaleARPReply", []model.HopKind{model.HopBridge}},
 		{"bridge-rule-drop", "BridgeRuleDrop", []model.HopKind{model.HopBridge}},
+		// A pod that hears nobody waits for the MAC of its gateway; off its bridge, the
+		// node takes what it sends for forged.
+		{"bridge-port-blocked", "BridgePortBlocked", []model.HopKind{model.HopBridge, model.HopLink, model.HopPod}},
+		{"bridge-ports-isolated", "BridgePortBlocked", []model.HopKind{model.HopBridge, model.HopPod}},
+		{"pod-link-off-bridge", "PodLinkOffBridge", []model.HopKind{model.HopBridge, model.HopLink, model.HopPod, model.HopNeighbor, model.HopRoute}},
 		{"policy-drop", "PolicyDrop", []model.HopKind{model.HopPolicy}},
 		{"missing-pod-route", "MissingPodRoute", []model.HopKind{model.HopRoute}},
 		{"dead-backend", "DeadBackend", []model.HopKind{model.HopNeighbor}},
@@ -267,6 +274,59 @@ func TestChoosePeer(t *testing.T) {
 		e, choice := choosePeer(s, []netip.Addr{pod}, nil)
 		if e.To != want.to || !strings.Contains(choice, want.choice) {
 			t.Errorf("got %s, %q; want %s, %q", e.To, choice, want.to, want.choice)
+		}
+	}
+}
+
+// TestChoosePeerOfFinding: a finding that names no peer is about those on whose path it
+// has its place, however little is sent to them.
+func TestChoosePeerOfFinding(t *testing.T) {
+	pod, near, far := netip.MustParseAddr("10.9.1.4"), netip.MustParseAddr("10.9.1.5"), netip.MustParseAddr("203.0.113.7")
+	host := func(a netip.Addr) []netip.Prefix { return []netip.Prefix{netip.PrefixFrom(a, 32)} }
+	s := &model.Snapshot{
+		Pods: []model.Pod{{Addresses: host(pod), Link: "p1", LinkIndex: 2, Up: true}, {Addresses: host(near), Link: "p2", LinkIndex: 3, Up: true}},
+		Links: []model.Link{
+			{Index: 2, Name: "p1", Role: model.RolePodLink, Up: true, Carrier: true}, {Index: 3, Name: "p2", Role: model.RolePodLink, Up: true, Carrier: true},
+			{Index: 4, Name: "up0", Role: model.RoleUplink, Up: true, Carrier: true},
+		},
+		Routes: []model.Route{
+			{Table: 254, Dst: host(near)[0], IfIndex: 3, Link: "p2", Type: "unicast"},
+			{Table: 254, Dst: netip.MustParsePrefix("0.0.0.0/0"), IfIndex: 4, Link: "up0", Type: "unicast"},
+		},
+	}
+	for to, n := range map[netip.Addr]uint64{near: 500, far: 3} {
+		s.Traffic.Pairs = append(s.Traffic.Pairs, model.PairCount{Src: pod, Dst: to, Link: "p1", Direction: model.Ingress, Packets: n})
+	}
+	f := model.Finding{
+		Code: "MissingUDR", EndsAt: []model.HopKind{model.HopBeyond}, Pods: []netip.Addr{pod},
+		LastHopAlive: model.Place{Link: "up0", Role: model.RoleUplink, Direction: model.Egress},
+	}
+	if e, how := choosePeer(s, []netip.Addr{pod}, []model.Finding{f}); e.To != far || !strings.Contains(how, string(f.Code)) {
+		t.Errorf("to %s: %s", e.To, how)
+	}
+}
+
+// TestEndOfOneNode: of two recordings of the pod's node the later one counts; another node
+// that has the pod is an error.
+func TestEndOfOneNode(t *testing.T) {
+	at := func(name string, second int64) *model.Snapshot {
+		s := node()
+		s.Node.Name, s.Window.End = name, time.Unix(second, 0)
+		return s
+	}
+	for _, order := range [][]int64{{100, 160}, {160, 100}} {
+		e := &end{pod: "shop/cart"}
+		for _, second := range order {
+			s := at("aks-1", second)
+			e.look(fmt.Sprint(second), "", s, s)
+		}
+		if err := e.found(); err != nil || e.recording != "160" {
+			t.Errorf("in the order %v: recording %s, %v", order, e.recording, err)
+		}
+		other := at("aks-2", 120)
+		e.look("120", "", other, other)
+		if err := e.found(); err == nil || !strings.Contains(err.Error(), "aks-1 and aks-2") {
+			t.Errorf("on two nodes: %v", err)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/report"
 )
@@ -21,7 +22,7 @@ func (a *app) findingsCommand() *cobra.Command {
 			if len(args) == 0 {
 				return ignoreClosedPipe(a.catalogue())
 			}
-			page, err := findPage(args[0])
+			page, err := flags.FindPage(args[0])
 			if err != nil {
 				return &usageError{err}
 			}

@@ -47,7 +47,7 @@ var (
 	viewers  = regexp.MustCompile(`^(ss|grep|awk|sort|uniq|head|arping|ping|tcpdump|ethtool|ip6?tables(-nft|-legacy)?-save|calicoctl|cilium)$`)
 	looking  = regexp.MustCompile(`^(show|list|get|-a|-L|-S)$`)
 	// unknownValue is a value that the user has to fill in.
-	unknownValue = regexp.MustCompile(`^([A-Z]+(_[A-Z]+)*|/proc/PID/.*)$`)
+	unknownValue = regexp.MustCompile(`^([A-Z]+(_[A-Z]+)*|[^ ]*:PORT|/proc/PID/.*)$`)
 )
 
 // classify says what a line of a fix is. A line that begins with a command must
@@ -136,6 +136,7 @@ func TestClassifyFix(t *testing.T) {
 		"ip -d link show dev veth1; sysctl -a | grep proxy_arp":         fixWords,
 		"az network nic update --ids NIC_ID --ip-forwarding true":       fixWords,
 		"az network nic update --ids /a/b --ip-forwarding true":         fixCloud,
+		"az network watcher test-ip-flow --vm a --local 10.1.0.5:PORT":  fixWords,
 		"delete the rule": fixWords,
 		"at the destination: tcpdump -ni any host 10.1.0.5":               fixWords,
 		"kubectl get endpointslices -A -o wide | grep -F 10.244.0.9":      fixWords,
@@ -217,19 +218,19 @@ func (m mendings) table() string {
 	return b.String()
 }
 
+// checker checks a lab for a short while, once its traffic flows and started has
+// returned.
+type checker func(t *testing.T, l *lab.Lab, started func() error) []model.Finding
+
 // mend does what the findings of a lab say, or where this is for a person to
 // do undoes the fault. Traffic must flow again, and the next check find nothing.
-func mend(t *testing.T, l *lab.Lab, found []model.Finding) *mending {
+func mend(t *testing.T, l *lab.Lab, found []model.Finding, look checker) *mending {
 	t.Helper()
 	s := l.Scenario()
-	node, err := observed(l)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var byCommand, byWords []model.Finding
 	done := map[string]bool{}
 	for _, f := range found {
-		if follow(t, l, node, f, done) {
+		if follow(t, l, f, done) {
 			byCommand = append(byCommand, f)
 		} else {
 			byWords = append(byWords, f)
@@ -257,30 +258,57 @@ func mend(t *testing.T, l *lab.Lab, found []model.Finding) *mending {
 	return out
 }
 
-// follow does on the node, and in the cloud, what the fix of a finding says. It
-// is false where there is nothing that can be run.
-func follow(t *testing.T, l *lab.Lab, node lab.Node, f model.Finding, done map[string]bool) bool {
+// follow does on the node, and in the cloud, what the fix of a finding says: on the
+// observed node, or on those that a line before names. It is false where there is
+// nothing that can be run.
+func follow(t *testing.T, l *lab.Lab, f model.Finding, done map[string]bool) bool {
 	t.Helper()
-	ran := false
+	node, err := observed(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes, ran := []lab.Node{node}, false
 	for _, line := range f.Fix {
+		if on := namedNodes(l, line); on != nil {
+			nodes = on
+			continue
+		}
 		kind, err := classify(line)
 		switch {
 		case err != nil:
 		case kind == fixWords:
 			continue
-		case done[line]:
+		case done[nodes[0].Name+line]:
 			err = errors.New("it is printed twice")
 		case kind == fixCloud:
 			err = inCloud(t.Context(), l, line)
 		default:
-			err = paste(t.Context(), node, line)
+			for _, n := range nodes {
+				err = errors.Join(err, paste(t.Context(), n, line))
+			}
 		}
 		if err != nil {
 			t.Errorf("%s: the fix %q: %v", f.Code, line, err)
 		}
-		done[line], ran = true, true
+		done[nodes[0].Name+line], ran = true, true
 	}
 	return ran
+}
+
+// namedNodes are the nodes that a line of a fix says the following ones are for; nil
+// where it is no such line. A recorded node is called by its namespace.
+func namedNodes(l *lab.Lab, line string) []lab.Node {
+	names, is := strings.CutPrefix(strings.TrimSuffix(line, ":"), "on ")
+	if !is {
+		return nil
+	}
+	var out []lab.Node
+	for _, n := range l.Nodes() {
+		if slices.Contains(strings.Split(names, ", "), n.Netns) {
+			out = append(out, n)
+		}
+	}
+	return out
 }
 
 func codesOf(list []model.Finding) []model.Code {
@@ -299,15 +327,16 @@ func sharePod(a, b model.Finding) bool {
 // mended. That of a service leads to a machine while it is translated.
 func nobody(s *scenario.Scenario, flow scenario.Flow) bool {
 	return flow.To.Place == "" && !slices.ContainsFunc(s.Faults, func(f scenario.Fault) bool {
-		return f.Type == scenario.SelfService && f.Prefix.Contains(flow.To.Addr)
+		return (f.Type == scenario.SelfService || f.Type == scenario.Service) && f.Prefix.Contains(flow.To.Addr)
 	})
 }
 
 // lingers reports whether a finding may outlive its cause, for information only:
 // packets that wait for a neighbour are dropped up to three seconds after they were
-// sent, and replies to what was asked before come to sockets that are closed.
+// sent, replies to what was asked before come to sockets that are closed, and
+// connections that were not tracked as they began stay invalid until they end.
 func lingers(f model.Finding) bool {
-	return f.Severity == model.Info && (f.Code == diagnose.UnexplainedDrop || f.Code == diagnose.NoListener)
+	return f.Severity == model.Info && (f.Code == diagnose.UnexplainedDrop || f.Code == diagnose.NoListener || f.Code == diagnose.PolicyDrop)
 }
 
 // paste runs a line as a person does in a shell on the node.
@@ -322,8 +351,7 @@ func paste(ctx context.Context, node lab.Node, line string) error {
 	return nil
 }
 
-// look checks the lab for a short while, once its traffic flows and started has
-// returned.
+// look is the checker of one node.
 func look(t *testing.T, l *lab.Lab, started func() error) []model.Finding {
 	t.Helper()
 	a, o := &app{stdout: io.Discard, stderr: io.Discard}, given(t, "--for", "3s")
@@ -369,12 +397,17 @@ func flows(ctx context.Context, l *lab.Lab) error {
 func undo(t *testing.T, l *lab.Lab, some bool) {
 	t.Helper()
 	s := l.Scenario()
+	var stay []scenario.Fault
 	for _, f := range slices.Backward(s.Faults) {
+		if f.Type.IsOrdinary() {
+			stay = append(stay, f)
+			continue
+		}
 		if err := l.Undo(t.Context(), f); err != nil && !some {
 			t.Error(err)
 		}
 	}
-	s.Faults = nil
+	s.Faults = stay
 }
 
 // inCloud does in the lab's fabric what an az command does in Azure's.

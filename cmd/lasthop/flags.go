@@ -2,85 +2,98 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/agnivade/levenshtein"
 	"github.com/spf13/pflag"
 
-	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/redact"
 	"github.com/lasthop/lasthop/probe/report"
 	"github.com/lasthop/lasthop/probe/session"
+	"github.com/lasthop/lasthop/probe/traffic"
 )
 
 // observing holds the flags of every command that observes.
 type observing struct {
 	netns    string
 	hostRoot string
-	engine   choice
-	window   window
+	engine   flags.Choice
+	attach   flags.Choice
+	window   flags.Window
 	uplinks  []string
-	podCIDRs prefixes
+	podCIDRs flags.Prefixes
 	nodes    string
+	pods     string
 	routes   []string
 	active   bool
 
 	namespace     string
 	allNamespaces bool
+	selector      selector
 
-	only, skip codes
-	failOn     choice
+	only, skip flags.Codes
+	failOn     flags.Choice
 	strict     bool
-	output     choice
-	color      choice
+	output     flags.Choice
+	color      flags.Choice
 	debug      bool
 
 	// idle is how long without a key the screen stays.
 	idle time.Duration
 
-	// replay is the recording to judge instead of the node. pcap is the file
+	// replay are the recordings to judge instead of the node. pcap is the file
 	// for samples. given are the command's flags.
-	replay, pcap string
-	given        *pflag.FlagSet
+	replay []string
+	pcap   string
+	beside beside
+
+	// redact replaces names and addresses in all that is written, by hider.
+	redact bool
+	hider  *redact.Redactor
+	given  *pflag.FlagSet
 }
 
 func (o *observing) register(f *pflag.FlagSet) {
 	f.SortFlags = false
 	f.StringVar(&o.netns, "netns", "", "the node's network namespace, a `NAME|PATH` (default the current one; in a container with hostPID, PID 1's)")
 	f.StringVar(&o.hostRoot, "host-root", "", "the `DIR` that holds the node's files (default /host if present, else /)")
-	o.engine = choice{value: session.EngineAuto, of: []string{session.EngineAuto, session.EngineTC, session.EngineState}}
+	o.engine = flags.Choice{Value: session.EngineAuto, Of: []string{session.EngineAuto, session.EngineTC, session.EngineState}}
 	f.Var(&o.engine, "engine", "how to watch packets: with BPF at tc (auto, tc), or not at all (state)")
-	o.window = window(10 * time.Second)
+	o.attach = flags.Choice{Value: traffic.AttachAuto, Of: []string{traffic.AttachAuto, traffic.AttachTCX, traffic.AttachClsact}}
+	f.Var(&o.attach, "attach", "how to attach BPF at tc: by tcx (Linux 6.6 or later), or by clsact, which loses packets while its qdisc is made; auto takes tcx where it exists")
+	o.window = flags.Window(10 * time.Second)
 	f.Var(&o.window, "for", "how long to observe")
 	f.StringArrayVar(&o.uplinks, "uplink", nil, "a link `IF` that leads off the node; repeatable (default the links of the default routes, and other network cards)")
 	f.Var(&o.podCIDRs, "pod-cidr", "a pod range of the cluster; repeatable (default learned from the node)")
-	f.StringVar(&o.nodes, "nodes", "", "a `FILE` with the output of kubectl get nodes -o json")
-	f.StringArrayVar(&o.routes, "routes", nil, "a `FILE` with the output of az network … -o json: route tables, routes, subnet, NIC or effective routes; repeatable")
+	f.StringVar(&o.nodes, "nodes", "", "a `FILE` with the output of kubectl get nodes -o json; - is standard input")
+	f.StringVar(&o.pods, "pods", "", "a `FILE` with the output of kubectl get pods -A -o json, for names of pods elsewhere, and labels; - is standard input")
+	f.StringArrayVar(&o.routes, "routes", nil, "a `FILE` with the output of az network … -o json: route tables, routes, subnet, NIC or effective routes; repeatable; - is standard input")
 	f.BoolVar(&o.active, "active", false, "send up to 16 probes after the window, all reported: ICMP echo and ARP requests from the node's own addresses")
 	f.StringVarP(&o.namespace, "namespace", "n", "", "consider pods of this `NAMESPACE`")
 	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "consider pods of all namespaces (default)")
+	f.VarP(&o.selector, "selector", "l", "consider pods with these labels, as kubectl does; they come from --pods")
 	f.Var(&o.only, "only", "report this finding alone; repeatable")
 	f.Var(&o.skip, "skip", "do not report this finding; repeatable")
-	o.failOn = choice{value: string(model.Warning), of: []string{string(model.Critical), string(model.Warning), string(model.Info)}}
+	o.failOn = flags.Choice{Value: string(model.Warning), Of: []string{string(model.Critical), string(model.Warning), string(model.Info)}}
 	f.Var(&o.failOn, "fail-on", "the lowest severity for exit status 1")
 	f.BoolVar(&o.strict, "strict", false, "exit with status 4 if a source could not be read whole")
-	o.output = choice{value: string(report.Text)}
+	o.output = flags.Choice{Value: string(report.Text)}
 	for _, format := range report.Formats() {
-		o.output.of = append(o.output.of, string(format))
+		o.output.Of = append(o.output.Of, string(format))
 	}
 	f.VarP(&o.output, "output", "o", "output format")
+	f.BoolVar(&o.redact, "redact", false, "replace names and addresses, the same each time; the environment's "+redactKey+" makes them another set that nobody can guess")
 	registerColor(f, &o.color)
 	f.BoolVar(&o.debug, "debug", false, "print more on failure, such as the BPF verifier's log")
 }
 
-func registerColor(f *pflag.FlagSet, c *choice) {
-	*c = choice{value: "auto", of: []string{"auto", "always", "never"}}
+func registerColor(f *pflag.FlagSet, c *flags.Choice) {
+	*c = flags.Choice{Value: "auto", Of: []string{"auto", "always", "never"}}
 	f.Var(c, "color", "when to use colours; a non-empty NO_COLOR means never")
 }
 
@@ -108,7 +121,36 @@ func (o *observing) validate() error {
 	if err := checkHostRoot(o.hostRoot); err != nil {
 		return err
 	}
+	if err := o.checkStdin(); err != nil {
+		return err
+	}
 	return o.validateReplay()
+}
+
+// stdinNames are the names of the standard input.
+var stdinNames = []string{"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"}
+
+// checkStdin refuses standard input for several files, since it can be read once. Its
+// other names are made "-": not every standard input can be opened by a path.
+func (o *observing) checkStdin() error {
+	var of []string
+	isStdin := func(flag string, name *string) {
+		if slices.Contains(stdinNames, *name) {
+			*name, of = "-", append(of, "--"+flag)
+		}
+	}
+	isStdin("nodes", &o.nodes)
+	isStdin("pods", &o.pods)
+	for i := range o.routes {
+		isStdin("routes", &o.routes[i])
+	}
+	switch {
+	case len(of) > 1:
+		return usagef("%s: only one file can be standard input", strings.Join(of, " and "))
+	case len(of) == 1 && terminal(os.Stdin):
+		return usagef("%s -: standard input is a terminal; want a pipe or a file, such as kubectl … -o json | lasthop …", of[0])
+	}
+	return nil
 }
 
 // checkTexts refuses empty values. They mostly come from an unset variable, and
@@ -163,126 +205,4 @@ func (o *observing) limits() []string {
 		out = append(out, "not judged: "+o.skip.String())
 	}
 	return out
-}
-
-// choice is a flag that takes one of a few words.
-type choice struct {
-	value string
-	of    []string
-}
-
-func (c *choice) String() string { return c.value }
-func (c *choice) Type() string   { return strings.Join(c.of, "|") }
-
-func (c *choice) Set(s string) error {
-	if !slices.Contains(c.of, s) {
-		return fmt.Errorf("want one of %s", strings.Join(c.of, ", "))
-	}
-	c.value = s
-	return nil
-}
-
-// maxWindow bounds --for. Watching for longer is the job of a monitor.
-const maxWindow = 24 * time.Hour
-
-// window is a flag for a duration.
-type window time.Duration
-
-func (w *window) String() string { return time.Duration(*w).String() }
-func (w *window) Type() string   { return "DURATION" }
-
-func (w *window) Set(s string) error {
-	d, err := time.ParseDuration(s)
-	switch {
-	case err != nil:
-		return fmt.Errorf("want a number with a unit, such as 10s, 2m or 1h30m")
-	case d <= 0:
-		return fmt.Errorf("want more than nothing, such as 10s")
-	case d > maxWindow:
-		return fmt.Errorf("want at most %v", maxWindow)
-	}
-	*w = window(d)
-	return nil
-}
-
-// prefixes is a repeatable flag for address ranges.
-type prefixes []netip.Prefix
-
-func (p *prefixes) Type() string { return "CIDR" }
-
-func (p *prefixes) String() string {
-	return strings.Trim(strings.ReplaceAll(fmt.Sprint([]netip.Prefix(*p)), " ", ","), "[]")
-}
-
-func (p *prefixes) Set(s string) error {
-	x, err := netip.ParsePrefix(s)
-	switch {
-	case err != nil:
-		return fmt.Errorf("want a range, such as 10.244.0.0/16 or fd00:10::/56")
-	case x != x.Masked():
-		return fmt.Errorf("has host bits set; did you mean %s?", x.Masked())
-	}
-	*p = append(*p, x)
-	return nil
-}
-
-// codes is a repeatable flag for finding codes.
-type codes []model.Code
-
-func (c *codes) Type() string { return "CODE" }
-func (c *codes) String() string {
-	return strings.Trim(strings.ReplaceAll(fmt.Sprint([]model.Code(*c)), " ", ", "), "[]")
-}
-
-func (c *codes) Set(s string) error {
-	page, err := findPage(s)
-	if err != nil {
-		return err
-	}
-	*c = append(*c, page.Code)
-	return nil
-}
-
-// findPage looks a code up in the catalogue, in any case. The error for an
-// unknown one names the nearest.
-func findPage(code string) (diagnose.Page, error) {
-	var known []string
-	for _, p := range diagnose.Catalogue() {
-		if strings.EqualFold(string(p.Code), code) {
-			return p, nil
-		}
-		known = append(known, string(p.Code))
-	}
-	if near := nearest(code, known); near != "" {
-		return diagnose.Page{}, fmt.Errorf("no finding %q: did you mean %s?", code, near)
-	}
-	return diagnose.Page{}, fmt.Errorf("no finding %q: `lasthop findings` lists them", code)
-}
-
-// nearest is the one of the words that is most like another; empty where none is
-// near, or several are equally so. A word counts as near also by its part behind
-// a slash, and the nearest if it holds the other.
-func nearest(word string, words []string) string {
-	best := len(word)/3 + 1
-	var found []string
-	fold := strings.ToLower(word)
-	for _, w := range words {
-		whole := strings.ToLower(w)
-		_, short, _ := strings.Cut(whole, "/")
-		far := min(levenshtein.ComputeDistance(whole, fold), levenshtein.ComputeDistance(short, fold))
-		if len(word) > 2 && strings.Contains(whole, fold) {
-			far = 0
-		}
-		switch {
-		case w == "" || far > best:
-		case far < best:
-			best, found = far, []string{w}
-		case !slices.Contains(found, w):
-			found = append(found, w)
-		}
-	}
-	if len(found) != 1 {
-		return ""
-	}
-	return found[0]
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/lasthop/lasthop/kind/scenario"
 )
 
-// give writes the scenario's files for --nodes and --routes. The returned function
+// give writes the scenario's files for --nodes, --pods and --routes. The returned function
 // removes them.
 func (o *observing) give(s *scenario.Scenario) (remove func() error, err error) {
-	if !s.Files.Nodes && len(s.Files.Routes) == 0 {
+	if !s.Files.Nodes && !s.Files.Pods && len(s.Files.Routes) == 0 {
 		return func() error { return nil }, nil
 	}
 	dir, err := os.MkdirTemp("", "lasthop-files-")
@@ -37,6 +37,12 @@ func (o *observing) give(s *scenario.Scenario) (remove func() error, err error) 
 	if s.Files.Nodes {
 		data, err := s.NodesJSON()
 		if o.nodes, err = write("nodes", data, err); err != nil {
+			return nil, err
+		}
+	}
+	if s.Files.Pods {
+		data, err := s.PodsJSON()
+		if o.pods, err = write("pods", data, err); err != nil {
 			return nil, err
 		}
 	}

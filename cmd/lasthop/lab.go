@@ -1,23 +1,29 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/kind"
 	"github.com/lasthop/lasthop/kind/lab"
 	"github.com/lasthop/lasthop/kind/scenario"
+	"github.com/lasthop/lasthop/probe/model"
 )
 
-// cleanUp bounds the work after an interrupt.
-const cleanUp = 30 * time.Second
+// cleanUp bounds the work after an interrupt. Containers of kind take longer than
+// namespaces.
+const cleanUp = 3 * time.Minute
 
 func (a *app) labCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -28,7 +34,7 @@ func (a *app) labCommand() *cobra.Command {
 			return usagef("lab: want list, up or down; see `%s --help`", cmd.CommandPath())
 		},
 	}
-	cmd.AddCommand(a.labListCommand(), a.labUpCommand(), a.labDownCommand(), a.labTrafficCommand())
+	cmd.AddCommand(a.labListCommand(), a.labUpCommand(), a.labDownCommand(), a.labTrafficCommand(), a.labHoldCommand())
 	return cmd
 }
 
@@ -60,51 +66,83 @@ func (a *app) labListCommand() *cobra.Command {
 
 func (a *app) labUpCommand() *cobra.Command {
 	var id string
+	tables, on := tablesFlag(), &labPlace{}
 	cmd := &cobra.Command{
-		Use:               "up SCENARIO|FILE",
-		Short:             "Build a lab, break it as the scenario says, and start its traffic",
-		Args:              cobra.ExactArgs(1),
+		Use:   "up SCENARIO|FILE",
+		Short: "Build a lab, break it as the scenario says, and start its traffic",
+		Long: "Build a lab, break it as the scenario says, and start its traffic.\n\n" +
+			"A lab's nodes are network namespaces, or with --on kind those of a cluster that\n" +
+			"kind makes, with real pods, kindnet and kube-proxy. There every node has the\n" +
+			"plugin kindnet, whatever the scenario says. What no such cluster can have, or\n" +
+			"mends by itself, is refused, with the reason.",
+		Args:              oneArgument("SCENARIO or FILE"),
 		ValidArgsFunction: completeScenarios,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.labUp(cmd.Context(), args[0], id)
+			return a.labUp(cmd.Context(), args[0], id, tables.Value, on)
 		},
 	}
-	cmd.Flags().StringVar(&id, "id", "", "the lab's name (default the scenario's)")
+	cmd.Flags().StringVar(&id, "id", "", "the lab's `NAME` (default the scenario's)")
+	registerTables(cmd.Flags(), tables)
+	on.register(cmd.Flags())
 	return cmd
 }
 
-func (a *app) labUp(ctx context.Context, nameOrPath, id string) error {
-	s, err := load(nameOrPath)
-	if err != nil {
-		return err
-	}
-	if id == "" {
-		id = s.Name
-	}
-	if err := scenario.CheckName(id); err != nil {
-		return usagef("--id: %w", err)
+// tablesFlag is where a lab's tools keep their rules.
+func tablesFlag() *flags.Choice {
+	return &flags.Choice{Value: string(model.NFT), Of: []string{string(model.NFT), string(model.Legacy)}}
+}
+
+func registerTables(f *pflag.FlagSet, tables *flags.Choice) {
+	f.Var(tables, "tables", "where the lab's iptables and ebtables keep rules")
+}
+
+func (a *app) labUp(ctx context.Context, nameOrPath, id, tables string, on *labPlace) error {
+	if id != "" {
+		if err := scenario.CheckName(id); err != nil {
+			return usagef("--id: %w", err)
+		}
 	}
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find own binary: %w", err)
 	}
-	l, err := lab.Up(ctx, s, lab.Options{ID: id, Log: a.say})
+	l, err := a.makeLab(ctx, nameOrPath, on, lab.Options{ID: id, Tables: model.Backend(tables), Log: a.say})
 	if errors.Is(err, lab.ErrExists) {
 		return &usageError{err}
 	}
 	if err != nil {
 		return err
 	}
+	if on.kind() {
+		if err := l.Break(ctx); err != nil {
+			return errors.Join(err, down(ctx, l))
+		}
+	}
+	id = l.ID()
 	if err := lab.StartTraffic(ctx, id, []string{self, "lab", "traffic", id}); err != nil {
 		return errors.Join(err, down(ctx, l))
 	}
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NODE\tPLUGIN\tWATCH IT WITH")
-	for _, n := range l.Nodes() {
-		fmt.Fprintf(w, "%s\t%s\tlasthop check --netns %s\n", n.Name, n.Plugin, n.Netns)
+	// The one that the scenario observes comes first.
+	nodes := slices.SortedStableFunc(slices.Values(l.Nodes()), func(a, b lab.Node) int {
+		switch {
+		case a.Observed == b.Observed:
+			return 0
+		case a.Observed:
+			return -1
+		}
+		return 1
+	})
+	for _, n := range nodes {
+		fmt.Fprintf(w, "%s\t%s\tlasthop check --netns %s --host-root %s\n", n.Name, n.Plugin, n.Netns, l.HostRoot(n.Name))
 	}
 	if err := ignoreClosedPipe(w.Flush()); err != nil {
 		return err
+	}
+	s := l.Scenario()
+	if s.Together() {
+		a.say("the nodes of the scenario at the same time: %s", togetherWith(l))
 	}
 	a.say("lab %s is up, with traffic for %v; `lasthop lab down %s` takes it down", id, s.Duration, id)
 	return nil
@@ -115,15 +153,55 @@ func (a *app) say(format string, args ...any) {
 	fmt.Fprintf(a.stderr, "lasthop: "+format+"\n", args...)
 }
 
+// kindImageVariable names the image of kind's nodes where no flag does.
+const kindImageVariable = "LASTHOP_KIND_IMAGE"
+
+// labPlace is where a lab is made.
+type labPlace struct {
+	on    *flags.Choice
+	image string
+}
+
+func (p *labPlace) register(f *pflag.FlagSet) {
+	p.on = &flags.Choice{Value: "namespaces", Of: []string{"namespaces", "kind"}}
+	f.Var(p.on, "on", "what the lab's nodes are: network namespaces, or a cluster of kind")
+	f.StringVar(&p.image, "image", "", "the `IMAGE` of kind's nodes (default what "+kindImageVariable+" names, or kind's own)")
+}
+
+func (p *labPlace) kind() bool { return p.on.Value == "kind" }
+
+// makeLab builds a lab. One on kind is not broken yet.
+func (a *app) makeLab(ctx context.Context, nameOrPath string, on *labPlace, o lab.Options) (*lab.Lab, error) {
+	if !on.kind() {
+		if on.image != "" {
+			return nil, usagef("--image wants --on kind")
+		}
+		s, err := load(nameOrPath)
+		if err != nil {
+			return nil, err
+		}
+		return lab.Up(ctx, s, o)
+	}
+	parse := func(c *scenario.Cluster) (*scenario.Scenario, error) {
+		return loadBy(nameOrPath, func(nameOrPath string) (*scenario.Scenario, error) { return kind.LoadOnKind(nameOrPath, c) })
+	}
+	return lab.UpOnKind(ctx, parse, lab.KindOptions{Options: o, Image: cmp.Or(on.image, os.Getenv(kindImageVariable)), Hold: []string{"lab", "hold"}})
+}
+
 // load reads a scenario. Its errors are usage errors.
-func load(nameOrPath string) (*scenario.Scenario, error) {
-	s, err := kind.Load(nameOrPath)
+func load(nameOrPath string) (*scenario.Scenario, error) { return loadBy(nameOrPath, kind.Load) }
+
+func loadBy(nameOrPath string, read func(string) (*scenario.Scenario, error)) (*scenario.Scenario, error) {
+	s, err := read(nameOrPath)
 	if errors.Is(err, kind.ErrUnknown) {
 		var names []string
 		for _, s := range kind.Scenarios() {
 			names = append(names, s.Name)
 		}
-		return nil, usagef("%w; there are: %s", err, strings.Join(names, ", "))
+		if near := flags.Nearest(nameOrPath, names); near != "" {
+			return nil, usagef("%w: did you mean %s?", err, near)
+		}
+		return nil, usagef("%w: `lasthop lab list` lists them", err)
 	}
 	if err != nil {
 		return nil, &usageError{err}
@@ -135,7 +213,10 @@ func load(nameOrPath string) (*scenario.Scenario, error) {
 func down(ctx context.Context, l *lab.Lab) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
 	defer cancel()
-	return l.Down(ctx)
+	if err := l.Down(ctx); err != nil {
+		return fmt.Errorf("%w; lasthop lab down %s", err, l.ID())
+	}
+	return nil
 }
 
 func (a *app) labDownCommand() *cobra.Command {
@@ -154,7 +235,7 @@ func (a *app) labDownCommand() *cobra.Command {
 			for _, id := range ids {
 				err := lab.Down(cmd.Context(), id)
 				if errors.Is(err, lab.ErrNotFound) {
-					return usagef("%w; `lasthop lab list` shows what is up", err)
+					return usagef("%w; `lasthop lab list` shows what is up; of a lab on kind a restart of the machine leaves the cluster: kind delete cluster --name lasthop-%s", err, id)
 				}
 				if err != nil {
 					return err
@@ -164,7 +245,7 @@ func (a *app) labDownCommand() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "every lab")
+	cmd.Flags().BoolVar(&all, "all", false, "every lab, and what killed tests left")
 	return cmd
 }
 
@@ -178,6 +259,21 @@ func (a *app) labTrafficCommand() *cobra.Command {
 		Args:   cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return lab.ServeTraffic(cmd.Context(), args[0])
+		},
+	}
+}
+
+// labHoldCommand is what runs in the pods of a lab on kind: it holds their
+// namespaces.
+func (a *app) labHoldCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "hold",
+		Short:  "Do nothing until told to end",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			<-cmd.Context().Done()
+			return nil
 		},
 	}
 }

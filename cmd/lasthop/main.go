@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/remote"
 	"github.com/lasthop/lasthop/kind/scenario"
 	"github.com/lasthop/lasthop/probe/collect"
 	"github.com/lasthop/lasthop/probe/model"
@@ -33,12 +34,24 @@ const (
 	exitInterrupted = 130 // by SIGINT, SIGTERM or SIGHUP, after cleaning up
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() {
+	if os.Args[0] == janitorName {
+		os.Exit(janitor())
+	}
+	if len(os.Args) == 2 && os.Args[1] == remote.Command {
+		os.Exit(serveRemote())
+	}
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
 
 // app is one run of the command.
 type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
+	// reader reads the standard output.
+	reader *lateReader
+	// stdoutTaken says that a recording or samples go to the standard output.
+	stdoutTaken bool
 	// started is set once the command line was accepted. Errors before that
 	// are usage errors.
 	started bool
@@ -48,7 +61,9 @@ type app struct {
 func run(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := interruptible()
 	defer stop()
-	a := &app{stdin: os.Stdin, stdout: stdout, stderr: stderr}
+	reader, stopReader := awaitReader(ctx, stdout)
+	defer stopReader()
+	a := &app{stdin: os.Stdin, stdout: reader.to(stdout), stderr: reader.to(stderr), reader: reader}
 	root := a.root()
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
@@ -63,10 +78,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 			}
 			lines[i] = report.Clean(line)
 		}
-		fmt.Fprintf(stderr, "lasthop: %s\n", strings.Join(lines, "\n"))
+		fmt.Fprintf(a.stderr, "lasthop: %s\n", strings.Join(lines, "\n"))
 	}
 	if code == exitUsage && !a.started {
-		fmt.Fprintf(stderr, "lasthop: see `%s --help`\n", cmd.CommandPath())
+		fmt.Fprintf(a.stderr, "lasthop: see `%s --help`\n", cmd.CommandPath())
 	}
 	return code
 }
@@ -101,6 +116,16 @@ func (e *usageError) Unwrap() error { return e.err }
 
 func usagef(format string, args ...any) error {
 	return &usageError{fmt.Errorf(format, args...)}
+}
+
+// oneArgument wants one argument, and says what it is.
+func oneArgument(what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) == 1 {
+			return nil
+		}
+		return usagef("want one %s", what)
+	}
 }
 
 // cannotObserve says of an error that it prevented the observation. A mistake in the
@@ -170,8 +195,7 @@ func (a *app) root() *cobra.Command {
 			"decides where they go, and says where traffic dies and why. It never changes the\n" +
 			"node: it only attaches its own BPF programs, and removes them again.\n\n" +
 			"Without a command it shows the live screen. If standard input or output is not a\n" +
-			"terminal, or with --output, --fail-on, --strict, --active, --replay or --pcap, it\n" +
-			"does what check does.",
+			"terminal, or with flags about a report or --active, it does what check does.",
 		Version:       version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -186,13 +210,14 @@ func (a *app) root() *cobra.Command {
 		},
 	}
 	o.register(root.Flags())
+	o.beside.register(root.Flags())
 	o.registerScreen(root.Flags())
 	o.registerReplay(root.Flags())
 	registerPcap(root.Flags(), &o.pcap)
 	root.SetVersionTemplate("lasthop {{.Version}}\n")
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.AddCommand(a.checkCommand(), a.explainCommand(), a.watchCommand(), a.recordCommand(), a.replayCommand(), a.labCommand(), a.demoCommand(), a.findingsCommand(), a.doctorCommand(), a.versionCommand())
+	root.AddCommand(a.checkCommand(), a.explainCommand(), a.watchCommand(), a.recordCommand(), a.replayCommand(), a.labCommand(), a.demoCommand(), a.findingsCommand(), a.doctorCommand(), a.schemaCommand(), a.versionCommand())
 	root.InitDefaultCompletionCmd()
 	if completion, _, err := root.Find([]string{"completion"}); err == nil {
 		completion.RunE = func(cmd *cobra.Command, args []string) error {

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -17,6 +18,7 @@ import (
 	"github.com/google/gopacket/pcapgo"
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/kind"
 	"github.com/lasthop/lasthop/kind/lab"
 	"github.com/lasthop/lasthop/probe/model"
@@ -24,7 +26,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"lasthop": main})
+	testscript.Main(m, map[string]func(){"lasthop": main, janitorName: main})
 }
 
 // labs numbers the labs of this process, so that none shares an id.
@@ -42,14 +44,21 @@ func newLab(cleanup func(func()), fail func(...any)) string {
 	return id
 }
 
-// upLab brings a scenario up until the test ends.
+// tables are those that LASTHOP_TABLES names: nft, or legacy on kernels that have them.
+func tables() model.Backend { return model.Backend(os.Getenv("LASTHOP_TABLES")) }
+
+// upLab brings a scenario up until the test ends, with its rules in tables().
 func upLab(t *testing.T, name string) *lab.Lab {
 	t.Helper()
 	s, err := kind.Load(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := lab.Up(t.Context(), s, lab.Options{ID: newLab(t.Cleanup, t.Error)})
+	s.Timeout *= time.Duration(*testSlow)
+	for i := range s.Traffic {
+		s.Traffic[i].Rate /= float64(*testSlow)
+	}
+	l, err := lab.Up(t.Context(), s, lab.Options{ID: newLab(t.Cleanup, t.Error), Tables: tables()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,19 +66,27 @@ func upLab(t *testing.T, name string) *lab.Lab {
 }
 
 // TestScripts runs the command lines in testdata/script. A script has in $LAB
-// the id of a lab that it may bring up, and the commands `exits STATUS CMD…` and
-// `interfaces FILE`.
+// the id of a lab that it may bring up, and the commands `exits STATUS CMD…`,
+// `interfaces FILE`, and `documents FILE`, which holds JSON to the published schema, and
+// `steps JOB`, which runs those of the example workflow.
 func TestScripts(t *testing.T) {
 	t.Parallel()
+	runScripts(t, "testdata/script")
+}
+
+func runScripts(t *testing.T, dir string) {
+	t.Helper()
 	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+		Dir:                 dir,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
+			examples, err := filepath.Abs("../../docs/examples/network")
+			env.Setenv("EXAMPLES", examples)
 			env.Setenv("LAB", newLab(env.Defer, env.T().Fatal))
-			return nil
+			return err
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "interfaces": interfaces},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "interfaces": interfaces, "documents": validDocuments, "steps": steps},
 	})
 }
 
@@ -113,49 +130,6 @@ func interfaces(ts *testscript.TestScript, neg bool, args []string) {
 		in, err := r.Interface(packet.InterfaceIndex)
 		ts.Check(err)
 		fmt.Fprintln(ts.Stdout(), in.Name)
-	}
-}
-
-func TestWindow(t *testing.T) {
-	for text, want := range map[string]time.Duration{
-		"10s": 10 * time.Second, "1h30m": 90 * time.Minute, "24h": 24 * time.Hour, "1ms": time.Millisecond,
-		"": 0, "10": 0, "0s": 0, "-1s": 0, "25h": 0, "9223372036s": 0, "1e9h": 0,
-	} {
-		var w window
-		err := w.Set(text)
-		if (err == nil) != (want > 0) || time.Duration(w) != want {
-			t.Errorf("--for %q: got %v, %v; want %v", text, time.Duration(w), err, want)
-		}
-	}
-}
-
-func TestPrefixes(t *testing.T) {
-	for text, ok := range map[string]bool{
-		"10.244.0.0/16": true, "fd00:10::/56": true, "0.0.0.0/0": true,
-		"10.244.0.1/16": false, "10.244.0.0": false, "10.244.0.0/33": false, "": false,
-	} {
-		var p prefixes
-		if err := p.Set(text); (err == nil) != ok {
-			t.Errorf("--pod-cidr %q: %v", text, err)
-		}
-	}
-}
-
-func TestFindPage(t *testing.T) {
-	for code, want := range map[string]model.Code{
-		"MissingUDR": "MissingUDR", "missingudr": "MissingUDR", "STALEARPREPLY": "StaleARPReply",
-	} {
-		if p, err := findPage(code); err != nil || p.Code != want {
-			t.Errorf("findPage(%q) = %q, %v; want %q", code, p.Code, err, want)
-		}
-	}
-	for code, hint := range map[string]string{
-		"MissingURD": "did you mean MissingUDR?", "StaleMacRewrit": "did you mean StaleMACRewrite?",
-		"": "lists them", "Nonsense": "lists them",
-	} {
-		if _, err := findPage(code); err == nil || !strings.Contains(err.Error(), hint) {
-			t.Errorf("findPage(%q): %v, want %q", code, err, hint)
-		}
 	}
 }
 
@@ -215,7 +189,7 @@ func TestChoosePods(t *testing.T) {
 		{[]string{""}, "", nil, `no pod ""`},
 		{[]string{"bank/till"}, "", nil, `no pod "bank/till"`},
 	} {
-		got, err := choosePods(node(), tt.names, tt.namespace)
+		got, err := choosePods(node(), tt.names, selection{namespace: tt.namespace})
 		if tt.err != "" {
 			var usage *usageError
 			if !errors.As(err, &usage) || !strings.Contains(err.Error(), tt.err) {
@@ -234,7 +208,7 @@ func TestErrorNamesFewPods(t *testing.T) {
 	for a := netip.MustParseAddr("10.1.0.1"); len(s.Pods) < 250; a = a.Next() {
 		s.Pods = append(s.Pods, model.Pod{Name: "evil\x1b[2J", Addresses: []netip.Prefix{netip.PrefixFrom(a, 24)}})
 	}
-	_, err := choosePods(s, []string{"x"}, "")
+	_, err := choosePods(s, []string{"x"}, selection{})
 	if err == nil || !strings.HasSuffix(err.Error(), "and 230 more") || strings.Contains(err.Error(), "\x1b") {
 		t.Errorf("got %v", err)
 	}
@@ -260,7 +234,7 @@ func TestConcerns(t *testing.T) {
 }
 
 func TestVerdict(t *testing.T) {
-	beyond := &model.Snapshot{Sources: []model.Source{{Name: model.SourceNodes, Status: model.Partial}}}
+	beyond := &model.Snapshot{Sources: []model.Source{{Name: model.SourceNodes, Status: model.Partial}, {Name: model.SourceNames, Status: model.Partial}}}
 	gap := &model.Snapshot{Sources: []model.Source{{Name: "conntrack", Status: model.Missing}, {Name: "links", Status: model.OK}}}
 	for _, tt := range []struct {
 		failOn   model.Severity
@@ -278,7 +252,7 @@ func TestVerdict(t *testing.T) {
 		{model.Critical, false, model.Warning, gap, exitClean},
 		{model.Critical, true, model.Critical, gap, exitFindings},
 	} {
-		o := &observing{failOn: choice{value: string(tt.failOn)}, strict: tt.strict}
+		o := &observing{failOn: flags.Choice{Value: string(tt.failOn)}, strict: tt.strict}
 		r := report.Report{Snapshot: tt.snapshot}
 		if tt.severity != "" {
 			r.Findings = []model.Finding{{Severity: tt.severity}}

@@ -1,18 +1,31 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 
+	"github.com/lasthop/lasthop/probe/collect/dump"
+	"github.com/lasthop/lasthop/probe/collect/link"
+	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
 )
 
+// openNode is openNode for a command that does nothing but observe.
+func (o *observing) openNode(ctx context.Context) (ns *netns.NS, name string, err error) {
+	if err := dropRights(o.active); err != nil {
+		return nil, "", err
+	}
+	return openNode(ctx, o.netns)
+}
+
 // openNode opens the node's network namespace, and names the node.
-func openNode(flag string) (ns *netns.NS, name string, err error) {
+func openNode(ctx context.Context, flag string) (ns *netns.NS, name string, err error) {
 	defer func() { err = cannotObserve(err) }()
 	if flag != "" {
 		ns, err = netns.Named(flag)
@@ -21,16 +34,30 @@ func openNode(flag string) (ns *netns.NS, name string, err error) {
 		}
 		return ns, nameOf(flag), err
 	}
-	if name, err = os.Hostname(); err != nil {
-		return nil, "", fmt.Errorf("name the node: %w", err)
+	first, err := withFirst()
+	if err != nil {
+		return nil, "", err
 	}
-	if inForeignRoot() {
-		if ns, err = netns.Open("/proc/1/ns/net"); err == nil {
-			return ns, name, nil
-		}
+	if !first && inForeignRoot() {
+		ns, err = openFirst()
+		return ns, filedName(), err
 	}
-	ns, err = netns.Current()
-	return ns, name, err
+	if ns, err = netns.Current(); err != nil {
+		return nil, "", err
+	}
+	// Whoever chose another namespace than that of PID 1 means it, as with
+	// `ip netns exec`.
+	if first && !inFirstPIDs() {
+		err = checkNode(ctx, ns)
+	}
+	if err == nil {
+		name, err = os.Hostname()
+	}
+	if err != nil {
+		ns.Close()
+		return nil, "", err
+	}
+	return ns, name, nil
 }
 
 // nameOf is a namespace's name, even if it was given as a path.
@@ -41,25 +68,140 @@ func nameOf(flag string) string {
 	return flag
 }
 
+// filedName is the node's name by its files. The container's own is the pod's.
+func filedName() string {
+	text, _ := os.ReadFile(filepath.Join(hostRoot(""), "etc/hostname"))
+	return strings.TrimSpace(string(text))
+}
+
+// withFirst reports whether PID 1 is in the same network namespace. Reading
+// /proc/1/ns/net takes rights over PID 1; /proc/1/net takes none, and its files have
+// inode numbers of their own in each namespace.
+func withFirst() (bool, error) {
+	var ours, first syscall.Stat_t
+	if err := errors.Join(syscall.Stat("/proc/thread-self/net/dev", &ours), syscall.Stat("/proc/1/net/dev", &first)); err != nil {
+		return false, fmt.Errorf("compare the network namespace with that of PID 1: %w", err)
+	}
+	return ours.Ino == first.Ino, nil
+}
+
+// inFirstPIDs reports whether PID 1 is that of the machine. The kernel's first PID
+// namespace has this number (PROC_PID_INIT_INO).
+func inFirstPIDs() bool {
+	const number = 0xEFFFFFFC
+	var st syscall.Stat_t
+	return syscall.Stat("/proc/self/ns/pid", &st) == nil && st.Ino == number
+}
+
 // inForeignRoot reports whether this is a container that sees the node's
 // processes: PID 1 has another root directory. Under `ip netns exec`, for example,
-// the root is the same, and the user wants the current namespace.
+// the root is the same.
 func inForeignRoot() bool {
-	var ours, first syscall.Stat_t
-	if syscall.Stat("/", &ours) != nil || syscall.Stat("/proc/1/root/", &first) != nil {
-		return false
+	ours, err := rootOf("self")
+	first, err2 := rootOf("1")
+	return errors.Join(err, err2) == nil && ours != first
+}
+
+// rootOf is the device and the directory on it that a process has as its root, by its
+// table of mounts, which takes no rights to read.
+func rootOf(pid string) (string, error) {
+	text, err := os.ReadFile("/proc/" + pid + "/mountinfo")
+	if err != nil {
+		return "", err
 	}
-	return ours.Dev != first.Dev || ours.Ino != first.Ino
+	root := ""
+	for line := range strings.Lines(string(text)) {
+		// 36 35 98:0 /dir /mount/point …; what was mounted last is what is seen.
+		if f := strings.Fields(line); len(f) > 4 && f[4] == "/" {
+			root = f[2] + " " + f[3]
+		}
+	}
+	return root, nil
+}
+
+// openFirst opens the network namespace of PID 1 from a container that is not in it.
+func openFirst() (*netns.NS, error) {
+	ns, err := netns.Open("/proc/1/ns/net")
+	if err == nil {
+		if err = ns.Do(func() error { return nil }); err == nil {
+			return ns, nil
+		}
+		ns.Close()
+	}
+	if !errors.Is(err, os.ErrPermission) {
+		return nil, err
+	}
+	return nil, fmt.Errorf("this container is not in the node's network namespace, and may not enter it: %w\n"+
+		"give it hostNetwork, or the capabilities SYS_PTRACE and SYS_ADMIN: %s", err, fullRights)
+}
+
+// errNotNode says that a network namespace is that of a pod or another container.
+var errNotNode = errors.New("this network namespace is not a node's")
+
+// checkNode returns an error if the namespace of this container looks like that of a
+// pod: its links lead to one other namespace, and what runs pods does not run here. A
+// node in a container (kind, k3d) has links to pods, or at least runs a kubelet.
+func checkNode(ctx context.Context, ns *netns.NS) error {
+	conn, handle, err := dump.Route(ns)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer handle.Close()
+	t, err := link.Read(ctx, conn)
+	if err != nil {
+		return err
+	}
+	out := outward(t.Links)
+	if len(out) == 0 || runsPods() {
+		return nil
+	}
+	return fmt.Errorf("%w but a container's: %s leads to another namespace, no other link is up, and neither a kubelet nor a container runtime runs here\n"+
+		"give the pod hostNetwork and hostPID: %s\n"+
+		"with hostPID alone the node's is --netns /proc/1/ns/net; if this is the node all the same: --netns /proc/self/ns/net",
+		errNotNode, strings.Join(out, ", "), fullRights)
+}
+
+// outward names the links if there are no others than those of a pod: all that are up
+// have their other end in one and the same namespace.
+func outward(links []model.Link) []string {
+	var names []string
+	to := link.Here
+	for _, l := range links {
+		switch {
+		case l.PeerNetNSID != link.Here && (to == link.Here || to == l.PeerNetNSID):
+			to = l.PeerNetNSID
+			names = append(names, l.Name)
+		case l.Up && l.Name != "lo":
+			return nil
+		}
+	}
+	return names
+}
+
+// runsPods reports whether a process is visible that starts pods.
+func runsPods() bool {
+	comms, _ := filepath.Glob("/proc/[0-9]*/comm") // only a bad pattern is an error
+	return slices.ContainsFunc(comms, func(file string) bool {
+		text, err := os.ReadFile(file)
+		// k3s and k0s run all in one process, as microk8s does (kubelite).
+		name, _, _ := strings.Cut(strings.TrimSpace(string(text)), "-")
+		return err == nil && slices.Contains([]string{"kubelet", "kubelite", "k3s", "k0s", "rke2", "containerd", "crio", "dockerd"}, name)
+	})
 }
 
 // hostRoot is the directory of the node's files. kubectl debug mounts them at
-// /host.
+// /host. In a container without that, they can be read through PID 1, with rights
+// over it; without those the reports say that they could not be read.
 func hostRoot(flag string) string {
 	if flag != "" {
 		return flag
 	}
 	if st, err := os.Stat("/host"); err == nil && st.IsDir() {
 		return "/host"
+	}
+	if inForeignRoot() {
+		return "/proc/1/root"
 	}
 	return "/"
 }

@@ -3,61 +3,69 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/pcap"
+	"github.com/lasthop/lasthop/probe/redact"
 )
 
 func registerPcap(f *pflag.FlagSet, file *string) {
-	f.StringVar(file, "pcap", "", "write the samples of dropped packets to the new `FILE`, as pcapng")
-}
-
-// create creates a new file; it never overwrites one.
-func create(what, name string) (*os.File, error) {
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if errors.Is(err, fs.ErrExist) {
-		return nil, usagef("%s %s: the file exists, and lasthop overwrites nothing: name another, or remove it", what, name)
-	}
-	if err != nil {
-		return nil, usagef("%s: %w", what, err)
-	}
-	return f, nil
+	f.StringVar(file, "pcap", "", "write the samples of dropped packets to the new `FILE`, as pcapng; - is standard output, and the report then goes to standard error")
 }
 
 // pcapFile takes samples; nil discards them.
 type pcapFile struct {
-	file   *os.File
+	file   *product
 	writer *pcap.Writer
+	// left says that whoever read a pipe has gone away.
+	left bool
+	hide *redact.Redactor
 }
 
-func createPcap(name string) (*pcapFile, error) {
+// createPcap begins the file for samples. If that is the standard output, what the
+// command prints goes to standard error.
+func (a *app) createPcap(o *observing) (*pcapFile, error) {
+	name := o.pcap
 	if name == "" {
 		return nil, nil
 	}
-	f, err := create("--pcap", name)
+	f, err := a.produce("--pcap", name)
 	if err != nil {
 		return nil, err
 	}
-	w, err := pcap.NewWriter(f)
-	if err != nil {
-		return nil, errors.Join(err, discard(f))
+	if f.isStdout() {
+		a.stdout = a.stderr
 	}
-	return &pcapFile{f, w}, nil
+	p := &pcapFile{file: f, hide: o.redactor()}
+	p.writer, err = pcap.NewWriter(f)
+	if err = p.leave(err); err != nil {
+		return nil, errors.Join(err, f.discard())
+	}
+	return p, nil
 }
-
-// discard closes and removes a file.
-func discard(f *os.File) error { return errors.Join(f.Close(), os.Remove(f.Name())) }
 
 func (p *pcapFile) write(samples []model.Sample) error {
-	if p == nil {
+	if p == nil || p.left {
 		return nil
 	}
-	return p.writer.Write(samples)
+	if p.hide != nil {
+		samples = p.hide.Samples(samples)
+	}
+	return p.leave(p.writer.Write(samples))
 }
+
+// leave notes that the reader of a pipe has gone away, which is no error.
+func (p *pcapFile) leave(err error) error {
+	p.left = p.left || errors.Is(err, unix.EPIPE)
+	return ignoreClosedPipe(err)
+}
+
+// abandoned reports whether samples are wanted, but the reader of the pipe that they
+// go to has gone away.
+func (p *pcapFile) abandoned() bool { return p != nil && (p.left || abandoned(p.file)) }
 
 func (p *pcapFile) close() error {
 	if p == nil {
@@ -74,5 +82,5 @@ func (p *pcapFile) discard() error {
 	if p == nil {
 		return nil
 	}
-	return discard(p.file)
+	return p.file.discard()
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
 )
@@ -13,15 +14,50 @@ import (
 // listed bounds the pods that an error names.
 const listed = 20
 
-// choosePods returns the addresses of the named pods. Without names these are all
-// pods of the Kubernetes namespace, and without that nil: no choice.
-func choosePods(s *model.Snapshot, names []string, namespace string) ([]netip.Addr, error) {
-	if len(names) == 0 && namespace == "" {
+// selection is which pods -n and -l leave.
+type selection struct {
+	// namespace is empty for all.
+	namespace string
+	selector  selector
+}
+
+func (c selection) has(p *model.Pod) bool {
+	return (c.namespace == "" || p.Namespace == c.namespace) && c.selector.matches(p)
+}
+
+// String says what the pods have in common, as in "no pod of …".
+func (c selection) String() string {
+	var words []string
+	if c.namespace != "" {
+		words = append(words, fmt.Sprintf("of namespace %q", c.namespace))
+	}
+	if !c.selector.empty() {
+		words = append(words, fmt.Sprintf("with labels %q", c.selector.String()))
+	}
+	return strings.Join(words, " ")
+}
+
+// choosePods returns the addresses of the named pods that the flags leave. Without
+// names and flags it returns nil: no choice.
+func (o *observing) choosePods(s *model.Snapshot, names []string) ([]netip.Addr, error) {
+	return choosePods(s, names, selection{o.namespace, o.selector})
+}
+
+func choosePods(s *model.Snapshot, names []string, of selection) ([]netip.Addr, error) {
+	if len(names) == 0 && of.namespace == "" && of.selector.empty() {
 		return nil, nil
 	}
 	pods := slices.Concat(s.Pods, s.PastPods)
+	if !of.selector.empty() {
+		if len(names) > 0 {
+			return nil, usagef("--selector and names of pods exclude each other")
+		}
+		if !slices.ContainsFunc(pods, func(p model.Pod) bool { return p.Labels != nil }) {
+			return nil, usagef("--selector: no labels are known here: only the Kubernetes API has them; kubectl get pods -A -o json | lasthop … --pods -")
+		}
+	}
 	var chosen []netip.Addr
-	add := func(p model.Pod) {
+	add := func(p *model.Pod) {
 		for _, a := range p.Known() {
 			if !slices.Contains(chosen, a) {
 				chosen = append(chosen, a)
@@ -29,36 +65,59 @@ func choosePods(s *model.Snapshot, names []string, namespace string) ([]netip.Ad
 		}
 	}
 	if len(names) == 0 {
-		for _, p := range pods {
-			if p.Namespace == namespace {
+		for p := range model.Each(pods) {
+			if of.has(p) {
 				add(p)
 			}
 		}
 		if len(chosen) == 0 {
-			return nil, usagef("no pod of namespace %q on this node; there are: %s", namespace, podNames(pods))
+			return nil, usagef("no pod %s on this node; there are: %s", of, podNames(pods))
 		}
 		return chosen, nil
 	}
 	for _, name := range names {
-		found := slices.DeleteFunc(slices.Clone(pods), func(p model.Pod) bool { return !is(p, name, namespace) })
+		found := slices.DeleteFunc(slices.Clone(pods), func(p model.Pod) bool { return !is(p, name, of.namespace) })
 		if len(found) == 0 {
-			return nil, usagef("no pod %q on this node%s; there are: %s", name, meant(pods, name, namespace), podNames(pods))
+			return nil, usagef("no pod %q on this node%s; there are: %s", name, meant(s, pods, name, of.namespace), podNames(pods))
 		}
 		if distinct(found) {
 			return nil, usagef("%q is the name of several pods: %s", name, podNames(found))
 		}
-		for _, p := range found {
+		for p := range model.Each(found) {
 			add(p)
 		}
 	}
 	return chosen, nil
 }
 
+// remotePods returns the addresses of pods of other nodes that have the name, by the
+// API's file; nil if none has. Pods of several namespaces are an error.
+func remotePods(s *model.Snapshot, name, namespace string) ([]netip.Addr, error) {
+	var found []model.Pod
+	for _, x := range s.Cluster.Pods {
+		p := model.Pod{Namespace: x.Namespace, Name: x.Name, Given: x.Addresses}
+		if is(p, name, namespace) {
+			found = append(found, p)
+		}
+	}
+	if len(found) == 0 {
+		return nil, nil
+	}
+	if distinct(found) {
+		return nil, usagef("%q is the name of several pods: %s", name, podNames(found))
+	}
+	return found[0].Known(), nil
+}
+
 // meant asks whether the pod with the most similar name was meant, if a single one
-// is similar. Only pods of the namespace count, if one is given.
-func meant(pods []model.Pod, name, namespace string) string {
+// is similar, or says that the pod is elsewhere. Only pods of the namespace count, if
+// one is given.
+func meant(s *model.Snapshot, pods []model.Pod, name, namespace string) string {
 	if _, err := netip.ParseAddr(name); err == nil {
 		return ""
+	}
+	if addrs, err := remotePods(s, name, namespace); err == nil && len(addrs) > 0 {
+		return fmt.Sprintf(", but on another, with %s", addrs[0])
 	}
 	var names []string
 	for _, p := range pods {
@@ -66,7 +125,7 @@ func meant(pods []model.Pod, name, namespace string) string {
 			names = append(names, report.PodName(p))
 		}
 	}
-	if near := nearest(name, names); near != "" {
+	if near := flags.Nearest(name, names); near != "" {
 		return ": did you mean " + report.Clean(near) + "?"
 	}
 	return ""
@@ -99,8 +158,8 @@ func podNames(pods []model.Pod) string {
 	var words []string
 	for _, p := range pods {
 		word := report.PodName(p)
-		for _, a := range p.Addresses {
-			word = strings.TrimSpace(word + " " + a.Addr().String())
+		for _, a := range p.Known() {
+			word = strings.TrimSpace(word + " " + a.String())
 		}
 		if word != "" {
 			words = append(words, report.Clean(word))
@@ -118,10 +177,5 @@ func podNames(pods []model.Pod) string {
 // concerns reports whether a finding is about one of the addresses. One that names
 // no pod is about the node, and so about all addresses.
 func concerns(f model.Finding, focus []netip.Addr) bool {
-	if focus == nil || len(f.Pods) == 0 {
-		return true
-	}
-	return slices.ContainsFunc(focus, func(a netip.Addr) bool {
-		return slices.Contains(f.Pods, a) || slices.Contains(f.Peers, netip.PrefixFrom(a, a.BitLen()))
-	})
+	return focus == nil || f.Concerns(focus)
 }

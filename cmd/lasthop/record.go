@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -11,9 +12,11 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/record"
+	"github.com/lasthop/lasthop/probe/redact"
 	"github.com/lasthop/lasthop/probe/session"
 	"github.com/lasthop/lasthop/probe/timeline"
 )
@@ -26,94 +29,112 @@ func (o *observing) observes(f *pflag.FlagSet, more ...string) {
 
 func (a *app) recordCommand() *cobra.Command {
 	o := &observing{}
+	var pairs []string
 	cmd := &cobra.Command{
 		Use:   "record FILE",
 		Short: "Record an observation in a file, for `lasthop replay`",
 		Long: "Observe the node for --for, or until interrupted, and write what check would see\n" +
-			"to the new FILE: state, counts, samples of dropped packets, and findings.\n\n" +
-			"Exit status: 0 recorded; 2 usage; 3 cannot observe; 130 interrupted, after\n" +
-			"cleaning up.",
-		Args: cobra.ExactArgs(1),
+			"to the new FILE: state, counts, samples of dropped packets, and findings. A FILE of\n" +
+			"- is standard output.\n\n" +
+			"With --pairs explain --replay has the counts of a pod and its peer alone at every\n" +
+			"hop, else between nodes only.\n\n" +
+			"Exit status: 0 recorded, or the reader went away; 2 usage; 3 cannot observe;\n" +
+			"130 interrupted, after cleaning up.",
+		Args: oneArgument("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.record(cmd.Context(), o, args[0])
+			return a.record(cmd.Context(), o, args[0], pairs)
 		},
 	}
-	o.observes(cmd.Flags(), "for")
+	o.observes(cmd.Flags(), "for", "redact")
 	f := cmd.Flags().Lookup("for")
 	f.Usage, f.DefValue = "how long to record", "until interrupted"
+	cmd.Flags().StringSliceVar(&pairs, "pairs", nil, "count the packets of this `POD` by pair of addresses at every hop as well; repeatable")
 	return cmd
 }
 
-func (a *app) record(ctx context.Context, o *observing, name string) (err error) {
+func (a *app) record(ctx context.Context, o *observing, name string, pairs []string) (err error) {
 	if err := o.validate(); err != nil {
 		return err
 	}
-	file, err := create("recording", name)
+	file, err := a.produce("recording", name)
 	if err != nil {
 		return err
 	}
-	samples, err := createPcap(o.pcap)
+	samples, err := a.createPcap(o)
 	if err != nil {
-		return errors.Join(err, discard(file))
+		return errors.Join(err, file.discard())
 	}
-	stream, node, closeStream, err := a.stream(ctx, o, timeline.Short)
+	stream, node, closeStream, err := a.stream(ctx, o, timeline.Short, 0, pairs...)
 	if err != nil {
-		return errors.Join(err, samples.discard(), discard(file))
+		return errors.Join(err, samples.discard(), file.discard())
 	}
 	defer func() { err = errors.Join(err, closeStream()) }()
-	defer func() { err = errors.Join(err, samples.close(), file.Close()) }()
+	defer func() { err = errors.Join(err, samples.close()) }()
+	hide := o.redactor()
+	if hide != nil {
+		node = hide.Node(node)
+	}
 	w, err := record.NewWriter(file, record.Head{Writer: version(), Node: node, Window: timeline.Short})
 	if err != nil {
-		return errors.Join(err, os.Remove(name))
+		return errors.Join(ignoreClosedPipe(err), file.discard())
 	}
-	r := &recorder{app: a, file: file, writer: w, samples: samples}
+	r := &recorder{app: a, file: file, writer: w, samples: samples, hide: hide}
 	if o.given.Changed("for") {
 		r.until = time.Now().Add(time.Duration(o.window))
 	}
-	if err := r.run(stream); err != nil && r.readings == 0 {
-		return errors.Join(err, os.Remove(name))
-	} else if err != nil {
-		return fmt.Errorf("%w\n%s has the %d readings before that", err, name, r.readings)
+	switch err := r.run(stream); {
+	case errors.Is(err, unix.EPIPE):
+		// Whoever reads the recording has seen enough.
+		return file.Close()
+	case err != nil && r.readings == 0:
+		return errors.Join(err, file.discard())
+	case err != nil:
+		return errors.Join(fmt.Errorf("%w\n%s has the %d readings before that", err, name, r.readings), file.Close())
 	}
-	if err := errors.Join(w.Close(), file.Sync()); err != nil {
+	if err := errors.Join(w.Close(), file.flush(), file.Close()); err != nil {
 		return fmt.Errorf("close recording %s: %w", name, err)
 	}
-	a.say("recorded %d readings, %d KiB: lasthop replay %s", r.readings, (w.Size()+1023)/1024, name)
+	if !file.isStdout() {
+		a.say("recorded %d readings, %d KiB: lasthop replay %s", r.readings, (w.Size()+1023)/1024, name)
+	}
 	return ctx.Err()
 }
 
 // recorder is a recording in progress.
 type recorder struct {
 	*app
-	file     *os.File
+	file     *product
 	writer   *record.Writer
 	samples  *pcapFile
+	hide     *redact.Redactor
 	until    time.Time
 	readings int
 }
 
 // run writes readings until the time is up or the stream ends.
 func (r *recorder) run(s *session.Stream) error {
-	const clear = "\r\x1b[K"
-	shown := terminal(r.stderr)
+	p := progress{r.app}
+	defer p.clear()
 	var began time.Time
 	for reading := range s.Readings() {
 		if began.IsZero() {
 			began = reading.At
 		}
-		if err := errors.Join(r.writer.Write(reading), r.samples.write(reading.Point.Snapshot.Traffic.Samples)); err != nil {
+		recorded := reading
+		if r.hide != nil {
+			recorded = r.hide.Reading(reading)
+		}
+		if err := errors.Join(r.writer.Write(recorded), r.samples.write(reading.Point.Snapshot.Traffic.Samples)); err != nil {
 			return err
 		}
-		r.readings++
-		if shown {
-			fmt.Fprintf(r.stderr, "%srecording: %v, %d KiB, %d findings open", clear, reading.At.Sub(began).Round(time.Second), r.writer.Size()/1024, open(reading))
+		if abandoned(r.file) {
+			return unix.EPIPE
 		}
-		if !r.until.IsZero() && !reading.At.Before(r.until) && reading.Point.Whole {
+		r.readings++
+		p.show("recording: %v, %d KiB, %d findings open", reading.At.Sub(began).Round(time.Second), r.writer.Size()/1024, open(reading))
+		if r.samples.abandoned() || !r.until.IsZero() && !reading.At.Before(r.until) && reading.Point.Whole {
 			break
 		}
-	}
-	if shown {
-		fmt.Fprint(r.stderr, clear)
 	}
 	return nil
 }
@@ -128,16 +149,20 @@ func open(r model.Reading) int {
 	return n
 }
 
-// stream begins to observe the node. closeStream waits until everything is
-// detached.
-func (a *app) stream(ctx context.Context, o *observing, window time.Duration) (s *session.Stream, node string, closeStream func() error, err error) {
-	ns, name, err := openNode(o.netns)
+// stream begins to observe the node; keep is session.Options.Keep. closeStream waits
+// until everything is detached. pairs names the pods whose packets are counted by pair of
+// addresses.
+func (a *app) stream(ctx context.Context, o *observing, window, keep time.Duration, pairs ...string) (s *session.Stream, node string, closeStream func() error, err error) {
+	ns, name, err := o.openNode(ctx)
 	if err != nil {
 		return nil, "", nil, err
 	}
 	options := o.session(ns, name)
-	options.For = window
-	if s, err = streamOf(ctx, options); err != nil {
+	options.For, options.Keep = window, keep
+	if len(pairs) > 0 {
+		options.CountPairs = func(s *model.Snapshot) ([]netip.Addr, error) { return choosePods(s, pairs, selection{}) }
+	}
+	if s, err = a.streamOf(ctx, options); err != nil {
 		ns.Close()
 		return nil, "", nil, err
 	}
@@ -147,17 +172,16 @@ func (a *app) stream(ctx context.Context, o *observing, window time.Duration) (s
 	}, nil
 }
 
-// heapLimit keeps the process, including its BPF maps and programs, below 80 MiB
-// on a node with 250 pods: near the limit, garbage is collected more often.
-const heapLimit = 44 << 20
-
 // streamOf begins a continuous observation.
-func streamOf(ctx context.Context, o session.Options) (*session.Stream, error) {
-	// Each reading leaves much garbage, and a long run should use little memory.
-	debug.SetGCPercent(50)
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(heapLimit)
+func (a *app) streamOf(ctx context.Context, o session.Options) (*session.Stream, error) {
+	// Each reading leaves much garbage. Collecting it seldom costs little, and the limit
+	// bounds the memory.
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(200)
 	}
+	boundHeap(heapLimit)
+	o.Whole = func() { makeRoom(heapLimit) }
+	o.Unwatched = a.unwatched
 	s, err := session.Open(ctx, o)
 	return s, cannotObserve(err)
 }

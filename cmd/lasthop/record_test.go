@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lasthop/lasthop/kind/lab"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/record"
@@ -65,6 +67,27 @@ func TestEndedRecording(t *testing.T) {
 				t.Errorf("replay warned %q, want %q", warned.String(), tt.warned)
 			}
 		})
+	}
+}
+
+// TestReplaySocket replays what comes from a socket, which no path opens.
+func TestReplaySocket(t *testing.T) {
+	t.Parallel()
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, to := os.NewFile(uintptr(ends[0]), "from"), os.NewFile(uintptr(ends[1]), "to")
+	defer from.Close()
+	if _, err := to.WriteString("what is no recording"); err != nil {
+		t.Fatal(err)
+	}
+	to.Close()
+	cmd := exec.Command("lasthop", "replay", "-")
+	cmd.Stdin = from
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState.ExitCode() != exitUsage || !strings.Contains(string(out), "recording -: byte 0: this is no recording of lasthop") {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 

@@ -3,7 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,16 +19,24 @@ import (
 
 // onNode are the flags about how a node is observed. They do not apply to a
 // recording.
-var onNode = []string{"netns", "host-root", "engine", "uplink", "pod-cidr", "nodes", "routes"}
+var onNode = []string{"netns", "host-root", "engine", "attach", "uplink", "pod-cidr", "nodes", "pods", "routes"}
 
 func (o *observing) registerReplay(f *pflag.FlagSet) {
 	o.given = f
-	f.StringVar(&o.replay, "replay", "", "judge the recording `FILE` instead of the node: the last --for of it, or all by default")
+	f.StringArrayVar(&o.replay, "replay", nil, "judge the recording `FILE` instead of the node: the last --for of it, or all by default; repeatable: several nodes' recordings of one time are judged together; - is standard input")
 }
 
 func (o *observing) validateReplay() error {
-	if o.replay == "" {
+	if len(o.replay) == 0 {
 		return nil
+	}
+	if len(o.replay) > 1 && o.pcap != "" {
+		return usagef("--pcap takes the samples of one recording, not of several")
+	}
+	for i, name := range o.replay {
+		if slices.Contains(o.replay[:i], name) {
+			return usagef("--replay %s is given twice", name)
+		}
 	}
 	for _, name := range onNode {
 		if f := o.given.Lookup(name); f != nil && f.Changed {
@@ -39,49 +49,61 @@ func (o *observing) validateReplay() error {
 func (a *app) replayCommand() *cobra.Command {
 	o := &observing{}
 	cmd := &cobra.Command{
-		Use:   "replay FILE [POD…]",
+		Use:   "replay FILE… [POD…]",
 		Short: "Show or judge a recording, on any machine, without rights",
 		Long: "Show on the live screen what `lasthop record` wrote. If standard input or output\n" +
 			"is not a terminal, or with PODs or flags about a report, judge it again: all of\n" +
-			"it, or the last --for.\n\n" +
+			"it, or the last --for. A FILE of - is standard input.\n\n" +
+			"Several FILEs, of several nodes at one time, are judged together, as by\n" +
+			"check --replay FILE --replay FILE; the screen takes up to 50. An argument is one\n" +
+			"more FILE if a file of that name exists.\n\n" +
 			"Exit status: that of check.",
-		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if f := cmd.Flags(); a.onScreen() && len(args) == 1 && !wantsReport(f) && !f.Changed("for") {
-				return a.player(cmd.Context(), o, args[0])
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef("want a FILE")
 			}
-			o.replay = args[0]
-			return a.check(cmd.Context(), o, args[1:])
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			files := 1
+			for files < len(args) && isFile(args[files]) {
+				files++
+			}
+			o.replay = args[:files]
+			if f := cmd.Flags(); a.onScreen() && files == len(args) && files <= screenMost && !wantsReport(f) && !f.Changed("for") {
+				return a.player(cmd.Context(), o)
+			}
+			return a.check(cmd.Context(), o, args[files:])
 		},
 	}
-	o.pick(cmd.Flags(), "for", "namespace", "all-namespaces", "only", "skip", "fail-on", "strict", "output", "color")
-	cmd.Flags().Lookup("for").DefValue = "all of it"
+	o.pick(cmd.Flags(), "for", "namespace", "all-namespaces", "selector", "only", "skip", "fail-on", "strict", "output", "redact", "color")
+	last := cmd.Flags().Lookup("for")
+	last.Usage, last.DefValue = "judge only the last `DURATION` of the recording", "all of it"
+	o.beside.register(cmd.Flags())
 	o.registerScreen(cmd.Flags())
 	registerPcap(cmd.Flags(), &o.pcap)
 	return cmd
 }
 
+// isFile reports whether an argument is a file's name, and not a pod's.
+func isFile(name string) bool {
+	info, err := os.Stat(name)
+	return err == nil && !info.IsDir()
+}
+
 // openRecording opens a recording, and warns if it is damaged. Its errors are
 // usage errors.
 func (a *app) openRecording(name string) (f *record.File, closeFile func(), err error) {
-	// Without O_NONBLOCK, opening a named pipe would wait for a writer.
-	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	file, size, err := openRecorded(name)
 	if err != nil {
-		return nil, nil, usagef("open recording: %w", err)
+		return nil, nil, err
 	}
 	defer func() {
 		if err != nil {
 			file.Close()
 		}
 	}()
-	info, err := file.Stat()
-	if err != nil {
-		return nil, nil, usagef("open recording: %w", err)
-	}
-	if !info.Mode().IsRegular() {
-		return nil, nil, usagef("recording %s: want a file", name)
-	}
-	if f, err = record.Open(file, info.Size()); err != nil {
+	if f, err = record.Open(file, size); err != nil {
 		return nil, nil, asUsage(name, err)
 	}
 	if f.Damage != nil {
@@ -91,6 +113,58 @@ func (a *app) openRecording(name string) (f *record.File, closeFile func(), err 
 		f.Close()
 		file.Close()
 	}, nil
+}
+
+// openRecorded opens the file of a recording. Its errors are usage errors.
+func openRecorded(name string) (file *os.File, size int64, err error) {
+	file, err = openInput(name)
+	if err != nil {
+		return nil, 0, usagef("open recording: %w", err)
+	}
+	info, err := file.Stat()
+	switch {
+	case err != nil:
+		err = usagef("open recording: %w", err)
+	case !info.Mode().IsRegular():
+		err = usagef("recording %s: want a file", name)
+	default:
+		return file, info.Size(), nil
+	}
+	file.Close()
+	return nil, 0, err
+}
+
+// openInput opens a file. What comes by a pipe, or by the standard input where the name
+// is -, is kept in memory, since a recording is read from its end.
+func openInput(name string) (*os.File, error) {
+	if slices.Contains(stdinNames, name) {
+		// A socket cannot be opened by those names.
+		info, err := os.Stdin.Stat()
+		if err != nil || info.Mode().IsRegular() || terminal(os.Stdin) {
+			return os.Stdin, err
+		}
+		return keep(os.Stdin, name)
+	}
+	// Without O_NONBLOCK, opening a named pipe would wait for a writer.
+	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil || !isPipe(file.Stat()) {
+		return file, err
+	}
+	defer file.Close()
+	return keep(file, name)
+}
+
+// keep reads a file to its end, and keeps it in memory.
+func keep(file *os.File, name string) (*os.File, error) {
+	number, err := unix.MemfdCreate("recording", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("keep what a pipe brings: %w", err)
+	}
+	kept := os.NewFile(uintptr(number), name)
+	if _, err := io.Copy(kept, file); err != nil {
+		return nil, errors.Join(err, kept.Close())
+	}
+	return kept, nil
 }
 
 // asUsage names the recording in an error. One of its format is a usage error.
@@ -106,28 +180,33 @@ func asUsage(name string, err error) error {
 // that window go to the file, if there is one; the snapshot has only the latest of
 // each kind.
 func (a *app) recorded(o *observing, samples *pcapFile) (*model.Snapshot, error) {
-	f, closeFile, err := a.openRecording(o.replay)
+	name := o.replay[0]
+	f, closeFile, err := a.openRecording(name)
 	if err != nil {
 		return nil, err
 	}
 	defer closeFile()
-	var last time.Duration
-	if o.given.Changed("for") {
-		last = time.Duration(o.window)
-	}
-	s, err := f.Window(last)
+	s, err := f.Window(o.last())
 	if err != nil {
-		return nil, asUsage(o.replay, err)
+		return nil, asUsage(name, err)
 	}
 	if err := a.warnClosed(f, o, s); err != nil {
-		return nil, asUsage(o.replay, err)
+		return nil, asUsage(name, err)
 	}
 	if samples != nil {
-		if err := f.Samples(last, samples.write); err != nil {
-			return nil, asUsage(o.replay, err)
+		if err := f.Samples(o.last(), samples.write); err != nil {
+			return nil, asUsage(name, err)
 		}
 	}
 	return s, nil
+}
+
+// last is how much of a recording's end is judged, 0 for all of it.
+func (o *observing) last() time.Duration {
+	if !o.given.Changed("for") {
+		return 0
+	}
+	return time.Duration(o.window)
 }
 
 // warnClosed warns of findings that were open in the window but had closed by its
@@ -136,6 +215,9 @@ func (a *app) warnClosed(f *record.File, o *observing, s *model.Snapshot) error 
 	last, err := f.Reading(f.Len() - 1)
 	if err != nil {
 		return err
+	}
+	if hide := o.redactor(); hide != nil {
+		last = hide.Reading(last)
 	}
 	type one struct {
 		code  model.Code

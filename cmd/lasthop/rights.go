@@ -2,15 +2,15 @@ package main
 
 import (
 	"fmt"
-	"os"
-	"strconv"
+	"slices"
 	"strings"
+
+	"kernel.org/pub/linux/libs/security/libcap/cap"
 )
 
 // capability is one that lasthop uses.
 type capability struct {
-	// bit is the capability's number (linux/capability.h).
-	bit uint
+	value cap.Value
 	// name is without the CAP_ prefix, as container runtimes and kubectl's
 	// profiles write it.
 	name string
@@ -20,71 +20,94 @@ type capability struct {
 	inAdmin bool
 }
 
-const sysAdmin = 21
-
 var capabilities = []capability{
-	{39, "BPF", "load BPF programs", true},
-	{38, "PERFMON", "attach to the drop tracepoint", true},
-	{12, "NET_ADMIN", "attach to links, read firewall rules and connection tracking", false},
-	{13, "NET_RAW", "send probes (--active)", false},
-	{sysAdmin, "SYS_ADMIN", "enter the network namespaces of the node and its pods", false},
-	{19, "SYS_PTRACE", "find pods through processes of other users", false},
-	{34, "SYSLOG", "name the functions that drop packets", true},
+	{cap.BPF, "BPF", "load BPF programs", true},
+	{cap.PERFMON, "PERFMON", "attach to the drop tracepoint", true},
+	{cap.NET_ADMIN, "NET_ADMIN", "attach to links, read firewall rules and connection tracking", false},
+	{cap.SYS_ADMIN, "SYS_ADMIN", "enter the network namespaces of the node and its pods, name BPF programs", false},
+	{cap.SYS_PTRACE, "SYS_PTRACE", "find pods, and the node's files, through processes", false},
+	{cap.SYSLOG, "SYSLOG", "name the functions that drop packets", false},
+	{cap.NET_RAW, "NET_RAW", "send probes (--active)", false},
 }
 
-// effective is the bit set of this process's effective capabilities.
-func effective() (uint64, error) {
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return 0, fmt.Errorf("read capabilities: %w", err)
-	}
-	for line := range strings.Lines(string(status)) {
-		if hex, ok := strings.CutPrefix(line, "CapEff:"); ok {
-			set, err := strconv.ParseUint(strings.TrimSpace(hex), 16, 64)
-			if err != nil {
-				return 0, fmt.Errorf("read capabilities: %w", err)
-			}
-			return set, nil
+// alsoKept are capabilities that lasthop uses if it has them, and needs only on some
+// nodes: files of the user's own may be closed to root (sudo), and before Linux 5.11
+// BPF maps count as locked memory.
+var alsoKept = []cap.Value{cap.DAC_OVERRIDE, cap.DAC_READ_SEARCH, cap.SYS_RESOURCE}
+
+// dropRights gives up, for good and in all threads, the capabilities that observing
+// does not use.
+func dropRights(active bool) error {
+	keep := slices.Clone(alsoKept)
+	for _, c := range capabilities {
+		if c.value != cap.NET_RAW || active {
+			keep = append(keep, c.value)
 		}
 	}
-	return 0, fmt.Errorf("read capabilities: no CapEff in /proc/self/status")
+	var others []cap.Value
+	for v := range cap.MaxBits() {
+		if !slices.Contains(keep, v) {
+			others = append(others, v)
+		}
+	}
+	held := cap.GetProc()
+	// A program that this one starts as root would get what is in the bounding set.
+	if may, err := held.GetFlag(cap.Effective, cap.SETPCAP); err == nil && may {
+		if err := cap.DropBound(others...); err != nil {
+			return fmt.Errorf("drop capabilities from the bounding set: %w", err)
+		}
+	}
+	for _, flag := range []cap.Flag{cap.Effective, cap.Permitted, cap.Inheritable} {
+		if err := held.SetFlag(flag, false, others...); err != nil {
+			return fmt.Errorf("drop capabilities: %w", err)
+		}
+	}
+	if err := held.SetProc(); err != nil {
+		return fmt.Errorf("drop capabilities: %w", err)
+	}
+	return nil
 }
 
-// has reports whether the set allows what the capability allows.
-func (c capability) has(set uint64) bool {
-	return set&(1<<c.bit) != 0 || c.inAdmin && set&(1<<sysAdmin) != 0
+// held reports whether this process may do what the capability allows.
+func (c capability) held() bool { return holds(c.value) || c.inAdmin && holds(cap.SYS_ADMIN) }
+
+// holds reports whether this process has a capability.
+func holds(v cap.Value) bool {
+	on, err := cap.GetProc().GetFlag(cap.Effective, v)
+	return err == nil && on
 }
 
 // fullRights is how to get all of them.
-const fullRights = "as root on the node, or in a pod that has them: kubectl debug node/NODE -it --image=IMAGE --profile=sysadmin -- /lasthop check"
+const fullRights = "kubectl debug node/NODE -it --image=IMAGE --profile=sysadmin -- /lasthop check"
 
 // lesser is what works without them.
 const lesser = "without watching packets, --engine state judges the part of the node's state that can be read; see `lasthop doctor`"
 
-// remedy says what would let lasthop watch packets: the missing capabilities, or if
-// there are none, what else can be done.
-func remedy() string {
-	names, err := missing()
-	if err != nil {
-		return "run it " + fullRights
-	}
+// remedy says which capabilities are missing, how to get them, and what works without.
+// Where none is missing, the error itself says what else the cause is.
+func remedy() string { return strings.TrimPrefix(lacking()+"\n"+lesser, "\n") }
+
+// lacking says which capabilities are missing and how to get them, empty if none is.
+func lacking() string {
+	names := missing()
 	if len(names) == 0 {
-		return "no capability is missing: the kernel, a security module or a seccomp profile forbids it. " + lesser
+		return ""
 	}
-	return "missing capabilities: " + strings.Join(names, ", ") + ". Run it " + fullRights + "\n" + lesser
+	return "missing capabilities: " + strings.Join(names, ", ") + ". Run it as root on the node, or in a pod that has them: " + fullRights
 }
 
-// missing names the capabilities that this process does not have.
-func missing() ([]string, error) {
-	set, err := effective()
-	if err != nil {
-		return nil, err
-	}
+// missing names the capabilities that this process does not have. NET_RAW is for
+// --active alone, and given up without it.
+func missing() []string {
 	var names []string
 	for _, c := range capabilities {
-		if !c.has(set) {
+		switch {
+		case c.held(), c.inAdmin, c.value == cap.NET_RAW:
+		case c.value == cap.SYS_ADMIN:
+			names = append(names, "SYS_ADMIN (which includes BPF and PERFMON)")
+		default:
 			names = append(names, c.name)
 		}
 	}
-	return names, nil
+	return names
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -25,7 +26,7 @@ import (
 
 // registerScreen adds the flags of the live screen.
 func (o *observing) registerScreen(f *pflag.FlagSet) {
-	f.DurationVar(&o.idle, "idle-exit", 30*time.Minute, "leave the screen after this time without a key; 0 means never")
+	f.DurationVar(&o.idle, "idle-exit", 30*time.Minute, "leave the screen after this `DURATION` without a key; 0 means never")
 }
 
 // onScreen reports whether both input and output are a terminal.
@@ -35,7 +36,7 @@ func (a *app) onScreen() bool {
 
 // wantsReport reports whether flags were given that only a report uses.
 func wantsReport(f *pflag.FlagSet) bool {
-	return slices.ContainsFunc([]string{"output", "fail-on", "strict", "active", "replay", "pcap"}, f.Changed)
+	return slices.ContainsFunc([]string{"output", "fail-on", "strict", "active", "replay", "pcap", "report", "github", "redact"}, f.Changed)
 }
 
 // live shows the node on the screen.
@@ -43,7 +44,7 @@ func (a *app) live(ctx context.Context, o *observing) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
-	ns, node, err := openNode(o.netns)
+	ns, node, err := o.openNode(ctx)
 	if err != nil {
 		return err
 	}
@@ -53,23 +54,27 @@ func (a *app) live(ctx context.Context, o *observing) error {
 
 // liveOn shows the node in a namespace, which the caller closes.
 func (a *app) liveOn(ctx context.Context, o *observing, ns *netns.NS, node string) (err error) {
-	stream, err := streamOf(ctx, o.session(ns, node))
+	stream, err := a.streamOf(ctx, o.session(ns, node))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, stream.Close()) }()
-	return a.screen(ctx, o, stream, "Watching the packets of the pods of "+report.Clean(node)+".")
+	return a.screen(ctx, o, stream, "Watching the packets of the pods of "+report.Clean(node)+".", o.ofNode())
 }
 
-// player shows a recording on the screen.
-func (a *app) player(ctx context.Context, o *observing, name string) error {
+// player shows recordings on the screen.
+func (a *app) player(ctx context.Context, o *observing) error {
+	if len(o.replay) > 1 {
+		return a.showTogether(ctx, o)
+	}
+	name := o.replay[0]
 	f, closeFile, err := a.openRecording(name)
 	if err != nil {
 		return err
 	}
 	defer closeFile()
 	p := record.Play(f, diagnose.Diagnose, 1)
-	err = a.screen(ctx, o, p, "Playing the recording "+report.Clean(name)+".")
+	err = a.screen(ctx, o, p, "Playing the recording "+report.Clean(name)+".", o.ofNode())
 	return errors.Join(err, asPlayed(name, p.Close()))
 }
 
@@ -80,17 +85,37 @@ func asPlayed(name string, err error) error {
 	return asUsage(name, err)
 }
 
-// screen shows readings until the user leaves it.
-func (a *app) screen(ctx context.Context, o *observing, from tui.Source, intro string) error {
-	window := time.Duration(o.window)
-	options := tui.Options{
-		Source: from, Window: window, Intro: intro,
-		Trace: func(s *model.Snapshot, findings []model.Finding, pod, to netip.Addr) model.Path {
-			return path.Trace(s, diagnose.Relate(findings), path.Ends{Pod: pod, To: to})
+// showing is what the screen does with readings.
+type showing struct {
+	// window is that of the first readings.
+	window time.Duration
+	trace  func(r model.Reading, findings []model.Finding, pod, to netip.Addr) model.Path
+	report func(model.Reading) (written, error)
+}
+
+// written is a report.
+type written interface {
+	Write(io.Writer, report.Format, report.Style) error
+}
+
+// ofNode is for readings of one node.
+func (o *observing) ofNode() showing {
+	return showing{
+		window: time.Duration(o.window),
+		trace: func(r model.Reading, findings []model.Finding, pod, to netip.Addr) model.Path {
+			return path.Trace(r.Snapshot, diagnose.Relate(findings), path.Ends{Pod: pod, To: to})
 		},
-		Describe: pcap.Describe, Export: o.export,
+		report: func(r model.Reading) (written, error) { return o.judge(r.Snapshot, nil) },
+	}
+}
+
+// screen shows readings until the user leaves it.
+func (a *app) screen(ctx context.Context, o *observing, from tui.Source, intro string, how showing) error {
+	options := tui.Options{
+		Source: from, Window: how.window, Intro: intro, Trace: how.trace,
+		Describe: pcap.Describe, Export: how.export,
 		Idle:  o.idle,
-		Color: o.color.value, Env: os.Environ(), Input: a.stdin, Output: a.stdout,
+		Color: o.color.Value, Env: os.Environ(), Input: a.stdin, Output: a.output(),
 	}
 	if shell := findShell(); shell != nil {
 		defer shell.close()
@@ -106,17 +131,26 @@ func (a *app) screen(ctx context.Context, o *observing, from tui.Source, intro s
 	if !out.Print || out.Reading.Snapshot == nil {
 		return nil
 	}
-	r, err := o.judge(out.Reading.Snapshot, nil)
+	r, err := how.report(out.Reading)
 	if err != nil {
 		return err
 	}
 	return a.print(o, r)
 }
 
+// output is the standard output for those who need not wait for its reader: the
+// screen itself begins anew when someone attaches.
+func (a *app) output() io.Writer {
+	if f, ok := a.stdout.(*lateFile); ok {
+		return f.file
+	}
+	return a.stdout
+}
+
 // export writes the report of a reading to a new JSON file, in the current
 // directory or, if that is not writable, in the one for temporary files.
-func (o *observing) export(reading model.Reading) (string, error) {
-	r, err := o.judge(reading.Snapshot, nil)
+func (how showing) export(reading model.Reading) (string, error) {
+	r, err := how.report(reading)
 	if err != nil {
 		return "", err
 	}
@@ -139,6 +173,6 @@ func (o *observing) export(reading model.Reading) (string, error) {
 
 // terminal reports whether a stream is one.
 func terminal(stream any) bool {
-	f, ok := stream.(*os.File)
+	f, ok := stream.(interface{ Fd() uintptr })
 	return ok && term.IsTerminal(int(f.Fd()))
 }

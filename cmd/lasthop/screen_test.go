@@ -161,7 +161,7 @@ func TestDemoOnScreen(t *testing.T) {
 	m.awaitWords("Enter to start")
 	m.keys("Enter")
 	m.await("the finding", func(text string) bool {
-		return strings.Contains(text, "CRIT") && strings.Contains(text, "stale MAC for 10.240.0.32")
+		return strings.Contains(text, "CRIT") && strings.Contains(text, "stale MAC for default/cart")
 	})
 	m.keys("q")
 	m.awaitWords("left 0")

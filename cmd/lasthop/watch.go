@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net/netip"
-	"os"
 	"slices"
 	"time"
 
@@ -34,7 +33,7 @@ func (a *app) watchCommand() *cobra.Command {
 			return a.watchNode(cmd.Context(), o, args)
 		},
 	}
-	o.observes(cmd.Flags(), "for", "namespace", "all-namespaces", "only", "skip")
+	o.observes(cmd.Flags(), "for", "namespace", "all-namespaces", "selector", "only", "skip", "redact")
 	cmd.Flags().Lookup("for").Usage = "the window that findings are drawn from"
 	return cmd
 }
@@ -43,16 +42,18 @@ func (a *app) watchNode(ctx context.Context, o *observing, pods []string) (err e
 	if err := o.validate(); err != nil {
 		return err
 	}
-	samples, err := createPcap(o.pcap)
+	samples, err := a.createPcap(o)
 	if err != nil {
 		return err
 	}
-	stream, _, closeStream, err := a.stream(ctx, o, time.Duration(o.window))
+	// No other window is ever asked for.
+	window := time.Duration(o.window)
+	stream, _, closeStream, err := a.stream(ctx, o, window, max(time.Minute, 2*window))
 	if err != nil {
 		return errors.Join(err, samples.discard())
 	}
 	defer func() { err = errors.Join(err, closeStream(), samples.close()) }()
-	w := &watcher{observing: o, pods: pods, printed: map[int]model.Tracked{}, rewritten: map[model.MACRewrite]time.Time{}}
+	w := &watcher{observing: o, names: pods, printed: map[int]model.Tracked{}, rewritten: map[model.MACRewrite]time.Time{}}
 	for reading := range stream.Readings() {
 		e, err := w.events(reading)
 		if err != nil {
@@ -61,31 +62,33 @@ func (a *app) watchNode(ctx context.Context, o *observing, pods []string) (err e
 		if err := samples.write(reading.Point.Snapshot.Traffic.Samples); err != nil {
 			return err
 		}
-		if err := e.Write(a.stdout); err != nil {
-			return ignoreClosedPipe(err)
-		}
-		if abandoned(a.stdout) {
+		err = e.Write(a.stdout)
+		if abandoned(a.stdout) || samples.abandoned() {
 			return nil
+		}
+		if err != nil {
+			return ignoreClosedPipe(err)
 		}
 	}
 	return ctx.Err()
 }
 
-// abandoned reports whether the reader of a pipe has gone away.
+// abandoned reports whether the reader of a pipe or socket, or a terminal, has gone
+// away. Nothing need be written to notice.
 func abandoned(w io.Writer) bool {
-	f, ok := w.(*os.File)
+	f, ok := w.(interface{ Fd() uintptr })
 	if !ok {
 		return false
 	}
 	fds := []unix.PollFd{{Fd: int32(f.Fd())}}
 	n, err := unix.Poll(fds, 0)
-	return err == nil && n > 0 && fds[0].Revents&unix.POLLERR != 0
+	return err == nil && n > 0 && fds[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
 }
 
 // watcher turns readings into events.
 type watcher struct {
 	*observing
-	pods  []string
+	names []string
 	focus []netip.Addr
 	// last is the previous reading, printed the findings as last printed.
 	last    *model.Snapshot
@@ -96,7 +99,11 @@ type watcher struct {
 
 func (w *watcher) events(r model.Reading) (report.Events, error) {
 	now := r.Point.Snapshot
-	focus, err := choosePods(now, w.pods, w.namespace)
+	focus, err := w.choosePods(now, w.names)
+	if hide := w.redactor(); hide != nil {
+		r, focus = hide.Reading(r), hide.Addrs(focus)
+		now = r.Point.Snapshot
+	}
 	switch {
 	case err == nil:
 		w.focus = focus
@@ -111,15 +118,23 @@ func (w *watcher) events(r model.Reading) (report.Events, error) {
 		beginning.Traffic = model.Traffic{}
 		before = &beginning
 	}
-	counts := timeline.Between(model.Point{Snapshot: before}, model.Point{Snapshot: now})
+	counts := timeline.Between(model.Point{Snapshot: packetsOf(before)}, model.Point{Snapshot: packetsOf(now)})
 	e.Rewrites = w.rewrites(r.At, diagnose.MACRewrites(counts))
 	if w.focus != nil {
 		counts.Traffic.Drops = slices.DeleteFunc(counts.Traffic.Drops, func(d model.Drop) bool {
 			return !slices.Contains(w.focus, d.Src) && !slices.Contains(w.focus, d.Dst)
 		})
 	}
-	e.Counts, w.last = counts, now
+	e.Counts, w.last = counts, packetsOf(now)
 	return e, nil
+}
+
+// packetsOf is a snapshot without the rules and flows of its state, which are no
+// events and may be very many.
+func packetsOf(s *model.Snapshot) *model.Snapshot {
+	out := *s
+	out.FrameRules, out.PacketRules, out.Chains, out.Flows = nil, nil, nil, nil
+	return &out
 }
 
 // changes are those of the findings since they were last printed.

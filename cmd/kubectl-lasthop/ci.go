@@ -1,0 +1,83 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+
+	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/remote"
+	"github.com/lasthop/lasthop/probe/report"
+)
+
+// What lasthop writes for a CI job, in the container.
+const (
+	junitFile   = "report.xml"
+	summaryFile = "summary.md"
+)
+
+// summaryVariable names the file that GitHub shows at the end of a job.
+const summaryVariable = "GITHUB_STEP_SUMMARY"
+
+// junit is the file of --report, if there is one.
+func (o *options) junit() string { return strings.TrimPrefix(o.report, "junit=") }
+
+// forCI are the flags and variables with which lasthop on a node writes what a CI job
+// wants: the files come back.
+func (o *options) forCI() (args, env []string) {
+	if o.report != "" {
+		args = append(args, "--report=junit="+path.Join(remote.Dir, junitFile))
+	}
+	if o.has("github") {
+		env = append(env, summaryVariable+"="+path.Join(remote.Dir, summaryFile))
+	}
+	return args, env
+}
+
+// document is what a CI job is told of.
+type document interface {
+	JUnit(io.Writer, report.Judgement) error
+	Annotations(report.Judgement) []report.Annotation
+	Summary(io.Writer, report.Judgement) error
+}
+
+// writeForCI writes what a CI job wants of what several nodes tell.
+func (r *runner) writeForCI(found document, w wishes) error {
+	j := report.Judgement{FailOn: w.failOn, Strict: w.strict}
+	var err error
+	if file := r.junit(); file != "" {
+		var text bytes.Buffer
+		err = errors.Join(found.JUnit(&text, j), r.write(file, text.Bytes()))
+	}
+	if !w.github {
+		return err
+	}
+	for _, x := range found.Annotations(j) {
+		r.mu.Lock()
+		fmt.Fprintln(r.stderr, x)
+		r.mu.Unlock()
+	}
+	var text bytes.Buffer
+	return errors.Join(err, found.Summary(&text, j), r.summarize(text.Bytes()))
+}
+
+// summarize appends to the summary of the job.
+func (r *runner) summarize(text []byte) error {
+	name := os.Getenv(summaryVariable)
+	if name == "" {
+		r.say("warning: no summary: %s is not set", summaryVariable)
+		return nil
+	}
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err == nil {
+		_, err = f.Write(text)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("append to %s: %w", summaryVariable, err)
+	}
+	return nil
+}

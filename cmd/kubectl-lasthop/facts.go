@@ -1,0 +1,149 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
+)
+
+// pageSize is how many objects are asked for at once: a large cluster has more than an
+// API server should answer with.
+const pageSize = 500
+
+// facts are the files that lasthop gets on each node, and the flags that name them.
+type facts struct {
+	files map[string][]byte
+	args  []string
+}
+
+// add adds a file that the flag names. In the container it has the name that the user
+// knows it by, since errors and evidence give that, and a number if that name is taken.
+// It is in the command's directory.
+func (f *facts) add(flag, name string, content []byte) {
+	if name = filepath.Base(name); name == "-" {
+		name = "stdin"
+	}
+	ext := filepath.Ext(name)
+	stem := strings.TrimSuffix(name, ext)
+	for n := 2; f.files[name] != nil || slices.Contains(ours, name); n++ {
+		name = fmt.Sprintf("%s-%d%s", stem, n, ext)
+	}
+	f.files[name] = append([]byte{}, content...) // an empty one is there as well
+	f.args = append(f.args, "--"+flag+"="+name)
+}
+
+// ours are the files that lasthop writes in the container.
+var ours = []string{samplesFile, junitFile, summaryFile}
+
+// gather reads the files that the user names, and what the cluster knows. What the user
+// may not list lasthop does without, and its report says so.
+func (r *runner) gather(ctx context.Context) (*facts, error) {
+	f := &facts{files: map[string][]byte{}}
+	for _, file := range r.routes {
+		content, err := r.read("routes", file)
+		if err != nil {
+			return nil, err
+		}
+		f.add("routes", file, content)
+	}
+	for _, k := range []struct {
+		flag, file string
+		list       func(context.Context, *session.API) (any, error)
+	}{{"nodes", r.nodes, nodes}, {"pods", r.pods, pods}} {
+		var content []byte
+		var err error
+		if k.file != "" {
+			content, err = r.read(k.flag, k.file)
+		} else {
+			content, err = listed(ctx, r.cluster.API, k.list)
+		}
+		if apierrors.IsForbidden(err) {
+			r.say("without the cluster's %s: %v", k.flag, err)
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		f.add(k.flag, cmp.Or(k.file, k.flag+".json"), content)
+	}
+	return f, nil
+}
+
+// read reads a file of this machine; - is standard input.
+func (r *runner) read(flag, file string) ([]byte, error) {
+	var content []byte
+	var err error
+	if file == "-" {
+		content, err = io.ReadAll(r.stdin)
+	} else {
+		content, err = os.ReadFile(file)
+	}
+	if err != nil {
+		return nil, usagef("--%s: %w", flag, err)
+	}
+	return content, nil
+}
+
+func listed(ctx context.Context, api *session.API, list func(context.Context, *session.API) (any, error)) ([]byte, error) {
+	v, err := list(ctx, api)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(v)
+}
+
+// eachPage lists objects, and calls take with each part of the list.
+func eachPage[L metav1.ListInterface](ctx context.Context, options metav1.ListOptions, list func(context.Context, metav1.ListOptions) (L, error), take func(L)) error {
+	for options.Limit = pageSize; ; {
+		page, err := list(ctx, options)
+		if err != nil {
+			return err
+		}
+		take(page)
+		if options.Continue = page.GetContinue(); options.Continue == "" {
+			return nil
+		}
+	}
+}
+
+// nodes lists what lasthop reads of nodes: the rest is large, and no business of theirs.
+func nodes(ctx context.Context, api *session.API) (any, error) {
+	all := &corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}}
+	return all, eachPage(ctx, metav1.ListOptions{}, api.Nodes().List, func(page *corev1.NodeList) {
+		for _, n := range page.Items {
+			all.Items = append(all.Items, corev1.Node{
+				TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+				ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, Labels: n.Labels, Annotations: n.Annotations},
+				Spec:       corev1.NodeSpec{PodCIDR: n.Spec.PodCIDR, PodCIDRs: n.Spec.PodCIDRs, ProviderID: n.Spec.ProviderID},
+				Status:     corev1.NodeStatus{Addresses: n.Status.Addresses, Conditions: n.Status.Conditions},
+			})
+		}
+	})
+}
+
+// pods lists what lasthop reads of pods.
+func pods(ctx context.Context, api *session.API) (any, error) {
+	all := &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
+	return all, eachPage(ctx, metav1.ListOptions{}, api.Pods(metav1.NamespaceAll).List, func(page *corev1.PodList) {
+		for _, p := range page.Items {
+			all.Items = append(all.Items, corev1.Pod{
+				TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+				ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace, UID: p.UID, Labels: p.Labels},
+				Spec:       corev1.PodSpec{NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork},
+				Status:     corev1.PodStatus{Phase: p.Status.Phase, HostIP: p.Status.HostIP, HostIPs: p.Status.HostIPs, PodIP: p.Status.PodIP, PodIPs: p.Status.PodIPs},
+			})
+		}
+	})
+}

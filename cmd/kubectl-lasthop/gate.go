@@ -1,0 +1,48 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"sync"
+)
+
+// gate lets nodes begin together: it opens once each of them is ready, or has failed.
+type gate struct {
+	mu                     sync.Mutex
+	missing, ready, failed int
+	// changed is called with the lock held.
+	changed func(g *gate)
+	open    chan struct{}
+}
+
+func newGate(nodes int, changed func(*gate)) *gate {
+	return &gate{missing: nodes, changed: changed, open: make(chan struct{})}
+}
+
+// arrive says of one more node that it is ready, or will never be.
+func (g *gate) arrive(ready bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.missing--
+	if ready {
+		g.ready++
+	} else {
+		g.failed++
+	}
+	g.changed(g)
+	if g.missing == 0 {
+		close(g.open)
+	}
+}
+
+// wait waits until the gate is open. asked is closed when nobody wants that any more.
+func (g *gate) wait(ctx context.Context, asked <-chan struct{}) error {
+	select {
+	case <-g.open:
+		return nil
+	case <-asked:
+		return errors.New("before it began")
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

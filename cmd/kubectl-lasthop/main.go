@@ -1,0 +1,184 @@
+// Command kubectl-lasthop is a plugin of kubectl: it runs lasthop on nodes of a cluster,
+// from anywhere where kubectl works.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/klog/v2"
+
+	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
+)
+
+// The exit codes are those of lasthop.
+const (
+	exitClean       = 0
+	exitFindings    = 1
+	exitUsage       = 2
+	exitCannot      = 3
+	exitIncomplete  = 4
+	exitInterrupted = session.Interrupted
+)
+
+// release is set by the linker, as that of lasthop.
+var release = "dev"
+
+func main() {
+	quiet()
+	ctx, asked, stop := interruptible()
+	code := run(ctx, asked, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// quiet keeps client-go from logging. What it says about connections that were closed is
+// in the errors that it returns, as far as it matters.
+func quiet() {
+	utilruntime.ErrorHandlers = nil
+	klog.SetLogger(logr.Discard())
+}
+
+// usageError is a mistake in the command line.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
+
+// run executes a command line and returns the exit status. asked is closed when the
+// user wants it to end; the end of ctx means at once.
+func run(ctx context.Context, asked <-chan struct{}, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	o := &options{}
+	status := exitClean
+	cmd := &cobra.Command{
+		Use:   "kubectl-lasthop [check|explain|watch|record FILE|doctor|screen] [NODE… | pod/NAME… | -l SELECTOR | --all]",
+		Short: "Where does this pod's traffic die, and why?",
+		Long: "Run lasthop on nodes, those of pods for example, in a debug pod that is removed\n" +
+			"afterwards. Without a command it shows the live screen, or checks if standard input\n" +
+			"or output is not a terminal. A check of pods reports only what concerns them.\n\n" +
+			"Exit status: that of lasthop (0 nothing found, 1 findings, 2 usage, 3 cannot\n" +
+			"observe, 4 incomplete, 130 interrupted). Of several nodes, a finding outweighs\n" +
+			"what could not be observed.",
+		Example: "  kubectl lasthop check NODE --for 30s\n" +
+			"  kubectl lasthop check -n shop pod/cart-7d9f\n" +
+			"  kubectl lasthop explain -n shop pod/cart-7d9f --to 10.244.3.21:8443/tcp\n" +
+			"  kubectl lasthop record node.rec NODE --for 10m\n" +
+			"  kubectl lasthop check --all -o json",
+		Version: release,
+		// The usage names it as one calls it. A completion for that name would replace
+		// that of kubectl.
+		Annotations:       map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl lasthop"},
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		RunE: func(_ *cobra.Command, args []string) error {
+			p, err := o.plan(args, stdin, stdout)
+			if err != nil {
+				return err
+			}
+			c, err := o.connect()
+			if err != nil {
+				return usagef("find the cluster: %w: `kubectl config get-contexts` lists what --context, --kubeconfig and $KUBECONFIG can choose", err)
+			}
+			r := &runner{options: o, plan: p, cluster: c, asked: asked, stdin: stdin, stdout: stdout, stderr: stderr}
+			status, err = r.run(ctx)
+			return err
+		},
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	o.register(cmd.Flags())
+	cmd.SetArgs(args)
+	cmd.SetOut(stdout)
+	cmd.SetErr(stderr)
+	err := cmd.Execute()
+	if err == nil {
+		return status
+	}
+	var usage *usageError
+	switch {
+	case errors.As(err, &usage):
+		fmt.Fprintf(stderr, "lasthop: %v\nlasthop: see `kubectl lasthop --help`\n", err)
+		return exitUsage
+	case isClosed(asked) || ctx.Err() != nil:
+		fmt.Fprintf(stderr, "lasthop: interrupted: %v\n", err)
+		return exitInterrupted
+	}
+	fmt.Fprintf(stderr, "lasthop: %v\n", err)
+	// What was found on another node holds.
+	return worst(exitCannot, status)
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// order is by how much a status outweighs others: a finding holds whatever else could
+// not be seen.
+var order = []int{exitClean, exitIncomplete, exitCannot, exitFindings, exitUsage, exitInterrupted}
+
+// worst is the status of several nodes. One that is not lasthop's own, such as that of
+// a process that was killed, is a failure to observe.
+func worst(statuses ...int) int {
+	rank := exitClean
+	for _, s := range statuses {
+		if !slices.Contains(order, s) {
+			s = exitCannot
+		}
+		if slices.Index(order, s) > slices.Index(order, rank) {
+			rank = s
+		}
+	}
+	return rank
+}
+
+// interruptible closes asked at the first signal that asks the process to end, and ends
+// ctx at the second.
+func interruptible() (ctx context.Context, asked <-chan struct{}, stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	signals, first := make(chan os.Signal, 2), make(chan struct{})
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	go func() {
+		for n := 0; ; n++ {
+			select {
+			case <-signals:
+			case <-ctx.Done():
+				return
+			}
+			if n == 0 {
+				close(first)
+				continue
+			}
+			cancel()
+		}
+	}()
+	return ctx, first, func() {
+		signal.Stop(signals)
+		cancel()
+	}
+}
+
+// lines is a text with a prefix before each line.
+func lines(prefix, text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		b.WriteString(prefix + line)
+	}
+	return b.String()
+}

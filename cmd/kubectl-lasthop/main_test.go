@@ -1,0 +1,527 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
+)
+
+// pretended is the variable that makes the test a lasthop, which ends with this status,
+// or when it is asked to.
+const pretended = "LASTHOP_TEST_STATUS"
+
+func TestMain(m *testing.M) {
+	if status := os.Getenv(pretended); status != "" && os.Args[1] != "-test.run" {
+		os.Exit(pretend(status, os.Args[1:]))
+	}
+	quiet()
+	os.Exit(m.Run())
+}
+
+// pretend prints its command line, and the files that it is given.
+func pretend(status string, args []string) int {
+	if states := os.Getenv(observed); states != "" && args[0] == "record" {
+		return pretendRecording(states, args)
+	}
+	fmt.Println(strings.Join(args, " "))
+	for _, arg := range args {
+		flag, file, _ := strings.Cut(arg, "=")
+		// In the test Dir is the current directory.
+		file = filepath.Base(file)
+		switch flag {
+		case "--nodes", "--routes":
+			text, err := os.ReadFile(file)
+			fmt.Printf("%s has %s %v\n", flag, text, err)
+		case "--pcap":
+			os.WriteFile(file, []byte("samples"), 0o600) //nolint:errcheck // the test looks for it
+			os.WriteFile(".bashrc", []byte("x"), 0o600)  //nolint:errcheck // the same
+		case "--report":
+			os.WriteFile(file, []byte("verdict"), 0o600) //nolint:errcheck // the same
+		case "--github":
+			file := filepath.Base(os.Getenv(summaryVariable))
+			os.WriteFile(file, []byte("of a node\n"), 0o600) //nolint:errcheck // the same
+		}
+	}
+	if status == "wait" {
+		asked := make(chan os.Signal, 1)
+		signal.Notify(asked, syscall.SIGINT, syscall.SIGTERM)
+		fmt.Fprintln(os.Stderr, "watching")
+		<-asked
+		return exitInterrupted
+	}
+	code, err := strconv.Atoi(status)
+	if err != nil {
+		return -1
+	}
+	return code
+}
+
+// result is what the plugin gave.
+type result struct {
+	status         int
+	stdout, stderr string
+}
+
+// plugin runs the plugin, with an image.
+func plugin(t *testing.T, args ...string) result {
+	t.Helper()
+	return pluginFor(t, make(chan struct{}), io.Discard, args...)
+}
+
+func pluginFor(t *testing.T, asked <-chan struct{}, alsoErrors io.Writer, args ...string) result {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	status := run(t.Context(), asked, append(args, "--image=lasthop:test"), strings.NewReader(""), &stdout, io.MultiWriter(&stderr, alsoErrors))
+	return result{status, stdout.String(), stderr.String()}
+}
+
+// removed checks that nothing of the plugin's is left.
+func (a *api) removed() {
+	a.t.Helper()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.jobs) > 0 || len(a.made) == 0 {
+		a.t.Errorf("jobs %v are left of %d", a.jobs, len(a.made))
+	}
+}
+
+func TestStatus(t *testing.T) {
+	for _, status := range []int{exitClean, exitFindings, exitUsage, exitCannot, exitIncomplete} {
+		a := newAPI(t)
+		t.Setenv(pretended, strconv.Itoa(status))
+		r := plugin(t, "check", "node1", "--for", "3s", "-o", "json")
+		if r.status != status || !strings.HasPrefix(r.stdout, "check --for=3s --output=json --nodes=nodes.json") {
+			t.Errorf("status %d, want %d: %s%s", r.status, status, r.stdout, r.stderr)
+		}
+		if !strings.Contains(r.stdout, `"podCIDR":"10.244.2.0/24"`) {
+			t.Errorf("the nodes are missing: %s", r.stdout)
+		}
+		a.removed()
+	}
+}
+
+func TestPod(t *testing.T) {
+	a := newAPI(t)
+	t.Setenv(pretended, "0")
+	r := plugin(t, "explain", "-n", "shop", "pod/cart-2", "--to", "10.244.1.7:80/tcp")
+	if r.status != 0 || !strings.Contains(r.stdout, " --to=10.244.1.7:80/tcp 10.244.2.7\n") {
+		t.Errorf("status %d: %s%s", r.status, r.stdout, r.stderr)
+	}
+	job := a.made[0]
+	spec := job.Spec.Template.Spec
+	switch c := spec.Containers[0]; {
+	case job.Namespace != "shop" && job.Namespace != "":
+		t.Errorf("namespace %q", job.Namespace)
+	case spec.NodeName != "node2" || !spec.HostNetwork || !spec.HostPID || spec.RestartPolicy != corev1.RestartPolicyNever:
+		t.Errorf("the pod: %+v", spec)
+	case c.Image != "lasthop:test" || !c.Stdin || c.SecurityContext.Privileged != nil || !c.VolumeMounts[0].ReadOnly:
+		t.Errorf("the container: %+v", c)
+	case *job.Spec.ActiveDeadlineSeconds != 3600 || *job.Spec.BackoffLimit != 0:
+		t.Errorf("the job: %+v", job.Spec)
+	case job.Labels["app.kubernetes.io/managed-by"] != session.ManagedBy:
+		t.Errorf("labels %v", job.Labels)
+	}
+	a.removed()
+}
+
+// TestProfile compares the rights with those that the documentation says suffice.
+func TestProfile(t *testing.T) {
+	text, err := os.ReadFile("../../docs/rights.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, _ := strings.Cut(string(text), "```json\n")
+	block, _, _ = strings.Cut(block, "```")
+	var want corev1.Container
+	if err := json.Unmarshal([]byte(block), &want); err != nil {
+		t.Fatalf("the profile in docs/rights.md: %v", err)
+	}
+	a := newAPI(t)
+	t.Setenv(pretended, "0")
+	plugin(t, "doctor", "node1")
+	plugin(t, "doctor", "node1", "--profile", "sysadmin", "--debug-namespace", "kube-system", "--deadline", "5m")
+	least, all := a.made[0].Spec.Template.Spec.Containers[0].SecurityContext, a.made[1].Spec.Template.Spec.Containers[0].SecurityContext
+	if got := least.Capabilities; !slices.Equal(got.Add, want.SecurityContext.Capabilities.Add) || !slices.Equal(got.Drop, want.SecurityContext.Capabilities.Drop) ||
+		*least.AppArmorProfile != *want.SecurityContext.AppArmorProfile {
+		t.Errorf("the rights are %+v, the documentation's %+v", least, want.SecurityContext)
+	}
+	if all.Privileged == nil || !*all.Privileged || *a.made[1].Spec.ActiveDeadlineSeconds != 300 {
+		t.Errorf("sysadmin is %+v", a.made[1])
+	}
+}
+
+// TestSelector is about several nodes: what they print stays apart, the worst counts.
+func TestSelector(t *testing.T) {
+	a := newAPI(t)
+	t.Setenv(pretended, "1")
+	r := plugin(t, "doctor", "-n", "shop", "-l", "app=cart")
+	if r.status != 1 || len(a.made) != 2 {
+		t.Fatalf("status %d, %d jobs: %s", r.status, len(a.made), r.stderr)
+	}
+	first, second, _ := strings.Cut(r.stdout, "=== node2\n")
+	if !strings.HasPrefix(first, "=== node1\ndoctor\n") || second != "doctor\n" {
+		t.Errorf("printed: %s", r.stdout)
+	}
+	a.removed()
+}
+
+func TestWorst(t *testing.T) {
+	for _, c := range []struct {
+		of   []int
+		want int
+	}{{nil, 0}, {[]int{0, 4}, 4}, {[]int{3, 4}, 3}, {[]int{3, 1, 0}, 1}, {[]int{0, 137}, 3}, {[]int{1, 130}, 130}} {
+		if got := worst(c.of...); got != c.want {
+			t.Errorf("worst of %v is %d, want %d", c.of, got, c.want)
+		}
+	}
+}
+
+func TestFiles(t *testing.T) {
+	newAPI(t)
+	t.Setenv(pretended, "0")
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("table.json", []byte("[7]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll("b", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile("b/table.json", []byte("[8]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// A node knows files by the names that the user does.
+	r := plugin(t, "check", "node1", "--routes", "table.json", "--routes", "b/table.json", "--pcap", "dead.pcap")
+	if r.status != 0 || !strings.Contains(r.stdout, " --routes=table.json --routes=table-2.json ") ||
+		!strings.Contains(r.stdout, "--routes has [7] <nil>\n--routes has [8] <nil>\n") {
+		t.Errorf("status %d: %s%s", r.status, r.stdout, r.stderr)
+	}
+	if text, err := os.ReadFile("dead.pcap"); string(text) != "samples" {
+		t.Errorf("the samples are %q, %v: %s", text, err, r.stderr)
+	}
+	// A node does not choose which files are written here.
+	if _, err := os.Lstat(".bashrc"); err == nil || !strings.Contains(r.stderr, `".bashrc", which nobody asked for`) {
+		t.Errorf("a file that was not asked for: %v: %s", err, r.stderr)
+	}
+	r = plugin(t, "check", "node1", "--pcap", "dead.pcap")
+	if r.status != exitUsage || !strings.Contains(r.stderr, "overwrites nothing") {
+		t.Errorf("status %d: %s", r.status, r.stderr)
+	}
+}
+
+// TestForCI brings back what a CI job wants of a node.
+func TestForCI(t *testing.T) {
+	newAPI(t)
+	t.Setenv(pretended, "1")
+	t.Chdir(t.TempDir())
+	t.Setenv(summaryVariable, "job.md")
+	if err := os.WriteFile("job.md", []byte("before\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := plugin(t, "check", "node1", "--report", "junit=v.xml", "--github")
+	verdict, err := os.ReadFile("v.xml")
+	summary, unread := os.ReadFile("job.md")
+	if r.status != exitFindings || string(verdict) != "verdict" || string(summary) != "before\nof a node\n" {
+		t.Errorf("status %d, verdict %q, summary %q, %v: %s", r.status, verdict, summary, errors.Join(err, unread), r.stderr)
+	}
+	if r := plugin(t, "check", "node1", "--report", "junit=v.xml"); r.status != exitUsage || !strings.Contains(r.stderr, "overwrites nothing") {
+		t.Errorf("status %d: %s", r.status, r.stderr)
+	}
+}
+
+func TestRecord(t *testing.T) {
+	newAPI(t)
+	t.Setenv(pretended, "0")
+	t.Chdir(t.TempDir())
+	r := plugin(t, "record", "node.rec", "--all", "--for=1s")
+	if r.status != 0 {
+		t.Fatalf("status %d: %s", r.status, r.stderr)
+	}
+	for _, file := range []string{"node-node1.rec", "node-node2.rec"} {
+		if text, err := os.ReadFile(file); !strings.HasPrefix(string(text), "record - --for=1s ") {
+			t.Errorf("%s: %q, %v", file, text, err)
+		}
+		if !strings.Contains(r.stderr, "lasthop: "+file+": 1 KiB\n") {
+			t.Errorf("nothing says that there is a %s: %s", file, r.stderr)
+		}
+	}
+	// The packets of pods that are named are counted by pair of addresses.
+	if r := plugin(t, "record", "pod.rec", "-n", "shop", "pod/cart-1"); r.status != 0 {
+		t.Fatalf("status %d: %s", r.status, r.stderr)
+	}
+	if text, err := os.ReadFile("pod.rec"); !strings.HasPrefix(string(text), "record - --pairs=10.244.1.7 ") {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
+// sayer closes a channel at the first text.
+type sayer struct {
+	once sync.Once
+	text string
+	said chan struct{}
+}
+
+func (s *sayer) Write(p []byte) (int, error) {
+	if strings.Contains(string(p), s.text) {
+		s.once.Do(func() { close(s.said) })
+	}
+	return len(p), nil
+}
+
+func TestInterrupt(t *testing.T) {
+	a := newAPI(t)
+	t.Setenv(pretended, "wait")
+	up := &sayer{text: "watching", said: make(chan struct{})}
+	if r := pluginFor(t, up.said, up, "watch", "node1"); r.status != exitInterrupted {
+		t.Errorf("status %d: %s", r.status, r.stderr)
+	}
+	a.removed()
+}
+
+// TestInterruptEarly asks to end while the pod does not start.
+func TestInterruptEarly(t *testing.T) {
+	a := newAPI(t)
+	a.status = &corev1.PodStatus{Phase: corev1.PodPending}
+	waits, once := make(chan struct{}), sync.Once{}
+	a.asked = func(request string) {
+		if request == "list events" || request == "list pods" && len(a.made) > 0 {
+			once.Do(func() { close(waits) })
+		}
+	}
+	if r := pluginFor(t, waits, io.Discard, "watch", "node1"); r.status != exitInterrupted || !strings.HasSuffix(r.stderr, "lasthop: interrupted: before lasthop ran on node1\n") {
+		t.Errorf("status %d: %s", r.status, r.stderr)
+	}
+	a.removed()
+}
+
+// TestReaderLeft watches for a reader that goes away while there is nothing to write.
+func TestReaderLeft(t *testing.T) {
+	a := newAPI(t)
+	t.Setenv(pretended, "wait")
+	near, far, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	up := &sayer{text: "watching", said: make(chan struct{})}
+	go func() {
+		<-up.said
+		near.Close()
+	}()
+	if status := run(t.Context(), nil, []string{"watch", "node1", "--image=x"}, strings.NewReader(""), far, up); status != exitClean {
+		t.Errorf("status %d", status)
+	}
+	a.removed()
+}
+
+// TestAbandon ends at once, when the user does not want to wait.
+func TestAbandon(t *testing.T) {
+	a := newAPI(t)
+	hello := make(chan struct{})
+	a.attached = func(in io.Reader, _ io.Writer) {
+		close(hello)
+		io.Copy(io.Discard, in) //nolint:errcheck // it never answers
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-hello
+		cancel()
+	}()
+	var stdout, stderr bytes.Buffer
+	if status := run(ctx, nil, []string{"check", "node1", "--image=x"}, strings.NewReader(""), &stdout, &stderr); status != exitInterrupted {
+		t.Errorf("status %d: %s", status, &stderr)
+	}
+	a.removed()
+}
+
+func TestLost(t *testing.T) {
+	a := newAPI(t)
+	a.attached = func(io.Reader, io.Writer) {}
+	if r := plugin(t, "check", "node1"); r.status != exitCannot || !strings.Contains(r.stderr, "the connection ended before the command did") {
+		t.Errorf("status %d: %s", r.status, r.stderr)
+	}
+	a.removed()
+}
+
+// TestRefusals is about what the API server does not allow: which verb or policy, and
+// what to try.
+func TestRefusals(t *testing.T) {
+	psa := metav1.Status{Code: 403, Reason: metav1.StatusReasonForbidden, Message: `pods "lasthop-x" is forbidden: violates PodSecurity "restricted:latest": host namespaces (hostNetwork=true, hostPID=true)`}
+	hook := metav1.Status{Code: 400, Reason: metav1.StatusReasonBadRequest, Message: `admission webhook "policy.example.org" denied the request: no host paths`}
+	for _, c := range []struct {
+		name, request string
+		status        metav1.Status
+		want          []string
+	}{
+		{"pods", "create pods", forbidden("create", "pods"), []string{`cannot create resource "pods"`, "kubectl create role lasthop -n tools"}},
+		{"jobs", "create jobs", forbidden("create", "jobs"), []string{`cannot create resource "jobs"`, "kubectl auth can-i --list -n tools"}},
+		{"node", "get nodes", metav1.Status{Code: 500, Reason: metav1.StatusReasonInternalError, Message: "etcd is slow"}, []string{"look up the node node1: etcd is slow"}},
+		{"attach", "create pods/attach", forbidden("create", "pods/attach"), []string{"attach to the debug pod", "pods/attach"}},
+		{"policy", "create pods", psa, []string{`violates PodSecurity "restricted:latest"`, "--debug-namespace", "pod-security.kubernetes.io/enforce=privileged"}},
+		{"webhook", "create pods", hook, []string{"policy.example.org", "no host paths", "managed-by=kubectl-lasthop"}},
+		{"delete", "delete jobs", forbidden("delete", "jobs"), []string{"remove the debug pod", "kubectl delete job -n tools lasthop-0"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := newAPI(t)
+			t.Setenv(pretended, "0")
+			a.refuse[c.request] = c.status
+			if c.name == "attach" { // it is asked for by websockets first
+				a.refuse["get pods/attach"] = forbidden("get", "pods/attach")
+			}
+			r := plugin(t, "check", "node1")
+			if r.status != exitCannot {
+				t.Errorf("status %d", r.status)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(r.stderr, want) {
+					t.Errorf("the message lacks %q: %s", want, r.stderr)
+				}
+			}
+			if len(a.made) > 0 && c.name != "delete" {
+				a.removed()
+			}
+		})
+	}
+}
+
+// TestLookupRefused is about what may not be looked up: no role in the namespace of the
+// debug pod would give that.
+func TestLookupRefused(t *testing.T) {
+	for _, c := range []struct {
+		request string
+		refused metav1.Status
+		args    []string
+	}{
+		{"list nodes", forbidden("list", "nodes"), []string{"check", "--all"}},
+		{"get pods", forbidden("get", "pods"), []string{"check", "pod/cart-1"}},
+		{"list pods", forbidden("list", "pods"), []string{"check", "-l", "app=cart"}},
+		{"get services", forbidden("get", "services"), []string{"explain", "-n", "shop", "pod/cart-1", "--to", "svc/cart"}},
+	} {
+		a := newAPI(t)
+		a.refuse[c.request] = c.refused
+		r := plugin(t, c.args...)
+		if r.status != exitCannot || !strings.Contains(r.stderr, "kubectl create clusterrole lasthop-reader") || strings.Contains(r.stderr, "create role ") {
+			t.Errorf("%v: status %d: %s", c.args, r.status, r.stderr)
+		}
+	}
+}
+
+// TestWithoutNodes goes on when the user may not list nodes or pods.
+func TestWithoutNodes(t *testing.T) {
+	a := newAPI(t)
+	t.Setenv(pretended, "0")
+	a.refuse["list nodes"], a.refuse["get nodes"] = forbidden("list", "nodes"), forbidden("get", "nodes")
+	r := plugin(t, "check", "node1")
+	if r.status != 0 || strings.Contains(r.stdout, "--nodes") || !strings.Contains(r.stderr, "without the cluster's nodes") {
+		t.Errorf("status %d: %s%s", r.status, r.stdout, r.stderr)
+	}
+}
+
+// TestNoStart is about pods that never run.
+func TestNoStart(t *testing.T) {
+	waiting := func(reason string) *corev1.PodStatus {
+		return &corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: "not there"}}}}}
+	}
+	for _, c := range []struct {
+		name   string
+		status *corev1.PodStatus
+		event  string
+		want   string
+	}{
+		{"image", waiting("ErrImagePull"), "", "with --image"},
+		{"container", waiting("CreateContainerError"), "", "CreateContainerError: not there"},
+		{"node", &corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfpods", Message: "too many"}, "", "node1 does not take the debug pod: OutOfpods too many"},
+		{"old", &corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 2}}}}}, "", "is it as new as this plugin?"},
+		{"event", nil, `pods "x" is forbidden: exceeded quota: few`, "kubectl describe resourcequota -n tools"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := newAPI(t)
+			a.status = c.status
+			if c.event != "" {
+				a.events = []corev1.Event{{Reason: "FailedCreate", Message: c.event}}
+			}
+			if r := plugin(t, "check", "node1"); r.status != exitCannot || !strings.Contains(r.stderr, c.want) {
+				t.Errorf("status %d, want %q: %s", r.status, c.want, r.stderr)
+			}
+			a.removed()
+		})
+	}
+}
+
+func TestUsage(t *testing.T) {
+	a := newAPI(t)
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"check"}, "want a NODE, pod/NAME, -l SELECTOR or --all"},
+		{[]string{"check", "node3"}, "no node node3: `kubectl get nodes` lists them"},
+		{[]string{"check", "pod/none"}, "no pod none in the namespace tools"},
+		{[]string{"check", "shop/cart-1"}, "want a NODE or pod/NAME"},
+		{[]string{"check", "-l", "app=none"}, "no pod with these labels"},
+		{[]string{"explain", "node1"}, "want one pod/NAME"},
+		{[]string{"explain", "--all"}, "want one pod/NAME"},
+		{[]string{"explain", "-n", "shop", "-l", "app=cart"}, "want one pod/NAME"},
+		{[]string{"screen", "--all"}, "have to be a terminal"},
+		{[]string{"record", "-", "--all"}, "want one node, not 2"},
+		{[]string{"check", "--all", "--active"}, "--active true: of several nodes that is not possible"},
+		{[]string{"check", "--all", "--report", "x.xml"}, "--report x.xml: want junit=FILE"},
+		{[]string{"check", "--all", "--report", "junit="}, "--report junit=: want junit=FILE"},
+		{[]string{"watch", "node1", "--report", "junit=x.xml"}, "--report is for check and explain"},
+		{[]string{"check", "--all", "--only", "Nonsense"}, "no finding \"Nonsense\": `lasthop findings` lists them"},
+		{[]string{"check", "node1", "--skip", "MissingURD"}, "did you mean MissingUDR?"},
+		{[]string{"check", "node1", "-o", "xml"}, "want one of text, wide"},
+		{[]string{"check", "node1", "--for", "10"}, "want a number with a unit"},
+		{[]string{"check", "node1", "--for", "25h"}, "want at most 24h"},
+		{[]string{"check", "node1", "--deadline", "soon"}, "want a number with a unit"},
+		{[]string{"check", "node1", "--fail-on", "fatal"}, "want one of critical, warning, info"},
+		{[]string{"check", "node1", "--engine", "xdp"}, "want one of auto, tc, state"},
+		{[]string{"check", "node1", "--pod-cidr", "10.0.0.1/8"}, "did you mean 10.0.0.0/8?"},
+		{[]string{"check", "node1", "--uplink", ""}, "want something, got nothing"},
+		{[]string{"check", "node1", "--strict=maybe"}, "want true or false"},
+		{[]string{"check", "node1", "--report", "junit=none/v.xml"}, "there is no directory none"},
+		{[]string{"record", "none/node.rec", "node1"}, "there is no directory none"},
+		{[]string{"replay", "node.rec"}, "needs no cluster: `lasthop replay`"},
+		{[]string{"completion", "bash"}, "needs no cluster: `lasthop completion`"},
+		{[]string{"chek", "node1"}, "no node chek: `kubectl get nodes` lists them; a pod is named pod/NAME; the commands are check,"},
+		{[]string{"check", "node1", "--kubeconfig=none"}, "find the cluster: stat none"},
+		{[]string{"check", "--all", "--at-once", "0"}, "--at-once 0: want one at least"},
+		{[]string{"check", "-n", "shop", "pod/cart-1", "--to", "10.0.0.1"}, "want pod/NAME"},
+		{[]string{"check", "-n", "shop", "pod/cart-1", "--to", "pod/none"}, "no pod none"},
+		{[]string{"explain", "-n", "shop", "pod/cart-1", "--to", "svc/none"}, "no service none in the namespace shop"},
+		{[]string{"watch", "node1", "--to", "pod/cart-1"}, "--to is for check and explain"},
+		{[]string{"record"}, "want a FILE"},
+		{[]string{"screen", "node1"}, "have to be a terminal"},
+		{[]string{"check", "node1", "--all"}, "exclude each other"},
+		{[]string{"check", "node1", "--frist"}, "unknown flag: --frist"},
+		{[]string{"check", "node1", "--profile=root"}, "want one of least, sysadmin"},
+		{[]string{"check", "node1", "--routes=none.json"}, "--routes: open none.json"},
+		{[]string{"check", "node1", "--context=none"}, `context "none" does not exist`},
+	} {
+		if r := plugin(t, c.args...); r.status != exitUsage || !strings.Contains(r.stderr, c.want) {
+			t.Errorf("%v: status %d, want %q: %s", c.args, r.status, c.want, r.stderr)
+		}
+	}
+	if len(a.made) > 0 {
+		t.Errorf("%d debug pods were made for mistakes", len(a.made))
+	}
+	if r := (result{status: run(t.Context(), nil, []string{"check", "node1", "--image="}, nil, io.Discard, io.Discard)}); r.status != exitUsage {
+		t.Errorf("without an image: status %d", r.status)
+	}
+}

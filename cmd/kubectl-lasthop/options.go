@@ -1,0 +1,326 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+
+	"github.com/lasthop/lasthop/cmd/flags"
+	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/report"
+)
+
+// options are the flags.
+type options struct {
+	kube kube
+
+	image, debugNamespace string
+	profile               flags.Choice
+	deadline              flags.Duration
+
+	selector           string
+	all, allNamespaces bool
+	// atOnce is how many debug pods start at once.
+	atOnce int
+
+	// passed are lasthop's own flags as they were given; those about the verdict are
+	// read here too, for that of several nodes.
+	passed        []string
+	window        flags.Window
+	output        flags.Choice
+	only, skip    flags.Codes
+	failOn, color flags.Choice
+	given         *pflag.FlagSet
+	// Files of this machine: what lasthop reads, and where its samples go.
+	nodes, pods string
+	routes      []string
+	pcap        string
+	// report is junit=FILE, where the verdict goes as well.
+	report string
+	// to is the destination of explain, or the pod at the other end of a check.
+	to string
+}
+
+// imageVariable names the environment variable for --image.
+const imageVariable = "LASTHOP_IMAGE"
+
+func (o *options) register(f *pflag.FlagSet) {
+	f.SortFlags = false
+	o.given = f
+	f.StringVar(&o.image, "image", os.Getenv(imageVariable), "the `IMAGE` with lasthop, as a node's container runtime knows it; $"+imageVariable+" may name it")
+	o.profile = flags.Choice{Value: session.Least, Of: []string{session.Least, session.Sysadmin}}
+	f.Var(&o.profile, "profile", "the rights of the debug pod: the capabilities that suffice (least), or all (sysadmin)")
+	f.StringVar(&o.debugNamespace, "debug-namespace", "", "the `NAMESPACE` of the debug pod (default that of --namespace or the context)")
+	f.Var(&o.deadline, "deadline", "how long the debug pod may run (default --for and ten minutes, or else an hour)")
+	f.StringVarP(&o.selector, "selector", "l", "", "the pods with these labels, on all their nodes")
+	f.BoolVar(&o.all, "all", false, "all nodes")
+	f.IntVar(&o.atOnce, "at-once", 50, "how many debug pods start at once; all nodes are then watched in the same window")
+	f.StringVar(&o.nodes, "nodes", "", "a `FILE` with nodes in place of those of the cluster; - is standard input")
+	f.StringVar(&o.pods, "pods", "", "a `FILE` with pods in place of those of the cluster; - is standard input")
+	f.StringArrayVar(&o.routes, "routes", nil, "a `FILE` with the output of az network … -o json; repeatable; - is standard input")
+	f.StringVar(&o.pcap, "pcap", "", "write the samples of dropped packets to the new `FILE`")
+	f.StringVar(&o.report, "report", "", "write the verdict to a new file as well, for CI: `junit=FILE`")
+	f.StringVar(&o.to, "to", "", "the other end: `IP[:PORT][/PROTO]`, or pod/NAME or svc/NAME with [:PORT][/PROTO] in the same namespace; check takes a pod")
+	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "pods of all namespaces")
+	o.pass(f)
+	o.kube.register(f)
+}
+
+// pass registers the flags that lasthop gets as they are. A mistake in one is refused
+// here, before anything is started.
+func (o *options) pass(f *pflag.FlagSet) {
+	choice := func(c *flags.Choice, words ...string) *flags.Choice {
+		c.Of = words
+		return c
+	}
+	o.failOn.Value, o.output.Value = string(model.Warning), string(report.Text)
+	var formats []string
+	for _, format := range report.Formats() {
+		formats = append(formats, string(format))
+	}
+	for _, p := range []struct {
+		name, short string
+		value       pflag.Value // nil for a switch
+		usage       string
+	}{
+		{"for", "", &o.window, "how long to observe (default 10s)"},
+		{"output", "o", choice(&o.output, formats...), "output format (default text)"},
+		{"active", "", nil, "send up to 16 probes after the window, all reported"},
+		{"only", "", &o.only, "report this finding alone; repeatable"},
+		{"skip", "", &o.skip, "do not report this finding; repeatable"},
+		{"fail-on", "", choice(&o.failOn, string(model.Critical), string(model.Warning), string(model.Info)), "the lowest severity for exit status 1 (default warning)"},
+		{"strict", "", nil, "exit with status 4 if a source could not be read whole"},
+		{"uplink", "", new(text), "a link `IF` that leads off the node; repeatable"},
+		{"pod-cidr", "", &flags.Prefixes{}, "a pod range of the cluster; repeatable"},
+		{"engine", "", choice(&flags.Choice{}, "auto", "tc", "state"), "how to watch packets (default auto)"},
+		{"attach", "", choice(&flags.Choice{}, "auto", "tcx", "clsact"), "how to attach BPF (default auto)"},
+		{"color", "", choice(&o.color, "auto", "always", "never"), "when to use colours (default auto)"},
+		{"redact", "", nil, "replace names and addresses"},
+		{"github", "", nil, "annotate a GitHub Actions run, and append to the job's summary"},
+		{"idle-exit", "", new(flags.Duration), "leave the screen after this time without a key (default 30m)"},
+		{"debug", "", nil, "print more on failure"},
+	} {
+		if p.value != nil {
+			f.VarPF(&passedFlag{p.value, p.name, &o.passed}, p.name, p.short, p.usage)
+			continue
+		}
+		flag := f.VarPF(&passedFlag{new(onOff), p.name, &o.passed}, p.name, p.short, p.usage)
+		flag.NoOptDefVal = "true"
+	}
+}
+
+// passedFlag is a flag of lasthop's, kept as it was given.
+type passedFlag struct {
+	pflag.Value
+	name string
+	to   *[]string
+}
+
+// String is empty: lasthop knows what it does by default.
+func (p *passedFlag) String() string { return "" }
+
+func (p *passedFlag) Set(value string) error {
+	if err := p.Value.Set(value); err != nil {
+		return err
+	}
+	if p.Type() == "bool" {
+		value = p.Value.String()
+	}
+	*p.to = append(*p.to, "--"+p.name+"="+value)
+	return nil
+}
+
+// onOff is a switch.
+type onOff bool
+
+func (x *onOff) String() string { return strconv.FormatBool(bool(*x)) }
+func (x *onOff) Type() string   { return "bool" }
+
+func (x *onOff) Set(s string) error {
+	on, err := strconv.ParseBool(s)
+	if *x = onOff(on); err != nil {
+		return errors.New("want true or false")
+	}
+	return nil
+}
+
+// text is any text but none: that mostly comes from an unset variable.
+type text string
+
+func (x *text) String() string { return string(*x) }
+func (x *text) Type() string   { return "string" }
+
+func (x *text) Set(s string) error {
+	if *x = text(s); s == "" {
+		return errors.New("want something, got nothing")
+	}
+	return nil
+}
+
+// plan is what the command line asks for.
+type plan struct {
+	command string
+	// file is that of record.
+	file string
+	// words name nodes and pods.
+	words []string
+}
+
+// has reports whether a switch of lasthop's is on. The last word counts.
+func (o *options) has(name string) bool {
+	on := false
+	for _, arg := range o.passed {
+		if value, ok := strings.CutPrefix(arg, "--"+name+"="); ok {
+			on = value == "true"
+		}
+	}
+	return on
+}
+
+// screen is the command of the plugin that lasthop has no word for.
+const screen = "screen"
+
+var commands = []string{"check", "explain", "watch", "record", "doctor", screen}
+
+// elsewhere are commands of lasthop that need no node. A node of such a name is node/NAME.
+var elsewhere = []string{"replay", "findings", "schema", "lab", "demo", "completion", "version"}
+
+// plan reads the words of the command line.
+func (o *options) plan(args []string, stdin io.Reader, stdout io.Writer) (plan, error) {
+	p := plan{command: "check"}
+	if terminal(stdin) && terminal(stdout) && !o.given.Changed("output") {
+		p.command = screen
+	}
+	if len(args) > 0 && slices.Contains(commands, args[0]) {
+		p.command, args = args[0], args[1:]
+	}
+	if p.command == "record" {
+		if len(args) == 0 {
+			return p, usagef("record: want a FILE before the node")
+		}
+		p.file, args = args[0], args[1:]
+	}
+	if len(args) > 0 && slices.Contains(elsewhere, args[0]) {
+		return p, usagef("%s: that is a command of lasthop itself, which needs no cluster: `lasthop %s`", args[0], args[0])
+	}
+	p.words = args
+	return p, o.validate(p, stdin, stdout)
+}
+
+func (o *options) validate(p plan, stdin io.Reader, stdout io.Writer) error {
+	named := 0
+	for _, way := range []bool{len(p.words) > 0, o.selector != "", o.all} {
+		if way {
+			named++
+		}
+	}
+	switch {
+	case o.image == "":
+		return usagef("--image: want the image with lasthop; `make image` builds it, and $%s may name it", imageVariable)
+	case o.given.Changed("deadline") && time.Duration(o.deadline) < time.Second:
+		return usagef("--deadline %v: want a second at least", time.Duration(o.deadline))
+	case named == 0:
+		return usagef("want a NODE, pod/NAME, -l SELECTOR or --all; `kubectl get nodes` lists the nodes")
+	case named > 1:
+		return usagef("names, --selector and --all exclude each other")
+	case p.command == screen && (!terminal(stdin) || !terminal(stdout)):
+		return usagef("screen: standard input and output have to be a terminal")
+	case o.atOnce < 1:
+		return usagef("--at-once %d: want one at least", o.atOnce)
+	case o.to != "" && !slices.Contains([]string{"check", "explain"}, p.command):
+		return usagef("--to is for check and explain")
+	case o.report != "" && (o.junit() == o.report || o.junit() == ""):
+		return usagef("--report %s: want junit=FILE", o.report)
+	case o.report != "" && !slices.Contains([]string{"check", "explain"}, p.command):
+		return usagef("--report is for check and explain")
+	case p.file == "-" && terminal(stdout):
+		return usagef("record -: the standard output is a terminal")
+	}
+	for _, file := range []string{p.file, o.pcap, o.junit()} {
+		if err := writable(file); err != nil {
+			return err
+		}
+	}
+	stdins := 0
+	for _, file := range append([]string{o.nodes, o.pods}, o.routes...) {
+		if file == "-" {
+			stdins++
+		}
+	}
+	if stdins > 1 {
+		return usagef("only one file can be standard input")
+	}
+	return nil
+}
+
+// writable refuses a file that cannot be made anew, before anything is started for it.
+func writable(file string) error {
+	if file == "" || file == "-" {
+		return nil
+	}
+	if _, err := os.Lstat(file); err == nil {
+		return usagef("%s: the file exists, and lasthop overwrites nothing: name another, or remove it", file)
+	}
+	dir := filepath.Dir(file)
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return usagef("%s: there is no directory %s", file, dir)
+	}
+	return nil
+}
+
+// limit is how long the debug pod may run.
+func (o *options) limit() time.Duration {
+	switch {
+	case o.deadline > 0:
+		return time.Duration(o.deadline)
+	case o.window > 0:
+		return time.Duration(o.window) + 10*time.Minute
+	}
+	return time.Hour
+}
+
+// colors has lasthop colour its report where the terminal here takes it.
+func (o *options) colors(p plan, stdout io.Writer) []string {
+	if !slices.Contains([]string{"check", "explain"}, p.command) || o.given.Changed("color") || !colored("auto", stdout) {
+		return nil
+	}
+	return []string{"--color=always"}
+}
+
+// colored reports whether to use colours here, as lasthop does.
+func colored(when string, stdout io.Writer) bool {
+	switch {
+	case os.Getenv("NO_COLOR") != "" || when == "never":
+		return false
+	case when == "always":
+		return true
+	}
+	return terminal(stdout) && os.Getenv("TERM") != "dumb"
+}
+
+func terminal(stream any) bool {
+	f, ok := stream.(interface{ Fd() uintptr })
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// beside is the name of a file for one of several nodes.
+func beside(file, node string, several bool) string {
+	if !several || file == "" || file == "-" {
+		return file
+	}
+	dot := strings.LastIndexByte(file, '.')
+	if dot <= strings.LastIndexByte(file, '/') {
+		dot = len(file)
+	}
+	return fmt.Sprintf("%s-%s%s", file[:dot], node, file[dot:])
+}

@@ -1,0 +1,419 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/remote"
+	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
+)
+
+// samplesFile is where lasthop writes the samples of dropped packets.
+const samplesFile = "samples.pcapng"
+
+var samplesFlag = "--pcap=" + path.Join(remote.Dir, samplesFile)
+
+// runner runs a plan.
+type runner struct {
+	*options
+	plan
+	cluster        *connected
+	asked          <-chan struct{}
+	stdin          io.Reader
+	stdout, stderr io.Writer
+
+	mu sync.Mutex // of stdout and stderr, which several nodes share
+	// raw says that the terminal is the screen's.
+	raw atomic.Bool
+	// several says that there are several nodes. Then gate lets them begin together,
+	// and room bounds how many start at once.
+	several bool
+	gate    *gate
+	room    chan struct{}
+	// recordings is the directory of the nodes' recordings that are judged together;
+	// empty where each node judges for itself.
+	recordings string
+}
+
+func (r *runner) say(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	end := "\n"
+	if r.raw.Load() {
+		end = "\r\n" // a raw terminal goes down only
+	}
+	fmt.Fprintf(r.stderr, "lasthop: "+format+end, args...)
+}
+
+// run runs the command on all nodes at once, and returns the worst status.
+func (r *runner) run(ctx context.Context) (int, error) {
+	find := &finder{api: r.cluster.API, namespace: r.cluster.namespace}
+	if err := find.find(ctx, r.options, r.plan); err != nil {
+		return 0, err
+	}
+	targets := find.targets
+	if err := r.accept(targets); err != nil {
+		return 0, err
+	}
+	known, err := &facts{}, error(nil)
+	if r.command != "doctor" {
+		if known, err = r.gather(ctx); err != nil {
+			return 0, err
+		}
+	}
+	if r.several && slices.Contains([]string{"check", "explain"}, r.command) {
+		return r.together(ctx, targets, known)
+	}
+	if r.command == "watch" {
+		return r.watch(ctx, targets, known)
+	}
+	return r.each(ctx, targets, known)
+}
+
+// watch is each, and ends without an error once nobody reads any more.
+func (r *runner) watch(ctx context.Context, targets []target, known *facts) (int, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	asked, end := r.asked, make(chan struct{})
+	r.asked = end
+	var left atomic.Bool
+	go func() {
+		defer close(end)
+		again := time.NewTicker(time.Second)
+		defer again.Stop()
+		for {
+			select {
+			case <-again.C:
+				if left.Store(readerLeft(r.stdout)); left.Load() {
+					return
+				}
+			case <-asked:
+				return
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	status, err := r.each(ctx, targets, known)
+	if left.Load() {
+		return exitClean, err
+	}
+	return status, err
+}
+
+// accept checks what depends on how many nodes there are.
+func (r *runner) accept(targets []target) error {
+	r.several = len(targets) > 1
+	switch {
+	case r.several && (r.command == screen || r.file == "-"):
+		return usagef("%s: want one node, not %d", r.command, len(targets))
+	case r.command == "explain" && (len(targets[0].pods) != 1 || r.several && r.to == ""):
+		return usagef("explain: want one pod/NAME")
+	}
+	return nil
+}
+
+// each runs the command on each node, and prints what they print.
+func (r *runner) each(ctx context.Context, targets []target, known *facts) (int, error) {
+	return r.join(targets, r.onAll(ctx, targets, known))
+}
+
+// onAll runs the command on all nodes in the same window.
+func (r *runner) onAll(ctx context.Context, targets []target, known *facts) []outcome {
+	r.room = make(chan struct{}, r.atOnce)
+	if r.several {
+		r.say("starting lasthop on %d nodes", len(targets))
+	} else {
+		r.say("starting lasthop on %s", targets[0].node)
+	}
+	var done atomic.Int32
+	changed, stop := r.progress(len(targets), &done)
+	defer stop()
+	r.gate = newGate(len(targets), func(g *gate) {
+		if r.several && g.missing == 0 && g.ready > 0 {
+			r.say("%d of %d nodes are ready: they begin", g.ready, g.ready+g.failed)
+		}
+		changed(g)
+	})
+	outcomes := make([]outcome, len(targets))
+	var all sync.WaitGroup
+	for i, t := range targets {
+		all.Go(func() {
+			outcomes[i] = r.on(ctx, i, t, known)
+			done.Add(1)
+		})
+	}
+	all.Wait()
+	return outcomes
+}
+
+// outcome is what the command gave on a node. What it printed is kept only of several
+// nodes, of what it said the last line.
+type outcome struct {
+	status  int
+	err     error
+	printed bytes.Buffer
+	said    string
+}
+
+// join prints what several nodes found, each whole, and returns the worst status.
+func (r *runner) join(targets []target, outcomes []outcome) (int, error) {
+	status, err := exitClean, error(nil)
+	for i, o := range outcomes {
+		if r.several && o.err != nil {
+			o.err = fmt.Errorf("%s: %w", targets[i].node, o.err)
+		}
+		if o.printed.Len() > 0 && !r.given.Changed("output") {
+			fmt.Fprintf(r.stdout, "=== %s\n", targets[i].node)
+		}
+		_, gone := o.printed.WriteTo(r.stdout)
+		status, err = worst(status, o.status), errors.Join(err, o.err, gone)
+	}
+	return status, err
+}
+
+// args is the command line of lasthop on a node.
+func (r *runner) args(t target, known *facts) []string {
+	if r.recordings != "" {
+		return r.recordArgs(t, known)
+	}
+	var args []string
+	if r.command != screen {
+		args = append(args, r.command)
+	}
+	if r.file != "" {
+		args = append(args, "-") // this end writes the file
+		args = append(args, pairs(t.pods)...)
+	}
+	args = slices.Concat(args, r.passed, r.colors(r.plan, r.stdout), known.args)
+	if t.to != "" {
+		args = append(args, "--to="+t.to)
+	}
+	if r.pcap != "" {
+		args = append(args, samplesFlag)
+	}
+	forCI, _ := r.forCI()
+	args = append(args, forCI...)
+	if slices.Contains([]string{"check", "explain", "watch"}, r.command) {
+		// An address is the pod's own name on its node.
+		if args = append(args, t.pods...); len(t.pods) == 0 && r.cluster.explicit {
+			args = append(args, "--namespace="+r.cluster.namespace)
+		}
+	}
+	return args
+}
+
+// redactKey is the environment variable with the key of --redact.
+const redactKey = "LASTHOP_REDACT_KEY"
+
+// environment are the variables that say what the terminal can, and in which words,
+// and what replaces names.
+var environment = []string{"TERM", "COLORTERM", "NO_COLOR", "LANG", "LC_ALL", "LC_CTYPE", redactKey}
+
+// on runs the command on one node, the i-th.
+func (r *runner) on(ctx context.Context, i int, t target, known *facts) (out outcome) {
+	start := remote.Start{Args: r.args(t, known), Files: maps.Clone(known.files), ErrorTerminal: terminal(r.stderr) && !r.several}
+	for _, name := range environment {
+		if value, set := os.LookupEnv(name); set {
+			start.Env = append(start.Env, name+"="+value)
+		}
+	}
+	_, forCI := r.forCI()
+	start.Env = append(start.Env, forCI...)
+	near := remote.Near{
+		Stdout: r.stdout, Stderr: r.stderr, Interrupt: r.asked,
+		File: func(name string, content []byte) error { return r.keep(t.node, name, content) },
+	}
+	arrived := false
+	arrive := func(ready bool) {
+		if !arrived {
+			arrived = true
+			r.gate.arrive(ready)
+			<-r.room
+		}
+	}
+	r.room <- struct{}{}
+	defer func() { arrive(false) }()
+	near.Begun = func() error {
+		arrive(true)
+		return r.gate.wait(ctx, r.asked)
+	}
+	switch {
+	case r.command == screen:
+		restore, err := r.takeTerminal(&start, &near)
+		if err != nil {
+			return outcome{err: err}
+		}
+		defer restore()
+	case r.recordings != "":
+		f, err := create(r.recording(i))
+		if err != nil {
+			return outcome{err: err}
+		}
+		defer func() { out.err = errors.Join(out.err, f.Close()) }()
+		near.Stdout = f
+	case r.file != "" && r.file != "-":
+		f, err := create(beside(r.file, t.node, r.several))
+		if err != nil {
+			return outcome{err: err}
+		}
+		defer func() { out.err = errors.Join(out.err, r.closeRecording(f)) }()
+		near.Stdout = f
+	case r.several && r.command == "watch":
+		lines := &lineWriter{to: r.stdout, mu: &r.mu}
+		defer lines.flush()
+		near.Stdout = lines
+	case r.several:
+		near.Stdout = &out.printed
+	}
+	if r.several {
+		lines := &lineWriter{to: r.stderr, mu: &r.mu, prefix: t.node + ": "}
+		defer func() {
+			lines.flush()
+			out.said = lines.last
+		}()
+		near.Stderr = lines
+	}
+	out.status, out.err = r.cluster.Run(ctx, session.Options{
+		Namespace: cmp.Or(r.debugNamespace, r.cluster.namespace), Node: t.node,
+		Image: r.image, Profile: r.profile.Value, Deadline: r.limit(),
+	}, start, near, r.say)
+	return out
+}
+
+// takeTerminal makes the terminal here that of the command, until restore.
+func (r *runner) takeTerminal(start *remote.Start, near *remote.Near) (restore func(), err error) {
+	in, out := r.stdin.(*os.File), r.stdout.(*os.File)
+	columns, rows, err := term.GetSize(int(out.Fd()))
+	if err != nil {
+		return nil, fmt.Errorf("get the size of the terminal: %w", err)
+	}
+	start.Terminal = &remote.Size{Rows: uint16(rows), Cols: uint16(columns)}
+	sizes, stop := resized(out)
+	// Keys go to the command once it runs; until then ^C ends the wait.
+	var before *term.State
+	near.Keys, near.Sizes = in, sizes
+	begun := near.Begun
+	near.Begun = func() error {
+		if err := begun(); err != nil {
+			return err
+		}
+		before, err = term.MakeRaw(int(in.Fd()))
+		r.raw.Store(err == nil)
+		return err
+	}
+	return func() {
+		stop()
+		if before != nil {
+			term.Restore(int(in.Fd()), before) //nolint:errcheck // there is nothing else to try
+			r.raw.Store(false)
+		}
+	}, nil
+}
+
+// exports are the names of the files that the screen writes.
+var exports = regexp.MustCompile(`^lasthop-[0-9.-]+\.json$`)
+
+// keep writes a file that lasthop has left on a node. The node does not choose its
+// name: what is not expected is not taken.
+func (r *runner) keep(node, name string, content []byte) error {
+	local := name
+	switch {
+	case name == samplesFile && r.pcap != "":
+		local = beside(r.pcap, node, r.several)
+	case name == junitFile && r.report != "":
+		local = r.junit()
+	case name == summaryFile && r.has("github"):
+		return r.summarize(content)
+	case r.command != screen || !exports.MatchString(name):
+		r.say("%s sent the file %q, which nobody asked for: it is not kept", node, name)
+		return nil
+	}
+	return r.write(local, content)
+}
+
+// write writes a new file, and says so.
+func (r *runner) write(name string, content []byte) error {
+	f, err := create(name)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Close()); err == nil {
+		r.say("%s: %d KiB", name, (len(content)+1023)/1024)
+	}
+	return err
+}
+
+// create creates a file that only its owner may read, and overwrites none.
+func create(name string) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, usagef("%w", err)
+	}
+	return f, nil
+}
+
+// closeRecording closes a recording and says where it is; one in which nothing is it
+// removes.
+func (r *runner) closeRecording(f *os.File) error {
+	info, err := f.Stat()
+	err = errors.Join(err, f.Close())
+	switch {
+	case err != nil:
+	case info.Size() == 0:
+		err = os.Remove(f.Name())
+	default:
+		r.say("%s: %d KiB", f.Name(), (info.Size()+1023)/1024)
+	}
+	return err
+}
+
+// lineWriter writes whole lines to what several nodes share.
+type lineWriter struct {
+	to     io.Writer
+	mu     *sync.Mutex
+	prefix string
+	rest   []byte
+	// last is the last line of them.
+	last string
+}
+
+func (w *lineWriter) Write(p []byte) (int, error) {
+	w.rest = append(w.rest, p...)
+	end := bytes.LastIndexByte(w.rest, '\n') + 1
+	err := w.print(w.rest[:end])
+	w.rest = w.rest[end:]
+	return len(p), err
+}
+
+func (w *lineWriter) flush() {
+	if len(w.rest) > 0 {
+		w.print(append(w.rest, '\n')) //nolint:errcheck // a reader that is gone wants nothing
+	}
+}
+
+func (w *lineWriter) print(text []byte) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for line := range strings.Lines(string(text)) {
+		w.last = strings.TrimSpace(line)
+	}
+	_, err := io.WriteString(w.to, lines(w.prefix, string(text)))
+	return err
+}

@@ -1,0 +1,82 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// Refusal is an error of the API server with what would help.
+type Refusal struct {
+	Err    error
+	Advice string
+}
+
+func (r *Refusal) Error() string { return r.Err.Error() + "\n" + r.Advice }
+func (r *Refusal) Unwrap() error { return r.Err }
+
+// role is all that a session needs in its namespace.
+const role = "kubectl create role lasthop -n %[1]s --verb=create,get,list,delete --resource=jobs.batch,pods,pods/attach,events\n" +
+	"  kubectl create rolebinding lasthop -n %[1]s --role=lasthop --user=%[2]s"
+
+// reader is what finding nodes, pods and services takes, in the whole cluster.
+const reader = "kubectl create clusterrole lasthop-reader --verb=get,list --resource=nodes,pods,services\n" +
+	"  kubectl create clusterrolebinding lasthop-reader --clusterrole=lasthop-reader --user=%s"
+
+// named finds who was refused. A user's name may be anything; one that a shell would not
+// take as it is is left to the reader.
+var named = regexp.MustCompile(`User "([A-Za-z0-9@._:-]+)" cannot`)
+
+func user(text string) string {
+	if m := named.FindStringSubmatch(text); m != nil {
+		return m[1]
+	}
+	return "USER"
+}
+
+// ExplainLookup is Explain where something was only looked up.
+func ExplainLookup(err error, tried, namespace string) error {
+	if err != nil && apierrors.IsForbidden(err) && strings.Contains(err.Error(), "cannot ") {
+		return &Refusal{fmt.Errorf("%s: %w", tried, err), fmt.Sprintf("RBAC lacks that verb; an administrator gives all that a look-up takes with\n  "+reader, user(err.Error()))}
+	}
+	return Explain(err, tried, namespace)
+}
+
+// Explain adds what would help to an error of the API server about what was tried in
+// a namespace. The words of policies are those of Kubernetes' own admission plugins.
+func Explain(err error, tried, namespace string) error {
+	if err == nil {
+		return nil
+	}
+	text, failed := err.Error(), fmt.Errorf("%s: %w", tried, err)
+	advise := func(format string, args ...any) error {
+		return &Refusal{failed, fmt.Sprintf(format, args...)}
+	}
+	switch {
+	case strings.Contains(text, "violates PodSecurity"):
+		return advise("the Pod Security policy of the namespace %[1]s forbids what lasthop needs: choose another with --debug-namespace, such as kube-system, or allow it:\n"+
+			"  kubectl label namespace %[1]s pod-security.kubernetes.io/enforce=privileged --overwrite", namespace)
+	case strings.Contains(text, "admission webhook"), strings.Contains(text, "ValidatingAdmissionPolicy"):
+		return advise("that policy has to except pods with the label app.kubernetes.io/managed-by=%s; or choose a namespace that it leaves out, with --debug-namespace:\n"+
+			"  kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations,validatingadmissionpolicies", ManagedBy)
+	case strings.Contains(text, "exceeded quota"), strings.Contains(text, "failed quota"):
+		return advise("the quota of the namespace %[1]s is used up or asks for limits: choose another with --debug-namespace, or see\n"+
+			"  kubectl describe resourcequota -n %[1]s", namespace)
+	case apierrors.IsForbidden(err) && strings.Contains(text, "cannot "):
+		return advise("RBAC lacks that verb. `kubectl auth can-i --list -n %s` lists what you may; an administrator gives all that a debug pod takes with\n  "+role, namespace, user(text))
+	case apierrors.IsUnauthorized(err):
+		return advise("the API server does not accept who you are: see `kubectl auth whoami`, or log in again")
+	case apierrors.IsNotFound(err) && strings.Contains(text, "namespaces"):
+		return advise("there is no namespace %s: `kubectl get namespaces` lists them", namespace)
+	}
+	var unreachable *url.Error
+	if errors.As(err, &unreachable) && !errors.Is(err, context.Canceled) {
+		return advise("the API server does not answer: `kubectl cluster-info` says which one is asked; --context chooses another cluster")
+	}
+	return failed
+}

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
+)
+
+// target is a node, with the addresses of the pods on it that were named.
+type target struct {
+	node string
+	pods []string
+	// to is the destination of explain.
+	to string
+}
+
+// finder looks up nodes and pods.
+type finder struct {
+	api       *session.API
+	namespace string
+	targets   []target
+}
+
+// find looks up what the command line names.
+func (f *finder) find(ctx context.Context, o *options, p plan) error {
+	switch {
+	case o.all:
+		err := eachPage(ctx, metav1.ListOptions{}, f.api.Nodes().List, func(page *corev1.NodeList) {
+			for _, n := range page.Items {
+				f.add(n.Name)
+			}
+		})
+		if err != nil {
+			return session.ExplainLookup(err, "list the nodes", f.namespace)
+		}
+	case o.selector != "":
+		return f.selected(ctx, o)
+	}
+	for _, word := range p.words {
+		kind, name, found := strings.Cut(word, "/")
+		var err error
+		switch {
+		case !found:
+			err = f.addNode(ctx, word)
+		case slices.Contains([]string{"node", "nodes", "no"}, kind):
+			err = f.addNode(ctx, name)
+		case slices.Contains([]string{"pod", "pods", "po"}, kind):
+			err = f.addPod(ctx, name)
+		default:
+			err = usagef("%s: want a NODE or pod/NAME; --namespace names the pod's namespace", word)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	switch {
+	case o.to == "":
+		return nil
+	case p.command == "check":
+		return f.otherEnd(ctx, o.to)
+	}
+	return f.explained(ctx, o.to)
+}
+
+// otherEnd adds the pod that is --to of check.
+func (f *finder) otherEnd(ctx context.Context, to string) error {
+	name, found := strings.CutPrefix(to, "pod/")
+	if !found || strings.ContainsAny(name, ":/") {
+		return usagef("check --to %s: want pod/NAME; explain takes an address", to)
+	}
+	return f.addPod(ctx, name)
+}
+
+// explained sets what explain's path leads to. From a pod elsewhere it is followed
+// back as well: its node sees the other half.
+func (f *finder) explained(ctx context.Context, to string) error {
+	if len(f.targets) != 1 || len(f.targets[0].pods) != 1 {
+		return nil // the command line is refused later
+	}
+	from := &f.targets[0]
+	address, far, err := f.destination(ctx, to)
+	if err != nil {
+		return err
+	}
+	from.to = address
+	if far != nil && far.Spec.NodeName != from.node {
+		f.targets = append(f.targets, target{node: far.Spec.NodeName, pods: []string{far.Status.PodIP}, to: from.pods[0]})
+	}
+	return nil
+}
+
+// add adds a node, and pods on it.
+func (f *finder) add(node string, pods ...string) {
+	i := slices.IndexFunc(f.targets, func(t target) bool { return t.node == node })
+	if i < 0 {
+		i, f.targets = len(f.targets), append(f.targets, target{node: node})
+	}
+	f.targets[i].pods = append(f.targets[i].pods, pods...)
+}
+
+func (f *finder) addNode(ctx context.Context, name string) error {
+	_, err := f.api.Nodes().Get(ctx, name)
+	switch {
+	case apierrors.IsNotFound(err):
+		return usagef("no node %s: `kubectl get nodes` lists them; a pod is named pod/NAME; the commands are %s", name, strings.Join(commands, ", "))
+	case err != nil && !apierrors.IsForbidden(err): // one may know a node that one may not look at
+		return session.ExplainLookup(err, "look up the node "+name, f.namespace)
+	}
+	f.add(name)
+	return nil
+}
+
+func (f *finder) addPod(ctx context.Context, name string) error {
+	pod, err := f.pod(ctx, name)
+	if err == nil {
+		f.add(pod.Spec.NodeName, pod.Status.PodIP)
+	}
+	return err
+}
+
+// pod looks up a pod that has traffic of its own.
+func (f *finder) pod(ctx context.Context, name string) (*corev1.Pod, error) {
+	pod, err := f.api.Pods(f.namespace).Get(ctx, name)
+	if apierrors.IsNotFound(err) {
+		return nil, usagef("no pod %s in the namespace %s: `kubectl get pods -n %s` lists them; --namespace chooses another", name, f.namespace, f.namespace)
+	}
+	if err != nil {
+		return nil, session.ExplainLookup(err, "look up the pod "+name, f.namespace)
+	}
+	if why := without(pod); why != "" {
+		return nil, usagef("pod %s/%s %s", f.namespace, name, why)
+	}
+	return pod, nil
+}
+
+// without is why a pod has no traffic of its own on any node; empty if it has.
+func without(pod *corev1.Pod) string {
+	switch {
+	case pod.Spec.NodeName == "":
+		return "is on no node yet: `kubectl describe pod` tells why"
+	case pod.Spec.HostNetwork:
+		return "has the network of its node: name the node, " + pod.Spec.NodeName
+	case pod.Status.PodIP == "":
+		return "has no address yet: `kubectl describe pod` tells why"
+	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+		return "has ended"
+	}
+	return ""
+}
+
+func (f *finder) selected(ctx context.Context, o *options) error {
+	namespace := f.namespace
+	if o.allNamespaces {
+		namespace = metav1.NamespaceAll
+	}
+	err := eachPage(ctx, metav1.ListOptions{LabelSelector: o.selector}, f.api.Pods(namespace).List, func(page *corev1.PodList) {
+		for i := range page.Items {
+			if p := &page.Items[i]; without(p) == "" {
+				f.add(p.Spec.NodeName, p.Status.PodIP)
+			}
+		}
+	})
+	if apierrors.IsBadRequest(err) {
+		return usagef("--selector %s: %w", o.selector, err)
+	}
+	if err != nil {
+		return session.ExplainLookup(err, "list the pods", f.namespace)
+	}
+	if len(f.targets) == 0 {
+		return usagef("--selector %s: no pod with these labels has traffic of its own in the namespace %s; -A looks in all", o.selector, f.namespace)
+	}
+	return nil
+}
+
+// destination is --to with an address in place of a name; and the pod, if it is one.
+func (f *finder) destination(ctx context.Context, to string) (address string, pod *corev1.Pod, err error) {
+	kind, name, found := strings.Cut(to, "/")
+	if !found || !slices.Contains([]string{"pod", "svc", "service"}, kind) {
+		return to, nil, nil
+	}
+	rest := ""
+	if i := strings.IndexAny(name, ":/"); i >= 0 {
+		name, rest = name[:i], name[i:]
+	}
+	if kind != "pod" {
+		address, err = f.service(ctx, name, &rest)
+	} else if pod, err = f.pod(ctx, name); err == nil {
+		address = pod.Status.PodIP
+	}
+	if strings.HasPrefix(rest, ":") && strings.Contains(address, ":") {
+		address = fmt.Sprintf("[%s]", address)
+	}
+	return address + rest, pod, err
+}
+
+// service looks up a service's address, and its port where it has one alone and rest
+// names none.
+func (f *finder) service(ctx context.Context, name string, rest *string) (string, error) {
+	s, err := f.api.Services(f.namespace).Get(ctx, name)
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", usagef("no service %s in the namespace %s: `kubectl get services -n %s` lists them; --namespace chooses another", name, f.namespace, f.namespace)
+	case err != nil:
+		return "", session.ExplainLookup(err, "look up the service "+name, f.namespace)
+	case s.Spec.ClusterIP == "" || s.Spec.ClusterIP == corev1.ClusterIPNone:
+		return "", usagef("the service %s/%s has no address of its own: name one of its pods, `kubectl get endpointslices -n %s -l kubernetes.io/service-name=%s`", f.namespace, name, f.namespace, name)
+	}
+	if ports := s.Spec.Ports; *rest == "" && len(ports) == 1 {
+		*rest = fmt.Sprintf(":%d/%s", ports[0].Port, strings.ToLower(string(cmp.Or(ports[0].Protocol, corev1.ProtocolTCP))))
+	}
+	return s.Spec.ClusterIP, nil
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/join"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/report"
+)
+
+// screenMost is how many recordings the screen takes, since it keeps the state of all in
+// memory.
+const screenMost = 50
+
+// showTogether shows several nodes' recordings of one time on the screen.
+func (a *app) showTogether(ctx context.Context, o *observing) error {
+	if err := o.validate(); err != nil {
+		return err
+	}
+	read := func(last time.Duration) (model.Reading, error) { return a.readTogether(o, last) }
+	first, err := read(0)
+	if err != nil {
+		return err
+	}
+	from := newRecordings(first, read)
+	err = a.screen(ctx, o, from, fmt.Sprintf("Judging %d recordings together.", len(o.replay)), showing{
+		trace: func(r model.Reading, findings []model.Finding, pod, to netip.Addr) model.Path {
+			// Where a node was recorded twice, the later one is compared with the others.
+			nodes := slices.SortedStableFunc(slices.Values(r.Nodes), func(a, b model.NodeReading) int {
+				return cmp.Compare(min(len(a.Reason), 1), min(len(b.Reason), 1))
+			})
+			var ends []join.End
+			for _, n := range nodes {
+				ends = append(ends, join.End{Name: n.Name, Snapshot: n.Snapshot})
+			}
+			return join.Follow(ends, findings, path.Ends{Pod: pod, To: to})
+		},
+		report: func(r model.Reading) (written, error) { return jointReport(o, r), nil },
+	})
+	return errors.Join(err, from.close())
+}
+
+// jointReport is the report of a reading of several nodes.
+func jointReport(o *observing, r model.Reading) report.Joint {
+	out := report.Joint{Names: map[netip.Addr]string{}, Limits: o.limits()}
+	for _, n := range r.Nodes {
+		out.Nodes = append(out.Nodes, n.NodeSeen)
+		if n.Snapshot != nil {
+			call(out.Names, n.Snapshot)
+		}
+	}
+	for _, f := range r.Findings {
+		out.Findings = append(out.Findings, f.Finding)
+	}
+	return out
+}
+
+// readTogether judges the last of each recording together, 0 for all of it.
+func (a *app) readTogether(o *observing, last time.Duration) (model.Reading, error) {
+	snapshots := map[string]*model.Snapshot{}
+	t := &together{app: a, o: o, last: last, names: map[netip.Addr]string{}}
+	t.look = func(recording string, _, shown *model.Snapshot) { snapshots[recording] = shown }
+	found, err := t.judge()
+	if err != nil {
+		return model.Reading{}, err
+	}
+	r := model.Reading{Replay: true}
+	for _, n := range found.Nodes {
+		r.Nodes = append(r.Nodes, model.NodeReading{NodeSeen: n, Snapshot: snapshots[n.Recording]})
+		if n.Window.End.After(r.At) {
+			r.At = n.Window.End
+		}
+	}
+	for i, f := range found.Findings {
+		r.Findings = append(r.Findings, model.Tracked{Finding: f, ID: i + 1})
+	}
+	r.Judged = r.At
+	return r, nil
+}
+
+// recordings is a source of readings of several recordings: of each window that is asked
+// for one.
+type recordings struct {
+	readings   chan model.Reading
+	asked      chan struct{}
+	stop, done chan struct{}
+	err        error // valid once done is closed
+
+	mu   sync.Mutex
+	last time.Duration
+}
+
+func newRecordings(first model.Reading, read func(last time.Duration) (model.Reading, error)) *recordings {
+	s := &recordings{readings: make(chan model.Reading, 1), asked: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+	s.readings <- first
+	go func() {
+		defer close(s.done)
+		defer close(s.readings)
+		for {
+			select {
+			case <-s.stop:
+				return
+			case <-s.asked:
+			}
+			s.mu.Lock()
+			last := s.last
+			s.mu.Unlock()
+			r, err := read(last)
+			if err != nil {
+				s.err = err
+				return
+			}
+			select {
+			case <-s.readings:
+			default:
+			}
+			s.readings <- r
+		}
+	}()
+	return s
+}
+
+// Readings gives the reading of the window that was asked for last.
+func (s *recordings) Readings() <-chan model.Reading { return s.readings }
+
+// SetWindow asks for the last d of each recording, 0 for all of it.
+func (s *recordings) SetWindow(d time.Duration) {
+	s.mu.Lock()
+	s.last = d
+	s.mu.Unlock()
+	select {
+	case s.asked <- struct{}{}:
+	default:
+	}
+}
+
+// Rescan does nothing: recordings do not change.
+func (s *recordings) Rescan() {}
+
+// Reset does nothing: nothing is counted any more.
+func (s *recordings) Reset() {}
+
+func (s *recordings) close() error {
+	close(s.stop)
+	<-s.done
+	return s.err
+}

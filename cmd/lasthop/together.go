@@ -1,0 +1,317 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lasthop/lasthop/probe/join"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/record"
+	"github.com/lasthop/lasthop/probe/report"
+)
+
+// checkTogether judges several nodes' recordings of one time.
+func (a *app) checkTogether(o *observing, pods []string) error {
+	extra, err := a.openBeside(o.beside)
+	if err != nil {
+		return err
+	}
+	r, err := a.joined(o, pods)
+	if err != nil {
+		return errors.Join(err, extra.discard())
+	}
+	if err := errors.Join(a.print(o, r), extra.write(r, o.judgement())); err != nil {
+		return err
+	}
+	threshold := model.Severity(o.failOn.Value).Rank()
+	if slices.ContainsFunc(r.Findings, func(f model.Finding) bool { return f.Severity.Rank() >= threshold }) {
+		return &statusError{code: exitFindings}
+	}
+	if o.strict {
+		return incomplete(r)
+	}
+	return nil
+}
+
+// together are recordings that are judged together, with what is asked of them.
+type together struct {
+	*app
+	o    *observing
+	pods []string
+	// last is how much of each recording's end is judged, 0 for all of it.
+	last time.Duration
+
+	// mu guards the rest: recordings are read at the same time.
+	mu    sync.Mutex
+	names map[netip.Addr]string
+	focus []netip.Addr
+	// unknown are the errors of nodes that have none of the pods, others those of
+	// recordings that cannot be read.
+	unknown []error
+	broken  []error
+	good    int
+	// look is given each recording as it is, and as it is shown, one at a time; it may be
+	// nil.
+	look func(recording string, recorded, shown *model.Snapshot)
+}
+
+// togetherLimit keeps the process below 1 GiB for 200 recordings of nodes with 100 pods.
+// As long as there is room, garbage is collected more rarely: each recording leaves much.
+const (
+	togetherLimit   = 768 << 20
+	togetherGarbage = 200
+)
+
+func boundTogether() {
+	boundHeap(togetherLimit)
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(togetherGarbage)
+	}
+}
+
+// joined judges the recordings. It is an error if none can be read, or if no node
+// has the pods.
+func (a *app) joined(o *observing, pods []string) (report.Joint, error) {
+	t := &together{app: a, o: o, pods: pods, last: o.last(), names: map[netip.Addr]string{}}
+	return t.judge()
+}
+
+func (t *together) judge() (report.Joint, error) {
+	o := t.o
+	var sources []join.Source
+	for i, name := range o.replay {
+		src, closeFile := t.source(name)
+		defer closeFile()
+		if o.redactor() != nil {
+			// A file is often named after its node.
+			src.Name = fmt.Sprintf("recording %d", i+1)
+		}
+		sources = append(sources, src)
+	}
+	boundTogether()
+	result := join.Judge(sources)
+	switch {
+	case t.good == 0:
+		return report.Joint{}, errors.Join(t.broken...)
+	case len(t.unknown) == t.good:
+		return report.Joint{}, usagef("no recorded node has it: %w", t.unknown[0])
+	}
+	r := report.Joint{Nodes: result.Nodes, Names: t.names, Focus: t.focus, Limits: o.limits()}
+	for _, f := range result.Findings {
+		if o.judges(f.Code) && concerns(f, t.focus) {
+			r.Findings = append(r.Findings, f)
+		}
+	}
+	return r, nil
+}
+
+// source is a recording. Its snapshot is made anew each time, so that not all are held
+// in memory at once.
+func (t *together) source(name string) (src join.Source, closeFile func()) {
+	src = join.Source{Name: name}
+	broken := func(err error) (*model.Snapshot, error) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.broken = append(t.broken, asUsage(name, err))
+		return nil, err
+	}
+	file, size, err := openRecorded(name)
+	if err != nil {
+		src.Read = func() (*model.Snapshot, error) { return broken(err) }
+		return src, func() {}
+	}
+	f, err := record.Open(file, size)
+	if err != nil {
+		src.Read = func() (*model.Snapshot, error) { return broken(err) }
+		return src, func() { file.Close() }
+	}
+	if f.Damage != nil {
+		src.Cut = "its recording is cut off"
+	}
+	first := true
+	src.Read = func() (*model.Snapshot, error) {
+		defer f.Forget()
+		s, err := f.Window(t.last)
+		if err != nil {
+			return broken(err)
+		}
+		seen := s
+		if hide := t.o.redactor(); hide != nil {
+			seen = hide.Snapshot(s)
+		}
+		if first {
+			t.learn(name, s, seen)
+		}
+		first = false
+		return seen, nil
+	}
+	return src, func() {
+		f.Close()
+		file.Close()
+	}
+}
+
+// learn takes the names and the addresses of the asked pods from a node. What is
+// shown of it has other names where they are replaced.
+func (t *together) learn(recording string, s, shown *model.Snapshot) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.good++
+	if t.look != nil {
+		t.look(recording, s, shown)
+	}
+	call(t.names, shown)
+	focus, err := t.o.choosePods(s, t.pods)
+	if err != nil {
+		t.unknown = append(t.unknown, err)
+		return
+	}
+	if hide := t.o.redactor(); hide != nil {
+		focus = hide.Addrs(focus)
+	}
+	t.focus = append(t.focus, focus...)
+}
+
+// call adds the names that a node has for addresses.
+func call(names map[netip.Addr]string, s *model.Snapshot) {
+	for a, name := range report.Called(s) {
+		if name == report.ThisNode {
+			name = strings.TrimSpace("node " + s.Node.Name)
+		}
+		if names[a] == "" {
+			names[a] = name
+		}
+	}
+}
+
+// explainTogether follows a pod's packets to a pod of another recorded node and back.
+func (a *app) explainTogether(o *observing, pod string, to target) (report.Path, error) {
+	if !to.addr.IsValid() && to.pod == "" {
+		return report.Path{}, usagef("explain over several recordings wants --to, a pod of another of the nodes")
+	}
+	t := &together{app: a, o: o, last: o.last(), names: map[netip.Addr]string{}}
+	var sources []join.Source
+	ends := [2]*end{{pod: pod}, {pod: cmp.Or(to.pod, to.addr.String())}}
+	t.look = func(recording string, s, shown *model.Snapshot) {
+		for _, e := range ends {
+			e.look(recording, o.namespace, s, shown)
+		}
+	}
+	for _, name := range o.replay {
+		src, closeFile := t.source(name)
+		defer closeFile()
+		sources = append(sources, src)
+	}
+	boundTogether()
+	all := join.Judge(sources)
+	if t.good == 0 {
+		return report.Path{}, errors.Join(t.broken...)
+	}
+	for _, e := range ends {
+		if err := e.found(); err != nil {
+			return report.Path{}, err
+		}
+	}
+	if ends[0].recording == ends[1].recording {
+		return report.Path{}, usagef("both pods are on one node: lasthop explain %s --to %s --replay %s", pod, ends[1].pod, ends[0].recording)
+	}
+	e := path.Ends{Port: to.port, Proto: to.proto}
+	for _, from := range ends[0].addrs {
+		for _, dst := range ends[1].addrs {
+			if from.Is4() == dst.Is4() && !e.To.IsValid() && (!to.addr.IsValid() || dst == to.addr) {
+				e.Pod, e.To = from, dst
+			}
+		}
+	}
+	if !e.To.IsValid() {
+		return report.Path{}, usagef("the pods have no addresses of one family")
+	}
+	if hide := o.redactor(); hide != nil {
+		e.Pod, e.To = hide.Addr(e.Pod), hide.Addr(e.To)
+	}
+	return explainBetween(o, all, e, ends), nil
+}
+
+// end is one end of a path between recorded nodes: the pod by its name, and the node that
+// has it.
+type end struct {
+	pod       string
+	recording string
+	snapshot  *model.Snapshot
+	addrs     []netip.Addr
+	// nodes are the names of all nodes that have it, missing are the errors of the others,
+	// by recording.
+	nodes   []string
+	missing map[string]error
+}
+
+// look takes a node that has the pod.
+func (e *end) look(recording, namespace string, s, shown *model.Snapshot) {
+	addrs, err := choosePods(s, []string{e.pod}, selection{namespace: namespace})
+	if err != nil {
+		if e.missing == nil {
+			e.missing = map[string]error{}
+		}
+		e.missing[recording] = err
+		return
+	}
+	again := slices.Contains(e.nodes, shown.Node.Name)
+	if again && e.snapshot.Window.End.After(shown.Window.End) {
+		return // the later recording of a node counts
+	}
+	e.recording, e.snapshot, e.addrs = recording, shown, addrs
+	if !again {
+		e.nodes = append(e.nodes, shown.Node.Name)
+	}
+}
+
+// found is an error unless one node has the pod.
+func (e *end) found() error {
+	switch len(e.nodes) {
+	case 0:
+		return usagef("no recorded node has it: %w", e.missing[slices.Min(slices.Collect(maps.Keys(e.missing)))])
+	case 1:
+		return nil
+	}
+	slices.Sort(e.nodes)
+	return usagef("%q is on several nodes: %s", e.pod, strings.Join(e.nodes, " and "))
+}
+
+// explainBetween is the path between two nodes, with what all recordings show.
+func explainBetween(o *observing, all join.Result, e path.Ends, ends [2]*end) report.Path {
+	near, far := ends[0].snapshot, ends[1].snapshot
+	r := report.Path{Snapshot: near, Far: far, Limits: o.limits()}
+	var findings []model.Finding
+	for _, f := range all.Findings {
+		if o.judges(f.Code) && concerns(f, []netip.Addr{e.Pod, e.To}) {
+			findings = append(findings, f)
+		}
+	}
+	name := func(recording string) string {
+		i := slices.IndexFunc(all.Nodes, func(n model.NodeSeen) bool { return n.Recording == recording })
+		return all.Nodes[i].Name
+	}
+	r.Path = join.Trace(join.End{Name: name(ends[0].recording), Snapshot: near}, join.End{Name: name(ends[1].recording), Snapshot: far}, findings, e)
+	r.Take(findings)
+	return r
+}
+
+// incomplete is the exit status under --strict where something was not seen.
+func incomplete(r report.Joint) error {
+	for _, n := range r.Nodes {
+		if n.Reason != "" || len(report.Gaps(&model.Snapshot{Sources: n.Sources})) > 0 {
+			return &statusError{exitIncomplete, report.Clean("incomplete (--strict): " + n.Name + ": " + n.Reason)}
+		}
+	}
+	return nil
+}
