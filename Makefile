@@ -17,7 +17,7 @@ C_FILES = $(filter-out %/vmlinux.h,$(wildcard bpf/*.c bpf/*.h bpf/include/*.h))
 
 .PHONY: help
 help: ## print the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: need-lab build ## break a node in network namespaces and let lasthop find out how
@@ -26,6 +26,10 @@ demo: need-lab build ## break a node in network namespaces and let lasthop find 
 .PHONY: build
 build: need-go ## build bin/lasthop, one static binary
 	$(GO) build -trimpath -ldflags '-s -w -X main.release=$(RELEASE)' -o bin/lasthop ./cmd/lasthop
+
+.PHONY: plugin
+plugin: need-go ## build bin/kubectl-lasthop, the plugin for kubectl; GOOS and GOARCH choose another system
+	$(GO) build -trimpath -ldflags '-s -w -X main.release=$(RELEASE)' -o bin/kubectl-lasthop$(if $(filter windows,$(GOOS)),.exe) ./cmd/kubectl-lasthop
 
 .PHONY: generate
 generate: need-c ## compile the BPF programs (needs clang) and write their Go bindings
@@ -37,9 +41,15 @@ fmt: need-format ## format Go and C
 	$(if $(C_FILES),clang-format-14 -i $(C_FILES))
 
 .PHONY: lint
-lint: need-format ## check style, import directions and common mistakes
+lint: need-lint ## check style, import directions and common mistakes
 	$(GO) tool -modfile=tools/go.mod golangci-lint run ./...
 	$(if $(C_FILES),clang-format-14 --dry-run -Werror $(C_FILES))
+	shellcheck -S warning $$(git grep -lE '^#!.*sh$$' -- .ci tools)
+	$(GO) tool -modfile=tools/actionlint.mod actionlint .github/workflows/*.yml docs/examples/*.yml
+
+.PHONY: vuln
+vuln: need-go ## look for known vulnerabilities in what is called (asks vuln.go.dev)
+	$(GO) tool -modfile=tools/go.mod govulncheck ./...
 
 # Tests find the commands that tools/need names, and no others.
 COMMANDS = bin/commands
@@ -50,8 +60,10 @@ with-commands = tools/need --link $(COMMANDS) go @test; PATH='$(CURDIR)/$(COMMAN
 # scenario is waiting, so more of them run at once than there are CPUs. Tests
 # that pass within a second are not worth a line.
 ACCURACY = bin/accuracy.txt
+TRACERS = bin/tracers.md
 define run-tests
-	rm -f $(ACCURACY); failed=0; $(with-commands) LASTHOP_ACCURACY='$(CURDIR)/$(ACCURACY)' \
+	rm -f $(ACCURACY) $(TRACERS); failed=0; $(with-commands) LASTHOP_ACCURACY='$(CURDIR)/$(ACCURACY)' \
+		LASTHOP_TRACERS='$(CURDIR)/$(TRACERS)' \
 		go tool -modfile=tools/go.mod gotestsum --format testname --jsonfile bin/tests.json -- \
 		-count=1 -parallel 8 -timeout 40m $(1) | sed -uE '/^PASS [^ ]+ \((0\.[0-9]+s|cached)\)$$/d' || failed=1; \
 	cat $(ACCURACY) || failed=1; exit $$failed
@@ -66,35 +78,115 @@ test: need-test ## run every test, as root, those in network namespaces included
 test-lab: need-test ## run the tests that make nodes in network namespaces, and tell how right the verdicts were
 	@$(call run-tests,./kind/... ./probe/collect/... ./probe/traffic/... ./probe/session/... ./cmd/...)
 
+FRAMES ?= 1000000
+
+.PHONY: test-frames
+test-frames: need-test ## give the programs on links FRAMES (1000000) random and mutated frames
+	$(with-commands) go test ./probe/traffic -run TestFrames -count=1 -v -timeout 0 -frames '$(FRAMES)'
+
 FUZZTIME ?= 5s
 
 # The time is up by an interrupt, which every Go takes for a clean end: up to
 # Go 1.26 the end of -fuzztime itself may fail a target (go.dev/issue/75804).
+# Minimizing what is interesting would take all of it otherwise, so that is bounded.
 # It goes to the fuzzer alone (--foreground): a worker that it reaches first may
 # seem to have crashed.
 .PHONY: fuzz
 fuzz: need-test ## feed every decoder what nobody would send, FUZZTIME (5s) each
 	@grep -ro --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sort | while IFS=: read -r file target; do \
 		$(GO) test "$${file%/*}" -exec 'timeout --foreground --preserve-status --signal=INT $(FUZZTIME)' \
-			-run '^$$' -fuzz "^$${target#func }$$" </dev/null || exit 1; \
+			-run '^$$' -fuzz "^$${target#func }$$" -fuzzminimizetime 10x </dev/null || exit 1; \
 	done
 
 .PHONY: bench
 bench: need-test ## measure what watching costs, beside an empty program, and judging, by size
 	$(with-commands) go test -run '^$$' -bench . $$(grep -rl --include='*_test.go' '^func Benchmark' . | xargs -rn1 dirname | sort -u)
 
+# Go under an emulated CPU takes too long to compile there.
+KERNELS ?= 5.10 6.1 6.12 7
+
+.PHONY: test-kernels
+test-kernels: need-kernels build ## try other kernels (KERNELS) in virtual machines: scenarios, counters, what loads modules; SHORT=1: the least of it
+	$(GO) test -c -tags kernels -o bin/kernels/ ./cmd/lasthop ./probe/traffic ./probe/session
+	tools/kernels/run $(KERNELS)
+
+ROUNDS ?= 11
+
+.PHONY: bench-peers
+bench-peers: need-peers build ## compare what lasthop and other tools cost, each ROUNDS (11) times
+	$(GO) run ./kind/peers bin/lasthop $(ROUNDS)
+
+DURATION ?= 1h
+
+.PHONY: soak
+soak: need-test ## watch a node under load for DURATION (1h): floods, connections, pods that come and go
+	$(with-commands) go test ./cmd/lasthop/soak -count=1 -v -timeout 0 -duration '$(DURATION)'
+
 .PHONY: image
 image: ## build the container image IMAGE (lasthop:dev)
 	docker build --build-arg RELEASE='$(RELEASE)' -t '$(IMAGE)' .
 
-.PHONY: need-go need-format need-c need-lab need-test
+ARCHITECTURES ?= amd64 arm64
+# The name that a node's runtime knows an image by is whole.
+REFERENCE = $(if $(findstring /,$(IMAGE)),,docker.io/library/)$(IMAGE)
+
+.PHONY: image-archive
+image-archive: need-image ## write the same image to bin/lasthop-ARCH.tar without Docker, for `ctr images import` or `docker load`
+	@for arch in $(ARCHITECTURES); do \
+		GOOS=linux GOARCH=$$arch $(GO) build -trimpath -ldflags '-s -w -X main.release=$(RELEASE)' -o "bin/lasthop-$$arch" ./cmd/lasthop; \
+		tools/image "bin/lasthop-$$arch.tar" "bin/lasthop-$$arch" "$$arch" '$(REFERENCE)'; \
+	done
+
+.PHONY: release
+release: need-image ## build what the release RELEASE has, in bin/release: archives of both commands, SBOMs, checksums, the krew manifest
+	tools/release '$(RELEASE)'
+
+.PHONY: release-check
+release-check: need-image ## see that what make release built is whole
+	tools/release --check '$(RELEASE)'
+
+HOST = $(shell $(GO) env GOHOSTARCH)
+CLUSTER_TESTS ?= .
+
+.PHONY: test-cluster
+test-cluster: need-cluster plugin ## run the plugin and kubectl debug on a real Kubernetes in namespaces; the first time it is built
+	@$(MAKE) image-archive ARCHITECTURES=$(HOST) IMAGE=lasthop:dev
+	cd tools/cluster && $(GO) build -ldflags '-s -w' -o ../../bin/pod ./pod
+	tools/image bin/pod.tar bin/pod $(HOST) docker.io/library/pod:dev pod
+	read -r commands debian < <(tools/cluster/build); \
+	PATH="$$commands:$(CURDIR)/bin:$$debian/usr/bin:$$PATH" LASTHOP_BINARY='$(CURDIR)/bin/lasthop-$(HOST)' \
+		LASTHOP_IMAGES='$(CURDIR)/bin/pod.tar $(CURDIR)/bin/lasthop-$(HOST).tar' \
+		$(GO) test -tags cluster -count=1 -v -timeout 30m -run '$(CLUSTER_TESTS)' ./cmd/kubectl-lasthop/clustertest
+
+KIND_SCENARIOS ?=
+
+.PHONY: test-kind
+test-kind: need-kind ## run the scenarios that can be on kind, all or KIND_SCENARIOS, on a cluster of kind; the first time its parts are built
+	mkdir -p bin
+	$(GO) test -tags kind -c -o bin/kind.test ./cmd/lasthop
+	LASTHOP_KIND_ONLY='$(KIND_SCENARIOS)' LASTHOP_KIND_IMAGE=lasthop-node:dev \
+		tools/kind/run env -C cmd/lasthop ../../bin/kind.test -test.run TestKind -test.v -test.timeout 60m
+
+.PHONY: need-go need-format need-lint need-c need-lab need-test need-kernels need-peers need-image need-cluster need-kind
 need-go:
 	@tools/need go
 need-format: need-go
 	@tools/need clang-format-14
+need-lint: need-format
+	@tools/need shellcheck
 need-c: need-go
 	@tools/need clang-14 llvm-strip-14 bpf/bpf_helpers.h
 need-lab: need-go
 	@tools/need @lab
 need-test: need-go
 	@tools/need @test
+need-kernels: need-go
+	@tools/need @kernels
+need-peers: need-go
+	@tools/need @peers
+need-image: need-go
+	@tools/need @image
+need-cluster: need-go
+	@tools/need @cluster
+need-kind: need-go
+	@tools/need @kind

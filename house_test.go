@@ -30,20 +30,24 @@ type direction struct {
 var directions = []direction{
 	{"probe/model", nil, "the vocabulary belongs to nobody: it must not know who speaks it"},
 	{"probe/netns", nil, "a tool of the edge, below every collector"},
+	{"probe/claim", nil, "a tool of the edge, as collectors and counters have to agree about it"},
 	{"probe/path", []string{"probe/model"}, "prediction is pure: values in, values out"},
 	{"probe/ledger", []string{"probe/model"}, "the account is pure: it adds up what was counted, and knows nothing of how"},
 	{"probe/plugin", []string{"probe/model"}, "a plugin is recognised by what was read, wherever that was"},
 	{"probe/diagnose", []string{"probe/model", "probe/path"}, "judgement is pure: the same snapshot must give the same findings on any machine"},
+	{"probe/redact", []string{"probe/model"}, "what is hidden is decided by what was read, before anything is judged of it"},
+	{"probe/join", []string{"probe/model", "probe/diagnose", "probe/path"}, "several nodes are judged as one is: values in, findings out"},
 	{"probe/report", []string{"probe/model"}, "display shows what was judged; it judges and reads nothing"},
 	{"probe/pcap", []string{"probe/model", "probe/report"}, "samples are shown as packets: values in, bytes out"},
 	{"probe/timeline", []string{"probe/model"}, "windows are cut from values, live or recorded alike"},
 	{"probe/record", []string{"probe/model", "probe/timeline"}, "a recording is of the model, not of what filled it"},
-	{"probe/collect", []string{"probe/model", "probe/netns", "probe/plugin"}, "a collector turns kernel state into the model and knows nothing of its use"},
-	{"probe/traffic", []string{"probe/model", "probe/netns", "bpf"}, "the counters become the model here and nowhere else"},
+	{"probe/collect", []string{"probe/model", "probe/netns", "probe/claim", "probe/plugin"}, "a collector turns kernel state into the model and knows nothing of its use"},
+	{"probe/traffic", []string{"probe/model", "probe/netns", "probe/claim", "bpf"}, "the counters become the model here and nowhere else"},
 	{"probe/active", []string{"probe/model", "probe/netns"}, "what to ask is planned by judgement, what an answer means is judged: this asks"},
-	{"probe/session", []string{"probe/model", "probe/netns", "probe/collect", "probe/plugin", "probe/traffic", "probe/timeline", "probe/active", "probe/diagnose", "probe/path", "bpf"}, "the session owns the collectors; who shows its snapshots is not its business"},
+	{"probe/session", []string{"probe/model", "probe/netns", "probe/claim", "probe/collect", "probe/plugin", "probe/traffic", "probe/timeline", "probe/active", "probe/diagnose", "probe/path", "bpf"}, "the session owns the collectors; who shows its snapshots is not its business"},
 	{"tui", []string{"probe/model", "probe/report"}, "the screen draws values, cleaned as the reports clean them: it must run over a recording, without rights"},
 	{"bpf", nil, "the programs and their bindings, below everything"},
+	{"kind/peers", []string{"probe/netns", "bpf"}, "it compares what programs cost, an empty one of ours among them"},
 	{"kind", []string{"probe/model", "probe/netns"}, "the lab makes the faults: it must not know how they are found"},
 	{"cmd", []string{"probe", "kind", "tui", "bpf"}, "the command wires everything, and nothing rests on it"},
 }
@@ -66,15 +70,15 @@ var bans = []ban{
 	{[]string{"flag"}, []string{"cmd"}, "only the command has flags"},
 	{
 		[]string{"os", "os/exec", "net", "syscall", "golang.org/x/sys/unix"},
-		[]string{"cmd", "kind", "bpf", "probe/collect", "probe/traffic", "probe/active", "probe/session", "probe/netns", "probe/model"},
+		[]string{"cmd", "kind", "bpf", "probe/collect", "probe/traffic", "probe/active", "probe/session", "probe/netns", "probe/claim", "probe/model"},
 		"what is pure reads no file, opens no socket and starts no process",
 	},
 	{
 		[]string{"os", "os/exec", "syscall", "golang.org/x/sys/unix"},
-		[]string{"cmd", "kind", "bpf", "probe/collect", "probe/traffic", "probe/active", "probe/session", "probe/netns"},
+		[]string{"cmd", "kind", "bpf", "probe/collect", "probe/traffic", "probe/active", "probe/session", "probe/netns", "probe/claim"},
 		"the model is plain values",
 	},
-	{[]string{"unsafe", "C"}, []string{"bpf", "probe/traffic", "probe/collect"}, "memory is shared with the kernel only at the edge"},
+	{[]string{"unsafe", "C"}, []string{"bpf", "probe/traffic", "probe/collect", "kind/lab"}, "memory is shared with the kernel only at the edge"},
 }
 
 // covers reports whether the ban means the import. Packages below a banned
@@ -143,6 +147,21 @@ func TestImportsPointInward(t *testing.T) {
 			}
 			if d.part == "probe/model" && strings.Contains(strings.SplitN(dep, "/", 2)[0], ".") {
 				t.Errorf("%s rests on %s: the model rests on the standard library alone", p.part(), dep)
+			}
+		}
+	}
+}
+
+// TestNodeBinary keeps Kubernetes' clients to the plugin: what runs on a node is small,
+// and asks no API server. It has the parser of label selectors.
+func TestNodeBinary(t *testing.T) {
+	for _, p := range packages(t) {
+		if p.part() != "cmd/lasthop" {
+			continue
+		}
+		for _, dep := range p.Deps {
+			if within(dep, "k8s.io/api", "k8s.io/client-go", "sigs.k8s.io") {
+				t.Errorf("cmd/lasthop rests on %s, which is for cmd/kubectl-lasthop", dep)
 			}
 		}
 	}

@@ -19,7 +19,8 @@ import (
 
 // provided are programs that nobody installs: Go, what is built here, and the
 // test itself.
-var provided = []string{"go", "gofmt", "lasthop", "bin/lasthop", "/proc/self/exe", "tools/need"}
+var provided = []string{"go", "gofmt", "lasthop", "bin/lasthop", "/proc/self/exe", "tools/need", "tools/image", "tools/kernels/boot", "tools/kernels/modules", "tools/kernels/run",
+	"kubectl", "tools/cluster/build", "tools/cluster/control", "tools/cluster/node", "../../../tools/cluster/run", "../cluster/build", "tools/kind/build", "tools/kind/image", "tools/kind/run"}
 
 // essential are the commands that a script may run before it has installed
 // anything, from packages that every Debian has.
@@ -31,14 +32,15 @@ var essential = []string{
 
 // builtins are commands of the shell itself.
 var builtins = []string{
-	":", "[", "cd", "continue", "declare", "echo", "exit", "export", "fg", "local", "printf", "read", "set", "shift", "test", "true", "type",
+	":", "[", "break", "cd", "continue", "declare", "echo", "exit", "export", "fg", "getopts", "kill", "local", "printf", "pwd", "read", "return", "set", "shift", "test", "trap",
+	"true", "type", "unset", "wait",
 }
 
 // TestNeeds compares what tools/need installs for a target with what is run
 // there: by the labs of `make demo`, by the tests, and by recipes and scripts.
 func TestNeeds(t *testing.T) {
 	needed := map[string][]string{}
-	for _, target := range []string{"demo", "build", "generate", "fmt", "lint", "test", "test-lab", "fuzz", "bench"} {
+	for _, target := range []string{"demo", "build", "plugin", "generate", "fmt", "lint", "test", "test-lab", "test-kernels", "fuzz", "bench", "bench-peers", "soak", "image-archive", "test-cluster", "test-kind"} {
 		recipe := parseShell(t, "make "+target, recipe(t, target))
 		needed[target] = append(recipe.needs(t), provided...)
 		check(t, recipe.runs, append(needed[target], essential...))
@@ -47,21 +49,49 @@ func TestNeeds(t *testing.T) {
 		s := parseShell(t, script, read(t, script))
 		check(t, s.runs, slices.Concat(s.needs(t), provided, essential))
 	}
-	var labs, tests []run
+	check(t, parseShell(t, "tools/image", read(t, "tools/image")).runs, append(needed["image-archive"], essential...))
+	// What tools/cluster/build builds and fetches.
+	built := []string{"containerd", "ctr", "kubelet"}
+	for _, script := range []string{"build", "control", "node", "run"} {
+		script = "tools/cluster/" + script
+		check(t, parseShell(t, script, read(t, script)).runs, slices.Concat(needed["test-cluster"], essential, built))
+	}
+	// What tools/kind/build builds and fetches.
+	built = []string{"containerd", "dockerd", "docker", "kind", unknown + "/kubeadm"}
+	for _, script := range []string{"build", "image", "run"} {
+		script = "tools/kind/" + script
+		check(t, parseShell(t, script, read(t, script)).runs, slices.Concat(needed["test-kind"], essential, built))
+	}
+	// All that tools/kernels/init runs is busybox's.
+	for _, script := range []string{"boot", "inside", "modules", "run"} {
+		script = "tools/kernels/" + script
+		check(t, parseShell(t, script, read(t, script)).runs, slices.Concat(needed["test-kernels"], essential))
+	}
+	var labs, tests, peers, clusters []run
 	source := &goSource{t, token.NewFileSet(), map[string]*ast.File{}}
 	for _, file := range files(t) {
 		switch {
 		case strings.HasSuffix(file, "_test.go") || strings.Contains(file, "/nstest/"):
 			tests = append(tests, source.runs(file)...)
+		case strings.HasPrefix(file, "kind/peers/"):
+			peers = append(peers, source.runs(file)...)
+		case strings.HasPrefix(file, "kind/cluster/"):
+			clusters = append(clusters, source.runs(file)...)
 		case strings.HasSuffix(file, ".go"):
 			labs = append(labs, source.runs(file)...)
+		case strings.HasPrefix(file, "cmd/lasthop/testdata/kind/") && strings.HasSuffix(file, ".txtar"):
+			check(t, scriptRuns(t, file), slices.Concat(needed["test-kind"], built))
 		case strings.HasSuffix(file, ".txtar"):
 			tests = append(tests, scriptRuns(t, file)...)
 		}
 	}
 	check(t, labs, needed["demo"])
+	// pwru takes its turn only where it is: older Debians have no package.
+	check(t, peers, append(slices.Clone(needed["bench-peers"]), "pwru"))
+	// Who wants labs on kind has both; lasthop says so where not.
+	check(t, clusters, []string{"docker", "kind"})
 	check(t, append(labs, tests...), needed["test"])
-	for _, target := range []string{"test-lab", "fuzz", "bench"} {
+	for _, target := range []string{"test-lab", "fuzz", "bench", "soak"} {
 		if !slices.Equal(needed[target], needed["test"]) {
 			t.Errorf("make %s installs %v, and make test %v", target, needed[target], needed["test"])
 		}
@@ -287,7 +317,7 @@ type goDir struct {
 }
 
 // nstest is the package through which tests run commands in namespaces.
-const nstest = `"` + module + `/probe/collect/internal/nstest"`
+const nstest = `"` + module + `/probe/netns/nstest"`
 
 // runs finds what a Go file runs through os/exec, helpers of its directory and
 // those of nstest.
@@ -302,7 +332,7 @@ func (s *goSource) runs(file string) []run {
 	}
 	f := s.parse(file)
 	if slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == nstest }) {
-		siblings = append(siblings, "probe/collect/internal/nstest/nstest.go")
+		siblings = append(siblings, "probe/netns/nstest/nstest.go")
 	}
 	starts := false
 	for _, sibling := range siblings {
