@@ -275,10 +275,14 @@ func TestNotSent(t *testing.T) {
 var frames = map[string]string{
 	"echo reply": "0a0000000001020000000002" + "0800" + "45000020000100004001b6fec6120715c6120701" + "0000abcd12340007" + "6c617374686f70",
 	"arp reply":  "0a0000000001020000000002" + "0806" + "0001080006040002" + "020000000002c6120715" + "0a0000000001c6120701",
+	"ICMPv6 echo reply": "0a0000000001020000000002" + "86dd" + "60000000000f3a40" + "fd000009000000000000000000000001" + "fd000009000000000000000000000002" +
+		"8100abcd12340007" + "6c617374686f70",
+	"ICMPv6 echo reply in IPv4": "0a0000000001020000000002" + "0800" + "4500002000010000403ab6fec6120715c6120701" + "8100abcd12340007" + "6c617374686f70",
 }
 
 func TestDecode(t *testing.T) {
 	echo := reply{kind: model.ProbeEcho, from: aloneAddr, to: nodeAddr, id: 0x1234, seq: 7}
+	echo6 := reply{kind: model.ProbeEcho, from: netip.MustParseAddr("fd00:9::1"), to: netip.MustParseAddr("fd00:9::2"), id: 0x1234, seq: 7}
 	arp := reply{kind: model.ProbeARP, from: aloneAddr, to: nodeAddr, mac: model.MAC{2, 0, 0, 0, 0, 2}}
 	edit := func(name string, at int, with byte) string {
 		b, err := hex.DecodeString(frames[name])
@@ -297,6 +301,8 @@ func TestDecode(t *testing.T) {
 		{"arp request", edit("arp reply", 21, 1), reply{}},
 		{"unreachable", edit("echo reply", 34, 3), reply{}},
 		{"a later fragment", edit("echo reply", 21, 1), reply{}},
+		{"ICMPv6 echo reply", frames["ICMPv6 echo reply"], echo6},
+		{"ICMPv6 in IPv4 after an ICMPv6 echo reply", frames["ICMPv6 echo reply in IPv4"], reply{}},
 		{"another protocol", edit("echo reply", 23, 17), reply{}},
 		{"another hardware", edit("arp reply", 18, 8), reply{}},
 		{"cut in the IP header", frames["echo reply"][:40], reply{}},
@@ -346,8 +352,8 @@ func FuzzDecode(f *testing.F) {
 		if got != fresh || ok != okFresh {
 			t.Errorf("%x is %+v, %v to a decoder that read others, %+v, %v to a new one", frame, got, ok, fresh, okFresh)
 		}
-		if ok && (!got.from.Is4() || !got.to.Is4()) {
-			t.Errorf("%x: %+v has no addresses", frame, got)
+		if ok && (!got.from.IsValid() || got.from.Is4() != got.to.Is4()) {
+			t.Errorf("%x: %+v wants two addresses of one family", frame, got)
 		}
 	})
 }

@@ -94,24 +94,32 @@ func newDecoder() *decoder {
 	return d
 }
 
+// The headers that each kind of reply has. Any other order is no reply: ICMPv6 in
+// IPv4, say, would be read with the IPv6 addresses of an earlier frame.
+var (
+	echoHeaders  = []gopacket.LayerType{layers.LayerTypeEthernet, layers.LayerTypeIPv4, layers.LayerTypeICMPv4}
+	echo6Headers = []gopacket.LayerType{layers.LayerTypeEthernet, layers.LayerTypeIPv6, layers.LayerTypeICMPv6, layers.LayerTypeICMPv6Echo}
+	arpHeaders   = []gopacket.LayerType{layers.LayerTypeEthernet, layers.LayerTypeARP}
+)
+
 // decode decodes a frame. It returns false for anything but a complete ICMP or
 // ICMPv6 echo reply or ARP reply.
 func (d *decoder) decode(frame []byte) (reply, bool) {
-	if err := d.parser.DecodeLayers(frame, &d.found); err != nil || len(d.found) == 0 {
+	if err := d.parser.DecodeLayers(frame, &d.found); err != nil {
 		return reply{}, false
 	}
-	switch d.found[len(d.found)-1] {
-	case layers.LayerTypeICMPv4:
+	switch {
+	case slices.Equal(d.found, echoHeaders):
 		if d.icmp.TypeCode != layers.CreateICMPv4TypeCode(layers.ICMPv4TypeEchoReply, 0) {
 			return reply{}, false
 		}
 		return reply{kind: model.ProbeEcho, from: addr(d.ip.SrcIP), to: addr(d.ip.DstIP), id: d.icmp.Id, seq: d.icmp.Seq}, true
-	case layers.LayerTypeICMPv6Echo:
+	case slices.Equal(d.found, echo6Headers):
 		if d.icmp6.TypeCode != layers.CreateICMPv6TypeCode(layers.ICMPv6TypeEchoReply, 0) {
 			return reply{}, false
 		}
 		return reply{kind: model.ProbeEcho, from: addr(d.ip6.SrcIP), to: addr(d.ip6.DstIP), id: d.echo6.Identifier, seq: d.echo6.SeqNumber}, true
-	case layers.LayerTypeARP:
+	case slices.Equal(d.found, arpHeaders):
 		a := &d.arp
 		if a.Operation != layers.ARPReply || a.Protocol != layers.EthernetTypeIPv4 || len(a.SourceHwAddress) != 6 || len(a.SourceProtAddress) != 4 {
 			return reply{}, false
