@@ -40,10 +40,11 @@ func findUnexplainedDrop(v *view) []finding {
 	groups := map[dropKind]*lost{}
 	add := func(d *model.Drop) {
 		k := dropKind{d.Reason, d.Location}
-		if groups[k] == nil {
-			groups[k] = &lost{}
+		if d.NeighborFailed() {
+			// One of the packets that wait is freed as failed, the others are purged.
+			k.reason = "NEIGH_FAILED"
 		}
-		groups[k].add(v, d)
+		entry(groups, k).add(v, d)
 	}
 	for d := range model.Each(v.Traffic.Drops) {
 		if d.Reason == "" && d.NoSocket() {
