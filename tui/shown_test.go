@@ -164,6 +164,25 @@ func TestNarrowKeepsTheMeaning(t *testing.T) {
 	shows(t, s, ">CRIT shop/cart-7d9f")
 }
 
+// TestPodRange has the range of this node's pods, also where only that is known.
+func TestPodRange(t *testing.T) {
+	r := kubenetNode(3)
+	r.Snapshot.Cluster.Nodes = []model.ClusterNode{
+		{Name: "another", PodCIDRs: []netip.Prefix{prefix("10.244.7.0/24")}},
+		{Name: r.Snapshot.Node.Name, PodCIDRs: []netip.Prefix{prefix("10.244.1.0/24")}},
+	}
+	for cluster, want := range map[string]string{"10.244.0.0/16": "Pod range 10.244.0.0/16; this node's 10.244.1.0/24", "": "Pod range this node's 10.244.1.0/24"} {
+		r.Snapshot.Cluster.PodCIDRs = nil
+		if cluster != "" {
+			r.Snapshot.Cluster.PodCIDRs = []netip.Prefix{prefix(cluster)}
+		}
+		s := opened(t, Options{Env: utf8Env}, 80, 24, r)
+		press(t, s, "5")
+		shows(t, s, want)
+		hides(t, s, "10.244.7.0")
+	}
+}
+
 // TestPreviewUsesTheRoom holds that a short list leaves the rest to the preview,
 // and that what is left out is told.
 func TestPreviewUsesTheRoom(t *testing.T) {

@@ -159,6 +159,10 @@ func (a *api) answer(verb, resource, namespace, name string, r *http.Request) an
 		if i := slices.IndexFunc(a.services, func(s corev1.Service) bool { return s.Name == name && s.Namespace == namespace }); i >= 0 {
 			return a.services[i]
 		}
+	case "list services":
+		var list corev1.ServiceList
+		list.Items, list.Continue = page(slices.DeleteFunc(slices.Clone(a.services), func(s corev1.Service) bool { return s.Namespace != namespace }), r)
+		return list
 	case "list pods":
 		var list corev1.PodList
 		for _, p := range a.pods {

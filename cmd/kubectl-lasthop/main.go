@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -18,6 +19,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/klog/v2"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
 )
 
@@ -37,7 +39,11 @@ var release = "dev"
 func main() {
 	quiet()
 	ctx, asked, stop := interruptible()
-	code := run(ctx, asked, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	args := os.Args[1:]
+	if strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe") == completer {
+		args = append([]string{cobra.ShellCompRequestCmd}, args...)
+	}
+	code := run(ctx, asked, args, os.Stdin, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }
@@ -99,10 +105,13 @@ func run(ctx context.Context, asked <-chan struct{}, args []string, stdin io.Rea
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	o.register(cmd.Flags())
+	cmd.ValidArgsFunction = o.complete
+	cmd.RegisterFlagCompletionFunc("to", o.completeTo) //nolint:errcheck // the flag is there
+	flags.Complete(cmd)
 	cmd.SetArgs(args)
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
-	err := cmd.Execute()
+	err := cmd.ExecuteContext(ctx)
 	if err == nil {
 		return status
 	}

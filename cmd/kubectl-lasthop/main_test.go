@@ -27,7 +27,13 @@ import (
 // or when it is asked to.
 const pretended = "LASTHOP_TEST_STATUS"
 
+// completing is the variable that makes the test the plugin itself.
+const completing = "LASTHOP_TEST_COMPLETE"
+
 func TestMain(m *testing.M) {
+	if os.Getenv(completing) != "" && filepath.Base(os.Args[0]) == completer {
+		main()
+	}
 	if status := os.Getenv(pretended); status != "" && os.Args[1] != "-test.run" {
 		os.Exit(pretend(status, os.Args[1:]))
 	}
@@ -64,6 +70,7 @@ func pretend(status string, args []string) int {
 		signal.Notify(asked, syscall.SIGINT, syscall.SIGTERM)
 		fmt.Fprintln(os.Stderr, "watching")
 		<-asked
+		fmt.Fprintln(os.Stderr, "interrupted")
 		return exitInterrupted
 	}
 	code, err := strconv.Atoi(status)
@@ -288,7 +295,7 @@ func TestInterrupt(t *testing.T) {
 	a := newAPI(t)
 	t.Setenv(pretended, "wait")
 	up := &sayer{text: "watching", said: make(chan struct{})}
-	if r := pluginFor(t, up.said, up, "watch", "node1"); r.status != exitInterrupted {
+	if r := pluginFor(t, up.said, up, "watch", "node1"); r.status != exitInterrupted || !strings.HasSuffix(r.stderr, "interrupted\n") {
 		t.Errorf("status %d: %s", r.status, r.stderr)
 	}
 	a.removed()
@@ -324,8 +331,10 @@ func TestReaderLeft(t *testing.T) {
 		<-up.said
 		near.Close()
 	}()
-	if status := run(t.Context(), nil, []string{"watch", "node1", "--image=x"}, strings.NewReader(""), far, up); status != exitClean {
-		t.Errorf("status %d", status)
+	var stderr bytes.Buffer
+	status := run(t.Context(), nil, []string{"watch", "node1", "--image=x"}, strings.NewReader(""), far, io.MultiWriter(&stderr, up))
+	if said := stderr.String(); status != exitClean || !strings.HasSuffix(said, "watching\n") {
+		t.Errorf("status %d: %s", status, said)
 	}
 	a.removed()
 }

@@ -140,6 +140,14 @@ func (p *passedFlag) Set(value string) error {
 	return nil
 }
 
+// Words are those of the value.
+func (p *passedFlag) Words() []string {
+	if w, ok := p.Value.(flags.Worded); ok {
+		return w.Words()
+	}
+	return nil
+}
+
 // onOff is a switch.
 type onOff bool
 

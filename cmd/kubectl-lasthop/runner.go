@@ -48,6 +48,8 @@ type runner struct {
 	// recordings is the directory of the nodes' recordings that are judged together;
 	// empty where each node judges for itself.
 	recordings string
+	// left says that the reader of watch has gone away.
+	left atomic.Bool
 }
 
 func (r *runner) say(format string, args ...any) {
@@ -91,7 +93,6 @@ func (r *runner) watch(ctx context.Context, targets []target, known *facts) (int
 	defer cancel()
 	asked, end := r.asked, make(chan struct{})
 	r.asked = end
-	var left atomic.Bool
 	go func() {
 		defer close(end)
 		again := time.NewTicker(time.Second)
@@ -99,7 +100,7 @@ func (r *runner) watch(ctx context.Context, targets []target, known *facts) (int
 		for {
 			select {
 			case <-again.C:
-				if left.Store(readerLeft(r.stdout)); left.Load() {
+				if r.left.Store(readerLeft(r.stdout)); r.left.Load() {
 					return
 				}
 			case <-asked:
@@ -110,7 +111,7 @@ func (r *runner) watch(ctx context.Context, targets []target, known *facts) (int
 		}
 	}()
 	status, err := r.each(ctx, targets, known)
-	if left.Load() {
+	if r.left.Load() {
 		return exitClean, err
 	}
 	return status, err
@@ -289,11 +290,26 @@ func (r *runner) on(ctx context.Context, i int, t target, known *facts) (out out
 		}()
 		near.Stderr = lines
 	}
+	// That it was interrupted is no news to who has left.
+	near.Stderr = until{near.Stderr, &r.left}
 	out.status, out.err = r.cluster.Run(ctx, session.Options{
 		Namespace: cmp.Or(r.debugNamespace, r.cluster.namespace), Node: t.node,
 		Image: r.image, Profile: r.profile.Value, Deadline: r.limit(),
 	}, start, near, r.say)
 	return out
+}
+
+// until is a stream that takes no more once over is true.
+type until struct {
+	to   io.Writer
+	over *atomic.Bool
+}
+
+func (u until) Write(p []byte) (int, error) {
+	if u.over.Load() {
+		return len(p), nil
+	}
+	return u.to.Write(p)
 }
 
 // takeTerminal makes the terminal here that of the command, until restore.

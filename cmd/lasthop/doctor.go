@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lasthop/lasthop/cmd/flags"
+	"github.com/lasthop/lasthop/probe/collect"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
 	"github.com/lasthop/lasthop/probe/report"
@@ -166,7 +167,13 @@ func (e *examination) take(s *model.Snapshot) {
 		e.missing = "this network namespace has no link but the loopback; --netns names another"
 	}
 	for _, src := range s.Sources {
-		e.Sources = append(e.Sources, row{Name: src.Name, Status: string(src.Status), Detail: src.Detail})
+		r := row{Name: src.Name, Status: string(src.Status), Detail: src.Detail}
+		// doctor itself takes no such file.
+		if before, _, unknown := strings.Cut(src.Detail, collect.NodesUnknown); unknown {
+			r.Detail = before + collect.NodesUnknown
+			r.Remedy = "check takes them with --nodes FILE; kubectl lasthop check gives them"
+		}
+		e.Sources = append(e.Sources, r)
 	}
 }
 

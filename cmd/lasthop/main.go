@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/remote"
 	"github.com/lasthop/lasthop/kind/scenario"
 	"github.com/lasthop/lasthop/probe/collect"
@@ -219,6 +220,9 @@ func (a *app) root() *cobra.Command {
 	root.SetErr(a.stderr)
 	root.AddCommand(a.checkCommand(), a.explainCommand(), a.watchCommand(), a.recordCommand(), a.replayCommand(), a.labCommand(), a.demoCommand(), a.findingsCommand(), a.doctorCommand(), a.schemaCommand(), a.versionCommand())
 	root.InitDefaultCompletionCmd()
+	for _, cmd := range append(root.Commands(), root) {
+		flags.Complete(cmd)
+	}
 	if completion, _, err := root.Find([]string{"completion"}); err == nil {
 		completion.RunE = func(cmd *cobra.Command, args []string) error {
 			return usagef("completion: want bash, fish, powershell or zsh; see `%s --help`", cmd.CommandPath())

@@ -343,6 +343,9 @@ func (r *reading) finish() {
 	}
 }
 
+// NodesUnknown is what the source nodes lacks where no file of them was given.
+const NodesUnknown = "the cluster's nodes are not known"
+
 // readCluster sets the pod ranges, the other nodes and the cloud's network.
 func (r *reading) readCluster() {
 	r.s.Cluster.Nodes = r.c.nodes
@@ -362,7 +365,7 @@ func (r *reading) readCluster() {
 	}
 	var err error
 	if r.c.options.NodesFile == "" {
-		err = errors.New("the cluster's nodes are not known: --nodes FILE tells them")
+		err = errors.New(NodesUnknown + ": --nodes FILE tells them")
 	}
 	r.report(model.SourceNodes, strings.Join(details, "; "), len(r.s.Cluster.PodCIDRs) > 0, err)
 	if len(r.c.options.RoutesFiles) > 0 {

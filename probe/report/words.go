@@ -192,8 +192,8 @@ func named(names map[netip.Addr]string, text string, as func(name, address strin
 			}
 			a = ap.Addr()
 		}
-		if name := names[a]; inKubernetes(name) && !strings.Contains(text, name) {
-			words[i] = strings.Replace(word, trimmed, as(name, trimmed), 1)
+		if name := names[a]; inKubernetes(name) && !strings.Contains(text, spoken(name)) {
+			words[i] = strings.Replace(word, trimmed, as(spoken(name), trimmed), 1)
 		}
 	}
 	return strings.Join(words, " ")
@@ -213,7 +213,15 @@ func inKubernetes(name string) bool {
 
 // Named is an address behind its name, if it has one.
 func Named(names map[netip.Addr]string, a netip.Addr) string {
-	return strings.TrimSpace(names[a] + " " + addrText(a))
+	return strings.TrimSpace(spoken(names[a]) + " " + addrText(a))
+}
+
+// spoken is a name as one says it: a node that is called node1 is no "node node1".
+func spoken(name string) string {
+	if own, ok := strings.CutPrefix(name, "node "); ok && strings.HasPrefix(own, "node") {
+		return own
+	}
+	return name
 }
 
 // bounded cuts a list to as many rows as a person reads.
@@ -352,7 +360,7 @@ func PathEnds(names map[netip.Addr]string, p *model.Path) (from, to string) {
 			// It is the pod's own, not the node's.
 			a = p.Pod
 		}
-		return strings.TrimSpace(names[a] + " " + text)
+		return strings.TrimSpace(spoken(names[a]) + " " + text)
 	}
 	to = addrText(p.To)
 	if p.Port != 0 {

@@ -49,7 +49,10 @@ func TestProse(t *testing.T) {
 				{Namespace: "shop", Name: "db", Addresses: []netip.Addr{addr("10.244.1.7")}},
 				{Namespace: "shop", Name: "stale", Addresses: []netip.Addr{addr("10.244.0.5")}},
 			},
-			Nodes: []model.ClusterNode{{Name: "aks-1", Addresses: []netip.Addr{addr("10.240.0.4")}}, {Name: "aks-2", Addresses: []netip.Addr{addr("10.240.0.5")}}},
+			Nodes: []model.ClusterNode{
+				{Name: "aks-1", Addresses: []netip.Addr{addr("10.240.0.4")}}, {Name: "aks-2", Addresses: []netip.Addr{addr("10.240.0.5")}},
+				{Name: "node3", Addresses: []netip.Addr{addr("10.240.0.6")}},
+			},
 		},
 	}
 	names := report.Called(s)
@@ -59,6 +62,7 @@ func TestProse(t *testing.T) {
 		"from fd00::5 to [fd00::5]:80.":            "from shop/cart (fd00::5) to shop/cart ([fd00::5]:80).",
 		"goes out as 10.244.1.7:8080":              "goes out as shop/db (10.244.1.7:8080)",
 		"nobody (10.244.1.7) replies; 10.240.0.5:": "nobody (shop/db (10.244.1.7)) replies; node aks-2 (10.240.0.5):",
+		"default via 10.240.0.6 dev eth0":          "default via node3 (10.240.0.6) dev eth0",
 		"shop/cart lost 10.244.0.5":                "shop/cart lost 10.244.0.5",
 		"10.244.0.5/32 dev veth0":                  "10.244.0.5/32 dev veth0",
 		"10.240.0.4 and 10.244.0.9 and 10.9.9.9":   "10.240.0.4 and 10.244.0.9 and 10.9.9.9",

@@ -280,7 +280,13 @@ func key(name string) bool {
 
 func (d *Data) cluster(p *page) {
 	c := d.Reading.Snapshot.Cluster
-	p.field("Pod range", cmp.Or(texts(c.PodCIDRs), "not known"))
+	ranges := texts(c.PodCIDRs)
+	for n := range model.Each(c.Nodes) {
+		if n.Name == d.Reading.Snapshot.Node.Name && len(n.PodCIDRs) > 0 {
+			ranges = strings.TrimPrefix(ranges+"; this node's "+texts(n.PodCIDRs), "; ")
+		}
+	}
+	p.field("Pod range", cmp.Or(ranges, "not known"))
 	nodes := d.why(model.SourceNodes)
 	if len(c.Nodes) > 0 {
 		nodes = report.Plural(len(c.Nodes), "node")
@@ -304,7 +310,7 @@ func (d *Data) conntrack(p *page) {
 func (d *Data) links(p *page) {
 	s := d.Reading.Snapshot
 	p.title(report.Plural(len(s.Links), "link"))
-	cols := []Column{{Title: "IFX", Width: 4, Right: true}, {Title: "LINK", Width: 15, Fit: true}, {Title: "ROLE", Width: 8, Fit: true},
+	cols := []Column{{Title: "IFINDEX", Width: 7, Right: true}, {Title: "LINK", Width: 15, Fit: true}, {Title: "ROLE", Width: 8, Fit: true},
 		{Title: "STATE", Width: 10, Fit: true}, {Title: "MTU", Width: 5, Right: true}, {Title: "MAC", Width: 17}, {Title: "ADDRESS"}}
 	l := List{By: -1, Cursor: -1}
 	for x := range model.Each(s.Links) {

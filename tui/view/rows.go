@@ -48,7 +48,7 @@ var (
 		{Title: "IN/S", Width: 6, Right: true},
 		{Title: "DROPS", Width: 6, Right: true},
 		{Title: "WORST", Width: 5},
-		{Title: "IFX", Width: 4, Right: true, From: 96},
+		{Title: "IFINDEX", Width: 7, Right: true, From: 96},
 		{Title: "MAC", Width: 17, From: 124},
 		{Title: "OUT TREND", Width: 12, From: 100},
 	}

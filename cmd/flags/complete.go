@@ -1,0 +1,33 @@
+package flags
+
+import (
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/lasthop/lasthop/probe/diagnose"
+)
+
+// Worded is a flag whose values are known words.
+type Worded interface{ Words() []string }
+
+// Words are all that the flag takes.
+func (c *Choice) Words() []string { return c.Of }
+
+// Words are the codes of all findings.
+func (c *Codes) Words() []string {
+	var out []string
+	for _, p := range diagnose.Catalogue() {
+		out = append(out, string(p.Code))
+	}
+	return out
+}
+
+// Complete has the shell propose the words of the command's flags.
+func Complete(cmd *cobra.Command) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if w, ok := f.Value.(Worded); ok && len(w.Words()) > 0 {
+			// It fails only for a flag that is not there.
+			cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(w.Words(), cobra.ShellCompDirectiveNoFileComp)) //nolint:errcheck // see above
+		}
+	})
+}
