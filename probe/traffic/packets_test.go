@@ -2,6 +2,7 @@ package traffic
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -9,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
+	"github.com/vishvananda/netlink"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -87,50 +88,75 @@ func TestLegs(t *testing.T) {
 	}
 }
 
-// TestOrigin sends a packet out of a link that came in by another, or by none.
-// What arrives has come from nowhere yet.
-func TestOrigin(t *testing.T) {
-	const (
-		uplink, inner = 7, 9
-		// The place of ingress_ifindex in struct __sk_buff, and its size.
-		origin, size = 36, 192
-	)
-	tests := []struct {
+// TestOrigin has the node send a pod what came to it by an uplink, by another link, by
+// one that is not watched, and its own. What arrives has come from nowhere yet.
+func TestOrigin(t *testing.T) { eachMode(t, testOrigin) }
+
+func testOrigin(t *testing.T, mode string) {
+	ends := newTwoEnds(t)
+	setMAC(t, ends)
+	ends.forwarding(t)
+	links, local := []Link{ends.nodeLink}, []Local{{Addr: podIP}, {Addr: nodeIP, Node: true}}
+	origins := []struct {
 		name         string
-		from         uint32
+		from         *net.UDPConn
 		inner, outer uint64
 	}{
-		{name: "the node itself"},
-		{name: "an uplink", from: uplink, outer: 1},
-		{name: "another link", from: inner, inner: 1},
-		{name: "a link that is not watched", from: 12, inner: 1},
+		{name: "the node itself", from: ends.nodeConn},
+		{name: "an uplink", outer: 1},
+		{name: "another link", inner: 1},
+		{name: "a link that is not watched", inner: 1},
 	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			b := newBench(t, Link{})
-			for _, l := range []Link{{Index: uplink, Name: "up", Uplink: true}, {Index: inner, Name: "in"}} {
-				if err := b.setLink(l); err != nil {
-					t.Fatal(err)
-				}
-			}
-			skb := make([]byte, size)
-			binary.NativeEndian.PutUint32(skb[origin:], tt.from)
-			for _, d := range []model.Direction{model.Egress, model.Ingress} {
-				if _, err := b.program(d).Run(&ebpf.RunOptions{Data: udpPacket(t, node, pod), Context: skb}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			tr := b.traffic()
-			for s, a := range map[model.Side]netip.Addr{model.AsSource: node, model.AsDestination: pod} {
-				out, in := hopOf(tr, a.String(), model.Egress, s), hopOf(tr, a.String(), model.Ingress, s)
-				if out.Packets != 1 || out.FromInside != tt.inner || out.FromUplink != tt.outer {
-					t.Errorf("as %s: %d packets, inner %d, outer %d", s, out.Packets, out.FromInside, out.FromUplink)
-				}
-				if in.Packets != 1 || in.FromInside+in.FromUplink > 0 {
-					t.Errorf("in, as %s: %d packets, inner %d, outer %d", s, in.Packets, in.FromInside, in.FromUplink)
-				}
-			}
+	for i := range origins[1:] {
+		gateway, sender := netip.AddrFrom4([4]byte{10, 78, byte(i), 1}), netip.AddrFrom4([4]byte{10, 78, byte(i), 2})
+		far := newNS(t)
+		near, _ := veth(t, ends.node, fmt.Sprintf("near%d", i), gateway.String()+"/24", far, "far", sender.String()+"/24")
+		inside(t, far, func() error {
+			_, all, _ := net.ParseCIDR("0.0.0.0/0")
+			return netlink.RouteAdd(&netlink.Route{Gw: gateway.AsSlice(), Dst: all})
 		})
+		o := &origins[i+1]
+		o.from = listen(t, far, sender)
+		local = append(local, Local{Addr: sender})
+		near.Uplink = o.outer > 0
+		if o.name != "a link that is not watched" {
+			links = append(links, near)
+		}
+	}
+	e := open(t, Config{NS: ends.node, Attach: mode})
+	if err := errors.Join(e.SetLocal(local), e.Attach(links)); err != nil {
+		t.Fatal(err)
+	}
+	var want model.HopCount
+	for _, o := range origins {
+		sender := netip.MustParseAddrPort(o.from.LocalAddr().String()).Addr()
+		if _, err := o.from.WriteToUDPAddrPort([]byte("sent"), netip.AddrPortFrom(podIP, 7000)); err != nil {
+			t.Fatal(err)
+		}
+		if err := ends.podConn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, from, err := ends.podConn.ReadFromUDPAddrPort(make([]byte, 9)); err != nil || from.Addr() != sender {
+			t.Fatalf("%s: received from %s, %v", o.name, from, err)
+		}
+		tr := poll(t, e)
+		out := hopOf(tr, sender.String(), model.Egress, model.AsSource)
+		if out.Packets != 1 || out.FromInside != o.inner || out.FromUplink != o.outer {
+			t.Errorf("%s, as source: %d packets, %d from inside, %d from an uplink", o.name, out.Packets, out.FromInside, out.FromUplink)
+		}
+		want.Packets++
+		want.FromInside += o.inner
+		want.FromUplink += o.outer
+		out = hopOf(tr, podIP.String(), model.Egress, model.AsDestination)
+		if out.Packets != want.Packets || out.FromInside != want.FromInside || out.FromUplink != want.FromUplink {
+			t.Errorf("with %s, as destination: %d packets, %d from inside, %d from an uplink; want %d, %d, %d", o.name,
+				out.Packets, out.FromInside, out.FromUplink, want.Packets, want.FromInside, want.FromUplink)
+		}
+		for _, h := range tr.Hops {
+			if h.Direction == model.Ingress && (h.Packets == 0 || h.FromInside+h.FromUplink > 0) {
+				t.Errorf("%s arrived: %+v", o.name, h)
+			}
+		}
 	}
 }
 
