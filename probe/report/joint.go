@@ -130,10 +130,13 @@ func (r Joint) Silence() string {
 		}
 	}
 	verdict := fmt.Sprintf("no loss seen on %s nor between them", Plural(whole, "node"))
+	if whole == 0 {
+		verdict = "no finding, but silence proves nothing on any of these nodes (see below)"
+	}
 	if len(r.Focus) > 0 {
 		verdict = "for the pods asked about: " + verdict
 	}
-	if n := len(r.Nodes) - whole; n > 0 {
+	if n := len(r.Nodes) - whole; n > 0 && whole > 0 {
 		verdict += fmt.Sprintf("; of %s nothing is concluded from silence (see below)", Plural(n, "other node"))
 	}
 	return strings.Join(append([]string{verdict}, r.Limits...), "; ")
