@@ -199,7 +199,7 @@ func recordOnce(t *testing.T, l *lab.Lab, name string, started func() error, mor
 		t.Error(err)
 	}
 	if s.Expect.Healthy() {
-		for _, wrong := range unanswered(l.Stats()) {
+		for _, wrong := range unanswered(l.Stats(), 0) {
 			t.Error(wrong)
 		}
 	}

@@ -61,7 +61,7 @@ traffic:
 			if err := stop(); err != nil {
 				t.Error(err)
 			}
-			for _, wrong := range unanswered(l.Stats()) {
+			for _, wrong := range unanswered(l.Stats(), 0) {
 				t.Error(wrong)
 			}
 			t.Logf("%s", out)

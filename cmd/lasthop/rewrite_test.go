@@ -39,7 +39,7 @@ func TestRewrittenRules(t *testing.T) {
 			if err := stop(); err != nil {
 				t.Error(err)
 			}
-			for _, wrong := range unanswered(l.Stats()) {
+			for _, wrong := range unanswered(l.Stats(), 0) {
 				t.Error(wrong)
 			}
 		})

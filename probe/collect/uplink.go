@@ -44,11 +44,12 @@ func (v *view) link(index int) *model.Link {
 // defaults returns the next hops of the default routes of the main table, and of
 // those default routes in other tables whose gateway is in a network of their link:
 // policy routing to a second network card. Plugins have tables with default routes
-// too, through links of their own, whose addresses are in no network.
+// too, through links of their own, whose addresses are in no network. Two halves of all
+// addresses are a default route as well: so VPNs get ahead of the node's own.
 func defaults(routes []model.Route, links []model.Link) []model.Route {
 	var out []model.Route
 	for _, r := range routes {
-		if !r.Dst.IsValid() || r.Type != "unicast" || r.Dst.Bits() > 0 {
+		if !r.Dst.IsValid() || r.Type != "unicast" || r.Dst.Bits() > 1 {
 			continue
 		}
 		for _, hop := range append([]model.Route{r}, r.NextHops...) {

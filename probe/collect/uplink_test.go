@@ -53,6 +53,17 @@ func TestUplinks(t *testing.T) {
 		{"a NIC", view{links: []model.Link{link(2, "nic", "", 0, 0, -1)}, routes: []model.Route{def(2)}}, []string{"nic"}},
 		{"a veth, as on kind", view{links: []model.Link{link(2, "nic", "veth", 0, 8, 0)}, routes: []model.Route{def(2)}}, []string{"nic"}},
 		{
+			"a VPN that takes all, by two halves",
+			view{
+				links: []model.Link{link(2, "nic", "", 0, 0, -1), link(3, "vpn", "tun", 0, 0, -1)},
+				routes: []model.Route{
+					def(2), {Table: 254, Dst: netip.MustParsePrefix("0.0.0.0/1"), IfIndex: 3, Type: "unicast"},
+					{Table: 254, Dst: netip.MustParsePrefix("128.0.0.0/1"), IfIndex: 3, Type: "unicast"},
+				},
+			},
+			[]string{"nic", "vpn"},
+		},
+		{
 			"two paths",
 			view{
 				links:  []model.Link{link(2, "nic0", "", 0, 0, -1), link(3, "nic1", "", 0, 0, -1)},

@@ -425,8 +425,18 @@ func TestDiagnose(t *testing.T) {
 			for range 3 {
 				n.flow("172.20.1.5", "172.20.3.9", false)
 			}
+			n.flow("172.20.3.9", "172.20.1.5", false)
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.3.9"}},
+		{"replies that come in and that connection tracking does not see: it tracks one way alone, or they are dropped before", func() *node {
+			n := kubenet()
+			n.answered("172.20.1.5", "172.20.2.9")
+			n.peer("172.20.1.5", "172.20.3.9", datagram, datagram)
+			for range 3 {
+				n.flow("172.20.1.5", "172.20.3.9", false)
+			}
+			return n
+		}, nil},
 		{"ICMP errors about one address: the other node has no such pod", func() *node {
 			n := kubenet()
 			n.answered("172.20.1.5", "10.50.0.5")

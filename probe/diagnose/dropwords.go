@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -12,8 +13,9 @@ type dropWords struct {
 	matches func(*model.Drop) bool
 	// what is a clause, fix what helps where packets were dropped at a link.
 	what, fix string
-	// broken is set where no healthy network drops so for long.
-	broken bool
+	// broken is set where no healthy network drops so for long, ordinary where every
+	// healthy one may.
+	broken, ordinary bool
 }
 
 // manyRefused is more packets than bad luck spoils in a window.
@@ -45,18 +47,19 @@ var knownReasons = []dropWords{
 		matches: func(d *model.Drop) bool {
 			return d.Transmitting() && (strings.HasPrefix(string(d.Reason), "QDISC_") || strings.HasPrefix(string(d.Reason), "FQ_"))
 		},
-		what: "the link's queue was full: more is sent than it lets pass, as with a pod's bandwidth limit",
-		fix:  "tc -s qdisc show # at the pod's link and inside of the pod; the pod's annotations kubernetes.io/ingress-bandwidth and egress-bandwidth set such limits",
+		what:     "the link's queue was full: more is sent than it lets pass, as with a pod's bandwidth limit",
+		fix:      "tc -s qdisc show # at the pod's link and inside of the pod; the pod's annotations kubernetes.io/ingress-bandwidth and egress-bandwidth set such limits",
+		ordinary: true,
 	},
 	{
 		matches: func(d *model.Drop) bool { return d.Expired() && d.Reason != "" },
 		what:    "its TTL or hop limit ran out here, as that of what traceroute sends does",
-		fix:     "look at who sends them: tcpdump -nv 'ip[8] < 2 or ip6[7] < 2'",
+		fix:     "look at who sends them: tcpdump -nv 'ip[8] < 2 or ip6[7] < 2'", ordinary: true,
 	},
 	{
 		matches: func(d *model.Drop) bool { return d.Reason == "CPU_BACKLOG" },
 		what:    "a processor's queue of received packets was full",
-		fix:     "look at the load of interrupts: cat /proc/net/softnet_stat; a larger net.core.netdev_max_backlog helps against bursts",
+		fix:     "look at the load of interrupts: cat /proc/net/softnet_stat; a larger net.core.netdev_max_backlog helps against bursts", ordinary: true,
 	},
 	{
 		matches: func(d *model.Drop) bool { return strings.HasPrefix(string(d.Reason), "FRAG_") },
@@ -66,7 +69,18 @@ var knownReasons = []dropWords{
 	{
 		matches: func(d *model.Drop) bool { return d.Reason == "IP_NOPROTO" || d.Reason == "UNHANDLED_PROTO" },
 		what:    "the receiver has nothing that takes this protocol",
-		fix:     "look at who sends it, and whether the receiver should have a tunnel or socket for it",
+		fix:     "look at who sends it, and whether the receiver should have a tunnel or socket for it", ordinary: true,
+	},
+	{
+		matches: (*model.Drop).Netfilter,
+		what: "a rule dropped them that lasthop does not read, or not whole: one of nftables' families arp and netdev, one that asks a map, " +
+			"or a program behind a queue",
+		fix: "nft list ruleset",
+	},
+	{
+		matches: func(d *model.Drop) bool { return d.Location == "vxlan_xmit" },
+		what:    "the tunnel has no entry for the next hop's MAC, so that no node is known to send it to",
+		fix:     "bridge fdb show # the tunnel's entries are those of the other nodes' tunnels (dst); restart the agent that writes them",
 	},
 	{
 		matches: func(d *model.Drop) bool { return d.NeighborFailed() },
@@ -76,7 +90,7 @@ var knownReasons = []dropWords{
 	{
 		matches: func(d *model.Drop) bool { return d.Reason == "IPV6DISABLED" },
 		what:    "IPv6 is disabled on the link that it came to",
-		fix:     "sysctl -a | grep disable_ipv6 # in the namespace where they are dropped",
+		fix:     "sysctl -a | grep disable_ipv6 # in the namespace where they are dropped", ordinary: true,
 	},
 }
 
@@ -113,15 +127,51 @@ func (l *lost) lasting() bool {
 	return last.Sub(first) >= 2*settled
 }
 
+// nothingPasses are two ends whose drops go on while no flow between them was replied
+// to, those that lost most. They are not valid where there are none, or where healthy
+// networks drop so: by limits, and what is asked at once of IPv6 on a node that leads
+// nowhere by it.
+func (v *view) nothingPasses(l *lost) (most pair) {
+	if !v.Has(model.SourceConntrack) {
+		return most
+	}
+	byPair := map[pair]*lost{}
+	for _, d := range l.drops {
+		w := wordsOf(d)
+		if w != nil && w.ordinary || whatWasFull(d) != "" || !d.Src.IsGlobalUnicast() || !d.Dst.IsGlobalUnicast() ||
+			d.Src.Is6() && d.LookupRefused() && !hasDefault(v, true) {
+			continue
+		}
+		entry(byPair, pair{d.Src, d.Dst}).add(v, d)
+	}
+	for f := range model.Each(v.Flows) {
+		if f.Replied {
+			for _, t := range []model.Tuple{f.Original, f.Reply} {
+				delete(byPair, pair{t.Src, t.Dst})
+				delete(byPair, pair{t.Dst, t.Src})
+			}
+		}
+	}
+	var packets uint64
+	for k, of := range byPair {
+		if of.lasting() && (of.packets > packets || of.packets == packets && cmp.Or(k.local.Compare(most.local), k.remote.Compare(most.remote)) < 0) {
+			most, packets = k, of.packets
+		}
+	}
+	return most
+}
+
 // tell adds the words for a drop to a finding.
 func (v *view) tell(f *model.Finding, l *lost, d *model.Drop) {
-	w := wordsOf(d)
-	if w == nil {
-		return
+	if w := wordsOf(d); w != nil {
+		f.Why += fmt.Sprintf(" That means: %s.", w.what)
+		f.Fix[0] = w.fix
+		if w.broken && l.lasting() {
+			f.Severity = model.Warning
+		}
 	}
-	f.Why += fmt.Sprintf(" That means: %s.", w.what)
-	f.Fix[0] = w.fix
-	if w.broken && l.lasting() {
+	if ends := v.nothingPasses(l); ends.local.IsValid() {
 		f.Severity = model.Warning
+		observe(f, model.SourceConntrack, "no flow between %s and %s was replied to", ends.local, ends.remote)
 	}
 }

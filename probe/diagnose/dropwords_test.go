@@ -57,6 +57,22 @@ func TestSeverityOfDrops(t *testing.T) {
 		}, []string{"warning UnexplainedDrop IP_LOCALNET at ip_route_input_slow"}},
 		{"a queue is full, as with a bandwidth limit", func() *node { return lasting("QDISC_DROP", "__dev_queue_xmit", "172.20.1.5") },
 			[]string{"info UnexplainedDrop QDISC_DROP at __dev_queue_xmit"}},
+		{"nothing passes between two, and no rule that is read drops it", func() *node { return lasting("NETFILTER_DROP", "nft_do_chain", "172.20.1.5") },
+			[]string{"warning UnexplainedDrop NETFILTER_DROP at nft_do_chain"}},
+		{"the tunnel knows nobody for the next hop", func() *node { return lasting("NO_TX_TARGET", "vxlan_xmit", "172.20.1.5") },
+			[]string{"warning UnexplainedDrop NO_TX_TARGET at vxlan_xmit"}},
+		{"some of it passes", func() *node {
+			n := lasting("NETFILTER_DROP", "nft_do_chain", "172.20.1.5")
+			n.flow(far, "172.20.1.5", true)
+			return n
+		}, []string{"info UnexplainedDrop NETFILTER_DROP at nft_do_chain"}},
+		{"what passes is not known", func() *node {
+			n := lasting("NETFILTER_DROP", "nft_do_chain", "172.20.1.5")
+			n.lose(model.SourceConntrack, model.Missing)
+			return n
+		}, []string{"info UnexplainedDrop NETFILTER_DROP at nft_do_chain"}},
+		{"what traceroute sends", func() *node { return lasting("IP_INHDR", "ip_forward", "172.20.1.5") },
+			[]string{"info UnexplainedDrop IP_INHDR at ip_forward"}},
 		{"a pod looks for whoever is there", func() *node {
 			n := kubenet()
 			n.vacant(40)

@@ -22,6 +22,8 @@ type flowState struct {
 	// accepted is true when the remote end began a TCP connection in the window
 	// and acknowledged the reply to it.
 	accepted bool
+	// begunThere is true when the remote end began any flow.
+	begunThere bool
 	// silent is one of the flows without a reply.
 	silent *model.Flow
 }
@@ -42,7 +44,7 @@ func (v *view) indexFlows() {
 	}
 	for f := range model.Each(v.Flows) {
 		if back := v.flows[pair{local: f.Reply.Src, remote: f.Reply.Dst}]; back != nil {
-			back.known = true
+			back.known, back.begunThere = true, true
 			if f.State == "SYN_RECV" {
 				back.halfOpen++
 			}

@@ -66,13 +66,13 @@ func withoutDefault(v *view, six bool, l *lost) finding {
 	if i := slices.IndexFunc(l.drops, (*model.Drop).ReverseFiltered); i >= 0 {
 		link = l.drops[i].Link
 		f.Why += " What comes from there the reverse path filter refuses, since no way leads back."
-	} else if i := v.anUplink(); i != 0 {
-		link = v.linkName(i)
 	} else if card := downCard(v); card != nil {
 		link = card.Name
 		f.Why += fmt.Sprintf(" %s %s, and the routes by it went with it.", link, dead(card))
 		observe(&f, model.SourceLinks, "%s %s", link, dead(card))
 		f.Fix = append(f.Fix, raise(card))
+	} else if i := v.anUplink(); i != 0 {
+		link = v.linkName(i)
 	}
 	if !slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool { return !v.remote(p.Addr()).IsValid() }) {
 		f.Confidence = model.Likely

@@ -49,7 +49,7 @@ func findMissingNodeRoute(v *view) []finding {
 		return nil
 	}
 	siblings := nodeRoutes(v)
-	if len(siblings) == 0 && !keepsNodeRoutes(v.Node.Plugin) {
+	if len(siblings) == 0 && !keepsNodeRoutes(v.Node.Plugin) && downTunnel(v) == nil {
 		return nil
 	}
 	out := routeless(v, siblings)
@@ -102,10 +102,10 @@ func repliesInVain(p *model.Peer) bool {
 }
 
 // unlike reports whether more than the silence of one address shows that a route is
-// missing here: the node has routes to others' pods, its plugin always writes them,
-// or several addresses are silent while others beyond the uplink reply.
+// missing here: the node has routes to others' pods, its plugin always writes them, a
+// tunnel is down, or several addresses are silent while others beyond the uplink reply.
 func (g *unrouted) unlike(v *view, siblings []*model.Route) bool {
-	return len(siblings) > 0 || v.Node.Plugin == "kindnet" ||
+	return len(siblings) > 0 || v.Node.Plugin == "kindnet" || downTunnel(v) != nil ||
 		len(g.remotes) > 1 && len(answering(v, g.cidr.Contains)) > 0
 }
 
@@ -133,11 +133,19 @@ func routeless(v *view, siblings []*model.Route) []finding {
 	}
 	var out []finding
 	for _, cidr := range slices.SortedFunc(maps.Keys(groups), comparePrefix) {
-		if g := groups[cidr]; g.packets >= minDrops && !beyondRouter(v, cidr) {
+		if g := groups[cidr]; g.packets >= minDrops && !beyondRouter(v, cidr) && !v.lacksAllRoutes(cidr, siblings) {
 			out = append(out, withoutNodeRoute(v, g, siblings))
 		}
 	}
 	return out
+}
+
+// lacksAllRoutes reports whether more is missing than the route to one range: the card is
+// down by which all went, or there is no default route nor any sign that such ranges
+// have routes of their own.
+func (v *view) lacksAllRoutes(cidr netip.Prefix, siblings []*model.Route) bool {
+	return !hasDefault(v, false) &&
+		(downCard(v) != nil || len(siblings) == 0 && v.nodeOf(cidr) == nil && v.Node.Plugin != "kindnet")
 }
 
 // keepsNodeRoutes reports whether a plugin's nodes commonly have routes to each
@@ -230,5 +238,19 @@ func withoutNodeRoute(v *view, g *unrouted, siblings []*model.Route) finding {
 		f.Alternatives = append(f.Alternatives, "the gateway knows that range, and the way back to this node's pods is missing")
 	}
 	f.Fix = []string{fmt.Sprintf("%s route replace %s via %s dev %s", ip(g.cidr.Addr()), g.cidr, hop, shellWord(v.natLink(g.link)))}
+	if t := downTunnel(v); t != nil && len(siblings) == 0 {
+		f.Why += fmt.Sprintf(" %s, a tunnel of the node, is down, and the routes by it went with it.", t.Name)
+		observe(&f, model.SourceLinks, "%s %s", t.Name, dead(t))
+		f.Fix = []string{raise(t), "restart the agent that writes the routes by " + t.Name + ": they do not come back by themselves"}
+	}
 	return finding{Finding: f, explains: sameDrops(g.drops)}
+}
+
+// downTunnel is a tunnel of the node that has an address and is down; nil where none is.
+func downTunnel(v *view) *model.Link {
+	i := slices.IndexFunc(v.Links, func(l model.Link) bool { return l.Role == model.RoleTunnel && !l.Up && len(l.Addresses) > 0 })
+	if i < 0 {
+		return nil
+	}
+	return &v.Links[i]
 }

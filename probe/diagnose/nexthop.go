@@ -11,7 +11,8 @@ import (
 )
 
 // silentHops are the next hops beyond one link that do not tell their MAC, and
-// what was lost to them. The link is an uplink or a bridge that holds one.
+// what was lost to them. The link is an uplink, a bridge that holds one, or another
+// that does not lead to this node's pods, such as a tunnel.
 type silentHops struct {
 	link int
 	hops map[netip.Addr]*silentHop
@@ -38,11 +39,12 @@ func (v *view) silentNextHops() map[question]*silentHop {
 		return found
 	}
 	for d := range model.Each(v.Traffic.Drops) {
-		if !d.NeighborFailed() || !v.outer[d.IfIndex] || v.inPod(d).IsValid() || v.explained(d) {
+		l := v.links[d.IfIndex]
+		if !d.NeighborFailed() || l == nil || l.Role == model.RolePodLink || v.inPod(d).IsValid() || v.explained(d) {
 			continue
 		}
 		hop, ok := awaitedHop(v, d)
-		if !ok {
+		if !ok || inAny(v.ranges.local, hop) {
 			continue
 		}
 		m := silentHopAt(found, question{d.IfIndex, hop})
@@ -194,11 +196,24 @@ func nobodyBeyond(v *view, m *silentHops) finding {
 	if f.Packets > 0 {
 		observe(&f, model.SourceDrops, "%s freed, since the neighbour failed", count(f.Packets, "packet"))
 	}
-	if l := v.byName[port]; l != nil && dead(l) != "" {
+	l, taken := v.byName[port], v.takenRange(m, remotes)
+	switch {
+	case taken.IsValid():
+		f.Severity = model.Critical
+		f.Title = fmt.Sprintf("%s has %s, where other nodes' pods are", port, taken)
+		f.Why += fmt.Sprintf(" These are addresses of other nodes' pods, and %s has a network of the same range: what is for the pods goes there.", port)
+		observe(&f, model.SourceRoutes, "the lookup for %s ends at: %s", remotes[0], v.routeText(v.lookup(remotes[0])))
+		f.Unseen, f.Alternatives = []string{"who gave " + port + " that network"}, nil
+		f.Fix = []string{fmt.Sprintf("give %s another network than %s: ip addr show dev %[1]s", shellWord(link), taken)}
+	case l != nil && dead(l) != "":
 		f.Why += fmt.Sprintf(" %s %s.", port, dead(l))
 		observe(&f, model.SourceLinks, "%s %s", port, dead(l))
 		f.Unseen, f.Alternatives = []string{"what " + port + " is connected to"}, nil
 		f.Fix = append([]string{raise(l)}, f.Fix...)
+	case l != nil && l.Role == model.RoleTunnel:
+		f.Why += fmt.Sprintf(" %s is a tunnel: who is behind it the node knows from entries that an agent writes.", port)
+		f.Unseen, f.Alternatives = []string{"what took the entry away"}, []string{"the other node is gone, and the route to its pods was left"}
+		f.Fix = []string{fmt.Sprintf("ip neigh show dev %s; bridge fdb show dev %[1]s # restart the agent that writes the other nodes' entries", shellWord(link))}
 	}
 	lost := func(d *model.Drop) bool {
 		if !d.NeighborFailed() || d.IfIndex != m.link || v.inPod(d).IsValid() {
@@ -208,6 +223,22 @@ func nobodyBeyond(v *view, m *silentHops) finding {
 		return ok && m.hops[hop] != nil || m.askers[d.Src]
 	}
 	return finding{Finding: f, explains: lost}
+}
+
+// takenRange is the network of a link that leads neither off the node nor to its pods
+// and that holds addresses of other nodes' pods, which nobody answers for there. It is
+// not valid where there is none.
+func (v *view) takenRange(m *silentHops, remotes []netip.Addr) netip.Prefix {
+	l := v.links[m.link]
+	if l == nil || v.outer[m.link] || l.Role == model.RoleTunnel ||
+		slices.ContainsFunc(remotes, func(a netip.Addr) bool { return m.hops[a].gateway || !v.surelyPods(a) }) {
+		return netip.Prefix{}
+	}
+	i := slices.IndexFunc(l.Addresses, func(p netip.Prefix) bool { return p.Contains(remotes[0]) })
+	if i < 0 {
+		return netip.Prefix{}
+	}
+	return l.Addresses[i].Masked()
 }
 
 // silentHopEvidence is what shows that nothing answers for a next hop.

@@ -103,9 +103,9 @@ const minPackets = 2
 // answered reports whether something proves that packets of the pair reach
 // the peer: replies at an uplink or, whatever link they came by, replies to flows of
 // the window and connections that became established (connection tracking). For packets that tell neither (UDP) connection tracking says
-// which side began. Where it holds no flow of the pair, since no rule makes it
-// track or it has forgotten, they count as an answer, unless questions that
-// answers would be told from went without.
+// which side began. Where they are of no flow that it holds, since no rule makes it
+// track, it has forgotten, or the packets do not come to it, they count as an answer,
+// unless questions that answers would be told from went without.
 func (v *view) answered(p *model.Peer) bool {
 	st := v.flowsOf(p)
 	if p.In.Replies > 0 || st.newReplied || st.accepted || p.In.ICMPErrors > 0 && !v.refused(p) {
@@ -114,7 +114,7 @@ func (v *view) answered(p *model.Peer) bool {
 	if p.In.Other == 0 {
 		return false
 	}
-	return st.oldReplied && st.asking == 0 || !st.known && p.Out.Requests < minPackets
+	return st.oldReplied && st.asking == 0 || !st.oldReplied && !st.begunThere && p.Out.Requests < minPackets
 }
 
 // refused reports whether all that comes back for packets that want a reply are ICMP

@@ -62,6 +62,16 @@ func ownIn(p *model.Pod, isIPv6 bool) []netip.Prefix {
 	return out
 }
 
+// firstIn is the first of them; not valid without one.
+func firstIn(p *model.Pod, isIPv6 bool) netip.Prefix {
+	for _, a := range p.Addresses {
+		if a.Addr().Is6() == isIPv6 && a.Addr().IsGlobalUnicast() {
+			return a
+		}
+	}
+	return netip.Prefix{}
+}
+
 // podRoute is the route that a pod's own table has for an address by its
 // interface to the node; nil for none.
 func podRoute(p *model.Pod, dst netip.Addr) *model.Route {
@@ -224,7 +234,7 @@ func pattern(list []*model.Pod, isIPv6 bool) *model.Pod {
 		list = routed
 	}
 	from, _ := typicalPod(list, func(p *model.Pod) shape {
-		s := shape{bits: ownIn(p, isIPv6)[0].Bits()}
+		s := shape{bits: firstIn(p, isIPv6).Bits()}
 		if r := podDefault(p, isIPv6); r != nil {
 			s.gateway = r.Gateway
 		}

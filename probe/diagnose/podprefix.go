@@ -33,7 +33,7 @@ func findPodPrefix(v *view) []finding {
 	var out []finding
 	for p := range v.enterablePods() {
 		for _, a := range slices.Concat(ownIn(p, false), ownIn(p, true)) {
-			if from, want := v.usualPrefix(p, a); from != nil && want.Bits() != a.Bits() {
+			if from, want := v.usualPrefix(p, a); from != nil {
 				if f, ok := wrongPrefix(v, p, a, want, from); ok {
 					out = append(out, f)
 				}
@@ -46,11 +46,11 @@ func findPodPrefix(v *view) []finding {
 // usualPrefix is the prefix that an address would have with the length that the
 // bridge's and another pod's have or, without such an address of the bridge, with
 // that of more pods than have any other; and a pod of that length. Nil where there
-// is none.
+// is none, or the address has that length.
 func (v *view) usualPrefix(p *model.Pod, a netip.Prefix) (*model.Pod, netip.Prefix) {
 	isIPv6 := a.Addr().Is6()
-	bits := func(o *model.Pod) int { return ownIn(o, isIPv6)[0].Bits() }
-	others := slices.DeleteFunc(v.alike(p), func(o *model.Pod) bool { return len(ownIn(o, isIPv6)) == 0 })
+	bits := func(o *model.Pod) int { return firstIn(o, isIPv6).Bits() }
+	others := slices.DeleteFunc(v.alike(p), func(o *model.Pod) bool { return !firstIn(o, isIPv6).IsValid() })
 	from, votes := typicalPod(others, bits)
 	if from == nil {
 		return nil, netip.Prefix{}
@@ -60,6 +60,9 @@ func (v *view) usualPrefix(p *model.Pod, a netip.Prefix) (*model.Pod, netip.Pref
 		want = own.Bits()
 	} else if votes <= len(others)-votes+1 {
 		// The pod's own is a vote too.
+		return nil, netip.Prefix{}
+	}
+	if want == a.Bits() {
 		return nil, netip.Prefix{}
 	}
 	from = pattern(slices.DeleteFunc(others, func(o *model.Pod) bool { return bits(o) != want }), isIPv6)

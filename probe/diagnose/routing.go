@@ -118,10 +118,10 @@ func (v *view) lookup(a netip.Addr) *model.Route {
 const mainTable = 254
 
 // byDefaultRoute reports whether the node sends to the address through a default
-// route. With the routes unread it is supposed to.
+// route, or one for half of all addresses. With the routes unread it is supposed to.
 func (v *view) byDefaultRoute(a netip.Addr) bool {
 	d := v.routing().Lookup(path.Query{Dst: a})
-	return !d.Discards() && (d.Route == nil || d.Route.Dst.Bits() == 0)
+	return !d.Discards() && (d.Route == nil || d.Route.Dst.Bits() <= 1)
 }
 
 // wayBack is the decision by which the filter judged a packet.

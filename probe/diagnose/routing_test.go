@@ -217,6 +217,14 @@ func TestNodeRoutes(t *testing.T) {
 			n.dropOn("br-pods", "IP_INNOROUTES", "ip_error", "172.20.1.5", "203.0.113.9", 9)
 			return n
 		}, []string{"MissingDefaultRoute proven 172.20.1.5 203.0.113.9", "MissingNodeRoute proven 172.20.1.5 172.20.3.0/24"}},
+		{"no route is left, and nothing tells that other nodes' pods had one", func() *node {
+			n := plain()
+			n.unroute("0.0.0.0/0")
+			n.unroute("172.20.2.0/24")
+			n.dropOn("br-pods", "IP_INNOROUTES", "ip_error", "172.20.1.5", "172.20.3.9", 9)
+			n.dropOn("br-pods", "IP_INNOROUTES", "ip_error", "172.20.1.5", "203.0.113.9", 9)
+			return n
+		}, []string{"MissingDefaultRoute proven 172.20.1.5 172.20.3.9 203.0.113.9"}},
 		{"addresses are alone on the link, and the next hops have routes of their own", func() *node {
 			n := plain()
 			n.Node.Plugin = "calico"
@@ -308,6 +316,21 @@ func TestDeadCard(t *testing.T) {
 		n.dropOn("br-pods", "IP_INNOROUTES", "ip_error", "172.20.1.5", "203.0.113.9", 9)
 		return n
 	}
+	// uplink stays one by its network; other nodes' pods are missed too.
+	uplink := func() *node {
+		n := down()
+		n.Node.Plugin = "kindnet"
+		n.Links[0].Role, n.Node.Uplinks = model.RoleUplink, []string{"ens5"}
+		n.dropOn("br-pods", "IP_INNOROUTES", "ip_error", "172.20.1.5", "172.20.3.9", 9)
+		return n
+	}
+	tunnel := func() *node {
+		n := plain()
+		n.unroute("172.20.2.0/24")
+		n.Links = append(n.Links, model.Link{Index: 7, Name: "vx0", Kind: "vxlan", Role: model.RoleTunnel, Addresses: []netip.Prefix{prefix("172.20.1.0/32")}})
+		n.silent("172.20.1.5", "172.20.3.9")
+		return n
+	}
 	unplugged := func() *node {
 		n := silentNextHop()
 		n.Links[0].Carrier = false
@@ -319,6 +342,8 @@ func TestDeadCard(t *testing.T) {
 		why, fix string
 	}{
 		{down(), "MissingDefaultRoute", "ens5 is down", "ip link set dev ens5 up"},
+		{uplink(), "MissingDefaultRoute", "ens5 is down", "ip link set dev ens5 up"},
+		{tunnel(), "MissingNodeRoute", "vx0, a tunnel of the node, is down", "ip link set dev vx0 up"},
 		{unplugged(), "UnansweredARP", "nic0 has no carrier", "see what nic0 is connected to: ip -d link show dev nic0"},
 	} {
 		found := Diagnose(&tt.node.Snapshot)

@@ -3,6 +3,7 @@ package diagnose
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -36,6 +37,7 @@ func findStaleNeighbor(v *view) []finding {
 		return nil
 	}
 	var out []finding
+	silent := map[int]*finding{} // by the link, where several may have one cause
 	for n := range model.Each(v.Neighbors) {
 		if n.Proxy || len(v.pods[n.Addr]) == 0 {
 			continue
@@ -50,16 +52,14 @@ func findStaleNeighbor(v *view) []finding {
 		if len(owners) == 0 {
 			continue
 		}
-		var found finding
-		ok := false
-		if resolved(n) {
-			found, ok = misdirected(v, n, owners)
-		} else {
-			found, ok = unresolved(v, n, owners)
-		}
-		if ok {
+		if !resolved(n) {
+			unresolved(v, n, owners[0], silent)
+		} else if found, ok := misdirected(v, n, owners); ok {
 			out = append(out, found)
 		}
+	}
+	for _, link := range slices.Sorted(maps.Keys(silent)) {
+		out = append(out, *silent[link])
 	}
 	return out
 }
@@ -148,31 +148,36 @@ func sentBy(v *view, n *model.Neighbor) uint64 {
 	return sum
 }
 
-// unresolved is the finding on an entry without a MAC for a pod that is there.
-// Without packets lost to it the entry is only a memory.
-func unresolved(v *view, n *model.Neighbor, owners []*model.Pod) (finding, bool) {
+// unresolved adds an entry without a MAC for a pod that is there to the finding on its
+// link. Without packets lost to it the entry is only a memory.
+func unresolved(v *view, n *model.Neighbor, p *model.Pod, found map[int]*finding) {
 	lost := func(d *model.Drop) bool { return d.Dst == n.Addr && d.NeighborFailed() }
 	drops := v.dropped(lost)
-	p := owners[0]
 	if drops < minDrops || !v.stood(p) || !p.Up {
-		return finding{}, false
+		return
 	}
-	f := model.Finding{
-		Severity:     model.Warning,
-		Confidence:   model.Likely,
-		Pods:         []netip.Addr{n.Addr},
-		LastHopAlive: v.place(v.linkName(n.IfIndex), model.Egress),
-		Title:        "no neighbour for " + n.Addr.String(),
-		Why: fmt.Sprintf("The node asks for the MAC of %s on %s, where the pod is, and gets no answer. Packets that wait for it are freed.",
-			n.Addr, v.linkName(n.IfIndex)),
-		Evidence: []model.Evidence{
-			seen(model.SourceNeighbors, "%s dev %s %s", n.Addr, v.linkName(n.IfIndex), n.State),
-			seen(model.SourceDrops, "%s for %s freed, since the neighbour failed", count(drops, "packet"), n.Addr),
-		},
-		Unseen:       []string{"why the pod does not answer"},
-		Alternatives: []string{"a bridge rule or filter drops " + protocol(n.Addr), "the pod answers no " + request(n.Addr) + " (arp_ignore, NOARP)"},
-		Fix:          []string{fmt.Sprintf("%s neigh replace %s lladdr %s dev %s nud reachable", ip(n.Addr), n.Addr, p.MAC, shellWord(v.linkName(n.IfIndex)))},
-		Packets:      drops,
+	link := v.linkName(n.IfIndex)
+	f := found[n.IfIndex]
+	if f == nil {
+		f = &finding{Finding: model.Finding{
+			Severity:     model.Warning,
+			Confidence:   model.Likely,
+			LastHopAlive: v.place(link, model.Egress),
+			Unseen:       []string{"why nobody answers there"},
+		}, explains: func(*model.Drop) bool { return false }}
+		found[n.IfIndex] = f
 	}
-	return finding{Finding: f, explains: lost}, true
+	before := f.explains
+	f.explains = func(d *model.Drop) bool { return lost(d) || before(d) }
+	f.Pods, f.Packets = append(f.Pods, n.Addr), f.Packets+drops
+	f.Title = "no neighbour for " + addrs(f.Pods)
+	f.Why = fmt.Sprintf("The node asks for the MAC of %s on %s, where the pod is, and gets no answer. Packets that wait for it are freed.", addrs(f.Pods), link)
+	observe(&f.Finding, model.SourceNeighbors, "%s dev %s %s", n.Addr, link, n.State)
+	observe(&f.Finding, model.SourceDrops, "%s for %s freed, since the neighbour failed", count(drops, "packet"), n.Addr)
+	for _, a := range []string{"a bridge rule or filter drops " + protocol(n.Addr), "the pod answers no " + request(n.Addr) + " (arp_ignore, NOARP)"} {
+		if !slices.Contains(f.Alternatives, a) {
+			f.Alternatives = append(f.Alternatives, a)
+		}
+	}
+	f.Fix = append(f.Fix, fmt.Sprintf("%s neigh replace %s lladdr %s dev %s nud reachable", ip(n.Addr), n.Addr, p.MAC, shellWord(link)))
 }

@@ -1,6 +1,8 @@
 package diagnose
 
 import (
+	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -27,6 +29,40 @@ func TestTunnelSilence(t *testing.T) {
 			d.IfIndex = 7
 			return n
 		}, []string{"UnexplainedDrop proven 172.20.1.5 172.20.2.9"}},
+		{"the tunnel's entry for the other node is gone", func() *node {
+			n := tunnel(far, 5, false)
+			n.dropOn("vx0", "NEIGH_FAILED", "neigh_invalidate", pod5, far, 9)
+			n.arp("172.20.2.0", 7, model.Egress, false, nicMAC, 9)
+			return n
+		}, []string{"UnansweredARP proven 172.20.1.5 172.20.2.0"}},
 		{"by the uplink, which counts pairs itself", func() *node { return tunnel("172.20.3.9", 5, false) }, nil},
 	})
+}
+
+// TestTakenRange: a link of the node, such as a container engine's bridge, has a network
+// that other nodes' pods are in.
+func TestTakenRange(t *testing.T) {
+	engine := func(network, asked string) *node {
+		n := kubenet().live()
+		n.Links = append(n.Links, model.Link{Index: 7, Name: "br-engine", Kind: "bridge", Up: true, Role: model.RoleBridge,
+			Addresses: []netip.Prefix{prefix(network)}})
+		n.route(model.Route{Dst: prefix(network).Masked(), IfIndex: 7})
+		n.dropOn("br-engine", "NEIGH_FAILED", "neigh_invalidate", pod5, asked, 9)
+		n.arp(asked, 7, model.Egress, false, nicMAC, 9)
+		return n
+	}
+	for _, tt := range []struct {
+		name string
+		node *node
+		want []string
+	}{
+		{"that of another node's pods", engine("172.20.2.1/24", far), []string{"critical UnansweredARP br-engine has 172.20.2.0/24, where other nodes' pods are"}},
+		{"its own", engine("192.168.9.1/24", "192.168.9.7"), []string{"warning UnansweredARP nobody answers for 192.168.9.7 on br-engine"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := judged(tt.node); !slices.Equal(got, tt.want) {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
 }

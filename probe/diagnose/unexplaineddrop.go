@@ -19,8 +19,8 @@ var unexplainedDrop = kind{
 		Meaning: "The kernel freed packets of a pod before they were delivered, and no other finding explains why. The reason is " +
 			"the kernel's own name for it, the location the function that freed the packet. NETFILTER_DROP is a firewall rule, " +
 			"TC_INGRESS and TC_EGRESS a tc program, NEIGH_FAILED a neighbour that does not answer, IP_RPFILTER the reverse path " +
-			"filter, NO_SOCKET a port on which nobody listens. It is a warning where packets die so steadily that they should not die so " +
-			"at all: by wrong checksums or signatures, or at the loopback address.",
+			"filter, NO_SOCKET a port on which nobody listens. It is a warning where packets die steadily and nothing passes between two " +
+			"addresses, and where none should die so at all: by wrong checksums or signatures, or at the loopback address.",
 		Evidence: "the count of the kfree_skb tracepoint by reason, location and link.",
 		Fix:      "look at what the reason names; lasthop explain POD --to PEER shows at which hop of their way the packets end.",
 	},
@@ -40,10 +40,11 @@ func findUnexplainedDrop(v *view) []finding {
 	groups := map[dropKind]*lost{}
 	add := func(d *model.Drop) {
 		k := dropKind{d.Reason, d.Location}
-		if groups[k] == nil {
-			groups[k] = &lost{}
+		if d.NeighborFailed() {
+			// One of the packets that wait is freed as failed, the others are purged.
+			k.reason = "NEIGH_FAILED"
 		}
-		groups[k].add(v, d)
+		entry(groups, k).add(v, d)
 	}
 	for d := range model.Each(v.Traffic.Drops) {
 		if d.Reason == "" && d.NoSocket() {

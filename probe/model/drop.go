@@ -201,7 +201,7 @@ func (c *DropClassifier) Class(d *Drop) DropClass {
 	switch {
 	case d.Delivered():
 		return FreeDelivered
-	case d.sniffed():
+	case d.sniffed(), d.cut():
 		return FreeCopy
 	case d.Location == "icmpv6_rcv" && (d.Src.IsLinkLocalUnicast() || d.Dst.IsLinkLocalUnicast()):
 		return FreeNeighborDiscovery
@@ -326,6 +326,12 @@ func (d *Drop) Distrusted() bool {
 func (d *Drop) sniffed() bool {
 	return d.Reason == "PACKET_SOCK_ERROR" ||
 		d.Unspecified() && slices.Contains([]string{"packet_rcv", "packet_rcv_spkt", "tpacket_rcv"}, d.Location)
+}
+
+// cut reports whether a queue with a limit by rate freed a large packet that it had cut
+// into pieces. Each piece that it drops counts by itself.
+func (d *Drop) cut() bool {
+	return d.Unspecified() && (d.Location == "tbf_enqueue" || d.Location == "tbf_segment")
 }
 
 // NoSocket reports whether no socket took the packet. Before Linux 5.17 a TCP segment
