@@ -554,7 +554,7 @@ func TestFates(t *testing.T) {
 	}{
 		{"the deadline", "143", batchv1.JobCondition{Type: batchv1.JobFailureTarget, Reason: batchv1.JobReasonDeadlineExceeded}, gone, "", exitCannot, "lasthop: the session has reached its deadline of 1h0m0s (--deadline)\n"},
 		{"the pod is deleted", "130", batchv1.JobCondition{Type: batchv1.JobFailed}, gone, "", exitInterrupted, "lasthop: somebody, or the cluster, has deleted the debug pod\n"},
-		{"out of memory", "137", batchv1.JobCondition{}, nil, "OOMKilled", exitCannot, "lasthop: the container has ended: OOMKilled\n"},
+		{"out of memory", "137", batchv1.JobCondition{}, nil, "OOMKilled", exitCannot, "lasthop: the container ran out of memory (OOMKilled): `kubectl get limitrange -n tools` shows what may bound it, and --debug-namespace chooses another namespace\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a := newAPI(t)

@@ -76,7 +76,7 @@ func (c Cluster) Run(ctx context.Context, o Options, s remote.Start, n remote.Ne
 		err = fmt.Errorf("before lasthop ended on %s", o.Node)
 	case errors.Is(err, remote.ErrLost):
 		if why := c.awaitFate(ctx, job, o); why != "" {
-			err = fmt.Errorf("%s: %w", why, err)
+			err = errors.New(why)
 		}
 	case starting.Err() != nil: // somebody here has asked it to end
 	case status == Interrupted:
@@ -353,7 +353,11 @@ func (c Cluster) fate(ctx context.Context, job *batchv1.Job, o Options) string {
 		return ""
 	}
 	for _, s := range pod.Status.ContainerStatuses {
-		if t := s.State.Terminated; t != nil && t.Reason != "Completed" && t.Reason != "Error" {
+		t := s.State.Terminated
+		if t != nil && t.Reason == "OOMKilled" {
+			return fmt.Sprintf("the container ran out of memory (OOMKilled): `kubectl get limitrange -n %s` shows what may bound it, and --debug-namespace chooses another namespace", job.Namespace)
+		}
+		if t != nil && t.Reason != "Completed" && t.Reason != "Error" {
 			return strings.TrimSpace(fmt.Sprintf("the container has ended: %s %s", t.Reason, t.Message))
 		}
 	}
