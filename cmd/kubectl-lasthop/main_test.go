@@ -585,7 +585,7 @@ func TestDeafNode(t *testing.T) {
 	a := newAPI(t)
 	a.nodes[0].Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Message: "Kubelet stopped posting\x1b[2J node status."}}
 	a.status = &corev1.PodStatus{Phase: corev1.PodPending}
-	if r := plugin(t, "check", "node1"); r.status != exitCannot || !strings.HasSuffix(r.stderr, "lasthop: the node node1 starts no pods: Kubelet stopped posting\\x1b[2J node status.\n") {
+	if r := plugin(t, "check", "node1"); r.status != exitCannot || !strings.HasSuffix(r.stderr, "lasthop: the node starts no pods: Kubelet stopped posting\\x1b[2J node status.\n") {
 		t.Errorf("status %d: %q", r.status, r.stderr)
 	}
 	a.removed()

@@ -151,7 +151,11 @@ func (r *runner) onAll(ctx context.Context, targets []target, known *facts) []ou
 	defer stop()
 	r.gate = newGate(len(targets), func(g *gate) {
 		if r.several && g.missing == 0 && g.ready > 0 {
-			r.say("%d of %d nodes are ready: they begin", g.ready, g.ready+g.failed)
+			are, they := "are", "they begin"
+			if g.ready == 1 {
+				are, they = "is", "it begins"
+			}
+			r.say("%d of %d nodes %s ready: %s", g.ready, g.ready+g.failed, are, they)
 		}
 		changed(g)
 	})

@@ -129,9 +129,13 @@ func (r Joint) Silence() string {
 			whole++
 		}
 	}
-	verdict := fmt.Sprintf("no loss seen on %s nor between them", Plural(whole, "node"))
-	if whole == 0 {
+	verdict := "no loss seen on " + Plural(whole, "node")
+	switch whole {
+	case 0:
 		verdict = "no finding, but silence proves nothing on any of these nodes (see below)"
+	case 1:
+	default:
+		verdict += " nor between them"
 	}
 	if len(r.Focus) > 0 {
 		verdict = "for the pods asked about: " + verdict

@@ -19,7 +19,7 @@ func TestJointSilence(t *testing.T) {
 		want  string
 	}{
 		{[]model.NodeSeen{{}, {}}, "no loss seen on 2 nodes nor between them"},
-		{[]model.NodeSeen{{}, none}, "no loss seen on 1 node nor between them; of 1 other node nothing is concluded from silence (see below)"},
+		{[]model.NodeSeen{{}, none}, "no loss seen on 1 node; of 1 other node nothing is concluded from silence (see below)"},
 		{[]model.NodeSeen{none, none}, "no finding, but silence proves nothing on any of these nodes (see below)"},
 	} {
 		if got := (report.Joint{Nodes: c.nodes}).Silence(); got != c.want {

@@ -237,7 +237,7 @@ func (c Cluster) deaf(ctx context.Context, name string) error {
 	}
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionUnknown {
-			return fmt.Errorf("the node %s starts no pods: %s", name, cmp.Or(condition.Message, "its kubelet does not answer"))
+			return fmt.Errorf("the node starts no pods: %s", cmp.Or(condition.Message, "its kubelet does not answer"))
 		}
 	}
 	return nil
