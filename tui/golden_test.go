@@ -115,7 +115,9 @@ func TestFrames(t *testing.T) {
 }
 
 func TestGateFrames(t *testing.T) {
-	for name, r := range map[string]model.Reading{"gate": kubenetNode(41), "gate-waiting": {}} {
+	recorded := kubenetNode(41)
+	recorded.Replay = true
+	for name, r := range map[string]model.Reading{"gate": kubenetNode(41), "gate-waiting": {}, "gate-replay": recorded} {
 		s := newScreen(Options{Env: utf8Env, Source: newCanned(), Intro: "lasthop on aks-np1-vmss02: attaching to 44 links."}, func() tea.Msg { return nil })
 		send(s, tea.WindowSizeMsg{Width: 80, Height: 24}, readingMsg{r})
 		if s.View().AltScreen {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
+	"github.com/lasthop/lasthop/probe/report"
 )
 
 // The exit codes are those of lasthop.
@@ -66,6 +67,7 @@ func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(fo
 // run executes a command line and returns the exit status. asked is closed when the
 // user wants it to end; the end of ctx means at once.
 func run(ctx context.Context, asked <-chan struct{}, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	stdout, stderr = leavable(stdout), leavable(stderr)
 	o := &options{}
 	status := exitClean
 	cmd := &cobra.Command{
@@ -115,16 +117,22 @@ func run(ctx context.Context, asked <-chan struct{}, args []string, stdin io.Rea
 	if err == nil {
 		return status
 	}
+	// Errors quote text from the cluster.
+	var lines []string
+	for line := range strings.Lines(err.Error()) {
+		lines = append(lines, report.Clean(strings.TrimSuffix(line, "\n")))
+	}
+	message := strings.Join(lines, "\n")
 	var usage *usageError
 	switch {
 	case errors.As(err, &usage):
-		fmt.Fprintf(stderr, "lasthop: %v\nlasthop: see `kubectl lasthop --help`\n", err)
+		fmt.Fprintf(stderr, "lasthop: %s\nlasthop: see `kubectl lasthop --help`\n", message)
 		return exitUsage
 	case isClosed(asked) || ctx.Err() != nil:
-		fmt.Fprintf(stderr, "lasthop: interrupted: %v\n", err)
+		fmt.Fprintf(stderr, "lasthop: interrupted: %s\n", message)
 		return exitInterrupted
 	}
-	fmt.Fprintf(stderr, "lasthop: %v\n", err)
+	fmt.Fprintf(stderr, "lasthop: %s\n", message)
 	// What was found on another node holds.
 	return worst(exitCannot, status)
 }
@@ -158,8 +166,9 @@ func worst(statuses ...int) int {
 }
 
 // interruptible closes asked at the first signal that asks the process to end, and ends
-// ctx at the second.
+// ctx at the second. Writing to a closed pipe becomes an error instead of a signal.
 func interruptible() (ctx context.Context, asked <-chan struct{}, stop func()) {
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, cancel := context.WithCancel(context.Background())
 	signals, first := make(chan os.Signal, 2), make(chan struct{})
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)

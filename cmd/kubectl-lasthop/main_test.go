@@ -16,7 +16,9 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -516,6 +518,10 @@ func TestUsage(t *testing.T) {
 		{[]string{"explain", "-n", "shop", "pod/cart-1", "--to", "svc/none"}, "no service none in the namespace shop"},
 		{[]string{"watch", "node1", "--to", "pod/cart-1"}, "--to is for check and explain"},
 		{[]string{"record"}, "want a FILE"},
+		{[]string{"doctor", "node1", "--for", "3s", "--nodes", "x"}, "doctor takes no --for and no --nodes"},
+		{[]string{"doctor", "node1", "-o", "yaml"}, "doctor: -o yaml: want text or json"},
+		{[]string{"record", "x.rec", "node1", "--only", "MissingUDR"}, "record takes no --only"},
+		{[]string{"watch", "node1", "--strict"}, "watch takes no --strict"},
 		{[]string{"screen", "node1"}, "have to be a terminal"},
 		{[]string{"check", "node1", "--all"}, "exclude each other"},
 		{[]string{"check", "node1", "--frist"}, "unknown flag: --frist"},
@@ -532,5 +538,77 @@ func TestUsage(t *testing.T) {
 	}
 	if r := (result{status: run(t.Context(), nil, []string{"check", "node1", "--image="}, nil, io.Discard, io.Discard)}); r.status != exitUsage {
 		t.Errorf("without an image: status %d", r.status)
+	}
+}
+
+// TestFates tells why a session ended that nobody here has ended.
+func TestFates(t *testing.T) {
+	gone := &metav1.Time{Time: time.Unix(0, 0)}
+	for _, c := range []struct {
+		name, pretended string
+		condition       batchv1.JobCondition
+		deleted         *metav1.Time
+		terminated      string
+		status          int
+		want            string
+	}{
+		{"the deadline", "143", batchv1.JobCondition{Type: batchv1.JobFailureTarget, Reason: batchv1.JobReasonDeadlineExceeded}, gone, "", exitCannot, "lasthop: the session has reached its deadline of 1h0m0s (--deadline)\n"},
+		{"the pod is deleted", "130", batchv1.JobCondition{Type: batchv1.JobFailed}, gone, "", exitInterrupted, "lasthop: somebody, or the cluster, has deleted the debug pod\n"},
+		{"out of memory", "137", batchv1.JobCondition{}, nil, "OOMKilled", exitCannot, "lasthop: the container ran out of memory (OOMKilled): `kubectl get limitrange -n tools` shows what may bound it, and --debug-namespace chooses another namespace\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := newAPI(t)
+			t.Setenv(pretended, c.pretended)
+			a.reached = func(_ string, input []byte) {
+				if input == nil {
+					return
+				}
+				a.mu.Lock()
+				defer a.mu.Unlock()
+				a.jobs[0].Status.Conditions = []batchv1.JobCondition{c.condition}
+				pod := &a.pods[len(a.pods)-1]
+				pod.DeletionTimestamp = c.deleted
+				if c.terminated != "" {
+					pod.Status.ContainerStatuses[0].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: c.terminated}}
+				}
+			}
+			if r := plugin(t, "check", "node1"); r.status != c.status || !strings.HasSuffix(r.stderr, c.want) {
+				t.Errorf("status %d: %s", r.status, r.stderr)
+			}
+			a.removed()
+		})
+	}
+}
+
+// TestDeafNode does not wait for a node whose kubelet the cluster has given up.
+func TestDeafNode(t *testing.T) {
+	a := newAPI(t)
+	a.nodes[0].Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Message: "Kubelet stopped posting\x1b[2J node status."}}
+	a.status = &corev1.PodStatus{Phase: corev1.PodPending}
+	if r := plugin(t, "check", "node1"); r.status != exitCannot || !strings.HasSuffix(r.stderr, "lasthop: the node starts no pods: Kubelet stopped posting\\x1b[2J node status.\n") {
+		t.Errorf("status %d: %q", r.status, r.stderr)
+	}
+	a.removed()
+}
+
+// TestNobodyReads ends well where the reader of a report has left.
+func TestNobodyReads(t *testing.T) {
+	a := newAPI(t)
+	t.Setenv(pretended, "1")
+	near, far, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	near.Close()
+	if status := run(t.Context(), nil, []string{"watch", "node1", "--image=x"}, strings.NewReader(""), far, io.Discard); status != exitClean {
+		t.Errorf("watch: status %d", status)
+	}
+	for _, args := range [][]string{{"check", "node1"}, {"doctor", "node1", "node2"}} {
+		var stderr bytes.Buffer
+		if status := run(t.Context(), nil, append(args, "--image=x"), strings.NewReader(""), far, &stderr); status != exitFindings || strings.Contains(stderr.String(), "pipe") {
+			t.Errorf("%v: status %d: %s", args, status, &stderr)
+		}
+		a.removed()
 	}
 }

@@ -62,9 +62,9 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.Var(&o.profile, "profile", "the rights of the debug pod: the capabilities that suffice (least), or all (sysadmin)")
 	f.StringVar(&o.debugNamespace, "debug-namespace", "", "the `NAMESPACE` of the debug pod (default that of --namespace or the context)")
 	f.Var(&o.deadline, "deadline", "how long the debug pod may run (default --for and ten minutes, or else an hour)")
-	f.StringVarP(&o.selector, "selector", "l", "", "the pods with these labels, on all their nodes")
+	f.StringVarP(&o.selector, "selector", "l", "", "the pods with these labels, a `SELECTOR`, on all their nodes")
 	f.BoolVar(&o.all, "all", false, "all nodes")
-	f.IntVar(&o.atOnce, "at-once", 50, "how many debug pods start at once; all nodes are then watched in the same window")
+	f.IntVar(&o.atOnce, "at-once", 50, "how many debug pods start at once, a `NUMBER`; all nodes are then watched in the same window")
 	f.StringVar(&o.nodes, "nodes", "", "a `FILE` with nodes in place of those of the cluster; - is standard input")
 	f.StringVar(&o.pods, "pods", "", "a `FILE` with pods in place of those of the cluster; - is standard input")
 	f.StringArrayVar(&o.routes, "routes", nil, "a `FILE` with the output of az network … -o json; repeatable; - is standard input")
@@ -93,7 +93,7 @@ func (o *options) pass(f *pflag.FlagSet) {
 		value       pflag.Value // nil for a switch
 		usage       string
 	}{
-		{"for", "", &o.window, "how long to observe (default 10s)"},
+		{"for", "", &o.window, "how long to observe (default 10s; of record until ^C)"},
 		{"output", "o", choice(&o.output, formats...), "output format (default text)"},
 		{"active", "", nil, "send up to 16 probes after the window, all reported"},
 		{"only", "", &o.only, "report this finding alone; repeatable"},
@@ -200,6 +200,17 @@ const screen = "screen"
 
 var commands = []string{"check", "explain", "watch", "record", "doctor", screen}
 
+// files are the flags that name files for lasthop. takes are, of the commands that do not
+// take all of lasthop's flags, those that they take.
+var (
+	files = []string{"nodes", "pods", "routes", "pcap"}
+	takes = map[string][]string{
+		"watch":  slices.Concat(recorded, files, []string{"only", "skip"}),
+		"record": slices.Concat(recorded, files),
+		"doctor": {"output"},
+	}
+)
+
 // elsewhere are commands of lasthop that need no node. A node of such a name is node/NAME.
 var elsewhere = []string{"replay", "findings", "schema", "lab", "demo", "completion", "version"}
 
@@ -251,8 +262,21 @@ func (o *options) validate(p plan, stdin io.Reader, stdout io.Writer) error {
 		return usagef("--report %s: want junit=FILE", o.report)
 	case o.report != "" && !slices.Contains([]string{"check", "explain"}, p.command):
 		return usagef("--report is for check and explain")
+	case p.command == "doctor" && o.output.Value != string(report.Text) && o.output.Value != string(report.JSON):
+		return usagef("doctor: -o %s: want text or json", o.output.Value)
 	case p.file == "-" && terminal(stdout):
 		return usagef("record -: the standard output is a terminal")
+	}
+	if taken, fewer := takes[p.command]; fewer {
+		var foreign []string
+		o.given.Visit(func(f *pflag.Flag) {
+			if _, passed := f.Value.(*passedFlag); (passed || slices.Contains(files, f.Name)) && !slices.Contains(taken, f.Name) {
+				foreign = append(foreign, "--"+f.Name)
+			}
+		})
+		if len(foreign) > 0 {
+			return usagef("%s takes no %s", p.command, strings.Join(foreign, " and no "))
+		}
 	}
 	for _, file := range []string{p.file, o.pcap, o.junit()} {
 		if err := writable(file); err != nil {

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -15,11 +14,7 @@ import (
 )
 
 // readerLeft reports whether the reader of a pipe or socket, or a terminal, has gone away.
-func readerLeft(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
+func readerLeft(f *os.File) bool {
 	fds := []unix.PollFd{{Fd: int32(f.Fd())}}
 	n, err := unix.Poll(fds, 0)
 	return err == nil && n > 0 && fds[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0

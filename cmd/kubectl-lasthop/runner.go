@@ -21,6 +21,7 @@ import (
 
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/remote"
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
+	"github.com/lasthop/lasthop/probe/report"
 )
 
 // samplesFile is where lasthop writes the samples of dropped packets.
@@ -48,7 +49,7 @@ type runner struct {
 	// recordings is the directory of the nodes' recordings that are judged together;
 	// empty where each node judges for itself.
 	recordings string
-	// left says that the reader of watch has gone away.
+	// left says that the reader of watch or record has gone away.
 	left atomic.Bool
 }
 
@@ -59,7 +60,8 @@ func (r *runner) say(format string, args ...any) {
 	if r.raw.Load() {
 		end = "\r\n" // a raw terminal goes down only
 	}
-	fmt.Fprintf(r.stderr, "lasthop: "+format+end, args...)
+	// It may quote text from the cluster.
+	fmt.Fprint(r.stderr, "lasthop: "+report.Clean(fmt.Sprintf(format, args...))+end)
 }
 
 // run runs the command on all nodes at once, and returns the worst status.
@@ -81,14 +83,14 @@ func (r *runner) run(ctx context.Context) (int, error) {
 	if r.several && slices.Contains([]string{"check", "explain"}, r.command) {
 		return r.together(ctx, targets, known)
 	}
-	if r.command == "watch" {
-		return r.watch(ctx, targets, known)
+	if out, ok := r.stdout.(*pipe); ok && (r.command == "watch" || r.file == "-") {
+		return r.whileRead(ctx, out, targets, known)
 	}
 	return r.each(ctx, targets, known)
 }
 
-// watch is each, and ends without an error once nobody reads any more.
-func (r *runner) watch(ctx context.Context, targets []target, known *facts) (int, error) {
+// whileRead is each, and ends without an error once nobody reads any more.
+func (r *runner) whileRead(ctx context.Context, out *pipe, targets []target, known *facts) (int, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	asked, end := r.asked, make(chan struct{})
@@ -97,21 +99,23 @@ func (r *runner) watch(ctx context.Context, targets []target, known *facts) (int
 		defer close(end)
 		again := time.NewTicker(time.Second)
 		defer again.Stop()
-		for {
+		for !out.gone() {
 			select {
 			case <-again.C:
-				if r.left.Store(readerLeft(r.stdout)); r.left.Load() {
-					return
-				}
+			case <-out.left:
 			case <-asked:
 				return
 			case <-ctx.Done():
 				return
 			}
 		}
+		r.left.Store(true)
 	}()
 	status, err := r.each(ctx, targets, known)
 	if r.left.Load() {
+		if errors.Is(err, session.ErrEarly) {
+			err = nil
+		}
 		return exitClean, err
 	}
 	return status, err
@@ -147,7 +151,11 @@ func (r *runner) onAll(ctx context.Context, targets []target, known *facts) []ou
 	defer stop()
 	r.gate = newGate(len(targets), func(g *gate) {
 		if r.several && g.missing == 0 && g.ready > 0 {
-			r.say("%d of %d nodes are ready: they begin", g.ready, g.ready+g.failed)
+			are, they := "are", "they begin"
+			if g.ready == 1 {
+				are, they = "is", "it begins"
+			}
+			r.say("%d of %d nodes %s ready: %s", g.ready, g.ready+g.failed, are, they)
 		}
 		changed(g)
 	})

@@ -120,7 +120,7 @@ func TestTogether(t *testing.T) {
 		{"below the limit", "node1=well,node2=full", []string{"--fail-on=critical", "--skip=ConntrackFull"}, exitClean, "[]", [2]string{}},
 		{"one node cannot observe", "node1=well,node2=blind", nil, exitCannot, "[]", [2]string{"", "cannot observe: missing capabilities"}},
 		{"a finding, and one node cannot observe", "node1=full,node2=blind", nil, exitFindings, "[ConntrackFull]", [2]string{"", "cannot observe: missing capabilities"}},
-		{"cut off", "node1=killed,node2=well", nil, exitCannot, "[]", [2]string{"the recording was ended early, with status 137", ""}},
+		{"cut off", "node1=killed,node2=well", nil, exitCannot, "[]", [2]string{"lasthop was ended on node1 by signal 9 (killed)", ""}},
 		{"incomplete", "node1=well,node2=partial", []string{"--strict"}, exitIncomplete, "[]", [2]string{}},
 		{"incomplete, without --strict", "node1=well,node2=partial", nil, exitClean, "[]", [2]string{}},
 	} {

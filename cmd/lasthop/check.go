@@ -101,11 +101,15 @@ func (a *app) snapshot(ctx context.Context, o *observing, countPairs func(*model
 }
 
 func (o *observing) session(ns *netns.NS, name string) session.Options {
+	hint := ""
+	if o.given.Lookup("nodes") != nil {
+		hint = "--nodes FILE tells them"
+	}
 	return session.Options{
 		NS: ns, NodeName: name, HostRoot: hostRoot(o.hostRoot), Engine: o.watchedBy(),
 		Attach: o.attach.Value, Janitor: newJanitor,
 		For: time.Duration(o.window), Uplinks: o.uplinks, PodCIDRs: o.podCIDRs, NodesFile: o.nodes,
-		PodsFile: o.pods, RoutesFiles: o.routes, Stdin: os.Stdin, Active: o.active, Debug: o.debug,
+		PodsFile: o.pods, RoutesFiles: o.routes, Stdin: os.Stdin, Active: o.active, Debug: o.debug, NodesHint: hint,
 	}
 }
 

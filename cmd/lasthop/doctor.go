@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lasthop/lasthop/cmd/flags"
-	"github.com/lasthop/lasthop/probe/collect"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
 	"github.com/lasthop/lasthop/probe/report"
@@ -64,8 +63,8 @@ func (a *app) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "What this node and your rights allow, and what would allow more",
-		Long: "Try what check does: load, attach, read each source once, detach. The source\n" +
-			"names says how many pods have their Kubernetes names, from where, and what would\n" +
+		Long: "Try what check does: load, attach, read each source once, detach. The row\n" +
+			"\"names\" says how many pods have their Kubernetes names, from where, and what would\n" +
 			"name the others.\n\n" +
 			"Exit status: 0 when packets can be watched, 3 otherwise.",
 		Args: cobra.NoArgs,
@@ -124,7 +123,7 @@ func (e *examination) examine(ctx context.Context, name, root string) error {
 	}
 	return e.try(ctx, session.Options{
 		NS: ns, NodeName: node, HostRoot: hostRoot(root), For: glance, Engine: session.EngineTC,
-		Janitor: newJanitor, KeepLeftovers: true,
+		Janitor: newJanitor, KeepLeftovers: true, NodesHint: "check takes them by --nodes FILE, and kubectl lasthop check has them",
 	})
 }
 
@@ -167,13 +166,7 @@ func (e *examination) take(s *model.Snapshot) {
 		e.missing = "this network namespace has no link but the loopback; --netns names another"
 	}
 	for _, src := range s.Sources {
-		r := row{Name: src.Name, Status: string(src.Status), Detail: src.Detail}
-		// doctor itself takes no such file.
-		if before, _, unknown := strings.Cut(src.Detail, collect.NodesUnknown); unknown {
-			r.Detail = before + collect.NodesUnknown
-			r.Remedy = "check takes them with --nodes FILE; kubectl lasthop check gives them"
-		}
-		e.Sources = append(e.Sources, r)
+		e.Sources = append(e.Sources, row{Name: src.Name, Status: string(src.Status), Detail: src.Detail})
 	}
 }
 

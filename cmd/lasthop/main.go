@@ -181,7 +181,7 @@ func explain(cmd *cobra.Command, err error, code int) string {
 		}
 		return err.Error()
 	case code == exitCannot && (errors.As(err, &unsupported) || errors.Is(err, fs.ErrPermission)):
-		return err.Error() + "\n" + remedy()
+		return err.Error() + "\n" + remedy() + "; see `lasthop doctor`"
 	}
 	return err.Error()
 }

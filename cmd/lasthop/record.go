@@ -36,8 +36,8 @@ func (a *app) recordCommand() *cobra.Command {
 		Long: "Observe the node for --for, or until interrupted, and write what check would see\n" +
 			"to the new FILE: state, counts, samples of dropped packets, and findings. A FILE of\n" +
 			"- is standard output.\n\n" +
-			"With --pairs explain --replay has the counts of a pod and its peer alone at every\n" +
-			"hop, else between nodes only.\n\n" +
+			"explain --replay has the counts of a pair alone between nodes only; with --pairs\n" +
+			"POD it has those of that pod and its peers at every hop.\n\n" +
 			"Exit status: 0 recorded, or the reader went away; 2 usage; 3 cannot observe;\n" +
 			"130 interrupted, after cleaning up.",
 		Args: oneArgument("FILE"),
@@ -159,6 +159,7 @@ func (a *app) stream(ctx context.Context, o *observing, window, keep time.Durati
 	}
 	options := o.session(ns, name)
 	options.For, options.Keep = window, keep
+	options.NodesHint = "" // who replays a recording can give no files
 	if len(pairs) > 0 {
 		options.CountPairs = func(s *model.Snapshot) ([]netip.Addr, error) { return choosePods(s, pairs, selection{}) }
 	}

@@ -81,7 +81,7 @@ func holds(v cap.Value) bool {
 const fullRights = "kubectl debug node/NODE -it --image=IMAGE --profile=sysadmin -- /lasthop check"
 
 // lesser is what works without them.
-const lesser = "without watching packets, --engine state judges the part of the node's state that can be read; see `lasthop doctor`"
+const lesser = "without watching packets, `lasthop check --engine state` judges the part of the node's state that can be read"
 
 // remedy says which capabilities are missing, how to get them, and what works without.
 // Where none is missing, the error itself says what else the cause is.

@@ -60,6 +60,8 @@ type Options struct {
 	// NodesFile is a file that `kubectl get nodes -o json` wrote, PodsFile one of
 	// `kubectl get pods -A -o json`; or empty.
 	NodesFile, PodsFile string
+	// NodesHint says how the user can give the first; empty where that is not possible.
+	NodesHint string
 	// RoutesFiles are files that `az network … -o json` wrote.
 	RoutesFiles []string
 	// Stdin is what "-" stands for as the name of one of these files.

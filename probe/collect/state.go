@@ -164,22 +164,22 @@ func (r *reading) readFiles() {
 func (r *reading) readNetwork(ctx context.Context) {
 	t, err := link.Read(ctx, r.c.conn)
 	r.s.Links, r.linkConf = t.Links, t.Sysctls
-	r.report(model.SourceLinks, fmt.Sprintf("%d links", len(t.Links)), len(t.Links) > 0, err)
+	r.report(model.SourceLinks, model.Plural(len(t.Links), "link"), len(t.Links) > 0, err)
 
 	var failed error
 	r.s.Routes, err = route.Read(ctx, r.c.handle)
 	r.s.Rules, failed = route.Rules(ctx, r.c.conn)
-	r.report(model.SourceRoutes, fmt.Sprintf("%d routes, %d rules", len(r.s.Routes), len(r.s.Rules)), len(r.s.Routes) > 0, errors.Join(err, failed))
+	r.report(model.SourceRoutes, model.Plural(len(r.s.Routes), "route")+", "+model.Plural(len(r.s.Rules), "rule"), len(r.s.Routes) > 0, errors.Join(err, failed))
 
 	r.s.Neighbors, err = neigh.Read(ctx, r.c.conn)
-	r.report(model.SourceNeighbors, fmt.Sprintf("%d neighbours", len(r.s.Neighbors)), len(r.s.Neighbors) > 0, err)
+	r.report(model.SourceNeighbors, model.Plural(len(r.s.Neighbors), "neighbour"), len(r.s.Neighbors) > 0, err)
 
 	r.s.FDB, err = neigh.FDB(ctx, r.c.conn)
 	r.report(model.SourceBridge, fmt.Sprintf("%d addresses", len(r.s.FDB)), len(r.s.FDB) > 0, err)
 
 	r.far, err = r.c.behind(ctx, r.s.Links, r.s.Routes, nil)
 	r.c.know(r.far)
-	r.report(model.SourcePods, fmt.Sprintf("%d namespaces", len(r.far)), len(r.far) > 0, err)
+	r.report(model.SourcePods, model.Plural(len(r.far), "network namespace"), len(r.far) > 0, err)
 	r.label()
 	r.readPrograms(ctx)
 }
@@ -343,16 +343,13 @@ func (r *reading) finish() {
 	}
 }
 
-// NodesUnknown is what the source nodes lacks where no file of them was given.
-const NodesUnknown = "the cluster's nodes are not known"
-
 // readCluster sets the pod ranges, the other nodes and the cloud's network.
 func (r *reading) readCluster() {
 	r.s.Cluster.Nodes = r.c.nodes
 	r.s.Cluster.Azure.Node = r.files.Cloud
 	var details []string
 	if r.c.options.NodesFile != "" {
-		details = append(details, fmt.Sprintf("%d nodes from %s", len(r.c.nodes), r.c.nodesFrom))
+		details = append(details, model.Plural(len(r.c.nodes), "node")+" from "+r.c.nodesFrom)
 	}
 	r.s.Cluster.PodCIDRs = r.c.options.PodCIDRs
 	if len(r.c.options.PodCIDRs) > 0 {
@@ -365,7 +362,7 @@ func (r *reading) readCluster() {
 	}
 	var err error
 	if r.c.options.NodesFile == "" {
-		err = errors.New(NodesUnknown + ": --nodes FILE tells them")
+		err = errors.New(strings.TrimSuffix("the cluster's nodes are not known: "+r.c.options.NodesHint, ": "))
 	}
 	r.report(model.SourceNodes, strings.Join(details, "; "), len(r.s.Cluster.PodCIDRs) > 0, err)
 	if len(r.c.options.RoutesFiles) > 0 {

@@ -224,7 +224,7 @@ func (j *journey) filtered(in, out string, hooks ...string) {
 	case r.cutOff:
 		s.Decision = "unknown: there are more rules than lasthop follows"
 	case r.does == unknown:
-		s.Decision = fmt.Sprintf("unknown: %s may decide, with matches that were not read", plural(len(r.unsure), "rule"))
+		s.Decision = fmt.Sprintf("unknown: %s may decide, with matches that were not read", model.Plural(len(r.unsure), "rule"))
 		for _, rule := range r.unsure {
 			s.Rules = append(s.Rules, packetRuleText(rule))
 		}

@@ -122,10 +122,3 @@ func join(a, b string) string {
 	}
 	return a + "; " + b
 }
-
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}

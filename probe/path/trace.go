@@ -49,7 +49,7 @@ func noteReplies(out, back []model.PathHop) {
 		return
 	}
 	if end := &out[len(out)-1]; end.In.N > 0 && back[0].Out.Known {
-		end.Decision = plural(int(back[0].Out.N), "packet") + " came from there; " + end.Decision
+		end.Decision = model.Plural(int(back[0].Out.N), "packet") + " came from there; " + end.Decision
 	}
 }
 

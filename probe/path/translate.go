@@ -99,11 +99,11 @@ func (j *journey) translateByRules(s *step, t targets) {
 		}
 		j.dst, j.dstPort = to.Addr(), port
 	case !t.service && (j.dstPort == 0 || j.ends.Proto == 0):
-		s.Decision = "may be translated, by port: " + plural(len(rules), "rule")
+		s.Decision = "may be translated, by port: " + model.Plural(len(rules), "rule")
 	default:
 		// Only the packet itself decides which of them translates it.
 		s.Decision = fmt.Sprintf("%s is translated by one of %s; no flow of the window shows to which address",
-			endText(j.dst, j.dstPort), plural(len(rules), "rule"))
+			endText(j.dst, j.dstPort), model.Plural(len(rules), "rule"))
 		s.ended, j.over = true, true
 	}
 }

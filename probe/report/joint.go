@@ -129,11 +129,18 @@ func (r Joint) Silence() string {
 			whole++
 		}
 	}
-	verdict := fmt.Sprintf("no loss seen on %s nor between them", Plural(whole, "node"))
+	verdict := "no loss seen on " + Plural(whole, "node")
+	switch whole {
+	case 0:
+		verdict = "no finding, but silence proves nothing on any of these nodes (see below)"
+	case 1:
+	default:
+		verdict += " nor between them"
+	}
 	if len(r.Focus) > 0 {
 		verdict = "for the pods asked about: " + verdict
 	}
-	if n := len(r.Nodes) - whole; n > 0 {
+	if n := len(r.Nodes) - whole; n > 0 && whole > 0 {
 		verdict += fmt.Sprintf("; of %s nothing is concluded from silence (see below)", Plural(n, "other node"))
 	}
 	return strings.Join(append([]string{verdict}, r.Limits...), "; ")

@@ -11,6 +11,23 @@ import (
 	"github.com/lasthop/lasthop/probe/report"
 )
 
+// TestJointSilence says nothing of nodes that were not compared.
+func TestJointSilence(t *testing.T) {
+	none := model.NodeSeen{Name: "node-2", Reason: "its recording is cut off"}
+	for _, c := range []struct {
+		nodes []model.NodeSeen
+		want  string
+	}{
+		{[]model.NodeSeen{{}, {}}, "no loss seen on 2 nodes nor between them"},
+		{[]model.NodeSeen{{}, none}, "no loss seen on 1 node; of 1 other node nothing is concluded from silence (see below)"},
+		{[]model.NodeSeen{none, none}, "no finding, but silence proves nothing on any of these nodes (see below)"},
+	} {
+		if got := (report.Joint{Nodes: c.nodes}).Silence(); got != c.want {
+			t.Errorf("got %q, want %q", got, c.want)
+		}
+	}
+}
+
 // joint is a report on two nodes and a recording that could not be read.
 func joint() report.Joint {
 	s := node()

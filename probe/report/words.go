@@ -428,12 +428,7 @@ func Duration(d time.Duration) string {
 }
 
 // Plural is a number of things.
-func Plural[N int | uint64](n N, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
+func Plural[N int | uint64](n N, what string) string { return model.Plural(n, what) }
 
 // addrText is the address's canonical text, an IPv4 address without the
 // IPv6 wrapping; empty when unknown.

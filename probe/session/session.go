@@ -49,6 +49,8 @@ type Options struct {
 	PodCIDRs  []netip.Prefix
 	NodesFile string
 	PodsFile  string
+	// NodesHint says how the user can give NodesFile; empty where that is not possible.
+	NodesHint string
 	// RoutesFiles hold output of `az network … -o json`. Stdin is what the name "-"
 	// of any of these files stands for.
 	RoutesFiles []string
@@ -126,7 +128,7 @@ type watch struct {
 
 func newWatch(o Options) (*watch, error) {
 	c, err := collect.Open(collect.Options{
-		NS: o.NS, HostRoot: o.HostRoot, Uplinks: o.Uplinks, PodCIDRs: o.PodCIDRs, NodesFile: o.NodesFile,
+		NS: o.NS, HostRoot: o.HostRoot, Uplinks: o.Uplinks, PodCIDRs: o.PodCIDRs, NodesFile: o.NodesFile, NodesHint: o.NodesHint,
 		PodsFile: o.PodsFile, RoutesFiles: o.RoutesFiles, Stdin: o.Stdin,
 	})
 	if err != nil {

@@ -104,6 +104,16 @@ func TestUnreadBefore(t *testing.T) {
 			t.Errorf("source %+v", src)
 		}
 	}
+	// What lacks for the same reason at both ends is said once.
+	same := whole(model.Partial)
+	for i := range same.Sources {
+		same.Sources[i].Detail = first.Sources[i].Detail
+	}
+	for i, src := range Between(model.Point{Snapshot: first}, model.Point{Snapshot: same}).Sources {
+		if src.Detail != first.Sources[i].Detail {
+			t.Errorf("source %+v", src)
+		}
+	}
 	// Live, a window that begins later is whole.
 	tl := New(func(*model.Snapshot) []model.Finding { return nil }, 0)
 	tl.Add(model.Point{Snapshot: first, Whole: true})

@@ -59,16 +59,20 @@ func (m *mark) unread(source string) bool {
 func (m *mark) over(now []model.Source) []model.Source {
 	now = slices.Clone(now)
 	for _, gap := range m.gaps {
-		gap.Detail = "when the window began: " + gap.Detail
+		why := gap.Detail
+		gap.Detail = "when the window began: " + why
 		i := slices.IndexFunc(now, func(s model.Source) bool { return s.Name == gap.Name })
 		if i < 0 {
 			now = append(now, gap)
 			continue
 		}
-		if now[i].Detail != "" {
-			gap.Detail = now[i].Detail + "; " + gap.Detail
+		switch {
+		case now[i].Detail == why: // once suffices
+		case now[i].Detail != "":
+			now[i].Detail += "; " + gap.Detail
+		default:
+			now[i].Detail = gap.Detail
 		}
-		now[i].Detail = gap.Detail
 		if now[i].Status == model.OK {
 			// The present state was read; what was added is unknown.
 			now[i].Status = model.Partial

@@ -426,8 +426,8 @@ func TestBeside(t *testing.T) {
 	if err := ends.watched(t, Config{Attach: AttachTCX}).Attach([]Link{ends.nodeLink}); err != nil {
 		t.Fatal(err)
 	}
-	tells("ok tcx on 1 links")
+	tells("ok tcx on 1 link")
 	p, _ := counting(t, verdicts[0])
 	foreignTCX(t, ends, p, link.Head())
-	tells("partial tcx on 1 links; on victim from ")
+	tells("partial tcx on 1 link; on victim from ")
 }

@@ -270,7 +270,7 @@ func decodeEvent(raw []byte) (bpf.DropDropKey, model.Sample, bool) {
 }
 
 func (d *drops) detail() string {
-	s := fmt.Sprintf("kfree_skb in %d namespaces", len(d.namespaces))
+	s := "kfree_skb in " + model.Plural(len(d.namespaces), "network namespace")
 	if d.names == nil {
 		s += "; their reasons are derived: this kernel gives none (5.17 does)"
 	}

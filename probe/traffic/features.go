@@ -131,7 +131,7 @@ func leftBehind(ns *netns.NS) model.Feature {
 	}
 	return model.Feature{
 		Name: name, Status: model.Partial,
-		Detail: fmt.Sprintf("%d links have tc filters of a lasthop that was killed, which pass every packet on", links),
+		Detail: "a lasthop that was killed left tc filters on " + model.Plural(links, "link") + "; they pass every packet on",
 		Remedy: "any command that watches packets removes them",
 	}
 }

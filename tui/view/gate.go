@@ -19,9 +19,13 @@ func Gate(t Theme, d *Data, intro string, w int) string {
 	if d != nil && !d.Reading.At.IsZero() {
 		s := d.Reading.Snapshot
 		sources := report.SourcesText(s)
-		text = fmt.Sprintf("lasthop on %s: %s, %s, packets watched by %s, uplinks: %s. Sources: %s. It observes and changes nothing.",
-			report.NodeText(s.Node), report.Plural(len(s.Pods), "pod"), report.Plural(len(s.Links), "link"),
-			report.EngineText(s.Node), report.UplinksText(s.Node), strings.Join(sources, "; "))
+		begin, end := "lasthop on ", " It observes and changes nothing."
+		if d.Reading.Replay {
+			begin, end = "a recording of ", ""
+		}
+		text = fmt.Sprintf("%s%s: %s, %s, packets watched by %s, uplinks: %s. Sources: %s.%s",
+			begin, report.NodeText(s.Node), report.Plural(len(s.Pods), "pod"), report.Plural(len(s.Links), "link"),
+			report.EngineText(s.Node), report.UplinksText(s.Node), strings.Join(sources, "; "), end)
 		if len(d.nodes) > 0 {
 			text = fmt.Sprintf("lasthop on %s, recorded at one time: %s. %s.", s.Node.Name, d.allNodes(), report.Plural(len(s.Pods), "pod"))
 		}

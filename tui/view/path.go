@@ -76,7 +76,7 @@ var (
 		{Title: "", Width: 1},
 		{Title: "#", Width: 2, Right: true},
 		{Title: "HOP", Width: 22, Fit: true},
-		{Title: "IFINDEX", Width: 7, Right: true},
+		{Title: "IFINDEX", Width: 7, Right: true, From: 96},
 		{Title: "IN", Width: 6, Right: true},
 		{Title: "OUT", Width: 6, Right: true},
 		{Title: "LOST", Width: 6, Right: true},

@@ -180,3 +180,57 @@ func TestScreen(t *testing.T) {
 	}
 	removed(t)
 }
+
+// TestComplete has kubectl itself complete command lines of the plugin.
+func TestComplete(t *testing.T) {
+	plugin, err := filepath.Abs(filepath.Join(root, "bin/kubectl-lasthop"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	if err := os.Symlink(plugin, filepath.Join(bin, "kubectl_complete-lasthop")); err != nil {
+		t.Fatal(err)
+	}
+	for typed, want := range map[string]string{
+		"check ":                    "node1\nnode2\n:4\n",
+		"check -n shop pod/":        "pod/web\n",
+		"check node1 --fail-on ":    "critical\nwarning\ninfo\n:4\n",
+		"explain -n shop --to svc/": "svc/web\n:4\n",
+	} {
+		cmd := command(append([]string{"kubectl", "__complete", "lasthop"}, strings.Split(typed, " ")...)...)
+		cmd.Env = append(cmd.Env, "PATH="+bin+":"+os.Getenv("PATH"))
+		if r := run(t, cmd); r.status != 0 || !strings.Contains(r.stdout, want) {
+			t.Errorf("%q: status %d: %s%s", typed, r.status, r.stdout, r.stderr)
+		}
+	}
+}
+
+// TestFate tells what became of a debug pod that somebody else has ended.
+func TestFate(t *testing.T) {
+	selector := "app.kubernetes.io/managed-by=kubectl-lasthop"
+	cmd := command("kubectl", "lasthop", "watch", "node1")
+	out := watchFor(`"kind":"Lost"`)
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		cmd.Wait() //nolint:errcheck // the status says it
+	}()
+	select {
+	case <-out.seen:
+	case <-ended:
+	}
+	run(t, command("kubectl", "delete", "pods", "-l", selector, "--wait=false"))
+	<-ended
+	if status := cmd.ProcessState.ExitCode(); status != 130 || !strings.Contains(out.String(), "has deleted the debug pod") {
+		t.Errorf("status %d: %s", status, out)
+	}
+	removed(t)
+	if r := lasthop(t, "watch", "node1", "--deadline", "1s"); !strings.Contains(r.stderr, "deadline of 1s") {
+		t.Errorf("status %d: %s", r.status, r.stderr)
+	}
+	removed(t)
+}

@@ -3,6 +3,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -25,6 +27,8 @@ const (
 	pollEvery = 200 * time.Millisecond
 	// startTime is how long a pod may take to start; most of it is for the image.
 	startTime = 3 * time.Minute
+	// patience is how long a user waits without a word for a pod to start.
+	patience = 10 * time.Second
 	// fateTime is how long the job may take to tell why its pod was ended.
 	fateTime = 5 * time.Second
 	// removeTime bounds the removal, which is tried even when the user has left.
@@ -53,7 +57,7 @@ func (c Cluster) Run(ctx context.Context, o Options, s remote.Start, n remote.Ne
 	}()
 	early := func(err error) error {
 		if errors.Is(err, context.Canceled) {
-			return fmt.Errorf("before lasthop ran on %s", o.Node)
+			return fmt.Errorf("%w on %s", ErrEarly, o.Node)
 		}
 		return err
 	}
@@ -62,33 +66,50 @@ func (c Cluster) Run(ctx context.Context, o Options, s remote.Start, n remote.Ne
 		return 0, early(err)
 	}
 	defer func() { err = errors.Join(err, c.remove(ctx, job)) }()
-	pod, err := c.awaitPod(starting, job)
+	pod, err := c.awaitPod(starting, job, say)
 	if err != nil {
 		return 0, early(err)
 	}
 	status, err = c.call(ctx, pod, s, n)
 	switch {
+	case ctx.Err() != nil && errors.Is(err, remote.ErrLost):
+		err = fmt.Errorf("before lasthop ended on %s", o.Node)
 	case errors.Is(err, remote.ErrLost):
-		if why := c.fate(ctx, job, o); why != "" {
-			err = fmt.Errorf("%s: %w", why, err)
+		if why := c.awaitFate(ctx, job, o); why != "" {
+			err = errors.New(why)
 		}
-	case status == Interrupted && starting.Err() == nil:
-		// Nobody here has asked it to end. The pod is told before the job tells why.
-		told, stop := context.WithTimeout(ctx, fateTime)
-		defer stop()
-		var why string
-		if c.poll(told, func() (bool, error) {
-			why = c.fate(told, job, o)
-			return why != "", nil
-		}) == nil {
+	case starting.Err() != nil: // somebody here has asked it to end
+	case status == Interrupted:
+		if why := c.awaitFate(ctx, job, o); why != "" {
 			say("%s", why)
 		}
+	case status > killed:
+		number := syscall.Signal(status - killed)
+		err = errors.New(cmp.Or(c.awaitFate(ctx, job, o), fmt.Sprintf("lasthop was ended on %s by signal %d (%v)", o.Node, number, number)))
 	}
 	return status, err
 }
 
-// Interrupted is lasthop's status after it was asked to end.
-const Interrupted = 130
+// ErrEarly says that the user left before there was anything to end.
+var ErrEarly = errors.New("before lasthop ran")
+
+// Interrupted is lasthop's status after it was asked to end. Above killed is that of a
+// process that a signal has ended, by the signal's number.
+const (
+	Interrupted = 130
+	killed      = 128
+)
+
+// awaitFate is fate. The pod ends before the cluster tells why.
+func (c Cluster) awaitFate(ctx context.Context, job *batchv1.Job, o Options) (why string) {
+	ctx, stop := context.WithTimeout(ctx, fateTime)
+	defer stop()
+	c.poll(ctx, func() (bool, error) { //nolint:errcheck // then it is not known
+		why = c.fate(ctx, job, o)
+		return why != "", nil
+	})
+	return why
+}
 
 // create makes the job. What is refused to its pod would show only in events, so it is
 // tried first.
@@ -149,10 +170,10 @@ func (c Cluster) poll(ctx context.Context, ask func() (done bool, err error)) er
 	}
 }
 
-// awaitPod waits until the job's pod runs.
-func (c Cluster) awaitPod(ctx context.Context, job *batchv1.Job) (*corev1.Pod, error) {
+// awaitPod waits until the job's pod runs. If that takes long it says what for.
+func (c Cluster) awaitPod(ctx context.Context, job *batchv1.Job, say func(format string, args ...any)) (*corev1.Pod, error) {
 	var running *corev1.Pod
-	waitsFor := "its pod"
+	waitsFor, told, begun := "its pod", "", time.Now()
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	err := c.poll(ctx, func() (bool, error) {
@@ -163,9 +184,20 @@ func (c Cluster) awaitPod(ctx context.Context, job *batchv1.Job) (*corev1.Pod, e
 		if pod == nil {
 			return false, c.refused(ctx, job)
 		}
+		first := running == nil
 		up, why, err := state(pod)
 		waitsFor, running = why, pod
-		return up, err
+		if up || err != nil {
+			return up, err
+		}
+		if first {
+			err = c.deaf(ctx, pod.Spec.NodeName)
+		}
+		if why != told && time.Since(begun) > patience {
+			told = why
+			say("the debug pod on %s waits for %s", pod.Spec.NodeName, why)
+		}
+		return false, err
 	})
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("the debug pod did not start within %v: it waits for %s", startTime, waitsFor)
@@ -191,6 +223,21 @@ func (c Cluster) refused(ctx context.Context, job *batchv1.Job) error {
 	for _, e := range events.Items {
 		if e.Reason == "FailedCreate" {
 			return Explain(errors.New(e.Message), "create the debug pod", job.Namespace)
+		}
+	}
+	return nil
+}
+
+// deaf is an error if a node's kubelet has not been heard of for so long that the
+// cluster gives it up: it starts no pod.
+func (c Cluster) deaf(ctx context.Context, name string) error {
+	node, err := c.Nodes().Get(ctx, name)
+	if err != nil {
+		return nil // one may know a node that one may not look at
+	}
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionUnknown {
+			return fmt.Errorf("the node starts no pods: %s", cmp.Or(condition.Message, "its kubelet does not answer"))
 		}
 	}
 	return nil
@@ -284,22 +331,34 @@ func (g *valve) close() {
 
 // fate is why a session ended that nobody here has ended; empty if that is not known.
 func (c Cluster) fate(ctx context.Context, job *batchv1.Job, o Options) string {
-	if j, err := c.jobs(job.Namespace).Get(ctx, job.Name); apierrors.IsNotFound(err) {
+	j, err := c.jobs(job.Namespace).Get(ctx, job.Name)
+	if apierrors.IsNotFound(err) {
 		return "somebody has removed the job " + job.Name
-	} else if err == nil {
-		for _, condition := range j.Status.Conditions {
-			if condition.Reason == batchv1.JobReasonDeadlineExceeded {
-				return fmt.Sprintf("the session has reached its deadline of %v (--deadline)", o.Deadline)
-			}
+	}
+	failed := false
+	for _, condition := range j.Status.Conditions {
+		if condition.Reason == batchv1.JobReasonDeadlineExceeded {
+			return fmt.Sprintf("the session has reached its deadline of %v (--deadline)", o.Deadline)
 		}
+		failed = failed || condition.Type == batchv1.JobFailed || condition.Type == batchv1.JobFailureTarget
 	}
 	pod, err := c.podOf(ctx, job)
-	if err != nil || pod == nil {
+	switch {
+	case err != nil:
+		return ""
+	// At the deadline the pod is deleted as well.
+	case failed && (pod == nil || pod.DeletionTimestamp != nil):
+		return "somebody, or the cluster, has deleted the debug pod"
+	case pod == nil:
 		return ""
 	}
 	for _, s := range pod.Status.ContainerStatuses {
-		if t := s.State.Terminated; t != nil && t.Reason != "Completed" && t.Reason != "Error" {
-			return fmt.Sprintf("the container has ended: %s %s", t.Reason, t.Message)
+		t := s.State.Terminated
+		if t != nil && t.Reason == "OOMKilled" {
+			return fmt.Sprintf("the container ran out of memory (OOMKilled): `kubectl get limitrange -n %s` shows what may bound it, and --debug-namespace chooses another namespace", job.Namespace)
+		}
+		if t != nil && t.Reason != "Completed" && t.Reason != "Error" {
+			return strings.TrimSpace(fmt.Sprintf("the container has ended: %s %s", t.Reason, t.Message))
 		}
 	}
 	return strings.TrimSpace(pod.Status.Reason + " " + pod.Status.Message)

@@ -18,6 +18,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/probe/model"
 )
 
 // Module is a part of the kernel that may be a module.
@@ -76,7 +78,7 @@ func (s State) Empty() bool { return s == NotLoaded || s == Absent }
 // any.
 func Rules(n int, of ...State) string {
 	if slices.ContainsFunc(of, func(s State) bool { return !s.Empty() }) {
-		return fmt.Sprintf("%d rules", n)
+		return model.Plural(n, "rule")
 	}
 	// Where one is only not loaded, not all are absent.
 	return slices.Min(of).String()

@@ -123,8 +123,8 @@ func Read(ctx context.Context, n Node, roots ...string) (map[int]*Namespace, err
 		found[id] = &Namespace{Links: t.Links}
 	}
 	if outside > 0 {
-		errs = append(errs, fmt.Errorf("gateways and routes of %d namespaces are unknown: not entered (%d processes could not be inspected)",
-			outside, hidden))
+		errs = append(errs, fmt.Errorf("gateways and routes of %s are unknown: not entered (processes that could not be inspected: %d)",
+			model.Plural(outside, "network namespace"), hidden))
 	}
 	return found, errors.Join(errs...)
 }
