@@ -50,7 +50,7 @@ func (v *view) findScans() {
 		if of := (spread{pod, protoPort{f.Proto, f.Reply.SrcPort}}); isPublic(remote) && f.Replied {
 			replied[of] = true
 		}
-		if f.Replied || f.Start.IsZero() || f.Proto != tcp && f.Proto != udp || len(v.pods[pod]) == 0 || len(v.pods[remote]) > 0 || remote != f.Original.Dst {
+		if f.Replied || f.Proto != tcp && f.Proto != udp || len(v.pods[pod]) == 0 || len(v.pods[remote]) > 0 || remote != f.Original.Dst {
 			continue
 		}
 		if askers[remote] == nil {
@@ -58,6 +58,16 @@ func (v *view) findScans() {
 		}
 		askers[remote][pod] = true
 		shown[pair{pod, remote}] = f.Reply.Dst
+		at := protoPort{f.Proto, f.Reply.SrcPort}
+		if of := (spread{pod, at}); isPublic(remote) {
+			if strangers[of] == nil {
+				strangers[of] = map[netip.Addr]bool{}
+			}
+			strangers[of][remote] = true
+		}
+		if f.Start.IsZero() {
+			continue
+		}
 		k := key{pod, v.networkOf(remote)}
 		if asked[k] == nil {
 			asked[k] = map[netip.Addr]map[protoPort]bool{}
@@ -65,15 +75,7 @@ func (v *view) findScans() {
 		if asked[k][remote] == nil {
 			asked[k][remote] = map[protoPort]bool{}
 		}
-		at := protoPort{f.Proto, f.Reply.SrcPort}
 		asked[k][remote][at] = true
-		if isPublic(remote) {
-			of := spread{pod, at}
-			if strangers[of] == nil {
-				strangers[of] = map[netip.Addr]bool{}
-			}
-			strangers[of][remote] = true
-		}
 	}
 	for k, remotes := range asked {
 		if v.nodeOf(k.network) != nil {
@@ -180,7 +182,7 @@ func (v *view) scanned() []finding {
 			f.Title = fmt.Sprintf("%s asks for %d addresses of the internet that do not reply on %s", s.pod, len(silent), strings.Join(s.ports, ", "))
 			f.Why = fmt.Sprintf("%s asks for addresses of many networks on %s, on which others reply, as peers of a peer-to-peer network do. "+
 				"Those that do not reply are gone, or let nobody in.", podName(v.pods[s.pod][0]), strings.Join(s.ports, ", "))
-			f.Evidence = []model.Evidence{seen(model.SourceConntrack, "flows to %d addresses on %s UNREPLIED that began in the window; others on that port replied to",
+			f.Evidence = []model.Evidence{seen(model.SourceConntrack, "flows to %d addresses on %s UNREPLIED; others on that port replied to",
 				len(s.remotes), strings.Join(s.ports, ", "))}
 		}
 		f.Unseen = []string{"who has these addresses"}

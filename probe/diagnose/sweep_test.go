@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -65,6 +66,7 @@ func TestScans(t *testing.T) {
 			for i := range 40 {
 				n.datagrams(pod5, fmt.Sprintf("8.%d.3.9", i), 30303, 3, false)
 			}
+			n.Flows[20].Start = time.Time{} // asked before the window, and again
 			return n
 		}, []string{"info NoReply 172.20.1.5 asks for 40 addresses of the internet that do not reply on udp/30303"}},
 		{"none of them replies on that port", func() *node {
