@@ -21,6 +21,7 @@ func TestNothingComesBack(t *testing.T) {
 		return n
 	}
 	bare := mute()
+	bare.silent(pod5, "172.20.3.9")
 	bare.Links[0].Addresses = nil
 	check(t, []fixture{
 		{"all is silent", mute, []string{"NoReply possible 172.20.1.5 172.20.2.9 203.0.113.9"}},
