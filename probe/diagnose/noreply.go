@@ -85,9 +85,14 @@ func findNoReply(v *view) []finding {
 		m.errors += p.In.ICMPErrors
 	}
 	out := v.scanned()
-	if len(own) > 0 && len(translated) > 0 && v.allSilent(sorted(own), sorted(translated)) {
-		maps.Copy(translated, own)
-		return append(out, unansweredDestinations(v, translated, "with the pods' own addresses or the node's, which stands for theirs", true))
+	if v.allSilent(sorted(own), sorted(translated)) {
+		if v.contestedNode() {
+			return out
+		}
+		if len(own) > 0 && len(translated) > 0 {
+			maps.Copy(translated, own)
+			return append(out, unansweredDestinations(v, translated, "with the pods' own addresses or the node's, which stands for theirs", true))
+		}
 	}
 	if len(own) > 0 {
 		out = append(out, unansweredDestinations(v, own, "with the pods' own addresses", false))
@@ -96,6 +101,12 @@ func findNoReply(v *view) []finding {
 		out = append(out, unansweredDestinations(v, translated, "with the node's address, which stands for the pods'", true))
 	}
 	return out
+}
+
+// contestedNode reports whether another machine has this node's own address, and so gets
+// all replies.
+func (v *view) contestedNode() bool {
+	return slices.ContainsFunc(v.prior, func(f finding) bool { return f.Code == DuplicatePodIP && len(f.Pods) == 0 })
 }
 
 // allSilent reports whether nobody beyond the uplinks replies, but for these addresses

@@ -31,6 +31,11 @@ func TestNothingComesBack(t *testing.T) {
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.2.9", "NoReply likely 172.20.1.5 203.0.113.9"}},
 	})
+	check(t, []fixture{{"another machine has the node's address, and gets the replies", func() *node {
+		n := mute()
+		n.arp("10.50.0.4", 2, model.Ingress, true, "02:00:00:00:de:ad", 4)
+		return n
+	}, []string{"DuplicatePodIP likely"}}})
 	for _, tt := range []struct {
 		name string
 		node *node
