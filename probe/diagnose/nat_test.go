@@ -878,22 +878,20 @@ func TestNodeNameServer(t *testing.T) {
 	}
 }
 
-// TestDeadProxy: a rule leads what is for the internet to a port of the node's, where
+// TestDeadProxy: a rule leads what pods send elsewhere to a port of the node's, where
 // nobody listens any more.
 func TestDeadProxy(t *testing.T) {
-	for dst, want := range map[string]string{
-		"8.8.8.8":    "warning NoListener nobody listens at 10.50.0.4 tcp/3129 on this node",
-		"172.21.0.9": "info NoListener nobody listens at 10.50.0.4 tcp/3129 on this node",
+	for port, want := range map[uint16]string{
+		3129: "warning NoListener nobody listens at 10.50.0.4 tcp/3129 on this node",
+		9100: "info NoListener nobody listens at 10.50.0.4 tcp/9100 on this node",
 	} {
 		n := kubenet()
 		d := n.drop("NO_SOCKET", "tcp_v4_rcv", pod5, "10.50.0.4", 9)
 		d.Proto = tcp
-		n.sampled(d, head(tcp, 3129, 2))
-		n.Flows = append(n.Flows, model.Flow{Proto: tcp, Start: start, Replied: true,
-			Original: model.Tuple{Src: addr(pod5), Dst: addr(dst), DstPort: 443},
-			Reply:    model.Tuple{Src: addr("10.50.0.4"), Dst: addr(pod5), SrcPort: 3129}})
+		n.sampled(d, head(tcp, port, 2))
+		n.natRules(model.PacketRule{Chain: "PREROUTING", Target: "REDIRECT", ToPorts: model.PortRange{First: 3129, Last: 3129}, Counter: model.Counter{Delta: 9}})
 		if got := judged(n); !slices.Equal(got, []string{want}) {
-			t.Errorf("%s: got %q, want %q", dst, got, want)
+			t.Errorf("port %d: got %q, want %q", port, got, want)
 		}
 	}
 }
