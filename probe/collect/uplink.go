@@ -237,7 +237,8 @@ func (v *view) assign(uplinks []string) []model.Pod {
 			l.Role = model.RoleUplink
 		case l.Kind == "bridge":
 			l.Role = model.RoleBridge
-		case slices.Contains(tunnels, l.Kind):
+		case slices.Contains(tunnels, l.Kind), l.Kind == "tun" && l.MAC.IsZero():
+			// A tun without a MAC is a VPN's, one with a MAC a virtual machine's.
 			l.Role = model.RoleTunnel
 		case link.Paired(l.Kind) && l.PeerNetNSID < 0 && v.link(l.Peer) != nil:
 			// Both ends are in the node, such as cilium_host's.

@@ -207,9 +207,11 @@ func TestUplinks(t *testing.T) {
 		})
 	}
 
+	vpn := link(23, "vpn", "tun", 0, 0, -1)
+	vpn.MAC = model.MAC{}
 	v := view{
 		links: append([]model.Link{
-			link(20, "tun0", "vxlan", 0, 0, -1), link(21, "r0", "veth", 0, 22, -1), link(22, "r1", "veth", 0, 21, -1), link(1, "lo", "", 0, 0, -1),
+			vpn, link(24, "vm", "tun", 0, 0, -1), link(20, "tun0", "vxlan", 0, 0, -1), link(21, "r0", "veth", 0, 22, -1), link(22, "r1", "veth", 0, 21, -1), link(1, "lo", "", 0, 0, -1),
 		}, bridge...),
 		routes: []model.Route{def(10)}, far: around,
 	}
@@ -219,7 +221,7 @@ func TestUplinks(t *testing.T) {
 		roles[l.Name] = l.Role
 	}
 	want := map[string]model.Role{
-		"tun0": model.RoleTunnel, "r0": model.RoleRouter, "r1": model.RoleRouter, "lo": model.RoleOther,
+		"vpn": model.RoleTunnel, "vm": model.RoleOther, "tun0": model.RoleTunnel, "r0": model.RoleRouter, "r1": model.RoleRouter, "lo": model.RoleOther,
 		"pool": model.RoleBridge, "w0": model.RoleUplink, "p0": model.RolePodLink, "p1": model.RolePodLink,
 	}
 	if !reflect.DeepEqual(roles, want) {

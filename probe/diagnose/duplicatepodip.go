@@ -17,16 +17,19 @@ var duplicatePodIP = kind{
 	page: Page{
 		Code:     DuplicatePodIP,
 		Severity: model.Critical,
-		Title:    "two live interfaces have the same pod address",
+		Title:    "two live interfaces have the same address, a pod's or the node's",
 		Meaning: "The address management of the network plugin gave one address twice: its store was lost or restored, or a pod that " +
 			"it took for gone still runs. Packets go to whichever of the two the route, the neighbour entry or the last ARP " +
-			"answer leads to, so that connections to both break now and then, or one of the two hears nothing at all.",
-		Evidence: "the interfaces that hold the address; or ARP answers for a pod of this node with a MAC that is not the pod's.",
-		Fix:      "find out which of the two pods the cluster knows, and delete the other.",
+			"answer leads to, so that connections to both break now and then, or one of the two hears nothing at all. A pod with the " +
+			"address of its own bridge takes what all its neighbours send to their gateway.",
+		Evidence: "the interfaces that hold the address; or ARP answers for a pod of this node, or for the node itself, with a MAC that is " +
+			"not theirs.",
+		Fix: "find out which of the two pods the cluster knows, and delete the other.",
 	},
-	find:  findDuplicatePodIP,
-	after: []model.Code{StaleARPReply},
-	ends:  []model.HopKind{model.HopRoute, model.HopNeighbor, model.HopBridge, model.HopPod},
+	find:     findDuplicatePodIP,
+	after:    []model.Code{StaleARPReply},
+	explains: []model.Code{WrongGatewayMAC, PodDefaultRoute},
+	ends:     []model.HopKind{model.HopRoute, model.HopNeighbor, model.HopBridge, model.HopPod},
 }
 
 // together is how long two pods must have had an address at once before it is
@@ -38,6 +41,11 @@ func findDuplicatePodIP(v *view) []finding {
 	for _, a := range sorted(v.pods) {
 		if holders := liveHolders(v, a); len(holders) > 1 {
 			out = append(out, duplicate(v, a, holders))
+		}
+		for _, p := range v.pods[a] {
+			if b := v.bridgeOf(p); b != nil && p.Up && !a.IsLinkLocalUnicast() && v.holds(b.Name, a) {
+				out = append(out, asGateway(v, a, p, b))
+			}
 		}
 	}
 	return append(out, contested(v)...)
@@ -88,6 +96,42 @@ func duplicate(v *view, a netip.Addr, holders []*model.Pod) finding {
 	}
 	f.Fix = []string{"delete the pod that the cluster does not know by this address: kubectl get pods -A -o wide | grep " + a.String()}
 	return finding{Finding: f, explains: confused(a)}
+}
+
+// asGateway is the finding on a pod that has an address of its own bridge, where its
+// neighbours have their gateway.
+func asGateway(v *view, a netip.Addr, p *model.Pod, b *model.Link) finding {
+	f := model.Finding{
+		Confidence:   model.Proven,
+		Pods:         []netip.Addr{a},
+		LastHopAlive: v.place(b.Name, model.Ingress),
+		Title:        fmt.Sprintf("%s has %s, the address of %s", podName(p), a, b.Name),
+		Why: fmt.Sprintf("%s is on %s of %s, and on %s, the bridge that it is behind. Of the two, pods there send to whoever answered last.",
+			a, p.Interface, podName(p), b.Name),
+		Evidence: []model.Evidence{
+			seen(model.SourceLinks, "%s has %s, MAC %s", b.Name, a, b.MAC),
+			seen(model.SourcePods, "%s: %s has %s, MAC %s, behind %s", podName(p), p.Interface, a, p.MAC, p.Link),
+		},
+		Fix: []string{"delete that pod, and keep what gives pods their addresses from giving it this one: ip link set dev " + shellWord(p.Link) + " down # until then"},
+	}
+	misled := map[netip.Addr]bool{a: true}
+	for o := range model.Each(v.Pods) {
+		for g := range model.Each(o.Gateways) {
+			if g.Addr != a {
+				continue
+			}
+			if g.MAC == p.MAC {
+				observe(&f, model.SourcePods, "%s: neighbour %s %s", podName(o), a, stateOf(g))
+			}
+			for _, x := range podAddrs(o) {
+				misled[x] = true
+			}
+		}
+	}
+	f.Pods = sorted(misled)
+	return finding{Finding: f, accounts: f.Pods, explains: func(d *model.Drop) bool {
+		return confused(a)(d) || p.Netns != 0 && d.Netns == p.Netns || misled[d.Src] && d.OtherHost()
+	}}
 }
 
 // wayTo says which of several owners packets are led to: by the route's link,
@@ -176,10 +220,14 @@ func contested(v *view) []finding {
 }
 
 // foreign reports whether an ARP answer is for a pod that stood through the
-// window, by a MAC that is neither of this node nor the fabric's, which answers
-// for all.
+// window, or for the node itself, by a MAC that is neither of this node nor the fabric's,
+// which answers for all.
 func foreign(v *view, a *model.ARPCount) bool {
 	owners := v.pods[a.Addr]
+	if own := v.ownAddress(a.Addr); own != nil && (own.Index == a.IfIndex || own.Index == v.masterOf(a.IfIndex)) {
+		_, known := v.macs[a.MAC]
+		return !known && !v.isGatewayMAC(a.MAC)
+	}
 	if len(owners) == 0 || len(v.podMACs(a.Addr)) == 0 || v.past[a.Addr] || v.isGatewayMAC(a.MAC) {
 		return false
 	}
@@ -189,7 +237,46 @@ func foreign(v *view, a *model.ARPCount) bool {
 	return v.stood(owners[0])
 }
 
+// ownAddress is the link that leads off the node and has an address as its first one;
+// nil where none does. Further ones may be virtual, and move from node to node.
+func (v *view) ownAddress(a netip.Addr) *model.Link {
+	i := slices.IndexFunc(v.Links, func(l model.Link) bool { return v.outer[l.Index] && len(l.Addresses) > 0 && l.Addresses[0].Addr() == a })
+	if i < 0 {
+		return nil
+	}
+	return &v.Links[i]
+}
+
+func (v *view) masterOf(ifindex int) int {
+	if l := v.links[ifindex]; l != nil {
+		return l.Master
+	}
+	return 0
+}
+
+// contestNode is the finding on the node's own address, which another machine has too.
+func contestNode(v *view, a *model.ARPCount, own *model.Link) finding {
+	f := model.Finding{
+		Confidence:   model.Likely,
+		LastHopAlive: v.place(a.Link, model.Ingress),
+		Title:        fmt.Sprintf("%s also answers for %s, this node's address", a.MAC, a.Addr),
+		Why: fmt.Sprintf("%s has the address %s, and a machine behind it with the MAC %s answers ARP for it too. What is for the node, "+
+			"and the replies to all pods that have its address, go to whoever answered last.", own.Name, a.Addr, a.MAC),
+		Evidence: []model.Evidence{
+			seen(model.SourceTC, "%s ingress: %s that %s is at %s", a.Link, plural(a.Packets, "ARP reply", "ARP replies"), a.Addr, a.MAC),
+			seen(model.SourceLinks, "%s has it, with MAC %s", own.Name, own.MAC),
+		},
+		Unseen:       []string{"the other machine: it is not on this node"},
+		Alternatives: []string{"a machine that answers ARP for others (proxy_arp)"},
+		Fix:          []string{"find the machine with the MAC " + a.MAC.String() + " behind " + shellWord(a.Link) + ", and give it another address"},
+	}
+	return finding{Finding: f, explains: func(*model.Drop) bool { return false }}
+}
+
 func contest(v *view, a *model.ARPCount) finding {
+	if own := v.ownAddress(a.Addr); own != nil {
+		return contestNode(v, a, own)
+	}
 	p := v.pods[a.Addr][0]
 	return finding{
 		Finding: model.Finding{

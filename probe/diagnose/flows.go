@@ -1,7 +1,10 @@
 package diagnose
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -125,13 +128,22 @@ func (v *view) unrepliedFlows() map[pair]*unreplied {
 	return out
 }
 
-// unrepliedCount counts the flows of pods that never saw a reply and match.
-func unrepliedCount(v *view, match func(pod, remote netip.Addr) bool) uint64 {
-	var n uint64
+// unrepliedCount counts the flows of pods that never saw a reply and match. Where they
+// are to a few ports alone, it names these.
+func unrepliedCount(v *view, match func(pod, remote netip.Addr) bool) (n uint64, to string) {
+	ports := map[string]bool{}
 	for f := range model.Each(v.Flows) {
 		if !f.Replied && len(v.pods[f.Original.Src]) > 0 && match(f.Original.Src, f.Reply.Src) {
 			n++
+			at := model.ProtoName(f.Proto)
+			if f.Proto == tcp || f.Proto == udp {
+				at = protoPort{f.Proto, f.Reply.SrcPort}.String()
+			}
+			ports[at] = true
 		}
 	}
-	return n
+	if len(ports) > 3 {
+		return n, ""
+	}
+	return n, ", to " + strings.Join(slices.Sorted(maps.Keys(ports)), ", ")
 }

@@ -257,12 +257,16 @@ func (v *view) whyInvalid(f *model.Finding, why mistrust, d *model.Drop) {
 func (v *view) untracking(drops []*model.Drop) []*model.PacketRule {
 	var out []*model.PacketRule
 	for r := range model.Each(v.PacketRules) {
-		excludes := r.Target == "NOTRACK" || r.Target == "CT" && strings.Contains(r.Text, "--notrack")
-		if excludes && r.Counter.Delta > 0 && slices.ContainsFunc(drops, func(d *model.Drop) bool {
+		if untracks(r) && slices.ContainsFunc(drops, func(d *model.Drop) bool {
 			return r.Src.Matches(d.Dst) && r.Dst.Matches(d.Src) && (r.Proto == 0 || (r.Proto == d.Proto) != r.ProtoNot)
 		}) {
 			out = append(out, r)
 		}
 	}
 	return out
+}
+
+// untracks reports whether a rule excluded packets from connection tracking in the window.
+func untracks(r *model.PacketRule) bool {
+	return (r.Target == "NOTRACK" || r.Target == "CT" && strings.Contains(r.Text, "--notrack")) && r.Counter.Delta > 0
 }

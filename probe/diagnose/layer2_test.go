@@ -75,6 +75,20 @@ func silentNextHop() *node {
 	return n
 }
 
+// mutedMasquerade is a node whose gateway has no MAC, and whose pods' packets bear the
+// node's address there.
+func mutedMasquerade(replied bool) *node {
+	n := kubenet().live()
+	n.Neighbors[0] = model.Neighbor{Addr: addr("10.50.0.1"), IfIndex: 2, State: "INCOMPLETE"}
+	n.arp("10.50.0.1", 2, model.Egress, false, nicMAC, 9)
+	for i := range 5 {
+		n.Flows = append(n.Flows, model.Flow{Proto: tcp, Start: start, Replied: replied && i == 0,
+			Original: model.Tuple{Src: addr("172.20.1.5"), Dst: addr("203.0.113.9"), DstPort: 443},
+			Reply:    model.Tuple{Src: addr("203.0.113.9"), Dst: addr("10.50.0.4"), SrcPort: 443}})
+	}
+	return n
+}
+
 // silentGateway is a node that does not answer a pod for its gateway.
 func silentGateway() *node {
 	n := routedNode()
@@ -361,6 +375,32 @@ func TestLayer2(t *testing.T) {
 			n.vacant(2)
 			return n
 		}, []string{"UnansweredARP likely 172.20.1.5 172.20.1.100 172.20.1.101"}},
+		{"nobody answers for the gateway, and all that goes there has the node's address", func() *node {
+			return mutedMasquerade(false)
+		}, []string{"UnansweredARP proven 172.20.1.5 10.50.0.1"}},
+		{"a gateway whose MAC is asked for anew, and what went by it was replied to", func() *node {
+			return mutedMasquerade(true)
+		}, nil},
+		{"a pod has the address of its bridge", func() *node {
+			n := kubenet().live()
+			n.pod("172.20.1.1", "0a:58:00:00:de:ad", 3)
+			n.live()
+			for i := range 2 {
+				n.gateway(&n.Pods[i], "172.20.1.1", "0a:58:00:00:de:ad", "REACHABLE")
+			}
+			return n
+		}, []string{"DuplicatePodIP proven 172.20.1.1 172.20.1.5 172.20.1.6"}},
+		{"another machine has the node's address", func() *node {
+			n := kubenet().live()
+			n.arp("10.50.0.4", 2, model.Ingress, true, "02:00:00:00:de:ad", 4)
+			return n
+		}, []string{"DuplicatePodIP likely"}},
+		{"a virtual address of the node was another's before", func() *node {
+			n := kubenet().live()
+			n.Links[0].Addresses = append(n.Links[0].Addresses, prefix("10.50.0.200/32"))
+			n.arp("10.50.0.200", 2, model.Ingress, true, "02:00:00:00:de:ad", 4)
+			return n
+		}, nil},
 		{"nobody answers for the gateway, beyond a bridge with the NIC", func() *node {
 			n := bridged()
 			n.dropOn("azure0", "NEIGH_FAILED", "neigh_invalidate", "10.60.0.20", "203.0.113.9", 50)

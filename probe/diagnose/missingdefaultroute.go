@@ -53,15 +53,11 @@ func findMissingDefaultRoute(v *view) []finding {
 func hasDefault(v *view, six bool) bool { return v.defaultRoute(six).Dst.IsValid() }
 
 func withoutDefault(v *view, six bool, l *lost) finding {
-	family := "IPv4"
-	if six {
-		family = "IPv6"
-	}
 	f, peers := l.finding(), sorted(l.peers)
 	f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
-	f.Title = "no default route for " + family
+	f.Title = "no default route for " + familyName(six)
 	f.Why = "The node has no default route: what its pods send beyond its own networks it drops."
-	f.Evidence = append(l.evidence(), seen(model.SourceRoutes, "no default route for %s in the main table", family))
+	f.Evidence = append(l.evidence(), seen(model.SourceRoutes, "no default route for %s in the main table", familyName(six)))
 	link := "UPLINK"
 	if i := slices.IndexFunc(l.drops, (*model.Drop).ReverseFiltered); i >= 0 {
 		link = l.drops[i].Link

@@ -215,6 +215,12 @@ func judgeRules(v *view, g *rawGroup, f *model.Finding) {
 		f.Unseen = append(f.Unseen, v.natUnseen())
 		f.Why = "Packets leave with the pod's address and nothing returns."
 		f.Fix = []string{masqueradeFix(v, g)}
+	case nat.Translated && v.untracked(g) != nil:
+		r := v.untracked(g)
+		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule excludes them from connection tracking", r),
+			packetRuleEvidence("this one would translate them", nat.Rule))
+		f.Why = "A rule excludes these packets from connection tracking, and what is not tracked is not translated: they leave with the pod's address, and nobody out there answers it."
+		f.Fix = []string{deletePacketRule(r)}
 	case nat.Translated:
 		f.Confidence = model.Possible
 		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule would translate them now", nat.Rule))
@@ -235,6 +241,17 @@ func judgeRules(v *view, g *rawGroup, f *model.Finding) {
 		f.Confidence = weaker(f.Confidence, model.Likely)
 		f.Unseen = append(f.Unseen, fmt.Sprintf("whether %s %s matched: %s", r.Chain, r.Text, strings.Join(r.Unknown, ", ")))
 	}
+}
+
+// untracked is a rule that excludes the group's packets from connection tracking; nil
+// where none does.
+func (v *view) untracked(g *rawGroup) *model.PacketRule {
+	for r := range model.Each(v.PacketRules) {
+		if untracks(r) && !slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return !r.Src.Matches(p.Local) || !r.Dst.Matches(p.Remote) }) {
+			return r
+		}
+	}
+	return nil
 }
 
 // findMaker says how to find out whether an exclusion is meant.

@@ -61,6 +61,13 @@ func TestExclusions(t *testing.T) {
 			n.Node.Plugin = "azure-podsubnet"
 			return n
 		}, []string{"NoReply likely 172.20.1.5 203.0.113.9"}},
+		{"a rule excludes them from connection tracking", func() *node {
+			n := kubenet()
+			n.answered("10.50.0.4", "10.50.0.5")
+			n.filter(model.NFT, "PREROUTING", 20, model.PacketRule{Src: to("172.20.1.0/24"), Target: "CT", Text: "-s 172.20.1.0/24 -j CT --notrack"}).Table = "raw"
+			n.peer(pod5, out, model.PeerCount{Packets: 9, Requests: 9}, none)
+			return n
+		}, []string{"MissingMasquerade likely 172.20.1.5 203.0.113.9"}},
 		{"no rule where the plugin makes one", func() *node { return direct("kindnet", out) }, []string{"MissingMasquerade likely 172.20.1.5 203.0.113.9"}},
 		{"no rule where programs translate", func() *node { return direct("cilium", out, out2) }, []string{"NoReply likely 172.20.1.5 198.51.100.7 203.0.113.9"}},
 		{"no rule where a pool may have none, one target", func() *node { return direct("calico", out) }, []string{"NoReply likely 172.20.1.5 203.0.113.9"}},

@@ -215,7 +215,7 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing mis
 			"%s egress: %s (%s wanting an answer) from %s to %s of %s; ingress: no answer", name, count(f.Packets, "packet"), plural(x.requests, "one", "of them"), count(uint64(len(x.pods)), "pod"), plural(uint64(len(x.remotes)), "address", "addresses"), addrs(f.Peers))
 	}
 	f.Evidence = append(f.Evidence, framesToGateway(v, silent)...)
-	if n := unrepliedCount(v, func(_, remote netip.Addr) bool { return inRanges(silent, remote) }); n > 0 {
+	if n, _ := unrepliedCount(v, func(_, remote netip.Addr) bool { return inRanges(silent, remote) }); n > 0 {
 		observe(&f, model.SourceConntrack, "%s from pods into that range UNREPLIED", count(n, "flow"))
 	}
 	control := s.controls(silent)

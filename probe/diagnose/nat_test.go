@@ -878,6 +878,24 @@ func TestNodeNameServer(t *testing.T) {
 	}
 }
 
+// TestDeadProxy: a rule leads what pods send elsewhere to a port of the node's, where
+// nobody listens any more.
+func TestDeadProxy(t *testing.T) {
+	for port, want := range map[uint16]string{
+		3129: "warning NoListener nobody listens at 10.50.0.4 tcp/3129 on this node",
+		9100: "info NoListener nobody listens at 10.50.0.4 tcp/9100 on this node",
+	} {
+		n := kubenet()
+		d := n.drop("NO_SOCKET", "tcp_v4_rcv", pod5, "10.50.0.4", 9)
+		d.Proto = tcp
+		n.sampled(d, head(tcp, port, 2))
+		n.natRules(model.PacketRule{Chain: "PREROUTING", Target: "REDIRECT", ToPorts: model.PortRange{First: 3129, Last: 3129}, Counter: model.Counter{Delta: 9}})
+		if got := judged(n); !slices.Equal(got, []string{want}) {
+			t.Errorf("port %d: got %q, want %q", port, got, want)
+		}
+	}
+}
+
 // TestBridgedDrop: the kernel says of a packet that a bridge forwards the link that it was
 // to leave by. It was seen last where it came in.
 func TestBridgedDrop(t *testing.T) {

@@ -27,6 +27,8 @@ type silentHop struct {
 	pods    map[netip.Addr]bool
 	askers  map[netip.Addr]bool
 	packets uint64
+	// flows are those of the window that go by it with the node's address.
+	flows uint64
 	talk
 }
 
@@ -54,13 +56,50 @@ func (v *view) silentNextHops() map[question]*silentHop {
 			m.pods[pod] = true
 		}
 	}
+	v.awaitTranslated(found)
 	for k, m := range found {
 		m.talk = askedBeyond(v, k)
-		if m.packets < minDrops || m.requests < minDrops || m.replies > 0 || len(m.pods) == 0 {
+		if m.packets+m.flows < minDrops || m.requests < minDrops || m.replies > 0 || len(m.pods) == 0 {
 			delete(found, k)
 		}
 	}
 	return found
+}
+
+// awaitTranslated adds what pods send with the node's address: its drops bear that
+// address, and are not counted. That no flow by a next hop is replied to, and that the
+// hop has no MAC, tells as much.
+func (v *view) awaitTranslated(found map[question]*silentHop) {
+	for n := range model.Each(v.Neighbors) {
+		k := question{n.IfIndex, n.Addr}
+		if !v.outer[n.IfIndex] || resolved(n) || !v.isNextHop(n.Addr) || found[k] != nil {
+			continue
+		}
+		m := &silentHop{gateway: true, pods: map[netip.Addr]bool{}, askers: map[netip.Addr]bool{}}
+		replied := false
+		for f := range model.Each(v.Flows) {
+			if f.Start.IsZero() || f.Reply.Dst == f.Original.Src || len(v.pods[f.Original.Src]) == 0 || !v.leavesBy(f, k) {
+				continue
+			}
+			replied = replied || f.Replied
+			m.pods[f.Original.Src] = true
+			m.flows++
+		}
+		if !replied && m.flows > 0 {
+			found[k] = m
+		}
+	}
+}
+
+// leavesBy reports whether the packets of a translated flow go by a next hop. Where rules
+// lead them to another link than their addresses do, as by a mark, the address that they
+// got tells.
+func (v *view) leavesBy(f *model.Flow, k question) bool {
+	d := v.routing().Lookup(path.Query{Src: f.Reply.Dst, Dst: f.Reply.Src})
+	if !d.Through(k.ifindex) {
+		return v.holds(v.linkName(k.ifindex), f.Reply.Dst)
+	}
+	return slices.ContainsFunc(d.Hops, func(h path.NextHop) bool { return h.IfIndex == k.ifindex && h.Gateway == k.addr })
 }
 
 func silentHopAt(found map[question]*silentHop, k question) *silentHop {
@@ -179,8 +218,10 @@ func nobodyBeyond(v *view, m *silentHops) finding {
 		Unseen:       []string{"why nobody answers: that shows only beyond " + port},
 		Alternatives: []string{"the machine is down or gone", "the address is of another network than " + port + "'s (a wrong VLAN, subnet or mask)"},
 	}
+	var flows uint64
 	for _, a := range remotes {
 		hop := m.hops[a]
+		flows += hop.flows
 		f.Peers = append(f.Peers, host(a))
 		f.Packets += hop.packets
 		if hop.gateway {
@@ -195,6 +236,9 @@ func nobodyBeyond(v *view, m *silentHops) finding {
 	}
 	if f.Packets > 0 {
 		observe(&f, model.SourceDrops, "%s freed, since the neighbour failed", count(f.Packets, "packet"))
+	}
+	if flows > 0 {
+		observe(&f, model.SourceConntrack, "%s of pods go there with the node's address, none replied to", count(flows, "flow"))
 	}
 	l, taken := v.byName[port], v.takenRange(m, remotes)
 	switch {

@@ -20,7 +20,8 @@ var noListener = kind{
 		Meaning: "The packets were delivered into the pod, and no socket of it takes them: nothing listens on that port, or only on " +
 			"another address. The pod answers TCP by a reset and UDP by an ICMP error. Or they are late replies, and the socket that " +
 			"asked is closed already. The network is not at fault. So it is with what pods send to an address of the node: where that is a " +
-			"name server, as the node's own DNS cache is, every pod that has it for its resolver is without names, which is a warning.",
+			"name server, as the node's own DNS cache is, every pod that has it for its resolver is without names, which is a warning, " +
+			"and so it is where a rule of the node leads there what pods send elsewhere.",
 		Evidence: "drops for want of a socket (NO_SOCKET) in the pod's own namespace; the pod's resets and ICMP errors.",
 		Fix:      "look at the application: its port, the address that it listens on, the target port of the service.",
 	},
@@ -66,10 +67,34 @@ func (v *view) atNode(match func(*model.Drop) bool) []finding {
 			f.Why += " Pods ask a name server there, such as the node's DNS cache: it is not running, or listens elsewhere."
 		}
 		f.Evidence = dropEvidence(l.drops)
+		if r := v.redirecting(l); r != nil {
+			f.Severity = model.Warning
+			f.Why += " A rule of the node leads there what pods send elsewhere, as to a proxy: it is not running, or listens elsewhere."
+			f.Evidence = append(f.Evidence, packetRuleEvidence("this rule leads there", r))
+		}
 		f.Fix = []string{"ss -lntup # compare with the address and port that pods ask, and start what should listen"}
 		out = append(out, finding{Finding: f, explains: sameDrops(l.drops)})
 	}
 	return out
+}
+
+// redirecting is a rule that leads packets to a port of the node's, at which drops were
+// sampled; nil where none does.
+func (v *view) redirecting(l *lost) *model.PacketRule {
+	samples := v.dropSamples()
+	for r := range model.Each(v.PacketRules) {
+		if r.Target == "REDIRECT" && r.Counter.Delta > 0 && slices.ContainsFunc(l.drops, func(d *model.Drop) bool {
+			s := samples[keyOfDrop(d)]
+			if s == nil {
+				return false
+			}
+			_, port, ok := ports(s.Head)
+			return ok && port >= r.ToPorts.First && port <= r.ToPorts.Last
+		}) {
+			return r
+		}
+	}
+	return nil
 }
 
 // firstEphemeral is where the ports begin that Linux gives to clients

@@ -85,13 +85,36 @@ func findNoReply(v *view) []finding {
 		m.errors += p.In.ICMPErrors
 	}
 	out := v.scanned()
+	if v.allSilent(sorted(own), sorted(translated)) {
+		if v.contestedNode() {
+			return out
+		}
+		if len(own) > 0 && len(translated) > 0 {
+			maps.Copy(translated, own)
+			return append(out, unansweredDestinations(v, translated, "with the pods' own addresses or the node's, which stands for theirs", true))
+		}
+	}
 	if len(own) > 0 {
-		out = append(out, unansweredDestinations(v, own, false))
+		out = append(out, unansweredDestinations(v, own, "with the pods' own addresses", false))
 	}
 	if len(translated) > 0 {
-		out = append(out, unansweredDestinations(v, translated, true))
+		out = append(out, unansweredDestinations(v, translated, "with the node's address, which stands for the pods'", true))
 	}
 	return out
+}
+
+// contestedNode reports whether another machine has this node's own address, and so gets
+// all replies.
+func (v *view) contestedNode() bool {
+	return slices.ContainsFunc(v.prior, func(f finding) bool { return f.Code == DuplicatePodIP && len(f.Pods) == 0 })
+}
+
+// allSilent reports whether nobody beyond the uplinks replies, but for these addresses
+// neither: what is silent may then have one cause.
+func (v *view) allSilent(remotes ...[]netip.Addr) bool {
+	all := slices.Concat(remotes...)
+	return len(answering(v, func(a netip.Addr) bool { return slices.Contains(all, a) })) == 0 &&
+		!slices.ContainsFunc(all, func(a netip.Addr) bool { return v.echoAnswered(a.Is6()) })
 }
 
 // repliedTranslated are the pairs of which the peer replies to the same pod's flows that are
@@ -195,7 +218,7 @@ func inAnyPod(v *view, pods map[netip.Addr]bool) bool {
 }
 
 // unansweredDestinations is the finding on destinations that never answer.
-func unansweredDestinations(v *view, g silence, translated bool) finding {
+func unansweredDestinations(v *view, g silence, what string, translated bool) finding {
 	f := model.Finding{
 		Confidence: model.Likely,
 		Unseen:     []string{"whether the packets arrive: that shows only at the destination"},
@@ -217,10 +240,6 @@ func unansweredDestinations(v *view, g silence, translated bool) finding {
 	name := v.linkName(link)
 	f.LastHopAlive = v.place(name, model.Egress)
 	f.Title = "no answer from " + addrs(remotes)
-	what := "with the pods' own addresses"
-	if translated {
-		what = "with the node's address, which stands for the pods'"
-	}
 	f.Why = fmt.Sprintf("Requests of pods to %s leave %s right, %s, and nothing comes back. Nothing is dropped on this node: what loses them is beyond it.",
 		addrs(remotes), name, what)
 	if v.isTunnel(link) {
@@ -240,14 +259,17 @@ func unansweredDestinations(v *view, g silence, translated bool) finding {
 		f.Alternatives = []string{"echo requests alone are dropped on the way, as security groups and firewalls do: nothing else was asked"}
 		observe(&f, model.SourceConntrack, "nothing but echo requests was sent there")
 	}
-	if n := unrepliedCount(v, func(pod, remote netip.Addr) bool { return g[remote] != nil && g[remote].pods[pod] }); n > 0 {
-		observe(&f, model.SourceConntrack, "%s of pods to there UNREPLIED", count(n, "flow"))
+	if n, ports := unrepliedCount(v, func(pod, remote netip.Addr) bool { return g[remote] != nil && g[remote].pods[pod] }); n > 0 {
+		observe(&f, model.SourceConntrack, "%s of pods to there UNREPLIED%s", count(n, "flow"), ports)
 	}
-	if control := addrs(answering(v, func(a netip.Addr) bool { return g[a] != nil })); control != "" {
-		observe(&f, model.SourceTC, "answers come from %s", control)
-	} else if !slices.ContainsFunc(remotes, func(a netip.Addr) bool { return v.echoAnswered(a.Is6()) }) {
+	if v.allSilent(remotes) {
 		f.Confidence = model.Possible
 		f.Unseen = append(f.Unseen, "any answer at the uplink: without one the uplink itself may be dead")
+		if len(remotes) > 1 {
+			f.Alternatives = append(f.Alternatives, v.deadUplink(&f, link, remotes[0])...)
+		}
+	} else if control := addrs(answering(v, func(a netip.Addr) bool { return g[a] != nil })); control != "" {
+		observe(&f, model.SourceTC, "answers come from %s", control)
 	}
 	if untranslated {
 		return finding{Finding: f}
@@ -278,6 +300,25 @@ func unansweredDestinations(v *view, g silence, translated bool) finding {
 		f.Fix = append(f.Fix, fmt.Sprintf("on the node that has %s: %s route get %s", remotes[0], ip(f.Pods[0]), f.Pods[0]))
 	}
 	return finding{Finding: f}
+}
+
+// deadUplink is what may be wrong with a link by which nothing at all comes back. It
+// shows what sends packets there, and whether the link has an address for replies.
+func (v *view) deadUplink(f *model.Finding, link int, remote netip.Addr) []string {
+	name := v.linkName(link)
+	if r := v.lookup(remote); r != nil {
+		observe(f, model.SourceRoutes, "the lookup for %s ends at: %s", remote, v.routeText(r))
+	}
+	out := []string{fmt.Sprintf("%s leads nowhere: the wrong network or VLAN, a VPN that is gone, or a gateway that knows another MAC for this node", name)}
+	l := v.links[link]
+	if l != nil && l.Master != 0 {
+		l = v.links[l.Master]
+	}
+	if l != nil && !slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr().Is4() == remote.Is4() && p.Addr().IsGlobalUnicast() }) {
+		observe(f, model.SourceLinks, "%s has no %s address", l.Name, familyName(remote.Is6()))
+		out = append(out, l.Name+" has lost its address: what configures the node's network has it, such as DHCP")
+	}
+	return out
 }
 
 // echoesAlone reports whether pods asked destinations for nothing but echo replies.

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -59,6 +60,23 @@ func TestScans(t *testing.T) {
 			n.scans(pod6, "172.20.3.8", 1)
 			return n
 		}, []string{"critical MissingUDR no return from 172.20.3.0/24", "info NoReply 172.20.1.5 asks for 38 addresses of 172.20.3.0/24 that do not reply"}},
+		{"a peer of a peer-to-peer network, many of whose peers are gone", func() *node {
+			n := kubenet().live()
+			n.datagrams(pod5, "198.51.100.9", 30303, 3, true)
+			for i := range 40 {
+				n.datagrams(pod5, fmt.Sprintf("8.%d.3.9", i), 30303, 3, false)
+			}
+			n.Flows[20].Start = time.Time{} // asked before the window, and again
+			return n
+		}, []string{"info NoReply 172.20.1.5 asks for 40 addresses of the internet that do not reply on udp/30303"}},
+		{"none of them replies on that port", func() *node {
+			n := kubenet().live()
+			n.answered(pod6, "198.51.100.9")
+			for i := range 40 {
+				n.scans(pod5, fmt.Sprintf("8.%d.3.9", i), 1)
+			}
+			return n
+		}, []string{"warning NoReply no answer from 8.0.3.9, 8.1.3.9, 8.2.3.9, 8.3.3.9 and 36 more"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := judged(tt.node()); !slices.Equal(got, tt.want) {

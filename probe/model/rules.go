@@ -205,7 +205,7 @@ type PacketRule struct {
 	Goto   bool
 	// To is the address that SNAT or DNAT writes, where it is a single one.
 	To netip.AddrPort
-	// ToPorts are those that MASQUERADE or SNAT may give; zero for any.
+	// ToPorts are those that MASQUERADE, SNAT or REDIRECT may give; zero for any.
 	ToPorts PortRange
 
 	Counter  Counter

@@ -184,7 +184,7 @@ func (b *builder) nat(n nft.NAT) {
 			ports.Last = binary.BigEndian.Uint16(n.PortMax)
 		}
 	}
-	if b.Target == "MASQUERADE" || b.Target == "SNAT" {
+	if b.Target != "DNAT" {
 		b.ToPorts = ports
 	}
 	a, ok := netip.AddrFromSlice(n.Addr)

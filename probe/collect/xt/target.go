@@ -68,7 +68,7 @@ func nat(option string) decoder {
 		if low.IsValid() && low == high && first == last {
 			r.To = netip.AddrPortFrom(low, first)
 		}
-		if r.Target == "MASQUERADE" || r.Target == "SNAT" {
+		if r.Target != "DNAT" {
 			r.ToPorts = model.PortRange{First: first, Last: last}
 		}
 		to := natText(low, high, first, last, base, r.Target == "SNAT" || r.Target == "DNAT")

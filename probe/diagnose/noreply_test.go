@@ -1,0 +1,57 @@
+package diagnose
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// TestNothingComesBack: where nobody beyond the uplink replies, to pods' addresses or to
+// the node's, one cause may be behind it all.
+func TestNothingComesBack(t *testing.T) {
+	mute := func() *node {
+		n := kubenet()
+		n.silent(pod5, far)
+		n.silent("10.50.0.4", "203.0.113.9")
+		n.Flows = append(n.Flows, model.Flow{Proto: tcp, Start: start,
+			Original: model.Tuple{Src: addr(pod5), Dst: addr("203.0.113.9"), DstPort: 25},
+			Reply:    model.Tuple{Src: addr("203.0.113.9"), Dst: addr("10.50.0.4"), SrcPort: 25}})
+		return n
+	}
+	bare := mute()
+	bare.silent(pod5, "172.20.3.9")
+	bare.Links[0].Addresses = nil
+	check(t, []fixture{
+		{"all is silent", mute, []string{"NoReply possible 172.20.1.5 172.20.2.9 203.0.113.9"}},
+		{"others reply", func() *node {
+			n := mute()
+			n.answered(pod5, "172.20.4.9")
+			return n
+		}, []string{"NoReply likely 172.20.1.5 172.20.2.9", "NoReply likely 172.20.1.5 203.0.113.9"}},
+	})
+	check(t, []fixture{{"another machine has the node's address, and gets the replies", func() *node {
+		n := mute()
+		n.arp("10.50.0.4", 2, model.Ingress, true, "02:00:00:00:de:ad", 4)
+		return n
+	}, []string{"DuplicatePodIP likely"}}})
+	for _, tt := range []struct {
+		name string
+		node *node
+		want string
+		is   bool
+	}{
+		{"the port that was asked", mute(), "UNREPLIED, to tcp/25", true},
+		{"where it is sent", mute(), "the lookup for 172.20.2.9 ends at", true},
+		{"an uplink with an address", mute(), "no IPv4 address", false},
+		{"an uplink that lost its address", bare, "ens5 has no IPv4 address", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := Diagnose(&tt.node.Snapshot)[0]
+			if slices.ContainsFunc(f.Evidence, func(e model.Evidence) bool { return strings.Contains(e.Text, tt.want) }) != tt.is {
+				t.Errorf("evidence %+v: want %q: %v", f.Evidence, tt.want, tt.is)
+			}
+		})
+	}
+}
