@@ -17,39 +17,46 @@ import (
 )
 
 // BenchmarkTogether judges recordings of nodes with 100 pods each together, of which the
-// network lacks the route to one, and tells what the whole process takes.
+// network lacks the route to one, or to all, and tells what the whole process takes.
 func BenchmarkTogether(b *testing.B) {
-	for _, nodes := range []int{50, 100, 200} {
-		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
-			args := []string{"check", "-o", "ndjson"}
-			dir := b.TempDir()
-			for n := range nodes {
-				file := filepath.Join(dir, fmt.Sprintf("%d.rec", n))
-				if err := recordLarge(file, n, nodes); err != nil {
-					b.Fatal(err)
-				}
-				args = append(args, "--replay", file)
-			}
-			for b.Loop() {
-				cmd := exec.Command("lasthop", args...)
-				out, err := cmd.Output()
-				var exit *exec.ExitError
-				if !errors.As(err, &exit) || exit.ExitCode() != exitFindings || strings.Count(string(out), `"kind":"Finding"`) != 1 {
-					b.Fatalf("%v, want the missing route alone: %.2000s", err, out)
-				}
-				used, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage)
-				if !ok {
-					b.Fatal("no resource usage of a process")
-				}
-				b.ReportMetric((cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(), "cpu-s")
-				b.ReportMetric(float64(used.Maxrss)/1024, "MiB-at-most")
-			}
-		})
+	for _, bench := range []struct {
+		name string
+		cut  func(node int) bool
+	}{{"", func(node int) bool { return node == 0 }}, {"cut=all/", func(int) bool { return true }}} {
+		for _, nodes := range []int{50, 100, 200} {
+			b.Run(fmt.Sprintf("%snodes=%d", bench.name, nodes), func(b *testing.B) { benchTogether(b, nodes, bench.cut) })
+		}
+	}
+}
+
+func benchTogether(b *testing.B, nodes int, cut func(node int) bool) {
+	args := []string{"check", "-o", "ndjson"}
+	dir := b.TempDir()
+	for n := range nodes {
+		file := filepath.Join(dir, fmt.Sprintf("%d.rec", n))
+		if err := recordLarge(file, n, nodes, cut); err != nil {
+			b.Fatal(err)
+		}
+		args = append(args, "--replay", file)
+	}
+	for b.Loop() {
+		cmd := exec.Command("lasthop", args...)
+		out, err := cmd.Output()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != exitFindings || strings.Count(string(out), `"kind":"Finding"`) != 1 {
+			b.Fatalf("%v, want what the network lacks alone: %.2000s", err, out)
+		}
+		used, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage)
+		if !ok {
+			b.Fatal("no resource usage of a process")
+		}
+		b.ReportMetric((cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(), "cpu-s")
+		b.ReportMetric(float64(used.Maxrss)/1024, "MiB-at-most")
 	}
 }
 
 // recordLarge writes the recording of one of many nodes.
-func recordLarge(file string, node, nodes int) error {
+func recordLarge(file string, node, nodes int, cut func(node int) bool) error {
 	f, err := os.Create(file)
 	if err != nil {
 		return err
@@ -58,7 +65,7 @@ func recordLarge(file string, node, nodes int) error {
 	if err != nil {
 		return errors.Join(err, f.Close())
 	}
-	l := newLarge(node, nodes)
+	l := newLarge(node, nodes, cut)
 	for second := range 14 {
 		if err := w.Write(l.reading(second)); err != nil {
 			return errors.Join(err, f.Close())
@@ -73,8 +80,8 @@ func nameOfLarge(node int) string { return fmt.Sprintf("aks-nodepool1-%08d-vmss"
 type large struct {
 	s     model.Snapshot
 	start time.Time
-	// asks says of each peer whether the pod asks it, or is asked.
-	asks []bool
+	// asks says of each peer whether it is asked, or asks; lost whether nothing comes from it.
+	asks, lost []bool
 }
 
 const (
@@ -86,7 +93,11 @@ func largePod(node, pod int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 100 + byte(node>>8), byte(node), byte(10 + pod)})
 }
 
-func newLarge(node, nodes int) *large {
+func largeNode(node int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, 1, byte(node >> 8), byte(node)})
+}
+
+func newLarge(node, nodes int, cut func(node int) bool) *large {
 	l := &large{start: time.Unix(1800000000, 0)}
 	s := &l.s
 	own := netip.PrefixFrom(largePod(node, -10), 24)
@@ -103,7 +114,7 @@ func newLarge(node, nodes int) *large {
 	gateway := netip.MustParseAddr("10.1.255.1")
 	s.Links = []model.Link{
 		{Index: 2, Name: "eth0", MAC: mac(0, 0), Up: true, Carrier: true, Role: model.RoleUplink, MTU: 1500,
-			Addresses: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(node >> 8), byte(node)}), 16)}},
+			Addresses: []netip.Prefix{netip.PrefixFrom(largeNode(node), 16)}},
 		{Index: 3, Name: "cbr0", Kind: "bridge", MAC: mac(1, 0), Up: true, Carrier: true, Role: model.RoleBridge, MTU: 1500,
 			Addresses: []netip.Prefix{netip.PrefixFrom(largePod(node, -9), 24)}},
 	}
@@ -113,6 +124,12 @@ func newLarge(node, nodes int) *large {
 		{Table: 254, Dst: own, IfIndex: 3, Link: "cbr0", Type: "unicast"},
 	}
 	s.Neighbors = []model.Neighbor{{Addr: gateway, MAC: mac(2, 0), IfIndex: 2, Link: "eth0", State: "REACHABLE"}}
+	talk := func(local, remote netip.Addr, asks, lost bool) {
+		s.Traffic.Peers = append(s.Traffic.Peers, model.Peer{Local: local, Remote: remote, IfIndex: 2, Link: "eth0", FirstOut: l.start.Add(time.Second)})
+		l.asks, l.lost = append(l.asks, asks), append(l.lost, lost)
+	}
+	talk(largeNode(node), largeNode((node+1)%nodes), true, false)
+	talk(largeNode(node), largeNode((node-1+nodes)%nodes), false, false)
 	port := uint16(20000)
 	flow := func(src, dst netip.Addr, replied bool) {
 		port++
@@ -159,12 +176,11 @@ func newLarge(node, nodes int) *large {
 		for k := range largePeers {
 			far, near := (node+1+k)%nodes, (node-1-k+nodes)%nodes
 			asked, asker := largePod(far, (p+k)%largePods), largePod(near, (p-k+largePods)%largePods)
-			s.Traffic.Peers = append(s.Traffic.Peers, model.Peer{Local: a, Remote: asked, IfIndex: 2, Link: "eth0", FirstOut: l.start.Add(time.Second)})
-			l.asks = append(l.asks, true)
-			flow(a, asked, node != 0 && far != 0)
-			if node != 0 {
-				s.Traffic.Peers = append(s.Traffic.Peers, model.Peer{Local: a, Remote: asker, IfIndex: 2, Link: "eth0", FirstOut: l.start.Add(time.Second)})
-				l.asks = append(l.asks, false)
+			lost := cut(node) || cut(far)
+			talk(a, asked, true, lost)
+			flow(a, asked, !lost)
+			if !cut(node) {
+				talk(a, asker, false, false)
 				flow(asker, a, true)
 			}
 		}
@@ -173,20 +189,19 @@ func newLarge(node, nodes int) *large {
 }
 
 // reading is what was counted by a second. Each third has state. Nothing comes to the pods
-// of node 0, neither requests nor replies.
+// of nodes that are cut off, neither requests nor replies.
 func (l *large) reading(second int) model.Reading {
 	s, n := l.s, uint64(second)
 	s.Window = model.Window{Start: l.start, End: l.start.Add(time.Duration(second) * time.Second)}
 	t := model.Traffic{Peers: append([]model.Peer(nil), s.Traffic.Peers...), Hops: append([]model.HopCount(nil), s.Traffic.Hops...), MACs: append([]model.MACPair(nil), s.Traffic.MACs...)}
 	requests, replies := model.NewPeerCount(8*n, 4*n, 0, 0), model.NewPeerCount(8*n, 0, 8*n, 0)
-	range0 := netip.PrefixFrom(largePod(0, 0), 24).Masked()
 	for i := range t.Peers {
 		p := &t.Peers[i]
 		p.LastOut = s.Window.End
 		switch {
 		case !l.asks[i]:
 			p.Out, p.In, p.LastIn = replies, requests, s.Window.End
-		case range0.Contains(p.Local) || range0.Contains(p.Remote):
+		case l.lost[i]:
 			p.Out = model.NewPeerCount(4*n, 4*n, 0, 0)
 		default:
 			p.Out, p.In, p.LastIn = requests, replies, s.Window.End

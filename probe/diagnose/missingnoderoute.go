@@ -71,6 +71,9 @@ func findMissingNodeRoute(v *view) []finding {
 		g.answers = g.answers || answered
 		// An ICMP error may be the gateway's own.
 		knows[p.Remote.Is4()] = knows[p.Remote.Is4()] || answered && (p.In.Replies > 0 || p.In.Other > 0)
+		if v.sentAstray(p) {
+			continue
+		}
 		replying := !v.unanswered(p)
 		if replying && !(repliesInVain(p) && len(siblings) > 0 && v.nodeOf(cidr) != nil) {
 			continue
@@ -188,6 +191,10 @@ func nodeRoutes(v *view) []*model.Route {
 	return out
 }
 
+// CloudRoutes is what else may be, where no route of the node's shows that it should have
+// those to other nodes' pods itself.
+const CloudRoutes = "a cloud carries the pods' packets, and its route table lacks this range"
+
 func withoutNodeRoute(v *view, g *unrouted, siblings []*model.Route) finding {
 	link := v.linkName(g.link)
 	f := model.Finding{
@@ -232,7 +239,7 @@ func withoutNodeRoute(v *view, g *unrouted, siblings []*model.Route) finding {
 		f.Alternatives = []string{"the range is that of a node that is gone"}
 	}
 	if len(siblings) == 0 {
-		f.Alternatives = append(f.Alternatives, "a cloud carries the pods' packets, and its route table lacks this range")
+		f.Alternatives = append(f.Alternatives, CloudRoutes)
 	}
 	if len(g.drops) == 0 && f.Confidence != model.Proven {
 		f.Alternatives = append(f.Alternatives, "the gateway knows that range, and the way back to this node's pods is missing")

@@ -38,6 +38,11 @@ func TestWrongNextHopMAC(t *testing.T) {
 			return lost(gateway(wrong, "PERMANENT", fabricMAC, fabricMAC), wrong, "", far, "172.20.3.9")
 		},
 			[]string{"WrongNextHopMAC proven 172.20.1.5 172.20.2.9 172.20.3.9"}},
+		{"pinned, on a node that should have routes to other nodes' pods", func() *node {
+			n := lost(gateway(wrong, "PERMANENT", fabricMAC, fabricMAC), wrong, "", far, "172.20.2.8")
+			n.Node.Plugin = "kindnet"
+			return n
+		}, []string{"WrongNextHopMAC proven 172.20.1.5 172.20.2.8 172.20.2.9"}},
 		{"pinned, and packets come in from the fabric", func() *node { return lost(gateway(wrong, "PERMANENT", fabricMAC), wrong, fabricMAC, far, "172.20.3.9") },
 			[]string{"WrongNextHopMAC likely 172.20.1.5 172.20.2.9 172.20.3.9"}},
 		{"pinned, and nothing else known", func() *node { return lost(gateway(wrong, "PERMANENT", other), wrong, "", far) },

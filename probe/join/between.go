@@ -3,6 +3,7 @@ package join
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -28,6 +29,8 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 		c.wrongRow(&f, receivers)
 	case g.large:
 		c.tooLarge(&f, senders, receivers)
+	case g.shape == noRow && j.keepRoutes(c, receivers[0]):
+		j.missingNodeRoute(c, &f, senders, receivers[0])
 	case g.shape <= noRow:
 		j.missingRoute(c, &f, senders, receivers)
 	case g.shape == noCard:
@@ -49,7 +52,7 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 	for _, r := range g.rivals {
 		f.Alternatives = append(f.Alternatives, r.text())
 	}
-	if x := c.translated(); g.port == nil && !g.large && x.IsValid() {
+	if x := j.translated(c); g.port == nil && !g.large && x.IsValid() {
 		f.Confidence = model.Likely
 		f.Alternatives = append(f.Alternatives, fmt.Sprintf("something between the nodes gives the packets another address: %s, which no recorded node has, sends about as many packets to the same pods", x))
 	}
@@ -70,7 +73,10 @@ func (j *joint) missingRoute(c *cause, f *model.Finding, senders, receivers []*n
 			}
 			rows = append(rows, fmt.Sprintf("%s -> %s (%s)", r, n.hopOr(r, f), n.name()))
 			for _, line := range slices.Concat(n.Rows, n.supposed[r]) {
-				if strings.Contains(line, r.String()) {
+				if hop := n.hop(r); hop.IsValid() {
+					line = strings.ReplaceAll(line, diagnose.NodeIP, hop.String())
+				}
+				if strings.Contains(line, r.String()) && !slices.Contains(f.Fix, line) {
 					f.Fix = append(f.Fix, line)
 				}
 			}
@@ -83,13 +89,13 @@ func (j *joint) missingRoute(c *cause, f *model.Finding, senders, receivers []*n
 	if g.shape == noTable {
 		f.Title = fmt.Sprintf("no route between the pods of %s: the subnet has no route table", nodeNames(union(senders, receivers)))
 		f.Why = "What pods send to those of other nodes leaves right, and none of it arrives at any of them. " +
-			"The route table does not apply, or lacks all of these rows: " + strings.Join(rows, ", ") + "."
+			"The route table does not apply, or lacks all of these rows: " + few(rows) + "."
 		f.Fix = append(slices.Clone(receivers[0].Table), f.Fix...)
 		f.Alternatives = []string{"the table applies and lacks all of these rows"}
 	} else {
 		f.Title = fmt.Sprintf("no route to %s, the pods of %s", g.rows[0], nodeNames(receivers))
 		f.Why = fmt.Sprintf("What %s for that range leaves right, and nothing of it arrives at %s, whichever of its addresses it is for. "+
-			"The network lacks this row: %s.", sends(senders), nodeNames(receivers), strings.Join(rows, ", "))
+			"The network lacks this row: %s.", sends(senders), nodeNames(receivers), few(rows))
 		f.Alternatives = []string{byElsewhere}
 	}
 	if text := j.control(senders, receivers); text.Text != "" {
@@ -113,6 +119,42 @@ func (j *joint) missingRoute(c *cause, f *model.Finding, senders, receivers []*n
 		f.Confidence = model.Likely
 	}
 	f.Alternatives = append(f.Alternatives, "a network security group drops whatever is for these pods")
+}
+
+// keepRoutes reports whether those who sent what is lost have routes of their own to other
+// recorded nodes' pods, and reach the one that has the range without a router. Then they
+// lack such a route, and no network does.
+func (j *joint) keepRoutes(c *cause, to *node) bool {
+	hop := to.hop(c.guess.row)
+	if !hop.IsValid() {
+		return false
+	}
+	for _, w := range c.lost {
+		keeps := slices.ContainsFunc(slices.Collect(maps.Keys(w.from.Gateways)), func(a netip.Addr) bool {
+			return a.Is4() == hop.Is4() && j.at[a] != nil && j.at[a] != w.from
+		})
+		if !keeps || !inAny(w.from.Networks, hop) {
+			return false
+		}
+	}
+	return true
+}
+
+// missingNodeRoute says which nodes lack a route of their own.
+func (j *joint) missingNodeRoute(c *cause, f *model.Finding, senders []*node, to *node) {
+	row, hop := c.guess.row, to.hop(c.guess.row)
+	f.Code, f.Peers = diagnose.MissingNodeRoute, []netip.Prefix{row}
+	f.Title = fmt.Sprintf("no route on %s to %s, the pods of %s", nodeNames(senders), row, to.name())
+	f.Why = fmt.Sprintf("What %s for that range follows the default route, and nothing of it arrives at %s. The routes to other nodes' pods lead to these nodes: the one to %s by %s is missing.",
+		sends(senders), to.name(), row, hop)
+	command := "ip"
+	if row.Addr().Is6() {
+		command = "ip -6"
+	}
+	for _, n := range senders {
+		f.Fix = append(f.Fix, onNodes(n.name()), fmt.Sprintf("%s route replace %s via %s dev %s", command, row, hop, shellName(n.Uplink.Link)))
+	}
+	c.guess.rivals = nil
 }
 
 // silentElsewhere is the silence of a node that was not watched, where a fault of one
@@ -319,7 +361,7 @@ func kindText(k diagnose.Asked) string {
 
 // translated is an address that no recorded node has, from which as much arrives at
 // the destinations as was sent to them; not valid where none is.
-func (c *cause) translated() netip.Addr {
+func (j *joint) translated(c *cause) netip.Addr {
 	sent := map[netip.Addr]uint64{}
 	to := map[netip.Addr]*node{}
 	for _, w := range c.lost {
@@ -328,7 +370,7 @@ func (c *cause) translated() netip.Addr {
 	}
 	for _, dst := range unique(keys(sent)) {
 		for p := range model.Each(to[dst].Pairs) {
-			if p.Local == dst && p.In.Requests > 0 && !p.Range.IsValid() && !inAny(to[dst].Networks, p.Remote) && p.In.Packets <= 3*sent[dst] && sent[dst] <= 3*p.In.Packets {
+			if _, recorded := j.at[p.Remote]; p.Local == dst && !recorded && p.In.Requests > 0 && !p.Range.IsValid() && !inAny(to[dst].Networks, p.Remote) && p.In.Packets <= 3*sent[dst] && sent[dst] <= 3*p.In.Packets {
 				return p.Remote
 			}
 		}
@@ -349,11 +391,16 @@ func nodeNames(list []*node) string {
 	for i, n := range list {
 		names[i] = n.name()
 	}
+	return few(names)
+}
+
+// few lists words, the first ones of many.
+func few(words []string) string {
 	const most = 4
-	if len(names) > most {
-		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
+	if len(words) > most {
+		return strings.Join(words[:most], ", ") + fmt.Sprintf(" and %d more", len(words)-most)
 	}
-	return strings.Join(names, ", ")
+	return strings.Join(words, ", ")
 }
 
 func sends(list []*node) string {

@@ -23,8 +23,12 @@ type cause struct {
 	tunnel []*tunnelLoss
 	lost   []*way
 	talks  []*talk
-	// flows are the connections to one port that are lost.
-	flows int
+	// asked is what nodes sent for pods of one that was not recorded, which the cause loses.
+	asked map[*node]uint64
+	// severed are addresses whose packets, or those for them, are lost between all nodes.
+	severed map[netip.Addr]bool
+	// flows are the connections to one port that are lost, by the node that began them.
+	flows map[*node]int
 }
 
 // explain finds the causes of all talks.
@@ -38,15 +42,17 @@ func (j *joint) explain() {
 		return adopted[f]
 	}
 	var open []*way
+	passed := j.passes()
 	for _, w := range j.lostWays() {
-		if n, f := j.misled(w); f != nil {
+		if n, f := j.misled(w, passed); f != nil {
 			c := adopt(n, f)
 			c.lost = append(c.lost, w)
 		} else {
 			open = append(open, w)
 		}
 	}
-	j.causes = append(j.causes, j.between(open)...)
+	j.adoptRows(adopt)
+	j.causes = append(j.causes, j.between(open, passed)...)
 	partly := append(j.lostPorts(), j.lostLarge()...)
 	defer func() { j.causes = append(j.causes, partly...) }()
 	j.tunnels(adopt)
@@ -98,6 +104,29 @@ func (j *joint) explain() {
 	}
 }
 
+// adoptRows makes causes of the nodes' own findings that they get what is for others' pods,
+// where another recorded node asks these, and the node that has them was not recorded.
+func (j *joint) adoptRows(adopt func(*node, *model.Finding) *cause) {
+	for _, n := range j.nodes {
+		for f := range model.Each(n.findings) {
+			if n.out || f.Code != diagnose.WrongUDR {
+				continue
+			}
+			asked := map[*node]uint64{}
+			for _, o := range j.nodes {
+				for p := range model.Each(o.silentPairs()) {
+					if _, recorded := j.at[p.Remote]; o != n && !o.out && !recorded && p.Routed && inAny(f.Peers, p.Remote) {
+						asked[o] += p.Out.Packets
+					}
+				}
+			}
+			if len(asked) > 0 {
+				adopt(n, f).asked = asked
+			}
+		}
+	}
+}
+
 // onward are the addresses that the far node translates what is asked of it to.
 func (t *talk) onward() []netip.Addr {
 	if there := t.far.pairs[ends{t.b, t.a}]; there != nil {
@@ -118,11 +147,15 @@ var misleads = []model.Code{
 }
 
 // misled is the finding of a node that says why packets are lost on a way; nil where
-// none does. That a route beyond the node is missing counts only if files prove it.
-func (j *joint) misled(w *way) (*node, *model.Finding) {
+// none does. That a route beyond the node is missing counts only if files prove it, and
+// that the node lacks one only where the network is not seen to carry pods' packets itself.
+func (j *joint) misled(w *way, passed *passes) (*node, *model.Finding) {
 	for _, n := range []*node{w.from, w.to} {
 		for f := range model.Each(n.findings) {
 			if !slices.Contains(misleads, f.Code) || f.Code == diagnose.MissingUDR && f.Confidence != model.Proven {
+				continue
+			}
+			if f.Code == diagnose.MissingNodeRoute && w.routed && passed.carried(w.from) {
 				continue
 			}
 			local, remote := w.src, w.dst

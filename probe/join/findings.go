@@ -69,7 +69,8 @@ type told struct {
 // is to be run, unless that is for the network between them.
 func (j *joint) sited(f told) model.Finding {
 	if len(f.at) == 1 && len(j.nodes) > 1 {
-		f.Title = strings.ReplaceAll(f.Title, "on this node", "on "+f.at[0])
+		here := strings.NewReplacer("arrive here", "arrive at "+f.at[0], "this node", f.at[0], "This node", f.at[0])
+		f.Title, f.Why = here.Replace(f.Title), here.Replace(f.Why)
 	}
 	if len(f.at) > 0 && len(f.Fix) > 0 && len(j.nodes) > 1 && !slices.Contains(silences, f.Code) {
 		f.Fix = append([]string{onNodes(f.at...)}, f.Fix...)
@@ -123,6 +124,11 @@ func (j *joint) besides(n *node) []model.Finding {
 		}
 	}
 	j.settleSupposed(n, settled)
+	if j.nothingComes(n) {
+		for p := range model.Each(n.Tunnel.Silent) {
+			settled[ends{p.Local, p.Remote}] = true
+		}
+	}
 	if len(settled) == 0 {
 		return n.findings
 	}
@@ -135,6 +141,14 @@ func (j *joint) besides(n *node) []model.Finding {
 	return diagnose.Besides(s, diagnose.Beyond{
 		Explains: func(local, remote netip.Addr) bool { return settled[ends{local, remote}] },
 		Vacant:   gone,
+	})
+}
+
+// nothingComes reports whether what others give to their tunnels for a node is lost, and
+// nothing at all comes out of its own.
+func (j *joint) nothingComes(n *node) bool {
+	return n.Ends != nil && len(n.Tunnel.OutOf) == 0 && slices.ContainsFunc(j.causes, func(c *cause) bool {
+		return slices.ContainsFunc(c.tunnel, func(l *tunnelLoss) bool { return l.to == n })
 	})
 }
 
@@ -197,8 +211,9 @@ func (n *node) silentPairs() []diagnose.EndPair {
 	return slices.DeleteFunc(slices.Clone(n.Pairs), func(p diagnose.EndPair) bool { return !p.Silent })
 }
 
-// accounts reports whether a missing route also explains the silence of a pair whose
-// other end was not watched: what is for the range, and the replies to what is from it.
+// accounts reports whether the cause also explains the silence of a pair whose other end was
+// not watched. A missing route does for what is for the range, and for the replies to what
+// is from it; an address that is cut off from all nodes does for what it asks of others.
 func (c *cause) accounts(n *node, p *diagnose.EndPair) bool {
 	var rows []netip.Prefix
 	switch {
@@ -210,6 +225,8 @@ func (c *cause) accounts(n *node, p *diagnose.EndPair) bool {
 		rows = c.guess.node.Ranges
 	case c.found != nil && (c.found.Code == diagnose.MissingUDR || c.found.Code == diagnose.WrongUDR || c.found.Code == diagnose.NICForwarding):
 		rows = c.found.Peers
+	case c.severed[p.Local]:
+		return p.Range.IsValid() || inAny(n.Networks, p.Remote)
 	}
 	return inAny(rows, p.Remote) || inAny(rows, p.Local) && (p.Range.IsValid() || inAny(n.Networks, p.Remote))
 }
@@ -239,6 +256,10 @@ func (c *cause) adopted() model.Finding {
 		c.proveRow(&f)
 	}
 	c.observeLost(&f)
+	for _, n := range union(slices.Collect(maps.Keys(c.asked)), nil) {
+		f.Evidence = append(f.Evidence, seen(n, "%s egress: %s for %s, without a reply", n.Uplink.Link, packets(c.asked[n]), addrs(f.Peers)))
+		addNode(&f, n.name())
+	}
 	var askers []netip.Addr
 	for _, t := range c.talks {
 		if t.asker == c.node || t.there == nil || t.there.state != arrived || t.leadsOn(c.node) {
@@ -264,12 +285,29 @@ func (c *cause) proveRow(f *model.Finding) {
 		if !row.IsValid() || !hop.IsValid() || len(f.Peers) != 1 || f.Peers[0] != row {
 			continue
 		}
-		f.Confidence, f.Unseen, f.Alternatives = model.Proven, nil, nil
+		if f.Code == diagnose.MissingNodeRoute && !inAny(w.from.Networks, hop) {
+			continue
+		}
+		f.Confidence, f.Unseen = model.Proven, nil
+		f.Alternatives = slices.DeleteFunc(slices.Clone(f.Alternatives), func(a string) bool { return a != diagnose.CloudRoutes })
+		if len(f.Alternatives) > 0 {
+			f.Confidence = model.Likely
+		}
 		f.Fix = slices.Clone(f.Fix)
 		for i := range f.Fix {
 			f.Fix[i] = strings.ReplaceAll(f.Fix[i], diagnose.NodeIP, hop.String())
 		}
 		return
+	}
+}
+
+// maxObserved bounds the pairs of nodes of which a finding has evidence.
+const maxObserved = 6
+
+// observeMore says of how many further pairs of nodes the same was seen.
+func observeMore(f *model.Finding, pairs int) {
+	if more := pairs - maxObserved; more > 0 {
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf("the same between %d more pairs of nodes", more)})
 	}
 }
 
@@ -288,18 +326,25 @@ func (c *cause) observeLost(f *model.Finding) {
 	slices.SortFunc(order, func(a, b flow) int {
 		return cmp.Or(cmp.Compare(a.from.name(), b.from.name()), cmp.Compare(a.to.name(), b.to.name()))
 	})
-	for _, k := range order {
-		if c.guess != nil && c.guess.large {
-			observeLarge(f, k.from, k.to, by[k])
-			continue
-		}
-		if c.flows > 0 {
-			f.Evidence = append(f.Evidence,
-				model.Evidence{Source: model.SourceConntrack, Text: fmt.Sprintf("%d connections to %s there, none replied to", c.flows, kindText(*c.guess.port)), Node: k.from.name()},
-				model.Evidence{Source: model.SourceConntrack, Text: "none of them, though connections to other ports are there", Node: k.to.name()})
-			f.Packets = uint64(c.flows)
+	for i, k := range order {
+		observe := func(e ...model.Evidence) {
+			if i < maxObserved {
+				f.Evidence = append(f.Evidence, e...)
+			}
 			addNode(f, k.from.name())
 			addNode(f, k.to.name())
+		}
+		if c.guess != nil && c.guess.large {
+			sent, got, lost := observeLarge(k.from, k.to, by[k])
+			observe(sent, got)
+			f.Packets += lost
+			continue
+		}
+		if n := c.flows[k.from]; n > 0 {
+			observe(
+				model.Evidence{Source: model.SourceConntrack, Text: fmt.Sprintf("%d connections to %s there, none replied to", n, kindText(*c.guess.port)), Node: k.from.name()},
+				model.Evidence{Source: model.SourceConntrack, Text: "none of them, though connections to other ports are there", Node: k.to.name()})
+			f.Packets += uint64(n)
 			continue
 		}
 		var sent uint64
@@ -309,13 +354,12 @@ func (c *cause) observeLost(f *model.Finding) {
 			src, dst = append(src, w.src), append(dst, w.dst)
 		}
 		src, dst = unique(src), unique(dst)
-		f.Evidence = append(f.Evidence,
+		observe(
 			seen(k.from, "%s egress: %s from %s to %s", k.from.Uplink.Link, packets(sent), addrs(src), addrs(dst)),
 			seen(k.to, "%s ingress: none of these packets", k.to.Uplink.Link))
 		f.Packets += sentUnlessCounted(c, sent)
-		addNode(f, k.from.name())
-		addNode(f, k.to.name())
 	}
+	observeMore(f, len(order))
 }
 
 // sentUnlessCounted: a node's own finding has counted its packets already.
@@ -345,7 +389,7 @@ func (c *cause) observeTalks(f *model.Finding) {
 	slices.SortFunc(order, func(a, b flow) int {
 		return cmp.Or(cmp.Compare(a.far.name(), b.far.name()), cmp.Compare(a.asker.name(), b.asker.name()))
 	})
-	for _, k := range order {
+	for i, k := range order {
 		var sent, got uint64
 		var src, dst []netip.Addr
 		for _, t := range by[k] {
@@ -353,12 +397,15 @@ func (c *cause) observeTalks(f *model.Finding) {
 			src, dst = append(src, t.a), append(dst, t.b)
 		}
 		src, dst = unique(src), unique(dst)
-		f.Evidence = append(f.Evidence,
-			seen(k.asker, "%s egress: %s from %s to %s, without a reply", k.asker.Uplink.Link, packets(sent), addrs(src), addrs(dst)),
-			seen(k.far, "%s ingress: %s arrive; egress: no reply to them", k.far.Uplink.Link, packets(got)))
+		if i < maxObserved {
+			f.Evidence = append(f.Evidence,
+				seen(k.asker, "%s egress: %s from %s to %s, without a reply", k.asker.Uplink.Link, packets(sent), addrs(src), addrs(dst)),
+				seen(k.far, "%s ingress: %s arrive; egress: no reply to them", k.far.Uplink.Link, packets(got)))
+		}
 		addNode(f, k.far.name())
 		addNode(f, k.asker.name())
 	}
+	observeMore(f, len(order))
 	// What was asked of an address that the node has no pod for is counted by nobody.
 	for _, t := range c.talks {
 		if t.there != nil || t.asker == t.far {
@@ -391,16 +438,11 @@ func packets(n uint64) string {
 
 // addrs lists addresses in words, the first few of many.
 func addrs[T fmt.Stringer](list []T) string {
-	const most = 4
-	words := make([]string, 0, most)
-	for _, a := range list[:min(most, len(list))] {
-		words = append(words, a.String())
+	words := make([]string, len(list))
+	for i, a := range list {
+		words[i] = a.String()
 	}
-	text := strings.Join(words, ", ")
-	if len(list) > most {
-		text += fmt.Sprintf(" and %d more", len(list)-most)
-	}
-	return text
+	return few(words)
 }
 
 func unique(list []netip.Addr) []netip.Addr {

@@ -161,8 +161,7 @@ func (e example) set() bool { return e.node != nil }
 
 // between explains ways on which packets are lost between the nodes, each time by the
 // fault that explains most of them and that nothing refutes.
-func (j *joint) between(open []*way) []*cause {
-	passed := j.passes()
+func (j *joint) between(open []*way, passed *passes) []*cause {
 	returning := slices.DeleteFunc(slices.Clone(j.nodes), func(n *node) bool { return n.out || len(n.Returned) == 0 })
 	var out []*cause
 	open = slices.DeleteFunc(slices.Clone(open), func(w *way) bool {
@@ -188,7 +187,7 @@ func (j *joint) between(open []*way) []*cause {
 			}
 		}
 		if best.shape == filtered {
-			return append(out, filters(open, passed)...)
+			return append(out, j.filters(open, passed)...)
 		}
 		var mine, rest []*way
 		for _, w := range open {
@@ -235,12 +234,22 @@ func (j *joint) onlyLost(w *way) bool {
 	return true
 }
 
-// filters are the causes of what nothing larger explains, one for each two nodes.
-func filters(open []*way, passed *passes) []*cause {
+// filters are the causes of what nothing larger explains: one for the addresses of a node
+// to which nothing comes from several others, one for those from which nothing comes to
+// several others, and one for each two nodes.
+func (j *joint) filters(open []*way, passed *passes) []*cause {
 	by := map[fault][]*way{}
 	var order []fault
+	into := j.severed(open, func(w *way) (netip.Addr, *node) { return w.dst, w.from })
+	outOf := j.severed(open, func(w *way) (netip.Addr, *node) { return w.src, w.to })
 	for _, w := range open {
 		f := fault{shape: filtered, node: w.from, to: w.to}
+		switch {
+		case into[w.dst] > 1:
+			f.node = nil
+		case outOf[w.src] > 1:
+			f.to = nil
+		}
 		if by[f] == nil {
 			order = append(order, f)
 		}
@@ -249,7 +258,32 @@ func filters(open []*way, passed *passes) []*cause {
 	slices.SortFunc(order, fault.compare)
 	var out []*cause
 	for _, f := range order {
-		out = append(out, newCause(f, by[f], passed))
+		c := newCause(f, by[f], passed)
+		c.severed = map[netip.Addr]bool{}
+		for _, w := range c.lost {
+			c.severed[w.dst], c.severed[w.src] = into[w.dst] > 0, outOf[w.src] > 0
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// severed are the addresses at one end of lost ways where no way with that end arrives, with
+// the number of nodes at the other ends.
+func (j *joint) severed(lost []*way, end func(*way) (netip.Addr, *node)) map[netip.Addr]int {
+	others, out := map[netip.Addr]map[*node]bool{}, map[netip.Addr]int{}
+	for _, w := range lost {
+		a, other := end(w)
+		if others[a] == nil {
+			others[a] = map[*node]bool{}
+		}
+		others[a][other] = true
+		out[a] = len(others[a])
+	}
+	for _, w := range j.ways {
+		if a, _ := end(w); w.state == arrived {
+			delete(out, a)
+		}
 	}
 	return out
 }
@@ -258,9 +292,11 @@ func filters(open []*way, passed *passes) []*cause {
 func newCause(f fault, ways []*way, passed *passes) *cause {
 	g := &guess{fault: f}
 	all := extents(ways)
-	for r := range all[f].rows {
-		if r.IsValid() {
-			g.rows = append(g.rows, r)
+	if f.shape != filtered {
+		for r := range all[f].rows {
+			if r.IsValid() {
+				g.rows = append(g.rows, r)
+			}
 		}
 	}
 	slices.SortFunc(g.rows, comparePrefix)
@@ -286,10 +322,22 @@ type passes struct {
 	// into are those for a range, by the network that they were sent from. A missing
 	// route is that of one network: others may have another table.
 	into map[netip.Prefix]map[netip.Prefix]example
+	// table says whether there is one for a node.
+	table map[*node]bool
+}
+
+// carried reports whether the network of a node carries packets for pods of others.
+func (p *passes) carried(n *node) bool {
+	is, known := p.table[n]
+	if !known {
+		is = p.refutes(fault{shape: noTable}, &extent{senders: map[*node]bool{n: true}}).set()
+		p.table[n] = is
+	}
+	return is
 }
 
 func (j *joint) passes() *passes {
-	p := &passes{by: map[fault]example{}, into: map[netip.Prefix]map[netip.Prefix]example{}}
+	p := &passes{by: map[fault]example{}, into: map[netip.Prefix]map[netip.Prefix]example{}, table: map[*node]bool{}}
 	slices.SortFunc(j.ways, compareWays)
 	for _, w := range j.ways {
 		if w.state != arrived {

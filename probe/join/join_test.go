@@ -474,8 +474,8 @@ func (c *cluster) data(from, to string, sent, size, got, gotSize uint64) {
 	src, dst := c.has(addr(from)), c.has(addr(to))
 	src.peer(addr(from), addr(to), model.PeerCount{Packets: 40 + sent, Requests: 40, Replies: sent}, model.PeerCount{Packets: 60, Replies: 60})
 	dst.peer(addr(to), addr(from), model.PeerCount{Packets: 60, Replies: 60}, model.PeerCount{Packets: 40 + got, Requests: 40, Replies: got})
-	src.Traffic.Hops = append(src.Traffic.Hops, model.HopCount{Prefix: prefix("10.2.2.0/24"), IfIndex: 2, Link: "eth0", Direction: model.Egress, Side: model.AsDestination, Packets: sent, Bytes: sent * size})
-	dst.Traffic.Hops = append(dst.Traffic.Hops, model.HopCount{Prefix: prefix("10.2.1.0/24"), IfIndex: 2, Link: "eth0", Direction: model.Ingress, Side: model.AsSource, Packets: got, Bytes: got * gotSize})
+	src.Traffic.Hops = append(src.Traffic.Hops, model.HopCount{Prefix: dst.Routes[2].Dst, IfIndex: 2, Link: "eth0", Direction: model.Egress, Side: model.AsDestination, Packets: sent, Bytes: sent * size})
+	dst.Traffic.Hops = append(dst.Traffic.Hops, model.HopCount{Prefix: src.Routes[2].Dst, IfIndex: 2, Link: "eth0", Direction: model.Ingress, Side: model.AsSource, Packets: got, Bytes: got * gotSize})
 }
 
 func (m *machine) returned(cidr string, side model.Side) {

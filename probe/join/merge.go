@@ -189,8 +189,8 @@ func mergeOne(list []candidate) told {
 		were, are := addrs(single(list[0].Peers)), addrs(single(f.Peers))
 		f.Title, f.Why = strings.Replace(f.Title, were, are, 1), strings.Replace(f.Why, were, are, 1)
 	}
-	if len(f.Nodes) > 2 {
-		f.Title = fmt.Sprintf("on %d nodes: %s", len(f.Nodes), f.Title)
+	if len(f.at) > 2 {
+		f.Title = fmt.Sprintf("on %d nodes: %s", len(f.at), f.Title)
 	}
 	return f
 }

@@ -27,6 +27,8 @@ type tunnelLoss struct {
 	arrives bool
 }
 
+func (l *tunnelLoss) ends() (from, to *node) { return l.from, l.to }
+
 // tunnels finds the causes of connections by tunnels that get no reply. What a tunnel
 // carries is counted by range and by pod at its own links, not by pair.
 func (j *joint) tunnels(adopt func(*node, *model.Finding) *cause) {
@@ -91,7 +93,7 @@ func (j *joint) tunnels(adopt func(*node, *model.Finding) *cause) {
 			between = append(between, l)
 		}
 	}
-	for _, mine := range slices.Concat(connected(between), connected(inside)) {
+	for _, mine := range slices.Concat(connected(between, (*tunnelLoss).ends), connected(inside, (*tunnelLoss).ends)) {
 		c := &cause{node: mine[0].from, tunnel: mine}
 		for _, l := range mine {
 			c.talks = append(c.talks, l.talks...)
@@ -186,29 +188,32 @@ func narrowest(by map[netip.Prefix]uint64, a netip.Addr) (netip.Prefix, uint64) 
 
 // connected are losses by the nodes that they have in common: those of one set have one
 // cause, at the node that all of them touch, or at none of them.
-func connected(lost []*tunnelLoss) [][]*tunnelLoss {
-	at := map[*node][]*tunnelLoss{}
+func connected[T comparable](lost []T, ends func(T) (from, to *node)) [][]T {
+	at := map[*node][]T{}
 	for _, l := range lost {
-		at[l.from], at[l.to] = append(at[l.from], l), append(at[l.to], l)
+		from, to := ends(l)
+		at[from], at[to] = append(at[from], l), append(at[to], l)
 	}
-	taken := map[*tunnelLoss]bool{}
-	var out [][]*tunnelLoss
+	taken := map[T]bool{}
+	var out [][]T
 	for _, first := range lost {
 		if taken[first] {
 			continue
 		}
-		reached := map[*node]bool{first.from: true}
-		for todo := []*node{first.from}; len(todo) > 0; todo = todo[1:] {
+		start, _ := ends(first)
+		reached := map[*node]bool{start: true}
+		for todo := []*node{start}; len(todo) > 0; todo = todo[1:] {
 			for _, l := range at[todo[0]] {
 				taken[l] = true
-				for _, n := range []*node{l.from, l.to} {
+				from, to := ends(l)
+				for _, n := range []*node{from, to} {
 					if !reached[n] {
 						reached[n], todo = true, append(todo, n)
 					}
 				}
 			}
 		}
-		out = append(out, slices.DeleteFunc(slices.Clone(lost), func(l *tunnelLoss) bool { return !reached[l.from] }))
+		out = append(out, slices.DeleteFunc(slices.Clone(lost), func(l T) bool { from, _ := ends(l); return !reached[from] }))
 	}
 	return out
 }
@@ -222,15 +227,9 @@ func (j *joint) lostByTunnel(c *cause) model.Finding {
 		LastHopAlive: first.into.Place, Verify: "lasthop check --only " + string(diagnose.NoReply),
 	}
 	senders, receivers := c.observeTunnels(&f)
-	all := union(senders, receivers)
-	where := nodeNames(senders) + " and " + nodeNames(receivers)
-	if len(all) < len(senders)+len(receivers) {
+	where := whereLost(senders, receivers, c.touches)
+	if all := union(senders, receivers); len(all) < len(senders)+len(receivers) {
 		// Both ways.
-		where = nodeNames(all)
-		if at := slices.IndexFunc(all, c.touches); at >= 0 {
-			one := all[at]
-			where = one.name() + " and " + nodeNames(slices.DeleteFunc(slices.Clone(all), func(n *node) bool { return n == one }))
-		}
 		f.Why = fmt.Sprintf("Packets of pods go into the tunnels of %s, and none of those between %s comes out at the other end.", nodeNames(all), where)
 	} else {
 		f.Why = fmt.Sprintf("Packets of pods go into the tunnel of %s, and none of them comes out of that of %s.", nodeNames(senders), nodeNames(receivers))
@@ -375,6 +374,20 @@ func (l *tunnelLoss) sayAstray(f *model.Finding, hop, right netip.Addr) {
 		l.to.name(), l.into.Link, l.from.name(), hop, orNodeIP(right))
 	f.LastHopAlive = l.from.Uplink
 	f.Unseen, f.Alternatives = nil, []string{fmt.Sprintf("a machine that was not recorded has %s and forwards to %s", hop, l.to.name())}
+}
+
+// whereLost names the nodes that packets are lost between: of those that both send and receive
+// the one first that all losses touch.
+func whereLost(senders, receivers []*node, touches func(*node) bool) string {
+	all := union(senders, receivers)
+	if len(all) == len(senders)+len(receivers) {
+		return nodeNames(senders) + " and " + nodeNames(receivers)
+	}
+	at := slices.IndexFunc(all, touches)
+	if at < 0 {
+		return nodeNames(all)
+	}
+	return all[at].name() + " and " + nodeNames(slices.Delete(slices.Clone(all), at, at+1))
 }
 
 // touches reports whether all losses are from or to a node.

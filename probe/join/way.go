@@ -122,13 +122,13 @@ func follow(n, far *node, p *diagnose.EndPair) *way {
 }
 
 // lostPorts are the ways between addresses that reach each other of which packets for
-// one port are lost: the sender's connections to it stay without a reply, the other
+// one port of a node are lost: the sender's connections to it stay without a reply, the other
 // node, which tracks those to other ports, has none of them, and as many requests did not
 // arrive. A node does not track what its own filter drops, though it arrives.
 func (j *joint) lostPorts() []*cause {
 	type port struct {
-		from, to *node
-		number   uint16
+		to     *node
+		number uint16
 	}
 	by := map[port]*cause{}
 	var out []*cause
@@ -154,13 +154,13 @@ func (j *joint) lostPorts() []*cause {
 			continue
 		}
 		for _, a := range kinds {
-			k := port{w.from, w.to, a.Port}
+			k := port{w.to, a.Port}
 			if by[k] == nil {
-				by[k] = &cause{guess: &guess{fault: fault{shape: filtered, node: w.from, to: w.to}, port: &diagnose.Asked{Proto: a.Proto, Port: a.Port}}}
+				by[k] = &cause{guess: &guess{fault: fault{shape: filtered, to: w.to}, port: &diagnose.Asked{Proto: a.Proto, Port: a.Port}}, flows: map[*node]int{}}
 				out = append(out, by[k])
 			}
 			by[k].lost = append(by[k].lost, w)
-			by[k].flows += a.Unreplied
+			by[k].flows[w.from] += a.Unreplied
 		}
 	}
 	return out

@@ -1,0 +1,173 @@
+package join
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// TestOneCause has what several nodes lose in common: it is one finding.
+func TestOneCause(t *testing.T) {
+	judge(t, []verdict{
+		{"an address to which nothing comes", 3, func(c *cluster) {
+			for _, from := range []string{"10.2.1.10", "10.2.3.10"} {
+				c.flow(from, "10.2.2.10", lostThere)
+				c.flow(from, "10.2.2.11", fine)
+			}
+		}, []string{"NoReply proven 10.2.2.10 on n1,n3,n2"}},
+		{"an address from which nothing comes", 3, func(c *cluster) {
+			for _, from := range []string{"10.2.1.10", "10.2.3.10"} {
+				c.flow(from, "10.2.2.10", lostBack)
+				c.flow(from, "10.2.2.11", fine)
+			}
+		}, []string{"NoReply proven 10.2.1.10,10.2.3.10 on n2,n1,n3"}},
+		{"an address that only one node does not reach", 3, func(c *cluster) {
+			c.flow("10.2.1.10", "10.2.2.10", lostThere)
+			c.flow("10.2.1.10", "10.2.2.11", fine)
+			c.flow("10.2.3.10", "10.2.2.10", fine)
+		}, []string{"NoReply proven 10.2.2.10 on n1,n2"}},
+		{"a port of a node", 3, func(c *cluster) {
+			c.ask(1, 2, fine)
+			c.ask(3, 2, fine)
+			c.asks("10.2.1.10", "10.2.2.11", 8443, 12, 0)
+			c.asks("10.2.3.10", "10.2.2.11", 8443, 12, 0)
+		}, []string{"NoReply proven 10.2.2.11 on n1,n3,n2"}},
+		{"a link to a node with a smaller MTU", 3, func(c *cluster) {
+			c.data("10.2.1.10", "10.2.2.10", 400, 1000, 40, 90)
+			c.data("10.2.3.10", "10.2.2.11", 400, 1000, 40, 90)
+		}, []string{"PathMTU likely 10.2.2.10,10.2.2.11 on n1,n3,n2"}},
+	})
+}
+
+// TestCutOffBeyond has an address to which nothing comes ask a node that was not recorded:
+// that it gets no reply has the same cause.
+func TestCutOffBeyond(t *testing.T) {
+	c := newCluster(3)
+	c.flow("10.2.1.10", "10.2.2.10", lostThere)
+	c.flow("10.2.1.10", "10.2.2.11", fine)
+	c.flow("10.2.2.10", "10.2.3.10", lostBack)
+	c.nodes = c.nodes[:2]
+	judged(t, c, "NoReply proven 10.2.2.10 on n1,n2")
+}
+
+// TestLargeAmongSmall has small packets of other connections between the same pods.
+func TestLargeAmongSmall(t *testing.T) {
+	judge(t, []verdict{
+		{"large ones are lost", 2, func(c *cluster) { c.data("10.2.1.10", "10.2.2.10", 400, 800, 270, 150) }, []string{"PathMTU likely 10.2.2.10 on n1,n2"}},
+		{"some were sent before the other node was watched", 2, func(c *cluster) {
+			c.data("10.2.1.10", "10.2.2.10", 400, 800, 290, 150)
+			c.nodes[0].Traffic.Peers[len(c.nodes[0].Traffic.Peers)-1].In = model.PeerCount{Packets: 80, Replies: 80}
+		}, nil},
+	})
+}
+
+// TestNetworkCarries has a node with the plain plugins of which all replies to one other
+// are lost, while that one's requests follow its default route and arrive: so no route of
+// the node's own is missing.
+func TestNetworkCarries(t *testing.T) {
+	c := newCluster(2)
+	for _, m := range c.nodes {
+		m.Node.Plugin = "bridge"
+	}
+	c.ask(1, 2, lostBack)
+	c.ask(2, 1, lostThere)
+	judged(t, c, "MissingUDR likely 10.2.1.0/24 on n2,n1")
+}
+
+// keepRoutes gives nodes routes to each other's pods.
+func (c *cluster) keepRoutes() {
+	for _, m := range c.nodes {
+		m.Node.Plugin = "bridge"
+		for _, o := range c.nodes {
+			if o != m {
+				m.Routes = append(m.Routes, model.Route{Table: 254, Dst: o.Routes[2].Dst, Gateway: addr(nodeAddr(o.n)), IfIndex: 2, Link: "eth0", Type: "unicast"})
+			}
+		}
+	}
+}
+
+// TestKeepRoutes has nodes with routes to each other's pods, of which one lacks one. It does
+// not say so itself, since it has a file of a cloud's routes.
+func TestKeepRoutes(t *testing.T) {
+	c := newCluster(3)
+	c.keepRoutes()
+	n1 := c.nodes[0]
+	n1.Routes = slices.DeleteFunc(n1.Routes, func(r model.Route) bool { return r.Gateway == addr(nodeAddr(2)) })
+	n1.Cluster.Azure.Tables = []model.RouteTable{{ID: "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/routeTables/t"}}
+	c.ask(1, 2, lostThere)
+	c.ask(1, 3, fine)
+	c.ask(2, 3, fine)
+	f := judged(t, c, "MissingNodeRoute proven 10.2.2.0/24 on n1,n2")[0]
+	if want := []string{"on n1:", "ip route replace 10.2.2.0/24 via 10.1.0.2 dev eth0"}; !slices.Equal(f.Fix, want) {
+		t.Errorf("fix %q, want %q", f.Fix, want)
+	}
+}
+
+// TestCloudRoutes: that a node's packets for another's pods do not arrive there does not
+// tell whether the node or a cloud lacks the route.
+func TestCloudRoutes(t *testing.T) {
+	c := newCluster(2)
+	for _, m := range c.nodes {
+		m.Node.Plugin = "kindnet"
+	}
+	c.ask(1, 2, lostThere)
+	c.flow("10.2.1.10", "10.1.7.7", fine)
+	f := judged(t, c, "MissingNodeRoute likely 10.2.2.0/24 on n1,n2")[0]
+	if !slices.Equal(f.Alternatives, []string{diagnose.CloudRoutes}) {
+		t.Errorf("could also be %q", f.Alternatives)
+	}
+}
+
+// TestTellers counts the nodes that tell of a finding themselves, not all that it names.
+func TestTellers(t *testing.T) {
+	f := model.Finding{Code: diagnose.WrongNextHopMAC, Title: "a wrong MAC", Nodes: []string{"n1", "n2", "n3"}, Fix: []string{"ip neigh del 10.1.0.9 dev eth0"}}
+	if got := merged([]told{{f, []string{"n1"}}, {f, []string{"n1"}}}); len(got) != 1 || got[0].Title != f.Title {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// TestStateOnly has a recording without counts and of no time: the report says that
+// nothing was watched.
+func TestStateOnly(t *testing.T) {
+	c := newCluster(2)
+	c.ask(1, 2, lostThere)
+	c.nodes[1].source(model.SourceTC, model.Missing)
+	c.nodes[1].Window.End = c.nodes[1].Window.Start
+	for _, n := range Judge(c.sources()).Nodes {
+		if want := map[string]string{"n2": "no packet was watched"}[n.Name]; n.Name == "n2" && n.Reason != want {
+			t.Errorf("%s: %q, want %q", n.Name, n.Reason, want)
+		}
+	}
+}
+
+// TestManyPairs has more pairs of nodes lose packets than a reader wants to see.
+func TestManyPairs(t *testing.T) {
+	const nodes = 9
+	c := newCluster(nodes)
+	for n := range nodes {
+		c.ask(n+1, (n+1)%nodes+1, lostThere)
+	}
+	r := Judge(c.sources())
+	if len(r.Findings) != 1 {
+		t.Fatalf("got %q", brief(r.Findings))
+	}
+	f := r.Findings[0]
+	mentions(t, text(f), true, "and 5 more", "the same between 3 more pairs of nodes")
+	if n := strings.Count(text(f), "none of these packets"); n != 6 || len(f.Nodes) != nodes {
+		t.Errorf("evidence of %d pairs, %d nodes", n, len(f.Nodes))
+	}
+}
+
+// TestWrongRowBeyond has a node get what is for the pods of one that was not recorded,
+// while another asks these.
+func TestWrongRowBeyond(t *testing.T) {
+	c := newCluster(3)
+	c.ask(1, 3, lostThere)
+	c.ask(1, 2, fine)
+	c.nodes[1].returned("10.2.3.0/24", model.AsDestination)
+	c.nodes = c.nodes[:2]
+	judged(t, c, "WrongUDR likely 10.2.3.0/24 on n2,n1")
+}
