@@ -102,7 +102,7 @@ func (a *app) snapshot(ctx context.Context, o *observing, countPairs func(*model
 
 func (o *observing) session(ns *netns.NS, name string) session.Options {
 	hint := ""
-	if o.given.Lookup("nodes") != nil {
+	if o.given != nil && o.given.Lookup("nodes") != nil {
 		hint = "--nodes FILE tells them"
 	}
 	return session.Options{
