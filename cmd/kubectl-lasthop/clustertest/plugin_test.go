@@ -15,8 +15,8 @@ import (
 type document struct {
 	Pods     []struct{ Namespace, Name, IP string }
 	Findings []struct {
-		Code, Confidence string
-		Nodes            []string
+		Code, Confidence, Title string
+		Nodes                   []string
 	}
 	Nodes []struct{ Name, Reason string }
 }
