@@ -103,6 +103,20 @@ func findNoReply(v *view) []finding {
 	return out
 }
 
+// dropsCarrier is a rule that drops datagrams of the node's own, as those that carry a
+// tunnel are, as many at least as the tunnel got; nil where none does.
+func (v *view) dropsCarrier(packets uint64) *model.PacketRule {
+	for r := range model.Each(v.PacketRules) {
+		if (r.Target == "DROP" || r.Target == "REJECT") && (r.Proto == 0 || r.Proto == udp && !r.ProtoNot) && r.Counter.Delta >= packets &&
+			slices.ContainsFunc(v.Chains, func(c model.Chain) bool {
+				return c.Name == r.Chain && c.Table == r.Table && c.Family == r.Family && c.Backend == r.Backend && (c.Hook == "INPUT" || c.Hook == "OUTPUT")
+			}) {
+			return r
+		}
+	}
+	return nil
+}
+
 // contestedNode reports whether another machine has this node's own address, and so gets
 // all replies.
 func (v *view) contestedNode() bool {
@@ -279,6 +293,12 @@ func unansweredDestinations(v *view, g silence, what string, translated bool) fi
 	f.Alternatives = append(f.Alternatives, causesOfSilence(v, remotes, pods, translated, up)...)
 	if v.isTunnel(link) {
 		f.Alternatives = append([]string{"the network drops what carries the tunnel between the nodes: a security group, or a firewall"}, f.Alternatives...)
+		if r := v.dropsCarrier(f.Packets); r != nil {
+			f.Alternatives = append([]string{"a rule of this node drops what carries the tunnel, if its ports are the tunnel's"}, f.Alternatives...)
+			f.Evidence = append(f.Evidence, seen(model.SourceNAT, "%s %s rule %d (%s): %s — counted %s of the node's own in the window",
+				r.Table, r.Chain, r.Number, r.Backend, r.Text, count(r.Counter.Delta, "packet")))
+			f.Fix = append(f.Fix, deletePacketRule(r)+" # if its ports are the tunnel's")
+		}
 		f.Fix = append(f.Fix, fmt.Sprintf("ip -d link show dev %s # then look on both nodes for packets of the tunnel itself, by its port: tcpdump -ni any", shellWord(name)))
 	}
 	if len(v.Probes) == 0 {
