@@ -80,6 +80,7 @@ type TunnelLink struct {
 	model.Place
 	Kind string
 	MAC  model.MAC
+	Up   bool
 }
 
 // Volume is a number of packets and of their bytes.

@@ -66,7 +66,7 @@ func newTunnel(v *view) Tunnel {
 	t := Tunnel{Into: map[netip.Prefix]uint64{}, OutOf: map[netip.Prefix]uint64{}, For: map[netip.Addr]uint64{}}
 	for l := range model.Each(v.Links) {
 		if l.Role == model.RoleTunnel {
-			t.Links = append(t.Links, TunnelLink{v.place(l.Name, model.Egress), l.Kind, l.MAC})
+			t.Links = append(t.Links, TunnelLink{v.place(l.Name, model.Egress), l.Kind, l.MAC, l.Up})
 		}
 	}
 	return t

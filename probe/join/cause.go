@@ -21,8 +21,10 @@ type cause struct {
 	mute *muteEnd
 	// tunnel is what tunnels lose between the nodes.
 	tunnel []*tunnelLoss
-	lost   []*way
-	talks  []*talk
+	// down: the node's tunnels are.
+	down  bool
+	lost  []*way
+	talks []*talk
 	// asked is what nodes sent for pods of one that was not recorded, which the cause loses.
 	asked map[*node]uint64
 	// severed are addresses whose packets, or those for them, are lost between all nodes.
@@ -52,6 +54,7 @@ func (j *joint) explain() {
 		}
 	}
 	j.adoptRows(adopt)
+	open = j.tunnelsDown(open)
 	j.causes = append(j.causes, j.between(open, passed)...)
 	partly := append(j.lostPorts(), j.lostLarge()...)
 	defer func() { j.causes = append(j.causes, partly...) }()

@@ -57,8 +57,11 @@ const (
 
 // clocks is how far the clock of one node is ahead of another's, and how unsure that is,
 // by the connections between the two that both saw begin; false where these do not tell.
+// What is in the first list of a window began at some time before it, while the node's
+// links were attached to. So it counts only where later lists have too few.
 func clocks(a, b []diagnose.Began) (by, unsure time.Duration, ok bool) {
-	var all []time.Duration
+	var all, later []time.Duration
+	firstA, firstB := firstList(a), firstList(b)
 	for len(a) > 0 && len(b) > 0 {
 		switch {
 		case a[0].Key < b[0].Key:
@@ -67,10 +70,17 @@ func clocks(a, b []diagnose.Began) (by, unsure time.Duration, ok bool) {
 			b = b[1:]
 		default:
 			if a[0].Here != b[0].Here {
-				all = append(all, a[0].At.Sub(b[0].At))
+				by := a[0].At.Sub(b[0].At)
+				all = append(all, by)
+				if a[0].At.After(firstA) && b[0].At.After(firstB) {
+					later = append(later, by)
+				}
 			}
 			a, b = a[1:], b[1:]
 		}
+	}
+	if len(later) >= minTold {
+		all = later
 	}
 	if len(all) == 0 {
 		return 0, 0, false
@@ -84,6 +94,17 @@ func clocks(a, b []diagnose.Began) (by, unsure time.Duration, ok bool) {
 		}
 	}
 	return by, unsure, same >= minTold && 2*same > len(all)
+}
+
+// firstList is when the first of the connections were listed.
+func firstList(list []diagnose.Began) time.Time {
+	var first time.Time
+	for _, b := range list {
+		if first.IsZero() || b.At.Before(first) {
+			first = b.At
+		}
+	}
+	return first
 }
 
 // overlaps reports whether some time on a node's clock is long enough within another's

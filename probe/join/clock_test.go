@@ -65,6 +65,24 @@ func TestClocks(t *testing.T) {
 			c.nodes[1].shift(-4 * time.Minute)
 			c.nodes[1].Window.Start = start.Add(-time.Minute)
 		}, likely},
+		{"a node that is attached to for long lists many at once, later than the other", func(c *cluster) {
+			c.flow("10.2.2.11", "10.2.1.11", fine, 80, 81, 82, 83)
+			c.flow("10.2.1.11", "10.2.2.11", fine, 80, 81, 82)
+			listed := []int{16, 16, 16, 16, 20, 20, 24}
+			for _, m := range c.nodes {
+				m.stretch(20 * time.Second)
+				m.Flows = slices.DeleteFunc(m.Flows, func(f model.Flow) bool { return f.Original.Src == addr("10.2.1.10") })
+			}
+			for i, at := range listed {
+				c.nodes[1].Flows[i].Start = start.Add(time.Duration(at) * time.Second)
+				if at > 16 {
+					c.nodes[0].Flows[i].Start = c.nodes[1].Flows[i].Start
+				}
+			}
+			c.nodes[1].Window.Start = start.Add(15 * time.Second)
+			asker := &c.nodes[0].Traffic.Peers[2]
+			asker.FirstOut, asker.LastOut = start.Add(26*time.Second), start.Add(29*time.Second)
+		}, proven},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

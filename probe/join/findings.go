@@ -225,6 +225,8 @@ func (c *cause) accounts(n *node, p *diagnose.EndPair) bool {
 		rows = c.guess.node.Ranges
 	case c.found != nil && (c.found.Code == diagnose.MissingUDR || c.found.Code == diagnose.WrongUDR || c.found.Code == diagnose.NICForwarding):
 		rows = c.found.Peers
+	case c.down:
+		return n == c.node && p.Range.IsValid() && n.Pods[p.Local]
 	case c.severed[p.Local]:
 		return p.Range.IsValid() || inAny(n.Networks, p.Remote)
 	}
@@ -240,6 +242,8 @@ func (j *joint) finding(c *cause) model.Finding {
 		return j.lostBetween(c)
 	case c.tunnel != nil:
 		return j.lostByTunnel(c)
+	case c.down:
+		return c.tunnelDown()
 	}
 	return c.unanswered()
 }

@@ -48,6 +48,10 @@ func (j *joint) tunnels(adopt func(*node, *model.Finding) *cause) {
 				continue
 			}
 			t := &talk{asker: n, far: far, a: p.Local, b: p.Remote, pair: p}
+			if i := slices.IndexFunc(j.causes, func(c *cause) bool { return c.down && c.node == far }); i >= 0 {
+				j.causes[i].talks = append(j.causes[i].talks, t)
+				continue
+			}
 			from, to, src, dst, asked := n, far, p.Local, p.Remote, true
 			if !lostInTunnel(n, far, p) {
 				if f := t.diedOf(); f != nil {
@@ -100,6 +104,72 @@ func (j *joint) tunnels(adopt func(*node, *model.Finding) *cause) {
 		}
 		j.causes = append(j.causes, c)
 	}
+}
+
+// tunnelsDown makes a cause of each node whose tunnels' links are all down, and of which
+// packets are lost, and leaves the ways that these do not explain.
+func (j *joint) tunnelsDown(open []*way) (rest []*way) {
+	tunnels := func(n *node, up bool) bool {
+		return slices.ContainsFunc(n.Tunnel.Links, func(l diagnose.TunnelLink) bool { return l.Up == up })
+	}
+	for _, n := range j.nodes {
+		if n.out || !tunnels(n, false) || tunnels(n, true) {
+			continue
+		}
+		c := &cause{node: n, down: true}
+		open = slices.DeleteFunc(slices.Clone(open), func(w *way) bool {
+			mine := w.from == n && w.from.Pods[w.src] && w.to.Pods[w.dst] && tunnels(w.to, true)
+			if mine {
+				c.lost = append(c.lost, w)
+			}
+			return mine
+		})
+		asked := slices.ContainsFunc(j.nodes, func(o *node) bool {
+			return !o.out && o.blind == "" && slices.ContainsFunc(o.Tunnel.Silent, func(p diagnose.EndPair) bool { return j.at[p.Remote] == n })
+		})
+		if asked || len(c.lost) > 0 {
+			j.causes = append(j.causes, c)
+		}
+	}
+	return open
+}
+
+// tunnelDown is the finding on a node whose tunnels' links are down.
+func (c *cause) tunnelDown() model.Finding {
+	n := c.node
+	f := model.Finding{
+		Code: diagnose.NoReply, Severity: model.Warning, Confidence: model.Proven, Nodes: []string{n.name()},
+		LastHopAlive: model.Place{Link: n.Uplink.Link, Role: n.Uplink.Role, Direction: model.Ingress},
+		Verify:       "lasthop check --only " + string(diagnose.NoReply),
+	}
+	var links []string
+	f.Fix = []string{onNodes(n.name())}
+	for _, l := range n.Tunnel.Links {
+		links = append(links, l.Link)
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceLinks, Text: l.Link + " is down", Node: n.name()})
+		f.Fix = append(f.Fix, "ip link set "+shellName(l.Link)+" up")
+	}
+	f.Fix = append(f.Fix, "restart the network plugin's agent: the routes by the link went with it")
+	f.Title = fmt.Sprintf("the tunnel of %s is down: %s", n.name(), few(links))
+	f.Why = fmt.Sprintf("The link of the tunnel is down on %s, and the routes by it are gone. So it does not take what other nodes send to its pods by their tunnels, "+
+		"and what its pods send to theirs leaves without a tunnel.", n.name())
+	c.observeLost(&f)
+	sent, askers := map[*node]uint64{}, []*node{}
+	for _, t := range c.talks {
+		sent[t.asker] += t.pair.Out.Packets
+		askers = append(askers, t.asker)
+		f.Pods = append(f.Pods, t.a, t.b)
+		f.Peers = append(f.Peers, netip.PrefixFrom(t.b, t.b.BitLen()))
+	}
+	for _, o := range union(askers, nil) {
+		f.Packets += sent[o]
+		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceConntrack, Text: fmt.Sprintf("%d requests to its pods by the tunnel, none replied to", sent[o]), Node: o.name()})
+		addNode(&f, o.name())
+	}
+	f.Pods = unique(slices.Concat(f.Pods, c.pods()))
+	slices.SortFunc(f.Peers, comparePrefix)
+	f.Peers = slices.Compact(f.Peers)
+	return f
 }
 
 // tunnelLink is the node's counterpart of a link: that of its name and kind, or of its

@@ -275,3 +275,23 @@ func BenchmarkTunnels(b *testing.B) {
 		Judge(sources)
 	}
 }
+
+// TestTunnelDown has the link of a node's tunnel down, and with it the routes by it: what its
+// pods send leaves for the gateway.
+func TestTunnelDown(t *testing.T) {
+	c := newCluster(3)
+	c.vxlan()
+	n2 := c.nodes[1]
+	n2.Links[len(n2.Links)-1].Up = false
+	n2.Routes = slices.DeleteFunc(n2.Routes, func(r model.Route) bool { return r.IfIndex == 7 })
+	c.through("10.2.1.10", "10.2.2.10", lostThere, 20)
+	c.through("10.2.3.10", "10.2.2.10", lostThere, 20)
+	c.through("10.2.1.10", "10.2.3.10", fine, 300)
+	for _, to := range []string{"10.2.1.10", "10.2.1.11", "10.2.3.10", "10.2.3.11"} {
+		c.flow("10.2.2.11", to, lostThere)
+	}
+	c.outer(1, 2, 20, 20)
+	c.outer(3, 2, 20, 20)
+	got := only(t, c, "NoReply proven 10.2.1.10,10.2.1.11,10.2.2.10,10.2.3.10,10.2.3.11 on n2,n1,n3")
+	mentions(t, got, true, "the tunnel of n2 is down: flannel.1", "on n2:", "ip link set flannel.1 up")
+}
