@@ -48,7 +48,7 @@ func (j *joint) tunnels(adopt func(*node, *model.Finding) *cause) {
 				continue
 			}
 			t := &talk{asker: n, far: far, a: p.Local, b: p.Remote, pair: p}
-			if i := slices.IndexFunc(j.causes, func(c *cause) bool { return c.down && c.node == far }); i >= 0 {
+			if i := slices.IndexFunc(j.causes, func(c *cause) bool { return c.down && c.node == far }); i >= 0 && t.diedOf() == nil {
 				j.causes[i].talks = append(j.causes[i].talks, t)
 				continue
 			}
@@ -106,25 +106,27 @@ func (j *joint) tunnels(adopt func(*node, *model.Finding) *cause) {
 	}
 }
 
-// tunnelsDown makes a cause of each node whose tunnels' links are all down, and of which
-// packets are lost, and leaves the ways that these do not explain.
+// tunnelsDown makes a cause of each node that sends beside its tunnels what others send to it
+// by theirs, since its links or its routes by them are gone, and leaves the ways that these
+// do not explain.
 func (j *joint) tunnelsDown(open []*way) (rest []*way) {
-	tunnels := func(n *node, up bool) bool {
-		return slices.ContainsFunc(n.Tunnel.Links, func(l diagnose.TunnelLink) bool { return l.Up == up })
-	}
 	for _, n := range j.nodes {
-		if n.out || !tunnels(n, false) || tunnels(n, true) {
+		if n.out || len(n.Tunnel.Links) == 0 {
 			continue
 		}
 		c := &cause{node: n, down: true}
 		open = slices.DeleteFunc(slices.Clone(open), func(w *way) bool {
-			mine := w.from == n && w.from.Pods[w.src] && w.to.Pods[w.dst] && tunnels(w.to, true)
+			mine := w.from == n && w.routed && w.from.Pods[w.src] && w.to.Pods[w.dst] && w.to.tunnelUp()
+			if mine && n.tunnelUp() {
+				_, back := narrowest(w.to.Tunnel.Into, w.src)
+				mine = back > 0
+			}
 			if mine {
 				c.lost = append(c.lost, w)
 			}
 			return mine
 		})
-		asked := slices.ContainsFunc(j.nodes, func(o *node) bool {
+		asked := !n.tunnelUp() && slices.ContainsFunc(j.nodes, func(o *node) bool {
 			return !o.out && o.blind == "" && slices.ContainsFunc(o.Tunnel.Silent, func(p diagnose.EndPair) bool { return j.at[p.Remote] == n })
 		})
 		if asked || len(c.lost) > 0 {
@@ -134,7 +136,13 @@ func (j *joint) tunnelsDown(open []*way) (rest []*way) {
 	return open
 }
 
-// tunnelDown is the finding on a node whose tunnels' links are down.
+// tunnelUp reports whether the node has a tunnel whose link is up.
+func (n *node) tunnelUp() bool {
+	return slices.ContainsFunc(n.Tunnel.Links, func(l diagnose.TunnelLink) bool { return l.Up })
+}
+
+// tunnelDown is the finding on a node whose tunnels' links are down, or that has no routes by
+// them.
 func (c *cause) tunnelDown() model.Finding {
 	n := c.node
 	f := model.Finding{
@@ -142,6 +150,25 @@ func (c *cause) tunnelDown() model.Finding {
 		LastHopAlive: model.Place{Link: n.Uplink.Link, Role: n.Uplink.Role, Direction: model.Ingress},
 		Verify:       "lasthop check --only " + string(diagnose.NoReply),
 	}
+	if n.tunnelUp() {
+		f.LastHopAlive = n.Uplink
+		link := n.Tunnel.Links[0].Link
+		f.Title = fmt.Sprintf("%s sends to other nodes' pods beside its tunnel", n.name())
+		f.Why = fmt.Sprintf("Other nodes send to the pods of %s by their tunnels, and what its pods send to theirs follows its default route: its routes by %s are gone. "+
+			"None of it arrives.", n.name(), link)
+		f.Fix = []string{onNodes(n.name()), fmt.Sprintf("ip route show dev %s # the other nodes' pod ranges are missing", shellName(link)),
+			"restart the network plugin's agent, which writes the routes by the link"}
+	} else {
+		c.sayDown(&f)
+	}
+	c.observeLost(&f)
+	c.observeAsked(&f)
+	return f
+}
+
+// sayDown says that the links are down.
+func (c *cause) sayDown(f *model.Finding) {
+	n := c.node
 	var links []string
 	f.Fix = []string{onNodes(n.name())}
 	for _, l := range n.Tunnel.Links {
@@ -153,7 +180,10 @@ func (c *cause) tunnelDown() model.Finding {
 	f.Title = fmt.Sprintf("the tunnel of %s is down: %s", n.name(), few(links))
 	f.Why = fmt.Sprintf("The link of the tunnel is down on %s, and the routes by it are gone. So it does not take what other nodes send to its pods by their tunnels, "+
 		"and what its pods send to theirs leaves without a tunnel.", n.name())
-	c.observeLost(&f)
+}
+
+// observeAsked adds what other nodes asked of the pods by the tunnel.
+func (c *cause) observeAsked(f *model.Finding) {
 	sent, askers := map[*node]uint64{}, []*node{}
 	for _, t := range c.talks {
 		sent[t.asker] += t.pair.Out.Packets
@@ -164,12 +194,11 @@ func (c *cause) tunnelDown() model.Finding {
 	for _, o := range union(askers, nil) {
 		f.Packets += sent[o]
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceConntrack, Text: fmt.Sprintf("%d requests to its pods by the tunnel, none replied to", sent[o]), Node: o.name()})
-		addNode(&f, o.name())
+		addNode(f, o.name())
 	}
 	f.Pods = unique(slices.Concat(f.Pods, c.pods()))
 	slices.SortFunc(f.Peers, comparePrefix)
 	f.Peers = slices.Compact(f.Peers)
-	return f
 }
 
 // tunnelLink is the node's counterpart of a link: that of its name and kind, or of its

@@ -295,3 +295,19 @@ func TestTunnelDown(t *testing.T) {
 	got := only(t, c, "NoReply proven 10.2.1.10,10.2.1.11,10.2.2.10,10.2.3.10,10.2.3.11 on n2,n1,n3")
 	mentions(t, got, true, "the tunnel of n2 is down: flannel.1", "on n2:", "ip link set flannel.1 up")
 }
+
+// TestBesideTunnel has the routes by a node's tunnel gone: the replies of its pods leave for
+// the gateway.
+func TestBesideTunnel(t *testing.T) {
+	c := newCluster(2)
+	c.vxlan()
+	n2 := c.nodes[1]
+	n2.Routes = slices.DeleteFunc(n2.Routes, func(r model.Route) bool { return r.IfIndex == 7 })
+	c.through("10.2.1.10", "10.2.2.10", mute, 20)
+	for _, to := range []string{"10.2.1.10", "10.2.1.11"} {
+		c.flow("10.2.2.11", to, lostThere)
+	}
+	c.outer(1, 2, 20, 20)
+	got := only(t, c, "NoReply proven 10.2.1.10,10.2.1.11,10.2.2.10 on n2,n1")
+	mentions(t, got, true, "n2 sends to other nodes' pods beside its tunnel", "on n2:", "ip route show dev flannel.1")
+}
