@@ -213,8 +213,28 @@ func (sp *space) linkWith(a netip.Addr) (netlink.Link, error) {
 	return nil, fmt.Errorf("find the link with %s in %s: none", a, sp.name)
 }
 
-// beyondKind makes the outside, on a link to this process's namespace. It goes with
-// the outside's.
+// beyondLink is the link by which a lab on kind has its outside, in the namespace of the
+// engine's networks.
+func beyondLink(id string) string {
+	// No longer than a link's name may be.
+	return fmt.Sprintf("lasthop%x", sha256.Sum256([]byte(id)))[:15]
+}
+
+// removeBeyond removes that link, which would go some time after the outside's namespace.
+func removeBeyond(id string) error {
+	here, err := openSpace("/proc/thread-self/ns/net", "")
+	if err != nil {
+		return err
+	}
+	defer here.close()
+	err = here.withLink(beyondLink(id), "delete", here.nl.LinkDel)
+	if gone := (netlink.LinkNotFoundError{}); errors.As(err, &gone) || errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	return err
+}
+
+// beyondKind makes the outside, on a link to this process's namespace.
 func (l *Lab) beyondKind() error {
 	t := &l.s.Topology
 	here, err := openSpace("/proc/thread-self/ns/net", l.tables)
@@ -229,8 +249,7 @@ func (l *Lab) beyondKind() error {
 		return err
 	}
 	return l.with(outsideName, func(out *space) error {
-		// No longer than a link's name may be.
-		name := fmt.Sprintf("lasthop%x", sha256.Sum256([]byte(l.id)))[:15]
+		name := beyondLink(l.id)
 		if err := here.veth(name, model.MAC{}, out, podInterface, outsideMAC); err != nil {
 			return err
 		}

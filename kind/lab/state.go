@@ -187,6 +187,9 @@ func (d *dir) remove(ctx context.Context) error {
 	if err := readJSON(id, labFile, &rec); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		errs = append(errs, err)
 	}
+	if rec.Cluster != "" {
+		errs = append(errs, removeBeyond(id))
+	}
 	for _, name := range rec.Spaces {
 		if !strings.HasPrefix(name, netnsPrefix) || strings.ContainsRune(name, '/') {
 			errs = append(errs, fmt.Errorf("remove network namespace %q: not a lab's", name))
