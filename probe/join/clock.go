@@ -42,7 +42,7 @@ func setClocks(nodes []*node) {
 		if len(in) > 1 && !slices.ContainsFunc(in, func(o *node) bool {
 			return o != n && overlaps(n, o, n.seen.Window.Start, n.seen.Window.End)
 		}) {
-			n.out, n.seen.Reason = true, cmp.Or(n.blind, "its window overlaps with no other's, and no connection that several nodes saw tells that clocks differ")
+			n.out, n.seen.Reason = true, cmp.Or(n.blind, "its window overlaps with no other's, and no connections seen by several nodes show that their clocks differ")
 		}
 	}
 }
