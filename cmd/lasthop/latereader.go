@@ -20,8 +20,8 @@ const (
 	// server, kubectl and the kubelet have to be asked in turn.
 	attachTime = 5 * time.Second
 	// connectTime is how much later than the terminal's size its output may be
-	// connected: containerd begins with the size.
-	connectTime = 250 * time.Millisecond
+	// connected, on a busy node: containerd begins with the size.
+	connectTime = time.Second
 )
 
 // lateReader is whoever reads what the first process of a pod's container writes.

@@ -284,6 +284,16 @@ func removed(t *testing.T) {
 // signalWhen sends a signal to a running command once its text was seen.
 func signalWhen(t *testing.T, cmd *exec.Cmd, text string, s syscall.Signal) result {
 	t.Helper()
+	return actWhen(t, cmd, text, func() {
+		if err := cmd.Process.Signal(s); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// actWhen does something that ends a running command once its text was seen.
+func actWhen(t *testing.T, cmd *exec.Cmd, text string, act func()) result {
+	t.Helper()
 	out, errs := watchFor(text), watchFor(text)
 	cmd.Stdout, cmd.Stderr = out, errs
 	if err := cmd.Start(); err != nil {
@@ -300,9 +310,7 @@ func signalWhen(t *testing.T, cmd *exec.Cmd, text string, s syscall.Signal) resu
 	case <-ended:
 		t.Fatalf("it ended early: %s%s", out, errs)
 	}
-	if err := cmd.Process.Signal(s); err != nil {
-		t.Error(err)
-	}
+	act()
 	<-ended
 	return result{cmd.ProcessState.ExitCode(), out.String(), errs.String()}
 }

@@ -207,26 +207,11 @@ func TestComplete(t *testing.T) {
 
 // TestFate tells what became of a debug pod that somebody else has ended.
 func TestFate(t *testing.T) {
-	selector := "app.kubernetes.io/managed-by=kubectl-lasthop"
-	cmd := command("kubectl", "lasthop", "watch", "node1")
-	out := watchFor(`"kind":"Lost"`)
-	cmd.Stdout, cmd.Stderr = out, out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		cmd.Wait() //nolint:errcheck // the status says it
-	}()
-	select {
-	case <-out.seen:
-	case <-ended:
-	}
-	run(t, command("kubectl", "delete", "pods", "-l", selector, "--wait=false"))
-	<-ended
-	if status := cmd.ProcessState.ExitCode(); status != 130 || !strings.Contains(out.String(), "has deleted the debug pod") {
-		t.Errorf("status %d: %s", status, out)
+	r := actWhen(t, command("kubectl", "lasthop", "watch", "node1"), `"kind":"Lost"`, func() {
+		run(t, command("kubectl", "delete", "pods", "-l", "app.kubernetes.io/managed-by=kubectl-lasthop", "--wait=false"))
+	})
+	if r.status != 130 || !strings.Contains(r.stderr, "has deleted the debug pod") {
+		t.Errorf("status %d: %s%s", r.status, r.stdout, r.stderr)
 	}
 	removed(t)
 	if r := lasthop(t, "watch", "node1", "--deadline", "1s"); !strings.Contains(r.stderr, "deadline of 1s") {
