@@ -161,7 +161,7 @@ test-cluster: need-cluster plugin ## run the plugin and kubectl debug on a real 
 KIND_SCENARIOS ?=
 
 .PHONY: test-kind
-test-kind: need-kind ## run the scenarios that can be on kind, all or KIND_SCENARIOS, on a cluster of kind; the first time its parts are built
+test-kind: need-kind ## run the scenarios that can be on kind, all or KIND_SCENARIOS (a,b), on a cluster of kind; the first time its parts are built
 	mkdir -p bin
 	$(GO) test -tags kind -c -o bin/kind.test ./cmd/lasthop
 	LASTHOP_KIND_ONLY='$(KIND_SCENARIOS)' LASTHOP_KIND_IMAGE=lasthop-node:dev \
