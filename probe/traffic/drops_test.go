@@ -171,7 +171,7 @@ func TestDrops(t *testing.T) {
 	if len(s.Head) != 32 || string(s.Head[28:]) != "lost" || netip.AddrFrom4([4]byte(s.Head[16:20])) != dst {
 		t.Errorf("head %x", s.Head)
 	}
-	if len(tr.Lost.Detail) > 0 {
+	if len(lostOf(tr)) > 0 {
 		t.Errorf("lost %q", tr.Lost.Detail)
 	}
 }

@@ -30,7 +30,7 @@ func checkMACs(t *testing.T, tr model.Traffic) {
 			t.Errorf("%s as %s on %s %s: %d packets with known MACs, want %d", h.Addr, h.Side, h.Link, h.Direction, n, h.Packets)
 		}
 	}
-	if len(tr.Hops) == 0 || tr.Lost.MACs != 0 || len(tr.Lost.Detail) > 0 {
+	if len(tr.Hops) == 0 || tr.Lost.MACs != 0 || len(lostOf(tr)) > 0 {
 		t.Errorf("%d hops, lost %q", len(tr.Hops), tr.Lost.Detail)
 	}
 }

@@ -80,7 +80,7 @@ func TestLegs(t *testing.T) {
 						t.Errorf("as %s:\ngot  %+v\nwant %+v", s, got, want)
 					}
 				}
-				if len(tr.Lost.Detail) > 0 {
+				if len(lostOf(tr)) > 0 {
 					t.Errorf("lost: %q", tr.Lost.Detail)
 				}
 			})

@@ -73,7 +73,7 @@ func TestScanBesidePeers(t *testing.T) {
 			t.Errorf("range %s", p.Range)
 		}
 	}
-	if len(tr.Lost.Detail) > 0 {
+	if len(lostOf(tr)) > 0 {
 		t.Errorf("lost %q", tr.Lost.Detail)
 	}
 }
