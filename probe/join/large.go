@@ -86,9 +86,7 @@ func (c *cause) tooLarge(f *model.Finding, senders, receivers []*node) {
 	for _, a := range dst {
 		f.Peers = append(f.Peers, netip.PrefixFrom(a, a.BitLen()))
 	}
-	where := whereLost(senders, receivers, func(n *node) bool {
-		return !slices.ContainsFunc(c.lost, func(w *way) bool { return w.from != n && w.to != n })
-	})
+	where := c.whereLost(senders, receivers)
 	f.Title = fmt.Sprintf("large packets for %s are lost between %s", addrs(dst), where)
 	f.Why = fmt.Sprintf("Between %s small packets arrive and large ones do not: a link between the nodes has a smaller MTU, "+
 		"and no ICMP error tells the sender. So connections open and then hang.", where)

@@ -326,7 +326,7 @@ func (j *joint) lostByTunnel(c *cause) model.Finding {
 		LastHopAlive: first.into.Place, Verify: "lasthop check --only " + string(diagnose.NoReply),
 	}
 	senders, receivers := c.observeTunnels(&f)
-	where := whereLost(senders, receivers, c.touches)
+	where := c.whereLost(senders, receivers)
 	if all := union(senders, receivers); len(all) < len(senders)+len(receivers) {
 		// Both ways.
 		f.Why = fmt.Sprintf("Packets of pods go into the tunnels of %s, and none of those between %s comes out at the other end.", nodeNames(all), where)
@@ -477,12 +477,12 @@ func (l *tunnelLoss) sayAstray(f *model.Finding, hop, right netip.Addr) {
 
 // whereLost names the nodes that packets are lost between: of those that both send and receive
 // the one first that all losses touch.
-func whereLost(senders, receivers []*node, touches func(*node) bool) string {
+func (c *cause) whereLost(senders, receivers []*node) string {
 	all := union(senders, receivers)
 	if len(all) == len(senders)+len(receivers) {
 		return nodeNames(senders) + " and " + nodeNames(receivers)
 	}
-	at := slices.IndexFunc(all, touches)
+	at := slices.IndexFunc(all, c.touches)
 	if at < 0 {
 		return nodeNames(all)
 	}
@@ -491,7 +491,8 @@ func whereLost(senders, receivers []*node, touches func(*node) bool) string {
 
 // touches reports whether all losses are from or to a node.
 func (c *cause) touches(n *node) bool {
-	return !slices.ContainsFunc(c.tunnel, func(l *tunnelLoss) bool { return l.from != n && l.to != n })
+	return !slices.ContainsFunc(c.tunnel, func(l *tunnelLoss) bool { return l.from != n && l.to != n }) &&
+		!slices.ContainsFunc(c.lost, func(w *way) bool { return w.from != n && w.to != n })
 }
 
 // orNodeIP is an address, or a word for it where it is not known.
