@@ -63,19 +63,22 @@ ACCURACY = bin/accuracy.txt
 TRACERS = bin/tracers.md
 define run-tests
 	rm -f $(ACCURACY) $(TRACERS); failed=0; $(with-commands) LASTHOP_ACCURACY='$(CURDIR)/$(ACCURACY)' \
-		LASTHOP_TRACERS='$(CURDIR)/$(TRACERS)' \
+		LASTHOP_TRACERS='$(CURDIR)/$(TRACERS)' LASTHOP_SEEDS='$(SEEDS)' \
 		go tool -modfile=tools/go.mod gotestsum --format testname --jsonfile bin/tests.json -- \
 		-count=1 -parallel 8 -timeout 40m $(1) | sed -uE '/^PASS [^ ]+ \((0\.[0-9]+s|cached)\)$$/d' || failed=1; \
 	cat $(ACCURACY) || failed=1; exit $$failed
 endef
 
+test: SEEDS ?= 1
+test-lab: SEEDS ?= 3
+
 .PHONY: test
-test: need-test ## run every test, as root, those in network namespaces included
+test: need-test ## run every test, as root, those in network namespaces included; healthy scenarios at SEEDS (1) seeds
 	@echo "all packages, as root on Linux $$(uname -r); nothing is skipped. The first build takes a while."
 	@$(call run-tests,./...)
 
 .PHONY: test-lab
-test-lab: need-test ## run the tests that make nodes in network namespaces, and tell how right the verdicts were
+test-lab: need-test ## run the tests that make nodes in network namespaces, and tell how right the verdicts were, healthy ones at SEEDS (3) seeds
 	@$(call run-tests,./kind/... ./probe/collect/... ./probe/traffic/... ./probe/session/... ./cmd/...)
 
 FRAMES ?= 1000000

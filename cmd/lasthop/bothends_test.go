@@ -47,7 +47,7 @@ func TestBothEnds(t *testing.T) {
 			bothEnds(t, name)
 		})
 		// What was made on purpose in one that watches one node may name addresses.
-		if s.Expect.Healthy() && *testOnly == "" && (s.Together() || len(s.Faults) == 0) {
+		if seeds(t) > 1 && s.Expect.Healthy() && *testOnly == "" && (s.Together() || len(s.Faults) == 0) {
 			t.Run(s.Name+" seed 1", func(t *testing.T) {
 				t.Parallel()
 				bothEnds(t, seeded(t, name, 1))

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -55,9 +56,23 @@ func demos(t *testing.T) []string {
 	return append(names, more...)
 }
 
-// seeds are how many variants of every healthy scenario are tried: with other
-// addresses, names and order of all that its file leaves open.
-const seeds = 3
+// seedsVariable is the environment variable that says how many variants of every
+// healthy scenario are tried, one unless it is set: with other addresses, names and
+// order of all that its file leaves open.
+const seedsVariable = "LASTHOP_SEEDS"
+
+func seeds(t *testing.T) int {
+	t.Helper()
+	text := os.Getenv(seedsVariable)
+	if text == "" {
+		return 1
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("%s is %q, not a number of seeds", seedsVariable, text)
+	}
+	return n
+}
 
 // seeded is the file of a scenario's variant.
 func seeded(t *testing.T, name string, seed int) string {
@@ -97,7 +112,7 @@ func TestDemos(t *testing.T) {
 			demo(t, &all, name, 0)
 		})
 		// A state that was made on purpose may name addresses, which no seed changes.
-		for seed := 1; seed < seeds && *testOnly == "" && s.Expect.Healthy() && len(s.Faults) == 0; seed++ {
+		for seed := 1; seed < seeds(t) && *testOnly == "" && s.Expect.Healthy() && len(s.Faults) == 0; seed++ {
 			t.Run(fmt.Sprintf("%s seed %d", filepath.Base(name), seed), func(t *testing.T) {
 				t.Parallel()
 				demo(t, &all, seeded(t, name, seed), seed)
