@@ -68,8 +68,8 @@ count_packet(struct __sk_buff *skb, struct link *link, enum direction direction)
 		if (outcome == HANDLED)
 			return HANDLED;
 	}
-	p.src_row = find_row(p.src, p.src_bit, &p.src_slot);
-	p.dst_row = find_row(p.dst, p.dst_bit, &p.dst_slot);
+	p.src_slot = find_slot(p.src, p.src_bit);
+	p.dst_slot = find_slot(p.dst, p.dst_bit);
 	if (!p.src_slot && !p.dst_slot)
 		return outcome;
 	if (outcome == PARSED)

@@ -154,7 +154,6 @@ __noinline int lasthop_count_macs(__u32 hop, __u64 lo, __u32 hi)
 	__u64 hash = hash64(lo * 31 + hi, (__u64)hop << 32);
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct mac_pair *set = bpf_map_lookup_elem(&more_macs, &cpu);
-	struct mac_pair *free = NULL;
 
 	if (!set)
 		return false;
@@ -166,14 +165,17 @@ __noinline int lasthop_count_macs(__u32 hop, __u64 lo, __u32 hi)
 			m->packets++;
 			return true;
 		}
-		if (!m->hop && !free)
-			free = m;
 	}
-	if (!free)
-		return false;
-	set_macs(free, lo, hi);
-	free->hop = hop;
-	return true;
+	for (int i = 0; i < MAC_WAYS; i++) {
+		struct mac_pair *m = set + i;
+
+		if (!m->hop) {
+			set_macs(m, lo, hi);
+			m->hop = hop;
+			return true;
+		}
+	}
+	return false;
 }
 
 static __always_inline void count_macs(struct hop_counter *c, __u32 hop,
@@ -196,17 +198,17 @@ static __always_inline void count_macs(struct hop_counter *c, __u32 hop,
 		c->macs_lost++;
 }
 
-static __always_inline void count_hop(struct hop_counter *counters,
-				      struct counted_addr *row, __u32 slot,
+static __always_inline void count_hop(struct hop_counter *counters, __u32 slot,
 				      enum side side, struct hop hop,
 				      const struct packet *p)
 {
+	struct counted_addr *row = counted_at(slot);
 	struct hop_counter *c;
 	__u64 number;
 	__u16 *cell;
 
 	/* The CPU was plugged in after Go had sized the table. */
-	if (!counters)
+	if (!counters || !row)
 		goto lost;
 	cell = cell_at(row, hop.link->slot * LINK_HOPS + hop.direction * SIDES +
 				    side);
@@ -247,11 +249,10 @@ static __always_inline void count_hops(struct hop hop, const struct packet *p)
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct hop_counter *counters = bpf_map_lookup_elem(&hop_counters, &cpu);
 
-	if (p->src_row)
-		count_hop(counters, p->src_row, p->src_slot, SOURCE, hop, p);
-	if (p->dst_row)
-		count_hop(counters, p->dst_row, p->dst_slot, DESTINATION, hop,
-			  p);
+	if (p->src_slot)
+		count_hop(counters, p->src_slot, SOURCE, hop, p);
+	if (p->dst_slot)
+		count_hop(counters, p->dst_slot, DESTINATION, hop, p);
 }
 
 #endif

@@ -107,31 +107,22 @@ __noinline __u32 lasthop_chained(__be64 hi, __be64 lo, __u32 slot)
 }
 
 /*
- * The row of a local address and its slot, NULL and 0 if it is none. Most
- * addresses are not counted or are the first in their chain. These need no
- * call, which would double the cost.
+ * The slot of a local address, 0 if it is none. Most addresses are not counted
+ * or are the first in their chain. These need no call, which would double the
+ * cost. The row is looked up where it is used: a pointer to it, or none, for
+ * each end would multiply the states that the verifier explores.
  */
-static __always_inline struct counted_addr *local_row(struct addr a,
-						      __u32 *slot)
-{
-	struct counted_addr *s;
-
-	*slot = slots[a.lo >> 48];
-	if (!*slot)
-		return NULL;
-	s = counted_at(*slot);
-	if (s && s->addr.lo == a.lo && s->addr.hi == a.hi)
-		return s;
-	*slot = lasthop_chained(a.hi, a.lo, *slot);
-	return *slot ? counted_at(*slot) : NULL;
-}
-
 static __always_inline __u32 local_slot(struct addr a)
 {
-	__u32 slot;
+	__u32 slot = slots[a.lo >> 48];
+	struct counted_addr *s;
 
-	local_row(a, &slot);
-	return slot;
+	if (!slot)
+		return 0;
+	s = counted_at(slot);
+	if (s && s->addr.lo == a.lo && s->addr.hi == a.hi)
+		return slot;
+	return lasthop_chained(a.hi, a.lo, slot);
 }
 
 /* Increments an entry that all CPUs share; false if the table is full. */

@@ -12,11 +12,9 @@ struct packet {
 	__be16 ethertype; /* behind VLAN tags */
 	struct addr src;
 	struct addr dst;
-	/* The addresses' slots and rows, 0 and NULL for none. */
+	/* The addresses' slots, 0 for none. */
 	__u32 src_slot;
 	__u32 dst_slot;
-	struct counted_addr *src_row;
-	struct counted_addr *dst_row;
 	/* Indexes into remote_bits. */
 	__u16 src_bit;
 	__u16 dst_bit;

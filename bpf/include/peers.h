@@ -42,13 +42,12 @@ struct local_end {
 	__u16 link;
 };
 
-/* A peer that is looked for, and what its set has to offer. */
+/* A peer that is looked for, and the entries that it may be in. */
 struct search {
 	struct addr remote;
 	__u8 bits;
 	struct local_end local;
-	struct peer *free;
-	int mine; /* entries of the local address */
+	struct peer *set;
 };
 
 /* The peer's entry in this CPU's table, NULL if there is none. */
@@ -57,23 +56,40 @@ static __always_inline struct peer *find_peer(struct peer *table,
 {
 	__u64 ends = (__u64)s->local.slot << 32 | (__u64)s->local.link << 48;
 	__u64 hash = hash64(s->remote.hi ^ s->remote.lo, ends);
-	struct peer *set = table + masked(hash, peer_mask) * PEER_WAYS;
 
-	s->free = NULL;
-	s->mine = 0;
+	s->set = table + masked(hash, peer_mask) * PEER_WAYS;
 	for (int i = 0; i < PEER_WAYS; i++) {
-		struct peer *q = set + i;
+		struct peer *q = s->set + i;
 
-		if (q->local == s->local.slot) {
-			if (q->remote.lo == s->remote.lo &&
-			    q->remote.hi == s->remote.hi &&
-			    q->bits == s->bits && q->link == s->local.link)
-				return q;
-			s->mine++;
-		} else if (!q->local && !s->free) {
-			s->free = q;
-		}
+		if (q->local == s->local.slot && q->remote.lo == s->remote.lo &&
+		    q->remote.hi == s->remote.hi && q->bits == s->bits &&
+		    q->link == s->local.link)
+			return q;
 	}
+	return NULL;
+}
+
+/*
+ * Whether the local address has half of the set. This is counted in a loop of
+ * its own: one that did more would multiply the states that the verifier
+ * explores.
+ */
+static __always_inline bool has_half(const struct search *s)
+{
+	int mine = 0;
+
+	for (int i = 0; i < PEER_WAYS; i++)
+		if (s->set[i].local == s->local.slot && ++mine == PEER_WAYS / 2)
+			return true;
+	return false;
+}
+
+/* A free entry of the set, NULL if there is none. */
+static __always_inline struct peer *free_peer(const struct search *s)
+{
+	for (int i = 0; i < PEER_WAYS; i++)
+		if (!s->set[i].local)
+			return s->set + i;
 	return NULL;
 }
 
@@ -85,11 +101,14 @@ static __always_inline struct peer *add_peer(const struct search *s,
 					     struct quota *quota, enum far far)
 {
 	__u32 most = far == FAR_ADDRESS ? peer_addrs : peer_ranges;
-	struct peer *q = s->free;
+	struct peer *q;
 
-	if (far == FAR_ADDRESS && s->mine >= PEER_WAYS / 2)
+	if (held(quota, far) >= most)
 		return NULL;
-	if (!q || held(quota, far) >= most)
+	if (far == FAR_ADDRESS && has_half(s))
+		return NULL;
+	q = free_peer(s);
+	if (!q)
 		return NULL;
 	quota->taken[far]++;
 	q->remote = s->remote;

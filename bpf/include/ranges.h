@@ -35,16 +35,14 @@ __noinline __u32 lasthop_remote_slot(__be64 hi, __be64 lo)
 	return slot ? *slot : 0;
 }
 
-/* The row of an address and its slot. bit is its index in remote_bits. */
-static __always_inline struct counted_addr *find_row(struct addr a, __u64 bit,
-						     __u32 *slot)
+/* The slot of an address, or 0. bit is its index in remote_bits. */
+static __always_inline __u32 find_slot(struct addr a, __u64 bit)
 {
-	struct counted_addr *row = local_row(a, slot);
+	__u32 slot = local_slot(a);
 
-	if (row || !(remote_bits[bit / 64] >> bit % 64 & 1))
-		return row;
-	*slot = lasthop_remote_slot(a.hi, a.lo);
-	return *slot ? counted_at(*slot) : NULL;
+	if (slot || !(remote_bits[bit / 64] >> bit % 64 & 1))
+		return slot;
+	return lasthop_remote_slot(a.hi, a.lo);
 }
 
 #endif
