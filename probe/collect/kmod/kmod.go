@@ -102,15 +102,22 @@ type Kernel struct {
 	files     func() (files, error)
 }
 
+// builtIn are the running kernel's symbols, which take long to read and stay the same.
+var builtIn = sync.OnceValues(func() (map[string]bool, error) { return readSymbols("/proc") })
+
 // New returns the running kernel, whose files are below root: its module lists are
 // looked for there.
-func New(root string) *Kernel { return At("/proc", "/sys", root) }
+func New(root string) *Kernel {
+	k := At("/proc", "/sys", root)
+	k.symbols = builtIn
+	return k
+}
 
 // At is New for a kernel whose files are elsewhere.
 func At(proc, sys, root string) *Kernel {
 	k := &Kernel{proc: proc, sys: sys}
 	// What is built in, or installed, does not change.
-	k.symbols = sync.OnceValues(k.readSymbols)
+	k.symbols = sync.OnceValues(func() (map[string]bool, error) { return readSymbols(proc) })
 	k.files = sync.OnceValues(func() (files, error) { return readFiles(root) })
 	return k
 }
@@ -164,13 +171,13 @@ func (k *Kernel) modules() (map[string]bool, error) {
 }
 
 // readSymbols finds those of the modules' functions that are built in.
-func (k *Kernel) readSymbols() (map[string]bool, error) {
+func readSymbols(proc string) (map[string]bool, error) {
 	out := map[string]bool{}
 	for _, m := range all {
 		out[m.symbol] = false
 	}
 	empty := true
-	err := k.eachSymbol(func(symbol, module string) {
+	err := eachSymbol(proc, func(symbol, module string) {
 		empty = false
 		if _, ok := out[symbol]; ok && module == "" {
 			out[symbol] = true
@@ -184,9 +191,9 @@ func (k *Kernel) readSymbols() (map[string]bool, error) {
 
 // eachSymbol calls f for each symbol of the kernel, with its module, which is empty
 // for what is built in. Everybody may read the names.
-func (k *Kernel) eachSymbol(f func(symbol, module string)) error {
+func eachSymbol(proc string, f func(symbol, module string)) error {
 	// "ffffffff81000000 t name	[module]"
-	return lines(filepath.Join(k.proc, "kallsyms"), func(line string) {
+	return lines(filepath.Join(proc, "kallsyms"), func(line string) {
 		if _, rest, ok := strings.Cut(line, " "); ok && len(rest) > 2 {
 			symbol, module, _ := strings.Cut(rest[2:], "\t")
 			f(symbol, module)
