@@ -22,17 +22,17 @@ import (
 // addresses beyond, no prediction may differ from the kernel's own.
 func TestPredictionInLab(t *testing.T) {
 	broken := []string{"missing-pod-route", "missing-pod-route-residue", "blackhole-route", "reverse-path-filter", "pod-link-down-routed"}
-	for _, info := range kind.Scenarios() {
+	for i, info := range kind.Scenarios() {
 		if !strings.HasPrefix(info.Name, "healthy-") && !slices.Contains(broken, info.Name) {
 			continue
 		}
 		t.Run(info.Name, func(t *testing.T) {
+			t.Parallel()
 			s, err := kind.Load(info.Name)
 			if err != nil {
 				t.Fatal(err)
 			}
-			id := fmt.Sprintf("r%d", os.Getpid())
-			l, err := lab.Up(t.Context(), s, lab.Options{ID: id})
+			l, err := lab.Up(t.Context(), s, lab.Options{ID: fmt.Sprintf("r%d-%d", os.Getpid(), i)})
 			if err != nil {
 				t.Fatal(err)
 			}
