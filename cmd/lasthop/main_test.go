@@ -66,7 +66,8 @@ func upLab(t *testing.T, name string) *lab.Lab {
 }
 
 // TestScripts runs the command lines in testdata/script. A script has in $LAB
-// the id of a lab that it may bring up, and the commands `exits STATUS CMD…`,
+// the id of a lab that it may bring up, in $COMMANDS the directory of lasthop and no
+// other program, and the commands `exits STATUS CMD…`,
 // `interfaces FILE`, and `documents FILE`, which holds JSON to the published schema, and
 // `steps JOB`, which runs those of the example workflow.
 func TestScripts(t *testing.T) {
@@ -83,6 +84,7 @@ func runScripts(t *testing.T, dir string) {
 		Setup: func(env *testscript.Env) error {
 			examples, err := filepath.Abs("../../docs/examples/network")
 			env.Setenv("EXAMPLES", examples)
+			env.Setenv("COMMANDS", first(filepath.SplitList(env.Getenv("PATH"))))
 			env.Setenv("LAB", newLab(env.Defer, env.T().Fatal))
 			return err
 		},
