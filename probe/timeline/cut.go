@@ -19,11 +19,9 @@ func Between(first, last model.Point) *model.Snapshot {
 // cut returns the snapshot of the window from a mark to p. state is that of the last
 // such cut.
 func (t *Timeline) cut(base *mark, p model.Point, state *lastState) *model.Snapshot {
-	i := slices.IndexFunc(t.marks, func(m *mark) bool { return m.at.After(base.at) })
-	if i < 0 {
-		i = len(t.marks)
-	}
-	return cut{base: base, between: t.marks[i:], state: state}.snapshot(p.Snapshot)
+	between := slices.DeleteFunc(slices.Concat(t.marks, t.moves), func(m *mark) bool { return !m.at.After(base.at) })
+	slices.SortStableFunc(between, func(a, b *mark) int { return a.at.Compare(b.at) })
+	return cut{base: base, between: between, state: state}.snapshot(p.Snapshot)
 }
 
 // cut computes the snapshot of a window.
