@@ -155,6 +155,14 @@ func (t *together) source(name string) (src join.Source, closeFile func()) {
 		first = false
 		return seen, nil
 	}
+	src.Within = func(within, around model.Window) (inner, outer *model.Snapshot, err error) {
+		defer f.Forget()
+		inner, outer, err = f.Within(within, around)
+		if hide := t.o.redactor(); hide != nil && err == nil && inner != nil {
+			inner, outer = hide.Snapshot(inner), hide.Snapshot(outer)
+		}
+		return inner, outer, err
+	}
 	return src, func() {
 		f.Close()
 		file.Close()

@@ -62,6 +62,8 @@ type Ends struct {
 	// Given are source addresses that are not the node's and that it gave to flows of
 	// the window, with the pods that these are of.
 	Given map[netip.Addr][]netip.Addr
+	// uplinks are the indexes of these links.
+	uplinks map[int]bool
 }
 
 // Tunnel is what a node's tunnels carry, which at uplinks is counted for the nodes.
@@ -144,7 +146,10 @@ func Observe(s *model.Snapshot) (*Ends, []model.Finding) {
 		Uplink: v.place(v.uplink(), model.Egress), Returned: map[Transit]uint64{}, Leaving: map[netip.Prefix]Volume{}, Arriving: map[netip.Prefix]Volume{}, Delivered: map[netip.Addr]uint64{},
 		Uncounted: map[netip.Addr]bool{}, Folded: map[netip.Addr][]netip.Prefix{},
 		Rows: v.ownRoutes(v.ranges.local, nil, func(netip.Prefix) string { return NodeIP }), Table: v.tableFix(), Given: map[netip.Addr][]netip.Addr{},
-		Tunnel: newTunnel(v), Gone: map[netip.Addr]time.Time{}, Gateways: map[netip.Addr]bool{},
+		Tunnel: newTunnel(v), Gone: map[netip.Addr]time.Time{}, Gateways: map[netip.Addr]bool{}, uplinks: map[int]bool{},
+	}
+	for i := range v.links {
+		e.uplinks[i] = v.isUplink(i)
 	}
 	for r := range model.Each(s.Routes) {
 		e.Gateways[r.Gateway] = true
@@ -216,6 +221,32 @@ func Observe(s *model.Snapshot) (*Ends, []model.Finding) {
 	e.Pairs, e.Began = endPairs(v), began(v)
 	e.Tunnel.silent(v)
 	return e, found
+}
+
+// Counted are the pairs, with what part of a window counted of each, and the packets for and
+// from ranges then.
+func (e *Ends) Counted(t *model.Traffic) (pairs []EndPair, leaving, arriving map[netip.Prefix]Volume) {
+	counts := map[pair]*model.Peer{}
+	merged := mergePeers(t.Peers, func(i int) bool { return e.uplinks[i] })
+	for p := range model.Each(merged) {
+		counts[pair{p.Local, p.Remote}] = p
+	}
+	pairs = slices.Clone(e.Pairs)
+	for p := range model.Each(pairs) {
+		var none model.PeerCount
+		c := cmp.Or(counts[pair{p.Local, p.Remote}], &model.Peer{})
+		if p.In = c.In; p.Out != none {
+			// Otherwise what leaves is what came in.
+			p.Out = c.Out
+		}
+	}
+	part := Ends{Returned: map[Transit]uint64{}, Leaving: map[netip.Prefix]Volume{}, Arriving: map[netip.Prefix]Volume{}}
+	for h := range model.Each(t.Hops) {
+		if h.Prefix.IsValid() && e.uplinks[h.IfIndex] {
+			part.addRange(h)
+		}
+	}
+	return pairs, part.Leaving, part.Arriving
 }
 
 // addRange adds what was counted of a range at an uplink.

@@ -362,15 +362,17 @@ func kindText(k diagnose.Asked) string {
 // translated is an address that no recorded node has, from which as much arrives at
 // the destinations as was sent to them; not valid where none is.
 func (j *joint) translated(c *cause) netip.Addr {
-	sent := map[netip.Addr]uint64{}
+	sent := map[netip.Addr]float64{}
 	to := map[netip.Addr]*node{}
 	for _, w := range c.lost {
-		sent[w.dst] += w.sent
+		sent[w.dst] += w.to.longer(w.from) * float64(w.sent)
 		to[w.dst] = w.to
 	}
 	for _, dst := range unique(keys(sent)) {
 		for p := range model.Each(to[dst].Pairs) {
-			if _, recorded := j.at[p.Remote]; p.Local == dst && !recorded && p.In.Requests > 0 && !p.Range.IsValid() && !inAny(to[dst].Networks, p.Remote) && p.In.Packets <= 3*sent[dst] && sent[dst] <= 3*p.In.Packets {
+			_, recorded := j.at[p.Remote]
+			if got := float64(p.In.Packets); p.Local == dst && !recorded && p.In.Requests > 0 && !p.Range.IsValid() &&
+				!inAny(to[dst].Networks, p.Remote) && got <= 3*sent[dst] && sent[dst] <= 3*got {
 				return p.Remote
 			}
 		}

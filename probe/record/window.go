@@ -2,6 +2,7 @@ package record
 
 import (
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -28,6 +29,45 @@ func (f *File) Window(d time.Duration) (*model.Snapshot, error) {
 		return nil, err
 	}
 	return timeline.Between(first.Point, now.Point), nil
+}
+
+// Within returns what was counted between two readings: inner between the outermost ones
+// within a window, outer between the next ones around another, as far as the recording goes.
+// Both are nil where no two readings are within.
+func (f *File) Within(within, around model.Window) (inner, outer *model.Snapshot, err error) {
+	first, err := f.Reading(0)
+	if err != nil {
+		return nil, nil, err
+	}
+	// Nothing was counted when it began, before the first reading.
+	begin := *first.Point.Snapshot
+	begin.Window.End, begin.Traffic = begin.Window.Start, model.Traffic{}
+	at := func(n int) time.Time {
+		if n == 0 {
+			return begin.Window.End
+		}
+		return f.At(n - 1)
+	}
+	next := func(t time.Time) int { return sort.Search(f.Len()+1, func(n int) bool { return !at(n).Before(t) }) }
+	last := func(t time.Time) int {
+		return max(0, sort.Search(f.Len()+1, func(n int) bool { return at(n).After(t) })-1)
+	}
+	before, a, b, after := last(around.Start), next(within.Start), last(within.End), min(next(around.End), f.Len())
+	if a >= b {
+		return nil, nil, nil
+	}
+	points := map[int]model.Point{0: {Snapshot: &begin}}
+	for _, n := range []int{before, a, b, after} {
+		if _, read := points[n]; read {
+			continue
+		}
+		r, err := f.Reading(n - 1)
+		if err != nil {
+			return nil, nil, err
+		}
+		points[n] = r.Point
+	}
+	return timeline.Counted(points[a], points[b]), timeline.Counted(points[before], points[after]), nil
 }
 
 // Samples calls take with the samples of dropped packets in each reading of a
