@@ -105,6 +105,9 @@ type EndPair struct {
 	Silent bool
 	// Routed: the node hands the packets to its default gateway.
 	Routed bool
+	// Via is the route of the node's own by which they leave; nil where it has none for
+	// Remote's range alone.
+	Via *NodeRoute
 	// Range is the range of another node's pods that holds Remote; not valid where that
 	// is no other node's pod.
 	Range netip.Prefix
@@ -319,11 +322,16 @@ func endPairs(v *view) []EndPair {
 	type far struct {
 		routed bool
 		cidr   netip.Prefix
+		via    *NodeRoute
 	}
 	fars, reflected := map[netip.Addr]far{}, v.reflected()
 	for p := range model.Each(v.peers) {
 		if _, known := fars[p.Remote]; !known {
-			fars[p.Remote] = far{v.byDefaultRoute(p.Remote), v.remote(p.Remote)}
+			f := far{routed: v.byDefaultRoute(p.Remote), cidr: v.remote(p.Remote)}
+			if f.cidr.IsValid() && !f.routed {
+				f.via = v.nodeRoute(v.sentBy(p), f.cidr)
+			}
+			fars[p.Remote] = f
 		}
 	}
 	out := make([]EndPair, 0, len(v.peers))
@@ -334,7 +342,7 @@ func endPairs(v *view) []EndPair {
 		}
 		e := EndPair{
 			Local: p.Local, Remote: p.Remote, Out: p.Out, In: p.In, Silent: v.unanswered(p) && !v.sentAstray(p),
-			Routed: fars[p.Remote].routed, Range: fars[p.Remote].cidr, First: v.Window.Start, Last: v.Window.End, Asked: asked[pair{p.Local, p.Remote}],
+			Routed: fars[p.Remote].routed, Via: fars[p.Remote].via, Range: fars[p.Remote].cidr, First: v.Window.Start, Last: v.Window.End, Asked: asked[pair{p.Local, p.Remote}],
 		}
 		if reflected[p.Local] {
 			// What leaves is what came in.

@@ -35,8 +35,10 @@ type way struct {
 	leaving, arriving diagnose.Volume
 	// shared: what was sent and what arrived are of one time.
 	shared bool
-	// routed: the sender hands it to its default gateway, which needs a route.
+	// routed: the sender hands it to its default gateway, which needs a route. via is a route of
+	// its own that it has instead; nil where it has none for this range alone.
 	routed bool
+	via    *diagnose.NodeRoute
 	// kinds are the protocols and ports of its flows.
 	kinds []diagnose.Asked
 }
@@ -130,7 +132,7 @@ func follow(n, far *node, p *diagnose.EndPair) *way {
 	if p.Out.Packets == 0 {
 		return nil
 	}
-	w := &way{from: n, to: far, src: p.Local, dst: p.Remote, routed: p.Routed, kinds: p.Asked}
+	w := &way{from: n, to: far, src: p.Local, dst: p.Remote, routed: p.Routed, via: p.Via, kinds: p.Asked}
 	near, there := ends{p.Local, p.Remote}, ends{p.Remote, p.Local}
 	sender, receiver := n.whole, far.whole
 	if w.shared = n.inner != nil && far.outer != nil; w.shared {
