@@ -20,8 +20,9 @@ import (
 // busy connections to port 80, and small packets each way.
 type talking struct {
 	busy, small uint64
-	// dead: another port is asked too, once a second, and between the nodes these are lost.
-	dead bool
+	// dead: another port is asked too, once a second, and between the nodes these are lost,
+	// or taken: the far node drops them, and does not track them.
+	dead, taken bool
 	// bulk is when many large packets are sent, and lost those that none of them arrive in.
 	bulk [2]int
 	lost bool
@@ -90,7 +91,7 @@ func (x talking) reading(s model.Snapshot, node int, at recordedAt, second int) 
 	n, bulk := uint64(second-at.from), uint64(max(0, min(second, x.bulk[1])-max(at.from, x.bulk[0])))
 	const packets, size = 200, 1400
 	requests, large, arrived := n*x.busy, bulk*packets, bulk*packets
-	if x.dead && node == 1 {
+	if x.dead && node == 1 || x.taken {
 		requests += n
 	}
 	if x.lost {
@@ -149,6 +150,7 @@ func TestCommonTime(t *testing.T) {
 	}{
 		{"healthy", talking{busy: 50, small: 20}, ""},
 		{"a port that dies", talking{busy: 50, small: 20, dead: true}, port},
+		{"a port that the far node drops", talking{busy: 50, small: 20, dead: true, taken: true}, ""},
 		{"a bulk transfer that was under way", talking{busy: 5, bulk: [2]int{0, 26}}, ""},
 		{"one that goes on", talking{busy: 5, bulk: [2]int{0, 120}}, ""},
 		{"one that begins late", talking{busy: 5, bulk: [2]int{38, 120}}, ""},
