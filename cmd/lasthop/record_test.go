@@ -17,8 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/kind/lab"
+	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/record"
+	"github.com/lasthop/lasthop/probe/timeline"
 )
 
 // TestEndedRecording ends a recording by signals: after an interrupt it is
@@ -133,40 +135,98 @@ func TestClosedFinding(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			name := filepath.Join(t.TempDir(), "a.rec")
 			writeRecording(t, name, begin, 30, tt.row, tt.link)
-			var stdout, stderr strings.Builder
-			code := run(append([]string{"replay", name, "-o", "json"}, tt.args...), &stdout, &stderr)
-			var doc struct {
-				Findings []struct {
-					Code           string
-					Opened, Closed time.Time
-					Times          int
-				}
-			}
-			if err := json.Unmarshal([]byte(stdout.String()), &doc); err != nil {
-				t.Fatalf("%v: %s", err, &stderr)
-			}
-			var got []string
-			for _, f := range doc.Findings {
-				text := f.Code + " "
-				for _, at := range []time.Time{f.Opened, f.Closed} {
-					if !at.IsZero() {
-						text += at.Format("15:04:05")
-					}
-					text += "-"
-				}
-				if text = strings.TrimSuffix(text, "-"); f.Times > 1 {
-					text += fmt.Sprintf(" %dx", f.Times)
-				}
-				got = append(got, text)
-			}
-			all := strings.Join(got, ", ")
-			if all != tt.want {
-				t.Errorf("%q, want %q", all, tt.want)
-			}
-			if want := map[bool]int{true: exitClean, false: exitFindings}[tt.want == ""]; code != want || stderr.Len() > 0 {
-				t.Errorf("status %d, want %d: %s", code, want, &stderr)
-			}
+			tells(t, tt.want, append([]string{name}, tt.args...)...)
 		})
+	}
+}
+
+// tells wants a replay to tell findings: the code of each, when it was first and last seen,
+// and how often.
+func tells(t *testing.T, want string, args ...string) {
+	t.Helper()
+	var stdout, stderr strings.Builder
+	code := run(append([]string{"replay", "-o", "json"}, args...), &stdout, &stderr)
+	var doc struct {
+		Findings []struct {
+			Code           string
+			Opened, Closed time.Time
+			Times          int
+		}
+	}
+	if err := json.Unmarshal([]byte(stdout.String()), &doc); err != nil {
+		t.Fatalf("%v: %s", err, &stderr)
+	}
+	var got []string
+	for _, f := range doc.Findings {
+		text := f.Code + " "
+		for _, at := range []time.Time{f.Opened, f.Closed} {
+			if !at.IsZero() {
+				text += at.Format("15:04:05")
+			}
+			text += "-"
+		}
+		if text = strings.TrimSuffix(text, "-"); f.Times > 1 {
+			text += fmt.Sprintf(" %dx", f.Times)
+		}
+		got = append(got, text)
+	}
+	if all := strings.Join(got, ", "); all != want {
+		t.Errorf("%q, want %q", all, want)
+	}
+	if status := map[bool]int{true: exitClean, false: exitFindings}[want == ""]; code != status || stderr.Len() > 0 {
+		t.Errorf("status %d, want %d: %s", code, status, &stderr)
+	}
+}
+
+// TestClosedTogether: the same of several nodes' recordings.
+func TestClosedTogether(t *testing.T) {
+	begin := time.Date(2026, 2, 3, 10, 0, 0, 0, time.UTC)
+	never := func(int) bool { return false }
+	for _, tt := range []struct {
+		name string
+		row  func(second int) bool
+		want string
+	}{
+		{"it goes, and comes back", func(second int) bool { return second >= 10 && second < 20 }, "MissingUDR 10:00:10-10:00:18"},
+		{"it goes", func(second int) bool { return second >= 18 }, "MissingUDR 10:00:18-"},
+		{"nothing wrong", never, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			one, two := filepath.Join(dir, "one.rec"), filepath.Join(dir, "two.rec")
+			writeRecording(t, one, begin, 30, tt.row, never)
+			writeOther(t, two, begin, 30)
+			tells(t, tt.want, one, two)
+			tells(t, tt.want, two, one)
+			tells(t, tt.want, one, two, "--redact")
+		})
+	}
+}
+
+// writeOther records another node, on which nothing happens.
+func writeOther(t *testing.T, name string, begin time.Time, seconds int) {
+	t.Helper()
+	file, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := record.NewWriter(file, record.Head{Window: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range seconds + 1 {
+		s := &model.Snapshot{
+			Node: model.Node{Name: "two", Plugin: "kubenet", Engine: "tc", Uplinks: []string{"eth0"}},
+			Links: []model.Link{{Index: 2, Name: "eth0", Role: model.RoleUplink, Up: true, Carrier: true, MAC: model.MAC{2, 0, 0, 0, 0, 0x22},
+				Addresses: []netip.Prefix{netip.MustParsePrefix("10.50.0.5/24")}}},
+			Window: model.Window{Start: begin, End: begin.Add(time.Duration(i) * time.Second)},
+		}
+		if err := w.Write(model.Reading{At: s.Window.End, Point: model.Point{Snapshot: s, Whole: true, Ready: s.Window.End}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.Close(), file.Close()); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -200,6 +260,7 @@ func writeRecording(t *testing.T, name string, begin time.Time, seconds int, row
 	for _, source := range []string{model.SourceTC, model.SourceDrops, model.SourceLinks, model.SourceRoutes, model.SourceNeighbors, model.SourcePods} {
 		s.Sources = append(s.Sources, model.Source{Name: source, Status: model.OK})
 	}
+	line := timeline.New(diagnose.Diagnose, timeline.Short)
 	var peers []model.Peer
 	for _, far := range []string{"10.77.1.8", "10.77.1.9", "10.50.0.9"} {
 		peers = append(peers, model.Peer{Local: pod, Remote: at(far), IfIndex: 2, Link: "eth0"})
@@ -226,7 +287,7 @@ func writeRecording(t *testing.T, name string, begin time.Time, seconds int, row
 			}
 		}
 		now.Traffic.Peers = slices.Clone(peers)
-		if err := w.Write(model.Reading{At: now.Window.End, Point: model.Point{Snapshot: &now, Whole: i%2 == 0, Ready: now.Window.End}}); err != nil {
+		if err := w.Write(line.Add(model.Point{Snapshot: &now, Whole: i%2 == 0, Ready: now.Window.End})); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -208,12 +208,8 @@ func (o *observing) last() time.Duration {
 	return time.Duration(o.window)
 }
 
-// history is what a continuous observation of a recording would have told, and when it
-// began to judge.
-type history struct {
-	told  []model.Tracked
-	began time.Time
-}
+// history is what a continuous observation of a recording would have told.
+type history []model.Tracked
 
 // read reads the requested window, and its history unless that is nil.
 func (h *history) read(f *record.File, o *observing) (s *model.Snapshot, err error) {
@@ -221,7 +217,7 @@ func (h *history) read(f *record.File, o *observing) (s *model.Snapshot, err err
 		return f.Window(o.last())
 	}
 	hide := o.redactor()
-	s, h.told, h.began, err = f.Told(o.last(), func(s *model.Snapshot) []model.Finding {
+	s, *h, err = f.Told(o.last(), func(s *model.Snapshot) []model.Finding {
 		if hide != nil {
 			s = hide.Snapshot(s)
 		}
@@ -232,10 +228,10 @@ func (h *history) read(f *record.File, o *observing) (s *model.Snapshot, err err
 
 // tell adds to the findings of the window those that came and went in it.
 func (h *history) tell(findings []model.Finding) []model.Finding {
-	if h == nil || h.told == nil {
+	if h == nil {
 		return findings
 	}
-	out := timeline.Told(findings, h.told, h.began)
+	out := timeline.Told(findings, *h)
 	diagnose.Sort(out)
 	return out
 }

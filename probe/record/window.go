@@ -3,6 +3,7 @@ package record
 import (
 	"cmp"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -12,23 +13,41 @@ import (
 // Window returns the snapshot of the last d of a recording, all of it if d is 0.
 // It ends at the last reading with state of its own.
 func (f *File) Window(d time.Duration) (*model.Snapshot, error) {
-	r, _, err := f.watch(d, nil)
+	last := f.lastWhole()
+	r, _, err := f.watch(f.before(last, d), last, nil)
+	return r.Snapshot, err
+}
+
+// Span is the snapshot of the part of a recording between two times, as far as it goes: from
+// one reading with state to another.
+func (f *File) Span(w model.Window) (*model.Snapshot, error) {
+	last := f.lastWhole()
+	for n := last - 1; n > 0 && !f.At(n).Before(w.End); n-- {
+		if f.Whole(n) {
+			last = n
+		}
+	}
+	r, _, err := f.watch(f.before(last, f.At(last).Sub(w.Start)), last, nil)
 	return r.Snapshot, err
 }
 
 // Told is Window, with the findings that a continuous observation of the window would
-// have told: those open at its end, and those that had closed by then. A finding that it
-// had at began was there before. Each reading with state is judged.
-func (f *File) Told(d time.Duration, diagnose timeline.Diagnose) (s *model.Snapshot, told []model.Tracked, began time.Time, err error) {
-	r, began, err := f.watch(d, diagnose)
-	return r.Snapshot, r.Findings, began, err
+// have told: those open at its end, and those that had closed by then. The First of one that
+// may be older than the window is zero. Each reading with state is judged.
+func (f *File) Told(d time.Duration, diagnose timeline.Diagnose) (s *model.Snapshot, told []model.Tracked, err error) {
+	last := f.lastWhole()
+	r, began, err := f.watch(f.before(last, d), last, diagnose)
+	for x := range model.Each(r.Findings) {
+		if !x.First.After(began) {
+			x.First = time.Time{}
+		}
+	}
+	return r.Snapshot, r.Findings, err
 }
 
-// watch gives a timeline the readings of the last d, and returns the reading over all of
-// them, and when they were first judged.
-func (f *File) watch(d time.Duration, diagnose timeline.Diagnose) (r model.Reading, began time.Time, err error) {
-	last := f.lastWhole()
-	first := f.before(last, d)
+// watch gives a timeline the readings from one to another, and returns the reading over all
+// of them, and when they were first judged.
+func (f *File) watch(first, last int, diagnose timeline.Diagnose) (r model.Reading, began time.Time, err error) {
 	n := first
 	t := timeline.New(func(s *model.Snapshot) []model.Finding {
 		if diagnose == nil || n == first {
@@ -62,6 +81,45 @@ func (f *File) watch(d time.Duration, diagnose timeline.Diagnose) (r model.Readi
 // another: when a counter moved first is known to the second as far back as the shortest
 // of them, and then by readings with state.
 func (f *File) recent(n, end int) bool { return f.At(end).Sub(f.At(n)) <= 2*timeline.Short }
+
+// Within returns what was counted between two readings: inner between the outermost ones
+// within a window, outer between the next ones around another, as far as the recording goes.
+// Both are nil where no two readings are within.
+func (f *File) Within(within, around model.Window) (inner, outer *model.Snapshot, err error) {
+	first, err := f.Reading(0)
+	if err != nil {
+		return nil, nil, err
+	}
+	// Nothing was counted when it began, before the first reading.
+	begin := *first.Point.Snapshot
+	begin.Window.End, begin.Traffic = begin.Window.Start, model.Traffic{}
+	at := func(n int) time.Time {
+		if n == 0 {
+			return begin.Window.End
+		}
+		return f.At(n - 1)
+	}
+	next := func(t time.Time) int { return sort.Search(f.Len()+1, func(n int) bool { return !at(n).Before(t) }) }
+	last := func(t time.Time) int {
+		return max(0, sort.Search(f.Len()+1, func(n int) bool { return at(n).After(t) })-1)
+	}
+	before, a, b, after := last(around.Start), next(within.Start), last(within.End), min(next(around.End), f.Len())
+	if a >= b {
+		return nil, nil, nil
+	}
+	points := map[int]model.Point{0: {Snapshot: &begin}}
+	for _, n := range []int{before, a, b, after} {
+		if _, read := points[n]; read {
+			continue
+		}
+		r, err := f.Reading(n - 1)
+		if err != nil {
+			return nil, nil, err
+		}
+		points[n] = r.Point
+	}
+	return timeline.Counted(points[a], points[b]), timeline.Counted(points[before], points[after]), nil
+}
 
 // Samples calls take with the samples of dropped packets in each reading of a
 // Window. Most occur in several readings.

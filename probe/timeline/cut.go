@@ -16,6 +16,17 @@ func Between(first, last model.Point) *model.Snapshot {
 	return cut{base: newMark(first), state: new(lastState)}.snapshot(last.Snapshot)
 }
 
+// Counted returns the window between any two points with its traffic alone. Whole or not,
+// a point has all counts.
+func Counted(first, last model.Point) *model.Snapshot {
+	at := first.Snapshot.Window.End
+	c := cut{base: &mark{at: at, counts: newCounts(&first.Snapshot.Traffic)}}
+	return &model.Snapshot{
+		Window:  model.Window{Start: at, End: last.Snapshot.Window.End},
+		Traffic: c.traffic(&last.Snapshot.Traffic),
+	}
+}
+
 // cut returns the snapshot of the window from a mark to p. state is that of the last
 // such cut.
 func (t *Timeline) cut(base *mark, p model.Point, state *lastState) *model.Snapshot {

@@ -1,6 +1,7 @@
 package timeline
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -8,22 +9,14 @@ import (
 )
 
 // Told is what to tell of a window: what was judged of it as a whole, with the times at
-// which a continuous observation had it open, and what that had open besides, of warning
-// or worse. Of what was there when it began to judge, the opening is
-// not known.
-func Told(judged []model.Finding, tracked []model.Tracked, began time.Time) []model.Finding {
+// which a continuous observation had it open; behind that comes what it had open besides,
+// of warning or worse. Of one that may be older than the window, First is zero.
+func Told(judged []model.Finding, tracked []model.Tracked) []model.Finding {
 	out := slices.Clone(judged)
-	// What is open comes before what has closed, and within each the worst, so that a part
-	// of a wider finding meets that.
+	// A part of a wider finding meets that: what is open comes first, then the worst.
 	tracked = slices.Clone(tracked)
 	slices.SortStableFunc(tracked, func(a, b model.Tracked) int {
-		switch {
-		case a.Closed != b.Closed && b.Closed:
-			return -1
-		case a.Closed != b.Closed:
-			return 1
-		}
-		return model.WorstFirst(&a.Finding, &b.Finding)
+		return cmp.Or(rank(a.Closed)-rank(b.Closed), model.WorstFirst(&a.Finding, &b.Finding))
 	})
 	open := map[int]bool{}
 	for x := range model.Each(tracked) {
@@ -35,27 +28,37 @@ func Told(judged []model.Finding, tracked []model.Tracked, began time.Time) []mo
 			i, out = len(out), append(out, x.Finding)
 		}
 		f := &out[i]
-		first := x.First
-		if !first.After(began) {
-			first = time.Time{}
-		}
-		if f.Times == 0 || first.Before(f.Opened) {
-			f.Opened = first
+		if f.Times == 0 || x.First.Before(f.Opened) {
+			f.Opened = x.First
 		}
 		f.Times++
-		open[i] = open[i] || !x.Closed
-		if f.Closed = later(f.Closed, x.Last); open[i] {
+		if open[i] = open[i] || !x.Closed; open[i] {
 			f.Closed = time.Time{}
+		} else if x.Last.After(f.Closed) {
+			f.Closed = x.Last
 		}
 	}
 	return out
 }
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
+// Besides adds to what is told what was judged of a part of the window alone. The end of a
+// part that ends with the window is zero.
+func Besides(told, judged []model.Finding, part model.Window) []model.Finding {
+	for _, f := range judged {
+		known := func(g model.Finding) bool { return same(f, g) || covers(g, f) }
+		if f.Severity.Rank() >= model.Warning.Rank() && !slices.ContainsFunc(told, known) {
+			f.Opened, f.Closed, f.Times = part.Start, part.End, 1
+			told = append(told, f)
+		}
 	}
-	return b
+	return told
+}
+
+func rank(closed bool) int {
+	if closed {
+		return 1
+	}
+	return 0
 }
 
 // part reports whether what closed was a part of another finding, which was open at the
