@@ -59,11 +59,12 @@ func (a *app) check(ctx context.Context, o *observing, pods []string) error {
 	if err != nil {
 		return errors.Join(err, out.discard())
 	}
-	s, err := a.snapshot(ctx, o, nil, out)
+	past := &history{}
+	s, err := a.snapshot(ctx, o, nil, out, past)
 	if err != nil {
 		return errors.Join(err, out.discard(), extra.discard())
 	}
-	r, err := o.judge(s, pods)
+	r, err := o.judge(s, pods, past)
 	if err != nil {
 		return errors.Join(err, out.discard(), extra.discard())
 	}
@@ -84,11 +85,13 @@ func (a *app) print(o *observing, r interface {
 }
 
 // snapshot observes the node, or reads the snapshot from a recording, along with
-// its samples. countPairs is session.Options.CountPairs; a recording has no
-// counts of pairs.
-func (a *app) snapshot(ctx context.Context, o *observing, countPairs func(*model.Snapshot) ([]netip.Addr, error), samples *pcapFile) (*model.Snapshot, error) {
+// its samples and, unless past is nil, what would have been told during it. countPairs is
+// session.Options.CountPairs; a recording has no counts of pairs.
+func (a *app) snapshot(
+	ctx context.Context, o *observing, countPairs func(*model.Snapshot) ([]netip.Addr, error), samples *pcapFile, past *history,
+) (*model.Snapshot, error) {
 	if len(o.replay) > 0 {
-		return a.recorded(o, samples)
+		return a.recorded(o, samples, past)
 	}
 	ns, name, err := o.openNode(ctx)
 	if err != nil {
@@ -122,8 +125,8 @@ func (o *observing) watchedBy() string {
 	return o.engine.Value
 }
 
-// judge draws the findings that the user wants.
-func (o *observing) judge(s *model.Snapshot, pods []string) (report.Report, error) {
+// judge draws the findings that the user wants, with those of the past.
+func (o *observing) judge(s *model.Snapshot, pods []string, past *history) (report.Report, error) {
 	focus, err := o.choosePods(s, pods)
 	if err != nil {
 		return report.Report{}, err
@@ -134,7 +137,7 @@ func (o *observing) judge(s *model.Snapshot, pods []string) (report.Report, erro
 	r := report.Report{Snapshot: s, Rewrites: diagnose.MACRewrites(s), Focus: focus, Limits: o.limits()}
 	findings, causes := diagnose.Judge(s)
 	r.Causes, r.Ledger = causes, ledger.Balance(s, causes)
-	for _, f := range findings {
+	for _, f := range past.tell(findings) {
 		if o.judges(f.Code) && concerns(f, focus) {
 			r.Findings = append(r.Findings, f)
 		}

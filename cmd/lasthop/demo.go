@@ -166,7 +166,7 @@ func (a *app) reportLab(ctx context.Context, o *observing, l *lab.Lab, started f
 		if err != nil {
 			return err
 		}
-		r, err = o.judge(snapshot, nil)
+		r, err = o.judge(snapshot, nil, nil)
 		traffic = l.Stats()
 		return err
 	})

@@ -83,7 +83,7 @@ func (a *app) explained(ctx context.Context, o *observing, pod string, target ta
 		}
 		_, err = o.ends(s, addrs, target)
 		return addrs, err
-	}, nil)
+	}, nil, nil)
 	if err != nil {
 		return report.Path{}, err
 	}

@@ -1,10 +1,14 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,8 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/kind/lab"
+	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/record"
+	"github.com/lasthop/lasthop/probe/timeline"
 )
 
 // TestEndedRecording ends a recording by signals: after an interrupt it is
@@ -91,10 +97,115 @@ func TestReplaySocket(t *testing.T) {
 	}
 }
 
-// TestClosedFinding: a fault that came and went while it was recorded is told,
-// as long as the window reaches back to it.
+// TestClosedFinding: a replay tells what was there all along its window, however short that
+// is, and what came and went in it, with the times.
 func TestClosedFinding(t *testing.T) {
-	name := filepath.Join(t.TempDir(), "a.rec")
+	begin := time.Date(2026, 2, 3, 10, 0, 0, 0, time.UTC)
+	during := func(spans ...int) func(int) bool {
+		return func(second int) bool {
+			for i := 0; i < len(spans); i += 2 {
+				if spans[i] <= second && second < spans[i+1] {
+					return true
+				}
+			}
+			return false
+		}
+	}
+	for _, tt := range []struct {
+		name string
+		// row and link are when the way to other pods is missing, and the pod's link down.
+		row, link func(second int) bool
+		args      []string
+		// want is a finding's code, when it opened and closed, and how often.
+		want string
+	}{
+		{"the row is gone from the beginning", during(-1, 99), during(), nil, "MissingUDR -"},
+		{"the last 6 s of that", during(-1, 99), during(), []string{"--for", "6s"}, "MissingUDR -"},
+		{"8 s", during(-1, 99), during(), []string{"--for", "8s"}, "MissingUDR -"},
+		{"10 s", during(-1, 99), during(), []string{"--for", "10s"}, "MissingUDR -"},
+		{"it goes, and comes back", during(10, 20), during(), nil, "MissingUDR 10:00:10-10:00:18"},
+		{"before the window", during(2, 12), during(), []string{"--for", "6s"}, ""},
+		{"it goes", during(18, 99), during(), nil, "MissingUDR 10:00:18-"},
+		{"a moment without replies", during(14, 16), during(), nil, ""},
+		{"a link that flaps", during(), during(4, 8, 12, 16), nil, "PodLinkDown 10:00:04-10:00:14"},
+		{"a link that is down now and then", during(), during(4, 8, 18, 22), nil, "PodLinkDown 10:00:04-10:00:20 2x"},
+		{"not asked for", during(10, 20), during(), []string{"--skip", "MissingUDR", "--skip", "NoReply"}, ""},
+		{"nothing wrong", during(), during(), nil, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			name := filepath.Join(t.TempDir(), "a.rec")
+			writeRecording(t, name, begin, 30, tt.row, tt.link)
+			tells(t, tt.want, append([]string{name}, tt.args...)...)
+		})
+	}
+}
+
+// tells wants a replay to tell findings: the code of each, when it was first and last seen,
+// and how often.
+func tells(t *testing.T, want string, args ...string) {
+	t.Helper()
+	var stdout, stderr strings.Builder
+	code := run(append([]string{"replay", "-o", "json"}, args...), &stdout, &stderr)
+	var doc struct {
+		Findings []struct {
+			Code           string
+			Opened, Closed time.Time
+			Times          int
+		}
+	}
+	if err := json.Unmarshal([]byte(stdout.String()), &doc); err != nil {
+		t.Fatalf("%v: %s", err, &stderr)
+	}
+	var got []string
+	for _, f := range doc.Findings {
+		text := f.Code + " "
+		for _, at := range []time.Time{f.Opened, f.Closed} {
+			if !at.IsZero() {
+				text += at.Format("15:04:05")
+			}
+			text += "-"
+		}
+		if text = strings.TrimSuffix(text, "-"); f.Times > 1 {
+			text += fmt.Sprintf(" %dx", f.Times)
+		}
+		got = append(got, text)
+	}
+	if all := strings.Join(got, ", "); all != want {
+		t.Errorf("%q, want %q", all, want)
+	}
+	if status := map[bool]int{true: exitClean, false: exitFindings}[want == ""]; code != status || stderr.Len() > 0 {
+		t.Errorf("status %d, want %d: %s", code, status, &stderr)
+	}
+}
+
+// TestClosedTogether: the same of several nodes' recordings.
+func TestClosedTogether(t *testing.T) {
+	begin := time.Date(2026, 2, 3, 10, 0, 0, 0, time.UTC)
+	never := func(int) bool { return false }
+	for _, tt := range []struct {
+		name string
+		row  func(second int) bool
+		want string
+	}{
+		{"it goes, and comes back", func(second int) bool { return second >= 10 && second < 20 }, "MissingUDR 10:00:10-10:00:18"},
+		{"it goes", func(second int) bool { return second >= 18 }, "MissingUDR 10:00:18-"},
+		{"nothing wrong", never, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			one, two := filepath.Join(dir, "one.rec"), filepath.Join(dir, "two.rec")
+			writeRecording(t, one, begin, 30, tt.row, never)
+			writeOther(t, two, begin, 30)
+			tells(t, tt.want, one, two)
+			tells(t, tt.want, two, one)
+			tells(t, tt.want, one, two, "--redact")
+		})
+	}
+}
+
+// writeOther records another node, on which nothing happens.
+func writeOther(t *testing.T, name string, begin time.Time, seconds int) {
+	t.Helper()
 	file, err := os.Create(name)
 	if err != nil {
 		t.Fatal(err)
@@ -103,32 +214,84 @@ func TestClosedFinding(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	begin := time.Unix(1700000000, 0)
-	gone := model.Tracked{ID: 1, First: begin, Last: begin.Add(5 * time.Second), Closed: true}
-	gone.Code, gone.Severity, gone.Title = "PolicyDrop", model.Warning, "filter FORWARD\x1b[2J drops"
-	before, open := gone, gone
-	before.Last = begin.Add(time.Second)
-	open.Code, open.Closed = "NoReply", false
-	former := open
-	former.Closed = true
-	for i := range 21 {
-		s := node()
-		s.Window = model.Window{Start: begin, End: begin.Add(time.Duration(i) * time.Second)}
-		if err := w.Write(model.Reading{At: s.Window.End, Findings: []model.Tracked{open, gone, before, former}, Point: model.Point{Snapshot: s, Whole: true}}); err != nil {
+	for i := range seconds + 1 {
+		s := &model.Snapshot{
+			Node: model.Node{Name: "two", Plugin: "kubenet", Engine: "tc", Uplinks: []string{"eth0"}},
+			Links: []model.Link{{Index: 2, Name: "eth0", Role: model.RoleUplink, Up: true, Carrier: true, MAC: model.MAC{2, 0, 0, 0, 0, 0x22},
+				Addresses: []netip.Prefix{netip.MustParsePrefix("10.50.0.5/24")}}},
+			Window: model.Window{Start: begin, End: begin.Add(time.Duration(i) * time.Second)},
+		}
+		if err := w.Write(model.Reading{At: s.Window.End, Point: model.Point{Snapshot: s, Whole: true, Ready: s.Window.End}}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if err := errors.Join(w.Close(), file.Close()); err != nil {
 		t.Fatal(err)
 	}
-	const want = `lasthop: warning: open until 2023-11-14T22:13:25Z, closed at the end of the recording: PolicyDrop: filter FORWARD\x1b[2J drops` + "\n"
-	for _, tt := range []struct {
-		args []string
-		want string
-	}{{nil, want}, {[]string{"--for", "18s"}, want}, {[]string{"--for", "5s"}, ""}, {[]string{"--skip", "PolicyDrop"}, ""}} {
-		var stdout, stderr strings.Builder
-		if code := run(append([]string{"replay", name, "-o", "text"}, tt.args...), &stdout, &stderr); code != exitClean || stderr.String() != tt.want {
-			t.Errorf("%q: status %d, %q", tt.args, code, stderr.String())
+}
+
+// writeRecording records a node of which a pod asks two pods of another node and a machine
+// beside the nodes, each second. Each second reading has state.
+func writeRecording(t *testing.T, name string, begin time.Time, seconds int, row, link func(second int) bool) {
+	t.Helper()
+	file, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := record.NewWriter(file, record.Head{Window: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := netip.MustParseAddr
+	pod, gateway, mac := at("10.77.0.5"), at("10.50.0.1"), model.MAC{2, 0, 0, 0, 0, 1}
+	s := &model.Snapshot{
+		Node: model.Node{Name: "one", Plugin: "kubenet", Engine: "tc", Uplinks: []string{"eth0"}},
+		Links: []model.Link{
+			{Index: 2, Name: "eth0", Role: model.RoleUplink, Up: true, Carrier: true, MAC: model.MAC{2, 0, 0, 0, 0, 2}, Addresses: []netip.Prefix{netip.MustParsePrefix("10.50.0.4/24")}},
+			{Index: 3, Name: "cbr0", Kind: "bridge", Role: model.RoleBridge, Up: true, Carrier: true, MAC: model.MAC{2, 0, 0, 0, 0, 3}, Addresses: []netip.Prefix{netip.MustParsePrefix("10.77.0.1/24")}},
+		},
+		Routes: []model.Route{
+			{Table: 254, Dst: netip.MustParsePrefix("0.0.0.0/0"), Gateway: gateway, IfIndex: 2, Link: "eth0", Type: "unicast"},
+			{Table: 254, Dst: netip.MustParsePrefix("10.50.0.0/24"), IfIndex: 2, Link: "eth0", Type: "unicast"},
+			{Table: 254, Dst: netip.MustParsePrefix("10.77.0.0/24"), IfIndex: 3, Link: "cbr0", Type: "unicast"},
+		},
+		Neighbors: []model.Neighbor{{Addr: gateway, IfIndex: 2, Link: "eth0", MAC: mac, State: "REACHABLE"}},
+	}
+	for _, source := range []string{model.SourceTC, model.SourceDrops, model.SourceLinks, model.SourceRoutes, model.SourceNeighbors, model.SourcePods} {
+		s.Sources = append(s.Sources, model.Source{Name: source, Status: model.OK})
+	}
+	line := timeline.New(diagnose.Diagnose, timeline.Short)
+	var peers []model.Peer
+	for _, far := range []string{"10.77.1.8", "10.77.1.9", "10.50.0.9"} {
+		peers = append(peers, model.Peer{Local: pod, Remote: at(far), IfIndex: 2, Link: "eth0"})
+	}
+	for i := range seconds + 1 {
+		now := *s
+		now.Window = model.Window{Start: begin, End: begin.Add(time.Duration(i) * time.Second)}
+		up := !link(i)
+		now.Links = append(slices.Clone(s.Links), model.Link{
+			Index: 9, Name: "veth9", Kind: "veth", Role: model.RolePodLink, Master: 3, Up: up, Carrier: up, MAC: model.MAC{2, 0, 0, 0, 0, 9},
+		})
+		now.Pods = []model.Pod{{Namespace: "shop", Name: "cart", Addresses: []netip.Prefix{netip.PrefixFrom(pod, 24)}, Interface: "eth0", Up: true,
+			MAC: model.MAC{2, 0, 0, 0, 0, 5}, Link: "veth9", LinkIndex: 9, Netns: 77, Since: begin}}
+		if i > 0 {
+			for j := range peers {
+				p := &peers[j]
+				if p.LastOut = now.Window.End; p.FirstOut.IsZero() {
+					p.FirstOut = p.LastOut
+				}
+				p.Out.Packets, p.Out.Requests = p.Out.Packets+3, p.Out.Requests+3
+				if j == 2 || !row(i) {
+					p.In.Packets, p.In.Replies, p.LastIn = p.In.Packets+3, p.In.Replies+3, now.Window.End
+				}
+			}
 		}
+		now.Traffic.Peers = slices.Clone(peers)
+		if err := w.Write(line.Add(model.Point{Snapshot: &now, Whole: i%2 == 0, Ready: now.Window.End})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.Close(), file.Close()); err != nil {
+		t.Fatal(err)
 	}
 }

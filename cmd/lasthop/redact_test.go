@@ -22,7 +22,7 @@ import (
 func checkRedacted(t *testing.T, r report.Report) {
 	t.Helper()
 	hide := redact.New("")
-	hidden, err := (&observing{}).judge(hide.Snapshot(r.Snapshot), nil)
+	hidden, err := (&observing{}).judge(hide.Snapshot(r.Snapshot), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

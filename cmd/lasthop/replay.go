@@ -12,9 +12,11 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/record"
 	"github.com/lasthop/lasthop/probe/report"
+	"github.com/lasthop/lasthop/probe/timeline"
 )
 
 // onNode are the flags about how a node is observed. They do not apply to a
@@ -179,18 +181,15 @@ func asUsage(name string, err error) error {
 // recorded is the snapshot of the requested window of a recording. All samples of
 // that window go to the file, if there is one; the snapshot has only the latest of
 // each kind.
-func (a *app) recorded(o *observing, samples *pcapFile) (*model.Snapshot, error) {
+func (a *app) recorded(o *observing, samples *pcapFile, past *history) (*model.Snapshot, error) {
 	name := o.replay[0]
 	f, closeFile, err := a.openRecording(name)
 	if err != nil {
 		return nil, err
 	}
 	defer closeFile()
-	s, err := f.Window(o.last())
+	s, err := past.read(f, o)
 	if err != nil {
-		return nil, asUsage(name, err)
-	}
-	if err := a.warnClosed(f, o, s); err != nil {
 		return nil, asUsage(name, err)
 	}
 	if samples != nil {
@@ -209,35 +208,30 @@ func (o *observing) last() time.Duration {
 	return time.Duration(o.window)
 }
 
-// warnClosed warns of findings that were open in the window but had closed by its
-// end, since the recording is judged as of then.
-func (a *app) warnClosed(f *record.File, o *observing, s *model.Snapshot) error {
-	last, err := f.Reading(f.Len() - 1)
-	if err != nil {
-		return err
+// history is what a continuous observation of a recording would have told.
+type history []model.Tracked
+
+// read reads the requested window, and its history unless that is nil.
+func (h *history) read(f *record.File, o *observing) (s *model.Snapshot, err error) {
+	if h == nil {
+		return f.Window(o.last())
 	}
-	if hide := o.redactor(); hide != nil {
-		last = hide.Reading(last)
-	}
-	type one struct {
-		code  model.Code
-		title string
-	}
-	seen := map[one]bool{}
-	for _, t := range last.Findings {
-		if !t.Closed {
-			seen[one{t.Code, t.Title}] = true
+	hide := o.redactor()
+	s, *h, err = f.Told(o.last(), func(s *model.Snapshot) []model.Finding {
+		if hide != nil {
+			s = hide.Snapshot(s)
 		}
+		return diagnose.Diagnose(s)
+	})
+	return s, err
+}
+
+// tell adds to the findings of the window those that came and went in it.
+func (h *history) tell(findings []model.Finding) []model.Finding {
+	if h == nil {
+		return findings
 	}
-	// The latest to close come first; earlier ones of the same title are skipped.
-	for _, t := range last.Findings {
-		if seen[one{t.Code, t.Title}] {
-			continue
-		}
-		seen[one{t.Code, t.Title}] = true
-		if o.judges(t.Code) && t.Severity.Rank() >= model.Warning.Rank() && t.Last.After(s.Window.Start) {
-			a.say("warning: open until %s, closed at the end of the recording: %s: %s", t.Last.UTC().Format(time.RFC3339), t.Code, report.Clean(t.Title))
-		}
-	}
-	return nil
+	out := timeline.Told(findings, *h)
+	diagnose.Sort(out)
+	return out
 }

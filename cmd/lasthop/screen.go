@@ -105,7 +105,7 @@ func (o *observing) ofNode() showing {
 		trace: func(r model.Reading, findings []model.Finding, pod, to netip.Addr) model.Path {
 			return path.Trace(r.Snapshot, diagnose.Relate(findings), path.Ends{Pod: pod, To: to})
 		},
-		report: func(r model.Reading) (written, error) { return o.judge(r.Snapshot, nil) },
+		report: func(r model.Reading) (written, error) { return o.judge(r.Snapshot, nil, nil) },
 	}
 }
 

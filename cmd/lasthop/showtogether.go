@@ -80,7 +80,7 @@ func (a *app) readTogether(o *observing, last time.Duration) (model.Reading, err
 		}
 	}
 	for i, f := range found.Findings {
-		r.Findings = append(r.Findings, model.Tracked{Finding: f, ID: i + 1})
+		r.Findings = append(r.Findings, model.Tracked{Finding: f, ID: i + 1, First: f.Opened, Last: f.Closed, Closed: !f.Closed.IsZero()})
 	}
 	r.Judged = r.At
 	return r, nil

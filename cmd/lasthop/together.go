@@ -13,11 +13,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/join"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
 	"github.com/lasthop/lasthop/probe/record"
 	"github.com/lasthop/lasthop/probe/report"
+	"github.com/lasthop/lasthop/probe/timeline"
 )
 
 // checkTogether judges several nodes' recordings of one time.
@@ -60,6 +62,8 @@ type together struct {
 	unknown []error
 	broken  []error
 	good    int
+	// told are the findings that the nodes had while they were recorded.
+	told []model.Tracked
 	// look is given each recording as it is, and as it is shown, one at a time; it may be
 	// nil.
 	look func(recording string, recorded, shown *model.Snapshot)
@@ -86,12 +90,60 @@ func (a *app) joined(o *observing, pods []string) (report.Joint, error) {
 	return t.judge()
 }
 
+// mostEpisodes is how many parts of the recordings are judged by themselves.
+const mostEpisodes = 4
+
+// tell adds what came and went: of the time at which a node had a finding that all of the
+// recordings do not show, they are judged again.
+func (t *together) tell(sources []join.Source, spans []readSpan, judged join.Result) []model.Finding {
+	out := timeline.Told(judged.Findings, t.told)
+	besides := out[len(judged.Findings):]
+	out = slices.Clip(out[:len(judged.Findings)])
+	slices.SortFunc(besides, func(a, b model.Finding) int { return a.Opened.Compare(b.Opened) })
+	var end time.Time
+	for _, n := range judged.Nodes {
+		if n.Window.End.After(end) {
+			end = n.Window.End
+		}
+	}
+	var episodes []model.Window
+	for _, f := range besides {
+		w := model.Window{Start: f.Opened, End: f.Closed}
+		if w.End.IsZero() {
+			w.End = end
+		}
+		if last := len(episodes) - 1; last < 0 || w.Start.After(episodes[last].End) {
+			episodes = append(episodes, w)
+		} else if w.End.After(episodes[last].End) {
+			episodes[last].End = w.End
+		}
+	}
+	for _, w := range episodes[:min(len(episodes), mostEpisodes)] {
+		parts := slices.Clone(sources)
+		for i := range parts {
+			parts[i].Within = nil
+			if span := spans[i]; span != nil {
+				parts[i].Read = func() (*model.Snapshot, error) { return span(w) }
+			}
+		}
+		found := join.Judge(parts).Findings
+		if w.End.Equal(end) {
+			w.End = time.Time{}
+		}
+		out = timeline.Besides(out, found, w)
+	}
+	diagnose.Sort(out)
+	return out
+}
+
 func (t *together) judge() (report.Joint, error) {
 	o := t.o
 	var sources []join.Source
+	var spans []readSpan
 	for i, name := range o.replay {
-		src, closeFile := t.source(name)
+		src, span, closeFile := t.source(name)
 		defer closeFile()
+		spans = append(spans, span)
 		if o.redactor() != nil {
 			// A file is often named after its node.
 			src.Name = fmt.Sprintf("recording %d", i+1)
@@ -100,6 +152,7 @@ func (t *together) judge() (report.Joint, error) {
 	}
 	boundTogether()
 	result := join.Judge(sources)
+	findings := t.tell(sources, spans, result)
 	switch {
 	case t.good == 0:
 		return report.Joint{}, errors.Join(t.broken...)
@@ -107,7 +160,7 @@ func (t *together) judge() (report.Joint, error) {
 		return report.Joint{}, usagef("no recorded node has it: %w", t.unknown[0])
 	}
 	r := report.Joint{Nodes: result.Nodes, Names: t.names, Focus: t.focus, Limits: o.limits()}
-	for _, f := range result.Findings {
+	for _, f := range findings {
 		if o.judges(f.Code) && concerns(f, t.focus) {
 			r.Findings = append(r.Findings, f)
 		}
@@ -115,9 +168,12 @@ func (t *together) judge() (report.Joint, error) {
 	return r, nil
 }
 
-// source is a recording. Its snapshot is made anew each time, so that not all are held
-// in memory at once.
-func (t *together) source(name string) (src join.Source, closeFile func()) {
+// readSpan reads the part of a recording in a window.
+type readSpan func(model.Window) (*model.Snapshot, error)
+
+// source is a recording, with what reads a part of it, nil if it cannot be read. Its
+// snapshot is made anew each time, so that not all are held in memory at once.
+func (t *together) source(name string) (src join.Source, span readSpan, closeFile func()) {
 	src = join.Source{Name: name}
 	broken := func(err error) (*model.Snapshot, error) {
 		t.mu.Lock()
@@ -128,16 +184,17 @@ func (t *together) source(name string) (src join.Source, closeFile func()) {
 	file, size, err := openRecorded(name)
 	if err != nil {
 		src.Read = func() (*model.Snapshot, error) { return broken(err) }
-		return src, func() {}
+		return src, nil, func() {}
 	}
 	f, err := record.Open(file, size)
 	if err != nil {
 		src.Read = func() (*model.Snapshot, error) { return broken(err) }
-		return src, func() { file.Close() }
+		return src, nil, func() { file.Close() }
 	}
 	if f.Damage != nil {
 		src.Cut = "its recording is cut off"
 	}
+	hide := t.o.redactor()
 	first := true
 	src.Read = func() (*model.Snapshot, error) {
 		defer f.Forget()
@@ -146,19 +203,61 @@ func (t *together) source(name string) (src join.Source, closeFile func()) {
 			return broken(err)
 		}
 		seen := s
-		if hide := t.o.redactor(); hide != nil {
+		if hide != nil {
 			seen = hide.Snapshot(s)
 		}
 		if first {
 			t.learn(name, s, seen)
+			err = t.learnTold(f, s.Window.Start)
 		}
 		first = false
-		return seen, nil
+		return seen, err
 	}
-	return src, func() {
+	span = func(w model.Window) (*model.Snapshot, error) {
+		defer f.Forget()
+		s, err := f.Span(w)
+		if hide != nil && err == nil {
+			s = hide.Snapshot(s)
+		}
+		return s, err
+	}
+	src.Within = func(within, around model.Window) (inner, outer *model.Snapshot, err error) {
+		defer f.Forget()
+		inner, outer, err = f.Within(within, around)
+		if hide != nil && err == nil && inner != nil {
+			inner, outer = hide.Snapshot(inner), hide.Snapshot(outer)
+		}
+		return inner, outer, err
+	}
+	return src, span, func() {
 		f.Close()
 		file.Close()
 	}
+}
+
+// unsettled is how long after the beginning of a recording a finding may open that is older.
+const unsettled = 3 * time.Second
+
+// learnTold takes the findings that a node had after a time, while it was recorded.
+func (t *together) learnTold(f *record.File, since time.Time) error {
+	r, err := f.Reading(f.Len() - 1)
+	if err != nil {
+		return err
+	}
+	if hide := t.o.redactor(); hide != nil {
+		r = hide.Reading(r)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, x := range r.Findings {
+		if x.First.Before(since.Add(unsettled)) {
+			x.First = time.Time{}
+		}
+		if x.Last.After(since) {
+			t.told = append(t.told, x)
+		}
+	}
+	return nil
 }
 
 // learn takes the names and the addresses of the asked pods from a node. What is
@@ -208,7 +307,7 @@ func (a *app) explainTogether(o *observing, pod string, to target) (report.Path,
 		}
 	}
 	for _, name := range o.replay {
-		src, closeFile := t.source(name)
+		src, _, closeFile := t.source(name)
 		defer closeFile()
 		sources = append(sources, src)
 	}

@@ -147,6 +147,14 @@ var routeFaults = map[scenario.FaultType]injection{
 		}
 		return x.sp.haveRoute(r, x.undo)
 	},
+	scenario.WrongNodeRoute: func(x *target) error {
+		r, err := nodeRoute(&x.s.Topology, x.node, x.Prefix)
+		if err != nil {
+			return err
+		}
+		r.via = pick(x, x.Via, r.via)
+		return x.sp.route(r)
+	},
 	scenario.DeleteDefaultRoute: func(x *target) error {
 		return x.sp.haveRoute(route{dst: defaultFor(x.node.IP), via: x.topology.Gateway, link: uplinkOf(x.node)}, x.undo)
 	},

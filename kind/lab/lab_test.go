@@ -254,6 +254,9 @@ traffic:
 			{scenario.Fault{Type: scenario.DeleteNodeRoute, Node: "one", Prefix: other}, func(s FlowStats) bool {
 				return s.To.Place == "two/x" && node(s.From) == "one"
 			}},
+			{scenario.Fault{Type: scenario.WrongNodeRoute, Node: "one", Prefix: other, Via: netip.MustParseAddr("10.240.0.99")}, func(s FlowStats) bool {
+				return s.To.Place == "two/x" && node(s.From) == "one"
+			}},
 			{scenario.Fault{Type: scenario.DeleteDefaultRoute, Node: "one"}, func(s FlowStats) bool { return s.To.Place == outsideName && node(s.From) == "one" }},
 			{scenario.Fault{Type: scenario.MissingMasquerade, Node: "one"}, func(s FlowStats) bool { return s.To.Place == outsideName && node(s.From) == "one" && isPod(s.From) }},
 			{on(scenario.PodLinkDown), all},

@@ -35,6 +35,7 @@ const (
 	BlackholeRoute     FaultType = "blackhole-route"
 	AsymmetricRoute    FaultType = "asymmetric-route"
 	DeleteNodeRoute    FaultType = "delete-node-route"
+	WrongNodeRoute     FaultType = "wrong-node-route"
 	DeleteDefaultRoute FaultType = "delete-default-route"
 	DeletePodRoute     FaultType = "delete-pod-route"
 	LeftoverRule       FaultType = "leftover-rule"
@@ -226,6 +227,7 @@ var faultRows = map[FaultType]faultRow{
 	BlackholeRoute:     {args: "node prefix", family: everyFamily, doc: "has node drop what it routes to prefix"},
 	AsymmetricRoute:    {args: "node prefix", refuse: []refusal{noPodBridge}, doc: "routes prefix to the bridge of node's pods, though its packets arrive by the network card"},
 	DeleteNodeRoute:    {args: "node prefix", family: everyFamily, refuse: []refusal{noNodeRoutes, nobodysRange, inOverlay}, doc: "deletes node's route to the pods of the node that has prefix"},
+	WrongNodeRoute:     {args: "node prefix via", family: everyFamily, refuse: []refusal{noNodeRoutes, nobodysRange, inOverlay, nodesOwn}, doc: "gives node's route to the pods of the node that has prefix the next hop via"},
 	DeleteDefaultRoute: {args: "node", family: oneFamily, doc: "deletes node's default route"},
 	DeletePodRoute:     {args: "pod", family: oneFamily, refuse: []refusal{bridged}, doc: "deletes the node's route and rule for a routed pod"},
 	LeftoverRule:       {args: "node prefix", doc: "leaves a routing rule that sends what is for prefix to a table of the plugin before, and by it to node's gateway"},

@@ -97,7 +97,7 @@ var kindServices = netip.MustParsePrefix("10.96.0.0/16")
 var keptOnKind = map[FaultType]string{
 	DeleteUDR: noCloud, WrongUDR: noCloud, ReturningUDR: noCloud, NICForwardingOff: noCloud, NSGDrop: noCloud,
 	NoReturn: noCloud, SilentFabric: noCloud, FabricMTU: noCloud,
-	DeleteNodeRoute: restoredRoute, MasqueradeAll: restoredRules,
+	DeleteNodeRoute: restoredRoute, WrongNodeRoute: restoredRoute, MasqueradeAll: restoredRules,
 	Service: proxysOwn, ServiceUntranslated: proxysOwn,
 	DeafServer:    "connection tracking is on there, and tells more than the scenario expects",
 	ConntrackFull: "it would cut the node off from its cluster",

@@ -89,6 +89,7 @@ var kinds = []kind{
 	routingLoop,
 	blackholeRoute,
 	missingNodeRoute,
+	wrongNodeRoute,
 	missingDefaultRoute,
 	reversePathFilter,
 	pathMTU,

@@ -62,6 +62,8 @@ type Ends struct {
 	// Given are source addresses that are not the node's and that it gave to flows of
 	// the window, with the pods that these are of.
 	Given map[netip.Addr][]netip.Addr
+	// uplinks are the indexes of these links.
+	uplinks map[int]bool
 }
 
 // Tunnel is what a node's tunnels carry, which at uplinks is counted for the nodes.
@@ -103,6 +105,9 @@ type EndPair struct {
 	Silent bool
 	// Routed: the node hands the packets to its default gateway.
 	Routed bool
+	// Via is the route of the node's own by which they leave; nil where it has none for
+	// Remote's range alone.
+	Via *NodeRoute
 	// Range is the range of another node's pods that holds Remote; not valid where that
 	// is no other node's pod.
 	Range netip.Prefix
@@ -144,7 +149,10 @@ func Observe(s *model.Snapshot) (*Ends, []model.Finding) {
 		Uplink: v.place(v.uplink(), model.Egress), Returned: map[Transit]uint64{}, Leaving: map[netip.Prefix]Volume{}, Arriving: map[netip.Prefix]Volume{}, Delivered: map[netip.Addr]uint64{},
 		Uncounted: map[netip.Addr]bool{}, Folded: map[netip.Addr][]netip.Prefix{},
 		Rows: v.ownRoutes(v.ranges.local, nil, func(netip.Prefix) string { return NodeIP }), Table: v.tableFix(), Given: map[netip.Addr][]netip.Addr{},
-		Tunnel: newTunnel(v), Gone: map[netip.Addr]time.Time{}, Gateways: map[netip.Addr]bool{},
+		Tunnel: newTunnel(v), Gone: map[netip.Addr]time.Time{}, Gateways: map[netip.Addr]bool{}, uplinks: map[int]bool{},
+	}
+	for i := range v.links {
+		e.uplinks[i] = v.isUplink(i)
 	}
 	for r := range model.Each(s.Routes) {
 		e.Gateways[r.Gateway] = true
@@ -218,6 +226,32 @@ func Observe(s *model.Snapshot) (*Ends, []model.Finding) {
 	return e, found
 }
 
+// Counted are the pairs, with what part of a window counted of each, and the packets for and
+// from ranges then.
+func (e *Ends) Counted(t *model.Traffic) (pairs []EndPair, leaving, arriving map[netip.Prefix]Volume) {
+	counts := map[pair]*model.Peer{}
+	merged := mergePeers(t.Peers, func(i int) bool { return e.uplinks[i] })
+	for p := range model.Each(merged) {
+		counts[pair{p.Local, p.Remote}] = p
+	}
+	pairs = slices.Clone(e.Pairs)
+	for p := range model.Each(pairs) {
+		var none model.PeerCount
+		c := cmp.Or(counts[pair{p.Local, p.Remote}], &model.Peer{})
+		if p.In = c.In; p.Out != none {
+			// Otherwise what leaves is what came in.
+			p.Out = c.Out
+		}
+	}
+	part := Ends{Returned: map[Transit]uint64{}, Leaving: map[netip.Prefix]Volume{}, Arriving: map[netip.Prefix]Volume{}}
+	for h := range model.Each(t.Hops) {
+		if h.Prefix.IsValid() && e.uplinks[h.IfIndex] {
+			part.addRange(h)
+		}
+	}
+	return pairs, part.Leaving, part.Arriving
+}
+
 // addRange adds what was counted of a range at an uplink.
 func (e *Ends) addRange(h *model.HopCount) {
 	if h.Direction == model.Egress && h.FromUplink > 0 {
@@ -288,11 +322,16 @@ func endPairs(v *view) []EndPair {
 	type far struct {
 		routed bool
 		cidr   netip.Prefix
+		via    *NodeRoute
 	}
 	fars, reflected := map[netip.Addr]far{}, v.reflected()
 	for p := range model.Each(v.peers) {
 		if _, known := fars[p.Remote]; !known {
-			fars[p.Remote] = far{v.byDefaultRoute(p.Remote), v.remote(p.Remote)}
+			f := far{routed: v.byDefaultRoute(p.Remote), cidr: v.remote(p.Remote)}
+			if f.cidr.IsValid() && !f.routed {
+				f.via = v.nodeRoute(v.sentBy(p), f.cidr)
+			}
+			fars[p.Remote] = f
 		}
 	}
 	out := make([]EndPair, 0, len(v.peers))
@@ -303,7 +342,7 @@ func endPairs(v *view) []EndPair {
 		}
 		e := EndPair{
 			Local: p.Local, Remote: p.Remote, Out: p.Out, In: p.In, Silent: v.unanswered(p) && !v.sentAstray(p),
-			Routed: fars[p.Remote].routed, Range: fars[p.Remote].cidr, First: v.Window.Start, Last: v.Window.End, Asked: asked[pair{p.Local, p.Remote}],
+			Routed: fars[p.Remote].routed, Via: fars[p.Remote].via, Range: fars[p.Remote].cidr, First: v.Window.Start, Last: v.Window.End, Asked: asked[pair{p.Local, p.Remote}],
 		}
 		if reflected[p.Local] {
 			// What leaves is what came in.

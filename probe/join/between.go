@@ -25,6 +25,8 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 	c.observeLost(&f)
 	f.Pods = c.pods()
 	switch {
+	case g.route != nil:
+		j.wrongNodeRoute(c, &f, receivers[0])
 	case g.via != nil:
 		c.wrongRow(&f, receivers)
 	case g.large:
@@ -52,7 +54,7 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 	for _, r := range g.rivals {
 		f.Alternatives = append(f.Alternatives, r.text())
 	}
-	if x := j.translated(c); g.port == nil && !g.large && x.IsValid() {
+	if x := j.translated(c); g.port == nil && !g.large && g.route == nil && x.IsValid() {
 		f.Confidence = model.Likely
 		f.Alternatives = append(f.Alternatives, fmt.Sprintf("something between the nodes gives the packets another address: %s, which no recorded node has, sends about as many packets to the same pods", x))
 	}
@@ -155,6 +157,53 @@ func (j *joint) missingNodeRoute(c *cause, f *model.Finding, senders []*node, to
 		f.Fix = append(f.Fix, onNodes(n.name()), fmt.Sprintf("%s route replace %s via %s dev %s", command, row, hop, shellName(n.Uplink.Link)))
 	}
 	c.guess.rivals = nil
+}
+
+// rightHop is the address by which the way's destination is reached that the sender's route to it
+// does not have for a next hop, and could have: no router is between. Not valid where the route
+// leads there, or where that is not known.
+func (w *way) rightHop() netip.Addr {
+	right := w.to.hops[w.dst.Is4()]
+	if w.via == nil || !w.to.Pods[w.dst] || w.to.Node[w.via.Gateway] || !inAny(w.from.Networks, right) {
+		return netip.Addr{}
+	}
+	return right
+}
+
+// misrouted makes causes of the nodes' own routes with a wrong next hop, and leaves the ways that
+// these do not explain.
+func misrouted(open []*way) (rest []*way, out []*cause) {
+	for _, w := range open {
+		if !w.rightHop().IsValid() {
+			rest = append(rest, w)
+			continue
+		}
+		at := slices.IndexFunc(out, func(c *cause) bool { return c.node == w.from && *c.guess.route == *w.via })
+		if at < 0 {
+			at = len(out)
+			out = append(out, &cause{node: w.from, guess: &guess{fault: fault{shape: filtered, node: w.from, to: w.to}, route: w.via}})
+		}
+		out[at].lost = append(out[at].lost, w)
+	}
+	return rest, out
+}
+
+// wrongNodeRoute says where a node's own route leads, and where it should.
+func (j *joint) wrongNodeRoute(c *cause, f *model.Finding, to *node) {
+	r, right, from := c.guess.route, c.lost[0].rightHop(), c.node.name()
+	f.Code, f.Peers = diagnose.WrongNodeRoute, []netip.Prefix{r.Dst}
+	leads := r.Gateway.String()
+	if other := j.at[r.Gateway]; other != nil {
+		leads = other.name() + " at " + leads
+	} else {
+		f.Confidence = model.Likely
+		f.Unseen = []string{"who has " + leads + ": no recorded node"}
+		f.Alternatives = []string{fmt.Sprintf("%s is a router that leads to %s, and the packets are lost behind it", leads, to.name())}
+	}
+	f.Title = fmt.Sprintf("the route on %s for %s leads to %s, not to %s at %s", from, r.Dst, leads, to.name(), right)
+	f.Why = fmt.Sprintf("%s has these pods. What %s sends them goes to %s, and nothing of it arrives at %s.", to.name(), from, leads, to.name())
+	f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: r.Text, Node: from})
+	f.Fix = []string{onNodes(from), r.Replace(right), "find what wrote the route: an agent with an old address of that node writes it again"}
 }
 
 // silentElsewhere is the silence of a node that was not watched, where a fault of one
@@ -362,15 +411,17 @@ func kindText(k diagnose.Asked) string {
 // translated is an address that no recorded node has, from which as much arrives at
 // the destinations as was sent to them; not valid where none is.
 func (j *joint) translated(c *cause) netip.Addr {
-	sent := map[netip.Addr]uint64{}
+	sent := map[netip.Addr]float64{}
 	to := map[netip.Addr]*node{}
 	for _, w := range c.lost {
-		sent[w.dst] += w.sent
+		sent[w.dst] += w.to.longer(w.from) * float64(w.sent)
 		to[w.dst] = w.to
 	}
 	for _, dst := range unique(keys(sent)) {
 		for p := range model.Each(to[dst].Pairs) {
-			if _, recorded := j.at[p.Remote]; p.Local == dst && !recorded && p.In.Requests > 0 && !p.Range.IsValid() && !inAny(to[dst].Networks, p.Remote) && p.In.Packets <= 3*sent[dst] && sent[dst] <= 3*p.In.Packets {
+			_, recorded := j.at[p.Remote]
+			if got := float64(p.In.Packets); p.Local == dst && !recorded && p.In.Requests > 0 && !p.Range.IsValid() &&
+				!inAny(to[dst].Networks, p.Remote) && got <= 3*sent[dst] && sent[dst] <= 3*got {
 				return p.Remote
 			}
 		}

@@ -143,9 +143,9 @@ func (t *talk) onward() []netip.Addr {
 func (t *talk) leadsOn(to *node) bool { return t.far != to && len(t.onward()) > 0 }
 
 // misleads are the findings whose packets leave the node, and do not get where they
-// should.
+// should. Those of the first three are what the node sends, not what comes to it.
 var misleads = []model.Code{
-	diagnose.MissingNodeRoute, diagnose.WrongNextHopMAC, diagnose.WrongUDR, diagnose.NICForwarding, diagnose.RoutingLoop,
+	diagnose.MissingNodeRoute, diagnose.WrongNodeRoute, diagnose.WrongNextHopMAC, diagnose.WrongUDR, diagnose.NICForwarding, diagnose.RoutingLoop,
 	diagnose.MissingDefaultRoute, diagnose.MissingUDR,
 }
 
@@ -163,7 +163,7 @@ func (j *joint) misled(w *way, passed *passes) (*node, *model.Finding) {
 			}
 			local, remote := w.src, w.dst
 			if n == w.to {
-				if f.Confidence != model.Proven || f.Code == diagnose.MissingNodeRoute || f.Code == diagnose.WrongNextHopMAC {
+				if f.Confidence != model.Proven || slices.Contains(misleads[:3], f.Code) {
 					continue
 				}
 				local, remote = w.dst, w.src

@@ -1,6 +1,7 @@
 package join
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -170,4 +171,47 @@ func TestWrongRowBeyond(t *testing.T) {
 	c.nodes[1].returned("10.2.3.0/24", model.AsDestination)
 	c.nodes = c.nodes[:2]
 	judged(t, c, "WrongUDR likely 10.2.3.0/24 on n2,n1")
+}
+
+// TestWrongNodeRoute has nodes with routes to each other's pods, of which that of n1 to those of
+// n2 has another next hop.
+func TestWrongNodeRoute(t *testing.T) {
+	routed := func(via string, f fate) *cluster {
+		c := newCluster(3)
+		c.keepRoutes()
+		for r := range model.Each(c.nodes[0].Routes) {
+			if r.Gateway == addr(nodeAddr(2)) {
+				r.Gateway = addr(via)
+			}
+		}
+		c.ask(1, 2, f)
+		c.ask(1, 3, fine)
+		c.ask(3, 2, fine)
+		return c
+	}
+	for _, tt := range []struct {
+		via  string
+		fate fate
+		want []string
+	}{
+		{nodeAddr(3), lostThere, []string{"WrongNodeRoute proven 10.2.2.0/24 on n1,n2"}},
+		{"10.1.0.77", lostThere, []string{"WrongNodeRoute likely 10.2.2.0/24 on n1,n2"}},
+		{nodeAddr(2), lostThere, []string{"NoReply proven 10.2.2.10,10.2.2.11 on n1,n2"}},
+		{nodeAddr(3), fine, nil},
+		{"10.1.0.77", fine, nil},
+	} {
+		f := judged(t, routed(tt.via, tt.fate), tt.want...)
+		if len(f) == 0 || f[0].Code != diagnose.WrongNodeRoute {
+			continue
+		}
+		if want := []string{"on n1:", "ip route replace 10.2.2.0/24 via 10.1.0.2 dev eth0"}; !slices.Equal(f[0].Fix[:2], want) {
+			t.Errorf("via %s: fix %q, want %q", tt.via, f[0].Fix, want)
+		}
+	}
+	// Where the nodes are known, n1 says so itself.
+	c := routed(nodeAddr(3), lostThere)
+	for _, o := range c.nodes[1:] {
+		c.nodes[0].Cluster.Nodes = append(c.nodes[0].Cluster.Nodes, model.ClusterNode{Name: o.name, Addresses: []netip.Addr{addr(nodeAddr(o.n))}, PodCIDRs: []netip.Prefix{o.Routes[2].Dst}})
+	}
+	judged(t, c, "WrongNodeRoute proven 10.2.2.0/24 on n1,n2")
 }

@@ -144,6 +144,8 @@ type guess struct {
 	large bool
 	// via is a node that gets the packets instead, and sends them back.
 	via *node
+	// route is the sender's own, which has a wrong next hop.
+	route *diagnose.NodeRoute
 }
 
 type refuted struct {
@@ -164,6 +166,7 @@ func (e example) set() bool { return e.node != nil }
 func (j *joint) between(open []*way, passed *passes) []*cause {
 	returning := slices.DeleteFunc(slices.Clone(j.nodes), func(n *node) bool { return n.out || len(n.Returned) == 0 })
 	var out []*cause
+	open, out = misrouted(open)
 	open = slices.DeleteFunc(slices.Clone(open), func(w *way) bool {
 		via := j.returns(returning, w)
 		if via == nil {

@@ -4,8 +4,8 @@
 // way they were lost.
 //
 // It is pure, and compares pairs of addresses at the uplinks. Windows overlap and
-// need not be equal, and clocks differ. So presence and proportions count, never
-// the equality of counts nor absolute time.
+// need not be equal, and clocks differ. So what counts are presence and proportions in
+// the time common to the windows, never the equality of counts nor absolute time.
 package join
 
 import (
@@ -31,6 +31,9 @@ type Source struct {
 	// that not all snapshots need be held at once. Those of several sources are
 	// called at the same time.
 	Read func() (*model.Snapshot, error)
+	// Within returns its traffic within a part of its window, and around another; nil
+	// without error where nothing is within. It may be nil itself.
+	Within func(within, around model.Window) (inner, outer *model.Snapshot, err error)
 	// Cut says why the recording is not whole; empty if it is.
 	Cut string
 }
@@ -114,6 +117,9 @@ type node struct {
 	// hops are the addresses that routes to its pods have for a next hop, by whether they
 	// are of IPv4; none where that may be one of several.
 	hops map[bool]netip.Addr
+	// whole is all that it counted, inner and outer what it did within the time common to it and
+	// others, and around that: nil where that was not needed, or is not known.
+	whole, inner, outer *span
 }
 
 func newNode(src Source) *node {
@@ -125,10 +131,8 @@ func newNode(src Source) *node {
 	}
 	n.seen.Node, n.seen.Window, n.seen.Sources, n.seen.Lost, n.seen.Pods = s.Node, s.Window, s.Sources, s.Traffic.Lost, len(s.Pods)
 	n.Ends, n.findings = diagnose.Observe(s)
-	n.pairs = make(map[ends]*diagnose.EndPair, len(n.Pairs))
-	for p := range model.Each(n.Pairs) {
-		n.pairs[ends{p.Local, p.Remote}] = p
-	}
+	n.pairs = byEnds(n.Pairs)
+	n.whole = &span{s.Window, n.pairs, n.Leaving, n.Arriving}
 	n.blind = cmp.Or(src.Cut, n.Unwatched)
 	n.seen.Reason = n.blind
 	return n

@@ -24,37 +24,39 @@ func (j *joint) lostLarge() []*cause {
 }
 
 // losesLarge reports whether small packets of a way arrive and large ones do not: of
-// the requests, which are small, a larger share than of the others, of the bytes far
-// fewer, and what arrives is smaller than what left. Offloads may merge or cut packets on
-// either node, but then the smaller ones are more, and of the bytes none is missing. What
-// came back shows that both nodes watched the same: a burst in one window alone has replies
-// there.
+// the requests, which are small, a larger share than of all bytes, and what arrives is smaller
+// than what left. Offloads may merge or cut packets on either node, but then of the bytes none
+// is missing. What came back shows that both nodes watched the same: a burst in one window
+// alone has replies there.
 func (w *way) losesLarge() bool {
-	if w.state != arrived || w.to.blind != "" || !w.to.Sees(w.dst, w.src) {
+	if w.state != arrived || w.to.blind != "" || !w.to.Sees(w.dst, w.src) || !w.comparable() {
 		return false
 	}
-	asked, others := w.out.Requests, w.out.Replies+w.out.Other
-	gotAsked, gotOthers := w.in.Requests, w.in.Replies+w.in.Other
-	if 2*w.came > 3*w.back || 2*w.back > 3*w.came || asked < minLost || gotAsked < minLost || others < minLarge {
+	// Readings are so far apart that windows cut to one time still differ by some.
+	apart := 1.5
+	if !w.shared {
+		apart = 1.1
+	}
+	came, back := float64(w.came), float64(w.back)
+	if came > apart*back || back > apart*came || w.out.Requests < minLost || w.in.Requests < minLost ||
+		w.out.Replies+w.out.Other < minLarge || w.leaving.Packets == 0 || w.arriving.Packets == 0 {
 		return false
 	}
 	// So much arrives of what is small, and was sent while both watched.
-	small := share(gotAsked, asked)
-	if w.came > 0 {
-		small = min(small, share(w.back, w.came))
+	small, arrive := min(1, share(w.in.Requests, w.out.Requests)), float64(w.arriving.Bytes)
+	if came > 0 {
+		small, arrive = min(small, back/came), arrive*min(1, came/back)
 	}
-	out, in := w.volumes()
-	return share(gotOthers, others) < 0.75*small && out.Packets > 0 && in.Packets > 0 &&
-		share(in.Bytes, out.Bytes) < 0.6*small && share(in.Bytes, in.Packets) < 0.6*share(out.Bytes, out.Packets)
+	return arrive < 0.6*small*float64(w.leaving.Bytes) && w.shrinks()
+}
+
+// shrinks reports whether what arrives is smaller than what left.
+func (w *way) shrinks() bool {
+	return w.leaving.Packets > 0 && w.arriving.Packets > 0 &&
+		share(w.arriving.Bytes, w.arriving.Packets) < 0.6*share(w.leaving.Bytes, w.leaving.Packets)
 }
 
 func share(part, of uint64) float64 { return float64(part) / float64(of) }
-
-// volumes are what left for the range of the way's destination, and what arrived from
-// that of its source.
-func (w *way) volumes() (out, in diagnose.Volume) {
-	return volume(w.from.Leaving, w.dst), volume(w.to.Arriving, w.src)
-}
 
 // volume is that of the narrowest range that holds an address.
 func volume(by map[netip.Prefix]diagnose.Volume, a netip.Addr) diagnose.Volume {
@@ -73,7 +75,7 @@ func observeLarge(from, to *node, ways []*way) (sent, got model.Evidence, lost u
 		asked, others = asked+w.out.Requests, others+w.out.Replies+w.out.Other
 		gotAsked, gotOthers = gotAsked+w.in.Requests, gotOthers+w.in.Replies+w.in.Other
 	}
-	out, in := ways[0].volumes()
+	out, in := ways[0].leaving, ways[0].arriving
 	return seen(from, "%s egress: %d requests and %s of other kinds; packets for these pods' range have %d bytes on average", from.Uplink.Link, asked, packets(others), out.Bytes/out.Packets),
 		seen(to, "%s ingress: %d of the requests and %s of other kinds; those from there have %d bytes on average", to.Uplink.Link, gotAsked, packets(gotOthers), in.Bytes/in.Packets),
 		others - min(others, gotOthers)

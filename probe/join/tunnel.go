@@ -244,7 +244,8 @@ func (l *tunnelLoss) isCarried() bool {
 			}
 		}
 	}
-	return !l.partly && in > carried && 2*(in-carried) >= l.sent && 2*(out-min(in, out)) < l.sent
+	arrive, longer := float64(in), l.to.longer(l.from)
+	return !l.partly && in > carried && 2*(arrive-float64(carried)) >= longer*float64(l.sent) && 2*(longer*float64(out)-arrive) < longer*float64(l.sent)
 }
 
 // lostInTunnel reports whether a node gave its tunnel connections to a pod of another, and
@@ -406,7 +407,7 @@ func (c *cause) carried(f *model.Finding, receivers []*node) {
 	f.Alternatives = []string{fmt.Sprintf("a firewall of %s drops what carries the tunnel, by its port or protocol", nodeNames(receivers)), otherEnd}
 	for _, l := range c.tunnel {
 		for d := range model.Each(l.to.Dropped) {
-			if l.from.Node[d.Src] && 2*d.Packets >= l.sent {
+			if l.from.Node[d.Src] && 2*float64(d.Packets) >= l.to.longer(l.from)*float64(l.sent) {
 				f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Node: l.to.name(),
 					Text: fmt.Sprintf("%s from %s to %s dropped at %s (%s)", packets(d.Packets), d.Src, d.Dst, d.Location, d.Reason)})
 			}

@@ -30,8 +30,15 @@ type way struct {
 	out, in model.PeerCount
 	// back is what the receiver sent the other way, came what the sender got of that.
 	back, came uint64
-	// routed: the sender hands it to its default gateway, which needs a route.
+	// leaving and arriving are what left for the range of the destination, and what arrived
+	// from that of the source.
+	leaving, arriving diagnose.Volume
+	// shared: what was sent and what arrived are of one time.
+	shared bool
+	// routed: the sender hands it to its default gateway, which needs a route. via is a route of
+	// its own that it has instead; nil where it has none for this range alone.
 	routed bool
+	via    *diagnose.NodeRoute
 	// kinds are the protocols and ports of its flows.
 	kinds []diagnose.Asked
 }
@@ -57,9 +64,23 @@ const fewReplies = 10
 const overlap = 2 * time.Second
 
 // follow compares what each node sent to the addresses of others with what these
-// counted of it.
+// counted of it. Where that asks for it, they are compared again in the time common to both.
 func (j *joint) follow() {
-	ways := map[ends]*way{}
+	ways := j.allWays()
+	if j.cut(ways) {
+		ways = j.allWays()
+	}
+	j.ways = ways
+	by := make(map[ends]*way, len(ways))
+	for _, w := range ways {
+		by[ends{w.src, w.dst}] = w
+	}
+	j.wait(by)
+}
+
+// allWays are those from one node to another.
+func (j *joint) allWays() []*way {
+	var out []*way
 	for _, n := range j.nodes {
 		if n.out {
 			continue
@@ -70,10 +91,15 @@ func (j *joint) follow() {
 				continue
 			}
 			if w := follow(n, far, p); w != nil {
-				j.ways, ways[ends{w.src, w.dst}] = append(j.ways, w), w
+				out = append(out, w)
 			}
 		}
 	}
+	return out
+}
+
+// wait finds who waits for replies, given the ways by their ends.
+func (j *joint) wait(ways map[ends]*way) {
 	for _, n := range j.nodes {
 		if n.out {
 			continue
@@ -106,16 +132,29 @@ func follow(n, far *node, p *diagnose.EndPair) *way {
 	if p.Out.Packets == 0 {
 		return nil
 	}
-	w := &way{from: n, to: far, src: p.Local, dst: p.Remote, sent: p.Out.Packets, out: p.Out, came: p.In.Packets, routed: p.Routed, kinds: p.Asked}
-	there := far.pairs[ends{p.Remote, p.Local}]
-	if there != nil {
-		w.got, w.in, w.back = there.In.Packets, there.In, there.Out.Packets
+	w := &way{from: n, to: far, src: p.Local, dst: p.Remote, routed: p.Routed, via: p.Via, kinds: p.Asked}
+	near, there := ends{p.Local, p.Remote}, ends{p.Remote, p.Local}
+	sender, receiver := n.whole, far.whole
+	if w.shared = n.inner != nil && far.outer != nil; w.shared {
+		sender, receiver = n.inner, far.outer
 	}
-	waits := p.Silent || there != nil && there.Silent
+	if mine := sender.pairs[near]; mine != nil {
+		w.sent, w.out, w.came = mine.Out.Packets, mine.Out, mine.In.Packets
+	}
+	waits, within := p.Silent, uint64(0)
+	if theirs := receiver.pairs[there]; theirs != nil {
+		w.got, w.in, w.back, within = theirs.In.Packets, theirs.In, theirs.Out.Packets, theirs.In.Packets
+		waits = waits || theirs.Silent
+	}
+	if w.shared && far.inner.pairs[there] != nil {
+		within = far.inner.pairs[there].In.Packets
+	}
+	w.leaving, w.arriving = volume(sender.leaving, w.dst), volume(receiver.arriving, w.src)
 	switch {
-	case w.got > 0:
+	case within > 0 || fewReplies*w.got > w.sent:
 		w.state = arrived
-	case waits && w.sent >= minLost && far.blind == "" && far.Sees(p.Remote, p.Local) && overlaps(n, far, p.First, p.Last):
+	case w.got == 0 && waits && w.sent >= minLost && far.blind == "" && far.Sees(p.Remote, p.Local) &&
+		overlaps(n, far, p.First, p.Last):
 		w.state = lost
 	}
 	return w
@@ -133,30 +172,15 @@ func (j *joint) lostPorts() []*cause {
 	by := map[port]*cause{}
 	var out []*cause
 	for _, w := range j.ways {
-		there := w.to.pairs[ends{w.dst, w.src}]
-		if w.state != arrived || there == nil || len(there.Asked) == diagnose.MaxAsked || !w.from.Tracked || !w.to.Tracked || w.to.blind != "" {
-			continue
-		}
-		if !slices.ContainsFunc(there.Asked, func(a diagnose.Asked) bool { return a.Here }) || w.diesThere() {
-			continue
-		}
-		unreplied := 0
-		kinds := slices.DeleteFunc(slices.Clone(w.kinds), func(a diagnose.Asked) bool {
-			const tcp = 6
-			found := !a.Here && a.Proto == tcp && a.Replied == 0 && a.Unreplied >= minLost && overlaps(w.from, w.to, a.First, a.Last) &&
-				!slices.ContainsFunc(there.Asked, diagnose.Asked{Proto: a.Proto, Port: a.Port, Here: true}.Same)
-			if found {
-				unreplied += a.Unreplied
-			}
-			return !found
-		})
-		if w.missed() < float64(unreplied) {
+		kinds := w.untracked()
+		if !w.comparable() || w.diesThere() || !w.misses(kinds) {
 			continue
 		}
 		for _, a := range kinds {
 			k := port{w.to, a.Port}
 			if by[k] == nil {
-				by[k] = &cause{guess: &guess{fault: fault{shape: filtered, to: w.to}, port: &diagnose.Asked{Proto: a.Proto, Port: a.Port}}, flows: map[*node]int{}}
+				g := &guess{fault: fault{shape: filtered, to: w.to}, port: &diagnose.Asked{Proto: a.Proto, Port: a.Port}}
+				by[k] = &cause{guess: g, flows: map[*node]int{}}
 				out = append(out, by[k])
 			}
 			by[k].lost = append(by[k].lost, w)
@@ -166,15 +190,39 @@ func (j *joint) lostPorts() []*cause {
 	return out
 }
 
-// missed is how many of the requests did not arrive. Where the sender got more replies
-// than the receiver sent, it was watched for longer, and as large a share of the
-// requests left while the receiver was not.
-func (w *way) missed() float64 {
+// untracked are the ports of the destination of which the sender's connections stay without
+// a reply, and of which the other node, which tracks those to other ports, has none.
+func (w *way) untracked() []diagnose.Asked {
+	there := w.to.pairs[ends{w.dst, w.src}]
+	here := func(a diagnose.Asked) bool { return a.Here }
+	if w.state != arrived || there == nil || len(there.Asked) == diagnose.MaxAsked || !w.from.Tracked || !w.to.Tracked || w.to.blind != "" ||
+		!slices.ContainsFunc(there.Asked, here) {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(w.kinds), func(a diagnose.Asked) bool {
+		const tcp = 6
+		return a.Here || a.Proto != tcp || a.Replied > 0 || a.Unreplied < minLost || !overlaps(w.from, w.to, a.First, a.Last) ||
+			slices.ContainsFunc(there.Asked, diagnose.Asked{Proto: a.Proto, Port: a.Port, Here: true}.Same)
+	})
+}
+
+// misses reports whether as many requests did not arrive as connections to some ports began
+// in the time that is compared. The replies that both counted say how much longer one of
+// them was watched: as large a share of the requests left or arrived then.
+func (w *way) misses(ports []diagnose.Asked) bool {
+	began := 0
+	for _, a := range ports {
+		began += a.Unreplied
+	}
+	if w.shared {
+		part := w.from.inner.window.Duration().Seconds() / w.from.seen.Window.Duration().Seconds()
+		began = max(minLost, int(part*float64(began)))
+	}
 	arrive := float64(w.in.Requests)
-	if w.came > w.back && w.back > 0 {
+	if w.came > 0 && w.back > 0 {
 		arrive *= float64(w.came) / float64(w.back)
 	}
-	return float64(w.out.Requests) - arrive
+	return len(ports) > 0 && float64(w.out.Requests)-arrive >= float64(began)
 }
 
 // diesThere reports whether the receiver has a finding about both ends of the way: what

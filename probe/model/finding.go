@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"time"
 )
 
 // Severity ranks a finding.
@@ -83,6 +84,12 @@ type Finding struct {
 	// Nodes are those whose observations tell of it, that of LastHopAlive first;
 	// empty where one node alone was observed.
 	Nodes []string `json:",omitempty"`
+	// Opened and Closed are when it was first and last seen in a window that was judged
+	// all along. Opened is zero if it was there before, Closed if it was there at the end.
+	// Times is how often it was there, 0 if the window was judged as a whole only.
+	Opened time.Time `json:",omitzero"`
+	Closed time.Time `json:",omitzero"`
+	Times  int       `json:",omitzero"`
 	// EndsAt are the kinds of hop at which the packets end, the likeliest first;
 	// nil where the tables and counts say. Passes: they do not end. Both are
 	// the catalogue's, and no document holds them.

@@ -214,7 +214,7 @@ func (r *playing) needed() []int {
 		}
 		switch {
 		case n == 0 || n == r.zero:
-		case n < r.zero, !r.file.Whole(n), age > timeline.Long+2*timeline.Middle, at.Sub(last) < apart:
+		case n < r.zero, !r.file.Whole(n) && !r.file.recent(n, r.at), age > timeline.Long+2*timeline.Middle, at.Sub(last) < apart:
 			continue
 		}
 		out, last = append(out, n), at

@@ -1,7 +1,9 @@
 package record
 
 import (
+	"cmp"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -12,22 +14,111 @@ import (
 // It ends at the last reading with state of its own.
 func (f *File) Window(d time.Duration) (*model.Snapshot, error) {
 	last := f.lastWhole()
-	n := f.before(last, d)
-	first, err := f.Reading(n)
+	r, _, err := f.watch(f.before(last, d), last, nil)
+	return r.Snapshot, err
+}
+
+// Span is the snapshot of the part of a recording between two times, as far as it goes: from
+// one reading with state to another.
+func (f *File) Span(w model.Window) (*model.Snapshot, error) {
+	last := f.lastWhole()
+	for n := last - 1; n > 0 && !f.At(n).Before(w.End); n-- {
+		if f.Whole(n) {
+			last = n
+		}
+	}
+	r, _, err := f.watch(f.before(last, f.At(last).Sub(w.Start)), last, nil)
+	return r.Snapshot, err
+}
+
+// Told is Window, with the findings that a continuous observation of the window would
+// have told: those open at its end, and those that had closed by then. The First of one that
+// may be older than the window is zero. Each reading with state is judged.
+func (f *File) Told(d time.Duration, diagnose timeline.Diagnose) (s *model.Snapshot, told []model.Tracked, err error) {
+	last := f.lastWhole()
+	r, began, err := f.watch(f.before(last, d), last, diagnose)
+	for x := range model.Each(r.Findings) {
+		if !x.First.After(began) {
+			x.First = time.Time{}
+		}
+	}
+	return r.Snapshot, r.Findings, err
+}
+
+// watch gives a timeline the readings from one to another, and returns the reading over all
+// of them, and when they were first judged.
+func (f *File) watch(first, last int, diagnose timeline.Diagnose) (r model.Reading, began time.Time, err error) {
+	n := first
+	t := timeline.New(func(s *model.Snapshot) []model.Finding {
+		if diagnose == nil || n == first {
+			// What was before the window is not judged.
+			return nil
+		}
+		if began.IsZero() {
+			began = s.Window.End
+		}
+		return diagnose(s)
+	}, cmp.Or(f.Head.Window, timeline.Short))
+	for ; n <= last; n++ {
+		if diagnose == nil && !f.Whole(n) && !f.recent(n, last) {
+			continue
+		}
+		recorded, err := f.Reading(n)
+		if err != nil {
+			return r, began, err
+		}
+		t.Add(recorded.Point)
+		if n == first && n > 0 {
+			t.Reset()
+		}
+	}
+	t.SetWindow(0)
+	r, _ = t.Again()
+	return r, began, nil
+}
+
+// recent reports whether what moved at a reading matters to the windows that end with
+// another: when a counter moved first is known to the second as far back as the shortest
+// of them, and then by readings with state.
+func (f *File) recent(n, end int) bool { return f.At(end).Sub(f.At(n)) <= 2*timeline.Short }
+
+// Within returns what was counted between two readings: inner between the outermost ones
+// within a window, outer between the next ones around another, as far as the recording goes.
+// Both are nil where no two readings are within.
+func (f *File) Within(within, around model.Window) (inner, outer *model.Snapshot, err error) {
+	first, err := f.Reading(0)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if n == 0 {
-		// All since the start: what lasthop counts began with zero.
-		s := *first.Point.Snapshot
-		s.Traffic = model.Traffic{}
-		first.Point = model.Point{Snapshot: &s, Ready: s.Window.Start}
+	// Nothing was counted when it began, before the first reading.
+	begin := *first.Point.Snapshot
+	begin.Window.End, begin.Traffic = begin.Window.Start, model.Traffic{}
+	at := func(n int) time.Time {
+		if n == 0 {
+			return begin.Window.End
+		}
+		return f.At(n - 1)
 	}
-	now, err := f.Reading(last)
-	if err != nil {
-		return nil, err
+	next := func(t time.Time) int { return sort.Search(f.Len()+1, func(n int) bool { return !at(n).Before(t) }) }
+	last := func(t time.Time) int {
+		return max(0, sort.Search(f.Len()+1, func(n int) bool { return at(n).After(t) })-1)
 	}
-	return timeline.Between(first.Point, now.Point), nil
+	before, a, b, after := last(around.Start), next(within.Start), last(within.End), min(next(around.End), f.Len())
+	if a >= b {
+		return nil, nil, nil
+	}
+	points := map[int]model.Point{0: {Snapshot: &begin}}
+	for _, n := range []int{before, a, b, after} {
+		if _, read := points[n]; read {
+			continue
+		}
+		r, err := f.Reading(n - 1)
+		if err != nil {
+			return nil, nil, err
+		}
+		points[n] = r.Point
+	}
+	return timeline.Counted(points[a], points[b]), timeline.Counted(points[before], points[after]), nil
 }
 
 // Samples calls take with the samples of dropped packets in each reading of a

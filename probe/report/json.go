@@ -145,6 +145,11 @@ type (
 		Packets      uint64            `json:"packets,omitempty"`
 		// Nodes tell of it, where several were observed: first that of LastHopAlive.
 		Nodes []string `json:"nodes,omitempty"`
+		// Opened and Closed are when it was first and last seen, absent if it was there
+		// before the window or at its end. Times is how often it was.
+		Opened string `json:"opened,omitempty"`
+		Closed string `json:"closed,omitempty"`
+		Times  int    `json:"times,omitempty"`
 	}
 	lostDoc struct {
 		Events   uint64 `json:"events"`
@@ -393,7 +398,13 @@ func (c called) finding(f model.Finding) findingDoc {
 		Unseen:       append([]string{}, f.Unseen...),
 		Alternatives: append([]string{}, f.Alternatives...),
 		Fix:          append([]string{}, f.Fix...),
-		Verify:       f.Verify, Packets: f.Packets, Nodes: f.Nodes,
+		Verify:       f.Verify, Packets: f.Packets, Nodes: f.Nodes, Times: f.Times,
+	}
+	if !f.Opened.IsZero() {
+		d.Opened = instant(f.Opened)
+	}
+	if !f.Closed.IsZero() {
+		d.Closed = instant(f.Closed)
 	}
 	note := func(a netip.Addr) {
 		if name := c.of(a); name != "" {

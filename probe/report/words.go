@@ -52,6 +52,7 @@ func Sections(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) 
 		{Name: "nodes", Values: bounded(f.Nodes), Names: true},
 		{Name: "last hop alive", Values: []string{LastHopAlive(f)}},
 		{Name: "lost", Values: []string{lost}},
+		{Name: "seen", Values: []string{seenAt(f)}},
 		{Name: "pods", Values: bounded(pods), Names: true},
 		{Name: "peers", Values: bounded(peers), Names: true},
 		{Name: "why", Values: []string{Prose(names, f.Why)}},
@@ -62,6 +63,25 @@ func Sections(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) 
 		{Name: "verify", Values: []string{f.Verify}, Verbatim: true},
 	}
 	return slices.DeleteFunc(sections, func(x Section) bool { return strings.Join(x.Values, "") == "" })
+}
+
+// seenAt is when a finding was there, in UTC; empty if that is not known.
+func seenAt(f *model.Finding) string {
+	text := ""
+	if f.Times > 1 {
+		text = fmt.Sprintf("%d times, ", f.Times)
+	}
+	const clock = "15:04:05"
+	opened, closed := f.Opened.UTC().Format(clock), f.Closed.UTC().Format(clock)
+	switch {
+	case f.Opened.IsZero() && f.Closed.IsZero():
+		return ""
+	case f.Opened.IsZero():
+		return text + "until " + closed
+	case f.Closed.IsZero():
+		return text + "since " + opened
+	}
+	return text + opened + " to " + closed
 }
 
 // LastHopAlive is where a finding's packets were last seen correctly. A finding

@@ -16,14 +16,23 @@ func Between(first, last model.Point) *model.Snapshot {
 	return cut{base: newMark(first), state: new(lastState)}.snapshot(last.Snapshot)
 }
 
+// Counted returns the window between any two points with its traffic alone. Whole or not,
+// a point has all counts.
+func Counted(first, last model.Point) *model.Snapshot {
+	at := first.Snapshot.Window.End
+	c := cut{base: &mark{at: at, counts: newCounts(&first.Snapshot.Traffic)}}
+	return &model.Snapshot{
+		Window:  model.Window{Start: at, End: last.Snapshot.Window.End},
+		Traffic: c.traffic(&last.Snapshot.Traffic),
+	}
+}
+
 // cut returns the snapshot of the window from a mark to p. state is that of the last
 // such cut.
 func (t *Timeline) cut(base *mark, p model.Point, state *lastState) *model.Snapshot {
-	i := slices.IndexFunc(t.marks, func(m *mark) bool { return m.at.After(base.at) })
-	if i < 0 {
-		i = len(t.marks)
-	}
-	return cut{base: base, between: t.marks[i:], state: state}.snapshot(p.Snapshot)
+	between := slices.DeleteFunc(slices.Concat(t.marks, t.moves), func(m *mark) bool { return !m.at.After(base.at) })
+	slices.SortStableFunc(between, func(a, b *mark) int { return a.at.Compare(b.at) })
+	return cut{base: base, between: between, state: state}.snapshot(p.Snapshot)
 }
 
 // cut computes the snapshot of a window.

@@ -86,9 +86,9 @@ type hopCounts struct{ packets, bytes, syn, synack, rst, icmpErrors, fromInside,
 type peerCounts struct{ out, in model.PeerCount }
 
 // list is sorted by key. A key may occur several times.
-type list[V any] []entry[V]
+type list[V comparable] []entry[V]
 
-type entry[V any] struct {
+type entry[V comparable] struct {
 	key   uint64
 	value V
 }
@@ -96,7 +96,7 @@ type entry[V any] struct {
 // seed makes hashes valid within this process only.
 var seed = maphash.MakeSeed()
 
-func newList[T, V any](from []T, of func(*T) (uint64, V)) list[V] {
+func newList[T any, V comparable](from []T, of func(*T) (uint64, V)) list[V] {
 	out := make(list[V], len(from))
 	for i := range from {
 		out[i].key, out[i].value = of(&from[i])
@@ -111,6 +111,16 @@ func (l list[V]) of(key uint64) (v V) {
 		v = l[i].value
 	}
 	return v
+}
+
+// since are the entries that were not so before.
+func (l list[V]) since(before list[V]) (out list[V]) {
+	for _, e := range l {
+		if i, ok := before.find(e.key); !ok || before[i].value != e.value {
+			out = append(out, e)
+		}
+	}
+	return out
 }
 
 func (l list[V]) find(key uint64) (int, bool) {
@@ -160,17 +170,28 @@ func pairID(p model.PairCount) uint64 {
 }
 
 func newCounts(t *model.Traffic) counts {
+	c := spansOf(t)
+	c.macs = newList(t.MACs, func(p *model.MACPair) (uint64, uint64) { return macID(*p), p.Packets })
+	c.arp = newList(t.ARP, func(a *model.ARPCount) (uint64, uint64) { return arpID(*a), a.Packets })
+	c.pairs = newList(t.Pairs, func(p *model.PairCount) (uint64, uint64) { return pairID(*p), p.Packets })
+	c.lost = t.Lost
+	return c
+}
+
+// spansOf are the counters of which it is known when they moved first and last.
+func spansOf(t *model.Traffic) counts {
 	return counts{
 		hops: newList(t.Hops, func(h *model.HopCount) (uint64, hopCounts) {
 			return hopID(h), hopCounts{h.Packets, h.Bytes, h.SYN, h.SYNACK, h.RST, h.ICMPErrors, h.FromInside, h.FromUplink, h.TTLs}
 		}),
 		peers: newList(t.Peers, func(p *model.Peer) (uint64, peerCounts) { return peerID(p), peerCounts{p.Out, p.In} }),
-		macs:  newList(t.MACs, func(p *model.MACPair) (uint64, uint64) { return macID(*p), p.Packets }),
-		arp:   newList(t.ARP, func(a *model.ARPCount) (uint64, uint64) { return arpID(*a), a.Packets }),
 		drops: newList(t.Drops, func(d *model.Drop) (uint64, uint64) { return dropID(*d), d.Packets }),
-		pairs: newList(t.Pairs, func(p *model.PairCount) (uint64, uint64) { return pairID(*p), p.Packets }),
-		lost:  t.Lost,
 	}
+}
+
+// since are the counters of spansOf that moved.
+func (c counts) since(before counts) counts {
+	return counts{hops: c.hops.since(before.hops), peers: c.peers.since(before.peers), drops: c.drops.since(before.drops)}
 }
 
 // overlay replaces the entries that are in newer.

@@ -32,6 +32,10 @@ type Timeline struct {
 	origin *mark
 	// marks are sorted, oldest first.
 	marks []*mark
+	// moves are marks of the latest points, whole or not, each with what counted since
+	// the point before alone; before has the counts of the last.
+	moves  []*mark
+	before counts
 	// changed is the first mark with the present configuration, nil if it never
 	// changed.
 	changed *mark
@@ -76,6 +80,7 @@ func (t *Timeline) Add(p model.Point) model.Reading {
 		t.origin = &mark{at: s.Window.Start, rules: newRuleCounts(s), overflows: overflowsOf(s), conntrack: s.Conntrack, gaps: gapsOf(s)}
 	}
 	t.series.add(p.Snapshot)
+	t.move(p.Snapshot)
 	base := t.base(now, t.window)
 	s := t.cut(base, p, &t.state)
 	if p.Whole {
@@ -155,7 +160,9 @@ func (t *Timeline) judge(s *model.Snapshot, base *mark, changed bool) {
 	}
 	j.steady = now.Sub(since.at)
 	j.recent = j.current
+	j.lately = since.at
 	if m := t.base(now, recent); m.at.After(since.at) {
+		j.lately = m.at
 		j.recent = t.diagnose(t.cut(m, t.last, new(lastState)))
 	}
 	t.tracker.judge(j)
@@ -191,6 +198,15 @@ func (t *Timeline) remember(p model.Point) {
 		t.marks[i+1].fold(m)
 	}
 	t.marks = kept
+}
+
+// move remembers which counters moved since the last point.
+func (t *Timeline) move(s *model.Snapshot) {
+	now := spansOf(&s.Traffic)
+	t.moves = append(t.moves, &mark{at: s.Window.End, counts: now.since(t.before)})
+	t.before = now
+	old := slices.IndexFunc(t.moves, func(m *mark) bool { return s.Window.End.Sub(m.at) <= Short+margin })
+	t.moves = slices.Delete(t.moves, 0, old)
 }
 
 // superfluous reports whether no window needs the mark, given the next mark and

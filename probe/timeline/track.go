@@ -29,6 +29,7 @@ type tracker struct {
 type candidate struct {
 	model.Finding
 	since time.Time // the first judgement in a row that had it
+	began time.Time // when what that judgement rests on began
 }
 
 // judgement holds the results of Diagnose at one point.
@@ -39,6 +40,20 @@ type judgement struct {
 	// changed, which took steady, and recent of its last few seconds.
 	whole, current, recent []model.Finding
 	steady                 time.Duration
+	// lately is when the last few seconds began.
+	lately time.Time
+}
+
+// began is when what shows a finding began. What is not proven is inferred from all of the
+// shortest window that shows it.
+func (j *judgement) began(f model.Finding) time.Time {
+	switch {
+	case f.Confidence == model.Proven:
+		return j.at
+	case within(f, j.recent):
+		return j.lately
+	}
+	return j.at.Add(-j.window)
 }
 
 // judge opens, updates and closes findings.
@@ -61,7 +76,7 @@ func (t *tracker) judge(j judgement) {
 			}
 			return
 		}
-		c, again := t.awaited(f, j.at)
+		c, again := t.awaited(f, &j)
 		if f.Confidence != model.Proven && t.remnant(f) {
 			waiting = append(waiting, c)
 			return
@@ -70,7 +85,7 @@ func (t *tracker) judge(j judgement) {
 		// meanwhile.
 		if evident && (again || f.Confidence == model.Proven) || j.at.Sub(c.since) >= 2*max(j.window, Short) {
 			t.ids++
-			x := &model.Tracked{Finding: f, ID: t.ids, First: j.at, Last: j.at}
+			x := &model.Tracked{Finding: f, ID: t.ids, First: c.began, Last: j.at}
 			t.supersede(f)
 			t.open = append(t.open, x)
 			seen[x] = true
@@ -107,13 +122,13 @@ func (t *tracker) end(x *model.Tracked) {
 }
 
 // awaited returns the finding as a candidate, and whether it was one before.
-func (t *tracker) awaited(f model.Finding, now time.Time) (candidate, bool) {
+func (t *tracker) awaited(f model.Finding, j *judgement) (candidate, bool) {
 	for _, c := range t.waiting {
 		if same(c.Finding, f) {
-			return candidate{f, c.since}, true
+			return candidate{f, c.since, c.began}, true
 		}
 	}
-	return candidate{f, now}, false
+	return candidate{f, j.at, j.began(f)}, false
 }
 
 // match returns the open finding that f continues: an equal one, or else one of
