@@ -181,7 +181,8 @@ func (v *view) translatesTo(g *foreignFlows) *model.PacketRule {
 
 // leavingPacket is a flow's packet as POSTROUTING sees it first.
 func (v *view) leavingPacket(f *model.Flow) path.Packet {
-	return path.Packet{Src: f.Original.Src, Dst: f.Reply.Src, Proto: f.Proto, Out: []string{v.outLink(f.Reply.Src)}}
+	return path.Packet{Src: f.Original.Src, Dst: f.Reply.Src, Proto: f.Proto, SrcPort: f.Original.SrcPort, DstPort: f.Reply.SrcPort,
+		Out: []string{v.outLink(f.Reply.Src)}, New: !f.Start.IsZero()}
 }
 
 // withoutSNAT is the command after which such a packet gets no foreign address:
