@@ -107,6 +107,7 @@ var kinds = []kind{
 	unansweredARP,
 	snatPortExhaustion,
 	foreignSNAT,
+	staleFlow,
 	conntrackFull,
 	conntrackRace,
 	invalidDrop,

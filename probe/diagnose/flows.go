@@ -14,6 +14,7 @@ import (
 // flowState is what connection tracking knows of the flows that one local
 // address began towards one remote address.
 type flowState struct {
+	peer *model.Peer
 	// known is true when there is any flow of the pair, whoever began it.
 	known bool
 	// oldReplied flows were there when the window began, so their reply
@@ -44,6 +45,7 @@ func (v *view) indexFlows() {
 	states := make([]flowState, len(v.peers))
 	v.flows = make(map[pair]*flowState, len(v.peers))
 	for i, p := range v.peers {
+		states[i].peer = &v.peers[i]
 		v.flows[pair{p.Local, p.Remote}] = &states[i]
 	}
 	v.repliedPorts = map[uint16]bool{dnsPort: true}

@@ -48,6 +48,13 @@ func (t *Tables) Untranslated(s *model.Snapshot, routing *Routing, p Packet) Unt
 	return Untranslated{found.named, beside, t.Services(s, p.Dst)}
 }
 
+// Destination are the rules that may translate where a packet of a pod's goes. surely: one
+// of them does.
+func (t *Tables) Destination(p Packet) (rules []*model.PacketRule, surely bool) {
+	found := t.destination(p, "PREROUTING")
+	return found.rules, found.whole && !found.mapped && !found.cutOff
+}
+
 // Services are addresses of the same range as one, a few, that rules translate to
 // others.
 func (t *Tables) Services(s *model.Snapshot, beside netip.Addr) []netip.Addr {
