@@ -269,6 +269,15 @@ func judgeRules(v *view, g *rawGroup, f *model.Finding) {
 		f.Why = "No MASQUERADE rule is left for packets to targets outside the cluster: they leave with the pod's address, and nobody out there answers it."
 		f.Fix = []string{masqueradeFix(v, g)}
 	}
+	if !nat.Translated {
+		// Clients that keep their socket go on with the entries that they have.
+		for _, p := range g.silent {
+			f.Fix = append(f.Fix, forget(slices.DeleteFunc(slices.Clone(v.flowsOf(p).silent), func(f *model.Flow) bool {
+				passed, _ := v.passed(f)
+				return !f.Start.IsZero() || !passed
+			}))...)
+		}
+	}
 	for _, r := range nat.Unsure {
 		f.Confidence = weaker(f.Confidence, model.Likely)
 		why := strings.Join(r.Unknown, ", ")
