@@ -125,10 +125,11 @@ func (v *view) droppedFor(a netip.Addr) uint64 {
 // lostTo accounts for drops of packets for an address that nobody has: it has no
 // neighbour, or the route that keeps the pods' range together discards what is
 // for none of them (Calico's), or there is no route; or the packets went out by
-// the default route and came back until their TTL ended.
+// the default route and came back until their TTL ended; or a bridge floods them, since the
+// node still has the neighbour of a pod that is gone.
 func lostTo(a netip.Addr) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
-		return d.Dst == a && (d.NeighborFailed() || d.LookupRefused() || d.Expired())
+		return d.Dst == a && (d.NeighborFailed() || d.LookupRefused() || d.Expired() || d.OtherHost())
 	}
 }
 
