@@ -52,6 +52,9 @@ func (l *Lab) build(ctx context.Context, log func(string, ...any)) error {
 		return err
 	}
 	for _, f := range l.s.Faults {
+		if f.When == scenario.Flowing {
+			continue
+		}
 		log("fault %s", f)
 		if err := l.inject(ctx, f); err != nil {
 			return err

@@ -33,6 +33,24 @@ func (l *Lab) locked(ctx context.Context, f func() error) error {
 	return f()
 }
 
+// turn makes the faults that wait for the traffic, and undoes those that last until it
+// flows, once.
+func (l *Lab) turn(ctx context.Context) error {
+	if l.turned {
+		return nil
+	}
+	l.turned = true
+	for _, f := range l.s.Faults {
+		if f.When == "" {
+			continue
+		}
+		if err := wrap(l.apply(ctx, f, f.When == scenario.Before), "turn %s", f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (l *Lab) inject(ctx context.Context, f scenario.Fault) error {
 	return wrap(l.apply(ctx, f, false), "inject %s", f)
 }

@@ -48,6 +48,10 @@ var translationFaults = map[scenario.FaultType]injection{
 		}
 		return x.translate(agent.masquerade("-D"), few("-A", "tcp"), few("-A", "udp"), agent.masquerade("-A"))
 	},
+	scenario.MasqueradeTCP: func(x *target) error {
+		agent := agentOf(x.node)
+		return x.translate(agent.masquerade(x.unop("-A")), words("-t nat ? ? -p tcp -j MASQUERADE", x.op("-A"), agent.chain()))
+	},
 	scenario.DeadBackend: func(x *target) error {
 		return x.translate(x.service("tcp", "shop/cart", x.Via), x.service("udp", "shop/cart", x.Via))
 	},
@@ -127,12 +131,25 @@ var serverFaults = map[scenario.FaultType]injection{
 	scenario.NoListener: func(*target) error { return nil },
 	scenario.DeafServer: func(*target) error { return nil },
 	scenario.PodHung:    func(*target) error { return nil },
+	scenario.PodGone: func(x *target) error {
+		c := &churn{builder: builder{Lab: x.Lab, topology: x.topology, log: func(string, ...any) {}}, node: x.node}
+		for i := range x.s.Traffic {
+			if to := &x.s.Traffic[i].To; to.Addr == x.pod.IP {
+				to.Place = pick(x, "", x.Pod)
+			}
+		}
+		if x.undo {
+			return c.make(x.ctx, x.pod, x.sp)
+		}
+		return c.remove(x.ctx, x.pod, x.sp)
+	},
 }
 
 // translate runs rules of the nat table and deletes all flows: they keep the
-// address that they were given, and so would a new one from the same port.
+// address that they were given, and so would a new one from the same port. While traffic
+// flows that is what is wanted.
 func (x *target) translate(rules ...[]string) error {
-	if err := x.iptables(rules...); err != nil {
+	if err := x.iptables(rules...); err != nil || x.turned {
 		return err
 	}
 	return x.sp.forgetFlows()

@@ -62,6 +62,7 @@ type Lab struct {
 	// sound is true while the scenario's faults are not applied.
 	sound   bool
 	traffic *traffic // the latest that this process ran
+	turned  bool     // the faults with a When are as they are while traffic flows
 }
 
 // Node is one of a lab's nodes.

@@ -116,6 +116,9 @@ func (l *Lab) runTraffic(ctx context.Context, ready func()) error {
 		t.all.Go(func() { t.repeat(ctx, i, f, first.Done) })
 	}
 	first.Wait()
+	if err := l.turn(ctx); err != nil {
+		return err
+	}
 	ready()
 	<-ctx.Done()
 	if err := t.failure.Load(); err != nil {

@@ -106,10 +106,12 @@ const (
 	ConntrackBypassed   FaultType = "conntrack-bypassed"
 	SegmentsBypassed    FaultType = "segments-bypassed"
 	ConntrackFull       FaultType = "conntrack-full"
+	MasqueradeTCP       FaultType = "masquerade-tcp"
 	ConntrackRace       FaultType = "conntrack-race"
 	NoListener          FaultType = "no-listener"
 	DeafServer          FaultType = "deaf-server"
 	PodHung             FaultType = "pod-hung"
+	PodGone             FaultType = "pod-gone"
 )
 
 // What is no fault: ordinary states of a node.
@@ -284,6 +286,7 @@ var faultRows = map[FaultType]faultRow{
 	MasqueradeAll:       {args: "node", family: oneFamily, refuse: []refusal{pluginMasq}, doc: "takes every exclusion from node's MASQUERADE rule"},
 	MasqueradeNFT:       {args: "node", doc: "has node masquerade what its pods send, by a rule of nft's own in a table of the family inet"},
 	SNATPorts:           {args: "node", refuse: []refusal{pluginMasq}, doc: "leaves node a handful of ports for what it masquerades"},
+	MasqueradeTCP:       {args: "node", refuse: []refusal{pluginMasq}, doc: "has node masquerade nothing but TCP"},
 	DeadBackend:         {args: "node prefix via", doc: "has node translate the service address prefix to via, where no pod is"},
 	SelfService:         {args: "pod prefix", doc: "has the node translate the service address prefix to pod also for pod itself, whose source then stays"},
 	ForeignSNAT:         {args: "node via", refuse: []refusal{nodesOwn}, doc: "has node give what its pods send off the node the source address via, which it does not have"},
@@ -295,6 +298,7 @@ var faultRows = map[FaultType]faultRow{
 	ConntrackRace:       {args: "node prefix via", refuse: []refusal{notFewAddresses, viaNoPod}, doc: "has node translate the service addresses of prefix to via and hold the first packets of their flows, as a slow policy daemon does; pods ask all addresses at once from one socket, as some resolvers do"},
 	NoListener:          {args: "pod", family: everyFamily, doc: "leaves pod without the servers that traffic asks, from the next start of the traffic on"},
 	DeafServer:          {args: "pod", doc: "has pod's UDP servers read nothing, with the smallest buffer there is, from the next start of the traffic on"},
+	PodGone:             {args: "pod", refuse: []refusal{noKnownMAC}, doc: "deletes pod, as its plugin does; nothing of the traffic may be from it"},
 	PodHung:             {args: "pod", family: everyFamily, doc: "has pod's servers accept no connection and read no datagram, from the next start of the traffic on"},
 }
 
@@ -321,10 +325,19 @@ type Fault struct {
 	MAC    model.MAC
 	// Port is the destination's, of TCP and UDP.
 	Port uint16 `json:",omitempty"`
+	// When is Flowing or Before where the fault changes while traffic flows.
+	When string `json:",omitempty"`
 	// Family is 6 where the fault strikes IPv6 alone, else 0. A Prefix of IPv6
 	// says so too.
 	Family int
 }
+
+// Flowing faults are made once the traffic flows, those Before it are undone then. What
+// connection tracking holds stays, so that clients with one socket go on as they began.
+const (
+	Flowing = "flowing"
+	Before  = "before"
+)
 
 // IsIPv6 reports whether the fault strikes IPv6 alone.
 func (f Fault) IsIPv6() bool { return f.Family == 6 || f.Prefix.Addr().Is6() }
@@ -346,6 +359,9 @@ func (f Fault) String() string {
 	}
 	if !f.MAC.IsZero() {
 		s += " " + f.MAC.String()
+	}
+	if f.When != "" {
+		s += " when " + f.When
 	}
 	return s
 }

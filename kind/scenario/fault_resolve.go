@@ -24,7 +24,11 @@ func (r *resolver) fault(raw rawFault) {
 		r.errorf(raw.at, "fault has no type")
 		return
 	}
-	f := Fault{Type: raw.Type.v, MAC: raw.MAC.v, Port: uint16(raw.Port.v), Prefix: raw.Exclude.or(raw.Prefix.v), Family: raw.Family.v}
+	f := Fault{Type: raw.Type.v, MAC: raw.MAC.v, Port: uint16(raw.Port.v), Prefix: raw.Exclude.or(raw.Prefix.v), Family: raw.Family.v, When: raw.When.v}
+	if raw.When.set() && f.When != Flowing && f.When != Before {
+		r.errorf(raw.When.at, "when: want %s or %s", Flowing, Before)
+		return
+	}
 	if !r.faultArgs(raw) || !r.faultFamily(&f, raw.Family.where(raw.at)) || !r.faultTarget(&f, raw) {
 		return
 	}

@@ -260,6 +260,7 @@ type rawFault struct {
 	MAC     value[model.MAC]    `file:"mac"`
 	Port    value[int]          `file:"port,port"`
 	Family  value[int]          `file:"family,family"`
+	When    value[string]       `file:"when"`
 }
 
 type rawWatched struct {

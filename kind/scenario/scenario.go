@@ -66,6 +66,7 @@
 //	  - {type: delete-udr, node: a}
 //	  - {type: stale-dnat, pod: b/pod-1, mac: "a2:96:88:20:cb:c6"}
 //	  - {type: delete-pod-route, pod: b/pod-1, family: 6}
+//	  - {type: service, pod: b/pod-1, prefix: 10.0.0.10/32, when: flowing} # once the traffic flows; before: until then
 //	observe: a                 # default: the first node, or the first of watch
 //	watch: [a, {node: b, clock: -3m, cut: true}] # at the same time; a clock that differs, a recording that is cut off
 //	churn: [b/x, b/y]          # pods without traffic that are deleted and made anew meanwhile

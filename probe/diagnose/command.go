@@ -146,6 +146,28 @@ func shellWord(s string) string {
 // setSysctl is the command that sets a kernel setting. Its name may hold a link's.
 func setSysctl(name, value string) string { return "sysctl -w " + shellWord(name+"="+value) }
 
+// mostForgotten is how many entries of connection tracking a fix deletes one by one.
+const mostForgotten = 8
+
+// forget are the commands that delete these entries of connection tracking and no others.
+func forget(flows []*model.Flow) []string {
+	var out []string
+	for _, f := range flows[:min(len(flows), mostForgotten)] {
+		line := fmt.Sprintf("conntrack -D -p %s --orig-src %s --orig-dst %s", model.ProtoName(f.Proto), f.Original.Src, f.Original.Dst)
+		if f.Original.DstPort != 0 {
+			line += fmt.Sprintf(" --sport %d --dport %d", f.Original.SrcPort, f.Original.DstPort)
+		}
+		if f.Zone != 0 {
+			line += fmt.Sprintf(" --zone %d", f.Zone)
+		}
+		out = append(out, line)
+	}
+	if more := len(flows) - len(out); more > 0 {
+		out = append(out, "and "+model.Plural(more, "entry")+" more like these")
+	}
+	return out
+}
+
 // inside is what runs a command in the pod's network namespace, on the node.
 func inside(p *model.Pod) string {
 	path := p.NetnsName

@@ -32,6 +32,8 @@ type backend struct {
 	addr    netip.Addr
 	silent  []*model.Flow
 	answers bool
+	// held are flows from before the window that had replies, and go on.
+	held []*model.Flow
 	// rules are those that lead there now.
 	rules []*model.PacketRule
 }
@@ -52,10 +54,14 @@ func findDeadBackend(v *view) []finding {
 		if to == f.Original.Dst || !v.nobody(to) {
 			continue
 		}
-		if b := of(to); f.Replied {
-			b.answers = b.answers || !f.Start.IsZero()
-		} else {
+		b := of(to)
+		switch passed, _ := v.passed(f); {
+		case !f.Replied:
 			b.silent = append(b.silent, f)
+		case !f.Start.IsZero():
+			b.answers = true
+		case passed || established(f):
+			b.held = append(b.held, f)
 		}
 	}
 	for i := range v.PacketRules {
@@ -119,24 +125,23 @@ func (v *view) droppedFor(a netip.Addr) uint64 {
 // lostTo accounts for drops of packets for an address that nobody has: it has no
 // neighbour, or the route that keeps the pods' range together discards what is
 // for none of them (Calico's), or there is no route; or the packets went out by
-// the default route and came back until their TTL ended.
+// the default route and came back until their TTL ended; or a bridge floods them, since the
+// node still has the neighbour of a pod that is gone.
 func lostTo(a netip.Addr) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
-		return d.Dst == a && (d.NeighborFailed() || d.LookupRefused() || d.Expired())
+		return d.Dst == a && (d.NeighborFailed() || d.LookupRefused() || d.Expired() || d.OtherHost())
 	}
 }
 
 // deadRule names the rules that lead there, or else the flows that remember
 // one.
-func (v *view) deadRule(b *backend, targets []netip.Addr, f *model.Finding) {
+func (v *view) deadRule(b *backend, f *model.Finding) {
 	a := b.addr
 	if len(b.rules) == 0 {
 		observe(f, model.SourceNAT, "no rule translates to %s now", a)
 		f.Confidence = weaker(f.Confidence, model.Likely)
 		f.Unseen = append(f.Unseen, "what translated the flows: a rule that is gone, or a program beside netfilter")
-		for _, t := range targets {
-			f.Fix = append(f.Fix, fmt.Sprintf("conntrack -D --orig-dst %s --reply-src %s", t, a))
-		}
+		f.Fix = forget(append(b.silent, b.held...))
 		return
 	}
 	for _, r := range b.rules {
@@ -150,4 +155,6 @@ func (v *view) deadRule(b *backend, targets []netip.Addr, f *model.Finding) {
 			fmt.Sprintf("where no slice has it, %s is behind: restart it, or", by),
 		}, f.Fix...)
 	}
+	// New flows go right then.
+	f.Fix = append(f.Fix, forget(b.held)...)
 }

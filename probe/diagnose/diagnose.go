@@ -108,6 +108,7 @@ var kinds = []kind{
 	unansweredARP,
 	snatPortExhaustion,
 	foreignSNAT,
+	staleFlow,
 	conntrackFull,
 	conntrackRace,
 	invalidDrop,

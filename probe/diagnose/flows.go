@@ -4,7 +4,9 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -12,13 +14,19 @@ import (
 // flowState is what connection tracking knows of the flows that one local
 // address began towards one remote address.
 type flowState struct {
+	peer *model.Peer
 	// known is true when there is any flow of the pair, whoever began it.
 	known bool
 	// oldReplied flows were there when the window began, so their reply
 	// may be from long ago; the others began in it.
 	oldReplied, newReplied bool
-	// asking counts datagram flows of the window that want a reply and saw none.
-	asking int
+	// asking counts datagram flows of the window that want a reply and saw none,
+	// older those from before it that want replies and had a packet in it.
+	asking, older int
+	// datagrams counts the datagram flows, whoever began them, that had or may have had
+	// a packet in the window, questions those of them of which each packet of the local
+	// end's wants a reply.
+	datagrams, questions int
 	// halfOpen counts TCP connections that the remote end began and whose
 	// answer it does not acknowledge.
 	halfOpen int
@@ -27,8 +35,8 @@ type flowState struct {
 	accepted bool
 	// begunThere is true when the remote end began any flow.
 	begunThere bool
-	// silent is one of the flows without a reply.
-	silent *model.Flow
+	// silent are the flows without a reply.
+	silent []*model.Flow
 }
 
 // indexFlows sums up the flows of the peers by their ends as the uplink sees
@@ -37,6 +45,7 @@ func (v *view) indexFlows() {
 	states := make([]flowState, len(v.peers))
 	v.flows = make(map[pair]*flowState, len(v.peers))
 	for i, p := range v.peers {
+		states[i].peer = &v.peers[i]
 		v.flows[pair{p.Local, p.Remote}] = &states[i]
 	}
 	v.repliedPorts = map[uint16]bool{dnsPort: true}
@@ -46,8 +55,12 @@ func (v *view) indexFlows() {
 		}
 	}
 	for f := range model.Each(v.Flows) {
+		passed, certain := v.passed(f)
 		if back := v.flows[pair{local: f.Reply.Src, remote: f.Reply.Dst}]; back != nil {
 			back.known, back.begunThere = true, true
+			if f.Proto == udp {
+				back.datagrams++
+			}
 			if f.State == "SYN_RECV" {
 				back.halfOpen++
 			}
@@ -59,17 +72,42 @@ func (v *view) indexFlows() {
 		}
 		st.known = true
 		if !f.Replied {
-			st.silent = f
+			st.silent = append(st.silent, f)
+		}
+		asks := v.datagramAsks(f)
+		if f.Proto == udp && (passed || !certain) {
+			st.datagrams++
+			if asks && passed && (f.Replied || f.Original.DstPort == dnsPort) {
+				st.questions++
+			}
 		}
 		switch {
 		case f.Start.IsZero():
 			st.oldReplied = st.oldReplied || f.Replied
+			if asks && passed {
+				st.older++
+			}
 		case f.Replied:
 			st.newReplied = true
-		case v.datagramAsks(f):
+		case asks:
 			st.asking++
 		}
 	}
+}
+
+// passed reports whether a datagram of the flow, in either direction, passed in the
+// window, and whether that is certain: each renews the entry's timeout.
+func (v *view) passed(f *model.Flow) (did, certain bool) {
+	if !f.Start.IsZero() || f.Proto != udp {
+		return !f.Start.IsZero(), !f.Start.IsZero()
+	}
+	name := "net.netfilter.nf_conntrack_udp_timeout"
+	if f.Assured {
+		name += "_stream"
+	}
+	text, _ := v.setting(name)
+	whole, err := strconv.Atoi(text)
+	return err == nil && time.Duration(whole)*time.Second-f.Timeout <= v.Window.End.Sub(v.Window.Start), err == nil
 }
 
 // established reports whether both ends of a TCP connection got packets of the other.
@@ -91,7 +129,7 @@ func (v *view) datagramAsks(f *model.Flow) bool {
 const dnsPort = 53
 
 // unreplied is what connection tracking holds of flows between two ends, as the
-// uplink sees them, that never saw a reply.
+// uplink sees them, that never saw a reply, or saw one before the window and go on.
 type unreplied struct {
 	// pods began flows whose first packet wants a reply: asks are those that
 	// the uplink counts as requests, datagrams the others.
@@ -105,7 +143,7 @@ func (v *view) unrepliedFlows() map[pair]*unreplied {
 	out := map[pair]*unreplied{}
 	for f := range model.Each(v.Flows) {
 		datagram := v.datagramAsks(f)
-		if f.Replied || !datagram && f.Proto != tcp && f.Proto != icmp4 && f.Proto != icmp6 {
+		if passed, _ := v.passed(f); f.Replied && !(datagram && passed && f.Start.IsZero()) || !datagram && f.Proto != tcp && f.Proto != icmp4 && f.Proto != icmp6 {
 			continue
 		}
 		k := pair{f.Reply.Dst, f.Reply.Src}

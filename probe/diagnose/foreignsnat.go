@@ -32,9 +32,10 @@ var foreignSNAT = kind{
 // foreignFlows are the flows of pods that leave with an address that is not the node's.
 type foreignFlows struct {
 	addr netip.Addr
-	// asking never saw a reply, though their first packet wants one. worked: one
-	// from before the window did.
+	// asking never saw a reply, though their first packet wants one, or none in the window.
+	// asks is how often they asked at least. worked: one from before the window did.
 	asking []*model.Flow
+	asks   int
 	// begun of them began in the window: the others may be older than the mending
 	// of the rule.
 	begun  int
@@ -60,11 +61,14 @@ func findForeignSNAT(v *view) []finding {
 			g = &foreignFlows{addr: a}
 			found[a] = g
 		}
-		switch {
+		g.worked = g.worked || f.Replied
+		switch unheard := v.goesUnheard(f); {
+		case unheard && (f.Replied || wantsReply(f)):
+			// It asked before the window and in it.
+			g.asking, g.asks = append(g.asking, f), g.asks+2
 		case f.Replied:
-			g.worked = true
 		case !f.Start.After(v.Window.End.Add(-settled)) && wantsReply(f):
-			g.asking = append(g.asking, f)
+			g.asking, g.asks = append(g.asking, f), g.asks+1
 			if !f.Start.IsZero() {
 				g.begun++
 			}
@@ -73,7 +77,7 @@ func findForeignSNAT(v *view) []finding {
 	var out []finding
 	for _, a := range sorted(found) {
 		g := found[a]
-		if replied[a] || len(g.asking) < minPackets {
+		if replied[a] || g.asks < minPackets {
 			continue
 		}
 		if r := v.translatesTo(g); r != nil || g.begun >= minPackets {
@@ -181,7 +185,8 @@ func (v *view) translatesTo(g *foreignFlows) *model.PacketRule {
 
 // leavingPacket is a flow's packet as POSTROUTING sees it first.
 func (v *view) leavingPacket(f *model.Flow) path.Packet {
-	return path.Packet{Src: f.Original.Src, Dst: f.Reply.Src, Proto: f.Proto, Out: []string{v.outLink(f.Reply.Src)}}
+	return path.Packet{Src: f.Original.Src, Dst: f.Reply.Src, Proto: f.Proto, SrcPort: f.Original.SrcPort, DstPort: f.Reply.SrcPort,
+		Out: []string{v.outLink(f.Reply.Src)}, New: !f.Start.IsZero()}
 }
 
 // withoutSNAT is the command after which such a packet gets no foreign address:

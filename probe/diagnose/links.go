@@ -158,7 +158,7 @@ func (v *view) dead(b *backend) model.Finding {
 			pods[src] = true
 		}
 	}
-	for _, flow := range b.silent {
+	for _, flow := range append(slices.Clone(b.silent), b.held...) {
 		ends(flow.Original.Src)
 		services[flow.Original.Dst] = true
 	}
@@ -193,6 +193,11 @@ func (v *view) dead(b *backend) model.Finding {
 		observe(&f, model.SourceConntrack,
 			"%s to %s UNREPLIED, the reply is expected from %s; %s like it", first.Original.Src, first.Original.Dst, first.Reply.Src, count(uint64(len(b.silent)), "flow"))
 	}
+	if len(b.held) > 0 {
+		first := b.held[0]
+		observe(&f, model.SourceConntrack, "%s to %s from before the window, the reply is expected from %s; %s like it",
+			first.Original.Src, first.Original.Dst, first.Reply.Src, count(uint64(len(b.held)), "flow"))
+	}
 	observe(&f, model.SourcePods, "no pod on this node holds %s", b.addr)
 	f.Evidence[len(f.Evidence)-1].Node = elsewhere
 	f.Evidence = append(f.Evidence, dropEvidence(v.dropsFor(b.addr))...)
@@ -205,7 +210,7 @@ func (v *view) dead(b *backend) model.Finding {
 		f.Unseen = append(f.Unseen, "this node's pod range: "+b.addr.String()+" is near its pods' addresses (give --nodes)")
 		f.Alternatives = append(f.Alternatives, "the address is another node's pod, which does not answer")
 	}
-	v.deadRule(b, targets, &f)
+	v.deadRule(b, &f)
 	return f
 }
 

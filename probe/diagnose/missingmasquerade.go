@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -51,20 +52,23 @@ func findMissingMasquerade(v *view) []finding {
 		if len(v.pods[p.Local]) == 0 || !outside(v, p.Remote) || p.Out.Packets == 0 {
 			continue
 		}
-		nat := tables.Source(path.Packet{Src: p.Local, Dst: p.Remote, Out: []string{v.natLink(p.IfIndex)}})
-		if nat.Translated && reflected[p.Local] {
-			// What came for the pod, and leaves again.
-			continue
-		}
-		g := groups[nat.Rule]
-		if g == nil {
-			g = &rawGroup{nat: nat}
-			groups[nat.Rule] = g
-			order = append(order, g)
-		}
-		g.answers = g.answers || v.answered(p)
-		if v.unanswered(p) && !v.swept[pair{p.Local, p.Remote}] && startedHere(p) && !v.sentAstray(p) {
-			g.silent = append(g.silent, p)
+		for _, leaves := range v.leaving(p) {
+			nat := tables.Source(leaves)
+			if nat.Translated && reflected[p.Local] {
+				// What came for the pod, and leaves again.
+				continue
+			}
+			g := groups[nat.Rule]
+			if g == nil {
+				g = &rawGroup{nat: nat}
+				groups[nat.Rule] = g
+				order = append(order, g)
+			}
+			g.answers = g.answers || v.answered(p)
+			if v.unanswered(p) && !v.swept[pair{p.Local, p.Remote}] && startedHere(p) && !v.sentAstray(p) &&
+				!slices.Contains(g.silent, p) && !accounted(v, map[netip.Addr]bool{p.Local: true}, p.Remote) {
+				g.silent = append(g.silent, p)
+			}
 		}
 	}
 	var out []finding
@@ -72,6 +76,27 @@ func findMissingMasquerade(v *view) []finding {
 		if len(g.silent) > 0 && !g.answers && shouldMasquerade(v, g) {
 			out = append(out, unmasqueraded(v, g))
 		}
+	}
+	return out
+}
+
+// leaving are the packets of a pair as POSTROUTING sees them first, one for each protocol
+// and port that its flows without a reply are to. Where there is no such flow, neither is
+// known.
+func (v *view) leaving(p *model.Peer) []path.Packet {
+	seen := map[protoPort]bool{}
+	var out []path.Packet
+	for _, f := range v.flowsOf(p).silent {
+		if k := (protoPort{f.Proto, f.Reply.SrcPort}); !seen[k] {
+			seen[k] = true
+			out = append(out, v.leavingPacket(f))
+		}
+	}
+	if len(out) == 0 {
+		out = []path.Packet{{Src: p.Local, Dst: p.Remote}}
+	}
+	for i := range out {
+		out[i].Out = []string{v.natLink(p.IfIndex)}
 	}
 	return out
 }
@@ -199,8 +224,10 @@ func (v *view) cannotReturn(g *rawGroup) []model.Evidence {
 // pod's own address.
 func untranslated(v *view, g *rawGroup) []model.Evidence {
 	for _, p := range g.silent {
-		if f := v.flowsOf(p).silent; f != nil && f.Original.Src == p.Local {
-			return []model.Evidence{seen(model.SourceConntrack, "%s to %s UNREPLIED, the reply is expected at %s: no translation", p.Local, f.Original.Dst, f.Reply.Dst)}
+		for _, f := range v.flowsOf(p).silent {
+			if f.Original.Src == p.Local {
+				return []model.Evidence{seen(model.SourceConntrack, "%s to %s UNREPLIED, the reply is expected at %s: no translation", p.Local, f.Original.Dst, f.Reply.Dst)}
+			}
 		}
 	}
 	return nil
@@ -225,7 +252,12 @@ func judgeRules(v *view, g *rawGroup, f *model.Finding) {
 		f.Confidence = model.Possible
 		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule would translate them now", nat.Rule))
 		f.Why = "Packets leave with the pod's address although a rule translates them: their flows are older than the rule, or another program sends them past it."
-		f.Fix = []string{"conntrack -D -s " + f.Pods[0].String()}
+		for _, p := range g.silent {
+			f.Fix = append(f.Fix, forget(v.flowsOf(p).silent)...)
+		}
+		if len(f.Fix) == 0 {
+			f.Fix = []string{fmt.Sprintf("conntrack -L --orig-src %s # delete those of the entries that are never replied to", f.Pods[0])}
+		}
 	case nat.Rule != nil:
 		f.Evidence = append(f.Evidence,
 			packetRuleEvidence("this rule lets them through untranslated", nat.Rule),
@@ -237,9 +269,19 @@ func judgeRules(v *view, g *rawGroup, f *model.Finding) {
 		f.Why = "No MASQUERADE rule is left for packets to targets outside the cluster: they leave with the pod's address, and nobody out there answers it."
 		f.Fix = []string{masqueradeFix(v, g)}
 	}
+	if !nat.Translated {
+		// Clients that keep their socket go on with the entries that they have.
+		for _, p := range g.silent {
+			f.Fix = append(f.Fix, forget(slices.DeleteFunc(slices.Clone(v.flowsOf(p).silent), func(f *model.Flow) bool {
+				passed, _ := v.passed(f)
+				return !f.Start.IsZero() || !passed
+			}))...)
+		}
+	}
 	for _, r := range nat.Unsure {
 		f.Confidence = weaker(f.Confidence, model.Likely)
-		f.Unseen = append(f.Unseen, fmt.Sprintf("whether %s %s matched: %s", r.Chain, r.Text, strings.Join(r.Unknown, ", ")))
+		why := strings.Join(r.Unknown, ", ")
+		f.Unseen = append(f.Unseen, fmt.Sprintf("whether %s %s matched: %s", r.Chain, r.Text, cmp.Or(why, "the packets' protocol or ports are not known")))
 	}
 }
 

@@ -64,12 +64,11 @@ func findNoReply(v *view) []finding {
 			if flows == nil {
 				continue
 			}
-			pods, group, requests = flows.pods, translated, p.Out.Requests
+			pods, group = flows.pods, translated
 			if flows.own {
 				// Some of what leaves is the node's.
-				requests = min(requests, flows.asks)
+				requests = min(p.Out.Requests, flows.asks) + flows.datagrams
 			}
-			requests += flows.datagrams
 		}
 		if requests < minAsks || len(pods) == 0 || !lasted(p) || replied[pair{p.Local, p.Remote}] || accounted(v, pods, p.Remote) {
 			continue
@@ -151,14 +150,14 @@ func (v *view) silentResolver(p *model.Peer) bool {
 	}
 	asked := 0
 	for f := range model.Each(v.Flows) {
-		if f.Reply.Src == p.Remote && f.Reply.Dst == p.Local && f.Reply.SrcPort == dnsPort && !f.Start.IsZero() {
-			if f.Replied {
+		if passed, _ := v.passed(f); passed && f.Reply.Src == p.Remote && f.Reply.Dst == p.Local && f.Reply.SrcPort == dnsPort {
+			if f.Replied && !f.Start.IsZero() {
 				return false
 			}
 			asked++
 		}
 	}
-	return asked >= minAsks
+	return asked >= minAsks || asked > 0 && p.Out.Requests == 0 && v.asked(p) >= minAsks
 }
 
 // onlyPinged reports whether a peer is a gateway beyond which others reply, and

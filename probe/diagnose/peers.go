@@ -72,7 +72,7 @@ func (v *view) unanswered(p *model.Peer) bool {
 	if v.answered(p) || !wanting(v, p) || p.FirstOut.After(v.Window.End.Add(-settled)) {
 		return false
 	}
-	return v.Traffic.Lost.Of(p.Local).Peers == 0 && !v.foldedReply(p) || v.flowsOf(p).silent != nil
+	return v.Traffic.Lost.Of(p.Local).Peers == 0 && !v.foldedReply(p) || len(v.flowsOf(p).silent) > 0
 }
 
 // wanting reports whether packets of the pair, of which some left, want a reply:
@@ -86,15 +86,19 @@ func wanting(v *view, p *model.Peer) bool {
 		return false
 	}
 	st := v.flowsOf(p)
-	return p.Out.Requests >= minPackets || st.asking > 0 && p.Out.Packets >= minPackets || st.halfOpen >= minPackets ||
+	return p.Out.Requests >= minPackets || st.asking+st.older > 0 && p.Out.Packets >= minPackets || st.halfOpen >= minPackets ||
 		st.halfOpen > 0 && p.In.Requests > minPackets && p.In.Replies == 0
 }
 
-// asked is how many of the pair's packets want a reply. A datagram flow without one
-// counts once, and so does a half-open connection.
+// asked is how many of the pair's packets want a reply. A half-open connection counts
+// once, and so does a datagram flow, unless all of them are questions and nothing came.
 func (v *view) asked(p *model.Peer) uint64 {
 	st := v.flowsOf(p)
-	return min(p.Out.Requests+uint64(st.asking)+uint64(st.halfOpen), p.Out.Packets)
+	datagrams := uint64(st.asking + st.older)
+	if st.questions > 0 && st.questions == st.datagrams && p.In.Packets == 0 {
+		datagrams = p.Out.Other
+	}
+	return min(p.Out.Requests+datagrams+uint64(st.halfOpen), p.Out.Packets)
 }
 
 // minPackets is how many packets must be silent before it is worth a word.
@@ -126,7 +130,7 @@ func (v *view) refused(p *model.Peer) bool {
 		return false
 	}
 	st := v.flowsOf(p)
-	return !st.newReplied && (p.Out.Requests >= minAsks || st.asking >= minAsks)
+	return !st.newReplied && v.asked(p) >= minAsks
 }
 
 // sentAstray reports whether the pair's packets left with a destination MAC

@@ -113,6 +113,8 @@ func (v *view) bundles() map[bundle]*holders {
 	type sender struct {
 		pod, to netip.Addr
 		proto   uint8
+		port    uint16
+		began   bool
 	}
 	tables, nats := path.NewTables(v.Snapshot), map[sender]path.SourceNAT{}
 	out := map[bundle]*holders{}
@@ -133,10 +135,12 @@ func (v *view) bundles() map[bundle]*holders {
 			h.open[f.Reply.DstPort] = true
 		}
 		h.reused = h.reused || f.Proto == tcp && !f.Start.IsZero() && f.Replied
-		s := sender{pod, k.to, k.proto}
+		s := sender{pod, k.to, k.proto, f.Reply.SrcPort, !f.Start.IsZero()}
 		nat, known := nats[s]
 		if !known {
-			nat = tables.Source(path.Packet{Src: pod, Dst: k.to, Proto: k.proto, Out: []string{v.outLink(k.to)}})
+			leaves := v.leavingPacket(f)
+			leaves.SrcPort = 0 // the others have others
+			nat = tables.Source(leaves)
 			nats[s] = nat
 		}
 		within := anyPorts

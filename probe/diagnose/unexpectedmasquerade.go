@@ -53,7 +53,7 @@ func findUnexpectedMasquerade(v *view) []finding {
 		if !maskedFlow(v, f) {
 			continue
 		}
-		nat := tables.Source(path.Packet{Src: f.Original.Src, Dst: f.Reply.Src, Proto: f.Proto, Out: []string{v.outLink(f.Reply.Src)}})
+		nat := tables.Source(v.leavingPacket(f))
 		if !nat.Translated || nat.CutOff {
 			// What translated it is gone, or was not understood or followed. A
 			// flow keeps its address, so an old one proves nothing.
@@ -197,7 +197,7 @@ func turnedBack(v *view, tables *path.Tables) []finding {
 			heard[pod] = true
 			continue
 		}
-		nat := tables.Source(path.Packet{Src: pod, Dst: f.Reply.Src, Proto: f.Proto, Out: []string{v.outLink(f.Reply.Src)}})
+		nat := tables.Source(v.leavingPacket(f))
 		k := nat.Rule
 		if groups[k] == nil {
 			groups[k] = &masked{nat: nat}

@@ -62,6 +62,8 @@ type index struct {
 	onLinkAlone map[netip.Addr]bool
 	// flows holds an entry for every pair of peers, and for no other.
 	flows map[pair]*flowState
+	// deaf are pods that send and get nothing; built when first asked for.
+	deaf map[netip.Addr]bool
 	// repliedPorts are the destination ports of datagrams that want a reply.
 	repliedPorts map[uint16]bool
 	// translated are the pods whose packets go with the node's address, by

@@ -35,6 +35,8 @@ type Packet struct {
 	// State is connection tracking's: new or established; empty where it is
 	// not known.
 	State string
+	// New: the flow began in the window.
+	New bool
 }
 
 // Fits says how surely the packet matches the rule.

@@ -14,28 +14,36 @@ type SourceNAT struct {
 	// ended the search before Missed could translate. Nil when no rule of
 	// POSTROUTING translates such a packet.
 	Rule, Missed *model.PacketRule
-	// Unsure are rules that end the search, whose match was not decoded
-	// whole, and that counted packets in the window.
+	// Unsure are rules that may end the search or translate.
 	Unsure []*model.PacketRule
 	// CutOff: there are more rules than a walk follows, and others may decide.
 	CutOff bool
 }
 
+// natWalk is a walk through nat tables. The kernel asks these for the first packet of a
+// flow alone, so that what rules counted tells of flows that began in the window only.
+func (t *Tables) natWalk(p Packet) *tableWalk {
+	w := t.walk(p)
+	w.counted = w.counted && p.New
+	return w
+}
+
 // Source walks the chains of POSTROUTING as the kernel does for the first packet
-// of a flow without a mark. A rule whose match was not decoded whole is taken
-// not to match: where it counted nothing in the window that is a fact, else the
-// rule is listed in Unsure. What else is not known of the packet is taken to
-// match.
+// of a flow without a mark. A rule that may match is taken not to, and is listed in
+// Unsure where it would decide.
 func (t *Tables) Source(p Packet) SourceNAT {
 	var out SourceNAT
-	w := t.walk(p)
-	matches := func(r *model.PacketRule) bool { return w.packet.Fits(r) != No }
+	w := t.natWalk(p)
 	// behind finds the rule that would translate, were the search to go on.
 	behind := Walk[*model.PacketRule, struct{}]{Chains: t.chains}
 	var missed *model.PacketRule
+	search := func(k ChainKey, i int) {
+		missed, behind.depth = nil, w.depth
+		behind.rules(k, i+1)
+	}
 	behind.Meet = func(k ChainKey, _ int, r *model.PacketRule) Action {
 		switch {
-		case len(r.Unknown) > 0 || !matches(r):
+		case w.packet.Fits(r) != Yes:
 			return Next
 		case r.Target == "MASQUERADE" || r.Target == "SNAT":
 			missed = r
@@ -46,21 +54,25 @@ func (t *Tables) Source(p Packet) SourceNAT {
 	w.Meet = func(k ChainKey, i int, r *model.PacketRule) Action {
 		ends := r.Target == "ACCEPT" || r.Target == "RETURN"
 		writes := r.Target == "MASQUERADE" || r.Target == "SNAT"
+		met := w.meets(r)
 		switch {
-		case !matches(r):
+		case met == No:
 			return Next
-		case len(r.Unknown) > 0:
-			if (ends || writes) && r.Counter.Delta > 0 {
+		case met == Maybe && (ends || writes):
+			if search(k, i); r.Target != "RETURN" || missed != nil {
 				out.Unsure = append(out.Unsure, r)
 			}
+			return Next
+		case met == Maybe:
+			before := w.State
+			w.follow(k, r, met)
+			w.State = before
 			return Next
 		case writes:
 			out.Translated, out.Rule, out.Missed = true, r, nil
 			return End
 		case ends:
-			missed, behind.depth = nil, w.depth
-			behind.rules(k, i+1)
-			if missed != nil {
+			if search(k, i); missed != nil {
 				out.Rule, out.Missed = r, missed
 			}
 			if r.Target == "ACCEPT" {
@@ -83,8 +95,8 @@ type targets struct {
 	rules []*model.PacketRule
 	// mapped: a map that was not read may lead to more.
 	mapped bool
-	// sure: there is one, and it surely translates.
-	sure bool
+	// whole: one of them surely translates. sure: there is no other.
+	whole, sure bool
 	// service: a rule that is one of them, or leads to one, names the
 	// destination alone: it is the address of a service.
 	service bool
@@ -97,7 +109,7 @@ type targets struct {
 // destination finds the rules of a hook that may translate the destination.
 func (t *Tables) destination(p Packet, hook string) targets {
 	var out targets
-	w := t.walk(p)
+	w := t.natWalk(p)
 	w.Meet = func(k ChainKey, _ int, r *model.PacketRule) Action {
 		met := w.meets(r)
 		if met == No {
@@ -114,6 +126,7 @@ func (t *Tables) destination(p Packet, hook string) targets {
 			if !slices.Contains(out.rules, r) {
 				out.rules = append(out.rules, r)
 			}
+			out.whole = out.whole || met == Yes
 			out.sure = met == Yes && len(out.rules) == 1
 			fallthrough
 		case r.Target == "ACCEPT":

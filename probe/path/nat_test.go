@@ -106,3 +106,31 @@ func TestSource(t *testing.T) {
 		})
 	}
 }
+
+// TestSourceOfTuple: a rule for one protocol tells nothing of another, and one that may match
+// is not sure. What it counted tells of flows that began in the window.
+func TestSourceOfTuple(t *testing.T) {
+	s := table(
+		model.PacketRule{Chain: "POSTROUTING", Target: "RETURN", Text: "set", Unknown: []string{"set"}, Standing: true, Counter: model.Counter{Packets: 5}},
+		model.PacketRule{Chain: "POSTROUTING", Proto: 6, Target: "TCP", Text: "jump"},
+		model.PacketRule{Chain: "TCP", Target: "MASQUERADE", Text: "masq"},
+	)
+	s.Traffic.Hops = []model.HopCount{{Packets: 1}}
+	for _, tt := range []struct {
+		name       string
+		proto      uint8
+		began      bool
+		translated bool
+		unsure     int
+	}{
+		{"TCP of the window", 6, true, true, 0},
+		{"older TCP, which the set may have held", 6, false, true, 1},
+		{"UDP", 17, true, false, 0},
+		{"unknown", 0, true, false, 1},
+	} {
+		got := NewTables(s).Source(Packet{Src: netip.MustParseAddr("172.20.1.5"), Dst: netip.MustParseAddr("10.9.9.9"), Proto: tt.proto, New: tt.began})
+		if got.Translated != tt.translated || len(got.Unsure) != tt.unsure {
+			t.Errorf("%s: translated %v, unsure %v", tt.name, got.Translated, got.Unsure)
+		}
+	}
+}

@@ -18,12 +18,14 @@ const (
 type Untranslated struct {
 	// Rules name the address, and lead to no rule that translates it.
 	Rules []*model.PacketRule
+	// Beside translate the address for other protocols or ports.
+	Beside []*model.PacketRule
 	// Others are addresses beside it, a few, that rules do translate.
 	Others []netip.Addr
 }
 
 // Is reports whether it looks like one.
-func (u Untranslated) Is() bool { return len(u.Rules)+len(u.Others) > 0 }
+func (u Untranslated) Is() bool { return len(u.Rules)+len(u.Beside)+len(u.Others) > 0 }
 
 // Untranslated looks up the address that a packet is sent to. The result is empty
 // where that is translated, or not known, and where the node has a route to the
@@ -39,7 +41,18 @@ func (t *Tables) Untranslated(s *model.Snapshot, routing *Routing, p Packet) Unt
 	if len(found.rules) > 0 || found.mapped || found.cutOff {
 		return Untranslated{}
 	}
-	return Untranslated{found.named, t.Services(s, p.Dst)}
+	var beside []*model.PacketRule
+	if p.Proto != 0 {
+		beside = t.destination(Packet{Src: p.Src, Dst: p.Dst}, "PREROUTING").rules
+	}
+	return Untranslated{found.named, beside, t.Services(s, p.Dst)}
+}
+
+// Destination are the rules that may translate where a packet of a pod's goes. surely: one
+// of them does.
+func (t *Tables) Destination(p Packet) (rules []*model.PacketRule, surely bool) {
+	found := t.destination(p, "PREROUTING")
+	return found.rules, found.whole && !found.mapped && !found.cutOff
 }
 
 // Services are addresses of the same range as one, a few, that rules translate to

@@ -112,6 +112,9 @@ func (j *journey) translateByRules(s *step, t targets) {
 // the address of a service.
 func (j *journey) noTranslation() string {
 	switch found := j.tables.Untranslated(j.Snapshot, j.routing, j.packet("", "")); {
+	case len(found.Beside) > 0:
+		return fmt.Sprintf("no rule translates %s by %s, though rules translate it for other protocols or ports (%s)",
+			endText(j.dst, j.dstPort), model.ProtoName(j.ends.Proto), packetRuleText(found.Beside[0]))
 	case len(found.Others) > 0:
 		return fmt.Sprintf("no rule translates %s, though rules translate others of its range (%s)", j.dst, addrsText(found.Others))
 	case len(found.Rules) > 0:
@@ -261,7 +264,7 @@ func (j *journey) sourceByFlow() netip.Addr {
 // sourceByRules asks the nat tables, and reports whether they were followed to
 // their end.
 func (j *journey) sourceByRules(s *step, out string) (whole bool) {
-	d := j.tables.Source(Packet{Src: j.src, Dst: j.dst, Proto: j.ends.Proto, Out: []string{out}})
+	d := j.tables.Source(j.packet("", out))
 	if d.Rule != nil {
 		s.Rules = append(s.Rules, packetRuleText(d.Rule))
 	}
@@ -269,7 +272,7 @@ func (j *journey) sourceByRules(s *step, out string) (whole bool) {
 		s.Rules = append(s.Rules, packetRuleText(r))
 	}
 	if len(d.Unsure) > 0 {
-		s.Decision = join(s.Decision, "a rule with matches that were not read may decide over the source")
+		s.Decision = join(s.Decision, "a rule that may match may decide over the source")
 		s.cut = true
 	}
 	if d.CutOff || !d.Translated {

@@ -47,6 +47,7 @@ var global = func() []string {
 		"net/ipv6/conf/all/forwarding", "net/ipv6/conf/default/forwarding", "net/ipv6/conf/all/proxy_ndp",
 		"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables", "net/bridge/bridge-nf-call-arptables",
 		"net/netfilter/nf_conntrack_max", "net/netfilter/nf_conntrack_count",
+		"net/netfilter/nf_conntrack_udp_timeout", "net/netfilter/nf_conntrack_udp_timeout_stream",
 	}
 	for _, family := range []string{"ipv4", "ipv6"} {
 		for i := 1; i <= 3; i++ {

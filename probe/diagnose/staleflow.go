@@ -1,0 +1,167 @@
+package diagnose
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
+)
+
+// StaleFlow is the code of this finding.
+const StaleFlow model.Code = "StaleFlow"
+
+var staleFlow = kind{
+	page: Page{
+		Code:     StaleFlow,
+		Severity: model.Warning,
+		Title:    "connection tracking translates flows of pods as no rule does any more",
+		Meaning: "The kernel asks the nat rules for the first packet of a flow alone. A client that keeps its socket, as many do with UDP, " +
+			"goes on with what the rules said then: it is not translated, since it asked before the rule was there; or it is sent to an endpoint " +
+			"that its service has no more; or it has a source address that the node has no more. New flows are right.",
+		Evidence: "connection tracking: a flow from before the window, with packets in it and no reply; the rule that translates such a " +
+			"packet now, or none.",
+		Fix: "delete the entry of that flow: the next packet gets a new one.",
+	},
+	find:     findStaleFlow,
+	explains: []model.Code{MissingMasquerade, MissingUDR},
+	after:    []model.Code{DeadBackend, ForeignSNAT},
+	ends:     []model.HopKind{model.HopConntrack, model.HopBeyond},
+}
+
+// outdatedBy is an address that flows still have, the rule that gives another now, nil for
+// none, and whether it is of their source.
+type outdatedBy struct {
+	has    netip.Addr
+	now    *model.PacketRule
+	source bool
+}
+
+func findStaleFlow(v *view) []finding {
+	if !v.Has(model.SourcePods, model.SourceConntrack, model.SourceNAT, model.SourceLinks) {
+		return nil
+	}
+	var tables *path.Tables
+	groups := map[outdatedBy][]*model.Flow{}
+	var order []outdatedBy
+	for f := range model.Each(v.Flows) {
+		if len(v.pods[f.Original.Src]) == 0 || !v.goesUnheard(f) || accounted(v, map[netip.Addr]bool{f.Original.Src: true}, f.Reply.Src) {
+			continue
+		}
+		if tables == nil {
+			tables = path.NewTables(v.Snapshot)
+		}
+		k, is := v.outdated(tables, f)
+		if !is {
+			continue
+		}
+		if groups[k] == nil {
+			order = append(order, k)
+		}
+		groups[k] = append(groups[k], f)
+	}
+	var out []finding
+	for _, k := range order {
+		out = append(out, finding{Finding: v.staleFlows(k, groups[k])})
+	}
+	return out
+}
+
+// goesUnheard reports whether packets of a flow from before the window passed in it, and none
+// came back.
+func (v *view) goesUnheard(f *model.Flow) bool {
+	passed, _ := v.passed(f)
+	switch {
+	case !f.Start.IsZero() || f.Proto == udp && !passed || f.Proto == tcp && !established(f) || f.Proto != udp && f.Proto != tcp:
+		return false
+	case !f.Replied:
+		return true
+	}
+	if st := v.flows[pair{f.Reply.Dst, f.Reply.Src}]; st != nil {
+		p := st.peer
+		return p.Out.Packets >= minDrops && p.In.Packets == 0 && lasted(p) && v.Traffic.Lost.Of(p.Local).Peers == 0 && !v.foldedReply(p)
+	}
+	return v.hearsNothing(f.Original.Src)
+}
+
+// hearsNothing reports whether a pod sends, and nothing at all comes to it.
+func (v *view) hearsNothing(a netip.Addr) bool {
+	if v.deaf == nil {
+		v.deaf = map[netip.Addr]bool{}
+		for h := range model.Each(v.Traffic.Hops) {
+			if pods := v.pods[h.Addr]; len(pods) != 1 || pods[0].LinkIndex != h.IfIndex {
+				continue
+			}
+			switch _, known := v.deaf[h.Addr]; {
+			case h.Side == model.AsDestination && h.Direction == model.Egress && h.Packets > 0:
+				v.deaf[h.Addr] = false
+			case h.Side == model.AsSource && h.Direction == model.Ingress && h.Packets >= minDrops && !known:
+				v.deaf[h.Addr] = true
+			}
+		}
+	}
+	return v.deaf[a] && v.Traffic.Lost.Of(a).Hops == 0
+}
+
+// outdated is how a flow is translated, where the rules would surely translate its packets
+// otherwise.
+func (v *view) outdated(tables *path.Tables, f *model.Flow) (k outdatedBy, is bool) {
+	rules, surely := tables.Destination(path.Packet{Src: f.Original.Src, Dst: f.Original.Dst, Proto: f.Proto,
+		SrcPort: f.Original.SrcPort, DstPort: f.Original.DstPort})
+	if surely {
+		leads := slices.ContainsFunc(rules, func(r *model.PacketRule) bool { return !r.To.Addr().IsValid() || r.To.Addr() == f.Reply.Src })
+		return outdatedBy{f.Reply.Src, rules[0], false}, !leads
+	}
+	nat := tables.Source(v.leavingPacket(f))
+	switch has := f.Reply.Dst; {
+	case nat.CutOff || len(nat.Unsure) > 0 || len(rules) > 0:
+	case has == f.Original.Src:
+		return outdatedBy{has, nat.Rule, true}, nat.Translated && v.datagramAsks(f) && outside(v, f.Reply.Src)
+	case v.givenAway(f):
+		return outdatedBy{has, nat.Rule, true}, !nat.Translated || nat.Rule.Target == "MASQUERADE" || nat.Rule.To.Addr().IsValid() && nat.Rule.To.Addr() != has
+	}
+	return outdatedBy{}, false
+}
+
+func (v *view) staleFlows(k outdatedBy, flows []*model.Flow) model.Finding {
+	pods, asked, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	for _, f := range flows {
+		pods[f.Original.Src], asked[f.Original.Dst] = true, true
+		peers[f.Original.Dst], peers[f.Reply.Src] = true, true
+	}
+	first, to := flows[0], addrs(sorted(asked))
+	f := model.Finding{
+		Confidence: model.Likely,
+		Pods:       sorted(pods),
+		Peers:      hosts(sorted(peers)),
+		Title:      fmt.Sprintf("flows of %s to %s are translated as no rule does any more", addrs(sorted(pods)), to),
+		Fix:        forget(flows),
+	}
+	f.LastHopAlive = v.place(v.pods[first.Original.Src][0].Link, model.Ingress)
+	replied := "UNREPLIED"
+	if first.Replied {
+		replied = "from before the window, and nothing comes back"
+	}
+	observe(&f, model.SourceConntrack, "%s to %s %s, the reply is expected from %s at %s; %s like it", first.Original.Src, first.Original.Dst, replied,
+		first.Reply.Src, first.Reply.Dst, count(uint64(len(flows)), "flow"))
+	switch {
+	case k.source && k.has == first.Original.Src:
+		f.Why = fmt.Sprintf("What these flows send to %s leaves with the pod's own address, though a rule translates it: they began before that rule was there.", to)
+		f.Alternatives = []string{"the destination is down"}
+	case k.source:
+		f.Why = fmt.Sprintf("What these flows send to %s leaves with the source address %s, which the node does not have and no rule gives: they began while one did.", to, k.has)
+		f.Unseen = []string{fmt.Sprintf("where the network leads packets for %s", k.has)}
+		observe(&f, model.SourceLinks, "no link has %s", k.has)
+	case asked[k.has]:
+		f.Confidence = model.Proven
+		f.Why = fmt.Sprintf("What these flows send to %s is not translated, though a rule translates it: they began before that rule was there.", to)
+	default:
+		f.Why = fmt.Sprintf("What these flows send to %s goes to %s, where rules lead to others: they began while one led there.", to, k.has)
+		f.Alternatives = []string{fmt.Sprintf("%s still serves those who ask it already, and is down", k.has)}
+	}
+	if k.now != nil {
+		f.Evidence = append(f.Evidence, packetRuleEvidence("for such a packet there is this rule now", k.now))
+	}
+	return f
+}
