@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -15,6 +16,9 @@ import (
 var ordinaryStates = map[scenario.FaultType]injection{
 	scenario.Service:         backend,
 	scenario.SecondInterface: secondInterface,
+	scenario.QueueShaped: func(x *target) error {
+		return errors.Join(x.limit(x.pod.Link, plenty), x.limit(x.node.NIC, plenty))
+	},
 	scenario.EmptyBridge: func(x *target) error {
 		const name = "docker0"
 		if x.undo {

@@ -63,6 +63,8 @@ const (
 	PodsShareMAC        FaultType = "pods-share-mac"
 	GatewayMACPinned    FaultType = "gateway-mac-pinned"
 	BridgeNetfilterOff  FaultType = "bridge-netfilter-off"
+	UplinkQueueFull     FaultType = "uplink-queue-full"
+	PodQueueFull        FaultType = "pod-queue-full"
 )
 
 // The faults of addresses and routes in pods and on bridges.
@@ -115,6 +117,7 @@ const (
 const (
 	Service         FaultType = "service"
 	EmptyBridge     FaultType = "empty-bridge"
+	QueueShaped     FaultType = "queue-shaped"
 	SecondInterface FaultType = "second-interface"
 	PingDenied      FaultType = "ping-denied"
 	InvalidDropped  FaultType = "invalid-dropped"
@@ -245,6 +248,8 @@ var faultRows = map[FaultType]faultRow{
 	BridgeDrop:          {args: "pod", refuse: []refusal{routed}, doc: "has the bridge drop all IPv4 frames for pod"},
 	DedupFlushed:        {args: "node", refuse: []refusal{notKubenet}, doc: "empties the chain that drops the duplicates a promiscuous bridge makes, which does no harm"},
 	PortsIsolated:       {args: "pod via", refuse: []refusal{routed, otherNodesPod}, doc: "isolates the bridge ports of pod and of the pod that has via from each other"},
+	UplinkQueueFull:     {args: "node", family: everyFamily, doc: "limits what node's network card sends to a trickle, by a queue that holds two packets"},
+	PodQueueFull:        {args: "pod", family: everyFamily, doc: "limits what pod gets to a trickle, by a queue that holds two packets, as a bandwidth annotation does"},
 	PortBlocked:         {args: "pod", refuse: []refusal{routed}, doc: "puts the bridge port of pod in the state disabled, in which it forwards nothing"},
 	LinkOffBridge:       {args: "pod", refuse: []refusal{routed}, doc: "takes pod's link out of its bridge"},
 	StaleFDB:            {args: "pod via", refuse: []refusal{routed, otherNodesPod}, doc: "leaves a forwarding entry of the bridge that leads pod's MAC to the port of the pod that has via"},
@@ -273,6 +278,7 @@ var faultRows = map[FaultType]faultRow{
 	PodFirewall:        {args: "pod", family: oneFamily, doc: "drops in pod's own namespace all that arrives there"},
 
 	Service:         {args: "pod prefix", family: everyFamily, doc: "makes pod a backend of the service address prefix on its node, as kube-proxy does, beside those that are one already", ordinary: true},
+	QueueShaped:     {args: "pod", family: everyFamily, doc: "limits what pod gets and what its node sends to far more than there is, as bandwidth annotations do", ordinary: true},
 	EmptyBridge:     {args: "node", family: everyFamily, doc: "gives node a bridge without ports, as the container engine's", ordinary: true},
 	SecondInterface: {args: "pod", doc: "gives pod a second interface, in a network of its own on its node", ordinary: true},
 	PingDenied:      {args: "pod", family: oneFamily, doc: "drops the echo requests that are forwarded to pod", ordinary: true},

@@ -110,6 +110,7 @@ var kinds = []kind{
 	conntrackFull,
 	conntrackRace,
 	invalidDrop,
+	queueDrop,
 	policyDrop,
 	bpfDrop,
 	noListener,
