@@ -254,8 +254,8 @@ func unansweredDestinations(v *view, g silence, what string, translated bool) fi
 	name := v.linkName(link)
 	f.LastHopAlive = v.place(name, model.Egress)
 	f.Title = "no answer from " + addrs(remotes)
-	f.Why = fmt.Sprintf("Requests of pods to %s leave %s right, %s, and nothing comes back. Nothing is dropped on this node: what loses them is beyond it.",
-		addrs(remotes), name, what)
+	f.Why = fmt.Sprintf("Requests of pods to %s leave %s right, %s, and nothing comes back. %s: what loses them is beyond it.",
+		addrs(remotes), name, what, v.nothingDropped(name))
 	if v.isTunnel(link) {
 		observe(&f, model.SourceConntrack, "%s of the window from %s to %s by the tunnel %s, none replied to", count(asks, "connection"),
 			count(uint64(len(pods)), "pod"), addrs(remotes), name)
@@ -265,7 +265,7 @@ func unansweredDestinations(v *view, g silence, what string, translated bool) fi
 	}
 	if errors > 0 {
 		f.Why = fmt.Sprintf("Requests of pods to %s leave %s right, %s. No answer comes back, but ICMP errors do: a router on the way has no route, "+
-			"the last one finds no such machine, or a firewall refuses. Nothing is dropped on this node.", addrs(remotes), name, what)
+			"the last one finds no such machine, or a firewall refuses. %s.", addrs(remotes), name, what, v.nothingDropped(name))
 		observe(&f, model.SourceTC, "%s ingress: %s about these packets", name, count(errors, "ICMP error"))
 	}
 	untranslated := v.sayUntranslated(&f, remotes)
@@ -472,4 +472,14 @@ func filedRoutes(v *view, remotes []netip.Addr) []model.Evidence {
 		}
 	}
 	return slices.CompactFunc(out, func(a, b model.Evidence) bool { return a.Text == b.Text })
+}
+
+// nothingDropped says what this node dropped of packets that left by a link.
+func (v *view) nothingDropped(link string) string {
+	for _, q := range v.Queues {
+		if q.Link == link && q.DropsDelta > 0 {
+			return fmt.Sprintf("Packets that the queue of %s dropped (%d of any sender in the window) are not counted here", link, q.DropsDelta)
+		}
+	}
+	return "Nothing is dropped on this node"
 }

@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -28,51 +29,47 @@ var queueDrop = kind{
 	ends:  []model.HopKind{model.HopQueue, model.HopLink},
 }
 
-// droppedShare is the part of the packets, one in so many, from which on a queue's drops
-// are a fault: TCP finds the rate of a limit by fewer.
-const droppedShare = 10
-
 func findQueueDrop(v *view) []finding {
-	byLink := map[int]*lost{}
-	for d := range model.Each(v.Traffic.Drops) {
-		if !d.Queued() || d.Netns != 0 && v.Node.Netns != 0 && d.Netns != v.Node.Netns || v.explained(d) || v.queue(d.IfIndex) == nil {
-			continue
-		}
-		if l := entry(byLink, d.IfIndex); v.ofPod(d) {
-			l.add(v, d)
-		} else if pods := v.behindNode(d); len(pods) > 0 {
-			l.add(v, d)
-			delete(l.pods, netip.Addr{})
-			for _, p := range pods {
-				l.pods[p] = true
-			}
+	byLink, untold := map[int]*lost{}, untoldDrops(v.whole)
+	for _, d := range queuedDrops(v.Snapshot) {
+		if v.ofPod(d) && !v.explained(d) {
+			entry(byLink, d.IfIndex).add(v, d)
 		}
 	}
 	var out []finding
 	for q := range model.Each(v.Queues) {
 		l := byLink[q.IfIndex]
 		if l == nil {
-			l = &lost{}
+			l = &lost{pods: map[netip.Addr]bool{}, peers: map[netip.Addr]bool{}}
 		}
-		if link := v.links[q.IfIndex]; l.packets >= minDrops || q.DropsDelta >= minDrops && !v.Has(model.SourceDrops) && link != nil {
-			out = append(out, v.queueDropped(q, l))
+		rest := untold[q.IfIndex]
+		if rest < minDrops {
+			rest = 0
+		}
+		if v.links[q.IfIndex] != nil && l.packets+rest >= minDrops {
+			out = append(out, v.queueDropped(q, l, rest))
 		}
 	}
 	return out
 }
 
-// behindNode are the pods whose packets a drop with the node's own address is of.
-func (v *view) behindNode(d *model.Drop) []netip.Addr {
-	pods := map[netip.Addr]bool{}
-	for f := range model.Each(v.Flows) {
-		if f.Reply.Dst == d.Src && f.Reply.Src == d.Dst && f.Original.Src != d.Src && len(v.pods[f.Original.Src]) > 0 && v.nodeAddrs[d.Src] {
-			pods[f.Original.Src] = true
+// behindNode adds the pods whose packets leave by a link with the node's own address, and
+// the peers that did not reply to them.
+func (l *lost) behindNode(v *view, ifindex int) {
+	flows := v.unrepliedFlows()
+	for p := range model.Each(v.whole.Traffic.Peers) {
+		if m := flows[pair{p.Local, p.Remote}]; m != nil && p.IfIndex == ifindex && v.nodeAddrs[p.Local] && len(m.pods) > 0 {
+			maps.Copy(l.pods, m.pods)
+			l.peers[p.Remote] = true
 		}
 	}
-	return sorted(pods)
 }
 
-func (v *view) queueDropped(q *model.Queue, l *lost) finding {
+// queueDropped is the finding on a queue that dropped packets of pods, and untold others.
+func (v *view) queueDropped(q *model.Queue, l *lost, untold uint64) finding {
+	if untold > 0 {
+		l.behindNode(v, q.IfIndex)
+	}
 	f := l.finding()
 	f.LastHopAlive = v.place(q.Link, model.Egress)
 	f.Title = fmt.Sprintf("the queue of %s (%s) drops packets", q.Link, q.Kind)
@@ -83,12 +80,14 @@ func (v *view) queueDropped(q *model.Queue, l *lost) finding {
 	f.Why += " The packets had been counted at the link's egress and were not sent."
 	observe(&f, model.SourceQueues, "%s: dropped %s in the window, sent %d, %d waiting", q, count(q.DropsDelta, "packet"), q.SentDelta, q.Backlog)
 	f.Evidence = append(f.Evidence, l.evidence()...)
-	if !v.overfull(q, l) {
+	if untold == 0 && !(overfull(q) && l.lasting()) && !v.starves(q, l) {
 		f.Severity = model.Info
 	}
+	if untold > 0 {
+		f.Unseen = []string{"whose packets the other " + plural(untold, "drop is", "drops are") + ": they are not counted by pod, as with the node's own address"}
+	}
 	if len(l.drops) == 0 {
-		f.Packets, f.Confidence = q.DropsDelta, model.Likely
-		f.Unseen = []string{"whose packets these are: drops were not watched"}
+		f.Packets, f.Confidence = untold, model.Likely
 		for p := range model.Each(v.Pods) {
 			if p.LinkIndex == q.IfIndex {
 				f.Pods = podAddrs(p)
@@ -99,12 +98,9 @@ func (v *view) queueDropped(q *model.Queue, l *lost) finding {
 	return finding{Finding: f, explains: sameDrops(l.drops)}
 }
 
-// overfull reports whether the queue dropped a notable part of all that came to it, or
-// of what one address sent or got there.
-func (v *view) overfull(q *model.Queue, l *lost) bool {
-	if q.DropsDelta >= manyRefused && q.DropsDelta*droppedShare >= q.SentDelta+q.DropsDelta && (len(l.drops) == 0 || l.lasting()) {
-		return true
-	}
+// starves reports whether the queue dropped a notable part of what one address sent or
+// got there.
+func (v *view) starves(q *model.Queue, l *lost) bool {
 	return slices.ContainsFunc(v.whole.Traffic.Hops, func(h model.HopCount) bool {
 		if h.IfIndex != q.IfIndex || h.Direction != model.Egress || !h.Addr.IsValid() {
 			return false

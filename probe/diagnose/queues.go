@@ -12,14 +12,15 @@ import (
 // packets these are is not known, so that none of what is told apart is surely left.
 func sentTraffic(s *model.Snapshot) model.Traffic {
 	t := s.Traffic
-	var queued []*model.Drop
-	for d := range model.Each(t.Drops) {
-		if d.Queued() && (d.Netns == 0 || s.Node.Netns == 0 || d.Netns == s.Node.Netns) {
-			queued = append(queued, d)
-		}
-	}
-	if len(queued) == 0 {
+	queued, untold := queuedDrops(s), untoldDrops(s)
+	if len(queued)+len(untold) == 0 {
 		return t
+	}
+	node := map[netip.Addr]bool{}
+	for _, l := range s.Links {
+		for _, a := range l.Addresses {
+			node[a.Addr()] = true
+		}
 	}
 	type end struct {
 		addr    netip.Addr
@@ -48,7 +49,11 @@ func sentTraffic(s *model.Snapshot) model.Traffic {
 		}
 	}
 	for p := range model.Each(t.Peers) {
-		if n := byPair[ends{pair{p.Local, p.Remote}, p.IfIndex}]; n > 0 {
+		n := byPair[ends{pair{p.Local, p.Remote}, p.IfIndex}]
+		if node[p.Local] {
+			n += untold[p.IfIndex]
+		}
+		if n > 0 {
 			less(&p.Out.Packets, n)
 			less(&p.Out.Requests, n)
 			less(&p.Out.Replies, n)
@@ -58,11 +63,39 @@ func sentTraffic(s *model.Snapshot) model.Traffic {
 	return t
 }
 
-// queue is that of a link, nil where it has none.
-func (v *view) queue(ifindex int) *model.Queue {
-	i := slices.IndexFunc(v.Queues, func(q model.Queue) bool { return q.IfIndex == ifindex })
-	if i < 0 {
-		return nil
+// queuedDrops are the node's drops in the queues of links.
+func queuedDrops(s *model.Snapshot) []*model.Drop {
+	var out []*model.Drop
+	for d := range model.Each(s.Traffic.Drops) {
+		if d.Queued() && (d.Netns == 0 || s.Node.Netns == 0 || d.Netns == s.Node.Netns) {
+			out = append(out, d)
+		}
 	}
-	return &v.Queues[i]
+	return out
+}
+
+// untoldDrops are, by link, what overfull queues dropped beside the packets of pods:
+// packets with an address of the node's, which are counted for no pod.
+func untoldDrops(s *model.Snapshot) map[int]uint64 {
+	out := map[int]uint64{}
+	for q := range model.Each(s.Queues) {
+		if overfull(q) {
+			out[q.IfIndex] = q.DropsDelta
+		}
+	}
+	for _, d := range queuedDrops(s) {
+		if n, ok := out[d.IfIndex]; ok {
+			out[d.IfIndex] = n - min(n, d.Packets)
+		}
+	}
+	return out
+}
+
+// droppedShare is the part of the packets, one in so many, from which on a queue's drops
+// are a fault: TCP finds the rate of a limit by fewer.
+const droppedShare = 10
+
+// overfull reports whether a queue dropped a notable part of what came to it.
+func overfull(q *model.Queue) bool {
+	return q.DropsDelta >= manyRefused && q.DropsDelta*droppedShare >= q.SentDelta+q.DropsDelta
 }
