@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -45,6 +46,12 @@ func (v *view) indexFlows() {
 			v.repliedPorts[f.Original.DstPort] = true
 		}
 	}
+	for p := range model.Each(v.peers) {
+		if v.untrackedServer(p.Remote) {
+			// Nothing else counts them one by one.
+			v.flowsOf(p).asking = int(min(p.Out.Other, math.MaxInt32))
+		}
+	}
 	for f := range model.Each(v.Flows) {
 		if back := v.flows[pair{local: f.Reply.Src, remote: f.Reply.Dst}]; back != nil {
 			back.known, back.begunThere = true, true
@@ -70,6 +77,15 @@ func (v *view) indexFlows() {
 			st.asking++
 		}
 	}
+}
+
+// untrackedServer reports whether a rule keeps what is sent to a name server from
+// connection tracking, as NodeLocal DNSCache does.
+func (v *view) untrackedServer(a netip.Addr) bool {
+	return a.Is4() && a.IsLinkLocalUnicast() && slices.ContainsFunc(v.PacketRules, func(r model.PacketRule) bool {
+		return isNotrack(&r) && !r.Dst.Not && r.Dst.Prefix.IsSingleIP() && r.Dst.Prefix.Addr() == a &&
+			slices.ContainsFunc(r.DstPorts, func(p model.PortRange) bool { return p.First <= dnsPort && dnsPort <= p.Last })
+	})
 }
 
 // established reports whether both ends of a TCP connection got packets of the other.
