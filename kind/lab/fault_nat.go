@@ -124,9 +124,10 @@ func masqueradeNFT(x *target) error {
 
 // serverFaults are those that the servers of the traffic act on when they start.
 var serverFaults = map[scenario.FaultType]injection{
-	scenario.NoListener: func(*target) error { return nil },
-	scenario.DeafServer: func(*target) error { return nil },
-	scenario.PodHung:    func(*target) error { return nil },
+	scenario.NodeDNSGone: (*target).untrackDNS,
+	scenario.NoListener:  func(*target) error { return nil },
+	scenario.DeafServer:  func(*target) error { return nil },
+	scenario.PodHung:     func(*target) error { return nil },
 }
 
 // translate runs rules of the nat table and deletes all flows: they keep the

@@ -73,6 +73,7 @@ const (
 	PodWithoutAddress      FaultType = "pod-without-address"
 	PodWithoutDefaultRoute FaultType = "pod-without-default-route"
 	PodWrongPrefix         FaultType = "pod-wrong-prefix"
+	PodDuplicateFound      FaultType = "pod-duplicate-found"
 	PodBlackhole           FaultType = "pod-blackhole"
 )
 
@@ -111,12 +112,14 @@ const (
 	NoListener          FaultType = "no-listener"
 	DeafServer          FaultType = "deaf-server"
 	PodHung             FaultType = "pod-hung"
+	NodeDNSGone         FaultType = "node-dns-gone"
 )
 
 // What is no fault: ordinary states of a node.
 const (
 	Service         FaultType = "service"
 	EmptyBridge     FaultType = "empty-bridge"
+	NodeDNS         FaultType = "node-dns"
 	QueueShaped     FaultType = "queue-shaped"
 	SecondInterface FaultType = "second-interface"
 	PingDenied      FaultType = "ping-denied"
@@ -184,6 +187,7 @@ var (
 	noKnownMAC    = refusal{"pod", func(x target) bool { return x.node.Plugin.CNI() }, `the CNI plugin of node "{node}" chooses pods' MACs`}
 	noPolicies    = refusal{"pod", func(x target) bool { return x.node.Policy == "" && !x.node.hasCalico() }, `node "{node}" has no program for network policies`}
 	noIPAM        = refusal{"pod", func(x target) bool { return !x.node.Plugin.CNI() }, `no IPAM plugin of node "{node}" gives addresses out`}
+	noIPv6        = refusal{"", func(x target) bool { return x.f.Family != 6 }, "fault {fault} strikes IPv6 alone: family: 6"}
 	otherNodesPod = refusal{"via", func(x target) bool {
 		n, p := x.t.Pod(x.t.Place(x.f.Via))
 		return p == nil || n.Name != x.f.Node || x.t.Place(x.f.Via) == x.f.Pod
@@ -260,6 +264,7 @@ var faultRows = map[FaultType]faultRow{
 	BridgeWithoutAddress:   {args: "node", refuse: []refusal{noGatewayLink}, doc: "takes the gateway's address from the bridge of node's pods"},
 	PodWithoutAddress:      {args: "pod", family: oneFamily, doc: "takes pod's address from it, and with it the kernel takes its routes"},
 	PodWithoutDefaultRoute: {args: "pod", family: oneFamily, doc: "deletes pod's default route"},
+	PodDuplicateFound:      {args: "pod", family: oneFamily, refuse: []refusal{noIPv6}, doc: "adds pod's IPv6 address anew while the node has it too, so that duplicate address detection fails"},
 	PodWrongPrefix:         {args: "pod", family: oneFamily, refuse: []refusal{routed}, doc: "shortens the prefix of pod's address by eight bits, so that pod looks for others on its link"},
 	PodBlackhole:           {args: "pod", doc: "gives pod routes that discard what it sends off its link, as a VPN in pod does while it is not connected"},
 
@@ -278,6 +283,7 @@ var faultRows = map[FaultType]faultRow{
 	PodFirewall:        {args: "pod", family: oneFamily, doc: "drops in pod's own namespace all that arrives there"},
 
 	Service:         {args: "pod prefix", family: everyFamily, doc: "makes pod a backend of the service address prefix on its node, as kube-proxy does, beside those that are one already", ordinary: true},
+	NodeDNS:         {args: "node", doc: "gives node the address 169.254.20.10 on a link of its own and keeps what is for it from connection tracking, as NodeLocal DNSCache does", ordinary: true},
 	QueueShaped:     {args: "pod", family: everyFamily, doc: "limits what pod gets and what its node sends to far more than there is, as bandwidth annotations do", ordinary: true},
 	EmptyBridge:     {args: "node", family: everyFamily, doc: "gives node a bridge without ports, as the container engine's", ordinary: true},
 	SecondInterface: {args: "pod", doc: "gives pod a second interface, in a network of its own on its node", ordinary: true},
@@ -297,10 +303,14 @@ var faultRows = map[FaultType]faultRow{
 	Untracked:           {args: "pod", doc: "has the node not track what is sent to pod, and drop what is invalid to connection tracking: pod's replies"},
 	ConntrackFull:       {args: "node", doc: "fills node's connection-tracking table with flows that the kernel may not evict; the limit is the whole machine's and stays"},
 	ConntrackRace:       {args: "node prefix via", refuse: []refusal{notFewAddresses, viaNoPod}, doc: "has node translate the service addresses of prefix to via and hold the first packets of their flows, as a slow policy daemon does; pods ask all addresses at once from one socket, as some resolvers do"},
+	NodeDNSGone:         {args: "node", doc: "leaves node the rules of NodeLocal DNSCache for 169.254.20.10, and takes the address from it"},
 	NoListener:          {args: "pod", family: everyFamily, doc: "leaves pod without the servers that traffic asks, from the next start of the traffic on"},
 	DeafServer:          {args: "pod", doc: "has pod's UDP servers read nothing, with the smallest buffer there is, from the next start of the traffic on"},
 	PodHung:             {args: "pod", family: everyFamily, doc: "has pod's servers accept no connection and read no datagram, from the next start of the traffic on"},
 }
+
+// NodeLocalDNS is the address that NodeLocal DNSCache has on each node.
+var NodeLocalDNS = netip.AddrFrom4([4]byte{169, 254, 20, 10})
 
 // FaultTypes are all faults, sorted by name.
 func FaultTypes() []FaultType { return slices.Sorted(maps.Keys(faultRows)) }

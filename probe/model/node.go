@@ -54,6 +54,9 @@ type Link struct {
 	Promisc   bool
 	Role      Role
 	Addresses []netip.Prefix
+	// Duplicates are those of Addresses that the kernel does not use, since another
+	// machine answered for them (dadfailed). They are IPv6.
+	Duplicates []netip.Addr
 	// XDP are the IDs of the XDP programs: native, generic, offloaded.
 	XDP []uint32
 	// OtherHost is the receive counter of frames for other MACs
@@ -238,6 +241,8 @@ type Pod struct {
 	Labels map[string]string
 	// Addresses are the global addresses of its interface, IPv4 first.
 	Addresses []netip.Prefix
+	// Duplicates are those of Addresses that failed duplicate address detection.
+	Duplicates []netip.Addr
 	// Given are addresses that the node's tables or the plugin's files give to the
 	// pod, or that its interface had before, and that no pod's interface has now.
 	Given []netip.Addr
