@@ -190,7 +190,6 @@ var routeFaults = map[scenario.FaultType]injection{
 				pod.haveRoute(route{dst: netip.MustParsePrefix("128.0.0.0/1"), blackhole: true}, !x.undo))
 		})
 	},
-	scenario.PodDuplicateFound: duplicateFound,
 	scenario.PodWrongPrefix: func(x *target) error {
 		return x.inPod(func(pod *space) error {
 			if err := pod.flushAddrs(podInterface, x.pod.IP.Is6()); err != nil || x.undo {
@@ -217,27 +216,4 @@ func (x *target) address(pod *space) error {
 		return b.podAddress(x.node, x.pod, pod)
 	}
 	return b.routedAddress(x.node, x.pod, pod)
-}
-
-// duplicateFound adds the pod's address again, while the link before it has it as well
-// and answers for it.
-func duplicateFound(x *target) error {
-	own := netip.PrefixFrom(x.pod.IP, podBits(x.topology, x.node))
-	link := deviceOf(x.node, x.pod)
-	if !x.pod.Bridged {
-		own = host(x.pod.IP)
-	}
-	return x.inPod(func(pod *space) error {
-		if err := pod.haveAddr(podInterface, own, false); err != nil {
-			return err
-		}
-		if x.undo {
-			return x.address(pod)
-		}
-		if err := x.sp.haveAddr(link, host(x.pod.IP), true); err != nil {
-			return err
-		}
-		err := errors.Join(pod.sysctl("ipv6/conf/"+podInterface+"/accept_dad", "1"), pod.detectDuplicate(x.ctx, podInterface, own))
-		return errors.Join(err, x.sp.haveAddr(link, host(x.pod.IP), false))
-	})
 }

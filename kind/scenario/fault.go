@@ -73,7 +73,6 @@ const (
 	PodWithoutAddress      FaultType = "pod-without-address"
 	PodWithoutDefaultRoute FaultType = "pod-without-default-route"
 	PodWrongPrefix         FaultType = "pod-wrong-prefix"
-	PodDuplicateFound      FaultType = "pod-duplicate-found"
 	PodBlackhole           FaultType = "pod-blackhole"
 )
 
@@ -187,7 +186,6 @@ var (
 	noKnownMAC    = refusal{"pod", func(x target) bool { return x.node.Plugin.CNI() }, `the CNI plugin of node "{node}" chooses pods' MACs`}
 	noPolicies    = refusal{"pod", func(x target) bool { return x.node.Policy == "" && !x.node.hasCalico() }, `node "{node}" has no program for network policies`}
 	noIPAM        = refusal{"pod", func(x target) bool { return !x.node.Plugin.CNI() }, `no IPAM plugin of node "{node}" gives addresses out`}
-	noIPv6        = refusal{"", func(x target) bool { return x.f.Family != 6 }, "fault {fault} strikes IPv6 alone: family: 6"}
 	otherNodesPod = refusal{"via", func(x target) bool {
 		n, p := x.t.Pod(x.t.Place(x.f.Via))
 		return p == nil || n.Name != x.f.Node || x.t.Place(x.f.Via) == x.f.Pod
@@ -264,7 +262,6 @@ var faultRows = map[FaultType]faultRow{
 	BridgeWithoutAddress:   {args: "node", refuse: []refusal{noGatewayLink}, doc: "takes the gateway's address from the bridge of node's pods"},
 	PodWithoutAddress:      {args: "pod", family: oneFamily, doc: "takes pod's address from it, and with it the kernel takes its routes"},
 	PodWithoutDefaultRoute: {args: "pod", family: oneFamily, doc: "deletes pod's default route"},
-	PodDuplicateFound:      {args: "pod", family: oneFamily, refuse: []refusal{noIPv6}, doc: "adds pod's IPv6 address anew while the node has it too, so that duplicate address detection fails"},
 	PodWrongPrefix:         {args: "pod", family: oneFamily, refuse: []refusal{routed}, doc: "shortens the prefix of pod's address by eight bits, so that pod looks for others on its link"},
 	PodBlackhole:           {args: "pod", doc: "gives pod routes that discard what it sends off its link, as a VPN in pod does while it is not connected"},
 
