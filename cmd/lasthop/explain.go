@@ -331,7 +331,7 @@ func counted(s *model.Snapshot, pod []netip.Addr) map[path.Ends]uint64 {
 		}
 	}
 	for _, p := range s.Traffic.Pairs {
-		if links[p.Link] && p.Direction == model.Ingress && slices.Contains(pod, p.Src) && !p.Dst.IsMulticast() && !p.Dst.IsLinkLocalUnicast() {
+		if links[p.Link] && p.Direction == model.Ingress && slices.Contains(pod, p.Src) && model.Unicast(p.Dst) {
 			count[path.Ends{Pod: p.Src, To: p.Dst}] += p.Packets
 		}
 	}

@@ -68,7 +68,9 @@ var linkFaults = map[scenario.FaultType]injection{
 		}
 		return x.forget(x.sp, x.node, x.pod)
 	},
-	scenario.ReusedIP: reuse,
+	scenario.UplinkQueueFull: func(x *target) error { return x.limit(x.node.NIC, trickle) },
+	scenario.PodQueueFull:    func(x *target) error { return x.limit(x.pod.Link, trickle) },
+	scenario.ReusedIP:        reuse,
 	scenario.PodLinkDown: func(x *target) error {
 		if x.undo {
 			return x.reconnect()
@@ -237,4 +239,18 @@ func (x *target) reviveInterface() error {
 		return err
 	}
 	return x.forget(x.sp, x.node, x.pod)
+}
+
+// trickle and plenty are rates in bytes a second.
+const trickle, plenty = 125, 125_000_000
+
+// limit gives a link a queue that lets a rate pass and holds a few packets more.
+func (x *target) limit(link string, rate uint64) error {
+	return x.sp.withLink(link, "limit", func(l netlink.Link) error {
+		q := &netlink.Tbf{
+			QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(0x42, 0), Parent: netlink.HANDLE_ROOT},
+			Rate:       rate, Limit: max(3000, uint32(rate/40)), Buffer: netlink.Xmittime(rate, max(1600, uint32(rate/100))),
+		}
+		return pick(x, x.sp.nl.QdiscReplace, x.sp.nl.QdiscDel)(q)
+	})
 }

@@ -143,6 +143,7 @@ var serverFaults = map[scenario.FaultType]injection{
 		}
 		return c.remove(x.ctx, x.pod, x.sp)
 	},
+	scenario.NodeDNSGone: (*target).untrackDNS,
 }
 
 // translate runs rules of the nat table and deletes all flows: they keep the

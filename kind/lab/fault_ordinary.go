@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -15,6 +16,18 @@ import (
 var ordinaryStates = map[scenario.FaultType]injection{
 	scenario.Service:         backend,
 	scenario.SecondInterface: secondInterface,
+	scenario.QueueShaped: func(x *target) error {
+		return errors.Join(x.limit(x.pod.Link, plenty), x.limit(x.node.NIC, plenty))
+	},
+	scenario.NodeDNS: func(x *target) error {
+		const name = "nodelocaldns"
+		if x.undo {
+			return errors.Join(x.untrackDNS(), x.sp.withLink(name, "delete", x.sp.nl.LinkDel))
+		}
+		// As good as a dummy link, which not every kernel has.
+		return errors.Join(x.sp.bridge(name, model.MAC{}),
+			x.sp.addr(name, host(scenario.NodeLocalDNS), netlink.SCOPE_UNIVERSE), x.untrackDNS())
+	},
 	scenario.EmptyBridge: func(x *target) error {
 		const name = "docker0"
 		if x.undo {
@@ -126,4 +139,19 @@ func secondInterface(x *target) error {
 		}
 		return joinUp(x.ctx, x.sp, link, pod, name)
 	})
+}
+
+// untrackDNS makes the rules of NodeLocal DNSCache.
+func (x *target) untrackDNS() error {
+	var rules [][]string
+	for _, proto := range []string{"udp", "tcp"} {
+		to, from := words("-d ? -p ? --dport 53", scenario.NodeLocalDNS, proto), words("-s ? -p ? --sport 53", scenario.NodeLocalDNS, proto)
+		for _, r := range []struct{ table, chain, target string }{{"raw", "PREROUTING", "NOTRACK"}, {"filter", "INPUT", "ACCEPT"}} {
+			rules = append(rules, slices.Concat(words("-t ? ? ?", r.table, x.op("-I"), r.chain), to, words("-j ?", r.target)))
+		}
+		for _, r := range []struct{ table, target string }{{"raw", "NOTRACK"}, {"filter", "ACCEPT"}} {
+			rules = append(rules, slices.Concat(words("-t ? ? OUTPUT", r.table, x.op("-I")), from, words("-j ?", r.target)))
+		}
+	}
+	return x.iptables(rules...)
 }

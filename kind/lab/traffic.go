@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -156,6 +157,10 @@ func (t *traffic) ended() bool {
 // open opens the namespaces of all flows.
 func (t *traffic) open(l *Lab) error {
 	for _, f := range t.scenario.Traffic {
+		if f.To.Addr == scenario.NodeLocalDNS {
+			// Each node has its own; on which link, if any, a fault says.
+			f.To.Place, _, _ = strings.Cut(f.From.Place, "/")
+		}
 		for _, place := range []string{f.From.Place, f.To.Place} {
 			if _, ok := t.spaces[place]; ok || place == "" {
 				continue

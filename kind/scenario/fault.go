@@ -64,6 +64,8 @@ const (
 	PodsShareMAC        FaultType = "pods-share-mac"
 	GatewayMACPinned    FaultType = "gateway-mac-pinned"
 	BridgeNetfilterOff  FaultType = "bridge-netfilter-off"
+	UplinkQueueFull     FaultType = "uplink-queue-full"
+	PodQueueFull        FaultType = "pod-queue-full"
 )
 
 // The faults of addresses and routes in pods and on bridges.
@@ -112,12 +114,15 @@ const (
 	DeafServer          FaultType = "deaf-server"
 	PodHung             FaultType = "pod-hung"
 	PodGone             FaultType = "pod-gone"
+	NodeDNSGone         FaultType = "node-dns-gone"
 )
 
 // What is no fault: ordinary states of a node.
 const (
 	Service         FaultType = "service"
 	EmptyBridge     FaultType = "empty-bridge"
+	NodeDNS         FaultType = "node-dns"
+	QueueShaped     FaultType = "queue-shaped"
 	SecondInterface FaultType = "second-interface"
 	PingDenied      FaultType = "ping-denied"
 	InvalidDropped  FaultType = "invalid-dropped"
@@ -249,6 +254,8 @@ var faultRows = map[FaultType]faultRow{
 	BridgeDrop:          {args: "pod", refuse: []refusal{routed}, doc: "has the bridge drop all IPv4 frames for pod"},
 	DedupFlushed:        {args: "node", refuse: []refusal{notKubenet}, doc: "empties the chain that drops the duplicates a promiscuous bridge makes, which does no harm"},
 	PortsIsolated:       {args: "pod via", refuse: []refusal{routed, otherNodesPod}, doc: "isolates the bridge ports of pod and of the pod that has via from each other"},
+	UplinkQueueFull:     {args: "node", family: everyFamily, doc: "limits what node's network card sends to a trickle, by a queue that holds two packets"},
+	PodQueueFull:        {args: "pod", family: everyFamily, doc: "limits what pod gets to a trickle, by a queue that holds two packets, as a bandwidth annotation does"},
 	PortBlocked:         {args: "pod", refuse: []refusal{routed}, doc: "puts the bridge port of pod in the state disabled, in which it forwards nothing"},
 	LinkOffBridge:       {args: "pod", refuse: []refusal{routed}, doc: "takes pod's link out of its bridge"},
 	StaleFDB:            {args: "pod via", refuse: []refusal{routed, otherNodesPod}, doc: "leaves a forwarding entry of the bridge that leads pod's MAC to the port of the pod that has via"},
@@ -277,6 +284,8 @@ var faultRows = map[FaultType]faultRow{
 	PodFirewall:        {args: "pod", family: oneFamily, doc: "drops in pod's own namespace all that arrives there"},
 
 	Service:         {args: "pod prefix", family: everyFamily, doc: "makes pod a backend of the service address prefix on its node, as kube-proxy does, beside those that are one already", ordinary: true},
+	NodeDNS:         {args: "node", doc: "gives node the address 169.254.20.10 on a link of its own and keeps what is for it from connection tracking, as NodeLocal DNSCache does", ordinary: true},
+	QueueShaped:     {args: "pod", family: everyFamily, doc: "limits what pod gets and what its node sends to far more than there is, as bandwidth annotations do", ordinary: true},
 	EmptyBridge:     {args: "node", family: everyFamily, doc: "gives node a bridge without ports, as the container engine's", ordinary: true},
 	SecondInterface: {args: "pod", doc: "gives pod a second interface, in a network of its own on its node", ordinary: true},
 	PingDenied:      {args: "pod", family: oneFamily, doc: "drops the echo requests that are forwarded to pod", ordinary: true},
@@ -296,11 +305,15 @@ var faultRows = map[FaultType]faultRow{
 	Untracked:           {args: "pod", doc: "has the node not track what is sent to pod, and drop what is invalid to connection tracking: pod's replies"},
 	ConntrackFull:       {args: "node", doc: "fills node's connection-tracking table with flows that the kernel may not evict; the limit is the whole machine's and stays"},
 	ConntrackRace:       {args: "node prefix via", refuse: []refusal{notFewAddresses, viaNoPod}, doc: "has node translate the service addresses of prefix to via and hold the first packets of their flows, as a slow policy daemon does; pods ask all addresses at once from one socket, as some resolvers do"},
+	NodeDNSGone:         {args: "node", doc: "leaves node the rules of NodeLocal DNSCache for 169.254.20.10, and takes the address from it"},
 	NoListener:          {args: "pod", family: everyFamily, doc: "leaves pod without the servers that traffic asks, from the next start of the traffic on"},
 	DeafServer:          {args: "pod", doc: "has pod's UDP servers read nothing, with the smallest buffer there is, from the next start of the traffic on"},
 	PodGone:             {args: "pod", refuse: []refusal{noKnownMAC}, doc: "deletes pod, as its plugin does; nothing of the traffic may be from it"},
 	PodHung:             {args: "pod", family: everyFamily, doc: "has pod's servers accept no connection and read no datagram, from the next start of the traffic on"},
 }
+
+// NodeLocalDNS is the address that NodeLocal DNSCache has on each node.
+var NodeLocalDNS = netip.AddrFrom4([4]byte{169, 254, 20, 10})
 
 // FaultTypes are all faults, sorted by name.
 func FaultTypes() []FaultType { return slices.Sorted(maps.Keys(faultRows)) }

@@ -47,7 +47,7 @@ type reading struct {
 
 // sourceOrder is the order in which sources are reported.
 var sourceOrder = []string{
-	model.SourceLinks, model.SourceRoutes, model.SourceNeighbors, model.SourceBridge, model.SourceSysctl,
+	model.SourceLinks, model.SourceQueues, model.SourceRoutes, model.SourceNeighbors, model.SourceBridge, model.SourceSysctl,
 	model.SourceEbtables, model.SourceNAT, model.SourceConntrack, model.SourcePods, model.SourceNames, model.SourcePrograms, model.SourceFiles, model.SourceNodes, model.SourceCloud,
 }
 
@@ -166,6 +166,9 @@ func (r *reading) readNetwork(ctx context.Context) {
 	r.s.Links, r.linkConf = t.Links, t.Sysctls
 	r.report(model.SourceLinks, model.Plural(len(t.Links), "link"), len(t.Links) > 0, err)
 
+	r.s.Queues, err = link.Queues(ctx, r.c.handle)
+	r.report(model.SourceQueues, model.Plural(len(r.s.Queues), "queue"), len(r.s.Queues) > 0, err)
+
 	var failed error
 	r.s.Routes, err = route.Read(ctx, r.c.handle)
 	r.s.Rules, failed = route.Rules(ctx, r.c.conn)
@@ -236,7 +239,7 @@ func (c *Collector) behind(ctx context.Context, links []model.Link, routes []mod
 	return pods.Read(ctx, pods.Node{Inode: c.ns.Inode(), Conn: c.conn, Handle: c.handle, Links: inner, Programs: known == nil, Known: known}, c.roots()...)
 }
 
-// label sets the link names of routes and neighbours.
+// label sets the link names of routes, neighbours and queues.
 func (r *reading) label() {
 	names := map[int]string{}
 	for _, l := range r.s.Links {
@@ -247,6 +250,9 @@ func (r *reading) label() {
 		for j := range x.NextHops {
 			x.NextHops[j].Link = names[x.NextHops[j].IfIndex]
 		}
+	}
+	for q := range model.Each(r.s.Queues) {
+		q.Link = names[q.IfIndex]
 	}
 	for i := range r.s.Neighbors {
 		r.s.Neighbors[i].Link = names[r.s.Neighbors[i].IfIndex]

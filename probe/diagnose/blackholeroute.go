@@ -3,6 +3,7 @@ package diagnose
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
@@ -123,7 +124,20 @@ func unreturnable(v *view, d *model.Drop) (discard, bool) {
 // reserve reports whether a route keeps packets for pods that are not there
 // from leaving the node, as Calico's does for its block of addresses.
 func reserve(v *view, by discard, dst netip.Addr) bool {
-	return by.route != nil && len(v.pods[dst]) == 0 && (inAny(v.ranges.local, dst) || v.past[dst])
+	return v.ofBlock(by, dst) && !v.livesElsewhere(dst)
+}
+
+// ofBlock reports whether a route discards what is for an address of the node's own
+// range that no pod here has.
+func (v *view) ofBlock(by discard, a netip.Addr) bool {
+	return by.route != nil && len(v.pods[a]) == 0 && (inAny(v.ranges.local, a) || v.past[a])
+}
+
+// livesElsewhere reports whether a pod of another node has an address: packets came from
+// it by an uplink, or the files have a pod with it that is not here.
+func (v *view) livesElsewhere(a netip.Addr) bool {
+	return !v.past[a] && (slices.ContainsFunc(v.Cluster.Pods, func(p model.ClusterPod) bool { return slices.Contains(p.Addresses, a) }) ||
+		slices.ContainsFunc(v.peers, func(p model.Peer) bool { return p.Remote == a && p.In.Packets > p.In.ICMPErrors }))
 }
 
 // blackhole is the finding on a route that threw packets of pods away.
@@ -131,6 +145,22 @@ func blackhole(v *view, by discard, l *lost) finding {
 	f := l.finding()
 	f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
 	describe(v, &f, by)
+	lent := map[netip.Addr]bool{}
+	for _, d := range l.drops {
+		if v.ofBlock(by, d.Dst) {
+			lent[d.Dst] = true
+		}
+	}
+	if len(lent) > 0 {
+		f.Title = "no route to " + addrs(sorted(lent)) + ", which a pod of another node has"
+		f.Why = fmt.Sprintf("%s is of this node's own range and of a pod of another node, which borrowed it. The route to that pod is missing, so that "+
+			"its packets fall to the route that discards the rest of the range: %s.", addrs(sorted(lent)), v.routeText(by.route))
+		f.Fix = nil
+		for _, a := range sorted(lent) {
+			f.Fix = append(f.Fix, fmt.Sprintf("%s route add %s via NODE # the address of the node that has the pod: kubectl get pods -A -o wide", ip(a), host(a)))
+		}
+		f.Fix = append(f.Fix, "restart the plugin's agent on this node, such as calico-node, which keeps these routes")
+	}
 	f.Evidence = append(f.Evidence, l.evidence()...)
 	addRefused(v, &f, by)
 	return finding{Finding: f, explains: discards(v, by)}

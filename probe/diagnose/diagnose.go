@@ -112,6 +112,7 @@ var kinds = []kind{
 	conntrackFull,
 	conntrackRace,
 	invalidDrop,
+	queueDrop,
 	policyDrop,
 	bpfDrop,
 	noListener,

@@ -138,7 +138,7 @@ func (v *view) nothingPasses(l *lost) (most pair) {
 	byPair := map[pair]*lost{}
 	for _, d := range l.drops {
 		w := wordsOf(d)
-		if w != nil && w.ordinary || whatWasFull(d) != "" || !d.Src.IsGlobalUnicast() || !d.Dst.IsGlobalUnicast() ||
+		if w != nil && w.ordinary || whatWasFull(d) != "" || !model.Unicast(d.Src) || !model.Unicast(d.Dst) ||
 			d.Src.Is6() && d.LookupRefused() && !hasDefault(v, true) {
 			continue
 		}

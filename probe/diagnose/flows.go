@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -52,6 +53,12 @@ func (v *view) indexFlows() {
 	for f := range model.Each(v.Flows) {
 		if f.Proto == udp && f.Replied {
 			v.repliedPorts[f.Original.DstPort] = true
+		}
+	}
+	for p := range model.Each(v.peers) {
+		if v.untrackedServer(p.Remote) {
+			// Nothing else counts them one by one.
+			v.flowsOf(p).asking = int(min(p.Out.Other, math.MaxInt32))
 		}
 	}
 	for f := range model.Each(v.Flows) {
@@ -108,6 +115,15 @@ func (v *view) passed(f *model.Flow) (did, certain bool) {
 	text, _ := v.setting(name)
 	whole, err := strconv.Atoi(text)
 	return err == nil && time.Duration(whole)*time.Second-f.Timeout <= v.Window.End.Sub(v.Window.Start), err == nil
+}
+
+// untrackedServer reports whether a rule keeps what is sent to a name server from
+// connection tracking, as NodeLocal DNSCache does.
+func (v *view) untrackedServer(a netip.Addr) bool {
+	return a.Is4() && a.IsLinkLocalUnicast() && slices.ContainsFunc(v.PacketRules, func(r model.PacketRule) bool {
+		return isNotrack(&r) && !r.Dst.Not && r.Dst.Prefix.IsSingleIP() && r.Dst.Prefix.Addr() == a &&
+			slices.ContainsFunc(r.DstPorts, func(p model.PortRange) bool { return p.First <= dnsPort && dnsPort <= p.Last })
+	})
 }
 
 // established reports whether both ends of a TCP connection got packets of the other.

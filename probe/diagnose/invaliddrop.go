@@ -268,5 +268,9 @@ func (v *view) untracking(drops []*model.Drop) []*model.PacketRule {
 
 // untracks reports whether a rule excluded packets from connection tracking in the window.
 func untracks(r *model.PacketRule) bool {
-	return (r.Target == "NOTRACK" || r.Target == "CT" && strings.Contains(r.Text, "--notrack")) && r.Counter.Delta > 0
+	return isNotrack(r) && r.Counter.Delta > 0
+}
+
+func isNotrack(r *model.PacketRule) bool {
+	return r.Target == "NOTRACK" || r.Target == "CT" && strings.Contains(r.Text, "--notrack")
 }

@@ -246,7 +246,7 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing mis
 	case cause != nil:
 		proveByFile(v, &f, silent, cause)
 	case missing != missingUnknown:
-		f.Why = leftCorrectly(addrs(f.Peers), name)
+		f.Why = v.leftCorrectly(addrs(f.Peers), name)
 		switch missing {
 		case missingOwn:
 			ownRouteMissing(v, &f, silent)
@@ -337,17 +337,17 @@ func bothRoutesMissing(v *view, f *model.Finding, silent []*remoteRange) {
 }
 
 // leftCorrectly is how the explanation of a silence begins.
-func leftCorrectly(where, uplink string) string {
-	return fmt.Sprintf("Packets of pods to %s leave %s with their own source address, for the gateway, and nothing returns. Nothing is dropped on this node. ",
-		where, uplink)
+func (v *view) leftCorrectly(where, uplink string) string {
+	return fmt.Sprintf("Packets of pods to %s leave %s with their own source address, for the gateway, and nothing returns. %s. ",
+		where, uplink, v.nothingDropped(uplink))
 }
 
 func (s *udrSearch) whyNoReturn(uplink string, silent []*remoteRange) string {
 	if len(silent) > 1 {
-		return leftCorrectly("any other node's pods", uplink) +
+		return s.leftCorrectly("any other node's pods", uplink) +
 			"Since every other node's pods are silent, the subnet has no route table, or the table lacks this node's own pods."
 	}
-	why := leftCorrectly("that range", uplink) + "Other targets answer in the same window, so the fabric lacks the route to this range"
+	why := s.leftCorrectly("that range", uplink) + "Other targets answer in the same window, so the fabric lacks the route to this range"
 	if s.anyAnswers() {
 		return why + "."
 	}

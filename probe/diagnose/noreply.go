@@ -47,6 +47,7 @@ type silentDestination struct {
 
 func findNoReply(v *view) []finding {
 	own, translated := silence{}, silence{} // with the pods' addresses, and with the node's
+	strayed := silence{}                    // for addresses of links, by the default route
 	unreplied := v.unrepliedFlows()
 	reflected, replied := v.reflected(), v.repliedTranslated()
 	for p := range model.Each(v.peers) {
@@ -73,6 +74,9 @@ func findNoReply(v *view) []finding {
 		if requests < minAsks || len(pods) == 0 || !lasted(p) || replied[pair{p.Local, p.Remote}] || accounted(v, pods, p.Remote) {
 			continue
 		}
+		if p.Remote.IsLinkLocalUnicast() && v.byDefaultRoute(p.Remote) {
+			group = strayed
+		}
 		m := group[p.Remote]
 		if m == nil {
 			m = &silentDestination{pods: map[netip.Addr]bool{}, link: p.IfIndex}
@@ -84,6 +88,9 @@ func findNoReply(v *view) []finding {
 		m.errors += p.In.ICMPErrors
 	}
 	out := v.scanned()
+	for _, a := range sorted(strayed) {
+		out = append(out, v.strayedRequests(a, strayed[a]))
+	}
 	if v.allSilent(sorted(own), sorted(translated)) {
 		if v.contestedNode() {
 			return out
@@ -142,10 +149,10 @@ func (v *view) repliedTranslated() map[pair]bool {
 	return out
 }
 
-// silentResolver reports whether a peer is Azure's address for DNS, among others, and
-// replies to no question for a name. What else it has is not for pods.
+// silentResolver reports whether a peer is a cloud's address for DNS, among others, and
+// replies to no question for a name. What else it has may not be for pods.
 func (v *view) silentResolver(p *model.Peer) bool {
-	if p.Remote != azureWireServer {
+	if !ofCloud(p.Remote) {
 		return false
 	}
 	asked := 0
@@ -253,8 +260,8 @@ func unansweredDestinations(v *view, g silence, what string, translated bool) fi
 	name := v.linkName(link)
 	f.LastHopAlive = v.place(name, model.Egress)
 	f.Title = "no answer from " + addrs(remotes)
-	f.Why = fmt.Sprintf("Requests of pods to %s leave %s right, %s, and nothing comes back. Nothing is dropped on this node: what loses them is beyond it.",
-		addrs(remotes), name, what)
+	f.Why = fmt.Sprintf("Requests of pods to %s leave %s right, %s, and nothing comes back. %s: what loses them is beyond it.",
+		addrs(remotes), name, what, v.nothingDropped(name))
 	if v.isTunnel(link) {
 		observe(&f, model.SourceConntrack, "%s of the window from %s to %s by the tunnel %s, none replied to", count(asks, "connection"),
 			count(uint64(len(pods)), "pod"), addrs(remotes), name)
@@ -264,7 +271,7 @@ func unansweredDestinations(v *view, g silence, what string, translated bool) fi
 	}
 	if errors > 0 {
 		f.Why = fmt.Sprintf("Requests of pods to %s leave %s right, %s. No answer comes back, but ICMP errors do: a router on the way has no route, "+
-			"the last one finds no such machine, or a firewall refuses. Nothing is dropped on this node.", addrs(remotes), name, what)
+			"the last one finds no such machine, or a firewall refuses. %s.", addrs(remotes), name, what, v.nothingDropped(name))
 		observe(&f, model.SourceTC, "%s ingress: %s about these packets", name, count(errors, "ICMP error"))
 	}
 	untranslated := v.sayUntranslated(&f, remotes)
@@ -471,4 +478,36 @@ func filedRoutes(v *view, remotes []netip.Addr) []model.Evidence {
 		}
 	}
 	return slices.CompactFunc(out, func(a, b model.Evidence) bool { return a.Text == b.Text })
+}
+
+// nothingDropped says what this node dropped of packets that left by a link.
+func (v *view) nothingDropped(link string) string {
+	for _, q := range v.Queues {
+		if q.Link == link && q.DropsDelta > 0 {
+			return fmt.Sprintf("Packets that the queue of %s dropped (%d of any sender in the window) are not counted here", link, q.DropsDelta)
+		}
+	}
+	return "Nothing is dropped on this node"
+}
+
+// strayedRequests is the finding on requests to an address of a link that leave by the
+// default route: what has the address, such as the node's own name server, is gone.
+func (v *view) strayedRequests(a netip.Addr, m *silentDestination) finding {
+	name := v.linkName(m.link)
+	f := model.Finding{
+		Confidence: model.Proven, Pods: sorted(m.pods), Peers: []netip.Prefix{host(a)}, Packets: m.packets, LastHopAlive: v.place(name, model.Egress),
+		Title: fmt.Sprintf("no answer from %s, which no link of this node has", a),
+		Why: fmt.Sprintf("%s is an address for one link alone, and no link of this node has it: requests of pods to it leave %s by the default route, where "+
+			"nobody has it. An agent that should have the address on each node, such as NodeLocal DNSCache, does not run here.", a, name),
+		Alternatives: []string{"a service of the cloud has the address, and does not reply to these pods"},
+		Fix: []string{
+			"kubectl get pods -A -o wide --field-selector spec.nodeName=NODE # is the agent that serves " + a.String() + " running? Start it, or let pods ask another address",
+			"ip -4 addr show to " + a.String() + " # the agent adds it to a dummy link",
+		},
+	}
+	observe(&f, model.SourceTC, "%s egress: %s to %s, %d of them wanting an answer; ingress: none", name, count(m.packets, "packet"), a, m.requests)
+	if r := v.lookup(a); r != nil {
+		observe(&f, model.SourceRoutes, "the lookup for %s ends at: %s", a, v.routeText(r))
+	}
+	return finding{Finding: f}
 }

@@ -16,10 +16,11 @@ var podAddress = kind{
 	page: Page{
 		Code:     PodAddress,
 		Severity: model.Critical,
-		Title:    "a pod's interface has lost its address",
+		Title:    "a pod's interface has lost its address, or may not use it",
 		Meaning: "The node and the cluster know a pod by its address, and its interface does not have it: somebody flushed it, or the " +
 			"plugin failed half way. With the address the kernel deletes the routes by it. The pod answers no ARP request or " +
-			"neighbour solicitation for it, and frees what still comes.",
+			"neighbour solicitation for it, and frees what still comes. So it is with an IPv6 address that failed duplicate address detection: " +
+			"the interface has it, and the kernel does not use it.",
 		Evidence: "the interface's addresses, and what gives the pod one: a route or neighbour entry of the node, the plugin's files, or the " +
 			"interface itself earlier in the window; requests for the address without a reply.",
 		Fix: "in the pod's namespace: ip addr add ADDRESS/BITS dev INTERFACE, and the routes that the other pods have; or delete the " +
@@ -34,6 +35,11 @@ var podAddress = kind{
 
 func findPodAddress(v *view) []finding {
 	var out []finding
+	for p := range model.Each(v.Pods) {
+		for _, a := range p.Duplicates {
+			out = append(out, v.duplicateDetected(p, a))
+		}
+	}
 	for p := range v.enterablePods() {
 		for _, isIPv6 := range []bool{false, true} {
 			if f, ok := withoutAddress(v, p, isIPv6); ok {
@@ -45,6 +51,38 @@ func findPodAddress(v *view) []finding {
 		}
 	}
 	return out
+}
+
+// duplicateDetected is the finding on an address that a pod's interface has and that the
+// kernel does not use, since it was another machine's when it was added.
+func (v *view) duplicateDetected(p *model.Pod, a netip.Addr) finding {
+	u := v.unclaimed(p, []netip.Addr{a})
+	f := model.Finding{
+		Confidence: model.Proven, Pods: []netip.Addr{a}, LastHopAlive: v.place(p.Link, model.Egress), Packets: u.packets(),
+		Title: fmt.Sprintf("%s of %s failed duplicate address detection", a, podName(p)),
+		Why: fmt.Sprintf("When %s was added to %s of %s, another machine answered for it. The kernel does not use such an address: the pod sends no "+
+			"packet with it and answers no neighbour solicitation for it.", a, p.Interface, podName(p)),
+		Evidence: append([]model.Evidence{seen(model.SourcePods, "in the pod: inet6 %s dev %s dadfailed tentative", a, p.Interface)}, u.evidence...),
+		Unseen:   []string{"who has the address as well, and whether it still does"},
+	}
+	for _, o := range v.pods[a] {
+		if o.Netns != p.Netns {
+			f.Unseen = nil
+			observe(&f, model.SourcePods, "%s has it as well", podName(o))
+		}
+	}
+	prefix := netip.PrefixFrom(a, a.BitLen())
+	if i := slices.IndexFunc(p.Addresses, func(x netip.Prefix) bool { return x.Addr() == a }); i >= 0 {
+		prefix = p.Addresses[i]
+	}
+	f.Fix = []string{
+		fmt.Sprintf("%sip addr del %s dev %s # once nobody else has it; the next line detects duplicates again", inside(p), prefix, shellWord(p.Interface)),
+		fmt.Sprintf("%sip addr add %s dev %s", inside(p), prefix, shellWord(p.Interface)),
+	}
+	if !prefix.IsSingleIP() && !prefixRoute(p, prefix) {
+		f.Fix[1] += " noprefixroute"
+	}
+	return finding{Finding: f, accounts: f.Pods, explains: func(d *model.Drop) bool { return d.Dst == a || d.Src == a }}
 }
 
 func withoutAddress(v *view, p *model.Pod, isIPv6 bool) (finding, bool) {

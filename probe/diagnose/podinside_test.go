@@ -356,3 +356,22 @@ func TestInsidePods(t *testing.T) {
 		})
 	}
 }
+
+// TestDuplicateDetected: an IPv6 address that the kernel does not use is no stale
+// neighbour.
+func TestDuplicateDetected(t *testing.T) {
+	for _, failed := range []bool{true, false} {
+		n := only6()
+		p := &n.Pods[0]
+		pod := firstIn(p, true).Addr()
+		n.neighbor(pod.String(), "00:00:00:00:00:00", n.link(p.LinkIndex).Master, "FAILED")
+		if failed {
+			p.Duplicates = []netip.Addr{pod}
+			n.drop("NEIGH_FAILED", "neigh_invalidate", "fd00:99::1", pod.String(), 5)
+		}
+		found := Diagnose(&n.Snapshot)
+		if failed != (len(found) == 1 && found[0].Code == PodAddress && found[0].Severity == model.Critical) || !failed && len(found) > 0 {
+			t.Errorf("failed %v: %+v", failed, found)
+		}
+	}
+}

@@ -89,6 +89,7 @@ type index struct {
 
 func newView(whole *model.Snapshot) *view {
 	s := single(whole)
+	s.Traffic = sentTraffic(s)
 	v := &view{index: &index{
 		Snapshot:   s,
 		whole:      whole,

@@ -433,6 +433,13 @@ func (d *Drop) Transmitting() bool {
 	return strings.HasSuffix(d.Location, "_xmit") || strings.HasSuffix(d.Location, "_enqueue")
 }
 
+// Queued reports whether the queueing discipline of the packet's device dropped it: it
+// had been counted at the device's egress. Before Linux 5.17 that has no reason.
+func (d *Drop) Queued() bool {
+	return strings.HasPrefix(string(d.Reason), "QDISC_") || strings.HasPrefix(string(d.Reason), "FQ_") ||
+		d.Unspecified() && strings.HasPrefix(d.Location, "kfree_skb_list")
+}
+
 // SampleKey identifies the drop that a sample is of.
 type SampleKey struct {
 	Reason   Reason

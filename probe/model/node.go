@@ -1,8 +1,11 @@
 package model
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -51,6 +54,9 @@ type Link struct {
 	Promisc   bool
 	Role      Role
 	Addresses []netip.Prefix
+	// Duplicates are those of Addresses that the kernel does not use, since another
+	// machine answered for them (dadfailed). They are IPv6.
+	Duplicates []netip.Addr
 	// XDP are the IDs of the XDP programs: native, generic, offloaded.
 	XDP []uint32
 	// OtherHost is the receive counter of frames for other MACs
@@ -115,6 +121,51 @@ type VLANRange struct{ First, Last int }
 // Allows reports whether frames of the VLAN pass the port.
 func (v *VLANs) Allows(vlan int) bool {
 	return slices.ContainsFunc(v.Ranges, func(r VLANRange) bool { return r.First <= vlan && vlan <= r.Last })
+}
+
+// Queue is the queueing discipline at a link's root. It queues what the hook at the
+// link's egress has counted; what it drops is not sent.
+type Queue struct {
+	IfIndex int
+	Link    string
+	// Kind is the kernel's: tbf, fq_codel, …
+	Kind string
+	// Handle is as tc prints it, such as 8001:, and 0: without one.
+	Handle string
+	// Rate in bytes a second and Burst in bytes are those of a tbf. Limit is in bytes
+	// for a tbf, in packets for other kinds. 0: none, or not known.
+	Rate, Burst, Limit uint64
+	// Sent and Drops are the kernel's totals of packets, Backlog those waiting now.
+	Sent, Drops, Backlog uint64
+	// SentDelta and DropsDelta are what was added in the window.
+	SentDelta, DropsDelta uint64
+}
+
+// RateText is the rate in bits a second, as people say it.
+func (q *Queue) RateText() string {
+	n, unit := float64(q.Rate)*8, ""
+	for _, next := range []string{"k", "M", "G"} {
+		if n >= 1000 {
+			n, unit = n/1000, next
+		}
+	}
+	return strconv.FormatFloat(n, 'f', -1, 64) + " " + unit + "bit/s"
+}
+
+// String is the queue as tc(8) prints it.
+func (q *Queue) String() string {
+	return strings.TrimSpace(fmt.Sprintf("qdisc %s %s dev %s root %s", q.Kind, q.Handle, q.Link, q.Settings()))
+}
+
+// Settings are those of the settings that are known, as tc(8) takes them.
+func (q *Queue) Settings() string {
+	switch {
+	case q.Limit == 0:
+		return ""
+	case q.Kind == "tbf":
+		return fmt.Sprintf("rate %dbit burst %db limit %db", q.Rate*8, q.Burst, q.Limit)
+	}
+	return fmt.Sprintf("limit %d", q.Limit)
 }
 
 // Route is one entry of any routing table.
@@ -190,6 +241,8 @@ type Pod struct {
 	Labels map[string]string
 	// Addresses are the global addresses of its interface, IPv4 first.
 	Addresses []netip.Prefix
+	// Duplicates are those of Addresses that failed duplicate address detection.
+	Duplicates []netip.Addr
 	// Given are addresses that the node's tables or the plugin's files give to the
 	// pod, or that its interface had before, and that no pod's interface has now.
 	Given []netip.Addr

@@ -22,6 +22,7 @@ type HopKind string
 const (
 	HopPod       HopKind = "pod"      // the pod's own routes and neighbours
 	HopLink      HopKind = "link"     // a link that the packet crosses
+	HopQueue     HopKind = "queue"    // the queueing discipline of a link that the packet leaves by
 	HopBridge    HopKind = "bridge"   // a bridge with its frame rules
 	HopConntrack HopKind = "nat"      // connection tracking and address translation
 	HopPolicy    HopKind = "policy"   // netfilter's filter rules
@@ -90,7 +91,7 @@ func ProtoName(n uint8) string {
 // Name returns the hop's name for lists.
 func (h *PathHop) Name() string {
 	name := map[HopKind]string{
-		HopPod: "pod", HopLink: "link", HopBridge: "bridge", HopConntrack: "conntrack / nat", HopPolicy: "filter rules",
+		HopPod: "pod", HopLink: "link", HopQueue: "queue", HopBridge: "bridge", HopConntrack: "conntrack / nat", HopPolicy: "filter rules",
 		HopRoute: "route", HopNeighbor: "neighbour", HopLocal: "this node", HopBeyond: "beyond", HopBetween: "between the nodes",
 	}[h.Kind]
 	if name == "" {

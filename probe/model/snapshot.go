@@ -13,7 +13,9 @@ type Snapshot struct {
 	Window  Window
 	Sources []Source
 
-	Links     []Link
+	Links []Link
+	// Queues are the queueing disciplines at the roots of the links.
+	Queues    []Queue
 	Routes    []Route
 	Rules     []RoutingRule
 	Neighbors []Neighbor
@@ -89,6 +91,7 @@ const (
 // so that a table that was not read is not taken for an empty one.
 const (
 	SourceLinks     = "links"
+	SourceQueues    = "qdiscs"
 	SourceRoutes    = "routes"
 	SourceNeighbors = "neighbors"
 	SourceBridge    = "bridge"

@@ -12,11 +12,25 @@ type point struct {
 	link      *model.Link
 	direction model.Direction
 	src, dst  netip.Addr
+	// queued: behind the link's queue.
+	queued bool
 }
 
 // at is where the packet is counted as it passes a link.
 func (j *journey) at(l *model.Link, d model.Direction) *point {
 	return &point{link: l, direction: d, src: j.src, dst: j.dst}
+}
+
+// pastQueue is where a packet that left a link's queue would be counted.
+func (j *journey) pastQueue(l *model.Link) *point {
+	p := j.at(l, model.Egress)
+	p.queued = j.queue(l) != nil
+	return p
+}
+
+// queue is that of a link, nil where it has none.
+func (t *tracer) queue(l *model.Link) *model.Queue {
+	return first(t.Queues, func(q *model.Queue) bool { return q.IfIndex == l.Index })
 }
 
 // seen is how many packets were counted at a point; unknown where they were not
@@ -37,6 +51,28 @@ func (t *tracer) seen(p *point) model.Count {
 	if c.N == 0 && (!t.Has(model.SourceTC) || t.lost(p) || t.bypassed(p)) {
 		// Nothing was counted, and packets may have passed uncounted.
 		return model.Count{}
+	}
+	if p.queued && c.Known {
+		return t.behindQueue(p, c)
+	}
+	return c
+}
+
+// behindQueue is a count at a link's egress less what its queue dropped.
+func (t *tracer) behindQueue(p *point, c model.Count) model.Count {
+	if !t.Has(model.SourceDrops) {
+		if q := t.queue(p.link); q.DropsDelta > 0 || !t.Has(model.SourceQueues) {
+			return model.Count{}
+		}
+	}
+	all := !t.pair && (p.src == t.ends.Pod || p.dst == t.ends.Pod)
+	for d := range model.Each(t.Traffic.Drops) {
+		if !d.Queued() || d.IfIndex != p.link.Index || t.Node.Netns != 0 && d.Netns != 0 && d.Netns != t.Node.Netns {
+			continue
+		}
+		if d.Src == p.src && d.Dst == p.dst || all && (p.src == t.ends.Pod && d.Src == p.src || p.dst == t.ends.Pod && d.Dst == p.dst) {
+			c.N -= min(c.N, d.Packets-min(d.Packets, t.earlier(d)))
+		}
 	}
 	return c
 }
@@ -120,7 +156,7 @@ var dropHops = []struct {
 		"ip_error", "ip_forward", "ip6_forward", "ip6_pkt_discard", "ip6_pkt_drop", "dst_discard", "dst_discard_out",
 		"ip6_pkt_prohibit", "ip_rcv_finish_core",
 	}},
-	{model.HopLink, []model.Reason{"TC_INGRESS", "XDP", "TC_EGRESS", "QDISC_DROP", "DEV_READY", "OTHERHOST"}, nil},
+	{model.HopLink, []model.Reason{"TC_INGRESS", "XDP", "TC_EGRESS", "DEV_READY", "OTHERHOST"}, nil},
 	{model.HopBridge, []model.Reason{"NO_TX_TARGET"}, nil},
 }
 
@@ -163,6 +199,12 @@ func (j *journey) hopOf(d *model.Drop) *step {
 	if kind == model.HopNeighbor && d.Link != "" {
 		// Another link's next hop is not on this path.
 		return find(func(s *step) bool { return s.Kind == kind && s.Link == d.Link })
+	}
+	if d.Queued() {
+		// Without a queue the link is down.
+		if s := find(func(s *step) bool { return s.Kind == model.HopQueue && s.Link == d.Link }); s != nil {
+			return s
+		}
 	}
 	if kind != "" && kind != model.HopLink {
 		if s := find(func(s *step) bool { return s.Kind == kind && ofEnds(s) }); s != nil {

@@ -232,7 +232,12 @@ func (j *journey) toPort(l *model.Link) {
 	case p == nil && l.Role == model.RolePodLink:
 		s.Decision = "goes out; the pod behind it is not known"
 		return
-	case p == nil:
+	}
+	if q := j.queue(l); q != nil {
+		queue := j.add(model.PathHop{Kind: model.HopQueue, Role: l.Role, Link: l.Name, Decision: queueText(q), Rules: []string{q.String()}})
+		queue.direction, queue.before = model.Egress, j.at(l, model.Egress)
+	}
+	if p == nil {
 		if j.src != j.ends.Pod && !j.reply {
 			s.Decision = "goes out as " + j.src.String()
 		}
@@ -250,7 +255,7 @@ func (j *journey) behind(l *model.Link) *model.Pod {
 // toPod is the packet's arrival in a pod.
 func (j *journey) toPod(p *model.Pod, l *model.Link) {
 	s := j.add(model.PathHop{Kind: model.HopPod, Role: model.RolePod, Link: p.Interface, Decision: "delivered to " + j.dst.String()})
-	s.direction, s.netns, s.before = model.Ingress, p.Netns, j.at(l, model.Egress)
+	s.direction, s.netns, s.before = model.Ingress, p.Netns, j.pastQueue(l)
 	j.over = true
 	switch {
 	case !p.Up:

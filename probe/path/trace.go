@@ -329,7 +329,7 @@ func (j *journey) fromNode() {
 func (j *journey) leave(l *model.Link) {
 	j.exit = l
 	s := j.add(model.PathHop{Kind: model.HopBeyond, Decision: "not visible from this node"})
-	s.before = j.at(l, model.Egress)
+	s.before = j.pastQueue(l)
 	if l.Role == model.RoleTunnel {
 		s.Decision = "leaves in a packet of the node's own; " + s.Decision
 	}

@@ -126,6 +126,7 @@ var fields = map[string]treatment{
 	"NodeSeen.Name": as("node"), "NodeSeen.Recording": file, "NodeSeen.Reason": text,
 	"Source.Name": keep, "Source.Detail": text,
 	"Link.Name": link, "Link.Kind": keep,
+	"Queue.Link": link, "Queue.Kind": keep, "Queue.Handle": keep,
 	"Route.Link": link, "Route.Type": keep, "Route.Scope": keep, "Route.Protocol": keep,
 	"RoutingRule.In": link, "RoutingRule.Out": link, "RoutingRule.Action": keep, "RoutingRule.Unknown": text,
 	"Neighbor.Link": link, "Neighbor.State": keep,

@@ -50,6 +50,7 @@ func (c cut) snapshot(now *model.Snapshot) *model.Snapshot {
 	s.Sources = c.base.over(s.Sources)
 	c.state.set(&s, c.base)
 	c.base.compareBacklogs(&s)
+	c.base.compareQueues(&s)
 	if c.base.unread(model.SourceConntrack) {
 		// What was counted since is unknown, so the differences are zero.
 		s.Conntrack = conntrackSince(s.Conntrack, s.Conntrack)

@@ -17,6 +17,8 @@ type mark struct {
 	rules ruleCounts
 	// overflows are those of the pods' listeners, by network namespace.
 	overflows map[uint32]uint64
+	// queues are those of the links, by which they are and their kind.
+	queues map[queueKey]model.Queue
 	// conntrack are the kernel's totals.
 	conntrack model.Conntrack
 	// gaps are the compared sources that were not read whole.
@@ -36,7 +38,7 @@ type counts struct {
 }
 
 // compared are the sources whose counters a window shows as differences.
-var compared = []string{model.SourceEbtables, model.SourceNAT, model.SourceConntrack}
+var compared = []string{model.SourceEbtables, model.SourceNAT, model.SourceConntrack, model.SourceQueues}
 
 // gapsOf returns the compared sources that were not read whole.
 func gapsOf(s *model.Snapshot) []model.Source {
@@ -208,7 +210,7 @@ func (l *list[V]) overlay(newer list[V]) {
 
 func newMark(p model.Point) *mark {
 	s := p.Snapshot
-	m := &mark{at: s.Window.End, counts: newCounts(&s.Traffic), rules: newRuleCounts(s), overflows: overflowsOf(s), conntrack: s.Conntrack, gaps: gapsOf(s)}
+	m := &mark{at: s.Window.End, counts: newCounts(&s.Traffic), rules: newRuleCounts(s), overflows: overflowsOf(s), queues: queuesOf(s), conntrack: s.Conntrack, gaps: gapsOf(s)}
 	if p.Ready.IsZero() {
 		return m
 	}

@@ -314,7 +314,7 @@ func (p *page) chain(ends string, hops []string) {
 
 func shortHop(h *model.PathHop) string {
 	short := map[model.HopKind]string{
-		model.HopPod: "pod", model.HopBridge: "bridge", model.HopConntrack: "nat", model.HopPolicy: "fwd",
+		model.HopPod: "pod", model.HopQueue: "queue", model.HopBridge: "bridge", model.HopConntrack: "nat", model.HopPolicy: "fwd",
 		model.HopRoute: "route", model.HopNeighbor: "neigh", model.HopLocal: "node", model.HopBetween: "between",
 	}
 	if s, ok := short[h.Kind]; ok {

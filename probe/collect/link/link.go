@@ -194,6 +194,9 @@ func readAddresses(ctx context.Context, c dump.Dumper, nsid int, links []model.L
 	for _, a := range addresses {
 		if l := at[a.index]; l != nil {
 			l.Addresses = append(l.Addresses, a.prefix)
+			if a.flags&unix.IFA_F_DADFAILED != 0 {
+				l.Duplicates = append(l.Duplicates, a.prefix.Addr())
+			}
 		}
 	}
 	if err != nil {
@@ -207,6 +210,7 @@ func readAddresses(ctx context.Context, c dump.Dumper, nsid int, links []model.L
 type address struct {
 	index  int
 	prefix netip.Prefix
+	flags  uint32
 }
 
 // decodeAddress decodes an RTM_NEWADDR message.
@@ -217,6 +221,7 @@ func decodeAddress(m []byte) (out address, err error) {
 	}
 	out.index = int(binary.NativeEndian.Uint32(m[4:]))
 	bits := int(m[1])
+	out.flags = uint32(m[2])
 	var local, peer []byte
 	for a.Next() {
 		switch a.Type {
@@ -224,6 +229,8 @@ func decodeAddress(m []byte) (out address, err error) {
 			local = a.Data
 		case unix.IFA_ADDRESS:
 			peer = a.Data
+		case unix.IFA_FLAGS:
+			out.flags = a.Uint32()
 		}
 	}
 	if err := a.Err(); err != nil {

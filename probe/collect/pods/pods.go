@@ -261,8 +261,12 @@ func (ns *Namespace) Pod(near, far *model.Link) model.Pod {
 		Backlog:   ns.Backlog,
 	}
 	for _, a := range far.Addresses {
-		if !a.Addr().IsLinkLocalUnicast() {
-			p.Addresses = append(p.Addresses, a)
+		if a.Addr().IsLinkLocalUnicast() {
+			continue
+		}
+		p.Addresses = append(p.Addresses, a)
+		if slices.Contains(far.Duplicates, a.Addr()) {
+			p.Duplicates = append(p.Duplicates, a.Addr())
 		}
 	}
 	slices.SortStableFunc(p.Addresses, func(a, b netip.Prefix) int { return a.Addr().BitLen() - b.Addr().BitLen() })

@@ -1,0 +1,137 @@
+package diagnose
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// QueueDrop is the code of this finding.
+const QueueDrop model.Code = "QueueDrop"
+
+var queueDrop = kind{
+	page: Page{
+		Code:     QueueDrop,
+		Severity: model.Warning,
+		Title:    "the queue of a link drops packets of pods",
+		Meaning: "Behind its egress hook each link has a queue (qdisc). One that limits the rate, such as tbf, drops what comes faster for longer " +
+			"than it can hold; the CNI plugin bandwidth sets such limits by a pod's annotations. TCP slows down and recovers, datagrams and " +
+			"new connections are lost. A few drops beside traffic that flows are how a limit works, and information only.",
+		Evidence: "the queue's own count of drops in the window (tc -s qdisc), and QDISC_DROP drops of pods' packets on that link. It is a warning " +
+			"where a tenth of what came to the queue, or of what one pod sends or receives there, was dropped.",
+		Fix: "tc qdisc change dev LINK root handle HANDLE: with a larger rate or limit; where an annotation of the pod sets the limit, change that.",
+	},
+	find:  findQueueDrop,
+	after: []model.Code{PodLinkDown},
+	ends:  []model.HopKind{model.HopQueue, model.HopLink},
+}
+
+func findQueueDrop(v *view) []finding {
+	byLink, untold := map[int]*lost{}, untoldDrops(v.whole)
+	for _, d := range queuedDrops(v.Snapshot) {
+		if v.ofPod(d) && !v.explained(d) {
+			entry(byLink, d.IfIndex).add(v, d)
+		}
+	}
+	var out []finding
+	for q := range model.Each(v.Queues) {
+		l := byLink[q.IfIndex]
+		if l == nil {
+			l = &lost{pods: map[netip.Addr]bool{}, peers: map[netip.Addr]bool{}}
+		}
+		rest := untold[q.IfIndex]
+		if rest < minDrops {
+			rest = 0
+		}
+		if v.links[q.IfIndex] != nil && l.packets+rest >= minDrops {
+			out = append(out, v.queueDropped(q, l, rest))
+		}
+	}
+	return out
+}
+
+// behindNode adds the pods whose packets leave by a link with the node's own address, and
+// the peers that did not reply to them.
+func (l *lost) behindNode(v *view, ifindex int) {
+	flows := v.unrepliedFlows()
+	for p := range model.Each(v.whole.Traffic.Peers) {
+		if m := flows[pair{p.Local, p.Remote}]; m != nil && p.IfIndex == ifindex && v.nodeAddrs[p.Local] && len(m.pods) > 0 {
+			maps.Copy(l.pods, m.pods)
+			l.peers[p.Remote] = true
+		}
+	}
+}
+
+// queueDropped is the finding on a queue that dropped packets of pods, and untold others.
+func (v *view) queueDropped(q *model.Queue, l *lost, untold uint64) finding {
+	if untold > 0 {
+		l.behindNode(v, q.IfIndex)
+	}
+	f := l.finding()
+	f.LastHopAlive = v.place(q.Link, model.Egress)
+	f.Title = fmt.Sprintf("the queue of %s (%s) drops packets", q.Link, q.Kind)
+	f.Why = fmt.Sprintf("%s on %s drops what comes to it faster than it sends, for longer than it can hold.", q.Kind, q.Link)
+	if q.Rate > 0 {
+		f.Why = fmt.Sprintf("%s on %s lets %s pass and drops what comes faster for longer than it can hold.", q.Kind, q.Link, q.RateText())
+	}
+	f.Why += " The packets had been counted at the link's egress and were not sent."
+	observe(&f, model.SourceQueues, "%s: dropped %s in the window, sent %d, %d waiting", q, count(q.DropsDelta, "packet"), q.SentDelta, q.Backlog)
+	f.Evidence = append(f.Evidence, l.evidence()...)
+	if untold == 0 && !(overfull(q) && l.lasting()) && !v.starves(q, l) {
+		f.Severity = model.Info
+	}
+	if untold > 0 {
+		f.Unseen = []string{"whose packets the other " + plural(untold, "drop is", "drops are") + ": they are not counted by pod, as with the node's own address"}
+	}
+	if len(l.drops) == 0 {
+		f.Packets, f.Confidence = untold, model.Likely
+		for p := range model.Each(v.Pods) {
+			if p.LinkIndex == q.IfIndex {
+				f.Pods = podAddrs(p)
+			}
+		}
+	}
+	f.Fix = v.queueFix(q)
+	return finding{Finding: f, explains: sameDrops(l.drops)}
+}
+
+// starves reports whether the queue dropped a notable part of what one address sent or
+// got there.
+func (v *view) starves(q *model.Queue, l *lost) bool {
+	return slices.ContainsFunc(v.whole.Traffic.Hops, func(h model.HopCount) bool {
+		if h.IfIndex != q.IfIndex || h.Direction != model.Egress || !h.Addr.IsValid() {
+			return false
+		}
+		of := lost{}
+		for _, d := range l.drops {
+			if h.Side == model.AsSource && d.Src == h.Addr || h.Side == model.AsDestination && d.Dst == h.Addr {
+				of.packets, of.drops = of.packets+d.Packets, append(of.drops, d)
+			}
+		}
+		return of.packets*droppedShare >= h.Packets && of.lasting()
+	})
+}
+
+// queueFix enlarges the queue by what came to it, twice.
+func (v *view) queueFix(q *model.Queue) []string {
+	times := max(2, 2*((q.SentDelta+q.DropsDelta)/max(q.SentDelta, 1)+1))
+	larger := *q
+	larger.Rate, larger.Burst, larger.Limit = times*q.Rate, times*q.Burst, times*q.Limit
+	var fix []string
+	if q.Limit > 0 {
+		fix = append(fix, fmt.Sprintf("tc qdisc change dev %s root handle %s %s %s # %d times as much; somebody may have meant the limit",
+			shellWord(q.Link), q.Handle, q.Kind, larger.Settings(), times))
+	}
+	l := v.links[q.IfIndex]
+	switch {
+	case l == nil:
+	case l.Role == model.RolePodLink:
+		fix = append(fix, "if the pod has the annotation kubernetes.io/ingress-bandwidth, the CNI plugin bandwidth made this queue: change it there, and let the pod be made anew")
+	case l.Kind == "ifb":
+		fix = append(fix, "if the pod has the annotation kubernetes.io/egress-bandwidth, the CNI plugin bandwidth made this queue: change it there, and let the pod be made anew")
+	}
+	return append(fix, "tc -s -d qdisc show dev "+shellWord(q.Link)+" # and the classes below: tc -s class show")
+}

@@ -1,0 +1,47 @@
+package diagnose
+
+import (
+	"testing"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// TestQueueDrop: what a queue drops was counted at the link's egress, and was not sent.
+func TestQueueDrop(t *testing.T) {
+	const pod, far = "172.20.1.5", "192.0.2.7"
+	limited := func(sent, drops uint64) *node {
+		n := kubenet().with(model.SourceQueues)
+		up := n.link(2)
+		n.Queues = []model.Queue{{IfIndex: up.Index, Link: up.Name, Kind: "tbf", Handle: "1:", Rate: 1000, Burst: 1600, Limit: 3000, SentDelta: sent, DropsDelta: drops}}
+		return n
+	}
+	for _, tt := range []struct {
+		name     string
+		n        *node
+		packets  uint64
+		local    string
+		severity model.Severity
+	}{
+		{"all requests of a pod", limited(10, 40), 40, pod, model.Warning},
+		{"a few of many packets", limited(100_000, 12), 12, pod, model.Info},
+		{"all with the node's address", limited(10, 40), 0, "10.50.0.4", model.Warning},
+	} {
+		up := tt.n.link(2)
+		tt.n.passes(pod, up.Index, model.Egress, model.AsSource, tt.packets+10, 1)
+		if tt.severity == model.Info {
+			tt.n.Traffic.Hops[len(tt.n.Traffic.Hops)-1].Packets = 100_000
+		}
+		tt.n.peer(tt.local, far, model.PeerCount{Packets: 12, Requests: 12}, none)
+		if tt.local == "10.50.0.4" {
+			tt.n.masked(pod, far, tcp, 12, false)
+		}
+		if tt.packets > 0 {
+			d := tt.n.dropOn(up.Name, "QDISC_DROP", "__dev_queue_xmit", pod, far, tt.packets)
+			d.First, d.Last = tt.n.Window.Start, tt.n.Window.End
+		}
+		got := Diagnose(&tt.n.Snapshot)
+		if len(got) != 1 || got[0].Code != QueueDrop || got[0].Severity != tt.severity || len(got[0].Pods) != 1 {
+			t.Errorf("%s: %+v", tt.name, got)
+		}
+	}
+}
