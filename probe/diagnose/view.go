@@ -51,6 +51,8 @@ type index struct {
 	gateways []model.Neighbor
 	// gatewayAddrs are the next hops of the default routes.
 	gatewayAddrs map[netip.Addr]bool
+	// nextHops are those of all routes.
+	nextHops map[netip.Addr]bool
 	// tunnel are the MACs that rules give to whatever pods send: the
 	// fabric's, in tunnel mode.
 	tunnel map[model.MAC]bool
@@ -104,6 +106,7 @@ func newView(whole *model.Snapshot) *view {
 		swept:      map[pair]bool{},
 
 		gatewayAddrs: map[netip.Addr]bool{},
+		nextHops:     map[netip.Addr]bool{},
 		onLinkAlone:  map[netip.Addr]bool{},
 	}}
 	for l := range model.Each(s.Links) {
@@ -159,11 +162,10 @@ func indexUplinks(v *view) {
 			}
 		}
 	}
-	for _, r := range v.Routes {
-		if r.Dst.Bits() == 0 {
-			for _, h := range append([]model.Route{r}, r.NextHops...) {
-				v.gatewayAddrs[h.Gateway] = true
-			}
+	for r := range model.Each(v.Routes) {
+		v.nextHop(r.Dst, r.Gateway)
+		for h := range model.Each(r.NextHops) {
+			v.nextHop(r.Dst, h.Gateway)
 		}
 		if v.outer[r.IfIndex] && r.Type == "unicast" && !r.Gateway.IsValid() && r.Dst.Bits() > 0 {
 			if r.Dst.IsSingleIP() {
@@ -185,6 +187,14 @@ func indexUplinks(v *view) {
 		if r.SendsToFabric() {
 			v.tunnel[r.MAC] = true
 		}
+	}
+}
+
+// nextHop notes that a route to a network leads to a next hop.
+func (v *view) nextHop(dst netip.Prefix, a netip.Addr) {
+	v.nextHops[a] = true
+	if dst.Bits() == 0 {
+		v.gatewayAddrs[a] = true
 	}
 }
 
