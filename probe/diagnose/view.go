@@ -39,6 +39,8 @@ type index struct {
 	byName     map[string]*model.Link
 	// macPairs are the frames seen of each address.
 	macPairs map[netip.Addr][]*model.MACPair
+	// hops are the packets counted of each address.
+	hops map[netip.Addr][]*model.HopCount
 	// peers are the pairs of addresses at the uplinks, summed over these.
 	peers []model.Peer
 	// scans are what pods asked of ranges without knowing who is there, swept the
@@ -56,6 +58,7 @@ type index struct {
 	// tunnel are the MACs that rules give to whatever pods send: the
 	// fabric's, in tunnel mode.
 	tunnel map[model.MAC]bool
+	uplinks []*model.Link
 	// outer are the uplinks and the bridges that hold them.
 	outer map[int]bool
 	// onLink are the networks on these links, onLinkAlone the single addresses
@@ -101,6 +104,7 @@ func newView(whole *model.Snapshot) *view {
 		links:      map[int]*model.Link{},
 		byName:     map[string]*model.Link{},
 		macPairs:   map[netip.Addr][]*model.MACPair{},
+		hops:       map[netip.Addr][]*model.HopCount{},
 		tunnel:     map[model.MAC]bool{},
 		outer:      map[int]bool{},
 		swept:      map[pair]bool{},
@@ -138,6 +142,9 @@ func newView(whole *model.Snapshot) *view {
 	for p := range model.Each(s.Traffic.MACs) {
 		v.macPairs[p.Addr] = append(v.macPairs[p.Addr], p)
 	}
+	for h := range model.Each(s.Traffic.Hops) {
+		v.hops[h.Addr] = append(v.hops[h.Addr], h)
+	}
 	for p := range model.Each(whole.Traffic.Peers) {
 		if p.Range.IsValid() && p.In.Packets > 0 {
 			v.folded = append(v.folded, p)
@@ -156,7 +163,7 @@ func newView(whole *model.Snapshot) *view {
 func indexUplinks(v *view) {
 	for l := range model.Each(v.Links) {
 		if l.Role == model.RoleUplink {
-			v.outer[l.Index] = true
+			v.uplinks, v.outer[l.Index] = append(v.uplinks, l), true
 			if l.Master != 0 {
 				v.outer[l.Master] = true
 			}
