@@ -57,7 +57,7 @@ type index struct {
 	nextHops map[netip.Addr]bool
 	// tunnel are the MACs that rules give to whatever pods send: the
 	// fabric's, in tunnel mode.
-	tunnel map[model.MAC]bool
+	tunnel  map[model.MAC]bool
 	uplinks []*model.Link
 	// outer are the uplinks and the bridges that hold them.
 	outer map[int]bool

@@ -1,0 +1,26 @@
+package diagnose
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/lasthop/lasthop/probe/growth"
+)
+
+func TestGrowth(t *testing.T) {
+	for broken, want := range map[bool]func(scale int) int{
+		false: func(int) int { return 0 },
+		true:  func(scale int) int { return 50*scale + 2 },
+	} {
+		t.Run(fmt.Sprintf("broken=%v", broken), func(t *testing.T) {
+			growth.Test(t, func(scale int) func() {
+				n := large(scale, broken)
+				return func() {
+					if found := Diagnose(&n.Snapshot); len(found) != want(scale) {
+						t.Errorf("%d findings at size %d, not %d", len(found), scale, want(scale))
+					}
+				}
+			})
+		})
+	}
+}
