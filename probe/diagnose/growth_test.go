@@ -23,4 +23,25 @@ func TestGrowth(t *testing.T) {
 			})
 		})
 	}
+	t.Run("routes", func(t *testing.T) {
+		growth.Test(t, func(scale int) func() {
+			n := manyRoutes(scale*60, scale*1200)
+			return func() {
+				if found := Diagnose(&n.Snapshot); len(found) > 0 {
+					t.Errorf("%d findings at size %d: %s", len(found), scale, brief(found[0]))
+				}
+			}
+		})
+	})
+	t.Run("ranges", func(t *testing.T) {
+		growth.Test(t, func(scale int) func() {
+			n := large(scale, false)
+			n.inCluster(scale * 250)
+			return func() {
+				if found := len(RemoteRanges(&n.Snapshot)); found < scale*250 {
+					t.Errorf("%d ranges at size %d", found, scale)
+				}
+			}
+		})
+	})
 }
