@@ -65,7 +65,7 @@ func executed(t *testing.T, dir string, scale int) map[string]uint64 {
 	t.Helper()
 	profile := filepath.Join(dir, "profile")
 	pattern := "^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$"
-	cmd := exec.Command(os.Args[0], "-test.run", pattern, "-test.coverprofile", profile)
+	cmd := exec.Command("/proc/self/exe", "-test.run", pattern, "-test.coverprofile", profile)
 	cmd.Env = append(os.Environ(), only+"="+strings.Repeat("x", scale))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("at size %d: %v\n%s", scale, err, out)
