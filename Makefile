@@ -76,6 +76,15 @@ test-lab: SEEDS ?= 3
 test: need-test ## run every test, as root, those in network namespaces included; healthy scenarios at SEEDS (1) seeds
 	@echo "all packages, as root on Linux $$(uname -r); nothing is skipped. The first build takes a while."
 	@$(call run-tests,./...)
+	@PATH='$(CURDIR)/$(COMMANDS)' $(count-growth)
+
+# Coverage counts each statement that is executed. In slices loops hide.
+count-growth = go test -count=1 -run '^TestGrowth$$' -covermode=atomic -coverpkg=./probe/...,./tui/...,slices \
+		$$(grep -rl --include='*_test.go' 'growth\.Test(' probe tui | xargs -rn1 dirname | sort -u | sed 's|^|./|')
+
+.PHONY: growth
+growth: need-test ## see that four times the input takes at most five times the work
+	$(with-commands) $(count-growth)
 
 .PHONY: test-lab
 test-lab: need-test ## run the tests that make nodes in network namespaces, and tell how right the verdicts were, healthy ones at SEEDS (3) seeds

@@ -37,6 +37,7 @@ var directions = []direction{
 	{"probe/diagnose", []string{"probe/model", "probe/path"}, "judgement is pure: the same snapshot must give the same findings on any machine"},
 	{"probe/redact", []string{"probe/model"}, "what is hidden is decided by what was read, before anything is judged of it"},
 	{"probe/join", []string{"probe/model", "probe/diagnose", "probe/path"}, "several nodes are judged as one is: values in, findings out"},
+	{"probe/growth", nil, "tests alone use it: it knows nothing of what it counts the work of"},
 	{"probe/report", []string{"probe/model"}, "display shows what was judged; it judges and reads nothing"},
 	{"probe/pcap", []string{"probe/model", "probe/report"}, "samples are shown as packets: values in, bytes out"},
 	{"probe/timeline", []string{"probe/model"}, "windows are cut from values, live or recorded alike"},
@@ -70,12 +71,12 @@ var bans = []ban{
 	{[]string{"flag"}, []string{"cmd"}, "only the command has flags"},
 	{
 		[]string{"os", "os/exec", "net", "syscall", "golang.org/x/sys/unix"},
-		[]string{"cmd", "kind", "bpf", "probe/collect", "probe/traffic", "probe/active", "probe/session", "probe/netns", "probe/claim", "probe/model"},
+		[]string{"cmd", "kind", "bpf", "probe/collect", "probe/traffic", "probe/active", "probe/session", "probe/netns", "probe/claim", "probe/growth", "probe/model"},
 		"what is pure reads no file, opens no socket and starts no process",
 	},
 	{
 		[]string{"os", "os/exec", "syscall", "golang.org/x/sys/unix"},
-		[]string{"cmd", "kind", "bpf", "probe/collect", "probe/traffic", "probe/active", "probe/session", "probe/netns", "probe/claim"},
+		[]string{"cmd", "kind", "bpf", "probe/collect", "probe/traffic", "probe/active", "probe/session", "probe/netns", "probe/claim", "probe/growth"},
 		"the model is plain values",
 	},
 	{[]string{"unsafe", "C"}, []string{"bpf", "probe/traffic", "probe/collect", "kind/lab"}, "memory is shared with the kernel only at the edge"},
@@ -163,6 +164,31 @@ func TestNodeBinary(t *testing.T) {
 			if within(dep, "k8s.io/api", "k8s.io/client-go", "sigs.k8s.io") {
 				t.Errorf("cmd/lasthop rests on %s, which is for cmd/kubectl-lasthop", dep)
 			}
+		}
+	}
+}
+
+// TestGrowth wants a test of how work grows wherever what is pure has a benchmark: a
+// benchmark alone fails unseen.
+func TestGrowth(t *testing.T) {
+	for _, p := range packages(t) {
+		if within(p.part(), "cmd", "kind", "bpf", "probe/collect", "probe/traffic", "probe/active", "probe/session", "probe/netns", "probe/claim") {
+			continue
+		}
+		files, err := filepath.Glob(filepath.Join(p.Dir, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var text strings.Builder
+		for _, name := range files {
+			b, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text.Write(b)
+		}
+		if strings.Contains(text.String(), "\nfunc Benchmark") && !strings.Contains(text.String(), "growth.Test(") {
+			t.Errorf("%s has a benchmark, and no test of how its work grows", p.part())
 		}
 	}
 }

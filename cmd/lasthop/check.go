@@ -59,21 +59,24 @@ func (a *app) check(ctx context.Context, o *observing, pods []string) error {
 	if err != nil {
 		return errors.Join(err, out.discard())
 	}
-	past := &history{}
-	s, err := a.snapshot(ctx, o, nil, out, past)
-	if err != nil {
+	told, past := false, &history{}
+	err = a.snapshot(ctx, o, nil, out, past, func(s *model.Snapshot) error {
+		r, err := o.judge(s, pods, past)
+		if err != nil {
+			return err
+		}
+		told = true
+		// The report is printed even if the samples cannot be kept.
+		unkept := errors.Join(out.write(s.Traffic.Samples), out.close())
+		if err := errors.Join(a.print(o, r), extra.write(r, o.judgement()), unkept); err != nil {
+			return err
+		}
+		return o.verdict(r)
+	})
+	if !told {
 		return errors.Join(err, out.discard(), extra.discard())
 	}
-	r, err := o.judge(s, pods, past)
-	if err != nil {
-		return errors.Join(err, out.discard(), extra.discard())
-	}
-	// The report is printed even if the samples cannot be kept.
-	unkept := errors.Join(out.write(s.Traffic.Samples), out.close())
-	if err := errors.Join(a.print(o, r), extra.write(r, o.judgement()), unkept); err != nil {
-		return err
-	}
-	return o.verdict(r)
+	return err
 }
 
 // print writes a report or path to the standard output. A closed pipe is no
@@ -86,21 +89,37 @@ func (a *app) print(o *observing, r interface {
 
 // snapshot observes the node, or reads the snapshot from a recording, along with
 // its samples and, unless past is nil, what would have been told during it. countPairs is
-// session.Options.CountPairs; a recording has no counts of pairs.
+// session.Options.CountPairs; a recording has no counts of pairs. tell is called with the
+// snapshot before all links are left: nobody waits for that to read the verdict.
 func (a *app) snapshot(
 	ctx context.Context, o *observing, countPairs func(*model.Snapshot) ([]netip.Addr, error), samples *pcapFile, past *history,
-) (*model.Snapshot, error) {
+	tell func(*model.Snapshot) error,
+) error {
 	if len(o.replay) > 0 {
-		return a.recorded(o, samples, past)
+		s, err := a.recorded(o, samples, past)
+		if err != nil {
+			return err
+		}
+		return tell(s)
 	}
 	ns, name, err := o.openNode(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer ns.Close()
 	options := o.session(ns, name)
 	options.CountPairs = countPairs
-	return a.observe(ctx, options)
+	var told error
+	options.Seen = func(s *model.Snapshot) {
+		p := progress{a}
+		p.clear()
+		told = tell(s)
+		p.show("leaving the links")
+	}
+	if _, err := a.observe(ctx, options); err != nil {
+		return err
+	}
+	return told
 }
 
 func (o *observing) session(ns *netns.NS, name string) session.Options {

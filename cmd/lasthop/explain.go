@@ -61,33 +61,36 @@ func (a *app) explain(ctx context.Context, o *observing, pod, to string) error {
 	if err != nil {
 		return err
 	}
-	r, err := a.explained(ctx, o, pod, target)
-	if err != nil {
+	told := false
+	err = a.explained(ctx, o, pod, target, func(r report.Path, err error) error {
+		if err != nil {
+			return err
+		}
+		told = true
+		if err := errors.Join(a.print(o, r), extra.write(r, o.judgement())); err != nil {
+			return err
+		}
+		return o.pathVerdict(r)
+	})
+	if !told {
 		return errors.Join(err, extra.discard())
 	}
-	if err := errors.Join(a.print(o, r), extra.write(r, o.judgement())); err != nil {
-		return err
-	}
-	return o.pathVerdict(r)
+	return err
 }
 
-// explained is the path, live or from recordings.
-func (a *app) explained(ctx context.Context, o *observing, pod string, target target) (report.Path, error) {
+// explained tells of the path, live or from recordings.
+func (a *app) explained(ctx context.Context, o *observing, pod string, target target, tell func(report.Path, error) error) error {
 	if len(o.replay) > 1 {
-		return a.explainTogether(o, pod, target)
+		return tell(a.explainTogether(o, pod, target))
 	}
-	s, err := a.snapshot(ctx, o, func(s *model.Snapshot) ([]netip.Addr, error) {
+	return a.snapshot(ctx, o, func(s *model.Snapshot) ([]netip.Addr, error) {
 		addrs, err := o.choosePods(s, []string{pod})
 		if err != nil {
 			return nil, err
 		}
 		_, err = o.ends(s, addrs, target)
 		return addrs, err
-	}, nil, nil)
-	if err != nil {
-		return report.Path{}, err
-	}
-	return o.trace(s, pod, target)
+	}, nil, nil, func(s *model.Snapshot) error { return tell(o.trace(s, pod, target)) })
 }
 
 // trace follows the path of a pod's packets in a snapshot.

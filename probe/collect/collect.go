@@ -33,6 +33,7 @@ import (
 	"github.com/lasthop/lasthop/probe/collect/conntrack"
 	"github.com/lasthop/lasthop/probe/collect/dump"
 	"github.com/lasthop/lasthop/probe/collect/files"
+	"github.com/lasthop/lasthop/probe/collect/iptables"
 	"github.com/lasthop/lasthop/probe/collect/kmod"
 	"github.com/lasthop/lasthop/probe/collect/link"
 	"github.com/lasthop/lasthop/probe/collect/names"
@@ -80,6 +81,7 @@ type Collector struct {
 	kernel *kmod.Kernel
 	// nft and ct are nfnetlink sockets, nil until Open has the namespace.
 	nft, ct *dump.Netfilter
+	packets iptables.Reader
 	// noFiles says why the node's files may not be read, nil if they may.
 	noFiles error
 	// before are the statistics of connection tracking at Open.

@@ -18,7 +18,6 @@ import (
 	"github.com/lasthop/lasthop/probe/collect/dump"
 	"github.com/lasthop/lasthop/probe/collect/ebtables"
 	"github.com/lasthop/lasthop/probe/collect/files"
-	"github.com/lasthop/lasthop/probe/collect/iptables"
 	"github.com/lasthop/lasthop/probe/collect/kmod"
 	"github.com/lasthop/lasthop/probe/collect/link"
 	"github.com/lasthop/lasthop/probe/collect/neigh"
@@ -138,7 +137,7 @@ func (r *reading) readFrames(ctx context.Context) {
 }
 
 func (r *reading) readPackets(ctx context.Context) {
-	t, detail, err := iptables.Read(ctx, r.c.ns, r.c.kernel, r.c.nft)
+	t, detail, err := r.c.packets.Read(ctx, r.c.ns, r.c.kernel, r.c.nft)
 	r.s.PacketRules, r.packetChains = t.Rules, t.Chains
 	r.report(model.SourceNAT, detail, len(t.Chains) > 0, err)
 }

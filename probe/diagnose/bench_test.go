@@ -180,16 +180,21 @@ func BenchmarkDiagnose(b *testing.B) {
 	}
 }
 
+// inCluster adds other nodes, each with a range.
+func (n *node) inCluster(nodes int) {
+	for i := range nodes {
+		n.Cluster.Nodes = append(n.Cluster.Nodes, model.ClusterNode{
+			Addresses: []netip.Addr{nth("10.60.8.0", i)}, PodCIDRs: []netip.Prefix{netip.PrefixFrom(nth("10.64.0.0", i<<8), 24)},
+		})
+	}
+}
+
 // BenchmarkRemoteRanges is what a poll of an observation takes on a large node
 // of a cluster of a thousand.
 func BenchmarkRemoteRanges(b *testing.B) {
 	const nodes = 1000
 	n := large(1, false)
-	for i := range nodes {
-		n.Cluster.Nodes = append(n.Cluster.Nodes, model.ClusterNode{
-			Addresses: []netip.Addr{nth("10.60.4.0", i)}, PodCIDRs: []netip.Prefix{netip.PrefixFrom(nth("10.64.0.0", i<<8), 24)},
-		})
-	}
+	n.inCluster(nodes)
 	for b.Loop() {
 		if got := len(RemoteRanges(&n.Snapshot)); got < nodes {
 			b.Fatalf("%d ranges", got)

@@ -33,9 +33,9 @@ func (v *view) podOnly(b *model.Link) bool {
 // the window, on whatever path they came.
 func (v *view) hears(p *model.Pod) bool {
 	const lately = 3 * time.Second
-	return slices.ContainsFunc(v.Traffic.Hops, func(h model.HopCount) bool {
-		return h.IfIndex == p.LinkIndex && h.Direction == model.Egress && h.Side == model.AsDestination && p.Has(h.Addr) && h.Packets > 0 &&
-			(h.Last.IsZero() || v.Window.End.Sub(h.Last) < lately)
+	return slices.ContainsFunc(p.Addresses, func(a netip.Prefix) bool {
+		h := v.hop(a.Addr(), p.LinkIndex, model.Egress, model.AsDestination)
+		return h != nil && h.Packets > 0 && (h.Last.IsZero() || v.Window.End.Sub(h.Last) < lately)
 	})
 }
 

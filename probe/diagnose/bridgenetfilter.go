@@ -168,7 +168,7 @@ func (v *view) filtered(p bypass) uint64 {
 // refusesReplies reports whether a pod sent resets or ICMP errors, as it does for
 // replies to nothing that it asked.
 func (v *view) refusesReplies(client netip.Addr) bool {
-	return slices.ContainsFunc(v.Traffic.Hops, func(h model.HopCount) bool {
-		return h.Addr == client && h.Side == model.AsSource && h.Direction == model.Ingress && h.RST+h.ICMPErrors >= minAsks
+	return slices.ContainsFunc(v.hops[client], func(h *model.HopCount) bool {
+		return h.Side == model.AsSource && h.Direction == model.Ingress && h.RST+h.ICMPErrors >= minAsks
 	})
 }

@@ -162,8 +162,8 @@ func idle(v *view, r *model.FrameRule, addr netip.Addr) bool {
 			return a.Addr == addr && !a.Reply && a.Direction == model.Ingress && bridged(a.IfIndex, a.Link)
 		})
 	}
-	return slices.ContainsFunc(v.Traffic.Hops, func(h model.HopCount) bool {
-		return h.Addr == addr && h.Side == model.AsDestination && h.Direction == model.Ingress && bridged(h.IfIndex, h.Link)
+	return slices.ContainsFunc(v.hops[addr], func(h *model.HopCount) bool {
+		return h.Side == model.AsDestination && h.Direction == model.Ingress && bridged(h.IfIndex, h.Link)
 	})
 }
 

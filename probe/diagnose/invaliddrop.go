@@ -140,8 +140,8 @@ func (v *view) mostOf(d *model.Drop) bool {
 			dropped += x.Packets
 		}
 	}
-	for h := range model.Each(v.Traffic.Hops) {
-		if h.Addr == pod && h.Side == side && h.Direction == model.Ingress {
+	for _, h := range v.hops[pod] {
+		if h.Side == side && h.Direction == model.Ingress {
 			total = max(total, h.Packets)
 		}
 	}

@@ -41,19 +41,16 @@ func (v *view) isUplink(ifindex int) bool {
 
 // anUplink is the first of the uplinks, 0 where none is known.
 func (v *view) anUplink() int {
-	i := slices.IndexFunc(v.Links, func(l model.Link) bool { return l.Role == model.RoleUplink })
-	if i < 0 {
+	if len(v.uplinks) == 0 {
 		return 0
 	}
-	return v.Links[i].Index
+	return v.uplinks[0].Index
 }
 
 // leadsOff reports whether frames leave the node by the link: an uplink, or the
 // bridge or bond that holds one.
 func (v *view) leadsOff(l *model.Link) bool {
-	return l.Role == model.RoleUplink || slices.ContainsFunc(v.Links, func(x model.Link) bool {
-		return x.Role == model.RoleUplink && x.Master == l.Index
-	})
+	return l.Role == model.RoleUplink || slices.ContainsFunc(v.uplinks, func(x *model.Link) bool { return x.Master == l.Index })
 }
 
 // bridgeOf is the bridge that a pod's link is a port of; nil when the pod is
@@ -110,12 +107,7 @@ func (v *view) outLink(dst netip.Addr) string {
 		names := v.withMaster(pods[0].Link)
 		return names[len(names)-1]
 	}
-	for i := range v.Links {
-		if v.Links[i].Role == model.RoleUplink {
-			return v.natLink(v.Links[i].Index)
-		}
-	}
-	return ""
+	return v.natLink(v.anUplink())
 }
 
 // addrOn is the link's own address that goes with a neighbour on it. A next hop
@@ -142,8 +134,8 @@ func (v *view) holds(link string, a netip.Addr) bool {
 
 // hop is the count of an address at a link, nil where there is none.
 func (v *view) hop(a netip.Addr, ifindex int, dir model.Direction, side model.Side) *model.HopCount {
-	for h := range model.Each(v.Traffic.Hops) {
-		if h.Addr == a && h.IfIndex == ifindex && h.Direction == dir && h.Side == side {
+	for _, h := range v.hops[a] {
+		if h.IfIndex == ifindex && h.Direction == dir && h.Side == side {
 			return h
 		}
 	}

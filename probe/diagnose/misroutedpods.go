@@ -150,7 +150,5 @@ func (v *view) unusedMisrouted(a *misroutedPod) bool {
 	if a.pod.Since.IsZero() || a.pod.Since.After(v.Window.Start) || v.router(a.pod) == nil {
 		return false
 	}
-	return !slices.ContainsFunc(v.Traffic.Hops, func(h model.HopCount) bool {
-		return h.Addr == a.addr && h.IfIndex == a.pod.LinkIndex && h.Direction == model.Egress && h.Side == model.AsDestination
-	})
+	return v.hop(a.addr, a.pod.LinkIndex, model.Egress, model.AsDestination) == nil
 }

@@ -125,8 +125,8 @@ func routedElsewhere(v *view, list []misroutedPod) (finding, bool) {
 // missed is what was seen of packets for the pod that went elsewhere.
 func missed(v *view, a *misroutedPod) []model.Evidence {
 	var out []model.Evidence
-	for h := range model.Each(v.Traffic.Hops) {
-		if h.Addr == a.addr && h.Side == model.AsDestination && h.Direction == model.Egress && a.decision.Through(h.IfIndex) && h.Packets >= minPackets {
+	for _, h := range v.hops[a.addr] {
+		if h.Side == model.AsDestination && h.Direction == model.Egress && a.decision.Through(h.IfIndex) && h.Packets >= minPackets {
 			text := fmt.Sprintf("%s egress: %s for %s", v.linkName(h.IfIndex), count(h.Packets, "packet"), a.addr)
 			if in := v.hop(a.addr, h.IfIndex, model.Ingress, model.AsDestination); in != nil {
 				text += fmt.Sprintf("; ingress: %d of them, and with %s", in.Packets, ttls(in.TTLs|h.TTLs))

@@ -72,7 +72,7 @@ func (v *view) silentNextHops() map[question]*silentHop {
 func (v *view) awaitTranslated(found map[question]*silentHop) {
 	for n := range model.Each(v.Neighbors) {
 		k := question{n.IfIndex, n.Addr}
-		if !v.outer[n.IfIndex] || resolved(n) || !v.isNextHop(n.Addr) || found[k] != nil {
+		if !v.outer[n.IfIndex] || resolved(n) || !v.nextHops[n.Addr] || found[k] != nil {
 			continue
 		}
 		m := &silentHop{gateway: true, pods: map[netip.Addr]bool{}, askers: map[netip.Addr]bool{}}

@@ -156,8 +156,8 @@ func (v *view) unheard(p *model.Pod, l *lost) model.Finding {
 	f.Why = fmt.Sprintf("The packets reached %s and no socket took them: nobody listens at %s. The network is not at fault.", podName(p), at)
 	f.Evidence = dropEvidence(l.drops)
 	var resets, errors uint64
-	for h := range model.Each(v.Traffic.Hops) {
-		if h.Addr == f.Pods[0] && h.IfIndex == p.LinkIndex && h.Direction == model.Ingress && h.Side == model.AsSource {
+	for _, h := range v.hops[f.Pods[0]] {
+		if h.IfIndex == p.LinkIndex && h.Direction == model.Ingress && h.Side == model.AsSource {
 			resets, errors = resets+h.RST, errors+h.ICMPErrors
 		}
 	}

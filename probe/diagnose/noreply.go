@@ -171,7 +171,7 @@ func (v *view) silentResolver(p *model.Peer) bool {
 // was asked for nothing but echo replies: the gateways of clouds forward, and
 // give none.
 func (v *view) onlyPinged(p *model.Peer) bool {
-	if !v.Has(model.SourceConntrack) || !v.isNextHop(p.Remote) {
+	if !v.Has(model.SourceConntrack) || !v.nextHops[p.Remote] {
 		return false
 	}
 	pinged := false
@@ -185,13 +185,6 @@ func (v *view) onlyPinged(p *model.Peer) bool {
 		pinged = true
 	}
 	return pinged && len(answering(v, func(a netip.Addr) bool { return a == p.Remote })) > 0
-}
-
-// isNextHop reports whether a route of the node leads to the address as a next hop.
-func (v *view) isNextHop(a netip.Addr) bool {
-	return slices.ContainsFunc(v.Routes, func(r model.Route) bool {
-		return r.Gateway == a || slices.ContainsFunc(r.NextHops, func(h model.Route) bool { return h.Gateway == a })
-	})
 }
 
 // lasted reports whether requests left over some time, as far as that is known:

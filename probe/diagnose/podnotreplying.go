@@ -76,8 +76,8 @@ func findPodNotReplying(v *view) []finding {
 
 // synAcks are those that an address sent, by whichever link they came.
 func (v *view) synAcks(a netip.Addr) (most uint64) {
-	for h := range model.Each(v.Traffic.Hops) {
-		if h.Addr == a && h.Direction == model.Ingress && h.Side == model.AsSource {
+	for _, h := range v.hops[a] {
+		if h.Direction == model.Ingress && h.Side == model.AsSource {
 			most = max(most, h.SYNACK)
 		}
 	}

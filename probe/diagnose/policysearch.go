@@ -171,10 +171,8 @@ func (v *view) linksOf(a netip.Addr) []string {
 		}
 		return out
 	}
-	for i := range v.Links {
-		if v.Links[i].Role == model.RoleUplink {
-			out = append(out, v.withMaster(v.Links[i].Name)...)
-		}
+	for _, l := range v.uplinks {
+		out = append(out, v.withMaster(l.Name)...)
 	}
 	return out
 }

@@ -819,13 +819,12 @@ func TestNoPodHas(t *testing.T) {
 	}
 }
 
-// BenchmarkRouting judges the routes of a large node: a route and two rules for
-// each of 250 pods, and 5,000 other routes.
-func BenchmarkRouting(b *testing.B) {
+// manyRoutes is a node with a route and two rules for each of some pods, and others.
+func manyRoutes(pods, others int) *node {
 	n := newNode("ens5", "10.50.0.4", "10.50.0.0/16", "10.50.0.1")
 	n.Rules = []model.RoutingRule{{Family: 4, Table: 255, Action: "lookup"}}
-	for i := range 250 {
-		a := netip.AddrFrom4([4]byte{10, 50, 8, byte(1 + i)})
+	for i := range pods {
+		a := netip.AddrFrom4([4]byte{10, 50, 8 + byte(i>>8), byte(1 + i)})
 		n.pod(a.String(), "0a:58:00:00:00:20", 0)
 		p := &n.Pods[i]
 		p.Gateways = []model.Neighbor{{Addr: addr("169.254.1.1")}}
@@ -835,10 +834,16 @@ func BenchmarkRouting(b *testing.B) {
 			model.RoutingRule{Family: 4, Priority: 110, From: host(a), Table: 254, Action: "lookup"})
 	}
 	n.Rules = append(n.Rules, model.RoutingRule{Family: 4, Priority: 32766, Table: 254, Action: "lookup"})
-	for i := range 5000 {
+	for i := range others {
 		n.route(model.Route{Dst: netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(i >> 6), byte(i << 2)}), 30), IfIndex: 2})
 	}
 	n.live()
+	return n
+}
+
+// BenchmarkRouting judges the routes of a large node.
+func BenchmarkRouting(b *testing.B) {
+	n := manyRoutes(250, 5000)
 	for b.Loop() {
 		if got := Diagnose(&n.Snapshot); len(got) > 0 {
 			b.Fatalf("found %s", brief(got[0]))

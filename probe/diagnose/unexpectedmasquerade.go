@@ -220,8 +220,8 @@ func turnedBack(v *view, tables *path.Tables) []finding {
 // node itself routed to it by a bridge are among them.
 func (v *view) leavesAgain(pod netip.Addr) bool {
 	var out, routed uint64
-	for h := range model.Each(v.Traffic.Hops) {
-		if h.Addr != pod || h.Side != model.AsDestination || h.Direction != model.Egress {
+	for _, h := range v.hops[pod] {
+		if h.Side != model.AsDestination || h.Direction != model.Egress {
 			continue
 		}
 		if l := v.links[h.IfIndex]; v.isUplink(h.IfIndex) {
@@ -248,8 +248,8 @@ func repliesLeaveAgain(v *view, g *masked) model.Finding {
 	observe(&f, model.SourceConntrack, "%s replied to, and none acknowledged by its pod", count(uint64(len(g.flows)), "connection"))
 	for _, a := range f.Pods {
 		var left uint64
-		for h := range model.Each(v.Traffic.Hops) {
-			if h.Addr == a && h.Side == model.AsDestination && h.Direction == model.Egress && v.isUplink(h.IfIndex) {
+		for _, h := range v.hops[a] {
+			if h.Side == model.AsDestination && h.Direction == model.Egress && v.isUplink(h.IfIndex) {
 				left += h.Packets
 			}
 		}

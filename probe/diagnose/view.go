@@ -39,6 +39,8 @@ type index struct {
 	byName     map[string]*model.Link
 	// macPairs are the frames seen of each address.
 	macPairs map[netip.Addr][]*model.MACPair
+	// hops are the packets counted of each address.
+	hops map[netip.Addr][]*model.HopCount
 	// peers are the pairs of addresses at the uplinks, summed over these.
 	peers []model.Peer
 	// scans are what pods asked of ranges without knowing who is there, swept the
@@ -51,9 +53,12 @@ type index struct {
 	gateways []model.Neighbor
 	// gatewayAddrs are the next hops of the default routes.
 	gatewayAddrs map[netip.Addr]bool
+	// nextHops are those of all routes.
+	nextHops map[netip.Addr]bool
 	// tunnel are the MACs that rules give to whatever pods send: the
 	// fabric's, in tunnel mode.
-	tunnel map[model.MAC]bool
+	tunnel  map[model.MAC]bool
+	uplinks []*model.Link
 	// outer are the uplinks and the bridges that hold them.
 	outer map[int]bool
 	// onLink are the networks on these links, onLinkAlone the single addresses
@@ -102,11 +107,13 @@ func newView(whole *model.Snapshot) *view {
 		links:      map[int]*model.Link{},
 		byName:     map[string]*model.Link{},
 		macPairs:   map[netip.Addr][]*model.MACPair{},
+		hops:       map[netip.Addr][]*model.HopCount{},
 		tunnel:     map[model.MAC]bool{},
 		outer:      map[int]bool{},
 		swept:      map[pair]bool{},
 
 		gatewayAddrs: map[netip.Addr]bool{},
+		nextHops:     map[netip.Addr]bool{},
 		onLinkAlone:  map[netip.Addr]bool{},
 	}}
 	for l := range model.Each(s.Links) {
@@ -138,6 +145,9 @@ func newView(whole *model.Snapshot) *view {
 	for p := range model.Each(s.Traffic.MACs) {
 		v.macPairs[p.Addr] = append(v.macPairs[p.Addr], p)
 	}
+	for h := range model.Each(s.Traffic.Hops) {
+		v.hops[h.Addr] = append(v.hops[h.Addr], h)
+	}
 	for p := range model.Each(whole.Traffic.Peers) {
 		if p.Range.IsValid() && p.In.Packets > 0 {
 			v.folded = append(v.folded, p)
@@ -156,17 +166,16 @@ func newView(whole *model.Snapshot) *view {
 func indexUplinks(v *view) {
 	for l := range model.Each(v.Links) {
 		if l.Role == model.RoleUplink {
-			v.outer[l.Index] = true
+			v.uplinks, v.outer[l.Index] = append(v.uplinks, l), true
 			if l.Master != 0 {
 				v.outer[l.Master] = true
 			}
 		}
 	}
-	for _, r := range v.Routes {
-		if r.Dst.Bits() == 0 {
-			for _, h := range append([]model.Route{r}, r.NextHops...) {
-				v.gatewayAddrs[h.Gateway] = true
-			}
+	for r := range model.Each(v.Routes) {
+		v.nextHop(r.Dst, r.Gateway)
+		for h := range model.Each(r.NextHops) {
+			v.nextHop(r.Dst, h.Gateway)
 		}
 		if v.outer[r.IfIndex] && r.Type == "unicast" && !r.Gateway.IsValid() && r.Dst.Bits() > 0 {
 			if r.Dst.IsSingleIP() {
@@ -188,6 +197,14 @@ func indexUplinks(v *view) {
 		if r.SendsToFabric() {
 			v.tunnel[r.MAC] = true
 		}
+	}
+}
+
+// nextHop notes that a route to a network leads to a next hop.
+func (v *view) nextHop(dst netip.Prefix, a netip.Addr) {
+	v.nextHops[a] = true
+	if dst.Bits() == 0 {
+		v.gatewayAddrs[a] = true
 	}
 }
 

@@ -43,6 +43,7 @@ func (j *joint) explain() {
 		}
 		return adopted[f]
 	}
+	j.gets = getters(j.nodes)
 	var open []*way
 	passed := j.passes()
 	for _, w := range j.lostWays() {
@@ -110,22 +111,17 @@ func (j *joint) explain() {
 // adoptRows makes causes of the nodes' own findings that they get what is for others' pods,
 // where another recorded node asks these, and the node that has them was not recorded.
 func (j *joint) adoptRows(adopt func(*node, *model.Finding) *cause) {
-	for _, n := range j.nodes {
-		for f := range model.Each(n.findings) {
-			if n.out || f.Code != diagnose.WrongUDR {
-				continue
-			}
-			asked := map[*node]uint64{}
-			for _, o := range j.nodes {
-				for p := range model.Each(o.silentPairs()) {
-					if _, recorded := j.at[p.Remote]; o != n && !o.out && !recorded && p.Routed && inAny(f.Peers, p.Remote) {
-						asked[o] += p.Out.Packets
-					}
+	for _, g := range j.gets {
+		asked := map[*node]uint64{}
+		for _, o := range j.nodes {
+			for p := range model.Each(o.silentPairs()) {
+				if _, recorded := j.at[p.Remote]; o != g.node && !o.out && !recorded && p.Routed && inAny(g.found.Peers, p.Remote) {
+					asked[o] += p.Out.Packets
 				}
 			}
-			if len(asked) > 0 {
-				adopt(n, f).asked = asked
-			}
+		}
+		if len(asked) > 0 {
+			adopt(g.node, g.found).asked = asked
 		}
 	}
 }
@@ -173,17 +169,31 @@ func (j *joint) misled(w *way, passed *passes) (*node, *model.Finding) {
 			}
 		}
 	}
-	for _, n := range j.nodes {
-		if n.out || n == w.from || n == w.to {
-			continue
-		}
-		for f := range model.Each(n.findings) {
-			if f.Code == diagnose.WrongUDR && inAny(f.Peers, w.dst) {
-				return n, f
-			}
+	for _, g := range j.gets {
+		if g.node != w.from && g.node != w.to && inAny(g.found.Peers, w.dst) {
+			return g.node, g.found
 		}
 	}
 	return nil, nil
+}
+
+// getting is a node's own finding that it gets what is for others' pods.
+type getting struct {
+	node  *node
+	found *model.Finding
+}
+
+// getters are all of these.
+func getters(nodes []*node) []getting {
+	var out []getting
+	for _, n := range nodes {
+		for f := range model.Each(n.findings) {
+			if !n.out && f.Code == diagnose.WrongUDR {
+				out = append(out, getting{n, f})
+			}
+		}
+	}
+	return out
 }
 
 // silences are the findings that say no more than that nothing comes back.

@@ -13,15 +13,30 @@ import (
 // A node whose window then overlaps with no other's is not compared: what it does not
 // see may have been before, or come later.
 func setClocks(nodes []*node) {
-	known := map[*node]bool{}
+	known, seen := map[*node]bool{}, map[uint64][]*node{}
+	for _, n := range nodes {
+		if n.out {
+			continue
+		}
+		for _, b := range n.Began {
+			seen[b.Key] = append(seen[b.Key], n)
+		}
+	}
 	for _, first := range nodes {
 		if first.out || known[first] {
 			continue
 		}
 		known[first] = true
 		for todo := []*node{first}; len(todo) > 0; todo = todo[1:] {
+			// Few nodes have connections with this one.
+			told := map[*node]bool{}
+			for _, b := range todo[0].Began {
+				for _, o := range seen[b.Key] {
+					told[o] = true
+				}
+			}
 			for _, o := range nodes {
-				if o.out || known[o] {
+				if !told[o] || known[o] {
 					continue
 				}
 				by, unsure, ok := clocks(o.Began, todo[0].Began)

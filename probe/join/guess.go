@@ -238,13 +238,20 @@ func (j *joint) onlyLost(w *way) bool {
 }
 
 // filters are the causes of what nothing larger explains: one for the addresses of a node
-// to which nothing comes from several others, one for those from which nothing comes to
-// several others, and one for each two nodes.
+// that several others do not reach, even if some do or replies arrive, as through a filter
+// that remembers who is replied to; one for those that do not reach several others, and one
+// for each two nodes.
 func (j *joint) filters(open []*way, passed *passes) []*cause {
 	by := map[fault][]*way{}
 	var order []fault
-	into := j.severed(open, func(w *way) (netip.Addr, *node) { return w.dst, w.from })
-	outOf := j.severed(open, func(w *way) (netip.Addr, *node) { return w.src, w.to })
+	into := others(open, func(w *way) (netip.Addr, *node) { return w.dst, w.from })
+	outOf := others(open, func(w *way) (netip.Addr, *node) { return w.src, w.to })
+	arrive, leave := map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	for _, w := range j.ways {
+		if w.state == arrived {
+			arrive[w.dst], leave[w.src] = true, true
+		}
+	}
 	for _, w := range open {
 		f := fault{shape: filtered, node: w.from, to: w.to}
 		switch {
@@ -264,29 +271,23 @@ func (j *joint) filters(open []*way, passed *passes) []*cause {
 		c := newCause(f, by[f], passed)
 		c.severed = map[netip.Addr]bool{}
 		for _, w := range c.lost {
-			c.severed[w.dst], c.severed[w.src] = into[w.dst] > 0, outOf[w.src] > 0
+			c.severed[w.dst], c.severed[w.src] = !arrive[w.dst], !leave[w.src]
 		}
 		out = append(out, c)
 	}
 	return out
 }
 
-// severed are the addresses at one end of lost ways where no way with that end arrives, with
-// the number of nodes at the other ends.
-func (j *joint) severed(lost []*way, end func(*way) (netip.Addr, *node)) map[netip.Addr]int {
-	others, out := map[netip.Addr]map[*node]bool{}, map[netip.Addr]int{}
+// others are how many nodes are at the other ends of lost ways, by the address at one end.
+func others(lost []*way, end func(*way) (netip.Addr, *node)) map[netip.Addr]int {
+	nodes, out := map[netip.Addr]map[*node]bool{}, map[netip.Addr]int{}
 	for _, w := range lost {
 		a, other := end(w)
-		if others[a] == nil {
-			others[a] = map[*node]bool{}
+		if nodes[a] == nil {
+			nodes[a] = map[*node]bool{}
 		}
-		others[a][other] = true
-		out[a] = len(others[a])
-	}
-	for _, w := range j.ways {
-		if a, _ := end(w); w.state == arrived {
-			delete(out, a)
-		}
+		nodes[a][other] = true
+		out[a] = len(nodes[a])
 	}
 	return out
 }

@@ -220,6 +220,8 @@ type joint struct {
 	// of which an end waits for replies.
 	ways  []*way
 	talks []*talk
+	// gets are what nodes found themselves to get that is for others' pods.
+	gets []getting
 	// causes explain the talks, and settled are the pairs that they explain.
 	causes  []*cause
 	settled map[*node]map[ends]bool

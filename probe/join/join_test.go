@@ -50,10 +50,10 @@ func newCluster(nodes int) *cluster {
 	return c
 }
 
-func nodeAddr(n int) string { return fmt.Sprintf("10.1.0.%d", n) }
+func nodeAddr(n int) string { return fmt.Sprintf("10.1.%d.%d", n>>8, n&255) }
 
 func newMachine(n int) *machine {
-	own := prefix(fmt.Sprintf("10.2.%d.0/24", n))
+	own := prefix(fmt.Sprintf("10.%d.%d.0/24", 2+n>>8, n&255))
 	m := &machine{Snapshot: &model.Snapshot{}, n: n, name: fmt.Sprintf("n%d", n)}
 	m.Node = model.Node{Name: m.name, Plugin: "kubenet", Engine: "tc", Uplinks: []string{"eth0"}}
 	m.Window = model.Window{Start: start, End: start.Add(10 * time.Second)}
@@ -64,7 +64,7 @@ func newMachine(n int) *machine {
 		m.Sources = append(m.Sources, model.Source{Name: s, Status: model.OK})
 	}
 	m.Links = []model.Link{
-		{Index: 2, Name: "eth0", MAC: model.MAC{0, 0x0d, 0x3a, 0, 0, byte(n)}, Up: true, Carrier: true, Role: model.RoleUplink, MTU: 1500,
+		{Index: 2, Name: "eth0", MAC: model.MAC{0, 0x0d, 0x3a, 0, byte(n >> 8), byte(n)}, Up: true, Carrier: true, Role: model.RoleUplink, MTU: 1500,
 			Addresses: []netip.Prefix{netip.PrefixFrom(addr(nodeAddr(n)), 16)}},
 		{Index: 3, Name: "cbr0", Kind: "bridge", MAC: model.MAC{2, 0, 0, 0, 0, byte(n)}, Up: true, Carrier: true, Role: model.RoleBridge, MTU: 1500,
 			Addresses: []netip.Prefix{netip.PrefixFrom(own.Addr().Next(), 24)}},
@@ -75,8 +75,11 @@ func newMachine(n int) *machine {
 		{Table: 254, Dst: own, IfIndex: 3, Link: "cbr0", Type: "unicast"},
 	}
 	m.Neighbors = []model.Neighbor{{Addr: addr("10.1.255.1"), MAC: model.MAC{0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc}, IfIndex: 2, State: "REACHABLE"}}
-	m.pod(fmt.Sprintf("10.2.%d.10", n))
-	m.pod(fmt.Sprintf("10.2.%d.11", n))
+	for _, last := range []byte{10, 11} {
+		pod := own.Addr().As4()
+		pod[3] = last
+		m.pod(netip.AddrFrom4(pod).String())
+	}
 	return m
 }
 

@@ -98,7 +98,7 @@ func (b *balance) openHop(k hopKey) *hop {
 	h := b.hops[k]
 	if h == nil {
 		h = &hop{hopKey: k}
-		b.hops[k], b.byLink[k.link] = h, append(b.byLink[k.link], h)
+		b.hops[k], b.byLink[k.link], b.byAddr[k.addr] = h, append(b.byLink[k.link], h), append(b.byAddr[k.addr], h)
 	}
 	return h
 }

@@ -39,8 +39,9 @@ type balance struct {
 	*model.Snapshot
 	classes *model.DropClassifier
 	hops    map[hopKey]*hop
-	// byLink are the hops of a link.
+	// byLink are the hops of a link, byAddr those of an address.
 	byLink map[int][]*hop
+	byAddr map[netip.Addr][]*hop
 	// arrived are packets from a remote address, or a range of them, to an address
 	// of the node.
 	arrived map[netip.Prefix]tally
@@ -137,7 +138,7 @@ type part struct {
 
 func newBalance(s *model.Snapshot, causes []model.DropCause) *balance {
 	b := &balance{
-		Snapshot: s, classes: model.NewDropClassifier(s), hops: map[hopKey]*hop{}, byLink: map[int][]*hop{},
+		Snapshot: s, classes: model.NewDropClassifier(s), hops: map[hopKey]*hop{}, byLink: map[int][]*hop{}, byAddr: map[netip.Addr][]*hop{},
 		arrived: map[netip.Prefix]tally{}, drops: map[netip.Addr][]dropTally{}, links: map[int]*model.Link{},
 		node: map[netip.Addr]bool{}, podLinks: map[int]*model.Pod{}, netns: map[netip.Addr]map[uint32]bool{},
 		podMACs: map[model.MAC]bool{},
@@ -241,7 +242,7 @@ func (b *balance) sent(r *row) {
 		outside = outside.plus(b.left(r, u, model.AsSource))
 		again = again.plus(b.sum(r, u, model.Ingress, model.AsSource))
 	}
-	for l := range b.podLinks {
+	for l := range b.podLinksOf(r) {
 		pods = pods.plus(b.toPod(r, l))
 	}
 	for n := range b.node {
@@ -257,6 +258,19 @@ func (b *balance) sent(r *row) {
 	r.out = []part{{model.PlaceOutside, outside}, {model.PlacePods, pods}, {model.PlaceNode, own}, {model.PlaceGroups, groups}}
 	r.addParts()
 	b.subtractDrops(r, func(d *model.Drop) netip.Addr { return d.Src })
+}
+
+// podLinksOf are the links of pods at which a row's addresses were counted.
+func (b *balance) podLinksOf(r *row) map[int]bool {
+	out := map[int]bool{}
+	for _, a := range r.addrs {
+		for _, h := range b.byAddr[a] {
+			if b.podLinks[h.link] != nil {
+				out[h.link] = true
+			}
+		}
+	}
+	return out
 }
 
 // toPod is what the row's pod sent that left by a pod's link, for that pod. A
@@ -305,7 +319,7 @@ func (b *balance) received(r *row) {
 	}
 	// A flooded frame passes the pod's own link as well.
 	again = again.minus(b.frames(r, link, model.Egress, model.AsDestination, b.forOthers(link)))
-	for l := range b.podLinks {
+	for l := range b.podLinksOf(r) {
 		pods = pods.plus(b.sum(r, l, model.Ingress, model.AsDestination))
 	}
 	r.in = []part{{model.PlaceOutside, outside}, {model.PlacePods, pods}, {model.PlaceNode, own}}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lasthop/lasthop/probe/growth"
 	"github.com/lasthop/lasthop/probe/ledger"
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -579,10 +580,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// BenchmarkBalance makes the ledger of 250 pods that talk with thirty others
-// each, which is as many hops as are counted.
-func BenchmarkBalance(b *testing.B) {
-	const pods, others = 250, 30
+// large is a node of which each pod talks with others.
+func large(pods, others int) *world {
 	w := newWorld(pods)
 	for i := 1; i <= pods; i++ {
 		for k := range others {
@@ -594,7 +593,25 @@ func BenchmarkBalance(b *testing.B) {
 		w.flow(pod(i), far, far, node)
 	}
 	w.read(&w.Traffic)
+	return w
+}
+
+// BenchmarkBalance makes the ledger of 250 pods that talk with thirty others
+// each, which is as many hops as are counted.
+func BenchmarkBalance(b *testing.B) {
+	w := large(250, 30)
 	for b.Loop() {
 		ledger.Balance(w.Snapshot, nil)
 	}
+}
+
+func TestGrowth(t *testing.T) {
+	growth.Test(t, func(scale int) func() {
+		w := large(60*scale, 10)
+		return func() {
+			if rows := ledger.Balance(w.Snapshot, nil); len(rows) != 2*60*scale {
+				t.Errorf("%d rows at size %d", len(rows), scale)
+			}
+		}
+	})
 }

@@ -69,7 +69,7 @@ const (
 type Routing struct {
 	tables map[tableKey]*fib
 	// rules4 and rules6 are in the order in which the kernel asks them.
-	rules4, rules6 []model.RoutingRule
+	rules4, rules6 ruleList
 	// merged: as long as no rule was added, the kernel keeps IPv4's tables
 	// local and main as one, so that the longest prefix of both decides.
 	merged bool
@@ -80,6 +80,41 @@ type Routing struct {
 type tableKey struct {
 	number int
 	isIPv6 bool
+}
+
+// ruleList are rules in their order. Where each pod has some, few of many are about one
+// packet.
+type ruleList struct {
+	all []model.RoutingRule
+	// about are the places of those for one address, by this, others those of the others.
+	about  map[netip.Addr][]int
+	others []int
+}
+
+func newRuleList(all []model.RoutingRule) ruleList {
+	l := ruleList{all: all, about: map[netip.Addr][]int{}}
+	for i := range all {
+		switch r := &all[i]; {
+		case !r.Not && r.From.IsSingleIP():
+			l.about[r.From.Addr()] = append(l.about[r.From.Addr()], i)
+		case !r.Not && r.To.IsSingleIP():
+			l.about[r.To.Addr()] = append(l.about[r.To.Addr()], i)
+		default:
+			l.others = append(l.others, i)
+		}
+	}
+	return l
+}
+
+// of are the places of those that may match a packet.
+func (l *ruleList) of(q Query) []int {
+	src, dst := l.about[q.Src], l.about[q.Dst]
+	if len(src)+len(dst) == 0 {
+		return l.others
+	}
+	out := slices.Concat(l.others, src, dst)
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // fib holds the routes of a table by prefix, the preferred one of a prefix first.
@@ -95,8 +130,8 @@ func NewRouting(s *model.Snapshot) *Routing {
 	for _, l := range s.Links {
 		r.down[l.Index], r.names[l.Index] = !l.Up, l.Name
 	}
-	r.rules4, r.rules6 = rulesOf(s.Rules, 4), rulesOf(s.Rules, 6)
-	r.merged = slices.EqualFunc(r.rules4, builtin(4), func(a, b model.RoutingRule) bool {
+	r.rules4, r.rules6 = newRuleList(rulesOf(s.Rules, 4)), newRuleList(rulesOf(s.Rules, 6))
+	r.merged = slices.EqualFunc(r.rules4.all, builtin(4), func(a, b model.RoutingRule) bool {
 		return a.Priority == b.Priority && a.Table == b.Table && a.Action == b.Action && !a.From.IsValid() && !a.To.IsValid()
 	})
 	for route := range model.Each(s.Routes) {
@@ -171,14 +206,15 @@ func builtin(family int) []model.RoutingRule {
 // metric. It ignores the type of service, and what precedes the lookup
 // (forwarding, the reverse path filter, martian addresses).
 func (r *Routing) Lookup(q Query) Decision {
-	rules := r.rules4
+	rules := &r.rules4
 	if q.Dst.Is6() {
-		rules = r.rules6
+		rules = &r.rules6
 	}
 	var d Decision
-	for i := 0; i < len(rules); i++ {
-		rule := &rules[i]
-		if !matchesRule(rule, q) {
+	from := 0
+	for _, i := range rules.of(q) {
+		rule := &rules.all[i]
+		if i < from || !matchesRule(rule, q) {
 			continue
 		}
 		if len(rule.Unknown) > 0 {
@@ -199,11 +235,11 @@ func (r *Routing) Lookup(q Query) Decision {
 			return d
 		case "goto":
 			// Only forward, which the kernel sees to: the search ends.
-			next := slices.IndexFunc(rules, func(o model.RoutingRule) bool { return o.Priority >= rule.Goto })
+			next := slices.IndexFunc(rules.all, func(o model.RoutingRule) bool { return o.Priority >= rule.Goto })
 			if next < 0 {
 				return d
 			}
-			i = max(next, i+1) - 1
+			from = next
 		}
 	}
 	return d

@@ -69,6 +69,9 @@ type Options struct {
 	// Whole, if set, is called by a Stream each time that it has read and judged the
 	// state.
 	Whole func()
+	// Seen, if set, is called with the snapshot of Observe while everything is detached,
+	// which takes seconds for hundreds of links. Observe waits for both.
+	Seen func(*model.Snapshot)
 	// Progress, if set, is called when every link is attached and then about
 	// once a second.
 	Progress func(window model.Window, now time.Time)
@@ -155,10 +158,16 @@ func (w *watch) run(ctx context.Context) (s *model.Snapshot, err error) {
 	if err := w.loop(ctx, changes); err != nil {
 		return nil, cmp.Or(ctx.Err(), err)
 	}
-	if s, err = w.finish(ctx); err != nil || !w.options.Active {
-		return s, err
+	if s, err = w.finish(ctx); err == nil && w.options.Active {
+		err = w.probe(ctx, s)
 	}
-	return s, w.probe(ctx, s)
+	if err == nil && w.options.Seen != nil {
+		detached := make(chan error, 1)
+		go func() { detached <- w.detach() }()
+		w.options.Seen(s)
+		err = <-detached
+	}
+	return s, err
 }
 
 // begin reads the counters twice in a row, once everything is attached. See

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"runtime"
 	"testing"
 	"time"
 
@@ -246,6 +247,24 @@ func (n *node) attachAndLeave(t *testing.T) {
 		Progress: func(model.Window, time.Time) { cancel() }})
 	if !errors.Is(err, context.Canceled) {
 		t.Fatalf("observe: %v, want it to end with its context", err)
+	}
+}
+
+// TestSeenWhileLeaving has the verdict read slowly: meanwhile everything is detached.
+func TestSeenWhileLeaving(t *testing.T) {
+	n := newNode(t)
+	seen := 0
+	s, err := session.Observe(t.Context(), session.Options{NS: n.ns, HostRoot: "/nonexistent", For: time.Second, Seen: func(s *model.Snapshot) {
+		seen++
+		if s.Status(model.SourceTC) != model.OK {
+			t.Errorf("the snapshot is not whole: %+v", s.Sources)
+		}
+		for n.attached(t) > 0 {
+			runtime.Gosched()
+		}
+	}})
+	if err != nil || s == nil || seen != 1 {
+		t.Errorf("seen %d times, %v", seen, err)
 	}
 }
 

@@ -110,7 +110,7 @@ func read(t *testing.T, ns *nstest.NS) Tables {
 	kernel := kmod.New("/")
 	c := dump.NewNetfilter(ns.NS, kernel, kmod.NFTables)
 	defer c.Close()
-	got, _, err := Read(context.Background(), ns.NS, kernel, c)
+	got, _, err := new(Reader).Read(context.Background(), ns.NS, kernel, c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -471,5 +471,43 @@ func TestItems(t *testing.T) {
 				t.Errorf("\n got %+v\nwant %+v", got, tt.want)
 			}
 		})
+	}
+}
+
+// TestReadAgain reads the same rules again with what they counted meanwhile, and then
+// changed ones, as who reads them for the first time.
+func TestReadAgain(t *testing.T) {
+	ns := nstest.New(t)
+	ns.Run("ip link set lo up")
+	ns.Run("iptables-nft -A OUTPUT -d 127.0.0.1 -p icmp -j ACCEPT")
+	ns.Feed("add table inet own; add chain inet own out { type filter hook output priority 0; }; add rule inet own out ip daddr 127.0.0.1 counter; add rule inet own out accept", "nft", "-f", "-")
+	kernel := kmod.New("/")
+	c := dump.NewNetfilter(ns.NS, kernel, kmod.NFTables)
+	defer c.Close()
+	var r Reader
+	again := func() Tables {
+		got, _, err := r.Read(context.Background(), ns.NS, kernel, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := read(t, ns); !reflect.DeepEqual(got, want) {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+		return got
+	}
+	first := again()
+	ns.Run("ping -c 3 -i 0.01 127.0.0.1")
+	generation := r.last[nftables.TableFamilyINet].generation
+	second := again()
+	if r.last[nftables.TableFamilyINet].generation != generation || generation == 0 {
+		t.Errorf("generation %d, then %+v", generation, r.last)
+	}
+	if len(first.Rules) != 3 || first.Rules[0].Counter.Packets != 0 || first.Rules[1].Counter.Packets != 0 ||
+		second.Rules[0].Counter.Packets < 3 || second.Rules[1].Counter.Packets < 3 || !second.Rules[1].Counter.Kept || second.Rules[2].Counter.Packets != 0 {
+		t.Errorf("%+v, then %+v", first.Rules, second.Rules)
+	}
+	ns.Run("iptables-nft -I OUTPUT -d 127.0.0.2 -j DROP")
+	if third := again(); len(third.Rules) != 4 || third.Rules[0].Target != "DROP" {
+		t.Errorf("%+v", third.Rules)
 	}
 }

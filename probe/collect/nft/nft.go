@@ -61,13 +61,23 @@ type Rule struct {
 type Ruleset struct {
 	Chains []Chain
 	Rules  []Rule
+	// Generation is the number of the last change.
+	Generation uint32
+	// Counts are in place of Rules where these are known: those of the same rules, in the
+	// same order.
+	Counts []model.Counter
 }
+
+// Known tells the generation whose rules of a family are known already, and how many they
+// are: where it is still that one they are not decoded again, which for thousands takes
+// most of the time. With 0 none are.
+type Known func(nftables.TableFamily) (generation uint32, rules int)
 
 // Read passes to take the chains and rules of each family (nftables.TableFamilyIPv4,
 // …), and gets from it how many rules those are. Detail says their sum, for people, or
 // why there are none: a kernel without nf_tables has none. With an error, what could
 // be read was passed.
-func Read(ctx context.Context, c *dump.Netfilter, take func(nftables.TableFamily, Ruleset) int, families ...nftables.TableFamily) (detail string, err error) {
+func Read(ctx context.Context, c *dump.Netfilter, known Known, take func(nftables.TableFamily, Ruleset) int, families ...nftables.TableFamily) (detail string, err error) {
 	conn, err := c.Conn()
 	if missing, ok := errors.AsType[*kmod.MissingError](err); ok && missing.State.Empty() {
 		return "nft: " + kmod.Rules(0, missing.State), nil
@@ -76,7 +86,12 @@ func Read(ctx context.Context, c *dump.Netfilter, take func(nftables.TableFamily
 	}
 	held := 0
 	for _, family := range families {
-		set, failed := read(ctx, conn, family)
+		var have uint32
+		var rules int
+		if known != nil {
+			have, rules = known(family)
+		}
+		set, failed := read(ctx, conn, family, have, rules)
 		held += take(family, set)
 		err = errors.Join(err, failed)
 	}
@@ -85,18 +100,28 @@ func Read(ctx context.Context, c *dump.Netfilter, take func(nftables.TableFamily
 
 // read reads one family. The ruleset is consistent: when it changed during the dump
 // it is read again, and after some tries returned with dump.ErrInterrupted.
-func read(ctx context.Context, c *dump.Conn, family nftables.TableFamily) (Ruleset, error) {
+func read(ctx context.Context, c *dump.Conn, family nftables.TableFamily, known uint32, rules int) (Ruleset, error) {
 	var set Ruleset
 	err := dump.Retry(ctx, func() error {
-		set = Ruleset{}
 		before, err := generation(c)
 		if err != nil {
 			return err
 		}
+		set = Ruleset{Generation: before}
 		if set.Chains, err = list(c, msgGetChain, msgNewChain, family, decodeChain); err != nil {
 			return err
 		}
-		if set.Rules, err = list(c, msgGetRule, msgNewRule, family, DecodeRule); err != nil {
+		if known != 0 && known == before {
+			set.Counts = make([]model.Counter, 0, rules)
+			err = c.Each(msgGetRule, header(family), msgNewRule, func(m []byte) error {
+				n, err := decodeCount(m)
+				set.Counts = append(set.Counts, n)
+				return err
+			})
+		} else {
+			set.Rules, err = list(c, msgGetRule, msgNewRule, family, DecodeRule)
+		}
+		if err != nil {
 			return err
 		}
 		after, err := generation(c)
@@ -213,4 +238,34 @@ func DecodeRule(m []byte) (Rule, error) {
 		return r, fmt.Errorf("rule %s %s handle %d: %w", r.Table, r.Chain, r.Handle, err)
 	}
 	return r, nil
+}
+
+// decodeCount reads no more of an NFT_MSG_NEWRULE message than what changes without a new
+// generation.
+func decodeCount(m []byte) (model.Counter, error) {
+	var n model.Counter
+	a := dump.ParseAfter(m, nfgenmsg)
+	for a.Next() {
+		if a.Type != unix.NFTA_RULE_EXPRESSIONS {
+			continue
+		}
+		list := a.Nested()
+		for list.Next() {
+			isCounter := false
+			e := list.Nested()
+			for e.Next() {
+				switch {
+				case e.Type == unix.NFTA_EXPR_NAME:
+					isCounter = string(e.Data) == "counter\x00"
+				case e.Type == unix.NFTA_EXPR_DATA && isCounter:
+					var err error
+					n, err = counter(e.Nested())
+					e.Fail(err)
+				}
+			}
+			list.Fail(e.Err())
+		}
+		a.Fail(list.Err())
+	}
+	return n, a.Err()
 }
