@@ -24,11 +24,14 @@ var hookNames = [hooks]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTR
 type Tables struct {
 	Rules  []model.PacketRule
 	Chains []model.Chain
+	// Sets are those of nft that Rules look something up in.
+	Sets []model.Set
 }
 
 func (t *Tables) add(o Tables) {
 	t.Rules = append(t.Rules, o.Rules...)
 	t.Chains = append(t.Chains, o.Chains...)
+	t.Sets = append(t.Sets, o.Sets...)
 }
 
 // Read reads the rules of both backends in the namespace, which is that of nft's

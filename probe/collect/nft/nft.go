@@ -61,6 +61,8 @@ type Rule struct {
 type Ruleset struct {
 	Chains []Chain
 	Rules  []Rule
+	// Sets are those that rules look something up in. Of the bridge they are not read.
+	Sets []Set
 }
 
 // Read passes to take the chains and rules of each family (nftables.TableFamilyIPv4,
@@ -98,6 +100,11 @@ func read(ctx context.Context, c *dump.Conn, family nftables.TableFamily) (Rules
 		}
 		if set.Rules, err = list(c, msgGetRule, msgNewRule, family, DecodeRule); err != nil {
 			return err
+		}
+		if family != nftables.TableFamilyBridge {
+			if set.Sets, err = readSets(c, family, set.Rules); err != nil {
+				return err
+			}
 		}
 		after, err := generation(c)
 		if err == nil && after != before {
