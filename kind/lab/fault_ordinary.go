@@ -14,6 +14,7 @@ import (
 // ordinaryStates are no faults: what many nodes have, and what harms none.
 var ordinaryStates = map[scenario.FaultType]injection{
 	scenario.Service:         backend,
+	scenario.ServiceByMaps:   proxyService,
 	scenario.SecondInterface: secondInterface,
 	scenario.EmptyBridge: func(x *target) error {
 		const name = "docker0"

@@ -102,6 +102,8 @@ const (
 	SelfService         FaultType = "self-service"
 	ForeignSNAT         FaultType = "snat-to-foreign-address"
 	ServiceUntranslated FaultType = "service-untranslated"
+	ServiceEndpointless FaultType = "service-without-endpoints"
+	ServiceRetired      FaultType = "service-retired"
 	Untracked           FaultType = "untracked"
 	ConntrackBypassed   FaultType = "conntrack-bypassed"
 	SegmentsBypassed    FaultType = "segments-bypassed"
@@ -117,6 +119,7 @@ const (
 // What is no fault: ordinary states of a node.
 const (
 	Service         FaultType = "service"
+	ServiceByMaps   FaultType = "service-by-maps"
 	EmptyBridge     FaultType = "empty-bridge"
 	SecondInterface FaultType = "second-interface"
 	PingDenied      FaultType = "ping-denied"
@@ -277,6 +280,7 @@ var faultRows = map[FaultType]faultRow{
 	PodFirewall:        {args: "pod", family: oneFamily, doc: "drops in pod's own namespace all that arrives there"},
 
 	Service:         {args: "pod prefix", family: everyFamily, doc: "makes pod a backend of the service address prefix on its node, as kube-proxy does, beside those that are one already", ordinary: true},
+	ServiceByMaps:   {args: "pod prefix", doc: "makes pod an endpoint of the service address prefix on its node, as kube-proxy does in its mode nftables", ordinary: true},
 	EmptyBridge:     {args: "node", family: everyFamily, doc: "gives node a bridge without ports, as the container engine's", ordinary: true},
 	SecondInterface: {args: "pod", doc: "gives pod a second interface, in a network of its own on its node", ordinary: true},
 	PingDenied:      {args: "pod", family: oneFamily, doc: "drops the echo requests that are forwarded to pod", ordinary: true},
@@ -291,6 +295,8 @@ var faultRows = map[FaultType]faultRow{
 	SelfService:         {args: "pod prefix", doc: "has the node translate the service address prefix to pod also for pod itself, whose source then stays"},
 	ForeignSNAT:         {args: "node via", refuse: []refusal{nodesOwn}, doc: "has node give what its pods send off the node the source address via, which it does not have"},
 	ServiceUntranslated: {args: "node prefix", doc: "deletes node's rules for the service address prefix, as where kube-proxy is behind"},
+	ServiceEndpointless: {args: "node prefix", doc: "takes all endpoints from a service-by-maps: node refuses what is sent to it"},
+	ServiceRetired:      {args: "node prefix", doc: "takes a service-by-maps away: node drops what is sent to its address"},
 	ConntrackBypassed:   {args: "pod", refuse: []refusal{noKnownMAC}, doc: "has a program at the network card hand what comes in for pod to it past connection tracking, as one that a former plugin left does"},
 	SegmentsBypassed:    {args: "pod", refuse: []refusal{noKnownMAC}, doc: "does as conntrack-bypassed for the TCP segments behind the first of a connection, as an offload of one direction does"},
 	Untracked:           {args: "pod", doc: "has the node not track what is sent to pod, and drop what is invalid to connection tracking: pod's replies"},
