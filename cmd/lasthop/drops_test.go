@@ -41,6 +41,7 @@ func TestDropsAgree(t *testing.T) {
 			{Src: pod, Dst: gone, Reason: "NEIGH_FAILED", Location: "neigh_invalidate"},
 			{Src: peer, Dst: gone, Reason: "IP_INNOROUTES", Location: "ip_error"},
 		},
+		model.FreeRedirect:    {{Src: peer, Dst: pod, Proto: 1, Reason: "NETFILTER_DROP", Location: "nf_hook_slow"}},
 		model.FreePodStarting: {{Src: young, Dst: peer, Reason: "NETFILTER_DROP", Location: "nft_do_chain"}},
 	}
 	snapshot := func(end time.Duration, drops ...model.Drop) *model.Snapshot {
@@ -55,6 +56,13 @@ func TestDropsAgree(t *testing.T) {
 			},
 			PastPods: []model.Pod{{Addresses: addrs(gone), Link: "veth4", Until: start.Add(8 * time.Second)}},
 			Traffic:  model.Traffic{Drops: drops},
+		}
+		for _, d := range drops {
+			if d.Proto == 1 {
+				head := append([]byte{0x45, 19: 0}, 5, 1)
+				head[9] = 1
+				s.Traffic.Samples = append(s.Traffic.Samples, model.Sample{Time: d.Last, Src: d.Src, Dst: d.Dst, Reason: d.Reason, Location: d.Location, Head: head})
+			}
 		}
 		for _, source := range []string{model.SourceTC, model.SourceDrops} {
 			s.Sources = append(s.Sources, model.Source{Name: source, Status: model.OK})

@@ -133,7 +133,7 @@ func (w *watcher) events(r model.Reading) (report.Events, error) {
 // events and may be very many.
 func packetsOf(s *model.Snapshot) *model.Snapshot {
 	out := *s
-	out.FrameRules, out.PacketRules, out.Chains, out.Flows = nil, nil, nil, nil
+	out.FrameRules, out.PacketRules, out.Chains, out.Sets, out.Flows = nil, nil, nil, nil, nil
 	return &out
 }
 

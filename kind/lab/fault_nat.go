@@ -74,6 +74,8 @@ var translationFaults = map[scenario.FaultType]injection{
 		return x.translate(rules...)
 	},
 	scenario.ServiceUntranslated: func(x *target) error { return x.translate(x.serviceJumps(x.unop("-A"))...) },
+	scenario.ServiceEndpointless: proxyWithoutEndpoints,
+	scenario.ServiceRetired:      proxyRetired,
 	scenario.ConntrackBypassed:   func(x *target) error { return bypass(x, loadDestination()) },
 	scenario.SegmentsBypassed:    func(x *target) error { return bypass(x, append(loadDestination(), leaveFirst()...)) },
 	scenario.Untracked: func(x *target) error {

@@ -15,6 +15,7 @@ import (
 // ordinaryStates are no faults: what many nodes have, and what harms none.
 var ordinaryStates = map[scenario.FaultType]injection{
 	scenario.Service:         backend,
+	scenario.ServiceByMaps:   proxyService,
 	scenario.SecondInterface: secondInterface,
 	scenario.QueueShaped: func(x *target) error {
 		return errors.Join(x.limit(x.pod.Link, plenty), x.limit(x.node.NIC, plenty))

@@ -104,6 +104,8 @@ const (
 	SelfService         FaultType = "self-service"
 	ForeignSNAT         FaultType = "snat-to-foreign-address"
 	ServiceUntranslated FaultType = "service-untranslated"
+	ServiceEndpointless FaultType = "service-without-endpoints"
+	ServiceRetired      FaultType = "service-retired"
 	Untracked           FaultType = "untracked"
 	ConntrackBypassed   FaultType = "conntrack-bypassed"
 	SegmentsBypassed    FaultType = "segments-bypassed"
@@ -120,6 +122,7 @@ const (
 // What is no fault: ordinary states of a node.
 const (
 	Service         FaultType = "service"
+	ServiceByMaps   FaultType = "service-by-maps"
 	EmptyBridge     FaultType = "empty-bridge"
 	NodeDNS         FaultType = "node-dns"
 	QueueShaped     FaultType = "queue-shaped"
@@ -286,6 +289,7 @@ var faultRows = map[FaultType]faultRow{
 	Service:         {args: "pod prefix", family: everyFamily, doc: "makes pod a backend of the service address prefix on its node, as kube-proxy does, beside those that are one already", ordinary: true},
 	NodeDNS:         {args: "node", doc: "gives node the address 169.254.20.10 on a link of its own and keeps what is for it from connection tracking, as NodeLocal DNSCache does", ordinary: true},
 	QueueShaped:     {args: "pod", family: everyFamily, doc: "limits what pod gets and what its node sends to far more than there is, as bandwidth annotations do", ordinary: true},
+	ServiceByMaps:   {args: "pod prefix", doc: "makes pod an endpoint of the service address prefix on its node, as kube-proxy does in its mode nftables", ordinary: true},
 	EmptyBridge:     {args: "node", family: everyFamily, doc: "gives node a bridge without ports, as the container engine's", ordinary: true},
 	SecondInterface: {args: "pod", doc: "gives pod a second interface, in a network of its own on its node", ordinary: true},
 	PingDenied:      {args: "pod", family: oneFamily, doc: "drops the echo requests that are forwarded to pod", ordinary: true},
@@ -300,6 +304,8 @@ var faultRows = map[FaultType]faultRow{
 	SelfService:         {args: "pod prefix", doc: "has the node translate the service address prefix to pod also for pod itself, whose source then stays"},
 	ForeignSNAT:         {args: "node via", refuse: []refusal{nodesOwn}, doc: "has node give what its pods send off the node the source address via, which it does not have"},
 	ServiceUntranslated: {args: "node prefix", doc: "deletes node's rules for the service address prefix, as where kube-proxy is behind"},
+	ServiceEndpointless: {args: "node prefix", doc: "takes all endpoints from a service-by-maps: node refuses what is sent to it"},
+	ServiceRetired:      {args: "node prefix", doc: "takes a service-by-maps away: node drops what is sent to its address"},
 	ConntrackBypassed:   {args: "pod", refuse: []refusal{noKnownMAC}, doc: "has a program at the network card hand what comes in for pod to it past connection tracking, as one that a former plugin left does"},
 	SegmentsBypassed:    {args: "pod", refuse: []refusal{noKnownMAC}, doc: "does as conntrack-bypassed for the TCP segments behind the first of a connection, as an offload of one direction does"},
 	Untracked:           {args: "pod", doc: "has the node not track what is sent to pod, and drop what is invalid to connection tracking: pod's replies"},

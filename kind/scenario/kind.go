@@ -98,7 +98,7 @@ var keptOnKind = map[FaultType]string{
 	DeleteUDR: noCloud, WrongUDR: noCloud, ReturningUDR: noCloud, NICForwardingOff: noCloud, NSGDrop: noCloud,
 	NoReturn: noCloud, SilentFabric: noCloud, FabricMTU: noCloud,
 	DeleteNodeRoute: restoredRoute, WrongNodeRoute: restoredRoute, MasqueradeAll: restoredRules,
-	Service: proxysOwn, ServiceUntranslated: proxysOwn,
+	Service: proxysOwn, ServiceUntranslated: proxysOwn, ServiceByMaps: proxysOwn, ServiceEndpointless: proxysOwn, ServiceRetired: proxysOwn,
 	DeafServer:    "connection tracking is on there, and tells more than the scenario expects",
 	ConntrackFull: "it would cut the node off from its cluster",
 }

@@ -138,7 +138,7 @@ func (r *reading) readFrames(ctx context.Context) {
 
 func (r *reading) readPackets(ctx context.Context) {
 	t, detail, err := r.c.packets.Read(ctx, r.c.ns, r.c.kernel, r.c.nft)
-	r.s.PacketRules, r.packetChains = t.Rules, t.Chains
+	r.s.PacketRules, r.s.Sets, r.packetChains = t.Rules, t.Sets, t.Chains
 	r.report(model.SourceNAT, detail, len(t.Chains) > 0, err)
 }
 

@@ -195,5 +195,5 @@ func mendRule(r *model.FrameRule) string {
 	if r.Text == policy {
 		return fmt.Sprintf("%s -t %s -P %s ACCEPT", ebtables(r), shellWord(r.Table), shellWord(r.Chain))
 	}
-	return deleteFrameRule(r)
+	return undoFrameRule(r)
 }

@@ -67,13 +67,16 @@ func (c *candidateRule) text() string {
 // String is the rule with its place.
 func (c *candidateRule) String() string { return c.key.Table + " " + c.key.Chain + " " + c.text() }
 
-// remove is the command that deletes the rule, or sets the policy to accept.
-func (c *candidateRule) remove() string {
+// undo ends what the rule does, or sets the policy to accept.
+func (c *candidateRule) undo() string {
+	by := c.maker()
 	switch {
 	case c.rule != nil:
-		return deletePacketRule(c.rule)
+		return undoPacketRule(c.rule, c.path...)
 	case c.frame != nil:
-		return deleteFrameRule(c.frame)
+		return undoFrameRule(c.frame, c.path...)
+	case by != "":
+		return changeInstead(by)
 	case c.native:
 		return fmt.Sprintf("nft chain %s %s %s '{ policy accept; }'", c.key.Family, shellWord(c.key.Table), shellWord(c.key.Chain))
 	}
@@ -139,6 +142,13 @@ func (c *candidateRule) evidence() model.Evidence {
 	if len(c.path) > 1 {
 		e.Text += ", reached by " + strings.Join(c.path, " > ")
 	}
+	for _, r := range c.jumps {
+		for _, l := range r.Lookups {
+			if l.Element != "" && !strings.HasPrefix(l.Set, "__") {
+				e.Text += fmt.Sprintf(", by element %s of %s", l.Element, l.Set)
+			}
+		}
+	}
 	if c.rule != nil && c.rule.Comment != "" && !strings.Contains(c.text(), c.rule.Comment) {
 		e.Text += fmt.Sprintf(" — its comment: %q", c.rule.Comment)
 	}
@@ -153,29 +163,11 @@ func (c *candidateRule) evidence() model.Evidence {
 	return e
 }
 
-// fix are the commands that end the drops. What a program writes is changed
-// where that program takes it from.
+// fix are the commands that end the drops. What a program writes is changed where that
+// program takes it from.
 func (c *candidateRule) fix() []string {
-	if c.rule != nil && strings.Contains(c.rule.Comment, "has no endpoints") {
-		name, _, _ := strings.Cut(c.rule.Comment, " has no endpoints")
-		namespace, service, _ := strings.Cut(name, "/")
-		service, _, _ = strings.Cut(service, ":")
-		return []string{fmt.Sprintf("kubectl -n %s get endpointslices -l kubernetes.io/service-name=%s", shellWord(namespace), shellWord(service))}
+	if c.maker() == "" {
+		return []string{unlessMeant(c.undo())}
 	}
-	switch by := c.maker(); by {
-	case "":
-		return []string{unlessMeant(c.remove())}
-	case calicoMaker:
-		return []string{
-			"kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org",
-			"if Calico is no longer installed, the rule is left over: " + c.remove(),
-		}
-	case "Azure Network Policy Manager", "kube-router", "kindnet", "kube-network-policies", "Cilium", "Antrea", "Weave Net":
-		return []string{
-			"kubectl get networkpolicies -A",
-			"if " + by + " is no longer installed, the rule is left over: " + c.remove(),
-		}
-	default:
-		return []string{c.remove(), "where it comes back, change the configuration of " + by}
-	}
+	return []string{c.undo()}
 }

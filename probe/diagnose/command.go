@@ -10,10 +10,13 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// deleteFrameRule is the command that deletes a bridge rule, with the variant
-// of ebtables that holds it.
-func deleteFrameRule(r *model.FrameRule) string {
-	if r.Native {
+// undoFrameRule ends what a bridge rule does: the command that deletes it, with the
+// variant of ebtables that holds it, or what to change where a program keeps it.
+func undoFrameRule(r *model.FrameRule, chains ...string) string {
+	switch by := maker(append(chains, r.Chain), "", r.Table); {
+	case by != "":
+		return changeInstead(by)
+	case r.Native:
 		return deleteByHandle("bridge", r.Table, r.Chain, r.Handle)
 	}
 	return deleteRule(ebtables(r), "bridge", ruleText{r.Table, r.Chain, r.Text, r.Number, r.Handle})
@@ -30,8 +33,17 @@ func ebtables(r *model.FrameRule) string {
 	return "ebtables"
 }
 
-// deletePacketRule is the command that deletes a rule of IP's tables.
-func deletePacketRule(r *model.PacketRule) string {
+// undoPacketRule does the same for a rule of IP's tables. Of a rule with a map it ends one
+// element. Chains are those that lead to the rule.
+func undoPacketRule(r *model.PacketRule, chains ...string) string {
+	if by := maker(append(chains, r.Chain), r.Comment, r.Table); by != "" {
+		return changeInstead(by)
+	}
+	for _, l := range r.Lookups {
+		if l.Element != "" && !strings.HasPrefix(l.Set, "__") {
+			return fmt.Sprintf("nft delete element %s %s %s %s", r.Family, shellWord(r.Table), shellWord(l.Set), shellWord("{ "+l.Element+" }"))
+		}
+	}
 	if r.Native {
 		return deleteByHandle(r.Family, r.Table, r.Chain, r.Handle)
 	}
@@ -65,13 +77,13 @@ func deleteRule(tool, family string, r ruleText) string {
 }
 
 // replacePacketRule is the command that puts another rule, by its text, in the
-// place of one. It deletes the one where the text does not differ, or a shell
-// cannot take it.
+// place of one. It undoes the one where the text does not differ, a shell cannot take
+// it, or a program keeps it.
 func replacePacketRule(r *model.PacketRule, text string) string {
 	words, _ := shellRule(text)
 	switch {
-	case text == r.Text || words == "":
-		return deletePacketRule(r)
+	case text == r.Text || words == "" || maker([]string{r.Chain}, r.Comment, r.Table) != "":
+		return undoPacketRule(r)
 	case r.Native:
 		return fmt.Sprintf("nft replace rule %s %s %s handle %d %s", r.Family, shellWord(r.Table), shellWord(r.Chain), r.Handle, words)
 	}

@@ -73,13 +73,13 @@ func (v *view) refusedEntries(failed uint64) (*lost, []*candidateRule) {
 			!v.ofPod(d) || v.inPod(d).IsValid() || v.explained(d) {
 			continue
 		}
-		found, whole := rules.candidates(v.dropIn(d, samples))
-		byRule := !whole || slices.ContainsFunc(found, func(c candidate) bool {
+		found := rules.candidates(v.dropIn(d, samples))
+		byRule := !found.whole || slices.ContainsFunc(found.candidates, func(c candidate) bool {
 			return c.counted && c.left >= d.Packets || !c.counted && c.fit == path.Yes
 		})
 		if !byRule {
 			list = append(list, d)
-			rivals[d] = found
+			rivals[d] = found.candidates
 		}
 	}
 	// Datagrams race, connections hardly ever.

@@ -144,16 +144,16 @@ func (v *view) deadRule(b *backend, f *model.Finding) {
 		f.Fix = forget(append(b.silent, b.held...))
 		return
 	}
+	agent := false
 	for _, r := range b.rules {
 		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule translates to it", r))
-		f.Fix = append(f.Fix, deletePacketRule(r))
+		if fix := undoPacketRule(r); !slices.Contains(f.Fix, fix) {
+			f.Fix = append(f.Fix, fix)
+		}
+		agent = agent || maker([]string{r.Chain}, r.Comment, r.Table) != ""
 	}
-	r := b.rules[0]
-	if by := maker([]string{r.Chain}, r.Comment, r.Table); by != "" {
-		f.Fix = append([]string{
-			fmt.Sprintf("kubectl get endpointslices -A -o wide | grep -F %s", a),
-			fmt.Sprintf("where no slice has it, %s is behind: restart it, or", by),
-		}, f.Fix...)
+	if agent {
+		f.Fix = append([]string{fmt.Sprintf("kubectl get endpointslices -A -o wide | grep -F %s # no slice should have it", a)}, f.Fix...)
 	}
 	// New flows go right then.
 	f.Fix = append(f.Fix, forget(b.held)...)

@@ -804,13 +804,13 @@ func TestDeleteUntyped(t *testing.T) {
 	for _, tt := range []struct {
 		got, want string
 	}{
-		{deletePacketRule(&model.PacketRule{Backend: model.NFT, Family: "ip", Table: "filter", Chain: "FORWARD", Number: 3, Handle: 12, Text: undecoded}),
+		{undoPacketRule(&model.PacketRule{Backend: model.NFT, Family: "ip", Table: "filter", Chain: "FORWARD", Number: 3, Handle: 12, Text: undecoded}),
 			"nft delete rule ip filter FORWARD handle 12 # " + undecoded},
-		{deletePacketRule(&model.PacketRule{Backend: model.Legacy, Family: "ip6", Table: "filter", Chain: "FORWARD", Number: 3, Text: undecoded}),
+		{undoPacketRule(&model.PacketRule{Backend: model.Legacy, Family: "ip6", Table: "filter", Chain: "FORWARD", Number: 3, Text: undecoded}),
 			"ip6tables-legacy -t filter -D FORWARD 3 # " + undecoded},
-		{deletePacketRule(&model.PacketRule{Backend: model.Legacy, Family: "ip", Table: "filter", Chain: "FORWARD", Number: 9, Text: "-m comment --comment \x1b[31m -j DROP"}),
+		{undoPacketRule(&model.PacketRule{Backend: model.Legacy, Family: "ip", Table: "filter", Chain: "FORWARD", Number: 9, Text: "-m comment --comment \x1b[31m -j DROP"}),
 			"iptables-legacy -t filter -D FORWARD 9"},
-		{deleteFrameRule(&model.FrameRule{Backend: model.NFT, Table: "filter", Chain: "FORWARD", Number: 2, Handle: 7, Text: "-p IPv4 among [options not decoded] -j DROP"}),
+		{undoFrameRule(&model.FrameRule{Backend: model.NFT, Table: "filter", Chain: "FORWARD", Number: 2, Handle: 7, Text: "-p IPv4 among [options not decoded] -j DROP"}),
 			"nft delete rule bridge filter FORWARD handle 7 # -p IPv4 among [options not decoded] -j DROP"},
 	} {
 		if tt.got != tt.want {

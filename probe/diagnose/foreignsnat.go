@@ -197,7 +197,7 @@ func (v *view) withoutSNAT(r *model.PacketRule, f *model.Flow) string {
 		return o.Backend == r.Backend && o.Family == r.Family && o.Table == r.Table && o.Chain == r.Chain && o.Number == r.Number && o.Handle == r.Handle
 	})
 	if path.NewTables(&rest).Source(v.leavingPacket(f)).Rule != nil {
-		return deletePacketRule(r)
+		return undoPacketRule(r)
 	}
 	before, _, snat := strings.Cut(r.Text, "-j SNAT")
 	after := "-j MASQUERADE"
@@ -206,7 +206,7 @@ func (v *view) withoutSNAT(r *model.PacketRule, f *model.Flow) string {
 		after = "masquerade"
 	}
 	if !snat {
-		return deletePacketRule(r)
+		return undoPacketRule(r)
 	}
 	return replacePacketRule(r, before+after)
 }

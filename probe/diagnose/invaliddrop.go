@@ -220,7 +220,7 @@ func (v *view) invalid(a *attribution, reasons map[mistrust]*model.Drop) model.F
 	excluded := v.untracking(l.drops)
 	for _, r := range excluded {
 		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule excludes the other direction from connection tracking", r))
-		f.Fix = append(f.Fix, "where the exclusion is meant, exclude both directions; else "+deletePacketRule(r))
+		f.Fix = append(f.Fix, "where the exclusion is meant, exclude both directions; else "+undoPacketRule(r))
 	}
 	if len(excluded) > 0 {
 		f.Confidence, f.Alternatives = model.Proven, nil

@@ -30,7 +30,12 @@ var chainMakers = []makerOf{
 	{"FLANNEL-", "flannel"},
 	{"SWIFT", "Azure CNI"},
 	{"CNI-", "the CNI plugins"},
+	{"DOCKER-USER", ""}, // what people put there stays
 	{"DOCKER", "Docker"},
+	{"FWD_", "firewalld"},
+	{"FWDI_", "firewalld"},
+	{"FWDO_", "firewalld"},
+	{"FORWARD_direct", "firewalld"},
 	{"ufw", "ufw"},
 	{"f2b-", "fail2ban"},
 	{"LIBVIRT_", "libvirt"},
@@ -44,12 +49,18 @@ var commentMakers = []makerOf{
 	{"kubernetes ", "kube-proxy"},
 	{"cilium", "Cilium"},
 	{"kube-router", "kube-router"},
+	{"flanneld", "flannel"},
 }
 
 // tableMakers know whole nft tables.
 var tableMakers = []makerOf{
 	{"calico", calicoMaker},
 	{"kube-proxy", "kube-proxy"},
+	{"docker-", "Docker"},
+	{"kube-router", "kube-router"},
+	{"antrea", "Antrea"},
+	{"cilium", "Cilium"},
+	{"flannel", "flannel"},
 	{"kindnet", "kindnet"},
 	{"kube-network-policies", "kube-network-policies"},
 	{"firewalld", "firewalld"},
@@ -70,6 +81,26 @@ func maker(chains []string, comment, table string) string {
 		return m
 	}
 	return madeBy(tableMakers, table)
+}
+
+// policyMakers are the programs that make rules of network policies.
+var policyMakers = []string{"Azure Network Policy Manager", "kube-router", "kindnet", "kube-network-policies", "Cilium", "Antrea", "Weave Net"}
+
+// changeInstead is what to do about a rule that a program keeps. Nobody deletes one: the
+// program would put it back, or no longer do its work.
+func changeInstead(by string) string {
+	keeps := by + " keeps the rule: "
+	switch {
+	case by == calicoMaker:
+		return "kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org # " + by + " makes its rules of them"
+	case slices.Contains(policyMakers, by):
+		return "kubectl get networkpolicies -A # " + by + " makes its rules of them"
+	case by == "kube-proxy":
+		return keeps + "look at the services and endpoints that it makes it of; where these are right, restart kube-proxy on this node"
+	case by == "ip-masq-agent":
+		return keeps + "change its ranges, kubectl -n kube-system get configmaps -o yaml | grep -A9 nonMasqueradeCIDRs"
+	}
+	return keeps + "change the configuration of " + by
 }
 
 func madeBy(makers []makerOf, name string) string {

@@ -247,7 +247,7 @@ func judgeRules(v *view, g *rawGroup, f *model.Finding) {
 		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule excludes them from connection tracking", r),
 			packetRuleEvidence("this one would translate them", nat.Rule))
 		f.Why = "A rule excludes these packets from connection tracking, and what is not tracked is not translated: they leave with the pod's address, and nobody out there answers it."
-		f.Fix = []string{deletePacketRule(r)}
+		f.Fix = []string{undoPacketRule(r)}
 	case nat.Translated:
 		f.Confidence = model.Possible
 		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule would translate them now", nat.Rule))
@@ -263,7 +263,7 @@ func judgeRules(v *view, g *rawGroup, f *model.Finding) {
 			packetRuleEvidence("this rule lets them through untranslated", nat.Rule),
 			packetRuleEvidence("in front of", nat.Missed))
 		f.Why = "An exclusion in front of the MASQUERADE rule lets packets to these targets leave with the pod's address, and nobody out there answers it."
-		f.Fix = append(findMaker(nat.Rule), "if this exclusion is not meant:", deletePacketRule(nat.Rule))
+		f.Fix = undoExclusion(nat.Rule)
 	default:
 		observe(f, model.SourceNAT, "no rule of nat POSTROUTING translates such a packet")
 		f.Why = "No MASQUERADE rule is left for packets to targets outside the cluster: they leave with the pod's address, and nobody out there answers it."
@@ -296,16 +296,13 @@ func (v *view) untracked(g *rawGroup) *model.PacketRule {
 	return nil
 }
 
-// findMaker says how to find out whether an exclusion is meant.
-func findMaker(r *model.PacketRule) []string {
-	by := maker([]string{r.Chain}, r.Comment, r.Table)
-	switch by {
-	case "":
-		return []string{"ask who wrote the exclusion: no program known has such a rule"}
-	case "ip-masq-agent":
-		return []string{"see whether the exclusion is configured: kubectl -n kube-system get configmaps -o yaml | grep -A9 nonMasqueradeCIDRs"}
+// undoExclusion ends an exclusion, once it was found out whether that is meant.
+func undoExclusion(r *model.PacketRule) []string {
+	undo := undoPacketRule(r)
+	if maker([]string{r.Chain}, r.Comment, r.Table) != "" {
+		return []string{undo}
 	}
-	return []string{"see whether " + by + " is configured to exclude these targets"}
+	return []string{"ask who wrote the exclusion: no program known has such a rule", "if this exclusion is not meant:", undo}
 }
 
 // natUnseen says why the nat rules were not followed to their end.

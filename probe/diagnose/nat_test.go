@@ -254,10 +254,13 @@ func TestPolicyDropOwner(t *testing.T) {
 		chain, comment, owner, fix string
 	}{
 		{"FORWARD", "", "no program known", "iptables-nft -t filter -D FORWARD -j DROP # unless this is meant"},
-		{"FORWARD", "cali:abc", "Calico", "kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org"},
-		{"AZURE-NPM-EGRESS-DROPS", "", "Azure Network Policy Manager", "kubectl get networkpolicies -A"},
-		{"IP-MASQ-AGENT", "", "ip-masq-agent", "iptables-nft -t filter -D IP-MASQ-AGENT -j DROP"},
-		{"KUBE-EXTERNAL-SERVICES", "shop/cart:http has no endpoints", "kube-proxy", "kubectl -n shop get endpointslices -l kubernetes.io/service-name=cart"},
+		{"FORWARD", "cali:abc", "Calico", "kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org # Calico makes its rules of them"},
+		{"AZURE-NPM-EGRESS-DROPS", "", "Azure Network Policy Manager", "kubectl get networkpolicies -A # Azure Network Policy Manager makes its rules of them"},
+		{"IP-MASQ-AGENT", "", "ip-masq-agent",
+			"ip-masq-agent keeps the rule: change its ranges, kubectl -n kube-system get configmaps -o yaml | grep -A9 nonMasqueradeCIDRs"},
+		{"DOCKER-ISOLATION-STAGE-2", "", "Docker", "Docker keeps the rule: change the configuration of Docker"},
+		{"DOCKER-USER", "", "no program known", "iptables-nft -t filter -D DOCKER-USER -j DROP # unless this is meant"},
+		{"KUBE-EXTERNAL-SERVICES", "shop/cart:http has no endpoints", "kube-proxy refuses what 172.20.1.5 send to the service shop/cart", "kubectl -n shop get endpointslices -l kubernetes.io/service-name=cart"},
 	}
 	for _, tt := range tests {
 		n := filtered()
@@ -621,8 +624,12 @@ func TestSNATPortExhaustion(t *testing.T) {
 	}
 	few := flows(20, 7)
 	few.PacketRules[3].Number, few.PacketRules[3].Text = 4, "-p tcp -j MASQUERADE --to-ports 61000-61019"
+	if fix := Diagnose(&few.Snapshot)[0].Fix[1]; !strings.HasPrefix(fix, "ip-masq-agent keeps the rule: ") {
+		t.Errorf("fix %q of a rule that an agent keeps", fix)
+	}
+	few.PacketRules[3].Chain = "POSTROUTING"
 	f := Diagnose(&few.Snapshot)[0]
-	if want := "iptables-nft -t nat -R IP-MASQ-AGENT 4 -p tcp -j MASQUERADE --to-ports 1024-65535"; f.Fix[1] != want {
+	if want := "iptables-nft -t nat -R POSTROUTING 4 -p tcp -j MASQUERADE --to-ports 1024-65535"; f.Fix[1] != want {
 		t.Errorf("fix %q, want %s", f.Fix, want)
 	}
 	if f.Packets != 7 || !strings.Contains(f.Why, "7 first packets of new flows got none") {

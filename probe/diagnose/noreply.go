@@ -296,7 +296,7 @@ func unansweredDestinations(v *view, g silence, what string, translated bool) fi
 			f.Alternatives = append([]string{"a rule of this node drops what carries the tunnel, if its ports are the tunnel's"}, f.Alternatives...)
 			f.Evidence = append(f.Evidence, seen(model.SourceNAT, "%s %s rule %d (%s): %s — counted %s of the node's own in the window",
 				r.Table, r.Chain, r.Number, r.Backend, r.Text, count(r.Counter.Delta, "packet")))
-			f.Fix = append(f.Fix, deletePacketRule(r)+" # if its ports are the tunnel's")
+			f.Fix = append(f.Fix, undoPacketRule(r)+" # if its ports are the tunnel's")
 		}
 		f.Fix = append(f.Fix, fmt.Sprintf("ip -d link show dev %s # then look on both nodes for packets of the tunnel itself, by its port: tcpdump -ni any", shellWord(name)))
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
 )
 
 // PolicyDrop is the code of this finding.
@@ -21,11 +22,12 @@ var policyDrop = kind{
 		Meaning: "Netfilter drops what it is told to: by a rule that somebody made by hand, by one that a network plugin keeps for " +
 			"a network policy, by what an earlier plugin left behind, or by the policy of a chain (FORWARD DROP, as Docker sets " +
 			"it). The kernel says NETFILTER_DROP and not which rule it was. The rule is found by what it counted in the window " +
-			"and by its match: addresses, protocol, ports, links, and the chains that lead to it.",
+			"and by its match: addresses, protocol, ports, links, sets, and the chains that lead to it, by maps too. kube-proxy refuses " +
+			"what is sent to a service without endpoints, and drops what is for none: then the finding names the service.",
 		Evidence: "the dropped packets; the rule or policy with its table and chain, and how many packets it counted in the window; " +
 			"the program that keeps such chains.",
-		Fix: "a rule made by hand: delete it. One that a program keeps comes back: change what it is made from, the network " +
-			"policy or the program's configuration.",
+		Fix: "a rule made by hand: delete it. One that a program keeps stays: change what it is made from, the network " +
+			"policy, the service's endpoints or the program's configuration.",
 	},
 	find:  findPolicyDrop,
 	after: []model.Code{ReversePathFilter, PathMTU, BridgeRuleDrop, HairpinDrop, ConntrackFull, ConntrackRace},
@@ -35,9 +37,7 @@ var policyDrop = kind{
 // netfilterDrop is a drop whose rule is looked for.
 type netfilterDrop struct {
 	*model.Drop
-	candidates []candidate
-	// whole is false where there are more rules than were searched.
-	whole bool
+	found
 }
 
 // attribution is a rule with the drops that are put down to it.
@@ -52,29 +52,36 @@ type part struct {
 	packets uint64
 	// others are further rules that may have dropped them as well.
 	others []*candidateRule
-	// covered: the rule counted as many. whole is as in netfilterDrop.
-	covered, whole bool
+	// covered: the rule counted as many. sure: if not, no other may have dropped
+	// them. whole is as in found.
+	covered, sure, whole bool
 }
 
 func findPolicyDrop(v *view) []finding {
 	drops, unread, inPods := v.netfilterDrops()
-	var out, unknown []finding
-	first := 0
+	var out []finding
+	// same is where the finding is that further rules of one cause are part of.
+	same := map[string]int{}
 	for _, a := range attribute(drops) {
 		f, ok := v.droppedBy(a)
-		switch {
-		case !ok:
-		case a.dropsUnknownLink():
-			if len(unknown) == 0 {
-				first = len(out)
-			}
-			unknown = append(unknown, finding{Finding: f, explains: a.explains()})
+		if !ok {
+			continue
+		}
+		cause, _ := a.serviceWithout()
+		if a.dropsUnknownLink() {
+			cause = calicoMaker
+		}
+		i, known := same[cause]
+		switch x := (finding{Finding: f, explains: a.explains()}); {
+		case known && cause != "":
+			out[i] = merge(out[i], x)
 		default:
-			out = append(out, finding{Finding: f, explains: a.explains()})
+			same[cause] = len(out)
+			out = append(out, x)
 		}
 	}
-	if len(unknown) > 0 {
-		out = slices.Insert(out, first, unknownLinks(unknown))
+	if i, known := same[calicoMaker]; known {
+		out[i].Finding = unknownLinks(out[i].Finding)
 	}
 	if f, ok := v.droppedUnread(unread); ok {
 		out = append(out, finding{Finding: f, explains: sameDrops(unread.drops)})
@@ -106,8 +113,7 @@ func (v *view) netfilterDrops() (drops []netfilterDrop, unread *lost, inPods map
 			inPods[pod].addFor(pod, d)
 			continue
 		}
-		n := netfilterDrop{Drop: d}
-		n.candidates, n.whole = rules.candidates(v.dropIn(d, samples))
+		n := netfilterDrop{d, rules.candidates(v.dropIn(d, samples))}
 		if len(n.candidates) == 0 && !(n.whole && v.Has(model.SourceNAT)) {
 			unread.add(v, d)
 			continue
@@ -129,7 +135,7 @@ func attribute(drops []netfilterDrop) []*attribution {
 			if best == nil {
 				break
 			}
-			p := part{drop: d.Drop, packets: min(rest, best.left), covered: true, whole: d.whole, others: d.others(best, rest)}
+			p := part{drop: d.Drop, packets: min(rest, best.left), covered: true, sure: d.sure(best), whole: d.whole, others: d.others(best, rest)}
 			if p.packets == 0 {
 				// It has no counter, or that was zeroed in between.
 				p.packets, p.covered = rest, false
@@ -155,6 +161,7 @@ func (d *netfilterDrop) best(packets uint64) *candidateRule {
 		func(c *candidate) bool { return !c.poor && c.left > packets },
 		func(c *candidate) bool { return c.left > packets },
 		func(c *candidate) bool { return c.left > 0 },
+		func(c *candidate) bool { return !c.counted && !c.poor },
 		func(c *candidate) bool { return !c.counted },
 		func(*candidate) bool { return true },
 	} {
@@ -167,13 +174,25 @@ func (d *netfilterDrop) best(packets uint64) *candidateRule {
 	return nil
 }
 
+// sure reports whether a rule whose count does not tell dropped the packets: they surely
+// meet it and match; or the kernel says that a rule of nft did, and no other can be.
+func (d *netfilterDrop) sure(best *candidateRule) bool {
+	for _, c := range d.candidates {
+		if c.candidateRule == best {
+			return !c.poor && (c.fit == path.Yes || len(d.candidates) == 1 && d.whole && !d.open && d.Location == model.LocationNFT)
+		}
+	}
+	return false
+}
+
 // others are the candidates besides the best that counted enough to have dropped
-// so many packets: where the best counted just these, others that did so too.
+// so many packets: where the best counted just these, others that did so too. Besides one
+// without a counter they are those without.
 func (d *netfilterDrop) others(best *candidateRule, packets uint64) []*candidateRule {
 	var out []*candidateRule
 	for _, c := range d.candidates {
-		enough := c.left >= packets && best.left != packets || c.left == packets
-		if c.candidateRule != best && !c.poor && c.counted && enough {
+		enough := c.counted && (c.left >= packets && best.left != packets || c.left == packets) || !c.counted && !best.counted
+		if c.candidateRule != best && !c.poor && enough {
 			out = append(out, c.candidateRule)
 		}
 	}
@@ -196,31 +215,36 @@ func (a *attribution) explains() func(*model.Drop) bool {
 	return func(d *model.Drop) bool { return these(d) || deaf[d.Src] && d.Link == "" && d.NeighborFailed() }
 }
 
-// unknownLinks makes one finding of those on the rules, one for each direction,
-// by which Calico drops packets of links that it has no chains for.
-func unknownLinks(list []finding) finding {
-	f := list[0].Finding
-	for _, x := range list[1:] {
-		f.Packets += x.Packets
-		f.Pods = union(f.Pods, x.Pods, netip.Addr.Compare)
-		f.Peers = union(f.Peers, x.Peers, netip.Prefix.Compare)
-		f.Confidence = weaker(f.Confidence, x.Confidence)
-		f.Evidence = slices.Concat(f.Evidence, x.Evidence)
-		f.Unseen = slices.Compact(slices.Concat(f.Unseen, x.Unseen))
-		f.Alternatives = slices.Concat(f.Alternatives, x.Alternatives)
-		for _, fix := range x.Fix {
-			if !slices.Contains(f.Fix, fix) {
-				f.Fix = append(slices.Clone(f.Fix), fix)
-			}
+// merge makes one finding of two with one cause.
+func merge(a, b finding) finding {
+	f, x := a.Finding, b.Finding
+	f.Packets += x.Packets
+	f.Pods = union(f.Pods, x.Pods, netip.Addr.Compare)
+	f.Peers = union(f.Peers, x.Peers, netip.Prefix.Compare)
+	f.Confidence = weaker(f.Confidence, x.Confidence)
+	f.Evidence = slices.Concat(f.Evidence, x.Evidence)
+	f.Unseen = slices.Compact(slices.Concat(f.Unseen, x.Unseen))
+	for _, other := range x.Alternatives {
+		if !slices.Contains(f.Alternatives, other) {
+			f.Alternatives = append(slices.Clone(f.Alternatives), other)
 		}
 	}
+	for _, fix := range x.Fix {
+		if !slices.Contains(f.Fix, fix) {
+			f.Fix = append(slices.Clone(f.Fix), fix)
+		}
+	}
+	return finding{Finding: f, explains: func(d *model.Drop) bool { return a.explains(d) || b.explains(d) }}
+}
+
+// unknownLinks is the finding on the rules, one for each direction, by which Calico
+// drops packets of links that it has no chains for.
+func unknownLinks(f model.Finding) model.Finding {
 	f.Title = "Calico does not know the links of " + addrs(f.Pods)
 	f.Why = fmt.Sprintf("Calico drops what comes from or goes to a link that it has made no chains for. It dropped %s. "+
 		"The pod's policy was not programmed, or was taken away while the pod runs.", count(f.Packets, "packet"))
 	f.Fix = append([]string{"kubectl get pods -A -l k8s-app=calico-node -o wide; its log on this node tells why the pod's endpoint is not programmed"}, f.Fix...)
-	return finding{Finding: f, explains: func(d *model.Drop) bool {
-		return slices.ContainsFunc(list, func(x finding) bool { return x.explains(d) })
-	}}
+	return f
 }
 
 func union[T comparable](a, b []T, compare func(T, T) int) []T {
@@ -233,9 +257,9 @@ func union[T comparable](a, b []T, compare func(T, T) int) []T {
 func (v *view) droppedBy(a *attribution) (model.Finding, bool) {
 	var l lost
 	var others []*candidateRule
-	covered, whole := true, true
+	covered, sure, whole := true, true, true
 	for _, p := range a.parts {
-		covered, whole = covered && p.covered, whole && p.whole
+		covered, sure, whole = covered && p.covered, sure && (p.covered || p.sure), whole && p.whole
 		for _, o := range p.others {
 			if !slices.Contains(others, o) {
 				others = append(others, o)
@@ -265,11 +289,12 @@ func (v *view) droppedBy(a *attribution) (model.Finding, bool) {
 	f.Evidence = append([]model.Evidence{a.evidence()}, dropEvidence(l.drops)...)
 	f.LastHopAlive = v.cameBy(mostDropped(l.drops)[0])
 	f.Fix = a.fix()
+	a.sayService(&f)
 	if !whole {
 		f.Confidence = model.Likely
 		f.Unseen = append(f.Unseen, tooManyRules)
 	}
-	v.weighPolicy(a.candidateRule, &f, others, covered)
+	v.weighPolicy(a.candidateRule, &f, others, covered, sure)
 	return f, true
 }
 
@@ -277,14 +302,18 @@ func (v *view) droppedBy(a *attribution) (model.Finding, bool) {
 const tooManyRules = "the rules that a packet meets last: there are more than lasthop follows"
 
 // weighPolicy says how sure it is that this was the rule.
-func (v *view) weighPolicy(c *candidateRule, f *model.Finding, others []*candidateRule, covered bool) {
+func (v *view) weighPolicy(c *candidateRule, f *model.Finding, others []*candidateRule, covered, sure bool) {
 	if len(others) > 0 {
 		f.Confidence = weaker(f.Confidence, model.Likely)
 		for _, o := range others {
-			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s, which counted %s and may match too", o, count(o.counter.Delta, "packet")))
+			counted := "counted " + count(o.counter.Delta, "packet")
+			if !o.counted {
+				counted = "has no counter"
+			}
+			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s, which %s and may match too", o, counted))
 		}
 	}
-	if !covered && (c.counted || c.counter.Restarted || !v.Has(model.SourceNAT, model.SourceEbtables) || c.counter.Delta == 0 && len(c.unknown) > 0) {
+	if !covered && (c.counted || c.counter.Restarted || !v.Has(model.SourceNAT, model.SourceEbtables) || !sure) {
 		f.Confidence = weaker(f.Confidence, model.Likely)
 		f.Unseen = append(f.Unseen, "a counter that covers all of the drops: the rule was written anew in the window, was not read when it began, or counts nothing")
 	}

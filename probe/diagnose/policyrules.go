@@ -14,9 +14,11 @@ type ruleStep struct {
 	packet *model.PacketRule
 	frame  *model.FrameRule
 	// candidate is set where the rule itself drops; to is the chain that it
-	// leads to; mapped says that a map of nft decides on that chain.
+	// leads to; targets are those of a map's elements; mapped says that a map
+	// whose elements are not known decides.
 	candidate *candidateRule
 	to        string
+	targets   []string
 	mapped    bool
 }
 
@@ -27,12 +29,23 @@ type dropRules struct {
 	// policies are the candidates at the ends of base chains, and of the
 	// chains of ebtables that have a policy.
 	policies map[path.ChainKey]*candidateRule
-	// mapped are the chains that maps may lead to, by table.
+	// mapped are the chains that maps may lead to whose elements are not known, by
+	// table.
 	mapped map[path.ChainKey][]path.ChainKey
+	// sets are what rules look packets up in; chosen are the candidates that an
+	// element of a map is, or leads to.
+	sets   path.Sets
+	chosen map[chosenBy]*candidateRule
 	// inNFT: this kernel frees what nft drops in nft_do_chain itself, as Linux
 	// 6.12 does and 6.1 does not; legacy tables and connection tracking never
 	// free there.
 	inNFT bool
+}
+
+// chosenBy is an element of a map, as a rule, and what drops; nil is the element itself.
+type chosenBy struct {
+	element *model.PacketRule
+	drops   *candidateRule
 }
 
 // newDropRules indexes the rules and policies that may have dropped packets in
@@ -40,8 +53,8 @@ type dropRules struct {
 func (v *view) newDropRules() *dropRules {
 	t := &dropRules{
 		steps: map[path.ChainKey][]ruleStep{}, policies: map[path.ChainKey]*candidateRule{},
-		mapped: map[path.ChainKey][]path.ChainKey{},
-		inNFT:  slices.ContainsFunc(v.Traffic.Drops, func(d model.Drop) bool { return d.Location == model.LocationNFT }),
+		mapped: map[path.ChainKey][]path.ChainKey{}, sets: path.NewSets(v.Snapshot), chosen: map[chosenBy]*candidateRule{},
+		inNFT: slices.ContainsFunc(v.Traffic.Drops, func(d model.Drop) bool { return d.Location == model.LocationNFT }),
 	}
 	chains := map[path.ChainKey]bool{}
 	for c := range model.Each(v.Chains) {
@@ -92,6 +105,8 @@ func (t *dropRules) addPacketRules(v *view, chains map[path.ChainKey]bool) {
 			s.mapped = true
 		case idle:
 			continue
+		case t.sets.Targets(r) != nil:
+			s.targets = t.sets.Targets(r)
 		case r.Target == "DROP" || r.Target == "REJECT":
 			if v.dropsByDesign(r) {
 				continue
@@ -127,13 +142,30 @@ func (t *dropRules) addFrameRules(v *view) {
 	}
 }
 
-// findMapped lists the chains that no rule leads to, by table: a map may lead to
-// any of them, since what it holds is not read.
+// leads are the chains that the step leads to, but by maps whose elements are not known.
+func (s *ruleStep) leads(k path.ChainKey) []path.ChainKey {
+	var out []path.ChainKey
+	if s.to != "" {
+		out = append(out, k.To(s.to))
+	}
+	for _, to := range s.targets {
+		out = append(out, k.To(to))
+	}
+	return out
+}
+
+// drops reports whether the step itself may drop.
+func (s *ruleStep) drops() bool { return s.candidate != nil || slices.Contains(s.targets, "DROP") }
+
+// findMapped lists the chains that no rule leads to, by table: a map whose elements are
+// not known may lead to any of them.
 func (t *dropRules) findMapped(v *view) {
 	led := map[path.ChainKey]bool{}
 	for k, list := range t.steps {
 		for _, s := range list {
-			led[k.To(s.to)] = true
+			for _, to := range s.leads(k) {
+				led[to] = true
+			}
 		}
 	}
 	for i := range v.Chains {
@@ -143,8 +175,8 @@ func (t *dropRules) findMapped(v *view) {
 	}
 }
 
-// prune takes out the rules that lead to no candidate. A way to one leads
-// through one map at most, so that many maps and chains do not multiply.
+// prune takes out the rules that lead to no candidate. A way to one leads through one
+// map at most whose elements are not known, so that many maps and chains do not multiply.
 func (t *dropRules) prune() {
 	direct := t.leading(false)
 	for table, chains := range t.mapped {
@@ -156,12 +188,13 @@ func (t *dropRules) prune() {
 			if s.mapped {
 				return len(t.mapped[k.To("")]) == 0
 			}
-			return s.candidate == nil && !leading[k.To(s.to)]
+			return !s.drops() && !slices.ContainsFunc(s.leads(k), func(to path.ChainKey) bool { return leading[to] })
 		})
 	}
 }
 
-// leading are the chains that lead to a candidate, by maps too where asked for.
+// leading are the chains that lead to a candidate, by maps whose elements are not known
+// too where asked for.
 func (t *dropRules) leading(maps bool) map[path.ChainKey]bool {
 	var reached []path.ChainKey
 	from := map[path.ChainKey][]path.ChainKey{}
@@ -170,11 +203,11 @@ func (t *dropRules) leading(maps bool) map[path.ChainKey]bool {
 	}
 	for k, list := range t.steps {
 		for _, s := range list {
-			switch {
-			case s.candidate != nil || s.mapped && maps && len(t.mapped[k.To("")]) > 0:
+			if s.drops() || s.mapped && maps && len(t.mapped[k.To("")]) > 0 {
 				reached = append(reached, k)
-			case !s.mapped:
-				from[k.To(s.to)] = append(from[k.To(s.to)], k)
+			}
+			for _, to := range s.leads(k) {
+				from[to] = append(from[to], k)
 			}
 		}
 	}

@@ -17,14 +17,44 @@ type candidate struct {
 	poor bool
 }
 
-// candidates are the rules that may have dropped it, in the order in which a
-// packet meets them, up to the first that surely did. They are not whole where
-// the search was cut off.
-func (t *dropRules) candidates(d *dropped) (found []candidate, whole bool) {
+// found are the rules that may have dropped the packets of one drop, in the order in
+// which a packet meets them, up to the first that surely did.
+type found struct {
+	candidates []candidate
+	// whole is false where the search was cut off, open where a map may have
+	// dropped whose elements are not known.
+	whole, open bool
+}
+
+// connectionStates are those that connection tracking may give a packet.
+var connectionStates = []string{"new", "established", "related", "invalid", "untracked"}
+
+// candidates finds the rules that may have dropped it. Which state of connection tracking
+// the packet had is not known, but it is one, for all rules: what may match in none is
+// no candidate where counters do not tell.
+func (t *dropRules) candidates(d *dropped) found {
+	out := t.search(d)
+	if len(out.candidates) < 2 || !slices.ContainsFunc(out.candidates, func(c candidate) bool { return !c.counted }) {
+		return out
+	}
+	possible := map[*candidateRule]bool{}
+	for _, state := range connectionStates {
+		d.packet.State = state
+		for _, c := range t.search(d).candidates {
+			possible[c.candidateRule] = true
+		}
+	}
+	d.packet.State = ""
+	out.candidates = slices.DeleteFunc(out.candidates, func(c candidate) bool { return !possible[c.candidateRule] })
+	return out
+}
+
+func (t *dropRules) search(d *dropped) found {
+	d.packet.Sets = t.sets
 	s := search{dropRules: t, drop: d, at: map[*candidateRule]int{}}
 	s.Chains, s.Meet = t.steps, s.meet
 	for _, c := range t.bases {
-		if c.Family == "ip" && d.isIPv6() || c.Family == "ip6" && !d.isIPv6() ||
+		if c.Family == "ip" && d.isIPv6() || c.Family == "ip6" && !d.isIPv6() || d.passes(c) ||
 			t.inNFT && (c.Backend == model.NFT) != (d.Location == model.LocationNFT) {
 			continue
 		}
@@ -32,16 +62,17 @@ func (t *dropRules) candidates(d *dropped) (found []candidate, whole bool) {
 			break
 		}
 	}
-	return s.found, !s.CutOff
+	return found{s.list, !s.CutOff, s.open}
 }
 
 // search is one search for the rules that may have made a drop.
 type search struct {
 	path.Walk[ruleStep, searchState]
 	*dropRules
-	drop  *dropped
-	found []candidate
-	// at is where in found each rule is.
+	drop *dropped
+	list []candidate
+	open bool
+	// at is where in list each rule is.
 	at map[*candidateRule]int
 	// names and jumps are the chains and rules that led to where it is.
 	names []string
@@ -61,13 +92,26 @@ func (s *search) meet(k path.ChainKey, _ int, r ruleStep) path.Action {
 	switch {
 	case fit == path.No:
 	case r.candidate != nil:
-		s.add(r.candidate, fit, poor)
-		if fit == path.Yes {
-			return path.End
+		return s.add(r.candidate, fit, poor)
+	case r.targets != nil:
+		for _, e := range s.drop.packet.Choices(r.packet) {
+			step := ruleStep{packet: e}
+			fit, poor := s.drop.fits(&step)
+			fit, poor = min(fit, before.fit), poor || before.poor
+			switch {
+			case fit == path.No:
+			case e.Target == "DROP":
+				if s.add(s.chosenBy(e, nil), fit, poor) == path.End {
+					return path.End
+				}
+			case s.enter(k.To(e.Target), e, searchState{fit, poor, before.mapped}) == path.End:
+				return path.End
+			}
 		}
 	case !r.mapped:
 		return s.enter(k.To(r.to), r.packet, searchState{fit, poor, before.mapped})
 	case !before.mapped:
+		s.open = true
 		for _, to := range s.mapped[k.To("")] {
 			if to != k && s.enter(to, nil, searchState{min(before.fit, path.Maybe), before.poor, true}) == path.End {
 				return path.End
@@ -75,6 +119,25 @@ func (s *search) meet(k path.ChainKey, _ int, r ruleStep) path.Action {
 		}
 	}
 	return path.Next
+}
+
+// chosenBy is the candidate that an element of a map is, or leads to: one of its own,
+// so that it is told what led to it. What a counter has is of all elements together.
+func (s *search) chosenBy(element *model.PacketRule, drops *candidateRule) *candidateRule {
+	at := chosenBy{element, drops}
+	if s.chosen[at] == nil {
+		c := &candidateRule{}
+		if drops != nil {
+			*c = *drops
+			c.path, c.jumps = nil, nil
+		} else {
+			k := path.ChainKey{Backend: element.Backend, Family: element.Family, Table: element.Table, Chain: element.Chain}
+			c = newCandidateRule(k, element.Native, element.Counter, counts(element.Native, element.Counter), element.Unknown)
+			c.rule = element
+		}
+		s.chosen[at] = c
+	}
+	return s.chosen[at]
 }
 
 // enter walks a chain that the packet comes to in a state, by a rule; nil for a
@@ -94,17 +157,28 @@ func (s *search) enter(k path.ChainKey, by *model.PacketRule, state searchState)
 	return action
 }
 
-// add notes a rule, or that the packet comes to it more surely another way.
-func (s *search) add(c *candidateRule, fit path.Fit, poor bool) {
+// add notes a rule, or that the packet comes to it more surely another way, and ends the
+// search where it surely does.
+func (s *search) add(c *candidateRule, fit path.Fit, poor bool) path.Action {
+	for _, by := range slices.Backward(s.jumps) {
+		if !c.counted && slices.ContainsFunc(by.Lookups, func(l model.Lookup) bool { return l.Element != "" }) {
+			c = s.chosenBy(by, c)
+			break
+		}
+	}
 	if c.path == nil {
 		c.path, c.jumps = slices.Clone(s.names), slices.Clone(s.jumps)
 	}
 	if i, known := s.at[c]; known {
-		s.found[i].fit, s.found[i].poor = max(s.found[i].fit, fit), s.found[i].poor && poor
-		return
+		s.list[i].fit, s.list[i].poor = max(s.list[i].fit, fit), s.list[i].poor && poor
+	} else {
+		s.at[c] = len(s.list)
+		s.list = append(s.list, candidate{c, fit, poor})
 	}
-	s.at[c] = len(s.found)
-	s.found = append(s.found, candidate{c, fit, poor})
+	if fit == path.Yes {
+		return path.End
+	}
+	return path.Next
 }
 
 // dropped is a drop as rules may have seen its packets.
@@ -117,6 +191,12 @@ type dropped struct {
 }
 
 func (d *dropped) isIPv6() bool { return d.Dst.Is6() && !d.Dst.Is4In6() }
+
+// passes reports whether the packet does not meet a chain: what is not for the node does
+// not come to INPUT, and what is not of it not to OUTPUT. A bridge's chains see frames.
+func (d *dropped) passes(c *model.Chain) bool {
+	return c.Family != "bridge" && (c.Hook == "INPUT" && !d.packet.DstLocal || c.Hook == "OUTPUT" && !d.packet.SrcLocal)
+}
 
 // fits compares a rule with a drop. The packets' marks, states and sets are not
 // known, and the sample is one of several, perhaps to other ports.

@@ -44,7 +44,7 @@ func misanswered(v *view, s *stale) finding {
 		Pods:       []netip.Addr{s.addr},
 		Title:      "stale ARP answer for " + s.addr.String(),
 		Evidence:   []model.Evidence{ruleEvidence(s.rule), v.ownerEvidence(s)},
-		Fix:        []string{deleteFrameRule(s.rule)},
+		Fix:        []string{undoFrameRule(s.rule)},
 	}
 	f.Packets, f.LastHopAlive = sentTo(v, s.addr, s.rule.MAC)
 	var replies, asker uint64

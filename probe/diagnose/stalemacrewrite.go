@@ -57,7 +57,7 @@ func rewrittenByRule(v *view, s *stale, rewrites []model.MACRewrite) finding {
 		Pods:       []netip.Addr{s.addr},
 		Title:      "stale MAC for " + s.addr.String(),
 		Evidence:   []model.Evidence{ruleEvidence(s.rule), v.ownerEvidence(s)},
-		Fix:        []string{deleteFrameRule(s.rule)},
+		Fix:        []string{undoFrameRule(s.rule)},
 		Packets:    s.rule.Counter.Delta,
 	}
 	seen := mostRewritten(rewrites, s.addr, s.rule.MAC)
@@ -119,7 +119,7 @@ func rewrittenUnseen(v *view, r *model.MACRewrite) finding {
 	for x := range model.Each(v.FrameRules) {
 		if x.Target == model.TargetDNAT && x.MAC == r.To.MAC {
 			f.Evidence = append(f.Evidence, ruleEvidence(x))
-			f.Fix = append(f.Fix, deleteFrameRule(x))
+			f.Fix = append(f.Fix, undoFrameRule(x))
 		}
 	}
 	if len(f.Fix) == 0 {

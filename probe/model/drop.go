@@ -114,6 +114,10 @@ const (
 	// FreePodStarting packets were dropped by rules that the network plugin had
 	// not yet written for a new pod.
 	FreePodStarting DropClass = "podStarting"
+	// FreeRedirect packets are ICMP redirects, which tell a sender of a shorter way
+	// and change nothing when they are lost. The kernel itself drops those about a
+	// connection whose addresses it translates.
+	FreeRedirect DropClass = "redirect"
 )
 
 // startupTime is how long a network plugin may take to write a new pod's rules.
@@ -134,6 +138,25 @@ type DropClassifier struct {
 	// bridgeMACs are those of bridges and their ports: a bridge delivers frames
 	// for them to the node.
 	bridgeMACs map[MAC]bool
+	// redirects are the drops whose samples are ICMP redirects.
+	redirects map[Drop]bool
+}
+
+// sampledAs is a drop with what it has in common with its samples.
+func sampledAs(d *Drop, proto uint8) Drop {
+	return Drop{Src: d.Src, Dst: d.Dst, Proto: proto, Reason: d.Reason, Location: d.Location, IfIndex: d.IfIndex, Netns: d.Netns}
+}
+
+// redirect is the protocol of a packet that is an ICMP redirect, 0 of another.
+func (s *Sample) redirect() uint8 {
+	const icmp4, icmp6, redirect4, redirect6 = 1, 58, 5, 137
+	switch h := s.Head; {
+	case len(h) > 20 && h[0]>>4 == 4 && h[9] == icmp4 && len(h) > int(h[0]&0xf)*4 && h[h[0]&0xf*4] == redirect4:
+		return icmp4
+	case len(h) > 40 && h[0]>>4 == 6 && h[6] == icmp6 && h[40] == redirect6:
+		return icmp6
+	}
+	return 0
 }
 
 // NewDropClassifier indexes a snapshot. It keeps references into it.
@@ -141,6 +164,13 @@ func NewDropClassifier(s *Snapshot) *DropClassifier {
 	c := &DropClassifier{
 		window: s.Window, links: make(map[int]*Link, len(s.Links)), pods: make(map[netip.Addr][]*Pod, len(s.Pods)),
 		past: map[netip.Addr]bool{}, broadcasts: map[netip.Addr]bool{}, flooded: map[MAC]DropClass{}, bridgeMACs: map[MAC]bool{},
+		redirects: map[Drop]bool{},
+	}
+	for x := range Each(s.Traffic.Samples) {
+		if proto := x.redirect(); proto != 0 {
+			d := x.Drop()
+			c.redirects[sampledAs(&d, proto)] = true
+		}
 	}
 	for p := range Each(s.PastPods) {
 		c.flooded[p.MAC] = FreePodGone
@@ -203,6 +233,8 @@ func (c *DropClassifier) Class(d *Drop) DropClass {
 		return FreeDelivered
 	case d.sniffed(), d.cut():
 		return FreeCopy
+	case len(c.redirects) > 0 && c.redirects[sampledAs(d, d.Proto)]:
+		return FreeRedirect
 	case d.Location == "icmpv6_rcv" && (d.Src.IsLinkLocalUnicast() || d.Dst.IsLinkLocalUnicast()):
 		return FreeNeighborDiscovery
 	case c.toGroup(d.Dst) && d.noMember():

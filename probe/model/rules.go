@@ -195,8 +195,10 @@ type PacketRule struct {
 	Mark MarkMatch
 	// Unknown names matches that were not decoded.
 	Unknown []string
-	// Map is the nft map whose elements decide where the packet goes; they are
-	// not read. It is empty where there is none.
+	// Lookups are what the rule looks up in sets and maps of its table.
+	Lookups []Lookup
+	// Map is the nft map whose elements decide where the packet goes and are not
+	// known. It is empty where there is none.
 	Map string
 
 	// Target is ACCEPT, DROP, RETURN, REJECT, MASQUERADE, SNAT, DNAT, a
@@ -211,6 +213,32 @@ type PacketRule struct {
 	Counter  Counter
 	Standing bool
 }
+
+// Lookup is what a rule of nft looks up in a set, which is a match, or in a map, whose
+// element decides.
+type Lookup struct {
+	Set string
+	// Key are the parts of the packet that are looked up, in nft's words: "ip daddr",
+	// "meta l4proto", "th dport".
+	Key []string
+	Not bool
+	Map bool
+	// Element is the key of one element of the map, in a rule that stands for it alone.
+	Element string
+}
+
+// Set is a set or map of nft whose elements were read.
+type Set struct {
+	// Family is that of the table: "ip", "ip6" or "inet".
+	Family, Table, Name string
+	// Anonymous: it is part of the one rule that uses it.
+	Anonymous bool
+	Elements  []Element
+}
+
+// Element is one of a set, in nft's words: the Key "10.96.0.1 . tcp . 443", "*" for what
+// no other has, and in a map the Value "goto service-443" or "10.244.0.7 . 8443".
+type Element struct{ Key, Value, Comment string }
 
 // PortRange is an inclusive range of ports.
 type PortRange struct{ First, Last uint16 }

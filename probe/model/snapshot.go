@@ -29,6 +29,8 @@ type Snapshot struct {
 	FrameRules  []FrameRule
 	PacketRules []PacketRule
 	Chains      []Chain
+	// Sets are those that PacketRules look something up in.
+	Sets []Set
 
 	Flows     []Flow
 	Conntrack Conntrack

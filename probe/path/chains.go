@@ -137,6 +137,7 @@ type Tables struct {
 	// hooks are the base chains in the order in which the kernel calls them.
 	hooks map[hook][]*model.Chain
 	local map[netip.Addr]bool
+	sets  Sets
 	// counted: packets were counted in the window, so that a rule which stood
 	// through it and counted none matches none of them.
 	counted bool
@@ -151,7 +152,7 @@ type hook struct {
 func NewTables(s *model.Snapshot) *Tables {
 	t := &Tables{
 		chains: map[ChainKey][]*model.PacketRule{}, hooks: map[hook][]*model.Chain{},
-		local: map[netip.Addr]bool{}, counted: len(s.Traffic.Hops) > 0,
+		local: map[netip.Addr]bool{}, sets: NewSets(s), counted: len(s.Traffic.Hops) > 0,
 	}
 	for i := range s.Links {
 		for _, a := range s.Links[i].Addresses {
@@ -202,10 +203,29 @@ type tableWalk struct {
 }
 
 func (t *Tables) walk(p Packet) *tableWalk {
-	p.SrcLocal, p.DstLocal = t.local[p.Src], t.local[p.Dst]
+	p.SrcLocal, p.DstLocal, p.Sets = t.local[p.Src], t.local[p.Dst], t.sets
 	w := &tableWalk{packet: p, counted: t.counted}
 	w.Chains, w.State.fit = t.chains, Yes
 	return w
+}
+
+// meet has a function decide over each rule that the packet meets: over each element of
+// a map, that is, which the packet may have.
+func (w *tableWalk) meet(decide func(k ChainKey, i int, r *model.PacketRule) Action) {
+	w.Meet = func(k ChainKey, i int, r *model.PacketRule) Action {
+		// A packet has one element of a map, so that none is less sure for another.
+		before := w.State.fit
+		after := before
+		for _, r := range w.packet.Choices(r) {
+			w.State.fit = before
+			if action := decide(k, i, r); action != Next {
+				return action
+			}
+			after = min(after, w.State.fit)
+		}
+		w.State.fit = after
+		return Next
+	}
 }
 
 // meets says how surely the packet comes to a rule and matches it. A rule that

@@ -1,9 +1,6 @@
 package path
 
 import (
-	"slices"
-	"strings"
-
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -81,7 +78,7 @@ func (w *tableWalk) filter(c *model.Chain) decision {
 	// program that is asked.
 	var maybe, open []*model.PacketRule
 	w.State, w.CutOff = tableState{fit: Yes}, false
-	w.Meet = func(k ChainKey, _ int, r *model.PacketRule) Action {
+	w.meet(func(k ChainKey, _ int, r *model.PacketRule) Action {
 		met := w.meets(r)
 		if met == No {
 			return Next
@@ -105,7 +102,7 @@ func (w *tableWalk) filter(c *model.Chain) decision {
 			return End
 		}
 		return Next
-	}
+	})
 	w.Base(c)
 	out := decision{does: accepts, rule: end, cutOff: w.CutOff}
 	if end == nil {
@@ -128,8 +125,5 @@ func (w *tableWalk) filter(c *model.Chain) decision {
 
 func isDrop(r *model.PacketRule) bool { return r.Target == "DROP" || r.Target == "REJECT" }
 
-// byMap reports whether a verdict map of nft decides, whose elements the model
-// does not hold.
-func byMap(r *model.PacketRule) bool {
-	return r.Target == "" && slices.ContainsFunc(r.Unknown, func(text string) bool { return strings.Contains(text, " vmap ") })
-}
+// byMap reports whether a verdict map of nft decides whose elements are not known.
+func byMap(r *model.PacketRule) bool { return r.Target == "" && r.Map != "" }

@@ -92,6 +92,23 @@ func laden(g *rand.Rand) *model.Snapshot {
 			})
 		}
 	}
+	for i := range s.PacketRules {
+		if r := &s.PacketRules[i]; g.IntN(5) == 0 {
+			key := []string{"ip daddr", "ip saddr", "th dport", "meta l4proto", "iifname", "numgen random mod 2", "ct state"}
+			r.Lookups = []model.Lookup{{Set: "x", Key: key[g.IntN(len(key)):], Map: r.Target == "A", Not: g.IntN(2) == 0}}
+			if r.Target == "A" {
+				r.Target = ""
+			}
+		}
+	}
+	for _, table := range []string{"nat", "filter"} {
+		x := model.Set{Family: "ip", Table: table, Name: "x"}
+		for _, to := range []string{"jump A", "goto B", "drop", "accept", "172.30.4.9 . 80", "?"} {
+			keys := []string{"80", "tcp", "pa", "*", "1-90", someAddr(g).String(), someAddr(g).String() + " . " + someAddr(g).String(), "172.30.0.0/16"}
+			x.Elements = append(x.Elements, model.Element{Key: keys[g.IntN(len(keys))], Value: to})
+		}
+		s.Sets = append(s.Sets, x)
+	}
 	s.Sysctls = []model.Sysctl{{Name: "net.bridge.bridge-nf-call-iptables", Value: "1"}, {Name: "net.ipv4.conf.all.rp_filter", Value: "1"}}
 	s.FDB = []model.FDBEntry{{MAC: mac(9), IfIndex: 2, Bridge: 8}}
 	s.Flows = []model.Flow{{Proto: 6, Original: model.Tuple{Src: podA, Dst: web}, Reply: model.Tuple{Src: someAddr(g), Dst: nodeIP}}}

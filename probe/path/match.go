@@ -37,6 +37,8 @@ type Packet struct {
 	State string
 	// New: the flow began in the window.
 	New bool
+	// Sets are those that rules look the packet up in; without them that is not known.
+	Sets Sets
 }
 
 // Fits says how surely the packet matches the rule.
@@ -55,6 +57,11 @@ func (p *Packet) Fits(r *model.PacketRule) Fit {
 	}
 	for _, text := range r.Unknown {
 		f = min(f, stateFits(text, p.State))
+	}
+	for i := range r.Lookups {
+		if l := &r.Lookups[i]; f != No && !l.Map {
+			f = min(f, p.finds(r, l))
+		}
 	}
 	return f
 }

@@ -51,7 +51,7 @@ func (t *Tables) Source(p Packet) SourceNAT {
 		}
 		return behind.Chain(k.To(r.Target))
 	}
-	w.Meet = func(k ChainKey, i int, r *model.PacketRule) Action {
+	w.meet(func(k ChainKey, i int, r *model.PacketRule) Action {
 		ends := r.Target == "ACCEPT" || r.Target == "RETURN"
 		writes := r.Target == "MASQUERADE" || r.Target == "SNAT"
 		met := w.meets(r)
@@ -80,7 +80,7 @@ func (t *Tables) Source(p Packet) SourceNAT {
 			}
 		}
 		return w.follow(k, r, Yes)
-	}
+	})
 	for _, c := range t.hook("POSTROUTING", &p) {
 		if c.Priority >= snatFirst && c.Priority <= snatLast && w.Base(c) == End {
 			break
@@ -110,7 +110,7 @@ type targets struct {
 func (t *Tables) destination(p Packet, hook string) targets {
 	var out targets
 	w := t.natWalk(p)
-	w.Meet = func(k ChainKey, _ int, r *model.PacketRule) Action {
+	w.meet(func(k ChainKey, _ int, r *model.PacketRule) Action {
 		met := w.meets(r)
 		if met == No {
 			return Next
@@ -141,7 +141,7 @@ func (t *Tables) destination(p Packet, hook string) targets {
 		action := w.follow(k, r, met)
 		w.State.service = before
 		return action
-	}
+	})
 	for _, c := range t.hook(hook, &p) {
 		w.State = tableState{fit: Yes}
 		if translates(c) && w.Base(c) == End {

@@ -1,8 +1,10 @@
 package path
 
 import (
+	"iter"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -69,20 +71,38 @@ func (t *Tables) Services(s *model.Snapshot, beside netip.Addr) []netip.Addr {
 	}
 	var out []netip.Addr
 	asked := 0
-	for i := range s.PacketRules {
-		r := &s.PacketRules[i]
-		a := r.Dst.Prefix
-		if r.Table != "nat" && !r.Native || r.Dst.Not || !a.IsSingleIP() || !block.Contains(a.Addr()) || a.Addr() == beside || slices.Contains(out, a.Addr()) {
+	for a := range translatable(s) {
+		if !block.Contains(a) || a == beside || slices.Contains(out, a) {
 			continue
 		}
 		if asked++; asked > tries {
 			break
 		}
-		if found := t.destination(Packet{Dst: a.Addr()}, "PREROUTING"); found.service && len(found.rules) > 0 {
-			if out = append(out, a.Addr()); len(out) == most {
+		if found := t.destination(Packet{Dst: a}, "PREROUTING"); found.service && len(found.rules) > 0 {
+			if out = append(out, a); len(out) == most {
 				break
 			}
 		}
 	}
 	return out
+}
+
+// translatable are the addresses that rules and elements of maps name, which may
+// translate them.
+func translatable(s *model.Snapshot) iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		for r := range model.Each(s.PacketRules) {
+			if (r.Table == "nat" || r.Native) && !r.Dst.Not && r.Dst.Prefix.IsSingleIP() && !yield(r.Dst.Prefix.Addr()) {
+				return
+			}
+		}
+		for x := range model.Each(s.Sets) {
+			for _, e := range x.Elements {
+				first, _, _ := strings.Cut(e.Key, keySeparator)
+				if a, err := netip.ParseAddr(first); err == nil && e.Value != "" && !yield(a) {
+					return
+				}
+			}
+		}
+	}
 }

@@ -106,6 +106,53 @@ func kinds(hops []model.PathHop) string {
 	return strings.Join(words, " ")
 }
 
+// byMaps are rules such as kube-proxy's in the mode nftables, with an element in one of
+// its maps for a service of one endpoint.
+func byMaps(key, in string) func(*model.Snapshot) {
+	return func(s *model.Snapshot) {
+		rule := func(chain string, r model.PacketRule) {
+			r.Backend, r.Family, r.Table, r.Chain, r.Native = model.NFT, "ip", "kube-proxy", chain, true
+			r.Number = 1
+			s.PacketRules = append(s.PacketRules, r)
+		}
+		lookup := func(set string) []model.Lookup {
+			return []model.Lookup{{Set: set, Key: []string{"ip daddr", "meta l4proto", "th dport"}, Map: true}}
+		}
+		rule("nat-prerouting", model.PacketRule{Target: "services"})
+		rule("services", model.PacketRule{Lookups: lookup("service-ips")})
+		rule("service-web", model.PacketRule{Lookups: []model.Lookup{{Set: "__map0", Key: []string{"numgen random mod 1"}, Map: true}}})
+		rule("endpoint-web", model.PacketRule{Proto: 6, Target: "DNAT", To: netip.AddrPortFrom(podB, 8080)})
+		rule("filter-forward", model.PacketRule{Target: "service-endpoints-check"})
+		rule("filter-forward", model.PacketRule{Target: "cluster-ips-check"})
+		rule("service-endpoints-check", model.PacketRule{Lookups: lookup("no-endpoint-services")})
+		rule("reject-chain", model.PacketRule{Target: "REJECT"})
+		rule("cluster-ips-check", model.PacketRule{Target: "REJECT", Lookups: []model.Lookup{{Set: "cluster-ips", Key: []string{"ip daddr"}}}})
+		for _, name := range []string{"service-ips", "no-endpoint-services", "cluster-ips", "__map0"} {
+			x := model.Set{Family: "ip", Table: "kube-proxy", Name: name, Anonymous: name == "__map0"}
+			to := map[string]string{"service-ips": "goto service-web", "no-endpoint-services": "goto reject-chain"}[name]
+			switch name {
+			case "cluster-ips":
+				x.Elements = []model.Element{{Key: "198.51.100.10"}, {Key: "198.51.100.20"}}
+			case "__map0":
+				x.Elements = []model.Element{{Key: "0", Value: "goto endpoint-web"}}
+			default:
+				x.Elements = []model.Element{{Key: "198.51.100.99 . udp . 53", Value: to}}
+			}
+			if name == in {
+				x.Elements = append(x.Elements, model.Element{Key: key, Value: to, Comment: "shop/web:http"})
+			}
+			s.Sets = append(s.Sets, x)
+		}
+		for name, hook := range map[string]string{"nat-prerouting": "PREROUTING", "filter-forward": "FORWARD"} {
+			c := model.Chain{Backend: model.NFT, Family: "ip", Table: "kube-proxy", Name: name, Hook: hook, Policy: "ACCEPT"}
+			if hook == "PREROUTING" {
+				c.Priority = -100
+			}
+			s.Chains = append(s.Chains, c)
+		}
+	}
+}
+
 func TestTrace(t *testing.T) {
 	drop := func(chain string, r model.PacketRule) func(*model.Snapshot) {
 		return func(s *model.Snapshot) {
@@ -196,7 +243,7 @@ func TestTrace(t *testing.T) {
 				Unknown: []string{"-m set"}, Standing: true, Counter: model.Counter{Packets: 9, Delta: 9}})
 		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "accept"},
 		{"a rule on another port", routedNode, far, drop("FORWARD", model.PacketRule{Proto: 17, Target: "DROP"}), "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "accept"},
-		{"a map decides", routedNode, far, drop("FORWARD", model.PacketRule{Unknown: []string{"ip daddr vmap @verdicts"}}), "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "unknown: 1 rule may decide"},
+		{"a map decides", routedNode, far, drop("FORWARD", model.PacketRule{Map: "verdicts"}), "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "unknown: 1 rule may decide"},
 		{"the pod itself", routedNode, podA, nil, "pod", "pod", "the packets stay inside"},
 		{"the pod's loopback", routedNode, netip.MustParseAddr("127.0.0.53"), func(s *model.Snapshot) {
 			s.Links = append(s.Links, model.Link{Index: 1, Name: "lo", Up: true, Addresses: []netip.Prefix{pfx("127.0.0.1/8")}})
@@ -215,9 +262,19 @@ func TestTrace(t *testing.T) {
 			s.Chains = append(s.Chains, model.Chain{Backend: model.NFT, Family: "ip", Table: "nat", Name: "PREROUTING", Hook: "PREROUTING", Priority: -100, Policy: "ACCEPT"})
 		}, "pod pa nat policy route neighbor pb pod", "pod pb nat policy route neighbor pa pod", "198.51.100.20:80 becomes 172.30.4.9:8080"},
 		{"a service by maps", routedNode, web, func(s *model.Snapshot) {
-			s.PacketRules = []model.PacketRule{{Backend: model.NFT, Family: "ip", Table: "kube-proxy", Chain: "services", Native: true, Unknown: []string{"ip daddr . tcp dport vmap @service-ips"}}}
+			s.PacketRules = []model.PacketRule{{Backend: model.NFT, Family: "ip", Table: "kube-proxy", Chain: "services", Native: true, Map: "service-ips"}}
 			s.Chains = []model.Chain{{Backend: model.NFT, Family: "ip", Table: "kube-proxy", Name: "services", Hook: "PREROUTING", Priority: -100, Policy: "ACCEPT"}}
 		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "unknown whether the destination is translated"},
+		{"a service of kube-proxy's nftables mode", routedNode, web, byMaps("198.51.100.20 . tcp . 80", "service-ips"),
+			"pod pa nat policy route neighbor pb pod", "pod pb nat policy route neighbor pa pod", "198.51.100.20:80 becomes 172.30.4.9:8080"},
+		{"another port of it", routedNode, web, byMaps("198.51.100.20 . tcp . 81", "service-ips"),
+			"pod pa nat policyX", "beyond enp1 nat policy route neighbor pa pod", "dropped by kube-proxy cluster-ips-check rule 1"},
+		{"one without endpoints", routedNode, web, byMaps("198.51.100.20 . tcp . 80", "no-endpoint-services"),
+			"pod pa nat policyX", "beyond enp1 nat policy route neighbor pa pod", "dropped by kube-proxy reject-chain rule 1"},
+		{"one whose endpoints' map was not read", routedNode, web, func(s *model.Snapshot) {
+			byMaps("198.51.100.20 . tcp . 80", "service-ips")(s)
+			s.Sets = s.Sets[:3]
+		}, "pod pa nat policyX", "beyond enp1 nat policy route neighbor pa pod", "unknown whether the destination is translated: maps"},
 		{"a service of IPVS", routedNode, web, ipvs(), "pod pa nat route policy local", "local", "198.51.100.20 is on the dummy link vip: IPVS sends it on to a backend, which is not read, or the node takes it"},
 		{"a service of IPVS with a flow", routedNode, web, ipvs(podB), "pod pa nat policy route neighbor pb pod", "pod pb nat policy route neighbor pa pod", "198.51.100.20:80 becomes 172.30.4.9:8080"},
 		{"a server of the node on a dummy link", routedNode, web, ipvs(web), "pod pa nat route policy local", "local nat policy route neighbor pa pod", "198.51.100.20 is the node's own"},

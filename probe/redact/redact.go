@@ -113,6 +113,7 @@ var (
 	text    treatment = (*Redactor).Text
 	link    treatment = (*Redactor).link
 	comment treatment = (*Redactor).comment
+	element treatment = (*Redactor).element
 	rule    treatment = (*Redactor).rule
 	azureID treatment = (*Redactor).azureID
 	file    treatment = (*Redactor).file
@@ -136,6 +137,8 @@ var fields = map[string]treatment{
 	"FrameRule.Table": keep, "FrameRule.Chain": text, "FrameRule.Text": rule, "FrameRule.Unknown": text, "FrameRule.TargetName": text,
 	"IfMatch.Name":      (*Redactor).match,
 	"PacketRule.Family": keep, "PacketRule.Table": text, "PacketRule.Chain": text, "PacketRule.Text": rule, "PacketRule.Comment": comment,
+	"Lookup.Set": text, "Lookup.Key": keep, "Lookup.Element": text,
+	"Set.Family": keep, "Set.Table": text, "Set.Name": text, "Element.Key": element, "Element.Value": element, "Element.Comment": comment,
 	"PacketRule.Unknown": text, "PacketRule.Map": text, "PacketRule.Target": text,
 	"Chain.Family": keep, "Chain.Table": text, "Chain.Name": text, "Chain.Hook": keep, "Chain.Policy": keep,
 	"Flow.State":   keep,

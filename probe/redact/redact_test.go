@@ -166,7 +166,11 @@ func rich() *model.Snapshot {
 			Table: "nat", Chain: "cali-tw-vethsecret0", Target: "cali-fw-vethsecret0", Comment: "secret-space/secret-service:http has no endpoints",
 			Text: `-d 10.77.0.10/32 -m comment --comment "secret-space/secret-service:http has no endpoints" -j REJECT`, To: netip.MustParseAddrPort("10.77.1.5:8080"),
 		}},
-		Chains:   []model.Chain{{Table: "nat", Name: "cali-tw-vethsecret0"}},
+		Chains: []model.Chain{{Table: "nat", Name: "cali-tw-vethsecret0"}, {Table: "kube-proxy", Name: secretChain}},
+		Sets: []model.Set{{Family: "ip", Table: "kube-proxy", Name: "affinity-2QRHZV4L-secret-space/secret-service/tcp/http__10.77.1.5/8080", Elements: []model.Element{
+			{Key: "10.77.0.10 . tcp . 443", Value: "goto " + secretChain, Comment: "secret-space/secret-service:http"},
+			{Key: "10.77.0.10-10.77.0.19"}, {Key: "vethsecret0", Value: "10.77.1.5 . 8080"},
+		}}},
 		Flows:    []model.Flow{{Original: model.Tuple{Src: pod.Addr(), Dst: addr("10.77.2.9")}}},
 		Programs: []model.Program{{Link: "vethsecret0", Cgroup: "/kubepods/pod5ec2e777_aaaa_bbbb_cccc_dddddddddddd/cri-0123456789abcdef77"}},
 		Cluster: model.Cluster{
@@ -185,6 +189,8 @@ func rich() *model.Snapshot {
 	s.Traffic.Samples = []model.Sample{{Src: pod.Addr(), Dst: addr("10.77.2.9"), Link: "vethsecret0", Protocol: 0x0800, Head: packet("secret payload")}}
 	return s
 }
+
+const secretChain = "endpoint-2QRHZV4L-secret-space/secret-service/tcp/http__10.77.1.5/8080"
 
 func packet(payload string) []byte {
 	b := make([]byte, 28)
@@ -251,6 +257,9 @@ func TestSnapshotRevealsNothing(t *testing.T) {
 	p, table := got.Pods[0], got.Cluster.Azure.Tables[0]
 	rule := got.PacketRules[0]
 	for what, same := range map[string]bool{
+		"an element's chain":     got.Sets[0].Elements[0].Value == "goto "+got.Chains[1].Name && strings.HasPrefix(got.Chains[1].Name, "endpoint-"),
+		"an element's address":   strings.HasSuffix(got.Chains[1].Name, "__"+p.Addresses[0].Addr().String()+"/8080") && got.Sets[0].Elements[2].Value == p.Addresses[0].Addr().String()+" . 8080",
+		"an element's link":      got.Sets[0].Elements[2].Key == p.Link,
 		"a pod's link":           p.Link == got.Links[1].Name && p.Link == got.Traffic.Hops[0].Link && p.Link != "vethsecret0" && strings.HasPrefix(p.Link, "veth"),
 		"a wildcard":             strings.HasPrefix(p.Link, strings.TrimSuffix(got.FrameRules[0].In.Name, "+")),
 		"a link's setting":       got.Sysctls[0].Name == "net.ipv4.conf."+p.Link+".rp_filter",

@@ -21,7 +21,10 @@ var (
 	remarks = regexp.MustCompile(`comment "[^"]*"|--comment \S+`)
 	// objects are names with their namespace, as agents write them in comments.
 	objects = regexp.MustCompile(`[a-z0-9][-a-z0-9]*/[a-z0-9][-.a-z0-9]*`)
-	amount  = regexp.MustCompile(`^(?:0x[0-9a-f]+|[0-9]+)$`)
+	// serviceChains are the names that kube-proxy gives to nft's chains and sets, of a
+	// hash and of what they are for.
+	serviceChains = regexp.MustCompile(`\b[a-z]+-[A-Z2-7]{8}-[^\s,;]+/[^\s,;]+`)
+	amount        = regexp.MustCompile(`^(?:0x[0-9a-f]+|[0-9]+)$`)
 )
 
 // terms are words of texts about networks. A pod or namespace of such a name is found in
@@ -45,6 +48,11 @@ func (r *Redactor) Text(s string) string {
 	if s == "" {
 		return s
 	}
+	s = serviceChains.ReplaceAllStringFunc(s, func(name string) string {
+		kind, rest, _ := strings.Cut(name, "-")
+		hash, rest, _ := strings.Cut(rest, "-")
+		return kind + "-" + strings.ToUpper(r.hash("chain", hash)[:8]) + "-" + objects.ReplaceAllStringFunc(rest, r.object)
+	})
 	s = uids.ReplaceAllStringFunc(s, r.uid)
 	s = ids.ReplaceAllStringFunc(s, func(id string) string {
 		h := r.hash("id", id)
@@ -139,6 +147,12 @@ func (r *Redactor) address(token string) (string, bool) {
 	if p, err := netip.ParseAddrPort(token); err == nil {
 		return netip.AddrPortFrom(r.Addr(p.Addr()), p.Port()).String(), true
 	}
+	// kube-proxy writes an endpoint so.
+	if a, port, _ := strings.Cut(token, "/"); port != "" {
+		if x, err := netip.ParseAddr(a); err == nil {
+			return r.Addr(x).String() + "/" + port, true
+		}
+	}
 	return "", false
 }
 
@@ -146,6 +160,23 @@ func (r *Redactor) address(token string) (string, bool) {
 // services.
 func (r *Redactor) comment(s string) string {
 	return r.Text(objects.ReplaceAllStringFunc(s, r.object))
+}
+
+// element is the key or the value of an element of a set: fields with addresses, ports,
+// names of links or chains.
+func (r *Redactor) element(s string) string {
+	fields := strings.Split(s, " . ")
+	for i, f := range fields {
+		first, last, between := strings.Cut(f, "-")
+		a, err := netip.ParseAddr(first)
+		b, err2 := netip.ParseAddr(last)
+		if between && err == nil && err2 == nil {
+			fields[i] = r.Addr(a).String() + "-" + r.Addr(b).String()
+		} else {
+			fields[i] = r.Text(f)
+		}
+	}
+	return strings.Join(fields, " . ")
 }
 
 // rule is the text of a rule, with its comment.

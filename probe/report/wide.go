@@ -120,6 +120,7 @@ var harmlessWords = map[model.DropClass]string{
 	model.FreeNeighborDiscovery: "neighbour discovery",
 	model.FreePodGone:           "for a pod that went away",
 	model.FreePodStarting:       "before a new pod's rules were written",
+	model.FreeRedirect:          "an ICMP redirect",
 }
 
 func (r Report) rewrites(p *printer, names map[netip.Addr]string) {

@@ -57,6 +57,11 @@ func newSetup(s *model.Snapshot) setup {
 		c.Counter = model.Counter{}
 		add(0, maphash.Comparable(seed, c))
 	}
+	for x := range model.Each(s.Sets) {
+		for _, e := range x.Elements {
+			add(0, maphash.Comparable(seed, [4]string{x.Family, x.Table, x.Name, e.Key + "=" + e.Value}))
+		}
+	}
 	for _, c := range s.Sysctls {
 		if c.Name != connections {
 			add(names[linkOf(c.Name)], maphash.Comparable(seed, c))

@@ -26,11 +26,14 @@ var hookNames = [hooks]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTR
 type Tables struct {
 	Rules  []model.PacketRule
 	Chains []model.Chain
+	// Sets are those of nft that Rules look something up in.
+	Sets []model.Set
 }
 
 func (t *Tables) add(o Tables) {
 	t.Rules = append(t.Rules, o.Rules...)
 	t.Chains = append(t.Chains, o.Chains...)
+	t.Sets = append(t.Sets, o.Sets...)
 }
 
 // Reader reads rules again and again. Those of nft it decodes when they have changed: else
@@ -63,7 +66,7 @@ func (r *Reader) Read(ctx context.Context, ns *netns.NS, kernel *kmod.Kernel, c 
 		asked := len(named.names)
 		got := fromSet(set, f, named.name)
 		if set.Counts != nil {
-			got.Rules = counted(r.last[f].Rules, set.Counts)
+			got.Rules, got.Sets = counted(r.last[f].Rules, set.Counts), r.last[f].Sets
 		}
 		if len(named.names) == asked {
 			// Sets of ipset may change their names without a new generation.

@@ -105,7 +105,7 @@ var rules6 = []string{
 	"-t mangle -A PREROUTING -p tcp -j TPROXY --on-port 37379 --on-ip ::1 --tproxy-mark 0x200/0xffffffff",
 }
 
-func read(t *testing.T, ns *nstest.NS) Tables {
+func read(t testing.TB, ns *nstest.NS) Tables {
 	t.Helper()
 	kernel := kmod.New("/")
 	c := dump.NewNetfilter(ns.NS, kernel, kmod.NFTables)
@@ -405,7 +405,7 @@ func TestNative(t *testing.T) {
 	if r := rule("post", 3); r.NFProto != 4 || r.Mark != (model.MarkMatch{Value: 0x10, Mask: 0xffffffff, Set: true}) || r.Target != "RETURN" {
 		t.Errorf("mark: %+v", r)
 	}
-	if r := rule("post", 4); len(r.Unknown) != 1 || !strings.Contains(r.Unknown[0], "@pods") || r.Target != "more" {
+	if r := rule("post", 4); len(r.Unknown) != 0 || !reflect.DeepEqual(r.Lookups, []model.Lookup{{Set: "pods", Key: []string{"ip saddr"}}}) || r.Target != "more" {
 		t.Errorf("set: %+v", r)
 	}
 	if r := rule("more", 1); r.Target != "less" || !r.Goto || r.Proto != 17 {
@@ -413,6 +413,92 @@ func TestNative(t *testing.T) {
 	}
 	if r := rule("less", 1); r.Target != "DROP" {
 		t.Errorf("drop: %+v", r)
+	}
+}
+
+// TestSets reads what rules look up in sets and maps.
+func TestSets(t *testing.T) {
+	for _, tt := range []struct {
+		name, set, rule string
+		want            model.Lookup
+		elements        []model.Element
+		text            string
+	}{
+		{
+			"kube-proxy's services", `map m { type ipv4_addr . inet_proto . inet_service : verdict; elements = {
+				10.96.0.1 . tcp . 443 comment "default/kubernetes:https" : goto more, 10.96.0.10 . udp . 53 : drop } }`,
+			"ip daddr . meta l4proto . th dport vmap @m",
+			model.Lookup{Set: "m", Key: []string{"ip daddr", "meta l4proto", "th dport"}, Map: true},
+			[]model.Element{{Key: "10.96.0.1 . tcp . 443", Value: "goto more", Comment: "default/kubernetes:https"}, {Key: "10.96.0.10 . udp . 53", Value: "drop"}},
+			"ip daddr . meta l4proto . th dport vmap @m",
+		},
+		{
+			"one of several", "", "numgen random mod 2 vmap { 0 : goto more, 1 : accept }",
+			model.Lookup{Set: "__map0", Key: []string{"numgen random mod 2"}, Map: true},
+			[]model.Element{{Key: "0", Value: "goto more"}, {Key: "1", Value: "accept"}},
+			"numgen random mod 2 vmap { 0 : goto more, 1 : accept }",
+		},
+		{
+			"links", "map m { type ifname : verdict; flags interval; elements = { eth0 : accept, \"veth*\" : jump more } }", "iifname vmap @m",
+			model.Lookup{Set: "m", Key: []string{"iifname"}, Map: true},
+			[]model.Element{{Key: "eth0", Value: "accept"}, {Key: "veth*", Value: "jump more"}},
+			"iifname vmap @m",
+		},
+		{
+			"intervals", "set s { type ipv4_addr; flags interval; elements = { 10.0.0.0/8, 172.16.0.1-172.16.0.9, 192.168.0.1, 255.255.255.0/24 } }", "ip saddr != @s drop",
+			model.Lookup{Set: "s", Key: []string{"ip saddr"}, Not: true},
+			[]model.Element{{Key: "10.0.0.0/8"}, {Key: "172.16.0.1-172.16.0.9"}, {Key: "192.168.0.1"}, {Key: "255.255.255.0/24"}},
+			"ip saddr != @s drop",
+		},
+		{
+			"ranges of concatenations", "set s { type ipv4_addr . inet_service; flags interval; elements = { 10.0.0.0/8 . 80-90, 10.1.0.1 . 443 } }", "ip daddr . tcp dport @s drop",
+			model.Lookup{Set: "s", Key: []string{"ip daddr", "th dport"}},
+			[]model.Element{{Key: "10.0.0.0/8 . 80-90"}, {Key: "10.1.0.1 . 443"}},
+			"meta l4proto tcp ip daddr . th dport @s drop",
+		},
+		{
+			"IPv6", "set s { typeof ip6 daddr; elements = { fd00::7 } }", "ip6 daddr @s drop",
+			model.Lookup{Set: "s", Key: []string{"ip6 daddr"}}, []model.Element{{Key: "fd00::7"}}, "ip6 daddr @s drop",
+		},
+		{
+			"translations", "map m { type inet_service : ipv4_addr . inet_service; elements = { 80 : 10.244.0.7 . 8080 } }", "dnat ip to tcp dport map @m",
+			model.Lookup{Set: "m", Key: []string{"th dport"}, Map: true}, []model.Element{{Key: "80", Value: "10.244.0.7 . 8080"}},
+			"meta l4proto tcp th dport @m dnat to map @m",
+		},
+		{
+			"all others", "map m { type inet_service : verdict; elements = { 80 : accept, * : drop } }", "tcp dport vmap @m",
+			model.Lookup{Set: "m", Key: []string{"th dport"}, Map: true}, []model.Element{{Key: "80", Value: "accept"}, {Key: "*", Value: "drop"}},
+			"meta l4proto tcp th dport vmap @m",
+		},
+		{
+			"what packets add", "set s { type ipv4_addr; flags dynamic; timeout 1h; elements = { 10.0.0.1 } }", "ip saddr @s drop",
+			model.Lookup{}, nil, "[@nh,96,32 @s] drop",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ns := nstest.New(t)
+			ns.Feed("table inet t {\n"+tt.set+"\nchain more { }\nchain base { type nat hook prerouting priority -100; "+tt.rule+"; }\n}\n", "nft", "-f", "-")
+			got := read(t, ns)
+			if got.Rules[0].Text != tt.text {
+				t.Errorf("text %q, want %q", got.Rules[0].Text, tt.text)
+			}
+			if tt.elements == nil {
+				if r := got.Rules[0]; len(got.Sets)+len(r.Lookups) > 0 || len(r.Unknown) != 1 {
+					t.Errorf("sets %+v of %+v", got.Sets, r)
+				}
+				return
+			}
+			if len(got.Sets) != 1 || len(got.Rules[0].Lookups) != 1 || len(got.Rules[0].Unknown) > 0 || got.Rules[0].Map != "" {
+				t.Fatalf("sets %+v of %+v", got.Sets, got.Rules)
+			}
+			s := got.Sets[0]
+			slices.SortFunc(s.Elements, func(a, b model.Element) int { return strings.Compare(b.Value+b.Key, a.Value+a.Key) })
+			slices.SortFunc(tt.elements, func(a, b model.Element) int { return strings.Compare(b.Value+b.Key, a.Value+a.Key) })
+			if !reflect.DeepEqual(got.Rules[0].Lookups[0], tt.want) || s.Family != "inet" || s.Table != "t" || s.Name != tt.want.Set ||
+				s.Anonymous != strings.HasPrefix(s.Name, "__") || !reflect.DeepEqual(s.Elements, tt.elements) {
+				t.Errorf("lookup %+v in %+v, want %+v in %+v", got.Rules[0].Lookups[0], s, tt.want, tt.elements)
+			}
+		})
 	}
 }
 

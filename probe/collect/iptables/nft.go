@@ -43,6 +43,7 @@ func fromSet(set nft.Ruleset, f nftables.TableFamily, setName func(uint16) strin
 			native[ch.Table] = true
 		}
 	}
+	looked := newLookups(family, set.Sets)
 	place := map[[2]string]int{}
 	for _, r := range set.Rules {
 		at := [2]string{r.Table, r.Chain}
@@ -51,7 +52,7 @@ func fromSet(set nft.Ruleset, f nftables.TableFamily, setName func(uint16) strin
 			Backend: model.NFT, Family: family, Table: r.Table, Chain: r.Chain, Number: place[at],
 			Handle: r.Handle, Native: native[r.Table],
 		})
-		b.setName = setName
+		b.setName, b.lookups = setName, looked
 		if b.Native {
 			b.Comment = nft.Comment(r.UserData)
 		}
@@ -60,6 +61,7 @@ func fromSet(set nft.Ruleset, f nftables.TableFamily, setName func(uint16) strin
 		}
 		t.Rules = append(t.Rules, b.build())
 	}
+	t.Sets = looked.out
 	return t
 }
 
@@ -70,10 +72,11 @@ func (b *builder) item(item nft.Item) {
 		b.Counter = i
 		b.Counter.Kept = b.Native
 	case nft.Match:
-		if i.Map {
+		known := i.Set != "" && b.lookup(i)
+		if i.Map && !known {
 			b.Map = i.Set
 		}
-		if !b.match(i) {
+		if !known && !b.match(i) {
 			b.unknown(i.String())
 			b.say("["+i.String()+"]", "["+i.String()+"]")
 		}
@@ -199,6 +202,9 @@ func (b *builder) nat(n nft.NAT) {
 		text += " to " + to
 	case n.Addr == nil && ports.First != 0:
 		text += " to :" + strings.Replace(xt.Ports(ports), ":", "-", 1)
+	}
+	if n.Map != "" {
+		text += b.mapped(n.Map)
 	}
 	b.native = append(b.native, text)
 }
@@ -355,7 +361,15 @@ func (b *builder) matchState(m nft.Match, invert bool) bool {
 	if m.Load.Key != unix.NFT_CT_STATE || len(m.Mask) != 4 || m.High != nil {
 		return false
 	}
-	bits := binary.NativeEndian.Uint32(m.Mask)
+	// The rule tests whether the masked state differs from zero.
+	text := "ct state " + isNot(!invert) + stateNames(binary.NativeEndian.Uint32(m.Mask))
+	b.unknown(text)
+	b.say("["+text+"]", text)
+	return true
+}
+
+// stateNames are the states of connection tracking with the given bits.
+func stateNames(bits uint32) string {
 	var names []string
 	for _, s := range []struct {
 		bit  uint32
@@ -365,11 +379,7 @@ func (b *builder) matchState(m nft.Match, invert bool) bool {
 			names = append(names, s.name)
 		}
 	}
-	// The rule tests whether the masked state differs from zero.
-	text := "ct state " + isNot(!invert) + strings.Join(names, ",")
-	b.unknown(text)
-	b.say("["+text+"]", text)
-	return true
+	return strings.Join(names, ",")
 }
 
 // matchType is `fib daddr type local`, iptables' addrtype.

@@ -42,6 +42,7 @@ type builder struct {
 	ports   int
 	target  string
 	setName func(uint16) string
+	lookups *lookups
 	// native is the rule in nft's words.
 	native []string
 }

@@ -24,6 +24,8 @@ const (
 	FromPayload Source = "payload"
 	FromCT      Source = "ct"
 	FromFIB     Source = "fib"
+	// FromNumgen is a number that the kernel makes up: 0 to Key - 1.
+	FromNumgen Source = "numgen"
 	// FromOther is a value that was computed, or loaded in a way that is
 	// not decoded; Load.Name says by which expression.
 	FromOther Source = "other"
@@ -53,9 +55,11 @@ type Match struct {
 	// Value is compared with; High is the end of an inclusive range.
 	Value, High []byte
 	// Set names the set that is looked up instead; Op is then equal or not
-	// equal. A verdict map decides by itself and is no match: Map is set.
-	Set string
-	Map bool
+	// equal. Keys are the values that are looked up, and perhaps others behind
+	// them. A verdict map decides by itself and is no match: Map is set.
+	Set  string
+	Keys []Load
+	Map  bool
 }
 
 // Extension is an iptables or ebtables match, target or watcher.
@@ -82,10 +86,11 @@ type Write struct {
 
 // NAT translates addresses. Kind is "snat", "dnat", "masquerade" or
 // "redirect"; Addr and Port are the constants that are written, nil where
-// there is none.
+// there is none. Map names the map that the address is looked up in instead.
 type NAT struct {
 	Kind                         string
 	Addr, AddrMax, Port, PortMax []byte
+	Map                          string
 }
 
 // Reject drops with an answer.
@@ -119,6 +124,8 @@ type register struct {
 	load Load
 	mask []byte
 	data []byte
+	// set is the map that gave the value.
+	set string
 }
 
 // decoder turns the expressions of one rule into items.
@@ -190,27 +197,48 @@ func (d *decoder) text(n int) string {
 
 // value is the constant within the NFTA_*_DATA attribute n.
 func (d *decoder) value(n int) []byte {
-	a := dump.Parse(d.attrs[n])
-	for a.Next() {
-		if a.Type == unix.NFTA_DATA_VALUE {
-			return a.Data
-		}
-	}
-	d.fail(a.Err())
-	return nil
+	data, _, err := value(dump.Parse(d.attrs[n]))
+	d.fail(err)
+	return data
 }
 
-// register is the one that attribute n names. The kernel knows four of 128 bits
-// (1 to 4) and the same memory as sixteen of 32 bits (8 to 23).
-func (d *decoder) register(n int) *register {
+// value reads NFTA_DATA attributes: a constant or a verdict.
+func value(a dump.Attrs) (data []byte, v *Verdict, err error) {
+	for a.Next() {
+		switch a.Type {
+		case unix.NFTA_DATA_VALUE:
+			data = a.Data
+		case unix.NFTA_DATA_VERDICT:
+			v = &Verdict{}
+			in := a.Nested()
+			for in.Next() {
+				switch in.Type {
+				case unix.NFTA_VERDICT_CODE:
+					v.Code = int32(in.BE32())
+				case unix.NFTA_VERDICT_CHAIN:
+					v.Chain = in.String()
+				}
+			}
+			a.Fail(in.Err())
+		}
+	}
+	return data, v, a.Err()
+}
+
+// register is the one that attribute n names.
+func (d *decoder) register(n int) *register { return &d.regs[d.place(n)] }
+
+// place is that of a register. The kernel knows four of 128 bits (1 to 4) and the same
+// memory as sixteen of 32 bits (8 to 23).
+func (d *decoder) place(n int) int {
 	switch reg := d.number(n); {
 	case reg >= unix.NFT_REG_1 && reg <= unix.NFT_REG_4:
-		return &d.regs[(reg-unix.NFT_REG_1)*4]
+		return int(reg-unix.NFT_REG_1) * 4
 	case reg >= unix.NFT_REG32_00 && reg <= unix.NFT_REG32_15:
-		return &d.regs[reg-unix.NFT_REG32_00]
+		return int(reg - unix.NFT_REG32_00)
 	default:
 		d.fail(fmt.Errorf("register %d", reg))
-		return &register{}
+		return 0
 	}
 }
 
@@ -265,11 +293,12 @@ func (d *decoder) expression(name string, data dump.Attrs) {
 		}
 		d.match(unix.NFTA_RANGE_SREG, m)
 	case "lookup":
-		m := Match{Set: d.text(unix.NFTA_LOOKUP_SET), Map: d.attrs[unix.NFTA_LOOKUP_DREG] != nil}
-		if d.number(unix.NFTA_LOOKUP_FLAGS)&unix.NFT_LOOKUP_F_INV != 0 {
-			m.Op = expr.CmpOpNeq
-		}
-		d.match(unix.NFTA_LOOKUP_SREG, m)
+		d.lookup()
+	case "numgen":
+		kind := map[uint32]string{0: "inc", 1: "random"}[d.number(numgenType)]
+		mod := d.number(numgenModulus)
+		l := Load{Source: FromNumgen, Key: mod, Offset: d.number(numgenOffset), Name: fmt.Sprintf("numgen %s mod %d", kind, mod)}
+		*d.register(numgenDReg) = register{load: l}
 	case "immediate":
 		d.immediate()
 	case "match", "target":
@@ -280,11 +309,15 @@ func (d *decoder) expression(name string, data dump.Attrs) {
 		if d.number(unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT {
 			kind = "dnat"
 		}
-		d.add(NAT{
+		n := NAT{
 			Kind: kind,
 			Addr: d.constant(unix.NFTA_NAT_REG_ADDR_MIN), AddrMax: d.constant(unix.NFTA_NAT_REG_ADDR_MAX),
 			Port: d.constant(unix.NFTA_NAT_REG_PROTO_MIN), PortMax: d.constant(unix.NFTA_NAT_REG_PROTO_MAX),
-		})
+		}
+		if d.number(unix.NFTA_NAT_REG_ADDR_MIN) != 0 {
+			n.Map = d.register(unix.NFTA_NAT_REG_ADDR_MIN).set
+		}
+		d.add(n)
 	case "masq":
 		d.add(NAT{
 			Kind: "masquerade",
@@ -338,6 +371,47 @@ func (d *decoder) match(sreg int, m Match) {
 	}
 }
 
+// Attributes of numgen (enum nft_ng_attributes), which golang.org/x/sys/unix lacks.
+const (
+	numgenDReg    = 1
+	numgenModulus = 2
+	numgenType    = 3
+	numgenOffset  = 4
+)
+
+// lookup takes a lookup of the values in the registers from one on: in a set, which is
+// a match; in a verdict map; or in a map whose value goes to a register.
+func (d *decoder) lookup() {
+	m := Match{Set: d.text(unix.NFTA_LOOKUP_SET)}
+	if d.number(unix.NFTA_LOOKUP_FLAGS)&unix.NFT_LOOKUP_F_INV != 0 {
+		m.Op = expr.CmpOpNeq
+	}
+	for i := d.place(unix.NFTA_LOOKUP_SREG); i < len(d.regs) && d.regs[i].load.Source != "" && d.regs[i].mask == nil; {
+		m.Keys = append(m.Keys, d.regs[i].load)
+		i += (d.regs[i].load.Size() + 3) / 4
+	}
+	to := d.attrs[unix.NFTA_LOOKUP_DREG]
+	value := to != nil && d.number(unix.NFTA_LOOKUP_DREG) != unix.NFT_REG_VERDICT
+	m.Map = to != nil && !value
+	d.match(unix.NFTA_LOOKUP_SREG, m)
+	if value {
+		*d.register(unix.NFTA_LOOKUP_DREG) = register{load: Load{Source: FromOther, Name: "map @" + m.Set}, set: m.Set}
+	}
+}
+
+// Size is how many bytes the value has.
+func (l Load) Size() int {
+	switch {
+	case l.Source == FromPayload:
+		return max(int(l.Len), 1)
+	case l.Source == FromMeta && (l.Key == unix.NFT_META_IIFNAME || l.Key == unix.NFT_META_OIFNAME):
+		return unix.IFNAMSIZ
+	case l.Source == FromMeta && (l.Key == unix.NFT_META_L4PROTO || l.Key == unix.NFT_META_NFPROTO):
+		return 1
+	}
+	return 4
+}
+
 // bitwiseOp is NFTA_BITWISE_OP (Linux 5.6), which golang.org/x/sys/unix lacks.
 const bitwiseOp = 6
 
@@ -358,23 +432,10 @@ func (d *decoder) immediate() {
 		*d.register(unix.NFTA_IMMEDIATE_DREG) = register{load: Load{Source: FromOther, Name: "immediate"}, data: d.value(unix.NFTA_IMMEDIATE_DATA)}
 		return
 	}
-	var v Verdict
-	a := dump.Parse(d.attrs[unix.NFTA_IMMEDIATE_DATA])
-	for a.Next() {
-		if a.Type != unix.NFTA_DATA_VERDICT {
-			continue
-		}
-		in := a.Nested()
-		for in.Next() {
-			switch in.Type {
-			case unix.NFTA_VERDICT_CODE:
-				v.Code = int32(in.BE32())
-			case unix.NFTA_VERDICT_CHAIN:
-				v.Chain = in.String()
-			}
-		}
-		a.Fail(in.Err())
+	_, v, err := value(dump.Parse(d.attrs[unix.NFTA_IMMEDIATE_DATA]))
+	if v == nil {
+		v = &Verdict{}
 	}
-	d.add(v)
-	d.fail(a.Err())
+	d.add(*v)
+	d.fail(err)
 }

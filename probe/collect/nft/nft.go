@@ -61,6 +61,8 @@ type Rule struct {
 type Ruleset struct {
 	Chains []Chain
 	Rules  []Rule
+	// Sets are those that rules look something up in. Of the bridge they are not read.
+	Sets []Set
 	// Generation is the number of the last change.
 	Generation uint32
 	// Counts are in place of Rules where these are known: those of the same rules, in the
@@ -120,6 +122,9 @@ func read(ctx context.Context, c *dump.Conn, family nftables.TableFamily, known 
 			})
 		} else {
 			set.Rules, err = list(c, msgGetRule, msgNewRule, family, DecodeRule)
+			if err == nil && family != nftables.TableFamilyBridge {
+				set.Sets, err = readSets(c, family, set.Rules)
+			}
 		}
 		if err != nil {
 			return err

@@ -23,6 +23,22 @@ func FuzzChain(f *testing.F) {
 	})
 }
 
+func FuzzSet(f *testing.F) {
+	f.Fuzz(func(t *testing.T, m []byte) {
+		_, _ = decodeSet(m)
+	})
+}
+
+func FuzzElements(f *testing.F) {
+	f.Fuzz(func(t *testing.T, m []byte) {
+		list, err := decodeElements(m)
+		if err != nil {
+			return
+		}
+		joinIntervals(list, true)
+	})
+}
+
 func TestInterface(t *testing.T) {
 	for _, tt := range []struct{ value, want, text string }{
 		{"eth0\x00", "eth0", `"eth0"`},

@@ -48,7 +48,7 @@ func (l Load) String() string {
 		}[l.Base]
 		// As nft writes a field it has no name for: bits.
 		return fmt.Sprintf("@%s,%d,%d", base, l.Offset*8, l.Len*8)
-	case FromOther:
+	case FromOther, FromNumgen:
 		return l.Name
 	case "":
 		return "unset"
