@@ -30,17 +30,20 @@ func Counted(first, last model.Point) *model.Snapshot {
 // cut returns the snapshot of the window from a mark to p. state is that of the last
 // such cut.
 func (t *Timeline) cut(base *mark, p model.Point, state *lastState) *model.Snapshot {
-	between := slices.DeleteFunc(slices.Concat(t.marks, t.moves), func(m *mark) bool { return !m.at.After(base.at) })
+	before := func(m *mark) bool { return !m.at.After(base.at) }
+	whole := slices.DeleteFunc(slices.Clone(t.marks), before)
+	between := slices.Concat(whole, slices.DeleteFunc(slices.Clone(t.moves), before))
 	slices.SortStableFunc(between, func(a, b *mark) int { return a.at.Compare(b.at) })
-	return cut{base: base, between: between, state: state}.snapshot(p.Snapshot)
+	return cut{base: base, whole: whole, between: between, state: state}.snapshot(p.Snapshot)
 }
 
 // cut computes the snapshot of a window.
 type cut struct {
 	base *mark
-	// between are the marks within the window, oldest first.
-	between []*mark
-	state   *lastState
+	// between are the marks within the window, oldest first, whole those of whole points:
+	// a counter's TTLs are those since the whole point before.
+	between, whole []*mark
+	state          *lastState
 }
 
 func (c cut) snapshot(now *model.Snapshot) *model.Snapshot {
@@ -112,7 +115,7 @@ func (c cut) hop(h *model.HopCount) bool {
 		h.RST, h.ICMPErrors = minus(h.RST, b.rst), minus(h.ICMPErrors, b.icmpErrors)
 		h.FromInside, h.FromUplink = minus(h.FromInside, b.fromInside), minus(h.FromUplink, b.fromUplink)
 	}
-	for _, m := range c.between {
+	for _, m := range c.whole {
 		h.TTLs |= m.hops.of(id).ttls
 	}
 	h.First = c.first(h.First, h.Last, func(m *mark) bool { return m.hops.of(id).packets > b.packets })

@@ -32,8 +32,8 @@ type Timeline struct {
 	origin *mark
 	// marks are sorted, oldest first.
 	marks []*mark
-	// moves are marks of the latest points, whole or not, each with what counted since
-	// the point before alone; before has the counts of the last.
+	// moves are marks of the latest points that are not whole, each with what counted since
+	// the point before alone; before has the counts of the last point, whole or not.
 	moves  []*mark
 	before counts
 	// changed is the first mark with the present configuration, nil if it never
@@ -80,7 +80,6 @@ func (t *Timeline) Add(p model.Point) model.Reading {
 		t.origin = &mark{at: s.Window.Start, rules: newRuleCounts(s), overflows: overflowsOf(s), conntrack: s.Conntrack, gaps: gapsOf(s)}
 	}
 	t.series.add(p.Snapshot)
-	t.move(p.Snapshot)
 	base := t.base(now, t.window)
 	s := t.cut(base, p, &t.state)
 	if p.Whole {
@@ -90,6 +89,8 @@ func (t *Timeline) Add(p model.Point) model.Reading {
 		if changed {
 			t.changed = t.marks[len(t.marks)-1]
 		}
+	} else {
+		t.move(p.Snapshot)
 	}
 	return t.reading(s)
 }
@@ -187,8 +188,9 @@ func (t *Timeline) base(now time.Time, window time.Duration) *mark {
 // remember adds a mark for the point, and removes marks that no window will begin
 // at.
 func (t *Timeline) remember(p model.Point) {
-	t.marks = append(t.marks, newMark(p))
-	now := t.marks[len(t.marks)-1].at
+	latest := newMark(p)
+	t.marks, t.before = append(t.marks, latest), latest.counts
+	now := latest.at
 	var kept []*mark
 	for i, m := range t.marks {
 		if i+1 == len(t.marks) || m == t.origin || !t.superfluous(m, t.marks[i+1], kept, now) {
@@ -205,8 +207,7 @@ func (t *Timeline) move(s *model.Snapshot) {
 	now := spansOf(&s.Traffic)
 	t.moves = append(t.moves, &mark{at: s.Window.End, counts: now.since(t.before)})
 	t.before = now
-	old := slices.IndexFunc(t.moves, func(m *mark) bool { return s.Window.End.Sub(m.at) <= Short+margin })
-	t.moves = slices.Delete(t.moves, 0, old)
+	t.moves = slices.DeleteFunc(t.moves, func(m *mark) bool { return s.Window.End.Sub(m.at) > Short+margin })
 }
 
 // superfluous reports whether no window needs the mark, given the next mark and
