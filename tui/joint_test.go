@@ -65,6 +65,33 @@ func TestJointEvents(t *testing.T) {
 	}
 }
 
+// TestJointSeen: what came and went is told once, with no time made up for what was there
+// before, and no list with it says that nothing was seen.
+func TestJointSeen(t *testing.T) {
+	for name, tt := range map[string]struct {
+		first time.Time
+		want  string
+	}{
+		"came and went":    {noon.Add(-40 * time.Second), "2 times, from "},
+		"was there before": {time.Time{}, "2 times, until "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := twoNodes()
+			f := &r.Findings[0]
+			f.Opened, f.Finding.Closed, f.Times = tt.first, noon, 2
+			f.First, f.Last, f.Closed = tt.first, noon, true
+			s := opened(t, Options{Env: utf8Env, Trace: throughBoth}, 200, 50, r)
+			if got := ansi.Strip(frame(s)); strings.Contains(got, "NONE") {
+				t.Errorf("the list says that nothing was seen:\n%s", got)
+			}
+			press(t, s, "enter")
+			if got := ansi.Strip(frame(s)); strings.Count(got, tt.want) != 1 || strings.Count(got, "2 times") != 1 {
+				t.Errorf("want %q once in\n%s", tt.want, got)
+			}
+		})
+	}
+}
+
 // throughBoth is a path through those nodes, on which packets end between them.
 func throughBoth(r model.Reading, findings []model.Finding, pod, to netip.Addr) model.Path {
 	one := kubenetPath(r, nil, pod, to)

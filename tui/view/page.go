@@ -79,6 +79,9 @@ func (d *Data) FindingPage(t Theme, f *model.Tracked, w int) []string {
 	if f.Closed {
 		seen = fmt.Sprintf("from %s to %s, closed", clock(f.First), clock(f.Last))
 	}
+	if f.Times > 1 {
+		seen = fmt.Sprintf("%d times, ", f.Times) + seen
+	}
 	if !f.First.IsZero() {
 		p.labelled(wide, "seen", seen)
 	}
@@ -87,6 +90,9 @@ func (d *Data) FindingPage(t Theme, f *model.Tracked, w int) []string {
 		if x.Names {
 			names = append(names, x)
 			continue
+		}
+		if x.Name == "seen" && !f.First.IsZero() {
+			continue // above, in the clock's time
 		}
 		p.labelled(wide, x.Name, x.Values...)
 	}

@@ -69,7 +69,9 @@ func Columns(t TabID) []Column { return columns[t] }
 // that was not read is a row, never silence.
 func (d *Data) findingRows() []Row {
 	var rows []Row
-	if len(d.open) == 0 && !d.Reading.At.IsZero() {
+	// What closed in several nodes' window was seen in it.
+	over := len(d.Reading.Nodes) > 0 && len(d.Reading.Findings) > 0
+	if len(d.open) == 0 && !over && !d.Reading.At.IsZero() {
 		rows = append(rows, skipped("none", "NONE", "", d.silence()))
 	}
 	for i := range d.Reading.Findings {
@@ -123,9 +125,9 @@ func (d *Data) findingRow(f *model.Tracked) Row {
 	if len(f.Pods) > 0 {
 		workload, pods = text(d.name(f.Pods[0])), whole(len(f.Pods))
 	}
-	ageOf, until := figure(age(now.Sub(f.First)), now.Sub(f.First).Seconds()), "now"
+	ageOf, since, until := figure(age(now.Sub(f.First)), now.Sub(f.First).Seconds()), f.First.Format("15:04"), "now"
 	if f.First.IsZero() {
-		ageOf = nothing()
+		ageOf, since = nothing(), ""
 	}
 	if f.Closed {
 		rank -= 5
@@ -138,7 +140,7 @@ func (d *Data) findingRow(f *model.Tracked) Row {
 		Cells: []Cell{
 			styled(severityStyle(f.Severity), figure(word, rank)), text(where), text(title), workload,
 			pods, lost, text(string(f.Confidence)),
-			figure(f.First.Format("15:04")+"-"+until, ageOf.Order), ageOf, trend(d.findingRates(f)),
+			figure(since+"-"+until, ageOf.Order), ageOf, trend(d.findingRates(f)),
 		},
 	}
 	hay := []string{string(f.Code), string(f.Severity), title, where, string(f.Confidence)}
