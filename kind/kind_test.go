@@ -32,9 +32,11 @@ func TestEmbedded(t *testing.T) {
 		if s.Name != name || s.Title == name || s.Description == "" {
 			t.Errorf("%s: name %q, title %q, description %q", name, s.Name, s.Title, s.Description)
 		}
-		// A fault that is not the network's is told, and no more.
-		if broken := len(s.Faults)+s.Files.Spare > 0; !broken && s.Expect.Exit != 0 || broken != (len(s.Expect.Findings) > 0) {
-			t.Errorf("%s: %d faults, expects exit %d and %d findings", name, len(s.Faults), s.Expect.Exit, len(s.Expect.Findings))
+		// Nothing is found of a node without a fault. What is there and harms
+		// nothing names what must not be found.
+		broken := len(s.Faults)+s.Files.Spare > 0
+		if e := s.Expect; !broken && (e.Exit != 0 || len(e.Findings) > 0) || broken && len(e.Findings)+len(e.Absent) == 0 {
+			t.Errorf("%s: %d faults, expects exit %d, %d findings and the absence of %d", name, len(s.Faults), e.Exit, len(e.Findings), len(e.Absent))
 		}
 		if !slices.ContainsFunc(infos, func(i scenario.Info) bool { return i.Name == name && len(i.Plugins) > 0 }) {
 			t.Errorf("%s: not listed with its plugins", name)

@@ -70,8 +70,9 @@ func (j *joint) cut(ways []*way) bool {
 	for _, n := range c.nodes {
 		member[n] = n.source.Within != nil
 	}
-	for _, n := range j.nodes {
-		if !n.out && !slices.Contains(c.nodes, n) {
+	in := slices.DeleteFunc(slices.Clone(j.nodes), func(n *node) bool { return n.out })
+	for _, n := range in {
+		if len(in) > 1 && !slices.Contains(c.nodes, n) {
 			n.seen.Reason = cmp.Or(n.blind, "its window has hardly any time in common with those of the others: what share of packets arrives is not known")
 		}
 	}
