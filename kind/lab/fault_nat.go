@@ -149,10 +149,10 @@ var serverFaults = map[scenario.FaultType]injection{
 }
 
 // translate runs rules of the nat table and deletes all flows: they keep the
-// address that they were given, and so would a new one from the same port. While traffic
-// flows that is what is wanted.
+// address that they were given, and so would a new one from the same port. Of a fault
+// that changes while traffic flows that is what is wanted.
 func (x *target) translate(rules ...[]string) error {
-	if err := x.iptables(rules...); err != nil || x.turned {
+	if err := x.iptables(rules...); err != nil || x.When != "" {
 		return err
 	}
 	return x.sp.forgetFlows()
