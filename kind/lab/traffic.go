@@ -183,13 +183,19 @@ func (t *traffic) close() {
 }
 
 // repeat sends a flow's requests at its rate, without waiting for answers: a
-// dead flow sends as much as a live one. It calls first after the first.
+// dead flow sends as much as a live one. It calls first after the first: after its
+// end where the server hangs, which answers the end of its first connections too.
 func (t *traffic) repeat(ctx context.Context, index int, f *flow, first func()) {
 	var pending sync.WaitGroup
 	defer pending.Wait()
+	hung := t.scenario.Afflicted(scenario.PodHung, f.To.Place)
 	send := func(seq int, sent func()) {
 		f.sent.Add(1)
 		pending.Go(func() {
+			if hung {
+				defer sent()
+				sent = func() {}
+			}
 			from := uint16(0)
 			if n := len(f.slots); n > 0 {
 				from = firstSourcePort + uint16(index*maxSlots+seq%n)
