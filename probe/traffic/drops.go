@@ -11,7 +11,6 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
@@ -47,7 +46,7 @@ type drops struct {
 // openDrops loads and attaches the tracepoint program, which shares the address
 // table of the tc programs.
 func openDrops(tc *ebpf.Collection, cfg Config) (_ *drops, err error) {
-	types, err := btf.LoadKernelSpec()
+	reasons, err := kernelReasons()
 	if err != nil {
 		return nil, loadError("watch drops", err, cfg.Debug)
 	}
@@ -56,13 +55,13 @@ func openDrops(tc *ebpf.Collection, cfg Config) (_ *drops, err error) {
 		return nil, fmt.Errorf("watch drops: read kernel version: %w", err)
 	}
 	d := &drops{
-		names:      reasonNames(types),
+		names:      reasons.names,
 		release:    running,
 		symbols:    newSymbols(),
 		namespaces: map[uint32]bool{},
 		samples:    map[sampleKey]model.Sample{},
 	}
-	spec, err := dropSpec(cfg, types)
+	spec, err := dropSpec(cfg, reasons.given)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +102,7 @@ func (d *drops) attach() (err error) {
 	return err
 }
 
-func dropSpec(cfg Config, types *btf.Spec) (*ebpf.CollectionSpec, error) {
+func dropSpec(cfg Config, hasReason bool) (*ebpf.CollectionSpec, error) {
 	spec, err := bpf.LoadDrop()
 	if err != nil {
 		return nil, err
@@ -121,7 +120,7 @@ func dropSpec(cfg Config, types *btf.Spec) (*ebpf.CollectionSpec, error) {
 	spec.Maps[bpf.DropMapDropShares].MaxEntries = uint32(1 + cfg.MaxAddrs)
 	spec.Maps[bpf.DropMapEvents].MaxEntries = cmp.Or(cfg.ringBytes, defaultRing)
 	err = errors.Join(
-		spec.Variables[bpf.DropVarHasReason].Set(hasReason(types)),
+		spec.Variables[bpf.DropVarHasReason].Set(hasReason),
 		spec.Variables[bpf.DropVarDropEntries].Set(uint32(maxDrops)),
 		spec.Variables[bpf.DropVarDropQuota].Set(dropQuota),
 		spec.Variables[bpf.DropVarEventRate].Set(cmp.Or(cfg.eventRate, defaultRate)),

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
@@ -29,6 +30,21 @@ func hasReason(types *btf.Spec) bool {
 	f, ok := p.Target.(*btf.FuncProto)
 	return ok && len(f.Params) >= kfreeParams
 }
+
+// reasons are the drop reasons of a kernel.
+type reasons struct {
+	given bool
+	names map[uint32]model.Reason
+}
+
+// kernelReasons are the running kernel's, for which all of its types are read.
+var kernelReasons = sync.OnceValues(func() (reasons, error) {
+	types, err := btf.LoadKernelSpec()
+	if err != nil {
+		return reasons{}, err
+	}
+	return reasons{hasReason(types), reasonNames(types)}, nil
+})
 
 // reasonNames returns the names of the drop reasons, whose numbers differ
 // between kernels; nil if the kernel has none.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // symbols resolves kernel addresses to function names. It keeps only the names
@@ -30,10 +31,25 @@ func newSymbols() *symbols {
 	}
 }
 
+// resolved are the names that this process has found, by symbol: to find one, all are
+// read, which takes longer than most else that a short watch does.
+var resolved sync.Map
+
+// symbol is an address that is looked up in a file.
+type symbol struct {
+	path    string
+	address uint64
+}
+
 func (s *symbols) want(address uint64) {
-	if _, ok := s.names[address]; !ok {
-		s.wanted[address] = true
+	if _, ok := s.names[address]; ok {
+		return
 	}
+	if name, ok := resolved.Load(symbol{s.path, address}); ok {
+		s.names[address] = name.(string)
+		return
+	}
+	s.wanted[address] = true
 }
 
 // name returns the function that contains the address, or the address itself if
@@ -84,6 +100,8 @@ func (s *symbols) scan(r io.Reader) error {
 	for address := range s.wanted {
 		if best[address] == 0 {
 			s.names[address] = ""
+		} else {
+			resolved.Store(symbol{s.path, address}, s.names[address])
 		}
 	}
 	clear(s.wanted)
