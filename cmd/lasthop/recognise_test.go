@@ -1,14 +1,17 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
+	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/lasthop/lasthop/kind"
+	"github.com/lasthop/lasthop/probe/netns"
 )
 
 // TestRecognition looks at every healthy node with its plugin's files and
@@ -68,12 +71,23 @@ type recognition struct {
 
 func recognised(t *testing.T, node, root string) recognition {
 	t.Helper()
-	out, err := exec.Command("lasthop", "check", "--netns", node, "--host-root", root, "--engine", "state", "--for", "100ms", "-o", "json").Output()
+	ns, err := netns.Named(node)
 	if err != nil {
-		t.Errorf("%v:\n%s", err, out)
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	var out bytes.Buffer
+	a, o := &app{stdout: &out, stderr: io.Discard}, given(t, "--host-root", root, "--engine", "state", "--for", "100ms", "-o", "json")
+	s, err := a.observe(t.Context(), o.session(ns, node))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := o.judge(s, nil, nil)
+	if err := errors.Join(err, a.print(o, found), o.verdict(found)); err != nil {
+		t.Errorf("%v:\n%s", err, &out)
 	}
 	var r struct{ Node recognition }
-	if err := json.Unmarshal(out, &r); err != nil {
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatal(err)
 	}
 	return r.Node
