@@ -112,20 +112,14 @@ func (t *tracer) ofPod(p *point) uint64 {
 }
 
 // translated is the count of packets that have the node's address instead of
-// the pod's. It is known where no other flow has the same two addresses.
+// the pod's.
 func (t *tracer) translated(p *point) model.Count {
-	local, remote := p.src, p.dst
+	local := p.src
 	if p.direction == model.Ingress {
-		local, remote = p.dst, p.src
+		local = p.dst
 	}
 	if !t.pair || !t.Has(model.SourceConntrack) || p.link.Role != model.RoleUplink || t.node[local] == nil {
 		return model.Count{}
-	}
-	for _, f := range t.Flows {
-		ours := f.Original.Src == t.ends.Pod && f.Original.Dst == t.ends.To || f.Reply.Src == t.ends.Pod && f.Reply.Dst == t.ends.To
-		if !ours && (f.Reply.Dst == local && f.Reply.Src == remote || f.Original.Dst == local && f.Original.Src == remote) {
-			return model.Count{}
-		}
 	}
 	return model.Counted(t.ofPair(p))
 }
@@ -173,7 +167,7 @@ func dropHop(d *model.Drop) model.HopKind {
 
 // hopOf is the hop of the journey that dropped packets, nil where none did.
 func (j *journey) hopOf(d *model.Drop) *step {
-	if d.Delivered() {
+	if !j.drops.Lost(d) {
 		return nil
 	}
 	ofEnds := func(s *step) bool { return s.src == d.Src && s.dst == d.Dst }
@@ -263,14 +257,34 @@ func (j *journey) losses() map[*step]uint64 {
 func (j *journey) boundaries() []model.Count {
 	out := make([]model.Count, len(j.steps)+1)
 	for i, s := range j.steps {
-		if c := j.seen(s.after); c.Known {
+		if c := j.seen(s.after); c.Known && !j.mixed(s.after) {
 			out[i+1] = c
 		}
-		if c := j.seen(s.before); c.Known {
+		if c := j.seen(s.before); c.Known && !j.mixed(s.before) {
 			out[i] = c
 		}
 	}
 	return out
+}
+
+// mixed reports whether flows that are translated otherwise than the journey's have the
+// same addresses at a point: what is counted there is not of the journey's packets alone.
+// Where several translations of what the pod sends part, the hop is cut.
+func (j *journey) mixed(p *point) bool {
+	if !j.pair {
+		return false
+	}
+	type way struct{ src, dst netip.Addr }
+	begin, end := j.steps[0], j.steps[len(j.steps)-1]
+	at, from, to := way{p.src, p.dst}, way{begin.src, begin.dst}, way{end.src, end.dst}
+	parts := at == from && from != to && slices.ContainsFunc(j.steps, func(s *step) bool { return s.cut })
+	other := func(in, out way) bool {
+		return (in == at || out == at) && (in != from || out != to && !parts)
+	}
+	return slices.ContainsFunc(j.Flows, func(f model.Flow) bool {
+		return other(way{f.Original.Src, f.Original.Dst}, way{f.Reply.Dst, f.Reply.Src}) ||
+			other(way{f.Reply.Src, f.Reply.Dst}, way{f.Original.Dst, f.Original.Src})
+	})
 }
 
 // count fills the counts in beside the predictions, and numbers the hops.

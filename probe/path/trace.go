@@ -67,6 +67,7 @@ type tracer struct {
 	// node are the links that hold the node's own addresses.
 	node     map[netip.Addr]*model.Link
 	settings map[string]string
+	drops    *model.DropClassifier
 	pair     bool
 }
 
@@ -74,7 +75,7 @@ func newTracer(s *model.Snapshot, e Ends) *tracer {
 	t := &tracer{
 		Snapshot: s, ends: e, routing: NewRouting(s), tables: NewTables(s), frames: newFrameTables(s),
 		links: map[int]*model.Link{}, pods: map[netip.Addr]*model.Pod{}, node: map[netip.Addr]*model.Link{},
-		settings: map[string]string{}, pair: slices.Contains(s.Traffic.PairAddrs, e.Pod),
+		settings: map[string]string{}, drops: model.NewDropClassifier(s), pair: slices.Contains(s.Traffic.PairAddrs, e.Pod),
 	}
 	for l := range model.Each(s.Links) {
 		t.links[l.Index] = l
