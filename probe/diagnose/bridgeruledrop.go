@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -32,10 +33,10 @@ var bridgeRuleDrop = kind{
 const routesInstead = "broute"
 
 func findBridgeRuleDrop(v *view) []finding {
-	allowed := v.byDesign()
+	allowed := loss.ByDesign(v.Snapshot)
 	var drops []*model.Drop
 	for d := range model.Each(v.Traffic.Drops) {
-		if d.Netfilter() && (d.Netns == 0 || d.Netns == v.Node.Netns) && v.pod(d).IsValid() && !v.explained(d) && !allowed.take(d) {
+		if d.Netfilter() && (d.Netns == 0 || d.Netns == v.Node.Netns) && v.pod(d).IsValid() && !v.explained(d) && !allowed.Take(d) {
 			drops = append(drops, d)
 		}
 	}
@@ -68,7 +69,7 @@ func findBridgeRuleDrop(v *view) []finding {
 func droppingRules(v *view) []*model.FrameRule {
 	var out []*model.FrameRule
 	for r := range model.Each(v.FrameRules) {
-		if r.Target == model.TargetDrop && r.Table != routesInstead && r.Counter.Delta >= minDrops && !v.deduplicates(r) {
+		if r.Target == model.TargetDrop && r.Table != routesInstead && r.Counter.Delta >= minDrops && !loss.Deduplicates(v.Snapshot, r) {
 			out = append(out, r)
 		}
 	}

@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"math"
 	"net/netip"
 	"slices"
 	"strings"
 
+	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -20,7 +20,7 @@ const minDrops = 3
 // causes says for each drop which finding explains it, or that a healthy node
 // drops so.
 func (v *view) causes() []model.DropCause {
-	allowed, samples := v.byDesign(), v.dropSamples()
+	allowed, samples := loss.ByDesign(v.Snapshot), v.dropSamples()
 	out := make([]model.DropCause, len(v.whole.Traffic.Drops))
 	next := 0 // of the drops of single addresses
 	for i := range v.whole.Traffic.Drops {
@@ -38,7 +38,7 @@ func (v *view) causes() []model.DropCause {
 		if at := slices.IndexFunc(v.prior, func(f finding) bool { return f.explains != nil && f.explains(d) }); at >= 0 {
 			out[i].Code = v.prior[at].Code
 		} else if v.ofPod(d) {
-			out[i].Expected = allowed.take(d) || ofClosed(d, samples[keyOfDrop(d)])
+			out[i].Expected = allowed.Take(d) || ofClosed(d, samples[keyOfDrop(d)])
 		}
 	}
 	return out
@@ -275,77 +275,6 @@ func (v *view) sampledPorts(l *lost) string {
 		at += " " + strings.Join(slices.Sorted(maps.Keys(seen)), ", ")
 	}
 	return at
-}
-
-// allowance is what one rule drops by design.
-type allowance struct {
-	takes func(*model.Drop) bool
-	// left is how many packets the rule counted, less those taken.
-	left uint64
-}
-
-// allowances are those of all such rules.
-type allowances []allowance
-
-// take reports whether the drop is by design, and uses up what it takes.
-func (list allowances) take(d *model.Drop) bool {
-	for i := range list {
-		if d.Netfilter() && list[i].left >= d.Packets && list[i].takes(d) {
-			list[i].left -= d.Packets
-			return true
-		}
-	}
-	return false
-}
-
-// byDesign finds the rules that drop on a healthy node: kubelet's
-// deduplication of frames that a promiscuous bridge delivers twice, and AKS's
-// bans of the wire server and of the metadata service. A rule whose counter
-// restarted in the window may have dropped any number.
-func (v *view) byDesign() allowances {
-	var out allowances
-	add := func(c model.Counter, takes func(*model.Drop) bool) {
-		if c.Restarted {
-			c.Delta = math.MaxUint64
-		}
-		out = append(out, allowance{takes, c.Delta})
-	}
-	for i := range v.FrameRules {
-		if r := &v.FrameRules[i]; v.deduplicates(r) {
-			add(r.Counter, func(d *model.Drop) bool { return r.IPSrc.Matches(d.Src) && r.Out.Matches(d.Link) })
-		}
-	}
-	for i := range v.PacketRules {
-		if r := &v.PacketRules[i]; v.dropsByDesign(r) {
-			add(r.Counter, func(d *model.Drop) bool {
-				return r.Dst.Matches(d.Dst) && r.Src.Matches(d.Src) && (r.Proto == 0 || r.Proto == d.Proto)
-			})
-		}
-	}
-	return out
-}
-
-// deduplicates reports whether a rule drops the second copy of what the node
-// itself sent through its bridge, as kubelet's rules do.
-func (v *view) deduplicates(r *model.FrameRule) bool {
-	return r.Target == model.TargetDrop && r.SrcMAC.Set && v.bridgeMACs[r.SrcMAC.Addr] && !r.IPSrc.IsZero()
-}
-
-// wireServerPorts are those of Azure's wire server that pods may not reach.
-var wireServerPorts = []uint16{80, 32526}
-
-// dropsByDesign reports whether a rule is one of AKS's own bans. A ban of the
-// wire server's other ports is not: its DNS is for everybody.
-func (v *view) dropsByDesign(r *model.PacketRule) bool {
-	if r.Target != "DROP" && r.Target != "REJECT" || r.Dst.Not || !r.Dst.Prefix.IsSingleIP() || r.ProtoNot {
-		return false
-	}
-	if r.Dst.Prefix.Addr() != azureWireServer {
-		return strings.HasPrefix(r.Comment, "AKS managed")
-	}
-	return r.Proto == tcp && len(r.DstPorts) > 0 && !slices.ContainsFunc(r.DstPorts, func(p model.PortRange) bool {
-		return p.First != p.Last || !slices.Contains(wireServerPorts, p.First)
-	})
 }
 
 // silenced reports whether a rule dropped what the node would tell one of the

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
 )
@@ -104,7 +105,7 @@ func (v *view) leaving(p *model.Peer) []path.Packet {
 // outside reports whether an address is neither of this node, of its subnet,
 // nor a pod's, and can be a target at all.
 func outside(v *view, a netip.Addr) bool {
-	return a.IsGlobalUnicast() && a != azureWireServer && !v.nodeAddrs[a] && len(v.pods[a]) == 0 && !v.past[a] &&
+	return a.IsGlobalUnicast() && a != loss.WireServer && !v.nodeAddrs[a] && len(v.pods[a]) == 0 && !v.past[a] &&
 		!inAny(v.onLink, a) && !inAny(v.ranges.local, a) && !inAny(v.ranges.cluster, a) && !v.remote(a).IsValid()
 }
 

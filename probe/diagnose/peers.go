@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
 )
@@ -209,17 +210,13 @@ func (v *view) elsewhere(a netip.Addr) bool {
 	return model.Unicast(a) && !ofCloud(a) && !v.nodeAddrs[a] && len(v.pods[a]) == 0 && !v.past[a]
 }
 
-// azureWireServer is Azure's address for DNS, health probes and the guest
-// agent. Pods may not reach all of it, by design of AKS.
-var azureWireServer = netip.AddrFrom4([4]byte{168, 63, 129, 16})
-
 // metadataServer is where clouds tell machines about themselves. Pods are often kept from
 // it, by rules or by the hop limit of its replies.
 var metadataServer = netip.AddrFrom4([4]byte{169, 254, 169, 254})
 
 // ofCloud reports whether an address is of a cloud's services for its machines, whose
 // silence may be meant.
-func ofCloud(a netip.Addr) bool { return a == azureWireServer || a == metadataServer }
+func ofCloud(a netip.Addr) bool { return a == loss.WireServer || a == metadataServer }
 
 // exchange sums up pairs: the pods, their peers, and what went between them.
 type exchange struct {

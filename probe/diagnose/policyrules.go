@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
 )
@@ -108,7 +109,7 @@ func (t *dropRules) addPacketRules(v *view, chains map[path.ChainKey]bool) {
 		case t.sets.Targets(r) != nil:
 			s.targets = t.sets.Targets(r)
 		case r.Target == "DROP" || r.Target == "REJECT":
-			if v.dropsByDesign(r) {
+			if loss.Bans(r) {
 				continue
 			}
 			s.candidate = newCandidateRule(k, r.Native, r.Counter, counted, r.Unknown)
@@ -130,7 +131,7 @@ func (t *dropRules) addFrameRules(v *view) {
 		switch {
 		case counted && r.Counter.Delta == 0:
 			continue
-		case r.Target == model.TargetDrop && !v.deduplicates(r):
+		case r.Target == model.TargetDrop && !loss.Deduplicates(v.Snapshot, r):
 			s.candidate = newCandidateRule(k, r.Native, r.Counter, counted, r.Unknown)
 			s.candidate.frame = r
 		case r.Target == model.TargetJump:
