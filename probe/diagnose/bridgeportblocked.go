@@ -26,10 +26,7 @@ var bridgePortBlocked = kind{
 		Fix: "bridge link set dev LINK state 3, or isolated off, or what else the other pods' ports have; where STP blocks the " +
 			"port, end the loop that it sees.",
 	},
-	find:  findBridgePortBlocked,
-	after: []model.Code{PodLinkDown, PodLinkOffBridge},
-	explains: []model.Code{MissingPodRoute, RoutingLoop, ReversePathFilter, BlackholeRoute, MissingUDR, WrongGatewayMAC, StaleNeighbor,
-		DuplicatePodIP, BridgeRuleDrop, HairpinDrop, UnansweredARP, ConntrackRace, PolicyDrop, BPFDrop, NoListener, ReceiveOverflow, NoReply},
+	find: findBridgePortBlocked,
 	ends: []model.HopKind{model.HopBridge, model.HopLink, model.HopNeighbor, model.HopPod},
 }
 

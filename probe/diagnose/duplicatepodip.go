@@ -26,10 +26,8 @@ var duplicatePodIP = kind{
 			"not theirs.",
 		Fix: "find out which of the two pods the cluster knows, and delete the other.",
 	},
-	find:     findDuplicatePodIP,
-	after:    []model.Code{StaleARPReply},
-	explains: []model.Code{WrongGatewayMAC, PodDefaultRoute},
-	ends:     []model.HopKind{model.HopRoute, model.HopNeighbor, model.HopBridge, model.HopPod},
+	find: findDuplicatePodIP,
+	ends: []model.HopKind{model.HopRoute, model.HopNeighbor, model.HopBridge, model.HopPod},
 }
 
 // together is how long two pods must have had an address at once before it is

@@ -24,9 +24,6 @@ var staleARPReply = kind{
 			"(ip neigh flush in the pods that asked) or wait until they age.",
 	},
 	find: findStaleARPReply,
-	explains: []model.Code{MissingPodRoute, RoutingLoop, BlackholeRoute, MissingDefaultRoute, ReversePathFilter, PathMTU,
-		WrongGatewayMAC, BridgeRuleDrop, StaleNeighbor, HairpinDrop, UnansweredARP, ConntrackRace, PolicyDrop, BPFDrop,
-		NoListener, ReceiveOverflow},
 	ends: []model.HopKind{model.HopBridge},
 }
 

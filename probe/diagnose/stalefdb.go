@@ -22,10 +22,7 @@ var staleFDB = kind{
 		Evidence: "the entry, and the port of the pod that has the MAC; frames for that MAC at the entry's port.",
 		Fix:      "bridge fdb del MAC dev PORT master: the bridge then learns the port.",
 	},
-	find:  findStaleFDB,
-	after: []model.Code{PodLinkDown, PodLinkOffBridge},
-	explains: []model.Code{StaleNeighbor, WrongGatewayMAC, DuplicatePodIP, HairpinDrop, UnansweredARP, MissingUDR, MissingMasquerade, ConntrackRace,
-		PolicyDrop, BPFDrop, NoListener, ReceiveOverflow, NoReply},
+	find: findStaleFDB,
 	ends: []model.HopKind{model.HopBridge, model.HopNeighbor, model.HopPod},
 }
 

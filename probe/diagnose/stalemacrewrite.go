@@ -27,9 +27,6 @@ var staleMACRewrite = kind{
 			"restores it from /var/run/azure-vnet.json: remove that file first.",
 	},
 	find: findStaleMACRewrite,
-	explains: []model.Code{MissingPodRoute, RoutingLoop, BlackholeRoute, MissingDefaultRoute, ReversePathFilter, PathMTU,
-		WrongGatewayMAC, BridgeRuleDrop, StaleNeighbor, HairpinDrop, UnansweredARP, ConntrackRace, PolicyDrop, BPFDrop,
-		NoListener, ReceiveOverflow},
 	ends: []model.HopKind{model.HopBridge},
 }
 

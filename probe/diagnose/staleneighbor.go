@@ -26,10 +26,8 @@ var staleNeighbor = kind{
 			"NEIGH_FAILED drops on the node.",
 		Fix: "delete the entry: ip neigh del ADDRESS dev LINK; the node then asks.",
 	},
-	find:     findStaleNeighbor,
-	after:    []model.Code{ForwardingDisabled, MissingPodRoute, WrongUDR, ReversePathFilter, BridgeRuleDrop},
-	explains: []model.Code{HairpinDrop, UnansweredARP, ConntrackRace, PolicyDrop, BPFDrop, NoListener, ReceiveOverflow},
-	ends:     []model.HopKind{model.HopNeighbor},
+	find: findStaleNeighbor,
+	ends: []model.HopKind{model.HopNeighbor},
 }
 
 func findStaleNeighbor(v *view) []finding {
