@@ -196,7 +196,7 @@ func stuckAtPort(pods []netip.Addr) func(*model.Drop) bool {
 	waits := unresolvedFor(pods)
 	return func(d *model.Drop) bool {
 		mine := slices.Contains(pods, d.Src) || slices.Contains(pods, d.Dst)
-		return mine && (waits(d) || notForwarded(d) || d.Location == "br_handle_frame")
+		return mine && (waits(d) || d.NotBridged() || d.Location == "br_handle_frame")
 	}
 }
 
@@ -265,7 +265,7 @@ func isolatedPorts(v *view, b *model.Link, pods []*model.Pod) (finding, bool) {
 	}
 	between := func(d *model.Drop) bool {
 		from, to := isolated[d.Src], isolated[d.Dst]
-		return from != nil && to != nil && from != to && (d.NeighborFailed() || notForwarded(d))
+		return from != nil && to != nil && from != to && (d.NeighborFailed() || d.NotBridged())
 	}
 	var l lost
 	for d := range model.Each(v.Traffic.Drops) {

@@ -67,7 +67,7 @@ func misforwarded(v *view, e *model.FDBEntry, p *model.Pod) finding {
 	pods, at, bridge := podAddrs(p), v.linkName(e.IfIndex), v.linkName(e.Bridge)
 	lost := func(d *model.Drop) bool {
 		mine := slices.Contains(pods, d.Src) || slices.Contains(pods, d.Dst)
-		return mine && (d.NeighborFailed() || d.OtherHost() && d.DstMAC == e.MAC || notForwarded(d))
+		return mine && (d.NeighborFailed() || d.OtherHost() && d.DstMAC == e.MAC || d.NotBridged())
 	}
 	f := model.Finding{
 		Confidence:   model.Proven,
