@@ -44,6 +44,56 @@ type finding struct {
 	// accounts are addresses that the cause cuts off: a finding of a later kind
 	// about none but these is a consequence and is not reported.
 	accounts []netip.Addr
+	// cause is the object whose state the finding is about, effects are those that
+	// its cause made so: a later finding that is about one of these is evidence of
+	// this one.
+	cause   any
+	effects []any
+}
+
+// belief is what is believed somewhere of who has an address.
+type belief struct {
+	addr netip.Addr
+	mac  model.MAC
+}
+
+// absorb makes a finding about an effect of this one's cause a part of it.
+func (f *finding) absorb(effect *finding) {
+	f.Pods = append(f.Pods, effect.Pods...)
+	for _, e := range effect.Evidence {
+		if !slices.Contains(f.Evidence, e) {
+			f.Evidence = append(f.Evidence, e)
+		}
+	}
+	if f.Packets == 0 {
+		f.LastHopAlive = effect.LastHopAlive
+	}
+	if effect.Confidence == model.Proven {
+		// What the cause made stays when the cause is gone.
+		f.Fix = append(f.Fix, effect.Fix...)
+	}
+	f.Packets += effect.Packets
+	if explains := f.explains; effect.explains != nil {
+		f.explains = func(d *model.Drop) bool { return explains != nil && explains(d) || effect.explains(d) }
+	}
+}
+
+// isEffect reports whether a finding is about an effect of an earlier one's cause, and
+// became a part of that.
+func (v *view) isEffect(f finding) bool {
+	if f.cause == nil {
+		return false
+	}
+	at := slices.IndexFunc(v.prior, func(p finding) bool { return slices.Contains(p.effects, f.cause) })
+	if at >= 0 {
+		v.prior[at].absorb(&f)
+		v.prior[at].Pods = sortedPods(v.prior[at].Pods)
+	}
+	return at >= 0
+}
+
+func sortedPods(list []netip.Addr) []netip.Addr {
+	return slices.Compact(slices.SortedFunc(slices.Values(list), netip.Addr.Compare))
 }
 
 // consequence reports whether prior findings account for all that this one is
@@ -183,12 +233,12 @@ func Sort(list []model.Finding) {
 // and leaves all findings in prior.
 func (v *view) judge() {
 	for k := range model.Each(kinds) {
-		found := slices.DeleteFunc(k.find(v), v.consequence)
+		found := slices.DeleteFunc(slices.DeleteFunc(k.find(v), v.isEffect), v.consequence)
 		for f := range model.Each(found) {
 			f.Code, f.EndsAt, f.Passes = k.page.Code, k.ends, k.passes
 			f.Severity = cmp.Or(f.Severity, k.page.Severity)
 			f.Verify = cmp.Or(f.Verify, verify(k.page.Code))
-			f.Pods = slices.SortedFunc(slices.Values(f.Pods), netip.Addr.Compare)
+			f.Pods = sortedPods(f.Pods)
 		}
 		v.prior = append(v.prior, found...)
 	}

@@ -229,7 +229,7 @@ func foreign(v *view, a *model.ARPCount) bool {
 	if len(owners) == 0 || len(v.podMACs(a.Addr)) == 0 || v.past[a.Addr] || v.isGatewayMAC(a.MAC) {
 		return false
 	}
-	if _, known := v.macs[a.MAC]; known || v.found(a.Addr, netip.Prefix{}, StaleARPReply) {
+	if _, known := v.macs[a.MAC]; known {
 		return false
 	}
 	return v.stood(owners[0])
@@ -293,5 +293,6 @@ func contest(v *view, a *model.ARPCount) finding {
 			Fix:          []string{"find the machine with the MAC " + a.MAC.String() + " behind " + shellWord(a.Link)},
 		},
 		explains: confused(a.Addr),
+		cause:    belief{a.Addr, a.MAC},
 	}
 }

@@ -115,7 +115,7 @@ func misdirected(v *view, n *model.Neighbor, owners []*model.Pod) (finding, bool
 			f.Confidence, f.Severity = model.Possible, model.Warning
 		}
 	}
-	return finding{Finding: f, explains: lost}, true
+	return finding{Finding: f, explains: lost, cause: belief{n.Addr, n.MAC}}, true
 }
 
 // misledBy accounts for what an entry sends to the wrong MAC. By IPv6 these are also the
