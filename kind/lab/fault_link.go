@@ -25,6 +25,20 @@ var linkFaults = map[scenario.FaultType]injection{
 		}
 		return x.forget(x.sp, x.node, x.pod)
 	},
+	scenario.GatewayARPReply: func(x *target) error {
+		if err := x.sp.run(ebtables, arpReply(x.op("-I"), x.gateway(), x.MAC)...); err != nil {
+			return err
+		}
+		for p := range x.node.AllPods() {
+			if p.Bridged && !p.Gone {
+				err := x.with(x.node.Name+"/"+p.Name, func(pod *space) error { return pod.forgetNeighbors(podInterface, x.gateway()) })
+				if err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	},
 	scenario.WrongNeighbor: func(x *target) error {
 		link := deviceOf(x.node, x.pod)
 		if x.undo && x.pod.Bridged && !x.node.PodGateway().IsValid() && x.node.Plugin != scenario.AzureTunnel {

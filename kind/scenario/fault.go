@@ -46,6 +46,7 @@ const (
 const (
 	StaleDNAT           FaultType = "stale-dnat"
 	StaleARPReply       FaultType = "stale-arpreply"
+	GatewayARPReply     FaultType = "gateway-arpreply"
 	WrongNeighbor       FaultType = "wrong-neighbor"
 	StaleBridgeNeighbor FaultType = "stale-bridge-neighbor"
 	LinkMAC             FaultType = "link-mac"
@@ -245,6 +246,7 @@ var faultRows = map[FaultType]faultRow{
 
 	StaleDNAT:           {args: "pod mac?", refuse: []refusal{nicUnbridged}, doc: "leaves an ebtables rule that rewrites frames for pod to mac"},
 	StaleARPReply:       {args: "pod mac?", refuse: []refusal{noBridge}, doc: "leaves an ebtables rule that answers ARP requests for pod with mac"},
+	GatewayARPReply:     {args: "pod mac?", refuse: []refusal{noBridge}, doc: "leaves an ebtables rule that answers ARP requests for the gateway of pod with mac"},
 	WrongNeighbor:       {args: "pod mac?", family: oneFamily, doc: "pins the node's neighbour entry for pod to mac"},
 	StaleBridgeNeighbor: {args: "pod mac?", refuse: []refusal{bridged, noBridge}, doc: "leaves a neighbour entry for a routed pod on the node's bridge, as the plugin before made it"},
 	LinkMAC:             {args: "pod mac?", refuse: []refusal{bridged}, doc: "gives the host side of a routed pod's link the address mac, while the pod keeps the former one for its gateway"},

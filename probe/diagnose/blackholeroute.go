@@ -23,9 +23,8 @@ var blackholeRoute = kind{
 		Evidence: "the lookup over the node's rules and tables ends at that route, and packets of pods that the lookup refused (ip_error).",
 		Fix:      "delete the route, or restore the more specific one that should stand in front of it.",
 	},
-	find:  findBlackholeRoute,
-	after: []model.Code{ForwardingDisabled, MissingPodRoute, WrongUDR, DeadBackend, RoutingLoop},
-	ends:  []model.HopKind{model.HopRoute},
+	find: findBlackholeRoute,
+	ends: []model.HopKind{model.HopRoute},
 }
 
 // discard is a route or, without one, a rule that throws packets away.

@@ -26,9 +26,8 @@ var bpfDrop = kind{
 		Fix: "a program of a network plugin: change the policy that it is made from, or ask the plugin why it drops. One that nobody " +
 			"owns: detach it.",
 	},
-	find:  findBPFDrop,
-	after: []model.Code{WrongUDR, HairpinDrop},
-	ends:  []model.HopKind{model.HopLink},
+	find: findBPFDrop,
+	ends: []model.HopKind{model.HopLink},
 }
 
 // hookWords are the hooks whose programs the kernel drops with a reason for.

@@ -84,13 +84,3 @@ func commonest[T comparable](list []T) (best T) {
 	}
 	return best
 }
-
-// notForwarded reports whether a bridge freed a frame since the port that it was for
-// may not have it. The compiler moves the check into the caller.
-func notForwarded(d *model.Drop) bool {
-	switch d.Location {
-	case "br_forward", "__br_forward", "maybe_deliver", "br_flood", "br_handle_frame_finish":
-		return !d.Netfilter()
-	}
-	return false
-}

@@ -24,10 +24,7 @@ var bridgeAddress = kind{
 			"node's lookup for the pods.",
 		Fix: "ip addr add GATEWAY/LENGTH dev BRIDGE: the kernel adds the route to the pods; then restart what removed it.",
 	},
-	find:  findBridgeAddress,
-	after: []model.Code{PodLinkDown},
-	explains: []model.Code{MissingPodRoute, RoutingLoop, ReversePathFilter, BlackholeRoute, MissingUDR, StaleNeighbor, DuplicatePodIP,
-		WrongGatewayMAC, UnansweredARP, DeadBackend, MissingMasquerade, UnexpectedMasquerade, NoReply},
+	find: findBridgeAddress,
 	ends: []model.HopKind{model.HopPod, model.HopNeighbor, model.HopBridge, model.HopRoute},
 }
 

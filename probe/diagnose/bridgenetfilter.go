@@ -26,10 +26,8 @@ var bridgeNetfilterOff = kind{
 			"or drops of what was translated.",
 		Fix: "sysctl -w net.bridge.bridge-nf-call-iptables=1, after modprobe br_netfilter; and in /etc/sysctl.d, so that it stays.",
 	},
-	find:     findBridgeNetfilterOff,
-	after:    []model.Code{PodLinkDown, PodLinkOffBridge, BridgePortBlocked, DuplicateMAC},
-	explains: []model.Code{NoListener, PodNotReplying, PolicyDrop},
-	ends:     []model.HopKind{model.HopPod},
+	find: findBridgeNetfilterOff,
+	ends: []model.HopKind{model.HopPod},
 }
 
 // bypass is what services led from one pod of a bridge to another of it.

@@ -26,10 +26,7 @@ var bridgePortBlocked = kind{
 		Fix: "bridge link set dev LINK state 3, or isolated off, or what else the other pods' ports have; where STP blocks the " +
 			"port, end the loop that it sees.",
 	},
-	find:  findBridgePortBlocked,
-	after: []model.Code{PodLinkDown, PodLinkOffBridge},
-	explains: []model.Code{MissingPodRoute, RoutingLoop, ReversePathFilter, BlackholeRoute, MissingUDR, WrongGatewayMAC, StaleNeighbor,
-		DuplicatePodIP, BridgeRuleDrop, HairpinDrop, UnansweredARP, ConntrackRace, PolicyDrop, BPFDrop, NoListener, ReceiveOverflow, NoReply},
+	find: findBridgePortBlocked,
 	ends: []model.HopKind{model.HopBridge, model.HopLink, model.HopNeighbor, model.HopPod},
 }
 
@@ -199,7 +196,7 @@ func stuckAtPort(pods []netip.Addr) func(*model.Drop) bool {
 	waits := unresolvedFor(pods)
 	return func(d *model.Drop) bool {
 		mine := slices.Contains(pods, d.Src) || slices.Contains(pods, d.Dst)
-		return mine && (waits(d) || notForwarded(d) || d.Location == "br_handle_frame")
+		return mine && (waits(d) || d.NotBridged() || d.Location == "br_handle_frame")
 	}
 }
 
@@ -268,7 +265,7 @@ func isolatedPorts(v *view, b *model.Link, pods []*model.Pod) (finding, bool) {
 	}
 	between := func(d *model.Drop) bool {
 		from, to := isolated[d.Src], isolated[d.Dst]
-		return from != nil && to != nil && from != to && (d.NeighborFailed() || notForwarded(d))
+		return from != nil && to != nil && from != to && (d.NeighborFailed() || d.NotBridged())
 	}
 	var l lost
 	for d := range model.Each(v.Traffic.Drops) {

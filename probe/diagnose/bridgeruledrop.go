@@ -24,9 +24,8 @@ var bridgeRuleDrop = kind{
 		Evidence: "the rule, what it counted in the window, and the drops of frames that it matches.",
 		Fix:      "delete the rule with the ebtables variant that holds it, or with nft by its handle; or find out who writes it.",
 	},
-	find:  findBridgeRuleDrop,
-	after: []model.Code{ReversePathFilter, PathMTU},
-	ends:  []model.HopKind{model.HopBridge},
+	find: findBridgeRuleDrop,
+	ends: []model.HopKind{model.HopBridge},
 }
 
 // routesInstead is the table in which DROP means to route the frame.

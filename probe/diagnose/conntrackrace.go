@@ -30,9 +30,8 @@ var conntrackRace = kind{
 		Fix: "a name server on each node (node-local DNS), reached without translation; in the pods, the resolver's option " +
 			"single-request-reopen (glibc) and one name server; random ports for what is masqueraded.",
 	},
-	find:  findConntrackRace,
-	after: []model.Code{ReversePathFilter, PathMTU, BridgeRuleDrop, HairpinDrop, SNATPortExhaustion, ConntrackFull},
-	ends:  []model.HopKind{model.HopConntrack},
+	find: findConntrackRace,
+	ends: []model.HopKind{model.HopConntrack},
 }
 
 // refusedLocations are the functions that free a packet whose entry was refused:

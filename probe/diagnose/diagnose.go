@@ -25,19 +25,10 @@ type Page struct {
 	Verify   string
 }
 
-// kind is an entry of the catalogue: how its findings are made, and how they
-// relate to those of other kinds.
+// kind is an entry of the catalogue: how its findings are made.
 type kind struct {
 	page Page
 	find func(*view) []finding
-	// after names the kinds that may explain what this one would report, and
-	// explains those whose findings this one may explain: each relation is
-	// stated by one of the two. A kind is judged after those that may explain
-	// it, and view.prior holds the findings of no others.
-	after, explains []model.Code
-	// rest: it reports what no other kind explains, so that all others come
-	// before it.
-	rest bool
 	// ends are the kinds of hop at which the finding's packets end, the likeliest
 	// first; nil leaves that to the tables and counts. passes: they do not end.
 	ends   []model.HopKind
@@ -50,10 +41,59 @@ type finding struct {
 	// explains reports whether the finding's cause accounts for a drop, so that
 	// no other finding reports it; nil where it accounts for none.
 	explains func(*model.Drop) bool
-	// accounts are addresses that the cause cuts off: a finding about none but
-	// these, of a kind that this finding's kind may explain, is a consequence and
-	// is not reported.
+	// accounts are addresses that the cause cuts off: a finding of a later kind
+	// about none but these is a consequence and is not reported.
 	accounts []netip.Addr
+	// cause is the object whose state the finding is about, effects are those that
+	// its cause made so: a later finding that is about one of these is evidence of
+	// this one.
+	cause   any
+	effects []any
+}
+
+// belief is what is believed somewhere of who has an address.
+type belief struct {
+	addr netip.Addr
+	mac  model.MAC
+}
+
+// absorb makes a finding about an effect of this one's cause a part of it.
+func (f *finding) absorb(effect *finding) {
+	f.Pods = append(f.Pods, effect.Pods...)
+	for _, e := range effect.Evidence {
+		if !slices.Contains(f.Evidence, e) {
+			f.Evidence = append(f.Evidence, e)
+		}
+	}
+	if f.Packets == 0 {
+		f.LastHopAlive = effect.LastHopAlive
+	}
+	if effect.Confidence == model.Proven {
+		// What the cause made stays when the cause is gone.
+		f.Fix = append(f.Fix, effect.Fix...)
+	}
+	f.Packets += effect.Packets
+	if explains := f.explains; effect.explains != nil {
+		f.explains = func(d *model.Drop) bool { return explains != nil && explains(d) || effect.explains(d) }
+	}
+}
+
+// isEffect reports whether a finding is about an effect of an earlier one's cause, and
+// became a part of that.
+func (v *view) isEffect(f finding) bool {
+	if f.cause == nil {
+		return false
+	}
+	at := slices.IndexFunc(v.prior, func(p finding) bool { return slices.Contains(p.effects, f.cause) })
+	if at >= 0 {
+		v.prior[at].absorb(&f)
+		v.prior[at].Pods = sortedPods(v.prior[at].Pods)
+	}
+	return at >= 0
+}
+
+func sortedPods(list []netip.Addr) []netip.Addr {
+	return slices.Compact(slices.SortedFunc(slices.Values(list), netip.Addr.Compare))
 }
 
 // consequence reports whether prior findings account for all that this one is
@@ -69,12 +109,13 @@ func (v *view) consequence(f finding) bool {
 		len(f.Peers) > 0 && !slices.ContainsFunc(f.Peers, func(x netip.Prefix) bool { return !x.IsSingleIP() || !accounted[x.Addr()] })
 }
 
-// kinds is the catalogue, in the order in which it is printed.
+// kinds is the catalogue, in the order in which the kinds are judged: the most
+// specific cause first, and what no other explains last. A kind takes from those
+// after it the drops that its findings explain and the addresses that they cut off.
 var kinds = []kind{
 	podLinkDown,
 	podAddress,
 	podPrefix,
-	podDefaultRoute,
 	duplicateMAC,
 	podLinkOffBridge,
 	bridgePortBlocked,
@@ -95,13 +136,12 @@ var kinds = []kind{
 	pathMTU,
 	nicForwarding,
 	udrLimit,
-	missingUDR,
-	missingMasquerade,
+	wrongNextHopMAC,
+	duplicatePodIP,
+	podDefaultRoute,
 	wrongGatewayMAC,
 	bridgeRuleDrop,
 	staleNeighbor,
-	wrongNextHopMAC,
-	duplicatePodIP,
 	hairpinDrop,
 	bridgeNetfilterOff,
 	unexpectedMasquerade,
@@ -109,6 +149,8 @@ var kinds = []kind{
 	snatPortExhaustion,
 	foreignSNAT,
 	staleFlow,
+	missingUDR,
+	missingMasquerade,
 	conntrackFull,
 	conntrackRace,
 	invalidDrop,
@@ -120,35 +162,6 @@ var kinds = []kind{
 	podNotReplying,
 	noReply,
 	unexplainedDrop,
-}
-
-// inOrder are the kinds in the order in which they are judged.
-var inOrder, _ = order(kinds)
-
-// order puts each kind after those that may explain it, and keeps the order of
-// the list otherwise. cyclic are the kinds that
-// wait for each other, or for one in a cycle.
-func order(list []kind) (out []*kind, cyclic []model.Code) {
-	var left []*kind
-	for i := range list {
-		left = append(left, &list[i])
-	}
-	for len(left) > 0 {
-		next := slices.IndexFunc(left, func(k *kind) bool {
-			return !slices.ContainsFunc(left, func(o *kind) bool { return mayExplain(o, k) })
-		})
-		if next < 0 {
-			next, cyclic = 0, append(cyclic, left[0].page.Code)
-		}
-		out, left = append(out, left[next]), slices.Delete(left, next, next+1)
-	}
-	return out, cyclic
-}
-
-// mayExplain reports whether findings of the first kind may explain those of the
-// second.
-func mayExplain(first, second *kind) bool {
-	return second.rest && !first.rest || slices.Contains(second.after, first.page.Code) || slices.Contains(first.explains, second.page.Code)
 }
 
 // Catalogue lists every finding that Diagnose can report.
@@ -216,25 +229,18 @@ func Sort(list []model.Finding) {
 	})
 }
 
-// judge runs the kinds, each with the findings of those that may explain its own,
+// judge runs the kinds in their order, each with the findings of those before it,
 // and leaves all findings in prior.
 func (v *view) judge() {
-	found := make([][]finding, len(inOrder))
-	for i, k := range inOrder {
-		scope := view{index: v.index}
-		for j, earlier := range inOrder[:i] {
-			if mayExplain(earlier, k) {
-				scope.prior = append(scope.prior, found[j]...)
-			}
-		}
-		found[i] = slices.DeleteFunc(k.find(&scope), scope.consequence)
-		for f := range model.Each(found[i]) {
+	for k := range model.Each(kinds) {
+		found := slices.DeleteFunc(slices.DeleteFunc(k.find(v), v.isEffect), v.consequence)
+		for f := range model.Each(found) {
 			f.Code, f.EndsAt, f.Passes = k.page.Code, k.ends, k.passes
 			f.Severity = cmp.Or(f.Severity, k.page.Severity)
 			f.Verify = cmp.Or(f.Verify, verify(k.page.Code))
-			f.Pods = slices.SortedFunc(slices.Values(f.Pods), netip.Addr.Compare)
+			f.Pods = sortedPods(f.Pods)
 		}
-		v.prior = append(v.prior, found[i]...)
+		v.prior = append(v.prior, found...)
 	}
 }
 

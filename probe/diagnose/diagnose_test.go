@@ -99,6 +99,21 @@ func bridged() *node {
 	return n
 }
 
+// misledFrom is a node whose bridge answers its pods for their gateway with a MAC, to
+// which both send.
+func misledFrom(hw string) *node {
+	n := bridged().with(model.SourceBridge)
+	n.neighbor("10.60.0.1", fabricMAC, 3, "REACHABLE")
+	n.arpreply("10.60.0.1", hw)
+	for i := range n.Pods {
+		p := &n.Pods[i]
+		n.gateway(p, "10.60.0.1", hw, "REACHABLE")
+		n.Traffic.MACs = append(n.Traffic.MACs, model.MACPair{Addr: p.Addresses[0].Addr(), IfIndex: p.LinkIndex, Link: p.Link,
+			Direction: model.Ingress, Side: model.AsSource, Src: p.MAC, Dst: mac(hw), Packets: 7})
+	}
+	return n
+}
+
 func (n *node) pod(a, hw string, master int) {
 	index := 10 + len(n.Pods)
 	link := fmt.Sprintf("tap%d", index)
@@ -623,6 +638,17 @@ func TestDiagnose(t *testing.T) {
 			n.arpreply("10.60.0.21", deadMAC)
 			return n
 		}, []string{"StaleARPReply proven 10.60.0.21"}},
+		{"a rule answers for the gateway, and is the cause of what the pods believe", func() *node {
+			return misledFrom(deadMAC)
+		}, []string{"StaleARPReply proven 10.60.0.20 10.60.0.21"}},
+		{"a rule answers for the gateway with its MAC", func() *node {
+			return misledFrom(fabricMAC)
+		}, nil},
+		{"a pod believes another MAC than the rule for its gateway says", func() *node {
+			n := misledFrom(deadMAC)
+			n.gateway(&n.Pods[1], "10.60.0.1", "02:00:00:00:00:99", "REACHABLE")
+			return n
+		}, []string{"StaleARPReply proven 10.60.0.20", "WrongGatewayMAC possible 10.60.0.21"}},
 		{"rules for an address that nobody has, unused", func() *node {
 			n := bridged()
 			n.arpreply("10.60.0.99", deadMAC)

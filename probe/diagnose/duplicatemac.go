@@ -24,10 +24,7 @@ var duplicateMAC = kind{
 		Evidence: "the MACs of the interfaces behind the bridge's ports; packets for one pod that left by the other's port.",
 		Fix:      "give one of the two another MAC, in its namespace: ip link set dev INTERFACE address MAC, with arp_notify on, so that its peers learn it at once.",
 	},
-	find:  findDuplicateMAC,
-	after: []model.Code{PodLinkDown},
-	explains: []model.Code{StaleMACRewrite, StaleARPReply, MissingPodRoute, WrongGatewayMAC, BridgeRuleDrop, StaleNeighbor, DuplicatePodIP,
-		HairpinDrop, UnansweredARP, ConntrackRace, NoListener},
+	find: findDuplicateMAC,
 	ends: []model.HopKind{model.HopBridge, model.HopPod},
 }
 

@@ -26,10 +26,8 @@ var duplicatePodIP = kind{
 			"not theirs.",
 		Fix: "find out which of the two pods the cluster knows, and delete the other.",
 	},
-	find:     findDuplicatePodIP,
-	after:    []model.Code{StaleARPReply},
-	explains: []model.Code{WrongGatewayMAC, PodDefaultRoute},
-	ends:     []model.HopKind{model.HopRoute, model.HopNeighbor, model.HopBridge, model.HopPod},
+	find: findDuplicatePodIP,
+	ends: []model.HopKind{model.HopRoute, model.HopNeighbor, model.HopBridge, model.HopPod},
 }
 
 // together is how long two pods must have had an address at once before it is
@@ -231,7 +229,7 @@ func foreign(v *view, a *model.ARPCount) bool {
 	if len(owners) == 0 || len(v.podMACs(a.Addr)) == 0 || v.past[a.Addr] || v.isGatewayMAC(a.MAC) {
 		return false
 	}
-	if _, known := v.macs[a.MAC]; known || v.found(a.Addr, netip.Prefix{}, StaleARPReply) {
+	if _, known := v.macs[a.MAC]; known {
 		return false
 	}
 	return v.stood(owners[0])
@@ -295,5 +293,6 @@ func contest(v *view, a *model.ARPCount) finding {
 			Fix:          []string{"find the machine with the MAC " + a.MAC.String() + " behind " + shellWord(a.Link)},
 		},
 		explains: confused(a.Addr),
+		cause:    belief{a.Addr, a.MAC},
 	}
 }

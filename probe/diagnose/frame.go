@@ -40,7 +40,7 @@ func (v *view) staleRules(target model.FrameTarget, of func(*model.FrameRule) mo
 		k := frameChain{r.Backend, r.Table, r.Chain}
 		if wrong(r) && reached[k] && !ended[k].shadow(r) {
 			if addr := singleAddr(of(r)); !idle(v, r, addr) && !overruled(v, i, of) {
-				out = append(out, stale{rule: r, addr: addr, owners: v.podMACs(addr)})
+				out = append(out, stale{rule: r, addr: addr, owners: v.ownMACs(addr)})
 			}
 		}
 		if endsSearch(r) {
@@ -195,16 +195,43 @@ func isStale(v *view, r *model.FrameRule, addr netip.Addr) bool {
 	if v.bridgeMACs[r.MAC] || r.Target == model.TargetARPReply && v.isGatewayMAC(r.MAC) {
 		return false
 	}
-	if len(v.pods[addr]) == 0 {
+	macs := v.ownMACs(addr)
+	if len(v.pods[addr]) == 0 && len(macs) == 0 {
 		return r.Standing && r.Counter.Delta > 0 && !v.past[addr] && v.Has(model.SourcePods)
 	}
-	macs := v.podMACs(addr)
 	for _, m := range macs {
 		if m == r.MAC {
 			return false
 		}
 	}
 	return len(macs) > 0
+}
+
+// ownMACs are those that lead to an address: its pod's, or where it is the gateway of
+// pods on a bridge that gateway's.
+func (v *view) ownMACs(a netip.Addr) []model.MAC {
+	if macs := v.podMACs(a); len(macs) > 0 || len(v.pods[a]) > 0 {
+		return macs
+	}
+	for _, p := range v.behind(a) {
+		for g := range model.Each(p.Gateways) {
+			if right, _ := gatewayMACs(v, p, g); g.Addr == a && len(right) > 0 {
+				return right
+			}
+		}
+	}
+	return nil
+}
+
+// behind are the pods on bridges that have the address for their gateway.
+func (v *view) behind(gateway netip.Addr) []*model.Pod {
+	var out []*model.Pod
+	for p := range model.Each(v.Pods) {
+		if !v.routed(p) && slices.ContainsFunc(p.Gateways, func(g model.Neighbor) bool { return g.Addr == gateway }) {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // covers reports whether every frame that the later rule matches ends at the
@@ -238,6 +265,11 @@ func ruleEvidence(r *model.FrameRule) model.Evidence {
 // ownerEvidence says who holds the address and with which MAC.
 func (v *view) ownerEvidence(s *stale) model.Evidence {
 	e := model.Evidence{Source: model.SourcePods}
+	if len(v.pods[s.addr]) == 0 && len(s.owners) > 0 {
+		e.Text = fmt.Sprintf("%s is the gateway of %s, with MAC %s; %s has %s",
+			s.addr, plural(uint64(len(v.behind(s.addr))), "pod", "pods"), s.owners[0], v.owner(s.rule.MAC), s.rule.MAC)
+		return e
+	}
 	if len(s.owners) == 0 {
 		e.Text = fmt.Sprintf("no pod on this node holds %s; %s has %s", s.addr, v.owner(s.rule.MAC), s.rule.MAC)
 		return e
@@ -253,9 +285,12 @@ func misled(addr netip.Addr, mac model.MAC) func(*model.Drop) bool {
 }
 
 // ownersInstead names the right MAC, where there is one.
-func ownersInstead(owners []model.MAC) string {
-	if len(owners) == 0 {
+func (v *view) ownersInstead(s *stale) string {
+	switch {
+	case len(s.owners) == 0:
 		return ""
+	case len(v.pods[s.addr]) == 0:
+		return " instead of the gateway's " + s.owners[0].String()
 	}
-	return " instead of the pod's " + addrs(owners)
+	return " instead of the pod's " + addrs(s.owners)
 }

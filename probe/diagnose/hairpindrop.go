@@ -28,8 +28,6 @@ var hairpinDrop = kind{
 			"set the hairpin flag of the pod's port.",
 	},
 	find: findHairpinDrop,
-	after: []model.Code{ForwardingDisabled, MissingPodRoute, RoutingLoop, BlackholeRoute, MissingNodeRoute,
-		MissingDefaultRoute, ReversePathFilter, PathMTU, BridgeRuleDrop, DuplicatePodIP},
 }
 
 func findHairpinDrop(v *view) []finding {

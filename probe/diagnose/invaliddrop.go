@@ -28,10 +28,8 @@ var invalidDrop = kind{
 		Fix: "have both directions pass this node, and be tracked: look for the other direction's path, or the rule that excludes it. For " +
 			"segments outside the window net.netfilter.nf_conntrack_tcp_be_liberal=1 helps.",
 	},
-	find:     findInvalidDrop,
-	after:    []model.Code{ReversePathFilter, PathMTU, BridgeRuleDrop, HairpinDrop, ConntrackFull, ConntrackRace},
-	explains: []model.Code{PolicyDrop},
-	ends:     []model.HopKind{model.HopPolicy},
+	find: findInvalidDrop,
+	ends: []model.HopKind{model.HopPolicy},
 }
 
 // mistrust is why connection tracking calls packets invalid.

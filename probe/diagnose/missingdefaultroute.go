@@ -23,8 +23,7 @@ var missingDefaultRoute = kind{
 			"no default route in the main table. IPv6 alone without one, on a node that has one for IPv4, is no fault.",
 		Fix: "restore what configures the node's network; in Azure the gateway is the first address of the subnet.",
 	},
-	find:  findMissingDefaultRoute,
-	after: []model.Code{ForwardingDisabled, MissingPodRoute, WrongUDR, DeadBackend, RoutingLoop, BlackholeRoute, MissingNodeRoute},
+	find: findMissingDefaultRoute,
 }
 
 func findMissingDefaultRoute(v *view) []finding {

@@ -25,9 +25,8 @@ var missingPodRoute = kind{
 		Evidence: "the lookup over the node's rules and tables; the same packets in and out of the uplink; drops of packets for the pod.",
 		Fix:      "restore the route (ip route replace …) or the rule, and restart the plugin's agent, which owns it.",
 	},
-	find:  findMissingPodRoute,
-	after: []model.Code{ForwardingDisabled},
-	ends:  []model.HopKind{model.HopRoute},
+	find: findMissingPodRoute,
+	ends: []model.HopKind{model.HopRoute},
 }
 
 func findMissingPodRoute(v *view) []finding {

@@ -26,9 +26,8 @@ var missingUDR = kind{
 		Fix: "associate the route table with the subnet (az network vnet subnet update … --route-table …), or create the " +
 			"node's row (az network route-table route create …).",
 	},
-	find:  findMissingUDR,
-	after: []model.Code{RoutingLoop, WrongUDR, NICForwarding, MissingNodeRoute},
-	ends:  []model.HopKind{model.HopBeyond},
+	find: findMissingUDR,
+	ends: []model.HopKind{model.HopBeyond},
 }
 
 func findMissingUDR(v *view) []finding {

@@ -25,9 +25,8 @@ var noListener = kind{
 		Evidence: "drops for want of a socket (NO_SOCKET) in the pod's own namespace; the pod's resets and ICMP errors.",
 		Fix:      "look at the application: its port, the address that it listens on, the target port of the service.",
 	},
-	find:  findNoListener,
-	after: []model.Code{DuplicatePodIP},
-	ends:  []model.HopKind{model.HopPod, model.HopLocal},
+	find: findNoListener,
+	ends: []model.HopKind{model.HopPod, model.HopLocal},
 }
 
 func findNoListener(v *view) []finding {

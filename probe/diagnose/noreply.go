@@ -27,7 +27,6 @@ var noReply = kind{
 			"policies apply there, and which way the answers take.",
 	},
 	find: findNoReply,
-	rest: true,
 	ends: []model.HopKind{model.HopBeyond},
 }
 

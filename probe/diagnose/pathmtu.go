@@ -25,9 +25,8 @@ var pathMTU = kind{
 			"by a bridge to its port, the kernel drops them without a reason and without an error to the sender: then the packets' length shows it.",
 		Fix: "give the links on the way one MTU, let ICMP errors (fragmentation needed) through, or clamp TCP's segment size.",
 	},
-	find:  findPathMTU,
-	after: []model.Code{MissingPodRoute, WrongUDR},
-	ends:  []model.HopKind{model.HopRoute, model.HopLink},
+	find: findPathMTU,
+	ends: []model.HopKind{model.HopRoute, model.HopLink},
 }
 
 // tooBig reports whether a packet was dropped because the next link's MTU is

@@ -26,10 +26,7 @@ var podAddress = kind{
 		Fix: "in the pod's namespace: ip addr add ADDRESS/BITS dev INTERFACE, and the routes that the other pods have; or delete the " +
 			"pod, so that it is made anew.",
 	},
-	find:  findPodAddress,
-	after: []model.Code{PodLinkDown},
-	explains: []model.Code{StaleMACRewrite, StaleARPReply, MissingPodRoute, DeadBackend, RoutingLoop, BlackholeRoute, BridgeRuleDrop,
-		StaleNeighbor, HairpinDrop, UnansweredARP, PolicyDrop, NoListener},
+	find: findPodAddress,
 	ends: []model.HopKind{model.HopPod, model.HopNeighbor},
 }
 

@@ -25,10 +25,8 @@ var podDefaultRoute = kind{
 		Fix: "in the pod's namespace: ip route add default via GATEWAY dev INTERFACE, as the other pods have it; or delete the pod, so " +
 			"that it is made anew.",
 	},
-	find:     findPodDefaultRoute,
-	after:    []model.Code{PodLinkDown, PodPrefix, PodAddress},
-	explains: []model.Code{UnansweredARP, NoListener, ReceiveOverflow},
-	ends:     []model.HopKind{model.HopPod},
+	find: findPodDefaultRoute,
+	ends: []model.HopKind{model.HopPod},
 }
 
 func findPodDefaultRoute(v *view) []finding {

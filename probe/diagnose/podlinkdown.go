@@ -23,9 +23,6 @@ var podLinkDown = kind{
 		Fix:      "ip link set dev LINK up, on the side that is down, and the routes and IPv6 addresses that went with it; or delete the pod.",
 	},
 	find: findPodLinkDown,
-	explains: []model.Code{MissingPodRoute, RoutingLoop, BlackholeRoute, MissingDefaultRoute, ReversePathFilter, PathMTU,
-		WrongGatewayMAC, BridgeRuleDrop, StaleNeighbor, HairpinDrop, UnansweredARP, ConntrackRace, PolicyDrop, BPFDrop,
-		NoListener, ReceiveOverflow},
 	ends: []model.HopKind{model.HopLink, model.HopPod, model.HopRoute}, // the link's route goes with it
 }
 

@@ -24,10 +24,7 @@ var podLinkOffBridge = kind{
 			"from the pod without a reply, or NEIGH_FAILED drops of packets for it.",
 		Fix: "ip link set dev LINK master BRIDGE, with the flags that the ports of the other pods have.",
 	},
-	find:  findPodLinkOffBridge,
-	after: []model.Code{PodLinkDown},
-	explains: []model.Code{MissingPodRoute, RoutingLoop, ReversePathFilter, MissingUDR, WrongGatewayMAC, StaleNeighbor, DuplicatePodIP,
-		HairpinDrop, UnansweredARP, NoReply},
+	find: findPodLinkOffBridge,
 	ends: []model.HopKind{model.HopLink, model.HopNeighbor, model.HopBridge, model.HopRoute, model.HopPod},
 }
 

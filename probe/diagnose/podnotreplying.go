@@ -27,7 +27,6 @@ var podNotReplying = kind{
 		Fix: "look inside the pod: its listeners, its firewall, its route to the client.",
 	},
 	find: findPodNotReplying,
-	rest: true,
 	ends: []model.HopKind{model.HopPod, model.HopLocal},
 }
 

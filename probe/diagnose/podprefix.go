@@ -23,10 +23,8 @@ var podPrefix = kind{
 			"link, without a reply.",
 		Fix: "in the pod's namespace, give the address the prefix length that the others have.",
 	},
-	find:     findPodPrefix,
-	after:    []model.Code{PodLinkDown},
-	explains: []model.Code{UnansweredARP, StaleNeighbor, HairpinDrop, ConntrackRace},
-	ends:     []model.HopKind{model.HopPod},
+	find: findPodPrefix,
+	ends: []model.HopKind{model.HopPod},
 }
 
 func findPodPrefix(v *view) []finding {

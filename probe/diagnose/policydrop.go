@@ -30,9 +30,8 @@ var policyDrop = kind{
 		Fix: "a rule made by hand: delete it. One that a program keeps stays: change what it is made from, the network " +
 			"policy, the service's endpoints or the program's configuration.",
 	},
-	find:  findPolicyDrop,
-	after: []model.Code{ReversePathFilter, PathMTU, BridgeRuleDrop, HairpinDrop, ConntrackFull, ConntrackRace},
-	ends:  []model.HopKind{model.HopPolicy, model.HopPod},
+	find: findPolicyDrop,
+	ends: []model.HopKind{model.HopPolicy, model.HopPod},
 }
 
 // netfilterDrop is a drop whose rule is looked for.

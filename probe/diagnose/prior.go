@@ -7,8 +7,8 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// found reports whether a finding of one of the codes, which the judged kind names
-// in after, is about the pod and about the peer. The zero values stand for any.
+// found reports whether a finding of one of the codes is about the pod and about
+// the peer. The zero values stand for any.
 func (v *view) found(pod netip.Addr, peer netip.Prefix, codes ...model.Code) bool {
 	return slices.ContainsFunc(v.prior, func(f finding) bool {
 		return slices.Contains(codes, f.Code) &&

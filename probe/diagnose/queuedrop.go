@@ -24,9 +24,8 @@ var queueDrop = kind{
 			"where a tenth of what came to the queue, or of what one pod sends or receives there, was dropped.",
 		Fix: "tc qdisc change dev LINK root handle HANDLE: with a larger rate or limit; where an annotation of the pod sets the limit, change that.",
 	},
-	find:  findQueueDrop,
-	after: []model.Code{PodLinkDown},
-	ends:  []model.HopKind{model.HopQueue, model.HopLink},
+	find: findQueueDrop,
+	ends: []model.HopKind{model.HopQueue, model.HopLink},
 }
 
 func findQueueDrop(v *view) []finding {

@@ -23,9 +23,8 @@ var reversePathFilter = kind{
 		Evidence: "IP_RPFILTER drops; the larger of the settings of the link and of all; the lookup of the way back, which ends at another link.",
 		Fix:      "delete the route that leads back elsewhere, or set rp_filter of the link to 2 (loose), and that of all to 2 as well.",
 	},
-	find:  findReversePathFilter,
-	after: []model.Code{MissingPodRoute, WrongUDR, RoutingLoop, BlackholeRoute, MissingNodeRoute, MissingDefaultRoute},
-	ends:  []model.HopKind{model.HopRoute},
+	find: findReversePathFilter,
+	ends: []model.HopKind{model.HopRoute},
 }
 
 // detour is a link by which packets arrive, and the decision about the way

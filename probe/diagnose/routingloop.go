@@ -24,9 +24,8 @@ var routingLoop = kind{
 			"they arrived, with many different TTLs.",
 		Fix: "find the two routes, and delete the wrong one.",
 	},
-	find:  findRoutingLoop,
-	after: []model.Code{MissingPodRoute, WrongUDR, DeadBackend},
-	ends:  []model.HopKind{model.HopRoute, model.HopBeyond},
+	find: findRoutingLoop,
+	ends: []model.HopKind{model.HopRoute, model.HopBeyond},
 }
 
 // loopTTLs is how many different TTLs make a loop: a packet loses two on each

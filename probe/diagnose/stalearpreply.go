@@ -3,6 +3,7 @@ package diagnose
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -24,9 +25,6 @@ var staleARPReply = kind{
 			"(ip neigh flush in the pods that asked) or wait until they age.",
 	},
 	find: findStaleARPReply,
-	explains: []model.Code{MissingPodRoute, RoutingLoop, BlackholeRoute, MissingDefaultRoute, ReversePathFilter, PathMTU,
-		WrongGatewayMAC, BridgeRuleDrop, StaleNeighbor, HairpinDrop, UnansweredARP, ConntrackRace, PolicyDrop, BPFDrop,
-		NoListener, ReceiveOverflow},
 	ends: []model.HopKind{model.HopBridge},
 }
 
@@ -80,8 +78,33 @@ func misanswered(v *view, s *stale) finding {
 	}
 	f.Why = fmt.Sprintf("An ebtables rule answers ARP for %s with %s%s; %s has it. "+
 		"Who asks sends there, and the packets never reach the pod.",
-		s.addr, s.rule.MAC, ownersInstead(s.owners), v.owner(s.rule.MAC))
-	return finding{Finding: f, explains: misled(s.addr, s.rule.MAC)}
+		s.addr, s.rule.MAC, v.ownersInstead(s), v.owner(s.rule.MAC))
+	wrong := belief{s.addr, s.rule.MAC}
+	found := finding{Finding: f, explains: misled(s.addr, s.rule.MAC), effects: []any{wrong}}
+	if len(v.pods[s.addr]) == 0 && len(s.owners) > 0 {
+		found.Pods = v.believing(wrong)
+		found.Why = fmt.Sprintf("An ebtables rule answers ARP for the gateway %s with %s%s; %s has it. "+
+			"Pods that ask send what leaves their subnet there, and it never reaches the gateway.",
+			s.addr, s.rule.MAC, v.ownersInstead(s), v.owner(s.rule.MAC))
+	}
+	return found
+}
+
+// believing are the pods that have the entry for their gateway or, if none has, those
+// that would ask for it.
+func (v *view) believing(e belief) []netip.Addr {
+	var have, would []netip.Addr
+	for _, p := range v.behind(e.addr) {
+		own := sameFamily(podAddrs(p), e.addr)
+		would = append(would, own...)
+		if slices.ContainsFunc(p.Gateways, func(g model.Neighbor) bool { return g.Addr == e.addr && g.MAC == e.mac }) {
+			have = append(have, own...)
+		}
+	}
+	if len(have) > 0 {
+		return have
+	}
+	return would
 }
 
 // sentTo is how many packets for the address came in from pods with the MAC,

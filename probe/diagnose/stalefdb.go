@@ -22,10 +22,7 @@ var staleFDB = kind{
 		Evidence: "the entry, and the port of the pod that has the MAC; frames for that MAC at the entry's port.",
 		Fix:      "bridge fdb del MAC dev PORT master: the bridge then learns the port.",
 	},
-	find:  findStaleFDB,
-	after: []model.Code{PodLinkDown, PodLinkOffBridge},
-	explains: []model.Code{StaleNeighbor, WrongGatewayMAC, DuplicatePodIP, HairpinDrop, UnansweredARP, MissingUDR, MissingMasquerade, ConntrackRace,
-		PolicyDrop, BPFDrop, NoListener, ReceiveOverflow, NoReply},
+	find: findStaleFDB,
 	ends: []model.HopKind{model.HopBridge, model.HopNeighbor, model.HopPod},
 }
 
@@ -70,7 +67,7 @@ func misforwarded(v *view, e *model.FDBEntry, p *model.Pod) finding {
 	pods, at, bridge := podAddrs(p), v.linkName(e.IfIndex), v.linkName(e.Bridge)
 	lost := func(d *model.Drop) bool {
 		mine := slices.Contains(pods, d.Src) || slices.Contains(pods, d.Dst)
-		return mine && (d.NeighborFailed() || d.OtherHost() && d.DstMAC == e.MAC || notForwarded(d))
+		return mine && (d.NeighborFailed() || d.OtherHost() && d.DstMAC == e.MAC || d.NotBridged())
 	}
 	f := model.Finding{
 		Confidence:   model.Proven,

@@ -24,10 +24,8 @@ var staleFlow = kind{
 			"packet now, or none.",
 		Fix: "delete the entry of that flow: the next packet gets a new one.",
 	},
-	find:     findStaleFlow,
-	explains: []model.Code{MissingMasquerade, MissingUDR},
-	after:    []model.Code{DeadBackend, ForeignSNAT},
-	ends:     []model.HopKind{model.HopConntrack, model.HopBeyond},
+	find: findStaleFlow,
+	ends: []model.HopKind{model.HopConntrack, model.HopBeyond},
 }
 
 // outdatedBy is an address that flows still have, the rule that gives another now, nil for

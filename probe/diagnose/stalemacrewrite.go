@@ -27,9 +27,6 @@ var staleMACRewrite = kind{
 			"restores it from /var/run/azure-vnet.json: remove that file first.",
 	},
 	find: findStaleMACRewrite,
-	explains: []model.Code{MissingPodRoute, RoutingLoop, BlackholeRoute, MissingDefaultRoute, ReversePathFilter, PathMTU,
-		WrongGatewayMAC, BridgeRuleDrop, StaleNeighbor, HairpinDrop, UnansweredARP, ConntrackRace, PolicyDrop, BPFDrop,
-		NoListener, ReceiveOverflow},
 	ends: []model.HopKind{model.HopBridge},
 }
 
@@ -76,7 +73,7 @@ func rewrittenByRule(v *view, s *stale, rewrites []model.MACRewrite) finding {
 	}
 	f.Why = fmt.Sprintf("An ebtables rule gives frames for %s the destination MAC %s%s; %s has it. "+
 		"They never reach the pod: a bridge floods frames for a MAC that it does not know, and nobody takes them.",
-		s.addr, s.rule.MAC, ownersInstead(s.owners), v.owner(s.rule.MAC))
+		s.addr, s.rule.MAC, v.ownersInstead(s), v.owner(s.rule.MAC))
 	return finding{Finding: f, explains: misled(s.addr, s.rule.MAC)}
 }
 
@@ -111,7 +108,7 @@ func rewrittenUnseen(v *view, r *model.MACRewrite) finding {
 		Title:        "stale MAC for " + r.Addr.String(),
 		Why: fmt.Sprintf("Frames for %s come out of the bridge with the destination MAC %s%s; %s has it. "+
 			"Only bridge netfilter (ebtables, nft) or a tc program can do that.",
-			r.Addr, r.To.MAC, ownersInstead(v.podMACs(r.Addr)), v.owner(r.To.MAC)),
+			r.Addr, r.To.MAC, v.ownersInstead(&stale{addr: r.Addr, owners: v.podMACs(r.Addr)}), v.owner(r.To.MAC)),
 		Evidence:     []model.Evidence{rewriteEvidence(r)},
 		Alternatives: []string{"a tc program that rewrites the MAC"},
 		Packets:      r.Packets,

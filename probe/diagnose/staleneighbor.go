@@ -26,10 +26,8 @@ var staleNeighbor = kind{
 			"NEIGH_FAILED drops on the node.",
 		Fix: "delete the entry: ip neigh del ADDRESS dev LINK; the node then asks.",
 	},
-	find:     findStaleNeighbor,
-	after:    []model.Code{ForwardingDisabled, MissingPodRoute, WrongUDR, ReversePathFilter, BridgeRuleDrop},
-	explains: []model.Code{HairpinDrop, UnansweredARP, ConntrackRace, PolicyDrop, BPFDrop, NoListener, ReceiveOverflow},
-	ends:     []model.HopKind{model.HopNeighbor},
+	find: findStaleNeighbor,
+	ends: []model.HopKind{model.HopNeighbor},
 }
 
 func findStaleNeighbor(v *view) []finding {
@@ -117,7 +115,7 @@ func misdirected(v *view, n *model.Neighbor, owners []*model.Pod) (finding, bool
 			f.Confidence, f.Severity = model.Possible, model.Warning
 		}
 	}
-	return finding{Finding: f, explains: lost}, true
+	return finding{Finding: f, explains: lost, cause: belief{n.Addr, n.MAC}}, true
 }
 
 // misledBy accounts for what an entry sends to the wrong MAC. By IPv6 these are also the

@@ -29,8 +29,6 @@ var unansweredARP = kind{
 			"next hop, the machine that should answer.",
 	},
 	find: findUnansweredARP,
-	after: []model.Code{ForwardingDisabled, MissingPodRoute, WrongUDR, DeadBackend, ReversePathFilter, BridgeRuleDrop,
-		DuplicatePodIP},
 	ends: []model.HopKind{model.HopPod, model.HopNeighbor},
 }
 

@@ -26,7 +26,6 @@ var unexplainedDrop = kind{
 		Fix:      "look at what the reason names; lasthop explain POD --to PEER shows at which hop of their way the packets end.",
 	},
 	find: findUnexplainedDrop,
-	rest: true,
 }
 
 // dropKind is what one cause's drops have in common. It may drop on many links:

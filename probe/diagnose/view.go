@@ -9,7 +9,7 @@ import (
 )
 
 // view is what one kind of finding is judged by: the indexed snapshot, and the
-// findings of the kinds that may explain its own.
+// findings of the kinds before it.
 type view struct {
 	*index
 	prior []finding

@@ -25,10 +25,7 @@ var wrongGatewayMAC = kind{
 		Fix: "give the host link the MAC that the pod has, or delete the entry in the pod, which learns it anew unless it is told " +
 			"only once (Azure CNI in transparent mode, Calico: fixed MACs).",
 	},
-	find:  findWrongGatewayMAC,
-	after: []model.Code{WrongUDR},
-	explains: []model.Code{BridgeRuleDrop, StaleNeighbor, HairpinDrop, UnansweredARP, ConntrackRace, PolicyDrop, BPFDrop,
-		NoListener, ReceiveOverflow},
+	find: findWrongGatewayMAC,
 	ends: []model.HopKind{model.HopLink, model.HopBridge},
 }
 
@@ -155,7 +152,7 @@ func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right []model.MAC, w
 		}
 	}
 	f.Fix = []string{gatewayFix(v, p, g, right[0])}
-	return finding{Finding: f, explains: lost}, true
+	return finding{Finding: f, explains: lost, cause: belief{g.Addr, g.MAC}}, true
 }
 
 // gatewayFix writes the entry in the pod anew. One that a plugin pinned stays

@@ -24,9 +24,8 @@ var wrongNodeRoute = kind{
 			"gets no reply.",
 		Fix: "ip route replace … via the address of the node that has the range; then mend what wrote the route.",
 	},
-	find:     findWrongNodeRoute,
-	ends:     []model.HopKind{model.HopBeyond, model.HopNeighbor},
-	explains: []model.Code{UnansweredARP},
+	find: findWrongNodeRoute,
+	ends: []model.HopKind{model.HopBeyond, model.HopNeighbor},
 }
 
 // NodeRoute is a node's own route to pods of another.

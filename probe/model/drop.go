@@ -472,6 +472,35 @@ func (d *Drop) Queued() bool {
 		d.Unspecified() && strings.HasPrefix(d.Location, "kfree_skb_list")
 }
 
+// NotBridged reports whether a bridge freed a frame since the port that it was for
+// may not have it. The compiler moves the check into the caller.
+func (d *Drop) NotBridged() bool {
+	switch d.Location {
+	case "br_forward", "__br_forward", "maybe_deliver", "br_flood", "br_handle_frame_finish":
+		return !d.Netfilter()
+	}
+	return d.Reason == "NO_TX_TARGET"
+}
+
+// Hop is the kind of hop at which the kernel makes the drop, empty where its reason
+// and location do not tell.
+func (d *Drop) Hop() HopKind {
+	switch {
+	case d.Netfilter(), d.Location == "nf_hook_slow", d.Location == LocationNFT:
+		return HopPolicy
+	case d.NeighborFailed():
+		return HopNeighbor
+	case d.LookupRefused(), d.ReverseFiltered(), d.OwnSource(), d.Reason == "IP_INNOROUTES", d.Reason == "IP_INADDRERRORS",
+		d.Reason == "PKT_TOO_BIG", slices.Contains([]string{"ip_forward", "ip6_forward", "ip_rcv_finish_core"}, d.Location):
+		return HopRoute
+	case d.NotBridged():
+		return HopBridge
+	case d.OtherHost(), d.XDP(), d.Reason == "TC_INGRESS", d.Reason == "TC_EGRESS", d.Reason == "DEV_READY":
+		return HopLink
+	}
+	return ""
+}
+
 // SampleKey identifies the drop that a sample is of.
 type SampleKey struct {
 	Reason   Reason

@@ -138,34 +138,6 @@ func (t *tracer) bypassed(p *point) bool {
 // they are not read at one instant.
 func slack(n uint64) uint64 { return 2 + n/200 }
 
-// dropHops are the reasons and locations of drops by the kind of hop at which
-// the kernel makes them. The first that matches decides.
-var dropHops = []struct {
-	kind      model.HopKind
-	reasons   []model.Reason
-	locations []string
-}{
-	{model.HopPolicy, []model.Reason{"NETFILTER_DROP"}, []string{"nf_hook_slow", "nft_do_chain"}},
-	{model.HopNeighbor, []model.Reason{"NEIGH_FAILED", "NEIGH_QUEUEFULL", "NEIGH_DEAD"}, []string{"neigh_invalidate"}},
-	{model.HopRoute, []model.Reason{"IP_INNOROUTES", "IP_INADDRERRORS", "IP_RPFILTER", "PKT_TOO_BIG"}, []string{
-		"ip_error", "ip_forward", "ip6_forward", "ip6_pkt_discard", "ip6_pkt_drop", "dst_discard", "dst_discard_out",
-		"ip6_pkt_prohibit", "ip_rcv_finish_core",
-	}},
-	{model.HopLink, []model.Reason{"TC_INGRESS", "XDP", "TC_EGRESS", "DEV_READY", "OTHERHOST"}, nil},
-	{model.HopBridge, []model.Reason{"NO_TX_TARGET"}, nil},
-}
-
-// dropHop is the kind of hop at which a drop is made, empty where it is not
-// known.
-func dropHop(d *model.Drop) model.HopKind {
-	for _, h := range dropHops {
-		if slices.Contains(h.reasons, d.Reason) || slices.Contains(h.locations, d.Location) {
-			return h.kind
-		}
-	}
-	return ""
-}
-
 // hopOf is the hop of the journey that dropped packets, nil where none did.
 func (j *journey) hopOf(d *model.Drop) *step {
 	if !j.drops.Lost(d) {
@@ -185,7 +157,7 @@ func (j *journey) hopOf(d *model.Drop) *step {
 		// In a pod; in another one it is a copy of a flooded frame.
 		return find(func(s *step) bool { return s.netns == d.Netns })
 	}
-	kind := dropHop(d)
+	kind := d.Hop()
 	if kind == model.HopPolicy {
 		if s := find(func(s *step) bool { return s.ended && (s.Kind == model.HopPolicy || s.Kind == model.HopBridge) }); s != nil {
 			return s

@@ -91,7 +91,7 @@ func (j *journey) branches(hops []NextHop) []branch {
 		}
 		for k := range j.Traffic.Drops {
 			d := &j.Traffic.Drops[k]
-			if d.IfIndex == h.IfIndex && d.Dst == j.dst && ours[d.Src] && (!shared || (dropHop(d) == model.HopNeighbor) != resolved) {
+			if d.IfIndex == h.IfIndex && d.Dst == j.dst && ours[d.Src] && (!shared || (d.Hop() == model.HopNeighbor) != resolved) {
 				b.lost += d.Packets
 			}
 		}

@@ -343,7 +343,7 @@ func (j *journey) holderAt(a netip.Addr, l *model.Link) *model.Pod {
 // next hop's MAC behind the link is not known.
 func (j *journey) unresolved(l *model.Link) bool {
 	return slices.ContainsFunc(j.Traffic.Drops, func(d model.Drop) bool {
-		return d.Dst == j.dst && d.Src == j.src && dropHop(&d) == model.HopNeighbor && (d.IfIndex == 0 || d.IfIndex == l.Index)
+		return d.Dst == j.dst && d.Src == j.src && d.Hop() == model.HopNeighbor && (d.IfIndex == 0 || d.IfIndex == l.Index)
 	})
 }
 
