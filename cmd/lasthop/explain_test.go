@@ -174,6 +174,7 @@ func TestExplainBroken(t *testing.T) {
 	}{
 		{"missing-udr-one", "MissingUDR", []model.HopKind{model.HopBeyond}},
 		{"stale-mac-rewrite", "StaleMACRewrite", []model.HopKind{model.HopBridge}},
+		{"missing-table-route", "MissingTableRoute", []model.HopKind{model.HopBeyond}},
 		{"stale-arpreply", "StaleARPReply", []model.HopKind{model.HopBridge}},
 		{"bridge-rule-drop", "BridgeRuleDrop", []model.HopKind{model.HopBridge}},
 		// A pod that hears nobody waits for the MAC of its gateway; off its bridge, the

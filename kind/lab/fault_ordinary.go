@@ -17,6 +17,15 @@ var ordinaryStates = map[scenario.FaultType]injection{
 	scenario.Service:         backend,
 	scenario.ServiceByMaps:   proxyService,
 	scenario.SecondInterface: secondInterface,
+	scenario.PodTable: func(x *target) error {
+		const priority = 1536 // AWS VPC CNI's
+		link := route{dst: host(x.node.Second.Gateway.Addr()), link: x.node.Second.Name, table: x.podTable()}
+		r := rule{priority: priority, from: host(x.pod.IP), table: x.podTable()}
+		if x.undo {
+			return errors.Join(x.sp.unrule(r), x.sp.unroute(x.tableDefault()), x.sp.unroute(link))
+		}
+		return errors.Join(x.sp.route(link), x.sp.route(x.tableDefault()), x.sp.rule(r))
+	},
 	scenario.QueueShaped: func(x *target) error {
 		return errors.Join(x.limit(x.pod.Link, plenty), x.limit(x.node.NIC, plenty))
 	},
@@ -52,6 +61,14 @@ var ordinaryStates = map[scenario.FaultType]injection{
 		}
 		return x.iptables(words(match, x.op("-I"), x.pod.IP))
 	},
+}
+
+// podTable is the number of the pod's own routing table.
+func (x *target) podTable() int { return 100 + int(x.pod.IP.As4()[3]) }
+
+// tableDefault is the default route there.
+func (x *target) tableDefault() route {
+	return route{dst: defaultRoute, via: x.node.Second.Gateway.Addr(), link: x.node.Second.Name, table: x.podTable()}
 }
 
 // backend makes the pod one more backend of a service, by the chains of

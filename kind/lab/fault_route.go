@@ -165,6 +165,7 @@ var routeFaults = map[scenario.FaultType]injection{
 		}
 		return pick(x, x.sp.unrule, x.sp.rule)(toPod(x.pod))
 	},
+	scenario.PodTableEmpty: func(x *target) error { return x.sp.haveRoute(x.tableDefault(), x.undo) },
 	scenario.LeftoverRule: func(x *target) error {
 		const table, priority = 210, 50
 		r := rule{priority: priority, to: x.Prefix, table: table}

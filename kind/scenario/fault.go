@@ -128,6 +128,8 @@ const (
 	NodeDNS         FaultType = "node-dns"
 	QueueShaped     FaultType = "queue-shaped"
 	SecondInterface FaultType = "second-interface"
+	PodTable        FaultType = "pod-table"
+	PodTableEmpty   FaultType = "pod-table-empty"
 	PingDenied      FaultType = "ping-denied"
 	InvalidDropped  FaultType = "invalid-dropped"
 )
@@ -181,6 +183,7 @@ var (
 	onSwitch      = refusal{"", func(x target) bool { return x.t.Switched }, "fault {fault} is one of a cloud, and a switch connects the nodes"}
 	notKubenet    = refusal{"node", func(x target) bool { return x.node.Plugin != Kubenet }, `node "{node}" is not kubenet`}
 	noPodBridge   = refusal{"node", notKubenet.is, `node "{node}" has no bridge beside its network card`}
+	oneNIC        = refusal{"pod", func(x target) bool { return x.node.Second.Name == "" }, `node "{node}" has no second network card`}
 	bridged       = refusal{"pod", func(x target) bool { return x.pod.Bridged }, `pod "{pod}" is on a bridge`}
 	routed        = refusal{"pod", func(x target) bool { return !x.pod.Bridged }, `pod "{pod}" is on no bridge`}
 	noBridge      = refusal{"pod", func(x target) bool { return x.node.Bridge == "" }, `node "{node}" has no bridge`}
@@ -288,6 +291,8 @@ var faultRows = map[FaultType]faultRow{
 	PolicyDeny:         {args: "pod", family: everyFamily, refuse: []refusal{noPolicies}, doc: "has a network policy of the node's own program allow nothing to pod"},
 	PodFirewall:        {args: "pod", family: oneFamily, doc: "drops in pod's own namespace all that arrives there"},
 
+	PodTable:        {args: "pod", refuse: []refusal{oneNIC}, doc: "leads what pod sends to a table of its own, which has a default route by its node's second card, as plugins do that give pods addresses of a card", ordinary: true},
+	PodTableEmpty:   {args: "pod", refuse: []refusal{oneNIC}, doc: "takes the default route from pod's own table"},
 	Service:         {args: "pod prefix", family: everyFamily, doc: "makes pod a backend of the service address prefix on its node, as kube-proxy does, beside those that are one already", ordinary: true},
 	NodeDNS:         {args: "node", doc: "gives node the address 169.254.20.10 on a link of its own and keeps what is for it from connection tracking, as NodeLocal DNSCache does", ordinary: true},
 	QueueShaped:     {args: "pod", family: everyFamily, doc: "limits what pod gets and what its node sends to far more than there is, as bandwidth annotations do", ordinary: true},

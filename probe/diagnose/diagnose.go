@@ -125,6 +125,7 @@ var kinds = []kind{
 	staleARPReply,
 	forwardingDisabled,
 	missingPodRoute,
+	missingTableRoute,
 	wrongUDR,
 	deadBackend,
 	routingLoop,

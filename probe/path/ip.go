@@ -68,6 +68,13 @@ func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
 		s.Decision = RouteText(d.Route, j.linkName(d.Route.IfIndex))
 		s.Rules = append(s.Rules, s.Decision)
 	}
+	for _, r := range d.Passed {
+		s.Rules = append(s.Rules, fmt.Sprintf("%s: no route there for %s", RoutingRuleText(r), j.dst))
+		s.Decision = join(s.Decision, fmt.Sprintf("table %d, which rule %d leads to, has none", r.Table, r.Priority))
+	}
+	if len(d.Passed) > 0 {
+		s.Rules = append(s.Rules, j.othersRules()...)
+	}
 	for _, r := range d.Unsure {
 		s.Rules = append(s.Rules, RoutingRuleText(r)+": conditions that were not read")
 	}
@@ -104,6 +111,18 @@ func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
 	if why := j.reverseDropped(in, d); why != "" {
 		j.die(s, why)
 	}
+}
+
+// othersRules are the first few rules of other pods of the node.
+func (j *journey) othersRules() []string {
+	const few = 3
+	var out []string
+	for r := range model.Each(j.Snapshot.Rules) {
+		if r.From.IsSingleIP() && r.From.Addr() != j.src && r.From.Addr().Is4() == j.src.Is4() && j.pods[r.From.Addr()] != nil && len(out) < few {
+			out = append(out, "of another pod: "+RoutingRuleText(r))
+		}
+	}
+	return out
 }
 
 // orRule is the text of the rule where a rule decides and no route.

@@ -29,6 +29,9 @@ type Decision struct {
 	Route *model.Route
 	// Rule is the one that led there.
 	Rule *model.RoutingRule
+	// Passed are rules for such packets that came before it, and whose tables have no
+	// route for this one: the search went on.
+	Passed []*model.RoutingRule
 	// Hops are the next hops, of which the kernel takes one by a hash of
 	// the flow.
 	Hops []NextHop
@@ -229,6 +232,9 @@ func (r *Routing) Lookup(q Query) Decision {
 					d.Hops = r.hops(route)
 				}
 				return d
+			}
+			if rule.From.IsValid() || rule.To.IsValid() {
+				d.Passed = append(d.Passed, rule)
 			}
 		case "blackhole", "unreachable", "prohibit":
 			d.Rule, d.Type = rule, rule.Action

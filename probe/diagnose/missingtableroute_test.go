@@ -1,0 +1,55 @@
+package diagnose
+
+import (
+	"testing"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// twoTables is a node whose pods have rules that lead to tables of their own, of which
+// the first pod's has a next hop, and nothing that leads there.
+func twoTables() *node {
+	n := kubenet().live()
+	n.PacketRules = nil
+	n.Rules = []model.RoutingRule{
+		{Family: 4, Table: 255, Action: "lookup"}, {Family: 4, Priority: 32766, Table: 254, Action: "lookup"},
+		{Family: 4, Priority: 700, From: prefix("172.20.1.5/32"), Table: 7, Action: "lookup"},
+		{Family: 4, Priority: 700, From: prefix("172.20.1.6/32"), Table: 8, Action: "lookup"},
+	}
+	n.Routes = append(n.Routes,
+		model.Route{Table: 7, Dst: prefix("10.50.0.9/32"), IfIndex: 2, Type: "unicast"},
+		model.Route{Table: 8, Dst: prefix("0.0.0.0/0"), Gateway: addr("10.50.0.9"), IfIndex: 2, Type: "unicast"})
+	n.answered("172.20.1.6", "192.168.7.9")
+	return n
+}
+
+func TestMissingTableRoute(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		node func() *node
+		want []string
+	}{
+		{"the table has lost its default route", func() *node {
+			n := twoTables()
+			n.silent("172.20.1.5", "192.168.7.9")
+			return n
+		}, []string{"MissingTableRoute likely 172.20.1.5 192.168.7.9"}},
+		{"what leaves by the main table is answered", func() *node {
+			n := twoTables()
+			n.answered("172.20.1.5", "192.168.7.9")
+			return n
+		}, nil},
+		{"the table is whole, and the peer is silent to all", func() *node {
+			n := twoTables()
+			n.silent("172.20.1.6", "192.168.7.10")
+			return n
+		}, []string{"NoReply likely 172.20.1.6 192.168.7.10"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) { verdicts(t, tt.node(), tt.want) })
+	}
+	n := twoTables()
+	n.silent("172.20.1.5", "192.168.7.9")
+	if got := Diagnose(&n.Snapshot)[0].Fix[0]; got != "ip route add default via 10.50.0.9 dev ens5 table 7" {
+		t.Errorf("fix %s", got)
+	}
+}
