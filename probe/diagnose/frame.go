@@ -225,13 +225,17 @@ func (v *view) ownMACs(a netip.Addr) []model.MAC {
 
 // behind are the pods on bridges that have the address for their gateway.
 func (v *view) behind(gateway netip.Addr) []*model.Pod {
-	var out []*model.Pod
-	for p := range model.Each(v.Pods) {
-		if !v.routed(p) && slices.ContainsFunc(p.Gateways, func(g model.Neighbor) bool { return g.Addr == gateway }) {
-			out = append(out, p)
+	if v.bridgedBy == nil {
+		v.bridgedBy = map[netip.Addr][]*model.Pod{}
+		for p := range model.Each(v.Pods) {
+			for _, g := range p.Gateways {
+				if !v.routed(p) {
+					v.bridgedBy[g.Addr] = append(v.bridgedBy[g.Addr], p)
+				}
+			}
 		}
 	}
-	return out
+	return v.bridgedBy[gateway]
 }
 
 // covers reports whether every frame that the later rule matches ends at the

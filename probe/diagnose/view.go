@@ -67,6 +67,8 @@ type index struct {
 	onLinkAlone map[netip.Addr]bool
 	// flows holds an entry for every pair of peers, and for no other.
 	flows map[pair]*flowState
+	// bridgedBy are the pods on bridges by their gateway; built when first asked for.
+	bridgedBy map[netip.Addr][]*model.Pod
 	// deaf are pods that send and get nothing; built when first asked for.
 	deaf map[netip.Addr]bool
 	// repliedPorts are the destination ports of datagrams that want a reply.
