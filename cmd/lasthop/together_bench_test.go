@@ -82,6 +82,8 @@ type large struct {
 	start time.Time
 	// asks says of each peer whether it is asked, or asks; lost whether nothing comes from it.
 	asks, lost []bool
+	// cut: nothing comes to its pods.
+	cut bool
 }
 
 const (
@@ -98,7 +100,7 @@ func largeNode(node int) netip.Addr {
 }
 
 func newLarge(node, nodes int, cut func(node int) bool) *large {
-	l := &large{start: time.Unix(1800000000, 0)}
+	l := &large{start: time.Unix(1800000000, 0), cut: cut(node)}
 	s := &l.s
 	own := netip.PrefixFrom(largePod(node, -10), 24)
 	mac := func(kind, n int) model.MAC {
@@ -208,9 +210,15 @@ func (l *large) reading(second int) model.Reading {
 		}
 	}
 	for h := range model.Each(t.Hops) {
+		if l.cut && h.Side == model.AsDestination {
+			continue
+		}
 		h.Packets, h.Bytes, h.SYN, h.Last = 160*n, 16000*n, 40*n, s.Window.End
 	}
 	for m := range model.Each(t.MACs) {
+		if l.cut && m.Side == model.AsDestination {
+			continue
+		}
 		m.Packets = 160 * n
 	}
 	s.Traffic = t
