@@ -175,7 +175,7 @@ func forget(flows []*model.Flow) []string {
 		out = append(out, line)
 	}
 	if more := len(flows) - len(out); more > 0 {
-		out = append(out, "and "+model.Plural(more, "entry")+" more like these")
+		out = append(out, "and "+plural(uint64(more), "more entry", "more entries")+" like these")
 	}
 	return out
 }

@@ -176,13 +176,19 @@ func TestTranslationByProtocol(t *testing.T) {
 	}
 }
 
-// TestForget: the fix deletes the entry of the flow and no other.
+// TestForget: the fix deletes the entry of the flow and no other, and of many the first ones.
 func TestForget(t *testing.T) {
 	n := serving()
 	n.kept(pod5, virtualIP, far, pod5, 53, true, 0)
 	n.Flows[0].Zone = 7
 	want := "conntrack -D -p udp --orig-src 172.20.1.5 --orig-dst 10.0.0.10 --sport 40000 --dport 53 --zone 7"
-	if got := forget([]*model.Flow{&n.Flows[0]}); len(got) != 1 || got[0] != want {
+	one := &n.Flows[0]
+	if got := forget([]*model.Flow{one}); len(got) != 1 || got[0] != want {
 		t.Errorf("%q", got)
+	}
+	for more, want := range map[int]string{1: "and 1 more entry like these", 2: "and 2 more entries like these"} {
+		if got := forget(slices.Repeat([]*model.Flow{one}, mostForgotten+more)); len(got) != mostForgotten+1 || got[mostForgotten] != want {
+			t.Errorf("%d more: %q", more, got)
+		}
 	}
 }
