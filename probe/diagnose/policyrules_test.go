@@ -96,7 +96,7 @@ func endless(n *node, shape string) {
 		}
 		n.natRules(model.PacketRule{Chain: fmt.Sprintf("deep%d", path.MaxDepth+1), Target: "ACCEPT"})
 	case "many":
-		other := model.PacketRule{Chain: "POSTROUTING", Target: "ACCEPT", Dst: to("192.0.2.7/32")}
+		other := model.PacketRule{Chain: "POSTROUTING", Target: "ACCEPT", Dst: to("192.0.2.0/24")}
 		n.natRules(slices.Repeat([]model.PacketRule{other}, path.MaxSteps)...)
 	}
 	n.natRules(model.PacketRule{Chain: "POSTROUTING", Target: "MASQUERADE", ToPorts: model.PortRange{First: 40000, Last: 40003}})

@@ -53,6 +53,9 @@ type Walk[R any, S comparable] struct {
 	// Meet decides over rule i of a chain. To jump it calls Chain.
 	Meet  func(k ChainKey, i int, r R) Action
 	State S
+	// First, where set, finds the place of the first rule of a chain, from one on, that the
+	// packet may match. The others are not met.
+	First func(k ChainKey) func(from int) int
 	// CutOff is set when the walk met one of its limits: what it found is then
 	// not all that there is.
 	CutOff bool
@@ -111,7 +114,11 @@ func (w *Walk[R, S]) Chain(k ChainKey) Action {
 // rules walks the rules of a chain from the given one on.
 func (w *Walk[R, S]) rules(k ChainKey, from int) Action {
 	list := w.Chains[k]
-	for i := from; i < len(list); i++ {
+	first := func(i int) int { return i }
+	if w.First != nil {
+		first = w.First(k)
+	}
+	for i := first(from); i < len(list); i = first(i + 1) {
 		if !w.step() {
 			return End
 		}
@@ -132,8 +139,11 @@ func (w *Walk[R, S]) step() bool {
 }
 
 // Tables predicts what the chains of the node's IP layer do with packets.
+// They are not for concurrent use.
 type Tables struct {
 	chains map[ChainKey][]*model.PacketRule
+	// places are where the rules of long chains are, each made when it is first walked.
+	places map[ChainKey]places
 	// hooks are the base chains in the order in which the kernel calls them.
 	hooks map[hook][]*model.Chain
 	local map[netip.Addr]bool
@@ -151,7 +161,7 @@ type hook struct {
 // NewTables indexes the snapshot's packet rules.
 func NewTables(s *model.Snapshot) *Tables {
 	t := &Tables{
-		chains: map[ChainKey][]*model.PacketRule{}, hooks: map[hook][]*model.Chain{},
+		chains: map[ChainKey][]*model.PacketRule{}, places: map[ChainKey]places{}, hooks: map[hook][]*model.Chain{},
 		local: map[netip.Addr]bool{}, sets: NewSets(s), counted: len(s.Traffic.Hops) > 0,
 	}
 	for i := range s.Links {
@@ -177,6 +187,47 @@ func NewTables(s *model.Snapshot) *Tables {
 		slices.SortStableFunc(list, func(a, b *model.Chain) int { return cmp.Compare(a.Priority, b.Priority) })
 	}
 	return t
+}
+
+// places are those of a chain's rules that are for one destination alone, by that, and
+// of all others.
+type places struct {
+	alone  map[netip.Addr][]int
+	others []int
+}
+
+// first finds rules that a packet to the destination may match: a chain of kube-proxy's
+// has one for each service.
+func (t *Tables) first(dst netip.Addr) func(ChainKey) func(int) int {
+	const short = 16
+	return func(k ChainKey) func(int) int {
+		rules := t.chains[k]
+		if len(rules) <= short || !dst.IsValid() {
+			return func(from int) int { return from }
+		}
+		at, known := t.places[k]
+		if !known {
+			at.alone = map[netip.Addr][]int{}
+			for i, r := range rules {
+				if r.Dst.Prefix.IsSingleIP() && !r.Dst.Not {
+					at.alone[r.Dst.Prefix.Addr()] = append(at.alone[r.Dst.Prefix.Addr()], i)
+				} else {
+					at.others = append(at.others, i)
+				}
+			}
+			t.places[k] = at
+		}
+		alone := at.alone[dst]
+		return func(from int) int {
+			next := len(rules)
+			for _, list := range [][]int{at.others, alone} {
+				if i, _ := slices.BinarySearch(list, from); i < len(list) {
+					next = min(next, list[i])
+				}
+			}
+			return next
+		}
+	}
 }
 
 // hook lists the chains of a hook that see the packet.
@@ -205,7 +256,7 @@ type tableWalk struct {
 func (t *Tables) walk(p Packet) *tableWalk {
 	p.SrcLocal, p.DstLocal, p.Sets = t.local[p.Src], t.local[p.Dst], t.sets
 	w := &tableWalk{packet: p, counted: t.counted}
-	w.Chains, w.State.fit = t.chains, Yes
+	w.Chains, w.First, w.State.fit = t.chains, t.first(p.Dst), Yes
 	return w
 }
 

@@ -215,3 +215,40 @@ func expect(t *testing.T, s *model.Snapshot, dst netip.Addr, out, decision strin
 		t.Errorf("no hop says %q: %+v", decision, p.Forward)
 	}
 }
+
+// TestFirst: of a long chain each rule is met that the destination matches, in order, and
+// none that is for another destination alone.
+func TestFirst(t *testing.T) {
+	s := &model.Snapshot{}
+	var want []int
+	for i := range 60 {
+		r := model.PacketRule{Chain: "services", Number: i}
+		switch i % 4 {
+		case 0:
+			r.Dst.Prefix = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 96, 0, byte(i % 3)}), 32)
+		case 1:
+			r.Dst = model.AddrMatch{Prefix: netip.MustParsePrefix("10.96.0.2/32"), Not: true}
+		case 2:
+			r.Dst.Prefix = netip.MustParsePrefix("10.96.0.0/24")
+		}
+		if r.Dst.Matches(netip.MustParseAddr("10.96.0.1")) {
+			want = append(want, i)
+		}
+		s.PacketRules = append(s.PacketRules, r)
+	}
+	meets := func(dst netip.Addr) (met []int) {
+		w := NewTables(s).walk(Packet{Dst: dst})
+		w.Meet = func(_ ChainKey, i int, _ *model.PacketRule) Action {
+			met = append(met, i)
+			return Next
+		}
+		w.Chain(ChainKey{Chain: "services"})
+		return met
+	}
+	if got := meets(netip.MustParseAddr("10.96.0.1")); !slices.Equal(got, want) {
+		t.Errorf("met %v, want %v", got, want)
+	}
+	if got := meets(netip.Addr{}); len(got) != len(s.PacketRules) {
+		t.Errorf("%d rules are met where the destination is not known", len(got))
+	}
+}

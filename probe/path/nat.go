@@ -35,7 +35,7 @@ func (t *Tables) Source(p Packet) SourceNAT {
 	var out SourceNAT
 	w := t.natWalk(p)
 	// behind finds the rule that would translate, were the search to go on.
-	behind := Walk[*model.PacketRule, struct{}]{Chains: t.chains}
+	behind := Walk[*model.PacketRule, struct{}]{Chains: t.chains, First: w.First}
 	var missed *model.PacketRule
 	search := func(k ChainKey, i int) {
 		missed, behind.depth = nil, w.depth
