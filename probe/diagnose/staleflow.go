@@ -20,8 +20,8 @@ var staleFlow = kind{
 		Meaning: "The kernel asks the nat rules for the first packet of a flow alone. A client that keeps its socket, as many do with UDP, " +
 			"goes on with what the rules said then: it is not translated, since it asked before the rule was there; or it is sent to an endpoint " +
 			"that its service has no more; or it has a source address that the node has no more. New flows are right.",
-		Evidence: "connection tracking: a flow from before the window, with packets in it and no reply; the rule that translates such a " +
-			"packet now, or none.",
+		Evidence: "connection tracking: a flow from before the window, with packets in it and no reply, or with a drop of a new connection " +
+			"from its port; the rule that translates such a packet now, or none.",
 		Fix: "delete the entry of that flow: the next packet gets a new one.",
 	},
 	find: findStaleFlow,
@@ -42,9 +42,12 @@ func findStaleFlow(v *view) []finding {
 	}
 	var tables *path.Tables
 	groups := map[outdatedBy][]*model.Flow{}
+	drops := map[outdatedBy][]*model.Drop{}
 	var order []outdatedBy
+	refused := v.refusedOfOlder()
 	for f := range model.Each(v.Flows) {
-		if len(v.pods[f.Original.Src]) == 0 || !v.goesUnheard(f) || accounted(v, map[netip.Addr]bool{f.Original.Src: true}, f.Reply.Src) {
+		d := refused[f.Original]
+		if len(v.pods[f.Original.Src]) == 0 || d == nil && !v.goesUnheard(f) || accounted(v, map[netip.Addr]bool{f.Original.Src: true}, f.Reply.Src) {
 			continue
 		}
 		if tables == nil {
@@ -58,10 +61,54 @@ func findStaleFlow(v *view) []finding {
 			order = append(order, k)
 		}
 		groups[k] = append(groups[k], f)
+		if d != nil && !slices.Contains(drops[k], d) {
+			drops[k] = append(drops[k], d)
+		}
 	}
 	var out []finding
 	for _, k := range order {
-		out = append(out, finding{Finding: v.staleFlows(k, groups[k])})
+		f := v.staleFlows(k, groups[k])
+		if len(drops[k]) > 0 {
+			f.Why += " New connections from their ports get these entries, and rules drop what is not translated."
+			f.Evidence = append(f.Evidence, dropEvidence(drops[k])...)
+		}
+		out = append(out, finding{Finding: f, explains: sameDrops(drops[k])})
+	}
+	return out
+}
+
+// refusedOfOlder are the drops of TCP connections that have the entry of an older one, which
+// nobody answered: the client took its port again. By tuple, of all such entries between the
+// ends of a drop for its port.
+func (v *view) refusedOfOlder() map[model.Tuple]*model.Drop {
+	samples, sampled := v.dropSamples(), map[model.Tuple]*model.Drop{}
+	for d := range model.Each(v.Traffic.Drops) {
+		s := samples[keyOfDrop(d)]
+		if s == nil || !d.Netfilter() || d.Proto != tcp || v.explained(d) || !v.drops.Lost(d) {
+			continue
+		}
+		if from, to, ok := ports(s.Head); ok {
+			sampled[model.Tuple{Src: d.Src, Dst: d.Dst, SrcPort: from, DstPort: to}] = d
+		}
+	}
+	older := func(f *model.Flow) bool {
+		return f.Proto == tcp && !f.Replied && f.Start.IsZero() && f.Reply.Src == f.Original.Dst
+	}
+	asked := func(t model.Tuple) model.Tuple {
+		t.SrcPort = 0
+		return t
+	}
+	drops, packets := map[model.Tuple]*model.Drop{}, uint64(0)
+	for f := range model.Each(v.Flows) {
+		if d := sampled[f.Original]; d != nil && older(f) {
+			drops[asked(f.Original)], packets = d, packets+d.Packets
+		}
+	}
+	out := map[model.Tuple]*model.Drop{}
+	for f := range model.Each(v.Flows) {
+		if d := drops[asked(f.Original)]; d != nil && older(f) && packets >= minDrops {
+			out[f.Original] = d
+		}
 	}
 	return out
 }

@@ -176,6 +176,29 @@ func TestTranslationByProtocol(t *testing.T) {
 	}
 }
 
+// TestPortTakenAgain: a new connection has the entry of one from before the rules, and
+// kube-proxy refuses what is not translated. To another port it refuses as it should.
+func TestPortTakenAgain(t *testing.T) {
+	for port, want := range map[uint16]string{
+		80: "StaleFlow proven 172.20.1.5 10.0.0.10",
+		81: "PolicyDrop proven 172.20.1.5 10.0.0.10",
+	} {
+		n := serving()
+		n.natRules(model.PacketRule{Chain: "PREROUTING", Dst: to(virtualIP + "/32"), Proto: 6, DstPorts: onPort(80), Target: "DNAT", To: netip.MustParseAddrPort("10.50.7.7:80")})
+		n.chain(model.NFT, "ip", "kube-proxy", "filter-forward", "FORWARD", "ACCEPT", 0)
+		r := n.filter(model.NFT, "filter-forward", 0, model.PacketRule{Dst: to(virtualIP + "/32"), Target: "REJECT", Comment: noSuchPort})
+		r.Table, r.Native = "kube-proxy", true
+		n.kept(pod5, virtualIP, virtualIP, pod5, 80, false, time.Minute)
+		n.Flows[len(n.Flows)-1].Proto = 6
+		h := head(6, port, 2)
+		h[20], h[21] = 40000>>8, 40000&0xff
+		n.sampled(n.refuse("nft_do_chain", pod5, virtualIP, 9), h)
+		if got := Diagnose(&n.Snapshot); len(got) != 1 || brief(got[0]) != want {
+			t.Errorf("port %d: %+v", port, got)
+		}
+	}
+}
+
 // TestForget: the fix deletes the entry of the flow and no other, and of many the first ones.
 func TestForget(t *testing.T) {
 	n := serving()
