@@ -20,7 +20,7 @@ import (
 // provided are programs that nobody installs: Go, what is built here, and the
 // test itself.
 var provided = []string{"go", "gofmt", "lasthop", "bin/lasthop", "/proc/self/exe", "tools/need", "tools/image", "tools/kernels/boot", "tools/kernels/modules", "tools/kernels/run",
-	"kubectl", "tools/cluster/build", "tools/cluster/control", "tools/cluster/node", "../../../tools/cluster/run", "../cluster/build", "tools/kind/build", "tools/kind/image", "tools/kind/run"}
+	"kubectl", "kube-proxy", "tools/cluster/build", "tools/cluster/control", "tools/cluster/node", "../../../tools/cluster/run", "../cluster/build", "tools/kind/build", "tools/kind/image", "tools/kind/run"}
 
 // essential are the commands that a script may run before it has installed
 // anything, from packages that every Debian has.
