@@ -28,7 +28,7 @@ type Tables struct {
 // socket. Detail says how many each holds, for people. With an error, what could be
 // read is returned too.
 func Read(ctx context.Context, ns *netns.NS, kernel *kmod.Kernel, c *dump.Netfilter) (t Tables, detail string, err error) {
-	held, err := nft.Read(ctx, c, nil, func(_ nftables.TableFamily, set nft.Ruleset) int {
+	held, err := nft.Read(ctx, c, nil, nil, func(_ nftables.TableFamily, set nft.Ruleset) int {
 		t = fromSet(set)
 		return len(t.Rules)
 	}, nftables.TableFamilyBridge)

@@ -1,15 +1,18 @@
 package iptables
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/lasthop/lasthop/probe/collect/dump"
+	"github.com/lasthop/lasthop/probe/collect/kmod"
 	"github.com/lasthop/lasthop/probe/netns/nstest"
 )
 
 // BenchmarkServices reads what kube-proxy has in its mode nftables for many services of
-// three endpoints.
+// three endpoints: for the first time, and after something changed.
 func BenchmarkServices(b *testing.B) {
 	for _, services := range []int{1000} {
 		b.Run(fmt.Sprint(services), func(b *testing.B) {
@@ -20,6 +23,22 @@ func BenchmarkServices(b *testing.B) {
 				t := read(b, ns)
 				if len(t.Sets) != services+1 || len(t.Rules) != 7*services+1 {
 					b.Fatalf("%d sets, %d rules", len(t.Sets), len(t.Rules))
+				}
+			}
+		})
+		b.Run(fmt.Sprint(services, " changed"), func(b *testing.B) {
+			ns := nstest.New(b)
+			ns.Feed(manyServices(services), "nft", "-f", "-")
+			kernel := kmod.New("/")
+			c := dump.NewNetfilter(ns.NS, kernel, kmod.NFTables)
+			defer c.Close()
+			var r Reader
+			for b.Loop() {
+				b.StopTimer()
+				ns.Run("nft add element ip kube-proxy service-ips { 10.97.0.1 . tcp . 80 : drop }", "nft delete element ip kube-proxy service-ips { 10.97.0.1 . tcp . 80 }")
+				b.StartTimer()
+				if t, _, err := r.Read(context.Background(), ns.NS, kernel, c); err != nil || len(t.Sets) != services+1 {
+					b.Fatalf("%d sets: %v", len(t.Sets), err)
 				}
 			}
 		})

@@ -41,6 +41,8 @@ func (t *Tables) add(o Tables) {
 type Reader struct {
 	mu   sync.Mutex
 	last map[nftables.TableFamily]family
+	// parts stay while the ruleset changes.
+	parts nft.Parts
 }
 
 // family is what was decoded of one, at a generation of the ruleset.
@@ -60,9 +62,12 @@ func (r *Reader) Read(ctx context.Context, ns *netns.NS, kernel *kmod.Kernel, c 
 		return t, "", fmt.Errorf("ask for the names of sets: %w", err)
 	}
 	defer func() { err = errors.Join(err, named.close()) }()
+	if r.parts == nil {
+		r.parts = nft.Parts{}
+	}
 	known := func(f nftables.TableFamily) (uint32, int) { return r.last[f].generation, len(r.last[f].Rules) }
 	last := map[nftables.TableFamily]family{}
-	held, err := nft.Read(ctx, c, known, func(f nftables.TableFamily, set nft.Ruleset) int {
+	held, err := nft.Read(ctx, c, known, r.parts, func(f nftables.TableFamily, set nft.Ruleset) int {
 		asked := len(named.names)
 		got := fromSet(set, f, named.name)
 		if set.Counts != nil {

@@ -596,4 +596,28 @@ func TestReadAgain(t *testing.T) {
 	if third := again(); len(third.Rules) != 4 || third.Rules[0].Target != "DROP" {
 		t.Errorf("%+v", third.Rules)
 	}
+
+	// A set of one rule is read once, and one of a table of the same name anew: its names
+	// and handles are those of the table before.
+	sets := func() (all []*nft.Element) {
+		for _, list := range r.parts[nftables.TableFamilyIPv4] {
+			all = append(all, &list[0])
+		}
+		return all
+	}
+	ns.Feed(manyServices(2), "nft", "-f", "-")
+	if again(); len(sets()) != 2 {
+		t.Errorf("%d sets of one rule", len(sets()))
+	}
+	kept := sets()
+	ns.Run("nft add chain ip kube-proxy more")
+	again()
+	if after := sets(); !slices.Contains(after, kept[0]) || !slices.Contains(after, kept[1]) {
+		t.Error("after a change elsewhere the sets of rules are read again")
+	}
+	ns.Feed("delete table ip kube-proxy\n"+strings.ReplaceAll(manyServices(2), "http", "dns"), "nft", "-f", "-")
+	again()
+	if after := sets(); len(after) != 2 || slices.Contains(after, kept[0]) || slices.Contains(after, kept[1]) {
+		t.Error("the sets of a new table are those of one before")
+	}
 }

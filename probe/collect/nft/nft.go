@@ -79,7 +79,7 @@ type Known func(nftables.TableFamily) (generation uint32, rules int)
 // …), and gets from it how many rules those are. Detail says their sum, for people, or
 // why there are none: a kernel without nf_tables has none. With an error, what could
 // be read was passed.
-func Read(ctx context.Context, c *dump.Netfilter, known Known, take func(nftables.TableFamily, Ruleset) int, families ...nftables.TableFamily) (detail string, err error) {
+func Read(ctx context.Context, c *dump.Netfilter, known Known, parts Parts, take func(nftables.TableFamily, Ruleset) int, families ...nftables.TableFamily) (detail string, err error) {
 	conn, err := c.Conn()
 	if missing, ok := errors.AsType[*kmod.MissingError](err); ok && missing.State.Empty() {
 		return "nft: " + kmod.Rules(0, missing.State), nil
@@ -93,7 +93,7 @@ func Read(ctx context.Context, c *dump.Netfilter, known Known, take func(nftable
 		if known != nil {
 			have, rules = known(family)
 		}
-		set, failed := read(ctx, conn, family, have, rules)
+		set, failed := read(ctx, conn, family, have, rules, parts)
 		held += take(family, set)
 		err = errors.Join(err, failed)
 	}
@@ -102,7 +102,7 @@ func Read(ctx context.Context, c *dump.Netfilter, known Known, take func(nftable
 
 // read reads one family. The ruleset is consistent: when it changed during the dump
 // it is read again, and after some tries returned with dump.ErrInterrupted.
-func read(ctx context.Context, c *dump.Conn, family nftables.TableFamily, known uint32, rules int) (Ruleset, error) {
+func read(ctx context.Context, c *dump.Conn, family nftables.TableFamily, known uint32, rules int, parts Parts) (Ruleset, error) {
 	var set Ruleset
 	err := dump.Retry(ctx, func() error {
 		before, err := generation(c)
@@ -123,7 +123,7 @@ func read(ctx context.Context, c *dump.Conn, family nftables.TableFamily, known 
 		} else {
 			set.Rules, err = list(c, msgGetRule, msgNewRule, family, DecodeRule)
 			if err == nil && family != nftables.TableFamilyBridge {
-				set.Sets, err = readSets(c, family, set.Rules)
+				set.Sets, err = readSets(c, family, set.Rules, parts)
 			}
 		}
 		if err != nil {
