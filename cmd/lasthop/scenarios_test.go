@@ -27,14 +27,8 @@ var (
 	testSlow   = flag.Int("slow", 1, "the machine is so many `times` slower: have flows of labs send as much in so many times the time")
 )
 
-// windowOf is how long a scenario is watched at a seed.
-func windowOf(seed int) time.Duration {
-	window := 6 * time.Second
-	if seed > 0 {
-		window = 4 * time.Second
-	}
-	return window * time.Duration(*testSlow)
-}
+// windowOf is how long a scenario is watched.
+func windowOf() time.Duration { return 4 * time.Second * time.Duration(*testSlow) }
 
 // demos are the scenarios that come with lasthop, and those in testdata, which
 // have two or three faults at once, and other addresses and names than any
@@ -132,7 +126,7 @@ func demo(t *testing.T, all *matrix, name string, seed int) {
 	l := upLab(t, name)
 	var printed, log bytes.Buffer
 	a := &app{stdout: &printed, stderr: &log}
-	args := []string{"--for", windowOf(seed).String(), "-o", "json"}
+	args := []string{"--for", windowOf().String(), "-o", "json"}
 	if *testAttach != "" {
 		args = append(args, "--attach", *testAttach)
 	}
