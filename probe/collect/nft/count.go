@@ -22,6 +22,9 @@ type Counters struct {
 	// Changed is whether anything counted since the last reading.
 	Changed bool
 
+	// whole is whether all have to be read: the rules behind a jump may have been read
+	// before the jump.
+	whole  bool
 	chains []counted
 	jumps  map[int]jump // by the place of their rule
 }
@@ -48,7 +51,7 @@ type jump struct {
 // newCounters takes the counters of a ruleset that was read whole, nil where it is not
 // consistent.
 func newCounters(generation uint32, set Ruleset) *Counters {
-	n := &Counters{Generation: generation, Changed: true, Rules: make([]model.Counter, len(set.Rules)), jumps: map[int]jump{}}
+	n := &Counters{Generation: generation, Changed: true, whole: true, Rules: make([]model.Counter, len(set.Rules)), jumps: map[int]jump{}}
 	place := map[[2]string]int{}
 	for i, ch := range set.Chains {
 		place[[2]string{ch.Table, ch.Name}] = i
@@ -73,7 +76,7 @@ func newCounters(generation uint32, set Ruleset) *Counters {
 				n.Rules[i], counts, ch.counts = x, true, true
 			case Verdict:
 				if to, ok := place[[2]string{r.Table, x.Chain}]; ok && (x.Code == Jump || x.Code == Goto) {
-					n.jumps[i] = jump{to: to, counts: counts, moved: true}
+					n.jumps[i] = jump{to: to, counts: counts}
 					ch.of = append(ch.of, i)
 				}
 			case Match:
@@ -105,6 +108,10 @@ func (n *Counters) read(c *dump.Conn, family nftables.TableFamily) error {
 				return err
 			}
 		}
+	}
+	if n.whole {
+		n.whole = false
+		return n.readRules(c, header(family), 0, len(n.Rules))
 	}
 	seen, requests := make([]bool, len(n.chains)), 0
 	for len(next) > 0 {
