@@ -94,8 +94,14 @@ func newCounters(generation uint32, set Ruleset) *Counters {
 // perRequest is how many rules a dump of all has in the time of one chain's request.
 const perRequest = 16
 
+// socket is a dump.Conn.
+type socket interface {
+	Get(request uint16, body []byte, reply uint16, f func(m []byte) error) error
+	Scan(request uint16, body []byte, reply uint16, f func(m []byte) error) error
+}
+
 // read reads the counters again.
-func (n *Counters) read(c *dump.Conn, family nftables.TableFamily) error {
+func (n *Counters) read(c socket, family nftables.TableFamily) error {
 	n.Changed = false
 	var next []int
 	for i := range n.chains {
@@ -145,7 +151,7 @@ func ofChain(family nftables.TableFamily, table, name uint16, ch *counted) []byt
 }
 
 // readPolicy reads how many packets the policy of a chain on a hook decided on.
-func (n *Counters) readPolicy(c *dump.Conn, family nftables.TableFamily, i int) error {
+func (n *Counters) readPolicy(c socket, family nftables.TableFamily, i int) error {
 	err := c.Get(msgGetChain, ofChain(family, unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, &n.chains[i]), msgNewChain, func(m []byte) error {
 		now, err := decodeChain(m)
 		n.Changed = n.Changed || now.Counter != n.Chains[i]
@@ -159,7 +165,7 @@ func (n *Counters) readPolicy(c *dump.Conn, family nftables.TableFamily, i int) 
 }
 
 // readRules reads the counters of the rules that a request is answered with.
-func (n *Counters) readRules(c *dump.Conn, request []byte, first, last int) error {
+func (n *Counters) readRules(c socket, request []byte, first, last int) error {
 	i := first
 	err := c.Scan(msgGetRule, request, msgNewRule, func(m []byte) error {
 		now, err := decodeCount(m)
