@@ -11,8 +11,10 @@ import (
 // ruleCounts are the counters of rules and chains. Identical rules have one key
 // and keep their order.
 type ruleCounts struct {
-	frames, chains list[ruleCount]
-	packets        *packetCounts
+	frames list[ruleCount]
+	// chains are those with a policy: it is what a chain counts.
+	chains  list[ruleCount]
+	packets *packetCounts
 }
 
 // ruleCount is a rule's counter and its nft handle, 0 for rules of other
@@ -20,7 +22,8 @@ type ruleCounts struct {
 type ruleCount struct{ packets, handle uint64 }
 
 func newRuleCounts(s *model.Snapshot, k *keeper) ruleCounts {
-	return ruleCounts{frames: newList(s.FrameRules, frameMark), chains: newList(s.Chains, chainMark), packets: k.of(s.PacketRules)}
+	chains := slices.DeleteFunc(slices.Clone(s.Chains), func(c model.Chain) bool { return c.Policy == "" })
+	return ruleCounts{frames: newList(s.FrameRules, frameMark), chains: newList(chains, chainMark), packets: k.of(s.PacketRules)}
 }
 
 // packetCounts are the counters of packet rules in their order, with their keys.
@@ -126,6 +129,9 @@ func (m *mark) compareRules(s *model.Snapshot, k *keeper) {
 		s.PacketRules = k.still
 	}
 	for x := range model.Each(s.Chains) {
+		if x.Policy == "" {
+			continue
+		}
 		key, now := chainMark(x)
 		unread := packets
 		if x.Family == "bridge" {
