@@ -23,7 +23,7 @@ type ruleCount struct{ packets, handle uint64 }
 
 func newRuleCounts(s *model.Snapshot, k *keeper) ruleCounts {
 	chains := slices.DeleteFunc(slices.Clone(s.Chains), func(c model.Chain) bool { return c.Policy == "" })
-	return ruleCounts{frames: newList(s.FrameRules, frameMark), chains: newList(chains, chainMark), packets: k.of(s.PacketRules)}
+	return ruleCounts{newList(s.FrameRules, frameMark), newList(chains, chainMark), k.of(s.PacketRules)}
 }
 
 // packetCounts are the counters of packet rules in their order, with their keys.
@@ -143,7 +143,9 @@ func (m *mark) compareRules(s *model.Snapshot, k *keeper) {
 }
 
 // comparePackets sets Delta and Standing of packet rules, in a copy.
-func (m *mark) comparePackets(rules []model.PacketRule, now *packetCounts, used map[uint64]int, unread bool) []model.PacketRule {
+func (m *mark) comparePackets(
+	rules []model.PacketRule, now *packetCounts, used map[uint64]int, unread bool,
+) []model.PacketRule {
 	rules = slices.Clone(rules)
 	then := m.rules.packets
 	for i := range rules {

@@ -166,7 +166,9 @@ func (c *Conn) Get(request uint16, body []byte, reply uint16, f func(m []byte) e
 }
 
 // execute sends a request and passes the replies to f, as own returns them.
-func (c *Conn) execute(request, flags uint16, body []byte, reply uint16, own func([]byte) []byte, f func(m []byte) error) error {
+func (c *Conn) execute(
+	request, flags uint16, body []byte, reply uint16, own func([]byte) []byte, f func(m []byte) error,
+) error {
 	c.sock.Lock()
 	defer c.sock.Unlock()
 	pid, err := c.sock.GetPid()

@@ -51,7 +51,8 @@ type jump struct {
 // newCounters takes the counters of a ruleset that was read whole, nil where it is not
 // consistent.
 func newCounters(generation uint32, set Ruleset) *Counters {
-	n := &Counters{Generation: generation, Changed: true, whole: true, Rules: make([]model.Counter, len(set.Rules)), jumps: map[int]jump{}}
+	n := &Counters{Generation: generation, Changed: true, whole: true, jumps: map[int]jump{}}
+	n.Rules = make([]model.Counter, len(set.Rules))
 	place := map[[2]string]int{}
 	for i, ch := range set.Chains {
 		place[[2]string{ch.Table, ch.Name}] = i
@@ -121,18 +122,19 @@ func (n *Counters) read(c socket, family nftables.TableFamily) error {
 	}
 	seen, requests := make([]bool, len(n.chains)), 0
 	for len(next) > 0 {
-		ch := &n.chains[next[len(next)-1]]
-		done := seen[next[len(next)-1]]
-		seen[next[len(next)-1]] = true
+		i := next[len(next)-1]
 		next = next[:len(next)-1]
-		if done {
+		if seen[i] {
 			continue
 		}
+		seen[i] = true
+		ch := &n.chains[i]
 		if ch.counts {
 			if requests++; requests > 1+len(n.Rules)/perRequest {
 				return n.readRules(c, header(family), 0, len(n.Rules))
 			}
-			if err := n.readRules(c, ofChain(family, unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN, ch), ch.first, ch.last); err != nil {
+			request := ofChain(family, unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN, ch)
+			if err := n.readRules(c, request, ch.first, ch.last); err != nil {
 				return err
 			}
 		}
@@ -152,7 +154,8 @@ func ofChain(family nftables.TableFamily, table, name uint16, ch *counted) []byt
 
 // readPolicy reads how many packets the policy of a chain on a hook decided on.
 func (n *Counters) readPolicy(c socket, family nftables.TableFamily, i int) error {
-	err := c.Get(msgGetChain, ofChain(family, unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, &n.chains[i]), msgNewChain, func(m []byte) error {
+	request := ofChain(family, unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, &n.chains[i])
+	err := c.Get(msgGetChain, request, msgNewChain, func(m []byte) error {
 		now, err := decodeChain(m)
 		n.Changed = n.Changed || now.Counter != n.Chains[i]
 		n.Chains[i] = now.Counter
