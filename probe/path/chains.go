@@ -169,10 +169,17 @@ func NewTables(s *model.Snapshot) *Tables {
 			t.local[a.Addr()] = true
 		}
 	}
+	// The rules of a chain are in a row.
+	var last ChainKey
+	var chain []*model.PacketRule
 	for r := range model.Each(s.PacketRules) {
-		k := ChainKey{r.Backend, r.Family, r.Table, r.Chain}
-		t.chains[k] = append(t.chains[k], r)
+		if k := (ChainKey{r.Backend, r.Family, r.Table, r.Chain}); k != last {
+			t.chains[last] = chain
+			last, chain = k, t.chains[k]
+		}
+		chain = append(chain, r)
 	}
+	t.chains[last] = chain
 	for c := range model.Each(s.Chains) {
 		if c.Hook == "" || c.Family == "bridge" {
 			continue

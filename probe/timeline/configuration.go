@@ -28,7 +28,7 @@ func (a setup) same(b setup) bool {
 // connections is a sysctl that is a counter, not a setting.
 const connections = "net.netfilter.nf_conntrack_count"
 
-func newSetup(s *model.Snapshot) setup {
+func newSetup(s *model.Snapshot, k *keeper) setup {
 	out := setup{0: nil}
 	names := map[string]int{}
 	for _, l := range s.Links {
@@ -46,13 +46,10 @@ func newSetup(s *model.Snapshot) setup {
 		out[link] = append(out[link], h)
 	}
 	for i := range s.FrameRules {
-		k, _ := frameMark(&s.FrameRules[i])
-		add(0, k)
+		key, _ := frameMark(&s.FrameRules[i])
+		add(0, key)
 	}
-	for i := range s.PacketRules {
-		k, _ := packetMark(&s.PacketRules[i])
-		add(0, k)
-	}
+	add(0, k.of(s.PacketRules).sum)
 	for _, c := range s.Chains {
 		c.Counter = model.Counter{}
 		add(0, maphash.Comparable(seed, c))

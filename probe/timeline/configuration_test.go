@@ -42,7 +42,7 @@ func TestSetup(t *testing.T) {
 	} {
 		s := node()
 		tt.change(s)
-		if newSetup(node()).same(newSetup(s)) != tt.same || newSetup(s).same(newSetup(node())) != tt.same {
+		if a, b := newSetup(node(), new(keeper)), newSetup(s, new(keeper)); a.same(b) != tt.same || b.same(a) != tt.same {
 			t.Errorf("%s: want it to be the same %v", name, tt.same)
 		}
 	}

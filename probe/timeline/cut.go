@@ -13,7 +13,8 @@ import (
 // Between returns the snapshot of the window between two whole points of an
 // observation. The state of the first was read before its counts.
 func Between(first, last model.Point) *model.Snapshot {
-	return cut{base: newMark(first), state: new(lastState)}.snapshot(last.Snapshot)
+	k := new(keeper)
+	return cut{base: newMark(first, k), state: new(lastState), keys: k}.snapshot(last.Snapshot)
 }
 
 // Counted returns the window between any two points with its traffic alone. Whole or not,
@@ -34,7 +35,7 @@ func (t *Timeline) cut(base *mark, p model.Point, state *lastState) *model.Snaps
 	whole := slices.DeleteFunc(slices.Clone(t.marks), before)
 	between := slices.Concat(whole, slices.DeleteFunc(slices.Clone(t.moves), before))
 	slices.SortStableFunc(between, func(a, b *mark) int { return a.at.Compare(b.at) })
-	return cut{base: base, whole: whole, between: between, state: state}.snapshot(p.Snapshot)
+	return cut{base: base, whole: whole, between: between, state: state, keys: &t.keys}.snapshot(p.Snapshot)
 }
 
 // cut computes the snapshot of a window.
@@ -44,6 +45,7 @@ type cut struct {
 	// a counter's TTLs are those since the whole point before.
 	between, whole []*mark
 	state          *lastState
+	keys           *keeper
 }
 
 func (c cut) snapshot(now *model.Snapshot) *model.Snapshot {
@@ -51,7 +53,7 @@ func (c cut) snapshot(now *model.Snapshot) *model.Snapshot {
 	s.Window.Start = c.base.at
 	s.Traffic = c.traffic(&now.Traffic)
 	s.Sources = c.base.over(s.Sources)
-	c.state.set(&s, c.base)
+	c.state.set(&s, c.base, c.keys)
 	c.base.compareBacklogs(&s)
 	c.base.compareQueues(&s)
 	if c.base.unread(model.SourceConntrack) {

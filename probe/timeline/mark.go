@@ -208,9 +208,9 @@ func (l *list[V]) overlay(newer list[V]) {
 	}
 }
 
-func newMark(p model.Point) *mark {
+func newMark(p model.Point, k *keeper) *mark {
 	s := p.Snapshot
-	m := &mark{at: s.Window.End, counts: newCounts(&s.Traffic), rules: newRuleCounts(s), overflows: overflowsOf(s), queues: queuesOf(s), conntrack: s.Conntrack, gaps: gapsOf(s)}
+	m := &mark{at: s.Window.End, counts: newCounts(&s.Traffic), rules: newRuleCounts(s, k), overflows: overflowsOf(s), queues: queuesOf(s), conntrack: s.Conntrack, gaps: gapsOf(s)}
 	if p.Ready.IsZero() {
 		return m
 	}

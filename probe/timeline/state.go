@@ -37,9 +37,9 @@ type lastState struct {
 }
 
 // set replaces the state of a snapshot by the same compared with its window's base.
-func (c *lastState) set(s *model.Snapshot, base *mark) {
+func (c *lastState) set(s *model.Snapshot, base *mark, k *keeper) {
 	if from := stateOf(s); base != c.base || !from.is(c.from) {
-		base.compareRules(s)
+		base.compareRules(s, k)
 		s.Flows = flowsSince(s.Flows, base.at, base.unread(model.SourceConntrack))
 		*c = lastState{base, from, stateOf(s)}
 		return

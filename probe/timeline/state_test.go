@@ -42,3 +42,50 @@ func TestStateOnce(t *testing.T) {
 		t.Errorf("another state: the rule counted %d, the flow began at %v", later.FrameRules[0].Counter.Delta, later.Flows[0].Start)
 	}
 }
+
+// TestRulesKept wants packet rules that none counted to be compared once, and any that
+// counted, came or were rewritten to be told as if they were compared alone.
+func TestRulesKept(t *testing.T) {
+	rules := func(counts ...uint64) (out []model.PacketRule) {
+		for i, n := range counts {
+			// The last two are alike.
+			text := []string{"a", "b", "c", "c"}[i]
+			out = append(out, model.PacketRule{Family: "ip", Table: "nat", Chain: "X", Text: text, Handle: uint64(i + 1), Counter: model.Counter{Packets: n}})
+		}
+		return out
+	}
+	tl := New(func(*model.Snapshot) []model.Finding { return nil }, 4*time.Second)
+	add := func(end float64, rules []model.PacketRule) []model.PacketRule {
+		return tl.Add(model.Point{Whole: true, Snapshot: &model.Snapshot{Window: model.Window{Start: at(0), End: at(end)}, PacketRules: rules}}).Snapshot.PacketRules
+	}
+	same := rules(1, 2, 3, 4)
+	add(4, same)
+	before := add(8, same)
+	if now := add(12, same); &now[0] != &before[0] || !now[3].Standing || now[3].Counter.Delta != 0 {
+		t.Errorf("compared again, or %+v", now)
+	}
+	inserted := append([]model.PacketRule{{Family: "ip", Table: "nat", Chain: "X", Text: "new", Handle: 9, Counter: model.Counter{Packets: 7}}}, rules(1, 2, 4, 9)...)
+	rewritten := rules(1, 2, 4, 1)
+	for _, tt := range []struct {
+		rules     []model.PacketRule
+		deltas    []uint64
+		standing  []bool
+		restarted bool
+	}{
+		{rules(1, 2, 4, 9), []uint64{0, 0, 1, 5}, []bool{true, true, true, true}, false},
+		{rules(1, 2, 4, 9), []uint64{0, 0, 0, 0}, []bool{true, true, true, true}, false},
+		{inserted, []uint64{7, 0, 0, 0, 0}, []bool{false, true, true, true, true}, false},
+		{inserted[1:], []uint64{0, 0, 0, 0}, []bool{true, true, true, true}, false},
+		{rewritten, []uint64{0, 0, 0, 1}, []bool{true, true, true, true}, true},
+	} {
+		now := add(tl.last.Snapshot.Window.End.Sub(start).Seconds()+4, tt.rules)
+		for i, r := range now {
+			if r.Counter.Delta != tt.deltas[i] || r.Standing != tt.standing[i] || r.Counter.Restarted != (tt.restarted && i == 3) {
+				t.Errorf("rule %d of %v: %+v, standing %v", i, tt.deltas, r.Counter, r.Standing)
+			}
+		}
+		if alone := newSetup(&model.Snapshot{PacketRules: tt.rules}, new(keeper)); !alone.same(newSetup(&model.Snapshot{PacketRules: tt.rules}, &tl.keys)) {
+			t.Error("another configuration with what is kept than without")
+		}
+	}
+}

@@ -40,6 +40,7 @@ type Timeline struct {
 	// changed.
 	changed *mark
 	setup   setup
+	keys    keeper
 	// state is that of the latest reading.
 	state lastState
 
@@ -77,7 +78,7 @@ func (t *Timeline) Add(p model.Point) model.Reading {
 		// What the kernel counts since it started is compared with the first reading
 		// of it. What lasthop counts starts from zero.
 		s := p.Snapshot
-		t.origin = &mark{at: s.Window.Start, rules: newRuleCounts(s), overflows: overflowsOf(s), conntrack: s.Conntrack, gaps: gapsOf(s)}
+		t.origin = &mark{at: s.Window.Start, rules: newRuleCounts(s, &t.keys), overflows: overflowsOf(s), conntrack: s.Conntrack, gaps: gapsOf(s)}
 	}
 	t.series.add(p.Snapshot)
 	base := t.base(now, t.window)
@@ -128,7 +129,7 @@ func (t *Timeline) reading(s *model.Snapshot) model.Reading {
 // notice reports whether the configuration changed since the last whole point.
 func (t *Timeline) notice(s *model.Snapshot) bool {
 	before := t.setup
-	t.setup = newSetup(s)
+	t.setup = newSetup(s, &t.keys)
 	return before != nil && !before.same(t.setup)
 }
 
@@ -188,7 +189,7 @@ func (t *Timeline) base(now time.Time, window time.Duration) *mark {
 // remember adds a mark for the point, and removes marks that no window will begin
 // at.
 func (t *Timeline) remember(p model.Point) {
-	latest := newMark(p)
+	latest := newMark(p, &t.keys)
 	t.marks, t.before = append(t.marks, latest), latest.counts
 	now := latest.at
 	var kept []*mark

@@ -9,7 +9,9 @@
 package dump
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -65,8 +67,10 @@ func guard(f func() error) (err error) {
 // Conn is a netlink socket in one namespace. It is safe for concurrent use;
 // its requests are sent one after the other.
 type Conn struct {
-	proto   int
-	sockets map[int]*nl.SocketHandle
+	sock *nl.NetlinkSocket
+	// seq and buf are the last request's, and change while sock is locked.
+	seq uint32
+	buf []byte
 }
 
 // Open opens a socket of the netlink protocol in the namespace.
@@ -103,9 +107,7 @@ func here(proto int) (*Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
-	limit := unix.NsecToTimeval(timeout.Nanoseconds())
-	err = sock.SetReceiveTimeout(&limit)
-	if err == nil && proto == unix.NETLINK_ROUTE {
+	if proto == unix.NETLINK_ROUTE {
 		// Without strict checking (Linux 4.20) the kernel ignores
 		// IFA_TARGET_NETNSID and dumps the addresses of this namespace.
 		err = unix.SetsockoptInt(sock.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
@@ -114,15 +116,11 @@ func here(proto int) (*Conn, error) {
 		sock.Close()
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
-	return &Conn{proto: proto, sockets: map[int]*nl.SocketHandle{proto: {Socket: sock}}}, nil
+	return &Conn{sock: sock, buf: make([]byte, nl.RECEIVE_BUFFER_SIZE)}, nil
 }
 
 // Close closes the socket.
-func (c *Conn) Close() {
-	for _, s := range c.sockets {
-		s.Close()
-	}
-}
+func (c *Conn) Close() { c.sock.Close() }
 
 // Dumper sends dump requests. A Conn is one.
 type Dumper interface {
@@ -151,33 +149,123 @@ func List[T any](ctx context.Context, c Dumper, request uint16, body []byte, rep
 // message of type reply, or of any type if reply is 0, without its netlink
 // header. f may keep the bytes. An error of f ends the dump.
 func (c *Conn) Each(request uint16, body []byte, reply uint16, f func(m []byte) error) error {
-	return c.execute(request, unix.NLM_F_DUMP, body, reply, f)
+	return c.execute(request, unix.NLM_F_DUMP, body, reply, bytes.Clone, f)
+}
+
+// Scan is Each for large tables of which little is kept: the bytes are f's until it
+// returns.
+func (c *Conn) Scan(request uint16, body []byte, reply uint16, f func(m []byte) error) error {
+	return c.execute(request, unix.NLM_F_DUMP, body, reply, func(b []byte) []byte { return b }, f)
 }
 
 // Get requests one object, which is passed to f as in Each. It asks for an
 // acknowledgement to know where the reply ends: conntrack sets NLM_F_MULTI on
 // its only message.
 func (c *Conn) Get(request uint16, body []byte, reply uint16, f func(m []byte) error) error {
-	return c.execute(request, unix.NLM_F_ACK, body, reply, f)
+	return c.execute(request, unix.NLM_F_ACK, body, reply, bytes.Clone, f)
 }
 
-func (c *Conn) execute(request, flags uint16, body []byte, reply uint16, f func(m []byte) error) error {
-	req := nl.NetlinkRequest{
-		NlMsghdr: unix.NlMsghdr{
-			Len:   unix.SizeofNlMsghdr,
-			Type:  request,
-			Flags: unix.NLM_F_REQUEST | flags,
-		},
-		RawData: body,
-		Sockets: c.sockets,
+// execute sends a request and passes the replies to f, as own returns them.
+func (c *Conn) execute(
+	request, flags uint16, body []byte, reply uint16, own func([]byte) []byte, f func(m []byte) error,
+) error {
+	c.sock.Lock()
+	defer c.sock.Unlock()
+	pid, err := c.sock.GetPid()
+	if err != nil {
+		return err
 	}
-	var failed error
-	err := req.ExecuteIter(c.proto, reply, func(m []byte) bool {
-		failed = f(m)
-		return failed == nil
-	})
-	if failed != nil {
-		return failed
+	c.seq++
+	if err := c.sock.Send(&nl.NetlinkRequest{
+		NlMsghdr: unix.NlMsghdr{Len: unix.SizeofNlMsghdr, Type: request, Flags: unix.NLM_F_REQUEST | flags, Seq: c.seq},
+		RawData:  body,
+	}); err != nil {
+		return err
 	}
-	return err
+	r := replies{seq: c.seq, pid: pid, reply: reply, f: f}
+	for !r.done {
+		n, err := c.receive()
+		if err != nil {
+			return err
+		}
+		if err := r.take(own(c.buf[:n])); err != nil {
+			return err
+		}
+	}
+	switch {
+	case r.failed != nil:
+		return r.failed
+	case r.interrupted:
+		return ErrInterrupted
+	}
+	return nil
+}
+
+// receive fills buf with the kernel's next messages. Those of a dump are made when they
+// are received, so there is nothing to wait for.
+func (c *Conn) receive() (int, error) {
+	fd := c.sock.GetFd()
+	for {
+		n, from, err := unix.Recvfrom(fd, c.buf, 0)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EAGAIN):
+			ready, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(timeout.Milliseconds()))
+			if err == nil && ready == 0 {
+				return 0, unix.EAGAIN
+			}
+			if err != nil && !errors.Is(err, unix.EINTR) {
+				return 0, err
+			}
+		case err != nil:
+			return 0, err
+		default:
+			if a, ok := from.(*unix.SockaddrNetlink); !ok || a.Pid != nl.PidKernel {
+				return 0, fmt.Errorf("netlink message of %v, not of the kernel", from)
+			}
+			return n, nil
+		}
+	}
+}
+
+// replies are those to one request.
+type replies struct {
+	seq, pid uint32
+	reply    uint16
+	f        func(m []byte) error
+	// failed is f's error: what is left is received and not passed to it.
+	failed            error
+	interrupted, done bool
+}
+
+// take passes the messages on.
+func (r *replies) take(b []byte) error {
+	for len(b) >= unix.SizeofNlMsghdr && !r.done {
+		size := int(binary.NativeEndian.Uint32(b))
+		if size < unix.SizeofNlMsghdr || size > len(b) {
+			return fmt.Errorf("netlink message: length %d of %d bytes left", size, len(b))
+		}
+		h, m := b[:unix.SizeofNlMsghdr], b[unix.SizeofNlMsghdr:size:size]
+		b = b[min((size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1), len(b)):]
+		if binary.NativeEndian.Uint32(h[8:]) != r.seq || binary.NativeEndian.Uint32(h[12:]) != r.pid {
+			continue
+		}
+		typ, flags := binary.NativeEndian.Uint16(h[4:]), binary.NativeEndian.Uint16(h[6:])
+		r.interrupted = r.interrupted || flags&unix.NLM_F_DUMP_INTR != 0
+		if typ == unix.NLMSG_DONE || typ == unix.NLMSG_ERROR {
+			r.done = true
+			if len(m) >= 4 && binary.NativeEndian.Uint32(m) != 0 {
+				return unix.Errno(-int32(binary.NativeEndian.Uint32(m)))
+			}
+			return nil
+		}
+		if r.reply != 0 && typ != r.reply {
+			continue
+		}
+		if r.failed == nil {
+			r.failed = r.f(m)
+		}
+		r.done = flags&unix.NLM_F_MULTI == 0
+	}
+	return nil
 }

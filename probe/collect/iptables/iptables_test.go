@@ -583,10 +583,10 @@ func TestReadAgain(t *testing.T) {
 	}
 	first := again()
 	ns.Run("ping -c 3 -i 0.01 127.0.0.1")
-	generation := r.last[nftables.TableFamilyINet].generation
+	counters := r.last[nftables.TableFamilyINet].counters
 	second := again()
-	if r.last[nftables.TableFamilyINet].generation != generation || generation == 0 {
-		t.Errorf("generation %d, then %+v", generation, r.last)
+	if r.last[nftables.TableFamilyINet].counters != counters || counters.Generation == 0 {
+		t.Errorf("generation %d, then %+v", counters.Generation, r.last)
 	}
 	if len(first.Rules) != 3 || first.Rules[0].Counter.Packets != 0 || first.Rules[1].Counter.Packets != 0 ||
 		second.Rules[0].Counter.Packets < 3 || second.Rules[1].Counter.Packets < 3 || !second.Rules[1].Counter.Kept || second.Rules[2].Counter.Packets != 0 {

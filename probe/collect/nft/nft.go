@@ -63,17 +63,16 @@ type Ruleset struct {
 	Rules  []Rule
 	// Sets are those that rules look something up in. Of the bridge they are not read.
 	Sets []Set
-	// Generation is the number of the last change.
-	Generation uint32
-	// Counts are in place of Rules where these are known: those of the same rules, in the
-	// same order.
-	Counts []model.Counter
+	// Counters are what all have counted, nil where that was not read whole.
+	Counters *Counters
+	// Same is true where Chains and Rules are those that the Counters were made with, and
+	// were not read again.
+	Same bool
 }
 
-// Known tells the generation whose rules of a family are known already, and how many they
-// are: where it is still that one they are not decoded again, which for thousands takes
-// most of the time. With 0 none are.
-type Known func(nftables.TableFamily) (generation uint32, rules int)
+// Known returns the counters of a family as they were read last, nil if none were. If the
+// ruleset is still of their generation, its rules are not decoded again.
+type Known func(nftables.TableFamily) *Counters
 
 // Read passes to take the chains and rules of each family (nftables.TableFamilyIPv4,
 // …), and gets from it how many rules those are. Detail says their sum, for people, or
@@ -88,12 +87,11 @@ func Read(ctx context.Context, c *dump.Netfilter, known Known, parts Parts, take
 	}
 	held := 0
 	for _, family := range families {
-		var have uint32
-		var rules int
+		var have *Counters
 		if known != nil {
-			have, rules = known(family)
+			have = known(family)
 		}
-		set, failed := read(ctx, conn, family, have, rules, parts)
+		set, failed := read(ctx, conn, family, have, parts)
 		held += take(family, set)
 		err = errors.Join(err, failed)
 	}
@@ -102,29 +100,19 @@ func Read(ctx context.Context, c *dump.Netfilter, known Known, parts Parts, take
 
 // read reads one family. The ruleset is consistent: when it changed during the dump
 // it is read again, and after some tries returned with dump.ErrInterrupted.
-func read(ctx context.Context, c *dump.Conn, family nftables.TableFamily, known uint32, rules int, parts Parts) (Ruleset, error) {
+func read(ctx context.Context, c *dump.Conn, family nftables.TableFamily, known *Counters, parts Parts) (Ruleset, error) {
 	var set Ruleset
 	err := dump.Retry(ctx, func() error {
 		before, err := generation(c)
 		if err != nil {
 			return err
 		}
-		set = Ruleset{Generation: before}
-		if set.Chains, err = list(c, msgGetChain, msgNewChain, family, decodeChain); err != nil {
-			return err
-		}
-		if known != 0 && known == before {
-			set.Counts = make([]model.Counter, 0, rules)
-			err = c.Each(msgGetRule, header(family), msgNewRule, func(m []byte) error {
-				n, err := decodeCount(m)
-				set.Counts = append(set.Counts, n)
-				return err
-			})
+		if known != nil && known.Generation == before {
+			set = Ruleset{Counters: known, Same: true}
+			known = nil // after an error it is read whole
+			err = set.Counters.read(c, family)
 		} else {
-			set.Rules, err = list(c, msgGetRule, msgNewRule, family, DecodeRule)
-			if err == nil && family != nftables.TableFamilyBridge {
-				set.Sets, err = readSets(c, family, set.Rules, parts)
-			}
+			set, err = readWhole(c, family, parts)
 		}
 		if err != nil {
 			return err
@@ -133,12 +121,27 @@ func read(ctx context.Context, c *dump.Conn, family nftables.TableFamily, known 
 		if err == nil && after != before {
 			err = dump.ErrInterrupted
 		}
+		if err == nil && !set.Same {
+			set.Counters = newCounters(before, set)
+		}
 		return err
 	})
 	if err != nil {
 		return set, fmt.Errorf("list nft rules: %w", err)
 	}
 	return set, nil
+}
+
+// readWhole reads what a family holds.
+func readWhole(c *dump.Conn, family nftables.TableFamily, parts Parts) (set Ruleset, err error) {
+	if set.Chains, err = list(c, msgGetChain, msgNewChain, family, decodeChain); err != nil {
+		return set, err
+	}
+	set.Rules, err = list(c, msgGetRule, msgNewRule, family, DecodeRule)
+	if err == nil && family != nftables.TableFamilyBridge {
+		set.Sets, err = readSets(c, family, set.Rules, parts)
+	}
+	return set, err
 }
 
 func header(family nftables.TableFamily) []byte { return []byte{byte(family), 0, 0, 0} }
