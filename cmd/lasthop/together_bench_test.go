@@ -100,7 +100,8 @@ func largeNode(node int) netip.Addr {
 }
 
 func newLarge(node, nodes int, cut func(node int) bool) *large {
-	l := &large{start: time.Unix(1800000000, 0), cut: cut(node)}
+	// No two begin at the same moment.
+	l := &large{start: time.Unix(1800000000, 0).Add(time.Duration(node*37%1000) * time.Millisecond), cut: cut(node)}
 	s := &l.s
 	own := netip.PrefixFrom(largePod(node, -10), 24)
 	mac := func(kind, n int) model.MAC {

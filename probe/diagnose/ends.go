@@ -95,14 +95,28 @@ type Transit struct {
 	Side  model.Side
 }
 
-// EndPair is the traffic of a local address with a remote one, over all uplinks.
+// EndPair is the traffic of a local address with a remote one, over all uplinks. A thousand
+// nodes' are held at once, so what few differ in is shared.
 type EndPair struct {
 	Local, Remote netip.Addr
-	// Link is the tunnel's link by which the packets leave; empty where uplinks count them.
-	Link    string
-	Out, In model.PeerCount
+	*EndRoute
+	Counts
 	// Silent: packets that want a reply left, and nothing shows that any arrived.
 	Silent bool
+	// First and Last are when packets were seen to leave: the window's ends where that
+	// is not known.
+	First, Last time.Time
+	// Asked are the protocols and ports of the flows between the two.
+	Asked []Asked
+}
+
+// Counts are the packets of a pair.
+type Counts struct{ Out, In model.PeerCount }
+
+// EndRoute is where the packets of pairs go.
+type EndRoute struct {
+	// Link is the tunnel's link by which they leave; empty where uplinks count them.
+	Link string
 	// Routed: the node hands the packets to its default gateway.
 	Routed bool
 	// Via is the route of the node's own by which they leave; nil where it has none for
@@ -111,16 +125,24 @@ type EndPair struct {
 	// Range is the range of another node's pods that holds Remote; not valid where that
 	// is no other node's pod.
 	Range netip.Prefix
-	// First and Last are when packets were seen to leave: the window's ends where that
-	// is not known.
-	First, Last time.Time
-	// Asked are the protocols and ports of the flows between the two.
-	Asked []Asked
 	// Behind are pods whose packets go with the node's address.
 	Behind []netip.Addr
 	// Onward are those addresses that the node translates Local to in flows of the window
 	// that Remote began and that got no reply.
 	Onward []netip.Addr
+}
+
+// Pair is the index of a pair, -1 if there is none.
+func (e *Ends) Pair(local, remote netip.Addr) int {
+	i, found := slices.BinarySearchFunc(e.Pairs, EndPair{Local: local, Remote: remote}, comparePairs)
+	if !found {
+		return -1
+	}
+	return i
+}
+
+func comparePairs(a, b EndPair) int {
+	return cmp.Or(a.Local.Compare(b.Local), a.Remote.Compare(b.Remote))
 }
 
 // Asked is a port that flows of the window are to, 0 for a protocol without ports.
@@ -226,21 +248,18 @@ func Observe(s *model.Snapshot) (*Ends, []model.Finding) {
 	return e, found
 }
 
-// Counted are the pairs, with what part of a window counted of each, and the packets for and
-// from ranges then.
-func (e *Ends) Counted(t *model.Traffic) (pairs []EndPair, leaving, arriving map[netip.Prefix]Volume) {
-	counts := map[pair]*model.Peer{}
-	merged := mergePeers(t.Peers, func(i int) bool { return e.uplinks[i] })
-	for p := range model.Each(merged) {
-		counts[pair{p.Local, p.Remote}] = p
-	}
-	pairs = slices.Clone(e.Pairs)
-	for p := range model.Each(pairs) {
-		var none model.PeerCount
-		c := cmp.Or(counts[pair{p.Local, p.Remote}], &model.Peer{})
-		if p.In = c.In; p.Out != none {
+// Counted is what part of a window counted of each of the pairs, and the packets for and from
+// ranges then.
+func (e *Ends) Counted(t *model.Traffic) (pairs []Counts, leaving, arriving map[netip.Prefix]Volume) {
+	pairs = make([]Counts, len(e.Pairs))
+	for p := range model.Each(mergePeers(t.Peers, func(i int) bool { return e.uplinks[i] })) {
+		i := e.Pair(p.Local, p.Remote)
+		if i < 0 {
+			continue
+		}
+		if pairs[i].In = p.In; e.Pairs[i].Out != (model.PeerCount{}) {
 			// Otherwise what leaves is what came in.
-			p.Out = c.Out
+			pairs[i].Out = p.Out
 		}
 	}
 	part := Ends{Returned: map[Transit]uint64{}, Leaving: map[netip.Prefix]Volume{}, Arriving: map[netip.Prefix]Volume{}}
@@ -319,19 +338,14 @@ func began(v *view) []Began {
 
 func endPairs(v *view) []EndPair {
 	asked, behind, onward := askedPorts(v), v.unrepliedFlows(), v.onward()
-	type far struct {
-		routed bool
-		cidr   netip.Prefix
-		via    *NodeRoute
-	}
-	fars, reflected := map[netip.Addr]far{}, v.reflected()
+	routes, reflected := map[netip.Addr]*EndRoute{}, v.reflected()
 	for p := range model.Each(v.peers) {
-		if _, known := fars[p.Remote]; !known {
-			f := far{routed: v.byDefaultRoute(p.Remote), cidr: v.remote(p.Remote)}
-			if f.cidr.IsValid() && !f.routed {
-				f.via = v.nodeRoute(v.sentBy(p), f.cidr)
+		if routes[p.Remote] == nil {
+			r := &EndRoute{Routed: v.byDefaultRoute(p.Remote), Range: v.remote(p.Remote)}
+			if r.Range.IsValid() && !r.Routed {
+				r.Via = v.nodeRoute(v.sentBy(p), r.Range)
 			}
-			fars[p.Remote] = f
+			routes[p.Remote] = r
 		}
 	}
 	out := make([]EndPair, 0, len(v.peers))
@@ -341,8 +355,8 @@ func endPairs(v *view) []EndPair {
 			continue
 		}
 		e := EndPair{
-			Local: p.Local, Remote: p.Remote, Out: p.Out, In: p.In, Silent: v.unanswered(p) && !v.sentAstray(p),
-			Routed: fars[p.Remote].routed, Via: fars[p.Remote].via, Range: fars[p.Remote].cidr, First: v.Window.Start, Last: v.Window.End, Asked: asked[pair{p.Local, p.Remote}],
+			Local: p.Local, Remote: p.Remote, EndRoute: routes[p.Remote], Counts: Counts{p.Out, p.In}, Silent: v.unanswered(p) && !v.sentAstray(p),
+			First: v.Window.Start, Last: v.Window.End, Asked: asked[pair{p.Local, p.Remote}],
 		}
 		if reflected[p.Local] {
 			// What leaves is what came in.
@@ -351,18 +365,16 @@ func endPairs(v *view) []EndPair {
 		if !p.FirstOut.IsZero() && !p.LastOut.IsZero() {
 			e.First, e.Last = p.FirstOut, p.LastOut
 		}
-		if m := behind[pair{p.Local, p.Remote}]; m != nil && v.nodeAddrs[p.Local] {
-			e.Behind = slices.SortedFunc(maps.Keys(m.pods), netip.Addr.Compare)
+		if m, to := behind[pair{p.Local, p.Remote}], onward[pair{p.Local, p.Remote}]; v.nodeAddrs[p.Local] && (m != nil || to != nil) {
+			own := *e.EndRoute
+			if own.Onward = to; m != nil {
+				own.Behind = slices.SortedFunc(maps.Keys(m.pods), netip.Addr.Compare)
+			}
+			e.EndRoute = &own
 		}
-		e.Onward = onward[pair{p.Local, p.Remote}]
 		out = append(out, e)
 	}
-	slices.SortFunc(out, func(a, b EndPair) int {
-		if c := a.Local.Compare(b.Local); c != 0 {
-			return c
-		}
-		return a.Remote.Compare(b.Remote)
-	})
+	slices.SortFunc(out, comparePairs)
 	return out
 }
 

@@ -90,7 +90,7 @@ func (t *Tunnel) silent(v *view) {
 	for p := range model.Each(v.peers) {
 		if l := v.links[p.IfIndex]; l != nil && l.Role == model.RoleTunnel && v.unanswered(p) {
 			at[pair{p.Local, p.Remote}] = len(t.Silent)
-			t.Silent = append(t.Silent, EndPair{Local: p.Local, Remote: p.Remote, Link: l.Name, Out: p.Out, Silent: true})
+			t.Silent = append(t.Silent, EndPair{Local: p.Local, Remote: p.Remote, EndRoute: &EndRoute{Link: l.Name}, Counts: Counts{Out: p.Out}, Silent: true})
 		}
 	}
 	for f := range model.Each(v.Flows) {

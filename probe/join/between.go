@@ -163,8 +163,8 @@ func (j *joint) missingNodeRoute(c *cause, f *model.Finding, senders []*node, to
 // does not have for a next hop, and could have: no router is between. Not valid where the route
 // leads there, or where that is not known.
 func (w *way) rightHop() netip.Addr {
-	right := w.to.hops[w.dst.Is4()]
-	if w.via == nil || !w.to.Pods[w.dst] || w.to.Node[w.via.Gateway] || !inAny(w.from.Networks, right) {
+	right := w.to.hops[w.dst().Is4()]
+	if w.pair.Via == nil || !w.to.Pods[w.dst()] || w.to.Node[w.pair.Via.Gateway] || !inAny(w.from.Networks, right) {
 		return netip.Addr{}
 	}
 	return right
@@ -178,10 +178,10 @@ func misrouted(open []*way) (rest []*way, out []*cause) {
 			rest = append(rest, w)
 			continue
 		}
-		at := slices.IndexFunc(out, func(c *cause) bool { return c.node == w.from && *c.guess.route == *w.via })
+		at := slices.IndexFunc(out, func(c *cause) bool { return c.node == w.from && *c.guess.route == *w.pair.Via })
 		if at < 0 {
 			at = len(out)
-			out = append(out, &cause{node: w.from, guess: &guess{fault: fault{shape: filtered, node: w.from, to: w.to}, route: w.via}})
+			out = append(out, &cause{node: w.from, guess: &guess{fault: fault{shape: filtered, node: w.from, to: w.to}, route: w.pair.Via}})
 		}
 		out[at].lost = append(out[at].lost, w)
 	}
@@ -286,7 +286,7 @@ func (c *cause) filtered(f *model.Finding, senders, receivers []*node) {
 				f.Why += " Other packets for " + a.String() + " arrive."
 			}
 		}
-		if r := receivers[0].rangeOf(dst[0]); len(dst) == 1 && r.IsValid() && c.lost[0].routed && !g.isStruck(noRow) {
+		if r := receivers[0].rangeOf(dst[0]); len(dst) == 1 && r.IsValid() && c.lost[0].pair.Routed && !g.isStruck(noRow) {
 			f.Alternatives = append(f.Alternatives, fmt.Sprintf("the network lacks the route to %s, or it leads elsewhere: no other of its addresses was asked for", r))
 		}
 	}
@@ -297,7 +297,7 @@ func (c *cause) filtered(f *model.Finding, senders, receivers []*node) {
 // ends are the addresses that what is lost is from, and for.
 func (c *cause) ends() (src, dst []netip.Addr) {
 	for _, w := range c.lost {
-		src, dst = append(src, w.src), append(dst, w.dst)
+		src, dst = append(src, w.src()), append(dst, w.dst())
 	}
 	return unique(src), unique(dst)
 }
@@ -309,7 +309,7 @@ func (g *guess) isStruck(s shape) bool {
 // samePasses reports whether a lost way's destination got other packets.
 func (c *cause) samePasses(a netip.Addr) bool {
 	for _, w := range c.lost {
-		if w.dst != a {
+		if w.dst() != a {
 			continue
 		}
 		for p := range model.Each(w.to.Pairs) {
@@ -326,18 +326,18 @@ func (c *cause) samePasses(a netip.Addr) bool {
 func (j *joint) control(senders, receivers []*node) model.Evidence {
 	var best *way
 	for _, w := range j.ways {
-		if w.state == arrived && (!w.mayCarry() || w.in.Requests+w.in.Replies > 0) && slices.Contains(senders, w.from) && slices.Contains(receivers, w.to) && (best == nil || w.isNode() && !best.isNode()) {
+		if w.state == arrived && (!w.mayCarry() || w.far.In.Requests+w.far.In.Replies > 0) && slices.Contains(senders, w.from) && slices.Contains(receivers, w.to) && (best == nil || w.isNode() && !best.isNode()) {
 			best = w
 		}
 	}
 	if best == nil {
 		return model.Evidence{}
 	}
-	got := best.got
+	got := best.got()
 	if best.mayCarry() {
-		got = best.in.Requests + best.in.Replies
+		got = best.far.In.Requests + best.far.In.Replies
 	}
-	return seen(best.to, "%s ingress: %s from %s for %s, so packets of %s do arrive", best.to.Uplink.Link, packets(got), best.src, best.dst, best.from.name())
+	return seen(best.to, "%s ingress: %s from %s for %s, so packets of %s do arrive", best.to.Uplink.Link, packets(got), best.src(), best.dst(), best.from.name())
 }
 
 // text is the fault in words, as what else may be the cause.
@@ -372,11 +372,11 @@ func union(a, b []*node) []*node {
 func (c *cause) pods() []netip.Addr {
 	var out []netip.Addr
 	for _, w := range c.lost {
-		if w.from.Pods[w.src] {
-			out = append(out, w.src)
+		if w.from.Pods[w.src()] {
+			out = append(out, w.src())
 		}
-		if w.to.Pods[w.dst] {
-			out = append(out, w.dst)
+		if w.to.Pods[w.dst()] {
+			out = append(out, w.dst())
 		}
 	}
 	for _, t := range c.talks {
@@ -392,7 +392,7 @@ func (c *cause) pods() []netip.Addr {
 func (c *cause) kinds() []diagnose.Asked {
 	var out []diagnose.Asked
 	for _, w := range c.lost {
-		for _, k := range w.kinds {
+		for _, k := range w.pair.Asked {
 			if !slices.ContainsFunc(out, k.Same) {
 				out = append(out, k)
 			}
@@ -414,8 +414,8 @@ func (j *joint) translated(c *cause) netip.Addr {
 	sent := map[netip.Addr]float64{}
 	to := map[netip.Addr]*node{}
 	for _, w := range c.lost {
-		sent[w.dst] += w.to.longer(w.from) * float64(w.sent)
-		to[w.dst] = w.to
+		sent[w.dst()] += w.to.longer(w.from) * float64(w.sent())
+		to[w.dst()] = w.to
 	}
 	for _, dst := range unique(keys(sent)) {
 		for p := range model.Each(to[dst].Pairs) {

@@ -114,7 +114,7 @@ func (j *joint) adoptRows(adopt func(*node, *model.Finding) *cause) {
 	for _, g := range j.gets {
 		asked := map[*node]uint64{}
 		for _, o := range j.nodes {
-			for p := range model.Each(o.silentPairs()) {
+			for p := range o.silentPairs() {
 				if _, recorded := j.at[p.Remote]; o != g.node && !o.out && !recorded && p.Routed && inAny(g.found.Peers, p.Remote) {
 					asked[o] += p.Out.Packets
 				}
@@ -128,7 +128,7 @@ func (j *joint) adoptRows(adopt func(*node, *model.Finding) *cause) {
 
 // onward are the addresses that the far node translates what is asked of it to.
 func (t *talk) onward() []netip.Addr {
-	if there := t.far.pairs[ends{t.b, t.a}]; there != nil {
+	if there := t.far.pair(t.b, t.a); there != nil {
 		return there.Onward
 	}
 	return nil
@@ -154,15 +154,15 @@ func (j *joint) misled(w *way, passed *passes) (*node, *model.Finding) {
 			if !slices.Contains(misleads, f.Code) || f.Code == diagnose.MissingUDR && f.Confidence != model.Proven {
 				continue
 			}
-			if f.Code == diagnose.MissingNodeRoute && w.routed && passed.carried(w.from) {
+			if f.Code == diagnose.MissingNodeRoute && w.pair.Routed && passed.carried(w.from) {
 				continue
 			}
-			local, remote := w.src, w.dst
+			local, remote := w.src(), w.dst()
 			if n == w.to {
 				if f.Confidence != model.Proven || slices.Contains(misleads[:3], f.Code) {
 					continue
 				}
-				local, remote = w.dst, w.src
+				local, remote = w.dst(), w.src()
 			}
 			if inAny(f.Peers, remote) && (len(f.Pods) == 0 || slices.Contains(f.Pods, local) || n.Node[local]) || f.Code == diagnose.NICForwarding && inAny(f.Peers, local) {
 				return n, f
@@ -170,7 +170,7 @@ func (j *joint) misled(w *way, passed *passes) (*node, *model.Finding) {
 		}
 	}
 	for _, g := range j.gets {
-		if g.node != w.from && g.node != w.to && inAny(g.found.Peers, w.dst) {
+		if g.node != w.from && g.node != w.to && inAny(g.found.Peers, w.dst()) {
 			return g.node, g.found
 		}
 	}
@@ -229,7 +229,7 @@ var nextHops = []model.Code{
 // both ends, about its own end alone, or about next hops of what it sends.
 func (t *talk) concerns(f *model.Finding) bool {
 	if slices.Contains(nextHops, f.Code) && len(f.Peers) > 0 && !slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool { return !p.IsSingleIP() || !t.far.Gateways[p.Addr()] }) {
-		back := t.far.pairs[ends{t.b, t.a}]
+		back := t.far.pair(t.b, t.a)
 		return slices.Contains(f.Pods, t.b) || t.far.Node[t.b] && back != nil && back.Routed
 	}
 	if !names(f, t.b) && !slices.ContainsFunc(slices.Concat(t.far.Given[t.b], t.onward()), func(a netip.Addr) bool { return names(f, a) }) {

@@ -12,9 +12,21 @@ import (
 
 // span is what a node counted in a part of its window, or in all of it.
 type span struct {
-	window            model.Window
-	pairs             map[ends]*diagnose.EndPair
+	window model.Window
+	// pairs are of the node's pairs, in their order; nil where they are what these have.
+	pairs             []diagnose.Counts
 	leaving, arriving map[netip.Prefix]diagnose.Volume
+}
+
+// counts are those of one of the node's pairs; none where i is -1.
+func (n *node) counts(s *span, i int) *diagnose.Counts {
+	switch {
+	case i < 0:
+		return &diagnose.Counts{}
+	case s.pairs == nil:
+		return &n.Pairs[i].Counts
+	}
+	return &s.pairs[i]
 }
 
 // common is a time that nodes were recorded in, by the first node's clock. What is sure to be
@@ -92,9 +104,9 @@ func (w *way) needsCut() bool {
 	if w.state != arrived {
 		return false
 	}
-	near, far := w.from.pairs[ends{w.src, w.dst}], w.to.pairs[ends{w.dst, w.src}]
+	far := w.to.pair(w.dst(), w.src())
 	a, b := w.from.seen.Window.Duration(), w.to.seen.Window.Duration()
-	return near.Silent || far != nil && far.Silent || w.shrinks() || len(w.untracked()) > 0 || 4*min(a, b) < 3*max(a, b)
+	return w.pair.Silent || far != nil && far.Silent || w.shrinks() || len(w.untracked()) > 0 || 4*min(a, b) < 3*max(a, b)
 }
 
 // cutTo sets what the node counted in a part of its window: within it, and around it.
@@ -113,16 +125,8 @@ func (n *node) cutTo(c common) {
 }
 
 func (n *node) span(s *model.Snapshot) *span {
-	list, leaving, arriving := n.Counted(&s.Traffic)
-	return &span{s.Window, byEnds(list), leaving, arriving}
-}
-
-func byEnds(list []diagnose.EndPair) map[ends]*diagnose.EndPair {
-	out := make(map[ends]*diagnose.EndPair, len(list))
-	for p := range model.Each(list) {
-		out[ends{p.Local, p.Remote}] = p
-	}
-	return out
+	pairs, leaving, arriving := n.Counted(&s.Traffic)
+	return &span{s.Window, pairs, leaving, arriving}
 }
 
 // comparable reports whether what the way's ends counted is of one time, or may be: a source

@@ -3,6 +3,7 @@ package join
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -117,7 +118,7 @@ func (j *joint) settle() {
 func (j *joint) besides(n *node) []model.Finding {
 	settled := map[ends]bool{}
 	maps.Copy(settled, j.settled[n])
-	for p := range model.Each(n.silentPairs()) {
+	for p := range n.silentPairs() {
 		e := ends{p.Local, p.Remote}
 		if !settled[e] && (j.left(n, p) || slices.ContainsFunc(j.causes, func(c *cause) bool { return c.accounts(n, p) })) {
 			settled[e] = true
@@ -169,14 +170,14 @@ func (j *joint) left(n *node, p *diagnose.EndPair) bool {
 		return false
 	}
 	until = until.Add(n.ahead - far.ahead)
-	was := far.pairs[ends{p.Remote, p.Local}]
+	was := far.pair(p.Remote, p.Local)
 	return p.Last.Sub(until) <= grace && (!p.First.Before(until.Add(-overlap)) || was != nil && was.In.Packets > 0 && was.Out.Packets > 0)
 }
 
 // settleSupposed adds the silence that a route accounts for which another node supposes
 // to be missing: the replies to what comes from a range vanish with what else is for it.
 func (j *joint) settleSupposed(n *node, settled map[ends]bool) {
-	for p := range model.Each(n.silentPairs()) {
+	for p := range n.silentPairs() {
 		far := j.at[p.Remote]
 		if far == nil || far == n || far.out || n.out {
 			continue
@@ -204,11 +205,17 @@ func (n *node) outweighs(far *node, mine, theirs *model.Finding) bool {
 	return mine != nil && cmp.Or(cmp.Compare(mine.Packets, theirs.Packets), cmp.Compare(far.name(), n.name())) > 0
 }
 
-func (n *node) silentPairs() []diagnose.EndPair {
-	if n.Ends == nil {
-		return nil
+func (n *node) silentPairs() iter.Seq[*diagnose.EndPair] {
+	return func(yield func(*diagnose.EndPair) bool) {
+		if n.Ends == nil {
+			return
+		}
+		for p := range model.Each(n.Pairs) {
+			if p.Silent && !yield(p) {
+				return
+			}
+		}
 	}
-	return slices.DeleteFunc(slices.Clone(n.Pairs), func(p diagnose.EndPair) bool { return !p.Silent })
 }
 
 // accounts reports whether the cause also explains the silence of a pair whose other end was
@@ -354,8 +361,8 @@ func (c *cause) observeLost(f *model.Finding) {
 		var sent uint64
 		var src, dst []netip.Addr
 		for _, w := range by[k] {
-			sent += w.sent
-			src, dst = append(src, w.src), append(dst, w.dst)
+			sent += w.sent()
+			src, dst = append(src, w.src()), append(dst, w.dst())
 		}
 		src, dst = unique(src), unique(dst)
 		observe(
@@ -397,7 +404,7 @@ func (c *cause) observeTalks(f *model.Finding) {
 		var sent, got uint64
 		var src, dst []netip.Addr
 		for _, t := range by[k] {
-			sent, got = sent+t.there.sent, got+t.there.got
+			sent, got = sent+t.there.sent(), got+t.there.got()
 			src, dst = append(src, t.a), append(dst, t.b)
 		}
 		src, dst = unique(src), unique(dst)

@@ -40,7 +40,7 @@ type fault struct {
 func (w *way) faults() []fault {
 	var out []fault
 	if r := w.toRange(); r.IsValid() {
-		if w.routed {
+		if w.pair.Routed {
 			out = append(out, fault{shape: noTable}, fault{shape: noRow, row: r})
 		}
 		out = append(out, fault{shape: noCard, node: w.to})
@@ -88,24 +88,24 @@ func extents(ways []*way) map[fault]*extent {
 	}
 	groups := map[alike]*group{}
 	for _, w := range ways {
-		k := alike{w.from, w.to, w.toRange(), w.fromRange().IsValid(), w.routed}
+		k := alike{w.from, w.to, w.toRange(), w.fromRange().IsValid(), w.pair.Routed}
 		if groups[k] == nil {
 			groups[k] = &group{first: w}
 		}
 		g := groups[k]
 		g.ways++
-		g.several = g.several || w.dst != g.first.dst
+		g.several = g.several || w.dst() != g.first.dst()
 	}
 	out := map[fault]*extent{}
 	for k, g := range groups {
 		for _, f := range g.first.faults() {
 			e := out[f]
 			if e == nil {
-				e = &extent{dst: g.first.dst, rows: map[netip.Prefix]bool{}, senders: map[*node]bool{}, receivers: map[*node]bool{}}
+				e = &extent{dst: g.first.dst(), rows: map[netip.Prefix]bool{}, senders: map[*node]bool{}, receivers: map[*node]bool{}}
 				out[f] = e
 			}
 			e.ways += g.ways
-			e.several = e.several || g.several || e.dst != g.first.dst
+			e.several = e.several || g.several || e.dst != g.first.dst()
 			e.rows[k.row], e.senders[k.from], e.receivers[k.to] = true, true, true
 			e.fromFault, e.toFault = e.fromFault || k.from == f.node, e.toFault || k.to == f.node
 		}
@@ -208,7 +208,7 @@ func (j *joint) between(open []*way, passed *passes) []*cause {
 // returns is the one of some nodes that gets a way's packets in place of the one that has
 // their destination, and sends them back into the network; nil where none does.
 func (j *joint) returns(some []*node, w *way) *node {
-	if !w.routed || !w.toRange().IsValid() {
+	if !w.pair.Routed || !w.toRange().IsValid() {
 		return nil
 	}
 	var from *node
@@ -244,20 +244,20 @@ func (j *joint) onlyLost(w *way) bool {
 func (j *joint) filters(open []*way, passed *passes) []*cause {
 	by := map[fault][]*way{}
 	var order []fault
-	into := others(open, func(w *way) (netip.Addr, *node) { return w.dst, w.from })
-	outOf := others(open, func(w *way) (netip.Addr, *node) { return w.src, w.to })
+	into := others(open, func(w *way) (netip.Addr, *node) { return w.dst(), w.from })
+	outOf := others(open, func(w *way) (netip.Addr, *node) { return w.src(), w.to })
 	arrive, leave := map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	for _, w := range j.ways {
 		if w.state == arrived {
-			arrive[w.dst], leave[w.src] = true, true
+			arrive[w.dst()], leave[w.src()] = true, true
 		}
 	}
 	for _, w := range open {
 		f := fault{shape: filtered, node: w.from, to: w.to}
 		switch {
-		case into[w.dst] > 1:
+		case into[w.dst()] > 1:
 			f.node = nil
-		case outOf[w.src] > 1:
+		case outOf[w.src()] > 1:
 			f.to = nil
 		}
 		if by[f] == nil {
@@ -271,7 +271,7 @@ func (j *joint) filters(open []*way, passed *passes) []*cause {
 		c := newCause(f, by[f], passed)
 		c.severed = map[netip.Addr]bool{}
 		for _, w := range c.lost {
-			c.severed[w.dst], c.severed[w.src] = !arrive[w.dst], !leave[w.src]
+			c.severed[w.dst()], c.severed[w.src()] = !arrive[w.dst()], !leave[w.src()]
 		}
 		out = append(out, c)
 	}
@@ -342,7 +342,6 @@ func (p *passes) carried(n *node) bool {
 
 func (j *joint) passes() *passes {
 	p := &passes{by: map[fault]example{}, into: map[netip.Prefix]map[netip.Prefix]example{}, table: map[*node]bool{}}
-	slices.SortFunc(j.ways, compareWays)
 	for _, w := range j.ways {
 		if w.state != arrived {
 			continue
@@ -353,7 +352,7 @@ func (j *joint) passes() *passes {
 				continue
 			}
 			if !text.set() {
-				text = arrival(w.to, w.got, w.src, w.dst)
+				text = arrival(w.to, w.got(), w.src(), w.dst())
 			}
 			if f.shape != noRow {
 				p.by[f] = text

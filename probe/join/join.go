@@ -102,7 +102,6 @@ type node struct {
 	source Source
 	seen   model.NodeSeen
 	*diagnose.Ends
-	pairs    map[ends]*diagnose.EndPair
 	findings []model.Finding
 	// blind says why its silence proves nothing; empty where it does.
 	blind string
@@ -131,11 +130,18 @@ func newNode(src Source) *node {
 	}
 	n.seen.Node, n.seen.Window, n.seen.Sources, n.seen.Lost, n.seen.Pods = s.Node, s.Window, s.Sources, s.Traffic.Lost, len(s.Pods)
 	n.Ends, n.findings = diagnose.Observe(s)
-	n.pairs = byEnds(n.Pairs)
-	n.whole = &span{s.Window, n.pairs, n.Leaving, n.Arriving}
+	n.whole = &span{s.Window, nil, n.Leaving, n.Arriving}
 	n.blind = cmp.Or(src.Cut, n.Unwatched)
 	n.seen.Reason = n.blind
 	return n
+}
+
+// pair is what the node saw between two addresses; nil where that is nothing.
+func (n *node) pair(local, remote netip.Addr) *diagnose.EndPair {
+	if i := n.Pair(local, remote); i >= 0 {
+		return &n.Pairs[i]
+	}
+	return nil
 }
 
 // setApart takes out of the comparison what is not of one time: all but the most

@@ -29,7 +29,7 @@ func (j *joint) lostLarge() []*cause {
 // is missing. What came back shows that both nodes watched the same: a burst in one window
 // alone has replies there.
 func (w *way) losesLarge() bool {
-	if w.state != arrived || w.to.blind != "" || !w.to.Sees(w.dst, w.src) || !w.comparable() {
+	if w.state != arrived || w.to.blind != "" || !w.to.Sees(w.dst(), w.src()) || !w.comparable() {
 		return false
 	}
 	// Readings are so far apart that windows cut to one time still differ by some.
@@ -37,23 +37,23 @@ func (w *way) losesLarge() bool {
 	if !w.shared {
 		apart = 1.1
 	}
-	came, back := float64(w.came), float64(w.back)
-	if came > apart*back || back > apart*came || w.out.Requests < minLost || w.in.Requests < minLost ||
-		w.out.Replies+w.out.Other < minLarge || w.leaving.Packets == 0 || w.arriving.Packets == 0 {
+	came, back := float64(w.near.In.Packets), float64(w.far.Out.Packets)
+	if came > apart*back || back > apart*came || w.near.Out.Requests < minLost || w.far.In.Requests < minLost ||
+		w.near.Out.Replies+w.near.Out.Other < minLarge || w.leaving().Packets == 0 || w.arriving().Packets == 0 {
 		return false
 	}
 	// So much arrives of what is small, and was sent while both watched.
-	small, arrive := min(1, share(w.in.Requests, w.out.Requests)), float64(w.arriving.Bytes)
+	small, arrive := min(1, share(w.far.In.Requests, w.near.Out.Requests)), float64(w.arriving().Bytes)
 	if came > 0 {
 		small, arrive = min(small, back/came), arrive*min(1, came/back)
 	}
-	return arrive < 0.6*small*float64(w.leaving.Bytes) && w.shrinks()
+	return arrive < 0.6*small*float64(w.leaving().Bytes) && w.shrinks()
 }
 
 // shrinks reports whether what arrives is smaller than what left.
 func (w *way) shrinks() bool {
-	return w.leaving.Packets > 0 && w.arriving.Packets > 0 &&
-		share(w.arriving.Bytes, w.arriving.Packets) < 0.6*share(w.leaving.Bytes, w.leaving.Packets)
+	return w.leaving().Packets > 0 && w.arriving().Packets > 0 &&
+		share(w.arriving().Bytes, w.arriving().Packets) < 0.6*share(w.leaving().Bytes, w.leaving().Packets)
 }
 
 func share(part, of uint64) float64 { return float64(part) / float64(of) }
@@ -72,10 +72,10 @@ func volume(by map[netip.Prefix]diagnose.Volume, a netip.Addr) diagnose.Volume {
 func observeLarge(from, to *node, ways []*way) (sent, got model.Evidence, lost uint64) {
 	var asked, others, gotAsked, gotOthers uint64
 	for _, w := range ways {
-		asked, others = asked+w.out.Requests, others+w.out.Replies+w.out.Other
-		gotAsked, gotOthers = gotAsked+w.in.Requests, gotOthers+w.in.Replies+w.in.Other
+		asked, others = asked+w.near.Out.Requests, others+w.near.Out.Replies+w.near.Out.Other
+		gotAsked, gotOthers = gotAsked+w.far.In.Requests, gotOthers+w.far.In.Replies+w.far.In.Other
 	}
-	out, in := ways[0].leaving, ways[0].arriving
+	out, in := ways[0].leaving(), ways[0].arriving()
 	return seen(from, "%s egress: %d requests and %s of other kinds; packets for these pods' range have %d bytes on average", from.Uplink.Link, asked, packets(others), out.Bytes/out.Packets),
 		seen(to, "%s ingress: %d of the requests and %s of other kinds; those from there have %d bytes on average", to.Uplink.Link, gotAsked, packets(gotOthers), in.Bytes/in.Packets),
 		others - min(others, gotOthers)

@@ -116,9 +116,9 @@ func (j *joint) tunnelsDown(open []*way) (rest []*way) {
 		}
 		c := &cause{node: n, down: true}
 		open = slices.DeleteFunc(slices.Clone(open), func(w *way) bool {
-			mine := w.from == n && w.routed && w.from.Pods[w.src] && w.to.Pods[w.dst] && w.to.tunnelUp()
+			mine := w.from == n && w.pair.Routed && w.from.Pods[w.src()] && w.to.Pods[w.dst()] && w.to.tunnelUp()
 			if mine && n.tunnelUp() {
-				_, back := narrowest(w.to.Tunnel.Into, w.src)
+				_, back := narrowest(w.to.Tunnel.Into, w.src())
 				mine = back > 0
 			}
 			if mine {
@@ -231,7 +231,7 @@ func (l *tunnelLoss) isCarried() bool {
 	for p := range model.Each(l.from.Pairs) {
 		if l.from.Node[p.Local] && l.to.Node[p.Remote] {
 			out += p.Out.Other
-			if there := l.to.pairs[ends{p.Remote, p.Local}]; there != nil {
+			if there := l.to.pair(p.Remote, p.Local); there != nil {
 				in += there.In.Other
 			}
 		}

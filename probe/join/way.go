@@ -11,7 +11,7 @@ import (
 )
 
 // state is what became of the packets of a way.
-type state int
+type state uint8
 
 const (
 	// unsure: the receiving node would not have seen them all.
@@ -22,25 +22,35 @@ const (
 
 // way is what went from an address of one node to an address of another.
 type way struct {
-	from, to  *node
-	src, dst  netip.Addr
-	sent, got uint64
+	from, to *node
+	// pair is the sender's.
+	pair *diagnose.EndPair
+	// near is what the sender counted of the pair, far what the receiver did.
+	near, far *diagnose.Counts
 	state     state
-	// out and in are sent and got by kind of packet.
-	out, in model.PeerCount
-	// back is what the receiver sent the other way, came what the sender got of that.
-	back, came uint64
-	// leaving and arriving are what left for the range of the destination, and what arrived
-	// from that of the source.
-	leaving, arriving diagnose.Volume
 	// shared: what was sent and what arrived are of one time.
 	shared bool
-	// routed: the sender hands it to its default gateway, which needs a route. via is a route of
-	// its own that it has instead; nil where it has none for this range alone.
-	routed bool
-	via    *diagnose.NodeRoute
-	// kinds are the protocols and ports of its flows.
-	kinds []diagnose.Asked
+}
+
+func (w *way) src() netip.Addr { return w.pair.Local }
+func (w *way) dst() netip.Addr { return w.pair.Remote }
+func (w *way) sent() uint64    { return w.near.Out.Packets }
+func (w *way) got() uint64     { return w.far.In.Packets }
+
+// leaving is what left for the range of the destination, arriving what arrived from that of
+// the source.
+func (w *way) leaving() diagnose.Volume {
+	if w.shared {
+		return volume(w.from.inner.leaving, w.dst())
+	}
+	return volume(w.from.whole.leaving, w.dst())
+}
+
+func (w *way) arriving() diagnose.Volume {
+	if w.shared {
+		return volume(w.to.outer.arriving, w.src())
+	}
+	return volume(w.to.whole.arriving, w.src())
 }
 
 // talk is a pair of addresses of which one waits for replies in vain.
@@ -70,12 +80,20 @@ func (j *joint) follow() {
 	if j.cut(ways) {
 		ways = j.allWays()
 	}
+	slices.SortFunc(ways, compareWays)
 	j.ways = ways
-	by := make(map[ends]*way, len(ways))
-	for _, w := range ways {
-		by[ends{w.src, w.dst}] = w
+	j.wait()
+}
+
+// way is that from one address to another; nil where nothing went.
+func (j *joint) way(src, dst netip.Addr) *way {
+	i, found := slices.BinarySearchFunc(j.ways, ends{src, dst}, func(w *way, e ends) int {
+		return cmp.Or(w.src().Compare(e.local), w.dst().Compare(e.remote))
+	})
+	if !found {
+		return nil
 	}
-	j.wait(by)
+	return j.ways[i]
 }
 
 // allWays are those from one node to another.
@@ -85,12 +103,13 @@ func (j *joint) allWays() []*way {
 		if n.out {
 			continue
 		}
-		for p := range model.Each(n.Pairs) {
+		for i := range n.Pairs {
+			p := &n.Pairs[i]
 			far := j.at[p.Remote]
 			if far == nil || far == n || j.at[p.Local] != n {
 				continue
 			}
-			if w := follow(n, far, p); w != nil {
+			if w := follow(n, far, i); w != nil {
 				out = append(out, w)
 			}
 		}
@@ -98,8 +117,8 @@ func (j *joint) allWays() []*way {
 	return out
 }
 
-// wait finds who waits for replies, given the ways by their ends.
-func (j *joint) wait(ways map[ends]*way) {
+// wait finds who waits for replies.
+func (j *joint) wait() {
 	for _, n := range j.nodes {
 		if n.out {
 			continue
@@ -116,8 +135,8 @@ func (j *joint) wait(ways map[ends]*way) {
 				continue
 			}
 			t := &talk{asker: n, far: far, a: p.Local, b: p.Remote, pair: p}
-			t.there, t.back = ways[ends{p.Local, p.Remote}], ways[ends{p.Remote, p.Local}]
-			if b := t.back; b != nil && b.state != arrived && b.state != lost && t.there != nil && fewReplies*b.sent <= t.there.got {
+			t.there, t.back = j.way(p.Local, p.Remote), j.way(p.Remote, p.Local)
+			if b := t.back; b != nil && b.state != arrived && b.state != lost && t.there != nil && fewReplies*b.sent() <= t.there.got() {
 				// They were sent before the asker was watched: what is asked now gets none.
 				t.back = nil
 			}
@@ -128,32 +147,22 @@ func (j *joint) wait(ways map[ends]*way) {
 
 // follow is the way of a pair's packets; nil where none left. Without anybody who
 // waits for replies nothing is lost for sure: datagrams may want none.
-func follow(n, far *node, p *diagnose.EndPair) *way {
+func follow(n, far *node, i int) *way {
+	p := &n.Pairs[i]
 	if p.Out.Packets == 0 {
 		return nil
 	}
-	w := &way{from: n, to: far, src: p.Local, dst: p.Remote, routed: p.Routed, via: p.Via, kinds: p.Asked}
-	near, there := ends{p.Local, p.Remote}, ends{p.Remote, p.Local}
-	sender, receiver := n.whole, far.whole
+	there := far.Pair(p.Remote, p.Local)
+	w := &way{from: n, to: far, pair: p, near: &p.Counts, far: far.counts(far.whole, there)}
+	waits, within := p.Silent || there >= 0 && far.Pairs[there].Silent, w.got()
 	if w.shared = n.inner != nil && far.outer != nil; w.shared {
-		sender, receiver = n.inner, far.outer
+		w.near, w.far = n.counts(n.inner, i), far.counts(far.outer, there)
+		within = far.counts(far.inner, there).In.Packets
 	}
-	if mine := sender.pairs[near]; mine != nil {
-		w.sent, w.out, w.came = mine.Out.Packets, mine.Out, mine.In.Packets
-	}
-	waits, within := p.Silent, uint64(0)
-	if theirs := receiver.pairs[there]; theirs != nil {
-		w.got, w.in, w.back, within = theirs.In.Packets, theirs.In, theirs.Out.Packets, theirs.In.Packets
-		waits = waits || theirs.Silent
-	}
-	if w.shared && far.inner.pairs[there] != nil {
-		within = far.inner.pairs[there].In.Packets
-	}
-	w.leaving, w.arriving = volume(sender.leaving, w.dst), volume(receiver.arriving, w.src)
 	switch {
-	case within > 0 || fewReplies*w.got > w.sent:
+	case within > 0 || fewReplies*w.got() > w.sent():
 		w.state = arrived
-	case w.got == 0 && waits && w.sent >= minLost && far.blind == "" && far.Sees(p.Remote, p.Local) &&
+	case w.got() == 0 && waits && w.sent() >= minLost && far.blind == "" && far.Sees(p.Remote, p.Local) &&
 		overlaps(n, far, p.First, p.Last):
 		w.state = lost
 	}
@@ -193,13 +202,13 @@ func (j *joint) lostPorts() []*cause {
 // untracked are the ports of the destination of which the sender's connections stay without
 // a reply, and of which the other node, which tracks those to other ports, has none.
 func (w *way) untracked() []diagnose.Asked {
-	there := w.to.pairs[ends{w.dst, w.src}]
+	there := w.to.pair(w.dst(), w.src())
 	here := func(a diagnose.Asked) bool { return a.Here }
 	if w.state != arrived || there == nil || len(there.Asked) == diagnose.MaxAsked || !w.from.Tracked || !w.to.Tracked || w.to.blind != "" ||
 		!slices.ContainsFunc(there.Asked, here) {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(w.kinds), func(a diagnose.Asked) bool {
+	return slices.DeleteFunc(slices.Clone(w.pair.Asked), func(a diagnose.Asked) bool {
 		const tcp = 6
 		return a.Here || a.Proto != tcp || a.Replied > 0 || a.Unreplied < minLost || !overlaps(w.from, w.to, a.First, a.Last) ||
 			slices.ContainsFunc(there.Asked, diagnose.Asked{Proto: a.Proto, Port: a.Port, Here: true}.Same)
@@ -218,33 +227,33 @@ func (w *way) misses(ports []diagnose.Asked) bool {
 		part := w.from.inner.window.Duration().Seconds() / w.from.seen.Window.Duration().Seconds()
 		began = max(minLost, int(part*float64(began)))
 	}
-	arrive := float64(w.in.Requests)
-	if w.came > 0 && w.back > 0 {
-		arrive *= float64(w.came) / float64(w.back)
+	arrive := float64(w.far.In.Requests)
+	if w.near.In.Packets > 0 && w.far.Out.Packets > 0 {
+		arrive *= float64(w.near.In.Packets) / float64(w.far.Out.Packets)
 	}
-	return len(ports) > 0 && float64(w.out.Requests)-arrive >= float64(began)
+	return len(ports) > 0 && float64(w.near.Out.Requests)-arrive >= float64(began)
 }
 
 // diesThere reports whether the receiver has a finding about both ends of the way: what
 // is lost between these may be lost there.
 func (w *way) diesThere() bool {
 	return slices.ContainsFunc(w.to.findings, func(f model.Finding) bool {
-		return !slices.Contains(silences, f.Code) && !f.Passes && names(&f, w.src) && names(&f, w.dst)
+		return !slices.Contains(silences, f.Code) && !f.Passes && names(&f, w.src()) && names(&f, w.dst())
 	})
 }
 
 // isNode reports whether the way is between the nodes' own addresses.
-func (w *way) isNode() bool { return w.from.Node[w.src] && w.to.Node[w.dst] }
+func (w *way) isNode() bool { return w.from.Node[w.src()] && w.to.Node[w.dst()] }
 
 // mayCarry reports whether packets of the way may carry a tunnel.
 func (w *way) mayCarry() bool { return w.isNode() && len(w.from.Tunnel.Links) > 0 }
 
 // toRange is the pod range that the way leads to, which the network needs a route
 // for; not valid where none is needed.
-func (w *way) toRange() netip.Prefix { return w.to.rangeOf(w.dst) }
+func (w *way) toRange() netip.Prefix { return w.to.rangeOf(w.dst()) }
 
 // fromRange is the pod range that it comes from.
-func (w *way) fromRange() netip.Prefix { return w.from.rangeOf(w.src) }
+func (w *way) fromRange() netip.Prefix { return w.from.rangeOf(w.src()) }
 
 // lostWays are those on which talks lose their packets, sorted.
 func (j *joint) lostWays() []*way {
@@ -262,5 +271,5 @@ func (j *joint) lostWays() []*way {
 }
 
 func compareWays(a, b *way) int {
-	return cmp.Or(a.src.Compare(b.src), a.dst.Compare(b.dst))
+	return cmp.Or(a.src().Compare(b.src()), a.dst().Compare(b.dst()))
 }

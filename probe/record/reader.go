@@ -29,6 +29,8 @@ type File struct {
 	// key is the key that was decompressed last, state the last reading with a
 	// state of its own.
 	key, state cached
+	// spare is what the last frame was decompressed into.
+	spare []byte
 }
 
 type frame struct {
@@ -163,7 +165,7 @@ func (f *File) held(fr frame) ([]byte, error) {
 }
 
 func (f *File) head(held []byte) error {
-	raw, err := f.decompress(held)
+	raw, err := f.decompress(held, nil)
 	if err != nil {
 		return err
 	}
@@ -181,18 +183,24 @@ func (f *File) Whole(n int) bool { return f.frames[n].kind != kindCounts }
 
 // Reading returns a reading's point and the recorded findings. It has no Snapshot
 // of a window.
-func (f *File) Reading(n int) (model.Reading, error) {
+func (f *File) Reading(n int) (model.Reading, error) { return f.reading(n, true) }
+
+// reading is Reading, where state is set. Otherwise the snapshot may have the window and the
+// traffic alone.
+func (f *File) reading(n int, state bool) (model.Reading, error) {
 	fr := f.frames[n]
-	p, err := f.point(n)
+	p, err := f.point(n, state)
 	if err != nil {
 		return model.Reading{}, f.wrong(fr, err)
 	}
 	s := p.Snapshot
-	if f.Whole(n) {
+	switch {
+	case !state:
+	case f.Whole(n):
 		f.state = cached{number: n, point: p}
-	} else {
+	default:
 		if f.state.number != fr.state {
-			if f.state.point, err = f.point(fr.state); err != nil {
+			if f.state.point, err = f.point(fr.state, true); err != nil {
 				return model.Reading{}, f.wrong(f.frames[fr.state], err)
 			}
 			f.state.number = fr.state
@@ -211,10 +219,13 @@ func (f *File) wrong(fr frame, err error) error {
 	return &FormatError{fr.offset, "a reading: " + err.Error()}
 }
 
-// point decompresses a frame and restores its traffic.
-func (f *File) point(n int) (point, error) {
+// point decompresses a frame and restores its traffic, and its state where that is asked for.
+func (f *File) point(n int, state bool) (point, error) {
 	fr := f.frames[n]
-	if fr.key == n {
+	switch n {
+	case f.state.number:
+		return f.state.point, nil
+	case fr.key:
 		if err := f.load(n); err != nil {
 			return point{}, err
 		}
@@ -227,10 +238,11 @@ func (f *File) point(n int) (point, error) {
 	if fr.kind == kindDiff {
 		decompress = f.key.decompress
 	}
-	p, _, counts, err := f.unpack(fr, decompress)
+	p, raw, counts, err := f.unpack(fr, decompress, f.spare[:0], state)
 	if err != nil {
 		return p, err
 	}
+	f.spare = raw
 	p.Snapshot.Traffic, err = decodeTraffic(f.version, f.key.point.Snapshot.Traffic, p.Rest, counts, fr.at)
 	return p, err
 }
@@ -240,7 +252,7 @@ func (f *File) load(n int) error {
 	if f.key.number == n {
 		return nil
 	}
-	p, raw, _, err := f.unpack(f.frames[n], f.decompress)
+	p, raw, _, err := f.unpack(f.frames[n], f.decompress, nil, true)
 	if err != nil {
 		return err
 	}
@@ -256,24 +268,32 @@ func (f *File) load(n int) error {
 }
 
 // decompress decompresses what needs no key.
-func (f *File) decompress(held []byte) (raw []byte, err error) {
+func (f *File) decompress(held, into []byte) (raw []byte, err error) {
 	if f.plain == nil {
 		if f.plain, err = unpacker(); err != nil {
 			return nil, err
 		}
 	}
-	return f.plain.DecodeAll(held, nil)
+	return f.plain.DecodeAll(held, into)
 }
 
 // decompress decompresses a difference from the key.
-func (c *cached) decompress(held []byte) ([]byte, error) { return c.unpacks.DecodeAll(held, nil) }
+func (c *cached) decompress(held, into []byte) ([]byte, error) {
+	return c.unpacks.DecodeAll(held, into)
+}
 
-func (f *File) unpack(fr frame, decompress func([]byte) ([]byte, error)) (p point, raw, counts []byte, err error) {
+// brief is a point without state.
+type brief struct {
+	point
+	Snapshot struct{ Window model.Window }
+}
+
+func (f *File) unpack(fr frame, decompress func(held, into []byte) ([]byte, error), into []byte, state bool) (p point, raw, counts []byte, err error) {
 	held, err := f.held(fr)
 	if err != nil {
 		return p, nil, nil, err
 	}
-	if raw, err = decompress(held); err != nil {
+	if raw, err = decompress(held, into); err != nil {
 		return p, nil, nil, err
 	}
 	length, n := binary.Uvarint(raw)
@@ -284,7 +304,14 @@ func (f *File) unpack(fr frame, decompress func([]byte) ([]byte, error)) (p poin
 	if values(doc) > maxValues {
 		return p, nil, nil, fmt.Errorf("more than %d values", maxValues)
 	}
-	err = json.Unmarshal(doc, &p)
+	if state {
+		err = json.Unmarshal(doc, &p)
+	} else {
+		var b brief
+		err = json.Unmarshal(doc, &b)
+		p = b.point
+		p.Snapshot.Window = b.Snapshot.Window
+	}
 	return p, raw, raw[n+int(length):], err
 }
 
@@ -296,7 +323,7 @@ func (f *File) Forget() {
 			d.Close()
 		}
 	}
-	f.plain = nil
+	f.plain, f.spare = nil, nil
 	f.key, f.state = cached{number: -1}, cached{number: -1}
 }
 

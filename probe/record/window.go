@@ -60,14 +60,20 @@ func (f *File) watch(first, last int, diagnose timeline.Diagnose) (r model.Readi
 		return diagnose(s)
 	}, cmp.Or(f.Head.Window, timeline.Short))
 	for ; n <= last; n++ {
+		judged := diagnose != nil && f.Whole(n)
 		if diagnose == nil && !f.Whole(n) && !f.recent(n, last) {
 			continue
 		}
-		recorded, err := f.Reading(n)
+		// Between the ends of what is judged once only the counts matter.
+		recorded, err := f.reading(n, judged || n == first || n == last)
 		if err != nil {
 			return r, began, err
 		}
-		t.Add(recorded.Point)
+		if judged {
+			t.Add(recorded.Point)
+		} else {
+			t.Count(recorded.Point)
+		}
 		if n == first && n > 0 {
 			t.Reset()
 		}
@@ -86,7 +92,7 @@ func (f *File) recent(n, end int) bool { return f.At(end).Sub(f.At(n)) <= 2*time
 // within a window, outer between the next ones around another, as far as the recording goes.
 // Both are nil where no two readings are within.
 func (f *File) Within(within, around model.Window) (inner, outer *model.Snapshot, err error) {
-	first, err := f.Reading(0)
+	first, err := f.reading(0, false)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -112,7 +118,7 @@ func (f *File) Within(within, around model.Window) (inner, outer *model.Snapshot
 		if _, read := points[n]; read {
 			continue
 		}
-		r, err := f.Reading(n - 1)
+		r, err := f.reading(n-1, false)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -72,16 +72,9 @@ func (t *Timeline) Reset() {
 // Add takes the next point and returns its reading. Only whole points are
 // diagnosed; other readings have the findings of the latest whole point.
 func (t *Timeline) Add(p model.Point) model.Reading {
-	now := p.Snapshot.Window.End
-	t.last = p
-	if t.origin == nil {
-		// What the kernel counts since it started is compared with the first reading
-		// of it. What lasthop counts starts from zero.
-		s := p.Snapshot
-		t.origin = &mark{at: s.Window.Start, rules: newRuleCounts(s, &t.keys), overflows: overflowsOf(s), conntrack: s.Conntrack, gaps: gapsOf(s)}
-	}
+	t.begin(p)
 	t.series.add(p.Snapshot)
-	base := t.base(now, t.window)
+	base := t.base(p.Snapshot.Window.End, t.window)
 	s := t.cut(base, p, &t.state)
 	if p.Whole {
 		changed := t.notice(p.Snapshot)
@@ -94,6 +87,27 @@ func (t *Timeline) Add(p model.Point) model.Reading {
 		t.move(p.Snapshot)
 	}
 	return t.reading(s)
+}
+
+// Count takes the next point without a reading: windows know when counters moved, and it is
+// not judged.
+func (t *Timeline) Count(p model.Point) {
+	t.begin(p)
+	if p.Whole {
+		t.remember(p)
+	} else {
+		t.move(p.Snapshot)
+	}
+}
+
+func (t *Timeline) begin(p model.Point) {
+	t.last = p
+	if t.origin == nil {
+		// What the kernel counts since it started is compared with the first reading
+		// of it. What lasthop counts starts from zero.
+		s := p.Snapshot
+		t.origin = &mark{at: s.Window.Start, rules: newRuleCounts(s, &t.keys), overflows: overflowsOf(s), conntrack: s.Conntrack, gaps: gapsOf(s)}
+	}
 }
 
 // Unsettled reports whether the latest whole point shows a change: a new
