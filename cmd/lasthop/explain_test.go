@@ -58,6 +58,7 @@ func watchClosely(t *testing.T, name string) *model.Snapshot {
 	if err != nil {
 		t.Fatal(err)
 	}
+	checkAgreed(t, snapshot)
 	return snapshot
 }
 

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/kind"
+	"github.com/lasthop/lasthop/probe/agree"
+	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -139,6 +141,7 @@ func demo(t *testing.T, all *matrix, name string, seed int) {
 		t.Errorf("%v:\n%s%s", err, &log, &printed)
 	}
 	checkRedacted(t, r)
+	checkAgreed(t, r.Snapshot)
 	checkDocuments(t, printed.Bytes())
 	if trial.found, err = decodeFindings(printed.Bytes()); err != nil {
 		t.Errorf("read the report: %v", err)
@@ -161,6 +164,15 @@ func demo(t *testing.T, all *matrix, name string, seed int) {
 		t.Error(err)
 	}
 	nothingLeft(t, l.ID())
+}
+
+// checkAgreed wants what is found and the paths of the packets to agree.
+func checkAgreed(t *testing.T, s *model.Snapshot) {
+	t.Helper()
+	found, causes := diagnose.Judge(s)
+	for _, d := range agree.Disagreements(s, found, causes) {
+		t.Error(d)
+	}
 }
 
 // checkVariant wants rules of bridges deleted in that variant of ebtables which the

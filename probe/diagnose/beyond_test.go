@@ -499,7 +499,7 @@ func TestFixesNameTheResources(t *testing.T) {
 	} {
 		n := three()
 		tt.node(n)
-		found := Diagnose(&n.Snapshot)
+		found := agreed(t, n)
 		if len(found) == 0 || found[0].Fix[0] != tt.want {
 			t.Errorf("findings %+v\nwant the fix %s", found, tt.want)
 		}
@@ -531,7 +531,7 @@ func TestSilentPod(t *testing.T) {
 			n := three()
 			n.silent("172.20.1.5", "172.20.3.9")
 			tt.node(n)
-			found := Diagnose(&n.Snapshot)
+			found := agreed(t, n)
 			if len(found) != 1 || found[0].Code != NoReply {
 				t.Fatalf("%+v", found)
 			}

@@ -170,7 +170,14 @@ func blackhole(v *view, by discard, l *lost) finding {
 func addRefused(v *view, f *model.Finding, by discard) uint64 {
 	refused := v.dropped(func(d *model.Drop) bool {
 		is, ok := unreturnable(v, d)
-		return ok && v.ofPod(d) && is == by
+		ok = ok && v.ofPod(d) && is == by
+		if ok && len(f.Peers) > 0 && !slices.Contains(f.Peers, host(d.Src)) {
+			f.Peers = append(f.Peers, host(d.Src))
+		}
+		if ok && !slices.Contains(f.Pods, v.pod(d)) {
+			f.Pods = append(f.Pods, v.pod(d))
+		}
+		return ok
 	})
 	if refused > 0 {
 		f.Packets += refused

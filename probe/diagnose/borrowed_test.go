@@ -19,7 +19,7 @@ func TestBorrowedAddress(t *testing.T) {
 		if elsewhere {
 			n.Cluster.Pods = []model.ClusterPod{{Namespace: "shop", Name: "db", Addresses: []netip.Addr{addr(borrowed)}}}
 		}
-		found := Diagnose(&n.Snapshot)
+		found := agreed(t, n)
 		told := len(found) == 1 && found[0].Code == BlackholeRoute && found[0].Severity == model.Critical &&
 			strings.HasPrefix(found[0].Fix[0], "ip route add "+borrowed+"/32 via ")
 		if told != elsewhere || !elsewhere && len(found) > 0 && found[0].Severity != model.Info {

@@ -294,7 +294,7 @@ func TestBridge(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			var got []string
-			findings := Diagnose(&test.node().Snapshot)
+			findings := agreed(t, test.node())
 			for _, f := range findings {
 				got = append(got, brief(f))
 			}

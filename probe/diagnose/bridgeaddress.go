@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
 )
 
 // BridgeAddress is the code of this finding.
@@ -62,7 +63,7 @@ func gatewayGone(v *view, b *model.Link, gateway netip.Addr, pods []*model.Pod) 
 	for _, p := range pods {
 		for g := range model.Each(p.Gateways) {
 			switch {
-			case g.Addr != gateway || !resolved(g):
+			case g.Addr != gateway || !path.Resolved(g):
 			case g.MAC == b.MAC:
 				was = append(was, p)
 			case g.State == "REACHABLE" || g.State == "PERMANENT":

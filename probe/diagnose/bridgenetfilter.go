@@ -27,7 +27,7 @@ var bridgeNetfilterOff = kind{
 		Fix: "sysctl -w net.bridge.bridge-nf-call-iptables=1, after modprobe br_netfilter; and in /etc/sysctl.d, so that it stays.",
 	},
 	find: findBridgeNetfilterOff,
-	ends: []model.HopKind{model.HopPod},
+	ends: []model.HopKind{model.HopPod, model.HopBridge}, // a rule against doubled frames takes them first
 }
 
 // bypass is what services led from one pod of a bridge to another of it.
@@ -51,7 +51,7 @@ func bypassing(v *view, isIPv6 bool) (finding, bool) {
 	if isIPv6 {
 		name = "net.bridge.bridge-nf-call-ip6tables"
 	}
-	value, known := v.setting(name)
+	value, known := v.sysctls()[name]
 	if known && value != "0" {
 		return finding{}, false
 	}

@@ -25,7 +25,7 @@ var bridgeRuleDrop = kind{
 		Fix:      "delete the rule with the ebtables variant that holds it, or with nft by its handle; or find out who writes it.",
 	},
 	find: findBridgeRuleDrop,
-	ends: []model.HopKind{model.HopBridge},
+	ends: []model.HopKind{model.HopBridge, model.HopNeighbor, model.HopPod}, // who asks hears nothing
 }
 
 // routesInstead is the table in which DROP means to route the frame.

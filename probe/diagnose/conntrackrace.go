@@ -31,7 +31,7 @@ var conntrackRace = kind{
 			"single-request-reopen (glibc) and one name server; random ports for what is masqueraded.",
 	},
 	find: findConntrackRace,
-	ends: []model.HopKind{model.HopConntrack},
+	ends: []model.HopKind{model.HopConntrack, model.HopPolicy}, // netfilter drops both
 }
 
 // refusedLocations are the functions that free a packet whose entry was refused:

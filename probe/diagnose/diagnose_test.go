@@ -739,7 +739,7 @@ func TestDiagnose(t *testing.T) {
 // them; each must be complete, and the same when judged again.
 func verdicts(t *testing.T, n *node, want []string) {
 	t.Helper()
-	found := Diagnose(&n.Snapshot)
+	found := agreed(t, n)
 	var got []string
 	for _, f := range found {
 		got = append(got, brief(f))

@@ -25,7 +25,7 @@ var duplicateMAC = kind{
 		Fix:      "give one of the two another MAC, in its namespace: ip link set dev INTERFACE address MAC, with arp_notify on, so that its peers learn it at once.",
 	},
 	find: findDuplicateMAC,
-	ends: []model.HopKind{model.HopBridge, model.HopPod},
+	ends: []model.HopKind{model.HopBridge, model.HopPod, model.HopNeighbor}, // the node may still hold the MAC that one had
 }
 
 func findDuplicateMAC(v *view) []finding {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
 )
 
 // DuplicatePodIP is the code of this finding.
@@ -141,7 +142,7 @@ func wayTo(v *view, a netip.Addr) model.Evidence {
 	}
 	link := v.linkName(r.IfIndex)
 	for n := range model.Each(v.Neighbors) {
-		if n.Addr == a && n.IfIndex == r.IfIndex && resolved(n) {
+		if n.Addr == a && n.IfIndex == r.IfIndex && path.Resolved(n) {
 			return seen(model.SourceNeighbors, "the node sends to %s by %s, to %s: %s", a, link, n.MAC, v.owner(n.MAC))
 		}
 	}

@@ -112,7 +112,7 @@ func (v *view) passed(f *model.Flow) (did, certain bool) {
 	if f.Assured {
 		name += "_stream"
 	}
-	text, _ := v.setting(name)
+	text := v.sysctls()[name]
 	whole, err := strconv.Atoi(text)
 	return err == nil && time.Duration(whole)*time.Second-f.Timeout <= v.Window.End.Sub(v.Window.Start), err == nil
 }

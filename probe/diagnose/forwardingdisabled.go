@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
 )
 
 // ForwardingDisabled is the code of this finding.
@@ -26,31 +27,20 @@ var forwardingDisabled = kind{
 		Fix:      "set it to 1, and mend the file below /etc/sysctl.d that says otherwise.",
 	},
 	find: findForwardingDisabled,
-	ends: []model.HopKind{model.HopRoute},
+	ends: []model.HopKind{model.HopRoute, model.HopPod}, // nor does such a link answer for a gateway
 }
-
-const (
-	forward4 = "net.ipv4.ip_forward"
-	forward6 = "net.ipv6.conf.all.forwarding"
-)
 
 func findForwardingDisabled(v *view) []finding {
 	var out []finding
-	if f, ok := unforwarded(v, v.refused4, forward4); ok {
+	if f, ok := unforwarded(v, v.refused4, path.Forward4); ok {
 		out = append(out, f)
 	} else if f, ok := unforwardedUnseen(v); ok {
 		out = append(out, f)
 	}
-	if f, ok := unforwarded(v, v.unforwarded6, forward6); ok {
+	if f, ok := unforwarded(v, v.unforwarded6, path.Forward6); ok {
 		out = append(out, f)
 	}
 	return out
-}
-
-// off reports whether a setting was read and is 0.
-func off(v *view, name string) bool {
-	s, ok := v.setting(name)
-	return ok && s == "0"
 }
 
 // refused4 is the link by which an IPv4 packet arrived that the node dropped
@@ -69,16 +59,16 @@ func (v *view) refused4(d *model.Drop) string {
 			}
 		}
 	}
-	if link != "" && off(v, linkSetting(link, "forwarding")) {
-		return link
+	if v.sysctls().NotForwarding(link, false) == "" {
+		return ""
 	}
-	return ""
+	return link
 }
 
 // unforwarded6 is the same for IPv6, where one setting counts for all links. A
 // gateway is not answered for by proxy either that the link itself has not.
 func (v *view) unforwarded6(d *model.Drop) string {
-	if !off(v, forward6) {
+	if v.sysctls().NotForwarding("", true) == "" {
 		return ""
 	}
 	if d.Location == "ip6_forward" && (d.Reason == "" || d.Reason == "NOT_SPECIFIED" || d.Reason == "IP_INADDRERRORS") {
@@ -90,7 +80,7 @@ func (v *view) unforwarded6(d *model.Drop) string {
 	for _, p := range v.pods[d.Src] {
 		l := v.links[p.LinkIndex]
 		if l != nil && l.Master == 0 && slices.ContainsFunc(p.Gateways, func(g model.Neighbor) bool {
-			return g.Addr.Is6() && !resolved(&g) && !v.holds(l.Name, g.Addr)
+			return g.Addr.Is6() && !path.Resolved(&g) && !v.holds(l.Name, g.Addr)
 		}) {
 			return l.Name
 		}
@@ -138,7 +128,7 @@ func unforwarded(v *view, refused func(*model.Drop) string, global string) (find
 
 // blameForwarding names the setting: the node's, or those of single links.
 func blameForwarding(v *view, f *model.Finding, links []string, global string) {
-	if off(v, global) {
+	if v.sysctls()[global] == "0" {
 		f.Title = "the node does not forward"
 		observe(f, model.SourceSysctl, "%s = 0", global)
 		f.Fix = append(f.Fix, setSysctl(global, "1"))
@@ -146,7 +136,7 @@ func blameForwarding(v *view, f *model.Finding, links []string, global string) {
 	}
 	f.Title = "forwarding is off on " + strings.Join(links, ", ")
 	for _, link := range links {
-		name := linkSetting(link, "forwarding")
+		name := path.LinkSetting(link, "forwarding")
 		observe(f, model.SourceSysctl, "%s = 0", name)
 		f.Fix = append(f.Fix, setSysctl(name, "1"))
 	}
@@ -166,7 +156,7 @@ func unforwardedUnseen(v *view) (finding, bool) {
 	links := map[string]bool{}
 	for p := range model.Each(v.Pods) {
 		link := v.router(p)
-		if link == nil || !off(v, linkSetting(link.Name, "forwarding")) {
+		if link == nil || v.sysctls().NotForwarding(link.Name, false) == "" {
 			continue
 		}
 		for _, a := range p.Addresses {
@@ -188,6 +178,6 @@ func unforwardedUnseen(v *view) (finding, bool) {
 	f.Why = fmt.Sprintf("Pods have the node for their gateway, and what they send arrives through %s, where forwarding is off.", strings.Join(names, ", "))
 	f.Unseen = []string{"a packet of a pod that was dropped for it"}
 	f.Alternatives = []string{"a program on the link forwards past the kernel's routing"}
-	blameForwarding(v, &f, names, forward4)
+	blameForwarding(v, &f, names, path.Forward4)
 	return finding{Finding: f, explains: unforwardable(v.refused4)}, true
 }

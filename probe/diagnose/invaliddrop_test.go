@@ -110,7 +110,7 @@ func TestLateReplies(t *testing.T) {
 		{"a client asks a high port of the pod", datagram(53, 44184, far), closed},
 		{"two high ports and no flow", datagram(50000, 44184, ""), closed},
 	} {
-		found := Diagnose(&tt.node.Snapshot)
+		found := agreed(t, tt.node)
 		if len(found) != 1 || found[0].Code != NoListener || found[0].Title != tt.want {
 			t.Errorf("%s: %+v, want %q", tt.name, found, tt.want)
 		}

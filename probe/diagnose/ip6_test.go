@@ -202,7 +202,7 @@ func TestSilentRouter6(t *testing.T) {
 	d := n.drop("NEIGH_FAILED", "neigh_invalidate", "fd20:0:0:1::5", "2001:db8:77::1", 9)
 	d.Link, d.IfIndex = "ens5", 2
 	n.arp("fe80::9", 2, model.Egress, false, nicMAC, 5)
-	found := Diagnose(&n.Snapshot)
+	found := agreed(t, n)
 	if len(found) != 1 || found[0].Code != "UnansweredARP" {
 		t.Fatalf("want UnansweredARP alone: %+v", found)
 	}
@@ -232,7 +232,7 @@ func TestUnexplainedPlace(t *testing.T) {
 		n := plain()
 		d := n.drop(tt.reason, tt.location, pod5, "203.0.113.9", 9)
 		d.Link, d.IfIndex = n.Links[0].Name, n.Links[0].Index
-		found := Diagnose(&n.Snapshot)
+		found := agreed(t, n)
 		want := model.Place{Link: n.Links[0].Name, Role: model.RoleUplink, Direction: tt.want}
 		if len(found) != 1 || found[0].Code != "UnexplainedDrop" || found[0].LastHopAlive != want {
 			t.Errorf("%s at %s: want UnexplainedDrop behind %+v: %+v", tt.reason, tt.location, want, found)

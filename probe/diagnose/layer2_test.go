@@ -471,7 +471,7 @@ func TestSilencedBridge(t *testing.T) {
 		n.gateway(p, "172.20.1.1", "", "INCOMPLETE")
 		n.arp("172.20.1.1", p.LinkIndex, model.Ingress, false, "00:00:00:00:00:00", 9)
 	}
-	found := Diagnose(&n.Snapshot)
+	found := agreed(t, n)
 	if len(found) != 1 || found[0].Code != UnansweredARP || len(found[0].Pods) != 2 || !slices.Equal(found[0].Fix, []string{"sysctl -w net.ipv4.conf.all.arp_ignore=0"}) {
 		t.Errorf("found %+v", found)
 	}

@@ -111,25 +111,8 @@ func askers(v *view, pod int, a, remote, own netip.Addr) []path.Query {
 	return out
 }
 
-// misses reports whether a decision leads away from all pods that hold the
-// address. A link of an unknown kind may well lead there: a plugin's router,
-// whose programs deliver, or a device on top of the bridge.
-func (v *view) misses(d *path.Decision, a netip.Addr) bool {
-	if d.Type != "unicast" {
-		return d.Type == "" || d.Discards()
-	}
-	right := map[int]bool{}
-	for _, p := range v.pods[a] {
-		right[p.LinkIndex] = true
-		if l := v.links[p.LinkIndex]; l != nil && l.Master != 0 {
-			right[l.Master] = true
-		}
-	}
-	return !slices.ContainsFunc(d.Hops, func(h path.NextHop) bool {
-		l := v.links[h.IfIndex]
-		return l == nil || right[h.IfIndex] || !v.outer[h.IfIndex] && l.Role != model.RolePodLink && l.Kind != "bridge"
-	})
-}
+// misses reports whether a decision leads away from all pods that hold the address.
+func (v *view) misses(d *path.Decision, a netip.Addr) bool { return v.routing().Misses(d, v.pods[a]) }
 
 // blocked reports whether a route or rule that discards stands in front of a
 // right route to the pod: it is the fault then, and not that route's absence.

@@ -270,7 +270,7 @@ func TestPolicyDropOwner(t *testing.T) {
 		}
 		n.filter(model.NFT, tt.chain, 9, model.PacketRule{Target: "DROP", Comment: tt.comment})
 		n.refuse("nft_do_chain", far, pod5, 9)
-		found := Diagnose(&n.Snapshot)
+		found := agreed(t, n)
 		if len(found) != 1 || !strings.Contains(found[0].Why, tt.owner) || found[0].Fix[0] != tt.fix {
 			t.Errorf("%s %q: got %+v", tt.chain, tt.comment, found)
 		}
@@ -877,7 +877,7 @@ func TestNodeNameServer(t *testing.T) {
 			d.Proto = udp
 			n.sampled(d, head(udp, port, 0))
 		}
-		found := Diagnose(&n.Snapshot)
+		found := agreed(t, n)
 		title := fmt.Sprintf("nobody listens at 10.50.0.4 udp/%d on this node", port)
 		if len(found) != 1 || found[0].Severity != want || found[0].Title != title || len(found[0].Pods) != 2 {
 			t.Errorf("port %d: %+v", port, found)
@@ -920,7 +920,7 @@ func TestBridgedDrop(t *testing.T) {
 			n := tt.node()
 			n.lose(model.SourceNAT, model.Missing)
 			n.dropOn(tt.link, "NETFILTER_DROP", "nf_hook_slow", tt.src, tt.dst, 9)
-			found := Diagnose(&n.Snapshot)
+			found := agreed(t, n)
 			if len(found) != 1 || found[0].Code != PolicyDrop || found[0].LastHopAlive.Link != tt.want || found[0].LastHopAlive.Direction != model.Ingress {
 				t.Errorf("%+v, want %s", found, tt.want)
 			}

@@ -7,15 +7,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// resolved reports whether a neighbour entry holds a MAC that is used.
-func resolved(n *model.Neighbor) bool {
-	switch n.State {
-	case "FAILED", "INCOMPLETE", "NONE":
-		return false
-	}
-	return !n.MAC.IsZero() && !n.Proxy
-}
-
 func stateOf(n *model.Neighbor) string {
 	if n.State == "" {
 		return "unknown"

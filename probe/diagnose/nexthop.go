@@ -72,7 +72,7 @@ func (v *view) silentNextHops() map[question]*silentHop {
 func (v *view) awaitTranslated(found map[question]*silentHop) {
 	for n := range model.Each(v.Neighbors) {
 		k := question{n.IfIndex, n.Addr}
-		if !v.outer[n.IfIndex] || resolved(n) || !v.nextHops[n.Addr] || found[k] != nil {
+		if !v.outer[n.IfIndex] || path.Resolved(n) || !v.nextHops[n.Addr] || found[k] != nil {
 			continue
 		}
 		m := &silentHop{gateway: true, pods: map[netip.Addr]bool{}, askers: map[netip.Addr]bool{}}
@@ -156,7 +156,20 @@ func (v *view) asksBeyond(found map[question]*silentHop, p *model.Pod, g *model.
 	for _, a := range pods {
 		m.pods[a], m.askers[a] = true, true
 	}
-	m.packets += v.dropped(func(d *model.Drop) bool { return slices.Contains(pods, d.Src) && d.NeighborFailed() })
+	for d := range model.Each(v.Traffic.Drops) {
+		if !slices.Contains(pods, d.Src) || !d.NeighborFailed() {
+			continue
+		}
+		// What is on its own link a pod asks for itself too.
+		to, own := m, question{b.Index, d.Dst}
+		if r := path.PodRoute(p, d.Dst); r != nil && !r.Gateway.IsValid() {
+			if t := askedBeyond(v, own); t.requests >= minDrops && t.replies == 0 {
+				to = silentHopAt(found, own)
+				to.talk, to.pods[d.Src], to.askers[d.Src] = t, true, true
+			}
+		}
+		to.packets += d.Packets
+	}
 	return true
 }
 
@@ -290,7 +303,7 @@ func silentHopEvidence(v *view, m *silentHops, a netip.Addr, port string) []mode
 	hop, link := m.hops[a], v.linkName(m.link)
 	out := []model.Evidence{seen(model.SourceTC, "%s egress: %s for %s; ingress: no reply", port, count(hop.requests, request(a)), a)}
 	switch {
-	case len(hop.askers) > 0:
+	case hop.gateway && len(hop.askers) > 0:
 		out = append(out, seen(model.SourcePods,
 			"%s is the gateway of %s, which ask for it themselves", a, addrs(sorted(hop.askers))))
 	case hop.gateway:
@@ -340,7 +353,7 @@ func awaitedHop(v *view, d *model.Drop) (netip.Addr, bool) {
 	if len(hops) > 1 {
 		hops = slices.DeleteFunc(hops, func(a netip.Addr) bool {
 			return slices.ContainsFunc(v.Neighbors, func(n model.Neighbor) bool {
-				return n.IfIndex == d.IfIndex && n.Addr == a && resolved(&n)
+				return n.IfIndex == d.IfIndex && n.Addr == a && path.Resolved(&n)
 			})
 		})
 	}

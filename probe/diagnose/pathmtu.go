@@ -26,7 +26,7 @@ var pathMTU = kind{
 		Fix: "give the links on the way one MTU, let ICMP errors (fragmentation needed) through, or clamp TCP's segment size.",
 	},
 	find: findPathMTU,
-	ends: []model.HopKind{model.HopRoute, model.HopLink},
+	ends: []model.HopKind{model.HopRoute, model.HopLink, model.HopPod, model.HopBridge},
 }
 
 // tooBig reports whether a packet was dropped because the next link's MTU is

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
 )
 
 // PodDefaultRoute is the code of this finding.
@@ -97,8 +98,8 @@ func withoutPodDefault(v *view, p *model.Pod, isIPv6 bool) (finding, bool) {
 	}
 	f.Fix = defaultFix(v, p, with, isIPv6)
 	return finding{Finding: f, accounts: f.Pods, explains: func(d *model.Drop) bool {
-		return p.Netns == d.Netns && (slices.Contains(f.Pods, d.Src) && podRoute(p, d.Dst) == nil ||
-			slices.Contains(f.Pods, d.Dst) && podRoute(p, d.Src) == nil)
+		return p.Netns == d.Netns && (slices.Contains(f.Pods, d.Src) && path.PodRoute(p, d.Dst) == nil ||
+			slices.Contains(f.Pods, d.Dst) && path.PodRoute(p, d.Src) == nil)
 	}}, true
 }
 
@@ -170,7 +171,7 @@ func (v *view) beyondLink(p *model.Pod, own []netip.Prefix) unsent {
 	mine := func(a netip.Addr) bool {
 		return slices.ContainsFunc(own, func(x netip.Prefix) bool { return x.Addr() == a })
 	}
-	beyond := func(a netip.Addr) bool { return a.IsValid() && !mine(a) && podRoute(p, a) == nil }
+	beyond := func(a netip.Addr) bool { return a.IsValid() && !mine(a) && path.PodRoute(p, a) == nil }
 	for x := range model.Each(v.peers) {
 		if !mine(x.Local) || !beyond(x.Remote) {
 			continue

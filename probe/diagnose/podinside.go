@@ -72,21 +72,6 @@ func firstIn(p *model.Pod, isIPv6 bool) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// podRoute is the route that a pod's own table has for an address by its
-// interface to the node; nil for none.
-func podRoute(p *model.Pod, dst netip.Addr) *model.Route {
-	var best *model.Route
-	for r := range model.Each(p.Routes) {
-		if !r.Dst.IsValid() || !r.Dst.Contains(dst) {
-			continue
-		}
-		if best == nil || r.Dst.Bits() > best.Dst.Bits() || r.Dst.Bits() == best.Dst.Bits() && r.Priority < best.Priority {
-			best = r
-		}
-	}
-	return best
-}
-
 // routesAll reports whether a prefix is a default route, or one of the two halves
 // that programs put before it.
 func routesAll(p netip.Prefix, isIPv6 bool) bool {

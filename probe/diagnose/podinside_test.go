@@ -343,7 +343,7 @@ func TestInsidePods(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			n := tt.node()
 			var got []string
-			list := Diagnose(&n.Snapshot)
+			list := agreed(t, n)
 			for _, f := range list {
 				got = append(got, brief(f))
 			}
@@ -369,7 +369,7 @@ func TestDuplicateDetected(t *testing.T) {
 			p.Duplicates = []netip.Addr{pod}
 			n.drop("NEIGH_FAILED", "neigh_invalidate", "fd00:99::1", pod.String(), 5)
 		}
-		found := Diagnose(&n.Snapshot)
+		found := agreed(t, n)
 		if failed != (len(found) == 1 && found[0].Code == PodAddress && found[0].Severity == model.Critical) || !failed && len(found) > 0 {
 			t.Errorf("failed %v: %+v", failed, found)
 		}

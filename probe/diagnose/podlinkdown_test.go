@@ -51,7 +51,7 @@ func TestPodLinkDownFix(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			found := Diagnose(&test.node().Snapshot)
+			found := agreed(t, test.node())
 			if len(found) != 1 || found[0].Code != PodLinkDown || !slices.Equal(found[0].Fix, test.want) {
 				t.Errorf("got %+v\nwant the fix %q", found, test.want)
 			}

@@ -31,7 +31,7 @@ func TestLayeredChains(t *testing.T) {
 		}
 	}
 	n.refuse("nf_hook_slow", pod5, far, 40)
-	found := Diagnose(&n.Snapshot)
+	found := agreed(t, n)
 	if len(found) != 1 || found[0].Code != "PolicyDrop" || found[0].Packets != 40 {
 		t.Fatalf("want PolicyDrop of 40 packets alone: %+v", found)
 	}
@@ -57,7 +57,7 @@ func TestTooManyRules(t *testing.T) {
 		n.PacketRules = append(n.PacketRules, slices.Repeat([]model.PacketRule{*other}, path.MaxSteps)...)
 		n.filter(model.NFT, "FORWARD", 40, model.PacketRule{Target: "DROP", Dst: to(far + "/32")})
 		n.refuse("nf_hook_slow", pod5, far, 40)
-		found := Diagnose(&n.Snapshot)
+		found := agreed(t, n)
 		if len(found) != 1 || found[0].Code != "PolicyDrop" || found[0].Confidence != model.Likely || !slices.Contains(found[0].Unseen, tooManyRules) {
 			t.Errorf("a rule that may have been it %v: want PolicyDrop, likely, that says what was not searched: %+v", first, found)
 		}
@@ -175,7 +175,7 @@ func TestCyclicChains(t *testing.T) {
 		}
 		n.filter(model.NFT, "A", 9, model.PacketRule{Target: "DROP"})
 		n.refuse("nft_do_chain", far, pod5, 9)
-		if found := Diagnose(&n.Snapshot); len(found) != 1 || brief(found[0]) != "PolicyDrop proven 172.20.1.5 172.20.2.9" {
+		if found := agreed(t, n); len(found) != 1 || brief(found[0]) != "PolicyDrop proven 172.20.1.5 172.20.2.9" {
 			t.Fatalf("got %+v", found)
 		}
 	}

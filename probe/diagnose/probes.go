@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
 )
 
 // The bounds of a plan: of all, and of each kind of subject.
@@ -137,7 +138,7 @@ func (p *plan) arp(to netip.Addr) bool {
 		return false
 	}
 	if slices.ContainsFunc(v.Neighbors, func(n model.Neighbor) bool {
-		return n.Addr == to && n.IfIndex == l.Index && resolved(&n) && n.State != "PERMANENT"
+		return n.Addr == to && n.IfIndex == l.Index && path.Resolved(&n) && n.State != "PERMANENT"
 	}) {
 		return false
 	}
@@ -184,13 +185,13 @@ func wayOff(v *view, to netip.Addr) (model.Probe, bool) {
 		return model.Probe{}, false
 	}
 	for n := range model.Each(v.Neighbors) {
-		if n.Addr == hop && n.IfIndex == l.Index && resolved(n) {
+		if n.Addr == hop && n.IfIndex == l.Index && path.Resolved(n) {
 			q.DstMAC = n.MAC
 		}
 	}
 	// A gateway passes on to its own network too.
 	for n := range model.Each(v.gateways) {
-		if q.DstMAC.IsZero() && n.IfIndex == l.Index && n.Addr.Is4() == to.Is4() && hop == to && resolved(n) {
+		if q.DstMAC.IsZero() && n.IfIndex == l.Index && n.Addr.Is4() == to.Is4() && hop == to && path.Resolved(n) {
 			q.DstMAC = n.MAC
 		}
 	}
@@ -241,7 +242,7 @@ func otherNodes(v *view, ranges []*remoteRange, six bool) []netip.Addr {
 		}
 	}
 	for n := range model.Each(v.Neighbors) {
-		if near(n.Addr) && resolved(n) && n.State != "PERMANENT" {
+		if near(n.Addr) && path.Resolved(n) && n.State != "PERMANENT" {
 			add(n.Addr)
 		}
 	}

@@ -258,7 +258,7 @@ func TestProbesOfOneFamily(t *testing.T) {
 			n.echo(self, other, true)
 			n.echo(own, other, true)
 		}
-		list := Diagnose(&n.Snapshot)
+		list := agreed(t, n)
 		if len(list) != 1 || list[0].Title != tt.title {
 			t.Errorf("%s: %+v", tt.name, list)
 		}
@@ -431,7 +431,7 @@ func TestARPProbe(t *testing.T) {
 	} {
 		n := nobody("")
 		n.Probes = []model.Probe{{Kind: model.ProbeARP, Link: "br-pods", From: addr(rangeAddr), To: addr("172.20.1.99"), Answered: tt.macs != nil, MACs: tt.macs}}
-		found := Diagnose(&n.Snapshot)
+		found := agreed(t, n)
 		if len(found) != 1 || found[0].Code != "UnansweredARP" || found[0].Confidence != tt.confidence ||
 			!slices.ContainsFunc(found[0].Evidence, func(e model.Evidence) bool {
 				return e.Source == model.SourceProbes && strings.Contains(e.Text, tt.evidence)

@@ -3,7 +3,6 @@ package diagnose
 import (
 	"fmt"
 	"slices"
-	"strconv"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
@@ -58,14 +57,13 @@ func findReversePathFilter(v *view) []finding {
 // filteredOn is the finding on packets that arrive through one link and would be
 // answered by another.
 func filteredOn(v *view, k detour, l *lost) finding {
-	mode, known := filterMode(v, k.link)
-	way := v.wayBack(l.drops[0])
+	mode, way := v.sysctls().ReverseFilter(k.link), v.wayBack(l.drops[0])
 	f := l.finding()
 	f.LastHopAlive = v.place(k.link, model.Ingress)
 	f.Title = "the reverse path filter of " + k.link + " drops packets of pods"
 	f.Evidence = l.evidence()
-	if known {
-		observe(&f, model.SourceSysctl, "rp_filter of %s is %d (the larger of its own and of all)", k.link, mode)
+	if mode != "" {
+		observe(&f, model.SourceSysctl, "rp_filter of %s is %s (the larger of its own and of all)", k.link, mode)
 	}
 	src := l.drops[0].Src
 	elsewhere, text := "nowhere", "none"
@@ -75,7 +73,7 @@ func filteredOn(v *view, k detour, l *lost) finding {
 	}
 	observe(&f, model.SourceRoutes, "the way back to %s: %s", src, text)
 	f.Why = fmt.Sprintf("Packets from %s arrive through %s; the node's own way back is %s, so the filter takes the source for forged.", src, k.link, elsewhere)
-	if !known || mode == 0 || passes(v, &way, k.link) || !v.Has(model.SourceRoutes) {
+	if in := v.byName[k.link]; in == nil || !way.Filtered(mode, in.Index) || !v.Has(model.SourceRoutes) {
 		f.Confidence = model.Likely
 		f.Unseen = append(f.Unseen, "the setting and the way back as they were when the packets were dropped")
 		f.Alternatives = append(f.Alternatives, "the route or the setting has changed since")
@@ -88,7 +86,7 @@ func filteredOn(v *view, k detour, l *lost) finding {
 	case way.Type == "unicast" && way.Route != nil && v.detourOnly(way.Route):
 		f.Fix = append(f.Fix, fmt.Sprintf("%s route del %s", ip(src), v.routeWords(way.Route)))
 	}
-	f.Fix = append(f.Fix, setSysctl(linkSetting(k.link, "rp_filter"), "2"))
+	f.Fix = append(f.Fix, setSysctl(path.LinkSetting(k.link, "rp_filter"), "2"))
 	return finding{Finding: f, explains: func(d *model.Drop) bool {
 		if d.ReverseFiltered() && d.Link == k.link && !v.nodeAddrs[d.Src] {
 			way := v.wayBack(d)
@@ -113,24 +111,4 @@ func (v *view) detourOnly(r *model.Route) bool {
 		}
 	}
 	return !slices.ContainsFunc(v.Routes, func(o model.Route) bool { return o.Gateway.IsValid() && r.Dst.Contains(o.Gateway) })
-}
-
-// passes reports whether strict mode would take a packet from the link.
-func passes(v *view, way *path.Decision, link string) bool {
-	l := v.byName[link]
-	return l != nil && way.Type == "unicast" && way.Through(l.Index)
-}
-
-// filterMode is the filter's mode on a link: 0 off, 1 strict, 2 loose; the
-// larger of the link's and of all.
-func filterMode(v *view, link string) (int, bool) {
-	mode, known := 0, false
-	for _, name := range []string{linkSetting(link, "rp_filter"), "net.ipv4.conf.all.rp_filter"} {
-		s, ok := v.setting(name)
-		n, err := strconv.Atoi(s)
-		if ok && err == nil {
-			mode, known = max(mode, n), true
-		}
-	}
-	return mode, known
 }

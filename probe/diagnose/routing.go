@@ -18,21 +18,12 @@ func (v *view) routing() *path.Routing {
 	return v.tables
 }
 
-// setting is a kernel setting, and whether it was read.
-func (v *view) setting(name string) (string, bool) {
+// sysctls are the kernel's settings.
+func (v *view) sysctls() path.Settings {
 	if v.settings == nil {
-		v.settings = make(map[string]string, len(v.Sysctls))
-		for _, c := range v.Sysctls {
-			v.settings[c.Name] = c.Value
-		}
+		v.settings = path.NewSettings(v.Snapshot)
 	}
-	s, ok := v.settings[name]
-	return s, ok
-}
-
-// linkSetting names a link's own setting, as sysctl(8) does.
-func linkSetting(link, name string) string {
-	return "net.ipv4.conf." + strings.ReplaceAll(link, ".", "/") + "." + name
+	return v.settings
 }
 
 // routeText is a route as ip(8) prints it.
@@ -125,13 +116,7 @@ func (v *view) byDefaultRoute(a netip.Addr) bool {
 }
 
 // wayBack is the decision by which the filter judged a packet.
-func (v *view) wayBack(d *model.Drop) path.Decision {
-	q, out := v.arrived(d), ""
-	if there := v.routing().Lookup(q); len(there.Hops) > 0 && there.Type == "unicast" {
-		out = there.Hops[0].Link
-	}
-	return v.routing().Reverse(q, out)
-}
+func (v *view) wayBack(d *model.Drop) path.Decision { return v.routing().WayBack(v.arrived(d)) }
 
 // unroutable is the address that no route leads to, because of which the kernel
 // refused a packet: where it was for or, to the reverse path filter, its source.

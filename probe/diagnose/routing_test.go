@@ -346,7 +346,7 @@ func TestDeadCard(t *testing.T) {
 		{tunnel(), "MissingNodeRoute", "vx0, a tunnel of the node, is down", "ip link set dev vx0 up"},
 		{unplugged(), "UnansweredARP", "nic0 has no carrier", "see what nic0 is connected to: ip -d link show dev nic0"},
 	} {
-		found := Diagnose(&tt.node.Snapshot)
+		found := agreed(t, tt.node)
 		if len(found) != 1 || found[0].Code != tt.code || !strings.Contains(found[0].Why, tt.why) || found[0].Fix[0] != tt.fix {
 			t.Errorf("found %+v, want %s since %s", found, tt.code, tt.why)
 		}
@@ -718,7 +718,7 @@ func TestRouting(t *testing.T) {
 			n.dropOn("ens5", "IP_RPFILTER", "ip_rcv_finish_core", "203.0.113.9", "172.20.1.5", 8)
 			n.dropOn("ens5", "IP_RPFILTER", "ip_rcv_finish_core", "203.0.113.77", "172.20.1.6", 3)
 			return n
-		}, []string{"BlackholeRoute proven 172.20.1.5 203.0.113.9"}},
+		}, []string{"BlackholeRoute proven 172.20.1.5 172.20.1.6 203.0.113.9 203.0.113.77"}},
 		{"a rule does so, and the kernel tells no reasons", func() *node {
 			n := kubenet().live()
 			n.Rules = []model.RoutingRule{
@@ -880,7 +880,7 @@ func TestLeftOverRule(t *testing.T) {
 		{"one route of its table is about the pod", caught(model.RoutingRule{}, other, model.Route{Dst: prefix(pod + "/32"), Gateway: addr("10.50.0.9")},
 			model.Route{Dst: prefix("10.50.0.0/16"), Type: "throw"}), []string{"ip route del 10.50.0.20 via 10.50.0.9 dev ens5 table 210"}},
 	} {
-		found := Diagnose(&tt.node.Snapshot)
+		found := agreed(t, tt.node)
 		if len(found) == 0 || found[0].Code != MissingPodRoute || !slices.Equal(found[0].Fix, tt.fix) {
 			t.Errorf("%s: %+v, want the fix %q", tt.name, found, tt.fix)
 		}
@@ -897,7 +897,7 @@ func TestWayBack(t *testing.T) {
 		n := plain()
 		n.answered("172.20.1.5", "172.20.2.9")
 		silence(n)
-		found := Diagnose(&n.Snapshot)
+		found := agreed(t, n)
 		if len(found) != 1 || !slices.Contains(found[0].Alternatives, want) {
 			t.Errorf("%+v lacks %q", found, want)
 		}

@@ -218,7 +218,7 @@ func (v *view) exhausted(k rangeOf, h *holders, full bool, alike int) model.Find
 		f.Why += " When all are held, new ones die on the node."
 		f.Unseen = append(f.Unseen, "a flow that got no port: no insertion failed in the window for want of one")
 	}
-	f.LastHopAlive = v.place(v.outLink(k.to), model.Egress)
+	f.LastHopAlive = v.place(v.pods[f.Pods[0]][0].Link, model.Ingress)
 	f.Fix = []string{"conntrack -L -p " + model.ProtoName(k.proto) + " -d " + k.to.String() + " # use connections again, or leave with more addresses (NAT gateway)"}
 	if k.within != anyPorts {
 		f.Fix = append([]string{"widen the range of ports, unless something else needs the others:", widen(l.nat.Rule)}, f.Fix...)

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
 )
 
 // StaleFDB is the code of this finding.
@@ -42,7 +43,7 @@ func findStaleFDB(v *view) []finding {
 		var here []*model.Pod
 		behind := false
 		for p := range model.Each(v.Pods) {
-			if b := v.bridgeOf(p); p.MAC == e.MAC && b != nil && b.Index == e.Bridge && appliesTo(e, b, v.links[p.LinkIndex]) {
+			if b := v.bridgeOf(p); p.MAC == e.MAC && b != nil && path.AppliesTo(e, b, v.links[p.LinkIndex]) {
 				here = append(here, p)
 				behind = behind || p.LinkIndex == e.IfIndex && !e.Local
 			}
@@ -52,15 +53,6 @@ func findStaleFDB(v *view) []finding {
 		}
 	}
 	return out
-}
-
-// appliesTo reports whether the bridge looks an entry up for frames to a port: by
-// VLAN only where it filters.
-func appliesTo(e *model.FDBEntry, b, port *model.Link) bool {
-	if b.Bridge == nil || !b.Bridge.VLANFiltering {
-		return e.VLAN == 0
-	}
-	return port.VLANs != nil && e.VLAN != 0 && e.VLAN == port.VLANs.PVID
 }
 
 func misforwarded(v *view, e *model.FDBEntry, p *model.Pod) finding {

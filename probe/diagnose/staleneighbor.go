@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
 )
 
 // StaleNeighbor is the code of this finding.
@@ -50,7 +51,7 @@ func findStaleNeighbor(v *view) []finding {
 		if len(owners) == 0 {
 			continue
 		}
-		if !resolved(n) {
+		if !path.Resolved(n) {
 			unresolved(v, n, owners[0], silent)
 		} else if found, ok := misdirected(v, n, owners); ok {
 			out = append(out, found)

@@ -14,7 +14,7 @@ import (
 func TestTunnelSilence(t *testing.T) {
 	tunnel := func(remote string, flows int, replied bool) *node {
 		n := kubenet()
-		n.Links = append(n.Links, model.Link{Index: 7, Name: "vx0", Kind: "vxlan", Up: true, Carrier: true, Role: model.RoleTunnel})
+		n.Links = append(n.Links, model.Link{Index: 7, Name: "vx0", Kind: "vxlan", MAC: mac(nicMAC), Up: true, Carrier: true, Role: model.RoleTunnel})
 		n.route(model.Route{Dst: prefix("172.20.2.0/24"), Gateway: addr("172.20.2.0"), IfIndex: 7})
 		n.answered(pod5, "203.0.113.9")
 		n.tracked(pod5, remote, tcp, 80, flows, replied)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
 )
 
 // UnansweredARP is the code of this finding.
@@ -38,7 +39,7 @@ func findUnansweredARP(v *view) []finding {
 	for p := range model.Each(v.Pods) {
 		for g := range model.Each(p.Gateways) {
 			pods := sameFamily(podAddrs(p), g.Addr)
-			if resolved(g) || len(pods) == 0 || v.found(pods[0], netip.Prefix{}, PodLinkDown, BridgeRuleDrop, MissingPodRoute, ForwardingDisabled) {
+			if path.Resolved(g) || len(pods) == 0 || v.found(pods[0], netip.Prefix{}, PodLinkDown, BridgeRuleDrop, MissingPodRoute, ForwardingDisabled) {
 				continue
 			}
 			t := asked[question{p.LinkIndex, g.Addr}]
@@ -200,8 +201,7 @@ func whySilent(v *view, p *model.Pod, g *model.Neighbor) (string, model.Sysctl) 
 	}
 	of := func(link, setting string) model.Sysctl {
 		name := "net." + family + ".conf." + strings.ReplaceAll(link, ".", "/") + "." + setting
-		value, _ := v.setting(name)
-		return model.Sysctl{Name: name, Value: value}
+		return model.Sysctl{Name: name, Value: v.sysctls()[name]}
 	}
 	if g.Addr.Is6() {
 		// IPv6 answers for the link's own addresses alone.

@@ -81,7 +81,7 @@ type index struct {
 	services map[netip.Prefix]bool
 	// tables and settings are built when they are first asked for.
 	tables   *path.Routing
-	settings map[string]string
+	settings path.Settings
 	// strays are pods' addresses that the node routes elsewhere.
 	misrouted      []misroutedPod
 	misroutedKnown bool

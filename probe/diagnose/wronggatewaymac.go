@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
 )
 
 // WrongGatewayMAC is the code of this finding.
@@ -36,7 +37,7 @@ func findWrongGatewayMAC(v *view) []finding {
 	var out []finding
 	for p := range model.Each(v.Pods) {
 		for g := range model.Each(p.Gateways) {
-			if !resolved(g) || len(sameFamily(podAddrs(p), g.Addr)) == 0 {
+			if !path.Resolved(g) || len(sameFamily(podAddrs(p), g.Addr)) == 0 {
 				continue
 			}
 			right, who := gatewayMACs(v, p, g)
@@ -65,9 +66,7 @@ func gatewayMACs(v *view, p *model.Pod, g *model.Neighbor) (right []model.MAC, w
 	if bridge == nil || bridge.MAC.IsZero() {
 		return nil, ""
 	}
-	// A bridge gives the node what is for itself or for the port that it
-	// came in by.
-	node := []model.MAC{bridge.MAC, link.MAC}
+	node := path.NodeMACs(bridge, link)
 	if v.nodeAddrs[g.Addr] {
 		return node, "the bridge " + bridge.Name
 	}
@@ -89,7 +88,7 @@ func farGateway(v *view, g *model.Neighbor, bridge *model.Link) (right []model.M
 		return nil, ""
 	}
 	for n := range model.Each(v.Neighbors) {
-		if n.Addr == g.Addr && n.IfIndex == bridge.Index && resolved(n) {
+		if n.Addr == g.Addr && n.IfIndex == bridge.Index && path.Resolved(n) {
 			right = append(right, n.MAC)
 		}
 	}
@@ -161,7 +160,7 @@ func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right []model.MAC, w
 // other entry of the pod wants another.
 func gatewayFix(v *view, p *model.Pod, g *model.Neighbor, right model.MAC) string {
 	_, taken := v.macs[g.MAC]
-	agreed := !slices.ContainsFunc(p.Gateways, func(o model.Neighbor) bool { return resolved(&o) && o.MAC != g.MAC })
+	agreed := !slices.ContainsFunc(p.Gateways, func(o model.Neighbor) bool { return path.Resolved(&o) && o.MAC != g.MAC })
 	if p.NetnsName == "" && !taken && agreed && v.routed(p) && !g.MAC.IsMulticast() {
 		return fmt.Sprintf("ip link set dev %s address %s", shellWord(p.Link), g.MAC)
 	}

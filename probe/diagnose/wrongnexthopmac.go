@@ -72,7 +72,7 @@ func findWrongHops(v *view) []*wrongHop {
 	}
 	entries := map[question]*model.Neighbor{}
 	for n := range model.Each(v.Neighbors) {
-		if resolved(n) && v.outer[n.IfIndex] && len(v.pods[n.Addr]) == 0 && !v.past[n.Addr] {
+		if path.Resolved(n) && v.outer[n.IfIndex] && len(v.pods[n.Addr]) == 0 && !v.past[n.Addr] {
 			entries[question{n.IfIndex, n.Addr}] = n
 		}
 	}
@@ -185,7 +185,7 @@ func (v *view) sendersOn(link int) map[model.MAC]bool {
 func (v *view) otherEntries(n *model.Neighbor) (same int, different []*model.Neighbor) {
 	for o := range model.Each(v.Neighbors) {
 		switch {
-		case o.IfIndex != n.IfIndex || o.Addr == n.Addr || o.Addr.Is4() != n.Addr.Is4() || !resolved(o) || len(v.pods[o.Addr]) > 0 || v.past[o.Addr]:
+		case o.IfIndex != n.IfIndex || o.Addr == n.Addr || o.Addr.Is4() != n.Addr.Is4() || !path.Resolved(o) || len(v.pods[o.Addr]) > 0 || v.past[o.Addr]:
 		case o.MAC == n.MAC:
 			same++
 		default:

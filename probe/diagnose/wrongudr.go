@@ -28,7 +28,7 @@ var wrongUDR = kind{
 		Fix: "az network route-table route update … --next-hop-ip-address, with the address of the node that has the range.",
 	},
 	find: findWrongUDR,
-	ends: []model.HopKind{model.HopBeyond},
+	ends: []model.HopKind{model.HopBeyond, model.HopRoute}, // where the TTL ends
 }
 
 func findWrongUDR(v *view) []finding {

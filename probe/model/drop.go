@@ -493,7 +493,7 @@ func (d *Drop) Hop() HopKind {
 	case d.LookupRefused(), d.ReverseFiltered(), d.OwnSource(), d.Reason == "IP_INNOROUTES", d.Reason == "IP_INADDRERRORS",
 		d.Reason == "PKT_TOO_BIG", slices.Contains([]string{"ip_forward", "ip6_forward", "ip_rcv_finish_core"}, d.Location):
 		return HopRoute
-	case d.NotBridged():
+	case d.NotBridged(), d.Location == "br_nf_dev_queue_xmit":
 		return HopBridge
 	case d.OtherHost(), d.XDP(), d.Reason == "TC_INGRESS", d.Reason == "TC_EGRESS", d.Reason == "DEV_READY":
 		return HopLink

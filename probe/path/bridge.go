@@ -29,6 +29,10 @@ func (j *journey) enterBridge(b, port *model.Link) {
 		routed = ruled.routed
 	}
 	j.dstMAC, j.srcMAC, j.through = f.DstMAC, f.SrcMAC, port
+	if !routed && !slices.Contains(NodeMACs(b, port), f.DstMAC) && (j.bridgeOwns(b, f.DstMAC) || j.local(b, port, f.DstMAC)) {
+		j.die(s, fmt.Sprintf("the bridge gives frames for %s to the node, which frees them unread: its own there are others", f.DstMAC))
+		return
+	}
 	if routed || j.bridgeOwns(b, f.DstMAC) {
 		s.Decision = join("up to the node", rewrites(ruled))
 		s.after = j.at(b, model.Ingress)
@@ -59,9 +63,10 @@ func (j *journey) enterBridge(b, port *model.Link) {
 	j.bridged(s, b, out, &f)
 }
 
-// shut reports whether a port is known to be in a state in which it forwards nothing.
+// shut reports whether a port is known to be in a state in which it forwards nothing. Where
+// its link is down, that ends what it sends.
 func shut(port *model.Link) bool {
-	return port.Port != nil && port.Port.State != "" && port.Port.State != model.PortForwarding
+	return port.Up && port.Carrier && port.Port != nil && port.Port.State != "" && port.Port.State != model.PortForwarding
 }
 
 // frame is the packet as a bridge's rules see it that came in by a port, or by
@@ -151,6 +156,27 @@ func rewrites(r frameDecision) string {
 	return out
 }
 
+// NodeMACs are those of frames that the node takes from a port of a bridge: of what is for
+// another port it gets frames too, and frees them unread.
+func NodeMACs(b, port *model.Link) []model.MAC { return []model.MAC{b.MAC, port.MAC} }
+
+// AppliesTo reports whether a bridge looks a forwarding entry up for frames by a port, or
+// for the node's own with the bridge for port: by VLAN only where it filters.
+func AppliesTo(e *model.FDBEntry, b, port *model.Link) bool {
+	if e.Bridge != b.Index {
+		return false
+	}
+	if b.Bridge == nil || !b.Bridge.VLANFiltering {
+		return e.VLAN == 0
+	}
+	return port.VLANs != nil && e.VLAN != 0 && e.VLAN == port.VLANs.PVID
+}
+
+// local reports whether somebody wrote an entry by which frames for the MAC are the node's.
+func (j *journey) local(b, port *model.Link, m model.MAC) bool {
+	return slices.ContainsFunc(j.FDB, func(e model.FDBEntry) bool { return e.MAC == m && e.Local && AppliesTo(&e, b, port) })
+}
+
 // bridgeOwns reports whether a bridge gives frames for the MAC to the node.
 func (j *journey) bridgeOwns(b *model.Link, m model.MAC) bool {
 	if m.IsZero() {
@@ -165,7 +191,11 @@ func (j *journey) bridgeOwns(b *model.Link, m model.MAC) bool {
 func (j *journey) portOf(b *model.Link, m model.MAC) *model.Link {
 	if !m.IsZero() {
 		// A written entry does not follow the pod.
-		if e := first(j.FDB, func(e *model.FDBEntry) bool { return e.MAC == m && e.Static && e.VLAN == 0 && e.Bridge == b.Index }); e != nil && j.links[e.IfIndex] != nil {
+		from := b
+		if j.through != nil && j.through.Master == b.Index {
+			from = j.through
+		}
+		if e := first(j.FDB, func(e *model.FDBEntry) bool { return e.MAC == m && e.Static && AppliesTo(e, b, from) }); e != nil && j.links[e.IfIndex] != nil {
 			return j.links[e.IfIndex]
 		}
 		isPort := func(l *model.Link) bool { return l != nil && l.Master == b.Index && l.Index != b.Index }

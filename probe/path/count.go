@@ -153,9 +153,18 @@ func (j *journey) hopOf(d *model.Drop) *step {
 		}
 		return nil
 	}
+	if s := find(func(s *step) bool { return d.Netns != 0 && s.netns == d.Netns }); s != nil {
+		return s
+	}
 	if d.Netns != 0 && j.Node.Netns != 0 && d.Netns != j.Node.Netns {
-		// In a pod; in another one it is a copy of a flooded frame.
-		return find(func(s *step) bool { return s.netns == d.Netns })
+		if d.OtherHost() {
+			return nil // a copy of a flooded frame
+		}
+		// In another pod: the bridge led it there.
+		return find(func(s *step) bool { return s.Kind == model.HopBridge && ofEnds(s) })
+	}
+	if d.NoSocket() {
+		return find(func(s *step) bool { return s.Kind == model.HopLocal && ofEnds(s) })
 	}
 	kind := d.Hop()
 	if kind == model.HopPolicy {
@@ -177,12 +186,16 @@ func (j *journey) hopOf(d *model.Drop) *step {
 		if s := find(func(s *step) bool { return s.Kind == kind && ofEnds(s) }); s != nil {
 			return s
 		}
-		if s := find(func(s *step) bool { return s.Kind == kind }); s != nil {
+		if s := find(func(s *step) bool { return s.Kind == kind || s.Kind == instead[kind] }); s != nil {
 			return s
 		}
 	}
-	return find(func(s *step) bool { return s.Kind == model.HopLink && s.Link == d.Link })
+	return find(func(s *step) bool { return (s.Kind == model.HopLink || s.Kind == model.HopBridge) && s.Link == d.Link })
 }
+
+// instead is the kind of hop that drops where a path has none of a kind: bridges have rules
+// of their own, and pods neighbours.
+var instead = map[model.HopKind]model.HopKind{model.HopPolicy: model.HopBridge, model.HopNeighbor: model.HopPod}
 
 // earlier is how many packets of a drop were counted before pairs were, which
 // begins at the window's edge.
@@ -280,7 +293,7 @@ func (j *journey) count() []model.PathHop {
 			// Dead, and what it lost was not counted.
 			s.Lost = model.Count{}
 		}
-		if !s.Dead && s.In.Known && s.Out.Known && s.Out.N == 0 && s.In.N >= minLost && s.Lost.Known && s.Lost.N >= s.In.N-min(s.In.N, slack(s.In.N)) {
+		if noneLeft(s.In, s.Out) && s.Lost.Known && s.Lost.N+slack(s.In.N) >= s.In.N {
 			s.Dead = true
 		}
 		out[i] = s.PathHop
@@ -291,6 +304,11 @@ func (j *journey) count() []model.PathHop {
 // minLost is how many packets must end at a hop, and none get by, before it is
 // called dead by the counts alone.
 const minLost = 3
+
+// noneLeft reports whether packets came in, and none got by.
+func noneLeft(in, out model.Count) bool {
+	return in.Known && in.N >= minLost && out.Known && out.N == 0
+}
 
 // counting spreads what was counted at links over the hops between them.
 type counting struct {

@@ -150,6 +150,35 @@ func TestCounts(t *testing.T) {
 	}
 }
 
+// TestPlaceByCounts: a finding has its place where the counts end, and not at a later hop that
+// the tables would end at; of several pods it names one's link.
+func TestPlaceByCounts(t *testing.T) {
+	in, out := model.Ingress, model.Egress
+	for _, arrives := range []uint64{0, 50} {
+		s := bridgedNode()
+		s.Pods[0].MAC = s.Pods[1].MAC
+		s.Neighbors = append(s.Neighbors, model.Neighbor{Addr: podA, MAC: s.Pods[1].MAC, IfIndex: 8, State: "REACHABLE"})
+		s.FDB = []model.FDBEntry{{MAC: s.Pods[1].MAC, IfIndex: 6, Bridge: 8, Static: true}}
+		look(s, row(far, podA, "enp1", 2, in, 50), row(far, podA, "kbr", 8, out, 50), row(far, podA, "pb", 6, out, arrives))
+		p := Trace(s, []model.Finding{{
+			Code: "DuplicateMAC", EndsAt: []model.HopKind{model.HopBridge, model.HopPod}, Pods: []netip.Addr{podA, podB},
+			LastHopAlive: model.Place{Link: "kbr", Role: model.RoleBridge, Direction: out},
+		}}, Ends{Pod: podA, To: far})
+		at := slices.IndexFunc(p.Return, func(h model.PathHop) bool { return h.Finding != "" })
+		if want := map[uint64]model.HopKind{0: model.HopBridge, 50: model.HopPod}[arrives]; at < 0 || p.Return[at].Kind != want || !p.Return[at].Dead {
+			t.Errorf("%d arrive: %s, want the finding at the %s", arrives, figures(p.Return), want)
+		}
+	}
+	s := routedNode()
+	p := Trace(s, []model.Finding{{
+		Code: "DeadBackend", EndsAt: []model.HopKind{model.HopNeighbor}, Pods: []netip.Addr{podB, podA},
+		LastHopAlive: model.Place{Link: "pb", Role: model.RolePodLink, Direction: in},
+	}}, Ends{Pod: podA, To: far})
+	if !slices.ContainsFunc(p.Forward, func(h model.PathHop) bool { return h.Finding != "" && h.Kind == model.HopNeighbor }) {
+		t.Errorf("the other pod's link: %s", figures(p.Forward))
+	}
+}
+
 // TestRedirectedPast: what a program hands to the pod's own side is not seen at
 // the host's, and none or fewer there is no loss.
 func TestRedirectedPast(t *testing.T) {

@@ -51,7 +51,7 @@ func (j *journey) inside(p *model.Pod, own netip.Addr) {
 // podRoute looks up the pod's own routes and returns the next hop, which is not
 // valid where it is not known.
 func (j *journey) podRoute(s *step, p *model.Pod) netip.Addr {
-	route := longest(p.Routes, j.dst)
+	route := PodRoute(p, j.dst)
 	if elsewhere(p, j.dst, route) {
 		s.Decision = "the pod sends by another interface, or discards what it sends"
 		j.over = true
@@ -63,6 +63,9 @@ func (j *journey) podRoute(s *step, p *model.Pod) netip.Addr {
 		return netip.Addr{}
 	case route == nil && len(p.Routes) == 0 && !j.Has(model.SourcePods):
 		s.Decision = "its own routes were not read"
+		return netip.Addr{}
+	case route == nil && j.left():
+		s.Decision = "by a table that was not read: its own has no route to " + j.dst.String()
 		return netip.Addr{}
 	case route == nil && j.Has(model.SourcePods):
 		j.die(s, "no route to "+j.dst.String()+" in the pod")
@@ -77,13 +80,13 @@ func (j *journey) podRoute(s *step, p *model.Pod) netip.Addr {
 		j.die(s, s.Decision)
 		return netip.Addr{}
 	}
-	if !route.Gateway.IsValid() {
-		j.dstMAC = j.askFor(p, s)
-		return j.dst
-	}
 	s.next = route.Gateway
+	if !s.next.IsValid() {
+		s.next = j.dst
+		j.dstMAC = j.askFor(p, s)
+	}
 	for _, gw := range p.Gateways {
-		if gw.Addr != route.Gateway {
+		if gw.Addr != s.next {
 			continue
 		}
 		j.dstMAC = gw.MAC
@@ -97,7 +100,7 @@ func (j *journey) podRoute(s *step, p *model.Pod) netip.Addr {
 			s.Decision, s.ended = s.Decision+": the gateway has not answered yet", true
 		}
 	}
-	return route.Gateway
+	return s.next
 }
 
 // up reports whether a link is up with a carrier, or not known.
@@ -106,11 +109,11 @@ func (t *tracer) up(index int) bool {
 	return l == nil || l.Up && l.Carrier
 }
 
-// longest is the route with the longest prefix that holds the address, and of
-// these the one with the lowest metric.
-func longest(routes []model.Route, dst netip.Addr) *model.Route {
+// PodRoute is the route that a pod's own table has for an address by its interface to the
+// node: of those with the longest prefix the one with the lowest metric, nil for none.
+func PodRoute(p *model.Pod, dst netip.Addr) *model.Route {
 	var best *model.Route
-	for r := range model.Each(routes) {
+	for r := range model.Each(p.Routes) {
 		if !r.Dst.IsValid() || !r.Dst.Contains(dst) {
 			continue
 		}
@@ -136,7 +139,7 @@ func (j *journey) askFor(p *model.Pod, s *step) model.MAC {
 	l := j.links[p.LinkIndex]
 	b := j.bridge(l)
 	if b == nil {
-		if l != nil && j.linkSetting(l.Name, "proxy_arp") == "1" {
+		if l != nil && j.settings[LinkSetting(l.Name, "proxy_arp")] == "1" {
 			return l.MAC
 		}
 		return model.MAC{}

@@ -64,7 +64,7 @@ func (j *journey) fork(s *step, d *Decision) (NextHop, bool) {
 func (j *journey) rename(s *step, route *model.Route, h NextHop) {
 	taken := *route
 	taken.Gateway = h.Gateway
-	s.Decision = strings.Replace(s.Decision, RouteText(route, j.linkName(route.IfIndex)), RouteText(&taken, h.Link), 1)
+	s.Decision = strings.Replace(s.Decision, RouteText(route, linkName(j.links, route.IfIndex)), RouteText(&taken, h.Link), 1)
 }
 
 func branchTexts(list []branch) string {
@@ -136,5 +136,14 @@ func (j *journey) resolves(h NextHop) bool {
 		return true
 	}
 	n := j.neighborAt(h.Gateway, h.IfIndex)
-	return n != nil && !n.MAC.IsZero() && n.State != "FAILED"
+	return n != nil && Resolved(n)
+}
+
+// Resolved reports whether a neighbour entry holds a MAC that is used.
+func Resolved(n *model.Neighbor) bool {
+	switch n.State {
+	case "FAILED", "INCOMPLETE", "NONE":
+		return false
+	}
+	return !n.MAC.IsZero() && !n.Proxy
 }

@@ -65,7 +65,7 @@ func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
 		s.Rules = append(s.Rules, RoutingRuleText(d.Rule))
 	}
 	if d.Route != nil {
-		s.Decision = RouteText(d.Route, j.linkName(d.Route.IfIndex))
+		s.Decision = RouteText(d.Route, linkName(j.links, d.Route.IfIndex))
 		s.Rules = append(s.Rules, s.Decision)
 	}
 	for _, r := range d.Passed {
@@ -99,8 +99,10 @@ func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
 		return
 	}
 	if d.Type == "unicast" {
-		if why := j.notForwarded(in); why != "" {
-			j.die(s, why)
+		if off := j.settings.NotForwarding(in.Name, isIPv6(j.dst)); off != "" && j.left() {
+			s.Decision = join(s.Decision, off+" is 0, and packets leave: a program forwards them")
+		} else if off != "" {
+			j.die(s, "not forwarded: "+off+" is 0")
 			return
 		}
 		if why := j.misrouted(d); why != "" {
@@ -133,47 +135,30 @@ func orRule(text string, d *Decision) string {
 	return text
 }
 
-func (t *tracer) linkName(index int) string {
-	if l := t.links[index]; l != nil && index != 0 {
+func linkName(links map[int]*model.Link, index int) string {
+	if l := links[index]; l != nil && index != 0 {
 		return l.Name
 	}
 	return ""
 }
 
-// notForwarded says why the node does not forward what comes in by a link.
-func (j *journey) notForwarded(in *model.Link) string {
-	if isIPv6(j.dst) {
-		if j.settings["net.ipv6.conf.all.forwarding"] == "0" {
-			return "not forwarded: net.ipv6.conf.all.forwarding is 0"
-		}
-		return ""
-	}
-	if j.linkSetting(in.Name, "forwarding") == "0" {
-		return "not forwarded: net.ipv4.conf." + in.Name + ".forwarding is 0"
-	}
-	return ""
+// left reports whether such packets were counted as they left the node.
+func (j *journey) left() bool {
+	return slices.ContainsFunc(j.Traffic.Peers, func(p model.Peer) bool { return p.Local == j.src && p.Remote == j.dst && p.Out.Packets > 0 })
 }
 
-// misrouted says that a pod of this node is routed off the node or to another
-// pod. Where the route leads to a device of a plugin, the plugin's programs
-// decide.
+// misrouted says that a pod of this node is routed off the node or to another pod.
 func (j *journey) misrouted(d *Decision) string {
-	p := j.pods[j.dst]
-	if p == nil || !slices.ContainsFunc(j.Pods, func(x model.Pod) bool { return x.Has(j.dst) }) {
+	var pods []*model.Pod
+	for p := range model.Each(j.Pods) {
+		if p.Has(j.dst) {
+			pods = append(pods, p)
+		}
+	}
+	if len(pods) == 0 || !j.routing.Misses(d, pods) {
 		return ""
 	}
-	for _, h := range d.Hops {
-		l := j.links[h.IfIndex]
-		if l == nil || l.Role != model.RoleUplink && l.Role != model.RolePodLink {
-			return ""
-		}
-		for x := range model.Each(j.Pods) {
-			if x.Has(j.dst) && (x.LinkIndex == l.Index || j.links[x.LinkIndex] != nil && j.links[x.LinkIndex].Master == l.Index) {
-				return ""
-			}
-		}
-	}
-	return fmt.Sprintf("leads to %s, and the pod is behind %s", d.Hops[0].Link, p.Link)
+	return fmt.Sprintf("leads to %s, and the pod is behind %s", d.Hops[0].Link, pods[0].Link)
 }
 
 // reverseFilter is the reverse path filter's setting for a link, empty where it
@@ -182,24 +167,13 @@ func (j *journey) reverseFilter(l *model.Link) string {
 	if isIPv6(j.dst) {
 		return ""
 	}
-	return max(j.settings["net.ipv4.conf.all.rp_filter"], j.linkSetting(l.Name, "rp_filter"))
+	return j.settings.ReverseFilter(l.Name)
 }
 
 // reverseDropped says that the reverse path filter drops what comes by a link.
 func (j *journey) reverseDropped(in *model.Link, d *Decision) string {
-	mode := j.reverseFilter(in)
-	if mode != "1" && mode != "2" || !j.Has(model.SourceRoutes) {
-		return ""
-	}
-	out := ""
-	if d.Type == "unicast" && len(d.Hops) > 0 {
-		out = d.Hops[0].Link
-	}
-	back := j.routing.Reverse(Query{Src: j.src, Dst: j.dst, In: in.Name}, out)
-	if back.Type == "unicast" && (mode == "2" || back.Through(in.Index)) {
-		return ""
-	}
-	if len(back.Unsure) > 0 || len(d.Unsure) > 0 {
+	back := j.routing.WayBack(Query{Src: j.src, Dst: j.dst, In: in.Name})
+	if !j.Has(model.SourceRoutes) || len(back.Unsure) > 0 || len(d.Unsure) > 0 || !back.Filtered(j.reverseFilter(in), in.Index) {
 		return ""
 	}
 	where := "nowhere"
@@ -289,7 +263,7 @@ func (j *journey) toLink(h NextHop) {
 		j.over = true
 		return
 	}
-	if !l.MAC.IsZero() && l.Role != model.RoleTunnel {
+	if !l.MAC.IsZero() {
 		j.neighbor(l, h)
 		if j.over {
 			return
@@ -373,6 +347,8 @@ func (t *tracer) isFabric(m model.MAC) bool {
 		return true
 	}
 	return slices.ContainsFunc(t.Neighbors, func(n model.Neighbor) bool {
-		return n.MAC == m && slices.ContainsFunc(t.Routes, func(r model.Route) bool { return r.Dst.Bits() == 0 && r.Gateway == n.Addr })
+		return n.MAC == m && slices.ContainsFunc(t.Routes, func(r model.Route) bool {
+			return r.Dst.Bits() == 0 && (r.Gateway == n.Addr || slices.ContainsFunc(r.NextHops, func(h model.Route) bool { return h.Gateway == n.Addr }))
+		})
 	})
 }

@@ -7,29 +7,54 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// way is a journey with what was counted and lost on it.
+type way struct {
+	*journey
+	lost   map[*step]uint64
+	counts []model.Count
+}
+
 // place marks the hops at which findings have their place: the worst finding of
 // each hop.
-func (t *tracer) place(findings []model.Finding, ways ...*journey) {
-	lost := make([]map[*step]uint64, len(ways))
-	counts := make([][]model.Count, len(ways))
-	for i, j := range ways {
-		lost[i], counts[i] = j.losses(func(*step, *model.Drop) bool { return true }), j.boundaries()
+func (t *tracer) place(findings []model.Finding, journeys ...*journey) {
+	var ways []way
+	for _, j := range journeys {
+		ways = append(ways, way{j, j.losses(func(*step, *model.Drop) bool { return true }), j.boundaries()})
 	}
 	for f := range model.Each(findings) {
-		if !t.concerned(f, ways) {
+		if !t.concerned(f, journeys) {
 			continue
 		}
-		for k, j := range ways {
-			at := j.alive(f)
-			if s := j.suspect(f, at, lost[k], counts[k]); s != nil {
-				if s.Finding == "" {
-					s.Finding = f.Code
-					s.Dead = s.Dead || !f.Passes && !(f.Severity == model.Info && j.delivered(s))
-				}
-				break
-			}
+		if w, s := suspect(f, ways); s != nil && s.Finding == "" {
+			s.Finding = f.Code
+			s.Dead = s.Dead || !f.Passes && !(f.Severity == model.Info && w.delivered(s))
 		}
 	}
+}
+
+// suspect is the hop at which a finding's packets end, nil where it is on none of the
+// ways: the hop where the tables or the counts end them, if such a cause can, else one that
+// dropped some, else the next hop of the kind behind the last one alive.
+func suspect(f *model.Finding, ways []way) (*way, *step) {
+	for i := range ways {
+		if s := ways[i].ending(f); s != nil {
+			return &ways[i], s
+		}
+	}
+	behind := false
+	for i := range ways {
+		at := ways[i].alive(f)
+		if at < 0 && !behind {
+			continue
+		}
+		s, met := ways[i].guess(f, at)
+		if s != nil || met {
+			return &ways[i], s
+		}
+		// All of the way back is behind the last hop alive of the way there.
+		behind = true
+	}
+	return nil, nil
 }
 
 // concerned reports whether a finding is about these ends: one of them is of its pods,
@@ -64,17 +89,20 @@ func (t *tracer) concerned(f *model.Finding, ways []*journey) bool {
 }
 
 // alive is the place of the link where a finding's packets were last right, -1
-// where this way does not pass it.
+// where this way does not pass it. Of several pods a finding names one's link.
 func (j *journey) alive(f *model.Finding) int {
 	p := f.LastHopAlive
 	return slices.IndexFunc(j.steps, func(s *step) bool {
-		if s.Link == "" || s.Link != p.Link || s.direction != p.Direction {
+		if s.Link == "" || s.direction != p.Direction {
 			return false
 		}
-		if p.Role == model.RolePod {
-			return s.Kind == model.HopPod && s.isOf(f)
+		switch {
+		case p.Role == model.RolePod:
+			return s.Link == p.Link && s.Kind == model.HopPod && s.isOf(f)
+		case p.Role == model.RolePodLink && s.Role == p.Role && s.Kind == model.HopLink && s.Link != p.Link:
+			return slices.Contains(f.Pods, s.end())
 		}
-		return s.Kind == model.HopLink || s.Kind == model.HopBridge
+		return s.Link == p.Link && (s.Kind == model.HopLink || s.Kind == model.HopBridge)
 	})
 }
 
@@ -96,50 +124,74 @@ func (j *journey) delivered(s *step) bool {
 	return some
 }
 
-// isOf reports whether the hop, where it is a pod, is one that the finding is
-// about.
-func (s *step) isOf(f *model.Finding) bool {
-	a := s.dst
-	if s.direction == model.Egress {
-		a = s.src
+// end is the pod's address at a pod's link, as the packets pass it.
+func (s *step) end() netip.Addr {
+	if s.direction == model.Egress == (s.Kind == model.HopPod) {
+		return s.src
 	}
-	return s.Kind != model.HopPod || len(f.Pods) == 0 || slices.Contains(f.Pods, a)
+	return s.dst
 }
 
-// suspect is the hop at which a finding's packets end, nil where it is not on
-// this way: the hop where the tables end it, if such a cause can, else the next
-// hop of the kind.
-func (j *journey) suspect(f *model.Finding, at int, lost map[*step]uint64, counts []model.Count) *step {
-	fits := func(s *step) bool { return s.isOf(f) && (f.EndsAt == nil || slices.Contains(f.EndsAt, s.Kind)) }
-	next := at + 1
-	if at > 0 && (at == 1 && j.steps[0].Kind == model.HopPod || j.steps[at-1].Kind == model.HopNeighbor) {
-		// Who asks on a link for a neighbour asks before it sends.
-		at--
+// isOf reports whether the hop, where it is a pod, is one that the finding is
+// about, or asks for such a one.
+func (s *step) isOf(f *model.Finding) bool {
+	return s.Kind != model.HopPod || len(f.Pods) == 0 || slices.Contains(f.Pods, s.end()) || slices.Contains(f.Pods, s.next)
+}
+
+// earliest is the first hop at which a finding's packets may end, given its last one alive.
+// Who asks on a link for a neighbour asks before it sends.
+func (j *journey) earliest(f *model.Finding, alive int) int {
+	asks := func(s *step) bool {
+		return s.next.IsValid() && slices.Contains(f.Peers, netip.PrefixFrom(s.next, s.next.BitLen()))
 	}
-	for i, s := range j.steps {
-		if i >= at && s.ended && fits(s) {
-			return s
-		}
+	if i := slices.IndexFunc(j.steps, asks); i >= 0 && i < alive {
+		return i
 	}
-	for i, s := range j.steps {
-		if i >= at && lost[s] > 0 && fits(s) {
-			return s
-		}
+	if alive > 0 && (alive == 1 && j.steps[0].Kind == model.HopPod || j.steps[alive-1].Kind == model.HopNeighbor) {
+		return alive - 1
 	}
-	if at < 0 {
-		return nil
-	}
-	for _, k := range f.EndsAt {
-		for i, s := range j.steps[at:] {
-			if s.Kind == k && s.isOf(f) && !j.passed(at+i, counts) {
+	return alive
+}
+
+// ending is the hop at which the tables or the counts end a finding's packets, if such a
+// cause can, else one that dropped some.
+func (w *way) ending(f *model.Finding) *step {
+	from := w.earliest(f, w.alive(f))
+	find := func(ends func(i int, s *step) bool) *step {
+		for i, s := range w.steps {
+			if i >= from && s.isOf(f) && (f.EndsAt == nil || slices.Contains(f.EndsAt, s.Kind)) && ends(i, s) {
 				return s
 			}
 		}
+		return nil
 	}
-	if f.EndsAt == nil && next < len(j.steps) && !j.passed(next, counts) {
-		return j.steps[next]
+	if s := find(func(i int, s *step) bool { return s.ended || w.pair && noneLeft(w.counts[i], w.counts[i+1]) }); s != nil {
+		return s
 	}
-	return nil
+	return find(func(_ int, s *step) bool { return w.lost[s] > 0 })
+}
+
+// guess is the first hop of the finding's kinds behind its last one alive that the counts do
+// not show to let packets pass. met: there is one of its kinds.
+func (w *way) guess(f *model.Finding, alive int) (s *step, met bool) {
+	if f.EndsAt == nil {
+		if met = alive+1 < len(w.steps); met && !w.passed(alive+1, w.counts) {
+			s = w.steps[alive+1]
+		}
+		return s, met
+	}
+	from := max(w.earliest(f, alive), 0)
+	for _, k := range f.EndsAt {
+		for i, s := range w.steps[from:] {
+			if s.Kind != k || !s.isOf(f) {
+				continue
+			}
+			if met = true; !w.passed(from+i, w.counts) {
+				return s, met
+			}
+		}
+	}
+	return nil, met
 }
 
 // passed reports whether the counts show that what came to a hop got by it.

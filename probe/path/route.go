@@ -76,8 +76,9 @@ type Routing struct {
 	// merged: as long as no rule was added, the kernel keeps IPv4's tables
 	// local and main as one, so that the longest prefix of both decides.
 	merged bool
-	down   map[int]bool
-	names  map[int]string
+	links  map[int]*model.Link
+	// outer are the uplinks and the bridges that hold them.
+	outer map[int]bool
 }
 
 type tableKey struct {
@@ -129,10 +130,14 @@ type fib struct {
 
 // NewRouting indexes the snapshot's routes and rules.
 func NewRouting(s *model.Snapshot) *Routing {
-	r := &Routing{tables: map[tableKey]*fib{}, down: map[int]bool{}, names: map[int]string{}}
-	for _, l := range s.Links {
-		r.down[l.Index], r.names[l.Index] = !l.Up, l.Name
+	r := &Routing{tables: map[tableKey]*fib{}, links: map[int]*model.Link{}, outer: map[int]bool{}}
+	for l := range model.Each(s.Links) {
+		r.links[l.Index] = l
+		if l.Role == model.RoleUplink {
+			r.outer[l.Index], r.outer[l.Master] = true, true
+		}
 	}
+	delete(r.outer, 0)
 	r.rules4, r.rules6 = newRuleList(rulesOf(s.Rules, 4)), newRuleList(rulesOf(s.Rules, 6))
 	r.merged = slices.EqualFunc(r.rules4.all, builtin(4), func(a, b model.RoutingRule) bool {
 		return a.Priority == b.Priority && a.Table == b.Table && a.Action == b.Action && !a.From.IsValid() && !a.To.IsValid()
@@ -298,18 +303,53 @@ func (r *Routing) in(number int, dst netip.Addr) *model.Route {
 // hops are those of the route whose links are up; of a route with one hop,
 // that one: it would be gone with its link.
 func (r *Routing) hops(route *model.Route) []NextHop {
-	out := []NextHop{{route.Gateway, route.IfIndex, r.names[route.IfIndex]}}
+	out := []NextHop{{route.Gateway, route.IfIndex, linkName(r.links, route.IfIndex)}}
 	if len(route.NextHops) == 0 {
 		return out
 	}
 	for _, n := range route.NextHops {
-		out = append(out, NextHop{n.Gateway, n.IfIndex, r.names[n.IfIndex]})
+		out = append(out, NextHop{n.Gateway, n.IfIndex, linkName(r.links, n.IfIndex)})
 	}
-	up := slices.DeleteFunc(slices.Clone(out), func(h NextHop) bool { return r.down[h.IfIndex] })
+	up := slices.DeleteFunc(slices.Clone(out), func(h NextHop) bool { l := r.links[h.IfIndex]; return l != nil && !l.Up })
 	if len(up) == 0 {
 		return out
 	}
 	return up
+}
+
+// Misses reports whether a decision leads away from all of the pods that have an address.
+// A link of an unknown kind may well lead there: a plugin's router, whose programs deliver,
+// or a device on top of the bridge.
+func (r *Routing) Misses(d *Decision, pods []*model.Pod) bool {
+	if d.Type != "unicast" {
+		return d.Type == "" || d.Discards()
+	}
+	right := map[int]bool{}
+	for _, p := range pods {
+		right[p.LinkIndex] = true
+		if l := r.links[p.LinkIndex]; l != nil && l.Master != 0 {
+			right[l.Master] = true
+		}
+	}
+	return !slices.ContainsFunc(d.Hops, func(h NextHop) bool {
+		l := r.links[h.IfIndex]
+		return l == nil || right[h.IfIndex] || !r.outer[h.IfIndex] && l.Role != model.RolePodLink && l.Kind != "bridge"
+	})
+}
+
+// WayBack is the decision by which the reverse path filter judges a packet.
+func (r *Routing) WayBack(q Query) Decision {
+	out := ""
+	if there := r.Lookup(q); there.Type == "unicast" && len(there.Hops) > 0 {
+		out = there.Hops[0].Link
+	}
+	return r.Reverse(q, out)
+}
+
+// Filtered reports whether a reverse path filter of that mode (1 strict, 2 loose) drops what
+// came by a link, by its way back.
+func (d *Decision) Filtered(mode string, ifindex int) bool {
+	return mode == "1" && !(d.Type == "unicast" && d.Through(ifindex)) || mode == "2" && d.Type != "unicast"
 }
 
 // Reverse is the lookup by which the reverse path filter judges a packet: the

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -66,7 +65,7 @@ type tracer struct {
 	pods map[netip.Addr]*model.Pod
 	// node are the links that hold the node's own addresses.
 	node     map[netip.Addr]*model.Link
-	settings map[string]string
+	settings Settings
 	drops    *model.DropClassifier
 	pair     bool
 }
@@ -75,7 +74,7 @@ func newTracer(s *model.Snapshot, e Ends) *tracer {
 	t := &tracer{
 		Snapshot: s, ends: e, routing: NewRouting(s), tables: NewTables(s), frames: newFrameTables(s),
 		links: map[int]*model.Link{}, pods: map[netip.Addr]*model.Pod{}, node: map[netip.Addr]*model.Link{},
-		settings: map[string]string{}, drops: model.NewDropClassifier(s), pair: slices.Contains(s.Traffic.PairAddrs, e.Pod),
+		settings: NewSettings(s), drops: model.NewDropClassifier(s), pair: slices.Contains(s.Traffic.PairAddrs, e.Pod),
 	}
 	for l := range model.Each(s.Links) {
 		t.links[l.Index] = l
@@ -101,15 +100,7 @@ func newTracer(s *model.Snapshot, e Ends) *tracer {
 			}
 		}
 	}
-	for _, c := range s.Sysctls {
-		t.settings[c.Name] = c.Value
-	}
 	return t
-}
-
-// linkSetting is a setting of a link, as sysctl(8) names it.
-func (t *tracer) linkSetting(link, name string) string {
-	return t.settings["net.ipv4.conf."+strings.ReplaceAll(link, ".", "/")+"."+name]
 }
 
 // bridge is the bridge that holds the link, nil for none.
@@ -267,6 +258,11 @@ func (j *journey) entry() *model.Link {
 	for c := range model.Each(j.Traffic.Pairs) {
 		if l := j.links[c.IfIndex]; l != nil && l.Role == model.RoleUplink && c.Direction == model.Ingress && c.Src == j.src && c.Dst == j.dst {
 			by(c.IfIndex, c.Packets)
+		}
+	}
+	for d := range model.Each(j.Traffic.Drops) {
+		if l := j.links[d.IfIndex]; l != nil && l.Role == model.RoleUplink && d.ReverseFiltered() && d.Src == j.src && d.Dst == j.dst {
+			by(d.IfIndex, d.Packets)
 		}
 	}
 	return best

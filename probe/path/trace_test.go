@@ -20,6 +20,8 @@ var (
 	router = netip.MustParseAddr("192.168.7.1")
 	far    = netip.MustParseAddr("172.30.8.5")
 	web    = netip.MustParseAddr("198.51.100.20")
+	// gateway is the bridge's address.
+	gateway = netip.MustParseAddr("172.30.4.1")
 )
 
 func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
@@ -74,7 +76,7 @@ func bridgedNode() *model.Snapshot {
 		Index: 8, Name: "kbr", Kind: "bridge", MAC: mac(80), Up: true, Carrier: true, Role: model.RoleBridge,
 		Addresses: []netip.Prefix{pfx("172.30.4.1/24")},
 	})
-	gw := netip.MustParseAddr("172.30.4.1")
+	gw := gateway
 	for i := range s.Pods {
 		p := &s.Pods[i]
 		p.Addresses = []netip.Prefix{netip.PrefixFrom(p.Addresses[0].Addr(), 24)}
@@ -208,6 +210,21 @@ func TestTrace(t *testing.T) {
 		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "its own routes were not read"},
 		{"a wrong MAC for the gateway", routedNode, far, func(s *model.Snapshot) { s.Pods[0].Gateways[0].MAC = mac(99) }, "pod paX", "beyond enp1 nat policy route neighbor pa pod", "frames are for 02:00:00:00:00:63"},
 		{"a wrong MAC for the gateway on a bridge", bridgedNode, far, func(s *model.Snapshot) { s.Pods[0].Gateways[0].MAC = mac(99) }, "pod pa bridgeX", "beyond enp1 nat policy route neighbor bridge pa pod", "no port of kbr has"},
+		{"the MAC of another port for the gateway", bridgedNode, far, func(s *model.Snapshot) { s.Pods[0].Gateways[0].MAC = mac(60) }, "pod pa bridgeX", "beyond enp1 nat policy route neighbor bridge pa pod", "to the node, which frees them unread"},
+		{"that of the pod's own port", bridgedNode, far, func(s *model.Snapshot) { s.Pods[0].Gateways[0].MAC = mac(50) }, "pod pa bridge nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor bridge pa pod", "up to the node"},
+		{"a wrong MAC for the gateway, which is asked itself", bridgedNode, gateway, func(s *model.Snapshot) { s.Pods[0].Gateways[0].MAC = mac(99) }, "pod pa bridgeX", "local nat policy route neighbor bridge pa pod", "no port of kbr has"},
+		{"a port without carrier", bridgedNode, podB, func(s *model.Snapshot) {
+			s.Links[2].Carrier, s.Links[2].Port = false, &model.BridgePort{State: model.PortDisabled}
+		}, "pod pa bridge pbX", "pod pbX", "no carrier: the other end is down"},
+		{"a port that forwards nothing", bridgedNode, podB, func(s *model.Snapshot) {
+			s.Links[2].Port = &model.BridgePort{State: model.PortDisabled}
+		}, "pod pa bridgeX", "pod pb bridgeX", "in the state disabled"},
+		{"an entry that makes the pod's MAC the node's", bridgedNode, podB, func(s *model.Snapshot) {
+			s.FDB = []model.FDBEntry{{MAC: mac(61), IfIndex: 5, Bridge: 8, Local: true}}
+		}, "pod pa bridgeX", "pod pb bridge pa pod", "to the node, which frees them unread"},
+		{"an entry of another VLAN", bridgedNode, podB, func(s *model.Snapshot) {
+			s.FDB = []model.FDBEntry{{MAC: mac(61), IfIndex: 5, Bridge: 8, Local: true, VLAN: 7}, {MAC: mac(61), IfIndex: 2, Bridge: 8, Static: true, VLAN: 7}}
+		}, "pod pa bridge pb pod", "pod pb bridge pa pod", "bridged to pb"},
 		{"no route", routedNode, far, func(s *model.Snapshot) { s.Routes = s.Routes[1:] }, "pod pa nat routeX", "beyond enp1 nat policy route neighbor pa pod", "no route to 172.30.8.5"},
 		{"routes not read", routedNode, far, func(s *model.Snapshot) {
 			s.Routes = nil
@@ -219,6 +236,24 @@ func TestTrace(t *testing.T) {
 		{"forwarding off", routedNode, far, func(s *model.Snapshot) {
 			s.Sysctls = []model.Sysctl{{Name: "net.ipv4.conf.pa.forwarding", Value: "0"}}
 		}, "pod pa nat routeX", "beyond enp1 nat policy route neighbor pa pod", "not forwarded"},
+		{"forwarding off, and a program forwards", routedNode, far, func(s *model.Snapshot) {
+			s.Sysctls = []model.Sysctl{{Name: "net.ipv4.conf.pa.forwarding", Value: "0"}}
+			s.Traffic.Peers = []model.Peer{{Local: podA, Remote: far, IfIndex: 2, Out: model.PeerCount{Packets: 5}}}
+		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "a program forwards them"},
+		{"a table of the pod's that only its rules know", routedNode, far, func(s *model.Snapshot) {
+			s.Pods[0].Routes = s.Pods[0].Routes[1:]
+			s.Traffic.Peers = []model.Peer{{Local: podA, Remote: far, IfIndex: 2, Out: model.PeerCount{Packets: 5}}}
+		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "by a table that was not read"},
+		{"a route to a bridge without the pod", routedNode, far, func(s *model.Snapshot) {
+			s.Links = append(s.Links, model.Link{Index: 8, Name: "kbr", Kind: "bridge", MAC: mac(80), Up: true, Carrier: true, Role: model.RoleBridge})
+			s.Routes[2] = route("172.30.4.7/32", "kbr", 8, netip.Addr{})
+		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat routeX", "leads to kbr, and the pod is behind pa"},
+		{"a tunnel's entry", routedNode, far, func(s *model.Snapshot) {
+			s.Links = append(s.Links, model.Link{Index: 8, Name: "vx", Kind: "vxlan", MAC: mac(80), Up: true, Carrier: true, Role: model.RoleTunnel})
+			s.Routes = append(s.Routes, route("172.30.8.0/24", "vx", 8, netip.Addr{}))
+			s.Neighbors = append(s.Neighbors, model.Neighbor{Addr: far, IfIndex: 8, State: "FAILED"})
+			s.Traffic.Drops = []model.Drop{{Src: podA, Dst: far, IfIndex: 8, Link: "vx", Reason: "NEIGH_FAILED", Location: "neigh_invalidate", Packets: 5}}
+		}, "pod pa nat policy route neighborX", "beyond vx nat policy route neighbor pa pod", "nobody answers for 172.30.8.5"},
 		{"the pod's route is gone", routedNode, far, func(s *model.Snapshot) {
 			s.Routes = slices.Delete(s.Routes, 2, 3)
 		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat routeX", "leads to enp1, and the pod is behind pa"},
