@@ -102,6 +102,7 @@ const (
 	MasqueradeNFT       FaultType = "masquerade-nft"
 	SNATPorts           FaultType = "snat-ports"
 	DeadBackend         FaultType = "dead-backend"
+	DeadBackendNFT      FaultType = "dead-backend-nft"
 	SelfService         FaultType = "self-service"
 	ForeignSNAT         FaultType = "snat-to-foreign-address"
 	ServiceUntranslated FaultType = "service-untranslated"
@@ -308,6 +309,7 @@ var faultRows = map[FaultType]faultRow{
 	SNATPorts:           {args: "node", refuse: []refusal{pluginMasq}, doc: "leaves node a handful of ports for what it masquerades"},
 	MasqueradeTCP:       {args: "node", refuse: []refusal{pluginMasq}, doc: "has node masquerade nothing but TCP"},
 	DeadBackend:         {args: "node prefix via", doc: "has node translate the service address prefix to via, where no pod is"},
+	DeadBackendNFT:      {args: "node prefix via", doc: "does as dead-backend, by a rule of nft's own that counts nothing"},
 	SelfService:         {args: "pod prefix", doc: "has the node translate the service address prefix to pod also for pod itself, whose source then stays"},
 	ForeignSNAT:         {args: "node via", refuse: []refusal{nodesOwn}, doc: "has node give what its pods send off the node the source address via, which it does not have"},
 	ServiceUntranslated: {args: "node prefix", doc: "deletes node's rules for the service address prefix, as where kube-proxy is behind"},

@@ -502,6 +502,17 @@ func TestDeadBackend(t *testing.T) {
 			n.drop("QUEUE_PURGE", "neigh_invalidate", pod5, "172.20.1.77", 9)
 			return n
 		}, []string{"DeadBackend proven 172.20.1.5 172.20.1.77"}},
+		{"no flow was entered, and the rule does not count", func() *node {
+			n := kubenet()
+			n.natRules(rule)
+			n.drop("QUEUE_PURGE", "neigh_invalidate", pod5, "172.20.1.77", 9)
+			return n
+		}, []string{"DeadBackend proven 172.20.1.5 172.20.1.77"}},
+		{"a rule leads there, and nobody asks", func() *node {
+			n := kubenet()
+			n.natRules(rule)
+			return n
+		}, nil},
 		{"only flows remember it", func() *node { return dead(kubenet()) },
 			[]string{"DeadBackend likely 172.20.1.5 10.0.0.10 172.20.1.77"}},
 		{"a flow from before the window goes on", func() *node {
