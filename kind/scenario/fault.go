@@ -93,6 +93,7 @@ const (
 	PolicyUnprogrammed FaultType = "policy-unprogrammed"
 	PolicyDeny         FaultType = "policy-deny"
 	PodFirewall        FaultType = "pod-firewall"
+	ProxyGone          FaultType = "proxy-gone"
 )
 
 // The faults of address translation, connection tracking and sockets.
@@ -291,6 +292,7 @@ var faultRows = map[FaultType]faultRow{
 	PolicyUnprogrammed: {args: "pod", family: everyFamily, refuse: []refusal{noCalico}, doc: "takes pod out of Calico's dispatch chains, which drop what they do not know"},
 	PolicyDeny:         {args: "pod", family: everyFamily, refuse: []refusal{noPolicies}, doc: "has a network policy of the node's own program allow nothing to pod"},
 	PodFirewall:        {args: "pod", family: oneFamily, doc: "drops in pod's own namespace all that arrives there"},
+	ProxyGone:          {args: "pod", family: oneFamily, doc: "redirects what pod sends by TCP to a proxy's port in pod, where nobody listens"},
 
 	PodTable:        {args: "pod", refuse: []refusal{oneNIC}, doc: "leads what pod sends to a table of its own, which has a default route by its node's second card, as plugins do that give pods addresses of a card", ordinary: true},
 	PodTableEmpty:   {args: "pod", refuse: []refusal{oneNIC}, doc: "takes the default route from pod's own table"},

@@ -914,6 +914,24 @@ func TestDeadProxy(t *testing.T) {
 	}
 }
 
+// TestDeadProxyInPod: rules in a pod lead what it sends to its own loopback address. What
+// the node's own programs lose there is no pod's.
+func TestDeadProxyInPod(t *testing.T) {
+	for netns, want := range map[uint32][]string{
+		77: {"warning NoListener nobody listens at 127.0.0.1 tcp/15001 in the pod behind tap10"},
+		0:  {"info UnexplainedDrop NO_SOCKET at tcp_v4_rcv"},
+	} {
+		n := kubenet()
+		n.Pods[0].Netns = 77
+		d := n.drop("NO_SOCKET", "tcp_v4_rcv", pod5, "127.0.0.1", 9)
+		d.Netns, d.Proto = netns, tcp
+		n.sampled(d, head(tcp, 15001, 2))
+		if got := judged(n); !slices.Equal(got, want) {
+			t.Errorf("namespace %d: got %q, want %q", netns, got, want)
+		}
+	}
+}
+
 // TestBridgedDrop: the kernel says of a packet that a bridge forwards the link that it was
 // to leave by. It was seen last where it came in.
 func TestBridgedDrop(t *testing.T) {
