@@ -27,7 +27,7 @@ var ordinaryStates = map[scenario.FaultType]injection{
 		return errors.Join(x.sp.route(link), x.sp.route(x.tableDefault()), x.sp.rule(r))
 	},
 	scenario.QueueShaped: func(x *target) error {
-		return errors.Join(x.limit(x.pod.Link, plenty), x.limit(x.node.NIC, plenty))
+		return errors.Join(x.limit(x.sp, x.pod.Link, plenty), x.limit(x.sp, x.node.NIC, plenty))
 	},
 	scenario.NodeDNS: func(x *target) error {
 		const name = "nodelocaldns"

@@ -67,6 +67,7 @@ const (
 	BridgeNetfilterOff  FaultType = "bridge-netfilter-off"
 	UplinkQueueFull     FaultType = "uplink-queue-full"
 	PodQueueFull        FaultType = "pod-queue-full"
+	QueueInPodFull      FaultType = "queue-in-pod-full"
 )
 
 // The faults of addresses and routes in pods and on bridges.
@@ -266,6 +267,7 @@ var faultRows = map[FaultType]faultRow{
 	PortsIsolated:       {args: "pod via", refuse: []refusal{routed, otherNodesPod}, doc: "isolates the bridge ports of pod and of the pod that has via from each other"},
 	UplinkQueueFull:     {args: "node", family: everyFamily, doc: "limits what node's network card sends to a trickle, by a queue that holds two packets"},
 	PodQueueFull:        {args: "pod", family: everyFamily, doc: "limits what pod gets to a trickle, by a queue that holds two packets, as a bandwidth annotation does"},
+	QueueInPodFull:      {args: "pod", family: everyFamily, doc: "limits what pod sends to a trickle, by a queue of its own interface that holds two packets"},
 	PortBlocked:         {args: "pod", refuse: []refusal{routed}, doc: "puts the bridge port of pod in the state disabled, in which it forwards nothing"},
 	LinkOffBridge:       {args: "pod", refuse: []refusal{routed}, doc: "takes pod's link out of its bridge"},
 	StaleFDB:            {args: "pod via", refuse: []refusal{routed, otherNodesPod}, doc: "leaves a forwarding entry of the bridge that leads pod's MAC to the port of the pod that has via"},
