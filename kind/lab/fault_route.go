@@ -201,6 +201,15 @@ var routeFaults = map[scenario.FaultType]injection{
 			return pod.haveRoute(route{dst: defaultFor(x.pod.IP), via: x.gateway(), link: podInterface}, x.undo)
 		})
 	},
+	scenario.PodDefaultElsewhere: func(x *target) error {
+		return x.inPod(func(pod *space) error {
+			first, other := route{dst: defaultRoute, via: x.gateway(), link: podInterface}, route{dst: defaultRoute, via: second(254).Addr(), link: "net1"}
+			if x.undo {
+				return errors.Join(pod.unroute(other), pod.route(first))
+			}
+			return errors.Join(pod.unroute(first), pod.route(other))
+		})
+	},
 	scenario.PodBlackhole: func(x *target) error {
 		return x.inPod(func(pod *space) error {
 			// Two halves go before the default route, which stays.

@@ -75,6 +75,7 @@ const (
 	BridgeWithoutAddress   FaultType = "bridge-without-address"
 	PodWithoutAddress      FaultType = "pod-without-address"
 	PodWithoutDefaultRoute FaultType = "pod-without-default-route"
+	PodDefaultElsewhere    FaultType = "pod-default-elsewhere"
 	PodWrongPrefix         FaultType = "pod-wrong-prefix"
 	PodBlackhole           FaultType = "pod-blackhole"
 )
@@ -279,6 +280,7 @@ var faultRows = map[FaultType]faultRow{
 	BridgeWithoutAddress:   {args: "node", refuse: []refusal{noGatewayLink}, doc: "takes the gateway's address from the bridge of node's pods"},
 	PodWithoutAddress:      {args: "pod", family: oneFamily, doc: "takes pod's address from it, and with it the kernel takes its routes"},
 	PodWithoutDefaultRoute: {args: "pod", family: oneFamily, doc: "deletes pod's default route"},
+	PodDefaultElsewhere:    {args: "pod", doc: "has the second-interface of pod take its default route, by a gateway that nobody has, as an annotation does"},
 	PodWrongPrefix:         {args: "pod", family: oneFamily, refuse: []refusal{routed}, doc: "shortens the prefix of pod's address by eight bits, so that pod looks for others on its link"},
 	PodBlackhole:           {args: "pod", doc: "gives pod routes that discard what it sends off its link, as a VPN in pod does while it is not connected"},
 
