@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"github.com/vishvananda/netlink"
 
 	"github.com/lasthop/lasthop/kind/scenario"
@@ -33,6 +34,12 @@ var filterFaults = map[scenario.FaultType]injection{
 	scenario.PodFirewall: func(x *target) error {
 		return x.inPod(func(pod *space) error {
 			return pod.run(tables(x.pod.IP.Is6()), words("? INPUT ! -i lo -j DROP", x.op("-I"))...)
+		})
+	},
+	scenario.ProxyGone: func(x *target) error {
+		return x.inPod(func(pod *space) error {
+			err := pod.run(tables(x.pod.IP.Is6()), words("-t nat ? OUTPUT -p tcp -j REDIRECT --to-ports 15001", x.op("-A"))...)
+			return errors.Join(err, pod.forgetFlows())
 		})
 	},
 	scenario.DropProgram: func(x *target) error {

@@ -82,9 +82,12 @@ var linkFaults = map[scenario.FaultType]injection{
 		}
 		return x.forget(x.sp, x.node, x.pod)
 	},
-	scenario.UplinkQueueFull: func(x *target) error { return x.limit(x.node.NIC, trickle) },
-	scenario.PodQueueFull:    func(x *target) error { return x.limit(x.pod.Link, trickle) },
-	scenario.ReusedIP:        reuse,
+	scenario.UplinkQueueFull: func(x *target) error { return x.limit(x.sp, x.node.NIC, trickle) },
+	scenario.PodQueueFull:    func(x *target) error { return x.limit(x.sp, x.pod.Link, trickle) },
+	scenario.QueueInPodFull: func(x *target) error {
+		return x.inPod(func(pod *space) error { return x.limit(pod, podInterface, trickle) })
+	},
+	scenario.ReusedIP: reuse,
 	scenario.PodLinkDown: func(x *target) error {
 		if x.undo {
 			return x.reconnect()
@@ -259,12 +262,12 @@ func (x *target) reviveInterface() error {
 const trickle, plenty = 125, 125_000_000
 
 // limit gives a link a queue that lets a rate pass and holds a few packets more.
-func (x *target) limit(link string, rate uint64) error {
-	return x.sp.withLink(link, "limit", func(l netlink.Link) error {
+func (x *target) limit(sp *space, link string, rate uint64) error {
+	return sp.withLink(link, "limit", func(l netlink.Link) error {
 		q := &netlink.Tbf{
 			QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(0x42, 0), Parent: netlink.HANDLE_ROOT},
 			Rate:       rate, Limit: max(3000, uint32(rate/40)), Buffer: netlink.Xmittime(rate, max(1600, uint32(rate/100))),
 		}
-		return pick(x, x.sp.nl.QdiscReplace, x.sp.nl.QdiscDel)(q)
+		return pick(x, sp.nl.QdiscReplace, sp.nl.QdiscDel)(q)
 	})
 }

@@ -55,6 +55,13 @@ var translationFaults = map[scenario.FaultType]injection{
 	scenario.DeadBackend: func(x *target) error {
 		return x.translate(x.service("tcp", "shop/cart", x.Via), x.service("udp", "shop/cart", x.Via))
 	},
+	scenario.DeadBackendNFT: func(x *target) error {
+		return errors.Join(x.sp.runAll(nft, pick(x, [][]string{
+			words("add table ip site_services"),
+			words("add chain ip site_services services { type nat hook prerouting priority dstnat; }"),
+			words("add rule ip site_services services ip daddr ? dnat to ?", x.Prefix.Addr(), x.Via),
+		}, [][]string{words("delete table ip site_services")})...), x.sp.forgetFlows())
+	},
 	scenario.SelfService: func(x *target) error {
 		name := "shop/" + x.pod.Name
 		return x.translate(x.service("tcp", name, x.pod.IP), x.service("udp", name, x.pod.IP))

@@ -18,16 +18,14 @@ var ordinaryStates = map[scenario.FaultType]injection{
 	scenario.ServiceByMaps:   proxyService,
 	scenario.SecondInterface: secondInterface,
 	scenario.PodTable: func(x *target) error {
-		const priority = 1536 // AWS VPC CNI's
 		link := route{dst: host(x.node.Second.Gateway.Addr()), link: x.node.Second.Name, table: x.podTable()}
-		r := rule{priority: priority, from: host(x.pod.IP), table: x.podTable()}
 		if x.undo {
-			return errors.Join(x.sp.unrule(r), x.sp.unroute(x.tableDefault()), x.sp.unroute(link))
+			return errors.Join(x.sp.unrule(x.podRule()), x.sp.unroute(x.tableDefault()), x.sp.unroute(link))
 		}
-		return errors.Join(x.sp.route(link), x.sp.route(x.tableDefault()), x.sp.rule(r))
+		return errors.Join(x.sp.route(link), x.sp.route(x.tableDefault()), x.sp.rule(x.podRule()))
 	},
 	scenario.QueueShaped: func(x *target) error {
-		return errors.Join(x.limit(x.pod.Link, plenty), x.limit(x.node.NIC, plenty))
+		return errors.Join(x.limit(x.sp, x.pod.Link, plenty), x.limit(x.sp, x.node.NIC, plenty))
 	},
 	scenario.NodeDNS: func(x *target) error {
 		const name = "nodelocaldns"
@@ -65,6 +63,11 @@ var ordinaryStates = map[scenario.FaultType]injection{
 
 // podTable is the number of the pod's own routing table.
 func (x *target) podTable() int { return 100 + int(x.pod.IP.As4()[3]) }
+
+// podRule leads what the pod sends there, with the priority of AWS VPC CNI's rules.
+func (x *target) podRule() rule {
+	return rule{priority: 1536, from: host(x.pod.IP), table: x.podTable()}
+}
 
 // tableDefault is the default route there.
 func (x *target) tableDefault() route {

@@ -166,6 +166,16 @@ var routeFaults = map[scenario.FaultType]injection{
 		return pick(x, x.sp.unrule, x.sp.rule)(toPod(x.pod))
 	},
 	scenario.PodTableEmpty: func(x *target) error { return x.sp.haveRoute(x.tableDefault(), x.undo) },
+	scenario.PodTableWrong: func(x *target) error {
+		const table = 77
+		first := route{dst: defaultRoute, via: x.topology.Gateway, link: uplinkOf(x.node), table: table}
+		wrong, own := x.podRule(), x.podRule()
+		wrong.table = table
+		if x.undo {
+			return errors.Join(x.sp.rule(own), x.sp.unrule(wrong), x.sp.unroute(first))
+		}
+		return errors.Join(x.sp.route(first), x.sp.rule(wrong), x.sp.unrule(own))
+	},
 	scenario.LeftoverRule: func(x *target) error {
 		const table, priority = 210, 50
 		r := rule{priority: priority, to: x.Prefix, table: table}
@@ -189,6 +199,15 @@ var routeFaults = map[scenario.FaultType]injection{
 	scenario.PodWithoutDefaultRoute: func(x *target) error {
 		return x.inPod(func(pod *space) error {
 			return pod.haveRoute(route{dst: defaultFor(x.pod.IP), via: x.gateway(), link: podInterface}, x.undo)
+		})
+	},
+	scenario.PodDefaultElsewhere: func(x *target) error {
+		return x.inPod(func(pod *space) error {
+			first, other := route{dst: defaultRoute, via: x.gateway(), link: podInterface}, route{dst: defaultRoute, via: second(254).Addr(), link: "net1"}
+			if x.undo {
+				return errors.Join(pod.unroute(other), pod.route(first))
+			}
+			return errors.Join(pod.unroute(first), pod.route(other))
 		})
 	},
 	scenario.PodBlackhole: func(x *target) error {

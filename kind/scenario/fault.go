@@ -67,6 +67,7 @@ const (
 	BridgeNetfilterOff  FaultType = "bridge-netfilter-off"
 	UplinkQueueFull     FaultType = "uplink-queue-full"
 	PodQueueFull        FaultType = "pod-queue-full"
+	QueueInPodFull      FaultType = "queue-in-pod-full"
 )
 
 // The faults of addresses and routes in pods and on bridges.
@@ -74,6 +75,7 @@ const (
 	BridgeWithoutAddress   FaultType = "bridge-without-address"
 	PodWithoutAddress      FaultType = "pod-without-address"
 	PodWithoutDefaultRoute FaultType = "pod-without-default-route"
+	PodDefaultElsewhere    FaultType = "pod-default-elsewhere"
 	PodWrongPrefix         FaultType = "pod-wrong-prefix"
 	PodBlackhole           FaultType = "pod-blackhole"
 )
@@ -93,6 +95,7 @@ const (
 	PolicyUnprogrammed FaultType = "policy-unprogrammed"
 	PolicyDeny         FaultType = "policy-deny"
 	PodFirewall        FaultType = "pod-firewall"
+	ProxyGone          FaultType = "proxy-gone"
 )
 
 // The faults of address translation, connection tracking and sockets.
@@ -102,6 +105,7 @@ const (
 	MasqueradeNFT       FaultType = "masquerade-nft"
 	SNATPorts           FaultType = "snat-ports"
 	DeadBackend         FaultType = "dead-backend"
+	DeadBackendNFT      FaultType = "dead-backend-nft"
 	SelfService         FaultType = "self-service"
 	ForeignSNAT         FaultType = "snat-to-foreign-address"
 	ServiceUntranslated FaultType = "service-untranslated"
@@ -130,6 +134,7 @@ const (
 	SecondInterface FaultType = "second-interface"
 	PodTable        FaultType = "pod-table"
 	PodTableEmpty   FaultType = "pod-table-empty"
+	PodTableWrong   FaultType = "pod-table-wrong"
 	PingDenied      FaultType = "ping-denied"
 	InvalidDropped  FaultType = "invalid-dropped"
 )
@@ -264,6 +269,7 @@ var faultRows = map[FaultType]faultRow{
 	PortsIsolated:       {args: "pod via", refuse: []refusal{routed, otherNodesPod}, doc: "isolates the bridge ports of pod and of the pod that has via from each other"},
 	UplinkQueueFull:     {args: "node", family: everyFamily, doc: "limits what node's network card sends to a trickle, by a queue that holds two packets"},
 	PodQueueFull:        {args: "pod", family: everyFamily, doc: "limits what pod gets to a trickle, by a queue that holds two packets, as a bandwidth annotation does"},
+	QueueInPodFull:      {args: "pod", family: everyFamily, doc: "limits what pod sends to a trickle, by a queue of its own interface that holds two packets"},
 	PortBlocked:         {args: "pod", refuse: []refusal{routed}, doc: "puts the bridge port of pod in the state disabled, in which it forwards nothing"},
 	LinkOffBridge:       {args: "pod", refuse: []refusal{routed}, doc: "takes pod's link out of its bridge"},
 	StaleFDB:            {args: "pod via", refuse: []refusal{routed, otherNodesPod}, doc: "leaves a forwarding entry of the bridge that leads pod's MAC to the port of the pod that has via"},
@@ -274,6 +280,7 @@ var faultRows = map[FaultType]faultRow{
 	BridgeWithoutAddress:   {args: "node", refuse: []refusal{noGatewayLink}, doc: "takes the gateway's address from the bridge of node's pods"},
 	PodWithoutAddress:      {args: "pod", family: oneFamily, doc: "takes pod's address from it, and with it the kernel takes its routes"},
 	PodWithoutDefaultRoute: {args: "pod", family: oneFamily, doc: "deletes pod's default route"},
+	PodDefaultElsewhere:    {args: "pod", doc: "has the second-interface of pod take its default route, by a gateway that nobody has, as an annotation does"},
 	PodWrongPrefix:         {args: "pod", family: oneFamily, refuse: []refusal{routed}, doc: "shortens the prefix of pod's address by eight bits, so that pod looks for others on its link"},
 	PodBlackhole:           {args: "pod", doc: "gives pod routes that discard what it sends off its link, as a VPN in pod does while it is not connected"},
 
@@ -290,9 +297,11 @@ var faultRows = map[FaultType]faultRow{
 	PolicyUnprogrammed: {args: "pod", family: everyFamily, refuse: []refusal{noCalico}, doc: "takes pod out of Calico's dispatch chains, which drop what they do not know"},
 	PolicyDeny:         {args: "pod", family: everyFamily, refuse: []refusal{noPolicies}, doc: "has a network policy of the node's own program allow nothing to pod"},
 	PodFirewall:        {args: "pod", family: oneFamily, doc: "drops in pod's own namespace all that arrives there"},
+	ProxyGone:          {args: "pod", family: oneFamily, doc: "redirects what pod sends by TCP to a proxy's port in pod, where nobody listens"},
 
 	PodTable:        {args: "pod", refuse: []refusal{oneNIC}, doc: "leads what pod sends to a table of its own, which has a default route by its node's second card, as plugins do that give pods addresses of a card", ordinary: true},
 	PodTableEmpty:   {args: "pod", refuse: []refusal{oneNIC}, doc: "takes the default route from pod's own table"},
+	PodTableWrong:   {args: "pod", refuse: []refusal{oneNIC}, doc: "leads what pod sends to a table of the first card instead of pod's own, and leaves both whole"},
 	Service:         {args: "pod prefix", family: everyFamily, doc: "makes pod a backend of the service address prefix on its node, as kube-proxy does, beside those that are one already", ordinary: true},
 	NodeDNS:         {args: "node", doc: "gives node the address 169.254.20.10 on a link of its own and keeps what is for it from connection tracking, as NodeLocal DNSCache does", ordinary: true},
 	QueueShaped:     {args: "pod", family: everyFamily, doc: "limits what pod gets and what its node sends to far more than there is, as bandwidth annotations do", ordinary: true},
@@ -308,6 +317,7 @@ var faultRows = map[FaultType]faultRow{
 	SNATPorts:           {args: "node", refuse: []refusal{pluginMasq}, doc: "leaves node a handful of ports for what it masquerades"},
 	MasqueradeTCP:       {args: "node", refuse: []refusal{pluginMasq}, doc: "has node masquerade nothing but TCP"},
 	DeadBackend:         {args: "node prefix via", doc: "has node translate the service address prefix to via, where no pod is"},
+	DeadBackendNFT:      {args: "node prefix via", doc: "does as dead-backend, by a rule of nft's own that counts nothing"},
 	SelfService:         {args: "pod prefix", doc: "has the node translate the service address prefix to pod also for pod itself, whose source then stays"},
 	ForeignSNAT:         {args: "node via", refuse: []refusal{nodesOwn}, doc: "has node give what its pods send off the node the source address via, which it does not have"},
 	ServiceUntranslated: {args: "node prefix", doc: "deletes node's rules for the service address prefix, as where kube-proxy is behind"},

@@ -37,16 +37,25 @@ func findBlackholeRoute(v *view) []finding {
 	if !v.Has(model.SourceRoutes) {
 		return nil
 	}
-	groups := map[discard]*lost{}
+	groups, unheld := map[discard]*lost{}, map[discard]*lost{}
 	for d := range model.Each(v.Traffic.Drops) {
 		if !v.ofPod(d) || v.explained(d) {
 			continue
 		}
-		if by, ok := discardedBy(v, d); ok && !reserve(v, by, d.Dst) {
+		switch by, ok := discardedBy(v, d); {
+		case !ok:
+		case reserve(v, by, d.Dst):
+			entry(unheld, by).add(v, d)
+		default:
 			entry(groups, by).addFor(concerned(v, d), d)
 		}
 	}
 	var out []finding
+	for by, l := range unheld {
+		if l.packets >= minDrops {
+			out = append(out, v.unheld(by, l))
+		}
+	}
 	told := map[discard]bool{}
 	for by, l := range groups {
 		if l.packets >= minDrops {
@@ -130,6 +139,29 @@ func reserve(v *view, by discard, dst netip.Addr) bool {
 // range that no pod here has.
 func (v *view) ofBlock(by discard, a netip.Addr) bool {
 	return by.route != nil && len(v.pods[a]) == 0 && (inAny(v.ranges.local, a) || v.past[a])
+}
+
+// unheld is the finding on addresses that nobody has, of a range that a route keeps for
+// the node's pods: the route is right, and who asks has an old address.
+func (v *view) unheld(by discard, l *lost) finding {
+	f := l.finding()
+	f.Severity, f.Confidence = model.Warning, model.Likely
+	nobody := slices.DeleteFunc(sorted(l.peers), func(a netip.Addr) bool { return !v.ofBlock(by, a) })
+	if !l.lasting() || len(nobody) > sweep || !slices.ContainsFunc(nobody, func(a netip.Addr) bool { return !v.past[a] }) {
+		f.Severity = model.Info // A scan, or peers of a pod that was just deleted.
+	}
+	f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
+	f.Title = "no pod has " + addrs(nobody)
+	f.Why = fmt.Sprintf("%s of this node send to %s. No pod of this node has that, and the route that keeps the range of the node's pods discards it.",
+		count(uint64(len(f.Pods)), "pod"), addrs(nobody))
+	observe(&f, model.SourceRoutes, "%s (protocol %s)", v.routeText(by.route), by.route.Protocol)
+	f.Evidence = append(f.Evidence, l.evidence()...)
+	f.Unseen = []string{"who had the address before"}
+	f.Alternatives = []string{"a pod of another node borrowed the address, and this node lacks the route to it"}
+	for _, a := range nobody[:min(mostEvidence, len(nobody))] {
+		f.Fix = append(f.Fix, fmt.Sprintf("kubectl get endpointslices,pods -A -o wide | grep -wF %s # nothing should have it", a))
+	}
+	return finding{Finding: f, explains: sameDrops(l.drops)}
 }
 
 // livesElsewhere reports whether a pod of another node has an address: packets came from

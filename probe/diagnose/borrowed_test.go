@@ -8,6 +8,20 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// TestUnheldAddress: who keeps asking for an address of the node's block that nobody has
+// is told so, and the block's route is left alone.
+func TestUnheldAddress(t *testing.T) {
+	n := kubenet()
+	n.route(model.Route{Dst: prefix("172.20.1.64/26"), Type: "blackhole", Protocol: "bird"})
+	d := n.dropOn("ens5", "NOT_SPECIFIED", "ip_error", "172.20.1.5", "172.20.1.77", 12)
+	d.First, d.Last = n.Window.Start, n.Window.End
+	found := Diagnose(&n.Snapshot)
+	if len(found) != 1 || found[0].Code != BlackholeRoute || found[0].Severity != model.Warning || found[0].Title != "no pod has 172.20.1.77" ||
+		strings.Contains(strings.Join(found[0].Fix, "\n"), "route del") {
+		t.Errorf("%+v", found)
+	}
+}
+
 // TestBorrowedAddress: an address of the node's own block that a pod elsewhere has needs
 // a route; one that nobody has is kept from leaving by the block's blackhole.
 func TestBorrowedAddress(t *testing.T) {

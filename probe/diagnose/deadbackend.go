@@ -66,9 +66,10 @@ func findDeadBackend(v *view) []finding {
 	}
 	for i := range v.PacketRules {
 		// A bridge asks for the neighbour before the flow is entered, so
-		// that connection tracking may know nothing of it.
-		if r := &v.PacketRules[i]; r.Target == "DNAT" && v.nobody(r.To.Addr()) && (found[r.To.Addr()] != nil || r.Counter.Delta > 0) {
-			b := of(r.To.Addr())
+		// that connection tracking may know nothing of it. nft's rules need not count.
+		r := &v.PacketRules[i]
+		if a := r.To.Addr(); r.Target == "DNAT" && v.nobody(a) && (found[a] != nil || r.Counter.Delta > 0 || v.droppedFor(a) > 0) {
+			b := of(a)
 			b.rules = append(b.rules, r)
 		}
 	}

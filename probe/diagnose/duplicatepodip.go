@@ -210,7 +210,8 @@ func contested(v *view) []finding {
 	}
 	var out []finding
 	for _, a := range answers {
-		if a.Packets >= minPackets && !proxies[a.MAC] {
+		// A machine that has the node's address too may well have one of its own.
+		if a.Packets >= minPackets && (!proxies[a.MAC] || v.ownAddress(a.Addr) != nil) {
 			out = append(out, contest(v, a))
 		}
 	}
@@ -269,7 +270,7 @@ func contestNode(v *view, a *model.ARPCount, own *model.Link) finding {
 		Alternatives: []string{"a machine that answers ARP for others (proxy_arp)"},
 		Fix:          []string{"find the machine with the MAC " + a.MAC.String() + " behind " + shellWord(a.Link) + ", and give it another address"},
 	}
-	return finding{Finding: f, explains: func(*model.Drop) bool { return false }}
+	return finding{Finding: f, explains: func(d *model.Drop) bool { return d.OtherHost() && d.Link == a.Link }}
 }
 
 func contest(v *view, a *model.ARPCount) finding {

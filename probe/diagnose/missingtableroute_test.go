@@ -47,9 +47,33 @@ func TestMissingTableRoute(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) { verdicts(t, tt.node(), tt.want) })
 	}
+	t.Run("another table than that of the pods like it", testWrongTable)
 	n := twoTables()
 	n.silent("172.20.1.5", "192.168.7.9")
 	if got := Diagnose(&n.Snapshot)[0].Fix[0]; got != "ip route add default via 10.50.0.9 dev ens5 table 7" {
 		t.Errorf("fix %s", got)
+	}
+}
+
+// testWrongTable: a rule names a table that is whole, and other pods' tables lead to the
+// same peers by another next hop.
+func testWrongTable(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		replies []string
+		want    []string
+	}{
+		{"two silent peers reply to another pod", []string{"192.168.7.9", "192.168.7.10"},
+			[]string{"MissingTableRoute likely 172.20.1.5 192.168.7.9 192.168.7.10"}},
+		{"one alone may have a policy", []string{"192.168.7.9"}, []string{"NoReply possible 172.20.1.5 192.168.7.9 192.168.7.10"}},
+	} {
+		n := twoTables()
+		n.Routes = append(n.Routes, model.Route{Table: 7, Dst: prefix("0.0.0.0/0"), Gateway: addr("10.50.0.1"), IfIndex: 2, Type: "unicast"})
+		n.silent("172.20.1.5", "192.168.7.9")
+		n.silent("172.20.1.5", "192.168.7.10")
+		for _, a := range tt.replies {
+			n.answered("172.20.1.6", a)
+		}
+		verdicts(t, n, tt.want)
 	}
 }

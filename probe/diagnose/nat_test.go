@@ -502,6 +502,17 @@ func TestDeadBackend(t *testing.T) {
 			n.drop("QUEUE_PURGE", "neigh_invalidate", pod5, "172.20.1.77", 9)
 			return n
 		}, []string{"DeadBackend proven 172.20.1.5 172.20.1.77"}},
+		{"no flow was entered, and the rule does not count", func() *node {
+			n := kubenet()
+			n.natRules(rule)
+			n.drop("QUEUE_PURGE", "neigh_invalidate", pod5, "172.20.1.77", 9)
+			return n
+		}, []string{"DeadBackend proven 172.20.1.5 172.20.1.77"}},
+		{"a rule leads there, and nobody asks", func() *node {
+			n := kubenet()
+			n.natRules(rule)
+			return n
+		}, nil},
 		{"only flows remember it", func() *node { return dead(kubenet()) },
 			[]string{"DeadBackend likely 172.20.1.5 10.0.0.10 172.20.1.77"}},
 		{"a flow from before the window goes on", func() *node {
@@ -899,6 +910,24 @@ func TestDeadProxy(t *testing.T) {
 		n.natRules(model.PacketRule{Chain: "PREROUTING", Target: "REDIRECT", ToPorts: model.PortRange{First: 3129, Last: 3129}, Counter: model.Counter{Delta: 9}})
 		if got := judged(n); !slices.Equal(got, []string{want}) {
 			t.Errorf("port %d: got %q, want %q", port, got, want)
+		}
+	}
+}
+
+// TestDeadProxyInPod: rules in a pod lead what it sends to its own loopback address. What
+// the node's own programs lose there is no pod's.
+func TestDeadProxyInPod(t *testing.T) {
+	for netns, want := range map[uint32][]string{
+		77: {"warning NoListener nobody listens at 127.0.0.1 tcp/15001 in the pod behind tap10"},
+		0:  {"info UnexplainedDrop NO_SOCKET at tcp_v4_rcv"},
+	} {
+		n := kubenet()
+		n.Pods[0].Netns = 77
+		d := n.drop("NO_SOCKET", "tcp_v4_rcv", pod5, "127.0.0.1", 9)
+		d.Netns, d.Proto = netns, tcp
+		n.sampled(d, head(tcp, 15001, 2))
+		if got := judged(n); !slices.Equal(got, want) {
+			t.Errorf("namespace %d: got %q, want %q", netns, got, want)
 		}
 	}
 }

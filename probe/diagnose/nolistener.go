@@ -21,7 +21,7 @@ var noListener = kind{
 			"another address. The pod answers TCP by a reset and UDP by an ICMP error. Or they are late replies, and the socket that " +
 			"asked is closed already. The network is not at fault. So it is with what pods send to an address of the node: where that is a " +
 			"name server, as the node's own DNS cache is, every pod that has it for its resolver is without names, which is a warning, " +
-			"and so it is where a rule of the node leads there what pods send elsewhere.",
+			"and so it is where a rule of the node, or in the pod, leads there what pods send elsewhere, as to a proxy.",
 		Evidence: "drops for want of a socket (NO_SOCKET) in the pod's own namespace; the pod's resets and ICMP errors.",
 		Fix:      "look at the application: its port, the address that it listens on, the target port of the service.",
 	},
@@ -39,7 +39,38 @@ func findNoListener(v *view) []finding {
 	return slices.Concat(
 		v.atSockets(func(d *model.Drop) bool { return nobody(d) && !reply(d) }, v.unheard),
 		v.atSockets(func(d *model.Drop) bool { return nobody(d) && reply(d) }, v.lateReplies),
-		v.atNode(func(d *model.Drop) bool { return nobody(d) && !reply(d) }))
+		v.atNode(func(d *model.Drop) bool { return nobody(d) && !reply(d) }),
+		v.atLoopback(nobody))
+}
+
+// atLoopback are the findings on pods that send what is for others to their own loopback
+// address, as by a rule in the pod that leads it to a proxy (REDIRECT), where nobody listens.
+func (v *view) atLoopback(match func(*model.Drop) bool) []finding {
+	byPod := map[uint32]*lost{}
+	for d := range model.Each(v.Traffic.Drops) {
+		if d.Dst.IsLoopback() && match(d) && v.inPod(d).IsValid() && !v.explained(d) {
+			entry(byPod, d.Netns).addFor(d.Src, d)
+		}
+	}
+	var out []finding
+	for _, l := range byPod {
+		if l.packets < minDrops {
+			continue
+		}
+		f, at := l.finding(), v.sampledPorts(l)
+		p := v.pods[f.Pods[0]][0]
+		f.Severity, f.Confidence, f.Peers = model.Warning, model.Likely, nil
+		f.LastHopAlive = model.Place{Link: "lo", Role: model.RolePod, Direction: model.Ingress}
+		f.Title = fmt.Sprintf("nobody listens at %s in %s", at, podName(p))
+		f.Why = fmt.Sprintf("Packets from the own address of %s end at its loopback address, as where a rule in the pod redirects them "+
+			"to a proxy. Nobody listens there (%s), so nothing that is redirected leaves the pod.", podName(p), at)
+		f.Evidence = dropEvidence(l.drops)
+		f.Alternatives = []string{"a program in the pod binds the pod's own address and connects to the loopback address"}
+		f.Unseen = []string{"the rules in the pod's own namespace"}
+		f.Fix = []string{inside(p) + "ss -lntu # compare with the rules, and see why the proxy ended", inside(p) + "nft list ruleset"}
+		out = append(out, finding{Finding: f, explains: sameDrops(l.drops)})
+	}
+	return out
 }
 
 // atNode are the findings on what pods send to addresses of the node where nobody

@@ -90,8 +90,12 @@ func findNoReply(v *view) []finding {
 	for _, a := range sorted(strayed) {
 		out = append(out, v.strayedRequests(a, strayed[a]))
 	}
+	contested := v.contestedNode()
+	if contested {
+		clear(translated) // It gets these replies.
+	}
 	if v.allSilent(sorted(own), sorted(translated)) {
-		if v.contestedNode() {
+		if contested {
 			return out
 		}
 		if len(own) > 0 && len(translated) > 0 {

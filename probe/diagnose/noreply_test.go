@@ -31,11 +31,21 @@ func TestNothingComesBack(t *testing.T) {
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.2.9", "NoReply likely 172.20.1.5 203.0.113.9"}},
 	})
-	check(t, []fixture{{"another machine has the node's address, and gets the replies", func() *node {
-		n := mute()
-		n.arp("10.50.0.4", 2, model.Ingress, true, "02:00:00:00:de:ad", 4)
-		return n
-	}, []string{"DuplicatePodIP likely"}}})
+	contested := func(n *node) func() *node {
+		return func() *node {
+			n.arp("10.50.0.4", 2, model.Ingress, true, "02:00:00:00:de:ad", 4)
+			n.arp("10.50.0.7", 2, model.Ingress, true, "02:00:00:00:de:ad", 4)
+			return n
+		}
+	}
+	some := kubenet()
+	some.answered(pod5, "172.20.4.9")
+	some.silent("10.50.0.4", "203.0.113.9")
+	some.Flows = mute().Flows
+	check(t, []fixture{
+		{"another machine has the node's address, and gets the replies", contested(mute()), []string{"DuplicatePodIP likely"}},
+		{"and those to pods' own addresses come", contested(some), []string{"DuplicatePodIP likely"}},
+	})
 	for _, tt := range []struct {
 		name string
 		node *node

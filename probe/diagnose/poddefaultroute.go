@@ -16,11 +16,12 @@ var podDefaultRoute = kind{
 	page: Page{
 		Code:     PodDefaultRoute,
 		Severity: model.Critical,
-		Title:    "a pod has no default route, and the pods like it have one",
+		Title:    "a pod has no default route, or a wrong one, and the pods like it have one",
 		Meaning: "A pod sends what is not on its own link by its default route, which the network plugin makes together with the " +
 			"address. Without it a connection beyond the link fails inside the pod, before any packet is made, and requests from " +
 			"there get no reply. The kernel deletes the route when the interface goes down or the gateway's route is deleted; a " +
-			"program in the pod may have, too.",
+			"program in the pod may have, too. A plugin for further networks may give the pod's second interface the default route: then " +
+			"requests and replies leave by a network that leads nowhere.",
 		Evidence: "the pod's own routes and those of the other pods of its bridge or plugin; requests from beyond its link without a reply. " +
 			"Where no pod has a default route, or the pod sends by another of its interfaces, that is by intention.",
 		Fix: "in the pod's namespace: ip route add default via GATEWAY dev INTERFACE, as the other pods have it; or delete the pod, so " +
@@ -34,7 +35,11 @@ func findPodDefaultRoute(v *view) []finding {
 	var out []finding
 	for p := range v.enterablePods() {
 		for _, isIPv6 := range []bool{false, true} {
-			if f, ok := withoutPodDefault(v, p, isIPv6); ok {
+			f, ok := withoutPodDefault(v, p, isIPv6)
+			if !ok {
+				f, ok = defaultElsewhere(v, p, isIPv6)
+			}
+			if ok {
 				out = append(out, f)
 			}
 		}
@@ -101,6 +106,81 @@ func withoutPodDefault(v *view, p *model.Pod, isIPv6 bool) (finding, bool) {
 		return p.Netns == d.Netns && (slices.Contains(f.Pods, d.Src) && path.PodRoute(p, d.Dst) == nil ||
 			slices.Contains(f.Pods, d.Dst) && path.PodRoute(p, d.Src) == nil)
 	}}, true
+}
+
+// defaultElsewhere is the finding on a pod whose default route is another interface's, as a
+// plugin for further networks makes it, while the pods like it have it by the first one, and
+// that gets no replies from beyond.
+func defaultElsewhere(v *view, p *model.Pod, isIPv6 bool) (finding, bool) {
+	own := ownIn(p, isIPv6)
+	if len(own) == 0 || podDefault(p, isIPv6) != nil || !sendsBeyond(p, isIPv6) {
+		return finding{}, false
+	}
+	var with []*model.Pod
+	for _, o := range v.alike(p) {
+		switch {
+		case podDefault(o, isIPv6) != nil:
+			with = append(with, o)
+		case sendsBeyond(o, isIPv6):
+			return finding{}, false // By intention: pods like it have that too.
+		}
+	}
+	u, second := v.beyondLink(p, own), ""
+	f := model.Finding{Confidence: model.Likely, Packets: u.requests}
+	mine := map[netip.Addr]bool{}
+	for o := range model.Each(v.Pods) {
+		if o.Netns != p.Netns {
+			continue
+		}
+		for _, a := range ownIn(o, isIPv6) {
+			mine[a.Addr()] = true
+		}
+		if r := podDefault(o, isIPv6); r != nil {
+			second = o.Interface
+			observe(&f, model.SourcePods, "in the pod: default by %s dev %s", gatewayText(r), o.Interface)
+		}
+	}
+	f.Pods = sorted(mine)
+	x := v.sumPeers(v.inVain(mine))
+	lost := func(d *model.Drop) bool {
+		return (mine[d.Src] || mine[d.Dst]) && (d.NeighborFailed() || d.ReverseFiltered() || d.Netns == p.Netns && d.LookupRefused())
+	}
+	dropped := v.dropped(lost)
+	if len(with) == 0 || u.sends || !u.lost() && x.packets+dropped < minDrops {
+		return finding{}, false
+	}
+	f.Packets += x.packets + dropped
+	f.LastHopAlive = model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Ingress}
+	f.Title = fmt.Sprintf("the default route of %s is not by %s", podName(p), p.Interface)
+	f.Why = fmt.Sprintf("%s sends what is for others beyond its links by another of its interfaces than %s, and gets no replies. "+
+		"The pods like it send by %s.", podName(p), p.Interface, p.Interface)
+	observe(&f, model.SourcePods, "%s: default by %s dev %s", like(with), gatewayText(podDefault(with[0], isIPv6)), p.Interface)
+	f.Evidence = append(f.Evidence, u.evidence(p)...)
+	if x.packets > 0 {
+		observe(&f, model.SourceTC, "%s of the pod to %s; no reply", count(x.packets, "packet"), addrs(sorted(x.remotes)))
+	}
+	if dropped > 0 {
+		observe(&f, model.SourceDrops, "%s from or to the pod dropped on the way by that interface", count(dropped, "packet"))
+	}
+	f.Alternatives = []string{"the pod is to send by the other network, and that is broken"}
+	del := inside(p) + ip(own[0].Addr()) + " route del default"
+	if second != "" {
+		del += " dev " + shellWord(second)
+	}
+	f.Fix = append([]string{del}, defaultFix(v, p, with, isIPv6)...)
+	f.Fix = append(f.Fix, "take the gateway from the configuration of the further network, or the default-route from the pod's annotation")
+	return finding{Finding: f, accounts: f.Pods, explains: lost}, true
+}
+
+// inVain are the pairs of which some address asked beyond the node and heard nothing.
+func (v *view) inVain(from map[netip.Addr]bool) []*model.Peer {
+	var out []*model.Peer
+	for p := range model.Each(v.peers) {
+		if from[p.Local] && v.elsewhere(p.Remote) && v.unanswered(p) {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 func gatewayText(r *model.Route) string {

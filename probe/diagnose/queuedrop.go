@@ -21,11 +21,11 @@ var queueDrop = kind{
 			"than it can hold; the CNI plugin bandwidth sets such limits by a pod's annotations. TCP slows down and recovers, datagrams and " +
 			"new connections are lost. A few drops beside traffic that flows are how a limit works, and information only.",
 		Evidence: "the queue's own count of drops in the window (tc -s qdisc), and QDISC_DROP drops of pods' packets on that link. It is a warning " +
-			"where a tenth of what came to the queue, or of what one pod sends or receives there, was dropped.",
+			"where a tenth of what came to the queue, or of what one pod sends or receives there, was dropped. Of a queue inside a pod the drops alone tell.",
 		Fix: "tc qdisc change dev LINK root handle HANDLE: with a larger rate or limit; where an annotation of the pod sets the limit, change that.",
 	},
 	find: findQueueDrop,
-	ends: []model.HopKind{model.HopQueue, model.HopLink},
+	ends: []model.HopKind{model.HopQueue, model.HopLink, model.HopPod},
 }
 
 func findQueueDrop(v *view) []finding {
@@ -48,6 +48,42 @@ func findQueueDrop(v *view) []finding {
 		if v.links[q.IfIndex] != nil && l.packets+rest >= minDrops {
 			out = append(out, v.queueDropped(q, l, rest))
 		}
+	}
+	return append(out, v.queuesInPods()...)
+}
+
+// queuesInPods are the findings on queues in pods' own namespaces: these are not read, and
+// the drops tell. What such a queue dropped was never counted as sent.
+func (v *view) queuesInPods() []finding {
+	byPod := map[*model.Pod]*lost{}
+	for d := range model.Each(v.Traffic.Drops) {
+		if pod := v.inPod(d); d.Queued() && pod == d.Src && !v.explained(d) {
+			i := slices.IndexFunc(v.pods[pod], func(p *model.Pod) bool { return p.Netns == d.Netns })
+			entry(byPod, v.pods[pod][i]).addFor(pod, d)
+		}
+	}
+	var out []finding
+	for p, l := range byPod {
+		if l.packets < minDrops {
+			continue
+		}
+		f, sent := l.finding(), uint64(0)
+		for a := range l.pods {
+			if h := v.hop(a, p.LinkIndex, model.Ingress, model.AsSource); h != nil {
+				sent += h.Packets
+			}
+		}
+		f.LastHopAlive = model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Egress}
+		f.Title = fmt.Sprintf("the queue of %s in %s drops packets", p.Interface, podName(p))
+		f.Why = fmt.Sprintf("A queue inside the pod drops what the pod sends faster than the queue lets pass. %s came out of the pod in the window.",
+			count(sent, "packet"))
+		f.Evidence = l.evidence()
+		f.Unseen = []string{"the queue's settings: those in pods are not read"}
+		if l.packets*droppedShare < sent+l.packets || !l.lasting() {
+			f.Severity = model.Info
+		}
+		f.Fix = []string{inside(p) + "tc -s -d qdisc show # give the queue that drops a larger rate or limit, or delete it; find what in the pod made it"}
+		out = append(out, finding{Finding: f, explains: sameDrops(l.drops)})
 	}
 	return out
 }

@@ -45,3 +45,19 @@ func TestQueueDrop(t *testing.T) {
 		}
 	}
 }
+
+// TestQueueInPod: what a queue inside a pod drops never came to the pod's link.
+func TestQueueInPod(t *testing.T) {
+	for sent, want := range map[uint64]model.Severity{20: model.Warning, 100_000: model.Info} {
+		n := kubenet()
+		n.Pods[0].Netns = 77
+		n.Pods[0].Interface = "eth0"
+		n.passes("172.20.1.5", n.Pods[0].LinkIndex, model.Ingress, model.AsSource, sent, 1)
+		d := n.drop("QDISC_DROP", "__dev_queue_xmit", "172.20.1.5", "192.0.2.7", 40)
+		d.Netns, d.First, d.Last = 77, n.Window.Start, n.Window.End
+		got := Diagnose(&n.Snapshot)
+		if len(got) != 1 || got[0].Code != QueueDrop || got[0].Severity != want || got[0].Title != "the queue of eth0 in the pod behind tap10 drops packets" {
+			t.Errorf("sent %d: %+v", sent, got)
+		}
+	}
+}

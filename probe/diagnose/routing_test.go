@@ -709,7 +709,7 @@ func TestRouting(t *testing.T) {
 			n.route(model.Route{Dst: prefix("172.20.1.128/26"), Type: "blackhole"})
 			n.dropOn("br-pods", "NOT_SPECIFIED", "ip_error", "172.20.1.5", "172.20.1.130", 8)
 			return n
-		}, []string{"UnexplainedDrop proven 172.20.1.5 172.20.1.130"}},
+		}, []string{"BlackholeRoute likely 172.20.1.5 172.20.1.130"}},
 		{"a blackhole, and who is behind it sends too", func() *node {
 			n := kubenet().live()
 			n.route(model.Route{Dst: prefix("203.0.113.0/25"), Type: "blackhole"})

@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -83,11 +84,31 @@ func misanswered(v *view, s *stale) finding {
 	found := finding{Finding: f, explains: misled(s.addr, s.rule.MAC), effects: []any{wrong}}
 	if len(v.pods[s.addr]) == 0 && len(s.owners) > 0 {
 		found.Pods = v.believing(wrong)
+		found.accounts = v.silentBy(s.rule.MAC, found.Pods)
 		found.Why = fmt.Sprintf("An ebtables rule answers ARP for the gateway %s with %s%s; %s has it. "+
 			"Pods that ask send what leaves their subnet there, and it never reaches the gateway.",
 			s.addr, s.rule.MAC, v.ownersInstead(s), v.owner(s.rule.MAC))
 	}
 	return found
+}
+
+// silentBy are the peers that do not reply to these pods alone, whose packets leave the node in
+// frames for a wrong MAC, also with the node's address.
+func (v *view) silentBy(wrong model.MAC, pods []netip.Addr) []netip.Addr {
+	only := map[netip.Addr]bool{}
+	for p := range model.Each(v.peers) {
+		if !v.unanswered(p) {
+			continue
+		}
+		behind := v.podsBehind([]*model.Peer{p})
+		others := slices.ContainsFunc(behind, func(a netip.Addr) bool { return !slices.Contains(pods, a) })
+		mine := len(behind) > 0 && !others && v.leftWith(p, wrong)
+		if was, seen := only[p.Remote]; mine || seen {
+			only[p.Remote] = mine && (was || !seen)
+		}
+	}
+	maps.DeleteFunc(only, func(_ netip.Addr, mine bool) bool { return !mine })
+	return sorted(only)
 }
 
 // believing are the pods that have the entry for their gateway or, if none has, those

@@ -39,6 +39,8 @@ type wrongHop struct {
 	replies []model.MAC
 	shared  model.MAC
 	others  []netip.Addr
+	// real is the MAC that frames come from where another machine took the address over.
+	real model.MAC
 	// arrives: packets of silent peers come in, though not from the entry's MAC.
 	arrives bool
 }
@@ -126,8 +128,14 @@ func (v *view) leftWith(p *model.Peer, to model.MAC) bool {
 // notes it. Silence alone does not: the next hop, or what is behind it, may be
 // down.
 func (v *view) isWrong(w *wrongHop) bool {
-	n := w.entry
+	n, announced := w.entry, int64(0)
 	for a := range model.Each(v.Traffic.ARP) {
+		if a.Addr == n.Addr && !a.Reply && a.Direction == model.Egress && v.onSameLink(a.IfIndex, n.IfIndex) {
+			announced -= int64(a.Packets) // These are answered.
+		}
+		if a.Reply && a.Addr == n.Addr && a.MAC == n.MAC && a.Direction == model.Ingress {
+			announced += int64(a.Packets)
+		}
 		if a.Reply && a.Direction == model.Ingress && a.Addr == n.Addr && !a.MAC.IsZero() && v.onSameLink(a.IfIndex, n.IfIndex) && !slices.Contains(w.replies, a.MAC) {
 			// What was asked of its MAC alone need not say it again (RFC 4861, 4.4).
 			w.replies = append(w.replies, a.MAC)
@@ -136,14 +144,17 @@ func (v *view) isWrong(w *wrongHop) bool {
 	if p := v.arped(n.Addr); p != nil {
 		w.replies = append(w.replies, p.MACs...)
 	}
-	if len(w.replies) > 0 {
-		return !slices.Contains(w.replies, n.MAC)
+	senders := v.sendersOn(n.IfIndex)
+	if len(w.replies) > 0 && !slices.Contains(w.replies, n.MAC) {
+		return true
 	}
 	if virtualRouter(n.MAC) {
 		// No frame ever comes from there, and its routers have MACs of their own.
 		return false
 	}
-	senders := v.sendersOn(n.IfIndex)
+	if len(w.replies) > 0 {
+		return v.takenOver(w, senders, announced)
+	}
 	same, different := v.otherEntries(n)
 	if senders[n.MAC] && (same != 1 || len(different) == 0) {
 		return false
@@ -160,6 +171,24 @@ func (v *view) isWrong(w *wrongHop) bool {
 		return w.arrives || !w.shared.IsZero() || v.gatewayAddrs[n.Addr]
 	}
 	return w.arrives && !w.shared.IsZero() && len(v.sumPeers(w.silent).remotes) > 1
+}
+
+// takenOver reports whether another machine says that it has the next hop's address, and
+// notes who really has it: the one whose frames come in, while none comes from that
+// machine. Where the two did not both say so, that machine must have announced it unasked.
+func (v *view) takenOver(w *wrongHop, senders map[model.MAC]bool, announced int64) bool {
+	for _, m := range w.replies {
+		if senders[m] && m != w.entry.MAC {
+			w.real = m
+		}
+	}
+	arrives := slices.ContainsFunc(w.silent, func(p *model.Peer) bool { return p.In.Packets > 0 })
+	if w.real.IsZero() && len(senders) == 1 && announced >= minDrops && arrives && len(v.sumPeers(w.silent).remotes) > 1 {
+		for m := range senders {
+			w.real = m
+		}
+	}
+	return !w.real.IsZero() && !senders[w.entry.MAC]
 }
 
 // onSameLink reports whether the first link is the second, or a port of it.
@@ -241,7 +270,14 @@ func wrongEntry(v *view, w *wrongHop) model.Finding {
 	observe(&f, model.SourceNeighbors, "%s dev %s lladdr %s %s", n.Addr, link, n.MAC, stateOf(n))
 	observe(&f, model.SourceTC, "%s egress: %s to %s in frames for %s; no reply", port, count(x.packets, "packet"), addrs(remotes), n.MAC)
 	contradicted := w.arrives
-	if len(w.replies) > 0 {
+	switch {
+	case !w.real.IsZero():
+		contradicted = true
+		f.Title = fmt.Sprintf("another machine has taken over %s %s", who, n.Addr)
+		f.Why += fmt.Sprintf(" %s says that it has %s, and sends nothing; what comes in comes from %s.", n.MAC, n.Addr, w.real)
+		observe(&f, model.SourceTC, "%s replies or announcements for %s with %s", protocol(n.Addr), n.Addr, addrs(w.replies))
+		observe(&f, model.SourceTC, "%s ingress: frames come from %s and none from %s", port, w.real, n.MAC)
+	case len(w.replies) > 0:
 		contradicted, f.Confidence = true, model.Proven
 		f.Why += fmt.Sprintf(" %s has %s: so it answers %s.", n.Addr, addrs(w.replies), protocol(n.Addr))
 		observe(&f, model.SourceTC, "%s replies for %s with %s", protocol(n.Addr), n.Addr, addrs(w.replies))
@@ -269,6 +305,14 @@ func wrongEntry(v *view, w *wrongHop) model.Finding {
 		f.Alternatives = append(f.Alternatives, fmt.Sprintf("the MAC is correct, and %s or all that is behind it is down", n.Addr))
 	}
 	f.Fix = []string{fmt.Sprintf("%s neigh del %s dev %s", ip(n.Addr), n.Addr, shellWord(link))}
+	if !w.real.IsZero() {
+		f.Unseen = nil
+		f.Alternatives = []string{n.MAC.String() + " is a router of its own, and what comes back takes another path"}
+		f.Fix = []string{
+			fmt.Sprintf("find the machine with the MAC %s behind %s, and take %s from it", n.MAC, shellWord(port), n.Addr),
+			fmt.Sprintf("%s neigh replace %s lladdr %s nud permanent dev %s # until then", ip(n.Addr), n.Addr, w.real, shellWord(link)),
+		}
+	}
 	if pinned(n) {
 		f.Fix = append(f.Fix, "find the program or script that pinned the entry, or it comes back; the kernel asks for the address itself")
 	}

@@ -73,6 +73,22 @@ func TestWrongNextHopMAC(t *testing.T) {
 			n.arp("10.50.0.1", 2, model.Ingress, true, wrong, 2)
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.2.9 172.20.3.9"}},
+		{"another machine announces it, and frames come from the fabric", func() *node {
+			n := lost(gateway(wrong, "REACHABLE"), wrong, fabricMAC, far, "172.20.3.9")
+			n.arp("10.50.0.1", 2, model.Ingress, true, wrong, 9)
+			return n
+		}, []string{"WrongNextHopMAC likely 172.20.1.5 172.20.2.9 172.20.3.9"}},
+		{"two machines reply for it, and frames come from the other", func() *node {
+			n := lost(gateway(wrong, "REACHABLE"), wrong, fabricMAC, far)
+			n.arp("10.50.0.1", 2, model.Ingress, true, wrong, 1)
+			n.arp("10.50.0.1", 2, model.Ingress, true, fabricMAC, 1)
+			return n
+		}, []string{"WrongNextHopMAC likely 172.20.1.5 172.20.2.9"}},
+		{"another machine announces it and forwards", func() *node {
+			n := gateway(wrong, "REACHABLE").exchange(pod5, far, wrong, fabricMAC, synAck)
+			n.arp("10.50.0.1", 2, model.Ingress, true, wrong, 9)
+			return n
+		}, nil},
 		{"it replies without its MAC, to what asks that MAC alone", func() *node {
 			n := lost(gateway(other, "REACHABLE", fabricMAC), other, "", far, "172.20.3.9")
 			n.arp("10.50.0.1", 2, model.Ingress, true, "00:00:00:00:00:00", 2)
