@@ -13,7 +13,7 @@ func (t *tracer) place(findings []model.Finding, ways ...*journey) {
 	lost := make([]map[*step]uint64, len(ways))
 	counts := make([][]model.Count, len(ways))
 	for i, j := range ways {
-		lost[i], counts[i] = j.losses(func(*step, *model.Drop) bool { return true }), j.boundaries()
+		lost[i], counts[i] = j.losses(), j.boundaries()
 	}
 	for f := range model.Each(findings) {
 		if !t.concerned(f, ways) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -67,7 +68,7 @@ type tracer struct {
 	// node are the links that hold the node's own addresses.
 	node     map[netip.Addr]*model.Link
 	settings map[string]string
-	drops    *model.DropClassifier
+	drops    *loss.Classifier
 	pair     bool
 }
 
@@ -75,7 +76,7 @@ func newTracer(s *model.Snapshot, e Ends) *tracer {
 	t := &tracer{
 		Snapshot: s, ends: e, routing: NewRouting(s), tables: NewTables(s), frames: newFrameTables(s),
 		links: map[int]*model.Link{}, pods: map[netip.Addr]*model.Pod{}, node: map[netip.Addr]*model.Link{},
-		settings: map[string]string{}, drops: model.NewDropClassifier(s), pair: slices.Contains(s.Traffic.PairAddrs, e.Pod),
+		settings: map[string]string{}, drops: loss.NewClassifier(s), pair: slices.Contains(s.Traffic.PairAddrs, e.Pod),
 	}
 	for l := range model.Each(s.Links) {
 		t.links[l.Index] = l
