@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
 	"github.com/lasthop/lasthop/probe/timeline"
@@ -22,27 +23,27 @@ func TestDropsAgree(t *testing.T) {
 	start := time.Unix(1700000000, 0)
 	pod, young, gone, peer := netip.MustParseAddr("10.77.1.2"), netip.MustParseAddr("10.77.1.3"), netip.MustParseAddr("10.77.1.4"), netip.MustParseAddr("10.99.0.9")
 	podMAC, gateway := model.MAC{2, 0, 0, 0, 0, 2}, netip.MustParseAddr("192.0.2.1")
-	drops := map[model.DropClass][]model.Drop{
-		model.DropLost: {
+	drops := map[loss.Class][]model.Drop{
+		loss.Lost: {
 			{Src: peer, Dst: pod, Reason: "SKB_CSUM", Location: "ip_rcv_core"},
 			{Src: peer, Dst: pod, Reason: "OTHERHOST", Location: "ip_rcv_core", DstMAC: model.MAC{2, 9, 9, 9, 9, 9}},
 		},
-		model.FreeDelivered: {{Src: peer, Dst: pod, Reason: "QUEUE_PURGE", Location: "sk_stream_kill_queues"}},
-		model.FreeCopy: {
+		loss.Delivered: {{Src: peer, Dst: pod, Reason: "QUEUE_PURGE", Location: "sk_stream_kill_queues"}},
+		loss.Copy: {
 			{Src: peer, Dst: pod, Reason: "OTHERHOST", Location: "ip_rcv_core", DstMAC: podMAC},
 			{Src: pod, Dst: peer, Reason: "OTHERHOST", Location: "ip_rcv_core", DstMAC: model.MAC{2, 0, 0, 0, 0, 1}},
 		},
-		model.FreeGroup: {
+		loss.Group: {
 			{Src: pod, Dst: netip.MustParseAddr("224.0.0.251"), Reason: "NOT_SPECIFIED", Location: "ip_rcv_finish_core"},
 			{Src: pod, Dst: netip.MustParseAddr("10.77.1.255"), Reason: "NO_SOCKET", Location: "__udp4_lib_rcv"},
 		},
-		model.FreeNeighborDiscovery: {{Src: pod, Dst: netip.MustParseAddr("ff02::1:ff00:1"), Reason: "IPV6_NDISC_NS_OTHERHOST", Location: "icmpv6_rcv"}},
-		model.FreePodGone: {
+		loss.NeighborDiscovery: {{Src: pod, Dst: netip.MustParseAddr("ff02::1:ff00:1"), Reason: "IPV6_NDISC_NS_OTHERHOST", Location: "icmpv6_rcv"}},
+		loss.PodGone: {
 			{Src: pod, Dst: gone, Reason: "NEIGH_FAILED", Location: "neigh_invalidate"},
 			{Src: peer, Dst: gone, Reason: "IP_INNOROUTES", Location: "ip_error"},
 		},
-		model.FreeRedirect:    {{Src: peer, Dst: pod, Proto: 1, Reason: "NETFILTER_DROP", Location: "nf_hook_slow"}},
-		model.FreePodStarting: {{Src: young, Dst: peer, Reason: "NETFILTER_DROP", Location: "nft_do_chain"}},
+		loss.Redirect:    {{Src: peer, Dst: pod, Proto: 1, Reason: "NETFILTER_DROP", Location: "nf_hook_slow"}},
+		loss.PodStarting: {{Src: young, Dst: peer, Reason: "NETFILTER_DROP", Location: "nft_do_chain"}},
 	}
 	snapshot := func(end time.Duration, drops ...model.Drop) *model.Snapshot {
 		addrs := func(a netip.Addr) []netip.Prefix { return []netip.Prefix{netip.PrefixFrom(a, 24)} }
@@ -72,9 +73,9 @@ func TestDropsAgree(t *testing.T) {
 	for class, list := range drops {
 		for _, d := range list {
 			d.Packets, d.Last = 7, start.Add(6*time.Second)
-			s, lost := snapshot(10*time.Second, d), class == model.DropLost
+			s, lost := snapshot(10*time.Second, d), class == loss.Lost
 			what := fmt.Sprintf("%q: %s at %s", class, d.Reason, d.Location)
-			if got := model.NewDropClassifier(s).Class(&d); got != class {
+			if got := loss.NewClassifier(s).Class(&d); got != class {
 				t.Fatalf("%s is of class %q", what, got)
 			}
 

@@ -32,10 +32,9 @@ var bridgeRuleDrop = kind{
 const routesInstead = "broute"
 
 func findBridgeRuleDrop(v *view) []finding {
-	allowed := loss.ByDesign(v.Snapshot)
 	var drops []*model.Drop
 	for d := range model.Each(v.Traffic.Drops) {
-		if d.Netfilter() && (d.Netns == 0 || d.Netns == v.Node.Netns) && v.pod(d).IsValid() && !v.explained(d) && !allowed.Take(d) {
+		if d.Netfilter() && (d.Netns == 0 || d.Netns == v.Node.Netns) && v.pod(d).IsValid() && !v.explained(d) && v.drops.Lost(d) {
 			drops = append(drops, d)
 		}
 	}

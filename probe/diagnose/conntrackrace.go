@@ -64,7 +64,7 @@ func findConntrackRace(v *view) []finding {
 // than these, and the rules that may have dropped them instead. A drop that a rule
 // counted is the rule's, and so is one that surely matched a rule without a counter.
 func (v *view) refusedEntries(failed uint64) (*lost, []*candidateRule) {
-	rules, samples := v.newDropRules(), v.dropSamples()
+	rules := v.newDropRules()
 	var list []*model.Drop
 	rivals := map[*model.Drop][]candidate{}
 	for d := range model.Each(v.Traffic.Drops) {
@@ -72,7 +72,7 @@ func (v *view) refusedEntries(failed uint64) (*lost, []*candidateRule) {
 			!v.ofPod(d) || v.inPod(d).IsValid() || v.explained(d) {
 			continue
 		}
-		found := rules.candidates(v.dropIn(d, samples))
+		found := rules.candidates(v.dropIn(d))
 		byRule := !found.whole || slices.ContainsFunc(found.candidates, func(c candidate) bool {
 			return c.counted && c.left >= d.Packets || !c.counted && c.fit == path.Yes
 		})
@@ -116,9 +116,8 @@ func (v *view) refusedEntries(failed uint64) (*lost, []*candidateRule) {
 
 func (v *view) raced(failed uint64, l *lost) model.Finding {
 	f := l.finding()
-	samples := v.dropSamples()
 	what, dns := "packets", slices.ContainsFunc(l.drops, func(d *model.Drop) bool {
-		return v.dropIn(d, samples).dstPort == dnsPort
+		return v.dropIn(d).dstPort == dnsPort
 	})
 	if dns {
 		what = "questions to name servers"

@@ -73,9 +73,6 @@ func (f *finding) absorb(effect *finding) {
 		f.Fix = append(f.Fix, effect.Fix...)
 	}
 	f.Packets += effect.Packets
-	if explains := f.explains; effect.explains != nil {
-		f.explains = func(d *model.Drop) bool { return explains != nil && explains(d) || effect.explains(d) }
-	}
 }
 
 // isEffect reports whether a finding is about an effect of an earlier one's cause, and
@@ -88,6 +85,7 @@ func (v *view) isEffect(f finding) bool {
 	if at >= 0 {
 		v.prior[at].absorb(&f)
 		v.prior[at].Pods = sortedPods(v.prior[at].Pods)
+		v.claim(&f, v.prior[at].Code)
 	}
 	return at >= 0
 }
@@ -240,8 +238,21 @@ func (v *view) judge() {
 			f.Severity = cmp.Or(f.Severity, k.page.Severity)
 			f.Verify = cmp.Or(f.Verify, verify(k.page.Code))
 			f.Pods = sortedPods(f.Pods)
+			v.claim(f, f.Code)
 		}
 		v.prior = append(v.prior, found...)
+	}
+}
+
+// claim gives a finding the drops that its cause makes and that have none yet.
+func (v *view) claim(f *finding, code model.Code) {
+	if f.explains == nil {
+		return
+	}
+	for d := range model.Each(v.Traffic.Drops) {
+		if v.claimed[d] == "" && f.explains(d) {
+			v.claimed[d] = code
+		}
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -17,31 +16,27 @@ import (
 // stay in the report's list of drops.
 const minDrops = 3
 
-// causes says for each drop which finding explains it, or that a healthy node
-// drops so.
+// causes says for each drop which finding claims it, or that a healthy node frees such
+// packets too.
 func (v *view) causes() []model.DropCause {
-	allowed, samples := loss.ByDesign(v.Snapshot), v.dropSamples()
 	out := make([]model.DropCause, len(v.whole.Traffic.Drops))
 	next := 0 // of the drops of single addresses
-	for i := range v.whole.Traffic.Drops {
-		d := &v.whole.Traffic.Drops[i]
-		if d.Range.IsValid() {
+	for i := range out {
+		if d := &v.whole.Traffic.Drops[i]; d.Range.IsValid() {
 			out[i] = v.foldedCause(d)
 			continue
 		}
-		d = &v.Traffic.Drops[next]
+		out[i] = v.causeOf(&v.Traffic.Drops[next])
 		next++
-		if !v.drops.Lost(d) {
-			out[i].Expected = true
-			continue
-		}
-		if at := slices.IndexFunc(v.prior, func(f finding) bool { return f.explains != nil && f.explains(d) }); at >= 0 {
-			out[i].Code = v.prior[at].Code
-		} else if v.ofPod(d) {
-			out[i].Expected = allowed.Take(d) || ofClosed(d, samples[keyOfDrop(d)])
-		}
 	}
 	return out
+}
+
+func (v *view) causeOf(d *model.Drop) model.DropCause {
+	if !v.drops.Lost(d) {
+		return model.DropCause{Expected: true}
+	}
+	return model.DropCause{Code: v.claimed[d]}
 }
 
 // pod is the address of the drop that a living pod of this node has: the
@@ -81,10 +76,8 @@ func otherEnd(d *model.Drop, pod netip.Addr) netip.Addr {
 	return d.Dst
 }
 
-// explained reports whether a finding that was made before explains the drop.
-func (v *view) explained(d *model.Drop) bool {
-	return slices.ContainsFunc(v.prior, func(f finding) bool { return f.explains != nil && f.explains(d) })
-}
+// explained reports whether a finding of an earlier kind claims the drop.
+func (v *view) explained(d *model.Drop) bool { return v.claimed[d] != "" }
 
 // sameDrops explains these drops and no others; there may be thousands.
 func sameDrops(list []*model.Drop) func(*model.Drop) bool {
@@ -261,11 +254,10 @@ func (v *view) atSockets(match func(*model.Drop) bool, judge func(*model.Pod, *l
 // sampledPorts is the pod's address, with the ports that samples of the drops were
 // for.
 func (v *view) sampledPorts(l *lost) string {
-	samples := v.dropSamples()
 	seen := map[string]bool{}
 	for _, d := range l.drops {
-		if s := samples[keyOfDrop(d)]; s != nil {
-			if _, port, ok := ports(s.Head); ok {
+		if s := v.samples.Of(d); s != nil {
+			if _, port, ok := s.Ports(); ok {
 				seen[fmt.Sprintf("%s/%d", model.ProtoName(d.Proto), port)] = true
 			}
 		}

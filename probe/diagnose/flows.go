@@ -12,6 +12,14 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// Numbers of IP protocols.
+const (
+	icmp4 = 1
+	tcp   = 6
+	udp   = 17
+	icmp6 = 58
+)
+
 // flowState is what connection tracking knows of the flows that one local
 // address began towards one remote address.
 type flowState struct {

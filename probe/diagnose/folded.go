@@ -42,11 +42,8 @@ func (v *view) foldedCause(d *model.Drop) model.DropCause {
 		return model.DropCause{Expected: true}
 	}
 	for _, e := range v.dropsLike(d) {
-		if !v.drops.Lost(e) {
-			continue
-		}
-		if at := slices.IndexFunc(v.prior, func(f finding) bool { return f.explains != nil && f.explains(e) }); at >= 0 {
-			return model.DropCause{Code: v.prior[at].Code}
+		if c := v.causeOf(e); c.Code != "" {
+			return c
 		}
 	}
 	return model.DropCause{}

@@ -9,27 +9,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// FuzzHead: packets are cut off, and no sample is what it claims to be.
-func FuzzHead(f *testing.F) {
-	f.Add(head(udp, 53, 0))
-	f.Add(head(tcp, 80, 2))
-	six := make([]byte, 48)
-	six[0], six[6] = 0x60, udp
-	f.Add(six)
-	f.Add(six[:39])
-	f.Add([]byte{0x4f})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		src, dst, ok := ports(b)
-		if !ok && (src != 0 || dst != 0) || ok && len(b) < 24 {
-			t.Errorf("ports %d, %d, %v of %d bytes", src, dst, ok, len(b))
-		}
-		_ = late(&model.Sample{Head: b})
-		if headProto(b) != 0 && len(b) < 20 {
-			t.Errorf("protocol %d of %d bytes", headProto(b), len(b))
-		}
-	})
-}
-
 // FuzzDiagnose: whatever a snapshot holds, as one from a file may, judging it
 // ends, says the same twice, and every finding is in the catalogue.
 func FuzzDiagnose(f *testing.F) {

@@ -147,18 +147,15 @@ func (v *view) mostOf(d *model.Drop) bool {
 }
 
 // anySample reports whether a sample of the drop is of a kind.
-func (v *view) anySample(d *model.Drop, is func(head []byte) bool) bool {
-	k := keyOfDrop(d)
-	return slices.ContainsFunc(v.Traffic.Samples, func(s model.Sample) bool {
-		return sampleKey{s.Src, s.Dst, headProto(s.Head), s.Reason, s.Netns, s.IfIndex} == k && is(s.Head)
-	})
+func (v *view) anySample(d *model.Drop, is func(*model.Sample) bool) bool {
+	return slices.ContainsFunc(v.samples.All(d), is)
 }
 
 // tcpFlags are a segment's FIN, SYN, RST and ACK.
-func tcpFlags(head []byte) (flags byte, ok bool) {
+func tcpFlags(s *model.Sample) (flags byte, ok bool) {
 	const at = 13
-	t := transport(head)
-	if headProto(head) != tcp || len(t) <= at {
+	t := s.Transport()
+	if s.Proto() != tcp || len(t) <= at {
 		return 0, false
 	}
 	return t[at] & 0x17, true
@@ -166,29 +163,23 @@ func tcpFlags(head []byte) (flags byte, ok bool) {
 
 // isReply reports whether the packet is the first reply of a flow: a SYN-ACK, or an
 // echo reply.
-func isReply(head []byte) bool {
-	if flags, ok := tcpFlags(head); ok {
+func isReply(s *model.Sample) bool {
+	if flags, ok := tcpFlags(s); ok {
 		return flags == 0x12
 	}
-	switch headProto(head) {
-	case icmp4:
-		size := int(head[0]&0xf) * 4
-		return len(head) > size && head[size] == 0
-	case icmp6:
-		return len(head) > 40 && head[40] == 129
-	}
-	return false
+	t := s.Transport()
+	return len(t) > 0 && (s.Proto() == icmp4 && t[0] == 0 || s.Proto() == icmp6 && t[0] == 129)
 }
 
 // goesOn reports whether the segment is one within a connection.
-func goesOn(head []byte) bool {
-	flags, ok := tcpFlags(head)
+func goesOn(s *model.Sample) bool {
+	flags, ok := tcpFlags(s)
 	return ok && flags&0x07 == 0
 }
 
 // closes reports whether the segment ends a connection.
-func closes(head []byte) bool {
-	flags, ok := tcpFlags(head)
+func closes(s *model.Sample) bool {
+	flags, ok := tcpFlags(s)
 	return ok && flags&0x05 != 0
 }
 

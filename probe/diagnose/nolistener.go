@@ -30,12 +30,11 @@ var noListener = kind{
 }
 
 func findNoListener(v *view) []finding {
-	samples := v.dropSamples()
 	nobody := func(d *model.Drop) bool {
-		s := samples[keyOfDrop(d)]
-		return d.NoSocket() && v.drops.Lost(d) && !late(s) && (d.Reason != "" || s != nil)
+		s := v.samples.Of(d)
+		return d.NoSocket() && v.drops.Lost(d) && (d.Reason != "" || s != nil)
 	}
-	reply := func(d *model.Drop) bool { return v.lateReply(d, samples[keyOfDrop(d)]) }
+	reply := func(d *model.Drop) bool { return v.lateReply(d, v.samples.Of(d)) }
 	return slices.Concat(
 		v.atSockets(func(d *model.Drop) bool { return nobody(d) && !reply(d) }, v.unheard),
 		v.atSockets(func(d *model.Drop) bool { return nobody(d) && reply(d) }, v.lateReplies),
@@ -111,14 +110,13 @@ func (v *view) atNode(match func(*model.Drop) bool) []finding {
 // redirecting is a rule that leads packets to a port of the node's, at which drops were
 // sampled; nil where none does.
 func (v *view) redirecting(l *lost) *model.PacketRule {
-	samples := v.dropSamples()
 	for r := range model.Each(v.PacketRules) {
 		if r.Target == "REDIRECT" && r.Counter.Delta > 0 && slices.ContainsFunc(l.drops, func(d *model.Drop) bool {
-			s := samples[keyOfDrop(d)]
+			s := v.samples.Of(d)
 			if s == nil {
 				return false
 			}
-			_, port, ok := ports(s.Head)
+			_, port, ok := s.Ports()
 			return ok && port >= r.ToPorts.First && port <= r.ToPorts.Last
 		}) {
 			return r
@@ -135,10 +133,10 @@ const firstEphemeral = 32768
 // itself asked: its socket is closed, and the reply came too late. Connection tracking
 // knows who began; where it has no such flow, the ports say so.
 func (v *view) lateReply(d *model.Drop, s *model.Sample) bool {
-	if s == nil || headProto(s.Head) != udp {
+	if s == nil || s.Proto() != udp {
 		return false
 	}
-	from, to, ok := ports(s.Head)
+	from, to, ok := s.Ports()
 	if !ok {
 		return false
 	}
@@ -164,21 +162,6 @@ func (v *view) lateReplies(p *model.Pod, l *lost) model.Finding {
 	f.Fix = []string{fmt.Sprintf("look at %s: whether it replies slowly or twice; and at the time that the pod waits", addrs(f.Peers))}
 	return f
 }
-
-// late reports whether a sample is a segment of a connection that its socket has
-// closed already, not a request to a closed port. A SYN and ACK is a reply too.
-func late(s *model.Sample) bool {
-	if s == nil || headProto(s.Head) != tcp {
-		return false
-	}
-	const flags, syn, ack = 13, 0x02, 0x10
-	t := transport(s.Head)
-	return len(t) > flags && t[flags]&(syn|ack) != syn
-}
-
-// ofClosed reports whether a drop is of segments for connections that their sockets have
-// closed already, as where a client gives up before the reply comes.
-func ofClosed(d *model.Drop, s *model.Sample) bool { return d.NoSocket() && late(s) }
 
 func (v *view) unheard(p *model.Pod, l *lost) model.Finding {
 	f, at := l.finding(), v.sampledPorts(l)

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
 )
@@ -98,12 +97,10 @@ func findPolicyDrop(v *view) []finding {
 // may have dropped them; those that only rules which were not read can have
 // dropped; and the drops in pods' own namespaces by pod.
 func (v *view) netfilterDrops() (drops []netfilterDrop, unread *lost, inPods map[netip.Addr]*lost) {
-	allowed := loss.ByDesign(v.Snapshot)
 	rules := v.newDropRules()
-	samples := v.dropSamples()
 	unread, inPods = &lost{}, map[netip.Addr]*lost{}
 	for d := range model.Each(v.Traffic.Drops) {
-		if !d.Netfilter() || v.pod(d) == (netip.Addr{}) || v.explained(d) || !v.drops.Lost(d) || allowed.Take(d) {
+		if !d.Netfilter() || v.pod(d) == (netip.Addr{}) || v.explained(d) || !v.drops.Lost(d) {
 			continue
 		}
 		if pod := v.inPod(d); pod.IsValid() {
@@ -113,7 +110,7 @@ func (v *view) netfilterDrops() (drops []netfilterDrop, unread *lost, inPods map
 			inPods[pod].addFor(pod, d)
 			continue
 		}
-		n := netfilterDrop{d, rules.candidates(v.dropIn(d, samples))}
+		n := netfilterDrop{d, rules.candidates(v.dropIn(d))}
 		if len(n.candidates) == 0 && !(n.whole && v.Has(model.SourceNAT)) {
 			unread.add(v, d)
 			continue

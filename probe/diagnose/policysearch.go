@@ -211,7 +211,7 @@ func (d *dropped) fits(s *ruleStep) (fit path.Fit, poor bool) {
 }
 
 // dropIn fills in what is known of a drop's packets.
-func (v *view) dropIn(d *model.Drop, samples map[sampleKey]*model.Sample) *dropped {
+func (v *view) dropIn(d *model.Drop) *dropped {
 	in, out := v.linksOf(d.Src), v.linksOf(d.Dst)
 	if d.Link != "" {
 		// Which of the two the packet's device is depends on the hook.
@@ -231,9 +231,9 @@ func (v *view) dropIn(d *model.Drop, samples map[sampleKey]*model.Sample) *dropp
 		},
 		frame: path.Frame{Src: d.Src, Dst: d.Dst, DstMAC: d.DstMAC, In: in, Out: out, LogicalIn: in, LogicalOut: out},
 	}
-	if s := samples[keyOfDrop(d)]; s != nil {
+	if s := v.samples.Of(d); s != nil {
 		x.frame.SrcMAC = s.SrcMAC
-		x.srcPort, x.dstPort, _ = ports(s.Head)
+		x.srcPort, x.dstPort, _ = s.Ports()
 	}
 	return x
 }

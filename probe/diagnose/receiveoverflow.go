@@ -67,11 +67,10 @@ func (v *view) overflowed(p *model.Pod, l *lost, all map[service]*asks) model.Fi
 
 // sampledServices are the ports that samples of the drops were for.
 func (v *view) sampledServices(l *lost) []service {
-	samples := v.dropSamples()
 	var out []service
 	for _, d := range l.drops {
-		if s := samples[keyOfDrop(d)]; s != nil {
-			if _, port, ok := ports(s.Head); ok {
+		if s := v.samples.Of(d); s != nil {
+			if _, port, ok := s.Ports(); ok {
 				out = append(out, service{d.Dst, d.Proto, port})
 			}
 		}

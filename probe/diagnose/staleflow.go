@@ -81,13 +81,13 @@ func findStaleFlow(v *view) []finding {
 // nobody answered: the client took its port again. By tuple, of all such entries between the
 // ends of a drop for its port.
 func (v *view) refusedOfOlder() map[model.Tuple]*model.Drop {
-	samples, sampled := v.dropSamples(), map[model.Tuple]*model.Drop{}
+	sampled := map[model.Tuple]*model.Drop{}
 	for d := range model.Each(v.Traffic.Drops) {
-		s := samples[keyOfDrop(d)]
+		s := v.samples.Of(d)
 		if s == nil || !d.Netfilter() || d.Proto != tcp || v.explained(d) || !v.drops.Lost(d) {
 			continue
 		}
-		if from, to, ok := ports(s.Head); ok {
+		if from, to, ok := s.Ports(); ok {
 			sampled[model.Tuple{Src: d.Src, Dst: d.Dst, SrcPort: from, DstPort: to}] = d
 		}
 	}

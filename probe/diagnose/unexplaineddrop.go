@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -36,7 +35,6 @@ type dropKind struct {
 }
 
 func findUnexplainedDrop(v *view) []finding {
-	allowed, samples := loss.ByDesign(v.Snapshot), v.dropSamples()
 	groups := map[dropKind]*lost{}
 	add := func(d *model.Drop) {
 		k := dropKind{d.Reason, d.Location}
@@ -52,7 +50,7 @@ func findUnexplainedDrop(v *view) []finding {
 			// the last segments of connections.
 			continue
 		}
-		if v.ofPod(d) && v.drops.Lost(d) && !v.explained(d) && !allowed.Take(d) && !ofClosed(d, samples[keyOfDrop(d)]) {
+		if v.ofPod(d) && v.drops.Lost(d) && !v.explained(d) {
 			add(d)
 		}
 	}

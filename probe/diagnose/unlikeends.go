@@ -31,12 +31,12 @@ func (v *view) unlikeEnds() []finding {
 		link   int
 		inward bool
 	}
-	samples, found := v.dropSamples(), map[key]*misfit{}
+	found := map[key]*misfit{}
 	for d := range model.Each(v.Traffic.Drops) {
 		if !d.Unspecified() || !v.ofPod(d) || v.explained(d) {
 			continue
 		}
-		s := samples[keyOfDrop(d)]
+		s := v.samples.Of(d)
 		if s == nil {
 			continue
 		}

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
 )
@@ -13,6 +14,8 @@ import (
 type view struct {
 	*index
 	prior []finding
+	// claimed are the findings of the drops that have one.
+	claimed map[*model.Drop]model.Code
 }
 
 // index is a snapshot with what the findings look up in it. It is built once, in
@@ -22,7 +25,9 @@ type index struct {
 	// whole is the snapshot with what was counted of ranges of far ends; see single.
 	whole *model.Snapshot
 	// drops says which drops were lost packets, and which were harmless frees.
-	drops *model.DropClassifier
+	drops *loss.Classifier
+	// samples are those of the drops.
+	samples loss.Samples
 
 	// pods holds the living owners of each pod address.
 	pods map[netip.Addr][]*model.Pod
@@ -97,10 +102,11 @@ type index struct {
 func newView(whole *model.Snapshot) *view {
 	s := single(whole)
 	s.Traffic = sentTraffic(s)
-	v := &view{index: &index{
+	v := &view{claimed: map[*model.Drop]model.Code{}, index: &index{
 		Snapshot:   s,
 		whole:      whole,
-		drops:      model.NewDropClassifier(s),
+		drops:      loss.NewClassifier(s),
+		samples:    loss.NewSamples(&s.Traffic),
 		pods:       map[netip.Addr][]*model.Pod{},
 		past:       map[netip.Addr]bool{},
 		nodeAddrs:  map[netip.Addr]bool{},

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -169,18 +170,18 @@ func (b *balance) effectOf(d *dropTally, r *row) effect {
 		return copied
 	}
 	switch class := b.classes.Class(d.Drop); {
-	case class == model.FreeCopy:
+	case class == loss.Copy:
 		return copied
-	case class == model.FreePodGone && d.Reason == "OTHERHOST":
+	case class == loss.PodGone && d.Reason == "OTHERHOST":
 		return copied
-	case d.Expected && d.Netfilter():
+	case class == loss.ByDesign:
 		// A rule dropped it by design: a ban, or the second copy of a frame that a
 		// promiscuous bridge delivers twice.
 		if b.netns[d.Dst] != nil {
 			return copied
 		}
 		return missing
-	case class != model.DropLost && class != model.FreePodGone && class != model.FreePodStarting:
+	case class != loss.Lost && class != loss.PodGone && class != loss.PodStarting && class != loss.Closed:
 		return notCounted
 	case d.XDP(), d.Reason == "CPU_BACKLOG":
 		// Before the hook where the packet would be counted.

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -37,7 +38,7 @@ func Balance(s *model.Snapshot, causes []model.DropCause) []model.LedgerRow {
 // balance is a snapshot, its counts indexed, and the rows that are being made.
 type balance struct {
 	*model.Snapshot
-	classes *model.DropClassifier
+	classes *loss.Classifier
 	hops    map[hopKey]*hop
 	// byLink are the hops of a link, byAddr those of an address.
 	byLink map[int][]*hop
@@ -138,7 +139,7 @@ type part struct {
 
 func newBalance(s *model.Snapshot, causes []model.DropCause) *balance {
 	b := &balance{
-		Snapshot: s, classes: model.NewDropClassifier(s), hops: map[hopKey]*hop{}, byLink: map[int][]*hop{}, byAddr: map[netip.Addr][]*hop{},
+		Snapshot: s, classes: loss.NewClassifier(s), hops: map[hopKey]*hop{}, byLink: map[int][]*hop{}, byAddr: map[netip.Addr][]*hop{},
 		arrived: map[netip.Prefix]tally{}, drops: map[netip.Addr][]dropTally{}, links: map[int]*model.Link{},
 		node: map[netip.Addr]bool{}, podLinks: map[int]*model.Pod{}, netns: map[netip.Addr]map[uint32]bool{},
 		podMACs: map[model.MAC]bool{},

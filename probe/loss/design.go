@@ -1,4 +1,4 @@
-// Package loss tells of packets that died which of them ordinary life explains.
+// Package loss tells which packets that the kernel freed were lost, and what excuses the others.
 package loss
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Allowances are what the rules of a healthy node drop by design.
-type Allowances []allowance
+// allowances are what the rules of a healthy node drop by design.
+type allowances []allowance
 
 // allowance is what one rule drops by design.
 type allowance struct {
@@ -20,8 +20,8 @@ type allowance struct {
 	left uint64
 }
 
-// Take reports whether the drop is by design, and uses up what it takes.
-func (list Allowances) Take(d *model.Drop) bool {
+// take reports whether the drop is by design, and uses up what it takes.
+func (list allowances) take(d *model.Drop) bool {
 	for i := range list {
 		if d.Netfilter() && list[i].left >= d.Packets && list[i].takes(d) {
 			list[i].left -= d.Packets
@@ -31,12 +31,12 @@ func (list Allowances) Take(d *model.Drop) bool {
 	return false
 }
 
-// ByDesign finds the rules that drop on a healthy node: kubelet's
+// byDesign finds the rules that drop on a healthy node: kubelet's
 // deduplication of frames that a promiscuous bridge delivers twice, and AKS's
 // bans of the wire server and of the metadata service. A rule whose counter
 // restarted in the window may have dropped any number.
-func ByDesign(s *model.Snapshot) Allowances {
-	var out Allowances
+func byDesign(s *model.Snapshot) allowances {
+	var out allowances
 	add := func(c model.Counter, takes func(*model.Drop) bool) {
 		if c.Restarted {
 			c.Delta = math.MaxUint64

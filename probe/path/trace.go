@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -66,7 +67,7 @@ type tracer struct {
 	// node are the links that hold the node's own addresses.
 	node     map[netip.Addr]*model.Link
 	settings Settings
-	drops    *model.DropClassifier
+	drops    *loss.Classifier
 	pair     bool
 }
 
@@ -74,7 +75,7 @@ func newTracer(s *model.Snapshot, e Ends) *tracer {
 	t := &tracer{
 		Snapshot: s, ends: e, routing: NewRouting(s), tables: NewTables(s), frames: newFrameTables(s),
 		links: map[int]*model.Link{}, pods: map[netip.Addr]*model.Pod{}, node: map[netip.Addr]*model.Link{},
-		settings: NewSettings(s), drops: model.NewDropClassifier(s), pair: slices.Contains(s.Traffic.PairAddrs, e.Pod),
+		settings: NewSettings(s), drops: loss.NewClassifier(s), pair: slices.Contains(s.Traffic.PairAddrs, e.Pod),
 	}
 	for l := range model.Each(s.Links) {
 		t.links[l.Index] = l

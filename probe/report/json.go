@@ -13,6 +13,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -111,8 +112,8 @@ type (
 		Location string       `json:"location,omitempty"`
 		Link     string       `json:"link,omitempty"`
 		// Harmless is why the packets were not lost; absent for drops.
-		Harmless model.DropClass `json:"harmless,omitempty"`
-		Packets  uint64          `json:"packets"`
+		Harmless loss.Class `json:"harmless,omitempty"`
+		Packets  uint64     `json:"packets"`
 	}
 	placeDoc struct {
 		Link      string          `json:"link,omitempty"`

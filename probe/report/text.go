@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -167,7 +168,7 @@ func dropSummary(s *model.Snapshot) (drops, harmless []string) {
 		if d.node {
 			continue
 		}
-		k := kind{d.class != model.DropLost, DropText(d.reason, d.location, d.link)}
+		k := kind{d.class != loss.Lost, DropText(d.reason, d.location, d.link)}
 		if count[k] == 0 {
 			order = append(order, k)
 		}

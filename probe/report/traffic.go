@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -18,7 +19,7 @@ type dropRow struct {
 	reason   model.Reason
 	location string
 	link     string
-	class    model.DropClass
+	class    loss.Class
 	// far is set instead of peer for several peers in one range.
 	far     netip.Prefix
 	packets uint64
@@ -52,7 +53,7 @@ func dropRows(s *model.Snapshot) []dropRow {
 		return 2
 	}
 	count := make(map[dropRow]uint64)
-	classes := model.NewDropClassifier(s)
+	classes := loss.NewClassifier(s)
 	for _, d := range s.Traffic.Drops {
 		row := dropRow{local: d.Src, peer: d.Dst, side: model.AsSource, reason: d.Reason, location: d.Location, link: d.Link, far: d.Range, class: classes.Class(&d)}
 		if !d.Src.IsValid() || rank(d.Dst) > rank(d.Src) {
@@ -121,7 +122,7 @@ func (r Report) dropped() uint64 {
 		name, local := names[a]
 		return local && name != ThisNode
 	}
-	classes := model.NewDropClassifier(r.Snapshot)
+	classes := loss.NewClassifier(r.Snapshot)
 	var n uint64
 	for i, d := range r.Snapshot.Traffic.Drops {
 		expected := i < len(r.Causes) && r.Causes[i].Expected

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -98,7 +99,7 @@ func (r Report) drops(p *printer, names map[netip.Addr]string) {
 			continue
 		}
 		row := []string{Named(names, d.local), string(d.side), d.peerText(names), orUnknown(string(d.reason)), d.location, d.link, number(d.packets)}
-		if d.class == model.DropLost {
+		if d.class == loss.Lost {
 			drops = append(drops, row)
 		} else {
 			harmless = append(harmless, append(row, harmlessWords[d.class]))
@@ -113,14 +114,16 @@ func (r Report) drops(p *printer, names map[netip.Addr]string) {
 }
 
 // harmlessWords say why the kernel freed a packet that was not lost.
-var harmlessWords = map[model.DropClass]string{
-	model.FreeDelivered:         "delivered already",
-	model.FreeCopy:              "a copy, for another",
-	model.FreeGroup:             "for a group not joined",
-	model.FreeNeighborDiscovery: "neighbour discovery",
-	model.FreePodGone:           "for a pod that went away",
-	model.FreePodStarting:       "before a new pod's rules were written",
-	model.FreeRedirect:          "an ICMP redirect",
+var harmlessWords = map[loss.Class]string{
+	loss.Delivered:         "delivered already",
+	loss.Copy:              "a copy, for another",
+	loss.Group:             "for a group not joined",
+	loss.NeighborDiscovery: "neighbour discovery",
+	loss.PodGone:           "for a pod that went away",
+	loss.PodStarting:       "before a new pod's rules were written",
+	loss.Redirect:          "an ICMP redirect",
+	loss.Closed:            "for a connection that its socket has closed",
+	loss.ByDesign:          "by a rule that a healthy node has for that",
 }
 
 func (r Report) rewrites(p *printer, names map[netip.Addr]string) {

@@ -193,11 +193,11 @@ func lostSince(b, now model.Lost) model.Lost {
 	}
 	before := map[string]uint64{}
 	for _, d := range b.Detail {
-		n, what := loss(d)
+		n, what := lossOf(d)
 		before[what] = n
 	}
 	for _, d := range now.Detail {
-		n, what := loss(d)
+		n, what := lossOf(d)
 		if n = minus(n, before[what]); n > 0 {
 			out.Detail = append(out.Detail, strconv.FormatUint(n, 10)+" "+what)
 		}
@@ -205,8 +205,8 @@ func lostSince(b, now model.Lost) model.Lost {
 	return out
 }
 
-// loss parses a detail of a loss: a number, then what was lost.
-func loss(detail string) (uint64, string) {
+// lossOf parses a detail of a loss: a number, then what was lost.
+func lossOf(detail string) (uint64, string) {
 	number, what, _ := strings.Cut(detail, " ")
 	n, err := strconv.ParseUint(number, 10, 64)
 	if err != nil {

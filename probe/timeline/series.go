@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -39,7 +40,7 @@ func (x *history) add(packets uint64, seconds float64) {
 // do: counts of pods that are gone and counters that were freed are missing.
 func (s *series) addDrops(now *model.Snapshot, pods map[netip.Addr]bool) {
 	next := make(map[uint64]uint64, len(now.Traffic.Drops))
-	classes := model.NewDropClassifier(now)
+	classes := loss.NewClassifier(now)
 	for d := range model.Each(now.Traffic.Drops) {
 		id := dropID(*d)
 		next[id] = d.Packets

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
 )
@@ -106,7 +107,7 @@ func NewData(r model.Reading, decode func(model.Sample) string) *Data {
 		d.series[r.Series[i].Addr] = append(d.series[r.Series[i].Addr], &r.Series[i])
 	}
 	d.open = openOf(r.Findings)
-	d.loss = model.NewDropClassifier(s).Lost
+	d.loss = loss.NewClassifier(s).Lost
 	drops := d.podDrops()
 	d.Findings = d.findingRows()
 	d.Pods = d.podRows(drops)

@@ -1,0 +1,100 @@
+package model
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"time"
+)
+
+// Sample is the head of one freed packet.
+type Sample struct {
+	Time     time.Time
+	Reason   Reason
+	Location string
+	IfIndex  int
+	Link     string
+	Netns    uint32
+	Src, Dst netip.Addr
+	SrcMAC   MAC
+	DstMAC   MAC
+	// Protocol is the EtherType.
+	Protocol uint16
+	// Length is the packet's, Head what of it was kept, from the network
+	// header on.
+	Length int
+	Head   []byte
+	// Count is how many of its kind there had been on its CPU.
+	Count uint64
+}
+
+// Drop is the drop that the sample was taken of, as far as the sample shows it.
+func (s *Sample) Drop() Drop {
+	return Drop{Src: s.Src, Dst: s.Dst, Reason: s.Reason, Location: s.Location, IfIndex: s.IfIndex, Link: s.Link, Netns: s.Netns,
+		DstMAC: s.DstMAC, Packets: 1, First: s.Time, Last: s.Time}
+}
+
+// SampleKey identifies the drop that a sample is of.
+type SampleKey struct {
+	Reason   Reason
+	Location string
+	IfIndex  int
+	Netns    uint32
+	Src, Dst netip.Addr
+	DstMAC   MAC
+}
+
+// Key returns the drop that the sample is of.
+func (s *Sample) Key() SampleKey {
+	return SampleKey{s.Reason, s.Location, s.IfIndex, s.Netns, s.Src, s.Dst, s.DstMAC}
+}
+
+// Numbers of IP protocols.
+const (
+	tcp = 6
+	udp = 17
+)
+
+// Proto is the packet's protocol, 0 where its network header was not kept whole. It does
+// not look behind IPv6 extension headers.
+func (s *Sample) Proto() uint8 {
+	switch h := s.head(); {
+	case len(h) >= 20 && h[0]>>4 == 4:
+		return h[9]
+	case len(h) >= 40 && h[0]>>4 == 6:
+		return h[6]
+	}
+	return 0
+}
+
+// head is Head, nil of no sample.
+func (s *Sample) head() []byte {
+	if s == nil {
+		return nil
+	}
+	return s.Head
+}
+
+// Transport is what follows the network header, nil where that was not kept or the packet
+// is a later fragment.
+func (s *Sample) Transport() []byte {
+	h, size := s.head(), 40
+	if s.Proto() == 0 {
+		return nil
+	}
+	if h[0]>>4 == 4 {
+		size = int(h[0]&0xf) * 4
+		if size < 20 || binary.BigEndian.Uint16(h[6:])&0x1fff != 0 {
+			return nil
+		}
+	}
+	return h[min(size, len(h)):]
+}
+
+// Ports are those of TCP or UDP; ok is false where they are not known.
+func (s *Sample) Ports() (src, dst uint16, ok bool) {
+	t := s.Transport()
+	if p := s.Proto(); len(t) < 4 || p != tcp && p != udp {
+		return 0, 0, false
+	}
+	return binary.BigEndian.Uint16(t), binary.BigEndian.Uint16(t[2:]), true
+}
