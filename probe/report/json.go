@@ -113,7 +113,9 @@ type (
 		Link     string       `json:"link,omitempty"`
 		// Harmless is why the packets were not lost; absent for drops.
 		Harmless loss.Class `json:"harmless,omitempty"`
-		Packets  uint64     `json:"packets"`
+		// Finding is the one that claims the packets: its cause drops them.
+		Finding model.Code `json:"finding,omitempty"`
+		Packets uint64     `json:"packets"`
 	}
 	placeDoc struct {
 		Link      string          `json:"link,omitempty"`
@@ -318,11 +320,11 @@ func (r Report) document() document {
 			Direction: h.Direction, Side: h.Side, Packets: h.Packets, Bytes: h.Bytes,
 		}
 	})
-	d.Drops = mapped(dropRows(s), func(x dropRow) dropDoc {
+	d.Drops = mapped(r.dropRows(), func(x dropRow) dropDoc {
 		pod, node := podOrNode(x.local, x.node)
 		return dropDoc{
 			Pod: pod, PodName: names.of(x.local), Node: node, Side: x.side, Peer: cmp.Or(prefixText(x.far), addrText(x.peer)), PeerName: names.of(x.peer),
-			Reason: x.reason, Location: x.location, Link: x.link, Harmless: x.class, Packets: x.packets,
+			Reason: x.reason, Location: x.location, Link: x.link, Harmless: x.class, Finding: x.finding, Packets: x.packets,
 		}
 	})
 	return d

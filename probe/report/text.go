@@ -148,7 +148,7 @@ func (r Report) summary(p *printer, names map[netip.Addr]string) {
 	p.field("left out", r.Limits...)
 	p.field("sources", SourcesText(s)...)
 	p.field("probes", probeRows(s, names)...)
-	drops, harmless := dropSummary(s)
+	drops, harmless := r.dropSummary()
 	p.field("drops", drops...)
 	p.field("harmless frees", harmless...)
 	p.field("unexplained", r.unexplained(names)...)
@@ -157,14 +157,15 @@ func (r Report) summary(p *printer, names map[netip.Addr]string) {
 
 // dropSummary sums the drops of all pods by reason and location, apart from the
 // harmless frees.
-func dropSummary(s *model.Snapshot) (drops, harmless []string) {
+func (r Report) dropSummary() (drops, harmless []string) {
+	s := r.Snapshot
 	type kind struct {
 		harmless bool
 		text     string
 	}
 	count := make(map[kind]uint64)
 	var order []kind
-	for _, d := range dropRows(s) {
+	for _, d := range r.dropRows() {
 		if d.node {
 			continue
 		}

@@ -20,6 +20,8 @@ type dropRow struct {
 	location string
 	link     string
 	class    loss.Class
+	// finding is the one that claims the packets, empty where none does.
+	finding model.Code
 	// far is set instead of peer for several peers in one range.
 	far     netip.Prefix
 	packets uint64
@@ -39,7 +41,8 @@ func (d *dropRow) peerText(names map[netip.Addr]string) string {
 // dropRows orders the drops by address and sums those that differ only in what
 // a report does not show. A packet between two local pods counts once, as the
 // source's; one between a pod and the node as the pod's.
-func dropRows(s *model.Snapshot) []dropRow {
+func (r Report) dropRows() []dropRow {
+	s := r.Snapshot
 	names := Names(s)
 	// The address of the higher rank is the one that a drop is about.
 	rank := func(a netip.Addr) int {
@@ -54,12 +57,15 @@ func dropRows(s *model.Snapshot) []dropRow {
 	}
 	count := make(map[dropRow]uint64)
 	classes := loss.NewClassifier(s)
-	for _, d := range s.Traffic.Drops {
+	for i, d := range s.Traffic.Drops {
 		row := dropRow{local: d.Src, peer: d.Dst, side: model.AsSource, reason: d.Reason, location: d.Location, link: d.Link, far: d.Range, class: classes.Class(&d)}
 		if !d.Src.IsValid() || rank(d.Dst) > rank(d.Src) {
 			row.local, row.peer, row.side = d.Dst, d.Src, model.AsDestination
 		}
 		row.node = rank(row.local) == 1
+		if i < len(r.Causes) {
+			row.finding = r.Causes[i].Code
+		}
 		count[row] += d.Packets
 	}
 	rows := make([]dropRow, 0, len(count))
@@ -70,7 +76,7 @@ func dropRows(s *model.Snapshot) []dropRow {
 	slices.SortFunc(rows, func(a, b dropRow) int {
 		return cmp.Or(
 			a.local.Compare(b.local), cmp.Compare(b.packets, a.packets), cmp.Compare(a.side, b.side), a.peer.Compare(b.peer), a.far.Compare(b.far),
-			cmp.Compare(a.reason, b.reason), cmp.Compare(a.location, b.location), cmp.Compare(a.link, b.link), cmp.Compare(a.class, b.class),
+			cmp.Compare(a.reason, b.reason), cmp.Compare(a.location, b.location), cmp.Compare(a.link, b.link), cmp.Compare(a.class, b.class), cmp.Compare(a.finding, b.finding),
 		)
 	})
 	return rows
@@ -124,9 +130,8 @@ func (r Report) dropped() uint64 {
 	}
 	classes := loss.NewClassifier(r.Snapshot)
 	var n uint64
-	for i, d := range r.Snapshot.Traffic.Drops {
-		expected := i < len(r.Causes) && r.Causes[i].Expected
-		if !expected && classes.Lost(&d) && (pod(d.Src) || pod(d.Dst)) && (r.inFocus(d.Src) || r.inFocus(d.Dst)) {
+	for d := range model.Each(r.Snapshot.Traffic.Drops) {
+		if classes.Lost(d) && (pod(d.Src) || pod(d.Dst)) && (r.inFocus(d.Src) || r.inFocus(d.Dst)) {
 			n += d.Packets
 		}
 	}

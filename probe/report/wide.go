@@ -94,22 +94,22 @@ func remoteRanges(s *model.Snapshot) []netip.Prefix {
 func (r Report) drops(p *printer, names map[netip.Addr]string) {
 	heading := []string{"LOCAL", "SIDE", "PEER", "REASON", "LOCATION", "LINK", "PACKETS"}
 	var drops, harmless [][]string
-	for _, d := range dropRows(r.Snapshot) {
+	for _, d := range r.dropRows() {
 		if !r.inFocus(d.local) && !r.inFocus(d.peer) {
 			continue
 		}
 		row := []string{Named(names, d.local), string(d.side), d.peerText(names), orUnknown(string(d.reason)), d.location, d.link, number(d.packets)}
 		if d.class == loss.Lost {
-			drops = append(drops, row)
+			drops = append(drops, append(row, string(d.finding)))
 		} else {
 			harmless = append(harmless, append(row, harmlessWords[d.class]))
 		}
 	}
 	p.title("drops")
-	p.table(heading, drops)
+	p.table(append(slices.Clip(heading), "FINDING"), drops)
 	if len(harmless) > 0 {
 		p.title("harmless frees")
-		p.table(append(heading, "WHY"), harmless)
+		p.table(append(slices.Clip(heading), "WHY"), harmless)
 	}
 }
 
