@@ -65,7 +65,7 @@ define run-tests
 	rm -f $(ACCURACY) $(TRACERS); failed=0; $(with-commands) LASTHOP_ACCURACY='$(CURDIR)/$(ACCURACY)' \
 		LASTHOP_TRACERS='$(CURDIR)/$(TRACERS)' LASTHOP_SEEDS='$(SEEDS)' \
 		go tool -modfile=tools/go.mod gotestsum --format testname --jsonfile bin/tests.json -- \
-		-count=1 -parallel 10 -timeout 40m $(1) | sed -uE '/^PASS [^ ]+ \((0\.[0-9]+s|cached)\)$$/d' || failed=1; \
+		-count=1 -parallel 8 -timeout 40m $(1) | sed -uE '/^PASS [^ ]+ \((0\.[0-9]+s|cached)\)$$/d' || failed=1; \
 	cat $(ACCURACY) || failed=1; exit $$failed
 endef
 

@@ -34,7 +34,7 @@ const routesInstead = "broute"
 func findBridgeRuleDrop(v *view) []finding {
 	var drops []*model.Drop
 	for d := range model.Each(v.Traffic.Drops) {
-		if d.Netfilter() && (d.Netns == 0 || d.Netns == v.Node.Netns) && v.pod(d).IsValid() && !v.explained(d) && v.drops.Lost(d) {
+		if d.Netfilter() && (d.Netns == 0 || d.Netns == v.Node.Netns) && v.pod(d).IsValid() && !v.explained(d) && v.drops.Class(d) != loss.ByDesign {
 			drops = append(drops, d)
 		}
 	}

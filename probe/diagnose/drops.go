@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -36,7 +37,8 @@ func (v *view) causeOf(d *model.Drop) model.DropCause {
 	if !v.drops.Lost(d) {
 		return model.DropCause{Expected: true}
 	}
-	return model.DropCause{Code: v.claimed[d]}
+	code := v.claimed[d]
+	return model.DropCause{Code: code, Expected: code == "" && v.drops.Class(d) == loss.ByDesign}
 }
 
 // pod is the address of the drop that a living pod of this node has: the

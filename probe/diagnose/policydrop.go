@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
 )
@@ -100,7 +101,7 @@ func (v *view) netfilterDrops() (drops []netfilterDrop, unread *lost, inPods map
 	rules := v.newDropRules()
 	unread, inPods = &lost{}, map[netip.Addr]*lost{}
 	for d := range model.Each(v.Traffic.Drops) {
-		if !d.Netfilter() || v.pod(d) == (netip.Addr{}) || v.explained(d) || !v.drops.Lost(d) {
+		if !d.Netfilter() || v.pod(d) == (netip.Addr{}) || v.explained(d) || v.drops.Class(d) != loss.Lost {
 			continue
 		}
 		if pod := v.inPod(d); pod.IsValid() {

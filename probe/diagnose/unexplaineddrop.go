@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -50,7 +51,7 @@ func findUnexplainedDrop(v *view) []finding {
 			// the last segments of connections.
 			continue
 		}
-		if v.ofPod(d) && v.drops.Lost(d) && !v.explained(d) {
+		if v.ofPod(d) && v.drops.Class(d) == loss.Lost && !v.explained(d) {
 			add(d)
 		}
 	}

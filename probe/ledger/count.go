@@ -174,14 +174,14 @@ func (b *balance) effectOf(d *dropTally, r *row) effect {
 		return copied
 	case class == loss.PodGone && d.Reason == "OTHERHOST":
 		return copied
-	case class == loss.ByDesign:
+	case class == loss.ByDesign && d.Code == "":
 		// A rule dropped it by design: a ban, or the second copy of a frame that a
 		// promiscuous bridge delivers twice.
 		if b.netns[d.Dst] != nil {
 			return copied
 		}
 		return missing
-	case class != loss.Lost && class != loss.PodGone && class != loss.PodStarting && class != loss.Closed:
+	case class != loss.Lost && class != loss.PodGone && class != loss.PodStarting && class != loss.Closed && class != loss.ByDesign:
 		return notCounted
 	case d.XDP(), d.Reason == "CPU_BACKLOG":
 		// Before the hook where the packet would be counted.

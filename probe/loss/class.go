@@ -148,8 +148,12 @@ func broadcast(p netip.Prefix) netip.Addr {
 	return netip.AddrFrom4(a)
 }
 
-// Lost reports whether the packets were lost.
-func (c *Classifier) Lost(d *model.Drop) bool { return c.Class(d) == Lost }
+// Lost reports whether the packets were lost. What a rule drops by design is, until no
+// cause is found that brings it to that rule.
+func (c *Classifier) Lost(d *model.Drop) bool {
+	class := c.Class(d)
+	return class == Lost || class == ByDesign
+}
 
 // Class says whether the packets were lost or, if not, why they were freed.
 func (c *Classifier) Class(d *model.Drop) Class {

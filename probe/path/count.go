@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -227,10 +228,10 @@ func (j *journey) mayLack() bool {
 }
 
 // losses are the drops of the journey's packets by hop, those that count.
-func (j *journey) losses() map[*step]uint64 {
+func (j *journey) losses(counts func(*step, *model.Drop) bool) map[*step]uint64 {
 	out := map[*step]uint64{}
 	for d := range model.Each(j.Traffic.Drops) {
-		if s := j.hopOf(d); s != nil {
+		if s := j.hopOf(d); s != nil && counts(s, d) {
 			out[s] += d.Packets - min(d.Packets, j.earlier(d))
 		}
 	}
@@ -275,7 +276,7 @@ func (j *journey) mixed(p *point) bool {
 // count fills the counts in beside the predictions, and numbers the hops.
 func (j *journey) count() []model.PathHop {
 	c := counting{journey: j, at: j.boundaries(), lost: make([]model.Count, len(j.steps))}
-	drops, whole := j.losses(), !j.mayLack()
+	drops, whole := j.losses(func(s *step, d *model.Drop) bool { return s.Finding != "" || j.drops.Class(d) == loss.Lost }), !j.mayLack()
 	for i, s := range j.steps {
 		if n := drops[s]; n > 0 || whole && j.Has(model.SourceDrops, model.SourceTC) && s.Kind != model.HopBeyond && !s.src.IsLoopback() && !s.dst.IsLoopback() {
 			c.lost[i] = model.Counted(n)

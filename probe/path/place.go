@@ -19,7 +19,7 @@ type way struct {
 func (t *tracer) place(findings []model.Finding, journeys ...*journey) {
 	var ways []way
 	for _, j := range journeys {
-		ways = append(ways, way{j, j.losses(), j.boundaries()})
+		ways = append(ways, way{j, j.losses(func(*step, *model.Drop) bool { return true }), j.boundaries()})
 	}
 	for f := range model.Each(findings) {
 		if !t.concerned(f, journeys) {

@@ -66,6 +66,9 @@ func (r Report) dropRows() []dropRow {
 		if i < len(r.Causes) {
 			row.finding = r.Causes[i].Code
 		}
+		if row.finding != "" {
+			row.class = loss.Lost
+		}
 		count[row] += d.Packets
 	}
 	rows := make([]dropRow, 0, len(count))
@@ -131,7 +134,7 @@ func (r Report) dropped() uint64 {
 	classes := loss.NewClassifier(r.Snapshot)
 	var n uint64
 	for d := range model.Each(r.Snapshot.Traffic.Drops) {
-		if classes.Lost(d) && (pod(d.Src) || pod(d.Dst)) && (r.inFocus(d.Src) || r.inFocus(d.Dst)) {
+		if classes.Class(d) == loss.Lost && (pod(d.Src) || pod(d.Dst)) && (r.inFocus(d.Src) || r.inFocus(d.Dst)) {
 			n += d.Packets
 		}
 	}
