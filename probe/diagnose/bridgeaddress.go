@@ -71,7 +71,7 @@ func gatewayGone(v *view, b *model.Link, gateway netip.Addr, pods []*model.Pod) 
 			}
 		}
 	}
-	if len(was) == 0 && (!v.podOnly(b) || within(b, pods)) {
+	if len(was) == 0 && (!v.podOnly(b) || within(b, gateway)) {
 		return finding{}, false
 	}
 	var f model.Finding
@@ -128,12 +128,10 @@ func gatewayGone(v *view, b *model.Link, gateway netip.Addr, pods []*model.Pod) 
 	return finding{Finding: f, accounts: f.Pods, explains: lost}, true
 }
 
-// within reports whether a bridge has an address of its own in the pods' network: then
-// another address may be the gateway of something else.
-func within(b *model.Link, pods []*model.Pod) bool {
-	return slices.ContainsFunc(b.Addresses, func(x netip.Prefix) bool {
-		return !x.IsSingleIP() && slices.ContainsFunc(podAddrs(pods[0]), x.Contains)
-	})
+// within reports whether a bridge has an address of its own in the gateway's network: then
+// the gateway may be of something else.
+func within(b *model.Link, gateway netip.Addr) bool {
+	return slices.ContainsFunc(b.Addresses, func(x netip.Prefix) bool { return !x.IsSingleIP() && x.Contains(gateway) })
 }
 
 // leftAlone accounts for packets from and to pods whose bridge is no link of the
