@@ -612,3 +612,18 @@ func TestNobodyReads(t *testing.T) {
 		a.removed()
 	}
 }
+
+// TestInterruptedCreating removes the job that the cluster makes while the user leaves.
+func TestInterruptedCreating(t *testing.T) {
+	a := newAPI(t)
+	leaves, once := make(chan struct{}), sync.Once{}
+	a.asked = func(request string) {
+		if request == "create jobs" {
+			once.Do(func() { close(leaves) })
+		}
+	}
+	if r := pluginFor(t, leaves, io.Discard, "check", "node1"); r.status != exitInterrupted || r.stdout != "" {
+		t.Errorf("status %d: %s%s", r.status, r.stdout, r.stderr)
+	}
+	a.removed()
+}

@@ -14,16 +14,16 @@ import (
 // root is the directory of the README.
 const root = "../../.."
 
-// readme are the commands in the fenced blocks of a section of the README.
-func readme(t *testing.T, heading string) []string {
+// commandsIn are the commands in the fenced blocks of a document's section.
+func commandsIn(t *testing.T, file, heading string) []string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "README.md"))
+	text, err := os.ReadFile(filepath.Join(root, file))
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, section, found := strings.Cut(string(text), "\n## "+heading+"\n")
 	if !found {
-		t.Fatalf("the README has no section %q", heading)
+		t.Fatalf("%s has no section %q", file, heading)
 	}
 	section, _, _ = strings.Cut(section, "\n## ")
 	var commands []string
@@ -145,7 +145,7 @@ func (f *follower) run(cmd *exec.Cmd) string {
 	return stdout.String()
 }
 
-// TestReadme follows the README: every command of it that needs a cluster, and how the
+// TestReadme follows the README, and what it refers to: every command of it that needs a cluster, and how the
 // plugin and the image are made.
 func TestReadme(t *testing.T) {
 	defer undebug(t)
@@ -158,14 +158,19 @@ func TestReadme(t *testing.T) {
 			"--for 10m", "--for 3s", "--for 30s", "--for 3s", "=IMAGE", "=docker.io/library/lasthop:dev"),
 	}
 	commands := 0
-	for _, line := range readme(t, "Use it from your own machine: kubectl lasthop") {
-		f.follow(line)
-		commands++
+	for _, section := range [][2]string{
+		{"README.md", "Use it from your own machine: kubectl lasthop"}, {"docs/kubectl.md", "Without a registry"},
+		{"docs/kubectl.md", "Completion"}, {"docs/kubectl.md", "What it makes, and what it may"},
+	} {
+		for _, line := range commandsIn(t, section[0], section[1]) {
+			f.follow(line)
+			commands++
+		}
 	}
 	if info, err := os.Stat(filepath.Join(f.dir, "node.rec")); err != nil || info.Size() == 0 {
 		t.Errorf("the recording: %v", err)
 	}
-	for _, line := range readme(t, "Use it on a node") {
+	for _, line := range commandsIn(t, "README.md", "Use it on a node") {
 		if strings.HasPrefix(line, "kubectl debug") || strings.HasPrefix(line, "kubectl delete") {
 			f.follow(line)
 			commands++

@@ -122,6 +122,12 @@ func (c Cluster) create(ctx context.Context, o Options) (*batchv1.Job, error) {
 	if err != nil && !strings.Contains(err.Error(), "does not support dry run") {
 		return nil, Explain(err, "create a debug pod", o.Namespace)
 	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	// An answer that nobody awaited would leave a job of which nobody knows the name.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTime)
+	defer cancel()
 	job, err = c.jobs(o.Namespace).create(ctx, job, metav1.CreateOptions{})
 	return job, Explain(err, "create the job of the debug pod", o.Namespace)
 }
