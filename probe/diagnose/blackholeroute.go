@@ -161,7 +161,7 @@ func (v *view) unheld(by discard, l *lost) finding {
 	for _, a := range nobody[:min(mostEvidence, len(nobody))] {
 		f.Fix = append(f.Fix, fmt.Sprintf("kubectl get endpointslices,pods -A -o wide | grep -wF %s # nothing should have it", a))
 	}
-	return finding{Finding: f, explains: sameDrops(l.drops)}
+	return finding{Finding: f, claims: sameDrops(l.drops)}
 }
 
 // livesElsewhere reports whether a pod of another node has an address: packets came from
@@ -194,7 +194,7 @@ func blackhole(v *view, by discard, l *lost) finding {
 	}
 	f.Evidence = append(f.Evidence, l.evidence()...)
 	addRefused(v, &f, by)
-	return finding{Finding: f, explains: discards(v, by)}
+	return finding{Finding: f, claims: discards(v, by)}
 }
 
 // addRefused adds what the reverse path filter refused because of the same
@@ -280,7 +280,7 @@ func blackholedPods(v *view, told map[discard]bool) []finding {
 		if addRefused(v, &f, by) >= minDrops {
 			f.Confidence, f.Unseen, f.Alternatives = model.Proven, nil, nil
 		}
-		out = append(out, finding{Finding: f, explains: discards(v, by)})
+		out = append(out, finding{Finding: f, claims: discards(v, by)})
 	}
 	return out
 }

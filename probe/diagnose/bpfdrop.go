@@ -81,7 +81,7 @@ func findBPFDrop(v *view) []finding {
 	var out []finding
 	for _, k := range order {
 		if l := hooks[k]; l.packets >= minDrops {
-			out = append(out, finding{Finding: v.droppedByProgram(k, l), explains: sameDrops(l.drops)})
+			out = append(out, finding{Finding: v.droppedByProgram(k, l), claims: sameDrops(l.drops)})
 		}
 	}
 	return out

@@ -125,7 +125,7 @@ func gatewayGone(v *view, b *model.Link, gateway netip.Addr, pods []*model.Pod) 
 			f.Fix = append(f.Fix, fmt.Sprintf("%s route replace %s dev %s", ip(a), host(a), shellWord(b.Name)))
 		}
 	}
-	return finding{Finding: f, accounts: f.Pods, explains: lost}, true
+	return finding{Finding: f, cutOff: f.Pods, claims: lost}, true
 }
 
 // within reports whether a bridge has an address of its own in the gateway's network: then

@@ -67,7 +67,7 @@ func bypassing(v *view, isIPv6 bool) (finding, bool) {
 	if pairs == nil && !v.pastServices(&f, isIPv6) {
 		return finding{}, false
 	}
-	return finding{Finding: f, explains: func(d *model.Drop) bool {
+	return finding{Finding: f, claims: func(d *model.Drop) bool {
 		return pairs[bypass{d.Dst, d.Src}] && (d.NoSocket() || d.Netfilter()) || pairs[bypass{d.Src, d.Dst}] && d.Netfilter()
 	}}, true
 }

@@ -188,7 +188,7 @@ func portBlocked(v *view, b *model.Link, p *model.Pod, x *block) finding {
 	if x.passing {
 		f.Severity = model.Info
 	}
-	return finding{Finding: f, accounts: pods, explains: stuckAtPort(pods)}
+	return finding{Finding: f, cutOff: pods, claims: stuckAtPort(pods)}
 }
 
 // stuckAtPort accounts for packets from and to pods whose ports pass nothing.
@@ -244,7 +244,7 @@ func bridgeDown(v *view, b *model.Link, pods []*model.Pod) (finding, bool) {
 	} else {
 		f.Unseen = append(f.Unseen, "a packet that was lost")
 	}
-	return finding{Finding: f, accounts: f.Pods, explains: func(d *model.Drop) bool { return lost(d) || waits(d) }}, true
+	return finding{Finding: f, cutOff: f.Pods, claims: func(d *model.Drop) bool { return lost(d) || waits(d) }}, true
 }
 
 // isolatedPorts is the finding on pods that ask each other in vain since their ports
@@ -323,5 +323,5 @@ func isolatedPorts(v *view, b *model.Link, pods []*model.Pod) (finding, bool) {
 	if l.packets > 0 {
 		f.Evidence = append(f.Evidence, l.evidence()...)
 	}
-	return finding{Finding: f, explains: between}, true
+	return finding{Finding: f, claims: between}, true
 }

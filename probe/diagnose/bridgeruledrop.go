@@ -55,7 +55,7 @@ func findBridgeRuleDrop(v *view) []finding {
 			}
 		}
 		if found, ok := bridgeRule(v, r, mine); ok {
-			found.explains = cutOff(v, r, mine, left, found.Pods)
+			found.claims = cutOff(v, r, mine, left, found.Pods)
 			out = append(out, found)
 		}
 	}
@@ -175,7 +175,12 @@ func bridgeRule(v *view, r *model.FrameRule, mine map[*model.Drop]uint64) (findi
 		f.Confidence = model.Likely
 	}
 	f.Fix = []string{unlessMeant(mendRule(r))}
-	return finding{Finding: f}, true
+	out := finding{Finding: f}
+	if r.EtherType == 0 || (r.EtherType == 0x0806) != r.EtherTypeNot {
+		// Nor does any MAC resolve.
+		out.silences = silencesAll(f.Pods)
+	}
+	return out, true
 }
 
 // cutOff accounts for drops that the rules made, each wholly, and where the

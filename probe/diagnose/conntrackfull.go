@@ -62,5 +62,5 @@ func findConntrackFull(v *view) []finding {
 		fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d", 2*c.Max),
 		"conntrack -L -o extended | awk '{print $7, $9}' | sort | uniq -c | sort -rn | head # who holds the entries",
 	}
-	return []finding{{Finding: f, explains: sameDrops(l.drops)}}
+	return []finding{{Finding: f, claims: sameDrops(l.drops)}}
 }

@@ -46,8 +46,7 @@ func findConntrackRace(v *view) []finding {
 	l, rivals := v.refusedEntries(failed)
 	if l.packets < minDrops {
 		// Two flows that got one port are refused likewise.
-		used := v.found(netip.Addr{}, netip.Prefix{}, SNATPortExhaustion)
-		if used || failed-min(l.packets, failed) < minDrops {
+		if v.inserts || failed-min(l.packets, failed) < minDrops {
 			return nil
 		}
 		return v.racedUnseen(failed)
@@ -57,7 +56,7 @@ func findConntrackRace(v *view) []finding {
 		f.Confidence = model.Likely
 		f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s, whose count in the window is not known, and which may match", s))
 	}
-	return []finding{{Finding: f, explains: sameDrops(l.drops)}}
+	return []finding{{Finding: f, claims: sameDrops(l.drops)}}
 }
 
 // refusedEntries are the drops that the failed insertions explain, no more packets

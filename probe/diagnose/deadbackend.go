@@ -76,7 +76,7 @@ func findDeadBackend(v *view) []finding {
 	var out []finding
 	for _, a := range sorted(found) {
 		if b := found[a]; !b.answers && triedEnough(v, b) {
-			out = append(out, finding{Finding: v.dead(b), explains: lostTo(a)})
+			out = append(out, finding{Finding: v.dead(b), claims: lostTo(a)})
 		}
 	}
 	return out

@@ -35,15 +35,22 @@ type kind struct {
 	passes bool
 }
 
-// finding is a finding with the drops that it explains.
+// finding is a finding with the losses that its cause makes, which are no other's then.
 type finding struct {
 	model.Finding
-	// explains reports whether the finding's cause accounts for a drop, so that
-	// no other finding reports it; nil where it accounts for none.
-	explains func(*model.Drop) bool
-	// accounts are addresses that the cause cuts off: a finding of a later kind
+	// claims reports whether the cause makes a drop; nil where it makes none.
+	claims func(*model.Drop) bool
+	// silences reports whether the cause makes what one address asks of others unheard or
+	// unanswered; nil for the requests of its pods to its peers, and those to its pods from
+	// its peers or, where it has none, from anywhere.
+	silences func(asker netip.Addr, asked netip.Prefix) bool
+	// returns are the pods whose packets the cause brings back to the node.
+	returns []netip.Addr
+	// inserts: the cause makes connection tracking refuse new entries.
+	inserts bool
+	// cutOff are addresses that the cause cuts off: a finding of a later kind
 	// about none but these is a consequence and is not reported.
-	accounts []netip.Addr
+	cutOff []netip.Addr
 	// cause is the object whose state the finding is about, effects are those that
 	// its cause made so: a later finding that is about one of these is evidence of
 	// this one.
@@ -57,59 +64,9 @@ type belief struct {
 	mac  model.MAC
 }
 
-// absorb makes a finding about an effect of this one's cause a part of it.
-func (f *finding) absorb(effect *finding) {
-	f.Pods = append(f.Pods, effect.Pods...)
-	for _, e := range effect.Evidence {
-		if !slices.Contains(f.Evidence, e) {
-			f.Evidence = append(f.Evidence, e)
-		}
-	}
-	if f.Packets == 0 {
-		f.LastHopAlive = effect.LastHopAlive
-	}
-	if effect.Confidence == model.Proven {
-		// What the cause made stays when the cause is gone.
-		f.Fix = append(f.Fix, effect.Fix...)
-	}
-	f.Packets += effect.Packets
-}
-
-// isEffect reports whether a finding is about an effect of an earlier one's cause, and
-// became a part of that.
-func (v *view) isEffect(f finding) bool {
-	if f.cause == nil {
-		return false
-	}
-	at := slices.IndexFunc(v.prior, func(p finding) bool { return slices.Contains(p.effects, f.cause) })
-	if at >= 0 {
-		v.prior[at].absorb(&f)
-		v.prior[at].Pods = sortedPods(v.prior[at].Pods)
-		v.claim(&f, v.prior[at].Code)
-	}
-	return at >= 0
-}
-
-func sortedPods(list []netip.Addr) []netip.Addr {
-	return slices.Compact(slices.SortedFunc(slices.Values(list), netip.Addr.Compare))
-}
-
-// consequence reports whether prior findings account for all that this one is
-// about: its pods, or its peers.
-func (v *view) consequence(f finding) bool {
-	accounted := map[netip.Addr]bool{}
-	for p := range model.Each(v.prior) {
-		for _, a := range p.accounts {
-			accounted[a] = true
-		}
-	}
-	return len(f.Pods) > 0 && !slices.ContainsFunc(f.Pods, func(a netip.Addr) bool { return !accounted[a] }) ||
-		len(f.Peers) > 0 && !slices.ContainsFunc(f.Peers, func(x netip.Prefix) bool { return !x.IsSingleIP() || !accounted[x.Addr()] })
-}
-
 // kinds is the catalogue, in the order in which the kinds are judged: the most
-// specific cause first, and what no other explains last. A kind takes from those
-// after it the drops that its findings explain and the addresses that they cut off.
+// specific cause first, and what no other explains last. Each proposes findings for the
+// losses that none before it has claimed.
 var kinds = []kind{
 	podLinkDown,
 	podAddress,
@@ -199,19 +156,7 @@ func Diagnose(s *model.Snapshot) []model.Finding {
 // drops, in their order.
 func Judge(s *model.Snapshot) ([]model.Finding, []model.DropCause) {
 	v := newView(s)
-	out := v.findings()
-	return out, v.causes()
-}
-
-// findings judges, and sorts what was found.
-func (v *view) findings() []model.Finding {
-	v.judge()
-	out := make([]model.Finding, len(v.prior))
-	for i, f := range v.prior {
-		out[i] = f.Finding
-	}
-	Sort(out)
-	return out
+	return v.judge(), v.causes()
 }
 
 // Sort puts findings into the order of Diagnose.
@@ -226,34 +171,6 @@ func Sort(list []model.Finding) {
 			cmp.Compare(a.Title, b.Title),
 		)
 	})
-}
-
-// judge runs the kinds in their order, each with the findings of those before it,
-// and leaves all findings in prior.
-func (v *view) judge() {
-	for k := range model.Each(kinds) {
-		found := slices.DeleteFunc(slices.DeleteFunc(k.find(v), v.isEffect), v.consequence)
-		for f := range model.Each(found) {
-			f.Code, f.EndsAt, f.Passes = k.page.Code, k.ends, k.passes
-			f.Severity = cmp.Or(f.Severity, k.page.Severity)
-			f.Verify = cmp.Or(f.Verify, verify(k.page.Code))
-			f.Pods = sortedPods(f.Pods)
-			v.claim(f, f.Code)
-		}
-		v.prior = append(v.prior, found...)
-	}
-}
-
-// claim gives a finding the drops that its cause makes and that have none yet.
-func (v *view) claim(f *finding, code model.Code) {
-	if f.explains == nil {
-		return
-	}
-	for d := range model.Each(v.Traffic.Drops) {
-		if v.claimed[d] == "" && f.explains(d) {
-			v.claimed[d] = code
-		}
-	}
 }
 
 func comparePrefix(a, b netip.Prefix) int {

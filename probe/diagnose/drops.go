@@ -37,7 +37,7 @@ func (v *view) causeOf(d *model.Drop) model.DropCause {
 	if !v.drops.Lost(d) {
 		return model.DropCause{Expected: true}
 	}
-	code := v.claimed[d]
+	code := v.byDrop[d]
 	return model.DropCause{Code: code, Expected: code == "" && v.drops.Class(d) == loss.ByDesign}
 }
 
@@ -77,9 +77,6 @@ func otherEnd(d *model.Drop, pod netip.Addr) netip.Addr {
 	}
 	return d.Dst
 }
-
-// explained reports whether a finding of an earlier kind claims the drop.
-func (v *view) explained(d *model.Drop) bool { return v.claimed[d] != "" }
 
 // sameDrops explains these drops and no others; there may be thousands.
 func sameDrops(list []*model.Drop) func(*model.Drop) bool {
@@ -248,7 +245,7 @@ func (v *view) atSockets(match func(*model.Drop) bool, judge func(*model.Pod, *l
 		}
 		f := judge(p, l)
 		f.LastHopAlive = model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Ingress}
-		out = append(out, finding{Finding: f, explains: sameDrops(l.drops)})
+		out = append(out, finding{Finding: f, claims: sameDrops(l.drops)})
 	}
 	return out
 }
@@ -273,7 +270,7 @@ func (v *view) sampledPorts(l *lost) string {
 
 // silenced reports whether a rule dropped what the node would tell one of the
 // senders by ICMP.
-func (v *view) silenced(d *model.Drop, l *lost) bool {
+func (v *view) errorDropped(d *model.Drop, l *lost) bool {
 	return (d.Proto == icmp4 || d.Proto == icmp6) && d.Netfilter() && v.nodeAddrs[d.Src] && l.pods[d.Dst]
 }
 

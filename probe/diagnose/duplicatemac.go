@@ -110,7 +110,7 @@ func sharedMAC(v *view, list []*model.Pod) finding {
 		observe(&f, model.SourceDrops, "%s for one pod freed in another", count(f.Packets, "packet"))
 	}
 	f.Fix = v.anotherMAC(list)
-	return finding{Finding: f, accounts: f.Pods, explains: lost}
+	return finding{Finding: f, cutOff: f.Pods, claims: lost}
 }
 
 func countWord(n int) string {

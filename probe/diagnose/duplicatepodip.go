@@ -94,7 +94,7 @@ func duplicate(v *view, a netip.Addr, holders []*model.Pod) finding {
 		f.LastHopAlive = v.place(v.linkName(r.IfIndex), model.Egress)
 	}
 	f.Fix = []string{"delete the pod that the cluster does not know by this address: kubectl get pods -A -o wide | grep " + a.String()}
-	return finding{Finding: f, explains: confused(a)}
+	return finding{Finding: f, claims: confused(a)}
 }
 
 // asGateway is the finding on a pod that has an address of its own bridge, where its
@@ -128,7 +128,7 @@ func asGateway(v *view, a netip.Addr, p *model.Pod, b *model.Link) finding {
 		}
 	}
 	f.Pods = sorted(misled)
-	return finding{Finding: f, accounts: f.Pods, explains: func(d *model.Drop) bool {
+	return finding{Finding: f, cutOff: f.Pods, claims: func(d *model.Drop) bool {
 		return confused(a)(d) || p.Netns != 0 && d.Netns == p.Netns || misled[d.Src] && d.OtherHost()
 	}}
 }
@@ -270,7 +270,12 @@ func contestNode(v *view, a *model.ARPCount, own *model.Link) finding {
 		Alternatives: []string{"a machine that answers ARP for others (proxy_arp)"},
 		Fix:          []string{"find the machine with the MAC " + a.MAC.String() + " behind " + shellWord(a.Link) + ", and give it another address"},
 	}
-	return finding{Finding: f, explains: func(d *model.Drop) bool { return d.OtherHost() && d.Link == a.Link }}
+	everything := v.allSilent()
+	return finding{
+		Finding:  f,
+		claims:   func(d *model.Drop) bool { return d.OtherHost() && d.Link == a.Link },
+		silences: func(asker netip.Addr, _ netip.Prefix) bool { return everything || asker == a.Addr },
+	}
 }
 
 func contest(v *view, a *model.ARPCount) finding {
@@ -294,7 +299,7 @@ func contest(v *view, a *model.ARPCount) finding {
 			Alternatives: []string{"a machine that answers ARP for others (proxy_arp)"},
 			Fix:          []string{"find the machine with the MAC " + a.MAC.String() + " behind " + shellWord(a.Link)},
 		},
-		explains: confused(a.Addr),
-		cause:    belief{a.Addr, a.MAC},
+		claims: confused(a.Addr),
+		cause:  belief{a.Addr, a.MAC},
 	}
 }

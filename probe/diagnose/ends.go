@@ -165,7 +165,7 @@ const MaxAsked = 8
 // Observe is what a snapshot holds of the node's traffic with others, and Diagnose.
 func Observe(s *model.Snapshot) (*Ends, []model.Finding) {
 	v := newView(s)
-	found := v.findings()
+	found := v.judge()
 	e := &Ends{
 		Node: v.nodeAddrs, PodsKnown: s.Has(model.SourcePods), Tracked: s.Has(model.SourceConntrack), Pods: map[netip.Addr]bool{}, Fresh: map[netip.Addr]bool{}, Ranges: v.ownCIDRs(), Networks: v.onLink,
 		Uplink: v.place(v.uplink(), model.Egress), Returned: map[Transit]uint64{}, Leaving: map[netip.Prefix]Volume{}, Arriving: map[netip.Prefix]Volume{}, Delivered: map[netip.Addr]uint64{},
@@ -449,5 +449,5 @@ type Beyond struct {
 func Besides(s *model.Snapshot, others Beyond) []model.Finding {
 	v := newView(s)
 	v.others = others
-	return v.findings()
+	return v.judge()
 }

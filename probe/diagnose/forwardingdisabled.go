@@ -123,7 +123,7 @@ func unforwarded(v *view, refused func(*model.Drop) string, global string) (find
 		count(l.packets, "packet"), strings.Join(names, ", "))
 	blameForwarding(v, &f, names, global)
 	f.Evidence = append(f.Evidence, l.evidence()...)
-	return finding{Finding: f, explains: unforwardable(refused)}, true
+	return finding{Finding: f, claims: unforwardable(refused), silences: silencesAll(f.Pods)}, true
 }
 
 // blameForwarding names the setting: the node's, or those of single links.
@@ -179,5 +179,5 @@ func unforwardedUnseen(v *view) (finding, bool) {
 	f.Unseen = []string{"a packet of a pod that was dropped for it"}
 	f.Alternatives = []string{"a program on the link forwards past the kernel's routing"}
 	blameForwarding(v, &f, names, path.Forward4)
-	return finding{Finding: f, explains: unforwardable(v.refused4)}, true
+	return finding{Finding: f, claims: unforwardable(v.refused4)}, true
 }

@@ -65,7 +65,7 @@ func findHairpinDrop(v *view) []finding {
 		}
 		f.Fix = append(f.Fix, fmt.Sprintf("%s -t nat -I POSTROUTING -s %s -d %s -j MASQUERADE", ip46tables(a), a, a))
 	}
-	return []finding{{Finding: f, explains: func(d *model.Drop) bool { return v.hairpin(d) && l.pods[d.Src] }}}
+	return []finding{{Finding: f, claims: func(d *model.Drop) bool { return v.hairpin(d) && l.pods[d.Src] }}}
 }
 
 // hairpinsAnswered are the pods that hear all that they ask of themselves, since its

@@ -69,7 +69,7 @@ func findInvalidDrop(v *view) []finding {
 			}
 		}
 		if len(bad.parts) > 0 {
-			out = append(out, finding{Finding: v.invalid(bad, reasons), explains: bad.explains()})
+			out = append(out, finding{Finding: v.invalid(bad, reasons), claims: bad.explains()})
 		}
 	}
 	return out

@@ -74,7 +74,7 @@ func withoutDefault(v *view, six bool, l *lost) finding {
 		f.Alternatives = []string{"the node is to have none, and its routes to other nodes' pods are gone"}
 	}
 	f.Fix = append(f.Fix, fmt.Sprintf("%s route add default via GATEWAY dev %s", ip(peers[0]), shellWord(link)))
-	return finding{Finding: f, explains: func(d *model.Drop) bool {
+	return finding{Finding: f, claims: func(d *model.Drop) bool {
 		a, is := v.unroutable(d)
 		return is && a.Is6() == six && v.elsewhere(a)
 	}}

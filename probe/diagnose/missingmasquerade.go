@@ -67,7 +67,7 @@ func findMissingMasquerade(v *view) []finding {
 			}
 			g.answers = g.answers || v.answered(p)
 			if v.unanswered(p) && !v.swept[pair{p.Local, p.Remote}] && startedHere(p) && !v.sentAstray(p) &&
-				!slices.Contains(g.silent, p) && !accounted(v, map[netip.Addr]bool{p.Local: true}, p.Remote) {
+				!slices.Contains(g.silent, p) && !v.silenced(p.Local, host(p.Remote)) {
 				g.silent = append(g.silent, p)
 			}
 		}

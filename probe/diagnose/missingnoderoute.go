@@ -250,7 +250,7 @@ func withoutNodeRoute(v *view, g *unrouted, siblings []*model.Route) finding {
 		observe(&f, model.SourceLinks, "%s %s", t.Name, dead(t))
 		f.Fix = []string{raise(t), "restart the agent that writes the routes by " + t.Name + ": they do not come back by themselves"}
 	}
-	return finding{Finding: f, explains: sameDrops(g.drops)}
+	return finding{Finding: f, claims: sameDrops(g.drops)}
 }
 
 // downTunnel is a tunnel of the node that has an address and is down; nil where none is.

@@ -118,7 +118,7 @@ func routedElsewhere(v *view, list []misroutedPod) (finding, bool) {
 			f.Packets += d.Packets
 		}
 	}
-	return finding{Finding: f, explains: explains}, true
+	return finding{Finding: f, claims: explains, silences: silencesAll(f.Pods), returns: f.Pods}, true
 }
 
 // missed is what was seen of packets for the pod that went elsewhere.

@@ -148,7 +148,7 @@ func (v *view) wrongTable(r, other *model.RoutingRule, silent []*model.Peer) fin
 		fmt.Sprintf("%s rule del %s priority %d", ip(r.From.Addr()), ruleWords(r), r.Priority),
 		"or restart the plugin's agent on this node, which makes these rules anew",
 	}
-	return finding{Finding: f, accounts: f.Pods}
+	return finding{Finding: f, cutOff: f.Pods}
 }
 
 func (v *view) withoutRoute(r *model.RoutingRule, silent []*model.Peer) finding {
@@ -170,7 +170,7 @@ func (v *view) withoutRoute(r *model.RoutingRule, silent []*model.Peer) finding 
 		}
 	}
 	f.Fix = []string{v.podTableFix(r, first.Remote)}
-	return finding{Finding: f, accounts: f.Pods}
+	return finding{Finding: f, cutOff: f.Pods}
 }
 
 // ruledAlike are the other pods that have a rule of the same priority.

@@ -31,12 +31,10 @@ var missingUDR = kind{
 }
 
 func findMissingUDR(v *view) []finding {
-	own := v.ownCIDRs()
-	if overlay(v.Node.Plugin) || slices.ContainsFunc(own, func(p netip.Prefix) bool { return v.found(netip.Addr{}, p, WrongUDR, NICForwarding) }) {
-		// A wrong way back to this node's pods explains every silence.
+	if overlay(v.Node.Plugin) {
 		return nil
 	}
-	s := udrSearch{view: v, all: v.withoutLoops(v.remoteRanges()), own: own}
+	s := udrSearch{view: v, all: v.unclaimedRanges(v.remoteRanges()), own: v.ownCIDRs()}
 	s.readFiles()
 	var out []finding
 	for _, c := range s.causes {
@@ -48,7 +46,7 @@ func findMissingUDR(v *view) []finding {
 		switch {
 		case r.answers:
 			answering++
-		case len(r.silent) > 0 && !s.settled[r.cidr] && !v.found(netip.Addr{}, r.cidr, WrongUDR, NICForwarding, MissingNodeRoute):
+		case len(r.silent) > 0 && !s.settled[r.cidr] && !v.silenced(netip.Addr{}, r.cidr):
 			silent = append(silent, r)
 		}
 	}
@@ -255,7 +253,7 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing mis
 			bothRoutesMissing(v, &f, silent)
 		}
 	}
-	return finding{Finding: f}
+	return finding{Finding: f, silences: s.silencesNetwork(&f)}
 }
 
 // known is what the cluster, the files and the probes say of the ranges and of the

@@ -279,7 +279,7 @@ func nobodyBeyond(v *view, m *silentHops) finding {
 		hop, ok := awaitedHop(v, d)
 		return ok && m.hops[hop] != nil || m.askers[d.Src]
 	}
-	return finding{Finding: f, explains: lost}
+	return finding{Finding: f, claims: lost}
 }
 
 // takenRange is the network of a link that leads neither off the node nor to its pods

@@ -109,5 +109,5 @@ func nonForwarding(v *view, n *model.ClusterNode, c *model.NIC, cidrs []netip.Pr
 	if len(f.Pods) == 0 {
 		f.Pods = v.podsIn(v.ownCIDRs())
 	}
-	return finding{Finding: f}
+	return finding{Finding: f, silences: v.silencesNetwork(&f)}
 }

@@ -67,7 +67,7 @@ func (v *view) atLoopback(match func(*model.Drop) bool) []finding {
 		f.Alternatives = []string{"a program in the pod binds the pod's own address and connects to the loopback address"}
 		f.Unseen = []string{"the rules in the pod's own namespace"}
 		f.Fix = []string{inside(p) + "ss -lntu # compare with the rules, and see why the proxy ended", inside(p) + "nft list ruleset"}
-		out = append(out, finding{Finding: f, explains: sameDrops(l.drops)})
+		out = append(out, finding{Finding: f, claims: sameDrops(l.drops), silences: silencesPeers(&f)})
 	}
 	return out
 }
@@ -102,7 +102,7 @@ func (v *view) atNode(match func(*model.Drop) bool) []finding {
 			f.Evidence = append(f.Evidence, packetRuleEvidence("this rule leads there", r))
 		}
 		f.Fix = []string{"ss -lntup # compare with the address and port that pods ask, and start what should listen"}
-		out = append(out, finding{Finding: f, explains: sameDrops(l.drops)})
+		out = append(out, finding{Finding: f, claims: sameDrops(l.drops), silences: silencesPeers(&f)})
 	}
 	return out
 }

@@ -70,7 +70,7 @@ func findNoReply(v *view) []finding {
 				requests = min(p.Out.Requests, flows.asks) + flows.datagrams
 			}
 		}
-		if requests < minAsks || len(pods) == 0 || !lasted(p) || replied[pair{p.Local, p.Remote}] || accounted(v, pods, p.Remote) {
+		if requests < minAsks || len(pods) == 0 || !lasted(p) || replied[pair{p.Local, p.Remote}] || v.silencedFor(pods, p) {
 			continue
 		}
 		if p.Remote.IsLinkLocalUnicast() && v.byDefaultRoute(p.Remote) {
@@ -90,18 +90,9 @@ func findNoReply(v *view) []finding {
 	for _, a := range sorted(strayed) {
 		out = append(out, v.strayedRequests(a, strayed[a]))
 	}
-	contested := v.contestedNode()
-	if contested {
-		clear(translated) // It gets these replies.
-	}
-	if v.allSilent(sorted(own), sorted(translated)) {
-		if contested {
-			return out
-		}
-		if len(own) > 0 && len(translated) > 0 {
-			maps.Copy(translated, own)
-			return append(out, unansweredDestinations(v, translated, "with the pods' own addresses or the node's, which stands for theirs", true))
-		}
+	if len(own) > 0 && len(translated) > 0 && v.allSilent(sorted(own), sorted(translated)) {
+		maps.Copy(translated, own)
+		return append(out, unansweredDestinations(v, translated, "with the pods' own addresses or the node's, which stands for theirs", true))
 	}
 	if len(own) > 0 {
 		out = append(out, unansweredDestinations(v, own, "with the pods' own addresses", false))
@@ -124,12 +115,6 @@ func (v *view) dropsCarrier(packets uint64) *model.PacketRule {
 		}
 	}
 	return nil
-}
-
-// contestedNode reports whether another machine has this node's own address, and so gets
-// all replies.
-func (v *view) contestedNode() bool {
-	return slices.ContainsFunc(v.prior, func(f finding) bool { return f.Code == DuplicatePodIP && len(f.Pods) == 0 })
 }
 
 // allSilent reports whether nobody beyond the uplinks replies, but for these addresses
@@ -196,30 +181,15 @@ func lasted(p *model.Peer) bool {
 	return p.LastOut.IsZero() || p.LastOut.Sub(p.FirstOut) >= 2*settled
 }
 
-// accounted reports whether an earlier finding is about these ends already. One
-// about all ranges, this node's own route, is about all that goes with a pod's
-// address within the network.
-func accounted(v *view, pods map[netip.Addr]bool, remote netip.Addr) bool {
-	for f := range model.Each(v.prior) {
-		if f.Severity == model.Info {
-			continue
-		}
-		mine := len(f.Pods) == 0 || slices.ContainsFunc(f.Pods, func(a netip.Addr) bool { return pods[a] })
-		if mine && slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool { return p.Contains(remote) }) {
+// silencedFor reports whether a finding claims that the peer does not reply to one of the
+// pods, for which the local end stands.
+func (v *view) silencedFor(pods map[netip.Addr]bool, p *model.Peer) bool {
+	for a := range pods {
+		if v.silenced(a, host(p.Remote)) {
 			return true
 		}
-		if !mine || inAnyPod(v, pods) {
-			continue
-		}
-		switch f.Code {
-		case MissingUDR, WrongUDR, NICForwarding:
-			within := v.remote(remote).IsValid() || inAny(v.onLink, remote)
-			if within && (len(f.Peers) > 1 || slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool { return slices.Contains(v.ranges.local, p) })) {
-				return true
-			}
-		}
 	}
-	return false
+	return v.silenced(p.Local, host(p.Remote))
 }
 
 // inAnyPod reports whether the pods have addresses of the node's subnet, which

@@ -22,20 +22,18 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// A kind sees the findings of those before it, and of no others; what they account
-// for it does not report again.
+// What a finding cuts off is not reported again by the kinds after it; of a drop, the first
+// finding whose cause makes it is told.
 func TestOrder(t *testing.T) {
 	saved := kinds
 	defer func() { kinds = saved }()
-	seen := map[model.Code][]model.Code{}
-	one := func(c model.Code, accounts, pods string) kind {
+	claimed := map[model.Code]bool{}
+	one := func(c model.Code, cutOff, pods string) kind {
 		return kind{page: Page{Code: c}, find: func(v *view) []finding {
-			for _, f := range v.prior {
-				seen[c] = append(seen[c], f.Code)
-			}
-			f := finding{Finding: model.Finding{Title: "x"}}
-			if accounts != "" {
-				f.accounts = []netip.Addr{addr(accounts)}
+			claimed[c] = v.explained(&v.Traffic.Drops[0])
+			f := finding{Finding: model.Finding{Title: "x"}, claims: func(*model.Drop) bool { return true }}
+			if cutOff != "" {
+				f.cutOff = []netip.Addr{addr(cutOff)}
 			}
 			if pods != "" {
 				f.Pods = []netip.Addr{addr(pods)}
@@ -44,13 +42,11 @@ func TestOrder(t *testing.T) {
 		}}
 	}
 	kinds = []kind{one("A", "192.0.2.1", ""), one("B", "", "192.0.2.1"), one("C", "", "192.0.2.2")}
-	found := Diagnose(&model.Snapshot{})
+	found, causes := Judge(&model.Snapshot{Traffic: model.Traffic{Drops: []model.Drop{{Src: addr("192.0.2.3"), Dst: addr("192.0.2.1"), Packets: 9}}}})
 	if len(found) != 2 || found[0].Verify != "lasthop check --only A" || found[1].Code != "C" {
 		t.Errorf("found %+v", found)
 	}
-	for code, want := range map[model.Code][]model.Code{"A": nil, "B": {"A"}, "C": {"A"}} {
-		if !slices.Equal(seen[code], want) {
-			t.Errorf("%s saw %v, want %v", code, seen[code], want)
-		}
+	if len(causes) != 1 || causes[0].Code != "A" || claimed["A"] || !claimed["B"] || !claimed["C"] {
+		t.Errorf("the drop's cause is %+v; it was claimed before %v", causes, claimed)
 	}
 }

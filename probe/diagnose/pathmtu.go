@@ -80,7 +80,7 @@ func findPathMTU(v *view) []finding {
 		f := narrow(v, next, l)
 		unnoticed(v, &f.Finding, l)
 		// Those by which other senders learn the size have the same cause.
-		f.explains = func(d *model.Drop) bool { return tooBig(d) && nextLink(v, d) == next || v.silenced(d, l) }
+		f.claims = func(d *model.Drop) bool { return tooBig(d) && nextLink(v, d) == next || v.errorDropped(d, l) }
 		out = append(out, f)
 	}
 	return out
@@ -91,7 +91,7 @@ func findPathMTU(v *view) []finding {
 func unnoticed(v *view, f *model.Finding, l *lost) {
 	var errors lost
 	for d := range model.Each(v.Traffic.Drops) {
-		if v.silenced(d, l) {
+		if v.errorDropped(d, l) {
 			errors.add(v, d)
 		}
 	}

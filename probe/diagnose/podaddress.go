@@ -79,7 +79,7 @@ func (v *view) duplicateDetected(p *model.Pod, a netip.Addr) finding {
 	if !prefix.IsSingleIP() && !prefixRoute(p, prefix) {
 		f.Fix[1] += " noprefixroute"
 	}
-	return finding{Finding: f, accounts: f.Pods, explains: func(d *model.Drop) bool { return d.Dst == a || d.Src == a }}
+	return finding{Finding: f, cutOff: f.Pods, claims: func(d *model.Drop) bool { return d.Dst == a || d.Src == a }}
 }
 
 func withoutAddress(v *view, p *model.Pod, isIPv6 bool) (finding, bool) {
@@ -136,7 +136,7 @@ func withoutAddress(v *view, p *model.Pod, isIPv6 bool) (finding, bool) {
 		f.Alternatives = []string{"the pod that had the address was deleted"}
 	}
 	f.Fix = addressFix(p, with, given, isIPv6)
-	return finding{Finding: f, accounts: given, explains: func(d *model.Drop) bool {
+	return finding{Finding: f, cutOff: given, claims: func(d *model.Drop) bool {
 		return slices.Contains(given, d.Dst) || slices.Contains(given, d.Src)
 	}}, true
 }

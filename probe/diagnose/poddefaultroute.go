@@ -102,7 +102,7 @@ func withoutPodDefault(v *view, p *model.Pod, isIPv6 bool) (finding, bool) {
 		f.Alternatives = []string{"the pod is to have none"}
 	}
 	f.Fix = defaultFix(v, p, with, isIPv6)
-	return finding{Finding: f, accounts: f.Pods, explains: func(d *model.Drop) bool {
+	return finding{Finding: f, cutOff: f.Pods, claims: func(d *model.Drop) bool {
 		return p.Netns == d.Netns && (slices.Contains(f.Pods, d.Src) && path.PodRoute(p, d.Dst) == nil ||
 			slices.Contains(f.Pods, d.Dst) && path.PodRoute(p, d.Src) == nil)
 	}}, true
@@ -169,7 +169,7 @@ func defaultElsewhere(v *view, p *model.Pod, isIPv6 bool) (finding, bool) {
 	}
 	f.Fix = append([]string{del}, defaultFix(v, p, with, isIPv6)...)
 	f.Fix = append(f.Fix, "take the gateway from the configuration of the further network, or the default-route from the pod's annotation")
-	return finding{Finding: f, accounts: f.Pods, explains: lost}, true
+	return finding{Finding: f, cutOff: f.Pods, claims: lost}, true
 }
 
 // inVain are the pairs of which some address asked beyond the node and heard nothing.

@@ -93,7 +93,7 @@ func linkDown(v *view, p *model.Pod, l *model.Link, pods []netip.Addr) finding {
 	} else {
 		f.Unseen = append(f.Unseen, "a packet that was dropped at the link")
 	}
-	return finding{Finding: f, explains: lost}
+	return finding{Finding: f, claims: lost, silences: silencesAll(f.Pods)}
 }
 
 // routedTo are the addresses that no pod has and that the node sends by this

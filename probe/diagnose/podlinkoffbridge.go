@@ -136,7 +136,7 @@ func offBridge(v *view, p *model.Pod, l, b *model.Link, shown []model.Evidence, 
 	if commonest(hairpin) {
 		f.Fix = append(f.Fix, fmt.Sprintf("bridge link set dev %s hairpin on", shellWord(l.Name)))
 	}
-	return finding{Finding: f, accounts: pods, explains: func(d *model.Drop) bool {
+	return finding{Finding: f, cutOff: pods, claims: func(d *model.Drop) bool {
 		mine := slices.Contains(pods, d.Src) || slices.Contains(pods, d.Dst)
 		return mine && (d.NeighborFailed() || d.ReverseFiltered() || d.OtherHost() || d.OwnSource())
 	}}

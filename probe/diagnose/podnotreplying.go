@@ -124,22 +124,13 @@ func queueWasFull(p *model.Pod, s service, silent int, all map[service]*asks) bo
 	return len(all[s].replied) > 0 || slices.ContainsFunc(p.Backlog.Waiting, full) || !slices.ContainsFunc(services(all, s.pod), others)
 }
 
-// settledFor reports whether a finding is about a flow to a pod already: about the pod
-// and the client, or the service's address that the client asked. That nobody listens
-// explains silence whatever its severity. What a pod asks of itself comes back with its
-// own address, which the kernel refuses.
+// settledFor reports whether a flow to a pod has a finding already: it claims the silence, for
+// the pod or the service's address that the client asked, or a drop between both. What a pod asks
+// of itself comes back with its own address, which the kernel refuses.
 func (v *view) settledFor(pod netip.Addr, flow *model.Flow) bool {
 	client, to := flow.Original.Src, flow.Original.Dst
-	if client == pod {
+	if client == pod || v.silenced(client, host(pod)) || v.silenced(client, host(to)) || v.silenced(to, host(pod)) {
 		return true
-	}
-	names := func(f *finding, a netip.Addr, peers ...netip.Addr) bool {
-		return slices.Contains(f.Pods, a) && (len(f.Peers) == 0 || slices.ContainsFunc(peers, func(b netip.Addr) bool { return inAny(f.Peers, b) }))
-	}
-	for f := range model.Each(v.prior) {
-		if (f.Severity != model.Info || f.Code == NoListener) && (names(f, pod, client, to) || names(f, client, pod, to)) {
-			return true
-		}
 	}
 	// Its replies may wait in the pod for a gateway that does not answer.
 	for d := range model.Each(v.Traffic.Drops) {
@@ -169,9 +160,7 @@ func (v *view) untrackedSilence(d *deaf, all map[service]*asks) bool {
 	if out != nil && out.RST+out.ICMPErrors > 0 {
 		return false
 	}
-	return !slices.ContainsFunc(v.prior, func(f finding) bool {
-		return (f.Severity != model.Info || f.Code == NoListener) && slices.Contains(f.Pods, d.addr)
-	})
+	return !v.silenced(netip.Addr{}, host(d.addr))
 }
 
 func (v *view) notReplying(d *deaf) finding {
@@ -225,7 +214,7 @@ func (v *view) notReplying(d *deaf) finding {
 	if asking := clients(d.flows); len(asking) > 0 {
 		f.Fix = append(f.Fix, fmt.Sprintf("%s%s route get %s", inside(p), ip(asking[0]), asking[0]))
 	}
-	return finding{Finding: f, explains: sameDrops(dropped)}
+	return finding{Finding: f, claims: sameDrops(dropped)}
 }
 
 // insideOf adds what is known of the pod's namespace, and what that leaves. It returns

@@ -132,7 +132,7 @@ func wrongPrefix(v *view, p *model.Pod, a, want netip.Prefix, from *model.Pod) (
 		f.Alternatives = []string{"the pod is to have this prefix length"}
 	}
 	f.Fix = prefixFix(p, from, a, want)
-	return finding{Finding: f, accounts: f.Pods, explains: func(d *model.Drop) bool {
+	return finding{Finding: f, cutOff: f.Pods, claims: func(d *model.Drop) bool {
 		return d.Src == a.Addr() && a.Contains(d.Dst) != want.Contains(d.Dst) && (d.NeighborFailed() || m.gateway)
 	}}, true
 }

@@ -72,7 +72,7 @@ func findPolicyDrop(v *view) []finding {
 			cause = calicoMaker
 		}
 		i, known := same[cause]
-		switch x := (finding{Finding: f, explains: a.explains()}); {
+		switch x := (finding{Finding: f, claims: a.explains()}); {
 		case known && cause != "":
 			out[i] = merge(out[i], x)
 		default:
@@ -84,11 +84,11 @@ func findPolicyDrop(v *view) []finding {
 		out[i].Finding = unknownLinks(out[i].Finding)
 	}
 	if f, ok := v.droppedUnread(unread); ok {
-		out = append(out, finding{Finding: f, explains: sameDrops(unread.drops)})
+		out = append(out, finding{Finding: f, claims: sameDrops(unread.drops)})
 	}
 	for _, pod := range slices.SortedFunc(maps.Keys(inPods), netip.Addr.Compare) {
 		if f, ok := v.droppedInPod(pod, inPods[pod]); ok {
-			out = append(out, finding{Finding: f, explains: sameDrops(inPods[pod].drops)})
+			out = append(out, finding{Finding: f, claims: sameDrops(inPods[pod].drops)})
 		}
 	}
 	return out
@@ -232,7 +232,7 @@ func merge(a, b finding) finding {
 			f.Fix = append(slices.Clone(f.Fix), fix)
 		}
 	}
-	return finding{Finding: f, explains: func(d *model.Drop) bool { return a.explains(d) || b.explains(d) }}
+	return finding{Finding: f, claims: func(d *model.Drop) bool { return a.claims(d) || b.claims(d) }}
 }
 
 // unknownLinks is the finding on the rules, one for each direction, by which Calico

@@ -27,7 +27,7 @@ const (
 // range to another node is answered only if the network has the route back.
 func Probes(s *model.Snapshot) []model.Probe {
 	p := &plan{v: newView(s)}
-	p.v.judge()
+	p.found = p.v.judge()
 	p.ranges()
 	p.silent()
 	p.absent()
@@ -36,13 +36,14 @@ func Probes(s *model.Snapshot) []model.Probe {
 
 // plan is a plan in the making.
 type plan struct {
-	v   *view
-	out []model.Probe
+	v     *view
+	found []model.Finding
+	out   []model.Probe
 }
 
 // ranges asks for the routes between this node and the other nodes' pods.
 func (p *plan) ranges() {
-	all := p.v.withoutLoops(p.v.fabricRanges())
+	all := p.v.fabricRanges()
 	if len(all) == 0 || overlay(p.v.Node.Plugin) {
 		return
 	}
@@ -73,7 +74,7 @@ func (p *plan) ranges() {
 // silent asks the destinations that never answered the pods.
 func (p *plan) silent() {
 	asked := 0
-	for f := range model.Each(p.v.prior) {
+	for f := range model.Each(p.found) {
 		for _, peer := range f.Peers {
 			if f.Code == NoReply && peer.IsSingleIP() && asked < mostSilent && p.pod(peer.Addr()) {
 				asked++
@@ -96,7 +97,7 @@ func (p *plan) pod(a netip.Addr) bool {
 // absent asks on bridges for addresses of which no owner is known.
 func (p *plan) absent() {
 	asked := 0
-	for f := range model.Each(p.v.prior) {
+	for f := range model.Each(p.found) {
 		var subjects []netip.Addr
 		switch f.Code {
 		case UnansweredARP:

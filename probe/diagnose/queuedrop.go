@@ -83,7 +83,7 @@ func (v *view) queuesInPods() []finding {
 			f.Severity = model.Info
 		}
 		f.Fix = []string{inside(p) + "tc -s -d qdisc show # give the queue that drops a larger rate or limit, or delete it; find what in the pod made it"}
-		out = append(out, finding{Finding: f, explains: sameDrops(l.drops)})
+		out = append(out, finding{Finding: f, claims: sameDrops(l.drops)})
 	}
 	return out
 }
@@ -130,7 +130,7 @@ func (v *view) queueDropped(q *model.Queue, l *lost, untold uint64) finding {
 		}
 	}
 	f.Fix = v.queueFix(q)
-	return finding{Finding: f, explains: sameDrops(l.drops)}
+	return finding{Finding: f, claims: sameDrops(l.drops)}
 }
 
 // starves reports whether the queue dropped a notable part of what one address sent or

@@ -349,16 +349,27 @@ func findRanges(v *view) []*remoteRange {
 	return out
 }
 
-// withoutLoops are the ranges without those silent peers whose packets were found
-// to loop.
-func (v *view) withoutLoops(list []*remoteRange) []*remoteRange {
+// unclaimedRanges are the ranges without those silent peers whose silence a finding claims.
+func (v *view) unclaimedRanges(list []*remoteRange) []*remoteRange {
 	out := make([]*remoteRange, len(list))
 	for i, r := range list {
 		c := *r
-		c.silent = slices.DeleteFunc(slices.Clone(r.silent), func(p *model.Peer) bool { return v.found(p.Local, host(p.Remote), RoutingLoop) })
+		c.silent = slices.DeleteFunc(slices.Clone(r.silent), func(p *model.Peer) bool { return v.silenced(p.Local, host(p.Remote)) })
 		out[i] = &c
 	}
 	return out
+}
+
+// silencesNetwork are the requests of a finding's pods to its peers. Where these are this node's
+// own ranges, or several others, the routes of all ranges are in doubt: the requests are those to
+// anybody within the network, of pods with addresses that need a route.
+func (v *view) silencesNetwork(f *model.Finding) func(netip.Addr, netip.Prefix) bool {
+	peers := silencesPeers(f)
+	all := len(f.Peers) > 1 || slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool { return slices.Contains(v.ranges.local, p) })
+	return func(asker netip.Addr, asked netip.Prefix) bool {
+		return peers(asker, asked) || all && slices.Contains(f.Pods, asker) && !inAny(v.onLink, asker) &&
+			(v.remote(asked.Addr()).IsValid() || inAny(v.onLink, asked.Addr()))
+	}
 }
 
 // oneRefused reports whether ICMP errors come back about one address of a range

@@ -87,13 +87,13 @@ func filteredOn(v *view, k detour, l *lost) finding {
 		f.Fix = append(f.Fix, fmt.Sprintf("%s route del %s", ip(src), v.routeWords(way.Route)))
 	}
 	f.Fix = append(f.Fix, setSysctl(path.LinkSetting(k.link, "rp_filter"), "2"))
-	return finding{Finding: f, explains: func(d *model.Drop) bool {
+	return finding{Finding: f, claims: func(d *model.Drop) bool {
 		if d.ReverseFiltered() && d.Link == k.link && !v.nodeAddrs[d.Src] {
 			way := v.wayBack(d)
 			return way.Route == k.route && way.Type == k.kind
 		}
 		// What pods send by that route may find nobody there.
-		return k.route != nil && (d.NeighborFailed() && v.routing().Lookup(v.arrived(d)).Route == k.route || v.silenced(d, l))
+		return k.route != nil && (d.NeighborFailed() && v.routing().Lookup(v.arrived(d)).Route == k.route || v.errorDropped(d, l))
 	}}
 }
 

@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"fmt"
+	"maps"
 	"math/bits"
 	"net/netip"
 	"slices"
@@ -52,13 +53,7 @@ func sentBack(v *view) map[netip.Addr]bool {
 			}
 		}
 	}
-	for _, f := range v.prior {
-		if f.Code == MissingPodRoute || f.Code == WrongUDR {
-			for _, a := range f.Pods {
-				known[a] = true
-			}
-		}
-	}
+	maps.Copy(known, v.returned)
 	return known
 }
 
@@ -120,7 +115,7 @@ func findRoutingLoop(v *view) []finding {
 func forNobody(v *view, h *model.HopCount) bool {
 	var back uint64
 	for p := range model.Each(v.peers) {
-		if p.Local == h.Addr && (v.past[p.Remote] || v.vacant(p.Remote) && v.ownRange(p.Remote) || v.found(p.Local, host(p.Remote), DeadBackend) || justLeft(v, p)) {
+		if p.Local == h.Addr && (v.past[p.Remote] || v.vacant(p.Remote) && v.ownRange(p.Remote) || v.silenced(p.Local, host(p.Remote)) || justLeft(v, p)) {
 			back += p.In.Packets
 		}
 	}
@@ -184,7 +179,7 @@ func looping(v *view, ifindex int, side model.Side, list []loop) finding {
 			f.Fix = append(f.Fix, "kubectl get pods,endpointslices -A -o wide | grep "+a.String())
 		}
 	}
-	return finding{Finding: f, explains: func(d *model.Drop) bool {
+	return finding{Finding: f, claims: func(d *model.Drop) bool {
 		if side == model.AsDestination {
 			return pods[d.Dst] && d.Expired()
 		}

@@ -103,7 +103,7 @@ func findSNATPortExhaustion(v *view) []finding {
 	}
 	var out []finding
 	for _, k := range append(full, others...) {
-		out = append(out, finding{Finding: v.exhausted(k, bundles[k.bundle], slices.Contains(full, k), len(full))})
+		out = append(out, finding{Finding: v.exhausted(k, bundles[k.bundle], slices.Contains(full, k), len(full)), inserts: true})
 	}
 	return out
 }

@@ -81,10 +81,10 @@ func misanswered(v *view, s *stale) finding {
 		"Who asks sends there, and the packets never reach the pod.",
 		s.addr, s.rule.MAC, v.ownersInstead(s), v.owner(s.rule.MAC))
 	wrong := belief{s.addr, s.rule.MAC}
-	found := finding{Finding: f, explains: misled(s.addr, s.rule.MAC), effects: []any{wrong}}
+	found := finding{Finding: f, claims: misled(s.addr, s.rule.MAC), effects: []any{wrong}}
 	if len(v.pods[s.addr]) == 0 && len(s.owners) > 0 {
 		found.Pods = v.believing(wrong)
-		found.accounts = v.silentBy(s.rule.MAC, found.Pods)
+		found.cutOff = v.silentBy(s.rule.MAC, found.Pods)
 		found.Why = fmt.Sprintf("An ebtables rule answers ARP for the gateway %s with %s%s; %s has it. "+
 			"Pods that ask send what leaves their subnet there, and it never reaches the gateway.",
 			s.addr, s.rule.MAC, v.ownersInstead(s), v.owner(s.rule.MAC))

@@ -99,7 +99,7 @@ func misforwarded(v *view, e *model.FDBEntry, p *model.Pod) finding {
 	} else {
 		f.Unseen = append(f.Unseen, "a frame for the pod that went there")
 	}
-	return finding{Finding: f, accounts: pods, explains: lost}
+	return finding{Finding: f, cutOff: pods, claims: lost}
 }
 
 // deleteFDB is the command that deletes a forwarding entry.

@@ -47,7 +47,7 @@ func findStaleFlow(v *view) []finding {
 	refused := v.refusedOfOlder()
 	for f := range model.Each(v.Flows) {
 		d := refused[f.Original]
-		if len(v.pods[f.Original.Src]) == 0 || d == nil && !v.goesUnheard(f) || accounted(v, map[netip.Addr]bool{f.Original.Src: true}, f.Reply.Src) {
+		if len(v.pods[f.Original.Src]) == 0 || d == nil && !v.goesUnheard(f) || v.silenced(f.Original.Src, host(f.Reply.Src)) {
 			continue
 		}
 		if tables == nil {
@@ -72,7 +72,7 @@ func findStaleFlow(v *view) []finding {
 			f.Why += " New connections from their ports get these entries, and rules drop what is not translated."
 			f.Evidence = append(f.Evidence, dropEvidence(drops[k])...)
 		}
-		out = append(out, finding{Finding: f, explains: sameDrops(drops[k])})
+		out = append(out, finding{Finding: f, claims: sameDrops(drops[k])})
 	}
 	return out
 }

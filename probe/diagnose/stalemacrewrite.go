@@ -74,7 +74,7 @@ func rewrittenByRule(v *view, s *stale, rewrites []model.MACRewrite) finding {
 	f.Why = fmt.Sprintf("An ebtables rule gives frames for %s the destination MAC %s%s; %s has it. "+
 		"They never reach the pod: a bridge floods frames for a MAC that it does not know, and nobody takes them.",
 		s.addr, s.rule.MAC, v.ownersInstead(s), v.owner(s.rule.MAC))
-	return finding{Finding: f, explains: misled(s.addr, s.rule.MAC)}
+	return finding{Finding: f, claims: misled(s.addr, s.rule.MAC)}
 }
 
 // toNobody reports whether frames for a living pod got a destination MAC that
@@ -126,7 +126,7 @@ func rewrittenUnseen(v *view, r *model.MACRewrite) finding {
 		}
 		f.Fix = []string{fmt.Sprintf("find the rule with %s and delete it: %s", r.To.MAC, v.listFrameRules())}
 	}
-	return finding{Finding: f, explains: misled(r.Addr, r.To.MAC)}
+	return finding{Finding: f, claims: misled(r.Addr, r.To.MAC)}
 }
 
 // listFrameRules is the command that shows bridge rules of both variants. Asking for

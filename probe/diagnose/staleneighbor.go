@@ -116,7 +116,7 @@ func misdirected(v *view, n *model.Neighbor, owners []*model.Pod) (finding, bool
 			f.Confidence, f.Severity = model.Possible, model.Warning
 		}
 	}
-	return finding{Finding: f, explains: lost, cause: belief{n.Addr, n.MAC}}, true
+	return finding{Finding: f, claims: lost, cause: belief{n.Addr, n.MAC}}, true
 }
 
 // misledBy accounts for what an entry sends to the wrong MAC. By IPv6 these are also the
@@ -163,11 +163,11 @@ func unresolved(v *view, n *model.Neighbor, p *model.Pod, found map[int]*finding
 			Confidence:   model.Likely,
 			LastHopAlive: v.place(link, model.Egress),
 			Unseen:       []string{"why nobody answers there"},
-		}, explains: func(*model.Drop) bool { return false }}
+		}, claims: func(*model.Drop) bool { return false }}
 		found[n.IfIndex] = f
 	}
-	before := f.explains
-	f.explains = func(d *model.Drop) bool { return lost(d) || before(d) }
+	before := f.claims
+	f.claims = func(d *model.Drop) bool { return lost(d) || before(d) }
 	f.Pods, f.Packets = append(f.Pods, n.Addr), f.Packets+drops
 	f.Title = "no neighbour for " + addrs(f.Pods)
 	f.Why = fmt.Sprintf("The node asks for the MAC of %s on %s, where the pod is, and gets no answer. Packets that wait for it are freed.", addrs(f.Pods), link)

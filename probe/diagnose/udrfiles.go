@@ -25,8 +25,8 @@ func (s *udrSearch) readFiles() {
 		return
 	}
 	self := s.self()
-	for _, r := range s.withoutLoops(s.fabricRanges()) {
-		if r.answers || s.found(netip.Addr{}, r.cidr, WrongUDR, NICForwarding) {
+	for _, r := range s.unclaimedRanges(s.fabricRanges()) {
+		if r.answers || s.silenced(netip.Addr{}, r.cidr) {
 			continue
 		}
 		cause := s.fileCause(r, self)

@@ -39,7 +39,7 @@ func findUnansweredARP(v *view) []finding {
 	for p := range model.Each(v.Pods) {
 		for g := range model.Each(p.Gateways) {
 			pods := sameFamily(podAddrs(p), g.Addr)
-			if path.Resolved(g) || len(pods) == 0 || v.found(pods[0], netip.Prefix{}, PodLinkDown, BridgeRuleDrop, MissingPodRoute, ForwardingDisabled) {
+			if path.Resolved(g) || len(pods) == 0 || v.silenced(pods[0], host(g.Addr)) {
 				continue
 			}
 			t := asked[question{p.LinkIndex, g.Addr}]
@@ -64,11 +64,11 @@ func joinBySetting(list []finding, f finding) []finding {
 	if at < 0 {
 		return append(list, f)
 	}
-	o, first := &list[at], list[at].explains
+	o, first := &list[at], list[at].claims
 	o.Pods, o.Packets, o.Evidence = append(o.Pods, f.Pods...), o.Packets+f.Packets, append(o.Evidence, f.Evidence...)
 	slices.SortFunc(o.Pods, netip.Addr.Compare)
 	o.Title = "nobody answers " + addrs(o.Pods) + " for their gateway"
-	o.explains = func(d *model.Drop) bool { return first(d) || f.explains(d) }
+	o.claims = func(d *model.Drop) bool { return first(d) || f.claims(d) }
 	return list
 }
 
@@ -151,7 +151,7 @@ func unansweredGateway(v *view, p *model.Pod, g *model.Neighbor, t talk) (findin
 	if f.Packets > 0 {
 		observe(&f, model.SourceDrops, "%s of the pod freed, since the neighbour failed", count(f.Packets, "packet"))
 	}
-	return finding{Finding: f, explains: lost}, true
+	return finding{Finding: f, claims: lost}, true
 }
 
 // hasFixed is another pod's permanent entry for the same gateway, nil where none has one.
@@ -323,7 +323,7 @@ func nobodyHas(v *view, list []*absent) finding {
 		f.Why += " So many are asked for by a scan."
 		f.Fix = []string{"look at what runs in " + podName(v.pods[askers[0]][0]) + ": a scan that is meant needs no cure"}
 	}
-	return finding{Finding: f, explains: func(d *model.Drop) bool { return gone[d.Dst] && d.NeighborFailed() }}
+	return finding{Finding: f, claims: func(d *model.Drop) bool { return gone[d.Dst] && d.NeighborFailed() }}
 }
 
 // mostEvidence is how many of several like addresses are shown one by one.

@@ -113,7 +113,7 @@ func (v *view) unlike(m *misfit) finding {
 		f.Title = fmt.Sprintf("%s has a larger MTU than %s (%d)", podName(p), l.Name, l.MTU)
 		f.Fix = []string{inPod(l.MTU)}
 	}
-	return finding{Finding: f, explains: sameDrops(m.drops)}
+	return finding{Finding: f, claims: sameDrops(m.drops)}
 }
 
 // usualMTU is what most pods' links have, or the uplinks where there is no other pod.

@@ -9,13 +9,11 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
-// view is what one kind of finding is judged by: the indexed snapshot, and the
-// findings of the kinds before it.
+// view is what one kind of finding is judged by: the indexed snapshot, and which losses
+// the kinds before it have claimed.
 type view struct {
 	*index
-	prior []finding
-	// claimed are the findings of the drops that have one.
-	claimed map[*model.Drop]model.Code
+	claims
 }
 
 // index is a snapshot with what the findings look up in it. It is built once, in
@@ -102,7 +100,7 @@ type index struct {
 func newView(whole *model.Snapshot) *view {
 	s := single(whole)
 	s.Traffic = sentTraffic(s)
-	v := &view{claimed: map[*model.Drop]model.Code{}, index: &index{
+	v := &view{claims: claims{byDrop: map[*model.Drop]model.Code{}, returned: map[netip.Addr]bool{}}, index: &index{
 		Snapshot:   s,
 		whole:      whole,
 		drops:      loss.NewClassifier(s),

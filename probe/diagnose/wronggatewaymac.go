@@ -151,7 +151,7 @@ func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right []model.MAC, w
 		}
 	}
 	f.Fix = []string{gatewayFix(v, p, g, right[0])}
-	return finding{Finding: f, explains: lost, cause: belief{g.Addr, g.MAC}, accounts: v.silentBy(g.MAC, f.Pods)}, true
+	return finding{Finding: f, claims: lost, cause: belief{g.Addr, g.MAC}, cutOff: v.silentBy(g.MAC, f.Pods)}, true
 }
 
 // gatewayFix writes the entry in the pod anew. One that a plugin pinned stays

@@ -116,7 +116,7 @@ func findWrongNodeRoute(v *view) []finding {
 			s.pods[v.pod(d)] = true
 		}
 		if !s.answers && s.packets >= minAsks && len(s.pods) > 0 {
-			out = append(out, finding{Finding: s.finding(v), explains: sameDrops(s.drops)})
+			out = append(out, finding{Finding: s.finding(v), claims: sameDrops(s.drops)})
 		}
 	}
 	slices.SortFunc(out, func(a, b finding) int { return comparePrefix(a.Peers[0], b.Peers[0]) })

@@ -94,7 +94,7 @@ func misrouted(v *view, r *remoteRange, n *model.ClusterNode, fact routeFact) fi
 			f.Evidence = append(f.Evidence, strangerEvidence(h))
 		}
 	}
-	return finding{Finding: f, explains: explainsRange(v, r.cidr)}
+	return finding{Finding: f, claims: explainsRange(v, r.cidr), silences: v.silencesNetwork(&f), returns: f.Pods}
 }
 
 // misroutedHere looks for a route of the other nodes that sends this node's own
@@ -126,7 +126,7 @@ func misroutedHere(v *view, own netip.Prefix, self *model.ClusterNode, ranges ma
 		if fact.state == routeListedWrong {
 			f.Unseen = []string{"which subnets the table is associated with"}
 		}
-		return finding{Finding: f}, true
+		return finding{Finding: f, silences: v.silencesNetwork(&f), returns: f.Pods}, true
 	}
 	return finding{}, false
 }
@@ -232,7 +232,7 @@ func stranger(v *view, h *model.HopCount) finding {
 			f.Pods = append(f.Pods, p.Local)
 		}
 	}
-	return finding{Finding: f, explains: explainsRange(v, h.Prefix)}
+	return finding{Finding: f, claims: explainsRange(v, h.Prefix), silences: v.silencesNetwork(&f), returns: f.Pods}
 }
 
 // explainsRange accounts for drops of packets on their way to a range, or back

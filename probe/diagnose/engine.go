@@ -1,0 +1,143 @@
+package diagnose
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// claims are the losses that findings have claimed. That is all that a kind knows of the
+// kinds before it.
+type claims struct {
+	// byDrop are the codes of the findings that claim drops.
+	byDrop map[*model.Drop]model.Code
+	// silences are what each finding says of requests that got no reply.
+	silences []func(asker netip.Addr, asked netip.Prefix) bool
+	// returned are pods whose packets come back to the node.
+	returned map[netip.Addr]bool
+	// inserts: connection tracking refused new entries.
+	inserts bool
+}
+
+// explained reports whether a finding claims the drop.
+func (c *claims) explained(d *model.Drop) bool { return c.byDrop[d] != "" }
+
+// silenced reports whether a finding claims that requests of one address to others got no
+// reply. The zero asker is anybody.
+func (c *claims) silenced(asker netip.Addr, asked netip.Prefix) bool {
+	return slices.ContainsFunc(c.silences, func(silences func(netip.Addr, netip.Prefix) bool) bool { return silences(asker, asked) })
+}
+
+// claim gives a finding the losses that its cause makes. Of a drop it gets what no finding
+// before it has.
+func (c *claims) claim(f *finding, code model.Code, drops []model.Drop) {
+	if f.claims != nil {
+		for d := range model.Each(drops) {
+			if c.byDrop[d] == "" && f.claims(d) {
+				c.byDrop[d] = code
+			}
+		}
+	}
+	for _, a := range f.returns {
+		c.returned[a] = true
+	}
+	c.inserts = c.inserts || f.inserts
+	switch {
+	case f.silences != nil:
+		c.silences = append(c.silences, f.silences)
+	case f.Severity != model.Info:
+		c.silences = append(c.silences, silencesPeers(&f.Finding))
+	}
+}
+
+// silencesPeers are the requests of a finding's pods to its peers, and those to its pods
+// from its peers or, where it has none, from anywhere.
+func silencesPeers(f *model.Finding) func(netip.Addr, netip.Prefix) bool {
+	pods, peers := f.Pods, f.Peers
+	return func(asker netip.Addr, asked netip.Prefix) bool {
+		if (len(pods) == 0 || !asker.IsValid() || slices.Contains(pods, asker)) && slices.ContainsFunc(peers, func(p netip.Prefix) bool { return holdsAll(p, asked) }) {
+			return true
+		}
+		return asked.IsSingleIP() && slices.Contains(pods, asked.Addr()) && (len(peers) == 0 || !asker.IsValid() || inAny(peers, asker))
+	}
+}
+
+// silencesAll are all requests of pods, and to them.
+func silencesAll(pods []netip.Addr) func(netip.Addr, netip.Prefix) bool {
+	return func(asker netip.Addr, asked netip.Prefix) bool {
+		return slices.Contains(pods, asker) || asked.IsSingleIP() && slices.Contains(pods, asked.Addr())
+	}
+}
+
+// holdsAll reports whether a prefix holds all of another.
+func holdsAll(p, other netip.Prefix) bool {
+	return p.Bits() <= other.Bits() && p.Contains(other.Addr())
+}
+
+// judge runs the kinds in their order. A finding claims its losses for itself; one that is
+// about an effect of an earlier one's cause becomes evidence of that; one about nothing but
+// what earlier causes cut off is left out.
+func (v *view) judge() []model.Finding {
+	var list []finding
+	cutOff := map[netip.Addr]bool{}
+	for k := range model.Each(kinds) {
+		before := len(list)
+		for _, f := range k.find(v) {
+			at := slices.IndexFunc(list[:before], func(p finding) bool { return f.cause != nil && slices.Contains(p.effects, f.cause) })
+			switch {
+			case at >= 0:
+				list[at].absorb(&f)
+				v.claim(&f, list[at].Code, v.Traffic.Drops)
+			case !consequence(&f.Finding, cutOff):
+				f.Code, f.EndsAt, f.Passes = k.page.Code, k.ends, k.passes
+				f.Severity = cmp.Or(f.Severity, k.page.Severity)
+				f.Verify = cmp.Or(f.Verify, verify(k.page.Code))
+				f.Pods = sortedPods(f.Pods)
+				v.claim(&f, f.Code, v.Traffic.Drops)
+				list = append(list, f)
+			}
+		}
+		for _, f := range list[before:] {
+			for _, a := range f.cutOff {
+				cutOff[a] = true
+			}
+		}
+	}
+	out := make([]model.Finding, len(list))
+	for i, f := range list {
+		out[i] = f.Finding
+	}
+	Sort(out)
+	return out
+}
+
+// absorb makes a finding about an effect of this one's cause a part of it.
+func (f *finding) absorb(effect *finding) {
+	f.Pods = sortedPods(append(f.Pods, effect.Pods...))
+	for _, e := range effect.Evidence {
+		if !slices.Contains(f.Evidence, e) {
+			f.Evidence = append(f.Evidence, e)
+		}
+	}
+	if f.Packets == 0 {
+		f.LastHopAlive = effect.LastHopAlive
+	}
+	if effect.Confidence == model.Proven {
+		// What the cause made stays when the cause is gone.
+		f.Fix = append(f.Fix, effect.Fix...)
+	}
+	f.Packets += effect.Packets
+}
+
+// consequence reports whether all that a finding is about is cut off: its pods, or its
+// peers.
+func consequence(f *model.Finding, cutOff map[netip.Addr]bool) bool {
+	return len(f.Pods) > 0 && !slices.ContainsFunc(f.Pods, func(a netip.Addr) bool { return !cutOff[a] }) ||
+		len(f.Peers) > 0 && !slices.ContainsFunc(f.Peers, func(x netip.Prefix) bool { return !x.IsSingleIP() || !cutOff[x.Addr()] })
+}
+
+func sortedPods(list []netip.Addr) []netip.Addr {
+	return slices.Compact(slices.SortedFunc(slices.Values(list), netip.Addr.Compare))
+}
