@@ -154,9 +154,9 @@ func (o *observing) judge(s *model.Snapshot, pods []string, past *history) (repo
 		s, focus = hide.Snapshot(s), hide.Addrs(focus)
 	}
 	r := report.Report{Snapshot: s, Rewrites: diagnose.MACRewrites(s), Focus: focus, Limits: o.limits()}
-	findings, causes := diagnose.Judge(s)
-	r.Causes, r.Ledger = causes, ledger.Balance(s, causes)
-	for _, f := range past.tell(findings) {
+	v := diagnose.Judge(s)
+	r.Causes, r.Silences, r.Ledger = v.Causes, v.Silences, ledger.Balance(s, v.Causes)
+	for _, f := range past.tell(v.Findings) {
 		if o.judges(f.Code) && concerns(f, focus) {
 			r.Findings = append(r.Findings, f)
 		}

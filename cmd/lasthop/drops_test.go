@@ -79,7 +79,8 @@ func TestDropsAgree(t *testing.T) {
 				t.Fatalf("%s is of class %q", what, got)
 			}
 
-			findings, causes := diagnose.Judge(s)
+			v := diagnose.Judge(s)
+			findings, causes := v.Findings, v.Causes
 			if causes[0] != (model.DropCause{Code: causes[0].Code, Expected: !lost}) || !lost && causes[0].Code != "" {
 				t.Errorf("%s: its cause is %+v", what, causes[0])
 			}

@@ -253,7 +253,7 @@ func (l *ledgerLab) observe(send func() error) map[string]model.LedgerRow {
 	if !ended.Before(s.Window.End) {
 		l.t.Fatalf("sending went on until %v after the window", ended.Sub(s.Window.End))
 	}
-	_, causes := diagnose.Judge(s)
+	causes := diagnose.Judge(s).Causes
 	rows := map[string]model.LedgerRow{}
 	for _, r := range ledger.Balance(s, causes) {
 		rows[r.Addrs[0].String()+" "+string(r.Direction)] = r

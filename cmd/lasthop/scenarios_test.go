@@ -169,7 +169,8 @@ func demo(t *testing.T, all *matrix, name string, seed int) {
 // checkAgreed wants what is found and the paths of the packets to agree.
 func checkAgreed(t *testing.T, s *model.Snapshot) {
 	t.Helper()
-	found, causes := diagnose.Judge(s)
+	v := diagnose.Judge(s)
+	found, causes := v.Findings, v.Causes
 	for _, d := range agree.Disagreements(s, found, causes) {
 		t.Error(d)
 	}

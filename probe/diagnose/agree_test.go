@@ -13,11 +13,11 @@ import (
 // agreed are the findings of a node, which the paths of its packets agree with.
 func agreed(t *testing.T, n *node) []model.Finding {
 	t.Helper()
-	found, causes := Judge(&n.Snapshot)
-	for _, d := range agree.Disagreements(whole(n), found, causes) {
+	v := Judge(&n.Snapshot)
+	for _, d := range agree.Disagreements(whole(n), v.Findings, v.Causes) {
 		t.Error(d)
 	}
-	return found
+	return v.Findings
 }
 
 // whole is a fixture's snapshot with what fixtures leave out: the node's namespace and local

@@ -148,15 +148,23 @@ func Relate(findings []model.Finding) []model.Finding {
 // Diagnose judges a snapshot. The findings are sorted: the worst and surest
 // first, then by code and pod.
 func Diagnose(s *model.Snapshot) []model.Finding {
-	findings, _ := Judge(s)
-	return findings
+	return Judge(s).Findings
 }
 
-// Judge is Diagnose that also tells what accounts for each of the snapshot's
-// drops, in their order.
-func Judge(s *model.Snapshot) ([]model.Finding, []model.DropCause) {
+// Verdict is what a snapshot comes to.
+type Verdict struct {
+	// Findings are those of Diagnose.
+	Findings []model.Finding
+	// Causes say of each of the snapshot's drops, in their order, what made it.
+	Causes []model.DropCause
+	// Silences are the pairs of addresses that got no reply, by these.
+	Silences []model.Silence
+}
+
+// Judge is Diagnose that also tells which losses each finding claims.
+func Judge(s *model.Snapshot) Verdict {
 	v := newView(s)
-	return v.judge(), v.causes()
+	return Verdict{v.judge(), v.causes(), v.unreplied()}
 }
 
 // Sort puts findings into the order of Diagnose.

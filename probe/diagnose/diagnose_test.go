@@ -942,7 +942,8 @@ func TestFoldedCauses(t *testing.T) {
 	unlike := like
 	unlike.Src = addr("172.20.1.6")
 	n.Traffic.Drops = append([]model.Drop{like, unlike}, n.Traffic.Drops...)
-	found, causes := Judge(&n.Snapshot)
+	v := Judge(&n.Snapshot)
+	causes, found := v.Causes, v.Findings
 	if len(causes) != 3 || causes[2].Code == "" || causes[0] != causes[2] || causes[1].Code != "" && causes[1].Code != UnexplainedDrop {
 		t.Errorf("causes %+v of findings %+v", causes, found)
 	}

@@ -13,12 +13,17 @@ import (
 type claims struct {
 	// byDrop are the codes of the findings that claim drops.
 	byDrop map[*model.Drop]model.Code
-	// silences are what each finding says of requests that got no reply.
-	silences []func(asker netip.Addr, asked netip.Prefix) bool
+	// silences are what the finding of each code says of requests that got no reply.
+	silences []silenceClaim
 	// returned are pods whose packets come back to the node.
 	returned map[netip.Addr]bool
 	// inserts: connection tracking refused new entries.
 	inserts bool
+}
+
+type silenceClaim struct {
+	code   model.Code
+	claims func(asker netip.Addr, asked netip.Prefix) bool
 }
 
 // explained reports whether a finding claims the drop.
@@ -27,7 +32,17 @@ func (c *claims) explained(d *model.Drop) bool { return c.byDrop[d] != "" }
 // silenced reports whether a finding claims that requests of one address to others got no
 // reply. The zero asker is anybody.
 func (c *claims) silenced(asker netip.Addr, asked netip.Prefix) bool {
-	return slices.ContainsFunc(c.silences, func(silences func(netip.Addr, netip.Prefix) bool) bool { return silences(asker, asked) })
+	return c.silencedBy(asker, asked) != ""
+}
+
+// silencedBy is the code of the first finding that claims it; empty for none.
+func (c *claims) silencedBy(asker netip.Addr, asked netip.Prefix) model.Code {
+	for _, s := range c.silences {
+		if s.claims(asker, asked) {
+			return s.code
+		}
+	}
+	return ""
 }
 
 // claim gives a finding the losses that its cause makes. Of a drop it gets what no finding
@@ -46,9 +61,9 @@ func (c *claims) claim(f *finding, code model.Code, drops []model.Drop) {
 	c.inserts = c.inserts || f.inserts
 	switch {
 	case f.silences != nil:
-		c.silences = append(c.silences, f.silences)
+		c.silences = append(c.silences, silenceClaim{code, f.silences})
 	case f.Severity != model.Info:
-		c.silences = append(c.silences, silencesPeers(&f.Finding))
+		c.silences = append(c.silences, silenceClaim{code, silencesPeers(&f.Finding)})
 	}
 }
 

@@ -470,7 +470,7 @@ func TestDropCauses(t *testing.T) {
 	n.drop("TCP_LISTEN_OVERFLOW", "tcp_check_req", far, pod5, 9).Netns = 77
 	n.drop("TCP_OLD_DATA", "tcp_rcv_established", far, pod5, 9).Netns = 77
 	n.drop("SKB_CSUM", "ip_rcv_core", far, pod5, 2)
-	_, causes := Judge(&n.Snapshot)
+	causes := Judge(&n.Snapshot).Causes
 	if want := []model.DropCause{{Code: "ReceiveOverflow"}, {Expected: true}, {}}; !slices.Equal(causes, want) {
 		t.Errorf("causes %+v, want %+v", causes, want)
 	}

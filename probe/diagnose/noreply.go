@@ -50,10 +50,7 @@ func findNoReply(v *view) []finding {
 	unreplied := v.unrepliedFlows()
 	reflected, replied := v.reflected(), v.repliedTranslated()
 	for p := range model.Each(v.peers) {
-		if v.onlyPinged(p) {
-			continue
-		}
-		if !v.unanswered(p) || v.swept[pair{p.Local, p.Remote}] || v.sentAstray(p) || !v.elsewhere(p.Remote) && !v.silentResolver(p) || reflected[p.Local] && p.In.Requests > 0 {
+		if !v.unanswered(p) || v.excuse(p) != "" || v.sentAstray(p) || !v.elsewhere(p.Remote) && !v.silentResolver(p) || reflected[p.Local] && p.In.Requests > 0 {
 			continue
 		}
 		pods, group, requests := map[netip.Addr]bool{}, own, v.asked(p)
@@ -70,7 +67,7 @@ func findNoReply(v *view) []finding {
 				requests = min(p.Out.Requests, flows.asks) + flows.datagrams
 			}
 		}
-		if requests < minAsks || len(pods) == 0 || !lasted(p) || replied[pair{p.Local, p.Remote}] || v.silencedFor(pods, p) {
+		if requests < minAsks || len(pods) == 0 || replied[pair{p.Local, p.Remote}] || v.silencedFor(pods, p) != "" {
 			continue
 		}
 		if p.Remote.IsLinkLocalUnicast() && v.byDefaultRoute(p.Remote) {
@@ -181,15 +178,54 @@ func lasted(p *model.Peer) bool {
 	return p.LastOut.IsZero() || p.LastOut.Sub(p.FirstOut) >= 2*settled
 }
 
-// silencedFor reports whether a finding claims that the peer does not reply to one of the
-// pods, for which the local end stands.
-func (v *view) silencedFor(pods map[netip.Addr]bool, p *model.Peer) bool {
-	for a := range pods {
-		if v.silenced(a, host(p.Remote)) {
-			return true
+// silencedFor is the finding that claims that the peer does not reply to one of the pods, for
+// which the local end stands; empty for none.
+func (v *view) silencedFor(pods map[netip.Addr]bool, p *model.Peer) model.Code {
+	for _, a := range sorted(pods) {
+		if code := v.silencedBy(a, host(p.Remote)); code != "" {
+			return code
 		}
 	}
-	return v.silenced(p.Local, host(p.Remote))
+	return v.silencedBy(p.Local, host(p.Remote))
+}
+
+// excuse is why a peer does not reply in a healthy network either; empty where that is not known.
+func (v *view) excuse(p *model.Peer) model.Excuse {
+	switch {
+	case v.swept[pair{p.Local, p.Remote}]:
+		return model.ExcusedScan
+	case v.onlyPinged(p):
+		return model.ExcusedForwarder
+	case v.past[p.Remote]:
+		return model.ExcusedGone
+	case ofCloud(p.Remote) && !v.silentResolver(p):
+		return model.ExcusedPlatform
+	case !lasted(p):
+		return model.ExcusedBrief
+	}
+	return ""
+}
+
+// unreplied are the pairs that got no reply, with what claims that or excuses it.
+func (v *view) unreplied() []model.Silence {
+	flows := v.unrepliedFlows()
+	var out []model.Silence
+	for p := range model.Each(v.peers) {
+		pods := map[netip.Addr]bool{p.Local: true}
+		if behind := flows[pair{p.Local, p.Remote}]; len(v.pods[p.Local]) == 0 && behind != nil {
+			pods = behind.pods
+		} else if len(v.pods[p.Local]) == 0 {
+			continue
+		}
+		if v.unanswered(p) {
+			x := model.Silence{Local: p.Local, Remote: p.Remote, Packets: p.Out.Packets, Code: v.silencedFor(pods, p)}
+			if x.Code == "" {
+				x.Ordinary = v.excuse(p)
+			}
+			out = append(out, x)
+		}
+	}
+	return out
 }
 
 // inAnyPod reports whether the pods have addresses of the node's subnet, which

@@ -42,7 +42,8 @@ func TestOrder(t *testing.T) {
 		}}
 	}
 	kinds = []kind{one("A", "192.0.2.1", ""), one("B", "", "192.0.2.1"), one("C", "", "192.0.2.2")}
-	found, causes := Judge(&model.Snapshot{Traffic: model.Traffic{Drops: []model.Drop{{Src: addr("192.0.2.3"), Dst: addr("192.0.2.1"), Packets: 9}}}})
+	v := Judge(&model.Snapshot{Traffic: model.Traffic{Drops: []model.Drop{{Src: addr("192.0.2.3"), Dst: addr("192.0.2.1"), Packets: 9}}}})
+	found, causes := v.Findings, v.Causes
 	if len(found) != 2 || found[0].Verify != "lasthop check --only A" || found[1].Code != "C" {
 		t.Errorf("found %+v", found)
 	}

@@ -34,6 +34,7 @@ type (
 		Hops        []hopDoc     `json:"hops"`
 		MACRewrites []rewriteDoc `json:"macRewrites"`
 		Drops       []dropDoc    `json:"drops"`
+		Silences    []silenceDoc `json:"silences"`
 		Probes      []probeDoc   `json:"probes,omitzero"`
 		Ledger      []ledgerDoc  `json:"ledger"`
 		Findings    []findingDoc `json:"findings"`
@@ -116,6 +117,16 @@ type (
 		// Finding is the one that claims the packets: its cause drops them.
 		Finding model.Code `json:"finding,omitempty"`
 		Packets uint64     `json:"packets"`
+	}
+	silenceDoc struct {
+		Pod      string       `json:"pod,omitempty"`
+		PodName  string       `json:"podName,omitempty"`
+		Node     string       `json:"node,omitempty"`
+		Peer     string       `json:"peer"`
+		PeerName string       `json:"peerName,omitempty"`
+		Packets  uint64       `json:"packets"`
+		Finding  model.Code   `json:"finding,omitempty"`
+		Ordinary model.Excuse `json:"ordinary,omitempty"`
 	}
 	placeDoc struct {
 		Link      string          `json:"link,omitempty"`
@@ -217,6 +228,7 @@ func (r Report) ndjson(w io.Writer) error {
 	l := &lines{w: w}
 	addAll(l, "Finding", d.Findings)
 	addAll(l, "Drop", d.Drops)
+	addAll(l, "Silence", d.Silences)
 	addAll(l, "MACRewrite", d.MACRewrites)
 	for i, x := range d.Ledger {
 		if !idle(&r.Ledger[i]) {
@@ -325,6 +337,13 @@ func (r Report) document() document {
 		return dropDoc{
 			Pod: pod, PodName: names.of(x.local), Node: node, Side: x.side, Peer: cmp.Or(prefixText(x.far), addrText(x.peer)), PeerName: names.of(x.peer),
 			Reason: x.reason, Location: x.location, Link: x.link, Harmless: x.class, Finding: x.finding, Packets: x.packets,
+		}
+	})
+	d.Silences = mapped(r.Silences, func(x model.Silence) silenceDoc {
+		pod, node := podOrNode(x.Local, names[x.Local] == ThisNode)
+		return silenceDoc{
+			Pod: pod, PodName: names.of(x.Local), Node: node, Peer: addrText(x.Remote), PeerName: names.of(x.Remote),
+			Packets: x.Packets, Finding: x.Code, Ordinary: x.Ordinary,
 		}
 	})
 	return d

@@ -27,6 +27,8 @@ type Report struct {
 	// Causes say of each drop of the snapshot what accounts for it; nil where that was
 	// not judged.
 	Causes []model.DropCause
+	// Silences are the pairs of addresses that got no reply.
+	Silences []model.Silence
 	// Focus are the addresses that were asked about; empty means the whole
 	// node. The text formats list the traffic of these alone. The caller
 	// decides which findings concern them.

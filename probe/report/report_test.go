@@ -236,7 +236,10 @@ func render(t *testing.T, r report.Report, f report.Format, style report.Style) 
 
 func TestGolden(t *testing.T) {
 	one := report.Report{Snapshot: node(), Findings: []model.Finding{staleRewrite()}, Rewrites: rewrites()}
-	two := report.Report{Snapshot: dropped(), Findings: []model.Finding{staleRewrite(), missingUDR()}, Rewrites: rewrites()}
+	two := report.Report{Snapshot: dropped(), Findings: []model.Finding{staleRewrite(), missingUDR()}, Rewrites: rewrites(), Silences: []model.Silence{
+		{Local: cart, Remote: netip.MustParseAddr("10.244.2.9"), Packets: 12, Code: "MissingUDR"},
+		{Local: cart, Remote: netip.MustParseAddr("198.51.100.77"), Packets: 3, Ordinary: model.ExcusedScan},
+	}}
 	accounts := report.Report{Snapshot: dropped(), Ledger: accounts()}
 	quiet := node()
 	quiet.Traffic = model.Traffic{}

@@ -26,6 +26,7 @@ func (r Report) wide(p *printer, names map[netip.Addr]string) {
 	}
 	r.ledger(p, names)
 	r.drops(p, names)
+	r.silences(p, names)
 	r.rewrites(p, names)
 	if len(s.Node.PluginBy) > 0 {
 		p.title("plugin recognised by")
@@ -111,6 +112,29 @@ func (r Report) drops(p *printer, names map[netip.Addr]string) {
 		p.title("harmless frees")
 		p.table(append(slices.Clip(heading), "WHY"), harmless)
 	}
+}
+
+// silences lists who got no reply, where anybody did.
+func (r Report) silences(p *printer, names map[netip.Addr]string) {
+	var rows [][]string
+	for _, x := range r.Silences {
+		if r.inFocus(x.Local) || r.inFocus(x.Remote) {
+			rows = append(rows, []string{Named(names, x.Local), Named(names, x.Remote), number(x.Packets), string(x.Code), excuseWords[x.Ordinary]})
+		}
+	}
+	if len(rows) > 0 {
+		p.title("no reply")
+		p.table([]string{"LOCAL", "PEER", "PACKETS", "FINDING", "WHY"}, rows)
+	}
+}
+
+// excuseWords say why a healthy network does not reply either.
+var excuseWords = map[model.Excuse]string{
+	model.ExcusedScan:      "one of many addresses that a scan asks",
+	model.ExcusedForwarder: "a gateway forwards, and need not reply to pings",
+	model.ExcusedGone:      "the pod went away",
+	model.ExcusedPlatform:  "an address of the cloud that is not for pods",
+	model.ExcusedBrief:     "asked for a moment only",
 }
 
 // harmlessWords say why the kernel freed a packet that was not lost.
