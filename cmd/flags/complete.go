@@ -4,7 +4,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/probe/catalogue"
 )
 
 // Worded is a flag whose values are known words.
@@ -16,7 +16,7 @@ func (c *Choice) Words() []string { return c.Of }
 // Words are the codes of all findings.
 func (c *Codes) Words() []string {
 	var out []string
-	for _, p := range diagnose.Catalogue() {
+	for _, p := range catalogue.Pages() {
 		out = append(out, string(p.Code))
 	}
 	return out

@@ -12,7 +12,7 @@ import (
 
 	"github.com/agnivade/levenshtein"
 
-	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/probe/catalogue"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -131,18 +131,18 @@ func (c *Codes) Set(s string) error {
 
 // FindPage looks a code up in the catalogue, in any case. The error for an
 // unknown one names the nearest.
-func FindPage(code string) (diagnose.Page, error) {
+func FindPage(code string) (catalogue.Page, error) {
 	var known []string
-	for _, p := range diagnose.Catalogue() {
+	for _, p := range catalogue.Pages() {
 		if strings.EqualFold(string(p.Code), code) {
 			return p, nil
 		}
 		known = append(known, string(p.Code))
 	}
 	if near := Nearest(code, known); near != "" {
-		return diagnose.Page{}, fmt.Errorf("no finding %q: did you mean %s?", code, near)
+		return catalogue.Page{}, fmt.Errorf("no finding %q: did you mean %s?", code, near)
 	}
-	return diagnose.Page{}, fmt.Errorf("no finding %q: `lasthop findings` lists them", code)
+	return catalogue.Page{}, fmt.Errorf("no finding %q: `lasthop findings` lists them", code)
 }
 
 // Nearest is the one of the words that is most like another; empty where none is

@@ -108,7 +108,7 @@ func (m *matrix) table() (text string, whole bool) {
 		}
 		return rows[code]
 	}
-	for _, p := range diagnose.Catalogue() {
+	for _, p := range diagnose.Kinds() {
 		row(p.Code)
 	}
 	var broken, right, expected, found, healthy, alarms int
@@ -267,7 +267,7 @@ func TestEveryFindingHasAScenario(t *testing.T) {
 		}
 	}
 	known := map[model.Code]bool{}
-	for _, p := range diagnose.Catalogue() {
+	for _, p := range diagnose.Kinds() {
 		known[p.Code] = true
 		if !expected[p.Code] {
 			t.Errorf("no scenario expects %s", p.Code)

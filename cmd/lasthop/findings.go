@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lasthop/lasthop/cmd/flags"
-	"github.com/lasthop/lasthop/probe/diagnose"
+	"github.com/lasthop/lasthop/probe/catalogue"
 	"github.com/lasthop/lasthop/probe/report"
 )
 
@@ -34,13 +34,13 @@ func (a *app) findingsCommand() *cobra.Command {
 func (a *app) catalogue() error {
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "CODE\tSEVERITY\tWHAT")
-	for _, p := range diagnose.Catalogue() {
+	for _, p := range catalogue.Pages() {
 		fmt.Fprintf(w, "%s\t%s\t%s\n", p.Code, p.Severity, p.Title)
 	}
 	return w.Flush()
 }
 
-func (a *app) page(p diagnose.Page) error {
+func (a *app) page(p catalogue.Page) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s (%s)\n", p.Code, p.Severity)
 	indented(&b, p.Title)
@@ -64,7 +64,7 @@ func indented(b *strings.Builder, text string) {
 
 func completeCodes(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	var out []string
-	for _, p := range diagnose.Catalogue() {
+	for _, p := range catalogue.Pages() {
 		out = append(out, string(p.Code)+"\t"+p.Title)
 	}
 	return out, cobra.ShellCompDirectiveNoFileComp

@@ -20,7 +20,7 @@ func TestAccuracyRows(t *testing.T) {
 	for _, m := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\| ([^|\\n]+) \\| ([^|\\n]+) \\| ([^|\\n]+) \\|$").FindAllStringSubmatch(string(text), -1) {
 		rows = append(rows, m[1])
 	}
-	for _, p := range diagnose.Catalogue() {
+	for _, p := range diagnose.Kinds() {
 		codes = append(codes, string(p.Code))
 	}
 	if !slices.IsSorted(rows) {

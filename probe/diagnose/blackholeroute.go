@@ -13,18 +13,10 @@ import (
 const BlackholeRoute model.Code = "BlackholeRoute"
 
 var blackholeRoute = kind{
-	page: Page{
-		Code:     BlackholeRoute,
-		Severity: model.Critical,
-		Title:    "a route or rule that discards covers traffic of pods",
-		Meaning: "A blackhole, unreachable or prohibit route throws away what it covers. Plugins and VPN clients set them so that " +
-			"nothing leaves by the default route while the right one is missing; one that is left over, or too wide, takes " +
-			"pods' packets. The kernel gives no reason for such a drop.",
-		Evidence: "the lookup over the node's rules and tables ends at that route, and packets of pods that the lookup refused (ip_error).",
-		Fix:      "delete the route, or restore the more specific one that should stand in front of it.",
-	},
-	find: findBlackholeRoute,
-	ends: []model.HopKind{model.HopRoute},
+	code:     BlackholeRoute,
+	severity: model.Critical,
+	find:     findBlackholeRoute,
+	ends:     []model.HopKind{model.HopRoute},
 }
 
 // discard is a route or, without one, a rule that throws packets away.

@@ -14,20 +14,10 @@ import (
 const BPFDrop model.Code = "BPFDrop"
 
 var bpfDrop = kind{
-	page: Page{
-		Code:     BPFDrop,
-		Severity: model.Warning,
-		Title:    "a program on a link drops packets of pods",
-		Meaning: "A program that is attached to a link (tc ingress or egress, XDP, netkit) or to a cgroup tells the kernel to drop. That is how " +
-			"Cilium and others enforce policies; a program that somebody left behind drops as well. No iptables rule shows it.",
-		Evidence: "the drops with the reason TC_INGRESS, TC_EGRESS, XDP or BPF_CGROUP_EGRESS, or at netkit_xmit, and the link; the programs and tc filters " +
-			"on that hook when the window ended, with name and id, in the order in which packets meet them. Where there are several " +
-			"the kernel does not tell which of them it was.",
-		Fix: "a program of a network plugin: change the policy that it is made from, or ask the plugin why it drops. One that nobody " +
-			"owns: detach it.",
-	},
-	find: findBPFDrop,
-	ends: []model.HopKind{model.HopLink},
+	code:     BPFDrop,
+	severity: model.Warning,
+	find:     findBPFDrop,
+	ends:     []model.HopKind{model.HopLink},
 }
 
 // hookWords are the hooks whose programs the kernel drops with a reason for.

@@ -13,20 +13,10 @@ import (
 const BridgeAddress model.Code = "BridgeAddress"
 
 var bridgeAddress = kind{
-	page: Page{
-		Code:     BridgeAddress,
-		Severity: model.Critical,
-		Title:    "the bridge has lost the address that is its pods' gateway",
-		Meaning: "Pods on a bridge of their own have the bridge's address for their gateway, and the node's route to them comes with " +
-			"that address. When it is taken away (a network daemon that manages the bridge, a lease that ended, a plugin that " +
-			"stopped half way) the pods reach each other and nobody else, and packets for them follow the default route out of " +
-			"the node again.",
-		Evidence: "the pods' gateway, which no link of the node and no pod on the bridge has; requests for its MAC without a reply; the " +
-			"node's lookup for the pods.",
-		Fix: "ip addr add GATEWAY/LENGTH dev BRIDGE: the kernel adds the route to the pods; then restart what removed it.",
-	},
-	find: findBridgeAddress,
-	ends: []model.HopKind{model.HopPod, model.HopNeighbor, model.HopBridge, model.HopRoute},
+	code:     BridgeAddress,
+	severity: model.Critical,
+	find:     findBridgeAddress,
+	ends:     []model.HopKind{model.HopPod, model.HopNeighbor, model.HopBridge, model.HopRoute},
 }
 
 func findBridgeAddress(v *view) []finding {

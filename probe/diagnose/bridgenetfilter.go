@@ -12,22 +12,10 @@ import (
 const BridgeNetfilterOff model.Code = "BridgeNetfilterOff"
 
 var bridgeNetfilterOff = kind{
-	page: Page{
-		Code:     BridgeNetfilterOff,
-		Severity: model.Critical,
-		Title:    "replies of a service bypass the node's translation, since bridged packets do not pass netfilter",
-		Meaning: "A pod asks a service, and the node translates its address to a pod of the same bridge. That pod's reply goes to the " +
-			"client by the bridge alone, past the node's own IP layer. With net.bridge.bridge-nf-call-iptables (IPv6: " +
-			"bridge-nf-call-ip6tables) at 1 it passes connection tracking all the same, which gives it the service's address again. At 0, " +
-			"or without the module br_netfilter, the client gets a reply from an address that it never asked, and refuses it; or kubenet's " +
-			"deduplicating chain takes the request for a second copy. Backends on other nodes reply as they should, so that some requests of " +
-			"a service fail. Where the bridge holds the network card, no rule for services sees what pods send.",
-		Evidence: "the setting; flows between two pods of one bridge by a service's address, UNREPLIED; resets or ICMP errors of the client, " +
-			"or drops of what was translated.",
-		Fix: "sysctl -w net.bridge.bridge-nf-call-iptables=1, after modprobe br_netfilter; and in /etc/sysctl.d, so that it stays.",
-	},
-	find: findBridgeNetfilterOff,
-	ends: []model.HopKind{model.HopPod, model.HopBridge}, // a rule against doubled frames takes them first
+	code:     BridgeNetfilterOff,
+	severity: model.Critical,
+	find:     findBridgeNetfilterOff,
+	ends:     []model.HopKind{model.HopPod, model.HopBridge}, // a rule against doubled frames takes them first
 }
 
 // bypass is what services led from one pod of a bridge to another of it.

@@ -12,22 +12,10 @@ import (
 const BridgePortBlocked model.Code = "BridgePortBlocked"
 
 var bridgePortBlocked = kind{
-	page: Page{
-		Code:     BridgePortBlocked,
-		Severity: model.Critical,
-		Title:    "the bridge passes no frames at a pod's port, or not between two pods' ports",
-		Meaning: "A port of a bridge has settings of its own. In any state but forwarding it passes nothing on; a bridge that is down " +
-			"disables all its ports. Isolated ports exchange no frames with each other, so that pods of one node do not find each " +
-			"other and everything else works; that may be meant. A bridge that filters by VLAN drops what comes in by a port " +
-			"without a VLAN for untagged frames, and keeps VLANs apart. A locked port, or one that neither learns nor floods, " +
-			"passes only what has a forwarding entry. The bridge counts none of these drops.",
-		Evidence: "the port's settings beside those of the other pods' ports; requests for MACs without a reply, or NEIGH_FAILED drops. " +
-			"Isolated ports are a finding only where packets between them are lost.",
-		Fix: "bridge link set dev LINK state 3, or isolated off, or what else the other pods' ports have; where STP blocks the " +
-			"port, end the loop that it sees.",
-	},
-	find: findBridgePortBlocked,
-	ends: []model.HopKind{model.HopBridge, model.HopLink, model.HopNeighbor, model.HopPod},
+	code:     BridgePortBlocked,
+	severity: model.Critical,
+	find:     findBridgePortBlocked,
+	ends:     []model.HopKind{model.HopBridge, model.HopLink, model.HopNeighbor, model.HopPod},
 }
 
 func findBridgePortBlocked(v *view) []finding {

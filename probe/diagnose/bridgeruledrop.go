@@ -14,18 +14,10 @@ import (
 const BridgeRuleDrop model.Code = "BridgeRuleDrop"
 
 var bridgeRuleDrop = kind{
-	page: Page{
-		Code:     BridgeRuleDrop,
-		Severity: model.Warning,
-		Title:    "an ebtables or nft rule of the bridge drops frames of a pod",
-		Meaning: "Rules of the bridge family see frames before and after iptables, and iptables does not list them. One that drops a " +
-			"pod's frames cuts it off from the pods of its bridge, from its node, or from all. One that drops ARP cuts it off a while " +
-			"later, when the neighbour entries age. The rules that kubelet keeps on a promiscuous bridge drop copies, and are expected.",
-		Evidence: "the rule, what it counted in the window, and the drops of frames that it matches.",
-		Fix:      "delete the rule with the ebtables variant that holds it, or with nft by its handle; or find out who writes it.",
-	},
-	find: findBridgeRuleDrop,
-	ends: []model.HopKind{model.HopBridge, model.HopNeighbor, model.HopPod}, // who asks hears nothing
+	code:     BridgeRuleDrop,
+	severity: model.Warning,
+	find:     findBridgeRuleDrop,
+	ends:     []model.HopKind{model.HopBridge, model.HopNeighbor, model.HopPod}, // who asks hears nothing
 }
 
 // routesInstead is the table in which DROP means to route the frame.

@@ -10,19 +10,10 @@ import (
 const ConntrackFull model.Code = "ConntrackFull"
 
 var conntrackFull = kind{
-	page: Page{
-		Code:     ConntrackFull,
-		Severity: model.Critical,
-		Title:    "the connection-tracking table is full and new flows are dropped",
-		Meaning: "Every flow that the node forwards has an entry. When there are as many as nf_conntrack_max allows, the kernel throws " +
-			"out flows that are not yet established and, where it finds none, drops the first packet of every new flow. Flows that " +
-			"exist go on, so only new connections fail.",
-		Evidence: "the table's size and limit; drops and early drops of its statistics in the window; the dropped packets.",
-		Fix: "find who fills it; then raise the limit in the host's namespace (each entry takes some 300 bytes), or let idle flows " +
-			"expire sooner.",
-	},
-	find: findConntrackFull,
-	ends: []model.HopKind{model.HopConntrack, model.HopPolicy}, // netfilter drops both
+	code:     ConntrackFull,
+	severity: model.Critical,
+	find:     findConntrackFull,
+	ends:     []model.HopKind{model.HopConntrack, model.HopPolicy}, // netfilter drops both
 }
 
 // nearlyFull is the share of the limit from which the table is as good as

@@ -15,23 +15,10 @@ import (
 const ConntrackRace model.Code = "ConntrackRace"
 
 var conntrackRace = kind{
-	page: Page{
-		Code:     ConntrackRace,
-		Severity: model.Warning,
-		Title:    "packets of new flows race for an entry of connection tracking, and the losers are dropped",
-		Meaning: "A new flow's entry is made when its first packet arrives, and entered into the table when that packet leaves. " +
-			"Where two packets are under way at once and would have the same entry, or the same answers, only the first is " +
-			"entered; the kernel drops the other and counts insert_failed. Resolvers do so: they ask for A and AAAA, or all of " +
-			"their name servers, at once from one socket, and services translate both to the same backend. The answer is asked " +
-			"for again seconds later. Kernels since 5.6 resolve the case of one socket and one service; two services with one " +
-			"backend, and two senders that are masqueraded to one port, still race.",
-		Evidence: "insert_failed of connection tracking in the window; the dropped packets and where they went; the services that " +
-			"are translated to there.",
-		Fix: "a name server on each node (node-local DNS), reached without translation; in the pods, the resolver's option " +
-			"single-request-reopen (glibc) and one name server; random ports for what is masqueraded.",
-	},
-	find: findConntrackRace,
-	ends: []model.HopKind{model.HopConntrack, model.HopPolicy}, // netfilter drops both
+	code:     ConntrackRace,
+	severity: model.Warning,
+	find:     findConntrackRace,
+	ends:     []model.HopKind{model.HopConntrack, model.HopPolicy}, // netfilter drops both
 }
 
 // refusedLocations are the functions that free a packet whose entry was refused:

@@ -12,19 +12,10 @@ import (
 const DeadBackend model.Code = "DeadBackend"
 
 var deadBackend = kind{
-	page: Page{
-		Code:     DeadBackend,
-		Severity: model.Warning,
-		Title:    "a service address is translated to an address where no pod lives",
-		Meaning: "The node translates the service's address to a backend of its own pod range, and no pod has that address: the " +
-			"endpoint was not withdrawn when its pod went, or connection tracking still sends an old flow there (UDP clients that " +
-			"keep their port). Only what falls on that backend dies; the service's others answer.",
-		Evidence: "connection tracking's tuples: the service's address in the first, the dead one in the second, and no reply; the " +
-			"pods of the node; the DNAT rule.",
-		Fix: "withdraw the endpoint, or delete the rule; where no rule is left, delete the flows.",
-	},
-	find: findDeadBackend,
-	ends: []model.HopKind{model.HopNeighbor, model.HopRoute, model.HopBeyond},
+	code:     DeadBackend,
+	severity: model.Warning,
+	find:     findDeadBackend,
+	ends:     []model.HopKind{model.HopNeighbor, model.HopRoute, model.HopBeyond},
 }
 
 // backend is one that flows were sent to.

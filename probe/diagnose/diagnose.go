@@ -11,24 +11,19 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// Page is a finding's entry in the catalogue.
-type Page struct {
+// Kind is a kind of finding. What it means is in probe/catalogue.
+type Kind struct {
 	Code     model.Code
 	Severity model.Severity
-	// Title is a line, Meaning a paragraph.
-	Title   string
-	Meaning string
-	// Evidence says what proves it, Fix what mends it, Verify how to see
-	// that it is mended.
-	Evidence string
-	Fix      string
-	Verify   string
+	// Verify is the command that shows whether a finding is still there.
+	Verify string
 }
 
-// kind is an entry of the catalogue: how its findings are made.
+// kind is how the findings of one code are made.
 type kind struct {
-	page Page
-	find func(*view) []finding
+	code     model.Code
+	severity model.Severity
+	find     func(*view) []finding
 	// ends are the kinds of hop at which the finding's packets end, the likeliest
 	// first; nil leaves that to the tables and counts. passes: they do not end.
 	ends   []model.HopKind
@@ -120,14 +115,14 @@ var kinds = []kind{
 	unexplainedDrop,
 }
 
-// Catalogue lists every finding that Diagnose can report.
-func Catalogue() []Page {
-	pages := make([]Page, len(kinds))
+// Kinds lists every kind of finding that Diagnose can report, in the order in which they
+// are judged.
+func Kinds() []Kind {
+	out := make([]Kind, len(kinds))
 	for i, k := range kinds {
-		pages[i] = k.page
-		pages[i].Verify = verify(k.page.Code)
+		out[i] = Kind{k.code, k.severity, verify(k.code)}
 	}
-	return pages
+	return out
 }
 
 // verify is the command that shows whether a finding is still there.
@@ -138,7 +133,7 @@ func verify(code model.Code) string { return "lasthop check --only " + string(co
 func Relate(findings []model.Finding) []model.Finding {
 	out := slices.Clone(findings)
 	for i := range out {
-		if at := slices.IndexFunc(kinds, func(k kind) bool { return k.page.Code == out[i].Code }); at >= 0 {
+		if at := slices.IndexFunc(kinds, func(k kind) bool { return k.code == out[i].Code }); at >= 0 {
 			out[i].EndsAt, out[i].Passes = kinds[at].ends, kinds[at].passes
 		}
 	}

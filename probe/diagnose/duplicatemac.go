@@ -13,19 +13,10 @@ import (
 const DuplicateMAC model.Code = "DuplicateMAC"
 
 var duplicateMAC = kind{
-	page: Page{
-		Code:     DuplicateMAC,
-		Severity: model.Critical,
-		Title:    "two pods of one bridge have the same MAC",
-		Meaning: "A bridge sends a frame to the port where it last heard the frame's destination MAC. When two pods have one MAC, " +
-			"each takes the other's frames away with every frame that it sends: the wrong pod frees them, since the address is not " +
-			"its own. Connections to both break off now and then. A cloned pod or a fixed MAC in an annotation does this. Behind " +
-			"links of their own, pods may have equal MACs.",
-		Evidence: "the MACs of the interfaces behind the bridge's ports; packets for one pod that left by the other's port.",
-		Fix:      "give one of the two another MAC, in its namespace: ip link set dev INTERFACE address MAC, with arp_notify on, so that its peers learn it at once.",
-	},
-	find: findDuplicateMAC,
-	ends: []model.HopKind{model.HopBridge, model.HopPod, model.HopNeighbor}, // the node may still hold the MAC that one had
+	code:     DuplicateMAC,
+	severity: model.Critical,
+	find:     findDuplicateMAC,
+	ends:     []model.HopKind{model.HopBridge, model.HopPod, model.HopNeighbor}, // the node may still hold the MAC that one had
 }
 
 func findDuplicateMAC(v *view) []finding {

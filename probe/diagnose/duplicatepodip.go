@@ -15,20 +15,10 @@ import (
 const DuplicatePodIP model.Code = "DuplicatePodIP"
 
 var duplicatePodIP = kind{
-	page: Page{
-		Code:     DuplicatePodIP,
-		Severity: model.Critical,
-		Title:    "two live interfaces have the same address, a pod's or the node's",
-		Meaning: "The address management of the network plugin gave one address twice: its store was lost or restored, or a pod that " +
-			"it took for gone still runs. Packets go to whichever of the two the route, the neighbour entry or the last ARP " +
-			"answer leads to, so that connections to both break now and then, or one of the two hears nothing at all. A pod with the " +
-			"address of its own bridge takes what all its neighbours send to their gateway.",
-		Evidence: "the interfaces that hold the address; or ARP answers for a pod of this node, or for the node itself, with a MAC that is " +
-			"not theirs.",
-		Fix: "find out which of the two pods the cluster knows, and delete the other.",
-	},
-	find: findDuplicatePodIP,
-	ends: []model.HopKind{model.HopRoute, model.HopNeighbor, model.HopBridge, model.HopPod},
+	code:     DuplicatePodIP,
+	severity: model.Critical,
+	find:     findDuplicatePodIP,
+	ends:     []model.HopKind{model.HopRoute, model.HopNeighbor, model.HopBridge, model.HopPod},
 }
 
 // together is how long two pods must have had an address at once before it is

@@ -106,9 +106,9 @@ func (v *view) judge() []model.Finding {
 				list[at].absorb(&f)
 				v.claim(&f, list[at].Code, v.Traffic.Drops)
 			case !consequence(&f.Finding, cutOff):
-				f.Code, f.EndsAt, f.Passes = k.page.Code, k.ends, k.passes
-				f.Severity = cmp.Or(f.Severity, k.page.Severity)
-				f.Verify = cmp.Or(f.Verify, verify(k.page.Code))
+				f.Code, f.EndsAt, f.Passes = k.code, k.ends, k.passes
+				f.Severity = cmp.Or(f.Severity, k.severity)
+				f.Verify = cmp.Or(f.Verify, verify(k.code))
 				f.Pods = sortedPods(f.Pods)
 				v.claim(&f, f.Code, v.Traffic.Drops)
 				list = append(list, f)

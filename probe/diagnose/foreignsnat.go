@@ -14,19 +14,10 @@ import (
 const ForeignSNAT model.Code = "ForeignSNAT"
 
 var foreignSNAT = kind{
-	page: Page{
-		Code:     ForeignSNAT,
-		Severity: model.Critical,
-		Title:    "pods' packets are translated to a source address that the node does not have",
-		Meaning: "A rule gives what pods send a source address that no link of this node has, such as one that moved to another node or one " +
-			"mistyped. Replies go to that address: nobody has it, or another machine that knows nothing of the flow. Where the network leads " +
-			"the address to this node (an egress address, a floating one), replies come and all is well.",
-		Evidence: "connection tracking: flows that expect replies at that address, none of which saw one; the node's addresses; the rule that translates.",
-		Fix: "give the node the address if it is meant to have it, in the network too; else delete the rule, or let it translate to an " +
-			"address of the node.",
-	},
-	find: findForeignSNAT,
-	ends: []model.HopKind{model.HopConntrack, model.HopBeyond},
+	code:     ForeignSNAT,
+	severity: model.Critical,
+	find:     findForeignSNAT,
+	ends:     []model.HopKind{model.HopConntrack, model.HopBeyond},
 }
 
 // foreignFlows are the flows of pods that leave with an address that is not the node's.

@@ -15,19 +15,10 @@ import (
 const ForwardingDisabled model.Code = "ForwardingDisabled"
 
 var forwardingDisabled = kind{
-	page: Page{
-		Code:     ForwardingDisabled,
-		Severity: model.Critical,
-		Title:    "the node does not forward: what comes from pods, or for them, ends at the link by which it arrives",
-		Meaning: "A node is a router for its pods. When net.ipv4.ip_forward, or the forwarding setting of the link by which " +
-			"packets arrive, is 0, the kernel discards what is not for the node itself, without an answer to the sender. " +
-			"A reload of sysctl files, a hardening script or a container engine's restart turns it off; the node itself " +
-			"still reaches everything.",
-		Evidence: "the setting of the link, and packets of pods that the route lookup refused there (IP_INADDRERRORS at ip_error).",
-		Fix:      "set it to 1, and mend the file below /etc/sysctl.d that says otherwise.",
-	},
-	find: findForwardingDisabled,
-	ends: []model.HopKind{model.HopRoute, model.HopPod}, // nor does such a link answer for a gateway
+	code:     ForwardingDisabled,
+	severity: model.Critical,
+	find:     findForwardingDisabled,
+	ends:     []model.HopKind{model.HopRoute, model.HopPod}, // nor does such a link answer for a gateway
 }
 
 func findForwardingDisabled(v *view) []finding {

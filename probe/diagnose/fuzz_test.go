@@ -36,7 +36,7 @@ func FuzzDiagnose(f *testing.F) {
 		f.Add(text)
 	}
 	f.Add([]byte(`{"Pods": [{}], "Links": [{"Role": "uplink"}], "Routes": [{"NextHops": [{}]}], "Flows": [{}], "FrameRules": [{}]}`))
-	pages := Catalogue()
+	pages := Kinds()
 	f.Fuzz(func(t *testing.T, text []byte) {
 		var s model.Snapshot
 		if json.Unmarshal(text, &s) != nil {
@@ -47,7 +47,7 @@ func FuzzDiagnose(f *testing.F) {
 			t.Errorf("judged twice, found %+v and %+v", found, again)
 		}
 		for _, x := range found {
-			if !slices.ContainsFunc(pages, func(p Page) bool { return p.Code == x.Code }) || x.Title == "" || x.Confidence.Rank() < 0 {
+			if !slices.ContainsFunc(pages, func(p Kind) bool { return p.Code == x.Code }) || x.Title == "" || x.Confidence.Rank() < 0 {
 				t.Errorf("finding %+v", x)
 			}
 		}

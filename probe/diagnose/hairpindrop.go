@@ -13,21 +13,9 @@ import (
 const HairpinDrop model.Code = "HairpinDrop"
 
 var hairpinDrop = kind{
-	page: Page{
-		Code:     HairpinDrop,
-		Severity: model.Warning,
-		Title:    "what a service leads back to the pod that asked is dropped",
-		Meaning: "When a pod asks a service that it is a backend of, the translation may choose that very pod: the packet turns round " +
-			"(a hairpin). Unless its source was translated too it comes back with the pod's own address, which no kernel takes from " +
-			"outside. On a bridge it must also leave by the port that it came in by: the port's hairpin flag allows that, or a " +
-			"promiscuous bridge hands the packet to the node. Since Linux 6.9 such a packet is not translated on that way, and " +
-			"kubenet's deduplicating chain drops it. Requests to other backends work, so that every n-th request of such a pod fails.",
-		Evidence: "drops of packets from a pod's own address to itself, in the pod (IP_LOCAL_SOURCE) or at its link; connection " +
-			"tracking, where a service address leads back to who asked.",
-		Fix: "masquerade what a pod sends to itself, as kube-proxy does by its KUBE-MARK-MASQ rules for each endpoint; on a bridge " +
-			"set the hairpin flag of the pod's port.",
-	},
-	find: findHairpinDrop,
+	code:     HairpinDrop,
+	severity: model.Warning,
+	find:     findHairpinDrop,
 }
 
 func findHairpinDrop(v *view) []finding {

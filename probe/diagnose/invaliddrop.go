@@ -15,21 +15,10 @@ import (
 const InvalidDrop model.Code = "InvalidDrop"
 
 var invalidDrop = kind{
-	page: Page{
-		Code:     InvalidDrop,
-		Severity: model.Warning,
-		Title:    "packets of pods are invalid to connection tracking, and a rule drops them, so that flows do not establish",
-		Meaning: "Connection tracking calls a packet invalid where it fits no flow: a reply whose request this node did not track, since " +
-			"that took another path or a rule excluded it; a packet whose reply it did not see; or a segment outside the window that it " +
-			"expects. Such packets pass until a rule drops them, as kube-proxy's does. A few late segments of closed connections are " +
-			"normal and stay with PolicyDrop, at info.",
-		Evidence: "the rule on ctstate INVALID and what it counted; samples of what it dropped (SYN-ACK, echo reply, data); no flow in " +
-			"connection tracking that they are replies of, or one without a reply; how many of the pod's packets of that direction it dropped.",
-		Fix: "have both directions pass this node, and be tracked: look for the other direction's path, or the rule that excludes it. For " +
-			"segments outside the window net.netfilter.nf_conntrack_tcp_be_liberal=1 helps.",
-	},
-	find: findInvalidDrop,
-	ends: []model.HopKind{model.HopPolicy},
+	code:     InvalidDrop,
+	severity: model.Warning,
+	find:     findInvalidDrop,
+	ends:     []model.HopKind{model.HopPolicy},
 }
 
 // mistrust is why connection tracking calls packets invalid.

@@ -12,18 +12,9 @@ import (
 const MissingDefaultRoute model.Code = "MissingDefaultRoute"
 
 var missingDefaultRoute = kind{
-	page: Page{
-		Code:     MissingDefaultRoute,
-		Severity: model.Critical,
-		Title:    "the node has no default route: it drops what pods send beyond its own networks",
-		Meaning: "What no other route leads to takes the default route. It comes from DHCP, router advertisements or the " +
-			"node's network configuration, and goes when one of these is restarted or written anew. Without it the kernel " +
-			"drops what is for elsewhere, and a strict reverse path filter refuses what comes from there.",
-		Evidence: "packets of pods for which the kernel found no route (IP_INNOROUTES), or no way back to their source (IP_RPFILTER); " +
-			"no default route in the main table. IPv6 alone without one, on a node that has one for IPv4, is no fault.",
-		Fix: "restore what configures the node's network; in Azure the gateway is the first address of the subnet.",
-	},
-	find: findMissingDefaultRoute,
+	code:     MissingDefaultRoute,
+	severity: model.Critical,
+	find:     findMissingDefaultRoute,
 }
 
 func findMissingDefaultRoute(v *view) []finding {

@@ -17,21 +17,10 @@ import (
 const MissingMasquerade model.Code = "MissingMasquerade"
 
 var missingMasquerade = kind{
-	page: Page{
-		Code:     MissingMasquerade,
-		Severity: model.Critical,
-		Title:    "pods leave the node with their own address towards targets that cannot answer it",
-		Meaning: "Outside the cluster and its virtual network nobody knows the way back to a pod's address, so the node must " +
-			"put its own address there (MASQUERADE). When the rule is missing, or an exclusion in front of it is too wide, " +
-			"packets leave with the pod's address and vanish beyond the node.",
-		Evidence: "the pod's address as source at the uplink's egress and nothing back; the rule that let the packet through " +
-			"untranslated; connection tracking's reply tuple, which still holds the pod's address. Proven where routers beyond the node " +
-			"refuse the packets, or the cloud's routes (--routes) lead them straight to the internet.",
-		Fix: "add the MASQUERADE rule that is missing. An exclusion may be meant, for a network that knows the pods' range: find that out, and " +
-			"delete it if not; mend the ip-masq-agent's configuration, or it comes back.",
-	},
-	find: findMissingMasquerade,
-	ends: []model.HopKind{model.HopBeyond},
+	code:     MissingMasquerade,
+	severity: model.Critical,
+	find:     findMissingMasquerade,
+	ends:     []model.HopKind{model.HopBeyond},
 }
 
 // synRetries is how often Linux repeats a SYN (net.ipv4.tcp_syn_retries, tcp(7)).

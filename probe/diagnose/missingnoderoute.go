@@ -13,18 +13,9 @@ import (
 const MissingNodeRoute model.Code = "MissingNodeRoute"
 
 var missingNodeRoute = kind{
-	page: Page{
-		Code:     MissingNodeRoute,
-		Severity: model.Critical,
-		Title:    "this node has no route to another node's pods, and the network does not know them",
-		Meaning: "Where no cloud and no tunnel carries pods' packets, each node has a route to every other node's pod range, with " +
-			"that node for the next hop: kindnet writes them, or whoever installed the plain CNI plugins. Without one, packets " +
-			"follow the default route to a gateway that knows nothing of pods.",
-		Evidence: "the lookup for the other pods' addresses ends at the default route; what left for them is not answered, and no other " +
-			"node's pods answer by that route; routes to other nodes' pods; the node that has the range, on a link of this one.",
-		Fix: "add the route (ip route replace … via …); restart the agent that keeps the routes, or mend what configures them.",
-	},
-	find: findMissingNodeRoute,
+	code:     MissingNodeRoute,
+	severity: model.Critical,
+	find:     findMissingNodeRoute,
 }
 
 // unrouted is the traffic with pods of another node that left by the default

@@ -14,19 +14,10 @@ import (
 const MissingPodRoute model.Code = "MissingPodRoute"
 
 var missingPodRoute = kind{
-	page: Page{
-		Code:     MissingPodRoute,
-		Severity: model.Critical,
-		Title:    "the node routes a pod's address elsewhere than to the pod's link",
-		Meaning: "Each pod of the node needs a route, its own or its bridge's, and where rules send pods' packets to tables of " +
-			"their own, a rule that leads to it. When it is gone (a network daemon flushed what it does not know, the plugin " +
-			"lost its state) packets for the pod follow the default route out of the node; the network sends them back, " +
-			"until their TTL ends. Or they go to another pod's link, or fall to a route that discards.",
-		Evidence: "the lookup over the node's rules and tables; the same packets in and out of the uplink; drops of packets for the pod.",
-		Fix:      "restore the route (ip route replace …) or the rule, and restart the plugin's agent, which owns it.",
-	},
-	find: findMissingPodRoute,
-	ends: []model.HopKind{model.HopRoute},
+	code:     MissingPodRoute,
+	severity: model.Critical,
+	find:     findMissingPodRoute,
+	ends:     []model.HopKind{model.HopRoute},
 }
 
 func findMissingPodRoute(v *view) []finding {

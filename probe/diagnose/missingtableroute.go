@@ -13,20 +13,10 @@ import (
 const MissingTableRoute model.Code = "MissingTableRoute"
 
 var missingTableRoute = kind{
-	page: Page{
-		Code:     MissingTableRoute,
-		Severity: model.Critical,
-		Title:    "a routing rule leads a pod's packets to a table that has no route for them, or a wrong one",
-		Meaning: "Where a node has several network cards (AWS VPC CNI, and others that give pods addresses of a card), a rule for each " +
-			"pod leads to the table of its card. When that table loses its default route, or the rule names another table, the " +
-			"kernel goes on with the next rules, and the packets leave by the main table's card. The network takes no such source " +
-			"from that card. So it is where the rule names a table that is whole, of another card. Nothing is dropped on the node, and other pods work.",
-		Evidence: "the rule; the table without a route for the destination; where the packets go instead; that nobody answers this pod. " +
-			"Or the rule of another pod and its table, by which two or more of the same peers reply.",
-		Fix: "give the table its default route again, by the gateway of its card, or have the plugin's agent on this node make its rules and tables anew.",
-	},
-	find: findMissingTableRoute,
-	ends: []model.HopKind{model.HopBeyond},
+	code:     MissingTableRoute,
+	severity: model.Critical,
+	find:     findMissingTableRoute,
+	ends:     []model.HopKind{model.HopBeyond},
 }
 
 // podRule is a rule for a pod's own packets, which leads to a table that decides or, where

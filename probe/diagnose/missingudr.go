@@ -12,22 +12,10 @@ import (
 const MissingUDR model.Code = "MissingUDR"
 
 var missingUDR = kind{
-	page: Page{
-		Code:     MissingUDR,
-		Severity: model.Critical,
-		Title:    "traffic to another node's pods leaves this node right and nothing of it returns: the subnet's route table lacks that route",
-		Meaning: "On an AKS kubenet cluster the Azure fabric learns where each node's pods are from user-defined routes in a route " +
-			"table of the subnet. When the table is not associated with the subnet, or a node's row is missing, the fabric " +
-			"discards packets for that node's pods without a word. No node drops anything.",
-		Evidence: "packets leave the uplink with the pod's source address and the gateway's MAC; several addresses of the range, or of all " +
-			"ranges, are silent; connection tracking stays UNREPLIED; another target answers in the same window. Proven by what az prints of the " +
-			"route table, the subnet or the effective routes (--routes), with or without traffic. With --active, echo requests " +
-			"of the node's own tell whether the route there is missing, the one back to this node's pods, or both.",
-		Fix: "associate the route table with the subnet (az network vnet subnet update … --route-table …), or create the " +
-			"node's row (az network route-table route create …).",
-	},
-	find: findMissingUDR,
-	ends: []model.HopKind{model.HopBeyond},
+	code:     MissingUDR,
+	severity: model.Critical,
+	find:     findMissingUDR,
+	ends:     []model.HopKind{model.HopBeyond},
 }
 
 func findMissingUDR(v *view) []finding {

@@ -13,19 +13,10 @@ import (
 const NICForwarding model.Code = "NICForwarding"
 
 var nicForwarding = kind{
-	page: Page{
-		Code:     NICForwarding,
-		Severity: model.Critical,
-		Title:    "a node's network card refuses what is from or for pods, since IP forwarding is off",
-		Meaning: "The fabric gives a network card only what is for the card's own addresses, and takes from it only what is from them, " +
-			"unless IP forwarding is on. Pods whose addresses are not the card's can then neither send nor receive beyond their node, " +
-			"whatever the route table says.",
-		Evidence: "enableIPForwarding in what `az network nic show` prints (--routes), for the card that has the node's address; pods " +
-			"whose addresses are not on the card.",
-		Fix: "az network nic update … --ip-forwarding true; a scale set's model needs it too.",
-	},
-	find: findNICForwarding,
-	ends: []model.HopKind{model.HopBeyond},
+	code:     NICForwarding,
+	severity: model.Critical,
+	find:     findNICForwarding,
+	ends:     []model.HopKind{model.HopBeyond},
 }
 
 func findNICForwarding(v *view) []finding {

@@ -13,20 +13,10 @@ import (
 const NoListener model.Code = "NoListener"
 
 var noListener = kind{
-	page: Page{
-		Code:     NoListener,
-		Severity: model.Info,
-		Title:    "packets reach a pod and nobody there listens",
-		Meaning: "The packets were delivered into the pod, and no socket of it takes them: nothing listens on that port, or only on " +
-			"another address. The pod answers TCP by a reset and UDP by an ICMP error. Or they are late replies, and the socket that " +
-			"asked is closed already. The network is not at fault. So it is with what pods send to an address of the node: where that is a " +
-			"name server, as the node's own DNS cache is, every pod that has it for its resolver is without names, which is a warning, " +
-			"and so it is where a rule of the node, or in the pod, leads there what pods send elsewhere, as to a proxy.",
-		Evidence: "drops for want of a socket (NO_SOCKET) in the pod's own namespace; the pod's resets and ICMP errors.",
-		Fix:      "look at the application: its port, the address that it listens on, the target port of the service.",
-	},
-	find: findNoListener,
-	ends: []model.HopKind{model.HopPod, model.HopLocal},
+	code:     NoListener,
+	severity: model.Info,
+	find:     findNoListener,
+	ends:     []model.HopKind{model.HopPod, model.HopLocal},
 }
 
 func findNoListener(v *view) []finding {

@@ -13,21 +13,10 @@ import (
 const NoReply model.Code = "NoReply"
 
 var noReply = kind{
-	page: Page{
-		Code:     NoReply,
-		Severity: model.Warning,
-		Title:    "what pods ask leaves this node right, and one destination never answers",
-		Meaning: "Requests leave the uplink with the right addresses, towards a destination whose neighbours answer, and nothing comes back: " +
-			"no answer, no error. Nothing on this node is at fault. A network policy on the other side, a route that is missing beyond this " +
-			"node, a network security group that leaves the pods' addresses out, a firewall on the way, a way back that is not the way " +
-			"there, or the destination itself loses them. One address that is silent does not tell which.",
-		Evidence: "requests out of the uplink and not one answer; connection tracking stays UNREPLIED; other destinations answer. With " +
-			"--routes, the rows that lead there and back.",
-		Fix: "find out more first (lasthop check --active); then look at the destination's side: whether the requests arrive, which network " +
-			"policies apply there, and which way the answers take.",
-	},
-	find: findNoReply,
-	ends: []model.HopKind{model.HopBeyond},
+	code:     NoReply,
+	severity: model.Warning,
+	find:     findNoReply,
+	ends:     []model.HopKind{model.HopBeyond},
 }
 
 // minAsks is how many requests must stay without a reply: the first packets

@@ -12,12 +12,12 @@ import (
 func TestKinds(t *testing.T) {
 	var codes []model.Code
 	for _, k := range kinds {
-		if slices.Contains(codes, k.page.Code) {
-			t.Errorf("%s is in the catalogue twice", k.page.Code)
+		if slices.Contains(codes, k.code) {
+			t.Errorf("%s is in the catalogue twice", k.code)
 		}
-		codes = append(codes, k.page.Code)
-		if k.passes && k.page.Severity == model.Critical {
-			t.Errorf("%s contradicts itself", k.page.Code)
+		codes = append(codes, k.code)
+		if k.passes && k.severity == model.Critical {
+			t.Errorf("%s contradicts itself", k.code)
 		}
 	}
 }
@@ -29,7 +29,7 @@ func TestOrder(t *testing.T) {
 	defer func() { kinds = saved }()
 	claimed := map[model.Code]bool{}
 	one := func(c model.Code, cutOff, pods string) kind {
-		return kind{page: Page{Code: c}, find: func(v *view) []finding {
+		return kind{code: c, find: func(v *view) []finding {
 			claimed[c] = v.explained(&v.Traffic.Drops[0])
 			f := finding{Finding: model.Finding{Title: "x"}, claims: func(*model.Drop) bool { return true }}
 			if cutOff != "" {

@@ -14,19 +14,10 @@ import (
 const PathMTU model.Code = "PathMTU"
 
 var pathMTU = kind{
-	page: Page{
-		Code:     PathMTU,
-		Severity: model.Warning,
-		Title:    "packets of pods are too big for the next link, and their senders do not learn it",
-		Meaning: "A packet that may not be cut into pieces and is larger than the next link's MTU is dropped, and an ICMP error tells " +
-			"the sender the size that fits. Once is how the size is found out; again and again means that the error does not " +
-			"get back, or that the sender does not heed it. Small packets pass, so connections open and then hang.",
-		Evidence: "PKT_TOO_BIG drops that go on for the same pair; the MTUs of the links on the way. Between the two ends of a pod's link, and " +
-			"by a bridge to its port, the kernel drops them without a reason and without an error to the sender: then the packets' length shows it.",
-		Fix: "give the links on the way one MTU, let ICMP errors (fragmentation needed) through, or clamp TCP's segment size.",
-	},
-	find: findPathMTU,
-	ends: []model.HopKind{model.HopRoute, model.HopLink, model.HopPod, model.HopBridge},
+	code:     PathMTU,
+	severity: model.Warning,
+	find:     findPathMTU,
+	ends:     []model.HopKind{model.HopRoute, model.HopLink, model.HopPod, model.HopBridge},
 }
 
 // tooBig reports whether a packet was dropped because the next link's MTU is

@@ -13,21 +13,10 @@ import (
 const PodAddress model.Code = "PodAddress"
 
 var podAddress = kind{
-	page: Page{
-		Code:     PodAddress,
-		Severity: model.Critical,
-		Title:    "a pod's interface has lost its address, or may not use it",
-		Meaning: "The node and the cluster know a pod by its address, and its interface does not have it: somebody flushed it, or the " +
-			"plugin failed half way. With the address the kernel deletes the routes by it. The pod answers no ARP request or " +
-			"neighbour solicitation for it, and frees what still comes. So it is with an IPv6 address that failed duplicate address detection: " +
-			"the interface has it, and the kernel does not use it.",
-		Evidence: "the interface's addresses, and what gives the pod one: a route or neighbour entry of the node, the plugin's files, or the " +
-			"interface itself earlier in the window; requests for the address without a reply.",
-		Fix: "in the pod's namespace: ip addr add ADDRESS/BITS dev INTERFACE, and the routes that the other pods have; or delete the " +
-			"pod, so that it is made anew.",
-	},
-	find: findPodAddress,
-	ends: []model.HopKind{model.HopPod, model.HopNeighbor},
+	code:     PodAddress,
+	severity: model.Critical,
+	find:     findPodAddress,
+	ends:     []model.HopKind{model.HopPod, model.HopNeighbor},
 }
 
 func findPodAddress(v *view) []finding {

@@ -13,22 +13,10 @@ import (
 const PodDefaultRoute model.Code = "PodDefaultRoute"
 
 var podDefaultRoute = kind{
-	page: Page{
-		Code:     PodDefaultRoute,
-		Severity: model.Critical,
-		Title:    "a pod has no default route, or a wrong one, and the pods like it have one",
-		Meaning: "A pod sends what is not on its own link by its default route, which the network plugin makes together with the " +
-			"address. Without it a connection beyond the link fails inside the pod, before any packet is made, and requests from " +
-			"there get no reply. The kernel deletes the route when the interface goes down or the gateway's route is deleted; a " +
-			"program in the pod may have, too. A plugin for further networks may give the pod's second interface the default route: then " +
-			"requests and replies leave by a network that leads nowhere.",
-		Evidence: "the pod's own routes and those of the other pods of its bridge or plugin; requests from beyond its link without a reply. " +
-			"Where no pod has a default route, or the pod sends by another of its interfaces, that is by intention.",
-		Fix: "in the pod's namespace: ip route add default via GATEWAY dev INTERFACE, as the other pods have it; or delete the pod, so " +
-			"that it is made anew.",
-	},
-	find: findPodDefaultRoute,
-	ends: []model.HopKind{model.HopPod},
+	code:     PodDefaultRoute,
+	severity: model.Critical,
+	find:     findPodDefaultRoute,
+	ends:     []model.HopKind{model.HopPod},
 }
 
 func findPodDefaultRoute(v *view) []finding {

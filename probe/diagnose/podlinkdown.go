@@ -12,18 +12,10 @@ import (
 const PodLinkDown model.Code = "PodLinkDown"
 
 var podLinkDown = kind{
-	page: Page{
-		Code:     PodLinkDown,
-		Severity: model.Critical,
-		Title:    "a living pod's link is down at one of its ends",
-		Meaning: "A pod hangs on a pair of interfaces, one in its namespace and one on the node. When either is down, neither " +
-			"passes a packet. The kernel takes the routes by that link along, so that packets for a routed pod may follow another " +
-			"route, out of the node again or in a circle; a bridge forgets the port and floods.",
-		Evidence: "the state of both ends; QDISC_DROP or NEIGH_FAILED drops of the pod's packets.",
-		Fix:      "ip link set dev LINK up, on the side that is down, and the routes and IPv6 addresses that went with it; or delete the pod.",
-	},
-	find: findPodLinkDown,
-	ends: []model.HopKind{model.HopLink, model.HopPod, model.HopRoute}, // the link's route goes with it
+	code:     PodLinkDown,
+	severity: model.Critical,
+	find:     findPodLinkDown,
+	ends:     []model.HopKind{model.HopLink, model.HopPod, model.HopRoute}, // the link's route goes with it
 }
 
 func findPodLinkDown(v *view) []finding {

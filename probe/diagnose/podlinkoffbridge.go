@@ -12,20 +12,10 @@ import (
 const PodLinkOffBridge model.Code = "PodLinkOffBridge"
 
 var podLinkOffBridge = kind{
-	page: Page{
-		Code:     PodLinkOffBridge,
-		Severity: model.Critical,
-		Title:    "a pod's link is no port of its bridge",
-		Meaning: "A bridged pod has an address of the bridge's range, and mostly the bridge's own address for its gateway. When its " +
-			"link is taken out of the bridge (a network daemon took the link over, the bridge was made anew) or was never put in, " +
-			"no frame passes between the two: the node sends what is for the pod to the bridge, where nobody has it, and nobody " +
-			"answers what the pod asks. A pod that the node reaches by a route of its own needs no bridge.",
-		Evidence: "the pod's address and gateway beside those of the bridge and of the pods on it; the link's master; requests for MACs " +
-			"from the pod without a reply, or NEIGH_FAILED drops of packets for it.",
-		Fix: "ip link set dev LINK master BRIDGE, with the flags that the ports of the other pods have.",
-	},
-	find: findPodLinkOffBridge,
-	ends: []model.HopKind{model.HopLink, model.HopNeighbor, model.HopBridge, model.HopRoute, model.HopPod},
+	code:     PodLinkOffBridge,
+	severity: model.Critical,
+	find:     findPodLinkOffBridge,
+	ends:     []model.HopKind{model.HopLink, model.HopNeighbor, model.HopBridge, model.HopRoute, model.HopPod},
 }
 
 func findPodLinkOffBridge(v *view) []finding {

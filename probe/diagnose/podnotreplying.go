@@ -13,21 +13,10 @@ import (
 const PodNotReplying model.Code = "PodNotReplying"
 
 var podNotReplying = kind{
-	page: Page{
-		Code:     PodNotReplying,
-		Severity: model.Warning,
-		Title:    "requests reach a pod of this node and it does not reply",
-		Meaning: "Requests are handed to the pod's link, and nothing comes out of it: no reply, no reset, no ICMP error. The node " +
-			"and the network are not at fault. What is lost is lost inside the pod: by a firewall or program in its namespace, a " +
-			"reply path through another interface or without a route, or a sandbox whose own network stack is not seen. A closed " +
-			"port would reply with a reset, and a hung process is ReceiveOverflow where its full queue is seen.",
-		Evidence: "SYNs out of the pod's link into the pod, and fewer SYN-ACKs back; connection tracking has the flows to that port " +
-			"UNREPLIED, and none of these clients got a reply in the window. Datagrams count only where replies are certain: DNS, and ports that replied to that client before. " +
-			"An echo request without a reply is not enough.",
-		Fix: "look inside the pod: its listeners, its firewall, its route to the client.",
-	},
-	find: findPodNotReplying,
-	ends: []model.HopKind{model.HopPod, model.HopLocal},
+	code:     PodNotReplying,
+	severity: model.Warning,
+	find:     findPodNotReplying,
+	ends:     []model.HopKind{model.HopPod, model.HopLocal},
 }
 
 // deaf is a pod's address with the services that do not reply.

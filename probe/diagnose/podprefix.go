@@ -12,19 +12,10 @@ import (
 const PodPrefix model.Code = "PodPrefix"
 
 var podPrefix = kind{
-	page: Page{
-		Code:     PodPrefix,
-		Severity: model.Critical,
-		Title:    "a pod's address has another prefix length than those of the pods like it",
-		Meaning: "The prefix length decides what a pod looks for on its own link. With too short a one it asks for the MACs of " +
-			"addresses that are behind the gateway, where nobody answers; with too long a one it sends its neighbours' packets to the " +
-			"gateway, or has no way to the gateway itself. All else works.",
-		Evidence: "the pod's address and route, those of the other pods and of the bridge; requests from the pod for addresses beyond the " +
-			"link, without a reply.",
-		Fix: "in the pod's namespace, give the address the prefix length that the others have.",
-	},
-	find: findPodPrefix,
-	ends: []model.HopKind{model.HopPod},
+	code:     PodPrefix,
+	severity: model.Critical,
+	find:     findPodPrefix,
+	ends:     []model.HopKind{model.HopPod},
 }
 
 func findPodPrefix(v *view) []finding {

@@ -16,22 +16,10 @@ import (
 const PolicyDrop model.Code = "PolicyDrop"
 
 var policyDrop = kind{
-	page: Page{
-		Code:     PolicyDrop,
-		Severity: model.Warning,
-		Title:    "a firewall rule, or the policy of a chain, drops packets of pods",
-		Meaning: "Netfilter drops what it is told to: by a rule that somebody made by hand, by one that a network plugin keeps for " +
-			"a network policy, by what an earlier plugin left behind, or by the policy of a chain (FORWARD DROP, as Docker sets " +
-			"it). The kernel says NETFILTER_DROP and not which rule it was. The rule is found by what it counted in the window " +
-			"and by its match: addresses, protocol, ports, links, sets, and the chains that lead to it, by maps too. kube-proxy refuses " +
-			"what is sent to a service without endpoints, and drops what is for none: then the finding names the service.",
-		Evidence: "the dropped packets; the rule or policy with its table and chain, and how many packets it counted in the window; " +
-			"the program that keeps such chains.",
-		Fix: "a rule made by hand: delete it. One that a program keeps stays: change what it is made from, the network " +
-			"policy, the service's endpoints or the program's configuration.",
-	},
-	find: findPolicyDrop,
-	ends: []model.HopKind{model.HopPolicy, model.HopPod},
+	code:     PolicyDrop,
+	severity: model.Warning,
+	find:     findPolicyDrop,
+	ends:     []model.HopKind{model.HopPolicy, model.HopPod},
 }
 
 // netfilterDrop is a drop whose rule is looked for.

@@ -13,19 +13,10 @@ import (
 const QueueDrop model.Code = "QueueDrop"
 
 var queueDrop = kind{
-	page: Page{
-		Code:     QueueDrop,
-		Severity: model.Warning,
-		Title:    "the queue of a link drops packets of pods",
-		Meaning: "Behind its egress hook each link has a queue (qdisc). One that limits the rate, such as tbf, drops what comes faster for longer " +
-			"than it can hold; the CNI plugin bandwidth sets such limits by a pod's annotations. TCP slows down and recovers, datagrams and " +
-			"new connections are lost. A few drops beside traffic that flows are how a limit works, and information only.",
-		Evidence: "the queue's own count of drops in the window (tc -s qdisc), and QDISC_DROP drops of pods' packets on that link. It is a warning " +
-			"where a tenth of what came to the queue, or of what one pod sends or receives there, was dropped. Of a queue inside a pod the drops alone tell.",
-		Fix: "tc qdisc change dev LINK root handle HANDLE: with a larger rate or limit; where an annotation of the pod sets the limit, change that.",
-	},
-	find: findQueueDrop,
-	ends: []model.HopKind{model.HopQueue, model.HopLink, model.HopPod},
+	code:     QueueDrop,
+	severity: model.Warning,
+	find:     findQueueDrop,
+	ends:     []model.HopKind{model.HopQueue, model.HopLink, model.HopPod},
 }
 
 func findQueueDrop(v *view) []finding {

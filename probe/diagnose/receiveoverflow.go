@@ -13,21 +13,10 @@ import (
 const ReceiveOverflow model.Code = "ReceiveOverflow"
 
 var receiveOverflow = kind{
-	page: Page{
-		Code:     ReceiveOverflow,
-		Severity: model.Info,
-		Title:    "a pod's socket is full and drops what arrives",
-		Meaning: "The packets were delivered into the pod, and the socket had no room: the application reads slower than it is sent " +
-			"to, or accepts connections too slowly. The network is not at fault. It is a warning where requests die steadily: " +
-			"no fewer of a port's requests stay without a reply than get one, as with a process that hangs.",
-		Evidence: "drops for a full buffer (SOCKET_RCVBUFF), backlog (SOCKET_BACKLOG), queue of new connections " +
-			"(TCP_LISTEN_OVERFLOW; NO_SOCKET at cookie_v4_check) or memory limit (PROTO_MEM) in the pod's own namespace; how often the kernel found a listener's " +
-			"queue full in the window (ListenOverflows), and the listeners with connections that nobody accepts.",
-		Fix: "look at why the application does not keep up: whether it hangs, and its processor limit. A larger buffer or backlog " +
-			"only helps against bursts.",
-	},
-	find: findReceiveOverflow,
-	ends: []model.HopKind{model.HopPod, model.HopLocal},
+	code:     ReceiveOverflow,
+	severity: model.Info,
+	find:     findReceiveOverflow,
+	ends:     []model.HopKind{model.HopPod, model.HopLocal},
 }
 
 func findReceiveOverflow(v *view) []finding {

@@ -12,18 +12,10 @@ import (
 const ReversePathFilter model.Code = "ReversePathFilter"
 
 var reversePathFilter = kind{
-	page: Page{
-		Code:     ReversePathFilter,
-		Severity: model.Warning,
-		Title:    "the reverse path filter drops packets of pods: the way back to their source is another link",
-		Meaning: "With rp_filter at 1 the kernel takes a packet only from the link by which it would answer its source. Where the " +
-			"way in and the way back differ on purpose (several network cards, tunnels, routing rules by source) the filter " +
-			"drops what is right; where they differ by mistake the route is the fault.",
-		Evidence: "IP_RPFILTER drops; the larger of the settings of the link and of all; the lookup of the way back, which ends at another link.",
-		Fix:      "delete the route that leads back elsewhere, or set rp_filter of the link to 2 (loose), and that of all to 2 as well.",
-	},
-	find: findReversePathFilter,
-	ends: []model.HopKind{model.HopRoute},
+	code:     ReversePathFilter,
+	severity: model.Warning,
+	find:     findReversePathFilter,
+	ends:     []model.HopKind{model.HopRoute},
 }
 
 // detour is a link by which packets arrive, and the decision about the way

@@ -14,19 +14,10 @@ import (
 const RoutingLoop model.Code = "RoutingLoop"
 
 var routingLoop = kind{
-	page: Page{
-		Code:     RoutingLoop,
-		Severity: model.Critical,
-		Title:    "the same packets pass the uplink again and again, with a falling TTL",
-		Meaning: "What the node sends out comes back to it, and it sends it out again, until the TTL ends: two routers each take " +
-			"the other for the way. A route of the network that points at this node for addresses that are not here does it, " +
-			"or a route of this node that points at a router which points back.",
-		Evidence: "packets from a pod that arrive at the uplink by which they left, or for a pod that leave by the uplink by which " +
-			"they arrived, with many different TTLs.",
-		Fix: "find the two routes, and delete the wrong one.",
-	},
-	find: findRoutingLoop,
-	ends: []model.HopKind{model.HopRoute, model.HopBeyond},
+	code:     RoutingLoop,
+	severity: model.Critical,
+	find:     findRoutingLoop,
+	ends:     []model.HopKind{model.HopRoute, model.HopBeyond},
 }
 
 // loopTTLs is how many different TTLs make a loop: a packet loses two on each

@@ -16,20 +16,10 @@ import (
 const SNATPortExhaustion model.Code = "SNATPortExhaustion"
 
 var snatPortExhaustion = kind{
-	page: Page{
-		Code:     SNATPortExhaustion,
-		Severity: model.Critical,
-		Title:    "one destination holds nearly all ports of the address that pods leave with",
-		Meaning: "Masqueraded flows to one destination's port must differ by the source port, so one address can hold as many as " +
-			"there are ports. When nearly all are taken, new flows to that destination die on the node, without a word, while " +
-			"everything else works. Flows hold their port until connection tracking forgets them.",
-		Evidence: "connection tracking's reply tuples: how many ports of the range flows to that destination hold; insertions that " +
-			"failed in the window. Closed connections whose ports the kernel gives again hold none.",
-		Fix: "let pods use connections again; widen the range of --to-ports; leave with more addresses (a NAT gateway, more nodes); " +
-			"shorten connection tracking's timeouts.",
-	},
-	find: findSNATPortExhaustion,
-	ends: []model.HopKind{model.HopConntrack},
+	code:     SNATPortExhaustion,
+	severity: model.Critical,
+	find:     findSNATPortExhaustion,
+	ends:     []model.HopKind{model.HopConntrack},
 }
 
 // Ports that the kernel may give where no rule says other: those of the

@@ -13,20 +13,10 @@ import (
 const StaleARPReply model.Code = "StaleARPReply"
 
 var staleARPReply = kind{
-	page: Page{
-		Code:     StaleARPReply,
-		Severity: model.Critical,
-		Title:    "an ebtables arpreply rule answers ARP for a pod with a MAC that is not the pod's",
-		Meaning: "azure-vnet in bridge mode writes one ebtables rule a pod that answers ARP requests for the pod's address. " +
-			"When the rule outlives the pod and the address lives on elsewhere, whoever asks is given a dead MAC and sends " +
-			"every packet there. The request never reaches the real owner, so it cannot correct the answer. The node's own " +
-			"ARP is not concerned: node to pod works, pod to pod does not.",
-		Evidence: "the rule; the MAC of the interface that holds the address; ARP replies with the wrong MAC; the rule's counter.",
-		Fix: "delete the rule with the ebtables variant that holds it, then drop the poisoned neighbour entries " +
-			"(ip neigh flush in the pods that asked) or wait until they age.",
-	},
-	find: findStaleARPReply,
-	ends: []model.HopKind{model.HopBridge},
+	code:     StaleARPReply,
+	severity: model.Critical,
+	find:     findStaleARPReply,
+	ends:     []model.HopKind{model.HopBridge},
 }
 
 func findStaleARPReply(v *view) []finding {

@@ -12,19 +12,10 @@ import (
 const StaleFDB model.Code = "StaleFDB"
 
 var staleFDB = kind{
-	page: Page{
-		Code:     StaleFDB,
-		Severity: model.Critical,
-		Title:    "a written forwarding entry of the bridge leads a pod's MAC elsewhere than to the pod's port",
-		Meaning: "A bridge learns behind which port a MAC is, unless somebody wrote the entry: a static one that is sticky stays where it " +
-			"is, whatever port the pod's frames come in by, and a local one (bridge fdb add without the word static) gives the " +
-			"frames to the node itself. Frames for the pod then leave by another port, where nobody takes them. Broadcasts still " +
-			"reach the pod; replies to what it asks do not.",
-		Evidence: "the entry, and the port of the pod that has the MAC; frames for that MAC at the entry's port.",
-		Fix:      "bridge fdb del MAC dev PORT master: the bridge then learns the port.",
-	},
-	find: findStaleFDB,
-	ends: []model.HopKind{model.HopBridge, model.HopNeighbor, model.HopPod},
+	code:     StaleFDB,
+	severity: model.Critical,
+	find:     findStaleFDB,
+	ends:     []model.HopKind{model.HopBridge, model.HopNeighbor, model.HopPod},
 }
 
 func findStaleFDB(v *view) []finding {

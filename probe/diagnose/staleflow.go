@@ -13,19 +13,10 @@ import (
 const StaleFlow model.Code = "StaleFlow"
 
 var staleFlow = kind{
-	page: Page{
-		Code:     StaleFlow,
-		Severity: model.Warning,
-		Title:    "connection tracking translates flows of pods as no rule does any more",
-		Meaning: "The kernel asks the nat rules for the first packet of a flow alone. A client that keeps its socket, as many do with UDP, " +
-			"goes on with what the rules said then: it is not translated, since it asked before the rule was there; or it is sent to an endpoint " +
-			"that its service has no more; or it has a source address that the node has no more. New flows are right.",
-		Evidence: "connection tracking: a flow from before the window, with packets in it and no reply, or with a drop of a new connection " +
-			"from its port; the rule that translates such a packet now, or none.",
-		Fix: "delete the entry of that flow: the next packet gets a new one.",
-	},
-	find: findStaleFlow,
-	ends: []model.HopKind{model.HopConntrack, model.HopBeyond},
+	code:     StaleFlow,
+	severity: model.Warning,
+	find:     findStaleFlow,
+	ends:     []model.HopKind{model.HopConntrack, model.HopBeyond},
 }
 
 // outdatedBy is an address that flows still have, the rule that gives another now, nil for

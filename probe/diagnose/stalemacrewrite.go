@@ -12,22 +12,10 @@ import (
 const StaleMACRewrite model.Code = "StaleMACRewrite"
 
 var staleMACRewrite = kind{
-	page: Page{
-		Code:     StaleMACRewrite,
-		Severity: model.Critical,
-		Title:    "an ebtables dnat rule sends a pod's frames to a MAC that is not the pod's",
-		Meaning: "azure-vnet in bridge mode writes one ebtables rule a pod that rewrites the destination MAC of frames " +
-			"which arrive for the pod's address. When the pod is gone and its address lives on elsewhere (another plugin " +
-			"took the node over, the address was given out again), the rule still rewrites, and the frames go to a MAC " +
-			"that nobody has: the bridge floods them to every port and out of the NIC again. The kernel drops nothing, or " +
-			"says OTHERHOST in other pods. Pods can send but never hear an answer.",
-		Evidence: "the rule; the MAC of the interface that holds the address; the same address's frames before and after " +
-			"the bridge, with two destination MACs; the rule's counter.",
-		Fix: "delete the rule with the ebtables variant that holds it. A node that still runs the azure-vnet daemon " +
-			"restores it from /var/run/azure-vnet.json: remove that file first.",
-	},
-	find: findStaleMACRewrite,
-	ends: []model.HopKind{model.HopBridge},
+	code:     StaleMACRewrite,
+	severity: model.Critical,
+	find:     findStaleMACRewrite,
+	ends:     []model.HopKind{model.HopBridge},
 }
 
 func findStaleMACRewrite(v *view) []finding {

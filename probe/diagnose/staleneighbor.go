@@ -15,20 +15,10 @@ import (
 const StaleNeighbor model.Code = "StaleNeighbor"
 
 var staleNeighbor = kind{
-	page: Page{
-		Code:     StaleNeighbor,
-		Severity: model.Critical,
-		Title:    "the node's neighbour entry for a pod holds a MAC that is not the pod's, or none",
-		Meaning: "What the node routes to a pod it sends to the MAC of its neighbour entry. A plugin may pin such entries " +
-			"(azure-vnet does); when the pod behind the address changes and the entry does not, the frames are for somebody " +
-			"else: the pod frees them as OTHERHOST, a bridge floods them. An entry that is FAILED for a living pod means that the " +
-			"pod does not answer ARP or neighbour discovery. An entry on a link by which the node does not send to the pod is left over and harmless.",
-		Evidence: "the entry; the MAC of the interface that holds the address; frames with the wrong MAC; OTHERHOST drops in the pod, or " +
-			"NEIGH_FAILED drops on the node.",
-		Fix: "delete the entry: ip neigh del ADDRESS dev LINK; the node then asks.",
-	},
-	find: findStaleNeighbor,
-	ends: []model.HopKind{model.HopNeighbor},
+	code:     StaleNeighbor,
+	severity: model.Critical,
+	find:     findStaleNeighbor,
+	ends:     []model.HopKind{model.HopNeighbor},
 }
 
 func findStaleNeighbor(v *view) []finding {

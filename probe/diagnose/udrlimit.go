@@ -12,17 +12,10 @@ import (
 const UDRLimit model.Code = "UDRLimit"
 
 var udrLimit = kind{
-	page: Page{
-		Code:     UDRLimit,
-		Severity: model.Warning,
-		Title:    "the cluster has about as many nodes as a route table has routes",
-		Meaning: "A route table of Azure holds 400 routes, and a cluster whose nodes each have a pod range of their own needs one for each " +
-			"range: two a node in dual stack. The next node beyond gets no route, and its pods reach no other node's.",
-		Evidence: "the number of pod ranges of the nodes (--nodes) and of rows of the route table (--routes).",
-		Fix:      "move the cluster to a network without routes by node (Azure CNI Overlay), or make it smaller.",
-	},
-	find:   findUDRLimit,
-	passes: true,
+	code:     UDRLimit,
+	severity: model.Warning,
+	find:     findUDRLimit,
+	passes:   true,
 }
 
 // The limit of Azure, and from where on a cluster that grows should know.

@@ -15,22 +15,10 @@ import (
 const UnansweredARP model.Code = "UnansweredARP"
 
 var unansweredARP = kind{
-	page: Page{
-		Code:     UnansweredARP,
-		Severity: model.Warning,
-		Title:    "a pod or the node asks for a MAC and nobody answers",
-		Meaning: "A pod whose gateway is no address of the node (169.254.1.1) has its answer from proxy_arp on the host side of its " +
-			"link; with that off, or arp_ignore on, it cannot send a packet beyond itself. By IPv6, neighbour discovery takes the " +
-			"place of ARP, and proxy_ndp that of proxy_arp. Or pods ask for an address of this node's range that no pod holds any " +
-			"more. Or the node itself gets no answer for the next hop of pods' packets, its gateway or another node, and they never " +
-			"leave; so it is too where a tunnel has lost its entry for another node, or a link of the node has a network that " +
-			"other nodes' pods are in.",
-		Evidence: "ARP requests without a reply; the neighbour entry, INCOMPLETE or FAILED; the link's settings; NEIGH_FAILED drops.",
-		Fix: "sysctl -w net.ipv4.conf.LINK.proxy_arp=1; for an address without a pod, whoever still sends to it; for a " +
-			"next hop, the machine that should answer.",
-	},
-	find: findUnansweredARP,
-	ends: []model.HopKind{model.HopPod, model.HopNeighbor},
+	code:     UnansweredARP,
+	severity: model.Warning,
+	find:     findUnansweredARP,
+	ends:     []model.HopKind{model.HopPod, model.HopNeighbor},
 }
 
 func findUnansweredARP(v *view) []finding {

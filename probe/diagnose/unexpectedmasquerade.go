@@ -14,20 +14,11 @@ import (
 const UnexpectedMasquerade model.Code = "UnexpectedMasquerade"
 
 var unexpectedMasquerade = kind{
-	page: Page{
-		Code:     UnexpectedMasquerade,
-		Severity: model.Warning,
-		Title:    "pods speak to pods with the node's address",
-		Meaning: "Between pods no address needs to be translated. When the exclusions in front of the MASQUERADE rule are gone or too " +
-			"narrow, packets arrive with the node's address: network policies that name pods no longer match, logs show the wrong " +
-			"client, and the ports of one node address serve all of its pods.",
-		Evidence: "connection tracking's two tuples: the pod's address in the first, the node's in the second, and a pod's as the " +
-			"target; the rule that translates.",
-		Fix: "exclude the cluster's range in front of the rule; mend the ip-masq-agent's configuration, or it comes back.",
-	},
-	find:   findUnexpectedMasquerade,
-	ends:   []model.HopKind{model.HopConntrack},
-	passes: true,
+	code:     UnexpectedMasquerade,
+	severity: model.Warning,
+	find:     findUnexpectedMasquerade,
+	ends:     []model.HopKind{model.HopConntrack},
+	passes:   true,
 }
 
 // masked are the flows between pods that the rules of one chain translate.

@@ -13,19 +13,9 @@ import (
 const UnexplainedDrop model.Code = "UnexplainedDrop"
 
 var unexplainedDrop = kind{
-	page: Page{
-		Code:     UnexplainedDrop,
-		Severity: model.Info,
-		Title:    "the kernel drops packets of pods and no finding accounts for it",
-		Meaning: "The kernel freed packets of a pod before they were delivered, and no other finding explains why. The reason is " +
-			"the kernel's own name for it, the location the function that freed the packet. NETFILTER_DROP is a firewall rule, " +
-			"TC_INGRESS and TC_EGRESS a tc program, NEIGH_FAILED a neighbour that does not answer, IP_RPFILTER the reverse path " +
-			"filter, NO_SOCKET a port on which nobody listens. It is a warning where packets die steadily and nothing passes between two " +
-			"addresses, and where none should die so at all: by wrong checksums or signatures, or at the loopback address.",
-		Evidence: "the count of the kfree_skb tracepoint by reason, location and link.",
-		Fix:      "look at what the reason names; lasthop explain POD --to PEER shows at which hop of their way the packets end.",
-	},
-	find: findUnexplainedDrop,
+	code:     UnexplainedDrop,
+	severity: model.Info,
+	find:     findUnexplainedDrop,
 }
 
 // dropKind is what one cause's drops have in common. It may drop on many links:

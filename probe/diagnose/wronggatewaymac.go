@@ -13,21 +13,10 @@ import (
 const WrongGatewayMAC model.Code = "WrongGatewayMAC"
 
 var wrongGatewayMAC = kind{
-	page: Page{
-		Code:     WrongGatewayMAC,
-		Severity: model.Critical,
-		Title:    "a pod sends to its gateway with a MAC that is not the gateway's",
-		Meaning: "A pod finds its gateway by a neighbour entry. For a routed pod the gateway is the host side of its link, for a " +
-			"bridged one the bridge or a machine beyond it. When that MAC changes (the host link was given another, " +
-			"the bridge was made anew) and the pod's entry does not, the pod's frames are for somebody else and the node frees them " +
-			"unread. Everything that the pod sends beyond its own subnet dies at the first hop; what comes for it arrives.",
-		Evidence: "the pod's neighbour entry; the MAC of its host link or bridge; frames from the pod with the wrong MAC; OTHERHOST " +
-			"drops on the pod's link.",
-		Fix: "give the host link the MAC that the pod has, or delete the entry in the pod, which learns it anew unless it is told " +
-			"only once (Azure CNI in transparent mode, Calico: fixed MACs).",
-	},
-	find: findWrongGatewayMAC,
-	ends: []model.HopKind{model.HopLink, model.HopBridge},
+	code:     WrongGatewayMAC,
+	severity: model.Critical,
+	find:     findWrongGatewayMAC,
+	ends:     []model.HopKind{model.HopLink, model.HopBridge},
 }
 
 func findWrongGatewayMAC(v *view) []finding {

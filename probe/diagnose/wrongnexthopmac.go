@@ -14,19 +14,10 @@ import (
 const WrongNextHopMAC model.Code = "WrongNextHopMAC"
 
 var wrongNextHopMAC = kind{
-	page: Page{
-		Code:     WrongNextHopMAC,
-		Severity: model.Critical,
-		Title:    "the node sends to its gateway or another next hop with a wrong MAC",
-		Meaning: "The node's own neighbour entry for a next hop holds a MAC that the next hop does not have: somebody pinned it, or another " +
-			"machine answered for the address. Packets leave the uplink with correct IP addresses in frames that nobody takes. What comes in " +
-			"still arrives, so only the node's half of every exchange is lost.",
-		Evidence: "the entry and its state; frames that left with its MAC, and no reply to any of them; the MACs by which others of the same link " +
-			"are reached, from which frames arrive, or with which the next hop answers ARP.",
-		Fix: "delete the entry, so that the kernel asks for the address anew; find what pinned it, or it comes back.",
-	},
-	find: findWrongNextHopMAC,
-	ends: []model.HopKind{model.HopBeyond},
+	code:     WrongNextHopMAC,
+	severity: model.Critical,
+	find:     findWrongNextHopMAC,
+	ends:     []model.HopKind{model.HopBeyond},
 }
 
 // wrongHop is a neighbour entry of the node for a next hop that most likely holds

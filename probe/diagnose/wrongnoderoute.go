@@ -13,19 +13,10 @@ import (
 const WrongNodeRoute model.Code = "WrongNodeRoute"
 
 var wrongNodeRoute = kind{
-	page: Page{
-		Code:     WrongNodeRoute,
-		Severity: model.Critical,
-		Title:    "this node's route to another node's pods has a wrong next hop",
-		Meaning: "Where nodes have routes to each other's pod ranges, the next hop of each is the node that has the range. When a node " +
-			"was replaced, or got another address, and the route stayed as it was, packets go to a machine that does not have " +
-			"these pods: another node, or nobody.",
-		Evidence: "the route, beside the address of the node that has the range (--nodes, or the recording of that node); what left by it " +
-			"gets no reply.",
-		Fix: "ip route replace … via the address of the node that has the range; then mend what wrote the route.",
-	},
-	find: findWrongNodeRoute,
-	ends: []model.HopKind{model.HopBeyond, model.HopNeighbor},
+	code:     WrongNodeRoute,
+	severity: model.Critical,
+	find:     findWrongNodeRoute,
+	ends:     []model.HopKind{model.HopBeyond, model.HopNeighbor},
 }
 
 // NodeRoute is a node's own route to pods of another.

@@ -16,19 +16,10 @@ import (
 const WrongUDR model.Code = "WrongUDR"
 
 var wrongUDR = kind{
-	page: Page{
-		Code:     WrongUDR,
-		Severity: model.Critical,
-		Title:    "a user-defined route sends a node's pod range to a machine that does not have these pods",
-		Meaning: "The fabric sends what is for a node's pods to the next hop of the route for its pod range. When a node was replaced, " +
-			"or a range was given to another node, and the route stayed as it was, the packets arrive at a machine that knows " +
-			"nothing of them: it drops them, or sends them back into the fabric, round and round until their TTL ends.",
-		Evidence: "the row of the route table beside the node's address and range (--routes, --nodes); packets for another node's " +
-			"pods that arrive at this node's uplink.",
-		Fix: "az network route-table route update … --next-hop-ip-address, with the address of the node that has the range.",
-	},
-	find: findWrongUDR,
-	ends: []model.HopKind{model.HopBeyond, model.HopRoute}, // where the TTL ends
+	code:     WrongUDR,
+	severity: model.Critical,
+	find:     findWrongUDR,
+	ends:     []model.HopKind{model.HopBeyond, model.HopRoute}, // where the TTL ends
 }
 
 func findWrongUDR(v *view) []finding {

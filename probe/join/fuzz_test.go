@@ -136,9 +136,9 @@ func sound(t *testing.T, sources []Source) {
 			t.Errorf("in another order: got\n%+v\nwant\n%+v", got, want)
 		}
 	}
-	pages := diagnose.Catalogue()
+	pages := diagnose.Kinds()
 	for _, f := range want.Findings {
-		known := slices.ContainsFunc(pages, func(p diagnose.Page) bool { return p.Code == f.Code })
+		known := slices.ContainsFunc(pages, func(p diagnose.Kind) bool { return p.Code == f.Code })
 		if !known || f.Title == "" || f.Confidence.Rank() < 0 || f.Severity.Rank() < 0 || len(f.Nodes) == 0 || len(f.Evidence) == 0 {
 			t.Errorf("finding %+v", f)
 		}
