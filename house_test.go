@@ -37,7 +37,7 @@ var directions = []direction{
 	{"probe/plugin", []string{"probe/model"}, "a plugin is recognised by what was read, wherever that was"},
 	{"probe/diagnose", []string{"probe/model", "probe/loss", "probe/path"}, "judgement is pure: the same snapshot must give the same findings on any machine"},
 	{"probe/redact", []string{"probe/model"}, "what is hidden is decided by what was read, before anything is judged of it"},
-	{"probe/catalogue", []string{"probe/model", "probe/diagnose"}, "what a finding means is text, and no judgement depends on it"},
+	{"probe/catalogue", []string{"probe/model", "probe/loss", "probe/path", "probe/diagnose"}, "what a finding means is text, and no judgement depends on it"},
 	{"probe/join", []string{"probe/model", "probe/loss", "probe/diagnose", "probe/path"}, "several nodes are judged as one is: values in, findings out"},
 	{"probe/agree", []string{"probe/model", "probe/loss", "probe/path"}, "tests alone use it: findings and paths are held against each other as values"},
 	{"probe/growth", nil, "tests alone use it: it knows nothing of what it counts the work of"},
