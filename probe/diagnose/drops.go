@@ -250,9 +250,9 @@ func (v *view) atSockets(match func(*model.Drop) bool, judge func(*model.Pod, *l
 	return out
 }
 
-// sampledPorts is the pod's address, with the ports that samples of the drops were
-// for.
-func (v *view) sampledPorts(l *lost) string {
+// sampledPorts is the pod's address with the ports that samples of the drops were for, and
+// these.
+func (v *view) sampledPorts(l *lost) (at string, ports []string) {
 	seen := map[string]bool{}
 	for _, d := range l.drops {
 		if s := v.samples.Of(d); s != nil {
@@ -261,11 +261,11 @@ func (v *view) sampledPorts(l *lost) string {
 			}
 		}
 	}
-	at := l.drops[0].Dst.String()
-	if len(seen) > 0 {
-		at += " " + strings.Join(slices.Sorted(maps.Keys(seen)), ", ")
+	at, ports = l.drops[0].Dst.String(), slices.Sorted(maps.Keys(seen))
+	if len(ports) > 0 {
+		at += " " + strings.Join(ports, ", ")
 	}
-	return at
+	return at, ports
 }
 
 // silenced reports whether a rule dropped what the node would tell one of the

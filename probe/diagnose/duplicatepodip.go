@@ -249,7 +249,7 @@ func contestNode(v *view, a *model.ARPCount, own *model.Link) finding {
 	f := model.Finding{
 		Confidence:   model.Likely,
 		LastHopAlive: v.place(a.Link, model.Ingress),
-		Title:        fmt.Sprintf("%s also answers for %s, this node's address", a.MAC, a.Addr),
+		Title:        fmt.Sprintf("%s also answers for %s, the node's address", a.MAC, a.Addr),
 		Why: fmt.Sprintf("%s has the address %s, and a machine behind it with the MAC %s answers ARP for it too. What is for the node, "+
 			"and the replies to all pods that have its address, go to whoever answered last.", own.Name, a.Addr, a.MAC),
 		Evidence: []model.Evidence{

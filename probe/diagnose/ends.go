@@ -46,8 +46,9 @@ type Ends struct {
 	// from which packets came to a local address without their single source.
 	Uncounted map[netip.Addr]bool
 	Folded    map[netip.Addr][]netip.Prefix
-	// Rows are what adds the routes to Ranges, Table what gives the subnet its table.
-	Rows, Table []string
+	// Rows are the routes to Ranges, Table what gives the subnet its table.
+	Rows  []model.Row
+	Table []string
 	// Tunnel is of the links by which packets for other nodes' pods go within others; not
 	// set where there is none.
 	Tunnel Tunnel
@@ -170,8 +171,11 @@ func Observe(s *model.Snapshot) (*Ends, []model.Finding) {
 		Node: v.nodeAddrs, PodsKnown: s.Has(model.SourcePods), Tracked: s.Has(model.SourceConntrack), Pods: map[netip.Addr]bool{}, Fresh: map[netip.Addr]bool{}, Ranges: v.ownCIDRs(), Networks: v.onLink,
 		Uplink: v.place(v.uplink(), model.Egress), Returned: map[Transit]uint64{}, Leaving: map[netip.Prefix]Volume{}, Arriving: map[netip.Prefix]Volume{}, Delivered: map[netip.Addr]uint64{},
 		Uncounted: map[netip.Addr]bool{}, Folded: map[netip.Addr][]netip.Prefix{},
-		Rows: v.ownRoutes(v.ranges.local, nil, func(netip.Prefix) string { return NodeIP }), Table: v.tableFix(), Given: map[netip.Addr][]netip.Addr{},
+		Table: v.tableFix(), Given: map[netip.Addr][]netip.Addr{},
 		Tunnel: newTunnel(v), Gone: map[netip.Addr]time.Time{}, Gateways: map[netip.Addr]bool{}, uplinks: map[int]bool{},
+	}
+	for _, p := range v.ranges.local {
+		e.Rows = append(e.Rows, v.row(nil, v.Node.Name, p, NodeIP))
 	}
 	for i := range v.links {
 		e.uplinks[i] = v.isUplink(i)

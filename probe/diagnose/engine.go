@@ -110,6 +110,10 @@ func (v *view) judge() []model.Finding {
 				f.Severity = cmp.Or(f.Severity, k.severity)
 				f.Verify = cmp.Or(f.Verify, verify(k.code))
 				f.Pods = sortedPods(f.Pods)
+				if slices.Contains(k.ends, model.HopLocal) {
+					// A socket has these pods' addresses, and no other node's.
+					f.Cause = cmp.Or(f.Cause, addrs(f.Pods))
+				}
 				v.claim(&f, f.Code, v.Traffic.Drops)
 				list = append(list, f)
 			}

@@ -108,7 +108,7 @@ func (v *view) foreignSource(g *foreignFlows, r *model.PacketRule) model.Finding
 		Confidence: model.Likely,
 		Pods:       sorted(pods),
 		Peers:      hosts(targets),
-		Title:      fmt.Sprintf("%s leave with %s, which this node does not have", addrs(sorted(pods)), g.addr),
+		Title:      fmt.Sprintf("%s leave with %s, which the node does not have", addrs(sorted(pods)), g.addr),
 		Why: fmt.Sprintf("What these pods send to %s gets the source address %s, which no link of this node has. Replies go to that address, and none "+
 			"comes back here.", addrs(targets), g.addr),
 		Unseen:       []string{fmt.Sprintf("where the network leads packets for %s", g.addr)},

@@ -226,7 +226,7 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing mis
 		f.Alternatives[2] = "the other node is down: its own address does not answer an echo either"
 	}
 	f.Why = s.whyNoReturn(name, silent)
-	f.Fix = s.udrFix(silent)
+	s.addUDRFix(&f, silent)
 	switch {
 	case cause != nil:
 		proveByFile(v, &f, silent, cause)
@@ -281,7 +281,8 @@ const (
 
 func ownRouteMissing(v *view, f *model.Finding, silent []*remoteRange) {
 	f.Title = "no route to this node's own pods: nothing returns from " + addrs(f.Peers)
-	f.Fix = v.ownRouteFix(silent, nil)
+	f.Fix, f.Rows = nil, nil
+	AddRows(f, v.ownRows(silent, nil)...)
 	if slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.there == reachWorks }) {
 		f.Why += "The node itself is answered from there, so the fabric knows the way: the route back to this node's own pods is missing."
 	} else {
@@ -298,10 +299,10 @@ func theirRouteMissing(v *view, f *model.Finding, silent []*remoteRange) {
 		f.Why += "The way back to this node's own pods works. "
 	}
 	f.Why += "This node's own echo to the other node's end of that range is lost as well: the fabric lacks the route to this range."
-	f.Fix = nil
+	f.Fix, f.Rows = nil, nil
 	f.Alternatives = []string{"a network security group drops what is for these pods", byTheirNIC, byWrongUDR}
 	for _, r := range silent {
-		f.Fix = append(f.Fix, v.rangeRouteFix(r.cidr, nil))
+		AddRows(f, v.rangeRow(r.cidr, nil))
 		if v.nodeOf(r.cidr) == nil {
 			// Whether its node answers is not known.
 			f.Alternatives = append(f.Alternatives, "the other node or its pods are down")
@@ -317,7 +318,8 @@ func bothRoutesMissing(v *view, f *model.Finding, silent []*remoteRange) {
 		f.Why += "So is one from this node's own pod range to another node. "
 	}
 	f.Why += "The subnet seems to have no route table."
-	f.Fix = append(v.tableFix(), v.ownRouteFix(silent, nil)...)
+	f.Fix, f.Rows = v.tableFix(), nil
+	AddRows(f, v.ownRows(silent, nil)...)
 	f.Alternatives = []string{"the table applies and lacks all of these rows", byNSG, "NICs do not forward (IP forwarding off)"}
 }
 
@@ -379,18 +381,18 @@ func inRanges(list []*remoteRange, a netip.Addr) bool {
 	return slices.ContainsFunc(list, func(r *remoteRange) bool { return r.cidr.Contains(a) })
 }
 
-// udrFix gives the az commands with the values that are known.
-func (s *udrSearch) udrFix(silent []*remoteRange) []string {
-	v := s.view
+// addUDRFix gives the az commands with the values that are known.
+func (s *udrSearch) addUDRFix(f *model.Finding, silent []*remoteRange) {
 	if len(silent) > 1 {
-		return append(v.tableFix(), v.ownRouteFix(silent, nil)...)
+		f.Fix = s.tableFix()
+		AddRows(f, s.ownRows(silent, nil)...)
+		return
 	}
-	var fix []string
 	for _, r := range silent {
-		fix = append(fix, v.rangeRouteFix(r.cidr, nil))
+		AddRows(f, s.rangeRow(r.cidr, nil))
 	}
 	if !s.anyAnswers() {
-		fix = append(fix, v.ownRouteFix(silent, nil)...)
+		AddRows(f, s.ownRows(silent, nil)...)
 	}
-	return append(fix, v.tableFix()...)
+	f.Fix = append(f.Fix, s.tableFix()...)
 }

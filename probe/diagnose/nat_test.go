@@ -889,7 +889,7 @@ func TestNodeNameServer(t *testing.T) {
 			n.sampled(d, head(udp, port, 0))
 		}
 		found := agreed(t, n)
-		title := fmt.Sprintf("nobody listens at 10.50.0.4 udp/%d on this node", port)
+		title := fmt.Sprintf("nobody listens at the node's address 10.50.0.4 udp/%d", port)
 		if len(found) != 1 || found[0].Severity != want || found[0].Title != title || len(found[0].Pods) != 2 {
 			t.Errorf("port %d: %+v", port, found)
 		}
@@ -900,8 +900,8 @@ func TestNodeNameServer(t *testing.T) {
 // nobody listens any more.
 func TestDeadProxy(t *testing.T) {
 	for port, want := range map[uint16]string{
-		3129: "warning NoListener nobody listens at 10.50.0.4 tcp/3129 on this node",
-		9100: "info NoListener nobody listens at 10.50.0.4 tcp/9100 on this node",
+		3129: "warning NoListener nobody listens at the node's address 10.50.0.4 tcp/3129",
+		9100: "info NoListener nobody listens at the node's address 10.50.0.4 tcp/9100",
 	} {
 		n := kubenet()
 		d := n.drop("NO_SOCKET", "tcp_v4_rcv", pod5, "10.50.0.4", 9)

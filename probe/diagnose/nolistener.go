@@ -46,7 +46,8 @@ func (v *view) atLoopback(match func(*model.Drop) bool) []finding {
 		if l.packets < minDrops {
 			continue
 		}
-		f, at := l.finding(), v.sampledPorts(l)
+		f := l.finding()
+		at, _ := v.sampledPorts(l)
 		p := v.pods[f.Pods[0]][0]
 		f.Severity, f.Confidence, f.Peers = model.Warning, model.Likely, nil
 		f.LastHopAlive = model.Place{Link: "lo", Role: model.RolePod, Direction: model.Ingress}
@@ -77,11 +78,13 @@ func (v *view) atNode(match func(*model.Drop) bool) []finding {
 		if l.packets < minDrops {
 			continue
 		}
-		f, at := l.finding(), v.sampledPorts(l)
+		f := l.finding()
+		at, ports := v.sampledPorts(l)
+		f.Cause = strings.Join(ports, " ")
 		f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
-		f.Title = "nobody listens at " + at + " on this node"
+		f.Title = "nobody listens at the node's address " + at
 		f.Why = fmt.Sprintf("Packets of %s reached the node and no socket of its own took them: nobody listens at %s.", count(uint64(len(f.Pods)), "pod"), at)
-		if strings.HasSuffix(at, fmt.Sprintf("/%d", dnsPort)) {
+		if slices.ContainsFunc(ports, func(p string) bool { return p == "udp/53" || p == "tcp/53" }) {
 			f.Severity = model.Warning
 			f.Why += " Pods ask a name server there, such as the node's DNS cache: it is not running, or listens elsewhere."
 		}
@@ -144,7 +147,8 @@ func (v *view) lateReply(d *model.Drop, s *model.Sample) bool {
 
 // lateReplies is the finding on replies for which nobody waits any more.
 func (v *view) lateReplies(p *model.Pod, l *lost) model.Finding {
-	f, at := l.finding(), v.sampledPorts(l)
+	f := l.finding()
+	at, _ := v.sampledPorts(l)
 	f.Title = "late replies for " + at
 	f.Why = fmt.Sprintf("Replies reached %s at %s after the socket that asked was closed: who asked had given up, or wanted one reply only. "+
 		"The network is not at fault.", podName(p), at)
@@ -154,7 +158,8 @@ func (v *view) lateReplies(p *model.Pod, l *lost) model.Finding {
 }
 
 func (v *view) unheard(p *model.Pod, l *lost) model.Finding {
-	f, at := l.finding(), v.sampledPorts(l)
+	f := l.finding()
+	at, _ := v.sampledPorts(l)
 	f.Title = "nobody listens at " + at
 	f.Why = fmt.Sprintf("The packets reached %s and no socket took them: nobody listens at %s. The network is not at fault.", podName(p), at)
 	f.Evidence = dropEvidence(l.drops)

@@ -250,9 +250,9 @@ func unansweredDestinations(v *view, g silence, what string, translated bool) fi
 	f.Pods = sorted(pods)
 	name := v.linkName(link)
 	f.LastHopAlive = v.place(name, model.Egress)
-	f.Title = "no answer from " + addrs(remotes)
-	f.Why = fmt.Sprintf("Requests of pods to %s leave %s right, %s, and nothing comes back. %s: what loses them is beyond it.",
-		addrs(remotes), name, what, v.nothingDropped(name))
+	f.Title = NoAnswerFrom(f.Peers)
+	f.Why = fmt.Sprintf("These requests of pods leave %s right, %s, and nothing comes back. %s: what loses them is beyond it.",
+		name, what, v.nothingDropped(name))
 	if v.isTunnel(link) {
 		observe(&f, model.SourceConntrack, "%s of the window from %s to %s by the tunnel %s, none replied to", count(asks, "connection"),
 			count(uint64(len(pods)), "pod"), addrs(remotes), name)
@@ -261,8 +261,8 @@ func unansweredDestinations(v *view, g silence, what string, translated bool) fi
 			"%s egress: %s to %s, %d of them wanting an answer, from %s; ingress: none", name, count(f.Packets, "packet"), addrs(remotes), asks, count(uint64(len(pods)), "pod"))
 	}
 	if errors > 0 {
-		f.Why = fmt.Sprintf("Requests of pods to %s leave %s right, %s. No answer comes back, but ICMP errors do: a router on the way has no route, "+
-			"the last one finds no such machine, or a firewall refuses. %s.", addrs(remotes), name, what, v.nothingDropped(name))
+		f.Why = fmt.Sprintf("These requests of pods leave %s right, %s. No answer comes back, but ICMP errors do: a router on the way has no route, "+
+			"the last one finds no such machine, or a firewall refuses. %s.", name, what, v.nothingDropped(name))
 		observe(&f, model.SourceTC, "%s ingress: %s about these packets", name, count(errors, "ICMP error"))
 	}
 	untranslated := v.sayUntranslated(&f, remotes)
@@ -283,6 +283,7 @@ func unansweredDestinations(v *view, g silence, what string, translated bool) fi
 		observe(&f, model.SourceTC, "answers come from %s", control)
 	}
 	if untranslated {
+		f.Cause = "untranslated"
 		return finding{Finding: f}
 	}
 	f.Evidence = append(f.Evidence, filedRoutes(v, remotes)...)
@@ -317,6 +318,15 @@ func unansweredDestinations(v *view, g silence, what string, translated bool) fi
 		f.Fix = append(f.Fix, fmt.Sprintf("on the node that has %s: %s route get %s", remotes[0], ip(f.Pods[0]), f.Pods[0]))
 	}
 	return finding{Finding: f}
+}
+
+// NoAnswerFrom is the title of a finding on destinations of which nothing else is known.
+func NoAnswerFrom(peers []netip.Prefix) string {
+	var list []netip.Addr
+	for _, p := range peers {
+		list = append(list, p.Addr())
+	}
+	return "no answer from " + addrs(list)
 }
 
 // deadUplink is what may be wrong with a link by which nothing at all comes back. It
@@ -487,7 +497,8 @@ func (v *view) strayedRequests(a netip.Addr, m *silentDestination) finding {
 	name := v.linkName(m.link)
 	f := model.Finding{
 		Confidence: model.Proven, Pods: sorted(m.pods), Peers: []netip.Prefix{host(a)}, Packets: m.packets, LastHopAlive: v.place(name, model.Egress),
-		Title: fmt.Sprintf("no answer from %s, which no link of this node has", a),
+		Cause: "no link has the address",
+		Title: fmt.Sprintf("no answer from %s, which no link of the node has", a),
 		Why: fmt.Sprintf("%s is an address for one link alone, and no link of this node has it: requests of pods to it leave %s by the default route, where "+
 			"nobody has it. An agent that should have the address on each node, such as NodeLocal DNSCache, does not run here.", a, name),
 		Alternatives: []string{"a service of the cloud has the address, and does not reply to these pods"},

@@ -41,7 +41,8 @@ func findReceiveOverflow(v *view) []finding {
 func (v *view) overflowed(p *model.Pod, l *lost, all map[service]*asks) model.Finding {
 	f := l.finding()
 	most := mostDropped(l.drops)[0]
-	f.Title = "the application at " + v.sampledPorts(l) + " does not keep up"
+	at, _ := v.sampledPorts(l)
+	f.Title = "the application at " + at + " does not keep up"
 	f.Why = fmt.Sprintf("The packets reached %s and %s (%s). The network is not at fault.", podName(p), whatWasFull(most), most.Reason)
 	f.Evidence = dropEvidence(l.drops)
 	f.Fix = []string{inside(p) + "ss -lntum # kubectl top pod: is it short of processor time? A larger SO_RCVBUF or net.core.rmem_max helps against bursts"}

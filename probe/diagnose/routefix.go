@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -72,13 +71,13 @@ func (v *view) routeArgs(t *model.RouteTable) string {
 	return fmt.Sprintf("--resource-group %s --route-table-name %s", shellWord(cmp.Or(group, "RESOURCE_GROUP")), shellWord(cmp.Or(table, "ROUTE_TABLE")))
 }
 
-// rangeRouteFix is the row that leads to another node's pods.
-func (v *view) rangeRouteFix(cidr netip.Prefix, t *model.RouteTable) string {
-	name, hop := "NODE", NodeIP
+// rangeRow is the row that leads to another node's pods.
+func (v *view) rangeRow(cidr netip.Prefix, t *model.RouteTable) model.Row {
+	name, hop := unknownNode, NodeIP
 	if n := v.nodeOf(cidr); n != nil {
 		name, hop = n.Name, nextHop(n, cidr)
 	}
-	return routeFix(v, t, name, cidr, hop)
+	return v.row(t, name, cidr, hop)
 }
 
 // nextHop is the node's address that a route to its pods needs.
@@ -94,13 +93,19 @@ func nextHop(n *model.ClusterNode, cidr netip.Prefix) string {
 // NodeIP stands in a fix for the address of a node that is not known, or is one of several.
 const NodeIP = "NODE_IP"
 
-// ownRouteFix are the rows that lead to this node's own pods, of the IP versions of the
+// unknownNode stands for its name.
+const unknownNode = "NODE"
+
+// ownRows are the rows that lead to this node's own pods, of the IP versions of the
 // silent ranges.
-func (v *view) ownRouteFix(silent []*remoteRange, t *model.RouteTable) []string {
-	own := slices.DeleteFunc(slices.Clone(v.ranges.local), func(p netip.Prefix) bool {
-		return !slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.six() == p.Addr().Is6() })
-	})
-	return v.ownRoutes(own, t, v.ownHop)
+func (v *view) ownRows(silent []*remoteRange, t *model.RouteTable) []model.Row {
+	var out []model.Row
+	for _, p := range v.ranges.local {
+		if slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.six() == p.Addr().Is6() }) {
+			out = append(out, v.row(t, v.Node.Name, p, v.ownHop(p)))
+		}
+	}
+	return out
 }
 
 // ownHop is this node's address that a route to its pods needs: the one that the nodes file
@@ -152,40 +157,35 @@ func (v *view) defaultRoute(six bool) model.Route {
 	return best
 }
 
-// ownRoutes are rows that lead to ranges of this node's own pods.
-func (v *view) ownRoutes(ranges []netip.Prefix, t *model.RouteTable, hop func(netip.Prefix) string) []string {
-	var fix []string
-	for _, p := range ranges {
-		fix = append(fix, routeFix(v, t, v.Node.Name, p, hop(p)))
+// row is a row of a table of Azure's, the cluster's where none is given, or of whatever
+// another network keeps such routes in, which a node does not tell.
+func (v *view) row(t *model.RouteTable, name string, cidr netip.Prefix, hop string) model.Row {
+	r := model.Row{Range: cidr, Node: name, Hop: hop}
+	if t != nil || v.inAzure() {
+		r.Table = v.routeArgs(t)
 	}
-	return fix
+	return r
 }
 
-// routeFix adds the route: as a row of Azure's table, or wherever another network
-// keeps such routes, which a node does not tell.
-func routeFix(v *view, t *model.RouteTable, name string, cidr netip.Prefix, hop string) string {
-	if t == nil && !v.inAzure() {
-		return fmt.Sprintf("add a route to %s by %s on the next router, or to the route table of the cloud, "+
-			"or where nodes announce their pods by BGP look at the sessions of that node: calicoctl node status, cilium bgp peers", cidr, hop)
-	}
-	return strings.Join([]string{
-		"az network route-table route create " + v.routeArgs(t),
-		"--name", shellWord(name), "--address-prefix", cidr.String(),
-		"--next-hop-type VirtualAppliance --next-hop-ip-address", hop,
-	}, " ")
-}
-
-var fixedRoute = regexp.MustCompile(`(?:^az network route-table route (?:create|update) .*--address-prefix |^add a route to )([0-9a-fA-F.:]+/[0-9]+) `)
-
-// FixedRoutes are the ranges to which the fix of a finding adds or corrects routes.
-func FixedRoutes(f *model.Finding) []netip.Prefix {
-	var out []netip.Prefix
-	for _, line := range f.Fix {
-		if m := fixedRoute.FindStringSubmatch(line); m != nil {
-			if p, err := netip.ParsePrefix(m[1]); err == nil {
-				out = append(out, p)
-			}
+// AddRows has the fix of a finding add rows.
+func AddRows(f *model.Finding, rows ...model.Row) {
+	for _, r := range rows {
+		if !slices.Contains(f.Rows, r) {
+			f.Rows, f.Fix = append(f.Rows, r), append(f.Fix, rowCommand("create", "add a", r))
 		}
 	}
-	return out
+}
+
+// CorrectRow has the fix of a finding correct a row that is there.
+func CorrectRow(f *model.Finding, r model.Row) {
+	f.Rows, f.Fix = append(f.Rows, r), append(f.Fix, rowCommand("update", "correct the", r))
+}
+
+func rowCommand(az, other string, r model.Row) string {
+	if r.Table == "" {
+		return fmt.Sprintf("%s route to %s by %s on the next router, or in the route table of the cloud, "+
+			"or where nodes announce their pods by BGP look at the sessions of that node: calicoctl node status, cilium bgp peers", other, r.Range, r.Hop)
+	}
+	return fmt.Sprintf("az network route-table route %s %s --name %s --address-prefix %s --next-hop-type VirtualAppliance --next-hop-ip-address %s",
+		az, r.Table, shellWord(r.Node), r.Range, r.Hop)
 }

@@ -803,7 +803,7 @@ func TestNoPodHas(t *testing.T) {
 		node *node
 		want []string
 	}{
-		{"an address among those of its pods", back("100.64.3.77"), []string{"warning RoutingLoop no pod of this node has 100.64.3.77"}},
+		{"an address among those of its pods", back("100.64.3.77"), []string{"warning RoutingLoop no pod of the node has 100.64.3.77"}},
 		{"one of another range", back("100.64.9.77"), []string{"critical RoutingLoop packets come back to nic0"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -162,7 +162,7 @@ func looping(v *view, ifindex int, side model.Side, list []loop) finding {
 		for _, p := range f.Peers {
 			gone = append(gone, p.Addr())
 		}
-		f.Title = "no pod of this node has " + addrs(gone)
+		f.Title = "no pod of the node has " + addrs(gone)
 		f.Why += fmt.Sprintf(" No pod of this node has %s, but those around do: so the network may be right to send here what is for it.", addrs(gone))
 		f.Alternatives = append(f.Alternatives, "a pod of another node has it, and the network's route to it leads here: then delete that route")
 		f.Fix = nil

@@ -57,7 +57,7 @@ func (c *candidateRule) sayService(f *model.Finding) {
 		f.Why = fmt.Sprintf("kube-proxy refuses what %s send to the service %s (%s), since it has no endpoints that are ready.", addrs(f.Pods), service, asked)
 		f.Fix = []string{list, fmt.Sprintf("kubectl -n %s describe service %s # no pod that its selector finds is ready", shellWord(namespace), shellWord(object))}
 		if local {
-			f.Title += " on this node"
+			f.Title += " on the node"
 			f.Why = fmt.Sprintf("kube-proxy drops what %s send to the service %s (%s): its traffic policy is Local, and none of its endpoints is on this node.",
 				addrs(f.Pods), service, asked)
 		}

@@ -93,17 +93,18 @@ func proveByFile(v *view, f *model.Finding, silent []*remoteRange, c *udrCause) 
 			f.Title = "the route table is associated with no subnet: " + addrs(f.Peers)
 		}
 		f.Why = "No user-defined route applies to what the nodes send, so the fabric knows no other node's pods. " + lost
-		f.Fix = []string{v.associateFix(c.subnet, c.table)}
+		f.Fix, f.Rows = []string{v.associateFix(c.subnet, c.table)}, nil
 	case c.own:
 		f.Title = "no route to this node's own pods: nothing returns from " + addrs(f.Peers)
 		f.Why = "The route table that applies to the other nodes has no row for this node's pods, so what they answer gets lost. " + lost
-		f.Fix = v.ownRouteFix(silent, c.table)
+		f.Fix, f.Rows = nil, nil
+		AddRows(f, v.ownRows(silent, c.table)...)
 	default:
 		f.Title = "no route to " + addrs(f.Peers)
 		f.Why = "The route table that applies to this node has no row for these pods. " + lost
-		f.Fix = nil
+		f.Fix, f.Rows = nil, nil
 		for _, r := range silent {
-			f.Fix = append(f.Fix, v.rangeRouteFix(r.cidr, c.table))
+			AddRows(f, v.rangeRow(r.cidr, c.table))
 		}
 	}
 }

@@ -74,12 +74,9 @@ func (j *joint) missingRoute(c *cause, f *model.Finding, senders, receivers []*n
 				continue
 			}
 			rows = append(rows, fmt.Sprintf("%s -> %s (%s)", r, n.hopOr(r, f), n.name()))
-			for _, line := range slices.Concat(n.Rows, n.supposed[r]) {
-				if hop := n.hop(r); hop.IsValid() {
-					line = strings.ReplaceAll(line, diagnose.NodeIP, hop.String())
-				}
-				if strings.Contains(line, r.String()) && !slices.Contains(f.Fix, line) {
-					f.Fix = append(f.Fix, line)
+			for _, row := range slices.Concat(n.Rows, n.supposed[r]) {
+				if row.Range == r {
+					diagnose.AddRows(f, n.withHop(row))
 				}
 			}
 			if n.supposed[r] != nil {
@@ -247,9 +244,9 @@ func (c *cause) wrongRow(f *model.Finding, receivers []*node) {
 		}
 	}
 	addNode(f, g.via.name())
-	for _, line := range to.Rows {
-		if strings.Contains(line, g.row.String()) {
-			f.Fix = append(f.Fix, strings.Replace(line, "route create", "route update", 1))
+	for _, row := range to.Rows {
+		if row.Range == g.row {
+			diagnose.CorrectRow(f, row)
 		}
 	}
 }

@@ -70,8 +70,7 @@ type told struct {
 // is to be run, unless that is for the network between them.
 func (j *joint) sited(f told) model.Finding {
 	if len(f.at) == 1 && len(j.nodes) > 1 {
-		here := strings.NewReplacer("arrive here", "arrive at "+f.at[0], "this node", f.at[0], "This node", f.at[0])
-		f.Title, f.Why = here.Replace(f.Title), here.Replace(f.Why)
+		f.Title = "on " + f.at[0] + ": " + f.Title
 	}
 	if len(f.at) > 0 && len(f.Fix) > 0 && len(j.nodes) > 1 && !slices.Contains(silences, f.Code) {
 		f.Fix = append([]string{onNodes(f.at...)}, f.Fix...)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
@@ -44,14 +43,18 @@ func (j *joint) nextHops() {
 				n.hops[is4] = found[0]
 			}
 		}
-		for i, line := range n.Rows {
-			for _, r := range n.Ranges {
-				if hop := n.hop(r); hop.IsValid() && strings.Contains(line, r.String()) {
-					n.Rows[i] = strings.ReplaceAll(line, diagnose.NodeIP, hop.String())
-				}
-			}
+		for i, row := range n.Rows {
+			n.Rows[i] = n.withHop(row)
 		}
 	}
+}
+
+// withHop is a row to pods of the node with the next hop that it needs, where that is known.
+func (n *node) withHop(row model.Row) model.Row {
+	if hop := n.hop(row.Range); hop.IsValid() && row.Hop == diagnose.NodeIP {
+		row.Hop = hop.String()
+	}
+	return row
 }
 
 // narrowed are those of a list that match, or all if none does.

@@ -14,7 +14,6 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -107,9 +106,9 @@ type node struct {
 	blind string
 	// out is set where it is not compared with the others.
 	out bool
-	// supposed are those of Ranges that other nodes take for its own, with the commands
+	// supposed are those of Ranges that other nodes take for its own, with the rows
 	// that they print for them.
-	supposed map[netip.Prefix][]string
+	supposed map[netip.Prefix][]model.Row
 	// ahead is how far its clock is ahead of the first node's, and unsure how far that may
 	// be wrong.
 	ahead, unsure time.Duration
@@ -275,12 +274,12 @@ func (j *joint) suppose() {
 				}
 				owner.Ranges = append(owner.Ranges, p)
 				if owner.supposed == nil {
-					owner.supposed = map[netip.Prefix][]string{}
+					owner.supposed = map[netip.Prefix][]model.Row{}
 				}
-				for _, line := range f.Fix {
-					if hop := owner.hop(p); hop.IsValid() && strings.Contains(line, " "+p.String()+" ") {
-						line = strings.ReplaceAll(line, diagnose.NodeIP, hop.String())
-						owner.supposed[p] = append(owner.supposed[p], strings.Replace(line, "--name NODE ", "--name "+shellName(owner.seen.Node.Name)+" ", 1))
+				for _, row := range f.Rows {
+					if row.Range == p && owner.hop(p).IsValid() {
+						row.Node = owner.seen.Node.Name
+						owner.supposed[p] = append(owner.supposed[p], owner.withHop(row))
 					}
 				}
 			}

@@ -3,7 +3,6 @@ package join
 import (
 	"fmt"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -52,23 +51,22 @@ func merged(list []told) []told {
 // candidate is a finding with what tells whether another has the same cause.
 type candidate struct {
 	told
-	// rows are the routes of its fix. ownRoute is set where they lead to a node's own pods
-	// and the peers are the others' ranges.
+	// rows are the ranges of the routes of its fix. ownRoute is set where they lead to a
+	// node's own pods and the peers are the others' ranges.
 	rows     []netip.Prefix
 	ownRoute bool
-	// particular: the fix says of what: an address, or what its commands change.
-	particular bool
-	// bare is the title without what differs from node to node.
-	bare string
 	// unrecorded are the peers, where all that is known is that one node gets no reply from
 	// beyond its uplink.
 	unrecorded []netip.Prefix
 }
 
 func newCandidate(t told) candidate {
-	c := candidate{told: t, rows: diagnose.FixedRoutes(&t.Finding), bare: bare(&t.Finding), particular: particular(t.Fix)}
+	c := candidate{told: t}
+	for _, r := range t.Rows {
+		c.rows = append(c.rows, r.Range)
+	}
 	c.ownRoute = len(c.rows) > 0 && !slices.ContainsFunc(t.Peers, func(p netip.Prefix) bool { return slices.Contains(c.rows, p) })
-	if t.Code == diagnose.NoReply && len(t.Nodes) == 1 && len(t.Fix) > 0 && len(t.EndsAt) == 1 && t.EndsAt[0] == model.HopBeyond {
+	if t.Code == diagnose.NoReply && t.Cause == "" && len(t.Nodes) == 1 && len(t.Fix) > 0 && len(t.EndsAt) == 1 && t.EndsAt[0] == model.HopBeyond {
 		c.unrecorded = t.Peers
 	}
 	return c
@@ -76,7 +74,7 @@ func newCandidate(t told) candidate {
 
 // kindOf is the same for all findings that may be about one cause.
 func kindOf(f *model.Finding) string {
-	k := string(f.Code)
+	k := string(f.Code) + " " + f.Cause
 	if len(f.Fix) == 0 {
 		return k + " " + f.Title
 	}
@@ -86,43 +84,17 @@ func kindOf(f *model.Finding) string {
 	return k
 }
 
-// oneCause reports whether two findings are about one cause: the same mends both, or
-// the same routes are missing.
+// oneCause reports whether two findings of one kind are about one cause: the same mends
+// both, or the same routes are missing.
 func oneCause(a, b *candidate) bool {
 	switch {
-	case a.Code != b.Code:
-		return false
-	case len(a.Fix)+len(b.Fix) == 0:
-		return a.Title == b.Title
-	case slices.Equal(a.Fix, b.Fix) && (a.particular || a.bare == b.bare):
+	case len(a.Fix)+len(b.Fix) == 0 || slices.Equal(a.Fix, b.Fix):
 		return true
 	case a.Code == diagnose.MissingUDR || a.Code == diagnose.WrongUDR:
 		alone := len(a.Nodes) == 1 && len(b.Nodes) == 1
 		return within(a.rows, b.rows) || within(b.rows, a.rows) || alone && slices.Equal(a.Peers, b.Peers)
 	}
 	return false
-}
-
-var address = regexp.MustCompile(`[0-9]+(\.[0-9]+){3}(/[0-9]+)?|[0-9a-fA-F]*:[0-9a-fA-F:]*:[0-9a-fA-F]*(/[0-9]+)?`)
-
-// object matches a command that names a rule, a link or a setting.
-var object = regexp.MustCompile(` (-D|delete|dev) |sysctl -w`)
-
-// particular reports whether a fix says of what: an address, or what its commands change.
-func particular(fix []string) bool {
-	return slices.ContainsFunc(fix, func(line string) bool { return address.MatchString(line) || object.MatchString(line) })
-}
-
-// bare is a finding's title without what differs from node to node: the node, and
-// addresses, however many.
-func bare(f *model.Finding) string {
-	var words []string
-	for _, w := range strings.FieldsFunc(f.Title, func(r rune) bool { return r == ' ' || r == ',' }) {
-		if w = address.ReplaceAllString(w, ""); w != "" && !slices.Contains(f.Nodes, w) {
-			words = append(words, w)
-		}
-	}
-	return strings.Join(words, " ")
 }
 
 // within reports whether all of some prefixes are among others.
@@ -185,20 +157,11 @@ func mergeOne(list []candidate) told {
 	}
 	f.Pods = unique(f.Pods)
 	slices.SortFunc(f.Peers, comparePrefix)
-	if f.Code == diagnose.NoReply && len(f.Peers) > len(list[0].Peers) {
-		were, are := addrs(single(list[0].Peers)), addrs(single(f.Peers))
-		f.Title, f.Why = strings.Replace(f.Title, were, are, 1), strings.Replace(f.Why, were, are, 1)
+	if f.Code == diagnose.NoReply && f.Cause == "" {
+		f.Title = diagnose.NoAnswerFrom(f.Peers)
 	}
 	if len(f.at) > 2 {
 		f.Title = fmt.Sprintf("on %d nodes: %s", len(f.at), f.Title)
 	}
 	return f
-}
-
-func single(list []netip.Prefix) []netip.Addr {
-	var out []netip.Addr
-	for _, p := range list {
-		out = append(out, p.Addr())
-	}
-	return out
 }

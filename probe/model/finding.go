@@ -95,6 +95,20 @@ type Finding struct {
 	// the catalogue's, and no document holds them.
 	EndsAt []HopKind `json:"-"`
 	Passes bool      `json:"-"`
+	// Cause tells findings of one code apart whose fix is in the same words: a port, a pod.
+	// Rows are the routes that the fix gives to the network. By these two, and the fix,
+	// findings of several nodes are one. No document holds them.
+	Cause string `json:"-"`
+	Rows  []Row  `json:"-"`
+}
+
+// Row is a route that the network beyond a node should have, to a range of pods.
+type Row struct {
+	Range netip.Prefix
+	// Node is the node that has these pods, Hop its address, in the words of a fix.
+	Node, Hop string
+	// Table are the arguments that name Azure's table to az; empty in other networks.
+	Table string
 }
 
 // Concerns reports whether the finding is about one of the addresses. One that names no

@@ -157,6 +157,7 @@ var fields = map[string]treatment{
 	"Drop.Location": keep, "Drop.Link": link, "Sample.Location": keep, "Sample.Link": link,
 	"Lost.Detail": text, "Probe.Link": link,
 	"Place.Link": link, "Evidence.Source": keep, "Evidence.Node": as("node"), "Finding.Nodes": as("node"), "Evidence.Text": text,
+	"Finding.Cause": text, "Row.Node": as("node"), "Row.Hop": text, "Row.Table": text,
 	"Finding.Title": text, "Finding.Why": text, "Finding.Unseen": text, "Finding.Alternatives": text, "Finding.Fix": text, "Finding.Verify": text,
 }
 
