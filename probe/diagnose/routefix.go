@@ -181,6 +181,17 @@ func CorrectRow(f *model.Finding, r model.Row) {
 	f.Rows, f.Fix = append(f.Rows, r), append(f.Fix, rowCommand("update", "correct the", r))
 }
 
+// FillRows names the next hop of the rows of a finding's fix that lack it.
+func FillRows(f *model.Finding, hop netip.Addr) {
+	f.Fix, f.Rows = slices.Clone(f.Fix), slices.Clone(f.Rows)
+	for r := range model.Each(f.Rows) {
+		if at := slices.Index(f.Fix, rowCommand("create", "add a", *r)); r.Hop == NodeIP && at >= 0 {
+			r.Hop = hop.String()
+			f.Fix[at] = rowCommand("create", "add a", *r)
+		}
+	}
+}
+
 func rowCommand(az, other string, r model.Row) string {
 	if r.Table == "" {
 		return fmt.Sprintf("%s route to %s by %s on the next router, or in the route table of the cloud, "+

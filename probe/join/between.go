@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
@@ -265,14 +266,17 @@ func (c *cause) filtered(f *model.Finding, senders, receivers []*node) {
 	what := fmt.Sprintf("packets from %s to %s", addrs(src), addrs(dst))
 	f.Why = fmt.Sprintf("They leave %s right and do not arrive at %s: neither node loses them, and no network policy on either.", nodeNames(senders), nodeNames(receivers))
 	f.Unseen = []string{"what between the nodes drops them: neither sees that"}
-	f.Fix = []string{fmt.Sprintf("az network watcher test-ip-flow --direction Inbound --protocol TCP --vm %s --local %s:PORT --remote %s:PORT",
-		shellName(receivers[0].seen.Node.Name), dst[0], src[0])}
+	port := "PORT"
+	if g.port != nil {
+		port = strconv.Itoa(int(g.port.Port))
+	}
+	f.Fix = []string{fmt.Sprintf("az network watcher test-ip-flow --direction Inbound --protocol TCP --vm %s --local %s:%s --remote %s:PORT",
+		shellName(receivers[0].seen.Node.Name), dst[0], port, src[0])}
 	switch {
 	case g.port != nil:
 		what = kindText(*g.port) + " from " + addrs(src) + " to " + addrs(dst)
 		f.Why += " Other packets between these addresses arrive."
 		f.Alternatives = []string{"a network security group or a firewall between the nodes drops this port"}
-		f.Fix[0] = strings.Replace(f.Fix[0], dst[0].String()+":PORT", fmt.Sprintf("%s:%d", dst[0], g.port.Port), 1)
 	case g.shape == fromPods:
 		what = "what the pods of " + g.node.name() + " send"
 		f.Alternatives = []string{fmt.Sprintf("a network security group drops the addresses of the pods of %s, as one does that allows the virtual network's alone", g.node.name())}

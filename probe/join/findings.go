@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
@@ -303,10 +302,7 @@ func (c *cause) proveRow(f *model.Finding) {
 		if len(f.Alternatives) > 0 {
 			f.Confidence = model.Likely
 		}
-		f.Fix = slices.Clone(f.Fix)
-		for i := range f.Fix {
-			f.Fix[i] = strings.ReplaceAll(f.Fix[i], diagnose.NodeIP, hop.String())
-		}
+		diagnose.FillRows(f, hop)
 		return
 	}
 }
