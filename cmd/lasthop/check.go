@@ -130,7 +130,7 @@ func (o *observing) session(ns *netns.NS, name string) session.Options {
 	return session.Options{
 		NS: ns, NodeName: name, HostRoot: hostRoot(o.hostRoot), Engine: o.watchedBy(),
 		Attach: o.attach.Value, Janitor: newJanitor,
-		For: time.Duration(o.window), Uplinks: o.uplinks, PodCIDRs: o.podCIDRs, NodesFile: o.nodes,
+		Diagnose: o.diagnose(), For: time.Duration(o.window), Uplinks: o.uplinks, PodCIDRs: o.podCIDRs, NodesFile: o.nodes,
 		PodsFile: o.pods, RoutesFiles: o.routes, Stdin: os.Stdin, Active: o.active, Debug: o.debug, NodesHint: hint,
 	}
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/redact"
 	"github.com/lasthop/lasthop/probe/report"
 	"github.com/lasthop/lasthop/probe/session"
 	"github.com/lasthop/lasthop/probe/traffic"
@@ -52,9 +51,8 @@ type observing struct {
 	pcap   string
 	beside beside
 
-	// redact replaces names and addresses in all that is written, by hider.
+	// redact replaces names and addresses in all that is written.
 	redact bool
-	hider  *redact.Redactor
 	given  *pflag.FlagSet
 }
 

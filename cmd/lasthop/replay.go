@@ -216,13 +216,7 @@ func (h *history) read(f *record.File, o *observing) (s *model.Snapshot, err err
 	if h == nil {
 		return f.Window(o.last())
 	}
-	hide := o.redactor()
-	s, *h, err = f.Told(o.last(), func(s *model.Snapshot) []model.Finding {
-		if hide != nil {
-			s = hide.Snapshot(s)
-		}
-		return diagnose.Diagnose(s)
-	})
+	s, *h, err = f.Told(o.last(), o.diagnose())
 	return s, err
 }
 

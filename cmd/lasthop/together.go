@@ -240,16 +240,18 @@ const unsettled = 3 * time.Second
 
 // learnTold takes the findings that a node had after a time, while it was recorded.
 func (t *together) learnTold(f *record.File, since time.Time) error {
-	r, err := f.Reading(f.Len() - 1)
-	if err != nil {
+	var told []model.Tracked
+	if r, err := f.Reading(f.Len() - 1); err != nil {
 		return err
-	}
-	if hide := t.o.redactor(); hide != nil {
-		r = hide.Reading(r)
+	} else if told = r.Findings; t.o.redact {
+		// Theirs have the real names.
+		if _, told, err = f.Told(r.At.Sub(since), t.o.diagnose()); err != nil {
+			return err
+		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, x := range r.Findings {
+	for _, x := range told {
 		if x.First.Before(since.Add(unsettled)) {
 			x.First = time.Time{}
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/redact"
 	"github.com/lasthop/lasthop/probe/report"
 	"github.com/lasthop/lasthop/probe/timeline"
 )
@@ -53,7 +54,7 @@ func (a *app) watchNode(ctx context.Context, o *observing, pods []string) (err e
 		return errors.Join(err, samples.discard())
 	}
 	defer func() { err = errors.Join(err, closeStream(), samples.close()) }()
-	w := &watcher{observing: o, names: pods, printed: map[int]model.Tracked{}, rewritten: map[model.MACRewrite]time.Time{}}
+	w := &watcher{observing: o, hide: o.redactor(), names: pods, printed: map[int]model.Tracked{}, rewritten: map[model.MACRewrite]time.Time{}}
 	for reading := range stream.Readings() {
 		e, err := w.events(reading)
 		if err != nil {
@@ -88,6 +89,7 @@ func abandoned(w io.Writer) bool {
 // watcher turns readings into events.
 type watcher struct {
 	*observing
+	hide  *redact.Redactor
 	names []string
 	focus []netip.Addr
 	// last is the previous reading, printed the findings as last printed.
@@ -100,8 +102,8 @@ type watcher struct {
 func (w *watcher) events(r model.Reading) (report.Events, error) {
 	now := r.Point.Snapshot
 	focus, err := w.choosePods(now, w.names)
-	if hide := w.redactor(); hide != nil {
-		r, focus = hide.Reading(r), hide.Addrs(focus)
+	if w.hide != nil {
+		r, focus = w.hide.Reading(r), w.hide.Addrs(focus)
 		now = r.Point.Snapshot
 	}
 	switch {

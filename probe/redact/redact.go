@@ -60,11 +60,16 @@ func (r *Redactor) Snapshot(s *model.Snapshot) *model.Snapshot {
 	return &out
 }
 
-// Reading returns the reading without names and addresses, its findings included.
+// Reading returns the reading without names and addresses. Its findings stay: they are to be
+// of what was redacted before.
 func (r *Redactor) Reading(x model.Reading) model.Reading {
 	r.learn(x.Snapshot)
 	r.learn(x.Point.Snapshot)
-	return r.copy(reflect.ValueOf(x)).Interface().(model.Reading)
+	findings := x.Findings
+	x.Findings = nil
+	out := r.copy(reflect.ValueOf(x)).Interface().(model.Reading)
+	out.Findings = findings
+	return out
 }
 
 // Samples returns samples of packets that hold no payload, and other addresses.
@@ -156,13 +161,9 @@ var fields = map[string]treatment{
 	"HopCount.Link": link, "Peer.Link": link, "PairCount.Link": link, "MACPair.Link": link, "ARPCount.Link": link, "Series.Link": link,
 	"Drop.Location": keep, "Drop.Link": link, "Sample.Location": keep, "Sample.Link": link,
 	"Lost.Detail": text, "Probe.Link": link,
-	"Place.Link": link, "Evidence.Source": keep, "Evidence.Node": as("node"), "Finding.Nodes": as("node"), "Evidence.Text": text,
-	"Finding.Cause": text, "Row.Node": as("node"), "Row.Hop": text, "Row.Table": text,
-	"Finding.Title": text, "Finding.Why": text, "Finding.Unseen": text, "Finding.Alternatives": text, "Finding.Fix": text, "Finding.Verify": text,
 }
 
-// copy is a deep copy of a value of the model, redacted. It sorts the pods of findings
-// again.
+// copy is a deep copy of a value of the model, redacted.
 func (r *Redactor) copy(v reflect.Value) reflect.Value {
 	switch x := v.Interface().(type) {
 	case netip.Addr:
@@ -194,9 +195,6 @@ func (r *Redactor) copy(v reflect.Value) reflect.Value {
 	case reflect.Struct:
 		for i := range v.NumField() {
 			out.Field(i).Set(r.field(v, i))
-		}
-		if f, ok := out.Addr().Interface().(*model.Finding); ok {
-			slices.SortFunc(f.Pods, netip.Addr.Compare)
 		}
 	case reflect.Slice:
 		if v.IsNil() {

@@ -41,6 +41,9 @@ type Options struct {
 	Janitor       func() *exec.Cmd
 	KeepLeftovers bool
 
+	// Diagnose judges the readings of a Stream.
+	Diagnose timeline.Diagnose
+	// For is the time of Observe, or the window of a Stream's readings.
 	For time.Duration
 	// Keep is how long a Stream keeps counts of pods that are gone. 0 is for as long
 	// as there is room, and timeline.Long at least.

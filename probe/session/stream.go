@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/timeline"
 )
@@ -58,7 +57,7 @@ func Open(ctx context.Context, o Options) (*Stream, error) {
 	}
 	s := &Stream{cancel: cancel, readings: make(chan model.Reading, 1), asked: make(chan struct{}, 1), done: make(chan struct{})}
 	w.countPairs(true)
-	r := &running{watch: w, stream: s, timeline: timeline.New(diagnose.Diagnose, o.For), read: time.Now(), pause: lookAgain}
+	r := &running{watch: w, stream: s, timeline: timeline.New(o.Diagnose, o.For), read: time.Now(), pause: lookAgain}
 	// The first reading has state but no counts.
 	s.publish(r.timeline.Add(w.first))
 	go func() {
