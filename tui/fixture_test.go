@@ -115,9 +115,9 @@ func kubenetFindings(pods int) []model.Tracked {
 		LastHopAlive: model.Place{Link: "eth0", Role: model.RoleUplink, Direction: model.Egress}, Title: "no return from 10.244.3.0/24",
 		Why: "Packets of pods to that range leave eth0 with their own source address, for the gateway, and nothing returns. Nothing is dropped on this node. Other targets answer in the same window, so the fabric lacks the route to this range.",
 		Evidence: []model.Evidence{
-			{Source: "tc", Text: "eth0 egress: 4821 packets (412 of them wanting an answer) from 6 pods to 1 address of 10.244.3.0/24; ingress: no answer"},
+			{Source: "tc", Text: "eth0 egress: 4821 packets (412 requests) from 6 pods to 1 address of 10.244.3.0/24; ingress: no reply"},
 			{Source: "conntrack", Text: "37 flows from pods into that range UNREPLIED"},
-			{Source: "tc", Text: "answers come from 10.244.2.0/24"},
+			{Source: "tc", Text: "replies come from 10.244.2.0/24"},
 		},
 		Unseen:       []string{"the route table itself: no row of it is visible from a node"},
 		Alternatives: []string{"a network security group drops the pods' addresses", "a NIC does not forward", "the other node or its pods are down"},

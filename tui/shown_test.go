@@ -80,7 +80,7 @@ func returning(_ model.Reading, _ []model.Finding, pod, to netip.Addr) model.Pat
 	return p
 }
 
-// TestPathTurnsToWhereItEnds opens the way back where packets end on it.
+// TestPathTurnsToWhereItEnds opens the return path where packets end on it.
 func TestPathTurnsToWhereItEnds(t *testing.T) {
 	s := opened(t, Options{Env: utf8Env, Trace: returning}, 80, 24, kubenetNode(41))
 	press(t, s, "down")

@@ -66,7 +66,7 @@ func (o *observing) register(f *pflag.FlagSet) {
 	f.Var(&o.attach, "attach", "how to attach BPF at tc: by tcx (Linux 6.6 or later), or by clsact, which loses packets while its qdisc is made; auto takes tcx where it exists")
 	o.window = flags.Window(10 * time.Second)
 	f.Var(&o.window, "for", "how long to observe")
-	f.StringArrayVar(&o.uplinks, "uplink", nil, "a link `IF` that leads off the node; repeatable (default the links of the default routes, and other network cards)")
+	f.StringArrayVar(&o.uplinks, "uplink", nil, "a link `IF` that leads off the node; repeatable (default the links of the default routes, and other NICs)")
 	f.Var(&o.podCIDRs, "pod-cidr", "a pod range of the cluster; repeatable (default learned from the node)")
 	f.StringVar(&o.nodes, "nodes", "", "a `FILE` with the output of kubectl get nodes -o json; - is standard input")
 	f.StringVar(&o.pods, "pods", "", "a `FILE` with the output of kubectl get pods -A -o json, for names of pods elsewhere, and labels; - is standard input")

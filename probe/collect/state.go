@@ -374,7 +374,7 @@ func (r *reading) readCluster() {
 		a := r.c.azure
 		a.Node = r.files.Cloud
 		r.s.Cluster.Azure = a
-		r.report(model.SourceCloud, fmt.Sprintf("%d route tables, %d subnets, %d lists of effective routes, %d network cards from %s",
+		r.report(model.SourceCloud, fmt.Sprintf("%d route tables, %d subnets, %d lists of effective routes, %d NICs from %s",
 			len(a.Tables), len(a.Subnets), len(a.Effective), len(a.NICs), strings.Join(r.c.options.RoutesFiles, ", ")), true, nil)
 	}
 }

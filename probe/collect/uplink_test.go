@@ -77,7 +77,7 @@ func TestUplinks(t *testing.T) {
 			nil,
 		},
 		{
-			"a second card, by a table of its own; a plugin's own router",
+			"a second NIC, by a table of its own; a plugin's own router",
 			view{
 				links: []model.Link{
 					link(2, "nic0", "", 0, 0, -1), addressed(link(3, "nic1", "veth", 0, 8, 0), "192.0.2.9/24"),
@@ -88,12 +88,12 @@ func TestUplinks(t *testing.T) {
 			[]string{"nic0", "nic1"},
 		},
 		{
-			"a second card without a default route, in a network of its own",
+			"a second NIC without a default route, in a network of its own",
 			view{links: []model.Link{link(2, "nic0", "", 0, 0, -1), addressed(link(3, "nic1", "", 0, 0, -1), "198.51.100.9/24")}, routes: []model.Route{def(2)}},
 			[]string{"nic0", "nic1"},
 		},
 		{
-			"a second card as a container has it, and a pod with a network",
+			"a second NIC as a container has it, and a pod with a network",
 			view{
 				links: []model.Link{
 					addressed(link(2, "nic0", "veth", 0, 8, 0), "192.0.2.9/24"), addressed(link(11, "nic1", "veth", 0, 2, 1), "198.51.100.9/24"),
@@ -104,7 +104,7 @@ func TestUplinks(t *testing.T) {
 			[]string{"nic0", "nic1"},
 		},
 		{
-			"a second card with a route to a gateway that no network holds",
+			"a second NIC with a route to a gateway that no network holds",
 			view{
 				links:  []model.Link{link(2, "nic0", "", 0, 0, -1), addressed(link(3, "nic1", "bond", 0, 0, -1), "198.51.100.9/32"), link(4, "nic2", "", 0, 0, -1)},
 				routes: []model.Route{def(2), {Table: 254, Dst: netip.MustParsePrefix("10.8.0.0/16"), Gateway: netip.MustParseAddr("198.51.100.1"), IfIndex: 3, Type: "unicast"}},
@@ -125,7 +125,7 @@ func TestUplinks(t *testing.T) {
 			[]string{"nic0"},
 		},
 		{
-			"a second card in a bridge that is in a network",
+			"a second NIC in a bridge that is in a network",
 			view{
 				links:  append([]model.Link{link(2, "nic0", "", 0, 0, -1), link(3, "nic1", "", 10, 0, -1), addressed(bridge[0], "198.51.100.9/24")}, bridge[1:]...),
 				routes: []model.Route{def(2)}, far: around,
@@ -133,7 +133,7 @@ func TestUplinks(t *testing.T) {
 			[]string{"nic0", "nic1"},
 		},
 		{
-			"a VLAN with the default route, over a card with an address",
+			"a VLAN with the default route, over a NIC with an address",
 			view{
 				links:  []model.Link{addressed(link(2, "nic0", "", 0, 0, -1), "198.51.100.9/24"), addressed(link(3, "nic0.7", "vlan", 0, 0, -1), "192.0.2.9/24")},
 				routes: []model.Route{def(3)},

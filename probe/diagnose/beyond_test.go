@@ -314,20 +314,20 @@ func TestBeyond(t *testing.T) {
 			n.strangers("172.20.3.0/24", 0, 90, 0b10)
 			return n
 		}, nil},
-		{"card: this node's does not forward", func() *node {
+		{"NIC: this node's does not forward", func() *node {
 			n := three()
 			n.card("10.50.0.4", false)
 			n.silent("172.20.1.5", "172.20.2.9")
 			return n
 		}, []string{"NICForwarding proven " + twoPods + " 172.20.1.0/24"}},
-		{"card: another node's does not forward", func() *node {
+		{"NIC: another node's does not forward", func() *node {
 			n := three()
 			n.card("10.50.0.6", false)
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.silent("172.20.1.6", "172.20.3.9")
 			return n
 		}, []string{"NICForwarding proven 172.20.1.6 172.20.3.0/24"}},
-		{"card: the file is older than what answers", func() *node {
+		{"NIC: the file is older than what answers", func() *node {
 			n := three()
 			n.card("10.50.0.4", false)
 			n.answered("172.20.1.5", "172.20.2.9")

@@ -205,7 +205,7 @@ func addRefused(v *view, f *model.Finding, by discard) uint64 {
 	})
 	if refused > 0 {
 		f.Packets += refused
-		observe(f, model.SourceDrops, "%s refused by the reverse path filter: the way back to their source ends there too", count(refused, "packet"))
+		observe(f, model.SourceDrops, "%s refused by the reverse path filter: the return path to their source ends there too", count(refused, "packet"))
 	}
 	return refused
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// bridgePods are the living pods whose links are ports of a bridge.
+// bridgePods are the running pods whose links are ports of a bridge.
 func (v *view) bridgePods(b *model.Link) []*model.Pod {
 	var out []*model.Pod
 	for p := range model.Each(v.Pods) {
@@ -19,7 +19,7 @@ func (v *view) bridgePods(b *model.Link) []*model.Pod {
 	return out
 }
 
-// podOnly reports whether every port of the bridge is a living pod's link, so that
+// podOnly reports whether every port of the bridge is a running pod's link, so that
 // nobody else can be behind it.
 func (v *view) podOnly(b *model.Link) bool {
 	ofPods := map[int]bool{}
@@ -57,7 +57,7 @@ func (v *view) cutOff(p *model.Pod) (shown []model.Evidence, packets uint64) {
 		shown = append(shown, seen(model.SourceTC, "%s ingress: %s for MACs; egress: no reply", p.Link, count(t.requests, "request")))
 	}
 	if packets = v.dropped(unresolvedFor(podAddrs(p))); packets >= minDrops {
-		shown = append(shown, seen(model.SourceDrops, "%s from or to the pod freed, since the neighbour failed", count(packets, "packet")))
+		shown = append(shown, seen(model.SourceDrops, "%s from or to the pod dropped: neighbour resolution failed", count(packets, "packet")))
 	}
 	return shown, packets
 }

@@ -114,11 +114,11 @@ func (v *view) pastServices(f *model.Finding, isIPv6 bool) bool {
 	f.Pods, f.Peers, f.Packets = sorted(x.pods), hosts(sorted(x.remotes)), x.packets
 	link := v.linkName(x.link)
 	f.LastHopAlive = v.place(link, model.Egress)
-	f.Title = "no rule sees what pods send to " + addrs(sorted(x.remotes))
+	f.Title = "traffic to " + addrs(sorted(x.remotes)) + " bypasses iptables"
 	f.Why = fmt.Sprintf("Rules of this node translate %s, and netfilter does not see bridged packets here: what pods send there leaves %s as it is.",
 		addrs(sorted(x.remotes)), link)
 	f.Evidence = append(f.Evidence, packetRuleEvidence("this rule is for what is sent there", v.serviceRule(f.Peers[0].Addr())))
-	observe(f, model.SourceTC, "%s egress: %s to there with the service's address, %d of them wanting an answer; ingress: none", link, count(x.packets, "packet"), x.requests)
+	observe(f, model.SourceTC, "%s egress: %s to there with the service's address, %d of them requests; ingress: none", link, count(x.packets, "packet"), x.requests)
 	return true
 }
 

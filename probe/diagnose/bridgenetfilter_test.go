@@ -59,8 +59,8 @@ func TestBridgeNetfilterOff(t *testing.T) {
 			n.lose(model.SourceSysctl, model.Missing)
 			return n
 		}, nil},
-		{"the bridge holds the card", func() *node { return past("0") }, []string{"BridgeNetfilterOff proven 10.60.0.20 10.0.0.10"}},
-		{"the bridge holds the card, and netfilter sees it", func() *node { return past("1") }, []string{"NoReply likely 10.60.0.20 10.0.0.10"}},
+		{"the bridge holds the NIC", func() *node { return past("0") }, []string{"BridgeNetfilterOff proven 10.60.0.20 10.0.0.10"}},
+		{"the bridge holds the NIC, and netfilter sees it", func() *node { return past("1") }, []string{"NoReply likely 10.60.0.20 10.0.0.10"}},
 	})
 	f := Diagnose(&refusing(asked("0", 5)).Snapshot)[0]
 	if i := slices.Index(f.Fix, "sysctl -w "+name+"=1"); i != 0 {

@@ -93,7 +93,7 @@ func meets(v *view, r *model.FrameRule, d *model.Drop) bool {
 		(d.DstMAC.IsZero() || r.DstMAC.Matches(d.DstMAC))
 }
 
-// namedPods are the living pods that a rule names by address, link or MAC.
+// namedPods are the running pods that a rule names by address, link or MAC.
 func namedPods(v *view, r *model.FrameRule) []netip.Addr {
 	found := map[netip.Addr]bool{}
 	for _, m := range []model.AddrMatch{r.IPDst, r.IPSrc, r.ARPDst, r.ARPSrc} {
@@ -158,7 +158,7 @@ func bridgeRule(v *view, r *model.FrameRule, mine map[*model.Drop]uint64) (findi
 	if last != nil {
 		f.LastHopAlive = v.place(last.Link, model.Egress)
 		observe(&f, model.SourceDrops,
-			"%s that it matches freed as %s at %s, most of them %s to %s", count(f.Packets, "packet"), cmp.Or(string(last.Reason), "dropped"), last.Location, last.Src, last.Dst)
+			"%s that it matches dropped as %s at %s, most of them %s to %s", count(f.Packets, "packet"), cmp.Or(string(last.Reason), "dropped"), last.Location, last.Src, last.Dst)
 	} else {
 		f.Unseen = append(f.Unseen, "whose frames they were: the rule's own count and match alone tell")
 	}

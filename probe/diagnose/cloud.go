@@ -68,7 +68,7 @@ func isSelf(v *view, n *model.ClusterNode) bool {
 }
 
 // ownCIDRs are the ranges of this node's pods where each node has its own and
-// the fabric needs a route to it: ranges that hold a living pod and are not of
+// the fabric needs a route to it: ranges that hold a running pod and are not of
 // the node's subnet. Empty where the network works in another way.
 func (v *view) ownCIDRs() []netip.Prefix {
 	if overlay(v.Node.Plugin) {

@@ -41,7 +41,7 @@ func (v *view) causeOf(d *model.Drop) model.DropCause {
 	return model.DropCause{Code: code, Expected: code == "" && v.drops.Class(d) == loss.ByDesign}
 }
 
-// pod is the address of the drop that a living pod of this node has: the
+// pod is the address of the drop that a running pod of this node has: the
 // receiver's where both have one. The zero Addr: neither has.
 func (v *view) pod(d *model.Drop) netip.Addr {
 	for _, a := range []netip.Addr{d.Dst, d.Src} {
@@ -52,7 +52,7 @@ func (v *view) pod(d *model.Drop) netip.Addr {
 	return netip.Addr{}
 }
 
-// ofPod reports whether the packet was from or to a living pod.
+// ofPod reports whether the packet was from or to a running pod.
 func (v *view) ofPod(d *model.Drop) bool { return v.pod(d).IsValid() }
 
 // inPod is the pod in whose own namespace a packet was dropped.

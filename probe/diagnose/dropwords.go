@@ -26,8 +26,8 @@ var knownReasons = []dropWords{
 	{
 		matches: func(d *model.Drop) bool { return strings.HasSuffix(string(d.Reason), "_CSUM") },
 		what:    "the checksum is wrong",
-		fix: "find who spoils them: tcpdump -nvv where they are sent and where they arrive. A card or tunnel that should compute checksums and does " +
-			"not is the usual cause: at the sender, ethtool -K LINK tx off # for the link of the card or tunnel",
+		fix: "find who spoils them: tcpdump -nvv where they are sent and where they arrive. A NIC or tunnel that should compute checksums and does " +
+			"not is the usual cause: at the sender, ethtool -K LINK tx off # for the link of the NIC or tunnel",
 		broken: true,
 	},
 	{
@@ -64,7 +64,7 @@ var knownReasons = []dropWords{
 	{
 		matches: func(d *model.Drop) bool { return strings.HasPrefix(string(d.Reason), "FRAG_") },
 		what:    "other fragments of the datagram never came, or came too late",
-		fix:     "look for what drops fragments on the way, such as a security group or a card; or let the application send smaller datagrams",
+		fix:     "look for what drops fragments on the way, such as a security group or a NIC; or let the application send smaller datagrams",
 	},
 	{
 		matches: func(d *model.Drop) bool { return d.Reason == "IP_NOPROTO" || d.Reason == "UNHANDLED_PROTO" },

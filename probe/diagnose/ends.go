@@ -15,7 +15,7 @@ import (
 // Ends is, in brief, what a node saw of its traffic with others: what a comparison
 // with the nodes at the other ends needs.
 type Ends struct {
-	// Node are the node's own addresses, Pods those of its living pods. Of a Fresh
+	// Node are the node's own addresses, Pods those of its running pods. Of a Fresh
 	// one, which did not live through the window, silence proves nothing.
 	Node, Pods, Fresh map[netip.Addr]bool
 	// Gone says when pods were last seen that went during the window, by addresses that no

@@ -126,7 +126,7 @@ func (v *view) foreignSource(g *foreignFlows, r *model.PacketRule) model.Finding
 		f.Alternatives = append(f.Alternatives, "the targets, or the network before them, are down: flows from before the window had replies")
 	case len(elsewhere) > 0:
 		f.Confidence = model.Proven
-		observe(&f, model.SourceTC, "answers come from %s, to other addresses", addrs(elsewhere))
+		observe(&f, model.SourceTC, "replies come from %s, to other addresses", addrs(elsewhere))
 	}
 	if who := v.holderOf(g.addr); who != "" {
 		observe(&f, model.SourceNodes, "%s is an address of %s", g.addr, who)
@@ -140,7 +140,7 @@ func (v *view) foreignSource(g *foreignFlows, r *model.PacketRule) model.Finding
 	}
 	f.Evidence = append(f.Evidence, packetRuleEvidence("this rule translates them", r))
 	f.Fix = []string{
-		fmt.Sprintf("find out whether %s is meant to lead to this node: in a cloud its network card needs it too", g.addr),
+		fmt.Sprintf("find out whether %s is meant to lead to this node: in a cloud its NIC needs it too", g.addr),
 		"if it is not meant:", v.withoutSNAT(r, first), forget,
 	}
 	return f

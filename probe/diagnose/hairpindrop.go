@@ -32,7 +32,7 @@ func findHairpinDrop(v *view) []finding {
 		return nil
 	}
 	f := l.finding()
-	f.Title = "what services lead back to " + addrs(f.Pods) + " is dropped"
+	f.Title = "hairpin service traffic to " + addrs(f.Pods) + " is dropped"
 	f.Why = fmt.Sprintf("What %s ask of a service comes back to who asked, with the pod's own address as source, and is dropped.", addrs(f.Pods))
 	f.LastHopAlive = v.place(v.pods[f.Pods[0]][0].Link, model.Ingress)
 	if inPod[f.Pods[0]] {
@@ -101,7 +101,7 @@ func (v *view) hairpinServices(pods map[netip.Addr]bool) ([]netip.Prefix, []mode
 	return slices.SortedFunc(maps.Keys(services), comparePrefix), shown
 }
 
-// hairpin reports whether a dropped packet is from a living pod to itself and had
+// hairpin reports whether a dropped packet is from a running pod to itself and had
 // left the pod: the node dropped it, or the pod when it came back. Packets over the
 // pod's own loopback never left it.
 func (v *view) hairpin(d *model.Drop) bool {

@@ -203,7 +203,7 @@ func TestLayer2(t *testing.T) {
 			n.neighbor("10.60.0.20", "", 10, "FAILED")
 			return n
 		}, nil},
-		{"a living pod that does not answer", func() *node {
+		{"a running pod that does not answer", func() *node {
 			n := routedNode()
 			n.neighbor("10.60.0.20", "", 10, "FAILED")
 			n.drop("NEIGH_FAILED", "neigh_invalidate", "203.0.113.9", "10.60.0.20", 5)

@@ -197,7 +197,7 @@ func withoutNodeRoute(v *view, g *unrouted, siblings []*model.Route) finding {
 		Title:        "no route to the pods of another node, " + g.cidr.String(),
 		Why: fmt.Sprintf("What goes to %s follows the default route out of %s, to a gateway that does not know these pods, and nothing returns.",
 			g.cidr, link),
-		Evidence: []model.Evidence{seen(model.SourceTC, "%s egress: %s to %s; ingress: no answer", link, count(g.packets, "packet"), g.cidr)},
+		Evidence: []model.Evidence{seen(model.SourceTC, "%s egress: %s to %s; ingress: no reply", link, count(g.packets, "packet"), g.cidr)},
 	}
 	if most := mostDropped(g.drops); len(most) > 0 {
 		f.LastHopAlive = v.place(most[0].Link, model.Ingress)
@@ -233,7 +233,7 @@ func withoutNodeRoute(v *view, g *unrouted, siblings []*model.Route) finding {
 		f.Alternatives = append(f.Alternatives, CloudRoutes)
 	}
 	if len(g.drops) == 0 && f.Confidence != model.Proven {
-		f.Alternatives = append(f.Alternatives, "the gateway knows that range, and the way back to this node's pods is missing")
+		f.Alternatives = append(f.Alternatives, "the gateway knows that range, and the return path to this node's pods is missing")
 	}
 	f.Fix = []string{fmt.Sprintf("%s route replace %s via %s dev %s", ip(g.cidr.Addr()), g.cidr, hop, shellWord(v.natLink(g.link)))}
 	if t := downTunnel(v); t != nil && len(siblings) == 0 {

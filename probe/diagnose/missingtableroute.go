@@ -111,7 +111,7 @@ func (v *view) byRule(silent []*model.Peer) (f model.Finding, way path.Decision)
 	way = v.routing().Lookup(v.fromPod(silent[0].Local, silent[0].Remote))
 	f.LastHopAlive = v.place(way.Hops[0].Link, model.Egress)
 	f.Unseen = []string{"whether the network takes this source from " + way.Hops[0].Link}
-	f.Alternatives = []string{"the network drops what the pod sends, whatever card it leaves by"}
+	f.Alternatives = []string{"the network drops what the pod sends, whatever NIC it leaves by"}
 	return f, way
 }
 
@@ -126,7 +126,7 @@ func (v *view) wrongTable(r, other *model.RoutingRule, silent []*model.Peer) fin
 	f, way := v.byRule(silent)
 	right := v.routing().Lookup(v.fromPod(other.From.Addr(), silent[0].Remote))
 	f.Title = fmt.Sprintf("table %d is not the one for what %s sends", r.Table, addrs(f.Pods))
-	f.Why = fmt.Sprintf("The rule for %s leads to table %d, by which the packets leave %s, and nothing comes back. Another pod's rule leads to table %d, "+
+	f.Why = fmt.Sprintf("The rule for %s leads to table %d, by which the packets leave %s, and there is no reply. Another pod's rule leads to table %d, "+
 		"and by that the same peers reply.", r.From, r.Table, f.LastHopAlive.Link, other.Table)
 	f.Evidence = []model.Evidence{
 		seen(model.SourceRoutes, "%s; there: %s", path.RoutingRuleText(r), v.routeText(way.Route)),
@@ -145,7 +145,7 @@ func (v *view) withoutRoute(r *model.RoutingRule, silent []*model.Peer) finding 
 	f, way := v.byRule(silent)
 	first, out := silent[0], way.Hops[0]
 	f.Title = fmt.Sprintf("table %d has no route for what %s sends", r.Table, addrs(f.Pods))
-	f.Why = fmt.Sprintf("The rule for %s leads to table %d, which has no route to %s. The kernel goes on, and the packets leave by %s. Nothing comes back there.",
+	f.Why = fmt.Sprintf("The rule for %s leads to table %d, which has no route to %s. The kernel goes on, and the packets leave by %s. There is no reply.",
 		r.From, r.Table, first.Remote, out.Link)
 	f.Evidence = []model.Evidence{
 		seen(model.SourceRoutes, "%s", path.RoutingRuleText(r)),
@@ -183,5 +183,5 @@ func (v *view) podTableFix(r *model.RoutingRule, to netip.Addr) string {
 			return fmt.Sprintf("%s route add default via %s dev %s table %d", ip(to), route.Dst.Addr(), shellWord(v.linkName(route.IfIndex)), r.Table)
 		}
 	}
-	return fmt.Sprintf("give table %d the default route of the card that the pods of %s belong to, or restart the plugin's agent on this node, which makes it", r.Table, r.From)
+	return fmt.Sprintf("give table %d the default route of the NIC that the pods of %s belong to, or restart the plugin's agent on this node, which makes it", r.Table, r.From)
 }

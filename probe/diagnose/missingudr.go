@@ -197,7 +197,7 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing mis
 	f.Title = "no return from " + addrs(f.Peers)
 	if len(x.remotes) > 0 {
 		observe(&f, model.SourceTC,
-			"%s egress: %s (%s wanting an answer) from %s to %s of %s; ingress: no answer", name, count(f.Packets, "packet"), plural(x.requests, "one", "of them"), count(uint64(len(x.pods)), "pod"), plural(uint64(len(x.remotes)), "address", "addresses"), addrs(f.Peers))
+			"%s egress: %s (%s) from %s to %s of %s; ingress: no reply", name, count(f.Packets, "packet"), count(x.requests, "request"), count(uint64(len(x.pods)), "pod"), plural(uint64(len(x.remotes)), "address", "addresses"), addrs(f.Peers))
 	}
 	f.Evidence = append(f.Evidence, framesToGateway(v, silent)...)
 	if n, _ := unrepliedCount(v, func(_, remote netip.Addr) bool { return inRanges(silent, remote) }); n > 0 {
@@ -206,7 +206,7 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing mis
 	control := s.controls(silent)
 	switch {
 	case control != "":
-		observe(&f, model.SourceTC, "answers come from %s", control)
+		observe(&f, model.SourceTC, "replies come from %s", control)
 	case slices.ContainsFunc(silent, func(r *remoteRange) bool { return v.echoAnswered(r.six()) }):
 		// The probes' own lines tell.
 	case cause.state == routeUnlisted:
@@ -219,7 +219,7 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing mis
 	}
 	if asks > 0 {
 		observe(&f, model.SourceTC,
-			"%s that want an answer arrive from there: the way to this node works, the way back does not", count(asks, "packet"))
+			"%s arrive from there: the path to this node works, the return path does not", count(asks, "request"))
 	}
 	f.Evidence = append(f.Evidence, s.known(silent)...)
 	if slices.ContainsFunc(silent, v.ownerSilent) {
@@ -296,7 +296,7 @@ func ownRouteMissing(v *view, f *model.Finding, silent []*remoteRange) {
 func theirRouteMissing(v *view, f *model.Finding, silent []*remoteRange) {
 	f.Title = "no route to " + addrs(f.Peers)
 	if silent[0].back == reachWorks {
-		f.Why += "The way back to this node's own pods works. "
+		f.Why += "The return path to this node's own pods works. "
 	}
 	f.Why += "This node's own echo to the other node's end of that range is lost as well: the fabric lacks the route to this range."
 	f.Fix, f.Rows = nil, nil

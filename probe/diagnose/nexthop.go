@@ -248,7 +248,7 @@ func nobodyBeyond(v *view, m *silentHops) finding {
 		}
 	}
 	if f.Packets > 0 {
-		observe(&f, model.SourceDrops, "%s freed, since the neighbour failed", count(f.Packets, "packet"))
+		observe(&f, model.SourceDrops, "%s dropped: neighbour resolution failed", count(f.Packets, "packet"))
 	}
 	if flows > 0 {
 		observe(&f, model.SourceConntrack, "%s of pods go there with the node's address, none replied to", count(flows, "flow"))

@@ -78,10 +78,10 @@ func nonForwarding(v *view, n *model.ClusterNode, c *model.NIC, cidrs []netip.Pr
 		Pods:         pods,
 		Peers:        cidrs,
 		LastHopAlive: v.place(v.uplink(), model.Egress),
-		Title:        fmt.Sprintf("IP forwarding is off on the network card of %s", n.Name),
-		Why: fmt.Sprintf("The pods of %s, in %s, have addresses that are not the card's. Without IP forwarding the fabric takes no packet from them "+
+		Title:        fmt.Sprintf("IP forwarding is off on the NIC of %s", n.Name),
+		Why: fmt.Sprintf("The pods of %s, in %s, have addresses that are not the NIC's. Without IP forwarding the fabric takes no packet from them "+
 			"and delivers none for them, with no word and no drop on any node.", n.Name, addrs(cidrs)),
-		Evidence: []model.Evidence{seen(model.SourceCloud, "%s: card %s with %s has enableIPForwarding false", c.File, c.Name(), addrs(c.Addresses))},
+		Evidence: []model.Evidence{seen(model.SourceCloud, "%s: NIC %s with %s has enableIPForwarding false", c.File, c.Name(), addrs(c.Addresses))},
 		Fix:      []string{"az network nic update " + id + " --ip-forwarding true"},
 	}
 	var silent []*model.Peer
@@ -95,7 +95,7 @@ func nonForwarding(v *view, n *model.ClusterNode, c *model.NIC, cidrs []netip.Pr
 	f.Pods = slices.Compact(slices.SortedFunc(slices.Values(slices.Concat(pods, sorted(x.pods))), netip.Addr.Compare))
 	if f.Packets > 0 {
 		observe(&f, model.SourceTC,
-			"%s egress: %s between these pods and those of other nodes; ingress: no answer", v.uplink(), count(f.Packets, "packet"))
+			"%s egress: %s between these pods and those of other nodes; ingress: no reply", v.uplink(), count(f.Packets, "packet"))
 	}
 	if len(f.Pods) == 0 {
 		f.Pods = v.podsIn(v.ownCIDRs())

@@ -250,18 +250,18 @@ func unansweredDestinations(v *view, g silence, what string, translated bool) fi
 	f.Pods = sorted(pods)
 	name := v.linkName(link)
 	f.LastHopAlive = v.place(name, model.Egress)
-	f.Title = NoAnswerFrom(f.Peers)
-	f.Why = fmt.Sprintf("These requests of pods leave %s right, %s, and nothing comes back. %s: what loses them is beyond it.",
+	f.Title = NoReplyFrom(f.Peers)
+	f.Why = fmt.Sprintf("These requests of pods leave %s correctly, %s, but there is no reply. %s: what loses them is beyond it.",
 		name, what, v.nothingDropped(name))
 	if v.isTunnel(link) {
 		observe(&f, model.SourceConntrack, "%s of the window from %s to %s by the tunnel %s, none replied to", count(asks, "connection"),
 			count(uint64(len(pods)), "pod"), addrs(remotes), name)
 	} else {
 		observe(&f, model.SourceTC,
-			"%s egress: %s to %s, %d of them wanting an answer, from %s; ingress: none", name, count(f.Packets, "packet"), addrs(remotes), asks, count(uint64(len(pods)), "pod"))
+			"%s egress: %s to %s, %d of them requests, from %s; ingress: none", name, count(f.Packets, "packet"), addrs(remotes), asks, count(uint64(len(pods)), "pod"))
 	}
 	if errors > 0 {
-		f.Why = fmt.Sprintf("These requests of pods leave %s right, %s. No answer comes back, but ICMP errors do: a router on the way has no route, "+
+		f.Why = fmt.Sprintf("These requests of pods leave %s correctly, %s. There is no reply, but ICMP errors come back: a router on the way has no route, "+
 			"the last one finds no such machine, or a firewall refuses. %s.", name, what, v.nothingDropped(name))
 		observe(&f, model.SourceTC, "%s ingress: %s about these packets", name, count(errors, "ICMP error"))
 	}
@@ -280,7 +280,7 @@ func unansweredDestinations(v *view, g silence, what string, translated bool) fi
 			f.Alternatives = append(f.Alternatives, v.deadUplink(&f, link, remotes[0])...)
 		}
 	} else if control := addrs(answering(v, func(a netip.Addr) bool { return g[a] != nil })); control != "" {
-		observe(&f, model.SourceTC, "answers come from %s", control)
+		observe(&f, model.SourceTC, "replies come from %s", control)
 	}
 	if untranslated {
 		f.Cause = "untranslated"
@@ -320,13 +320,13 @@ func unansweredDestinations(v *view, g silence, what string, translated bool) fi
 	return finding{Finding: f}
 }
 
-// NoAnswerFrom is the title of a finding on destinations of which nothing else is known.
-func NoAnswerFrom(peers []netip.Prefix) string {
+// NoReplyFrom is the title of a finding on destinations of which nothing else is known.
+func NoReplyFrom(peers []netip.Prefix) string {
 	var list []netip.Addr
 	for _, p := range peers {
 		list = append(list, p.Addr())
 	}
-	return "no answer from " + addrs(list)
+	return "no reply from " + addrs(list)
 }
 
 // deadUplink is what may be wrong with a link by which nothing at all comes back. It
@@ -374,7 +374,7 @@ func causesOfSilence(v *view, remotes []netip.Addr, pods map[netip.Addr]bool, tr
 		out = append(out, routesInDoubt(v, remotes, pods)...)
 	}
 	out = append(out,
-		"a network security group of a subnet or card drops the sender's addresses",
+		"a network security group of a subnet or NIC drops the sender's addresses",
 		"a firewall on the way drops them, or sees only one way of them (asymmetric routes)")
 	if up {
 		return append(out, "the destination itself drops them (a firewall, a full queue)")
@@ -498,7 +498,7 @@ func (v *view) strayedRequests(a netip.Addr, m *silentDestination) finding {
 	f := model.Finding{
 		Confidence: model.Proven, Pods: sorted(m.pods), Peers: []netip.Prefix{host(a)}, Packets: m.packets, LastHopAlive: v.place(name, model.Egress),
 		Cause: "no link has the address",
-		Title: fmt.Sprintf("no answer from %s, which no link of the node has", a),
+		Title: fmt.Sprintf("no reply from %s, which no link of the node has", a),
 		Why: fmt.Sprintf("%s is an address for one link alone, and no link of this node has it: requests of pods to it leave %s by the default route, where "+
 			"nobody has it. An agent that should have the address on each node, such as NodeLocal DNSCache, does not run here.", a, name),
 		Alternatives: []string{"a service of the cloud has the address, and does not reply to these pods"},
@@ -507,7 +507,7 @@ func (v *view) strayedRequests(a netip.Addr, m *silentDestination) finding {
 			"ip -4 addr show to " + a.String() + " # the agent adds it to a dummy link",
 		},
 	}
-	observe(&f, model.SourceTC, "%s egress: %s to %s, %d of them wanting an answer; ingress: none", name, count(m.packets, "packet"), a, m.requests)
+	observe(&f, model.SourceTC, "%s egress: %s to %s, %d of them requests; ingress: none", name, count(m.packets, "packet"), a, m.requests)
 	if r := v.lookup(a); r != nil {
 		observe(&f, model.SourceRoutes, "the lookup for %s ends at: %s", a, v.routeText(r))
 	}

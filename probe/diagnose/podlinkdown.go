@@ -70,7 +70,7 @@ func linkDown(v *view, p *model.Pod, l *model.Link, pods []netip.Addr) finding {
 			f.Fix = append(f.Fix, revive(v, p, pods)...)
 		}
 	case !p.Up:
-		f.Title = l.Name + " has no peer up"
+		f.Title = "the peer interface of " + l.Name + " is down"
 		f.Why = fmt.Sprintf("The pod's own interface %s was taken down, so that %s on the node has no carrier.", p.Interface, l.Name)
 		f.Fix = revive(v, p, pods)
 	default:
@@ -81,7 +81,7 @@ func linkDown(v *view, p *model.Pod, l *model.Link, pods []netip.Addr) finding {
 		f.Fix = []string{"ip -d link show dev " + shellWord(l.Name)}
 	}
 	if f.Packets > 0 {
-		observe(&f, model.SourceDrops, "%s for the pod freed", count(f.Packets, "packet"))
+		observe(&f, model.SourceDrops, "%s for the pod dropped", count(f.Packets, "packet"))
 	} else {
 		f.Unseen = append(f.Unseen, "a packet that was dropped at the link")
 	}

@@ -42,7 +42,7 @@ func sameFamily(list []netip.Addr, like netip.Addr) []netip.Addr {
 // wrong of a younger one may be on its way to be right.
 func (v *view) stood(p *model.Pod) bool { return !p.Since.After(v.Window.Start) }
 
-// podsIn are the addresses of the living pods in any of the ranges.
+// podsIn are the addresses of the running pods in any of the ranges.
 func (v *view) podsIn(ranges []netip.Prefix) []netip.Addr {
 	var out []netip.Addr
 	for a := range v.pods {

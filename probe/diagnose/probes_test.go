@@ -59,7 +59,7 @@ func TestProbesTellTheRoute(t *testing.T) {
 		want []string
 	}{
 		{"no probe", asked, []string{both + untold}},
-		{"the way there works, the way back is lost", func() *node {
+		{"the way there works, the return path is lost", func() *node {
 			n := asked()
 			n.echo(selfAddr, "172.20.2.1", true)
 			n.echo(selfAddr, "172.20.3.1", true)
@@ -67,7 +67,7 @@ func TestProbesTellTheRoute(t *testing.T) {
 			n.echo(rangeAddr, "10.50.0.5", false)
 			return n
 		}, []string{both + own}},
-		{"the way there works, nobody asked for the way back", func() *node {
+		{"the way there works, nobody asked for the return path", func() *node {
 			n := asked()
 			n.echo(selfAddr, "172.20.2.9", true)
 			n.echo(selfAddr, "172.20.3.9", true)
@@ -109,7 +109,7 @@ func TestProbesTellTheRoute(t *testing.T) {
 			n.echo(rangeAddr, "172.20.2.9", false)
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.2.9"}},
-		{"the ways there are lost, the way back works", func() *node {
+		{"the ways there are lost, the return path works", func() *node {
 			n := asked()
 			n.echo(selfAddr, "172.20.2.1", false)
 			n.echo(selfAddr, "172.20.3.1", false)
@@ -128,7 +128,7 @@ func TestProbesTellTheRoute(t *testing.T) {
 			n.echo(rangeAddr, "10.50.0.6", false)
 			return n
 		}, []string{both + either}},
-		{"the way back is lost, and one way there", func() *node {
+		{"the return path is lost, and one way there", func() *node {
 			n := asked()
 			n.echo(selfAddr, "172.20.2.1", true)
 			n.echo(selfAddr, "172.20.3.1", false)
@@ -143,7 +143,7 @@ func TestProbesTellTheRoute(t *testing.T) {
 			n.echo(rangeAddr, "10.50.0.5", true)
 			return n
 		}, []string{noReply23}},
-		{"the way there works, and the way back by what answers pods", func() *node {
+		{"the way there works, and the return path by what answers pods", func() *node {
 			n := three()
 			n.answered("172.20.1.5", "172.20.2.9")
 			n.silent("172.20.1.6", "172.20.3.9")
@@ -182,7 +182,7 @@ func TestProbesTellTheRoute(t *testing.T) {
 			n.echo(selfAddr, "172.20.2.1", true)
 			return n
 		}, []string{"NoReply likely 172.20.1.5 172.20.2.9"}},
-		{"pods of the range ask: the way back works", func() *node {
+		{"pods of the range ask: the return path works", func() *node {
 			n := kubenet()
 			n.Node.Plugin = "kubenet"
 			n.peer("172.20.1.5", "172.20.2.9", synAck, syn)

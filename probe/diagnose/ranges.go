@@ -173,7 +173,7 @@ func (r *ranges) podBits(a netip.Addr) int {
 	return podBits6
 }
 
-// holdsPods reports whether a living pod has an address in the prefix.
+// holdsPods reports whether a running pod has an address in the prefix.
 func (v *view) holdsPods(p netip.Prefix) bool {
 	for a := range v.pods {
 		if p.Contains(a) {

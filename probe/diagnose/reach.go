@@ -219,7 +219,7 @@ func probeEvidence(list []*model.Probe) []model.Evidence {
 	}
 	var out []model.Evidence
 	for _, k := range order {
-		result := "no answer from "
+		result := "no reply from "
 		if k.answered {
 			result = "answers from "
 		}

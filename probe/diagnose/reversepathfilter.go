@@ -63,11 +63,11 @@ func filteredOn(v *view, k detour, l *lost) finding {
 		text = v.routeText(way.Route)
 		elsewhere = text
 	}
-	observe(&f, model.SourceRoutes, "the way back to %s: %s", src, text)
-	f.Why = fmt.Sprintf("Packets from %s arrive through %s; the node's own way back is %s, so the filter takes the source for forged.", src, k.link, elsewhere)
+	observe(&f, model.SourceRoutes, "the return path to %s: %s", src, text)
+	f.Why = fmt.Sprintf("Packets from %s arrive through %s; the node's own return path is %s, so the filter takes the source for forged.", src, k.link, elsewhere)
 	if in := v.byName[k.link]; in == nil || !way.Filtered(mode, in.Index) || !v.Has(model.SourceRoutes) {
 		f.Confidence = model.Likely
-		f.Unseen = append(f.Unseen, "the setting and the way back as they were when the packets were dropped")
+		f.Unseen = append(f.Unseen, "the setting and the return path as they were when the packets were dropped")
 		f.Alternatives = append(f.Alternatives, "the route or the setting has changed since")
 	}
 	switch {

@@ -744,7 +744,7 @@ func TestRouting(t *testing.T) {
 			n.dropOn(n.Pods[0].Link, "IP_RPFILTER", "ip_rcv_finish_core", "10.50.0.20", "203.0.113.9", 8)
 			return n
 		}, []string{"BlackholeRoute proven 10.50.0.20"}},
-		{"the way back is another link", func() *node {
+		{"the return path is another link", func() *node {
 			n := kubenet().live()
 			n.route(model.Route{Dst: prefix("172.20.3.0/24"), IfIndex: 3})
 			n.sysctl("net.ipv4.conf.all.rp_filter", "1")
@@ -887,10 +887,10 @@ func TestLeftOverRule(t *testing.T) {
 	}
 }
 
-// TestWayBack: what may be missing is the way back too.
+// TestWayBack: what may be missing is the return path too.
 func TestWayBack(t *testing.T) {
 	for want, silence := range map[string]func(*node){
-		"the gateway knows that range, and the way back to this node's pods is missing":     func(n *node) { n.silent("172.20.1.5", "172.20.3.9") },
+		"the gateway knows that range, and the return path to this node's pods is missing":     func(n *node) { n.silent("172.20.1.5", "172.20.3.9") },
 		"the destination, or a router on the way, lacks the route back to this node's pods": func(n *node) { n.silent("172.20.1.5", "10.99.0.7") },
 		"the node of these pods has no route back to this node's":                           func(n *node) { n.silent("172.20.1.5", "172.20.2.10") },
 	} {

@@ -35,7 +35,7 @@ func TestUntranslated(t *testing.T) {
 		t.Errorf("title %q, want %q", got, want)
 	}
 	for name, n := range map[string]*node{"another range": service("10.77.7.7"), "translated": service("10.0.0.10")} {
-		if got := title(n); !strings.HasPrefix(got, "no answer from ") {
+		if got := title(n); !strings.HasPrefix(got, "no reply from ") {
 			t.Errorf("%s: title %q", name, got)
 		}
 	}

@@ -57,7 +57,7 @@ func misforwarded(v *view, e *model.FDBEntry, p *model.Pod) finding {
 		Pods:         pods,
 		LastHopAlive: v.place(bridge, model.Egress),
 		Title:        fmt.Sprintf("%s forwards the MAC of %s to %s", bridge, addrs(pods), at),
-		Why: fmt.Sprintf("The forwarding database of %s leads %s, the MAC of %s, to %s; the pod is behind %s, and a written entry does not follow it.",
+		Why: fmt.Sprintf("The forwarding database of %s leads %s, the MAC of %s, to %s; the pod is behind %s, and a static entry does not follow it.",
 			bridge, e.MAC, podName(p), at, p.Link),
 		Fix:     []string{deleteFDB(v, e)},
 		Packets: v.dropped(lost),
@@ -85,7 +85,7 @@ func misforwarded(v *view, e *model.FDBEntry, p *model.Pod) finding {
 	}
 	if f.Packets > 0 {
 		if n := v.dropped(unresolvedFor(pods)); n > 0 {
-			observe(&f, model.SourceDrops, "%s from or to the pod freed, since the neighbour failed", count(n, "packet"))
+			observe(&f, model.SourceDrops, "%s from or to the pod dropped: neighbour resolution failed", count(n, "packet"))
 		}
 	} else {
 		f.Unseen = append(f.Unseen, "a frame for the pod that went there")

@@ -177,7 +177,7 @@ func (v *view) staleFlows(k outdatedBy, flows []*model.Flow) model.Finding {
 	f.LastHopAlive = v.place(v.pods[first.Original.Src][0].Link, model.Ingress)
 	replied := "UNREPLIED"
 	if first.Replied {
-		replied = "from before the window, and nothing comes back"
+		replied = "from before the window, without a reply"
 	}
 	observe(&f, model.SourceConntrack, "%s to %s %s, the reply is expected from %s at %s; %s like it", first.Original.Src, first.Original.Dst, replied,
 		first.Reply.Src, first.Reply.Dst, count(uint64(len(flows)), "flow"))

@@ -65,7 +65,7 @@ func rewrittenByRule(v *view, s *stale, rewrites []model.MACRewrite) finding {
 	return finding{Finding: f, claims: misled(s.addr, s.rule.MAC)}
 }
 
-// toNobody reports whether frames for a living pod got a destination MAC that
+// toNobody reports whether frames for a running pod got a destination MAC that
 // nobody on the node has.
 func toNobody(v *view, r *model.MACRewrite) bool {
 	if r.Field != model.DestinationMAC || len(v.podMACs(r.Addr)) == 0 || r.To.MAC.IsMulticast() || r.Packets < minDrops || v.tunnel[r.To.MAC] {

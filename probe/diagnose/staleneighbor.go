@@ -97,7 +97,7 @@ func misdirected(v *view, n *model.Neighbor, owners []*model.Pod) (finding, bool
 		observe(&f, model.SourceTC, "%s egress: %s for %s with the destination MAC %s", v.linkName(n.IfIndex), count(sent, "frame"), n.Addr, n.MAC)
 	}
 	if drops > 0 {
-		observe(&f, model.SourceDrops, "%s for %s freed, since for another host", count(drops, "packet"), n.Addr)
+		observe(&f, model.SourceDrops, "%s for %s dropped: the destination MAC is not this host's", count(drops, "packet"), n.Addr)
 	}
 	if f.Packets == 0 {
 		f.Unseen = append(f.Unseen, "a packet that the node routed to the pod: there was none in the window")
@@ -162,7 +162,7 @@ func unresolved(v *view, n *model.Neighbor, p *model.Pod, found map[int]*finding
 	f.Title = "no neighbour for " + addrs(f.Pods)
 	f.Why = fmt.Sprintf("The node asks for the MAC of %s on %s, where the pod is, and gets no answer. Packets that wait for it are freed.", addrs(f.Pods), link)
 	observe(&f.Finding, model.SourceNeighbors, "%s dev %s %s", n.Addr, link, n.State)
-	observe(&f.Finding, model.SourceDrops, "%s for %s freed, since the neighbour failed", count(drops, "packet"), n.Addr)
+	observe(&f.Finding, model.SourceDrops, "%s for %s dropped: neighbour resolution failed", count(drops, "packet"), n.Addr)
 	for _, a := range []string{"a bridge rule or filter drops " + protocol(n.Addr), "the pod answers no " + request(n.Addr) + " (arp_ignore, NOARP)"} {
 		if !slices.Contains(f.Alternatives, a) {
 			f.Alternatives = append(f.Alternatives, a)

@@ -53,7 +53,7 @@ func TestScans(t *testing.T) {
 			n := scanned(40, 3)
 			n.scans(pod6, "172.20.3.7", 1)
 			return n
-		}, []string{"warning NoReply no answer from 172.20.3.7", "info NoReply 172.20.1.5 asks for 39 addresses of 172.20.3.0/24 that do not reply"}},
+		}, []string{"warning NoReply no reply from 172.20.3.7", "info NoReply 172.20.1.5 asks for 39 addresses of 172.20.3.0/24 that do not reply"}},
 		{"another pod asks for two of them too", func() *node {
 			n := scanned(40, 3)
 			n.scans(pod6, "172.20.3.7", 1)
@@ -76,7 +76,7 @@ func TestScans(t *testing.T) {
 				n.scans(pod5, fmt.Sprintf("8.%d.3.9", i), 1)
 			}
 			return n
-		}, []string{"warning NoReply no answer from 8.0.3.9, 8.1.3.9, 8.2.3.9, 8.3.3.9 and 36 more"}},
+		}, []string{"warning NoReply no reply from 8.0.3.9, 8.1.3.9, 8.2.3.9, 8.3.3.9 and 36 more"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := judged(tt.node()); !slices.Equal(got, tt.want) {

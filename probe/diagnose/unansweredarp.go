@@ -137,7 +137,7 @@ func unansweredGateway(v *view, p *model.Pod, g *model.Neighbor, t talk) (findin
 		f.Unseen = append(f.Unseen, protocol(g.Addr)+": packets were not watched")
 	}
 	if f.Packets > 0 {
-		observe(&f, model.SourceDrops, "%s of the pod freed, since the neighbour failed", count(f.Packets, "packet"))
+		observe(&f, model.SourceDrops, "%s of the pod dropped: neighbour resolution failed", count(f.Packets, "packet"))
 	}
 	return finding{Finding: f, claims: lost}, true
 }
@@ -284,7 +284,7 @@ func nobodyHas(v *view, list []*absent) finding {
 		gone[a.addr] = true
 		f.Packets += a.packets
 		if i < mostEvidence {
-			observe(&f, model.SourceDrops, "%s for %s freed, since the neighbour failed", count(a.packets, "packet"), a.addr)
+			observe(&f, model.SourceDrops, "%s for %s dropped: neighbour resolution failed", count(a.packets, "packet"), a.addr)
 			observe(&f, model.SourceTC, "%s for %s from pods, no reply", count(a.requests, request(a.addr)), a.addr)
 			observe(&f, model.SourcePods, "no pod of this node holds %s", a.addr)
 			f.Fix = append(f.Fix, "kubectl get endpointslices -A -o wide | grep "+a.addr.String())

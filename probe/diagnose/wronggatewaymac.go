@@ -129,7 +129,7 @@ func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right []model.MAC, w
 		observe(&f, model.SourceTC, "%s ingress: %s from the pod for %s", p.Link, count(sent, "frame"), g.MAC)
 	}
 	if drops > 0 {
-		observe(&f, model.SourceDrops, "%s of the pod freed, since for another host", count(drops, "packet"))
+		observe(&f, model.SourceDrops, "%s of the pod dropped: the destination MAC is not this host's", count(drops, "packet"))
 	}
 	if sent == 0 && drops == 0 {
 		f.Unseen = append(f.Unseen, "a frame to the gateway: the pod sent none in the window")

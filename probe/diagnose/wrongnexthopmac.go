@@ -286,7 +286,7 @@ func wrongEntry(v *view, w *wrongHop) model.Finding {
 			port, addrs(slices.SortedFunc(maps.Keys(v.sendersOn(n.IfIndex)), compareMAC)), n.MAC)
 	}
 	if answering := answering(v, func(a netip.Addr) bool { return x.remotes[a] }); len(answering) > 0 {
-		observe(&f, model.SourceTC, "answers come from %s, which packets reach otherwise", addrs(answering))
+		observe(&f, model.SourceTC, "replies come from %s, which packets reach otherwise", addrs(answering))
 	}
 	if !contradicted && len(remotes) == 1 {
 		f.Severity = model.Warning

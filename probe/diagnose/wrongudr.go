@@ -69,7 +69,7 @@ func misrouted(v *view, r *remoteRange, n *model.ClusterNode, fact routeFact) fi
 	f.Pods, f.Packets = sorted(x.pods), x.packets
 	f.LastHopAlive = v.place(v.uplink(), model.Egress)
 	if f.Packets > 0 {
-		observe(&f, model.SourceTC, "%s egress: %s to %s; ingress: no answer", v.uplink(), count(f.Packets, "packet"), r.cidr)
+		observe(&f, model.SourceTC, "%s egress: %s to %s; ingress: no reply", v.uplink(), count(f.Packets, "packet"), r.cidr)
 	} else {
 		f.Pods = v.podsIn(v.ownCIDRs())
 	}
@@ -110,7 +110,7 @@ func misroutedHere(v *view, own netip.Prefix, self *model.ClusterNode, ranges ma
 		f.LastHopAlive = v.place(v.uplink(), model.Egress)
 		f.Packets = v.sumPeers(silentPeers(slices.Collect(maps.Values(ranges)))).packets
 		if f.Packets > 0 {
-			observe(&f, model.SourceTC, "%s egress: %s of pods to other nodes' pods; ingress: no answer", v.uplink(), count(f.Packets, "packet"))
+			observe(&f, model.SourceTC, "%s egress: %s of pods to other nodes' pods; ingress: no reply", v.uplink(), count(f.Packets, "packet"))
 		} else if fact.state == routeListedWrong {
 			f.Confidence = model.Possible
 		}

@@ -88,7 +88,7 @@ func TestNextHop(t *testing.T) {
 		want string
 		hop  string
 	}{
-		{"a card of its own network", func(c *cluster) { c.second(2, false) }, proven, "10.1.0.2"},
+		{"a NIC of its own network", func(c *cluster) { c.second(2, false) }, proven, "10.1.0.2"},
 		{"one of a network that nobody talks by", func(c *cluster) { c.second(2, true) }, proven, "10.1.0.2"},
 		{"one that others talk with as well", func(c *cluster) {
 			c.second(2, true)

@@ -40,12 +40,12 @@ func (j *joint) lostBetween(c *cause) model.Finding {
 		f.Code = diagnose.NICForwarding
 		f.Confidence = model.Likely
 		f.Peers = slices.Clone(g.node.Ranges)
-		f.Title = fmt.Sprintf("nothing from or for the pods of %s gets past its network card", g.node.name())
+		f.Title = fmt.Sprintf("nothing from or for the pods of %s gets past its NIC", g.node.name())
 		f.Why = fmt.Sprintf("What other nodes send to %s does not arrive at %s, and what its pods send arrives at no other node, while other packets pass. "+
-			"So its card refuses what is not from or for its own addresses: IP forwarding is off.", addrs(g.node.Ranges), g.node.name())
-		f.Alternatives = []string{"a network security group of that card or subnet leaves the pods' addresses out"}
-		f.Unseen = []string{"the card's settings"}
-		f.Fix = []string{"az network nic update --ids CARD --ip-forwarding true # the card of " + g.node.name()}
+			"So its NIC refuses what is not from or for its own addresses: IP forwarding is off.", addrs(g.node.Ranges), g.node.name())
+		f.Alternatives = []string{"a network security group of that NIC or subnet leaves the pods' addresses out"}
+		f.Unseen = []string{"the NIC's settings"}
+		f.Fix = []string{"az network nic update --ids NIC --ip-forwarding true # the NIC of " + g.node.name()}
 	default:
 		c.filtered(&f, senders, receivers)
 	}
@@ -88,13 +88,13 @@ func (j *joint) missingRoute(c *cause, f *model.Finding, senders, receivers []*n
 	}
 	if g.shape == noTable {
 		f.Title = fmt.Sprintf("no route between the pods of %s: the subnet has no route table", nodeNames(union(senders, receivers)))
-		f.Why = "What pods send to those of other nodes leaves right, and none of it arrives at any of them. " +
+		f.Why = "What pods send to those of other nodes leaves correctly, and none of it arrives at any of them. " +
 			"The route table does not apply, or lacks all of these rows: " + few(rows) + "."
 		f.Fix = append(slices.Clone(receivers[0].Table), f.Fix...)
 		f.Alternatives = []string{"the table applies and lacks all of these rows"}
 	} else {
 		f.Title = fmt.Sprintf("no route to %s, the pods of %s", g.rows[0], nodeNames(receivers))
-		f.Why = fmt.Sprintf("What %s for that range leaves right, and nothing of it arrives at %s, whichever of its addresses it is for. "+
+		f.Why = fmt.Sprintf("What %s for that range leaves correctly, and nothing of it arrives at %s, whichever of its addresses it is for. "+
 			"The network lacks this row: %s.", sends(senders), nodeNames(receivers), few(rows))
 		f.Alternatives = []string{byElsewhere}
 	}
@@ -264,7 +264,7 @@ func (c *cause) filtered(f *model.Finding, senders, receivers []*node) {
 		f.Peers = append(f.Peers, netip.PrefixFrom(a, a.BitLen()))
 	}
 	what := fmt.Sprintf("packets from %s to %s", addrs(src), addrs(dst))
-	f.Why = fmt.Sprintf("They leave %s right and do not arrive at %s: neither node loses them, and no network policy on either.", nodeNames(senders), nodeNames(receivers))
+	f.Why = fmt.Sprintf("They leave %s correctly and do not arrive at %s: neither node loses them, and no network policy on either.", nodeNames(senders), nodeNames(receivers))
 	f.Unseen = []string{"what between the nodes drops them: neither sees that"}
 	port := "PORT"
 	if g.port != nil {
@@ -349,7 +349,7 @@ func (f fault) text() string {
 	case noRow:
 		return "the network lacks the route to " + f.row.String()
 	case noCard:
-		return "the network card of " + f.node.name() + " does not forward (IP forwarding off)"
+		return "the NIC of " + f.node.name() + " does not forward (IP forwarding off)"
 	}
 	return "a network security group drops what the pods of " + f.node.name() + " send"
 }

@@ -243,9 +243,9 @@ func TestJudge(t *testing.T) {
 			c.flow("10.2.2.10", nodeAddr(3), lostBack)
 			c.flow("10.2.3.10", nodeAddr(1), lostBack)
 		}, []string{"MissingUDR proven 10.2.1.0/24,10.2.2.0/24,10.2.3.0/24 on n1,n2,n3"}},
-		{"no table or no card of two", 2, nil, func(c *cluster) { c.ask(1, 2, lostThere); c.ask(2, 1, lostThere) },
+		{"no table or no NIC of two", 2, nil, func(c *cluster) { c.ask(1, 2, lostThere); c.ask(2, 1, lostThere) },
 			[]string{"MissingUDR likely 10.2.1.0/24,10.2.2.0/24 on n1,n2"}},
-		{"a card that does not forward", 3, nil, func(c *cluster) {
+		{"a NIC that does not forward", 3, nil, func(c *cluster) {
 			c.ask(1, 2, lostThere)
 			c.ask(3, 2, lostThere)
 			c.ask(2, 1, lostThere)

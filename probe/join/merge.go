@@ -158,7 +158,7 @@ func mergeOne(list []candidate) told {
 	f.Pods = unique(f.Pods)
 	slices.SortFunc(f.Peers, comparePrefix)
 	if f.Code == diagnose.NoReply && f.Cause == "" {
-		f.Title = diagnose.NoAnswerFrom(f.Peers)
+		f.Title = diagnose.NoReplyFrom(f.Peers)
 	}
 	if len(f.at) > 2 {
 		f.Title = fmt.Sprintf("on %d nodes: %s", len(f.at), f.Title)

@@ -39,9 +39,9 @@ var classified = []struct {
 	{"one that left the node for a pod that went, and came back", model.Drop{Reason: "IP_RPFILTER", Location: "ip_rcv_finish_core", Src: podAddr, Dst: goneAddr}, PodGone},
 	{"the same from the node", model.Drop{Reason: "IP_LOCAL_SOURCE", Location: "ip_rcv_finish_core", Dst: goneAddr}, PodGone},
 	{"what came back too often", model.Drop{Reason: "IP_INHDR", Location: "ip_forward", Dst: goneAddr}, PodGone},
-	{"what the filter drops for a living pod", model.Drop{Reason: "IP_RPFILTER", Location: "ip_rcv_finish_core", Src: peerAddr, Dst: podAddr}, Lost},
+	{"what the filter drops for a running pod", model.Drop{Reason: "IP_RPFILTER", Location: "ip_rcv_finish_core", Src: peerAddr, Dst: podAddr}, Lost},
 	{"one that waited for its MAC", model.Drop{Reason: "QUEUE_PURGE", Location: "neigh_invalidate", Dst: goneAddr}, PodGone},
-	{"one that waited for a living pod's MAC", model.Drop{Reason: "QUEUE_PURGE", Location: "neigh_invalidate", Dst: podAddr}, Lost},
+	{"one that waited for a running pod's MAC", model.Drop{Reason: "QUEUE_PURGE", Location: "neigh_invalidate", Dst: podAddr}, Lost},
 
 	{"a group that the receiver has not joined", model.Drop{Reason: "NOT_SPECIFIED", Location: "ip_rcv_finish_core", Dst: netip.MustParseAddr("224.0.0.251")}, Group},
 	{"a broadcast that no socket wants", model.Drop{Reason: "NO_SOCKET", Location: "__udp4_lib_rcv", Dst: netip.MustParseAddr("10.0.0.255")}, Group},

@@ -51,7 +51,7 @@ func suspect(f *model.Finding, ways []way) (*way, *step) {
 		if s != nil || met {
 			return &ways[i], s
 		}
-		// All of the way back is behind the last hop alive of the way there.
+		// All of the return path is behind the last hop alive of the way there.
 		behind = true
 	}
 	return nil, nil

@@ -209,7 +209,7 @@ func addRates(sum, rates []float64) []float64 {
 	return sum
 }
 
-// podRows are the living pods, then those that are gone.
+// podRows are the running pods, then those that are gone.
 func (d *Data) podRows(drops map[netip.Addr]uint64) []Row {
 	worst := make(map[netip.Addr]model.Severity)
 	for _, f := range d.open {

@@ -93,7 +93,7 @@ func TestFormats(t *testing.T) {
 			{Prefixes: prefixes("10.240.0.0/16", "10.241.0.0/16"), Type: "VnetLocal", Active: true}, inherited,
 		}}}}},
 		{"card", nic, model.Azure{NICs: []model.NIC{{ID: nicID, ForwardsKnown: true, Addresses: addrs("10.240.0.4", "10.240.0.40"), Subnets: []string{subnetID}, File: "f"}}}},
-		{"card, raw", rawNIC, model.Azure{NICs: []model.NIC{{ID: nicID, Forwards: true, ForwardsKnown: true, Addresses: addrs("10.240.0.4"), Subnets: []string{subnetID}, File: "f"}}}},
+		{"NIC, raw", rawNIC, model.Azure{NICs: []model.NIC{{ID: nicID, Forwards: true, ForwardsKnown: true, Addresses: addrs("10.240.0.4"), Subnets: []string{subnetID}, File: "f"}}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := Decode("f", []byte(tt.text))
