@@ -154,3 +154,11 @@ func TestGrowth(t *testing.T) {
 		})
 	}
 }
+
+// TestHeld: what is kept of nodes that were read grows as their number does.
+func TestHeld(t *testing.T) {
+	growth.Held(t, func(scale int) func() any {
+		sources := large(20*scale, 20, noRows(first)).sources()
+		return func() any { return readAll(sources) }
+	})
+}
