@@ -59,7 +59,7 @@ type tracer struct {
 	ends    Ends
 	routing *Routing
 	tables  *Tables
-	frames  *frameTables
+	frames  *FrameTables
 	links   map[int]*model.Link
 	// pods are the pods that have an address, else those that had it, else those
 	// that it was given to.
@@ -73,7 +73,7 @@ type tracer struct {
 
 func newTracer(s *model.Snapshot, e Ends) *tracer {
 	t := &tracer{
-		Snapshot: s, ends: e, routing: NewRouting(s), tables: NewTables(s), frames: newFrameTables(s),
+		Snapshot: s, ends: e, routing: NewRouting(s), tables: NewTables(s), frames: NewFrameTables(s),
 		links: map[int]*model.Link{}, pods: map[netip.Addr]*model.Pod{}, node: map[netip.Addr]*model.Link{},
 		settings: NewSettings(s), drops: loss.NewClassifier(s), pair: slices.Contains(s.Traffic.PairAddrs, e.Pod),
 	}
