@@ -97,9 +97,7 @@ func sharedMAC(v *view, list []*model.Pod) finding {
 		return (slices.Contains(f.Pods, d.Dst) || slices.Contains(f.Pods, d.Src)) && v.atWrongPod(d, list)
 	}
 	f.Packets = v.dropped(lost)
-	if f.Packets > 0 {
-		observe(&f, model.SourceDrops, "%s for one pod freed in another", count(f.Packets, "packet"))
-	}
+	observeSome(&f, f.Packets, model.SourceDrops, "%s for one pod freed in another", count(f.Packets, "packet"))
 	f.Fix = v.anotherMAC(list)
 	return finding{Finding: f, cutOff: f.Pods, claims: lost}
 }

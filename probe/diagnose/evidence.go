@@ -82,6 +82,23 @@ func observe(f *model.Finding, source, format string, args ...any) {
 	f.Evidence = append(f.Evidence, seen(source, format, args...))
 }
 
+// observeSome adds an observation of a number of things, if there are any.
+func observeSome[N int | uint64](f *model.Finding, n N, source, format string, args ...any) {
+	if n > 0 {
+		observe(f, source, format, args...)
+	}
+}
+
+// needing is how findings are made that need some sources to have been read whole.
+func needing(find func(*view) []finding, sources ...string) func(*view) []finding {
+	return func(v *view) []finding {
+		if !v.Has(sources...) {
+			return nil
+		}
+		return find(v)
+	}
+}
+
 // sorted are the addresses of a set.
 func sorted[V any](set map[netip.Addr]V) []netip.Addr {
 	return slices.SortedFunc(maps.Keys(set), netip.Addr.Compare)

@@ -14,14 +14,11 @@ const PodLinkOffBridge model.Code = "PodLinkOffBridge"
 var podLinkOffBridge = kind{
 	code:     PodLinkOffBridge,
 	severity: model.Critical,
-	find:     findPodLinkOffBridge,
+	find:     needing(findPodLinkOffBridge, model.SourceLinks, model.SourcePods, model.SourceRoutes),
 	ends:     []model.HopKind{model.HopLink, model.HopNeighbor, model.HopBridge, model.HopRoute, model.HopPod},
 }
 
 func findPodLinkOffBridge(v *view) []finding {
-	if !v.Has(model.SourceLinks, model.SourcePods, model.SourceRoutes) {
-		return nil
-	}
 	var out []finding
 	for p := range model.Each(v.Pods) {
 		l := v.links[p.LinkIndex]

@@ -14,14 +14,11 @@ const StaleFDB model.Code = "StaleFDB"
 var staleFDB = kind{
 	code:     StaleFDB,
 	severity: model.Critical,
-	find:     findStaleFDB,
+	find:     needing(findStaleFDB, model.SourceLinks, model.SourcePods, model.SourceBridge),
 	ends:     []model.HopKind{model.HopBridge, model.HopNeighbor, model.HopPod},
 }
 
 func findStaleFDB(v *view) []finding {
-	if !v.Has(model.SourceLinks, model.SourcePods, model.SourceBridge) {
-		return nil
-	}
 	var out []finding
 	for e := range model.Each(v.FDB) {
 		if !e.Static && !e.Local {

@@ -17,14 +17,11 @@ const StaleNeighbor model.Code = "StaleNeighbor"
 var staleNeighbor = kind{
 	code:     StaleNeighbor,
 	severity: model.Critical,
-	find:     findStaleNeighbor,
+	find:     needing(findStaleNeighbor, model.SourceNeighbors, model.SourceRoutes, model.SourceLinks, model.SourcePods),
 	ends:     []model.HopKind{model.HopNeighbor},
 }
 
 func findStaleNeighbor(v *view) []finding {
-	if !v.Has(model.SourceNeighbors, model.SourceRoutes, model.SourceLinks, model.SourcePods) {
-		return nil
-	}
 	var out []finding
 	silent := map[int]*finding{} // by the link, where several may have one cause
 	for n := range model.Each(v.Neighbors) {
@@ -43,8 +40,8 @@ func findStaleNeighbor(v *view) []finding {
 		}
 		if !path.Resolved(n) {
 			unresolved(v, n, owners[0], silent)
-		} else if found, ok := misdirected(v, n, owners); ok {
-			out = append(out, found)
+		} else {
+			out = append(out, misdirected(v, n, owners)...)
 		}
 	}
 	for _, link := range slices.Sorted(maps.Keys(silent)) {
@@ -67,13 +64,13 @@ func ownersBehind(v *view, n *model.Neighbor) []*model.Pod {
 }
 
 // misdirected is the finding on an entry with a MAC that no owner has.
-func misdirected(v *view, n *model.Neighbor, owners []*model.Pod) (finding, bool) {
+func misdirected(v *view, n *model.Neighbor, owners []*model.Pod) []finding {
 	if slices.Contains(v.podMACs(n.Addr), n.MAC) || throughFabric(v, n) {
-		return finding{}, false
+		return nil
 	}
 	p := owners[0]
 	if p.MAC.IsZero() || !v.stood(p) && n.State != "PERMANENT" {
-		return finding{}, false
+		return nil
 	}
 	lost := misledBy(v, n)
 	drops := v.dropped(func(d *model.Drop) bool { return lost(d) && d.OtherHost() })
@@ -96,9 +93,7 @@ func misdirected(v *view, n *model.Neighbor, owners []*model.Pod) (finding, bool
 	if sent > 0 {
 		observe(&f, model.SourceTC, "%s egress: %s for %s with the destination MAC %s", v.linkName(n.IfIndex), count(sent, "frame"), n.Addr, n.MAC)
 	}
-	if drops > 0 {
-		observe(&f, model.SourceDrops, "%s for %s freed, since for another host", count(drops, "packet"), n.Addr)
-	}
+	observeSome(&f, drops, model.SourceDrops, "%s for %s freed, since for another host", count(drops, "packet"), n.Addr)
 	if f.Packets == 0 {
 		f.Unseen = append(f.Unseen, "a packet that the node routed to the pod: there was none in the window")
 		if n.State != "PERMANENT" {
@@ -106,7 +101,7 @@ func misdirected(v *view, n *model.Neighbor, owners []*model.Pod) (finding, bool
 			f.Confidence, f.Severity = model.Possible, model.Warning
 		}
 	}
-	return finding{Finding: f, claims: lost, cause: belief{n.Addr, n.MAC}}, true
+	return []finding{{Finding: f, claims: lost, cause: belief{n.Addr, n.MAC}}}
 }
 
 // misledBy accounts for what an entry sends to the wrong MAC. By IPv6 these are also the

@@ -15,14 +15,11 @@ const WrongGatewayMAC model.Code = "WrongGatewayMAC"
 var wrongGatewayMAC = kind{
 	code:     WrongGatewayMAC,
 	severity: model.Critical,
-	find:     findWrongGatewayMAC,
+	find:     needing(findWrongGatewayMAC, model.SourceLinks),
 	ends:     []model.HopKind{model.HopLink, model.HopBridge},
 }
 
 func findWrongGatewayMAC(v *view) []finding {
-	if !v.Has(model.SourceLinks) {
-		return nil
-	}
 	var out []finding
 	for p := range model.Each(v.Pods) {
 		for g := range model.Each(p.Gateways) {
@@ -33,9 +30,7 @@ func findWrongGatewayMAC(v *view) []finding {
 			if len(right) == 0 || slices.Contains(right, g.MAC) {
 				continue
 			}
-			if found, ok := wrongGateway(v, p, g, right, who); ok {
-				out = append(out, found)
-			}
+			out = append(out, wrongGateway(v, p, g, right, who)...)
 		}
 	}
 	return out
@@ -94,7 +89,7 @@ func farGateway(v *view, g *model.Neighbor, bridge *model.Link) (right []model.M
 	return append(right, heard...), who
 }
 
-func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right []model.MAC, who string) (finding, bool) {
+func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right []model.MAC, who string) []finding {
 	pods := podAddrs(p)
 	lost := func(d *model.Drop) bool {
 		if slices.Contains(pods, d.Src) && d.DstMAC == g.MAC {
@@ -108,7 +103,7 @@ func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right []model.MAC, w
 	drops := v.dropped(func(d *model.Drop) bool { return lost(d) && d.OtherHost() })
 	fixed := g.State == "PERMANENT"
 	if !fixed && !v.stood(p) {
-		return finding{}, false
+		return nil
 	}
 	f := model.Finding{
 		Confidence:   model.Proven,
@@ -125,12 +120,8 @@ func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right []model.MAC, w
 		// A flood is freed by every pod that it reaches.
 		Packets: cmp.Or(sent, drops),
 	}
-	if sent > 0 {
-		observe(&f, model.SourceTC, "%s ingress: %s from the pod for %s", p.Link, count(sent, "frame"), g.MAC)
-	}
-	if drops > 0 {
-		observe(&f, model.SourceDrops, "%s of the pod freed, since for another host", count(drops, "packet"))
-	}
+	observeSome(&f, sent, model.SourceTC, "%s ingress: %s from the pod for %s", p.Link, count(sent, "frame"), g.MAC)
+	observeSome(&f, drops, model.SourceDrops, "%s of the pod freed, since for another host", count(drops, "packet"))
 	if sent == 0 && drops == 0 {
 		f.Unseen = append(f.Unseen, "a frame to the gateway: the pod sent none in the window")
 		if !fixed {
@@ -140,7 +131,7 @@ func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right []model.MAC, w
 		}
 	}
 	f.Fix = []string{gatewayFix(v, p, g, right[0])}
-	return finding{Finding: f, claims: lost, cause: belief{g.Addr, g.MAC}, cutOff: v.silentBy(g.MAC, f.Pods)}, true
+	return []finding{{Finding: f, claims: lost, cause: belief{g.Addr, g.MAC}, cutOff: v.silentBy(g.MAC, f.Pods)}}
 }
 
 // gatewayFix writes the entry in the pod anew. One that a plugin pinned stays
