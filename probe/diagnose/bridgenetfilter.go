@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
 )
 
 // BridgeNetfilterOff is the code of this finding.
@@ -30,10 +31,7 @@ func findBridgeNetfilterOff(v *view) []finding {
 }
 
 func bypassing(v *view, isIPv6 bool) []finding {
-	name := "net.bridge.bridge-nf-call-iptables"
-	if isIPv6 {
-		name = "net.bridge.bridge-nf-call-ip6tables"
-	}
+	name := path.BridgeCalls(isIPv6)
 	value, known := v.sysctls()[name]
 	if known && value != "0" {
 		return nil

@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -34,7 +33,7 @@ func request(a netip.Addr) string {
 // fabric to which all that pods send is sent. What the node's entry for a gateway
 // holds is not believed where nobody there answers.
 func (v *view) isGatewayMAC(m model.MAC) bool {
-	return v.tunnel[m] || !v.isWrongHopMAC(m) && slices.ContainsFunc(v.gateways, func(n model.Neighbor) bool { return n.MAC == m })
+	return v.Tunnel[m] || !v.isWrongHopMAC(m) && v.IsFabric(m)
 }
 
 // owner says in words whose an Ethernet address is.

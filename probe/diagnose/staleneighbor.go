@@ -34,14 +34,14 @@ func findStaleNeighbor(v *view) []finding {
 		if r == nil || r.IfIndex != n.IfIndex || r.Gateway.IsValid() {
 			continue
 		}
-		owners := ownersBehind(v, n)
+		owners := v.Behind(n.Addr, n.IfIndex)
 		if len(owners) == 0 {
 			continue
 		}
 		if !path.Resolved(n) {
 			unresolved(v, n, owners[0], silent)
 		} else {
-			out = append(out, misdirected(v, n, owners)...)
+			out = append(out, misdirected(v, n)...)
 		}
 	}
 	for _, link := range slices.Sorted(maps.Keys(silent)) {
@@ -50,26 +50,10 @@ func findStaleNeighbor(v *view) []finding {
 	return out
 }
 
-// ownersBehind are the pods that hold an entry's address and are reached by its
-// link: it is the host side of theirs, or the bridge that holds that.
-func ownersBehind(v *view, n *model.Neighbor) []*model.Pod {
-	var out []*model.Pod
-	for _, p := range v.pods[n.Addr] {
-		l := v.links[p.LinkIndex]
-		if l != nil && (l.Index == n.IfIndex || l.Master == n.IfIndex) {
-			out = append(out, p)
-		}
-	}
-	return out
-}
-
 // misdirected is the finding on an entry with a MAC that no owner has.
-func misdirected(v *view, n *model.Neighbor, owners []*model.Pod) []finding {
-	if slices.Contains(v.podMACs(n.Addr), n.MAC) || throughFabric(v, n) {
-		return nil
-	}
-	p := owners[0]
-	if p.MAC.IsZero() || !v.stood(p) && n.State != "PERMANENT" {
+func misdirected(v *view, n *model.Neighbor) []finding {
+	p := v.Misled(n)
+	if p == nil || !v.stood(p) && n.State != "PERMANENT" {
 		return nil
 	}
 	lost := misledBy(v, n)
@@ -112,13 +96,6 @@ func misledBy(v *view, n *model.Neighbor) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
 		return frames(d) || d.Src == n.Addr && d.Src.Is6() && d.Link == "" && d.NeighborFailed()
 	}
-}
-
-// throughFabric reports whether the entry leads to the pod by way of the fabric or
-// of the node itself, as tunnel modes do.
-func throughFabric(v *view, n *model.Neighbor) bool {
-	l := v.links[n.IfIndex]
-	return l != nil && l.Kind == "bridge" && v.isGatewayMAC(n.MAC)
 }
 
 // sentBy is how many frames left by the entry's link with its MAC.

@@ -50,7 +50,7 @@ func gatewayMACs(v *view, p *model.Pod, g *model.Neighbor) (right []model.MAC, w
 	if bridge == nil || bridge.MAC.IsZero() {
 		return nil, ""
 	}
-	node := path.NodeMACs(bridge, link)
+	node := v.Takes(link)
 	if v.nodeAddrs[g.Addr] {
 		return node, "the bridge " + bridge.Name
 	}
