@@ -87,7 +87,7 @@ func isStale(v *view, r *model.FrameRule, addr netip.Addr) bool {
 	}
 	macs := v.ownMACs(addr)
 	if len(v.pods[addr]) == 0 && len(macs) == 0 {
-		return r.Standing && r.Counter.Delta > 0 && !v.past[addr] && v.Has(model.SourcePods)
+		return r.Standing && (r.Counter.Delta > 0 || v.leadsNowhere(r, addr)) && !v.past[addr] && v.Has(model.SourcePods)
 	}
 	for _, m := range macs {
 		if m == r.MAC {
@@ -97,6 +97,21 @@ func isStale(v *view, r *model.FrameRule, addr netip.Addr) bool {
 	return len(macs) > 0
 }
 
+// leadsNowhere reports whether a rule gives pods a MAC for their gateway that nobody is known
+// to have, from which no frame comes, and by which they get no replies. Whether they asked
+// for it in the window does not matter then.
+func (v *view) leadsNowhere(r *model.FrameRule, gateway netip.Addr) bool {
+	if _, known := v.macs[r.MAC]; known || len(v.behind(gateway)) == 0 {
+		return false
+	}
+	pods := v.believing(belief{gateway, r.MAC})
+	return len(v.silentBy(r.MAC, pods)) > 0 &&
+		!slices.ContainsFunc(v.Traffic.MACs, func(m model.MACPair) bool { return m.Src == r.MAC }) &&
+		!slices.ContainsFunc(v.peers, func(p model.Peer) bool {
+			return slices.Contains(pods, p.Local) && v.answered(&p) && v.leftWith(&p, r.MAC)
+		})
+}
+
 // ownMACs are those that lead to an address: its pod's, or where it is the gateway of
 // pods on a bridge that gateway's.
 func (v *view) ownMACs(a netip.Addr) []model.MAC {
@@ -104,10 +119,8 @@ func (v *view) ownMACs(a netip.Addr) []model.MAC {
 		return macs
 	}
 	for _, p := range v.behind(a) {
-		for g := range model.Each(p.Gateways) {
-			if right, _ := gatewayMACs(v, p, g); g.Addr == a && len(right) > 0 {
-				return right
-			}
+		if right, _ := v.GatewayMACs(p, a); len(right) > 0 {
+			return right
 		}
 	}
 	return nil

@@ -26,7 +26,7 @@ func findWrongGatewayMAC(v *view) []finding {
 			if !path.Resolved(g) || len(sameFamily(podAddrs(p), g.Addr)) == 0 {
 				continue
 			}
-			right, who := gatewayMACs(v, p, g)
+			right, who := v.GatewayMACs(p, g.Addr)
 			if len(right) == 0 || slices.Contains(right, g.MAC) {
 				continue
 			}
@@ -34,59 +34,6 @@ func findWrongGatewayMAC(v *view) []finding {
 		}
 	}
 	return out
-}
-
-// gatewayMACs are those that lead a pod's frames to its gateway, the one that
-// a fix would write first, and whose they are. None: not known.
-func gatewayMACs(v *view, p *model.Pod, g *model.Neighbor) (right []model.MAC, who string) {
-	link := v.links[p.LinkIndex]
-	if link == nil || link.MAC.IsZero() {
-		return nil, ""
-	}
-	if v.routed(p) {
-		return []model.MAC{link.MAC}, "its host link " + link.Name
-	}
-	bridge := v.bridgeOf(p)
-	if bridge == nil || bridge.MAC.IsZero() {
-		return nil, ""
-	}
-	node := v.Takes(link)
-	if v.nodeAddrs[g.Addr] {
-		return node, "the bridge " + bridge.Name
-	}
-	right, who = farGateway(v, g, bridge)
-	if len(right) == 0 {
-		return nil, ""
-	}
-	return append(right, node...), who
-}
-
-// farGateway is what is known of the MAC of a gateway behind a bridge's port:
-// the node's own entry for it, and
-// whoever was heard behind an uplink.
-func farGateway(v *view, g *model.Neighbor, bridge *model.Link) (right []model.MAC, who string) {
-	if pods := v.podMACs(g.Addr); len(pods) > 0 {
-		return pods, "the pod with " + g.Addr.String()
-	}
-	if !v.Has(model.SourceNeighbors, model.SourceBridge) {
-		return nil, ""
-	}
-	for n := range model.Each(v.Neighbors) {
-		if n.Addr == g.Addr && n.IfIndex == bridge.Index && path.Resolved(n) {
-			right = append(right, n.MAC)
-		}
-	}
-	who = "the gateway " + g.Addr.String()
-	var heard []model.MAC
-	for e := range model.Each(v.FDB) {
-		if e.Bridge == bridge.Index && !e.Local && v.isUplink(e.IfIndex) {
-			heard = append(heard, e.MAC)
-		}
-	}
-	if len(right) == 0 && len(heard) > 0 {
-		who = "what is heard behind " + v.uplink()
-	}
-	return append(right, heard...), who
 }
 
 func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right []model.MAC, who string) []finding {

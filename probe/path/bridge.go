@@ -42,6 +42,10 @@ func (j *journey) enterBridge(b, port *model.Link) {
 		j.upFrom(b, s)
 		return
 	}
+	if j.misled != "" && len(ruled.rules) == 0 {
+		j.die(s, j.misled)
+		return
+	}
 	out := j.portOf(b, f.DstMAC)
 	if out == nil {
 		j.flooded(s, b, ruled)

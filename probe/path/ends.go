@@ -91,6 +91,9 @@ func (j *journey) podRoute(s *step, p *model.Pod) netip.Addr {
 		}
 		j.dstMAC = gw.MAC
 		s.Rules = append(s.Rules, neighborText(&gw))
+		if right, who := j.GatewayMACs(p, gw.Addr); len(right) > 0 && Resolved(&gw) && !slices.Contains(right, gw.MAC) {
+			j.misled = fmt.Sprintf("frames are for %s, and %s has %s", gw.MAC, who, right[0])
+		}
 		switch {
 		case !gw.MAC.IsZero() || !j.up(p.LinkIndex):
 			// It is resolved, or cannot be as the link is down.
@@ -161,7 +164,7 @@ func (j *journey) askFor(p *model.Pod, s *step) model.MAC {
 	switch holder := j.pods[j.dst]; {
 	case holder != nil && j.Bridge(j.ByIndex[holder.LinkIndex]) == b:
 		return holder.MAC
-	case j.node[j.dst] != nil:
+	case j.Own[j.dst] != nil:
 		return b.MAC
 	}
 	return model.MAC{}
@@ -183,7 +186,7 @@ func (j *journey) fromPodLink(p *model.Pod, l *model.Link, next netip.Addr) {
 		s.Decision = "port of " + b.Name
 		switch {
 		case !j.dstMAC.IsZero():
-		case j.node[next] != nil:
+		case j.Own[next] != nil:
 			j.dstMAC = b.MAC
 		case j.pods[next] == nil:
 			// What has the address replies to the pod as it does to the node.

@@ -243,7 +243,7 @@ func (j *journey) toNode(in string) {
 // nil where a flow shows what became of such packets; where that was not
 // translated, the node itself replied.
 func (j *journey) balancer(a netip.Addr) *model.Link {
-	l := j.node[a]
+	l := j.Own[a]
 	if l == nil || l.Kind != "dummy" || !slices.Contains(l.Addresses, netip.PrefixFrom(a, a.BitLen())) || len(j.flows()) > 0 {
 		return nil
 	}

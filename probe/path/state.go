@@ -1,8 +1,10 @@
 package path
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -16,6 +18,8 @@ type State struct {
 	// bonds that hold them.
 	ByIndex map[int]*model.Link
 	Outer   map[int]bool
+	// Own are the links that hold the node's own addresses.
+	Own map[netip.Addr]*model.Link
 	// Owners are the living pods that have an address.
 	Owners map[netip.Addr][]*model.Pod
 	// GatewayAddrs are the next hops of the default routes, Gateways their entries.
@@ -31,11 +35,14 @@ type State struct {
 func NewState(s *model.Snapshot) *State {
 	st := &State{
 		Snapshot: s, Settings: NewSettings(s), ByIndex: map[int]*model.Link{}, Outer: map[int]bool{},
-		Owners: map[netip.Addr][]*model.Pod{}, GatewayAddrs: map[netip.Addr]bool{}, Tunnel: map[model.MAC]bool{},
+		Own: map[netip.Addr]*model.Link{}, Owners: map[netip.Addr][]*model.Pod{}, GatewayAddrs: map[netip.Addr]bool{}, Tunnel: map[model.MAC]bool{},
 	}
 	for l := range model.Each(s.Links) {
 		if st.ByIndex[l.Index] = l; l.Role == model.RoleUplink {
 			st.Outer[l.Index], st.Outer[l.Master] = true, true
+		}
+		for _, a := range l.Addresses {
+			st.Own[a.Addr()] = cmp.Or(st.Own[a.Addr()], l)
 		}
 	}
 	delete(st.Outer, 0)
@@ -91,6 +98,62 @@ func (st *State) Takes(l *model.Link) []model.MAC {
 		return []model.MAC{b.MAC, l.MAC}
 	}
 	return []model.MAC{l.MAC}
+}
+
+// GatewayMACs are those that lead a pod's frames to its gateway, the one that a fix would
+// write first, and whose they are. None: not known.
+func (st *State) GatewayMACs(p *model.Pod, gateway netip.Addr) (right []model.MAC, who string) {
+	link := st.ByIndex[p.LinkIndex]
+	if link == nil || link.MAC.IsZero() {
+		return nil, ""
+	}
+	if link.Master == 0 {
+		return st.Takes(link), "its host link " + link.Name
+	}
+	bridge := st.Bridge(link)
+	if bridge == nil || bridge.MAC.IsZero() {
+		return nil, ""
+	}
+	if st.Own[gateway] != nil {
+		return st.Takes(link), "the bridge " + bridge.Name
+	}
+	if right, who = st.farGateway(gateway, bridge); len(right) == 0 {
+		return nil, ""
+	}
+	return append(right, st.Takes(link)...), who
+}
+
+// farGateway is what is known of the MAC of a gateway behind a bridge's port: a pod's, the
+// node's own entry for it, and whoever was heard behind an uplink.
+func (st *State) farGateway(gateway netip.Addr, bridge *model.Link) (right []model.MAC, who string) {
+	for _, p := range st.Owners[gateway] {
+		if !p.MAC.IsZero() {
+			right = append(right, p.MAC)
+		}
+	}
+	if len(right) > 0 {
+		return right, "the pod with " + gateway.String()
+	}
+	if !st.Has(model.SourceNeighbors, model.SourceBridge) {
+		return nil, ""
+	}
+	who = "the gateway " + gateway.String()
+	for n := range model.Each(st.Neighbors) {
+		if n.Addr == gateway && n.IfIndex == bridge.Index && Resolved(n) {
+			right = append(right, n.MAC)
+		}
+	}
+	known := len(right) > 0
+	for e := range model.Each(st.FDB) {
+		l := st.ByIndex[e.IfIndex]
+		if e.Bridge == bridge.Index && !e.Local && l != nil && l.Role == model.RoleUplink {
+			right = append(right, e.MAC)
+		}
+	}
+	if !known && len(right) > 0 {
+		who = "what is heard behind " + strings.Join(st.Node.Uplinks, ", ")
+	}
+	return right, who
 }
 
 // NeighborAt is the node's entry for an address behind a link, nil for none.

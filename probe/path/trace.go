@@ -62,9 +62,7 @@ type tracer struct {
 	frames *FrameTables
 	// pods are the pods that have an address, else those that had it, else those
 	// that it was given to.
-	pods map[netip.Addr]*model.Pod
-	// node are the links that hold the node's own addresses.
-	node  map[netip.Addr]*model.Link
+	pods  map[netip.Addr]*model.Pod
 	drops *loss.Classifier
 	pair  bool
 }
@@ -72,15 +70,7 @@ type tracer struct {
 func newTracer(s *model.Snapshot, e Ends) *tracer {
 	t := &tracer{
 		State: NewState(s), ends: e, tables: NewTables(s), frames: NewFrameTables(s),
-		pods: map[netip.Addr]*model.Pod{}, node: map[netip.Addr]*model.Link{},
-		drops: loss.NewClassifier(s), pair: slices.Contains(s.Traffic.PairAddrs, e.Pod),
-	}
-	for l := range model.Each(s.Links) {
-		for _, a := range l.Addresses {
-			if t.node[a.Addr()] == nil {
-				t.node[a.Addr()] = l
-			}
-		}
+		pods: map[netip.Addr]*model.Pod{}, drops: loss.NewClassifier(s), pair: slices.Contains(s.Traffic.PairAddrs, e.Pod),
 	}
 	for a, owners := range t.Owners {
 		t.pods[a] = owners[0]
@@ -116,6 +106,8 @@ type journey struct {
 	sent *journey
 	// dstMAC and srcMAC are those of the frame, zero where not known.
 	srcMAC, dstMAC model.MAC
+	// misled says why the frame's destination is wrong: it is not the gateway's MAC.
+	misled string
 	// through is the port of a bridge by which the packet came in, nil where
 	// it did not come by one.
 	through *model.Link
@@ -171,7 +163,7 @@ func (j *journey) from() {
 		j.inside(j.pods[j.dst], j.src)
 	case j.pods[j.src] != nil:
 		j.fromPod(j.pods[j.src])
-	case j.node[j.src] != nil:
+	case j.Own[j.src] != nil:
 		j.fromNode()
 	default:
 		j.fromBeyond()

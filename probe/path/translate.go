@@ -51,7 +51,7 @@ func (j *journey) translateDestination(hook string) *step {
 // more: all are from before the window, as those of a service that has lost its
 // endpoints. IPVS translates without rules.
 func (j *journey) outdated(hook, in string) bool {
-	if !j.Has(model.SourceNAT) || j.node[j.dst] != nil || slices.ContainsFunc(j.flows(), func(f *model.Flow) bool { return !f.Start.IsZero() }) {
+	if !j.Has(model.SourceNAT) || j.Own[j.dst] != nil || slices.ContainsFunc(j.flows(), func(f *model.Flow) bool { return !f.Start.IsZero() }) {
 		return false
 	}
 	t := j.tables.destination(j.packet(in, ""), hook)
