@@ -64,6 +64,13 @@ func misanswered(v *view, s *stale) finding {
 		f.Confidence = model.Likely
 		f.Unseen = append(f.Unseen, "which MAC the gateway "+s.addr.String()+" has")
 		f.Alternatives = append(f.Alternatives, "the MAC is the gateway's, and it or all that is behind it is down")
+		pods := map[netip.Addr]bool{}
+		for _, a := range v.believing(belief{s.addr, s.rule.MAC}) {
+			pods[a] = true
+		}
+		x := v.sumPeers(v.inVain(pods))
+		f.Packets = max(f.Packets, x.packets)
+		observeSome(&f, x.packets, model.SourceTC, "%s of pods that believe it went to %s; no reply", count(x.packets, "packet"), addrs(sorted(x.remotes)))
 	case len(s.owners) == 0:
 		f.Confidence = model.Likely
 		f.Unseen = append(f.Unseen, "who holds "+s.addr.String()+" now: nobody on this node")
