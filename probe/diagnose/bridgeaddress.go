@@ -97,9 +97,8 @@ func gatewayGone(v *view, b *model.Link, gateway netip.Addr, pods []*model.Pod) 
 	}
 	observeSome(&f, f.Packets, model.SourceDrops, "%s from or to these pods freed", count(f.Packets, "packet"))
 	if requests < minDrops && f.Packets < minDrops {
-		f.Confidence, f.Severity = model.Possible, model.Warning
-		f.Unseen = append(f.Unseen, "a packet that was lost for want of the gateway")
-		f.Alternatives = append(f.Alternatives, "the gateway is a machine or pod that is away, or the network is not meant to have one")
+		stateAlone(&f, "a packet that was lost for want of the gateway",
+			"the gateway is a machine or pod that is away, or the network is not meant to have one")
 	}
 	f.Fix = []string{fmt.Sprintf("%s addr add %s/%d dev %s", ip(gateway), gateway, bits, shellWord(b.Name))}
 	covered := netip.PrefixFrom(gateway, bits)

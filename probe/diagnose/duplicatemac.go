@@ -121,13 +121,7 @@ func (v *view) strayFrames(list []*model.Pod) []model.Evidence {
 	for _, p := range list {
 		for _, a := range podAddrs(p) {
 			for _, o := range list {
-				var n uint64
-				for _, m := range v.macPairs[a] {
-					if o != p && m.IfIndex == o.LinkIndex && m.Side == model.AsDestination && m.Direction == model.Egress && m.Dst == p.MAC {
-						n += m.Packets
-					}
-				}
-				if n >= minDrops {
+				if n := v.frames(a, o.LinkIndex, model.Egress, model.AsDestination, p.MAC); o != p && n >= minDrops {
 					out = append(out, seen(model.SourceTC, "%s egress: %s for %s, which is behind %s", o.Link, count(n, "packet"), a, p.Link))
 				}
 			}

@@ -44,6 +44,18 @@ func (v *view) owner(m model.MAC) string {
 	return "nobody on this node"
 }
 
+// frames is how many frames of an address for a MAC passed a link; side says which end of
+// the packets in them the address is.
+func (v *view) frames(a netip.Addr, ifindex int, d model.Direction, side model.Side, to model.MAC) uint64 {
+	var n uint64
+	for _, m := range v.macPairs[a] {
+		if m.IfIndex == ifindex && m.Direction == d && m.Side == side && m.Dst == to {
+			n += m.Packets
+		}
+	}
+	return n
+}
+
 // podMACs are the addresses of the living interfaces that hold an address.
 func (v *view) podMACs(a netip.Addr) []model.MAC {
 	var out []model.MAC

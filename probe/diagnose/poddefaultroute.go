@@ -75,15 +75,13 @@ func withoutPodDefault(v *view, p *model.Pod, isIPv6 bool) []finding {
 	}
 	if len(with) > 0 {
 		observe(&f, model.SourcePods, "%s: one by %s", like(with), gatewayText(podDefault(with[0], isIPv6)))
-	} else {
-		f.Confidence = model.Likely
-		f.Alternatives = []string{"the pod is to have none: there is no other to compare it with"}
 	}
 	f.Evidence = append(f.Evidence, u.evidence(p)...)
 	if !u.lost() {
-		f.Severity, f.Confidence = model.Warning, model.Possible
-		f.Unseen = []string{"a request from beyond the pod's link: what the pod itself cannot send makes no packet"}
-		f.Alternatives = []string{"the pod is to have none"}
+		stateAlone(&f, "a request from beyond the pod's link: what the pod itself cannot send makes no packet", "the pod is to have none")
+	} else if len(with) == 0 {
+		f.Confidence = model.Likely
+		f.Alternatives = []string{"the pod is to have none: there is no other to compare it with"}
 	}
 	f.Fix = defaultFix(v, p, with, isIPv6)
 	return []finding{{Finding: f, cutOff: f.Pods, claims: func(d *model.Drop) bool {

@@ -114,9 +114,7 @@ func wrongPrefix(v *view, p *model.Pod, a, want netip.Prefix, from *model.Pod) [
 	}
 	observeSome(&f, m.drops, model.SourceDrops, "%s of the pod freed", count(m.drops, "packet"))
 	if m.drops < minDrops && len(m.asked) == 0 {
-		f.Severity, f.Confidence = model.Warning, model.Possible
-		f.Unseen = []string{"a packet that was lost to it"}
-		f.Alternatives = []string{"the pod is to have this prefix length"}
+		stateAlone(&f, "a packet that was lost to it", "the pod is to have this prefix length")
 	}
 	f.Fix = prefixFix(p, from, a, want)
 	return []finding{{Finding: f, cutOff: f.Pods, claims: func(d *model.Drop) bool {

@@ -58,7 +58,7 @@ func misdirected(v *view, n *model.Neighbor) []finding {
 	}
 	lost := misledBy(v, n)
 	drops := v.dropped(func(d *model.Drop) bool { return lost(d) && d.OtherHost() })
-	sent := sentBy(v, n)
+	sent := v.frames(n.Addr, n.IfIndex, model.Egress, model.AsDestination, n.MAC)
 	f := model.Finding{
 		Confidence:   model.Proven,
 		Pods:         []netip.Addr{n.Addr},
@@ -74,16 +74,10 @@ func misdirected(v *view, n *model.Neighbor) []finding {
 		// A flood is freed by every pod that it reaches.
 		Packets: cmp.Or(sent, drops),
 	}
-	if sent > 0 {
-		observe(&f, model.SourceTC, "%s egress: %s for %s with the destination MAC %s", v.linkName(n.IfIndex), count(sent, "frame"), n.Addr, n.MAC)
-	}
+	observeSome(&f, sent, model.SourceTC, "%s egress: %s for %s with the destination MAC %s", v.linkName(n.IfIndex), count(sent, "frame"), n.Addr, n.MAC)
 	observeSome(&f, drops, model.SourceDrops, "%s for %s freed, since for another host", count(drops, "packet"), n.Addr)
 	if f.Packets == 0 {
-		f.Unseen = append(f.Unseen, "a packet that the node routed to the pod: there was none in the window")
-		if n.State != "PERMANENT" {
-			// The kernel asks again before it uses the entry for long.
-			f.Confidence, f.Severity = model.Possible, model.Warning
-		}
+		unusedEntry(&f, n, "a packet that the node routed to the pod: there was none in the window")
 	}
 	return []finding{{Finding: f, claims: lost, cause: belief{n.Addr, n.MAC}}}
 }
@@ -96,17 +90,6 @@ func misledBy(v *view, n *model.Neighbor) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
 		return frames(d) || d.Src == n.Addr && d.Src.Is6() && d.Link == "" && d.NeighborFailed()
 	}
-}
-
-// sentBy is how many frames left by the entry's link with its MAC.
-func sentBy(v *view, n *model.Neighbor) uint64 {
-	var sum uint64
-	for _, m := range v.macPairs[n.Addr] {
-		if m.IfIndex == n.IfIndex && m.Side == model.AsDestination && m.Direction == model.Egress && m.Dst == n.MAC {
-			sum += m.Packets
-		}
-	}
-	return sum
 }
 
 // unresolved adds an entry without a MAC for a pod that is there to the finding on its

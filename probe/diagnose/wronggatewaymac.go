@@ -46,10 +46,12 @@ func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right []model.MAC, w
 		// pod's answer goes to the wrong MAC too, and the node has no neighbour.
 		return g.Addr.Is6() && d.Dst.Is6() && slices.Contains(pods, d.Dst) && d.NeighborFailed()
 	}
-	sent := sentFrom(v, p, g.MAC)
+	sent := uint64(0)
+	for _, a := range pods {
+		sent += v.frames(a, p.LinkIndex, model.Ingress, model.AsSource, g.MAC)
+	}
 	drops := v.dropped(func(d *model.Drop) bool { return lost(d) && d.OtherHost() })
-	fixed := g.State == "PERMANENT"
-	if !fixed && !v.stood(p) {
+	if g.State != "PERMANENT" && !v.stood(p) {
 		return nil
 	}
 	f := model.Finding{
@@ -70,12 +72,7 @@ func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right []model.MAC, w
 	observeSome(&f, sent, model.SourceTC, "%s ingress: %s from the pod for %s", p.Link, count(sent, "frame"), g.MAC)
 	observeSome(&f, drops, model.SourceDrops, "%s of the pod freed, since for another host", count(drops, "packet"))
 	if sent == 0 && drops == 0 {
-		f.Unseen = append(f.Unseen, "a frame to the gateway: the pod sent none in the window")
-		if !fixed {
-			// The kernel asks again before it uses the entry for long.
-			f.Confidence = model.Possible
-			f.Severity = model.Warning
-		}
+		unusedEntry(&f, g, "a frame to the gateway: the pod sent none in the window")
 	}
 	f.Fix = []string{gatewayFix(v, p, g, right[0])}
 	return []finding{{Finding: f, claims: lost, cause: belief{g.Addr, g.MAC}, cutOff: v.silentBy(g.MAC, f.Pods)}}
@@ -96,17 +93,4 @@ func gatewayFix(v *view, p *model.Pod, g *model.Neighbor, right model.MAC) strin
 		state = "permanent"
 	}
 	return fmt.Sprintf("%s%s neigh replace %s lladdr %s dev %s nud %s", inside(p), ip(g.Addr), g.Addr, right, shellWord(p.Interface), state)
-}
-
-// sentFrom is how many frames came from the pod for a MAC.
-func sentFrom(v *view, p *model.Pod, to model.MAC) uint64 {
-	var n uint64
-	for _, a := range p.Addresses {
-		for _, m := range v.macPairs[a.Addr()] {
-			if m.IfIndex == p.LinkIndex && m.Side == model.AsSource && m.Direction == model.Ingress && m.Dst == to {
-				n += m.Packets
-			}
-		}
-	}
-	return n
 }
