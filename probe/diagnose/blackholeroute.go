@@ -15,7 +15,7 @@ const BlackholeRoute model.Code = "BlackholeRoute"
 var blackholeRoute = kind{
 	code:     BlackholeRoute,
 	severity: model.Critical,
-	find:     findBlackholeRoute,
+	find:     needing(findBlackholeRoute, model.SourceRoutes),
 	ends:     []model.HopKind{model.HopRoute},
 }
 
@@ -26,9 +26,6 @@ type discard struct {
 }
 
 func findBlackholeRoute(v *view) []finding {
-	if !v.Has(model.SourceRoutes) {
-		return nil
-	}
 	groups, unheld := map[discard]*lost{}, map[discard]*lost{}
 	for d := range model.Each(v.Traffic.Drops) {
 		if !v.ofPod(d) || v.explained(d) {

@@ -15,14 +15,11 @@ const BridgeAddress model.Code = "BridgeAddress"
 var bridgeAddress = kind{
 	code:     BridgeAddress,
 	severity: model.Critical,
-	find:     findBridgeAddress,
+	find:     needing(findBridgeAddress, model.SourceLinks, model.SourcePods, model.SourceRoutes),
 	ends:     []model.HopKind{model.HopPod, model.HopNeighbor, model.HopBridge, model.HopRoute},
 }
 
 func findBridgeAddress(v *view) []finding {
-	if !v.Has(model.SourceLinks, model.SourcePods, model.SourceRoutes) {
-		return nil
-	}
 	var out []finding
 	for b := range model.Each(v.Links) {
 		if b.Kind != "bridge" || !b.Up {
@@ -37,9 +34,7 @@ func findBridgeAddress(v *view) []finding {
 			}
 		}
 		for _, g := range sorted(byGateway) {
-			if f, ok := gatewayGone(v, b, g, byGateway[g]); ok {
-				out = append(out, f)
-			}
+			out = append(out, gatewayGone(v, b, g, byGateway[g])...)
 		}
 	}
 	return out
@@ -48,7 +43,7 @@ func findBridgeAddress(v *view) []finding {
 // gatewayGone is the finding on a bridge that lacks its pods' gateway. The gateway
 // was the bridge's own if pods still have the bridge's MAC for it, or nobody but
 // pods is behind a port of the bridge.
-func gatewayGone(v *view, b *model.Link, gateway netip.Addr, pods []*model.Pod) (finding, bool) {
+func gatewayGone(v *view, b *model.Link, gateway netip.Addr, pods []*model.Pod) []finding {
 	var was []*model.Pod
 	for _, p := range pods {
 		for g := range model.Each(p.Gateways) {
@@ -57,25 +52,25 @@ func gatewayGone(v *view, b *model.Link, gateway netip.Addr, pods []*model.Pod) 
 			case g.MAC == b.MAC:
 				was = append(was, p)
 			case g.State == "REACHABLE" || g.State == "PERMANENT":
-				return finding{}, false // Somebody else has it.
+				return nil // Somebody else has it.
 			}
 		}
 	}
 	if len(was) == 0 && (!v.podOnly(b) || within(b, gateway)) {
-		return finding{}, false
+		return nil
 	}
 	var f model.Finding
 	asked, requests := resolutions(v), uint64(0)
 	for _, p := range pods {
 		t := asked[question{p.LinkIndex, gateway}]
 		if t.replies > 0 {
-			return finding{}, false
+			return nil
 		}
 		requests += t.requests
 		f.Pods = append(f.Pods, sameFamily(podAddrs(p), gateway)...)
 	}
 	if len(f.Pods) == 0 {
-		return finding{}, false
+		return nil
 	}
 	bits := gatewayBits(pods, gateway)
 	lost := leftAlone(v, b, f.Pods)
@@ -100,13 +95,10 @@ func gatewayGone(v *view, b *model.Link, gateway netip.Addr, pods []*model.Pod) 
 	if requests >= minDrops {
 		observe(&f, model.SourceTC, "%s for %s from pods; no reply", count(requests, request(gateway)), gateway)
 	}
-	if f.Packets > 0 {
-		observe(&f, model.SourceDrops, "%s from or to these pods freed", count(f.Packets, "packet"))
-	}
+	observeSome(&f, f.Packets, model.SourceDrops, "%s from or to these pods freed", count(f.Packets, "packet"))
 	if requests < minDrops && f.Packets < minDrops {
-		f.Confidence, f.Severity = model.Possible, model.Warning
-		f.Unseen = append(f.Unseen, "a packet that was lost for want of the gateway")
-		f.Alternatives = append(f.Alternatives, "the gateway is a machine or pod that is away, or the network is not meant to have one")
+		stateAlone(&f, "a packet that was lost for want of the gateway",
+			"the gateway is a machine or pod that is away, or the network is not meant to have one")
 	}
 	f.Fix = []string{fmt.Sprintf("%s addr add %s/%d dev %s", ip(gateway), gateway, bits, shellWord(b.Name))}
 	covered := netip.PrefixFrom(gateway, bits)
@@ -115,7 +107,7 @@ func gatewayGone(v *view, b *model.Link, gateway netip.Addr, pods []*model.Pod) 
 			f.Fix = append(f.Fix, fmt.Sprintf("%s route replace %s dev %s", ip(a), host(a), shellWord(b.Name)))
 		}
 	}
-	return finding{Finding: f, cutOff: f.Pods, claims: lost}, true
+	return []finding{{Finding: f, cutOff: f.Pods, claims: lost}}
 }
 
 // within reports whether a bridge has an address of its own in the gateway's network: then

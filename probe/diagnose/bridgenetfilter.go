@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
 )
 
 // BridgeNetfilterOff is the code of this finding.
@@ -14,7 +15,7 @@ const BridgeNetfilterOff model.Code = "BridgeNetfilterOff"
 var bridgeNetfilterOff = kind{
 	code:     BridgeNetfilterOff,
 	severity: model.Critical,
-	find:     findBridgeNetfilterOff,
+	find:     needing(findBridgeNetfilterOff, model.SourceConntrack, model.SourceLinks, model.SourceSysctl),
 	ends:     []model.HopKind{model.HopPod, model.HopBridge}, // a rule against doubled frames takes them first
 }
 
@@ -22,26 +23,18 @@ var bridgeNetfilterOff = kind{
 type bypass struct{ client, backend netip.Addr }
 
 func findBridgeNetfilterOff(v *view) []finding {
-	if !v.Has(model.SourceConntrack, model.SourceLinks, model.SourceSysctl) {
-		return nil
-	}
 	var out []finding
 	for _, isIPv6 := range []bool{false, true} {
-		if f, ok := bypassing(v, isIPv6); ok {
-			out = append(out, f)
-		}
+		out = append(out, bypassing(v, isIPv6)...)
 	}
 	return out
 }
 
-func bypassing(v *view, isIPv6 bool) (finding, bool) {
-	name := "net.bridge.bridge-nf-call-iptables"
-	if isIPv6 {
-		name = "net.bridge.bridge-nf-call-ip6tables"
-	}
+func bypassing(v *view, isIPv6 bool) []finding {
+	name := path.BridgeCalls(isIPv6)
 	value, known := v.sysctls()[name]
 	if known && value != "0" {
-		return finding{}, false
+		return nil
 	}
 	f := model.Finding{Confidence: model.Proven}
 	if known {
@@ -53,11 +46,11 @@ func bypassing(v *view, isIPv6 bool) (finding, bool) {
 	f.Fix = append(f.Fix, setSysctl(name, "1"), "write the setting to /etc/sysctl.d, and look who turned it off")
 	pairs := v.repliesPastNode(&f, isIPv6)
 	if pairs == nil && !v.pastServices(&f, isIPv6) {
-		return finding{}, false
+		return nil
 	}
-	return finding{Finding: f, claims: func(d *model.Drop) bool {
+	return []finding{{Finding: f, claims: func(d *model.Drop) bool {
 		return pairs[bypass{d.Dst, d.Src}] && (d.NoSocket() || d.Netfilter()) || pairs[bypass{d.Src, d.Dst}] && d.Netfilter()
-	}}, true
+	}}}
 }
 
 // repliesPastNode adds to a finding what services lead from one pod of a bridge to

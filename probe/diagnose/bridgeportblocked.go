@@ -14,14 +14,11 @@ const BridgePortBlocked model.Code = "BridgePortBlocked"
 var bridgePortBlocked = kind{
 	code:     BridgePortBlocked,
 	severity: model.Critical,
-	find:     findBridgePortBlocked,
+	find:     needing(findBridgePortBlocked, model.SourceLinks, model.SourcePods),
 	ends:     []model.HopKind{model.HopBridge, model.HopLink, model.HopNeighbor, model.HopPod},
 }
 
 func findBridgePortBlocked(v *view) []finding {
-	if !v.Has(model.SourceLinks, model.SourcePods) {
-		return nil
-	}
 	var out []finding
 	for b := range model.Each(v.Links) {
 		if b.Kind != "bridge" {
@@ -32,9 +29,7 @@ func findBridgePortBlocked(v *view) []finding {
 			return !p.Up || !l.Up || !l.Carrier || len(p.Addresses) == 0 || !v.stood(p)
 		})
 		if !b.Up {
-			if f, ok := bridgeDown(v, b, pods); ok {
-				out = append(out, f)
-			}
+			out = append(out, bridgeDown(v, b, pods)...)
 			continue
 		}
 		for _, p := range pods {
@@ -47,9 +42,7 @@ func findBridgePortBlocked(v *view) []finding {
 				out = append(out, f)
 			}
 		}
-		if f, ok := isolatedPorts(v, b, pods); ok {
-			out = append(out, f)
-		}
+		out = append(out, isolatedPorts(v, b, pods)...)
 	}
 	return out
 }
@@ -201,9 +194,9 @@ func forwarding(v *view, b, but *model.Link) int {
 
 // bridgeDown is the finding on a bridge that was taken down with its pods' ports. The
 // kernel keeps its IPv4 addresses, and adds their routes again when it is up.
-func bridgeDown(v *view, b *model.Link, pods []*model.Pod) (finding, bool) {
+func bridgeDown(v *view, b *model.Link, pods []*model.Pod) []finding {
 	if len(pods) == 0 {
-		return finding{}, false
+		return nil
 	}
 	f := model.Finding{
 		Confidence:   model.Proven,
@@ -232,13 +225,13 @@ func bridgeDown(v *view, b *model.Link, pods []*model.Pod) (finding, bool) {
 	} else {
 		f.Unseen = append(f.Unseen, "a packet that was lost")
 	}
-	return finding{Finding: f, cutOff: f.Pods, claims: func(d *model.Drop) bool { return lost(d) || waits(d) }}, true
+	return []finding{{Finding: f, cutOff: f.Pods, claims: func(d *model.Drop) bool { return lost(d) || waits(d) }}}
 }
 
 // isolatedPorts is the finding on pods that ask each other in vain since their ports
 // are isolated. Isolation alone may be meant: a port that only the gateway may be
 // reached by.
-func isolatedPorts(v *view, b *model.Link, pods []*model.Pod) (finding, bool) {
+func isolatedPorts(v *view, b *model.Link, pods []*model.Pod) []finding {
 	isolated := map[netip.Addr]*model.Pod{}
 	alone := func(p *model.Pod) bool {
 		l := v.links[p.LinkIndex]
@@ -281,7 +274,7 @@ func isolatedPorts(v *view, b *model.Link, pods []*model.Pod) (finding, bool) {
 		}
 	}
 	if len(shown) == 0 && l.packets < minDrops {
-		return finding{}, false
+		return nil
 	}
 	f := l.finding()
 	// Each is another's far end, and what they exchange with others passes.
@@ -311,5 +304,5 @@ func isolatedPorts(v *view, b *model.Link, pods []*model.Pod) (finding, bool) {
 	if l.packets > 0 {
 		f.Evidence = append(f.Evidence, l.evidence()...)
 	}
-	return finding{Finding: f, claims: between}, true
+	return []finding{{Finding: f, claims: between}}
 }

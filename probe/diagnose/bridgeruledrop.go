@@ -8,6 +8,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
 )
 
 // BridgeRuleDrop is the code of this finding.
@@ -79,18 +80,13 @@ const policy = "policy DROP"
 // The packet's device is the port that the frame was to leave by, or came in
 // by before the bridge had decided, or the bridge when it was for the node.
 func meets(v *view, r *model.FrameRule, d *model.Drop) bool {
-	etherType := uint16(0x0800)
-	if d.Dst.Is6() {
-		etherType = 0x86dd
+	f := path.Frame{Src: d.Src, Dst: d.Dst, DstMAC: d.DstMAC}
+	if l := cmp.Or(v.links[d.IfIndex], v.byName[d.Link]); l != nil {
+		if f.Out = []string{l.Name}; l.Master == 0 && l.Kind != "bridge" {
+			return false
+		}
 	}
-	l := v.links[d.IfIndex]
-	if l == nil {
-		l = v.byName[d.Link]
-	}
-	return (r.EtherType == 0 || (r.EtherType == etherType) != r.EtherTypeNot) &&
-		r.IPSrc.Matches(d.Src) && r.IPDst.Matches(d.Dst) &&
-		(l == nil || r.Out.Matches(l.Name) && (l.Master != 0 || l.Kind == "bridge")) &&
-		(d.DstMAC.IsZero() || r.DstMAC.Matches(d.DstMAC))
+	return f.Fits(r) != path.No
 }
 
 // namedPods are the running pods that a rule names by address, link or MAC.

@@ -14,7 +14,7 @@ const DeadBackend model.Code = "DeadBackend"
 var deadBackend = kind{
 	code:     DeadBackend,
 	severity: model.Warning,
-	find:     findDeadBackend,
+	find:     needing(findDeadBackend, model.SourcePods, model.SourceConntrack),
 	ends:     []model.HopKind{model.HopNeighbor, model.HopRoute, model.HopBeyond},
 }
 
@@ -30,9 +30,6 @@ type backend struct {
 }
 
 func findDeadBackend(v *view) []finding {
-	if !v.Has(model.SourcePods, model.SourceConntrack) {
-		return nil
-	}
 	found := map[netip.Addr]*backend{}
 	of := func(a netip.Addr) *backend {
 		if found[a] == nil {

@@ -114,6 +114,19 @@ func misledFrom(hw string) *node {
 	return n
 }
 
+// unknownGateway is such a node that has never asked for the gateway itself. The pods did
+// before the window, and ask others by it.
+func unknownGateway(in model.PeerCount) *node {
+	n := misledFrom(deadMAC)
+	n.Neighbors = nil
+	for i := range n.Pods {
+		a := n.Pods[i].Addresses[0].Addr().String()
+		n.peer(a, "203.0.113.9", syn, in)
+		n.Traffic.MACs[len(n.Traffic.MACs)-1].Dst = mac(deadMAC)
+	}
+	return n
+}
+
 func (n *node) pod(a, hw string, master int) {
 	index := 10 + len(n.Pods)
 	link := fmt.Sprintf("tap%d", index)
@@ -643,6 +656,12 @@ func TestDiagnose(t *testing.T) {
 		}, []string{"StaleARPReply proven 10.60.0.20 10.60.0.21"}},
 		{"a rule answers for the gateway with its MAC", func() *node {
 			return misledFrom(fabricMAC)
+		}, nil},
+		{"a rule answers for a gateway of which nothing is known", func() *node {
+			return unknownGateway(none)
+		}, []string{"StaleARPReply likely 10.60.0.20 10.60.0.21"}},
+		{"a rule answers for a gateway of which nothing is known, and replies come", func() *node {
+			return unknownGateway(synAck)
 		}, nil},
 		{"a pod believes another MAC than the rule for its gateway says", func() *node {
 			n := misledFrom(deadMAC)

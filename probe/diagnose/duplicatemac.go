@@ -97,9 +97,7 @@ func sharedMAC(v *view, list []*model.Pod) finding {
 		return (slices.Contains(f.Pods, d.Dst) || slices.Contains(f.Pods, d.Src)) && v.atWrongPod(d, list)
 	}
 	f.Packets = v.dropped(lost)
-	if f.Packets > 0 {
-		observe(&f, model.SourceDrops, "%s for one pod freed in another", count(f.Packets, "packet"))
-	}
+	observeSome(&f, f.Packets, model.SourceDrops, "%s for one pod freed in another", count(f.Packets, "packet"))
 	f.Fix = v.anotherMAC(list)
 	return finding{Finding: f, cutOff: f.Pods, claims: lost}
 }
@@ -123,13 +121,7 @@ func (v *view) strayFrames(list []*model.Pod) []model.Evidence {
 	for _, p := range list {
 		for _, a := range podAddrs(p) {
 			for _, o := range list {
-				var n uint64
-				for _, m := range v.macPairs[a] {
-					if o != p && m.IfIndex == o.LinkIndex && m.Side == model.AsDestination && m.Direction == model.Egress && m.Dst == p.MAC {
-						n += m.Packets
-					}
-				}
-				if n >= minDrops {
+				if n := v.frames(a, o.LinkIndex, model.Egress, model.AsDestination, p.MAC); o != p && n >= minDrops {
 					out = append(out, seen(model.SourceTC, "%s egress: %s for %s, which is behind %s", o.Link, count(n, "packet"), a, p.Link))
 				}
 			}

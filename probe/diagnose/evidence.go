@@ -82,6 +82,39 @@ func observe(f *model.Finding, source, format string, args ...any) {
 	f.Evidence = append(f.Evidence, seen(source, format, args...))
 }
 
+// observeSome adds an observation of a number of things, if there are any.
+func observeSome[N int | uint64](f *model.Finding, n N, source, format string, args ...any) {
+	if n > 0 {
+		observe(f, source, format, args...)
+	}
+}
+
+// stateAlone weakens a finding for which nothing but state speaks.
+func stateAlone(f *model.Finding, unseen string, alternatives ...string) {
+	f.Confidence, f.Severity = model.Possible, model.Warning
+	f.Unseen, f.Alternatives = append(f.Unseen, unseen), append(f.Alternatives, alternatives...)
+}
+
+// unusedEntry weakens a finding on a neighbour entry by which nothing was sent. One that nobody
+// pinned the kernel asks for again before it uses it for long.
+func unusedEntry(f *model.Finding, n *model.Neighbor, unseen string) {
+	if n.State == "PERMANENT" {
+		f.Unseen = append(f.Unseen, unseen)
+		return
+	}
+	stateAlone(f, unseen)
+}
+
+// needing is how findings are made that need some sources to have been read whole.
+func needing(find func(*view) []finding, sources ...string) func(*view) []finding {
+	return func(v *view) []finding {
+		if !v.Has(sources...) {
+			return nil
+		}
+		return find(v)
+	}
+}
+
 // sorted are the addresses of a set.
 func sorted[V any](set map[netip.Addr]V) []netip.Addr {
 	return slices.SortedFunc(maps.Keys(set), netip.Addr.Compare)

@@ -16,7 +16,7 @@ const ForeignSNAT model.Code = "ForeignSNAT"
 var foreignSNAT = kind{
 	code:     ForeignSNAT,
 	severity: model.Critical,
-	find:     findForeignSNAT,
+	find:     needing(findForeignSNAT, model.SourceLinks, model.SourceRoutes, model.SourceConntrack, model.SourcePods),
 	ends:     []model.HopKind{model.HopConntrack, model.HopBeyond},
 }
 
@@ -34,9 +34,6 @@ type foreignFlows struct {
 }
 
 func findForeignSNAT(v *view) []finding {
-	if !v.Has(model.SourceLinks, model.SourceRoutes, model.SourceConntrack, model.SourcePods) {
-		return nil
-	}
 	found, replied := map[netip.Addr]*foreignFlows{}, map[netip.Addr]bool{}
 	for f := range model.Each(v.Flows) {
 		a := f.Reply.Dst

@@ -22,16 +22,11 @@ var forwardingDisabled = kind{
 }
 
 func findForwardingDisabled(v *view) []finding {
-	var out []finding
-	if f, ok := unforwarded(v, v.refused4, path.Forward4); ok {
-		out = append(out, f)
-	} else if f, ok := unforwardedUnseen(v); ok {
-		out = append(out, f)
+	out := unforwarded(v, v.refused4, path.Forward4)
+	if out == nil {
+		out = unforwardedUnseen(v)
 	}
-	if f, ok := unforwarded(v, v.unforwarded6, path.Forward6); ok {
-		out = append(out, f)
-	}
-	return out
+	return append(out, unforwarded(v, v.unforwarded6, path.Forward6)...)
 }
 
 // refused4 is the link by which an IPv4 packet arrived that the node dropped
@@ -85,7 +80,7 @@ func unforwardable(refused func(*model.Drop) string) func(*model.Drop) bool {
 }
 
 // unforwarded is the finding on drops for want of forwarding.
-func unforwarded(v *view, refused func(*model.Drop) string, global string) (finding, bool) {
+func unforwarded(v *view, refused func(*model.Drop) string, global string) []finding {
 	var l lost
 	links := map[string]bool{}
 	for d := range model.Each(v.Traffic.Drops) {
@@ -104,7 +99,7 @@ func unforwarded(v *view, refused func(*model.Drop) string, global string) (find
 		l.addFor(pod, d)
 	}
 	if l.packets < minDrops {
-		return finding{}, false
+		return nil
 	}
 	names := slices.Sorted(maps.Keys(links))
 	first := refused(mostDropped(l.drops)[0])
@@ -114,7 +109,7 @@ func unforwarded(v *view, refused func(*model.Drop) string, global string) (find
 		count(l.packets, "packet"), strings.Join(names, ", "))
 	blameForwarding(v, &f, names, global)
 	f.Evidence = append(f.Evidence, l.evidence()...)
-	return finding{Finding: f, claims: unforwardable(refused), silences: silencesAll(f.Pods)}, true
+	return []finding{{Finding: f, claims: unforwardable(refused), silences: silencesAll(f.Pods)}}
 }
 
 // blameForwarding names the setting: the node's, or those of single links.
@@ -136,7 +131,7 @@ func blameForwarding(v *view, f *model.Finding, links []string, global string) {
 // unforwardedUnseen is the finding on the settings alone: pods have the node
 // for their gateway, the link by which their packets arrive does not forward,
 // and none of them was seen to leave by other means.
-func unforwardedUnseen(v *view) (finding, bool) {
+func unforwardedUnseen(v *view) []finding {
 	leaves := map[netip.Addr]bool{}
 	for p := range model.Each(v.peers) {
 		if p.Out.Packets > 0 {
@@ -155,14 +150,14 @@ func unforwardedUnseen(v *view) (finding, bool) {
 				continue
 			}
 			if leaves[a.Addr()] {
-				return finding{}, false
+				return nil
 			}
 			f.Pods = append(f.Pods, a.Addr())
 			links[link.Name] = true
 		}
 	}
 	if len(f.Pods) == 0 {
-		return finding{}, false
+		return nil
 	}
 	names := slices.Sorted(maps.Keys(links))
 	f.LastHopAlive = v.place(names[0], model.Ingress)
@@ -170,5 +165,5 @@ func unforwardedUnseen(v *view) (finding, bool) {
 	f.Unseen = []string{"a packet of a pod that was dropped for it"}
 	f.Alternatives = []string{"a program on the link forwards past the kernel's routing"}
 	blameForwarding(v, &f, names, path.Forward4)
-	return finding{Finding: f, claims: unforwardable(v.refused4)}, true
+	return []finding{{Finding: f, claims: unforwardable(v.refused4)}}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
 )
 
 // stale is a rule that hands a pod's frames to an Ethernet address that is
@@ -25,30 +26,17 @@ func (v *view) staleRules(target model.FrameTarget, of func(*model.FrameRule) mo
 		addr := singleAddr(of(r))
 		return r.Target == target && addr.IsValid() && isStale(v, r, addr)
 	}
-	last := len(v.FrameRules) - 1
-	for last >= 0 && !wrong(&v.FrameRules[last]) {
-		last--
-	}
-	if last < 0 {
-		return nil
-	}
 	var out []stale
-	reached := reachedChains(v)
-	ended := map[frameChain]enders{}
-	for i := range v.FrameRules[:last+1] {
-		r := &v.FrameRules[i]
-		k := frameChain{r.Backend, r.Table, r.Chain}
-		if wrong(r) && reached[k] && !ended[k].shadow(r) {
-			if addr := singleAddr(of(r)); !idle(v, r, addr) && !overruled(v, i, of) {
-				out = append(out, stale{rule: r, addr: addr, owners: v.ownMACs(addr)})
-			}
+	var tables *path.FrameTables
+	for r := range model.Each(v.FrameRules) {
+		if !wrong(r) {
+			continue
 		}
-		if endsSearch(r) {
-			if ended[k] == nil {
-				ended[k] = enders{}
-			}
-			key := aboutOf(r)
-			ended[k][key] = append(ended[k][key], r)
+		if tables == nil {
+			tables = path.NewFrameTables(v.Snapshot)
+		}
+		if addr := singleAddr(of(r)); tables.InForce(r) && !idle(v, r, addr) {
+			out = append(out, stale{rule: r, addr: addr, owners: v.ownMACs(addr)})
 		}
 	}
 	return out
@@ -61,86 +49,6 @@ func singleAddr(m model.AddrMatch) netip.Addr {
 		return netip.Addr{}
 	}
 	return m.Prefix.Addr()
-}
-
-type frameChain struct {
-	backend      model.Backend
-	table, chain string
-}
-
-// reachedChains are the bridge chains that frames can come to: those with a
-// hook, and those that a rule of such a one jumps to. Where a table's chains
-// are not known, all are.
-func reachedChains(v *view) map[frameChain]bool {
-	known, out := map[frameChain]bool{}, map[frameChain]bool{}
-	for _, c := range v.Chains {
-		if c.Family == "bridge" {
-			known[frameChain{backend: c.Backend, table: c.Table}] = true
-			if c.Hook != "" {
-				out[frameChain{c.Backend, c.Table, c.Name}] = true
-			}
-		}
-	}
-	for more := true; more; {
-		more = false
-		for r := range model.Each(v.FrameRules) {
-			from := frameChain{r.Backend, r.Table, r.Chain}
-			to := frameChain{r.Backend, r.Table, r.TargetName}
-			if !known[frameChain{backend: r.Backend, table: r.Table}] {
-				out[from] = true
-			}
-			if r.Target == model.TargetJump && out[from] && !out[to] {
-				out[to], more = true, true
-			}
-		}
-	}
-	return out
-}
-
-// endsSearch reports whether a frame that the rule matches sees no later rule
-// of its chain.
-func endsSearch(r *model.FrameRule) bool {
-	if len(r.Unknown) > 0 {
-		return false
-	}
-	switch r.Target {
-	case model.TargetAccept, model.TargetDrop, model.TargetReturn:
-		return true
-	case model.TargetDNAT, model.TargetSNAT, model.TargetARPReply, model.TargetRedirect:
-		return r.Verdict != model.TargetContinue
-	}
-	return false
-}
-
-// about are the matches that differ from rule to rule in a chain of many.
-type about struct {
-	in                   model.IfMatch
-	ipSrc, ipDst, arpDst model.AddrMatch
-}
-
-func aboutOf(r *model.FrameRule) about { return about{r.In, r.IPSrc, r.IPDst, r.ARPDst} }
-
-// enders are the rules of a chain behind which no frame that they match comes.
-type enders map[about][]*model.FrameRule
-
-// shadow reports whether one of the rules takes every frame that a later rule
-// matches: one that says the same, or nothing, of each of the matches.
-func (e enders) shadow(later *model.FrameRule) bool {
-	for said := range 1 << 4 {
-		k := aboutOf(later)
-		for i, silence := range []func(){
-			func() { k.in = model.IfMatch{} }, func() { k.ipSrc = model.AddrMatch{} },
-			func() { k.ipDst = model.AddrMatch{} }, func() { k.arpDst = model.AddrMatch{} },
-		} {
-			if said>>i&1 == 0 {
-				silence()
-			}
-		}
-		if slices.ContainsFunc(e[k], func(earlier *model.FrameRule) bool { return covers(earlier, later) }) {
-			return true
-		}
-	}
-	return false
 }
 
 // idle reports whether a rule that stood through the window counted nothing
@@ -167,24 +75,6 @@ func idle(v *view, r *model.FrameRule, addr netip.Addr) bool {
 	})
 }
 
-// overruled reports whether a later rule of the chain writes a right MAC over
-// that of a rule which lets the search go on.
-func overruled(v *view, at int, of func(*model.FrameRule) model.AddrMatch) bool {
-	r := &v.FrameRules[at]
-	if r.Verdict != model.TargetContinue {
-		return false
-	}
-	addr := singleAddr(of(r))
-	for i := at + 1; i < len(v.FrameRules); i++ {
-		l := &v.FrameRules[i]
-		if l.Backend == r.Backend && l.Table == r.Table && l.Chain == r.Chain && l.Target == r.Target &&
-			singleAddr(of(l)) == addr && !isStale(v, l, addr) && len(l.Unknown) == 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // isStale reports whether the MAC that a rule writes for an address is wrong.
 // Right are an owner's MAC; a MAC of the bridge or its ports, since such frames
 // are given to the node, which routes them on; and in an ARP answer the
@@ -197,7 +87,7 @@ func isStale(v *view, r *model.FrameRule, addr netip.Addr) bool {
 	}
 	macs := v.ownMACs(addr)
 	if len(v.pods[addr]) == 0 && len(macs) == 0 {
-		return r.Standing && r.Counter.Delta > 0 && !v.past[addr] && v.Has(model.SourcePods)
+		return r.Standing && (r.Counter.Delta > 0 || v.leadsNowhere(r, addr)) && !v.past[addr] && v.Has(model.SourcePods)
 	}
 	for _, m := range macs {
 		if m == r.MAC {
@@ -207,6 +97,21 @@ func isStale(v *view, r *model.FrameRule, addr netip.Addr) bool {
 	return len(macs) > 0
 }
 
+// leadsNowhere reports whether a rule gives pods a MAC for their gateway that nobody is known
+// to have, from which no frame comes, and by which they get no replies. Whether they asked
+// for it in the window does not matter then.
+func (v *view) leadsNowhere(r *model.FrameRule, gateway netip.Addr) bool {
+	if _, known := v.macs[r.MAC]; known || len(v.behind(gateway)) == 0 {
+		return false
+	}
+	pods := v.believing(belief{gateway, r.MAC})
+	return len(v.silentBy(r.MAC, pods)) > 0 &&
+		!slices.ContainsFunc(v.Traffic.MACs, func(m model.MACPair) bool { return m.Src == r.MAC }) &&
+		!slices.ContainsFunc(v.peers, func(p model.Peer) bool {
+			return slices.Contains(pods, p.Local) && v.answered(&p) && v.leftWith(&p, r.MAC)
+		})
+}
+
 // ownMACs are those that lead to an address: its pod's, or where it is the gateway of
 // pods on a bridge that gateway's.
 func (v *view) ownMACs(a netip.Addr) []model.MAC {
@@ -214,10 +119,8 @@ func (v *view) ownMACs(a netip.Addr) []model.MAC {
 		return macs
 	}
 	for _, p := range v.behind(a) {
-		for g := range model.Each(p.Gateways) {
-			if right, _ := gatewayMACs(v, p, g); g.Addr == a && len(right) > 0 {
-				return right
-			}
+		if right, _ := v.GatewayMACs(p, a); len(right) > 0 {
+			return right
 		}
 	}
 	return nil
@@ -236,25 +139,6 @@ func (v *view) behind(gateway netip.Addr) []*model.Pod {
 		}
 	}
 	return v.bridgedBy[gateway]
-}
-
-// covers reports whether every frame that the later rule matches ends at the
-// earlier one.
-func covers(earlier, later *model.FrameRule) bool {
-	e, l := *earlier, *later
-	return either(e.In, l.In) && either(e.Out, l.Out) &&
-		either(e.LogicalIn, l.LogicalIn) && either(e.LogicalOut, l.LogicalOut) &&
-		(e.EtherType == 0 || e.EtherType == l.EtherType && e.EtherTypeNot == l.EtherTypeNot) &&
-		either(e.SrcMAC, l.SrcMAC) && either(e.DstMAC, l.DstMAC) &&
-		either(e.IPSrc, l.IPSrc) && either(e.IPDst, l.IPDst) &&
-		(e.ARPOp == 0 || e.ARPOp == l.ARPOp && e.ARPOpNot == l.ARPOpNot) &&
-		either(e.ARPSrc, l.ARPSrc) && either(e.ARPDst, l.ARPDst)
-}
-
-// either reports whether the earlier match says nothing, or the same.
-func either[T comparable](earlier, later T) bool {
-	var none T
-	return earlier == none || earlier == later
 }
 
 // ruleEvidence is the rule itself, with what it counted.

@@ -55,16 +55,7 @@ func (v *view) leadsOff(l *model.Link) bool {
 
 // bridgeOf is the bridge that a pod's link is a port of; nil when the pod is
 // routed, or its link's master is no bridge.
-func (v *view) bridgeOf(p *model.Pod) *model.Link {
-	l := v.links[p.LinkIndex]
-	if l == nil || l.Master == 0 {
-		return nil
-	}
-	if m := v.links[l.Master]; m != nil && m.Kind == "bridge" {
-		return m
-	}
-	return nil
-}
+func (v *view) bridgeOf(p *model.Pod) *model.Link { return v.Bridge(v.links[p.LinkIndex]) }
 
 // routed reports whether the node reaches the pod by a link of its own.
 func (v *view) routed(p *model.Pod) bool {

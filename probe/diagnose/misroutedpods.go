@@ -85,7 +85,7 @@ func askers(v *view, pod int, a, remote, own netip.Addr) []path.Query {
 	for l := range model.Each(v.Links) {
 		if l.Role == model.RoleUplink {
 			src := remote
-			for _, g := range v.gateways {
+			for _, g := range v.Gateways {
 				if !src.IsValid() && g.Addr.Is4() == a.Is4() {
 					src = g.Addr
 				}

@@ -16,14 +16,11 @@ const MissingPodRoute model.Code = "MissingPodRoute"
 var missingPodRoute = kind{
 	code:     MissingPodRoute,
 	severity: model.Critical,
-	find:     findMissingPodRoute,
+	find:     needing(findMissingPodRoute, model.SourceRoutes, model.SourceLinks),
 	ends:     []model.HopKind{model.HopRoute},
 }
 
 func findMissingPodRoute(v *view) []finding {
-	if !v.Has(model.SourceRoutes, model.SourceLinks) {
-		return nil
-	}
 	type cause struct {
 		route *model.Route
 		kind  string
@@ -42,15 +39,13 @@ func findMissingPodRoute(v *view) []finding {
 	}
 	var out []finding
 	for _, k := range order {
-		if f, ok := routedElsewhere(v, groups[k]); ok {
-			out = append(out, f)
-		}
+		out = append(out, routedElsewhere(v, groups[k])...)
 	}
 	return out
 }
 
 // routedElsewhere is the finding on pods that share a route which is not theirs.
-func routedElsewhere(v *view, list []misroutedPod) (finding, bool) {
+func routedElsewhere(v *view, list []misroutedPod) []finding {
 	// One that was seen proves the route for all that share it.
 	f := model.Finding{Confidence: model.Possible}
 	var told []string
@@ -82,7 +77,7 @@ func routedElsewhere(v *view, list []misroutedPod) (finding, bool) {
 		}
 	}
 	if len(f.Pods) == 0 {
-		return finding{}, false
+		return nil
 	}
 	if f.Confidence != model.Proven {
 		f.Unseen = append(f.Unseen, "a packet for the pod that went astray")
@@ -109,7 +104,7 @@ func routedElsewhere(v *view, list []misroutedPod) (finding, bool) {
 			f.Packets += d.Packets
 		}
 	}
-	return finding{Finding: f, claims: explains, silences: silencesAll(f.Pods), returns: f.Pods}, true
+	return []finding{{Finding: f, claims: explains, silences: silencesAll(f.Pods), returns: f.Pods}}
 }
 
 // missed is what was seen of packets for the pod that went elsewhere.

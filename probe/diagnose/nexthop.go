@@ -247,12 +247,8 @@ func nobodyBeyond(v *view, m *silentHops) finding {
 			f.Fix = append(f.Fix, fmt.Sprintf("arping -c 3 -I %s %s", shellWord(link), a))
 		}
 	}
-	if f.Packets > 0 {
-		observe(&f, model.SourceDrops, "%s dropped: neighbour resolution failed", count(f.Packets, "packet"))
-	}
-	if flows > 0 {
-		observe(&f, model.SourceConntrack, "%s of pods go there with the node's address, none replied to", count(flows, "flow"))
-	}
+	observeSome(&f, f.Packets, model.SourceDrops, "%s dropped: neighbour resolution failed", count(f.Packets, "packet"))
+	observeSome(&f, flows, model.SourceConntrack, "%s of pods go there with the node's address, none replied to", count(flows, "flow"))
 	l, taken := v.byName[port], v.takenRange(m, remotes)
 	switch {
 	case taken.IsValid():

@@ -141,7 +141,7 @@ func (v *view) sentAstray(p *model.Peer) bool {
 	if v.toWrongHop(p) {
 		return true
 	}
-	if len(v.gateways) == 0 {
+	if len(v.Gateways) == 0 {
 		return false
 	}
 	hops, known := nextHopMACs(v, p)

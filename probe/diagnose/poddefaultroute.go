@@ -23,22 +23,18 @@ func findPodDefaultRoute(v *view) []finding {
 	var out []finding
 	for p := range v.enterablePods() {
 		for _, isIPv6 := range []bool{false, true} {
-			f, ok := withoutPodDefault(v, p, isIPv6)
-			if !ok {
-				f, ok = defaultElsewhere(v, p, isIPv6)
-			}
-			if ok {
-				out = append(out, f)
-			}
+			// A pod has either a default route elsewhere or none.
+			out = append(out, withoutPodDefault(v, p, isIPv6)...)
+			out = append(out, defaultElsewhere(v, p, isIPv6)...)
 		}
 	}
 	return out
 }
 
-func withoutPodDefault(v *view, p *model.Pod, isIPv6 bool) (finding, bool) {
+func withoutPodDefault(v *view, p *model.Pod, isIPv6 bool) []finding {
 	own := ownIn(p, isIPv6)
 	if len(own) == 0 || sendsBeyond(p, isIPv6) {
-		return finding{}, false
+		return nil
 	}
 	var with, without []*model.Pod
 	for _, o := range v.alike(p) {
@@ -54,12 +50,12 @@ func withoutPodDefault(v *view, p *model.Pod, isIPv6 bool) (finding, bool) {
 	switch {
 	case u.sends:
 		// By a table that only the pod's rules lead to.
-		return finding{}, false
+		return nil
 	case len(with) == 0 && (len(without) > 0 || !u.lost()):
 		// By intention: the network is isolated.
-		return finding{}, false
+		return nil
 	case len(with) <= len(without) && !u.lost():
-		return finding{}, false
+		return nil
 	}
 	family := "IPv4"
 	if isIPv6 {
@@ -79,30 +75,28 @@ func withoutPodDefault(v *view, p *model.Pod, isIPv6 bool) (finding, bool) {
 	}
 	if len(with) > 0 {
 		observe(&f, model.SourcePods, "%s: one by %s", like(with), gatewayText(podDefault(with[0], isIPv6)))
-	} else {
-		f.Confidence = model.Likely
-		f.Alternatives = []string{"the pod is to have none: there is no other to compare it with"}
 	}
 	f.Evidence = append(f.Evidence, u.evidence(p)...)
 	if !u.lost() {
-		f.Severity, f.Confidence = model.Warning, model.Possible
-		f.Unseen = []string{"a request from beyond the pod's link: what the pod itself cannot send makes no packet"}
-		f.Alternatives = []string{"the pod is to have none"}
+		stateAlone(&f, "a request from beyond the pod's link: what the pod itself cannot send makes no packet", "the pod is to have none")
+	} else if len(with) == 0 {
+		f.Confidence = model.Likely
+		f.Alternatives = []string{"the pod is to have none: there is no other to compare it with"}
 	}
 	f.Fix = defaultFix(v, p, with, isIPv6)
-	return finding{Finding: f, cutOff: f.Pods, claims: func(d *model.Drop) bool {
+	return []finding{{Finding: f, cutOff: f.Pods, claims: func(d *model.Drop) bool {
 		return p.Netns == d.Netns && (slices.Contains(f.Pods, d.Src) && path.PodRoute(p, d.Dst) == nil ||
 			slices.Contains(f.Pods, d.Dst) && path.PodRoute(p, d.Src) == nil)
-	}}, true
+	}}}
 }
 
 // defaultElsewhere is the finding on a pod whose default route is another interface's, as a
 // plugin for further networks makes it, while the pods like it have it by the first one, and
 // that gets no replies from beyond.
-func defaultElsewhere(v *view, p *model.Pod, isIPv6 bool) (finding, bool) {
+func defaultElsewhere(v *view, p *model.Pod, isIPv6 bool) []finding {
 	own := ownIn(p, isIPv6)
 	if len(own) == 0 || podDefault(p, isIPv6) != nil || !sendsBeyond(p, isIPv6) {
-		return finding{}, false
+		return nil
 	}
 	var with []*model.Pod
 	for _, o := range v.alike(p) {
@@ -110,7 +104,7 @@ func defaultElsewhere(v *view, p *model.Pod, isIPv6 bool) (finding, bool) {
 		case podDefault(o, isIPv6) != nil:
 			with = append(with, o)
 		case sendsBeyond(o, isIPv6):
-			return finding{}, false // By intention: pods like it have that too.
+			return nil // By intention: pods like it have that too.
 		}
 	}
 	u, second := v.beyondLink(p, own), ""
@@ -135,7 +129,7 @@ func defaultElsewhere(v *view, p *model.Pod, isIPv6 bool) (finding, bool) {
 	}
 	dropped := v.dropped(lost)
 	if len(with) == 0 || u.sends || !u.lost() && x.packets+dropped < minDrops {
-		return finding{}, false
+		return nil
 	}
 	f.Packets += x.packets + dropped
 	f.LastHopAlive = model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Ingress}
@@ -144,12 +138,8 @@ func defaultElsewhere(v *view, p *model.Pod, isIPv6 bool) (finding, bool) {
 		"The pods like it send by %s.", podName(p), p.Interface, p.Interface)
 	observe(&f, model.SourcePods, "%s: default by %s dev %s", like(with), gatewayText(podDefault(with[0], isIPv6)), p.Interface)
 	f.Evidence = append(f.Evidence, u.evidence(p)...)
-	if x.packets > 0 {
-		observe(&f, model.SourceTC, "%s of the pod to %s; no reply", count(x.packets, "packet"), addrs(sorted(x.remotes)))
-	}
-	if dropped > 0 {
-		observe(&f, model.SourceDrops, "%s from or to the pod dropped on the way by that interface", count(dropped, "packet"))
-	}
+	observeSome(&f, x.packets, model.SourceTC, "%s of the pod to %s; no reply", count(x.packets, "packet"), addrs(sorted(x.remotes)))
+	observeSome(&f, dropped, model.SourceDrops, "%s from or to the pod dropped on the way by that interface", count(dropped, "packet"))
 	f.Alternatives = []string{"the pod is to send by the other network, and that is broken"}
 	del := inside(p) + ip(own[0].Addr()) + " route del default"
 	if second != "" {
@@ -157,7 +147,7 @@ func defaultElsewhere(v *view, p *model.Pod, isIPv6 bool) (finding, bool) {
 	}
 	f.Fix = append([]string{del}, defaultFix(v, p, with, isIPv6)...)
 	f.Fix = append(f.Fix, "take the gateway from the configuration of the further network, or the default-route from the pod's annotation")
-	return finding{Finding: f, cutOff: f.Pods, claims: lost}, true
+	return []finding{{Finding: f, cutOff: f.Pods, claims: lost}}
 }
 
 // inVain are the pairs of which some address asked beyond the node and heard nothing.

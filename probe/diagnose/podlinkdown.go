@@ -14,14 +14,11 @@ const PodLinkDown model.Code = "PodLinkDown"
 var podLinkDown = kind{
 	code:     PodLinkDown,
 	severity: model.Critical,
-	find:     findPodLinkDown,
+	find:     needing(findPodLinkDown, model.SourceLinks, model.SourcePods),
 	ends:     []model.HopKind{model.HopLink, model.HopPod, model.HopRoute}, // the link's route goes with it
 }
 
 func findPodLinkDown(v *view) []finding {
-	if !v.Has(model.SourceLinks, model.SourcePods) {
-		return nil
-	}
 	var out []finding
 	for p := range model.Each(v.Pods) {
 		l := v.links[p.LinkIndex]

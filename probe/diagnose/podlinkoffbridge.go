@@ -14,14 +14,11 @@ const PodLinkOffBridge model.Code = "PodLinkOffBridge"
 var podLinkOffBridge = kind{
 	code:     PodLinkOffBridge,
 	severity: model.Critical,
-	find:     findPodLinkOffBridge,
+	find:     needing(findPodLinkOffBridge, model.SourceLinks, model.SourcePods, model.SourceRoutes),
 	ends:     []model.HopKind{model.HopLink, model.HopNeighbor, model.HopBridge, model.HopRoute, model.HopPod},
 }
 
 func findPodLinkOffBridge(v *view) []finding {
-	if !v.Has(model.SourceLinks, model.SourcePods, model.SourceRoutes) {
-		return nil
-	}
 	var out []finding
 	for p := range model.Each(v.Pods) {
 		l := v.links[p.LinkIndex]
@@ -114,9 +111,7 @@ func offBridge(v *view, p *model.Pod, l, b *model.Link, shown []model.Evidence, 
 		observe(&f, model.SourceRoutes, "the node looks for %s by: %s", pods[0], v.routeText(r))
 	}
 	if !confirmed {
-		f.Confidence, f.Severity = model.Possible, model.Warning
-		f.Unseen = append(f.Unseen, "a packet from or to the pod that was lost: there was none in the window")
-		f.Alternatives = append(f.Alternatives, "a program on the link takes the place of the bridge")
+		stateAlone(&f, "a packet from or to the pod that was lost: there was none in the window", "a program on the link takes the place of the bridge")
 	}
 	f.Fix = []string{fmt.Sprintf("ip link set dev %s master %s", shellWord(l.Name), shellWord(b.Name))}
 	var hairpin []bool

@@ -23,9 +23,7 @@ func findPodPrefix(v *view) []finding {
 	for p := range v.enterablePods() {
 		for _, a := range slices.Concat(ownIn(p, false), ownIn(p, true)) {
 			if from, want := v.usualPrefix(p, a); from != nil {
-				if f, ok := wrongPrefix(v, p, a, want, from); ok {
-					out = append(out, f)
-				}
+				out = append(out, wrongPrefix(v, p, a, want, from)...)
 			}
 		}
 	}
@@ -71,26 +69,26 @@ func (v *view) bridgePrefix(p *model.Pod, a netip.Addr) netip.Prefix {
 	return netip.Prefix{}
 }
 
-func wrongPrefix(v *view, p *model.Pod, a, want netip.Prefix, from *model.Pod) (finding, bool) {
+func wrongPrefix(v *view, p *model.Pod, a, want netip.Prefix, from *model.Pod) []finding {
 	isIPv6 := a.Addr().Is6()
 	m := missent{asked: map[netip.Addr]talk{}}
 	var harm string
 	if a.Bits() < want.Bits() {
 		if !prefixRoute(p, a) {
-			return finding{}, false
+			return nil
 		}
 		m = v.askedBeyond(p, a, want)
 		harm = fmt.Sprintf("it asks on its link for addresses of %s that are behind its gateway", a.Masked())
 	} else {
 		// A pod of ptp asks its gateway for its neighbours too, whatever its prefix.
 		if reachesOnLink(p, want) || !reachesOnLink(from, want) {
-			return finding{}, false
+			return nil
 		}
 		m = v.sentToGateway(p, a, want)
 		harm = fmt.Sprintf("it does not look on its link for the other addresses of %s", want.Masked())
 	}
 	if m.answered {
-		return finding{}, false
+		return nil
 	}
 	f := model.Finding{
 		Confidence:   model.Proven,
@@ -114,18 +112,14 @@ func wrongPrefix(v *view, p *model.Pod, a, want netip.Prefix, from *model.Pod) (
 		}
 		observe(&f, model.SourceTC, "%s ingress: %s for %s; egress: no reply", p.Link, count(requests, request(a.Addr())), addrs(list))
 	}
-	if m.drops > 0 {
-		observe(&f, model.SourceDrops, "%s of the pod freed", count(m.drops, "packet"))
-	}
+	observeSome(&f, m.drops, model.SourceDrops, "%s of the pod freed", count(m.drops, "packet"))
 	if m.drops < minDrops && len(m.asked) == 0 {
-		f.Severity, f.Confidence = model.Warning, model.Possible
-		f.Unseen = []string{"a packet that was lost to it"}
-		f.Alternatives = []string{"the pod is to have this prefix length"}
+		stateAlone(&f, "a packet that was lost to it", "the pod is to have this prefix length")
 	}
 	f.Fix = prefixFix(p, from, a, want)
-	return finding{Finding: f, cutOff: f.Pods, claims: func(d *model.Drop) bool {
+	return []finding{{Finding: f, cutOff: f.Pods, claims: func(d *model.Drop) bool {
 		return d.Src == a.Addr() && a.Contains(d.Dst) != want.Contains(d.Dst) && (d.NeighborFailed() || m.gateway)
-	}}, true
+	}}}
 }
 
 // reachesOnLink reports whether a pod looks for the whole of a network on its link.

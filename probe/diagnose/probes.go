@@ -191,7 +191,7 @@ func wayOff(v *view, to netip.Addr) (model.Probe, bool) {
 		}
 	}
 	// A gateway passes on to its own network too.
-	for n := range model.Each(v.gateways) {
+	for n := range model.Each(v.Gateways) {
 		if q.DstMAC.IsZero() && n.IfIndex == l.Index && n.Addr.Is4() == to.Is4() && hop == to && path.Resolved(n) {
 			q.DstMAC = n.MAC
 		}
@@ -235,7 +235,7 @@ func otherNodes(v *view, ranges []*remoteRange, six bool) []netip.Addr {
 		}
 	}
 	near := func(a netip.Addr) bool {
-		return directly(v, a) && !slices.ContainsFunc(v.gateways, func(n model.Neighbor) bool { return n.Addr == a })
+		return directly(v, a) && !slices.ContainsFunc(v.Gateways, func(n model.Neighbor) bool { return n.Addr == a })
 	}
 	for p := range model.Each(v.peers) {
 		if near(p.Remote) && v.answered(p) {

@@ -10,21 +10,11 @@ import (
 	"github.com/lasthop/lasthop/probe/path"
 )
 
-// routing predicts what the node's tables do; built when it is first asked for.
-func (v *view) routing() *path.Routing {
-	if v.tables == nil {
-		v.tables = path.NewRouting(v.Snapshot)
-	}
-	return v.tables
-}
+// routing predicts what the node's tables do.
+func (v *view) routing() *path.Routing { return v.Routing() }
 
 // sysctls are the kernel's settings.
-func (v *view) sysctls() path.Settings {
-	if v.settings == nil {
-		v.settings = path.NewSettings(v.Snapshot)
-	}
-	return v.settings
-}
+func (v *view) sysctls() path.Settings { return v.Settings }
 
 // routeText is a route as ip(8) prints it.
 func (v *view) routeText(r *model.Route) string { return path.RouteText(r, routeLink(v, r)) }

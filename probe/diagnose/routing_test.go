@@ -890,7 +890,7 @@ func TestLeftOverRule(t *testing.T) {
 // TestWayBack: what may be missing is the return path too.
 func TestWayBack(t *testing.T) {
 	for want, silence := range map[string]func(*node){
-		"the gateway knows that range, and the return path to this node's pods is missing":     func(n *node) { n.silent("172.20.1.5", "172.20.3.9") },
+		"the gateway knows that range, and the return path to this node's pods is missing":  func(n *node) { n.silent("172.20.1.5", "172.20.3.9") },
 		"the destination, or a router on the way, lacks the route back to this node's pods": func(n *node) { n.silent("172.20.1.5", "10.99.0.7") },
 		"the node of these pods has no route back to this node's":                           func(n *node) { n.silent("172.20.1.5", "172.20.2.10") },
 	} {

@@ -188,9 +188,7 @@ func (v *view) exhausted(k rangeOf, h *holders, full bool, alike int) model.Find
 	f.Title = fmt.Sprintf("the ports of %s towards %s are used up", k.from, target)
 	f.Why = fmt.Sprintf("Flows to %s hold %d of the %d ports (%d to %d) that pods can leave with as %s.", target, used, size, k.within.First, k.within.Last, k.from)
 	observe(&f, model.SourceConntrack, "%d of %d ports of %s are held by flows to %s, begun by %s", used, size, k.from, target, addrs(f.Pods))
-	if ended > 0 {
-		observe(&f, model.SourceConntrack, "%d more were those of connections that are closed", ended)
-	}
+	observeSome(&f, ended, model.SourceConntrack, "%d more were those of connections that are closed", ended)
 	if l.nat.Translated && !l.nat.CutOff {
 		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule translates them", l.nat.Rule))
 	}

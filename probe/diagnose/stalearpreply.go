@@ -58,7 +58,20 @@ func misanswered(v *view, s *stale) finding {
 	if replies == 0 && f.Packets == 0 && s.rule.Counter.Delta == 0 {
 		f.Unseen = append(f.Unseen, "an ARP request for the address: nobody asked in the window")
 	}
-	if len(s.owners) == 0 {
+	gateway := len(v.pods[s.addr]) == 0 && len(v.behind(s.addr)) > 0
+	switch {
+	case len(s.owners) == 0 && gateway:
+		f.Confidence = model.Likely
+		f.Unseen = append(f.Unseen, "which MAC the gateway "+s.addr.String()+" has")
+		f.Alternatives = append(f.Alternatives, "the MAC is the gateway's, and it or all that is behind it is down")
+		pods := map[netip.Addr]bool{}
+		for _, a := range v.believing(belief{s.addr, s.rule.MAC}) {
+			pods[a] = true
+		}
+		x := v.sumPeers(v.inVain(pods))
+		f.Packets = max(f.Packets, x.packets)
+		observeSome(&f, x.packets, model.SourceTC, "%s of pods that believe it went to %s; no reply", count(x.packets, "packet"), addrs(sorted(x.remotes)))
+	case len(s.owners) == 0:
 		f.Confidence = model.Likely
 		f.Unseen = append(f.Unseen, "who holds "+s.addr.String()+" now: nobody on this node")
 		f.Alternatives = append(f.Alternatives, "the pod was deleted and its peers still ask for it")
@@ -72,7 +85,7 @@ func misanswered(v *view, s *stale) finding {
 		s.addr, s.rule.MAC, v.ownersInstead(s), v.owner(s.rule.MAC))
 	wrong := belief{s.addr, s.rule.MAC}
 	found := finding{Finding: f, claims: misled(s.addr, s.rule.MAC), effects: []any{wrong}}
-	if len(v.pods[s.addr]) == 0 && len(s.owners) > 0 {
+	if gateway {
 		found.Pods = v.believing(wrong)
 		found.cutOff = v.silentBy(s.rule.MAC, found.Pods)
 		found.Why = fmt.Sprintf("An ebtables rule answers ARP for the gateway %s with %s%s; %s has it. "+

@@ -14,14 +14,11 @@ const StaleFDB model.Code = "StaleFDB"
 var staleFDB = kind{
 	code:     StaleFDB,
 	severity: model.Critical,
-	find:     findStaleFDB,
+	find:     needing(findStaleFDB, model.SourceLinks, model.SourcePods, model.SourceBridge),
 	ends:     []model.HopKind{model.HopBridge, model.HopNeighbor, model.HopPod},
 }
 
 func findStaleFDB(v *view) []finding {
-	if !v.Has(model.SourceLinks, model.SourcePods, model.SourceBridge) {
-		return nil
-	}
 	var out []finding
 	for e := range model.Each(v.FDB) {
 		if !e.Static && !e.Local {
@@ -73,20 +70,15 @@ func misforwarded(v *view, e *model.FDBEntry, p *model.Pod) finding {
 	observe(&f, model.SourcePods, "%s is the MAC of %s in the pod, whose link is %s", e.MAC, p.Interface, p.Link)
 	var frames uint64
 	for _, a := range pods {
-		for _, m := range v.macPairs[a] {
-			if m.IfIndex == e.IfIndex && m.Side == model.AsDestination && m.Direction == model.Egress && m.Dst == e.MAC {
-				frames += m.Packets
-			}
-		}
+		frames += v.frames(a, e.IfIndex, model.Egress, model.AsDestination, e.MAC)
 	}
 	if frames > 0 && e.IfIndex != p.LinkIndex {
 		observe(&f, model.SourceTC, "%s egress: %s for the pod", at, count(frames, "frame"))
 		f.Packets = max(f.Packets, frames)
 	}
 	if f.Packets > 0 {
-		if n := v.dropped(unresolvedFor(pods)); n > 0 {
-			observe(&f, model.SourceDrops, "%s from or to the pod dropped: neighbour resolution failed", count(n, "packet"))
-		}
+		n := v.dropped(unresolvedFor(pods))
+		observeSome(&f, n, model.SourceDrops, "%s from or to the pod dropped: neighbour resolution failed", count(n, "packet"))
 	} else {
 		f.Unseen = append(f.Unseen, "a frame for the pod that went there")
 	}

@@ -15,7 +15,7 @@ const StaleFlow model.Code = "StaleFlow"
 var staleFlow = kind{
 	code:     StaleFlow,
 	severity: model.Warning,
-	find:     findStaleFlow,
+	find:     needing(findStaleFlow, model.SourcePods, model.SourceConntrack, model.SourceNAT, model.SourceLinks),
 	ends:     []model.HopKind{model.HopConntrack, model.HopBeyond},
 }
 
@@ -28,9 +28,6 @@ type outdatedBy struct {
 }
 
 func findStaleFlow(v *view) []finding {
-	if !v.Has(model.SourcePods, model.SourceConntrack, model.SourceNAT, model.SourceLinks) {
-		return nil
-	}
 	var tables *path.Tables
 	groups := map[outdatedBy][]*model.Flow{}
 	drops := map[outdatedBy][]*model.Drop{}

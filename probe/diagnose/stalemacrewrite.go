@@ -68,7 +68,7 @@ func rewrittenByRule(v *view, s *stale, rewrites []model.MACRewrite) finding {
 // toNobody reports whether frames for a running pod got a destination MAC that
 // nobody on the node has.
 func toNobody(v *view, r *model.MACRewrite) bool {
-	if r.Field != model.DestinationMAC || len(v.podMACs(r.Addr)) == 0 || r.To.MAC.IsMulticast() || r.Packets < minDrops || v.tunnel[r.To.MAC] {
+	if r.Field != model.DestinationMAC || len(v.podMACs(r.Addr)) == 0 || r.To.MAC.IsMulticast() || r.Packets < minDrops || v.Tunnel[r.To.MAC] {
 		return false
 	}
 	if _, known := v.macs[r.To.MAC]; known {

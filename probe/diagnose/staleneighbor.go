@@ -17,14 +17,11 @@ const StaleNeighbor model.Code = "StaleNeighbor"
 var staleNeighbor = kind{
 	code:     StaleNeighbor,
 	severity: model.Critical,
-	find:     findStaleNeighbor,
+	find:     needing(findStaleNeighbor, model.SourceNeighbors, model.SourceRoutes, model.SourceLinks, model.SourcePods),
 	ends:     []model.HopKind{model.HopNeighbor},
 }
 
 func findStaleNeighbor(v *view) []finding {
-	if !v.Has(model.SourceNeighbors, model.SourceRoutes, model.SourceLinks, model.SourcePods) {
-		return nil
-	}
 	var out []finding
 	silent := map[int]*finding{} // by the link, where several may have one cause
 	for n := range model.Each(v.Neighbors) {
@@ -37,14 +34,14 @@ func findStaleNeighbor(v *view) []finding {
 		if r == nil || r.IfIndex != n.IfIndex || r.Gateway.IsValid() {
 			continue
 		}
-		owners := ownersBehind(v, n)
+		owners := v.Behind(n.Addr, n.IfIndex)
 		if len(owners) == 0 {
 			continue
 		}
 		if !path.Resolved(n) {
 			unresolved(v, n, owners[0], silent)
-		} else if found, ok := misdirected(v, n, owners); ok {
-			out = append(out, found)
+		} else {
+			out = append(out, misdirected(v, n)...)
 		}
 	}
 	for _, link := range slices.Sorted(maps.Keys(silent)) {
@@ -53,31 +50,15 @@ func findStaleNeighbor(v *view) []finding {
 	return out
 }
 
-// ownersBehind are the pods that hold an entry's address and are reached by its
-// link: it is the host side of theirs, or the bridge that holds that.
-func ownersBehind(v *view, n *model.Neighbor) []*model.Pod {
-	var out []*model.Pod
-	for _, p := range v.pods[n.Addr] {
-		l := v.links[p.LinkIndex]
-		if l != nil && (l.Index == n.IfIndex || l.Master == n.IfIndex) {
-			out = append(out, p)
-		}
-	}
-	return out
-}
-
 // misdirected is the finding on an entry with a MAC that no owner has.
-func misdirected(v *view, n *model.Neighbor, owners []*model.Pod) (finding, bool) {
-	if slices.Contains(v.podMACs(n.Addr), n.MAC) || throughFabric(v, n) {
-		return finding{}, false
-	}
-	p := owners[0]
-	if p.MAC.IsZero() || !v.stood(p) && n.State != "PERMANENT" {
-		return finding{}, false
+func misdirected(v *view, n *model.Neighbor) []finding {
+	p := v.Misled(n)
+	if p == nil || !v.stood(p) && n.State != "PERMANENT" {
+		return nil
 	}
 	lost := misledBy(v, n)
 	drops := v.dropped(func(d *model.Drop) bool { return lost(d) && d.OtherHost() })
-	sent := sentBy(v, n)
+	sent := v.frames(n.Addr, n.IfIndex, model.Egress, model.AsDestination, n.MAC)
 	f := model.Finding{
 		Confidence:   model.Proven,
 		Pods:         []netip.Addr{n.Addr},
@@ -93,20 +74,12 @@ func misdirected(v *view, n *model.Neighbor, owners []*model.Pod) (finding, bool
 		// A flood is freed by every pod that it reaches.
 		Packets: cmp.Or(sent, drops),
 	}
-	if sent > 0 {
-		observe(&f, model.SourceTC, "%s egress: %s for %s with the destination MAC %s", v.linkName(n.IfIndex), count(sent, "frame"), n.Addr, n.MAC)
-	}
-	if drops > 0 {
-		observe(&f, model.SourceDrops, "%s for %s dropped: the destination MAC is not this host's", count(drops, "packet"), n.Addr)
-	}
+	observeSome(&f, sent, model.SourceTC, "%s egress: %s for %s with the destination MAC %s", v.linkName(n.IfIndex), count(sent, "frame"), n.Addr, n.MAC)
+	observeSome(&f, drops, model.SourceDrops, "%s for %s dropped: the destination MAC is not this host's", count(drops, "packet"), n.Addr)
 	if f.Packets == 0 {
-		f.Unseen = append(f.Unseen, "a packet that the node routed to the pod: there was none in the window")
-		if n.State != "PERMANENT" {
-			// The kernel asks again before it uses the entry for long.
-			f.Confidence, f.Severity = model.Possible, model.Warning
-		}
+		unusedEntry(&f, n, "a packet that the node routed to the pod: there was none in the window")
 	}
-	return finding{Finding: f, claims: lost, cause: belief{n.Addr, n.MAC}}, true
+	return []finding{{Finding: f, claims: lost, cause: belief{n.Addr, n.MAC}}}
 }
 
 // misledBy accounts for what an entry sends to the wrong MAC. By IPv6 these are also the
@@ -117,24 +90,6 @@ func misledBy(v *view, n *model.Neighbor) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
 		return frames(d) || d.Src == n.Addr && d.Src.Is6() && d.Link == "" && d.NeighborFailed()
 	}
-}
-
-// throughFabric reports whether the entry leads to the pod by way of the fabric or
-// of the node itself, as tunnel modes do.
-func throughFabric(v *view, n *model.Neighbor) bool {
-	l := v.links[n.IfIndex]
-	return l != nil && l.Kind == "bridge" && v.isGatewayMAC(n.MAC)
-}
-
-// sentBy is how many frames left by the entry's link with its MAC.
-func sentBy(v *view, n *model.Neighbor) uint64 {
-	var sum uint64
-	for _, m := range v.macPairs[n.Addr] {
-		if m.IfIndex == n.IfIndex && m.Side == model.AsDestination && m.Direction == model.Egress && m.Dst == n.MAC {
-			sum += m.Packets
-		}
-	}
-	return sum
 }
 
 // unresolved adds an entry without a MAC for a pod that is there to the finding on its

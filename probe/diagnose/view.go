@@ -19,7 +19,7 @@ type view struct {
 // index is a snapshot with what the findings look up in it. It is built once, in
 // time linear in the snapshot, and does not depend on any finding.
 type index struct {
-	*model.Snapshot
+	*path.State
 	// whole is the snapshot with what was counted of ranges of far ends; see single.
 	whole *model.Snapshot
 	// drops says which drops were lost packets, and which were harmless frees.
@@ -27,8 +27,11 @@ type index struct {
 	// samples are those of the drops.
 	samples loss.Samples
 
-	// pods holds the living owners of each pod address.
-	pods map[netip.Addr][]*model.Pod
+	// pods, links, outer and gatewayAddrs are the state's.
+	pods         map[netip.Addr][]*model.Pod
+	links        map[int]*model.Link
+	outer        map[int]bool
+	gatewayAddrs map[netip.Addr]bool
 	// past are addresses of pods that went away during the window.
 	past map[netip.Addr]bool
 	// nodeAddrs are the node's own addresses.
@@ -38,7 +41,6 @@ type index struct {
 	// bridgeMACs are those of bridges and their ports: a bridge gives
 	// frames for one of them to the node.
 	bridgeMACs map[model.MAC]bool
-	links      map[int]*model.Link
 	byName     map[string]*model.Link
 	// macPairs are the frames seen of each address.
 	macPairs map[netip.Addr][]*model.MACPair
@@ -52,18 +54,10 @@ type index struct {
 	swept map[pair]bool
 	// folded are the ranges of far ends that were not counted one by one, of which
 	// packets came.
-	folded   []*model.Peer
-	gateways []model.Neighbor
-	// gatewayAddrs are the next hops of the default routes.
-	gatewayAddrs map[netip.Addr]bool
+	folded []*model.Peer
 	// nextHops are those of all routes.
 	nextHops map[netip.Addr]bool
-	// tunnel are the MACs that rules give to whatever pods send: the
-	// fabric's, in tunnel mode.
-	tunnel  map[model.MAC]bool
-	uplinks []*model.Link
-	// outer are the uplinks and the bridges that hold them.
-	outer map[int]bool
+	uplinks  []*model.Link
 	// onLink are the networks on these links, onLinkAlone the single addresses
 	// that have a route of their own, as where nodes' addresses are /32 or /128.
 	onLink      []netip.Prefix
@@ -82,9 +76,6 @@ type index struct {
 	ranges     ranges
 	// services says which blocks of addresses rules translate some of.
 	services map[netip.Prefix]bool
-	// tables and settings are built when they are first asked for.
-	tables   *path.Routing
-	settings path.Settings
 	// strays are pods' addresses that the node routes elsewhere.
 	misrouted      []misroutedPod
 	misroutedKnown bool
@@ -101,29 +92,24 @@ func newView(whole *model.Snapshot) *view {
 	s := single(whole)
 	s.Traffic = sentTraffic(s)
 	v := &view{claims: claims{byDrop: map[*model.Drop]model.Code{}, returned: map[netip.Addr]bool{}}, index: &index{
-		Snapshot:   s,
-		whole:      whole,
-		drops:      loss.NewClassifier(s),
-		samples:    loss.NewSamples(&s.Traffic),
-		pods:       map[netip.Addr][]*model.Pod{},
-		past:       map[netip.Addr]bool{},
-		nodeAddrs:  map[netip.Addr]bool{},
-		macs:       map[model.MAC]string{},
-		bridgeMACs: map[model.MAC]bool{},
-		links:      map[int]*model.Link{},
-		byName:     map[string]*model.Link{},
-		macPairs:   map[netip.Addr][]*model.MACPair{},
-		hops:       map[netip.Addr][]*model.HopCount{},
-		tunnel:     map[model.MAC]bool{},
-		outer:      map[int]bool{},
-		swept:      map[pair]bool{},
-
-		gatewayAddrs: map[netip.Addr]bool{},
-		nextHops:     map[netip.Addr]bool{},
-		onLinkAlone:  map[netip.Addr]bool{},
+		State:       path.NewState(s),
+		whole:       whole,
+		drops:       loss.NewClassifier(s),
+		samples:     loss.NewSamples(&s.Traffic),
+		past:        map[netip.Addr]bool{},
+		nodeAddrs:   map[netip.Addr]bool{},
+		macs:        map[model.MAC]string{},
+		bridgeMACs:  map[model.MAC]bool{},
+		byName:      map[string]*model.Link{},
+		macPairs:    map[netip.Addr][]*model.MACPair{},
+		hops:        map[netip.Addr][]*model.HopCount{},
+		swept:       map[pair]bool{},
+		nextHops:    map[netip.Addr]bool{},
+		onLinkAlone: map[netip.Addr]bool{},
 	}}
+	v.pods, v.links, v.outer, v.gatewayAddrs = v.Owners, v.ByIndex, v.Outer, v.GatewayAddrs
 	for l := range model.Each(s.Links) {
-		v.links[l.Index], v.byName[l.Name] = l, l
+		v.byName[l.Name] = l
 		if !l.MAC.IsZero() {
 			v.macs[l.MAC] = l.Name
 			v.bridgeMACs[l.MAC] = v.bridgeMACs[l.MAC] || l.Master != 0 || l.Kind == "bridge"
@@ -133,9 +119,6 @@ func newView(whole *model.Snapshot) *view {
 		}
 	}
 	for p := range model.Each(s.Pods) {
-		for _, a := range p.Addresses {
-			v.pods[a.Addr()] = append(v.pods[a.Addr()], p)
-		}
 		if !p.MAC.IsZero() {
 			v.macs[p.MAC] = podName(p)
 		}
@@ -172,16 +155,13 @@ func newView(whole *model.Snapshot) *view {
 func indexUplinks(v *view) {
 	for l := range model.Each(v.Links) {
 		if l.Role == model.RoleUplink {
-			v.uplinks, v.outer[l.Index] = append(v.uplinks, l), true
-			if l.Master != 0 {
-				v.outer[l.Master] = true
-			}
+			v.uplinks = append(v.uplinks, l)
 		}
 	}
 	for r := range model.Each(v.Routes) {
-		v.nextHop(r.Dst, r.Gateway)
+		v.nextHops[r.Gateway] = true
 		for h := range model.Each(r.NextHops) {
-			v.nextHop(r.Dst, h.Gateway)
+			v.nextHops[h.Gateway] = true
 		}
 		if v.outer[r.IfIndex] && r.Type == "unicast" && !r.Gateway.IsValid() && r.Dst.Bits() > 0 {
 			if r.Dst.IsSingleIP() {
@@ -191,26 +171,10 @@ func indexUplinks(v *view) {
 			}
 		}
 	}
-	for _, n := range v.Neighbors {
-		if v.gatewayAddrs[n.Addr] && !n.MAC.IsZero() {
-			v.gateways = append(v.gateways, n)
-		}
-		if _, known := v.macs[n.MAC]; !known && !n.MAC.IsZero() && v.gatewayAddrs[n.Addr] {
+	for _, n := range v.Gateways {
+		if _, known := v.macs[n.MAC]; !known {
 			v.macs[n.MAC] = "the gateway " + n.Addr.String()
 		}
-	}
-	for r := range model.Each(v.FrameRules) {
-		if r.SendsToFabric() {
-			v.tunnel[r.MAC] = true
-		}
-	}
-}
-
-// nextHop notes that a route to a network leads to a next hop.
-func (v *view) nextHop(dst netip.Prefix, a netip.Addr) {
-	v.nextHops[a] = true
-	if dst.Bits() == 0 {
-		v.gatewayAddrs[a] = true
 	}
 }
 

@@ -15,86 +15,28 @@ const WrongGatewayMAC model.Code = "WrongGatewayMAC"
 var wrongGatewayMAC = kind{
 	code:     WrongGatewayMAC,
 	severity: model.Critical,
-	find:     findWrongGatewayMAC,
+	find:     needing(findWrongGatewayMAC, model.SourceLinks),
 	ends:     []model.HopKind{model.HopLink, model.HopBridge},
 }
 
 func findWrongGatewayMAC(v *view) []finding {
-	if !v.Has(model.SourceLinks) {
-		return nil
-	}
 	var out []finding
 	for p := range model.Each(v.Pods) {
 		for g := range model.Each(p.Gateways) {
 			if !path.Resolved(g) || len(sameFamily(podAddrs(p), g.Addr)) == 0 {
 				continue
 			}
-			right, who := gatewayMACs(v, p, g)
+			right, who := v.GatewayMACs(p, g.Addr)
 			if len(right) == 0 || slices.Contains(right, g.MAC) {
 				continue
 			}
-			if found, ok := wrongGateway(v, p, g, right, who); ok {
-				out = append(out, found)
-			}
+			out = append(out, wrongGateway(v, p, g, right, who)...)
 		}
 	}
 	return out
 }
 
-// gatewayMACs are those that lead a pod's frames to its gateway, the one that
-// a fix would write first, and whose they are. None: not known.
-func gatewayMACs(v *view, p *model.Pod, g *model.Neighbor) (right []model.MAC, who string) {
-	link := v.links[p.LinkIndex]
-	if link == nil || link.MAC.IsZero() {
-		return nil, ""
-	}
-	if v.routed(p) {
-		return []model.MAC{link.MAC}, "its host link " + link.Name
-	}
-	bridge := v.bridgeOf(p)
-	if bridge == nil || bridge.MAC.IsZero() {
-		return nil, ""
-	}
-	node := path.NodeMACs(bridge, link)
-	if v.nodeAddrs[g.Addr] {
-		return node, "the bridge " + bridge.Name
-	}
-	right, who = farGateway(v, g, bridge)
-	if len(right) == 0 {
-		return nil, ""
-	}
-	return append(right, node...), who
-}
-
-// farGateway is what is known of the MAC of a gateway behind a bridge's port:
-// the node's own entry for it, and
-// whoever was heard behind an uplink.
-func farGateway(v *view, g *model.Neighbor, bridge *model.Link) (right []model.MAC, who string) {
-	if pods := v.podMACs(g.Addr); len(pods) > 0 {
-		return pods, "the pod with " + g.Addr.String()
-	}
-	if !v.Has(model.SourceNeighbors, model.SourceBridge) {
-		return nil, ""
-	}
-	for n := range model.Each(v.Neighbors) {
-		if n.Addr == g.Addr && n.IfIndex == bridge.Index && path.Resolved(n) {
-			right = append(right, n.MAC)
-		}
-	}
-	who = "the gateway " + g.Addr.String()
-	var heard []model.MAC
-	for e := range model.Each(v.FDB) {
-		if e.Bridge == bridge.Index && !e.Local && v.isUplink(e.IfIndex) {
-			heard = append(heard, e.MAC)
-		}
-	}
-	if len(right) == 0 && len(heard) > 0 {
-		who = "what is heard behind " + v.uplink()
-	}
-	return append(right, heard...), who
-}
-
-func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right []model.MAC, who string) (finding, bool) {
+func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right []model.MAC, who string) []finding {
 	pods := podAddrs(p)
 	lost := func(d *model.Drop) bool {
 		if slices.Contains(pods, d.Src) && d.DstMAC == g.MAC {
@@ -104,11 +46,13 @@ func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right []model.MAC, w
 		// pod's answer goes to the wrong MAC too, and the node has no neighbour.
 		return g.Addr.Is6() && d.Dst.Is6() && slices.Contains(pods, d.Dst) && d.NeighborFailed()
 	}
-	sent := sentFrom(v, p, g.MAC)
+	sent := uint64(0)
+	for _, a := range pods {
+		sent += v.frames(a, p.LinkIndex, model.Ingress, model.AsSource, g.MAC)
+	}
 	drops := v.dropped(func(d *model.Drop) bool { return lost(d) && d.OtherHost() })
-	fixed := g.State == "PERMANENT"
-	if !fixed && !v.stood(p) {
-		return finding{}, false
+	if g.State != "PERMANENT" && !v.stood(p) {
+		return nil
 	}
 	f := model.Finding{
 		Confidence:   model.Proven,
@@ -125,22 +69,13 @@ func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right []model.MAC, w
 		// A flood is freed by every pod that it reaches.
 		Packets: cmp.Or(sent, drops),
 	}
-	if sent > 0 {
-		observe(&f, model.SourceTC, "%s ingress: %s from the pod for %s", p.Link, count(sent, "frame"), g.MAC)
-	}
-	if drops > 0 {
-		observe(&f, model.SourceDrops, "%s of the pod dropped: the destination MAC is not this host's", count(drops, "packet"))
-	}
+	observeSome(&f, sent, model.SourceTC, "%s ingress: %s from the pod for %s", p.Link, count(sent, "frame"), g.MAC)
+	observeSome(&f, drops, model.SourceDrops, "%s of the pod dropped: the destination MAC is not this host's", count(drops, "packet"))
 	if sent == 0 && drops == 0 {
-		f.Unseen = append(f.Unseen, "a frame to the gateway: the pod sent none in the window")
-		if !fixed {
-			// The kernel asks again before it uses the entry for long.
-			f.Confidence = model.Possible
-			f.Severity = model.Warning
-		}
+		unusedEntry(&f, g, "a frame to the gateway: the pod sent none in the window")
 	}
 	f.Fix = []string{gatewayFix(v, p, g, right[0])}
-	return finding{Finding: f, claims: lost, cause: belief{g.Addr, g.MAC}, cutOff: v.silentBy(g.MAC, f.Pods)}, true
+	return []finding{{Finding: f, claims: lost, cause: belief{g.Addr, g.MAC}, cutOff: v.silentBy(g.MAC, f.Pods)}}
 }
 
 // gatewayFix writes the entry in the pod anew. One that a plugin pinned stays
@@ -158,17 +93,4 @@ func gatewayFix(v *view, p *model.Pod, g *model.Neighbor, right model.MAC) strin
 		state = "permanent"
 	}
 	return fmt.Sprintf("%s%s neigh replace %s lladdr %s dev %s nud %s", inside(p), ip(g.Addr), g.Addr, right, shellWord(p.Interface), state)
-}
-
-// sentFrom is how many frames came from the pod for a MAC.
-func sentFrom(v *view, p *model.Pod, to model.MAC) uint64 {
-	var n uint64
-	for _, a := range p.Addresses {
-		for _, m := range v.macPairs[a.Addr()] {
-			if m.IfIndex == p.LinkIndex && m.Side == model.AsSource && m.Direction == model.Ingress && m.Dst == to {
-				n += m.Packets
-			}
-		}
-	}
-	return n
 }

@@ -49,9 +49,7 @@ func findWrongUDR(v *view) []finding {
 		}
 	}
 	for _, p := range own {
-		if f, ok := misroutedHere(v, p, self, ranges); ok {
-			out = append(out, f)
-		}
+		out = append(out, misroutedHere(v, p, self, ranges)...)
 	}
 	for _, h := range strangers(v) {
 		if !told[h.Prefix] {
@@ -90,10 +88,10 @@ func misrouted(v *view, r *remoteRange, n *model.ClusterNode, fact routeFact) fi
 
 // misroutedHere looks for a route of the other nodes that sends this node's own
 // range elsewhere.
-func misroutedHere(v *view, own netip.Prefix, self *model.ClusterNode, ranges map[netip.Prefix]*remoteRange) (finding, bool) {
+func misroutedHere(v *view, own netip.Prefix, self *model.ClusterNode, ranges map[netip.Prefix]*remoteRange) []finding {
 	for _, r := range ranges {
 		if r.answers && r.cidr.Addr().Is4() == own.Addr().Is4() {
-			return finding{}, false
+			return nil
 		}
 	}
 	senders := []*model.ClusterNode{self}
@@ -117,9 +115,9 @@ func misroutedHere(v *view, own netip.Prefix, self *model.ClusterNode, ranges ma
 		if fact.state == routeListedWrong {
 			f.Unseen = []string{"which subnets the table is associated with"}
 		}
-		return finding{Finding: f, silences: v.silencesNetwork(&f), returns: f.Pods}, true
+		return []finding{{Finding: f, silences: v.silencesNetwork(&f), returns: f.Pods}}
 	}
-	return finding{}, false
+	return nil
 }
 
 // wrongRow is the part of the finding that the files show.

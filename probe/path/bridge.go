@@ -29,7 +29,7 @@ func (j *journey) enterBridge(b, port *model.Link) {
 		routed = ruled.routed
 	}
 	j.dstMAC, j.srcMAC, j.through = f.DstMAC, f.SrcMAC, port
-	if !routed && !slices.Contains(NodeMACs(b, port), f.DstMAC) && (j.bridgeOwns(b, f.DstMAC) || j.local(b, port, f.DstMAC)) {
+	if !routed && !slices.Contains(j.Takes(port), f.DstMAC) && (j.bridgeOwns(b, f.DstMAC) || j.local(b, port, f.DstMAC)) {
 		j.die(s, fmt.Sprintf("the bridge gives frames for %s to the node, which frees them unread: its own there are others", f.DstMAC))
 		return
 	}
@@ -40,6 +40,10 @@ func (j *journey) enterBridge(b, port *model.Link) {
 			return
 		}
 		j.upFrom(b, s)
+		return
+	}
+	if j.misled != "" && len(ruled.rules) == 0 {
+		j.die(s, j.misled)
 		return
 	}
 	out := j.portOf(b, f.DstMAC)
@@ -156,10 +160,6 @@ func rewrites(r frameDecision) string {
 	return out
 }
 
-// NodeMACs are those of frames that the node takes from a port of a bridge: of what is for
-// another port it gets frames too, and frees them unread.
-func NodeMACs(b, port *model.Link) []model.MAC { return []model.MAC{b.MAC, port.MAC} }
-
 // AppliesTo reports whether a bridge looks a forwarding entry up for frames by a port, or
 // for the node's own with the bridge for port: by VLAN only where it filters.
 func AppliesTo(e *model.FDBEntry, b, port *model.Link) bool {
@@ -195,19 +195,19 @@ func (j *journey) portOf(b *model.Link, m model.MAC) *model.Link {
 		if j.through != nil && j.through.Master == b.Index {
 			from = j.through
 		}
-		if e := first(j.FDB, func(e *model.FDBEntry) bool { return e.MAC == m && e.Static && AppliesTo(e, b, from) }); e != nil && j.links[e.IfIndex] != nil {
-			return j.links[e.IfIndex]
+		if e := first(j.FDB, func(e *model.FDBEntry) bool { return e.MAC == m && e.Static && AppliesTo(e, b, from) }); e != nil && j.ByIndex[e.IfIndex] != nil {
+			return j.ByIndex[e.IfIndex]
 		}
 		isPort := func(l *model.Link) bool { return l != nil && l.Master == b.Index && l.Index != b.Index }
-		if p := first(j.Pods, func(p *model.Pod) bool { return p.MAC == m && isPort(j.links[p.LinkIndex]) }); p != nil {
-			return j.links[p.LinkIndex]
+		if p := first(j.Pods, func(p *model.Pod) bool { return p.MAC == m && isPort(j.ByIndex[p.LinkIndex]) }); p != nil {
+			return j.ByIndex[p.LinkIndex]
 		}
-		if e := first(j.FDB, func(e *model.FDBEntry) bool { return e.MAC == m && isPort(j.links[e.IfIndex]) }); e != nil {
-			return j.links[e.IfIndex]
+		if e := first(j.FDB, func(e *model.FDBEntry) bool { return e.MAC == m && isPort(j.ByIndex[e.IfIndex]) }); e != nil {
+			return j.ByIndex[e.IfIndex]
 		}
 	}
-	if p := j.pods[j.dst]; p != nil && !j.isFabric(m) {
-		if l := j.links[p.LinkIndex]; m.IsZero() && l != nil && l.Master == b.Index {
+	if p := j.pods[j.dst]; p != nil && !j.IsFabric(m) {
+		if l := j.ByIndex[p.LinkIndex]; m.IsZero() && l != nil && l.Master == b.Index {
 			return l
 		}
 		if !m.IsZero() {

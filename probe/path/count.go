@@ -119,7 +119,7 @@ func (t *tracer) translated(p *point) model.Count {
 	if p.direction == model.Ingress {
 		local = p.dst
 	}
-	if !t.pair || !t.Has(model.SourceConntrack) || p.link.Role != model.RoleUplink || t.node[local] == nil {
+	if !t.pair || !t.Has(model.SourceConntrack) || p.link.Role != model.RoleUplink || t.Own[local] == nil {
 		return model.Count{}
 	}
 	return model.Counted(t.ofPair(p))

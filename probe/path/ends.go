@@ -17,7 +17,7 @@ func (j *journey) fromPod(p *model.Pod) {
 	}
 	s := j.add(model.PathHop{Kind: model.HopPod, Role: model.RolePod, Link: p.Interface})
 	s.netns, s.direction = p.Netns, model.Egress
-	l := j.links[p.LinkIndex]
+	l := j.ByIndex[p.LinkIndex]
 	if l != nil {
 		s.after = j.at(l, model.Ingress)
 	}
@@ -91,6 +91,9 @@ func (j *journey) podRoute(s *step, p *model.Pod) netip.Addr {
 		}
 		j.dstMAC = gw.MAC
 		s.Rules = append(s.Rules, neighborText(&gw))
+		if right, who := j.GatewayMACs(p, gw.Addr); len(right) > 0 && Resolved(&gw) && !slices.Contains(right, gw.MAC) {
+			j.misled = fmt.Sprintf("frames are for %s, and %s has %s", gw.MAC, who, right[0])
+		}
 		switch {
 		case !gw.MAC.IsZero() || !j.up(p.LinkIndex):
 			// It is resolved, or cannot be as the link is down.
@@ -105,7 +108,7 @@ func (j *journey) podRoute(s *step, p *model.Pod) netip.Addr {
 
 // up reports whether a link is up with a carrier, or not known.
 func (t *tracer) up(index int) bool {
-	l := t.links[index]
+	l := t.ByIndex[index]
 	return l == nil || l.Up && l.Carrier
 }
 
@@ -136,10 +139,10 @@ func elsewhere(p *model.Pod, dst netip.Addr, route *model.Route) bool {
 // an arpreply rule of the bridge, else that of the pod or node that has the
 // address; zero where it is not known.
 func (j *journey) askFor(p *model.Pod, s *step) model.MAC {
-	l := j.links[p.LinkIndex]
-	b := j.bridge(l)
+	l := j.ByIndex[p.LinkIndex]
+	b := j.Bridge(l)
 	if b == nil {
-		if l != nil && j.settings[LinkSetting(l.Name, "proxy_arp")] == "1" {
+		if l != nil && j.Settings[LinkSetting(l.Name, "proxy_arp")] == "1" {
 			return l.MAC
 		}
 		return model.MAC{}
@@ -159,9 +162,9 @@ func (j *journey) askFor(p *model.Pod, s *step) model.MAC {
 		}
 	}
 	switch holder := j.pods[j.dst]; {
-	case holder != nil && j.bridge(j.links[holder.LinkIndex]) == b:
+	case holder != nil && j.Bridge(j.ByIndex[holder.LinkIndex]) == b:
 		return holder.MAC
-	case j.node[j.dst] != nil:
+	case j.Own[j.dst] != nil:
 		return b.MAC
 	}
 	return model.MAC{}
@@ -179,15 +182,15 @@ func (j *journey) fromPodLink(p *model.Pod, l *model.Link, next netip.Addr) {
 		j.die(s, "no carrier: the other end is down")
 		return
 	}
-	if b := j.bridge(l); b != nil {
+	if b := j.Bridge(l); b != nil {
 		s.Decision = "port of " + b.Name
 		switch {
 		case !j.dstMAC.IsZero():
-		case j.node[next] != nil:
+		case j.Own[next] != nil:
 			j.dstMAC = b.MAC
 		case j.pods[next] == nil:
 			// What has the address replies to the pod as it does to the node.
-			if n := j.neighborAt(next, b.Index); n != nil {
+			if n := j.NeighborAt(next, b.Index); n != nil {
 				j.dstMAC = n.MAC
 			}
 		}
@@ -203,11 +206,6 @@ func (j *journey) fromPodLink(p *model.Pod, l *model.Link, next netip.Addr) {
 		s.Decision = "up, rp_filter " + rp
 	}
 	j.atIP(l)
-}
-
-// neighborAt is the node's entry for an address behind a link, nil for none.
-func (t *tracer) neighborAt(a netip.Addr, ifindex int) *model.Neighbor {
-	return first(t.Neighbors, func(n *model.Neighbor) bool { return n.Addr == a && n.IfIndex == ifindex && !n.Proxy })
 }
 
 // first is the first element that satisfies a condition, nil where none does.

@@ -64,7 +64,7 @@ func (j *journey) fork(s *step, d *Decision) (NextHop, bool) {
 func (j *journey) rename(s *step, route *model.Route, h NextHop) {
 	taken := *route
 	taken.Gateway = h.Gateway
-	s.Decision = strings.Replace(s.Decision, RouteText(route, linkName(j.links, route.IfIndex)), RouteText(&taken, h.Link), 1)
+	s.Decision = strings.Replace(s.Decision, RouteText(route, linkName(j.ByIndex, route.IfIndex)), RouteText(&taken, h.Link), 1)
 }
 
 func branchTexts(list []branch) string {
@@ -135,7 +135,7 @@ func (j *journey) resolves(h NextHop) bool {
 	if !h.Gateway.IsValid() {
 		return true
 	}
-	n := j.neighborAt(h.Gateway, h.IfIndex)
+	n := j.NeighborAt(h.Gateway, h.IfIndex)
 	return n != nil && Resolved(n)
 }
 

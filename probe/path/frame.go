@@ -2,6 +2,7 @@ package path
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -21,17 +22,18 @@ type frameDecision struct {
 	cutOff bool
 }
 
-// frameTables predicts what the chains of ebtables, and those of nft's bridge
+// FrameTables predicts what the chains of ebtables, and those of nft's bridge
 // family, do with frames.
-type frameTables struct {
+type FrameTables struct {
 	chains map[ChainKey][]*model.FrameRule
 	bases  []*model.Chain
 	// known are the chains that the snapshot has.
 	known map[ChainKey]*model.Chain
 }
 
-func newFrameTables(s *model.Snapshot) *frameTables {
-	f := &frameTables{chains: map[ChainKey][]*model.FrameRule{}, known: map[ChainKey]*model.Chain{}}
+// NewFrameTables indexes a snapshot's.
+func NewFrameTables(s *model.Snapshot) *FrameTables {
+	f := &FrameTables{chains: map[ChainKey][]*model.FrameRule{}, known: map[ChainKey]*model.Chain{}}
 	for r := range model.Each(s.FrameRules) {
 		k := ChainKey{r.Backend, "bridge", r.Table, r.Chain}
 		f.chains[k] = append(f.chains[k], r)
@@ -59,9 +61,8 @@ func newFrameTables(s *model.Snapshot) *frameTables {
 }
 
 // pass judges a frame by the chains of a hook. Rules change the frame's MACs.
-func (f *frameTables) pass(hook string, fr *Frame) frameDecision {
-	w := &frameWalk{frameTables: f, frame: fr, decision: frameDecision{does: accepts}}
-	w.Chains, w.Meet, w.State = f.chains, w.meet, macs{fr.SrcMAC, fr.DstMAC}
+func (f *FrameTables) pass(hook string, fr *Frame) frameDecision {
+	w := f.walk(fr)
 	for _, c := range f.bases {
 		if c.Hook != hook {
 			continue
@@ -86,25 +87,79 @@ func (f *frameTables) pass(hook string, fr *Frame) frameDecision {
 	return w.decision
 }
 
+// InForce reports whether frames come to a rule that writes a MAC or answers with one, and
+// no rule behind it overrules it.
+func (f *FrameTables) InForce(r *model.FrameRule) bool {
+	w := f.walk(frameFor(r))
+	w.sought = r
+	for _, c := range f.bases {
+		if c.Backend != r.Backend || c.Table != r.Table {
+			continue
+		}
+		w.last = nil
+		if w.Base(c); w.last == r {
+			return true
+		}
+	}
+	return false
+}
+
+// frameFor is a frame that a rule is about, of which no more is known than the rule says.
+func frameFor(r *model.FrameRule) *Frame {
+	addr := func(a, b model.AddrMatch) netip.Addr {
+		if a.IsZero() {
+			a = b
+		}
+		if a.Not {
+			return netip.Addr{}
+		}
+		return a.Prefix.Addr()
+	}
+	link := func(m model.IfMatch) []string {
+		if m.Name == "" || m.Not {
+			return nil
+		}
+		return []string{m.Name}
+	}
+	fr := &Frame{
+		Src: addr(r.IPSrc, r.ARPSrc), Dst: addr(r.IPDst, r.ARPDst), SrcMAC: r.SrcMAC.Addr, DstMAC: r.DstMAC.Addr,
+		In: link(r.In), Out: link(r.Out), LogicalIn: link(r.LogicalIn), LogicalOut: link(r.LogicalOut),
+	}
+	if r.Target == model.TargetARPReply {
+		fr.ARP = 1
+	}
+	return fr
+}
+
+func (f *FrameTables) walk(fr *Frame) *frameWalk {
+	w := &frameWalk{FrameTables: f, frame: fr, decision: frameDecision{does: accepts}}
+	w.Chains, w.Meet, w.State = f.chains, w.meet, macs{fr.SrcMAC, fr.DstMAC}
+	return w
+}
+
 // frameWalk is a walk of a frame. Its state are the frame's MACs, which rules
 // rewrite.
 type frameWalk struct {
 	Walk[*model.FrameRule, macs]
-	*frameTables
+	*FrameTables
 	frame    *Frame
 	decision frameDecision
 	// end is ACCEPT or DROP, where a rule or a policy ended the walk.
 	end model.FrameTarget
+	// last is the last rule that wrote the destination's MAC or answered. sought is a rule
+	// that the frame is known to match.
+	last, sought *model.FrameRule
 }
 
 type macs struct{ src, dst model.MAC }
 
 func (w *frameWalk) meet(k ChainKey, _ int, r *model.FrameRule) Action {
 	w.frame.SrcMAC, w.frame.DstMAC = w.State.src, w.State.dst
-	switch w.frame.Fits(r) {
-	case No:
+	switch fit := w.frame.Fits(r); {
+	case r == w.sought:
+	case fit == No:
 		return Next
-	case Maybe:
+	case fit == Maybe:
 		if r.Counter.Delta > 0 && (r.Target == model.TargetDrop || r.Target == model.TargetDNAT) {
 			w.decision.does = unknown
 			w.decision.rules = append(w.decision.rules, r)
@@ -116,10 +171,11 @@ func (w *frameWalk) meet(k ChainKey, _ int, r *model.FrameRule) Action {
 	case model.TargetAccept, model.TargetDrop, model.TargetReturn:
 		then = r.Target
 	case model.TargetDNAT:
-		w.State.dst = r.MAC
+		w.State.dst, w.last = r.MAC, r
 	case model.TargetSNAT:
 		w.State.src = r.MAC
 	case model.TargetARPReply:
+		w.last = r
 	case model.TargetRedirect:
 		w.decision.routed = true
 	case model.TargetJump:

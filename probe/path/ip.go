@@ -28,7 +28,7 @@ func (j *journey) routed(in *model.Link, n *step) {
 	if in != nil {
 		name = in.Name
 	}
-	d := j.routing.Lookup(Query{Src: j.src, Dst: j.dst, In: name})
+	d := j.Routing().Lookup(Query{Src: j.src, Dst: j.dst, In: name})
 	route := &step{PathHop: model.PathHop{Kind: model.HopRoute}, src: j.src, dst: j.dst}
 	j.decideRoute(route, in, &d)
 	if j.over {
@@ -65,7 +65,7 @@ func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
 		s.Rules = append(s.Rules, RoutingRuleText(d.Rule))
 	}
 	if d.Route != nil {
-		s.Decision = RouteText(d.Route, linkName(j.links, d.Route.IfIndex))
+		s.Decision = RouteText(d.Route, linkName(j.ByIndex, d.Route.IfIndex))
 		s.Rules = append(s.Rules, s.Decision)
 	}
 	for _, r := range d.Passed {
@@ -99,7 +99,7 @@ func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
 		return
 	}
 	if d.Type == "unicast" {
-		if off := j.settings.NotForwarding(in.Name, isIPv6(j.dst)); off != "" && j.left() {
+		if off := j.Settings.NotForwarding(in.Name, isIPv6(j.dst)); off != "" && j.left() {
 			s.Decision = join(s.Decision, off+" is 0, and packets leave: a program forwards them")
 		} else if off != "" {
 			j.die(s, "not forwarded: "+off+" is 0")
@@ -149,13 +149,8 @@ func (j *journey) left() bool {
 
 // misrouted says that a pod of this node is routed off the node or to another pod.
 func (j *journey) misrouted(d *Decision) string {
-	var pods []*model.Pod
-	for p := range model.Each(j.Pods) {
-		if p.Has(j.dst) {
-			pods = append(pods, p)
-		}
-	}
-	if len(pods) == 0 || !j.routing.Misses(d, pods) {
+	pods := j.Owners[j.dst]
+	if len(pods) == 0 || !j.Routing().Misses(d, pods) {
 		return ""
 	}
 	return fmt.Sprintf("leads to %s, and the pod is behind %s", d.Hops[0].Link, pods[0].Link)
@@ -167,12 +162,12 @@ func (j *journey) reverseFilter(l *model.Link) string {
 	if isIPv6(j.dst) {
 		return ""
 	}
-	return j.settings.ReverseFilter(l.Name)
+	return j.Settings.ReverseFilter(l.Name)
 }
 
 // reverseDropped says that the reverse path filter drops what comes by a link.
 func (j *journey) reverseDropped(in *model.Link, d *Decision) string {
-	back := j.routing.WayBack(Query{Src: j.src, Dst: j.dst, In: in.Name})
+	back := j.Routing().WayBack(Query{Src: j.src, Dst: j.dst, In: in.Name})
 	if !j.Has(model.SourceRoutes) || len(back.Unsure) > 0 || len(d.Unsure) > 0 || !back.Filtered(j.reverseFilter(in), in.Index) {
 		return ""
 	}
@@ -248,7 +243,7 @@ func (j *journey) toNode(in string) {
 // nil where a flow shows what became of such packets; where that was not
 // translated, the node itself replied.
 func (j *journey) balancer(a netip.Addr) *model.Link {
-	l := j.node[a]
+	l := j.Own[a]
 	if l == nil || l.Kind != "dummy" || !slices.Contains(l.Addresses, netip.PrefixFrom(a, a.BitLen())) || len(j.flows()) > 0 {
 		return nil
 	}
@@ -257,7 +252,7 @@ func (j *journey) balancer(a netip.Addr) *model.Link {
 
 // toLink finds the next hop's MAC and sends the packet out.
 func (j *journey) toLink(h NextHop) {
-	l := j.links[h.IfIndex]
+	l := j.ByIndex[h.IfIndex]
 	if l == nil {
 		j.add(model.PathHop{Kind: model.HopLink, Link: h.Link, Decision: "the link is not known"})
 		j.over = true
@@ -290,46 +285,28 @@ func (j *journey) neighbor(l *model.Link, h NextHop) {
 	s := j.add(model.PathHop{Kind: model.HopNeighbor, Link: l.Name})
 	s.next = next
 	s.direction, s.after = model.Egress, j.at(l, model.Egress)
-	holder := j.holderAt(next, l)
-	n := j.neighborAt(next, l.Index)
+	n := j.NeighborAt(next, l.Index)
 	j.dstMAC = model.MAC{}
-	if n == nil {
+	if n != nil {
+		j.dstMAC = n.MAC
+	}
+	if behind := j.Behind(next, l.Index); j.dstMAC.IsZero() && len(behind) == 1 {
+		j.dstMAC = behind[0].MAC
+	}
+	switch {
+	case n == nil && !j.Has(model.SourceNeighbors):
+		s.Decision = "the neighbours were not read whole"
+		return
+	case n == nil:
 		s.Decision = "no entry for " + next.String() + ": it is asked for"
-		if !j.Has(model.SourceNeighbors) {
-			s.Decision = "the neighbours were not read whole"
-		}
-		if holder != nil {
-			j.dstMAC = holder.MAC
-		}
 		return
 	}
 	s.Decision, s.Rules = neighborText(n), []string{neighborText(n)}
-	j.dstMAC = n.MAC
-	switch {
-	case n.State == "FAILED" && j.unresolved(l):
+	if n.State == "FAILED" && j.unresolved(l) {
 		j.die(s, "nobody answers for "+next.String())
-	case holder != nil && !n.MAC.IsZero() && !holder.MAC.IsZero() && n.MAC != holder.MAC && !j.isFabric(n.MAC):
-		j.die(s, fmt.Sprintf("%s is at %s here (%s), and the pod has %s", next, n.MAC, n.State, holder.MAC))
-	case n.MAC.IsZero() && holder != nil:
-		j.dstMAC = holder.MAC
+	} else if p := j.Misled(n); p != nil {
+		j.die(s, fmt.Sprintf("%s is at %s here (%s), and the pod has %s", next, n.MAC, n.State, p.MAC))
 	}
-}
-
-// holderAt is the living pod with an address behind a link or its ports, nil
-// where there is none, or several with different MACs.
-func (j *journey) holderAt(a netip.Addr, l *model.Link) *model.Pod {
-	var holder *model.Pod
-	for p := range model.Each(j.Pods) {
-		port := j.links[p.LinkIndex]
-		if !p.Has(a) || port == nil || port.Index != l.Index && port.Master != l.Index {
-			continue
-		}
-		if holder != nil && holder.MAC != p.MAC {
-			return nil
-		}
-		holder = p
-	}
-	return holder
 }
 
 // unresolved reports whether packets of these ends were dropped because the
@@ -337,18 +314,5 @@ func (j *journey) holderAt(a netip.Addr, l *model.Link) *model.Pod {
 func (j *journey) unresolved(l *model.Link) bool {
 	return slices.ContainsFunc(j.Traffic.Drops, func(d model.Drop) bool {
 		return d.Dst == j.dst && d.Src == j.src && d.Hop() == model.HopNeighbor && (d.IfIndex == 0 || d.IfIndex == l.Index)
-	})
-}
-
-// isFabric reports whether the MAC is a default gateway's, or the one that
-// tunnel mode sends all to.
-func (t *tracer) isFabric(m model.MAC) bool {
-	if slices.ContainsFunc(t.FrameRules, func(r model.FrameRule) bool { return r.MAC == m && r.SendsToFabric() }) {
-		return true
-	}
-	return slices.ContainsFunc(t.Neighbors, func(n model.Neighbor) bool {
-		return n.MAC == m && slices.ContainsFunc(t.Routes, func(r model.Route) bool {
-			return r.Dst.Bits() == 0 && (r.Gateway == n.Addr || slices.ContainsFunc(r.NextHops, func(h model.Route) bool { return h.Gateway == n.Addr }))
-		})
 	})
 }

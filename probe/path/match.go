@@ -150,19 +150,25 @@ func (f *Frame) Fits(r *model.FrameRule) Fit {
 	if r.EtherType != 0 && (r.EtherType == etherType) == r.EtherTypeNot {
 		return No
 	}
+	src, dst := r.IPSrc, r.IPDst
 	if f.ARP != 0 {
-		if r.ARPOp != 0 && (r.ARPOp == f.ARP) == r.ARPOpNot || !r.ARPSrc.Matches(f.Src) || !r.ARPDst.Matches(f.Dst) {
+		if r.ARPOp != 0 && (r.ARPOp == f.ARP) == r.ARPOpNot {
 			return No
 		}
-	} else if !r.IPSrc.Matches(f.Src) || !r.IPDst.Matches(f.Dst) || r.ARPOp != 0 || !r.ARPSrc.IsZero() || !r.ARPDst.IsZero() {
+		src, dst = r.ARPSrc, r.ARPDst
+	} else if r.ARPOp != 0 || !r.ARPSrc.IsZero() || !r.ARPDst.IsZero() {
 		return No
 	}
-	m := min(linkFits(r.In, f.In), linkFits(r.Out, f.Out), linkFits(r.LogicalIn, f.LogicalIn), linkFits(r.LogicalOut, f.LogicalOut),
+	m := min(addrFits(src, f.Src), addrFits(dst, f.Dst), linkFits(r.In, f.In), linkFits(r.Out, f.Out), linkFits(r.LogicalIn, f.LogicalIn), linkFits(r.LogicalOut, f.LogicalOut),
 		macFits(r.SrcMAC, f.SrcMAC), macFits(r.DstMAC, f.DstMAC))
 	if len(r.Unknown) > 0 {
 		m = min(m, Maybe)
 	}
 	return m
+}
+
+func addrFits(m model.AddrMatch, a netip.Addr) Fit {
+	return known(m.IsZero() || a.IsValid(), m.Matches(a))
 }
 
 func macFits(m model.MACMatch, a model.MAC) Fit {

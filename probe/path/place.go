@@ -70,7 +70,7 @@ func (t *tracer) concerned(f *model.Finding, ways []*journey) bool {
 		}
 	}
 	ofPod := func(a netip.Addr) bool {
-		return slices.Contains(f.Pods, a) && (a == t.ends.Pod || a == t.ends.To || t.node[a] == nil)
+		return slices.Contains(f.Pods, a) && (a == t.ends.Pod || a == t.ends.To || t.Own[a] == nil)
 	}
 	ofPeer := func(a netip.Addr) bool {
 		return slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool {

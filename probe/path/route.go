@@ -76,9 +76,7 @@ type Routing struct {
 	// merged: as long as no rule was added, the kernel keeps IPv4's tables
 	// local and main as one, so that the longest prefix of both decides.
 	merged bool
-	links  map[int]*model.Link
-	// outer are the uplinks and the bridges that hold them.
-	outer map[int]bool
+	state  *State
 }
 
 type tableKey struct {
@@ -129,15 +127,10 @@ type fib struct {
 }
 
 // NewRouting indexes the snapshot's routes and rules.
-func NewRouting(s *model.Snapshot) *Routing {
-	r := &Routing{tables: map[tableKey]*fib{}, links: map[int]*model.Link{}, outer: map[int]bool{}}
-	for l := range model.Each(s.Links) {
-		r.links[l.Index] = l
-		if l.Role == model.RoleUplink {
-			r.outer[l.Index], r.outer[l.Master] = true, true
-		}
-	}
-	delete(r.outer, 0)
+func NewRouting(s *model.Snapshot) *Routing { return NewState(s).Routing() }
+
+func newRouting(s *State) *Routing {
+	r := &Routing{tables: map[tableKey]*fib{}, state: s}
 	r.rules4, r.rules6 = newRuleList(rulesOf(s.Rules, 4)), newRuleList(rulesOf(s.Rules, 6))
 	r.merged = slices.EqualFunc(r.rules4.all, builtin(4), func(a, b model.RoutingRule) bool {
 		return a.Priority == b.Priority && a.Table == b.Table && a.Action == b.Action && !a.From.IsValid() && !a.To.IsValid()
@@ -303,14 +296,14 @@ func (r *Routing) in(number int, dst netip.Addr) *model.Route {
 // hops are those of the route whose links are up; of a route with one hop,
 // that one: it would be gone with its link.
 func (r *Routing) hops(route *model.Route) []NextHop {
-	out := []NextHop{{route.Gateway, route.IfIndex, linkName(r.links, route.IfIndex)}}
+	out := []NextHop{{route.Gateway, route.IfIndex, linkName(r.state.ByIndex, route.IfIndex)}}
 	if len(route.NextHops) == 0 {
 		return out
 	}
 	for _, n := range route.NextHops {
-		out = append(out, NextHop{n.Gateway, n.IfIndex, linkName(r.links, n.IfIndex)})
+		out = append(out, NextHop{n.Gateway, n.IfIndex, linkName(r.state.ByIndex, n.IfIndex)})
 	}
-	up := slices.DeleteFunc(slices.Clone(out), func(h NextHop) bool { l := r.links[h.IfIndex]; return l != nil && !l.Up })
+	up := slices.DeleteFunc(slices.Clone(out), func(h NextHop) bool { l := r.state.ByIndex[h.IfIndex]; return l != nil && !l.Up })
 	if len(up) == 0 {
 		return out
 	}
@@ -327,13 +320,13 @@ func (r *Routing) Misses(d *Decision, pods []*model.Pod) bool {
 	right := map[int]bool{}
 	for _, p := range pods {
 		right[p.LinkIndex] = true
-		if l := r.links[p.LinkIndex]; l != nil && l.Master != 0 {
+		if l := r.state.ByIndex[p.LinkIndex]; l != nil && l.Master != 0 {
 			right[l.Master] = true
 		}
 	}
 	return !slices.ContainsFunc(d.Hops, func(h NextHop) bool {
-		l := r.links[h.IfIndex]
-		return l == nil || right[h.IfIndex] || !r.outer[h.IfIndex] && l.Role != model.RolePodLink && l.Kind != "bridge"
+		l := r.state.ByIndex[h.IfIndex]
+		return l == nil || right[h.IfIndex] || !r.state.Outer[h.IfIndex] && l.Role != model.RolePodLink && l.Kind != "bridge"
 	})
 }
 

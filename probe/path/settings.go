@@ -42,6 +42,14 @@ func (s Settings) NotForwarding(link string, isIPv6 bool) string {
 	return name
 }
 
+// BridgeCalls names the setting by which bridged packets pass the IP layer's chains.
+func BridgeCalls(isIPv6 bool) string {
+	if isIPv6 {
+		return "net.bridge.bridge-nf-call-ip6tables"
+	}
+	return "net.bridge.bridge-nf-call-iptables"
+}
+
 // ReverseFilter is the mode of a link's reverse path filter, the higher of its own and that
 // of all: 0 off, 1 strict, 2 loose, and empty where neither was read.
 func (s Settings) ReverseFilter(link string) string {

@@ -3,6 +3,7 @@
 package path
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -55,73 +56,41 @@ func noteReplies(out, back []model.PathHop) {
 
 // tracer holds what both directions look up.
 type tracer struct {
-	*model.Snapshot
-	ends    Ends
-	routing *Routing
-	tables  *Tables
-	frames  *frameTables
-	links   map[int]*model.Link
+	*State
+	ends   Ends
+	tables *Tables
+	frames *FrameTables
 	// pods are the pods that have an address, else those that had it, else those
 	// that it was given to.
-	pods map[netip.Addr]*model.Pod
-	// node are the links that hold the node's own addresses.
-	node     map[netip.Addr]*model.Link
-	settings Settings
-	drops    *loss.Classifier
-	pair     bool
+	pods  map[netip.Addr]*model.Pod
+	drops *loss.Classifier
+	pair  bool
 }
 
 func newTracer(s *model.Snapshot, e Ends) *tracer {
 	t := &tracer{
-		Snapshot: s, ends: e, routing: NewRouting(s), tables: NewTables(s), frames: newFrameTables(s),
-		links: map[int]*model.Link{}, pods: map[netip.Addr]*model.Pod{}, node: map[netip.Addr]*model.Link{},
-		settings: NewSettings(s), drops: loss.NewClassifier(s), pair: slices.Contains(s.Traffic.PairAddrs, e.Pod),
+		State: NewState(s), ends: e, tables: NewTables(s), frames: NewFrameTables(s),
+		pods: map[netip.Addr]*model.Pod{}, drops: loss.NewClassifier(s), pair: slices.Contains(s.Traffic.PairAddrs, e.Pod),
 	}
-	for l := range model.Each(s.Links) {
-		t.links[l.Index] = l
-		for _, a := range l.Addresses {
-			if t.node[a.Addr()] == nil {
-				t.node[a.Addr()] = l
-			}
+	for a, owners := range t.Owners {
+		t.pods[a] = owners[0]
+	}
+	for p := range model.Each(s.PastPods) {
+		for _, a := range p.Addresses {
+			t.pods[a.Addr()] = cmp.Or(t.pods[a.Addr()], p)
 		}
 	}
-	for _, list := range [][]model.Pod{s.Pods, s.PastPods} {
-		for i := range list {
-			for _, a := range list[i].Addresses {
-				if t.pods[a.Addr()] == nil {
-					t.pods[a.Addr()] = &list[i]
-				}
-			}
-		}
-	}
-	for i := range s.Pods {
-		for _, a := range s.Pods[i].Given {
-			if t.pods[a] == nil {
-				t.pods[a] = &s.Pods[i]
-			}
+	for p := range model.Each(s.Pods) {
+		for _, a := range p.Given {
+			t.pods[a] = cmp.Or(t.pods[a], p)
 		}
 	}
 	return t
 }
 
-// bridge is the bridge that holds the link, nil for none.
-func (t *tracer) bridge(l *model.Link) *model.Link {
-	if l == nil || l.Master == 0 {
-		return nil
-	}
-	if m := t.links[l.Master]; m != nil && m.Kind == "bridge" {
-		return m
-	}
-	return nil
-}
-
 // filtersBridged reports whether bridged packets pass the IP layer's chains.
 func (t *tracer) filtersBridged(isIPv6 bool) bool {
-	name := "net.bridge.bridge-nf-call-iptables"
-	if isIPv6 {
-		name = "net.bridge.bridge-nf-call-ip6tables"
-	}
-	return t.settings[name] == "1"
+	return t.Settings[BridgeCalls(isIPv6)] == "1"
 }
 
 // journey is one direction of a path while it is being followed.
@@ -137,6 +106,8 @@ type journey struct {
 	sent *journey
 	// dstMAC and srcMAC are those of the frame, zero where not known.
 	srcMAC, dstMAC model.MAC
+	// misled says why the frame's destination is wrong: it is not the gateway's MAC.
+	misled string
 	// through is the port of a bridge by which the packet came in, nil where
 	// it did not come by one.
 	through *model.Link
@@ -192,7 +163,7 @@ func (j *journey) from() {
 		j.inside(j.pods[j.dst], j.src)
 	case j.pods[j.src] != nil:
 		j.fromPod(j.pods[j.src])
-	case j.node[j.src] != nil:
+	case j.Own[j.src] != nil:
 		j.fromNode()
 	default:
 		j.fromBeyond()
@@ -224,12 +195,12 @@ func (j *journey) expected() *model.Link {
 	if j.arrival != nil {
 		return j.arrival
 	}
-	d := j.routing.Lookup(Query{Src: j.dst, Dst: j.src})
+	d := j.Routing().Lookup(Query{Src: j.dst, Dst: j.src})
 	if slices.ContainsFunc(d.Hops, func(h NextHop) bool { return h.IfIndex != d.Hops[0].IfIndex }) {
 		return nil
 	}
 	for _, h := range d.Hops {
-		if l := j.links[h.IfIndex]; l != nil && l.Role != model.RolePodLink {
+		if l := j.ByIndex[h.IfIndex]; l != nil && l.Role != model.RolePodLink {
 			return j.uplinkOf(l)
 		}
 	}
@@ -243,7 +214,7 @@ func (j *journey) entry() *model.Link {
 	var most uint64
 	var best *model.Link
 	by := func(ifindex int, packets uint64) {
-		l := j.links[ifindex]
+		l := j.ByIndex[ifindex]
 		if l != nil && (packets > most || packets == most && packets > 0 && l == j.arrival) {
 			most, best = packets, l
 		}
@@ -257,12 +228,12 @@ func (j *journey) entry() *model.Link {
 		return best
 	}
 	for c := range model.Each(j.Traffic.Pairs) {
-		if l := j.links[c.IfIndex]; l != nil && l.Role == model.RoleUplink && c.Direction == model.Ingress && c.Src == j.src && c.Dst == j.dst {
+		if l := j.ByIndex[c.IfIndex]; l != nil && l.Role == model.RoleUplink && c.Direction == model.Ingress && c.Src == j.src && c.Dst == j.dst {
 			by(c.IfIndex, c.Packets)
 		}
 	}
 	for d := range model.Each(j.Traffic.Drops) {
-		if l := j.links[d.IfIndex]; l != nil && l.Role == model.RoleUplink && d.ReverseFiltered() && d.Src == j.src && d.Dst == j.dst {
+		if l := j.ByIndex[d.IfIndex]; l != nil && l.Role == model.RoleUplink && d.ReverseFiltered() && d.Src == j.src && d.Dst == j.dst {
 			by(d.IfIndex, d.Packets)
 		}
 	}
@@ -292,7 +263,7 @@ func (j *journey) arrive(l *model.Link) {
 	if m := j.seenMAC(l); !m.IsZero() {
 		j.dstMAC = m
 	}
-	if b := j.bridge(l); b != nil {
+	if b := j.Bridge(l); b != nil {
 		j.enterBridge(b, l)
 		return
 	}

@@ -209,10 +209,10 @@ func TestTrace(t *testing.T) {
 			s.Sources[7].Status = model.Partial
 		}, "pod pa nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor pa pod", "its own routes were not read"},
 		{"a wrong MAC for the gateway", routedNode, far, func(s *model.Snapshot) { s.Pods[0].Gateways[0].MAC = mac(99) }, "pod paX", "beyond enp1 nat policy route neighbor pa pod", "frames are for 02:00:00:00:00:63"},
-		{"a wrong MAC for the gateway on a bridge", bridgedNode, far, func(s *model.Snapshot) { s.Pods[0].Gateways[0].MAC = mac(99) }, "pod pa bridgeX", "beyond enp1 nat policy route neighbor bridge pa pod", "no port of kbr has"},
+		{"a wrong MAC for the gateway on a bridge", bridgedNode, far, func(s *model.Snapshot) { s.Pods[0].Gateways[0].MAC = mac(99) }, "pod pa bridgeX", "beyond enp1 nat policy route neighbor bridge pa pod", "and the bridge kbr has"},
 		{"the MAC of another port for the gateway", bridgedNode, far, func(s *model.Snapshot) { s.Pods[0].Gateways[0].MAC = mac(60) }, "pod pa bridgeX", "beyond enp1 nat policy route neighbor bridge pa pod", "to the node, which frees them unread"},
 		{"that of the pod's own port", bridgedNode, far, func(s *model.Snapshot) { s.Pods[0].Gateways[0].MAC = mac(50) }, "pod pa bridge nat policy route neighbor enp1 beyond", "beyond enp1 nat policy route neighbor bridge pa pod", "up to the node"},
-		{"a wrong MAC for the gateway, which is asked itself", bridgedNode, gateway, func(s *model.Snapshot) { s.Pods[0].Gateways[0].MAC = mac(99) }, "pod pa bridgeX", "local nat policy route neighbor bridge pa pod", "no port of kbr has"},
+		{"a wrong MAC for the gateway, which is asked itself", bridgedNode, gateway, func(s *model.Snapshot) { s.Pods[0].Gateways[0].MAC = mac(99) }, "pod pa bridgeX", "local nat policy route neighbor bridge pa pod", "and the bridge kbr has"},
 		{"a port without carrier", bridgedNode, podB, func(s *model.Snapshot) {
 			s.Links[2].Carrier, s.Links[2].Port = false, &model.BridgePort{State: model.PortDisabled}
 		}, "pod pa bridge pbX", "pod pbX", "no carrier: the other end is down"},

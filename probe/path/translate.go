@@ -51,7 +51,7 @@ func (j *journey) translateDestination(hook string) *step {
 // more: all are from before the window, as those of a service that has lost its
 // endpoints. IPVS translates without rules.
 func (j *journey) outdated(hook, in string) bool {
-	if !j.Has(model.SourceNAT) || j.node[j.dst] != nil || slices.ContainsFunc(j.flows(), func(f *model.Flow) bool { return !f.Start.IsZero() }) {
+	if !j.Has(model.SourceNAT) || j.Own[j.dst] != nil || slices.ContainsFunc(j.flows(), func(f *model.Flow) bool { return !f.Start.IsZero() }) {
 		return false
 	}
 	t := j.tables.destination(j.packet(in, ""), hook)
@@ -111,7 +111,7 @@ func (j *journey) translateByRules(s *step, t targets) {
 // noTranslation says that the destination stays as it is, and whether it looks like
 // the address of a service.
 func (j *journey) noTranslation() string {
-	switch found := j.tables.Untranslated(j.Snapshot, j.routing, j.packet("", "")); {
+	switch found := j.tables.Untranslated(j.Snapshot, j.Routing(), j.packet("", "")); {
 	case len(found.Beside) > 0:
 		return fmt.Sprintf("no rule translates %s by %s, though rules translate it for other protocols or ports (%s)",
 			endText(j.dst, j.dstPort), model.ProtoName(j.ends.Proto), packetRuleText(found.Beside[0]))
@@ -288,7 +288,7 @@ func (j *journey) sourceByRules(s *step, out string) (whole bool) {
 
 // addressOf is the address with which the node sends by a link.
 func (j *journey) addressOf(link string) netip.Addr {
-	d := j.routing.Lookup(Query{Dst: j.dst})
+	d := j.Routing().Lookup(Query{Dst: j.dst})
 	if d.Route != nil && d.Route.Src.IsValid() {
 		return d.Route.Src
 	}

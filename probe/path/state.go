@@ -1,0 +1,195 @@
+package path
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// State is what a node's links, pods and entries are to each other. Findings and paths ask it
+// alone, so that they agree.
+type State struct {
+	*model.Snapshot
+	Settings Settings
+	// ByIndex are the links, Outer those that lead off the node: uplinks, and the bridges and
+	// bonds that hold them.
+	ByIndex map[int]*model.Link
+	Outer   map[int]bool
+	// Own are the links that hold the node's own addresses.
+	Own map[netip.Addr]*model.Link
+	// Owners are the running pods that have an address.
+	Owners map[netip.Addr][]*model.Pod
+	// GatewayAddrs are the next hops of the default routes, Gateways their entries.
+	GatewayAddrs map[netip.Addr]bool
+	Gateways     []model.Neighbor
+	// Tunnel are the MACs that rules give to whatever pods send: the fabric's, in tunnel mode.
+	Tunnel map[model.MAC]bool
+
+	routing *Routing
+}
+
+// NewState indexes a snapshot.
+func NewState(s *model.Snapshot) *State {
+	st := &State{
+		Snapshot: s, Settings: NewSettings(s), ByIndex: map[int]*model.Link{}, Outer: map[int]bool{},
+		Own: map[netip.Addr]*model.Link{}, Owners: map[netip.Addr][]*model.Pod{}, GatewayAddrs: map[netip.Addr]bool{}, Tunnel: map[model.MAC]bool{},
+	}
+	for l := range model.Each(s.Links) {
+		if st.ByIndex[l.Index] = l; l.Role == model.RoleUplink {
+			st.Outer[l.Index], st.Outer[l.Master] = true, true
+		}
+		for _, a := range l.Addresses {
+			st.Own[a.Addr()] = cmp.Or(st.Own[a.Addr()], l)
+		}
+	}
+	delete(st.Outer, 0)
+	for p := range model.Each(s.Pods) {
+		for _, a := range p.Addresses {
+			st.Owners[a.Addr()] = append(st.Owners[a.Addr()], p)
+		}
+	}
+	for r := range model.Each(s.Routes) {
+		if r.Dst.Bits() == 0 {
+			st.GatewayAddrs[r.Gateway] = true
+			for h := range model.Each(r.NextHops) {
+				st.GatewayAddrs[h.Gateway] = true
+			}
+		}
+	}
+	for _, n := range s.Neighbors {
+		if st.GatewayAddrs[n.Addr] && !n.MAC.IsZero() {
+			st.Gateways = append(st.Gateways, n)
+		}
+	}
+	for r := range model.Each(s.FrameRules) {
+		if r.SendsToFabric() {
+			st.Tunnel[r.MAC] = true
+		}
+	}
+	return st
+}
+
+// Routing predicts the decisions of the node's routing; built when it is first asked for.
+func (st *State) Routing() *Routing {
+	if st.routing == nil {
+		st.routing = newRouting(st)
+	}
+	return st.routing
+}
+
+// Bridge is the bridge that holds a link, nil for none.
+func (st *State) Bridge(l *model.Link) *model.Link {
+	if l == nil || l.Master == 0 {
+		return nil
+	}
+	if m := st.ByIndex[l.Master]; m != nil && m.Kind == "bridge" {
+		return m
+	}
+	return nil
+}
+
+// Takes are the MACs of frames that the node takes for itself from a link: of what is for
+// another port of a bridge it gets frames too, and frees them unread.
+func (st *State) Takes(l *model.Link) []model.MAC {
+	if b := st.Bridge(l); b != nil {
+		return []model.MAC{b.MAC, l.MAC}
+	}
+	return []model.MAC{l.MAC}
+}
+
+// GatewayMACs are those that lead a pod's frames to its gateway, the one that a fix would
+// write first, and whose they are. None: not known.
+func (st *State) GatewayMACs(p *model.Pod, gateway netip.Addr) (right []model.MAC, who string) {
+	link := st.ByIndex[p.LinkIndex]
+	if link == nil || link.MAC.IsZero() {
+		return nil, ""
+	}
+	if link.Master == 0 {
+		return st.Takes(link), "its host link " + link.Name
+	}
+	bridge := st.Bridge(link)
+	if bridge == nil || bridge.MAC.IsZero() {
+		return nil, ""
+	}
+	if st.Own[gateway] != nil {
+		return st.Takes(link), "the bridge " + bridge.Name
+	}
+	if right, who = st.farGateway(gateway, bridge); len(right) == 0 {
+		return nil, ""
+	}
+	return append(right, st.Takes(link)...), who
+}
+
+// farGateway is what is known of the MAC of a gateway behind a bridge's port: a pod's, the
+// node's own entry for it, and whoever was heard behind an uplink.
+func (st *State) farGateway(gateway netip.Addr, bridge *model.Link) (right []model.MAC, who string) {
+	for _, p := range st.Owners[gateway] {
+		if !p.MAC.IsZero() {
+			right = append(right, p.MAC)
+		}
+	}
+	if len(right) > 0 {
+		return right, "the pod with " + gateway.String()
+	}
+	if !st.Has(model.SourceNeighbors, model.SourceBridge) {
+		return nil, ""
+	}
+	who = "the gateway " + gateway.String()
+	for n := range model.Each(st.Neighbors) {
+		if n.Addr == gateway && n.IfIndex == bridge.Index && Resolved(n) {
+			right = append(right, n.MAC)
+		}
+	}
+	known := len(right) > 0
+	for e := range model.Each(st.FDB) {
+		l := st.ByIndex[e.IfIndex]
+		if e.Bridge == bridge.Index && !e.Local && l != nil && l.Role == model.RoleUplink {
+			right = append(right, e.MAC)
+		}
+	}
+	if !known && len(right) > 0 {
+		who = "what is heard behind " + strings.Join(st.Node.Uplinks, ", ")
+	}
+	return right, who
+}
+
+// NeighborAt is the node's entry for an address behind a link, nil for none.
+func (st *State) NeighborAt(a netip.Addr, ifindex int) *model.Neighbor {
+	return first(st.Neighbors, func(n *model.Neighbor) bool { return n.Addr == a && n.IfIndex == ifindex && !n.Proxy })
+}
+
+// Behind are the pods that have an address and are reached by a link: it is the host side of
+// theirs, or the bridge that holds that.
+func (st *State) Behind(a netip.Addr, ifindex int) []*model.Pod {
+	var out []*model.Pod
+	for _, p := range st.Owners[a] {
+		if l := st.ByIndex[p.LinkIndex]; l != nil && (l.Index == ifindex || l.Master == ifindex) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// Misled is a pod behind an entry's link that has the entry's address and not its MAC, which
+// no other pod with the address has either; nil where the MAC is right, the fabric's on a
+// bridge, or not known.
+func (st *State) Misled(n *model.Neighbor) *model.Pod {
+	behind := st.Behind(n.Addr, n.IfIndex)
+	l := st.ByIndex[n.IfIndex]
+	switch {
+	case len(behind) == 0 || !Resolved(n) || behind[0].MAC.IsZero() || l != nil && l.Kind == "bridge" && st.IsFabric(n.MAC):
+		return nil
+	case slices.ContainsFunc(st.Owners[n.Addr], func(p *model.Pod) bool { return p.MAC == n.MAC }):
+		return nil
+	}
+	return behind[0]
+}
+
+// IsFabric reports whether the MAC is a default gateway's, or the one that tunnel mode sends
+// all to.
+func (st *State) IsFabric(m model.MAC) bool {
+	return st.Tunnel[m] || slices.ContainsFunc(st.Gateways, func(n model.Neighbor) bool { return n.MAC == m })
+}
