@@ -87,7 +87,8 @@ func isStale(v *view, r *model.FrameRule, addr netip.Addr) bool {
 	}
 	macs := v.ownMACs(addr)
 	if len(v.pods[addr]) == 0 && len(macs) == 0 {
-		return r.Standing && (r.Counter.Delta > 0 || v.leadsNowhere(r, addr)) && !v.past[addr] && v.Has(model.SourcePods)
+		return r.Standing && !v.past[addr] && v.Has(model.SourcePods) &&
+			(r.Counter.Delta > 0 || v.leadsNowhere(r, addr))
 	}
 	for _, m := range macs {
 		if m == r.MAC {

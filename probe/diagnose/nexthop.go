@@ -248,7 +248,8 @@ func nobodyBeyond(v *view, m *silentHops) finding {
 		}
 	}
 	observeSome(&f, f.Packets, model.SourceDrops, "%s dropped: neighbour resolution failed", count(f.Packets, "packet"))
-	observeSome(&f, flows, model.SourceConntrack, "%s of pods go there with the node's address, none replied to", count(flows, "flow"))
+	observeSome(&f, flows, model.SourceConntrack, "%s of pods go there with the node's address, none replied to",
+		count(flows, "flow"))
 	l, taken := v.byName[port], v.takenRange(m, remotes)
 	switch {
 	case taken.IsValid():

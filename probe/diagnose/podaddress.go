@@ -116,7 +116,8 @@ func withoutAddress(v *view, p *model.Pod, isIPv6 bool) (finding, bool) {
 	f.Evidence = append(f.Evidence, u.evidence...)
 	switch {
 	case u.packets() == 0:
-		stateAlone(&f, "a packet for the pod: nobody asked for it in the window", "the pod is to have no address of its own")
+		stateAlone(&f, "a packet for the pod: nobody asked for it in the window",
+			"the pod is to have no address of its own")
 	case !known:
 		f.Confidence = model.Likely
 		f.Unseen = []string{"that the address is this pod's: no pod has it, and this is the only pod without one"}

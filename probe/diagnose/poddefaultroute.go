@@ -78,7 +78,8 @@ func withoutPodDefault(v *view, p *model.Pod, isIPv6 bool) []finding {
 	}
 	f.Evidence = append(f.Evidence, u.evidence(p)...)
 	if !u.lost() {
-		stateAlone(&f, "a request from beyond the pod's link: what the pod itself cannot send makes no packet", "the pod is to have none")
+		stateAlone(&f, "a request from beyond the pod's link: what the pod itself cannot send makes no packet",
+			"the pod is to have none")
 	} else if len(with) == 0 {
 		f.Confidence = model.Likely
 		f.Alternatives = []string{"the pod is to have none: there is no other to compare it with"}
@@ -138,8 +139,10 @@ func defaultElsewhere(v *view, p *model.Pod, isIPv6 bool) []finding {
 		"The pods like it send by %s.", podName(p), p.Interface, p.Interface)
 	observe(&f, model.SourcePods, "%s: default by %s dev %s", like(with), gatewayText(podDefault(with[0], isIPv6)), p.Interface)
 	f.Evidence = append(f.Evidence, u.evidence(p)...)
-	observeSome(&f, x.packets, model.SourceTC, "%s of the pod to %s; no reply", count(x.packets, "packet"), addrs(sorted(x.remotes)))
-	observeSome(&f, dropped, model.SourceDrops, "%s from or to the pod dropped on the way by that interface", count(dropped, "packet"))
+	observeSome(&f, x.packets, model.SourceTC, "%s of the pod to %s; no reply",
+		count(x.packets, "packet"), addrs(sorted(x.remotes)))
+	observeSome(&f, dropped, model.SourceDrops, "%s from or to the pod dropped on the way by that interface",
+		count(dropped, "packet"))
 	f.Alternatives = []string{"the pod is to send by the other network, and that is broken"}
 	del := inside(p) + ip(own[0].Addr()) + " route del default"
 	if second != "" {

@@ -111,7 +111,8 @@ func offBridge(v *view, p *model.Pod, l, b *model.Link, shown []model.Evidence, 
 		observe(&f, model.SourceRoutes, "the node looks for %s by: %s", pods[0], v.routeText(r))
 	}
 	if !confirmed {
-		stateAlone(&f, "a packet from or to the pod that was lost: there was none in the window", "a program on the link takes the place of the bridge")
+		stateAlone(&f, "a packet from or to the pod that was lost: there was none in the window",
+			"a program on the link takes the place of the bridge")
 	}
 	f.Fix = []string{fmt.Sprintf("ip link set dev %s master %s", shellWord(l.Name), shellWord(b.Name))}
 	var hairpin []bool

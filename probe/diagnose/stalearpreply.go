@@ -70,7 +70,8 @@ func misanswered(v *view, s *stale) finding {
 		}
 		x := v.sumPeers(v.inVain(pods))
 		f.Packets = max(f.Packets, x.packets)
-		observeSome(&f, x.packets, model.SourceTC, "%s of pods that believe it went to %s; no reply", count(x.packets, "packet"), addrs(sorted(x.remotes)))
+		observeSome(&f, x.packets, model.SourceTC, "%s of pods that believe it went to %s; no reply",
+			count(x.packets, "packet"), addrs(sorted(x.remotes)))
 	case len(s.owners) == 0:
 		f.Confidence = model.Likely
 		f.Unseen = append(f.Unseen, "who holds "+s.addr.String()+" now: nobody on this node")

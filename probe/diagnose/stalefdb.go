@@ -78,7 +78,8 @@ func misforwarded(v *view, e *model.FDBEntry, p *model.Pod) finding {
 	}
 	if f.Packets > 0 {
 		n := v.dropped(unresolvedFor(pods))
-		observeSome(&f, n, model.SourceDrops, "%s from or to the pod dropped: neighbour resolution failed", count(n, "packet"))
+		observeSome(&f, n, model.SourceDrops, "%s from or to the pod dropped: neighbour resolution failed",
+			count(n, "packet"))
 	} else {
 		f.Unseen = append(f.Unseen, "a frame for the pod that went there")
 	}

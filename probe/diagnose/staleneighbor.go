@@ -74,8 +74,10 @@ func misdirected(v *view, n *model.Neighbor) []finding {
 		// A flood is freed by every pod that it reaches.
 		Packets: cmp.Or(sent, drops),
 	}
-	observeSome(&f, sent, model.SourceTC, "%s egress: %s for %s with the destination MAC %s", v.linkName(n.IfIndex), count(sent, "frame"), n.Addr, n.MAC)
-	observeSome(&f, drops, model.SourceDrops, "%s for %s dropped: the destination MAC is not this host's", count(drops, "packet"), n.Addr)
+	observeSome(&f, sent, model.SourceTC, "%s egress: %s for %s with the destination MAC %s",
+		v.linkName(n.IfIndex), count(sent, "frame"), n.Addr, n.MAC)
+	observeSome(&f, drops, model.SourceDrops, "%s for %s dropped: the destination MAC is not this host's",
+		count(drops, "packet"), n.Addr)
 	if f.Packets == 0 {
 		unusedEntry(&f, n, "a packet that the node routed to the pod: there was none in the window")
 	}

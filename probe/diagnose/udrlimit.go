@@ -36,7 +36,8 @@ func findUDRLimit(v *view) []finding {
 	}
 	nodes := len(needed)
 	f := model.Finding{Confidence: model.Proven}
-	observeSome(&f, nodes, model.SourceNodes, "%s with %s", count(uint64(len(v.Cluster.Nodes)), "node"), count(uint64(nodes), "pod range"))
+	observeSome(&f, nodes, model.SourceNodes, "%s with %s",
+		count(uint64(len(v.Cluster.Nodes)), "node"), count(uint64(nodes), "pod range"))
 	// What the table holds beside the nodes' rows takes room too.
 	rows, others := 0, 0
 	for _, t := range v.clusterTables() {

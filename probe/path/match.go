@@ -159,7 +159,8 @@ func (f *Frame) Fits(r *model.FrameRule) Fit {
 	} else if r.ARPOp != 0 || !r.ARPSrc.IsZero() || !r.ARPDst.IsZero() {
 		return No
 	}
-	m := min(addrFits(src, f.Src), addrFits(dst, f.Dst), linkFits(r.In, f.In), linkFits(r.Out, f.Out), linkFits(r.LogicalIn, f.LogicalIn), linkFits(r.LogicalOut, f.LogicalOut),
+	m := min(addrFits(src, f.Src), addrFits(dst, f.Dst), linkFits(r.In, f.In),
+		linkFits(r.Out, f.Out), linkFits(r.LogicalIn, f.LogicalIn), linkFits(r.LogicalOut, f.LogicalOut),
 		macFits(r.SrcMAC, f.SrcMAC), macFits(r.DstMAC, f.DstMAC))
 	if len(r.Unknown) > 0 {
 		m = min(m, Maybe)

@@ -35,7 +35,8 @@ type State struct {
 func NewState(s *model.Snapshot) *State {
 	st := &State{
 		Snapshot: s, Settings: NewSettings(s), ByIndex: map[int]*model.Link{}, Outer: map[int]bool{},
-		Own: map[netip.Addr]*model.Link{}, Owners: map[netip.Addr][]*model.Pod{}, GatewayAddrs: map[netip.Addr]bool{}, Tunnel: map[model.MAC]bool{},
+		Own: map[netip.Addr]*model.Link{}, Owners: map[netip.Addr][]*model.Pod{},
+		GatewayAddrs: map[netip.Addr]bool{}, Tunnel: map[model.MAC]bool{},
 	}
 	for l := range model.Each(s.Links) {
 		if st.ByIndex[l.Index] = l; l.Role == model.RoleUplink {
@@ -180,7 +181,9 @@ func (st *State) Misled(n *model.Neighbor) *model.Pod {
 	behind := st.Behind(n.Addr, n.IfIndex)
 	l := st.ByIndex[n.IfIndex]
 	switch {
-	case len(behind) == 0 || !Resolved(n) || behind[0].MAC.IsZero() || l != nil && l.Kind == "bridge" && st.IsFabric(n.MAC):
+	case len(behind) == 0 || !Resolved(n) || behind[0].MAC.IsZero():
+		return nil
+	case l != nil && l.Kind == "bridge" && st.IsFabric(n.MAC):
 		return nil
 	case slices.ContainsFunc(st.Owners[n.Addr], func(p *model.Pod) bool { return p.MAC == n.MAC }):
 		return nil
