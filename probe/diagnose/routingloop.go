@@ -188,11 +188,11 @@ func (v *view) amongPods(list []netip.Prefix) bool {
 }
 
 // targets names where looping packets wanted to go: what came in at the uplink
-// on that pair was no answer, and left as often.
+// on that pair was no answer, and left about as often: the two are not read at one instant.
 func targets(v *view, f *model.Finding, ifindex int) {
 	peers := map[netip.Addr]bool{}
 	for p := range model.Each(v.peers) {
-		if p.IfIndex == ifindex && slices.Contains(f.Pods, p.Local) && p.In.Packets >= minPackets && p.Out.Packets >= p.In.Packets && v.unanswered(p) {
+		if p.IfIndex == ifindex && slices.Contains(f.Pods, p.Local) && p.In.Packets >= minPackets && 10*p.Out.Packets >= 9*p.In.Packets && v.unanswered(p) {
 			peers[p.Remote] = true
 		}
 	}

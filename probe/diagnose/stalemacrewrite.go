@@ -133,12 +133,16 @@ func (v *view) listFrameRules() string {
 	return nft
 }
 
-// mostRewritten is the rewrite of an address to a MAC that most frames showed;
-// a flood shows the same frames on many ports.
+// mostRewritten is the rewrite of an address to a MAC that most frames showed. A flood shows
+// about the same frames on many ports: of these the first by name.
 func mostRewritten(list []model.MACRewrite, addr netip.Addr, to model.MAC) *model.MACRewrite {
 	var most *model.MACRewrite
 	for r := range model.Each(list) {
-		if r.Addr == addr && r.Field == model.DestinationMAC && r.To.MAC == to && (most == nil || r.Packets > most.Packets) {
+		if r.Addr != addr || r.Field != model.DestinationMAC || r.To.MAC != to {
+			continue
+		}
+		// The list begins with the most.
+		if most == nil || 2*r.Packets > most.Packets && r.To.Link < most.To.Link {
 			most = r
 		}
 	}
