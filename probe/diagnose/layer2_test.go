@@ -488,3 +488,20 @@ func TestLostGatewayEntry(t *testing.T) {
 		t.Errorf("the entry is not what is to be mended: %q", fix)
 	}
 }
+
+// TestNoBridgePort: bridge rules harm nobody where no frame comes in by a port of a bridge.
+func TestNoBridgePort(t *testing.T) {
+	stale := func(n *node, master int) func() *node {
+		return func() *node {
+			n.link(2).Master, n.FrameRules = master, nil
+			n.dnat("10.60.0.20", deadMAC).Standing = false
+			n.arpreply("10.60.0.21", deadMAC)
+			return n
+		}
+	}
+	check(t, []fixture{
+		{"no bridge", stale(routedNode(), 0), nil},
+		{"a link of a team", stale(routedNode(), 10), nil},
+		{"a bridge's port", stale(bridged(), 3), []string{"StaleARPReply proven 10.60.0.21", "StaleMACRewrite proven 10.60.0.20"}},
+	})
+}
