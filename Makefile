@@ -170,6 +170,13 @@ test-cluster: need-cluster plugin ## run the plugin and kubectl debug on a real 
 		LASTHOP_IMAGES='$(CURDIR)/bin/pod.tar $(CURDIR)/bin/lasthop-$(HOST).tar' \
 		$(GO) test -tags cluster -count=1 -v -timeout 30m -run '$(CLUSTER_TESTS)' ./cmd/kubectl-lasthop/clustertest
 
+CILIUM_TESTS ?= .
+
+.PHONY: test-cilium
+test-cilium: need-cilium build ## hold lasthop against the real Cilium on nodes in namespaces, in three modes; the first time it is built
+	$(GO) test -tags cilium -c -o bin/cilium.test ./cmd/lasthop/ciliumtest
+	cd cmd/lasthop/ciliumtest && ../../../bin/cilium.test -test.v -test.timeout 30m -test.run '$(CILIUM_TESTS)'
+
 KIND_SCENARIOS ?=
 
 .PHONY: test-kind
@@ -179,7 +186,7 @@ test-kind: need-kind ## run the scenarios that can be on kind, all or KIND_SCENA
 	LASTHOP_KIND_ONLY='$(KIND_SCENARIOS)' LASTHOP_KIND_IMAGE=lasthop-node:dev \
 		tools/kind/run env -C cmd/lasthop ../../bin/kind.test -test.run TestKind -test.v -test.timeout 60m
 
-.PHONY: need-go need-format need-lint need-c need-lab need-test need-kernels need-peers need-image need-cluster need-kind
+.PHONY: need-go need-format need-lint need-c need-lab need-test need-kernels need-peers need-image need-cluster need-cilium need-kind
 need-go:
 	@tools/need go
 need-format: need-go
@@ -200,5 +207,7 @@ need-image: need-go
 	@tools/need @image
 need-cluster: need-go
 	@tools/need @cluster
+need-cilium: need-go
+	@tools/need @cilium
 need-kind: need-go
 	@tools/need @kind

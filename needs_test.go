@@ -20,7 +20,7 @@ import (
 // provided are programs that nobody installs: Go, what is built here, and the
 // test itself.
 var provided = []string{"go", "gofmt", "lasthop", "bin/lasthop", "/proc/self/exe", "tools/need", "tools/image", "tools/kernels/boot", "tools/kernels/modules", "tools/kernels/run",
-	"kubectl", "kube-proxy", "tools/cluster/build", "tools/cluster/control", "tools/cluster/node", "../../../tools/cluster/run", "../cluster/build", "tools/kind/build", "tools/kind/image", "tools/kind/run"}
+	"kubectl", "kube-proxy", "tools/cluster/build", "tools/cluster/control", "tools/cluster/node", "../../../tools/cluster/run", "../../../tools/cilium/run", "../../../tools/cilium/pod", "../../../bin/cilium.test", "cilium-dbg", "../cluster/build", "tools/kind/build", "tools/kind/image", "tools/kind/run"}
 
 // essential are the commands that a script may run before it has installed
 // anything, from packages that every Debian has.
@@ -40,7 +40,7 @@ var builtins = []string{
 // there: by the labs of `make demo`, by the tests, and by recipes and scripts.
 func TestNeeds(t *testing.T) {
 	needed := map[string][]string{}
-	for _, target := range []string{"demo", "build", "plugin", "generate", "fmt", "lint", "test", "test-lab", "test-kernels", "fuzz", "bench", "bench-peers", "soak", "image-archive", "test-cluster", "test-kind"} {
+	for _, target := range []string{"demo", "build", "plugin", "generate", "fmt", "lint", "test", "test-lab", "test-kernels", "fuzz", "bench", "bench-peers", "soak", "image-archive", "test-cluster", "test-cilium", "test-kind"} {
 		recipe := parseShell(t, "make "+target, recipe(t, target))
 		needed[target] = append(recipe.needs(t), provided...)
 		check(t, recipe.runs, append(needed[target], essential...))
@@ -55,6 +55,12 @@ func TestNeeds(t *testing.T) {
 	for _, script := range []string{"build", "control", "node", "run"} {
 		script = "tools/cluster/" + script
 		check(t, parseShell(t, script, read(t, script)).runs, slices.Concat(needed["test-cluster"], essential, built))
+	}
+	// What tools/cilium/build builds and fetches.
+	built = []string{"cilium-agent", "cnitool", unknown + "/etcd/usr/bin/etcd", "tools/cilium/build", "tools/cilium/run", "tools/cilium/node", "tools/cilium/enter"}
+	for _, script := range []string{"build", "enter", "node", "pod", "run"} {
+		script = "tools/cilium/" + script
+		check(t, parseShell(t, script, read(t, script)).runs, slices.Concat(needed["test-cilium"], essential, built))
 	}
 	// What tools/kind/build builds and fetches.
 	built = []string{"containerd", "dockerd", "docker", "kind", unknown + "/kubeadm"}

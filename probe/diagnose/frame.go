@@ -51,19 +51,22 @@ func singleAddr(m model.AddrMatch) netip.Addr {
 	return m.Prefix.Addr()
 }
 
-// idle reports whether a rule that stood through the window counted nothing
-// although it should have: it names a link that is not there, a match of it
-// could not be read, or what it is about came by and did not match.
+// idle reports whether a rule harms nothing, as it counted nothing although it should
+// have: no bridge has a port that its frames may come in by, a match of it could not be
+// read, or what it is about came by and did not match.
 func idle(v *view, r *model.FrameRule, addr netip.Addr) bool {
-	if r.Counter.Delta > 0 || !r.Standing {
-		return false
-	}
-	if len(r.Unknown) > 0 || !slices.ContainsFunc(v.Links, func(l model.Link) bool { return r.In.Matches(l.Name) }) {
-		return true
-	}
 	bridged := func(ifindex int, link string) bool {
 		l := v.links[ifindex]
-		return l != nil && l.Master != 0 && r.In.Matches(link)
+		return l != nil && v.links[l.Master] != nil && v.links[l.Master].Kind == "bridge" && r.In.Matches(link)
+	}
+	if r.Counter.Delta > 0 {
+		return false
+	}
+	if !slices.ContainsFunc(v.Links, func(l model.Link) bool { return bridged(l.Index, l.Name) }) {
+		return true
+	}
+	if !r.Standing || len(r.Unknown) > 0 {
+		return r.Standing
 	}
 	if r.Target == model.TargetARPReply {
 		return slices.ContainsFunc(v.Traffic.ARP, func(a model.ARPCount) bool {

@@ -488,3 +488,48 @@ func TestLostGatewayEntry(t *testing.T) {
 		t.Errorf("the entry is not what is to be mended: %q", fix)
 	}
 }
+
+// TestNoBridgePort: bridge rules harm nobody where no frame comes in by a port of a bridge.
+func TestNoBridgePort(t *testing.T) {
+	stale := func(n *node, master int) func() *node {
+		return func() *node {
+			n.link(2).Master, n.FrameRules = master, nil
+			n.dnat("10.60.0.20", deadMAC).Standing = false
+			n.arpreply("10.60.0.21", deadMAC)
+			return n
+		}
+	}
+	check(t, []fixture{
+		{"no bridge", stale(routedNode(), 0), nil},
+		{"a link of a team", stale(routedNode(), 10), nil},
+		{"a bridge's port", stale(bridged(), 3), []string{"StaleARPReply proven 10.60.0.21", "StaleMACRewrite proven 10.60.0.20"}},
+	})
+}
+
+// TestFurtherAddress: an address that a pod's interface has beside the one that the node
+// routes to it is no missing route, and worth a word only where packets for it go astray.
+func TestFurtherAddress(t *testing.T) {
+	with := func(routed, astray bool) func() *node {
+		return func() *node {
+			n := routedNode()
+			p := &n.Pods[0]
+			p.Since, p.Addresses = start.Add(-time.Hour), append(p.Addresses, prefix("10.60.0.99/32"))
+			if !routed {
+				n.Routes = slices.DeleteFunc(n.Routes, func(r model.Route) bool { return r.Dst == p.Addresses[0] })
+			}
+			if astray {
+				n.passes("10.60.0.99", 2, model.Egress, model.AsDestination, 9, 1)
+				n.silent("10.60.0.99", "10.60.0.5")
+			}
+			return n
+		}
+	}
+	check(t, []fixture{
+		{"not used", with(true, false), nil},
+		{"packets for it leave the node", with(true, true), []string{"MissingPodRoute proven 10.60.0.99"}},
+		{"none is routed", with(false, false), []string{"MissingPodRoute possible 10.60.0.20 10.60.0.99"}},
+	})
+	if f := Diagnose(&with(true, true)().Snapshot)[0]; f.Severity != model.Warning {
+		t.Errorf("%s: %s", f.Severity, f.Title)
+	}
+}

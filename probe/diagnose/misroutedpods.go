@@ -17,6 +17,9 @@ type misroutedPod struct {
 	decision path.Decision
 	// rules send other packets for the pod to the same wrong place.
 	rules []*model.RoutingRule
+	// first is the pod's address that the node routes to it, where this is a further one
+	// of the interface.
+	first netip.Addr
 }
 
 // misroutedPods lists the addresses of pods that some packet would miss.
@@ -41,6 +44,7 @@ func findMisroutedPods(v *view) []misroutedPod {
 		if l == nil || !l.Up || !p.Up || l.Role == model.RoleUplink {
 			continue
 		}
+		before, routed := len(out), map[bool]netip.Addr{}
 		for _, prefix := range p.Addresses {
 			a := prefix.Addr()
 			if !a.IsGlobalUnicast() {
@@ -59,7 +63,13 @@ func findMisroutedPods(v *view) []misroutedPod {
 			}
 			if len(found) > 0 {
 				out = append(out, found[0])
+			} else {
+				routed[a.Is4()] = a
 			}
+		}
+		for i := range out[before:] {
+			m := &out[before+i]
+			m.first = routed[m.addr.Is4()]
 		}
 	}
 	return out

@@ -27,8 +27,15 @@ func findMissingPodRoute(v *view) []finding {
 	}
 	groups := map[cause][]misroutedPod{}
 	var order []cause
+	var out []finding
 	for _, a := range v.misroutedPods() {
 		if a.decision.Discards() && v.blocked(&a) {
+			continue
+		}
+		if a.first.IsValid() {
+			if shown := missed(v, &a); len(shown) > 0 {
+				out = append(out, furtherAddress(v, &a, shown))
+			}
 			continue
 		}
 		k := cause{a.decision.Route, a.decision.Type}
@@ -37,7 +44,6 @@ func findMissingPodRoute(v *view) []finding {
 		}
 		groups[k] = append(groups[k], a)
 	}
-	var out []finding
 	for _, k := range order {
 		out = append(out, routedElsewhere(v, groups[k])...)
 	}
@@ -86,7 +92,19 @@ func routedElsewhere(v *view, list []misroutedPod) []finding {
 	f.Title = fmt.Sprintf("no route to %s", addrs(f.Pods))
 	f.Why = fmt.Sprintf("The node does not route %s to the pod's link: packets for it %s.", addrs(f.Pods), strings.Join(told, "; "))
 	f.LastHopAlive = v.place(v.uplink(), model.Ingress)
-	explains := func(d *model.Drop) bool {
+	explains := v.misroutes(wrong)
+	for d := range model.Each(v.Traffic.Drops) {
+		if explains(d) {
+			f.Packets += d.Packets
+		}
+	}
+	return []finding{{Finding: f, claims: explains, silences: silencesAll(f.Pods), returns: f.Pods}}
+}
+
+// misroutes accounts for the drops of packets from and to addresses that the node routes
+// elsewhere than to their pods.
+func (v *view) misroutes(wrong map[netip.Addr]bool) func(*model.Drop) bool {
+	return func(d *model.Drop) bool {
 		if wrong[d.Dst] && (d.LookupRefused() || d.Expired() || d.NeighborFailed()) {
 			return true
 		}
@@ -99,12 +117,25 @@ func routedElsewhere(v *view, list []misroutedPod) []finding {
 		// What the node itself sends comes back with the node's address.
 		return wrong[d.Dst] && v.nodeAddrs[d.Src] && d.OwnSource() || (wrong[d.Src] || wrong[d.Dst]) && d.ReverseFiltered() || wrong[d.Src] && d.Link == "" && d.NeighborFailed()
 	}
-	for d := range model.Each(v.Traffic.Drops) {
-		if explains(d) {
-			f.Packets += d.Packets
-		}
+}
+
+// furtherAddress is the finding on an address that a pod's interface has beside the one
+// which the node routes to it: nothing on the node gives it to the pod.
+func furtherAddress(v *view, a *misroutedPod, shown []model.Evidence) finding {
+	f := model.Finding{
+		Severity: model.Warning, Confidence: model.Proven, Pods: []netip.Addr{a.addr}, LastHopAlive: v.place(v.uplink(), model.Ingress),
+		Title: fmt.Sprintf("the node routes only %s to %s, not %s", a.first, podName(a.pod), a.addr),
+		Why: fmt.Sprintf("The pod's interface has %s beside %s, and the node routes only %s to the pod: packets for %s %s.",
+			a.addr, a.first, a.first, a.addr, whither(v, a)),
+		Fix: []string{
+			"let the pod send with " + a.first.String() + ": find what adds the other address in the pod, and end that",
+			fmt.Sprintf("if %s is meant: let the network plugin give it to the pod, or restore its route: %s route replace %s dev %s",
+				a.addr, ip(a.addr), host(a.addr), shellWord(a.pod.Link)),
+		},
 	}
-	return []finding{{Finding: f, claims: explains, silences: silencesAll(f.Pods), returns: f.Pods}}
+	observe(&f, model.SourceRoutes, "%s is behind %s as well, and the lookup %s", a.addr, a.pod.Link, lookedUp(v, a))
+	f.Evidence = append(f.Evidence, shown...)
+	return finding{Finding: f, claims: v.misroutes(map[netip.Addr]bool{a.addr: true}), silences: silencesAll(f.Pods), returns: f.Pods}
 }
 
 // missed is what was seen of packets for the pod that went elsewhere.

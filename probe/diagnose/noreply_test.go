@@ -65,3 +65,46 @@ func TestNothingComesBack(t *testing.T) {
 		})
 	}
 }
+
+// TestTranslatedByProgram: what a program behind lasthop's gives the node's address is replied
+// to there, and no silence; what is silent at both addresses is.
+func TestTranslatedByProgram(t *testing.T) {
+	const self, outside, other = "10.60.0.4", "203.0.113.9", "203.0.113.66"
+	masked := func(remotes ...string) *node {
+		n := routedNode().with(model.SourcePrograms)
+		n.Programs = []model.Program{{Kind: model.ProgramTCX, Name: "cil_to_netdev", ID: 9, IfIndex: 2, Link: "nic0", Direction: model.Egress}}
+		for _, a := range remotes {
+			n.silent("10.60.0.20", a)
+			n.peer(self, a, none, synAck)
+		}
+		return n
+	}
+	// tracked is a flow of the node's own.
+	tracked := func(n *node, remote string) *node {
+		n.Flows = append(n.Flows, model.Flow{Proto: tcp, Start: start, Replied: true,
+			Original: model.Tuple{Src: addr(self), Dst: addr(remote), DstPort: 443}, Reply: model.Tuple{Src: addr(remote), Dst: addr(self), SrcPort: 443}})
+		return n
+	}
+	silentToo := func(n *node) func() *node {
+		return func() *node {
+			n.silent("10.60.0.20", other)
+			return n
+		}
+	}
+	quiet := []string{"NoReply likely 10.60.0.20 203.0.113.66"}
+	none := masked(outside)
+	none.Programs = nil
+	check(t, []fixture{
+		{"replies to the node's address", func() *node { return masked(outside) }, nil},
+		{"where the node asks the same peer", func() *node { return tracked(masked(outside, "203.0.113.10"), outside) }, nil},
+		{"conntrack was not read", func() *node {
+			n := tracked(masked(outside), outside)
+			n.lose(model.SourceConntrack, model.Missing)
+			return n
+		}, nil},
+		{"another peer replies to neither", silentToo(masked(outside)), quiet},
+		{"the node's own flow is all that is replied to", func() *node { return tracked(masked(outside), outside) },
+			[]string{"NoReply possible 10.60.0.20 203.0.113.9"}},
+		{"no program", func() *node { return none }, []string{"NoReply possible 10.60.0.20 203.0.113.9"}},
+	})
+}

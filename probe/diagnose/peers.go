@@ -113,13 +113,35 @@ const minPackets = 2
 // unless questions that answers would be told from went without.
 func (v *view) answered(p *model.Peer) bool {
 	st := v.flowsOf(p)
-	if p.In.Replies > 0 || st.newReplied || st.accepted || p.In.ICMPErrors > 0 && !v.refused(p) {
+	if p.In.Replies > 0 || st.newReplied || st.accepted || p.In.ICMPErrors > 0 && !v.refused(p) ||
+		v.repliesToNode[p.Remote] && !v.nodeAddrs[p.Local] {
 		return true
 	}
 	if p.In.Other == 0 {
 		return false
 	}
 	return st.oldReplied && st.asking == 0 || !st.oldReplied && !st.begunThere && p.Out.Requests < minPackets
+}
+
+// indexReplies finds the peers that reply to the node's own address where programs behind
+// lasthop's give it to what pods send, as Cilium's do: then their replies may be to pods. That
+// such a program is there, replies show that are of no flow which connection tracking holds.
+func (v *view) indexReplies() {
+	if v.Has(model.SourcePrograms) && !slices.ContainsFunc(v.Programs, func(p model.Program) bool {
+		return p.Direction == model.Egress && !p.Classic && v.isUplink(p.IfIndex) && p.Netns == v.Node.Netns
+	}) {
+		return
+	}
+	replies, translated := map[netip.Addr]bool{}, !v.Has(model.SourceConntrack)
+	for p := range model.Each(v.peers) {
+		if v.nodeAddrs[p.Local] && p.In.Replies > 0 {
+			replies[p.Remote] = true
+			translated = translated || !v.flowsOf(p).known
+		}
+	}
+	if translated {
+		v.repliesToNode = replies
+	}
 }
 
 // refused reports whether all that comes back for packets that want a reply are ICMP

@@ -64,6 +64,9 @@ type index struct {
 	onLinkAlone map[netip.Addr]bool
 	// flows holds an entry for every pair of peers, and for no other.
 	flows map[pair]*flowState
+	// repliesToNode are the addresses off the node that replied to its own address, where
+	// programs may have put that in place of a pod's.
+	repliesToNode map[netip.Addr]bool
 	// bridgedBy are the pods on bridges by their gateway; built when first asked for.
 	bridgedBy map[netip.Addr][]*model.Pod
 	// deaf are pods that send and get nothing; built when first asked for.
@@ -145,6 +148,7 @@ func newView(whole *model.Snapshot) *view {
 	indexUplinks(v)
 	v.peers = append(mergePeers(s.Traffic.Peers, v.isUplink), v.tunnelPeers()...)
 	v.indexFlows()
+	v.indexReplies()
 	v.ranges = newRanges(v)
 	v.findScans()
 	return v

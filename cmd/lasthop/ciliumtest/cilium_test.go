@@ -1,0 +1,346 @@
+//go:build cilium
+
+// Package ciliumtest holds lasthop against the real Cilium, on two nodes in namespaces of
+// this machine: make test-cilium.
+package ciliumtest
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// modes are those of tools/cilium/run.
+var modes = []string{"aks", "ebpf", "vxlan"}
+
+const (
+	outside = "203.0.113.10"
+	// silent is an address beyond the fabric that nobody has.
+	silent = "203.0.113.66"
+)
+
+func TestMain(m *testing.M) {
+	switch {
+	case len(os.Args) == 2 && os.Args[1] == "serve":
+		serve()
+	case len(os.Args) > 2 && os.Args[1] == "ask":
+		ask(os.Args[2], os.Args[3:])
+	default:
+		os.Exit(m.Run())
+	}
+}
+
+// serve echoes TCP at 8080 and UDP at 9000, until the input ends.
+func serve() {
+	listener, err := net.Listen("tcp", ":8080")
+	if err != nil {
+		panic(err)
+	}
+	datagrams, err := net.ListenPacket("udp", ":9000")
+	if err != nil {
+		panic(err)
+	}
+	go func() {
+		b := make([]byte, 2048)
+		for {
+			if n, from, err := datagrams.ReadFrom(b); err == nil {
+				datagrams.WriteTo(b[:n], from) //nolint:errcheck // who asked asks again
+			}
+		}
+	}()
+	go func() {
+		for {
+			if c, err := listener.Accept(); err == nil {
+				go func() {
+					defer c.Close()
+					io.Copy(c, c) //nolint:errcheck // the other end has closed
+				}()
+			}
+		}
+	}()
+	fmt.Println("up")
+	io.Copy(io.Discard, os.Stdin) //nolint:errcheck // its end is what is waited for
+}
+
+// ask sends a request to each target, network://address:port, each tenth of a second until
+// the input ends, from an address where one is given, and prints how many were answered.
+func ask(from string, targets []string) {
+	end := make(chan bool)
+	answered := make(chan string)
+	for _, target := range targets {
+		go func() {
+			network, address, _ := strings.Cut(target, "://")
+			sent, ok := 0, 0
+			for tick := time.NewTicker(100 * time.Millisecond); ; {
+				select {
+				case <-end:
+					answered <- fmt.Sprintf("%s %d of %d", target, ok, sent)
+					return
+				case <-tick.C:
+				}
+				sent++
+				if exchange(network, from, address) == nil {
+					ok++
+				}
+			}
+		}()
+	}
+	fmt.Println("up")
+	io.Copy(io.Discard, os.Stdin) //nolint:errcheck // its end is what is waited for
+	close(end)
+	for range targets {
+		fmt.Println(<-answered)
+	}
+}
+
+func exchange(network, from, address string) error {
+	d := net.Dialer{Timeout: time.Second}
+	if ip := net.ParseIP(from); ip != nil && network == "tcp" {
+		d.LocalAddr = &net.TCPAddr{IP: ip}
+	}
+	c, err := d.Dial(network, address)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(time.Second)) //nolint:errcheck // it has deadlines
+	if _, err := c.Write([]byte("question")); err != nil {
+		return err
+	}
+	_, err = io.ReadFull(c, make([]byte, 8))
+	return err
+}
+
+// nodes are a running tools/cilium/run.
+type nodes struct {
+	dir, mode string
+	self      string
+	// addresses and endpoints are those of pods.
+	addresses, endpoints map[string]string
+}
+
+func up(t *testing.T, mode string) *nodes {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &nodes{dir: filepath.Join(t.TempDir(), "nodes"), mode: mode, self: self, addresses: map[string]string{}, endpoints: map[string]string{}}
+	n.start(t, exec.Command("../../../tools/cilium/run", n.dir, mode))
+	for _, p := range [][2]string{{"node1", "cart"}, {"node1", "shop"}, {"node2", "far"}} {
+		fields := strings.Fields(n.run(t, p[0], "../../../tools/cilium/pod", p[1]))
+		n.addresses[p[1]], n.endpoints[p[1]] = fields[0], fields[1]
+		n.start(t, n.command(p[0], "ip", "netns", "exec", p[1], self, "serve"))
+	}
+	n.start(t, n.command("outside", self, "serve"))
+	return n
+}
+
+// start starts a command, waits until it says that it is up, and ends its input with the test.
+// It returns what ends it before, and gives what it printed meanwhile.
+func (n *nodes) start(t *testing.T, cmd *exec.Cmd) (stop func() string) {
+	t.Helper()
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	out := bufio.NewReader(stdout)
+	var text string
+	stop = func() string {
+		if stdin.Close() == nil {
+			rest, err := io.ReadAll(out)
+			text = string(rest)
+			if err := errors.Join(err, cmd.Wait()); err != nil {
+				t.Errorf("%v: %v", cmd.Args, err)
+			}
+		}
+		return text
+	}
+	t.Cleanup(func() { stop() })
+	if line, err := out.ReadString('\n'); err != nil || line != "up\n" {
+		t.Fatalf("%v: %q, %v", cmd.Args, line, err)
+	}
+	return stop
+}
+
+// command is one on a node or outside.
+func (n *nodes) command(where string, command ...string) *exec.Cmd {
+	here, _ := os.Getwd()
+	script := filepath.Join(here, "../../../tools/cilium/enter")
+	if strings.HasPrefix(command[0], "../") {
+		command[0] = filepath.Join(here, command[0])
+	}
+	return exec.Command(script, append([]string{n.dir, where}, command...)...)
+}
+
+func (n *nodes) run(t *testing.T, where string, command ...string) string {
+	t.Helper()
+	cmd := n.command(where, command...)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %v: %s%s", command, err, out, errs.String())
+	}
+	return string(out)
+}
+
+// ask asks targets from a pod until it is stopped.
+func (n *nodes) ask(t *testing.T, pod, from string, targets ...string) (stop func() string) {
+	t.Helper()
+	return n.start(t, n.command("node1", append([]string{"ip", "netns", "exec", pod, n.self, "ask", from}, targets...)...))
+}
+
+// verdict is lasthop's of node1: its findings that are no information, as "Code severity pods
+// peers", and all of them in full.
+func (n *nodes) verdict(t *testing.T) (brief []string, full string) {
+	t.Helper()
+	binary, err := filepath.Abs("../../../bin/lasthop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := n.command("node1", binary, "check", "--for", "6s", "-o", "json")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	var d struct {
+		Findings []struct {
+			Code, Severity, Title, Why string
+			Pods, Peers                []string
+			Evidence                   []struct{ Text string }
+		}
+		Lost json.RawMessage
+	}
+	if err := json.Unmarshal(out, &d); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, f := range d.Findings {
+		full += fmt.Sprintf("%s %s: %s\n  %s\n", f.Code, f.Severity, f.Title, f.Why)
+		for _, e := range f.Evidence {
+			full += "  - " + e.Text + "\n"
+		}
+		if f.Severity == "info" {
+			continue
+		}
+		parts := slices.Concat([]string{f.Code, f.Severity}, f.Pods, f.Peers)
+		brief = append(brief, strings.ReplaceAll(strings.Join(parts, " "), "/32", ""))
+	}
+	return brief, full + "lost: " + string(d.Lost)
+}
+
+// scenario is one thing done to node1 while its pods are asked.
+type scenario struct {
+	name string
+	// do does it, and returns what undoes it.
+	do func(t *testing.T, n *nodes) (undo func())
+	// want are the findings; $ stands for the pod's address in $cart.
+	want []string
+	// only are the modes in which it is so; none for all.
+	only []string
+	// says is what the findings' text has.
+	says []string
+}
+
+func nothing(*testing.T, *nodes) func() { return func() {} }
+
+var scenarios = []scenario{
+	{name: "healthy", do: nothing},
+	{name: "the agent starts again", do: func(t *testing.T, n *nodes) func() {
+		go func() {
+			time.Sleep(2 * time.Second)
+			n.command("node1", "sh", "-c", "kill $(cat /run/cilium/cilium.pid)").Run() //nolint:errcheck // seen below
+		}()
+		return func() { n.run(t, "node1", "sh", "-c", "until cilium-dbg status --brief; do sleep 0.2; done") }
+	}},
+	{name: "nobody replies outside", do: func(t *testing.T, n *nodes) func() {
+		stop := n.ask(t, "cart", "", "tcp://"+silent+":8080")
+		return func() { stop() }
+	}, want: []string{"NoReply warning $cart 203.0.113.66"}},
+	{name: "a stale bridge rule, and no bridge", do: func(t *testing.T, n *nodes) func() {
+		rule := []string{"PREROUTING", "-p", "IPv4", "--ip-dst", n.addresses["shop"], "-j", "dnat", "--to-destination", "02:00:00:00:de:ad"}
+		n.run(t, "node1", append([]string{"ebtables-nft", "-t", "nat", "-A"}, rule...)...)
+		return func() { n.run(t, "node1", append([]string{"ebtables-nft", "-t", "nat", "-D"}, rule...)...) }
+	}},
+	{name: "a pod that Cilium does not know", do: func(t *testing.T, n *nodes) func() {
+		n.run(t, "node1", "cilium-dbg", "bpf", "endpoint", "delete", n.addresses["shop"])
+		return func() { n.run(t, "node1", "cilium-dbg", "endpoint", "regenerate", n.endpoints["shop"]) }
+	}, want: []string{"RoutingLoop critical $shop"}},
+	{name: "a pod's second address", do: func(t *testing.T, n *nodes) func() {
+		n.run(t, "node1", "ip", "-n", "cart", "address", "add", "10.244.1.99/32", "dev", "eth0")
+		stop := n.ask(t, "cart", "10.244.1.99", "tcp://"+n.addresses["shop"]+":8080")
+		return func() {
+			stop()
+			n.run(t, "node1", "ip", "-n", "cart", "address", "del", "10.244.1.99/32", "dev", "eth0")
+		}
+	}, want: []string{"BPFDrop warning 10.244.1.99 $shop"}},
+	{name: "a policy denies", do: func(t *testing.T, n *nodes) func() {
+		file := "/etc/cilium/policies/deny.yaml"
+		n.run(t, "node1", "sh", "-c", "cat >"+file+` <<'Y'
+{"apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy", "metadata": {"name": "deny", "namespace": "default"},
+ "spec": {"endpointSelector": {"matchLabels": {"app": "shop"}}, "ingress": [{"fromEndpoints": [{"matchLabels": {"app": "admin"}}]}]}}
+Y
+until cilium-dbg endpoint get `+n.endpoints["shop"]+` -o jsonpath='{[0].status.policy.realized.policy-enabled}' | grep -q ingress; do sleep 0.2; done`)
+		return func() { n.run(t, "node1", "rm", file) }
+	}, want: []string{"BPFDrop warning $shop $cart"}},
+}
+
+func TestCilium(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(mode, func(t *testing.T) {
+			n := up(t, mode)
+			for _, s := range scenarios {
+				if len(s.only) > 0 && !slices.Contains(s.only, mode) {
+					continue
+				}
+				t.Run(s.name, func(t *testing.T) { n.play(t, &s) })
+			}
+		})
+	}
+}
+
+func (n *nodes) play(t *testing.T, s *scenario) {
+	undo := s.do(t, n)
+	stop := n.ask(t, "cart", "", "tcp://"+n.addresses["shop"]+":8080", "tcp://"+n.addresses["far"]+":8080",
+		"udp://"+n.addresses["far"]+":9000", "tcp://"+outside+":8080")
+	got, full := n.verdict(t)
+	talk := stop()
+	undo()
+	var want []string
+	for _, w := range s.want {
+		for name, a := range n.addresses {
+			w = strings.ReplaceAll(w, "$"+name, a)
+		}
+		want = append(want, w)
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("findings\n got %q\nwant %q\n%s\nthe pods:\n%s", got, want, full, talk)
+	}
+	for _, w := range s.says {
+		if !strings.Contains(full, w) {
+			t.Errorf("no %q in\n%s", w, full)
+		}
+	}
+	t.Logf("%s\n%s", full, talk)
+}
