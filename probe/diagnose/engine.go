@@ -70,25 +70,41 @@ func (c *claims) claim(f *finding, code model.Code, drops []model.Drop) {
 // silencesPeers are the requests of a finding's pods to its peers, and those to its pods
 // from its peers or, where it has none, from anywhere.
 func silencesPeers(f *model.Finding) func(netip.Addr, netip.Prefix) bool {
-	pods, peers := f.Pods, f.Peers
+	pods, peers, alone := setOf(f.Pods), len(f.Peers), map[netip.Addr]bool{}
+	var ranges []netip.Prefix
+	for _, p := range f.Peers {
+		if p.IsSingleIP() {
+			alone[p.Addr()] = true
+		} else {
+			ranges = append(ranges, p)
+		}
+	}
+	peer := func(p netip.Prefix) bool {
+		return p.IsSingleIP() && alone[p.Addr()] ||
+			slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Bits() <= p.Bits() && r.Contains(p.Addr()) })
+	}
 	return func(asker netip.Addr, asked netip.Prefix) bool {
-		if (len(pods) == 0 || !asker.IsValid() || slices.Contains(pods, asker)) && slices.ContainsFunc(peers, func(p netip.Prefix) bool { return holdsAll(p, asked) }) {
+		if (len(pods) == 0 || !asker.IsValid() || pods[asker]) && peer(asked) {
 			return true
 		}
-		return asked.IsSingleIP() && slices.Contains(pods, asked.Addr()) && (len(peers) == 0 || !asker.IsValid() || inAny(peers, asker))
+		return asked.IsSingleIP() && pods[asked.Addr()] && (peers == 0 || !asker.IsValid() || peer(host(asker)))
 	}
 }
 
 // silencesAll are all requests of pods, and to them.
-func silencesAll(pods []netip.Addr) func(netip.Addr, netip.Prefix) bool {
+func silencesAll(list []netip.Addr) func(netip.Addr, netip.Prefix) bool {
+	pods := setOf(list)
 	return func(asker netip.Addr, asked netip.Prefix) bool {
-		return slices.Contains(pods, asker) || asked.IsSingleIP() && slices.Contains(pods, asked.Addr())
+		return pods[asker] || asked.IsSingleIP() && pods[asked.Addr()]
 	}
 }
 
-// holdsAll reports whether a prefix holds all of another.
-func holdsAll(p, other netip.Prefix) bool {
-	return p.Bits() <= other.Bits() && p.Contains(other.Addr())
+func setOf(list []netip.Addr) map[netip.Addr]bool {
+	out := make(map[netip.Addr]bool, len(list))
+	for _, a := range list {
+		out[a] = true
+	}
+	return out
 }
 
 // judge runs the kinds in their order. A finding claims its losses for itself; one that is

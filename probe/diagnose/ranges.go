@@ -364,10 +364,10 @@ func (v *view) unclaimedRanges(list []*remoteRange) []*remoteRange {
 // own ranges, or several others, the routes of all ranges are in doubt: the requests are those to
 // anybody within the network, of pods with addresses that need a route.
 func (v *view) silencesNetwork(f *model.Finding) func(netip.Addr, netip.Prefix) bool {
-	peers := silencesPeers(f)
+	peers, pods := silencesPeers(f), setOf(f.Pods)
 	all := len(f.Peers) > 1 || slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool { return slices.Contains(v.ranges.local, p) })
 	return func(asker netip.Addr, asked netip.Prefix) bool {
-		return peers(asker, asked) || all && slices.Contains(f.Pods, asker) && !inAny(v.onLink, asker) &&
+		return peers(asker, asked) || all && pods[asker] && !inAny(v.onLink, asker) &&
 			(v.remote(asked.Addr()).IsValid() || inAny(v.onLink, asked.Addr()))
 	}
 }

@@ -31,11 +31,15 @@ func (v *view) sayUntranslated(f *model.Finding, remotes []netip.Addr) (all bool
 	var names []virtualPort
 	why := "though there are rules for it"
 	tables := path.NewTables(v.Snapshot)
+	to := map[netip.Addr][]*model.Peer{}
+	for p := range model.Each(v.peers) {
+		to[p.Remote] = append(to[p.Remote], p)
+	}
 	for _, a := range remotes {
 		if v.remote(a).IsValid() || !v.elsewhere(a) {
 			continue
 		}
-		sent, found := v.untranslated(tables, a)
+		sent, found := v.untranslated(tables, to[a])
 		name := virtualPort{addr: a}
 		switch {
 		case len(found.Beside) > 0:
@@ -72,13 +76,10 @@ func (v *view) sayUntranslated(f *model.Finding, remotes []netip.Addr) (all bool
 	return true
 }
 
-// untranslated is a packet that was sent to an address, and why the address looks like a
+// untranslated is a packet that was sent to an address by these pairs, and why the address looks like a
 // service's that no rule translates for such packets.
-func (v *view) untranslated(tables *path.Tables, a netip.Addr) (path.Packet, path.Untranslated) {
-	for p := range model.Each(v.peers) {
-		if p.Remote != a {
-			continue
-		}
+func (v *view) untranslated(tables *path.Tables, to []*model.Peer) (path.Packet, path.Untranslated) {
+	for _, p := range to {
 		for _, sent := range v.leaving(p) {
 			if found := tables.Untranslated(v.Snapshot, v.routing(), sent); found.Is() {
 				return sent, found
