@@ -196,6 +196,7 @@ var routeFaults = map[scenario.FaultType]injection{
 			return pod.flushAddrs(podInterface, x.pod.IP.Is6())
 		})
 	},
+	scenario.PodDuplicateDetected: duplicateDetected,
 	scenario.PodWithoutDefaultRoute: func(x *target) error {
 		return x.inPod(func(pod *space) error {
 			return pod.haveRoute(route{dst: defaultFor(x.pod.IP), via: x.gateway(), link: podInterface}, x.undo)
@@ -244,4 +245,36 @@ func (x *target) address(pod *space) error {
 		return b.podAddress(x.node, x.pod, pod)
 	}
 	return b.routedAddress(x.node, x.pod, pod)
+}
+
+// duplicateDetected has a pod's IPv6 address fail duplicate address detection, or gives
+// it again without any.
+func duplicateDetected(x *target) error {
+	place, _, err := x.viaPod()
+	if err != nil {
+		return err
+	}
+	detect := pick(x, "1", "0")
+	return x.inPod(func(pod *space) error {
+		if err := pod.flushAddrs(podInterface, true); err != nil {
+			return err
+		}
+		conf := "ipv6/conf/" + podInterface
+		if err := pod.sysctls(conf+"/accept_dad", detect, conf+"/dad_transmits", detect); err != nil || x.undo {
+			return errors.Join(err, x.address(pod))
+		}
+		return x.with(place, func(other *space) error {
+			if err := other.haveAddr(podInterface, host(x.pod.IP), true); err != nil {
+				return err
+			}
+			err := other.awaitSettled(x.ctx)
+			if err == nil {
+				err = x.address(pod)
+			}
+			if err == nil {
+				err = pod.awaitDuplicate(x.ctx)
+			}
+			return errors.Join(err, other.haveAddr(podInterface, host(x.pod.IP), false))
+		})
+	})
 }

@@ -275,6 +275,14 @@ func (sp *space) awaitSettled(ctx context.Context) error {
 	}), "wait for IPv6 addresses in %s", sp.name)
 }
 
+// awaitDuplicate waits until an IPv6 address has failed duplicate address detection.
+func (sp *space) awaitDuplicate(ctx context.Context) error {
+	return wrap(poll(ctx, 2*time.Millisecond, func() (bool, error) {
+		all, err := sp.nl.AddrList(nil, netlink.FAMILY_V6)
+		return slices.ContainsFunc(all, func(a netlink.Addr) bool { return a.Flags&unix.IFA_F_DADFAILED != 0 }), err
+	}), "wait for a duplicate IPv6 address in %s", sp.name)
+}
+
 // addr gives a link an address. A link-scoped one is never chosen as the
 // source of what goes elsewhere.
 func (sp *space) addr(link string, p netip.Prefix, scope netlink.Scope) error {

@@ -74,6 +74,7 @@ const (
 const (
 	BridgeWithoutAddress   FaultType = "bridge-without-address"
 	PodWithoutAddress      FaultType = "pod-without-address"
+	PodDuplicateDetected   FaultType = "pod-duplicate-detected"
 	PodWithoutDefaultRoute FaultType = "pod-without-default-route"
 	PodDefaultElsewhere    FaultType = "pod-default-elsewhere"
 	PodWrongPrefix         FaultType = "pod-wrong-prefix"
@@ -205,6 +206,7 @@ var (
 		n, p := x.t.Pod(x.t.Place(x.f.Via))
 		return p == nil || n.Name != x.f.Node || x.t.Place(x.f.Via) == x.f.Pod
 	}, `via: {via} is not another pod of node "{node}"`}
+	notIPv6       = refusal{"", func(x target) bool { return x.pod.IP.Is4() && x.f.Family != 6 }, "nothing looks for an IPv4 address before it is used: family: 6 is missing"}
 	pinnedGateway = refusal{"", func(x target) bool { return x.f.Family == 6 && !x.node.PodGateway().IsValid() }, "the pods' IPv6 gateway is the link's own address, or pinned"}
 	noProxiedNDP  = refusal{"", func(x target) bool { return x.f.Family == 6 && !x.node.Plugin.HasRouter() }, pinnedGateway.why}
 	oneMasqRule   = refusal{"", func(x target) bool { return x.node.Dockershim && x.f.Prefix.IsValid() }, `node "{node}" has one rule that masquerades: nothing can be excluded beside`}
@@ -279,6 +281,7 @@ var faultRows = map[FaultType]faultRow{
 
 	BridgeWithoutAddress:   {args: "node", refuse: []refusal{noGatewayLink}, doc: "takes the gateway's address from the bridge of node's pods"},
 	PodWithoutAddress:      {args: "pod", family: oneFamily, doc: "takes pod's address from it, and with it the kernel takes its routes"},
+	PodDuplicateDetected:   {args: "pod via", family: oneFamily, refuse: []refusal{routed, otherNodesPod, notIPv6}, doc: "adds pod's IPv6 address anew while the pod that has via has it as well, and then takes it from there: the kernel does not use what failed duplicate detection"},
 	PodWithoutDefaultRoute: {args: "pod", family: oneFamily, doc: "deletes pod's default route"},
 	PodDefaultElsewhere:    {args: "pod", doc: "has the second-interface of pod take its default route, by a gateway that nobody has, as an annotation does"},
 	PodWrongPrefix:         {args: "pod", family: oneFamily, refuse: []refusal{routed}, doc: "shortens the prefix of pod's address by eight bits, so that pod looks for others on its link"},

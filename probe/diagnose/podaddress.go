@@ -68,8 +68,14 @@ func (v *view) duplicateDetected(p *model.Pod, a netip.Addr) finding {
 	if !prefix.IsSingleIP() && !prefixRoute(p, prefix) {
 		f.Fix[1] += " noprefixroute"
 	}
-	return finding{Finding: f, cutOff: f.Pods, claims: func(d *model.Drop) bool { return d.Dst == a || d.Src == a }}
+	return finding{Finding: f, cutOff: f.Pods, claims: func(d *model.Drop) bool {
+		return d.Dst == a || d.Src == a || d.Netns == p.Netns && solicited.Contains(d.Dst)
+	}}
 }
+
+// solicited are the groups that neighbour solicitations go to. A pod has joined those of
+// its own addresses alone.
+var solicited = netip.MustParsePrefix("ff02::1:ff00:0/104")
 
 func withoutAddress(v *view, p *model.Pod, isIPv6 bool) (finding, bool) {
 	if len(ownIn(p, isIPv6)) > 0 {

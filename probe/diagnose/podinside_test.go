@@ -375,6 +375,7 @@ func TestDuplicateDetected(t *testing.T) {
 		if failed {
 			p.Duplicates = []netip.Addr{pod}
 			n.drop("NEIGH_FAILED", "neigh_invalidate", "fd00:99::1", pod.String(), 5)
+			n.drop("NOT_SPECIFIED", "icmpv6_rcv", "fd00:99::1", "ff02::1:ff00:2", 5).Netns = p.Netns
 		}
 		found := agreed(t, n)
 		if failed != (len(found) == 1 && found[0].Code == PodAddress && found[0].Severity == model.Critical) || !failed && len(found) > 0 {
