@@ -533,3 +533,31 @@ func TestFurtherAddress(t *testing.T) {
 		t.Errorf("%s: %s", f.Severity, f.Title)
 	}
 }
+
+// TestCircling: packets for a pod that leave by one end of a pair of links and come back by the
+// other, until their TTL ends. What traceroute sends ends as well, at a link that packets came by.
+func TestCircling(t *testing.T) {
+	pair := func(ttls int, expired uint64, at int) func() *node {
+		return func() *node {
+			n := routedNode().with(model.SourcePrograms)
+			n.Links = append(n.Links,
+				model.Link{Index: 30, Name: "cilium_net", Kind: "veth", Peer: 31, PeerNetNSID: -1, Up: true, Carrier: true, Role: model.RoleRouter},
+				model.Link{Index: 31, Name: "cilium_host", Kind: "veth", Peer: 30, PeerNetNSID: -1, Up: true, Carrier: true, Role: model.RoleRouter})
+			n.Programs = []model.Program{{Kind: model.ProgramTCX, Name: "cil_from_host", IfIndex: 31, Link: "cilium_host", Direction: model.Egress}}
+			n.passes("10.60.0.20", 31, model.Egress, model.AsDestination, 640, ttls)
+			n.passes("10.60.0.20", 30, model.Ingress, model.AsDestination, 640, ttls)
+			n.drop("IP_INHDR", "ip_forward", "10.60.0.21", "10.60.0.20", expired).IfIndex = at
+			return n
+		}
+	}
+	check(t, []fixture{
+		{"until the TTL ends", pair(60, 10, 30), []string{"RoutingLoop proven 10.60.0.20"}},
+		{"senders at many distances, and traceroute", pair(60, 10, 2), []string{"UnexplainedDrop proven 10.60.0.20 10.60.0.21"}},
+		{"traceroute by the pair", pair(2, 10, 30), []string{"UnexplainedDrop proven 10.60.0.20 10.60.0.21"}},
+		{"nothing ended", pair(60, 2, 30), nil},
+	})
+	f := Diagnose(&pair(60, 10, 30)().Snapshot)[0]
+	if f.Severity != model.Critical || !strings.Contains(f.Why, "no endpoint with this address") {
+		t.Errorf("%s: %s", f.Severity, f.Why)
+	}
+}

@@ -81,7 +81,11 @@ func findNoReply(v *view) []finding {
 		return append(out, unansweredDestinations(v, translated, "with the pods' own addresses or the node's, which stands for theirs", true))
 	}
 	if len(own) > 0 {
-		out = append(out, unansweredDestinations(v, own, "with the pods' own addresses", false))
+		with := "with the pods' own addresses"
+		if v.repliesToNode != nil {
+			with += " unless a program there gives them the node's"
+		}
+		out = append(out, unansweredDestinations(v, own, with, false))
 	}
 	if len(translated) > 0 {
 		out = append(out, unansweredDestinations(v, translated, "with the node's address, which stands for the pods'", true))

@@ -96,7 +96,60 @@ func findRoutingLoop(v *view) []finding {
 			out = append(out, f)
 		}
 	}
+	return append(out, circling(v)...)
+}
+
+// circling are the findings on pods for which packets leave by one end of a pair of links
+// and come back by the other into the node's own routing, until their TTL ends.
+func circling(v *view) []finding {
+	var out []finding
+	for h := range model.Each(v.Traffic.Hops) {
+		l := v.links[h.IfIndex]
+		if l == nil || l.Role != model.RoleRouter || v.links[l.Peer] == nil || h.Side != model.AsDestination || h.Direction != model.Ingress ||
+			len(v.pods[h.Addr]) == 0 || bits.OnesCount64(h.TTLs) < loopTTLs {
+			continue
+		}
+		expired := func(d *model.Drop) bool { return d.Dst == h.Addr && d.IfIndex == h.IfIndex && d.Expired() }
+		n := v.dropped(expired)
+		if n < minDrops {
+			continue
+		}
+		entry := v.links[l.Peer]
+		f := model.Finding{
+			Confidence: model.Proven, Pods: []netip.Addr{h.Addr}, Packets: n, LastHopAlive: v.place(entry.Name, model.Egress),
+			Title: fmt.Sprintf("packets for %s circle between %s and %s", h.Addr, entry.Name, l.Name),
+			Why: fmt.Sprintf("The node routes %s to %s. %s is the other end of that in this node: packets come back into the node's routing "+
+				"there, which sends them to %s again, until their TTL ends. Nothing hands them to the pod's link %s.",
+				h.Addr, entry.Name, l.Name, entry.Name, v.pods[h.Addr][0].Link),
+		}
+		observe(&f, model.SourceTC, "%s ingress: %s for %s, with %s", l.Name, count(h.Packets, "packet"), h.Addr, ttls(h.TTLs))
+		observe(&f, model.SourceDrops, "%s for it freed on %s, since the TTL ended", count(n, "packet"), l.Name)
+		if r := v.lookup(h.Addr); r != nil {
+			observe(&f, model.SourceRoutes, "the lookup for %s ends at: %s", h.Addr, v.routeText(r))
+		}
+		f.Fix = v.handOver(&f, entry, h.Addr)
+		out = append(out, finding{Finding: f, claims: expired})
+	}
 	return out
+}
+
+// handOver is how the programs of a link get to know a pod that they should hand packets to.
+func (v *view) handOver(f *model.Finding, entry *model.Link, pod netip.Addr) []string {
+	for p := range model.Each(v.Programs) {
+		if p.Netns != v.Node.Netns || p.IfIndex != entry.Index || p.Direction != model.Egress {
+			continue
+		}
+		observe(f, model.SourcePrograms, "on %s egress: %s", entry.Name, p)
+		if programOwner(p) == "Cilium" {
+			f.Why += " Cilium's program there would, and has no endpoint with this address."
+			return []string{
+				fmt.Sprintf("kubectl -n kube-system exec CILIUM-POD-OF-THIS-NODE -- sh -c 'cilium-dbg bpf endpoint list; cilium-dbg endpoint list' | grep %s # "+
+					"missing in the first alone: restart the agent, which writes its endpoints anew; in both: delete the pod", pod),
+				"kubectl -n kube-system delete pod CILIUM-POD-OF-THIS-NODE",
+			}
+		}
+	}
+	return []string{fmt.Sprintf("find what should hand packets for %s to the pod: bpftool net show dev %s; %s route get %s", pod, shellWord(entry.Name), ip(pod), pod)}
 }
 
 // forNobody reports whether most of a pod's packets that come back at an uplink

@@ -217,10 +217,20 @@ func TestDropsElsewhere(t *testing.T) {
 }
 
 // TestMalformedDrops has the kernel free packets with a wrong header: they are
-// their sender's fault, and not lost by the programs.
+// their sender's fault, and not lost by the programs. What a program is tested on is
+// no packet.
 func TestMalformedDrops(t *testing.T) {
 	ends := newRouter(t)
 	e := ends.watched(t, Config{})
+	var empty bpf.EmptyObjects
+	if err := bpf.LoadEmptyObjects(&empty, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { empty.Close() })
+	inside(t, ends.node, func() error {
+		_, _, err := empty.LasthopEmpty.Test([]byte{12: 8, 99: 0})
+		return err
+	})
 	inside(t, ends.pod, func() error {
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
 		if err != nil {
