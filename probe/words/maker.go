@@ -5,6 +5,7 @@ import (
 	"strings"
 )
 
+// Calico is who keeps its chains, by whatever plugin.
 const Calico = "Calico"
 
 // makerOf names a program by how what it makes begins.

@@ -13,6 +13,7 @@ import (
 // Count is a number with its noun.
 func Count(n uint64, noun string) string { return Plural(n, noun, noun+"s") }
 
+// Plural is a number with its noun, whose plural is another word.
 func Plural(n uint64, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -78,6 +79,7 @@ func PodName(p *model.Pod) string {
 	return "the pod behind " + p.Link
 }
 
+// Family names the version of IP.
 func Family(isIPv6 bool) string {
 	if isIPv6 {
 		return "IPv6"
