@@ -23,7 +23,7 @@ func TestPages(t *testing.T) {
 
 // TestPut: the first title whose condition holds counts, every why, and each element of lists.
 func TestPut(t *testing.T) {
-	page, err := parse(pageSet(), "Test", `# a comment
+	page, err := readPage(pageSet(), "Test", `# a comment
 title if .known: no route to {{.to}}
 title: no route
 why: It goes
@@ -52,7 +52,7 @@ fix: ip link set dev {{sh .link}} up
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	for _, wrong := range []string{"title", "title if", "title sometimes .x: y", "title: {{.x", "why: {{nosuch .x}}"} {
-		if _, err := parse(pageSet(), "Test", wrong); err == nil {
+		if _, err := readPage(pageSet(), "Test", wrong); err == nil {
 			t.Errorf("%q is read as a line", wrong)
 		}
 	}
