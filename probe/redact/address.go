@@ -86,7 +86,7 @@ func (r *Redactor) instead(bare netip.Addr) netip.Addr {
 			continue
 		}
 		// Not even by chance does an address stay as it was.
-		if !forced && (len(b) == 4 || depth < 64) || r.flips(node) {
+		if !forced && (len(b) == 4 || depth < 64) || r.decide("address", node.String()) {
 			out[depth/8] ^= 0x80 >> (depth % 8)
 		}
 		forced = true
@@ -113,9 +113,6 @@ func hostZeros(b []byte, depth int) bool {
 	}
 	return binary.BigEndian.Uint64(b[8:])>>(127-depth)>>1 == 0
 }
-
-// flips reports whether the bit behind a range's prefix becomes the other one.
-func (r *Redactor) flips(node netip.Prefix) bool { return r.decide("address", node.String()) }
 
 // decide is a bit that depends on the key and a text.
 func (r *Redactor) decide(kind, text string) bool { return r.hash(kind, text)[0] >= '8' }

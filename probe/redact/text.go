@@ -68,48 +68,31 @@ func (r *Redactor) Text(s string) string {
 func (r *Redactor) words(s string) string {
 	var b strings.Builder
 	rest := 0 // where the text without names begins
-	for i := 0; i < len(s); {
+	for i := 0; i < len(s); i++ {
 		if !wordByte(s[i]) || i > 0 && wordByte(s[i-1]) {
-			i++
 			continue
 		}
-		k, ok := r.nameAt(s, i)
-		if !ok {
-			i++
-			continue
+		if end := r.nameEnd(s, i); end > 0 {
+			b.WriteString(r.addresses(s[rest:i]) + r.known[s[i:end]])
+			rest, i = end, end-1
 		}
-		b.WriteString(r.addresses(s[rest:i]) + k.instead)
-		i += len(k.name)
-		rest = i
 	}
 	b.WriteString(r.addresses(s[rest:]))
 	return b.String()
 }
 
-// nameAt is the longest known name that stands at a place.
-func (r *Redactor) nameAt(s string, i int) (knownName, bool) {
-	for _, k := range r.known[firstWord(s[i:])] {
-		end := i + len(k.name)
-		if !strings.HasPrefix(s[i:], k.name) || end < len(s) && wordByte(s[end]) && wordByte(k.name[len(k.name)-1]) {
+// nameEnd is where the longest known name ends that begins at i; 0 where none does.
+func (r *Redactor) nameEnd(s string, i int) int {
+	for end := min(len(s), i+r.longest); end > i; end-- {
+		if end < len(s) && wordByte(s[end]) && wordByte(s[end-1]) {
 			continue
 		}
 		beside := i > 0 && s[i-1] == '/' || end < len(s) && s[end] == '/'
-		if terms[k.name] && !beside {
-			continue
-		}
-		return k, true
-	}
-	return knownName{}, false
-}
-
-// firstWord is what a text begins with, up to what is no word.
-func firstWord(s string) string {
-	for i := range len(s) {
-		if !wordByte(s[i]) {
-			return s[:max(i, 1)]
+		if name := s[i:end]; r.known[name] != "" && (beside || !terms[name]) {
+			return end
 		}
 	}
-	return s
+	return 0
 }
 
 func wordByte(c byte) bool {
@@ -190,17 +173,7 @@ func (r *Redactor) object(s string) string {
 		return s
 	}
 	// The first is a namespace wherever it stands.
-	return r.called("ns", namespace) + "/" + r.named(name)
-}
-
-// named is what stands for a name that may have been learnt.
-func (r *Redactor) named(name string) string {
-	for _, k := range r.known[firstWord(name)] {
-		if k.name == name {
-			return k.instead
-		}
-	}
-	return r.called("name", name)
+	return r.called("ns", namespace) + "/" + cmp.Or(r.known[name], r.called("name", name))
 }
 
 // stems are how common names of links begin: what follows is an ID, or a number.
@@ -308,23 +281,14 @@ var azureKinds = map[string]string{
 // azureID is the ID of a resource with other names.
 func (r *Redactor) azureID(id string) string {
 	parts := strings.Split(id, "/")
-	r.azureParts(id, func(i int, _, instead string) { parts[i] = instead })
-	return strings.Join(parts, "/")
-}
-
-// azureParts calls each with the names in an ID, their place between slashes, and what
-// stands for them.
-func (r *Redactor) azureParts(id string, each func(i int, name, instead string)) {
-	parts := strings.Split(id, "/")
 	for i := 2; i < len(parts); i += 2 {
-		kind := strings.ToLower(parts[i-1])
-		instead := r.called(cmp.Or(azureKinds[kind], "resource"), parts[i])
-		switch {
-		case kind == "providers" || parts[i] == "":
-			continue
-		case kind == "subscriptions":
-			instead = r.uid(parts[i])
+		switch kind := strings.ToLower(parts[i-1]); kind {
+		case "providers":
+		case "subscriptions":
+			parts[i] = r.uid(parts[i])
+		default:
+			parts[i] = r.called(cmp.Or(azureKinds[kind], "resource"), parts[i])
 		}
-		each(i, parts[i], instead)
 	}
+	return strings.Join(parts, "/")
 }
