@@ -39,11 +39,9 @@ type (
 		// Reason is why nothing was concluded from the node's silence.
 		Reason string `json:"reason,omitempty"`
 		// The rest is absent where the recording could not be read.
-		Node    *nodeDoc    `json:"node,omitempty"`
-		Window  *windowDoc  `json:"window,omitempty"`
-		Sources []sourceDoc `json:"sources,omitempty"`
-		Pods    *int        `json:"pods,omitempty"`
-		Lost    *lostDoc    `json:"lost,omitempty"`
+		*watchedDoc
+		Pods *int     `json:"pods,omitempty"`
+		Lost *lostDoc `json:"lost,omitempty"`
 	}
 )
 
@@ -59,9 +57,8 @@ func seenDocument(n model.NodeSeen) seenDoc {
 	if n.Failed {
 		return d
 	}
-	node, window, lost := nodeDocument(n.Node), windowDocument(n.Window), lostDocument(n.Lost)
-	d.Node, d.Window, d.Lost, d.Pods = &node, &window, &lost, &n.Pods
-	d.Sources = mapped(n.Sources, func(src model.Source) sourceDoc { return sourceDoc(src) })
+	w, lost := watched(n.Node, n.Window, n.Sources), lostDocument(n.Lost)
+	d.watchedDoc, d.Lost, d.Pods = &w, &lost, &n.Pods
 	return d
 }
 

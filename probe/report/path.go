@@ -232,10 +232,8 @@ type (
 		Far *farDoc `json:"far,omitempty"`
 	}
 	farDoc struct {
-		Node    nodeDoc     `json:"node"`
-		Window  windowDoc   `json:"window"`
-		Sources []sourceDoc `json:"sources"`
-		Lost    lostDoc     `json:"lost"`
+		watchedDoc
+		Lost lostDoc `json:"lost"`
 	}
 	toDoc struct {
 		IP    string `json:"ip"`
@@ -271,7 +269,7 @@ func (r Path) doc() any {
 	}
 	if f := r.Far; f != nil {
 		d.Findings = mapped(r.Findings, names.finding)
-		d.Far = &farDoc{nodeDocument(f.Node), windowDocument(f.Window), mapped(f.Sources, func(src model.Source) sourceDoc { return sourceDoc(src) }), lostDocument(f.Traffic.Lost)}
+		d.Far = &farDoc{watched(f.Node, f.Window, f.Sources), lostDocument(f.Traffic.Lost)}
 	}
 	if p.Proto != 0 {
 		d.To.Proto = model.ProtoName(p.Proto)
