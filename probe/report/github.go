@@ -50,7 +50,12 @@ func (a Annotation) String() string {
 	return b.String()
 }
 
-func (c ci) annotations(j Judgement) []Annotation {
+// Annotations are a document's on a GitHub Actions run: an error for what fails the
+// job, such as a hop at which packets end without a finding, a warning or notice for other
+// findings. Where a scenario was tried there is one alone, at its file and line, if the verdict
+// was not the expected one.
+func Annotations(d Document, j Judgement) []Annotation {
+	c := d.outline()
 	if t := j.Trial; t != nil {
 		if len(t.Wrong) == 0 {
 			return nil
@@ -77,14 +82,16 @@ func (c ci) annotations(j Judgement) []Annotation {
 	}
 	for _, d := range c.ways {
 		if d.dead != nil && d.dead.Finding == "" {
-			out = append(out, Annotation{Level: "error", Title: fmt.Sprintf("lasthop: dead hop on the %s", d.name), Text: d.why(c.names)})
+			out = append(out, Annotation{Level: "error", Title: fmt.Sprintf("lasthop: dead hop on the %s path", d.name), Text: d.why(c.names)})
 		}
 	}
 	if !j.Strict {
 		return out
 	}
-	for _, g := range c.gaps() {
-		out = append(out, Annotation{Level: "error", Title: "lasthop: incomplete on " + g.node, Text: SourceText(g.Source)})
+	for _, src := range c.sources {
+		if isGap(src.Source) {
+			out = append(out, Annotation{Level: "error", Title: "lasthop: incomplete on " + src.node, Text: SourceText(src.Source)})
+		}
 	}
 	return out
 }
@@ -92,7 +99,9 @@ func (c ci) annotations(j Judgement) []Annotation {
 // maxSummary is less than the most that GitHub accepts of one step, 1 MiB.
 const maxSummary = 1000 << 10
 
-func (c ci) summary(w io.Writer, j Judgement) error {
+// Summary writes a document in Markdown for the summary of a GitHub Actions job. What
+// is too long for GitHub is cut off, and said.
+func Summary(w io.Writer, d Document, j Judgement) error {
 	var b bytes.Buffer
 	if t := j.Trial; t != nil {
 		verdict := "the verdict is the expected one"
@@ -101,7 +110,7 @@ func (c ci) summary(w io.Writer, j Judgement) error {
 		}
 		fmt.Fprintf(&b, "# Scenario %s\n\n%s (%s, line %d)\n\n", md(t.Name), verdict, md(t.File), t.Line)
 	}
-	if err := c.write(&b, Markdown, Style{}); err != nil {
+	if err := d.Write(&b, Markdown, Style{}); err != nil {
 		return err
 	}
 	text := b.Bytes()

@@ -70,19 +70,7 @@ func (r Joint) ndjson(w io.Writer) error {
 }
 
 func (r Joint) text(p *printer, wide bool) {
-	if len(r.Findings) == 0 {
-		p.prose(bold, "", r.Silence())
-		p.line("")
-	}
-	if len(r.Findings) > 1 {
-		for f := range model.Each(r.Findings) {
-			p.headline(r.Names, f)
-		}
-		p.line("")
-	}
-	for f := range model.Each(r.Findings) {
-		p.finding(r.windowOf(f), r.Names, f)
-	}
+	p.findings(r.outline())
 	rows := r.nodeRows(wide)
 	if !wide {
 		rows = bounded(rows)
@@ -93,14 +81,7 @@ func (r Joint) text(p *printer, wide bool) {
 }
 
 func (r Joint) markdown(w *bufio.Writer) {
-	if len(r.Findings) == 0 {
-		fmt.Fprintf(w, "# lasthop: %s\n\n", md(r.Silence()))
-	} else {
-		fmt.Fprintf(w, "# lasthop: %s on %s\n\n", Plural(len(r.Findings), "finding"), Plural(len(r.Nodes), "node"))
-	}
-	for f := range model.Each(r.Findings) {
-		markdownFinding(w, r.windowOf(f), r.Names, f)
-	}
+	r.outline().markdown(w, Plural(len(r.Nodes), "node"))
 	fmt.Fprint(w, "| node | recording | watched | not compared |\n|---|---|---|---|\n")
 	for _, n := range r.Nodes {
 		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", md(n.Name), md(n.Recording), Duration(n.Window.Duration()), md(n.Reason))

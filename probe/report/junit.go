@@ -48,7 +48,12 @@ type (
 	}
 )
 
-func (c ci) junit(w io.Writer, j Judgement) error {
+// JUnit writes a document as a JUnit file. Each code that was found is a test that
+// failed, or passed if it is below j.FailOn. Without findings one test says what was
+// looked at. Each source is a test, skipped if it was not read whole, and each direction of
+// a path, which fails as Path.Fails says. A scenario that was tried is a test, and decides alone.
+func JUnit(w io.Writer, d Document, j Judgement) error {
+	c := d.outline()
 	seconds := math.Round(c.window.Duration().Seconds()*1000) / 1000
 	doc := junitSuites{Name: "lasthop", Time: seconds}
 	doc.Suites = append(doc.Suites, c.junitFindings(j, seconds), c.junitSources(j))
@@ -78,7 +83,7 @@ func (c ci) junit(w io.Writer, j Judgement) error {
 	return nil
 }
 
-func (c ci) junitFindings(j Judgement, seconds float64) junitSuite {
+func (c outline) junitFindings(j Judgement, seconds float64) junitSuite {
 	s := junitSuite{Name: "findings", Time: seconds}
 	if t := j.Trial; t != nil {
 		x := junitCase{ClassName: "lasthop.scenario", Name: Clean(t.Name), Time: seconds}
@@ -90,7 +95,7 @@ func (c ci) junitFindings(j Judgement, seconds float64) junitSuite {
 	}
 	class := "lasthop." + c.node
 	for _, d := range c.ways {
-		x := junitCase{ClassName: class + ".path", Name: d.name, Out: Clean(d.ends)}
+		x := junitCase{ClassName: class + ".path", Name: d.name + " path", Out: Clean(d.ends)}
 		if why := d.why(c.names); why != "" && failsAt(d.dead, c.findings, j.FailOn) {
 			x.Failure = &junitResult{why, "dead hop", why}
 		} else if why != "" {
@@ -124,7 +129,7 @@ func (c ci) junitFindings(j Judgement, seconds float64) junitSuite {
 	return s
 }
 
-func (c ci) junitSources(j Judgement) junitSuite {
+func (c outline) junitSources(j Judgement) junitSuite {
 	s := junitSuite{Name: "sources"}
 	for _, src := range c.sources {
 		x := junitCase{ClassName: "lasthop." + src.node + ".sources", Name: Clean(src.Name)}
@@ -132,7 +137,7 @@ func (c ci) junitSources(j Judgement) junitSuite {
 		switch {
 		case src.Status == model.OK:
 			x.Out = Clean(src.Detail)
-		case j.Strict && src.gap && j.Trial == nil:
+		case j.Strict && isGap(src.Source) && j.Trial == nil:
 			why.Type = "incomplete"
 			x.Failure = why
 		default:

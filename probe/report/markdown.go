@@ -13,18 +13,12 @@ import (
 func (r Report) markdown(w *bufio.Writer) {
 	s := r.Snapshot
 	names := Called(s)
-	if len(r.Findings) == 0 {
-		fmt.Fprintf(w, "# lasthop: %s\n\n", md(r.verdict()))
-	} else {
-		fmt.Fprintf(w, "# lasthop: %s on %s\n\n", Plural(len(r.Findings), "finding"), md(orUnknown(s.Node.Name)))
-	}
-	for _, f := range r.Findings {
-		markdownFinding(w, s, names, &f)
-	}
-	for _, line := range r.unexplained(names) {
+	r.outline().markdown(w, orUnknown(s.Node.Name))
+	unexplained := r.unexplained(names)
+	for _, line := range unexplained {
 		item(w, "unexplained", line)
 	}
-	if len(r.unexplained(names)) > 0 {
+	if len(unexplained) > 0 {
 		fmt.Fprint(w, "\n")
 	}
 	fmt.Fprint(w, "| source | status | detail |\n|---|---|---|\n")
@@ -40,6 +34,18 @@ func (r Report) markdown(w *bufio.Writer) {
 	}
 	fmt.Fprintf(w, "\n%s, observed for %s; lost by lasthop: %s\n",
 		md(NodeText(s.Node)), Duration(s.Window.Duration()), md(strings.Join(LostText(s.Traffic.Lost), "; ")))
+}
+
+// markdown writes the findings of what was watched, or the verdict without any.
+func (o outline) markdown(w *bufio.Writer, watched string) {
+	if len(o.findings) == 0 {
+		fmt.Fprintf(w, "# lasthop: %s\n\n", md(o.verdict))
+	} else {
+		fmt.Fprintf(w, "# lasthop: %s on %s\n\n", Plural(len(o.findings), "finding"), md(watched))
+	}
+	for f := range model.Each(o.findings) {
+		markdownFinding(w, o.of(f), o.names, f)
+	}
 }
 
 func markdownFinding(w *bufio.Writer, s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) {

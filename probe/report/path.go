@@ -49,18 +49,19 @@ func (r Path) ndjson(w io.Writer) error { return writeJSON(w, r.doc(), "") }
 // verdict is the path in one line.
 func (r Path) verdict() string {
 	for _, d := range r.directions() {
-		for h := range model.Each(d.hops) {
-			switch {
-			case !h.Dead:
-			case h.Finding != "" && r.onlyInfo(h.Finding):
-				// check does not fail for it either.
-				return fmt.Sprintf("packets end at hop %d of the %s path: %s (%s, info)", h.N, d.name, h.Name(), h.Finding)
-			case h.Finding != "":
-				return fmt.Sprintf("dead at hop %d of the %s path: %s (%s)", h.N, d.name, h.Name(), h.Finding)
-			default:
-				return fmt.Sprintf("dead at hop %d of the %s path: %s: %s", h.N, d.name, h.Name(), h.Decision)
-			}
+		h := d.dead()
+		if h == nil {
+			continue
 		}
+		place := fmt.Sprintf("at hop %d of the %s path: %s", h.N, d.name, h.Name())
+		switch {
+		case h.Finding == "":
+			return fmt.Sprintf("dead %s: %s", place, h.Decision)
+		case worst(r.Findings, h.Finding) == model.Info:
+			// check does not fail for it either.
+			return fmt.Sprintf("packets end %s (%s, info)", place, h.Finding)
+		}
+		return fmt.Sprintf("dead %s (%s)", place, h.Finding)
 	}
 	window := Duration(r.Snapshot.Window.Duration())
 	switch {
@@ -94,18 +95,14 @@ func (r Path) names() map[netip.Addr]string {
 	return names
 }
 
-// onlyInfo reports whether the findings of a code are no warnings.
-func (r Path) onlyInfo(code model.Code) bool {
-	of := func(f model.Finding) bool { return f.Code == code }
-	return slices.ContainsFunc(r.Findings, of) &&
-		!slices.ContainsFunc(r.Findings, func(f model.Finding) bool { return of(f) && f.Severity != model.Info })
-}
-
 // direction is the forward or the return path.
 type direction struct {
 	name string
 	hops []model.PathHop
 }
+
+// dead is the first hop at which packets end, nil if there is none.
+func (d direction) dead() *model.PathHop { return (&model.Path{Forward: d.hops}).Dead() }
 
 func (r Path) directions() [2]direction {
 	return [2]direction{{"forward", r.Path.Forward}, {"return", r.Path.Return}}

@@ -73,22 +73,28 @@ func (p *printer) row(label, text string) {
 // text prints the verdict, then each finding, then what was looked at.
 func (r Report) text(p *printer, wide bool) {
 	names := Called(r.Snapshot)
-	if len(r.Findings) == 0 {
-		p.prose(bold, "", r.verdict())
-		p.line("")
-	}
-	if len(r.Findings) > 1 {
-		for _, f := range r.Findings {
-			p.headline(names, &f)
-		}
-		p.line("")
-	}
-	for _, f := range r.Findings {
-		p.finding(r.Snapshot, names, &f)
-	}
+	p.findings(r.outline())
 	r.summary(p, names)
 	if wide {
 		r.wide(p, names)
+	}
+}
+
+// findings prints the findings, below all headlines if there are several, or the verdict
+// without any.
+func (p *printer) findings(o outline) {
+	if len(o.findings) == 0 {
+		p.prose(bold, "", o.verdict)
+		p.line("")
+	}
+	if len(o.findings) > 1 {
+		for f := range model.Each(o.findings) {
+			p.headline(o.names, f)
+		}
+		p.line("")
+	}
+	for f := range model.Each(o.findings) {
+		p.finding(o.of(f), o.names, f)
 	}
 }
 

@@ -296,16 +296,16 @@ func LostText(l model.Lost) []string {
 
 // Unread are the sources that were not read whole.
 func Unread(s *model.Snapshot) []model.Source {
-	return slices.DeleteFunc(slices.Clone(s.Sources), func(src model.Source) bool { return src.Status == model.OK })
+	return kept(s.Sources, func(src model.Source) bool { return src.Status != model.OK })
 }
 
 // Gaps are the sources on the node itself that were not read whole. What is
 // known of other nodes is never whole, and so is no gap; nor are names, by which
 // nothing is judged.
-func Gaps(s *model.Snapshot) []model.Source {
-	return slices.DeleteFunc(Unread(s), func(src model.Source) bool {
-		return src.Name == model.SourceNodes || src.Name == model.SourceNames
-	})
+func Gaps(s *model.Snapshot) []model.Source { return kept(s.Sources, isGap) }
+
+func isGap(src model.Source) bool {
+	return src.Status != model.OK && src.Name != model.SourceNodes && src.Name != model.SourceNames
 }
 
 // Whole reports whether nothing on the node was missed: no source, no packet.
@@ -464,6 +464,11 @@ func prefixText(p netip.Prefix) string {
 		return ""
 	}
 	return p.Masked().String()
+}
+
+// kept are the elements that are so.
+func kept[T any](list []T, is func(T) bool) []T {
+	return slices.DeleteFunc(slices.Clone(list), func(x T) bool { return !is(x) })
 }
 
 // mapped is never nil, so that JSON has an empty array.
