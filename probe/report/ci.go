@@ -73,7 +73,7 @@ func (r Report) outline() outline {
 }
 
 func (r Joint) outline() outline {
-	c := outline{node: Plural(len(r.Nodes), "node"), names: r.Names, findings: r.Findings, of: r.windowOf, verdict: r.Silence()}
+	c := outline{node: model.Plural(len(r.Nodes), "node"), names: r.Names, findings: r.Findings, of: r.windowOf, verdict: r.Silence()}
 	for _, n := range r.Nodes {
 		if c.window.Start.IsZero() {
 			c.window = n.Window

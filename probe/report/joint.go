@@ -81,7 +81,7 @@ func (r Joint) text(p *printer, wide bool) {
 }
 
 func (r Joint) markdown(w *bufio.Writer) {
-	r.outline().markdown(w, Plural(len(r.Nodes), "node"))
+	r.outline().markdown(w, model.Plural(len(r.Nodes), "node"))
 	fmt.Fprint(w, "| node | recording | watched | not compared |\n|---|---|---|---|\n")
 	for _, n := range r.Nodes {
 		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", md(n.Name), md(n.Recording), Duration(n.Window.Duration()), md(n.Reason))
@@ -107,7 +107,7 @@ func (r Joint) Silence() string {
 			whole++
 		}
 	}
-	verdict := "no loss seen on " + Plural(whole, "node")
+	verdict := "no loss seen on " + model.Plural(whole, "node")
 	switch whole {
 	case 0:
 		verdict = "no finding, but silence proves nothing on any of these nodes (see below)"
@@ -119,7 +119,7 @@ func (r Joint) Silence() string {
 		verdict = "for the pods asked about: " + verdict
 	}
 	if n := len(r.Nodes) - whole; n > 0 && whole > 0 {
-		verdict += fmt.Sprintf("; of %s nothing is concluded from silence (see below)", Plural(n, "other node"))
+		verdict += fmt.Sprintf("; of %s nothing is concluded from silence (see below)", model.Plural(n, "other node"))
 	}
 	return strings.Join(append([]string{verdict}, r.Limits...), "; ")
 }
@@ -131,7 +131,7 @@ func (r Joint) nodeRows(wide bool) []string {
 		if n.Failed {
 			continue
 		}
-		row := fmt.Sprintf("%s, %s by %s; %s", NodeText(n.Node), Duration(n.Window.Duration()), EngineText(n.Node), Plural(n.Pods, "pod"))
+		row := fmt.Sprintf("%s, %s by %s; %s", NodeText(n.Node), Duration(n.Window.Duration()), EngineText(n.Node), model.Plural(n.Pods, "pod"))
 		if gaps := Gaps(&model.Snapshot{Sources: n.Sources}); len(gaps) > 0 {
 			row += "; incomplete: " + strings.Join(mapped(gaps, func(g model.Source) string { return g.Name }), ", ")
 		}

@@ -315,10 +315,10 @@ func (r Report) document() document {
 	for i, p := range allPods(s) {
 		d.Pods = append(d.Pods, podDocument(p, i >= len(s.Pods)))
 	}
-	roles := linkRoles(s)
+	role := linkRoles(s)
 	d.Hops = mapped(s.Traffic.Hops, func(h model.HopCount) hopDoc {
 		return hopDoc{
-			localDoc: names.local(h.Addr), Peer: prefixText(h.Prefix), Link: h.Link, Role: orUnknown(string(roles.of(&h))),
+			localDoc: names.local(h.Addr), Peer: prefixText(h.Prefix), Link: h.Link, Role: orUnknown(string(role(&h))),
 			Direction: h.Direction, Side: h.Side, Packets: h.Packets, Bytes: h.Bytes,
 		}
 	})

@@ -149,7 +149,7 @@ func (r Report) unexplained(names map[netip.Addr]string) []string {
 			atLeast = "at least "
 		}
 		lines = append(lines, fmt.Sprintf("%s, %s: %s%s seen neither to leave nor to be dropped",
-			Named(names, row.Addrs[0]), words[row.Direction], atLeast, Plural(row.Least, "packet")))
+			Named(names, row.Addrs[0]), words[row.Direction], atLeast, model.Plural(row.Least, "packet")))
 	}
 	return bounded(lines)
 }

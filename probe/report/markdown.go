@@ -41,7 +41,7 @@ func (o outline) markdown(w *bufio.Writer, watched string) {
 	if len(o.findings) == 0 {
 		fmt.Fprintf(w, "# lasthop: %s\n\n", md(o.verdict))
 	} else {
-		fmt.Fprintf(w, "# lasthop: %s on %s\n\n", Plural(len(o.findings), "finding"), md(watched))
+		fmt.Fprintf(w, "# lasthop: %s on %s\n\n", model.Plural(len(o.findings), "finding"), md(watched))
 	}
 	for f := range model.Each(o.findings) {
 		markdownFinding(w, o.of(f), o.names, f)

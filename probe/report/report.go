@@ -108,20 +108,15 @@ func (r Report) inFocus(a netip.Addr) bool { return len(r.Focus) == 0 || slices.
 // allPods are the pods of the window, the gone ones last.
 func allPods(s *model.Snapshot) []model.Pod { return slices.Concat(s.Pods, s.PastPods) }
 
-// roles are the roles of the node's links.
-type roles map[linkID]model.Role
-
-type linkID struct {
-	index int
-	name  string
-}
-
-func linkRoles(s *model.Snapshot) roles {
-	out := make(roles, len(s.Links))
-	for _, l := range s.Links {
-		out[linkID{l.Index, l.Name}] = l.Role
+// linkRoles tells the role of the link at a hop.
+func linkRoles(s *model.Snapshot) func(*model.HopCount) model.Role {
+	type link struct {
+		index int
+		name  string
 	}
-	return out
+	roles := make(map[link]model.Role, len(s.Links))
+	for _, l := range s.Links {
+		roles[link{l.Index, l.Name}] = l.Role
+	}
+	return func(h *model.HopCount) model.Role { return roles[link{h.IfIndex, h.Link}] }
 }
-
-func (r roles) of(h *model.HopCount) model.Role { return r[linkID{h.IfIndex, h.Link}] }

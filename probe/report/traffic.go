@@ -142,16 +142,16 @@ func (r Report) dropped() uint64 {
 }
 
 func (v volume) String() string {
-	return fmt.Sprintf("%s, %d packets out, %d in", Plural(v.pods, "pod"), v.out, v.in)
+	return fmt.Sprintf("%s, %d packets out, %d in", model.Plural(v.pods, "pod"), v.out, v.in)
 }
 
 // HopOrder orders hops as packets pass them: what a pod sends first, from its
 // own link outwards, then what it receives, inwards.
 func HopOrder(s *model.Snapshot) func(a, b model.HopCount) int {
-	roles := linkRoles(s)
+	role := linkRoles(s)
 	depth := func(h *model.HopCount) int {
 		d := 1
-		switch roles.of(h) {
+		switch role(h) {
 		case model.RolePod:
 			d = -1
 		case model.RolePodLink:

@@ -35,7 +35,7 @@ type Section struct {
 func Sections(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) []Section {
 	lost := "not counted"
 	if f.Packets > 0 {
-		lost = fmt.Sprintf("%s in %s", Plural(f.Packets, "packet"), Duration(s.Window.Duration()))
+		lost = fmt.Sprintf("%s in %s", model.Plural(f.Packets, "packet"), Duration(s.Window.Duration()))
 	}
 	evidence := mapped(f.Evidence, func(e model.Evidence) string {
 		return strings.TrimSpace(e.Node+" "+e.Source) + ": " + Prose(names, e.Text)
@@ -129,23 +129,15 @@ func PodName(p model.Pod) string {
 	return p.NetnsName
 }
 
-// PodNames maps each address of a pod to PodName. A living pod wins over one
-// that is gone.
-func PodNames(s *model.Snapshot) map[netip.Addr]string {
+// Names maps each address of a pod to PodName, and the node's own to ThisNode. A living pod
+// wins over one that is gone.
+func Names(s *model.Snapshot) map[netip.Addr]string {
 	names := make(map[netip.Addr]string, len(s.Pods)+len(s.PastPods)+len(s.Links))
-	for _, pods := range [][]model.Pod{s.Pods, s.PastPods} {
-		for i := range pods {
-			for _, prefix := range pods[i].Addresses {
-				names[prefix.Addr()] = cmp.Or(names[prefix.Addr()], PodName(pods[i]))
-			}
+	for _, pod := range allPods(s) {
+		for _, prefix := range pod.Addresses {
+			names[prefix.Addr()] = cmp.Or(names[prefix.Addr()], PodName(pod))
 		}
 	}
-	return names
-}
-
-// Names is PodNames with the node's own addresses.
-func Names(s *model.Snapshot) map[netip.Addr]string {
-	names := PodNames(s)
 	for _, l := range s.Links {
 		for _, prefix := range l.Addresses {
 			if _, ok := names[prefix.Addr()]; !ok {
@@ -368,7 +360,7 @@ func (r Report) Silence(drops uint64) string {
 		verdict += "; missing replies show in " + Duration(silenceWindow) + " or more"
 	}
 	if drops > 0 {
-		verdict += "; " + Plural(drops, "drop") + " gave no finding"
+		verdict += "; " + model.Plural(drops, "drop") + " gave no finding"
 	}
 	return verdict
 }
@@ -446,9 +438,6 @@ func Duration(d time.Duration) string {
 	}
 	return text
 }
-
-// Plural is a number of things.
-func Plural[N int | uint64](n N, what string) string { return model.Plural(n, what) }
 
 // addrText is the address's canonical text, an IPv4 address without the
 // IPv6 wrapping; empty when unknown.

@@ -76,7 +76,7 @@ func (d *Data) calledOn(n *Data) map[netip.Addr]string {
 // together is what several nodes have in common, and lists of what all have. Drops are
 // left out: whether one is a loss depends on its node.
 func together(nodes []*Data) *model.Snapshot {
-	out := &model.Snapshot{Node: model.Node{Name: report.Plural(len(nodes), "node")}}
+	out := &model.Snapshot{Node: model.Node{Name: model.Plural(len(nodes), "node")}}
 	var plugins []string
 	for _, n := range nodes {
 		s := n.Reading.Snapshot

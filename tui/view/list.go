@@ -7,7 +7,7 @@ import (
 
 	"github.com/charmbracelet/x/ansi"
 
-	"github.com/lasthop/lasthop/probe/report"
+	"github.com/lasthop/lasthop/probe/model"
 )
 
 // blank reports whether the cell's value is not known.
@@ -229,7 +229,7 @@ func (t Theme) brief(l List, w, h int, empty string) []string {
 // them if there is room for it.
 func (t Theme) limit(lines []string, w, h int) []string {
 	if over := len(lines) - h; over > 0 && h > 2 {
-		lines = append(lines[:h-1:h-1], t.separator(report.Plural(over+1, "more line"), w))
+		lines = append(lines[:h-1:h-1], t.separator(model.Plural(over+1, "more line"), w))
 	}
 	return pad(lines, h)
 }

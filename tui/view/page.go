@@ -295,7 +295,7 @@ func (d *Data) cluster(p *page) {
 	p.field("Pod range", cmp.Or(ranges, "not known"))
 	nodes := d.why(model.SourceNodes)
 	if len(c.Nodes) > 0 {
-		nodes = report.Plural(len(c.Nodes), "node")
+		nodes = model.Plural(len(c.Nodes), "node")
 	}
 	p.field("Cluster", nodes)
 }
@@ -315,7 +315,7 @@ func (d *Data) conntrack(p *page) {
 
 func (d *Data) links(p *page) {
 	s := d.Reading.Snapshot
-	p.title(report.Plural(len(s.Links), "link"))
+	p.title(model.Plural(len(s.Links), "link"))
 	cols := []Column{{Title: "IFINDEX", Width: 7, Right: true}, {Title: "LINK", Width: 15, Fit: true}, {Title: "ROLE", Width: 8, Fit: true},
 		{Title: "STATE", Width: 10, Fit: true}, {Title: "MTU", Width: 5, Right: true}, {Title: "MAC", Width: 17}, {Title: "ADDRESS"}}
 	l := List{By: -1, Cursor: -1}

@@ -251,7 +251,7 @@ func (d *Data) summary(hops []model.PathHop, direction string) string {
 		if !c.Known {
 			continue
 		}
-		s = fmt.Sprintf("%s  %s in %s", direction, report.Plural(c.N, "packet"), report.Duration(d.Reading.Snapshot.Window.Duration()))
+		s = fmt.Sprintf("%s  %s in %s", direction, model.Plural(c.N, "packet"), report.Duration(d.Reading.Snapshot.Window.Duration()))
 		if c.N == 0 {
 			s += " (expected at " + at(&hops[i]) + ")"
 		} else {
