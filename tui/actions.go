@@ -29,17 +29,17 @@ func move(by int) func(*screen) tea.Cmd {
 }
 
 func movePage(pages int) func(*screen) tea.Cmd {
-	return do(func(s *screen) { s.moveBy(pages * max(view.PageHeight(s.height)/2, 1)) })
+	return do(func(s *screen) { s.moveBy(pages * max(view.PageHeight(s.Height)/2, 1)) })
 }
 
 func (s *screen) moveBy(by int) {
 	switch c := s.list(); {
-	case s.page != view.NoPage || s.tab == view.Node:
-		s.scroll = max(0, min(s.scroll+by, view.MaxScroll(s.frameNow())))
-	case s.tab == view.Path:
-		s.path.Cursor = max(0, min(s.path.Cursor+by, len(s.path.Hops())-1))
+	case s.Page != view.NoPage || s.Tab == view.Node:
+		s.Scroll = max(0, min(s.Scroll+by, view.MaxScroll(s.shown())))
+	case s.Tab == view.Path:
+		s.Path.Cursor = max(0, min(s.Path.Cursor+by, len(s.Path.Hops())-1))
 	case c != nil:
-		s.choose(c, c.cursor+by)
+		c.Choose(c.Cursor + by)
 		s.refresh()
 	}
 }
@@ -53,7 +53,7 @@ func call(f func()) tea.Cmd {
 }
 
 func turn(by int) func(*screen) tea.Cmd {
-	return do(func(s *screen) { s.goTo((s.tab + view.TabID(by) + view.Tabs) % view.Tabs) })
+	return do(func(s *screen) { s.goTo((s.Tab + view.TabID(by) + view.Tabs) % view.Tabs) })
 }
 
 func show(t view.TabID) func(*screen) tea.Cmd {
@@ -63,11 +63,11 @@ func show(t view.TabID) func(*screen) tea.Cmd {
 // goTo shows a tab. The Path tab shows the path of what is selected in the list
 // that was left.
 func (s *screen) goTo(t view.TabID) {
-	if t == view.Path && s.tab != view.Path {
-		s.from = s.tab
+	if t == view.Path && s.Tab != view.Path {
+		s.from = s.Tab
 		s.follow(s.selected())
 	}
-	s.tab, s.page, s.scroll = t, view.NoPage, 0
+	s.Tab, s.Page, s.Scroll = t, view.NoPage, 0
 	s.filter.Blur()
 	s.refresh()
 }
@@ -81,7 +81,7 @@ func (s *screen) follow(r *view.Row) {
 	pod, to := s.pod, netip.Addr{}
 	switch {
 	case r.Finding != nil:
-		pod, to = s.data.Ends(&r.Finding.Finding)
+		pod, to = s.Data.Ends(&r.Finding.Finding)
 	case r.Pod != nil && len(r.Pod.Addresses) > 0:
 		pod = r.Pod.Addresses[0].Addr()
 	case r.From.IsValid():
@@ -95,7 +95,7 @@ func (s *screen) follow(r *view.Row) {
 // between sets the ends of the path.
 func (s *screen) between(pod, to netip.Addr) {
 	if pod != s.pod || to != s.to {
-		s.path = view.PathView{}
+		s.Path = view.PathView{}
 	}
 	s.pod, s.to = pod, to
 }
@@ -103,42 +103,42 @@ func (s *screen) between(pod, to netip.Addr) {
 func (s *screen) enter() {
 	r := s.selected()
 	switch {
-	case s.tab == view.Path && s.path.Hop() != nil:
+	case s.Tab == view.Path && s.Path.Hop() != nil:
 		s.open(view.HopDetail)
 	case r != nil && r.Finding != nil:
-		s.finding = r.Finding
+		s.Finding = r.Finding
 		s.open(view.FindingDetail)
 	case r != nil && (r.Pod != nil || r.From.IsValid()):
 		s.goTo(view.Path)
-	case r != nil && s.tab == view.Findings:
+	case r != nil && s.Tab == view.Findings:
 		s.open(view.Coverage)
 	}
 }
 
 // followFinding goes from a finding to the path that it is about.
 func (s *screen) followFinding() {
-	s.between(s.data.Ends(&s.finding.Finding))
-	if s.tab != view.Path {
-		s.from = s.tab
+	s.between(s.Data.Ends(&s.Finding.Finding))
+	if s.Tab != view.Path {
+		s.from = s.Tab
 	}
-	s.tab, s.page, s.scroll = view.Path, view.NoPage, 0
+	s.Tab, s.Page, s.Scroll = view.Path, view.NoPage, 0
 	s.refresh()
 }
 
 func (s *screen) open(p view.PageID) {
-	s.page, s.scroll = p, 0
+	s.Page, s.Scroll = p, 0
 }
 
 // page shows an overlay, or closes it if it is shown.
 func page(p view.PageID) func(*screen) tea.Cmd {
 	return do(func(s *screen) {
-		switch s.page {
+		switch s.Page {
 		case p:
 			s.back()
 			return
 		case view.Help, view.Coverage:
 		default:
-			s.under = s.page
+			s.under = s.Page
 		}
 		s.open(p)
 	})
@@ -147,13 +147,13 @@ func page(p view.PageID) func(*screen) tea.Cmd {
 // back leaves what was entered last: an overlay, a page, the path or a filter.
 func (s *screen) back() {
 	switch {
-	case s.page == view.Help || s.page == view.Coverage:
+	case s.Page == view.Help || s.Page == view.Coverage:
 		s.open(s.under)
 		s.under = view.NoPage
-	case s.page != view.NoPage:
+	case s.Page != view.NoPage:
 		s.open(view.NoPage)
-	case s.tab == view.Path:
-		s.tab = s.from
+	case s.Tab == view.Path:
+		s.Tab = s.from
 		s.refresh()
 	case s.filter.Value() != "":
 		s.filter.SetValue("")
@@ -165,16 +165,16 @@ func (s *screen) back() {
 // selected hop if it has one; -1 where there is none.
 func (s *screen) pathFinding() int {
 	var code model.Code
-	if h := s.path.Hop(); h != nil {
+	if h := s.Path.Hop(); h != nil {
 		code = h.Finding
 	}
-	for _, h := range s.path.Hops() {
+	for _, h := range s.Path.Hops() {
 		if code == "" {
 			code = h.Finding
 		}
 	}
 	found := -1
-	for i, f := range s.data.Reading.Findings {
+	for i, f := range s.Data.Reading.Findings {
 		if code != "" && f.Code == code && !f.Closed && (found < 0 || slices.Contains(f.Pods, s.pod)) {
 			found = i
 		}
@@ -185,26 +185,26 @@ func (s *screen) pathFinding() int {
 func (s *screen) openFinding() {
 	found := s.pathFinding()
 	if found < 0 {
-		s.status = "no finding on this path"
+		s.Status = "no finding on this path"
 		return
 	}
-	s.finding = &s.data.Reading.Findings[found]
+	s.Finding = &s.Data.Reading.Findings[found]
 	s.open(view.FindingDetail)
 }
 
 func (s *screen) reversePath() {
-	s.path.Reverse = !s.path.Reverse
-	s.path.Cursor, s.page = s.path.Dead(), view.NoPage
+	s.Path.Reverse = !s.Path.Reverse
+	s.Path.Cursor, s.Page = s.Path.Dead(), view.NoPage
 }
 
 func nextPeer(by int) func(*screen) tea.Cmd {
 	return do(func(s *screen) {
-		peers := s.data.Peers(s.pod)
+		peers := s.Data.Peers(s.pod)
 		if len(peers) == 0 {
 			return
 		}
-		s.to = peers[(s.path.Peer+by+len(peers))%len(peers)].Addr
-		s.path = view.PathView{Reverse: s.path.Reverse}
+		s.to = peers[(s.Path.Peer+by+len(peers))%len(peers)].Addr
+		s.Path = view.PathView{Reverse: s.Path.Reverse}
 		s.refresh()
 	})
 }
@@ -237,46 +237,46 @@ func (s *screen) edit(msg tea.Msg) tea.Cmd {
 // applyFilter uses the filter if it is valid; else the last valid one stays.
 func (s *screen) applyFilter() {
 	q, err := view.ParseQuery(s.filter.Value())
-	s.filterErr = ""
+	s.FilterError = ""
 	if err != nil {
-		s.filterErr = err.Error()
+		s.FilterError = err.Error()
 		return
 	}
 	s.query = q
-	if c := s.list(); c != nil {
-		c.cursor, c.id = 0, ""
-	}
-	s.refresh()
+	s.restart()
 }
 
 // nextSort sorts by the next column that is shown, then by none.
 func (s *screen) nextSort() {
-	c := s.list()
-	cols := s.data.Columns(s.tab)
-	for c.by++; c.by < len(cols) && cols[c.by].From > view.ListWidth(s.width); c.by++ {
+	l := s.list()
+	cols := s.Data.Columns(s.Tab)
+	for l.By++; l.By < len(cols) && cols[l.By].From > view.ListWidth(s.Width); l.By++ {
 	}
-	c.reverse = false
-	if c.by >= len(cols) {
-		c.by = -1
+	l.Reverse = false
+	if l.By >= len(cols) {
+		l.By = -1
 	} else {
 		// Large figures are the interesting ones.
-		c.reverse = cols[c.by].Right || cols[c.by].Title == "SEV"
+		l.Reverse = cols[l.By].Right || cols[l.By].Title == "SEV"
 	}
-	s.sorted(c)
+	s.restart()
 }
 
 func (s *screen) turnSort() {
-	c := s.list()
-	c.reverse = !c.reverse
-	if c.by < 0 {
+	l := s.list()
+	l.Reverse = !l.Reverse
+	if l.By < 0 {
 		// No column's heading shows the order.
-		s.status = map[bool]string{true: "the last row comes first", false: "in the order of the reading"}[c.reverse]
+		s.Status = map[bool]string{true: "the last row comes first", false: "in the order of the reading"}[l.Reverse]
 	}
-	s.sorted(c)
+	s.restart()
 }
 
-func (s *screen) sorted(c *choice) {
-	c.cursor, c.id = 0, ""
+// restart shows a list from its top.
+func (s *screen) restart() {
+	if l := s.list(); l != nil {
+		l.Choose(0)
+	}
 	s.refresh()
 }
 
@@ -336,18 +336,18 @@ func seek(units int) func(*screen) tea.Cmd {
 func faster(by float64) func(*screen) tea.Cmd {
 	return func(s *screen) tea.Cmd {
 		s.speed = max(0.25, min(s.speed*by, 64))
-		s.status = fmt.Sprintf("%g times as fast as it was recorded", s.speed)
+		s.Status = fmt.Sprintf("%g times as fast as it was recorded", s.speed)
 		return s.play()
 	}
 }
 
 func (s *screen) rescan() tea.Cmd {
-	s.status = "reading the node's state again"
+	s.Status = "reading the node's state again"
 	return call(s.opts.Source.Rescan)
 }
 
 func (s *screen) reset() tea.Cmd {
-	s.status = "counters start from zero"
+	s.Status = "counters start from zero"
 	return call(s.opts.Source.Reset)
 }
 
@@ -356,32 +356,32 @@ func (s *screen) reset() tea.Cmd {
 func (s *screen) copy() tea.Cmd {
 	text := s.copied()
 	if text == "" {
-		s.status = "nothing here to copy"
+		s.Status = "nothing here to copy"
 		return nil
 	}
-	s.status = fmt.Sprintf("%d bytes sent to the terminal's clipboard (OSC 52)", len(text))
+	s.Status = fmt.Sprintf("%d bytes sent to the terminal's clipboard (OSC 52)", len(text))
 	return tea.SetClipboard(text)
 }
 
 func (s *screen) copied() string {
 	r := s.selected()
 	switch {
-	case s.page == view.FindingDetail && s.finding != nil:
-		return fix(s.finding)
-	case s.page == view.Coverage || s.page == view.NoPage && s.tab == view.Node:
-		return s.data.PageText(s.page)
-	case s.page != view.NoPage && s.page != view.HopDetail:
+	case s.Page == view.FindingDetail && s.Finding != nil:
+		return fix(s.Finding)
+	case s.Page == view.Coverage || s.Page == view.NoPage && s.Tab == view.Node:
+		return s.Data.PageText(s.Page)
+	case s.Page != view.NoPage && s.Page != view.HopDetail:
 		return ""
-	case s.page == view.HopDetail && s.path.Hop() != nil:
-		if h := s.path.Hop(); len(h.Rules) > 0 {
+	case s.Page == view.HopDetail && s.Path.Hop() != nil:
+		if h := s.Path.Hop(); len(h.Rules) > 0 {
 			return lines(h.Rules)
 		}
-		return report.Clean(s.path.Hop().Decision)
-	case s.tab == view.Path:
-		return s.data.PathText(s.path)
+		return report.Clean(s.Path.Hop().Decision)
+	case s.Tab == view.Path:
+		return s.Data.PathText(s.Path)
 	case r == nil:
 		return ""
-	case s.tab == view.Events:
+	case s.Tab == view.Events:
 		return r.Line()
 	case r.Finding != nil:
 		return fix(r.Finding)
@@ -409,12 +409,12 @@ func lines(rows []string) string {
 }
 
 func (s *screen) export() tea.Cmd {
-	if s.data.Reading.At.IsZero() {
-		s.status = "nothing has been read yet"
+	if s.Data.Reading.At.IsZero() {
+		s.Status = "nothing has been read yet"
 		return nil
 	}
-	s.status = "writing the report"
-	r, write := s.data.Reading, s.opts.Export
+	s.Status = "writing the report"
+	r, write := s.Data.Reading, s.opts.Export
 	return func() tea.Msg {
 		path, err := write(r)
 		if err == nil && path == "" {
@@ -427,11 +427,11 @@ func (s *screen) export() tea.Cmd {
 func (s *screen) nextTheme() {
 	names := view.Themes()
 	if s.opts.mono() {
-		s.status = "colours are off"
+		s.Status = "colours are off"
 		return
 	}
-	s.theme = view.NewTheme(names[(slices.Index(names, s.theme.Name)+1)%len(names)], s.theme.ASCII)
-	s.status = "theme " + s.theme.Name
+	s.Theme = view.NewTheme(names[(slices.Index(names, s.Theme.Name)+1)%len(names)], s.Theme.ASCII)
+	s.Status = "theme " + s.Theme.Name
 }
 
 func (s *screen) quitPrinting() tea.Cmd {

@@ -139,7 +139,7 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 		// The cursor is on the last line of the gate.
 		io.WriteString(out, "\r\n") //nolint:errcheck // the terminal may be gone
 	}
-	outcome := Outcome{Reading: s.data.Reading, Print: s.printing}
+	outcome := Outcome{Reading: s.Data.Reading, Print: s.printing}
 	if outcome.Reading.At.IsZero() {
 		outcome.Reading = model.Reading{}
 	}

@@ -34,8 +34,9 @@ func compareBool(a, b bool) int {
 // List is a list and how it is shown.
 type List struct {
 	Rows []*Row
-	// Cursor is the selected row; -1 shows none.
+	// Cursor is the selected row; -1 shows none. ID is the row's, empty at the top.
 	Cursor int
+	ID     string
 	// By is the column that the list is sorted by, -1 for none.
 	By      int
 	Reverse bool
@@ -53,6 +54,15 @@ func (l *List) Selected() *Row {
 		return nil
 	}
 	return l.Rows[l.Cursor]
+}
+
+// Choose puts the cursor on a row. At the top it stays at the top, whichever row
+// comes there: that is the worst, or the latest.
+func (l *List) Choose(at int) {
+	l.Cursor, l.ID = max(0, min(at, len(l.Rows)-1)), ""
+	if l.Cursor > 0 {
+		l.ID = l.Rows[l.Cursor].ID
+	}
 }
 
 // oneColumn is the width below which a list is one column.
