@@ -64,8 +64,14 @@ func show(t view.TabID) func(*screen) tea.Cmd {
 // that was left.
 func (s *screen) goTo(t view.TabID) {
 	if t == view.Path && s.Tab != view.Path {
-		s.from = s.Tab
 		s.follow(s.selected())
+	}
+	s.switchTo(t)
+}
+
+func (s *screen) switchTo(t view.TabID) {
+	if s.Tab != view.Path {
+		s.from = s.Tab
 	}
 	s.Tab, s.Page, s.Scroll = t, view.NoPage, 0
 	s.filter.Blur()
@@ -100,29 +106,31 @@ func (s *screen) between(pod, to netip.Addr) {
 	s.pod, s.to = pod, to
 }
 
-func (s *screen) enter() {
+// enter is what the key opens of what is selected, nil where there is nothing.
+func (s *screen) enter() func() {
 	r := s.selected()
 	switch {
+	case s.Page != view.NoPage:
 	case s.Tab == view.Path && s.Path.Hop() != nil:
-		s.open(view.HopDetail)
-	case r != nil && r.Finding != nil:
-		s.Finding = r.Finding
-		s.open(view.FindingDetail)
-	case r != nil && (r.Pod != nil || r.From.IsValid()):
-		s.goTo(view.Path)
-	case r != nil && s.Tab == view.Findings:
-		s.open(view.Coverage)
+		return func() { s.open(view.HopDetail) }
+	case r == nil:
+	case r.Finding != nil:
+		return func() {
+			s.Finding = r.Finding
+			s.open(view.FindingDetail)
+		}
+	case r.From.IsValid() || r.Pod != nil && len(r.Pod.Addresses) > 0:
+		return func() { s.goTo(view.Path) }
+	case s.Tab == view.Findings:
+		return func() { s.open(view.Coverage) }
 	}
+	return nil
 }
 
 // followFinding goes from a finding to the path that it is about.
 func (s *screen) followFinding() {
 	s.between(s.Data.Ends(&s.Finding.Finding))
-	if s.Tab != view.Path {
-		s.from = s.Tab
-	}
-	s.Tab, s.Page, s.Scroll = view.Path, view.NoPage, 0
-	s.refresh()
+	s.switchTo(view.Path)
 }
 
 func (s *screen) open(p view.PageID) {
@@ -308,13 +316,6 @@ func (s *screen) play() tea.Cmd {
 	return call(func() { s.player.Speed(speed) })
 }
 
-func replayMode(paused bool, speed float64) string {
-	if paused {
-		return "PAUSED"
-	}
-	return fmt.Sprintf("REPLAY x%g", speed)
-}
-
 func step(n int) func(*screen) tea.Cmd {
 	return func(s *screen) tea.Cmd {
 		var pause tea.Cmd
@@ -381,9 +382,7 @@ func (s *screen) copied() string {
 		return s.Data.PathText(s.Path)
 	case r == nil:
 		return ""
-	case s.Tab == view.Events:
-		return r.Line()
-	case r.Finding != nil:
+	case r.Finding != nil && s.Tab != view.Events:
 		return fix(r.Finding)
 	case r.Pod != nil && len(r.Pod.Addresses) > 0:
 		return r.Pod.Addresses[0].Addr().String()

@@ -30,7 +30,7 @@ func bind(keys, shown, does string) key.Binding {
 func keyTable() []binding {
 	return []binding{
 		{bind("enter", "enter", "path"), "", hasEnds, hasEnds, do((*screen).followFinding)},
-		{bind("enter", "enter", "open"), "Move", canOpen, canOpen, do((*screen).enter)},
+		{bind("enter", "enter", "open"), "Move", canOpen, canOpen, do(func(s *screen) { s.enter()() })},
 		{bind("esc backspace", "esc", "back"), "Move", canLeave, nil, do((*screen).back)},
 		{bind("up k", "up/down", "or k, j: one row"), "Move", nil, nil, move(-1)},
 		{bind("down j", "", ""), "", nil, nil, move(1)},
@@ -97,20 +97,7 @@ func hasEnds(s *screen) bool {
 	return pod.IsValid()
 }
 func canLeave(s *screen) bool { return s.Page != view.NoPage || s.Tab == view.Path }
-func canOpen(s *screen) bool {
-	switch r := s.selected(); {
-	case s.Page != view.NoPage:
-		return false
-	case s.Tab == view.Path:
-		return s.Path.Hop() != nil
-	case r == nil:
-		return false
-	case s.Tab == view.Findings, r.Finding != nil, r.From.IsValid():
-		return true
-	default:
-		return r.Pod != nil && len(r.Pod.Addresses) > 0
-	}
-}
+func canOpen(s *screen) bool  { return s.enter() != nil }
 func onPath(s *screen) bool {
 	return s.Tab == view.Path && s.Page == view.NoPage || s.Page == view.HopDetail
 }

@@ -2,6 +2,7 @@ package tui
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -310,19 +311,16 @@ func (s *screen) defaultEnds() (pod, to netip.Addr) {
 
 // View draws what Update left, and only when that changed.
 func (s *screen) View() tea.View {
-	if s.frame == "" {
-		s.frame = s.draw()
+	switch {
+	case s.frame != "":
+	case s.started:
+		s.frame = view.Draw(s.shown())
+	default:
+		s.frame = view.Gate(s.Theme, s.Data, s.opts.Intro, s.Width)
 	}
 	v := tea.NewView(s.frame)
 	v.AltScreen = s.started
 	return v
-}
-
-func (s *screen) draw() string {
-	if !s.started {
-		return view.Gate(s.Theme, s.Data, s.opts.Intro, s.Width)
-	}
-	return view.Draw(s.shown())
 }
 
 // shown is the frame with what follows from the rest.
@@ -347,7 +345,10 @@ func (s *screen) mode() string {
 	case s.ended:
 		return "ENDED " + at
 	case s.player != nil:
-		return replayMode(s.frozen, s.speed) + " " + at
+		if s.frozen {
+			return "PAUSED " + at
+		}
+		return fmt.Sprintf("REPLAY x%g %s", s.speed, at)
 	case s.still():
 		return "RECORDED " + at
 	case s.frozen:
