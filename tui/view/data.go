@@ -142,14 +142,11 @@ func (d *Data) podDrops() map[netip.Addr]uint64 {
 		if !d.loss(x) {
 			continue
 		}
-		src, dst := d.isPod(x.Src), d.isPod(x.Dst)
-		if src {
-			drops[x.Src] += x.Packets
+		pods := slices.DeleteFunc(slices.Compact([]netip.Addr{x.Src, x.Dst}), func(a netip.Addr) bool { return !d.isPod(a) })
+		for _, a := range pods {
+			drops[a] += x.Packets
 		}
-		if dst && x.Dst != x.Src {
-			drops[x.Dst] += x.Packets
-		}
-		if src || dst {
+		if len(pods) > 0 {
 			sum += x.Packets
 		}
 	}
@@ -177,17 +174,6 @@ func (d *Data) name(a netip.Addr) string {
 		return unknown
 	}
 	return clean(a.String())
-}
-
-// eitherPod is the name of the pod among two ends, of the first if both are;
-// empty if none is.
-func (d *Data) eitherPod(src, dst netip.Addr) string {
-	for _, a := range []netip.Addr{src, dst} {
-		if d.isPod(a) {
-			return d.name(a)
-		}
-	}
-	return ""
 }
 
 // named is an address behind its name, if it has one.
@@ -267,10 +253,9 @@ func (d *Data) Ends(f *model.Finding) (pod, to netip.Addr) {
 			}
 		}
 	}
-	if len(f.Pods) == 0 {
-		return pod, to
+	if len(f.Pods) > 0 {
+		pod = f.Pods[0]
 	}
-	pod = f.Pods[0]
 	for _, p := range f.Peers {
 		if p.IsSingleIP() && p.Addr() != pod {
 			return pod, p.Addr()
@@ -300,17 +285,6 @@ func (d *Data) rates(a netip.Addr, side model.Side, link string) []float64 {
 		}
 	}
 	return best
-}
-
-// between notes the ends of a row's packets: the pod first, whichever sent.
-func (d *Data) between(r Row, src, dst netip.Addr) Row {
-	if !d.isPod(src) {
-		src, dst = dst, src
-	}
-	if d.isPod(src) && dst.IsValid() {
-		r.From, r.To = src, dst
-	}
-	return r
 }
 
 // describe says what packet a sample is of.
