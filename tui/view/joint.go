@@ -77,21 +77,18 @@ func (d *Data) calledOn(n *Data) map[netip.Addr]string {
 // left out: whether one is a loss depends on its node.
 func together(nodes []*Data) *model.Snapshot {
 	out := &model.Snapshot{Node: model.Node{Name: model.Plural(len(nodes), "node")}}
-	var plugins []string
+	out.Node.Plugin = joined(nodes, func(n *Data) string { return n.Reading.Snapshot.Node.Plugin })
 	for _, n := range nodes {
 		s := n.Reading.Snapshot
-		if !slices.Contains(plugins, s.Node.Plugin) {
-			plugins = append(plugins, s.Node.Plugin)
-		}
 		if s.Window.Duration() > out.Window.Duration() {
 			out.Window = s.Window
 		}
-		out.Pods, out.PastPods, out.Flows = append(out.Pods, s.Pods...), append(out.PastPods, s.PastPods...), append(out.Flows, s.Flows...)
+		out.Pods, out.PastPods = append(out.Pods, s.Pods...), append(out.PastPods, s.PastPods...)
+		out.Flows = append(out.Flows, s.Flows...)
 		out.Traffic.Hops = append(out.Traffic.Hops, s.Traffic.Hops...)
 		out.Traffic.Peers = append(out.Traffic.Peers, s.Traffic.Peers...)
 		out.Traffic.MACs = append(out.Traffic.MACs, s.Traffic.MACs...)
 	}
-	out.Node.Plugin = strings.Join(plugins, "+")
 	return out
 }
 
@@ -135,13 +132,18 @@ func (d *Data) on(n *Data) string {
 
 // engine is how packets are watched, on each node.
 func (d *Data) engine() string {
-	var ways []string
-	for _, n := range d.each() {
-		if way := report.EngineText(n.Reading.Snapshot.Node); !slices.Contains(ways, way) {
-			ways = append(ways, way)
+	return joined(d.each(), func(n *Data) string { return report.EngineText(n.Reading.Snapshot.Node) })
+}
+
+// joined are what differs among several nodes.
+func joined(nodes []*Data, of func(*Data) string) string {
+	var parts []string
+	for _, n := range nodes {
+		if part := of(n); !slices.Contains(parts, part) {
+			parts = append(parts, part)
 		}
 	}
-	return strings.Join(ways, "+")
+	return strings.Join(parts, "+")
 }
 
 // silence is the verdict without findings.
@@ -154,21 +156,6 @@ func (d *Data) silence() string {
 		seen = append(seen, n.NodeSeen)
 	}
 	return report.Joint{Nodes: seen}.Silence()
-}
-
-// gapRows are what could not be looked at on each of several nodes, and those from whose
-// silence nothing is concluded.
-func (d *Data) gapRows() []Row {
-	var rows []Row
-	for _, n := range d.Reading.Nodes {
-		if n.Reason != "" {
-			rows = append(rows, skipped("node "+n.Name+n.Recording, "SKIP", "not compared", n.Name+": "+n.Reason))
-		}
-	}
-	for _, n := range d.nodes {
-		rows = append(rows, n.unreadRows(n.nodeName()+": ")...)
-	}
-	return rows
 }
 
 // compared reports whether something is concluded from the silence of all nodes.
@@ -188,8 +175,7 @@ func (d *Data) jointEvents() []Row {
 			rows = append(rows, r)
 		}
 	}
-	slices.SortStableFunc(rows, func(a, b Row) int { return compare(b.Cells[0], a.Cells[0]) })
-	return rows
+	return latestFirst(rows)
 }
 
 // The columns of several nodes. What a recording has no time of is left out.

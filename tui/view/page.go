@@ -222,15 +222,16 @@ func (d *Data) why(source string) string {
 	return "it never reported"
 }
 
-// NodePage is what is known of the node itself.
+// NodePage is what is known of the node itself, or of each of several.
 func (d *Data) NodePage(t Theme, w int) []string {
 	p := &page{Theme: t, w: w}
-	if len(d.nodes) > 0 {
-		for _, n := range d.nodes {
-			p.lines = append(append(p.lines, n.NodePage(t, w)...), "")
-		}
-		return p.lines
+	for _, n := range d.each() {
+		n.describeNode(p)
 	}
+	return append(p.lines, make([]string, min(len(d.nodes), 1))...)
+}
+
+func (d *Data) describeNode(p *page) {
 	s := d.Reading.Snapshot
 	n := s.Node
 	p.title("node")
@@ -263,7 +264,6 @@ func (d *Data) NodePage(t Theme, w int) []string {
 	if len(s.Sysctls) == 0 {
 		p.prose("not read: " + d.why(model.SourceSysctl))
 	}
-	return p.lines
 }
 
 func (d *Data) lost(p *page) {
@@ -341,29 +341,25 @@ func texts(prefixes []netip.Prefix) string { return strings.Trim(fmt.Sprint(pref
 // CoveragePage says of each source whether it was read, or why not.
 func (d *Data) CoveragePage(t Theme, w int) []string {
 	p := &page{Theme: t, w: w}
-	if len(d.nodes) > 0 {
-		for _, n := range d.nodes {
-			p.title(n.Reading.Snapshot.Node.Name)
-			p.lines = append(p.lines, n.CoveragePage(t, w)...)
+	for _, n := range d.each() {
+		if n != d {
+			p.title(n.nodeName())
 		}
-		return p.lines
+		n.coverage(p)
 	}
-	p.title("what lasthop could look at")
+	return p.lines
+}
+
+func (d *Data) coverage(p *page) {
+	p.add(p.paint(Strong, "what lasthop could look at"))
 	for _, src := range d.Reading.Snapshot.Sources {
-		style := Warning
-		switch src.Status {
-		case model.OK:
-			style = Plain
-		case model.Missing:
-			style = Critical
-		}
+		style := map[model.Status]Style{model.Partial: Warning, model.Missing: Critical}[src.Status]
 		p.hang(p.paint(style, p.fit(clean(string(src.Status)), 8))+p.fit(clean(src.Name), 11), 19, cmp.Or(src.Detail, unknown))
 	}
 	if len(d.Reading.Snapshot.Sources) == 0 {
 		p.add("nothing has been read yet")
 	}
 	d.lost(p)
-	return p.lines
 }
 
 // PageText is CoveragePage or NodePage as plain text, for the clipboard.
@@ -405,27 +401,19 @@ func HelpPage(t Theme, hints []Hint, w int) []string {
 		rows = append(rows, p.fit(" "+h.Key, 13)+h.Does)
 	}
 	// Two columns where there is room, so that all keys show at once.
-	if w < 2*38 {
-		for _, row := range rows[min(1, len(rows)):] {
-			p.add(row)
-		}
-		return p.lines
-	}
 	half := len(rows)
 	for i, row := range rows {
-		if row == "" && max(i, len(rows)-i) < max(half, len(rows)-half) {
+		if w >= 2*38 && row == "" && max(i, len(rows)-i) < max(half, len(rows)-half) {
 			half = i
 		}
 	}
-	for i := 1; i < max(half, len(rows)-half); i++ {
-		left, right := "", ""
-		if i < half {
-			left = rows[i]
-		}
-		if half+i < len(rows) {
-			right = rows[half+i]
-		}
-		p.add(strings.TrimRight(p.fit(left, w/2)+right, " "))
+	column, h := w, max(half, len(rows)-half)
+	if half < len(rows) {
+		column = w / 2
+	}
+	left, right := pad(rows[:half:half], h), pad(rows[half:], h)
+	for i := 1; i < h; i++ {
+		p.add(strings.TrimRight(p.fit(left[i], column)+right[i], " "))
 	}
 	return p.lines
 }

@@ -77,10 +77,19 @@ func (d *Data) findingRows() []Row {
 	for i := range d.Reading.Findings {
 		rows = append(rows, d.findingRow(&d.Reading.Findings[i]))
 	}
-	if len(d.nodes) > 0 {
-		return append(rows, d.gapRows()...)
+	for _, n := range d.Reading.Nodes {
+		if n.Reason != "" {
+			rows = append(rows, skipped("node "+n.Name+n.Recording, "SKIP", "not compared", n.Name+": "+n.Reason))
+		}
 	}
-	return append(rows, d.unreadRows("")...)
+	for _, n := range d.each() {
+		on := ""
+		if n != d {
+			on = n.nodeName() + ": "
+		}
+		rows = append(rows, n.unreadRows(on)...)
+	}
+	return rows
 }
 
 // unreadRows are the sources that were not read, and what lasthop lost. on stands before
@@ -222,11 +231,11 @@ func (d *Data) podRows(drops map[netip.Addr]uint64) []Row {
 	out, in := d.packets()
 	s := d.Reading.Snapshot
 	var rows []Row
-	for i := range s.Pods {
-		rows = append(rows, d.podRow(&s.Pods[i], drops, worst, out, in, false))
+	for p := range model.Each(s.Pods) {
+		rows = append(rows, d.podRow(p, drops, worst, out, in, false))
 	}
-	for i := range s.PastPods {
-		rows = append(rows, d.podRow(&s.PastPods[i], drops, worst, out, in, true))
+	for p := range model.Each(s.PastPods) {
+		rows = append(rows, d.podRow(p, drops, worst, out, in, true))
 	}
 	return rows
 }
