@@ -126,12 +126,12 @@ func (r Path) Fails(failOn model.Severity) bool {
 }
 
 func failsAt(h *model.PathHop, findings []model.Finding, failOn model.Severity) bool {
-	rank := worst(findings, h.Finding).Rank()
+	rank := Worst(findings, h.Finding).Rank()
 	return h.Dead && (rank < 0 || rank >= failOn.Rank())
 }
 
-// worst is the worst severity among the findings of a code; empty where there is none.
-func worst(findings []model.Finding, code model.Code) model.Severity {
+// Worst is the worst severity among the findings of a code; empty where there is none.
+func Worst(findings []model.Finding, code model.Code) model.Severity {
 	var out model.Severity
 	for _, f := range findings {
 		if f.Code == code && f.Severity.Rank() > out.Rank() {

@@ -57,7 +57,7 @@ func (r Path) verdict() string {
 		switch {
 		case h.Finding == "":
 			return fmt.Sprintf("dead %s: %s", place, h.Decision)
-		case worst(r.Findings, h.Finding) == model.Info:
+		case Worst(r.Findings, h.Finding) == model.Info:
 			// check does not fail for it either.
 			return fmt.Sprintf("packets end %s (%s, info)", place, h.Finding)
 		}

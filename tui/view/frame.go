@@ -86,14 +86,9 @@ func Draw(f Frame) string {
 		return ""
 	}
 	t := f.Theme
-	head := []string{t.paint(Strong, f.header()), f.tabs()}
-	foot := f.footer()
-	body := f.Height - len(head) - 1
-	var lines []string
-	if body < 1 {
-		lines = append([]string{}, head...)
-	} else {
-		lines = append(append(append(lines, head...), f.body(body)...), foot)
+	lines := []string{t.paint(Strong, f.header()), f.tabs()}
+	if body := f.Height - 3; body > 0 {
+		lines = append(append(lines, f.body(body)...), f.footer())
 	}
 	lines = lines[:min(len(lines), f.Height)]
 	for i, line := range lines {
@@ -207,20 +202,14 @@ func (f Frame) window() string {
 	return cmp.Or(f.windowName(), report.Duration(have)+"/"+report.Duration(f.Window))
 }
 
-// settled reports whether the figures are of the requested window, or nearly so:
-// windows begin where the node's state was read.
-func (f Frame) settled(have time.Duration) bool {
-	return f.Data.Reading.At.IsZero() || have > f.Window*9/10 && have < f.Window*11/10+2*time.Second
-}
-
 // windowName is the window in the heading of a column; empty while the figures
-// are not of the requested one.
+// are not of the requested one, or nearly so: windows begin where the node's state was read.
 func (f Frame) windowName() string {
 	have := f.Data.Reading.Snapshot.Window.Duration()
 	switch {
 	case f.Window <= 0:
 		return "all"
-	case f.settled(have):
+	case f.Data.Reading.At.IsZero(), have > f.Window*9/10 && have < f.Window*11/10+2*time.Second:
 		return report.Duration(f.Window)
 	}
 	return ""
@@ -245,14 +234,10 @@ func (f Frame) sources() string {
 }
 
 func (f Frame) drops() string {
-	if !f.Data.dropped.Known {
-		return unknown
+	if per := rate(f.Data.perSecond(f.Data.dropped.N)); f.Data.dropped.Known && per != unknown {
+		return per + "/s"
 	}
-	per := rate(f.Data.perSecond(f.Data.dropped.N))
-	if per == unknown {
-		return unknown
-	}
-	return per + "/s"
+	return unknown
 }
 
 func (f Frame) tabs() string {

@@ -98,17 +98,6 @@ const never = 1 << 20
 
 func hopName(h *model.PathHop) string { return clean(h.Name()) }
 
-// severityOf is the worst severity among the open findings of that code.
-func (d *Data) severityOf(code model.Code) model.Severity {
-	var worst model.Severity
-	for _, f := range d.open {
-		if f.Code == code && f.Severity.Rank() > worst.Rank() {
-			worst = f.Severity
-		}
-	}
-	return worst
-}
-
 // headlines are those of the open findings of that code.
 func (d *Data) headlines(code model.Code) []string {
 	var out []string
@@ -129,7 +118,7 @@ func (d *Data) hopRow(h *model.PathHop) *Row {
 	style := Plain
 	switch {
 	case h.Finding != "":
-		style = severityStyle(d.severityOf(h.Finding))
+		style = severityStyle(report.Worst(d.open, h.Finding))
 	case h.Dead:
 		style = Critical
 	}
@@ -139,13 +128,13 @@ func (d *Data) hopRow(h *model.PathHop) *Row {
 	}
 	index := unknown
 	links := d.node(h.Node).Reading.Snapshot.Links
-	for i := range links {
-		if l := &links[i]; h.Kind != model.HopPod && h.Link != "" && l.Name == h.Link {
+	for l := range model.Each(links) {
+		if h.Kind != model.HopPod && h.Link != "" && l.Name == h.Link {
 			index = number(uint64(max(l.Index, 0)))
 		}
 	}
 	per := unknown
-	if c := firstKnown(h.In, h.Out); c.Known {
+	if c := counted(h); c.Known {
 		per = rate(d.perSecond(c.N))
 	}
 	return &Row{Style: style, Cells: []Cell{
@@ -170,13 +159,12 @@ func (d *Data) rules(t Theme, title string, hops []model.PathHop, w int) []strin
 	return p.lines
 }
 
-func firstKnown(counts ...model.Count) model.Count {
-	for _, c := range counts {
-		if c.Known {
-			return c
-		}
+// counted is what came to a hop or, where that is not known, left it.
+func counted(h *model.PathHop) model.Count {
+	if h.In.Known {
+		return h.In
 	}
-	return model.Count{}
+	return h.Out
 }
 
 // hopList draws one direction in exactly h lines; cursor -1 selects no hop.
@@ -202,7 +190,7 @@ func counts(h *model.PathHop) string {
 	if h.In.Known && h.Out.Known && h.In.N != h.Out.N {
 		return count(h.In) + ">" + count(h.Out)
 	}
-	return count(firstKnown(h.In, h.Out))
+	return count(counted(h))
 }
 
 // hopTable is a direction under its name, in exactly h lines.
@@ -246,18 +234,13 @@ func (d *Data) summary(hops []model.PathHop, direction string) string {
 	}
 	at := func(h *model.PathHop) string { return fmt.Sprintf("hop %d, %s", h.N, hopName(h)) }
 	s := direction + "  not counted"
-	for i := range hops {
-		c := firstKnown(hops[i].In, hops[i].Out)
-		if !c.Known {
-			continue
+	if i := slices.IndexFunc(hops, func(h model.PathHop) bool { return counted(&h).Known }); i >= 0 {
+		n, where := counted(&hops[i]).N, " at "+at(&hops[i])
+		if n == 0 {
+			where = " (expected" + where + ")"
 		}
-		s = fmt.Sprintf("%s  %s in %s", direction, model.Plural(c.N, "packet"), report.Duration(d.Reading.Snapshot.Window.Duration()))
-		if c.N == 0 {
-			s += " (expected at " + at(&hops[i]) + ")"
-		} else {
-			s += " at " + at(&hops[i])
-		}
-		break
+		window := report.Duration(d.Reading.Snapshot.Window.Duration())
+		s = fmt.Sprintf("%s  %s in %s%s", direction, model.Plural(n, "packet"), window, where)
 	}
 	if i := slices.IndexFunc(hops, isDead); i >= 0 {
 		s += "; ends at " + at(&hops[i])
@@ -329,10 +312,9 @@ func (d *Data) hopLink(pod netip.Addr, h *model.PathHop) string {
 	if h.Kind != model.HopPod {
 		return h.Link
 	}
-	pods := d.Reading.Snapshot.Pods
-	for i := range pods {
-		if pods[i].Has(pod) {
-			return pods[i].Link
+	for p := range model.Each(d.Reading.Snapshot.Pods) {
+		if p.Has(pod) {
+			return p.Link
 		}
 	}
 	return ""

@@ -52,29 +52,22 @@ var (
 
 // palettes use only the 16 ANSI colours, in hues that colour-blind people can tell
 // apart: no red beside green. Colours add nothing to what words say.
-var palettes = map[string]func() [styles]lipgloss.Style{
-	"dark": func() [styles]lipgloss.Style {
-		return palette(lipgloss.Magenta, lipgloss.Yellow, lipgloss.Cyan)
-	},
+var palettes = map[string]struct{ critical, warning, info color.Color }{
+	"dark": {lipgloss.Magenta, lipgloss.Yellow, lipgloss.Cyan},
 	// Yellow and cyan are hard to see on white.
-	"light": func() [styles]lipgloss.Style {
-		return palette(lipgloss.Magenta, lipgloss.Blue, lipgloss.Black)
-	},
-	"mono": func() [styles]lipgloss.Style {
-		none := lipgloss.NoColor{}
-		return palette(none, none, none)
-	},
+	"light": {lipgloss.Magenta, lipgloss.Blue, lipgloss.Black},
+	"mono":  {lipgloss.NoColor{}, lipgloss.NoColor{}, lipgloss.NoColor{}},
 }
 
-func palette(critical, warning, info color.Color) [styles]lipgloss.Style {
-	base := lipgloss.NewStyle()
+func stylesOf(theme string) [styles]lipgloss.Style {
+	base, colors := lipgloss.NewStyle(), palettes[theme]
 	return [styles]lipgloss.Style{
 		Plain:    base,
 		Strong:   base.Bold(true),
 		Dim:      base.Faint(true),
-		Critical: base.Bold(true).Foreground(critical),
-		Warning:  base.Bold(true).Foreground(warning),
-		Info:     base.Foreground(info),
+		Critical: base.Bold(true).Foreground(colors.critical),
+		Warning:  base.Bold(true).Foreground(colors.warning),
+		Info:     base.Foreground(colors.info),
 		Heading:  base.Faint(true),
 		Selected: base.Reverse(true),
 		Tab:      base.Bold(true).Reverse(true),
@@ -89,7 +82,7 @@ func NewTheme(name string, ascii bool) Theme {
 	if !slices.Contains(Themes(), name) {
 		name = Themes()[0]
 	}
-	t := Theme{Name: name, ASCII: ascii, styles: palettes[name](), glyphs: richGlyphs}
+	t := Theme{Name: name, ASCII: ascii, styles: stylesOf(name), glyphs: richGlyphs}
 	if ascii {
 		t.glyphs = plainGlyphs
 	}
