@@ -31,7 +31,7 @@ type Data struct {
 	open          []model.Finding
 	decode        func(model.Sample) string
 	// dropped is how many pod packets were lost in the window because the
-	// kernel dropped them; loss reports whether a drop is such a loss.
+	// kernel dropped them; loss reports whether a drop is a loss.
 	dropped model.Count
 	loss    func(*model.Drop) bool
 	// nodes are those of a reading of several nodes.
@@ -108,9 +108,8 @@ func NewData(r model.Reading, decode func(model.Sample) string) *Data {
 	}
 	d.open = openOf(r.Findings)
 	d.loss = loss.NewClassifier(s).Lost
-	drops := d.podDrops()
-	d.Findings = d.findingRows()
-	d.Pods = d.podRows(drops)
+	d.Pods = d.podRows()
+	d.Findings = d.findingRows() // which say how many packets pods lost
 	d.peers = sync.OnceValue(d.findPeers)
 	d.Events = sync.OnceValue(d.eventRows)
 	return d
@@ -128,31 +127,6 @@ func openOf(findings []model.Tracked) []model.Finding {
 
 // Open are the findings of the latest reading.
 func (d *Data) Open() []model.Finding { return d.open }
-
-// podDrops is how many packets of each pod address the kernel dropped and
-// thereby lost; it fills in the sum.
-func (d *Data) podDrops() map[netip.Addr]uint64 {
-	s := d.Reading.Snapshot
-	if s.Status(model.SourceDrops) == model.Missing {
-		return nil
-	}
-	drops := make(map[netip.Addr]uint64)
-	var sum uint64
-	for x := range model.Each(s.Traffic.Drops) {
-		if !d.loss(x) {
-			continue
-		}
-		pods := slices.DeleteFunc(slices.Compact([]netip.Addr{x.Src, x.Dst}), func(a netip.Addr) bool { return !d.isPod(a) })
-		for _, a := range pods {
-			drops[a] += x.Packets
-		}
-		if len(pods) > 0 {
-			sum += x.Packets
-		}
-	}
-	d.dropped = model.Counted(sum)
-	return drops
-}
 
 // watched reports whether packets were counted at all.
 func (d *Data) watched() bool {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -219,80 +220,104 @@ func addRates(sum, rates []float64) []float64 {
 }
 
 // podRows are the running pods, then those that are gone.
-func (d *Data) podRows(drops map[netip.Addr]uint64) []Row {
-	worst := make(map[netip.Addr]model.Severity)
-	for _, f := range d.open {
-		for _, a := range f.Pods {
-			if f.Severity.Rank() > worst[a].Rank() {
-				worst[a] = f.Severity
-			}
-		}
-	}
-	out, in := d.packets()
-	s := d.Reading.Snapshot
+func (d *Data) podRows() []Row {
+	all, s := d.figures(), d.Reading.Snapshot
 	var rows []Row
 	for p := range model.Each(s.Pods) {
-		rows = append(rows, d.podRow(p, drops, worst, out, in, false))
+		rows = append(rows, d.podRow(p, all, false))
 	}
 	for p := range model.Each(s.PastPods) {
-		rows = append(rows, d.podRow(p, drops, worst, out, in, true))
+		rows = append(rows, d.podRow(p, all, true))
 	}
 	return rows
 }
 
-// packets are the most packets of each address that any hop saw, as the source
-// and as the destination.
-func (d *Data) packets() (out, in map[netip.Addr]uint64) {
-	out, in = make(map[netip.Addr]uint64), make(map[netip.Addr]uint64)
-	for h := range model.Each(d.Reading.Snapshot.Traffic.Hops) {
-		to := out
-		if h.Side == model.AsDestination {
-			to = in
-		}
-		if h.Addr.IsValid() && h.Packets > to[h.Addr] {
-			to[h.Addr] = h.Packets
-		}
-	}
-	return out, in
+// figures are those of a pod or of one address.
+type figures struct {
+	// out and in are the most packets that any hop saw. drops were lost because the
+	// kernel dropped them.
+	out, in, drops uint64
+	// worst is the worst severity among the open findings.
+	worst model.Severity
 }
 
-func (d *Data) podRow(p *model.Pod, drops map[netip.Addr]uint64, worst map[netip.Addr]model.Severity, out, in map[netip.Addr]uint64, gone bool) Row {
-	var dropped uint64
-	var severity model.Severity
+func (f *figures) add(x figures) {
+	f.out, f.in, f.drops = f.out+x.out, f.in+x.in, f.drops+x.drops
+	if x.worst.Rank() > f.worst.Rank() {
+		f.worst = x.worst
+	}
+}
+
+// figures are those of each address; it fills in the sum of all pods' drops.
+func (d *Data) figures() map[netip.Addr]figures {
+	s := d.Reading.Snapshot
+	all := make(map[netip.Addr]figures)
+	add := func(a netip.Addr, x figures) {
+		f := all[a]
+		f.add(x)
+		all[a] = f
+	}
+	for h := range model.Each(s.Traffic.Hops) {
+		f := all[h.Addr]
+		if h.Side == model.AsDestination {
+			f.in = max(f.in, h.Packets)
+		} else {
+			f.out = max(f.out, h.Packets)
+		}
+		all[h.Addr] = f
+	}
+	for _, f := range d.open {
+		for _, a := range f.Pods {
+			add(a, figures{worst: f.Severity})
+		}
+	}
+	if s.Status(model.SourceDrops) == model.Missing {
+		return all
+	}
+	d.dropped.Known = true
+	for x := range model.Each(s.Traffic.Drops) {
+		ends := slices.Compact([]netip.Addr{x.Src, x.Dst})
+		pods := slices.DeleteFunc(ends, func(a netip.Addr) bool { return !d.isPod(a) })
+		if len(pods) == 0 || !d.loss(x) {
+			continue
+		}
+		for _, a := range pods {
+			add(a, figures{drops: x.Packets})
+		}
+		d.dropped.N += x.Packets
+	}
+	return all
+}
+
+func (d *Data) podRow(p *model.Pod, all map[netip.Addr]figures, gone bool) Row {
+	var sum figures
 	r := Row{Pod: p, Faint: gone, Style: Plain}
 	hay := []string{p.Namespace, p.Name, p.NetnsName, p.Link}
-	first := netip.Addr{}
-	for _, a := range p.Addresses {
-		if !first.IsValid() {
-			first = a.Addr()
+	first, ip := netip.Addr{}, nothing()
+	for i, a := range p.Addresses {
+		if i == 0 {
+			first, ip = a.Addr(), text(a.Addr().String())
 		}
-		dropped += drops[a.Addr()]
-		if s := worst[a.Addr()]; s.Rank() > severity.Rank() {
-			severity = s
-		}
+		sum.add(all[a.Addr()])
 		hay = append(hay, a.Addr().String())
 		r.addrs = append(r.addrs, host(a.Addr()))
 	}
 	r.ID = fmt.Sprint("pod ", p.Netns, p.Interface, p.Link, first, gone)
 	name := d.podLabel(p)
-	dropCell := nothing()
-	if drops != nil {
-		dropCell = whole(dropped)
+	drops := nothing()
+	if d.dropped.Known {
+		drops = whole(sum.drops)
 	}
-	word := styled(severityStyle(severity), figure(severityWord(severity), float64(severity.Rank())))
+	word := styled(severityStyle(sum.worst), figure(severityWord(sum.worst), float64(sum.worst.Rank())))
 	switch {
 	case gone:
 		word = figure("gone", -2)
-	case severity == "":
+	case sum.worst == "":
 		word = nothing()
-	}
-	ip := nothing()
-	if first.IsValid() {
-		ip = text(first.String())
 	}
 	r.Cells = []Cell{
 		text(name), ip, text(p.Link),
-		d.rateCell(p, model.AsSource, out), d.rateCell(p, model.AsDestination, in), dropCell, word,
+		d.rateCell(p, model.AsSource, sum.out), d.rateCell(p, model.AsDestination, sum.in), drops, word,
 		whole(p.LinkIndex), text(p.MAC.String()), trend(d.podRates(p, model.AsSource)),
 	}
 	r.Style = word.Style
@@ -316,28 +341,19 @@ func (d *Data) podLabel(p *model.Pod) string {
 func (d *Data) podRates(p *model.Pod, side model.Side) []float64 {
 	var sum []float64
 	for _, a := range p.Addresses {
-		rates := d.rates(a.Addr(), side, "")
-		if len(p.Addresses) == 1 {
-			return rates
-		}
-		sum = addRates(sum, rates)
+		sum = addRates(sum, d.rates(a.Addr(), side, ""))
 	}
 	return sum
 }
 
 // rateCell is a pod's packets per second: the latest, or without a series those
 // of the window.
-func (d *Data) rateCell(p *model.Pod, side model.Side, packets map[netip.Addr]uint64) Cell {
+func (d *Data) rateCell(p *model.Pod, side model.Side, packets uint64) Cell {
 	f := math.NaN()
-	switch rates := d.podRates(p, side); {
-	case len(rates) > 0:
+	if rates := d.podRates(p, side); len(rates) > 0 {
 		f = last(rates)
-	case d.watched() && len(p.Addresses) > 0:
-		var sum uint64
-		for _, a := range p.Addresses {
-			sum += packets[a.Addr()]
-		}
-		f = d.perSecond(sum)
+	} else if d.watched() && len(p.Addresses) > 0 {
+		f = d.perSecond(packets)
 	}
 	return figure(rate(f), f)
 }
