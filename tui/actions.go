@@ -211,7 +211,7 @@ func nextPeer(by int) func(*screen) tea.Cmd {
 		if len(peers) == 0 {
 			return
 		}
-		s.to = peers[(s.Path.Peer+by+len(peers))%len(peers)].Addr
+		s.to = peers[(s.Path.Peer+by+len(peers))%len(peers)]
 		s.Path = view.PathView{Reverse: s.Path.Reverse}
 		s.refresh()
 	})
@@ -400,9 +400,9 @@ func fix(f *model.Tracked) string {
 
 // lines joins what will be pasted. It is clean, since a shell may read it.
 func lines(rows []string) string {
-	out := make([]string, len(rows))
-	for i, row := range rows {
-		out[i] = report.Clean(row)
+	var out []string
+	for _, row := range rows {
+		out = append(out, report.Clean(row))
 	}
 	return strings.Join(out, "\n")
 }

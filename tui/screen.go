@@ -219,22 +219,14 @@ func (s *screen) reselect(l *view.List) {
 		all = s.Data.Events()
 	}
 	l.Rows = view.Select(all, s.query, l.By, l.Reverse)
-	at := min(l.Cursor, len(l.Rows)-1)
-	if l.ID != "" && (at < 0 || l.Rows[at].ID != l.ID) {
-		if i := slices.IndexFunc(l.Rows, func(r *view.Row) bool { return r.ID == l.ID }); i >= 0 {
-			at = i
-		}
+	at := slices.IndexFunc(l.Rows, func(r *view.Row) bool { return r.ID == l.ID })
+	if r := l.Selected(); at < 0 || l.ID == "" || r != nil && r.ID == l.ID {
+		at = l.Cursor
 	}
 	l.Choose(at)
 }
 
-// selected is the row under the cursor.
-func (s *screen) selected() *view.Row {
-	if l := s.list(); l != nil {
-		return l.Selected()
-	}
-	return nil
-}
+func (s *screen) selected() *view.Row { return s.list().Selected() }
 
 // findFinding looks up the shown finding in the newest reading. One that the
 // reading no longer has stays as it was.
@@ -243,8 +235,8 @@ func (s *screen) findFinding() {
 		return
 	}
 	id := view.FindingID(s.Finding)
-	for i := range s.Data.Reading.Findings {
-		if f := &s.Data.Reading.Findings[i]; view.FindingID(f) == id {
+	for f := range model.Each(s.Data.Reading.Findings) {
+		if view.FindingID(f) == id {
 			s.Finding = f
 			return
 		}
@@ -266,7 +258,7 @@ func (s *screen) tracePath() {
 	}
 	peers := s.Data.Peers(s.pod)
 	if !s.to.IsValid() && len(peers) > 0 {
-		s.to = peers[0].Addr
+		s.to = peers[0]
 	}
 	fresh := s.Path.Path == nil
 	s.Path.Path = s.trace(s.pod, s.to)
@@ -275,7 +267,7 @@ func (s *screen) tracePath() {
 		s.Path.Cursor = s.Path.Dead()
 	}
 	s.Path.Peers = len(peers)
-	s.Path.Peer = max(slices.IndexFunc(peers, func(p view.Peer) bool { return p.Addr == s.to }), 0)
+	s.Path.Peer = max(slices.Index(peers, s.to), 0)
 	s.Path.Cursor = max(0, min(s.Path.Cursor, len(s.Path.Hops())-1))
 	switch {
 	case s.Data.Reading.At.IsZero():
@@ -290,17 +282,16 @@ func (s *screen) tracePath() {
 // defaultEnds are those of the worst finding, or else of a pod, if possible one
 // with traffic.
 func (s *screen) defaultEnds() (pod, to netip.Addr) {
-	for i := range s.Data.Open() {
-		if pod, to := s.Data.Ends(&s.Data.Open()[i]); pod.IsValid() && to.IsValid() {
+	for f := range model.Each(s.Data.Open()) {
+		if pod, to := s.Data.Ends(f); pod.IsValid() && to.IsValid() {
 			return pod, to
 		}
 	}
-	pod, to = netip.Addr{}, netip.Addr{}
 	for _, p := range s.Data.Reading.Snapshot.Pods {
 		for _, a := range p.Addresses {
 			switch peers := s.Data.Peers(a.Addr()); {
 			case len(peers) > 0:
-				return a.Addr(), peers[0].Addr
+				return a.Addr(), peers[0]
 			case !pod.IsValid():
 				pod = a.Addr()
 			}

@@ -3,6 +3,7 @@ package view
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -161,25 +162,15 @@ func (d *Data) perSecond(n uint64) float64 {
 	return math.NaN()
 }
 
-// Peer is an address with which a pod exchanges packets.
-type Peer struct {
-	Addr    netip.Addr
-	Packets uint64
-}
-
 // maxPeers bounds the peers that are offered for one pod.
 const maxPeers = 64
 
 // Peers are those of a pod, the busiest first: those that were counted, those of
 // its flows, and single addresses among its findings' peers.
-func (d *Data) Peers(pod netip.Addr) []Peer {
+func (d *Data) Peers(pod netip.Addr) []netip.Addr {
 	packets := d.peers()[pod]
-	peers := make([]Peer, 0, len(packets))
-	for a, n := range packets {
-		peers = append(peers, Peer{a, n})
-	}
-	slices.SortFunc(peers, func(a, b Peer) int {
-		return cmp.Or(cmp.Compare(b.Packets, a.Packets), a.Addr.Compare(b.Addr))
+	peers := slices.SortedFunc(maps.Keys(packets), func(a, b netip.Addr) int {
+		return cmp.Or(cmp.Compare(packets[b], packets[a]), a.Compare(b))
 	})
 	return peers[:min(len(peers), maxPeers)]
 }
@@ -205,12 +196,11 @@ func (d *Data) findPeers() map[netip.Addr]map[netip.Addr]uint64 {
 		add(f.Reply.Src, f.Original.Src, 0)
 	}
 	for _, f := range d.open {
-		for _, p := range f.Peers {
-			if !p.IsSingleIP() {
-				continue
-			}
-			for _, pod := range f.Pods {
-				add(pod, p.Addr(), 0)
+		for _, pod := range f.Pods {
+			for _, p := range f.Peers {
+				if p.IsSingleIP() {
+					add(pod, p.Addr(), 0)
+				}
 			}
 		}
 	}
@@ -222,8 +212,8 @@ func (d *Data) findPeers() map[netip.Addr]map[netip.Addr]uint64 {
 func (d *Data) Ends(f *model.Finding) (pod, to netip.Addr) {
 	for _, a := range f.Pods {
 		for _, p := range d.Peers(a) {
-			if slices.ContainsFunc(f.Peers, func(x netip.Prefix) bool { return x.Contains(p.Addr) }) {
-				return a, p.Addr
+			if slices.ContainsFunc(f.Peers, func(x netip.Prefix) bool { return x.Contains(p) }) {
+				return a, p
 			}
 		}
 	}
@@ -236,7 +226,7 @@ func (d *Data) Ends(f *model.Finding) (pod, to netip.Addr) {
 		}
 	}
 	if peers := d.Peers(pod); len(f.Peers) == 0 && len(peers) > 0 {
-		to = peers[0].Addr
+		to = peers[0]
 	}
 	return pod, to
 }

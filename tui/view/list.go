@@ -48,9 +48,9 @@ func (l List) window(h int) int {
 	return max(0, min(l.Cursor-h/2, len(l.Rows)-h))
 }
 
-// Selected is the row under the cursor, nil in an empty list.
+// Selected is the row under the cursor, nil in an empty list or without any.
 func (l *List) Selected() *Row {
-	if l.Cursor < 0 || l.Cursor >= len(l.Rows) {
+	if l == nil || l.Cursor < 0 || l.Cursor >= len(l.Rows) {
 		return nil
 	}
 	return l.Rows[l.Cursor]
