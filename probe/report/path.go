@@ -257,15 +257,15 @@ type (
 func (r Path) doc() any {
 	s, p := r.Snapshot, &r.Path
 	names := called(r.names())
-	whole := Report{Snapshot: s, Findings: r.Findings}.document()
+	w := watched(s.Node, s.Window, s.Sources)
 	d := pathDoc{
-		APIVersion: APIVersion, Kind: "Path", Node: whole.Node, Window: whole.Window, Pod: podDoc{IP: addrText(p.Pod)},
+		APIVersion: APIVersion, Kind: "Path", Node: w.Node, Window: w.Window, Pod: podDoc{IP: addrText(p.Pod)},
 		To: toDoc{IP: addrText(p.To), Name: names[p.To], Port: p.Port}, Choice: r.Choice, Verdict: r.verdict(),
 		Dead: p.Dead() != nil, Pair: p.Pair, Forward: mapped(p.Forward, hopDocument), Return: mapped(p.Return, hopDocument),
-		Findings: whole.Findings, Others: mapped(r.Others, names.finding), Sources: whole.Sources, Probes: whole.Probes, Lost: whole.Lost,
+		Findings: mapped(r.Findings, names.finding), Others: mapped(r.Others, names.finding),
+		Sources: w.Sources, Probes: probeDocuments(s), Lost: lostDocument(s.Traffic.Lost),
 	}
 	if f := r.Far; f != nil {
-		d.Findings = mapped(r.Findings, names.finding)
 		d.Far = &farDoc{watched(f.Node, f.Window, f.Sources), lostDocument(f.Traffic.Lost)}
 	}
 	if p.Proto != 0 {
