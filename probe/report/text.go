@@ -150,7 +150,7 @@ func (r Report) summary(p *printer, names map[netip.Addr]string) {
 	s := r.Snapshot
 	p.field("node", NodeText(s.Node))
 	p.field("watched", fmt.Sprintf("%s by %s; uplinks: %s", Duration(s.Window.Duration()), EngineText(s.Node), UplinksText(s.Node)))
-	p.field("traffic", fmt.Sprintf("%s here; with traffic: %s", model.Plural(len(s.Pods), "pod"), r.volume()))
+	p.field("traffic", fmt.Sprintf("%s here; with traffic: %s", model.Plural(len(s.Pods), "pod"), r.traffic()))
 	p.field("left out", r.Limits...)
 	p.field("sources", SourcesText(s)...)
 	p.field("probes", probeRows(s, names)...)

@@ -344,17 +344,17 @@ const silenceWindow = 5 * time.Second
 func (r Report) Silence(drops uint64) string {
 	s := r.Snapshot
 	verdict := "no loss seen in " + Duration(s.Window.Duration())
-	switch v := r.volume(); {
+	switch pods, _ := r.volume(); {
 	case s.Status(model.SourceTC) == model.Missing:
 		verdict = "no fault found in the node's state, but no packet was watched: losses cannot be seen"
 	case s.Window.Duration() <= 0:
 		verdict = "nothing was counted yet"
-	case v.pods == 0:
+	case pods == 0:
 		verdict += ", but no pod packet passed either: only the node's state was judged"
 	case !Whole(s):
 		verdict += ", but not everything could be looked at"
 	default:
-		verdict += fmt.Sprintf(" of traffic (%s)", v)
+		verdict += fmt.Sprintf(" of traffic (%s)", r.traffic())
 	}
 	if d := s.Window.Duration(); d > 0 && d < silenceWindow && s.Status(model.SourceTC) != model.Missing {
 		verdict += "; missing replies show in " + Duration(silenceWindow) + " or more"

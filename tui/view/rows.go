@@ -234,15 +234,15 @@ func (d *Data) podRows() []Row {
 
 // figures are those of a pod or of one address.
 type figures struct {
-	// out and in are the most packets that any hop saw. drops were lost because the
-	// kernel dropped them.
-	out, in, drops uint64
+	report.Volume
+	// drops were lost because the kernel dropped them.
+	drops uint64
 	// worst is the worst severity among the open findings.
 	worst model.Severity
 }
 
 func (f *figures) add(x figures) {
-	f.out, f.in, f.drops = f.out+x.out, f.in+x.in, f.drops+x.drops
+	f.Out, f.In, f.drops = f.Out+x.Out, f.In+x.In, f.drops+x.drops
 	if x.worst.Rank() > f.worst.Rank() {
 		f.worst = x.worst
 	}
@@ -257,14 +257,8 @@ func (d *Data) figures() map[netip.Addr]figures {
 		f.add(x)
 		all[a] = f
 	}
-	for h := range model.Each(s.Traffic.Hops) {
-		f := all[h.Addr]
-		if h.Side == model.AsDestination {
-			f.in = max(f.in, h.Packets)
-		} else {
-			f.out = max(f.out, h.Packets)
-		}
-		all[h.Addr] = f
+	for a, v := range report.Volumes(s) {
+		add(a, figures{Volume: v})
 	}
 	for _, f := range d.open {
 		for _, a := range f.Pods {
@@ -317,7 +311,7 @@ func (d *Data) podRow(p *model.Pod, all map[netip.Addr]figures, gone bool) Row {
 	}
 	r.Cells = []Cell{
 		text(name), ip, text(p.Link),
-		d.rateCell(p, model.AsSource, sum.out), d.rateCell(p, model.AsDestination, sum.in), drops, word,
+		d.rateCell(p, model.AsSource, sum.Out), d.rateCell(p, model.AsDestination, sum.In), drops, word,
 		whole(p.LinkIndex), text(p.MAC.String()), trend(d.podRates(p, model.AsSource)),
 	}
 	r.Style = word.Style
