@@ -162,10 +162,7 @@ func (r Path) scope(s *model.Snapshot) string {
 	if r.Far != nil {
 		p.Pair = slices.Contains(s.Traffic.PairAddrs, p.Pod) || slices.Contains(s.Traffic.PairAddrs, p.To)
 	}
-	if r.Far == nil || p.Pair {
-		return PathScope(s, &p)
-	}
-	return "between the nodes of this pair alone, elsewhere of all that the pod sends and receives"
+	return PathScope(s, &p, r.Far != nil)
 }
 
 // pathHops prints one direction as a table whose last column is wrapped.

@@ -384,15 +384,19 @@ func PathEnds(names map[netip.Addr]string, p *model.Path) (from, to string) {
 	return name(p.Pod, addrText(p.Pod)), name(p.To, to)
 }
 
-// PathScope says which packets the counts of a path are of.
-func PathScope(s *model.Snapshot, p *model.Path) string {
+// PathScope says which packets the counts of a path are of, between nodes or on the one of the
+// snapshot.
+func PathScope(s *model.Snapshot, p *model.Path, between bool) string {
+	const all = "of all that the pod sends and receives"
 	switch {
+	case between && !p.Pair:
+		return "between the nodes of this pair alone, elsewhere " + all
 	case s.Status(model.SourceTC) == model.Missing:
 		return "not watched"
 	case p.Pair:
 		return "of this pair alone"
 	}
-	return "of all that the pod sends and receives"
+	return all
 }
 
 // HopMark stands before a hop: X where packets end, ? where nobody can look.

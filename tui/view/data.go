@@ -60,7 +60,7 @@ type Row struct {
 	// if the row is about a packet between them.
 	From, To netip.Addr
 
-	hay   string
+	hay   []string
 	addrs []netip.Prefix
 }
 
@@ -83,7 +83,22 @@ func whole[N int | uint64](n N) Cell  { return figure(number(uint64(n)), float64
 func trend(rates []float64) Cell      { return Cell{Rates: rates, Order: last(rates)} }
 func styled(s Style, c Cell) Cell     { c.Style = s; return c }
 func host(a netip.Addr) netip.Prefix  { return netip.PrefixFrom(a, a.BitLen()) }
-func lower(parts ...string) string    { return strings.ToLower(strings.Join(parts, "\x00")) }
+
+// found has a filter find the row by words, foundAt by addresses.
+func (r *Row) found(words ...string) {
+	for _, w := range words {
+		r.hay = append(r.hay, strings.ToLower(w))
+	}
+}
+
+func (r *Row) foundAt(addrs ...netip.Addr) {
+	for _, a := range addrs {
+		if a.IsValid() {
+			r.found(a.String())
+			r.addrs = append(r.addrs, host(a))
+		}
+	}
+}
 
 func last(rates []float64) float64 {
 	if len(rates) == 0 {

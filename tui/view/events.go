@@ -28,14 +28,9 @@ func event(at time.Time, id, kind string, style Style, who, what string, addrs .
 	r := Row{
 		ID: id, Style: style, Word: clock(at), Brief: clean(kind + " " + what),
 		Cells: []Cell{figure(clock(at), float64(at.UnixMilli())), styled(style, text(kind)), text(who), text(what)},
-		hay:   lower(kind, who, what),
 	}
-	for _, a := range addrs {
-		if a.IsValid() {
-			r.addrs = append(r.addrs, host(a))
-			r.hay += "\x00" + a.String()
-		}
-	}
+	r.found(kind, who, what)
+	r.foundAt(addrs...)
 	return r
 }
 

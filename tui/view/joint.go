@@ -57,7 +57,7 @@ func (d *Data) take(n *Data) {
 	for _, r := range n.Pods {
 		r.ID += " on " + n.nodeName()
 		r.Cells = append(r.Cells, text(n.nodeName()))
-		r.hay += lower("", n.nodeName())
+		r.found(n.nodeName())
 		d.Pods = append(d.Pods, r)
 	}
 }
@@ -171,7 +171,7 @@ func (d *Data) jointEvents() []Row {
 			r.ID += " on " + n.nodeName()
 			r.Cells = slices.Clone(r.Cells)
 			r.Cells[len(r.Cells)-1].Text = clean(n.nodeName()+": ") + r.Cells[len(r.Cells)-1].Text
-			r.hay += lower("", n.nodeName())
+			r.found(n.nodeName())
 			rows = append(rows, r)
 		}
 	}
@@ -209,16 +209,14 @@ func (d *Data) scope(p *model.Path, h *model.PathHop) string {
 	whose, s := *p, d.home(p.Pod).Reading.Snapshot
 	crosses := slices.ContainsFunc(p.Forward, func(h model.PathHop) bool { return h.Kind == model.HopBetween })
 	switch {
-	case !crosses:
-	case h == nil && !p.Pair:
-		return "between the nodes of this pair alone, elsewhere of all that the pod sends and receives"
-	case h != nil && h.Kind == model.HopBetween:
+	case !crosses || h == nil:
+	case h.Kind == model.HopBetween:
 		whose.Pair = true
-	case h != nil:
+	default:
 		s = d.node(h.Node).Reading.Snapshot
 		whose.Pair = slices.Contains(s.Traffic.PairAddrs, p.Pod) || slices.Contains(s.Traffic.PairAddrs, p.To)
 	}
-	return report.PathScope(s, &whose)
+	return report.PathScope(s, &whose, crosses && h == nil)
 }
 
 // begins reports whether a node's part of a path begins with a hop.

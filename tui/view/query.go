@@ -95,11 +95,11 @@ func (q Query) Match(r *Row) bool {
 func (t term) holds(r *Row) bool {
 	switch {
 	case t.regex != nil:
-		return slices.ContainsFunc(strings.Split(r.hay, "\x00"), t.regex.MatchString)
+		return slices.ContainsFunc(r.hay, t.regex.MatchString)
 	case t.prefix.IsValid():
 		return slices.ContainsFunc(r.addrs, t.prefix.Overlaps)
 	}
-	return strings.Contains(r.hay, t.word)
+	return slices.ContainsFunc(r.hay, func(s string) bool { return strings.Contains(s, t.word) })
 }
 
 // Select returns the rows that pass, sorted by a column; by -1 keeps their order.

@@ -119,7 +119,9 @@ func skipped(id, word, where, why string) Row {
 		cells = append(cells, nothing())
 	}
 	brief := strings.TrimPrefix(where+": "+why, ": ")
-	return Row{ID: id, Cells: cells, Word: word, Brief: brief, Style: Info, Span: true, hay: lower(word, where, why)}
+	r := Row{ID: id, Cells: cells, Word: word, Brief: brief, Style: Info, Span: true}
+	r.found(word, where, why)
+	return r
 }
 
 func (d *Data) findingRow(f *model.Tracked) Row {
@@ -153,22 +155,21 @@ func (d *Data) findingRow(f *model.Tracked) Row {
 			figure(since+"-"+until, ageOf.Order), ageOf, trend(d.findingRates(f)),
 		},
 	}
-	hay := []string{string(f.Code), string(f.Severity), title, where, string(f.Confidence)}
+	r.found(string(f.Code), string(f.Severity), title, where, string(f.Confidence))
+	r.foundAt(f.Pods...)
 	for _, a := range f.Pods {
-		hay = append(hay, d.names[a], a.String())
-		r.addrs = append(r.addrs, host(a))
+		r.found(d.names[a])
 	}
 	for _, p := range f.Peers {
-		hay = append(hay, p.String(), d.called[p.Addr()])
-		r.addrs = append(r.addrs, p)
+		r.found(p.String(), d.called[p.Addr()])
 	}
+	r.addrs = append(r.addrs, f.Peers...)
 	if len(d.nodes) > 0 {
 		on := strings.Join(f.Nodes, ", ")
 		r.Cells = append(r.Cells, text(on))
 		r.Brief = title
-		hay = append(hay, on)
+		r.found(on)
 	}
-	r.hay = lower(hay...)
 	return r
 }
 
@@ -286,15 +287,13 @@ func (d *Data) figures() map[netip.Addr]figures {
 func (d *Data) podRow(p *model.Pod, all map[netip.Addr]figures, gone bool) Row {
 	var sum figures
 	r := Row{Pod: p, Faint: gone, Style: Plain}
-	hay := []string{p.Namespace, p.Name, p.NetnsName, p.Link}
 	first, ip := netip.Addr{}, nothing()
 	for i, a := range p.Addresses {
 		if i == 0 {
 			first, ip = a.Addr(), text(a.Addr().String())
 		}
 		sum.add(all[a.Addr()])
-		hay = append(hay, a.Addr().String())
-		r.addrs = append(r.addrs, host(a.Addr()))
+		r.foundAt(a.Addr())
 	}
 	r.ID = fmt.Sprint("pod ", p.Netns, p.Interface, p.Link, first, gone)
 	name := d.podLabel(p)
@@ -319,7 +318,7 @@ func (d *Data) podRow(p *model.Pod, all map[netip.Addr]figures, gone bool) Row {
 		r.Word = word.Text
 	}
 	r.Brief = name + " " + ip.Text
-	r.hay = lower(append(hay, name)...)
+	r.found(p.Namespace, p.Name, p.NetnsName, p.Link, name)
 	return r
 }
 
