@@ -98,7 +98,6 @@ func (s *screen) follow(r *view.Row) {
 	}
 }
 
-// between sets the ends of the path.
 func (s *screen) between(pod, to netip.Addr) {
 	if pod != s.pod || to != s.to {
 		s.Path = view.PathView{}
@@ -127,7 +126,6 @@ func (s *screen) enter() func() {
 	return nil
 }
 
-// followFinding goes from a finding to the path that it is about.
 func (s *screen) followFinding() {
 	s.between(s.Data.Ends(&s.Finding.Finding))
 	s.switchTo(view.Path)
@@ -280,7 +278,6 @@ func (s *screen) turnSort() {
 	s.restart()
 }
 
-// restart shows a list from its top.
 func (s *screen) restart() {
 	if l := s.list(); l != nil {
 		l.Choose(0)

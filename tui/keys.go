@@ -117,7 +117,6 @@ func (s *screen) still() bool   { return s.player == nil && s.Data.Reading.Repla
 func canExport(s *screen) bool  { return s.opts.Export != nil }
 func canSuspend(s *screen) bool { return s.opts.Shell != nil }
 
-// press does what the key is bound to.
 func (s *screen) press(k tea.KeyPressMsg) tea.Cmd {
 	for _, b := range s.keys {
 		if key.Matches(k, b.Binding) && (b.when == nil || b.when(s)) {

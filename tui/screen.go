@@ -48,8 +48,7 @@ type screen struct {
 	latest model.Reading
 	frozen bool
 	ended  bool
-	// speed is the speed of a replay.
-	speed float64
+	speed  float64
 	// window is the index of the selected one.
 	windows []time.Duration
 	window  int
@@ -178,7 +177,6 @@ func (s *screen) atGate(k tea.KeyPressMsg) tea.Cmd {
 	return nil
 }
 
-// use shows a reading.
 func (s *screen) use(r model.Reading) {
 	s.Data = view.NewData(r, s.opts.Describe)
 	s.refresh()

@@ -113,7 +113,6 @@ func keep(_ *Redactor, s string) string { return s }
 // search them for names, nothing is shown of them.
 func withhold(_ *Redactor, s string) string { return strings.Repeat("redacted", min(len(s), 1)) }
 
-// as gives names of a kind.
 func as(kind string) treatment {
 	return func(r *Redactor, s string) string { return r.called(kind, s) }
 }
@@ -219,7 +218,6 @@ func (r *Redactor) copy(v reflect.Value) reflect.Value {
 	return out
 }
 
-// field is a struct's field, redacted.
 func (r *Redactor) field(v reflect.Value, i int) reflect.Value {
 	f := v.Field(i)
 	plain := reflect.TypeFor[string]()

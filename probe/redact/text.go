@@ -99,7 +99,6 @@ func wordByte(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '_' || c >= 0x80
 }
 
-// addresses replaces addresses, ranges and MACs.
 func (r *Redactor) addresses(s string) string {
 	return numbers.ReplaceAllStringFunc(s, func(token string) string {
 		// A sentence may end behind an address.
@@ -162,7 +161,6 @@ func (r *Redactor) element(s string) string {
 	return strings.Join(fields, " . ")
 }
 
-// rule is the text of a rule, with its comment.
 func (r *Redactor) rule(s string) string {
 	return r.Text(remarks.ReplaceAllStringFunc(s, func(s string) string { return objects.ReplaceAllStringFunc(s, r.object) }))
 }
@@ -244,7 +242,6 @@ func (r *Redactor) sysctl(name string) string {
 	return strings.Join(parts, ".")
 }
 
-// netns is the name or path of a namespace.
 func (r *Redactor) netns(name string) string {
 	if name == "" {
 		return ""
@@ -278,7 +275,6 @@ var azureKinds = map[string]string{
 	"networksecuritygroups": "nsg", "networkinterfaces": "nic", "routes": "route",
 }
 
-// azureID is the ID of a resource with other names.
 func (r *Redactor) azureID(id string) string {
 	parts := strings.Split(id, "/")
 	for i := 2; i < len(parts); i += 2 {

@@ -31,7 +31,6 @@ type Trial struct {
 	Wrong []string
 }
 
-// fails reports whether a finding fails the job.
 func (j Judgement) fails(f *model.Finding) bool {
 	return j.Trial == nil && f.Severity.Rank() >= j.FailOn.Rank()
 }
@@ -57,7 +56,6 @@ type outline struct {
 	verdict string
 }
 
-// nodeSource is a source of one node.
 type nodeSource struct {
 	model.Source
 	node string
@@ -141,7 +139,6 @@ func Worst(findings []model.Finding, code model.Code) model.Severity {
 	return out
 }
 
-// plain is a finding in lines of text.
 func (c outline) plain(f *model.Finding) string {
 	severity, rest := Headline(c.names, f)
 	lines := []string{Clean(severity + " " + rest)}

@@ -124,7 +124,6 @@ func (r Joint) Silence() string {
 	return strings.Join(append([]string{verdict}, r.Limits...), "; ")
 }
 
-// nodeRows say what was watched of each node.
 func (r Joint) nodeRows(wide bool) []string {
 	var rows []string
 	for _, n := range r.Nodes {

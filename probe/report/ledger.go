@@ -99,7 +99,6 @@ func (r Report) ledger(p *printer, names map[netip.Addr]string) {
 	}
 }
 
-// idle reports whether nothing was counted.
 func idle(row *model.LedgerRow) bool {
 	return row.In.N+row.Out.N+row.Dropped+row.Least == 0
 }

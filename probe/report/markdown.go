@@ -9,7 +9,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// markdown writes the report for a ticket or a chat.
 func (r Report) markdown(w *bufio.Writer) {
 	s := r.Snapshot
 	names := Called(s)

@@ -46,7 +46,6 @@ func (r Path) Write(w io.Writer, f Format, style Style) error { return write(w, 
 
 func (r Path) ndjson(w io.Writer) error { return writeJSON(w, r.doc(), "") }
 
-// verdict is the path in one line.
 func (r Path) verdict() string {
 	for _, d := range r.directions() {
 		h := d.dead()
@@ -108,7 +107,6 @@ func (r Path) directions() [2]direction {
 	return [2]direction{{"forward", r.Path.Forward}, {"return", r.Path.Return}}
 }
 
-// counted reports whether any packet of the path was seen.
 func (r Path) counted() bool {
 	return slices.ContainsFunc(slices.Concat(r.Path.Forward, r.Path.Return), func(h model.PathHop) bool { return h.In.N+h.Out.N > 0 })
 }
@@ -156,7 +154,6 @@ func (p *printer) watched(r Path, s *model.Snapshot, names map[netip.Addr]string
 	p.field("lost by lasthop", LostText(s.Traffic.Lost)...)
 }
 
-// scope says which packets the counts of a node are of.
 func (r Path) scope(s *model.Snapshot) string {
 	p := r.Path
 	if r.Far != nil {
@@ -283,7 +280,6 @@ func hopDocument(h model.PathHop) pathHopDoc {
 	}
 }
 
-// markdown writes the path for a ticket or a chat.
 func (r Path) markdown(w *bufio.Writer) {
 	s, names := r.Snapshot, r.names()
 	from, to := PathEnds(names, &r.Path)

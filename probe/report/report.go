@@ -102,7 +102,6 @@ func write(to io.Writer, f Format, style Style, r writable) error {
 
 func (r Report) doc() any { return r.document() }
 
-// inFocus reports whether the traffic of an address is asked for.
 func (r Report) inFocus(a netip.Addr) bool { return len(r.Focus) == 0 || slices.Contains(r.Focus, a) }
 
 // allPods are the pods of the window, the gone ones last.

@@ -130,7 +130,6 @@ func (r Report) volume() (pods int, sum Volume) {
 	return pods + len(all), sum
 }
 
-// traffic is the volume in words.
 func (r Report) traffic() string {
 	pods, v := r.volume()
 	return fmt.Sprintf("%s, %d packets out, %d in", model.Plural(pods, "pod"), v.Out, v.In)

@@ -13,7 +13,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// wide adds the tables that the verdict was drawn from.
 func (r Report) wide(p *printer, names map[netip.Addr]string) {
 	s := r.Snapshot
 	for _, a := range r.addresses() {
@@ -105,7 +104,6 @@ func (r Report) drops(p *printer, names map[netip.Addr]string) {
 	}
 }
 
-// silences lists who got no reply, where anybody did.
 func (r Report) silences(p *printer, names map[netip.Addr]string) {
 	silences := kept(r.Silences, func(x model.Silence) bool { return r.inFocus(x.Local) || r.inFocus(x.Remote) })
 	if len(silences) == 0 {

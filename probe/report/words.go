@@ -459,7 +459,6 @@ func prefixText(p netip.Prefix) string {
 	return p.Masked().String()
 }
 
-// kept are the elements that are so.
 func kept[T any](list []T, is func(T) bool) []T {
 	return slices.DeleteFunc(slices.Clone(list), func(x T) bool { return !is(x) })
 }

@@ -144,12 +144,10 @@ func openOf(findings []model.Tracked) []model.Finding {
 // Open are the findings of the latest reading.
 func (d *Data) Open() []model.Finding { return d.open }
 
-// watched reports whether packets were counted at all.
 func (d *Data) watched() bool {
 	return d.Reading.Snapshot.Status(model.SourceTC) != model.Missing
 }
 
-// isPod reports whether the address is a pod's.
 func (d *Data) isPod(a netip.Addr) bool {
 	name, ok := d.names[a]
 	return ok && name != report.ThisNode
@@ -166,7 +164,6 @@ func (d *Data) name(a netip.Addr) string {
 	return clean(a.String())
 }
 
-// named is an address behind its name, if it has one.
 func (d *Data) named(a netip.Addr) string { return clean(report.Named(d.called, a)) }
 
 // perSecond is a count as a rate over the window; NaN without a window.
@@ -190,7 +187,6 @@ func (d *Data) Peers(pod netip.Addr) []netip.Addr {
 	return peers[:min(len(peers), maxPeers)]
 }
 
-// findPeers counts the packets of each pod with each peer.
 func (d *Data) findPeers() map[netip.Addr]map[netip.Addr]uint64 {
 	s := d.Reading.Snapshot
 	all := make(map[netip.Addr]map[netip.Addr]uint64, len(d.names))
@@ -266,7 +262,6 @@ func (d *Data) rates(a netip.Addr, side model.Side, link string) []float64 {
 	return best
 }
 
-// describe says what packet a sample is of.
 func (d *Data) describe(x *model.Sample) string {
 	if d.decode != nil {
 		if what := clean(report.Brief(d.called, d.decode(*x))); what != "" {

@@ -14,7 +14,6 @@ import (
 // maxEvents bounds the rows of each kind of event to the latest.
 const maxEvents = 200
 
-// eventRows are all events, the latest first.
 func (d *Data) eventRows() []Row {
 	return latestFirst(slices.Concat(d.findingEvents(), d.podEvents(), d.dropEvents(), d.sampleEvents()))
 }
@@ -77,7 +76,6 @@ func (d *Data) findingEvents() []Row {
 	return rows
 }
 
-// podEvents are pods that came or went within the window.
 func (d *Data) podEvents() []Row {
 	var rows []Row
 	s := d.Reading.Snapshot
@@ -106,7 +104,6 @@ func (d *Data) podEvents() []Row {
 	return rows
 }
 
-// podCame marks a new pod.
 const podCame = "POD+"
 
 func (d *Data) dropEvents() []Row {

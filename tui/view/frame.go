@@ -277,7 +277,6 @@ func (f Frame) tabs() string {
 	return t.fit(left, f.Width-min(width(filter), room)) + t.cut(filter, room)
 }
 
-// filtered reports whether the filter applies to what is shown.
 func (f Frame) filtered() bool { return f.Page == NoPage && Columns(f.Tab) != nil }
 
 // filter is the filter as it is drawn. One that cannot be used is marked, with

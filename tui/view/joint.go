@@ -122,7 +122,6 @@ func (d *Data) home(a netip.Addr) *Data {
 	return d
 }
 
-// on says on which of several nodes.
 func (d *Data) on(n *Data) string {
 	if n == d {
 		return ""
@@ -130,7 +129,6 @@ func (d *Data) on(n *Data) string {
 	return " on " + n.nodeName()
 }
 
-// engine is how packets are watched, on each node.
 func (d *Data) engine() string {
 	return joined(d.each(), func(n *Data) string { return report.EngineText(n.Reading.Snapshot.Node) })
 }
@@ -146,7 +144,6 @@ func joined(nodes []*Data, of func(*Data) string) string {
 	return strings.Join(parts, "+")
 }
 
-// silence is the verdict without findings.
 func (d *Data) silence() string {
 	if len(d.nodes) == 0 {
 		return report.Report{Snapshot: d.Reading.Snapshot}.Silence(d.dropped.N)
@@ -242,7 +239,6 @@ func (t Theme) nodeRow(name string) *Row {
 	return &Row{Cells: cells, Brief: fmt.Sprintf("on %s", clean(name))}
 }
 
-// allNodes names the nodes.
 func (d *Data) allNodes() string {
 	var names []string
 	for _, n := range d.nodes {

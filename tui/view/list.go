@@ -10,7 +10,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// blank reports whether the cell's value is not known.
 func (c Cell) blank() bool { return !c.ByText && math.IsNaN(c.Order) }
 
 func compare(a, b Cell) int {

@@ -25,7 +25,6 @@ type page struct {
 
 func (p *page) add(s string) { p.lines = append(p.lines, p.cut(s, p.w)) }
 
-// prose is wrapped text.
 func (p *page) prose(s string) { p.styled(Plain, s) }
 
 func (p *page) styled(style Style, s string) {

@@ -90,7 +90,6 @@ var (
 	}()
 )
 
-// hopColumn is the place of the hops among them.
 const hopColumn = 2
 
 // never is wider than any screen.
@@ -98,7 +97,6 @@ const never = 1 << 20
 
 func hopName(h *model.PathHop) string { return clean(h.Name()) }
 
-// headlines are those of the open findings of that code.
 func (d *Data) headlines(code model.Code) []string {
 	var out []string
 	for _, f := range d.open {

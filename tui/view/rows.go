@@ -220,7 +220,6 @@ func addRates(sum, rates []float64) []float64 {
 	return sum
 }
 
-// podRows are the running pods, then those that are gone.
 func (d *Data) podRows() []Row {
 	all, s := d.figures(), d.Reading.Snapshot
 	var rows []Row
@@ -322,7 +321,6 @@ func (d *Data) podRow(p *model.Pod, all map[netip.Addr]figures, gone bool) Row {
 	return r
 }
 
-// podLabel is a pod's name, or else its address or link.
 func (d *Data) podLabel(p *model.Pod) string {
 	for _, a := range p.Addresses {
 		return d.name(a.Addr())

@@ -97,7 +97,6 @@ func (t Theme) paint(s Style, text string) string {
 	return t.styles[s].Render(text)
 }
 
-// severityStyle is the style of a severity's word.
 func severityStyle(s model.Severity) Style {
 	switch s {
 	case model.Critical:
