@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"net/netip"
+	"slices"
 	"strings"
 	"unicode/utf16"
 
@@ -339,18 +340,14 @@ func (r Report) document() document {
 }
 
 func watched(n model.Node, w model.Window, sources []model.Source) watchedDoc {
-	d := watchedDoc{
+	return watchedDoc{
 		Node: nodeDoc{
 			Name: n.Name, Kernel: n.Kernel, Plugin: orUnknown(n.Plugin), Policy: n.Policy, Residue: n.Residue,
 			PluginBy: n.PluginBy, Engine: orUnknown(n.Engine), Attach: n.Attach, Uplinks: append([]string{}, n.Uplinks...),
 		},
-		Window:  windowDoc{Seconds: math.Round(w.Duration().Seconds()*1000) / 1000},
+		Window:  windowDoc{Start: instant(w.Start), Seconds: math.Round(w.Duration().Seconds()*1000) / 1000},
 		Sources: mapped(sources, func(src model.Source) sourceDoc { return sourceDoc(src) }),
 	}
-	if !w.Start.IsZero() {
-		d.Window.Start = instant(w.Start)
-	}
-	return d
 }
 
 func lostDocument(l model.Lost) lostDoc {
@@ -408,28 +405,18 @@ func (c called) finding(f model.Finding) findingDoc {
 		Unseen:       append([]string{}, f.Unseen...),
 		Alternatives: append([]string{}, f.Alternatives...),
 		Fix:          append([]string{}, f.Fix...),
-		Verify:       f.Verify, Packets: f.Packets, Nodes: f.Nodes, Times: f.Times,
+		Verify:       f.Verify, Packets: f.Packets, Nodes: f.Nodes,
+		Opened: instant(f.Opened), Closed: instant(f.Closed), Times: f.Times, Names: map[string]string{},
 	}
-	if !f.Opened.IsZero() {
-		d.Opened = instant(f.Opened)
-	}
-	if !f.Closed.IsZero() {
-		d.Closed = instant(f.Closed)
-	}
-	note := func(a netip.Addr) {
-		if name := c.of(a); name != "" {
-			if d.Names == nil {
-				d.Names = map[string]string{}
-			}
-			d.Names[addrText(a)] = name
-		}
-	}
-	for _, a := range f.Pods {
-		note(a)
-	}
+	addrs := slices.Clone(f.Pods)
 	for _, p := range f.Peers {
 		if p.IsSingleIP() {
-			note(p.Addr())
+			addrs = append(addrs, p.Addr())
+		}
+	}
+	for _, a := range addrs {
+		if name := c.of(a); name != "" {
+			d.Names[addrText(a)] = name
 		}
 	}
 	if f.LastHopAlive.Link != "" || f.LastHopAlive.Role != "" {

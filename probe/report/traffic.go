@@ -157,15 +157,11 @@ func (r Report) dropped() uint64 {
 // own link outwards, then what it receives, inwards.
 func HopOrder(s *model.Snapshot) func(a, b model.HopCount) int {
 	role := linkRoles(s)
+	depths := map[model.Role]int{model.RolePod: -1, model.RolePodLink: 0, model.RoleUplink: 2}
 	depth := func(h *model.HopCount) int {
-		d := 1
-		switch role(h) {
-		case model.RolePod:
-			d = -1
-		case model.RolePodLink:
-			d = 0
-		case model.RoleUplink:
-			d = 2
+		d, ok := depths[role(h)]
+		if !ok {
+			d = 1
 		}
 		if h.Side == model.AsDestination {
 			return -d

@@ -249,21 +249,19 @@ func (f Frame) tabs() string {
 	}
 	var parts []string
 	for i := range Tabs {
-		s := strconv.Itoa(int(i)+1) + " " + names[i]
-		if i == f.Tab {
-			s = "[" + strconv.Itoa(int(i)+1) + "]" + names[i]
-		}
+		count := ""
 		switch {
 		case narrow:
 		case i == Findings:
-			s += " " + strconv.Itoa(len(f.Data.open))
+			count = " " + strconv.Itoa(len(f.Data.open))
 		case i == Pods:
-			s += " " + strconv.Itoa(len(f.Data.Reading.Snapshot.Pods))
+			count = " " + strconv.Itoa(len(f.Data.Reading.Snapshot.Pods))
 		}
+		part := fmt.Sprintf("%d %s%s", i+1, names[i], count)
 		if i == f.Tab {
-			s = t.paint(Tab, s)
+			part = t.paint(Tab, fmt.Sprintf("[%d]%s%s", i+1, names[i], count))
 		}
-		parts = append(parts, s)
+		parts = append(parts, part)
 	}
 	left := strings.Join(parts, map[bool]string{true: " ", false: "  "}[narrow])
 	if !f.filtered() {

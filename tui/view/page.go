@@ -134,27 +134,22 @@ func (d *Data) RawPage(t Theme, f *model.Tracked, w int) []string {
 
 // listDrops sums the drops of the pods concerned by reason and place.
 func (d *Data) listDrops(p *page, concerned func(netip.Addr) bool) {
-	sums := make(map[string]uint64)
-	var order []string
-	drops := d.Reading.Snapshot.Traffic.Drops
-	for x := range model.Each(drops) {
+	var sums report.Tally
+	for x := range model.Each(d.Reading.Snapshot.Traffic.Drops) {
 		if !concerned(x.Src) && !concerned(x.Dst) {
 			continue
 		}
-		what := report.DropText(x.Reason, x.Location, x.Link)
+		harmless := ""
 		if !d.loss(x) {
-			what += ", harmless"
+			harmless = ", harmless"
 		}
-		if _, ok := sums[what]; !ok {
-			order = append(order, what)
-		}
-		sums[what] += x.Packets
+		sums.Add(report.DropText(x.Reason, x.Location, x.Link)+harmless, x.Packets)
 	}
-	for _, what := range order[:min(len(order), shown)] {
-		p.counted(sums[what], what)
+	for _, what := range sums.Order[:min(len(sums.Order), shown)] {
+		p.counted(sums.Packets[what], what)
 	}
 	switch {
-	case len(order) > 0:
+	case len(sums.Order) > 0:
 	case d.dropped.Known:
 		p.add("none")
 	default:

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"image/color"
 	"slices"
 	"strings"
@@ -123,12 +124,8 @@ func (t Theme) spark(rates []float64, width int) string {
 	if len(rates) > width {
 		rates = rates[len(rates)-width:]
 	}
-	top := 0.0
-	for _, r := range rates {
-		if r > top {
-			top = r
-		}
-	}
+	// The order of cmp has NaN first.
+	top := slices.MaxFunc(append([]float64{0}, rates...), cmp.Compare[float64])
 	var b strings.Builder
 	for _, r := range rates {
 		i := 0
