@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -97,12 +98,7 @@ func (r *Redactor) instead(bare netip.Addr) netip.Addr {
 
 // towardsSpecial reports whether a range holds a special one, which must stay in it.
 func towardsSpecial(node netip.Prefix) bool {
-	for _, s := range specials {
-		if s.prefix.Bits() > node.Bits() && node.Overlaps(s.prefix) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(specials, func(s special) bool { return s.prefix.Bits() > node.Bits() && node.Overlaps(s.prefix) })
 }
 
 // hostZeros reports whether an IPv6 address has zeros alone from its second half on up

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -29,18 +30,10 @@ var (
 
 // terms are words of texts about networks. A pod or namespace of such a name is found in
 // them only beside its namespace or pod.
-var terms = wordSet(`accept address all any bridge chain cluster container default destination drop egress filter
+var terms = strings.Fields(`accept address all any bridge chain cluster container default destination drop egress filter
 		forward from frame gateway group host icmp in ingress ip link local mangle nat network node nodes none ok out packet packets
 			peer pod pods policy port raw return route router routes rule rules service source subnet table tcp to traffic udp
 	file name netns nic ns nsg resource rg uid vnet`)
-
-func wordSet(words string) map[string]bool {
-	out := map[string]bool{}
-	for _, w := range strings.Fields(words) {
-		out[w] = true
-	}
-	return out
-}
 
 // Text is a text with other names and addresses in it: names that were learnt, and
 // whatever can be read as an address.
@@ -88,7 +81,7 @@ func (r *Redactor) nameEnd(s string, i int) int {
 			continue
 		}
 		beside := i > 0 && s[i-1] == '/' || end < len(s) && s[end] == '/'
-		if name := s[i:end]; r.known[name] != "" && (beside || !terms[name]) {
+		if name := s[i:end]; r.known[name] != "" && (beside || !slices.Contains(terms, name)) {
 			return end
 		}
 	}

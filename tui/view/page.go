@@ -45,7 +45,7 @@ func (p *page) hang(first string, w int, s string) {
 // counted is a number of packets and what they have in common, wrapped.
 func (p *page) counted(n uint64, what string) { p.hang(p.right(number(n), 6)+" ", 7, what) }
 
-// field is a label and wrapped prose, one value below another.
+// field is a label and wrapped prose, one value below another; nothing where they are empty.
 func (p *page) field(name string, values ...string) { p.labelled(label, name, values...) }
 
 func (p *page) labelled(w int, name string, values ...string) {
@@ -84,19 +84,17 @@ func (d *Data) FindingPage(t Theme, f *model.Tracked, w int) []string {
 	if !f.First.IsZero() {
 		p.labelled(wide, "seen", seen)
 	}
-	var names []report.Section
-	for _, x := range report.Sections(d.Reading.Snapshot, d.called, &f.Finding) {
-		if x.Names {
-			names = append(names, x)
-			continue
+	sections := report.Sections(d.Reading.Snapshot, d.called, &f.Finding)
+	for _, x := range sections {
+		// Above it is in the clock's time.
+		if !x.Names && (x.Name != "seen" || f.First.IsZero()) {
+			p.labelled(wide, x.Name, x.Values...)
 		}
-		if x.Name == "seen" && !f.First.IsZero() {
-			continue // above, in the clock's time
-		}
-		p.labelled(wide, x.Name, x.Values...)
 	}
-	for _, x := range names {
-		p.labelled(wide, x.Name, strings.Join(x.Values, ", "))
+	for _, x := range sections {
+		if x.Names {
+			p.labelled(wide, x.Name, strings.Join(x.Values, ", "))
+		}
 	}
 	return p.lines
 }
@@ -236,12 +234,8 @@ func (d *Data) describeNode(p *page) {
 		plugin += ": " + strings.Join(n.PluginBy, ", ")
 	}
 	p.field("Plugin", plugin)
-	if n.Policy != "" {
-		p.field("Policy", n.Policy)
-	}
-	if n.Residue != "" {
-		p.field("Left over", n.Residue)
-	}
+	p.field("Policy", n.Policy)
+	p.field("Left over", n.Residue)
 	p.field("Engine", report.EngineText(n))
 	p.field("Uplinks", report.UplinksText(n))
 	p.field("Window", report.Duration(s.Window.Duration()))
@@ -270,12 +264,8 @@ func (d *Data) lost(p *page) {
 // key reports whether a setting is worth a line: one that governs forwarding on
 // all links at once.
 func key(name string) bool {
-	for _, k := range []string{"ip_forward", ".all.", ".default.forwarding", "bridge-nf-call", "nf_conntrack_max", "gc_thresh"} {
-		if strings.Contains(name, k) {
-			return true
-		}
-	}
-	return false
+	keys := []string{"ip_forward", ".all.", ".default.forwarding", "bridge-nf-call", "nf_conntrack_max", "gc_thresh"}
+	return slices.ContainsFunc(keys, func(k string) bool { return strings.Contains(name, k) })
 }
 
 func (d *Data) cluster(p *page) {

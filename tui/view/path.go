@@ -199,9 +199,6 @@ func (d *Data) hopTable(t Theme, name string, hops []model.PathHop, cursor, w, h
 // PathTitle names both ends in at most w columns: where they are too long, the
 // middle of each is left out.
 func (d *Data) PathTitle(t Theme, v PathView, w int) string {
-	if v.Path == nil {
-		return "Path"
-	}
 	name := "Path"
 	from, to := d.ends(v.Path)
 	if v.Reverse {
@@ -328,9 +325,7 @@ func (d *Data) HopPage(t Theme, v PathView, w int) []string {
 	p.add(p.paint(Strong, fmt.Sprintf("hop %d  %s", h.N, hopName(h))))
 	p.field("Decision", cmp.Or(h.Decision, "not known"))
 	p.field("Counted", fmt.Sprintf("in %s, out %s, lost %s, %s", count(h.In), count(h.Out), count(h.Lost), d.scope(v.Path, h)))
-	if h.Node != "" {
-		p.field("Node", h.Node)
-	}
+	p.field("Node", h.Node)
 	side, whose := model.AsSource, "/s sent by the pod "
 	if v.Reverse {
 		side, whose = model.AsDestination, "/s for the pod "

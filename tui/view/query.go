@@ -72,24 +72,16 @@ func (t *term) read(w string) error {
 // looksLikeAddr reports whether the word can only be meant as an address. The
 // beginning of one counts as text while it is typed.
 func looksLikeAddr(s string) bool {
-	hex := strings.Contains(s, ":")
-	for _, r := range s {
-		digit := r >= '0' && r <= '9' || r == '.' || r == ':'
-		if !digit && (!hex || !strings.ContainsRune("abcdefABCDEF", r)) {
-			return false
-		}
+	digits := "0123456789.:"
+	if strings.Contains(s, ":") {
+		digits += "abcdefABCDEF"
 	}
-	return strings.ContainsAny(s, ".:")
+	return strings.ContainsAny(s, ".:") && strings.Trim(s, digits) == ""
 }
 
 // Match reports whether the row passes.
 func (q Query) Match(r *Row) bool {
-	for _, t := range q.terms {
-		if t.holds(r) == t.not {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(q.terms, func(t term) bool { return t.holds(r) == t.not })
 }
 
 func (t term) holds(r *Row) bool {
