@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -91,8 +90,7 @@ func (r Path) outline() outline {
 		c.add(cmp.Or(r.Far.Node.Name, "far node"), r.Far.Sources)
 	}
 	from, to := PathEnds(c.names, &r.Path)
-	forward, back := r.directions()[0], r.directions()[1]
-	c.ways = []way{{forward, from + " > " + to, forward.dead()}, {back, to + " > " + from, back.dead()}}
+	c.ways = []way{{r.directions()[0], from + " > " + to}, {r.directions()[1], to + " > " + from}}
 	return c
 }
 
@@ -102,25 +100,25 @@ func (c *outline) add(node string, sources []model.Source) {
 	}
 }
 
-// way is a direction of a path between its ends, with the first hop at which packets end.
+// way is a direction of a path between its ends.
 type way struct {
 	direction
 	ends string
-	dead *model.PathHop
 }
 
 // why says where packets end; empty if nowhere.
 func (w way) why(names map[netip.Addr]string) string {
-	if w.dead == nil {
+	h := w.dead()
+	if h == nil {
 		return ""
 	}
-	return strings.TrimSpace(Clean(fmt.Sprintf("%s: packets end at hop %d, %s: %s", w.ends, w.dead.N, w.dead.Name(), HopDecision(names, w.dead))))
+	return strings.TrimSpace(Clean(fmt.Sprintf("%s: packets end at hop %d, %s: %s", w.ends, h.N, h.Name(), HopDecision(names, h))))
 }
 
 // Fails reports whether packets end at a hop of the path, unless that is for a finding
 // below a severity.
 func (r Path) Fails(failOn model.Severity) bool {
-	return slices.ContainsFunc(slices.Concat(r.Path.Forward, r.Path.Return), func(h model.PathHop) bool { return failsAt(&h, r.Findings, failOn) })
+	return r.any(func(h model.PathHop) bool { return failsAt(&h, r.Findings, failOn) })
 }
 
 func failsAt(h *model.PathHop, findings []model.Finding, failOn model.Severity) bool {
@@ -148,18 +146,4 @@ func (c outline) plain(f *model.Finding) string {
 		}
 	}
 	return strings.Join(lines, "\n")
-}
-
-// byCode are the findings of each code, in the order of the report.
-func (c outline) byCode() [][]model.Finding {
-	var out [][]model.Finding
-	for _, f := range c.findings {
-		i := slices.IndexFunc(out, func(l []model.Finding) bool { return l[0].Code == f.Code })
-		if i < 0 {
-			out = append(out, nil)
-			i = len(out) - 1
-		}
-		out[i] = append(out[i], f)
-	}
-	return out
 }

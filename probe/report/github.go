@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -67,30 +68,28 @@ func Annotations(d Document, j Judgement) []Annotation {
 		if len(c.findings) == 0 {
 			text = append(text, "", c.verdict)
 		}
-		return []Annotation{{Level: "error", Title: "lasthop: not the verdict that " + t.Name + " expects", File: t.File, Line: t.Line, Text: strings.Join(text, "\n")}}
+		title := "lasthop: not the verdict that " + t.Name + " expects"
+		return []Annotation{{Level: "error", Title: title, File: t.File, Line: t.Line, Text: strings.Join(text, "\n")}}
 	}
 	var out []Annotation
+	add := func(level, title, text string) {
+		out = append(out, Annotation{Level: level, Title: "lasthop: " + title, Text: text})
+	}
 	for f := range model.Each(c.findings) {
 		level := map[model.Severity]string{model.Critical: "warning", model.Warning: "warning"}[f.Severity]
-		switch {
-		case j.fails(f):
+		if j.fails(f) {
 			level = "error"
-		case level == "":
-			level = "notice"
 		}
-		out = append(out, Annotation{Level: level, Title: fmt.Sprintf("lasthop: %s on %s", f.Code, c.node), Text: c.plain(f)})
+		add(cmp.Or(level, "notice"), fmt.Sprintf("%s on %s", f.Code, c.node), c.plain(f))
 	}
 	for _, d := range c.ways {
-		if d.dead != nil && d.dead.Finding == "" {
-			out = append(out, Annotation{Level: "error", Title: fmt.Sprintf("lasthop: dead hop on the %s path", d.name), Text: d.why(c.names)})
+		if h := d.dead(); h != nil && h.Finding == "" {
+			add("error", fmt.Sprintf("dead hop on the %s path", d.name), d.why(c.names))
 		}
 	}
-	if !j.Strict {
-		return out
-	}
 	for _, src := range c.sources {
-		if isGap(src.Source) {
-			out = append(out, Annotation{Level: "error", Title: "lasthop: incomplete on " + src.node, Text: SourceText(src.Source)})
+		if j.Strict && isGap(src.Source) {
+			add("error", "incomplete on "+src.node, SourceText(src.Source))
 		}
 	}
 	return out

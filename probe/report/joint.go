@@ -101,12 +101,7 @@ func (r Joint) windowOf(f *model.Finding) *model.Snapshot {
 
 // Silence is what a report without findings says first. It calls no node healthy.
 func (r Joint) Silence() string {
-	whole := 0
-	for _, n := range r.Nodes {
-		if n.Reason == "" {
-			whole++
-		}
-	}
+	whole := len(r.Nodes) - len(r.notCompared())
 	verdict := "no loss seen on " + model.Plural(whole, "node")
 	switch whole {
 	case 0:
@@ -147,11 +142,6 @@ func (r Joint) nodeRows(wide bool) []string {
 
 // notCompared names the nodes from whose silence nothing is concluded.
 func (r Joint) notCompared() []string {
-	var rows []string
-	for _, n := range r.Nodes {
-		if n.Reason != "" {
-			rows = append(rows, fmt.Sprintf("%s: %s", n.Name, n.Reason))
-		}
-	}
-	return rows
+	nodes := kept(r.Nodes, func(n model.NodeSeen) bool { return n.Reason != "" })
+	return mapped(nodes, func(n model.NodeSeen) string { return n.Name + ": " + n.Reason })
 }

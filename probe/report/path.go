@@ -108,7 +108,11 @@ func (r Path) directions() [2]direction {
 }
 
 func (r Path) counted() bool {
-	return slices.ContainsFunc(slices.Concat(r.Path.Forward, r.Path.Return), func(h model.PathHop) bool { return h.In.N+h.Out.N > 0 })
+	return r.any(func(h model.PathHop) bool { return h.In.N+h.Out.N > 0 })
+}
+
+func (r Path) any(is func(model.PathHop) bool) bool {
+	return slices.ContainsFunc(slices.Concat(r.Path.Forward, r.Path.Return), is)
 }
 
 func (r Path) text(p *printer, wide bool) {
