@@ -15,23 +15,25 @@ import (
 // newJoint prepares a reading of several nodes: the lists of each, one behind the other,
 // and the findings about all.
 func newJoint(r model.Reading, decode func(model.Sample) string) *Data {
-	d := &Data{Reading: r, decode: decode, names: map[netip.Addr]string{}, called: map[netip.Addr]string{}, open: openOf(r.Findings), dropped: model.Counted(0)}
+	d := &Data{
+		Reading: r, decode: decode, names: map[netip.Addr]string{}, called: map[netip.Addr]string{},
+		open: openOf(r.Findings), dropped: model.Counted(0),
+	}
 	for x := range model.Each(r.Nodes) {
 		if x.Snapshot == nil {
 			continue
 		}
 		s := *x.Snapshot
 		s.Node.Name = x.Name
-		d.take(NewData(model.Reading{At: s.Window.End, Snapshot: &s, Replay: r.Replay, Findings: slices.DeleteFunc(slices.Clone(r.Findings), func(f model.Tracked) bool {
-			return !slices.Contains(f.Nodes, x.Name)
-		})}, decode))
+		elsewhere := func(f model.Tracked) bool { return !slices.Contains(f.Nodes, x.Name) }
+		findings := slices.DeleteFunc(slices.Clone(r.Findings), elsewhere)
+		d.take(NewData(model.Reading{At: s.Window.End, Snapshot: &s, Replay: r.Replay, Findings: findings}, decode))
 	}
 	for _, n := range d.nodes {
 		n.called = d.calledOn(n)
 	}
 	d.Reading.Snapshot = together(d.nodes)
 	d.Findings = d.findingRows()
-	d.loss = func(x *model.Drop) bool { return slices.ContainsFunc(d.nodes, func(n *Data) bool { return n.loss(x) }) }
 	d.peers = sync.OnceValue(d.findPeers)
 	d.Events = sync.OnceValue(d.jointEvents)
 	return d
@@ -77,7 +79,7 @@ func (d *Data) calledOn(n *Data) map[netip.Addr]string {
 // left out: whether one is a loss depends on its node.
 func together(nodes []*Data) *model.Snapshot {
 	out := &model.Snapshot{Node: model.Node{Name: model.Plural(len(nodes), "node")}}
-	out.Node.Plugin = joined(nodes, func(n *Data) string { return n.Reading.Snapshot.Node.Plugin })
+	out.Node.Plugin = joined(nodes, "+", func(n *Data) string { return n.Reading.Snapshot.Node.Plugin })
 	for _, n := range nodes {
 		s := n.Reading.Snapshot
 		if s.Window.Duration() > out.Window.Duration() {
@@ -102,22 +104,18 @@ func (d *Data) each() []*Data {
 	return d.nodes
 }
 
-// node is the node of that name, or all where none has it.
+// node is the node of that name, home that of a pod; all where there is none.
 func (d *Data) node(name string) *Data {
-	for _, n := range d.nodes {
-		if n.nodeName() == name {
-			return n
-		}
-	}
-	return d
+	return d.where(func(n *Data) bool { return n.nodeName() == name })
 }
 
-// home is the node of a pod, or all where none has it.
 func (d *Data) home(a netip.Addr) *Data {
-	for _, n := range d.nodes {
-		if n.isPod(a) {
-			return n
-		}
+	return d.where(func(n *Data) bool { return n.isPod(a) })
+}
+
+func (d *Data) where(is func(*Data) bool) *Data {
+	if i := slices.IndexFunc(d.nodes, is); i >= 0 {
+		return d.nodes[i]
 	}
 	return d
 }
@@ -130,18 +128,18 @@ func (d *Data) on(n *Data) string {
 }
 
 func (d *Data) engine() string {
-	return joined(d.each(), func(n *Data) string { return report.EngineText(n.Reading.Snapshot.Node) })
+	return joined(d.each(), "+", func(n *Data) string { return report.EngineText(n.Reading.Snapshot.Node) })
 }
 
 // joined are what differs among several nodes.
-func joined(nodes []*Data, of func(*Data) string) string {
+func joined(nodes []*Data, by string, of func(*Data) string) string {
 	var parts []string
 	for _, n := range nodes {
 		if part := of(n); !slices.Contains(parts, part) {
 			parts = append(parts, part)
 		}
 	}
-	return strings.Join(parts, "+")
+	return strings.Join(parts, by)
 }
 
 func (d *Data) silence() string {
@@ -237,12 +235,4 @@ func (t Theme) nodeRow(name string) *Row {
 	cells := make([]Cell, len(hopColumns))
 	cells[hopColumn] = Cell{Text: t.ends(clean(name), hopColumns[hopColumn].Width), Style: Heading}
 	return &Row{Cells: cells, Brief: fmt.Sprintf("on %s", clean(name))}
-}
-
-func (d *Data) allNodes() string {
-	var names []string
-	for _, n := range d.nodes {
-		names = append(names, n.nodeName())
-	}
-	return strings.Join(names, ", ")
 }
