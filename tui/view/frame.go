@@ -114,20 +114,23 @@ func MaxScroll(f Frame) int {
 
 // page is all lines of what is scrolled.
 func (f Frame) page() []string {
-	switch f.Page {
-	case Help:
-		return HelpPage(f.Theme, f.Hints, f.Width)
-	case Coverage:
-		return f.Data.CoveragePage(f.Theme, f.Width)
-	case HopDetail:
-		return f.Data.HopPage(f.Theme, f.Path, f.Width)
-	case FindingDetail:
-		if f.Finding == nil {
-			return []string{"this finding is not in this window any more"}
-		}
-		return f.Data.FindingPage(f.Theme, f.Finding, f.pageWidth())
+	p := &page{Theme: f.Theme, w: f.Width}
+	switch {
+	case f.Page == Help:
+		p.help(f.Hints)
+	case f.Page == Coverage:
+		f.Data.coveragePage(p)
+	case f.Page == HopDetail:
+		f.Data.hopPage(p, f.Path)
+	case f.Page == FindingDetail && f.Finding == nil:
+		p.add("this finding is not in this window any more")
+	case f.Page == FindingDetail:
+		p.w = f.pageWidth()
+		f.Data.findingPage(p, f.Finding)
+	default:
+		f.Data.nodePage(p)
 	}
-	return f.Data.NodePage(f.Theme, f.Width)
+	return p.lines
 }
 
 // pageWidth leaves room for the raw figures beside a finding.
@@ -142,8 +145,9 @@ func (f Frame) body(h int) []string {
 	switch {
 	case f.Page == FindingDetail && f.Finding != nil && f.Width >= wideWidth:
 		left := f.pageWidth()
-		raw := f.Data.RawPage(f.Theme, f.Finding, f.Width-left-2)
-		return f.Theme.beside(f.scrolled(f.page(), left, h), pad(raw, h), left+1)
+		raw := &page{Theme: f.Theme, w: f.Width - left - 2}
+		f.Data.rawPage(raw, f.Finding)
+		return f.Theme.beside(f.scrolled(f.page(), left, h), pad(raw.lines, h), left+1)
 	case f.Page != NoPage || f.Tab == Node:
 		return f.scrolled(f.page(), f.Width, h)
 	case f.Tab == Path:
@@ -424,9 +428,10 @@ func (f Frame) path(h int) []string {
 		lines = append(lines, back...)
 	}
 	if left := h - len(lines); left > 1 {
-		detail := d.HopPage(t, v, f.Width)
+		detail := &page{Theme: t, w: f.Width}
+		d.hopPage(detail, v)
 		lines = append(lines, t.separator("hop; counts are "+d.scope(v.Path, v.Hop()), f.Width))
-		lines = append(lines, t.limit(detail, f.Width, min(len(detail), left-1))...)
+		lines = append(lines, t.limit(detail.lines, f.Width, min(len(detail.lines), left-1))...)
 	}
 	if left := h - len(lines); left > 4 && f.Width >= wideWidth {
 		half := f.Width / 2

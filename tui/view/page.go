@@ -67,12 +67,11 @@ func (p *page) headline(names map[netip.Addr]string, f *model.Finding) {
 	p.styled(severityStyle(f.Severity), severity+" "+rest)
 }
 
-// FindingPage is all that a finding says. The names of pods and peers come last:
+// findingPage is all that a finding says. The names of pods and peers come last:
 // there may be many.
-func (d *Data) FindingPage(t Theme, f *model.Tracked, w int) []string {
+func (d *Data) findingPage(p *page, f *model.Tracked) {
 	// The longest label is "last hop alive".
 	const wide = 15
-	p := &page{Theme: t, w: w}
 	p.headline(d.called, &f.Finding)
 	seen := "since " + clock(f.First)
 	if f.Closed {
@@ -96,16 +95,14 @@ func (d *Data) FindingPage(t Theme, f *model.Tracked, w int) []string {
 			p.labelled(wide, x.Name, strings.Join(x.Values, ", "))
 		}
 	}
-	return p.lines
 }
 
 // shown bounds the rows of raw figures on a page.
 const shown = 12
 
-// RawPage is what was counted of the pods of a finding, from which the evidence
+// rawPage is what was counted of the pods of a finding, from which the evidence
 // was drawn.
-func (d *Data) RawPage(t Theme, f *model.Tracked, w int) []string {
-	p := &page{Theme: t, w: w}
+func (d *Data) rawPage(p *page, f *model.Tracked) {
 	s := d.Reading.Snapshot
 	concerned := func(a netip.Addr) bool { return slices.Contains(f.Pods, a) }
 	for _, a := range f.Pods[:min(len(f.Pods), 3)] {
@@ -127,7 +124,6 @@ func (d *Data) RawPage(t Theme, f *model.Tracked, w int) []string {
 	if n == 0 {
 		p.add("none")
 	}
-	return p.lines
 }
 
 // listDrops sums the drops of the pods concerned by reason and place.
@@ -214,13 +210,14 @@ func (d *Data) why(source string) string {
 	return "it never reported"
 }
 
-// NodePage is what is known of the node itself, or of each of several.
-func (d *Data) NodePage(t Theme, w int) []string {
-	p := &page{Theme: t, w: w}
+// nodePage is what is known of the node itself, or of each of several.
+func (d *Data) nodePage(p *page) {
 	for _, n := range d.each() {
 		n.describeNode(p)
 	}
-	return append(p.lines, make([]string, min(len(d.nodes), 1))...)
+	if len(d.nodes) > 0 {
+		p.add("")
+	}
 }
 
 func (d *Data) describeNode(p *page) {
@@ -322,16 +319,14 @@ func (d *Data) links(p *page) {
 
 func texts(prefixes []netip.Prefix) string { return strings.Trim(fmt.Sprint(prefixes), "[]") }
 
-// CoveragePage says of each source whether it was read, or why not.
-func (d *Data) CoveragePage(t Theme, w int) []string {
-	p := &page{Theme: t, w: w}
+// coveragePage says of each source whether it was read, or why not.
+func (d *Data) coveragePage(p *page) {
 	for _, n := range d.each() {
 		if n != d {
 			p.title(n.nodeName())
 		}
 		n.coverage(p)
 	}
-	return p.lines
 }
 
 func (d *Data) coverage(p *page) {
@@ -346,17 +341,18 @@ func (d *Data) coverage(p *page) {
 	d.lost(p)
 }
 
-// PageText is CoveragePage or NodePage as plain text, for the clipboard.
-func (d *Data) PageText(p PageID) string {
-	t := NewTheme("mono", true)
-	lines := d.NodePage(t, textWidth)
-	if p == Coverage {
-		lines = d.CoveragePage(t, textWidth)
+// PageText is the page Coverage, or else the tab Node, as plain text for the clipboard.
+func (d *Data) PageText(id PageID) string {
+	p := &page{Theme: NewTheme("mono", true), w: textWidth}
+	if id == Coverage {
+		d.coveragePage(p)
+	} else {
+		d.nodePage(p)
 	}
-	for i := range lines {
-		lines[i] = strings.TrimRight(ansi.Strip(lines[i]), " ")
+	for i, line := range p.lines {
+		p.lines[i] = strings.TrimRight(ansi.Strip(line), " ")
 	}
-	return strings.Join(lines, "\n")
+	return strings.Join(p.lines, "\n")
 }
 
 // Hint is one key and what it does.
@@ -369,9 +365,8 @@ type Hint struct {
 	Footer, Keep bool
 }
 
-// HelpPage lists all keys.
-func HelpPage(t Theme, hints []Hint, w int) []string {
-	p := &page{Theme: t, w: w}
+// help lists all keys.
+func (p *page) help(hints []Hint) {
 	section := ""
 	var rows []string
 	for _, h := range hints {
@@ -387,17 +382,16 @@ func HelpPage(t Theme, hints []Hint, w int) []string {
 	// Two columns where there is room, so that all keys show at once.
 	half := len(rows)
 	for i, row := range rows {
-		if w >= 2*38 && row == "" && max(i, len(rows)-i) < max(half, len(rows)-half) {
+		if p.w >= 2*38 && row == "" && max(i, len(rows)-i) < max(half, len(rows)-half) {
 			half = i
 		}
 	}
-	column, h := w, max(half, len(rows)-half)
+	column, h := p.w, max(half, len(rows)-half)
 	if half < len(rows) {
-		column = w / 2
+		column = p.w / 2
 	}
 	left, right := pad(rows[:half:half], h), pad(rows[half:], h)
 	for i := 1; i < h; i++ {
 		p.add(strings.TrimRight(p.fit(left[i], column)+right[i], " "))
 	}
-	return p.lines
 }

@@ -315,12 +315,11 @@ func (d *Data) hopLink(pod netip.Addr, h *model.PathHop) string {
 	return ""
 }
 
-// HopPage is all that is known of one hop.
-func (d *Data) HopPage(t Theme, v PathView, w int) []string {
-	p := &page{Theme: t, w: w}
+// hopPage is all that is known of one hop.
+func (d *Data) hopPage(p *page, v PathView) {
 	h := v.Hop()
 	if h == nil {
-		return nil
+		return
 	}
 	p.add(p.paint(Strong, fmt.Sprintf("hop %d  %s", h.N, hopName(h))))
 	p.field("Decision", cmp.Or(h.Decision, "not known"))
@@ -333,7 +332,7 @@ func (d *Data) HopPage(t Theme, v PathView, w int) []string {
 	link := d.hopLink(v.Path.Pod, h)
 	if rates := d.rates(v.Path.Pod, side, link); link != "" && len(rates) > 0 {
 		text := rate(last(rates)) + whose
-		p.add(t.paint(Heading, t.fit("Rate", label)) + text + t.spark(rates, min(60, w-label-width(text))))
+		p.add(p.paint(Heading, p.fit("Rate", label)) + text + p.spark(rates, min(60, p.w-label-width(text))))
 	}
 	if h.Finding != "" {
 		p.field("Finding", d.headlines(h.Finding)...)
@@ -342,7 +341,6 @@ func (d *Data) HopPage(t Theme, v PathView, w int) []string {
 		p.field("Rules", "none known")
 	}
 	p.field("Rules", h.Rules...)
-	return p.lines
 }
 
 // textWidth is that of what goes to the clipboard: wide enough not to cut.
