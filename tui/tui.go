@@ -8,6 +8,7 @@
 package tui
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -198,10 +199,6 @@ func (o Options) theme() (name string, ascii bool) {
 		themes := view.Themes()
 		name = themes[len(themes)-1]
 	}
-	for _, v := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
-		if locale := strings.ToLower(o.getenv(v)); locale != "" {
-			return name, !strings.Contains(locale, "utf-8") && !strings.Contains(locale, "utf8")
-		}
-	}
-	return name, true
+	locale := strings.ToLower(cmp.Or(o.getenv("LC_ALL"), o.getenv("LC_CTYPE"), o.getenv("LANG")))
+	return name, !strings.Contains(locale, "utf-8") && !strings.Contains(locale, "utf8")
 }

@@ -3,7 +3,6 @@ package report
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"net/netip"
 	"strings"
 
@@ -32,12 +31,6 @@ type Trial struct {
 
 func (j Judgement) fails(f *model.Finding) bool {
 	return j.Trial == nil && f.Severity.Rank() >= j.FailOn.Rank()
-}
-
-// Document is a Report, a Joint or a Path.
-type Document interface {
-	Write(w io.Writer, f Format, style Style) error
-	outline() outline
 }
 
 // outline is what the documents have in common, of one node or several.

@@ -65,8 +65,10 @@ func (r Report) Write(w io.Writer, f Format, style Style) error {
 	return write(w, f, style, r)
 }
 
-// writable is what every format can be made of.
-type writable interface {
+// Document is a Report, a Joint or a Path. Only Text and Wide heed the style.
+type Document interface {
+	Write(w io.Writer, f Format, style Style) error
+	outline() outline
 	text(p *printer, wide bool)
 	markdown(w *bufio.Writer)
 	ndjson(w io.Writer) error
@@ -74,7 +76,7 @@ type writable interface {
 	doc() any
 }
 
-func write(to io.Writer, f Format, style Style, r writable) error {
+func write(to io.Writer, f Format, style Style, r Document) error {
 	w := bufio.NewWriter(to)
 	var err error
 	switch f {
