@@ -43,10 +43,7 @@ func (a Annotation) String() string {
 	}
 	b.WriteString("title=" + commandValue.Replace(Clean(a.Title)) + "::")
 	// Line ends in the text are meant, all else is cleaned.
-	lines := strings.Split(a.Text, "\n")
-	for i := range lines {
-		lines[i] = Clean(lines[i])
-	}
+	lines := mapped(strings.Split(a.Text, "\n"), Clean)
 	b.WriteString(commandData.Replace(strings.Join(lines, "\n")))
 	return b.String()
 }

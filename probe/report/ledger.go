@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -121,14 +122,7 @@ func bounds(row *model.LedgerRow) string {
 func dropCauses(row *model.LedgerRow) string {
 	var names []string
 	for _, d := range row.Drops {
-		name := string(d.Code)
-		switch {
-		case name != "":
-		case d.Expected:
-			name = "expected"
-		default:
-			name = orUnknown(string(d.Reason))
-		}
+		name := cmp.Or(string(d.Code), map[bool]string{true: "expected"}[d.Expected], orUnknown(string(d.Reason)))
 		if !slices.Contains(names, name) {
 			names = append(names, name)
 		}

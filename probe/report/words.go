@@ -120,13 +120,10 @@ const ThisNode = "this node"
 // PodName is the pod's namespace and name, or what else it is known by; empty
 // when only its address is known.
 func PodName(p model.Pod) string {
-	switch {
-	case p.Name != "" && p.Namespace != "":
+	if p.Name != "" && p.Namespace != "" {
 		return p.Namespace + "/" + p.Name
-	case p.Name != "":
-		return p.Name
 	}
-	return p.NetnsName
+	return cmp.Or(p.Name, p.NetnsName)
 }
 
 // Names maps each address of a pod to PodName, and the node's own to ThisNode. A living pod

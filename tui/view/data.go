@@ -119,8 +119,8 @@ func NewData(r model.Reading, decode func(model.Sample) string) *Data {
 	}
 	s := r.Snapshot
 	d := &Data{Reading: r, decode: decode, names: report.Names(s), called: report.Called(s), series: make(map[netip.Addr][]*model.Series)}
-	for i := range r.Series {
-		d.series[r.Series[i].Addr] = append(d.series[r.Series[i].Addr], &r.Series[i])
+	for x := range model.Each(r.Series) {
+		d.series[x.Addr] = append(d.series[x.Addr], x)
 	}
 	d.open = openOf(r.Findings)
 	d.loss = loss.NewClassifier(s).Lost

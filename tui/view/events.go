@@ -108,11 +108,7 @@ const podCame = "POD+"
 
 func (d *Data) dropEvents() []Row {
 	var rows []Row
-	drops := d.Reading.Snapshot.Traffic.Drops
-	latest := make([]*model.Drop, len(drops))
-	for i := range drops {
-		latest[i] = &drops[i]
-	}
+	latest := slices.Collect(model.Each(d.Reading.Snapshot.Traffic.Drops))
 	// Most were read at one time: among these the losses come first.
 	slices.SortStableFunc(latest, func(a, b *model.Drop) int {
 		return cmp.Or(b.Last.Compare(a.Last), compareBool(!d.loss(a), !d.loss(b)))

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
 )
 
 // Query is a filter of rows. The zero Query passes all.
@@ -97,12 +99,7 @@ func (t term) holds(r *Row) bool {
 // Select returns the rows that pass, sorted by a column; by -1 keeps their order.
 // What is not known comes last in either order.
 func Select(rows []Row, q Query, by int, reverse bool) []*Row {
-	var out []*Row
-	for i := range rows {
-		if q.Match(&rows[i]) {
-			out = append(out, &rows[i])
-		}
-	}
+	out := slices.DeleteFunc(slices.Collect(model.Each(rows)), func(r *Row) bool { return !q.Match(r) })
 	if by < 0 {
 		if reverse {
 			slices.Reverse(out)
