@@ -127,23 +127,18 @@ func (c Column) fitted(rows []*Row, i int) int {
 }
 
 func (t Theme) heading(cols []Column, widths []int, l List, window string, w int) string {
-	var b strings.Builder
-	b.WriteByte(' ')
+	var r Row
 	for i, c := range cols {
-		if widths[i] == 0 {
-			continue
-		}
 		title := c.Title
 		if title == "LOST" && window != "" {
 			title += "/" + window
 		}
-		if i == l.By {
+		if i == l.By && widths[i] > 0 {
 			title = title[:min(len(title), widths[i]-1)] + map[bool]string{false: "^", true: "v"}[l.Reverse]
 		}
-		b.WriteString(t.align(c, title, widths[i]))
-		b.WriteByte(' ')
+		r.Cells = append(r.Cells, Cell{Text: title})
 	}
-	return t.cut(strings.TrimRight(b.String(), " "), w)
+	return t.row(cols, widths, &r, false, w)
 }
 
 func (t Theme) align(c Column, s string, w int) string {
