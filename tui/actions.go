@@ -1,6 +1,7 @@
 package tui
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -88,8 +89,6 @@ func (s *screen) follow(r *view.Row) {
 	switch {
 	case r.Finding != nil:
 		pod, to = s.Data.Ends(&r.Finding.Finding)
-	case r.Pod != nil && len(r.Pod.Addresses) > 0:
-		pod = r.Pod.Addresses[0].Addr()
 	case r.From.IsValid():
 		pod, to = r.From, r.To
 	}
@@ -118,7 +117,7 @@ func (s *screen) enter() func() {
 			s.Finding = r.Finding
 			s.open(view.FindingDetail)
 		}
-	case r.From.IsValid() || r.Pod != nil && len(r.Pod.Addresses) > 0:
+	case r.From.IsValid():
 		return func() { s.goTo(view.Path) }
 	case s.Tab == view.Findings:
 		return func() { s.open(view.Coverage) }
@@ -167,34 +166,30 @@ func (s *screen) back() {
 	}
 }
 
-// pathFinding is the index of the open finding that the path shows, at the
-// selected hop if it has one; -1 where there is none.
-func (s *screen) pathFinding() int {
+// pathFinding is the open finding that the path shows, at the selected hop if it has one;
+// nil where there is none.
+func (s *screen) pathFinding() *model.Tracked {
 	var code model.Code
 	if h := s.Path.Hop(); h != nil {
 		code = h.Finding
 	}
 	for _, h := range s.Path.Hops() {
-		if code == "" {
-			code = h.Finding
-		}
+		code = cmp.Or(code, h.Finding)
 	}
-	found := -1
-	for i, f := range s.Data.Reading.Findings {
-		if code != "" && f.Code == code && !f.Closed && (found < 0 || slices.Contains(f.Pods, s.pod)) {
-			found = i
+	var found *model.Tracked
+	for f := range model.Each(s.Data.Reading.Findings) {
+		if code != "" && f.Code == code && !f.Closed && (found == nil || slices.Contains(f.Pods, s.pod)) {
+			found = f
 		}
 	}
 	return found
 }
 
 func (s *screen) openFinding() {
-	found := s.pathFinding()
-	if found < 0 {
+	if s.Finding = s.pathFinding(); s.Finding == nil {
 		s.Status = "no finding on this path"
 		return
 	}
-	s.Finding = &s.Data.Reading.Findings[found]
 	s.open(view.FindingDetail)
 }
 
@@ -222,17 +217,13 @@ func (s *screen) startFilter() tea.Cmd {
 
 // edit passes a key to the filter, which applies while it is typed.
 func (s *screen) edit(msg tea.Msg) tea.Cmd {
-	if k, ok := msg.(tea.KeyPressMsg); ok {
-		switch k.String() {
-		case "enter":
-			s.filter.Blur()
-			return nil
-		case "esc":
-			s.filter.Blur()
+	if k, ok := msg.(tea.KeyPressMsg); ok && (k.String() == "enter" || k.String() == "esc") {
+		s.filter.Blur()
+		if k.String() == "esc" {
 			s.filter.SetValue("")
 			s.applyFilter()
-			return nil
 		}
+		return nil
 	}
 	var cmd tea.Cmd
 	s.filter, cmd = s.filter.Update(msg)
@@ -243,12 +234,11 @@ func (s *screen) edit(msg tea.Msg) tea.Cmd {
 // applyFilter uses the filter if it is valid; else the last valid one stays.
 func (s *screen) applyFilter() {
 	q, err := view.ParseQuery(s.filter.Value())
-	s.FilterError = ""
 	if err != nil {
 		s.FilterError = err.Error()
 		return
 	}
-	s.query = q
+	s.query, s.FilterError = q, ""
 	s.restart()
 }
 
@@ -381,8 +371,8 @@ func (s *screen) copied() string {
 		return ""
 	case r.Finding != nil && s.Tab != view.Events:
 		return fix(r.Finding)
-	case r.Pod != nil && len(r.Pod.Addresses) > 0:
-		return r.Pod.Addresses[0].Addr().String()
+	case r.Pod != nil && r.From.IsValid():
+		return r.From.String()
 	}
 	return r.Line()
 }

@@ -103,7 +103,7 @@ func onPath(s *screen) bool {
 }
 func hasPath(s *screen) bool { return onPath(s) && s.Path.Path != nil }
 func onPathWithFinding(s *screen) bool {
-	return onPath(s) && s.pathFinding() >= 0
+	return onPath(s) && s.pathFinding() != nil
 }
 func onList(s *screen) bool   { return s.list() != nil && s.Page == view.NoPage }
 func isReplay(s *screen) bool { return s.player != nil }

@@ -286,15 +286,15 @@ func (d *Data) figures() map[netip.Addr]figures {
 func (d *Data) podRow(p *model.Pod, all map[netip.Addr]figures, gone bool) Row {
 	var sum figures
 	r := Row{Pod: p, Faint: gone, Style: Plain}
-	first, ip := netip.Addr{}, nothing()
+	ip := nothing()
 	for i, a := range p.Addresses {
 		if i == 0 {
-			first, ip = a.Addr(), text(a.Addr().String())
+			r.From, ip = a.Addr(), text(a.Addr().String())
 		}
 		sum.add(all[a.Addr()])
 		r.foundAt(a.Addr())
 	}
-	r.ID = fmt.Sprint("pod ", p.Netns, p.Interface, p.Link, first, gone)
+	r.ID = fmt.Sprint("pod ", p.Netns, p.Interface, p.Link, r.From, gone)
 	name := d.podLabel(p)
 	drops := nothing()
 	if d.dropped.Known {
