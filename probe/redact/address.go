@@ -98,7 +98,9 @@ func (r *Redactor) instead(bare netip.Addr) netip.Addr {
 
 // towardsSpecial reports whether a range holds a special one, which must stay in it.
 func towardsSpecial(node netip.Prefix) bool {
-	return slices.ContainsFunc(specials, func(s special) bool { return s.prefix.Bits() > node.Bits() && node.Overlaps(s.prefix) })
+	return slices.ContainsFunc(specials, func(s special) bool {
+		return s.prefix.Bits() > node.Bits() && node.Overlaps(s.prefix)
+	})
 }
 
 // hostZeros reports whether an IPv6 address has zeros alone from its second half on up

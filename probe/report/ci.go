@@ -55,15 +55,18 @@ type nodeSource struct {
 
 func (r Report) outline() outline {
 	c := outline{
-		node: Clean(cmp.Or(r.Snapshot.Node.Name, "node")), window: r.Snapshot.Window, names: Called(r.Snapshot), findings: r.Findings,
-		of: func(*model.Finding) *model.Snapshot { return r.Snapshot }, verdict: r.verdict(),
+		node: Clean(cmp.Or(r.Snapshot.Node.Name, "node")), window: r.Snapshot.Window, names: Called(r.Snapshot),
+		findings: r.Findings, of: func(*model.Finding) *model.Snapshot { return r.Snapshot }, verdict: r.verdict(),
 	}
 	c.add(c.node, r.Snapshot.Sources)
 	return c
 }
 
 func (r Joint) outline() outline {
-	c := outline{node: model.Plural(len(r.Nodes), "node"), names: r.Names, findings: r.Findings, of: r.windowOf, verdict: r.Silence()}
+	c := outline{
+		node: model.Plural(len(r.Nodes), "node"), names: r.Names, verdict: r.Silence(),
+		findings: r.Findings, of: r.windowOf,
+	}
 	for _, n := range r.Nodes {
 		if c.window.Start.IsZero() {
 			c.window = n.Window
@@ -105,7 +108,8 @@ func (w way) why(names map[netip.Addr]string) string {
 	if h == nil {
 		return ""
 	}
-	return strings.TrimSpace(Clean(fmt.Sprintf("%s: packets end at hop %d, %s: %s", w.ends, h.N, h.Name(), HopDecision(names, h))))
+	text := fmt.Sprintf("%s: packets end at hop %d, %s: %s", w.ends, h.N, h.Name(), HopDecision(names, h))
+	return strings.TrimSpace(Clean(text))
 }
 
 // Fails reports whether packets end at a hop of the path, unless that is for a finding

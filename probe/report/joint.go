@@ -125,7 +125,8 @@ func (r Joint) nodeRows(wide bool) []string {
 		if n.Failed {
 			continue
 		}
-		row := fmt.Sprintf("%s, %s by %s; %s", NodeText(n.Node), Duration(n.Window.Duration()), EngineText(n.Node), model.Plural(n.Pods, "pod"))
+		row := fmt.Sprintf("%s, %s by %s; %s",
+			NodeText(n.Node), Duration(n.Window.Duration()), EngineText(n.Node), model.Plural(n.Pods, "pod"))
 		if gaps := Gaps(&model.Snapshot{Sources: n.Sources}); len(gaps) > 0 {
 			row += "; incomplete: " + strings.Join(mapped(gaps, func(g model.Source) string { return g.Name }), ", ")
 		}

@@ -326,8 +326,8 @@ func (r Report) document() document {
 	d.Drops = mapped(r.dropRows(), func(x dropRow) dropDoc {
 		return dropDoc{
 			localDoc: names.local(x.local), Side: x.side,
-			Peer: cmp.Or(prefixText(x.far), addrText(x.peer)), PeerName: names.of(x.peer), Reason: x.reason, Location: x.location, Link: x.link,
-			Harmless: x.class, Finding: x.finding, Packets: x.packets,
+			Peer: cmp.Or(prefixText(x.far), addrText(x.peer)), PeerName: names.of(x.peer), Reason: x.reason,
+			Location: x.location, Link: x.link, Harmless: x.class, Finding: x.finding, Packets: x.packets,
 		}
 	})
 	d.Silences = mapped(r.Silences, func(x model.Silence) silenceDoc {
@@ -342,8 +342,8 @@ func (r Report) document() document {
 func watched(n model.Node, w model.Window, sources []model.Source) watchedDoc {
 	return watchedDoc{
 		Node: nodeDoc{
-			Name: n.Name, Kernel: n.Kernel, Plugin: orUnknown(n.Plugin), Policy: n.Policy, Residue: n.Residue,
-			PluginBy: n.PluginBy, Engine: orUnknown(n.Engine), Attach: n.Attach, Uplinks: append([]string{}, n.Uplinks...),
+			Name: n.Name, Kernel: n.Kernel, Plugin: orUnknown(n.Plugin), PluginBy: n.PluginBy, Policy: n.Policy, Residue: n.Residue,
+			Engine: orUnknown(n.Engine), Attach: n.Attach, Uplinks: append([]string{}, n.Uplinks...),
 		},
 		Window:  windowDoc{Start: instant(w.Start), Seconds: math.Round(w.Duration().Seconds()*1000) / 1000},
 		Sources: mapped(sources, func(src model.Source) sourceDoc { return sourceDoc(src) }),

@@ -55,7 +55,8 @@ type (
 func JUnit(w io.Writer, d Document, j Judgement) error {
 	c := d.outline()
 	seconds := math.Round(c.window.Duration().Seconds()*1000) / 1000
-	doc := junitSuites{Name: "lasthop", Time: seconds, Suites: []junitSuite{c.junitFindings(j, seconds), c.junitSources(j)}}
+	suites := []junitSuite{c.junitFindings(j, seconds), c.junitSources(j)}
+	doc := junitSuites{Name: "lasthop", Time: seconds, Suites: suites}
 	for s := range model.Each(doc.Suites) {
 		s.Hostname, s.Tests = c.node, len(s.Cases)
 		if start := c.window.Start; !start.IsZero() {

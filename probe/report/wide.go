@@ -71,7 +71,8 @@ func (p *printer) hops(s *model.Snapshot, of func(model.HopCount) bool) {
 	slices.SortStableFunc(hops, HopOrder(s))
 	role := linkRoles(s)
 	p.table([]string{"SIDE", "LINK", "ROLE", "DIRECTION", "PACKETS", "BYTES"}, mapped(hops, func(h model.HopCount) []string {
-		return []string{string(h.Side), h.Link, orUnknown(string(role(&h))), string(h.Direction), number(h.Packets), number(h.Bytes)}
+		role := orUnknown(string(role(&h)))
+		return []string{string(h.Side), h.Link, role, string(h.Direction), number(h.Packets), number(h.Bytes)}
 	}))
 }
 
@@ -111,7 +112,9 @@ func (r Report) silences(p *printer, names map[netip.Addr]string) {
 	}
 	p.title("no reply")
 	p.table([]string{"LOCAL", "PEER", "PACKETS", "FINDING", "WHY"}, mapped(silences, func(x model.Silence) []string {
-		return []string{Named(names, x.Local), Named(names, x.Remote), number(x.Packets), string(x.Code), excuseWords[x.Ordinary]}
+		return []string{
+			Named(names, x.Local), Named(names, x.Remote), number(x.Packets), string(x.Code), excuseWords[x.Ordinary],
+		}
 	}))
 }
 
@@ -140,7 +143,8 @@ var harmlessWords = map[loss.Class]string{
 func (r Report) rewrites(p *printer, names map[netip.Addr]string) {
 	p.title("rewritten MACs")
 	rewrites := kept(r.Rewrites, func(x model.MACRewrite) bool { return r.inFocus(x.Addr) })
-	p.table([]string{"POD", "FIELD", "FROM", "AT", "TO", "AT", "PACKETS"}, mapped(rewrites, func(x model.MACRewrite) []string {
+	heading := []string{"POD", "FIELD", "FROM", "AT", "TO", "AT", "PACKETS"}
+	p.table(heading, mapped(rewrites, func(x model.MACRewrite) []string {
 		return []string{
 			Named(names, x.Addr), string(x.Field), x.From.MAC.String(), x.From.Link + " " + string(x.From.Direction),
 			x.To.MAC.String(), x.To.Link + " " + string(x.To.Direction), number(x.Packets),

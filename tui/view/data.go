@@ -268,5 +268,6 @@ func (d *Data) describe(x *model.Sample) string {
 			return what
 		}
 	}
-	return fmt.Sprintf("%s > %s, EtherType %#04x, %s", d.name(x.Src), d.name(x.Dst), x.Protocol, model.Plural(max(x.Length, 0), "byte"))
+	return fmt.Sprintf("%s > %s, EtherType %#04x, %s",
+		d.name(x.Src), d.name(x.Dst), x.Protocol, model.Plural(max(x.Length, 0), "byte"))
 }

@@ -28,7 +28,8 @@ func Gate(t Theme, d *Data, intro string, w int) string {
 			begin, report.NodeText(s.Node), model.Plural(len(s.Pods), "pod"), model.Plural(len(s.Links), "link"),
 			report.EngineText(s.Node), report.UplinksText(s.Node), strings.Join(sources, "; "), end)
 		if len(d.nodes) > 0 {
-			text = fmt.Sprintf("lasthop on %s, recorded at one time: %s. %s.", s.Node.Name, joined(d.nodes, ", ", (*Data).nodeName), model.Plural(len(s.Pods), "pod"))
+			text = fmt.Sprintf("lasthop on %s, recorded at one time: %s. %s.",
+				s.Node.Name, joined(d.nodes, ", ", (*Data).nodeName), model.Plural(len(s.Pods), "pod"))
 		}
 	}
 	out := strings.Join(wrap(clean(text), min(w, 80)), "\n") + "\nEnter to start, q to quit."
