@@ -342,8 +342,9 @@ func (r Report) document() document {
 func watched(n model.Node, w model.Window, sources []model.Source) watchedDoc {
 	return watchedDoc{
 		Node: nodeDoc{
-			Name: n.Name, Kernel: n.Kernel, Plugin: orUnknown(n.Plugin), PluginBy: n.PluginBy, Policy: n.Policy, Residue: n.Residue,
-			Engine: orUnknown(n.Engine), Attach: n.Attach, Uplinks: append([]string{}, n.Uplinks...),
+			Name: n.Name, Kernel: n.Kernel, Plugin: orUnknown(n.Plugin), Policy: n.Policy, Residue: n.Residue,
+			PluginBy: n.PluginBy, Engine: orUnknown(n.Engine), Attach: n.Attach,
+			Uplinks: append([]string{}, n.Uplinks...),
 		},
 		Window:  windowDoc{Start: instant(w.Start), Seconds: math.Round(w.Duration().Seconds()*1000) / 1000},
 		Sources: mapped(sources, func(src model.Source) sourceDoc { return sourceDoc(src) }),
