@@ -14,9 +14,7 @@ func (r Report) markdown(w *bufio.Writer) {
 	names := Called(s)
 	r.outline().markdown(w, orUnknown(s.Node.Name))
 	unexplained := r.unexplained(names)
-	for _, line := range unexplained {
-		item(w, "unexplained", line)
-	}
+	items(w, "unexplained", unexplained...)
 	if len(unexplained) > 0 {
 		fmt.Fprint(w, "\n")
 	}
@@ -28,9 +26,7 @@ func (r Report) markdown(w *bufio.Writer) {
 	if len(rows) > 0 {
 		fmt.Fprint(w, "\n")
 	}
-	for _, row := range rows {
-		item(w, "probe", row)
-	}
+	items(w, "probe", rows...)
 	fmt.Fprintf(w, "\n%s, observed for %s; lost by lasthop: %s\n",
 		md(NodeText(s.Node)), Duration(s.Window.Duration()), md(strings.Join(LostText(s.Traffic.Lost), "; ")))
 }
@@ -56,11 +52,9 @@ func markdownFinding(w *bufio.Writer, s *model.Snapshot, names map[netip.Addr]st
 		case x.Verbatim:
 			commands = append(commands, x.Values...)
 		case x.Names:
-			item(w, x.Name, strings.Join(x.Values, ", "))
+			items(w, x.Name, strings.Join(x.Values, ", "))
 		default:
-			for _, v := range x.Values {
-				item(w, x.Name, v)
-			}
+			items(w, x.Name, x.Values...)
 		}
 	}
 	fmt.Fprint(w, "\n")
@@ -71,8 +65,10 @@ func markdownFinding(w *bufio.Writer, s *model.Snapshot, names map[netip.Addr]st
 	fmt.Fprint(w, "\n")
 }
 
-func item(w *bufio.Writer, label, text string) {
-	fmt.Fprintf(w, "- **%s**: %s\n", capital(label), md(text))
+func items(w *bufio.Writer, label string, texts ...string) {
+	for _, text := range texts {
+		fmt.Fprintf(w, "- **%s**: %s\n", capital(label), md(text))
+	}
 }
 
 func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }

@@ -304,11 +304,9 @@ func (r Path) markdown(w *bufio.Writer) {
 	}
 	for _, f := range r.Others {
 		severity, rest := Headline(names, &f)
-		item(w, "also of the pod", severity+" "+rest)
+		items(w, "also of the pod", severity+" "+rest)
 	}
-	for _, row := range probeRows(s, names) {
-		item(w, "probe", row)
-	}
+	items(w, "probe", probeRows(s, names)...)
 	fmt.Fprintf(w, "\n%s, observed for %s; counts: %s\n", md(NodeText(s.Node)), Duration(s.Window.Duration()), md(r.scope(s)))
 	if r.Far != nil {
 		fmt.Fprintf(w, "\n%s, observed for %s\n", md(NodeText(r.Far.Node)), Duration(r.Far.Window.Duration()))
