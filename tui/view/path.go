@@ -255,10 +255,8 @@ func (d *Data) Chain(p *model.Path) (ends string, hops []string) {
 		from, to = to, from
 	}
 	for _, h := range v.Hops() {
-		if h.Kind != model.HopBeyond {
+		if h.Kind != model.HopBeyond || !h.Dead {
 			hops = append(hops, shortHop(&h))
-		} else if !h.Dead {
-			hops = append(hops, "?")
 		}
 		if h.Dead {
 			hops = append(hops, "X")
@@ -270,17 +268,14 @@ func (d *Data) Chain(p *model.Path) (ends string, hops []string) {
 
 // chain draws a path in short, broken between hops alone.
 func (p *page) chain(ends string, hops []string) {
-	row := ends + "   " + strings.Join(hops, "=")
-	if width(row) <= p.w {
-		p.prose(row)
+	all := strings.Join(hops, "=")
+	if width(ends+"   "+all) <= p.w {
+		p.prose(ends + "   " + all)
 		return
 	}
 	p.prose(ends)
-	row = ""
-	for i, h := range hops {
-		if i < len(hops)-1 {
-			h += "="
-		}
+	row := ""
+	for h := range strings.SplitAfterSeq(all, "=") {
 		if row != "" && width(row+h) > p.w {
 			p.add(row)
 			row = ""
@@ -294,6 +289,7 @@ func shortHop(h *model.PathHop) string {
 	short := map[model.HopKind]string{
 		model.HopPod: "pod", model.HopQueue: "queue", model.HopBridge: "bridge", model.HopConntrack: "nat", model.HopPolicy: "fwd",
 		model.HopRoute: "route", model.HopNeighbor: "neigh", model.HopLocal: "node", model.HopBetween: "between",
+		model.HopBeyond: "?",
 	}
 	if s, ok := short[h.Kind]; ok {
 		return s
