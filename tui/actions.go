@@ -329,14 +329,12 @@ func faster(by float64) func(*screen) tea.Cmd {
 	}
 }
 
-func (s *screen) rescan() tea.Cmd {
-	s.Status = "reading the node's state again"
-	return call(s.opts.Source.Rescan)
-}
-
-func (s *screen) reset() tea.Cmd {
-	s.Status = "counters start from zero"
-	return call(s.opts.Source.Reset)
+// ask asks something of the source, and says so.
+func ask(status string, what func(Source)) func(*screen) tea.Cmd {
+	return func(s *screen) tea.Cmd {
+		s.Status = status
+		return call(func() { what(s.opts.Source) })
+	}
 }
 
 // copy sends what is shown to the terminal's clipboard: a finding's fix, a path's

@@ -57,8 +57,8 @@ func keyTable() []binding {
 
 		{bind("w", "w", "window"), "Reading", onList, nil, (*screen).nextWindow},
 		{bind("p", "p", "pause"), "Reading", canPause, canPause, (*screen).freeze},
-		{bind("r", "r", "rescan"), "Live", nil, isLive, (*screen).rescan},
-		{bind("ctrl+r", "ctrl+r", "reset counters"), "Live", nil, isLive, (*screen).reset},
+		{bind("r", "r", "rescan"), "Live", nil, isLive, ask("reading the node's state again", Source.Rescan)},
+		{bind("ctrl+r", "ctrl+r", "reset counters"), "Live", nil, isLive, ask("counters start from zero", Source.Reset)},
 		{bind(".", ".", "step"), "Replay", isReplay, isReplay, step(1)},
 		{bind(",", ",", "step back"), "Replay", nil, isReplay, step(-1)},
 		{bind("]", "] or [", "10 s on, back"), "Replay", nil, isReplay, seek(1)},

@@ -3,6 +3,7 @@ package report
 import (
 	"bytes"
 	"cmp"
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -21,6 +22,12 @@ import (
 // APIVersion names the contract of the documents. Fields are added to it, and
 // never renamed or removed.
 const APIVersion = "lasthop/v1alpha1"
+
+// Schema is the JSON Schema, draft 2020-12, of every document that is written: reports,
+// paths, and each line of NDJSON.
+//
+//go:embed lasthop.schema.json
+var Schema string
 
 // The documents. Field order is output order; a pointer or omitempty marks what
 // may be unknown, which is then absent.
