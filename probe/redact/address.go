@@ -220,19 +220,14 @@ func (r *Redactor) rewrite(b []byte) {
 	copy(b, r.Addr(a).AsSlice())
 }
 
+// transports are the sizes of transport headers, and where their checksums are. What follows
+// in an ICMP message may quote another packet, or name a neighbour.
+var transports = map[byte]struct{ size, sum int }{6: {20, 16}, 17: {8, 6}, 1: {8, 2}, 58: {8, 2}}
+
 // transport is how much of a packet its transport header is, and clears its checksum. Of
 // an unknown one it is nothing.
 func transport(proto byte, b []byte) int {
-	size, sum := 0, 0
-	switch proto {
-	case 6:
-		size, sum = 20, 16
-	case 17:
-		size, sum = 8, 6
-	case 1, 58:
-		// The rest may quote another packet, or name a neighbour.
-		size, sum = 8, 2
-	}
+	size, sum := transports[proto].size, transports[proto].sum
 	size = min(size, len(b))
 	if sum+2 <= size {
 		clear(b[sum : sum+2])
