@@ -137,10 +137,7 @@ func (r Report) unexplained(names map[netip.Addr]string) []string {
 		if row.Least == 0 || !slices.ContainsFunc(row.Addrs, r.inFocus) {
 			continue
 		}
-		atLeast := ""
-		if !row.Unexplained().Known {
-			atLeast = "at least "
-		}
+		atLeast := map[bool]string{false: "at least "}[row.Unexplained().Known]
 		lines = append(lines, fmt.Sprintf("%s, %s: %s%s seen neither to leave nor to be dropped",
 			Named(names, row.Addrs[0]), words[row.Direction], atLeast, model.Plural(row.Least, "packet")))
 	}

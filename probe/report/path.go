@@ -119,11 +119,7 @@ func (r Path) text(p *printer, wide bool) {
 	s, names := r.Snapshot, r.names()
 	from, to := PathEnds(names, &r.Path)
 	p.prose(bold, "  ", fmt.Sprintf("Path %s > %s", from, to))
-	color := ""
-	if r.Path.Dead() != nil {
-		color = magenta
-	}
-	p.prose(color, "", r.verdict())
+	p.prose(map[bool]string{true: magenta}[r.Path.Dead() != nil], "", r.verdict())
 	if r.Choice != "" {
 		p.prose("", "", Prose(names, r.Choice))
 	}

@@ -133,10 +133,7 @@ func (d *Data) listDrops(p *page, concerned func(netip.Addr) bool) {
 		if !concerned(x.Src) && !concerned(x.Dst) {
 			continue
 		}
-		harmless := ""
-		if !d.loss(x) {
-			harmless = ", harmless"
-		}
+		harmless := map[bool]string{false: ", harmless"}[d.loss(x)]
 		sums.Add(report.DropText(x.Reason, x.Location, x.Link)+harmless, x.Packets)
 	}
 	for _, what := range sums.Order[:min(len(sums.Order), shown)] {

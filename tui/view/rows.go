@@ -99,10 +99,7 @@ func (d *Data) unreadRows(on string) []Row {
 	var rows []Row
 	s := d.Reading.Snapshot
 	for _, src := range report.Unread(s) {
-		word := "SKIP"
-		if src.Status == model.Partial {
-			word = "PART"
-		}
+		word := map[bool]string{true: "PART", false: "SKIP"}[src.Status == model.Partial]
 		rows = append(rows, skipped("source "+on+src.Name, word, src.Name, on+cmp.Or(src.Detail, string(src.Status))))
 	}
 	if report.Lost(s.Traffic.Lost) {
