@@ -405,26 +405,27 @@ func (f Frame) path(h int) []string {
 		return pad(wrap(cmp.Or(clean(v.Why), "no path"), f.Width), h)
 	}
 	lines := []string{t.paint(Strong, d.PathTitle(t, v, f.Width))}
-	name, hops, otherName, other := v.directions()
+	shown, other := v.directions()
 	room := h - 1
 	switch {
 	case f.Width/2 >= oneColumn:
-		listed := min(max(hopLines(hops), hopLines(other))+2, max(room*2/3, 2))
+		listed := min(max(shown.lines(), other.lines())+2, max(room*2/3, 2))
 		left := f.Width / 2
-		lines = append(lines, t.beside(d.hopTable(t, name, hops, v.Cursor, left, listed), d.hopTable(t, otherName, other, -1, f.Width-left-1, listed), left)...)
-	case f.Width >= wideWidth && hopLines(hops)+hopLines(other)+4 <= room*2/3:
-		lines = append(lines, d.hopTable(t, name, hops, v.Cursor, f.Width, hopLines(hops)+2)...)
-		lines = append(lines, d.hopTable(t, otherName, other, -1, f.Width, hopLines(other)+2)...)
+		right := d.hopTable(t, other, f.Width-left-1, listed)
+		lines = append(lines, t.beside(d.hopTable(t, shown, left, listed), right, left)...)
+	case f.Width >= wideWidth && shown.lines()+other.lines()+4 <= room*2/3:
+		lines = append(lines, d.hopTable(t, shown, f.Width, shown.lines()+2)...)
+		lines = append(lines, d.hopTable(t, other, f.Width, other.lines()+2)...)
 	default:
-		back := []string{d.summary(other, otherName)}
+		back := []string{d.summary(other)}
 		if width(back[0]) > f.Width {
 			back = wrap(back[0], f.Width)
 		}
-		listed := min(hopLines(hops)+1, max(room-2-len(back), 1))
+		listed := min(shown.lines()+1, max(room-2-len(back), 1))
 		if f.Width < oneColumn {
-			listed = min(hopLines(hops), max(room-len(back), 1))
+			listed = min(shown.lines(), max(room-len(back), 1))
 		}
-		lines = append(lines, d.hopList(t, hopColumns, hops, v.Cursor, f.Width, listed)...)
+		lines = append(lines, d.hopList(t, hopColumns, shown, f.Width, listed)...)
 		lines = append(lines, back...)
 	}
 	if left := h - len(lines); left > 1 {
@@ -435,8 +436,9 @@ func (f Frame) path(h int) []string {
 	}
 	if left := h - len(lines); left > 4 && f.Width >= wideWidth {
 		half := f.Width / 2
+		rules := func(x direction, w int) []string { return t.limit(d.rules(t, x, w), w, left-1) }
 		lines = append(lines, t.separator("what decides", f.Width))
-		lines = append(lines, t.beside(t.limit(d.rules(t, name, hops, half-1), half-1, left-1), t.limit(d.rules(t, otherName, other, f.Width-half-2), f.Width-half-2, left-1), half)...)
+		lines = append(lines, t.beside(rules(shown, half-1), rules(other, f.Width-half-2), half)...)
 	}
 	return pad(lines, h)
 }

@@ -215,15 +215,15 @@ func (d *Data) scope(p *model.Path, h *model.PathHop) string {
 }
 
 // begins reports whether a node's part of a path begins with a hop.
-func begins(hops []model.PathHop, i int) bool {
-	return hops[i].Node != "" && (i == 0 || hops[i-1].Node != hops[i].Node)
+func (x direction) begins(i int) bool {
+	return x.hops[i].Node != "" && (i == 0 || x.hops[i-1].Node != x.hops[i].Node)
 }
 
-// hopLines is how many rows hops have, with the names of nodes.
-func hopLines(hops []model.PathHop) int {
-	n := len(hops)
-	for i := range hops {
-		if begins(hops, i) {
+// lines is how many rows the hops have, with the names of nodes.
+func (x direction) lines() int {
+	n := len(x.hops)
+	for i := range x.hops {
+		if x.begins(i) {
 			n++
 		}
 	}

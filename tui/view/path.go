@@ -37,12 +37,21 @@ func (v PathView) Hops() []model.PathHop {
 	return v.Path.Forward
 }
 
+// direction is the forward or the return path. cursor is the selected hop, -1 for none.
+type direction struct {
+	name   string
+	hops   []model.PathHop
+	cursor int
+}
+
 // directions are the one that is shown, and the other.
-func (v PathView) directions() (name string, hops []model.PathHop, otherName string, other []model.PathHop) {
+func (v PathView) directions() (shown, other direction) {
+	shown, other = direction{"forward", v.Path.Forward, -1}, direction{"return", v.Path.Return, -1}
 	if v.Reverse {
-		return "return", v.Path.Return, "forward", v.Path.Forward
+		shown, other = other, shown
 	}
-	return "forward", v.Path.Forward, "return", v.Path.Return
+	shown.cursor = v.Cursor
+	return shown, other
 }
 
 func isDead(h model.PathHop) bool { return h.Dead }
@@ -142,10 +151,10 @@ func (d *Data) hopRow(h *model.PathHop) *Row {
 }
 
 // rules lists the hops with all rules that decide at each.
-func (d *Data) rules(t Theme, title string, hops []model.PathHop, w int) []string {
+func (d *Data) rules(t Theme, x direction, w int) []string {
 	p := &page{Theme: t, w: w}
-	p.title(title)
-	for h := range model.Each(hops) {
+	p.title(x.name)
+	for h := range model.Each(x.hops) {
 		name := fmt.Sprintf("%d %s", h.N, hopName(h))
 		p.hang(t.paint(Heading, name)+"  ", width(name)+2, h.Decision)
 		for _, rule := range h.Rules {
@@ -165,19 +174,19 @@ func counted(h *model.PathHop) model.Count {
 	return h.Out
 }
 
-// hopList draws one direction in exactly h lines; cursor -1 selects no hop.
-func (d *Data) hopList(t Theme, cols []Column, hops []model.PathHop, cursor, w, h int) []string {
-	l := List{Cursor: cursor, By: -1}
-	for i := range hops {
-		if begins(hops, i) {
-			l.Rows = append(l.Rows, t.nodeRow(hops[i].Node))
+// hopList draws one direction in exactly h lines.
+func (d *Data) hopList(t Theme, cols []Column, x direction, w, h int) []string {
+	l := List{Cursor: x.cursor, By: -1}
+	for i := range x.hops {
+		if x.begins(i) {
+			l.Rows = append(l.Rows, t.nodeRow(x.hops[i].Node))
 		}
-		if i == cursor {
+		if i == x.cursor {
 			l.Cursor = len(l.Rows)
 		}
-		r := d.hopRow(&hops[i])
+		r := d.hopRow(&x.hops[i])
 		name := r.Cells[1].Text + " " + r.Cells[2].Text
-		r.Brief = t.fit(cmp.Or(r.Cells[0].Text, " "), 1) + t.fit(name, 16) + " " + t.right(counts(&hops[i]), 8) + " " + r.Cells[8].Text
+		r.Brief = t.fit(cmp.Or(r.Cells[0].Text, " "), 1) + t.fit(name, 16) + " " + t.right(counts(&x.hops[i]), 8) + " " + r.Cells[8].Text
 		l.Rows = append(l.Rows, r)
 	}
 	return t.list(cols, l, "", w, h, "no hop is known")
@@ -192,8 +201,8 @@ func counts(h *model.PathHop) string {
 }
 
 // hopTable is a direction under its name, in exactly h lines.
-func (d *Data) hopTable(t Theme, name string, hops []model.PathHop, cursor, w, h int) []string {
-	return append([]string{t.separator(name, w)}, d.hopList(t, wideHopColumns, hops, cursor, w, h-1)...)
+func (d *Data) hopTable(t Theme, x direction, w, h int) []string {
+	return append([]string{t.separator(x.name, w)}, d.hopList(t, wideHopColumns, x, w, h-1)...)
 }
 
 // PathTitle names both ends in at most w columns: where they are too long, the
@@ -223,19 +232,20 @@ func (d *Data) ends(p *model.Path) (from, to string) {
 }
 
 // summary is one direction in a line: what came in, and where it ends.
-func (d *Data) summary(hops []model.PathHop, direction string) string {
+func (d *Data) summary(x direction) string {
+	hops := x.hops
 	if len(hops) == 0 {
-		return direction + "  not known"
+		return x.name + "  not known"
 	}
 	at := func(h *model.PathHop) string { return fmt.Sprintf("hop %d, %s", h.N, hopName(h)) }
-	s := direction + "  not counted"
+	s := x.name + "  not counted"
 	if i := slices.IndexFunc(hops, func(h model.PathHop) bool { return counted(&h).Known }); i >= 0 {
 		n, where := counted(&hops[i]).N, " at "+at(&hops[i])
 		if n == 0 {
 			where = " (expected" + where + ")"
 		}
 		window := report.Duration(d.Reading.Snapshot.Window.Duration())
-		s = fmt.Sprintf("%s  %s in %s%s", direction, model.Plural(n, "packet"), window, where)
+		s = fmt.Sprintf("%s  %s in %s%s", x.name, model.Plural(n, "packet"), window, where)
 	}
 	if i := slices.IndexFunc(hops, isDead); i >= 0 {
 		s += "; ends at " + at(&hops[i])
@@ -350,8 +360,9 @@ func (d *Data) PathText(v PathView) string {
 	var b strings.Builder
 	t := NewTheme("mono", true)
 	b.WriteString(d.PathTitle(t, PathView{Path: v.Path}, never) + "; counts are " + d.scope(v.Path, nil) + "\n")
-	for _, hops := range [][]model.PathHop{v.Path.Forward, v.Path.Return} {
-		for _, line := range d.hopList(t, wideHopColumns, hops, -1, textWidth, hopLines(hops)+1) {
+	forward, back := PathView{Path: v.Path, Cursor: -1}.directions()
+	for _, x := range []direction{forward, back} {
+		for _, line := range d.hopList(t, wideHopColumns, x, textWidth, x.lines()+1) {
 			b.WriteString(strings.TrimRight(line, " ") + "\n")
 		}
 	}
