@@ -51,20 +51,22 @@ func (r *Redactor) Addr(a netip.Addr) netip.Addr {
 	if other, ok := r.broadcasts[a]; ok {
 		return other
 	}
-	bare := a.WithZone("")
-	other, ok := r.addrs[bare]
-	if !ok {
-		if len(r.addrs) >= cached {
-			clear(r.addrs)
-		}
-		other = r.instead(bare)
-		r.addrs[bare] = other
-	}
-	return other.WithZone(r.link(a.Zone()))
+	return remembered(r.addrs, a.WithZone(""), r.instead).WithZone(r.link(a.Zone()))
 }
 
-// cached bounds what is remembered for speed.
-const cached = 1 << 16
+// remembered is what stands for x, computed only once: most are seen again and again.
+func remembered[T comparable](known map[T]T, x T, compute func(T) T) T {
+	const most = 1 << 16
+	out, ok := known[x]
+	if !ok {
+		out = compute(x)
+		if len(known) >= most {
+			clear(known)
+		}
+		known[x] = out
+	}
+	return out
+}
 
 // instead computes Addr.
 func (r *Redactor) instead(bare netip.Addr) netip.Addr {
@@ -162,23 +164,18 @@ func (r *Redactor) MAC(m model.MAC) model.MAC {
 	case m.IsMulticast():
 		return m
 	}
-	if out, ok := r.macs[m]; ok {
-		return out
-	}
-	out, before := m, model.MAC{}
-	copy(before[:], m[:first/8])
-	for depth := first; depth < 48; depth++ {
-		bit := byte(0x80 >> (depth % 8))
-		if depth == first || r.decide("mac", fmt.Sprintf("%x/%d", before, depth)) {
-			out[depth/8] ^= bit
+	return remembered(r.macs, m, func(out model.MAC) model.MAC {
+		before := model.MAC{}
+		copy(before[:], m[:first/8])
+		for depth := first; depth < 48; depth++ {
+			bit := byte(0x80 >> (depth % 8))
+			if depth == first || r.decide("mac", fmt.Sprintf("%x/%d", before, depth)) {
+				out[depth/8] ^= bit
+			}
+			before[depth/8] |= m[depth/8] & bit
 		}
-		before[depth/8] |= m[depth/8] & bit
-	}
-	if len(r.macs) >= cached {
-		clear(r.macs)
-	}
-	r.macs[m] = out
-	return out
+		return out
+	})
 }
 
 // head is the head of a packet with other addresses, without options and payload.
