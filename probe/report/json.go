@@ -148,6 +148,8 @@ type (
 		Text   string `json:"text"`
 		// Node is who saw it, where several nodes were observed.
 		Node string `json:"node,omitempty"`
+		// Values are those that Text shows, by their names.
+		Values map[string]any `json:"values,omitempty"`
 	}
 	findingDoc struct {
 		Code       model.Code       `json:"code"`
@@ -409,7 +411,7 @@ func (c called) finding(f model.Finding) findingDoc {
 		Code: f.Code, Severity: f.Severity, Confidence: f.Confidence,
 		Pods: mapped(f.Pods, addrText), Peers: mapped(f.Peers, prefixText),
 		Title: f.Title, Why: f.Why,
-		Evidence:     mapped(f.Evidence, func(e model.Evidence) evidenceDoc { return evidenceDoc(e) }),
+		Evidence:     mapped(f.Evidence, evidenceDocument),
 		Unseen:       append([]string{}, f.Unseen...),
 		Alternatives: append([]string{}, f.Alternatives...),
 		Fix:          append([]string{}, f.Fix...),
@@ -434,3 +436,12 @@ func (c called) finding(f model.Finding) findingDoc {
 }
 
 func orUnknown(s string) string { return cmp.Or(s, "unknown") }
+
+// evidenceDocument leaves out values that a recording holds in another form.
+func evidenceDocument(e model.Evidence) evidenceDoc {
+	d := evidenceDoc{Source: e.Source, Text: e.Text, Node: e.Node}
+	if json.Unmarshal([]byte(e.Values), &d.Values) != nil {
+		d.Values = nil
+	}
+	return d
+}

@@ -242,6 +242,7 @@ type (
 		Out      *uint64       `json:"out,omitempty"`
 		Lost     *uint64       `json:"lost,omitempty"`
 		Decision string        `json:"decision"`
+		Reason   string        `json:"reason,omitempty"`
 		Rules    []string      `json:"rules"`
 		Dead     bool          `json:"dead,omitempty"`
 		Finding  model.Code    `json:"finding,omitempty"`
@@ -276,7 +277,7 @@ func (r Path) doc() any {
 func hopDocument(h model.PathHop) pathHopDoc {
 	return pathHopDoc{
 		N: h.N, Node: h.Node, Kind: h.Kind, Role: h.Role, Link: h.Link, In: countOf(h.In), Out: countOf(h.Out), Lost: countOf(h.Lost),
-		Decision: h.Decision, Rules: append([]string{}, h.Rules...), Dead: h.Dead, Finding: h.Finding,
+		Decision: h.Decision, Reason: h.Reason, Rules: append([]string{}, h.Rules...), Dead: h.Dead, Finding: h.Finding,
 	}
 }
 
