@@ -49,10 +49,10 @@ type attacher interface {
 const mostTCX = 16
 
 // chooseAttacher returns what attaches to the links. It runs in their namespace.
-func (e *Engine) chooseAttacher(cfg Config, links []Link) (attacher, error) {
+func (e *Engine) chooseAttacher(links []Link) (attacher, error) {
 	programs := [len(hooks)]*ebpf.Program{e.coll.Programs[bpf.TCProgLasthopIngress], e.coll.Programs[bpf.TCProgLasthopEgress]}
-	byTCX := cfg.Attach == AttachTCX
-	if cfg.Attach == AttachAuto && e.noTCX == nil {
+	byTCX := e.cfg.Attach == AttachTCX
+	if e.cfg.Attach == AttachAuto && e.noTCX == nil {
 		free, err := clsactHarmless(e.ns, links)
 		if err != nil {
 			return nil, err
@@ -62,7 +62,7 @@ func (e *Engine) chooseAttacher(cfg Config, links []Link) (attacher, error) {
 	if byTCX {
 		return newTCX(programs), nil
 	}
-	return openClsact(e.ns, programs, e.noTCX == nil, cfg.Janitor)
+	return openClsact(e.ns, programs, e.noTCX == nil, e.cfg.Janitor)
 }
 
 // clsactHarmless reports whether attaching by clsact loses no packet, and counts
@@ -96,14 +96,12 @@ func clsactHarmless(ns *netns.NS, links []Link) (bool, error) {
 
 // attachments are the links that the programs are attached to.
 type attachments struct {
-	// choose makes by, for the first links to attach to.
-	choose func([]Link) (attacher, error)
 	// changing is held while links are attached and detached, which takes
 	// seconds for many. mu guards the fields below; on and by change only while
 	// both are held.
 	changing sync.Mutex
 	mu       sync.Mutex
-	by       attacher // nil until chosen
+	by       attacher // nil until it is chosen, for the first links to attach to
 	on       map[int]*attachment
 	failed   map[int]error
 	pending  int // links still to attach
@@ -113,11 +111,10 @@ type attachments struct {
 	gapsSeen uint64 // see model.Lost.Gaps
 }
 
-func newAttachments(choose func([]Link) (attacher, error)) *attachments {
-	return &attachments{choose: choose, on: map[int]*attachment{}, failed: map[int]error{}}
-}
-
-func (a *attachments) mode() string {
+// AttachMode names the mechanism that attaches programs to links: AttachTCX or
+// AttachClsact, or nothing before the first Attach.
+func (e *Engine) AttachMode() string {
+	a := e.attached
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.by == nil {
@@ -141,7 +138,7 @@ func (e *Engine) Attach(want []Link) error {
 	}
 	return e.ns.Do(func() error {
 		if a.by == nil {
-			by, err := a.choose(want)
+			by, err := e.chooseAttacher(want)
 			if err != nil {
 				return err
 			}
@@ -162,9 +159,7 @@ func (e *Engine) attachTo(want []Link) error {
 	errs := []error{e.detachOthers(want)}
 	e.look(time.Now())
 	want = slices.Clone(want)
-	slices.SortStableFunc(want, func(x, y Link) int {
-		return -cmp.Compare(flag(x.Uplink), flag(y.Uplink))
-	})
+	slices.SortStableFunc(want, func(x, y Link) int { return cmp.Compare(flag(y.Uplink), flag(x.Uplink)) })
 	for i, k := range want {
 		if e.closed.Load() {
 			return fmt.Errorf("attach to links: %w", unix.EBADF)
@@ -183,17 +178,11 @@ func (e *Engine) attachTo(want []Link) error {
 
 // detachOthers detaches from links that are not in want.
 func (e *Engine) detachOthers(want []Link) error {
-	wanted := make(map[int]bool, len(want))
+	others := maps.Clone(e.attached.on)
 	for _, k := range want {
-		wanted[k.Index] = true
+		delete(others, k.Index)
 	}
-	var others []int
-	for index := range e.attached.on {
-		if !wanted[index] {
-			others = append(others, index)
-		}
-	}
-	return e.detach(others)
+	return e.detach(slices.Collect(maps.Keys(others)))
 }
 
 func (e *Engine) detach(indices []int) error {

@@ -265,7 +265,7 @@ func programsOn(t testing.TB, ns *netns.NS, index int) int {
 	t.Helper()
 	n := 0
 	h, _ := filtersOn(t, ns, index)
-	h.any(func(f *filter) bool {
+	h.any(func(f filter) bool {
 		if f.number() != 0 {
 			n++
 		}

@@ -1,6 +1,7 @@
 package traffic
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -142,19 +143,12 @@ func (c *counters) pollHops(now time.Time) error {
 			more = more || list[i].Macs[bpf.TCLimitHOP_MACS-1].Packets > 0
 		}
 	}
+	c.hops = append(c.hops, make([]hop, max(0, used-len(c.hops)))...)
 	for i := range sums {
-		h := &sums[i]
-		h.key = keys[i]
-		var before hop
-		if i < len(c.hops) {
-			before = c.hops[i]
-		}
-		h.first, h.last = before.first, before.last
+		h, before := &sums[i], &c.hops[i]
+		h.key, h.first, h.last = keys[i], before.first, before.last
 		if h.n.Packets != before.n.Packets {
-			h.last = now
-			if h.first.IsZero() {
-				h.first = now
-			}
+			h.first, h.last = cmp.Or(h.first, now), now
 		}
 	}
 	c.hops = sums

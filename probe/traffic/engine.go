@@ -103,6 +103,7 @@ type Link struct {
 
 // Engine holds the loaded programs. Its methods may be called concurrently.
 type Engine struct {
+	cfg      Config
 	ns       *netns.NS
 	closed   atomic.Bool
 	closeAll func() error // runs close once
@@ -137,9 +138,9 @@ func Open(cfg Config) (*Engine, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, refused("load BPF programs", err)
 	}
-	var old *model.UnsupportedError
 	noTCX := probeTCX(cfg.NS)
-	if noTCX != nil && (cfg.Attach == AttachTCX || !errors.As(noTCX, &old)) {
+	_, old := errors.AsType[*model.UnsupportedError](noTCX)
+	if noTCX != nil && (cfg.Attach == AttachTCX || !old) {
 		return nil, noTCX
 	}
 	if !cfg.KeepLeftovers {
@@ -155,9 +156,9 @@ func Open(cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, loadError("load tc programs", err, cfg.Debug)
 	}
-	e := &Engine{ns: cfg.NS, coll: coll, noTCX: noTCX}
+	e := &Engine{cfg: cfg, ns: cfg.NS, coll: coll, noTCX: noTCX}
 	e.closeAll = sync.OnceValue(e.close)
-	if err := e.open(cfg, spec); err != nil {
+	if err := e.open(spec); err != nil {
 		coll.Close()
 		return nil, err
 	}
@@ -181,20 +182,20 @@ func (cfg Config) check() error {
 	return nil
 }
 
-func (e *Engine) open(cfg Config, spec *ebpf.CollectionSpec) error {
+func (e *Engine) open(spec *ebpf.CollectionSpec) error {
 	bss, err := mapMemory(e.coll.Maps[".bss"])
 	if err != nil {
 		return err
 	}
-	if e.addrs, err = newAddrTable(e.coll, spec, bss, cfg); err != nil {
+	if e.addrs, err = newAddrTable(e.coll, spec, bss, e.cfg); err != nil {
 		return err
 	}
-	e.links = newLinks(spec, bss, cfg)
+	e.links = newLinks(spec, bss, e.cfg)
 	if e.counters, err = newCounters(e.coll, e.addrs); err != nil {
 		return err
 	}
-	e.attached = newAttachments(func(links []Link) (attacher, error) { return e.chooseAttacher(cfg, links) })
-	e.drops, e.dropsErr = openDrops(e.coll, cfg)
+	e.attached = &attachments{on: map[int]*attachment{}, failed: map[int]error{}}
+	e.drops, e.dropsErr = openDrops(e.coll, e.cfg)
 	return nil
 }
 
@@ -284,8 +285,7 @@ func loadError(what string, err error, debug bool) error {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, ebpf.ErrNotSupported) {
 		return refused(what, err)
 	}
-	var ve *ebpf.VerifierError
-	if debug && errors.As(err, &ve) {
+	if ve, ok := errors.AsType[*ebpf.VerifierError](err); ok && debug {
 		return fmt.Errorf("%s: %w\n%s", what, err, strings.Join(ve.Log, "\n"))
 	}
 	return fmt.Errorf("%s: %w", what, err)
@@ -397,10 +397,6 @@ func (e *Engine) MakeRoom(since time.Time, all bool) error {
 	e.counters.peers.evict(since)
 	return errors.Join(errs...)
 }
-
-// AttachMode names the mechanism that attaches programs to links: AttachTCX or
-// AttachClsact, or nothing before the first Attach.
-func (e *Engine) AttachMode() string { return e.attached.mode() }
 
 // Sources reports how much of the traffic is watched.
 func (e *Engine) Sources() []model.Source {

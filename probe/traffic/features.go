@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
+	"kernel.org/pub/linux/libs/security/libcap/cap"
 
 	"github.com/lasthop/lasthop/bpf"
 	"github.com/lasthop/lasthop/probe/model"
@@ -21,16 +22,16 @@ import (
 func Features(ns *netns.NS) []model.Feature {
 	// If this fails and matters, loading below fails too.
 	_ = rlimit.RemoveMemlock()
-	program := []capability{capBPF, capPerfmon}
+	program := []cap.Value{cap.BPF, cap.PERFMON}
 	return []model.Feature{
 		feature("kernel", needs{5, 10, nil, ""}, tryKernel),
 		feature("BTF", needs{5, 2, nil, "a kernel built with CONFIG_DEBUG_INFO_BTF"}, tryBTF),
 		feature("BPF programs", needs{5, 10, rights, ""}, tryLoad),
 		feature("attaching", needs{5, 10, rights, "below Linux 6.6 the modules sch_ingress and cls_bpf"}, func() (string, error) { return tryAttach(ns) }),
-		feature("ring buffer", needs{5, 8, []capability{capBPF}, ""}, tryRing),
+		feature("ring buffer", needs{5, 8, []cap.Value{cap.BPF}, ""}, tryRing),
 		feature("drop tracepoint", needs{5, 10, program, "a kernel built with CONFIG_DEBUG_INFO_BTF"}, tryDrops),
 		leftBehind(ns),
-		feature("kernel symbols", needs{5, 10, []capability{capSyslog}, "sysctl kernel.kptr_restrict=1"}, trySymbols),
+		feature("kernel symbols", needs{5, 10, []cap.Value{cap.SYSLOG}, "sysctl kernel.kptr_restrict=1"}, trySymbols),
 	}
 }
 
@@ -52,15 +53,15 @@ func tryKernel() (string, error) {
 	if err := unix.Uname(&u); err != nil {
 		return "", fmt.Errorf("read kernel version: %w", err)
 	}
-	release := unix.ByteSliceToString(u.Release[:])
+	running := unix.ByteSliceToString(u.Release[:])
 	code, err := features.LinuxVersionCode()
 	if err != nil {
 		return "", fmt.Errorf("read kernel version: %w", err)
 	}
-	if code < 5<<16|10<<8 {
-		return "", fmt.Errorf("kernel %s is too old", release)
+	if code < release(5, 10) {
+		return "", fmt.Errorf("kernel %s is too old", running)
 	}
-	return release, nil
+	return running, nil
 }
 
 func tryBTF() (string, error) {
@@ -101,8 +102,7 @@ func tryAttach(ns *netns.NS) (detail string, err error) {
 		programs := [len(hooks)]*ebpf.Program{p, p}
 		var by attacher = newTCX(programs)
 		noTCX := probeTCX(ns)
-		var old *model.UnsupportedError
-		if errors.As(noTCX, &old) {
+		if _, old := errors.AsType[*model.UnsupportedError](noTCX); old {
 			detail = "; tcx takes Linux 6.6 or later"
 			if by, err = openClsact(ns, programs, false, nil); err != nil {
 				return err

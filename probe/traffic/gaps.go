@@ -169,20 +169,19 @@ func (a *attachments) forgetGaps(since time.Time) {
 
 // gapTexts describe the gaps, those of several links together.
 func gapTexts(gaps []*gap) []string {
-	var order []gap
-	links := map[gap][]string{}
+	var out []string
+	links := map[string][]string{}
 	for _, g := range gaps {
-		key := gap{why: g.why, from: g.from, to: g.to}
-		if links[key] == nil {
-			order = append(order, key)
+		text := g.when() + ": " + g.why
+		if links[text] == nil {
+			out = append(out, text)
 		}
-		if !slices.Contains(links[key], g.link) {
-			links[key] = append(links[key], g.link)
+		if !slices.Contains(links[text], g.link) {
+			links[text] = append(links[text], g.link)
 		}
 	}
-	out := make([]string, 0, len(order))
-	for _, g := range order {
-		out = append(out, fmt.Sprintf("on %s%s: %s", someOf(links[g]), g.when(), g.why))
+	for i, text := range out {
+		out[i] = "on " + someOf(links[text]) + text
 	}
 	return out
 }
