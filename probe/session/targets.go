@@ -102,7 +102,8 @@ func (w *watch) sources() []model.Source {
 				gaps = append(gaps, w.gaps[what])
 			}
 		case model.SourceDrops:
-			if n := unknown(w.roster.alive()); n > 0 {
+			// Those whose network namespace is not known.
+			if n := len(w.roster.list(func(p *model.Pod) bool { return p.Until.Equal(w.roster.now) && p.Netns == 0 })); n > 0 {
 				gaps = append(gaps, fmt.Sprintf("not those inside %d pods, whose namespaces were not entered", n))
 			}
 		}
@@ -114,17 +115,6 @@ func (w *watch) sources() []model.Source {
 		}
 	}
 	return list
-}
-
-// unknown counts the pods whose network namespace is not known.
-func unknown(pods []model.Pod) int {
-	n := 0
-	for _, p := range pods {
-		if p.Netns == 0 {
-			n++
-		}
-	}
-	return n
 }
 
 // namespaces are those whose drops are counted: the node's and those of its
