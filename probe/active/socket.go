@@ -36,12 +36,13 @@ func openHere(at port, id uint16) (*socket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open packet socket: %w", err)
 	}
-	protocol, filter := uint16(unix.ETH_P_ARP), arpReplies()
+	protocol, filter := uint16(unix.ETH_P_ARP), arpReplies
 	switch {
 	case at.kind == model.ProbeEcho && at.isIPv6:
-		protocol, filter = unix.ETH_P_IPV6, echoReplies6(id)
+		// Without extension headers, as hosts send them to a request without.
+		protocol, filter = unix.ETH_P_IPV6, echoReplies(6, unix.IPPROTO_ICMPV6, unix.SockFilter{Code: size, K: 40}, 129, id)
 	case at.kind == model.ProbeEcho:
-		protocol, filter = unix.ETH_P_IP, echoReplies(id)
+		protocol, filter = unix.ETH_P_IP, echoReplies(9, unix.IPPROTO_ICMP, unix.SockFilter{Code: sizeAt, K: ethernet}, 0, id)
 	}
 	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
 	if err != nil {
@@ -98,49 +99,39 @@ func (s *socket) read(at port, replies chan<- heard, done <-chan struct{}) {
 // Classic BPF filters for Ethernet frames, so that a busy link does not fill the
 // socket's buffer. A load beyond the end of the frame rejects it.
 const (
-	all = 0xffff
+	all      = 0xffff
+	ethernet = 14 // bytes of its header
 
 	loadByte  = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS
 	loadHalf  = unix.BPF_LD | unix.BPF_H | unix.BPF_ABS
-	headerLen = unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH
 	loadByteX = unix.BPF_LD | unix.BPF_B | unix.BPF_IND
 	loadHalfX = unix.BPF_LD | unix.BPF_H | unix.BPF_IND
 	jumpEqual = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
 	ret       = unix.BPF_RET | unix.BPF_K
+
+	// What sets the size of the network header: a number, or that of the IPv4 header at
+	// a place.
+	size   = unix.BPF_LDX | unix.BPF_IMM
+	sizeAt = unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH
 )
 
-func arpReplies() []unix.SockFilter {
-	return []unix.SockFilter{
-		{Code: loadHalf, K: 14 + 6}, // operation
-		{Code: jumpEqual, K: 2, Jf: 1},
-		{Code: ret, K: all},
-		{Code: ret},
-	}
+var arpReplies = []unix.SockFilter{
+	{Code: loadHalf, K: ethernet + 6}, // operation
+	{Code: jumpEqual, K: 2, Jf: 1},
+	{Code: ret, K: all},
+	{Code: ret},
 }
 
-func echoReplies(id uint16) []unix.SockFilter {
+// echoReplies accepts the replies to the echo requests with an identifier. protocol is at
+// a place of the network header, and reply is the type of its messages.
+func echoReplies(at, protocol uint32, size unix.SockFilter, reply uint32, id uint16) []unix.SockFilter {
 	return []unix.SockFilter{
-		{Code: loadByte, K: 14 + 9}, // protocol
-		{Code: jumpEqual, K: unix.IPPROTO_ICMP, Jf: 6},
-		{Code: headerLen, K: 14},
-		{Code: loadByteX, K: 14}, // type
-		{Code: jumpEqual, K: 0, Jf: 3},
-		{Code: loadHalfX, K: 14 + 4}, // identifier
-		{Code: jumpEqual, K: uint32(id), Jf: 1},
-		{Code: ret, K: all},
-		{Code: ret},
-	}
-}
-
-// echoReplies6 accepts replies without extension headers, as hosts send them to a
-// request without.
-func echoReplies6(id uint16) []unix.SockFilter {
-	return []unix.SockFilter{
-		{Code: loadByte, K: 14 + 6}, // next header
-		{Code: jumpEqual, K: unix.IPPROTO_ICMPV6, Jf: 5},
-		{Code: loadByte, K: 14 + 40}, // type
-		{Code: jumpEqual, K: 129, Jf: 3},
-		{Code: loadHalf, K: 14 + 40 + 4}, // identifier
+		{Code: loadByte, K: ethernet + at},
+		{Code: jumpEqual, K: protocol, Jf: 6},
+		size,
+		{Code: loadByteX, K: ethernet}, // type
+		{Code: jumpEqual, K: reply, Jf: 3},
+		{Code: loadHalfX, K: ethernet + 4}, // identifier
 		{Code: jumpEqual, K: uint32(id), Jf: 1},
 		{Code: ret, K: all},
 		{Code: ret},

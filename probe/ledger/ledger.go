@@ -155,10 +155,8 @@ func newBalance(s *model.Snapshot, causes []model.DropCause) *balance {
 			}
 		}
 	}
-	for _, pods := range [][]model.Pod{s.PastPods, s.Pods} {
-		for i := range pods {
-			b.addPod(&pods[i])
-		}
+	for p := range model.Each(slices.Concat(s.PastPods, s.Pods)) {
+		b.addPod(p)
 	}
 	slices.SortStableFunc(b.rows, func(x, y *row) int {
 		return cmp.Or(x.addrs[0].Compare(y.addrs[0]), cmp.Compare(x.pod.LinkIndex, y.pod.LinkIndex), cmp.Compare(x.direction, y.direction))
@@ -179,23 +177,16 @@ func newBalance(s *model.Snapshot, causes []model.DropCause) *balance {
 func (b *balance) addPod(p *model.Pod) {
 	b.podLinks[p.LinkIndex] = p
 	b.podMACs[p.MAC] = !p.MAC.IsZero()
-	var ipv4, ipv6 []netip.Addr
+	families := map[bool][]netip.Addr{}
 	for _, prefix := range p.Addresses {
 		a := prefix.Addr()
 		if b.netns[a] == nil {
 			b.netns[a] = map[uint32]bool{}
 		}
 		b.netns[a][p.Netns] = true
-		if a.Is4() {
-			ipv4 = append(ipv4, a)
-		} else {
-			ipv6 = append(ipv6, a)
-		}
+		families[a.Is4()] = append(families[a.Is4()], a)
 	}
-	for _, addrs := range [][]netip.Addr{ipv4, ipv6} {
-		if len(addrs) == 0 {
-			continue
-		}
+	for _, addrs := range families {
 		slices.SortFunc(addrs, netip.Addr.Compare)
 		for _, d := range []model.LedgerDirection{model.FromPod, model.ToPod} {
 			b.rows = append(b.rows, &row{pod: p, direction: d, addrs: addrs, drops: map[model.LedgerDrop]uint64{}})
@@ -237,7 +228,7 @@ func (h *hop) frames(of func(model.MAC) bool) tally {
 // fabric returns it.
 func (b *balance) sent(r *row) {
 	link := r.pod.LinkIndex
-	groups := b.frames(r, link, model.Ingress, model.AsSource, isGroup)
+	groups := b.frames(r, link, model.Ingress, model.AsSource, model.MAC.IsMulticast)
 	var outside, again, pods, own tally
 	for _, u := range b.outer {
 		outside = outside.plus(b.left(r, u, model.AsSource))
@@ -277,7 +268,7 @@ func (b *balance) podLinksOf(r *row) map[int]bool {
 // toPod is what the row's pod sent that left by a pod's link, for that pod. A
 // bridge also floods frames for others out of a port.
 func (b *balance) toPod(r *row, podLink int) tally {
-	copies := isGroup
+	copies := model.MAC.IsMulticast
 	if l := b.links[podLink]; l != nil && l.Master != 0 {
 		copies = b.forOthers(podLink)
 	}
@@ -287,14 +278,14 @@ func (b *balance) toPod(r *row, podLink int) tally {
 // left is what left by a link that leads off the node, without copies: frames
 // that a bridge floods until it has learnt a pod's port, and those for groups.
 func (b *balance) left(r *row, link int, side model.Side) tally {
-	copies := b.frames(r, link, model.Egress, side, func(m model.MAC) bool { return isGroup(m) || b.podMACs[m] })
+	copies := b.frames(r, link, model.Egress, side, func(m model.MAC) bool { return m.IsMulticast() || b.podMACs[m] })
 	return b.sum(r, link, model.Egress, side).minus(copies)
 }
 
 // forOthers matches the MACs that are not those of the pod behind a link.
 func (b *balance) forOthers(podLink int) func(model.MAC) bool {
 	pod := b.podLinks[podLink]
-	return func(m model.MAC) bool { return isGroup(m) || !pod.MAC.IsZero() && m != pod.MAC }
+	return func(m model.MAC) bool { return m.IsMulticast() || !pod.MAC.IsZero() && m != pod.MAC }
 }
 
 // own is how much of what left for a pod by a link the node itself sent.
@@ -391,5 +382,3 @@ func total(parts []part) uint64 {
 	}
 	return n
 }
-
-func isGroup(m model.MAC) bool { return m[0]&1 != 0 }

@@ -37,6 +37,14 @@ type Drop struct {
 	Last    time.Time
 }
 
+// Key is what makes drops of two readings the same: the drop without its counts, times and
+// the name of its link.
+func (d *Drop) Key() Drop {
+	k := *d
+	k.Link, k.Packets, k.First, k.Last = "", 0, time.Time{}, time.Time{}
+	return k
+}
+
 // Far is the prefix of an address of the drop: the address alone or, where that is
 // not known, Range.
 func (d *Drop) Far(a netip.Addr) netip.Prefix {

@@ -161,10 +161,7 @@ func arpID(a model.ARPCount) uint64 {
 	return maphash.Comparable(seed, a)
 }
 
-func dropID(d model.Drop) uint64 {
-	d.Packets, d.First, d.Last, d.Link = 0, time.Time{}, time.Time{}, ""
-	return maphash.Comparable(seed, d)
-}
+func dropID(d *model.Drop) uint64 { return maphash.Comparable(seed, d.Key()) }
 
 func pairID(p model.PairCount) uint64 {
 	p.Packets = 0
@@ -187,7 +184,7 @@ func spansOf(t *model.Traffic) counts {
 			return hopID(h), hopCounts{h.Packets, h.Bytes, h.SYN, h.SYNACK, h.RST, h.ICMPErrors, h.FromInside, h.FromUplink, h.TTLs}
 		}),
 		peers: newList(t.Peers, func(p *model.Peer) (uint64, peerCounts) { return peerID(p), peerCounts{p.Out, p.In} }),
-		drops: newList(t.Drops, func(d *model.Drop) (uint64, uint64) { return dropID(*d), d.Packets }),
+		drops: newList(t.Drops, func(d *model.Drop) (uint64, uint64) { return dropID(d), d.Packets }),
 	}
 }
 
