@@ -150,7 +150,7 @@ func newBalance(s *model.Snapshot, causes []model.DropCause) *balance {
 			b.outer = append(b.outer, l.Index)
 		}
 		for _, p := range l.Addresses {
-			if counted(l, p) {
+			if l.Counted(p) {
 				b.node[p.Addr()] = true
 			}
 		}

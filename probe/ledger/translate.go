@@ -340,19 +340,12 @@ func (b *balance) uncounted(is4 bool) (netip.Addr, bool) {
 	for _, l := range b.Links {
 		for _, p := range l.Addresses {
 			a := p.Addr()
-			if a.Is4() == is4 && !counted(&l, p) && !a.IsLoopback() && !(a.Is6() && a.IsLinkLocalUnicast()) {
+			if a.Is4() == is4 && !l.Counted(p) && !a.IsLoopback() && !(a.Is6() && a.IsLinkLocalUnicast()) {
 				return a, true
 			}
 		}
 	}
 	return netip.Addr{}, false
-}
-
-// counted reports whether packets of an address of the node are counted apart.
-// Those of services, which a dummy link may hold, are not.
-func counted(l *model.Link, p netip.Prefix) bool {
-	service := (l.Kind == "dummy" || l.Name == "lo") && p.IsSingleIP()
-	return p.Addr().IsGlobalUnicast() && !service
 }
 
 // weigh widens a row's bounds by what could not be seen.

@@ -156,17 +156,14 @@ func locals(links []model.Link, pods []model.Pod) []traffic.Local {
 			out = append(out, traffic.Local{Addr: a, Node: node})
 		}
 	}
-	for i := range pods {
-		for _, a := range pods[i].Known() {
+	for p := range model.Each(pods) {
+		for _, a := range p.Known() {
 			add(a, false)
 		}
 	}
-	for i := range links {
-		// kube-proxy in IPVS mode puts the address of every service on a
-		// dummy link. No packet has one as its source.
-		service := links[i].Kind == "dummy" || links[i].Name == "lo"
-		for _, a := range links[i].Addresses {
-			if !service || !a.IsSingleIP() {
+	for l := range model.Each(links) {
+		for _, a := range l.Addresses {
+			if l.Counted(a) {
 				add(a.Addr(), true)
 			}
 		}

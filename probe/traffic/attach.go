@@ -156,7 +156,11 @@ func (e *Engine) attachTo(want []Link) error {
 	a.failed, a.pending = map[int]error{}, len(want)
 	a.mu.Unlock()
 
-	errs := []error{e.detachOthers(want)}
+	others := maps.Clone(a.on)
+	for _, k := range want {
+		delete(others, k.Index)
+	}
+	errs := []error{e.detach(slices.Collect(maps.Keys(others)))}
 	e.look(time.Now())
 	want = slices.Clone(want)
 	slices.SortStableFunc(want, func(x, y Link) int { return cmp.Compare(flag(y.Uplink), flag(x.Uplink)) })
@@ -174,15 +178,6 @@ func (e *Engine) attachTo(want []Link) error {
 		a.mu.Unlock()
 	}
 	return errors.Join(errs...)
-}
-
-// detachOthers detaches from links that are not in want.
-func (e *Engine) detachOthers(want []Link) error {
-	others := maps.Clone(e.attached.on)
-	for _, k := range want {
-		delete(others, k.Index)
-	}
-	return e.detach(slices.Collect(maps.Keys(others)))
 }
 
 func (e *Engine) detach(indices []int) error {

@@ -250,17 +250,10 @@ func decodeEvent(raw []byte) (bpf.DropDropKey, model.Sample, bool) {
 	}
 	e := &events[0]
 	return e.Key, model.Sample{
-		Time:     time.Unix(0, int64(e.Nanoseconds)),
-		IfIndex:  int(e.Key.Ifindex),
-		Netns:    e.Key.Netns,
-		Src:      addrFrom(bpf.TCAddr(e.Src)),
-		Dst:      addrFrom(bpf.TCAddr(e.Dst)),
-		SrcMAC:   e.SrcMac,
-		DstMAC:   e.Key.DstMac,
-		Protocol: e.Protocol<<8 | e.Protocol>>8,
-		Length:   int(e.Length),
-		Head:     slices.Clone(kept(e.Head[:e.HeadLength])),
-		Count:    e.Count,
+		Time: time.Unix(0, int64(e.Nanoseconds)), IfIndex: int(e.Key.Ifindex), Netns: e.Key.Netns,
+		Src: addrFrom(bpf.TCAddr(e.Src)), Dst: addrFrom(bpf.TCAddr(e.Dst)), SrcMAC: e.SrcMac, DstMAC: e.Key.DstMac,
+		Protocol: e.Protocol<<8 | e.Protocol>>8, Length: int(e.Length), Count: e.Count,
+		Head: slices.Clone(kept(e.Head[:e.HeadLength])),
 	}, true
 }
 
@@ -291,16 +284,9 @@ func (d *drops) list(linkName func(netns uint32, index int) string) []model.Drop
 	merged := map[place]*model.Drop{}
 	for key, k := range d.counts.entries {
 		m := model.Drop{
-			Proto:    key.Proto,
-			Reason:   d.reason(&key),
-			Location: d.symbols.name(key.Location),
-			IfIndex:  int(key.Ifindex),
-			Link:     linkName(key.Netns, int(key.Ifindex)),
-			Netns:    key.Netns,
-			DstMAC:   key.DstMac,
-			Packets:  k.packets,
-			First:    k.first,
-			Last:     k.last,
+			Proto: key.Proto, Reason: d.reason(&key), Location: d.symbols.name(key.Location),
+			IfIndex: int(key.Ifindex), Link: linkName(key.Netns, int(key.Ifindex)), Netns: key.Netns, DstMAC: key.DstMac,
+			Packets: k.packets, First: k.first, Last: k.last,
 		}
 		m.Src, m.Dst, m.Range = dropEnds(&key)
 		// Several locations in one function count as one, and an address whose
@@ -308,10 +294,9 @@ func (d *drops) list(linkName func(netns uint32, index int) string) []model.Drop
 		key.Location, key.Reason, key.Local, key.Far = 0, 0, 0, 0
 		id := place{key, m.Reason, m.Location}
 		if o := merged[id]; o != nil {
-			o.Packets += m.Packets
-			o.First = slices.MinFunc([]time.Time{o.First, m.First}, time.Time.Compare)
-			o.Last = slices.MaxFunc([]time.Time{o.Last, m.Last}, time.Time.Compare)
-			continue
+			m.Packets += o.Packets
+			m.First = slices.MinFunc([]time.Time{o.First, m.First}, time.Time.Compare)
+			m.Last = slices.MaxFunc([]time.Time{o.Last, m.Last}, time.Time.Compare)
 		}
 		merged[id] = &m
 	}
