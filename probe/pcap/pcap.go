@@ -44,7 +44,7 @@ type Writer struct {
 // one identifies a sample. Samples of one drop, such as of TCP and of UDP, differ
 // in time.
 type one struct {
-	model.SampleKey
+	drop     model.Drop
 	protocol uint16
 	time     int64
 }

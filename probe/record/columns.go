@@ -185,7 +185,7 @@ func decodeTraffic(version uint16, key, rest model.Traffic, counts []byte, at ti
 
 // older returns the samples of list that newer does not supersede.
 func older(list, newer []model.Sample) []model.Sample {
-	have := map[model.SampleKey]bool{}
+	have := map[model.Drop]bool{}
 	for i := range newer {
 		have[newer[i].Key()] = true
 	}
