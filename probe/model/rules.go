@@ -58,12 +58,7 @@ type AddrMatch struct {
 func (m AddrMatch) IsZero() bool { return !m.Prefix.IsValid() }
 
 // Matches reports whether the address satisfies the match.
-func (m AddrMatch) Matches(a netip.Addr) bool {
-	if m.IsZero() {
-		return true
-	}
-	return m.Prefix.Contains(a) != m.Not
-}
+func (m AddrMatch) Matches(a netip.Addr) bool { return m.IsZero() || m.Prefix.Contains(a) != m.Not }
 
 // MACMatch matches an Ethernet address under a mask. Unset matches all.
 type MACMatch struct {
@@ -91,10 +86,7 @@ type MarkMatch struct {
 
 // Matches reports whether the mark satisfies the match.
 func (m MarkMatch) Matches(mark uint32) bool {
-	if !m.Set {
-		return true
-	}
-	return (mark&m.Mask == m.Value) != m.Not
+	return !m.Set || (mark&m.Mask == m.Value) != m.Not
 }
 
 // FrameTarget is what an ebtables rule does with a frame.

@@ -3,6 +3,7 @@ package model
 import (
 	"iter"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -132,12 +133,7 @@ func (s *Snapshot) Status(source string) Status {
 
 // Has reports whether every named source was read completely.
 func (s *Snapshot) Has(sources ...string) bool {
-	for _, name := range sources {
-		if s.Status(name) != OK {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(sources, func(name string) bool { return s.Status(name) != OK })
 }
 
 // Cluster is what is known beyond the node.

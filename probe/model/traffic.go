@@ -98,13 +98,11 @@ func (l *Lost) Anyone() uint64 {
 // those that may be of any.
 func (l *Lost) Of(a netip.Addr) AddrLoss {
 	n := AddrLoss{Addr: a}
+	macs := l.MACs
 	for _, o := range l.Addrs {
 		if o.Addr == a {
 			n = o
 		}
-	}
-	macs := l.MACs
-	for _, o := range l.Addrs {
 		macs -= min(macs, o.MACs)
 	}
 	n.MACs += macs

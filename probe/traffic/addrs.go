@@ -85,17 +85,13 @@ func (t *addrTable) setLocal(local []Local, forget func(uint16)) error {
 		if !a.IsValid() || a.IsUnspecified() {
 			return fmt.Errorf("count address %q: not an address", l.Addr)
 		}
-		row := want[a]
-		row.Addr = addrTo(a)
-		if l.Pairs {
-			row.Pairs = 1
+		kind := bpf.TCAddrKindKIND_POD
+		if l.Node {
+			kind = bpf.TCAddrKindKIND_NODE
 		}
 		// An address that a pod shares with the node is the node's.
-		if l.Node {
-			row.Kind = bpf.TCAddrKindKIND_NODE
-		} else if row.Kind == bpf.TCAddrKindKIND_NONE {
-			row.Kind = bpf.TCAddrKindKIND_POD
-		}
+		row := want[a]
+		row.Addr, row.Kind, row.Pairs = addrTo(a), max(row.Kind, kind), max(row.Pairs, uint16(flag(l.Pairs)))
 		want[a] = row
 	}
 	var errs []error

@@ -7,7 +7,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
-	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 	"kernel.org/pub/linux/libs/security/libcap/cap"
@@ -54,11 +53,7 @@ func tryKernel() (string, error) {
 		return "", fmt.Errorf("read kernel version: %w", err)
 	}
 	running := unix.ByteSliceToString(u.Release[:])
-	code, err := features.LinuxVersionCode()
-	if err != nil {
-		return "", fmt.Errorf("read kernel version: %w", err)
-	}
-	if code < release(5, 10) {
+	if before(5, 10) {
 		return "", fmt.Errorf("kernel %s is too old", running)
 	}
 	return running, nil
@@ -121,19 +116,16 @@ func tryAttach(ns *netns.NS) (detail string, err error) {
 
 // leftBehind tells of what killed lasthops left.
 func leftBehind(ns *netns.NS) model.Feature {
-	const name = "leftovers"
+	f := model.Feature{Name: "leftovers", Status: model.OK, Detail: "none"}
 	links, err := Leftovers(ns)
 	switch {
 	case err != nil:
-		return model.Feature{Name: name, Status: model.Missing, Detail: err.Error()}
-	case links == 0:
-		return model.Feature{Name: name, Status: model.OK, Detail: "none"}
+		f.Status, f.Detail = model.Missing, err.Error()
+	case links > 0:
+		f.Status, f.Remedy = model.Partial, "any command that watches packets removes them"
+		f.Detail = "a lasthop that was killed left tc filters on " + model.Plural(links, "link") + "; they pass every packet on"
 	}
-	return model.Feature{
-		Name: name, Status: model.Partial,
-		Detail: "a lasthop that was killed left tc filters on " + model.Plural(links, "link") + "; they pass every packet on",
-		Remedy: "any command that watches packets removes them",
-	}
+	return f
 }
 
 func tryRing() (string, error) {
