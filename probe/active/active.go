@@ -82,7 +82,6 @@ type port struct {
 
 func portOf(p *model.Probe) port { return port{p.IfIndex, p.Kind, p.To.Is6()} }
 
-// question is a probe in progress.
 type question struct {
 	model.Probe
 	// at are the times of its packets.
@@ -90,7 +89,6 @@ type question struct {
 	err error
 }
 
-// run is one round of probes.
 type run struct {
 	// id is the ICMP identifier of this run's echo requests.
 	id        uint16
@@ -158,7 +156,6 @@ func (r *run) ask(ctx context.Context) {
 	}
 }
 
-// send sends the next packet of a question.
 func (r *run) send(i int) {
 	q := &r.questions[i]
 	// Each packet has a number of its own, to match replies to packets.
@@ -174,7 +171,6 @@ func (r *run) send(i int) {
 	q.err = err
 }
 
-// hear records a reply for the questions that it answers.
 func (r *run) hear(h heard) {
 	if h.err != nil {
 		r.failed[h.port] = h.err

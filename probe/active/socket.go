@@ -12,7 +12,6 @@ import (
 	"github.com/lasthop/lasthop/probe/netns"
 )
 
-// socket is a packet socket on one link.
 type socket struct{ file *os.File }
 
 // open opens a socket that sends whole frames on a link and receives replies of

@@ -61,7 +61,6 @@ func each(s *model.Snapshot, f func(reading int, t *model.Traffic)) {
 	f(endAgain, &s.Edges.EndAgain)
 }
 
-// count adds to the tally of a key.
 func count[K comparable](m map[K]tally, k K, reading int, n uint64) {
 	t := m[k]
 	t[reading] += n
@@ -93,7 +92,6 @@ func (b *balance) countHops() {
 	})
 }
 
-// openHop is the hop of a key, a new one where there is none yet.
 func (b *balance) openHop(k hopKey) *hop {
 	h := b.hops[k]
 	if h == nil {
@@ -135,7 +133,6 @@ func (b *balance) countDrops(causes []model.DropCause) {
 	}
 }
 
-// effect is what a drop means to a row.
 type effect int
 
 const (

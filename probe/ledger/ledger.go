@@ -63,7 +63,6 @@ type balance struct {
 	rows   []*row
 }
 
-// hopKey is a place where packets of an address are counted.
 type hopKey struct {
 	addr   netip.Addr
 	link   int
@@ -100,7 +99,6 @@ type dropTally struct {
 	tally
 }
 
-// row is a row of the ledger that is being made.
 type row struct {
 	pod       *model.Pod
 	direction model.LedgerDirection
@@ -129,7 +127,6 @@ type row struct {
 	why         []string
 }
 
-// unbounded is a bound that no count reaches.
 const unbounded = math.MaxInt64
 
 type part struct {
@@ -173,7 +170,6 @@ func newBalance(s *model.Snapshot, causes []model.DropCause) *balance {
 	return b
 }
 
-// addPod indexes a pod and opens its rows.
 func (b *balance) addPod(p *model.Pod) {
 	b.podLinks[p.LinkIndex] = p
 	b.podMACs[p.MAC] = !p.MAC.IsZero()
@@ -196,7 +192,6 @@ func (b *balance) addPod(p *model.Pod) {
 
 func (r *row) is4() bool { return r.addrs[0].Is4() }
 
-// sum adds one hop's counts over a row's addresses.
 func (b *balance) sum(r *row, link int, d model.Direction, side model.Side) tally {
 	var t tally
 	for _, a := range r.addrs {

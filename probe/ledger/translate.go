@@ -57,7 +57,6 @@ func (b *balance) translations() {
 	}
 }
 
-// addOutgoing adds a flow that a pod began.
 func (b *balance) addOutgoing(f *model.Flow) {
 	t, pod, peer := &b.nat, f.Original.Src, f.Reply.Src
 	if b.node[f.Original.Dst] && !b.node[peer] {
@@ -103,7 +102,6 @@ func (t *translations) addRemote(pod, remote netip.Addr) {
 	t.remotes[pod][remote] = true
 }
 
-// anyIn reports whether an address of the row's pod is in a set.
 func (r *row) anyIn(set addrSet) bool {
 	return slices.ContainsFunc(r.addrs, func(a netip.Addr) bool { return set[a] })
 }
@@ -325,7 +323,6 @@ func (b *balance) findDoubts() {
 	}
 }
 
-// doubtsOf are the doubts about one row.
 func (b *balance) doubtsOf(r *row) []string {
 	if r.direction == model.FromPod {
 		if a, ok := b.uncounted(r.is4()); ok {

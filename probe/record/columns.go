@@ -39,7 +39,6 @@ func layoutOf(t reflect.Type) (l layout) {
 	return l
 }
 
-// identity returns an entry with the changing fields zero.
 func identity[T any](l layout, x T) T {
 	v := reflect.ValueOf(&x).Elem()
 	for _, list := range [][][]int{l.numbers, l.times} {
@@ -139,7 +138,6 @@ func decode[T comparable](c *columns, key, fresh []T, at time.Time) []T {
 	return out
 }
 
-// next is the next number, 0 once there is none.
 func (c *columns) next() uint64 {
 	u, n := binary.Uvarint(c.b)
 	if n <= 0 {

@@ -21,7 +21,6 @@ type Player struct {
 	err      error // valid once done is closed
 }
 
-// playing is the goroutine of a player.
 type playing struct {
 	*Player
 	// at is the number of the reading that is shown, since the wall clock time
@@ -129,7 +128,6 @@ func (r *playing) to(n int) {
 	r.at, r.since = min(max(n, 0), r.file.Len()-1), time.Now()
 }
 
-// show publishes the reading. It replaces one that was not received yet.
 func (r *playing) show() error {
 	if r.at != r.fed {
 		if r.fed < 0 || r.at != r.fed+1 {

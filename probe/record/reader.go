@@ -127,7 +127,6 @@ func (f *File) scan(size int64) error {
 	}
 }
 
-// next reads one frame and its content.
 func (f *File) next(offset, size int64) (fr frame, held []byte, err error) {
 	if size-offset < headSize {
 		return fr, nil, &FormatError{offset, fmt.Sprintf("the recording is cut off: want a frame, and there are %d bytes", size-offset)}
@@ -278,7 +277,6 @@ func (f *File) unpacker(kind byte) (_ *zstd.Decoder, err error) {
 	return f.plain, err
 }
 
-// brief is a point without state.
 type brief struct {
 	point
 	Snapshot struct{ Window model.Window }

@@ -22,7 +22,6 @@ type podKey struct {
 	link  int
 }
 
-// see records the pods that are alive now.
 func (r *roster) see(now time.Time, pods []model.Pod) {
 	if r.pods == nil {
 		r.pods = map[podKey]*model.Pod{}

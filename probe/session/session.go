@@ -101,7 +101,6 @@ func Observe(ctx context.Context, o Options) (*model.Snapshot, error) {
 	return w.run(ctx)
 }
 
-// watch is one observation.
 type watch struct {
 	options   Options
 	collector *collect.Collector
@@ -192,7 +191,6 @@ func (w *watch) begin() error {
 	return nil
 }
 
-// counted returns the parts of t that model.Edges holds.
 func counted(t model.Traffic) model.Traffic {
 	return model.Traffic{Hops: t.Hops, MACs: t.MACs, Peers: t.Peers, Drops: t.Drops}
 }
@@ -362,7 +360,6 @@ func (w *watch) poll(now time.Time) error {
 	return err
 }
 
-// count reads the counters.
 func (w *watch) count(now time.Time) error {
 	if w.engine == nil {
 		return nil

@@ -21,7 +21,6 @@ type Stream struct {
 	err    error // valid once done is closed
 }
 
-// requests are what the caller asked for.
 type requests struct {
 	window        *time.Duration
 	rescan, reset bool
@@ -186,7 +185,6 @@ func (r *running) whole(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// processorTime is the CPU time that this process has used.
 func processorTime() time.Duration {
 	var u unix.Rusage
 	// It fails for a bad argument alone.
@@ -194,7 +192,6 @@ func processorTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// answer does what the caller asked for.
 func (r *running) answer(ctx context.Context) error {
 	a := r.feed.Take()
 	if a.window != nil {

@@ -32,7 +32,6 @@ func (w *watch) apply(now time.Time, links []model.Link, pods []model.Pod) error
 	return nil
 }
 
-// watching reports whether packets are counted on any link.
 func (w *watch) watching() bool {
 	return slices.ContainsFunc(w.engine.Sources(), func(s model.Source) bool {
 		return s.Name == model.SourceTC && s.Status != model.Missing

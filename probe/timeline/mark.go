@@ -107,7 +107,6 @@ func newList[T any, V comparable](from []T, of func(*T) (uint64, V)) list[V] {
 	return out
 }
 
-// of returns the value of a key, the zero value if there is none.
 func (l list[V]) of(key uint64) (v V) {
 	if i, ok := l.find(key); ok {
 		v = l[i].value
@@ -193,7 +192,6 @@ func (c counts) since(before counts) counts {
 	return counts{hops: c.hops.since(before.hops), peers: c.peers.since(before.peers), drops: c.drops.since(before.drops)}
 }
 
-// overlay replaces the entries that are in newer.
 func (l *list[V]) overlay(newer list[V]) {
 	for _, e := range newer {
 		i, ok := l.find(e.key)

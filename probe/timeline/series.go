@@ -8,7 +8,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// points bounds the rates of a series.
 const points = 60
 
 // series are the packet rates of pods' addresses at each hop.

@@ -176,7 +176,6 @@ func (t *addrTable) setHead(low, slot uint16) {
 	t.bss.store16(t.slotsOff+int(low)*2, slot)
 }
 
-// clearCell clears a cell of a slot's row.
 func (t *addrTable) clearCell(slot uint16, cell int) {
 	t.rows.store16(int(slot)*t.rows.stride+addrSize+cell*cellSize, 0)
 }

@@ -94,7 +94,6 @@ func clsactHarmless(ns *netns.NS, links []Link) (bool, error) {
 	return true, nil
 }
 
-// attachments are the links that the programs are attached to.
 type attachments struct {
 	// changing is held while links are attached and detached, which takes
 	// seconds for many. mu guards the fields below; on and by change only while
@@ -109,6 +108,12 @@ type attachments struct {
 	blind    error // why the last look failed
 	gaps     []*gap
 	gapsSeen uint64 // see model.Lost.Gaps
+}
+
+func (a *attachments) locked(f func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f()
 }
 
 // AttachMode names the mechanism that attaches programs to links: AttachTCX or
@@ -142,9 +147,7 @@ func (e *Engine) Attach(want []Link) error {
 			if err != nil {
 				return err
 			}
-			a.mu.Lock()
-			a.by = by
-			a.mu.Unlock()
+			a.locked(func() { a.by = by })
 		}
 		return e.attachTo(want)
 	})
@@ -152,10 +155,7 @@ func (e *Engine) Attach(want []Link) error {
 
 func (e *Engine) attachTo(want []Link) error {
 	a := e.attached
-	a.mu.Lock()
-	a.failed, a.pending = map[int]error{}, len(want)
-	a.mu.Unlock()
-
+	a.locked(func() { a.failed, a.pending = map[int]error{}, len(want) })
 	others := maps.Clone(a.on)
 	for _, k := range want {
 		delete(others, k.Index)
@@ -169,13 +169,13 @@ func (e *Engine) attachTo(want []Link) error {
 			return fmt.Errorf("attach to links: %w", unix.EBADF)
 		}
 		err := e.attachOne(k)
-		a.mu.Lock()
-		a.pending = len(want) - i - 1
-		if err != nil {
-			a.failed[k.Index] = err
-			errs = append(errs, err)
-		}
-		a.mu.Unlock()
+		errs = append(errs, err)
+		a.locked(func() {
+			a.pending = len(want) - i - 1
+			if err != nil {
+				a.failed[k.Index] = err
+			}
+		})
 	}
 	return errors.Join(errs...)
 }
@@ -187,10 +187,10 @@ func (e *Engine) detach(indices []int) error {
 	a := e.attached
 	errs := []error{a.by.detach(indices)}
 	for _, index := range indices {
-		a.mu.Lock()
-		a.end(a.on[index], time.Now())
-		delete(a.on, index)
-		a.mu.Unlock()
+		a.locked(func() {
+			a.end(a.on[index], time.Now())
+			delete(a.on, index)
+		})
 		errs = append(errs, e.removeLink(index))
 	}
 	return errors.Join(errs...)
@@ -211,9 +211,7 @@ func (e *Engine) attachOne(k Link) error {
 	}
 	err := a.by.attach(k)
 	if err == nil {
-		a.mu.Lock()
-		a.on[k.Index] = &attachment{link: k}
-		a.mu.Unlock()
+		a.locked(func() { a.on[k.Index] = &attachment{link: k} })
 		return nil
 	}
 	removed := e.removeLink(k.Index)
@@ -223,7 +221,6 @@ func (e *Engine) attachOne(k Link) error {
 	return errors.Join(loadError("attach to link "+k.Name, err, false), removed)
 }
 
-// vanished reports whether attaching failed since there is no such link.
 func vanished(err error) bool { return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO) }
 
 func (e *Engine) setLink(k Link) error {

@@ -176,7 +176,6 @@ func (h *hop) addMACs(m macs, n uint64) {
 	h.macs[m] += n
 }
 
-// add adds the counts of one CPU.
 func (h *hop) add(c *bpf.TCHopCounter) {
 	s := &h.n
 	s.Packets += c.Packets

@@ -56,7 +56,6 @@ func newDropCounts(coll *ebpf.Collection) (*dropCounts, error) {
 	return c, nil
 }
 
-// sum is the count of a number on all CPUs.
 func (c *dropCounts) sum(number uint64) (n uint64) {
 	for cpu := range c.cpus {
 		n += c.counts.load64(c.at(cpu, number))

@@ -20,7 +20,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// maxSamples bounds the samples that are kept.
 const maxSamples = 256
 
 // drops counts the packets that the kernel freed, by the kfree_skb tracepoint.

@@ -203,7 +203,6 @@ func (e *Engine) open(spec *ebpf.CollectionSpec) error {
 // and of the unused slot 0.
 func rowCells(cfg Config) uint32 { return ceilPow2(uint32(cfg.MaxLinks+1)) * uint32(linkHops) }
 
-// rowSize is the size in bytes of a row of the address table.
 func rowSize(cfg Config) uint32 { return uint32(addrSize) + rowCells(cfg)*uint32(cellSize) }
 
 // perCPU is how many values of a size fit each CPU's share of the budget.
@@ -219,7 +218,6 @@ func (cfg Config) countedCPUs() (int, error) {
 	return presentCPUs()
 }
 
-// tcSpec loads the tc object and sets its sizes.
 func tcSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	spec, err := bpf.LoadTC()
 	if err != nil {
@@ -381,7 +379,10 @@ func (e *Engine) MakeRoom(since time.Time, all bool) error {
 	if e.closed.Load() {
 		return fmt.Errorf("make room: %w", unix.EBADF)
 	}
-	e.attached.forgetGaps(since)
+	a := e.attached
+	a.locked(func() {
+		a.gaps = slices.DeleteFunc(a.gaps, func(g *gap) bool { return !g.to.IsZero() && g.to.Before(since) })
+	})
 	// While the tables still know who was removed.
 	errs := []error{e.counters.evictNeighbors(since, e.links)}
 	if e.drops != nil {

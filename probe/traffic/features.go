@@ -70,7 +70,6 @@ func tryBTF() (string, error) {
 	return "without drop reasons, which Linux 5.17 added", nil
 }
 
-// withEmpty calls f with a program that does nothing.
 func withEmpty(f func(*ebpf.Program) error) error {
 	spec, err := bpf.LoadEmpty()
 	if err != nil {

@@ -30,7 +30,6 @@ const (
 // hooks are the classes of clsact: what comes in, what goes out.
 var hooks = [...]uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS}
 
-// filter is a tc filter.
 type filter struct {
 	kind               string
 	handle             uint32
@@ -62,7 +61,6 @@ func (f filter) String() string {
 // they run.
 type hooked [len(hooks)][]filter
 
-// foreign reports whether the qdisc has a filter that is of no lasthop.
 func (h hooked) foreign() bool {
 	return h.any(func(f filter) bool { return f.number() == 0 })
 }
@@ -161,7 +159,6 @@ func decodeFilter(m []byte) (f filter, ok bool, err error) {
 	return f, f.handle != 0, cmp.Or(a.Err(), options.Err())
 }
 
-// hooked lists the filters of both hooks of a link.
 func (r *rtnl) hooked(index int) (h hooked, err error) {
 	for i, hook := range hooks {
 		if h[i], err = r.filters(index, hook); err != nil {
@@ -189,7 +186,6 @@ func (r *rtnl) all() (map[int]hooked, error) {
 	return out, nil
 }
 
-// exists reports whether there is a link of that index.
 func (r *rtnl) exists(index int) (bool, error) {
 	_, err := r.change.LinkByIndex(index)
 	if _, missing := errors.AsType[netlink.LinkNotFoundError](err); missing {

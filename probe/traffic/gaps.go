@@ -38,7 +38,6 @@ func (t trouble) String() string {
 	return ""
 }
 
-// attachment is a link that the programs are attached to.
 type attachment struct {
 	link Link
 	// gap is open while the link is in trouble, else nil.
@@ -85,9 +84,7 @@ func (e *Engine) look(now time.Time) {
 			}
 		}
 	}
-	a.mu.Lock()
-	a.looked, a.blind = now, blind
-	a.mu.Unlock()
+	a.locked(func() { a.looked, a.blind = now, blind })
 }
 
 func (e *Engine) lookAt(at *attachment, now time.Time) error {
@@ -119,9 +116,7 @@ func (e *Engine) lookAt(at *attachment, now time.Time) error {
 		return err
 	}
 	if at.stuck = t.String(); at.stuck == "" {
-		a.mu.Lock()
-		a.end(at, now)
-		a.mu.Unlock()
+		a.locked(func() { a.end(at, now) })
 	}
 	return nil
 }
@@ -151,20 +146,6 @@ func (a *attachments) end(at *attachment, now time.Time) {
 		at.gap.to = now
 		at.gap = nil
 	}
-}
-
-// gapCount is model.Lost.Gaps.
-func (a *attachments) gapCount() uint64 {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.gapsSeen
-}
-
-// forgetGaps forgets gaps that ended before since.
-func (a *attachments) forgetGaps(since time.Time) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.gaps = slices.DeleteFunc(a.gaps, func(g *gap) bool { return !g.to.IsZero() && g.to.Before(since) })
 }
 
 // gapTexts describe the gaps, those of several links together.

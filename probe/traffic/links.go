@@ -54,7 +54,6 @@ func (l *links) entry(index int) int {
 	return free
 }
 
-// set adds a link, or changes its flags and name.
 func (l *links) set(k Link, forget func(uint16)) error {
 	p := l.entry(k.Index)
 	if p < 0 {

@@ -23,7 +23,6 @@ type number struct {
 	socket *os.File
 }
 
-// numberName is the abstract name of a number.
 const numberName = "@lasthop-%d"
 
 // bindNumber takes a number in a network namespace, which abstract names belong
@@ -113,7 +112,6 @@ func leftovers(ns *netns.NS, each func(r *rtnl, n uint16, links int) error) erro
 	return errors.Join(errs...)
 }
 
-// removeLeftovers removes what lasthops left that were killed.
 func removeLeftovers(ns *netns.NS) error {
 	err := leftovers(ns, func(r *rtnl, n uint16, _ int) error { return r.remove(n, everyLink) })
 	if err != nil {

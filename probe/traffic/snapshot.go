@@ -178,7 +178,10 @@ func (e *Engine) lost() model.Lost {
 		why(&l.Events, d.missed, "drops on this machine while another was being counted")
 		why(&l.Events, d.unsampled, "samples of drops of more kinds than are kept")
 	}
-	why(&l.Gaps, e.attached.gapCount(), "times others had removed lasthop's programs from a link, or put theirs before them")
+	a := e.attached
+	a.locked(func() {
+		why(&l.Gaps, a.gapsSeen, "times others had removed lasthop's programs from a link, or put theirs before them")
+	})
 	l.Addrs = e.lostOf()
 	l.Others = tc[bpf.TCLostLOST_NEIGH]
 	for _, reason := range []bpf.TCLost{bpf.TCLostLOST_HOP, bpf.TCLostLOST_PEER, bpf.TCLostLOST_PAIR, bpf.TCLostLOST_DROP} {
