@@ -12,13 +12,10 @@ import (
 	"github.com/lasthop/lasthop/probe/netns"
 )
 
-type socket struct{ file *os.File }
-
 // open opens a socket that sends whole frames on a link and receives replies of
 // the port's kind. id is the identifier of its echo requests.
-func open(ns *netns.NS, at port, id uint16) (*socket, error) {
-	var s *socket
-	err := ns.Do(func() (err error) {
+func open(ns *netns.NS, at port, id uint16) (s *os.File, err error) {
+	err = ns.Do(func() (err error) {
 		s, err = openHere(at, id)
 		return err
 	})
@@ -28,7 +25,7 @@ func open(ns *netns.NS, at port, id uint16) (*socket, error) {
 	return s, err
 }
 
-func openHere(at port, id uint16) (*socket, error) {
+func openHere(at port, id uint16) (*os.File, error) {
 	// With protocol 0 the socket receives nothing before it is bound, when the
 	// filter is in place.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -52,31 +49,21 @@ func openHere(at port, id uint16) (*socket, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("bind packet socket: %w", err)
 	}
-	s := &socket{os.NewFile(uintptr(fd), "packet socket")}
+	s := os.NewFile(uintptr(fd), "packet socket")
 	// A stopped transmit queue must not block the sender forever.
-	if err := s.file.SetWriteDeadline(time.Now().Add(patience)); err != nil {
-		s.close()
+	if err := s.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+		s.Close()
 		return nil, fmt.Errorf("bound packet socket: %w", err)
 	}
 	return s, nil
 }
 
-func (s *socket) send(frame []byte) error {
-	if _, err := s.file.Write(frame); err != nil {
-		return fmt.Errorf("send: %w", err)
-	}
-	return nil
-}
-
-// close makes a pending read return.
-func (s *socket) close() { s.file.Close() }
-
 // read delivers replies until reading fails or done is closed.
-func (s *socket) read(at port, replies chan<- heard, done <-chan struct{}) {
+func read(s *os.File, at port, replies chan<- heard, done <-chan struct{}) {
 	d := newDecoder()
 	frame := make([]byte, 2048)
 	for {
-		n, err := s.file.Read(frame)
+		n, err := s.Read(frame)
 		h := heard{port: at, at: time.Now(), err: err}
 		if err == nil {
 			var ok bool

@@ -323,15 +323,6 @@ func (b *balance) findDoubts() {
 	}
 }
 
-func (b *balance) doubtsOf(r *row) []string {
-	if r.direction == model.FromPod {
-		if a, ok := b.uncounted(r.is4()); ok {
-			return append(slices.Clone(b.doubts), fmt.Sprintf("packets to %s, which the node itself takes, are not counted apart", a))
-		}
-	}
-	return b.doubts
-}
-
 // uncounted finds an address of the node that packets are not counted for.
 func (b *balance) uncounted(is4 bool) (netip.Addr, bool) {
 	for _, l := range b.Links {
@@ -369,9 +360,13 @@ func (b *balance) weigh(r *row) {
 	case b.Status(model.SourceTC) != model.OK, b.Traffic.Lost.Gaps > 0:
 		why = "not every link or address is watched"
 	}
+	doubts := slices.Clip(b.doubts)
+	if a, ok := b.uncounted(r.is4()); ok && r.direction == model.FromPod {
+		doubts = append(doubts, fmt.Sprintf("packets to %s, which the node itself takes, are not counted apart", a))
+	}
 	if why != "" {
 		r.least, r.most, r.translated, r.why = 0, unbounded, 0, []string{why}
-	} else if doubts := b.doubtsOf(r); r.most > 0 && len(doubts) > 0 {
+	} else if r.most > 0 && len(doubts) > 0 {
 		r.least, r.translated = 0, 0
 		r.why = append(r.why, doubts...)
 		if !b.Has(model.SourceConntrack) {

@@ -23,19 +23,14 @@ func (w *watch) apply(now time.Time, links []model.Link, pods []model.Pod) error
 	w.setLocal()
 	// The source reports links that cannot be watched. It is an error only if
 	// there is no other.
-	if err := w.engine.Attach(watched(links)); err != nil && !w.watching() {
+	watching := func(s model.Source) bool { return s.Name == model.SourceTC && s.Status != model.Missing }
+	if err := w.engine.Attach(watched(links)); err != nil && !slices.ContainsFunc(w.engine.Sources(), watching) {
 		return fmt.Errorf("watch links: %w", err)
 	}
 	// After attaching: to make a clsact qdisc drops packets, which are no finding.
 	w.note("namespaces", w.engine.SetNamespaces(w.namespaces()))
 	w.setRanges()
 	return nil
-}
-
-func (w *watch) watching() bool {
-	return slices.ContainsFunc(w.engine.Sources(), func(s model.Source) bool {
-		return s.Name == model.SourceTC && s.Status != model.Missing
-	})
 }
 
 // countPairs starts or stops counting by address pair, if that is wanted. It does so

@@ -61,7 +61,10 @@ func (c cut) snapshot(now *model.Snapshot) *model.Snapshot {
 		// What was counted since is unknown, so the differences are zero.
 		then = s.Conntrack
 	}
-	s.Conntrack = conntrackSince(then, s.Conntrack)
+	// The table's size and limit are the present ones.
+	s.Conntrack = difference(then, s.Conntrack, func(c *model.Conntrack) []*uint64 {
+		return []*uint64{&c.InsertFailed, &c.Drop, &c.EarlyDrop, &c.Invalid, &c.SearchRestart, &c.Found, &c.Insert, &c.ErrorPacket}
+	})
 	s.PastPods = slices.DeleteFunc(slices.Clone(s.PastPods), func(p model.Pod) bool { return p.Until.Before(c.base.at) })
 	return &s
 }
@@ -222,12 +225,4 @@ func lossOf(detail string) (uint64, string) {
 		return 1, detail
 	}
 	return n, what
-}
-
-// conntrackSince returns the statistics as differences. The table's size and
-// limit are the present ones.
-func conntrackSince(b, now model.Conntrack) model.Conntrack {
-	return difference(b, now, func(c *model.Conntrack) []*uint64 {
-		return []*uint64{&c.InsertFailed, &c.Drop, &c.EarlyDrop, &c.Invalid, &c.SearchRestart, &c.Found, &c.Insert, &c.ErrorPacket}
-	})
 }

@@ -42,13 +42,9 @@ var compared = []string{model.SourceEbtables, model.SourceNAT, model.SourceConnt
 
 // gapsOf returns the compared sources that were not read whole.
 func gapsOf(s *model.Snapshot) []model.Source {
-	var out []model.Source
-	for _, src := range s.Sources {
-		if src.Status != model.OK && slices.Contains(compared, src.Name) {
-			out = append(out, src)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(s.Sources), func(src model.Source) bool {
+		return src.Status == model.OK || !slices.Contains(compared, src.Name)
+	})
 }
 
 // unread reports whether a source was not read whole at the mark.

@@ -54,13 +54,6 @@ func newAddrTable(coll *ebpf.Collection, spec *ebpf.CollectionSpec, bss *mapped,
 	}, nil
 }
 
-func (t *addrTable) leaving() bool { return t.addrs.leaving || t.ranges.leaving }
-
-func (t *addrTable) polled(now time.Time) {
-	t.addrs.polled(now)
-	t.ranges.polled(now)
-}
-
 // release frees the slots of addresses and ranges removed before then, and
 // returns them.
 func (t *addrTable) release(before time.Time) map[uint16]bool {
@@ -174,10 +167,6 @@ func (t *addrTable) write(slot uint16, row bpf.TCCountedAddr) error {
 func (t *addrTable) setHead(low, slot uint16) {
 	t.heads[low] = slot
 	t.bss.store16(t.slotsOff+int(low)*2, slot)
-}
-
-func (t *addrTable) clearCell(slot uint16, cell int) {
-	t.rows.store16(int(slot)*t.rows.stride+addrSize+cell*cellSize, 0)
 }
 
 func (t *addrTable) setPrefixes(prefixes []netip.Prefix, forget func(uint16)) error {

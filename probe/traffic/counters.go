@@ -90,15 +90,6 @@ func (c *counters) poll(now time.Time) error {
 	)
 }
 
-// retiring reports whether entries of tables are about to be freed, release frees
-// them. No program may run that did when they were retired.
-func (c *counters) retiring() bool { return len(c.macs.retiring)+len(c.peers.retiring) > 0 }
-
-func (c *counters) release() {
-	c.macs.release()
-	c.peers.release()
-}
-
 // evictNeighbors forgets ARP and ND messages that were not seen since then: those on
 // links and for addresses that are gone and, where there is little room, all of them.
 func (c *counters) evictNeighbors(since time.Time, on *links) error {
@@ -280,7 +271,8 @@ func (c *counters) forget(match func(addr, link uint16) bool) {
 // free clears a hop counter and hands its number back to the programs.
 func (c *counters) free(number int) {
 	k := c.hops[number].key
-	c.addrs.clearCell(k.Addr, int(k.Link)*linkHops+int(k.Direction)*sides+int(k.Side))
+	rows, cell := c.addrs.rows, int(k.Link)*linkHops+int(k.Direction)*sides+int(k.Side)
+	rows.store16(int(k.Addr)*rows.stride+addrSize+cell*cellSize, 0)
 	c.hopKeys.store64(number*hopKeySize, 0)
 	for cpu := range c.cpus {
 		c.hopCounters.clear(cpu*c.hopCounters.stride+number*hopSize, hopSize)

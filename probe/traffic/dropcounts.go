@@ -86,8 +86,6 @@ func (c *dropCounts) evict(which func(key bpf.DropDropKey, last time.Time) bool,
 	return err
 }
 
-func (c *dropCounts) retiring() bool { return len(c.retired) > 0 }
-
 // release gives retired numbers back to the program. No program may run that did when
 // they were retired. What was counted since is kept.
 func (c *dropCounts) release(now time.Time) error {

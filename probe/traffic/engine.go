@@ -97,7 +97,7 @@ type Link struct {
 	// ipip).
 	NoEthernet bool
 	// IPTunnel says that it is an ipip or sit tunnel, whose packets begin with the
-	// outer header on old kernels: see keepsOuter.
+	// outer header before Linux 5.14: see links.
 	IPTunnel bool
 }
 
@@ -203,8 +203,6 @@ func (e *Engine) open(spec *ebpf.CollectionSpec) error {
 // and of the unused slot 0.
 func rowCells(cfg Config) uint32 { return ceilPow2(uint32(cfg.MaxLinks+1)) * uint32(linkHops) }
 
-func rowSize(cfg Config) uint32 { return uint32(addrSize) + rowCells(cfg)*uint32(cellSize) }
-
 // perCPU is how many values of a size fit each CPU's share of the budget.
 func perCPU(most, budget, size, cpus int) uint32 {
 	return uint32(min(most, budget/size/cpus))
@@ -262,7 +260,7 @@ func tcSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 // sizeAddrTable sizes the tables by slot of an address that both objects declare.
 func sizeAddrTable(spec *ebpf.CollectionSpec, cfg Config) {
 	slots := 1 + cfg.MaxAddrs + maxPrefixes
-	resize(spec.Maps[bpf.TCMapCountedAddrs], slots, rowSize(cfg))
+	resize(spec.Maps[bpf.TCMapCountedAddrs], slots, uint32(addrSize)+rowCells(cfg)*uint32(cellSize))
 	spec.Maps[bpf.TCMapAddrLosses].MaxEntries = uint32(slots)
 }
 
@@ -347,13 +345,17 @@ func (e *Engine) Poll(now time.Time) error {
 // settle notes that programs which ran at the last poll have ended, so that what
 // was taken from them may be reused. It waits for that only where something was.
 func (e *Engine) settle(now time.Time) {
-	if e.addrs.leaving() || e.links.slots.leaving || e.counters.retiring() || e.drops != nil && e.drops.counts.retiring() {
+	addrs, ranges, links, macs, peers := e.addrs.addrs, e.addrs.ranges, e.links.slots, e.counters.macs, e.counters.peers
+	if addrs.leaving || ranges.leaving || links.leaving || len(macs.retiring)+len(peers.retiring) > 0 ||
+		e.drops != nil && len(e.drops.counts.retired) > 0 {
 		// Where this fails the time between two polls has to be enough.
 		_ = quiesce()
 	}
-	e.addrs.polled(now)
-	e.links.slots.polled(now)
-	e.counters.release()
+	addrs.polled(now)
+	ranges.polled(now)
+	links.polled(now)
+	macs.release()
+	peers.release()
 }
 
 // ForgetTTLs clears the sets of TTLs, which then hold those seen since.
