@@ -179,14 +179,11 @@ func (w *watch) run(ctx context.Context) (s *model.Snapshot, err error) {
 // begin reads the counters twice in a row, once everything is attached. See
 // model.Edges.
 func (w *watch) begin() error {
-	if w.engine == nil {
-		return nil
-	}
 	for _, to := range []*model.Traffic{&w.edges.Start, &w.edges.StartAgain} {
 		if err := w.poll(time.Now()); err != nil {
 			return err
 		}
-		*to = counted(w.engine.Traffic())
+		*to = counted(w.traffic())
 	}
 	return nil
 }
@@ -379,12 +376,10 @@ func (w *watch) finish(ctx context.Context) (*model.Snapshot, error) {
 		return nil, err
 	}
 	packets := w.traffic()
-	if w.engine != nil {
-		if err := w.poll(now); err != nil {
-			return nil, err
-		}
-		w.edges.EndAgain, w.edges.Read = counted(w.engine.Traffic()), true
+	if err := w.poll(now); err != nil {
+		return nil, err
 	}
+	w.edges.EndAgain, w.edges.Read = counted(w.traffic()), w.engine != nil
 	last, err := w.whole(ctx, now, packets)
 	if err != nil {
 		return nil, err
@@ -413,17 +408,11 @@ func (w *watch) total(now time.Time, t model.Traffic) *model.Snapshot {
 	s.Window = model.Window{Start: w.window.Start, End: now}
 	s.Pods, s.PastPods = w.roster.alive(), w.roster.gone()
 	s.Traffic = t
+	s.Node.Name = cmp.Or(w.options.NodeName, s.Node.Name)
 	s.Node.Engine = EngineState
-	if w.options.NodeName != "" {
-		s.Node.Name = w.options.NodeName
+	if w.engine != nil {
+		s.Node.Engine, s.Node.Attach = EngineTC, w.engine.AttachMode()
 	}
-	if w.engine == nil {
-		s.Sources = append(slices.Clip(s.Sources),
-			model.Source{Name: model.SourceTC, Status: model.Missing, Detail: w.unwatched},
-			model.Source{Name: model.SourceDrops, Status: model.Missing, Detail: w.unwatched})
-		return &s
-	}
-	s.Node.Engine, s.Node.Attach = EngineTC, w.engine.AttachMode()
 	s.Sources = append(slices.Clip(s.Sources), w.sources()...)
 	return &s
 }

@@ -87,6 +87,10 @@ func (w *watch) note(what string, err error) {
 
 // sources are the engine's sources, with the gaps.
 func (w *watch) sources() []model.Source {
+	if w.engine == nil {
+		missing := func(name string) model.Source { return model.Source{Name: name, Status: model.Missing, Detail: w.unwatched} }
+		return []model.Source{missing(model.SourceTC), missing(model.SourceDrops)}
+	}
 	list := w.engine.Sources()
 	for i := range list {
 		var gaps []string

@@ -108,14 +108,10 @@ func dropSpec(cfg Config, hasReason bool) (*ebpf.CollectionSpec, error) {
 	}
 	sizeAddrTable(spec, cfg)
 	spec.Maps[bpf.DropMapNamespaces].MaxEntries = maxNetns
-	cpus, err := cfg.countedCPUs()
-	if err != nil {
-		return nil, err
-	}
 	spec.Maps[bpf.DropMapDrops].MaxEntries = maxDrops
 	spec.Maps[bpf.DropMapFreeDrops].MaxEntries = maxDrops
-	resize(spec.Maps[bpf.DropMapDropCounts], cpus, maxDrops*countSize)
-	spec.Maps[bpf.DropMapRecents].MaxEntries = uint32(cpus)
+	resize(spec.Maps[bpf.DropMapDropCounts], cfg.cpus, maxDrops*countSize)
+	spec.Maps[bpf.DropMapRecents].MaxEntries = uint32(cfg.cpus)
 	spec.Maps[bpf.DropMapDropShares].MaxEntries = uint32(1 + cfg.MaxAddrs)
 	spec.Maps[bpf.DropMapEvents].MaxEntries = cmp.Or(cfg.ringBytes, defaultRing)
 	err = errors.Join(

@@ -72,7 +72,7 @@ type Config struct {
 	Debug bool
 
 	// eventRate, ringBytes and maxHops override the defaults if not 0, cpus
-	// overrides the number of CPUs.
+	// the number of CPUs that have tables of their own.
 	eventRate, ringBytes uint32
 	maxHops, cpus        int
 }
@@ -133,6 +133,12 @@ func Open(cfg Config) (*Engine, error) {
 	}
 	if err := checkRights("load tc programs"); err != nil {
 		return nil, err
+	}
+	if cfg.cpus == 0 {
+		var err error
+		if cfg.cpus, err = presentCPUs(); err != nil {
+			return nil, err
+		}
 	}
 	// Before Linux 5.11 maps count against RLIMIT_MEMLOCK.
 	if err := rlimit.RemoveMemlock(); err != nil {
@@ -208,23 +214,12 @@ func perCPU(most, budget, size, cpus int) uint32 {
 	return uint32(min(most, budget/size/cpus))
 }
 
-// countedCPUs is how many CPUs have tables of their own.
-func (cfg Config) countedCPUs() (int, error) {
-	if cfg.cpus != 0 {
-		return cfg.cpus, nil
-	}
-	return presentCPUs()
-}
-
 func tcSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	spec, err := bpf.LoadTC()
 	if err != nil {
 		return nil, err
 	}
-	cpus, err := cfg.countedCPUs()
-	if err != nil {
-		return nil, err
-	}
+	cpus := cfg.cpus
 	hops := floorPow2(perCPU(cmp.Or(cfg.maxHops, maxHops), hopBytes, hopSize, cpus))
 	macSets := floorPow2(perCPU(maxMACs, macBytes, macSize, cpus) / macWays)
 	sets := floorPow2(perCPU(maxPeers, peerBytes, peerSize, cpus) / peerWays)

@@ -120,14 +120,4 @@ func removeLeftovers(ns *netns.NS) error {
 	return nil
 }
 
-// Leftovers returns on how many links of the node filters of killed lasthops
-// remain. They pass every packet on, and the next Open removes them.
-func Leftovers(ns *netns.NS) (links int, err error) {
-	err = leftovers(ns, func(_ *rtnl, _ uint16, n int) error {
-		links += n
-		return nil
-	})
-	return links, err
-}
-
 func everyLink(int) bool { return true }
