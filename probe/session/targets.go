@@ -88,7 +88,9 @@ func (w *watch) note(what string, err error) {
 // sources are the engine's sources, with the gaps.
 func (w *watch) sources() []model.Source {
 	if w.engine == nil {
-		missing := func(name string) model.Source { return model.Source{Name: name, Status: model.Missing, Detail: w.unwatched} }
+		missing := func(name string) model.Source {
+			return model.Source{Name: name, Status: model.Missing, Detail: w.unwatched}
+		}
 		return []model.Source{missing(model.SourceTC), missing(model.SourceDrops)}
 	}
 	list := w.engine.Sources()
