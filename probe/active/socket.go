@@ -36,9 +36,9 @@ func openHere(at port, id uint16) (*os.File, error) {
 	switch {
 	case at.kind == model.ProbeEcho && at.isIPv6:
 		// Without extension headers, as hosts send them to a request without.
-		protocol, filter = unix.ETH_P_IPV6, echoReplies(6, unix.IPPROTO_ICMPV6, unix.SockFilter{Code: size, K: 40}, 129, id)
+		protocol, filter = unix.ETH_P_IPV6, echoReplies(6, unix.IPPROTO_ICMPV6, ipv6Size, 129, id)
 	case at.kind == model.ProbeEcho:
-		protocol, filter = unix.ETH_P_IP, echoReplies(9, unix.IPPROTO_ICMP, unix.SockFilter{Code: sizeAt, K: ethernet}, 0, id)
+		protocol, filter = unix.ETH_P_IP, echoReplies(9, unix.IPPROTO_ICMP, ipv4Size, 0, id)
 	}
 	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
 	if err != nil {
@@ -94,19 +94,20 @@ const (
 	loadHalfX = unix.BPF_LD | unix.BPF_H | unix.BPF_IND
 	jumpEqual = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
 	ret       = unix.BPF_RET | unix.BPF_K
-
-	// What sets the size of the network header: a number, or that of the IPv4 header at
-	// a place.
-	size   = unix.BPF_LDX | unix.BPF_IMM
-	sizeAt = unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH
 )
 
-var arpReplies = []unix.SockFilter{
-	{Code: loadHalf, K: ethernet + 6}, // operation
-	{Code: jumpEqual, K: 2, Jf: 1},
-	{Code: ret, K: all},
-	{Code: ret},
-}
+var (
+	// The sizes of network headers: as the IPv4 header says, and fixed.
+	ipv4Size = unix.SockFilter{Code: unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH, K: ethernet}
+	ipv6Size = unix.SockFilter{Code: unix.BPF_LDX | unix.BPF_IMM, K: 40}
+
+	arpReplies = []unix.SockFilter{
+		{Code: loadHalf, K: ethernet + 6}, // operation
+		{Code: jumpEqual, K: 2, Jf: 1},
+		{Code: ret, K: all},
+		{Code: ret},
+	}
+)
 
 // echoReplies accepts the replies to the echo requests with an identifier. protocol is at
 // a place of the network header, and reply is the type of its messages.

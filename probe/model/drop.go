@@ -205,8 +205,8 @@ func (d *Drop) Transmitting() bool {
 	if d.Reason == "TC_EGRESS" || strings.HasPrefix(string(d.Reason), "QDISC_") {
 		return true
 	}
-	starts := []string{"__dev_queue_xmit", "__dev_xmit_skb", "__dev_forward_skb", "____dev_forward_skb", "validate_xmit",
-		"dev_hard_start_xmit", "sch_direct_xmit", "kfree_skb_list"}
+	starts := []string{"__dev_queue_xmit", "__dev_xmit_skb", "__dev_forward_skb", "____dev_forward_skb",
+		"validate_xmit", "dev_hard_start_xmit", "sch_direct_xmit", "kfree_skb_list"}
 	return slices.ContainsFunc(starts, func(s string) bool { return strings.HasPrefix(d.Location, s) }) ||
 		strings.HasSuffix(d.Location, "_xmit") || strings.HasSuffix(d.Location, "_enqueue")
 }

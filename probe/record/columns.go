@@ -158,7 +158,8 @@ func encodeTraffic(key, now model.Traffic, keyed, at time.Time) (rest model.Traf
 	rest.ARP = encode(c, key.ARP, now.ARP, at)
 	rest.Drops = encode(c, key.Drops, now.Drops, at)
 	rest.Pairs = encode(c, key.Pairs, now.Pairs, at)
-	rest.Samples = slices.DeleteFunc(slices.Clone(now.Samples), func(s model.Sample) bool { return !s.Time.After(keyed) })
+	old := func(s model.Sample) bool { return !s.Time.After(keyed) }
+	rest.Samples = slices.DeleteFunc(slices.Clone(now.Samples), old)
 	return rest, c.b
 }
 

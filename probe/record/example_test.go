@@ -24,7 +24,9 @@ func Example() {
 	for n := range 31 {
 		s := &model.Snapshot{Window: model.Window{Start: start, End: start.Add(time.Duration(n) * time.Second)}}
 		// Counts only grow: they are those since the observation began.
-		s.Traffic.Hops = []model.HopCount{{Addr: pod, Link: "veth7", Direction: model.Ingress, Side: model.AsSource, Packets: uint64(100 * n)}}
+		s.Traffic.Hops = []model.HopCount{{
+			Addr: pod, Link: "veth7", Direction: model.Ingress, Side: model.AsSource, Packets: uint64(100 * n),
+		}}
 		if err := w.Write(model.Reading{At: s.Window.End, Point: model.Point{Snapshot: s, Whole: true}}); err != nil {
 			fmt.Println(err)
 			return

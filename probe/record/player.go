@@ -41,7 +41,8 @@ type playing struct {
 // anew. The player owns the file until Close.
 func Play(f *File, diagnose timeline.Diagnose, speed float64) *Player {
 	p := &Player{
-		file: f, diagnose: diagnose, feed: timeline.NewFeed[[]func(*playing)](), stop: make(chan struct{}), done: make(chan struct{}),
+		file: f, diagnose: diagnose, feed: timeline.NewFeed[[]func(*playing)](),
+		stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	r := &playing{Player: p, fed: -1, speed: max(speed, 0), window: f.Head.Window}
 	go func() {

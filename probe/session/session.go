@@ -266,7 +266,8 @@ const (
 // thousand times a second: whatever changes within a pause is one event. The first comes
 // after look, whatever changed.
 func (w *watch) loop(
-	ctx context.Context, changes <-chan struct{}, look time.Duration, end <-chan time.Time, asks <-chan struct{}, act func(event) error,
+	ctx context.Context, changes <-chan struct{}, look time.Duration, end <-chan time.Time, asks <-chan struct{},
+	act func(event) error,
 ) error {
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()

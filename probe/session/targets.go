@@ -102,8 +102,8 @@ func (w *watch) sources() []model.Source {
 				gaps = append(gaps, w.gaps[what])
 			}
 		case model.SourceDrops:
-			// Those whose network namespace is not known.
-			if n := len(w.roster.list(func(p *model.Pod) bool { return p.Until.Equal(w.roster.now) && p.Netns == 0 })); n > 0 {
+			known := func(p model.Pod) bool { return p.Netns != 0 }
+			if n := len(slices.DeleteFunc(w.roster.alive(), known)); n > 0 {
 				gaps = append(gaps, fmt.Sprintf("not those inside %d pods, whose namespaces were not entered", n))
 			}
 		}

@@ -63,7 +63,9 @@ func (c cut) snapshot(now *model.Snapshot) *model.Snapshot {
 	}
 	// The table's size and limit are the present ones.
 	s.Conntrack = difference(then, s.Conntrack, func(c *model.Conntrack) []*uint64 {
-		return []*uint64{&c.InsertFailed, &c.Drop, &c.EarlyDrop, &c.Invalid, &c.SearchRestart, &c.Found, &c.Insert, &c.ErrorPacket}
+		return []*uint64{
+			&c.InsertFailed, &c.Drop, &c.EarlyDrop, &c.Invalid, &c.SearchRestart, &c.Found, &c.Insert, &c.ErrorPacket,
+		}
 	})
 	s.PastPods = slices.DeleteFunc(slices.Clone(s.PastPods), func(p model.Pod) bool { return p.Until.Before(c.base.at) })
 	return &s

@@ -279,8 +279,8 @@ func (d *drops) list(linkName func(netns uint32, index int) string) []model.Drop
 	merged := map[place]*model.Drop{}
 	for key, k := range d.counts.entries {
 		m := model.Drop{
-			Proto: key.Proto, Reason: d.reason(&key), Location: d.symbols.name(key.Location),
-			IfIndex: int(key.Ifindex), Link: linkName(key.Netns, int(key.Ifindex)), Netns: key.Netns, DstMAC: key.DstMac,
+			Proto: key.Proto, Reason: d.reason(&key), Location: d.symbols.name(key.Location), DstMAC: key.DstMac,
+			IfIndex: int(key.Ifindex), Link: linkName(key.Netns, int(key.Ifindex)), Netns: key.Netns,
 			Packets: k.packets, First: k.first, Last: k.last,
 		}
 		m.Src, m.Dst, m.Range = dropEnds(&key)

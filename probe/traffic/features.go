@@ -127,7 +127,8 @@ func leftBehind(ns *netns.NS) model.Feature {
 		f.Status, f.Detail = model.Missing, err.Error()
 	case links > 0:
 		f.Status, f.Remedy = model.Partial, "any command that watches packets removes them"
-		f.Detail = "a lasthop that was killed left tc filters on " + model.Plural(links, "link") + "; they pass every packet on"
+		const what = "a lasthop that was killed left tc filters on %s; they pass every packet on"
+		f.Detail = fmt.Sprintf(what, model.Plural(links, "link"))
 	}
 	return f
 }

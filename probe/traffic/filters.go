@@ -117,8 +117,8 @@ func (r *rtnl) qdiscs() (map[int]string, error) {
 // filters lists the filters of a link's hook. There are none where the link (ENODEV)
 // or the qdisc (EINVAL) is not.
 func (r *rtnl) filters(index int, hook uint32) ([]filter, error) {
-	about := nl.TcMsg{Ifindex: int32(index), Parent: hook}
-	list, err := dump.List(context.Background(), r.read, unix.RTM_GETTFILTER, about.Serialize(), unix.RTM_NEWTFILTER, decodeFilter)
+	about := (&nl.TcMsg{Ifindex: int32(index), Parent: hook}).Serialize()
+	list, err := dump.List(context.Background(), r.read, unix.RTM_GETTFILTER, about, unix.RTM_NEWTFILTER, decodeFilter)
 	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) {
 		return nil, nil
 	}

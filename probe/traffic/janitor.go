@@ -139,8 +139,7 @@ func keepRights() error {
 	if _, err := cap.Prctlw(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("give up privileges: %w", err)
 	}
-	left := cap.NewSet()
-	err := errors.Join(left.SetFlag(cap.Permitted, true, cap.NET_ADMIN), left.SetFlag(cap.Effective, true, cap.NET_ADMIN))
+	left, err := cap.FromText("cap_net_admin=ep")
 	if err = errors.Join(err, left.SetProc()); err != nil {
 		return fmt.Errorf("give up capabilities: %w", err)
 	}

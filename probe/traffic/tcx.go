@@ -54,7 +54,8 @@ func (t *tcx) close() error { return t.claim.Close() }
 func (t *tcx) attach(l Link) error {
 	var to tcxLinks
 	for i, at := range tcxHooks {
-		attached, err := link.AttachTCX(link.TCXOptions{Interface: l.Index, Program: t.programs[i], Attach: at, Anchor: link.Head()})
+		o := link.TCXOptions{Interface: l.Index, Program: t.programs[i], Attach: at, Anchor: link.Head()}
+		attached, err := link.AttachTCX(o)
 		if err != nil {
 			return errors.Join(err, to.close())
 		}
