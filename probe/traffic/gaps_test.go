@@ -24,7 +24,8 @@ func TestGaps(t *testing.T) {
 		"qdisc removed": {AttachClsact, removeQdisc, "removed lasthop's"},
 		"filter removed": {AttachClsact, func(t *testing.T, ends *twoEnds, _ *Engine) {
 			h, _ := filtersOn(t, ends.node, ends.nodeLink.Index)
-			inside(t, ends.node, func() error { return netlink.FilterDel(h[1][0].message(ends.nodeLink.Index, hooks[1], -1)) })
+			m := h[1][0].message(ends.nodeLink.Index, hooks[1], -1)
+			inside(t, ends.node, func() error { return netlink.FilterDel(m) })
 		}, "removed lasthop's"},
 		"filter before": {AttachClsact, func(t *testing.T, ends *twoEnds, _ *Engine) {
 			clean(t, ends)
@@ -104,7 +105,8 @@ func clean(t *testing.T, ends *twoEnds) {
 	h, _ := filtersOn(t, ends.node, ends.nodeLink.Index)
 	for _, f := range h[0] {
 		if f.number() == 0 {
-			inside(t, ends.node, func() error { return netlink.FilterDel(f.message(ends.nodeLink.Index, hooks[0], -1)) })
+			m := f.message(ends.nodeLink.Index, hooks[0], -1)
+			inside(t, ends.node, func() error { return netlink.FilterDel(m) })
 		}
 	}
 }
