@@ -31,10 +31,9 @@ type Drop struct {
 	Netns   uint32
 	// DstMAC is the frame's destination, zero where there was no Ethernet
 	// header.
-	DstMAC  MAC
-	Packets uint64
-	First   time.Time
-	Last    time.Time
+	DstMAC      MAC
+	Packets     uint64
+	First, Last time.Time
 }
 
 // Key is what makes drops of two readings the same: the drop without its counts, times and

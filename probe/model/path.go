@@ -61,8 +61,7 @@ type PathHop struct {
 
 // Path is the forward path from a pod to a destination, and the return path.
 type Path struct {
-	Pod netip.Addr
-	To  netip.Addr
+	Pod, To netip.Addr
 	// Port and Proto are 0 if unknown.
 	Port  uint16
 	Proto uint8

@@ -127,10 +127,9 @@ type FrameRule struct {
 	// LogicalIn and LogicalOut match the bridge instead of the port.
 	LogicalIn, LogicalOut IfMatch
 	// EtherType is 0x0800 for IPv4, 0x0806 for ARP, 0 for any.
-	EtherType    uint16
-	EtherTypeNot bool
-	SrcMAC       MACMatch
-	DstMAC       MACMatch
+	EtherType      uint16
+	EtherTypeNot   bool
+	SrcMAC, DstMAC MACMatch
 	// IPSrc and IPDst match the IPv4 or IPv6 header.
 	IPSrc, IPDst AddrMatch
 	// ARPOp is 1 for a request, 2 for a reply, 0 for any.

@@ -8,15 +8,14 @@ import (
 
 // Sample is the head of one freed packet.
 type Sample struct {
-	Time     time.Time
-	Reason   Reason
-	Location string
-	IfIndex  int
-	Link     string
-	Netns    uint32
-	Src, Dst netip.Addr
-	SrcMAC   MAC
-	DstMAC   MAC
+	Time           time.Time
+	Reason         Reason
+	Location       string
+	IfIndex        int
+	Link           string
+	Netns          uint32
+	Src, Dst       netip.Addr
+	SrcMAC, DstMAC MAC
 	// Protocol is the EtherType.
 	Protocol uint16
 	// Length is the packet's, Head what of it was kept, from the network

@@ -12,13 +12,12 @@ import (
 // Player replays a recording like a live observation. It stops at the end, from
 // where the caller can step back.
 type Player struct {
-	file     *File
-	diagnose timeline.Diagnose
-	feed     *timeline.Feed[[]func(*playing)]
-	stop     chan struct{}
-	done     chan struct{}
-	closing  sync.Once
-	err      error // valid once done is closed
+	file       *File
+	diagnose   timeline.Diagnose
+	feed       *timeline.Feed[[]func(*playing)]
+	stop, done chan struct{}
+	closing    sync.Once
+	err        error // valid once done is closed
 }
 
 type playing struct {

@@ -28,13 +28,10 @@ type mark struct {
 // counts are the counters of a Traffic. Entries are keyed by hash, so that many
 // marks fit in memory.
 type counts struct {
-	hops  list[hopCounts]
-	peers list[peerCounts]
-	macs  list[uint64]
-	arp   list[uint64]
-	drops list[uint64]
-	pairs list[uint64]
-	lost  model.Lost
+	hops                    list[hopCounts]
+	peers                   list[peerCounts]
+	macs, arp, drops, pairs list[uint64]
+	lost                    model.Lost
 }
 
 // compared are the sources whose counters a window shows as differences.

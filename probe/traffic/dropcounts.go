@@ -26,9 +26,8 @@ type dropCounts struct {
 
 // retiredDrop is a number that no key has any more, and its count then.
 type retiredDrop struct {
-	key    bpf.DropDropKey
-	number uint64
-	count  uint64
+	key           bpf.DropDropKey
+	number, count uint64
 }
 
 const countSize = 8
