@@ -94,6 +94,7 @@ func clsactHarmless(ns *netns.NS, links []Link) (bool, error) {
 	return true, nil
 }
 
+// attachments are the Engine's.
 type attachments struct {
 	// changing is held while links are attached and detached, which takes
 	// seconds for many. mu guards the fields below; on and by change only while
@@ -118,14 +119,13 @@ func (a *attachments) locked(f func()) {
 
 // AttachMode names the mechanism that attaches programs to links: AttachTCX or
 // AttachClsact, or nothing before the first Attach.
-func (e *Engine) AttachMode() string {
-	a := e.attached
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.by == nil {
-		return ""
-	}
-	return a.by.mode()
+func (e *Engine) AttachMode() (mode string) {
+	e.locked(func() {
+		if e.by != nil {
+			mode = e.by.mode()
+		}
+	})
+	return mode
 }
 
 // Attach replaces the set of watched links, attaching to uplinks first. A link
@@ -135,28 +135,26 @@ func (e *Engine) AttachMode() string {
 // By tcx each link takes some milliseconds. Other methods can be called meanwhile:
 // Close makes Attach return early, and Sources reports the progress.
 func (e *Engine) Attach(want []Link) error {
-	a := e.attached
-	a.changing.Lock()
-	defer a.changing.Unlock()
+	e.changing.Lock()
+	defer e.changing.Unlock()
 	if e.closed.Load() {
 		return fmt.Errorf("attach to links: %w", unix.EBADF)
 	}
 	return e.ns.Do(func() error {
-		if a.by == nil {
+		if e.by == nil {
 			by, err := e.chooseAttacher(want)
 			if err != nil {
 				return err
 			}
-			a.locked(func() { a.by = by })
+			e.locked(func() { e.by = by })
 		}
 		return e.attachTo(want)
 	})
 }
 
 func (e *Engine) attachTo(want []Link) error {
-	a := e.attached
-	a.locked(func() { a.failed, a.pending = map[int]error{}, len(want) })
-	others := maps.Clone(a.on)
+	e.locked(func() { e.failed, e.pending = map[int]error{}, len(want) })
+	others := maps.Clone(e.on)
 	for _, k := range want {
 		delete(others, k.Index)
 	}
@@ -170,10 +168,10 @@ func (e *Engine) attachTo(want []Link) error {
 		}
 		err := e.attachOne(k)
 		errs = append(errs, err)
-		a.locked(func() {
-			a.pending = len(want) - i - 1
+		e.locked(func() {
+			e.pending = len(want) - i - 1
 			if err != nil {
-				a.failed[k.Index] = err
+				e.failed[k.Index] = err
 			}
 		})
 	}
@@ -184,12 +182,11 @@ func (e *Engine) detach(indices []int) error {
 	if len(indices) == 0 {
 		return nil
 	}
-	a := e.attached
-	errs := []error{a.by.detach(indices)}
+	errs := []error{e.by.detach(indices)}
 	for _, index := range indices {
-		a.locked(func() {
-			a.end(a.on[index], time.Now())
-			delete(a.on, index)
+		e.locked(func() {
+			e.end(e.on[index], time.Now())
+			delete(e.on, index)
 		})
 		errs = append(errs, e.removeLink(index))
 	}
@@ -204,14 +201,13 @@ func (e *Engine) attachOne(k Link) error {
 	if err := e.setLink(k); err != nil {
 		return err
 	}
-	a := e.attached
-	if at := a.on[k.Index]; at != nil {
+	if at := e.on[k.Index]; at != nil {
 		at.link = k
 		return nil
 	}
-	err := a.by.attach(k)
+	err := e.by.attach(k)
 	if err == nil {
-		a.locked(func() { a.on[k.Index] = &attachment{link: k} })
+		e.locked(func() { e.on[k.Index] = &attachment{link: k} })
 		return nil
 	}
 	removed := e.removeLink(k.Index)
@@ -237,14 +233,13 @@ func (e *Engine) removeLink(index int) error {
 
 // detachAll detaches from everything for good.
 func (e *Engine) detachAll() error {
-	a := e.attached
-	a.changing.Lock()
-	defer a.changing.Unlock()
-	if a.by == nil {
+	e.changing.Lock()
+	defer e.changing.Unlock()
+	if e.by == nil {
 		return nil
 	}
 	return e.ns.Do(func() error {
-		return errors.Join(e.detach(slices.Collect(maps.Keys(a.on))), a.by.close())
+		return errors.Join(e.detach(slices.Collect(maps.Keys(e.on))), e.by.close())
 	})
 }
 

@@ -110,8 +110,8 @@ type Engine struct {
 
 	coll *ebpf.Collection
 	// noTCX is why the kernel has no tcx, nil if it has.
-	noTCX    error
-	attached *attachments
+	noTCX error
+	attachments
 	drops    *drops // nil if drops cannot be watched
 	dropsErr error  // why
 
@@ -200,7 +200,7 @@ func (e *Engine) open(spec *ebpf.CollectionSpec) error {
 	if e.counters, err = newCounters(e.coll, e.addrs); err != nil {
 		return err
 	}
-	e.attached = &attachments{on: map[int]*attachment{}, failed: map[int]error{}}
+	e.on, e.failed = map[int]*attachment{}, map[int]error{}
 	e.drops, e.dropsErr = openDrops(e.coll, e.cfg)
 	return nil
 }
@@ -376,9 +376,8 @@ func (e *Engine) MakeRoom(since time.Time, all bool) error {
 	if e.closed.Load() {
 		return fmt.Errorf("make room: %w", unix.EBADF)
 	}
-	a := e.attached
-	a.locked(func() {
-		a.gaps = slices.DeleteFunc(a.gaps, func(g *gap) bool { return !g.to.IsZero() && g.to.Before(since) })
+	e.locked(func() {
+		e.gaps = slices.DeleteFunc(e.gaps, func(g *gap) bool { return !g.to.IsZero() && g.to.Before(since) })
 	})
 	// While the tables still know who was removed.
 	errs := []error{e.counters.evictNeighbors(since, e.links)}
@@ -398,7 +397,7 @@ func (e *Engine) MakeRoom(since time.Time, all bool) error {
 
 // Sources reports how much of the traffic is watched.
 func (e *Engine) Sources() []model.Source {
-	tc := e.attached.source()
+	tc := e.source()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	drops := model.Source{Name: model.SourceDrops, Status: model.Missing}

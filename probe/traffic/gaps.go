@@ -58,12 +58,11 @@ type gap struct {
 
 // lookNow looks, unless links are being attached or detached meanwhile.
 func (e *Engine) lookNow(now time.Time) error {
-	a := e.attached
-	if !a.changing.TryLock() {
+	if !e.changing.TryLock() {
 		return nil
 	}
-	defer a.changing.Unlock()
-	if a.by == nil || e.closed.Load() {
+	defer e.changing.Unlock()
+	if e.by == nil || e.closed.Load() {
 		return nil
 	}
 	return e.ns.Do(func() error {
@@ -74,49 +73,47 @@ func (e *Engine) lookNow(now time.Time) error {
 
 // look finds out what others did to our programs, and mends it. changing is held.
 func (e *Engine) look(now time.Time) {
-	a := e.attached
-	indices := slices.Sorted(maps.Keys(a.on))
-	changed, blind := a.by.changed(indices)
+	indices := slices.Sorted(maps.Keys(e.on))
+	changed, blind := e.by.changed(indices)
 	for _, index := range indices {
-		if at := a.on[index]; at.gap != nil || slices.Contains(changed, index) {
+		if at := e.on[index]; at.gap != nil || slices.Contains(changed, index) {
 			if err := e.lookAt(at, now); err != nil && blind == nil {
 				blind = fmt.Errorf("look at link %s: %w", at.link.Name, err)
 			}
 		}
 	}
-	a.locked(func() { a.looked, a.blind = now, blind })
+	e.locked(func() { e.looked, e.blind = now, blind })
 }
 
 func (e *Engine) lookAt(at *attachment, now time.Time) error {
-	a := e.attached
-	t, err := a.by.check(at.link.Index)
+	t, err := e.by.check(at.link.Index)
 	if err != nil {
 		return err
 	}
 	if t.gone {
 		return e.detach([]int{at.link.Index})
 	}
-	a.note(at, t, now)
+	e.note(at, t, now)
 	why := t.String()
 	if why == "" || why == at.stuck || now.Sub(at.mended) < mendEvery && !at.mended.IsZero() {
 		return nil
 	}
 	at.mended = now
 	index := []int{at.link.Index}
-	if err := a.by.detach(index); err != nil {
+	if err := e.by.detach(index); err != nil {
 		return err
 	}
-	if err := a.by.attach(at.link); err != nil {
+	if err := e.by.attach(at.link); err != nil {
 		if vanished(err) {
 			return e.detach(index)
 		}
 		return err
 	}
-	if t, err = a.by.check(at.link.Index); err != nil || t.gone {
+	if t, err = e.by.check(at.link.Index); err != nil || t.gone {
 		return err
 	}
 	if at.stuck = t.String(); at.stuck == "" {
-		a.locked(func() { a.end(at, now) })
+		e.locked(func() { e.end(at, now) })
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func TestGaps(t *testing.T) {
 			foreignTCX(t, ends, p, link.Head())
 		}, "tcx program foreign runs before"},
 		"tcx programs detached": {AttachTCX, func(t *testing.T, ends *twoEnds, e *Engine) {
-			by, ok := e.attached.by.(*tcx)
+			by, ok := e.by.(*tcx)
 			if !ok {
 				t.Fatalf("attached by %s", e.AttachMode())
 			}
@@ -81,7 +81,7 @@ func TestGaps(t *testing.T) {
 			tt.do(t, ends, e)
 			for second, mended := range map[int]bool{103: false, 160: false} {
 				poll(second)
-				if open := e.attached.on[ends.nodeLink.Index].gap != nil; open == mended {
+				if open := e.on[ends.nodeLink.Index].gap != nil; open == mended {
 					t.Errorf("second %d: mended %v, want %v", second, !open, mended)
 				}
 			}

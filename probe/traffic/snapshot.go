@@ -178,9 +178,8 @@ func (e *Engine) lost() model.Lost {
 		why(&l.Events, d.missed, "drops on this machine while another was being counted")
 		why(&l.Events, d.unsampled, "samples of drops of more kinds than are kept")
 	}
-	a := e.attached
-	a.locked(func() {
-		why(&l.Gaps, a.gapsSeen, "times others had removed lasthop's programs from a link, or put theirs before them")
+	e.locked(func() {
+		why(&l.Gaps, e.gapsSeen, "times others had removed lasthop's programs from a link, or put theirs before them")
 	})
 	l.Addrs = e.lostOf()
 	l.Others = tc[bpf.TCLostLOST_NEIGH]
