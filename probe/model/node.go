@@ -124,11 +124,6 @@ type VLANs struct {
 // VLANRange is a range of VLANs, both ends included.
 type VLANRange struct{ First, Last int }
 
-// Allows reports whether frames of the VLAN pass the port.
-func (v *VLANs) Allows(vlan int) bool {
-	return slices.ContainsFunc(v.Ranges, func(r VLANRange) bool { return r.First <= vlan && vlan <= r.Last })
-}
-
 // Queue is the queueing discipline at a link's root. It queues what the hook at the
 // link's egress has counted; what it drops is not sent.
 type Queue struct {
