@@ -41,11 +41,8 @@ func (m IfMatch) Matches(link string) bool {
 	if m.Name == "" {
 		return true
 	}
-	ok := m.Name == link
-	if n := len(m.Name) - 1; m.Name[n] == '+' {
-		ok = len(link) >= n && link[:n] == m.Name[:n]
-	}
-	return ok != m.Not
+	start, open := strings.CutSuffix(m.Name, "+")
+	return (m.Name == link || open && strings.HasPrefix(link, start)) != m.Not
 }
 
 // AddrMatch matches an address. The zero Prefix matches all.
