@@ -39,6 +39,24 @@ func openSets(ns *netns.NS) (s *sets, err error) {
 
 func (s *sets) close() error { return unix.Close(s.fd) }
 
+// still reports whether sets have the names that they had.
+func (s *sets) still(names map[uint16]string) bool {
+	for number, name := range names {
+		if s.name(number) != name {
+			return false
+		}
+	}
+	return true
+}
+
+// noting is name for rules whose sets' names are noted.
+func (s *sets) noting(names map[uint16]string) func(uint16) string {
+	return func(number uint16) string {
+		names[number] = s.name(number)
+		return names[number]
+	}
+}
+
 // name is a set's name, empty if the kernel does not tell it. Where no set was ever made
 // the kernel does not know the option, and loads no module for it.
 func (s *sets) name(number uint16) string {

@@ -162,12 +162,14 @@ func when(cond bool, text string) string {
 	return ""
 }
 
+var escaped = strings.NewReplacer(`\`, `\\`, `"`, `\"`, `'`, `\'`)
+
 // Quote quotes text as iptables does, if it needs quotes.
 func Quote(s string) string {
 	if !strings.ContainsAny(s, " \t\n\"\\'") && s != "" {
 		return s
 	}
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, `'`, `\'`).Replace(s) + `"`
+	return `"` + escaped.Replace(s) + `"`
 }
 
 // Ports formats a range of ports as iptables prints it.
