@@ -663,7 +663,9 @@ func TestSetRenamed(t *testing.T) {
 		return &got.Rules[0]
 	}
 	for _, name := range []string{"cali40first", "cali40other"} {
-		create := func() error { return netlink.IpsetCreate(name, "hash:net", netlink.IpsetCreateOptions{Family: netlink.FAMILY_V4}) }
+		create := func() error {
+			return netlink.IpsetCreate(name, "hash:net", netlink.IpsetCreateOptions{Family: netlink.FAMILY_V4})
+		}
 		destroy := func() error { return netlink.IpsetDestroy(name) }
 		if err := ns.Do(create); err != nil {
 			t.Fatal(err)

@@ -436,7 +436,7 @@ func (t *table) ip(b *builder, e []byte) {
 		b.matchProto(uint8(p), invert&invProto != 0)
 	}
 	if flags&t.fragFlag != 0 {
-		b.fragment = not(invert&invFrag != 0) + "-f"
+		b.fragment = xt.Not(invert&invFrag != 0) + "-f"
 		b.unknown(b.fragment)
 	}
 }

@@ -265,7 +265,7 @@ func (b *builder) matchMeta(m nft.Match, invert bool) bool {
 			b.Mark.Mask = binary.NativeEndian.Uint32(m.Mask)
 			text += fmt.Sprintf("/0x%x", b.Mark.Mask)
 		}
-		b.say("-m mark "+not(invert)+"--mark "+text, "meta mark "+isNot(invert)+text)
+		b.say("-m mark "+xt.Not(invert)+"--mark "+text, "meta mark "+differs(invert)+text)
 	default:
 		return false
 	}
@@ -324,7 +324,7 @@ func (b *builder) matchNetwork(m nft.Match, invert bool) bool {
 		b.matchProto(m.Value[0], invert)
 		return true
 	case h == header4 && l.Offset == 6 && l.Len == 2 && slices.Equal(m.Mask, []byte{0x1f, 0xff}) && slices.Equal(m.Value, []byte{0, 0}):
-		b.fragment = not(!invert) + "-f"
+		b.fragment = xt.Not(!invert) + "-f"
 		b.unknown(b.fragment)
 		b.native = append(b.native, "ip frag-off & 0x1fff "+map[bool]string{true: "!=", false: "=="}[invert]+" 0")
 		return true
@@ -347,7 +347,7 @@ func (b *builder) matchTransport(m nft.Match, invert bool) bool {
 		b.matchPorts(l.Offset == 0, r, xt.Ports(r), invert)
 		return true
 	case l.Len == 1 && l.Offset == 13 && b.Proto == protoTCP && len(m.Mask) == 1 && len(m.Value) == 1 && m.High == nil:
-		text := not(invert) + "--tcp-flags " + xt.TCPFlags(m.Mask[0]) + " " + xt.TCPFlags(m.Value[0])
+		text := xt.Not(invert) + "--tcp-flags " + xt.TCPFlags(m.Mask[0]) + " " + xt.TCPFlags(m.Value[0])
 		b.protoOption(text)
 		b.unknown("tcp " + text)
 		b.native = append(b.native, text)
@@ -362,7 +362,7 @@ func (b *builder) matchState(m nft.Match, invert bool) bool {
 		return false
 	}
 	// The rule tests whether the masked state differs from zero.
-	text := "ct state " + isNot(!invert) + stateNames(binary.NativeEndian.Uint32(m.Mask))
+	text := "ct state " + differs(!invert) + stateNames(binary.NativeEndian.Uint32(m.Mask))
 	b.unknown(text)
 	b.say("["+text+"]", text)
 	return true
@@ -370,16 +370,7 @@ func (b *builder) matchState(m nft.Match, invert bool) bool {
 
 // stateNames are the states of connection tracking with the given bits.
 func stateNames(bits uint32) string {
-	var names []string
-	for _, s := range []struct {
-		bit  uint32
-		name string
-	}{{1, "invalid"}, {2, "established"}, {4, "related"}, {8, "new"}, {64, "untracked"}} {
-		if bits&s.bit != 0 {
-			names = append(names, s.name)
-		}
-	}
-	return strings.Join(names, ",")
+	return xt.BitNames([]string{"invalid", "established", "related", "new", "", "", "untracked"}, bits, ",")
 }
 
 // matchType is `fib daddr type local`, iptables' addrtype.
@@ -396,10 +387,10 @@ func (b *builder) matchType(m nft.Match, invert bool) bool {
 	switch m.Load.Flags {
 	case source:
 		b.SrcLocal = local
-		b.say("-m addrtype "+not(invert)+"--src-type LOCAL", "fib saddr type "+isNot(invert)+"local")
+		b.say("-m addrtype "+xt.Not(invert)+"--src-type LOCAL", "fib saddr type "+differs(invert)+"local")
 	case dest:
 		b.DstLocal = local
-		b.say("-m addrtype "+not(invert)+"--dst-type LOCAL", "fib daddr type "+isNot(invert)+"local")
+		b.say("-m addrtype "+xt.Not(invert)+"--dst-type LOCAL", "fib daddr type "+differs(invert)+"local")
 	default:
 		return false
 	}

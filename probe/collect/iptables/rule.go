@@ -1,12 +1,12 @@
 package iptables
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/collect/nft"
+	"github.com/lasthop/lasthop/probe/collect/xt"
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -23,12 +23,7 @@ var protocols = map[uint8]string{
 	50: "esp", 51: "ah", protoICMPv6: "ipv6-icmp", 132: "sctp", 135: "ipv6-mh", 136: "udplite",
 }
 
-func protoName(n uint8) string {
-	if s, ok := protocols[n]; ok {
-		return s
-	}
-	return fmt.Sprint(n)
-}
+func protoName(n uint8) string { return xt.Name(protocols, n) }
 
 // builder makes a rule from its parts, in the order in which the kernel has them,
 // and writes its text.
@@ -49,15 +44,8 @@ type builder struct {
 
 func newBuilder(r model.PacketRule) *builder { return &builder{PacketRule: r, ports: -1} }
 
-func not(invert bool) string {
-	if invert {
-		return "! "
-	}
-	return ""
-}
-
 // isNot is nft's comparison.
-func isNot(invert bool) string {
+func differs(invert bool) string {
 	if invert {
 		return "!= "
 	}
@@ -95,9 +83,9 @@ func (b *builder) matchLink(in bool, m model.IfMatch) {
 	if in {
 		part, field, option, word = &b.in, &b.In, "-i ", "iifname "
 	}
-	*part = not(m.Not) + option + m.Name
+	*part = xt.Not(m.Not) + option + m.Name
 	restrict(b, field, field.Name == "", m, *part)
-	b.native = append(b.native, word+isNot(m.Not)+nft.InterfaceText(m.Name))
+	b.native = append(b.native, word+differs(m.Not)+nft.InterfaceText(m.Name))
 }
 
 // matchAddr takes an address match; ok is false when it is none that a prefix
@@ -107,7 +95,7 @@ func (b *builder) matchAddr(source bool, m model.AddrMatch, text string, invert,
 	if source {
 		part, field, option, word = &b.src, &b.Src, "-s ", "saddr "
 	}
-	*part = not(invert) + option + text
+	*part = xt.Not(invert) + option + text
 	if ok {
 		restrict(b, field, field.IsZero(), m, *part)
 	} else {
@@ -117,17 +105,17 @@ func (b *builder) matchAddr(source bool, m model.AddrMatch, text string, invert,
 	if m.Prefix.Addr().Is6() {
 		ip = "ip6 "
 	}
-	b.native = append(b.native, ip+word+isNot(invert)+text)
+	b.native = append(b.native, ip+word+differs(invert)+text)
 }
 
 func (b *builder) matchProto(n uint8, invert bool) {
-	b.proto = not(invert) + "-p " + protoName(n)
+	b.proto = xt.Not(invert) + "-p " + protoName(n)
 	if b.Proto != 0 {
 		b.unknown(b.proto)
 	} else {
 		b.Proto, b.ProtoNot = n, invert
 	}
-	b.native = append(b.native, "meta l4proto "+isNot(invert)+protoName(n))
+	b.native = append(b.native, "meta l4proto "+differs(invert)+protoName(n))
 }
 
 // matchPorts takes a native port match. iptables writes those of one rule as
@@ -137,14 +125,14 @@ func (b *builder) matchPorts(source bool, r model.PortRange, text string, invert
 	if source {
 		option, word, field = "--sport ", "sport ", &b.SrcPorts
 	}
-	part := not(invert) + option + text
+	part := xt.Not(invert) + option + text
 	if invert || *field != nil {
 		b.unknown(part)
 	} else {
 		*field = []model.PortRange{r}
 	}
 	b.protoOption(part)
-	b.native = append(b.native, protoName(b.Proto)+" "+word+isNot(invert)+strings.Replace(text, ":", "-", 1))
+	b.native = append(b.native, protoName(b.Proto)+" "+word+differs(invert)+strings.Replace(text, ":", "-", 1))
 }
 
 // protoOption adds an option to the match of the rule's protocol.
@@ -162,7 +150,7 @@ func (b *builder) build() model.PacketRule {
 	if !b.Native {
 		parts = slices.Concat([]string{b.src, b.dst, b.in, b.out, b.proto, b.fragment}, b.options, []string{b.target})
 	}
-	b.Text = strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), " ")
+	b.Text = xt.Join(parts...)
 	return b.PacketRule
 }
 

@@ -166,35 +166,16 @@ func (s *Set) read(c *dump.Conn, family nftables.TableFamily, most int) error {
 
 func decodeSet(m []byte) (Set, error) {
 	var s Set
-	a := dump.ParseAfter(m, nfgenmsg)
-	for a.Next() {
-		switch a.Type {
-		case unix.NFTA_SET_TABLE:
-			s.Table = a.String()
-		case unix.NFTA_SET_NAME:
-			s.Name = a.String()
-		case unix.NFTA_SET_FLAGS:
-			s.Flags = a.BE32()
-		case unix.NFTA_SET_KEY_LEN:
-			s.KeyLen = a.BE32()
-		case setHandle:
-			s.handle = a.BE64()
-		}
-	}
-	return s, a.Err()
+	err := decode(m, dump.Fields{
+		unix.NFTA_SET_TABLE: &s.Table, unix.NFTA_SET_NAME: &s.Name, unix.NFTA_SET_FLAGS: &s.Flags,
+		unix.NFTA_SET_KEY_LEN: &s.KeyLen, setHandle: &s.handle,
+	})
+	return s, err
 }
 
 func decodeTable(m []byte) (t table, err error) {
-	a := dump.ParseAfter(m, nfgenmsg)
-	for a.Next() {
-		switch a.Type {
-		case unix.NFTA_TABLE_NAME:
-			t.name = a.String()
-		case tableHandle:
-			t.handle = a.BE64()
-		}
-	}
-	return t, a.Err()
+	err = decode(m, dump.Fields{unix.NFTA_TABLE_NAME: &t.name, tableHandle: &t.handle})
+	return t, err
 }
 
 // decodeElements reads an NFT_MSG_NEWSETELEM message, without its netlink header.

@@ -168,7 +168,7 @@ func (n Node) enter(ctx context.Context, c Candidate, wanted map[int]bool) (int,
 	}
 	defer ns.Close()
 	var id int
-	err = dump.Retry(ctx, func() (err error) {
+	err = dump.Retry(ctx, "ask for its number", func() (err error) {
 		id, err = n.Handle.GetNetNsIdByFd(ns.FD())
 		return err
 	})

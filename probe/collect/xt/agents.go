@@ -72,8 +72,7 @@ func recent(r *model.PacketRule, rev uint32, i *Bytes) string {
 
 // rpFilter is Calico's, against spoofed addresses.
 func rpFilter(_ *model.PacketRule, _ uint32, i *Bytes) string {
-	f := i.U8(0)
-	return Join(when(f&1 != 0, "--loose"), when(f&2 != 0, "--validmark"), when(f&4 != 0, "--accept-local"), when(f&8 != 0, "--invert"))
+	return flags(i.U8(0), "--loose", "--validmark", "--accept-local", "--invert")
 }
 
 // socket is Cilium's, in front of its proxy. Revision 0 has no options.
@@ -81,8 +80,7 @@ func socket(_ *model.PacketRule, rev uint32, i *Bytes) string {
 	if rev == 0 {
 		return ""
 	}
-	f := i.U8(0)
-	return Join(when(f&1 != 0, "--transparent"), when(f&2 != 0, "--nowildcard"), when(f&4 != 0, "--restore-skmark"))
+	return flags(i.U8(0), "--transparent", "--nowildcard", "--restore-skmark")
 }
 
 // owner is that of Azure's agent, which alone may reach the host's address.

@@ -144,16 +144,19 @@ func Name[K comparable](names map[K]string, n K) string {
 	return fmt.Sprint(n)
 }
 
-// bitNames lists the names of the bits that are set, by commas.
-func bitNames[N uint8 | uint16](names []string, bits N) string {
+// BitNames lists the names of the bits that are set. Where it is empty the bit has none.
+func BitNames[N uint8 | uint16 | uint32](names []string, bits N, separator string) string {
 	var out []string
 	for bit, name := range names {
-		if bits&(1<<bit) != 0 {
+		if bits&(1<<bit) != 0 && name != "" {
 			out = append(out, name)
 		}
 	}
-	return strings.Join(out, ",")
+	return strings.Join(out, separator)
 }
+
+// flags are the options of the bits that are set.
+func flags[N uint8 | uint16](bits N, options ...string) string { return BitNames(options, bits, " ") }
 
 func when(cond bool, text string) string {
 	if cond {
