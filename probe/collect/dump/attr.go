@@ -1,7 +1,6 @@
 package dump
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 
@@ -104,10 +103,7 @@ func (a *Attrs) BE32() uint32 { return binary.BigEndian.Uint32(a.bytes(4)) }
 func (a *Attrs) BE64() uint64 { return binary.BigEndian.Uint64(a.bytes(8)) }
 
 // String decodes text, which ends at the first NUL if there is one.
-func (a *Attrs) String() string {
-	s, _, _ := bytes.Cut(a.Data, []byte{0})
-	return string(s)
-}
+func (a *Attrs) String() string { return unix.ByteSliceToString(a.Data) }
 
 // Nested returns an iterator over the attributes nested in the current one. The
 // caller passes its Err to Fail.

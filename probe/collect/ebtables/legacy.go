@@ -1,7 +1,6 @@
 package ebtables
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -183,13 +182,13 @@ func decode(reply []byte) (Tables, error) {
 		return Tables{}, fmt.Errorf("reply of %d bytes behind its head, want %d of entries and %d counters", len(rest), size, rules)
 	}
 	d := decoder{
-		table: text(head[:nameLen]), entries: rest[:size], counters: rest[size:],
+		table: unix.ByteSliceToString(head[:nameLen]), entries: rest[:size], counters: rest[size:],
 		hooks: binary.NativeEndian.Uint32(head[hooksAt:]), chains: map[int]string{},
 	}
 	// A jump may lead to a chain behind it.
 	err := d.each(func(at, _ int, chain bool) error {
 		if chain {
-			d.chains[at] = text(d.entries[at+chainNameAt:][:nameLen])
+			d.chains[at] = unix.ByteSliceToString(d.entries[at+chainNameAt:][:nameLen])
 		}
 		return nil
 	})
@@ -330,7 +329,7 @@ func extension(e []byte, at int) (name string, info []byte, err error) {
 	if int64(size) > int64(left) {
 		return "", nil, fmt.Errorf("extension at %d: %d bytes, %d are left", at, size, left)
 	}
-	return text(e[at : at+extensionNameLen]), e[at+extensionLen:][:size:size], nil
+	return unix.ByteSliceToString(e[at : at+extensionNameLen]), e[at+extensionLen:][:size:size], nil
 }
 
 // verdict takes that of the target standard: a decision, or the offset of a chain.
@@ -365,7 +364,7 @@ func (b *builder) legacyLinks(e []byte) {
 		{logicalInAt, invLogicalIn, &b.LogicalIn, &b.logicalIn, "--logical-in"},
 		{logicalOutAt, invLogicalOut, &b.LogicalOut, &b.logicalOut, "--logical-out"},
 	} {
-		name := text(e[l.at:][:unix.IFNAMSIZ])
+		name := unix.ByteSliceToString(e[l.at:][:unix.IFNAMSIZ])
 		if name == "" {
 			continue
 		}
@@ -409,10 +408,4 @@ func (b *builder) legacyFrame(e []byte) {
 		}
 		*m.part = m.option + " " + xt.Not(m.field.Not) + macName(*m.field)
 	}
-}
-
-// text is what stands before the first NUL.
-func text(b []byte) string {
-	s, _, _ := bytes.Cut(b, []byte{0})
-	return string(s)
 }

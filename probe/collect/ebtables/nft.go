@@ -168,7 +168,7 @@ func (b *builder) matchMeta(m nft.Match, invert bool) bool {
 		}
 		*field = model.IfMatch{Name: nft.Interface(m.Value), Not: invert}
 		*part = option + " " + xt.Not(invert) + field.Name
-		b.native = append(b.native, word+" "+differs(invert)+nft.InterfaceText(field.Name))
+		b.native = append(b.native, word+" "+nft.Differs(invert)+nft.InterfaceText(field.Name))
 		return true
 	}
 	switch expr.MetaKey(m.Load.Key) {
@@ -184,7 +184,7 @@ func (b *builder) matchMeta(m nft.Match, invert bool) bool {
 		known := b.EtherType != 0
 		ok := b.matchEtherType(m, invert)
 		if ok && !known {
-			b.native = append(b.native, "meta protocol "+differs(invert)+etherName(b.EtherType))
+			b.native = append(b.native, "meta protocol "+nft.Differs(invert)+etherName(b.EtherType))
 		}
 		return ok
 	}
@@ -210,7 +210,7 @@ func (b *builder) matchFrame(m nft.Match, invert bool) bool {
 	switch {
 	case l.Offset == etherTypeAt && l.Len == 2 && b.proto == "" && b.matchEtherType(m, invert):
 		b.proto = "-p " + xt.Not(invert) + etherName(b.EtherType)
-		b.native = append(b.native, "ether type "+differs(invert)+etherName(b.EtherType))
+		b.native = append(b.native, "ether type "+nft.Differs(invert)+etherName(b.EtherType))
 		return true
 	case l.Offset == srcMACAt && b.src == "":
 		return b.matchMAC(m, invert, &b.SrcMAC, &b.src, "-s", "ether saddr")
@@ -233,7 +233,7 @@ func (b *builder) matchMAC(m nft.Match, invert bool, field *model.MACMatch, part
 		copy(field.Mask[:n], m.Mask[:n])
 	}
 	*part = option + " " + xt.Not(invert) + macName(*field)
-	b.native = append(b.native, word+" "+differs(invert)+macText(field.Addr, field.Mask))
+	b.native = append(b.native, word+" "+nft.Differs(invert)+macText(field.Addr, field.Mask))
 	return true
 }
 
@@ -246,7 +246,7 @@ func (b *builder) matchNetwork(m nft.Match, invert bool) bool {
 	}
 	if b.EtherType == etherARP && l.Offset == 6 && l.Len == 2 && m.Mask == nil && b.ARPOp == 0 {
 		b.ARPOp, b.ARPOpNot = binary.BigEndian.Uint16(m.Value), invert
-		b.native = append(b.native, fmt.Sprintf("arp operation %s%d", differs(invert), b.ARPOp))
+		b.native = append(b.native, fmt.Sprintf("arp operation %s%d", nft.Differs(invert), b.ARPOp))
 		b.options = append(b.options, "--arp-op "+xt.Not(invert)+xt.Name(arpOps, b.ARPOp))
 		return true
 	}
@@ -276,8 +276,8 @@ func (b *builder) matchNetwork(m nft.Match, invert bool) bool {
 		if !ok {
 			return false
 		}
-		b.native = append(b.native, p.word+" "+differs(invert)+host(match.Prefix))
-		b.options = append(b.options, p.option+" "+xt.Not(invert)+host(match.Prefix))
+		b.native = append(b.native, p.word+" "+nft.Differs(invert)+xt.Host(match.Prefix))
+		b.options = append(b.options, p.option+" "+xt.Not(invert)+xt.Host(match.Prefix))
 		*p.field = match
 		return true
 	}

@@ -3,7 +3,6 @@ package ebtables
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/collect/xt"
@@ -140,7 +139,7 @@ func (o *options) add(bit uint16, name, value string) {
 func (o *options) address(bit uint16, name string, addr, mask []byte, field *model.AddrMatch) {
 	m, text, ok := xt.Addr(addr, mask, o.not(bit))
 	if ok {
-		text = host(m.Prefix)
+		text = xt.Host(m.Prefix)
 	}
 	if !ok || !field.IsZero() {
 		o.add(bit, name, text)
@@ -150,14 +149,6 @@ func (o *options) address(bit uint16, name string, addr, mask []byte, field *mod
 }
 
 func (o *options) not(bit uint16) bool { return o.invert&bit != 0 }
-
-// host formats a prefix, that of a single address without its length.
-func host(p netip.Prefix) string {
-	if p.IsSingleIP() {
-		return p.Addr().String()
-	}
-	return p.String()
-}
 
 // Bits of struct ebt_ip_info and ebt_ip6_info.
 const (

@@ -18,14 +18,6 @@ type builder struct {
 	native []string
 }
 
-// differs is nft's negation of a comparison, or empty.
-func differs(invert bool) string {
-	if invert {
-		return "!= "
-	}
-	return ""
-}
-
 func (b *builder) build() model.FrameRule {
 	parts := b.native
 	if !b.Native {

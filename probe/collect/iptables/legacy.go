@@ -227,10 +227,12 @@ func (t *table) extension(at, end int) (extension, error) {
 	if size < extHead || at+size > end {
 		return extension{}, fmt.Errorf("extension at %d of %d bytes: size %d", at, end, size)
 	}
-	name, _, _ := bytes.Cut(t.blob[at+2:at+2+extNameLen], []byte{0})
 	return extension{
-		Extension: xt.Extension{Name: string(name), Rev: uint32(t.blob[at+extHead-1]), Info: t.blob[at+extHead : at+size], SetName: t.setName},
-		size:      size,
+		Extension: xt.Extension{
+			Name: unix.ByteSliceToString(t.blob[at+2 : at+2+extNameLen]), Rev: uint32(t.blob[at+extHead-1]),
+			Info: t.blob[at+extHead : at+size], SetName: t.setName,
+		},
+		size: size,
 	}, nil
 }
 
@@ -291,8 +293,7 @@ func (t *table) decode() (Tables, error) {
 	}
 	for _, e := range entries {
 		if e.endsChain() && e.next < len(t.blob) {
-			name, _, _ := bytes.Cut(e.target.Info, []byte{0})
-			chains[e.next] = string(name)
+			chains[e.next] = unix.ByteSliceToString(e.target.Info)
 		}
 	}
 	chain, number := "", 0

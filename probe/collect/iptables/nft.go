@@ -265,7 +265,7 @@ func (b *builder) matchMeta(m nft.Match, invert bool) bool {
 			b.Mark.Mask = binary.NativeEndian.Uint32(m.Mask)
 			text += fmt.Sprintf("/0x%x", b.Mark.Mask)
 		}
-		b.say("-m mark "+xt.Not(invert)+"--mark "+text, "meta mark "+differs(invert)+text)
+		b.say("-m mark "+xt.Not(invert)+"--mark "+text, "meta mark "+nft.Differs(invert)+text)
 	default:
 		return false
 	}
@@ -314,7 +314,7 @@ func (b *builder) matchNetwork(m nft.Match, invert bool) bool {
 		}
 		match, text, ok := xt.Addr(a, mask, invert)
 		if ok && b.Native {
-			text = host(match.Prefix)
+			text = xt.Host(match.Prefix)
 		}
 		b.matchAddr(i == 0, match, text, invert, ok)
 		return true
@@ -362,7 +362,7 @@ func (b *builder) matchState(m nft.Match, invert bool) bool {
 		return false
 	}
 	// The rule tests whether the masked state differs from zero.
-	text := "ct state " + differs(!invert) + stateNames(binary.NativeEndian.Uint32(m.Mask))
+	text := "ct state " + nft.Differs(!invert) + stateNames(binary.NativeEndian.Uint32(m.Mask))
 	b.unknown(text)
 	b.say("["+text+"]", text)
 	return true
@@ -387,10 +387,10 @@ func (b *builder) matchType(m nft.Match, invert bool) bool {
 	switch m.Load.Flags {
 	case source:
 		b.SrcLocal = local
-		b.say("-m addrtype "+xt.Not(invert)+"--src-type LOCAL", "fib saddr type "+differs(invert)+"local")
+		b.say("-m addrtype "+xt.Not(invert)+"--src-type LOCAL", "fib saddr type "+nft.Differs(invert)+"local")
 	case dest:
 		b.DstLocal = local
-		b.say("-m addrtype "+xt.Not(invert)+"--dst-type LOCAL", "fib daddr type "+differs(invert)+"local")
+		b.say("-m addrtype "+xt.Not(invert)+"--dst-type LOCAL", "fib daddr type "+nft.Differs(invert)+"local")
 	default:
 		return false
 	}

@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -44,14 +43,6 @@ type builder struct {
 
 func newBuilder(r model.PacketRule) *builder { return &builder{PacketRule: r, ports: -1} }
 
-// isNot is nft's comparison.
-func differs(invert bool) string {
-	if invert {
-		return "!= "
-	}
-	return ""
-}
-
 // jumpOption is iptables' option in front of a target.
 func jumpOption(isGoto bool) string {
 	if isGoto {
@@ -85,7 +76,7 @@ func (b *builder) matchLink(in bool, m model.IfMatch) {
 	}
 	*part = xt.Not(m.Not) + option + m.Name
 	restrict(b, field, field.Name == "", m, *part)
-	b.native = append(b.native, word+differs(m.Not)+nft.InterfaceText(m.Name))
+	b.native = append(b.native, word+nft.Differs(m.Not)+nft.InterfaceText(m.Name))
 }
 
 // matchAddr takes an address match; ok is false when it is none that a prefix
@@ -105,7 +96,7 @@ func (b *builder) matchAddr(source bool, m model.AddrMatch, text string, invert,
 	if m.Prefix.Addr().Is6() {
 		ip = "ip6 "
 	}
-	b.native = append(b.native, ip+word+differs(invert)+text)
+	b.native = append(b.native, ip+word+nft.Differs(invert)+text)
 }
 
 func (b *builder) matchProto(n uint8, invert bool) {
@@ -115,7 +106,7 @@ func (b *builder) matchProto(n uint8, invert bool) {
 	} else {
 		b.Proto, b.ProtoNot = n, invert
 	}
-	b.native = append(b.native, "meta l4proto "+differs(invert)+protoName(n))
+	b.native = append(b.native, "meta l4proto "+nft.Differs(invert)+protoName(n))
 }
 
 // matchPorts takes a native port match. iptables writes those of one rule as
@@ -132,7 +123,7 @@ func (b *builder) matchPorts(source bool, r model.PortRange, text string, invert
 		*field = []model.PortRange{r}
 	}
 	b.protoOption(part)
-	b.native = append(b.native, protoName(b.Proto)+" "+word+differs(invert)+strings.Replace(text, ":", "-", 1))
+	b.native = append(b.native, protoName(b.Proto)+" "+word+nft.Differs(invert)+strings.Replace(text, ":", "-", 1))
 }
 
 // protoOption adds an option to the match of the rule's protocol.
@@ -152,12 +143,4 @@ func (b *builder) build() model.PacketRule {
 	}
 	b.Text = xt.Join(parts...)
 	return b.PacketRule
-}
-
-// host is an address as nft prints it: a whole prefix without its length.
-func host(p netip.Prefix) string {
-	if p.IsSingleIP() {
-		return p.Addr().String()
-	}
-	return p.String()
 }

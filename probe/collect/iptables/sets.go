@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"bytes"
 	"encoding/binary"
 
 	"golang.org/x/sys/unix"
@@ -69,8 +68,7 @@ func (s *sets) name(number uint16) string {
 	binary.NativeEndian.PutUint32(b[4:], ipsetProtocol)
 	binary.NativeEndian.PutUint16(b[8:], number)
 	if sockopt.Get(s.fd, unix.SOL_IP, soIPSet, b) == nil {
-		text, _, _ := bytes.Cut(b[8:], []byte{0})
-		name = string(text)
+		name = unix.ByteSliceToString(b[8:])
 	}
 	s.names[number] = name
 	return name

@@ -60,15 +60,7 @@ const (
 )
 
 func (s State) String() string {
-	switch s {
-	case Loaded:
-		return "loaded"
-	case NotLoaded:
-		return "not loaded"
-	case Absent:
-		return "not in this kernel"
-	}
-	return "not known to be loaded"
+	return [...]string{"not known to be loaded", "loaded", "not loaded", "not in this kernel"}[s]
 }
 
 // Empty reports whether the module is surely not there, and so holds nothing.

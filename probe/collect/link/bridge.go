@@ -64,10 +64,7 @@ func readVLANs(ctx context.Context, c dump.Dumper, links []model.Link) error {
 		x.index, x.vlans, err = decodeVLANs(m)
 		return x, true, err
 	})
-	at := make(map[int]*model.Link, len(links))
-	for i := range links {
-		at[links[i].Index] = &links[i]
-	}
+	at := byIndex(links)
 	for _, x := range list {
 		l := at[x.index]
 		if l == nil {

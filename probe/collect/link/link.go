@@ -165,10 +165,7 @@ func readAddresses(ctx context.Context, c dump.Dumper, nsid int, links []model.L
 			a, err := decodeAddress(m)
 			return a, a.prefix.IsValid(), err
 		})
-	at := make(map[int]*model.Link, len(links))
-	for i := range links {
-		at[links[i].Index] = &links[i]
-	}
+	at := byIndex(links)
 	for _, a := range addresses {
 		if l := at[a.index]; l != nil {
 			l.Addresses = append(l.Addresses, a.prefix)
@@ -178,6 +175,14 @@ func readAddresses(ctx context.Context, c dump.Dumper, nsid int, links []model.L
 		}
 	}
 	return err
+}
+
+func byIndex(links []model.Link) map[int]*model.Link {
+	at := make(map[int]*model.Link, len(links))
+	for l := range model.Each(links) {
+		at[l.Index] = l
+	}
+	return at
 }
 
 // address is an address with the prefix length of its network, and the index of

@@ -2,7 +2,6 @@ package nft
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 
 	"github.com/google/nftables/expr"
@@ -168,32 +167,17 @@ func (d *decoder) fail(err error) {
 	}
 }
 
-// number is the numeric attribute n, 0 where the expression has none.
-func (d *decoder) number(n int) uint32 {
-	if len(d.attrs[n]) < 4 {
-		return 0
+// long is the numeric attribute n, of whatever size, 0 where the expression has none.
+func (d *decoder) long(n int) (number uint64) {
+	for _, b := range d.attrs[n] {
+		number = number<<8 | uint64(b)
 	}
-	return binary.BigEndian.Uint32(d.attrs[n])
+	return number
 }
 
-func (d *decoder) short(n int) uint16 {
-	if len(d.attrs[n]) < 2 {
-		return 0
-	}
-	return binary.BigEndian.Uint16(d.attrs[n])
-}
+func (d *decoder) number(n int) uint32 { return uint32(d.long(n)) }
 
-func (d *decoder) long(n int) uint64 {
-	if len(d.attrs[n]) < 8 {
-		return 0
-	}
-	return binary.BigEndian.Uint64(d.attrs[n])
-}
-
-func (d *decoder) text(n int) string {
-	s, _, _ := bytes.Cut(d.attrs[n], []byte{0})
-	return string(s)
-}
+func (d *decoder) text(n int) string { return unix.ByteSliceToString(d.attrs[n]) }
 
 // value is the constant within the NFTA_*_DATA attribute n.
 func (d *decoder) value(n int) []byte {
@@ -333,7 +317,7 @@ func (d *decoder) expression(name string, data dump.Attrs) {
 	case "log":
 		d.add(Log{
 			Prefix: d.text(unix.NFTA_LOG_PREFIX), Size: d.number(unix.NFTA_LOG_SNAPLEN),
-			Group: d.short(unix.NFTA_LOG_GROUP), Grouped: d.attrs[unix.NFTA_LOG_GROUP] != nil, Threshold: d.short(unix.NFTA_LOG_QTHRESHOLD),
+			Group: uint16(d.number(unix.NFTA_LOG_GROUP)), Grouped: d.attrs[unix.NFTA_LOG_GROUP] != nil, Threshold: uint16(d.number(unix.NFTA_LOG_QTHRESHOLD)),
 		})
 	case "limit":
 		d.add(Limit{

@@ -97,21 +97,22 @@ func (r *reader) tcx(l *model.Link, d direction) {
 	if r.noTCX {
 		return
 	}
-	list, err := attached(link.QueryOptions{Target: l.Index, Attach: d.attach})
-	switch {
-	case errors.Is(err, unix.EINVAL):
-		// Linux before 6.6.
-		r.noTCX = true
-	case errors.Is(err, unix.ENODEV):
-		// The link is gone.
-	case err != nil:
+	err := r.query(l, d.attach, d.model, model.ProgramTCX)
+	// EINVAL: Linux before 6.6; ENODEV: the link is gone.
+	r.noTCX = err != nil && !errors.Is(err, unix.ENODEV)
+	if r.noTCX && !errors.Is(err, unix.EINVAL) {
 		r.errs = append(r.errs, fmt.Errorf("list tcx programs: %w", err))
-		r.noTCX = true
 	}
+}
+
+// query adds the programs of a hook of a link.
+func (r *reader) query(l *model.Link, hook ebpf.AttachType, d model.Direction, kind model.ProgramKind) error {
+	list, err := attached(link.QueryOptions{Target: l.Index, Attach: hook})
 	for _, p := range list {
 		held, _ := p.LinkID()
-		r.add(l, d.model, model.Program{Kind: model.ProgramTCX, ID: uint32(p.ID), BPFLink: uint32(held)})
+		r.add(l, d, model.Program{Kind: kind, ID: uint32(p.ID), BPFLink: uint32(held)})
 	}
+	return err
 }
 
 // netkit lists the programs that one end of a netkit pair runs on what it sends. They
@@ -120,13 +121,9 @@ func (r *reader) netkit(l *model.Link, end ebpf.AttachType, d model.Direction) {
 	if l.Kind != "netkit" {
 		return
 	}
-	list, err := attached(link.QueryOptions{Target: l.Index, Attach: end})
+	err := r.query(l, end, d, model.ProgramNetkit)
 	if err != nil && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.ENODEV) {
 		r.errs = append(r.errs, fmt.Errorf("list netkit programs of %s: %w", l.Name, err))
-	}
-	for _, p := range list {
-		held, _ := p.LinkID()
-		r.add(l, d, model.Program{Kind: model.ProgramNetkit, ID: uint32(p.ID), BPFLink: uint32(held)})
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lasthop/lasthop/probe/model"
 )
 
@@ -40,7 +42,7 @@ var matches = map[string]decoder{
 }
 
 func comment(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
-	r.Comment = cut(i.B)
+	r.Comment = unix.ByteSliceToString(i.B)
 	return "--comment " + Quote(r.Comment), ""
 }
 
@@ -278,7 +280,7 @@ func physDev(_ *model.PacketRule, _ uint32, i *Bytes) (string, string) {
 // the terminating NUL matches that name; a shorter one matches every name with
 // that prefix, which iptables writes as "+".
 func Interface(name, mask []byte) string {
-	s := cut(name)
+	s := unix.ByteSliceToString(name)
 	covered := len(mask)
 	if i := bytes.IndexByte(mask, 0); i >= 0 {
 		covered = i
@@ -290,6 +292,14 @@ func Interface(name, mask []byte) string {
 		return s
 	}
 	return s[:covered] + "+"
+}
+
+// Host formats a prefix, that of a single address without its length.
+func Host(p netip.Prefix) string {
+	if p.IsSingleIP() {
+		return p.Addr().String()
+	}
+	return p.String()
 }
 
 // Addr converts an address and its mask to a match, and formats it as iptables

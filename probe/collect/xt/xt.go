@@ -10,12 +10,13 @@
 package xt
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -56,7 +57,7 @@ func (i *Bytes) BE16(at int) uint16 { return binary.BigEndian.Uint16(i.Slice(at,
 func (i *Bytes) MAC(at int) model.MAC { return model.MACFrom(i.Slice(at, 6)) }
 
 // Text decodes text of n bytes at most, which ends at the first NUL.
-func (i *Bytes) Text(at, n int) string { return cut(i.Slice(at, n)) }
+func (i *Bytes) Text(at, n int) string { return unix.ByteSliceToString(i.Slice(at, n)) }
 
 func (i *Bytes) v4(at int) netip.Addr { return netip.AddrFrom4([4]byte(i.Slice(at, 4))) }
 func (i *Bytes) v6(at int) netip.Addr { return netip.AddrFrom16([16]byte(i.Slice(at, 16))) }
@@ -65,11 +66,6 @@ func (i *Bytes) ip(at int, family string) netip.Addr {
 		return i.v6(at)
 	}
 	return i.v4(at)
-}
-
-func cut(b []byte) string {
-	s, _, _ := bytes.Cut(b, []byte{0})
-	return string(s)
 }
 
 // Extension is a match or target as the kernel keeps it.
