@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
-	"slices"
 
 	"github.com/google/nftables/expr"
 
@@ -226,12 +225,8 @@ func (b *builder) matchMAC(m nft.Match, invert bool, field *model.MACMatch, part
 	if n == 0 || n > macLen || len(m.Value) < n || m.Mask != nil && len(m.Mask) < n {
 		return false
 	}
-	*field = model.MACMatch{Set: true, Not: invert}
-	copy(field.Addr[:], m.Value[:n])
-	copy(field.Mask[:n], slices.Repeat([]byte{0xff}, n))
-	if m.Mask != nil {
-		copy(field.Mask[:n], m.Mask[:n])
-	}
+	a, mask := m.Padded(macLen)
+	*field = model.MACMatch{Addr: model.MACFrom(a), Mask: model.MACFrom(mask), Set: true, Not: invert}
 	*part = option + " " + xt.Not(invert) + macName(*field)
 	b.native = append(b.native, word+" "+nft.Differs(invert)+macText(field.Addr, field.Mask))
 	return true
@@ -266,12 +261,7 @@ func (b *builder) matchNetwork(m nft.Match, invert bool) bool {
 		if b.EtherType != p.etherType || l.Offset != p.offset || l.Len == 0 || l.Len > p.size || !p.field.IsZero() {
 			continue
 		}
-		a, mask := make([]byte, p.size), make([]byte, p.size)
-		copy(a, m.Value[:l.Len])
-		copy(mask, slices.Repeat([]byte{0xff}, int(l.Len)))
-		if m.Mask != nil {
-			copy(mask, m.Mask)
-		}
+		a, mask := m.Padded(int(p.size))
 		match, _, ok := xt.Addr(a, mask, invert)
 		if !ok {
 			return false

@@ -9,10 +9,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// undecoded is the text of an extension that has no decoder, or whose bytes are
-// too short.
-const undecoded = "[options not decoded]"
-
 // matches decode the matches and watchers. The same structs are in nftables and
 // in legacy tables.
 var matches = map[string]func(*builder, *xt.Bytes, *options){
@@ -33,7 +29,7 @@ func (b *builder) matchExtension(name string, info []byte) {
 	}
 	text, unsaid := strings.Join(o.text, " "), strings.Join(o.unsaid, " ")
 	if decode == nil || p.Short {
-		text = name + " " + undecoded
+		text = name + " " + xt.Undecoded
 		unsaid = text
 	}
 	if unsaid != "" {
@@ -87,10 +83,10 @@ func (b *builder) targetExtension(name string, info []byte) {
 		b.Target = model.TargetOther
 		text = b.markTarget(&p)
 	default:
-		b.Target, text = model.TargetOther, undecoded
+		b.Target, text = model.TargetOther, xt.Undecoded
 	}
 	if p.Short {
-		b.Target, b.MAC, b.Verdict, text = model.TargetOther, model.MAC{}, "", undecoded
+		b.Target, b.MAC, b.Verdict, text = model.TargetOther, model.MAC{}, "", xt.Undecoded
 	}
 	b.target = "-j " + name + " " + text
 }
@@ -100,7 +96,7 @@ func (b *builder) markTarget(p *xt.Bytes) string {
 	b.Verdict = verdictOf(v)
 	action := map[int32]string{-16: "set", -32: "or", -48: "and", -64: "xor"}[int32(v)&^verdictBits]
 	if action == "" {
-		return undecoded
+		return xt.Undecoded
 	}
 	return fmt.Sprintf("--mark-%s 0x%x --mark-target %s", action, p.U64(0), b.Verdict)
 }

@@ -303,15 +303,7 @@ func (b *builder) matchNetwork(m nft.Match, invert bool) bool {
 		if m.High != nil || int(l.Len) > len(m.Value) {
 			return false
 		}
-		// iptables compares only the bytes of a prefix that count.
-		a, mask := make([]byte, h.size), make([]byte, h.size)
-		copy(a, m.Value[:l.Len])
-		for j := range l.Len {
-			mask[j] = 0xff
-		}
-		if m.Mask != nil {
-			copy(mask, m.Mask)
-		}
+		a, mask := m.Padded(int(h.size))
 		match, text, ok := xt.Addr(a, mask, invert)
 		if ok && b.Native {
 			text = xt.Host(match.Prefix)

@@ -88,31 +88,23 @@ func decodeVLANs(m []byte) (index int, v model.VLANs, err error) {
 		return 0, v, err
 	}
 	index = int(int32(binary.NativeEndian.Uint32(m[4:])))
-	for a.Next() {
-		if a.Type != unix.IFLA_AF_SPEC {
-			continue
+	first := 0
+	info := func(a *dump.Attrs) {
+		const size = 4 // struct bridge_vlan_info: flags, VLAN
+		if len(a.Data) < size {
+			return
 		}
-		first := 0
-		spec := a.Nested()
-		for spec.Next() {
-			const size = 4 // struct bridge_vlan_info: flags, VLAN
-			if spec.Type != nl.IFLA_BRIDGE_VLAN_INFO || len(spec.Data) < size {
-				continue
-			}
-			flags, vlan := spec.Uint16(), int(binary.NativeEndian.Uint16(spec.Data[2:]))
-			if flags&nl.BRIDGE_VLAN_INFO_PVID != 0 {
-				v.PVID = vlan
-			}
-			switch {
-			case flags&nl.BRIDGE_VLAN_INFO_RANGE_BEGIN != 0:
-				first = vlan
-				continue
-			case flags&nl.BRIDGE_VLAN_INFO_RANGE_END == 0:
-				first = vlan
-			}
+		flags, vlan := a.Uint16(), int(binary.NativeEndian.Uint16(a.Data[2:]))
+		if flags&nl.BRIDGE_VLAN_INFO_PVID != 0 {
+			v.PVID = vlan
+		}
+		if flags&nl.BRIDGE_VLAN_INFO_RANGE_END == 0 {
+			first = vlan
+		}
+		if flags&nl.BRIDGE_VLAN_INFO_RANGE_BEGIN == 0 {
 			v.Ranges = append(v.Ranges, model.VLANRange{First: first, Last: vlan})
 		}
-		a.Fail(spec.Err())
 	}
-	return index, v, a.Err()
+	err = a.Decode(binary.NativeEndian, dump.Fields{unix.IFLA_AF_SPEC: dump.Fields{nl.IFLA_BRIDGE_VLAN_INFO: info}})
+	return index, v, err
 }

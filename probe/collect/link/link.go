@@ -149,13 +149,10 @@ func decodeInfo(a dump.Attrs, l *model.Link) error {
 
 // decodeXDP decodes the programs' ids, one for each attach mode.
 func decodeXDP(a dump.Attrs, l *model.Link) error {
-	for a.Next() {
-		switch a.Type {
-		case unix.IFLA_XDP_DRV_PROG_ID, unix.IFLA_XDP_SKB_PROG_ID, unix.IFLA_XDP_HW_PROG_ID:
-			l.XDP = append(l.XDP, a.Uint32())
-		}
-	}
-	return a.Err()
+	id := func(a *dump.Attrs) { l.XDP = append(l.XDP, a.Uint32()) }
+	return a.Decode(binary.NativeEndian, dump.Fields{
+		unix.IFLA_XDP_DRV_PROG_ID: id, unix.IFLA_XDP_SKB_PROG_ID: id, unix.IFLA_XDP_HW_PROG_ID: id,
+	})
 }
 
 // readAddresses sets each link's addresses, in the kernel's order: IPv4 first.

@@ -61,6 +61,15 @@ type Match struct {
 	Map  bool
 }
 
+// Padded are the value that is compared with, which a Load of that length has, and its
+// mask, in so many bytes: of a prefix only the bytes that count are compared.
+func (m Match) Padded(size int) (value, mask []byte) {
+	value, mask = make([]byte, size), make([]byte, size)
+	copy(mask, bytes.Repeat([]byte{0xff}, copy(value, m.Value[:m.Load.Len])))
+	copy(mask, m.Mask)
+	return value, mask
+}
+
 // Extension is an iptables or ebtables match, target or watcher.
 type Extension struct {
 	Target bool

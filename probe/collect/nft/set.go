@@ -180,11 +180,7 @@ func decodeTable(m []byte) (t table, err error) {
 
 // decodeElements reads an NFT_MSG_NEWSETELEM message, without its netlink header.
 func decodeElements(m []byte) (out []Element, err error) {
-	a := dump.ParseAfter(m, nfgenmsg)
-	for a.Next() {
-		if a.Type != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-			continue
-		}
+	err = decode(m, dump.Fields{unix.NFTA_SET_ELEM_LIST_ELEMENTS: func(a *dump.Attrs) {
 		list := a.Nested()
 		for list.Next() {
 			e, err := decodeElement(list.Nested())
@@ -192,8 +188,8 @@ func decodeElements(m []byte) (out []Element, err error) {
 			list.Fail(err)
 		}
 		a.Fail(list.Err())
-	}
-	return out, a.Err()
+	}})
+	return out, err
 }
 
 func decodeElement(a dump.Attrs) (e Element, err error) {

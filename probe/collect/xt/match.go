@@ -210,7 +210,7 @@ func statistic(_ *model.PacketRule, _ uint32, i *Bytes) string {
 		// The kernel keeps one less than the option's value.
 		return fmt.Sprintf("--mode nth %s--every %d --packet %d", invert, i.U32(4)+1, i.U32(8))
 	}
-	return undecoded
+	return Undecoded
 }
 
 func limit(_ *model.PacketRule, _ uint32, i *Bytes) string { return LimitText(i.U32(0), i.U32(4)) }
@@ -226,7 +226,7 @@ func LimitText(period, burst uint32) string {
 		scale uint32
 	}{{"day", 24 * 60 * 60 * limitScale}, {"hour", 60 * 60 * limitScale}, {"min", 60 * limitScale}, {"sec", limitScale}}
 	if period == 0 {
-		return undecoded
+		return Undecoded
 	}
 	best := units[0]
 	for _, u := range units[1:] {

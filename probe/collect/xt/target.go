@@ -116,21 +116,21 @@ func natText(low, high netip.Addr, first, last, base uint16, colon bool) string 
 
 func setMark(_ *model.PacketRule, rev uint32, i *Bytes) (string, string) {
 	if rev < 2 {
-		return undecoded, ""
+		return Undecoded, ""
 	}
 	return fmt.Sprintf("--set-xmark 0x%x/0x%x", i.U32(0), i.U32(4)), ""
 }
 
 func setConnMark(_ *model.PacketRule, rev uint32, i *Bytes) (string, string) {
 	if rev < 1 {
-		return undecoded, ""
+		return Undecoded, ""
 	}
 	mark, ctMask, nfMask := i.U32(0), i.U32(4), i.U32(8)
 	mode := i.U8(12)
 	if rev >= 2 {
 		// Revision 2 has a shift in front of the mode.
 		if i.U8(13) != 0 {
-			return undecoded, ""
+			return Undecoded, ""
 		}
 		mode = i.U8(14)
 	}
@@ -140,7 +140,7 @@ func setConnMark(_ *model.PacketRule, rev uint32, i *Bytes) (string, string) {
 	case 1, 2:
 		return fmt.Sprintf("--%s-mark --nfmask 0x%x --ctmask 0x%x", []string{"save", "restore"}[mode-1], nfMask, ctMask), ""
 	}
-	return undecoded, ""
+	return Undecoded, ""
 }
 
 // Replies of REJECT, by number (enum ipt_reject_with, ip6t_reject_with).
@@ -163,7 +163,7 @@ func reject(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
 	if n := i.U32(0); n < uint32(len(names)) && names[n] != "" {
 		return "--reject-with " + names[n], ""
 	}
-	return undecoded, ""
+	return Undecoded, ""
 }
 
 func logTarget(_ *model.PacketRule, _ uint32, i *Bytes) (string, string) {
@@ -187,7 +187,7 @@ func ct(r *model.PacketRule, _ uint32, i *Bytes) (string, string) {
 	const noTrack, alias = 1 << 0, 1 << 1
 	flags, zone := i.U16(0), i.U16(2)
 	if i.Short || flags&noTrack == 0 || flags&^(noTrack|alias) != 0 || zone != 0 {
-		return undecoded, ""
+		return Undecoded, ""
 	}
 	if flags&alias != 0 {
 		r.Target = "NOTRACK"

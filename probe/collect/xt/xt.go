@@ -83,18 +83,18 @@ type Extension struct {
 // express.
 type decoder func(r *model.PacketRule, rev uint32, i *Bytes) (text, unsaid string)
 
-// undecoded is the text of an extension that has no decoder, or whose bytes are
+// Undecoded is the text of an extension that has no decoder, or whose bytes are
 // too short.
-const undecoded = "[options not decoded]"
+const Undecoded = "[options not decoded]"
 
 // Match decodes a match into the rule and returns its text.
 func Match(r *model.PacketRule, e Extension) string {
-	text, unsaid := undecoded, undecoded
+	text, unsaid := Undecoded, Undecoded
 	if decode := matches[e.Name]; decode != nil {
 		i := Bytes{B: e.Info, setName: e.SetName}
 		text, unsaid = decode(r, e.Rev, &i)
 		if i.Short {
-			text, unsaid = undecoded, undecoded
+			text, unsaid = Undecoded, Undecoded
 		}
 	}
 	name := e.Name
@@ -113,13 +113,13 @@ func Target(r *model.PacketRule, e Extension) string {
 	r.Target = e.Name
 	decode := targets[e.Name]
 	if decode == nil {
-		return "-j " + e.Name + " " + undecoded
+		return "-j " + e.Name + " " + Undecoded
 	}
 	i := Bytes{B: e.Info}
 	text, _ := decode(r, e.Rev, &i)
 	if i.Short {
 		r.To = netip.AddrPort{}
-		text = undecoded
+		text = Undecoded
 	}
 	return strings.TrimSpace("-j " + r.Target + " " + text)
 }
