@@ -278,12 +278,7 @@ var logLevels = map[uint8]string{
 
 func logText(p *xt.Bytes) string {
 	text := "--log-level " + xt.Name(logLevels, p.U8(0)) + ` --log-prefix "` + p.Text(1, 30) + `"`
-	for i, option := range []string{" --log-ip", " --log-arp", "", " --log-ip6"} {
-		if p.U32(32)&(1<<i) != 0 {
-			text += option
-		}
-	}
-	return text
+	return xt.Join(text, xt.BitNames([]string{"--log-ip", "--log-arp", "", "--log-ip6"}, p.U32(32), " "))
 }
 
 func portRange(first, last uint16) string { return xt.Ports(model.PortRange{First: first, Last: last}) }
