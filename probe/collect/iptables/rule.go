@@ -61,8 +61,8 @@ func (b *builder) unknown(text string) { b.Unknown = append(b.Unknown, text) }
 
 // restrict sets a field that says one match only. A second match of the same
 // kind applies too, so that it is named instead.
-func restrict[T any](b *builder, field *T, unset bool, value T, text string) {
-	if !unset {
+func restrict[T comparable](b *builder, field *T, value T, text string) {
+	if *field != *new(T) {
 		b.unknown(text)
 		return
 	}
@@ -75,7 +75,7 @@ func (b *builder) matchLink(in bool, m model.IfMatch) {
 		part, field, option, word = &b.in, &b.In, "-i ", "iifname "
 	}
 	*part = xt.Not(m.Not) + option + m.Name
-	restrict(b, field, field.Name == "", m, *part)
+	restrict(b, field, m, *part)
 	b.native = append(b.native, word+nft.Differs(m.Not)+nft.InterfaceText(m.Name))
 }
 
@@ -88,7 +88,7 @@ func (b *builder) matchAddr(source bool, m model.AddrMatch, text string, invert,
 	}
 	*part = xt.Not(invert) + option + text
 	if ok {
-		restrict(b, field, field.IsZero(), m, *part)
+		restrict(b, field, m, *part)
 	} else {
 		b.unknown(*part)
 	}

@@ -312,15 +312,11 @@ func (d *decoder) expression(name string, data dump.Attrs) {
 		}
 		d.add(n)
 	case "masq":
-		d.add(NAT{
-			Kind: "masquerade",
-			Port: d.constant(unix.NFTA_MASQ_REG_PROTO_MIN), PortMax: d.constant(unix.NFTA_MASQ_REG_PROTO_MAX),
-		})
+		port, last := d.constant(unix.NFTA_MASQ_REG_PROTO_MIN), d.constant(unix.NFTA_MASQ_REG_PROTO_MAX)
+		d.add(NAT{Kind: "masquerade", Port: port, PortMax: last})
 	case "redir":
-		d.add(NAT{
-			Kind: "redirect",
-			Port: d.constant(unix.NFTA_REDIR_REG_PROTO_MIN), PortMax: d.constant(unix.NFTA_REDIR_REG_PROTO_MAX),
-		})
+		port, last := d.constant(unix.NFTA_REDIR_REG_PROTO_MIN), d.constant(unix.NFTA_REDIR_REG_PROTO_MAX)
+		d.add(NAT{Kind: "redirect", Port: port, PortMax: last})
 	case "reject":
 		d.add(Reject{})
 	case "log":
