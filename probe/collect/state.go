@@ -81,7 +81,8 @@ func reason(source string, err error) string {
 		return text
 	}
 	remedy := map[string]string{
-		model.SourcePods: "CAP_SYS_ADMIN would allow entering namespaces", model.SourceNames: "the node's root may read it",
+		model.SourcePods:  "CAP_SYS_ADMIN would allow entering namespaces",
+		model.SourceNames: "the node's root may read it",
 	}[source]
 	return text + " (" + cmp.Or(remedy, "root with CAP_NET_ADMIN would be allowed") + ")"
 }

@@ -78,7 +78,8 @@ func (b *builder) lookup(m nft.Match) bool {
 	}
 	l := model.Lookup{Set: m.Set, Key: names, Not: m.Op == expr.CmpOpNeq, Map: m.Map}
 	b.Lookups = append(b.Lookups, l)
-	text := strings.Join(names, " . ") + " " + map[bool]string{true: "vmap "}[m.Map] + nft.Differs(l.Not) + setText(&b.lookups.out[place])
+	verb := map[bool]string{true: "vmap "}[m.Map] + nft.Differs(l.Not)
+	text := strings.Join(names, " . ") + " " + verb + setText(&b.lookups.out[place])
 	b.say("["+text+"]", text)
 	return true
 }

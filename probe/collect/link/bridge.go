@@ -33,9 +33,9 @@ func decodePort(a dump.Attrs, l *model.Link) error {
 	l.Port = &model.BridgePort{}
 	delayed := false
 	err := a.Decode(binary.NativeEndian, dump.Fields{
-		nl.IFLA_BRPORT_MODE: &l.Hairpin, nl.IFLA_BRPORT_ISOLATED: &l.Port.Isolated, nl.IFLA_BRPORT_LEARNING: &l.Port.Learning,
+		nl.IFLA_BRPORT_MODE: &l.Hairpin, nl.IFLA_BRPORT_ISOLATED: &l.Port.Isolated,
+		nl.IFLA_BRPORT_LEARNING: &l.Port.Learning, nl.IFLA_BRPORT_LOCKED: &l.Port.Locked,
 		nl.IFLA_BRPORT_UNICAST_FLOOD: &l.Port.Flood, nl.IFLA_BRPORT_BCAST_FLOOD: &l.Port.BroadcastFlood,
-		nl.IFLA_BRPORT_LOCKED: &l.Port.Locked,
 		nl.IFLA_BRPORT_STATE: func(a *dump.Attrs) {
 			if n := int(a.Uint8()); n < len(portStates) {
 				l.Port.State = portStates[n]
@@ -60,10 +60,11 @@ func readVLANs(ctx context.Context, c dump.Dumper, links []model.Link) error {
 		index int
 		vlans model.VLANs
 	}
-	list, err := dump.List(ctx, "list VLANs of bridges", c, unix.RTM_GETLINK, request, unix.RTM_NEWLINK, func(m []byte) (x allowed, ok bool, err error) {
+	decode := func(m []byte) (x allowed, ok bool, err error) {
 		x.index, x.vlans, err = decodeVLANs(m)
 		return x, true, err
-	})
+	}
+	list, err := dump.List(ctx, "list VLANs of bridges", c, unix.RTM_GETLINK, request, unix.RTM_NEWLINK, decode)
 	at := byIndex(links)
 	for _, x := range list {
 		l := at[x.index]

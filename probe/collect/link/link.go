@@ -53,14 +53,15 @@ func ReadAt(ctx context.Context, c dump.Dumper, nsid int) (Table, error) {
 		link model.Link
 		conf []model.Sysctl
 	}
-	links, err := dump.List(ctx, "list links", c, unix.RTM_GETLINK, request(unix.SizeofIfInfomsg, unix.IFLA_TARGET_NETNSID, nsid),
-		unix.RTM_NEWLINK, func(m []byte) (x linkConf, ok bool, err error) {
-			var afSpec []byte
-			if x.link, afSpec, err = decodeLink(m); err == nil {
-				x.conf, err = sysctl.Decode(x.link.Name, afSpec)
-			}
-			return x, true, err
-		})
+	decode := func(m []byte) (x linkConf, ok bool, err error) {
+		var afSpec []byte
+		if x.link, afSpec, err = decodeLink(m); err == nil {
+			x.conf, err = sysctl.Decode(x.link.Name, afSpec)
+		}
+		return x, true, err
+	}
+	body := request(unix.SizeofIfInfomsg, unix.IFLA_TARGET_NETNSID, nsid)
+	links, err := dump.List(ctx, "list links", c, unix.RTM_GETLINK, body, unix.RTM_NEWLINK, decode)
 	slices.SortStableFunc(links, func(a, b linkConf) int { return a.link.Index - b.link.Index })
 	var t Table
 	for _, x := range links {
@@ -157,11 +158,12 @@ func decodeXDP(a dump.Attrs, l *model.Link) error {
 
 // readAddresses sets each link's addresses, in the kernel's order: IPv4 first.
 func readAddresses(ctx context.Context, c dump.Dumper, nsid int, links []model.Link) error {
-	addresses, err := dump.List(ctx, "list addresses", c, unix.RTM_GETADDR, request(unix.SizeofIfAddrmsg, ifaTargetNetnsid, nsid),
-		unix.RTM_NEWADDR, func(m []byte) (address, bool, error) {
-			a, err := decodeAddress(m)
-			return a, a.prefix.IsValid(), err
-		})
+	decode := func(m []byte) (address, bool, error) {
+		a, err := decodeAddress(m)
+		return a, a.prefix.IsValid(), err
+	}
+	body := request(unix.SizeofIfAddrmsg, ifaTargetNetnsid, nsid)
+	addresses, err := dump.List(ctx, "list addresses", c, unix.RTM_GETADDR, body, unix.RTM_NEWADDR, decode)
 	at := byIndex(links)
 	for _, a := range addresses {
 		if l := at[a.index]; l != nil {
@@ -200,7 +202,9 @@ func decodeAddress(m []byte) (out address, err error) {
 	bits := int(m[1])
 	out.flags = uint32(m[2])
 	var local, peer []byte
-	err = a.Decode(binary.NativeEndian, dump.Fields{unix.IFA_LOCAL: &local, unix.IFA_ADDRESS: &peer, unix.IFA_FLAGS: &out.flags})
+	err = a.Decode(binary.NativeEndian, dump.Fields{
+		unix.IFA_LOCAL: &local, unix.IFA_ADDRESS: &peer, unix.IFA_FLAGS: &out.flags,
+	})
 	if err != nil {
 		return out, err
 	}

@@ -26,9 +26,10 @@ func Read(ctx context.Context, c *dump.Conn) ([]model.Neighbor, error) {
 	if err != nil {
 		return out, err
 	}
-	proxies, err := list(ctx, "list proxied neighbours", c, unix.AF_UNSPEC, unix.NTF_PROXY, func(e entry) (model.Neighbor, bool) {
+	proxy := func(e entry) (model.Neighbor, bool) {
 		return model.Neighbor{Addr: e.addr, IfIndex: e.index, Proxy: true}, e.addr.IsValid()
-	})
+	}
+	proxies, err := list(ctx, "list proxied neighbours", c, unix.AF_UNSPEC, unix.NTF_PROXY, proxy)
 	return append(out, proxies...), err
 }
 
@@ -53,16 +54,19 @@ func FDB(ctx context.Context, c *dump.Conn) ([]model.FDBEntry, error) {
 }
 
 // list dumps the entries of an address family with the given flags.
-func list[T any](ctx context.Context, does string, c *dump.Conn, family, flags byte, convert func(entry) (T, bool)) ([]T, error) {
+func list[T any](
+	ctx context.Context, does string, c *dump.Conn, family, flags byte, convert func(entry) (T, bool),
+) ([]T, error) {
 	request := make([]byte, sizeofNdMsg)
 	request[0], request[10] = family, flags
-	return dump.List(ctx, does, c, unix.RTM_GETNEIGH, request, unix.RTM_NEWNEIGH, func(m []byte) (x T, ok bool, err error) {
+	take := func(m []byte) (x T, ok bool, err error) {
 		e, err := decode(m)
 		if err == nil {
 			x, ok = convert(e)
 		}
 		return x, ok, err
-	})
+	}
+	return dump.List(ctx, does, c, unix.RTM_GETNEIGH, request, unix.RTM_NEWNEIGH, take)
 }
 
 // entry is one RTM_NEWNEIGH message. Addr is invalid and mac zero where the

@@ -322,7 +322,8 @@ func (d *decoder) expression(name string, data dump.Attrs) {
 	case "log":
 		d.add(Log{
 			Prefix: d.text(unix.NFTA_LOG_PREFIX), Size: d.number(unix.NFTA_LOG_SNAPLEN),
-			Group: uint16(d.number(unix.NFTA_LOG_GROUP)), Grouped: d.attrs[unix.NFTA_LOG_GROUP] != nil, Threshold: uint16(d.number(unix.NFTA_LOG_QTHRESHOLD)),
+			Group: uint16(d.number(unix.NFTA_LOG_GROUP)), Grouped: d.attrs[unix.NFTA_LOG_GROUP] != nil,
+			Threshold: uint16(d.number(unix.NFTA_LOG_QTHRESHOLD)),
 		})
 	case "limit":
 		d.add(Limit{

@@ -22,12 +22,8 @@ import (
 )
 
 const (
-	msgNewChain = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWCHAIN
-	msgGetChain = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETCHAIN
-	msgNewRule  = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWRULE
-	msgGetRule  = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETRULE
-	msgNewGen   = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
-	msgGetGen   = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN
+	// subsystem is the part of a message's type that all of nf_tables have.
+	subsystem = unix.NFNL_SUBSYS_NFTABLES << 8
 
 	// accept is NF_ACCEPT, as a policy.
 	accept = 1
@@ -132,10 +128,10 @@ func read(ctx context.Context, c *dump.Conn, family nftables.TableFamily, known 
 
 // readWhole reads what a family holds.
 func readWhole(c *dump.Conn, family nftables.TableFamily, parts Parts) (set Ruleset, err error) {
-	if set.Chains, err = list(c, msgGetChain, msgNewChain, family, decodeChain); err != nil {
+	if set.Chains, err = list(c, unix.NFT_MSG_GETCHAIN, unix.NFT_MSG_NEWCHAIN, family, decodeChain); err != nil {
 		return set, err
 	}
-	set.Rules, err = list(c, msgGetRule, msgNewRule, family, DecodeRule)
+	set.Rules, err = list(c, unix.NFT_MSG_GETRULE, unix.NFT_MSG_NEWRULE, family, DecodeRule)
 	if err == nil && family != nftables.TableFamilyBridge {
 		set.Sets, err = readSets(c, family, set.Rules, parts)
 	}
@@ -147,7 +143,8 @@ func header(family nftables.TableFamily) []byte { return []byte{byte(family), 0,
 // generation is the number of the ruleset's last change.
 func generation(c *dump.Conn) (uint32, error) {
 	var gen uint32
-	err := c.Get(msgGetGen, header(nftables.TableFamilyUnspecified), msgNewGen, func(m []byte) error {
+	request := header(nftables.TableFamilyUnspecified)
+	err := c.Get(subsystem|unix.NFT_MSG_GETGEN, request, subsystem|unix.NFT_MSG_NEWGEN, func(m []byte) error {
 		return decode(m, dump.Fields{unix.NFTA_GEN_ID: &gen})
 	})
 	return gen, err
@@ -160,7 +157,7 @@ func decode(m []byte, fields dump.Fields) error {
 
 // list reads all that a family has of one kind.
 func list[T any](c *dump.Conn, get, answer uint16, family nftables.TableFamily, decode func([]byte) (T, error)) (all []T, err error) {
-	err = c.Each(get, header(family), answer, func(m []byte) error {
+	err = c.Each(subsystem|get, header(family), subsystem|answer, func(m []byte) error {
 		x, err := decode(m)
 		all = append(all, x)
 		return err

@@ -29,8 +29,8 @@ func (v Verdict) String() string {
 	case Goto:
 		return "goto " + v.Chain
 	}
-	name := map[int32]string{Drop: "drop", Accept: "accept", Continue: "continue", Break: "continue", Return: "return"}[v.Code]
-	return cmp.Or(name, fmt.Sprintf("verdict %d", v.Code))
+	names := map[int32]string{Drop: "drop", Accept: "accept", Continue: "continue", Break: "continue", Return: "return"}
+	return cmp.Or(names[v.Code], fmt.Sprintf("verdict %d", v.Code))
 }
 
 // String describes the loaded value.
@@ -74,7 +74,8 @@ func (w Write) String() string { return fmt.Sprintf("%s set 0x%x", w.Load, w.Val
 
 // String is the limit as iptables and ebtables write it behind --limit.
 func (l Limit) String() string {
-	unit := cmp.Or(map[uint64]string{1: "sec", 60: "min", 3600: "hour", 86400: "day"}[l.Unit], fmt.Sprintf("%ds", l.Unit))
+	units := map[uint64]string{1: "sec", 60: "min", 3600: "hour", 86400: "day"}
+	unit := cmp.Or(units[l.Unit], fmt.Sprintf("%ds", l.Unit))
 	text := fmt.Sprintf("--limit %d/%s", l.Rate, unit)
 	if l.Bytes {
 		text = fmt.Sprintf("--limit %d bytes/%s", l.Rate, unit)

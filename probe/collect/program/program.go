@@ -160,10 +160,11 @@ func tcRequest(index int, parent uint32) []byte {
 
 // filteredLinks lists the links with a qdisc that holds tc filters.
 func filteredLinks(ctx context.Context, conn dump.Dumper) (map[int]bool, error) {
-	list, err := dump.List(ctx, "list qdiscs", conn, unix.RTM_GETQDISC, tcRequest(0, 0), unix.RTM_NEWQDISC, func(m []byte) (int, bool, error) {
+	decode := func(m []byte) (int, bool, error) {
 		index, err := decodeQdisc(m)
 		return index, index != 0, err
-	})
+	}
+	list, err := dump.List(ctx, "list qdiscs", conn, unix.RTM_GETQDISC, tcRequest(0, 0), unix.RTM_NEWQDISC, decode)
 	out := map[int]bool{}
 	for _, index := range list {
 		out[index] = true
@@ -184,11 +185,12 @@ func decodeQdisc(m []byte) (index int, err error) {
 }
 
 func (r *reader) filters(ctx context.Context, conn dump.Dumper, l *model.Link, d direction) {
-	found, err := dump.List(ctx, "list tc filters of "+l.Name, conn, unix.RTM_GETTFILTER, tcRequest(l.Index, d.parent), unix.RTM_NEWTFILTER,
-		func(m []byte) (model.Program, bool, error) {
-			p, err := decodeFilter(m)
-			return p, p.Handle != 0, err
-		})
+	decode := func(m []byte) (model.Program, bool, error) {
+		p, err := decodeFilter(m)
+		return p, p.Handle != 0, err
+	}
+	does, request := "list tc filters of "+l.Name, tcRequest(l.Index, d.parent)
+	found, err := dump.List(ctx, does, conn, unix.RTM_GETTFILTER, request, unix.RTM_NEWTFILTER, decode)
 	// EINVAL: the qdisc has no such hook; ENODEV: the link is gone.
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENODEV) {
 		r.errs = append(r.errs, err)

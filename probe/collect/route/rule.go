@@ -52,10 +52,11 @@ func Rules(ctx context.Context, c dump.Dumper) ([]model.RoutingRule, error) {
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		request := make([]byte, ruleHeaderLen)
 		request[0] = family
-		rules, err := dump.List(ctx, "list routing rules", c, unix.RTM_GETRULE, request, unix.RTM_NEWRULE, func(m []byte) (model.RoutingRule, bool, error) {
+		decode := func(m []byte) (model.RoutingRule, bool, error) {
 			r, err := decodeRule(m)
 			return r, true, err
-		})
+		}
+		rules, err := dump.List(ctx, "list routing rules", c, unix.RTM_GETRULE, request, unix.RTM_NEWRULE, decode)
 		out = append(out, rules...)
 		if err != nil && !errors.Is(err, unix.EAFNOSUPPORT) {
 			return out, err

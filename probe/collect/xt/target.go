@@ -138,7 +138,8 @@ func setConnMark(_ *model.PacketRule, rev uint32, i *Bytes) (string, string) {
 	case 0:
 		return fmt.Sprintf("--set-xmark 0x%x/0x%x", mark, ctMask), ""
 	case 1, 2:
-		return fmt.Sprintf("--%s-mark --nfmask 0x%x --ctmask 0x%x", []string{"save", "restore"}[mode-1], nfMask, ctMask), ""
+		verb := []string{"save", "restore"}[mode-1]
+		return fmt.Sprintf("--%s-mark --nfmask 0x%x --ctmask 0x%x", verb, nfMask, ctMask), ""
 	}
 	return Undecoded, ""
 }
