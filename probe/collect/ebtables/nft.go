@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/google/nftables/expr"
 
@@ -161,25 +162,8 @@ func (b *builder) matchLength(m nft.Match) bool {
 }
 
 func (b *builder) matchMeta(m nft.Match, invert bool) bool {
-	iface := func(field *model.IfMatch, part *string, option, word string) bool {
-		if field.Name != "" || m.Mask != nil {
-			return false
-		}
-		*field = model.IfMatch{Name: nft.Interface(m.Value), Not: invert}
-		*part = option + " " + xt.Not(invert) + field.Name
-		b.native = append(b.native, word+" "+nft.Differs(invert)+nft.InterfaceText(field.Name))
-		return true
-	}
-	switch expr.MetaKey(m.Load.Key) {
-	case expr.MetaKeyIIFNAME:
-		return iface(&b.In, &b.in, "-i", "iifname")
-	case expr.MetaKeyOIFNAME:
-		return iface(&b.Out, &b.out, "-o", "oifname")
-	case expr.MetaKeyBRIIIFNAME:
-		return iface(&b.LogicalIn, &b.logicalIn, "--logical-in", "meta ibrname")
-	case expr.MetaKeyBRIOIFNAME:
-		return iface(&b.LogicalOut, &b.logicalOut, "--logical-out", "meta obrname")
-	case expr.MetaKeyPROTOCOL:
+	key := expr.MetaKey(m.Load.Key)
+	if key == expr.MetaKeyPROTOCOL {
 		known := b.EtherType != 0
 		ok := b.matchEtherType(m, invert)
 		if ok && !known {
@@ -187,7 +171,13 @@ func (b *builder) matchMeta(m nft.Match, invert bool) bool {
 		}
 		return ok
 	}
-	return false
+	keys := []expr.MetaKey{expr.MetaKeyIIFNAME, expr.MetaKeyBRIIIFNAME, expr.MetaKeyOIFNAME, expr.MetaKeyBRIOIFNAME}
+	i := slices.Index(keys, key)
+	if i < 0 || m.Mask != nil || b.links()[i].field.Name != "" {
+		return false
+	}
+	b.matchLink(b.links()[i], nft.Interface(m.Value), invert)
+	return true
 }
 
 // matchEtherType takes a comparison with an EtherType. It fails if the rule has
@@ -211,25 +201,17 @@ func (b *builder) matchFrame(m nft.Match, invert bool) bool {
 		b.proto = "-p " + xt.Not(invert) + etherName(b.EtherType)
 		b.native = append(b.native, "ether type "+nft.Differs(invert)+etherName(b.EtherType))
 		return true
-	case l.Offset == srcMACAt && b.src == "":
-		return b.matchMAC(m, invert, &b.SrcMAC, &b.src, "-s", "ether saddr")
-	case l.Offset == dstMACAt && b.dst == "":
-		return b.matchMAC(m, invert, &b.DstMAC, &b.dst, "-d", "ether daddr")
+	case l.Offset == srcMACAt && b.src == "", l.Offset == dstMACAt && b.dst == "":
+		// It compares an address, or its first bytes.
+		n := int(l.Len)
+		if n == 0 || n > macLen || len(m.Value) < n || m.Mask != nil && len(m.Mask) < n {
+			return false
+		}
+		a, mask := m.Padded(macLen)
+		b.matchMAC(l.Offset == srcMACAt, a, mask, invert)
+		return true
 	}
 	return false
-}
-
-// matchMAC takes a comparison with an address, or with its first bytes.
-func (b *builder) matchMAC(m nft.Match, invert bool, field *model.MACMatch, part *string, option, word string) bool {
-	n := int(m.Load.Len)
-	if n == 0 || n > macLen || len(m.Value) < n || m.Mask != nil && len(m.Mask) < n {
-		return false
-	}
-	a, mask := m.Padded(macLen)
-	*field = model.MACMatch{Addr: model.MACFrom(a), Mask: model.MACFrom(mask), Set: true, Not: invert}
-	*part = option + " " + xt.Not(invert) + macName(*field)
-	b.native = append(b.native, word+" "+nft.Differs(invert)+macText(field.Addr, field.Mask))
-	return true
 }
 
 // matchNetwork takes a match in the header that the EtherType selects, as nft and
