@@ -169,9 +169,15 @@ func readSymbols(proc string) (map[string]bool, error) {
 		out[m.symbol] = false
 	}
 	empty := true
-	err := eachSymbol(proc, func(symbol, module string) {
+	// "ffffffff81000000 t name	[module]"; everybody may read the names.
+	err := lines(filepath.Join(proc, "kallsyms"), func(line string) {
+		_, rest, ok := strings.Cut(line, " ")
+		if !ok || len(rest) <= 2 {
+			return
+		}
 		empty = false
-		if _, ok := out[symbol]; ok && module == "" {
+		symbol, module, _ := strings.Cut(rest[2:], "\t")
+		if _, ours := out[symbol]; ours && module == "" {
 			out[symbol] = true
 		}
 	})
@@ -179,18 +185,6 @@ func readSymbols(proc string) (map[string]bool, error) {
 		err = fmt.Errorf("read kernel symbols: none")
 	}
 	return out, err
-}
-
-// eachSymbol calls f for each symbol of the kernel, with its module, which is empty
-// for what is built in. Everybody may read the names.
-func eachSymbol(proc string, f func(symbol, module string)) error {
-	// "ffffffff81000000 t name	[module]"
-	return lines(filepath.Join(proc, "kallsyms"), func(line string) {
-		if _, rest, ok := strings.Cut(line, " "); ok && len(rest) > 2 {
-			symbol, module, _ := strings.Cut(rest[2:], "\t")
-			f(symbol, module)
-		}
-	})
 }
 
 // files are the modules that are installed for the running kernel.

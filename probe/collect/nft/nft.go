@@ -39,8 +39,6 @@ type Chain struct {
 	Base     bool
 	Hook     int
 	Priority int
-	// Type is filter, nat or route, of a base chain.
-	Type string
 	// Accept is the policy of a base chain.
 	Accept  bool
 	Counter model.Counter
@@ -168,7 +166,7 @@ func list[T any](c *dump.Conn, get, answer uint16, family nftables.TableFamily, 
 func decodeChain(m []byte) (Chain, error) {
 	var ch Chain
 	err := decode(m, dump.Fields{
-		unix.NFTA_CHAIN_TABLE: &ch.Table, unix.NFTA_CHAIN_NAME: &ch.Name, unix.NFTA_CHAIN_TYPE: &ch.Type,
+		unix.NFTA_CHAIN_TABLE: &ch.Table, unix.NFTA_CHAIN_NAME: &ch.Name,
 		unix.NFTA_CHAIN_POLICY: func(a *dump.Attrs) { ch.Accept = a.BE32() == accept },
 		unix.NFTA_CHAIN_COUNTERS: dump.Fields{
 			unix.NFTA_COUNTER_BYTES: &ch.Counter.Bytes, unix.NFTA_COUNTER_PACKETS: &ch.Counter.Packets,
