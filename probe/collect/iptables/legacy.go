@@ -212,27 +212,18 @@ func (t *table) count(before []model.Counter, entries []int) bool {
 	return same
 }
 
-// extension is one match or target within an entry.
-type extension struct {
-	xt.Extension
-	size int
-}
-
-// extension reads the one at an offset, which may not reach beyond end.
-func (t *table) extension(at, end int) (extension, error) {
+// extension reads the match or target at an offset, which may not reach beyond end.
+func (t *table) extension(at, end int) (x xt.Extension, err error) {
 	if at < 0 || end > len(t.blob) || at+extHead > end {
-		return extension{}, fmt.Errorf("extension at %d of %d bytes", at, end)
+		return x, fmt.Errorf("extension at %d of %d bytes", at, end)
 	}
 	size := int(binary.NativeEndian.Uint16(t.blob[at:]))
 	if size < extHead || at+size > end {
-		return extension{}, fmt.Errorf("extension at %d of %d bytes: size %d", at, end, size)
+		return x, fmt.Errorf("extension at %d of %d bytes: size %d", at, end, size)
 	}
-	return extension{
-		Extension: xt.Extension{
-			Name: unix.ByteSliceToString(t.blob[at+2 : at+2+extNameLen]), Rev: uint32(t.blob[at+extHead-1]),
-			Info: t.blob[at+extHead : at+size], SetName: t.setName,
-		},
-		size: size,
+	return xt.Extension{
+		Name: unix.ByteSliceToString(t.blob[at+2 : at+2+extNameLen]), Rev: uint32(t.blob[at+extHead-1]),
+		Info: t.blob[at+extHead : at+size], SetName: t.setName,
 	}, nil
 }
 
@@ -241,7 +232,7 @@ type entry struct {
 	at, next int
 	// matches end where the target begins.
 	matches int
-	target  extension
+	target  xt.Extension
 }
 
 // endsChain reports whether the entry is the head of the next chain, or the end
@@ -333,7 +324,7 @@ func (t *table) decode() (Tables, error) {
 
 // policy reads the entry at the end of a hook's chain.
 func (t *table) policy(hook int, e entry) (model.Chain, error) {
-	v, err := e.target.decision()
+	v, err := decision(e.target)
 	if err != nil {
 		return model.Chain{}, err
 	}
@@ -370,7 +361,7 @@ const decisionDrop = -1
 
 var decisions = map[int]string{decisionDrop: "DROP", -2: "ACCEPT", -4: "QUEUE", -5: "RETURN"}
 
-func (x *extension) decision() (int, error) {
+func decision(x xt.Extension) (int, error) {
 	if x.Name != "" || len(x.Info) < 4 {
 		return 0, fmt.Errorf("target %q is not the standard one", x.Name)
 	}
@@ -386,14 +377,14 @@ func (t *table) rule(e entry, chains map[int]string) (model.PacketRule, error) {
 		if err != nil {
 			return b.PacketRule, err
 		}
-		b.options = append(b.options, xt.Match(&b.PacketRule, m.Extension))
-		at += m.size
+		b.options = append(b.options, xt.Match(&b.PacketRule, m))
+		at += extHead + len(m.Info)
 	}
 	if e.target.Name != "" {
-		b.target = xt.Target(&b.PacketRule, e.target.Extension)
+		b.target = xt.Target(&b.PacketRule, e.target)
 		return b.build(), nil
 	}
-	n, err := e.target.decision()
+	n, err := decision(e.target)
 	switch {
 	case err != nil:
 		return b.PacketRule, err
