@@ -61,14 +61,6 @@ func (o *options) wish() (wishes, error) {
 	return w, nil
 }
 
-// named is a node's name as it is shown.
-func (w *wishes) named(node string) string {
-	if w.hide == nil {
-		return node
-	}
-	return w.hide.Node(node)
-}
-
 // recordArgs is the command line that records a node for a verdict here.
 func (r *runner) recordArgs(t target, known *facts) []string {
 	args := []string{"record", "-"}
@@ -137,12 +129,10 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 	for i, t := range targets {
 		o := &outcomes[i]
 		o.fail()
-		sources = append(sources, j.source(w.named(t.node), r.recording(i), o.err))
+		sources = append(sources, j.source(w.hide.Node(t.node), r.recording(i), o.err))
 	}
-	if w.hide != nil {
-		j.focus = w.hide.Addrs(j.focus)
-		e.Pod, e.To = w.hide.Addr(e.Pod), w.hide.Addr(e.To)
-	}
+	j.focus = w.hide.Addrs(j.focus)
+	e.Pod, e.To = w.hide.Addr(e.Pod), w.hide.Addr(e.To)
 	result := join.Judge(sources)
 	status, err = r.join(targets, outcomes)
 	if j.read == 0 {
@@ -154,7 +144,7 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 		return worst(j.verdict(found), status), errors.Join(err, found.Write(r.stdout, w.format, style), r.writeForCI(found, w))
 	}
 	near, far, unread := r.end(targets, 0), r.end(targets, 1), error(nil)
-	near.node, far.node = w.named(near.node), w.named(far.node)
+	near.node, far.node = w.hide.Node(near.node), w.hide.Node(far.node)
 	if unread = errors.Join(near.err, far.err); unread != nil {
 		return status, errors.Join(err, unread)
 	}

@@ -150,9 +150,8 @@ func (o *observing) judge(s *model.Snapshot, pods []string, past *history) (repo
 	if err != nil {
 		return report.Report{}, err
 	}
-	if hide := o.redactor(); hide != nil {
-		s, focus = hide.Snapshot(s), hide.Addrs(focus)
-	}
+	hide := o.redactor()
+	s, focus = hide.Snapshot(s), hide.Addrs(focus)
 	r := report.Report{Snapshot: s, Rewrites: diagnose.MACRewrites(s), Focus: focus, Limits: o.limits()}
 	v := diagnose.Judge(s)
 	r.Causes, r.Silences, r.Ledger = v.Causes, v.Silences, ledger.Balance(s, v.Causes)

@@ -103,10 +103,9 @@ func (o *observing) trace(s *model.Snapshot, pod string, t target) (report.Path,
 	if err != nil {
 		return report.Path{}, err
 	}
-	if hide := o.redactor(); hide != nil {
-		s, addrs = hide.Snapshot(s), hide.Addrs(addrs)
-		ends.Pod, ends.To = hide.Addr(ends.Pod), hide.Addr(ends.To)
-	}
+	hide := o.redactor()
+	s, addrs = hide.Snapshot(s), hide.Addrs(addrs)
+	ends.Pod, ends.To = hide.Addr(ends.Pod), hide.Addr(ends.To)
 	var findings []model.Finding
 	for _, f := range diagnose.Diagnose(s) {
 		if o.judges(f.Code) && concerns(f, addrs) {

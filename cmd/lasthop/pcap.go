@@ -51,10 +51,7 @@ func (p *pcapFile) write(samples []model.Sample) error {
 	if p == nil || p.left {
 		return nil
 	}
-	if p.hide != nil {
-		samples = p.hide.Samples(samples)
-	}
-	return p.leave(p.writer.Write(samples))
+	return p.leave(p.writer.Write(p.hide.Samples(samples)))
 }
 
 // leave notes that the reader of a pipe has gone away, which is no error.

@@ -71,10 +71,7 @@ func (a *app) record(ctx context.Context, o *observing, name string, pairs []str
 	defer func() { err = errors.Join(err, closeStream()) }()
 	defer func() { err = errors.Join(err, samples.close()) }()
 	hide := o.redactor()
-	if hide != nil {
-		node = hide.Node(node)
-	}
-	w, err := record.NewWriter(file, record.Head{Writer: version(), Node: node, Window: timeline.Short})
+	w, err := record.NewWriter(file, record.Head{Writer: version(), Node: hide.Node(node), Window: timeline.Short})
 	if err != nil {
 		return errors.Join(ignoreClosedPipe(err), file.discard())
 	}
@@ -120,11 +117,7 @@ func (r *recorder) run(s *session.Stream) error {
 		if began.IsZero() {
 			began = reading.At
 		}
-		recorded := reading
-		if r.hide != nil {
-			recorded = r.hide.Reading(reading)
-		}
-		if err := errors.Join(r.writer.Write(recorded), r.samples.write(reading.Point.Snapshot.Traffic.Samples)); err != nil {
+		if err := errors.Join(r.writer.Write(r.hide.Reading(reading)), r.samples.write(reading.Point.Snapshot.Traffic.Samples)); err != nil {
 			return err
 		}
 		if abandoned(r.file) {

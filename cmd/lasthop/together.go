@@ -202,10 +202,7 @@ func (t *together) source(name string) (src join.Source, span readSpan, closeFil
 		if err != nil {
 			return broken(err)
 		}
-		seen := s
-		if hide != nil {
-			seen = hide.Snapshot(s)
-		}
+		seen := hide.Snapshot(s)
 		if first {
 			t.learn(name, s, seen)
 			err = t.learnTold(f, s.Window.Start)
@@ -216,18 +213,12 @@ func (t *together) source(name string) (src join.Source, span readSpan, closeFil
 	span = func(w model.Window) (*model.Snapshot, error) {
 		defer f.Forget()
 		s, err := f.Span(w)
-		if hide != nil && err == nil {
-			s = hide.Snapshot(s)
-		}
-		return s, err
+		return hide.Snapshot(s), err
 	}
 	src.Within = func(within, around model.Window) (inner, outer *model.Snapshot, err error) {
 		defer f.Forget()
 		inner, outer, err = f.Within(within, around)
-		if hide != nil && err == nil && inner != nil {
-			inner, outer = hide.Snapshot(inner), hide.Snapshot(outer)
-		}
-		return inner, outer, err
+		return hide.Snapshot(inner), hide.Snapshot(outer), err
 	}
 	return src, span, func() {
 		f.Close()
@@ -277,10 +268,7 @@ func (t *together) learn(recording string, s, shown *model.Snapshot) {
 		t.unknown = append(t.unknown, err)
 		return
 	}
-	if hide := t.o.redactor(); hide != nil {
-		focus = hide.Addrs(focus)
-	}
-	t.focus = append(t.focus, focus...)
+	t.focus = append(t.focus, t.o.redactor().Addrs(focus)...)
 }
 
 // call adds the names that a node has for addresses.
@@ -337,9 +325,8 @@ func (a *app) explainTogether(o *observing, pod string, to target) (report.Path,
 	if !e.To.IsValid() {
 		return report.Path{}, usagef("the pods have no addresses of one family")
 	}
-	if hide := o.redactor(); hide != nil {
-		e.Pod, e.To = hide.Addr(e.Pod), hide.Addr(e.To)
-	}
+	hide := o.redactor()
+	e.Pod, e.To = hide.Addr(e.Pod), hide.Addr(e.To)
 	return explainBetween(o, all, e, ends), nil
 }
 

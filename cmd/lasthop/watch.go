@@ -100,15 +100,12 @@ type watcher struct {
 }
 
 func (w *watcher) events(r model.Reading) (report.Events, error) {
+	focus, err := w.choosePods(r.Point.Snapshot, w.names)
+	r = w.hide.Reading(r)
 	now := r.Point.Snapshot
-	focus, err := w.choosePods(now, w.names)
-	if w.hide != nil {
-		r, focus = w.hide.Reading(r), w.hide.Addrs(focus)
-		now = r.Point.Snapshot
-	}
 	switch {
 	case err == nil:
-		w.focus = focus
+		w.focus = w.hide.Addrs(focus)
 	case w.last == nil:
 		return report.Events{}, err
 	}
