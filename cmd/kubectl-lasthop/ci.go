@@ -31,7 +31,7 @@ func (o *options) forCI() (args, env []string) {
 	if o.report != "" {
 		args = append(args, "--report=junit="+path.Join(remote.Dir, junitFile))
 	}
-	if o.has("github") {
+	if o.github {
 		env = append(env, summaryVariable+"="+path.Join(remote.Dir, summaryFile))
 	}
 	return args, env
@@ -39,20 +39,21 @@ func (o *options) forCI() (args, env []string) {
 
 // document is what a CI job is told of.
 type document interface {
+	Write(io.Writer, report.Format, report.Style) error
 	JUnit(io.Writer, report.Judgement) error
 	Annotations(report.Judgement) []report.Annotation
 	Summary(io.Writer, report.Judgement) error
 }
 
 // writeForCI writes what a CI job wants of what several nodes tell.
-func (r *runner) writeForCI(found document, w wishes) error {
-	j := report.Judgement{FailOn: w.failOn, Strict: w.strict}
+func (r *runner) writeForCI(found document) error {
+	j := r.Judgement()
 	var err error
 	if file := r.junit(); file != "" {
 		var text bytes.Buffer
 		err = errors.Join(found.JUnit(&text, j), r.write(file, text.Bytes()))
 	}
-	if !w.github {
+	if !r.github {
 		return err
 	}
 	for _, x := range found.Annotations(j) {

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/term"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/remote"
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
 	"github.com/lasthop/lasthop/probe/report"
@@ -236,7 +237,7 @@ var environment = []string{"TERM", "COLORTERM", "NO_COLOR", "LANG", "LC_ALL", "L
 
 // on runs the command on one node, the i-th.
 func (r *runner) on(ctx context.Context, i int, t target, known *facts) (out outcome) {
-	start := remote.Start{Args: r.args(t, known), Files: maps.Clone(known.files), ErrorTerminal: terminal(r.stderr) && !r.several}
+	start := remote.Start{Args: r.args(t, known), Files: maps.Clone(known.files), ErrorTerminal: flags.Terminal(r.stderr) && !r.several}
 	for _, name := range environment {
 		if value, set := os.LookupEnv(name); set {
 			start.Env = append(start.Env, name+"="+value)
@@ -362,7 +363,7 @@ func (r *runner) keep(node, name string, content []byte) error {
 		local = beside(r.pcap, node, r.several)
 	case name == junitFile && r.report != "":
 		local = r.junit()
-	case name == summaryFile && r.has("github"):
+	case name == summaryFile && r.github:
 		return r.summarize(content)
 	case r.command != screen || !exports.MatchString(name):
 		r.say("%s sent the file %q, which nobody asked for: it is not kept", node, name)

@@ -24,18 +24,6 @@ import (
 	"github.com/lasthop/lasthop/probe/report"
 )
 
-// wishes are lasthop's flags about the verdict of several nodes, which is made here.
-type wishes struct {
-	only, skip flags.Codes
-	failOn     model.Severity
-	strict     bool
-	format     report.Format
-	color      string
-	github     bool
-	// hide replaces names and addresses, as each node does in its recording.
-	hide *redact.Redactor
-}
-
 // recorded are the flags that reach each node when several are judged together: those
 // that `lasthop record` has. judging are those about the verdict.
 var (
@@ -43,22 +31,15 @@ var (
 	judging  = []string{"only", "skip", "fail-on", "output", "color", "strict", "github"}
 )
 
-// wish collects the flags about the verdict.
-func (o *options) wish() (wishes, error) {
+// allJudged refuses flags about the verdict that several nodes cannot have.
+func (o *options) allJudged() error {
 	for _, arg := range o.passed {
 		name, value, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
 		if !slices.Contains(recorded, name) && !slices.Contains(judging, name) {
-			return wishes{}, usagef("--%s %s: of several nodes that is not possible: name one", name, value)
+			return usagef("--%s %s: of several nodes that is not possible: name one", name, value)
 		}
 	}
-	w := wishes{
-		only: o.only, skip: o.skip, failOn: model.Severity(o.failOn.Value),
-		strict: o.has("strict"), format: report.Format(o.output.Value), color: o.color.Value, github: o.has("github"),
-	}
-	if o.has("redact") {
-		w.hide = redact.New(os.Getenv(redactKey))
-	}
-	return w, nil
+	return nil
 }
 
 // recordArgs is the command line that records a node for a verdict here.
@@ -98,8 +79,7 @@ func (r *runner) recording(i int) string {
 // together records several nodes in the same window, and judges the recordings
 // together.
 func (r *runner) together(ctx context.Context, targets []target, known *facts) (status int, err error) {
-	w, err := r.wish()
-	if err != nil {
+	if err := r.allJudged(); err != nil {
 		return 0, err
 	}
 	var e path.Ends
@@ -112,7 +92,13 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 		return 0, fmt.Errorf("keep the recordings: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(r.recordings)) }()
-	j := &joint{names: map[netip.Addr]string{}, wishes: w}
+	j := &joint{Verdict: r.Verdict, names: map[netip.Addr]string{}, unread: map[string]error{}}
+	if r.command == "explain" {
+		j.snapshots = map[string]*model.Snapshot{}
+	}
+	if r.redact {
+		j.hide = redact.New(os.Getenv(redactKey))
+	}
 	for _, t := range targets {
 		j.focus = append(j.focus, addresses(t.pods)...)
 	}
@@ -129,27 +115,33 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 	for i, t := range targets {
 		o := &outcomes[i]
 		o.fail()
-		sources = append(sources, j.source(w.hide.Node(t.node), r.recording(i), o.err))
+		sources = append(sources, j.source(j.hide.Node(t.node), r.recording(i), o.err))
 	}
-	j.focus = w.hide.Addrs(j.focus)
-	e.Pod, e.To = w.hide.Addr(e.Pod), w.hide.Addr(e.To)
+	j.focus = j.hide.Addrs(j.focus)
+	e.Pod, e.To = j.hide.Addr(e.Pod), j.hide.Addr(e.To)
 	result := join.Judge(sources)
 	status, err = r.join(targets, outcomes)
 	if j.read == 0 {
 		return status, err
 	}
-	style := report.Style{Color: colored(w.color, r.stdout)}
-	found := j.report(result)
-	if r.command == "check" {
-		return worst(j.verdict(found), status), errors.Join(err, found.Write(r.stdout, w.format, style), r.writeForCI(found, w))
+	found := report.Joint{
+		Nodes: result.Nodes, Names: j.names, Focus: j.focus, Limits: j.Limits(), Findings: j.Choose(result.Findings, j.focus),
 	}
-	near, far, unread := r.end(targets, 0), r.end(targets, 1), error(nil)
-	near.node, far.node = w.hide.Node(near.node), w.hide.Node(far.node)
-	if unread = errors.Join(near.err, far.err); unread != nil {
+	if r.command == "check" {
+		return worst(j.verdict(found), status), errors.Join(err, r.tell(found))
+	}
+	near, far := j.hide.Node(targets[0].node), j.hide.Node(targets[1].node)
+	if unread := errors.Join(j.unread[near], j.unread[far]); unread != nil {
 		return status, errors.Join(err, unread)
 	}
-	p := between(result, found, near, far, e)
-	return worst(j.pathVerdict(p, found), status), errors.Join(err, p.Write(r.stdout, w.format, style), r.writeForCI(p, w))
+	p := j.Between(result, near, far, j.snapshots, e)
+	return worst(j.pathVerdict(p, found), status), errors.Join(err, r.tell(p))
+}
+
+// tell prints a report, and writes what a CI job wants of it.
+func (r *runner) tell(found document) error {
+	style := report.Style{Color: flags.Colored(r.color.Value, r.stdout)}
+	return errors.Join(found.Write(r.stdout, report.Format(r.output.Value), style), r.writeForCI(found))
 }
 
 // fail makes an error of a status that says that a recording is not whole.
@@ -167,14 +159,19 @@ func (o *outcome) fail() {
 
 // joint is what several nodes' recordings are judged with.
 type joint struct {
-	wishes
+	flags.Verdict
+	// hide replaces names and addresses, as each node does in its recording.
+	hide *redact.Redactor
 	// names are those of addresses on any node. focus are the addresses that were
 	// asked about; empty means all.
 	names map[netip.Addr]string
 	focus []netip.Addr
-	// read counts what could be read.
-	read int
-	// mu guards names and read: recordings are read at the same time.
+	// read counts what could be read; unread is why not, by node.
+	read   int
+	unread map[string]error
+	// snapshots are those of the nodes, unless nil.
+	snapshots map[string]*model.Snapshot
+	// mu guards the rest: recordings are read at the same time.
 	mu sync.Mutex
 }
 
@@ -190,16 +187,14 @@ func (j *joint) source(node, file string, failed error) join.Source {
 	}
 	src.Read = func() (*model.Snapshot, error) {
 		s, err := readRecording(file)
-		switch {
-		case err != nil && failed != nil:
-			return nil, errors.New(src.Cut)
-		case err != nil:
-			return nil, err
-		case first:
-			j.learn(s)
+		if first {
+			j.learn(node, s, err)
 		}
 		first = false
-		return s, nil
+		if err != nil && failed != nil {
+			err = errors.New(src.Cut)
+		}
+		return s, err
 	}
 	return src
 }
@@ -222,46 +217,27 @@ func readRecording(name string) (*model.Snapshot, error) {
 	return f.Window(0)
 }
 
-// learn takes the names of addresses from a node.
-func (j *joint) learn(s *model.Snapshot) {
+// learn takes what a node's recording shows, or why it cannot be read.
+func (j *joint) learn(node string, s *model.Snapshot, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if err != nil {
+		j.unread[node] = err
+		return
+	}
 	j.read++
-	for a, name := range report.Called(s) {
-		if name == report.ThisNode {
-			name = "node " + s.Node.Name
-		}
-		if j.names[a] == "" {
-			j.names[a] = name
-		}
+	if j.snapshots != nil {
+		j.snapshots[node] = s
 	}
-}
-
-// report has the findings that were asked for.
-func (j *joint) report(result join.Result) report.Joint {
-	r := report.Joint{Nodes: result.Nodes, Names: j.names, Focus: j.focus}
-	for _, f := range result.Findings {
-		if (len(j.only) == 0 || slices.Contains(j.only, f.Code)) && !slices.Contains(j.skip, f.Code) && (len(j.focus) == 0 || f.Concerns(j.focus)) {
-			r.Findings = append(r.Findings, f)
-		}
-	}
-	if len(j.only) > 0 {
-		r.Limits = append(r.Limits, "judged only: "+j.only.String())
-	}
-	if len(j.skip) > 0 {
-		r.Limits = append(r.Limits, "not judged: "+j.skip.String())
-	}
-	return r
+	flags.Call(j.names, s)
 }
 
 // verdict is the exit status, as that of lasthop.
 func (j *joint) verdict(r report.Joint) int {
-	if slices.ContainsFunc(r.Findings, func(f model.Finding) bool { return f.Severity.Rank() >= j.failOn.Rank() }) {
+	switch {
+	case j.Judgement().Fails(r.Findings):
 		return exitFindings
-	}
-	if j.strict && slices.ContainsFunc(r.Nodes, func(n model.NodeSeen) bool {
-		return n.Reason != "" || len(report.Gaps(&model.Snapshot{Sources: n.Sources})) > 0
-	}) {
+	case j.Strict && r.Incomplete() != nil:
 		return exitIncomplete
 	}
 	return exitClean
@@ -289,4 +265,39 @@ func addresses(texts []string) []netip.Addr {
 		}
 	}
 	return out
+}
+
+// protocols are those that a destination may name.
+var protocols = map[string]uint8{"icmp": 1, "tcp": 6, "udp": 17, "icmpv6": 58, "sctp": 132}
+
+// ends are those of a path between pods on two nodes.
+func ends(near, far target) (e path.Ends, err error) {
+	place, proto, named := strings.Cut(near.to, "/")
+	if named && protocols[strings.ToLower(proto)] == 0 {
+		return e, usagef("--to %s: no protocol %q; want tcp, udp, icmp, icmpv6 or sctp", near.to, proto)
+	}
+	e.Proto = protocols[strings.ToLower(proto)]
+	if _, err := netip.ParseAddr(place); err != nil {
+		to, err := netip.ParseAddrPort(place)
+		if err != nil || to.Port() == 0 {
+			return e, usagef("--to %s: want pod/NAME[:PORT][/PROTO]", near.to)
+		}
+		e.Port = to.Port()
+	}
+	both := addresses([]string{near.pods[0], far.pods[0]})
+	if len(both) < 2 || both[0].Is4() != both[1].Is4() {
+		return e, usagef("the pods have no addresses of one family: %s and %s", near.pods[0], far.pods[0])
+	}
+	e.Pod, e.To = both[0], both[1]
+	return e, nil
+}
+
+// pathVerdict is the exit status, as that of lasthop's explain: a hop at which packets
+// end for a finding below --fail-on is no failure.
+func (j *joint) pathVerdict(p report.Path, all report.Joint) int {
+	if p.Fails(j.Judgement().FailOn) {
+		return exitFindings
+	}
+	all.Findings = p.Findings
+	return j.verdict(all)
 }

@@ -7,13 +7,13 @@ import (
 	"io"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"kernel.org/pub/linux/libs/security/libcap/cap"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/ledger"
 	"github.com/lasthop/lasthop/probe/model"
@@ -68,7 +68,7 @@ func (a *app) check(ctx context.Context, o *observing, pods []string) error {
 		told = true
 		// The report is printed even if the samples cannot be kept.
 		unkept := errors.Join(out.write(s.Traffic.Samples), out.close())
-		if err := errors.Join(a.print(o, r), extra.write(r, o.judgement()), unkept); err != nil {
+		if err := errors.Join(a.print(o, r), extra.write(r, o.Judgement()), unkept); err != nil {
 			return err
 		}
 		return o.verdict(r)
@@ -84,7 +84,7 @@ func (a *app) check(ctx context.Context, o *observing, pods []string) error {
 func (a *app) print(o *observing, r interface {
 	Write(io.Writer, report.Format, report.Style) error
 }) error {
-	return ignoreClosedPipe(r.Write(a.stdout, report.Format(o.output.Value), report.Style{Color: colored(o.color.Value, a.stdout)}))
+	return ignoreClosedPipe(r.Write(a.stdout, report.Format(o.output.Value), report.Style{Color: flags.Colored(o.color.Value, a.stdout)}))
 }
 
 // snapshot observes the node, or reads the snapshot from a recording, along with
@@ -152,25 +152,20 @@ func (o *observing) judge(s *model.Snapshot, pods []string, past *history) (repo
 	}
 	hide := o.redactor()
 	s, focus = hide.Snapshot(s), hide.Addrs(focus)
-	r := report.Report{Snapshot: s, Rewrites: diagnose.MACRewrites(s), Focus: focus, Limits: o.limits()}
 	v := diagnose.Judge(s)
-	r.Causes, r.Silences, r.Ledger = v.Causes, v.Silences, ledger.Balance(s, v.Causes)
-	for _, f := range past.tell(v.Findings) {
-		if o.judges(f.Code) && concerns(f, focus) {
-			r.Findings = append(r.Findings, f)
-		}
-	}
-	return r, nil
+	return report.Report{
+		Snapshot: s, Rewrites: diagnose.MACRewrites(s), Focus: focus, Limits: o.Limits(),
+		Causes: v.Causes, Silences: v.Silences, Ledger: ledger.Balance(s, v.Causes), Findings: o.Choose(past.tell(v.Findings), focus),
+	}, nil
 }
 
 // verdict is a report's exit status. A finding outweighs a gap: it holds whatever
 // else could not be seen.
 func (o *observing) verdict(r report.Report) error {
-	threshold := model.Severity(o.failOn.Value).Rank()
-	if slices.ContainsFunc(r.Findings, func(f model.Finding) bool { return f.Severity.Rank() >= threshold }) {
+	if o.Judgement().Fails(r.Findings) {
 		return &statusError{code: exitFindings}
 	}
-	if !o.strict {
+	if !o.Strict {
 		return nil
 	}
 	var gaps []string
@@ -211,24 +206,13 @@ const clearLine = "\r\x1b[K"
 // show writes the line. It does not wait for the reader, since it is called between
 // two readings of the counters.
 func (p progress) show(format string, args ...any) {
-	if terminal(p.stderr) && p.reader.here() {
+	if flags.Terminal(p.stderr) && p.reader.here() {
 		fmt.Fprintf(p.stderr, clearLine+format, args...)
 	}
 }
 
 func (p progress) clear() {
-	if terminal(p.stderr) {
+	if flags.Terminal(p.stderr) {
 		fmt.Fprint(p.stderr, clearLine)
 	}
-}
-
-// colored reports whether to use colours; NO_COLOR overrides the flag.
-func colored(flag string, w io.Writer) bool {
-	switch {
-	case os.Getenv("NO_COLOR") != "" || flag == "never":
-		return false
-	case flag == "always":
-		return true
-	}
-	return terminal(w) && os.Getenv("TERM") != "dumb"
 }

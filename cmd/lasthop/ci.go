@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/kind/scenario"
-	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
 )
 
@@ -120,11 +119,6 @@ func (b *besideFile) summarize(r forCI, j report.Judgement) error {
 		return fmt.Errorf("append to %s: %w", summaryVariable, err)
 	}
 	return nil
-}
-
-// judgement is what makes a report fail.
-func (o *observing) judgement() report.Judgement {
-	return report.Judgement{FailOn: model.Severity(o.failOn.Value), Strict: o.strict}
 }
 
 // trial is a scenario's verdict.

@@ -147,7 +147,7 @@ func (a *app) checkLab(ctx context.Context, o *observing, l *lab.Lab) error {
 // tellLab prints the report, and compares its verdict with the one that the scenario
 // expects.
 func (a *app) tellLab(o *observing, l *lab.Lab, r report.Report, traffic []lab.FlowStats, extra *besideFile) error {
-	j := o.judgement()
+	j := o.Judgement()
 	j.Trial = trial(l.Scenario(), o.mismatches(l.Scenario(), r, traffic))
 	if err := errors.Join(a.print(o, r), extra.write(r, j)); err != nil {
 		return err

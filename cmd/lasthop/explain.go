@@ -67,7 +67,7 @@ func (a *app) explain(ctx context.Context, o *observing, pod, to string) error {
 			return err
 		}
 		told = true
-		if err := errors.Join(a.print(o, r), extra.write(r, o.judgement())); err != nil {
+		if err := errors.Join(a.print(o, r), extra.write(r, o.Judgement())); err != nil {
 			return err
 		}
 		return o.pathVerdict(r)
@@ -106,13 +106,8 @@ func (o *observing) trace(s *model.Snapshot, pod string, t target) (report.Path,
 	hide := o.redactor()
 	s, addrs = hide.Snapshot(s), hide.Addrs(addrs)
 	ends.Pod, ends.To = hide.Addr(ends.Pod), hide.Addr(ends.To)
-	var findings []model.Finding
-	for _, f := range diagnose.Diagnose(s) {
-		if o.judges(f.Code) && concerns(f, addrs) {
-			findings = append(findings, f)
-		}
-	}
-	r := report.Path{Snapshot: s, Limits: o.limits()}
+	findings := o.Choose(diagnose.Diagnose(s), addrs)
+	r := report.Path{Snapshot: s, Limits: o.Limits()}
 	if !ends.To.IsValid() {
 		ends, r.Choice = choosePeer(s, addrs, findings)
 	}
@@ -124,7 +119,7 @@ func (o *observing) trace(s *model.Snapshot, pod string, t target) (report.Path,
 // pathVerdict is a path's exit status. A hop at which packets end for a finding below
 // --fail-on is no failure, as in check.
 func (o *observing) pathVerdict(r report.Path) error {
-	if r.Fails(model.Severity(o.failOn.Value)) {
+	if r.Fails(o.Judgement().FailOn) {
 		return &statusError{code: exitFindings}
 	}
 	err := o.verdict(report.Report{Snapshot: r.Snapshot, Findings: r.Findings})

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"os"
@@ -11,8 +12,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lasthop/lasthop/cmd/flags"
-	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/report"
 	"github.com/lasthop/lasthop/probe/session"
 	"github.com/lasthop/lasthop/probe/traffic"
 )
@@ -35,12 +34,10 @@ type observing struct {
 	allNamespaces bool
 	selector      selector
 
-	only, skip flags.Codes
-	failOn     flags.Choice
-	strict     bool
-	output     flags.Choice
-	color      flags.Choice
-	debug      bool
+	flags.Verdict
+	output flags.Choice
+	color  flags.Choice
+	debug  bool
 
 	// idle is how long without a key the screen stays.
 	idle time.Duration
@@ -75,24 +72,17 @@ func (o *observing) register(f *pflag.FlagSet) {
 	f.StringVarP(&o.namespace, "namespace", "n", "", "consider pods of this `NAMESPACE`")
 	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "consider pods of all namespaces (default)")
 	f.VarP(&o.selector, "selector", "l", "consider pods with these labels, as kubectl does; they come from --pods")
-	f.Var(&o.only, "only", "report this finding alone; repeatable")
-	f.Var(&o.skip, "skip", "do not report this finding; repeatable")
-	o.failOn = flags.Choice{Value: string(model.Warning), Of: []string{string(model.Critical), string(model.Warning), string(model.Info)}}
-	f.Var(&o.failOn, "fail-on", "the lowest severity for exit status 1")
-	f.BoolVar(&o.strict, "strict", false, "exit with status 4 if a source could not be read whole")
-	o.output = flags.Choice{Value: string(report.Text)}
-	for _, format := range report.Formats() {
-		o.output.Of = append(o.output.Of, string(format))
-	}
+	f.Var(&o.Only, "only", "report this finding alone; repeatable")
+	f.Var(&o.Skip, "skip", "do not report this finding; repeatable")
+	o.FailOn = flags.Severities()
+	f.Var(&o.FailOn, "fail-on", "the lowest severity for exit status 1")
+	f.BoolVar(&o.Strict, "strict", false, "exit with status 4 if a source could not be read whole")
+	o.output = flags.Formats()
 	f.VarP(&o.output, "output", "o", "output format")
 	f.BoolVar(&o.redact, "redact", false, "replace names and addresses, the same each time; the environment's "+redactKey+" makes them another set that nobody can guess")
-	registerColor(f, &o.color)
+	o.color = flags.Colors()
+	f.Var(&o.color, "color", "when to use colours; a non-empty NO_COLOR means never")
 	f.BoolVar(&o.debug, "debug", false, "print more on failure, such as the BPF verifier's log")
-}
-
-func registerColor(f *pflag.FlagSet, c *flags.Choice) {
-	*c = flags.Choice{Value: "auto", Of: []string{"auto", "always", "never"}}
-	f.Var(c, "color", "when to use colours; a non-empty NO_COLOR means never")
 }
 
 // pick gives a command some of the flags that register defines.
@@ -110,16 +100,10 @@ func (o *observing) validate() error {
 	if o.allNamespaces && o.namespace != "" {
 		return usagef("--namespace and --all-namespaces exclude each other")
 	}
-	if len(o.only) > 0 && !slices.ContainsFunc(o.only, o.judges) {
+	if len(o.Only) > 0 && !slices.ContainsFunc(o.Only, o.Judges) {
 		return usagef("--skip excludes everything that --only names: nothing is left to judge")
 	}
-	if err := checkTexts(o.given); err != nil {
-		return err
-	}
-	if err := checkHostRoot(o.hostRoot); err != nil {
-		return err
-	}
-	if err := o.checkStdin(); err != nil {
+	if err := cmp.Or(checkTexts(o.given), checkHostRoot(o.hostRoot), o.checkStdin()); err != nil {
 		return err
 	}
 	return o.validateReplay()
@@ -145,7 +129,7 @@ func (o *observing) checkStdin() error {
 	switch {
 	case len(of) > 1:
 		return usagef("%s: only one file can be standard input", strings.Join(of, " and "))
-	case len(of) == 1 && terminal(os.Stdin):
+	case len(of) == 1 && flags.Terminal(os.Stdin):
 		return usagef("%s -: standard input is a terminal; want a pipe or a file, such as kubectl … -o json | lasthop …", of[0])
 	}
 	return nil
@@ -186,21 +170,4 @@ func checkHostRoot(dir string) error {
 		return usagef("--host-root %s: want a directory", dir)
 	}
 	return nil
-}
-
-// judges reports whether the user wants findings of that code.
-func (o *observing) judges(code model.Code) bool {
-	return (len(o.only) == 0 || slices.Contains(o.only, code)) && !slices.Contains(o.skip, code)
-}
-
-// limits says what was not judged, by request.
-func (o *observing) limits() []string {
-	var out []string
-	if len(o.only) > 0 {
-		out = append(out, "judged only: "+o.only.String())
-	}
-	if len(o.skip) > 0 {
-		out = append(out, "not judged: "+o.skip.String())
-	}
-	return out
 }

@@ -173,9 +173,3 @@ func podNames(pods []model.Pod) string {
 	}
 	return strings.Join(words, ", ")
 }
-
-// concerns reports whether a finding is about one of the addresses. One that names
-// no pod is about the node, and so about all addresses.
-func concerns(f model.Finding, focus []netip.Addr) bool {
-	return focus == nil || f.Concerns(focus)
-}

@@ -7,6 +7,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lasthop/lasthop/cmd/flags"
 )
 
 // product is what a command makes besides its report: a new file, a named pipe, or
@@ -25,7 +27,7 @@ func (a *app) produce(what, name string) (*product, error) {
 	switch {
 	case a.stdoutTaken:
 		return nil, usagef("%s %s: the standard output is taken by another FILE", what, name)
-	case terminal(os.Stdout):
+	case flags.Terminal(os.Stdout):
 		return nil, usagef("%s %s: the standard output is a terminal; name a file, or a program behind a pipe", what, name)
 	}
 	a.stdoutTaken = true

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/record"
@@ -142,7 +143,7 @@ func openInput(name string) (*os.File, error) {
 	if slices.Contains(stdinNames, name) {
 		// A socket cannot be opened by those names.
 		info, err := os.Stdin.Stat()
-		if err != nil || info.Mode().IsRegular() || terminal(os.Stdin) {
+		if err != nil || info.Mode().IsRegular() || flags.Terminal(os.Stdin) {
 			return os.Stdin, err
 		}
 		return keep(os.Stdin, name)

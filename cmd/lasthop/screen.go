@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/netns"
@@ -31,7 +31,7 @@ func (o *observing) registerScreen(f *pflag.FlagSet) {
 
 // onScreen reports whether both input and output are a terminal.
 func (a *app) onScreen() bool {
-	return terminal(a.stdin) && terminal(a.stdout) && os.Getenv("TERM") != "dumb"
+	return flags.Terminal(a.stdin) && flags.Terminal(a.stdout) && os.Getenv("TERM") != "dumb"
 }
 
 // wantsReport reports whether flags were given that only a report uses.
@@ -169,10 +169,4 @@ func (how showing) export(reading model.Reading) (string, error) {
 		return "", fmt.Errorf("export: %w", err)
 	}
 	return f.Name(), nil
-}
-
-// terminal reports whether a stream is one.
-func terminal(stream any) bool {
-	f, ok := stream.(interface{ Fd() uintptr })
-	return ok && term.IsTerminal(int(f.Fd()))
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/join"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
@@ -50,11 +51,11 @@ func (a *app) showTogether(ctx context.Context, o *observing) error {
 
 // jointReport is the report of a reading of several nodes.
 func jointReport(o *observing, r model.Reading) report.Joint {
-	out := report.Joint{Names: map[netip.Addr]string{}, Limits: o.limits()}
+	out := report.Joint{Names: map[netip.Addr]string{}, Limits: o.Limits()}
 	for _, n := range r.Nodes {
 		out.Nodes = append(out.Nodes, n.NodeSeen)
 		if n.Snapshot != nil {
-			call(out.Names, n.Snapshot)
+			flags.Call(out.Names, n.Snapshot)
 		}
 	}
 	for _, f := range r.Findings {

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/join"
 	"github.com/lasthop/lasthop/probe/model"
@@ -32,15 +33,14 @@ func (a *app) checkTogether(o *observing, pods []string) error {
 	if err != nil {
 		return errors.Join(err, extra.discard())
 	}
-	if err := errors.Join(a.print(o, r), extra.write(r, o.judgement())); err != nil {
+	if err := errors.Join(a.print(o, r), extra.write(r, o.Judgement())); err != nil {
 		return err
 	}
-	threshold := model.Severity(o.failOn.Value).Rank()
-	if slices.ContainsFunc(r.Findings, func(f model.Finding) bool { return f.Severity.Rank() >= threshold }) {
+	if o.Judgement().Fails(r.Findings) {
 		return &statusError{code: exitFindings}
 	}
-	if o.strict {
-		return incomplete(r)
+	if n := r.Incomplete(); o.Strict && n != nil {
+		return &statusError{exitIncomplete, report.Clean("incomplete (--strict): " + n.Name + ": " + n.Reason)}
 	}
 	return nil
 }
@@ -159,13 +159,9 @@ func (t *together) judge() (report.Joint, error) {
 	case len(t.unknown) == t.good:
 		return report.Joint{}, usagef("no recorded node has it: %w", t.unknown[0])
 	}
-	r := report.Joint{Nodes: result.Nodes, Names: t.names, Focus: t.focus, Limits: o.limits()}
-	for _, f := range findings {
-		if o.judges(f.Code) && concerns(f, t.focus) {
-			r.Findings = append(r.Findings, f)
-		}
-	}
-	return r, nil
+	return report.Joint{
+		Nodes: result.Nodes, Names: t.names, Focus: t.focus, Limits: o.Limits(), Findings: o.Choose(findings, t.focus),
+	}, nil
 }
 
 // readSpan reads the part of a recording in a window.
@@ -262,25 +258,13 @@ func (t *together) learn(recording string, s, shown *model.Snapshot) {
 	if t.look != nil {
 		t.look(recording, s, shown)
 	}
-	call(t.names, shown)
+	flags.Call(t.names, shown)
 	focus, err := t.o.choosePods(s, t.pods)
 	if err != nil {
 		t.unknown = append(t.unknown, err)
 		return
 	}
 	t.focus = append(t.focus, t.o.redactor().Addrs(focus)...)
-}
-
-// call adds the names that a node has for addresses.
-func call(names map[netip.Addr]string, s *model.Snapshot) {
-	for a, name := range report.Called(s) {
-		if name == report.ThisNode {
-			name = strings.TrimSpace("node " + s.Node.Name)
-		}
-		if names[a] == "" {
-			names[a] = name
-		}
-	}
 }
 
 // explainTogether follows a pod's packets to a pod of another recorded node and back.
@@ -327,7 +311,8 @@ func (a *app) explainTogether(o *observing, pod string, to target) (report.Path,
 	}
 	hide := o.redactor()
 	e.Pod, e.To = hide.Addr(e.Pod), hide.Addr(e.To)
-	return explainBetween(o, all, e, ends), nil
+	near, far := ends[0], ends[1]
+	return o.Between(all, near.recording, far.recording, map[string]*model.Snapshot{near.recording: near.snapshot, far.recording: far.snapshot}, e), nil
 }
 
 // end is one end of a path between recorded nodes: the pod by its name, and the node that
@@ -373,33 +358,4 @@ func (e *end) found() error {
 	}
 	slices.Sort(e.nodes)
 	return usagef("%q is on several nodes: %s", e.pod, strings.Join(e.nodes, " and "))
-}
-
-// explainBetween is the path between two nodes, with what all recordings show.
-func explainBetween(o *observing, all join.Result, e path.Ends, ends [2]*end) report.Path {
-	near, far := ends[0].snapshot, ends[1].snapshot
-	r := report.Path{Snapshot: near, Far: far, Limits: o.limits()}
-	var findings []model.Finding
-	for _, f := range all.Findings {
-		if o.judges(f.Code) && concerns(f, []netip.Addr{e.Pod, e.To}) {
-			findings = append(findings, f)
-		}
-	}
-	name := func(recording string) string {
-		i := slices.IndexFunc(all.Nodes, func(n model.NodeSeen) bool { return n.Recording == recording })
-		return all.Nodes[i].Name
-	}
-	r.Path = join.Trace(join.End{Name: name(ends[0].recording), Snapshot: near}, join.End{Name: name(ends[1].recording), Snapshot: far}, findings, e)
-	r.Take(findings)
-	return r
-}
-
-// incomplete is the exit status under --strict where something was not seen.
-func incomplete(r report.Joint) error {
-	for _, n := range r.Nodes {
-		if n.Reason != "" || len(report.Gaps(&model.Snapshot{Sources: n.Sources})) > 0 {
-			return &statusError{exitIncomplete, report.Clean("incomplete (--strict): " + n.Name + ": " + n.Reason)}
-		}
-	}
-	return nil
 }

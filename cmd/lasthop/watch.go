@@ -143,7 +143,7 @@ func (w *watcher) changes(list []model.Tracked) []report.FindingChange {
 		before, printed := w.printed[f.ID]
 		change := report.Opened
 		switch {
-		case !w.judges(f.Code) || !concerns(f.Finding, w.focus):
+		case !w.Wants(&f.Finding, w.focus):
 			continue
 		case f.Closed && !printed, printed && !f.Closed && alike(before.Finding, f.Finding):
 			continue

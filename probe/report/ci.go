@@ -36,6 +36,11 @@ func (j Judgement) fails(f *model.Finding) bool {
 	return j.Trial == nil && f.Severity.Rank() >= j.FailOn.Rank()
 }
 
+// Fails reports whether one of the findings fails the job.
+func (j Judgement) Fails(findings []model.Finding) bool {
+	return slices.ContainsFunc(findings, func(f model.Finding) bool { return j.fails(&f) })
+}
+
 // ci is what a CI job is shown of a report, of one node or several.
 type ci struct {
 	// node is clean text.

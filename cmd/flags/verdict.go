@@ -1,0 +1,123 @@
+package flags
+
+import (
+	"io"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/term"
+
+	"github.com/lasthop/lasthop/probe/join"
+	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/report"
+)
+
+// Verdict are the flags about which findings count, and when they fail.
+type Verdict struct {
+	Only, Skip Codes
+	FailOn     Choice
+	Strict     bool
+}
+
+// Severities are what FailOn may be.
+func Severities() Choice {
+	return Choice{Value: string(model.Warning), Of: []string{string(model.Critical), string(model.Warning), string(model.Info)}}
+}
+
+// Judges reports whether the user wants findings of that code.
+func (v *Verdict) Judges(code model.Code) bool {
+	return (len(v.Only) == 0 || slices.Contains(v.Only, code)) && !slices.Contains(v.Skip, code)
+}
+
+// Wants reports whether the user wants a finding, who asked about some addresses; none
+// means all. A finding that names no pod is about the node, and so about all addresses.
+func (v *Verdict) Wants(f *model.Finding, focus []netip.Addr) bool {
+	return v.Judges(f.Code) && (len(focus) == 0 || f.Concerns(focus))
+}
+
+// Choose returns the findings that the user wants.
+func (v *Verdict) Choose(findings []model.Finding, focus []netip.Addr) []model.Finding {
+	var out []model.Finding
+	for f := range model.Each(findings) {
+		if v.Wants(f, focus) {
+			out = append(out, *f)
+		}
+	}
+	return out
+}
+
+// Limits says what was not judged, by request.
+func (v *Verdict) Limits() []string {
+	var out []string
+	if len(v.Only) > 0 {
+		out = append(out, "judged only: "+v.Only.String())
+	}
+	if len(v.Skip) > 0 {
+		out = append(out, "not judged: "+v.Skip.String())
+	}
+	return out
+}
+
+// Judgement is what makes a report fail.
+func (v *Verdict) Judgement() report.Judgement {
+	return report.Judgement{FailOn: model.Severity(v.FailOn.Value), Strict: v.Strict}
+}
+
+// Between is the path from a pod of one recorded node to one of another, with what all
+// the recordings show. The recordings are named as in all.
+func (v *Verdict) Between(all join.Result, near, far string, snapshots map[string]*model.Snapshot, e path.Ends) report.Path {
+	end := func(recording string) join.End {
+		i := slices.IndexFunc(all.Nodes, func(n model.NodeSeen) bool { return n.Recording == recording })
+		return join.End{Name: all.Nodes[i].Name, Snapshot: snapshots[recording]}
+	}
+	findings := v.Choose(all.Findings, []netip.Addr{e.Pod, e.To})
+	p := report.Path{
+		Snapshot: snapshots[near], Far: snapshots[far], Limits: v.Limits(), Path: join.Trace(end(near), end(far), findings, e),
+	}
+	p.Take(findings)
+	return p
+}
+
+// Call adds the names that a node has for addresses.
+func Call(names map[netip.Addr]string, s *model.Snapshot) {
+	for a, name := range report.Called(s) {
+		if name == report.ThisNode {
+			name = strings.TrimSpace("node " + s.Node.Name)
+		}
+		if names[a] == "" {
+			names[a] = name
+		}
+	}
+}
+
+// Formats are those of a report.
+func Formats() Choice {
+	c := Choice{Value: string(report.Text)}
+	for _, format := range report.Formats() {
+		c.Of = append(c.Of, string(format))
+	}
+	return c
+}
+
+// Colors are when a report is coloured.
+func Colors() Choice { return Choice{Value: "auto", Of: []string{"auto", "always", "never"}} }
+
+// Colored reports whether to use colours; NO_COLOR overrides the flag.
+func Colored(flag string, w io.Writer) bool {
+	switch {
+	case os.Getenv("NO_COLOR") != "" || flag == "never":
+		return false
+	case flag == "always":
+		return true
+	}
+	return Terminal(w) && os.Getenv("TERM") != "dumb"
+}
+
+// Terminal reports whether a stream is one.
+func Terminal(stream any) bool {
+	f, ok := stream.(interface{ Fd() uintptr })
+	return ok && term.IsTerminal(int(f.Fd()))
+}
