@@ -55,35 +55,36 @@ func (a *app) check(ctx context.Context, o *observing, pods []string) error {
 	if err != nil {
 		return err
 	}
-	extra, err := a.openBeside(o.beside)
-	if err != nil {
-		return errors.Join(err, out.discard())
+	if err := a.openBeside(&o.beside); err != nil {
+		return err
 	}
-	told, past := false, &history{}
-	err = a.snapshot(ctx, o, nil, out, past, func(s *model.Snapshot) error {
+	past := &history{}
+	return a.snapshot(ctx, o, nil, out, past, func(s *model.Snapshot) error {
 		r, err := o.judge(s, pods, past)
 		if err != nil {
 			return err
 		}
-		told = true
 		// The report is printed even if the samples cannot be kept.
 		unkept := errors.Join(out.write(s.Traffic.Samples), out.close())
-		if err := errors.Join(a.print(o, r), extra.write(r, o.Judgement()), unkept); err != nil {
+		if err := errors.Join(a.tell(o, r, o.Judgement()), unkept); err != nil {
 			return err
 		}
 		return o.verdict(r)
 	})
-	if !told {
-		return errors.Join(err, out.discard(), extra.discard())
-	}
-	return err
 }
 
-// print writes a report or path to the standard output. A closed pipe is no
-// error.
-func (a *app) print(o *observing, r interface {
+// written is a report or path.
+type written interface {
 	Write(io.Writer, report.Format, report.Style) error
-}) error {
+}
+
+// tell prints a report, and writes what a CI job wants of it.
+func (a *app) tell(o *observing, r forCI, j report.Judgement) error {
+	return errors.Join(a.print(o, r), a.writeBeside(o.beside, r, j))
+}
+
+// print writes a report to the standard output. A closed pipe is no error.
+func (a *app) print(o *observing, r written) error {
 	return ignoreClosedPipe(r.Write(a.stdout, report.Format(o.output.Value), report.Style{Color: flags.Colored(o.color.Value, a.stdout)}))
 }
 

@@ -20,6 +20,8 @@ import (
 type beside struct {
 	junit  junitFile
 	github bool
+	// file is that of junit, once it is open.
+	file *product
 }
 
 // junitFile is the flag --report.
@@ -42,48 +44,32 @@ func (b *beside) register(f *pflag.FlagSet) {
 	f.BoolVar(&b.github, "github", false, "annotate a GitHub Actions run on the standard error, and append to the job's summary")
 }
 
-// besideFile is an open beside: made before the observation, so that a name that cannot
-// be used is told at once.
-type besideFile struct {
-	*app
-	file   *product
-	github bool
-}
-
-func (a *app) openBeside(b beside) (*besideFile, error) {
-	out := &besideFile{app: a, github: b.github}
-	if b.junit == "" {
-		return out, nil
+// openBeside makes the file before the observation, so that a name that cannot be used is
+// told at once.
+func (a *app) openBeside(b *beside) (err error) {
+	if b.junit != "" {
+		b.file, err = a.produce("--report junit", string(b.junit))
 	}
-	var err error
-	out.file, err = a.produce("--report junit", string(b.junit))
-	return out, err
-}
-
-// discard takes away what was made in vain.
-func (b *besideFile) discard() error {
-	if b.file == nil {
-		return nil
-	}
-	return b.file.discard()
+	return err
 }
 
 // forCI is a report as CI wants it.
 type forCI interface {
+	written
 	JUnit(io.Writer, report.Judgement) error
 	Annotations(report.Judgement) []report.Annotation
 	Summary(io.Writer, report.Judgement) error
 }
 
-// write writes what is wanted of a report.
-func (b *besideFile) write(r forCI, j report.Judgement) error {
+// writeBeside writes what is wanted of a report.
+func (a *app) writeBeside(b beside, r forCI, j report.Judgement) error {
 	var err error
 	if b.file != nil {
 		err = errors.Join(ignoreClosedPipe(r.JUnit(b.file, j)), b.file.Close())
 	}
 	if b.github {
-		b.annotate(r.Annotations(j)...)
-		err = errors.Join(err, b.summarize(r, j))
+		a.annotate(r.Annotations(j)...)
+		err = errors.Join(err, a.summarize(r, j))
 	}
 	return err
 }
@@ -100,10 +86,10 @@ const summaryVariable = "GITHUB_STEP_SUMMARY"
 
 // summarize appends to the job's summary. The file is the runner's, so it is made if it
 // is not there, and no link is followed.
-func (b *besideFile) summarize(r forCI, j report.Judgement) error {
+func (a *app) summarize(r forCI, j report.Judgement) error {
 	name := os.Getenv(summaryVariable)
 	if name == "" {
-		b.say("warning: no summary: %s is not set; sudo --preserve-env=%s passes it on", summaryVariable, summaryVariable)
+		a.say("warning: no summary: %s is not set; sudo --preserve-env=%s passes it on", summaryVariable, summaryVariable)
 		return nil
 	}
 	var text bytes.Buffer
@@ -111,11 +97,11 @@ func (b *besideFile) summarize(r forCI, j report.Judgement) error {
 		return err
 	}
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
-	if err != nil {
-		return fmt.Errorf("append to %s: %w", summaryVariable, err)
+	if err == nil {
+		_, err = f.Write(text.Bytes())
+		err = errors.Join(err, f.Close())
 	}
-	_, err = f.Write(text.Bytes())
-	if err = errors.Join(err, f.Close()); err != nil {
+	if err != nil {
 		return fmt.Errorf("append to %s: %w", summaryVariable, err)
 	}
 	return nil

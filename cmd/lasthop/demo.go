@@ -133,23 +133,22 @@ func (a *app) checkSound(ctx context.Context, o *observing, l *lab.Lab, when str
 // checkLab prints the report on the lab's broken node, and compares the verdict
 // with the one that the scenario expects.
 func (a *app) checkLab(ctx context.Context, o *observing, l *lab.Lab) error {
-	extra, err := a.openBeside(o.beside)
-	if err != nil {
+	if err := a.openBeside(&o.beside); err != nil {
 		return err
 	}
 	r, traffic, err := a.reportLab(ctx, o, l, func() error { return nil })
 	if err != nil {
-		return errors.Join(err, extra.discard())
+		return err
 	}
-	return a.tellLab(o, l, r, traffic, extra)
+	return a.tellLab(o, l, r, traffic)
 }
 
 // tellLab prints the report, and compares its verdict with the one that the scenario
 // expects.
-func (a *app) tellLab(o *observing, l *lab.Lab, r report.Report, traffic []lab.FlowStats, extra *besideFile) error {
+func (a *app) tellLab(o *observing, l *lab.Lab, r report.Report, traffic []lab.FlowStats) error {
 	j := o.Judgement()
 	j.Trial = trial(l.Scenario(), o.mismatches(l.Scenario(), r, traffic))
-	if err := errors.Join(a.print(o, r), extra.write(r, j)); err != nil {
+	if err := a.tell(o, r, j); err != nil {
 		return err
 	}
 	return a.compare(l.Scenario(), j.Trial.Wrong)

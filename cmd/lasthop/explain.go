@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -57,25 +56,18 @@ func (a *app) explain(ctx context.Context, o *observing, pod, to string) error {
 	if err != nil {
 		return err
 	}
-	extra, err := a.openBeside(o.beside)
-	if err != nil {
+	if err := a.openBeside(&o.beside); err != nil {
 		return err
 	}
-	told := false
-	err = a.explained(ctx, o, pod, target, func(r report.Path, err error) error {
-		if err != nil {
-			return err
+	return a.explained(ctx, o, pod, target, func(r report.Path, err error) error {
+		if err == nil {
+			err = a.tell(o, r, o.Judgement())
 		}
-		told = true
-		if err := errors.Join(a.print(o, r), extra.write(r, o.Judgement())); err != nil {
+		if err != nil {
 			return err
 		}
 		return o.pathVerdict(r)
 	})
-	if !told {
-		return errors.Join(err, extra.discard())
-	}
-	return err
 }
 
 // explained tells of the path, live or from recordings.

@@ -53,6 +53,8 @@ type app struct {
 	reader *lateReader
 	// stdoutTaken says that a recording or samples go to the standard output.
 	stdoutTaken bool
+	// made are the files for what is made besides the report.
+	made []*product
 	// started is set once the command line was accepted. Errors before that
 	// are usage errors.
 	started bool
@@ -68,6 +70,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root := a.root()
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
+	err = errors.Join(err, a.discard())
 	code := a.exitCode(ctx, err)
 	if message := explain(cmd, err, code); message != "" {
 		// Errors quote text from files and links.

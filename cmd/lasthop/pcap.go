@@ -41,10 +41,7 @@ func (a *app) createPcap(o *observing) (*pcapFile, error) {
 	}
 	p := &pcapFile{file: f, hide: o.redactor()}
 	p.writer, err = pcap.NewWriter(f)
-	if err = p.leave(err); err != nil {
-		return nil, errors.Join(err, f.discard())
-	}
-	return p, nil
+	return p, p.leave(err)
 }
 
 func (p *pcapFile) write(samples []model.Sample) error {
@@ -72,12 +69,4 @@ func (p *pcapFile) close() error {
 		return fmt.Errorf("--pcap: %w", err)
 	}
 	return nil
-}
-
-// discard removes the file, since nothing was observed.
-func (p *pcapFile) discard() error {
-	if p == nil {
-		return nil
-	}
-	return p.file.discard()
 }

@@ -62,18 +62,17 @@ func (a *app) record(ctx context.Context, o *observing, name string, pairs []str
 	}
 	samples, err := a.createPcap(o)
 	if err != nil {
-		return errors.Join(err, file.discard())
+		return err
 	}
 	stream, node, closeStream, err := a.stream(ctx, o, timeline.Short, 0, pairs...)
 	if err != nil {
-		return errors.Join(err, samples.discard(), file.discard())
+		return err
 	}
-	defer func() { err = errors.Join(err, closeStream()) }()
-	defer func() { err = errors.Join(err, samples.close()) }()
+	defer func() { err = errors.Join(err, samples.close(), closeStream()) }()
 	hide := o.redactor()
 	w, err := record.NewWriter(file, record.Head{Writer: version(), Node: hide.Node(node), Window: timeline.Short})
 	if err != nil {
-		return errors.Join(ignoreClosedPipe(err), file.discard())
+		return ignoreClosedPipe(err)
 	}
 	r := &recorder{app: a, file: file, writer: w, samples: samples, hide: hide}
 	if o.given.Changed("for") {
@@ -84,7 +83,7 @@ func (a *app) record(ctx context.Context, o *observing, name string, pairs []str
 		// Whoever reads the recording has seen enough.
 		return file.Close()
 	case err != nil && r.readings == 0:
-		return errors.Join(err, file.discard())
+		return err
 	case err != nil:
 		return errors.Join(fmt.Errorf("%w\n%s has the %d readings before that", err, name, r.readings), file.Close())
 	}

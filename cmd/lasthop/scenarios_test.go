@@ -137,7 +137,7 @@ func demo(t *testing.T, all *matrix, name string, seed int) {
 	if err != nil {
 		t.Fatalf("%v:\n%s", err, &log)
 	}
-	if err := a.tellLab(o, l, r, traffic, &besideFile{app: a}); err != nil {
+	if err := a.tellLab(o, l, r, traffic); err != nil {
 		t.Errorf("%v:\n%s%s", err, &log, &printed)
 	}
 	checkRedacted(t, r)

@@ -93,11 +93,6 @@ type showing struct {
 	report func(model.Reading) (written, error)
 }
 
-// written is a report.
-type written interface {
-	Write(io.Writer, report.Format, report.Style) error
-}
-
 // ofNode is for readings of one node.
 func (o *observing) ofNode() showing {
 	return showing{

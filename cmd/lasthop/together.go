@@ -25,15 +25,14 @@ import (
 
 // checkTogether judges several nodes' recordings of one time.
 func (a *app) checkTogether(o *observing, pods []string) error {
-	extra, err := a.openBeside(o.beside)
-	if err != nil {
+	if err := a.openBeside(&o.beside); err != nil {
 		return err
 	}
 	r, err := a.joined(o, pods)
 	if err != nil {
-		return errors.Join(err, extra.discard())
+		return err
 	}
-	if err := errors.Join(a.print(o, r), extra.write(r, o.Judgement())); err != nil {
+	if err := a.tell(o, r, o.Judgement()); err != nil {
 		return err
 	}
 	if o.Judgement().Fails(r.Findings) {

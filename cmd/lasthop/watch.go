@@ -51,7 +51,7 @@ func (a *app) watchNode(ctx context.Context, o *observing, pods []string) (err e
 	window := time.Duration(o.window)
 	stream, _, closeStream, err := a.stream(ctx, o, window, max(time.Minute, 2*window))
 	if err != nil {
-		return errors.Join(err, samples.discard())
+		return err
 	}
 	defer func() { err = errors.Join(err, closeStream(), samples.close()) }()
 	w := &watcher{observing: o, hide: o.redactor(), names: pods, printed: map[int]model.Tracked{}, rewritten: map[model.MACRewrite]time.Time{}}
