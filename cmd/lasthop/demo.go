@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/kind/lab"
 	"github.com/lasthop/lasthop/kind/scenario"
 	"github.com/lasthop/lasthop/probe/model"
@@ -25,7 +25,7 @@ const defaultDemo = "stale-mac-rewrite"
 
 func (a *app) demoCommand() *cobra.Command {
 	o := &observing{}
-	tables, on := tablesFlag(), &labPlace{}
+	on := &labPlace{}
 	cmd := &cobra.Command{
 		Use:   "demo [SCENARIO|FILE]",
 		Short: "Break a node in a lab, and show it on the live screen or check it",
@@ -45,19 +45,18 @@ func (a *app) demoCommand() *cobra.Command {
 			if len(args) > 0 {
 				name = args[0]
 			}
-			return a.demo(cmd.Context(), o, name, tables, on, a.onScreen() && !wantsReport(cmd.Flags()) && !cmd.Flags().Changed("for"))
+			return a.demo(cmd.Context(), o, name, on, a.onScreen() && !wantsReport(cmd.Flags()) && !cmd.Flags().Changed("for"))
 		},
 	}
 	// The lab decides which node is watched, so the flags about that are missing.
 	o.pick(cmd.Flags(), "attach", "for", "active", "output", "color", "debug")
 	o.beside.register(cmd.Flags())
 	o.registerScreen(cmd.Flags())
-	registerTables(cmd.Flags(), tables)
 	on.register(cmd.Flags())
 	return cmd
 }
 
-func (a *app) demo(ctx context.Context, o *observing, name string, tables *flags.Choice, on *labPlace, screen bool) (err error) {
+func (a *app) demo(ctx context.Context, o *observing, name string, on *labPlace, screen bool) (err error) {
 	s, err := load(name)
 	if err != nil {
 		a.annotateScenario(o.beside, err)
@@ -65,7 +64,7 @@ func (a *app) demo(ctx context.Context, o *observing, name string, tables *flags
 	}
 	id := fmt.Sprintf("demo%d", os.Getpid())
 	a.say("building the lab %s: %s", id, s.Title)
-	l, err := a.makeLab(ctx, name, on, lab.Options{ID: id, Tables: model.Backend(tables.Value), Log: a.say})
+	l, err := a.makeLab(ctx, name, id, on)
 	if err != nil {
 		a.annotateScenario(o.beside, err)
 		return err
@@ -249,37 +248,13 @@ const churned = 15
 // where the scenario says so. The returned function ends the traffic and returns its
 // error.
 func startTraffic(ctx context.Context, l *lab.Lab) (stop func() error, err error) {
-	end, err := startFlows(ctx, l)
+	end, err := l.BeginTraffic(ctx)
 	if err != nil || len(l.Scenario().Churn) == 0 {
 		return end, err
 	}
 	churn := make(chan error, 1)
 	go func() { churn <- l.Churn(ctx, l.Scenario().Churn, churned) }()
 	return func() error { return errors.Join(<-churn, end()) }, nil
-}
-
-func startFlows(ctx context.Context, l *lab.Lab) (stop func() error, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	ready := make(chan struct{})
-	done := make(chan error, 1)
-	go func() { done <- l.RunTraffic(ctx, func() { close(ready) }) }()
-	stop = func() error {
-		cancel()
-		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
-			return fmt.Errorf("run traffic: %w", err)
-		}
-		return nil
-	}
-	select {
-	case <-ready:
-		return stop, nil
-	case err := <-done:
-		cancel()
-		if err == nil {
-			err = errors.New("it ended immediately")
-		}
-		return nil, fmt.Errorf("run traffic: %w", err)
-	}
 }
 
 // mismatches says what differs from the verdict that the scenario expects.
@@ -337,4 +312,41 @@ func expected(e scenario.Expect) string {
 		words = append(words, f.String())
 	}
 	return strings.Join(words, ", ")
+}
+
+// give writes the scenario's files for --nodes, --pods and --routes. The returned function
+// removes them.
+func (o *observing) give(s *scenario.Scenario) (remove func() error, err error) {
+	if !s.Files.Nodes && !s.Files.Pods && len(s.Files.Routes) == 0 {
+		return func() error { return nil }, nil
+	}
+	dir, err := os.MkdirTemp("", "lasthop-files-")
+	if err != nil {
+		return nil, fmt.Errorf("make a directory for the scenario's files: %w", err)
+	}
+	write := func(name string, encode func() ([]byte, error)) string {
+		path := filepath.Join(dir, name+".json")
+		data, failed := encode()
+		if failed == nil {
+			failed = os.WriteFile(path, data, 0o600)
+		}
+		if failed != nil {
+			err = errors.Join(err, fmt.Errorf("write the scenario's file %s: %w", name, failed))
+		}
+		return path
+	}
+	if s.Files.Nodes {
+		o.nodes = write("nodes", s.NodesJSON)
+	}
+	if s.Files.Pods {
+		o.pods = write("pods", s.PodsJSON)
+	}
+	for _, k := range s.Files.Routes {
+		o.routes = append(o.routes, write(string(k), func() ([]byte, error) { return s.RoutesJSON(k) }))
+	}
+	remove = func() error { return os.RemoveAll(dir) }
+	if err != nil {
+		return nil, errors.Join(err, remove())
+	}
+	return remove, nil
 }

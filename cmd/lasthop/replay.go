@@ -94,35 +94,20 @@ func isFile(name string) bool {
 	return err == nil && !info.IsDir()
 }
 
-// openRecording opens a recording, and warns if it is damaged. Its errors are
-// usage errors.
+// openRecording opens a recording, and warns if it is damaged.
 func (a *app) openRecording(name string) (f *record.File, closeFile func(), err error) {
-	file, size, err := openRecorded(name)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer func() {
-		if err != nil {
-			file.Close()
-		}
-	}()
-	if f, err = record.Open(file, size); err != nil {
-		return nil, nil, asUsage(name, err)
-	}
-	if f.Damage != nil {
+	f, closeFile, err = openRecorded(name)
+	if err == nil && f.Damage != nil {
 		a.say("warning: %s", report.Clean(fmt.Sprintf("recording %s: %v; the %d readings before that are good", name, f.Damage, f.Len())))
 	}
-	return f, func() {
-		f.Close()
-		file.Close()
-	}, nil
+	return f, closeFile, asUsage(name, err)
 }
 
-// openRecorded opens the file of a recording. Its errors are usage errors.
-func openRecorded(name string) (file *os.File, size int64, err error) {
-	file, err = openInput(name)
+// openRecorded opens a recording. closeFile is to be called in any case.
+func openRecorded(name string) (f *record.File, closeFile func(), err error) {
+	file, err := openInput(name)
 	if err != nil {
-		return nil, 0, usagef("open recording: %w", err)
+		return nil, func() {}, usagef("open recording: %w", err)
 	}
 	info, err := file.Stat()
 	switch {
@@ -131,10 +116,14 @@ func openRecorded(name string) (file *os.File, size int64, err error) {
 	case !info.Mode().IsRegular():
 		err = usagef("recording %s: want a file", name)
 	default:
-		return file, info.Size(), nil
+		f, err = record.Open(file, info.Size())
 	}
-	file.Close()
-	return nil, 0, err
+	return f, func() {
+		if f != nil {
+			f.Close()
+		}
+		file.Close()
+	}, err
 }
 
 // openInput opens a file. What comes by a pipe, or by the standard input where the name
@@ -170,10 +159,15 @@ func keep(file *os.File, name string) (*os.File, error) {
 	return kept, nil
 }
 
-// asUsage names the recording in an error. One of its format is a usage error.
+// asUsage names the recording in an error, unless that is a usage error. One of its format
+// becomes a usage error.
 func asUsage(name string, err error) error {
+	var usage *usageError
 	var format *record.FormatError
-	if errors.As(err, &format) {
+	switch {
+	case err == nil || errors.As(err, &usage):
+		return err
+	case errors.As(err, &format):
 		return usagef("recording %s: %w", name, err)
 	}
 	return fmt.Errorf("recording %s: %w", name, err)
@@ -185,20 +179,15 @@ func asUsage(name string, err error) error {
 func (a *app) recorded(o *observing, samples *pcapFile, past *history) (*model.Snapshot, error) {
 	name := o.replay[0]
 	f, closeFile, err := a.openRecording(name)
+	defer closeFile()
 	if err != nil {
 		return nil, err
 	}
-	defer closeFile()
 	s, err := past.read(f, o)
-	if err != nil {
-		return nil, asUsage(name, err)
+	if err == nil && samples != nil {
+		err = f.Samples(o.last(), samples.write)
 	}
-	if samples != nil {
-		if err := f.Samples(o.last(), samples.write); err != nil {
-			return nil, asUsage(name, err)
-		}
-	}
-	return s, nil
+	return s, asUsage(name, err)
 }
 
 // last is how much of a recording's end is judged, 0 for all of it.

@@ -69,20 +69,13 @@ func (a *app) player(ctx context.Context, o *observing) error {
 	}
 	name := o.replay[0]
 	f, closeFile, err := a.openRecording(name)
+	defer closeFile()
 	if err != nil {
 		return err
 	}
-	defer closeFile()
 	p := record.Play(f, diagnose.Diagnose, 1)
 	err = a.screen(ctx, o, p, "Playing the recording "+report.Clean(name)+".", o.ofNode())
-	return errors.Join(err, asPlayed(name, p.Close()))
-}
-
-func asPlayed(name string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return asUsage(name, err)
+	return errors.Join(err, asUsage(name, p.Close()))
 }
 
 // showing is what the screen does with readings.

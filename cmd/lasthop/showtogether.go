@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/lasthop/lasthop/cmd/flags"
@@ -90,17 +89,15 @@ func (a *app) readTogether(o *observing, last time.Duration) (model.Reading, err
 // recordings is a source of readings of several recordings: of each window that is asked
 // for one.
 type recordings struct {
-	readings   chan model.Reading
-	asked      chan struct{}
+	readings chan model.Reading
+	// asked is how much of each recording is to be read, 0 for all of it.
+	asked      chan time.Duration
 	stop, done chan struct{}
 	err        error // valid once done is closed
-
-	mu   sync.Mutex
-	last time.Duration
 }
 
 func newRecordings(first model.Reading, read func(last time.Duration) (model.Reading, error)) *recordings {
-	s := &recordings{readings: make(chan model.Reading, 1), asked: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+	s := &recordings{readings: make(chan model.Reading, 1), asked: make(chan time.Duration, 1), stop: make(chan struct{}), done: make(chan struct{})}
 	s.readings <- first
 	go func() {
 		defer close(s.done)
@@ -109,39 +106,36 @@ func newRecordings(first model.Reading, read func(last time.Duration) (model.Rea
 			select {
 			case <-s.stop:
 				return
-			case <-s.asked:
+			case last := <-s.asked:
+				r, err := read(last)
+				if err != nil {
+					s.err = err
+					return
+				}
+				replace(s.readings, r)
 			}
-			s.mu.Lock()
-			last := s.last
-			s.mu.Unlock()
-			r, err := read(last)
-			if err != nil {
-				s.err = err
-				return
-			}
-			select {
-			case <-s.readings:
-			default:
-			}
-			s.readings <- r
 		}
 	}()
 	return s
+}
+
+// replace puts a value in the place of one that nobody has taken yet.
+func replace[T any](c chan T, v T) {
+	select {
+	case <-c:
+	default:
+	}
+	select {
+	case c <- v:
+	default: // another one was put there meanwhile
+	}
 }
 
 // Readings gives the reading of the window that was asked for last.
 func (s *recordings) Readings() <-chan model.Reading { return s.readings }
 
 // SetWindow asks for the last d of each recording, 0 for all of it.
-func (s *recordings) SetWindow(d time.Duration) {
-	s.mu.Lock()
-	s.last = d
-	s.mu.Unlock()
-	select {
-	case s.asked <- struct{}{}:
-	default:
-	}
-}
+func (s *recordings) SetWindow(d time.Duration) { replace(s.asked, d) }
 
 // Rescan does nothing: recordings do not change.
 func (s *recordings) Rescan() {}

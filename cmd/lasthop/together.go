@@ -176,15 +176,10 @@ func (t *together) source(name string) (src join.Source, span readSpan, closeFil
 		t.broken = append(t.broken, asUsage(name, err))
 		return nil, err
 	}
-	file, size, err := openRecorded(name)
+	f, closeFile, err := openRecorded(name)
 	if err != nil {
 		src.Read = func() (*model.Snapshot, error) { return broken(err) }
-		return src, nil, func() {}
-	}
-	f, err := record.Open(file, size)
-	if err != nil {
-		src.Read = func() (*model.Snapshot, error) { return broken(err) }
-		return src, nil, func() { file.Close() }
+		return src, nil, closeFile
 	}
 	if f.Damage != nil {
 		src.Cut = "its recording is cut off"
@@ -215,10 +210,7 @@ func (t *together) source(name string) (src join.Source, span readSpan, closeFil
 		inner, outer, err = f.Within(within, around)
 		return hide.Snapshot(inner), hide.Snapshot(outer), err
 	}
-	return src, span, func() {
-		f.Close()
-		file.Close()
-	}
+	return src, span, closeFile
 }
 
 // unsettled is how long after the beginning of a recording a finding may open that is older.

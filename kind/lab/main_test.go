@@ -175,18 +175,12 @@ func up(t *testing.T, s *scenario.Scenario, id string) *Lab {
 // run runs the lab's traffic until stop is called, which returns the counts.
 func run(t *testing.T, l *Lab) (stop func() []FlowStats) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	ready, ended := make(chan struct{}), make(chan error, 1)
-	go func() { ended <- l.RunTraffic(ctx, func() { close(ready) }) }()
-	select {
-	case <-ready:
-	case err := <-ended:
-		cancel()
-		t.Fatalf("traffic ended before it was ready: %v", err)
+	end, err := l.BeginTraffic(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
 	return func() []FlowStats {
-		cancel()
-		if err := <-ended; err != nil {
+		if err := end(); err != nil {
 			t.Error(err)
 		}
 		return l.Stats()
