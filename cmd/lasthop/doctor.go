@@ -50,11 +50,12 @@ type right struct {
 	Gives string `json:"gives"`
 }
 
+// row is a model.Feature.
 type row struct {
-	Name   string `json:"name"`
-	Status string `json:"status"`
-	Detail string `json:"detail,omitempty"`
-	Remedy string `json:"remedy,omitempty"`
+	Name   string       `json:"name"`
+	Status model.Status `json:"status"`
+	Detail string       `json:"detail,omitempty"`
+	Remedy string       `json:"remedy,omitempty"`
 }
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -101,11 +102,11 @@ func (e *examination) examine(ctx context.Context, name, root string) error {
 		e.Rights = append(e.Rights, right{c.name, c.held(), c.gives})
 	}
 	ns, node, err := openNode(ctx, name)
-	place := row{Name: "node's network namespace", Status: string(model.OK)}
+	place := row{Name: "node's network namespace", Status: model.OK}
 	elsewhere := errors.Is(err, errNotNode)
 	if elsewhere {
 		// What the kernel and the rights allow can be tried here as well.
-		e.missing, place.Status, place.Detail = errors.Unwrap(err).Error(), string(model.Missing), errNotNode.Error()
+		e.missing, place.Status, place.Detail = errors.Unwrap(err).Error(), model.Missing, errNotNode.Error()
 		ns, err = netns.Current()
 	}
 	if err != nil {
@@ -115,10 +116,10 @@ func (e *examination) examine(ctx context.Context, name, root string) error {
 	e.Node.Name = node
 	e.Features = append(e.Features, place)
 	for _, f := range traffic.Features(ns) {
-		e.Features = append(e.Features, row{f.Name, string(f.Status), f.Detail, f.Remedy})
+		e.Features = append(e.Features, row(f))
 	}
 	if elsewhere {
-		e.Sources = append(e.Sources, row{Name: "all", Status: string(model.Missing), Detail: "not read: " + errNotNode.Error()})
+		e.unread("not read: " + errNotNode.Error())
 		return nil
 	}
 	return e.try(ctx, session.Options{
@@ -130,9 +131,11 @@ func (e *examination) examine(ctx context.Context, name, root string) error {
 // try observes for a moment, without watching packets where that is not allowed.
 func (e *examination) try(ctx context.Context, o session.Options) error {
 	s, err := session.Observe(ctx, o)
+	if err != nil {
+		e.missing = err.Error() + "\n" + remedy()
+	}
 	var unsupported *model.UnsupportedError
 	if errors.As(err, &unsupported) {
-		e.missing = err.Error() + "\n" + remedy()
 		o.Engine = session.EngineState
 		if s, failed := session.Observe(ctx, o); failed == nil {
 			e.take(s)
@@ -149,12 +152,16 @@ func (e *examination) try(ctx context.Context, o session.Options) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil:
-		e.missing = err.Error() + "\n" + remedy()
-		e.Sources = append(e.Sources, row{Name: "all", Status: string(model.Missing), Detail: err.Error()})
+		e.unread(err.Error())
 	default:
 		e.take(s)
 	}
 	return nil
+}
+
+// unread says why no source was read.
+func (e *examination) unread(why string) {
+	e.Sources = append(e.Sources, row{Name: "all", Status: model.Missing, Detail: why})
 }
 
 // take copies what a trial observation found.
@@ -166,7 +173,7 @@ func (e *examination) take(s *model.Snapshot) {
 		e.missing = "this network namespace has no link but the loopback; --netns names another"
 	}
 	for _, src := range s.Sources {
-		e.Sources = append(e.Sources, row{Name: src.Name, Status: string(src.Status), Detail: src.Detail})
+		e.Sources = append(e.Sources, row{Name: src.Name, Status: src.Status, Detail: src.Detail})
 	}
 }
 
@@ -201,7 +208,7 @@ func (a *app) examined(e examination, output string) error {
 		fmt.Fprintf(w, "\n%s\tSTATUS\tDETAIL\n", t.title)
 		for _, r := range t.rows {
 			detail := r.Detail
-			if r.Remedy != "" && r.Status != string(model.OK) {
+			if r.Remedy != "" && r.Status != model.OK {
 				detail = strings.TrimPrefix(detail+"; remedy: "+r.Remedy, "; ")
 			}
 			fmt.Fprintf(w, "%s\t%s\t%s\n", report.Clean(r.Name), r.Status, report.Clean(detail))

@@ -139,46 +139,38 @@ func parseTarget(text string) (target, error) {
 	if text == "" {
 		return t, nil
 	}
-	place := text
-	if before, proto, found := cutLast(text, "/"); found {
-		_, notIP := netip.ParseAddr(before)
-		n, ok := protocols[strings.ToLower(proto)]
-		switch {
-		case ok && (notIP == nil || strings.Contains(before, ":")):
-			place, t.proto = before, n
-		case notIP == nil || strings.Contains(before, ":"):
+	t.pod = text
+	// What is before the slash may also be a pod's namespace.
+	if place, proto, found := cutLast(text, "/"); found && (bare(place).IsValid() || strings.Contains(place, ":")) {
+		if t.pod, t.proto = place, protocols[strings.ToLower(proto)]; t.proto == 0 {
 			return t, usagef("--to %q: no protocol %q; want tcp, udp, icmp, icmpv6 or sctp", text, proto)
 		}
 	}
-	if a, err := netip.ParseAddr(strings.Trim(place, "[]")); err == nil {
-		t.addr = a
-	} else if host, port, found := cutLast(place, ":"); found {
+	if host, port, found := cutLast(t.pod, ":"); found && !bare(t.pod).IsValid() {
 		n, err := strconv.ParseUint(port, 10, 16)
 		if err != nil || n == 0 {
 			return t, usagef("--to %q: %q is no port; want 1 to 65535, and brackets around an IPv6 address", text, port)
 		}
-		t.port = uint16(n)
-		if a, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
-			t.addr = a
-		} else {
-			t.pod = host
-		}
-	} else {
-		t.pod = place
+		t.pod, t.port = host, uint16(n)
 	}
-	if t.addr.IsValid() {
-		t.addr = t.addr.Unmap().WithZone("")
+	if t.addr = bare(t.pod); t.addr.IsValid() {
+		t.pod = ""
 	}
-	if t.addr.IsValid() && (t.addr.IsUnspecified() || t.addr.IsMulticast() || t.addr == netip.AddrFrom4([4]byte{255, 255, 255, 255})) {
+	switch {
+	case t.addr.IsUnspecified() || t.addr.IsMulticast() || t.addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return t, usagef("--to %q: not the address of one destination", text)
-	}
-	if t.port != 0 && (t.proto == 1 || t.proto == 58) {
+	case t.port != 0 && (t.proto == 1 || t.proto == 58):
 		return t, usagef("--to %q: ICMP has no ports", text)
-	}
-	if !t.addr.IsValid() && t.pod == "" {
+	case !t.addr.IsValid() && t.pod == "":
 		return t, usagef("--to %q: want IP[:PORT][/PROTO], [IPv6]:PORT, or a pod", text)
 	}
 	return t, nil
+}
+
+// bare parses an address, in brackets or not; the result is not valid for any other text.
+func bare(text string) netip.Addr {
+	a, _ := netip.ParseAddr(strings.Trim(text, "[]"))
+	return a.Unmap().WithZone("")
 }
 
 func cutLast(s, sep string) (before, after string, found bool) {
@@ -243,10 +235,8 @@ func choosePeer(s *model.Snapshot, pod []netip.Addr, findings []model.Finding) (
 			return e, fmt.Sprintf("to %s, which the finding %s is about; --to chooses another", e.To, f.Code)
 		}
 		for _, prefix := range f.Peers {
-			for _, p := range peers {
-				if prefix.Contains(p.To) {
-					return about(p)
-				}
+			if i := slices.IndexFunc(peers, func(p path.Ends) bool { return prefix.Contains(p.To) }); i >= 0 {
+				return about(peers[i])
 			}
 		}
 		if p, ok := metBy(s, f, peers); ok {
@@ -258,11 +248,11 @@ func choosePeer(s *model.Snapshot, pod []netip.Addr, findings []model.Finding) (
 			}
 		}
 	}
-	if len(peers) > 0 && len(counted(s, pod)) == 0 {
+	switch {
+	case len(peers) > 0 && len(counted(s, pod)) == 0:
 		return peers[0], fmt.Sprintf("no packet of the pod was counted in the window: to %s, with which it has the most flows, perhaps old ones; "+
 			"--to chooses another", peers[0].To)
-	}
-	if len(peers) > 0 {
+	case len(peers) > 0:
 		return peers[0], fmt.Sprintf("to %s, the pod's busiest peer in the window; --to chooses another", peers[0].To)
 	}
 	e := path.Ends{Pod: pod[0], To: outside4}

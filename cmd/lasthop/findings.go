@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"text/tabwriter"
 
@@ -68,4 +69,16 @@ func completeCodes(*cobra.Command, []string, string) ([]string, cobra.ShellCompD
 		out = append(out, string(p.Code)+"\t"+p.Title)
 	}
 	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
+func (a *app) schemaCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of what -o json, -o ndjson and watch write",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := io.WriteString(a.stdout, report.Schema)
+			return ignoreClosedPipe(err)
+		},
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"os/signal"
 	"strings"
 	"syscall"
@@ -23,6 +24,7 @@ import (
 	"github.com/lasthop/lasthop/probe/collect"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
+	"github.com/lasthop/lasthop/probe/traffic"
 )
 
 // The exit codes. They are part of the public contract.
@@ -240,4 +242,33 @@ func ignoreClosedPipe(err error) error {
 		return nil
 	}
 	return err
+}
+
+// serveRemote is the far end of `kubectl lasthop`, in the container of a debug pod. It
+// has no flags and no help: people do not call it.
+func serveRemote() int {
+	ctx, stop := interruptible()
+	defer stop()
+	status, err := remote.Serve(ctx, os.Stdin, os.Stdout, "/proc/self/exe", remote.Dir)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "lasthop: %s: %v\n", remote.Command, err)
+		return exitCannot
+	}
+	return status
+}
+
+// janitorName is the name under which this program is a janitor: the process that
+// removes tc filters if the main one is killed. It is no command, so that nobody
+// runs it by mistake.
+const janitorName = "lasthop-janitor"
+
+func newJanitor() *exec.Cmd { return &exec.Cmd{Path: "/proc/self/exe", Args: []string{janitorName}} }
+
+// janitor returns the exit code. It has nobody to tell an error to: the next lasthop
+// finds what is left.
+func janitor() int {
+	if traffic.Janitor() != nil {
+		return exitCannot
+	}
+	return exitClean
 }
