@@ -191,12 +191,3 @@ func interruptible() (ctx context.Context, asked <-chan struct{}, stop func()) {
 		cancel()
 	}
 }
-
-// lines is a text with a prefix before each line.
-func lines(prefix, text string) string {
-	var b strings.Builder
-	for line := range strings.Lines(text) {
-		b.WriteString(prefix + line)
-	}
-	return b.String()
-}

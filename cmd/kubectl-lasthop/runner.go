@@ -436,9 +436,11 @@ func (w *lineWriter) flush() {
 func (w *lineWriter) print(text []byte) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	var out strings.Builder
 	for line := range strings.Lines(string(text)) {
 		w.last = strings.TrimSpace(line)
+		out.WriteString(w.prefix + line)
 	}
-	_, err := io.WriteString(w.to, lines(w.prefix, string(text)))
+	_, err := io.WriteString(w.to, out.String())
 	return err
 }

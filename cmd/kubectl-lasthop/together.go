@@ -246,12 +246,8 @@ func (j *joint) verdict(r report.Joint) int {
 // namespaced are the addresses of the pods in the namespace that the user names.
 func (r *runner) namespaced(ctx context.Context) ([]netip.Addr, error) {
 	var texts []string
-	err := eachPage(ctx, metav1.ListOptions{}, r.cluster.Pods(r.cluster.namespace).List, func(page *corev1.PodList) {
-		for i := range page.Items {
-			if p := &page.Items[i]; without(p) == "" {
-				texts = append(texts, p.Status.PodIP)
-			}
-		}
+	err := eachPod(ctx, r.cluster.API, r.cluster.namespace, metav1.ListOptions{}, func(p *corev1.Pod) {
+		texts = append(texts, p.Status.PodIP)
 	})
 	return addresses(texts), session.ExplainLookup(err, "list the pods", r.cluster.namespace)
 }
