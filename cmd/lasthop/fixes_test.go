@@ -386,7 +386,7 @@ func flows(ctx context.Context, l *lab.Lab) error {
 		}
 		return out
 	}
-	if err := l.Await(ctx, func(all []lab.FlowStats) bool { return len(dead(all)) == 0 }); err != nil {
+	if err := lab.Await(ctx, l, func(all []lab.FlowStats) bool { return len(dead(all)) == 0 }); err != nil {
 		return fmt.Errorf("no traffic from %s: %w", strings.Join(dead(l.Stats()), ", "), err)
 	}
 	return nil

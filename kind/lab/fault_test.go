@@ -127,7 +127,7 @@ func TestPodsShareMAC(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop := run(t, l)
-	err := l.Await(t.Context(), func(all []FlowStats) bool {
+	err := Await(t.Context(), l, func(all []FlowStats) bool {
 		return slices.ContainsFunc(all, func(s FlowStats) bool { return s.Failed > 0 })
 	})
 	if err != nil {

@@ -195,7 +195,7 @@ func trial(t *testing.T, l *Lab, answered, failed uint64, dead func(FlowStats) b
 	t.Helper()
 	wrong := func(s FlowStats) bool { return dead(s) && s.Answered > 0 || !dead(s) && s.Failed > 0 }
 	stop := run(t, l)
-	err := l.Await(t.Context(), func(all []FlowStats) bool {
+	err := Await(t.Context(), l, func(all []FlowStats) bool {
 		return slices.ContainsFunc(all, wrong) || !slices.ContainsFunc(all, func(s FlowStats) bool {
 			if dead(s) {
 				return s.Sent < answered || s.Failed < failed

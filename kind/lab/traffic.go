@@ -353,8 +353,9 @@ func (t *traffic) stats() []FlowStats {
 }
 
 // Await blocks until enough is content with the counts of the traffic that
-// this process runs. It is an error if ctx or the traffic ends before.
-func (l *Lab) Await(ctx context.Context, enough func([]FlowStats) bool) error {
+// this process runs. It is an error if ctx or the traffic ends before. As Rewrite it is for
+// tests.
+func Await(ctx context.Context, l *Lab, enough func([]FlowStats) bool) error {
 	t := l.latest()
 	if t == nil {
 		return fmt.Errorf("await traffic of lab %q: none runs here", l.id)
