@@ -153,16 +153,14 @@ var order = []int{exitClean, exitIncomplete, exitCannot, exitFindings, exitUsage
 // worst is the status of several nodes. One that is not lasthop's own, such as that of
 // a process that was killed, is a failure to observe.
 func worst(statuses ...int) int {
-	rank := exitClean
+	rank := 0
 	for _, s := range statuses {
 		if !slices.Contains(order, s) {
 			s = exitCannot
 		}
-		if slices.Index(order, s) > slices.Index(order, rank) {
-			rank = s
-		}
+		rank = max(rank, slices.Index(order, s))
 	}
-	return rank
+	return order[rank]
 }
 
 // interruptible closes asked at the first signal that asks the process to end, and ends

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -214,30 +213,27 @@ func (o *options) plan(args []string, stdin io.Reader, stdout io.Writer) (plan, 
 }
 
 func (o *options) validate(p plan, stdin io.Reader, stdout io.Writer) error {
-	named := 0
-	for _, way := range []bool{len(p.words) > 0, o.selector != "", o.all} {
-		if way {
-			named++
-		}
-	}
+	ways := []bool{len(p.words) > 0, o.selector != "", o.all}
+	first := slices.Index(ways, true)
+	verdict := slices.Contains([]string{"check", "explain"}, p.command)
 	switch {
 	case o.image == "":
 		return usagef("--image: want the image with lasthop; `make image` builds it, and $%s may name it", imageVariable)
 	case o.given.Changed("deadline") && time.Duration(o.deadline) < time.Second:
 		return usagef("--deadline %v: want a second at least", time.Duration(o.deadline))
-	case named == 0:
+	case first < 0:
 		return usagef("want a NODE, pod/NAME, -l SELECTOR or --all; `kubectl get nodes` lists the nodes")
-	case named > 1:
+	case slices.Contains(ways[first+1:], true):
 		return usagef("names, --selector and --all exclude each other")
 	case p.command == screen && (!flags.Terminal(stdin) || !flags.Terminal(stdout)):
 		return usagef("screen: standard input and output have to be a terminal")
 	case o.atOnce < 1:
 		return usagef("--at-once %d: want one at least", o.atOnce)
-	case o.to != "" && !slices.Contains([]string{"check", "explain"}, p.command):
+	case o.to != "" && !verdict:
 		return usagef("--to is for check and explain")
 	case o.report != "" && (o.junit() == o.report || o.junit() == ""):
 		return usagef("--report %s: want junit=FILE", o.report)
-	case o.report != "" && !slices.Contains([]string{"check", "explain"}, p.command):
+	case o.report != "" && !verdict:
 		return usagef("--report is for check and explain")
 	case p.command == "doctor" && o.output.Value != string(report.Text) && o.output.Value != string(report.JSON):
 		return usagef("doctor: -o %s: want text or json", o.output.Value)
@@ -260,13 +256,8 @@ func (o *options) validate(p plan, stdin io.Reader, stdout io.Writer) error {
 			return err
 		}
 	}
-	stdins := 0
-	for _, file := range append([]string{o.nodes, o.pods}, o.routes...) {
-		if file == "-" {
-			stdins++
-		}
-	}
-	if stdins > 1 {
+	read := append([]string{o.nodes, o.pods}, o.routes...)
+	if first := slices.Index(read, "-"); first >= 0 && slices.Contains(read[first+1:], "-") {
 		return usagef("only one file can be standard input")
 	}
 	return nil
@@ -311,9 +302,6 @@ func beside(file, node string, several bool) string {
 	if !several || file == "" || file == "-" {
 		return file
 	}
-	dot := strings.LastIndexByte(file, '.')
-	if dot <= strings.LastIndexByte(file, '/') {
-		dot = len(file)
-	}
-	return fmt.Sprintf("%s-%s%s", file[:dot], node, file[dot:])
+	ext := filepath.Ext(file)
+	return strings.TrimSuffix(file, ext) + "-" + node + ext
 }

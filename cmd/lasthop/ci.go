@@ -130,12 +130,9 @@ func (a *app) annotateScenario(b beside, err error) {
 func inWorkspace(file string) string {
 	root := os.Getenv("GITHUB_WORKSPACE")
 	whole, err := filepath.Abs(file)
-	if root == "" || err != nil {
-		return filepath.ToSlash(filepath.Clean(file))
-	}
-	relative, err := filepath.Rel(root, whole)
-	if err != nil || relative == ".." || strings.HasPrefix(relative, "../") {
-		return filepath.ToSlash(filepath.Clean(file))
+	relative, err2 := filepath.Rel(root, whole)
+	if root == "" || errors.Join(err, err2) != nil || !filepath.IsLocal(relative) {
+		relative = filepath.Clean(file)
 	}
 	return filepath.ToSlash(relative)
 }
