@@ -76,22 +76,14 @@ func (a *app) explained(ctx context.Context, o *observing, pod string, target ta
 		return tell(a.explainTogether(o, pod, target))
 	}
 	return a.snapshot(ctx, o, func(s *model.Snapshot) ([]netip.Addr, error) {
-		addrs, err := o.choosePods(s, []string{pod})
-		if err != nil {
-			return nil, err
-		}
-		_, err = o.ends(s, addrs, target)
+		addrs, _, err := o.ends(s, pod, target)
 		return addrs, err
 	}, nil, nil, func(s *model.Snapshot) error { return tell(o.trace(s, pod, target)) })
 }
 
 // trace follows the path of a pod's packets in a snapshot.
 func (o *observing) trace(s *model.Snapshot, pod string, t target) (report.Path, error) {
-	addrs, err := o.choosePods(s, []string{pod})
-	if err != nil {
-		return report.Path{}, err
-	}
-	ends, err := o.ends(s, addrs, t)
+	addrs, ends, err := o.ends(s, pod, t)
 	if err != nil {
 		return report.Path{}, err
 	}
@@ -181,43 +173,44 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s[:i], s[i+len(sep):], true
 }
 
-// ends are the ends of packets from a pod with these addresses. Without a
-// destination To is not valid.
-func (o *observing) ends(s *model.Snapshot, pod []netip.Addr, t target) (path.Ends, error) {
-	e := path.Ends{Port: t.port, Proto: t.proto}
+// ends are a pod's addresses, and the ends of packets from it. Without a destination To is
+// not valid.
+func (o *observing) ends(s *model.Snapshot, name string, t target) (pod []netip.Addr, e path.Ends, err error) {
+	if pod, err = o.choosePods(s, []string{name}); err != nil {
+		return nil, e, err
+	}
 	if len(pod) == 0 {
-		return e, usagef("the pod has no address")
+		return nil, e, usagef("the pod has no address")
 	}
 	candidates := []netip.Addr{t.addr}
 	if t.pod != "" {
-		var err error
 		here := selection{namespace: o.namespace}
 		if candidates, err = choosePods(s, []string{t.pod}, here); err != nil {
 			there, several := remotePods(s, t.pod, o.namespace)
 			if err = cmp.Or(several, err); there == nil {
-				return e, fmt.Errorf("--to: %w", err)
+				return nil, e, fmt.Errorf("--to: %w", err)
 			}
 			candidates = there
 		}
 	}
-	e.Pod = pod[0]
+	e = path.Ends{Pod: pod[0], Port: t.port, Proto: t.proto}
 	if !t.addr.IsValid() && t.pod == "" {
-		return e, nil
+		return pod, e, nil
 	}
 	if slices.ContainsFunc(s.Routes, func(r model.Route) bool {
 		return r.Type == "broadcast" && r.Dst == netip.PrefixFrom(t.addr, t.addr.BitLen())
 	}) {
-		return e, usagef("--to %s: a broadcast address is not one destination", t.addr)
+		return nil, e, usagef("--to %s: a broadcast address is not one destination", t.addr)
 	}
 	for _, to := range candidates {
 		for _, from := range pod {
 			if from.Is4() == to.Is4() {
 				e.Pod, e.To = from, to
-				return e, nil
+				return pod, e, nil
 			}
 		}
 	}
-	return e, usagef("the pod has no address of the family of %s", candidates[0])
+	return nil, e, usagef("the pod has no address of the family of %s", candidates[0])
 }
 
 // outside4 and outside6 stand for any address outside the cluster. They are

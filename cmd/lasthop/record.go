@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"runtime/debug"
 	"slices"
 	"time"
 
@@ -167,12 +165,7 @@ func (a *app) stream(ctx context.Context, o *observing, window, keep time.Durati
 
 // streamOf begins a continuous observation.
 func (a *app) streamOf(ctx context.Context, o session.Options) (*session.Stream, error) {
-	// Each reading leaves much garbage. Collecting it seldom costs little, and the limit
-	// bounds the memory.
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(200)
-	}
-	boundHeap(heapLimit)
+	boundGarbage(heapLimit)
 	o.Whole = func() { makeRoom(heapLimit) }
 	o.Unwatched = a.unwatched
 	s, err := session.Open(ctx, o)

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -28,7 +26,7 @@ func (a *app) checkTogether(o *observing, pods []string) error {
 	if err := a.openBeside(&o.beside); err != nil {
 		return err
 	}
-	r, err := a.joined(o, pods)
+	r, err := (&together{app: a, o: o, pods: pods, last: o.last(), names: map[netip.Addr]string{}}).judge()
 	if err != nil {
 		return err
 	}
@@ -69,25 +67,7 @@ type together struct {
 }
 
 // togetherLimit keeps the process below 1 GiB for 200 recordings of nodes with 100 pods.
-// As long as there is room, garbage is collected more rarely: each recording leaves much.
-const (
-	togetherLimit   = 768 << 20
-	togetherGarbage = 200
-)
-
-func boundTogether() {
-	boundHeap(togetherLimit)
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(togetherGarbage)
-	}
-}
-
-// joined judges the recordings. It is an error if none can be read, or if no node
-// has the pods.
-func (a *app) joined(o *observing, pods []string) (report.Joint, error) {
-	t := &together{app: a, o: o, pods: pods, last: o.last(), names: map[netip.Addr]string{}}
-	return t.judge()
-}
+const togetherLimit = 768 << 20
 
 // mostEpisodes is how many parts of the recordings are judged by themselves.
 const mostEpisodes = 4
@@ -135,6 +115,7 @@ func (t *together) tell(sources []join.Source, spans []readSpan, judged join.Res
 	return out
 }
 
+// judge judges the recordings. It is an error if none can be read, or if no node has the pods.
 func (t *together) judge() (report.Joint, error) {
 	o := t.o
 	var sources []join.Source
@@ -149,7 +130,7 @@ func (t *together) judge() (report.Joint, error) {
 		}
 		sources = append(sources, src)
 	}
-	boundTogether()
+	boundGarbage(togetherLimit)
 	result := join.Judge(sources)
 	findings := t.tell(sources, spans, result)
 	switch {
@@ -276,7 +257,7 @@ func (a *app) explainTogether(o *observing, pod string, to target) (report.Path,
 		defer closeFile()
 		sources = append(sources, src)
 	}
-	boundTogether()
+	boundGarbage(togetherLimit)
 	all := join.Judge(sources)
 	if t.good == 0 {
 		return report.Path{}, errors.Join(t.broken...)
