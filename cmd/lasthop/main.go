@@ -172,20 +172,18 @@ func (a *app) exitCode(ctx context.Context, err error) int {
 
 // explain is what is printed about an error: what failed, and what would help.
 func explain(cmd *cobra.Command, err error, code int) string {
-	if err == nil {
-		return ""
-	}
+	inLab := cmd.HasParent() && cmd.Parent().Name() == "lab"
+	forbidden := code == exitCannot && errors.Is(err, fs.ErrPermission)
 	var unsupported *model.UnsupportedError
 	switch {
+	case err == nil:
+		return ""
 	case code == exitInterrupted && errors.Is(err, context.Canceled):
 		return "interrupted; lasthop has removed everything of its own"
-	case cmd.HasParent() && cmd.Parent().Name() == "lab":
+	case inLab && forbidden:
 		// The rights to watch packets do not suffice for a lab.
-		if code == exitCannot && errors.Is(err, fs.ErrPermission) {
-			return err.Error() + "\nlabs need root with all its capabilities"
-		}
-		return err.Error()
-	case code == exitCannot && (errors.As(err, &unsupported) || errors.Is(err, fs.ErrPermission)):
+		return err.Error() + "\nlabs need root with all its capabilities"
+	case !inLab && (forbidden || code == exitCannot && errors.As(err, &unsupported)):
 		return err.Error() + "\n" + remedy() + "; see `lasthop doctor`"
 	}
 	return err.Error()

@@ -58,24 +58,9 @@ func choosePods(s *model.Snapshot, names []string, of selection) ([]netip.Addr, 
 			return nil, usagef("--selector: no labels are known here: only the Kubernetes API has them; kubectl get pods -A -o json | lasthop … --pods -")
 		}
 	}
-	var chosen []netip.Addr
-	add := func(p *model.Pod) {
-		for _, a := range p.Known() {
-			if !slices.Contains(chosen, a) {
-				chosen = append(chosen, a)
-			}
-		}
-	}
+	var chosen []model.Pod
 	if len(names) == 0 {
-		for p := range model.Each(pods) {
-			if of.has(p) {
-				add(p)
-			}
-		}
-		if len(chosen) == 0 {
-			return nil, usagef("no pod %s on this node; there are: %s", of, podNames(pods))
-		}
-		return chosen, nil
+		chosen = slices.DeleteFunc(slices.Clone(pods), func(p model.Pod) bool { return !of.has(&p) })
 	}
 	for _, name := range names {
 		found := slices.DeleteFunc(slices.Clone(pods), func(p model.Pod) bool { return !is(p, name, of.namespace) })
@@ -85,11 +70,20 @@ func choosePods(s *model.Snapshot, names []string, of selection) ([]netip.Addr, 
 		if distinct(found) {
 			return nil, usagef("%q is the name of several pods: %s", name, podNames(found))
 		}
-		for p := range model.Each(found) {
-			add(p)
+		chosen = append(chosen, found...)
+	}
+	var addrs []netip.Addr
+	for p := range model.Each(chosen) {
+		for _, a := range p.Known() {
+			if !slices.Contains(addrs, a) {
+				addrs = append(addrs, a)
+			}
 		}
 	}
-	return chosen, nil
+	if len(names) == 0 && len(addrs) == 0 {
+		return nil, usagef("no pod %s on this node; there are: %s", of, podNames(pods))
+	}
+	return addrs, nil
 }
 
 // remotePods returns the addresses of pods of other nodes that have the name, by the

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -171,11 +172,7 @@ func alike(a, b model.Finding) bool {
 // rewrites are those that were not printed within the window.
 func (w *watcher) rewrites(now time.Time, list []model.MACRewrite) []model.MACRewrite {
 	var out []model.MACRewrite
-	for k, at := range w.rewritten {
-		if now.Sub(at) >= time.Duration(w.window) {
-			delete(w.rewritten, k)
-		}
-	}
+	maps.DeleteFunc(w.rewritten, func(_ model.MACRewrite, at time.Time) bool { return now.Sub(at) >= time.Duration(w.window) })
 	for _, x := range list {
 		k := x
 		k.Packets = 0
