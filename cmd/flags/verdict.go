@@ -95,11 +95,7 @@ func Call(names map[netip.Addr]string, s *model.Snapshot) {
 
 // Formats are those of a report.
 func Formats() Choice {
-	c := Choice{Value: string(report.Text)}
-	for _, format := range report.Formats() {
-		c.Of = append(c.Of, string(format))
-	}
-	return c
+	return Choice{Value: string(report.Text), Of: model.Map(report.Formats(), func(f report.Format) string { return string(f) })}
 }
 
 // Colors are when a report is coloured.

@@ -169,10 +169,7 @@ func (o *observing) verdict(r report.Report) error {
 	if !o.Strict {
 		return nil
 	}
-	var gaps []string
-	for _, src := range report.Gaps(r.Snapshot) {
-		gaps = append(gaps, report.SourceText(src))
-	}
+	gaps := model.Map(report.Gaps(r.Snapshot), report.SourceText)
 	if len(gaps) == 0 {
 		return nil
 	}

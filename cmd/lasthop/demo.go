@@ -307,11 +307,7 @@ func expected(e scenario.Expect) string {
 	if len(e.Findings) == 0 {
 		return "no finding"
 	}
-	var words []string
-	for _, f := range e.Findings {
-		words = append(words, f.String())
-	}
-	return strings.Join(words, ", ")
+	return strings.Join(model.Map(e.Findings, scenario.Finding.String), ", ")
 }
 
 // give writes the scenario's files for --nodes, --pods and --routes. The returned function

@@ -83,7 +83,7 @@ func (a *app) doctorCommand() *cobra.Command {
 }
 
 func (a *app) doctor(ctx context.Context, netns, root, output string) error {
-	e := examination{APIVersion: report.APIVersion, Kind: "Doctor", Engine: "none", Features: []row{}, Sources: []row{}}
+	e := examination{APIVersion: report.APIVersion, Kind: "Doctor", Engine: "none", Sources: []row{}}
 	if err := e.examine(ctx, netns, root); err != nil {
 		return err
 	}
@@ -98,9 +98,7 @@ func (a *app) doctor(ctx context.Context, netns, root, output string) error {
 
 // examine looks at rights, kernel and sources.
 func (e *examination) examine(ctx context.Context, name, root string) error {
-	for _, c := range capabilities {
-		e.Rights = append(e.Rights, right{c.name, c.held(), c.gives})
-	}
+	e.Rights = model.Map(capabilities, func(c capability) right { return right{c.name, c.held(), c.gives} })
 	ns, node, err := openNode(ctx, name)
 	place := row{Name: "node's network namespace", Status: model.OK}
 	elsewhere := errors.Is(err, errNotNode)
@@ -114,10 +112,7 @@ func (e *examination) examine(ctx context.Context, name, root string) error {
 	}
 	defer ns.Close()
 	e.Node.Name = node
-	e.Features = append(e.Features, place)
-	for _, f := range traffic.Features(ns) {
-		e.Features = append(e.Features, row(f))
-	}
+	e.Features = append([]row{place}, model.Map(traffic.Features(ns), func(f model.Feature) row { return row(f) })...)
 	if elsewhere {
 		e.unread("not read: " + errNotNode.Error())
 		return nil
@@ -172,9 +167,7 @@ func (e *examination) take(s *model.Snapshot) {
 	if !slices.ContainsFunc(s.Links, func(l model.Link) bool { return l.Name != "lo" }) {
 		e.missing = "this network namespace has no link but the loopback; --netns names another"
 	}
-	for _, src := range s.Sources {
-		e.Sources = append(e.Sources, row{Name: src.Name, Status: src.Status, Detail: src.Detail})
-	}
+	e.Sources = model.Map(s.Sources, func(src model.Source) row { return row{src.Name, src.Status, src.Detail, ""} })
 }
 
 func (a *app) examined(e examination, output string) error {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/catalogue"
+	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
 )
 
@@ -64,11 +65,8 @@ func indented(b *strings.Builder, text string) {
 }
 
 func completeCodes(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	var out []string
-	for _, p := range catalogue.Pages() {
-		out = append(out, string(p.Code)+"\t"+p.Title)
-	}
-	return out, cobra.ShellCompDirectiveNoFileComp
+	codes := model.Map(catalogue.Pages(), func(p catalogue.Page) string { return string(p.Code) + "\t" + p.Title })
+	return codes, cobra.ShellCompDirectiveNoFileComp
 }
 
 func (a *app) schemaCommand() *cobra.Command {

@@ -180,10 +180,7 @@ func load(nameOrPath string) (*scenario.Scenario, error) { return loadBy(nameOrP
 func loadBy(nameOrPath string, read func(string) (*scenario.Scenario, error)) (*scenario.Scenario, error) {
 	s, err := read(nameOrPath)
 	if errors.Is(err, kind.ErrUnknown) {
-		var names []string
-		for _, s := range kind.Scenarios() {
-			names = append(names, s.Name)
-		}
+		names := model.Map(kind.Scenarios(), func(s scenario.Info) string { return s.Name })
 		if near := flags.Nearest(nameOrPath, names); near != "" {
 			return nil, usagef("%w: did you mean %s?", err, near)
 		}
@@ -265,9 +262,6 @@ func (a *app) labHoldCommand() *cobra.Command {
 }
 
 func completeScenarios(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	var out []string
-	for _, s := range kind.Scenarios() {
-		out = append(out, s.Name+"\t"+s.Title)
-	}
-	return out, cobra.ShellCompDirectiveDefault
+	names := model.Map(kind.Scenarios(), func(s scenario.Info) string { return s.Name + "\t" + s.Title })
+	return names, cobra.ShellCompDirectiveDefault
 }

@@ -37,10 +37,7 @@ func (a *app) showTogether(ctx context.Context, o *observing) error {
 			nodes := slices.SortedStableFunc(slices.Values(r.Nodes), func(a, b model.NodeReading) int {
 				return cmp.Compare(min(len(a.Reason), 1), min(len(b.Reason), 1))
 			})
-			var ends []join.End
-			for _, n := range nodes {
-				ends = append(ends, join.End{Name: n.Name, Snapshot: n.Snapshot})
-			}
+			ends := model.Map(nodes, func(n model.NodeReading) join.End { return join.End{Name: n.Name, Snapshot: n.Snapshot} })
 			return join.Follow(ends, findings, path.Ends{Pod: pod, To: to})
 		},
 		report: func(r model.Reading) (written, error) { return jointReport(o, r), nil },
@@ -57,9 +54,7 @@ func jointReport(o *observing, r model.Reading) report.Joint {
 			flags.Call(out.Names, n.Snapshot)
 		}
 	}
-	for _, f := range r.Findings {
-		out.Findings = append(out.Findings, f.Finding)
-	}
+	out.Findings = model.Map(r.Findings, func(f model.Tracked) model.Finding { return f.Finding })
 	return out
 }
 
