@@ -24,8 +24,11 @@ type Verdict struct {
 
 // Severities are what FailOn may be.
 func Severities() Choice {
-	return Choice{Value: string(model.Warning), Of: []string{string(model.Critical), string(model.Warning), string(model.Info)}}
+	list := []model.Severity{model.Critical, model.Warning, model.Info}
+	return Choice{Value: string(model.Warning), Of: model.Map(list, text)}
 }
+
+func text[T ~string](x T) string { return string(x) }
 
 // Judges reports whether the user wants findings of that code.
 func (v *Verdict) Judges(code model.Code) bool {
@@ -67,16 +70,15 @@ func (v *Verdict) Judgement() report.Judgement {
 }
 
 // Between is the path from a pod of one recorded node to one of another, with what all
-// the recordings show. The recordings are named as in all.
-func (v *Verdict) Between(all join.Result, near, far string, snapshots map[string]*model.Snapshot, e path.Ends) report.Path {
-	end := func(recording string) join.End {
-		i := slices.IndexFunc(all.Nodes, func(n model.NodeSeen) bool { return n.Recording == recording })
-		return join.End{Name: all.Nodes[i].Name, Snapshot: snapshots[recording]}
+// the recordings show. The ends have the names of their recordings.
+func (v *Verdict) Between(all join.Result, near, far join.End, e path.Ends) report.Path {
+	for _, end := range []*join.End{&near, &far} {
+		i := slices.IndexFunc(all.Nodes, func(n model.NodeSeen) bool { return n.Recording == end.Name })
+		end.Name = all.Nodes[i].Name
 	}
 	findings := v.Choose(all.Findings, []netip.Addr{e.Pod, e.To})
-	p := report.Path{
-		Snapshot: snapshots[near], Far: snapshots[far], Limits: v.Limits(), Path: join.Trace(end(near), end(far), findings, e),
-	}
+	p := report.Path{Snapshot: near.Snapshot, Far: far.Snapshot, Limits: v.Limits()}
+	p.Path = join.Trace(near, far, findings, e)
 	p.Take(findings)
 	return p
 }
@@ -95,7 +97,7 @@ func Call(names map[netip.Addr]string, s *model.Snapshot) {
 
 // Formats are those of a report.
 func Formats() Choice {
-	return Choice{Value: string(report.Text), Of: model.Map(report.Formats(), func(f report.Format) string { return string(f) })}
+	return Choice{Value: string(report.Text), Of: model.Map(report.Formats(), text)}
 }
 
 // Colors are when a report is coloured.

@@ -291,10 +291,11 @@ func (o *options) limit() time.Duration {
 
 // colors has lasthop colour its report where the terminal here takes it.
 func (o *options) colors(p plan, stdout io.Writer) []string {
-	if !slices.Contains([]string{"check", "explain"}, p.command) || o.given.Changed("color") || !flags.Colored("auto", stdout) {
-		return nil
+	judges := slices.Contains([]string{"check", "explain"}, p.command)
+	if judges && !o.given.Changed("color") && flags.Colored("auto", stdout) {
+		return []string{"--color=always"}
 	}
-	return []string{"--color=always"}
+	return nil
 }
 
 // beside is the name of a file for one of several nodes.

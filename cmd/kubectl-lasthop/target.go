@@ -137,7 +137,8 @@ func (f *finder) pod(ctx context.Context, name string) (*corev1.Pod, error) {
 // explain says why something in the namespace was not found.
 func (f *finder) explain(err error, kind, name string) error {
 	if apierrors.IsNotFound(err) {
-		return usagef("no %[1]s %[2]s in the namespace %[3]s: `kubectl get %[1]ss -n %[3]s` lists them; --namespace chooses another", kind, name, f.namespace)
+		return usagef("no %[1]s %[2]s in the namespace %[3]s: `kubectl get %[1]ss -n %[3]s` lists them; "+
+			"--namespace chooses another", kind, name, f.namespace)
 	}
 	return session.ExplainLookup(err, "look up the "+kind+" "+name, f.namespace)
 }
@@ -158,8 +159,8 @@ func without(pod *corev1.Pod) string {
 }
 
 // eachPod calls take with the pods of a namespace that have traffic of their own.
-func eachPod(ctx context.Context, api *session.API, namespace string, options metav1.ListOptions, take func(*corev1.Pod)) error {
-	return api.Pods(namespace).Each(ctx, options, func(p *corev1.Pod) {
+func eachPod(ctx context.Context, of *session.API, ns string, o metav1.ListOptions, take func(*corev1.Pod)) error {
+	return of.Pods(ns).Each(ctx, o, func(p *corev1.Pod) {
 		if without(p) == "" {
 			take(p)
 		}

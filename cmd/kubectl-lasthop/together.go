@@ -124,17 +124,17 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 	if j.read == 0 {
 		return status, err
 	}
-	found := report.Joint{
-		Nodes: result.Nodes, Names: j.names, Focus: j.focus, Limits: j.Limits(), Findings: j.Choose(result.Findings, j.focus),
-	}
+	found := report.Joint{Nodes: result.Nodes, Names: j.names, Focus: j.focus, Limits: j.Limits()}
+	found.Findings = j.Choose(result.Findings, j.focus)
 	if r.command == "check" {
 		return worst(j.verdict(found), status), errors.Join(err, r.tell(found))
 	}
-	near, far := j.hide.Node(targets[0].node), j.hide.Node(targets[1].node)
-	if unread := errors.Join(j.unread[near], j.unread[far]); unread != nil {
+	near, far := join.End{Name: j.hide.Node(targets[0].node)}, join.End{Name: j.hide.Node(targets[1].node)}
+	if unread := errors.Join(j.unread[near.Name], j.unread[far.Name]); unread != nil {
 		return status, errors.Join(err, unread)
 	}
-	p := j.Between(result, near, far, j.snapshots, e)
+	near.Snapshot, far.Snapshot = j.snapshots[near.Name], j.snapshots[far.Name]
+	p := j.Between(result, near, far, e)
 	return worst(j.pathVerdict(p, found), status), errors.Join(err, r.tell(p))
 }
 

@@ -85,7 +85,8 @@ func (a *app) tell(o *observing, r forCI, j report.Judgement) error {
 
 // print writes a report to the standard output. A closed pipe is no error.
 func (a *app) print(o *observing, r written) error {
-	return ignoreClosedPipe(r.Write(a.stdout, report.Format(o.output.Value), report.Style{Color: flags.Colored(o.color.Value, a.stdout)}))
+	style := report.Style{Color: flags.Colored(o.color.Value, a.stdout)}
+	return ignoreClosedPipe(r.Write(a.stdout, report.Format(o.output.Value), style))
 }
 
 // snapshot observes the node, or reads the snapshot from a recording, along with
@@ -156,7 +157,8 @@ func (o *observing) judge(s *model.Snapshot, pods []string, past *history) (repo
 	v := diagnose.Judge(s)
 	return report.Report{
 		Snapshot: s, Rewrites: diagnose.MACRewrites(s), Focus: focus, Limits: o.Limits(),
-		Causes: v.Causes, Silences: v.Silences, Ledger: ledger.Balance(s, v.Causes), Findings: o.Choose(past.tell(v.Findings), focus),
+		Causes: v.Causes, Silences: v.Silences, Ledger: ledger.Balance(s, v.Causes),
+		Findings: o.Choose(past.tell(v.Findings), focus),
 	}, nil
 }
 

@@ -45,7 +45,8 @@ func (a *app) demoCommand() *cobra.Command {
 			if len(args) > 0 {
 				name = args[0]
 			}
-			return a.demo(cmd.Context(), o, name, on, a.onScreen() && !wantsReport(cmd.Flags()) && !cmd.Flags().Changed("for"))
+			screen := a.onScreen() && !wantsReport(cmd.Flags()) && !cmd.Flags().Changed("for")
+			return a.demo(cmd.Context(), o, name, on, screen)
 		},
 	}
 	// The lab decides which node is watched, so the flags about that are missing.

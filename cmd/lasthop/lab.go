@@ -116,7 +116,8 @@ func (a *app) labUp(ctx context.Context, nameOrPath, id string, on *labPlace) er
 	for _, observed := range []bool{true, false} {
 		for _, n := range l.Nodes() {
 			if n.Observed == observed {
-				fmt.Fprintf(w, "%s\t%s\tlasthop check --netns %s --host-root %s\n", n.Name, n.Plugin, n.Netns, l.HostRoot(n.Name))
+				command := fmt.Sprintf("lasthop check --netns %s --host-root %s", n.Netns, l.HostRoot(n.Name))
+				fmt.Fprintf(w, "%s\t%s\t%s\n", n.Name, n.Plugin, command)
 			}
 		}
 	}

@@ -114,7 +114,8 @@ func (r *recorder) run(s *session.Stream) error {
 		if began.IsZero() {
 			began = reading.At
 		}
-		if err := errors.Join(r.writer.Write(r.hide.Reading(reading)), r.samples.write(reading.Point.Snapshot.Traffic.Samples)); err != nil {
+		samples := reading.Point.Snapshot.Traffic.Samples
+		if err := errors.Join(r.writer.Write(r.hide.Reading(reading)), r.samples.write(samples)); err != nil {
 			return err
 		}
 		if abandoned(r.file) {

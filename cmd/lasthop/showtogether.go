@@ -37,8 +37,8 @@ func (a *app) showTogether(ctx context.Context, o *observing) error {
 			nodes := slices.SortedStableFunc(slices.Values(r.Nodes), func(a, b model.NodeReading) int {
 				return cmp.Compare(min(len(a.Reason), 1), min(len(b.Reason), 1))
 			})
-			ends := model.Map(nodes, func(n model.NodeReading) join.End { return join.End{Name: n.Name, Snapshot: n.Snapshot} })
-			return join.Follow(ends, findings, path.Ends{Pod: pod, To: to})
+			end := func(n model.NodeReading) join.End { return join.End{Name: n.Name, Snapshot: n.Snapshot} }
+			return join.Follow(model.Map(nodes, end), findings, path.Ends{Pod: pod, To: to})
 		},
 		report: func(r model.Reading) (written, error) { return jointReport(o, r), nil },
 	})
@@ -92,7 +92,10 @@ type recordings struct {
 }
 
 func newRecordings(first model.Reading, read func(last time.Duration) (model.Reading, error)) *recordings {
-	s := &recordings{readings: make(chan model.Reading, 1), asked: make(chan time.Duration, 1), stop: make(chan struct{}), done: make(chan struct{})}
+	s := &recordings{
+		readings: make(chan model.Reading, 1), asked: make(chan time.Duration, 1),
+		stop: make(chan struct{}), done: make(chan struct{}),
+	}
 	s.readings <- first
 	go func() {
 		defer close(s.done)

@@ -267,8 +267,8 @@ func (a *app) explainTogether(o *observing, pod string, to target) (report.Path,
 			return report.Path{}, err
 		}
 	}
-	if ends[0].recording == ends[1].recording {
-		return report.Path{}, usagef("both pods are on one node: lasthop explain %s --to %s --replay %s", pod, ends[1].pod, ends[0].recording)
+	if ends[0].Name == ends[1].Name {
+		return report.Path{}, usagef("both pods are on one node: lasthop explain %s --to %s --replay %s", pod, ends[1].pod, ends[0].Name)
 	}
 	e := path.Ends{Port: to.port, Proto: to.proto}
 	for _, from := range ends[0].addrs {
@@ -283,17 +283,16 @@ func (a *app) explainTogether(o *observing, pod string, to target) (report.Path,
 	}
 	hide := o.redactor()
 	e.Pod, e.To = hide.Addr(e.Pod), hide.Addr(e.To)
-	near, far := ends[0], ends[1]
-	return o.Between(all, near.recording, far.recording, map[string]*model.Snapshot{near.recording: near.snapshot, far.recording: far.snapshot}, e), nil
+	return o.Between(all, ends[0].End, ends[1].End, e), nil
 }
 
 // end is one end of a path between recorded nodes: the pod by its name, and the node that
 // has it.
 type end struct {
-	pod       string
-	recording string
-	snapshot  *model.Snapshot
-	addrs     []netip.Addr
+	pod string
+	// End has the name of the recording.
+	join.End
+	addrs []netip.Addr
 	// nodes are the names of all nodes that have it, missing are the errors of the others,
 	// by recording.
 	nodes   []string
@@ -311,10 +310,10 @@ func (e *end) look(recording, namespace string, s, shown *model.Snapshot) {
 		return
 	}
 	again := slices.Contains(e.nodes, shown.Node.Name)
-	if again && e.snapshot.Window.End.After(shown.Window.End) {
+	if again && e.Snapshot.Window.End.After(shown.Window.End) {
 		return // the later recording of a node counts
 	}
-	e.recording, e.snapshot, e.addrs = recording, shown, addrs
+	e.End, e.addrs = join.End{Name: recording, Snapshot: shown}, addrs
 	if !again {
 		e.nodes = append(e.nodes, shown.Node.Name)
 	}

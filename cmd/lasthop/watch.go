@@ -172,7 +172,8 @@ func alike(a, b model.Finding) bool {
 // rewrites are those that were not printed within the window.
 func (w *watcher) rewrites(now time.Time, list []model.MACRewrite) []model.MACRewrite {
 	var out []model.MACRewrite
-	maps.DeleteFunc(w.rewritten, func(_ model.MACRewrite, at time.Time) bool { return now.Sub(at) >= time.Duration(w.window) })
+	old := func(_ model.MACRewrite, at time.Time) bool { return now.Sub(at) >= time.Duration(w.window) }
+	maps.DeleteFunc(w.rewritten, old)
 	for _, x := range list {
 		k := x
 		k.Packets = 0

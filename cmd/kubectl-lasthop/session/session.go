@@ -134,7 +134,8 @@ func (c Cluster) create(ctx context.Context, o Options) (*batchv1.Job, error) {
 
 // remove removes the job and its pod, even after ctx has ended.
 func (c Cluster) remove(ctx context.Context, job *batchv1.Job) error {
-	err := wait.PollUntilContextTimeout(context.WithoutCancel(ctx), pollEvery, removeTime, true, func(ctx context.Context) (bool, error) {
+	ctx = context.WithoutCancel(ctx)
+	err := wait.PollUntilContextTimeout(ctx, pollEvery, removeTime, true, func(ctx context.Context) (bool, error) {
 		err := c.jobs(job.Namespace).remove(ctx, job.Name, metav1.DeleteOptions{PropagationPolicy: to(metav1.DeletePropagationBackground)})
 		// A connection that was lost may come back.
 		return err == nil || apierrors.IsNotFound(err), permanent(err)
