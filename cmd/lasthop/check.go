@@ -20,6 +20,7 @@ import (
 	"github.com/lasthop/lasthop/probe/netns"
 	"github.com/lasthop/lasthop/probe/report"
 	"github.com/lasthop/lasthop/probe/session"
+	"github.com/lasthop/lasthop/probe/timeline"
 )
 
 func (a *app) checkCommand() *cobra.Command {
@@ -37,10 +38,7 @@ func (a *app) checkCommand() *cobra.Command {
 			return a.check(cmd.Context(), o, args)
 		},
 	}
-	o.register(cmd.Flags())
-	o.beside.register(cmd.Flags())
-	o.registerReplay(cmd.Flags())
-	registerPcap(cmd.Flags(), &o.pcap)
+	o.register(cmd.Flags(), "idle-exit")
 	return cmd
 }
 
@@ -58,8 +56,8 @@ func (a *app) check(ctx context.Context, o *observing, pods []string) error {
 	if err := a.openBeside(&o.beside); err != nil {
 		return err
 	}
-	past := &history{}
-	return a.snapshot(ctx, o, nil, out, past, func(s *model.Snapshot) error {
+	var past []model.Tracked
+	return a.snapshot(ctx, o, nil, out, &past, func(s *model.Snapshot) error {
 		r, err := o.judge(s, pods, past)
 		if err != nil {
 			return err
@@ -94,8 +92,8 @@ func (a *app) print(o *observing, r written) error {
 // session.Options.CountPairs; a recording has no counts of pairs. tell is called with the
 // snapshot before all links are left: nobody waits for that to read the verdict.
 func (a *app) snapshot(
-	ctx context.Context, o *observing, countPairs func(*model.Snapshot) ([]netip.Addr, error), samples *pcapFile, past *history,
-	tell func(*model.Snapshot) error,
+	ctx context.Context, o *observing, countPairs func(*model.Snapshot) ([]netip.Addr, error), samples *pcapFile,
+	past *[]model.Tracked, tell func(*model.Snapshot) error,
 ) error {
 	if len(o.replay) > 0 {
 		s, err := a.recorded(o, samples, past)
@@ -146,8 +144,8 @@ func (o *observing) watchedBy() string {
 	return o.engine.Value
 }
 
-// judge draws the findings that the user wants, with those of the past.
-func (o *observing) judge(s *model.Snapshot, pods []string, past *history) (report.Report, error) {
+// judge draws the findings that the user wants, with those that came and went.
+func (o *observing) judge(s *model.Snapshot, pods []string, past []model.Tracked) (report.Report, error) {
 	focus, err := o.choosePods(s, pods)
 	if err != nil {
 		return report.Report{}, err
@@ -155,10 +153,12 @@ func (o *observing) judge(s *model.Snapshot, pods []string, past *history) (repo
 	hide := o.redactor()
 	s, focus = hide.Snapshot(s), hide.Addrs(focus)
 	v := diagnose.Judge(s)
+	findings := timeline.Told(v.Findings, past)
+	diagnose.Sort(findings)
 	return report.Report{
 		Snapshot: s, Rewrites: diagnose.MACRewrites(s), Focus: focus, Limits: o.Limits(),
 		Causes: v.Causes, Silences: v.Silences, Ledger: ledger.Balance(s, v.Causes),
-		Findings: o.Choose(past.tell(v.Findings), focus),
+		Findings: o.Choose(findings, focus),
 	}, nil
 }
 

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/kind/scenario"
@@ -37,11 +36,6 @@ func (j *junitFile) Set(s string) error {
 	}
 	*j = junitFile(file)
 	return nil
-}
-
-func (b *beside) register(f *pflag.FlagSet) {
-	f.Var(&b.junit, "report", "write the verdict to a new file as well, for CI: junit=FILE")
-	f.BoolVar(&b.github, "github", false, "annotate a GitHub Actions run on the standard error, and append to the job's summary")
 }
 
 // openBeside makes the file before the observation, so that a name that cannot be used is

@@ -50,9 +50,7 @@ func (a *app) demoCommand() *cobra.Command {
 		},
 	}
 	// The lab decides which node is watched, so the flags about that are missing.
-	o.pick(cmd.Flags(), "attach", "for", "active", "output", "color", "debug")
-	o.beside.register(cmd.Flags())
-	o.registerScreen(cmd.Flags())
+	o.pick(cmd.Flags(), "attach", "for", "active", "output", "color", "debug", "report", "github", "idle-exit")
 	on.register(cmd.Flags())
 	return cmd
 }

@@ -42,9 +42,7 @@ func (a *app) explainCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&to, "to", "", "the destination, an `IP[:PORT][/PROTO]`, [IPv6]:PORT, or a pod on this node (default the peer of the worst finding, or the busiest)")
-	o.register(cmd.Flags())
-	o.beside.register(cmd.Flags())
-	o.registerReplay(cmd.Flags())
+	o.register(cmd.Flags(), "idle-exit", "pcap")
 	return cmd
 }
 

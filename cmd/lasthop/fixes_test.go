@@ -18,7 +18,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/spf13/pflag"
 	"mvdan.cc/sh/v3/syntax"
 
 	"github.com/lasthop/lasthop/kind/lab"
@@ -365,9 +364,8 @@ func look(t *testing.T, l *lab.Lab, started func() error) []model.Finding {
 // given are the flags of a check.
 func given(t *testing.T, args ...string) *observing {
 	t.Helper()
-	o, set := &observing{}, pflag.NewFlagSet("", pflag.ContinueOnError)
-	o.register(set)
-	if err := set.Parse(args); err != nil {
+	o := &observing{}
+	if err := o.define().Parse(args); err != nil {
 		t.Fatal(err)
 	}
 	return o

@@ -56,7 +56,9 @@ type observing struct {
 	given  *pflag.FlagSet
 }
 
-func (o *observing) register(f *pflag.FlagSet) {
+// define defines all flags. Each command has some of them.
+func (o *observing) define() *pflag.FlagSet {
+	f := pflag.NewFlagSet("", pflag.ContinueOnError)
 	f.SortFlags = false
 	f.StringVar(&o.netns, "netns", "", "the node's network namespace, a `NAME|PATH` (default the current one; in a container with hostPID, PID 1's)")
 	f.StringVar(&o.hostRoot, "host-root", "", "the `DIR` that holds the node's files (default /host if present, else /)")
@@ -86,12 +88,28 @@ func (o *observing) register(f *pflag.FlagSet) {
 	o.color = flags.Colors()
 	f.Var(&o.color, "color", "when to use colours; a non-empty NO_COLOR means never")
 	f.BoolVar(&o.debug, "debug", false, "print more on failure, such as the BPF verifier's log")
+	f.Var(&o.beside.junit, "report", "write the verdict to a new file as well, for CI: junit=FILE")
+	f.BoolVar(&o.beside.github, "github", false, "annotate a GitHub Actions run on the standard error, and append to the job's summary")
+	f.DurationVar(&o.idle, "idle-exit", 30*time.Minute, "leave the screen after this `DURATION` without a key; 0 means never")
+	f.StringArrayVar(&o.replay, "replay", nil, "judge the recording `FILE` instead of the node: the last --for of it, or all by default; repeatable: several nodes' recordings of one time are judged together; - is standard input")
+	f.StringVar(&o.pcap, "pcap", "", "write the samples of dropped packets to the new `FILE`, as pcapng; - is standard output, and the report then goes to standard error")
+	return f
 }
 
-// pick gives a command some of the flags that register defines.
+// register gives a command all flags but some.
+func (o *observing) register(f *pflag.FlagSet, but ...string) {
+	f.SortFlags = false
+	o.given = f
+	o.define().VisitAll(func(x *pflag.Flag) {
+		if !slices.Contains(but, x.Name) {
+			f.AddFlag(x)
+		}
+	})
+}
+
+// pick gives a command some of the flags.
 func (o *observing) pick(f *pflag.FlagSet, names ...string) {
-	all := pflag.NewFlagSet("", pflag.ContinueOnError)
-	o.register(all)
+	all := o.define()
 	o.given = f
 	for _, name := range names {
 		f.AddFlag(all.Lookup(name))

@@ -214,10 +214,6 @@ func (a *app) root() *cobra.Command {
 		},
 	}
 	o.register(root.Flags())
-	o.beside.register(root.Flags())
-	o.registerScreen(root.Flags())
-	o.registerReplay(root.Flags())
-	registerPcap(root.Flags(), &o.pcap)
 	root.SetVersionTemplate("lasthop {{.Version}}\n")
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)

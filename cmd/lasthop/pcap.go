@@ -4,17 +4,12 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/pcap"
 	"github.com/lasthop/lasthop/probe/redact"
 )
-
-func registerPcap(f *pflag.FlagSet, file *string) {
-	f.StringVar(file, "pcap", "", "write the samples of dropped packets to the new `FILE`, as pcapng; - is standard output, and the report then goes to standard error")
-}
 
 // pcapFile takes samples; nil discards them.
 type pcapFile struct {

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -18,12 +16,6 @@ import (
 	"github.com/lasthop/lasthop/probe/session"
 	"github.com/lasthop/lasthop/probe/timeline"
 )
-
-// observes gives a command the flags about how a node is observed, and some more.
-func (o *observing) observes(f *pflag.FlagSet, more ...string) {
-	o.pick(f, slices.Concat(onNode, more, []string{"debug"})...)
-	registerPcap(f, &o.pcap)
-}
 
 func (a *app) recordCommand() *cobra.Command {
 	o := &observing{}
@@ -43,7 +35,7 @@ func (a *app) recordCommand() *cobra.Command {
 			return a.record(cmd.Context(), o, args[0], pairs)
 		},
 	}
-	o.observes(cmd.Flags(), "for", "redact")
+	o.pick(cmd.Flags(), append(onNode, "for", "redact", "debug", "pcap")...)
 	f := cmd.Flags().Lookup("for")
 	f.Usage, f.DefValue = "how long to record", "until interrupted"
 	cmd.Flags().StringSliceVar(&pairs, "pairs", nil, "count the packets of this `POD` by pair of addresses at every hop as well; repeatable")

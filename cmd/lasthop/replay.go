@@ -9,25 +9,17 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"github.com/lasthop/lasthop/cmd/flags"
-	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/record"
 	"github.com/lasthop/lasthop/probe/report"
-	"github.com/lasthop/lasthop/probe/timeline"
 )
 
 // onNode are the flags about how a node is observed. They do not apply to a
 // recording.
 var onNode = []string{"netns", "host-root", "engine", "attach", "uplink", "pod-cidr", "nodes", "pods", "routes"}
-
-func (o *observing) registerReplay(f *pflag.FlagSet) {
-	o.given = f
-	f.StringArrayVar(&o.replay, "replay", nil, "judge the recording `FILE` instead of the node: the last --for of it, or all by default; repeatable: several nodes' recordings of one time are judged together; - is standard input")
-}
 
 func (o *observing) validateReplay() error {
 	if len(o.replay) == 0 {
@@ -79,12 +71,10 @@ func (a *app) replayCommand() *cobra.Command {
 			return a.check(cmd.Context(), o, args[files:])
 		},
 	}
-	o.pick(cmd.Flags(), "for", "namespace", "all-namespaces", "selector", "only", "skip", "fail-on", "strict", "output", "redact", "color")
+	o.pick(cmd.Flags(), "for", "namespace", "all-namespaces", "selector", "only", "skip", "fail-on", "strict", "output",
+		"redact", "color", "report", "github", "idle-exit", "pcap")
 	last := cmd.Flags().Lookup("for")
 	last.Usage, last.DefValue = "judge only the last `DURATION` of the recording", "all of it"
-	o.beside.register(cmd.Flags())
-	o.registerScreen(cmd.Flags())
-	registerPcap(cmd.Flags(), &o.pcap)
 	return cmd
 }
 
@@ -175,15 +165,19 @@ func asUsage(name string, err error) error {
 
 // recorded is the snapshot of the requested window of a recording. All samples of
 // that window go to the file, if there is one; the snapshot has only the latest of
-// each kind.
-func (a *app) recorded(o *observing, samples *pcapFile, past *history) (*model.Snapshot, error) {
+// each kind. past gets what a continuous observation of it would have told, unless it is nil.
+func (a *app) recorded(o *observing, samples *pcapFile, past *[]model.Tracked) (s *model.Snapshot, err error) {
 	name := o.replay[0]
 	f, closeFile, err := a.openRecording(name)
 	defer closeFile()
 	if err != nil {
 		return nil, err
 	}
-	s, err := past.read(f, o)
+	if past == nil {
+		s, err = f.Window(o.last())
+	} else {
+		s, *past, err = f.Told(o.last(), o.diagnose())
+	}
 	if err == nil && samples != nil {
 		err = f.Samples(o.last(), samples.write)
 	}
@@ -196,26 +190,4 @@ func (o *observing) last() time.Duration {
 		return 0
 	}
 	return time.Duration(o.window)
-}
-
-// history is what a continuous observation of a recording would have told.
-type history []model.Tracked
-
-// read reads the requested window, and its history unless that is nil.
-func (h *history) read(f *record.File, o *observing) (s *model.Snapshot, err error) {
-	if h == nil {
-		return f.Window(o.last())
-	}
-	s, *h, err = f.Told(o.last(), o.diagnose())
-	return s, err
-}
-
-// tell adds to the findings of the window those that came and went in it.
-func (h *history) tell(findings []model.Finding) []model.Finding {
-	if h == nil {
-		return findings
-	}
-	out := timeline.Told(findings, *h)
-	diagnose.Sort(out)
-	return out
 }

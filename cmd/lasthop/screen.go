@@ -24,11 +24,6 @@ import (
 	"github.com/lasthop/lasthop/tui"
 )
 
-// registerScreen adds the flags of the live screen.
-func (o *observing) registerScreen(f *pflag.FlagSet) {
-	f.DurationVar(&o.idle, "idle-exit", 30*time.Minute, "leave the screen after this `DURATION` without a key; 0 means never")
-}
-
 // onScreen reports whether both input and output are a terminal.
 func (a *app) onScreen() bool {
 	return flags.Terminal(a.stdin) && flags.Terminal(a.stdout) && os.Getenv("TERM") != "dumb"

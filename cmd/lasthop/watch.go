@@ -35,7 +35,8 @@ func (a *app) watchCommand() *cobra.Command {
 			return a.watchNode(cmd.Context(), o, args)
 		},
 	}
-	o.observes(cmd.Flags(), "for", "namespace", "all-namespaces", "selector", "only", "skip", "redact")
+	more := []string{"for", "namespace", "all-namespaces", "selector", "only", "skip", "redact", "debug", "pcap"}
+	o.pick(cmd.Flags(), append(onNode, more...)...)
 	cmd.Flags().Lookup("for").Usage = "the window that findings are drawn from"
 	return cmd
 }
