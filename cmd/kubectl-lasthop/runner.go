@@ -35,7 +35,7 @@ type runner struct {
 	*options
 	plan
 	cluster        *connected
-	asked          <-chan struct{}
+	asked          context.Context
 	stdin          io.Reader
 	stdout, stderr io.Writer
 
@@ -92,21 +92,18 @@ func (r *runner) run(ctx context.Context) (int, error) {
 
 // whileRead is each, and ends without an error once nobody reads any more.
 func (r *runner) whileRead(ctx context.Context, out *pipe, targets []target, known *facts) (int, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	asked, end := r.asked, make(chan struct{})
-	r.asked = end
+	asked, end := context.WithCancel(r.asked)
+	defer end()
+	r.asked = asked
 	go func() {
-		defer close(end)
+		defer end()
 		again := time.NewTicker(time.Second)
 		defer again.Stop()
 		for !out.gone() {
 			select {
 			case <-again.C:
 			case <-out.left:
-			case <-asked:
-				return
-			case <-ctx.Done():
+			case <-asked.Done():
 				return
 			}
 		}
@@ -246,7 +243,7 @@ func (r *runner) on(ctx context.Context, i int, t target, known *facts) (out out
 	_, forCI := r.forCI()
 	start.Env = append(start.Env, forCI...)
 	near := remote.Near{
-		Stdout: r.stdout, Stderr: r.stderr, Interrupt: r.asked,
+		Stdout: r.stdout, Stderr: r.stderr, Interrupt: r.asked.Done(),
 		File: func(name string, content []byte) error { return r.keep(t.node, name, content) },
 	}
 	arrived := false

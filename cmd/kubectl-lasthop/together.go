@@ -108,7 +108,7 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 		}
 	}
 	outcomes := r.onAll(ctx, targets, known)
-	if isClosed(r.asked) || ctx.Err() != nil {
+	if r.asked.Err() != nil || ctx.Err() != nil {
 		return r.join(targets, outcomes)
 	}
 	var sources []join.Source

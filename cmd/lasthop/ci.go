@@ -101,11 +101,6 @@ func (a *app) summarize(r forCI, j report.Judgement) error {
 	return nil
 }
 
-// trial is a scenario's verdict.
-func trial(s *scenario.Scenario, wrong []string) *report.Trial {
-	return &report.Trial{Name: s.Name, File: inWorkspace(s.File), Line: s.Expect.Line, Wrong: wrong}
-}
-
 // annotateScenario puts the mistakes in a scenario's file on the run, if that is wanted.
 func (a *app) annotateScenario(b beside, err error) {
 	var mistakes scenario.Errors

@@ -108,7 +108,7 @@ func (a *app) between(ctx context.Context, o *observing, l *lab.Lab, look func()
 // checkSound wants nothing to be found but for information: the kube-proxy of a cluster
 // drops what comes late of connections that are no more.
 func (a *app) checkSound(ctx context.Context, o *observing, l *lab.Lab, when string) error {
-	r, traffic, err := a.reportLab(ctx, o, l, func() error { return nil })
+	r, traffic, err := a.reportLab(ctx, o, l)
 	if err != nil {
 		return err
 	}
@@ -134,31 +134,33 @@ func (a *app) checkLab(ctx context.Context, o *observing, l *lab.Lab) error {
 	if err := a.openBeside(&o.beside); err != nil {
 		return err
 	}
-	r, traffic, err := a.reportLab(ctx, o, l, func() error { return nil })
+	r, traffic, err := a.reportLab(ctx, o, l)
 	if err != nil {
 		return err
 	}
 	return a.tellLab(o, l, r, traffic)
 }
 
-// tellLab prints the report, and compares its verdict with the one that the scenario
+// tellLab prints the report, and tells whether its verdict is the one that the scenario
 // expects.
 func (a *app) tellLab(o *observing, l *lab.Lab, r report.Report, traffic []lab.FlowStats) error {
+	s := l.Scenario()
+	wrong := o.mismatches(s, r, traffic)
 	j := o.Judgement()
-	j.Trial = trial(l.Scenario(), o.mismatches(l.Scenario(), r, traffic))
+	j.Trial = &report.Trial{Name: s.Name, File: inWorkspace(s.File), Line: s.Expect.Line, Wrong: wrong}
 	if err := a.tell(o, r, j); err != nil {
 		return err
 	}
-	return a.compare(l.Scenario(), j.Trial.Wrong)
+	if len(wrong) > 0 {
+		return &statusError{1, fmt.Sprintf("the verdict is not the one that %s expects: %s", s.Name, strings.Join(wrong, "; "))}
+	}
+	a.say("this is the verdict that %s expects: %s", s.Name, expected(s.Alone))
+	return nil
 }
 
-// reportLab observes the lab's broken node and judges it, once the traffic flows
-// and started has returned.
-func (a *app) reportLab(ctx context.Context, o *observing, l *lab.Lab, started func() error) (r report.Report, traffic []lab.FlowStats, err error) {
+// reportLab observes the lab's broken node while its traffic flows, and judges it.
+func (a *app) reportLab(ctx context.Context, o *observing, l *lab.Lab) (r report.Report, traffic []lab.FlowStats, err error) {
 	err = a.inLab(ctx, o, l, func(ns *netns.NS, node string) error {
-		if err := started(); err != nil {
-			return err
-		}
 		snapshot, err := a.observe(ctx, o.session(ns, node))
 		if err != nil {
 			return err
@@ -270,15 +272,6 @@ func (o *observing) mismatches(s *scenario.Scenario, r report.Report, traffic []
 		wrong = append(wrong, unanswered(traffic, lostByAttaching(&r.Snapshot.Node))...)
 	}
 	return wrong
-}
-
-// compare tells whether the verdict is the one that the scenario expects.
-func (a *app) compare(s *scenario.Scenario, wrong []string) error {
-	if len(wrong) > 0 {
-		return &statusError{1, fmt.Sprintf("the verdict is not the one that %s expects: %s", s.Name, strings.Join(wrong, "; "))}
-	}
-	a.say("this is the verdict that %s expects: %s", s.Name, expected(s.Alone))
-	return nil
 }
 
 // lostByAttaching is how many requests of a flow may fail on a healthy node: the kernel

@@ -24,6 +24,8 @@ import (
 	"github.com/lasthop/lasthop/kind/scenario"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/netns"
+	"github.com/lasthop/lasthop/probe/report"
 )
 
 // fixKind is what a line of a fix is.
@@ -354,7 +356,17 @@ func paste(ctx context.Context, node lab.Node, line string) error {
 func look(t *testing.T, l *lab.Lab, started func() error) []model.Finding {
 	t.Helper()
 	a, o := &app{stdout: io.Discard, stderr: io.Discard}, given(t, "--for", "3s")
-	r, _, err := a.reportLab(t.Context(), o, l, started)
+	var r report.Report
+	err := a.inLab(t.Context(), o, l, func(ns *netns.NS, node string) error {
+		if err := started(); err != nil {
+			return err
+		}
+		s, err := a.observe(t.Context(), o.session(ns, node))
+		if err == nil {
+			r, err = o.judge(s, nil, nil)
+		}
+		return err
+	})
 	if err != nil {
 		t.Errorf("check again: %v", err)
 	}

@@ -133,7 +133,7 @@ func demo(t *testing.T, all *matrix, name string, seed int) {
 		args = append(args, "--attach", *testAttach)
 	}
 	o := given(t, args...)
-	r, traffic, err := a.reportLab(t.Context(), o, l, func() error { return nil })
+	r, traffic, err := a.reportLab(t.Context(), o, l)
 	if err != nil {
 		t.Fatalf("%v:\n%s", err, &log)
 	}
