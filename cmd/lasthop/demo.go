@@ -56,16 +56,15 @@ func (a *app) demoCommand() *cobra.Command {
 }
 
 func (a *app) demo(ctx context.Context, o *observing, name string, on *labPlace, screen bool) (err error) {
+	defer func() { a.annotateScenario(o.beside, err) }()
 	s, err := load(name)
 	if err != nil {
-		a.annotateScenario(o.beside, err)
 		return err
 	}
 	id := fmt.Sprintf("demo%d", os.Getpid())
 	a.say("building the lab %s: %s", id, s.Title)
 	l, err := a.makeLab(ctx, name, id, on)
 	if err != nil {
-		a.annotateScenario(o.beside, err)
 		return err
 	}
 	defer func() {
