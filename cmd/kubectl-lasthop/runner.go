@@ -246,19 +246,22 @@ func (r *runner) on(ctx context.Context, i int, t target, known *facts) (out out
 		Stdout: r.stdout, Stderr: r.stderr, Interrupt: r.asked.Done(),
 		File: func(name string, content []byte) error { return r.keep(t.node, name, content) },
 	}
-	arrived := false
+	var once sync.Once
 	arrive := func(ready bool) {
-		if !arrived {
-			arrived = true
+		once.Do(func() {
 			r.gate.arrive(ready)
 			<-r.room
-		}
+		})
 	}
 	r.room <- struct{}{}
 	defer func() { arrive(false) }()
 	near.Begun = func() error {
 		arrive(true)
 		return r.gate.wait(ctx, r.asked)
+	}
+	file := beside(r.file, t.node, r.several)
+	if r.recordings != "" {
+		file = r.recording(i)
 	}
 	switch {
 	case r.command == screen:
@@ -267,15 +270,8 @@ func (r *runner) on(ctx context.Context, i int, t target, known *facts) (out out
 			return outcome{err: err}
 		}
 		defer restore()
-	case r.recordings != "":
-		f, err := create(r.recording(i))
-		if err != nil {
-			return outcome{err: err}
-		}
-		defer func() { out.err = errors.Join(out.err, f.Close()) }()
-		near.Stdout = f
-	case r.file != "" && r.file != "-":
-		f, err := create(beside(r.file, t.node, r.several))
+	case file != "" && file != "-":
+		f, err := create(file)
 		if err != nil {
 			return outcome{err: err}
 		}
@@ -391,13 +387,13 @@ func create(name string) (*os.File, error) {
 	return f, nil
 }
 
-// closeRecording closes a recording and says where it is; one in which nothing is it
-// removes.
+// closeRecording closes a recording. Of one that is to stay it says where it is, or removes
+// it if nothing is in it.
 func (r *runner) closeRecording(f *os.File) error {
 	info, err := f.Stat()
 	err = errors.Join(err, f.Close())
 	switch {
-	case err != nil:
+	case err != nil || r.recordings != "":
 	case info.Size() == 0:
 		err = os.Remove(f.Name())
 	default:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -123,13 +124,7 @@ func (r *recorder) run(s *session.Stream) error {
 }
 
 func open(r model.Reading) int {
-	n := 0
-	for _, f := range r.Findings {
-		if !f.Closed {
-			n++
-		}
-	}
-	return n
+	return len(slices.DeleteFunc(slices.Clone(r.Findings), func(f model.Tracked) bool { return f.Closed }))
 }
 
 // stream begins to observe the node; keep is session.Options.Keep. closeStream waits
