@@ -409,7 +409,7 @@ func undo(t *testing.T, l *lab.Lab, some bool) {
 	s := l.Scenario()
 	var stay []scenario.Fault
 	for _, f := range slices.Backward(s.Faults) {
-		if f.Type.IsOrdinary() {
+		if scenario.IsOrdinary(f.Type) {
 			stay = append(stay, f)
 			continue
 		}

@@ -26,11 +26,6 @@ func TestFaultTables(t *testing.T) {
 	if all != len(injections) {
 		t.Errorf("%d faults in %d rows", len(injections), all)
 	}
-	for _, f := range named {
-		if f.Doc() == "" {
-			t.Errorf("%s: no doc", f)
-		}
-	}
 }
 
 const twoNodes = `
