@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"strings"
@@ -37,16 +36,8 @@ func (o *options) forCI() (args, env []string) {
 	return args, env
 }
 
-// document is what a CI job is told of.
-type document interface {
-	Write(io.Writer, report.Format, report.Style) error
-	JUnit(io.Writer, report.Judgement) error
-	Annotations(report.Judgement) []report.Annotation
-	Summary(io.Writer, report.Judgement) error
-}
-
 // writeForCI writes what a CI job wants of what several nodes tell.
-func (r *runner) writeForCI(found document) error {
+func (r *runner) writeForCI(found report.Document) error {
 	j := r.Judgement()
 	var err error
 	if file := r.junit(); file != "" {

@@ -139,7 +139,7 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 }
 
 // tell prints a report, and writes what a CI job wants of it.
-func (r *runner) tell(found document) error {
+func (r *runner) tell(found report.Document) error {
 	style := report.Style{Color: flags.Colored(r.color.Value, r.stdout)}
 	return errors.Join(found.Write(r.stdout, report.Format(r.output.Value), style), r.writeForCI(found))
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
 	"strings"
@@ -71,18 +70,13 @@ func (a *app) check(ctx context.Context, o *observing, pods []string) error {
 	})
 }
 
-// written is a report or path.
-type written interface {
-	Write(io.Writer, report.Format, report.Style) error
-}
-
 // tell prints a report, and writes what a CI job wants of it.
-func (a *app) tell(o *observing, r forCI, j report.Judgement) error {
+func (a *app) tell(o *observing, r report.Document, j report.Judgement) error {
 	return errors.Join(a.print(o, r), a.writeBeside(o.beside, r, j))
 }
 
 // print writes a report to the standard output. A closed pipe is no error.
-func (a *app) print(o *observing, r written) error {
+func (a *app) print(o *observing, r report.Document) error {
 	style := report.Style{Color: flags.Colored(o.color.Value, a.stdout)}
 	return ignoreClosedPipe(r.Write(a.stdout, report.Format(o.output.Value), style))
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -47,16 +46,8 @@ func (a *app) openBeside(b *beside) (err error) {
 	return err
 }
 
-// forCI is a report as CI wants it.
-type forCI interface {
-	written
-	JUnit(io.Writer, report.Judgement) error
-	Annotations(report.Judgement) []report.Annotation
-	Summary(io.Writer, report.Judgement) error
-}
-
 // writeBeside writes what is wanted of a report.
-func (a *app) writeBeside(b beside, r forCI, j report.Judgement) error {
+func (a *app) writeBeside(b beside, r report.Document, j report.Judgement) error {
 	var err error
 	if b.file != nil {
 		err = errors.Join(ignoreClosedPipe(r.JUnit(b.file, j)), b.file.Close())
@@ -80,7 +71,7 @@ const summaryVariable = "GITHUB_STEP_SUMMARY"
 
 // summarize appends to the job's summary. The file is the runner's, so it is made if it
 // is not there, and no link is followed.
-func (a *app) summarize(r forCI, j report.Judgement) error {
+func (a *app) summarize(r report.Document, j report.Judgement) error {
 	name := os.Getenv(summaryVariable)
 	if name == "" {
 		a.say("warning: no summary: %s is not set; sudo --preserve-env=%s passes it on", summaryVariable, summaryVariable)

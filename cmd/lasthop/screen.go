@@ -78,7 +78,7 @@ type showing struct {
 	// window is that of the first readings.
 	window time.Duration
 	trace  func(r model.Reading, findings []model.Finding, pod, to netip.Addr) model.Path
-	report func(model.Reading) (written, error)
+	report func(model.Reading) (report.Document, error)
 }
 
 // ofNode is for readings of one node.
@@ -88,7 +88,7 @@ func (o *observing) ofNode() showing {
 		trace: func(r model.Reading, findings []model.Finding, pod, to netip.Addr) model.Path {
 			return path.Trace(r.Snapshot, diagnose.Relate(findings), path.Ends{Pod: pod, To: to})
 		},
-		report: func(r model.Reading) (written, error) { return o.judge(r.Snapshot, nil, nil) },
+		report: func(r model.Reading) (report.Document, error) { return o.judge(r.Snapshot, nil, nil) },
 	}
 }
 

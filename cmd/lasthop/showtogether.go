@@ -40,7 +40,7 @@ func (a *app) showTogether(ctx context.Context, o *observing) error {
 			end := func(n model.NodeReading) join.End { return join.End{Name: n.Name, Snapshot: n.Snapshot} }
 			return join.Follow(model.Map(nodes, end), findings, path.Ends{Pod: pod, To: to})
 		},
-		report: func(r model.Reading) (written, error) { return jointReport(o, r), nil },
+		report: func(r model.Reading) (report.Document, error) { return jointReport(o, r), nil },
 	})
 	return errors.Join(err, from.close())
 }

@@ -11,6 +11,14 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
+// Document is what a command reports: of one node or several, or a path.
+type Document interface {
+	Write(io.Writer, Format, Style) error
+	JUnit(io.Writer, Judgement) error
+	Annotations(Judgement) []Annotation
+	Summary(io.Writer, Judgement) error
+}
+
 // Judgement is what makes a report fail in a CI job.
 type Judgement struct {
 	// FailOn is the lowest severity that fails.
