@@ -1,6 +1,8 @@
 package flags
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"net/netip"
 	"os"
@@ -119,3 +121,26 @@ func Terminal(stream any) bool {
 	f, ok := stream.(interface{ Fd() uintptr })
 	return ok && term.IsTerminal(int(f.Fd()))
 }
+
+// SummaryVariable names the file that GitHub shows at the end of a job.
+const SummaryVariable = "GITHUB_STEP_SUMMARY"
+
+// Summarize appends to the job's summary. The file is the runner's, so it is made if it is
+// not there. how are more flags of open.
+func Summarize(text []byte, how int) error {
+	f, err := os.OpenFile(os.Getenv(SummaryVariable), os.O_WRONLY|os.O_APPEND|os.O_CREATE|how, 0o600)
+	if err == nil {
+		_, err = f.Write(text)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("append to %s: %w", SummaryVariable, err)
+	}
+	return nil
+}
+
+// RedactKey is the environment variable with the key of --redact.
+const RedactKey = "LASTHOP_REDACT_KEY"
+
+// Protocols are those that a destination may name.
+var Protocols = map[string]uint8{"icmp": 1, "tcp": 6, "udp": 17, "icmpv6": 58, "sctp": 132}

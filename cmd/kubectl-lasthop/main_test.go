@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/cmd/kubectl-lasthop/session"
 )
 
@@ -63,7 +64,7 @@ func pretend(status string, args []string) int {
 		case "--report":
 			os.WriteFile(file, []byte("verdict"), 0o600) //nolint:errcheck // the same
 		case "--github":
-			file := filepath.Base(os.Getenv(summaryVariable))
+			file := filepath.Base(os.Getenv(flags.SummaryVariable))
 			os.WriteFile(file, []byte("of a node\n"), 0o600) //nolint:errcheck // the same
 		}
 	}
@@ -239,7 +240,7 @@ func TestForCI(t *testing.T) {
 	newAPI(t)
 	t.Setenv(pretended, "1")
 	t.Chdir(t.TempDir())
-	t.Setenv(summaryVariable, "job.md")
+	t.Setenv(flags.SummaryVariable, "job.md")
 	if err := os.WriteFile("job.md", []byte("before\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -225,12 +225,9 @@ func (r *runner) args(t target, known *facts) []string {
 	return args
 }
 
-// redactKey is the environment variable with the key of --redact.
-const redactKey = "LASTHOP_REDACT_KEY"
-
 // environment are the variables that say what the terminal can, and in which words,
 // and what replaces names.
-var environment = []string{"TERM", "COLORTERM", "NO_COLOR", "LANG", "LC_ALL", "LC_CTYPE", redactKey}
+var environment = []string{"TERM", "COLORTERM", "NO_COLOR", "LANG", "LC_ALL", "LC_CTYPE", flags.RedactKey}
 
 // on runs the command on one node, the i-th.
 func (r *runner) on(ctx context.Context, i int, t target, known *facts) (out outcome) {

@@ -97,7 +97,7 @@ func (r *runner) together(ctx context.Context, targets []target, known *facts) (
 		j.snapshots = map[string]*model.Snapshot{}
 	}
 	if r.redact {
-		j.hide = redact.New(os.Getenv(redactKey))
+		j.hide = redact.New(os.Getenv(flags.RedactKey))
 	}
 	for _, t := range targets {
 		j.focus = append(j.focus, addresses(t.pods)...)
@@ -263,16 +263,13 @@ func addresses(texts []string) []netip.Addr {
 	return out
 }
 
-// protocols are those that a destination may name.
-var protocols = map[string]uint8{"icmp": 1, "tcp": 6, "udp": 17, "icmpv6": 58, "sctp": 132}
-
 // ends are those of a path between pods on two nodes.
 func ends(near, far target) (e path.Ends, err error) {
 	place, proto, named := strings.Cut(near.to, "/")
-	if named && protocols[strings.ToLower(proto)] == 0 {
+	if named && flags.Protocols[strings.ToLower(proto)] == 0 {
 		return e, usagef("--to %s: no protocol %q; want tcp, udp, icmp, icmpv6 or sctp", near.to, proto)
 	}
-	e.Proto = protocols[strings.ToLower(proto)]
+	e.Proto = flags.Protocols[strings.ToLower(proto)]
 	if _, err := netip.ParseAddr(place); err != nil {
 		to, err := netip.ParseAddrPort(place)
 		if err != nil || to.Port() == 0 {

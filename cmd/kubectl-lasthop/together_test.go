@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/record"
 	"github.com/lasthop/lasthop/probe/redact"
@@ -62,7 +63,7 @@ func pretendRecording(states string, args []string) int {
 		s.Sources[1] = model.Source{Name: model.SourceConntrack, Status: model.Partial, Detail: "half of it"}
 	}
 	if slices.Contains(args, "--redact=true") {
-		s = redact.New(os.Getenv(redactKey)).Snapshot(s)
+		s = redact.New(os.Getenv(flags.RedactKey)).Snapshot(s)
 	}
 	w, err := record.NewWriter(os.Stdout, record.Head{Node: s.Node.Name})
 	if err == nil {
@@ -156,8 +157,8 @@ func TestTogetherForCI(t *testing.T) {
 	a := newAPI(t)
 	t.Setenv(pretended, "0")
 	t.Setenv(observed, "node1=full,node2=blind")
-	t.Setenv(redactKey, "of the job")
-	t.Setenv(summaryVariable, "job.md")
+	t.Setenv(flags.RedactKey, "of the job")
+	t.Setenv(flags.SummaryVariable, "job.md")
 	t.Chdir(t.TempDir())
 	r := plugin(t, "check", "--all", "--redact", "--report", "junit=v.xml", "--github", "-o", "json")
 	shown := redact.New("of the job").Node("node1")

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/kind/scenario"
 	"github.com/lasthop/lasthop/probe/report"
 )
@@ -66,30 +67,17 @@ func (a *app) annotate(list ...report.Annotation) {
 	}
 }
 
-// summaryVariable names the file that GitHub shows at the end of a job.
-const summaryVariable = "GITHUB_STEP_SUMMARY"
-
-// summarize appends to the job's summary. The file is the runner's, so it is made if it
-// is not there, and no link is followed.
+// summarize appends to the job's summary, unless a link is in its place.
 func (a *app) summarize(r report.Document, j report.Judgement) error {
-	name := os.Getenv(summaryVariable)
-	if name == "" {
-		a.say("warning: no summary: %s is not set; sudo --preserve-env=%s passes it on", summaryVariable, summaryVariable)
+	if os.Getenv(flags.SummaryVariable) == "" {
+		a.say("warning: no summary: %[1]s is not set; sudo --preserve-env=%[1]s passes it on", flags.SummaryVariable)
 		return nil
 	}
 	var text bytes.Buffer
 	if err := r.Summary(&text, j); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
-	if err == nil {
-		_, err = f.Write(text.Bytes())
-		err = errors.Join(err, f.Close())
-	}
-	if err != nil {
-		return fmt.Errorf("append to %s: %w", summaryVariable, err)
-	}
-	return nil
+	return flags.Summarize(text.Bytes(), unix.O_NOFOLLOW|unix.O_NONBLOCK)
 }
 
 // annotateScenario puts the mistakes in a scenario's file on the run, if that is wanted.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lasthop/lasthop/cmd/flags"
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
@@ -120,9 +121,6 @@ type target struct {
 	proto uint8
 }
 
-// protocols are those that a destination may name.
-var protocols = map[string]uint8{"icmp": 1, "tcp": 6, "udp": 17, "icmpv6": 58, "sctp": 132}
-
 // parseTarget parses IP[:PORT][/PROTO], or the same with a pod's name.
 func parseTarget(text string) (target, error) {
 	var t target
@@ -132,7 +130,7 @@ func parseTarget(text string) (target, error) {
 	t.pod = text
 	// What is before the slash may also be a pod's namespace.
 	if place, proto, found := cutLast(text, "/"); found && (bare(place).IsValid() || strings.Contains(place, ":")) {
-		if t.pod, t.proto = place, protocols[strings.ToLower(proto)]; t.proto == 0 {
+		if t.pod, t.proto = place, flags.Protocols[strings.ToLower(proto)]; t.proto == 0 {
 			return t, usagef("--to %q: no protocol %q; want tcp, udp, icmp, icmpv6 or sctp", text, proto)
 		}
 	}

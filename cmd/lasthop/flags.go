@@ -84,7 +84,7 @@ func (o *observing) define() *pflag.FlagSet {
 	f.BoolVar(&o.Strict, "strict", false, "exit with status 4 if a source could not be read whole")
 	o.output = flags.Formats()
 	f.VarP(&o.output, "output", "o", "output format")
-	f.BoolVar(&o.redact, "redact", false, "replace names and addresses, the same each time; the environment's "+redactKey+" makes them another set that nobody can guess")
+	f.BoolVar(&o.redact, "redact", false, "replace names and addresses, the same each time; the environment's "+flags.RedactKey+" makes them another set that nobody can guess")
 	o.color = flags.Colors()
 	f.Var(&o.color, "color", "when to use colours; a non-empty NO_COLOR means never")
 	f.BoolVar(&o.debug, "debug", false, "print more on failure, such as the BPF verifier's log")
@@ -193,16 +193,13 @@ func checkHostRoot(dir string) error {
 	return nil
 }
 
-// redactKey is the environment variable with the key of --redact.
-const redactKey = "LASTHOP_REDACT_KEY"
-
 // redactor is nil unless names and addresses are to be replaced. What a command is asked
 // about is chosen by the real ones. Each goroutine takes its own.
 func (o *observing) redactor() *redact.Redactor {
 	if !o.redact {
 		return nil
 	}
-	return redact.New(os.Getenv(redactKey))
+	return redact.New(os.Getenv(flags.RedactKey))
 }
 
 // diagnose judges what is shown: with other names and addresses, if they are replaced.
