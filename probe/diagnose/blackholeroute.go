@@ -7,6 +7,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // BlackholeRoute is the code of this finding.
@@ -140,9 +141,9 @@ func (v *view) unheld(by discard, l *lost) finding {
 		f.Severity = model.Info // A scan, or peers of a pod that was just deleted.
 	}
 	f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
-	f.Title = "no pod has " + addrs(nobody)
+	f.Title = "no pod has " + words.Addrs(nobody)
 	f.Why = fmt.Sprintf("%s of this node send to %s. No pod of this node has that, and the route that keeps the range of the node's pods discards it.",
-		count(uint64(len(f.Pods)), "pod"), addrs(nobody))
+		words.Count(uint64(len(f.Pods)), "pod"), words.Addrs(nobody))
 	observe(&f, model.SourceRoutes, "%s (protocol %s)", v.routeText(by.route), by.route.Protocol)
 	f.Evidence = append(f.Evidence, l.evidence()...)
 	f.Unseen = []string{"who had the address before"}
@@ -172,12 +173,12 @@ func blackhole(v *view, by discard, l *lost) finding {
 		}
 	}
 	if len(lent) > 0 {
-		f.Title = "no route to " + addrs(sorted(lent)) + ", which a pod of another node has"
+		f.Title = "no route to " + words.Addrs(sorted(lent)) + ", which a pod of another node has"
 		f.Why = fmt.Sprintf("%s is of this node's own range and of a pod of another node, which borrowed it. The route to that pod is missing, so that "+
-			"its packets fall to the route that discards the rest of the range: %s.", addrs(sorted(lent)), v.routeText(by.route))
+			"its packets fall to the route that discards the rest of the range: %s.", words.Addrs(sorted(lent)), v.routeText(by.route))
 		f.Fix = nil
 		for _, a := range sorted(lent) {
-			f.Fix = append(f.Fix, fmt.Sprintf("%s route add %s via NODE # the address of the node that has the pod: kubectl get pods -A -o wide", ip(a), host(a)))
+			f.Fix = append(f.Fix, fmt.Sprintf("%s route add %s via NODE # the address of the node that has the pod: kubectl get pods -A -o wide", words.IP(a), host(a)))
 		}
 		f.Fix = append(f.Fix, "restart the plugin's agent on this node, such as calico-node, which keeps these routes")
 	}
@@ -202,7 +203,7 @@ func addRefused(v *view, f *model.Finding, by discard) uint64 {
 	})
 	if refused > 0 {
 		f.Packets += refused
-		observe(f, model.SourceDrops, "%s refused by the reverse path filter: the return path to their source ends there too", count(refused, "packet"))
+		observe(f, model.SourceDrops, "%s refused by the reverse path filter: the return path to their source ends there too", words.Count(refused, "packet"))
 	}
 	return refused
 }
@@ -214,14 +215,14 @@ func describe(v *view, f *model.Finding, by discard) {
 		f.Title = fmt.Sprintf("rule %d discards packets of pods", by.rule.Priority)
 		f.Why = "The node's routing rule " + text + " throws them away."
 		observe(f, model.SourceRoutes, "rule %s", text)
-		f.Fix = []string{fmt.Sprintf("%s rule del %s", ip(f.Pods[0]), ruleWords(by.rule))}
+		f.Fix = []string{fmt.Sprintf("%s rule del %s", words.IP(f.Pods[0]), words.RoutingRule(by.rule))}
 		return
 	}
 	text := v.routeText(by.route)
 	f.Title = fmt.Sprintf("%s route to %s covers packets of pods", by.route.Type, by.route.Dst)
 	f.Why = "The node's own route " + text + " throws them away; the kernel gives no reason for such a drop."
 	observe(f, model.SourceRoutes, "%s (protocol %s)", text, by.route.Protocol)
-	f.Fix = []string{fmt.Sprintf("%s route del %s", ip(by.route.Dst.Addr()), v.routeWords(by.route))}
+	f.Fix = []string{fmt.Sprintf("%s route del %s", words.IP(by.route.Dst.Addr()), v.routeWords(by.route))}
 }
 
 // discards accounts for the drops that the route or rule causes.

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // BPFDrop is the code of this finding.
@@ -103,8 +104,8 @@ func (v *view) droppedByProgram(k hook, l *lost) model.Finding {
 	if k.ofCgroup() {
 		where, place = "a cgroup", hookWords[k.reason]
 	}
-	f.Title = fmt.Sprintf("a program on %s drops packets of %s", where, addrs(f.Pods))
-	f.Why = fmt.Sprintf("A program at %s told the kernel to drop %s.", place, count(f.Packets, "packet"))
+	f.Title = fmt.Sprintf("a program on %s drops packets of %s", where, words.Addrs(f.Pods))
+	f.Why = fmt.Sprintf("A program at %s told the kernel to drop %s.", place, words.Count(f.Packets, "packet"))
 	f.Evidence = append(dropEvidence(l.drops), h.evidence()...)
 	v.weighPrograms(&f, h)
 	f.Fix = h.fix()
@@ -189,7 +190,7 @@ func (v *view) hooked(k hook, pod netip.Addr) hookPlace {
 		if h.link == "" && !h.ofCgroup() {
 			h.link = "a link"
 		}
-		h.enter = inside(p)
+		h.enter = words.Inside(p)
 	}
 	return h
 }
@@ -221,7 +222,7 @@ func (v *view) weighPrograms(f *model.Finding, h hookPlace) {
 	case len(h.programs) == 0 && !v.Has(model.SourcePrograms):
 		f.Unseen = append(f.Unseen, "the program's name and id: what is attached could not be read whole")
 	case len(h.programs) == 0 && (h.reason == netkitPeer || h.reason == netkitPrimary):
-		f.Alternatives = append(f.Alternatives, "the pair drops what no program passes, or its other end is down: ip -details link show dev "+shellWord(h.link))
+		f.Alternatives = append(f.Alternatives, "the pair drops what no program passes, or its other end is down: ip -details link show dev "+words.Quote(h.link))
 	case len(h.programs) == 0:
 		f.Unseen = append(f.Unseen, "the program's name and id: nothing was attached there any more when the window ended")
 	case len(h.programs) > 1:
@@ -232,7 +233,7 @@ func (v *view) weighPrograms(f *model.Finding, h hookPlace) {
 // fix are the commands that show what is on the hook, and the one that detaches a
 // program without a known owner.
 func (h *hookPlace) fix() []string {
-	link := shellWord(h.link)
+	link := words.Quote(h.link)
 	show := fmt.Sprintf("%sbpftool net show dev %s; %stc filter show dev %s %s", h.enter, link, h.enter, link, h.direction)
 	switch h.reason {
 	case netkitPeer, netkitPrimary:
@@ -259,7 +260,7 @@ func (h *hookPlace) fix() []string {
 	detach := ""
 	switch p := h.programs[0]; p.Kind {
 	case model.ProgramTC:
-		detach = fmt.Sprintf("%stc filter del dev %s %s pref %d handle %s %s", h.enter, link, h.direction, p.Priority, p.TCHandle(), shellWord(p.Filter))
+		detach = fmt.Sprintf("%stc filter del dev %s %s pref %d handle %s %s", h.enter, link, h.direction, p.Priority, p.TCHandle(), words.Quote(p.Filter))
 	case model.ProgramXDP:
 		// Without a mode, only the driver's own is meant.
 		detach = fmt.Sprintf("%[1]sip link set dev %[2]s xdp off; %[1]sip link set dev %[2]s xdpgeneric off", h.enter, link)

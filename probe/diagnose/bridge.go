@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // bridgePods are the running pods whose links are ports of a bridge.
@@ -54,10 +55,10 @@ func (v *view) cutOff(p *model.Pod) (shown []model.Evidence, packets uint64) {
 		}
 	}
 	if t.requests >= minDrops && t.replies == 0 {
-		shown = append(shown, seen(model.SourceTC, "%s ingress: %s for MACs; egress: no reply", p.Link, count(t.requests, "request")))
+		shown = append(shown, seen(model.SourceTC, "%s ingress: %s for MACs; egress: no reply", p.Link, words.Count(t.requests, "request")))
 	}
 	if packets = v.dropped(unresolvedFor(podAddrs(p))); packets >= minDrops {
-		shown = append(shown, seen(model.SourceDrops, "%s from or to the pod dropped: neighbour resolution failed", count(packets, "packet")))
+		shown = append(shown, seen(model.SourceDrops, "%s from or to the pod dropped: neighbour resolution failed", words.Count(packets, "packet")))
 	}
 	return shown, packets
 }

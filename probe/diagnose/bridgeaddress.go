@@ -7,6 +7,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // BridgeAddress is the code of this finding.
@@ -78,12 +79,12 @@ func gatewayGone(v *view, b *model.Link, gateway netip.Addr, pods []*model.Pod) 
 	f.LastHopAlive = v.place(pods[0].Link, model.Ingress)
 	f.Title = fmt.Sprintf("%s has lost its pods' gateway %s", b.Name, gateway)
 	f.Why = fmt.Sprintf("%s of %s have the gateway %s, which no link of the node and no pod has. They reach nobody beyond the bridge.",
-		count(uint64(len(pods)), "pod"), b.Name, gateway)
+		words.Count(uint64(len(pods)), "pod"), b.Name, gateway)
 	f.Packets = v.dropped(lost)
 	observe(&f, model.SourceLinks, "%s: %s", b.Name, addressesOf(b))
-	observe(&f, model.SourcePods, "the gateway of %s is %s", addrs(f.Pods), gateway)
+	observe(&f, model.SourcePods, "the gateway of %s is %s", words.Addrs(f.Pods), gateway)
 	if len(was) > 0 {
-		observe(&f, model.SourcePods, "in %s, neighbour %s still has the MAC of %s", podName(was[0]), gateway, b.Name)
+		observe(&f, model.SourcePods, "in %s, neighbour %s still has the MAC of %s", words.PodName(was[0]), gateway, b.Name)
 	}
 	if r := v.lookup(f.Pods[0]); r == nil || r.IfIndex != b.Index {
 		text := "no route"
@@ -93,18 +94,18 @@ func gatewayGone(v *view, b *model.Link, gateway netip.Addr, pods []*model.Pod) 
 		observe(&f, model.SourceRoutes, "the node looks for %s by: %s", f.Pods[0], text)
 	}
 	if requests >= minDrops {
-		observe(&f, model.SourceTC, "%s for %s from pods; no reply", count(requests, request(gateway)), gateway)
+		observe(&f, model.SourceTC, "%s for %s from pods; no reply", words.Count(requests, words.Request(gateway)), gateway)
 	}
-	observeSome(&f, f.Packets, model.SourceDrops, "%s from or to these pods freed", count(f.Packets, "packet"))
+	observeSome(&f, f.Packets, model.SourceDrops, "%s from or to these pods freed", words.Count(f.Packets, "packet"))
 	if requests < minDrops && f.Packets < minDrops {
 		stateAlone(&f, "a packet that was lost for want of the gateway",
 			"the gateway is a machine or pod that is away, or the network is not meant to have one")
 	}
-	f.Fix = []string{fmt.Sprintf("%s addr add %s/%d dev %s", ip(gateway), gateway, bits, shellWord(b.Name))}
+	f.Fix = []string{fmt.Sprintf("%s addr add %s/%d dev %s", words.IP(gateway), gateway, bits, words.Quote(b.Name))}
 	covered := netip.PrefixFrom(gateway, bits)
 	for _, a := range f.Pods {
 		if !covered.Contains(a) {
-			f.Fix = append(f.Fix, fmt.Sprintf("%s route replace %s dev %s", ip(a), host(a), shellWord(b.Name)))
+			f.Fix = append(f.Fix, fmt.Sprintf("%s route replace %s dev %s", words.IP(a), host(a), words.Quote(b.Name)))
 		}
 	}
 	return []finding{{Finding: f, cutOff: f.Pods, claims: lost}}
@@ -150,5 +151,5 @@ func addressesOf(l *model.Link) string {
 	if len(l.Addresses) == 0 {
 		return "no address"
 	}
-	return addrs(l.Addresses)
+	return words.Addrs(l.Addresses)
 }

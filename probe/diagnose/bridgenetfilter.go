@@ -7,6 +7,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // BridgeNetfilterOff is the code of this finding.
@@ -43,7 +44,7 @@ func bypassing(v *view, isIPv6 bool) []finding {
 		observe(&f, model.SourceSysctl, "%s is not there: the module br_netfilter is not loaded", name)
 		f.Fix = append(f.Fix, "modprobe br_netfilter, and have it loaded at boot: /etc/modules-load.d")
 	}
-	f.Fix = append(f.Fix, setSysctl(name, "1"), "write the setting to /etc/sysctl.d, and look who turned it off")
+	f.Fix = append(f.Fix, words.SetSysctl(name, "1"), "write the setting to /etc/sysctl.d, and look who turned it off")
 	pairs := v.repliesPastNode(&f, isIPv6)
 	if pairs == nil && !v.pastServices(&f, isIPv6) {
 		return nil
@@ -77,15 +78,15 @@ func (v *view) repliesPastNode(f *model.Finding, isIPv6 bool) map[bypass]bool {
 	f.Pods, f.Peers, f.Packets = sorted(clients), hosts(append(sorted(services), sorted(backends)...)), max(flows, dropped)
 	bridge := v.bridgeOf(v.pods[f.Pods[0]][0]).Name
 	f.LastHopAlive = v.place(bridge, model.Ingress)
-	observe(f, model.SourceConntrack, "%s of the window from %s to %s UNREPLIED", count(flows, "flow"), addrs(f.Pods), addrs(sorted(services)))
-	f.Why = fmt.Sprintf("Services lead %s to %s, on the same bridge, and netfilter does not see bridged packets here. ", addrs(f.Pods), addrs(sorted(backends)))
+	observe(f, model.SourceConntrack, "%s of the window from %s to %s UNREPLIED", words.Count(flows, "flow"), words.Addrs(f.Pods), words.Addrs(sorted(services)))
+	f.Why = fmt.Sprintf("Services lead %s to %s, on the same bridge, and netfilter does not see bridged packets here. ", words.Addrs(f.Pods), words.Addrs(sorted(backends)))
 	if dropped > 0 {
-		f.Title = fmt.Sprintf("what services lead from %s to %s on %s is dropped", addrs(f.Pods), addrs(sorted(backends)), bridge)
+		f.Title = fmt.Sprintf("what services lead from %s to %s on %s is dropped", words.Addrs(f.Pods), words.Addrs(sorted(backends)), bridge)
 		f.Why += fmt.Sprintf("So the node routes the requests back to %s, and a rule there drops them, as kubenet's deduplicating chain does.", bridge)
-		observe(f, model.SourceDrops, "%s between them dropped by netfilter", count(dropped, "packet"))
+		observe(f, model.SourceDrops, "%s between them dropped by netfilter", words.Count(dropped, "packet"))
 		return pairs
 	}
-	f.Title = fmt.Sprintf("replies of %s bypass the node's translation on %s", addrs(sorted(services)), bridge)
+	f.Title = fmt.Sprintf("replies of %s bypass the node's translation on %s", words.Addrs(sorted(services)), bridge)
 	f.Why += fmt.Sprintf("Replies go by %s alone, keep the backend's own address, and the client refuses them.", bridge)
 	observe(f, model.SourceTC, "these pods answer replies with resets or ICMP errors: they come from an address that was not asked")
 	return pairs
@@ -107,11 +108,11 @@ func (v *view) pastServices(f *model.Finding, isIPv6 bool) bool {
 	f.Pods, f.Peers, f.Packets = sorted(x.pods), hosts(sorted(x.remotes)), x.packets
 	link := v.linkName(x.link)
 	f.LastHopAlive = v.place(link, model.Egress)
-	f.Title = "traffic to " + addrs(sorted(x.remotes)) + " bypasses iptables"
+	f.Title = "traffic to " + words.Addrs(sorted(x.remotes)) + " bypasses iptables"
 	f.Why = fmt.Sprintf("Rules of this node translate %s, and netfilter does not see bridged packets here: what pods send there leaves %s as it is.",
-		addrs(sorted(x.remotes)), link)
+		words.Addrs(sorted(x.remotes)), link)
 	f.Evidence = append(f.Evidence, packetRuleEvidence("this rule is for what is sent there", v.serviceRule(f.Peers[0].Addr())))
-	observe(f, model.SourceTC, "%s egress: %s to there with the service's address, %d of them requests; ingress: none", link, count(x.packets, "packet"), x.requests)
+	observe(f, model.SourceTC, "%s egress: %s to there with the service's address, %d of them requests; ingress: none", link, words.Count(x.packets, "packet"), x.requests)
 	return true
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // BridgePortBlocked is the code of this finding.
@@ -63,20 +64,20 @@ func (v *view) blockedPort(b *model.Link, p *model.Pod, pods []*model.Pod) *bloc
 	if l.Port == nil {
 		return nil
 	}
-	set := "bridge link set dev " + shellWord(l.Name)
+	set := "bridge link set dev " + words.Quote(l.Name)
 	stp := b.Bridge != nil && b.Bridge.STP
 	switch {
 	case l.Port.State == model.PortForwarding, l.Port.State == "":
 	case stp && l.Port.Settling:
 		return &block{title: "is " + string(l.Port.State) + ", and will forward soon", why: "STP's forward delay runs, as for every port that came up lately",
 			shown: "state " + string(l.Port.State) + ", and the bridge runs STP; the forward delay runs", passing: true,
-			fix: []string{"wait for the forward delay to end, at most a minute: bridge -d link show dev " + shellWord(l.Name)}}
+			fix: []string{"wait for the forward delay to end, at most a minute: bridge -d link show dev " + words.Quote(l.Name)}}
 	case stp && l.Port.State != model.PortBlocking && l.Port.State != model.PortDisabled:
 		return nil // A daemon's forward delay may run.
 	case stp:
 		return &block{title: "is " + string(l.Port.State) + " by STP", why: "STP keeps it " + string(l.Port.State) + ", as where it sees a loop",
 			shown: "state " + string(l.Port.State) + ", and the bridge runs STP",
-			fix:   []string{"find the loop: what beside " + podName(p) + " connects " + shellWord(l.Name) + " to " + shellWord(b.Name) + ": bridge -d link show"}}
+			fix:   []string{"find the loop: what beside " + words.PodName(p) + " connects " + words.Quote(l.Name) + " to " + words.Quote(b.Name) + ": bridge -d link show"}}
 	default:
 		return &block{title: "does not forward: its state is " + string(l.Port.State),
 			why:   "it is in the state " + string(l.Port.State) + ", though the bridge runs no STP that could be about to change it",
@@ -124,17 +125,17 @@ func (v *view) vlanBlock(b *model.Link, p *model.Pod, pods []*model.Pod) *block 
 		return &block{title: fmt.Sprintf("is in VLAN %d, and %s is not", own, b.Name),
 			why:   fmt.Sprintf("its frames are of VLAN %d, and %s, which has the gateway, takes VLAN %d for untagged frames", own, b.Name, b.VLANs.PVID),
 			shown: fmt.Sprintf("PVID %d; that of %s: %d", own, b.Name, b.VLANs.PVID),
-			fix:   []string{fmt.Sprintf("bridge vlan add dev %s vid %d pvid untagged self", shellWord(b.Name), own)}}
+			fix:   []string{fmt.Sprintf("bridge vlan add dev %s vid %d pvid untagged self", words.Quote(b.Name), own)}}
 	case own == 0:
 		return &block{title: "has no VLAN for untagged frames", why: "it has no VLAN for untagged frames, and the bridge, which filters by VLAN, drops them",
 			shown: fmt.Sprintf("no PVID; that of the others: %d", want),
-			fix:   []string{fmt.Sprintf("bridge vlan add dev %s vid %d pvid untagged", shellWord(l.Name), want)}}
+			fix:   []string{fmt.Sprintf("bridge vlan add dev %s vid %d pvid untagged", words.Quote(l.Name), want)}}
 	}
 	return &block{title: fmt.Sprintf("is in VLAN %d, and its gateway in VLAN %d", own, want),
 		why:   fmt.Sprintf("its frames are of VLAN %d, those of the gateway and of the pods that share it of VLAN %d", own, want),
 		shown: fmt.Sprintf("PVID %d; that of the others: %d", own, want),
 		fix: []string{fmt.Sprintf("bridge vlan add dev %s vid %d pvid untagged # and bridge vlan del dev %s vid %d, unless the pod is meant to be apart",
-			shellWord(l.Name), want, shellWord(l.Name), own)}}
+			words.Quote(l.Name), want, words.Quote(l.Name), own)}}
 }
 
 // sharesGateway reports whether two pods have a gateway in common.
@@ -151,12 +152,12 @@ func portBlocked(v *view, b *model.Link, p *model.Pod, x *block) finding {
 		Pods:         pods,
 		LastHopAlive: v.place(l.Name, model.Ingress),
 		Title:        l.Name + " " + x.title,
-		Why:          fmt.Sprintf("%s is the port of %s on %s: %s. No frame passes between the pod and the bridge.", l.Name, podName(p), b.Name, x.why),
+		Why:          fmt.Sprintf("%s is the port of %s on %s: %s. No frame passes between the pod and the bridge.", l.Name, words.PodName(p), b.Name, x.why),
 		Fix:          x.fix,
 	}
 	observe(&f, model.SourceLinks, "%s, a port of %s: %s", l.Name, b.Name, x.shown)
 	if others := forwarding(v, b, l); others > 0 {
-		observe(&f, model.SourceLinks, "%s of %s in the state forwarding", count(uint64(others), "other port"), b.Name)
+		observe(&f, model.SourceLinks, "%s of %s in the state forwarding", words.Count(uint64(others), "other port"), b.Name)
 	}
 	shown, packets := v.cutOff(p)
 	f.Evidence, f.Packets = append(f.Evidence, shown...), packets
@@ -203,13 +204,13 @@ func bridgeDown(v *view, b *model.Link, pods []*model.Pod) []finding {
 		LastHopAlive: v.place(pods[0].Link, model.Ingress),
 		Title:        b.Name + " is down",
 		Why: fmt.Sprintf("The bridge %s was taken down. Its ports, those of %s among them, pass nothing, and the node's routes by it are gone.",
-			b.Name, count(uint64(len(pods)), "pod")),
-		Fix: []string{fmt.Sprintf("ip link set dev %s up", shellWord(b.Name))},
+			b.Name, words.Count(uint64(len(pods)), "pod")),
+		Fix: []string{fmt.Sprintf("ip link set dev %s up", words.Quote(b.Name))},
 	}
 	for _, p := range pods {
 		f.Pods = append(f.Pods, podAddrs(p)...)
 		for g := range model.Each(p.Gateways) {
-			fix := fmt.Sprintf("ip -6 addr add %s/%d dev %s", g.Addr, gatewayBits(pods, g.Addr), shellWord(b.Name))
+			fix := fmt.Sprintf("ip -6 addr add %s/%d dev %s", g.Addr, gatewayBits(pods, g.Addr), words.Quote(b.Name))
 			// The kernel takes IPv6 addresses from a link that goes down.
 			if g.Addr.Is6() && !g.Addr.IsLinkLocalUnicast() && !v.nodeAddrs[g.Addr] && v.podOnly(b) && !slices.Contains(f.Fix, fix) {
 				f.Fix = append(f.Fix, fix)
@@ -221,7 +222,7 @@ func bridgeDown(v *view, b *model.Link, pods []*model.Pod) []finding {
 	observe(&f, model.SourceLinks, "%s is down", b.Name)
 	f.Packets = v.dropped(func(d *model.Drop) bool { return lost(d) || waits(d) })
 	if f.Packets > 0 {
-		observe(&f, model.SourceDrops, "%s from or to these pods freed", count(f.Packets, "packet"))
+		observe(&f, model.SourceDrops, "%s from or to these pods freed", words.Count(f.Packets, "packet"))
 	} else {
 		f.Unseen = append(f.Unseen, "a packet that was lost")
 	}
@@ -263,7 +264,7 @@ func isolatedPorts(v *view, b *model.Link, pods []*model.Pod) []finding {
 			if isolated[a] == p || !alone(p) || t.requests < minDrops || t.replies > 0 {
 				continue
 			}
-			shown = append(shown, seen(model.SourceTC, "%s ingress: %s for %s; egress: no reply", p.Link, count(t.requests, request(a)), a))
+			shown = append(shown, seen(model.SourceTC, "%s ingress: %s for %s; egress: no reply", p.Link, words.Count(t.requests, words.Request(a)), a))
 			if l.pods == nil {
 				l.pods = map[netip.Addr]bool{}
 			}
@@ -287,12 +288,12 @@ func isolatedPorts(v *view, b *model.Link, pods []*model.Pod) []finding {
 		all = all && alone(p)
 	}
 	f.LastHopAlive = v.place(isolated[f.Pods[0]].Link, model.Ingress)
-	f.Title = fmt.Sprintf("%s keeps %s apart", b.Name, addrs(f.Pods))
-	f.Why = fmt.Sprintf("The ports of %s on %s are isolated: the bridge forwards nothing from one to another. They reach all others.", addrs(f.Pods), b.Name)
+	f.Title = fmt.Sprintf("%s keeps %s apart", b.Name, words.Addrs(f.Pods))
+	f.Why = fmt.Sprintf("The ports of %s on %s are isolated: the bridge forwards nothing from one to another. They reach all others.", words.Addrs(f.Pods), b.Name)
 	for _, p := range pods {
 		if ports[p.Link] {
 			observe(&f, model.SourceLinks, "%s, a port of %s: isolated on", p.Link, b.Name)
-			f.Fix = append(f.Fix, fmt.Sprintf("bridge link set dev %s isolated off # unless these pods are meant to be kept apart", shellWord(p.Link)))
+			f.Fix = append(f.Fix, fmt.Sprintf("bridge link set dev %s isolated off # unless these pods are meant to be kept apart", words.Quote(p.Link)))
 		}
 	}
 	if all {

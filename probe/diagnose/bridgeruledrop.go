@@ -9,6 +9,7 @@ import (
 	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // BridgeRuleDrop is the code of this finding.
@@ -149,12 +150,12 @@ func bridgeRule(v *view, r *model.FrameRule, mine map[*model.Drop]uint64) (findi
 		f.Title = fmt.Sprintf("the policy of the bridge's %s %s drops frames", r.Table, r.Chain)
 	}
 	f.Why = fmt.Sprintf("A rule of the bridge's table %s, chain %s, dropped %s in the window: %s.", r.Table, r.Chain,
-		count(r.Counter.Delta, "frame"), r.Text)
+		words.Count(r.Counter.Delta, "frame"), r.Text)
 	f.Evidence = []model.Evidence{ruleEvidence(r)}
 	if last != nil {
 		f.LastHopAlive = v.place(last.Link, model.Egress)
 		observe(&f, model.SourceDrops,
-			"%s that it matches dropped as %s at %s, most of them %s to %s", count(f.Packets, "packet"), cmp.Or(string(last.Reason), "dropped"), last.Location, last.Src, last.Dst)
+			"%s that it matches dropped as %s at %s, most of them %s to %s", words.Count(f.Packets, "packet"), cmp.Or(string(last.Reason), "dropped"), last.Location, last.Src, last.Dst)
 	} else {
 		f.Unseen = append(f.Unseen, "whose frames they were: the rule's own count and match alone tell")
 	}
@@ -162,7 +163,7 @@ func bridgeRule(v *view, r *model.FrameRule, mine map[*model.Drop]uint64) (findi
 		f.Unseen = append(f.Unseen, "matches of the rule that lasthop cannot read: "+fmt.Sprint(r.Unknown))
 		f.Confidence = model.Likely
 	}
-	f.Fix = []string{unlessMeant(mendRule(r))}
+	f.Fix = []string{words.UnlessMeant(mendRule(r))}
 	out := finding{Finding: f}
 	if r.EtherType == 0 || (r.EtherType == 0x0806) != r.EtherTypeNot {
 		// Nor does any MAC resolve.
@@ -185,7 +186,7 @@ func cutOff(v *view, r *model.FrameRule, mine, left map[*model.Drop]uint64, pods
 // chain whose policy it stands for.
 func mendRule(r *model.FrameRule) string {
 	if r.Text == policy {
-		return fmt.Sprintf("%s -t %s -P %s ACCEPT", ebtables(r), shellWord(r.Table), shellWord(r.Chain))
+		return fmt.Sprintf("%s -t %s -P %s ACCEPT", words.FrameRuleTool(r), words.Quote(r.Table), words.Quote(r.Chain))
 	}
-	return undoFrameRule(r)
+	return words.UndoFrameRule(r)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // candidateRule is a rule, or a chain's policy, that may have dropped packets in
@@ -43,9 +44,9 @@ func (c *candidateRule) maker() string {
 	case c.chain != nil && madeByIptables(c.chain):
 		return ""
 	case c.rule != nil:
-		return maker(c.path, c.rule.Comment, c.key.Table)
+		return words.Maker(c.path, c.rule.Comment, c.key.Table)
 	}
-	return maker(c.path, "", c.key.Table)
+	return words.Maker(c.path, "", c.key.Table)
 }
 
 // madeByIptables reports whether iptables made the base chain.
@@ -72,19 +73,19 @@ func (c *candidateRule) undo() string {
 	by := c.maker()
 	switch {
 	case c.rule != nil:
-		return undoPacketRule(c.rule, c.path...)
+		return words.UndoPacketRule(c.rule, c.path...)
 	case c.frame != nil:
-		return undoFrameRule(c.frame, c.path...)
+		return words.UndoFrameRule(c.frame, c.path...)
 	case by != "":
-		return changeInstead(by)
+		return words.ChangeInstead(by)
 	case c.native:
-		return fmt.Sprintf("nft chain %s %s %s '{ policy accept; }'", c.key.Family, shellWord(c.key.Table), shellWord(c.key.Chain))
+		return fmt.Sprintf("nft chain %s %s %s '{ policy accept; }'", c.key.Family, words.Quote(c.key.Table), words.Quote(c.key.Chain))
 	}
-	tool := iptables(&model.PacketRule{Backend: c.key.Backend, Family: c.key.Family})
+	tool := words.RuleTool(&model.PacketRule{Backend: c.key.Backend, Family: c.key.Family})
 	if c.key.Family == "bridge" {
-		tool = ebtables(&model.FrameRule{Backend: c.key.Backend})
+		tool = words.FrameRuleTool(&model.FrameRule{Backend: c.key.Backend})
 	}
-	return fmt.Sprintf("%s -t %s -P %s ACCEPT", tool, shellWord(c.key.Table), shellWord(c.key.Chain))
+	return fmt.Sprintf("%s -t %s -P %s ACCEPT", tool, words.Quote(c.key.Table), words.Quote(c.key.Chain))
 }
 
 // names reports whether the rule, or a jump to it, names one sender or one
@@ -130,7 +131,7 @@ func (c *candidateRule) dropsInvalid() bool {
 // dropsUnknownLink reports whether the rule is the one by which Calico drops
 // what comes from, or goes to, a link that it has no chain for.
 func (c *candidateRule) dropsUnknownLink() bool {
-	return c.rule != nil && strings.Contains(c.rule.Text+c.rule.Comment, "Unknown interface") && c.maker() == calicoMaker
+	return c.rule != nil && strings.Contains(c.rule.Text+c.rule.Comment, "Unknown interface") && c.maker() == words.Calico
 }
 
 // evidence is the rule itself.
@@ -154,7 +155,7 @@ func (c *candidateRule) evidence() model.Evidence {
 	}
 	switch {
 	case c.counter.Delta > 0:
-		e.Text += fmt.Sprintf(" — counted %s in the window", count(c.counter.Delta, "packet"))
+		e.Text += fmt.Sprintf(" — counted %s in the window", words.Count(c.counter.Delta, "packet"))
 	case c.counter.Restarted:
 		e.Text += " — was written anew in the window, and its counter with it, or not read when it began"
 	case !c.counted:
@@ -167,7 +168,7 @@ func (c *candidateRule) evidence() model.Evidence {
 // program takes it from.
 func (c *candidateRule) fix() []string {
 	if c.maker() == "" {
-		return []string{unlessMeant(c.undo())}
+		return []string{words.UnlessMeant(c.undo())}
 	}
 	return []string{c.undo()}
 }

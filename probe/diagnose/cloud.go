@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // routeState is what the files of the cloud tell of the route to one range.
@@ -305,7 +306,7 @@ func judgeRows(rows []model.UDR, cidr netip.Prefix, owner *model.ClusterNode) ro
 		// A machine of its own may know the way.
 		return routeFact{text: "a wider route covers " + cidr.String()}
 	}
-	return routeFact{state: routeMissing, text: fmt.Sprintf("none of %s is for %s", count(uint64(len(rows)), "route"), cidr)}
+	return routeFact{state: routeMissing, text: fmt.Sprintf("none of %s is for %s", words.Count(uint64(len(rows)), "route"), cidr)}
 }
 
 // leadsTo reports whether the route ends at the owner; where the owner is not
@@ -324,7 +325,7 @@ func leadsTo(r *model.UDR, owner *model.ClusterNode) bool {
 func rowText(r *model.UDR, p netip.Prefix) string {
 	s := fmt.Sprintf("route %q sends %s to %s", r.Name, p, r.Type)
 	if len(r.NextHops) > 0 {
-		s += " " + addrs(r.NextHops)
+		s += " " + words.Addrs(r.NextHops)
 	}
 	return s
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // hostile stands behind each link's name: whoever makes a link chooses it.
@@ -94,11 +95,11 @@ func unquoted(line string) (bare string, open bool) {
 
 func TestUnquoted(t *testing.T) {
 	for line, want := range map[string]string{
-		`ip link set dev 'a;$(b)' up`:        `ip link set dev  up`,
-		`x --hop <node's`:                    `x --hop <node`,
-		`tc show # of <it>`:                  `tc show `,
-		shellWord("a"+hostile) + " x":        ` x`,
-		"sysctl -w " + shellWord("a#b") + "": `sysctl -w `,
+		`ip link set dev 'a;$(b)' up`:          `ip link set dev  up`,
+		`x --hop <node's`:                      `x --hop <node`,
+		`tc show # of <it>`:                    `tc show `,
+		words.Quote("a"+hostile) + " x":        ` x`,
+		"sysctl -w " + words.Quote("a#b") + "": `sysctl -w `,
 	} {
 		if got, _ := unquoted(line); got != want {
 			t.Errorf("%s: %q, want %q", line, got, want)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // ConntrackRace is the code of this finding.
@@ -108,19 +109,19 @@ func (v *view) raced(failed uint64, l *lost) model.Finding {
 	if dns {
 		what = "questions to name servers"
 	}
-	services, backends := v.servicesOf(l.pods, l.peers), addrs(slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare))
+	services, backends := v.servicesOf(l.pods, l.peers), words.Addrs(slices.SortedFunc(maps.Keys(l.peers), netip.Addr.Compare))
 	f.Peers = append(hosts(services), f.Peers...)
 	f.LastHopAlive = model.Place{Direction: model.Ingress}
 	if p := v.pods[f.Pods[0]]; len(p) > 0 {
 		f.LastHopAlive = v.place(p[0].Link, model.Ingress)
 	}
-	f.Title = fmt.Sprintf("%s from %s to %s lose a race for an entry of connection tracking", what, addrs(f.Pods), backends)
+	f.Title = fmt.Sprintf("%s from %s to %s lose a race for an entry of connection tracking", what, words.Addrs(f.Pods), backends)
 	f.Why = fmt.Sprintf("Packets of new flows were under way at once and would have had the same entry or the same answers. One is entered, "+
-		"the kernel drops the others: %s.", count(l.packets, "packet"))
+		"the kernel drops the others: %s.", words.Count(l.packets, "packet"))
 	f.Evidence = append([]model.Evidence{insertEvidence(failed)}, dropEvidence(l.drops)...)
 	if len(services) > 0 {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceConntrack,
-			Text: fmt.Sprintf("flows of these pods to %s are translated to %s", addrs(services), backends)})
+			Text: fmt.Sprintf("flows of these pods to %s are translated to %s", words.Addrs(services), backends)})
 	}
 	f.Fix = raceFix(dns)
 	return f
@@ -157,7 +158,7 @@ func (v *view) racedUnseen(failed uint64) []finding {
 	f.Confidence, f.LastHopAlive = model.Possible, model.Place{Direction: model.Ingress}
 	f.Title = "entries of connection tracking could not be entered, perhaps those of questions to name servers"
 	f.Why = fmt.Sprintf("Connection tracking refused %s. The pods named ask name servers through a translated address, which is where such "+
-		"races are common.", count(failed, "packet"))
+		"races are common.", words.Count(failed, "packet"))
 	f.Evidence = []model.Evidence{insertEvidence(failed)}
 	f.Unseen = []string{"the dropped packets: what is masqueraded bears the node's address, not a pod's"}
 	if !v.Has(model.SourceDrops) {

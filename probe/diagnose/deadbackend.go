@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // DeadBackend is the code of this finding.
@@ -130,20 +131,20 @@ func (v *view) deadRule(b *backend, f *model.Finding) {
 		observe(f, model.SourceNAT, "no rule translates to %s now", a)
 		f.Confidence = weaker(f.Confidence, model.Likely)
 		f.Unseen = append(f.Unseen, "what translated the flows: a rule that is gone, or a program beside netfilter")
-		f.Fix = forget(append(b.silent, b.held...))
+		f.Fix = words.Forget(append(b.silent, b.held...))
 		return
 	}
 	agent := false
 	for _, r := range b.rules {
 		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule translates to it", r))
-		if fix := undoPacketRule(r); !slices.Contains(f.Fix, fix) {
+		if fix := words.UndoPacketRule(r); !slices.Contains(f.Fix, fix) {
 			f.Fix = append(f.Fix, fix)
 		}
-		agent = agent || maker([]string{r.Chain}, r.Comment, r.Table) != ""
+		agent = agent || words.Maker([]string{r.Chain}, r.Comment, r.Table) != ""
 	}
 	if agent {
 		f.Fix = append([]string{fmt.Sprintf("kubectl get endpointslices -A -o wide | grep -F %s # no slice should have it", a)}, f.Fix...)
 	}
 	// New flows go right then.
-	f.Fix = append(f.Fix, forget(b.held)...)
+	f.Fix = append(f.Fix, words.Forget(b.held)...)
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // Kind is a kind of finding. What it means is in probe/catalogue.
@@ -33,6 +34,13 @@ type kind struct {
 // finding is a finding with the losses that its cause makes, which are no other's then.
 type finding struct {
 	model.Finding
+	// facts are the values that its page of words names, the one of its code or another; the
+	// engine adds the finding, as "f".
+	facts facts
+	page  string
+	// lost are the drops that it is about: where the finding does not say otherwise, its
+	// pods, peers and packets are theirs, and it claims them.
+	lost *lost
 	// claims reports whether the cause makes a drop; nil where it makes none.
 	claims func(*model.Drop) bool
 	// silences reports whether the cause makes what one address asks of others unheard or
@@ -52,6 +60,9 @@ type finding struct {
 	cause   any
 	effects []any
 }
+
+// facts are the values that a page of words names.
+type facts = words.Facts
 
 // belief is what is believed somewhere of who has an address.
 type belief struct {
@@ -120,13 +131,13 @@ var kinds = []kind{
 func Kinds() []Kind {
 	out := make([]Kind, len(kinds))
 	for i, k := range kinds {
-		out[i] = Kind{k.code, k.severity, verify(k.code)}
+		out[i] = Kind{k.code, k.severity, Verify(k.code)}
 	}
 	return out
 }
 
-// verify is the command that shows whether a finding is still there.
-func verify(code model.Code) string { return "lasthop check --only " + string(code) }
+// Verify is the command that shows whether a finding is still there.
+func Verify(code model.Code) string { return "lasthop check --only " + string(code) }
 
 // Relate returns findings, which a recording may hold, with what the catalogue
 // says of each and no recording holds: EndsAt and Passes.

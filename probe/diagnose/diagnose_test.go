@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // The fixtures below are terse on purpose: a node, what was done to it, and
@@ -849,13 +850,13 @@ func TestDeleteUntyped(t *testing.T) {
 	for _, tt := range []struct {
 		got, want string
 	}{
-		{undoPacketRule(&model.PacketRule{Backend: model.NFT, Family: "ip", Table: "filter", Chain: "FORWARD", Number: 3, Handle: 12, Text: undecoded}),
+		{words.UndoPacketRule(&model.PacketRule{Backend: model.NFT, Family: "ip", Table: "filter", Chain: "FORWARD", Number: 3, Handle: 12, Text: undecoded}),
 			"nft delete rule ip filter FORWARD handle 12 # " + undecoded},
-		{undoPacketRule(&model.PacketRule{Backend: model.Legacy, Family: "ip6", Table: "filter", Chain: "FORWARD", Number: 3, Text: undecoded}),
+		{words.UndoPacketRule(&model.PacketRule{Backend: model.Legacy, Family: "ip6", Table: "filter", Chain: "FORWARD", Number: 3, Text: undecoded}),
 			"ip6tables-legacy -t filter -D FORWARD 3 # " + undecoded},
-		{undoPacketRule(&model.PacketRule{Backend: model.Legacy, Family: "ip", Table: "filter", Chain: "FORWARD", Number: 9, Text: "-m comment --comment \x1b[31m -j DROP"}),
+		{words.UndoPacketRule(&model.PacketRule{Backend: model.Legacy, Family: "ip", Table: "filter", Chain: "FORWARD", Number: 9, Text: "-m comment --comment \x1b[31m -j DROP"}),
 			"iptables-legacy -t filter -D FORWARD 9"},
-		{undoFrameRule(&model.FrameRule{Backend: model.NFT, Table: "filter", Chain: "FORWARD", Number: 2, Handle: 7, Text: "-p IPv4 among [options not decoded] -j DROP"}),
+		{words.UndoFrameRule(&model.FrameRule{Backend: model.NFT, Table: "filter", Chain: "FORWARD", Number: 2, Handle: 7, Text: "-p IPv4 among [options not decoded] -j DROP"}),
 			"nft delete rule bridge filter FORWARD handle 7 # -p IPv4 among [options not decoded] -j DROP"},
 	} {
 		if tt.got != tt.want {
@@ -880,7 +881,7 @@ func TestShellRule(t *testing.T) {
 		{`-m comment --comment "[options not decoded]" -j DROP`, []string{"-m", "comment", "--comment", "[options not decoded]", "-j", "DROP"}},
 	}
 	for _, tt := range tests {
-		typed, _ := shellRule(tt.text)
+		typed, _ := words.ShellRule(tt.text)
 		out, err := exec.Command("sh", "-c", `for w in `+typed+`; do printf '%s\n' "$w"; done`).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%s: %v: %s", tt.text, err, out)

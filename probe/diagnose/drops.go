@@ -10,6 +10,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // minDrops is how many packets of one kind must be dropped before it is a
@@ -142,14 +143,14 @@ func (l *lost) finding() model.Finding {
 // evidence are the pairs of addresses that lost most, with the kernel's reasons.
 func (l *lost) evidence() []model.Evidence {
 	return evidenceOf(l.drops, func(d *model.Drop) string {
-		return fmt.Sprintf("%s at %s, %s", cmp.Or(string(d.Reason), "no reason told"), d.Location, count(d.Packets, "packet"))
+		return fmt.Sprintf("%s at %s, %s", cmp.Or(string(d.Reason), "no reason told"), d.Location, words.Count(d.Packets, "packet"))
 	})
 }
 
 // dropEvidence are the pairs of addresses that lost most.
 func dropEvidence(drops []*model.Drop) []model.Evidence {
 	return evidenceOf(drops, func(d *model.Drop) string {
-		return fmt.Sprintf("%s dropped at %s", count(d.Packets, "packet"), d.Location)
+		return fmt.Sprintf("%s dropped at %s", words.Count(d.Packets, "packet"), d.Location)
 	})
 }
 

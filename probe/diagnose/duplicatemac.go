@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // DuplicateMAC is the code of this finding.
@@ -76,9 +77,9 @@ func sharedMAC(v *view, list []*model.Pod) finding {
 		Alternatives: []string{"the bridge's VLANs keep the pods apart"},
 	}
 	for _, p := range list {
-		names = append(names, podName(p))
+		names = append(names, words.PodName(p))
 		f.Pods = append(f.Pods, podAddrs(p)...)
-		observe(&f, model.SourcePods, "%s: %s has %s, behind %s", podName(p), p.Interface, p.MAC, p.Link)
+		observe(&f, model.SourcePods, "%s: %s has %s, behind %s", words.PodName(p), p.Interface, p.MAC, p.Link)
 	}
 	for e := range model.Each(v.FDB) {
 		if e.Bridge == bridge.Index && e.MAC == list[0].MAC && !e.Local {
@@ -97,7 +98,7 @@ func sharedMAC(v *view, list []*model.Pod) finding {
 		return (slices.Contains(f.Pods, d.Dst) || slices.Contains(f.Pods, d.Src)) && v.atWrongPod(d, list)
 	}
 	f.Packets = v.dropped(lost)
-	observeSome(&f, f.Packets, model.SourceDrops, "%s for one pod freed in another", count(f.Packets, "packet"))
+	observeSome(&f, f.Packets, model.SourceDrops, "%s for one pod freed in another", words.Count(f.Packets, "packet"))
 	f.Fix = v.anotherMAC(list)
 	return finding{Finding: f, cutOff: f.Pods, claims: lost}
 }
@@ -122,7 +123,7 @@ func (v *view) strayFrames(list []*model.Pod) []model.Evidence {
 		for _, a := range podAddrs(p) {
 			for _, o := range list {
 				if n := v.frames(a, o.LinkIndex, model.Egress, model.AsDestination, p.MAC); o != p && n >= minDrops {
-					out = append(out, seen(model.SourceTC, "%s egress: %s for %s, which is behind %s", o.Link, count(n, "packet"), a, p.Link))
+					out = append(out, seen(model.SourceTC, "%s egress: %s for %s, which is behind %s", o.Link, words.Count(n, "packet"), a, p.Link))
 				}
 			}
 		}
@@ -157,7 +158,7 @@ func (v *view) anotherMAC(list []*model.Pod) []string {
 		}
 		taken[m] = true
 		out = append(out, announce(p)...)
-		out = append(out, fmt.Sprintf("%sip link set dev %s address %s", inside(p), shellWord(p.Interface), m))
+		out = append(out, fmt.Sprintf("%sip link set dev %s address %s", words.Inside(p), words.Quote(p.Interface), m))
 	}
 	return out
 }
@@ -168,10 +169,10 @@ func announce(p *model.Pod) []string {
 	link := strings.ReplaceAll(p.Interface, ".", "/")
 	var out []string
 	if len(ownIn(p, false)) > 0 {
-		out = append(out, inside(p)+setSysctl("net.ipv4.conf."+link+".arp_notify", "1"))
+		out = append(out, words.Inside(p)+words.SetSysctl("net.ipv4.conf."+link+".arp_notify", "1"))
 	}
 	if len(ownIn(p, true)) > 0 {
-		out = append(out, inside(p)+setSysctl("net.ipv6.conf."+link+".ndisc_notify", "1"))
+		out = append(out, words.Inside(p)+words.SetSysctl("net.ipv6.conf."+link+".ndisc_notify", "1"))
 	}
 	return out
 }

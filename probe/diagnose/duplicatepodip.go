@@ -9,6 +9,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // DuplicatePodIP is the code of this finding.
@@ -70,8 +71,8 @@ func duplicate(v *view, a netip.Addr, holders []*model.Pod) finding {
 		Title:      "two pods have " + a.String(),
 	}
 	for _, p := range holders {
-		names = append(names, podName(p))
-		observe(&f, model.SourcePods, "%s: %s has %s, MAC %s, behind %s", podName(p), p.Interface, a, p.MAC, p.Link)
+		names = append(names, words.PodName(p))
+		observe(&f, model.SourcePods, "%s: %s has %s, MAC %s, behind %s", words.PodName(p), p.Interface, a, p.MAC, p.Link)
 	}
 	if len(holders) > 2 {
 		f.Title = fmt.Sprintf("%d pods have %s", len(holders), a)
@@ -94,14 +95,14 @@ func asGateway(v *view, a netip.Addr, p *model.Pod, b *model.Link) finding {
 		Confidence:   model.Proven,
 		Pods:         []netip.Addr{a},
 		LastHopAlive: v.place(b.Name, model.Ingress),
-		Title:        fmt.Sprintf("%s has %s, the address of %s", podName(p), a, b.Name),
+		Title:        fmt.Sprintf("%s has %s, the address of %s", words.PodName(p), a, b.Name),
 		Why: fmt.Sprintf("%s is on %s of %s, and on %s, the bridge that it is behind. Of the two, pods there send to whoever answered last.",
-			a, p.Interface, podName(p), b.Name),
+			a, p.Interface, words.PodName(p), b.Name),
 		Evidence: []model.Evidence{
 			seen(model.SourceLinks, "%s has %s, MAC %s", b.Name, a, b.MAC),
-			seen(model.SourcePods, "%s: %s has %s, MAC %s, behind %s", podName(p), p.Interface, a, p.MAC, p.Link),
+			seen(model.SourcePods, "%s: %s has %s, MAC %s, behind %s", words.PodName(p), p.Interface, a, p.MAC, p.Link),
 		},
-		Fix: []string{"delete that pod, and keep what gives pods their addresses from giving it this one: ip link set dev " + shellWord(p.Link) + " down # until then"},
+		Fix: []string{"delete that pod, and keep what gives pods their addresses from giving it this one: ip link set dev " + words.Quote(p.Link) + " down # until then"},
 	}
 	misled := map[netip.Addr]bool{a: true}
 	for o := range model.Each(v.Pods) {
@@ -110,7 +111,7 @@ func asGateway(v *view, a netip.Addr, p *model.Pod, b *model.Link) finding {
 				continue
 			}
 			if g.MAC == p.MAC {
-				observe(&f, model.SourcePods, "%s: neighbour %s %s", podName(o), a, stateOf(g))
+				observe(&f, model.SourcePods, "%s: neighbour %s %s", words.PodName(o), a, stateOf(g))
 			}
 			for _, x := range podAddrs(o) {
 				misled[x] = true
@@ -253,12 +254,12 @@ func contestNode(v *view, a *model.ARPCount, own *model.Link) finding {
 		Why: fmt.Sprintf("%s has the address %s, and a machine behind it with the MAC %s answers ARP for it too. What is for the node, "+
 			"and the replies to all pods that have its address, go to whoever answered last.", own.Name, a.Addr, a.MAC),
 		Evidence: []model.Evidence{
-			seen(model.SourceTC, "%s ingress: %s that %s is at %s", a.Link, plural(a.Packets, "ARP reply", "ARP replies"), a.Addr, a.MAC),
+			seen(model.SourceTC, "%s ingress: %s that %s is at %s", a.Link, words.Plural(a.Packets, "ARP reply", "ARP replies"), a.Addr, a.MAC),
 			seen(model.SourceLinks, "%s has it, with MAC %s", own.Name, own.MAC),
 		},
 		Unseen:       []string{"the other machine: it is not on this node"},
 		Alternatives: []string{"a machine that answers ARP for others (proxy_arp)"},
-		Fix:          []string{"find the machine with the MAC " + a.MAC.String() + " behind " + shellWord(a.Link) + ", and give it another address"},
+		Fix:          []string{"find the machine with the MAC " + a.MAC.String() + " behind " + words.Quote(a.Link) + ", and give it another address"},
 	}
 	everything := v.allSilent()
 	return finding{
@@ -280,14 +281,14 @@ func contest(v *view, a *model.ARPCount) finding {
 			LastHopAlive: v.place(a.Link, model.Ingress),
 			Title:        fmt.Sprintf("%s also answers for %s", a.MAC, a.Addr),
 			Why: fmt.Sprintf("%s has the address %s, and somebody behind %s with the MAC %s answers ARP for it too.",
-				podName(p), a.Addr, a.Link, a.MAC),
+				words.PodName(p), a.Addr, a.Link, a.MAC),
 			Evidence: []model.Evidence{
-				seen(model.SourceTC, "%s ingress: %s that %s is at %s", a.Link, plural(a.Packets, "ARP reply", "ARP replies"), a.Addr, a.MAC),
-				seen(model.SourcePods, "%s behind %s has it, with MAC %s", podName(p), p.Link, p.MAC),
+				seen(model.SourceTC, "%s ingress: %s that %s is at %s", a.Link, words.Plural(a.Packets, "ARP reply", "ARP replies"), a.Addr, a.MAC),
+				seen(model.SourcePods, "%s behind %s has it, with MAC %s", words.PodName(p), p.Link, p.MAC),
 			},
 			Unseen:       []string{"the other machine: it is not on this node"},
 			Alternatives: []string{"a machine that answers ARP for others (proxy_arp)"},
-			Fix:          []string{"find the machine with the MAC " + a.MAC.String() + " behind " + shellWord(a.Link)},
+			Fix:          []string{"find the machine with the MAC " + a.MAC.String() + " behind " + words.Quote(a.Link)},
 		},
 		claims: confused(a.Addr),
 		cause:  belief{a.Addr, a.MAC},

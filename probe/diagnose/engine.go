@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // claims are the losses that findings have claimed. That is all that a kind knows of the
@@ -116,6 +117,7 @@ func (v *view) judge() []model.Finding {
 	for k := range model.Each(kinds) {
 		before := len(list)
 		for _, f := range k.find(v) {
+			f.complete(k.code)
 			at := slices.IndexFunc(list[:before], func(p finding) bool { return f.cause != nil && slices.Contains(p.effects, f.cause) })
 			switch {
 			case at >= 0:
@@ -124,11 +126,11 @@ func (v *view) judge() []model.Finding {
 			case !consequence(&f.Finding, cutOff):
 				f.Code, f.EndsAt, f.Passes = k.code, k.ends, k.passes
 				f.Severity = cmp.Or(f.Severity, k.severity)
-				f.Verify = cmp.Or(f.Verify, verify(k.code))
+				f.Verify = cmp.Or(f.Verify, Verify(k.code))
 				f.Pods = sortedPods(f.Pods)
 				if slices.Contains(k.ends, model.HopLocal) {
 					// A socket has these pods' addresses, and no other node's.
-					f.Cause = cmp.Or(f.Cause, addrs(f.Pods))
+					f.Cause = cmp.Or(f.Cause, words.Addrs(f.Pods))
 				}
 				v.claim(&f, f.Code, v.Traffic.Drops)
 				list = append(list, f)
@@ -146,6 +148,34 @@ func (v *view) judge() []model.Finding {
 	}
 	Sort(out)
 	return out
+}
+
+// complete fills in what follows from the drops that a finding is about, its words, and how
+// sure it is where its kind does not say: likely if there are alternatives.
+func (f *finding) complete(code model.Code) {
+	if l := f.lost; l != nil {
+		of := l.finding()
+		if f.Pods == nil {
+			f.Pods = of.Pods
+		}
+		if f.Peers == nil {
+			f.Peers = of.Peers
+		}
+		if f.claims == nil {
+			f.claims = sameDrops(l.drops)
+		}
+		f.Packets = cmp.Or(f.Packets, l.packets)
+	}
+	if f.facts != nil {
+		f.facts["f"] = &f.Finding
+		words.Put(cmp.Or(f.page, string(code)), f.facts, &f.Finding)
+	}
+	if f.Confidence == "" {
+		f.Confidence = model.Proven
+		if len(f.Alternatives) > 0 {
+			f.Confidence = model.Likely
+		}
+	}
 }
 
 // absorb makes a finding about an effect of this one's cause a part of it.

@@ -3,40 +3,11 @@ package diagnose
 import (
 	"fmt"
 	"maps"
-	"math/bits"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
-
-// count is a number with its noun.
-func count(n uint64, noun string) string { return plural(n, noun, noun+"s") }
-
-func plural(n uint64, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
-}
-
-// addrs lists addresses in words, the first few of many.
-func addrs[T fmt.Stringer](list []T) string {
-	const most = 4
-	var b strings.Builder
-	for i, a := range list {
-		if i == most {
-			fmt.Fprintf(&b, " and %d more", len(list)-most)
-			break
-		}
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		b.WriteString(a.String())
-	}
-	return b.String()
-}
 
 // weaker is the less sure of two.
 func weaker(a, b model.Confidence) model.Confidence {
@@ -48,28 +19,6 @@ func weaker(a, b model.Confidence) model.Confidence {
 
 func packetRuleEvidence(what string, r *model.PacketRule) model.Evidence {
 	return seen(model.SourceNAT, "%s: %s %s rule %d (%s): %s", what, r.Table, r.Chain, r.Number, r.Backend, r.Text)
-}
-
-// ttls says in words which TTLs were seen.
-func ttls(set uint64) string {
-	n := uint64(bits.OnesCount64(set))
-	return count(n, "different TTL")
-}
-
-// ip is the tool for the address's family.
-func ip(a netip.Addr) string {
-	if a.Is6() {
-		return "ip -6"
-	}
-	return "ip"
-}
-
-// ip46tables is the tool for the address's family.
-func ip46tables(a netip.Addr) string {
-	if a.Is6() {
-		return "ip6tables"
-	}
-	return "iptables"
 }
 
 // seen is an observation and its source, as a finding shows it.

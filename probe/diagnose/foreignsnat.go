@@ -8,6 +8,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // ForeignSNAT is the code of this finding.
@@ -105,14 +106,14 @@ func (v *view) foreignSource(g *foreignFlows, r *model.PacketRule) model.Finding
 		Confidence: model.Likely,
 		Pods:       sorted(pods),
 		Peers:      hosts(targets),
-		Title:      fmt.Sprintf("%s leave with %s, which the node does not have", addrs(sorted(pods)), g.addr),
+		Title:      fmt.Sprintf("%s leave with %s, which the node does not have", words.Addrs(sorted(pods)), g.addr),
 		Why: fmt.Sprintf("What these pods send to %s gets the source address %s, which no link of this node has. Replies go to that address, and none "+
-			"comes back here.", addrs(targets), g.addr),
+			"comes back here.", words.Addrs(targets), g.addr),
 		Unseen:       []string{fmt.Sprintf("where the network leads packets for %s", g.addr)},
 		LastHopAlive: v.place(v.pods[first.Original.Src][0].Link, model.Ingress),
 	}
 	observe(&f, model.SourceConntrack, "%s to %s UNREPLIED, the reply is expected at %s; %s like it, and none with a reply",
-		first.Original.Src, first.Original.Dst, g.addr, count(uint64(len(g.asking)), "flow"))
+		first.Original.Src, first.Original.Dst, g.addr, words.Count(uint64(len(g.asking)), "flow"))
 	observe(&f, model.SourceLinks, "no link has %s", g.addr)
 	elsewhere := answering(v, func(a netip.Addr) bool { return remotes[a] })
 	switch {
@@ -123,7 +124,7 @@ func (v *view) foreignSource(g *foreignFlows, r *model.PacketRule) model.Finding
 		f.Alternatives = append(f.Alternatives, "the targets, or the network before them, are down: flows from before the window had replies")
 	case len(elsewhere) > 0:
 		f.Confidence = model.Proven
-		observe(&f, model.SourceTC, "replies come from %s, to other addresses", addrs(elsewhere))
+		observe(&f, model.SourceTC, "replies come from %s, to other addresses", words.Addrs(elsewhere))
 	}
 	if who := v.holderOf(g.addr); who != "" {
 		observe(&f, model.SourceNodes, "%s is an address of %s", g.addr, who)
@@ -185,7 +186,7 @@ func (v *view) withoutSNAT(r *model.PacketRule, f *model.Flow) string {
 		return o.Backend == r.Backend && o.Family == r.Family && o.Table == r.Table && o.Chain == r.Chain && o.Number == r.Number && o.Handle == r.Handle
 	})
 	if path.NewTables(&rest).Source(v.leavingPacket(f)).Rule != nil {
-		return undoPacketRule(r)
+		return words.UndoPacketRule(r)
 	}
 	before, _, snat := strings.Cut(r.Text, "-j SNAT")
 	after := "-j MASQUERADE"
@@ -194,7 +195,7 @@ func (v *view) withoutSNAT(r *model.PacketRule, f *model.Flow) string {
 		after = "masquerade"
 	}
 	if !snat {
-		return undoPacketRule(r)
+		return words.UndoPacketRule(r)
 	}
-	return replacePacketRule(r, before+after)
+	return words.ReplacePacketRule(r, before+after)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // ForwardingDisabled is the code of this finding.
@@ -106,7 +107,7 @@ func unforwarded(v *view, refused func(*model.Drop) string, global string) []fin
 	f := l.finding()
 	f.LastHopAlive = v.place(first, model.Ingress)
 	f.Why = fmt.Sprintf("The kernel dropped %s that arrived through %s and were for somebody else, because forwarding is off there.",
-		count(l.packets, "packet"), strings.Join(names, ", "))
+		words.Count(l.packets, "packet"), strings.Join(names, ", "))
 	blameForwarding(v, &f, names, global)
 	f.Evidence = append(f.Evidence, l.evidence()...)
 	return []finding{{Finding: f, claims: unforwardable(refused), silences: silencesAll(f.Pods)}}
@@ -117,14 +118,14 @@ func blameForwarding(v *view, f *model.Finding, links []string, global string) {
 	if v.sysctls()[global] == "0" {
 		f.Title = "the node does not forward"
 		observe(f, model.SourceSysctl, "%s = 0", global)
-		f.Fix = append(f.Fix, setSysctl(global, "1"))
+		f.Fix = append(f.Fix, words.SetSysctl(global, "1"))
 		return
 	}
 	f.Title = "forwarding is off on " + strings.Join(links, ", ")
 	for _, link := range links {
 		name := path.LinkSetting(link, "forwarding")
 		observe(f, model.SourceSysctl, "%s = 0", name)
-		f.Fix = append(f.Fix, setSysctl(name, "1"))
+		f.Fix = append(f.Fix, words.SetSysctl(name, "1"))
 	}
 }
 

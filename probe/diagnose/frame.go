@@ -7,6 +7,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // stale is a rule that hands a pod's frames to an Ethernet address that is
@@ -149,7 +150,7 @@ func (v *view) behind(gateway netip.Addr) []*model.Pod {
 func ruleEvidence(r *model.FrameRule) model.Evidence {
 	text := fmt.Sprintf("%s %s rule %d (%s): %s", r.Table, r.Chain, r.Number, r.Backend, r.Text)
 	if r.Counter.Delta > 0 {
-		text += fmt.Sprintf(" — counted %s in the window", count(r.Counter.Delta, "frame"))
+		text += fmt.Sprintf(" — counted %s in the window", words.Count(r.Counter.Delta, "frame"))
 	}
 	return seen(model.SourceEbtables, "%s", text)
 }
@@ -159,7 +160,7 @@ func (v *view) ownerEvidence(s *stale) model.Evidence {
 	e := model.Evidence{Source: model.SourcePods}
 	if len(v.pods[s.addr]) == 0 && len(s.owners) > 0 {
 		e.Text = fmt.Sprintf("%s is the gateway of %s, with MAC %s; %s has %s",
-			s.addr, plural(uint64(len(v.behind(s.addr))), "pod", "pods"), s.owners[0], v.owner(s.rule.MAC), s.rule.MAC)
+			s.addr, words.Plural(uint64(len(v.behind(s.addr))), "pod", "pods"), s.owners[0], v.owner(s.rule.MAC), s.rule.MAC)
 		return e
 	}
 	if len(s.owners) == 0 {
@@ -167,7 +168,7 @@ func (v *view) ownerEvidence(s *stale) model.Evidence {
 		return e
 	}
 	e.Text = fmt.Sprintf("%s is the address of the pod behind %s, with MAC %s; %s has %s",
-		s.addr, v.pods[s.addr][0].Link, addrs(s.owners), v.owner(s.rule.MAC), s.rule.MAC)
+		s.addr, v.pods[s.addr][0].Link, words.Addrs(s.owners), v.owner(s.rule.MAC), s.rule.MAC)
 	return e
 }
 
@@ -184,5 +185,5 @@ func (v *view) ownersInstead(s *stale) string {
 	case len(v.pods[s.addr]) == 0:
 		return " instead of the gateway's " + s.owners[0].String()
 	}
-	return " instead of the pod's " + addrs(s.owners)
+	return " instead of the pod's " + words.Addrs(s.owners)
 }

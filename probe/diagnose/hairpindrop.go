@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // HairpinDrop is the code of this finding.
@@ -32,8 +33,8 @@ func findHairpinDrop(v *view) []finding {
 		return nil
 	}
 	f := l.finding()
-	f.Title = "hairpin service traffic to " + addrs(f.Pods) + " is dropped"
-	f.Why = fmt.Sprintf("What %s ask of a service comes back to who asked, with the pod's own address as source, and is dropped.", addrs(f.Pods))
+	f.Title = "hairpin service traffic to " + words.Addrs(f.Pods) + " is dropped"
+	f.Why = fmt.Sprintf("What %s ask of a service comes back to who asked, with the pod's own address as source, and is dropped.", words.Addrs(f.Pods))
 	f.LastHopAlive = v.place(v.pods[f.Pods[0]][0].Link, model.Ingress)
 	if inPod[f.Pods[0]] {
 		f.LastHopAlive.Direction = model.Egress
@@ -49,9 +50,9 @@ func findHairpinDrop(v *view) []finding {
 	for _, a := range f.Pods {
 		if l := v.links[v.pods[a][0].LinkIndex]; l != nil && l.Master != 0 && !l.Hairpin {
 			f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceLinks, Text: l.Name + ", a port of a bridge: hairpin off"})
-			f.Fix = append(f.Fix, fmt.Sprintf("bridge link set dev %s hairpin on", shellWord(l.Name)))
+			f.Fix = append(f.Fix, fmt.Sprintf("bridge link set dev %s hairpin on", words.Quote(l.Name)))
 		}
-		f.Fix = append(f.Fix, fmt.Sprintf("%s -t nat -I POSTROUTING -s %s -d %s -j MASQUERADE", ip46tables(a), a, a))
+		f.Fix = append(f.Fix, fmt.Sprintf("%s -t nat -I POSTROUTING -s %s -d %s -j MASQUERADE", words.IPTables(a), a, a))
 	}
 	return []finding{{Finding: f, claims: func(d *model.Drop) bool { return v.hairpin(d) && l.pods[d.Src] }}}
 }
@@ -87,7 +88,7 @@ func (v *view) hairpinServices(pods map[netip.Addr]bool) ([]netip.Prefix, []mode
 	}
 	if len(services) > 0 {
 		shown = append(shown, model.Evidence{Source: model.SourceConntrack, Text: fmt.Sprintf(
-			"flows to %s lead back to the pod that began them", addrs(slices.SortedFunc(maps.Keys(services), comparePrefix)))})
+			"flows to %s lead back to the pod that began them", words.Addrs(slices.SortedFunc(maps.Keys(services), comparePrefix)))})
 	}
 	for r := range model.Each(v.PacketRules) {
 		if r.Target != "DNAT" || !pods[r.To.Addr()] || r.Counter.Delta == 0 {

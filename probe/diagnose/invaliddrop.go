@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // InvalidDrop is the code of this finding.
@@ -186,9 +187,9 @@ func (v *view) invalid(a *attribution, reasons map[mistrust]*model.Drop) model.F
 		l.drops = append(l.drops, p.drop)
 	}
 	f := l.finding()
-	f.Title = "packets of " + addrs(f.Pods) + " are invalid to connection tracking and dropped"
+	f.Title = "packets of " + words.Addrs(f.Pods) + " are invalid to connection tracking and dropped"
 	f.Why = fmt.Sprintf("The rule on ctstate INVALID in table %s, chain %s (%s) dropped %s. It belongs to %s.", a.key.Table, a.key.Chain,
-		a.key.Backend, count(f.Packets, "packet"), cmp.Or(a.maker(), "no program known to lasthop: made by hand, or by a script"))
+		a.key.Backend, words.Count(f.Packets, "packet"), cmp.Or(a.maker(), "no program known to lasthop: made by hand, or by a script"))
 	f.Evidence = append([]model.Evidence{a.evidence()}, dropEvidence(l.drops)...)
 	f.LastHopAlive = v.cameBy(mostDropped(l.drops)[0])
 	f.Confidence = model.Likely
@@ -198,7 +199,7 @@ func (v *view) invalid(a *attribution, reasons map[mistrust]*model.Drop) model.F
 	excluded := v.untracking(l.drops)
 	for _, r := range excluded {
 		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule excludes the other direction from connection tracking", r))
-		f.Fix = append(f.Fix, "where the exclusion is meant, exclude both directions; else "+undoPacketRule(r))
+		f.Fix = append(f.Fix, "where the exclusion is meant, exclude both directions; else "+words.UndoPacketRule(r))
 	}
 	if len(excluded) > 0 {
 		f.Confidence, f.Alternatives = model.Proven, nil
@@ -207,7 +208,7 @@ func (v *view) invalid(a *attribution, reasons map[mistrust]*model.Drop) model.F
 	src, dst := mostDropped(l.drops)[0].Src, mostDropped(l.drops)[0].Dst
 	f.Fix = append(f.Fix,
 		fmt.Sprintf("see by which links both directions pass: tcpdump -eni any host %s and host %s", src, dst),
-		fmt.Sprintf("have both pass this node: compare %s route get %s here with the route that %s has back", ip(dst), dst, dst))
+		fmt.Sprintf("have both pass this node: compare %s route get %s here with the route that %s has back", words.IP(dst), dst, dst))
 	return f
 }
 
@@ -226,7 +227,7 @@ func (v *view) whyInvalid(f *model.Finding, why mistrust, d *model.Drop) {
 		f.Why += fmt.Sprintf(" Segments of %s to %s are outside the window that connection tracking expects: it misses part of the other direction.", d.Src, d.Dst)
 		observe(f, model.SourceConntrack, "flows between %s and %s have a reply", d.Src, d.Dst)
 		f.Alternatives = append(f.Alternatives, "part of the other direction takes another path", "a device on the way changes sequence numbers")
-		f.Fix = append(f.Fix, setSysctl("net.netfilter.nf_conntrack_tcp_be_liberal", "1"))
+		f.Fix = append(f.Fix, words.SetSysctl("net.netfilter.nf_conntrack_tcp_be_liberal", "1"))
 	}
 }
 

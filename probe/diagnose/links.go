@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // place is a link with its role.
@@ -158,7 +159,7 @@ func (v *view) dead(b *backend) model.Finding {
 	f.Peers = hosts(append(slices.Clone(targets), b.addr))
 	service := "a service's address"
 	if len(targets) > 0 {
-		service = addrs(targets)
+		service = words.Addrs(targets)
 	}
 	f.Title = fmt.Sprintf("%s leads to %s, where no pod lives", service, b.addr)
 	by := ""
@@ -174,12 +175,12 @@ func (v *view) dead(b *backend) model.Finding {
 	if len(b.silent) > 0 {
 		first := b.silent[0]
 		observe(&f, model.SourceConntrack,
-			"%s to %s UNREPLIED, the reply is expected from %s; %s like it", first.Original.Src, first.Original.Dst, first.Reply.Src, count(uint64(len(b.silent)), "flow"))
+			"%s to %s UNREPLIED, the reply is expected from %s; %s like it", first.Original.Src, first.Original.Dst, first.Reply.Src, words.Count(uint64(len(b.silent)), "flow"))
 	}
 	if len(b.held) > 0 {
 		first := b.held[0]
 		observe(&f, model.SourceConntrack, "%s to %s from before the window, the reply is expected from %s; %s like it",
-			first.Original.Src, first.Original.Dst, first.Reply.Src, count(uint64(len(b.held)), "flow"))
+			first.Original.Src, first.Original.Dst, first.Reply.Src, words.Count(uint64(len(b.held)), "flow"))
 	}
 	observe(&f, model.SourcePods, "no pod on this node holds %s", b.addr)
 	f.Evidence[len(f.Evidence)-1].Node = elsewhere
@@ -211,7 +212,7 @@ func dead(l *model.Link) string {
 // raise is what to do about a dead link first.
 func raise(l *model.Link) string {
 	if !l.Up {
-		return "ip link set dev " + shellWord(l.Name) + " up"
+		return "ip link set dev " + words.Quote(l.Name) + " up"
 	}
-	return "see what " + l.Name + " is connected to: ip -d link show dev " + shellWord(l.Name)
+	return "see what " + l.Name + " is connected to: ip -d link show dev " + words.Quote(l.Name)
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // MissingDefaultRoute is the code of this finding.
@@ -45,9 +46,9 @@ func hasDefault(v *view, six bool) bool { return v.defaultRoute(six).Dst.IsValid
 func withoutDefault(v *view, six bool, l *lost) finding {
 	f, peers := l.finding(), sorted(l.peers)
 	f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
-	f.Title = "no default route for " + familyName(six)
+	f.Title = "no default route for " + words.Family(six)
 	f.Why = "The node has no default route: what its pods send beyond its own networks it drops."
-	f.Evidence = append(l.evidence(), seen(model.SourceRoutes, "no default route for %s in the main table", familyName(six)))
+	f.Evidence = append(l.evidence(), seen(model.SourceRoutes, "no default route for %s in the main table", words.Family(six)))
 	link := "UPLINK"
 	if i := slices.IndexFunc(l.drops, (*model.Drop).ReverseFiltered); i >= 0 {
 		link = l.drops[i].Link
@@ -64,7 +65,7 @@ func withoutDefault(v *view, six bool, l *lost) finding {
 		f.Confidence = model.Likely
 		f.Alternatives = []string{"the node is to have none, and its routes to other nodes' pods are gone"}
 	}
-	f.Fix = append(f.Fix, fmt.Sprintf("%s route add default via GATEWAY dev %s", ip(peers[0]), shellWord(link)))
+	f.Fix = append(f.Fix, fmt.Sprintf("%s route add default via GATEWAY dev %s", words.IP(peers[0]), words.Quote(link)))
 	return finding{Finding: f, claims: func(d *model.Drop) bool {
 		a, is := v.unroutable(d)
 		return is && a.Is6() == six && v.elsewhere(a)

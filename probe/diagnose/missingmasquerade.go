@@ -11,6 +11,7 @@ import (
 	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // MissingMasquerade is the code of this finding.
@@ -159,9 +160,9 @@ func unmasqueraded(v *view, g *rawGroup) finding {
 	link, remotes := v.linkName(g.silent[0].IfIndex), sorted(x.remotes)
 	f := model.Finding{Confidence: model.Likely, Pods: sorted(x.pods), Peers: hosts(remotes), Packets: x.packets}
 	f.LastHopAlive = v.place(link, model.Egress)
-	f.Title = fmt.Sprintf("pods are not masqueraded towards %s", addrs(remotes))
+	f.Title = fmt.Sprintf("pods are not masqueraded towards %s", words.Addrs(remotes))
 	f.Evidence = []model.Evidence{seen(model.SourceTC,
-		"%s egress: %s with a pod's source address (%s) to %s; ingress: no reply", link, count(f.Packets, "packet"), addrs(f.Pods), addrs(remotes))}
+		"%s egress: %s with a pod's source address (%s) to %s; ingress: no reply", link, words.Count(f.Packets, "packet"), words.Addrs(f.Pods), words.Addrs(remotes))}
 	f.Evidence = append(f.Evidence, untranslated(v, g)...)
 	if why := v.cannotReturn(g); len(why) > 0 {
 		f.Confidence = model.Proven
@@ -183,7 +184,7 @@ func unmasqueraded(v *view, g *rawGroup) finding {
 // its network.
 func (v *view) cannotReturn(g *rawGroup) []model.Evidence {
 	if x := v.sumPeers(g.silent); len(x.remotes) > 1 && !slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return !v.refused(p) }) {
-		return []model.Evidence{seen(model.SourceTC, "%s ingress: %s about these packets", v.linkName(x.link), count(x.errors, "ICMP error"))}
+		return []model.Evidence{seen(model.SourceTC, "%s ingress: %s about these packets", v.linkName(x.link), words.Count(x.errors, "ICMP error"))}
 	}
 	if !v.Has(model.SourceCloud) {
 		return nil
@@ -237,13 +238,13 @@ func judgeRules(v *view, g *rawGroup, f *model.Finding) {
 		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule excludes them from connection tracking", r),
 			packetRuleEvidence("this one would translate them", nat.Rule))
 		f.Why = "A rule excludes these packets from connection tracking, and what is not tracked is not translated: they leave with the pod's address, and nobody out there answers it."
-		f.Fix = []string{undoPacketRule(r)}
+		f.Fix = []string{words.UndoPacketRule(r)}
 	case nat.Translated:
 		f.Confidence = model.Possible
 		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule would translate them now", nat.Rule))
 		f.Why = "Packets leave with the pod's address although a rule translates them: their flows are older than the rule, or another program sends them past it."
 		for _, p := range g.silent {
-			f.Fix = append(f.Fix, forget(v.flowsOf(p).silent)...)
+			f.Fix = append(f.Fix, words.Forget(v.flowsOf(p).silent)...)
 		}
 		if len(f.Fix) == 0 {
 			f.Fix = []string{fmt.Sprintf("conntrack -L --orig-src %s # delete those of the entries that are never replied to", f.Pods[0])}
@@ -262,7 +263,7 @@ func judgeRules(v *view, g *rawGroup, f *model.Finding) {
 	if !nat.Translated {
 		// Clients that keep their socket go on with the entries that they have.
 		for _, p := range g.silent {
-			f.Fix = append(f.Fix, forget(slices.DeleteFunc(slices.Clone(v.flowsOf(p).silent), func(f *model.Flow) bool {
+			f.Fix = append(f.Fix, words.Forget(slices.DeleteFunc(slices.Clone(v.flowsOf(p).silent), func(f *model.Flow) bool {
 				passed, _ := v.passed(f)
 				return !f.Start.IsZero() || !passed
 			}))...)
@@ -288,8 +289,8 @@ func (v *view) untracked(g *rawGroup) *model.PacketRule {
 
 // undoExclusion ends an exclusion, once it was found out whether that is meant.
 func undoExclusion(r *model.PacketRule) []string {
-	undo := undoPacketRule(r)
-	if maker([]string{r.Chain}, r.Comment, r.Table) != "" {
+	undo := words.UndoPacketRule(r)
+	if words.Maker([]string{r.Chain}, r.Comment, r.Table) != "" {
 		return []string{undo}
 	}
 	return []string{"ask who wrote the exclusion: no program known has such a rule", "if this exclusion is not meant:", undo}
@@ -307,9 +308,9 @@ func (v *view) natUnseen() string {
 // exists for it, or one of its own.
 func masqueradeFix(v *view, g *rawGroup) string {
 	pod := g.silent[0].Local
-	tool := ip46tables(pod)
+	tool := words.IPTables(pod)
 	if chain := masqueradeChain(v, pod); chain != nil {
-		return fmt.Sprintf("%s -t nat -A %s -j MASQUERADE", iptables(chain), shellWord(chain.Chain))
+		return fmt.Sprintf("%s -t nat -A %s -j MASQUERADE", words.RuleTool(chain), words.Quote(chain.Chain))
 	}
 	src, cluster := host(pod), host(pod)
 	for _, p := range v.ranges.local {
@@ -322,7 +323,7 @@ func masqueradeFix(v *view, g *rawGroup) string {
 			cluster = p
 		}
 	}
-	return fmt.Sprintf("%s -t nat -A POSTROUTING -s %s ! -d %s -o %s -j MASQUERADE", tool, src, cluster, shellWord(v.natLink(g.silent[0].IfIndex)))
+	return fmt.Sprintf("%s -t nat -A POSTROUTING -s %s ! -d %s -o %s -j MASQUERADE", tool, src, cluster, words.Quote(v.natLink(g.silent[0].IfIndex)))
 }
 
 // masqueradeChain finds the chain that POSTROUTING sends pods through and that

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // MissingNodeRoute is the code of this finding.
@@ -197,7 +198,7 @@ func withoutNodeRoute(v *view, g *unrouted, siblings []*model.Route) finding {
 		Title:        "no route to the pods of another node, " + g.cidr.String(),
 		Why: fmt.Sprintf("What goes to %s follows the default route out of %s, to a gateway that does not know these pods, and nothing returns.",
 			g.cidr, link),
-		Evidence: []model.Evidence{seen(model.SourceTC, "%s egress: %s to %s; ingress: no reply", link, count(g.packets, "packet"), g.cidr)},
+		Evidence: []model.Evidence{seen(model.SourceTC, "%s egress: %s to %s; ingress: no reply", link, words.Count(g.packets, "packet"), g.cidr)},
 	}
 	if most := mostDropped(g.drops); len(most) > 0 {
 		f.LastHopAlive = v.place(most[0].Link, model.Ingress)
@@ -213,7 +214,7 @@ func withoutNodeRoute(v *view, g *unrouted, siblings []*model.Route) finding {
 		f.Title = "no route for the replies to the pods of another node, " + g.cidr.String()
 		f.Why = fmt.Sprintf("Requests come from %s, and the replies of this node's pods follow the default route out of %s, to a gateway that does not "+
 			"know these pods.", g.cidr, link)
-		f.Evidence[0] = seen(model.SourceTC, "%s egress: %s, all replies, to %s; ingress: nothing but requests", link, count(g.packets, "packet"), g.cidr)
+		f.Evidence[0] = seen(model.SourceTC, "%s egress: %s, all replies, to %s; ingress: nothing but requests", link, words.Count(g.packets, "packet"), g.cidr)
 	}
 	hop, n := "NODE_IP", v.nodeOf(g.cidr)
 	if n != nil {
@@ -235,7 +236,7 @@ func withoutNodeRoute(v *view, g *unrouted, siblings []*model.Route) finding {
 	if len(g.drops) == 0 && f.Confidence != model.Proven {
 		f.Alternatives = append(f.Alternatives, "the gateway knows that range, and the return path to this node's pods is missing")
 	}
-	f.Fix = []string{fmt.Sprintf("%s route replace %s via %s dev %s", ip(g.cidr.Addr()), g.cidr, hop, shellWord(v.natLink(g.link)))}
+	f.Fix = []string{fmt.Sprintf("%s route replace %s via %s dev %s", words.IP(g.cidr.Addr()), g.cidr, hop, words.Quote(v.natLink(g.link)))}
 	if t := downTunnel(v); t != nil && len(siblings) == 0 {
 		f.Why += fmt.Sprintf(" %s, a tunnel of the node, is down, and the routes by it went with it.", t.Name)
 		observe(&f, model.SourceLinks, "%s %s", t.Name, dead(t))

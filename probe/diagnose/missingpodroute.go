@@ -8,6 +8,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // MissingPodRoute is the code of this finding.
@@ -89,8 +90,8 @@ func routedElsewhere(v *view, list []misroutedPod) []finding {
 		f.Unseen = append(f.Unseen, "a packet for the pod that went astray")
 		f.Alternatives = append(f.Alternatives, "a program on the links delivers past the kernel's routing")
 	}
-	f.Title = fmt.Sprintf("no route to %s", addrs(f.Pods))
-	f.Why = fmt.Sprintf("The node does not route %s to the pod's link: packets for it %s.", addrs(f.Pods), strings.Join(told, "; "))
+	f.Title = fmt.Sprintf("no route to %s", words.Addrs(f.Pods))
+	f.Why = fmt.Sprintf("The node does not route %s to the pod's link: packets for it %s.", words.Addrs(f.Pods), strings.Join(told, "; "))
 	f.LastHopAlive = v.place(v.uplink(), model.Ingress)
 	explains := v.misroutes(wrong)
 	for d := range model.Each(v.Traffic.Drops) {
@@ -124,13 +125,13 @@ func (v *view) misroutes(wrong map[netip.Addr]bool) func(*model.Drop) bool {
 func furtherAddress(v *view, a *misroutedPod, shown []model.Evidence) finding {
 	f := model.Finding{
 		Severity: model.Warning, Confidence: model.Proven, Pods: []netip.Addr{a.addr}, LastHopAlive: v.place(v.uplink(), model.Ingress),
-		Title: fmt.Sprintf("the node routes only %s to %s, not %s", a.first, podName(a.pod), a.addr),
+		Title: fmt.Sprintf("the node routes only %s to %s, not %s", a.first, words.PodName(a.pod), a.addr),
 		Why: fmt.Sprintf("The pod's interface has %s beside %s, and the node routes only %s to the pod: packets for %s %s.",
 			a.addr, a.first, a.first, a.addr, whither(v, a)),
 		Fix: []string{
 			"let the pod send with " + a.first.String() + ": find what adds the other address in the pod, and end that",
 			fmt.Sprintf("if %s is meant: let the network plugin give it to the pod, or restore its route: %s route replace %s dev %s",
-				a.addr, ip(a.addr), host(a.addr), shellWord(a.pod.Link)),
+				a.addr, words.IP(a.addr), host(a.addr), words.Quote(a.pod.Link)),
 		},
 	}
 	observe(&f, model.SourceRoutes, "%s is behind %s as well, and the lookup %s", a.addr, a.pod.Link, lookedUp(v, a))
@@ -143,9 +144,9 @@ func missed(v *view, a *misroutedPod) []model.Evidence {
 	var out []model.Evidence
 	for _, h := range v.hops[a.addr] {
 		if h.Side == model.AsDestination && h.Direction == model.Egress && a.decision.Through(h.IfIndex) && h.Packets >= minPackets {
-			text := fmt.Sprintf("%s egress: %s for %s", v.linkName(h.IfIndex), count(h.Packets, "packet"), a.addr)
+			text := fmt.Sprintf("%s egress: %s for %s", v.linkName(h.IfIndex), words.Count(h.Packets, "packet"), a.addr)
 			if in := v.hop(a.addr, h.IfIndex, model.Ingress, model.AsDestination); in != nil {
-				text += fmt.Sprintf("; ingress: %d of them, and with %s", in.Packets, ttls(in.TTLs|h.TTLs))
+				text += fmt.Sprintf("; ingress: %d of them, and with %s", in.Packets, words.TTLs(in.TTLs|h.TTLs))
 			}
 			out = append(out, seen(model.SourceTC, "%s", text))
 		}
@@ -194,7 +195,7 @@ func whither(v *view, a *misroutedPod) string {
 
 // restore gives the commands that bring the route, or the rule, back.
 func restore(v *view, a *misroutedPod) []string {
-	tool := ip(a.addr)
+	tool := words.IP(a.addr)
 	var fix []string
 	target, dev := host(a.addr), a.pod.Link
 	if l := v.links[a.pod.LinkIndex]; l.Master != 0 && v.links[l.Master] != nil {
@@ -213,12 +214,12 @@ func restore(v *view, a *misroutedPod) []string {
 		main.Type, main.Hops = covering[0].Type, []path.NextHop{{IfIndex: covering[0].IfIndex}}
 	}
 	if v.misses(&main, a.addr) {
-		fix = append(fix, fmt.Sprintf("%s route replace %s dev %s", tool, target, shellWord(dev)))
+		fix = append(fix, fmt.Sprintf("%s route replace %s dev %s", tool, target, words.Quote(dev)))
 	}
 	for _, r := range a.rules {
 		switch {
 		case v.leftOverRule(r, a):
-			fix = append(fix, fmt.Sprintf("%s rule del %s", tool, ruleWords(r)))
+			fix = append(fix, fmt.Sprintf("%s rule del %s", tool, words.RoutingRule(r)))
 		case v.leftOverRoute(r, a, target):
 			fix = append(fix, fmt.Sprintf("%s route del %s", tool, v.routeWords(a.decision.Route)))
 		default:

@@ -7,6 +7,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // MissingTableRoute is the code of this finding.
@@ -117,7 +118,7 @@ func (v *view) byRule(silent []*model.Peer) (f model.Finding, way path.Decision)
 
 // sentInVain is the evidence that nothing came back for a finding's packets.
 func sentInVain(f *model.Finding) model.Evidence {
-	return seen(model.SourceTC, "%s egress: %s of %s; ingress: none", f.LastHopAlive.Link, count(f.Packets, "packet"), addrs(f.Pods))
+	return seen(model.SourceTC, "%s egress: %s of %s; ingress: none", f.LastHopAlive.Link, words.Count(f.Packets, "packet"), words.Addrs(f.Pods))
 }
 
 // wrongTable is the finding on a rule whose table leads elsewhere than that of the pods like
@@ -125,7 +126,7 @@ func sentInVain(f *model.Finding) model.Evidence {
 func (v *view) wrongTable(r, other *model.RoutingRule, silent []*model.Peer) finding {
 	f, way := v.byRule(silent)
 	right := v.routing().Lookup(v.fromPod(other.From.Addr(), silent[0].Remote))
-	f.Title = fmt.Sprintf("table %d is not the one for what %s sends", r.Table, addrs(f.Pods))
+	f.Title = fmt.Sprintf("table %d is not the one for what %s sends", r.Table, words.Addrs(f.Pods))
 	f.Why = fmt.Sprintf("The rule for %s leads to table %d, by which the packets leave %s, and there is no reply. Another pod's rule leads to table %d, "+
 		"and by that the same peers reply.", r.From, r.Table, f.LastHopAlive.Link, other.Table)
 	f.Evidence = []model.Evidence{
@@ -134,8 +135,8 @@ func (v *view) wrongTable(r, other *model.RoutingRule, silent []*model.Peer) fin
 		sentInVain(&f),
 	}
 	f.Fix = []string{
-		fmt.Sprintf("%s rule add from %s lookup %d priority %d", ip(r.From.Addr()), r.From, other.Table, r.Priority),
-		fmt.Sprintf("%s rule del %s priority %d", ip(r.From.Addr()), ruleWords(r), r.Priority),
+		fmt.Sprintf("%s rule add from %s lookup %d priority %d", words.IP(r.From.Addr()), r.From, other.Table, r.Priority),
+		fmt.Sprintf("%s rule del %s priority %d", words.IP(r.From.Addr()), words.RoutingRule(r), r.Priority),
 		"or restart the plugin's agent on this node, which makes these rules anew",
 	}
 	return finding{Finding: f, cutOff: f.Pods}
@@ -144,7 +145,7 @@ func (v *view) wrongTable(r, other *model.RoutingRule, silent []*model.Peer) fin
 func (v *view) withoutRoute(r *model.RoutingRule, silent []*model.Peer) finding {
 	f, way := v.byRule(silent)
 	first, out := silent[0], way.Hops[0]
-	f.Title = fmt.Sprintf("table %d has no route for what %s sends", r.Table, addrs(f.Pods))
+	f.Title = fmt.Sprintf("table %d has no route for what %s sends", r.Table, words.Addrs(f.Pods))
 	f.Why = fmt.Sprintf("The rule for %s leads to table %d, which has no route to %s. The kernel goes on, and the packets leave by %s. There is no reply.",
 		r.From, r.Table, first.Remote, out.Link)
 	f.Evidence = []model.Evidence{
@@ -180,7 +181,7 @@ func (v *view) podTableFix(r *model.RoutingRule, to netip.Addr) string {
 	for route := range model.Each(v.Routes) {
 		if route.Table == r.Table && route.Dst.IsSingleIP() && route.Dst.Addr().Is4() == to.Is4() && !route.Gateway.IsValid() &&
 			route.Type == "unicast" && v.outer[route.IfIndex] {
-			return fmt.Sprintf("%s route add default via %s dev %s table %d", ip(to), route.Dst.Addr(), shellWord(v.linkName(route.IfIndex)), r.Table)
+			return fmt.Sprintf("%s route add default via %s dev %s table %d", words.IP(to), route.Dst.Addr(), words.Quote(v.linkName(route.IfIndex)), r.Table)
 		}
 	}
 	return fmt.Sprintf("give table %d the default route of the NIC that the pods of %s belong to, or restart the plugin's agent on this node, which makes it", r.Table, r.From)

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // MissingUDR is the code of this finding.
@@ -194,14 +195,14 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing mis
 	}
 	name := v.linkName(x.link)
 	f.LastHopAlive = v.place(name, model.Egress)
-	f.Title = "no return from " + addrs(f.Peers)
+	f.Title = "no return from " + words.Addrs(f.Peers)
 	if len(x.remotes) > 0 {
 		observe(&f, model.SourceTC,
-			"%s egress: %s (%s) from %s to %s of %s; ingress: no reply", name, count(f.Packets, "packet"), count(x.requests, "request"), count(uint64(len(x.pods)), "pod"), plural(uint64(len(x.remotes)), "address", "addresses"), addrs(f.Peers))
+			"%s egress: %s (%s) from %s to %s of %s; ingress: no reply", name, words.Count(f.Packets, "packet"), words.Count(x.requests, "request"), words.Count(uint64(len(x.pods)), "pod"), words.Plural(uint64(len(x.remotes)), "address", "addresses"), words.Addrs(f.Peers))
 	}
 	f.Evidence = append(f.Evidence, framesToGateway(v, silent)...)
 	if n, _ := unrepliedCount(v, func(_, remote netip.Addr) bool { return inRanges(silent, remote) }); n > 0 {
-		observe(&f, model.SourceConntrack, "%s from pods into that range UNREPLIED", count(n, "flow"))
+		observe(&f, model.SourceConntrack, "%s from pods into that range UNREPLIED", words.Count(n, "flow"))
 	}
 	control := s.controls(silent)
 	switch {
@@ -215,11 +216,11 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing mis
 	}
 	if x.errors > 0 {
 		observe(&f, model.SourceTC,
-			"%s ingress: %s about these packets: a router has no route, or the other node none of these pods", name, count(x.errors, "ICMP error"))
+			"%s ingress: %s about these packets: a router has no route, or the other node none of these pods", name, words.Count(x.errors, "ICMP error"))
 	}
 	if asks > 0 {
 		observe(&f, model.SourceTC,
-			"%s arrive from there: the path to this node works, the return path does not", count(asks, "request"))
+			"%s arrive from there: the path to this node works, the return path does not", words.Count(asks, "request"))
 	}
 	f.Evidence = append(f.Evidence, s.known(silent)...)
 	if slices.ContainsFunc(silent, v.ownerSilent) {
@@ -231,7 +232,7 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing mis
 	case cause != nil:
 		proveByFile(v, &f, silent, cause)
 	case missing != missingUnknown:
-		f.Why = v.leftCorrectly(addrs(f.Peers), name)
+		f.Why = v.leftCorrectly(words.Addrs(f.Peers), name)
 		switch missing {
 		case missingOwn:
 			ownRouteMissing(v, &f, silent)
@@ -280,7 +281,7 @@ const (
 )
 
 func ownRouteMissing(v *view, f *model.Finding, silent []*remoteRange) {
-	f.Title = "no route to this node's own pods: nothing returns from " + addrs(f.Peers)
+	f.Title = "no route to this node's own pods: nothing returns from " + words.Addrs(f.Peers)
 	f.Fix, f.Rows = nil, nil
 	AddRows(f, v.ownRows(silent, nil)...)
 	if slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.there == reachWorks }) {
@@ -294,7 +295,7 @@ func ownRouteMissing(v *view, f *model.Finding, silent []*remoteRange) {
 }
 
 func theirRouteMissing(v *view, f *model.Finding, silent []*remoteRange) {
-	f.Title = "no route to " + addrs(f.Peers)
+	f.Title = "no route to " + words.Addrs(f.Peers)
 	if silent[0].back == reachWorks {
 		f.Why += "The return path to this node's own pods works. "
 	}
@@ -311,10 +312,10 @@ func theirRouteMissing(v *view, f *model.Finding, silent []*remoteRange) {
 }
 
 func bothRoutesMissing(v *view, f *model.Finding, silent []*remoteRange) {
-	f.Title = "no route to " + addrs(f.Peers) + ": the route table seems not to apply"
+	f.Title = "no route to " + words.Addrs(f.Peers) + ": the route table seems not to apply"
 	f.Why += "This node's own echo to the other nodes' end of their ranges is lost as well, though nodes answer each other. "
 	if slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.back == reachFails }) {
-		f.Title = "no route either way between this node's pods and " + addrs(f.Peers) + ": the route table seems not to apply"
+		f.Title = "no route either way between this node's pods and " + words.Addrs(f.Peers) + ": the route table seems not to apply"
 		f.Why += "So is one from this node's own pod range to another node. "
 	}
 	f.Why += "The subnet seems to have no route table."
@@ -371,9 +372,9 @@ func (s *udrSearch) controls(silent []*remoteRange) string {
 		}
 	}
 	if len(ranges) > 0 {
-		return addrs(ranges)
+		return words.Addrs(ranges)
 	}
-	return addrs(answering(s.view, func(a netip.Addr) bool { return inRanges(silent, a) }))
+	return words.Addrs(answering(s.view, func(a netip.Addr) bool { return inRanges(silent, a) }))
 }
 
 // inRanges reports whether one of the ranges holds the address.
@@ -395,4 +396,12 @@ func (s *udrSearch) addUDRFix(f *model.Finding, silent []*remoteRange) {
 		AddRows(f, s.ownRows(silent, nil)...)
 	}
 	f.Fix = append(f.Fix, s.tableFix()...)
+}
+
+// nothingDropped says what this node dropped of packets that left by a link.
+func (v *view) nothingDropped(link string) string {
+	if q := v.droppingQueue(link); q != nil {
+		return fmt.Sprintf("Packets that the queue of %s dropped (%d of any sender in the window) are not counted here", link, q.DropsDelta)
+	}
+	return "Nothing is dropped on this node"
 }

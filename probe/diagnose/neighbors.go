@@ -21,14 +21,6 @@ func protocol(a netip.Addr) string {
 	return "ARP"
 }
 
-// request is what asks for it.
-func request(a netip.Addr) string {
-	if a.Is6() {
-		return "neighbour solicitation"
-	}
-	return "ARP request"
-}
-
 // isGatewayMAC reports whether a default gateway has this address, or the
 // fabric to which all that pods send is sent. What the node's entry for a gateway
 // holds is not believed where nobody there answers.

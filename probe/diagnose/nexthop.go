@@ -8,6 +8,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // silentHops are the next hops beyond one link that do not tell their MAC, and
@@ -225,9 +226,9 @@ func nobodyBeyond(v *view, m *silentHops) finding {
 		Confidence:   model.Proven,
 		Pods:         sorted(m.pods),
 		LastHopAlive: v.place(port, model.Egress),
-		Title:        fmt.Sprintf("nobody answers for %s on %s", addrs(remotes), port),
+		Title:        fmt.Sprintf("nobody answers for %s on %s", words.Addrs(remotes), port),
 		Why: fmt.Sprintf("%s on %s for the MAC of %s, the next hop of packets from %s, and nobody answers. The packets are freed before they leave.",
-			asker, port, addrs(remotes), count(uint64(len(m.pods)), "pod")),
+			asker, port, words.Addrs(remotes), words.Count(uint64(len(m.pods)), "pod")),
 		Unseen:       []string{"why nobody answers: that shows only beyond " + port},
 		Alternatives: []string{"the machine is down or gone", "the address is of another network than " + port + "'s (a wrong VLAN, subnet or mask)"},
 	}
@@ -242,14 +243,14 @@ func nobodyBeyond(v *view, m *silentHops) finding {
 		}
 		f.Evidence = append(f.Evidence, silentHopEvidence(v, m, a, port)...)
 		if a.Is6() {
-			f.Fix = append(f.Fix, fmt.Sprintf("ping -6 -c 3 -I %s %s", shellWord(link), a))
+			f.Fix = append(f.Fix, fmt.Sprintf("ping -6 -c 3 -I %s %s", words.Quote(link), a))
 		} else {
-			f.Fix = append(f.Fix, fmt.Sprintf("arping -c 3 -I %s %s", shellWord(link), a))
+			f.Fix = append(f.Fix, fmt.Sprintf("arping -c 3 -I %s %s", words.Quote(link), a))
 		}
 	}
-	observeSome(&f, f.Packets, model.SourceDrops, "%s dropped: neighbour resolution failed", count(f.Packets, "packet"))
+	observeSome(&f, f.Packets, model.SourceDrops, "%s dropped: neighbour resolution failed", words.Count(f.Packets, "packet"))
 	observeSome(&f, flows, model.SourceConntrack, "%s of pods go there with the node's address, none replied to",
-		count(flows, "flow"))
+		words.Count(flows, "flow"))
 	l, taken := v.byName[port], v.takenRange(m, remotes)
 	switch {
 	case taken.IsValid():
@@ -258,7 +259,7 @@ func nobodyBeyond(v *view, m *silentHops) finding {
 		f.Why += fmt.Sprintf(" These are addresses of other nodes' pods, and %s has a network of the same range: what is for the pods goes there.", port)
 		observe(&f, model.SourceRoutes, "the lookup for %s ends at: %s", remotes[0], v.routeText(v.lookup(remotes[0])))
 		f.Unseen, f.Alternatives = []string{"who gave " + port + " that network"}, nil
-		f.Fix = []string{fmt.Sprintf("give %s another network than %s: ip addr show dev %[1]s", shellWord(link), taken)}
+		f.Fix = []string{fmt.Sprintf("give %s another network than %s: ip addr show dev %[1]s", words.Quote(link), taken)}
 	case l != nil && dead(l) != "":
 		f.Why += fmt.Sprintf(" %s %s.", port, dead(l))
 		observe(&f, model.SourceLinks, "%s %s", port, dead(l))
@@ -267,7 +268,7 @@ func nobodyBeyond(v *view, m *silentHops) finding {
 	case l != nil && l.Role == model.RoleTunnel:
 		f.Why += fmt.Sprintf(" %s is a tunnel: who is behind it the node knows from entries that an agent writes.", port)
 		f.Unseen, f.Alternatives = []string{"what took the entry away"}, []string{"the other node is gone, and the route to its pods was left"}
-		f.Fix = []string{fmt.Sprintf("ip neigh show dev %s; bridge fdb show dev %[1]s # restart the agent that writes the other nodes' entries", shellWord(link))}
+		f.Fix = []string{fmt.Sprintf("ip neigh show dev %s; bridge fdb show dev %[1]s # restart the agent that writes the other nodes' entries", words.Quote(link))}
 	}
 	lost := func(d *model.Drop) bool {
 		if !d.NeighborFailed() || d.IfIndex != m.link || v.inPod(d).IsValid() {
@@ -298,11 +299,11 @@ func (v *view) takenRange(m *silentHops, remotes []netip.Addr) netip.Prefix {
 // silentHopEvidence is what shows that nothing answers for a next hop.
 func silentHopEvidence(v *view, m *silentHops, a netip.Addr, port string) []model.Evidence {
 	hop, link := m.hops[a], v.linkName(m.link)
-	out := []model.Evidence{seen(model.SourceTC, "%s egress: %s for %s; ingress: no reply", port, count(hop.requests, request(a)), a)}
+	out := []model.Evidence{seen(model.SourceTC, "%s egress: %s for %s; ingress: no reply", port, words.Count(hop.requests, words.Request(a)), a)}
 	switch {
 	case hop.gateway && len(hop.askers) > 0:
 		out = append(out, seen(model.SourcePods,
-			"%s is the gateway of %s, which ask for it themselves", a, addrs(sorted(hop.askers))))
+			"%s is the gateway of %s, which ask for it themselves", a, words.Addrs(sorted(hop.askers))))
 	case hop.gateway:
 		out = append(out, seen(model.SourceRoutes, "%s is the gateway of routes on %s", a, link))
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // NoListener is the code of this finding.
@@ -51,13 +52,13 @@ func (v *view) atLoopback(match func(*model.Drop) bool) []finding {
 		p := v.pods[f.Pods[0]][0]
 		f.Severity, f.Confidence, f.Peers = model.Warning, model.Likely, nil
 		f.LastHopAlive = model.Place{Link: "lo", Role: model.RolePod, Direction: model.Ingress}
-		f.Title = fmt.Sprintf("nobody listens at %s in %s", at, podName(p))
+		f.Title = fmt.Sprintf("nobody listens at %s in %s", at, words.PodName(p))
 		f.Why = fmt.Sprintf("Packets from the own address of %s end at its loopback address, as where a rule in the pod redirects them "+
-			"to a proxy. Nobody listens there (%s), so nothing that is redirected leaves the pod.", podName(p), at)
+			"to a proxy. Nobody listens there (%s), so nothing that is redirected leaves the pod.", words.PodName(p), at)
 		f.Evidence = dropEvidence(l.drops)
 		f.Alternatives = []string{"a program in the pod binds the pod's own address and connects to the loopback address"}
 		f.Unseen = []string{"the rules in the pod's own namespace"}
-		f.Fix = []string{inside(p) + "ss -lntu # compare with the rules, and see why the proxy ended", inside(p) + "nft list ruleset"}
+		f.Fix = []string{words.Inside(p) + "ss -lntu # compare with the rules, and see why the proxy ended", words.Inside(p) + "nft list ruleset"}
 		out = append(out, finding{Finding: f, claims: sameDrops(l.drops), silences: silencesPeers(&f)})
 	}
 	return out
@@ -83,7 +84,7 @@ func (v *view) atNode(match func(*model.Drop) bool) []finding {
 		f.Cause = strings.Join(ports, " ")
 		f.LastHopAlive = v.place(mostDropped(l.drops)[0].Link, model.Ingress)
 		f.Title = "nobody listens at the node's address " + at
-		f.Why = fmt.Sprintf("Packets of %s reached the node and no socket of its own took them: nobody listens at %s.", count(uint64(len(f.Pods)), "pod"), at)
+		f.Why = fmt.Sprintf("Packets of %s reached the node and no socket of its own took them: nobody listens at %s.", words.Count(uint64(len(f.Pods)), "pod"), at)
 		if slices.ContainsFunc(ports, func(p string) bool { return p == "udp/53" || p == "tcp/53" }) {
 			f.Severity = model.Warning
 			f.Why += " Pods ask a name server there, such as the node's DNS cache: it is not running, or listens elsewhere."
@@ -151,9 +152,9 @@ func (v *view) lateReplies(p *model.Pod, l *lost) model.Finding {
 	at, _ := v.sampledPorts(l)
 	f.Title = "late replies for " + at
 	f.Why = fmt.Sprintf("Replies reached %s at %s after the socket that asked was closed: who asked had given up, or wanted one reply only. "+
-		"The network is not at fault.", podName(p), at)
+		"The network is not at fault.", words.PodName(p), at)
 	f.Evidence = dropEvidence(l.drops)
-	f.Fix = []string{fmt.Sprintf("look at %s: whether it replies slowly or twice; and at the time that the pod waits", addrs(f.Peers))}
+	f.Fix = []string{fmt.Sprintf("look at %s: whether it replies slowly or twice; and at the time that the pod waits", words.Addrs(f.Peers))}
 	return f
 }
 
@@ -161,7 +162,7 @@ func (v *view) unheard(p *model.Pod, l *lost) model.Finding {
 	f := l.finding()
 	at, _ := v.sampledPorts(l)
 	f.Title = "nobody listens at " + at
-	f.Why = fmt.Sprintf("The packets reached %s and no socket took them: nobody listens at %s. The network is not at fault.", podName(p), at)
+	f.Why = fmt.Sprintf("The packets reached %s and no socket took them: nobody listens at %s. The network is not at fault.", words.PodName(p), at)
 	f.Evidence = dropEvidence(l.drops)
 	var resets, errors uint64
 	for _, h := range v.hops[f.Pods[0]] {
@@ -171,8 +172,8 @@ func (v *view) unheard(p *model.Pod, l *lost) model.Finding {
 	}
 	if resets+errors > 0 {
 		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(
-			"%s ingress: the pod answered with %s and %s", p.Link, count(resets, "reset"), count(errors, "ICMP error"))})
+			"%s ingress: the pod answered with %s and %s", p.Link, words.Count(resets, "reset"), words.Count(errors, "ICMP error"))})
 	}
-	f.Fix = []string{inside(p) + "ss -lntu # compare with the port and address that the clients use"}
+	f.Fix = []string{words.Inside(p) + "ss -lntu # compare with the port and address that the clients use"}
 	return f
 }

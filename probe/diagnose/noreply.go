@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -78,17 +77,13 @@ func findNoReply(v *view) []finding {
 	}
 	if len(own) > 0 && len(translated) > 0 && v.allSilent(sorted(own), sorted(translated)) {
 		maps.Copy(translated, own)
-		return append(out, unansweredDestinations(v, translated, "with the pods' own addresses or the node's, which stands for theirs", true))
+		return append(out, unansweredDestinations(v, translated, true, true))
 	}
 	if len(own) > 0 {
-		with := "with the pods' own addresses"
-		if v.repliesToNode != nil {
-			with += " unless a program there gives them the node's"
-		}
-		out = append(out, unansweredDestinations(v, own, with, false))
+		out = append(out, unansweredDestinations(v, own, true, false))
 	}
 	if len(translated) > 0 {
-		out = append(out, unansweredDestinations(v, translated, "with the node's address, which stands for the pods'", true))
+		out = append(out, unansweredDestinations(v, translated, false, true))
 	}
 	return out
 }
@@ -232,12 +227,10 @@ func inAnyPod(v *view, pods map[netip.Addr]bool) bool {
 	return false
 }
 
-// unansweredDestinations is the finding on destinations that never answer.
-func unansweredDestinations(v *view, g silence, what string, translated bool) finding {
-	f := model.Finding{
-		Confidence: model.Likely,
-		Unseen:     []string{"whether the packets arrive: that shows only at the destination"},
-	}
+// unansweredDestinations is the finding on destinations that never answer what pods send with
+// their own addresses, with the node's, or with both.
+func unansweredDestinations(v *view, g silence, own, translated bool) finding {
+	f := finding{Finding: model.Finding{Confidence: model.Likely}}
 	pods := map[netip.Addr]bool{}
 	var asks, errors uint64
 	var link int
@@ -252,104 +245,62 @@ func unansweredDestinations(v *view, g silence, what string, translated bool) fi
 		link = m.link
 	}
 	f.Pods = sorted(pods)
-	name := v.linkName(link)
+	name, tunnel := v.linkName(link), v.isTunnel(link)
 	f.LastHopAlive = v.place(name, model.Egress)
-	f.Title = NoReplyFrom(f.Peers)
-	f.Why = fmt.Sprintf("These requests of pods leave %s correctly, %s, but there is no reply. %s: what loses them is beyond it.",
-		name, what, v.nothingDropped(name))
-	if v.isTunnel(link) {
-		observe(&f, model.SourceConntrack, "%s of the window from %s to %s by the tunnel %s, none replied to", count(asks, "connection"),
-			count(uint64(len(pods)), "pod"), addrs(remotes), name)
-	} else {
-		observe(&f, model.SourceTC,
-			"%s egress: %s to %s, %d of them requests, from %s; ingress: none", name, count(f.Packets, "packet"), addrs(remotes), asks, count(uint64(len(pods)), "pod"))
-	}
-	if errors > 0 {
-		f.Why = fmt.Sprintf("These requests of pods leave %s correctly, %s. There is no reply, but ICMP errors come back: a router on the way has no route, "+
-			"the last one finds no such machine, or a firewall refuses. %s.", name, what, v.nothingDropped(name))
-		observe(&f, model.SourceTC, "%s ingress: %s about these packets", name, count(errors, "ICMP error"))
-	}
-	untranslated := v.sayUntranslated(&f, remotes)
-	if v.echoesAlone(remotes, pods) {
-		f.Alternatives = []string{"echo requests alone are dropped on the way, as security groups and firewalls do: nothing else was asked"}
-		observe(&f, model.SourceConntrack, "nothing but echo requests was sent there")
-	}
-	if n, ports := unrepliedCount(v, func(pod, remote netip.Addr) bool { return g[remote] != nil && g[remote].pods[pod] }); n > 0 {
-		observe(&f, model.SourceConntrack, "%s of pods to there UNREPLIED%s", count(n, "flow"), ports)
+	flows, ports := unrepliedCount(v, func(pod, remote netip.Addr) bool { return g[remote] != nil && g[remote].pods[pod] })
+	f.facts = facts{
+		"link": name, "queue": v.droppingQueue(name), "own": own, "translated": translated, "program": v.repliesToNode != nil && own && !translated,
+		"packets": f.Packets, "asks": asks, "errors": errors, "pods": f.Pods, "remotes": remotes, "tunnel": tunnel,
+		"echoes": v.echoesAlone(remotes, pods), "flows": flows, "ports": ports,
 	}
 	if v.allSilent(remotes) {
 		f.Confidence = model.Possible
-		f.Unseen = append(f.Unseen, "any answer at the uplink: without one the uplink itself may be dead")
+		f.facts["alone"] = true
 		if len(remotes) > 1 {
-			f.Alternatives = append(f.Alternatives, v.deadUplink(&f, link, remotes[0])...)
+			v.deadUplink(&f, link, remotes[0])
 		}
-	} else if control := addrs(answering(v, func(a netip.Addr) bool { return g[a] != nil })); control != "" {
-		observe(&f, model.SourceTC, "replies come from %s", control)
-	}
-	if untranslated {
-		f.Cause = "untranslated"
-		return finding{Finding: f}
-	}
-	f.Evidence = append(f.Evidence, filedRoutes(v, remotes)...)
-	up := probedSilence(v, &f, remotes)
-	f.Alternatives = append(f.Alternatives, causesOfSilence(v, remotes, pods, translated, up)...)
-	if v.isTunnel(link) {
-		f.Alternatives = append([]string{"the network drops what carries the tunnel between the nodes: a security group, or a firewall"}, f.Alternatives...)
-		if r := v.dropsCarrier(f.Packets); r != nil {
-			f.Alternatives = append([]string{"a rule of this node drops what carries the tunnel, if its ports are the tunnel's"}, f.Alternatives...)
-			f.Evidence = append(f.Evidence, seen(model.SourceNAT, "%s %s rule %d (%s): %s — counted %s of the node's own in the window",
-				r.Table, r.Chain, r.Number, r.Backend, r.Text, count(r.Counter.Delta, "packet")))
-			f.Fix = append(f.Fix, undoPacketRule(r)+" # if its ports are the tunnel's")
-		}
-		f.Fix = append(f.Fix, fmt.Sprintf("ip -d link show dev %s # then look on both nodes for packets of the tunnel itself, by its port: tcpdump -ni any", shellWord(name)))
-	}
-	if len(v.Probes) == 0 {
-		f.Fix = append([]string{"lasthop check --active"}, f.Fix...)
-	}
-	if i := slices.IndexFunc(remotes, func(a netip.Addr) bool { return v.remote(a).IsValid() }); i >= 0 {
-		f.Fix = append(f.Fix, "see whether a network policy that selects the pod "+remotes[i].String()+" leaves out these pods: kubectl get networkpolicies --all-namespaces")
-	}
-	if translated {
-		f.Fix = append(f.Fix, "at the destination, or the firewall before it: look for packets from this node's address, and which way the answers take")
 	} else {
-		f.Fix = append(f.Fix, fmt.Sprintf("at the destination: tcpdump -ni any host %s", f.Pods[0]))
+		f.facts["control"] = answering(v, func(a netip.Addr) bool { return g[a] != nil })
 	}
-	if v.inAzure() && !v.isTunnel(link) {
-		f.Fix = append(f.Fix, "az network watcher test-ip-flow --direction Outbound --protocol TCP --vm NODE --local LOCAL_IP:PORT --remote "+
-			remotes[0].String()+":PORT")
+	if services := v.untranslatedServices(remotes); services != nil {
+		f.facts["services"], f.facts["unserved"] = services, services.Seen
+		if services.All {
+			f.Cause, f.facts["all"] = "untranslated", true
+			return f
+		}
 	}
-	if !translated && v.remote(remotes[0]).IsValid() && !v.byDefaultRoute(remotes[0]) {
-		f.Fix = append(f.Fix, fmt.Sprintf("on the node that has %s: %s route get %s", remotes[0], ip(f.Pods[0]), f.Pods[0]))
+	f.facts["filed"] = filedRoutes(v, remotes)
+	probedSilence(v, &f, remotes)
+	f.facts["inside"] = slices.ContainsFunc(remotes, func(a netip.Addr) bool { return !outside(v, a) })
+	if !translated {
+		routesInDoubt(v, &f, remotes, pods)
 	}
-	return finding{Finding: f}
+	if r := v.dropsCarrier(f.Packets); tunnel && r != nil {
+		f.facts["carrier"] = r
+	}
+	f.facts["unprobed"] = len(v.Probes) == 0
+	if i := slices.IndexFunc(remotes, func(a netip.Addr) bool { return v.remote(a).IsValid() }); i >= 0 {
+		f.facts["farPod"] = remotes[i]
+	}
+	f.facts["azure"] = v.inAzure() && !tunnel
+	f.facts["far"] = !translated && v.remote(remotes[0]).IsValid() && !v.byDefaultRoute(remotes[0])
+	return f
 }
 
-// NoReplyFrom is the title of a finding on destinations of which nothing else is known.
-func NoReplyFrom(peers []netip.Prefix) string {
-	var list []netip.Addr
-	for _, p := range peers {
-		list = append(list, p.Addr())
-	}
-	return "no reply from " + addrs(list)
-}
-
-// deadUplink is what may be wrong with a link by which nothing at all comes back. It
-// shows what sends packets there, and whether the link has an address for replies.
-func (v *view) deadUplink(f *model.Finding, link int, remote netip.Addr) []string {
-	name := v.linkName(link)
+// deadUplink shows what sends packets to a link by which nothing at all comes back, and
+// whether that has an address for replies.
+func (v *view) deadUplink(f *finding, link int, remote netip.Addr) {
+	f.facts["dead"] = true
 	if r := v.lookup(remote); r != nil {
-		observe(f, model.SourceRoutes, "the lookup for %s ends at: %s", remote, v.routeText(r))
+		f.facts["route"] = v.routeText(r)
 	}
-	out := []string{fmt.Sprintf("%s leads nowhere: the wrong network or VLAN, a VPN that is gone, or a gateway that knows another MAC for this node", name)}
 	l := v.links[link]
 	if l != nil && l.Master != 0 {
 		l = v.links[l.Master]
 	}
 	if l != nil && !slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr().Is4() == remote.Is4() && p.Addr().IsGlobalUnicast() }) {
-		observe(f, model.SourceLinks, "%s has no %s address", l.Name, familyName(remote.Is6()))
-		out = append(out, l.Name+" has lost its address: what configures the node's network has it, such as DHCP")
+		f.facts["bare"] = l.Name
 	}
-	return out
 }
 
 // echoesAlone reports whether pods asked destinations for nothing but echo replies.
@@ -367,28 +318,9 @@ func (v *view) echoesAlone(remotes []netip.Addr, pods map[netip.Addr]bool) bool 
 	return len(asked) == len(remotes)
 }
 
-// causesOfSilence are what may lose the requests to destinations that never reply,
-// the likeliest first. up says that all of them replied to the node's own echo.
-func causesOfSilence(v *view, remotes []netip.Addr, pods map[netip.Addr]bool, translated, up bool) []string {
-	var out []string
-	if slices.ContainsFunc(remotes, func(a netip.Addr) bool { return !outside(v, a) }) {
-		out = append(out, "a network policy on the other side drops what these pods send")
-	}
-	if !translated {
-		out = append(out, routesInDoubt(v, remotes, pods)...)
-	}
-	out = append(out,
-		"a network security group of a subnet or NIC drops the sender's addresses",
-		"a firewall on the way drops them, or sees only one way of them (asymmetric routes)")
-	if up {
-		return append(out, "the destination itself drops them (a firewall, a full queue)")
-	}
-	return append(out, "the destination is down, slow to reply, or drops them itself")
-}
-
-// routesInDoubt are the routes beyond this node, to other nodes' pods and back, that
+// routesInDoubt adds the routes beyond this node, to other nodes' pods and back, that
 // may be missing: those that no reply, probe or file shows to be there.
-func routesInDoubt(v *view, remotes []netip.Addr, pods map[netip.Addr]bool) []string {
+func routesInDoubt(v *view, f *finding, remotes []netip.Addr, pods map[netip.Addr]bool) {
 	var there []netip.Prefix
 	back, others, hosts := false, false, false
 	for _, a := range remotes {
@@ -408,27 +340,12 @@ func routesInDoubt(v *view, remotes []netip.Addr, pods map[netip.Addr]bool) []st
 			back = back || !backKnown
 		}
 	}
-	var out []string
-	switch {
-	case len(there) > 0 && back:
-		out = append(out, "the network lacks the route to "+addrs(there)+", or the one back to this node's pods")
-	case len(there) > 0:
-		out = append(out, "the network lacks the route to "+addrs(there))
-	case back:
-		out = append(out, "the network lacks the route back to this node's pods")
-	}
-	if hosts {
-		out = append(out, "the destination, or a router on the way, lacks the route back to this node's pods")
-	}
-	if others {
-		out = append(out, "the node of these pods has no route back to this node's")
-	}
-	return out
+	f.facts["there"], f.facts["back"], f.facts["hosts"], f.facts["others"] = there, back, hosts, others
 }
 
 // probedSilence adds what the node's own echo requests tell of destinations
-// that do not answer pods, and reports whether all of them replied to one.
-func probedSilence(v *view, f *model.Finding, remotes []netip.Addr) (up bool) {
+// that do not answer pods, and whether all of them replied to one.
+func probedSilence(v *view, f *finding, remotes []netip.Addr) {
 	var asked []*model.Probe
 	replied := 0
 	for _, a := range remotes {
@@ -445,12 +362,7 @@ func probedSilence(v *view, f *model.Finding, remotes []netip.Addr) (up bool) {
 			}
 		}
 	}
-	f.Evidence = append(f.Evidence, probeEvidence(asked)...)
-	if replied > 0 && replied == len(remotes) {
-		f.Why += " The node's own echo gets a reply from " + addrs(remotes) + ": up, and the forward path works."
-		return true
-	}
-	return false
+	f.facts["probes"], f.facts["up"] = probeEvidence(asked), replied > 0 && replied == len(remotes)
 }
 
 // filedRoutes are the routes of the files that lead to silent pods of other
@@ -485,35 +397,25 @@ func filedRoutes(v *view, remotes []netip.Addr) []model.Evidence {
 	return slices.CompactFunc(out, func(a, b model.Evidence) bool { return a.Text == b.Text })
 }
 
-// nothingDropped says what this node dropped of packets that left by a link.
-func (v *view) nothingDropped(link string) string {
-	for _, q := range v.Queues {
-		if q.Link == link && q.DropsDelta > 0 {
-			return fmt.Sprintf("Packets that the queue of %s dropped (%d of any sender in the window) are not counted here", link, q.DropsDelta)
-		}
+// droppingQueue is the queue of a link where it dropped packets; nil where it did not.
+func (v *view) droppingQueue(link string) *model.Queue {
+	if i := slices.IndexFunc(v.Queues, func(q model.Queue) bool { return q.Link == link && q.DropsDelta > 0 }); i >= 0 {
+		return &v.Queues[i]
 	}
-	return "Nothing is dropped on this node"
+	return nil
 }
 
 // strayedRequests is the finding on requests to an address of a link that leave by the
 // default route: what has the address, such as the node's own name server, is gone.
 func (v *view) strayedRequests(a netip.Addr, m *silentDestination) finding {
 	name := v.linkName(m.link)
-	f := model.Finding{
+	f := finding{page: "NoReply-strayed", facts: facts{"addr": a, "link": name, "packets": m.packets, "requests": m.requests}}
+	f.Finding = model.Finding{
 		Confidence: model.Proven, Pods: sorted(m.pods), Peers: []netip.Prefix{host(a)}, Packets: m.packets, LastHopAlive: v.place(name, model.Egress),
 		Cause: "no link has the address",
-		Title: fmt.Sprintf("no reply from %s, which no link of the node has", a),
-		Why: fmt.Sprintf("%s is an address for one link alone, and no link of this node has it: requests of pods to it leave %s by the default route, where "+
-			"nobody has it. An agent that should have the address on each node, such as NodeLocal DNSCache, does not run here.", a, name),
-		Alternatives: []string{"a service of the cloud has the address, and does not reply to these pods"},
-		Fix: []string{
-			"kubectl get pods -A -o wide --field-selector spec.nodeName=NODE # is the agent that serves " + a.String() + " running? Start it, or let pods ask another address",
-			"ip -4 addr show to " + a.String() + " # the agent adds it to a dummy link",
-		},
 	}
-	observe(&f, model.SourceTC, "%s egress: %s to %s, %d of them requests; ingress: none", name, count(m.packets, "packet"), a, m.requests)
 	if r := v.lookup(a); r != nil {
-		observe(&f, model.SourceRoutes, "the lookup for %s ends at: %s", a, v.routeText(r))
+		f.facts["route"] = v.routeText(r)
 	}
-	return finding{Finding: f}
+	return f
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // PathMTU is the code of this finding.
@@ -92,7 +93,7 @@ func unnoticed(v *view, f *model.Finding, l *lost) {
 	f.Why += " The node's ICMP errors to them are dropped by a rule."
 	f.Evidence = append(f.Evidence, errors.evidence()...)
 	f.Fix = append(f.Fix, "find the rule that drops ICMP errors (fragmentation needed, packet too big) and delete it: "+
-		ip46tables(f.Pods[0])+"-save | grep -i icmp")
+		words.IPTables(f.Pods[0])+"-save | grep -i icmp")
 }
 
 // nextLink is the index of the link by which a dropped packet would have left,
@@ -113,9 +114,9 @@ func narrow(v *view, next int, l *lost) finding {
 	f.LastHopAlive = v.place(drops[0].Link, model.Ingress)
 	f.Title = "packets of pods are too big for the next link"
 	f.Why = fmt.Sprintf("The kernel dropped %s that may not be cut and do not fit the next link. They keep coming, so their senders do not learn the size that does.",
-		count(l.packets, "packet"))
+		words.Count(l.packets, "packet"))
 	f.Evidence = l.evidence()
-	f.Fix = []string{ip46tables(v.pod(drops[0])) + " -t mangle -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu"}
+	f.Fix = []string{words.IPTables(v.pod(drops[0])) + " -t mangle -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu"}
 	in, out := v.byName[drops[0].Link], v.links[next]
 	if out == nil || in == nil || in.MTU == 0 || out.MTU == 0 || out.MTU >= in.MTU {
 		f.Unseen = []string{"the smaller MTU: no link of this node has it, so a route or a learnt path does"}
@@ -125,6 +126,6 @@ func narrow(v *view, next int, l *lost) finding {
 	f.Confidence = model.Proven
 	f.Title = fmt.Sprintf("packets of pods are too big for %s (MTU %d)", out.Name, out.MTU)
 	observe(&f, model.SourceLinks, "they arrive through %s with MTU %d and would leave by %s with MTU %d", in.Name, in.MTU, out.Name, out.MTU)
-	f.Fix = append([]string{fmt.Sprintf("ip link set %s mtu %d", shellWord(out.Name), in.MTU)}, f.Fix...)
+	f.Fix = append([]string{fmt.Sprintf("ip link set %s mtu %d", words.Quote(out.Name), in.MTU)}, f.Fix...)
 	return finding{Finding: f}
 }

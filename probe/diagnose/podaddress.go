@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // PodAddress is the code of this finding.
@@ -45,16 +46,16 @@ func (v *view) duplicateDetected(p *model.Pod, a netip.Addr) finding {
 	u := v.unclaimed(p, []netip.Addr{a})
 	f := model.Finding{
 		Confidence: model.Proven, Pods: []netip.Addr{a}, LastHopAlive: v.place(p.Link, model.Egress), Packets: u.packets(),
-		Title: fmt.Sprintf("%s of %s failed duplicate address detection", a, podName(p)),
+		Title: fmt.Sprintf("%s of %s failed duplicate address detection", a, words.PodName(p)),
 		Why: fmt.Sprintf("When %s was added to %s of %s, another machine answered for it. The kernel does not use such an address: the pod sends no "+
-			"packet with it and answers no neighbour solicitation for it.", a, p.Interface, podName(p)),
+			"packet with it and answers no neighbour solicitation for it.", a, p.Interface, words.PodName(p)),
 		Evidence: append([]model.Evidence{seen(model.SourcePods, "in the pod: inet6 %s dev %s dadfailed tentative", a, p.Interface)}, u.evidence...),
 		Unseen:   []string{"who has the address as well, and whether it still does"},
 	}
 	for _, o := range v.pods[a] {
 		if o.Netns != p.Netns {
 			f.Unseen = nil
-			observe(&f, model.SourcePods, "%s has it as well", podName(o))
+			observe(&f, model.SourcePods, "%s has it as well", words.PodName(o))
 		}
 	}
 	prefix := netip.PrefixFrom(a, a.BitLen())
@@ -62,8 +63,8 @@ func (v *view) duplicateDetected(p *model.Pod, a netip.Addr) finding {
 		prefix = p.Addresses[i]
 	}
 	f.Fix = []string{
-		fmt.Sprintf("%sip addr del %s dev %s # once nobody else has it; the next line detects duplicates again", inside(p), prefix, shellWord(p.Interface)),
-		fmt.Sprintf("%sip addr add %s dev %s", inside(p), prefix, shellWord(p.Interface)),
+		fmt.Sprintf("%sip addr del %s dev %s # once nobody else has it; the next line detects duplicates again", words.Inside(p), prefix, words.Quote(p.Interface)),
+		fmt.Sprintf("%sip addr add %s dev %s", words.Inside(p), prefix, words.Quote(p.Interface)),
 	}
 	if !prefix.IsSingleIP() && !prefixRoute(p, prefix) {
 		f.Fix[1] += " noprefixroute"
@@ -105,16 +106,16 @@ func withoutAddress(v *view, p *model.Pod, isIPv6 bool) (finding, bool) {
 		Confidence:   model.Proven,
 		Pods:         given,
 		LastHopAlive: v.place(p.Link, model.Egress),
-		Title:        podName(p) + " has no address",
+		Title:        words.PodName(p) + " has no address",
 		Why: fmt.Sprintf("The pod's interface %s has no address, so that the pod neither sends nor takes a packet.",
 			p.Interface),
-		Evidence: []model.Evidence{seen(model.SourcePods, "in the pod: %s has no %s address", p.Interface, familyName(isIPv6))},
+		Evidence: []model.Evidence{seen(model.SourcePods, "in the pod: %s has no %s address", p.Interface, words.Family(isIPv6))},
 		Packets:  u.packets(),
 	}
 	if len(given) > 0 {
-		f.Title = fmt.Sprintf("%s lost %s", podName(p), addrs(given))
+		f.Title = fmt.Sprintf("%s lost %s", words.PodName(p), words.Addrs(given))
 		f.Why = fmt.Sprintf("%s is the address of %s, and its interface %s does not have it: the pod neither sends nor takes a packet.",
-			addrs(given), podName(p), p.Interface)
+			words.Addrs(given), words.PodName(p), p.Interface)
 	}
 	if len(with) > 0 {
 		observe(&f, model.SourcePods, "%s: %s", like(with), ownIn(with[0], isIPv6)[0])
@@ -135,13 +136,6 @@ func withoutAddress(v *view, p *model.Pod, isIPv6 bool) (finding, bool) {
 	}}, true
 }
 
-func familyName(isIPv6 bool) string {
-	if isIPv6 {
-		return "IPv6"
-	}
-	return "IPv4"
-}
-
 // addressFix gives the pod its address with the prefix length of the others, and
 // their routes.
 func addressFix(p *model.Pod, with []*model.Pod, given []netip.Addr, isIPv6 bool) []string {
@@ -149,7 +143,7 @@ func addressFix(p *model.Pod, with []*model.Pod, given []netip.Addr, isIPv6 bool
 	if len(given) == 0 || from == nil {
 		return []string{
 			"find the pod's address: kubectl get pods -A -o wide",
-			fmt.Sprintf("%sip addr add ADDRESS/BITS dev %s, and the routes that other pods have; or delete the pod, which is made anew", inside(p), shellWord(p.Interface)),
+			fmt.Sprintf("%sip addr add ADDRESS/BITS dev %s, and the routes that other pods have; or delete the pod, which is made anew", words.Inside(p), words.Quote(p.Interface)),
 		}
 	}
 	usual := ownIn(from, isIPv6)[0]
@@ -157,7 +151,7 @@ func addressFix(p *model.Pod, with []*model.Pod, given []netip.Addr, isIPv6 bool
 	var held []netip.Prefix
 	for _, a := range given {
 		prefix := netip.PrefixFrom(a, usual.Bits())
-		command := fmt.Sprintf("%sip addr add %s dev %s", inside(p), prefix, shellWord(p.Interface))
+		command := fmt.Sprintf("%sip addr add %s dev %s", words.Inside(p), prefix, words.Quote(p.Interface))
 		if prefixRoute(from, usual) {
 			held = append(held, prefix.Masked())
 		} else if !usual.IsSingleIP() {
@@ -262,14 +256,14 @@ func (v *view) unclaimed(p *model.Pod, given []netip.Addr) unclaimed {
 			u.evidence = append(u.evidence, seen(model.SourceRoutes, "%s", v.routeText(r)))
 		}
 		if requests > 0 {
-			u.evidence = append(u.evidence, seen(model.SourceTC, "%s egress: %s for %s; ingress: %s", p.Link, count(requests, request(a)), a, plural(replies, "reply", "replies")))
+			u.evidence = append(u.evidence, seen(model.SourceTC, "%s egress: %s for %s; ingress: %s", p.Link, words.Count(requests, words.Request(a)), a, words.Plural(replies, "reply", "replies")))
 		}
 		if drops > 0 {
-			u.evidence = append(u.evidence, seen(model.SourceDrops, "%s for %s freed", count(drops, "packet"), a))
+			u.evidence = append(u.evidence, seen(model.SourceDrops, "%s for %s freed", words.Count(drops, "packet"), a))
 		}
 	}
 	if u.frames > 0 {
-		u.evidence = append(u.evidence, seen(model.SourceTC, "%s egress: %s for the pod", p.Link, count(u.frames, "packet")))
+		u.evidence = append(u.evidence, seen(model.SourceTC, "%s egress: %s for the pod", p.Link, words.Count(u.frames, "packet")))
 	}
 	return u
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // PodDefaultRoute is the code of this finding.
@@ -64,7 +65,7 @@ func withoutPodDefault(v *view, p *model.Pod, isIPv6 bool) []finding {
 	f := model.Finding{
 		Confidence:   model.Proven,
 		LastHopAlive: model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Ingress},
-		Title:        podName(p) + " has no default route",
+		Title:        words.PodName(p) + " has no default route",
 		Why: fmt.Sprintf("The pod has no default route for %s: it sends nothing beyond its own link, and replies to nobody there.",
 			family),
 		Evidence: []model.Evidence{seen(model.SourcePods, "in the pod: no default route for %s", family)},
@@ -134,19 +135,19 @@ func defaultElsewhere(v *view, p *model.Pod, isIPv6 bool) []finding {
 	}
 	f.Packets += x.packets + dropped
 	f.LastHopAlive = model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Ingress}
-	f.Title = fmt.Sprintf("the default route of %s is not by %s", podName(p), p.Interface)
+	f.Title = fmt.Sprintf("the default route of %s is not by %s", words.PodName(p), p.Interface)
 	f.Why = fmt.Sprintf("%s sends what is for others beyond its links by another of its interfaces than %s, and gets no replies. "+
-		"The pods like it send by %s.", podName(p), p.Interface, p.Interface)
+		"The pods like it send by %s.", words.PodName(p), p.Interface, p.Interface)
 	observe(&f, model.SourcePods, "%s: default by %s dev %s", like(with), gatewayText(podDefault(with[0], isIPv6)), p.Interface)
 	f.Evidence = append(f.Evidence, u.evidence(p)...)
 	observeSome(&f, x.packets, model.SourceTC, "%s of the pod to %s; no reply",
-		count(x.packets, "packet"), addrs(sorted(x.remotes)))
+		words.Count(x.packets, "packet"), words.Addrs(sorted(x.remotes)))
 	observeSome(&f, dropped, model.SourceDrops, "%s from or to the pod dropped on the way by that interface",
-		count(dropped, "packet"))
+		words.Count(dropped, "packet"))
 	f.Alternatives = []string{"the pod is to send by the other network, and that is broken"}
-	del := inside(p) + ip(own[0].Addr()) + " route del default"
+	del := words.Inside(p) + words.IP(own[0].Addr()) + " route del default"
 	if second != "" {
-		del += " dev " + shellWord(second)
+		del += " dev " + words.Quote(second)
 	}
 	f.Fix = append([]string{del}, defaultFix(v, p, with, isIPv6)...)
 	f.Fix = append(f.Fix, "take the gateway from the configuration of the further network, or the default-route from the pod's annotation")
@@ -185,7 +186,7 @@ func defaultFix(v *view, p *model.Pod, with []*model.Pod, isIPv6 bool) []string 
 		return []string{addRoute(p, &model.Route{Dst: netip.PrefixFrom(gw, 0).Masked(), Gateway: gw})}
 	}
 	return []string{"find the gateway of the pod's network, in its plugin's configuration, then: " +
-		fmt.Sprintf("%sip route add default via GATEWAY dev %s", inside(p), shellWord(p.Interface))}
+		fmt.Sprintf("%sip route add default via GATEWAY dev %s", words.Inside(p), words.Quote(p.Interface))}
 }
 
 // ownGateway is the pod's gateway as far as its own link shows it: the bridge's
@@ -262,15 +263,15 @@ func (v *view) beyondLink(p *model.Pod, own []netip.Prefix) unsent {
 
 func (u *unsent) evidence(p *model.Pod) []model.Evidence {
 	var out []model.Evidence
-	from := addrs(sorted(u.remotes))
+	from := words.Addrs(sorted(u.remotes))
 	if u.requests > 0 {
-		out = append(out, seen(model.SourceTC, "%s from %s, where no route of the pod leads: no packet back", count(u.requests, "request"), from))
+		out = append(out, seen(model.SourceTC, "%s from %s, where no route of the pod leads: no packet back", words.Count(u.requests, "request"), from))
 	}
 	if u.flows > 0 {
-		out = append(out, seen(model.SourceConntrack, "%s to the pod from %s UNREPLIED", count(u.flows, "flow"), from))
+		out = append(out, seen(model.SourceConntrack, "%s to the pod from %s UNREPLIED", words.Count(u.flows, "flow"), from))
 	}
 	if u.in > 0 {
-		out = append(out, seen(model.SourceTC, "%s egress: %s for the pod; ingress: none from it", p.Link, count(u.in, "packet")))
+		out = append(out, seen(model.SourceTC, "%s egress: %s for the pod; ingress: none from it", p.Link, words.Count(u.in, "packet")))
 	}
 	return out
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // What is wrong inside a pod's namespace is judged by comparison with the pods
@@ -97,9 +98,9 @@ func sendsBeyond(p *model.Pod, isIPv6 bool) bool {
 // like says which pods a pod was compared with.
 func like(list []*model.Pod) string {
 	if len(list) == 1 {
-		return podName(list[0])
+		return words.PodName(list[0])
 	}
-	return fmt.Sprintf("%s and %s like it", podName(list[0]), count(uint64(len(list)-1), "pod"))
+	return fmt.Sprintf("%s and %s like it", words.PodName(list[0]), words.Count(uint64(len(list)-1), "pod"))
 }
 
 // settledRoutes are the routes of a pod that did not come with its address, in the
@@ -144,15 +145,15 @@ func addRoute(p *model.Pod, r *model.Route) string {
 	case r.Dst.IsSingleIP():
 		dst = r.Dst.Addr().String()
 	}
-	words := fmt.Sprintf("%s%s route add %s", inside(p), ip(r.Dst.Addr()), dst)
+	line := fmt.Sprintf("%s%s route add %s", words.Inside(p), words.IP(r.Dst.Addr()), dst)
 	if r.Gateway.IsValid() {
-		words += " via " + r.Gateway.String()
+		line += " via " + r.Gateway.String()
 	}
-	words += " dev " + shellWord(p.Interface)
+	line += " dev " + words.Quote(p.Interface)
 	if !r.Gateway.IsValid() && r.Dst.Addr().Is4() {
-		words += " scope link"
+		line += " scope link"
 	}
-	return words
+	return line
 }
 
 // copyRoutes are the commands that give a pod the routes of another that it lacks,

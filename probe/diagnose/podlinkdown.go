@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // PodLinkDown is the code of this finding.
@@ -61,7 +62,7 @@ func linkDown(v *view, p *model.Pod, l *model.Link, pods []netip.Addr) finding {
 	switch {
 	case !l.Up:
 		f.Title = l.Name + " is down"
-		f.Why = fmt.Sprintf("The host side of %s's link, %s, was taken down.", podName(p), l.Name)
+		f.Why = fmt.Sprintf("The host side of %s's link, %s, was taken down.", words.PodName(p), l.Name)
 		f.Fix = append([]string{raise(l)}, lostRoutes(v, p, pods)...)
 		if !p.Up {
 			f.Fix = append(f.Fix, revive(v, p, pods)...)
@@ -72,13 +73,13 @@ func linkDown(v *view, p *model.Pod, l *model.Link, pods []netip.Addr) finding {
 		f.Fix = revive(v, p, pods)
 	default:
 		f.Title = l.Name + " has no carrier"
-		f.Why = fmt.Sprintf("Both ends of %s's link are set up, and %s has no carrier.", podName(p), l.Name)
+		f.Why = fmt.Sprintf("Both ends of %s's link are set up, and %s has no carrier.", words.PodName(p), l.Name)
 		f.Confidence = model.Likely
 		f.Unseen = []string{"why there is no carrier"}
-		f.Fix = []string{"ip -d link show dev " + shellWord(l.Name)}
+		f.Fix = []string{"ip -d link show dev " + words.Quote(l.Name)}
 	}
 	if f.Packets > 0 {
-		observe(&f, model.SourceDrops, "%s for the pod dropped", count(f.Packets, "packet"))
+		observe(&f, model.SourceDrops, "%s for the pod dropped", words.Count(f.Packets, "packet"))
 	} else {
 		f.Unseen = append(f.Unseen, "a packet that was dropped at the link")
 	}
@@ -119,7 +120,7 @@ func lostRoutes(v *view, p *model.Pod, pods []netip.Addr) []string {
 	var fix []string
 	for _, o := range siblings(v, p) {
 		for _, a := range v.links[o.LinkIndex].Addresses {
-			add := fmt.Sprintf("ip -6 addr add %s dev %s", a, shellWord(p.Link))
+			add := fmt.Sprintf("ip -6 addr add %s dev %s", a, words.Quote(p.Link))
 			if a.Addr().Is6() && a.IsSingleIP() && a.Addr().IsGlobalUnicast() && !v.links[p.LinkIndex].Has(a.Addr()) && !slices.Contains(fix, add) {
 				fix = append(fix, add)
 			}
@@ -127,7 +128,7 @@ func lostRoutes(v *view, p *model.Pod, pods []netip.Addr) []string {
 	}
 	for _, a := range pods {
 		if r := v.lookup(a); r == nil || r.IfIndex != p.LinkIndex {
-			fix = append(fix, fmt.Sprintf("%s route replace %s dev %s", ip(a), host(a), shellWord(p.Link)))
+			fix = append(fix, fmt.Sprintf("%s route replace %s dev %s", words.IP(a), host(a), words.Quote(p.Link)))
 		}
 	}
 	return fix
@@ -150,7 +151,7 @@ func siblings(v *view, p *model.Pod) []*model.Pod {
 // it went down: its routes, which are as those of the next pod, and its IPv6
 // addresses, where the node still has routes to them.
 func revive(v *view, p *model.Pod, pods []netip.Addr) []string {
-	in, dev := inside(p), shellWord(p.Interface)
+	in, dev := words.Inside(p), words.Quote(p.Interface)
 	fix := []string{fmt.Sprintf("%sip link set dev %s up", in, dev)}
 	like := siblings(v, p)
 	if len(like) == 0 {
@@ -178,7 +179,7 @@ func revive(v *view, p *model.Pod, pods []netip.Addr) []string {
 		if r.Dst.Bits() == 0 {
 			dst = "default"
 		}
-		text := fmt.Sprintf("%s%s route replace %s", in, ip(r.Dst.Addr()), dst)
+		text := fmt.Sprintf("%s%s route replace %s", in, words.IP(r.Dst.Addr()), dst)
 		if r.Gateway.IsValid() {
 			via = append(via, fmt.Sprintf("%s via %s dev %s", text, r.Gateway, dev))
 		} else {

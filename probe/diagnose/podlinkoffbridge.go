@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // PodLinkOffBridge is the code of this finding.
@@ -60,7 +61,7 @@ func (v *view) bridgeMeant(p *model.Pod) (*model.Link, []model.Evidence) {
 			}
 			if b := v.bridgeWith(p, a, g.Addr); b != nil {
 				return b, []model.Evidence{
-					seen(model.SourcePods, "%s has %s and the gateway %s, as pods of %s have", podName(p), a, g.Addr, b.Name),
+					seen(model.SourcePods, "%s has %s and the gateway %s, as pods of %s have", words.PodName(p), a, g.Addr, b.Name),
 				}
 			}
 		}
@@ -98,7 +99,7 @@ func offBridge(v *view, p *model.Pod, l, b *model.Link, shown []model.Evidence, 
 		LastHopAlive: v.place(l.Name, model.Ingress),
 		Title:        fmt.Sprintf("%s is no port of %s", l.Name, b.Name),
 		Why: fmt.Sprintf("%s has an address of the range of %s, and its link %s is no port of that bridge: no frame passes between the two.",
-			podName(p), b.Name, l.Name),
+			words.PodName(p), b.Name, l.Name),
 		Packets: packets,
 	}
 	where := "no master"
@@ -114,13 +115,13 @@ func offBridge(v *view, p *model.Pod, l, b *model.Link, shown []model.Evidence, 
 		stateAlone(&f, "a packet from or to the pod that was lost: there was none in the window",
 			"a program on the link takes the place of the bridge")
 	}
-	f.Fix = []string{fmt.Sprintf("ip link set dev %s master %s", shellWord(l.Name), shellWord(b.Name))}
+	f.Fix = []string{fmt.Sprintf("ip link set dev %s master %s", words.Quote(l.Name), words.Quote(b.Name))}
 	var hairpin []bool
 	for _, o := range v.bridgePods(b) {
 		hairpin = append(hairpin, v.links[o.LinkIndex].Hairpin)
 	}
 	if commonest(hairpin) {
-		f.Fix = append(f.Fix, fmt.Sprintf("bridge link set dev %s hairpin on", shellWord(l.Name)))
+		f.Fix = append(f.Fix, fmt.Sprintf("bridge link set dev %s hairpin on", words.Quote(l.Name)))
 	}
 	return finding{Finding: f, cutOff: pods, claims: func(d *model.Drop) bool {
 		mine := slices.Contains(pods, d.Src) || slices.Contains(pods, d.Dst)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // PodNotReplying is the code of this finding.
@@ -169,27 +170,27 @@ func (v *view) notReplying(d *deaf) finding {
 	}
 	f.Title = at + " does not reply"
 	if d.partly {
-		f.Title += " to " + addrs(clients(d.flows))
+		f.Title += " to " + words.Addrs(clients(d.flows))
 		f.Alternatives = append(f.Alternatives, "the application, or what guards it, refuses these clients silently")
 	}
 	f.Why = fmt.Sprintf("Requests to %s leave %s into %s, and no reply, reset or ICMP error comes out. The node and the network delivered them.",
-		at, p.Link, podName(p))
+		at, p.Link, words.PodName(p))
 	if d.in.SYN > 0 {
-		observe(&f, model.SourceTC, "%s egress: %s and %s to %s; from it %s", p.Link, count(d.in.Packets, "packet"), count(d.in.SYN, "SYN"),
-			d.addr, count(v.synAcks(d.addr), "SYN-ACK"))
+		observe(&f, model.SourceTC, "%s egress: %s and %s to %s; from it %s", p.Link, words.Count(d.in.Packets, "packet"), words.Count(d.in.SYN, "SYN"),
+			d.addr, words.Count(v.synAcks(d.addr), "SYN-ACK"))
 	} else {
-		observe(&f, model.SourceTC, "%s egress: %s to %s", p.Link, count(d.in.Packets, "packet"), d.addr)
+		observe(&f, model.SourceTC, "%s egress: %s to %s", p.Link, words.Count(d.in.Packets, "packet"), d.addr)
 	}
 	if len(d.flows) > 0 {
 		observe(&f, model.SourceConntrack, "%s to %s UNREPLIED that began in the window, from %s; none of these clients got a reply",
-			count(uint64(len(d.flows)), "flow"), at, addrs(clients(d.flows)))
+			words.Count(uint64(len(d.flows)), "flow"), at, words.Addrs(clients(d.flows)))
 	} else {
 		f.Confidence = model.Possible
 		f.Unseen = append(f.Unseen, "which ports are asked, and by whom: connection tracking has no flow to the pod")
 		f.Alternatives = append(f.Alternatives, "a scan of ports that the pod's firewall hides")
 	}
 	if to := virtual(d.flows); len(to) > 0 {
-		observe(&f, model.SourceConntrack, "some were sent to %s and translated", addrs(to))
+		observe(&f, model.SourceConntrack, "some were sent to %s and translated", words.Addrs(to))
 	}
 	dropped := v.insideOf(d, &f)
 	if !v.Has(model.SourceDrops) {
@@ -197,11 +198,11 @@ func (v *view) notReplying(d *deaf) finding {
 		f.Alternatives = append(f.Alternatives, "a program on "+p.Link+" drops the requests behind the counter: drops were not seen")
 	}
 	f.Fix = []string{
-		inside(p) + "ss -lntu",
-		inside(p) + "nft list ruleset",
+		words.Inside(p) + "ss -lntu",
+		words.Inside(p) + "nft list ruleset",
 	}
 	if asking := clients(d.flows); len(asking) > 0 {
-		f.Fix = append(f.Fix, fmt.Sprintf("%s%s route get %s", inside(p), ip(asking[0]), asking[0]))
+		f.Fix = append(f.Fix, fmt.Sprintf("%s%s route get %s", words.Inside(p), words.IP(asking[0]), asking[0]))
 	}
 	return finding{Finding: f, claims: sameDrops(dropped)}
 }

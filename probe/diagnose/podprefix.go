@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // PodPrefix is the code of this finding.
@@ -94,10 +95,10 @@ func wrongPrefix(v *view, p *model.Pod, a, want netip.Prefix, from *model.Pod) [
 		Confidence:   model.Proven,
 		Pods:         []netip.Addr{a.Addr()},
 		LastHopAlive: model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Egress},
-		Title:        fmt.Sprintf("%s has %s, not /%d", podName(p), a, want.Bits()),
+		Title:        fmt.Sprintf("%s has %s, not /%d", words.PodName(p), a, want.Bits()),
 		Why:          fmt.Sprintf("The pod's address has the prefix length %d, and that of the pods like it is %d: %s.", a.Bits(), want.Bits(), harm),
 		Evidence: []model.Evidence{
-			seen(model.SourcePods, "in the pod: %s on %s; %s: %s", a, p.Interface, podName(from), ownIn(from, isIPv6)[0]),
+			seen(model.SourcePods, "in the pod: %s on %s; %s: %s", a, p.Interface, words.PodName(from), ownIn(from, isIPv6)[0]),
 		},
 		Packets: m.drops,
 	}
@@ -110,9 +111,9 @@ func wrongPrefix(v *view, p *model.Pod, a, want netip.Prefix, from *model.Pod) [
 		for _, t := range m.asked {
 			requests += t.requests
 		}
-		observe(&f, model.SourceTC, "%s ingress: %s for %s; egress: no reply", p.Link, count(requests, request(a.Addr())), addrs(list))
+		observe(&f, model.SourceTC, "%s ingress: %s for %s; egress: no reply", p.Link, words.Count(requests, words.Request(a.Addr())), words.Addrs(list))
 	}
-	observeSome(&f, m.drops, model.SourceDrops, "%s of the pod freed", count(m.drops, "packet"))
+	observeSome(&f, m.drops, model.SourceDrops, "%s of the pod freed", words.Count(m.drops, "packet"))
 	if m.drops < minDrops && len(m.asked) == 0 {
 		stateAlone(&f, "a packet that was lost to it", "the pod is to have this prefix length")
 	}
@@ -172,14 +173,14 @@ func (v *view) sentToGateway(p *model.Pod, a, want netip.Prefix) missent {
 // an address once, and keeps routes without one.
 func prefixFix(p, from *model.Pod, a, want netip.Prefix) []string {
 	isIPv6 := a.Addr().Is6()
-	add := fmt.Sprintf("%sip addr add %s dev %s", inside(p), want, shellWord(p.Interface))
+	add := fmt.Sprintf("%sip addr add %s dev %s", words.Inside(p), want, words.Quote(p.Interface))
 	var held []netip.Prefix
 	if prefixRoute(from, ownIn(from, isIPv6)[0]) {
 		held = append(held, want.Masked())
 	} else if !want.IsSingleIP() {
 		add += " noprefixroute"
 	}
-	fix := []string{add, fmt.Sprintf("%sip addr del %s dev %s", inside(p), a, shellWord(p.Interface))}
+	fix := []string{add, fmt.Sprintf("%sip addr del %s dev %s", words.Inside(p), a, words.Quote(p.Interface))}
 	if isIPv6 {
 		slices.Reverse(fix)
 	}

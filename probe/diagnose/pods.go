@@ -7,17 +7,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// podName is how a pod is called in a sentence.
-func podName(p *model.Pod) string {
-	switch {
-	case p.Name != "" && p.Namespace != "":
-		return p.Namespace + "/" + p.Name
-	case p.Name != "":
-		return p.Name
-	}
-	return "the pod behind " + p.Link
-}
-
 // podAddrs are the pod's addresses.
 func podAddrs(p *model.Pod) []netip.Addr {
 	out := make([]netip.Addr, len(p.Addresses))

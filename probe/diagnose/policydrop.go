@@ -10,6 +10,7 @@ import (
 	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // PolicyDrop is the code of this finding.
@@ -57,7 +58,7 @@ func findPolicyDrop(v *view) []finding {
 		}
 		cause, _ := a.serviceWithout()
 		if a.dropsUnknownLink() {
-			cause = calicoMaker
+			cause = words.Calico
 		}
 		i, known := same[cause]
 		switch x := (finding{Finding: f, claims: a.explains()}); {
@@ -68,7 +69,7 @@ func findPolicyDrop(v *view) []finding {
 			out = append(out, x)
 		}
 	}
-	if i, known := same[calicoMaker]; known {
+	if i, known := same[words.Calico]; known {
 		out[i].Finding = unknownLinks(out[i].Finding)
 	}
 	if f, ok := v.droppedUnread(unread); ok {
@@ -226,9 +227,9 @@ func merge(a, b finding) finding {
 // unknownLinks is the finding on the rules, one for each direction, by which Calico
 // drops packets of links that it has no chains for.
 func unknownLinks(f model.Finding) model.Finding {
-	f.Title = "Calico does not know the links of " + addrs(f.Pods)
+	f.Title = "Calico does not know the links of " + words.Addrs(f.Pods)
 	f.Why = fmt.Sprintf("Calico drops what comes from or goes to a link that it has made no chains for. It dropped %s. "+
-		"The pod's policy was not programmed, or was taken away while the pod runs.", count(f.Packets, "packet"))
+		"The pod's policy was not programmed, or was taken away while the pod runs.", words.Count(f.Packets, "packet"))
 	f.Fix = append([]string{"kubectl get pods -A -l k8s-app=calico-node -o wide; its log on this node tells why the pod's endpoint is not programmed"}, f.Fix...)
 	return f
 }
@@ -269,9 +270,9 @@ func (v *view) droppedBy(a *attribution) (model.Finding, bool) {
 	if a.chain != nil {
 		what = "The policy"
 	}
-	f.Title = fmt.Sprintf("%s %s drops packets of %s", a.key.Table, a.key.Chain, addrs(f.Pods))
+	f.Title = fmt.Sprintf("%s %s drops packets of %s", a.key.Table, a.key.Chain, words.Addrs(f.Pods))
 	f.Why = fmt.Sprintf("%s in table %s, chain %s (%s) dropped %s. It belongs to %s.", what, a.key.Table, a.key.Chain, a.key.Backend,
-		count(f.Packets, "packet"), cmp.Or(a.maker(), "no program known to lasthop: made by hand, or by a script"))
+		words.Count(f.Packets, "packet"), cmp.Or(a.maker(), "no program known to lasthop: made by hand, or by a script"))
 	f.Evidence = append([]model.Evidence{a.evidence()}, dropEvidence(l.drops)...)
 	f.LastHopAlive = v.cameBy(mostDropped(l.drops)[0])
 	f.Fix = a.fix()
@@ -292,7 +293,7 @@ func (v *view) weighPolicy(c *candidateRule, f *model.Finding, others []*candida
 	if len(others) > 0 {
 		f.Confidence = weaker(f.Confidence, model.Likely)
 		for _, o := range others {
-			counted := "counted " + count(o.counter.Delta, "packet")
+			counted := "counted " + words.Count(o.counter.Delta, "packet")
 			if !o.counted {
 				counted = "has no counter"
 			}
@@ -342,14 +343,14 @@ func (v *view) droppedUnread(l *lost) (model.Finding, bool) {
 	f := l.finding()
 	f.Evidence = dropEvidence(l.drops)
 	f.Confidence = model.Likely
-	f.Title = "a firewall rule drops packets of " + addrs(f.Pods)
-	f.Why = fmt.Sprintf("Netfilter dropped %s, and it is not known by which rule.", count(f.Packets, "packet"))
+	f.Title = "a firewall rule drops packets of " + words.Addrs(f.Pods)
+	f.Why = fmt.Sprintf("Netfilter dropped %s, and it is not known by which rule.", words.Count(f.Packets, "packet"))
 	f.Unseen = []string{tooManyRules}
 	if !v.Has(model.SourceNAT) {
 		f.Unseen = []string{"the rules: that source could not be read whole"}
 	}
 	f.LastHopAlive = v.cameBy(mostDropped(l.drops)[0])
-	tool := ip46tables(f.Pods[0])
+	tool := words.IPTables(f.Pods[0])
 	f.Fix = []string{fmt.Sprintf("%s-save -c | grep -E 'DROP|REJECT'; %s-legacy-save -c | grep -E 'DROP|REJECT'; nft list ruleset", tool, tool)}
 	return f, true
 }
@@ -363,10 +364,10 @@ func (v *view) droppedInPod(pod netip.Addr, l *lost) (model.Finding, bool) {
 	f.Evidence = dropEvidence(l.drops)
 	f.Confidence = model.Likely
 	p := v.pods[pod][0]
-	f.Title = fmt.Sprintf("%s drops packets by rules of its own", podName(p))
-	f.Why = fmt.Sprintf("A firewall rule in the pod's own namespace dropped %s; the node's rules did not see them.", count(f.Packets, "packet"))
+	f.Title = fmt.Sprintf("%s drops packets by rules of its own", words.PodName(p))
+	f.Why = fmt.Sprintf("A firewall rule in the pod's own namespace dropped %s; the node's rules did not see them.", words.Count(f.Packets, "packet"))
 	f.Unseen = []string{"the rules in the pod's namespace: only the node's are read"}
 	f.LastHopAlive = v.place(p.Link, model.Egress)
-	f.Fix = []string{inside(p) + "nft list ruleset"}
+	f.Fix = []string{words.Inside(p) + "nft list ruleset"}
 	return f, true
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // QueueDrop is the code of this finding.
@@ -65,15 +66,15 @@ func (v *view) queuesInPods() []finding {
 			}
 		}
 		f.LastHopAlive = model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Egress}
-		f.Title = fmt.Sprintf("the queue of %s in %s drops packets", p.Interface, podName(p))
+		f.Title = fmt.Sprintf("the queue of %s in %s drops packets", p.Interface, words.PodName(p))
 		f.Why = fmt.Sprintf("A queue inside the pod drops what the pod sends faster than the queue lets pass. %s came out of the pod in the window.",
-			count(sent, "packet"))
+			words.Count(sent, "packet"))
 		f.Evidence = l.evidence()
 		f.Unseen = []string{"the queue's settings: those in pods are not read"}
 		if l.packets*droppedShare < sent+l.packets || !l.lasting() {
 			f.Severity = model.Info
 		}
-		f.Fix = []string{inside(p) + "tc -s -d qdisc show # give the queue that drops a larger rate or limit, or delete it; find what in the pod made it"}
+		f.Fix = []string{words.Inside(p) + "tc -s -d qdisc show # give the queue that drops a larger rate or limit, or delete it; find what in the pod made it"}
 		out = append(out, finding{Finding: f, claims: sameDrops(l.drops)})
 	}
 	return out
@@ -104,13 +105,13 @@ func (v *view) queueDropped(q *model.Queue, l *lost, untold uint64) finding {
 		f.Why = fmt.Sprintf("%s on %s lets %s pass and drops what comes faster for longer than it can hold.", q.Kind, q.Link, q.RateText())
 	}
 	f.Why += " The packets had been counted at the link's egress and were not sent."
-	observe(&f, model.SourceQueues, "%s: dropped %s in the window, sent %d, %d waiting", q, count(q.DropsDelta, "packet"), q.SentDelta, q.Backlog)
+	observe(&f, model.SourceQueues, "%s: dropped %s in the window, sent %d, %d waiting", q, words.Count(q.DropsDelta, "packet"), q.SentDelta, q.Backlog)
 	f.Evidence = append(f.Evidence, l.evidence()...)
 	if untold == 0 && !(overfull(q) && l.lasting()) && !v.starves(q, l) {
 		f.Severity = model.Info
 	}
 	if untold > 0 {
-		f.Unseen = []string{"whose packets the other " + plural(untold, "drop is", "drops are") + ": they are not counted by pod, as with the node's own address"}
+		f.Unseen = []string{"whose packets the other " + words.Plural(untold, "drop is", "drops are") + ": they are not counted by pod, as with the node's own address"}
 	}
 	if len(l.drops) == 0 {
 		f.Packets, f.Confidence = untold, model.Likely
@@ -149,7 +150,7 @@ func (v *view) queueFix(q *model.Queue) []string {
 	var fix []string
 	if q.Limit > 0 {
 		fix = append(fix, fmt.Sprintf("tc qdisc change dev %s root handle %s %s %s # %d times as much; somebody may have meant the limit",
-			shellWord(q.Link), q.Handle, q.Kind, larger.Settings(), times))
+			words.Quote(q.Link), q.Handle, q.Kind, larger.Settings(), times))
 	}
 	l := v.links[q.IfIndex]
 	switch {
@@ -159,5 +160,5 @@ func (v *view) queueFix(q *model.Queue) []string {
 	case l.Kind == "ifb":
 		fix = append(fix, "if the pod has the annotation kubernetes.io/egress-bandwidth, the CNI plugin bandwidth made this queue: change it there, and let the pod be made anew")
 	}
-	return append(fix, "tc -s -d qdisc show dev "+shellWord(q.Link)+" # and the classes below: tc -s class show")
+	return append(fix, "tc -s -d qdisc show dev "+words.Quote(q.Link)+" # and the classes below: tc -s class show")
 }

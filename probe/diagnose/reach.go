@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // reach is what echo requests told of a way.
@@ -223,7 +224,7 @@ func probeEvidence(list []*model.Probe) []model.Evidence {
 		if k.answered {
 			result = "answers from "
 		}
-		out = append(out, seen(model.SourceProbes, "echo from %s on %s: %s%s", k.from, k.link, result, addrs(by[k])))
+		out = append(out, seen(model.SourceProbes, "echo from %s on %s: %s%s", k.from, k.link, result, words.Addrs(by[k])))
 	}
 	return out
 }
@@ -237,7 +238,7 @@ func (v *view) arpEvidence(p *model.Probe) model.Evidence {
 	case v.byGateway(p):
 		text += "answered by the gateway, which answers for others"
 	default:
-		text += "answered with " + addrs(p.MACs)
+		text += "answered with " + words.Addrs(p.MACs)
 	}
 	return seen(model.SourceProbes, "%s", text)
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // ReceiveOverflow is the code of this finding.
@@ -43,9 +44,9 @@ func (v *view) overflowed(p *model.Pod, l *lost, all map[service]*asks) model.Fi
 	most := mostDropped(l.drops)[0]
 	at, _ := v.sampledPorts(l)
 	f.Title = "the application at " + at + " does not keep up"
-	f.Why = fmt.Sprintf("The packets reached %s and %s (%s). The network is not at fault.", podName(p), whatWasFull(most), most.Reason)
+	f.Why = fmt.Sprintf("The packets reached %s and %s (%s). The network is not at fault.", words.PodName(p), whatWasFull(most), most.Reason)
 	f.Evidence = dropEvidence(l.drops)
-	f.Fix = []string{inside(p) + "ss -lntum # kubectl top pod: is it short of processor time? A larger SO_RCVBUF or net.core.rmem_max helps against bursts"}
+	f.Fix = []string{words.Inside(p) + "ss -lntum # kubectl top pod: is it short of processor time? A larger SO_RCVBUF or net.core.rmem_max helps against bursts"}
 	for _, s := range v.sampledServices(l) {
 		if a := all[s]; a != nil && s.proto == udp && s.unanswered(a) {
 			f.Severity = model.Warning
@@ -74,9 +75,9 @@ func (v *view) sampledServices(l *lost) []service {
 func (v *view) unaccepted(p *model.Pod) model.Finding {
 	return model.Finding{
 		Confidence: model.Proven, Packets: p.Backlog.Delta,
-		Title: fmt.Sprintf("a server in %s does not accept connections fast enough", podName(p)),
+		Title: fmt.Sprintf("a server in %s does not accept connections fast enough", words.PodName(p)),
 		Why: fmt.Sprintf("New connections reached %s, and the queue of those to be accepted was full. The network is not at fault.",
-			podName(p)),
+			words.PodName(p)),
 		LastHopAlive: model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Ingress},
 	}
 }
@@ -86,14 +87,14 @@ func (v *view) unaccepted(p *model.Pod) model.Finding {
 // asks such a listener is a peer.
 func (v *view) fullQueue(p *model.Pod, f *model.Finding, all map[service]*asks) {
 	observe(f, model.SourcePods, "the kernel dropped %s in %s in the window, since a listener's queue was full (ListenOverflows)",
-		count(p.Backlog.Delta, "new connection"), podName(p))
+		words.Count(p.Backlog.Delta, "new connection"), words.PodName(p))
 	var ports []string
 	for _, l := range p.Backlog.Waiting {
 		port := fmt.Sprintf("tcp/%d", l.Addr.Port())
 		if !slices.Contains(ports, port) {
 			ports = append(ports, port)
 		}
-		observe(f, model.SourcePods, "the listener %s has %s that it has not accepted", l.Addr, count(uint64(l.Queue), "connection"))
+		observe(f, model.SourcePods, "the listener %s has %s that it has not accepted", l.Addr, words.Count(uint64(l.Queue), "connection"))
 	}
 	asking, about := map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	steady := false
@@ -120,7 +121,7 @@ func (v *view) fullQueue(p *model.Pod, f *model.Finding, all map[service]*asks) 
 	if len(f.Pods) == 0 {
 		f.Pods = podAddrs(p)
 	}
-	f.Fix = append(f.Fix, inside(p)+"ss -lnt # a Recv-Q above Send-Q is a full queue: the process hangs, or is short of processor time; "+
+	f.Fix = append(f.Fix, words.Inside(p)+"ss -lnt # a Recv-Q above Send-Q is a full queue: the process hangs, or is short of processor time; "+
 		"a larger backlog (net.core.somaxconn and the application's own) helps against bursts")
 	if steady {
 		f.Severity = model.Warning
@@ -131,5 +132,5 @@ func (v *view) fullQueue(p *model.Pod, f *model.Finding, all map[service]*asks) 
 // unrepliedEvidence is what connection tracking holds of a service's requests.
 func unrepliedEvidence(s service, a *asks) model.Evidence {
 	return seen(model.SourceConntrack, "%s to %s %s UNREPLIED that began in the window, from %s; %s with a reply",
-		count(uint64(len(a.unreplied)), "flow"), s.pod, s.name(), addrs(clients(a.unreplied)), count(uint64(len(a.replied)), "flow"))
+		words.Count(uint64(len(a.unreplied)), "flow"), s.pod, s.name(), words.Addrs(clients(a.unreplied)), words.Count(uint64(len(a.replied)), "flow"))
 }

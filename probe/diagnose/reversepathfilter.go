@@ -6,6 +6,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // ReversePathFilter is the code of this finding.
@@ -74,11 +75,11 @@ func filteredOn(v *view, k detour, l *lost) finding {
 	case len(v.pods[src]) > 0 && !v.misses(&way, src):
 		p := v.pods[src][0]
 		f.Why += fmt.Sprintf(" That way is the right one: the pod sends by another of its interfaces than %s.", p.Interface)
-		f.Fix = append(f.Fix, fmt.Sprintf("%sip route show # have the routes to %s leave by %s", inside(p), addrs(sorted(l.peers)), p.Interface))
+		f.Fix = append(f.Fix, fmt.Sprintf("%sip route show # have the routes to %s leave by %s", words.Inside(p), words.Addrs(sorted(l.peers)), p.Interface))
 	case way.Type == "unicast" && way.Route != nil && v.detourOnly(way.Route):
-		f.Fix = append(f.Fix, fmt.Sprintf("%s route del %s", ip(src), v.routeWords(way.Route)))
+		f.Fix = append(f.Fix, fmt.Sprintf("%s route del %s", words.IP(src), v.routeWords(way.Route)))
 	}
-	f.Fix = append(f.Fix, setSysctl(path.LinkSetting(k.link, "rp_filter"), "2"))
+	f.Fix = append(f.Fix, words.SetSysctl(path.LinkSetting(k.link, "rp_filter"), "2"))
 	return finding{Finding: f, claims: func(d *model.Drop) bool {
 		if d.ReverseFiltered() && d.Link == k.link && !v.nodeAddrs[d.Src] {
 			way := v.wayBack(d)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // azureFabric is the MAC by which Azure's network answers every ARP.
@@ -42,7 +43,7 @@ func (v *view) associateFix(s *model.Subnet, t *model.RouteTable) string {
 		table = t.ID
 	}
 	return fmt.Sprintf("az network vnet subnet update --resource-group %s --vnet-name %s --name %s --route-table %s",
-		shellWord(cmp.Or(group, "RESOURCE_GROUP")), shellWord(cmp.Or(vnet, "VNET")), shellWord(cmp.Or(subnet, "SUBNET")), shellWord(table))
+		words.Quote(cmp.Or(group, "RESOURCE_GROUP")), words.Quote(cmp.Or(vnet, "VNET")), words.Quote(cmp.Or(subnet, "SUBNET")), words.Quote(table))
 }
 
 // ownTable is the cluster's route table for a command about something of a resource
@@ -68,7 +69,7 @@ func (v *view) routeArgs(t *model.RouteTable) string {
 	if t != nil && t.ID != "" {
 		group, table = model.ResourcePart(t.ID, "resourceGroups"), t.Name()
 	}
-	return fmt.Sprintf("--resource-group %s --route-table-name %s", shellWord(cmp.Or(group, "RESOURCE_GROUP")), shellWord(cmp.Or(table, "ROUTE_TABLE")))
+	return fmt.Sprintf("--resource-group %s --route-table-name %s", words.Quote(cmp.Or(group, "RESOURCE_GROUP")), words.Quote(cmp.Or(table, "ROUTE_TABLE")))
 }
 
 // rangeRow is the row that leads to another node's pods.
@@ -198,5 +199,5 @@ func rowCommand(az, other string, r model.Row) string {
 			"or where nodes announce their pods by BGP look at the sessions of that node: calicoctl node status, cilium bgp peers", other, r.Range, r.Hop)
 	}
 	return fmt.Sprintf("az network route-table route %s %s --name %s --address-prefix %s --next-hop-type VirtualAppliance --next-hop-ip-address %s",
-		az, r.Table, shellWord(r.Node), r.Range, r.Hop)
+		az, r.Table, words.Quote(r.Node), r.Range, r.Hop)
 }

@@ -1,13 +1,11 @@
 package diagnose
 
 import (
-	"fmt"
 	"net/netip"
-	"strconv"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // routing predicts what the node's tables do.
@@ -23,43 +21,9 @@ func (v *view) routeText(r *model.Route) string { return path.RouteText(r, route
 func (v *view) routeWords(r *model.Route) string {
 	link := routeLink(v, r)
 	if link != "" {
-		link = shellWord(link)
+		link = words.Quote(link)
 	}
 	return path.RouteText(r, link)
-}
-
-// ruleWords are a routing rule as ip(8) takes it from a shell.
-func ruleWords(r *model.RoutingRule) string {
-	var words []string
-	if r.Not {
-		words = append(words, "not")
-	}
-	add := func(word, value string) { words = append(words, word, value) }
-	if r.From.IsValid() {
-		add("from", r.From.String())
-	}
-	if r.To.IsValid() {
-		add("to", r.To.String())
-	}
-	if r.Mask != 0 {
-		add("fwmark", fmt.Sprintf("%#x/%#x", r.Mark, r.Mask))
-	}
-	if r.In != "" {
-		add("iif", shellWord(r.In))
-	}
-	if r.Out != "" {
-		add("oif", shellWord(r.Out))
-	}
-	switch r.Action {
-	case "lookup":
-		add("lookup", strconv.Itoa(r.Table))
-	case "goto":
-		add("goto", strconv.Itoa(r.Goto))
-	default:
-		words = append(words, r.Action)
-	}
-	add("priority", strconv.Itoa(r.Priority))
-	return strings.Join(words, " ")
 }
 
 // routeLink names the link that a route leads to, empty where it has none.

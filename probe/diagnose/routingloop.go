@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // RoutingLoop is the code of this finding.
@@ -122,8 +123,8 @@ func circling(v *view) []finding {
 				"there, which sends them to %s again, until their TTL ends. Nothing hands them to the pod's link %s.",
 				h.Addr, entry.Name, l.Name, entry.Name, v.pods[h.Addr][0].Link),
 		}
-		observe(&f, model.SourceTC, "%s ingress: %s for %s, with %s", l.Name, count(h.Packets, "packet"), h.Addr, ttls(h.TTLs))
-		observe(&f, model.SourceDrops, "%s for it freed on %s, since the TTL ended", count(n, "packet"), l.Name)
+		observe(&f, model.SourceTC, "%s ingress: %s for %s, with %s", l.Name, words.Count(h.Packets, "packet"), h.Addr, words.TTLs(h.TTLs))
+		observe(&f, model.SourceDrops, "%s for it freed on %s, since the TTL ended", words.Count(n, "packet"), l.Name)
 		if r := v.lookup(h.Addr); r != nil {
 			observe(&f, model.SourceRoutes, "the lookup for %s ends at: %s", h.Addr, v.routeText(r))
 		}
@@ -149,7 +150,7 @@ func (v *view) handOver(f *model.Finding, entry *model.Link, pod netip.Addr) []s
 			}
 		}
 	}
-	return []string{fmt.Sprintf("find what should hand packets for %s to the pod: bpftool net show dev %s; %s route get %s", pod, shellWord(entry.Name), ip(pod), pod)}
+	return []string{fmt.Sprintf("find what should hand packets for %s to the pod: bpftool net show dev %s; %s route get %s", pod, words.Quote(entry.Name), words.IP(pod), pod)}
 }
 
 // forNobody reports whether most of a pod's packets that come back at an uplink
@@ -196,7 +197,7 @@ func looping(v *view, ifindex int, side model.Side, list []loop) finding {
 		f.Pods = append(f.Pods, l.wrong.Addr)
 		f.Packets += l.wrong.Packets
 		observe(&f, model.SourceTC,
-			"packets %s %s: %s %s %d, %s %d, with %s", whose, l.wrong.Addr, name, l.right.Direction, l.right.Packets, l.wrong.Direction, l.wrong.Packets, ttls(l.wrong.TTLs|l.right.TTLs))
+			"packets %s %s: %s %s %d, %s %d, with %s", whose, l.wrong.Addr, name, l.right.Direction, l.right.Packets, l.wrong.Direction, l.wrong.Packets, words.TTLs(l.wrong.TTLs|l.right.TTLs))
 	}
 	if list[0].once {
 		f.Confidence = model.Likely
@@ -215,8 +216,8 @@ func looping(v *view, ifindex int, side model.Side, list []loop) finding {
 		for _, p := range f.Peers {
 			gone = append(gone, p.Addr())
 		}
-		f.Title = "no pod of the node has " + addrs(gone)
-		f.Why += fmt.Sprintf(" No pod of this node has %s, but those around do: so the network may be right to send here what is for it.", addrs(gone))
+		f.Title = "no pod of the node has " + words.Addrs(gone)
+		f.Why += fmt.Sprintf(" No pod of this node has %s, but those around do: so the network may be right to send here what is for it.", words.Addrs(gone))
 		f.Alternatives = append(f.Alternatives, "a pod of another node has it, and the network's route to it leads here: then delete that route")
 		f.Fix = nil
 		for _, a := range gone[:min(len(gone), mostEvidence)] {
@@ -261,5 +262,5 @@ func loopTarget(f *model.Finding) string {
 	if len(f.Peers) == 0 {
 		return "the target"
 	}
-	return addrs(f.Peers)
+	return words.Addrs(f.Peers)
 }

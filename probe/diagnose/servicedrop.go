@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // Comments of kube-proxy's rules, in its modes iptables and nftables.
@@ -47,28 +48,28 @@ func (c *candidateRule) sayService(f *model.Finding) {
 			asked += ", "
 		}
 	}
-	show := "kubectl get services --all-namespaces | grep -wF " + shellWord(f.Peers[0].Addr().String())
+	show := "kubectl get services --all-namespaces | grep -wF " + words.Quote(f.Peers[0].Addr().String())
 	service, local := c.serviceWithout()
 	switch {
 	case service != "":
 		namespace, object, _ := strings.Cut(service, "/")
-		list := fmt.Sprintf("kubectl -n %s get endpointslices -l kubernetes.io/service-name=%s", shellWord(namespace), shellWord(object))
+		list := fmt.Sprintf("kubectl -n %s get endpointslices -l kubernetes.io/service-name=%s", words.Quote(namespace), words.Quote(object))
 		f.Title = fmt.Sprintf("service %s has no endpoints", service)
-		f.Why = fmt.Sprintf("kube-proxy refuses what %s send to the service %s (%s), since it has no endpoints that are ready.", addrs(f.Pods), service, asked)
-		f.Fix = []string{list, fmt.Sprintf("kubectl -n %s describe service %s # no pod that its selector finds is ready", shellWord(namespace), shellWord(object))}
+		f.Why = fmt.Sprintf("kube-proxy refuses what %s send to the service %s (%s), since it has no endpoints that are ready.", words.Addrs(f.Pods), service, asked)
+		f.Fix = []string{list, fmt.Sprintf("kubectl -n %s describe service %s # no pod that its selector finds is ready", words.Quote(namespace), words.Quote(object))}
 		if local {
 			f.Title += " on the node"
 			f.Why = fmt.Sprintf("kube-proxy drops what %s send to the service %s (%s): its traffic policy is Local, and none of its endpoints is on this node.",
-				addrs(f.Pods), service, asked)
+				words.Addrs(f.Pods), service, asked)
 		}
 	case c.rule == nil || c.maker() != "kube-proxy":
 	case c.rule.Comment == noSuchService:
 		f.Title = "no service has " + asked
-		f.Why = fmt.Sprintf("%s send to %s, which is in the range of services, and no service has it: it was deleted, or kube-proxy does not know it yet.", addrs(f.Pods), asked)
+		f.Why = fmt.Sprintf("%s send to %s, which is in the range of services, and no service has it: it was deleted, or kube-proxy does not know it yet.", words.Addrs(f.Pods), asked)
 		f.Fix = []string{show, "where no service has the address, look who still asks for it; where one has, restart kube-proxy on this node"}
 	case c.rule.Comment == noSuchPort:
 		f.Title = "no service has this port at " + asked
-		f.Why = fmt.Sprintf("%s send to a port of %s that the service does not have.", addrs(f.Pods), asked)
+		f.Why = fmt.Sprintf("%s send to a port of %s that the service does not have.", words.Addrs(f.Pods), asked)
 		f.Fix = []string{show}
 	}
 }

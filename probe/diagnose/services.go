@@ -3,10 +3,10 @@ package diagnose
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // virtualPort is a service's address, with the port where others are not meant.
@@ -22,14 +22,21 @@ func (p virtualPort) String() string {
 	return fmt.Sprintf("%s for %s", p.addr, p.port)
 }
 
-// sayUntranslated tells of silent destinations that seem to be services' addresses
+// untranslatedServices are those of silent destinations that seem to be services' addresses
 // and that no rule translates: their packets leave the node, where nobody has them.
-// It reports whether all of them are such: then what else may lose requests is none
-// of their causes.
-func (v *view) sayUntranslated(f *model.Finding, remotes []netip.Addr) (all bool) {
-	var services []netip.Addr
-	var names []virtualPort
-	why := "though there are rules for it"
+type untranslatedServices struct {
+	// First is the first of Names, with Except: the rules there are, of the last.
+	First  netip.Addr
+	Names  []virtualPort
+	Except string
+	// All: no destination is another. Then what else may lose requests is none of their
+	// causes.
+	All  bool
+	Seen []model.Evidence
+}
+
+func (v *view) untranslatedServices(remotes []netip.Addr) *untranslatedServices {
+	u := untranslatedServices{Except: "whole"}
 	tables := path.NewTables(v.Snapshot)
 	to := map[netip.Addr][]*model.Peer{}
 	for p := range model.Each(v.peers) {
@@ -44,36 +51,26 @@ func (v *view) sayUntranslated(f *model.Finding, remotes []netip.Addr) (all bool
 		switch {
 		case len(found.Beside) > 0:
 			name.port = protoPort{sent.Proto, sent.DstPort}
-			why = "though rules translate the address for other protocols or ports"
-			f.Evidence = append(f.Evidence, packetRuleEvidence(fmt.Sprintf("no rule translates %s, but this one translates others", name), found.Beside[0]))
+			u.Except = "beside"
+			u.Seen = append(u.Seen, packetRuleEvidence(fmt.Sprintf("no rule translates %s, but this one translates others", name), found.Beside[0]))
 		case len(found.Others) > 0:
-			why = "though rules translate others of that range"
-			observe(f, model.SourceNAT, "no rule translates %s, though rules translate others of its range: %s", a, addrs(found.Others))
+			u.Except = "others"
+			u.Seen = append(u.Seen, seen(model.SourceNAT, "no rule translates %s, though rules translate others of its range: %s", a, words.Addrs(found.Others)))
 		case len(found.Rules) > 0:
-			f.Evidence = append(f.Evidence, packetRuleEvidence(fmt.Sprintf("this rule is for %s, and leads to none that translates it", a), found.Rules[0]))
+			u.Seen = append(u.Seen, packetRuleEvidence(fmt.Sprintf("this rule is for %s, and leads to none that translates it", a), found.Rules[0]))
 		default:
 			continue
 		}
-		services, names = append(services, a), append(names, name)
+		if len(u.Names) == 0 {
+			u.First = a
+		}
+		u.Names = append(u.Names, name)
 	}
-	if len(services) == 0 {
-		return false
+	if len(u.Names) == 0 {
+		return nil
 	}
-	what := addrs(names)
-	why = fmt.Sprintf("No rule of this node translates %s, %s: a service's address that is not translated "+
-		"leaves the node, and nobody beyond has it. Its service is gone, has no endpoint or port like that, or kube-proxy is behind.", what, why)
-	f.Fix = append(f.Fix,
-		fmt.Sprintf("kubectl get services --all-namespaces | grep -wF %s", shellWord(services[0].String())),
-		"where the service is there and has endpoints, restart kube-proxy on this node; where it is gone, look who still asks for it")
-	if !slices.Equal(services, remotes) {
-		f.Why += " " + why
-		return false
-	}
-	f.Title = fmt.Sprintf("no rule translates %s, and what is sent there leaves the node", what)
-	f.Why = why
-	f.Unseen = nil
-	f.Alternatives = []string{"a program beside netfilter translates services, and has lost these", "the addresses are no services', and their machines are down"}
-	return true
+	u.All = len(u.Names) == len(remotes)
+	return &u
 }
 
 // untranslated is a packet that was sent to an address by these pairs, and why the address looks like a

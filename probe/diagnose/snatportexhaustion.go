@@ -10,6 +10,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // SNATPortExhaustion is the code of this finding.
@@ -187,7 +188,7 @@ func (v *view) exhausted(k rangeOf, h *holders, full bool, alike int) model.Find
 	}
 	f.Title = fmt.Sprintf("the ports of %s towards %s are used up", k.from, target)
 	f.Why = fmt.Sprintf("Flows to %s hold %d of the %d ports (%d to %d) that pods can leave with as %s.", target, used, size, k.within.First, k.within.Last, k.from)
-	observe(&f, model.SourceConntrack, "%d of %d ports of %s are held by flows to %s, begun by %s", used, size, k.from, target, addrs(f.Pods))
+	observe(&f, model.SourceConntrack, "%d of %d ports of %s are held by flows to %s, begun by %s", used, size, k.from, target, words.Addrs(f.Pods))
 	observeSome(&f, ended, model.SourceConntrack, "%d more were those of connections that are closed", ended)
 	if l.nat.Translated && !l.nat.CutOff {
 		f.Evidence = append(f.Evidence, packetRuleEvidence("this rule translates them", l.nat.Rule))
@@ -199,7 +200,7 @@ func (v *view) exhausted(k rangeOf, h *holders, full bool, alike int) model.Find
 		if alike > 1 {
 			f.Packets, whose = 0, fmt.Sprintf(", those of %d such destinations together", alike)
 		}
-		f.Why += fmt.Sprintf(" %s of new flows got none in the window: dropped on the node%s.", count(n, "first packet"), whose)
+		f.Why += fmt.Sprintf(" %s of new flows got none in the window: dropped on the node%s.", words.Count(n, "first packet"), whose)
 		observe(&f, model.SourceConntrack, "insert_failed rose by %d in the window: two flows with the same port", n)
 	default:
 		f.Severity, f.Confidence = model.Warning, model.Likely
@@ -217,5 +218,5 @@ func (v *view) exhausted(k rangeOf, h *holders, full bool, alike int) model.Find
 // widen is the command that has a rule give all ports.
 func widen(r *model.PacketRule) string {
 	text := strings.Replace(r.Text, fmt.Sprintf("%d-%d", r.ToPorts.First, r.ToPorts.Last), fmt.Sprintf("%d-%d", anyPorts.First, anyPorts.Last), 1)
-	return replacePacketRule(r, text)
+	return words.ReplacePacketRule(r, text)
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // StaleARPReply is the code of this finding.
@@ -33,7 +34,7 @@ func misanswered(v *view, s *stale) finding {
 		Pods:       []netip.Addr{s.addr},
 		Title:      "stale ARP answer for " + s.addr.String(),
 		Evidence:   []model.Evidence{ruleEvidence(s.rule), v.ownerEvidence(s)},
-		Fix:        []string{undoFrameRule(s.rule)},
+		Fix:        []string{words.UndoFrameRule(s.rule)},
 	}
 	f.Packets, f.LastHopAlive = sentTo(v, s.addr, s.rule.MAC)
 	var replies, asker uint64
@@ -50,10 +51,10 @@ func misanswered(v *view, s *stale) finding {
 	}
 	if replies > 0 {
 		observe(&f, model.SourceTC,
-			"%s egress: %s that %s is at %s", f.LastHopAlive.Link, plural(replies, "ARP reply", "ARP replies"), s.addr, s.rule.MAC)
+			"%s egress: %s that %s is at %s", f.LastHopAlive.Link, words.Plural(replies, "ARP reply", "ARP replies"), s.addr, s.rule.MAC)
 	}
 	if f.Packets > 0 {
-		observe(&f, model.SourceTC, "%s for %s came from pods with the destination MAC %s", count(f.Packets, "packet"), s.addr, s.rule.MAC)
+		observe(&f, model.SourceTC, "%s for %s came from pods with the destination MAC %s", words.Count(f.Packets, "packet"), s.addr, s.rule.MAC)
 	}
 	if replies == 0 && f.Packets == 0 && s.rule.Counter.Delta == 0 {
 		f.Unseen = append(f.Unseen, "an ARP request for the address: nobody asked in the window")
@@ -71,7 +72,7 @@ func misanswered(v *view, s *stale) finding {
 		x := v.sumPeers(v.inVain(pods))
 		f.Packets = max(f.Packets, x.packets)
 		observeSome(&f, x.packets, model.SourceTC, "%s of pods that believe it went to %s; no reply",
-			count(x.packets, "packet"), addrs(sorted(x.remotes)))
+			words.Count(x.packets, "packet"), words.Addrs(sorted(x.remotes)))
 	case len(s.owners) == 0:
 		f.Confidence = model.Likely
 		f.Unseen = append(f.Unseen, "who holds "+s.addr.String()+" now: nobody on this node")

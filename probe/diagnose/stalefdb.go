@@ -6,6 +6,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // StaleFDB is the code of this finding.
@@ -53,18 +54,18 @@ func misforwarded(v *view, e *model.FDBEntry, p *model.Pod) finding {
 		Confidence:   model.Proven,
 		Pods:         pods,
 		LastHopAlive: v.place(bridge, model.Egress),
-		Title:        fmt.Sprintf("%s forwards the MAC of %s to %s", bridge, addrs(pods), at),
+		Title:        fmt.Sprintf("%s forwards the MAC of %s to %s", bridge, words.Addrs(pods), at),
 		Why: fmt.Sprintf("The forwarding database of %s leads %s, the MAC of %s, to %s; the pod is behind %s, and a static entry does not follow it.",
-			bridge, e.MAC, podName(p), at, p.Link),
+			bridge, e.MAC, words.PodName(p), at, p.Link),
 		Fix:     []string{deleteFDB(v, e)},
 		Packets: v.dropped(lost),
 	}
 	kind := "static"
 	if e.Local {
 		kind = "permanent"
-		f.Title = fmt.Sprintf("%s gives frames for %s to the node", bridge, addrs(pods))
+		f.Title = fmt.Sprintf("%s gives frames for %s to the node", bridge, words.Addrs(pods))
 		f.Why = fmt.Sprintf("The forwarding database of %s has %s, the MAC of %s, for an address of the node's own: frames for it end at the node, and not at %s.",
-			bridge, e.MAC, podName(p), p.Link)
+			bridge, e.MAC, words.PodName(p), p.Link)
 	}
 	observe(&f, model.SourceBridge, "%s dev %s master %s %s", e.MAC, at, bridge, kind)
 	observe(&f, model.SourcePods, "%s is the MAC of %s in the pod, whose link is %s", e.MAC, p.Interface, p.Link)
@@ -73,13 +74,13 @@ func misforwarded(v *view, e *model.FDBEntry, p *model.Pod) finding {
 		frames += v.frames(a, e.IfIndex, model.Egress, model.AsDestination, e.MAC)
 	}
 	if frames > 0 && e.IfIndex != p.LinkIndex {
-		observe(&f, model.SourceTC, "%s egress: %s for the pod", at, count(frames, "frame"))
+		observe(&f, model.SourceTC, "%s egress: %s for the pod", at, words.Count(frames, "frame"))
 		f.Packets = max(f.Packets, frames)
 	}
 	if f.Packets > 0 {
 		n := v.dropped(unresolvedFor(pods))
 		observeSome(&f, n, model.SourceDrops, "%s from or to the pod dropped: neighbour resolution failed",
-			count(n, "packet"))
+			words.Count(n, "packet"))
 	} else {
 		f.Unseen = append(f.Unseen, "a frame for the pod that went there")
 	}
@@ -96,5 +97,5 @@ func deleteFDB(v *view, e *model.FDBEntry) string {
 	if e.VLAN != 0 {
 		vlan = fmt.Sprintf(" vlan %d", e.VLAN)
 	}
-	return fmt.Sprintf("bridge fdb del %s dev %s %s%s", e.MAC, shellWord(v.linkName(e.IfIndex)), where, vlan)
+	return fmt.Sprintf("bridge fdb del %s dev %s %s%s", e.MAC, words.Quote(v.linkName(e.IfIndex)), where, vlan)
 }

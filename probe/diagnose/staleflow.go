@@ -7,6 +7,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // StaleFlow is the code of this finding.
@@ -163,13 +164,13 @@ func (v *view) staleFlows(k outdatedBy, flows []*model.Flow) model.Finding {
 		pods[f.Original.Src], asked[f.Original.Dst] = true, true
 		peers[f.Original.Dst], peers[f.Reply.Src] = true, true
 	}
-	first, to := flows[0], addrs(sorted(asked))
+	first, to := flows[0], words.Addrs(sorted(asked))
 	f := model.Finding{
 		Confidence: model.Likely,
 		Pods:       sorted(pods),
 		Peers:      hosts(sorted(peers)),
-		Title:      fmt.Sprintf("flows of %s to %s are translated as no rule does any more", addrs(sorted(pods)), to),
-		Fix:        forget(flows),
+		Title:      fmt.Sprintf("flows of %s to %s are translated as no rule does any more", words.Addrs(sorted(pods)), to),
+		Fix:        words.Forget(flows),
 	}
 	f.LastHopAlive = v.place(v.pods[first.Original.Src][0].Link, model.Ingress)
 	replied := "UNREPLIED"
@@ -177,7 +178,7 @@ func (v *view) staleFlows(k outdatedBy, flows []*model.Flow) model.Finding {
 		replied = "from before the window, without a reply"
 	}
 	observe(&f, model.SourceConntrack, "%s to %s %s, the reply is expected from %s at %s; %s like it", first.Original.Src, first.Original.Dst, replied,
-		first.Reply.Src, first.Reply.Dst, count(uint64(len(flows)), "flow"))
+		first.Reply.Src, first.Reply.Dst, words.Count(uint64(len(flows)), "flow"))
 	switch {
 	case k.source && k.has == first.Original.Src:
 		f.Why = fmt.Sprintf("What these flows send to %s leaves with the pod's own address, though a rule translates it: they began before that rule was there.", to)

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // StaleMACRewrite is the code of this finding.
@@ -42,7 +43,7 @@ func rewrittenByRule(v *view, s *stale, rewrites []model.MACRewrite) finding {
 		Pods:       []netip.Addr{s.addr},
 		Title:      "stale MAC for " + s.addr.String(),
 		Evidence:   []model.Evidence{ruleEvidence(s.rule), v.ownerEvidence(s)},
-		Fix:        []string{undoFrameRule(s.rule)},
+		Fix:        []string{words.UndoFrameRule(s.rule)},
 		Packets:    s.rule.Counter.Delta,
 	}
 	seen := mostRewritten(rewrites, s.addr, s.rule.MAC)
@@ -104,7 +105,7 @@ func rewrittenUnseen(v *view, r *model.MACRewrite) finding {
 	for x := range model.Each(v.FrameRules) {
 		if x.Target == model.TargetDNAT && x.MAC == r.To.MAC {
 			f.Evidence = append(f.Evidence, ruleEvidence(x))
-			f.Fix = append(f.Fix, undoFrameRule(x))
+			f.Fix = append(f.Fix, words.UndoFrameRule(x))
 		}
 	}
 	if len(f.Fix) == 0 {
@@ -151,7 +152,7 @@ func mostRewritten(list []model.MACRewrite, addr netip.Addr, to model.MAC) *mode
 
 func rewriteEvidence(r *model.MACRewrite) model.Evidence {
 	return seen(model.SourceTC,
-		"%s %s destination MAC %s, then %s %s destination MAC %s: %s for %s", r.From.Link, r.From.Direction, r.From.MAC, r.To.Link, r.To.Direction, r.To.MAC, count(r.Packets, "frame"), r.Addr)
+		"%s %s destination MAC %s, then %s %s destination MAC %s: %s for %s", r.From.Link, r.From.Direction, r.From.MAC, r.To.Link, r.To.Direction, r.To.MAC, words.Count(r.Packets, "frame"), r.Addr)
 }
 
 // arrival is where frames for the address were last right: where they came in

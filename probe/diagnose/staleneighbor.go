@@ -9,6 +9,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // StaleNeighbor is the code of this finding.
@@ -65,19 +66,19 @@ func misdirected(v *view, n *model.Neighbor) []finding {
 		LastHopAlive: v.place(v.linkName(n.IfIndex), model.Egress),
 		Title:        "stale neighbour for " + n.Addr.String(),
 		Why: fmt.Sprintf("The node sends what it routes to %s to the MAC %s; %s has it, %s has %s. The pod frees frames for another MAC.",
-			n.Addr, n.MAC, v.owner(n.MAC), podName(p), p.MAC),
+			n.Addr, n.MAC, v.owner(n.MAC), words.PodName(p), p.MAC),
 		Evidence: []model.Evidence{
 			seen(model.SourceNeighbors, "%s dev %s lladdr %s %s", n.Addr, v.linkName(n.IfIndex), n.MAC, n.State),
 			seen(model.SourcePods, "%s is the address of the pod behind %s, with MAC %s", n.Addr, p.Link, p.MAC),
 		},
-		Fix: []string{fmt.Sprintf("%s neigh del %s dev %s", ip(n.Addr), n.Addr, shellWord(v.linkName(n.IfIndex)))},
+		Fix: []string{fmt.Sprintf("%s neigh del %s dev %s", words.IP(n.Addr), n.Addr, words.Quote(v.linkName(n.IfIndex)))},
 		// A flood is freed by every pod that it reaches.
 		Packets: cmp.Or(sent, drops),
 	}
 	observeSome(&f, sent, model.SourceTC, "%s egress: %s for %s with the destination MAC %s",
-		v.linkName(n.IfIndex), count(sent, "frame"), n.Addr, n.MAC)
+		v.linkName(n.IfIndex), words.Count(sent, "frame"), n.Addr, n.MAC)
 	observeSome(&f, drops, model.SourceDrops, "%s for %s dropped: the destination MAC is not this host's",
-		count(drops, "packet"), n.Addr)
+		words.Count(drops, "packet"), n.Addr)
 	if f.Packets == 0 {
 		unusedEntry(&f, n, "a packet that the node routed to the pod: there was none in the window")
 	}
@@ -116,14 +117,14 @@ func unresolved(v *view, n *model.Neighbor, p *model.Pod, found map[int]*finding
 	before := f.claims
 	f.claims = func(d *model.Drop) bool { return lost(d) || before(d) }
 	f.Pods, f.Packets = append(f.Pods, n.Addr), f.Packets+drops
-	f.Title = "no neighbour for " + addrs(f.Pods)
-	f.Why = fmt.Sprintf("The node asks for the MAC of %s on %s, where the pod is, and gets no answer. Packets that wait for it are freed.", addrs(f.Pods), link)
+	f.Title = "no neighbour for " + words.Addrs(f.Pods)
+	f.Why = fmt.Sprintf("The node asks for the MAC of %s on %s, where the pod is, and gets no answer. Packets that wait for it are freed.", words.Addrs(f.Pods), link)
 	observe(&f.Finding, model.SourceNeighbors, "%s dev %s %s", n.Addr, link, n.State)
-	observe(&f.Finding, model.SourceDrops, "%s for %s dropped: neighbour resolution failed", count(drops, "packet"), n.Addr)
-	for _, a := range []string{"a bridge rule or filter drops " + protocol(n.Addr), "the pod answers no " + request(n.Addr) + " (arp_ignore, NOARP)"} {
+	observe(&f.Finding, model.SourceDrops, "%s for %s dropped: neighbour resolution failed", words.Count(drops, "packet"), n.Addr)
+	for _, a := range []string{"a bridge rule or filter drops " + protocol(n.Addr), "the pod answers no " + words.Request(n.Addr) + " (arp_ignore, NOARP)"} {
 		if !slices.Contains(f.Alternatives, a) {
 			f.Alternatives = append(f.Alternatives, a)
 		}
 	}
-	f.Fix = append(f.Fix, fmt.Sprintf("%s neigh replace %s lladdr %s dev %s nud reachable", ip(n.Addr), n.Addr, p.MAC, shellWord(link)))
+	f.Fix = append(f.Fix, fmt.Sprintf("%s neigh replace %s lladdr %s dev %s nud reachable", words.IP(n.Addr), n.Addr, p.MAC, words.Quote(link)))
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 const (
@@ -175,19 +176,19 @@ func (v *view) scanned() []finding {
 		f.Peers = hosts(silent)
 		f.Title = fmt.Sprintf("%s asks for %d addresses of %s that do not reply", s.pod, len(silent), s.network)
 		f.Why = fmt.Sprintf("%s asks for many addresses of %s, which no other pod asks for, as a scan does. Perhaps nobody has them: their silence tells nothing of the network.",
-			podName(v.pods[s.pod][0]), s.network)
+			words.PodName(v.pods[s.pod][0]), s.network)
 		observe(&f, model.SourceConntrack, "flows to %d addresses of %s UNREPLIED that began in the window, on many ports each or of more addresses than a node has pods",
 			len(s.remotes), s.network)
 		if !s.network.IsValid() {
 			f.Title = fmt.Sprintf("%s asks for %d addresses of the internet that do not reply on %s", s.pod, len(silent), strings.Join(s.ports, ", "))
 			f.Why = fmt.Sprintf("%s asks for addresses of many networks on %s, on which others reply, as peers of a peer-to-peer network do. "+
-				"Those that do not reply are gone, or let nobody in.", podName(v.pods[s.pod][0]), strings.Join(s.ports, ", "))
+				"Those that do not reply are gone, or let nobody in.", words.PodName(v.pods[s.pod][0]), strings.Join(s.ports, ", "))
 			f.Evidence = []model.Evidence{seen(model.SourceConntrack, "flows to %d addresses on %s UNREPLIED; others on that port replied to",
 				len(s.remotes), strings.Join(s.ports, ", "))}
 		}
 		f.Unseen = []string{"who has these addresses"}
 		f.Alternatives = []string{"the pod knows them all, and all are silent: then look at one of them alone, lasthop explain " + s.pod.String() + " --to " + silent[0].String()}
-		f.Fix = []string{"look at what runs in " + podName(v.pods[s.pod][0]) + ": a scan that is meant needs no cure"}
+		f.Fix = []string{"look at what runs in " + words.PodName(v.pods[s.pod][0]) + ": a scan that is meant needs no cure"}
 		out = append(out, finding{Finding: f})
 	}
 	return out

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // udrCause is what the files say is missing: this node's own route, or that of
@@ -88,19 +89,19 @@ func proveByFile(v *view, f *model.Finding, silent []*remoteRange, c *udrCause) 
 	const lost = "The fabric discards such packets without a word; nothing is dropped on any node."
 	switch {
 	case c.unassociated:
-		f.Title = "the subnet has no route table: " + addrs(f.Peers)
+		f.Title = "the subnet has no route table: " + words.Addrs(f.Peers)
 		if c.subnet == nil {
-			f.Title = "the route table is associated with no subnet: " + addrs(f.Peers)
+			f.Title = "the route table is associated with no subnet: " + words.Addrs(f.Peers)
 		}
 		f.Why = "No user-defined route applies to what the nodes send, so the fabric knows no other node's pods. " + lost
 		f.Fix, f.Rows = []string{v.associateFix(c.subnet, c.table)}, nil
 	case c.own:
-		f.Title = "no route to this node's own pods: nothing returns from " + addrs(f.Peers)
+		f.Title = "no route to this node's own pods: nothing returns from " + words.Addrs(f.Peers)
 		f.Why = "The route table that applies to the other nodes has no row for this node's pods, so what they answer gets lost. " + lost
 		f.Fix, f.Rows = nil, nil
 		AddRows(f, v.ownRows(silent, c.table)...)
 	default:
-		f.Title = "no route to " + addrs(f.Peers)
+		f.Title = "no route to " + words.Addrs(f.Peers)
 		f.Why = "The route table that applies to this node has no row for these pods. " + lost
 		f.Fix, f.Rows = nil, nil
 		for _, r := range silent {

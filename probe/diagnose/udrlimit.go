@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // UDRLimit is the code of this finding.
@@ -37,7 +38,7 @@ func findUDRLimit(v *view) []finding {
 	nodes := len(needed)
 	f := model.Finding{Confidence: model.Proven}
 	observeSome(&f, nodes, model.SourceNodes, "%s with %s",
-		count(uint64(len(v.Cluster.Nodes)), "node"), count(uint64(nodes), "pod range"))
+		words.Count(uint64(len(v.Cluster.Nodes)), "node"), words.Count(uint64(nodes), "pod range"))
 	// What the table holds beside the nodes' rows takes room too.
 	rows, others := 0, 0
 	for _, t := range v.clusterTables() {
@@ -50,7 +51,7 @@ func findUDRLimit(v *view) []finding {
 				others++
 			}
 		}
-		observe(&f, model.SourceCloud, "%s holds %s", tableName(t), count(uint64(rows), "route"))
+		observe(&f, model.SourceCloud, "%s holds %s", tableName(t), words.Count(uint64(rows), "route"))
 	}
 	wanted := max(rows, nodes+others)
 	switch {

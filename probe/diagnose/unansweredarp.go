@@ -9,6 +9,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // UnansweredARP is the code of this finding.
@@ -55,7 +56,7 @@ func joinBySetting(list []finding, f finding) []finding {
 	o, first := &list[at], list[at].claims
 	o.Pods, o.Packets, o.Evidence = append(o.Pods, f.Pods...), o.Packets+f.Packets, append(o.Evidence, f.Evidence...)
 	slices.SortFunc(o.Pods, netip.Addr.Compare)
-	o.Title = "nobody answers " + addrs(o.Pods) + " for their gateway"
+	o.Title = "nobody answers " + words.Addrs(o.Pods) + " for their gateway"
 	o.claims = func(d *model.Drop) bool { return first(d) || f.claims(d) }
 	return list
 }
@@ -100,34 +101,34 @@ func unansweredGateway(v *view, p *model.Pod, g *model.Neighbor, t talk) (findin
 		Confidence:   model.Likely,
 		Pods:         pods,
 		LastHopAlive: v.place(p.Link, model.Ingress),
-		Title:        fmt.Sprintf("nobody answers %s for its gateway", podName(p)),
+		Title:        fmt.Sprintf("nobody answers %s for its gateway", words.PodName(p)),
 		Packets:      v.dropped(lost),
 		Evidence:     []model.Evidence{seen(model.SourcePods, "in the pod, on %s: neighbour %s %s", p.Interface, g.Addr, stateOf(g))},
 	}
 	if watched {
-		observe(&f, model.SourceTC, "%s ingress: %s for %s; egress: no reply", p.Link, count(t.requests, request(g.Addr)), g.Addr)
+		observe(&f, model.SourceTC, "%s ingress: %s for %s; egress: no reply", p.Link, words.Count(t.requests, words.Request(g.Addr)), g.Addr)
 	}
 	cause, setting := whySilent(v, p, g)
 	if like := v.hasFixed(p, g); like != nil {
 		// With the setting alone the node would still not answer: it does not for
 		// the others either, which need no answer.
-		f.Title = fmt.Sprintf("%s has lost the entry for its gateway", podName(p))
+		f.Title = fmt.Sprintf("%s has lost the entry for its gateway", words.PodName(p))
 		f.Why = fmt.Sprintf("%s asks for the MAC of its gateway %s on %s, and gets no answer. Other pods do not ask: they have a permanent entry for it, which this pod lacks.",
-			podName(p), g.Addr, p.Link)
+			words.PodName(p), g.Addr, p.Link)
 		observe(&f, model.SourcePods, "other pods: neighbour %s %s", g.Addr, stateOf(like))
-		f.Fix = []string{fmt.Sprintf("%s%s neigh replace %s lladdr %s dev %s nud permanent", inside(p), ip(g.Addr), g.Addr, v.macTowards(p, like), shellWord(p.Interface))}
+		f.Fix = []string{fmt.Sprintf("%s%s neigh replace %s lladdr %s dev %s nud permanent", words.Inside(p), words.IP(g.Addr), g.Addr, v.macTowards(p, like), words.Quote(p.Interface))}
 		if watched {
 			f.Confidence = model.Proven
 		}
 	} else if setting.Name == "" {
-		f.Why = fmt.Sprintf("%s asks for the MAC of its gateway %s on %s, and gets no answer.", podName(p), g.Addr, p.Link)
+		f.Why = fmt.Sprintf("%s asks for the MAC of its gateway %s on %s, and gets no answer.", words.PodName(p), g.Addr, p.Link)
 		f.Unseen = []string{"why nobody answers"}
 		f.Alternatives = []string{"a filter drops " + protocol(g.Addr), "the gateway is not there"}
-		f.Fix = []string{fmt.Sprintf("ip -d link show dev %s; sysctl -a | grep -E 'arp|proxy_ndp'", shellWord(p.Link))}
+		f.Fix = []string{fmt.Sprintf("ip -d link show dev %s; sysctl -a | grep -E 'arp|proxy_ndp'", words.Quote(p.Link))}
 	} else {
-		f.Why = fmt.Sprintf("%s asks for the MAC of its gateway %s on %s, and %s.", podName(p), g.Addr, p.Link, cause)
+		f.Why = fmt.Sprintf("%s asks for the MAC of its gateway %s on %s, and %s.", words.PodName(p), g.Addr, p.Link, cause)
 		observe(&f, model.SourceSysctl, "%s = %s", setting.Name, setting.Value)
-		f.Fix = []string{setSysctl(setting.Name, flipped(setting.Value))}
+		f.Fix = []string{words.SetSysctl(setting.Name, flipped(setting.Value))}
 		if watched {
 			f.Confidence = model.Proven
 		}
@@ -137,7 +138,7 @@ func unansweredGateway(v *view, p *model.Pod, g *model.Neighbor, t talk) (findin
 		f.Unseen = append(f.Unseen, protocol(g.Addr)+": packets were not watched")
 	}
 	if f.Packets > 0 {
-		observe(&f, model.SourceDrops, "%s of the pod dropped: neighbour resolution failed", count(f.Packets, "packet"))
+		observe(&f, model.SourceDrops, "%s of the pod dropped: neighbour resolution failed", words.Count(f.Packets, "packet"))
 	}
 	return finding{Finding: f, claims: lost}, true
 }
@@ -284,8 +285,8 @@ func nobodyHas(v *view, list []*absent) finding {
 		gone[a.addr] = true
 		f.Packets += a.packets
 		if i < mostEvidence {
-			observe(&f, model.SourceDrops, "%s for %s dropped: neighbour resolution failed", count(a.packets, "packet"), a.addr)
-			observe(&f, model.SourceTC, "%s for %s from pods, no reply", count(a.requests, request(a.addr)), a.addr)
+			observe(&f, model.SourceDrops, "%s for %s dropped: neighbour resolution failed", words.Count(a.packets, "packet"), a.addr)
+			observe(&f, model.SourceTC, "%s for %s from pods, no reply", words.Count(a.requests, words.Request(a.addr)), a.addr)
 			observe(&f, model.SourcePods, "no pod of this node holds %s", a.addr)
 			f.Fix = append(f.Fix, "kubectl get endpointslices -A -o wide | grep "+a.addr.String())
 		}
@@ -293,23 +294,23 @@ func nobodyHas(v *view, list []*absent) finding {
 			f.Evidence = append(f.Evidence, v.arpEvidence(p))
 			if p.Answered && !v.byGateway(p) {
 				f.Confidence = model.Possible
-				f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s has the address, is no pod that is known, and the pods' requests do not get to it", addrs(p.MACs)))
+				f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s has the address, is no pod that is known, and the pods' requests do not get to it", words.Addrs(p.MACs)))
 			}
 		}
 	}
 	absentees := sorted(gone)
 	f.Peers = hosts(absentees)
-	f.Title = "no pod has " + addrs(absentees)
+	f.Title = "no pod has " + words.Addrs(absentees)
 	what := "The address is of this node's pod range, no pod holds it, and nobody answers for it."
 	if len(absentees) > 1 {
 		what = "These addresses are of this node's pod range, no pod holds them, and nobody answers for them."
 	}
-	f.Why = fmt.Sprintf("%s of this node keep sending to %s. %s", count(uint64(len(askers)), "pod"), addrs(absentees), what)
+	f.Why = fmt.Sprintf("%s of this node keep sending to %s. %s", words.Count(uint64(len(askers)), "pod"), words.Addrs(absentees), what)
 	if len(absentees) > sweep {
 		f.Severity = model.Info
-		f.Title = fmt.Sprintf("%s asks for %d addresses that no pod has", addrs(askers), len(absentees))
+		f.Title = fmt.Sprintf("%s asks for %d addresses that no pod has", words.Addrs(askers), len(absentees))
 		f.Why += " So many are asked for by a scan."
-		f.Fix = []string{"look at what runs in " + podName(v.pods[askers[0]][0]) + ": a scan that is meant needs no cure"}
+		f.Fix = []string{"look at what runs in " + words.PodName(v.pods[askers[0]][0]) + ": a scan that is meant needs no cure"}
 	}
 	return finding{Finding: f, claims: func(d *model.Drop) bool { return gone[d.Dst] && d.NeighborFailed() }}
 }

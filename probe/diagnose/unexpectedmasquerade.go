@@ -8,6 +8,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // UnexpectedMasquerade is the code of this finding.
@@ -115,11 +116,11 @@ func maskedBy(v *view, g *masked) model.Finding {
 	remotes := sorted(peers)
 	f.Peers = hosts(remotes)
 	first := g.flows[0]
-	f.Title = fmt.Sprintf("%s reach other pods with the node's address", addrs(f.Pods))
+	f.Title = fmt.Sprintf("%s reach other pods with the node's address", words.Addrs(f.Pods))
 	f.Why = fmt.Sprintf("What these pods send to %s leaves with the address %s: it is masqueraded, which pods among themselves do not need.",
-		addrs(remotes), first.Reply.Dst)
+		words.Addrs(remotes), first.Reply.Dst)
 	f.Evidence = []model.Evidence{seen(model.SourceConntrack,
-		"%s to %s, the reply is expected from %s to %s: the source was translated; %s like it", first.Original.Src, first.Original.Dst, first.Reply.Src, first.Reply.Dst, count(uint64(len(g.flows)), "flow"))}
+		"%s to %s, the reply is expected from %s to %s: the source was translated; %s like it", first.Original.Src, first.Original.Dst, first.Reply.Src, first.Reply.Dst, words.Count(uint64(len(g.flows)), "flow"))}
 	out := v.outLink(first.Reply.Src)
 	f.LastHopAlive = v.place(out, model.Egress)
 	switch {
@@ -143,7 +144,7 @@ func maskedBy(v *view, g *masked) model.Finding {
 			unseen = v.natUnseen()
 		}
 		f.Unseen = append(f.Unseen, unseen)
-		f.Fix = []string{ip46tables(f.Pods[0]) + "-save -t nat | grep -E 'MASQUERADE|SNAT'"}
+		f.Fix = []string{words.IPTables(f.Pods[0]) + "-save -t nat | grep -E 'MASQUERADE|SNAT'"}
 	}
 	if !sure {
 		f.Confidence = weaker(f.Confidence, model.Likely)
@@ -168,9 +169,9 @@ func excludeFix(v *view, r *model.PacketRule, peer netip.Addr) string {
 			ip = "ip6"
 		}
 		return fmt.Sprintf("nft insert rule %s %s %s %s daddr %s return",
-			r.Family, shellWord(r.Table), shellWord(r.Chain), ip, target)
+			r.Family, words.Quote(r.Table), words.Quote(r.Chain), ip, target)
 	}
-	return fmt.Sprintf("%s -t %s -I %s -d %s -j RETURN", iptables(r), shellWord(r.Table), shellWord(r.Chain), target)
+	return fmt.Sprintf("%s -t %s -I %s -d %s -j RETURN", words.RuleTool(r), words.Quote(r.Table), words.Quote(r.Chain), target)
 }
 
 // turnedBack are the findings on pods whose masqueraded requests are replied to, and
@@ -232,11 +233,11 @@ func repliesLeaveAgain(v *view, g *masked) model.Finding {
 	f := model.Finding{Severity: model.Critical, Confidence: model.Proven, Pods: sorted(pods), Peers: hosts(sorted(peers)), Packets: uint64(len(g.flows))}
 	r, link := g.nat.Rule, v.outLink(g.flows[0].Reply.Src)
 	f.LastHopAlive = v.place(link, model.Ingress)
-	f.Title = fmt.Sprintf("replies to %s leave the node again", addrs(f.Pods))
+	f.Title = fmt.Sprintf("replies to %s leave the node again", words.Addrs(f.Pods))
 	f.Why = fmt.Sprintf("What these pods send to %s is masqueraded, and replied to. The node translates the replies back, and sends what is for its "+
 		"pods to the network, by %s: there they have the source of another machine, and are dropped. Pods that are reached by the network, "+
-		"as in tunnel mode, must keep their own address.", addrs(sorted(peers)), link)
-	observe(&f, model.SourceConntrack, "%s replied to, and none acknowledged by its pod", count(uint64(len(g.flows)), "connection"))
+		"as in tunnel mode, must keep their own address.", words.Addrs(sorted(peers)), link)
+	observe(&f, model.SourceConntrack, "%s replied to, and none acknowledged by its pod", words.Count(uint64(len(g.flows)), "connection"))
 	for _, a := range f.Pods {
 		var left uint64
 		for _, h := range v.hops[a] {
@@ -244,11 +245,11 @@ func repliesLeaveAgain(v *view, g *masked) model.Finding {
 				left += h.Packets
 			}
 		}
-		observe(&f, model.SourceTC, "%s egress: %s for %s", link, count(left, "packet"), a)
+		observe(&f, model.SourceTC, "%s egress: %s for %s", link, words.Count(left, "packet"), a)
 	}
 	f.Evidence = append(f.Evidence, packetRuleEvidence("this rule translates them", r))
 	if !r.Native {
-		f.Fix = append(f.Fix, fmt.Sprintf("%s -t %s -I %s -j RETURN", iptables(r), shellWord(r.Table), shellWord(r.Chain)))
+		f.Fix = append(f.Fix, fmt.Sprintf("%s -t %s -I %s -j RETURN", words.RuleTool(r), words.Quote(r.Table), words.Quote(r.Chain)))
 	}
 	f.Fix = append(f.Fix, "have the network translate for the pods (a NAT gateway), and keep the node from it: nonMasqueradeCIDRs with 0.0.0.0/0 in the ip-masq-agent's configuration")
 	return f

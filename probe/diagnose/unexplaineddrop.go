@@ -7,6 +7,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // UnexplainedDrop is the code of this finding.
@@ -68,8 +69,8 @@ func (v *view) unexplained(k dropKind, l *lost) model.Finding {
 		f.LastHopAlive.Direction = model.Egress
 	}
 	f.Title = fmt.Sprintf("%s at %s", why, k.location)
-	f.Why = fmt.Sprintf("The kernel dropped %s of %s: %s at %s.", count(f.Packets, "packet"), count(uint64(len(f.Pods)), "pod"), why, k.location)
-	f.Evidence = evidenceOf(l.drops, func(d *model.Drop) string { return count(d.Packets, "packet") })
+	f.Why = fmt.Sprintf("The kernel dropped %s of %s: %s at %s.", words.Count(f.Packets, "packet"), words.Count(uint64(len(f.Pods)), "pod"), why, k.location)
+	f.Evidence = evidenceOf(l.drops, func(d *model.Drop) string { return words.Count(d.Packets, "packet") })
 	from, to := first.Src, first.Dst
 	if v.pods[from] == nil {
 		from, to = to, from

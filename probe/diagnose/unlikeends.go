@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // smallestMTU is what every link lets pass (RFC 8200).
@@ -92,25 +93,25 @@ func (v *view) unlike(m *misfit) finding {
 	observe(&f, model.SourceDrops, "a packet of %d bytes was among them", m.length)
 	observe(&f, model.SourceLinks, "%s has MTU %d", l.Name, l.MTU)
 	f.Why = fmt.Sprintf("The kernel dropped %s at the link of %s, which do not fit it. No router is there, so no ICMP error tells the sender.",
-		count(f.Packets, "packet"), podName(p))
+		words.Count(f.Packets, "packet"), words.PodName(p))
 	usual := v.usualMTU(l)
 	f.LastHopAlive = model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Egress}
 	inPod := func(mtu int) string {
-		return fmt.Sprintf("%sip link set dev %s mtu %d", inside(p), shellWord(p.Interface), mtu)
+		return fmt.Sprintf("%sip link set dev %s mtu %d", words.Inside(p), words.Quote(p.Interface), mtu)
 	}
 	switch {
 	case m.inward:
 		f.LastHopAlive = v.place(l.Name, model.Egress)
 		f.Confidence = model.Likely
-		f.Title = fmt.Sprintf("%s has a smaller MTU than %s (%d)", podName(p), l.Name, l.MTU)
+		f.Title = fmt.Sprintf("%s has a smaller MTU than %s (%d)", words.PodName(p), l.Name, l.MTU)
 		f.Unseen = []string{"the MTU of " + p.Interface + " in the pod"}
 		f.Fix = []string{inPod(l.MTU)}
 	case l.MTU < usual:
-		f.Title = fmt.Sprintf("packets of %s are too big for %s (MTU %d)", podName(p), l.Name, l.MTU)
+		f.Title = fmt.Sprintf("packets of %s are too big for %s (MTU %d)", words.PodName(p), l.Name, l.MTU)
 		observe(&f, model.SourceLinks, "the links of other pods, or the uplink, have MTU %d", usual)
-		f.Fix = []string{fmt.Sprintf("ip link set dev %s mtu %d", shellWord(l.Name), usual)}
+		f.Fix = []string{fmt.Sprintf("ip link set dev %s mtu %d", words.Quote(l.Name), usual)}
 	default:
-		f.Title = fmt.Sprintf("%s has a larger MTU than %s (%d)", podName(p), l.Name, l.MTU)
+		f.Title = fmt.Sprintf("%s has a larger MTU than %s (%d)", words.PodName(p), l.Name, l.MTU)
 		f.Fix = []string{inPod(l.MTU)}
 	}
 	return finding{Finding: f, claims: sameDrops(m.drops)}

@@ -7,6 +7,7 @@ import (
 	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // view is what one kind of finding is judged by: the indexed snapshot, and which losses
@@ -123,7 +124,7 @@ func newView(whole *model.Snapshot) *view {
 	}
 	for p := range model.Each(s.Pods) {
 		if !p.MAC.IsZero() {
-			v.macs[p.MAC] = podName(p)
+			v.macs[p.MAC] = words.PodName(p)
 		}
 	}
 	for p := range model.Each(s.PastPods) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // WrongGatewayMAC is the code of this finding.
@@ -58,9 +59,9 @@ func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right []model.MAC, w
 		Confidence:   model.Proven,
 		Pods:         sameFamily(pods, g.Addr),
 		LastHopAlive: v.place(p.Link, model.Ingress),
-		Title:        fmt.Sprintf("%s has a wrong MAC for its gateway", podName(p)),
+		Title:        fmt.Sprintf("%s has a wrong MAC for its gateway", words.PodName(p)),
 		Why: fmt.Sprintf("%s sends what is for its gateway %s to %s; %s has %s. Frames for another MAC are freed unread.",
-			podName(p), g.Addr, g.MAC, who, right[0]),
+			words.PodName(p), g.Addr, g.MAC, who, right[0]),
 		Evidence: []model.Evidence{
 			seen(model.SourcePods,
 				"in the pod, on %s: neighbour %s lladdr %s %s; %s has that MAC", p.Interface, g.Addr, g.MAC, g.State, v.owner(g.MAC)),
@@ -69,8 +70,8 @@ func wrongGateway(v *view, p *model.Pod, g *model.Neighbor, right []model.MAC, w
 		// A flood is freed by every pod that it reaches.
 		Packets: cmp.Or(sent, drops),
 	}
-	observeSome(&f, sent, model.SourceTC, "%s ingress: %s from the pod for %s", p.Link, count(sent, "frame"), g.MAC)
-	observeSome(&f, drops, model.SourceDrops, "%s of the pod dropped: the destination MAC is not this host's", count(drops, "packet"))
+	observeSome(&f, sent, model.SourceTC, "%s ingress: %s from the pod for %s", p.Link, words.Count(sent, "frame"), g.MAC)
+	observeSome(&f, drops, model.SourceDrops, "%s of the pod dropped: the destination MAC is not this host's", words.Count(drops, "packet"))
 	if sent == 0 && drops == 0 {
 		unusedEntry(&f, g, "a frame to the gateway: the pod sent none in the window")
 	}
@@ -86,11 +87,11 @@ func gatewayFix(v *view, p *model.Pod, g *model.Neighbor, right model.MAC) strin
 	_, taken := v.macs[g.MAC]
 	agreed := !slices.ContainsFunc(p.Gateways, func(o model.Neighbor) bool { return path.Resolved(&o) && o.MAC != g.MAC })
 	if p.NetnsName == "" && !taken && agreed && v.routed(p) && !g.MAC.IsMulticast() {
-		return fmt.Sprintf("ip link set dev %s address %s", shellWord(p.Link), g.MAC)
+		return fmt.Sprintf("ip link set dev %s address %s", words.Quote(p.Link), g.MAC)
 	}
 	state := "reachable"
 	if g.State == "PERMANENT" {
 		state = "permanent"
 	}
-	return fmt.Sprintf("%s%s neigh replace %s lladdr %s dev %s nud %s", inside(p), ip(g.Addr), g.Addr, right, shellWord(p.Interface), state)
+	return fmt.Sprintf("%s%s neigh replace %s lladdr %s dev %s nud %s", words.Inside(p), words.IP(g.Addr), g.Addr, right, words.Quote(p.Interface), state)
 }

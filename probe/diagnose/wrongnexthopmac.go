@@ -8,6 +8,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // WrongNextHopMAC is the code of this finding.
@@ -256,22 +257,22 @@ func wrongEntry(v *view, w *wrongHop) model.Finding {
 		LastHopAlive: v.place(port, model.Egress),
 		Title:        fmt.Sprintf("the node has a wrong MAC for %s %s", who, n.Addr),
 		Why: fmt.Sprintf("What the node sends by %s %s to %s leaves %s in frames for %s, and none of it is answered.",
-			who, n.Addr, addrs(remotes), port, n.MAC),
+			who, n.Addr, words.Addrs(remotes), port, n.MAC),
 	}
 	observe(&f, model.SourceNeighbors, "%s dev %s lladdr %s %s", n.Addr, link, n.MAC, stateOf(n))
-	observe(&f, model.SourceTC, "%s egress: %s to %s in frames for %s; no reply", port, count(x.packets, "packet"), addrs(remotes), n.MAC)
+	observe(&f, model.SourceTC, "%s egress: %s to %s in frames for %s; no reply", port, words.Count(x.packets, "packet"), words.Addrs(remotes), n.MAC)
 	contradicted := w.arrives
 	switch {
 	case !w.real.IsZero():
 		contradicted = true
 		f.Title = fmt.Sprintf("another machine has taken over %s %s", who, n.Addr)
 		f.Why += fmt.Sprintf(" %s says that it has %s, and sends nothing; what comes in comes from %s.", n.MAC, n.Addr, w.real)
-		observe(&f, model.SourceTC, "%s replies or announcements for %s with %s", protocol(n.Addr), n.Addr, addrs(w.replies))
+		observe(&f, model.SourceTC, "%s replies or announcements for %s with %s", protocol(n.Addr), n.Addr, words.Addrs(w.replies))
 		observe(&f, model.SourceTC, "%s ingress: frames come from %s and none from %s", port, w.real, n.MAC)
 	case len(w.replies) > 0:
 		contradicted, f.Confidence = true, model.Proven
-		f.Why += fmt.Sprintf(" %s has %s: so it answers %s.", n.Addr, addrs(w.replies), protocol(n.Addr))
-		observe(&f, model.SourceTC, "%s replies for %s with %s", protocol(n.Addr), n.Addr, addrs(w.replies))
+		f.Why += fmt.Sprintf(" %s has %s: so it answers %s.", n.Addr, words.Addrs(w.replies), protocol(n.Addr))
+		observe(&f, model.SourceTC, "%s replies for %s with %s", protocol(n.Addr), n.Addr, words.Addrs(w.replies))
 	}
 	if !w.shared.IsZero() {
 		contradicted = true
@@ -279,14 +280,14 @@ func wrongEntry(v *view, w *wrongHop) model.Finding {
 			f.Confidence = model.Proven
 		}
 		f.Why += fmt.Sprintf(" Everything else on %s has %s: one machine answers there for all.", link, w.shared)
-		observe(&f, model.SourceNeighbors, "%s have lladdr %s, from which frames come", addrs(w.others), w.shared)
+		observe(&f, model.SourceNeighbors, "%s have lladdr %s, from which frames come", words.Addrs(w.others), w.shared)
 	}
 	if w.arrives {
 		observe(&f, model.SourceTC, "%s ingress: packets of these come in, from %s and not from %s",
-			port, addrs(slices.SortedFunc(maps.Keys(v.sendersOn(n.IfIndex)), compareMAC)), n.MAC)
+			port, words.Addrs(slices.SortedFunc(maps.Keys(v.sendersOn(n.IfIndex)), compareMAC)), n.MAC)
 	}
 	if answering := answering(v, func(a netip.Addr) bool { return x.remotes[a] }); len(answering) > 0 {
-		observe(&f, model.SourceTC, "replies come from %s, which packets reach otherwise", addrs(answering))
+		observe(&f, model.SourceTC, "replies come from %s, which packets reach otherwise", words.Addrs(answering))
 	}
 	if !contradicted && len(remotes) == 1 {
 		f.Severity = model.Warning
@@ -295,13 +296,13 @@ func wrongEntry(v *view, w *wrongHop) model.Finding {
 		f.Unseen = append(f.Unseen, "which MAC "+n.Addr.String()+" has: it was not asked for, and no frame shows it")
 		f.Alternatives = append(f.Alternatives, fmt.Sprintf("the MAC is correct, and %s or all that is behind it is down", n.Addr))
 	}
-	f.Fix = []string{fmt.Sprintf("%s neigh del %s dev %s", ip(n.Addr), n.Addr, shellWord(link))}
+	f.Fix = []string{fmt.Sprintf("%s neigh del %s dev %s", words.IP(n.Addr), n.Addr, words.Quote(link))}
 	if !w.real.IsZero() {
 		f.Unseen = nil
 		f.Alternatives = []string{n.MAC.String() + " is a router of its own, and what comes back takes another path"}
 		f.Fix = []string{
-			fmt.Sprintf("find the machine with the MAC %s behind %s, and take %s from it", n.MAC, shellWord(port), n.Addr),
-			fmt.Sprintf("%s neigh replace %s lladdr %s nud permanent dev %s # until then", ip(n.Addr), n.Addr, w.real, shellWord(link)),
+			fmt.Sprintf("find the machine with the MAC %s behind %s, and take %s from it", n.MAC, words.Quote(port), n.Addr),
+			fmt.Sprintf("%s neigh replace %s lladdr %s nud permanent dev %s # until then", words.IP(n.Addr), n.Addr, w.real, words.Quote(link)),
 		}
 	}
 	if pinned(n) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // WrongNodeRoute is the code of this finding.
@@ -31,7 +32,7 @@ type NodeRoute struct {
 
 // Replace is the command that gives it another next hop.
 func (r *NodeRoute) Replace(hop netip.Addr) string {
-	command := fmt.Sprintf("%s route replace %s via %s dev %s", ip(r.Dst.Addr()), r.Dst, hop, shellWord(r.Link))
+	command := fmt.Sprintf("%s route replace %s via %s dev %s", words.IP(r.Dst.Addr()), r.Dst, hop, words.Quote(r.Link))
 	if r.Table != mainTable {
 		command += fmt.Sprintf(" table %d", r.Table)
 	}
@@ -125,7 +126,7 @@ func (s *strayed) finding(v *view) model.Finding {
 	}
 	observe(&f, model.SourceRoutes, "%s", r.Text)
 	if len(s.silent) > 0 {
-		observe(&f, model.SourceTC, "%s egress: %s to %s; ingress: no reply", r.Link, count(s.exchange.packets, "packet"), s.cidr)
+		observe(&f, model.SourceTC, "%s egress: %s to %s; ingress: no reply", r.Link, words.Count(s.exchange.packets, "packet"), s.cidr)
 	}
 	f.Evidence = append(f.Evidence, dropEvidence(s.drops)...)
 	i := slices.IndexFunc(v.Cluster.Nodes, func(o model.ClusterNode) bool { return slices.Contains(o.Addresses, r.Gateway) })

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // WrongUDR is the code of this finding.
@@ -67,7 +68,7 @@ func misrouted(v *view, r *remoteRange, n *model.ClusterNode, fact routeFact) fi
 	f.Pods, f.Packets = sorted(x.pods), x.packets
 	f.LastHopAlive = v.place(v.uplink(), model.Egress)
 	if f.Packets > 0 {
-		observe(&f, model.SourceTC, "%s egress: %s to %s; ingress: no reply", v.uplink(), count(f.Packets, "packet"), r.cidr)
+		observe(&f, model.SourceTC, "%s egress: %s to %s; ingress: no reply", v.uplink(), words.Count(f.Packets, "packet"), r.cidr)
 	} else {
 		f.Pods = v.podsIn(v.ownCIDRs())
 	}
@@ -108,7 +109,7 @@ func misroutedHere(v *view, own netip.Prefix, self *model.ClusterNode, ranges ma
 		f.LastHopAlive = v.place(v.uplink(), model.Egress)
 		f.Packets = v.sumPeers(silentPeers(slices.Collect(maps.Values(ranges)))).packets
 		if f.Packets > 0 {
-			observe(&f, model.SourceTC, "%s egress: %s of pods to other nodes' pods; ingress: no reply", v.uplink(), count(f.Packets, "packet"))
+			observe(&f, model.SourceTC, "%s egress: %s of pods to other nodes' pods; ingress: no reply", v.uplink(), words.Count(f.Packets, "packet"))
 		} else if fact.state == routeListedWrong {
 			f.Confidence = model.Possible
 		}
@@ -124,7 +125,7 @@ func misroutedHere(v *view, own netip.Prefix, self *model.ClusterNode, ranges ma
 func wrongRow(v *view, cidr netip.Prefix, n *model.ClusterNode, fact routeFact) model.Finding {
 	where := fact.row.Type
 	if len(fact.row.NextHops) > 0 {
-		where = addrs(fact.row.NextHops)
+		where = words.Addrs(fact.row.NextHops)
 	}
 	hop := nextHop(n, cidr)
 	f := model.Finding{
@@ -138,7 +139,7 @@ func wrongRow(v *view, cidr netip.Prefix, n *model.ClusterNode, fact routeFact) 
 			seen(model.SourceNodes, "node %s has %s and the address %s", n.Name, cidr, hop),
 		},
 		Fix: []string{fmt.Sprintf("az network route-table route update %s --name %s --next-hop-type VirtualAppliance --next-hop-ip-address %s",
-			v.routeArgs(fact.table), shellWord(cmp.Or(fact.row.Name, "ROUTE")), hop)},
+			v.routeArgs(fact.table), words.Quote(cmp.Or(fact.row.Name, "ROUTE")), hop)},
 	}
 	if slices.ContainsFunc(fact.row.NextHops, func(a netip.Addr) bool { return v.nodeAddrs[a] }) {
 		f.Why += " That machine is this node."
@@ -184,7 +185,7 @@ func strangers(v *view) []*model.HopCount {
 const minStrangers = 5
 
 func strangerEvidence(h *model.HopCount) model.Evidence {
-	s := fmt.Sprintf("%s ingress: %s for %s", h.Link, count(h.Packets, "packet"), h.Prefix)
+	s := fmt.Sprintf("%s ingress: %s for %s", h.Link, words.Count(h.Packets, "packet"), h.Prefix)
 	if n := bits.OnesCount64(h.TTLs); n > 2 {
 		s += fmt.Sprintf(", with %d different TTLs: they come again and again", n)
 	}
@@ -211,7 +212,7 @@ func stranger(v *view, h *model.HopCount) finding {
 		hop := nextHop(n, h.Prefix)
 		observe(&f, model.SourceNodes, "node %s has %s and the address %s", n.Name, h.Prefix, hop)
 		f.Fix = []string{fmt.Sprintf("az network route-table route update %s --name %s --next-hop-type VirtualAppliance --next-hop-ip-address %s",
-			v.routeArgs(nil), shellWord(n.Name), hop)}
+			v.routeArgs(nil), words.Quote(n.Name), hop)}
 	} else {
 		f.Alternatives = []string{"the range " + h.Prefix.String() + " is supposed: --nodes FILE tells whose it is"}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // merged makes one finding of those that several nodes tell of one cause.
@@ -158,10 +159,19 @@ func mergeOne(list []candidate) told {
 	f.Pods = unique(f.Pods)
 	slices.SortFunc(f.Peers, comparePrefix)
 	if f.Code == diagnose.NoReply && f.Cause == "" {
-		f.Title = diagnose.NoReplyFrom(f.Peers)
+		f.Title = words.Title(string(diagnose.NoReply), words.Facts{"remotes": prefixAddrs(f.Peers)})
 	}
 	if len(f.at) > 2 {
 		f.Title = fmt.Sprintf("on %d nodes: %s", len(f.at), f.Title)
 	}
 	return f
+}
+
+// prefixAddrs are the addresses of prefixes that hold one each.
+func prefixAddrs(list []netip.Prefix) []netip.Addr {
+	var out []netip.Addr
+	for _, p := range list {
+		out = append(out, p.Addr())
+	}
+	return out
 }

@@ -1,18 +1,19 @@
-package diagnose
+package words
 
 import (
 	"slices"
 	"strings"
 )
 
-const calicoMaker = "Calico"
+// Calico is who keeps its chains, by whatever plugin.
+const Calico = "Calico"
 
 // makerOf names a program by how what it makes begins.
 type makerOf struct{ prefix, maker string }
 
 // chainMakers know chains, the more specific name first.
 var chainMakers = []makerOf{
-	{"cali-", calicoMaker},
+	{"cali-", Calico},
 	{"AZURE-NPM", "Azure Network Policy Manager"},
 	{"KUBE-ROUTER", "kube-router"},
 	{"KUBE-NWPLCY", "kube-router"},
@@ -43,7 +44,7 @@ var chainMakers = []makerOf{
 
 // commentMakers know the comments of rules.
 var commentMakers = []makerOf{
-	{"cali:", calicoMaker},
+	{"cali:", Calico},
 	{"AKS managed", "AKS"},
 	{"ip-masq-agent", "ip-masq-agent"},
 	{"kubernetes ", "kube-proxy"},
@@ -54,7 +55,7 @@ var commentMakers = []makerOf{
 
 // tableMakers know whole nft tables.
 var tableMakers = []makerOf{
-	{"calico", calicoMaker},
+	{"calico", Calico},
 	{"kube-proxy", "kube-proxy"},
 	{"docker-", "Docker"},
 	{"kube-router", "kube-router"},
@@ -68,10 +69,10 @@ var tableMakers = []makerOf{
 	{"libvirt", "libvirt"},
 }
 
-// maker is the program that made a rule, from the chains that lead to it, its own
+// Maker is the program that made a rule, from the chains that lead to it, its own
 // last, its comment and its table. It is empty where no known program did: a
 // person or a script.
-func maker(chains []string, comment, table string) string {
+func Maker(chains []string, comment, table string) string {
 	for _, c := range slices.Backward(chains) {
 		if m := madeBy(chainMakers, c); m != "" {
 			return m
@@ -86,12 +87,12 @@ func maker(chains []string, comment, table string) string {
 // policyMakers are the programs that make rules of network policies.
 var policyMakers = []string{"Azure Network Policy Manager", "kube-router", "kindnet", "kube-network-policies", "Cilium", "Antrea", "Weave Net"}
 
-// changeInstead is what to do about a rule that a program keeps. Nobody deletes one: the
+// ChangeInstead is what to do about a rule that a program keeps. Nobody deletes one: the
 // program would put it back, or no longer do its work.
-func changeInstead(by string) string {
+func ChangeInstead(by string) string {
 	keeps := by + " keeps the rule: "
 	switch {
-	case by == calicoMaker:
+	case by == Calico:
 		return "kubectl get networkpolicies -A; kubectl get globalnetworkpolicies.crd.projectcalico.org # " + by + " makes its rules of them"
 	case slices.Contains(policyMakers, by):
 		return "kubectl get networkpolicies -A # " + by + " makes its rules of them"

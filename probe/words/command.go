@@ -1,4 +1,4 @@
-package diagnose
+package words
 
 import (
 	"fmt"
@@ -10,20 +10,20 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// undoFrameRule ends what a bridge rule does: the command that deletes it, with the
+// UndoFrameRule ends what a bridge rule does: the command that deletes it, with the
 // variant of ebtables that holds it, or what to change where a program keeps it.
-func undoFrameRule(r *model.FrameRule, chains ...string) string {
-	switch by := maker(append(chains, r.Chain), "", r.Table); {
+func UndoFrameRule(r *model.FrameRule, chains ...string) string {
+	switch by := Maker(append(chains, r.Chain), "", r.Table); {
 	case by != "":
-		return changeInstead(by)
+		return ChangeInstead(by)
 	case r.Native:
-		return deleteByHandle("bridge", r.Table, r.Chain, r.Handle)
+		return DeleteByHandle("bridge", r.Table, r.Chain, r.Handle)
 	}
-	return deleteRule(ebtables(r), "bridge", ruleText{r.Table, r.Chain, r.Text, r.Number, r.Handle})
+	return DeleteRule(FrameRuleTool(r), "bridge", ruleText{r.Table, r.Chain, r.Text, r.Number, r.Handle})
 }
 
-// ebtables is the variant that holds the rule.
-func ebtables(r *model.FrameRule) string {
+// FrameRuleTool is the variant that holds the rule.
+func FrameRuleTool(r *model.FrameRule) string {
 	switch r.Backend {
 	case model.NFT:
 		return "ebtables-nft"
@@ -33,26 +33,26 @@ func ebtables(r *model.FrameRule) string {
 	return "ebtables"
 }
 
-// undoPacketRule does the same for a rule of IP's tables. Of a rule with a map it ends one
+// UndoPacketRule does the same for a rule of IP's tables. Of a rule with a map it ends one
 // element. Chains are those that lead to the rule.
-func undoPacketRule(r *model.PacketRule, chains ...string) string {
-	if by := maker(append(chains, r.Chain), r.Comment, r.Table); by != "" {
-		return changeInstead(by)
+func UndoPacketRule(r *model.PacketRule, chains ...string) string {
+	if by := Maker(append(chains, r.Chain), r.Comment, r.Table); by != "" {
+		return ChangeInstead(by)
 	}
 	for _, l := range r.Lookups {
 		if l.Element != "" && !strings.HasPrefix(l.Set, "__") {
-			return fmt.Sprintf("nft delete element %s %s %s %s", r.Family, shellWord(r.Table), shellWord(l.Set), shellWord("{ "+l.Element+" }"))
+			return fmt.Sprintf("nft delete element %s %s %s %s", r.Family, Quote(r.Table), Quote(l.Set), Quote("{ "+l.Element+" }"))
 		}
 	}
 	if r.Native {
-		return deleteByHandle(r.Family, r.Table, r.Chain, r.Handle)
+		return DeleteByHandle(r.Family, r.Table, r.Chain, r.Handle)
 	}
-	return deleteRule(iptables(r), r.Family, ruleText{r.Table, r.Chain, r.Text, r.Number, r.Handle})
+	return DeleteRule(RuleTool(r), r.Family, ruleText{r.Table, r.Chain, r.Text, r.Number, r.Handle})
 }
 
-// unlessMeant reminds who pastes a command that what it deletes was made by hand, and
+// UnlessMeant reminds who pastes a command that what it deletes was made by hand, and
 // may be there on purpose.
-func unlessMeant(command string) string { return command + " # unless this is meant" }
+func UnlessMeant(command string) string { return command + " # unless this is meant" }
 
 // ruleText is what a rule of iptables or ebtables is deleted by.
 type ruleText struct {
@@ -61,46 +61,46 @@ type ruleText struct {
 	handle             uint64
 }
 
-// deleteRule deletes a rule by its text. One whose text no tool takes, since
+// DeleteRule deletes a rule by its text. One whose text no tool takes, since
 // something in it was not decoded or cannot be typed, is deleted by its handle or,
 // where it has none, by its number, which is that of another rule once one in front
 // of it is gone.
-func deleteRule(tool, family string, r ruleText) string {
-	typed, comment := shellRule(r.text)
+func DeleteRule(tool, family string, r ruleText) string {
+	typed, comment := ShellRule(r.text)
 	switch {
 	case typed != "":
-		return fmt.Sprintf("%s -t %s -D %s %s", tool, shellWord(r.table), shellWord(r.chain), typed)
+		return fmt.Sprintf("%s -t %s -D %s %s", tool, Quote(r.table), Quote(r.chain), typed)
 	case r.handle != 0:
-		return deleteByHandle(family, r.table, r.chain, r.handle) + comment
+		return DeleteByHandle(family, r.table, r.chain, r.handle) + comment
 	}
-	return fmt.Sprintf("%s -t %s -D %s %d%s", tool, shellWord(r.table), shellWord(r.chain), r.number, comment)
+	return fmt.Sprintf("%s -t %s -D %s %d%s", tool, Quote(r.table), Quote(r.chain), r.number, comment)
 }
 
-// replacePacketRule is the command that puts another rule, by its text, in the
+// ReplacePacketRule is the command that puts another rule, by its text, in the
 // place of one. It undoes the one where the text does not differ, a shell cannot take
 // it, or a program keeps it.
-func replacePacketRule(r *model.PacketRule, text string) string {
-	words, _ := shellRule(text)
+func ReplacePacketRule(r *model.PacketRule, text string) string {
+	words, _ := ShellRule(text)
 	switch {
-	case text == r.Text || words == "" || maker([]string{r.Chain}, r.Comment, r.Table) != "":
-		return undoPacketRule(r)
+	case text == r.Text || words == "" || Maker([]string{r.Chain}, r.Comment, r.Table) != "":
+		return UndoPacketRule(r)
 	case r.Native:
-		return fmt.Sprintf("nft replace rule %s %s %s handle %d %s", r.Family, shellWord(r.Table), shellWord(r.Chain), r.Handle, words)
+		return fmt.Sprintf("nft replace rule %s %s %s handle %d %s", r.Family, Quote(r.Table), Quote(r.Chain), r.Handle, words)
 	}
-	return fmt.Sprintf("%s -t %s -R %s %d %s", iptables(r), shellWord(r.Table), shellWord(r.Chain), r.Number, words)
+	return fmt.Sprintf("%s -t %s -R %s %d %s", RuleTool(r), Quote(r.Table), Quote(r.Chain), r.Number, words)
 }
 
-// deleteByHandle deletes a rule that nft wrote: it takes no text.
-func deleteByHandle(family, table, chain string, handle uint64) string {
-	return fmt.Sprintf("nft delete rule %s %s %s handle %d", family, shellWord(table), shellWord(chain), handle)
+// DeleteByHandle deletes a rule that nft wrote: it takes no text.
+func DeleteByHandle(family, table, chain string, handle uint64) string {
+	return fmt.Sprintf("nft delete rule %s %s %s handle %d", family, Quote(table), Quote(chain), handle)
 }
 
-// shellRule is a rule's text as a shell takes it. The text quotes words by the
+// ShellRule is a rule's text as a shell takes it. The text quotes words by the
 // rules of iptables-save, which a shell reads otherwise: what a comment holds
 // must not run. It is empty for a rule with characters that cannot be typed, or
 // with brackets around what was not decoded; comment shows the rule where it can be
 // shown.
-func shellRule(text string) (typed, comment string) {
+func ShellRule(text string) (typed, comment string) {
 	if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) || !utf8.ValidString(text) {
 		return "", ""
 	}
@@ -110,7 +110,7 @@ func shellRule(text string) (typed, comment string) {
 		if word, rest = cutWord(rest); !quoted && bracketed(word) {
 			return "", " # " + text
 		}
-		out = append(out, shellWord(word))
+		out = append(out, Quote(word))
 	}
 	return strings.Join(out, " "), ""
 }
@@ -144,8 +144,8 @@ func cutWord(text string) (word, rest string) {
 	return b.String(), ""
 }
 
-// shellWord quotes a word where a shell would read more into it.
-func shellWord(s string) string {
+// Quote quotes a word where a shell would read more into it.
+func Quote(s string) string {
 	plain := func(r rune) bool {
 		return r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r)) || strings.ContainsRune("_./:+,=@%-!", r)
 	}
@@ -155,16 +155,16 @@ func shellWord(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// setSysctl is the command that sets a kernel setting. Its name may hold a link's.
-func setSysctl(name, value string) string { return "sysctl -w " + shellWord(name+"="+value) }
+// SetSysctl is the command that sets a kernel setting. Its name may hold a link's.
+func SetSysctl(name, value string) string { return "sysctl -w " + Quote(name+"="+value) }
 
-// mostForgotten is how many entries of connection tracking a fix deletes one by one.
-const mostForgotten = 8
+// MostForgotten is how many entries of connection tracking a fix deletes one by one.
+const MostForgotten = 8
 
-// forget are the commands that delete these entries of connection tracking and no others.
-func forget(flows []*model.Flow) []string {
+// Forget are the commands that delete these entries of connection tracking and no others.
+func Forget(flows []*model.Flow) []string {
 	var out []string
-	for _, f := range flows[:min(len(flows), mostForgotten)] {
+	for _, f := range flows[:min(len(flows), MostForgotten)] {
 		line := fmt.Sprintf("conntrack -D -p %s --orig-src %s --orig-dst %s", model.ProtoName(f.Proto), f.Original.Src, f.Original.Dst)
 		if f.Original.DstPort != 0 {
 			line += fmt.Sprintf(" --sport %d --dport %d", f.Original.SrcPort, f.Original.DstPort)
@@ -175,13 +175,13 @@ func forget(flows []*model.Flow) []string {
 		out = append(out, line)
 	}
 	if more := len(flows) - len(out); more > 0 {
-		out = append(out, "and "+plural(uint64(more), "more entry", "more entries")+" like these")
+		out = append(out, "and "+Plural(uint64(more), "more entry", "more entries")+" like these")
 	}
 	return out
 }
 
-// inside is what runs a command in the pod's network namespace, on the node.
-func inside(p *model.Pod) string {
+// Inside is what runs a command in the pod's network namespace, on the node.
+func Inside(p *model.Pod) string {
 	path := p.NetnsName
 	switch {
 	case path == "":
@@ -189,11 +189,11 @@ func inside(p *model.Pod) string {
 	case !strings.ContainsRune(path, '/'):
 		path = "/run/netns/" + path
 	}
-	return "nsenter --net=" + shellWord(path) + " "
+	return "nsenter --net=" + Quote(path) + " "
 }
 
-// iptables is the tool that edits the rule's table.
-func iptables(r *model.PacketRule) string {
+// RuleTool is the tool that edits the rule's table.
+func RuleTool(r *model.PacketRule) string {
 	tool := "iptables"
 	if r.Family == "ip6" {
 		tool = "ip6tables"

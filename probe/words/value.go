@@ -1,0 +1,122 @@
+package words
+
+import (
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// Count is a number with its noun.
+func Count(n uint64, noun string) string { return Plural(n, noun, noun+"s") }
+
+// Plural is a number with its noun, whose plural is another word.
+func Plural(n uint64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// Addrs lists addresses in words, the first few of many.
+func Addrs[T fmt.Stringer](list []T) string {
+	const most = 4
+	var b strings.Builder
+	for i, a := range list {
+		if i == most {
+			fmt.Fprintf(&b, " and %d more", len(list)-most)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(a.String())
+	}
+	return b.String()
+}
+
+// TTLs says in words which TTLs were seen.
+func TTLs(set uint64) string {
+	n := uint64(bits.OnesCount64(set))
+	return Count(n, "different TTL")
+}
+
+// IP is the tool for the address's family.
+func IP(a netip.Addr) string {
+	if a.Is6() {
+		return "ip -6"
+	}
+	return "ip"
+}
+
+// IPTables is the tool for the address's family.
+func IPTables(a netip.Addr) string {
+	if a.Is6() {
+		return "ip6tables"
+	}
+	return "iptables"
+}
+
+// Request is what asks for it.
+func Request(a netip.Addr) string {
+	if a.Is6() {
+		return "neighbour solicitation"
+	}
+	return "ARP request"
+}
+
+// PodName is how a pod is called in a sentence.
+func PodName(p *model.Pod) string {
+	switch {
+	case p.Name != "" && p.Namespace != "":
+		return p.Namespace + "/" + p.Name
+	case p.Name != "":
+		return p.Name
+	}
+	return "the pod behind " + p.Link
+}
+
+// Family names the version of IP.
+func Family(isIPv6 bool) string {
+	if isIPv6 {
+		return "IPv6"
+	}
+	return "IPv4"
+}
+
+// RoutingRule are a routing rule as ip(8) takes it from a shell.
+func RoutingRule(r *model.RoutingRule) string {
+	var words []string
+	if r.Not {
+		words = append(words, "not")
+	}
+	add := func(word, value string) { words = append(words, word, value) }
+	if r.From.IsValid() {
+		add("from", r.From.String())
+	}
+	if r.To.IsValid() {
+		add("to", r.To.String())
+	}
+	if r.Mask != 0 {
+		add("fwmark", fmt.Sprintf("%#x/%#x", r.Mark, r.Mask))
+	}
+	if r.In != "" {
+		add("iif", Quote(r.In))
+	}
+	if r.Out != "" {
+		add("oif", Quote(r.Out))
+	}
+	switch r.Action {
+	case "lookup":
+		add("lookup", strconv.Itoa(r.Table))
+	case "goto":
+		add("goto", strconv.Itoa(r.Goto))
+	default:
+		words = append(words, r.Action)
+	}
+	add("priority", strconv.Itoa(r.Priority))
+	return strings.Join(words, " ")
+}

@@ -1,0 +1,209 @@
+// Package words puts findings into words, last of all: what a kind of finding knows are
+// values, and the sentences with these are in pages, a file for each kind.
+//
+// A page has a line for each part of a finding:
+//
+//	PART: TEXT
+//	PART if CONDITION: TEXT
+//	PART each LIST: TEXT
+//	SOURCE on NODE: TEXT
+//
+// Text goes on in the lines below that are indented. PART is title, why, unseen, else (an
+// alternative), fix, or the source of an observation. The title is the first whose condition
+// holds, why is all of them in a row, the others are lists. TEXT and CONDITION are those of
+// text/template, with the values by their names, and CONDITION as after its "if". In a line
+// with a LIST the dot is one of its elements, and $ the values. "PART each LIST" without a
+// text takes the elements as they are: texts, or observations with sources of their own.
+// NODE is an expression too, before "if" or "each": the node that made the observation.
+// What several pages say is a template in a file of its own.
+package words
+
+import (
+	"cmp"
+	"embed"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"text/template"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// Facts are the values that a page names.
+type Facts map[string]any
+
+//go:embed pages
+var files embed.FS
+
+// line is a line of a page.
+type line struct {
+	part string
+	// list names the list whose elements are taken as they are or, of the part "page", the
+	// page whose lines stand here; empty where there is a text.
+	list string
+	// text includes the condition or, for each element of a list, what separates them.
+	text *template.Template
+}
+
+// pages are the lines by the name of the page.
+var pages = sync.OnceValue(func() map[string][]line {
+	out := map[string][]line{}
+	entries, err := files.ReadDir("pages")
+	if err != nil {
+		panic(err) // embedded
+	}
+	shared := pageSet()
+	for _, e := range entries {
+		text, err := files.ReadFile("pages/" + e.Name())
+		if err != nil {
+			panic(err)
+		}
+		if name, is := strings.CutSuffix(e.Name(), ".txt"); is {
+			if out[name], err = parse(shared, name, string(text)); err != nil {
+				panic(err) // a test parses all pages
+			}
+		}
+	}
+	return out
+})
+
+// pageSet are the texts that pages share.
+func pageSet() *template.Template {
+	return template.Must(template.New("").Funcs(functions).ParseFS(files, "pages/*.tmpl"))
+}
+
+var sharedTexts = sync.OnceValue(pageSet)
+
+// Text is a text that pages share, with these values.
+func Text(name string, facts Facts) string {
+	var b strings.Builder
+	if err := sharedTexts().ExecuteTemplate(&b, name, map[string]any(facts)); err != nil {
+		b.WriteString(err.Error()) // a mistake, which a test meets
+	}
+	return b.String()
+}
+
+// parse reads a page, whose texts may use shared ones.
+func parse(shared *template.Template, name, text string) ([]line, error) {
+	var out []line
+	for _, l := range strings.Split(strings.ReplaceAll(text, "\n\t", " "), "\n") {
+		if l == "" || strings.HasPrefix(l, "#") {
+			continue
+		}
+		x, err := parseLine(shared, l)
+		if err != nil {
+			return nil, fmt.Errorf("read page %s: %w", name, err)
+		}
+		out = append(out, x)
+	}
+	return out, nil
+}
+
+func parseLine(shared *template.Template, l string) (line, error) {
+	head, body, worded := strings.Cut(l, ": ")
+	part, rest, _ := strings.Cut(head, " ")
+	how, what, _ := strings.Cut(rest, " ")
+	if how == "on" {
+		var node string
+		node, rest, _ = strings.Cut(what, " ")
+		body = "{{" + node + "}}" + ofNode + body
+		how, what, _ = strings.Cut(rest, " ")
+	}
+	switch {
+	case !worded && part == pagePart && what == "":
+		return line{part: part, list: how}, nil
+	case !worded && how == "each":
+		return line{part: part, list: strings.TrimPrefix(what, ".")}, nil
+	case worded && how == "":
+	case worded && how == "if":
+		body = "{{if " + what + "}}" + body + "{{end}}"
+	case worded && how == "each":
+		body = "{{range " + what + "}}" + body + separator + "{{end}}"
+	default:
+		return line{}, fmt.Errorf("%q is no line of a page", l)
+	}
+	text, err := shared.New(head).Parse(body)
+	return line{part: part, text: text}, err
+}
+
+// pagePart is a line in whose place those of another page stand.
+const pagePart = "page"
+
+// separator stands between the texts of a list's elements, ofNode behind the name of a node.
+// No name from outside holds them.
+const separator, ofNode = "\x00", "\x01"
+
+// texts are those of a line with these values: none where its condition does not hold.
+func (l *line) texts(facts Facts) []string {
+	var b strings.Builder
+	if err := l.text.Execute(&b, map[string]any(facts)); err != nil {
+		b.WriteString(err.Error()) // a mistake in the page, which a test of the finding meets
+	}
+	return slices.DeleteFunc(strings.Split(b.String(), separator), func(s string) bool { return s == "" })
+}
+
+// Put gives a finding the texts of a page with these values. What it has already of evidence,
+// fixes and the like stands behind.
+func Put(page string, facts Facts, f *model.Finding) {
+	var said model.Finding
+	put(pages()[page], facts, &said)
+	f.Title, f.Why = cmp.Or(said.Title, f.Title), cmp.Or(said.Why, f.Why)
+	f.Evidence, f.Fix = append(said.Evidence, f.Evidence...), append(said.Fix, f.Fix...)
+	f.Unseen, f.Alternatives = append(said.Unseen, f.Unseen...), append(said.Alternatives, f.Alternatives...)
+}
+
+func put(lines []line, facts Facts, f *model.Finding) {
+	for l := range model.Each(lines) {
+		switch list := facts[l.list].(type) {
+		case []model.Evidence:
+			f.Evidence = append(f.Evidence, list...)
+		case []string:
+			add(f, l.part, list)
+		default:
+			switch {
+			case l.part == pagePart:
+				put(pages()[l.list], facts, f)
+			case l.text != nil:
+				add(f, l.part, l.texts(facts))
+			}
+		}
+	}
+}
+
+func add(f *model.Finding, part string, texts []string) {
+	switch part {
+	case "title":
+		f.Title = cmp.Or(f.Title, strings.Join(texts, " "))
+	case "why":
+		f.Why = strings.TrimSpace(f.Why + " " + strings.Join(texts, " "))
+	case "unseen":
+		f.Unseen = append(f.Unseen, texts...)
+	case "else":
+		f.Alternatives = append(f.Alternatives, texts...)
+	case "fix":
+		f.Fix = append(f.Fix, texts...)
+	default:
+		for _, t := range texts {
+			node, text, of := strings.Cut(t, ofNode)
+			if !of {
+				node, text = "", t
+			}
+			f.Evidence = append(f.Evidence, model.Evidence{Source: part, Text: text, Node: node})
+		}
+	}
+}
+
+// Title is that of a page with these values.
+func Title(page string, facts Facts) string {
+	var f model.Finding
+	Put(page, facts, &f)
+	return f.Title
+}
+
+// Say are the observations of a page with these values.
+func Say(page string, facts Facts) []model.Evidence {
+	var f model.Finding
+	Put(page, facts, &f)
+	return f.Evidence
+}

@@ -1,0 +1,67 @@
+package words
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/lasthop/lasthop/probe/model"
+)
+
+// TestPages: all pages are read, and each tells a title and why, or observations alone.
+func TestPages(t *testing.T) {
+	for name, lines := range pages() {
+		parts := map[string]bool{}
+		for _, l := range lines {
+			parts[l.part] = true
+		}
+		if strings.ToUpper(name[:1]) == name[:1] && (!parts["title"] || !parts["why"]) {
+			t.Errorf("page %s has no title or no why", name)
+		}
+	}
+}
+
+// TestPut: the first title whose condition holds counts, every why, and each element of lists.
+func TestPut(t *testing.T) {
+	page, err := parse(pageSet(), "Test", `# a comment
+title if .known: no route to {{.to}}
+title: no route
+why: It goes
+	nowhere.
+why if .known: {{count .n "packet"}} died.
+tc each .links: {{.}} egress: {{$.n}}
+evidence each .more
+unseen if not .known: where to
+else each .others
+fix: ip link set dev {{sh .link}} up
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var f model.Finding
+	put(page, Facts{
+		"known": true, "to": netip.MustParseAddr("192.0.2.1"), "n": uint64(1), "links": []string{"eth0", "eth1"}, "link": "a b",
+		"more": []model.Evidence{{Source: "drops", Text: "x"}}, "others": []string{"a", "b"},
+	}, &f)
+	want := model.Finding{
+		Title: "no route to 192.0.2.1", Why: "It goes nowhere. 1 packet died.",
+		Evidence:     []model.Evidence{{Source: "tc", Text: "eth0 egress: 1"}, {Source: "tc", Text: "eth1 egress: 1"}, {Source: "drops", Text: "x"}},
+		Alternatives: []string{"a", "b"}, Fix: []string{"ip link set dev 'a b' up"},
+	}
+	if got, want := describe(&f), describe(&want); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	for _, wrong := range []string{"title", "title if", "title sometimes .x: y", "title: {{.x", "why: {{nosuch .x}}"} {
+		if _, err := parse(pageSet(), "Test", wrong); err == nil {
+			t.Errorf("%q is read as a line", wrong)
+		}
+	}
+}
+
+func describe(f *model.Finding) string {
+	list := append([]string{f.Title, f.Why}, f.Unseen...)
+	for _, e := range f.Evidence {
+		list = append(list, e.Source+": "+e.Text)
+	}
+	return strings.Join(append(append(list, f.Alternatives...), f.Fix...), "\n")
+}
