@@ -18,7 +18,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -180,13 +179,6 @@ func (l *Lab) Nodes() []Node {
 		out = append(out, Node{Name: n.Name, Netns: l.netns(n.Name), Plugin: string(n.Plugin), Observed: n.Name == l.s.Observe})
 	}
 	return out
-}
-
-// Resolve finds the address of "node/pod", "node", "outside", or of an
-// address itself.
-func (l *Lab) Resolve(ref string) (netip.Addr, error) {
-	e, err := l.s.Topology.Resolve(ref)
-	return e.Addr, err
 }
 
 // places are all namespaces of the lab: "fabric", "outside", "node",

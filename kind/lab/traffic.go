@@ -128,6 +128,31 @@ func (l *Lab) runTraffic(ctx context.Context, ready func()) error {
 	return nil
 }
 
+// BeginTraffic runs the scenario's traffic in the background, and returns when every flow
+// has sent its first request. The returned function ends the traffic and returns its error.
+func (l *Lab) BeginTraffic(ctx context.Context) (end func() error, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() { done <- l.RunTraffic(ctx, func() { close(ready) }) }()
+	end = func() error {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			return err
+		}
+		return nil
+	}
+	select {
+	case <-ready:
+		return end, nil
+	case err := <-done:
+		cancel()
+		if err == nil {
+			err = fmt.Errorf("run traffic of lab %q: it ended immediately", l.id)
+		}
+		return nil, err
+	}
+}
+
 // replace makes t the lab's latest traffic, unless another runs.
 func (l *Lab) replace(t *traffic) bool {
 	l.mu.Lock()
@@ -328,8 +353,9 @@ func (t *traffic) stats() []FlowStats {
 }
 
 // Await blocks until enough is content with the counts of the traffic that
-// this process runs. It is an error if ctx or the traffic ends before.
-func (l *Lab) Await(ctx context.Context, enough func([]FlowStats) bool) error {
+// this process runs. It is an error if ctx or the traffic ends before. As Rewrite it is for
+// tests.
+func Await(ctx context.Context, l *Lab, enough func([]FlowStats) bool) error {
 	t := l.latest()
 	if t == nil {
 		return fmt.Errorf("await traffic of lab %q: none runs here", l.id)

@@ -172,6 +172,15 @@ type Sysctl struct {
 	Name, Value string
 }
 
+// Map is the list of what f makes of each element of another.
+func Map[T, R any](list []T, f func(T) R) []R {
+	out := make([]R, len(list))
+	for i, x := range list {
+		out[i] = f(x)
+	}
+	return out
+}
+
 // Each ranges over pointers to the elements of a list, for elements that are too
 // large to copy.
 func Each[T any](list []T) iter.Seq[*T] {

@@ -96,7 +96,7 @@ const clsactHandle = 0xffff << 16
 // qdiscs returns the kind of what has the place of clsact, by link.
 func (r *rtnl) qdiscs() (map[int]string, error) {
 	out := map[int]string{}
-	err := dump.Retry(context.Background(), func() error {
+	err := dump.Retry(context.Background(), "list qdiscs", func() error {
 		clear(out)
 		return r.read.Each(unix.RTM_GETQDISC, new(nl.TcMsg).Serialize(), unix.RTM_NEWQDISC, func(m []byte) error {
 			a := dump.ParseAfter(m, nl.SizeofTcMsg)
@@ -108,24 +108,18 @@ func (r *rtnl) qdiscs() (map[int]string, error) {
 			return a.Err()
 		})
 	})
-	if err != nil {
-		return nil, fmt.Errorf("list qdiscs: %w", err)
-	}
-	return out, nil
+	return out, err
 }
 
 // filters lists the filters of a link's hook. There are none where the link (ENODEV)
 // or the qdisc (EINVAL) is not.
 func (r *rtnl) filters(index int, hook uint32) ([]filter, error) {
 	about := (&nl.TcMsg{Ifindex: int32(index), Parent: hook}).Serialize()
-	list, err := dump.List(context.Background(), r.read, unix.RTM_GETTFILTER, about, unix.RTM_NEWTFILTER, decodeFilter)
+	list, err := dump.List(context.Background(), "list tc filters", r.read, unix.RTM_GETTFILTER, about, unix.RTM_NEWTFILTER, decodeFilter)
 	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("list tc filters: %w", err)
-	}
-	return list, nil
+	return list, err
 }
 
 // decodeFilter decodes a message about a filter. One without a handle stands for all of
