@@ -16,6 +16,11 @@ func podAddrs(p *model.Pod) []netip.Addr {
 	return out
 }
 
+// fromOrTo reports whether a packet is of one of the addresses.
+func fromOrTo(list []netip.Addr, d *model.Drop) bool {
+	return slices.Contains(list, d.Src) || slices.Contains(list, d.Dst)
+}
+
 // sameFamily are the addresses of the family of like.
 func sameFamily(list []netip.Addr, like netip.Addr) []netip.Addr {
 	var out []netip.Addr
