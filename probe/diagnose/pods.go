@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // podAddrs are the pod's addresses.
@@ -68,4 +69,16 @@ func (v *view) ownRange(a netip.Addr) bool {
 		}
 	}
 	return false
+}
+
+// stateAlone weakens a finding for which nothing but state speaks; its page has the reason.
+func (f *finding) stateAlone() {
+	f.Confidence, f.Severity, f.facts["idle"] = model.Possible, model.Warning, true
+}
+
+// observed are the observations of a page with these values.
+func observed(page string, x facts) []model.Evidence {
+	var f model.Finding
+	words.Put(page, x, &f)
+	return f.Evidence
 }

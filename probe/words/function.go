@@ -28,6 +28,7 @@ var functions = template.FuncMap{
 	"iptables": IPTables,
 	"inside":   Inside,
 	"undo":     undo,
+	"addRoute": AddRoute,
 	"sysctl":   SetSysctl,
 	// {{next}} begins another text of the same part.
 	"next": func() string { return separator },
