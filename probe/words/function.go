@@ -29,7 +29,9 @@ var functions = template.FuncMap{
 	"inside":   Inside,
 	"undo":     undo,
 	"addRoute": AddRoute,
-	"sysctl":   SetSysctl,
+	// {{frameTool .rule}}: the variant of ebtables that holds it
+	"frameTool": FrameRuleTool,
+	"sysctl":    SetSysctl,
 	// {{next}} begins another text of the same part.
 	"next": func() string { return separator },
 	"add":  func(a, b int) int { return a + b },
