@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // PodAddress is the code of this finding.
@@ -207,8 +208,8 @@ func (v *view) unclaimed(p *model.Pod, given []netip.Addr) unclaimed {
 		if r := v.lookup(a); r != nil && r.IfIndex == p.LinkIndex && r.Dst.IsSingleIP() {
 			x["route"] = v.routeText(r)
 		}
-		u.evidence = append(u.evidence, observed("unclaimed", x)...)
+		u.evidence = append(u.evidence, words.Say("unclaimed", x)...)
 	}
-	u.evidence = append(u.evidence, observed("unclaimed", facts{"link": p.Link, "frames": u.frames})...)
+	u.evidence = append(u.evidence, words.Say("unclaimed", facts{"link": p.Link, "frames": u.frames})...)
 	return u
 }

@@ -237,5 +237,5 @@ func (v *view) beyondLink(p *model.Pod, own []netip.Prefix) unsent {
 }
 
 func (u *unsent) evidence(p *model.Pod) []model.Evidence {
-	return observed("unsent", facts{"link": p.Link, "from": sorted(u.remotes), "requests": u.requests, "flows": u.flows, "in": u.in})
+	return words.Say("unsent", facts{"link": p.Link, "from": sorted(u.remotes), "requests": u.requests, "flows": u.flows, "in": u.in})
 }

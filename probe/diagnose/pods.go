@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // podAddrs are the pod's addresses.
@@ -76,9 +75,10 @@ func (f *finding) stateAlone() {
 	f.Confidence, f.Severity, f.facts["idle"] = model.Possible, model.Warning, true
 }
 
-// observed are the observations of a page with these values.
-func observed(page string, x facts) []model.Evidence {
-	var f model.Finding
-	words.Put(page, x, &f)
-	return f.Evidence
+// unused weakens a finding on a neighbour entry by which nothing was sent. One that nobody
+// pinned the kernel asks for again before it uses it for long.
+func (f *finding) unused(n *model.Neighbor) {
+	if n.State != "PERMANENT" {
+		f.stateAlone()
+	}
 }
