@@ -101,7 +101,7 @@ func offBridge(v *view, p *model.Pod, l, b *model.Link, x facts) []finding {
 		x["route"] = v.routeText(r)
 	}
 	hairpin := func(o *model.Pod) bool { return v.links[o.LinkIndex].Hairpin }
-	most, _ := commonest(ports, hairpin)
-	x["hairpin"] = most != nil && hairpin(most)
+	most, votes := commonest(ports, hairpin)
+	x["hairpin"] = 2*votes > len(ports) && hairpin(most)
 	return []finding{f}
 }
