@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -76,8 +75,7 @@ func (v *view) awaitTranslated(found map[question]*silentHop) {
 		if !v.outer[n.IfIndex] || path.Resolved(n) || !v.nextHops[n.Addr] || found[k] != nil {
 			continue
 		}
-		m := &silentHop{gateway: true, pods: map[netip.Addr]bool{}, askers: map[netip.Addr]bool{}}
-		replied := false
+		m, replied := silentHopAt(map[question]*silentHop{}, k), false
 		for f := range model.Each(v.Flows) {
 			if f.Start.IsZero() || f.Reply.Dst == f.Original.Src || len(v.pods[f.Original.Src]) == 0 || !v.leavesBy(f, k) {
 				continue
@@ -87,7 +85,7 @@ func (v *view) awaitTranslated(found map[question]*silentHop) {
 			m.flows++
 		}
 		if !replied && m.flows > 0 {
-			found[k] = m
+			found[k], m.gateway = m, true
 		}
 	}
 }
@@ -215,69 +213,42 @@ func senders(v *view, d *model.Drop) []netip.Addr {
 
 // nobodyBeyond is the finding on a link's next hops that do not answer.
 func nobodyBeyond(v *view, m *silentHops) finding {
-	link, port := v.linkName(m.link), portOf(v, m.link)
-	remotes := sorted(m.hops)
-	asker := "The node asks"
-	if len(m.askers) > 0 {
-		asker = "Pods ask"
-	}
-	f := model.Finding{
-		Severity:     model.Warning,
-		Confidence:   model.Proven,
-		Pods:         sorted(m.pods),
-		LastHopAlive: v.place(port, model.Egress),
-		Title:        fmt.Sprintf("nobody answers for %s on %s", words.Addrs(remotes), port),
-		Why: fmt.Sprintf("%s on %s for the MAC of %s, the next hop of packets from %s, and nobody answers. The packets are freed before they leave.",
-			asker, port, words.Addrs(remotes), words.Count(uint64(len(m.pods)), "pod")),
-		Unseen:       []string{"why nobody answers: that shows only beyond " + port},
-		Alternatives: []string{"the machine is down or gone", "the address is of another network than " + port + "'s (a wrong VLAN, subnet or mask)"},
-	}
+	link, port, remotes := v.linkName(m.link), portOf(v, m.link), sorted(m.hops)
+	f := finding{page: "UnansweredARP-beyond"}
+	f.Severity, f.Confidence, f.LastHopAlive = model.Warning, model.Proven, v.place(port, model.Egress)
+	f.Pods, f.Peers = sorted(m.pods), hosts(remotes)
 	var flows uint64
+	var shown []model.Evidence
 	for _, a := range remotes {
 		hop := m.hops[a]
 		flows += hop.flows
-		f.Peers = append(f.Peers, host(a))
 		f.Packets += hop.packets
 		if hop.gateway {
 			f.Severity = model.Critical
 		}
-		f.Evidence = append(f.Evidence, silentHopEvidence(v, m, a, port)...)
-		if a.Is6() {
-			f.Fix = append(f.Fix, fmt.Sprintf("ping -6 -c 3 -I %s %s", words.Quote(link), a))
-		} else {
-			f.Fix = append(f.Fix, fmt.Sprintf("arping -c 3 -I %s %s", words.Quote(link), a))
+		shown = append(shown, silentHopEvidence(v, m, a, port)...)
+	}
+	f.facts = facts{"link": link, "port": port, "remotes": remotes, "askers": m.askers, "flows": flows, "shown": shown}
+	l := v.byName[port]
+	if taken := v.takenRange(m, remotes); taken.IsValid() {
+		f.Severity, f.facts["taken"], f.facts["route"] = model.Critical, taken, v.routeText(v.lookup(remotes[0]))
+	} else if l != nil && !(l.Up && l.Carrier) {
+		f.facts["dead"] = l
+	} else {
+		f.facts["tunnel"] = l != nil && l.Role == model.RoleTunnel
+	}
+	f.claims = func(d *model.Drop) bool {
+		if !d.NeighborFailed() {
+			return false
 		}
-	}
-	observeSome(&f, f.Packets, model.SourceDrops, "%s dropped: neighbour resolution failed", words.Count(f.Packets, "packet"))
-	observeSome(&f, flows, model.SourceConntrack, "%s of pods go there with the node's address, none replied to",
-		words.Count(flows, "flow"))
-	l, taken := v.byName[port], v.takenRange(m, remotes)
-	switch {
-	case taken.IsValid():
-		f.Severity = model.Critical
-		f.Title = fmt.Sprintf("%s has %s, where other nodes' pods are", port, taken)
-		f.Why += fmt.Sprintf(" These are addresses of other nodes' pods, and %s has a network of the same range: what is for the pods goes there.", port)
-		observe(&f, model.SourceRoutes, "the lookup for %s ends at: %s", remotes[0], v.routeText(v.lookup(remotes[0])))
-		f.Unseen, f.Alternatives = []string{"who gave " + port + " that network"}, nil
-		f.Fix = []string{fmt.Sprintf("give %s another network than %s: ip addr show dev %[1]s", words.Quote(link), taken)}
-	case l != nil && dead(l) != "":
-		f.Why += fmt.Sprintf(" %s %s.", port, dead(l))
-		observe(&f, model.SourceLinks, "%s %s", port, dead(l))
-		f.Unseen, f.Alternatives = []string{"what " + port + " is connected to"}, nil
-		f.Fix = append([]string{raise(l)}, f.Fix...)
-	case l != nil && l.Role == model.RoleTunnel:
-		f.Why += fmt.Sprintf(" %s is a tunnel: who is behind it the node knows from entries that an agent writes.", port)
-		f.Unseen, f.Alternatives = []string{"what took the entry away"}, []string{"the other node is gone, and the route to its pods was left"}
-		f.Fix = []string{fmt.Sprintf("ip neigh show dev %s; bridge fdb show dev %[1]s # restart the agent that writes the other nodes' entries", words.Quote(link))}
-	}
-	lost := func(d *model.Drop) bool {
-		if !d.NeighborFailed() || d.IfIndex != m.link || v.inPod(d).IsValid() {
-			return d.NeighborFailed() && m.askers[d.Src]
+		if d.IfIndex == m.link && !v.inPod(d).IsValid() {
+			if hop, ok := awaitedHop(v, d); ok && m.hops[hop] != nil {
+				return true
+			}
 		}
-		hop, ok := awaitedHop(v, d)
-		return ok && m.hops[hop] != nil || m.askers[d.Src]
+		return m.askers[d.Src]
 	}
-	return finding{Finding: f, claims: lost}
+	return f
 }
 
 // takenRange is the network of a link that leads neither off the node nor to its pods
@@ -298,21 +269,12 @@ func (v *view) takenRange(m *silentHops, remotes []netip.Addr) netip.Prefix {
 
 // silentHopEvidence is what shows that nothing answers for a next hop.
 func silentHopEvidence(v *view, m *silentHops, a netip.Addr, port string) []model.Evidence {
-	hop, link := m.hops[a], v.linkName(m.link)
-	out := []model.Evidence{seen(model.SourceTC, "%s egress: %s for %s; ingress: no reply", port, words.Count(hop.requests, words.Request(a)), a)}
-	switch {
-	case hop.gateway && len(hop.askers) > 0:
-		out = append(out, seen(model.SourcePods,
-			"%s is the gateway of %s, which ask for it themselves", a, words.Addrs(sorted(hop.askers))))
-	case hop.gateway:
-		out = append(out, seen(model.SourceRoutes, "%s is the gateway of routes on %s", a, link))
+	x := facts{"addr": a, "link": v.linkName(m.link), "port": port, "requests": m.hops[a].requests}
+	if hop := m.hops[a]; hop.gateway {
+		x["gateway"], x["askers"] = true, sorted(hop.askers)
 	}
-	for n := range model.Each(v.Neighbors) {
-		if n.IfIndex == m.link && n.Addr == a {
-			out = append(out, seen(model.SourceNeighbors, "%s dev %s %s", a, link, stateOf(n)))
-		}
-	}
-	return out
+	x["entries"] = slices.DeleteFunc(slices.Clone(v.Neighbors), func(n model.Neighbor) bool { return n.IfIndex != m.link || n.Addr != a })
+	return words.Say("nexthop", x)
 }
 
 // portOf is the link by which a link's packets leave the node: itself, or the

@@ -1,14 +1,12 @@
 package diagnose
 
 import (
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // WrongNextHopMAC is the code of this finding.
@@ -237,76 +235,36 @@ func virtualRouter(m model.MAC) bool {
 func findWrongNextHopMAC(v *view) []finding {
 	var out []finding
 	for _, w := range v.wrongHops() {
-		out = append(out, finding{Finding: wrongEntry(v, w)})
+		out = append(out, wrongEntry(v, w))
 	}
 	return out
 }
 
-func wrongEntry(v *view, w *wrongHop) model.Finding {
+func wrongEntry(v *view, w *wrongHop) finding {
 	n, x := w.entry, v.sumPeers(w.silent)
-	link, port := v.linkName(n.IfIndex), v.linkName(x.link)
-	remotes, who := sorted(x.remotes), "the next hop"
-	if v.gatewayAddrs[n.Addr] {
-		who = "the gateway"
+	link, port, remotes := v.linkName(n.IfIndex), v.linkName(x.link), sorted(x.remotes)
+	takenOver, shared := !w.real.IsZero(), !w.shared.IsZero()
+	told := !takenOver && len(w.replies) > 0
+	f := finding{facts: facts{
+		"entry": n, "link": link, "port": port, "remotes": remotes, "replies": w.replies, "gateway": v.gatewayAddrs[n.Addr], "told": told,
+		"others": w.others, "pinned": pinned(n), "answering": answering(v, func(a netip.Addr) bool { return x.remotes[a] }),
+	}}
+	f.Pods, f.Peers, f.Packets, f.LastHopAlive = v.podsBehind(w.silent), hosts(remotes), x.packets, v.place(port, model.Egress)
+	if takenOver {
+		f.facts["real"] = w.real
 	}
-	f := model.Finding{
-		Confidence:   model.Likely,
-		Pods:         v.podsBehind(w.silent),
-		Peers:        hosts(remotes),
-		Packets:      x.packets,
-		LastHopAlive: v.place(port, model.Egress),
-		Title:        fmt.Sprintf("the node has a wrong MAC for %s %s", who, n.Addr),
-		Why: fmt.Sprintf("What the node sends by %s %s to %s leaves %s in frames for %s, and none of it is answered.",
-			who, n.Addr, words.Addrs(remotes), port, n.MAC),
-	}
-	observe(&f, model.SourceNeighbors, "%s dev %s lladdr %s %s", n.Addr, link, n.MAC, stateOf(n))
-	observe(&f, model.SourceTC, "%s egress: %s to %s in frames for %s; no reply", port, words.Count(x.packets, "packet"), words.Addrs(remotes), n.MAC)
-	contradicted := w.arrives
-	switch {
-	case !w.real.IsZero():
-		contradicted = true
-		f.Title = fmt.Sprintf("another machine has taken over %s %s", who, n.Addr)
-		f.Why += fmt.Sprintf(" %s says that it has %s, and sends nothing; what comes in comes from %s.", n.MAC, n.Addr, w.real)
-		observe(&f, model.SourceTC, "%s replies or announcements for %s with %s", protocol(n.Addr), n.Addr, words.Addrs(w.replies))
-		observe(&f, model.SourceTC, "%s ingress: frames come from %s and none from %s", port, w.real, n.MAC)
-	case len(w.replies) > 0:
-		contradicted, f.Confidence = true, model.Proven
-		f.Why += fmt.Sprintf(" %s has %s: so it answers %s.", n.Addr, words.Addrs(w.replies), protocol(n.Addr))
-		observe(&f, model.SourceTC, "%s replies for %s with %s", protocol(n.Addr), n.Addr, words.Addrs(w.replies))
-	}
-	if !w.shared.IsZero() {
-		contradicted = true
-		if pinned(n) && (w.arrives || len(remotes) > 1) {
-			f.Confidence = model.Proven
-		}
-		f.Why += fmt.Sprintf(" Everything else on %s has %s: one machine answers there for all.", link, w.shared)
-		observe(&f, model.SourceNeighbors, "%s have lladdr %s, from which frames come", words.Addrs(w.others), w.shared)
+	if shared {
+		f.facts["shared"] = w.shared
 	}
 	if w.arrives {
-		observe(&f, model.SourceTC, "%s ingress: packets of these come in, from %s and not from %s",
-			port, words.Addrs(slices.SortedFunc(maps.Keys(v.sendersOn(n.IfIndex)), compareMAC)), n.MAC)
+		f.facts["senders"] = slices.SortedFunc(maps.Keys(v.sendersOn(n.IfIndex)), compareMAC)
 	}
-	if answering := answering(v, func(a netip.Addr) bool { return x.remotes[a] }); len(answering) > 0 {
-		observe(&f, model.SourceTC, "replies come from %s, which packets reach otherwise", words.Addrs(answering))
-	}
-	if !contradicted && len(remotes) == 1 {
+	if !w.arrives && !takenOver && !told && !shared && len(remotes) == 1 {
 		f.Severity = model.Warning
 	}
-	if f.Confidence != model.Proven {
-		f.Unseen = append(f.Unseen, "which MAC "+n.Addr.String()+" has: it was not asked for, and no frame shows it")
-		f.Alternatives = append(f.Alternatives, fmt.Sprintf("the MAC is correct, and %s or all that is behind it is down", n.Addr))
-	}
-	f.Fix = []string{fmt.Sprintf("%s neigh del %s dev %s", words.IP(n.Addr), n.Addr, words.Quote(link))}
-	if !w.real.IsZero() {
-		f.Unseen = nil
-		f.Alternatives = []string{n.MAC.String() + " is a router of its own, and what comes back takes another path"}
-		f.Fix = []string{
-			fmt.Sprintf("find the machine with the MAC %s behind %s, and take %s from it", n.MAC, words.Quote(port), n.Addr),
-			fmt.Sprintf("%s neigh replace %s lladdr %s nud permanent dev %s # until then", words.IP(n.Addr), n.Addr, w.real, words.Quote(link)),
-		}
-	}
-	if pinned(n) {
-		f.Fix = append(f.Fix, "find the program or script that pinned the entry, or it comes back; the kernel asks for the address itself")
+	sure := told || shared && pinned(n) && (w.arrives || len(remotes) > 1)
+	if f.facts["sure"], f.Confidence = sure, model.Likely; sure {
+		f.Confidence = model.Proven
 	}
 	return f
 }
