@@ -10,13 +10,7 @@ import (
 
 // bridgePods are the running pods whose links are ports of a bridge.
 func (v *view) bridgePods(b *model.Link) []*model.Pod {
-	var out []*model.Pod
-	for p := range model.Each(v.Pods) {
-		if v.bridgeOf(p) == b {
-			out = append(out, p)
-		}
-	}
-	return out
+	return chosen(v.Pods, func(p *model.Pod) bool { return v.bridgeOf(p) == b })
 }
 
 // podOnly reports whether every port of the bridge is a running pod's link, so that
@@ -44,7 +38,7 @@ func (v *view) hears(p *model.Pod) bool {
 // next hop. It reports whether there was any.
 func (v *view) addIsolation(f *finding, p *model.Pod) bool {
 	var t talk
-	for q, n := range resolutions(v) {
+	for q, n := range v.resolutions(model.Ingress) {
 		if q.ifindex == p.LinkIndex {
 			t.requests += n.requests
 			t.replies += n.replies

@@ -59,7 +59,7 @@ func gatewayGone(v *view, b *model.Link, gateway netip.Addr, pods []*model.Pod) 
 		return nil
 	}
 	f := finding{facts: facts{"bridge": b, "gateway": gateway, "pods": pods}}
-	asked, requests := resolutions(v), uint64(0)
+	asked, requests := v.resolutions(model.Ingress), uint64(0)
 	for _, p := range pods {
 		t := asked[question{p.LinkIndex, gateway}]
 		if t.replies > 0 {

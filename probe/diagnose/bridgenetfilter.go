@@ -78,13 +78,10 @@ func (v *view) repliesPastNode(isIPv6 bool) (*finding, map[bypass]bool) {
 // pastServices makes it one on the services that pods of the uplink's own bridge ask
 // in vain: the packets leave by the bridge as they are, past the rules for them.
 func (v *view) pastServices(f *finding, isIPv6 bool) bool {
-	var list []*model.Peer
-	for p := range model.Each(v.peers) {
-		if p.Remote.Is6() == isIPv6 && len(v.pods[p.Local]) > 0 && besideUplink(v, p) && v.unanswered(p) && lasted(p) && v.serviceRule(p.Remote) != nil {
-			list = append(list, p)
-		}
-	}
-	x := v.sumPeers(list)
+	x := v.sumPeers(chosen(v.peers, func(p *model.Peer) bool {
+		return p.Remote.Is6() == isIPv6 && len(v.pods[p.Local]) > 0 && besideUplink(v, p) && v.unanswered(p) && lasted(p) &&
+			v.serviceRule(p.Remote) != nil
+	}))
 	if x.requests < minAsks {
 		return false
 	}
@@ -97,13 +94,10 @@ func (v *view) pastServices(f *finding, isIPv6 bool) bool {
 // serviceRule is a rule for what is sent to an address alone, as kube-proxy has one
 // for a service; nil where there is none.
 func (v *view) serviceRule(a netip.Addr) *model.PacketRule {
-	for r := range model.Each(v.PacketRules) {
-		nat := r.Table == "nat" || r.Native
-		if nat && !r.Dst.Not && r.Dst.Prefix.IsSingleIP() && r.Dst.Prefix.Addr() == a && r.Target != "RETURN" && r.Target != "ACCEPT" && r.Target != "KUBE-MARK-MASQ" {
-			return r
-		}
-	}
-	return nil
+	return first(v.PacketRules, func(r *model.PacketRule) bool {
+		return (r.Table == "nat" || r.Native) && !r.Dst.Not && r.Dst.Prefix.IsSingleIP() && r.Dst.Prefix.Addr() == a &&
+			!slices.Contains([]string{"RETURN", "ACCEPT", "KUBE-MARK-MASQ"}, r.Target)
+	})
 }
 
 // shareBridge reports whether both ends are pods of one bridge.

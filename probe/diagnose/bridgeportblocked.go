@@ -207,7 +207,7 @@ func isolatedPorts(v *view, b *model.Link, pods []*model.Pod) []finding {
 		Count uint64
 	}
 	var requests []request
-	asked := resolutions(v)
+	asked := v.resolutions(model.Ingress)
 	for _, a := range sorted(isolated) {
 		for _, p := range pods {
 			t := asked[question{p.LinkIndex, a}]

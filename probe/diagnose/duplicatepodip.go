@@ -74,9 +74,9 @@ func duplicate(v *view, a netip.Addr, holders []*model.Pod) finding {
 	f.LastHopAlive = v.place(link, model.Egress)
 	if v.Has(model.SourceRoutes) {
 		f.facts["link"] = link
-		i := slices.IndexFunc(v.Neighbors, func(n model.Neighbor) bool { return n.Addr == a && n.IfIndex == r.IfIndex && path.Resolved(&n) })
-		if i >= 0 {
-			f.facts["mac"], f.facts["holder"] = v.Neighbors[i].MAC, v.owner(v.Neighbors[i].MAC)
+		n := first(v.Neighbors, func(n *model.Neighbor) bool { return n.Addr == a && n.IfIndex == r.IfIndex && path.Resolved(n) })
+		if n != nil {
+			f.facts["mac"], f.facts["holder"] = n.MAC, v.owner(n.MAC)
 		}
 	}
 	return f
@@ -194,11 +194,9 @@ func foreign(v *view, a *model.ARPCount) bool {
 // ownAddress is the link that leads off the node and has an address as its first one;
 // nil where none does. Further ones may be virtual, and move from node to node.
 func (v *view) ownAddress(a netip.Addr) *model.Link {
-	i := slices.IndexFunc(v.Links, func(l model.Link) bool { return v.outer[l.Index] && len(l.Addresses) > 0 && l.Addresses[0].Addr() == a })
-	if i < 0 {
-		return nil
-	}
-	return &v.Links[i]
+	return first(v.Links, func(l *model.Link) bool {
+		return v.outer[l.Index] && len(l.Addresses) > 0 && l.Addresses[0].Addr() == a
+	})
 }
 
 // contest is the finding on a pod's address or the node's own, which another machine has too.

@@ -10,23 +10,15 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// silentHops are the next hops beyond one link that do not tell their MAC, and
-// what was lost to them. The link is an uplink, a bridge that holds one, or another
-// that does not lead to this node's pods, such as a tunnel.
-type silentHops struct {
-	link int
-	hops map[netip.Addr]*silentHop
-	pods map[netip.Addr]bool
-	// askers are the addresses of pods that ask themselves.
-	askers map[netip.Addr]bool
-}
-
+// silentHop is a next hop beyond a link that does not tell its MAC, and what was lost to it.
+// The link is an uplink, a bridge that holds one, or another that does not lead to this
+// node's pods, such as a tunnel.
 type silentHop struct {
 	// gateway says that packets for other addresses go by it.
 	gateway bool
-	pods    map[netip.Addr]bool
-	askers  map[netip.Addr]bool
-	packets uint64
+	// askers are the addresses of pods that ask themselves.
+	pods, askers map[netip.Addr]bool
+	packets      uint64
 	// flows are those of the window that go by it with the node's address.
 	flows uint64
 	talk
@@ -114,23 +106,12 @@ func silentHopAt(found map[question]*silentHop, k question) *silentHop {
 // ports of it, to ask for an address, and the replies that came in. A question
 // of the node passes the bridge and the port, a pod's the port alone.
 func askedBeyond(v *view, k question) talk {
-	var link, ports talk
-	for a := range model.Each(v.Traffic.ARP) {
-		l := v.links[a.IfIndex]
-		if a.Addr != k.addr || l == nil {
-			continue
-		}
-		t := &link
-		if a.IfIndex != k.ifindex {
-			if t = &ports; l.Master != k.ifindex || l.Role != model.RoleUplink {
-				continue
-			}
-		}
-		switch {
-		case !a.Reply && a.Direction == model.Egress:
-			t.requests += a.Packets
-		case a.Reply && a.Direction == model.Ingress:
-			t.replies += a.Packets
+	asked := v.resolutions(model.Egress)
+	link, ports := asked[k], talk{}
+	for l := range model.Each(v.Links) {
+		if l.Master == k.ifindex && l.Role == model.RoleUplink {
+			t := asked[question{l.Index, k.addr}]
+			ports = talk{ports.requests + t.requests, ports.replies + t.replies}
 		}
 	}
 	return talk{max(link.requests, ports.requests), max(link.replies, ports.replies)}
@@ -175,20 +156,16 @@ func (v *view) asksBeyond(found map[question]*silentHop, p *model.Pod, g *model.
 // silentBeyond are the findings on next hops. Those of one link are one finding,
 // since they may have one cause.
 func (v *view) silentBeyond(found map[question]*silentHop) []finding {
-	links := map[int]*silentHops{}
+	links := map[int]map[netip.Addr]*silentHop{}
 	for k, m := range found {
-		l := links[k.ifindex]
-		if l == nil {
-			l = &silentHops{link: k.ifindex, hops: map[netip.Addr]*silentHop{}, pods: map[netip.Addr]bool{}, askers: map[netip.Addr]bool{}}
-			links[k.ifindex] = l
+		if links[k.ifindex] == nil {
+			links[k.ifindex] = map[netip.Addr]*silentHop{}
 		}
-		l.hops[k.addr] = m
-		maps.Copy(l.pods, m.pods)
-		maps.Copy(l.askers, m.askers)
+		links[k.ifindex][k.addr] = m
 	}
 	var out []finding
 	for _, link := range slices.Sorted(maps.Keys(links)) {
-		out = append(out, nobodyBeyond(v, links[link]))
+		out = append(out, nobodyBeyond(v, link, links[link]))
 	}
 	return out
 }
@@ -212,25 +189,30 @@ func senders(v *view, d *model.Drop) []netip.Addr {
 }
 
 // nobodyBeyond is the finding on a link's next hops that do not answer.
-func nobodyBeyond(v *view, m *silentHops) finding {
-	link, port, remotes := v.linkName(m.link), portOf(v, m.link), sorted(m.hops)
+func nobodyBeyond(v *view, ifindex int, hops map[netip.Addr]*silentHop) finding {
+	link, port, remotes := v.linkName(ifindex), portOf(v, ifindex), sorted(hops)
 	f := finding{page: "UnansweredARP-beyond"}
 	f.Severity, f.Confidence, f.LastHopAlive = model.Warning, model.Proven, v.place(port, model.Egress)
-	f.Pods, f.Peers = sorted(m.pods), hosts(remotes)
-	var flows uint64
+	pods, askers, flows := map[netip.Addr]bool{}, map[netip.Addr]bool{}, uint64(0)
 	var shown []model.Evidence
 	for _, a := range remotes {
-		hop := m.hops[a]
+		hop := hops[a]
+		maps.Copy(pods, hop.pods)
+		maps.Copy(askers, hop.askers)
 		flows += hop.flows
 		f.Packets += hop.packets
 		if hop.gateway {
 			f.Severity = model.Critical
 		}
-		shown = append(shown, silentHopEvidence(v, m, a, port)...)
+		shown = append(shown, words.Say("nexthop", facts{
+			"addr": a, "link": link, "port": port, "requests": hop.requests, "gateway": hop.gateway, "askers": sorted(hop.askers),
+			"entries": chosen(v.Neighbors, func(n *model.Neighbor) bool { return n.IfIndex == ifindex && n.Addr == a }),
+		})...)
 	}
-	f.facts = facts{"link": link, "port": port, "remotes": remotes, "askers": m.askers, "flows": flows, "shown": shown}
+	f.Pods, f.Peers = sorted(pods), hosts(remotes)
+	f.facts = facts{"link": link, "port": port, "remotes": remotes, "askers": askers, "flows": flows, "shown": shown}
 	l := v.byName[port]
-	if taken := v.takenRange(m, remotes); taken.IsValid() {
+	if taken := v.takenRange(ifindex, hops, remotes[0]); taken.IsValid() {
 		f.Severity, f.facts["taken"], f.facts["route"] = model.Critical, taken, v.routeText(v.lookup(remotes[0]))
 	} else if l != nil && !(l.Up && l.Carrier) {
 		f.facts["dead"] = l
@@ -238,15 +220,11 @@ func nobodyBeyond(v *view, m *silentHops) finding {
 		f.facts["tunnel"] = l != nil && l.Role == model.RoleTunnel
 	}
 	f.claims = func(d *model.Drop) bool {
-		if !d.NeighborFailed() {
-			return false
+		if !d.NeighborFailed() || d.IfIndex != ifindex || v.inPod(d).IsValid() {
+			return d.NeighborFailed() && askers[d.Src]
 		}
-		if d.IfIndex == m.link && !v.inPod(d).IsValid() {
-			if hop, ok := awaitedHop(v, d); ok && m.hops[hop] != nil {
-				return true
-			}
-		}
-		return m.askers[d.Src]
+		hop, ok := awaitedHop(v, d)
+		return ok && hops[hop] != nil || askers[d.Src]
 	}
 	return f
 }
@@ -254,40 +232,29 @@ func nobodyBeyond(v *view, m *silentHops) finding {
 // takenRange is the network of a link that leads neither off the node nor to its pods
 // and that holds addresses of other nodes' pods, which nobody answers for there. It is
 // not valid where there is none.
-func (v *view) takenRange(m *silentHops, remotes []netip.Addr) netip.Prefix {
-	l := v.links[m.link]
-	if l == nil || v.outer[m.link] || l.Role == model.RoleTunnel ||
-		slices.ContainsFunc(remotes, func(a netip.Addr) bool { return m.hops[a].gateway || !v.surelyPods(a) }) {
+func (v *view) takenRange(link int, hops map[netip.Addr]*silentHop, remote netip.Addr) netip.Prefix {
+	l := v.links[link]
+	if l == nil || v.outer[link] || l.Role == model.RoleTunnel {
 		return netip.Prefix{}
 	}
-	i := slices.IndexFunc(l.Addresses, func(p netip.Prefix) bool { return p.Contains(remotes[0]) })
-	if i < 0 {
+	for a, hop := range hops {
+		if hop.gateway || !v.surelyPods(a) {
+			return netip.Prefix{}
+		}
+	}
+	own := first(l.Addresses, func(p *netip.Prefix) bool { return p.Contains(remote) })
+	if own == nil {
 		return netip.Prefix{}
 	}
-	return l.Addresses[i].Masked()
-}
-
-// silentHopEvidence is what shows that nothing answers for a next hop.
-func silentHopEvidence(v *view, m *silentHops, a netip.Addr, port string) []model.Evidence {
-	x := facts{"addr": a, "link": v.linkName(m.link), "port": port, "requests": m.hops[a].requests}
-	if hop := m.hops[a]; hop.gateway {
-		x["gateway"], x["askers"] = true, sorted(hop.askers)
-	}
-	x["entries"] = slices.DeleteFunc(slices.Clone(v.Neighbors), func(n model.Neighbor) bool { return n.IfIndex != m.link || n.Addr != a })
-	return words.Say("nexthop", x)
+	return own.Masked()
 }
 
 // portOf is the link by which a link's packets leave the node: itself, or the
 // one port of a bridge that is an uplink.
 func portOf(v *view, ifindex int) string {
-	var ports []string
-	for l := range model.Each(v.Links) {
-		if l.Role == model.RoleUplink && l.Master == ifindex {
-			ports = append(ports, l.Name)
-		}
-	}
+	ports := chosen(v.Links, func(l *model.Link) bool { return l.Role == model.RoleUplink && l.Master == ifindex })
 	if len(ports) == 1 && !v.isUplink(ifindex) {
-		return ports[0]
+		return ports[0].Name
 	}
 	return v.linkName(ifindex)
 }

@@ -28,11 +28,9 @@ func findPodAddress(v *view) []finding {
 	}
 	for p := range v.enterablePods() {
 		for _, isIPv6 := range []bool{false, true} {
-			if f, ok := withoutAddress(v, p, isIPv6); ok {
-				out = append(out, f)
-				if len(f.Pods) == 0 {
-					break
-				}
+			found := withoutAddress(v, p, isIPv6)
+			if out = append(out, found...); len(found) > 0 && len(found[0].Pods) == 0 {
+				break
 			}
 		}
 	}
@@ -65,16 +63,11 @@ func (v *view) duplicateDetected(p *model.Pod, a netip.Addr) finding {
 // its own addresses alone.
 var solicited = netip.MustParsePrefix("ff02::1:ff00:0/104")
 
-func withoutAddress(v *view, p *model.Pod, isIPv6 bool) (finding, bool) {
+func withoutAddress(v *view, p *model.Pod, isIPv6 bool) []finding {
 	if len(ownIn(p, isIPv6)) > 0 {
-		return finding{}, false
+		return nil
 	}
-	var with []*model.Pod
-	for _, o := range v.alike(p) {
-		if len(ownIn(o, isIPv6)) > 0 {
-			with = append(with, o)
-		}
-	}
+	with := slices.DeleteFunc(v.alike(p), func(o *model.Pod) bool { return len(ownIn(o, isIPv6)) == 0 })
 	given := slices.DeleteFunc(slices.Clone(p.Given), func(a netip.Addr) bool {
 		return a.Is6() != isIPv6 || len(v.pods[a]) > 0 || v.nodeAddrs[a]
 	})
@@ -87,7 +80,7 @@ func withoutAddress(v *view, p *model.Pod, isIPv6 bool) (finding, bool) {
 	others := slices.ContainsFunc(v.Pods, func(o model.Pod) bool { return o.Netns == p.Netns && len(o.Addresses) > 0 })
 	u := v.unclaimed(p, given)
 	if u.answers || (others || !known && len(with) == 0) && u.packets() == 0 {
-		return finding{}, false
+		return nil
 	}
 	f := finding{
 		facts: facts{
@@ -111,7 +104,7 @@ func withoutAddress(v *view, p *model.Pod, isIPv6 bool) (finding, bool) {
 		}
 		f.takeAfter(p, from, isIPv6, want...)
 	}
-	return f, true
+	return []finding{f}
 }
 
 // prefixRoute reports whether a pod's address came with a route to its network on
@@ -133,22 +126,18 @@ func (v *view) soughtAfter(p *model.Pod, with []*model.Pod, isIPv6 bool) []netip
 		x := v.links[o.LinkIndex]
 		return x != nil && x.Master == l.Master && o.Netns != p.Netns && len(o.Addresses) == 0
 	})
-	asked := map[netip.Addr]talk{}
+	replied := map[netip.Addr]bool{}
 	for a := range model.Each(v.Traffic.ARP) {
-		t := asked[a.Addr]
-		if a.Reply {
-			t.replies += a.Packets
-		} else if a.Direction == model.Egress && a.IfIndex == p.LinkIndex {
-			t.requests += a.Packets
-		}
-		asked[a.Addr] = t
+		replied[a.Addr] = replied[a.Addr] || a.Reply
 	}
 	var found []netip.Addr
-	for a, t := range asked {
+	for q, t := range v.resolutions(model.Egress) {
+		a := q.addr
 		near := slices.ContainsFunc(with, func(o *model.Pod) bool {
 			return slices.ContainsFunc(ownIn(o, isIPv6), func(x netip.Prefix) bool { return x.Contains(a) })
 		})
-		if a.Is6() == isIPv6 && near && t.requests >= minDrops && t.replies == 0 && len(v.pods[a]) == 0 && !v.nodeAddrs[a] && !v.past[a] && !v.gatewayAddrs[a] {
+		if q.ifindex == p.LinkIndex && a.Is6() == isIPv6 && near && t.requests >= minDrops && !replied[a] && len(v.pods[a]) == 0 && !v.nodeAddrs[a] &&
+			!v.past[a] && !v.gatewayAddrs[a] {
 			found = append(found, a)
 		}
 	}
@@ -188,23 +177,12 @@ func (v *view) unclaimed(p *model.Pod, given []netip.Addr) unclaimed {
 		if h := v.hop(a, p.LinkIndex, model.Egress, model.AsDestination); h != nil {
 			u.frames += h.Packets
 		}
-		var replies, requests uint64
-		for x := range model.Each(v.Traffic.ARP) {
-			switch {
-			case x.Addr != a || x.IfIndex != p.LinkIndex:
-			case x.Reply && x.Direction == model.Ingress:
-				replies += x.Packets
-			case !x.Reply && x.Direction == model.Egress:
-				requests += x.Packets
-			}
-		}
-		if replies > 0 && replies*2 >= requests {
-			u.answers = true
-		}
-		u.requests += requests
+		t := v.resolutions(model.Egress)[question{p.LinkIndex, a}]
+		u.answers = u.answers || t.replies > 0 && t.replies*2 >= t.requests
+		u.requests += t.requests
 		drops := v.dropped(func(d *model.Drop) bool { return d.Dst == a && (d.Netns == p.Netns || d.NeighborFailed()) })
 		u.drops += drops
-		x := facts{"link": p.Link, "addr": a, "requests": requests, "replies": replies, "drops": drops}
+		x := facts{"link": p.Link, "addr": a, "requests": t.requests, "replies": t.replies, "drops": drops}
 		if r := v.lookup(a); r != nil && r.IfIndex == p.LinkIndex && r.Dst.IsSingleIP() {
 			x["route"] = v.routeText(r)
 		}

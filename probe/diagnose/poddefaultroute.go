@@ -142,13 +142,7 @@ type interfaceRoute struct {
 
 // inVain are the pairs of which some address asked beyond the node and heard nothing.
 func (v *view) inVain(from map[netip.Addr]bool) []*model.Peer {
-	var out []*model.Peer
-	for p := range model.Each(v.peers) {
-		if from[p.Local] && v.elsewhere(p.Remote) && v.unanswered(p) {
-			out = append(out, p)
-		}
-	}
-	return out
+	return chosen(v.peers, func(p *model.Peer) bool { return from[p.Local] && v.elsewhere(p.Remote) && v.unanswered(p) })
 }
 
 // giveDefault has the page give the pod the routes of those that have a default route.
@@ -175,16 +169,13 @@ func (v *view) ownGateway(p *model.Pod, isIPv6 bool) netip.Addr {
 			}
 		}
 	}
-	var found []netip.Addr
-	for r := range model.Each(p.Routes) {
-		if r.Dst.IsValid() && r.Dst.IsSingleIP() && r.Dst.Addr().Is6() == isIPv6 && !r.Gateway.IsValid() && !p.Has(r.Dst.Addr()) {
-			found = append(found, r.Dst.Addr())
-		}
-	}
+	found := chosen(p.Routes, func(r *model.Route) bool {
+		return r.Dst.IsValid() && r.Dst.IsSingleIP() && r.Dst.Addr().Is6() == isIPv6 && !r.Gateway.IsValid() && !p.Has(r.Dst.Addr())
+	})
 	if len(found) != 1 {
 		return netip.Addr{}
 	}
-	return found[0]
+	return found[0].Dst.Addr()
 }
 
 // unsent is what a pod should have sent to addresses that none of its routes leads

@@ -40,25 +40,17 @@ func (v *view) enterablePods() iter.Seq[*model.Pod] {
 // have other names than the first one, and are compared among themselves.
 func (v *view) alike(p *model.Pod) []*model.Pod {
 	l := v.links[p.LinkIndex]
-	var out []*model.Pod
-	for o := range model.Each(v.Pods) {
+	return chosen(v.Pods, func(o *model.Pod) bool {
 		x := v.links[o.LinkIndex]
-		if x != nil && l != nil && o.Netns != p.Netns && x.Master == l.Master && o.Interface == p.Interface && v.enterable(o) {
-			out = append(out, o)
-		}
-	}
-	return out
+		return x != nil && l != nil && o.Netns != p.Netns && x.Master == l.Master && o.Interface == p.Interface && v.enterable(o)
+	})
 }
 
 // ownIn are the global addresses of a pod's interface in a family.
 func ownIn(p *model.Pod, isIPv6 bool) []netip.Prefix {
-	var out []netip.Prefix
-	for _, a := range p.Addresses {
-		if a.Addr().Is6() == isIPv6 && a.Addr().IsGlobalUnicast() {
-			out = append(out, a)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(p.Addresses), func(a netip.Prefix) bool {
+		return a.Addr().Is6() != isIPv6 || !a.Addr().IsGlobalUnicast()
+	})
 }
 
 // firstIn is the first of them; not valid without one.
@@ -72,12 +64,7 @@ func routesAll(p netip.Prefix, isIPv6 bool) bool {
 
 // podDefault is the default route of a pod's interface in a family, nil for none.
 func podDefault(p *model.Pod, isIPv6 bool) *model.Route {
-	for r := range model.Each(p.Routes) {
-		if routesAll(r.Dst, isIPv6) {
-			return r
-		}
-	}
-	return nil
+	return first(p.Routes, func(r *model.Route) bool { return routesAll(r.Dst, isIPv6) })
 }
 
 // sendsBeyond reports whether a pod has any default route of the family.
@@ -89,28 +76,25 @@ func sendsBeyond(p *model.Pod, isIPv6 bool) bool {
 // settledRoutes are the routes of a pod that did not come with its address, in the
 // order in which they can be made: the way to a gateway before the routes by it.
 func settledRoutes(p *model.Pod, isIPv6 bool) []*model.Route {
-	var direct, via []*model.Route
-	for r := range model.Each(p.Routes) {
-		settled := r.Dst.IsValid() && r.Dst.Addr().Is6() == isIPv6 && r.Protocol != "kernel" && !r.Dst.Addr().IsLinkLocalUnicast()
-		switch {
-		case !settled && !linkToGateway(p, r, isIPv6):
-		case r.Gateway.IsValid():
-			via = append(via, r)
-		default:
-			direct = append(direct, r)
-		}
-	}
-	for _, list := range [][]*model.Route{direct, via} {
-		slices.SortStableFunc(list, func(a, b *model.Route) int { return cmp.Compare(b.Dst.Bits(), a.Dst.Bits()) })
-	}
-	return append(direct, via...)
+	out := chosen(p.Routes, func(r *model.Route) bool {
+		return r.Dst.IsValid() && r.Dst.Addr().Is6() == isIPv6 &&
+			(r.Protocol != "kernel" && !r.Dst.Addr().IsLinkLocalUnicast() || linkToGateway(p, r))
+	})
+	slices.SortStableFunc(out, func(a, b *model.Route) int { return cmp.Compare(b.Dst.Bits(), a.Dst.Bits()) })
+	return directFirst(out)
+}
+
+// directFirst puts the routes by a gateway behind the others, which lead to it.
+func directFirst(list []*model.Route) []*model.Route {
+	via := func(r *model.Route) bool { return r.Gateway.IsValid() }
+	direct := slices.DeleteFunc(slices.Clone(list), via)
+	return append(direct, slices.DeleteFunc(list, func(r *model.Route) bool { return !via(r) })...)
 }
 
 // linkToGateway reports whether a route leads to the single address of one of the
 // pod's gateways.
-func linkToGateway(p *model.Pod, r *model.Route, isIPv6 bool) bool {
-	return r.Dst.IsValid() && r.Dst.IsSingleIP() && r.Dst.Addr().Is6() == isIPv6 &&
-		slices.ContainsFunc(p.Gateways, func(g model.Neighbor) bool { return g.Addr == r.Dst.Addr() })
+func linkToGateway(p *model.Pod, r *model.Route) bool {
+	return r.Dst.IsSingleIP() && slices.ContainsFunc(p.Gateways, func(g model.Neighbor) bool { return g.Addr == r.Dst.Addr() })
 }
 
 // lackedRoute is a route that a pod should have as another has it. OnLink: it has none to

@@ -27,12 +27,7 @@ func findPodLinkDown(v *view) []finding {
 			continue
 		}
 		// An address that another living pod has is not lost with this one.
-		var pods []netip.Addr
-		for _, a := range podAddrs(p) {
-			if len(v.pods[a]) == 1 {
-				pods = append(pods, a)
-			}
-		}
+		pods := slices.DeleteFunc(podAddrs(p), func(a netip.Addr) bool { return len(v.pods[a]) != 1 })
 		if !p.Up {
 			pods = append(pods, routedTo(v, l)...)
 		}
@@ -112,14 +107,10 @@ func (v *view) addLostRoutes(f *finding, p *model.Pod) {
 // siblings are the other pods that are connected as this one is and are up: by
 // links of their own, or as ports of the same bridge.
 func siblings(v *view, p *model.Pod) []*model.Pod {
-	var out []*model.Pod
-	for o := range model.Each(v.Pods) {
+	return chosen(v.Pods, func(o *model.Pod) bool {
 		l := v.links[o.LinkIndex]
-		if o != p && l != nil && l.Up && o.Up && len(o.Gateways) > 0 && l.Master == v.links[p.LinkIndex].Master {
-			out = append(out, o)
-		}
-	}
-	return out
+		return o != p && l != nil && l.Up && o.Up && len(o.Gateways) > 0 && l.Master == v.links[p.LinkIndex].Master
+	})
 }
 
 // addLostInside adds what a pod's own interface lost when it went down: its routes, which
@@ -136,17 +127,8 @@ func (v *view) addLostInside(f *finding, p *model.Pod) {
 			f.facts["addr"] = netip.PrefixFrom(f.Pods[at], usual.Bits())
 		}
 	}
-	// A gateway needs the route to it.
-	var direct, via []*model.Route
-	for r := range model.Each(o.Routes) {
-		switch {
-		case r.Type != "unicast" || r.Protocol == "kernel" || r.Link != "" && r.Link != o.Interface || len(r.NextHops) > 0 || o.Has(r.Dst.Addr()) ||
-			slices.ContainsFunc(p.Routes, func(x model.Route) bool { return x.Dst == r.Dst }):
-		case r.Gateway.IsValid():
-			via = append(via, r)
-		default:
-			direct = append(direct, r)
-		}
-	}
-	f.facts["inside"] = append(direct, via...)
+	f.facts["inside"] = directFirst(chosen(o.Routes, func(r *model.Route) bool {
+		return r.Type == "unicast" && r.Protocol != "kernel" && (r.Link == "" || r.Link == o.Interface) && len(r.NextHops) == 0 &&
+			!o.Has(r.Dst.Addr()) && !slices.ContainsFunc(p.Routes, func(x model.Route) bool { return x.Dst == r.Dst })
+	}))
 }

@@ -73,7 +73,7 @@ func wrongPrefix(v *view, p *model.Pod, a, want netip.Prefix, from *model.Pod) [
 	var requests, drops uint64
 	if wide {
 		answered := false
-		for q, t := range resolutions(v) {
+		for q, t := range v.resolutions(model.Ingress) {
 			switch {
 			case q.ifindex != p.LinkIndex || !a.Contains(q.addr) || want.Contains(q.addr) || t.requests < minPackets:
 			case t.replies > 0:

@@ -95,7 +95,8 @@ func (b *bridging) rewrites(pairs []model.MACPair, field model.MACField) []model
 				if to.direction != model.Egress || to.mac == from.mac || to.mac.IsZero() || b.master[to.ifindex] != b.master[from.ifindex] {
 					continue
 				}
-				n := min(b.common(in, left, field, to), less(left.total(), b.untouched(ports, b.master[to.ifindex], to.mac)+lost))
+				all, untouched := left.total(), b.untouched(ports, b.master[to.ifindex], to.mac)+lost
+				n := min(b.common(in, left, field, to), all-min(all, untouched))
 				if n == 0 {
 					continue
 				}
@@ -137,11 +138,4 @@ func (b *bridging) untouched(ports map[port]frames, bridge int, mac model.MAC) u
 		}
 	}
 	return n
-}
-
-func less(a, b uint64) uint64 {
-	if b > a {
-		return 0
-	}
-	return a - b
 }

@@ -71,12 +71,7 @@ func toNobody(v *view, r *model.MACRewrite) bool {
 func rewrittenUnseen(v *view, r *model.MACRewrite) finding {
 	f := finding{page: "StaleMACRewrite-unseen", claims: misled(r.Addr, r.To.MAC)}
 	f.Pods, f.LastHopAlive, f.Packets = []netip.Addr{r.Addr}, v.place(r.From.Link, r.From.Direction), r.Packets
-	var rules []*model.FrameRule
-	for x := range model.Each(v.FrameRules) {
-		if x.Target == model.TargetDNAT && x.MAC == r.To.MAC {
-			rules = append(rules, x)
-		}
-	}
+	rules := chosen(v.FrameRules, func(x *model.FrameRule) bool { return x.Target == model.TargetDNAT && x.MAC == r.To.MAC })
 	// Asking for a legacy table that is not there makes the kernel load it: so it is asked
 	// for only where it is there, which the command itself finds out where that was not read.
 	f.facts = facts{

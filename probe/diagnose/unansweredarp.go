@@ -23,7 +23,7 @@ var unansweredARP = kind{
 
 func findUnansweredARP(v *view) []finding {
 	var out []finding
-	asked, hops := resolutions(v), v.silentNextHops()
+	asked, hops := v.resolutions(model.Ingress), v.silentNextHops()
 	for p := range model.Each(v.Pods) {
 		for g := range model.Each(p.Gateways) {
 			pods := sameFamily(podAddrs(p), g.Addr)
@@ -34,8 +34,8 @@ func findUnansweredARP(v *view) []finding {
 			if v.asksBeyond(hops, p, g, t) {
 				continue
 			}
-			if found, ok := unansweredGateway(v, p, g, t); ok {
-				out = joinBySetting(out, found)
+			for _, f := range unansweredGateway(v, p, g, t) {
+				out = joinBySetting(out, f)
 			}
 		}
 	}
@@ -67,29 +67,31 @@ type question struct {
 // talk counts what came in and what went out again.
 type talk struct{ requests, replies uint64 }
 
-// resolutions counts the requests that came from each link, and the replies that
-// were sent there.
-func resolutions(v *view) map[question]talk {
-	out := map[question]talk{}
-	for a := range model.Each(v.Traffic.ARP) {
-		k := question{a.IfIndex, a.Addr}
-		t := out[k]
-		switch {
-		case !a.Reply && a.Direction == model.Ingress:
-			t.requests += a.Packets
-		case a.Reply && a.Direction == model.Egress:
-			t.replies += a.Packets
+// resolutions counts the requests that pass links in a direction, and the replies that pass
+// in the other.
+func (v *view) resolutions(asks model.Direction) map[question]talk {
+	if v.talks[asks] == nil {
+		out := map[question]talk{}
+		for a := range model.Each(v.Traffic.ARP) {
+			k := question{a.IfIndex, a.Addr}
+			t := out[k]
+			if !a.Reply && a.Direction == asks {
+				t.requests += a.Packets
+			} else if a.Reply && a.Direction != asks {
+				t.replies += a.Packets
+			}
+			out[k] = t
 		}
-		out[k] = t
+		v.talks[asks] = out
 	}
-	return out
+	return v.talks[asks]
 }
 
 // unansweredGateway is the finding on a pod that does not learn its gateway's MAC.
-func unansweredGateway(v *view, p *model.Pod, g *model.Neighbor, t talk) (finding, bool) {
+func unansweredGateway(v *view, p *model.Pod, g *model.Neighbor, t talk) []finding {
 	watched := v.Has(model.SourceTC)
 	if watched && (t.requests < minDrops || t.replies > 0) || !watched && g.State != "FAILED" && g.State != "INCOMPLETE" {
-		return finding{}, false
+		return nil
 	}
 	pods := sameFamily(podAddrs(p), g.Addr)
 	f := finding{
@@ -111,7 +113,7 @@ func unansweredGateway(v *view, p *model.Pod, g *model.Neighbor, t talk) (findin
 	}
 	f.facts["packets"] = f.Packets
 	f.facts["shown"] = words.Say("gateway", f.facts)
-	return f, true
+	return []finding{f}
 }
 
 // lostEntry is an entry for a gateway that a pod lacks.
@@ -123,10 +125,9 @@ type lostEntry struct {
 // hasFixed is another pod's permanent entry for the same gateway, nil where none has one.
 func (v *view) hasFixed(p *model.Pod, g *model.Neighbor) *model.Neighbor {
 	for o := range model.Each(v.Pods) {
-		for h := range model.Each(o.Gateways) {
-			if o != p && h.Addr == g.Addr && h.State == "PERMANENT" && !h.MAC.IsZero() {
-				return h
-			}
+		h := first(o.Gateways, func(h *model.Neighbor) bool { return h.Addr == g.Addr && h.State == "PERMANENT" && !h.MAC.IsZero() })
+		if o != p && h != nil {
+			return h
 		}
 	}
 	return nil
