@@ -178,15 +178,13 @@ func bridgeDown(v *view, b *model.Link, pods []*model.Pod) []finding {
 // reached by.
 func isolatedPorts(v *view, b *model.Link, pods []*model.Pod) []finding {
 	isolated := map[netip.Addr]*model.Pod{}
-	alone := func(p *model.Pod) bool {
+	alone := slices.DeleteFunc(slices.Clone(pods), func(p *model.Pod) bool {
 		l := v.links[p.LinkIndex]
-		return l.Port != nil && l.Port.Isolated
-	}
-	for _, p := range pods {
-		if alone(p) {
-			for _, a := range podAddrs(p) {
-				isolated[a] = p
-			}
+		return l.Port == nil || !l.Port.Isolated
+	})
+	for _, p := range alone {
+		for _, a := range podAddrs(p) {
+			isolated[a] = p
 		}
 	}
 	between := func(d *model.Drop) bool {
@@ -209,9 +207,9 @@ func isolatedPorts(v *view, b *model.Link, pods []*model.Pod) []finding {
 	var requests []request
 	asked := v.resolutions(model.Ingress)
 	for _, a := range sorted(isolated) {
-		for _, p := range pods {
+		for _, p := range alone {
 			t := asked[question{p.LinkIndex, a}]
-			if isolated[a] == p || !alone(p) || t.requests < minDrops || t.replies > 0 {
+			if isolated[a] == p || t.requests < minDrops || t.replies > 0 {
 				continue
 			}
 			requests = append(requests, request{p.Link, a, t.requests})
@@ -229,9 +227,8 @@ func isolatedPorts(v *view, b *model.Link, pods []*model.Pod) []finding {
 	f.Severity, f.Confidence = model.Warning, model.Proven
 	f.LastHopAlive = v.place(isolated[f.Pods[0]].Link, model.Ingress)
 	f.facts = facts{
-		"bridge": b, "requests": requests, "drops": l.evidence(),
-		"all": !slices.ContainsFunc(pods, func(p *model.Pod) bool { return !alone(p) }),
-		"ports": slices.DeleteFunc(slices.Clone(pods), func(p *model.Pod) bool {
+		"bridge": b, "requests": requests, "drops": l.evidence(), "all": len(alone) == len(pods),
+		"ports": slices.DeleteFunc(alone, func(p *model.Pod) bool {
 			return !slices.ContainsFunc(f.Pods, func(a netip.Addr) bool { return isolated[a].Link == p.Link })
 		}),
 	}

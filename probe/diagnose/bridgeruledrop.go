@@ -25,12 +25,9 @@ var bridgeRuleDrop = kind{
 const routesInstead = "broute"
 
 func findBridgeRuleDrop(v *view) []finding {
-	var drops []*model.Drop
-	for d := range model.Each(v.Traffic.Drops) {
-		if d.Netfilter() && (d.Netns == 0 || d.Netns == v.Node.Netns) && v.pod(d).IsValid() && !v.explained(d) && v.drops.Class(d) != loss.ByDesign {
-			drops = append(drops, d)
-		}
-	}
+	drops := chosen(v.Traffic.Drops, func(d *model.Drop) bool {
+		return d.Netfilter() && (d.Netns == 0 || d.Netns == v.Node.Netns) && v.ofPod(d) && !v.explained(d) && v.drops.Class(d) != loss.ByDesign
+	})
 	var out []finding
 	// left are the packets of each drop that no rule has been found for.
 	left := map[*model.Drop]uint64{}
@@ -55,12 +52,9 @@ func findBridgeRuleDrop(v *view) []finding {
 // droppingRules are the rules of bridges that dropped in the window and should
 // not, and behind them the policies, as rules that match all.
 func droppingRules(v *view) []*model.FrameRule {
-	var out []*model.FrameRule
-	for r := range model.Each(v.FrameRules) {
-		if r.Target == model.TargetDrop && r.Table != routesInstead && r.Counter.Delta >= minDrops && !loss.Deduplicates(v.Snapshot, r) {
-			out = append(out, r)
-		}
-	}
+	out := chosen(v.FrameRules, func(r *model.FrameRule) bool {
+		return r.Target == model.TargetDrop && r.Table != routesInstead && r.Counter.Delta >= minDrops && !loss.Deduplicates(v.Snapshot, r)
+	})
 	for _, c := range v.Chains {
 		if c.Family == "bridge" && c.Policy == string(model.TargetDrop) && c.Table != routesInstead && c.Counter.Delta >= minDrops {
 			out = append(out, &model.FrameRule{Backend: c.Backend, Table: c.Table, Chain: c.Name, Text: policy,

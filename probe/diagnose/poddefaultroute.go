@@ -32,7 +32,7 @@ func findPodDefaultRoute(v *view) []finding {
 }
 
 func withoutPodDefault(v *view, p *model.Pod, isIPv6 bool) []finding {
-	own := ownIn(p, isIPv6)
+	own := addrs(ownIn(p, isIPv6))
 	if len(own) == 0 || sendsBeyond(p, isIPv6) {
 		return nil
 	}
@@ -61,10 +61,7 @@ func withoutPodDefault(v *view, p *model.Pod, isIPv6 bool) []finding {
 		"pod": p, "isIPv6": isIPv6, "with": with, "unsent": u.evidence(p), "idle": !u.lost(), "single": u.lost() && len(with) == 0,
 	}}
 	f.LastHopAlive = model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Ingress}
-	f.Packets = u.requests
-	for _, a := range own {
-		f.Pods = append(f.Pods, a.Addr())
-	}
+	f.Pods, f.Packets = own, u.requests
 	if len(with) > 0 {
 		f.facts["usual"] = podDefault(with[0], isIPv6)
 	}
@@ -72,10 +69,10 @@ func withoutPodDefault(v *view, p *model.Pod, isIPv6 bool) []finding {
 		f.stateAlone()
 	}
 	v.giveDefault(&f, p, with, isIPv6)
-	f.cutOff = f.Pods
+	f.cutOff = own
 	f.claims = func(d *model.Drop) bool {
-		return p.Netns == d.Netns && (slices.Contains(f.Pods, d.Src) && path.PodRoute(p, d.Dst) == nil ||
-			slices.Contains(f.Pods, d.Dst) && path.PodRoute(p, d.Src) == nil)
+		return p.Netns == d.Netns && (slices.Contains(own, d.Src) && path.PodRoute(p, d.Dst) == nil ||
+			slices.Contains(own, d.Dst) && path.PodRoute(p, d.Src) == nil)
 	}
 	return []finding{f}
 }
@@ -84,7 +81,7 @@ func withoutPodDefault(v *view, p *model.Pod, isIPv6 bool) []finding {
 // plugin for further networks makes it, while the pods like it have it by the first one, and
 // that gets no replies from beyond.
 func defaultElsewhere(v *view, p *model.Pod, isIPv6 bool) []finding {
-	own := ownIn(p, isIPv6)
+	own := addrs(ownIn(p, isIPv6))
 	if len(own) == 0 || podDefault(p, isIPv6) != nil || !sendsBeyond(p, isIPv6) {
 		return nil
 	}
@@ -123,7 +120,7 @@ func defaultElsewhere(v *view, p *model.Pod, isIPv6 bool) []finding {
 	f := finding{
 		page: "PodDefaultRoute-elsewhere",
 		facts: facts{
-			"pod": p, "ip": words.IP(own[0].Addr()), "with": with, "usual": podDefault(with[0], isIPv6), "defaults": defaults, "second": second,
+			"pod": p, "addr": own[0], "with": with, "usual": podDefault(with[0], isIPv6), "defaults": defaults, "second": second,
 			"unsent": u.evidence(p), "packets": x.packets, "remotes": sorted(x.remotes), "dropped": dropped,
 		},
 		cutOff: sorted(mine), claims: lost,
@@ -194,11 +191,9 @@ func (u *unsent) lost() bool {
 }
 
 // beyondLink sums up a pod's traffic with addresses that its routes do not lead to.
-func (v *view) beyondLink(p *model.Pod, own []netip.Prefix) unsent {
+func (v *view) beyondLink(p *model.Pod, own []netip.Addr) unsent {
 	u := unsent{remotes: map[netip.Addr]bool{}}
-	mine := func(a netip.Addr) bool {
-		return slices.ContainsFunc(own, func(x netip.Prefix) bool { return x.Addr() == a })
-	}
+	mine := func(a netip.Addr) bool { return slices.Contains(own, a) }
 	beyond := func(a netip.Addr) bool { return a.IsValid() && !mine(a) && path.PodRoute(p, a) == nil }
 	for x := range model.Each(v.peers) {
 		if !mine(x.Local) || !beyond(x.Remote) {
@@ -218,8 +213,8 @@ func (v *view) beyondLink(p *model.Pod, own []netip.Prefix) unsent {
 		}
 	}
 	for _, a := range own {
-		to := v.hop(a.Addr(), p.LinkIndex, model.Egress, model.AsDestination)
-		from := v.hop(a.Addr(), p.LinkIndex, model.Ingress, model.AsSource)
+		to := v.hop(a, p.LinkIndex, model.Egress, model.AsDestination)
+		from := v.hop(a, p.LinkIndex, model.Ingress, model.AsSource)
 		if to != nil && (from == nil || from.Packets == 0) {
 			u.in += to.Packets
 		}

@@ -62,23 +62,23 @@ func (v *view) bridgeMeant(p *model.Pod) (*model.Link, facts) {
 // bridgeWith is the bridge that has the gateway for its own address, or that pods
 // with the same gateway and prefix are on.
 func (v *view) bridgeWith(p *model.Pod, a netip.Prefix, gateway netip.Addr) *model.Link {
-	for b := range model.Each(v.Links) {
-		if b.Kind == "bridge" && slices.ContainsFunc(b.Addresses, func(x netip.Prefix) bool {
+	own := first(v.Links, func(b *model.Link) bool {
+		return b.Kind == "bridge" && slices.ContainsFunc(b.Addresses, func(x netip.Prefix) bool {
 			return x.Addr() == gateway && x.Contains(a.Addr()) && !x.IsSingleIP()
-		}) {
-			return b
-		}
+		})
+	})
+	if own != nil {
+		return own
 	}
-	for o := range model.Each(v.Pods) {
-		b := v.bridgeOf(o)
-		if b == nil || o.LinkIndex == p.LinkIndex || !slices.ContainsFunc(o.Gateways, func(g model.Neighbor) bool { return g.Addr == gateway }) {
-			continue
-		}
-		if slices.ContainsFunc(o.Addresses, func(x netip.Prefix) bool { return x.Masked() == a.Masked() }) {
-			return b
-		}
+	o := first(v.Pods, func(o *model.Pod) bool {
+		return v.bridgeOf(o) != nil && o.LinkIndex != p.LinkIndex &&
+			slices.ContainsFunc(o.Gateways, func(g model.Neighbor) bool { return g.Addr == gateway }) &&
+			slices.ContainsFunc(o.Addresses, func(x netip.Prefix) bool { return x.Masked() == a.Masked() })
+	})
+	if o == nil {
+		return nil
 	}
-	return nil
+	return v.bridgeOf(o)
 }
 
 func offBridge(v *view, p *model.Pod, l, b *model.Link, x facts) []finding {

@@ -8,9 +8,12 @@ import (
 )
 
 // podAddrs are the pod's addresses.
-func podAddrs(p *model.Pod) []netip.Addr {
-	out := make([]netip.Addr, len(p.Addresses))
-	for i, a := range p.Addresses {
+func podAddrs(p *model.Pod) []netip.Addr { return addrs(p.Addresses) }
+
+// addrs are addresses without their prefix lengths.
+func addrs(list []netip.Prefix) []netip.Addr {
+	out := make([]netip.Addr, len(list))
+	for i, a := range list {
 		out[i] = a.Addr()
 	}
 	return out
@@ -23,13 +26,7 @@ func fromOrTo(list []netip.Addr, d *model.Drop) bool {
 
 // sameFamily are the addresses of the family of like.
 func sameFamily(list []netip.Addr, like netip.Addr) []netip.Addr {
-	var out []netip.Addr
-	for _, a := range list {
-		if a.Is4() == like.Is4() {
-			out = append(out, a)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool { return a.Is4() != like.Is4() })
 }
 
 // stood reports whether the pod was there from the window's beginning. What is
@@ -38,14 +35,7 @@ func (v *view) stood(p *model.Pod) bool { return !p.Since.After(v.Window.Start) 
 
 // podsIn are the addresses of the running pods in any of the ranges.
 func (v *view) podsIn(ranges []netip.Prefix) []netip.Addr {
-	var out []netip.Addr
-	for a := range v.pods {
-		if inAny(ranges, a) {
-			out = append(out, a)
-		}
-	}
-	slices.SortFunc(out, netip.Addr.Compare)
-	return out
+	return slices.DeleteFunc(sorted(v.pods), func(a netip.Addr) bool { return !inAny(ranges, a) })
 }
 
 // vacant reports whether an address belongs to this node's pods and no pod has

@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -99,12 +100,10 @@ func unansweredGateway(v *view, p *model.Pod, g *model.Neighbor, t talk) []findi
 		claims: func(d *model.Drop) bool { return slices.Contains(pods, d.Src) && d.NeighborFailed() },
 	}
 	f.Severity, f.Pods, f.LastHopAlive, f.Packets = model.Critical, pods, v.place(p.Link, model.Ingress), v.dropped(f.claims)
-	if like := v.hasFixed(p, g); like != nil {
+	if right, ok := v.fixedMAC(p, g); ok {
 		// With the setting alone the node would still not answer: it does not for
 		// the others either, which need no answer.
-		right := v.macTowards(p, like)
-		f.facts["like"], f.facts["right"] = like, right
-		f.cause = lostEntry{p.NetnsName, p.Interface, belief{g.Addr, right}}
+		f.facts["right"], f.cause = right, lostEntry{p.NetnsName, p.Interface, belief{g.Addr, right}}
 	} else if setting := whySilent(v, p, g); setting != nil {
 		f.facts["setting"], f.cause = setting, *setting
 	}
@@ -122,24 +121,20 @@ type lostEntry struct {
 	belief
 }
 
-// hasFixed is another pod's permanent entry for the same gateway, nil where none has one.
-func (v *view) hasFixed(p *model.Pod, g *model.Neighbor) *model.Neighbor {
+// fixedMAC is the MAC that a pod should have for its gateway as another pod has a permanent
+// entry for it: that of the node's end of its link, where it is routed, or else the other's.
+func (v *view) fixedMAC(p *model.Pod, g *model.Neighbor) (mac model.MAC, ok bool) {
 	for o := range model.Each(v.Pods) {
 		h := first(o.Gateways, func(h *model.Neighbor) bool { return h.Addr == g.Addr && h.State == "PERMANENT" && !h.MAC.IsZero() })
-		if o != p && h != nil {
-			return h
+		switch {
+		case o == p || h == nil:
+		case v.routed(p):
+			return v.links[p.LinkIndex].MAC, true
+		default:
+			return h.MAC, true
 		}
 	}
-	return nil
-}
-
-// macTowards is the MAC that a pod's gateway has for it: that of the node's end of its
-// link, where it is routed, or else the one that other pods have.
-func (v *view) macTowards(p *model.Pod, like *model.Neighbor) model.MAC {
-	if l := v.links[p.LinkIndex]; l != nil && v.routed(p) {
-		return l.MAC
-	}
-	return like.MAC
+	return model.MAC{}, false
 }
 
 // whySilent finds the setting that keeps the node from answering a pod for its gateway;
@@ -177,11 +172,9 @@ func whySilent(v *view, p *model.Pod, g *model.Neighbor) *model.Sysctl {
 	return nil
 }
 
-// absent is an address that no pod holds, and what was lost to it.
+// absent is what was lost to an address that no pod holds.
 type absent struct {
-	addr    netip.Addr
-	askers  map[netip.Addr]bool
-	packets uint64
+	lost
 	talk
 }
 
@@ -196,17 +189,9 @@ func unheldAddresses(v *view, asked map[question]talk) []finding {
 	}
 	found := map[netip.Addr]*absent{}
 	for d := range model.Each(v.Traffic.Drops) {
-		if !d.NeighborFailed() || len(v.pods[d.Dst]) > 0 || v.past[d.Dst] || v.nodeAddrs[d.Dst] || len(v.pods[d.Src]) == 0 ||
-			!inAny(v.ranges.local, d.Dst) || v.explained(d) {
-			continue
+		if d.NeighborFailed() && v.vacant(d.Dst) && len(v.pods[d.Src]) > 0 && !v.explained(d) {
+			entry(found, d.Dst).addFor(d.Src, d)
 		}
-		a := found[d.Dst]
-		if a == nil {
-			a = &absent{addr: d.Dst, askers: map[netip.Addr]bool{}}
-			found[d.Dst] = a
-		}
-		a.askers[d.Src] = true
-		a.packets += d.Packets
 	}
 	for k, t := range asked {
 		if a := found[k.addr]; a != nil {
@@ -215,48 +200,45 @@ func unheldAddresses(v *view, asked map[question]talk) []finding {
 		}
 	}
 	// Who asks for several addresses has one reason to.
-	byAskers := map[string][]*absent{}
-	for _, a := range found {
+	byAskers := map[string][]netip.Addr{}
+	for _, addr := range sorted(found) {
 		// Who asks a while for a pod that was just deleted is no news.
-		often := max(uint64(v.Window.Duration()/everySecond)/2, minDrops)
+		a, often := found[addr], max(uint64(v.Window.Duration()/everySecond)/2, minDrops)
 		if a.packets >= minDrops && a.requests >= often && a.replies == 0 {
-			who := fmt.Sprint(sorted(a.askers))
-			byAskers[who] = append(byAskers[who], a)
+			who := fmt.Sprint(sorted(a.pods))
+			byAskers[who] = append(byAskers[who], addr)
 		}
 	}
 	var out []finding
-	for _, list := range byAskers {
-		slices.SortFunc(list, func(a, b *absent) int { return a.addr.Compare(b.addr) })
-		out = append(out, nobodyHas(v, list))
+	for _, addrs := range slices.SortedFunc(maps.Values(byAskers), func(a, b []netip.Addr) int { return a[0].Compare(b[0]) }) {
+		out = append(out, nobodyHas(v, addrs, found))
 	}
-	slices.SortFunc(out, func(a, b finding) int { return comparePrefix(a.Peers[0], b.Peers[0]) })
 	return out
 }
 
 // nobodyHas is the finding on addresses that the same pods keep asking for.
-func nobodyHas(v *view, list []*absent) finding {
+func nobodyHas(v *view, addrs []netip.Addr, found map[netip.Addr]*absent) finding {
 	f := finding{page: "UnansweredARP-unheld"}
-	f.Pods = sorted(list[0].askers)
+	f.Pods, f.Peers = sorted(found[addrs[0]].pods), hosts(addrs)
 	asker := v.pods[f.Pods[0]][0]
 	f.LastHopAlive = v.place(asker.Link, model.Ingress)
 	var shown []model.Evidence
 	var held [][]model.MAC
-	gone := map[netip.Addr]bool{}
-	for i, a := range list {
-		gone[a.addr] = true
+	gone := setOf(addrs)
+	for i, addr := range addrs {
+		a := found[addr]
 		f.Packets += a.packets
 		if i < mostEvidence {
-			shown = append(shown, words.Say("absent", facts{"addr": a.addr, "packets": a.packets, "requests": a.requests})...)
+			shown = append(shown, words.Say("absent", facts{"addr": addr, "packets": a.packets, "requests": a.requests})...)
 		}
-		if p := v.arped(a.addr); p != nil {
+		if p := v.arped(addr); p != nil {
 			shown = append(shown, v.arpEvidence(p))
 			if p.Answered && !v.byGateway(p) {
 				f.Confidence, held = model.Possible, append(held, p.MACs)
 			}
 		}
 	}
-	addrs := sorted(gone)
-	f.Peers, f.claims = hosts(addrs), func(d *model.Drop) bool { return gone[d.Dst] && d.NeighborFailed() }
+	f.claims = func(d *model.Drop) bool { return gone[d.Dst] && d.NeighborFailed() }
 	f.facts = facts{"addrs": addrs, "shown": shown, "held": held, "asker": asker, "scan": len(addrs) > sweep}
 	if len(addrs) > sweep {
 		f.Severity = model.Info

@@ -149,7 +149,8 @@ func (v *view) isWrong(w *wrongHop) bool {
 	if senders[n.MAC] && (same != 1 || len(different) == 0) {
 		return false
 	}
-	if same == 0 && len(different) > 1 && allEqual(different) && senders[different[0].MAC] {
+	unlike := func(o *model.Neighbor) bool { return o.MAC != different[0].MAC }
+	if same == 0 && len(different) > 1 && !slices.ContainsFunc(different, unlike) && senders[different[0].MAC] {
 		w.shared = different[0].MAC
 		for _, o := range different {
 			w.others = append(w.others, o.Addr)
@@ -174,9 +175,7 @@ func (v *view) takenOver(w *wrongHop, senders map[model.MAC]bool, announced int6
 	}
 	arrives := slices.ContainsFunc(w.silent, func(p *model.Peer) bool { return p.In.Packets > 0 })
 	if w.real.IsZero() && len(senders) == 1 && announced >= minDrops && arrives && len(v.sumPeers(w.silent).remotes) > 1 {
-		for m := range senders {
-			w.real = m
-		}
+		w.real = slices.Collect(maps.Keys(senders))[0]
 	}
 	return !w.real.IsZero() && !senders[w.entry.MAC]
 }
@@ -212,10 +211,6 @@ func (v *view) otherEntries(n *model.Neighbor) (same int, different []*model.Nei
 		}
 	}
 	return same, different
-}
-
-func allEqual(list []*model.Neighbor) bool {
-	return !slices.ContainsFunc(list, func(n *model.Neighbor) bool { return n.MAC != list[0].MAC })
 }
 
 // virtualRouter reports whether several routers share a MAC in turn: VRRP's for
