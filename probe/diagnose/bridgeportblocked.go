@@ -113,7 +113,9 @@ func portBlocked(v *view, b *model.Link, p *model.Pod, x facts) []finding {
 	l, pods := v.links[p.LinkIndex], podAddrs(p)
 	f := finding{facts: x, cutOff: pods, claims: stuckAtPort(pods)}
 	f.Pods, f.LastHopAlive = pods, v.place(l.Name, model.Ingress)
-	x["bridge"], x["link"], x["pod"], x["others"] = b, l, p, forwarding(v, b, l)
+	x["bridge"], x["link"], x["pod"], x["others"] = b, l, p, chosen(v.Links, func(o *model.Link) bool {
+		return o.Master == b.Index && o != l && o.Port != nil && o.Port.State == model.PortForwarding
+	})
 	switch lost := v.addIsolation(&f, p); {
 	case x["delay"] != nil && !lost:
 		return nil // A delay that costs nothing is nothing.
@@ -134,17 +136,6 @@ func stuckAtPort(pods []netip.Addr) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
 		return fromOrTo(pods, d) && (waits(d) || d.NotBridged() || d.Location == "br_handle_frame")
 	}
-}
-
-// forwarding is how many other ports of the bridge forward.
-func forwarding(v *view, b, but *model.Link) int {
-	n := 0
-	for l := range model.Each(v.Links) {
-		if l.Master == b.Index && l != but && l.Port != nil && l.Port.State == model.PortForwarding {
-			n++
-		}
-	}
-	return n
 }
 
 // bridgeDown is the finding on a bridge that was taken down with its pods' ports. The

@@ -70,19 +70,17 @@ func sharedMAC(v *view, list []*model.Pod) finding {
 	for _, p := range list {
 		f.Pods = append(f.Pods, podAddrs(p)...)
 	}
-	if i := slices.IndexFunc(v.FDB, func(e model.FDBEntry) bool { return e.Bridge == bridge.Index && e.MAC == mac && !e.Local }); i >= 0 {
-		f.facts["port"] = v.linkName(v.FDB[i].IfIndex)
+	if e := first(v.FDB, func(e *model.FDBEntry) bool { return e.Bridge == bridge.Index && e.MAC == mac && !e.Local }); e != nil {
+		f.facts["port"] = v.linkName(e.IfIndex)
 	}
 	f.LastHopAlive, f.cutOff = v.place(bridge.Name, model.Egress), f.Pods
-	f.claims = func(d *model.Drop) bool { return fromOrTo(f.cutOff, d) && v.atWrongPod(d, list) }
+	f.claims = func(d *model.Drop) bool {
+		// It was freed at the wrong pod, or waited in vain for a reply that went there.
+		wrong := func(p *model.Pod) bool { return d.Netns == p.Netns && !p.Has(d.Dst) }
+		return fromOrTo(f.cutOff, d) && (d.NeighborFailed() || slices.ContainsFunc(list, wrong))
+	}
 	f.Packets = v.dropped(f.claims)
 	return f
-}
-
-// atWrongPod reports whether a packet was freed in a pod of the list that does not
-// have its address, or waited in vain for a reply that went there.
-func (v *view) atWrongPod(d *model.Drop, list []*model.Pod) bool {
-	return d.NeighborFailed() || slices.ContainsFunc(list, func(p *model.Pod) bool { return d.Netns == p.Netns && !p.Has(d.Dst) })
 }
 
 // strayFrame is what left for one pod by another's port, At.

@@ -133,19 +133,13 @@ var confusedAt = []string{
 	"neigh_invalidate", "ip_rcv_finish_core",
 }
 
-// arpClaim is an answer for a pod's address with another MAC than the pod's.
-type arpClaim struct {
-	addr netip.Addr
-	mac  model.MAC
-}
-
 // contested finds pods of this node for which somebody beyond it answers ARP
 // as well.
 func contested(v *view) []finding {
 	if !v.Has(model.SourcePods, model.SourceLinks, model.SourceTC) {
 		return nil
 	}
-	answers := map[arpClaim]*model.ARPCount{}
+	answers := map[belief]*model.ARPCount{}
 	claimed := map[model.MAC]netip.Addr{}
 	proxies := map[model.MAC]bool{}
 	for a := range model.Each(v.Traffic.ARP) {
@@ -161,8 +155,7 @@ func contested(v *view) []finding {
 		if !foreign(v, a) {
 			continue
 		}
-		k := arpClaim{a.Addr, a.MAC}
-		if old := answers[k]; old == nil || a.Packets > old.Packets {
+		if k := (belief{a.Addr, a.MAC}); answers[k] == nil || a.Packets > answers[k].Packets {
 			answers[k] = a
 		}
 	}

@@ -18,13 +18,16 @@ type stale struct {
 }
 
 // staleRules finds the rules of one target that are in force and write a MAC
-// for an address that nobody with that address has. of takes the address that
-// a rule is about.
-func (v *view) staleRules(target model.FrameTarget, of func(*model.FrameRule) model.AddrMatch) []stale {
+// for an address that nobody with that address has.
+func (v *view) staleRules(target model.FrameTarget) []stale {
 	var out []stale
 	var tables *path.FrameTables
 	for r := range model.Each(v.FrameRules) {
-		addr := singleAddr(of(r))
+		about := r.IPDst
+		if target == model.TargetARPReply {
+			about = r.ARPDst
+		}
+		addr := singleAddr(about)
 		if r.Target != target || !addr.IsValid() || !isStale(v, r, addr) {
 			continue
 		}

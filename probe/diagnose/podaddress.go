@@ -26,7 +26,7 @@ func findPodAddress(v *view) []finding {
 			out = append(out, v.duplicateDetected(p, a))
 		}
 	}
-	for p := range v.enterablePods() {
+	for _, p := range v.enterablePods() {
 		for _, isIPv6 := range []bool{false, true} {
 			found := withoutAddress(v, p, isIPv6)
 			if out = append(out, found...); len(found) > 0 && len(found[0].Pods) == 0 {

@@ -21,7 +21,7 @@ var podDefaultRoute = kind{
 
 func findPodDefaultRoute(v *view) []finding {
 	var out []finding
-	for p := range v.enterablePods() {
+	for _, p := range v.enterablePods() {
 		for _, isIPv6 := range []bool{false, true} {
 			// A pod has either a default route elsewhere or none.
 			out = append(out, withoutPodDefault(v, p, isIPv6)...)

@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"cmp"
-	"iter"
 	"net/netip"
 	"slices"
 	"time"
@@ -20,19 +19,12 @@ func (v *view) enterable(p *model.Pod) bool {
 	return l != nil && l.Up && l.Carrier && p.Up && p.Netns != 0 && v.stood(p)
 }
 
-// enterablePods ranges over the pods whose own state can be judged; none where pods
-// could not be read.
-func (v *view) enterablePods() iter.Seq[*model.Pod] {
-	return func(yield func(*model.Pod) bool) {
-		if v.Status(model.SourcePods) == model.Missing {
-			return
-		}
-		for p := range model.Each(v.Pods) {
-			if v.enterable(p) && !yield(p) {
-				return
-			}
-		}
+// enterablePods are the pods whose own state can be judged; none where pods could not be read.
+func (v *view) enterablePods() []*model.Pod {
+	if v.Status(model.SourcePods) == model.Missing {
+		return nil
 	}
+	return chosen(v.Pods, v.enterable)
 }
 
 // alike are the other pods that hang on the node as a pod does: on the same bridge,

@@ -19,7 +19,7 @@ var podPrefix = kind{
 
 func findPodPrefix(v *view) []finding {
 	var out []finding
-	for p := range v.enterablePods() {
+	for _, p := range v.enterablePods() {
 		for _, a := range slices.Concat(ownIn(p, false), ownIn(p, true)) {
 			if from, want := v.usualPrefix(p, a); from != nil {
 				out = append(out, wrongPrefix(v, p, a, want, from)...)

@@ -20,7 +20,7 @@ var staleARPReply = kind{
 
 func findStaleARPReply(v *view) []finding {
 	var out []finding
-	for _, s := range v.staleRules(model.TargetARPReply, func(r *model.FrameRule) model.AddrMatch { return r.ARPDst }) {
+	for _, s := range v.staleRules(model.TargetARPReply) {
 		out = append(out, misanswered(v, &s))
 	}
 	return out

@@ -21,7 +21,7 @@ func findStaleMACRewrite(v *view) []finding {
 	rewrites := MACRewrites(v.Snapshot)
 	var out []finding
 	ruled := map[netip.Addr]bool{}
-	for _, s := range v.staleRules(model.TargetDNAT, func(r *model.FrameRule) model.AddrMatch { return r.IPDst }) {
+	for _, s := range v.staleRules(model.TargetDNAT) {
 		ruled[s.addr] = true
 		out = append(out, rewrittenByRule(v, &s, rewrites))
 	}

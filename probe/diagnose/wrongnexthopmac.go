@@ -109,9 +109,7 @@ func (v *view) sentBy(p *model.Peer) path.Query {
 
 // leftWith reports whether frames of the pair's local address left for a MAC.
 func (v *view) leftWith(p *model.Peer, to model.MAC) bool {
-	return slices.ContainsFunc(v.macPairs[p.Local], func(m *model.MACPair) bool {
-		return m.IfIndex == p.IfIndex && m.Side == model.AsSource && m.Direction == model.Egress && m.Dst == to
-	})
+	return v.frames(p.Local, p.IfIndex, model.Egress, model.AsSource, to) > 0
 }
 
 // isWrong weighs what contradicts an entry whose packets are not answered, and
@@ -120,13 +118,17 @@ func (v *view) leftWith(p *model.Peer, to model.MAC) bool {
 func (v *view) isWrong(w *wrongHop) bool {
 	n, announced := w.entry, int64(0)
 	for a := range model.Each(v.Traffic.ARP) {
-		if a.Addr == n.Addr && !a.Reply && a.Direction == model.Egress && v.onSameLink(a.IfIndex, n.IfIndex) {
-			announced -= int64(a.Packets) // These are answered.
+		here, in := v.onSameLink(a.IfIndex, n.IfIndex), a.Direction == model.Ingress
+		if a.Addr != n.Addr || a.Reply != in {
+			continue
 		}
-		if a.Reply && a.Addr == n.Addr && a.MAC == n.MAC && a.Direction == model.Ingress {
+		switch {
+		case !a.Reply && here:
+			announced -= int64(a.Packets) // These are answered.
+		case a.Reply && a.MAC == n.MAC:
 			announced += int64(a.Packets)
 		}
-		if a.Reply && a.Direction == model.Ingress && a.Addr == n.Addr && !a.MAC.IsZero() && v.onSameLink(a.IfIndex, n.IfIndex) && !slices.Contains(w.replies, a.MAC) {
+		if a.Reply && here && !a.MAC.IsZero() && !slices.Contains(w.replies, a.MAC) {
 			// What was asked of its MAC alone need not say it again (RFC 4861, 4.4).
 			w.replies = append(w.replies, a.MAC)
 		}
@@ -201,16 +203,12 @@ func (v *view) sendersOn(link int) map[model.MAC]bool {
 // otherEntries are the entries for other machines of the same link and IP
 // version: how many have the same MAC, and those that have another.
 func (v *view) otherEntries(n *model.Neighbor) (same int, different []*model.Neighbor) {
-	for o := range model.Each(v.Neighbors) {
-		switch {
-		case o.IfIndex != n.IfIndex || o.Addr == n.Addr || o.Addr.Is4() != n.Addr.Is4() || !path.Resolved(o) || len(v.pods[o.Addr]) > 0 || v.past[o.Addr]:
-		case o.MAC == n.MAC:
-			same++
-		default:
-			different = append(different, o)
-		}
-	}
-	return same, different
+	others := chosen(v.Neighbors, func(o *model.Neighbor) bool {
+		return o.IfIndex == n.IfIndex && o.Addr != n.Addr && o.Addr.Is4() == n.Addr.Is4() && path.Resolved(o) &&
+			len(v.pods[o.Addr]) == 0 && !v.past[o.Addr]
+	})
+	different = slices.DeleteFunc(slices.Clone(others), func(o *model.Neighbor) bool { return o.MAC == n.MAC })
+	return len(others) - len(different), different
 }
 
 // virtualRouter reports whether several routers share a MAC in turn: VRRP's for
