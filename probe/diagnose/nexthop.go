@@ -108,7 +108,7 @@ func silentHopAt(found map[question]*silentHop, k question) *silentHop {
 func askedBeyond(v *view, k question) talk {
 	asked := v.resolutions(model.Egress)
 	link, ports := asked[k], talk{}
-	for l := range model.Each(v.Links) {
+	for _, l := range v.links {
 		if l.Master == k.ifindex && l.Role == model.RoleUplink {
 			t := asked[question{l.Index, k.addr}]
 			ports = talk{ports.requests + t.requests, ports.replies + t.replies}
