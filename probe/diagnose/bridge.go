@@ -6,18 +6,11 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // bridgePods are the running pods whose links are ports of a bridge.
 func (v *view) bridgePods(b *model.Link) []*model.Pod {
-	var out []*model.Pod
-	for p := range model.Each(v.Pods) {
-		if v.bridgeOf(p) == b {
-			out = append(out, p)
-		}
-	}
-	return out
+	return chosen(v.Pods, func(p *model.Pod) bool { return v.bridgeOf(p) == b })
 }
 
 // podOnly reports whether every port of the bridge is a running pod's link, so that
@@ -40,48 +33,42 @@ func (v *view) hears(p *model.Pod) bool {
 	})
 }
 
-// cutOff is what was seen of a pod that exchanges no packet with its bridge: its
-// requests for MACs without a reply, and packets that waited for its MAC or for
-// that of its next hop. None: nothing was lost, or the pod hears somebody.
-func (v *view) cutOff(p *model.Pod) (shown []model.Evidence, packets uint64) {
-	if v.hears(p) {
-		return nil, 0
-	}
+// addIsolation adds what was seen of a pod that exchanges no packet with its bridge: its
+// requests for MACs without a reply, and packets that waited for its MAC or for that of its
+// next hop. It reports whether there was any.
+func (v *view) addIsolation(f *finding, p *model.Pod) bool {
 	var t talk
-	for q, n := range resolutions(v) {
+	for q, n := range v.resolutions(model.Ingress) {
 		if q.ifindex == p.LinkIndex {
 			t.requests += n.requests
 			t.replies += n.replies
 		}
 	}
-	if t.requests >= minDrops && t.replies == 0 {
-		shown = append(shown, seen(model.SourceTC, "%s ingress: %s for MACs; egress: no reply", p.Link, words.Count(t.requests, "request")))
-	}
-	if packets = v.dropped(unresolvedFor(podAddrs(p))); packets >= minDrops {
-		shown = append(shown, seen(model.SourceDrops, "%s from or to the pod dropped: neighbour resolution failed", words.Count(packets, "packet")))
-	}
-	return shown, packets
+	f.Packets = v.dropped(unresolvedFor(podAddrs(p)))
+	asked, waited := t.requests >= minDrops && t.replies == 0, f.Packets >= minDrops
+	f.facts["asked"], f.facts["requests"], f.facts["waited"] = asked, t.requests, waited
+	return asked || waited
 }
 
 // unresolvedFor accounts for packets from or to the addresses that waited for a MAC
 // in vain.
 func unresolvedFor(pods []netip.Addr) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
-		return d.NeighborFailed() && (slices.Contains(pods, d.Src) || slices.Contains(pods, d.Dst))
+		return d.NeighborFailed() && fromOrTo(pods, d)
 	}
 }
 
-// commonest is the value that most of the list have, the first of several; the
-// zero value for an empty list.
-func commonest[T comparable](list []T) (best T) {
-	n := map[T]int{}
-	for _, x := range list {
-		n[x]++
+// commonest is the first element of a list of the shape that most of it have, and how many
+// have that; the zero value for an empty list.
+func commonest[E any, K comparable](list []E, shape func(E) K) (best E, votes int) {
+	n := map[K]int{}
+	for _, e := range list {
+		n[shape(e)]++
 	}
-	for _, x := range list {
-		if n[x] > n[best] {
-			best = x
+	for _, e := range list {
+		if x := n[shape(e)]; x > votes {
+			best, votes = e, x
 		}
 	}
-	return best
+	return best, votes
 }

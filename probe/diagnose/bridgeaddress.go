@@ -1,13 +1,11 @@
 package diagnose
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // BridgeAddress is the code of this finding.
@@ -60,8 +58,8 @@ func gatewayGone(v *view, b *model.Link, gateway netip.Addr, pods []*model.Pod) 
 	if len(was) == 0 && (!v.podOnly(b) || within(b, gateway)) {
 		return nil
 	}
-	var f model.Finding
-	asked, requests := resolutions(v), uint64(0)
+	f := finding{facts: facts{"bridge": b, "gateway": gateway, "pods": pods}}
+	asked, requests := v.resolutions(model.Ingress), uint64(0)
 	for _, p := range pods {
 		t := asked[question{p.LinkIndex, gateway}]
 		if t.replies > 0 {
@@ -73,42 +71,25 @@ func gatewayGone(v *view, b *model.Link, gateway netip.Addr, pods []*model.Pod) 
 	if len(f.Pods) == 0 {
 		return nil
 	}
-	bits := gatewayBits(pods, gateway)
-	lost := leftAlone(v, b, f.Pods)
-	f.Confidence = model.Proven
-	f.LastHopAlive = v.place(pods[0].Link, model.Ingress)
-	f.Title = fmt.Sprintf("%s has lost its pods' gateway %s", b.Name, gateway)
-	f.Why = fmt.Sprintf("%s of %s have the gateway %s, which no link of the node and no pod has. They reach nobody beyond the bridge.",
-		words.Count(uint64(len(pods)), "pod"), b.Name, gateway)
-	f.Packets = v.dropped(lost)
-	observe(&f, model.SourceLinks, "%s: %s", b.Name, addressesOf(b))
-	observe(&f, model.SourcePods, "the gateway of %s is %s", words.Addrs(f.Pods), gateway)
+	f.cutOff, f.claims = f.Pods, leftAlone(v, b, f.Pods)
+	f.LastHopAlive, f.Packets = v.place(pods[0].Link, model.Ingress), v.dropped(f.claims)
 	if len(was) > 0 {
-		observe(&f, model.SourcePods, "in %s, neighbour %s still has the MAC of %s", words.PodName(was[0]), gateway, b.Name)
+		f.facts["was"] = was[0]
 	}
-	if r := v.lookup(f.Pods[0]); r == nil || r.IfIndex != b.Index {
-		text := "no route"
-		if r != nil {
-			text = v.routeText(r)
-		}
-		observe(&f, model.SourceRoutes, "the node looks for %s by: %s", f.Pods[0], text)
+	if r := v.lookup(f.Pods[0]); r == nil {
+		f.facts["strays"] = true
+	} else if r.IfIndex != b.Index {
+		f.facts["strays"], f.facts["route"] = true, v.routeText(r)
 	}
 	if requests >= minDrops {
-		observe(&f, model.SourceTC, "%s for %s from pods; no reply", words.Count(requests, words.Request(gateway)), gateway)
+		f.facts["requests"] = requests
+	} else if f.Packets < minDrops {
+		f.stateAlone()
 	}
-	observeSome(&f, f.Packets, model.SourceDrops, "%s from or to these pods freed", words.Count(f.Packets, "packet"))
-	if requests < minDrops && f.Packets < minDrops {
-		stateAlone(&f, "a packet that was lost for want of the gateway",
-			"the gateway is a machine or pod that is away, or the network is not meant to have one")
-	}
-	f.Fix = []string{fmt.Sprintf("%s addr add %s/%d dev %s", words.IP(gateway), gateway, bits, words.Quote(b.Name))}
-	covered := netip.PrefixFrom(gateway, bits)
-	for _, a := range f.Pods {
-		if !covered.Contains(a) {
-			f.Fix = append(f.Fix, fmt.Sprintf("%s route replace %s dev %s", words.IP(a), host(a), words.Quote(b.Name)))
-		}
-	}
-	return []finding{{Finding: f, cutOff: f.Pods, claims: lost}}
+	prefix := netip.PrefixFrom(gateway, gatewayBits(pods, gateway))
+	f.facts["prefix"] = prefix
+	f.facts["uncovered"] = hosts(slices.DeleteFunc(slices.Clone(f.Pods), prefix.Contains))
+	return []finding{f}
 }
 
 // within reports whether a bridge has an address of its own in the gateway's network: then
@@ -133,23 +114,17 @@ func leftAlone(v *view, b *model.Link, pods []netip.Addr) func(*model.Drop) bool
 // gatewayBits is the prefix length that most of the pods have for their gateway's
 // network.
 func gatewayBits(pods []*model.Pod, gateway netip.Addr) int {
-	var bits []int
+	var own []netip.Prefix
 	for _, p := range pods {
 		for _, a := range p.Addresses {
 			if a.Contains(gateway) {
-				bits = append(bits, a.Bits())
+				own = append(own, a)
 			}
 		}
 	}
-	if len(bits) == 0 {
+	if len(own) == 0 {
 		return gateway.BitLen()
 	}
-	return commonest(bits)
-}
-
-func addressesOf(l *model.Link) string {
-	if len(l.Addresses) == 0 {
-		return "no address"
-	}
-	return words.Addrs(l.Addresses)
+	most, _ := commonest(own, netip.Prefix.Bits)
+	return most.Bits()
 }

@@ -1,13 +1,11 @@
 package diagnose
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // BridgeNetfilterOff is the code of this finding.
@@ -37,26 +35,21 @@ func bypassing(v *view, isIPv6 bool) []finding {
 	if known && value != "0" {
 		return nil
 	}
-	f := model.Finding{Confidence: model.Proven}
-	if known {
-		observe(&f, model.SourceSysctl, "%s = 0", name)
-	} else {
-		observe(&f, model.SourceSysctl, "%s is not there: the module br_netfilter is not loaded", name)
-		f.Fix = append(f.Fix, "modprobe br_netfilter, and have it loaded at boot: /etc/modules-load.d")
-	}
-	f.Fix = append(f.Fix, words.SetSysctl(name, "1"), "write the setting to /etc/sysctl.d, and look who turned it off")
-	pairs := v.repliesPastNode(&f, isIPv6)
-	if pairs == nil && !v.pastServices(&f, isIPv6) {
+	f, pairs := v.repliesPastNode(isIPv6)
+	if pairs == nil && !v.pastServices(f, isIPv6) {
 		return nil
 	}
-	return []finding{{Finding: f, claims: func(d *model.Drop) bool {
+	f.facts["setting"], f.facts["loaded"] = name, known
+	f.claims = func(d *model.Drop) bool {
 		return pairs[bypass{d.Dst, d.Src}] && (d.NoSocket() || d.Netfilter()) || pairs[bypass{d.Src, d.Dst}] && d.Netfilter()
-	}}}
+	}
+	return []finding{*f}
 }
 
-// repliesPastNode adds to a finding what services lead from one pod of a bridge to
+// repliesPastNode is the finding on what services lead from one pod of a bridge to
 // another, who are returned: nil where that fares well.
-func (v *view) repliesPastNode(f *model.Finding, isIPv6 bool) map[bypass]bool {
+func (v *view) repliesPastNode(isIPv6 bool) (*finding, map[bypass]bool) {
+	f := &finding{facts: facts{}}
 	pairs, services, flows := map[bypass]bool{}, map[netip.Addr]bool{}, uint64(0)
 	for x := range model.Each(v.Flows) {
 		p := bypass{x.Original.Src, x.Reply.Src}
@@ -68,7 +61,7 @@ func (v *view) repliesPastNode(f *model.Finding, isIPv6 bool) map[bypass]bool {
 		}
 	}
 	if flows < minAsks {
-		return nil
+		return f, nil
 	}
 	clients, backends, dropped := map[netip.Addr]bool{}, map[netip.Addr]bool{}, uint64(0)
 	for p := range pairs {
@@ -78,54 +71,33 @@ func (v *view) repliesPastNode(f *model.Finding, isIPv6 bool) map[bypass]bool {
 	f.Pods, f.Peers, f.Packets = sorted(clients), hosts(append(sorted(services), sorted(backends)...)), max(flows, dropped)
 	bridge := v.bridgeOf(v.pods[f.Pods[0]][0]).Name
 	f.LastHopAlive = v.place(bridge, model.Ingress)
-	observe(f, model.SourceConntrack, "%s of the window from %s to %s UNREPLIED", words.Count(flows, "flow"), words.Addrs(f.Pods), words.Addrs(sorted(services)))
-	f.Why = fmt.Sprintf("Services lead %s to %s, on the same bridge, and netfilter does not see bridged packets here. ", words.Addrs(f.Pods), words.Addrs(sorted(backends)))
-	if dropped > 0 {
-		f.Title = fmt.Sprintf("what services lead from %s to %s on %s is dropped", words.Addrs(f.Pods), words.Addrs(sorted(backends)), bridge)
-		f.Why += fmt.Sprintf("So the node routes the requests back to %s, and a rule there drops them, as kubenet's deduplicating chain does.", bridge)
-		observe(f, model.SourceDrops, "%s between them dropped by netfilter", words.Count(dropped, "packet"))
-		return pairs
-	}
-	f.Title = fmt.Sprintf("replies of %s bypass the node's translation on %s", words.Addrs(sorted(services)), bridge)
-	f.Why += fmt.Sprintf("Replies go by %s alone, keep the backend's own address, and the client refuses them.", bridge)
-	observe(f, model.SourceTC, "these pods answer replies with resets or ICMP errors: they come from an address that was not asked")
-	return pairs
+	f.facts = facts{"flows": flows, "services": sorted(services), "backends": sorted(backends), "bridge": bridge, "dropped": dropped}
+	return f, pairs
 }
 
-// pastServices adds to a finding the services that pods of the uplink's own bridge ask
+// pastServices makes it one on the services that pods of the uplink's own bridge ask
 // in vain: the packets leave by the bridge as they are, past the rules for them.
-func (v *view) pastServices(f *model.Finding, isIPv6 bool) bool {
-	var list []*model.Peer
-	for p := range model.Each(v.peers) {
-		if p.Remote.Is6() == isIPv6 && len(v.pods[p.Local]) > 0 && besideUplink(v, p) && v.unanswered(p) && lasted(p) && v.serviceRule(p.Remote) != nil {
-			list = append(list, p)
-		}
-	}
-	x := v.sumPeers(list)
+func (v *view) pastServices(f *finding, isIPv6 bool) bool {
+	x := v.sumPeers(chosen(v.peers, func(p *model.Peer) bool {
+		return p.Remote.Is6() == isIPv6 && len(v.pods[p.Local]) > 0 && besideUplink(v, p) && v.unanswered(p) && lasted(p) &&
+			v.serviceRule(p.Remote) != nil
+	}))
 	if x.requests < minAsks {
 		return false
 	}
-	f.Pods, f.Peers, f.Packets = sorted(x.pods), hosts(sorted(x.remotes)), x.packets
-	link := v.linkName(x.link)
-	f.LastHopAlive = v.place(link, model.Egress)
-	f.Title = "traffic to " + words.Addrs(sorted(x.remotes)) + " bypasses iptables"
-	f.Why = fmt.Sprintf("Rules of this node translate %s, and netfilter does not see bridged packets here: what pods send there leaves %s as it is.",
-		words.Addrs(sorted(x.remotes)), link)
-	f.Evidence = append(f.Evidence, packetRuleEvidence("this rule is for what is sent there", v.serviceRule(f.Peers[0].Addr())))
-	observe(f, model.SourceTC, "%s egress: %s to there with the service's address, %d of them requests; ingress: none", link, words.Count(x.packets, "packet"), x.requests)
+	remotes, link := sorted(x.remotes), v.linkName(x.link)
+	f.Pods, f.Peers, f.Packets, f.LastHopAlive = sorted(x.pods), hosts(remotes), x.packets, v.place(link, model.Egress)
+	f.page, f.facts = "BridgeNetfilterOff-uplink", facts{"remotes": remotes, "link": link, "requests": x.requests, "rule": v.serviceRule(remotes[0])}
 	return true
 }
 
 // serviceRule is a rule for what is sent to an address alone, as kube-proxy has one
 // for a service; nil where there is none.
 func (v *view) serviceRule(a netip.Addr) *model.PacketRule {
-	for r := range model.Each(v.PacketRules) {
-		nat := r.Table == "nat" || r.Native
-		if nat && !r.Dst.Not && r.Dst.Prefix.IsSingleIP() && r.Dst.Prefix.Addr() == a && r.Target != "RETURN" && r.Target != "ACCEPT" && r.Target != "KUBE-MARK-MASQ" {
-			return r
-		}
-	}
-	return nil
+	return first(v.PacketRules, func(r *model.PacketRule) bool {
+		return (r.Table == "nat" || r.Native) && !r.Dst.Not && r.Dst.Prefix.IsSingleIP() && r.Dst.Prefix.Addr() == a &&
+			!slices.Contains([]string{"RETURN", "ACCEPT", "KUBE-MARK-MASQ"}, r.Target)
+	})
 }
 
 // shareBridge reports whether both ends are pods of one bridge.

@@ -2,14 +2,13 @@ package diagnose
 
 import (
 	"cmp"
-	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // BridgeRuleDrop is the code of this finding.
@@ -26,12 +25,9 @@ var bridgeRuleDrop = kind{
 const routesInstead = "broute"
 
 func findBridgeRuleDrop(v *view) []finding {
-	var drops []*model.Drop
-	for d := range model.Each(v.Traffic.Drops) {
-		if d.Netfilter() && (d.Netns == 0 || d.Netns == v.Node.Netns) && v.pod(d).IsValid() && !v.explained(d) && v.drops.Class(d) != loss.ByDesign {
-			drops = append(drops, d)
-		}
-	}
+	drops := chosen(v.Traffic.Drops, func(d *model.Drop) bool {
+		return d.Netfilter() && (d.Netns == 0 || d.Netns == v.Node.Netns) && v.ofPod(d) && !v.explained(d) && v.drops.Class(d) != loss.ByDesign
+	})
 	var out []finding
 	// left are the packets of each drop that no rule has been found for.
 	left := map[*model.Drop]uint64{}
@@ -48,10 +44,7 @@ func findBridgeRuleDrop(v *view) []finding {
 				budget -= n
 			}
 		}
-		if found, ok := bridgeRule(v, r, mine); ok {
-			found.claims = cutOff(v, r, mine, left, found.Pods)
-			out = append(out, found)
-		}
+		out = append(out, bridgeRule(v, r, mine, left)...)
 	}
 	return out
 }
@@ -59,12 +52,9 @@ func findBridgeRuleDrop(v *view) []finding {
 // droppingRules are the rules of bridges that dropped in the window and should
 // not, and behind them the policies, as rules that match all.
 func droppingRules(v *view) []*model.FrameRule {
-	var out []*model.FrameRule
-	for r := range model.Each(v.FrameRules) {
-		if r.Target == model.TargetDrop && r.Table != routesInstead && r.Counter.Delta >= minDrops && !loss.Deduplicates(v.Snapshot, r) {
-			out = append(out, r)
-		}
-	}
+	out := chosen(v.FrameRules, func(r *model.FrameRule) bool {
+		return r.Target == model.TargetDrop && r.Table != routesInstead && r.Counter.Delta >= minDrops && !loss.Deduplicates(v.Snapshot, r)
+	})
 	for _, c := range v.Chains {
 		if c.Family == "bridge" && c.Policy == string(model.TargetDrop) && c.Table != routesInstead && c.Counter.Delta >= minDrops {
 			out = append(out, &model.FrameRule{Backend: c.Backend, Table: c.Table, Chain: c.Name, Text: policy,
@@ -115,78 +105,44 @@ func namedPods(v *view, r *model.FrameRule) []netip.Addr {
 	return sorted(found)
 }
 
-func bridgeRule(v *view, r *model.FrameRule, mine map[*model.Drop]uint64) (finding, bool) {
-	f := model.Finding{Confidence: model.Proven, Pods: namedPods(v, r)}
+// bridgeRule is the finding on a rule with the drops that it made, of which some packets may
+// be left that it did not.
+func bridgeRule(v *view, r *model.FrameRule, mine, left map[*model.Drop]uint64) []finding {
+	f := finding{facts: facts{"rule": r, "policy": r.Text == policy}}
 	pods, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}
-	var last *model.Drop
 	for d, n := range mine {
 		f.Packets += n
-		if last == nil || cmp.Or(cmp.Compare(d.Packets, last.Packets), last.Src.Compare(d.Src), last.Dst.Compare(d.Dst),
-			cmp.Compare(last.IfIndex, d.IfIndex), cmp.Compare(last.Proto, d.Proto), cmp.Compare(last.Location, d.Location)) > 0 {
-			last = d
-		}
 		pod := v.pod(d)
-		pods[pod] = true
-		if d.Dst != pod {
-			peers[d.Dst] = true
-		} else {
-			peers[d.Src] = true
-		}
+		pods[pod], peers[otherEnd(d, pod)] = true, true
 	}
-	if len(f.Pods) == 0 {
+	if f.Pods = namedPods(v, r); len(f.Pods) == 0 {
 		f.Pods = sorted(pods)
 	}
 	if len(f.Pods) == 0 {
 		// What it counted were not pods' frames, as far as is known.
-		return finding{}, false
+		return nil
 	}
 	for _, a := range f.Pods {
 		delete(peers, a)
 	}
-	f.Peers = hosts(sorted(peers))
-	f.Packets = cmp.Or(f.Packets, r.Counter.Delta)
-	f.Title = fmt.Sprintf("rule %d of the bridge's %s %s drops frames", r.Number, r.Table, r.Chain)
-	if r.Text == policy {
-		f.Title = fmt.Sprintf("the policy of the bridge's %s %s drops frames", r.Table, r.Chain)
-	}
-	f.Why = fmt.Sprintf("A rule of the bridge's table %s, chain %s, dropped %s in the window: %s.", r.Table, r.Chain,
-		words.Count(r.Counter.Delta, "frame"), r.Text)
-	f.Evidence = []model.Evidence{ruleEvidence(r)}
-	if last != nil {
-		f.LastHopAlive = v.place(last.Link, model.Egress)
-		observe(&f, model.SourceDrops,
-			"%s that it matches dropped as %s at %s, most of them %s to %s", words.Count(f.Packets, "packet"), cmp.Or(string(last.Reason), "dropped"), last.Location, last.Src, last.Dst)
-	} else {
-		f.Unseen = append(f.Unseen, "whose frames they were: the rule's own count and match alone tell")
+	f.Peers, f.Packets = hosts(sorted(peers)), cmp.Or(f.Packets, r.Counter.Delta)
+	if len(mine) > 0 {
+		last := slices.MaxFunc(slices.Collect(maps.Keys(mine)), func(a, b *model.Drop) int {
+			return cmp.Or(cmp.Compare(a.Packets, b.Packets), b.Src.Compare(a.Src), b.Dst.Compare(a.Dst),
+				cmp.Compare(b.IfIndex, a.IfIndex), cmp.Compare(b.Proto, a.Proto), cmp.Compare(b.Location, a.Location))
+		})
+		f.facts["last"], f.LastHopAlive = last, v.place(last.Link, model.Egress)
 	}
 	if len(r.Unknown) > 0 {
-		f.Unseen = append(f.Unseen, "matches of the rule that lasthop cannot read: "+fmt.Sprint(r.Unknown))
 		f.Confidence = model.Likely
 	}
-	f.Fix = []string{words.UnlessMeant(mendRule(r))}
-	out := finding{Finding: f}
-	if r.EtherType == 0 || (r.EtherType == 0x0806) != r.EtherTypeNot {
-		// Nor does any MAC resolve.
-		out.silences = silencesAll(f.Pods)
-	}
-	return out, true
-}
-
-// cutOff accounts for drops that the rules made, each wholly, and where the
-// rule drops ARP for what waited for the answer.
-func cutOff(v *view, r *model.FrameRule, mine, left map[*model.Drop]uint64, pods []netip.Addr) func(*model.Drop) bool {
+	// Where a rule drops ARP, no MAC resolves either.
 	arp := r.EtherType == 0 || (r.EtherType == 0x0806) != r.EtherTypeNot
-	return func(d *model.Drop) bool {
-		return mine[d] > 0 && left[d] == 0 ||
-			arp && d.NeighborFailed() && (slices.Contains(pods, d.Dst) || slices.Contains(pods, d.Src))
+	if arp {
+		f.silences = silencesAll(f.Pods)
 	}
-}
-
-// mendRule is the command that deletes a rule of the bridge, or opens the
-// chain whose policy it stands for.
-func mendRule(r *model.FrameRule) string {
-	if r.Text == policy {
-		return fmt.Sprintf("%s -t %s -P %s ACCEPT", words.FrameRuleTool(r), words.Quote(r.Table), words.Quote(r.Chain))
+	f.claims = func(d *model.Drop) bool {
+		return mine[d] > 0 && left[d] == 0 || arp && d.NeighborFailed() && fromOrTo(f.Pods, d)
 	}
-	return words.UndoFrameRule(r)
+	return []finding{f}
 }

@@ -1,13 +1,11 @@
 package diagnose
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/words"
+	"github.com/lasthop/lasthop/probe/path"
 )
 
 // DuplicateMAC is the code of this finding.
@@ -67,63 +65,38 @@ func (v *view) apart(bridge int, list []*model.Pod) bool {
 }
 
 func sharedMAC(v *view, list []*model.Pod) finding {
-	bridge := v.bridgeOf(list[0])
-	var names []string
-	f := model.Finding{
-		Confidence:   model.Likely,
-		LastHopAlive: v.place(bridge.Name, model.Egress),
-		Title:        fmt.Sprintf("%s pods have the MAC %s", countWord(len(list)), list[0].MAC),
-		Unseen:       []string{"a packet at the wrong pod"},
-		Alternatives: []string{"the bridge's VLANs keep the pods apart"},
-	}
+	bridge, mac := v.bridgeOf(list[0]), list[0].MAC
+	f := finding{facts: facts{"pods": list, "mac": mac, "bridge": bridge, "stray": v.strayFrames(list), "changes": v.anotherMAC(list)}}
 	for _, p := range list {
-		names = append(names, words.PodName(p))
 		f.Pods = append(f.Pods, podAddrs(p)...)
-		observe(&f, model.SourcePods, "%s: %s has %s, behind %s", words.PodName(p), p.Interface, p.MAC, p.Link)
 	}
-	for e := range model.Each(v.FDB) {
-		if e.Bridge == bridge.Index && e.MAC == list[0].MAC && !e.Local {
-			observe(&f, model.SourceBridge, "%s sends frames for it by %s at present", bridge.Name, v.linkName(e.IfIndex))
-			break
-		}
+	if e := first(v.FDB, func(e *model.FDBEntry) bool { return e.Bridge == bridge.Index && e.MAC == mac && !e.Local }); e != nil {
+		f.facts["port"] = v.linkName(e.IfIndex)
 	}
-	f.Why = fmt.Sprintf("%s have one MAC behind the bridge %s, which sends frames for either to the port where it heard that MAC last.",
-		strings.Join(names, " and "), bridge.Name)
-	misled := v.strayFrames(list)
-	if len(misled) > 0 {
-		f.Confidence, f.Unseen, f.Alternatives = model.Proven, nil, nil
-		f.Evidence = append(f.Evidence, misled...)
+	f.LastHopAlive, f.cutOff = v.place(bridge.Name, model.Egress), f.Pods
+	f.claims = func(d *model.Drop) bool {
+		// It was freed at the wrong pod, or waited in vain for a reply that went there.
+		wrong := func(p *model.Pod) bool { return d.Netns == p.Netns && !p.Has(d.Dst) }
+		return fromOrTo(f.cutOff, d) && (d.NeighborFailed() || slices.ContainsFunc(list, wrong))
 	}
-	lost := func(d *model.Drop) bool {
-		return (slices.Contains(f.Pods, d.Dst) || slices.Contains(f.Pods, d.Src)) && v.atWrongPod(d, list)
-	}
-	f.Packets = v.dropped(lost)
-	observeSome(&f, f.Packets, model.SourceDrops, "%s for one pod freed in another", words.Count(f.Packets, "packet"))
-	f.Fix = v.anotherMAC(list)
-	return finding{Finding: f, cutOff: f.Pods, claims: lost}
+	f.Packets = v.dropped(f.claims)
+	return f
 }
 
-func countWord(n int) string {
-	if n == 2 {
-		return "two"
-	}
-	return fmt.Sprint(n)
+// strayFrame is what left for one pod by another's port, At.
+type strayFrame struct {
+	At, Link string
+	Addr     netip.Addr
+	Packets  uint64
 }
 
-// atWrongPod reports whether a packet was freed in a pod of the list that does not
-// have its address, or waited in vain for a reply that went there.
-func (v *view) atWrongPod(d *model.Drop, list []*model.Pod) bool {
-	return d.NeighborFailed() || slices.ContainsFunc(list, func(p *model.Pod) bool { return d.Netns == p.Netns && !p.Has(d.Dst) })
-}
-
-// strayFrames are the packets for one pod that left by another's port.
-func (v *view) strayFrames(list []*model.Pod) []model.Evidence {
-	var out []model.Evidence
+func (v *view) strayFrames(list []*model.Pod) []strayFrame {
+	var out []strayFrame
 	for _, p := range list {
 		for _, a := range podAddrs(p) {
 			for _, o := range list {
 				if n := v.frames(a, o.LinkIndex, model.Egress, model.AsDestination, p.MAC); o != p && n >= minDrops {
-					out = append(out, seen(model.SourceTC, "%s egress: %s for %s, which is behind %s", o.Link, words.Count(n, "packet"), a, p.Link))
+					out = append(out, strayFrame{o.Link, p.Link, a, n})
 				}
 			}
 		}
@@ -131,19 +104,23 @@ func (v *view) strayFrames(list []*model.Pod) []model.Evidence {
 	return out
 }
 
+// changedMAC is another MAC for a pod. The settings have it tell its peers, which hold the
+// former one for a while.
+type changedMAC struct {
+	Pod      *model.Pod
+	To       model.MAC
+	Settings []string
+}
+
 // anotherMAC gives all but one of the pods another MAC: the one that the node's
 // entries or rules hold for it, else one that nobody on the node has. The pod that
 // keeps the shared one is the first that nothing gives another.
-func (v *view) anotherMAC(list []*model.Pod) []string {
-	given := func(p *model.Pod) model.MAC { return v.givenMAC(p) }
-	keeper := slices.IndexFunc(list, func(p *model.Pod) bool { return given(p).IsZero() })
-	if i := slices.IndexFunc(list, v.namesake); i >= 0 && given(list[i]).IsZero() {
+func (v *view) anotherMAC(list []*model.Pod) []changedMAC {
+	keeper := max(0, slices.IndexFunc(list, func(p *model.Pod) bool { return v.givenMAC(p).IsZero() }))
+	if i := slices.IndexFunc(list, v.namesake); i >= 0 && v.givenMAC(list[i]).IsZero() {
 		keeper = i
 	}
-	if keeper < 0 {
-		keeper = 0
-	}
-	var out []string
+	var out []changedMAC
 	taken := map[model.MAC]bool{}
 	for m := range v.macs {
 		taken[m] = true
@@ -152,27 +129,18 @@ func (v *view) anotherMAC(list []*model.Pod) []string {
 		if i == keeper {
 			continue
 		}
-		m := given(p)
-		if m.IsZero() {
-			m = free(p.MAC, taken)
+		c := changedMAC{Pod: p, To: v.givenMAC(p)}
+		if c.To.IsZero() {
+			c.To = free(p.MAC, taken)
 		}
-		taken[m] = true
-		out = append(out, announce(p)...)
-		out = append(out, fmt.Sprintf("%sip link set dev %s address %s", words.Inside(p), words.Quote(p.Interface), m))
-	}
-	return out
-}
-
-// announce has the pod tell its peers when its MAC changes, which hold the former
-// one for a while.
-func announce(p *model.Pod) []string {
-	link := strings.ReplaceAll(p.Interface, ".", "/")
-	var out []string
-	if len(ownIn(p, false)) > 0 {
-		out = append(out, words.Inside(p)+words.SetSysctl("net.ipv4.conf."+link+".arp_notify", "1"))
-	}
-	if len(ownIn(p, true)) > 0 {
-		out = append(out, words.Inside(p)+words.SetSysctl("net.ipv6.conf."+link+".ndisc_notify", "1"))
+		taken[c.To] = true
+		if len(ownIn(p, false)) > 0 {
+			c.Settings = append(c.Settings, path.LinkSetting(p.Interface, "arp_notify"))
+		}
+		if len(ownIn(p, true)) > 0 {
+			c.Settings = append(c.Settings, path.LinkSetting6(p.Interface, "ndisc_notify"))
+		}
+		out = append(out, c)
 	}
 	return out
 }

@@ -1,15 +1,14 @@
 package diagnose
 
 import (
-	"fmt"
+	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // DuplicatePodIP is the code of this finding.
@@ -64,46 +63,34 @@ func liveHolders(v *view, a netip.Addr) []*model.Pod {
 }
 
 func duplicate(v *view, a netip.Addr, holders []*model.Pod) finding {
-	var names []string
-	f := model.Finding{
-		Confidence: model.Proven,
-		Pods:       []netip.Addr{a},
-		Title:      "two pods have " + a.String(),
+	f := finding{facts: facts{"addr": a, "holders": holders}, claims: confused(a)}
+	f.Pods = []netip.Addr{a}
+	r := v.lookup(a)
+	if r == nil {
+		return f
 	}
-	for _, p := range holders {
-		names = append(names, words.PodName(p))
-		observe(&f, model.SourcePods, "%s: %s has %s, MAC %s, behind %s", words.PodName(p), p.Interface, a, p.MAC, p.Link)
+	// The route's link leads to one of them or, where that is a bridge, the neighbour entry.
+	link := v.linkName(r.IfIndex)
+	f.LastHopAlive = v.place(link, model.Egress)
+	if v.Has(model.SourceRoutes) {
+		f.facts["link"] = link
+		n := first(v.Neighbors, func(n *model.Neighbor) bool { return n.Addr == a && n.IfIndex == r.IfIndex && path.Resolved(n) })
+		if n != nil {
+			f.facts["mac"], f.facts["holder"] = n.MAC, v.owner(n.MAC)
+		}
 	}
-	if len(holders) > 2 {
-		f.Title = fmt.Sprintf("%d pods have %s", len(holders), a)
-	}
-	f.Why = fmt.Sprintf("The address %s is on live interfaces of %s.", a, strings.Join(names, " and of "))
-	if way := wayTo(v, a); way.Text != "" {
-		f.Evidence = append(f.Evidence, way)
-	}
-	if r := v.lookup(a); r != nil {
-		f.LastHopAlive = v.place(v.linkName(r.IfIndex), model.Egress)
-	}
-	f.Fix = []string{"delete the pod that the cluster does not know by this address: kubectl get pods -A -o wide | grep " + a.String()}
-	return finding{Finding: f, claims: confused(a)}
+	return f
 }
 
 // asGateway is the finding on a pod that has an address of its own bridge, where its
 // neighbours have their gateway.
 func asGateway(v *view, a netip.Addr, p *model.Pod, b *model.Link) finding {
-	f := model.Finding{
-		Confidence:   model.Proven,
-		Pods:         []netip.Addr{a},
-		LastHopAlive: v.place(b.Name, model.Ingress),
-		Title:        fmt.Sprintf("%s has %s, the address of %s", words.PodName(p), a, b.Name),
-		Why: fmt.Sprintf("%s is on %s of %s, and on %s, the bridge that it is behind. Of the two, pods there send to whoever answered last.",
-			a, p.Interface, words.PodName(p), b.Name),
-		Evidence: []model.Evidence{
-			seen(model.SourceLinks, "%s has %s, MAC %s", b.Name, a, b.MAC),
-			seen(model.SourcePods, "%s: %s has %s, MAC %s, behind %s", words.PodName(p), p.Interface, a, p.MAC, p.Link),
-		},
-		Fix: []string{"delete that pod, and keep what gives pods their addresses from giving it this one: ip link set dev " + words.Quote(p.Link) + " down # until then"},
+	f := finding{page: "DuplicatePodIP-gateway"}
+	type believer struct {
+		Pod   *model.Pod
+		State string
 	}
+	var believers []believer
 	misled := map[netip.Addr]bool{a: true}
 	for o := range model.Each(v.Pods) {
 		for g := range model.Each(o.Gateways) {
@@ -111,33 +98,19 @@ func asGateway(v *view, a netip.Addr, p *model.Pod, b *model.Link) finding {
 				continue
 			}
 			if g.MAC == p.MAC {
-				observe(&f, model.SourcePods, "%s: neighbour %s %s", words.PodName(o), a, stateOf(g))
+				believers = append(believers, believer{o, g.State})
 			}
 			for _, x := range podAddrs(o) {
 				misled[x] = true
 			}
 		}
 	}
-	f.Pods = sorted(misled)
-	return finding{Finding: f, cutOff: f.Pods, claims: func(d *model.Drop) bool {
+	f.facts = facts{"addr": a, "pod": p, "bridge": b, "believers": believers}
+	f.Pods, f.LastHopAlive = sorted(misled), v.place(b.Name, model.Ingress)
+	f.cutOff, f.claims = f.Pods, func(d *model.Drop) bool {
 		return confused(a)(d) || p.Netns != 0 && d.Netns == p.Netns || misled[d.Src] && d.OtherHost()
-	}}
-}
-
-// wayTo says which of several owners packets are led to: by the route's link,
-// or on a bridge by the neighbour entry.
-func wayTo(v *view, a netip.Addr) model.Evidence {
-	r := v.lookup(a)
-	if r == nil || !v.Has(model.SourceRoutes) {
-		return model.Evidence{}
 	}
-	link := v.linkName(r.IfIndex)
-	for n := range model.Each(v.Neighbors) {
-		if n.Addr == a && n.IfIndex == r.IfIndex && path.Resolved(n) {
-			return seen(model.SourceNeighbors, "the node sends to %s by %s, to %s: %s", a, link, n.MAC, v.owner(n.MAC))
-		}
-	}
-	return seen(model.SourceRoutes, "the node sends to %s by %s", a, link)
+	return f
 }
 
 // confused accounts for what becomes of packets of an address with two owners:
@@ -147,29 +120,17 @@ func confused(a netip.Addr) func(*model.Drop) bool {
 		if d.Dst != a && d.Src != a {
 			return false
 		}
-		switch d.Reason {
-		case "OTHERHOST", "NO_SOCKET", "NEIGH_FAILED", "IP_RPFILTER", "IP_LOCAL_SOURCE":
-			return true
-		case "NOT_SPECIFIED", "":
-			return socketMisses(d.Location) || d.OtherHost() || d.NeighborFailed() || d.Location == "ip_rcv_finish_core"
+		if d.Unspecified() {
+			return slices.Contains(confusedAt, d.Location)
 		}
-		return false
+		return slices.Contains([]model.Reason{"OTHERHOST", "NO_SOCKET", "NEIGH_FAILED", "IP_RPFILTER", "IP_LOCAL_SOURCE"}, d.Reason)
 	}
 }
 
-// socketMisses reports whether a function frees what no socket wants.
-func socketMisses(location string) bool {
-	switch location {
-	case "tcp_v4_rcv", "tcp_v6_rcv", "__udp4_lib_rcv", "__udp6_lib_rcv", "udp_rcv", "udpv6_rcv", "raw_rcv", "ping_rcv":
-		return true
-	}
-	return false
-}
-
-// arpClaim is an answer for a pod's address with another MAC than the pod's.
-type arpClaim struct {
-	addr netip.Addr
-	mac  model.MAC
+// confusedAt is where a kernel without reasons frees them.
+var confusedAt = []string{
+	"tcp_v4_rcv", "tcp_v6_rcv", "__udp4_lib_rcv", "__udp6_lib_rcv", "udp_rcv", "udpv6_rcv", "raw_rcv", "ping_rcv",
+	"neigh_invalidate", "ip_rcv_finish_core",
 }
 
 // contested finds pods of this node for which somebody beyond it answers ARP
@@ -178,7 +139,7 @@ func contested(v *view) []finding {
 	if !v.Has(model.SourcePods, model.SourceLinks, model.SourceTC) {
 		return nil
 	}
-	answers := map[arpClaim]*model.ARPCount{}
+	answers := map[belief]*model.ARPCount{}
 	claimed := map[model.MAC]netip.Addr{}
 	proxies := map[model.MAC]bool{}
 	for a := range model.Each(v.Traffic.ARP) {
@@ -194,19 +155,20 @@ func contested(v *view) []finding {
 		if !foreign(v, a) {
 			continue
 		}
-		k := arpClaim{a.Addr, a.MAC}
-		if old := answers[k]; old == nil || a.Packets > old.Packets {
+		if k := (belief{a.Addr, a.MAC}); answers[k] == nil || a.Packets > answers[k].Packets {
 			answers[k] = a
 		}
 	}
 	var out []finding
-	for _, a := range answers {
+	list := slices.SortedFunc(maps.Values(answers), func(a, b *model.ARPCount) int {
+		return cmp.Or(compareMAC(a.MAC, b.MAC), a.Addr.Compare(b.Addr))
+	})
+	for _, a := range list {
 		// A machine that has the node's address too may well have one of its own.
 		if a.Packets >= minPackets && (!proxies[a.MAC] || v.ownAddress(a.Addr) != nil) {
 			out = append(out, contest(v, a))
 		}
 	}
-	slices.SortFunc(out, func(a, b finding) int { return strings.Compare(a.Title, b.Title) })
 	return out
 }
 
@@ -214,83 +176,34 @@ func contested(v *view) []finding {
 // window, or for the node itself, by a MAC that is neither of this node nor the fabric's,
 // which answers for all.
 func foreign(v *view, a *model.ARPCount) bool {
-	owners := v.pods[a.Addr]
-	if own := v.ownAddress(a.Addr); own != nil && (own.Index == a.IfIndex || own.Index == v.masterOf(a.IfIndex)) {
-		_, known := v.macs[a.MAC]
-		return !known && !v.isGatewayMAC(a.MAC)
-	}
-	if len(owners) == 0 || len(v.podMACs(a.Addr)) == 0 || v.past[a.Addr] || v.isGatewayMAC(a.MAC) {
+	if _, known := v.macs[a.MAC]; known || v.isGatewayMAC(a.MAC) {
 		return false
 	}
-	if _, known := v.macs[a.MAC]; known {
-		return false
-	}
-	return v.stood(owners[0])
+	own := v.ownAddress(a.Addr)
+	return own != nil && v.onSameLink(a.IfIndex, own.Index) ||
+		len(v.podMACs(a.Addr)) > 0 && !v.past[a.Addr] && v.stood(v.pods[a.Addr][0])
 }
 
 // ownAddress is the link that leads off the node and has an address as its first one;
 // nil where none does. Further ones may be virtual, and move from node to node.
 func (v *view) ownAddress(a netip.Addr) *model.Link {
-	i := slices.IndexFunc(v.Links, func(l model.Link) bool { return v.outer[l.Index] && len(l.Addresses) > 0 && l.Addresses[0].Addr() == a })
-	if i < 0 {
-		return nil
-	}
-	return &v.Links[i]
+	return first(v.Links, func(l *model.Link) bool {
+		return v.outer[l.Index] && len(l.Addresses) > 0 && l.Addresses[0].Addr() == a
+	})
 }
 
-func (v *view) masterOf(ifindex int) int {
-	if l := v.links[ifindex]; l != nil {
-		return l.Master
-	}
-	return 0
-}
-
-// contestNode is the finding on the node's own address, which another machine has too.
-func contestNode(v *view, a *model.ARPCount, own *model.Link) finding {
-	f := model.Finding{
-		Confidence:   model.Likely,
-		LastHopAlive: v.place(a.Link, model.Ingress),
-		Title:        fmt.Sprintf("%s also answers for %s, the node's address", a.MAC, a.Addr),
-		Why: fmt.Sprintf("%s has the address %s, and a machine behind it with the MAC %s answers ARP for it too. What is for the node, "+
-			"and the replies to all pods that have its address, go to whoever answered last.", own.Name, a.Addr, a.MAC),
-		Evidence: []model.Evidence{
-			seen(model.SourceTC, "%s ingress: %s that %s is at %s", a.Link, words.Plural(a.Packets, "ARP reply", "ARP replies"), a.Addr, a.MAC),
-			seen(model.SourceLinks, "%s has it, with MAC %s", own.Name, own.MAC),
-		},
-		Unseen:       []string{"the other machine: it is not on this node"},
-		Alternatives: []string{"a machine that answers ARP for others (proxy_arp)"},
-		Fix:          []string{"find the machine with the MAC " + a.MAC.String() + " behind " + words.Quote(a.Link) + ", and give it another address"},
-	}
-	everything := v.allSilent()
-	return finding{
-		Finding:  f,
-		claims:   func(d *model.Drop) bool { return d.OtherHost() && d.Link == a.Link },
-		silences: func(asker netip.Addr, _ netip.Prefix) bool { return everything || asker == a.Addr },
-	}
-}
-
+// contest is the finding on a pod's address or the node's own, which another machine has too.
 func contest(v *view, a *model.ARPCount) finding {
+	f := finding{page: "DuplicatePodIP-contested", facts: facts{"answer": a}}
+	f.LastHopAlive = v.place(a.Link, model.Ingress)
 	if own := v.ownAddress(a.Addr); own != nil {
-		return contestNode(v, a, own)
+		everything := v.allSilent()
+		f.facts["own"] = own
+		f.claims = func(d *model.Drop) bool { return d.OtherHost() && d.Link == a.Link }
+		f.silences = func(asker netip.Addr, _ netip.Prefix) bool { return everything || asker == a.Addr }
+		return f
 	}
-	p := v.pods[a.Addr][0]
-	return finding{
-		Finding: model.Finding{
-			Confidence:   model.Likely,
-			Pods:         []netip.Addr{a.Addr},
-			LastHopAlive: v.place(a.Link, model.Ingress),
-			Title:        fmt.Sprintf("%s also answers for %s", a.MAC, a.Addr),
-			Why: fmt.Sprintf("%s has the address %s, and somebody behind %s with the MAC %s answers ARP for it too.",
-				words.PodName(p), a.Addr, a.Link, a.MAC),
-			Evidence: []model.Evidence{
-				seen(model.SourceTC, "%s ingress: %s that %s is at %s", a.Link, words.Plural(a.Packets, "ARP reply", "ARP replies"), a.Addr, a.MAC),
-				seen(model.SourcePods, "%s behind %s has it, with MAC %s", words.PodName(p), p.Link, p.MAC),
-			},
-			Unseen:       []string{"the other machine: it is not on this node"},
-			Alternatives: []string{"a machine that answers ARP for others (proxy_arp)"},
-			Fix:          []string{"find the machine with the MAC " + a.MAC.String() + " behind " + words.Quote(a.Link)},
-		},
-		claims: confused(a.Addr),
-		cause:  belief{a.Addr, a.MAC},
-	}
+	f.facts["pod"], f.Pods = v.pods[a.Addr][0], []netip.Addr{a.Addr}
+	f.claims, f.cause = confused(a.Addr), belief{a.Addr, a.MAC}
+	return f
 }

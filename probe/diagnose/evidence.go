@@ -38,22 +38,6 @@ func observeSome[N int | uint64](f *model.Finding, n N, source, format string, a
 	}
 }
 
-// stateAlone weakens a finding for which nothing but state speaks.
-func stateAlone(f *model.Finding, unseen string, alternatives ...string) {
-	f.Confidence, f.Severity = model.Possible, model.Warning
-	f.Unseen, f.Alternatives = append(f.Unseen, unseen), append(f.Alternatives, alternatives...)
-}
-
-// unusedEntry weakens a finding on a neighbour entry by which nothing was sent. One that nobody
-// pinned the kernel asks for again before it uses it for long.
-func unusedEntry(f *model.Finding, n *model.Neighbor, unseen string) {
-	if n.State == "PERMANENT" {
-		f.Unseen = append(f.Unseen, unseen)
-		return
-	}
-	stateAlone(f, unseen)
-}
-
 // needing is how findings are made that need some sources to have been read whole.
 func needing(find func(*view) []finding, sources ...string) func(*view) []finding {
 	return func(v *view) []finding {

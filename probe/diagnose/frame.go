@@ -1,13 +1,11 @@
 package diagnose
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // stale is a rule that hands a pod's frames to an Ethernet address that is
@@ -20,23 +18,23 @@ type stale struct {
 }
 
 // staleRules finds the rules of one target that are in force and write a MAC
-// for an address that nobody with that address has. of takes the address that
-// a rule is about.
-func (v *view) staleRules(target model.FrameTarget, of func(*model.FrameRule) model.AddrMatch) []stale {
-	wrong := func(r *model.FrameRule) bool {
-		addr := singleAddr(of(r))
-		return r.Target == target && addr.IsValid() && isStale(v, r, addr)
-	}
+// for an address that nobody with that address has.
+func (v *view) staleRules(target model.FrameTarget) []stale {
 	var out []stale
 	var tables *path.FrameTables
 	for r := range model.Each(v.FrameRules) {
-		if !wrong(r) {
+		about := r.IPDst
+		if target == model.TargetARPReply {
+			about = r.ARPDst
+		}
+		addr := singleAddr(about)
+		if r.Target != target || !addr.IsValid() || !isStale(v, r, addr) {
 			continue
 		}
 		if tables == nil {
 			tables = path.NewFrameTables(v.Snapshot)
 		}
-		if addr := singleAddr(of(r)); tables.InForce(r) && !idle(v, r, addr) {
+		if tables.InForce(r) && !idle(v, r, addr) {
 			out = append(out, stale{rule: r, addr: addr, owners: v.ownMACs(addr)})
 		}
 	}
@@ -94,12 +92,7 @@ func isStale(v *view, r *model.FrameRule, addr netip.Addr) bool {
 		return r.Standing && !v.past[addr] && v.Has(model.SourcePods) &&
 			(r.Counter.Delta > 0 || v.leadsNowhere(r, addr))
 	}
-	for _, m := range macs {
-		if m == r.MAC {
-			return false
-		}
-	}
-	return len(macs) > 0
+	return len(macs) > 0 && !slices.Contains(macs, r.MAC)
 }
 
 // leadsNowhere reports whether a rule gives pods a MAC for their gateway that nobody is known
@@ -146,44 +139,18 @@ func (v *view) behind(gateway netip.Addr) []*model.Pod {
 	return v.bridgedBy[gateway]
 }
 
-// ruleEvidence is the rule itself, with what it counted.
-func ruleEvidence(r *model.FrameRule) model.Evidence {
-	text := fmt.Sprintf("%s %s rule %d (%s): %s", r.Table, r.Chain, r.Number, r.Backend, r.Text)
-	if r.Counter.Delta > 0 {
-		text += fmt.Sprintf(" — counted %s in the window", words.Count(r.Counter.Delta, "frame"))
+// facts are the values that pages have of a rule.
+func (s *stale) facts(v *view) facts {
+	out := facts{"rule": s.rule, "addr": s.addr, "owners": s.owners, "holder": v.owner(s.rule.MAC)}
+	if pods := v.pods[s.addr]; len(pods) > 0 {
+		out["link"] = pods[0].Link
+	} else {
+		out["behind"] = v.behind(s.addr)
 	}
-	return seen(model.SourceEbtables, "%s", text)
-}
-
-// ownerEvidence says who holds the address and with which MAC.
-func (v *view) ownerEvidence(s *stale) model.Evidence {
-	e := model.Evidence{Source: model.SourcePods}
-	if len(v.pods[s.addr]) == 0 && len(s.owners) > 0 {
-		e.Text = fmt.Sprintf("%s is the gateway of %s, with MAC %s; %s has %s",
-			s.addr, words.Plural(uint64(len(v.behind(s.addr))), "pod", "pods"), s.owners[0], v.owner(s.rule.MAC), s.rule.MAC)
-		return e
-	}
-	if len(s.owners) == 0 {
-		e.Text = fmt.Sprintf("no pod on this node holds %s; %s has %s", s.addr, v.owner(s.rule.MAC), s.rule.MAC)
-		return e
-	}
-	e.Text = fmt.Sprintf("%s is the address of the pod behind %s, with MAC %s; %s has %s",
-		s.addr, v.pods[s.addr][0].Link, words.Addrs(s.owners), v.owner(s.rule.MAC), s.rule.MAC)
-	return e
+	return out
 }
 
 // misled accounts for drops of frames for the address that carry the wrong MAC.
 func misled(addr netip.Addr, mac model.MAC) func(*model.Drop) bool {
 	return func(d *model.Drop) bool { return d.Dst == addr && d.DstMAC == mac }
-}
-
-// ownersInstead names the right MAC, where there is one.
-func (v *view) ownersInstead(s *stale) string {
-	switch {
-	case len(s.owners) == 0:
-		return ""
-	case len(v.pods[s.addr]) == 0:
-		return " instead of the gateway's " + s.owners[0].String()
-	}
-	return " instead of the pod's " + words.Addrs(s.owners)
 }

@@ -121,7 +121,7 @@ func (v *view) addrOn(l *model.Link, neighbor netip.Addr) netip.Addr {
 // holds reports whether the link itself has the address.
 func (v *view) holds(link string, a netip.Addr) bool {
 	l := v.byName[link]
-	return l != nil && slices.ContainsFunc(l.Addresses, func(p netip.Prefix) bool { return p.Addr() == a })
+	return l != nil && l.Has(a)
 }
 
 // hop is the count of an address at a link, nil where there is none.

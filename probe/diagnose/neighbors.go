@@ -6,21 +6,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-func stateOf(n *model.Neighbor) string {
-	if n.State == "" {
-		return "unknown"
-	}
-	return n.State
-}
-
-// protocol is what tells an address's MAC.
-func protocol(a netip.Addr) string {
-	if a.Is6() {
-		return "neighbour discovery"
-	}
-	return "ARP"
-}
-
 // isGatewayMAC reports whether a default gateway has this address, or the
 // fabric to which all that pods send is sent. What the node's entry for a gateway
 // holds is not believed where nobody there answers.

@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -11,23 +10,15 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-// silentHops are the next hops beyond one link that do not tell their MAC, and
-// what was lost to them. The link is an uplink, a bridge that holds one, or another
-// that does not lead to this node's pods, such as a tunnel.
-type silentHops struct {
-	link int
-	hops map[netip.Addr]*silentHop
-	pods map[netip.Addr]bool
-	// askers are the addresses of pods that ask themselves.
-	askers map[netip.Addr]bool
-}
-
+// silentHop is a next hop beyond a link that does not tell its MAC, and what was lost to it.
+// The link is an uplink, a bridge that holds one, or another that does not lead to this
+// node's pods, such as a tunnel.
 type silentHop struct {
 	// gateway says that packets for other addresses go by it.
 	gateway bool
-	pods    map[netip.Addr]bool
-	askers  map[netip.Addr]bool
-	packets uint64
+	// askers are the addresses of pods that ask themselves.
+	pods, askers map[netip.Addr]bool
+	packets      uint64
 	// flows are those of the window that go by it with the node's address.
 	flows uint64
 	talk
@@ -76,8 +67,7 @@ func (v *view) awaitTranslated(found map[question]*silentHop) {
 		if !v.outer[n.IfIndex] || path.Resolved(n) || !v.nextHops[n.Addr] || found[k] != nil {
 			continue
 		}
-		m := &silentHop{gateway: true, pods: map[netip.Addr]bool{}, askers: map[netip.Addr]bool{}}
-		replied := false
+		m, replied := silentHopAt(map[question]*silentHop{}, k), false
 		for f := range model.Each(v.Flows) {
 			if f.Start.IsZero() || f.Reply.Dst == f.Original.Src || len(v.pods[f.Original.Src]) == 0 || !v.leavesBy(f, k) {
 				continue
@@ -87,7 +77,7 @@ func (v *view) awaitTranslated(found map[question]*silentHop) {
 			m.flows++
 		}
 		if !replied && m.flows > 0 {
-			found[k] = m
+			found[k], m.gateway = m, true
 		}
 	}
 }
@@ -116,23 +106,12 @@ func silentHopAt(found map[question]*silentHop, k question) *silentHop {
 // ports of it, to ask for an address, and the replies that came in. A question
 // of the node passes the bridge and the port, a pod's the port alone.
 func askedBeyond(v *view, k question) talk {
-	var link, ports talk
-	for a := range model.Each(v.Traffic.ARP) {
-		l := v.links[a.IfIndex]
-		if a.Addr != k.addr || l == nil {
-			continue
-		}
-		t := &link
-		if a.IfIndex != k.ifindex {
-			if t = &ports; l.Master != k.ifindex || l.Role != model.RoleUplink {
-				continue
-			}
-		}
-		switch {
-		case !a.Reply && a.Direction == model.Egress:
-			t.requests += a.Packets
-		case a.Reply && a.Direction == model.Ingress:
-			t.replies += a.Packets
+	asked := v.resolutions(model.Egress)
+	link, ports := asked[k], talk{}
+	for _, l := range v.links {
+		if l.Master == k.ifindex && l.Role == model.RoleUplink {
+			t := asked[question{l.Index, k.addr}]
+			ports = talk{ports.requests + t.requests, ports.replies + t.replies}
 		}
 	}
 	return talk{max(link.requests, ports.requests), max(link.replies, ports.replies)}
@@ -177,20 +156,16 @@ func (v *view) asksBeyond(found map[question]*silentHop, p *model.Pod, g *model.
 // silentBeyond are the findings on next hops. Those of one link are one finding,
 // since they may have one cause.
 func (v *view) silentBeyond(found map[question]*silentHop) []finding {
-	links := map[int]*silentHops{}
+	links := map[int]map[netip.Addr]*silentHop{}
 	for k, m := range found {
-		l := links[k.ifindex]
-		if l == nil {
-			l = &silentHops{link: k.ifindex, hops: map[netip.Addr]*silentHop{}, pods: map[netip.Addr]bool{}, askers: map[netip.Addr]bool{}}
-			links[k.ifindex] = l
+		if links[k.ifindex] == nil {
+			links[k.ifindex] = map[netip.Addr]*silentHop{}
 		}
-		l.hops[k.addr] = m
-		maps.Copy(l.pods, m.pods)
-		maps.Copy(l.askers, m.askers)
+		links[k.ifindex][k.addr] = m
 	}
 	var out []finding
 	for _, link := range slices.Sorted(maps.Keys(links)) {
-		out = append(out, nobodyBeyond(v, links[link]))
+		out = append(out, nobodyBeyond(v, link, links[link]))
 	}
 	return out
 }
@@ -214,118 +189,72 @@ func senders(v *view, d *model.Drop) []netip.Addr {
 }
 
 // nobodyBeyond is the finding on a link's next hops that do not answer.
-func nobodyBeyond(v *view, m *silentHops) finding {
-	link, port := v.linkName(m.link), portOf(v, m.link)
-	remotes := sorted(m.hops)
-	asker := "The node asks"
-	if len(m.askers) > 0 {
-		asker = "Pods ask"
-	}
-	f := model.Finding{
-		Severity:     model.Warning,
-		Confidence:   model.Proven,
-		Pods:         sorted(m.pods),
-		LastHopAlive: v.place(port, model.Egress),
-		Title:        fmt.Sprintf("nobody answers for %s on %s", words.Addrs(remotes), port),
-		Why: fmt.Sprintf("%s on %s for the MAC of %s, the next hop of packets from %s, and nobody answers. The packets are freed before they leave.",
-			asker, port, words.Addrs(remotes), words.Count(uint64(len(m.pods)), "pod")),
-		Unseen:       []string{"why nobody answers: that shows only beyond " + port},
-		Alternatives: []string{"the machine is down or gone", "the address is of another network than " + port + "'s (a wrong VLAN, subnet or mask)"},
-	}
-	var flows uint64
+func nobodyBeyond(v *view, ifindex int, hops map[netip.Addr]*silentHop) finding {
+	link, port, remotes := v.linkName(ifindex), portOf(v, ifindex), sorted(hops)
+	f := finding{page: "UnansweredARP-beyond"}
+	f.Severity, f.Confidence, f.LastHopAlive = model.Warning, model.Proven, v.place(port, model.Egress)
+	pods, askers, flows := map[netip.Addr]bool{}, map[netip.Addr]bool{}, uint64(0)
+	var shown []model.Evidence
 	for _, a := range remotes {
-		hop := m.hops[a]
+		hop := hops[a]
+		maps.Copy(pods, hop.pods)
+		maps.Copy(askers, hop.askers)
 		flows += hop.flows
-		f.Peers = append(f.Peers, host(a))
 		f.Packets += hop.packets
 		if hop.gateway {
 			f.Severity = model.Critical
 		}
-		f.Evidence = append(f.Evidence, silentHopEvidence(v, m, a, port)...)
-		if a.Is6() {
-			f.Fix = append(f.Fix, fmt.Sprintf("ping -6 -c 3 -I %s %s", words.Quote(link), a))
-		} else {
-			f.Fix = append(f.Fix, fmt.Sprintf("arping -c 3 -I %s %s", words.Quote(link), a))
-		}
+		shown = append(shown, words.Say("nexthop", facts{
+			"addr": a, "link": link, "port": port, "requests": hop.requests, "gateway": hop.gateway, "askers": sorted(hop.askers),
+			"entries": chosen(v.Neighbors, func(n *model.Neighbor) bool { return n.IfIndex == ifindex && n.Addr == a }),
+		})...)
 	}
-	observeSome(&f, f.Packets, model.SourceDrops, "%s dropped: neighbour resolution failed", words.Count(f.Packets, "packet"))
-	observeSome(&f, flows, model.SourceConntrack, "%s of pods go there with the node's address, none replied to",
-		words.Count(flows, "flow"))
-	l, taken := v.byName[port], v.takenRange(m, remotes)
-	switch {
-	case taken.IsValid():
-		f.Severity = model.Critical
-		f.Title = fmt.Sprintf("%s has %s, where other nodes' pods are", port, taken)
-		f.Why += fmt.Sprintf(" These are addresses of other nodes' pods, and %s has a network of the same range: what is for the pods goes there.", port)
-		observe(&f, model.SourceRoutes, "the lookup for %s ends at: %s", remotes[0], v.routeText(v.lookup(remotes[0])))
-		f.Unseen, f.Alternatives = []string{"who gave " + port + " that network"}, nil
-		f.Fix = []string{fmt.Sprintf("give %s another network than %s: ip addr show dev %[1]s", words.Quote(link), taken)}
-	case l != nil && dead(l) != "":
-		f.Why += fmt.Sprintf(" %s %s.", port, dead(l))
-		observe(&f, model.SourceLinks, "%s %s", port, dead(l))
-		f.Unseen, f.Alternatives = []string{"what " + port + " is connected to"}, nil
-		f.Fix = append([]string{raise(l)}, f.Fix...)
-	case l != nil && l.Role == model.RoleTunnel:
-		f.Why += fmt.Sprintf(" %s is a tunnel: who is behind it the node knows from entries that an agent writes.", port)
-		f.Unseen, f.Alternatives = []string{"what took the entry away"}, []string{"the other node is gone, and the route to its pods was left"}
-		f.Fix = []string{fmt.Sprintf("ip neigh show dev %s; bridge fdb show dev %[1]s # restart the agent that writes the other nodes' entries", words.Quote(link))}
+	f.Pods, f.Peers = sorted(pods), hosts(remotes)
+	f.facts = facts{"link": link, "port": port, "remotes": remotes, "askers": askers, "flows": flows, "shown": shown}
+	l := v.byName[port]
+	if taken := v.takenRange(ifindex, hops, remotes[0]); taken.IsValid() {
+		f.Severity, f.facts["taken"], f.facts["route"] = model.Critical, taken, v.routeText(v.lookup(remotes[0]))
+	} else if l != nil && !(l.Up && l.Carrier) {
+		f.facts["dead"] = l
+	} else {
+		f.facts["tunnel"] = l != nil && l.Role == model.RoleTunnel
 	}
-	lost := func(d *model.Drop) bool {
-		if !d.NeighborFailed() || d.IfIndex != m.link || v.inPod(d).IsValid() {
-			return d.NeighborFailed() && m.askers[d.Src]
+	f.claims = func(d *model.Drop) bool {
+		if !d.NeighborFailed() || d.IfIndex != ifindex || v.inPod(d).IsValid() {
+			return d.NeighborFailed() && askers[d.Src]
 		}
 		hop, ok := awaitedHop(v, d)
-		return ok && m.hops[hop] != nil || m.askers[d.Src]
+		return ok && hops[hop] != nil || askers[d.Src]
 	}
-	return finding{Finding: f, claims: lost}
+	return f
 }
 
 // takenRange is the network of a link that leads neither off the node nor to its pods
 // and that holds addresses of other nodes' pods, which nobody answers for there. It is
 // not valid where there is none.
-func (v *view) takenRange(m *silentHops, remotes []netip.Addr) netip.Prefix {
-	l := v.links[m.link]
-	if l == nil || v.outer[m.link] || l.Role == model.RoleTunnel ||
-		slices.ContainsFunc(remotes, func(a netip.Addr) bool { return m.hops[a].gateway || !v.surelyPods(a) }) {
+func (v *view) takenRange(link int, hops map[netip.Addr]*silentHop, remote netip.Addr) netip.Prefix {
+	l := v.links[link]
+	if l == nil || v.outer[link] || l.Role == model.RoleTunnel {
 		return netip.Prefix{}
 	}
-	i := slices.IndexFunc(l.Addresses, func(p netip.Prefix) bool { return p.Contains(remotes[0]) })
-	if i < 0 {
-		return netip.Prefix{}
-	}
-	return l.Addresses[i].Masked()
-}
-
-// silentHopEvidence is what shows that nothing answers for a next hop.
-func silentHopEvidence(v *view, m *silentHops, a netip.Addr, port string) []model.Evidence {
-	hop, link := m.hops[a], v.linkName(m.link)
-	out := []model.Evidence{seen(model.SourceTC, "%s egress: %s for %s; ingress: no reply", port, words.Count(hop.requests, words.Request(a)), a)}
-	switch {
-	case hop.gateway && len(hop.askers) > 0:
-		out = append(out, seen(model.SourcePods,
-			"%s is the gateway of %s, which ask for it themselves", a, words.Addrs(sorted(hop.askers))))
-	case hop.gateway:
-		out = append(out, seen(model.SourceRoutes, "%s is the gateway of routes on %s", a, link))
-	}
-	for n := range model.Each(v.Neighbors) {
-		if n.IfIndex == m.link && n.Addr == a {
-			out = append(out, seen(model.SourceNeighbors, "%s dev %s %s", a, link, stateOf(n)))
+	for a, hop := range hops {
+		if hop.gateway || !v.surelyPods(a) {
+			return netip.Prefix{}
 		}
 	}
-	return out
+	own := first(l.Addresses, func(p *netip.Prefix) bool { return p.Contains(remote) })
+	if own == nil {
+		return netip.Prefix{}
+	}
+	return own.Masked()
 }
 
 // portOf is the link by which a link's packets leave the node: itself, or the
 // one port of a bridge that is an uplink.
 func portOf(v *view, ifindex int) string {
-	var ports []string
-	for l := range model.Each(v.Links) {
-		if l.Role == model.RoleUplink && l.Master == ifindex {
-			ports = append(ports, l.Name)
-		}
-	}
+	ports := chosen(v.Links, func(l *model.Link) bool { return l.Role == model.RoleUplink && l.Master == ifindex })
 	if len(ports) == 1 && !v.isUplink(ifindex) {
-		return ports[0]
+		return ports[0].Name
 	}
 	return v.linkName(ifindex)
 }

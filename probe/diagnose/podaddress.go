@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -27,13 +26,11 @@ func findPodAddress(v *view) []finding {
 			out = append(out, v.duplicateDetected(p, a))
 		}
 	}
-	for p := range v.enterablePods() {
+	for _, p := range v.enterablePods() {
 		for _, isIPv6 := range []bool{false, true} {
-			if f, ok := withoutAddress(v, p, isIPv6); ok {
-				out = append(out, f)
-				if len(f.Pods) == 0 {
-					break
-				}
+			found := withoutAddress(v, p, isIPv6)
+			if out = append(out, found...); len(found) > 0 && len(found[0].Pods) == 0 {
+				break
 			}
 		}
 	}
@@ -43,51 +40,34 @@ func findPodAddress(v *view) []finding {
 // duplicateDetected is the finding on an address that a pod's interface has and that the
 // kernel does not use, since it was another machine's when it was added.
 func (v *view) duplicateDetected(p *model.Pod, a netip.Addr) finding {
-	u := v.unclaimed(p, []netip.Addr{a})
-	f := model.Finding{
-		Confidence: model.Proven, Pods: []netip.Addr{a}, LastHopAlive: v.place(p.Link, model.Egress), Packets: u.packets(),
-		Title: fmt.Sprintf("%s of %s failed duplicate address detection", a, words.PodName(p)),
-		Why: fmt.Sprintf("When %s was added to %s of %s, another machine answered for it. The kernel does not use such an address: the pod sends no "+
-			"packet with it and answers no neighbour solicitation for it.", a, p.Interface, words.PodName(p)),
-		Evidence: append([]model.Evidence{seen(model.SourcePods, "in the pod: inet6 %s dev %s dadfailed tentative", a, p.Interface)}, u.evidence...),
-		Unseen:   []string{"who has the address as well, and whether it still does"},
-	}
-	for _, o := range v.pods[a] {
-		if o.Netns != p.Netns {
-			f.Unseen = nil
-			observe(&f, model.SourcePods, "%s has it as well", words.PodName(o))
-		}
-	}
-	prefix := netip.PrefixFrom(a, a.BitLen())
+	u, prefix := v.unclaimed(p, []netip.Addr{a}), host(a)
 	if i := slices.IndexFunc(p.Addresses, func(x netip.Prefix) bool { return x.Addr() == a }); i >= 0 {
 		prefix = p.Addresses[i]
 	}
-	f.Fix = []string{
-		fmt.Sprintf("%sip addr del %s dev %s # once nobody else has it; the next line detects duplicates again", words.Inside(p), prefix, words.Quote(p.Interface)),
-		fmt.Sprintf("%sip addr add %s dev %s", words.Inside(p), prefix, words.Quote(p.Interface)),
+	f := finding{
+		page: "PodAddress-duplicate",
+		facts: facts{
+			"pod": p, "addr": a, "prefix": prefix, "noPrefixRoute": !prefix.IsSingleIP() && !prefixRoute(p, prefix), "unclaimed": u.evidence,
+			"others": slices.DeleteFunc(slices.Clone(v.pods[a]), func(o *model.Pod) bool { return o.Netns == p.Netns }),
+		},
+		cutOff: []netip.Addr{a},
+		claims: func(d *model.Drop) bool {
+			return d.Dst == a || d.Src == a || d.Netns == p.Netns && solicited.Contains(d.Dst)
+		},
 	}
-	if !prefix.IsSingleIP() && !prefixRoute(p, prefix) {
-		f.Fix[1] += " noprefixroute"
-	}
-	return finding{Finding: f, cutOff: f.Pods, claims: func(d *model.Drop) bool {
-		return d.Dst == a || d.Src == a || d.Netns == p.Netns && solicited.Contains(d.Dst)
-	}}
+	f.Pods, f.LastHopAlive, f.Packets = f.cutOff, v.place(p.Link, model.Egress), u.packets()
+	return f
 }
 
 // solicited are the groups that neighbour solicitations go to. A pod has joined those of
 // its own addresses alone.
 var solicited = netip.MustParsePrefix("ff02::1:ff00:0/104")
 
-func withoutAddress(v *view, p *model.Pod, isIPv6 bool) (finding, bool) {
+func withoutAddress(v *view, p *model.Pod, isIPv6 bool) []finding {
 	if len(ownIn(p, isIPv6)) > 0 {
-		return finding{}, false
+		return nil
 	}
-	var with []*model.Pod
-	for _, o := range v.alike(p) {
-		if len(ownIn(o, isIPv6)) > 0 {
-			with = append(with, o)
-		}
-	}
+	with := slices.DeleteFunc(v.alike(p), func(o *model.Pod) bool { return len(ownIn(o, isIPv6)) == 0 })
 	given := slices.DeleteFunc(slices.Clone(p.Given), func(a netip.Addr) bool {
 		return a.Is6() != isIPv6 || len(v.pods[a]) > 0 || v.nodeAddrs[a]
 	})
@@ -100,66 +80,31 @@ func withoutAddress(v *view, p *model.Pod, isIPv6 bool) (finding, bool) {
 	others := slices.ContainsFunc(v.Pods, func(o model.Pod) bool { return o.Netns == p.Netns && len(o.Addresses) > 0 })
 	u := v.unclaimed(p, given)
 	if u.answers || (others || !known && len(with) == 0) && u.packets() == 0 {
-		return finding{}, false
+		return nil
 	}
-	f := model.Finding{
-		Confidence:   model.Proven,
-		Pods:         given,
-		LastHopAlive: v.place(p.Link, model.Egress),
-		Title:        words.PodName(p) + " has no address",
-		Why: fmt.Sprintf("The pod's interface %s has no address, so that the pod neither sends nor takes a packet.",
-			p.Interface),
-		Evidence: []model.Evidence{seen(model.SourcePods, "in the pod: %s has no %s address", p.Interface, words.Family(isIPv6))},
-		Packets:  u.packets(),
+	f := finding{
+		facts: facts{
+			"pod": p, "with": with, "given": given, "isIPv6": isIPv6, "unclaimed": u.evidence,
+			"guessed": !known && u.packets() > 0,
+		},
+		cutOff: given,
+		claims: func(d *model.Drop) bool { return fromOrTo(given, d) },
 	}
-	if len(given) > 0 {
-		f.Title = fmt.Sprintf("%s lost %s", words.PodName(p), words.Addrs(given))
-		f.Why = fmt.Sprintf("%s is the address of %s, and its interface %s does not have it: the pod neither sends nor takes a packet.",
-			words.Addrs(given), words.PodName(p), p.Interface)
+	f.Pods, f.LastHopAlive, f.Packets = given, v.place(p.Link, model.Egress), u.packets()
+	if u.packets() == 0 {
+		f.stateAlone()
 	}
 	if len(with) > 0 {
-		observe(&f, model.SourcePods, "%s: %s", like(with), ownIn(with[0], isIPv6)[0])
+		f.facts["usual"] = firstIn(with[0], isIPv6)
 	}
-	f.Evidence = append(f.Evidence, u.evidence...)
-	switch {
-	case u.packets() == 0:
-		stateAlone(&f, "a packet for the pod: nobody asked for it in the window",
-			"the pod is to have no address of its own")
-	case !known:
-		f.Confidence = model.Likely
-		f.Unseen = []string{"that the address is this pod's: no pod has it, and this is the only pod without one"}
-		f.Alternatives = []string{"the pod that had the address was deleted"}
-	}
-	f.Fix = addressFix(p, with, given, isIPv6)
-	return finding{Finding: f, cutOff: given, claims: func(d *model.Drop) bool {
-		return slices.Contains(given, d.Dst) || slices.Contains(given, d.Src)
-	}}, true
-}
-
-// addressFix gives the pod its address with the prefix length of the others, and
-// their routes.
-func addressFix(p *model.Pod, with []*model.Pod, given []netip.Addr, isIPv6 bool) []string {
-	from := pattern(with, isIPv6)
-	if len(given) == 0 || from == nil {
-		return []string{
-			"find the pod's address: kubectl get pods -A -o wide",
-			fmt.Sprintf("%sip addr add ADDRESS/BITS dev %s, and the routes that other pods have; or delete the pod, which is made anew", words.Inside(p), words.Quote(p.Interface)),
+	if from := pattern(with, isIPv6); len(given) > 0 && from != nil {
+		var want []netip.Prefix
+		for _, a := range given {
+			want = append(want, netip.PrefixFrom(a, firstIn(from, isIPv6).Bits()))
 		}
+		f.takeAfter(p, from, isIPv6, want...)
 	}
-	usual := ownIn(from, isIPv6)[0]
-	var out []string
-	var held []netip.Prefix
-	for _, a := range given {
-		prefix := netip.PrefixFrom(a, usual.Bits())
-		command := fmt.Sprintf("%sip addr add %s dev %s", words.Inside(p), prefix, words.Quote(p.Interface))
-		if prefixRoute(from, usual) {
-			held = append(held, prefix.Masked())
-		} else if !usual.IsSingleIP() {
-			command += " noprefixroute"
-		}
-		out = append(out, command)
-	}
-	return append(out, copyRoutes(p, from, isIPv6, held...)...)
+	return []finding{f}
 }
 
 // prefixRoute reports whether a pod's address came with a route to its network on
@@ -181,22 +126,18 @@ func (v *view) soughtAfter(p *model.Pod, with []*model.Pod, isIPv6 bool) []netip
 		x := v.links[o.LinkIndex]
 		return x != nil && x.Master == l.Master && o.Netns != p.Netns && len(o.Addresses) == 0
 	})
-	asked := map[netip.Addr]talk{}
+	replied := map[netip.Addr]bool{}
 	for a := range model.Each(v.Traffic.ARP) {
-		t := asked[a.Addr]
-		if a.Reply {
-			t.replies += a.Packets
-		} else if a.Direction == model.Egress && a.IfIndex == p.LinkIndex {
-			t.requests += a.Packets
-		}
-		asked[a.Addr] = t
+		replied[a.Addr] = replied[a.Addr] || a.Reply
 	}
 	var found []netip.Addr
-	for a, t := range asked {
+	for q, t := range v.resolutions(model.Egress) {
+		a := q.addr
 		near := slices.ContainsFunc(with, func(o *model.Pod) bool {
 			return slices.ContainsFunc(ownIn(o, isIPv6), func(x netip.Prefix) bool { return x.Contains(a) })
 		})
-		if a.Is6() == isIPv6 && near && t.requests >= minDrops && t.replies == 0 && len(v.pods[a]) == 0 && !v.nodeAddrs[a] && !v.past[a] && !v.gatewayAddrs[a] {
+		if q.ifindex == p.LinkIndex && a.Is6() == isIPv6 && near && t.requests >= minDrops && !replied[a] && len(v.pods[a]) == 0 && !v.nodeAddrs[a] &&
+			!v.past[a] && !v.gatewayAddrs[a] {
 			found = append(found, a)
 		}
 	}
@@ -236,34 +177,17 @@ func (v *view) unclaimed(p *model.Pod, given []netip.Addr) unclaimed {
 		if h := v.hop(a, p.LinkIndex, model.Egress, model.AsDestination); h != nil {
 			u.frames += h.Packets
 		}
-		var replies, requests uint64
-		for x := range model.Each(v.Traffic.ARP) {
-			switch {
-			case x.Addr != a || x.IfIndex != p.LinkIndex:
-			case x.Reply && x.Direction == model.Ingress:
-				replies += x.Packets
-			case !x.Reply && x.Direction == model.Egress:
-				requests += x.Packets
-			}
-		}
-		if replies > 0 && replies*2 >= requests {
-			u.answers = true
-		}
-		u.requests += requests
+		t := v.resolutions(model.Egress)[question{p.LinkIndex, a}]
+		u.answers = u.answers || t.replies > 0 && t.replies*2 >= t.requests
+		u.requests += t.requests
 		drops := v.dropped(func(d *model.Drop) bool { return d.Dst == a && (d.Netns == p.Netns || d.NeighborFailed()) })
 		u.drops += drops
+		x := facts{"link": p.Link, "addr": a, "requests": t.requests, "replies": t.replies, "drops": drops}
 		if r := v.lookup(a); r != nil && r.IfIndex == p.LinkIndex && r.Dst.IsSingleIP() {
-			u.evidence = append(u.evidence, seen(model.SourceRoutes, "%s", v.routeText(r)))
+			x["route"] = v.routeText(r)
 		}
-		if requests > 0 {
-			u.evidence = append(u.evidence, seen(model.SourceTC, "%s egress: %s for %s; ingress: %s", p.Link, words.Count(requests, words.Request(a)), a, words.Plural(replies, "reply", "replies")))
-		}
-		if drops > 0 {
-			u.evidence = append(u.evidence, seen(model.SourceDrops, "%s for %s freed", words.Count(drops, "packet"), a))
-		}
+		u.evidence = append(u.evidence, words.Say("unclaimed", x)...)
 	}
-	if u.frames > 0 {
-		u.evidence = append(u.evidence, seen(model.SourceTC, "%s egress: %s for the pod", p.Link, words.Count(u.frames, "packet")))
-	}
+	u.evidence = append(u.evidence, words.Say("unclaimed", facts{"link": p.Link, "frames": u.frames})...)
 	return u
 }

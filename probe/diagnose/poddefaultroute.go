@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -22,7 +21,7 @@ var podDefaultRoute = kind{
 
 func findPodDefaultRoute(v *view) []finding {
 	var out []finding
-	for p := range v.enterablePods() {
+	for _, p := range v.enterablePods() {
 		for _, isIPv6 := range []bool{false, true} {
 			// A pod has either a default route elsewhere or none.
 			out = append(out, withoutPodDefault(v, p, isIPv6)...)
@@ -33,7 +32,7 @@ func findPodDefaultRoute(v *view) []finding {
 }
 
 func withoutPodDefault(v *view, p *model.Pod, isIPv6 bool) []finding {
-	own := ownIn(p, isIPv6)
+	own := addrs(ownIn(p, isIPv6))
 	if len(own) == 0 || sendsBeyond(p, isIPv6) {
 		return nil
 	}
@@ -58,45 +57,31 @@ func withoutPodDefault(v *view, p *model.Pod, isIPv6 bool) []finding {
 	case len(with) <= len(without) && !u.lost():
 		return nil
 	}
-	family := "IPv4"
-	if isIPv6 {
-		family = "IPv6"
-	}
-	f := model.Finding{
-		Confidence:   model.Proven,
-		LastHopAlive: model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Ingress},
-		Title:        words.PodName(p) + " has no default route",
-		Why: fmt.Sprintf("The pod has no default route for %s: it sends nothing beyond its own link, and replies to nobody there.",
-			family),
-		Evidence: []model.Evidence{seen(model.SourcePods, "in the pod: no default route for %s", family)},
-		Packets:  u.requests,
-	}
-	for _, a := range own {
-		f.Pods = append(f.Pods, a.Addr())
-	}
+	f := finding{facts: facts{
+		"pod": p, "isIPv6": isIPv6, "with": with, "unsent": u.evidence(p), "idle": !u.lost(), "single": u.lost() && len(with) == 0,
+	}}
+	f.LastHopAlive = model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Ingress}
+	f.Pods, f.Packets = own, u.requests
 	if len(with) > 0 {
-		observe(&f, model.SourcePods, "%s: one by %s", like(with), gatewayText(podDefault(with[0], isIPv6)))
+		f.facts["usual"] = podDefault(with[0], isIPv6)
 	}
-	f.Evidence = append(f.Evidence, u.evidence(p)...)
 	if !u.lost() {
-		stateAlone(&f, "a request from beyond the pod's link: what the pod itself cannot send makes no packet",
-			"the pod is to have none")
-	} else if len(with) == 0 {
-		f.Confidence = model.Likely
-		f.Alternatives = []string{"the pod is to have none: there is no other to compare it with"}
+		f.stateAlone()
 	}
-	f.Fix = defaultFix(v, p, with, isIPv6)
-	return []finding{{Finding: f, cutOff: f.Pods, claims: func(d *model.Drop) bool {
-		return p.Netns == d.Netns && (slices.Contains(f.Pods, d.Src) && path.PodRoute(p, d.Dst) == nil ||
-			slices.Contains(f.Pods, d.Dst) && path.PodRoute(p, d.Src) == nil)
-	}}}
+	v.giveDefault(&f, p, with, isIPv6)
+	f.cutOff = own
+	f.claims = func(d *model.Drop) bool {
+		return p.Netns == d.Netns && (slices.Contains(own, d.Src) && path.PodRoute(p, d.Dst) == nil ||
+			slices.Contains(own, d.Dst) && path.PodRoute(p, d.Src) == nil)
+	}
+	return []finding{f}
 }
 
 // defaultElsewhere is the finding on a pod whose default route is another interface's, as a
 // plugin for further networks makes it, while the pods like it have it by the first one, and
 // that gets no replies from beyond.
 func defaultElsewhere(v *view, p *model.Pod, isIPv6 bool) []finding {
-	own := ownIn(p, isIPv6)
+	own := addrs(ownIn(p, isIPv6))
 	if len(own) == 0 || podDefault(p, isIPv6) != nil || !sendsBeyond(p, isIPv6) {
 		return nil
 	}
@@ -110,7 +95,7 @@ func defaultElsewhere(v *view, p *model.Pod, isIPv6 bool) []finding {
 		}
 	}
 	u, second := v.beyondLink(p, own), ""
-	f := model.Finding{Confidence: model.Likely, Packets: u.requests}
+	var defaults []interfaceRoute
 	mine := map[netip.Addr]bool{}
 	for o := range model.Each(v.Pods) {
 		if o.Netns != p.Netns {
@@ -121,10 +106,9 @@ func defaultElsewhere(v *view, p *model.Pod, isIPv6 bool) []finding {
 		}
 		if r := podDefault(o, isIPv6); r != nil {
 			second = o.Interface
-			observe(&f, model.SourcePods, "in the pod: default by %s dev %s", gatewayText(r), o.Interface)
+			defaults = append(defaults, interfaceRoute{r, o.Interface})
 		}
 	}
-	f.Pods = sorted(mine)
 	x := v.sumPeers(v.inVain(mine))
 	lost := func(d *model.Drop) bool {
 		return (mine[d.Src] || mine[d.Dst]) && (d.NeighborFailed() || d.ReverseFiltered() || d.Netns == p.Netns && d.LookupRefused())
@@ -133,60 +117,42 @@ func defaultElsewhere(v *view, p *model.Pod, isIPv6 bool) []finding {
 	if len(with) == 0 || u.sends || !u.lost() && x.packets+dropped < minDrops {
 		return nil
 	}
-	f.Packets += x.packets + dropped
-	f.LastHopAlive = model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Ingress}
-	f.Title = fmt.Sprintf("the default route of %s is not by %s", words.PodName(p), p.Interface)
-	f.Why = fmt.Sprintf("%s sends what is for others beyond its links by another of its interfaces than %s, and gets no replies. "+
-		"The pods like it send by %s.", words.PodName(p), p.Interface, p.Interface)
-	observe(&f, model.SourcePods, "%s: default by %s dev %s", like(with), gatewayText(podDefault(with[0], isIPv6)), p.Interface)
-	f.Evidence = append(f.Evidence, u.evidence(p)...)
-	observeSome(&f, x.packets, model.SourceTC, "%s of the pod to %s; no reply",
-		words.Count(x.packets, "packet"), words.Addrs(sorted(x.remotes)))
-	observeSome(&f, dropped, model.SourceDrops, "%s from or to the pod dropped on the way by that interface",
-		words.Count(dropped, "packet"))
-	f.Alternatives = []string{"the pod is to send by the other network, and that is broken"}
-	del := words.Inside(p) + words.IP(own[0].Addr()) + " route del default"
-	if second != "" {
-		del += " dev " + words.Quote(second)
+	f := finding{
+		page: "PodDefaultRoute-elsewhere",
+		facts: facts{
+			"pod": p, "addr": own[0], "with": with, "usual": podDefault(with[0], isIPv6), "defaults": defaults, "second": second,
+			"unsent": u.evidence(p), "packets": x.packets, "remotes": sorted(x.remotes), "dropped": dropped,
+		},
+		cutOff: sorted(mine), claims: lost,
 	}
-	f.Fix = append([]string{del}, defaultFix(v, p, with, isIPv6)...)
-	f.Fix = append(f.Fix, "take the gateway from the configuration of the further network, or the default-route from the pod's annotation")
-	return []finding{{Finding: f, cutOff: f.Pods, claims: lost}}
+	f.Pods, f.Packets = f.cutOff, u.requests+x.packets+dropped
+	f.LastHopAlive = model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Ingress}
+	v.giveDefault(&f, p, with, isIPv6)
+	return []finding{f}
+}
+
+// interfaceRoute is a route by an interface of a pod.
+type interfaceRoute struct {
+	*model.Route
+	Interface string
 }
 
 // inVain are the pairs of which some address asked beyond the node and heard nothing.
 func (v *view) inVain(from map[netip.Addr]bool) []*model.Peer {
-	var out []*model.Peer
-	for p := range model.Each(v.peers) {
-		if from[p.Local] && v.elsewhere(p.Remote) && v.unanswered(p) {
-			out = append(out, p)
-		}
-	}
-	return out
+	return chosen(v.peers, func(p *model.Peer) bool { return from[p.Local] && v.elsewhere(p.Remote) && v.unanswered(p) })
 }
 
-func gatewayText(r *model.Route) string {
-	switch {
-	case r == nil:
-		return "another interface"
-	case !r.Gateway.IsValid():
-		return "its link"
-	}
-	return r.Gateway.String()
-}
-
-// defaultFix gives the pod the routes of those that have a default route.
-func defaultFix(v *view, p *model.Pod, with []*model.Pod, isIPv6 bool) []string {
+// giveDefault has the page give the pod the routes of those that have a default route.
+func (v *view) giveDefault(f *finding, p *model.Pod, with []*model.Pod, isIPv6 bool) {
 	with = slices.DeleteFunc(slices.Clone(with), func(o *model.Pod) bool { return podDefault(o, isIPv6) == nil })
-	from, votes := typicalPod(with, func(o *model.Pod) netip.Addr { return podDefault(o, isIPv6).Gateway })
+	from, votes := commonest(with, func(o *model.Pod) netip.Addr { return podDefault(o, isIPv6).Gateway })
 	if from != nil && (votes > 1 || len(with) == 1) {
-		return copyRoutes(p, from, isIPv6)
+		f.facts["routes"] = lackedRoutes(p, from, isIPv6)
+	} else if gw := v.ownGateway(p, isIPv6); gw.IsValid() {
+		f.facts["routes"] = []lackedRoute{{Route: &model.Route{Dst: netip.PrefixFrom(gw, 0).Masked(), Gateway: gw}}}
+	} else {
+		f.facts["noGateway"] = true
 	}
-	if gw := v.ownGateway(p, isIPv6); gw.IsValid() {
-		return []string{addRoute(p, &model.Route{Dst: netip.PrefixFrom(gw, 0).Masked(), Gateway: gw})}
-	}
-	return []string{"find the gateway of the pod's network, in its plugin's configuration, then: " +
-		fmt.Sprintf("%sip route add default via GATEWAY dev %s", words.Inside(p), words.Quote(p.Interface))}
 }
 
 // ownGateway is the pod's gateway as far as its own link shows it: the bridge's
@@ -200,16 +166,13 @@ func (v *view) ownGateway(p *model.Pod, isIPv6 bool) netip.Addr {
 			}
 		}
 	}
-	var found []netip.Addr
-	for r := range model.Each(p.Routes) {
-		if r.Dst.IsValid() && r.Dst.IsSingleIP() && r.Dst.Addr().Is6() == isIPv6 && !r.Gateway.IsValid() && !p.Has(r.Dst.Addr()) {
-			found = append(found, r.Dst.Addr())
-		}
+	found := chosen(p.Routes, func(r *model.Route) bool {
+		return r.Dst.IsValid() && r.Dst.IsSingleIP() && r.Dst.Addr().Is6() == isIPv6 && !r.Gateway.IsValid() && !p.Has(r.Dst.Addr())
+	})
+	if len(found) != 1 {
+		return netip.Addr{}
 	}
-	if len(found) == 1 {
-		return found[0]
-	}
-	return netip.Addr{}
+	return found[0].Dst.Addr()
 }
 
 // unsent is what a pod should have sent to addresses that none of its routes leads
@@ -228,11 +191,9 @@ func (u *unsent) lost() bool {
 }
 
 // beyondLink sums up a pod's traffic with addresses that its routes do not lead to.
-func (v *view) beyondLink(p *model.Pod, own []netip.Prefix) unsent {
+func (v *view) beyondLink(p *model.Pod, own []netip.Addr) unsent {
 	u := unsent{remotes: map[netip.Addr]bool{}}
-	mine := func(a netip.Addr) bool {
-		return slices.ContainsFunc(own, func(x netip.Prefix) bool { return x.Addr() == a })
-	}
+	mine := func(a netip.Addr) bool { return slices.Contains(own, a) }
 	beyond := func(a netip.Addr) bool { return a.IsValid() && !mine(a) && path.PodRoute(p, a) == nil }
 	for x := range model.Each(v.peers) {
 		if !mine(x.Local) || !beyond(x.Remote) {
@@ -252,8 +213,8 @@ func (v *view) beyondLink(p *model.Pod, own []netip.Prefix) unsent {
 		}
 	}
 	for _, a := range own {
-		to := v.hop(a.Addr(), p.LinkIndex, model.Egress, model.AsDestination)
-		from := v.hop(a.Addr(), p.LinkIndex, model.Ingress, model.AsSource)
+		to := v.hop(a, p.LinkIndex, model.Egress, model.AsDestination)
+		from := v.hop(a, p.LinkIndex, model.Ingress, model.AsSource)
 		if to != nil && (from == nil || from.Packets == 0) {
 			u.in += to.Packets
 		}
@@ -262,16 +223,5 @@ func (v *view) beyondLink(p *model.Pod, own []netip.Prefix) unsent {
 }
 
 func (u *unsent) evidence(p *model.Pod) []model.Evidence {
-	var out []model.Evidence
-	from := words.Addrs(sorted(u.remotes))
-	if u.requests > 0 {
-		out = append(out, seen(model.SourceTC, "%s from %s, where no route of the pod leads: no packet back", words.Count(u.requests, "request"), from))
-	}
-	if u.flows > 0 {
-		out = append(out, seen(model.SourceConntrack, "%s to the pod from %s UNREPLIED", words.Count(u.flows, "flow"), from))
-	}
-	if u.in > 0 {
-		out = append(out, seen(model.SourceTC, "%s egress: %s for the pod; ingress: none from it", p.Link, words.Count(u.in, "packet")))
-	}
-	return out
+	return words.Say("unsent", facts{"link": p.Link, "from": sorted(u.remotes), "requests": u.requests, "flows": u.flows, "in": u.in})
 }

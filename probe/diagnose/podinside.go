@@ -2,14 +2,11 @@ package diagnose
 
 import (
 	"cmp"
-	"fmt"
-	"iter"
 	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // What is wrong inside a pod's namespace is judged by comparison with the pods
@@ -22,19 +19,12 @@ func (v *view) enterable(p *model.Pod) bool {
 	return l != nil && l.Up && l.Carrier && p.Up && p.Netns != 0 && v.stood(p)
 }
 
-// enterablePods ranges over the pods whose own state can be judged; none where pods
-// could not be read.
-func (v *view) enterablePods() iter.Seq[*model.Pod] {
-	return func(yield func(*model.Pod) bool) {
-		if v.Status(model.SourcePods) == model.Missing {
-			return
-		}
-		for p := range model.Each(v.Pods) {
-			if v.enterable(p) && !yield(p) {
-				return
-			}
-		}
+// enterablePods are the pods whose own state can be judged; none where pods could not be read.
+func (v *view) enterablePods() []*model.Pod {
+	if v.Status(model.SourcePods) == model.Missing {
+		return nil
 	}
+	return chosen(v.Pods, v.enterable)
 }
 
 // alike are the other pods that hang on the node as a pod does: on the same bridge,
@@ -42,36 +32,21 @@ func (v *view) enterablePods() iter.Seq[*model.Pod] {
 // have other names than the first one, and are compared among themselves.
 func (v *view) alike(p *model.Pod) []*model.Pod {
 	l := v.links[p.LinkIndex]
-	var out []*model.Pod
-	for o := range model.Each(v.Pods) {
+	return chosen(v.Pods, func(o *model.Pod) bool {
 		x := v.links[o.LinkIndex]
-		if x != nil && l != nil && o.Netns != p.Netns && x.Master == l.Master && o.Interface == p.Interface && v.enterable(o) {
-			out = append(out, o)
-		}
-	}
-	return out
+		return x != nil && l != nil && o.Netns != p.Netns && x.Master == l.Master && o.Interface == p.Interface && v.enterable(o)
+	})
 }
 
 // ownIn are the global addresses of a pod's interface in a family.
 func ownIn(p *model.Pod, isIPv6 bool) []netip.Prefix {
-	var out []netip.Prefix
-	for _, a := range p.Addresses {
-		if a.Addr().Is6() == isIPv6 && a.Addr().IsGlobalUnicast() {
-			out = append(out, a)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(p.Addresses), func(a netip.Prefix) bool {
+		return a.Addr().Is6() != isIPv6 || !a.Addr().IsGlobalUnicast()
+	})
 }
 
 // firstIn is the first of them; not valid without one.
-func firstIn(p *model.Pod, isIPv6 bool) netip.Prefix {
-	for _, a := range p.Addresses {
-		if a.Addr().Is6() == isIPv6 && a.Addr().IsGlobalUnicast() {
-			return a
-		}
-	}
-	return netip.Prefix{}
-}
+func firstIn(p *model.Pod, isIPv6 bool) netip.Prefix { return cmp.Or(ownIn(p, isIPv6)...) }
 
 // routesAll reports whether a prefix is a default route, or one of the two halves
 // that programs put before it.
@@ -81,12 +56,7 @@ func routesAll(p netip.Prefix, isIPv6 bool) bool {
 
 // podDefault is the default route of a pod's interface in a family, nil for none.
 func podDefault(p *model.Pod, isIPv6 bool) *model.Route {
-	for r := range model.Each(p.Routes) {
-		if routesAll(r.Dst, isIPv6) {
-			return r
-		}
-	}
-	return nil
+	return first(p.Routes, func(r *model.Route) bool { return routesAll(r.Dst, isIPv6) })
 }
 
 // sendsBeyond reports whether a pod has any default route of the family.
@@ -95,71 +65,41 @@ func sendsBeyond(p *model.Pod, isIPv6 bool) bool {
 		slices.ContainsFunc(p.Elsewhere, func(x netip.Prefix) bool { return routesAll(x, isIPv6) })
 }
 
-// like says which pods a pod was compared with.
-func like(list []*model.Pod) string {
-	if len(list) == 1 {
-		return words.PodName(list[0])
-	}
-	return fmt.Sprintf("%s and %s like it", words.PodName(list[0]), words.Count(uint64(len(list)-1), "pod"))
-}
-
 // settledRoutes are the routes of a pod that did not come with its address, in the
 // order in which they can be made: the way to a gateway before the routes by it.
 func settledRoutes(p *model.Pod, isIPv6 bool) []*model.Route {
-	var out []*model.Route
-	for r := range model.Each(p.Routes) {
-		if r.Dst.IsValid() && r.Dst.Addr().Is6() == isIPv6 && r.Protocol != "kernel" && !r.Dst.Addr().IsLinkLocalUnicast() || linkToGateway(p, r, isIPv6) {
-			out = append(out, r)
-		}
-	}
-	slices.SortStableFunc(out, func(a, b *model.Route) int {
-		return cmp.Or(compareBool(a.Gateway.IsValid(), b.Gateway.IsValid()), cmp.Compare(b.Dst.Bits(), a.Dst.Bits()))
+	out := chosen(p.Routes, func(r *model.Route) bool {
+		return r.Dst.IsValid() && r.Dst.Addr().Is6() == isIPv6 &&
+			(r.Protocol != "kernel" && !r.Dst.Addr().IsLinkLocalUnicast() || linkToGateway(p, r))
 	})
-	return out
+	slices.SortStableFunc(out, func(a, b *model.Route) int { return cmp.Compare(b.Dst.Bits(), a.Dst.Bits()) })
+	return directFirst(out)
+}
+
+// directFirst puts the routes by a gateway behind the others, which lead to it.
+func directFirst(list []*model.Route) []*model.Route {
+	via := func(r *model.Route) bool { return r.Gateway.IsValid() }
+	direct := slices.DeleteFunc(slices.Clone(list), via)
+	return append(direct, slices.DeleteFunc(list, func(r *model.Route) bool { return !via(r) })...)
 }
 
 // linkToGateway reports whether a route leads to the single address of one of the
 // pod's gateways.
-func linkToGateway(p *model.Pod, r *model.Route, isIPv6 bool) bool {
-	return r.Dst.IsValid() && r.Dst.IsSingleIP() && r.Dst.Addr().Is6() == isIPv6 &&
-		slices.ContainsFunc(p.Gateways, func(g model.Neighbor) bool { return g.Addr == r.Dst.Addr() })
+func linkToGateway(p *model.Pod, r *model.Route) bool {
+	return r.Dst.IsSingleIP() && slices.ContainsFunc(p.Gateways, func(g model.Neighbor) bool { return g.Addr == r.Dst.Addr() })
 }
 
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
+// lackedRoute is a route that a pod should have as another has it. OnLink: it has none to
+// the gateway.
+type lackedRoute struct {
+	*model.Route
+	OnLink bool
 }
 
-// addRoute is the command that gives a pod a route of another's, without the
-// source address that was the other's.
-func addRoute(p *model.Pod, r *model.Route) string {
-	dst := r.Dst.String()
-	switch {
-	case r.Dst.Bits() == 0:
-		dst = "default"
-	case r.Dst.IsSingleIP():
-		dst = r.Dst.Addr().String()
-	}
-	line := fmt.Sprintf("%s%s route add %s", words.Inside(p), words.IP(r.Dst.Addr()), dst)
-	if r.Gateway.IsValid() {
-		line += " via " + r.Gateway.String()
-	}
-	line += " dev " + words.Quote(p.Interface)
-	if !r.Gateway.IsValid() && r.Dst.Addr().Is4() {
-		line += " scope link"
-	}
-	return line
-}
-
-// copyRoutes are the commands that give a pod the routes of another that it lacks,
-// once it has the prefixes of held on its link.
-func copyRoutes(p, from *model.Pod, isIPv6 bool, held ...netip.Prefix) []string {
-	var out []string
+// lackedRoutes are the routes of another pod that a pod lacks, once it has the prefixes of
+// held on its link.
+func lackedRoutes(p, from *model.Pod, isIPv6 bool, held ...netip.Prefix) []lackedRoute {
+	var out []lackedRoute
 	reached := slices.Clone(held)
 	for r := range model.Each(p.Routes) {
 		if r.Dst.IsValid() && !r.Gateway.IsValid() {
@@ -170,35 +110,26 @@ func copyRoutes(p, from *model.Pod, isIPv6 bool, held ...netip.Prefix) []string 
 		if slices.ContainsFunc(p.Routes, func(o model.Route) bool { return o.Dst == r.Dst && o.Gateway == r.Gateway }) {
 			continue
 		}
-		command := addRoute(p, r)
-		switch {
-		case !r.Gateway.IsValid():
+		via := r.Gateway.IsValid()
+		out = append(out, lackedRoute{r, via && !inAny(reached, r.Gateway) && !r.Gateway.IsLinkLocalUnicast()})
+		if !via {
 			reached = append(reached, r.Dst)
-		case !inAny(reached, r.Gateway) && !r.Gateway.IsLinkLocalUnicast():
-			command += " onlink"
 		}
-		out = append(out, command)
 	}
 	return out
 }
 
-// typicalPod is the first pod of the shape that most of a list have, and how many
-// have it.
-func typicalPod[K comparable](list []*model.Pod, shape func(*model.Pod) K) (*model.Pod, int) {
-	votes := map[K]int{}
-	var best *model.Pod
-	for _, p := range list {
-		votes[shape(p)]++
-	}
-	for _, p := range list {
-		if best == nil || votes[shape(p)] > votes[shape(best)] {
-			best = p
+// takeAfter has the page give a pod addresses, with the routes that another pod has.
+func (f *finding) takeAfter(p, from *model.Pod, isIPv6 bool, addrs ...netip.Prefix) {
+	var held []netip.Prefix
+	usual := firstIn(from, isIPv6)
+	if prefixRoute(from, usual) {
+		for _, a := range addrs {
+			held = append(held, a.Masked())
 		}
 	}
-	if best == nil {
-		return nil, 0
-	}
-	return best, votes[shape(best)]
+	f.facts["noPrefixRoute"] = held == nil && !usual.IsSingleIP()
+	f.facts["addrs"], f.facts["routes"] = addrs, lackedRoutes(p, from, isIPv6, held...)
 }
 
 // lately reports whether something was last seen so near to the window's end that
@@ -219,7 +150,7 @@ func pattern(list []*model.Pod, isIPv6 bool) *model.Pod {
 	if len(routed) > 0 {
 		list = routed
 	}
-	from, _ := typicalPod(list, func(p *model.Pod) shape {
+	from, _ := commonest(list, func(p *model.Pod) shape {
 		s := shape{bits: firstIn(p, isIPv6).Bits()}
 		if r := podDefault(p, isIPv6); r != nil {
 			s.gateway = r.Gateway

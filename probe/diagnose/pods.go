@@ -8,23 +8,25 @@ import (
 )
 
 // podAddrs are the pod's addresses.
-func podAddrs(p *model.Pod) []netip.Addr {
-	out := make([]netip.Addr, len(p.Addresses))
-	for i, a := range p.Addresses {
+func podAddrs(p *model.Pod) []netip.Addr { return addrs(p.Addresses) }
+
+// addrs are addresses without their prefix lengths.
+func addrs(list []netip.Prefix) []netip.Addr {
+	out := make([]netip.Addr, len(list))
+	for i, a := range list {
 		out[i] = a.Addr()
 	}
 	return out
 }
 
+// fromOrTo reports whether a packet is of one of the addresses.
+func fromOrTo(list []netip.Addr, d *model.Drop) bool {
+	return slices.Contains(list, d.Src) || slices.Contains(list, d.Dst)
+}
+
 // sameFamily are the addresses of the family of like.
 func sameFamily(list []netip.Addr, like netip.Addr) []netip.Addr {
-	var out []netip.Addr
-	for _, a := range list {
-		if a.Is4() == like.Is4() {
-			out = append(out, a)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool { return a.Is4() != like.Is4() })
 }
 
 // stood reports whether the pod was there from the window's beginning. What is
@@ -33,14 +35,7 @@ func (v *view) stood(p *model.Pod) bool { return !p.Since.After(v.Window.Start) 
 
 // podsIn are the addresses of the running pods in any of the ranges.
 func (v *view) podsIn(ranges []netip.Prefix) []netip.Addr {
-	var out []netip.Addr
-	for a := range v.pods {
-		if inAny(ranges, a) {
-			out = append(out, a)
-		}
-	}
-	slices.SortFunc(out, netip.Addr.Compare)
-	return out
+	return slices.DeleteFunc(sorted(v.pods), func(a netip.Addr) bool { return !inAny(ranges, a) })
 }
 
 // vacant reports whether an address belongs to this node's pods and no pod has
@@ -63,4 +58,38 @@ func (v *view) ownRange(a netip.Addr) bool {
 		}
 	}
 	return false
+}
+
+// stateAlone weakens a finding for which nothing but state speaks; its page has the reason.
+func (f *finding) stateAlone() {
+	f.Confidence, f.Severity, f.facts["idle"] = model.Possible, model.Warning, true
+}
+
+// unused weakens a finding on a neighbour entry by which nothing was sent. One that nobody
+// pinned the kernel asks for again before it uses it for long.
+func (f *finding) unused(n *model.Neighbor) {
+	if n.State != "PERMANENT" {
+		f.stateAlone()
+	}
+}
+
+// chosen are the elements of a list that are so.
+func chosen[T any](list []T, so func(*T) bool) []*T {
+	var out []*T
+	for x := range model.Each(list) {
+		if so(x) {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// first is the first element of a list that is so; nil where none is.
+func first[T any](list []T, so func(*T) bool) *T {
+	for x := range model.Each(list) {
+		if so(x) {
+			return x
+		}
+	}
+	return nil
 }

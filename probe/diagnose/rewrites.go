@@ -43,10 +43,8 @@ type bridging struct {
 
 // port is where one value of a MAC field was seen on frames of one address.
 type port struct {
-	link      string
-	ifindex   int
-	direction model.Direction
-	mac       model.MAC
+	model.MACPlace
+	ifindex int
 }
 
 // frames counts what was seen at a port, by the frames' other Ethernet address.
@@ -72,9 +70,9 @@ func (b *bridging) rewrites(pairs []model.MACPair, field model.MACField) []model
 		if p.Side != side {
 			continue
 		}
-		k, other := port{p.Link, p.IfIndex, p.Direction, p.Src}, p.Dst
+		k, other := port{model.MACPlace{MAC: p.Src, Link: p.Link, Direction: p.Direction}, p.IfIndex}, p.Dst
 		if field == model.DestinationMAC {
-			k.mac, other = p.Dst, p.Src
+			k.MAC, other = p.Dst, p.Src
 		}
 		if byAddr[p.Addr] == nil {
 			byAddr[p.Addr] = map[port]frames{}
@@ -88,22 +86,18 @@ func (b *bridging) rewrites(pairs []model.MACPair, field model.MACField) []model
 	for addr, ports := range byAddr {
 		lost := b.lost.Of(addr).MACs
 		for from, in := range ports {
-			if from.direction != model.Ingress || b.master[from.ifindex] == 0 {
+			if from.Direction != model.Ingress || b.master[from.ifindex] == 0 {
 				continue
 			}
 			for to, left := range ports {
-				if to.direction != model.Egress || to.mac == from.mac || to.mac.IsZero() || b.master[to.ifindex] != b.master[from.ifindex] {
+				if to.Direction != model.Egress || to.MAC == from.MAC || to.MAC.IsZero() || b.master[to.ifindex] != b.master[from.ifindex] {
 					continue
 				}
-				n := min(b.common(in, left, field, to), less(left.total(), b.untouched(ports, b.master[to.ifindex], to.mac)+lost))
-				if n == 0 {
-					continue
+				all, untouched := left.total(), b.untouched(ports, b.master[to.ifindex], to.MAC)+lost
+				n := min(b.common(in, left, field, to), all-min(all, untouched))
+				if n > 0 {
+					out = append(out, model.MACRewrite{Addr: addr, Field: field, Packets: n, From: from.MACPlace, To: to.MACPlace})
 				}
-				out = append(out, model.MACRewrite{
-					Addr: addr, Field: field, Packets: n,
-					From: model.MACPlace{MAC: from.mac, Link: from.link, Direction: from.direction},
-					To:   model.MACPlace{MAC: to.mac, Link: to.link, Direction: to.direction},
-				})
 			}
 		}
 	}
@@ -129,19 +123,10 @@ func (b *bridging) common(in, left frames, field model.MACField, to port) uint64
 func (b *bridging) untouched(ports map[port]frames, bridge int, mac model.MAC) uint64 {
 	var n uint64
 	for p, f := range ports {
-		if p.mac != mac {
-			continue
-		}
-		if p.ifindex == bridge && p.direction == model.Egress || b.master[p.ifindex] == bridge && p.direction == model.Ingress {
+		in := p.ifindex == bridge && p.Direction == model.Egress || b.master[p.ifindex] == bridge && p.Direction == model.Ingress
+		if p.MAC == mac && in {
 			n += f.total()
 		}
 	}
 	return n
-}
-
-func less(a, b uint64) uint64 {
-	if b > a {
-		return 0
-	}
-	return a - b
 }

@@ -1,13 +1,11 @@
 package diagnose
 
 import (
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // StaleARPReply is the code of this finding.
@@ -22,20 +20,16 @@ var staleARPReply = kind{
 
 func findStaleARPReply(v *view) []finding {
 	var out []finding
-	for _, s := range v.staleRules(model.TargetARPReply, func(r *model.FrameRule) model.AddrMatch { return r.ARPDst }) {
+	for _, s := range v.staleRules(model.TargetARPReply) {
 		out = append(out, misanswered(v, &s))
 	}
 	return out
 }
 
 func misanswered(v *view, s *stale) finding {
-	f := model.Finding{
-		Confidence: model.Proven,
-		Pods:       []netip.Addr{s.addr},
-		Title:      "stale ARP answer for " + s.addr.String(),
-		Evidence:   []model.Evidence{ruleEvidence(s.rule), v.ownerEvidence(s)},
-		Fix:        []string{words.UndoFrameRule(s.rule)},
-	}
+	wrong := belief{s.addr, s.rule.MAC}
+	f := finding{facts: s.facts(v), claims: misled(s.addr, s.rule.MAC), effects: []any{wrong}}
+	f.Pods = []netip.Addr{s.addr}
 	f.Packets, f.LastHopAlive = sentTo(v, s.addr, s.rule.MAC)
 	var replies, asker uint64
 	for a := range model.Each(v.Traffic.ARP) {
@@ -49,52 +43,20 @@ func misanswered(v *view, s *stale) finding {
 			f.LastHopAlive = v.place(a.Link, model.Ingress)
 		}
 	}
-	if replies > 0 {
-		observe(&f, model.SourceTC,
-			"%s egress: %s that %s is at %s", f.LastHopAlive.Link, words.Plural(replies, "ARP reply", "ARP replies"), s.addr, s.rule.MAC)
-	}
-	if f.Packets > 0 {
-		observe(&f, model.SourceTC, "%s for %s came from pods with the destination MAC %s", words.Count(f.Packets, "packet"), s.addr, s.rule.MAC)
-	}
-	if replies == 0 && f.Packets == 0 && s.rule.Counter.Delta == 0 {
-		f.Unseen = append(f.Unseen, "an ARP request for the address: nobody asked in the window")
-	}
-	gateway := len(v.pods[s.addr]) == 0 && len(v.behind(s.addr)) > 0
-	switch {
-	case len(s.owners) == 0 && gateway:
-		f.Confidence = model.Likely
-		f.Unseen = append(f.Unseen, "which MAC the gateway "+s.addr.String()+" has")
-		f.Alternatives = append(f.Alternatives, "the MAC is the gateway's, and it or all that is behind it is down")
-		pods := map[netip.Addr]bool{}
-		for _, a := range v.believing(belief{s.addr, s.rule.MAC}) {
-			pods[a] = true
+	f.facts["replies"], f.facts["sent"] = replies, f.Packets
+	if len(v.pods[s.addr]) == 0 && len(v.behind(s.addr)) > 0 {
+		f.Pods = v.believing(wrong)
+		f.cutOff = v.silentBy(s.rule.MAC, f.Pods)
+		if len(s.owners) == 0 {
+			x := v.sumPeers(v.inVain(setOf(f.Pods)))
+			f.Packets = max(f.Packets, x.packets)
+			f.facts["lost"], f.facts["remotes"] = x.packets, sorted(x.remotes)
 		}
-		x := v.sumPeers(v.inVain(pods))
-		f.Packets = max(f.Packets, x.packets)
-		observeSome(&f, x.packets, model.SourceTC, "%s of pods that believe it went to %s; no reply",
-			words.Count(x.packets, "packet"), words.Addrs(sorted(x.remotes)))
-	case len(s.owners) == 0:
-		f.Confidence = model.Likely
-		f.Unseen = append(f.Unseen, "who holds "+s.addr.String()+" now: nobody on this node")
-		f.Alternatives = append(f.Alternatives, "the pod was deleted and its peers still ask for it")
-		if p := v.arped(s.addr); p != nil {
-			// The node's own request is none that the rule answers.
-			f.Evidence = append(f.Evidence, v.arpEvidence(p))
-		}
+	} else if p := v.arped(s.addr); p != nil && len(s.owners) == 0 {
+		// The node's own request is none that the rule answers.
+		f.facts["probe"] = []model.Evidence{v.arpEvidence(p)}
 	}
-	f.Why = fmt.Sprintf("An ebtables rule answers ARP for %s with %s%s; %s has it. "+
-		"Who asks sends there, and the packets never reach the pod.",
-		s.addr, s.rule.MAC, v.ownersInstead(s), v.owner(s.rule.MAC))
-	wrong := belief{s.addr, s.rule.MAC}
-	found := finding{Finding: f, claims: misled(s.addr, s.rule.MAC), effects: []any{wrong}}
-	if gateway {
-		found.Pods = v.believing(wrong)
-		found.cutOff = v.silentBy(s.rule.MAC, found.Pods)
-		found.Why = fmt.Sprintf("An ebtables rule answers ARP for the gateway %s with %s%s; %s has it. "+
-			"Pods that ask send what leaves their subnet there, and it never reaches the gateway.",
-			s.addr, s.rule.MAC, v.ownersInstead(s), v.owner(s.rule.MAC))
-	}
-	return found
+	return f
 }
 
 // silentBy are the peers that do not reply to these pods alone, whose packets leave the node in

@@ -1,12 +1,10 @@
 package diagnose
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // StaleMACRewrite is the code of this finding.
@@ -23,7 +21,7 @@ func findStaleMACRewrite(v *view) []finding {
 	rewrites := MACRewrites(v.Snapshot)
 	var out []finding
 	ruled := map[netip.Addr]bool{}
-	for _, s := range v.staleRules(model.TargetDNAT, func(r *model.FrameRule) model.AddrMatch { return r.IPDst }) {
+	for _, s := range v.staleRules(model.TargetDNAT) {
 		ruled[s.addr] = true
 		out = append(out, rewrittenByRule(v, &s, rewrites))
 	}
@@ -38,32 +36,13 @@ func findStaleMACRewrite(v *view) []finding {
 
 // rewrittenByRule is the finding on a rule, with the frames that it spoilt.
 func rewrittenByRule(v *view, s *stale, rewrites []model.MACRewrite) finding {
-	f := model.Finding{
-		Confidence: model.Proven,
-		Pods:       []netip.Addr{s.addr},
-		Title:      "stale MAC for " + s.addr.String(),
-		Evidence:   []model.Evidence{ruleEvidence(s.rule), v.ownerEvidence(s)},
-		Fix:        []string{words.UndoFrameRule(s.rule)},
-		Packets:    s.rule.Counter.Delta,
-	}
+	f := finding{facts: s.facts(v), claims: misled(s.addr, s.rule.MAC)}
 	seen := mostRewritten(rewrites, s.addr, s.rule.MAC)
-	switch {
-	case seen != nil:
-		f.Packets = max(f.Packets, seen.Packets)
-		f.Evidence = append(f.Evidence, rewriteEvidence(seen))
-	case s.rule.Counter.Delta == 0:
-		f.Unseen = append(f.Unseen, "a frame that the rule rewrote: nothing for the pod came by in the window")
+	f.Pods, f.LastHopAlive, f.Packets = []netip.Addr{s.addr}, arrival(v, s, seen), s.rule.Counter.Delta
+	if seen != nil {
+		f.facts["rewrite"], f.Packets = seen, max(f.Packets, seen.Packets)
 	}
-	f.LastHopAlive = arrival(v, s, seen)
-	if len(s.owners) == 0 {
-		f.Confidence = model.Likely
-		f.Unseen = append(f.Unseen, "who holds "+s.addr.String()+" now: nobody on this node")
-		f.Alternatives = append(f.Alternatives, "the pod was deleted and its peers still send to it")
-	}
-	f.Why = fmt.Sprintf("An ebtables rule gives frames for %s the destination MAC %s%s; %s has it. "+
-		"They never reach the pod: a bridge floods frames for a MAC that it does not know, and nobody takes them.",
-		s.addr, s.rule.MAC, v.ownersInstead(s), v.owner(s.rule.MAC))
-	return finding{Finding: f, claims: misled(s.addr, s.rule.MAC)}
+	return f
 }
 
 // toNobody reports whether frames for a running pod got a destination MAC that
@@ -90,48 +69,18 @@ func toNobody(v *view, r *model.MACRewrite) bool {
 // rewrittenUnseen is the finding where the frames were seen to change and no
 // rule about the address is known.
 func rewrittenUnseen(v *view, r *model.MACRewrite) finding {
-	f := model.Finding{
-		Confidence:   model.Likely,
-		Pods:         []netip.Addr{r.Addr},
-		LastHopAlive: v.place(r.From.Link, r.From.Direction),
-		Title:        "stale MAC for " + r.Addr.String(),
-		Why: fmt.Sprintf("Frames for %s come out of the bridge with the destination MAC %s%s; %s has it. "+
-			"Only bridge netfilter (ebtables, nft) or a tc program can do that.",
-			r.Addr, r.To.MAC, v.ownersInstead(&stale{addr: r.Addr, owners: v.podMACs(r.Addr)}), v.owner(r.To.MAC)),
-		Evidence:     []model.Evidence{rewriteEvidence(r)},
-		Alternatives: []string{"a tc program that rewrites the MAC"},
-		Packets:      r.Packets,
+	f := finding{page: "StaleMACRewrite-unseen", claims: misled(r.Addr, r.To.MAC)}
+	f.Pods, f.LastHopAlive, f.Packets = []netip.Addr{r.Addr}, v.place(r.From.Link, r.From.Direction), r.Packets
+	rules := chosen(v.FrameRules, func(x *model.FrameRule) bool { return x.Target == model.TargetDNAT && x.MAC == r.To.MAC })
+	// Asking for a legacy table that is not there makes the kernel load it: so it is asked
+	// for only where it is there, which the command itself finds out where that was not read.
+	f.facts = facts{
+		"addr": r.Addr, "rewrite": r, "owners": v.podMACs(r.Addr), "holder": v.owner(r.To.MAC), "rules": rules, "read": v.Has(model.SourceEbtables),
+		"legacy": slices.ContainsFunc(v.Chains, func(c model.Chain) bool {
+			return c.Backend == model.Legacy && c.Family == "bridge" && c.Table == "nat"
+		}),
 	}
-	for x := range model.Each(v.FrameRules) {
-		if x.Target == model.TargetDNAT && x.MAC == r.To.MAC {
-			f.Evidence = append(f.Evidence, ruleEvidence(x))
-			f.Fix = append(f.Fix, words.UndoFrameRule(x))
-		}
-	}
-	if len(f.Fix) == 0 {
-		f.Unseen = []string{"the rule that does it"}
-		if !v.Has(model.SourceEbtables) {
-			f.Unseen = []string{"the ebtables rules: that source could not be read whole"}
-		}
-		f.Fix = []string{fmt.Sprintf("find the rule with %s and delete it: %s", r.To.MAC, v.listFrameRules())}
-	}
-	return finding{Finding: f, claims: misled(r.Addr, r.To.MAC)}
-}
-
-// listFrameRules is the command that shows bridge rules of both variants. Asking for
-// a legacy table that is not there makes the kernel load it: so it is asked for only
-// where it is there, which the command itself finds out where that was not read.
-func (v *view) listFrameRules() string {
-	const nft, legacy = "nft -a list ruleset bridge", "ebtables-legacy -t nat -L --Lc"
-	switch {
-	case slices.ContainsFunc(v.Chains, func(c model.Chain) bool {
-		return c.Backend == model.Legacy && c.Family == "bridge" && c.Table == "nat"
-	}):
-		return nft + "; " + legacy
-	case !v.Has(model.SourceEbtables):
-		return nft + "; grep -q ^ebtable_nat /proc/modules && " + legacy
-	}
-	return nft
+	return f
 }
 
 // mostRewritten is the rewrite of an address to a MAC that most frames showed. A flood shows
@@ -148,11 +97,6 @@ func mostRewritten(list []model.MACRewrite, addr netip.Addr, to model.MAC) *mode
 		}
 	}
 	return most
-}
-
-func rewriteEvidence(r *model.MACRewrite) model.Evidence {
-	return seen(model.SourceTC,
-		"%s %s destination MAC %s, then %s %s destination MAC %s: %s for %s", r.From.Link, r.From.Direction, r.From.MAC, r.To.Link, r.To.Direction, r.To.MAC, words.Count(r.Packets, "frame"), r.Addr)
 }
 
 // arrival is where frames for the address were last right: where they came in

@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -24,7 +23,7 @@ var staleNeighbor = kind{
 
 func findStaleNeighbor(v *view) []finding {
 	var out []finding
-	silent := map[int]*finding{} // by the link, where several may have one cause
+	silent := map[int][]unresolved{} // by the link, where several may have one cause
 	for n := range model.Each(v.Neighbors) {
 		if n.Proxy || len(v.pods[n.Addr]) == 0 {
 			continue
@@ -39,14 +38,18 @@ func findStaleNeighbor(v *view) []finding {
 		if len(owners) == 0 {
 			continue
 		}
-		if !path.Resolved(n) {
-			unresolved(v, n, owners[0], silent)
-		} else {
+		if path.Resolved(n) {
 			out = append(out, misdirected(v, n)...)
+			continue
+		}
+		// Without packets lost to it the entry is only a memory.
+		p, drops := owners[0], v.dropped(waitingFor(n.Addr))
+		if drops >= minDrops && v.stood(p) && p.Up {
+			silent[n.IfIndex] = append(silent[n.IfIndex], unresolved{n, p.MAC, drops})
 		}
 	}
 	for _, link := range slices.Sorted(maps.Keys(silent)) {
-		out = append(out, *silent[link])
+		out = append(out, noneOn(v, v.linkName(link), silent[link]))
 	}
 	return out
 }
@@ -57,74 +60,54 @@ func misdirected(v *view, n *model.Neighbor) []finding {
 	if p == nil || !v.stood(p) && n.State != "PERMANENT" {
 		return nil
 	}
-	lost := misledBy(v, n)
-	drops := v.dropped(func(d *model.Drop) bool { return lost(d) && d.OtherHost() })
-	sent := v.frames(n.Addr, n.IfIndex, model.Egress, model.AsDestination, n.MAC)
-	f := model.Finding{
-		Confidence:   model.Proven,
-		Pods:         []netip.Addr{n.Addr},
-		LastHopAlive: v.place(v.linkName(n.IfIndex), model.Egress),
-		Title:        "stale neighbour for " + n.Addr.String(),
-		Why: fmt.Sprintf("The node sends what it routes to %s to the MAC %s; %s has it, %s has %s. The pod frees frames for another MAC.",
-			n.Addr, n.MAC, v.owner(n.MAC), words.PodName(p), p.MAC),
-		Evidence: []model.Evidence{
-			seen(model.SourceNeighbors, "%s dev %s lladdr %s %s", n.Addr, v.linkName(n.IfIndex), n.MAC, n.State),
-			seen(model.SourcePods, "%s is the address of the pod behind %s, with MAC %s", n.Addr, p.Link, p.MAC),
-		},
-		Fix: []string{fmt.Sprintf("%s neigh del %s dev %s", words.IP(n.Addr), n.Addr, words.Quote(v.linkName(n.IfIndex)))},
-		// A flood is freed by every pod that it reaches.
-		Packets: cmp.Or(sent, drops),
-	}
-	observeSome(&f, sent, model.SourceTC, "%s egress: %s for %s with the destination MAC %s",
-		v.linkName(n.IfIndex), words.Count(sent, "frame"), n.Addr, n.MAC)
-	observeSome(&f, drops, model.SourceDrops, "%s for %s dropped: the destination MAC is not this host's",
-		words.Count(drops, "packet"), n.Addr)
+	f := finding{claims: misledBy(n), cause: belief{n.Addr, n.MAC}}
+	drops := v.dropped(func(d *model.Drop) bool { return f.claims(d) && d.OtherHost() })
+	sent, link := v.frames(n.Addr, n.IfIndex, model.Egress, model.AsDestination, n.MAC), v.linkName(n.IfIndex)
+	f.Pods, f.LastHopAlive = []netip.Addr{n.Addr}, v.place(link, model.Egress)
+	f.Packets = cmp.Or(sent, drops) // A flood is freed by every pod that it reaches.
+	f.facts = facts{"entry": n, "link": link, "pod": p, "holder": v.owner(n.MAC), "sent": sent, "drops": drops}
 	if f.Packets == 0 {
-		unusedEntry(&f, n, "a packet that the node routed to the pod: there was none in the window")
+		f.unused(n)
 	}
-	return []finding{{Finding: f, claims: lost, cause: belief{n.Addr, n.MAC}}}
+	return []finding{f}
 }
 
 // misledBy accounts for what an entry sends to the wrong MAC. By IPv6 these are also the
 // answers to the pod's own requests for its gateway's MAC, so that the pod has
 // no neighbour either.
-func misledBy(v *view, n *model.Neighbor) func(*model.Drop) bool {
+func misledBy(n *model.Neighbor) func(*model.Drop) bool {
 	frames := misled(n.Addr, n.MAC)
 	return func(d *model.Drop) bool {
 		return frames(d) || d.Src == n.Addr && d.Src.Is6() && d.Link == "" && d.NeighborFailed()
 	}
 }
 
-// unresolved adds an entry without a MAC for a pod that is there to the finding on its
-// link. Without packets lost to it the entry is only a memory.
-func unresolved(v *view, n *model.Neighbor, p *model.Pod, found map[int]*finding) {
-	lost := func(d *model.Drop) bool { return d.Dst == n.Addr && d.NeighborFailed() }
-	drops := v.dropped(lost)
-	if drops < minDrops || !v.stood(p) || !p.Up {
-		return
-	}
-	link := v.linkName(n.IfIndex)
-	f := found[n.IfIndex]
-	if f == nil {
-		f = &finding{Finding: model.Finding{
-			Severity:     model.Warning,
-			Confidence:   model.Likely,
-			LastHopAlive: v.place(link, model.Egress),
-			Unseen:       []string{"why nobody answers there"},
-		}, claims: func(*model.Drop) bool { return false }}
-		found[n.IfIndex] = f
-	}
-	before := f.claims
-	f.claims = func(d *model.Drop) bool { return lost(d) || before(d) }
-	f.Pods, f.Packets = append(f.Pods, n.Addr), f.Packets+drops
-	f.Title = "no neighbour for " + words.Addrs(f.Pods)
-	f.Why = fmt.Sprintf("The node asks for the MAC of %s on %s, where the pod is, and gets no answer. Packets that wait for it are freed.", words.Addrs(f.Pods), link)
-	observe(&f.Finding, model.SourceNeighbors, "%s dev %s %s", n.Addr, link, n.State)
-	observe(&f.Finding, model.SourceDrops, "%s for %s dropped: neighbour resolution failed", words.Count(drops, "packet"), n.Addr)
-	for _, a := range []string{"a bridge rule or filter drops " + protocol(n.Addr), "the pod answers no " + words.Request(n.Addr) + " (arp_ignore, NOARP)"} {
-		if !slices.Contains(f.Alternatives, a) {
-			f.Alternatives = append(f.Alternatives, a)
+// unresolved is an entry without a MAC for a pod that is there.
+type unresolved struct {
+	*model.Neighbor
+	Right model.MAC
+	Drops uint64
+}
+
+// waitingFor accounts for packets that waited for an address's MAC in vain.
+func waitingFor(a netip.Addr) func(*model.Drop) bool {
+	return func(d *model.Drop) bool { return d.Dst == a && d.NeighborFailed() }
+}
+
+// noneOn is the finding on the entries of a link that have no MAC.
+func noneOn(v *view, link string, list []unresolved) finding {
+	f := finding{page: "StaleNeighbor-none"}
+	f.Severity, f.LastHopAlive = model.Warning, v.place(link, model.Egress)
+	var shown []model.Evidence
+	var families []netip.Addr
+	for _, n := range list {
+		f.Pods, f.Packets = append(f.Pods, n.Addr), f.Packets+n.Drops
+		shown = append(shown, words.Say("unresolved", facts{"entry": n, "link": link})...)
+		if len(sameFamily(families, n.Addr)) == 0 {
+			families = append(families, n.Addr)
 		}
 	}
-	f.Fix = append(f.Fix, fmt.Sprintf("%s neigh replace %s lladdr %s dev %s nud reachable", words.IP(n.Addr), n.Addr, p.MAC, words.Quote(link)))
+	f.claims = func(d *model.Drop) bool { return slices.Contains(f.Pods, d.Dst) && d.NeighborFailed() }
+	f.facts = facts{"link": link, "list": list, "families": families, "shown": shown}
+	return f
 }

@@ -2,9 +2,9 @@ package diagnose
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -24,7 +24,7 @@ var unansweredARP = kind{
 
 func findUnansweredARP(v *view) []finding {
 	var out []finding
-	asked, hops := resolutions(v), v.silentNextHops()
+	asked, hops := v.resolutions(model.Ingress), v.silentNextHops()
 	for p := range model.Each(v.Pods) {
 		for g := range model.Each(p.Gateways) {
 			pods := sameFamily(podAddrs(p), g.Addr)
@@ -35,8 +35,8 @@ func findUnansweredARP(v *view) []finding {
 			if v.asksBeyond(hops, p, g, t) {
 				continue
 			}
-			if found, ok := unansweredGateway(v, p, g, t); ok {
-				out = joinBySetting(out, found)
+			for _, f := range unansweredGateway(v, p, g, t) {
+				out = joinBySetting(out, f)
 			}
 		}
 	}
@@ -47,16 +47,14 @@ func findUnansweredARP(v *view) []finding {
 // joinBySetting adds a finding to those that are there: one setting that silences the
 // node for several pods is one cause.
 func joinBySetting(list []finding, f finding) []finding {
-	at := slices.IndexFunc(list, func(o finding) bool {
-		return f.Confidence == model.Proven && o.Confidence == model.Proven && slices.Equal(o.Fix, f.Fix)
-	})
+	at := slices.IndexFunc(list, func(o finding) bool { return f.cause != nil && o.cause == f.cause })
 	if at < 0 {
 		return append(list, f)
 	}
 	o, first := &list[at], list[at].claims
-	o.Pods, o.Packets, o.Evidence = append(o.Pods, f.Pods...), o.Packets+f.Packets, append(o.Evidence, f.Evidence...)
-	slices.SortFunc(o.Pods, netip.Addr.Compare)
-	o.Title = "nobody answers " + words.Addrs(o.Pods) + " for their gateway"
+	o.Pods, o.Packets = sortedPods(append(o.Pods, f.Pods...)), o.Packets+f.Packets
+	o.facts["shown"] = append(o.facts["shown"].([]model.Evidence), f.facts["shown"].([]model.Evidence)...)
+	o.facts["joined"] = true
 	o.claims = func(d *model.Drop) bool { return first(d) || f.claims(d) }
 	return list
 }
@@ -70,158 +68,113 @@ type question struct {
 // talk counts what came in and what went out again.
 type talk struct{ requests, replies uint64 }
 
-// resolutions counts the requests that came from each link, and the replies that
-// were sent there.
-func resolutions(v *view) map[question]talk {
-	out := map[question]talk{}
-	for a := range model.Each(v.Traffic.ARP) {
-		k := question{a.IfIndex, a.Addr}
-		t := out[k]
-		switch {
-		case !a.Reply && a.Direction == model.Ingress:
-			t.requests += a.Packets
-		case a.Reply && a.Direction == model.Egress:
-			t.replies += a.Packets
+// resolutions counts the requests that pass links in a direction, and the replies that pass
+// in the other.
+func (v *view) resolutions(asks model.Direction) map[question]talk {
+	if v.talks[asks] == nil {
+		out := map[question]talk{}
+		for a := range model.Each(v.Traffic.ARP) {
+			k := question{a.IfIndex, a.Addr}
+			t := out[k]
+			if !a.Reply && a.Direction == asks {
+				t.requests += a.Packets
+			} else if a.Reply && a.Direction != asks {
+				t.replies += a.Packets
+			}
+			out[k] = t
 		}
-		out[k] = t
+		v.talks[asks] = out
 	}
-	return out
+	return v.talks[asks]
 }
 
 // unansweredGateway is the finding on a pod that does not learn its gateway's MAC.
-func unansweredGateway(v *view, p *model.Pod, g *model.Neighbor, t talk) (finding, bool) {
+func unansweredGateway(v *view, p *model.Pod, g *model.Neighbor, t talk) []finding {
 	watched := v.Has(model.SourceTC)
 	if watched && (t.requests < minDrops || t.replies > 0) || !watched && g.State != "FAILED" && g.State != "INCOMPLETE" {
-		return finding{}, false
+		return nil
 	}
 	pods := sameFamily(podAddrs(p), g.Addr)
-	lost := func(d *model.Drop) bool { return slices.Contains(pods, d.Src) && d.NeighborFailed() }
-	f := model.Finding{
-		Severity:     model.Critical,
-		Confidence:   model.Likely,
-		Pods:         pods,
-		LastHopAlive: v.place(p.Link, model.Ingress),
-		Title:        fmt.Sprintf("nobody answers %s for its gateway", words.PodName(p)),
-		Packets:      v.dropped(lost),
-		Evidence:     []model.Evidence{seen(model.SourcePods, "in the pod, on %s: neighbour %s %s", p.Interface, g.Addr, stateOf(g))},
+	f := finding{
+		facts:  facts{"pod": p, "gateway": g, "watched": watched, "requests": t.requests},
+		claims: func(d *model.Drop) bool { return slices.Contains(pods, d.Src) && d.NeighborFailed() },
 	}
-	if watched {
-		observe(&f, model.SourceTC, "%s ingress: %s for %s; egress: no reply", p.Link, words.Count(t.requests, words.Request(g.Addr)), g.Addr)
-	}
-	cause, setting := whySilent(v, p, g)
-	if like := v.hasFixed(p, g); like != nil {
+	f.Severity, f.Pods, f.LastHopAlive, f.Packets = model.Critical, pods, v.place(p.Link, model.Ingress), v.dropped(f.claims)
+	if right, ok := v.fixedMAC(p, g); ok {
 		// With the setting alone the node would still not answer: it does not for
 		// the others either, which need no answer.
-		f.Title = fmt.Sprintf("%s has lost the entry for its gateway", words.PodName(p))
-		f.Why = fmt.Sprintf("%s asks for the MAC of its gateway %s on %s, and gets no answer. Other pods do not ask: they have a permanent entry for it, which this pod lacks.",
-			words.PodName(p), g.Addr, p.Link)
-		observe(&f, model.SourcePods, "other pods: neighbour %s %s", g.Addr, stateOf(like))
-		f.Fix = []string{fmt.Sprintf("%s%s neigh replace %s lladdr %s dev %s nud permanent", words.Inside(p), words.IP(g.Addr), g.Addr, v.macTowards(p, like), words.Quote(p.Interface))}
-		if watched {
-			f.Confidence = model.Proven
-		}
-	} else if setting.Name == "" {
-		f.Why = fmt.Sprintf("%s asks for the MAC of its gateway %s on %s, and gets no answer.", words.PodName(p), g.Addr, p.Link)
-		f.Unseen = []string{"why nobody answers"}
-		f.Alternatives = []string{"a filter drops " + protocol(g.Addr), "the gateway is not there"}
-		f.Fix = []string{fmt.Sprintf("ip -d link show dev %s; sysctl -a | grep -E 'arp|proxy_ndp'", words.Quote(p.Link))}
-	} else {
-		f.Why = fmt.Sprintf("%s asks for the MAC of its gateway %s on %s, and %s.", words.PodName(p), g.Addr, p.Link, cause)
-		observe(&f, model.SourceSysctl, "%s = %s", setting.Name, setting.Value)
-		f.Fix = []string{words.SetSysctl(setting.Name, flipped(setting.Value))}
-		if watched {
-			f.Confidence = model.Proven
-		}
+		f.facts["right"], f.cause = right, lostEntry{p.NetnsName, p.Interface, belief{g.Addr, right}}
+	} else if setting := whySilent(v, p, g); setting != nil {
+		f.facts["setting"], f.cause = setting, *setting
 	}
 	if !watched {
-		f.Confidence = model.Possible
-		f.Unseen = append(f.Unseen, protocol(g.Addr)+": packets were not watched")
+		f.Confidence, f.cause = model.Possible, nil
 	}
-	if f.Packets > 0 {
-		observe(&f, model.SourceDrops, "%s of the pod dropped: neighbour resolution failed", words.Count(f.Packets, "packet"))
-	}
-	return finding{Finding: f, claims: lost}, true
+	f.facts["packets"] = f.Packets
+	f.facts["shown"] = words.Say("gateway", f.facts)
+	return []finding{f}
 }
 
-// hasFixed is another pod's permanent entry for the same gateway, nil where none has one.
-func (v *view) hasFixed(p *model.Pod, g *model.Neighbor) *model.Neighbor {
+// lostEntry is an entry for a gateway that a pod lacks.
+type lostEntry struct {
+	netns, iface string
+	belief
+}
+
+// fixedMAC is the MAC that a pod should have for its gateway as another pod has a permanent
+// entry for it: that of the node's end of its link, where it is routed, or else the other's.
+func (v *view) fixedMAC(p *model.Pod, g *model.Neighbor) (mac model.MAC, ok bool) {
 	for o := range model.Each(v.Pods) {
-		for h := range model.Each(o.Gateways) {
-			if o != p && h.Addr == g.Addr && h.State == "PERMANENT" && !h.MAC.IsZero() {
-				return h
-			}
+		h := first(o.Gateways, func(h *model.Neighbor) bool { return h.Addr == g.Addr && h.State == "PERMANENT" && !h.MAC.IsZero() })
+		switch {
+		case o == p || h == nil:
+		case v.routed(p):
+			return v.links[p.LinkIndex].MAC, true
+		default:
+			return h.MAC, true
+		}
+	}
+	return model.MAC{}, false
+}
+
+// whySilent finds the setting that keeps the node from answering a pod for its gateway;
+// nil when it is not a setting, or they are unread.
+func whySilent(v *view, p *model.Pod, g *model.Neighbor) *model.Sysctl {
+	link := p.Link
+	if b := v.bridgeOf(p); b != nil && v.nodeAddrs[g.Addr] {
+		link = b.Name
+	} else if !v.routed(p) {
+		return nil
+	}
+	if !v.Has(model.SourceLinks) {
+		return nil
+	}
+	// IPv6 answers for the link's own addresses alone.
+	proxy, all, own := path.LinkSetting(link, "proxy_arp"), path.LinkSetting("all", "proxy_arp"), v.nodeAddrs[g.Addr]
+	if g.Addr.Is6() {
+		proxy, all, own = path.LinkSetting6(link, "proxy_ndp"), path.LinkSetting6("all", "proxy_ndp"), v.holds(link, g.Addr)
+	}
+	set := v.sysctls()
+	switch {
+	case !own && set[proxy] == "0" && set[all] == "0":
+		return &model.Sysctl{Name: proxy, Value: "0"}
+	case !own || g.Addr.Is6():
+		return nil
+	}
+	// The higher of the two counts. From 1 on, an address of another link is
+	// not answered for; from 8 on, none.
+	for _, at := range []string{link, "all"} {
+		name := path.LinkSetting(at, "arp_ignore")
+		if x := set[name]; x != "" && x != "0" && (x == "8" || !v.holds(link, g.Addr)) {
+			return &model.Sysctl{Name: name, Value: x}
 		}
 	}
 	return nil
 }
 
-// macTowards is the MAC that a pod's gateway has for it: that of the node's end of its
-// link, where it is routed, or else the one that other pods have.
-func (v *view) macTowards(p *model.Pod, like *model.Neighbor) model.MAC {
-	if l := v.links[p.LinkIndex]; l != nil && v.routed(p) {
-		return l.MAC
-	}
-	return like.MAC
-}
-
-// flipped is what mends a setting: off where it is on, on where it is off.
-func flipped(value string) string {
-	if value == "0" {
-		return "1"
-	}
-	return "0"
-}
-
-// whySilent finds the setting that keeps the node from answering a routed pod
-// for its gateway; none when it is not a setting, or they are unread.
-func whySilent(v *view, p *model.Pod, g *model.Neighbor) (string, model.Sysctl) {
-	link := p.Link
-	if b := v.bridgeOf(p); b != nil && v.nodeAddrs[g.Addr] {
-		link = b.Name
-	} else if !v.routed(p) {
-		return "", model.Sysctl{}
-	}
-	if !v.Has(model.SourceLinks) {
-		return "", model.Sysctl{}
-	}
-	family := "ipv4"
-	if g.Addr.Is6() {
-		family = "ipv6"
-	}
-	of := func(link, setting string) model.Sysctl {
-		name := "net." + family + ".conf." + strings.ReplaceAll(link, ".", "/") + "." + setting
-		return model.Sysctl{Name: name, Value: v.sysctls()[name]}
-	}
-	if g.Addr.Is6() {
-		// IPv6 answers for the link's own addresses alone.
-		proxy, all := of(link, "proxy_ndp"), of("all", "proxy_ndp")
-		if !v.holds(link, g.Addr) && proxy.Value == "0" && all.Value == "0" {
-			return "the node answers there for what is not the link's own only with proxy_ndp, which is off", proxy
-		}
-		return "", model.Sysctl{}
-	}
-	proxy, all := of(link, "proxy_arp"), of("all", "proxy_arp")
-	if !v.nodeAddrs[g.Addr] {
-		if proxy.Value == "0" && all.Value == "0" {
-			return "the node answers for others only with proxy_arp, which is off", proxy
-		}
-		return "", model.Sysctl{}
-	}
-	// The higher of the two counts. From 1 on, an address of another link is
-	// not answered for; from 8 on, none.
-	for _, s := range []model.Sysctl{of(link, "arp_ignore"), of("all", "arp_ignore")} {
-		if s.Value != "" && s.Value != "0" && (s.Value == "8" || !v.holds(link, g.Addr)) {
-			return "the node has that address and must not answer here, by arp_ignore", s
-		}
-	}
-	return "", model.Sysctl{}
-}
-
-// absent is an address that no pod holds, and what was lost to it.
+// absent is what was lost to an address that no pod holds.
 type absent struct {
-	addr    netip.Addr
-	askers  map[netip.Addr]bool
-	packets uint64
+	lost
 	talk
 }
 
@@ -236,17 +189,9 @@ func unheldAddresses(v *view, asked map[question]talk) []finding {
 	}
 	found := map[netip.Addr]*absent{}
 	for d := range model.Each(v.Traffic.Drops) {
-		if !d.NeighborFailed() || len(v.pods[d.Dst]) > 0 || v.past[d.Dst] || v.nodeAddrs[d.Dst] || len(v.pods[d.Src]) == 0 ||
-			!inAny(v.ranges.local, d.Dst) || v.explained(d) {
-			continue
+		if d.NeighborFailed() && v.vacant(d.Dst) && len(v.pods[d.Src]) > 0 && !v.explained(d) {
+			entry(found, d.Dst).addFor(d.Src, d)
 		}
-		a := found[d.Dst]
-		if a == nil {
-			a = &absent{addr: d.Dst, askers: map[netip.Addr]bool{}}
-			found[d.Dst] = a
-		}
-		a.askers[d.Src] = true
-		a.packets += d.Packets
 	}
 	for k, t := range asked {
 		if a := found[k.addr]; a != nil {
@@ -255,64 +200,52 @@ func unheldAddresses(v *view, asked map[question]talk) []finding {
 		}
 	}
 	// Who asks for several addresses has one reason to.
-	byAskers := map[string][]*absent{}
-	for _, a := range found {
+	byAskers := map[string][]netip.Addr{}
+	for _, addr := range sorted(found) {
 		// Who asks a while for a pod that was just deleted is no news.
-		often := max(uint64(v.Window.Duration()/everySecond)/2, minDrops)
+		a, often := found[addr], max(uint64(v.Window.Duration()/everySecond)/2, minDrops)
 		if a.packets >= minDrops && a.requests >= often && a.replies == 0 {
-			who := fmt.Sprint(sorted(a.askers))
-			byAskers[who] = append(byAskers[who], a)
+			who := fmt.Sprint(sorted(a.pods))
+			byAskers[who] = append(byAskers[who], addr)
 		}
 	}
 	var out []finding
-	for _, list := range byAskers {
-		slices.SortFunc(list, func(a, b *absent) int { return a.addr.Compare(b.addr) })
-		out = append(out, nobodyHas(v, list))
+	for _, addrs := range slices.SortedFunc(maps.Values(byAskers), func(a, b []netip.Addr) int { return a[0].Compare(b[0]) }) {
+		out = append(out, nobodyHas(v, addrs, found))
 	}
-	slices.SortFunc(out, func(a, b finding) int { return strings.Compare(a.Title, b.Title) })
 	return out
 }
 
 // nobodyHas is the finding on addresses that the same pods keep asking for.
-func nobodyHas(v *view, list []*absent) finding {
-	askers, gone := sorted(list[0].askers), map[netip.Addr]bool{}
-	f := model.Finding{
-		Confidence: model.Likely, Pods: askers, LastHopAlive: v.place(v.pods[askers[0]][0].Link, model.Ingress),
-		Unseen:       []string{"who had the address before"},
-		Alternatives: []string{"the pod is on its way, or was deleted and its peers still send to it"},
-	}
-	for i, a := range list {
-		gone[a.addr] = true
+func nobodyHas(v *view, addrs []netip.Addr, found map[netip.Addr]*absent) finding {
+	f := finding{page: "UnansweredARP-unheld"}
+	f.Pods, f.Peers = sorted(found[addrs[0]].pods), hosts(addrs)
+	asker := v.pods[f.Pods[0]][0]
+	f.LastHopAlive = v.place(asker.Link, model.Ingress)
+	var shown []model.Evidence
+	var held [][]model.MAC
+	gone := setOf(addrs)
+	for i, addr := range addrs {
+		a := found[addr]
 		f.Packets += a.packets
 		if i < mostEvidence {
-			observe(&f, model.SourceDrops, "%s for %s dropped: neighbour resolution failed", words.Count(a.packets, "packet"), a.addr)
-			observe(&f, model.SourceTC, "%s for %s from pods, no reply", words.Count(a.requests, words.Request(a.addr)), a.addr)
-			observe(&f, model.SourcePods, "no pod of this node holds %s", a.addr)
-			f.Fix = append(f.Fix, "kubectl get endpointslices -A -o wide | grep "+a.addr.String())
+			shown = append(shown, words.Say("absent", facts{"addr": addr, "packets": a.packets, "requests": a.requests})...)
 		}
-		if p := v.arped(a.addr); p != nil {
-			f.Evidence = append(f.Evidence, v.arpEvidence(p))
+		if p := v.arped(addr); p != nil {
+			shown = append(shown, v.arpEvidence(p))
 			if p.Answered && !v.byGateway(p) {
-				f.Confidence = model.Possible
-				f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s has the address, is no pod that is known, and the pods' requests do not get to it", words.Addrs(p.MACs)))
+				f.Confidence, held = model.Possible, append(held, p.MACs)
 			}
 		}
 	}
-	absentees := sorted(gone)
-	f.Peers = hosts(absentees)
-	f.Title = "no pod has " + words.Addrs(absentees)
-	what := "The address is of this node's pod range, no pod holds it, and nobody answers for it."
-	if len(absentees) > 1 {
-		what = "These addresses are of this node's pod range, no pod holds them, and nobody answers for them."
-	}
-	f.Why = fmt.Sprintf("%s of this node keep sending to %s. %s", words.Count(uint64(len(askers)), "pod"), words.Addrs(absentees), what)
-	if len(absentees) > sweep {
+	f.claims = func(d *model.Drop) bool { return gone[d.Dst] && d.NeighborFailed() }
+	f.facts = facts{"addrs": addrs, "shown": shown, "held": held, "asker": asker, "scan": len(addrs) > sweep}
+	if len(addrs) > sweep {
 		f.Severity = model.Info
-		f.Title = fmt.Sprintf("%s asks for %d addresses that no pod has", words.Addrs(askers), len(absentees))
-		f.Why += " So many are asked for by a scan."
-		f.Fix = []string{"look at what runs in " + words.PodName(v.pods[askers[0]][0]) + ": a scan that is meant needs no cure"}
+	} else {
+		f.facts["first"] = addrs[:min(len(addrs), mostEvidence)]
 	}
-	return finding{Finding: f, claims: func(d *model.Drop) bool { return gone[d.Dst] && d.NeighborFailed() }}
+	return f
 }
 
 // mostEvidence is how many of several like addresses are shown one by one.

@@ -72,6 +72,8 @@ type index struct {
 	bridgedBy map[netip.Addr][]*model.Pod
 	// deaf are pods that send and get nothing; built when first asked for.
 	deaf map[netip.Addr]bool
+	// talks are the results of resolutions; each is built when first asked for.
+	talks map[model.Direction]map[question]talk
 	// repliedPorts are the destination ports of datagrams that want a reply.
 	repliedPorts map[uint16]bool
 	// translated are the pods whose packets go with the node's address, by
@@ -108,6 +110,7 @@ func newView(whole *model.Snapshot) *view {
 		macPairs:    map[netip.Addr][]*model.MACPair{},
 		hops:        map[netip.Addr][]*model.HopCount{},
 		swept:       map[pair]bool{},
+		talks:       map[model.Direction]map[question]talk{},
 		nextHops:    map[netip.Addr]bool{},
 		onLinkAlone: map[netip.Addr]bool{},
 	}}

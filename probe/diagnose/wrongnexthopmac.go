@@ -1,14 +1,12 @@
 package diagnose
 
 import (
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // WrongNextHopMAC is the code of this finding.
@@ -111,9 +109,7 @@ func (v *view) sentBy(p *model.Peer) path.Query {
 
 // leftWith reports whether frames of the pair's local address left for a MAC.
 func (v *view) leftWith(p *model.Peer, to model.MAC) bool {
-	return slices.ContainsFunc(v.macPairs[p.Local], func(m *model.MACPair) bool {
-		return m.IfIndex == p.IfIndex && m.Side == model.AsSource && m.Direction == model.Egress && m.Dst == to
-	})
+	return v.frames(p.Local, p.IfIndex, model.Egress, model.AsSource, to) > 0
 }
 
 // isWrong weighs what contradicts an entry whose packets are not answered, and
@@ -122,13 +118,17 @@ func (v *view) leftWith(p *model.Peer, to model.MAC) bool {
 func (v *view) isWrong(w *wrongHop) bool {
 	n, announced := w.entry, int64(0)
 	for a := range model.Each(v.Traffic.ARP) {
-		if a.Addr == n.Addr && !a.Reply && a.Direction == model.Egress && v.onSameLink(a.IfIndex, n.IfIndex) {
-			announced -= int64(a.Packets) // These are answered.
+		here, in := v.onSameLink(a.IfIndex, n.IfIndex), a.Direction == model.Ingress
+		if a.Addr != n.Addr || a.Reply != in {
+			continue
 		}
-		if a.Reply && a.Addr == n.Addr && a.MAC == n.MAC && a.Direction == model.Ingress {
+		switch {
+		case !a.Reply && here:
+			announced -= int64(a.Packets) // These are answered.
+		case a.Reply && a.MAC == n.MAC:
 			announced += int64(a.Packets)
 		}
-		if a.Reply && a.Direction == model.Ingress && a.Addr == n.Addr && !a.MAC.IsZero() && v.onSameLink(a.IfIndex, n.IfIndex) && !slices.Contains(w.replies, a.MAC) {
+		if a.Reply && here && !a.MAC.IsZero() && !slices.Contains(w.replies, a.MAC) {
 			// What was asked of its MAC alone need not say it again (RFC 4861, 4.4).
 			w.replies = append(w.replies, a.MAC)
 		}
@@ -151,7 +151,8 @@ func (v *view) isWrong(w *wrongHop) bool {
 	if senders[n.MAC] && (same != 1 || len(different) == 0) {
 		return false
 	}
-	if same == 0 && len(different) > 1 && allEqual(different) && senders[different[0].MAC] {
+	unlike := func(o *model.Neighbor) bool { return o.MAC != different[0].MAC }
+	if same == 0 && len(different) > 1 && !slices.ContainsFunc(different, unlike) && senders[different[0].MAC] {
 		w.shared = different[0].MAC
 		for _, o := range different {
 			w.others = append(w.others, o.Addr)
@@ -176,9 +177,7 @@ func (v *view) takenOver(w *wrongHop, senders map[model.MAC]bool, announced int6
 	}
 	arrives := slices.ContainsFunc(w.silent, func(p *model.Peer) bool { return p.In.Packets > 0 })
 	if w.real.IsZero() && len(senders) == 1 && announced >= minDrops && arrives && len(v.sumPeers(w.silent).remotes) > 1 {
-		for m := range senders {
-			w.real = m
-		}
+		w.real = slices.Collect(maps.Keys(senders))[0]
 	}
 	return !w.real.IsZero() && !senders[w.entry.MAC]
 }
@@ -204,20 +203,12 @@ func (v *view) sendersOn(link int) map[model.MAC]bool {
 // otherEntries are the entries for other machines of the same link and IP
 // version: how many have the same MAC, and those that have another.
 func (v *view) otherEntries(n *model.Neighbor) (same int, different []*model.Neighbor) {
-	for o := range model.Each(v.Neighbors) {
-		switch {
-		case o.IfIndex != n.IfIndex || o.Addr == n.Addr || o.Addr.Is4() != n.Addr.Is4() || !path.Resolved(o) || len(v.pods[o.Addr]) > 0 || v.past[o.Addr]:
-		case o.MAC == n.MAC:
-			same++
-		default:
-			different = append(different, o)
-		}
-	}
-	return same, different
-}
-
-func allEqual(list []*model.Neighbor) bool {
-	return !slices.ContainsFunc(list, func(n *model.Neighbor) bool { return n.MAC != list[0].MAC })
+	others := chosen(v.Neighbors, func(o *model.Neighbor) bool {
+		return o.IfIndex == n.IfIndex && o.Addr != n.Addr && o.Addr.Is4() == n.Addr.Is4() && path.Resolved(o) &&
+			len(v.pods[o.Addr]) == 0 && !v.past[o.Addr]
+	})
+	different = slices.DeleteFunc(slices.Clone(others), func(o *model.Neighbor) bool { return o.MAC == n.MAC })
+	return len(others) - len(different), different
 }
 
 // virtualRouter reports whether several routers share a MAC in turn: VRRP's for
@@ -237,76 +228,36 @@ func virtualRouter(m model.MAC) bool {
 func findWrongNextHopMAC(v *view) []finding {
 	var out []finding
 	for _, w := range v.wrongHops() {
-		out = append(out, finding{Finding: wrongEntry(v, w)})
+		out = append(out, wrongEntry(v, w))
 	}
 	return out
 }
 
-func wrongEntry(v *view, w *wrongHop) model.Finding {
+func wrongEntry(v *view, w *wrongHop) finding {
 	n, x := w.entry, v.sumPeers(w.silent)
-	link, port := v.linkName(n.IfIndex), v.linkName(x.link)
-	remotes, who := sorted(x.remotes), "the next hop"
-	if v.gatewayAddrs[n.Addr] {
-		who = "the gateway"
+	link, port, remotes := v.linkName(n.IfIndex), v.linkName(x.link), sorted(x.remotes)
+	takenOver, shared := !w.real.IsZero(), !w.shared.IsZero()
+	told := !takenOver && len(w.replies) > 0
+	f := finding{facts: facts{
+		"entry": n, "link": link, "port": port, "remotes": remotes, "replies": w.replies, "gateway": v.gatewayAddrs[n.Addr], "told": told,
+		"others": w.others, "pinned": pinned(n), "answering": answering(v, func(a netip.Addr) bool { return x.remotes[a] }),
+	}}
+	f.Pods, f.Peers, f.Packets, f.LastHopAlive = v.podsBehind(w.silent), hosts(remotes), x.packets, v.place(port, model.Egress)
+	if takenOver {
+		f.facts["real"] = w.real
 	}
-	f := model.Finding{
-		Confidence:   model.Likely,
-		Pods:         v.podsBehind(w.silent),
-		Peers:        hosts(remotes),
-		Packets:      x.packets,
-		LastHopAlive: v.place(port, model.Egress),
-		Title:        fmt.Sprintf("the node has a wrong MAC for %s %s", who, n.Addr),
-		Why: fmt.Sprintf("What the node sends by %s %s to %s leaves %s in frames for %s, and none of it is answered.",
-			who, n.Addr, words.Addrs(remotes), port, n.MAC),
-	}
-	observe(&f, model.SourceNeighbors, "%s dev %s lladdr %s %s", n.Addr, link, n.MAC, stateOf(n))
-	observe(&f, model.SourceTC, "%s egress: %s to %s in frames for %s; no reply", port, words.Count(x.packets, "packet"), words.Addrs(remotes), n.MAC)
-	contradicted := w.arrives
-	switch {
-	case !w.real.IsZero():
-		contradicted = true
-		f.Title = fmt.Sprintf("another machine has taken over %s %s", who, n.Addr)
-		f.Why += fmt.Sprintf(" %s says that it has %s, and sends nothing; what comes in comes from %s.", n.MAC, n.Addr, w.real)
-		observe(&f, model.SourceTC, "%s replies or announcements for %s with %s", protocol(n.Addr), n.Addr, words.Addrs(w.replies))
-		observe(&f, model.SourceTC, "%s ingress: frames come from %s and none from %s", port, w.real, n.MAC)
-	case len(w.replies) > 0:
-		contradicted, f.Confidence = true, model.Proven
-		f.Why += fmt.Sprintf(" %s has %s: so it answers %s.", n.Addr, words.Addrs(w.replies), protocol(n.Addr))
-		observe(&f, model.SourceTC, "%s replies for %s with %s", protocol(n.Addr), n.Addr, words.Addrs(w.replies))
-	}
-	if !w.shared.IsZero() {
-		contradicted = true
-		if pinned(n) && (w.arrives || len(remotes) > 1) {
-			f.Confidence = model.Proven
-		}
-		f.Why += fmt.Sprintf(" Everything else on %s has %s: one machine answers there for all.", link, w.shared)
-		observe(&f, model.SourceNeighbors, "%s have lladdr %s, from which frames come", words.Addrs(w.others), w.shared)
+	if shared {
+		f.facts["shared"] = w.shared
 	}
 	if w.arrives {
-		observe(&f, model.SourceTC, "%s ingress: packets of these come in, from %s and not from %s",
-			port, words.Addrs(slices.SortedFunc(maps.Keys(v.sendersOn(n.IfIndex)), compareMAC)), n.MAC)
+		f.facts["senders"] = slices.SortedFunc(maps.Keys(v.sendersOn(n.IfIndex)), compareMAC)
 	}
-	if answering := answering(v, func(a netip.Addr) bool { return x.remotes[a] }); len(answering) > 0 {
-		observe(&f, model.SourceTC, "replies come from %s, which packets reach otherwise", words.Addrs(answering))
-	}
-	if !contradicted && len(remotes) == 1 {
+	if !w.arrives && !takenOver && !told && !shared && len(remotes) == 1 {
 		f.Severity = model.Warning
 	}
-	if f.Confidence != model.Proven {
-		f.Unseen = append(f.Unseen, "which MAC "+n.Addr.String()+" has: it was not asked for, and no frame shows it")
-		f.Alternatives = append(f.Alternatives, fmt.Sprintf("the MAC is correct, and %s or all that is behind it is down", n.Addr))
-	}
-	f.Fix = []string{fmt.Sprintf("%s neigh del %s dev %s", words.IP(n.Addr), n.Addr, words.Quote(link))}
-	if !w.real.IsZero() {
-		f.Unseen = nil
-		f.Alternatives = []string{n.MAC.String() + " is a router of its own, and what comes back takes another path"}
-		f.Fix = []string{
-			fmt.Sprintf("find the machine with the MAC %s behind %s, and take %s from it", n.MAC, words.Quote(port), n.Addr),
-			fmt.Sprintf("%s neigh replace %s lladdr %s nud permanent dev %s # until then", words.IP(n.Addr), n.Addr, w.real, words.Quote(link)),
-		}
-	}
-	if pinned(n) {
-		f.Fix = append(f.Fix, "find the program or script that pinned the entry, or it comes back; the kernel asks for the address itself")
+	sure := told || shared && pinned(n) && (w.arrives || len(remotes) > 1)
+	if f.facts["sure"], f.Confidence = sure, model.Likely; sure {
+		f.Confidence = model.Proven
 	}
 	return f
 }

@@ -25,8 +25,13 @@ const (
 )
 
 // LinkSetting names an IPv4 setting of a link's own.
-func LinkSetting(link, name string) string {
-	return "net.ipv4.conf." + strings.ReplaceAll(link, ".", "/") + "." + name
+func LinkSetting(link, name string) string { return linkSetting("ipv4", link, name) }
+
+// LinkSetting6 names an IPv6 setting of a link's own.
+func LinkSetting6(link, name string) string { return linkSetting("ipv6", link, name) }
+
+func linkSetting(family, link, name string) string {
+	return "net." + family + ".conf." + strings.ReplaceAll(link, ".", "/") + "." + name
 }
 
 // NotForwarding is the setting because of which the node does not forward what comes in by

@@ -192,6 +192,30 @@ func Inside(p *model.Pod) string {
 	return "nsenter --net=" + Quote(path) + " "
 }
 
+// AddRoute gives a pod a route of another's, without the source address that was the
+// other's. With onLink its gateway needs no route to it.
+func AddRoute(p *model.Pod, r *model.Route, onLink bool) string {
+	dst := r.Dst.String()
+	switch {
+	case r.Dst.Bits() == 0:
+		dst = "default"
+	case r.Dst.IsSingleIP():
+		dst = r.Dst.Addr().String()
+	}
+	line := fmt.Sprintf("%s%s route add %s", Inside(p), IP(r.Dst.Addr()), dst)
+	if r.Gateway.IsValid() {
+		line += " via " + r.Gateway.String()
+	}
+	line += " dev " + Quote(p.Interface)
+	switch {
+	case onLink:
+		return line + " onlink"
+	case !r.Gateway.IsValid() && r.Dst.Addr().Is4():
+		return line + " scope link"
+	}
+	return line
+}
+
 // RuleTool is the tool that edits the rule's table.
 func RuleTool(r *model.PacketRule) string {
 	tool := "iptables"

@@ -20,6 +20,8 @@ var functions = template.FuncMap{
 	"ttls": TTLs,
 	// {{request .addr}}: how the MAC of an address is asked for
 	"request": Request,
+	// {{protocol .addr}}: what tells it
+	"protocol": protocol,
 	// {{family .addr}}: IPv4 or IPv6
 	"family": func(a netip.Addr) string { return Family(a.Is6()) },
 	// Parts of commands.
@@ -28,10 +30,20 @@ var functions = template.FuncMap{
 	"iptables": IPTables,
 	"inside":   Inside,
 	"undo":     undo,
-	"sysctl":   SetSysctl,
+	"addRoute": AddRoute,
+	// {{frameTool .rule}}: the variant of ebtables that holds it
+	"frameTool": FrameRuleTool,
+	"sysctl":    SetSysctl,
 	// {{next}} begins another text of the same part.
 	"next": func() string { return separator },
 	"add":  func(a, b int) int { return a + b },
+}
+
+func protocol(a netip.Addr) string {
+	if a.Is6() {
+		return "neighbour discovery"
+	}
+	return "ARP"
 }
 
 // number is a value of any type of integers.
