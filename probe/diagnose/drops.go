@@ -142,40 +142,12 @@ func (l *lost) finding() model.Finding {
 
 // evidence are the pairs of addresses that lost most, with the kernel's reasons.
 func (l *lost) evidence() []model.Evidence {
-	return evidenceOf(l.drops, func(d *model.Drop) string {
-		return fmt.Sprintf("%s at %s, %s", cmp.Or(string(d.Reason), "no reason told"), d.Location, words.Count(d.Packets, "packet"))
-	})
+	return words.Evidence("drops", facts{"reasons": mostDropped(l.drops)})
 }
 
 // dropEvidence are the pairs of addresses that lost most.
 func dropEvidence(drops []*model.Drop) []model.Evidence {
-	return evidenceOf(drops, func(d *model.Drop) string {
-		return fmt.Sprintf("%s dropped at %s", words.Count(d.Packets, "packet"), d.Location)
-	})
-}
-
-func evidenceOf(drops []*model.Drop, what func(*model.Drop) string) []model.Evidence {
-	var out []model.Evidence
-	for _, d := range mostDropped(drops) {
-		where := ""
-		if d.Link != "" {
-			where = " on " + d.Link
-		}
-		out = append(out, model.Evidence{Source: model.SourceDrops, Text: fmt.Sprintf("%s to %s%s: %s", endText(d, d.Src), endText(d, d.Dst), where, what(d))})
-	}
-	return out
-}
-
-// endText names an end of a drop, or the range that it is in.
-func endText(d *model.Drop, end netip.Addr) string {
-	switch far := d.Far(end); {
-	case far.IsSingleIP():
-		return far.Addr().String()
-	case far.Bits() == 0:
-		return "other addresses"
-	default:
-		return far.String()
-	}
+	return words.Evidence("drops", facts{"lost": mostDropped(drops)})
 }
 
 // mostDropped are the few pairs of addresses that lost most, as evidence. Drops
@@ -219,6 +191,14 @@ func (v *view) cameBy(d *model.Drop) model.Place {
 		}
 	}
 	return v.place(v.linkName(out.Master), model.Ingress)
+}
+
+// entering is where packets of pods enter the node, those of the first.
+func (v *view) entering(pods map[netip.Addr]bool) model.Place {
+	if list := sorted(pods); len(list) > 0 && len(v.pods[list[0]]) > 0 {
+		return v.place(v.pods[list[0]][0].Link, model.Ingress)
+	}
+	return model.Place{Direction: model.Ingress}
 }
 
 // leadsTo reports whether a link is that of the pod with the address.

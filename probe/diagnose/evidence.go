@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -75,4 +76,31 @@ func entry[K comparable, V any](m map[K]*V, k K) *V {
 		m[k] = new(V)
 	}
 	return m[k]
+}
+
+// groups are values by their keys, in the order in which these came first.
+type groups[K comparable, V any] struct {
+	byKey map[K]*V
+	keys  []K
+}
+
+// of is the value for a key, made where it is not there yet.
+func (g *groups[K, V]) of(k K) *V {
+	if g.byKey == nil {
+		g.byKey = map[K]*V{}
+	}
+	if g.byKey[k] == nil {
+		g.keys = append(g.keys, k)
+	}
+	return entry(g.byKey, k)
+}
+
+func (g *groups[K, V]) all() iter.Seq2[K, *V] {
+	return func(yield func(K, *V) bool) {
+		for _, k := range g.keys {
+			if !yield(k, g.byKey[k]) {
+				return
+			}
+		}
+	}
 }

@@ -70,7 +70,7 @@ func (v *view) unexplained(k dropKind, l *lost) model.Finding {
 	}
 	f.Title = fmt.Sprintf("%s at %s", why, k.location)
 	f.Why = fmt.Sprintf("The kernel dropped %s of %s: %s at %s.", words.Count(f.Packets, "packet"), words.Count(uint64(len(f.Pods)), "pod"), why, k.location)
-	f.Evidence = evidenceOf(l.drops, func(d *model.Drop) string { return words.Count(d.Packets, "packet") })
+	f.Evidence = words.Evidence("drops", facts{"counts": mostDropped(l.drops)})
 	from, to := first.Src, first.Dst
 	if v.pods[from] == nil {
 		from, to = to, from

@@ -82,7 +82,7 @@ func DeleteRule(tool, family string, r ruleText) string {
 func ReplacePacketRule(r *model.PacketRule, text string) string {
 	words, _ := ShellRule(text)
 	switch {
-	case text == r.Text || words == "" || Maker([]string{r.Chain}, r.Comment, r.Table) != "":
+	case text == r.Text || words == "" || RuleMaker(r) != "":
 		return UndoPacketRule(r)
 	case r.Native:
 		return fmt.Sprintf("nft replace rule %s %s %s handle %d %s", r.Family, Quote(r.Table), Quote(r.Chain), r.Handle, words)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
+	"strings"
 	"text/template"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -18,6 +20,7 @@ var functions = template.FuncMap{
 	"few":  few,
 	"pod":  PodName,
 	"ttls": TTLs,
+	"join": func(list []string) string { return strings.Join(list, ", ") },
 	// {{request .addr}}: how the MAC of an address is asked for
 	"request": Request,
 	// {{family .addr}}: IPv4 or IPv6
@@ -28,6 +31,10 @@ var functions = template.FuncMap{
 	"iptables": IPTables,
 	"inside":   Inside,
 	"undo":     undo,
+	"undos":    undos,
+	"replace":  ReplacePacketRule,
+	"tool":     RuleTool,
+	"forget":   Forget,
 	"sysctl":   SetSysctl,
 	"add":      func(a, b int) int { return a + b },
 }
@@ -67,4 +74,15 @@ func undo(rule any, chains ...string) (string, error) {
 		return UndoPacketRule(r, chains...), nil
 	}
 	return "", fmt.Errorf("undo %T: no rule", rule)
+}
+
+// undos are the commands that end what rules do, each once.
+func undos(rules []*model.PacketRule) []string {
+	var out []string
+	for _, r := range rules {
+		if c := UndoPacketRule(r); !slices.Contains(out, c) {
+			out = append(out, c)
+		}
+	}
+	return out
 }
