@@ -116,7 +116,7 @@ func maskedBy(v *view, g *masked) finding {
 	}
 	var targets []netip.Prefix
 	for _, a := range remotes {
-		if p := v.targetRange(a); !slices.Contains(targets, p) {
+		if p := rangeIn(slices.Concat(v.onLink, v.ranges.local, v.ranges.cluster), a); !slices.Contains(targets, p) {
 			targets = append(targets, p)
 		}
 	}
@@ -131,17 +131,6 @@ func (g *masked) ends() (pods, peers []netip.Addr) {
 		from[f.Original.Src], to[f.Reply.Src] = true, true
 	}
 	return sorted(from), sorted(to)
-}
-
-// targetRange is the range that a rule should leave out for an address to be.
-func (v *view) targetRange(a netip.Addr) netip.Prefix {
-	target := host(a)
-	for _, p := range slices.Concat(v.onLink, v.ranges.local, v.ranges.cluster) {
-		if p.Contains(a) {
-			target = p
-		}
-	}
-	return target
 }
 
 // turnedBack are the findings on pods whose masqueraded requests are replied to, and

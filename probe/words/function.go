@@ -35,6 +35,7 @@ var functions = template.FuncMap{
 	"replace":  ReplacePacketRule,
 	"tool":     RuleTool,
 	"forget":   Forget,
+	"maker":    RuleMaker,
 	"sysctl":   SetSysctl,
 	"add":      func(a, b int) int { return a + b },
 }
