@@ -59,7 +59,7 @@ func (v *view) refusedEntries(failed uint64) (*lost, []*candidateRule) {
 		}
 		found := rules.candidates(v.dropIn(d))
 		byRule := !found.whole || slices.ContainsFunc(found.candidates, func(c candidate) bool {
-			return c.counted && c.left >= d.Packets || !c.counted && c.fit == path.Yes
+			return c.Counted && c.left >= d.Packets || !c.Counted && c.fit == path.Yes
 		})
 		if !byRule {
 			list = append(list, d)
@@ -91,7 +91,7 @@ func (v *view) refusedEntries(failed uint64) (*lost, []*candidateRule) {
 		}
 		out.addFor(pod, d)
 		for _, c := range rivals[d] {
-			if !c.counted && c.fit == path.Maybe && !c.poor && !slices.Contains(others, c.candidateRule) {
+			if !c.Counted && c.fit == path.Maybe && !c.poor && !slices.Contains(others, c.candidateRule) {
 				others = append(others, c.candidateRule)
 			}
 		}

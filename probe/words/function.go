@@ -20,7 +20,8 @@ var functions = template.FuncMap{
 	"few":  few,
 	"pod":  PodName,
 	"ttls": TTLs,
-	"join": func(list []string) string { return strings.Join(list, ", ") },
+	// {{join .list ", "}}
+	"join": strings.Join,
 	// {{request .addr}}: how the MAC of an address is asked for
 	"request": Request,
 	// {{family .addr}}: IPv4 or IPv6
