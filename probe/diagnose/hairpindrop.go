@@ -108,7 +108,7 @@ func (v *view) hairpin(d *model.Drop) bool {
 	if d.OwnSource() {
 		return true
 	}
-	return (d.Netns == 0 || d.Netns == v.Node.Netns) && d.IfIndex != loopback && !d.NoSocket() && !d.Delivered() && whatWasFull(d) == ""
+	return (d.Netns == 0 || d.Netns == v.Node.Netns) && d.IfIndex != loopback && !d.NoSocket() && !d.Delivered() && !wasFull(d)
 }
 
 // loopback is the index of every namespace's loopback link.
