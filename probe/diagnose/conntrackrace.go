@@ -85,11 +85,7 @@ func (v *view) refusedEntries(failed uint64) (*lost, []*candidateRule) {
 			continue
 		}
 		left -= min(d.Packets, left)
-		pod := d.Src
-		if len(v.pods[pod]) == 0 {
-			pod = d.Dst
-		}
-		out.addFor(pod, d)
+		out.addFor(v.sender(d), d)
 		for _, c := range rivals[d] {
 			if !c.Counted && c.fit == path.Maybe && !c.poor && !slices.Contains(others, c.candidateRule) {
 				others = append(others, c.candidateRule)

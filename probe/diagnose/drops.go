@@ -52,6 +52,14 @@ func (v *view) pod(d *model.Drop) netip.Addr {
 	return netip.Addr{}
 }
 
+// sender is the address of the drop that a running pod has: the sender's where both have one.
+func (v *view) sender(d *model.Drop) netip.Addr {
+	if len(v.pods[d.Src]) > 0 {
+		return d.Src
+	}
+	return d.Dst
+}
+
 // ofPod reports whether the packet was from or to a running pod.
 func (v *view) ofPod(d *model.Drop) bool { return v.pod(d).IsValid() }
 

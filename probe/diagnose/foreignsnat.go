@@ -91,20 +91,16 @@ func (v *view) hasAddr(a netip.Addr) bool {
 // foreignSource is the finding on an address, and the rule that translates to it;
 // nil where that is not known.
 func (v *view) foreignSource(g *foreignFlows, r *model.PacketRule) finding {
-	pods, remotes := map[netip.Addr]bool{}, map[netip.Addr]bool{}
-	for _, f := range g.asking {
-		pods[f.Original.Src], remotes[f.Reply.Src] = true, true
-	}
-	first, targets := g.asking[0], sorted(remotes)
+	first, targets := g.asking[0], servers(g.asking)
 	f := finding{facts: facts{
 		"addr": g.addr, "targets": targets, "first": first, "asking": g.asking, "rule": r, "worked": g.worked, "node": v.holderOf(g.addr),
 	}}
-	f.Pods, f.Peers, f.LastHopAlive = sorted(pods), hosts(targets), v.place(v.pods[first.Original.Src][0].Link, model.Ingress)
+	f.Pods, f.Peers, f.LastHopAlive = clients(g.asking), hosts(targets), v.place(v.pods[first.Original.Src][0].Link, model.Ingress)
 	var elsewhere []netip.Addr
 	if len(targets) == 1 {
 		f.Severity = model.Warning
 	} else if !g.worked {
-		elsewhere = answering(v, func(a netip.Addr) bool { return remotes[a] })
+		elsewhere = answering(v, func(a netip.Addr) bool { return slices.Contains(targets, a) })
 	}
 	if f.facts["elsewhere"] = elsewhere; len(elsewhere) == 0 || r == nil {
 		f.Confidence = model.Likely

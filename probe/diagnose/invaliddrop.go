@@ -110,9 +110,9 @@ func (v *view) began(from, to netip.Addr) (any, replied bool) {
 // mostOf reports whether the rule dropped at least half of what a pod sends, or of
 // what arrives for it, as counted where it enters the node.
 func (v *view) mostOf(d *model.Drop) bool {
-	pod, side := d.Src, model.AsSource
-	if len(v.pods[pod]) == 0 {
-		pod, side = d.Dst, model.AsDestination
+	pod, side := v.sender(d), model.AsSource
+	if pod != d.Src {
+		side = model.AsDestination
 	}
 	var dropped, total uint64
 	for x := range model.Each(v.Traffic.Drops) {
@@ -168,12 +168,7 @@ func closes(s *model.Sample) bool {
 // invalid is the finding on what one rule dropped. Of each reason there is the drop
 // with the most packets.
 func (v *view) invalid(a *attribution, reasons map[string]*model.Drop) finding {
-	l := a.lost(func(d *model.Drop) []netip.Addr {
-		if len(v.pods[d.Src]) > 0 {
-			return []netip.Addr{d.Src}
-		}
-		return []netip.Addr{d.Dst}
-	})
+	l := a.lost(func(d *model.Drop) []netip.Addr { return []netip.Addr{v.sender(d)} })
 	most := mostDropped(l.drops)[0]
 	f := finding{lost: &l, claims: a.explains(), facts: facts{
 		"rule": a.candidateRule, "seen": a.shown(&l), "reasons": reasons, "excluded": v.untracking(l.drops), "most": most,

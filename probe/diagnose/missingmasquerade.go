@@ -103,13 +103,8 @@ func startedHere(p *model.Peer) bool { return p.In.Packets <= p.In.ICMPErrors }
 // and so may be one public address. Pods whose addresses are of the virtual
 // network need no translation at all.
 func shouldMasquerade(v *view, g *rawGroup) bool {
-	targets, public := map[netip.Addr]bool{}, map[netip.Addr]bool{}
-	for _, p := range g.silent {
-		targets[p.Remote] = true
-		if isPublic(p.Remote) {
-			public[p.Remote] = true
-		}
-	}
+	sent := v.sumPeers(g.silent)
+	public := slices.DeleteFunc(sorted(sent.remotes), func(a netip.Addr) bool { return !isPublic(a) })
 	several, own := len(public) > 1, !v.routable(g.silent[0].Local)
 	switch x := g.nat.Rule; {
 	case !v.Has(model.SourceNAT) || g.nat.CutOff:
@@ -117,7 +112,7 @@ func shouldMasquerade(v *view, g *rawGroup) bool {
 	case g.nat.Translated:
 		// An agent that writes its rules anew leaves a gap. Of the flows that began in
 		// it, a connection attempt is sent again a few times, and ends.
-		return own && v.sumPeers(g.silent).packets > synRetries &&
+		return own && sent.packets > synRetries &&
 			slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return v.lately(p.LastOut) })
 	case x != nil && (x.Dst.IsZero() || !x.Dst.Not && x.Dst.Prefix.Bits() == 0):
 		return several || own && len(public) > 0
@@ -127,7 +122,7 @@ func shouldMasquerade(v *view, g *rawGroup) bool {
 		// Its programs translate, and no rule shows it.
 		return false
 	}
-	return own && (several || v.Node.Plugin != "calico" && (len(public) > 0 || len(targets) > 1))
+	return own && (several || v.Node.Plugin != "calico" && (len(public) > 0 || len(sent.remotes) > 1))
 }
 
 // sharedAddresses are those of carriers' translators (RFC 6598). Clouds and
@@ -184,7 +179,9 @@ func unmasqueraded(v *view, g *rawGroup) finding {
 		f.Confidence = model.Proven
 	}
 	if why == "unread" || why == "none" {
-		v.masqueradeFacts(first, f.facts)
+		// At the end of the chain that exists for it, or one of its own.
+		f.facts["chain"], f.facts["out"] = masqueradeChain(v, first.Local), v.natLink(first.IfIndex)
+		f.facts["source"], f.facts["cluster"] = rangeIn(v.ranges.local, first.Local), rangeIn(v.ranges.cluster, first.Local)
 	}
 	var forget []string
 	for _, p := range g.silent {
@@ -249,13 +246,6 @@ func (v *view) untracked(g *rawGroup) *model.PacketRule {
 		}
 	}
 	return nil
-}
-
-// masqueradeFacts are those of the rule that is missing: at the end of the chain that exists
-// for it, or one of its own.
-func (v *view) masqueradeFacts(p *model.Peer, to facts) {
-	to["chain"], to["out"] = masqueradeChain(v, p.Local), v.natLink(p.IfIndex)
-	to["source"], to["cluster"] = rangeIn(v.ranges.local, p.Local), rangeIn(v.ranges.cluster, p.Local)
 }
 
 // rangeIn is the last of some ranges that an address is in, or the address alone.

@@ -151,14 +151,20 @@ func (v *view) untrackedSilence(d *deaf, all map[service]*asks) bool {
 }
 
 func (v *view) notReplying(d *deaf) finding {
-	l, watched, asking := v.insideOf(d), v.Has(model.SourceDrops), clients(d.flows)
+	l, watched, asking := &lost{}, v.Has(model.SourceDrops), clients(d.flows)
+	for x := range model.Each(v.Traffic.Drops) {
+		if (x.Dst == d.addr || x.Src == d.addr) && v.inPod(x).IsValid() && v.drops.Lost(x) && !v.explained(x) {
+			l.drops = append(l.drops, x)
+		}
+	}
+	translated := slices.DeleteFunc(slices.Clone(d.flows), func(f *model.Flow) bool { return f.Original.Dst == f.Reply.Src })
 	var ports []string
 	for _, s := range d.services {
 		ports = append(ports, s.name())
 	}
 	f := finding{lost: l, facts: facts{
 		"pod": d.pod, "addr": d.addr, "ports": ports, "partly": d.partly, "clients": asking, "in": d.in, "synAcks": v.synAcks(d.addr), "flows": d.flows,
-		"virtual": virtual(d.flows), "clean": watched && len(l.drops) == 0, "watched": watched,
+		"virtual": destinations(translated), "clean": watched && len(l.drops) == 0, "watched": watched,
 		"accepting": d.pod.Backlog != nil && d.pod.Backlog.Delta == 0,
 		"datagrams": slices.ContainsFunc(d.services, func(s service) bool { return s.proto == udp }),
 	}}
@@ -168,15 +174,4 @@ func (v *view) notReplying(d *deaf) finding {
 		f.Confidence = model.Possible
 	}
 	return f
-}
-
-// insideOf are the drops in the pod's namespace.
-func (v *view) insideOf(d *deaf) *lost {
-	var l lost
-	for x := range model.Each(v.Traffic.Drops) {
-		if (x.Dst == d.addr || x.Src == d.addr) && v.inPod(x).IsValid() && v.drops.Lost(x) && !v.explained(x) {
-			l.drops = append(l.drops, x)
-		}
-	}
-	return &l
 }

@@ -64,30 +64,30 @@ func closed(f *model.Flow) bool {
 
 func findSNATPortExhaustion(v *view) []finding {
 	bundles := v.bundles()
-	var full, others []rangeOf
-	keys := slices.SortedFunc(maps.Keys(bundles), func(a, b bundle) int {
-		return cmp.Or(a.to.Compare(b.to), cmp.Compare(a.port, b.port), cmp.Compare(a.proto, b.proto), a.from.Compare(b.from))
-	})
-	for _, k := range keys {
-		h := bundles[k]
-		for _, within := range slices.SortedFunc(maps.Keys(h.ranges), func(a, b model.PortRange) int { return cmp.Compare(a.First, b.First) }) {
-			switch open, size := held(h.open, within), sizeOf(within); {
-			case open < minHeld:
-			case open == size:
-				full = append(full, rangeOf{k, within})
-			case open*100 >= size*nearly:
-				others = append(others, rangeOf{k, within})
-			}
+	var all, full, others []rangeOf
+	for k, h := range bundles {
+		for within := range h.ranges {
+			all = append(all, rangeOf{k, within})
 		}
 	}
-	if len(full) == 0 {
+	slices.SortFunc(all, func(a, b rangeOf) int {
+		return cmp.Or(a.to.Compare(b.to), cmp.Compare(a.port, b.port), cmp.Compare(a.proto, b.proto), a.from.Compare(b.from), cmp.Compare(a.within.First, b.within.First))
+	})
+	for _, k := range all {
+		switch open, size := held(bundles[k.bundle].open, k.within), sizeOf(k.within); {
+		case open < minHeld:
+		case open == size:
+			full = append(full, k)
+		case open*100 >= size*nearly:
+			others = append(others, k)
+		}
+	}
+	if len(full) == 0 && v.Conntrack.InsertFailed >= minDrops {
 		// Older kernels keep the ports of closed connections.
-		for _, k := range keys {
-			for within := range bundles[k].ranges {
-				h := bundles[k]
-				if used := held(h.open, within) + held(h.closed, within); used >= sizeOf(within) && used >= minHeld && !h.reused && v.Conntrack.InsertFailed >= minDrops {
-					full = append(full, rangeOf{k, within})
-				}
+		for _, k := range all {
+			h := bundles[k.bundle]
+			if used := held(h.open, k.within) + held(h.closed, k.within); used >= max(sizeOf(k.within), minHeld) && !h.reused {
+				full = append(full, k)
 			}
 		}
 	}

@@ -154,20 +154,16 @@ func (v *view) outdated(tables *path.Tables, f *model.Flow) (k outdatedBy, is bo
 }
 
 func (g *staleFlows) finding(v *view, k outdatedBy) finding {
-	pods, asked, peers := map[netip.Addr]bool{}, map[netip.Addr]bool{}, map[netip.Addr]bool{}
-	for _, f := range g.flows {
-		pods[f.Original.Src], asked[f.Original.Dst] = true, true
-		peers[f.Original.Dst], peers[f.Reply.Src] = true, true
-	}
-	first := g.flows[0]
+	first, to := g.flows[0], destinations(g.flows)
 	own := k.source && k.has == first.Original.Src
 	f := finding{lost: &lost{drops: g.drops}, facts: facts{
-		"flows": g.flows, "first": first, "asked": sorted(asked), "has": k.has, "now": k.now,
-		"own": own, "foreign": k.source && !own, "untranslated": !k.source && asked[k.has],
+		"flows": g.flows, "first": first, "asked": to, "has": k.has, "now": k.now,
+		"own": own, "foreign": k.source && !own, "untranslated": !k.source && slices.Contains(to, k.has),
 	}}
 	if k.source {
 		f.Confidence = model.Likely
 	}
-	f.Pods, f.Peers, f.LastHopAlive = sorted(pods), hosts(sorted(peers)), v.place(v.pods[first.Original.Src][0].Link, model.Ingress)
+	f.Pods, f.Peers = clients(g.flows), hosts(union(to, servers(g.flows), netip.Addr.Compare))
+	f.LastHopAlive = v.place(v.pods[first.Original.Src][0].Link, model.Ingress)
 	return f
 }

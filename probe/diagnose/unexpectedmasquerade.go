@@ -101,7 +101,7 @@ func flat(v *view, pod, peer netip.Addr) bool {
 }
 
 func maskedBy(v *view, g *masked) finding {
-	pods, remotes := g.ends()
+	pods, remotes := clients(g.flows), servers(g.flows)
 	f := finding{facts: facts{
 		"remotes": remotes, "first": g.flows[0], "flows": g.flows, "rules": g.rules, "cutOff": g.nat.CutOff, "read": v.Has(model.SourceNAT),
 		"sure": slices.ContainsFunc(remotes, func(a netip.Addr) bool { return len(v.pods[a]) > 0 || v.remote(a).IsValid() }),
@@ -122,15 +122,6 @@ func maskedBy(v *view, g *masked) finding {
 	}
 	f.facts["targets"] = targets
 	return f
-}
-
-// ends are the pods that began the flows, and who they are to.
-func (g *masked) ends() (pods, peers []netip.Addr) {
-	from, to := map[netip.Addr]bool{}, map[netip.Addr]bool{}
-	for _, f := range g.flows {
-		from[f.Original.Src], to[f.Reply.Src] = true, true
-	}
-	return sorted(from), sorted(to)
 }
 
 // turnedBack are the findings on pods whose masqueraded requests are replied to, and
@@ -181,7 +172,7 @@ func (v *view) leftAgain(pod netip.Addr) (left, routed uint64) {
 }
 
 func repliesLeaveAgain(v *view, g *masked) finding {
-	pods, peers := g.ends()
+	pods, peers := clients(g.flows), servers(g.flows)
 	link := v.outLink(g.flows[0].Reply.Src)
 	f := finding{page: "UnexpectedMasquerade-returned", facts: facts{"peers": peers, "link": link, "flows": g.flows, "rule": g.nat.Rule}}
 	f.Severity, f.Packets, f.Pods, f.Peers, f.LastHopAlive = model.Critical, uint64(len(g.flows)), pods, hosts(peers), v.place(link, model.Ingress)
