@@ -67,14 +67,9 @@ func (v *view) refusedEntries(failed uint64) (*lost, []*candidateRule) {
 		}
 	}
 	// Datagrams race, connections hardly ever.
-	datagram := func(d *model.Drop) int {
-		if d.Proto == udp {
-			return 0
-		}
-		return 1
-	}
+	rank := map[bool]int{true: 1}
 	slices.SortStableFunc(list, func(a, b *model.Drop) int {
-		return cmp.Or(datagram(a)-datagram(b), cmp.Compare(b.Packets, a.Packets))
+		return cmp.Or(rank[a.Proto != udp]-rank[b.Proto != udp], cmp.Compare(b.Packets, a.Packets))
 	})
 	var out lost
 	var others []*candidateRule

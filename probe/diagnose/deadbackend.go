@@ -20,7 +20,6 @@ var deadBackend = kind{
 
 // backend is one that flows were sent to.
 type backend struct {
-	addr    netip.Addr
 	silent  []*model.Flow
 	answers bool
 	// held are flows from before the window that had replies, and go on.
@@ -46,10 +45,9 @@ func findDeadBackend(v *view) []finding {
 			b.held = append(b.held, f)
 		}
 	}
-	for i := range v.PacketRules {
+	for r := range model.Each(v.PacketRules) {
 		// A bridge asks for the neighbour before the flow is entered, so
 		// that connection tracking may know nothing of it. nft's rules need not count.
-		r := &v.PacketRules[i]
 		if a := r.To.Addr(); r.Target == "DNAT" && v.nobody(a) && (found[a] != nil || r.Counter.Delta > 0 || v.lostFor(a).packets > 0) {
 			b := entry(found, a)
 			b.rules = append(b.rules, r)
@@ -57,9 +55,8 @@ func findDeadBackend(v *view) []finding {
 	}
 	var out []finding
 	for _, a := range sorted(found) {
-		b := found[a]
-		if b.addr = a; !b.answers && triedEnough(v, b) {
-			out = append(out, v.dead(b))
+		if b := found[a]; !b.answers && triedEnough(v, a, b) {
+			out = append(out, v.dead(a, b))
 		}
 	}
 	return out
@@ -71,7 +68,7 @@ func (v *view) nobody(a netip.Addr) bool { return v.vacant(a) || v.others.Vacant
 
 // triedEnough reports whether traffic of the window died there: several flows
 // began in it, or packets of older ones left the node for an address of its own.
-func triedEnough(v *view, b *backend) bool {
+func triedEnough(v *view, a netip.Addr, b *backend) bool {
 	n, old := 0, map[netip.Addr]bool{}
 	for _, f := range b.silent {
 		if f.Start.IsZero() {
@@ -80,9 +77,9 @@ func triedEnough(v *view, b *backend) bool {
 			n++
 		}
 	}
-	return n >= minPackets || v.lostFor(b.addr).packets >= minDrops ||
+	return n >= minPackets || v.lostFor(a).packets >= minDrops ||
 		slices.ContainsFunc(v.peers, func(p model.Peer) bool {
-			return p.Remote == b.addr && old[p.Local] && p.Out.Packets >= minDrops && p.In.Packets == 0 && lasted(&p)
+			return p.Remote == a && old[p.Local] && p.Out.Packets >= minDrops && p.In.Packets == 0 && lasted(&p)
 		})
 }
 
@@ -111,30 +108,31 @@ func lostTo(a netip.Addr) func(*model.Drop) bool {
 	}
 }
 
-func (v *view) dead(b *backend) finding {
-	l, services, flows := v.lostFor(b.addr), map[netip.Addr]bool{}, slices.Concat(b.silent, b.held)
-	for _, flow := range flows {
-		services[flow.Original.Dst] = true
-		if len(v.pods[flow.Original.Src]) > 0 {
-			l.pods[flow.Original.Src] = true
+func (v *view) dead(a netip.Addr, b *backend) finding {
+	l, flows := v.lostFor(a), slices.Concat(b.silent, b.held)
+	for _, src := range clients(flows) {
+		if len(v.pods[src]) > 0 {
+			l.pods[src] = true
 		}
 	}
+	services := destinations(flows)
 	for _, r := range b.rules {
 		if r.Dst.Prefix.IsSingleIP() && !r.Dst.Not {
-			services[r.Dst.Prefix.Addr()] = true
+			services = append(services, r.Dst.Prefix.Addr())
 		}
 	}
-	node := v.others.Vacant[b.addr]
-	vacant := words.Evidence("vacant", facts{"addr": b.addr})
+	services = sortedPods(services)
+	node := v.others.Vacant[a]
+	vacant := words.Evidence("vacant", facts{"addr": a})
 	vacant[0].Node = node
-	f := finding{lost: l, claims: lostTo(b.addr), facts: facts{
-		"addr": b.addr, "services": sorted(services), "rules": b.rules, "node": node, "vacant": vacant, "silent": b.silent, "held": b.held, "flows": b.held,
+	f := finding{lost: l, claims: lostTo(a), facts: facts{
+		"addr": a, "services": services, "rules": b.rules, "node": node, "vacant": vacant, "silent": b.silent, "held": b.held, "flows": b.held,
 		"agent":    slices.ContainsFunc(b.rules, func(r *model.PacketRule) bool { return words.RuleMaker(r) != "" }),
-		"doubtful": node == "" && !v.ownRange(b.addr),
+		"doubtful": node == "" && !v.ownRange(a),
 	}}
 	if len(b.rules) == 0 {
 		f.Confidence, f.facts["flows"] = model.Likely, flows
 	}
-	f.Peers, f.LastHopAlive = hosts(append(sorted(services), b.addr)), v.entering(l.pods)
+	f.Peers, f.LastHopAlive = hosts(append(services, a)), v.entering(l.pods)
 	return f
 }

@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -113,10 +114,9 @@ func (v *view) netfilterDrops() (drops []netfilterDrop, unread *lost, inPods map
 
 // attribute distributes the drops among their candidates, so that none has
 // dropped more than it counted. Drops with few candidates go first.
-func attribute(drops []netfilterDrop) []*attribution {
+func attribute(drops []netfilterDrop) iter.Seq2[*candidateRule, *attribution] {
 	slices.SortStableFunc(drops, func(a, b netfilterDrop) int { return cmp.Compare(len(a.candidates), len(b.candidates)) })
-	found := map[*candidateRule]*attribution{}
-	var order []*attribution
+	var found groups[*candidateRule, attribution]
 	for _, d := range drops {
 		for rest := d.Packets; rest > 0; {
 			best := d.best(rest)
@@ -130,14 +130,11 @@ func attribute(drops []netfilterDrop) []*attribution {
 			}
 			best.left -= min(p.packets, best.left)
 			rest -= p.packets
-			if found[best] == nil {
-				found[best] = &attribution{candidateRule: best}
-				order = append(order, found[best])
-			}
-			found[best].parts = append(found[best].parts, p)
+			a := found.of(best)
+			a.candidateRule, a.parts = best, append(a.parts, p)
 		}
 	}
-	return order
+	return found.all()
 }
 
 // best is the candidate for so many packets: one whose counter covers them, the
@@ -283,7 +280,7 @@ func (v *view) policyDropped(list []droppedBy, calico bool) finding {
 		}
 	}
 	f := finding{lost: &all, facts: facts{
-		"rule": first.candidateRule, "pods": sorted(first.pods), "asked": addrTexts(sorted(first.peers)), "packets": first.packets,
+		"rule": first.candidateRule, "pods": sorted(first.pods), "asked": sorted(first.peers), "packets": first.packets,
 		"calico": calico, "seen": seen, "others": others, "doubts": slices.Compact(doubts),
 	}}
 	f.claims = func(d *model.Drop) bool {
@@ -299,15 +296,6 @@ func (v *view) policyDropped(list []droppedBy, calico bool) finding {
 	f.LastHopAlive = v.cameBy(mostDropped(first.drops)[0])
 	first.serviceFacts(f.facts)
 	return f
-}
-
-// addrTexts are addresses as texts.
-func addrTexts(list []netip.Addr) []string {
-	var out []string
-	for _, a := range list {
-		out = append(out, a.String())
-	}
-	return out
 }
 
 // struck are the pods that the rule is about: the receiver, or the sender where

@@ -27,10 +27,7 @@ func findQueueDrop(v *view) []finding {
 	}
 	var out []finding
 	for q := range model.Each(v.Queues) {
-		l := byLink[q.IfIndex]
-		if l == nil {
-			l = &lost{pods: map[netip.Addr]bool{}, peers: map[netip.Addr]bool{}}
-		}
+		l := entry(byLink, q.IfIndex)
 		rest := untold[q.IfIndex]
 		if rest < minDrops {
 			rest = 0
@@ -45,18 +42,15 @@ func findQueueDrop(v *view) []finding {
 // queuesInPods are the findings on queues in pods' own namespaces: these are not read, and
 // the drops tell. What such a queue dropped was never counted as sent.
 func (v *view) queuesInPods() []finding {
-	var byPod groups[*model.Pod, lost]
-	for d := range model.Each(v.Traffic.Drops) {
-		if pod := v.inPod(d); d.Queued() && pod == d.Src && !v.explained(d) {
-			i := slices.IndexFunc(v.pods[pod], func(p *model.Pod) bool { return p.Netns == d.Netns })
-			byPod.of(v.pods[pod][i]).addFor(pod, d)
+	of := func(d *model.Drop) (*model.Pod, netip.Addr) {
+		i := slices.IndexFunc(v.pods[d.Src], func(p *model.Pod) bool { return p.Netns == d.Netns })
+		if !d.Queued() || v.inPod(d) != d.Src || i < 0 {
+			return nil, netip.Addr{}
 		}
+		return v.pods[d.Src][i], d.Src
 	}
 	var out []finding
-	for p, l := range byPod.all() {
-		if l.packets < minDrops {
-			continue
-		}
+	for p, l := range lostBy(v, of) {
 		sent := uint64(0)
 		for a := range l.pods {
 			if h := v.hop(a, p.LinkIndex, model.Ingress, model.AsSource); h != nil {
@@ -77,6 +71,9 @@ func (v *view) queuesInPods() []finding {
 // the peers that did not reply to them.
 func (l *lost) behindNode(v *view, ifindex int) {
 	flows := v.unrepliedFlows()
+	if l.pods == nil {
+		l.pods, l.peers = map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	}
 	for p := range model.Each(v.whole.Traffic.Peers) {
 		if m := flows[pair{p.Local, p.Remote}]; m != nil && p.IfIndex == ifindex && v.nodeAddrs[p.Local] && len(m.pods) > 0 {
 			maps.Copy(l.pods, m.pods)

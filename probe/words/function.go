@@ -21,7 +21,7 @@ var functions = template.FuncMap{
 	"pod":  PodName,
 	"ttls": TTLs,
 	// {{join .list ", "}}
-	"join": strings.Join,
+	"join": func(list any, sep string) string { return strings.Join(texts(list), sep) },
 	// {{request .addr}}: how the MAC of an address is asked for
 	"request": Request,
 	// {{family .addr}}: IPv4 or IPv6
@@ -55,12 +55,21 @@ func number(n any) uint64 {
 
 // few lists values of any type in words.
 func few(list any) string {
-	v := reflect.ValueOf(list)
-	words := make([]text, v.Len())
-	for i := range words {
-		words[i] = text(fmt.Sprint(v.Index(i)))
+	var words []text
+	for _, s := range texts(list) {
+		words = append(words, text(s))
 	}
 	return Addrs(words)
+}
+
+// texts are values of any type.
+func texts(list any) []string {
+	v := reflect.ValueOf(list)
+	out := make([]string, v.Len())
+	for i := range out {
+		out[i] = fmt.Sprint(v.Index(i))
+	}
+	return out
 }
 
 type text string
