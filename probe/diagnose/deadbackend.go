@@ -85,13 +85,11 @@ func triedEnough(v *view, a netip.Addr, b *backend) bool {
 
 // lostFor are the drops of packets for an address that nobody has, and the pods that sent them.
 func (v *view) lostFor(a netip.Addr) *lost {
-	l, takes := &lost{pods: map[netip.Addr]bool{}}, lostTo(a)
-	for d := range model.Each(v.Traffic.Drops) {
-		if takes(d) {
-			l.packets, l.drops = l.packets+d.Packets, append(l.drops, d)
-			if len(v.pods[d.Src]) > 0 {
-				l.pods[d.Src] = true
-			}
+	l := &lost{pods: map[netip.Addr]bool{}, drops: where(v.Traffic.Drops, lostTo(a))}
+	for _, d := range l.drops {
+		l.packets += d.Packets
+		if len(v.pods[d.Src]) > 0 {
+			l.pods[d.Src] = true
 		}
 	}
 	return l

@@ -257,12 +257,8 @@ func (v *view) atSocket(page string, l *lost) finding {
 // sampledPorts are the ports that samples of the drops were for.
 func (v *view) sampledPorts(l *lost) []string {
 	ports := map[string]bool{}
-	for _, d := range l.drops {
-		if s := v.samples.Of(d); s != nil {
-			if _, port, ok := s.Ports(); ok {
-				ports[protoPort{d.Proto, port}.String()] = true
-			}
-		}
+	for _, s := range v.sampledServices(l) {
+		ports[protoPort{s.proto, s.port}.String()] = true
 	}
 	return slices.Sorted(maps.Keys(ports))
 }

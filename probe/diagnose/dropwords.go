@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -61,15 +62,8 @@ func (l *lost) lasting() bool {
 	if l.packets < manyRefused {
 		return false
 	}
-	first, last := l.drops[0].First, l.drops[0].Last
-	for _, d := range l.drops {
-		if d.First.Before(first) {
-			first = d.First
-		}
-		if d.Last.After(last) {
-			last = d.Last
-		}
-	}
+	first := slices.MinFunc(l.drops, func(a, b *model.Drop) int { return a.First.Compare(b.First) }).First
+	last := slices.MaxFunc(l.drops, func(a, b *model.Drop) int { return a.Last.Compare(b.Last) }).Last
 	return last.Sub(first) >= 2*settled
 }
 

@@ -10,14 +10,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// weaker is the less sure of two.
-func weaker(a, b model.Confidence) model.Confidence {
-	if b.Rank() < a.Rank() {
-		return b
-	}
-	return a
-}
-
 func packetRuleEvidence(what string, r *model.PacketRule) model.Evidence {
 	return seen(model.SourceNAT, "%s: %s %s rule %d (%s): %s", what, r.Table, r.Chain, r.Number, r.Backend, r.Text)
 }
@@ -68,6 +60,27 @@ func needing(find func(*view) []finding, sources ...string) func(*view) []findin
 // sorted are the addresses of a set.
 func sorted[V any](set map[netip.Addr]V) []netip.Addr {
 	return slices.SortedFunc(maps.Keys(set), netip.Addr.Compare)
+}
+
+// where are the elements of a list that match.
+func where[T any](list []T, match func(*T) bool) []*T {
+	var out []*T
+	for x := range model.Each(list) {
+		if match(x) {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// firstWhere is the first element of a list that matches, nil for none.
+func firstWhere[T any](list []T, match func(*T) bool) *T {
+	for x := range model.Each(list) {
+		if match(x) {
+			return x
+		}
+	}
+	return nil
 }
 
 // entry is a map's value for a key, made where it is not there yet.

@@ -93,7 +93,8 @@ func (v *view) hasAddr(a netip.Addr) bool {
 func (v *view) foreignSource(g *foreignFlows, r *model.PacketRule) finding {
 	first, targets := g.asking[0], servers(g.asking)
 	f := finding{facts: facts{
-		"addr": g.addr, "targets": targets, "first": first, "asking": g.asking, "rule": r, "worked": g.worked, "node": v.holderOf(g.addr),
+		"addr": g.addr, "targets": targets, "first": first, "asking": g.asking, "rule": r, "worked": g.worked,
+		"node": firstWhere(v.Cluster.Nodes, func(n *model.ClusterNode) bool { return slices.Contains(n.Addresses, g.addr) }),
 	}}
 	f.Pods, f.Peers, f.LastHopAlive = clients(g.asking), hosts(targets), v.place(v.pods[first.Original.Src][0].Link, model.Ingress)
 	var elsewhere []netip.Addr
@@ -111,16 +112,6 @@ func (v *view) foreignSource(g *foreignFlows, r *model.PacketRule) finding {
 	return f
 }
 
-// holderOf is the other node that has an address, nil as far as that is not known.
-func (v *view) holderOf(a netip.Addr) *model.ClusterNode {
-	for n := range model.Each(v.Cluster.Nodes) {
-		if slices.Contains(n.Addresses, a) {
-			return n
-		}
-	}
-	return nil
-}
-
 // translatesTo is the rule that gives the flows their address, nil where none
 // does any more, or it was not read.
 func (v *view) translatesTo(g *foreignFlows) *model.PacketRule {
@@ -131,12 +122,7 @@ func (v *view) translatesTo(g *foreignFlows) *model.PacketRule {
 			return nat.Rule
 		}
 	}
-	for r := range model.Each(v.PacketRules) {
-		if r.Target == "SNAT" && r.To.Addr() == g.addr {
-			return r
-		}
-	}
-	return nil
+	return firstWhere(v.PacketRules, func(r *model.PacketRule) bool { return r.Target == "SNAT" && r.To.Addr() == g.addr })
 }
 
 // leavingPacket is a flow's packet as POSTROUTING sees it first.

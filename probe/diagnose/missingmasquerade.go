@@ -217,21 +217,16 @@ func (v *view) straightOut(g *rawGroup) *model.EffectiveRoutes {
 		}
 		return !known && strings.EqualFold(hop, "Internet")
 	}
-	for e := range model.Each(v.Cluster.Azure.Effective) {
-		if v.Has(model.SourceCloud) && !slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return !straight(e, p) }) {
-			return e
-		}
-	}
-	return nil
+	return firstWhere(v.Cluster.Azure.Effective, func(e *model.EffectiveRoutes) bool {
+		return v.Has(model.SourceCloud) && !slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return !straight(e, p) })
+	})
 }
 
 // flow is one of the packets: its reply is expected at the pod's own address.
 func (g *rawGroup) flow(v *view) *model.Flow {
 	for _, p := range g.silent {
-		for _, f := range v.flowsOf(p).silent {
-			if f.Original.Src == p.Local {
-				return f
-			}
+		if i := slices.IndexFunc(v.flowsOf(p).silent, func(f *model.Flow) bool { return f.Original.Src == p.Local }); i >= 0 {
+			return v.flowsOf(p).silent[i]
 		}
 	}
 	return nil
@@ -240,12 +235,9 @@ func (g *rawGroup) flow(v *view) *model.Flow {
 // untracked is a rule that excludes the group's packets from connection tracking; nil
 // where none does.
 func (v *view) untracked(g *rawGroup) *model.PacketRule {
-	for r := range model.Each(v.PacketRules) {
-		if untracks(r) && !slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return !r.Src.Matches(p.Local) || !r.Dst.Matches(p.Remote) }) {
-			return r
-		}
-	}
-	return nil
+	return firstWhere(v.PacketRules, func(r *model.PacketRule) bool {
+		return untracks(r) && !slices.ContainsFunc(g.silent, func(p *model.Peer) bool { return !r.Src.Matches(p.Local) || !r.Dst.Matches(p.Remote) })
+	})
 }
 
 // rangeIn is the last of some ranges that an address is in, or the address alone.

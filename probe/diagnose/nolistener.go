@@ -94,19 +94,11 @@ func (v *view) atNode(match func(*model.Drop) bool) []finding {
 // redirecting is a rule that leads packets to a port of the node's, at which drops were
 // sampled; nil where none does.
 func (v *view) redirecting(l *lost) *model.PacketRule {
-	for r := range model.Each(v.PacketRules) {
-		if r.Target == "REDIRECT" && r.Counter.Delta > 0 && slices.ContainsFunc(l.drops, func(d *model.Drop) bool {
-			s := v.samples.Of(d)
-			if s == nil {
-				return false
-			}
-			_, port, ok := s.Ports()
-			return ok && port >= r.ToPorts.First && port <= r.ToPorts.Last
-		}) {
-			return r
-		}
-	}
-	return nil
+	return firstWhere(v.PacketRules, func(r *model.PacketRule) bool {
+		return r.Target == "REDIRECT" && r.Counter.Delta > 0 && slices.ContainsFunc(v.sampledServices(l), func(s service) bool {
+			return s.port >= r.ToPorts.First && s.port <= r.ToPorts.Last
+		})
+	})
 }
 
 // firstEphemeral is where the ports begin that Linux gives to clients

@@ -151,12 +151,10 @@ func (v *view) untrackedSilence(d *deaf, all map[service]*asks) bool {
 }
 
 func (v *view) notReplying(d *deaf) finding {
-	l, watched, asking := &lost{}, v.Has(model.SourceDrops), clients(d.flows)
-	for x := range model.Each(v.Traffic.Drops) {
-		if (x.Dst == d.addr || x.Src == d.addr) && v.inPod(x).IsValid() && v.drops.Lost(x) && !v.explained(x) {
-			l.drops = append(l.drops, x)
-		}
-	}
+	watched, asking := v.Has(model.SourceDrops), clients(d.flows)
+	l := &lost{drops: where(v.Traffic.Drops, func(x *model.Drop) bool {
+		return (x.Dst == d.addr || x.Src == d.addr) && v.inPod(x).IsValid() && v.drops.Lost(x) && !v.explained(x)
+	})}
 	translated := slices.DeleteFunc(slices.Clone(d.flows), func(f *model.Flow) bool { return f.Original.Dst == f.Reply.Src })
 	var ports []string
 	for _, s := range d.services {
