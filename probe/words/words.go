@@ -6,6 +6,7 @@
 //	PART: TEXT
 //	PART if CONDITION: TEXT
 //	PART each LIST: TEXT
+//	SOURCE on NODE: TEXT
 //
 // Text goes on in the lines below that are indented. PART is title, why, unseen, else (an
 // alternative), fix, or the source of an observation. The title is the first whose condition
@@ -13,6 +14,7 @@
 // text/template, with the values by their names, and CONDITION as after its "if". In a line
 // with a LIST the dot is one of its elements, and $ the values. "PART each LIST" without a
 // text takes the elements as they are: texts, or observations with sources of their own.
+// NODE is an expression too, before "if" or "each": the node that made the observation.
 // What several pages say is a template in a file of its own.
 package words
 
@@ -20,6 +22,7 @@ import (
 	"cmp"
 	"embed"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -37,10 +40,15 @@ var files embed.FS
 // line is a line of a page.
 type line struct {
 	part string
-	// list names the list whose elements are taken as they are, where there is no text.
+	// list names the list whose elements are taken as they are or, of the part "page", the
+	// page whose lines stand here; empty where there is a text.
 	list string
 	// text includes the condition or, for each element of a list, what separates them.
 	text *template.Template
+	// each: the text is said of each element of the list of this name.
+	each []string
+	// shows are what the text shows.
+	shows []field
 }
 
 // pages are the lines by the name of the page.
@@ -57,7 +65,7 @@ var pages = sync.OnceValue(func() map[string][]line {
 			panic(err)
 		}
 		if name, is := strings.CutSuffix(e.Name(), ".txt"); is {
-			if out[name], err = parse(shared, name, string(text)); err != nil {
+			if out[name], err = readPage(shared, name, string(text)); err != nil {
 				panic(err) // a test parses all pages
 			}
 		}
@@ -70,80 +78,152 @@ func pageSet() *template.Template {
 	return template.Must(template.New("").Funcs(functions).ParseFS(files, "pages/*.tmpl"))
 }
 
-// parse reads a page, whose texts may use shared ones.
-func parse(shared *template.Template, name, text string) ([]line, error) {
+var sharedTexts = sync.OnceValue(pageSet)
+
+// Text is a text that pages share, with these values.
+func Text(name string, facts Facts) string {
+	var b strings.Builder
+	if err := sharedTexts().ExecuteTemplate(&b, name, map[string]any(facts)); err != nil {
+		b.WriteString(err.Error()) // a mistake, which a test meets
+	}
+	return b.String()
+}
+
+// readPage reads a page, whose texts may use shared ones.
+func readPage(shared *template.Template, name, text string) ([]line, error) {
 	var out []line
-	text = strings.ReplaceAll(text, "\n\t", " ")
-	for _, l := range strings.Split(text, "\n") {
+	for _, l := range strings.Split(strings.ReplaceAll(text, "\n\t", " "), "\n") {
 		if l == "" || strings.HasPrefix(l, "#") {
 			continue
 		}
-		head, body, found := strings.Cut(l, ": ")
-		part, rest, _ := strings.Cut(head, " ")
-		how, what, _ := strings.Cut(rest, " ")
-		x := line{part: part}
-		switch {
-		case how == "" && what == "":
-		case how == "if" && what != "":
-			body = "{{if " + what + "}}" + body + "{{end}}"
-		case how == "each" && what != "":
-			if x.list = strings.TrimPrefix(what, "."); found {
-				body = "{{range " + what + "}}" + body + separator + "{{end}}"
-			}
-		default:
-			found = false
-		}
-		if !found && x.list == "" {
-			return nil, fmt.Errorf("page %s: %q is no line of a page", name, l)
-		}
-		if found {
-			t, err := shared.New(name + " " + head).Parse(body)
-			if err != nil {
-				return nil, fmt.Errorf("read page: %w", err)
-			}
-			x.text = t
+		x, err := parseLine(shared, l)
+		if err != nil {
+			return nil, fmt.Errorf("read page %s: %w", name, err)
 		}
 		out = append(out, x)
 	}
 	return out, nil
 }
 
-// separator stands between the texts of a list's elements. No name from outside holds it.
-const separator = "\x00"
+func parseLine(shared *template.Template, l string) (line, error) {
+	head, body, worded := strings.Cut(l, ": ")
+	part, rest, _ := strings.Cut(head, " ")
+	how, what, _ := strings.Cut(rest, " ")
+	node := ""
+	if how == "on" {
+		node, rest, _ = strings.Cut(what, " ")
+		how, what, _ = strings.Cut(rest, " ")
+	}
+	x := line{part: part}
+	text, err := shared.New(head).Parse(body)
+	if err != nil {
+		return x, err
+	}
+	x.shows = shown(text.Root)
+	if node != "" {
+		body = "{{" + node + "}}" + ofNode + body
+	}
+	switch {
+	case !worded && part == pagePart && what == "":
+		return line{part: part, list: how}, nil
+	case !worded && how == "each":
+		return line{part: part, list: strings.TrimPrefix(what, ".")}, nil
+	case worded && how == "":
+	case worded && how == "if":
+		body = "{{if " + what + "}}" + body + "{{end}}"
+	case worded && how == "each":
+		x.each = strings.Split(strings.TrimPrefix(what, "."), ".")
+		body = "{{range " + what + "}}" + body + separator + "{{end}}"
+	default:
+		return x, fmt.Errorf("%q is no line of a page", l)
+	}
+	x.text, err = shared.New(head).Parse(body)
+	return x, err
+}
 
-// texts are those of a line with these values: none where its condition does not hold.
-func (l *line) texts(facts Facts) []string {
+// pagePart is a line in whose place those of another page stand.
+const pagePart = "page"
+
+// separator stands between the texts of a list's elements, ofNode behind the name of a node.
+// No name from outside holds them.
+const separator, ofNode = "\x00", "\x01"
+
+// sayings are what a line says with these values, each with the values that it shows: none
+// where its condition does not hold.
+func (l *line) sayings(facts Facts) []model.Evidence {
 	var b strings.Builder
 	if err := l.text.Execute(&b, map[string]any(facts)); err != nil {
 		b.WriteString(err.Error()) // a mistake in the page, which a test of the finding meets
 	}
-	return slices.DeleteFunc(strings.Split(b.String(), separator), func(s string) bool { return s == "" })
+	var elements reflect.Value
+	if l.each != nil {
+		elements = list(find(reflect.ValueOf(facts), l.each))
+	}
+	var out []model.Evidence
+	for i, text := range strings.Split(b.String(), separator) {
+		if text == "" {
+			continue
+		}
+		e := model.Evidence{Source: l.part, Text: text}
+		if node, rest, of := strings.Cut(text, ofNode); of {
+			e.Node, e.Text = node, rest
+		}
+		var element any
+		if elements.IsValid() && i < elements.Len() {
+			element = elements.Index(i).Interface()
+		}
+		e.Values = values(l.shows, facts, element)
+		out = append(out, e)
+	}
+	return out
 }
 
 // Put gives a finding the texts of a page with these values. What it has already of evidence,
 // fixes and the like stands behind.
-func Put(page string, facts Facts, f *model.Finding) { put(pages()[page], facts, f) }
-
-func put(lines []line, facts Facts, f *model.Finding) {
+func Put(page string, facts Facts, f *model.Finding) {
 	var said model.Finding
-	for l := range model.Each(lines) {
-		if l.text == nil {
-			switch list := facts[l.list].(type) {
-			case []model.Evidence:
-				said.Evidence = append(said.Evidence, list...)
-			case []string:
-				add(&said, l.part, list)
-			}
-			continue
-		}
-		add(&said, l.part, l.texts(facts))
-	}
+	put(pages()[page], facts, &said)
 	f.Title, f.Why = cmp.Or(said.Title, f.Title), cmp.Or(said.Why, f.Why)
 	f.Evidence, f.Fix = append(said.Evidence, f.Evidence...), append(said.Fix, f.Fix...)
 	f.Unseen, f.Alternatives = append(said.Unseen, f.Unseen...), append(said.Alternatives, f.Alternatives...)
 }
 
-func add(f *model.Finding, part string, texts []string) {
+func put(lines []line, facts Facts, f *model.Finding) {
+	for l := range model.Each(lines) {
+		switch list := facts[l.list].(type) {
+		case []model.Evidence:
+			f.Evidence = append(f.Evidence, list...)
+		case []string:
+			addTexts(f, l.part, list)
+		default:
+			switch {
+			case l.part == pagePart:
+				put(pages()[l.list], facts, f)
+			case l.text != nil:
+				l.add(f, facts)
+			}
+		}
+	}
+}
+
+// add gives a finding what the line says.
+func (l *line) add(f *model.Finding, facts Facts) {
+	said := l.sayings(facts)
+	if !slices.Contains(proseParts, l.part) {
+		f.Evidence = append(f.Evidence, said...)
+		return
+	}
+	texts := make([]string, len(said))
+	for i, e := range said {
+		texts[i] = e.Text
+	}
+	addTexts(f, l.part, texts)
+}
+
+// proseParts are the parts that are no observations.
+var proseParts = []string{"title", "why", "unseen", "else", "fix"}
+
+func addTexts(f *model.Finding, part string, texts []string) {
 	switch part {
 	case "title":
 		f.Title = cmp.Or(f.Title, strings.Join(texts, " "))
@@ -155,10 +235,6 @@ func add(f *model.Finding, part string, texts []string) {
 		f.Alternatives = append(f.Alternatives, texts...)
 	case "fix":
 		f.Fix = append(f.Fix, texts...)
-	default:
-		for _, t := range texts {
-			f.Evidence = append(f.Evidence, model.Evidence{Source: part, Text: t})
-		}
 	}
 }
 
@@ -174,4 +250,11 @@ func Title(page string, facts Facts) string {
 	var f model.Finding
 	Put(page, facts, &f)
 	return f.Title
+}
+
+// Say are the observations of a page with these values.
+func Say(page string, facts Facts) []model.Evidence {
+	var f model.Finding
+	Put(page, facts, &f)
+	return f.Evidence
 }
