@@ -96,10 +96,12 @@ func (v *view) netkitHook(k hook, d *model.Drop) hook {
 // inside reports whether the hook is in a pod's own namespace.
 func (v *view) inside(h *hook) bool { return h.netns != 0 && h.netns != v.Node.Netns }
 
-// ownedProgram is a program with its owner, empty where that is not known.
+// ownedProgram is a program with its owner, empty where that is not known, and its place among
+// those of the hook.
 type ownedProgram struct {
 	*model.Program
-	Owner string
+	Owner  string
+	Number int
 }
 
 // anyLink stands for a link whose name is not known.
@@ -117,7 +119,7 @@ func (v *view) droppedByProgram(h hook, l *lost) finding {
 	link, programs := h.link, []ownedProgram(nil)
 	for p := range model.Each(v.Programs) {
 		if h.holds(p) {
-			programs = append(programs, ownedProgram{p, programOwner(p)})
+			programs = append(programs, ownedProgram{p, programOwner(p), len(programs) + 1})
 			owners[programOwner(p)] = !cgroup
 			link = cmp.Or(link, p.Link)
 		}

@@ -85,7 +85,7 @@ func triedEnough(v *view, a netip.Addr, b *backend) bool {
 
 // lostFor are the drops of packets for an address that nobody has, and the pods that sent them.
 func (v *view) lostFor(a netip.Addr) *lost {
-	l := &lost{pods: map[netip.Addr]bool{}, drops: where(v.Traffic.Drops, lostTo(a))}
+	l := &lost{pods: map[netip.Addr]bool{}, drops: chosen(v.Traffic.Drops, lostTo(a))}
 	for _, d := range l.drops {
 		l.packets += d.Packets
 		if len(v.pods[d.Src]) > 0 {
@@ -121,10 +121,8 @@ func (v *view) dead(a netip.Addr, b *backend) finding {
 	}
 	services = sortedPods(services)
 	node := v.others.Vacant[a]
-	vacant := words.Evidence("vacant", facts{"addr": a})
-	vacant[0].Node = node
 	f := finding{lost: l, claims: lostTo(a), facts: facts{
-		"addr": a, "services": services, "rules": b.rules, "node": node, "vacant": vacant, "silent": b.silent, "held": b.held, "flows": b.held,
+		"addr": a, "services": services, "rules": b.rules, "node": node, "silent": b.silent, "held": b.held, "flows": b.held,
 		"agent":    slices.ContainsFunc(b.rules, func(r *model.PacketRule) bool { return words.RuleMaker(r) != "" }),
 		"doubtful": node == "" && !v.ownRange(a),
 	}}

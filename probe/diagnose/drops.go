@@ -149,12 +149,12 @@ func (l *lost) finding() model.Finding {
 
 // evidence are the pairs of addresses that lost most, with the kernel's reasons.
 func (l *lost) evidence() []model.Evidence {
-	return words.Evidence("drops", facts{"reasons": mostDropped(l.drops)})
+	return words.Say("drops", facts{"reasons": mostDropped(l.drops)})
 }
 
 // dropEvidence are the pairs of addresses that lost most.
 func dropEvidence(drops []*model.Drop) []model.Evidence {
-	return words.Evidence("drops", facts{"lost": mostDropped(drops)})
+	return words.Say("drops", facts{"lost": mostDropped(drops)})
 }
 
 // mostDropped are the few pairs of addresses that lost most, as evidence. Drops

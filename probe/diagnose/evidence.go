@@ -62,8 +62,8 @@ func sorted[V any](set map[netip.Addr]V) []netip.Addr {
 	return slices.SortedFunc(maps.Keys(set), netip.Addr.Compare)
 }
 
-// where are the elements of a list that match.
-func where[T any](list []T, match func(*T) bool) []*T {
+// chosen are the elements of a list that match.
+func chosen[T any](list []T, match func(*T) bool) []*T {
 	var out []*T
 	for x := range model.Each(list) {
 		if match(x) {
@@ -73,8 +73,8 @@ func where[T any](list []T, match func(*T) bool) []*T {
 	return out
 }
 
-// firstWhere is the first element of a list that matches, nil for none.
-func firstWhere[T any](list []T, match func(*T) bool) *T {
+// first is the first element of a list that matches, nil for none.
+func first[T any](list []T, match func(*T) bool) *T {
 	for x := range model.Each(list) {
 		if match(x) {
 			return x

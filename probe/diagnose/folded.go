@@ -26,7 +26,7 @@ func (v *view) foldedReply(p *model.Peer) bool {
 // dropsLike are the drops of the same pod, for the same reason at the same place, whose
 // far ends were counted one by one.
 func (v *view) dropsLike(d *model.Drop) []*model.Drop {
-	return where(v.Traffic.Drops, func(e *model.Drop) bool {
+	return chosen(v.Traffic.Drops, func(e *model.Drop) bool {
 		return (d.Src.IsValid() && e.Src == d.Src || d.Dst.IsValid() && e.Dst == d.Dst) && e.Reason == d.Reason && e.Location == d.Location &&
 			e.Netns == d.Netns && e.IfIndex == d.IfIndex
 	})
@@ -47,7 +47,7 @@ func (v *view) foldedCause(d *model.Drop) model.DropCause {
 
 // foldedDrops are the lost ones of ranges that nothing explains.
 func (v *view) foldedDrops() []*model.Drop {
-	return where(v.whole.Traffic.Drops, func(d *model.Drop) bool {
+	return chosen(v.whole.Traffic.Drops, func(d *model.Drop) bool {
 		return d.Range.IsValid() && v.ofPod(d) && v.foldedCause(d) == (model.DropCause{})
 	})
 }

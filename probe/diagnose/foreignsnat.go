@@ -91,12 +91,12 @@ func (v *view) hasAddr(a netip.Addr) bool {
 // foreignSource is the finding on an address, and the rule that translates to it;
 // nil where that is not known.
 func (v *view) foreignSource(g *foreignFlows, r *model.PacketRule) finding {
-	first, targets := g.asking[0], servers(g.asking)
+	one, targets := g.asking[0], servers(g.asking)
 	f := finding{facts: facts{
-		"addr": g.addr, "targets": targets, "first": first, "asking": g.asking, "rule": r, "worked": g.worked,
-		"node": firstWhere(v.Cluster.Nodes, func(n *model.ClusterNode) bool { return slices.Contains(n.Addresses, g.addr) }),
+		"addr": g.addr, "targets": targets, "first": one, "asking": g.asking, "rule": r, "worked": g.worked,
+		"node": first(v.Cluster.Nodes, func(n *model.ClusterNode) bool { return slices.Contains(n.Addresses, g.addr) }),
 	}}
-	f.Pods, f.Peers, f.LastHopAlive = clients(g.asking), hosts(targets), v.place(v.pods[first.Original.Src][0].Link, model.Ingress)
+	f.Pods, f.Peers, f.LastHopAlive = clients(g.asking), hosts(targets), v.place(v.pods[one.Original.Src][0].Link, model.Ingress)
 	var elsewhere []netip.Addr
 	if len(targets) == 1 {
 		f.Severity = model.Warning
@@ -107,7 +107,7 @@ func (v *view) foreignSource(g *foreignFlows, r *model.PacketRule) finding {
 		f.Confidence = model.Likely
 	}
 	if r != nil {
-		f.facts["instead"] = v.withoutSNAT(r, first)
+		f.facts["instead"] = v.withoutSNAT(r, one)
 	}
 	return f
 }
@@ -122,7 +122,7 @@ func (v *view) translatesTo(g *foreignFlows) *model.PacketRule {
 			return nat.Rule
 		}
 	}
-	return firstWhere(v.PacketRules, func(r *model.PacketRule) bool { return r.Target == "SNAT" && r.To.Addr() == g.addr })
+	return first(v.PacketRules, func(r *model.PacketRule) bool { return r.Target == "SNAT" && r.To.Addr() == g.addr })
 }
 
 // leavingPacket is a flow's packet as POSTROUTING sees it first.

@@ -40,20 +40,20 @@ func findHairpinDrop(v *view) []finding {
 	f.Peers, f.LastHopAlive = peers, at
 	var mends []hairpinMend
 	for _, a := range sorted(l.pods) {
+		m := hairpinMend{Pod: a}
 		if port := v.links[v.pods[a][0].LinkIndex]; port != nil && port.Master != 0 && !port.Hairpin {
-			mends = append(mends, hairpinMend{Port: port})
+			m.Port = port
 		}
-		mends = append(mends, hairpinMend{Pod: a})
+		mends = append(mends, m)
 	}
 	f.facts["mends"] = mends
 	return []finding{f}
 }
 
-// hairpinMend lets a bridge's port send back what came by it, or gives what a pod sends to
-// itself another source.
+// hairpinMend is a pod, and its bridge's port where that does not send back what came by it.
 type hairpinMend struct {
-	Port *model.Link
 	Pod  netip.Addr
+	Port *model.Link
 }
 
 // hairpinsAnswered are the pods that hear all that they ask of themselves, since its

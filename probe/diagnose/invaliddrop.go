@@ -180,7 +180,7 @@ func (v *view) invalid(a *attribution, reasons map[string]*model.Drop) finding {
 // untracking are the rules that excluded the other direction of drops from connection
 // tracking in the window.
 func (v *view) untracking(drops []*model.Drop) []*model.PacketRule {
-	return where(v.PacketRules, func(r *model.PacketRule) bool {
+	return chosen(v.PacketRules, func(r *model.PacketRule) bool {
 		return untracks(r) && slices.ContainsFunc(drops, func(d *model.Drop) bool {
 			return r.Src.Matches(d.Dst) && r.Dst.Matches(d.Src) && (r.Proto == 0 || (r.Proto == d.Proto) != r.ProtoNot)
 		})

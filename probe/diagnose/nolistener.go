@@ -94,7 +94,7 @@ func (v *view) atNode(match func(*model.Drop) bool) []finding {
 // redirecting is a rule that leads packets to a port of the node's, at which drops were
 // sampled; nil where none does.
 func (v *view) redirecting(l *lost) *model.PacketRule {
-	return firstWhere(v.PacketRules, func(r *model.PacketRule) bool {
+	return first(v.PacketRules, func(r *model.PacketRule) bool {
 		return r.Target == "REDIRECT" && r.Counter.Delta > 0 && slices.ContainsFunc(v.sampledServices(l), func(s service) bool {
 			return s.port >= r.ToPorts.First && s.port <= r.ToPorts.Last
 		})

@@ -152,7 +152,7 @@ func (v *view) untrackedSilence(d *deaf, all map[service]*asks) bool {
 
 func (v *view) notReplying(d *deaf) finding {
 	watched, asking := v.Has(model.SourceDrops), clients(d.flows)
-	l := &lost{drops: where(v.Traffic.Drops, func(x *model.Drop) bool {
+	l := &lost{drops: chosen(v.Traffic.Drops, func(x *model.Drop) bool {
 		return (x.Dst == d.addr || x.Src == d.addr) && v.inPod(x).IsValid() && v.drops.Lost(x) && !v.explained(x)
 	})}
 	translated := slices.DeleteFunc(slices.Clone(d.flows), func(f *model.Flow) bool { return f.Original.Dst == f.Reply.Src })

@@ -256,7 +256,7 @@ func (a *attribution) lost(of func(*model.Drop) []netip.Addr) (l lost) {
 
 // shown are the rule and the drops.
 func (a *attribution) shown(l *lost) []model.Evidence {
-	return words.Evidence("dropRule", facts{"rule": a.candidateRule, "lost": mostDropped(l.drops)})
+	return words.Say("dropRule", facts{"rule": a.candidateRule, "lost": mostDropped(l.drops)})
 }
 
 // policyDropped is the finding on what rules of one cause dropped. The first tells what the

@@ -65,7 +65,7 @@ func sentTraffic(s *model.Snapshot) model.Traffic {
 
 // queuedDrops are the node's drops in the queues of links.
 func queuedDrops(s *model.Snapshot) []*model.Drop {
-	return where(s.Traffic.Drops, func(d *model.Drop) bool {
+	return chosen(s.Traffic.Drops, func(d *model.Drop) bool {
 		return d.Queued() && (d.Netns == 0 || s.Node.Netns == 0 || d.Netns == s.Node.Netns)
 	})
 }

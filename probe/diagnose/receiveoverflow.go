@@ -104,7 +104,7 @@ func (v *view) fullQueue(p *model.Pod, f *finding, all map[service]*asks) {
 		f.Pods = podAddrs(p)
 	}
 	queues, _ := f.facts["queues"].([]model.Evidence)
-	f.facts["queues"] = append(queues, words.Evidence("backlog", facts{"pod": p, "unreplied": unreplied})...)
+	f.facts["queues"] = append(queues, words.Say("backlog", facts{"pod": p, "unreplied": unreplied})...)
 	full, _ := f.facts["full"].([]*model.Pod)
 	f.facts["full"] = append(full, p)
 	if len(unreplied) > 0 {

@@ -238,13 +238,6 @@ func addTexts(f *model.Finding, part string, texts []string) {
 	}
 }
 
-// Evidence are the observations of a page with these values.
-func Evidence(page string, facts Facts) []model.Evidence {
-	var f model.Finding
-	Put(page, facts, &f)
-	return f.Evidence
-}
-
 // Title is that of a page with these values.
 func Title(page string, facts Facts) string {
 	var f model.Finding
