@@ -22,6 +22,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -62,6 +63,8 @@ type Lab struct {
 	sound   bool
 	traffic *traffic // the latest that this process ran
 	turned  bool     // the faults with a When are as they are while traffic flows
+	// datagrams counts the requests by UDP: see datagramPort.
+	datagrams atomic.Uint32
 }
 
 // Node is one of a lab's nodes.
