@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // weaker is the less sure of two.
@@ -24,6 +25,12 @@ func packetRuleEvidence(what string, r *model.PacketRule) model.Evidence {
 // seen is an observation and its source, as a finding shows it.
 func seen(source, format string, args ...any) model.Evidence {
 	return model.Evidence{Source: source, Text: fmt.Sprintf(format, args...)}
+}
+
+// say is what a page says of a part of a finding.
+func say(page string, facts facts) (f model.Finding) {
+	words.Put(page, facts, &f)
+	return f
 }
 
 // observe adds an observation to a finding.

@@ -32,8 +32,8 @@ func (v *view) misroutedPods() []misroutedPod {
 
 func findMisroutedPods(v *view) []misroutedPod {
 	sources := map[netip.Addr]netip.Addr{}
-	for i := range v.peers {
-		sources[v.peers[i].Local] = v.peers[i].Remote
+	for p := range model.Each(v.peers) {
+		sources[p.Local] = p.Remote
 	}
 	own := ownSources(v)
 	var out []misroutedPod
@@ -124,6 +124,11 @@ func askers(v *view, pod int, a, remote, own netip.Addr) []path.Query {
 // misses reports whether a decision leads away from all pods that hold the address.
 func (v *view) misses(d *path.Decision, a netip.Addr) bool { return v.routing().Misses(d, v.pods[a]) }
 
+// delivers reports whether a route by itself leads to a pod that holds the address.
+func (v *view) delivers(r *model.Route, a netip.Addr) bool {
+	return !v.misses(&path.Decision{Type: r.Type, Hops: []path.NextHop{{IfIndex: r.IfIndex}}}, a)
+}
+
 // blocked reports whether a route or rule that discards stands in front of a
 // right route to the pod: it is the fault then, and not that route's absence.
 func (v *view) blocked(a *misroutedPod) bool {
@@ -131,8 +136,7 @@ func (v *view) blocked(a *misroutedPod) bool {
 		return true
 	}
 	return slices.ContainsFunc(v.routing().Covering(mainTable, a.addr), func(r *model.Route) bool {
-		d := path.Decision{Type: r.Type, Hops: []path.NextHop{{IfIndex: r.IfIndex}}}
-		return r != a.decision.Route && r.Type == "unicast" && !v.misses(&d, a.addr)
+		return r != a.decision.Route && r.Type == "unicast" && v.delivers(r, a.addr)
 	})
 }
 
@@ -140,8 +144,6 @@ func (v *view) blocked(a *misroutedPod) bool {
 // been there all along, it has the node for a router, and nothing was
 // delivered to it by other means.
 func (v *view) unusedMisrouted(a *misroutedPod) bool {
-	if a.pod.Since.IsZero() || a.pod.Since.After(v.Window.Start) || v.router(a.pod) == nil {
-		return false
-	}
-	return v.hop(a.addr, a.pod.LinkIndex, model.Egress, model.AsDestination) == nil
+	return !a.pod.Since.IsZero() && v.stood(a.pod) && v.router(a.pod) != nil &&
+		v.hop(a.addr, a.pod.LinkIndex, model.Egress, model.AsDestination) == nil
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"strings"
 	"text/template"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -15,7 +16,9 @@ var functions = template.FuncMap{
 	"count":  func(n any, noun string) string { return Count(number(n), noun) },
 	"plural": func(n any, one, many string) string { return Plural(number(n), one, many) },
 	// {{few .list}}: the first few of many
-	"few":  few,
+	"few": few,
+	// {{list .names}}: all of them
+	"list": func(names []string) string { return strings.Join(names, ", ") },
 	"pod":  PodName,
 	"ttls": TTLs,
 	// {{request .addr}}: how the MAC of an address is asked for
