@@ -1,13 +1,10 @@
 package diagnose
 
 import (
-	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // NICForwarding is the code of this finding.
@@ -70,21 +67,8 @@ func nonForwardingCard(v *view, n *model.ClusterNode) *model.NIC {
 
 // nonForwarding is the finding on a card. Its peers are the ranges of the pods behind it.
 func nonForwarding(v *view, n *model.ClusterNode, c *model.NIC, cidrs []netip.Prefix, pods []netip.Addr, ranges map[netip.Prefix]*remoteRange) finding {
-	id := fmt.Sprintf("--resource-group %s --name %s", words.Quote(cmp.Or(v.Cluster.Azure.Node.ResourceGroup, "RESOURCE_GROUP")), words.Quote(cmp.Or(c.Name(), "CARD")))
-	if c.ID != "" {
-		id = "--ids " + words.Quote(c.ID)
-	}
-	f := model.Finding{
-		Confidence:   model.Proven,
-		Pods:         pods,
-		Peers:        cidrs,
-		LastHopAlive: v.place(v.uplink(), model.Egress),
-		Title:        fmt.Sprintf("IP forwarding is off on the NIC of %s", n.Name),
-		Why: fmt.Sprintf("The pods of %s, in %s, have addresses that are not the NIC's. Without IP forwarding the fabric takes no packet from them "+
-			"and delivers none for them, with no word and no drop on any node.", n.Name, words.Addrs(cidrs)),
-		Evidence: []model.Evidence{seen(model.SourceCloud, "%s: NIC %s with %s has enableIPForwarding false", c.File, c.Name(), words.Addrs(c.Addresses))},
-		Fix:      []string{"az network nic update " + id + " --ip-forwarding true"},
-	}
+	f := finding{facts: facts{"node": n, "nic": c, "group": v.Cluster.Azure.Node.ResourceGroup}}
+	f.Peers, f.LastHopAlive = cidrs, v.place(v.uplink(), model.Egress)
 	var silent []*model.Peer
 	for _, r := range ranges {
 		if pods != nil || slices.Contains(cidrs, r.cidr) {
@@ -93,13 +77,10 @@ func nonForwarding(v *view, n *model.ClusterNode, c *model.NIC, cidrs []netip.Pr
 	}
 	x := v.sumPeers(silent)
 	f.Packets = x.packets
-	f.Pods = slices.Compact(slices.SortedFunc(slices.Values(slices.Concat(pods, sorted(x.pods))), netip.Addr.Compare))
-	if f.Packets > 0 {
-		observe(&f, model.SourceTC,
-			"%s egress: %s between these pods and those of other nodes; ingress: no reply", v.uplink(), words.Count(f.Packets, "packet"))
-	}
+	f.Pods = sortedPods(slices.Concat(pods, sorted(x.pods)))
 	if len(f.Pods) == 0 {
 		f.Pods = v.podsIn(v.ownCIDRs())
 	}
-	return finding{Finding: f, silences: v.silencesNetwork(&f)}
+	f.silences = v.silencesNetwork(&f.Finding)
+	return f
 }

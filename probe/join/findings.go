@@ -299,7 +299,7 @@ func (c *cause) proveRow(f *model.Finding) {
 			continue
 		}
 		f.Confidence, f.Unseen = model.Proven, nil
-		f.Alternatives = slices.DeleteFunc(slices.Clone(f.Alternatives), func(a string) bool { return a != diagnose.CloudRoutes })
+		f.Alternatives = slices.DeleteFunc(slices.Clone(f.Alternatives), func(a string) bool { return a != diagnose.CloudRoutes() })
 		if len(f.Alternatives) > 0 {
 			f.Confidence = model.Likely
 		}
