@@ -131,13 +131,13 @@ var kinds = []kind{
 func Kinds() []Kind {
 	out := make([]Kind, len(kinds))
 	for i, k := range kinds {
-		out[i] = Kind{k.code, k.severity, verify(k.code)}
+		out[i] = Kind{k.code, k.severity, Verify(k.code)}
 	}
 	return out
 }
 
-// verify is the command that shows whether a finding is still there.
-func verify(code model.Code) string { return "lasthop check --only " + string(code) }
+// Verify is the command that shows whether a finding is still there.
+func Verify(code model.Code) string { return "lasthop check --only " + string(code) }
 
 // Relate returns findings, which a recording may hold, with what the catalogue
 // says of each and no recording holds: EndsAt and Passes.

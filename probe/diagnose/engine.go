@@ -126,7 +126,7 @@ func (v *view) judge() []model.Finding {
 			case !consequence(&f.Finding, cutOff):
 				f.Code, f.EndsAt, f.Passes = k.code, k.ends, k.passes
 				f.Severity = cmp.Or(f.Severity, k.severity)
-				f.Verify = cmp.Or(f.Verify, verify(k.code))
+				f.Verify = cmp.Or(f.Verify, Verify(k.code))
 				f.Pods = sortedPods(f.Pods)
 				if slices.Contains(k.ends, model.HopLocal) {
 					// A socket has these pods' addresses, and no other node's.

@@ -6,120 +6,106 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // lostBetween is the finding on packets that left one node and did not arrive at
 // another.
 func (j *joint) lostBetween(c *cause) model.Finding {
 	g := c.guess
-	f := model.Finding{Severity: model.Critical, Confidence: model.Proven}
 	senders, receivers := c.sides()
-	f.LastHopAlive = senders[0].Uplink
+	f := &found{Finding: model.Finding{Severity: model.Critical, Confidence: model.Proven, LastHopAlive: senders[0].Uplink, Pods: c.pods()}}
 	for _, n := range senders {
-		addNode(&f, n.name())
+		addNode(&f.Finding, n.name())
 	}
-	c.observeLost(&f)
-	f.Pods = c.pods()
+	f.facts = words.Facts{
+		"senders": senders, "receivers": receivers, "all": union(senders, receivers), "to": receivers[0],
+		"lost": c.observeLost(&f.Finding), "control": j.control(senders, receivers),
+	}
 	switch {
 	case g.route != nil:
-		j.wrongNodeRoute(c, &f, receivers[0])
+		j.wrongNodeRoute(c, f, receivers[0])
 	case g.via != nil:
-		c.wrongRow(&f, receivers)
+		c.wrongRow(f, receivers[0])
 	case g.large:
-		c.tooLarge(&f, senders, receivers)
+		c.tooLarge(f, senders, receivers)
 	case g.shape == noRow && j.keepRoutes(c, receivers[0]):
-		j.missingNodeRoute(c, &f, senders, receivers[0])
+		f.Code, f.page, f.Peers = diagnose.MissingNodeRoute, "MissingNodeRoute-joined", []netip.Prefix{g.row}
+		f.facts["row"], f.facts["hop"] = g.row, receivers[0].hop(g.row)
+		g.rivals = nil
 	case g.shape <= noRow:
-		j.missingRoute(c, &f, senders, receivers)
+		j.missingRoute(c, f, receivers)
 	case g.shape == noCard:
-		f.Code = diagnose.NICForwarding
-		f.Confidence = model.Likely
-		f.Peers = slices.Clone(g.node.Ranges)
-		f.Title = fmt.Sprintf("nothing from or for the pods of %s gets past its NIC", g.node.name())
-		f.Why = fmt.Sprintf("What other nodes send to %s does not arrive at %s, and what its pods send arrives at no other node, while other packets pass. "+
-			"So its NIC refuses what is not from or for its own addresses: IP forwarding is off.", addrs(g.node.Ranges), g.node.name())
-		f.Alternatives = []string{"a network security group of that NIC or subnet leaves the pods' addresses out"}
-		f.Unseen = []string{"the NIC's settings"}
-		f.Fix = []string{"az network nic update --ids NIC --ip-forwarding true # the NIC of " + g.node.name()}
+		f.Code, f.page, f.Confidence, f.Peers = diagnose.NICForwarding, "NICForwarding-joined", model.Likely, slices.Clone(g.node.Ranges)
+		f.facts["node"] = g.node
 	default:
-		c.filtered(&f, senders, receivers)
+		c.filtered(f, receivers[0])
 	}
-	for _, r := range g.struck {
-		f.Evidence = append(f.Evidence, seen(r.by.node, "%s, so this is not the cause: %s", r.by.text, r.text()))
-	}
-	for _, r := range g.rivals {
-		f.Alternatives = append(f.Alternatives, r.text())
-	}
+	f.facts["struck"], f.facts["rivals"] = g.struck, g.rivals
 	if x := j.translated(c); g.port == nil && !g.large && g.route == nil && x.IsValid() {
-		f.Confidence = model.Likely
-		f.Alternatives = append(f.Alternatives, fmt.Sprintf("something between the nodes gives the packets another address: %s, which no recorded node has, sends about as many packets to the same pods", x))
+		f.Confidence, f.facts["translated"] = model.Likely, x
 	}
-	f.Verify = "lasthop check --only " + string(f.Code)
 	f.EndsAt = []model.HopKind{model.HopBeyond}
-	return f
+	return f.worded()
 }
 
 // missingRoute says which rows are missing.
-func (j *joint) missingRoute(c *cause, f *model.Finding, senders, receivers []*node) {
+func (j *joint) missingRoute(c *cause, f *found, receivers []*node) {
 	g := c.guess
-	f.Code, f.Peers = diagnose.MissingUDR, slices.Clone(g.rows)
-	var rows []string
+	f.Code, f.page, f.Peers = diagnose.MissingUDR, "MissingUDR-joined", slices.Clone(g.rows)
+	var rows, supposed []row
 	for _, r := range g.rows {
 		for _, n := range receivers {
 			if !slices.Contains(n.Ranges, r) {
 				continue
 			}
-			rows = append(rows, fmt.Sprintf("%s -> %s (%s)", r, n.hopOr(r, f), n.name()))
-			for _, row := range slices.Concat(n.Rows, n.supposed[r]) {
-				if row.Range == r {
-					diagnose.AddRows(f, n.withHop(row))
+			rows = append(rows, row{r, n.hopOr(r, f), n})
+			for _, x := range slices.Concat(n.Rows, n.supposed[r]) {
+				if x.Range == r {
+					diagnose.AddRows(&f.Finding, n.withHop(x))
 				}
 			}
 			if n.supposed[r] != nil {
-				f.Confidence = model.Likely
-				f.Unseen = append(f.Unseen, fmt.Sprintf("the range of the pods of %s (give --nodes): %s holds those that it has", n.name(), r))
+				supposed = append(supposed, row{Range: r, Node: n})
 			}
 		}
 	}
+	f.facts["rows"], f.facts["supposed"] = rows, supposed
 	if g.shape == noTable {
-		f.Title = fmt.Sprintf("no route between the pods of %s: the subnet has no route table", nodeNames(union(senders, receivers)))
-		f.Why = "What pods send to those of other nodes leaves correctly, and none of it arrives at any of them. " +
-			"The route table does not apply, or lacks all of these rows: " + few(rows) + "."
-		f.Fix = append(slices.Clone(receivers[0].Table), f.Fix...)
-		f.Alternatives = []string{"the table applies and lacks all of these rows"}
+		f.facts["table"] = receivers[0].Table
 	} else {
-		f.Title = fmt.Sprintf("no route to %s, the pods of %s", g.rows[0], nodeNames(receivers))
-		f.Why = fmt.Sprintf("What %s for that range leaves correctly, and nothing of it arrives at %s, whichever of its addresses it is for. "+
-			"The network lacks this row: %s.", sends(senders), nodeNames(receivers), few(rows))
-		f.Alternatives = []string{byElsewhere}
+		f.facts["row"] = g.rows[0]
 	}
-	if text := j.control(senders, receivers); text.Text != "" {
-		f.Evidence = append(f.Evidence, text)
-	} else {
-		f.Confidence = model.Likely
-		f.Unseen = append(f.Unseen, "any packet between these nodes that arrives")
+	kinds := c.kinds()
+	if len(kinds) == 1 {
+		f.facts["kind"] = kindText(kinds[0])
 	}
-	if kinds := c.kinds(); len(kinds) == 1 {
-		f.Confidence = model.Likely
-		f.Alternatives = append(f.Alternatives, fmt.Sprintf("a network security group drops %s: nothing else was sent there", kindText(kinds[0])))
-	}
+	var silent []refuted
 	g.rivals = slices.DeleteFunc(g.rivals, func(r fault) bool {
 		p := j.silentElsewhere(r, g)
 		if p != nil {
-			f.Evidence = append(f.Evidence, seen(p.node, "%s, so this is not the cause: %s", p.text, r.text()))
+			silent = append(silent, refuted{r, *p})
 		}
 		return p != nil
 	})
-	if slices.ContainsFunc(g.rivals, func(r fault) bool { return r.shape != noRow }) {
+	f.facts["silent"] = silent
+	if f.facts["control"] == (*crossing)(nil) || supposed != nil || len(kinds) == 1 || slices.ContainsFunc(g.rivals, func(r fault) bool { return r.shape != noRow }) {
 		f.Confidence = model.Likely
 	}
-	f.Alternatives = append(f.Alternatives, "a network security group drops whatever is for these pods")
 }
+
+// row is one that a route table should have.
+type row struct {
+	Range netip.Prefix
+	Hop   string
+	Node  *node
+}
+
+func (r row) String() string { return fmt.Sprintf("%s -> %s (%s)", r.Range, r.Hop, r.Node) }
 
 // keepRoutes reports whether those who sent what is lost have routes of their own to other
 // recorded nodes' pods, and reach the one that has the range without a router. Then they
@@ -138,23 +124,6 @@ func (j *joint) keepRoutes(c *cause, to *node) bool {
 		}
 	}
 	return true
-}
-
-// missingNodeRoute says which nodes lack a route of their own.
-func (j *joint) missingNodeRoute(c *cause, f *model.Finding, senders []*node, to *node) {
-	row, hop := c.guess.row, to.hop(c.guess.row)
-	f.Code, f.Peers = diagnose.MissingNodeRoute, []netip.Prefix{row}
-	f.Title = fmt.Sprintf("no route on %s to %s, the pods of %s", nodeNames(senders), row, to.name())
-	f.Why = fmt.Sprintf("What %s for that range follows the default route, and nothing of it arrives at %s. The routes to other nodes' pods lead to these nodes: the one to %s by %s is missing.",
-		sends(senders), to.name(), row, hop)
-	command := "ip"
-	if row.Addr().Is6() {
-		command = "ip -6"
-	}
-	for _, n := range senders {
-		f.Fix = append(f.Fix, onNodes(n.name()), fmt.Sprintf("%s route replace %s via %s dev %s", command, row, hop, shellName(n.Uplink.Link)))
-	}
-	c.guess.rivals = nil
 }
 
 // rightHop is the address by which the way's destination is reached that the sender's route to it
@@ -187,21 +156,15 @@ func misrouted(open []*way) (rest []*way, out []*cause) {
 }
 
 // wrongNodeRoute says where a node's own route leads, and where it should.
-func (j *joint) wrongNodeRoute(c *cause, f *model.Finding, to *node) {
-	r, right, from := c.guess.route, c.lost[0].rightHop(), c.node.name()
-	f.Code, f.Peers = diagnose.WrongNodeRoute, []netip.Prefix{r.Dst}
-	leads := r.Gateway.String()
+func (j *joint) wrongNodeRoute(c *cause, f *found, to *node) {
+	r, right := c.guess.route, c.lost[0].rightHop()
+	f.Code, f.page, f.Peers = diagnose.WrongNodeRoute, "WrongNodeRoute-joined", []netip.Prefix{r.Dst}
+	f.facts["route"], f.facts["right"], f.facts["from"], f.facts["mend"] = r, right, c.node, r.Replace(right)
 	if other := j.at[r.Gateway]; other != nil {
-		leads = other.name() + " at " + leads
+		f.facts["other"] = other
 	} else {
 		f.Confidence = model.Likely
-		f.Unseen = []string{"who has " + leads + ": no recorded node"}
-		f.Alternatives = []string{fmt.Sprintf("%s is a router that leads to %s, and the packets are lost behind it", leads, to.name())}
 	}
-	f.Title = fmt.Sprintf("the route on %s for %s leads to %s, not to %s at %s", from, r.Dst, leads, to.name(), right)
-	f.Why = fmt.Sprintf("%s has these pods. What %s sends them goes to %s, and nothing of it arrives at %s.", to.name(), from, leads, to.name())
-	f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceRoutes, Text: r.Text, Node: from})
-	f.Fix = []string{onNodes(from), r.Replace(right), "find what wrote the route: an agent with an old address of that node writes it again"}
 }
 
 // silentElsewhere is the silence of a node that was not watched, where a fault of one
@@ -216,82 +179,64 @@ func (j *joint) silentElsewhere(f fault, g *guess) *example {
 		}
 		for p := range model.Each(n.Pairs) {
 			if _, watched := j.at[p.Remote]; p.Silent && p.Routed && !watched && p.Range.IsValid() && n.rangeOf(p.Local).IsValid() && j.owner(p.Remote) == nil {
-				return &example{n, fmt.Sprintf("nothing returns to %s from %s either", p.Local, p.Remote)}
+				return &example{n, 0, p.Remote, p.Local}
 			}
 		}
 	}
 	return nil
 }
 
+// transit is what a node gets and sends back.
+type transit struct {
+	Packets uint64
+	From    bool
+	Range   netip.Prefix
+}
+
 // wrongRow is the finding on packets that another node gets.
-func (c *cause) wrongRow(f *model.Finding, receivers []*node) {
-	g, to := c.guess, receivers[0]
-	f.Code, f.Peers = diagnose.WrongUDR, slices.Clone(g.rows)
-	hop := to.hopOr(g.row, f)
-	f.Title = fmt.Sprintf("the route for %s leads to %s, not to %s at %s", g.row, g.via.name(), to.name(), hop)
-	f.Why = fmt.Sprintf("What is for the pods of %s leaves right, does not arrive there, and arrives at %s, which sends it back into the network. "+
-		"The row of that range has the wrong next hop: it should be %s -> %s (%s).", to.name(), g.via.name(), g.row, hop, to.name())
+func (c *cause) wrongRow(f *found, to *node) {
+	g := c.guess
+	f.Code, f.page, f.Peers = diagnose.WrongUDR, "WrongUDR-joined", slices.Clone(g.rows)
+	var returned []transit
 	for _, side := range []model.Side{model.AsDestination, model.AsSource} {
-		seenRows := map[netip.Prefix]bool{}
 		for _, w := range c.lost {
-			r, word := w.toRange(), "for"
+			r := w.toRange()
 			if side == model.AsSource {
-				r, word = w.fromRange(), "from"
+				r = w.fromRange()
 			}
-			if n := g.via.Returned[diagnose.Transit{Range: r, Side: side}]; n > 0 && !seenRows[r] {
-				seenRows[r] = true
-				f.Evidence = append(f.Evidence, seen(g.via, "%s ingress and egress: %s %s %s come in and leave again", g.via.Uplink.Link, packets(n), word, r))
+			t := transit{g.via.Returned[diagnose.Transit{Range: r, Side: side}], side == model.AsSource, r}
+			if t.Packets > 0 && !slices.Contains(returned, t) {
+				returned = append(returned, t)
 			}
 		}
 	}
-	addNode(f, g.via.name())
+	f.facts["via"], f.facts["row"], f.facts["hop"], f.facts["returned"] = g.via, g.row, to.hopOr(g.row, f), returned
+	addNode(&f.Finding, g.via.name())
 	for _, row := range to.Rows {
 		if row.Range == g.row {
-			diagnose.CorrectRow(f, row)
+			diagnose.CorrectRow(&f.Finding, row)
 		}
 	}
 }
 
-// byElsewhere is what a missing row and a wrong one have in common.
-const byElsewhere = "the row is there and leads to a machine that was not recorded"
-
 // filtered is the finding on packets of which no larger fault explains the loss.
-func (c *cause) filtered(f *model.Finding, senders, receivers []*node) {
+func (c *cause) filtered(f *found, to *node) {
 	g := c.guess
-	f.Code, f.Severity = diagnose.NoReply, model.Warning
+	f.Code, f.page, f.Severity = diagnose.NoReply, "NoReply-between", model.Warning
 	src, dst := c.ends()
-	for _, a := range dst {
-		f.Peers = append(f.Peers, netip.PrefixFrom(a, a.BitLen()))
-	}
-	what := fmt.Sprintf("packets from %s to %s", addrs(src), addrs(dst))
-	f.Why = fmt.Sprintf("They leave %s correctly and do not arrive at %s: neither node loses them, and no network policy on either.", nodeNames(senders), nodeNames(receivers))
-	f.Unseen = []string{"what between the nodes drops them: neither sees that"}
-	port := "PORT"
-	if g.port != nil {
-		port = strconv.Itoa(int(g.port.Port))
-	}
-	f.Fix = []string{fmt.Sprintf("az network watcher test-ip-flow --direction Inbound --protocol TCP --vm %s --local %s:%s --remote %s:PORT",
-		shellName(receivers[0].seen.Node.Name), dst[0], port, src[0])}
+	f.Peers = hosts(dst)
+	f.facts["src"], f.facts["dst"] = src, dst
 	switch {
 	case g.port != nil:
-		what = kindText(*g.port) + " from " + addrs(src) + " to " + addrs(dst)
-		f.Why += " Other packets between these addresses arrive."
-		f.Alternatives = []string{"a network security group or a firewall between the nodes drops this port"}
+		f.facts["port"], f.facts["kind"] = g.port.Port, kindText(*g.port)
 	case g.shape == fromPods:
-		what = "what the pods of " + g.node.name() + " send"
-		f.Alternatives = []string{fmt.Sprintf("a network security group drops the addresses of the pods of %s, as one does that allows the virtual network's alone", g.node.name())}
+		f.facts["sender"] = g.node
 	default:
-		f.Alternatives = []string{"a network security group or a firewall between the nodes drops these addresses or ports"}
-		for _, a := range dst {
-			if c.samePasses(a) {
-				f.Why += " Other packets for " + a.String() + " arrive."
-			}
-		}
-		if r := receivers[0].rangeOf(dst[0]); len(dst) == 1 && r.IsValid() && c.lost[0].pair.Routed && !g.isStruck(noRow) {
-			f.Alternatives = append(f.Alternatives, fmt.Sprintf("the network lacks the route to %s, or it leads elsewhere: no other of its addresses was asked for", r))
+		f.facts["pass"] = slices.DeleteFunc(slices.Clone(dst), func(a netip.Addr) bool { return !c.samePasses(a) })
+		if r := to.rangeOf(dst[0]); len(dst) == 1 && r.IsValid() && c.lost[0].pair.Routed && !g.isStruck(noRow) {
+			f.facts["row"] = r
 		}
 	}
-	f.Title = fmt.Sprintf("lost between %s and %s: %s", nodeNames(senders), nodeNames(receivers), what)
 	g.rivals = slices.DeleteFunc(g.rivals, func(r fault) bool { return r.shape <= noRow })
 }
 
@@ -322,9 +267,17 @@ func (c *cause) samePasses(a netip.Addr) bool {
 	return false
 }
 
-// control is what shows that packets do pass between the nodes. What may carry a tunnel
-// is not counted: it may be what is lost.
-func (j *joint) control(senders, receivers []*node) model.Evidence {
+// crossing are packets that do pass between nodes.
+type crossing struct {
+	From, To *node
+	Link     string
+	Packets  uint64
+	Src, Dst netip.Addr
+}
+
+// control is what shows that packets do pass between the nodes; nil where nothing does. What may
+// carry a tunnel is not counted: it may be what is lost.
+func (j *joint) control(senders, receivers []*node) *crossing {
 	var best *way
 	for _, w := range j.ways {
 		if w.state == arrived && (!w.mayCarry() || w.far.In.Requests+w.far.In.Replies > 0) && slices.Contains(senders, w.from) && slices.Contains(receivers, w.to) && (best == nil || w.isNode() && !best.isNode()) {
@@ -332,27 +285,23 @@ func (j *joint) control(senders, receivers []*node) model.Evidence {
 		}
 	}
 	if best == nil {
-		return model.Evidence{}
+		return nil
 	}
 	got := best.got()
 	if best.mayCarry() {
 		got = best.far.In.Requests + best.far.In.Replies
 	}
-	return seen(best.to, "%s ingress: %s from %s for %s, so packets of %s do arrive", best.to.Uplink.Link, packets(got), best.src(), best.dst(), best.from.name())
+	return &crossing{best.from, best.to, best.to.Uplink.Link, got, best.src(), best.dst()}
 }
 
-// text is the fault in words, as what else may be the cause.
-func (f fault) text() string {
-	switch f.shape {
-	case noTable:
-		return "the subnet has no route table"
-	case noRow:
-		return "the network lacks the route to " + f.row.String()
-	case noCard:
-		return "the NIC of " + f.node.name() + " does not forward (IP forwarding off)"
-	}
-	return "a network security group drops what the pods of " + f.node.name() + " send"
+// Is reports whether the fault has a shape, by its name in pages.
+func (f fault) Is(name string) bool {
+	return f.shape == map[string]shape{"noTable": noTable, "noRow": noRow, "noCard": noCard, "fromPods": fromPods}[name]
 }
+
+// Row and Node are what it is about.
+func (f fault) Row() netip.Prefix { return f.row }
+func (f fault) Node() *node       { return f.node }
 
 // sides are the nodes that sent what was lost, and those that it was for.
 func (c *cause) sides() (senders, receivers []*node) {
@@ -436,30 +385,6 @@ func keys[V any](m map[netip.Addr]V) []netip.Addr {
 		out = append(out, a)
 	}
 	return out
-}
-
-func nodeNames(list []*node) string {
-	names := make([]string, len(list))
-	for i, n := range list {
-		names[i] = n.name()
-	}
-	return few(names)
-}
-
-// few lists words, the first ones of many.
-func few(words []string) string {
-	const most = 4
-	if len(words) > most {
-		return strings.Join(words[:most], ", ") + fmt.Sprintf(" and %d more", len(words)-most)
-	}
-	return strings.Join(words, ", ")
-}
-
-func sends(list []*node) string {
-	if len(list) == 1 {
-		return list[0].name() + " sends"
-	}
-	return nodeNames(list) + " send"
 }
 
 // shellName is a node's name where a shell reads it.

@@ -2,7 +2,6 @@ package join
 
 import (
 	"cmp"
-	"fmt"
 	"iter"
 	"maps"
 	"net/netip"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // findings are those of the causes, and what each node has found besides. What has
@@ -265,9 +265,9 @@ func (c *cause) adopted() model.Finding {
 	if f.Code == diagnose.WrongUDR || f.Code == diagnose.MissingNodeRoute || f.Code == diagnose.MissingUDR {
 		c.proveRow(&f)
 	}
-	c.observeLost(&f)
+	f.Evidence = append(f.Evidence, c.observeLost(&f)...)
 	for _, n := range union(slices.Collect(maps.Keys(c.asked)), nil) {
-		f.Evidence = append(f.Evidence, seen(n, "%s egress: %s for %s, without a reply", n.Uplink.Link, packets(c.asked[n]), addrs(f.Peers)))
+		f.Evidence = append(f.Evidence, words.Say("unanswered", words.Facts{"from": n, "link": n.Uplink.Link, "packets": c.asked[n], "to": f.Peers})...)
 		addNode(&f, n.name())
 	}
 	var askers []netip.Addr
@@ -277,7 +277,7 @@ func (c *cause) adopted() model.Finding {
 		}
 		askers = append(askers, t.a)
 	}
-	c.observeTalks(&f)
+	f.Evidence = append(f.Evidence, c.observeTalks(&f)...)
 	for _, a := range unique(askers) {
 		if !slices.Contains(f.Pods, a) && !inAny(f.Peers, a) && len(f.Peers) > 0 {
 			f.Peers = append(f.Peers, netip.PrefixFrom(a, a.BitLen()))
@@ -311,48 +311,46 @@ func (c *cause) proveRow(f *model.Finding) {
 // maxObserved bounds the pairs of nodes of which a finding has evidence.
 const maxObserved = 6
 
-// observeMore says of how many further pairs of nodes the same was seen.
-func observeMore(f *model.Finding, pairs int) {
-	if more := pairs - maxObserved; more > 0 {
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf("the same between %d more pairs of nodes", more)})
-	}
+// flow is what goes from one node to another.
+type flow struct{ from, to *node }
+
+func compareFlows(a, b flow) int {
+	return cmp.Or(cmp.Compare(a.from.name(), b.from.name()), cmp.Compare(a.to.name(), b.to.name()))
 }
 
-// observeLost adds what the senders of lost packets saw, and what the receivers did.
-func (c *cause) observeLost(f *model.Finding) {
-	type flow struct{ from, to *node }
+// observed is what is said of each pair of nodes, of many of the first few; all are named.
+func observed(f *model.Finding, order []flow, of func(flow) (page string, facts words.Facts)) []model.Evidence {
+	var out []model.Evidence
+	for i, k := range order {
+		if page, facts := of(k); i < maxObserved {
+			facts["from"], facts["to"], facts["fromLink"], facts["toLink"] = k.from, k.to, k.from.Uplink.Link, k.to.Uplink.Link
+			out = append(out, words.Say(page, facts)...)
+		}
+		addNode(f, k.from.name())
+		addNode(f, k.to.name())
+	}
+	if more := len(order) - maxObserved; more > 0 {
+		out = append(out, words.Say("more-pairs", words.Facts{"more": more})...)
+	}
+	return out
+}
+
+// observeLost is what the senders of lost packets saw, and what the receivers did.
+func (c *cause) observeLost(f *model.Finding) []model.Evidence {
 	by := map[flow][]*way{}
-	var order []flow
 	for _, w := range c.lost {
 		k := flow{w.from, w.to}
-		if by[k] == nil {
-			order = append(order, k)
-		}
 		by[k] = append(by[k], w)
 	}
-	slices.SortFunc(order, func(a, b flow) int {
-		return cmp.Or(cmp.Compare(a.from.name(), b.from.name()), cmp.Compare(a.to.name(), b.to.name()))
-	})
-	for i, k := range order {
-		observe := func(e ...model.Evidence) {
-			if i < maxObserved {
-				f.Evidence = append(f.Evidence, e...)
-			}
-			addNode(f, k.from.name())
-			addNode(f, k.to.name())
-		}
+	return observed(f, slices.SortedFunc(maps.Keys(by), compareFlows), func(k flow) (string, words.Facts) {
 		if c.guess != nil && c.guess.large {
-			sent, got, lost := observeLarge(k.from, k.to, by[k])
-			observe(sent, got)
-			f.Packets += lost
-			continue
+			l := largeLost(by[k])
+			f.Packets += l.Others - min(l.Others, l.GotOthers)
+			return "lost-large", words.Facts{"n": l}
 		}
 		if n := c.flows[k.from]; n > 0 {
-			observe(
-				model.Evidence{Source: model.SourceConntrack, Text: fmt.Sprintf("%d connections to %s there, none replied to", n, kindText(*c.guess.port)), Node: k.from.name()},
-				model.Evidence{Source: model.SourceConntrack, Text: "none of them, though connections to other ports are there", Node: k.to.name()})
 			f.Packets += uint64(n)
-			continue
+			return "lost-connections", words.Facts{"n": n, "kind": kindText(*c.guess.port)}
 		}
 		var sent uint64
 		var src, dst []netip.Addr
@@ -360,59 +358,34 @@ func (c *cause) observeLost(f *model.Finding) {
 			sent += w.sent()
 			src, dst = append(src, w.src()), append(dst, w.dst())
 		}
-		src, dst = unique(src), unique(dst)
-		observe(
-			seen(k.from, "%s egress: %s from %s to %s", k.from.Uplink.Link, packets(sent), addrs(src), addrs(dst)),
-			seen(k.to, "%s ingress: none of these packets", k.to.Uplink.Link))
-		f.Packets += sentUnlessCounted(c, sent)
-	}
-	observeMore(f, len(order))
+		if c.found == nil || c.found.Packets == 0 {
+			// Otherwise the node's own finding has counted its packets already.
+			f.Packets += sent
+		}
+		return "lost", words.Facts{"packets": sent, "src": unique(src), "dst": unique(dst)}
+	})
 }
 
-// sentUnlessCounted: a node's own finding has counted its packets already.
-func sentUnlessCounted(c *cause, sent uint64) uint64 {
-	if c.found != nil && c.found.Packets > 0 {
-		return 0
-	}
-	return sent
-}
-
-// observeTalks adds that packets arrived at the node of the cause, and that who sent
+// observeTalks is that packets arrived at the node of the cause, and that who sent
 // them got no reply.
-func (c *cause) observeTalks(f *model.Finding) {
-	type flow struct{ asker, far *node }
+func (c *cause) observeTalks(f *model.Finding) []model.Evidence {
 	by := map[flow][]*talk{}
-	var order []flow
 	for _, t := range c.talks {
 		if t.there == nil || t.there.state != arrived || t.back != nil && t.back.state != arrived {
 			continue
 		}
-		k := flow{t.asker, t.far}
-		if by[k] == nil {
-			order = append(order, k)
-		}
+		k := flow{t.far, t.asker}
 		by[k] = append(by[k], t)
 	}
-	slices.SortFunc(order, func(a, b flow) int {
-		return cmp.Or(cmp.Compare(a.far.name(), b.far.name()), cmp.Compare(a.asker.name(), b.asker.name()))
-	})
-	for i, k := range order {
+	out := observed(f, slices.SortedFunc(maps.Keys(by), compareFlows), func(k flow) (string, words.Facts) {
 		var sent, got uint64
 		var src, dst []netip.Addr
 		for _, t := range by[k] {
 			sent, got = sent+t.there.sent(), got+t.there.got()
 			src, dst = append(src, t.a), append(dst, t.b)
 		}
-		src, dst = unique(src), unique(dst)
-		if i < maxObserved {
-			f.Evidence = append(f.Evidence,
-				seen(k.asker, "%s egress: %s from %s to %s, without a reply", k.asker.Uplink.Link, packets(sent), addrs(src), addrs(dst)),
-				seen(k.far, "%s ingress: %s arrive; egress: no reply to them", k.far.Uplink.Link, packets(got)))
-		}
-		addNode(f, k.far.name())
-		addNode(f, k.asker.name())
-	}
-	observeMore(f, len(order))
+		return "waits", words.Facts{"sent": sent, "got": got, "src": unique(src), "dst": unique(dst)}
+	})
 	// What was asked of an address that the node has no pod for is counted by nobody.
 	for _, t := range c.talks {
 		if t.there != nil || t.asker == t.far {
@@ -420,36 +393,16 @@ func (c *cause) observeTalks(f *model.Finding) {
 		}
 		addNode(f, t.asker.name())
 		if len(t.far.Given[t.b]) > 0 {
-			f.Evidence = append(f.Evidence, seen(t.asker, "%s ingress: %s from %s for %s; egress: %s back to there",
-				t.asker.Uplink.Link, packets(t.pair.In.Packets), t.b, t.a, packets(t.pair.Out.Packets)))
+			out = append(out, words.Say("given", words.Facts{"asker": t.asker, "link": t.asker.Uplink.Link, "in": t.pair.In.Packets, "out": t.pair.Out.Packets, "a": t.a, "b": t.b})...)
 		}
 	}
+	return out
 }
 
 func addNode(f *model.Finding, name string) {
 	if !slices.Contains(f.Nodes, name) {
 		f.Nodes = append(f.Nodes, name)
 	}
-}
-
-func seen(n *node, format string, args ...any) model.Evidence {
-	return model.Evidence{Source: model.SourceTC, Text: fmt.Sprintf(format, args...), Node: n.name()}
-}
-
-func packets(n uint64) string {
-	if n == 1 {
-		return "1 packet"
-	}
-	return fmt.Sprintf("%d packets", n)
-}
-
-// addrs lists addresses in words, the first few of many.
-func addrs[T fmt.Stringer](list []T) string {
-	words := make([]string, len(list))
-	for i, a := range list {
-		words[i] = a.String()
-	}
-	return few(words)
 }
 
 func unique(list []netip.Addr) []netip.Addr {

@@ -2,7 +2,6 @@ package join
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -150,16 +149,17 @@ type guess struct {
 
 type refuted struct {
 	fault
-	by example
+	By example
 }
 
-// example is a packet count in words, and the node that has it.
+// example are packets that arrived at a node or, where there are none, that did not.
 type example struct {
-	node *node
-	text string
+	At       *node
+	Packets  uint64
+	Src, Dst netip.Addr
 }
 
-func (e example) set() bool { return e.node != nil }
+func (e example) set() bool { return e.At != nil }
 
 // between explains ways on which packets are lost between the nodes, each time by the
 // fault that explains most of them and that nothing refutes.
@@ -352,7 +352,7 @@ func (j *joint) passes() *passes {
 				continue
 			}
 			if !text.set() {
-				text = arrival(w.to, w.got(), w.src(), w.dst())
+				text = example{w.to, w.got(), w.src(), w.dst()}
 			}
 			if f.shape != noRow {
 				p.by[f] = text
@@ -385,7 +385,7 @@ func (j *joint) passesBeyond(p *passes) {
 			}
 			note := func(f fault) {
 				if !p.by[f].set() {
-					p.by[f] = arrival(n, pair.In.Packets, pair.Remote, pair.Local)
+					p.by[f] = example{n, pair.In.Packets, pair.Remote, pair.Local}
 				}
 			}
 			note(card)
@@ -397,10 +397,6 @@ func (j *joint) passesBeyond(p *passes) {
 			}
 		}
 	}
-}
-
-func arrival(n *node, got uint64, src, dst netip.Addr) example {
-	return example{n, fmt.Sprintf("%s from %s for %s arrived", packets(got), src, dst)}
 }
 
 // refutes is what arrived though the fault would have lost it; not set where nothing
@@ -429,7 +425,7 @@ func (p *passes) refutes(f fault, e *extent) example {
 	}
 	if len(found) > 0 {
 		return slices.MinFunc(found, func(a, b example) int {
-			return cmp.Or(cmp.Compare(a.text, b.text), cmp.Compare(a.node.name(), b.node.name()))
+			return cmp.Or(cmp.Compare(b.Packets, a.Packets), a.Src.Compare(b.Src), a.Dst.Compare(b.Dst), cmp.Compare(a.At.name(), b.At.name()))
 		})
 	}
 	return p.by[f]

@@ -1,7 +1,6 @@
 package join
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -69,12 +68,13 @@ func narrowed(list []netip.Addr, match func(netip.Addr) bool) []netip.Addr {
 // valid where that is not known.
 func (n *node) hop(row netip.Prefix) netip.Addr { return n.hops[row.Addr().Is4()] }
 
-// hopOr is hop in a finding's words, which is then likely at most where that is not known.
-func (n *node) hopOr(row netip.Prefix, f *model.Finding) string {
+// hopOr is hop for a finding, which is then likely at most where that is not known.
+func (n *node) hopOr(row netip.Prefix, f *found) string {
 	if hop := n.hop(row); hop.IsValid() {
 		return hop.String()
 	}
 	f.Confidence = model.Likely
-	f.Unseen = append(f.Unseen, fmt.Sprintf("which address of %s the network knows it by: it has several, or none", n.name()))
+	nodes, _ := f.facts["unknownHops"].([]*node)
+	f.facts["unknownHops"] = append(nodes, n)
 	return diagnose.NodeIP
 }

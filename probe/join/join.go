@@ -216,6 +216,12 @@ func nameApart(nodes []*node) {
 
 func (n *node) name() string { return n.seen.Name }
 
+// String is the node's name, in words.
+func (n *node) String() string { return n.name() }
+
+// Shell is the name where a shell reads it.
+func (n *node) Shell() string { return shellName(n.seen.Node.Name) }
+
 // joint is the comparison in progress.
 type joint struct {
 	nodes []*node

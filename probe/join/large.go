@@ -1,7 +1,6 @@
 package join
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -68,32 +67,28 @@ func volume(by map[netip.Prefix]diagnose.Volume, a netip.Addr) diagnose.Volume {
 	return diagnose.Volume{}
 }
 
-// observeLarge is how many small and large packets left one node and arrived at the other.
-func observeLarge(from, to *node, ways []*way) (sent, got model.Evidence, lost uint64) {
-	var asked, others, gotAsked, gotOthers uint64
+// largeLoss is how many small and large packets left one node and arrived at the other, and how
+// many bytes packets between the two ranges have.
+type largeLoss struct {
+	Asked, Others, GotAsked, GotOthers uint64
+	Size, GotSize                      uint64
+}
+
+func largeLost(ways []*way) *largeLoss {
+	var l largeLoss
 	for _, w := range ways {
-		asked, others = asked+w.near.Out.Requests, others+w.near.Out.Replies+w.near.Out.Other
-		gotAsked, gotOthers = gotAsked+w.far.In.Requests, gotOthers+w.far.In.Replies+w.far.In.Other
+		l.Asked, l.Others = l.Asked+w.near.Out.Requests, l.Others+w.near.Out.Replies+w.near.Out.Other
+		l.GotAsked, l.GotOthers = l.GotAsked+w.far.In.Requests, l.GotOthers+w.far.In.Replies+w.far.In.Other
 	}
 	out, in := ways[0].leaving(), ways[0].arriving()
-	return seen(from, "%s egress: %d requests and %s of other kinds; packets for these pods' range have %d bytes on average", from.Uplink.Link, asked, packets(others), out.Bytes/out.Packets),
-		seen(to, "%s ingress: %d of the requests and %s of other kinds; those from there have %d bytes on average", to.Uplink.Link, gotAsked, packets(gotOthers), in.Bytes/in.Packets),
-		others - min(others, gotOthers)
+	l.Size, l.GotSize = out.Bytes/out.Packets, in.Bytes/in.Packets
+	return &l
 }
 
 // tooLarge is the finding on large packets that are lost between the nodes.
-func (c *cause) tooLarge(f *model.Finding, senders, receivers []*node) {
-	f.Code, f.Severity, f.Confidence = diagnose.PathMTU, model.Warning, model.Likely
+func (c *cause) tooLarge(f *found, senders, receivers []*node) {
+	f.Code, f.page, f.Severity, f.Confidence = diagnose.PathMTU, "PathMTU-joined", model.Warning, model.Likely
 	_, dst := c.ends()
-	for _, a := range dst {
-		f.Peers = append(f.Peers, netip.PrefixFrom(a, a.BitLen()))
-	}
-	where := c.whereLost(senders, receivers)
-	f.Title = fmt.Sprintf("large packets for %s are lost between %s", addrs(dst), where)
-	f.Why = fmt.Sprintf("Between %s small packets arrive and large ones do not: a link between the nodes has a smaller MTU, "+
-		"and no ICMP error tells the sender. So connections open and then hang.", where)
-	f.Unseen = []string{"the MTUs between the nodes"}
-	f.Alternatives = []string{"something between the nodes drops data by what it holds, or limits its rate"}
-	f.Fix = []string{"give the links on the way one MTU, let ICMP errors (fragmentation needed) through, or clamp TCP's segment size",
-		fmt.Sprintf("ping -M do -s 1400 %s # from the other pod or its node; smaller until it replies", dst[0])}
+	f.Peers = hosts(dst)
+	f.facts["dst"], f.facts["where"] = dst, c.whereLost(senders, receivers)
 }

@@ -1,12 +1,13 @@
 package join
 
 import (
-	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // ending is what becomes of packets at a far end that sends nothing back.
@@ -100,16 +101,14 @@ func (c *cause) unanswered() model.Finding {
 		}
 	}
 	dst, src = unique(dst), unique(src)
-	f := model.Finding{
+	up := c.node.Uplink
+	f := found{page: "NoReply-arrived", facts: words.Facts{"dst": dst, "src": src, "node": c.node}}
+	f.Finding = model.Finding{
 		Code: diagnose.NoReply, Severity: model.Warning, Confidence: model.Likely, Nodes: []string{c.node.name()},
-		LastHopAlive: model.Place{Link: c.node.Uplink.Link, Role: c.node.Uplink.Role, Direction: model.Ingress},
-		Pods:         unique(slices.Concat(podsOf(c), src)),
-		Verify:       "lasthop check --only " + string(diagnose.NoReply),
+		LastHopAlive: model.Place{Link: up.Link, Role: up.Role, Direction: model.Ingress},
+		Pods:         unique(slices.Concat(podsOf(c), src)), Peers: hosts(dst),
 	}
-	for _, a := range dst {
-		f.Peers = append(f.Peers, netip.PrefixFrom(a, a.BitLen()))
-	}
-	c.observeTalks(&f)
+	f.facts["talks"] = c.observeTalks(&f.Finding)
 	for _, t := range c.talks {
 		if !t.leadsOn(c.node) {
 			f.Packets += t.pair.Out.Packets
@@ -117,46 +116,28 @@ func (c *cause) unanswered() model.Finding {
 	}
 	switch c.mute.how {
 	case vacant:
-		f.LastHopAlive = c.talks[0].asker.Uplink
-		c.observeVacant(&f)
-		f.Evidence = append(f.Evidence,
-			model.Evidence{Source: model.SourcePods, Text: fmt.Sprintf("no pod on this node holds %s", addrs(dst)), Node: c.node.name()})
-		f.Title = fmt.Sprintf("%s has no pod with %s", c.node.name(), addrs(dst))
-		f.Why = fmt.Sprintf("Pods of other nodes ask %s, which is in the pod range of %s, and no pod there has it: it is gone, or was never there.", addrs(dst), c.node.name())
-		f.Alternatives = []string{"the packets are lost before they arrive: of an address that no pod has, none is counted"}
-		f.Fix = []string{fmt.Sprintf("find out who still uses %s: a stale endpoint, a cached name, a fixed address in a configuration", addrs(dst))}
+		f.LastHopAlive, f.page, f.facts["asked"] = c.talks[0].asker.Uplink, "NoReply-vacant", c.vacantAsked()
 	case handed:
-		f.Code, f.Verify = diagnose.PodNotReplying, "lasthop check --only "+string(diagnose.PodNotReplying)
-		f.LastHopAlive = model.Place{Role: model.RolePodLink, Direction: model.Egress}
-		f.Title = fmt.Sprintf("packets arrive at %s on %s, and nobody replies", addrs(dst), c.node.name())
-		f.Why = "What is asked leaves the other node, arrives at this one and is handed over there; no reply leaves. The network between the nodes is not at fault."
-		f.Alternatives = []string{"nothing listens and a firewall of the pod hides that", "the process hangs", "the pod's own firewall or routes lose the replies"}
-		f.Fix = []string{fmt.Sprintf("look inside the pod on %s: its listeners, its firewall, its route to %s", c.node.name(), addrs(src))}
+		f.Code, f.page, f.LastHopAlive = diagnose.PodNotReplying, "PodNotReplying-joined", model.Place{Role: model.RolePodLink, Direction: model.Egress}
 	case kept:
-		f.Title = fmt.Sprintf("packets arrive at %s on %s, and nobody replies", addrs(dst), c.node.name())
-		f.Why = "What is asked leaves the other node and arrives at this one, whose own address that is; no reply leaves. The network between the nodes is not at fault."
-		f.Alternatives = []string{"nothing listens and a firewall of the node hides that", "the process hangs", "the node sends them on to another, which does not reply"}
-		f.Fix = []string{fmt.Sprintf("on %s: ss -lntup; its firewall, its route to %s, and where the port leads: conntrack -L -d %s", c.node.name(), addrs(src), dst[0])}
-	default:
-		f.Title = fmt.Sprintf("packets for %s arrive at %s and do not reach the pod", addrs(dst), c.node.name())
-		f.Why = fmt.Sprintf("They come in at %s of %s, and none is handed to the pod. The network between the nodes is not at fault; no finding of that node says what loses them.", c.node.Uplink.Link, c.node.name())
-		f.Fix = []string{fmt.Sprintf("on %s: lasthop explain %s --to %s", c.node.name(), dst[0], src[0])}
+		f.page = "NoReply-kept"
 	}
-	return f
+	return f.worded()
 }
 
-// observeVacant adds what each node sent for addresses that no pod has.
-func (c *cause) observeVacant(f *model.Finding) {
-	var askers []*node
-	sent, dst := map[*node]uint64{}, map[*node][]netip.Addr{}
+// vacantAsked is what each node sent for addresses that no pod has.
+func (c *cause) vacantAsked() []sent {
+	by := map[*node]*sent{}
 	for _, t := range c.talks {
-		askers = append(askers, t.asker)
-		sent[t.asker] += t.pair.Out.Packets
-		dst[t.asker] = append(dst[t.asker], t.b)
+		x := getOrInsert(by, t.asker)
+		x.From, x.Link, x.Packets, x.Dst = t.asker, t.asker.Uplink.Link, x.Packets+t.pair.Out.Packets, append(x.Dst, t.b)
 	}
-	for _, n := range union(askers, nil) {
-		f.Evidence = append(f.Evidence, seen(n, "%s egress: %s for %s, without a reply", n.Uplink.Link, packets(sent[n]), addrs(unique(dst[n]))))
+	var out []sent
+	for _, n := range union(slices.Collect(maps.Keys(by)), nil) {
+		by[n].Dst = unique(by[n].Dst)
+		out = append(out, *by[n])
 	}
+	return out
 }
 
 func podsOf(c *cause) []netip.Addr {

@@ -2,12 +2,13 @@ package join
 
 import (
 	"cmp"
-	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // tunnelLoss is what a node gives to its tunnel and does not come out of another's.
@@ -145,60 +146,40 @@ func (n *node) tunnelUp() bool {
 // them.
 func (c *cause) tunnelDown() model.Finding {
 	n := c.node
-	f := model.Finding{
-		Code: diagnose.NoReply, Severity: model.Warning, Confidence: model.Proven, Nodes: []string{n.name()},
-		LastHopAlive: model.Place{Link: n.Uplink.Link, Role: n.Uplink.Role, Direction: model.Ingress},
-		Verify:       "lasthop check --only " + string(diagnose.NoReply),
+	f := found{Finding: model.Finding{
+		Code: diagnose.NoReply, Severity: model.Warning, Confidence: model.Proven, Nodes: []string{n.name()}, LastHopAlive: n.Uplink,
+	}}
+	f.page = "NoReply-beside-tunnel"
+	if !n.tunnelUp() {
+		f.page, f.LastHopAlive.Direction = "NoReply-tunnel-down", model.Ingress
 	}
-	if n.tunnelUp() {
-		f.LastHopAlive = n.Uplink
-		link := n.Tunnel.Links[0].Link
-		f.Title = fmt.Sprintf("%s sends to other nodes' pods beside its tunnel", n.name())
-		f.Why = fmt.Sprintf("Other nodes send to the pods of %s by their tunnels, and what its pods send to theirs follows its default route: its routes by %s are gone. "+
-			"None of it arrives.", n.name(), link)
-		f.Fix = []string{onNodes(n.name()), fmt.Sprintf("ip route show dev %s # the other nodes' pod ranges are missing", shellName(link)),
-			"restart the network plugin's agent, which writes the routes by the link"}
-	} else {
-		c.sayDown(&f)
-	}
-	c.observeLost(&f)
-	c.observeAsked(&f)
-	return f
-}
-
-// sayDown says that the links are down.
-func (c *cause) sayDown(f *model.Finding) {
-	n := c.node
 	var links []string
-	f.Fix = []string{onNodes(n.name())}
 	for _, l := range n.Tunnel.Links {
 		links = append(links, l.Link)
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceLinks, Text: l.Link + " is down", Node: n.name()})
-		f.Fix = append(f.Fix, "ip link set "+shellName(l.Link)+" up")
 	}
-	f.Fix = append(f.Fix, "restart the network plugin's agent: the routes by the link went with it")
-	f.Title = fmt.Sprintf("the tunnel of %s is down: %s", n.name(), few(links))
-	f.Why = fmt.Sprintf("The link of the tunnel is down on %s, and the routes by it are gone. So it does not take what other nodes send to its pods by their tunnels, "+
-		"and what its pods send to theirs leaves without a tunnel.", n.name())
+	f.facts = words.Facts{"node": n, "links": links, "lost": c.observeLost(&f.Finding)}
+	f.facts["asked"] = c.observeAsked(&f.Finding)
+	return f.worded()
 }
 
-// observeAsked adds what other nodes asked of the pods by the tunnel.
-func (c *cause) observeAsked(f *model.Finding) {
-	sent, askers := map[*node]uint64{}, []*node{}
+// observeAsked is what other nodes asked of the pods by the tunnel.
+func (c *cause) observeAsked(f *model.Finding) []sent {
+	by := map[*node]uint64{}
+	var out []sent
 	for _, t := range c.talks {
-		sent[t.asker] += t.pair.Out.Packets
-		askers = append(askers, t.asker)
+		by[t.asker] += t.pair.Out.Packets
 		f.Pods = append(f.Pods, t.a, t.b)
 		f.Peers = append(f.Peers, netip.PrefixFrom(t.b, t.b.BitLen()))
 	}
-	for _, o := range union(askers, nil) {
-		f.Packets += sent[o]
-		f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceConntrack, Text: fmt.Sprintf("%d requests to its pods by the tunnel, none replied to", sent[o]), Node: o.name()})
+	for _, o := range union(slices.Collect(maps.Keys(by)), nil) {
+		f.Packets += by[o]
+		out = append(out, sent{From: o, Packets: by[o]})
 		addNode(f, o.name())
 	}
 	f.Pods = unique(slices.Concat(f.Pods, c.pods()))
 	slices.SortFunc(f.Peers, comparePrefix)
 	f.Peers = slices.Compact(f.Peers)
+	return out
 }
 
 // tunnelLink is the node's counterpart of a link: that of its name and kind, or of its
@@ -322,98 +303,68 @@ func connected[T comparable](lost []T, ends func(T) (from, to *node)) [][]T {
 // they come out.
 func (j *joint) lostByTunnel(c *cause) model.Finding {
 	first := c.tunnel[0]
-	f := model.Finding{
-		Code: diagnose.NoReply, Severity: model.Warning, Confidence: model.Proven, EndsAt: []model.HopKind{model.HopBeyond},
-		LastHopAlive: first.into.Place, Verify: "lasthop check --only " + string(diagnose.NoReply),
+	f := found{page: "NoReply-tunnel", Finding: model.Finding{
+		Code: diagnose.NoReply, Severity: model.Warning, Confidence: model.Proven, EndsAt: []model.HopKind{model.HopBeyond}, LastHopAlive: first.into.Place,
+	}}
+	evidence, senders, receivers := c.observeTunnels(&f.Finding)
+	all := union(senders, receivers)
+	f.facts = words.Facts{
+		"lost": evidence, "senders": senders, "receivers": receivers, "all": all, "bothWays": len(all) < len(senders)+len(receivers),
+		"where": c.whereLost(senders, receivers), "link": first.into.Link, "outOf": first.outOf.Link, "from": first.from, "address": first.anyAddress(),
 	}
-	senders, receivers := c.observeTunnels(&f)
-	where := c.whereLost(senders, receivers)
-	if all := union(senders, receivers); len(all) < len(senders)+len(receivers) {
-		// Both ways.
-		f.Why = fmt.Sprintf("Packets of pods go into the tunnels of %s, and none of those between %s comes out at the other end.", nodeNames(all), where)
-	} else {
-		f.Why = fmt.Sprintf("Packets of pods go into the tunnel of %s, and none of them comes out of that of %s.", nodeNames(senders), nodeNames(receivers))
-	}
-	f.Title = fmt.Sprintf("lost between %s: what the tunnel carries", where)
 	if first.arrives {
-		c.carried(&f, receivers)
-		return f
+		c.carried(&f)
+		return f.worded()
 	}
-	if text := j.control(senders, receivers); text.Text != "" {
-		f.Evidence = append(f.Evidence, text)
-		f.Why += " What is not in a tunnel arrives."
-	}
-	f.Unseen = []string{"what between the nodes drops them: neither sees that"}
-	f.Alternatives = []string{"a network security group or a firewall between the nodes drops what carries the tunnel, by its port or protocol"}
+	f.facts["control"] = j.control(senders, receivers)
 	if !slices.ContainsFunc(c.tunnel, func(l *tunnelLoss) bool { return l.asked }) {
-		f.Confidence = model.Likely
-		f.Alternatives = append(f.Alternatives, fmt.Sprintf("nobody at %s replies, and what went into the tunnel was sent at another time", nodeNames(senders)))
+		f.Confidence, f.facts["unasked"] = model.Likely, true
 	}
+	var stray []strayTunnel
 	for _, l := range c.tunnel {
 		if hop := j.astray(l); hop.IsValid() {
-			l.leadsTo(&f, hop)
+			stray = append(stray, l.leadsTo(&f, hop))
 		}
 	}
-	if len(f.Fix) > 0 {
-		return f
+	if len(stray) > 0 {
+		f.LastHopAlive, f.facts["stray"], f.facts["first"], f.facts["others"] = stray[0].From.Uplink, stray, stray[0], stray[1:]
 	}
-	f.Alternatives = append(f.Alternatives, otherEnd)
-	f.Fix = []string{compareEnds(first), "on both nodes: look for the packets that carry the tunnel, by that port: tcpdump -ni any host " + first.anyAddress()}
-	return f
+	return f.worded()
 }
 
-// otherEnd is what the two ends of a tunnel may differ in.
-const otherEnd = "an end of the tunnel has another port, number or key than the other"
-
-// compareEnds is the command that shows it.
-func compareEnds(l *tunnelLoss) string {
-	return fmt.Sprintf("ip -d link show dev %s # on each node: do port, number and local address agree", shellName(l.into.Link))
-}
-
-// observeTunnels adds what the two ends of each tunnel saw, of many of the first few.
-func (c *cause) observeTunnels(f *model.Finding) (senders, receivers []*node) {
-	const most = 6
+// observeTunnels is what the two ends of each tunnel saw, of many of the first few.
+func (c *cause) observeTunnels(f *model.Finding) (out []model.Evidence, senders, receivers []*node) {
 	var dst []netip.Addr
 	for i, l := range c.tunnel {
 		senders, receivers, dst = append(senders, l.from), append(receivers, l.to), append(dst, l.dst...)
 		f.Packets += l.sent
-		if i < most {
-			f.Evidence = append(f.Evidence,
-				seen(l.from, "%s egress: %s for the pods of %s", l.into.Link, packets(l.sent), l.to.name()),
-				seen(l.to, "%s ingress: none of these packets, which are for %s", l.outOf.Link, addrs(l.dst)))
+		if i < maxObserved {
+			out = append(out, words.Say("lost-tunnel", words.Facts{"from": l.from, "to": l.to, "into": l.into.Link, "outOf": l.outOf.Link, "packets": l.sent, "dst": l.dst})...)
 		}
 		addNode(f, l.from.name())
 		addNode(f, l.to.name())
 	}
-	for _, a := range unique(dst) {
-		f.Peers = append(f.Peers, netip.PrefixFrom(a, a.BitLen()))
-	}
+	f.Peers = hosts(unique(dst))
 	for _, t := range c.talks {
 		f.Pods = append(f.Pods, t.a, t.b)
 	}
 	f.Pods = unique(f.Pods)
-	return union(senders, nil), union(receivers, nil)
+	return out, union(senders, nil), union(receivers, nil)
 }
 
-// carried says that what carries the tunnels arrives, and gets lost at the receivers.
-func (c *cause) carried(f *model.Finding, receivers []*node) {
-	first := c.tunnel[0]
-	f.Confidence = model.Likely
-	f.EndsAt = nil
-	f.LastHopAlive = model.Place{Link: first.to.Uplink.Link, Role: first.to.Uplink.Role, Direction: model.Ingress}
-	f.Title = fmt.Sprintf("what the tunnel carries arrives at %s, and does not come out of %s", nodeNames(receivers), first.outOf.Link)
-	f.Why += fmt.Sprintf(" As many packets as carry them come in at %s of %s. So they are lost on that node, before the tunnel's link.", first.to.Uplink.Link, nodeNames(receivers))
-	f.Unseen = []string{"which of the packets between the nodes carry the tunnel: these are counted by their addresses alone"}
-	f.Alternatives = []string{fmt.Sprintf("a firewall of %s drops what carries the tunnel, by its port or protocol", nodeNames(receivers)), otherEnd}
+// carried: what carries the tunnels arrives, and gets lost at the receivers.
+func (c *cause) carried(f *found) {
+	up := c.tunnel[0].to.Uplink
+	f.page, f.Confidence, f.EndsAt = "NoReply-tunnel-arrives", model.Likely, nil
+	f.LastHopAlive = model.Place{Link: up.Link, Role: up.Role, Direction: model.Ingress}
+	f.facts["uplink"] = up.Link
 	for _, l := range c.tunnel {
 		for d := range model.Each(l.to.Dropped) {
 			if l.from.Node[d.Src] && 2*float64(d.Packets) >= l.to.longer(l.from)*float64(l.sent) {
-				f.Evidence = append(f.Evidence, model.Evidence{Source: model.SourceDrops, Node: l.to.name(),
-					Text: fmt.Sprintf("%s from %s to %s dropped at %s (%s)", packets(d.Packets), d.Src, d.Dst, d.Location, d.Reason)})
+				f.Evidence = append(f.Evidence, words.Say("dropped-there", words.Facts{"node": l.to, "drop": d})...)
 			}
 		}
 	}
-	f.Fix = []string{compareEnds(first), fmt.Sprintf("nft list ruleset # on %s: what drops packets from %s at the hook input", nodeNames(receivers), first.from.name())}
 }
 
 // astray is where the packets that carry a loss go, if not to the other node: as many
@@ -439,56 +390,50 @@ func (j *joint) astray(l *tunnelLoss) netip.Addr {
 	return found
 }
 
-// leadsTo adds that the tunnel leads to a wrong address, and how to mend that.
-func (l *tunnelLoss) leadsTo(f *model.Finding, hop netip.Addr) {
-	right := l.to.address(l.from, hop.Is4())
-	if len(f.Fix) > 0 {
-		f.Why += fmt.Sprintf(" What is for %s leaves for %s.", l.to.name(), hop)
-	} else {
-		l.sayAstray(f, hop, right)
+// strayTunnel is a tunnel that leads to a wrong address.
+type strayTunnel struct {
+	From, To   *node
+	Into, Kind string
+	MAC        model.MAC
+	Hop, Right netip.Addr
+	At         string
+	Links      string
+}
+
+// leadsTo is that the tunnel leads to a wrong address, and what left for there.
+func (l *tunnelLoss) leadsTo(f *found, hop netip.Addr) strayTunnel {
+	s := strayTunnel{From: l.from, To: l.to, Into: l.into.Link, Hop: hop, Right: l.to.address(l.from, hop.Is4())}
+	s.At = orNodeIP(s.Right)
+	if l.into.Kind == "vxlan" && !l.outOf.MAC.IsZero() {
+		s.MAC = l.outOf.MAC
 	}
 	for p := range model.Each(l.from.Pairs) {
 		if p.Remote == hop && l.from.Node[p.Local] {
-			f.Evidence = append(f.Evidence, seen(l.from, "%s egress: %s from %s to %s; ingress: none from there", l.from.Uplink.Link, packets(p.Out.Packets), p.Local, hop))
+			f.Evidence = append(f.Evidence, words.Say("strays", words.Facts{"node": l.from, "link": l.from.Uplink.Link, "packets": p.Out.Packets, "local": p.Local, "hop": hop})...)
 		}
 	}
-	if !right.IsValid() {
+	if !s.Right.IsValid() {
 		f.Confidence = model.Likely
-		f.Unseen = append(f.Unseen, fmt.Sprintf("%s: at which of its addresses %s takes what carries the tunnel", diagnose.NodeIP, l.to.name()))
 	}
-	if l.into.Kind == "vxlan" && !l.outOf.MAC.IsZero() {
-		f.Fix = append(f.Fix, onNodes(l.from.name()), fmt.Sprintf("bridge fdb replace %s dev %s dst %s self permanent # of no effect where ip -d link calls it external: ip route then has where it leads (encap), or a BPF program",
-			l.outOf.MAC, shellName(l.into.Link), orNodeIP(right)))
-	}
-	f.Fix = append(f.Fix, fmt.Sprintf("the network plugin's agent on %s has a wrong address for %s: see the annotations of its node object, or the agent's own store; then restart the agent on %s", l.from.name(), l.to.name(), l.from.name()))
+	return s
 }
 
-// sayAstray makes that what the finding says.
-func (l *tunnelLoss) sayAstray(f *model.Finding, hop, right netip.Addr) {
-	at := ""
-	if right.IsValid() {
-		at = " at " + right.String()
-	}
-	f.Title = fmt.Sprintf("the tunnel of %s leads to %s, not to %s%s", l.from.name(), hop, l.to.name(), at)
-	f.Why = fmt.Sprintf("Packets for the pods of %s go into %s of %s, and what carries them leaves for %s, which no recorded node has. It should go to %s.",
-		l.to.name(), l.into.Link, l.from.name(), hop, orNodeIP(right))
-	f.LastHopAlive = l.from.Uplink
-	f.Unseen, f.Alternatives = nil, []string{fmt.Sprintf("a machine that was not recorded has %s and forwards to %s", hop, l.to.name())}
-}
-
-// whereLost names the nodes that packets are lost between: of those that both send and receive
-// the one first that all losses touch.
-func (c *cause) whereLost(senders, receivers []*node) string {
+// whereLost are the nodes that packets are lost between, those on either side: of those that both
+// send and receive the one first that all losses touch.
+func (c *cause) whereLost(senders, receivers []*node) sides {
 	all := union(senders, receivers)
 	if len(all) == len(senders)+len(receivers) {
-		return nodeNames(senders) + " and " + nodeNames(receivers)
+		return sides{senders, receivers}
 	}
 	at := slices.IndexFunc(all, c.touches)
 	if at < 0 {
-		return nodeNames(all)
+		return sides{all, nil}
 	}
-	return all[at].name() + " and " + nodeNames(slices.Delete(slices.Clone(all), at, at+1))
+	return sides{all[at : at+1], slices.Delete(slices.Clone(all), at, at+1)}
 }
+
+// sides are nodes on both sides of what lies between; none on the other where it is between all.
+type sides struct{ One, Other []*node }
 
 // touches reports whether all losses are from or to a node.
 func (c *cause) touches(n *node) bool {

@@ -32,7 +32,9 @@ var functions = template.FuncMap{
 	"inside":   Inside,
 	"undo":     undo,
 	"sysctl":   SetSysctl,
-	"add":      func(a, b int) int { return a + b },
+	// {{next}} begins another text of the same part.
+	"next": func() string { return separator },
+	"add":  func(a, b int) int { return a + b },
 }
 
 // number is a value of any type of integers.

@@ -6,6 +6,7 @@
 //	PART: TEXT
 //	PART if CONDITION: TEXT
 //	PART each LIST: TEXT
+//	SOURCE on NODE: TEXT
 //
 // Text goes on in the lines below that are indented. PART is title, why, unseen, else (an
 // alternative), fix, or the source of an observation. The title is the first whose condition
@@ -13,6 +14,7 @@
 // text/template, with the values by their names, and CONDITION as after its "if". In a line
 // with a LIST the dot is one of its elements, and $ the values. "PART each LIST" without a
 // text takes the elements as they are: texts, or observations with sources of their own.
+// NODE is an expression too, before "if" or "each": the node that made the observation.
 // What several pages say is a template in a file of its own.
 package words
 
@@ -37,7 +39,8 @@ var files embed.FS
 // line is a line of a page.
 type line struct {
 	part string
-	// list names the list whose elements are taken as they are, where there is no text.
+	// list names the list whose elements are taken as they are or, of the part "page", the
+	// page whose lines stand here; empty where there is a text.
 	list string
 	// text includes the condition or, for each element of a list, what separates them.
 	text *template.Template
@@ -73,43 +76,52 @@ func pageSet() *template.Template {
 // parse reads a page, whose texts may use shared ones.
 func parse(shared *template.Template, name, text string) ([]line, error) {
 	var out []line
-	text = strings.ReplaceAll(text, "\n\t", " ")
-	for _, l := range strings.Split(text, "\n") {
+	for _, l := range strings.Split(strings.ReplaceAll(text, "\n\t", " "), "\n") {
 		if l == "" || strings.HasPrefix(l, "#") {
 			continue
 		}
-		head, body, found := strings.Cut(l, ": ")
-		part, rest, _ := strings.Cut(head, " ")
-		how, what, _ := strings.Cut(rest, " ")
-		x := line{part: part}
-		switch {
-		case how == "" && what == "":
-		case how == "if" && what != "":
-			body = "{{if " + what + "}}" + body + "{{end}}"
-		case how == "each" && what != "":
-			if x.list = strings.TrimPrefix(what, "."); found {
-				body = "{{range " + what + "}}" + body + separator + "{{end}}"
-			}
-		default:
-			found = false
-		}
-		if !found && x.list == "" {
-			return nil, fmt.Errorf("page %s: %q is no line of a page", name, l)
-		}
-		if found {
-			t, err := shared.New(name + " " + head).Parse(body)
-			if err != nil {
-				return nil, fmt.Errorf("read page: %w", err)
-			}
-			x.text = t
+		x, err := parseLine(shared, l)
+		if err != nil {
+			return nil, fmt.Errorf("read page %s: %w", name, err)
 		}
 		out = append(out, x)
 	}
 	return out, nil
 }
 
-// separator stands between the texts of a list's elements. No name from outside holds it.
-const separator = "\x00"
+func parseLine(shared *template.Template, l string) (line, error) {
+	head, body, worded := strings.Cut(l, ": ")
+	part, rest, _ := strings.Cut(head, " ")
+	how, what, _ := strings.Cut(rest, " ")
+	if how == "on" {
+		var node string
+		node, rest, _ = strings.Cut(what, " ")
+		body = "{{" + node + "}}" + ofNode + body
+		how, what, _ = strings.Cut(rest, " ")
+	}
+	switch {
+	case !worded && part == pagePart && what == "":
+		return line{part: part, list: how}, nil
+	case !worded && how == "each":
+		return line{part: part, list: strings.TrimPrefix(what, ".")}, nil
+	case worded && how == "":
+	case worded && how == "if":
+		body = "{{if " + what + "}}" + body + "{{end}}"
+	case worded && how == "each":
+		body = "{{range " + what + "}}" + body + separator + "{{end}}"
+	default:
+		return line{}, fmt.Errorf("%q is no line of a page", l)
+	}
+	text, err := shared.New(head).Parse(body)
+	return line{part: part, text: text}, err
+}
+
+// pagePart is a line in whose place those of another page stand.
+const pagePart = "page"
+
+// separator stands between the texts of a list's elements, ofNode behind the name of a node.
+// No name from outside holds them.
+const separator, ofNode = "\x00", "\x01"
 
 // texts are those of a line with these values: none where its condition does not hold.
 func (l *line) texts(facts Facts) []string {
@@ -122,25 +134,30 @@ func (l *line) texts(facts Facts) []string {
 
 // Put gives a finding the texts of a page with these values. What it has already of evidence,
 // fixes and the like stands behind.
-func Put(page string, facts Facts, f *model.Finding) { put(pages()[page], facts, f) }
-
-func put(lines []line, facts Facts, f *model.Finding) {
+func Put(page string, facts Facts, f *model.Finding) {
 	var said model.Finding
-	for l := range model.Each(lines) {
-		if l.text == nil {
-			switch list := facts[l.list].(type) {
-			case []model.Evidence:
-				said.Evidence = append(said.Evidence, list...)
-			case []string:
-				add(&said, l.part, list)
-			}
-			continue
-		}
-		add(&said, l.part, l.texts(facts))
-	}
+	put(pages()[page], facts, &said)
 	f.Title, f.Why = cmp.Or(said.Title, f.Title), cmp.Or(said.Why, f.Why)
 	f.Evidence, f.Fix = append(said.Evidence, f.Evidence...), append(said.Fix, f.Fix...)
 	f.Unseen, f.Alternatives = append(said.Unseen, f.Unseen...), append(said.Alternatives, f.Alternatives...)
+}
+
+func put(lines []line, facts Facts, f *model.Finding) {
+	for l := range model.Each(lines) {
+		switch list := facts[l.list].(type) {
+		case []model.Evidence:
+			f.Evidence = append(f.Evidence, list...)
+		case []string:
+			add(f, l.part, list)
+		default:
+			switch {
+			case l.part == pagePart:
+				put(pages()[l.list], facts, f)
+			case l.text != nil:
+				add(f, l.part, l.texts(facts))
+			}
+		}
+	}
 }
 
 func add(f *model.Finding, part string, texts []string) {
@@ -157,7 +174,11 @@ func add(f *model.Finding, part string, texts []string) {
 		f.Fix = append(f.Fix, texts...)
 	default:
 		for _, t := range texts {
-			f.Evidence = append(f.Evidence, model.Evidence{Source: part, Text: t})
+			node, text, of := strings.Cut(t, ofNode)
+			if !of {
+				node, text = "", t
+			}
+			f.Evidence = append(f.Evidence, model.Evidence{Source: part, Text: text, Node: node})
 		}
 	}
 }
@@ -167,4 +188,11 @@ func Title(page string, facts Facts) string {
 	var f model.Finding
 	Put(page, facts, &f)
 	return f.Title
+}
+
+// Say are the observations of a page with these values.
+func Say(page string, facts Facts) []model.Evidence {
+	var f model.Finding
+	Put(page, facts, &f)
+	return f.Evidence
 }
