@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // Ends is, in brief, what a node saw of its traffic with others: what a comparison
@@ -47,8 +48,7 @@ type Ends struct {
 	Uncounted map[netip.Addr]bool
 	Folded    map[netip.Addr][]netip.Prefix
 	// Rows are the routes to Ranges, Table what gives the subnet its table.
-	Rows  []model.Row
-	Table []string
+	Rows, Table []model.Row
 	// Tunnel is of the links by which packets for other nodes' pods go within others; not
 	// set where there is none.
 	Tunnel Tunnel
@@ -163,7 +163,8 @@ func (a Asked) Same(b Asked) bool { return a.Proto == b.Proto && a.Port == b.Por
 // MaxAsked bounds the ports of one pair.
 const MaxAsked = 8
 
-// Observe is what a snapshot holds of the node's traffic with others, and Diagnose.
+// Observe is what a snapshot holds of the node's traffic with others, and Diagnose, without
+// the Rows in the fixes.
 func Observe(s *model.Snapshot) (*Ends, []model.Finding) {
 	v := newView(s)
 	found := v.judge()
@@ -171,7 +172,10 @@ func Observe(s *model.Snapshot) (*Ends, []model.Finding) {
 		Node: v.nodeAddrs, PodsKnown: s.Has(model.SourcePods), Tracked: s.Has(model.SourceConntrack), Pods: map[netip.Addr]bool{}, Fresh: map[netip.Addr]bool{}, Ranges: v.ownCIDRs(), Networks: v.onLink,
 		Uplink: v.place(v.uplink(), model.Egress), Returned: map[Transit]uint64{}, Leaving: map[netip.Prefix]Volume{}, Arriving: map[netip.Prefix]Volume{}, Delivered: map[netip.Addr]uint64{},
 		Uncounted: map[netip.Addr]bool{}, Folded: map[netip.Addr][]netip.Prefix{},
-		Table: v.tableFix(), Given: map[netip.Addr][]netip.Addr{},
+		Table: v.tableRow(), Given: map[netip.Addr][]netip.Addr{},
+		Unwatched: words.Title("unwatched", facts{
+			"missing": s.Status(model.SourceTC) == model.Missing, "partial": !s.Has(model.SourceTC), "gaps": s.Traffic.Lost.Gaps,
+		}),
 		Tunnel: newTunnel(v), Gone: map[netip.Addr]time.Time{}, Gateways: map[netip.Addr]bool{}, uplinks: map[int]bool{},
 	}
 	for _, p := range v.ranges.local {
@@ -212,14 +216,6 @@ func Observe(s *model.Snapshot) (*Ends, []model.Finding) {
 				e.Gone[a.Addr()] = p.Until
 			}
 		}
-	}
-	switch {
-	case s.Status(model.SourceTC) == model.Missing:
-		e.Unwatched = "no packet was watched"
-	case !s.Has(model.SourceTC):
-		e.Unwatched = "not all links were watched"
-	case s.Traffic.Lost.Gaps > 0:
-		e.Unwatched = "other programs hid packets for a while"
 	}
 	for h := range model.Each(s.Traffic.Hops) {
 		l := v.links[h.IfIndex]
@@ -449,7 +445,8 @@ type Beyond struct {
 	Vacant map[netip.Addr]string
 }
 
-// Besides is Diagnose with what other nodes know. Evidence of theirs has their names.
+// Besides is Diagnose with what other nodes know, without the Rows in the fixes. Evidence of
+// theirs has their names.
 func Besides(s *model.Snapshot, others Beyond) []model.Finding {
 	v := newView(s)
 	v.others = others

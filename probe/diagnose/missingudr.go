@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -51,7 +50,7 @@ type udrSearch struct {
 	// what they say of the routes, and settled holds those that they leave no
 	// doubt about, and those with a cause.
 	causes  []*udrCause
-	filed   map[netip.Prefix][]model.Evidence
+	filed   map[netip.Prefix][]routeFact
 	settled map[netip.Prefix]bool
 }
 
@@ -164,23 +163,14 @@ func (s *udrSearch) inferred(silent []*remoteRange, answering int) []finding {
 func (s *udrSearch) suffices(silent []*remoteRange) bool {
 	remotes := s.sumPeers(silentPeers(silent)).remotes
 	return (len(remotes) > 1 || slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.there == reachFails })) &&
-		(s.controls(silent) != "" || slices.ContainsFunc(silent, func(r *remoteRange) bool { return s.echoAnswered(r.six()) }))
+		(s.controls(silent) != nil || slices.ContainsFunc(silent, func(r *remoteRange) bool { return s.echoAnswered(r.six()) }))
 }
 
 // noReturn is the finding on one silent range, or on all of them, or on those
 // that a cause in the files explains. missing is what other signs say.
 func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing missingRoute) finding {
 	v := s.view
-	f := model.Finding{
-		Confidence: model.Likely,
-		Unseen:     []string{"the route table itself: no row of it is visible from a node"},
-		Alternatives: []string{
-			byNSG,
-			"a NIC does not forward (IP forwarding off): that of the node on the other side, or this node's",
-			"the other node or its pods are down",
-			"network policies on the other side drop what these pods send",
-		},
-	}
+	var f finding
 	var asks uint64
 	for _, r := range silent {
 		f.Peers = append(f.Peers, r.cidr)
@@ -193,56 +183,57 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing mis
 			return !slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.six() == a.Is6() })
 		})
 	}
-	name := v.linkName(x.link)
+	name, control := v.linkName(x.link), s.controls(silent)
 	f.LastHopAlive = v.place(name, model.Egress)
-	f.Title = "no return from " + words.Addrs(f.Peers)
-	if len(x.remotes) > 0 {
-		observe(&f, model.SourceTC,
-			"%s egress: %s (%s) from %s to %s of %s; ingress: no reply", name, words.Count(f.Packets, "packet"), words.Count(x.requests, "request"), words.Count(uint64(len(x.pods)), "pod"), words.Plural(uint64(len(x.remotes)), "address", "addresses"), words.Addrs(f.Peers))
+	flows, _ := unrepliedCount(v, func(_, remote netip.Addr) bool { return inRanges(silent, remote) })
+	is := func(what func(*remoteRange) bool) bool { return slices.ContainsFunc(silent, what) }
+	f.facts = facts{
+		"link": name, "queue": v.droppingQueue(name), "requests": x.requests, "remotes": x.remotes, "frames": framesToGateway(v, silent), "flows": flows,
+		"control": control, "errors": x.errors, "asks": asks, "known": s.known(silent), "several": len(silent) > 1, "any": s.anyAnswers(),
+		"file": cause, "own": missing == missingOwn, "theirs": missing == missingTheirs, "both": missing == missingBoth,
+		"reached": is(func(r *remoteRange) bool { return r.there == reachWorks }), "returns": silent[0].back == reachWorks,
+		"unreturned": is(func(r *remoteRange) bool { return r.back == reachFails }),
+		"unknown":    is(func(r *remoteRange) bool { return v.nodeOf(r.cidr) == nil }), "down": is(v.ownerSilent),
 	}
-	f.Evidence = append(f.Evidence, framesToGateway(v, silent)...)
-	if n, _ := unrepliedCount(v, func(_, remote netip.Addr) bool { return inRanges(silent, remote) }); n > 0 {
-		observe(&f, model.SourceConntrack, "%s from pods into that range UNREPLIED", words.Count(n, "flow"))
-	}
-	control := s.controls(silent)
-	switch {
-	case control != "":
-		observe(&f, model.SourceTC, "replies come from %s", control)
-	case slices.ContainsFunc(silent, func(r *remoteRange) bool { return v.echoAnswered(r.six()) }):
-		// The probes' own lines tell.
-	case cause.state == routeUnlisted:
-		f.Confidence = model.Possible
-		f.Unseen = append(f.Unseen, "any answer at the uplink: without one the uplink itself may be dead")
-	}
-	if x.errors > 0 {
-		observe(&f, model.SourceTC,
-			"%s ingress: %s about these packets: a router has no route, or the other node none of these pods", name, words.Count(x.errors, "ICMP error"))
-	}
-	if asks > 0 {
-		observe(&f, model.SourceTC,
-			"%s arrive from there: the path to this node works, the return path does not", words.Count(asks, "request"))
-	}
-	f.Evidence = append(f.Evidence, s.known(silent)...)
-	if slices.ContainsFunc(silent, v.ownerSilent) {
-		f.Alternatives[2] = "the other node is down: its own address does not answer an echo either"
-	}
-	f.Why = s.whyNoReturn(name, silent)
-	s.addUDRFix(&f, silent)
-	switch {
-	case cause != nil:
-		proveByFile(v, &f, silent, cause)
-	case missing != missingUnknown:
-		f.Why = v.leftCorrectly(words.Addrs(f.Peers), name)
-		switch missing {
-		case missingOwn:
-			ownRouteMissing(v, &f, silent)
-		case missingTheirs:
-			theirRouteMissing(v, &f, silent)
-		case missingBoth:
-			bothRoutesMissing(v, &f, silent)
+	if cause != nil {
+		f.facts["own"], f.facts["theirs"] = cause.own && !cause.Unassociated, !cause.own && !cause.Unassociated
+		if cause.state == routeUnlisted && control == nil && !is(func(r *remoteRange) bool { return v.echoAnswered(r.six()) }) {
+			f.Confidence, f.facts["alone"] = model.Possible, true
 		}
+		f.facts["unlisted"] = cause.state == routeUnlisted
 	}
-	return finding{Finding: f, silences: s.silencesNetwork(&f)}
+	AddRows(&f.Finding, s.missingRows(silent, cause, missing)...)
+	f.silences = v.silencesNetwork(&f.Finding)
+	return f
+}
+
+// missingRows are what the network lacks, with the values that are known.
+func (s *udrSearch) missingRows(silent []*remoteRange, cause *udrCause, missing missingRoute) (rows []model.Row) {
+	var table *model.RouteTable
+	if cause != nil {
+		table = cause.Table
+	}
+	own := s.ownRows(silent, table)
+	for _, r := range silent {
+		rows = append(rows, s.rangeRow(r.cidr, table))
+	}
+	switch {
+	case cause != nil && cause.Unassociated:
+		return []model.Row{s.associate(cause.Subnet, table)}
+	case cause != nil && cause.own:
+		return own
+	case cause != nil || missing == missingTheirs:
+		return rows
+	case missing == missingOwn && slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.there == reachWorks }):
+		return own
+	case missing == missingOwn:
+		return append(own, s.tableRow()...)
+	case missing == missingBoth || len(silent) > 1:
+		return append(s.tableRow(), own...)
+	case !s.anyAnswers():
+		rows = append(rows, own...)
+	}
+	return append(rows, s.tableRow()...)
 }
 
 // known is what the cluster, the files and the probes say of the ranges and of the
@@ -253,16 +244,10 @@ func (s *udrSearch) known(ranges []*remoteRange) []model.Evidence {
 	var asked []*model.Probe
 	for _, r := range ranges {
 		asked = append(asked, r.probes...)
-		n := v.nodeOf(r.cidr)
-		if n != nil && n.NoRoute != "" {
-			out = append(out, seen(model.SourceNodes, "node %s: NetworkUnavailable, %s", n.Name, n.NoRoute))
-		}
 		for _, a := range v.ownerAddrs(r) {
-			if p := v.echoed(a); p != nil {
-				asked = append(asked, p)
-			}
+			asked = append(asked, v.echoed(a))
 		}
-		out = append(out, s.filed[r.cidr]...)
+		out = append(out, words.Say("udr-range", facts{"node": v.nodeOf(r.cidr), "filed": s.filed[r.cidr]})...)
 	}
 	for _, six := range []bool{false, true} {
 		if slices.ContainsFunc(ranges, func(r *remoteRange) bool { return r.six() == six }) {
@@ -272,99 +257,32 @@ func (s *udrSearch) known(ranges []*remoteRange) []model.Evidence {
 	return append(out, probeEvidence(asked)...)
 }
 
-// What else can look like a missing route.
-const (
-	byNSG      = "a network security group drops the pods' addresses"
-	byOwnNIC   = "this node's NIC does not forward (IP forwarding off)"
-	byTheirNIC = "the NIC of the node on the other side does not forward (IP forwarding off)"
-	byWrongUDR = "the route is there and leads to another machine"
-)
-
-func ownRouteMissing(v *view, f *model.Finding, silent []*remoteRange) {
-	f.Title = "no route to this node's own pods: nothing returns from " + words.Addrs(f.Peers)
-	f.Fix, f.Rows = nil, nil
-	AddRows(f, v.ownRows(silent, nil)...)
-	if slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.there == reachWorks }) {
-		f.Why += "The node itself is answered from there, so the fabric knows the way: the route back to this node's own pods is missing."
-	} else {
-		f.Why += "An echo from this node's own pod range to another machine gets no answer either, though one from the node's address does: " +
-			"the route back to this node's own pods is missing."
-		f.Fix = append(f.Fix, v.tableFix()...)
-	}
-	f.Alternatives = []string{byNSG, byOwnNIC, byWrongUDR}
-}
-
-func theirRouteMissing(v *view, f *model.Finding, silent []*remoteRange) {
-	f.Title = "no route to " + words.Addrs(f.Peers)
-	if silent[0].back == reachWorks {
-		f.Why += "The return path to this node's own pods works. "
-	}
-	f.Why += "This node's own echo to the other node's end of that range is lost as well: the fabric lacks the route to this range."
-	f.Fix, f.Rows = nil, nil
-	f.Alternatives = []string{"a network security group drops what is for these pods", byTheirNIC, byWrongUDR}
-	for _, r := range silent {
-		AddRows(f, v.rangeRow(r.cidr, nil))
-		if v.nodeOf(r.cidr) == nil {
-			// Whether its node answers is not known.
-			f.Alternatives = append(f.Alternatives, "the other node or its pods are down")
-		}
-	}
-}
-
-func bothRoutesMissing(v *view, f *model.Finding, silent []*remoteRange) {
-	f.Title = "no route to " + words.Addrs(f.Peers) + ": the route table seems not to apply"
-	f.Why += "This node's own echo to the other nodes' end of their ranges is lost as well, though nodes answer each other. "
-	if slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.back == reachFails }) {
-		f.Title = "no route either way between this node's pods and " + words.Addrs(f.Peers) + ": the route table seems not to apply"
-		f.Why += "So is one from this node's own pod range to another node. "
-	}
-	f.Why += "The subnet seems to have no route table."
-	f.Fix, f.Rows = v.tableFix(), nil
-	AddRows(f, v.ownRows(silent, nil)...)
-	f.Alternatives = []string{"the table applies and lacks all of these rows", byNSG, "NICs do not forward (IP forwarding off)"}
-}
-
-// leftCorrectly is how the explanation of a silence begins.
-func (v *view) leftCorrectly(where, uplink string) string {
-	return fmt.Sprintf("Packets of pods to %s leave %s with their own source address, for the gateway, and nothing returns. %s. ",
-		where, uplink, v.nothingDropped(uplink))
-}
-
-func (s *udrSearch) whyNoReturn(uplink string, silent []*remoteRange) string {
-	if len(silent) > 1 {
-		return s.leftCorrectly("any other node's pods", uplink) +
-			"Since every other node's pods are silent, the subnet has no route table, or the table lacks this node's own pods."
-	}
-	why := s.leftCorrectly("that range", uplink) + "Other targets answer in the same window, so the fabric lacks the route to this range"
-	if s.anyAnswers() {
-		return why + "."
-	}
-	return why + ", or the one back to this node's own pods."
-}
-
 // anyAnswers reports whether another node's pods reply to this node's.
 func (s *udrSearch) anyAnswers() bool {
 	return slices.ContainsFunc(s.all, func(r *remoteRange) bool { return r.answers })
 }
 
-// framesToGateway shows that the packets left with the correct MACs.
-func framesToGateway(v *view, silent []*remoteRange) []model.Evidence {
-	for _, r := range silent {
-		for _, p := range r.silent {
-			for _, m := range v.macPairs[p.Local] {
-				if m.IfIndex == p.IfIndex && m.Side == model.AsSource && m.Direction == model.Egress && v.isGatewayMAC(m.Dst) {
-					return []model.Evidence{seen(model.SourceTC,
-						"%s egress: frames from %s to %s, %s; source %s is not translated", m.Link, m.Src, m.Dst, v.owner(m.Dst), p.Local)}
-				}
+// gatewayFrame are frames of a pod's packets that went to a gateway.
+type gatewayFrame struct {
+	*model.MACPair
+	Owner string
+}
+
+// framesToGateway shows that the packets left with the correct MACs: by one example.
+func framesToGateway(v *view, silent []*remoteRange) []gatewayFrame {
+	for _, p := range silentPeers(silent) {
+		for _, m := range v.macPairs[p.Local] {
+			if m.IfIndex == p.IfIndex && m.Side == model.AsSource && m.Direction == model.Egress && v.isGatewayMAC(m.Dst) {
+				return []gatewayFrame{{m, v.owner(m.Dst)}}
 			}
 		}
 	}
 	return nil
 }
 
-// controls names what does answer at the uplinks in the same window: other
-// nodes' pods first, then anything else.
-func (s *udrSearch) controls(silent []*remoteRange) string {
+// controls are what does answer at the uplinks in the same window: other
+// nodes' pods first, then anything else; nil for nothing.
+func (s *udrSearch) controls(silent []*remoteRange) any {
 	var ranges []netip.Prefix
 	for _, r := range s.all {
 		if r.answers {
@@ -372,36 +290,15 @@ func (s *udrSearch) controls(silent []*remoteRange) string {
 		}
 	}
 	if len(ranges) > 0 {
-		return words.Addrs(ranges)
+		return ranges
 	}
-	return words.Addrs(answering(s.view, func(a netip.Addr) bool { return inRanges(silent, a) }))
+	if list := answering(s.view, func(a netip.Addr) bool { return inRanges(silent, a) }); len(list) > 0 {
+		return list
+	}
+	return nil
 }
 
 // inRanges reports whether one of the ranges holds the address.
 func inRanges(list []*remoteRange, a netip.Addr) bool {
 	return slices.ContainsFunc(list, func(r *remoteRange) bool { return r.cidr.Contains(a) })
-}
-
-// addUDRFix gives the az commands with the values that are known.
-func (s *udrSearch) addUDRFix(f *model.Finding, silent []*remoteRange) {
-	if len(silent) > 1 {
-		f.Fix = s.tableFix()
-		AddRows(f, s.ownRows(silent, nil)...)
-		return
-	}
-	for _, r := range silent {
-		AddRows(f, s.rangeRow(r.cidr, nil))
-	}
-	if !s.anyAnswers() {
-		AddRows(f, s.ownRows(silent, nil)...)
-	}
-	f.Fix = append(f.Fix, s.tableFix()...)
-}
-
-// nothingDropped says what this node dropped of packets that left by a link.
-func (v *view) nothingDropped(link string) string {
-	if q := v.droppingQueue(link); q != nil {
-		return fmt.Sprintf("Packets that the queue of %s dropped (%d of any sender in the window) are not counted here", link, q.DropsDelta)
-	}
-	return "Nothing is dropped on this node"
 }

@@ -367,12 +367,12 @@ func probedSilence(v *view, f *finding, remotes []netip.Addr) {
 
 // filedRoutes are the routes of the files that lead to silent pods of other
 // nodes and back, and so are not what is missing.
-func filedRoutes(v *view, remotes []netip.Addr) []model.Evidence {
+func filedRoutes(v *view, remotes []netip.Addr) []routeFact {
 	own := v.ownCIDRs()
 	if len(own) == 0 || !v.Has(model.SourceCloud) {
 		return nil
 	}
-	var out []model.Evidence
+	var out []routeFact
 	seen := map[netip.Prefix]bool{}
 	self := v.self()
 	for _, a := range remotes {
@@ -383,18 +383,18 @@ func filedRoutes(v *view, remotes []netip.Addr) []model.Evidence {
 		seen[cidr] = true
 		owner := v.nodeOf(cidr)
 		if f := v.routeTo(cidr, owner, self); f.state == routeCorrect {
-			out = append(out, f.evidence())
+			out = append(out, f)
 		}
 		if owner == nil {
 			continue
 		}
 		for _, p := range own {
 			if f := v.routeTo(p, self, owner); f.state == routeCorrect {
-				out = append(out, f.evidence())
+				out = append(out, f)
 			}
 		}
 	}
-	return slices.CompactFunc(out, func(a, b model.Evidence) bool { return a.Text == b.Text })
+	return slices.Compact(out)
 }
 
 // droppingQueue is the queue of a link where it dropped packets; nil where it did not.

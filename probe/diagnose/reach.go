@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -188,7 +187,8 @@ func (v *view) backShared(r *remoteRange) bool {
 	})
 }
 
-// backProbes are the echo requests from this node's pod range of a family.
+// backProbes are the echo requests from this node's pod range of a family, each with the one from the
+// node's address; nil where that was not sent.
 func (v *view) backProbes(six bool) []*model.Probe {
 	var out []*model.Probe
 	for p := range model.Each(v.Probes) {
@@ -196,49 +196,36 @@ func (v *view) backProbes(six bool) []*model.Probe {
 			out = append(out, p, v.echoed(p.To))
 		}
 	}
-	return slices.DeleteFunc(out, func(p *model.Probe) bool { return p == nil })
+	return out
+}
+
+// echoes are requests of one address to others, all answered or none.
+type echoes struct {
+	From     netip.Addr
+	Link     string
+	Answered bool
+	To       []netip.Addr
 }
 
 // probeEvidence is a line for each address that sent requests, each probe once.
 func probeEvidence(list []*model.Probe) []model.Evidence {
-	type asker struct {
-		from     netip.Addr
-		link     string
-		answered bool
-	}
-	by := map[asker][]netip.Addr{}
-	var order []asker
+	var out []echoes
 	for _, p := range list {
-		k := asker{p.From, p.Link, p.Answered}
-		if slices.Contains(by[k], p.To) {
+		if p == nil {
 			continue
 		}
-		if by[k] == nil {
-			order = append(order, k)
+		at := slices.IndexFunc(out, func(e echoes) bool { return e.From == p.From && e.Link == p.Link && e.Answered == p.Answered })
+		if at < 0 {
+			at, out = len(out), append(out, echoes{From: p.From, Link: p.Link, Answered: p.Answered})
 		}
-		by[k] = append(by[k], p.To)
-	}
-	var out []model.Evidence
-	for _, k := range order {
-		result := "no reply from "
-		if k.answered {
-			result = "answers from "
+		if e := &out[at]; !slices.Contains(e.To, p.To) {
+			e.To = append(e.To, p.To)
 		}
-		out = append(out, seen(model.SourceProbes, "echo from %s on %s: %s%s", k.from, k.link, result, words.Addrs(by[k])))
 	}
-	return out
+	return words.Say("probes", facts{"echoes": out})
 }
 
 // arpEvidence is what came of an ARP request.
 func (v *view) arpEvidence(p *model.Probe) model.Evidence {
-	text := fmt.Sprintf("ARP request from %s on %s for %s: ", p.From, p.Link, p.To)
-	switch {
-	case !p.Answered:
-		text += "no answer"
-	case v.byGateway(p):
-		text += "answered by the gateway, which answers for others"
-	default:
-		text += "answered with " + words.Addrs(p.MACs)
-	}
-	return seen(model.SourceProbes, "%s", text)
+	return words.Say("probes", facts{"arp": p, "gateway": v.byGateway(p)})[0]
 }

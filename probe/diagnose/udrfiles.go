@@ -6,11 +6,10 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // udrCause is what the files say is missing: this node's own route, or that of
-// one other node, or with unassociated all of a subnet's; and the ranges that are
+// one other node, or with Unassociated all of a subnet's; and the ranges that are
 // silent for it.
 type udrCause struct {
 	routeFact
@@ -21,7 +20,7 @@ type udrCause struct {
 // readFiles asks the files about the routes of all ranges, with and without
 // traffic.
 func (s *udrSearch) readFiles() {
-	s.filed, s.settled = map[netip.Prefix][]model.Evidence{}, map[netip.Prefix]bool{}
+	s.filed, s.settled = map[netip.Prefix][]routeFact{}, map[netip.Prefix]bool{}
 	if len(s.own) == 0 || !s.Has(model.SourceCloud) {
 		return
 	}
@@ -36,7 +35,7 @@ func (s *udrSearch) readFiles() {
 		}
 		s.settled[r.cidr] = true
 		if at := slices.IndexFunc(s.causes, func(c *udrCause) bool {
-			return c.own && cause.own || c.unassociated && cause.unassociated && c.own == cause.own
+			return c.own && cause.own || c.Unassociated && cause.Unassociated && c.own == cause.own
 		}); at >= 0 {
 			cause = s.causes[at]
 		} else {
@@ -70,42 +69,8 @@ func (s *udrSearch) fileCause(r *remoteRange, self *model.ClusterNode) *udrCause
 	s.settled[r.cidr] = (there.state == routeCorrect || r.there == reachWorks) && (back.state == routeCorrect || r.back == reachWorks)
 	for _, f := range []routeFact{there, back} {
 		if f.state != routeUnknown {
-			s.filed[r.cidr] = append(s.filed[r.cidr], f.evidence())
+			s.filed[r.cidr] = append(s.filed[r.cidr], f)
 		}
 	}
 	return nil
-}
-
-// proveByFile turns the inference into what the files prove.
-func proveByFile(v *view, f *model.Finding, silent []*remoteRange, c *udrCause) {
-	f.Evidence = append(f.Evidence, c.evidence())
-	f.Alternatives = nil
-	switch {
-	case c.state != routeUnlisted:
-		f.Confidence, f.Unseen = model.Proven, nil
-	case f.Confidence != model.Possible:
-		f.Confidence, f.Unseen = model.Proven, []string{"which subnets the table is associated with"}
-	}
-	const lost = "The fabric discards such packets without a word; nothing is dropped on any node."
-	switch {
-	case c.unassociated:
-		f.Title = "the subnet has no route table: " + words.Addrs(f.Peers)
-		if c.subnet == nil {
-			f.Title = "the route table is associated with no subnet: " + words.Addrs(f.Peers)
-		}
-		f.Why = "No user-defined route applies to what the nodes send, so the fabric knows no other node's pods. " + lost
-		f.Fix, f.Rows = []string{v.associateFix(c.subnet, c.table)}, nil
-	case c.own:
-		f.Title = "no route to this node's own pods: nothing returns from " + words.Addrs(f.Peers)
-		f.Why = "The route table that applies to the other nodes has no row for this node's pods, so what they answer gets lost. " + lost
-		f.Fix, f.Rows = nil, nil
-		AddRows(f, v.ownRows(silent, c.table)...)
-	default:
-		f.Title = "no route to " + words.Addrs(f.Peers)
-		f.Why = "The route table that applies to this node has no row for these pods. " + lost
-		f.Fix, f.Rows = nil, nil
-		for _, r := range silent {
-			AddRows(f, v.rangeRow(r.cidr, c.table))
-		}
-	}
 }

@@ -51,6 +51,9 @@ func (j *joint) findings() []model.Finding {
 			out = append(out, told{f, []string{n.name()}})
 		}
 	}
+	for t := range model.Each(out) {
+		words.PutRows(&t.Finding)
+	}
 	var list []model.Finding
 	for _, f := range merged(out) {
 		list = append(list, j.sited(f))
@@ -303,7 +306,12 @@ func (c *cause) proveRow(f *model.Finding) {
 		if len(f.Alternatives) > 0 {
 			f.Confidence = model.Likely
 		}
-		diagnose.FillRows(f, hop)
+		f.Rows = slices.Clone(f.Rows)
+		for r := range model.Each(f.Rows) {
+			if r.Hop == diagnose.NodeIP {
+				r.Hop = hop.String()
+			}
+		}
 		return
 	}
 }
