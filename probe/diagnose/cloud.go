@@ -174,14 +174,9 @@ func looseRoute(v *view, cidr netip.Prefix, owner *model.ClusterNode) routeFact 
 
 // clusterTables are the tables with a row about a known node or its pods; all
 // tables where there is none.
-func (v *view) clusterTables() []*model.RouteTable {
-	if !v.beyond.tablesKnown {
-		v.beyond.tables, v.beyond.tablesKnown = findTables(v), true
-	}
-	return v.beyond.tables
-}
+func (v *view) clusterTables() []*model.RouteTable { return v.beyond.tables.get(v.findTables) }
 
-func findTables(v *view) []*model.RouteTable {
+func (v *view) findTables() []*model.RouteTable {
 	cidrs, hops := map[netip.Prefix]bool{}, map[netip.Addr]bool{}
 	self := v.self()
 	for _, n := range append([]model.ClusterNode{*self}, v.Cluster.Nodes...) {

@@ -83,3 +83,24 @@ func entry[K comparable, V any](m map[K]*V, k K) *V {
 	}
 	return m[k]
 }
+
+// include adds to one of several sets.
+func include[K, V comparable](m map[K]map[V]bool, k K, v V) {
+	if m[k] == nil {
+		m[k] = map[V]bool{}
+	}
+	m[k][v] = true
+}
+
+// once is what is found when it is first asked for.
+type once[T any] struct {
+	known bool
+	value T
+}
+
+func (o *once[T]) get(find func() T) T {
+	if !o.known {
+		o.value, o.known = find(), true
+	}
+	return o.value
+}

@@ -23,14 +23,9 @@ type misroutedPod struct {
 }
 
 // misroutedPods lists the addresses of pods that some packet would miss.
-func (v *view) misroutedPods() []misroutedPod {
-	if !v.misroutedKnown {
-		v.misrouted, v.misroutedKnown = findMisroutedPods(v), true
-	}
-	return v.misrouted
-}
+func (v *view) misroutedPods() []misroutedPod { return v.misrouted.get(v.findMisroutedPods) }
 
-func findMisroutedPods(v *view) []misroutedPod {
+func (v *view) findMisroutedPods() []misroutedPod {
 	sources := map[netip.Addr]netip.Addr{}
 	for p := range model.Each(v.peers) {
 		sources[p.Local] = p.Remote

@@ -263,7 +263,7 @@ func unansweredDestinations(v *view, g silence, own, translated bool) finding {
 		f.facts["control"] = answering(v, func(a netip.Addr) bool { return g[a] != nil })
 	}
 	if services := v.untranslatedServices(remotes); services != nil {
-		f.facts["services"], f.facts["unserved"] = services, services.Seen
+		f.facts["services"], f.facts["unserved"] = services, services.List
 		if services.All {
 			f.Cause, f.facts["all"] = "untranslated", true
 			return f

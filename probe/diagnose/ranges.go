@@ -245,11 +245,9 @@ func RemoteRanges(s *model.Snapshot) []netip.Prefix {
 // beyond holds what several findings ask of the network beyond the node. It is
 // found when it is first asked for.
 type beyond struct {
-	ranges []*remoteRange
-	tables []*model.RouteTable
-	own    []netip.Prefix
-	// known are those that were found, even if there are none.
-	rangesKnown, tablesKnown, ownKnown bool
+	ranges once[[]*remoteRange]
+	tables once[[]*model.RouteTable]
+	own    once[[]netip.Prefix]
 }
 
 // remoteRange is the traffic with one other node's pods. It is never changed once
@@ -291,12 +289,7 @@ func splitRanges(list []*remoteRange, is func(*remoteRange) bool) (so, others []
 // remoteRanges groups what was seen at the uplink by the other node's range,
 // sorted by prefix. Ranges that the node does not reach through its default
 // gateway are not the fabric's to route.
-func (v *view) remoteRanges() []*remoteRange {
-	if !v.beyond.rangesKnown {
-		v.beyond.ranges, v.beyond.rangesKnown = findRanges(v), true
-	}
-	return v.beyond.ranges
-}
+func (v *view) remoteRanges() []*remoteRange { return v.beyond.ranges.get(v.findRanges) }
 
 // fabricRanges are the remote ranges, and those of known nodes that there was
 // no traffic with.
@@ -315,7 +308,7 @@ func (v *view) fabricRanges() []*remoteRange {
 	return ranges
 }
 
-func findRanges(v *view) []*remoteRange {
+func (v *view) findRanges() []*remoteRange {
 	byCIDR := map[netip.Prefix]*remoteRange{}
 	for p := range model.Each(v.peers) {
 		cidr := v.remote(p.Remote)

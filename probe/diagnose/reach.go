@@ -20,10 +20,7 @@ const (
 
 // fromOwnRange reports whether an address is of this node's pod ranges.
 func fromOwnRange(v *view, a netip.Addr) bool {
-	if !v.beyond.ownKnown {
-		v.beyond.own, v.beyond.ownKnown = v.ownCIDRs(), true
-	}
-	return inAny(v.beyond.own, a)
+	return inAny(v.beyond.own.get(v.ownCIDRs), a)
 }
 
 // near reports whether the range's node is in this node's subnet, and so under

@@ -19,8 +19,10 @@ var functions = template.FuncMap{
 	"few": few,
 	// {{list .names}}: all of them
 	"list": func(names []string) string { return strings.Join(names, ", ") },
-	"pod":  PodName,
-	"ttls": TTLs,
+	// {{addrs .prefixes}}: without their lengths
+	"addrs": func(list []netip.Prefix) []netip.Addr { return mapped(list, netip.Prefix.Addr) },
+	"pod":   PodName,
+	"ttls":  TTLs,
 	// {{request .addr}}: how the MAC of an address is asked for
 	"request": Request,
 	// {{family .addr}}: IPv4 or IPv6
@@ -35,6 +37,15 @@ var functions = template.FuncMap{
 	// {{next}} begins another text of the same part.
 	"next": func() string { return separator },
 	"add":  func(a, b int) int { return a + b },
+}
+
+// mapped are what becomes of the elements of a list.
+func mapped[T, U any](list []T, to func(T) U) []U {
+	out := make([]U, len(list))
+	for i, x := range list {
+		out[i] = to(x)
+	}
+	return out
 }
 
 // number is a value of any type of integers.
