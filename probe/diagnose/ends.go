@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"hash/fnv"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -176,19 +175,13 @@ func Observe(s *model.Snapshot) (*Ends, []model.Finding) {
 		Unwatched: words.Title("unwatched", facts{
 			"missing": s.Status(model.SourceTC) == model.Missing, "partial": !s.Has(model.SourceTC), "gaps": s.Traffic.Lost.Gaps,
 		}),
-		Tunnel: newTunnel(v), Gone: map[netip.Addr]time.Time{}, Gateways: map[netip.Addr]bool{}, uplinks: map[int]bool{},
+		Tunnel: newTunnel(v), Gone: map[netip.Addr]time.Time{}, Gateways: v.nextHops, uplinks: map[int]bool{},
 	}
 	for _, p := range v.ranges.local {
 		e.Rows = append(e.Rows, v.row(nil, v.Node.Name, p, NodeIP))
 	}
 	for i := range v.links {
 		e.uplinks[i] = v.isUplink(i)
-	}
-	for r := range model.Each(s.Routes) {
-		e.Gateways[r.Gateway] = true
-		for h := range model.Each(r.NextHops) {
-			e.Gateways[h.Gateway] = true
-		}
 	}
 	delete(e.Gateways, netip.Addr{})
 	for _, set := range []map[netip.Addr]bool{e.Node, v.past} {
@@ -350,7 +343,7 @@ func endPairs(v *view) []EndPair {
 	}
 	out := make([]EndPair, 0, len(v.peers))
 	for p := range model.Each(v.peers) {
-		if l := v.links[p.IfIndex]; l != nil && l.Role == model.RoleTunnel {
+		if v.isTunnel(p.IfIndex) {
 			// What a tunnel carries is not counted by pair: see Tunnel.
 			continue
 		}
@@ -368,7 +361,7 @@ func endPairs(v *view) []EndPair {
 		if m, to := behind[pair{p.Local, p.Remote}], onward[pair{p.Local, p.Remote}]; v.nodeAddrs[p.Local] && (m != nil || to != nil) {
 			own := *e.EndRoute
 			if own.Onward = to; m != nil {
-				own.Behind = slices.SortedFunc(maps.Keys(m.pods), netip.Addr.Compare)
+				own.Behind = sorted(m.pods)
 			}
 			e.EndRoute = &own
 		}

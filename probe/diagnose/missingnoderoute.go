@@ -72,12 +72,7 @@ func findMissingNodeRoute(v *view) []finding {
 			continue
 		}
 		g.replying = replying && (g.replying || len(g.remotes) == 0)
-		if len(v.pods[p.Local]) > 0 {
-			g.pods[p.Local] = true
-		} else if m := unreplied[pair{p.Local, p.Remote}]; m != nil && v.nodeAddrs[p.Local] {
-			// The plugin gives them the node's address.
-			maps.Copy(g.pods, m.pods)
-		}
+		maps.Copy(g.pods, v.senders(p, unreplied))
 		g.remotes[p.Remote], g.link = true, p.IfIndex
 		g.packets += p.Out.Packets
 	}

@@ -77,19 +77,15 @@ func (s *udrSearch) whichMissing(r *remoteRange) missingRoute {
 	if s.backShared(r) {
 		back = reachWorks
 	}
-	switch {
-	case r.there == reachWorks && back == reachWorks:
-		return missingNone
-	case r.there == reachWorks && back == reachFails:
-		return missingOwn
-	case r.there == reachUnknown && back == reachFails:
-		return missingBack
-	case r.there == reachFails && back == reachWorks:
-		return missingTheirs
-	case r.there == reachFails && back == reachFails:
-		return missingBoth
-	}
-	return missingUnknown
+	return missingBy[[2]reach{r.there, back}]
+}
+
+var missingBy = map[[2]reach]missingRoute{
+	{reachWorks, reachWorks}:   missingNone,
+	{reachWorks, reachFails}:   missingOwn,
+	{reachUnknown, reachFails}: missingBack,
+	{reachFails, reachWorks}:   missingTheirs,
+	{reachFails, reachFails}:   missingBoth,
 }
 
 // byMissing groups the silent ranges by the route that is missing. answering is how many
@@ -133,7 +129,7 @@ func (s *udrSearch) inferred(silent []*remoteRange, answering int) []finding {
 	var out []finding
 	together := func(list []*remoteRange, l missingRoute) {
 		if len(list) > 0 {
-			slices.SortFunc(list, func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
+			slices.SortFunc(list, compareRanges)
 			out = append(out, s.noReturn(list, nil, l))
 		}
 	}

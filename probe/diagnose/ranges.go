@@ -41,9 +41,8 @@ const (
 func newRanges(v *view) ranges {
 	r := ranges{byPrefix: map[netip.Prefix]nodeRange{}}
 	for n := range model.Each(v.Cluster.Nodes) {
-		own := slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return v.nodeAddrs[a] })
 		for _, p := range n.PodCIDRs {
-			if own {
+			if isSelf(v, n) {
 				r.local = append(r.local, p)
 			} else {
 				r.add(nodeRange{p, n})
@@ -61,9 +60,9 @@ func newRanges(v *view) ranges {
 		}
 	}
 	r.cluster = slices.Clone(v.Cluster.PodCIDRs)
-	for i := range v.Pods {
-		for _, a := range v.Pods[i].Addresses {
-			r.supposeAround(v, a.Addr())
+	for p := range model.Each(v.Pods) {
+		for _, a := range podAddrs(p) {
+			r.supposeAround(v, a)
 		}
 	}
 	r.addListed(v)
@@ -174,14 +173,7 @@ func (r *ranges) podBits(a netip.Addr) int {
 }
 
 // holdsPods reports whether a running pod has an address in the prefix.
-func (v *view) holdsPods(p netip.Prefix) bool {
-	for a := range v.pods {
-		if p.Contains(a) {
-			return true
-		}
-	}
-	return false
-}
+func (v *view) holdsPods(p netip.Prefix) bool { return len(v.podsIn([]netip.Prefix{p})) > 0 }
 
 // remote is the pod range of the other node that holds an address: the node's
 // where it is known, else one of the size of this node's own. It is not valid
@@ -222,11 +214,10 @@ func RemoteRanges(s *model.Snapshot) []netip.Prefix {
 	v := newView(s)
 	// Many flows have few addresses.
 	addrs := map[netip.Addr]bool{}
-	for i := range v.Traffic.Peers {
-		addrs[v.Traffic.Peers[i].Remote] = true
+	for p := range model.Each(v.Traffic.Peers) {
+		addrs[p.Remote] = true
 	}
-	for i := range s.Flows {
-		f := &s.Flows[i]
+	for f := range model.Each(s.Flows) {
 		addrs[f.Original.Dst], addrs[f.Reply.Src], addrs[f.Original.Src] = true, true, true
 	}
 	seen := map[netip.Prefix]bool{}
@@ -236,9 +227,10 @@ func RemoteRanges(s *model.Snapshot) []netip.Prefix {
 	delete(seen, netip.Prefix{})
 	known := map[netip.Prefix]bool{}
 	for _, n := range v.ranges.nodes {
-		known[n.Prefix] = !seen[n.Prefix]
+		if !seen[n.Prefix] {
+			known[n.Prefix] = true
+		}
 	}
-	maps.DeleteFunc(known, func(_ netip.Prefix, unseen bool) bool { return !unseen })
 	return append(slices.SortedFunc(maps.Keys(seen), comparePrefix), slices.SortedFunc(maps.Keys(known), comparePrefix)...)
 }
 
@@ -268,6 +260,8 @@ type remoteRange struct {
 	probes      []*model.Probe
 	there, back reach
 }
+
+func compareRanges(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) }
 
 // overlay reports whether the fabric itself routes pods, without a route table.
 func overlay(plugin string) bool {
@@ -304,7 +298,7 @@ func (v *view) fabricRanges() []*remoteRange {
 			ranges = append(ranges, v.probed(remoteRange{cidr: n.Prefix}))
 		}
 	}
-	slices.SortFunc(ranges, func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
+	slices.SortFunc(ranges, compareRanges)
 	return ranges
 }
 
@@ -315,11 +309,8 @@ func (v *view) findRanges() []*remoteRange {
 		if !cidr.IsValid() || !v.byDefaultRoute(p.Remote) {
 			continue
 		}
-		r := byCIDR[cidr]
-		if r == nil {
-			r = &remoteRange{cidr: cidr}
-			byCIDR[cidr] = r
-		}
+		r := entry(byCIDR, cidr)
+		r.cidr = cidr
 		r.asks += p.In.Requests
 		_, pod := v.pods[p.Local]
 		if pod {
@@ -334,8 +325,7 @@ func (v *view) findRanges() []*remoteRange {
 		}
 	}
 	var out []*remoteRange
-	for _, cidr := range slices.SortedFunc(maps.Keys(byCIDR), comparePrefix) {
-		r := byCIDR[cidr]
+	for _, r := range slices.SortedFunc(maps.Values(byCIDR), compareRanges) {
 		r.answers = r.answers || oneRefused(v, r.silent)
 		out = append(out, v.probed(*r))
 	}
@@ -368,11 +358,6 @@ func (v *view) silencesNetwork(f *model.Finding) func(netip.Addr, netip.Prefix) 
 // oneRefused reports whether ICMP errors come back about one address of a range
 // alone: most likely the node that has the range says that it has no such pod.
 func oneRefused(v *view, silent []*model.Peer) bool {
-	refused := map[netip.Addr]bool{}
-	for _, p := range silent {
-		if v.refused(p) {
-			refused[p.Remote] = true
-		}
-	}
-	return len(refused) == 1
+	of := v.sumPeers(slices.DeleteFunc(slices.Clone(silent), func(p *model.Peer) bool { return !v.refused(p) }))
+	return len(of.remotes) == 1
 }
