@@ -161,6 +161,24 @@ var linkFaults = map[scenario.FaultType]injection{
 	scenario.GatewayMACPinned: func(x *target) error {
 		return x.sp.haveNeigh(uplinkOf(x.node), x.topology.Gateway, x.MAC, !x.undo)
 	},
+	// The fabric answers for that machine, and loses what is sent to it.
+	scenario.GatewayTaken: func(x *target) error {
+		lines := "delete table arp taken\n"
+		if !x.undo {
+			lines = fmt.Sprintf(`table arp taken {
+	chain replies {
+		type filter hook output priority 0
+		oifname %q arp saddr ip %s arp saddr ether set %s
+	}
+}
+`, x.port, x.topology.Gateway, x.MAC)
+		}
+		err := x.inFabric(func(fabric *space) error {
+			_, err := fabric.pipe(lines, nft, "-f", "-")
+			return err
+		})
+		return errors.Join(err, x.sp.forgetNeighbors(uplinkOf(x.node), x.topology.Gateway))
+	},
 	scenario.DedupFlushed: func(x *target) error {
 		return x.sp.runAll(ebtables, pick(x, [][]string{{"-F", dedupChain(x.node)}}, dedupRules(x.node))...)
 	},

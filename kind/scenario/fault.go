@@ -64,6 +64,7 @@ const (
 	StaleFDB            FaultType = "fdb-stale"
 	PodsShareMAC        FaultType = "pods-share-mac"
 	GatewayMACPinned    FaultType = "gateway-mac-pinned"
+	GatewayTaken        FaultType = "gateway-taken"
 	BridgeNetfilterOff  FaultType = "bridge-netfilter-off"
 	UplinkQueueFull     FaultType = "uplink-queue-full"
 	PodQueueFull        FaultType = "pod-queue-full"
@@ -278,6 +279,7 @@ var faultRows = map[FaultType]faultRow{
 	PodsShareMAC:        {args: "pod via", refuse: []refusal{routed, otherNodesPod}, doc: "gives pod's MAC to the pod that has via as well"},
 	BridgeNetfilterOff:  {args: "node", refuse: []refusal{noBridgeOn}, doc: "keeps what passes node's bridge from netfilter"},
 	GatewayMACPinned:    {args: "node mac?", doc: "pins node's own neighbour entry for its gateway to mac"},
+	GatewayTaken:        {args: "node mac?", doc: "has another machine with mac answer node's ARP requests for its gateway, before the gateway does"},
 
 	BridgeWithoutAddress:   {args: "node", refuse: []refusal{noGatewayLink}, doc: "takes the gateway's address from the bridge of node's pods"},
 	PodWithoutAddress:      {args: "pod", family: oneFamily, doc: "takes pod's address from it, and with it the kernel takes its routes"},

@@ -1,13 +1,13 @@
 package join
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/diagnose"
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // End is the node at one end of a path, by the name that the findings have.
@@ -96,9 +96,8 @@ func between(from, to End, src, dst netip.Addr, findings []model.Finding) model.
 	if receiver.Sees(dst, src) {
 		h.Out = model.Counted(pairOf(receiver, dst, src).In.Packets)
 	}
-	h.Decision = fmt.Sprintf("of this pair alone: left %s, arrived at %s", from.Name, to.Name)
+	h.Decision = words.Text("hop/pair", words.Facts{"from": from.Name, "to": to.Name, "unknown": !h.Out.Known})
 	if !h.Out.Known {
-		h.Decision += "; what arrived is not known"
 		return h
 	}
 	if h.In.N < minLost || h.Out.N > 0 {

@@ -47,8 +47,9 @@ type PathHop struct {
 	// In, Out and Lost are packets in the window, unknown if the hop was not
 	// watched or its counters include other packets.
 	In, Out, Lost Count
-	// Decision is the decision in words: "via 10.240.0.1 dev eth0".
-	Decision string
+	// Decision is the decision in words: "via 10.240.0.1 dev eth0". Reason names what ends the
+	// packets here by the tables: "no-route"; empty where nothing does.
+	Decision, Reason string
 	// Rules are the rules, routes and entries that decide, in the syntax of ip,
 	// iptables and nft.
 	Rules []string

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // enterBridge takes a frame in at a port of a bridge.
@@ -13,7 +14,7 @@ func (j *journey) enterBridge(b, port *model.Link) {
 	f := j.frame(b, port.Name)
 	s.direction = model.Ingress
 	if shut(port) {
-		j.die(s, fmt.Sprintf("the port %s is in the state %s and forwards nothing", port.Name, port.Port.State))
+		j.die(s, "port-shut", words.Facts{"port": port})
 		return
 	}
 	ruled := j.frames.pass("BROUTING", &f)
@@ -30,11 +31,11 @@ func (j *journey) enterBridge(b, port *model.Link) {
 	}
 	j.dstMAC, j.srcMAC, j.through = f.DstMAC, f.SrcMAC, port
 	if !routed && !slices.Contains(j.Takes(port), f.DstMAC) && (j.bridgeOwns(b, f.DstMAC) || j.local(b, port, f.DstMAC)) {
-		j.die(s, fmt.Sprintf("the bridge gives frames for %s to the node, which frees them unread: its own there are others", f.DstMAC))
+		j.die(s, "not-the-nodes", words.Facts{"mac": f.DstMAC})
 		return
 	}
 	if routed || j.bridgeOwns(b, f.DstMAC) {
-		s.Decision = join("up to the node", rewrites(ruled))
+		s.say("to-node", nil).rewritten(ruled)
 		s.after = j.at(b, model.Ingress)
 		if ruled := j.frames.pass("INPUT", &f); !j.obey(s, ruled) {
 			return
@@ -42,8 +43,8 @@ func (j *journey) enterBridge(b, port *model.Link) {
 		j.upFrom(b, s)
 		return
 	}
-	if j.misled != "" && len(ruled.rules) == 0 {
-		j.die(s, j.misled)
+	if j.misled != nil && len(ruled.rules) == 0 {
+		j.die(s, "misled", j.misled)
 		return
 	}
 	out := j.portOf(b, f.DstMAC)
@@ -52,16 +53,16 @@ func (j *journey) enterBridge(b, port *model.Link) {
 		return
 	}
 	if out.Index == port.Index && !port.Hairpin {
-		j.die(s, "the MAC is behind the port that the frame came in by, and hairpin is off")
+		j.die(s, "no-hairpin", nil)
 		return
 	}
 	if port.Port != nil && out.Port != nil && port.Port.Isolated && out.Port.Isolated {
-		j.die(s, fmt.Sprintf("the ports %s and %s are isolated from each other", port.Name, out.Name))
+		j.die(s, "isolated", words.Facts{"in": port.Name, "out": out.Name})
 		return
 	}
-	s.Decision = join("bridged to "+out.Name, rewrites(ruled))
+	s.say("bridged", words.Facts{"link": out.Name}).rewritten(ruled)
 	if shut(out) {
-		j.die(s, fmt.Sprintf("the port %s is in the state %s and forwards nothing", out.Name, out.Port.State))
+		j.die(s, "port-shut", words.Facts{"port": out})
 		return
 	}
 	j.bridged(s, b, out, &f)
@@ -116,14 +117,11 @@ func (j *journey) obey(s *step, r frameDecision) bool {
 	if r.does != drops {
 		return true
 	}
-	why := "dropped by a bridge rule"
+	facts := words.Facts{"policy": r.policy}
 	if n := len(r.rules); n > 0 && r.policy == nil {
-		last := r.rules[n-1]
-		why = fmt.Sprintf("dropped by %s %s rule %d of the bridge", last.Table, last.Chain, last.Number)
-	} else if r.policy != nil {
-		why = fmt.Sprintf("dropped by the policy of the bridge's %s %s", r.policy.Table, r.policy.Name)
+		facts["rule"] = r.rules[n-1]
 	}
-	j.die(s, why)
+	j.die(s, "bridge-rule", facts)
 	return false
 }
 
@@ -134,30 +132,22 @@ func (j *journey) pass(s *step, f *Frame, hooks ...string) bool {
 		if !j.obey(s, d) {
 			return false
 		}
-		s.Decision = join(s.Decision, rewrites(d))
+		s.rewritten(d)
 	}
 	j.dstMAC, j.srcMAC = f.DstMAC, f.SrcMAC
 	return true
 }
 
-// rewrites says in words which MACs rules wrote.
-func rewrites(r frameDecision) string {
-	var out string
+// rewritten says which MACs rules wrote.
+func (s *step) rewritten(r frameDecision) {
 	for _, rule := range r.rules {
-		switch rule.Target {
-		case model.TargetDNAT:
-			out = join(out, "destination MAC becomes "+rule.MAC.String())
-		case model.TargetSNAT:
-			out = join(out, "source MAC becomes "+rule.MAC.String())
+		if rule.Target == model.TargetDNAT || rule.Target == model.TargetSNAT {
+			s.say("mac-becomes", words.Facts{"destination": rule.Target == model.TargetDNAT, "mac": rule.MAC})
 		}
 	}
-	switch {
-	case r.cutOff:
-		out = join(out, "unknown what the bridge's rules do: there are more than lasthop follows")
-	case r.does == unknown:
-		out = join(out, "a rule with a match that was not read may decide otherwise")
+	if r.cutOff || r.does == unknown {
+		s.say("bridge-unknown", words.Facts{"cutOff": r.cutOff})
 	}
-	return out
 }
 
 // AppliesTo reports whether a bridge looks a forwarding entry up for frames by a port, or
@@ -225,12 +215,13 @@ func (j *journey) portOf(b *model.Link, m model.MAC) *model.Link {
 func (j *journey) flooded(s *step, b *model.Link, r frameDecision) {
 	j.over = true
 	if j.dstMAC.IsZero() {
-		s.Decision = "the frame's destination MAC is not known"
+		s.instead("mac-unknown", nil)
 		return
 	}
-	s.Decision = join(fmt.Sprintf("no port of %s has %s: flooded to all", b.Name, j.dstMAC), rewrites(r))
+	s.instead("flooded", words.Facts{"bridge": b.Name, "mac": j.dstMAC})
+	s.rewritten(r)
 	if p := j.pods[j.dst]; p != nil && !p.MAC.IsZero() && p.MAC != j.dstMAC {
-		j.die(s, fmt.Sprintf("frames are for %s, which no port has; the pod has %s", j.dstMAC, p.MAC))
+		j.die(s, "no-port-has", words.Facts{"mac": j.dstMAC, "right": p.MAC})
 		return
 	}
 	s.ended = true
@@ -270,25 +261,25 @@ func (j *journey) outOfBridge(b *model.Link) {
 	s := j.add(model.PathHop{Kind: model.HopBridge, Role: model.RoleBridge, Link: b.Name})
 	s.direction, s.before = model.Egress, j.at(b, model.Egress)
 	if !b.Up {
-		j.die(s, "the bridge is down")
+		j.die(s, "bridge-down", nil)
 		return
 	}
 	f := j.frame(b, "")
 	out := j.portOf(b, f.DstMAC)
 	if out == nil {
 		if j.bridgeOwns(b, f.DstMAC) {
-			j.die(s, "the neighbour's MAC "+f.DstMAC.String()+" is the bridge's own")
+			j.die(s, "bridges-own", words.Facts{"mac": f.DstMAC})
 			return
 		}
 		j.flooded(s, b, frameDecision{})
 		return
 	}
 	if shut(out) {
-		j.die(s, fmt.Sprintf("the port %s is in the state %s and forwards nothing", out.Name, out.Port.State))
+		j.die(s, "port-shut", words.Facts{"port": out})
 		return
 	}
 	f.Out = []string{out.Name}
-	s.Decision = "to " + out.Name
+	s.say("to", words.Facts{"link": out.Name})
 	if j.pass(s, &f, "OUTPUT", "POSTROUTING") {
 		j.toPort(out)
 	}

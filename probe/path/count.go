@@ -287,6 +287,7 @@ func (j *journey) count() []model.PathHop {
 	}
 	out := make([]model.PathHop, len(j.steps))
 	for i, s := range j.steps {
+		s.Decision = s.decision()
 		s.N, s.In, s.Out, s.Lost = i+1, c.at[i], c.at[i+1], c.lost[i]
 		if s.Dead && s.Lost.Known && s.Lost.N == 0 {
 			// Dead, and what it lost was not counted.

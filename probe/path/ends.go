@@ -1,11 +1,11 @@
 package path
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // fromPod starts in a pod: its own route and neighbour, then the node's end of
@@ -24,13 +24,13 @@ func (j *journey) fromPod(p *model.Pod) {
 	j.srcMAC = p.MAC
 	next := j.podRoute(s, p)
 	if !j.over && !p.Up {
-		j.die(s, "the interface "+p.Interface+" is down")
+		j.die(s, "interface-down", words.Facts{"link": p.Interface})
 	}
 	if j.over {
 		return
 	}
 	if l == nil {
-		j.add(model.PathHop{Kind: model.HopLink, Role: model.RolePodLink, Link: p.Link, Decision: "not read"})
+		j.add(model.PathHop{Kind: model.HopLink, Role: model.RolePodLink, Link: p.Link}).say("not-read", nil)
 		j.over = true
 		return
 	}
@@ -44,7 +44,7 @@ func (j *journey) inside(p *model.Pod, own netip.Addr) {
 	if own.IsLoopback() {
 		link = "lo"
 	}
-	j.add(model.PathHop{Kind: model.HopPod, Role: model.RolePod, Link: link, Decision: own.String() + " is the pod's own: the packets stay inside"})
+	j.add(model.PathHop{Kind: model.HopPod, Role: model.RolePod, Link: link}).say("inside", words.Facts{"own": own})
 	j.over = true
 }
 
@@ -53,31 +53,32 @@ func (j *journey) inside(p *model.Pod, own netip.Addr) {
 func (j *journey) podRoute(s *step, p *model.Pod) netip.Addr {
 	route := PodRoute(p, j.dst)
 	if elsewhere(p, j.dst, route) {
-		s.Decision = "the pod sends by another interface, or discards what it sends"
+		s.say("elsewhere", nil)
 		j.over = true
 		return netip.Addr{}
 	}
 	switch {
 	case !p.Has(j.src) && slices.Contains(p.Given, j.src):
-		j.die(s, "the pod's interface "+p.Interface+" does not have "+j.src.String())
+		j.die(s, "pod-lacks", words.Facts{"link": p.Interface, "addr": j.src})
 		return netip.Addr{}
 	case route == nil && len(p.Routes) == 0 && !j.Has(model.SourcePods):
-		s.Decision = "its own routes were not read"
+		s.say("routes-unread", nil)
 		return netip.Addr{}
 	case route == nil && j.left():
-		s.Decision = "by a table that was not read: its own has no route to " + j.dst.String()
+		s.say("table-unread", words.Facts{"dst": j.dst})
 		return netip.Addr{}
 	case route == nil && j.Has(model.SourcePods):
-		j.die(s, "no route to "+j.dst.String()+" in the pod")
+		j.die(s, "no-route-in-pod", words.Facts{"dst": j.dst})
 		return netip.Addr{}
 	case route == nil:
-		s.Decision = "a route to " + j.dst.String() + " is not among those read"
+		s.say("route-unread", words.Facts{"dst": j.dst})
 		return netip.Addr{}
 	}
-	s.Decision = RouteText(route, p.Interface)
-	s.Rules = []string{s.Decision}
+	text := RouteText(route, p.Interface)
+	s.Rules = []string{text}
+	s.say("route", words.Facts{"route": text})
 	if route.Type != "unicast" && route.Type != "" {
-		j.die(s, s.Decision)
+		j.die(s, "route", words.Facts{"route": text})
 		return netip.Addr{}
 	}
 	s.next = route.Gateway
@@ -92,15 +93,15 @@ func (j *journey) podRoute(s *step, p *model.Pod) netip.Addr {
 		j.dstMAC = gw.MAC
 		s.Rules = append(s.Rules, neighborText(&gw))
 		if right, who := j.GatewayMACs(p, gw.Addr); len(right) > 0 && Resolved(&gw) && !slices.Contains(right, gw.MAC) {
-			j.misled = fmt.Sprintf("frames are for %s, and %s has %s", gw.MAC, who, right[0])
+			j.misled = words.Facts{"mac": gw.MAC, "who": who, "right": right[0]}
 		}
 		switch {
 		case !gw.MAC.IsZero() || !j.up(p.LinkIndex):
 			// It is resolved, or cannot be as the link is down.
 		case gw.State == "FAILED":
-			j.die(s, "nobody answers for the gateway "+gw.Addr.String())
+			j.die(s, "gateway-silent", words.Facts{"gateway": gw.Addr})
 		case gw.State == "INCOMPLETE":
-			s.Decision, s.ended = s.Decision+": the gateway has not answered yet", true
+			s.say("gateway-awaited", nil).ended = true
 		}
 	}
 	return s.next
@@ -172,18 +173,18 @@ func (j *journey) askFor(p *model.Pod, s *step) model.MAC {
 
 // fromPodLink is the node's end of the pod's link.
 func (j *journey) fromPodLink(p *model.Pod, l *model.Link, next netip.Addr) {
-	s := j.add(model.PathHop{Kind: model.HopLink, Role: l.Role, Link: l.Name, Decision: "up"})
+	s := j.add(model.PathHop{Kind: model.HopLink, Role: l.Role, Link: l.Name}).say("up", nil)
 	s.direction, s.before = model.Ingress, j.at(l, model.Ingress)
 	switch {
 	case !l.Up:
-		j.die(s, "the link is down")
+		j.die(s, "link-down", nil)
 		return
 	case !l.Carrier:
-		j.die(s, "no carrier: the other end is down")
+		j.die(s, "no-carrier", nil)
 		return
 	}
 	if b := j.Bridge(l); b != nil {
-		s.Decision = "port of " + b.Name
+		s.instead("port-of", words.Facts{"bridge": b.Name})
 		switch {
 		case !j.dstMAC.IsZero():
 		case j.Own[next] != nil:
@@ -199,11 +200,11 @@ func (j *journey) fromPodLink(p *model.Pod, l *model.Link, next netip.Addr) {
 	}
 	if !j.dstMAC.IsZero() && !l.MAC.IsZero() && j.dstMAC != l.MAC {
 		s.Rules = append(s.Rules, l.Name+" has "+l.MAC.String())
-		j.die(s, fmt.Sprintf("frames are for %s, and the link has %s", j.dstMAC, l.MAC))
+		j.die(s, "misled", words.Facts{"mac": j.dstMAC, "who": "the link", "right": l.MAC})
 		return
 	}
 	if rp := j.reverseFilter(l); rp != "" {
-		s.Decision = "up, rp_filter " + rp
+		s.instead("up", words.Facts{"filter": rp})
 	}
 	j.atIP(l)
 }
@@ -220,27 +221,27 @@ func first[T any](list []T, ok func(*T) bool) *T {
 
 // toPort sends the frame out of a link: a pod's, or one that leads off the node.
 func (j *journey) toPort(l *model.Link) {
-	s := j.add(model.PathHop{Kind: model.HopLink, Role: l.Role, Link: l.Name, Decision: "goes out"})
+	s := j.add(model.PathHop{Kind: model.HopLink, Role: l.Role, Link: l.Name}).say("goes-out", nil)
 	s.direction, s.before = model.Egress, j.at(l, model.Egress)
 	p := j.behind(l)
 	switch {
 	case !l.Up:
-		j.die(s, "the link is down")
+		j.die(s, "link-down", nil)
 		return
 	case !l.Carrier && p != nil:
-		j.die(s, "no carrier: the other end is down")
+		j.die(s, "no-carrier", nil)
 		return
 	case p == nil && l.Role == model.RolePodLink:
-		s.Decision = "goes out; the pod behind it is not known"
+		s.say("pod-unknown", nil)
 		return
 	}
 	if q := j.queue(l); q != nil {
-		queue := j.add(model.PathHop{Kind: model.HopQueue, Role: l.Role, Link: l.Name, Decision: queueText(q), Rules: []string{q.String()}})
+		queue := j.add(model.PathHop{Kind: model.HopQueue, Role: l.Role, Link: l.Name, Rules: []string{q.String()}}).say("queued", words.Facts{"queue": q})
 		queue.direction, queue.before = model.Egress, j.at(l, model.Egress)
 	}
 	if p == nil {
 		if j.src != j.ends.Pod && !j.reply {
-			s.Decision = "goes out as " + j.src.String()
+			s.instead("goes-out", words.Facts{"src": j.src})
 		}
 		j.leave(l)
 		return
@@ -255,15 +256,15 @@ func (j *journey) behind(l *model.Link) *model.Pod {
 
 // toPod is the packet's arrival in a pod.
 func (j *journey) toPod(p *model.Pod, l *model.Link) {
-	s := j.add(model.PathHop{Kind: model.HopPod, Role: model.RolePod, Link: p.Interface, Decision: "delivered to " + j.dst.String()})
+	s := j.add(model.PathHop{Kind: model.HopPod, Role: model.RolePod, Link: p.Interface}).say("delivered", words.Facts{"dst": j.dst})
 	s.direction, s.netns, s.before = model.Ingress, p.Netns, j.pastQueue(l)
 	j.over = true
 	switch {
 	case !p.Up:
-		j.die(s, "the interface "+p.Interface+" is down")
+		j.die(s, "interface-down", words.Facts{"link": p.Interface})
 	case !j.dstMAC.IsZero() && !p.MAC.IsZero() && !j.dstMAC.IsMulticast() && j.dstMAC != p.MAC:
-		j.die(s, fmt.Sprintf("frames are for %s, and the pod has %s", j.dstMAC, p.MAC))
+		j.die(s, "misled", words.Facts{"mac": j.dstMAC, "who": "the pod", "right": p.MAC})
 	case !p.Has(j.dst):
-		j.die(s, "the pod behind the link does not have "+j.dst.String())
+		j.die(s, "other-pod", words.Facts{"dst": j.dst})
 	}
 }

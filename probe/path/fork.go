@@ -2,12 +2,11 @@ package path
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // branch is one of a route's next hops, with what is known to have gone there.
@@ -38,41 +37,32 @@ func (j *journey) fork(s *step, d *Decision) (NextHop, bool) {
 	all := j.branches(d.Hops)
 	used := slices.DeleteFunc(slices.Clone(all), func(b branch) bool { return !b.used() })
 	if len(used) == 0 {
-		j.rename(s, d.Route, NextHop{})
-		s.Decision += fmt.Sprintf(" by one of %d next hops, of which it is not known which: %s", len(all), branchTexts(all))
+		j.rename(s, d.Route, NextHop{}, words.Facts{"all": all})
 		return NextHop{}, false
 	}
 	slices.SortStableFunc(used, func(a, b branch) int {
 		return cmp.Or(cmp.Compare(b.lost, a.lost), cmp.Compare(b.sent, a.sent))
 	})
 	most := used[0]
-	j.rename(s, d.Route, most.NextHop)
-	s.Decision += fmt.Sprintf(", one of %d next hops", len(all))
-	if others := used[1:]; len(others) > 0 {
-		verb := "go"
-		if slices.ContainsFunc(others, func(b branch) bool { return b.IfIndex == most.IfIndex }) {
-			verb = "may go" // what leaves by one link is counted as one
-		}
-		// Packets that come in here may go on by another next hop.
-		s.cut = slices.ContainsFunc(others, func(b branch) bool { return b.IfIndex != most.IfIndex })
-		s.Decision += fmt.Sprintf("; others of these packets %s by %s", verb, branchTexts(others))
-	}
+	others := used[1:]
+	// Packets that come in here may go on by another next hop. What leaves by one link is
+	// counted as one.
+	s.cut = slices.ContainsFunc(others, func(b branch) bool { return b.IfIndex != most.IfIndex })
+	shared := slices.ContainsFunc(others, func(b branch) bool { return b.IfIndex == most.IfIndex })
+	j.rename(s, d.Route, most.NextHop, words.Facts{"all": all, "taken": true, "others": others, "shared": shared})
 	return most.NextHop, true
 }
 
 // rename puts the next hop that is taken in the place of the route's first.
-func (j *journey) rename(s *step, route *model.Route, h NextHop) {
+func (j *journey) rename(s *step, route *model.Route, h NextHop, facts words.Facts) {
 	taken := *route
 	taken.Gateway = h.Gateway
-	s.Decision = strings.Replace(s.Decision, RouteText(route, linkName(j.ByIndex, route.IfIndex)), RouteText(&taken, h.Link), 1)
-}
-
-func branchTexts(list []branch) string {
-	words := make([]string, len(list))
-	for i := range list {
-		words[i] = list[i].String()
+	for i, x := range s.says {
+		if x.name == "route" {
+			s.says[i].facts = words.Facts{"route": RouteText(&taken, h.Link)}
+		}
 	}
-	return strings.Join(words, ", ")
+	s.say("forks", facts)
 }
 
 // branches counts what went to each of the next hops. Where several are behind one

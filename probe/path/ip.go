@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // atIP takes a packet into the node's IP layer, by a link or, with nil, from
@@ -65,53 +66,58 @@ func (j *journey) decideRoute(s *step, in *model.Link, d *Decision) {
 		s.Rules = append(s.Rules, RoutingRuleText(d.Rule))
 	}
 	if d.Route != nil {
-		s.Decision = RouteText(d.Route, linkName(j.ByIndex, d.Route.IfIndex))
-		s.Rules = append(s.Rules, s.Decision)
+		text := RouteText(d.Route, linkName(j.ByIndex, d.Route.IfIndex))
+		s.say("route", words.Facts{"route": text}).Rules = append(s.Rules, text)
 	}
 	for _, r := range d.Passed {
-		s.Rules = append(s.Rules, fmt.Sprintf("%s: no route there for %s", RoutingRuleText(r), j.dst))
-		s.Decision = join(s.Decision, fmt.Sprintf("table %d, which rule %d leads to, has none", r.Table, r.Priority))
+		s.Rules = append(s.Rules, words.Text("hop/rule-without", words.Facts{"rule": RoutingRuleText(r), "dst": j.dst}))
+		s.say("table-without", words.Facts{"rule": r})
 	}
 	if len(d.Passed) > 0 {
 		s.Rules = append(s.Rules, j.othersRules()...)
 	}
 	for _, r := range d.Unsure {
-		s.Rules = append(s.Rules, RoutingRuleText(r)+": conditions that were not read")
+		s.Rules = append(s.Rules, words.Text("hop/rule-unread", words.Facts{"rule": RoutingRuleText(r)}))
 	}
 	if len(d.Unsure) > 0 {
-		s.Decision += ", unless a rule with conditions that were not read decides otherwise"
+		s.say("unless-rule", nil)
 	}
 	switch {
 	case !j.Has(model.SourceRoutes) && (d.Route == nil || d.Type != "local"):
-		s.Decision = join("the routes were not read whole", s.Decision)
+		s.says = append([]said{{name: "routes-not-whole"}}, s.says...)
 		if d.Route == nil || len(d.Hops) == 0 {
 			j.over = true
 			return
 		}
 	case d.Type == "":
-		j.die(s, "no route to "+j.dst.String())
+		j.die(s, "no-route", words.Facts{"dst": j.dst})
 	case d.Discards():
-		j.die(s, fmt.Sprintf("discarded: %s", orRule(s.Decision, d)))
+		j.die(s, "discarded", words.Facts{"what": orRule(s.decision(), d)})
 	case len(d.Hops) == 0:
-		s.Decision, j.over = join(s.Decision, "no next hop was read"), true
+		s.say("hop-unread", nil)
+		j.over = true
 	}
 	if in == nil || j.over {
 		return
 	}
 	if d.Type == "unicast" {
 		if off := j.Settings.NotForwarding(in.Name, isIPv6(j.dst)); off != "" && j.left() {
-			s.Decision = join(s.Decision, off+" is 0, and packets leave: a program forwards them")
+			s.say("program-forwards", words.Facts{"setting": off})
 		} else if off != "" {
-			j.die(s, "not forwarded: "+off+" is 0")
+			j.die(s, "not-forwarding", words.Facts{"setting": off})
 			return
 		}
-		if why := j.misrouted(d); why != "" {
-			j.die(s, why)
+		if pods := j.Owners[j.dst]; len(pods) > 0 && j.Routing().Misses(d, pods) {
+			j.die(s, "misrouted", words.Facts{"link": d.Hops[0].Link, "right": pods[0].Link})
 			return
 		}
 	}
-	if why := j.reverseDropped(in, d); why != "" {
-		j.die(s, why)
+	if back, dropped := j.reverseDropped(in, d); dropped {
+		facts := words.Facts{"link": in.Name, "src": j.src}
+		if len(back.Hops) > 0 && back.Type == "unicast" {
+			facts["by"] = back.Hops[0].Link
+		}
+		j.die(s, "reverse-path", facts)
 	}
 }
 
@@ -121,7 +127,7 @@ func (j *journey) othersRules() []string {
 	var out []string
 	for r := range model.Each(j.Snapshot.Rules) {
 		if r.From.IsSingleIP() && r.From.Addr() != j.src && r.From.Addr().Is4() == j.src.Is4() && j.pods[r.From.Addr()] != nil && len(out) < few {
-			out = append(out, "of another pod: "+RoutingRuleText(r))
+			out = append(out, words.Text("hop/rule-of-other", words.Facts{"rule": RoutingRuleText(r)}))
 		}
 	}
 	return out
@@ -147,15 +153,6 @@ func (j *journey) left() bool {
 	return slices.ContainsFunc(j.Traffic.Peers, func(p model.Peer) bool { return p.Local == j.src && p.Remote == j.dst && p.Out.Packets > 0 })
 }
 
-// misrouted says that a pod of this node is routed off the node or to another pod.
-func (j *journey) misrouted(d *Decision) string {
-	pods := j.Owners[j.dst]
-	if len(pods) == 0 || !j.Routing().Misses(d, pods) {
-		return ""
-	}
-	return fmt.Sprintf("leads to %s, and the pod is behind %s", d.Hops[0].Link, pods[0].Link)
-}
-
 // reverseFilter is the reverse path filter's setting for a link, empty where it
 // was not read, and for IPv6, which has none.
 func (j *journey) reverseFilter(l *model.Link) string {
@@ -165,17 +162,11 @@ func (j *journey) reverseFilter(l *model.Link) string {
 	return j.Settings.ReverseFilter(l.Name)
 }
 
-// reverseDropped says that the reverse path filter drops what comes by a link.
-func (j *journey) reverseDropped(in *model.Link, d *Decision) string {
+// reverseDropped reports whether the reverse path filter drops what comes by a link, and the
+// decision over the return path.
+func (j *journey) reverseDropped(in *model.Link, d *Decision) (Decision, bool) {
 	back := j.Routing().WayBack(Query{Src: j.src, Dst: j.dst, In: in.Name})
-	if !j.Has(model.SourceRoutes) || len(back.Unsure) > 0 || len(d.Unsure) > 0 || !back.Filtered(j.reverseFilter(in), in.Index) {
-		return ""
-	}
-	where := "nowhere"
-	if len(back.Hops) > 0 && back.Type == "unicast" {
-		where = "by " + back.Hops[0].Link
-	}
-	return fmt.Sprintf("dropped by the reverse path filter of %s: the route back to %s is %s", in.Name, j.src, where)
+	return back, j.Has(model.SourceRoutes) && len(back.Unsure) == 0 && len(d.Unsure) == 0 && back.Filtered(j.reverseFilter(in), in.Index)
 }
 
 // packet is the packet as netfilter's rules see it. The names of links are empty
@@ -195,32 +186,26 @@ func (j *journey) packet(in, out string) Packet {
 func (j *journey) filtered(in, out string, hooks ...string) {
 	s := j.add(model.PathHop{Kind: model.HopPolicy})
 	r := j.tables.filter(j.packet(in, out), hooks...)
+	if r.rule != nil && (r.does == drops || j.Has(model.SourceNAT) && !r.cutOff && r.does != unknown) {
+		s.Rules = append(s.Rules, packetRuleText(r.rule))
+	}
 	switch {
 	case r.does == drops:
-		why := "dropped"
-		switch {
-		case r.rule != nil:
-			why = fmt.Sprintf("dropped by %s %s rule %d", r.rule.Table, r.rule.Chain, r.rule.Number)
-			s.Rules = append(s.Rules, packetRuleText(r.rule))
-		case r.policy != nil:
-			why = fmt.Sprintf("dropped by the policy of %s %s", r.policy.Table, r.policy.Name)
+		if r.rule == nil && r.policy != nil {
 			s.Rules = append(s.Rules, fmt.Sprintf("%s %s policy DROP", r.policy.Table, r.policy.Name))
 		}
-		j.die(s, why)
+		j.die(s, "filter-rule", words.Facts{"rule": r.rule, "policy": r.policy})
 	case !j.Has(model.SourceNAT):
-		s.Decision = "unknown: the rules were not read whole"
+		s.say("rules-unread", nil)
 	case r.cutOff:
-		s.Decision = "unknown: there are more rules than lasthop follows"
+		s.say("rules-too-many", nil)
 	case r.does == unknown:
-		s.Decision = fmt.Sprintf("unknown: %s may decide, with matches that were not read", model.Plural(len(r.unsure), "rule"))
+		s.say("rules-may-decide", words.Facts{"rules": len(r.unsure)})
 		for _, rule := range r.unsure {
 			s.Rules = append(s.Rules, packetRuleText(rule))
 		}
-	case r.rule != nil:
-		s.Decision = fmt.Sprintf("accept (%s %s rule %d)", r.rule.Table, r.rule.Chain, r.rule.Number)
-		s.Rules = append(s.Rules, packetRuleText(r.rule))
 	default:
-		s.Decision = "accept"
+		s.say("accept", words.Facts{"rule": r.rule})
 	}
 }
 
@@ -230,11 +215,7 @@ func (j *journey) toNode(in string) {
 	if j.over {
 		return
 	}
-	decision := j.dst.String() + " is the node's own"
-	if l := j.balancer(j.dst); l != nil {
-		decision = fmt.Sprintf("%s is on the dummy link %s: IPVS sends it on to a backend, which is not read, or the node takes it", j.dst, l.Name)
-	}
-	j.add(model.PathHop{Kind: model.HopLocal, Decision: decision})
+	j.add(model.PathHop{Kind: model.HopLocal}).say("nodes-own", words.Facts{"dst": j.dst, "balancer": j.balancer(j.dst)})
 	j.over = true
 }
 
@@ -254,7 +235,7 @@ func (j *journey) balancer(a netip.Addr) *model.Link {
 func (j *journey) toLink(h NextHop) {
 	l := j.ByIndex[h.IfIndex]
 	if l == nil {
-		j.add(model.PathHop{Kind: model.HopLink, Link: h.Link, Decision: "the link is not known"})
+		j.add(model.PathHop{Kind: model.HopLink, Link: h.Link}).say("link-unknown", nil)
 		j.over = true
 		return
 	}
@@ -295,17 +276,18 @@ func (j *journey) neighbor(l *model.Link, h NextHop) {
 	}
 	switch {
 	case n == nil && !j.Has(model.SourceNeighbors):
-		s.Decision = "the neighbours were not read whole"
+		s.say("neighbours-unread", nil)
 		return
 	case n == nil:
-		s.Decision = "no entry for " + next.String() + ": it is asked for"
+		s.say("no-entry", words.Facts{"next": next})
 		return
 	}
-	s.Decision, s.Rules = neighborText(n), []string{neighborText(n)}
+	s.Rules = []string{neighborText(n)}
+	s.say("neighbour", words.Facts{"entry": neighborText(n)})
 	if n.State == "FAILED" && j.unresolved(l) {
-		j.die(s, "nobody answers for "+next.String())
+		j.die(s, "next-hop-silent", words.Facts{"next": next})
 	} else if p := j.Misled(n); p != nil {
-		j.die(s, fmt.Sprintf("%s is at %s here (%s), and the pod has %s", next, n.MAC, n.State, p.MAC))
+		j.die(s, "stale-neighbour", words.Facts{"next": next, "entry": n, "right": p.MAC})
 	}
 }
 

@@ -111,26 +111,3 @@ func addrsText(list []netip.Addr) string {
 	}
 	return strings.Join(words, ", ")
 }
-
-// join puts two parts of a sentence together.
-func join(a, b string) string {
-	switch {
-	case a == "":
-		return b
-	case b == "":
-		return a
-	}
-	return a + "; " + b
-}
-
-// queueText says what a link's queue is, and what it dropped in the window.
-func queueText(q *model.Queue) string {
-	text := "queued by " + q.Kind
-	if q.Rate > 0 {
-		text += fmt.Sprintf(", at most %s", q.RateText())
-	}
-	if q.DropsDelta > 0 {
-		text += fmt.Sprintf("; it dropped %s of any sender in the window", model.Plural(q.DropsDelta, "packet"))
-	}
-	return text
-}

@@ -4,12 +4,13 @@ package path
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/lasthop/lasthop/probe/loss"
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // Ends are those of the packets that Trace follows: of a pod, and of what it
@@ -50,7 +51,7 @@ func noteReplies(out, back []model.PathHop) {
 		return
 	}
 	if end := &out[len(out)-1]; end.In.N > 0 && back[0].Out.Known {
-		end.Decision = model.Plural(int(back[0].Out.N), "packet") + " came from there; " + end.Decision
+		end.Decision = words.Text("hop/came", words.Facts{"packets": back[0].Out.N}) + "; " + end.Decision
 	}
 }
 
@@ -106,8 +107,9 @@ type journey struct {
 	sent *journey
 	// dstMAC and srcMAC are those of the frame, zero where not known.
 	srcMAC, dstMAC model.MAC
-	// misled says why the frame's destination is wrong: it is not the gateway's MAC.
-	misled string
+	// misled says why the frame's destination is wrong: it is not the gateway's MAC. Nil where
+	// it is right.
+	misled words.Facts
 	// through is the port of a bridge by which the packet came in, nil where
 	// it did not come by one.
 	through *model.Link
@@ -139,6 +141,43 @@ type step struct {
 	cut bool
 	// ended says that the tables let packets end here.
 	ended bool
+	// says are what is decided here, in their order.
+	says []said
+}
+
+// said is the name of a sentence of words, and its values.
+type said struct {
+	name  string
+	facts words.Facts
+}
+
+// say adds to what is decided at a hop.
+func (s *step) say(name string, facts words.Facts) *step {
+	s.says = append(s.says, said{name, facts})
+	return s
+}
+
+// instead is what is decided at a hop in place of anything else.
+func (s *step) instead(name string, facts words.Facts) {
+	s.says = []said{{name, facts}}
+}
+
+// isSaid reports whether nothing but the sentences of these names is said.
+func (s *step) isSaid(names ...string) bool {
+	return slices.EqualFunc(s.says, names, func(x said, name string) bool { return x.name == name })
+}
+
+// decision is all that is decided at a hop, in words.
+func (s *step) decision() string {
+	var out string
+	for _, x := range s.says {
+		text := words.Text("hop/"+x.name, x.facts)
+		if out != "" && strings.IndexAny(text, ",: ") != 0 {
+			out += "; "
+		}
+		out += text
+	}
+	return out
 }
 
 // add appends a hop.
@@ -149,8 +188,9 @@ func (j *journey) add(h model.PathHop) *step {
 }
 
 // die marks a hop as the packets' end by what the tables say.
-func (j *journey) die(s *step, why string) {
-	s.Dead, s.ended, s.Decision = true, true, why
+func (j *journey) die(s *step, why string, facts words.Facts) {
+	s.Dead, s.ended, s.Reason = true, true, why
+	s.instead(why, facts)
 	j.over = true
 }
 
@@ -158,7 +198,7 @@ func (j *journey) die(s *step, why string) {
 func (j *journey) from() {
 	switch {
 	case !j.src.IsValid() || !j.dst.IsValid():
-		j.add(model.PathHop{Kind: model.HopBeyond, Decision: "not known"})
+		j.add(model.PathHop{Kind: model.HopBeyond}).say("not-known", nil)
 	case j.src.IsLoopback() && j.pods[j.dst] != nil:
 		j.inside(j.pods[j.dst], j.src)
 	case j.pods[j.src] != nil:
@@ -173,15 +213,16 @@ func (j *journey) from() {
 // fromBeyond begins at the uplink by which the packet is expected.
 func (j *journey) fromBeyond() {
 	l := j.expected()
-	s := j.add(model.PathHop{Kind: model.HopBeyond, Decision: j.src.String() + ": not visible from this node"})
-	if l == nil {
-		s.Decision += ", and by which link it comes is not known"
+	s := j.add(model.PathHop{Kind: model.HopBeyond})
+	switch {
+	case l == nil:
+		s.say("beyond", words.Facts{"src": j.src, "unknown": true})
+		return
+	case l.Role == model.RoleBridge:
+		s.say("behind-bridge", words.Facts{"src": j.src, "link": l.Name})
 		return
 	}
-	if l.Role == model.RoleBridge {
-		s.Decision = j.src.String() + " would be behind " + l.Name + ", and no pod there is known to have it"
-		return
-	}
+	s.say("beyond", words.Facts{"src": j.src})
 	s.after = j.at(l, model.Ingress)
 	j.arrive(l)
 }
@@ -253,10 +294,10 @@ func (t *tracer) uplinkOf(l *model.Link) *model.Link {
 
 // arrive takes a packet in at a link that leads off the node.
 func (j *journey) arrive(l *model.Link) {
-	s := j.add(model.PathHop{Kind: model.HopLink, Role: l.Role, Link: l.Name, Decision: "comes in"})
+	s := j.add(model.PathHop{Kind: model.HopLink, Role: l.Role, Link: l.Name}).say("comes-in", nil)
 	s.direction, s.before = model.Ingress, j.at(l, model.Ingress)
 	if !l.Up {
-		j.die(s, "the link is down")
+		j.die(s, "link-down", nil)
 		return
 	}
 	j.dstMAC, j.srcMAC = l.MAC, model.MAC{}
@@ -286,26 +327,23 @@ func (j *journey) seenMAC(l *model.Link) model.MAC {
 // fromNode begins with a packet of the node's own.
 func (j *journey) fromNode() {
 	if j.balancer(j.src) != nil {
-		j.add(model.PathHop{Kind: model.HopLocal, Decision: fmt.Sprintf("who answers for %s is not known: a backend of IPVS, or the node", j.src)})
+		j.add(model.PathHop{Kind: model.HopLocal}).say("balanced", words.Facts{"src": j.src})
 		j.over = true
 		return
 	}
-	j.add(model.PathHop{Kind: model.HopLocal, Decision: "the node itself sends, as " + j.src.String()})
+	j.add(model.PathHop{Kind: model.HopLocal}).say("node-sends", words.Facts{"src": j.src})
 	j.atIP(nil)
 }
 
 // leave ends the path where packets leave the node.
 func (j *journey) leave(l *model.Link) {
 	j.exit = l
-	s := j.add(model.PathHop{Kind: model.HopBeyond, Decision: "not visible from this node"})
+	s := j.add(model.PathHop{Kind: model.HopBeyond}).say("not-visible", words.Facts{"tunnel": l.Role == model.RoleTunnel})
 	s.before = j.pastQueue(l)
-	if l.Role == model.RoleTunnel {
-		s.Decision = "leaves in a packet of the node's own; " + s.Decision
-	}
 	if p := j.pods[j.dst]; p != nil && !j.returned && p.LinkIndex != l.Index {
 		// azure-vnet's tunnel mode sends packets for pods of the same node
 		// through the fabric.
-		s.Decision = "the fabric is to give it back to this node"
+		s.instead("given-back", nil)
 		s.after = j.at(l, model.Ingress)
 		j.returned = true
 		j.arrive(l)

@@ -1,11 +1,11 @@
 package path
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // translateDestination is the hop of connection tracking: what a service's address
@@ -13,11 +13,11 @@ import (
 func (j *journey) translateDestination(hook string) *step {
 	s := j.add(model.PathHop{Kind: model.HopConntrack})
 	if j.reply {
-		s.Decision = "no translation"
-		if j.dst != j.ends.Pod {
-			s.Decision = fmt.Sprintf("%s becomes %s again", j.dst, j.ends.Pod)
-			j.dst = j.ends.Pod
+		if j.dst == j.ends.Pod {
+			return s.say("no-translation", nil)
 		}
+		s.say("becomes", words.Facts{"from": j.dst, "to": j.ends.Pod, "again": true})
+		j.dst = j.ends.Pod
 		return s
 	}
 	in := ""
@@ -27,21 +27,17 @@ func (j *journey) translateDestination(hook string) *step {
 	to, ports, several := j.backendsByFlow()
 	switch {
 	case to.IsValid() && to != j.dst && j.outdated(hook, in):
-		s.Decision = join(j.noTranslation(), fmt.Sprintf("only connections from before the window lead to %s still", endText(to, ports)))
+		s.untranslated(j).say("outdated", words.Facts{"to": endText(to, ports)})
 		s.Rules, s.cut = append(s.Rules, j.flowTexts()...), true
 		return s
 	case to.IsValid() && to != j.dst:
-		s.Decision = fmt.Sprintf("%s becomes %s", endText(j.dst, j.dstPort), endText(to, ports))
-		if several > 1 {
-			s.Decision += fmt.Sprintf(", one of %d", several)
-		}
+		s.say("becomes", words.Facts{"from": endText(j.dst, j.dstPort), "to": endText(to, ports), "several": several > 1, "n": several})
 		s.Rules = append(s.Rules, j.flowTexts()...)
 		s.cut = several > 1
 		j.dst, j.dstPort = to, ports
 		return s
 	case to.IsValid():
-		s.Decision = j.noTranslation()
-		return s
+		return s.untranslated(j)
 	}
 	j.translateByRules(s, j.tables.destination(j.packet(in, ""), hook))
 	return s
@@ -79,48 +75,47 @@ func (j *journey) translateByRules(s *step, t targets) {
 	}
 	switch {
 	case len(rules) == 0 && !j.Has(model.SourceNAT):
-		s.Decision = "unknown whether the destination is translated: the rules were not read whole"
+		s.say("dnat-unknown", words.Facts{"why": "unread"})
 	case t.cutOff:
-		s.Decision, s.cut = "unknown whether the destination is translated: there are more rules than lasthop follows", true
+		s.say("dnat-unknown", words.Facts{"why": "cut"}).cut = true
 	case len(rules) == 0 && t.mapped:
-		s.Decision, s.cut = "unknown whether the destination is translated: maps of nft decide, and there is no flow", true
+		s.say("dnat-unknown", words.Facts{"why": "maps"}).cut = true
 	case len(rules) == 0:
-		s.Decision = j.noTranslation()
+		s.untranslated(j)
 	case (t.sure || t.service && sameTarget(rules)) && rules[0].To.Addr().IsValid():
 		to := rules[0].To
 		port := to.Port()
 		if port == 0 {
 			port = j.dstPort
 		}
-		s.Decision = fmt.Sprintf("%s becomes %s", endText(j.dst, j.dstPort), endText(to.Addr(), port))
-		if !t.sure {
-			s.Decision += ", as far as a rule matches"
-			s.cut = true
-		}
+		s.say("becomes", words.Facts{"from": endText(j.dst, j.dstPort), "to": endText(to.Addr(), port), "unsure": !t.sure}).cut = !t.sure
 		j.dst, j.dstPort = to.Addr(), port
 	case !t.service && (j.dstPort == 0 || j.ends.Proto == 0):
-		s.Decision = "may be translated, by port: " + model.Plural(len(rules), "rule")
+		s.say("by-port", words.Facts{"rules": len(rules)})
 	default:
 		// Only the packet itself decides which of them translates it.
-		s.Decision = fmt.Sprintf("%s is translated by one of %s; no flow of the window shows to which address",
-			endText(j.dst, j.dstPort), model.Plural(len(rules), "rule"))
+		s.say("by-one-of", words.Facts{"from": endText(j.dst, j.dstPort), "rules": len(rules)})
 		s.ended, j.over = true, true
 	}
 }
 
-// noTranslation says that the destination stays as it is, and whether it looks like
-// the address of a service.
-func (j *journey) noTranslation() string {
-	switch found := j.tables.Untranslated(j.Snapshot, j.Routing(), j.packet("", "")); {
+// noDNAT is said where the destination stays as it is.
+const noDNAT = "no-dnat"
+
+// untranslated says that the destination stays as it is, and whether it looks like the address
+// of a service.
+func (s *step) untranslated(j *journey) *step {
+	found := j.tables.Untranslated(j.Snapshot, j.Routing(), j.packet("", ""))
+	facts := words.Facts{"dst": j.dst}
+	switch {
 	case len(found.Beside) > 0:
-		return fmt.Sprintf("no rule translates %s by %s, though rules translate it for other protocols or ports (%s)",
-			endText(j.dst, j.dstPort), model.ProtoName(j.ends.Proto), packetRuleText(found.Beside[0]))
+		facts["dst"], facts["proto"], facts["rule"] = endText(j.dst, j.dstPort), model.ProtoName(j.ends.Proto), packetRuleText(found.Beside[0])
 	case len(found.Others) > 0:
-		return fmt.Sprintf("no rule translates %s, though rules translate others of its range (%s)", j.dst, addrsText(found.Others))
-	case len(found.Rules) > 0:
-		return fmt.Sprintf("no rule translates %s, though there are rules for it", j.dst)
+		facts["others"] = addrsText(found.Others)
+	case len(found.Rules) == 0:
+		return s.say(noDNAT, nil)
 	}
-	return "no translation of the destination"
+	return s.say("untranslated", facts)
 }
 
 // sameTarget reports whether all rules lead to one address, whichever of them
@@ -213,7 +208,7 @@ func (j *journey) backendsByFlow() (to netip.Addr, port uint16, several int) {
 func (j *journey) translateSource(s *step, out string) {
 	if j.reply {
 		if j.src != j.ends.To {
-			s.Decision = join(s.Decision, fmt.Sprintf("%s becomes %s again", j.src, j.ends.To))
+			s.say("becomes", words.Facts{"from": j.src, "to": j.ends.To, "again": true})
 			j.src = j.ends.To
 		}
 		return
@@ -231,22 +226,21 @@ func (j *journey) translateSource(s *step, out string) {
 	}
 	switch {
 	case asked.IsValid() && j.src == asked && asked != before:
-		if s.Decision == "no translation of the destination" {
-			s.Decision = ""
+		if s.isSaid(noDNAT) {
+			s.says = nil
 		}
-		s.Decision = join(s.Decision, fmt.Sprintf("source %s becomes %s, which %s asks for", before, asked, j.dst))
+		s.say("source", words.Facts{"from": before, "to": asked, "asker": j.dst})
 		s.Rules = append(s.Rules, textsOf(j.served())...)
 	case j.src != before:
-		s.Decision = join(s.Decision, fmt.Sprintf("source %s becomes %s", before, j.src))
+		s.say("source", words.Facts{"from": before, "to": j.src})
 	case !whole:
-		s.Decision, s.cut = join(s.Decision, "unknown whether the source is translated: there are more rules than lasthop follows"), true
+		s.say("snat-unknown", words.Facts{"why": "cut"}).cut = true
 	case !j.Has(model.SourceNAT) && !known.IsValid():
-		s.Decision = join(s.Decision, "unknown whether the source is translated: the rules were not read whole")
+		s.say("snat-unknown", words.Facts{"why": "unread"})
+	case s.isSaid(noDNAT):
+		s.instead("no-translation", nil)
 	default:
-		s.Decision = join(s.Decision, "no SNAT")
-	}
-	if s.Decision == "no translation of the destination; no SNAT" {
-		s.Decision = "no translation"
+		s.say("no-snat", nil)
 	}
 }
 
@@ -272,8 +266,7 @@ func (j *journey) sourceByRules(s *step, out string) (whole bool) {
 		s.Rules = append(s.Rules, packetRuleText(r))
 	}
 	if len(d.Unsure) > 0 {
-		s.Decision = join(s.Decision, "a rule that may match may decide over the source")
-		s.cut = true
+		s.say("snat-may", nil).cut = true
 	}
 	if d.CutOff || !d.Translated {
 		return !d.CutOff

@@ -73,6 +73,17 @@ func pageSet() *template.Template {
 	return template.Must(template.New("").Funcs(functions).ParseFS(files, "pages/*.tmpl"))
 }
 
+var sharedTexts = sync.OnceValue(pageSet)
+
+// Text is a text that pages share, with these values.
+func Text(name string, facts Facts) string {
+	var b strings.Builder
+	if err := sharedTexts().ExecuteTemplate(&b, name, map[string]any(facts)); err != nil {
+		b.WriteString(err.Error()) // a mistake, which a test meets
+	}
+	return b.String()
+}
+
 // parse reads a page, whose texts may use shared ones.
 func parse(shared *template.Template, name, text string) ([]line, error) {
 	var out []line
