@@ -76,17 +76,11 @@ func discardedBy(v *view, d *model.Drop) discard {
 // rule led there by the sender, who then reaches nobody.
 func concerned(v *view, d *model.Drop) netip.Addr {
 	rule := v.routing().Lookup(v.arrived(d)).Rule
-	bySender := rule != nil && !rule.Not && (rule.From.Bits() > 0 || rule.In != "" && !isUplinkName(v, rule.In))
+	bySender := rule != nil && !rule.Not && (rule.From.Bits() > 0 || rule.In != "" && v.place(rule.In, "").Role != model.RoleUplink)
 	if bySender && !rule.To.IsValid() && len(v.pods[d.Src]) > 0 {
 		return d.Src
 	}
 	return v.pod(d)
-}
-
-// isUplinkName reports whether packets leave the node through the link.
-func isUplinkName(v *view, name string) bool {
-	l := v.byName[name]
-	return l != nil && l.Role == model.RoleUplink
 }
 
 // discarding is what throws a packet away by such a decision; zero where nothing does.

@@ -45,10 +45,8 @@ type routeFact struct {
 
 // self is this node: as the nodes file has it, or as its own links tell.
 func (v *view) self() *model.ClusterNode {
-	for n := range model.Each(v.Cluster.Nodes) {
-		if isSelf(v, n) {
-			return n
-		}
+	if n := first(v.Cluster.Nodes, func(n *model.ClusterNode) bool { return isSelf(v, n) }); n != nil {
+		return n
 	}
 	n := &model.ClusterNode{Name: v.Node.Name}
 	for _, l := range v.Links {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -168,7 +169,7 @@ func Observe(s *model.Snapshot) (*Ends, []model.Finding) {
 	v := newView(s)
 	found := v.judge()
 	e := &Ends{
-		Node: v.nodeAddrs, PodsKnown: s.Has(model.SourcePods), Tracked: s.Has(model.SourceConntrack), Pods: map[netip.Addr]bool{}, Fresh: map[netip.Addr]bool{}, Ranges: v.ownCIDRs(), Networks: v.onLink,
+		Node: v.nodeAddrs, PodsKnown: s.Has(model.SourcePods), Tracked: s.Has(model.SourceConntrack), Pods: map[netip.Addr]bool{}, Fresh: maps.Clone(v.past), Ranges: v.ownCIDRs(), Networks: v.onLink,
 		Uplink: v.place(v.uplink(), model.Egress), Returned: map[Transit]uint64{}, Leaving: map[netip.Prefix]Volume{}, Arriving: map[netip.Prefix]Volume{}, Delivered: map[netip.Addr]uint64{},
 		Uncounted: map[netip.Addr]bool{}, Folded: map[netip.Addr][]netip.Prefix{},
 		Table: v.tableRow(), Given: map[netip.Addr][]netip.Addr{},
@@ -189,10 +190,8 @@ func Observe(s *model.Snapshot) (*Ends, []model.Finding) {
 			e.Uncounted[a] = s.Traffic.Lost.Of(a).Peers > 0
 		}
 	}
-	for p := range model.Each(s.Traffic.Peers) {
-		if p.Range.IsValid() && p.In.Packets > 0 {
-			e.Folded[p.Local] = append(e.Folded[p.Local], p.Range)
-		}
+	for _, p := range v.folded {
+		e.Folded[p.Local] = append(e.Folded[p.Local], p.Range)
 	}
 	for a, owners := range v.pods {
 		e.Pods[a], e.Uncounted[a] = true, s.Traffic.Lost.Of(a).Peers > 0
@@ -200,13 +199,10 @@ func Observe(s *model.Snapshot) (*Ends, []model.Finding) {
 			e.Fresh[a] = true
 		}
 	}
-	for a := range v.past {
-		e.Fresh[a] = true
-	}
 	for p := range model.Each(s.PastPods) {
-		for _, a := range p.Addresses {
-			if !e.Pods[a.Addr()] && p.Until.After(e.Gone[a.Addr()]) {
-				e.Gone[a.Addr()] = p.Until
+		for _, a := range podAddrs(p) {
+			if !e.Pods[a] && p.Until.After(e.Gone[a]) {
+				e.Gone[a] = p.Until
 			}
 		}
 	}

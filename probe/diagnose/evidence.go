@@ -92,6 +92,16 @@ func include[K, V comparable](m map[K]map[V]bool, k K, v V) {
 	m[k][v] = true
 }
 
+// first is the first element that is so; nil where none is.
+func first[T any](list []T, is func(*T) bool) *T {
+	for x := range model.Each(list) {
+		if is(x) {
+			return x
+		}
+	}
+	return nil
+}
+
 // once is what is found when it is first asked for.
 type once[T any] struct {
 	known bool

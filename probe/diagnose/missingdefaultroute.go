@@ -64,12 +64,8 @@ func withoutDefault(v *view, six bool, l *lost) finding {
 // network card: not what is down on purpose, to hold addresses alone.
 func downCard(v *view) *model.Link {
 	cards := []string{"", "veth", "vlan", "bond", "macvlan"}
-	i := slices.IndexFunc(v.Links, func(l model.Link) bool {
+	return first(v.Links, func(l *model.Link) bool {
 		return !l.Up && l.Role != model.RolePodLink && slices.Contains(cards, l.Kind) &&
 			slices.ContainsFunc(l.Addresses, func(a netip.Prefix) bool { return a.Addr().IsGlobalUnicast() })
 	})
-	if i < 0 {
-		return nil
-	}
-	return &v.Links[i]
 }

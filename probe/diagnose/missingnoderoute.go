@@ -3,7 +3,6 @@ package diagnose
 import (
 	"maps"
 	"net/netip"
-	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -17,14 +16,10 @@ var missingNodeRoute = kind{
 	find:     findMissingNodeRoute,
 }
 
-// unrouted is the traffic with pods of another node that left by the default
-// route, unanswered, or for which there was no route at all.
+// unrouted is the traffic with pods of another node that left by the default route, and got
+// no reply, or for which there was no route at all.
 type unrouted struct {
-	pods map[netip.Addr]bool
-	// remotes are the addresses that do not answer.
-	remotes map[netip.Addr]bool
-	link    int
-	packets uint64
+	exchange
 	answers bool
 	// replying says that only replies of this node's pods were seen to leave, to
 	// requests that go on coming.
@@ -34,9 +29,9 @@ type unrouted struct {
 }
 
 // unroutedTo is that with one range.
-func unroutedTo(groups map[netip.Prefix]*unrouted, cidr netip.Prefix) *unrouted {
+func (v *view) unroutedTo(groups map[netip.Prefix]*unrouted, cidr netip.Prefix) *unrouted {
 	if groups[cidr] == nil {
-		groups[cidr] = &unrouted{pods: map[netip.Addr]bool{}, remotes: map[netip.Addr]bool{}}
+		groups[cidr] = &unrouted{exchange: v.sumPeers(nil)}
 	}
 	return groups[cidr]
 }
@@ -59,7 +54,7 @@ func findMissingNodeRoute(v *view) []finding {
 		if !cidr.IsValid() || !v.surelyPods(p.Remote) || !v.byDefaultRoute(p.Remote) {
 			continue
 		}
-		g := unroutedTo(groups, cidr)
+		g := v.unroutedTo(groups, cidr)
 		answered := v.answered(p)
 		g.answers = g.answers || answered
 		// An ICMP error may be the gateway's own.
@@ -105,14 +100,11 @@ func routeless(v *view, siblings []*model.Route) []finding {
 	groups := map[netip.Prefix]*unrouted{}
 	for d := range model.Each(v.Traffic.Drops) {
 		a, is := v.unroutable(d)
-		if !is || !v.ofPod(d) {
-			continue
-		}
 		cidr := v.remote(a)
-		if !cidr.IsValid() || !v.surelyPods(a) {
+		if !is || !v.ofPod(d) || !cidr.IsValid() || !v.surelyPods(a) {
 			continue
 		}
-		g := unroutedTo(groups, cidr)
+		g := v.unroutedTo(groups, cidr)
 		g.link, g.pods[v.pod(d)] = v.anUplink(), true
 		g.packets += d.Packets
 		g.drops = append(g.drops, d)
@@ -208,9 +200,5 @@ func withoutNodeRoute(v *view, cidr netip.Prefix, g *unrouted, siblings []*model
 
 // downTunnel is a tunnel of the node that has an address and is down; nil where none is.
 func downTunnel(v *view) *model.Link {
-	i := slices.IndexFunc(v.Links, func(l model.Link) bool { return l.Role == model.RoleTunnel && !l.Up && len(l.Addresses) > 0 })
-	if i < 0 {
-		return nil
-	}
-	return &v.Links[i]
+	return first(v.Links, func(l *model.Link) bool { return l.Role == model.RoleTunnel && !l.Up && len(l.Addresses) > 0 })
 }

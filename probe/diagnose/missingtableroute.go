@@ -134,10 +134,8 @@ func (v *view) withoutRoute(r *model.RoutingRule, silent []*model.Peer) finding 
 		}
 	}
 	// The table may still have its gateway on a NIC.
-	if i := slices.IndexFunc(v.Routes, func(o model.Route) bool {
+	f.facts["gateway"] = v.shown(first(v.Routes, func(o *model.Route) bool {
 		return o.Table == r.Table && o.Dst.IsSingleIP() && o.Dst.Addr().Is4() == to.Is4() && !o.Gateway.IsValid() && o.Type == "unicast" && v.outer[o.IfIndex]
-	}); i >= 0 {
-		f.facts["gateway"] = v.shown(&v.Routes[i])
-	}
+	}))
 	return f
 }

@@ -23,29 +23,24 @@ func findMissingUDR(v *view) []finding {
 		return nil
 	}
 	s := udrSearch{view: v, all: v.unclaimedRanges(v.remoteRanges()), own: v.ownCIDRs()}
+	s.answering, s.all = splitRanges(s.all, func(r *remoteRange) bool { return r.answers })
 	s.readFiles()
 	var out []finding
 	for _, c := range s.causes {
 		out = append(out, s.noReturn(c.ranges, c, missingUnknown))
 	}
-	var silent []*remoteRange
-	answering := 0
-	for _, r := range s.all {
-		switch {
-		case r.answers:
-			answering++
-		case len(r.silent) > 0 && !s.settled[r.cidr] && !v.silenced(netip.Addr{}, r.cidr):
-			silent = append(silent, r)
-		}
-	}
-	return append(out, s.inferred(silent, answering)...)
+	silent, _ := splitRanges(s.all, func(r *remoteRange) bool {
+		return len(r.silent) > 0 && !s.settled[r.cidr] && !v.silenced(netip.Addr{}, r.cidr)
+	})
+	return append(out, s.inferred(silent)...)
 }
 
 // udrSearch is what is known of the other nodes' ranges.
 type udrSearch struct {
 	*view
-	all []*remoteRange
-	own []netip.Prefix
+	// answering are those that reply to this node's pods, all are the others.
+	answering, all []*remoteRange
+	own            []netip.Prefix
 	// causes are what the files say is missing. For the other ranges filed is
 	// what they say of the routes, and settled holds those that they leave no
 	// doubt about, and those with a cause.
@@ -88,9 +83,8 @@ var missingBy = map[[2]reach]missingRoute{
 	{reachFails, reachFails}:   missingBoth,
 }
 
-// byMissing groups the silent ranges by the route that is missing. answering is how many
-// ranges answer this node's pods.
-func (s *udrSearch) byMissing(silent []*remoteRange, answering int) map[missingRoute][]*remoteRange {
+// byMissing groups the silent ranges by the route that is missing.
+func (s *udrSearch) byMissing(silent []*remoteRange) map[missingRoute][]*remoteRange {
 	by := map[missingRoute][]*remoteRange{}
 	move := func(from, to missingRoute) {
 		by[to] = append(by[to], by[from]...)
@@ -101,7 +95,7 @@ func (s *udrSearch) byMissing(silent []*remoteRange, answering int) map[missingR
 		by[l] = append(by[l], r)
 	}
 	reached := func(r *remoteRange) bool { return r.there != reachFails }
-	if unknown := by[missingUnknown]; answering == 0 && len(unknown) > 1 && !slices.ContainsFunc(unknown, reached) {
+	if unknown := by[missingUnknown]; len(s.answering) == 0 && len(unknown) > 1 && !slices.ContainsFunc(unknown, reached) {
 		move(missingUnknown, missingBoth)
 	}
 	// Without the return path every range is silent, those too that were not
@@ -115,7 +109,7 @@ func (s *udrSearch) byMissing(silent []*remoteRange, answering int) map[missingR
 		cause = missingBoth
 	}
 	move(missingBack, cause)
-	if answering == 0 && len(by[cause]) > 0 {
+	if len(s.answering) == 0 && len(by[cause]) > 0 {
 		back, rest := splitRanges(by[missingUnknown], func(r *remoteRange) bool { return r.back == reachWorks })
 		by[missingUnknown], by[cause] = back, append(by[cause], rest...)
 	}
@@ -124,8 +118,8 @@ func (s *udrSearch) byMissing(silent []*remoteRange, answering int) map[missingR
 
 // inferred are the findings on ranges that are silent for a reason that no file
 // names.
-func (s *udrSearch) inferred(silent []*remoteRange, answering int) []finding {
-	by := s.byMissing(silent, answering)
+func (s *udrSearch) inferred(silent []*remoteRange) []finding {
+	by := s.byMissing(silent)
 	var out []finding
 	together := func(list []*remoteRange, l missingRoute) {
 		if len(list) > 0 {
@@ -138,7 +132,7 @@ func (s *udrSearch) inferred(silent []*remoteRange, answering int) []finding {
 	for _, r := range by[missingTheirs] {
 		together([]*remoteRange{r}, missingTheirs)
 	}
-	alone, rest := splitRanges(by[missingUnknown], func(r *remoteRange) bool { return answering > 0 || r.back == reachWorks })
+	alone, rest := splitRanges(by[missingUnknown], func(r *remoteRange) bool { return len(s.answering) > 0 || r.back == reachWorks })
 	for _, r := range alone {
 		if one := []*remoteRange{r}; s.suffices(one) {
 			together(one, missingUnknown)
@@ -166,10 +160,9 @@ func (s *udrSearch) suffices(silent []*remoteRange) bool {
 // that a cause in the files explains. missing is what other signs say.
 func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing missingRoute) finding {
 	v := s.view
-	var f finding
+	f := finding{Finding: model.Finding{Peers: prefixes(silent)}}
 	var asks uint64
 	for _, r := range silent {
-		f.Peers = append(f.Peers, r.cidr)
 		asks += r.asks
 	}
 	x := v.sumPeers(silentPeers(silent))
@@ -185,7 +178,7 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing mis
 	is := func(what func(*remoteRange) bool) bool { return slices.ContainsFunc(silent, what) }
 	f.facts = facts{
 		"link": name, "queue": v.droppingQueue(name), "requests": x.requests, "remotes": x.remotes, "frames": framesToGateway(v, silent), "flows": flows,
-		"control": control, "errors": x.errors, "asks": asks, "known": s.known(silent), "several": len(silent) > 1, "any": s.anyAnswers(),
+		"control": control, "errors": x.errors, "asks": asks, "known": s.known(silent), "several": len(silent) > 1, "any": s.answering,
 		"file": cause, "own": missing == missingOwn, "theirs": missing == missingTheirs, "both": missing == missingBoth,
 		"reached": is(func(r *remoteRange) bool { return r.there == reachWorks }), "returns": silent[0].back == reachWorks,
 		"unreturned": is(func(r *remoteRange) bool { return r.back == reachFails }),
@@ -226,7 +219,7 @@ func (s *udrSearch) missingRows(silent []*remoteRange, cause *udrCause, missing 
 		return append(own, s.tableRow()...)
 	case missing == missingBoth || len(silent) > 1:
 		return append(s.tableRow(), own...)
-	case !s.anyAnswers():
+	case len(s.answering) == 0:
 		rows = append(rows, own...)
 	}
 	return append(rows, s.tableRow()...)
@@ -245,17 +238,10 @@ func (s *udrSearch) known(ranges []*remoteRange) []model.Evidence {
 		}
 		out = append(out, words.Say("udr-range", facts{"node": v.nodeOf(r.cidr), "filed": s.filed[r.cidr]})...)
 	}
-	for _, six := range []bool{false, true} {
-		if slices.ContainsFunc(ranges, func(r *remoteRange) bool { return r.six() == six }) {
-			asked = append(asked, v.backProbes(six)...)
-		}
+	for _, r := range ranges {
+		asked = append(asked, v.backProbes(r.six())...)
 	}
 	return append(out, probeEvidence(asked)...)
-}
-
-// anyAnswers reports whether another node's pods reply to this node's.
-func (s *udrSearch) anyAnswers() bool {
-	return slices.ContainsFunc(s.all, func(r *remoteRange) bool { return r.answers })
 }
 
 // gatewayFrame are frames of a pod's packets that went to a gateway.
@@ -279,14 +265,8 @@ func framesToGateway(v *view, silent []*remoteRange) []gatewayFrame {
 // controls are what does answer at the uplinks in the same window: other
 // nodes' pods first, then anything else; nil for nothing.
 func (s *udrSearch) controls(silent []*remoteRange) any {
-	var ranges []netip.Prefix
-	for _, r := range s.all {
-		if r.answers {
-			ranges = append(ranges, r.cidr)
-		}
-	}
-	if len(ranges) > 0 {
-		return ranges
+	if len(s.answering) > 0 {
+		return prefixes(s.answering)
 	}
 	if list := answering(s.view, func(a netip.Addr) bool { return inRanges(silent, a) }); len(list) > 0 {
 		return list

@@ -88,15 +88,12 @@ func (v *view) senders(p *model.Peer, flows map[pair]*unreplied) map[netip.Addr]
 // dropsCarrier is a rule that drops datagrams of the node's own, as those that carry a
 // tunnel are, as many at least as the tunnel got; nil where none does.
 func (v *view) dropsCarrier(packets uint64) *model.PacketRule {
-	for r := range model.Each(v.PacketRules) {
-		if (r.Target == "DROP" || r.Target == "REJECT") && (r.Proto == 0 || r.Proto == udp && !r.ProtoNot) && r.Counter.Delta >= packets &&
+	return first(v.PacketRules, func(r *model.PacketRule) bool {
+		return (r.Target == "DROP" || r.Target == "REJECT") && (r.Proto == 0 || r.Proto == udp && !r.ProtoNot) && r.Counter.Delta >= packets &&
 			slices.ContainsFunc(v.Chains, func(c model.Chain) bool {
 				return c.Name == r.Chain && c.Table == r.Table && c.Family == r.Family && c.Backend == r.Backend && (c.Hook == "INPUT" || c.Hook == "OUTPUT")
-			}) {
-			return r
-		}
-	}
-	return nil
+			})
+	})
 }
 
 // allSilent reports whether nobody beyond the uplinks replies, but for these addresses
@@ -234,8 +231,7 @@ func unansweredDestinations(v *view, g silence, own, translated bool) finding {
 		"echoes": v.echoesAlone(remotes, pods), "flows": flows, "ports": ports,
 	}
 	if v.allSilent(remotes) {
-		f.Confidence = model.Possible
-		f.facts["alone"] = true
+		f.Confidence, f.facts["alone"] = model.Possible, true
 		if len(remotes) > 1 {
 			v.deadUplink(&f, x.link, remotes[0])
 		}
@@ -255,13 +251,11 @@ func unansweredDestinations(v *view, g silence, own, translated bool) finding {
 	if !translated {
 		routesInDoubt(v, &f, remotes, pods)
 	}
-	if r := v.dropsCarrier(f.Packets); tunnel && r != nil {
-		f.facts["carrier"] = r
+	if tunnel {
+		f.facts["carrier"] = v.dropsCarrier(f.Packets)
 	}
 	f.facts["unprobed"] = len(v.Probes) == 0
-	if i := slices.IndexFunc(remotes, func(a netip.Addr) bool { return v.remote(a).IsValid() }); i >= 0 {
-		f.facts["farPod"] = remotes[i]
-	}
+	f.facts["farPod"] = first(remotes, func(a *netip.Addr) bool { return v.remote(*a).IsValid() })
 	f.facts["azure"] = v.inAzure() && !tunnel
 	f.facts["far"] = !translated && v.remote(remotes[0]).IsValid() && !v.byDefaultRoute(remotes[0])
 	return f
@@ -270,8 +264,7 @@ func unansweredDestinations(v *view, g silence, own, translated bool) finding {
 // deadUplink shows what sends packets to a link by which nothing at all comes back, and
 // whether that has an address for replies.
 func (v *view) deadUplink(f *finding, link int, remote netip.Addr) {
-	f.facts["dead"] = true
-	f.facts["route"] = v.shown(v.lookup(remote))
+	f.facts["dead"], f.facts["route"] = true, v.shown(v.lookup(remote))
 	l := v.links[link]
 	if l != nil && l.Master != 0 {
 		l = v.links[l.Master]
@@ -375,10 +368,7 @@ func filedRoutes(v *view, remotes []netip.Addr) []routeFact {
 
 // droppingQueue is the queue of a link where it dropped packets; nil where it did not.
 func (v *view) droppingQueue(link string) *model.Queue {
-	if i := slices.IndexFunc(v.Queues, func(q model.Queue) bool { return q.Link == link && q.DropsDelta > 0 }); i >= 0 {
-		return &v.Queues[i]
-	}
-	return nil
+	return first(v.Queues, func(q *model.Queue) bool { return q.Link == link && q.DropsDelta > 0 })
 }
 
 // strayedRequests is the finding on requests to an address of a link that leave by the

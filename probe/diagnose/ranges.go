@@ -173,7 +173,14 @@ func (r *ranges) podBits(a netip.Addr) int {
 }
 
 // holdsPods reports whether a running pod has an address in the prefix.
-func (v *view) holdsPods(p netip.Prefix) bool { return len(v.podsIn([]netip.Prefix{p})) > 0 }
+func (v *view) holdsPods(p netip.Prefix) bool {
+	for a := range v.pods {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
 
 // remote is the pod range of the other node that holds an address: the node's
 // where it is known, else one of the size of this node's own. It is not valid
@@ -259,6 +266,14 @@ type remoteRange struct {
 	// they and others tell of the two paths.
 	probes      []*model.Probe
 	there, back reach
+}
+
+func prefixes(list []*remoteRange) []netip.Prefix {
+	out := make([]netip.Prefix, len(list))
+	for i, r := range list {
+		out[i] = r.cidr
+	}
+	return out
 }
 
 func compareRanges(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) }

@@ -30,25 +30,15 @@ func (v *view) near(r *remoteRange) bool {
 	return n == nil || slices.ContainsFunc(internal(n), func(a netip.Addr) bool { return directly(v, a) })
 }
 
-// probe is the first probe of a kind to an address that is so; nil where none was sent.
-func (v *view) probe(kind model.ProbeKind, to netip.Addr, is func(*model.Probe) bool) *model.Probe {
-	for p := range model.Each(v.Probes) {
-		if p.Kind == kind && p.To == to && is(p) {
-			return p
-		}
-	}
-	return nil
-}
-
 // echoed is what came of the echo request from the node's address to another:
 // nil where none was sent.
 func (v *view) echoed(to netip.Addr) *model.Probe {
-	return v.probe(model.ProbeEcho, to, func(p *model.Probe) bool { return !fromOwnRange(v, p.From) })
+	return first(v.Probes, func(p *model.Probe) bool { return p.Kind == model.ProbeEcho && p.To == to && !fromOwnRange(v, p.From) })
 }
 
 // arped is what came of the ARP request for an address; nil where none was sent.
 func (v *view) arped(a netip.Addr) *model.Probe {
-	return v.probe(model.ProbeARP, a, func(*model.Probe) bool { return true })
+	return first(v.Probes, func(p *model.Probe) bool { return p.Kind == model.ProbeARP && p.To == a })
 }
 
 // byGateway reports whether none but a gateway answered, which may answer for

@@ -101,19 +101,16 @@ func findWrongNodeRoute(v *view) []finding {
 			s.packets += d.Packets
 			s.pods[v.pod(d)] = true
 		}
-		if !s.answers && s.packets >= minAsks && len(s.pods) > 0 {
-			f := finding{claims: sameDrops(s.drops), facts: facts{
-				"route": s.route, "range": s.cidr, "node": v.nodeOf(s.cidr), "right": s.right, "silent": len(s.silent), "sent": sent,
-				"drops": dropEvidence(s.drops),
-			}}
-			f.Pods, f.Peers, f.Packets, f.LastHopAlive = sorted(s.pods), []netip.Prefix{s.cidr}, s.packets, v.place(s.route.Link, model.Egress)
-			for o := range model.Each(v.Cluster.Nodes) {
-				if f.facts["other"] == nil && slices.Contains(o.Addresses, s.route.Gateway) {
-					f.facts["other"] = o
-				}
-			}
-			out = append(out, f)
+		if s.answers || s.packets < minAsks || len(s.pods) == 0 {
+			continue
 		}
+		f := finding{claims: sameDrops(s.drops), facts: facts{
+			"route": s.route, "range": s.cidr, "node": v.nodeOf(s.cidr), "right": s.right, "silent": len(s.silent), "sent": sent,
+			"drops": dropEvidence(s.drops),
+			"other": first(v.Cluster.Nodes, func(o *model.ClusterNode) bool { return slices.Contains(o.Addresses, s.route.Gateway) }),
+		}}
+		f.Pods, f.Peers, f.Packets, f.LastHopAlive = sorted(s.pods), []netip.Prefix{s.cidr}, s.packets, v.place(s.route.Link, model.Egress)
+		out = append(out, f)
 	}
 	return out
 }
