@@ -152,7 +152,7 @@ func (v *view) astray(a *misroutedPod) *astray {
 	}
 	x := &astray{a, facts{
 		"addr": a.addr, "further": a.first.IsValid(), "link": a.pod.Link, "query": a.query,
-		"route": v.shown(a.decision.Route), "rule": showRule(a.decision.Rule), "hops": hops,
+		"route": v.shown(a.decision.Route), "hops": hops,
 	}, len(hops) > 0}
 	if l.packets >= minDrops {
 		x.facts["drops"], x.seen = l.evidence(), true
