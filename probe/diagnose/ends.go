@@ -209,7 +209,7 @@ func Observe(s *model.Snapshot) (*Ends, []model.Finding) {
 	for h := range model.Each(s.Traffic.Hops) {
 		l := v.links[h.IfIndex]
 		switch {
-		case l != nil && l.Role == model.RoleTunnel:
+		case v.isTunnel(h.IfIndex):
 			e.Tunnel.add(h)
 		case h.Prefix.IsValid() && v.isUplink(h.IfIndex):
 			e.addRange(h)

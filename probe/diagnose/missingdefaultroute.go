@@ -21,21 +21,10 @@ func findMissingDefaultRoute(v *view) []finding {
 		return nil
 	}
 	has6 := hasDefault(v, true)
-	groups := map[bool]*lost{}
-	for d := range model.Each(v.Traffic.Drops) {
+	return ofDrops(v, func(d *model.Drop) (six, is bool) {
 		a, is := v.unroutable(d)
-		if !is || a.Is6() && has6 || !v.elsewhere(a) || inAny(v.ranges.local, a) || !v.ofPod(d) || v.explained(d) {
-			continue
-		}
-		entry(groups, a.Is6()).add(v, d)
-	}
-	var out []finding
-	for six, l := range groups {
-		if l.packets >= minDrops {
-			out = append(out, withoutDefault(v, six, l))
-		}
-	}
-	return out
+		return a.Is6(), is && !(a.Is6() && has6) && v.elsewhere(a) && !inAny(v.ranges.local, a)
+	}, withoutDefault)
 }
 
 // hasDefault reports whether the main table has a default route of the family.

@@ -21,8 +21,8 @@ func findMissingPodRoute(v *view) []finding {
 	type cause struct {
 		route *model.Route
 		kind  string
-		// further is an address that nothing on the node gives to the pod: each is one finding.
-		further netip.Addr
+		// further has an address that nothing on the node gives to the pod: each is one finding.
+		further *misroutedPod
 	}
 	groups := map[cause][]*astray{}
 	for a := range model.Each(v.misroutedPods()) {
@@ -32,7 +32,7 @@ func findMissingPodRoute(v *view) []finding {
 		}
 		k := cause{route: a.decision.Route, kind: a.decision.Type}
 		if a.first.IsValid() {
-			k.further = a.addr
+			k.further = a
 		}
 		groups[k] = append(groups[k], x)
 	}

@@ -26,23 +26,14 @@ type detour struct {
 }
 
 func findReversePathFilter(v *view) []finding {
-	groups := map[detour]*lost{}
-	for d := range model.Each(v.Traffic.Drops) {
+	return ofDrops(v, func(d *model.Drop) (detour, bool) {
 		// A node's own address as source is refused in the same place.
-		if !d.ReverseFiltered() || d.Link == "" || !v.ofPod(d) || v.nodeAddrs[d.Src] || !v.drops.Lost(d) || v.explained(d) {
-			continue
+		if !d.ReverseFiltered() || d.Link == "" || v.nodeAddrs[d.Src] || !v.drops.Lost(d) {
+			return detour{}, false
 		}
 		way := v.wayBack(d)
-		k := detour{link: d.Link, route: way.Route, kind: way.Type}
-		entry(groups, k).add(v, d)
-	}
-	var out []finding
-	for k, l := range groups {
-		if l.packets >= minDrops {
-			out = append(out, filteredOn(v, k, l))
-		}
-	}
-	return out
+		return detour{d.Link, way.Route, way.Type}, true
+	}, filteredOn)
 }
 
 // filteredOn is the finding on packets that arrive through one link and would be
