@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -113,6 +114,18 @@ func (v *view) routeTo(cidr netip.Prefix, owner, sender *model.ClusterNode) rout
 		return routeFact{}
 	}
 	return looseRoute(v, cidr, owner)
+}
+
+// routeBack tells whether what the owner of a range sends to this node's pods gets here. An owner
+// that is not known is supposed to be in this node's subnet.
+func (v *view) routeBack(cidr netip.Prefix) (back routeFact) {
+	self := v.self()
+	for _, p := range v.ownCIDRs() {
+		if p.Addr().Is4() == cidr.Addr().Is4() {
+			back = v.routeTo(p, self, cmp.Or(v.nodeOf(cidr), self))
+		}
+	}
+	return back
 }
 
 // effectiveRoute asks the routes that apply to this node's card.

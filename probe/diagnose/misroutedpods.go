@@ -40,8 +40,7 @@ func (v *view) findMisroutedPods() []misroutedPod {
 			continue
 		}
 		before, routed := len(out), map[bool]netip.Addr{}
-		for _, prefix := range p.Addresses {
-			a := prefix.Addr()
+		for _, a := range podAddrs(p) {
 			if !a.IsGlobalUnicast() {
 				continue
 			}
@@ -87,31 +86,20 @@ func ownSources(v *view) map[bool]netip.Addr {
 // and own are senders of the first two, where there are any.
 func askers(v *view, pod int, a, remote, own netip.Addr) []path.Query {
 	var out []path.Query
-	for l := range model.Each(v.Links) {
-		if l.Role == model.RoleUplink {
-			src := remote
-			for _, g := range v.Gateways {
-				if !src.IsValid() && g.Addr.Is4() == a.Is4() {
-					src = g.Addr
-				}
-			}
-			if src.IsValid() && src.Is4() == a.Is4() {
-				out = append(out, path.Query{Src: src, Dst: a, In: v.natLink(l.Index)})
-			}
-			break
-		}
+	family := func(g *model.Neighbor) bool { return g.Addr.Is4() == a.Is4() }
+	if g := first(v.Gateways, family); g != nil && !remote.IsValid() {
+		remote = g.Addr
+	}
+	if up := v.anUplink(); up != 0 && remote.IsValid() && remote.Is4() == a.Is4() {
+		out = append(out, path.Query{Src: remote, Dst: a, In: v.natLink(up)})
 	}
 	if own.IsValid() {
 		out = append(out, path.Query{Src: own, Dst: a})
 	}
 	other := &v.Pods[(pod+1)%len(v.Pods)]
-	if l := v.router(other); l != nil && l != v.router(&v.Pods[pod]) {
-		for _, x := range other.Addresses {
-			if x.Addr().Is4() == a.Is4() {
-				out = append(out, path.Query{Src: x.Addr(), Dst: a, In: l.Name})
-				break
-			}
-		}
+	like := sameFamily(podAddrs(other), a)
+	if l := v.router(other); l != nil && l != v.router(&v.Pods[pod]) && len(like) > 0 {
+		out = append(out, path.Query{Src: like[0], Dst: a, In: l.Name})
 	}
 	return out
 }

@@ -69,12 +69,14 @@ func newRanges(v *view) ranges {
 	return r
 }
 
+// kept reports whether a rule keeps what is for a range from translation.
+func kept(x *model.PacketRule) bool {
+	return x.Table == "nat" && x.Target == "RETURN" && !x.Dst.IsZero() && !x.Dst.Not
+}
+
 // addListed adds the other nodes' ranges that the node's rules keep from translation
 // one by one: those beside this node's own, and as large.
 func (r *ranges) addListed(v *view) {
-	kept := func(x *model.PacketRule) bool {
-		return x.Table == "nat" && x.Target == "RETURN" && !x.Dst.IsZero() && !x.Dst.Not
-	}
 	for own := range model.Each(v.PacketRules) {
 		if !kept(own) || !slices.Contains(r.local, own.Dst.Prefix) {
 			continue
@@ -134,10 +136,10 @@ func (r *ranges) supposeAround(v *view, a netip.Addr) {
 // node's rules keep from translation together with it, or the block around
 // the node's own range.
 func (r *ranges) suppose(v *view, a netip.Addr) netip.Prefix {
-	var kept netip.Prefix
+	var best netip.Prefix
 	for x := range model.Each(v.PacketRules) {
-		if x.Table == "nat" && x.Target == "RETURN" && !x.Dst.IsZero() && !x.Dst.Not && x.Dst.Prefix.Contains(a) && x.Dst.Prefix.Bits() > kept.Bits() && x.Dst.Prefix.Bits() > 0 {
-			kept = x.Dst.Prefix
+		if kept(x) && x.Dst.Prefix.Contains(a) && x.Dst.Prefix.Bits() > max(best.Bits(), 0) {
+			best = x.Dst.Prefix
 		}
 	}
 	bits := closeBits(a)
@@ -145,8 +147,8 @@ func (r *ranges) suppose(v *view, a netip.Addr) netip.Prefix {
 		bits = max(own.Bits()-8, 0)
 	}
 	p, _ := a.Prefix(bits)
-	if kept.IsValid() && kept.Bits() < bits {
-		return kept
+	if best.IsValid() && best.Bits() < bits {
+		return best
 	}
 	return p
 }

@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 
@@ -153,17 +152,8 @@ func (v *view) routesProven(cidr netip.Prefix) (there, back bool) {
 			there, back = r.answers || r.there == reachWorks, r.back == reachWorks || v.backShared(r)
 		}
 	}
-	self, owner := v.self(), v.nodeOf(cidr)
-	there = there || v.routeTo(cidr, owner, self).state == routeCorrect
-	if back {
-		return there, back
-	}
-	for _, p := range v.ownCIDRs() {
-		if p.Addr().Is4() == cidr.Addr().Is4() {
-			back = v.routeTo(p, self, cmp.Or(owner, self)).state == routeCorrect
-		}
-	}
-	return there, back
+	there = there || v.routeTo(cidr, v.nodeOf(cidr), v.self()).state == routeCorrect
+	return there, back || v.routeBack(cidr).state == routeCorrect
 }
 
 // backShared reports whether a range under the same route table answers this node's

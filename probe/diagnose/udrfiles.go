@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 
@@ -24,12 +23,11 @@ func (s *udrSearch) readFiles() {
 	if len(s.own) == 0 || !s.Has(model.SourceCloud) {
 		return
 	}
-	self := s.self()
 	for _, r := range s.unclaimedRanges(s.fabricRanges()) {
 		if r.answers || s.silenced(netip.Addr{}, r.cidr) {
 			continue
 		}
-		cause := s.fileCause(r, self)
+		cause := s.fileCause(r)
 		if cause == nil {
 			continue
 		}
@@ -48,15 +46,8 @@ func (s *udrSearch) readFiles() {
 // fileCause is what the files say is missing for the range to be reached and to
 // reach this node; nil where they name nothing. A range whose routes both lead to
 // the correct nodes is settled: its silence has another cause.
-func (s *udrSearch) fileCause(r *remoteRange, self *model.ClusterNode) *udrCause {
-	owner := s.nodeOf(r.cidr)
-	// An unknown node is supposed to be in this node's subnet.
-	there, back := s.routeTo(r.cidr, owner, self), routeFact{}
-	for _, p := range s.own {
-		if p.Addr().Is4() == r.cidr.Addr().Is4() {
-			back = s.routeTo(p, self, cmp.Or(owner, self))
-		}
-	}
+func (s *udrSearch) fileCause(r *remoteRange) *udrCause {
+	there, back := s.routeTo(r.cidr, s.nodeOf(r.cidr), s.self()), s.routeBack(r.cidr)
 	missing := func(f routeFact) bool {
 		return f.state == routeMissing || len(r.silent) > 0 && f.state == routeUnlisted
 	}
