@@ -400,12 +400,7 @@ func askedPorts(v *view) map[pair][]Asked {
 			a.Replied++
 		} else {
 			a.Unreplied++
-			if a.First.IsZero() || f.Start.Before(a.First) {
-				a.First = f.Start
-			}
-			if f.Start.After(a.Last) {
-				a.Last = f.Start
-			}
+			stretch(&a.First, &a.Last, f.Start)
 		}
 		out[k] = list
 	}
@@ -440,4 +435,14 @@ func Besides(s *model.Snapshot, others Beyond) []model.Finding {
 	v := newView(s)
 	v.others = others
 	return v.judge()
+}
+
+// stretch makes a time a part of what is between two others.
+func stretch(first, last *time.Time, at time.Time) {
+	if first.IsZero() || at.Before(*first) {
+		*first = at
+	}
+	if at.After(*last) {
+		*last = at
+	}
 }

@@ -142,8 +142,8 @@ func beyondRouter(v *view, cidr netip.Prefix) bool {
 // linkedHop is the node's address, of the range's family, that is on link; not
 // valid where none is.
 func linkedHop(v *view, n *model.ClusterNode, cidr netip.Prefix) netip.Addr {
-	for _, a := range internal(n) {
-		if a.Is4() == cidr.Addr().Is4() && directly(v, a) {
+	for _, a := range sameFamily(internal(n), cidr.Addr()) {
+		if directly(v, a) {
 			return a
 		}
 	}

@@ -111,17 +111,12 @@ func routedElsewhere(v *view, list []*astray) []finding {
 // elsewhere than to their pods.
 func (v *view) misroutes(wrong map[netip.Addr]bool) func(*model.Drop) bool {
 	return func(d *model.Drop) bool {
-		if wrong[d.Dst] && (d.LookupRefused() || d.Expired() || d.NeighborFailed()) {
-			return true
-		}
-		// What the node sends itself comes back to it with its own address.
-		if wrong[d.Dst] && v.nodeAddrs[d.Src] && d.Location == "ip_rcv_finish_core" {
-			return true
-		}
+		// What the node itself sends comes back to it with its own address.
+		own := v.nodeAddrs[d.Src] && (d.OwnSource() || d.Location == "ip_rcv_finish_core")
 		// The reverse path filter holds that route against what the pod
 		// sends, its ARP requests for a gateway among that.
-		// What the node itself sends comes back with the node's address.
-		return wrong[d.Dst] && v.nodeAddrs[d.Src] && d.OwnSource() || (wrong[d.Src] || wrong[d.Dst]) && d.ReverseFiltered() || wrong[d.Src] && d.Link == "" && d.NeighborFailed()
+		return wrong[d.Dst] && (d.LookupRefused() || d.Expired() || d.NeighborFailed() || own) ||
+			(wrong[d.Src] || wrong[d.Dst]) && d.ReverseFiltered() || wrong[d.Src] && d.Link == "" && d.NeighborFailed()
 	}
 }
 
@@ -189,7 +184,8 @@ func restore(v *view, a *astray) {
 	}
 	var rules []leading
 	for _, r := range a.rules {
-		x := leading{showRule(r), v.leftOverRule(r, a.misroutedPod), v.leftOverRoute(r, a.misroutedPod, target), r.Priority - 1}
+		x := leading{shownRule: showRule(r), Rule: v.leftOverRule(r, a.misroutedPod), Before: r.Priority - 1}
+		x.Route = !x.Rule && v.leftOverRoute(r, a.misroutedPod, target)
 		rules = append(rules, x)
 	}
 	r, main := a.decision.Route, v.routing().Covering(mainTable, a.addr)

@@ -61,15 +61,14 @@ func findNoReply(v *view) []finding {
 	for _, a := range sorted(strayed) {
 		out = append(out, v.strayedRequests(a, strayed[a]))
 	}
-	if len(own) > 0 && len(translated) > 0 && v.allSilent(sorted(own), sorted(translated)) {
+	both := len(own) > 0 && len(translated) > 0 && v.allSilent(sorted(own), sorted(translated))
+	if both {
 		maps.Copy(translated, own)
-		return append(out, unansweredDestinations(v, translated, true, true))
-	}
-	if len(own) > 0 {
+	} else if len(own) > 0 {
 		out = append(out, unansweredDestinations(v, own, true, false))
 	}
 	if len(translated) > 0 {
-		out = append(out, unansweredDestinations(v, translated, false, true))
+		out = append(out, unansweredDestinations(v, translated, both, true))
 	}
 	return out
 }

@@ -104,7 +104,7 @@ func (v *view) ownerAddrs(r *remoteRange) []netip.Addr {
 	if n == nil {
 		return nil
 	}
-	return slices.DeleteFunc(internal(n), func(a netip.Addr) bool { return a.Is6() != r.six() })
+	return sameFamily(internal(n), r.cidr.Addr())
 }
 
 // ownerSilent reports whether the range's node is known and did not answer an

@@ -66,10 +66,8 @@ func (v *view) rangeRow(cidr netip.Prefix, t *model.RouteTable) model.Row {
 
 // nextHop is the node's address that a route to its pods needs.
 func nextHop(n *model.ClusterNode, cidr netip.Prefix) string {
-	for _, a := range internal(n) {
-		if a.Is4() == cidr.Addr().Is4() {
-			return a.String()
-		}
+	if list := sameFamily(internal(n), cidr.Addr()); len(list) > 0 {
+		return list[0].String()
 	}
 	return NodeIP
 }

@@ -91,16 +91,8 @@ func (t *Tunnel) silent(v *view) {
 		}
 	}
 	for f := range model.Each(v.Flows) {
-		i, silent := at[pair{f.Reply.Dst, f.Reply.Src}]
-		if !silent || f.Replied || f.Start.IsZero() {
-			continue
-		}
-		e := &t.Silent[i]
-		if e.First.IsZero() || f.Start.Before(e.First) {
-			e.First = f.Start
-		}
-		if f.Start.After(e.Last) {
-			e.Last = f.Start
+		if i, silent := at[pair{f.Reply.Dst, f.Reply.Src}]; silent && !f.Replied && !f.Start.IsZero() {
+			stretch(&t.Silent[i].First, &t.Silent[i].Last, f.Start)
 		}
 	}
 	slices.SortFunc(t.Silent, comparePairs)
