@@ -76,7 +76,8 @@ func discardedBy(v *view, d *model.Drop) discard {
 // rule led there by the sender, who then reaches nobody.
 func concerned(v *view, d *model.Drop) netip.Addr {
 	rule := v.routing().Lookup(v.arrived(d)).Rule
-	bySender := rule != nil && !rule.Not && (rule.From.Bits() > 0 || rule.In != "" && v.place(rule.In, "").Role != model.RoleUplink)
+	bySender := rule != nil && !rule.Not &&
+		(rule.From.Bits() > 0 || rule.In != "" && v.place(rule.In, "").Role != model.RoleUplink)
 	if bySender && !rule.To.IsValid() && len(v.pods[d.Src]) > 0 {
 		return d.Src
 	}
@@ -120,7 +121,8 @@ func (v *view) ofBlock(by discard, a netip.Addr) bool {
 func (v *view) unheld(by discard, l *lost) finding {
 	nobody := slices.DeleteFunc(sorted(l.peers), func(a netip.Addr) bool { return !v.ofBlock(by, a) })
 	f := finding{lost: l, page: "BlackholeRoute-unheld", facts: facts{
-		"nobody": nobody, "first": nobody[:min(mostEvidence, len(nobody))], "route": v.shown(by.route), "drops": l.evidence(),
+		"nobody": nobody, "first": nobody[:min(mostEvidence, len(nobody))],
+		"route": v.shown(by.route), "drops": l.evidence(),
 	}}
 	f.Severity = model.Warning
 	if !l.lasting() || len(nobody) > sweep || !slices.ContainsFunc(nobody, func(a netip.Addr) bool { return !v.past[a] }) {

@@ -169,12 +169,15 @@ func Observe(s *model.Snapshot) (*Ends, []model.Finding) {
 	v := newView(s)
 	found := v.judge()
 	e := &Ends{
-		Node: v.nodeAddrs, PodsKnown: s.Has(model.SourcePods), Tracked: s.Has(model.SourceConntrack), Pods: map[netip.Addr]bool{}, Fresh: maps.Clone(v.past), Ranges: v.ownCIDRs(), Networks: v.onLink,
-		Uplink: v.place(v.uplink(), model.Egress), Returned: map[Transit]uint64{}, Leaving: map[netip.Prefix]Volume{}, Arriving: map[netip.Prefix]Volume{}, Delivered: map[netip.Addr]uint64{},
+		Node: v.nodeAddrs, PodsKnown: s.Has(model.SourcePods), Tracked: s.Has(model.SourceConntrack),
+		Pods: map[netip.Addr]bool{}, Fresh: maps.Clone(v.past), Ranges: v.ownCIDRs(), Networks: v.onLink,
+		Uplink: v.place(v.uplink(), model.Egress), Returned: map[Transit]uint64{}, Delivered: map[netip.Addr]uint64{},
+		Leaving: map[netip.Prefix]Volume{}, Arriving: map[netip.Prefix]Volume{},
 		Uncounted: map[netip.Addr]bool{}, Folded: map[netip.Addr][]netip.Prefix{},
 		Table: v.tableRow(), Given: map[netip.Addr][]netip.Addr{},
 		Unwatched: words.Title("unwatched", facts{
-			"missing": s.Status(model.SourceTC) == model.Missing, "partial": !s.Has(model.SourceTC), "gaps": s.Traffic.Lost.Gaps,
+			"missing": s.Status(model.SourceTC) == model.Missing, "partial": !s.Has(model.SourceTC),
+			"gaps": s.Traffic.Lost.Gaps,
 		}),
 		Tunnel: newTunnel(v), Gone: map[netip.Addr]time.Time{}, Gateways: v.nextHops, uplinks: map[int]bool{},
 	}

@@ -109,7 +109,8 @@ func (v *view) withoutForwarding(refused func(*model.Drop) string, links map[str
 			settings = append(settings, path.LinkSetting(link, "forwarding"))
 		}
 	}
-	f := finding{facts: facts{"links": names, "settings": settings, "all": all}, claims: func(d *model.Drop) bool { return refused(d) != "" }}
+	f := finding{facts: facts{"links": names, "settings": settings, "all": all}}
+	f.claims = func(d *model.Drop) bool { return refused(d) != "" }
 	f.LastHopAlive = v.place(names[0], model.Ingress)
 	return f
 }

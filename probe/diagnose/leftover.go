@@ -62,7 +62,8 @@ func (v *view) leftOverRoute(r *model.RoutingRule, a *misroutedPod, target netip
 		return false
 	}
 	without := *v.Snapshot
-	without.Routes = slices.DeleteFunc(slices.Clone(v.Routes), func(o model.Route) bool { return v.routeText(&o) == v.routeText(wrong) })
+	text := v.routeText(wrong)
+	without.Routes = slices.DeleteFunc(slices.Clone(v.Routes), func(o model.Route) bool { return v.routeText(&o) == text })
 	d := path.NewRouting(&without).Lookup(a.query)
 	return d.Table == mainTable || !v.misses(&d, a.addr)
 }

@@ -44,8 +44,8 @@ func withoutDefault(v *view, six bool, l *lost) finding {
 	} else if i := v.anUplink(); i != 0 {
 		f.facts["link"] = v.linkName(i)
 	}
-	of := l.finding()
-	f.facts["nodes"] = !slices.ContainsFunc(of.Peers, func(p netip.Prefix) bool { return !v.remote(p.Addr()).IsValid() })
+	f.Peers = l.finding().Peers
+	f.facts["nodes"] = !slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool { return !v.remote(p.Addr()).IsValid() })
 	return f
 }
 

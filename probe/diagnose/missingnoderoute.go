@@ -72,7 +72,8 @@ func findMissingNodeRoute(v *view) []finding {
 		g.packets += p.Out.Packets
 	}
 	for cidr, g := range groups {
-		if !g.answers && len(g.pods) > 0 && !knows[cidr.Addr().Is4()] && !beyondRouter(v, cidr) && g.unlike(v, cidr, siblings) {
+		if !g.answers && len(g.pods) > 0 && !knows[cidr.Addr().Is4()] && !beyondRouter(v, cidr) &&
+			g.unlike(v, cidr, siblings) {
 			out = append(out, withoutNodeRoute(v, cidr, g, siblings))
 		}
 	}
@@ -173,9 +174,11 @@ func CloudRoutes() string { return say("cloudRoutes", nil).Alternatives[0] }
 func withoutNodeRoute(v *view, cidr netip.Prefix, g *unrouted, siblings []*model.Route) finding {
 	link, n := v.linkName(g.link), v.nodeOf(cidr)
 	f := finding{claims: sameDrops(g.drops), facts: facts{
-		"range": cidr, "link": link, "dev": v.natLink(g.link), "replying": g.replying, "drops": dropEvidence(g.drops), "node": n, "hop": NodeIP,
+		"range": cidr, "link": link, "dev": v.natLink(g.link), "replying": g.replying, "node": n, "hop": NodeIP,
+		"drops": dropEvidence(g.drops),
 	}}
-	f.Pods, f.Peers, f.Packets, f.LastHopAlive = sorted(g.pods), []netip.Prefix{cidr}, g.packets, v.place(link, model.Egress)
+	f.Pods, f.Peers, f.Packets = sorted(g.pods), []netip.Prefix{cidr}, g.packets
+	f.LastHopAlive = v.place(link, model.Egress)
 	if most := mostDropped(g.drops); len(most) > 0 {
 		f.LastHopAlive = v.place(most[0].Link, model.Ingress)
 	} else {
@@ -200,5 +203,5 @@ func withoutNodeRoute(v *view, cidr netip.Prefix, g *unrouted, siblings []*model
 
 // downTunnel is a tunnel of the node that has an address and is down; nil where none is.
 func downTunnel(v *view) *model.Link {
-	return first(v.Links, func(l *model.Link) bool { return l.Role == model.RoleTunnel && !l.Up && len(l.Addresses) > 0 })
+	return first(v.Links, func(l *model.Link) bool { return v.isTunnel(l.Index) && !l.Up && len(l.Addresses) > 0 })
 }

@@ -125,7 +125,8 @@ func (v *view) wrongTable(r, other *model.RoutingRule, silent []*model.Peer) fin
 func (v *view) withoutRoute(r *model.RoutingRule, silent []*model.Peer) finding {
 	f, to := v.byRule(r, silent, facts{}), silent[0].Remote
 	for o := range model.Each(v.Rules) {
-		alike := o.Priority == r.Priority && o.Family == r.Family && o.From.IsSingleIP() && o.From != r.From && len(v.pods[o.From.Addr()]) > 0
+		alike := o.Priority == r.Priority && o.Family == r.Family && o.From.IsSingleIP() && o.From != r.From &&
+			len(v.pods[o.From.Addr()]) > 0
 		if !alike || f.facts["other"] != nil {
 			continue
 		}
@@ -135,7 +136,8 @@ func (v *view) withoutRoute(r *model.RoutingRule, silent []*model.Peer) finding 
 	}
 	// The table may still have its gateway on a NIC.
 	f.facts["gateway"] = v.shown(first(v.Routes, func(o *model.Route) bool {
-		return o.Table == r.Table && o.Dst.IsSingleIP() && o.Dst.Addr().Is4() == to.Is4() && !o.Gateway.IsValid() && o.Type == "unicast" && v.outer[o.IfIndex]
+		return o.Table == r.Table && o.Dst.IsSingleIP() && o.Dst.Addr().Is4() == to.Is4() && !o.Gateway.IsValid() &&
+			o.Type == "unicast" && v.outer[o.IfIndex]
 	}))
 	return f
 }

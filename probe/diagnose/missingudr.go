@@ -94,8 +94,9 @@ func (s *udrSearch) byMissing(silent []*remoteRange) map[missingRoute][]*remoteR
 		l := s.whichMissing(r)
 		by[l] = append(by[l], r)
 	}
+	unknown, alone := by[missingUnknown], len(s.answering) == 0
 	reached := func(r *remoteRange) bool { return r.there != reachFails }
-	if unknown := by[missingUnknown]; len(s.answering) == 0 && len(unknown) > 1 && !slices.ContainsFunc(unknown, reached) {
+	if alone && len(unknown) > 1 && !slices.ContainsFunc(unknown, reached) {
 		move(missingUnknown, missingBoth)
 	}
 	// Without the return path every range is silent, those too that were not
@@ -109,7 +110,7 @@ func (s *udrSearch) byMissing(silent []*remoteRange) map[missingRoute][]*remoteR
 		cause = missingBoth
 	}
 	move(missingBack, cause)
-	if len(s.answering) == 0 && len(by[cause]) > 0 {
+	if alone && len(by[cause]) > 0 {
 		back, rest := splitRanges(by[missingUnknown], func(r *remoteRange) bool { return r.back == reachWorks })
 		by[missingUnknown], by[cause] = back, append(by[cause], rest...)
 	}
@@ -132,7 +133,9 @@ func (s *udrSearch) inferred(silent []*remoteRange) []finding {
 	for _, r := range by[missingTheirs] {
 		together([]*remoteRange{r}, missingTheirs)
 	}
-	alone, rest := splitRanges(by[missingUnknown], func(r *remoteRange) bool { return len(s.answering) > 0 || r.back == reachWorks })
+	alone, rest := splitRanges(by[missingUnknown], func(r *remoteRange) bool {
+		return len(s.answering) > 0 || r.back == reachWorks
+	})
 	for _, r := range alone {
 		if one := []*remoteRange{r}; s.suffices(one) {
 			together(one, missingUnknown)
@@ -152,9 +155,13 @@ func (s *udrSearch) inferred(silent []*remoteRange) []finding {
 // reply. One address alone may be down, slow, or denied by a policy (NoReply).
 func (s *udrSearch) suffices(silent []*remoteRange) bool {
 	remotes := s.sumPeers(silentPeers(silent)).remotes
-	return (len(remotes) > 1 || slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.there == reachFails })) &&
-		(s.controls(silent) != nil || slices.ContainsFunc(silent, func(r *remoteRange) bool { return s.echoAnswered(r.six()) }))
+	is := func(what func(*remoteRange) bool) bool { return slices.ContainsFunc(silent, what) }
+	return (len(remotes) > 1 || is(func(r *remoteRange) bool { return r.there == reachFails })) &&
+		(s.controls(silent) != nil || is(s.familyAnswered))
 }
+
+// familyAnswered reports whether a machine answered an echo with an address of the range's family.
+func (s *udrSearch) familyAnswered(r *remoteRange) bool { return s.echoAnswered(r.six()) }
 
 // noReturn is the finding on one silent range, or on all of them, or on those
 // that a cause in the files explains. missing is what other signs say.
@@ -177,16 +184,19 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing mis
 	flows, _ := unrepliedCount(v, func(_, remote netip.Addr) bool { return inRanges(silent, remote) })
 	is := func(what func(*remoteRange) bool) bool { return slices.ContainsFunc(silent, what) }
 	f.facts = facts{
-		"link": name, "queue": v.droppingQueue(name), "requests": x.requests, "remotes": x.remotes, "frames": framesToGateway(v, silent), "flows": flows,
-		"control": control, "errors": x.errors, "asks": asks, "known": s.known(silent), "several": len(silent) > 1, "any": s.answering,
-		"file": cause, "own": missing == missingOwn, "theirs": missing == missingTheirs, "both": missing == missingBoth,
-		"reached": is(func(r *remoteRange) bool { return r.there == reachWorks }), "returns": silent[0].back == reachWorks,
+		"link": name, "queue": v.droppingQueue(name), "requests": x.requests, "remotes": x.remotes, "flows": flows,
+		"frames": framesToGateway(v, silent), "control": control, "errors": x.errors, "asks": asks,
+		"known": s.known(silent), "several": len(silent) > 1, "any": s.answering, "file": cause,
+		"own": missing == missingOwn, "theirs": missing == missingTheirs, "both": missing == missingBoth,
+		"unclear":    cause == nil && missing == missingUnknown,
+		"reached":    is(func(r *remoteRange) bool { return r.there == reachWorks }),
+		"returns":    silent[0].back == reachWorks,
 		"unreturned": is(func(r *remoteRange) bool { return r.back == reachFails }),
 		"unknown":    is(func(r *remoteRange) bool { return v.nodeOf(r.cidr) == nil }), "down": is(v.ownerSilent),
 	}
 	if cause != nil {
 		f.facts["own"], f.facts["theirs"] = cause.own && !cause.Unassociated, !cause.own && !cause.Unassociated
-		if cause.state == routeUnlisted && control == nil && !is(func(r *remoteRange) bool { return v.echoAnswered(r.six()) }) {
+		if cause.state == routeUnlisted && control == nil && !is(s.familyAnswered) {
 			f.Confidence, f.facts["alone"] = model.Possible, true
 		}
 		f.facts["unlisted"] = cause.state == routeUnlisted
@@ -213,10 +223,11 @@ func (s *udrSearch) missingRows(silent []*remoteRange, cause *udrCause, missing 
 		return own
 	case cause != nil || missing == missingTheirs:
 		return rows
-	case missing == missingOwn && slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.there == reachWorks }):
-		return own
 	case missing == missingOwn:
-		return append(own, s.tableRow()...)
+		if !slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.there == reachWorks }) {
+			own = append(own, s.tableRow()...)
+		}
+		return own
 	case missing == missingBoth || len(silent) > 1:
 		return append(s.tableRow(), own...)
 	case len(s.answering) == 0:
@@ -254,7 +265,8 @@ type gatewayFrame struct {
 func framesToGateway(v *view, silent []*remoteRange) []gatewayFrame {
 	for _, p := range silentPeers(silent) {
 		for _, m := range v.macPairs[p.Local] {
-			if m.IfIndex == p.IfIndex && m.Side == model.AsSource && m.Direction == model.Egress && v.isGatewayMAC(m.Dst) {
+			if m.IfIndex == p.IfIndex && m.Side == model.AsSource && m.Direction == model.Egress &&
+				v.isGatewayMAC(m.Dst) {
 				return []gatewayFrame{{m, v.owner(m.Dst)}}
 			}
 		}

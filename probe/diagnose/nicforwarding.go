@@ -33,13 +33,16 @@ func findNICForwarding(v *view) []finding {
 	var out []finding
 	for _, n := range nodes {
 		nic := first(v.Cluster.Azure.NICs, func(c *model.NIC) bool {
-			return c.ForwardsKnown && !c.Forwards && slices.ContainsFunc(c.Addresses, func(a netip.Addr) bool { return slices.Contains(n.Addresses, a) })
+			return c.ForwardsKnown && !c.Forwards &&
+				slices.ContainsFunc(c.Addresses, func(a netip.Addr) bool { return slices.Contains(n.Addresses, a) })
 		})
 		// Its peers are the ranges of the pods behind it.
 		f := finding{facts: facts{"node": n, "nic": nic, "group": v.Cluster.Azure.Node.ResourceGroup}}
 		if f.Peers = own; n != self {
 			f.Peers = slices.DeleteFunc(slices.Clone(n.PodCIDRs), func(p netip.Prefix) bool {
-				return slices.ContainsFunc(ranges, func(r *remoteRange) bool { return r.cidr == p && (r.answers || r.nodeAnswers) })
+				return slices.ContainsFunc(ranges, func(r *remoteRange) bool {
+					return r.cidr == p && (r.answers || r.nodeAnswers)
+				})
 			})
 		}
 		if nic == nil || n == self && answered || len(f.Peers) == 0 {

@@ -88,10 +88,10 @@ func (v *view) senders(p *model.Peer, flows map[pair]*unreplied) map[netip.Addr]
 // tunnel are, as many at least as the tunnel got; nil where none does.
 func (v *view) dropsCarrier(packets uint64) *model.PacketRule {
 	return first(v.PacketRules, func(r *model.PacketRule) bool {
-		return (r.Target == "DROP" || r.Target == "REJECT") && (r.Proto == 0 || r.Proto == udp && !r.ProtoNot) && r.Counter.Delta >= packets &&
-			slices.ContainsFunc(v.Chains, func(c model.Chain) bool {
-				return c.Name == r.Chain && c.Table == r.Table && c.Family == r.Family && c.Backend == r.Backend && (c.Hook == "INPUT" || c.Hook == "OUTPUT")
-			})
+		return (r.Target == "DROP" || r.Target == "REJECT") && (r.Proto == 0 || r.Proto == udp && !r.ProtoNot) &&
+			r.Counter.Delta >= packets && slices.ContainsFunc(v.Chains, func(c model.Chain) bool {
+			return c.Name == r.Chain && c.Table == r.Table && c.Family == r.Family && c.Backend == r.Backend && (c.Hook == "INPUT" || c.Hook == "OUTPUT")
+		})
 	})
 }
 
@@ -226,7 +226,7 @@ func unansweredDestinations(v *view, g silence, own, translated bool) finding {
 	flows, ports := unrepliedCount(v, func(pod, remote netip.Addr) bool { return g[remote] != nil && g[remote].pods[pod] })
 	f.facts = facts{
 		"link": name, "queue": v.droppingQueue(name), "own": own, "translated": translated, "program": v.repliesToNode != nil && own && !translated,
-		"packets": f.Packets, "asks": x.requests, "errors": x.errors, "pods": f.Pods, "remotes": remotes, "tunnel": tunnel,
+		"asks": x.requests, "errors": x.errors, "pods": f.Pods, "remotes": remotes, "tunnel": tunnel,
 		"echoes": v.echoesAlone(remotes, pods), "flows": flows, "ports": ports,
 	}
 	if v.allSilent(remotes) {
@@ -374,7 +374,8 @@ func (v *view) droppingQueue(link string) *model.Queue {
 // default route: what has the address, such as the node's own name server, is gone.
 func (v *view) strayedRequests(a netip.Addr, m *exchange) finding {
 	name := v.linkName(m.link)
-	f := finding{page: "NoReply-strayed", facts: facts{"addr": a, "link": name, "requests": m.requests, "route": v.shown(v.lookup(a))}}
+	f := finding{page: "NoReply-strayed"}
+	f.facts = facts{"addr": a, "link": name, "requests": m.requests, "route": v.shown(v.lookup(a))}
 	f.Finding = model.Finding{
 		Confidence: model.Proven, Pods: sorted(m.pods), Peers: []netip.Prefix{host(a)}, Packets: m.packets, LastHopAlive: v.place(name, model.Egress),
 		Cause: "no link has the address",

@@ -132,13 +132,16 @@ func (p *plan) arp(to netip.Addr) bool {
 		return false
 	}
 	l := v.links[r.IfIndex]
-	if l == nil || l.Kind != "bridge" || l.MAC.IsZero() || slices.ContainsFunc(v.Neighbors, func(n model.Neighbor) bool {
-		return n.Addr == to && n.IfIndex == l.Index && path.Resolved(&n) && n.State != "PERMANENT"
-	}) {
+	works := func(n *model.Neighbor) bool {
+		return n.Addr == to && n.IfIndex == l.Index && path.Resolved(n) && n.State != "PERMANENT"
+	}
+	if l == nil || l.Kind != "bridge" || l.MAC.IsZero() || first(v.Neighbors, works) != nil {
 		return false
 	}
 	from := v.addrOn(l, to)
-	return from.IsValid() && p.add(model.Probe{Kind: model.ProbeARP, IfIndex: l.Index, Link: l.Name, From: from, To: to, SrcMAC: l.MAC, DstMAC: model.Broadcast})
+	return from.IsValid() && p.add(model.Probe{
+		Kind: model.ProbeARP, IfIndex: l.Index, Link: l.Name, From: from, To: to, SrcMAC: l.MAC, DstMAC: model.Broadcast,
+	})
 }
 
 // add takes a question that is not asked yet, as long as there is room.
@@ -215,7 +218,8 @@ func otherNodes(v *view, ranges []*remoteRange, six bool) []netip.Addr {
 	var out []netip.Addr
 	add := func(list ...netip.Addr) {
 		for _, a := range list {
-			if a.Is6() == six && !a.IsLinkLocalUnicast() && !v.nodeAddrs[a] && len(v.pods[a]) == 0 && !slices.Contains(out, a) && len(out) < mostTargets {
+			if a.Is6() == six && !a.IsLinkLocalUnicast() && !v.nodeAddrs[a] && len(v.pods[a]) == 0 &&
+				!slices.Contains(out, a) && len(out) < mostTargets {
 				out = append(out, a)
 			}
 		}

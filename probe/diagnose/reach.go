@@ -32,7 +32,9 @@ func (v *view) near(r *remoteRange) bool {
 // echoed is what came of the echo request from the node's address to another:
 // nil where none was sent.
 func (v *view) echoed(to netip.Addr) *model.Probe {
-	return first(v.Probes, func(p *model.Probe) bool { return p.Kind == model.ProbeEcho && p.To == to && !fromOwnRange(v, p.From) })
+	return first(v.Probes, func(p *model.Probe) bool {
+		return p.Kind == model.ProbeEcho && p.To == to && !fromOwnRange(v, p.From)
+	})
 }
 
 // arped is what came of the ARP request for an address; nil where none was sent.
@@ -191,7 +193,9 @@ func probeEvidence(list []*model.Probe) []model.Evidence {
 		if p == nil {
 			continue
 		}
-		at := slices.IndexFunc(out, func(e echoes) bool { return e.From == p.From && e.Link == p.Link && e.Answered == p.Answered })
+		at := slices.IndexFunc(out, func(e echoes) bool {
+			return e.From == p.From && e.Link == p.Link && e.Answered == p.Answered
+		})
 		if at < 0 {
 			at, out = len(out), append(out, echoes{From: p.From, Link: p.Link, Answered: p.Answered})
 		}

@@ -51,8 +51,9 @@ func filteredOn(v *view, k detour, l *lost) finding {
 	f.LastHopAlive = v.place(k.link, model.Ingress)
 	in := v.byName[k.link]
 	f.facts = facts{
-		"link": k.link, "src": src, "route": v.shown(way.Route), "mode": mode, "setting": path.LinkSetting(k.link, "rp_filter"), "drops": l.evidence(),
-		"peers": sorted(l.peers), "doubt": in == nil || !way.Filtered(mode, in.Index) || !v.Has(model.SourceRoutes),
+		"link": k.link, "src": src, "route": v.shown(way.Route), "mode": mode,
+		"setting": path.LinkSetting(k.link, "rp_filter"), "drops": l.evidence(), "peers": sorted(l.peers),
+		"doubt": in == nil || !way.Filtered(mode, in.Index) || !v.Has(model.SourceRoutes),
 	}
 	if len(v.pods[src]) > 0 && !v.misses(&way, src) {
 		f.facts["pod"] = v.pods[src][0]

@@ -33,7 +33,8 @@ func (v *view) associate(s *model.Subnet, t *model.RouteTable) model.Row {
 	node := &v.Cluster.Azure.Node
 	r := model.Row{Azure: true, Group: node.VNetResourceGroup, VNet: node.VNet, Subnet: node.Subnet}
 	if s != nil && s.ID != "" {
-		r.Group, r.VNet, r.Subnet = model.ResourcePart(s.ID, "resourceGroups"), model.ResourcePart(s.ID, "virtualNetworks"), model.ResourcePart(s.ID, "subnets")
+		r.Group, r.VNet = model.ResourcePart(s.ID, "resourceGroups"), model.ResourcePart(s.ID, "virtualNetworks")
+		r.Subnet = model.ResourcePart(s.ID, "subnets")
 	}
 	r.Table = ownTable(node, r.Group)
 	if t != nil && t.ID != "" {
@@ -143,7 +144,8 @@ func (v *view) defaultRoute(six bool) model.Route {
 // another network keeps such routes in, which a node does not tell.
 func (v *view) row(t *model.RouteTable, name string, cidr netip.Prefix, hop string) model.Row {
 	node := &v.Cluster.Azure.Node
-	r := model.Row{Range: cidr, Node: name, Hop: hop, Azure: v.inAzure(), Group: node.RouteTableResourceGroup, Table: node.RouteTable}
+	r := model.Row{Range: cidr, Node: name, Hop: hop, Azure: v.inAzure()}
+	r.Group, r.Table = node.RouteTableResourceGroup, node.RouteTable
 	if t != nil && t.ID != "" {
 		r.Group, r.Table = model.ResourcePart(t.ID, "resourceGroups"), t.Name()
 	}

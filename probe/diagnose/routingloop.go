@@ -112,8 +112,8 @@ func circling(v *view) []finding {
 		entry := v.links[l.Peer]
 		programs, cilium := v.handingOver(entry)
 		f := finding{page: "RoutingLoop-circle", claims: expired, facts: facts{
-			"addr": h.Addr, "entry": entry, "link": l, "hop": h, "to": v.pods[h.Addr][0].Link, "route": v.shown(v.lookup(h.Addr)),
-			"programs": programs, "cilium": cilium,
+			"addr": h.Addr, "entry": entry, "link": l, "hop": h, "to": v.pods[h.Addr][0].Link,
+			"route": v.shown(v.lookup(h.Addr)), "programs": programs, "cilium": cilium,
 		}}
 		f.Pods, f.Packets, f.LastHopAlive = []netip.Addr{h.Addr}, n, v.place(entry.Name, model.Egress)
 		out = append(out, f)

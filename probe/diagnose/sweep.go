@@ -141,7 +141,8 @@ func (v *view) scanned() []finding {
 	var out []finding
 	for _, s := range v.scans {
 		var silent []netip.Addr
-		f := finding{page: "NoReply-scan", facts: facts{"pod": v.pods[s.pod][0], "asked": len(s.remotes), "ports": s.ports}}
+		f := finding{page: "NoReply-scan"}
+		f.facts = facts{"pod": v.pods[s.pod][0], "asked": len(s.remotes), "ports": s.ports}
 		f.Severity, f.Pods = model.Info, []netip.Addr{s.pod}
 		for p := range model.Each(v.peers) {
 			if _, found := slices.BinarySearchFunc(s.remotes, p.Remote, netip.Addr.Compare); found && v.swept[pair{p.Local, p.Remote}] && v.unanswered(p) {

@@ -87,7 +87,9 @@ func (t *Tunnel) silent(v *view) {
 	for p := range model.Each(v.peers) {
 		if v.isTunnel(p.IfIndex) && v.unanswered(p) {
 			at[pair{p.Local, p.Remote}] = len(t.Silent)
-			t.Silent = append(t.Silent, EndPair{Local: p.Local, Remote: p.Remote, EndRoute: &EndRoute{Link: v.linkName(p.IfIndex)}, Counts: Counts{Out: p.Out}, Silent: true})
+			way := &EndRoute{Link: v.linkName(p.IfIndex)}
+			e := EndPair{Local: p.Local, Remote: p.Remote, EndRoute: way, Counts: Counts{Out: p.Out}, Silent: true}
+			t.Silent = append(t.Silent, e)
 		}
 	}
 	for f := range model.Each(v.Flows) {

@@ -52,7 +52,9 @@ func findUDRLimit(v *view) []finding {
 	if wanted < udrMany {
 		return nil
 	}
-	f := finding{facts: facts{"wanted": wanted, "most": udrMost, "nodes": v.Cluster.Nodes, "ranges": needed, "tables": tables}}
+	f := finding{facts: facts{
+		"wanted": wanted, "most": udrMost, "nodes": v.Cluster.Nodes, "ranges": needed, "tables": tables,
+	}}
 	if wanted > udrMost || rows >= udrMost {
 		f.Severity, f.facts["full"] = model.Critical, true
 	}

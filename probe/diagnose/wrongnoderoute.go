@@ -105,11 +105,14 @@ func findWrongNodeRoute(v *view) []finding {
 			continue
 		}
 		f := finding{claims: sameDrops(s.drops), facts: facts{
-			"route": s.route, "range": s.cidr, "node": v.nodeOf(s.cidr), "right": s.right, "silent": len(s.silent), "sent": sent,
-			"drops": dropEvidence(s.drops),
-			"other": first(v.Cluster.Nodes, func(o *model.ClusterNode) bool { return slices.Contains(o.Addresses, s.route.Gateway) }),
+			"route": s.route, "range": s.cidr, "node": v.nodeOf(s.cidr), "right": s.right,
+			"silent": len(s.silent), "sent": sent, "drops": dropEvidence(s.drops),
+			"other": first(v.Cluster.Nodes, func(o *model.ClusterNode) bool {
+				return slices.Contains(o.Addresses, s.route.Gateway)
+			}),
 		}}
-		f.Pods, f.Peers, f.Packets, f.LastHopAlive = sorted(s.pods), []netip.Prefix{s.cidr}, s.packets, v.place(s.route.Link, model.Egress)
+		f.Pods, f.Peers, f.Packets = sorted(s.pods), []netip.Prefix{s.cidr}, s.packets
+		f.LastHopAlive = v.place(s.route.Link, model.Egress)
 		out = append(out, f)
 	}
 	return out

@@ -97,7 +97,9 @@ func misroutedHere(v *view, own netip.Prefix, self *model.ClusterNode, ranges ma
 }
 
 // wrongRow is the finding on a row of the files.
-func wrongRow(v *view, cidr netip.Prefix, n *model.ClusterNode, fact routeFact, lost uint64, pods []netip.Addr) finding {
+func wrongRow(
+	v *view, cidr netip.Prefix, n *model.ClusterNode, fact routeFact, lost uint64, pods []netip.Addr,
+) finding {
 	leads := func(to func(netip.Addr) bool) bool { return slices.ContainsFunc(fact.Row.NextHops, to) }
 	var others []*model.ClusterNode
 	for o := range model.Each(v.Cluster.Nodes) {
@@ -141,8 +143,8 @@ func strangers(v *view) []stranger {
 	var out []stranger
 	for h := range model.Each(v.Traffic.Hops) {
 		again := bits.OnesCount64(h.TTLs) > 2
-		if h.Prefix.IsValid() && h.Direction == model.Ingress && h.Side == model.AsDestination && v.isUplink(h.IfIndex) &&
-			h.Packets >= minStrangers && v.byDefaultRoute(h.Prefix.Addr()) && !inAny(v.ranges.local, h.Prefix.Addr()) &&
+		if h.Prefix.IsValid() && h.Direction == model.Ingress && h.Side == model.AsDestination &&
+			v.isUplink(h.IfIndex) && h.Packets >= minStrangers && v.byDefaultRoute(h.Prefix.Addr()) && !inAny(v.ranges.local, h.Prefix.Addr()) &&
 			v.surelyPods(h.Prefix.Addr()) && (forwarded[hop{h.Prefix, h.IfIndex}] > 0 || again) {
 			out = append(out, stranger{h, again})
 		}
@@ -158,7 +160,8 @@ const minStrangers = 5
 func (h stranger) finding(v *view) finding {
 	f := finding{page: "WrongUDR-stranger", claims: explainsRange(v, h.Prefix)}
 	f.Peers, f.Packets, f.LastHopAlive = []netip.Prefix{h.Prefix}, h.Packets, v.place(h.Link, model.Ingress)
-	f.facts = facts{"range": h.Prefix, "passing": h, "row": v.rangeRow(h.Prefix, nil), "hop": v.rangeRow(h.Prefix, nil).Hop, "node": v.nodeOf(h.Prefix)}
+	row := v.rangeRow(h.Prefix, nil)
+	f.facts = facts{"range": h.Prefix, "passing": h, "row": row, "hop": row.Hop, "node": v.nodeOf(h.Prefix)}
 	for p := range model.Each(v.peers) {
 		// What goes round comes in again, and would count as an answer.
 		if h.Prefix.Contains(p.Remote) && len(v.pods[p.Local]) > 0 && !slices.Contains(f.Pods, p.Local) && p.Out.Packets >= minPackets {

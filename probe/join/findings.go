@@ -302,7 +302,8 @@ func (c *cause) proveRow(f *model.Finding) {
 			continue
 		}
 		f.Confidence, f.Unseen = model.Proven, nil
-		f.Alternatives = slices.DeleteFunc(slices.Clone(f.Alternatives), func(a string) bool { return a != diagnose.CloudRoutes() })
+		cloud := diagnose.CloudRoutes()
+		f.Alternatives = slices.DeleteFunc(slices.Clone(f.Alternatives), func(a string) bool { return a != cloud })
 		if len(f.Alternatives) > 0 {
 			f.Confidence = model.Likely
 		}
