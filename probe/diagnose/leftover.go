@@ -63,7 +63,8 @@ func (v *view) leftOverRoute(r *model.RoutingRule, a *misroutedPod, target netip
 	}
 	without := *v.Snapshot
 	text := v.routeText(wrong)
-	without.Routes = slices.DeleteFunc(slices.Clone(v.Routes), func(o model.Route) bool { return v.routeText(&o) == text })
+	same := func(o model.Route) bool { return v.routeText(&o) == text }
+	without.Routes = slices.DeleteFunc(slices.Clone(v.Routes), same)
 	d := path.NewRouting(&without).Lookup(a.query)
 	return d.Table == mainTable || !v.misses(&d, a.addr)
 }
