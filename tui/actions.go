@@ -1,6 +1,7 @@
 package tui
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -29,17 +30,17 @@ func move(by int) func(*screen) tea.Cmd {
 }
 
 func movePage(pages int) func(*screen) tea.Cmd {
-	return do(func(s *screen) { s.moveBy(pages * max(view.PageHeight(s.height)/2, 1)) })
+	return do(func(s *screen) { s.moveBy(pages * max(view.PageHeight(s.Height)/2, 1)) })
 }
 
 func (s *screen) moveBy(by int) {
 	switch c := s.list(); {
-	case s.page != view.NoPage || s.tab == view.Node:
-		s.scroll = max(0, min(s.scroll+by, view.MaxScroll(s.frameNow())))
-	case s.tab == view.Path:
-		s.path.Cursor = max(0, min(s.path.Cursor+by, len(s.path.Hops())-1))
+	case s.Page != view.NoPage || s.Tab == view.Node:
+		s.Scroll = max(0, min(s.Scroll+by, view.MaxScroll(s.shown())))
+	case s.Tab == view.Path:
+		s.Path.Cursor = max(0, min(s.Path.Cursor+by, len(s.Path.Hops())-1))
 	case c != nil:
-		s.choose(c, c.cursor+by)
+		c.Choose(c.Cursor + by)
 		s.refresh()
 	}
 }
@@ -53,7 +54,7 @@ func call(f func()) tea.Cmd {
 }
 
 func turn(by int) func(*screen) tea.Cmd {
-	return do(func(s *screen) { s.goTo((s.tab + view.TabID(by) + view.Tabs) % view.Tabs) })
+	return do(func(s *screen) { s.goTo((s.Tab + view.TabID(by) + view.Tabs) % view.Tabs) })
 }
 
 func show(t view.TabID) func(*screen) tea.Cmd {
@@ -63,11 +64,17 @@ func show(t view.TabID) func(*screen) tea.Cmd {
 // goTo shows a tab. The Path tab shows the path of what is selected in the list
 // that was left.
 func (s *screen) goTo(t view.TabID) {
-	if t == view.Path && s.tab != view.Path {
-		s.from = s.tab
+	if t == view.Path && s.Tab != view.Path {
 		s.follow(s.selected())
 	}
-	s.tab, s.page, s.scroll = t, view.NoPage, 0
+	s.switchTo(t)
+}
+
+func (s *screen) switchTo(t view.TabID) {
+	if s.Tab != view.Path {
+		s.from = s.Tab
+	}
+	s.Tab, s.Page, s.Scroll = t, view.NoPage, 0
 	s.filter.Blur()
 	s.refresh()
 }
@@ -81,9 +88,7 @@ func (s *screen) follow(r *view.Row) {
 	pod, to := s.pod, netip.Addr{}
 	switch {
 	case r.Finding != nil:
-		pod, to = s.data.Ends(&r.Finding.Finding)
-	case r.Pod != nil && len(r.Pod.Addresses) > 0:
-		pod = r.Pod.Addresses[0].Addr()
+		pod, to = s.Data.Ends(&r.Finding.Finding)
 	case r.From.IsValid():
 		pod, to = r.From, r.To
 	}
@@ -92,53 +97,53 @@ func (s *screen) follow(r *view.Row) {
 	}
 }
 
-// between sets the ends of the path.
 func (s *screen) between(pod, to netip.Addr) {
 	if pod != s.pod || to != s.to {
-		s.path = view.PathView{}
+		s.Path = view.PathView{}
 	}
 	s.pod, s.to = pod, to
 }
 
-func (s *screen) enter() {
+// enter is what the key opens of what is selected, nil where there is nothing.
+func (s *screen) enter() func() {
 	r := s.selected()
 	switch {
-	case s.tab == view.Path && s.path.Hop() != nil:
-		s.open(view.HopDetail)
-	case r != nil && r.Finding != nil:
-		s.finding = r.Finding
-		s.open(view.FindingDetail)
-	case r != nil && (r.Pod != nil || r.From.IsValid()):
-		s.goTo(view.Path)
-	case r != nil && s.tab == view.Findings:
-		s.open(view.Coverage)
+	case s.Page != view.NoPage:
+	case s.Tab == view.Path && s.Path.Hop() != nil:
+		return func() { s.open(view.HopDetail) }
+	case r == nil:
+	case r.Finding != nil:
+		return func() {
+			s.Finding = r.Finding
+			s.open(view.FindingDetail)
+		}
+	case r.From.IsValid():
+		return func() { s.goTo(view.Path) }
+	case s.Tab == view.Findings:
+		return func() { s.open(view.Coverage) }
 	}
+	return nil
 }
 
-// followFinding goes from a finding to the path that it is about.
 func (s *screen) followFinding() {
-	s.between(s.data.Ends(&s.finding.Finding))
-	if s.tab != view.Path {
-		s.from = s.tab
-	}
-	s.tab, s.page, s.scroll = view.Path, view.NoPage, 0
-	s.refresh()
+	s.between(s.Data.Ends(&s.Finding.Finding))
+	s.switchTo(view.Path)
 }
 
 func (s *screen) open(p view.PageID) {
-	s.page, s.scroll = p, 0
+	s.Page, s.Scroll = p, 0
 }
 
 // page shows an overlay, or closes it if it is shown.
 func page(p view.PageID) func(*screen) tea.Cmd {
 	return do(func(s *screen) {
-		switch s.page {
+		switch s.Page {
 		case p:
 			s.back()
 			return
 		case view.Help, view.Coverage:
 		default:
-			s.under = s.page
+			s.under = s.Page
 		}
 		s.open(p)
 	})
@@ -147,13 +152,13 @@ func page(p view.PageID) func(*screen) tea.Cmd {
 // back leaves what was entered last: an overlay, a page, the path or a filter.
 func (s *screen) back() {
 	switch {
-	case s.page == view.Help || s.page == view.Coverage:
+	case s.Page == view.Help || s.Page == view.Coverage:
 		s.open(s.under)
 		s.under = view.NoPage
-	case s.page != view.NoPage:
+	case s.Page != view.NoPage:
 		s.open(view.NoPage)
-	case s.tab == view.Path:
-		s.tab = s.from
+	case s.Tab == view.Path:
+		s.Tab = s.from
 		s.refresh()
 	case s.filter.Value() != "":
 		s.filter.SetValue("")
@@ -161,50 +166,46 @@ func (s *screen) back() {
 	}
 }
 
-// pathFinding is the index of the open finding that the path shows, at the
-// selected hop if it has one; -1 where there is none.
-func (s *screen) pathFinding() int {
+// pathFinding is the open finding that the path shows, at the selected hop if it has one;
+// nil where there is none.
+func (s *screen) pathFinding() *model.Tracked {
 	var code model.Code
-	if h := s.path.Hop(); h != nil {
+	if h := s.Path.Hop(); h != nil {
 		code = h.Finding
 	}
-	for _, h := range s.path.Hops() {
-		if code == "" {
-			code = h.Finding
-		}
+	for _, h := range s.Path.Hops() {
+		code = cmp.Or(code, h.Finding)
 	}
-	found := -1
-	for i, f := range s.data.Reading.Findings {
-		if code != "" && f.Code == code && !f.Closed && (found < 0 || slices.Contains(f.Pods, s.pod)) {
-			found = i
+	var found *model.Tracked
+	for f := range model.Each(s.Data.Reading.Findings) {
+		if code != "" && f.Code == code && !f.Closed && (found == nil || slices.Contains(f.Pods, s.pod)) {
+			found = f
 		}
 	}
 	return found
 }
 
 func (s *screen) openFinding() {
-	found := s.pathFinding()
-	if found < 0 {
-		s.status = "no finding on this path"
+	if s.Finding = s.pathFinding(); s.Finding == nil {
+		s.Status = "no finding on this path"
 		return
 	}
-	s.finding = &s.data.Reading.Findings[found]
 	s.open(view.FindingDetail)
 }
 
 func (s *screen) reversePath() {
-	s.path.Reverse = !s.path.Reverse
-	s.path.Cursor, s.page = s.path.Dead(), view.NoPage
+	s.Path.Reverse = !s.Path.Reverse
+	s.Path.Cursor, s.Page = s.Path.Dead(), view.NoPage
 }
 
 func nextPeer(by int) func(*screen) tea.Cmd {
 	return do(func(s *screen) {
-		peers := s.data.Peers(s.pod)
+		peers := s.Data.Peers(s.pod)
 		if len(peers) == 0 {
 			return
 		}
-		s.to = peers[(s.path.Peer+by+len(peers))%len(peers)].Addr
-		s.path = view.PathView{Reverse: s.path.Reverse}
+		s.to = peers[(s.Path.Peer+by+len(peers))%len(peers)]
+		s.Path = view.PathView{Reverse: s.Path.Reverse}
 		s.refresh()
 	})
 }
@@ -216,17 +217,13 @@ func (s *screen) startFilter() tea.Cmd {
 
 // edit passes a key to the filter, which applies while it is typed.
 func (s *screen) edit(msg tea.Msg) tea.Cmd {
-	if k, ok := msg.(tea.KeyPressMsg); ok {
-		switch k.String() {
-		case "enter":
-			s.filter.Blur()
-			return nil
-		case "esc":
-			s.filter.Blur()
+	if k, ok := msg.(tea.KeyPressMsg); ok && (k.String() == "enter" || k.String() == "esc") {
+		s.filter.Blur()
+		if k.String() == "esc" {
 			s.filter.SetValue("")
 			s.applyFilter()
-			return nil
 		}
+		return nil
 	}
 	var cmd tea.Cmd
 	s.filter, cmd = s.filter.Update(msg)
@@ -237,46 +234,44 @@ func (s *screen) edit(msg tea.Msg) tea.Cmd {
 // applyFilter uses the filter if it is valid; else the last valid one stays.
 func (s *screen) applyFilter() {
 	q, err := view.ParseQuery(s.filter.Value())
-	s.filterErr = ""
 	if err != nil {
-		s.filterErr = err.Error()
+		s.FilterError = err.Error()
 		return
 	}
-	s.query = q
-	if c := s.list(); c != nil {
-		c.cursor, c.id = 0, ""
-	}
-	s.refresh()
+	s.query, s.FilterError = q, ""
+	s.restart()
 }
 
 // nextSort sorts by the next column that is shown, then by none.
 func (s *screen) nextSort() {
-	c := s.list()
-	cols := s.data.Columns(s.tab)
-	for c.by++; c.by < len(cols) && cols[c.by].From > view.ListWidth(s.width); c.by++ {
+	l := s.list()
+	cols := s.Data.Columns(s.Tab)
+	for l.By++; l.By < len(cols) && cols[l.By].From > view.ListWidth(s.Width); l.By++ {
 	}
-	c.reverse = false
-	if c.by >= len(cols) {
-		c.by = -1
+	l.Reverse = false
+	if l.By >= len(cols) {
+		l.By = -1
 	} else {
 		// Large figures are the interesting ones.
-		c.reverse = cols[c.by].Right || cols[c.by].Title == "SEV"
+		l.Reverse = cols[l.By].Right || cols[l.By].Title == "SEV"
 	}
-	s.sorted(c)
+	s.restart()
 }
 
 func (s *screen) turnSort() {
-	c := s.list()
-	c.reverse = !c.reverse
-	if c.by < 0 {
+	l := s.list()
+	l.Reverse = !l.Reverse
+	if l.By < 0 {
 		// No column's heading shows the order.
-		s.status = map[bool]string{true: "the last row comes first", false: "in the order of the reading"}[c.reverse]
+		s.Status = map[bool]string{true: "the last row comes first", false: "in the order of the reading"}[l.Reverse]
 	}
-	s.sorted(c)
+	s.restart()
 }
 
-func (s *screen) sorted(c *choice) {
-	c.cursor, c.id = 0, ""
+func (s *screen) restart() {
+	if l := s.list(); l != nil {
+		l.Choose(0)
+	}
 	s.refresh()
 }
 
@@ -308,13 +303,6 @@ func (s *screen) play() tea.Cmd {
 	return call(func() { s.player.Speed(speed) })
 }
 
-func replayMode(paused bool, speed float64) string {
-	if paused {
-		return "PAUSED"
-	}
-	return fmt.Sprintf("REPLAY x%g", speed)
-}
-
 func step(n int) func(*screen) tea.Cmd {
 	return func(s *screen) tea.Cmd {
 		var pause tea.Cmd
@@ -336,19 +324,17 @@ func seek(units int) func(*screen) tea.Cmd {
 func faster(by float64) func(*screen) tea.Cmd {
 	return func(s *screen) tea.Cmd {
 		s.speed = max(0.25, min(s.speed*by, 64))
-		s.status = fmt.Sprintf("%g times as fast as it was recorded", s.speed)
+		s.Status = fmt.Sprintf("%g times as fast as it was recorded", s.speed)
 		return s.play()
 	}
 }
 
-func (s *screen) rescan() tea.Cmd {
-	s.status = "reading the node's state again"
-	return call(s.opts.Source.Rescan)
-}
-
-func (s *screen) reset() tea.Cmd {
-	s.status = "counters start from zero"
-	return call(s.opts.Source.Reset)
+// ask asks something of the source, and says so.
+func ask(status string, what func(Source)) func(*screen) tea.Cmd {
+	return func(s *screen) tea.Cmd {
+		s.Status = status
+		return call(func() { what(s.opts.Source) })
+	}
 }
 
 // copy sends what is shown to the terminal's clipboard: a finding's fix, a path's
@@ -356,37 +342,35 @@ func (s *screen) reset() tea.Cmd {
 func (s *screen) copy() tea.Cmd {
 	text := s.copied()
 	if text == "" {
-		s.status = "nothing here to copy"
+		s.Status = "nothing here to copy"
 		return nil
 	}
-	s.status = fmt.Sprintf("%d bytes sent to the terminal's clipboard (OSC 52)", len(text))
+	s.Status = fmt.Sprintf("%d bytes sent to the terminal's clipboard (OSC 52)", len(text))
 	return tea.SetClipboard(text)
 }
 
 func (s *screen) copied() string {
 	r := s.selected()
 	switch {
-	case s.page == view.FindingDetail && s.finding != nil:
-		return fix(s.finding)
-	case s.page == view.Coverage || s.page == view.NoPage && s.tab == view.Node:
-		return s.data.PageText(s.page)
-	case s.page != view.NoPage && s.page != view.HopDetail:
+	case s.Page == view.FindingDetail && s.Finding != nil:
+		return fix(s.Finding)
+	case s.Page == view.Coverage || s.Page == view.NoPage && s.Tab == view.Node:
+		return s.Data.PageText(s.Page)
+	case s.Page != view.NoPage && s.Page != view.HopDetail:
 		return ""
-	case s.page == view.HopDetail && s.path.Hop() != nil:
-		if h := s.path.Hop(); len(h.Rules) > 0 {
+	case s.Page == view.HopDetail && s.Path.Hop() != nil:
+		if h := s.Path.Hop(); len(h.Rules) > 0 {
 			return lines(h.Rules)
 		}
-		return report.Clean(s.path.Hop().Decision)
-	case s.tab == view.Path:
-		return s.data.PathText(s.path)
+		return report.Clean(s.Path.Hop().Decision)
+	case s.Tab == view.Path:
+		return s.Data.PathText(s.Path)
 	case r == nil:
 		return ""
-	case s.tab == view.Events:
-		return r.Line()
-	case r.Finding != nil:
+	case r.Finding != nil && s.Tab != view.Events:
 		return fix(r.Finding)
-	case r.Pod != nil && len(r.Pod.Addresses) > 0:
-		return r.Pod.Addresses[0].Addr().String()
+	case r.Pod != nil && r.From.IsValid():
+		return r.From.String()
 	}
 	return r.Line()
 }
@@ -401,20 +385,20 @@ func fix(f *model.Tracked) string {
 
 // lines joins what will be pasted. It is clean, since a shell may read it.
 func lines(rows []string) string {
-	out := make([]string, len(rows))
-	for i, row := range rows {
-		out[i] = report.Clean(row)
+	var out []string
+	for _, row := range rows {
+		out = append(out, report.Clean(row))
 	}
 	return strings.Join(out, "\n")
 }
 
 func (s *screen) export() tea.Cmd {
-	if s.data.Reading.At.IsZero() {
-		s.status = "nothing has been read yet"
+	if s.Data.Reading.At.IsZero() {
+		s.Status = "nothing has been read yet"
 		return nil
 	}
-	s.status = "writing the report"
-	r, write := s.data.Reading, s.opts.Export
+	s.Status = "writing the report"
+	r, write := s.Data.Reading, s.opts.Export
 	return func() tea.Msg {
 		path, err := write(r)
 		if err == nil && path == "" {
@@ -427,11 +411,11 @@ func (s *screen) export() tea.Cmd {
 func (s *screen) nextTheme() {
 	names := view.Themes()
 	if s.opts.mono() {
-		s.status = "colours are off"
+		s.Status = "colours are off"
 		return
 	}
-	s.theme = view.NewTheme(names[(slices.Index(names, s.theme.Name)+1)%len(names)], s.theme.ASCII)
-	s.status = "theme " + s.theme.Name
+	s.Theme = view.NewTheme(names[(slices.Index(names, s.Theme.Name)+1)%len(names)], s.Theme.ASCII)
+	s.Status = "theme " + s.Theme.Name
 }
 
 func (s *screen) quitPrinting() tea.Cmd {

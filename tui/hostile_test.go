@@ -179,7 +179,7 @@ func FuzzScreen(f *testing.F) {
 				send(s, check(s, tea.WindowSizeMsg{Width: w, Height: h}))
 			}
 			if s.started {
-				drawable(t, frame(s), s.width, s.height)
+				drawable(t, frame(s), s.Width, s.Height)
 			}
 		}
 	})

@@ -30,7 +30,7 @@ func bind(keys, shown, does string) key.Binding {
 func keyTable() []binding {
 	return []binding{
 		{bind("enter", "enter", "path"), "", hasEnds, hasEnds, do((*screen).followFinding)},
-		{bind("enter", "enter", "open"), "Move", canOpen, canOpen, do((*screen).enter)},
+		{bind("enter", "enter", "open"), "Move", canOpen, canOpen, do(func(s *screen) { s.enter()() })},
 		{bind("esc backspace", "esc", "back"), "Move", canLeave, nil, do((*screen).back)},
 		{bind("up k", "up/down", "or k, j: one row"), "Move", nil, nil, move(-1)},
 		{bind("down j", "", ""), "", nil, nil, move(1)},
@@ -57,8 +57,8 @@ func keyTable() []binding {
 
 		{bind("w", "w", "window"), "Reading", onList, nil, (*screen).nextWindow},
 		{bind("p", "p", "pause"), "Reading", canPause, canPause, (*screen).freeze},
-		{bind("r", "r", "rescan"), "Live", nil, isLive, (*screen).rescan},
-		{bind("ctrl+r", "ctrl+r", "reset counters"), "Live", nil, isLive, (*screen).reset},
+		{bind("r", "r", "rescan"), "Live", nil, isLive, ask("reading the node's state again", Source.Rescan)},
+		{bind("ctrl+r", "ctrl+r", "reset counters"), "Live", nil, isLive, ask("counters start from zero", Source.Reset)},
 		{bind(".", ".", "step"), "Replay", isReplay, isReplay, step(1)},
 		{bind(",", ",", "step back"), "Replay", nil, isReplay, step(-1)},
 		{bind("]", "] or [", "10 s on, back"), "Replay", nil, isReplay, seek(1)},
@@ -84,41 +84,28 @@ func keyTable() []binding {
 func always(*screen) bool           { return true }
 func onListToExport(s *screen) bool { return onList(s) && canExport(s) }
 func canCopy(s *screen) bool {
-	if s.page == view.NoPage {
-		return s.tab == view.Node || hasPath(s)
+	if s.Page == view.NoPage {
+		return s.Tab == view.Node || hasPath(s)
 	}
-	return s.page != view.Help
+	return s.Page != view.Help
 }
 func hasEnds(s *screen) bool {
-	if s.page != view.FindingDetail || s.finding == nil {
+	if s.Page != view.FindingDetail || s.Finding == nil {
 		return false
 	}
-	pod, _ := s.data.Ends(&s.finding.Finding)
+	pod, _ := s.Data.Ends(&s.Finding.Finding)
 	return pod.IsValid()
 }
-func canLeave(s *screen) bool { return s.page != view.NoPage || s.tab == view.Path }
-func canOpen(s *screen) bool {
-	switch r := s.selected(); {
-	case s.page != view.NoPage:
-		return false
-	case s.tab == view.Path:
-		return s.path.Hop() != nil
-	case r == nil:
-		return false
-	case s.tab == view.Findings, r.Finding != nil, r.From.IsValid():
-		return true
-	default:
-		return r.Pod != nil && len(r.Pod.Addresses) > 0
-	}
-}
+func canLeave(s *screen) bool { return s.Page != view.NoPage || s.Tab == view.Path }
+func canOpen(s *screen) bool  { return s.enter() != nil }
 func onPath(s *screen) bool {
-	return s.tab == view.Path && s.page == view.NoPage || s.page == view.HopDetail
+	return s.Tab == view.Path && s.Page == view.NoPage || s.Page == view.HopDetail
 }
-func hasPath(s *screen) bool { return onPath(s) && s.path.Path != nil }
+func hasPath(s *screen) bool { return onPath(s) && s.Path.Path != nil }
 func onPathWithFinding(s *screen) bool {
-	return onPath(s) && s.pathFinding() >= 0
+	return onPath(s) && s.pathFinding() != nil
 }
-func onList(s *screen) bool   { return s.list() != nil && s.page == view.NoPage }
+func onList(s *screen) bool   { return s.list() != nil && s.Page == view.NoPage }
 func isReplay(s *screen) bool { return s.player != nil }
 func canPause(s *screen) bool { return !s.still() }
 func isLive(s *screen) bool {
@@ -126,11 +113,10 @@ func isLive(s *screen) bool {
 }
 
 // still reports whether recordings are shown that do not play.
-func (s *screen) still() bool   { return s.player == nil && s.data.Reading.Replay }
+func (s *screen) still() bool   { return s.player == nil && s.Data.Reading.Replay }
 func canExport(s *screen) bool  { return s.opts.Export != nil }
 func canSuspend(s *screen) bool { return s.opts.Shell != nil }
 
-// press does what the key is bound to.
 func (s *screen) press(k tea.KeyPressMsg) tea.Cmd {
 	for _, b := range s.keys {
 		if key.Matches(k, b.Binding) && (b.when == nil || b.when(s)) {

@@ -445,7 +445,7 @@ func TestSilence(t *testing.T) {
 	} {
 		r := whole()
 		spoil(&r)
-		if got := opened(t, Options{Env: utf8Env}, 80, 24, r).rows[0].Line(); !strings.Contains(got, want) {
+		if got := opened(t, Options{Env: utf8Env}, 80, 24, r).list().Rows[0].Line(); !strings.Contains(got, want) {
 			t.Errorf("the first row is %q, without %q", got, want)
 		}
 	}

@@ -25,7 +25,6 @@ type output struct {
 	stalled bool
 }
 
-// terminal is an output that is a terminal.
 type terminal struct {
 	*output
 	term.File

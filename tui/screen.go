@@ -2,6 +2,7 @@ package tui
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -27,25 +28,17 @@ type (
 	}
 )
 
-// choice is how a list is shown.
-type choice struct {
-	id      string
-	cursor  int
-	by      int
-	reverse bool
-}
-
 // screen is the Bubble Tea model: the newest reading, the one that is shown, and
 // how.
 type screen struct {
+	// Frame is what is shown; shown completes it.
+	view.Frame
 	opts   Options
-	theme  view.Theme
 	keys   []binding
 	player Player
 	// next waits for a reading; stop, if not nil, for a request to stop.
 	next, stop tea.Cmd
 
-	width, height int
 	// unsized says that the next size was not reported by the terminal but
 	// assumed, supposed that the last one was.
 	unsized, supposed bool
@@ -53,32 +46,21 @@ type screen struct {
 	started bool
 
 	latest model.Reading
-	data   *view.Data
 	frozen bool
 	ended  bool
-	// speed is the speed of a replay.
-	speed float64
+	speed  float64
 	// window is the index of the selected one.
 	windows []time.Duration
 	window  int
 
-	tab, from view.TabID
-	choices   [view.Tabs]choice
-	rows      []*view.Row
-	page      view.PageID
-	under     view.PageID // the page that an overlay covers
-	scroll    int
+	from  view.TabID // the tab before Path
+	lists [view.Tabs]view.List
+	under view.PageID // the page that an overlay covers
 
-	filter    textinput.Model
-	query     view.Query
-	filterErr string
+	filter textinput.Model
+	query  view.Query
 
-	finding *model.Tracked
-	preview *model.Path
-	path    view.PathView
-	pod, to netip.Addr
-
-	status   string
+	pod, to  netip.Addr
 	printing bool
 
 	// frame is what was drawn last; empty if something changed since.
@@ -92,15 +74,15 @@ func newScreen(o Options, next tea.Cmd) *screen {
 	// Reading the clipboard would start a process.
 	input.KeyMap.Paste.SetEnabled(false)
 	s := &screen{
-		opts: o, theme: view.NewTheme(o.theme()), keys: keyTable(), next: next, filter: input, speed: 1,
-		data: view.NewData(model.Reading{}, nil), windows: windows,
+		Frame: view.Frame{Theme: view.NewTheme(o.theme()), Data: view.NewData(model.Reading{}, nil)},
+		opts:  o, keys: keyTable(), next: next, filter: input, speed: 1, windows: windows,
 	}
 	if s.window = slices.Index(windows, o.Window); s.window < 0 {
 		s.windows, s.window = append([]time.Duration{o.Window}, windows...), 0
 	}
 	s.player, _ = o.Source.(Player)
-	for i := range s.choices {
-		s.choices[i].by = -1
+	for i := range s.lists {
+		s.lists[i].By = -1
 	}
 	s.refresh()
 	return s
@@ -123,9 +105,9 @@ func (s *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case stopMsg:
 		return s, tea.Batch(suspend(s.opts.Shell), s.stop)
 	case exportedMsg:
-		s.status = "report written to " + msg.path
+		s.Status = "report written to " + msg.path
 		if msg.err != nil {
-			s.status = "export failed: " + msg.err.Error()
+			s.Status = "export failed: " + msg.err.Error()
 		}
 	case tea.WindowSizeMsg:
 		s.resize(msg)
@@ -145,10 +127,10 @@ func (s *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 // resize takes a new size. One that differs from the first starts the screen: it
 // comes from someone who has just attached and not seen the gate.
 func (s *screen) resize(msg tea.WindowSizeMsg) {
-	if s.width > 0 && !s.unsized && (s.supposed || msg.Width != s.width || msg.Height != s.height) {
+	if s.Width > 0 && !s.unsized && (s.supposed || msg.Width != s.Width || msg.Height != s.Height) {
 		s.started = true
 	}
-	s.width, s.height = msg.Width, msg.Height
+	s.Width, s.Height = msg.Width, msg.Height
 	s.supposed, s.unsized = s.unsized, false
 }
 
@@ -156,7 +138,7 @@ func (s *screen) key(k tea.KeyPressMsg) tea.Cmd {
 	if k.Mod.Contains(tea.ModAlt) {
 		return tea.Sequence(s.key(tea.KeyPressMsg{Code: tea.KeyEscape}), s.key(unescaped(k)))
 	}
-	s.status = ""
+	s.Status = ""
 	switch {
 	case !s.started:
 		return s.atGate(k)
@@ -195,85 +177,65 @@ func (s *screen) atGate(k tea.KeyPressMsg) tea.Cmd {
 	return nil
 }
 
-// use shows a reading.
 func (s *screen) use(r model.Reading) {
-	s.data = view.NewData(r, s.opts.Describe)
+	s.Data = view.NewData(r, s.opts.Describe)
 	s.refresh()
 }
 
 // list is how the tab's list is shown, nil if the tab has none.
-func (s *screen) list() *choice {
-	if view.Columns(s.tab) == nil {
+func (s *screen) list() *view.List {
+	if view.Columns(s.Tab) == nil {
 		return nil
 	}
-	return &s.choices[s.tab]
+	return &s.lists[s.Tab]
 }
 
 // refresh derives what is shown from the reading and the user's choices.
 func (s *screen) refresh() {
-	if c := s.list(); c != nil {
-		s.reselect(c)
+	if l := s.list(); l != nil {
+		s.reselect(l)
 	}
 	s.findFinding()
-	s.preview = nil
+	s.Preview = nil
 	if r := s.selected(); r != nil && r.Finding != nil {
-		s.preview = s.trace(s.data.Ends(&r.Finding.Finding))
+		s.Preview = s.trace(s.Data.Ends(&r.Finding.Finding))
 	}
-	if s.tab == view.Path {
+	if s.Tab == view.Path {
 		s.tracePath()
 	}
 }
 
 // reselect filters and sorts the list again. The cursor stays on its row.
-func (s *screen) reselect(c *choice) {
+func (s *screen) reselect(l *view.List) {
 	var all []view.Row
-	switch s.tab {
+	switch s.Tab {
 	case view.Findings:
-		all = s.data.Findings
+		all = s.Data.Findings
 	case view.Pods:
-		all = s.data.Pods
+		all = s.Data.Pods
 	case view.Events:
-		all = s.data.Events()
+		all = s.Data.Events()
 	}
-	s.rows = view.Select(all, s.query, c.by, c.reverse)
-	at := min(c.cursor, len(s.rows)-1)
-	if c.id != "" && (at < 0 || s.rows[at].ID != c.id) {
-		if i := slices.IndexFunc(s.rows, func(r *view.Row) bool { return r.ID == c.id }); i >= 0 {
-			at = i
-		}
+	l.Rows = view.Select(all, s.query, l.By, l.Reverse)
+	at := slices.IndexFunc(l.Rows, func(r *view.Row) bool { return r.ID == l.ID })
+	if r := l.Selected(); at < 0 || l.ID == "" || r != nil && r.ID == l.ID {
+		at = l.Cursor
 	}
-	s.choose(c, at)
+	l.Choose(at)
 }
 
-// choose puts the cursor on a row. At the top it stays at the top, whichever row
-// comes there: that is the worst, or the latest.
-func (s *screen) choose(c *choice, at int) {
-	c.cursor = max(0, min(at, len(s.rows)-1))
-	c.id = ""
-	if c.cursor > 0 {
-		c.id = s.rows[c.cursor].ID
-	}
-}
-
-// selected is the row under the cursor.
-func (s *screen) selected() *view.Row {
-	c := s.list()
-	if c == nil || c.cursor >= len(s.rows) {
-		return nil
-	}
-	return s.rows[c.cursor]
-}
+func (s *screen) selected() *view.Row { return s.list().Selected() }
 
 // findFinding looks up the shown finding in the newest reading. One that the
 // reading no longer has stays as it was.
 func (s *screen) findFinding() {
-	if s.finding == nil {
+	if s.Finding == nil {
 		return
 	}
-	id := view.FindingID(s.finding)
-	for i := range s.data.Reading.Findings {
-		if f := &s.data.Reading.Findings[i]; view.FindingID(f) == id {
-			s.finding = f
+	id := view.FindingID(s.Finding)
+	for f := range model.Each(s.Data.Reading.Findings) {
+		if view.FindingID(f) == id {
+			s.Finding = f
 			return
 		}
 	}
@@ -283,7 +245,7 @@ func (s *screen) trace(pod, to netip.Addr) *model.Path {
 	if s.opts.Trace == nil || !pod.IsValid() || !to.IsValid() {
 		return nil
 	}
-	p := s.opts.Trace(s.data.Reading, s.data.Open(), pod, to)
+	p := s.opts.Trace(s.Data.Reading, s.Data.Open(), pod, to)
 	return &p
 }
 
@@ -292,43 +254,42 @@ func (s *screen) tracePath() {
 	if !s.pod.IsValid() {
 		s.pod, s.to = s.defaultEnds()
 	}
-	peers := s.data.Peers(s.pod)
+	peers := s.Data.Peers(s.pod)
 	if !s.to.IsValid() && len(peers) > 0 {
-		s.to = peers[0].Addr
+		s.to = peers[0]
 	}
-	fresh := s.path.Path == nil
-	s.path.Path = s.trace(s.pod, s.to)
+	fresh := s.Path.Path == nil
+	s.Path.Path = s.trace(s.pod, s.to)
 	if fresh {
-		s.path = s.path.Turned()
-		s.path.Cursor = s.path.Dead()
+		s.Path = s.Path.Turned()
+		s.Path.Cursor = s.Path.Dead()
 	}
-	s.path.Peers = len(peers)
-	s.path.Peer = max(slices.IndexFunc(peers, func(p view.Peer) bool { return p.Addr == s.to }), 0)
-	s.path.Cursor = max(0, min(s.path.Cursor, len(s.path.Hops())-1))
+	s.Path.Peers = len(peers)
+	s.Path.Peer = max(slices.Index(peers, s.to), 0)
+	s.Path.Cursor = max(0, min(s.Path.Cursor, len(s.Path.Hops())-1))
 	switch {
-	case s.data.Reading.At.IsZero():
-		s.path.Why = "waiting for the first reading"
+	case s.Data.Reading.At.IsZero():
+		s.Path.Why = "waiting for the first reading"
 	case !s.pod.IsValid():
-		s.path.Why = "no pod is known on this node"
+		s.Path.Why = "no pod is known on this node"
 	case !s.to.IsValid():
-		s.path.Why = "no packet of " + s.pod.String() + " was seen: there is no peer to show a path to"
+		s.Path.Why = "no packet of " + s.pod.String() + " was seen: there is no peer to show a path to"
 	}
 }
 
 // defaultEnds are those of the worst finding, or else of a pod, if possible one
 // with traffic.
 func (s *screen) defaultEnds() (pod, to netip.Addr) {
-	for i := range s.data.Open() {
-		if pod, to := s.data.Ends(&s.data.Open()[i]); pod.IsValid() && to.IsValid() {
+	for f := range model.Each(s.Data.Open()) {
+		if pod, to := s.Data.Ends(f); pod.IsValid() && to.IsValid() {
 			return pod, to
 		}
 	}
-	pod, to = netip.Addr{}, netip.Addr{}
-	for _, p := range s.data.Reading.Snapshot.Pods {
+	for _, p := range s.Data.Reading.Snapshot.Pods {
 		for _, a := range p.Addresses {
-			switch peers := s.data.Peers(a.Addr()); {
+			switch peers := s.Data.Peers(a.Addr()); {
 			case len(peers) > 0:
-				return a.Addr(), peers[0].Addr
+				return a.Addr(), peers[0]
 			case !pod.IsValid():
 				pod = a.Addr()
 			}
@@ -339,48 +300,44 @@ func (s *screen) defaultEnds() (pod, to netip.Addr) {
 
 // View draws what Update left, and only when that changed.
 func (s *screen) View() tea.View {
-	if s.frame == "" {
-		s.frame = s.draw()
+	switch {
+	case s.frame != "":
+	case s.started:
+		s.frame = view.Draw(s.shown())
+	default:
+		s.frame = view.Gate(s.Theme, s.Data, s.opts.Intro, s.Width)
 	}
 	v := tea.NewView(s.frame)
 	v.AltScreen = s.started
 	return v
 }
 
-func (s *screen) draw() string {
-	if !s.started {
-		return view.Gate(s.theme, s.data, s.opts.Intro, s.width)
-	}
-	return view.Draw(s.frameNow())
-}
-
-// frameNow is what is to be drawn.
-func (s *screen) frameNow() view.Frame {
-	f := view.Frame{
-		Width: s.width, Height: s.height, Theme: s.theme, Data: s.data,
-		Mode: s.mode(), Window: s.windows[s.window], Tab: s.tab, Path: s.path, Page: s.page, Scroll: s.scroll,
-		Finding: s.finding, Preview: s.preview,
-		Filter: s.filter.Value(), Editing: s.filter.Focused(), Caret: s.filter.Position(), FilterError: s.filterErr,
-		Status: s.status, Hints: s.hints(),
-	}
-	if c := s.list(); c != nil {
-		f.List = view.List{Rows: s.rows, Cursor: c.cursor, By: c.by, Reverse: c.reverse}
+// shown is the frame with what follows from the rest.
+func (s *screen) shown() view.Frame {
+	f := s.Frame
+	f.Mode, f.Window, f.Hints = s.mode(), s.windows[s.window], s.hints()
+	f.Filter, f.Editing, f.Caret = s.filter.Value(), s.filter.Focused(), s.filter.Position()
+	if l := s.list(); l != nil {
+		f.List = *l
 	}
 	return f
 }
 
 // mode says whether the screen shows the present or something else.
 func (s *screen) mode() string {
-	at := s.data.Reading.At.Format("15:04:05")
+	at := s.Data.Reading.At.Format("15:04:05")
 	switch {
-	case s.data.Reading.At.IsZero() && s.ended:
+	case s.Data.Reading.At.IsZero() && s.ended:
 		return "ENDED"
-	case s.data.Reading.At.IsZero():
+	case s.Data.Reading.At.IsZero():
 		return "WAIT"
 	case s.ended:
 		return "ENDED " + at
 	case s.player != nil:
-		return replayMode(s.frozen, s.speed) + " " + at
+		if s.frozen {
+			return "PAUSED " + at
+		}
+		return fmt.Sprintf("REPLAY x%g %s", s.speed, at)
 	case s.still():
 		return "RECORDED " + at
 	case s.frozen:

@@ -48,8 +48,8 @@ func TestFooterKeepsItsWord(t *testing.T) {
 				if after := frame(s); cmd == nil && after == before {
 					t.Errorf("after %q: %s changes nothing", where, b.Help().Key)
 				}
-				if strings.HasPrefix(s.status, "no") {
-					t.Errorf("after %q: %s says %q", where, b.Help().Key, s.status)
+				if strings.HasPrefix(s.Status, "no") {
+					t.Errorf("after %q: %s says %q", where, b.Help().Key, s.Status)
 				}
 			}
 		}
@@ -62,10 +62,10 @@ func TestSortShows(t *testing.T) {
 		for _, tab := range []string{"1", "2", "4"} {
 			s := opened(t, Options{Env: utf8Env}, w, 40, kubenetNode(9))
 			press(t, s, tab+" s")
-			for by := s.list().by; by >= 0; by = s.list().by {
+			for by := s.list().By; by >= 0; by = s.list().By {
 				heading := strings.Split(ansi.Strip(frame(s)), "\n")[2]
 				if !strings.ContainsAny(heading, "^v") {
-					t.Errorf("at %d columns tab %s is sorted by %s, which does not show: %q", w, tab, view.Columns(s.tab)[by].Title, heading)
+					t.Errorf("at %d columns tab %s is sorted by %s, which does not show: %q", w, tab, view.Columns(s.Tab)[by].Title, heading)
 				}
 				press(t, s, "s")
 			}

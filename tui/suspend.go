@@ -16,7 +16,6 @@ type Shell interface {
 	Stop() error
 }
 
-// stopMsg is a request to stop the process.
 type stopMsg struct{}
 
 // suspend restores the terminal, stops the process, and shows the screen again

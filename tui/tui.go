@@ -8,6 +8,7 @@
 package tui
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -139,7 +140,7 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 		// The cursor is on the last line of the gate.
 		io.WriteString(out, "\r\n") //nolint:errcheck // the terminal may be gone
 	}
-	outcome := Outcome{Reading: s.data.Reading, Print: s.printing}
+	outcome := Outcome{Reading: s.Data.Reading, Print: s.printing}
 	if outcome.Reading.At.IsZero() {
 		outcome.Reading = model.Reading{}
 	}
@@ -198,10 +199,6 @@ func (o Options) theme() (name string, ascii bool) {
 		themes := view.Themes()
 		name = themes[len(themes)-1]
 	}
-	for _, v := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
-		if locale := strings.ToLower(o.getenv(v)); locale != "" {
-			return name, !strings.Contains(locale, "utf-8") && !strings.Contains(locale, "utf8")
-		}
-	}
-	return name, true
+	locale := strings.ToLower(cmp.Or(o.getenv("LC_ALL"), o.getenv("LC_CTYPE"), o.getenv("LANG")))
+	return name, !strings.Contains(locale, "utf-8") && !strings.Contains(locale, "utf8")
 }

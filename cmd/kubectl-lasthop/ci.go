@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"strings"
@@ -37,31 +36,24 @@ func (o *options) forCI() (args, env []string) {
 	return args, env
 }
 
-// document is what a CI job is told of.
-type document interface {
-	JUnit(io.Writer, report.Judgement) error
-	Annotations(report.Judgement) []report.Annotation
-	Summary(io.Writer, report.Judgement) error
-}
-
 // writeForCI writes what a CI job wants of what several nodes tell.
-func (r *runner) writeForCI(found document, w wishes) error {
+func (r *runner) writeForCI(found report.Document, w wishes) error {
 	j := report.Judgement{FailOn: w.failOn, Strict: w.strict}
 	var err error
 	if file := r.junit(); file != "" {
 		var text bytes.Buffer
-		err = errors.Join(found.JUnit(&text, j), r.write(file, text.Bytes()))
+		err = errors.Join(report.JUnit(&text, found, j), r.write(file, text.Bytes()))
 	}
 	if !w.github {
 		return err
 	}
-	for _, x := range found.Annotations(j) {
+	for _, x := range report.Annotations(found, j) {
 		r.mu.Lock()
 		fmt.Fprintln(r.stderr, x)
 		r.mu.Unlock()
 	}
 	var text bytes.Buffer
-	return errors.Join(err, found.Summary(&text, j), r.summarize(text.Bytes()))
+	return errors.Join(err, report.Summary(&text, found, j), r.summarize(text.Bytes()))
 }
 
 // summarize appends to the summary of the job.

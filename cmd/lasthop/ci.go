@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -69,21 +68,14 @@ func (b *besideFile) discard() error {
 	return b.file.discard()
 }
 
-// forCI is a report as CI wants it.
-type forCI interface {
-	JUnit(io.Writer, report.Judgement) error
-	Annotations(report.Judgement) []report.Annotation
-	Summary(io.Writer, report.Judgement) error
-}
-
 // write writes what is wanted of a report.
-func (b *besideFile) write(r forCI, j report.Judgement) error {
+func (b *besideFile) write(r report.Document, j report.Judgement) error {
 	var err error
 	if b.file != nil {
-		err = errors.Join(ignoreClosedPipe(r.JUnit(b.file, j)), b.file.Close())
+		err = errors.Join(ignoreClosedPipe(report.JUnit(b.file, r, j)), b.file.Close())
 	}
 	if b.github {
-		b.annotate(r.Annotations(j)...)
+		b.annotate(report.Annotations(r, j)...)
 		err = errors.Join(err, b.summarize(r, j))
 	}
 	return err
@@ -101,14 +93,14 @@ const summaryVariable = "GITHUB_STEP_SUMMARY"
 
 // summarize appends to the job's summary. The file is the runner's, so it is made if it
 // is not there, and no link is followed.
-func (b *besideFile) summarize(r forCI, j report.Judgement) error {
+func (b *besideFile) summarize(r report.Document, j report.Judgement) error {
 	name := os.Getenv(summaryVariable)
 	if name == "" {
 		b.say("warning: no summary: %s is not set; sudo --preserve-env=%s passes it on", summaryVariable, summaryVariable)
 		return nil
 	}
 	var text bytes.Buffer
-	if err := r.Summary(&text, j); err != nil {
+	if err := report.Summary(&text, r, j); err != nil {
 		return err
 	}
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)

@@ -91,9 +91,9 @@ func everything(t *testing.T, r report.Report) string {
 		write(r.Write(&b, f, report.Style{}))
 	}
 	j := report.Judgement{FailOn: model.Info, Strict: true}
-	write(r.JUnit(&b, j))
-	write(r.Summary(&b, j))
-	for _, a := range r.Annotations(j) {
+	write(report.JUnit(&b, r, j))
+	write(report.Summary(&b, r, j))
+	for _, a := range report.Annotations(r, j) {
 		b.WriteString(a.String() + "\n")
 	}
 	findings := diagnose.Diagnose(r.Snapshot)

@@ -52,6 +52,8 @@ type Evidence struct {
 	Text   string
 	// Node made the observation; empty where all are of one node.
 	Node string `json:",omitempty"`
+	// Values are those that Text shows, by their names: a JSON object, empty where none is told.
+	Values string `json:",omitempty"`
 }
 
 // Code names a kind of finding. It is stable and in CamelCase, like a Kubernetes

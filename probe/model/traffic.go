@@ -73,7 +73,7 @@ type Lost struct {
 	// programs, or put theirs before them. How many packets were not counted
 	// there is not known, in either direction.
 	Gaps uint64
-	// Detail are the numbers and reasons in words.
+	// Detail are the numbers and reasons in words, without names or addresses.
 	Detail []string
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 )
@@ -50,20 +51,22 @@ func (r *Redactor) Addr(a netip.Addr) netip.Addr {
 	if other, ok := r.broadcasts[a]; ok {
 		return other
 	}
-	bare := a.WithZone("")
-	other, ok := r.addrs[bare]
-	if !ok {
-		if len(r.addrs) >= cached {
-			clear(r.addrs)
-		}
-		other = r.instead(bare)
-		r.addrs[bare] = other
-	}
-	return other.WithZone(r.link(a.Zone()))
+	return remembered(r.addrs, a.WithZone(""), r.instead).WithZone(r.link(a.Zone()))
 }
 
-// cached bounds what is remembered for speed.
-const cached = 1 << 16
+// remembered is what stands for x, computed only once: most are seen again and again.
+func remembered[T comparable](known map[T]T, x T, compute func(T) T) T {
+	const most = 1 << 16
+	out, ok := known[x]
+	if !ok {
+		out = compute(x)
+		if len(known) >= most {
+			clear(known)
+		}
+		known[x] = out
+	}
+	return out
+}
 
 // instead computes Addr.
 func (r *Redactor) instead(bare netip.Addr) netip.Addr {
@@ -86,7 +89,7 @@ func (r *Redactor) instead(bare netip.Addr) netip.Addr {
 			continue
 		}
 		// Not even by chance does an address stay as it was.
-		if !forced && (len(b) == 4 || depth < 64) || r.flips(node) {
+		if !forced && (len(b) == 4 || depth < 64) || r.decide("address", node.String()) {
 			out[depth/8] ^= 0x80 >> (depth % 8)
 		}
 		forced = true
@@ -97,12 +100,9 @@ func (r *Redactor) instead(bare netip.Addr) netip.Addr {
 
 // towardsSpecial reports whether a range holds a special one, which must stay in it.
 func towardsSpecial(node netip.Prefix) bool {
-	for _, s := range specials {
-		if s.prefix.Bits() > node.Bits() && node.Overlaps(s.prefix) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(specials, func(s special) bool {
+		return s.prefix.Bits() > node.Bits() && node.Overlaps(s.prefix)
+	})
 }
 
 // hostZeros reports whether an IPv6 address has zeros alone from its second half on up
@@ -113,9 +113,6 @@ func hostZeros(b []byte, depth int) bool {
 	}
 	return binary.BigEndian.Uint64(b[8:])>>(127-depth)>>1 == 0
 }
-
-// flips reports whether the bit behind a range's prefix becomes the other one.
-func (r *Redactor) flips(node netip.Prefix) bool { return r.decide("address", node.String()) }
 
 // decide is a bit that depends on the key and a text.
 func (r *Redactor) decide(kind, text string) bool { return r.hash(kind, text)[0] >= '8' }
@@ -167,23 +164,18 @@ func (r *Redactor) MAC(m model.MAC) model.MAC {
 	case m.IsMulticast():
 		return m
 	}
-	if out, ok := r.macs[m]; ok {
-		return out
-	}
-	out, before := m, model.MAC{}
-	copy(before[:], m[:first/8])
-	for depth := first; depth < 48; depth++ {
-		bit := byte(0x80 >> (depth % 8))
-		if depth == first || r.decide("mac", fmt.Sprintf("%x/%d", before, depth)) {
-			out[depth/8] ^= bit
+	return remembered(r.macs, m, func(out model.MAC) model.MAC {
+		before := model.MAC{}
+		copy(before[:], m[:first/8])
+		for depth := first; depth < 48; depth++ {
+			bit := byte(0x80 >> (depth % 8))
+			if depth == first || r.decide("mac", fmt.Sprintf("%x/%d", before, depth)) {
+				out[depth/8] ^= bit
+			}
+			before[depth/8] |= m[depth/8] & bit
 		}
-		before[depth/8] |= m[depth/8] & bit
-	}
-	if len(r.macs) >= cached {
-		clear(r.macs)
-	}
-	r.macs[m] = out
-	return out
+		return out
+	})
 }
 
 // head is the head of a packet with other addresses, without options and payload.
@@ -225,19 +217,14 @@ func (r *Redactor) rewrite(b []byte) {
 	copy(b, r.Addr(a).AsSlice())
 }
 
+// transports are the sizes of transport headers, and where their checksums are. What follows
+// in an ICMP message may quote another packet, or name a neighbour.
+var transports = map[byte]struct{ size, sum int }{6: {20, 16}, 17: {8, 6}, 1: {8, 2}, 58: {8, 2}}
+
 // transport is how much of a packet its transport header is, and clears its checksum. Of
 // an unknown one it is nothing.
 func transport(proto byte, b []byte) int {
-	size, sum := 0, 0
-	switch proto {
-	case 6:
-		size, sum = 20, 16
-	case 17:
-		size, sum = 8, 6
-	case 1, 58:
-		// The rest may quote another packet, or name a neighbour.
-		size, sum = 8, 2
-	}
+	size, sum := transports[proto].size, transports[proto].sum
 	size = min(size, len(b))
 	if sum+2 <= size {
 		clear(b[sum : sum+2])

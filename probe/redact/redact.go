@@ -2,6 +2,8 @@
 // be shown to others: a snapshot before it is judged, so that findings, fixes and
 // documents follow by themselves, or a reading with its findings.
 //
+// Sentences of lasthop's own about a source, and errors, are left out, as they may hold anything.
+//
 // The same name or address becomes the same every time, by a key. Two addresses have as
 // many leading bits in common afterwards as before, and stay private, public, link-local
 // or multicast; so ranges hold the same addresses, and the verdict is the same. The last
@@ -13,7 +15,6 @@
 package redact
 
 import (
-	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -28,7 +29,7 @@ import (
 )
 
 // Redactor replaces names and addresses by one key. It remembers the names that it has
-// seen, to find them in texts. It is not for concurrent use.
+// seen, to find them in the texts of rules and comments. It is not for concurrent use.
 type Redactor struct {
 	key []byte
 	// addrs and macs are those replaced before, to be fast.
@@ -36,17 +37,16 @@ type Redactor struct {
 	macs  map[model.MAC]model.MAC
 	// broadcasts are those whose range is not of whole bytes.
 	broadcasts map[netip.Addr]netip.Addr
-	// known are names by their first word, the longest first.
-	known map[string][]knownName
+	// known is what stands for names, the longest of which has that many bytes.
+	known   map[string]string
+	longest int
 }
-
-type knownName struct{ name, instead string }
 
 // New returns a Redactor for a key, which may be empty.
 func New(key string) *Redactor {
 	return &Redactor{
 		key: []byte(key), addrs: map[netip.Addr]netip.Addr{}, macs: map[model.MAC]model.MAC{},
-		broadcasts: map[netip.Addr]netip.Addr{}, known: map[string][]knownName{},
+		broadcasts: map[netip.Addr]netip.Addr{}, known: map[string]string{},
 	}
 }
 
@@ -109,7 +109,10 @@ type treatment func(r *Redactor, s string) string
 
 func keep(_ *Redactor, s string) string { return s }
 
-// as gives names of a kind.
+// withhold is for sentences of lasthop's own, and errors, that may hold anything: rather than
+// search them for names, nothing is shown of them.
+func withhold(_ *Redactor, s string) string { return strings.Repeat("redacted", min(len(s), 1)) }
+
 func as(kind string) treatment {
 	return func(r *Redactor, s string) string { return r.called(kind, s) }
 }
@@ -127,16 +130,16 @@ var (
 // fields are the treatments of all plain strings of the model. Strings of a type of
 // their own, such as roles and reasons, are lasthop's or the kernel's words.
 var fields = map[string]treatment{
-	"Node.Name": as("node"), "Node.Kernel": keep, "Node.Plugin": keep, "Node.PluginBy": text, "Node.Policy": keep,
+	"Node.Name": as("node"), "Node.Kernel": keep, "Node.Plugin": keep, "Node.PluginBy": withhold, "Node.Policy": keep,
 	"Node.Residue": keep, "Node.Engine": keep, "Node.Attach": keep, "Node.Uplinks": link,
-	"NodeSeen.Name": as("node"), "NodeSeen.Recording": file, "NodeSeen.Reason": text,
-	"Source.Name": keep, "Source.Detail": text,
+	"NodeSeen.Name": as("node"), "NodeSeen.Recording": file, "NodeSeen.Reason": withhold,
+	"Source.Name": keep, "Source.Detail": withhold,
 	"Link.Name": link, "Link.Kind": keep,
 	"Queue.Link": link, "Queue.Kind": keep, "Queue.Handle": keep,
 	"Route.Link": link, "Route.Type": keep, "Route.Scope": keep, "Route.Protocol": keep,
-	"RoutingRule.In": link, "RoutingRule.Out": link, "RoutingRule.Action": keep, "RoutingRule.Unknown": text,
+	"RoutingRule.In": link, "RoutingRule.Out": link, "RoutingRule.Action": keep, "RoutingRule.Unknown": keep,
 	"Neighbor.Link": link, "Neighbor.State": keep,
-	"Sysctl.Name": (*Redactor).sysctl, "Sysctl.Value": text,
+	"Sysctl.Name": (*Redactor).sysctl, "Sysctl.Value": keep,
 	"Pod.Namespace": as("ns"), "Pod.Name": as("pod"), "Pod.UID": (*Redactor).uid, "Pod.Interface": link, "Pod.Link": link,
 	"Pod.NetnsName":   (*Redactor).netns,
 	"FrameRule.Table": keep, "FrameRule.Chain": text, "FrameRule.Text": rule, "FrameRule.Unknown": text, "FrameRule.TargetName": text,
@@ -160,7 +163,7 @@ var fields = map[string]treatment{
 	"NIC.ID":               azureID, "NIC.Subnets": azureID, "NIC.File": file,
 	"HopCount.Link": link, "Peer.Link": link, "PairCount.Link": link, "MACPair.Link": link, "ARPCount.Link": link, "Series.Link": link,
 	"Drop.Location": keep, "Drop.Link": link, "Sample.Location": keep, "Sample.Link": link,
-	"Lost.Detail": text, "Probe.Link": link,
+	"Lost.Detail": keep, "Probe.Link": link,
 }
 
 // copy is a deep copy of a value of the model, redacted.
@@ -181,8 +184,7 @@ func (r *Redactor) copy(v reflect.Value) reflect.Value {
 		return v
 	case model.Sample:
 		x.Head = r.head(x.Protocol, x.Head)
-		x.Src, x.Dst, x.SrcMAC, x.DstMAC, x.Link = r.Addr(x.Src), r.Addr(x.Dst), r.MAC(x.SrcMAC), r.MAC(x.DstMAC), r.link(x.Link)
-		return reflect.ValueOf(x)
+		v = reflect.ValueOf(x)
 	case map[string]string:
 		// Labels: which pods are meant was decided by those that they have.
 		if x == nil {
@@ -197,26 +199,23 @@ func (r *Redactor) copy(v reflect.Value) reflect.Value {
 			out.Field(i).Set(r.field(v, i))
 		}
 	case reflect.Slice:
-		if v.IsNil() {
-			return out
+		if !v.IsNil() {
+			out.Set(reflect.MakeSlice(v.Type(), v.Len(), v.Len()))
 		}
-		out.Set(reflect.MakeSlice(v.Type(), v.Len(), v.Len()))
 		for i := range v.Len() {
 			out.Index(i).Set(r.copy(v.Index(i)))
 		}
 	case reflect.Pointer:
-		if v.IsNil() {
-			return out
+		if !v.IsNil() {
+			out.Set(reflect.New(v.Type().Elem()))
+			out.Elem().Set(r.copy(v.Elem()))
 		}
-		out.Set(reflect.New(v.Type().Elem()))
-		out.Elem().Set(r.copy(v.Elem()))
 	default:
 		return v
 	}
 	return out
 }
 
-// field is a struct's field, redacted.
 func (r *Redactor) field(v reflect.Value, i int) reflect.Value {
 	f := v.Field(i)
 	plain := reflect.TypeFor[string]()
@@ -226,7 +225,7 @@ func (r *Redactor) field(v reflect.Value, i int) reflect.Value {
 	treat := fields[v.Type().Name()+"."+v.Type().Field(i).Name]
 	if treat == nil {
 		// A field that nobody has thought of. A test wants none.
-		treat = text
+		treat = withhold
 	}
 	if f.Type() == plain {
 		return reflect.ValueOf(treat(r, f.String()))
@@ -243,85 +242,36 @@ func (r *Redactor) learn(s *model.Snapshot) {
 	if s == nil {
 		return
 	}
-	r.know(s.Node.Name, "node")
-	for _, pods := range [][]model.Pod{s.Pods, s.PastPods} {
-		for p := range model.Each(pods) {
-			r.know(p.Name, "pod")
-			r.know(p.Namespace, "ns")
-			r.knowAs(p.UID, r.uid(p.UID))
-			r.knowAs(path.Base(p.NetnsName), path.Base(r.netns(p.NetnsName)))
-			r.knowAs(p.Link, r.link(p.Link))
-			r.broadcastsOf(p.Addresses)
-		}
+	r.know(s.Node.Name, r.Node(s.Node.Name))
+	for _, p := range slices.Concat(s.Pods, s.PastPods) {
+		r.knowPod(p.Namespace, p.Name)
+		r.know(p.UID, r.uid(p.UID))
+		r.know(path.Base(p.NetnsName), path.Base(r.netns(p.NetnsName)))
+		r.know(p.Link, r.link(p.Link))
+		r.broadcastsOf(p.Addresses)
 	}
 	for _, p := range s.Cluster.Pods {
-		r.know(p.Name, "pod")
-		r.know(p.Namespace, "ns")
+		r.knowPod(p.Namespace, p.Name)
 	}
 	for _, n := range s.Cluster.Nodes {
-		r.know(n.Name, "node")
+		r.know(n.Name, r.Node(n.Name))
 	}
 	for l := range model.Each(s.Links) {
-		r.knowAs(l.Name, r.link(l.Name))
+		r.know(l.Name, r.link(l.Name))
 		r.broadcastsOf(l.Addresses)
 	}
-	r.learnCloud(&s.Cluster.Azure)
 }
 
-func (r *Redactor) learnCloud(a *model.Azure) {
-	n := a.Node
-	r.knowAs(n.SubscriptionID, r.uid(n.SubscriptionID))
-	for kind, names := range map[string][]string{
-		"rg":   {n.ResourceGroup, n.VNetResourceGroup, n.RouteTableResourceGroup},
-		"vnet": {n.VNet}, "subnet": {n.Subnet}, "table": {n.RouteTable},
-	} {
-		for _, name := range names {
-			r.know(name, kind)
-		}
-	}
-	ids := func(list ...string) {
-		for _, id := range list {
-			r.azureParts(id, func(_ int, value, instead string) { r.knowAs(value, instead) })
-		}
-	}
-	for t := range model.Each(a.Tables) {
-		ids(append(t.Subnets, t.ID)...)
-		r.knowAs(path.Base(t.File), r.file(t.File))
-		r.knowRoutes(t.Routes)
-	}
-	for s := range model.Each(a.Subnets) {
-		ids(s.ID, s.RouteTable, s.SecurityGroup)
-		r.knowAs(path.Base(s.File), r.file(s.File))
-	}
-	for n := range model.Each(a.NICs) {
-		ids(append(n.Subnets, n.ID)...)
-		r.knowAs(path.Base(n.File), r.file(n.File))
-	}
-	for _, e := range a.Effective {
-		r.knowAs(path.Base(e.File), r.file(e.File))
-		r.knowRoutes(e.Routes)
-	}
+func (r *Redactor) knowPod(namespace, name string) {
+	r.know(namespace, r.called("ns", namespace))
+	r.know(name, r.called("pod", name))
 }
 
-func (r *Redactor) knowRoutes(list []model.UDR) {
-	for _, u := range list {
-		r.know(u.Name, "route")
-	}
-}
-
-func (r *Redactor) know(name, kind string) { r.knowAs(name, r.called(kind, name)) }
-
-// knowAs remembers what stands for a name in texts. The first that was learnt stays.
-func (r *Redactor) knowAs(name, instead string) {
-	if name == "" || name == instead || name == "." || name == "/" {
+// know remembers what stands for a name in texts. The first that was learnt stays.
+func (r *Redactor) know(name, instead string) {
+	if name == "" || name == instead || name == "." || name == "/" || r.known[name] != "" {
 		return
 	}
-	first := firstWord(name)
-	list := r.known[first]
-	if slices.ContainsFunc(list, func(k knownName) bool { return k.name == name }) {
-		return
-	}
-	list = append(list, knownName{name, instead})
-	slices.SortStableFunc(list, func(a, b knownName) int { return cmp.Compare(len(b.name), len(a.name)) })
-	r.known[first] = list
+	r.known[name] = instead
+	r.longest = max(r.longest, len(name))
 }

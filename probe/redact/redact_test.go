@@ -149,9 +149,13 @@ func rich() *model.Snapshot {
 	pod := netip.MustParsePrefix("10.77.1.5/24")
 	id := "/subscriptions/5ec2e700-0000-4000-8000-00000secret0/resourceGroups/MC_secret/providers/Microsoft.Network/routeTables/secret-table"
 	s := &model.Snapshot{
-		Node:    model.Node{Name: "aks-secret-1", Plugin: "kubenet", PluginBy: []string{"aks-secret-1 has vethsecret0"}, Uplinks: []string{"eth0"}},
-		Window:  model.Window{Start: time.Unix(1, 0), End: time.Unix(11, 0)},
-		Sources: []model.Source{{Name: "nodes", Status: model.OK, Detail: "secret-ns/secret-pod of aks-secret-2 at 10.77.2.1, fd77::9 and 0a:77:0a:f4:00:05."}},
+		Node:   model.Node{Name: "aks-secret-1", Plugin: "kubenet", PluginBy: []string{"aks-secret-1 has vethsecret0"}, Uplinks: []string{"eth0"}},
+		Window: model.Window{Start: time.Unix(1, 0), End: time.Unix(11, 0)},
+		Sources: []model.Source{
+			{Name: "nodes", Status: model.OK, Detail: "3 nodes from /home/secret/nodes.json"},
+			{Name: "names", Status: model.Partial, Detail: "read /var/lib/cni/results/secret-db-of-another-node: permission denied"},
+			{Name: "links", Status: model.OK},
+		},
 		Links:   []model.Link{{Index: 2, Name: "eth0"}, {Index: 7, Name: "vethsecret0", Addresses: []netip.Prefix{pod}, MAC: mac("0a:77:0a:f4:00:05")}},
 		Sysctls: []model.Sysctl{{Name: "net.ipv4.conf.vethsecret0.rp_filter", Value: "1"}, {Name: "net.ipv4.conf.eth0/77.rp_filter", Value: "0"}},
 		Pods: []model.Pod{{
@@ -165,7 +169,7 @@ func rich() *model.Snapshot {
 		PacketRules: []model.PacketRule{{
 			Table: "nat", Chain: "cali-tw-vethsecret0", Target: "cali-fw-vethsecret0", Comment: "secret-space/secret-service:http has no endpoints",
 			Text: `-d 10.77.0.10/32 -m comment --comment "secret-space/secret-service:http has no endpoints" -j REJECT`, To: netip.MustParseAddrPort("10.77.1.5:8080"),
-		}},
+		}, {Comment: "secret-pod to 10.77.2.9:53"}, {Comment: "secret-ns/secret-pod of aks-secret-2 at 10.77.2.1, fd77::9 and 0a:77:0a:f4:00:05."}},
 		Chains: []model.Chain{{Table: "nat", Name: "cali-tw-vethsecret0"}, {Table: "kube-proxy", Name: secretChain}},
 		Sets: []model.Set{{Family: "ip", Table: "kube-proxy", Name: "affinity-2QRHZV4L-secret-space/secret-service/tcp/http__10.77.1.5/8080", Elements: []model.Element{
 			{Key: "10.77.0.10 . tcp . 443", Value: "goto " + secretChain, Comment: "secret-space/secret-service:http"},
@@ -184,7 +188,7 @@ func rich() *model.Snapshot {
 			},
 		},
 	}
-	s.Traffic.Lost.Detail = []string{"secret-pod lost 3 packets to 10.77.2.9:53"}
+	s.Traffic.Lost.Detail = []string{"3 packets on links that were not yet known"}
 	s.Traffic.Hops = []model.HopCount{{Addr: pod.Addr(), Link: "vethsecret0"}}
 	s.Traffic.Samples = []model.Sample{{Src: pod.Addr(), Dst: addr("10.77.2.9"), Link: "vethsecret0", Protocol: 0x0800, Head: packet("secret payload")}}
 	return s
@@ -272,9 +276,11 @@ func TestSnapshotRevealsNothing(t *testing.T) {
 		"a pod's UID":            strings.Contains(got.Programs[0].Cgroup, strings.ReplaceAll(p.UID, "-", "_")),
 		"a resource group":       model.ResourcePart(table.ID, "resourceGroups") == got.Cluster.Azure.Node.ResourceGroup,
 		"what is not a name":     got.Links[0].Name == "eth0" && p.Interface == "eth0" && got.Node.Plugin == "kubenet" && strings.Contains(table.ID, "/providers/Microsoft.Network/"),
-		"an end of a sentence":   strings.HasSuffix(got.Sources[0].Detail, got.Links[1].MAC.String()+"."),
-		"a node in a sentence":   strings.Contains(got.Sources[0].Detail, got.Cluster.Nodes[0].Name),
-		"a port in a sentence":   strings.Contains(got.Traffic.Lost.Detail[0], got.Flows[0].Original.Dst.String()+":53"),
+		"an end of a sentence":   strings.HasSuffix(got.PacketRules[2].Comment, got.Links[1].MAC.String()+"."),
+		"a node in a sentence":   strings.Contains(got.PacketRules[2].Comment, got.Cluster.Nodes[0].Name),
+		"a port in a sentence":   strings.Contains(got.PacketRules[1].Comment, got.Flows[0].Original.Dst.String()+":53"),
+		"whether there is more":  got.Sources[0].Detail == "redacted" && got.Sources[2].Detail == "" && got.Sources[1].Status == model.Partial,
+		"what lasthop lost":      got.Traffic.Lost.Detail[0] == before.Traffic.Lost.Detail[0],
 		"a pool of pods' ranges": got.Cluster.PodCIDRs[0].Contains(p.Addresses[0].Addr()),
 	} {
 		if !same {

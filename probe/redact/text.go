@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -29,18 +30,10 @@ var (
 
 // terms are words of texts about networks. A pod or namespace of such a name is found in
 // them only beside its namespace or pod.
-var terms = wordSet(`accept address all any bridge chain cluster container default destination drop egress filter
+var terms = strings.Fields(`accept address all any bridge chain cluster container default destination drop egress filter
 		forward from frame gateway group host icmp in ingress ip link local mangle nat network node nodes none ok out packet packets
 			peer pod pods policy port raw return route router routes rule rules service source subnet table tcp to traffic udp
 	file name netns nic ns nsg resource rg uid vnet`)
-
-func wordSet(words string) map[string]bool {
-	out := map[string]bool{}
-	for _, w := range strings.Fields(words) {
-		out[w] = true
-	}
-	return out
-}
 
 // Text is a text with other names and addresses in it: names that were learnt, and
 // whatever can be read as an address.
@@ -68,55 +61,37 @@ func (r *Redactor) Text(s string) string {
 func (r *Redactor) words(s string) string {
 	var b strings.Builder
 	rest := 0 // where the text without names begins
-	for i := 0; i < len(s); {
+	for i := 0; i < len(s); i++ {
 		if !wordByte(s[i]) || i > 0 && wordByte(s[i-1]) {
-			i++
 			continue
 		}
-		k, ok := r.nameAt(s, i)
-		if !ok {
-			i++
-			continue
+		if end := r.nameEnd(s, i); end > 0 {
+			b.WriteString(r.addresses(s[rest:i]) + r.known[s[i:end]])
+			rest, i = end, end-1
 		}
-		b.WriteString(r.addresses(s[rest:i]) + k.instead)
-		i += len(k.name)
-		rest = i
 	}
 	b.WriteString(r.addresses(s[rest:]))
 	return b.String()
 }
 
-// nameAt is the longest known name that stands at a place.
-func (r *Redactor) nameAt(s string, i int) (knownName, bool) {
-	for _, k := range r.known[firstWord(s[i:])] {
-		end := i + len(k.name)
-		if !strings.HasPrefix(s[i:], k.name) || end < len(s) && wordByte(s[end]) && wordByte(k.name[len(k.name)-1]) {
+// nameEnd is where the longest known name ends that begins at i; 0 where none does.
+func (r *Redactor) nameEnd(s string, i int) int {
+	for end := min(len(s), i+r.longest); end > i; end-- {
+		if end < len(s) && wordByte(s[end]) && wordByte(s[end-1]) {
 			continue
 		}
 		beside := i > 0 && s[i-1] == '/' || end < len(s) && s[end] == '/'
-		if terms[k.name] && !beside {
-			continue
-		}
-		return k, true
-	}
-	return knownName{}, false
-}
-
-// firstWord is what a text begins with, up to what is no word.
-func firstWord(s string) string {
-	for i := range len(s) {
-		if !wordByte(s[i]) {
-			return s[:max(i, 1)]
+		if name := s[i:end]; r.known[name] != "" && (beside || !slices.Contains(terms, name)) {
+			return end
 		}
 	}
-	return s
+	return 0
 }
 
 func wordByte(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '_' || c >= 0x80
 }
 
-// addresses replaces addresses, ranges and MACs.
 func (r *Redactor) addresses(s string) string {
 	return numbers.ReplaceAllStringFunc(s, func(token string) string {
 		// A sentence may end behind an address.
@@ -179,7 +154,6 @@ func (r *Redactor) element(s string) string {
 	return strings.Join(fields, " . ")
 }
 
-// rule is the text of a rule, with its comment.
 func (r *Redactor) rule(s string) string {
 	return r.Text(remarks.ReplaceAllStringFunc(s, func(s string) string { return objects.ReplaceAllStringFunc(s, r.object) }))
 }
@@ -190,17 +164,7 @@ func (r *Redactor) object(s string) string {
 		return s
 	}
 	// The first is a namespace wherever it stands.
-	return r.called("ns", namespace) + "/" + r.named(name)
-}
-
-// named is what stands for a name that may have been learnt.
-func (r *Redactor) named(name string) string {
-	for _, k := range r.known[firstWord(name)] {
-		if k.name == name {
-			return k.instead
-		}
-	}
-	return r.called("name", name)
+	return r.called("ns", namespace) + "/" + cmp.Or(r.known[name], r.called("name", name))
 }
 
 // stems are how common names of links begin: what follows is an ID, or a number.
@@ -271,7 +235,6 @@ func (r *Redactor) sysctl(name string) string {
 	return strings.Join(parts, ".")
 }
 
-// netns is the name or path of a namespace.
 func (r *Redactor) netns(name string) string {
 	if name == "" {
 		return ""
@@ -305,26 +268,16 @@ var azureKinds = map[string]string{
 	"networksecuritygroups": "nsg", "networkinterfaces": "nic", "routes": "route",
 }
 
-// azureID is the ID of a resource with other names.
 func (r *Redactor) azureID(id string) string {
 	parts := strings.Split(id, "/")
-	r.azureParts(id, func(i int, _, instead string) { parts[i] = instead })
-	return strings.Join(parts, "/")
-}
-
-// azureParts calls each with the names in an ID, their place between slashes, and what
-// stands for them.
-func (r *Redactor) azureParts(id string, each func(i int, name, instead string)) {
-	parts := strings.Split(id, "/")
 	for i := 2; i < len(parts); i += 2 {
-		kind := strings.ToLower(parts[i-1])
-		instead := r.called(cmp.Or(azureKinds[kind], "resource"), parts[i])
-		switch {
-		case kind == "providers" || parts[i] == "":
-			continue
-		case kind == "subscriptions":
-			instead = r.uid(parts[i])
+		switch kind := strings.ToLower(parts[i-1]); kind {
+		case "providers":
+		case "subscriptions":
+			parts[i] = r.uid(parts[i])
+		default:
+			parts[i] = r.called(cmp.Or(azureKinds[kind], "resource"), parts[i])
 		}
-		each(i, parts[i], instead)
 	}
+	return strings.Join(parts, "/")
 }

@@ -71,7 +71,7 @@ func ciReports() map[string]struct {
 func TestJUnit(t *testing.T) {
 	for name, c := range ciReports() {
 		var b bytes.Buffer
-		if err := c.report.JUnit(&b, c.judged); err != nil {
+		if err := report.JUnit(&b, c.report, c.judged); err != nil {
 			t.Fatal(err)
 		}
 		golden(t, name+".xml", b.String())
@@ -133,7 +133,7 @@ func checkSuites(t *testing.T, name string, suites []junit.Suite, text string) {
 func TestAnnotations(t *testing.T) {
 	for name, c := range ciReports() {
 		var b strings.Builder
-		for _, a := range c.report.Annotations(c.judged) {
+		for _, a := range report.Annotations(c.report, c.judged) {
 			b.WriteString(a.String() + "\n")
 		}
 		golden(t, name+".github", b.String())
@@ -197,7 +197,7 @@ func TestSummary(t *testing.T) {
 	for _, name := range []string{"ci-wrong", "ci-expected", "ci-hostile"} {
 		c := ciReports()[name]
 		var b strings.Builder
-		if err := c.report.Summary(&b, c.judged); err != nil {
+		if err := report.Summary(&b, c.report, c.judged); err != nil {
 			t.Fatal(err)
 		}
 		golden(t, name+"-summary.md", b.String())
@@ -210,7 +210,7 @@ func TestSummaryIsBounded(t *testing.T) {
 		r.Findings[0].Evidence = append(r.Findings[0].Evidence, model.Evidence{Source: "tc", Text: strings.Repeat("x", 70)})
 	}
 	var b strings.Builder
-	if err := r.Summary(&b, report.Judgement{FailOn: model.Warning}); err != nil {
+	if err := report.Summary(&b, r, report.Judgement{FailOn: model.Warning}); err != nil {
 		t.Fatal(err)
 	}
 	if b.Len() > 1<<20 || !strings.Contains(b.String(), "bytes are left out") {
@@ -221,7 +221,7 @@ func TestSummaryIsBounded(t *testing.T) {
 func TestCIWriteFails(t *testing.T) {
 	full := errors.New("no space left")
 	r := report.Report{Snapshot: node()}
-	for _, err := range []error{r.JUnit(failing{full}, report.Judgement{}), r.Summary(failing{full}, report.Judgement{})} {
+	for _, err := range []error{report.JUnit(failing{full}, r, report.Judgement{}), report.Summary(failing{full}, r, report.Judgement{})} {
 		if !errors.Is(err, full) {
 			t.Errorf("got %v, want the writer's error", err)
 		}

@@ -52,4 +52,10 @@ func (e Events) Write(w io.Writer) error {
 	return l.err
 }
 
-func instant(t time.Time) string { return t.UTC().Truncate(time.Millisecond).Format(time.RFC3339Nano) }
+// instant is empty for no time.
+func instant(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Truncate(time.Millisecond).Format(time.RFC3339Nano)
+}

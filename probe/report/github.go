@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -42,15 +43,17 @@ func (a Annotation) String() string {
 	}
 	b.WriteString("title=" + commandValue.Replace(Clean(a.Title)) + "::")
 	// Line ends in the text are meant, all else is cleaned.
-	lines := strings.Split(a.Text, "\n")
-	for i := range lines {
-		lines[i] = Clean(lines[i])
-	}
+	lines := mapped(strings.Split(a.Text, "\n"), Clean)
 	b.WriteString(commandData.Replace(strings.Join(lines, "\n")))
 	return b.String()
 }
 
-func (c ci) annotations(j Judgement) []Annotation {
+// Annotations are a document's on a GitHub Actions run: an error for what fails the
+// job, such as a hop at which packets end without a finding, a warning or notice for other
+// findings. Where a scenario was tried there is one alone, at its file and line, if the verdict
+// was not the expected one.
+func Annotations(d Document, j Judgement) []Annotation {
+	c := d.outline()
 	if t := j.Trial; t != nil {
 		if len(t.Wrong) == 0 {
 			return nil
@@ -62,29 +65,29 @@ func (c ci) annotations(j Judgement) []Annotation {
 		if len(c.findings) == 0 {
 			text = append(text, "", c.verdict)
 		}
-		return []Annotation{{Level: "error", Title: "lasthop: not the verdict that " + t.Name + " expects", File: t.File, Line: t.Line, Text: strings.Join(text, "\n")}}
+		title := "lasthop: not the verdict that " + t.Name + " expects"
+		return []Annotation{{Level: "error", Title: title, File: t.File, Line: t.Line, Text: strings.Join(text, "\n")}}
 	}
 	var out []Annotation
+	add := func(level, title, text string) {
+		out = append(out, Annotation{Level: level, Title: "lasthop: " + title, Text: text})
+	}
 	for f := range model.Each(c.findings) {
 		level := map[model.Severity]string{model.Critical: "warning", model.Warning: "warning"}[f.Severity]
-		switch {
-		case j.fails(f):
+		if j.fails(f) {
 			level = "error"
-		case level == "":
-			level = "notice"
 		}
-		out = append(out, Annotation{Level: level, Title: fmt.Sprintf("lasthop: %s on %s", f.Code, c.node), Text: c.plain(f)})
+		add(cmp.Or(level, "notice"), fmt.Sprintf("%s on %s", f.Code, c.node), c.plain(f))
 	}
 	for _, d := range c.ways {
-		if d.dead != nil && d.dead.Finding == "" {
-			out = append(out, Annotation{Level: "error", Title: fmt.Sprintf("lasthop: dead hop on the %s", d.name), Text: d.why(c.names)})
+		if h := d.dead(); h != nil && h.Finding == "" {
+			add("error", fmt.Sprintf("dead hop on the %s path", d.name), d.why(c.names))
 		}
 	}
-	if !j.Strict {
-		return out
-	}
-	for _, g := range c.gaps() {
-		out = append(out, Annotation{Level: "error", Title: "lasthop: incomplete on " + g.node, Text: SourceText(g.Source)})
+	for _, src := range c.sources {
+		if j.Strict && isGap(src.Source) {
+			add("error", "incomplete on "+src.node, SourceText(src.Source))
+		}
 	}
 	return out
 }
@@ -92,7 +95,9 @@ func (c ci) annotations(j Judgement) []Annotation {
 // maxSummary is less than the most that GitHub accepts of one step, 1 MiB.
 const maxSummary = 1000 << 10
 
-func (c ci) summary(w io.Writer, j Judgement) error {
+// Summary writes a document in Markdown for the summary of a GitHub Actions job. What
+// is too long for GitHub is cut off, and said.
+func Summary(w io.Writer, d Document, j Judgement) error {
 	var b bytes.Buffer
 	if t := j.Trial; t != nil {
 		verdict := "the verdict is the expected one"
@@ -101,7 +106,7 @@ func (c ci) summary(w io.Writer, j Judgement) error {
 		}
 		fmt.Fprintf(&b, "# Scenario %s\n\n%s (%s, line %d)\n\n", md(t.Name), verdict, md(t.File), t.Line)
 	}
-	if err := c.write(&b, Markdown, Style{}); err != nil {
+	if err := d.Write(&b, Markdown, Style{}); err != nil {
 		return err
 	}
 	text := b.Bytes()

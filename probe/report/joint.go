@@ -39,11 +39,9 @@ type (
 		// Reason is why nothing was concluded from the node's silence.
 		Reason string `json:"reason,omitempty"`
 		// The rest is absent where the recording could not be read.
-		Node    *nodeDoc    `json:"node,omitempty"`
-		Window  *windowDoc  `json:"window,omitempty"`
-		Sources []sourceDoc `json:"sources,omitempty"`
-		Pods    *int        `json:"pods,omitempty"`
-		Lost    *lostDoc    `json:"lost,omitempty"`
+		*watchedDoc
+		Pods *int     `json:"pods,omitempty"`
+		Lost *lostDoc `json:"lost,omitempty"`
 	}
 )
 
@@ -59,9 +57,8 @@ func seenDocument(n model.NodeSeen) seenDoc {
 	if n.Failed {
 		return d
 	}
-	node, window, lost := nodeDocument(n.Node), windowDocument(n.Window), lostDocument(n.Lost)
-	d.Node, d.Window, d.Lost, d.Pods = &node, &window, &lost, &n.Pods
-	d.Sources = mapped(n.Sources, func(src model.Source) sourceDoc { return sourceDoc(src) })
+	w, lost := watched(n.Node, n.Window, n.Sources), lostDocument(n.Lost)
+	d.watchedDoc, d.Lost, d.Pods = &w, &lost, &n.Pods
 	return d
 }
 
@@ -73,19 +70,7 @@ func (r Joint) ndjson(w io.Writer) error {
 }
 
 func (r Joint) text(p *printer, wide bool) {
-	if len(r.Findings) == 0 {
-		p.prose(bold, "", r.Silence())
-		p.line("")
-	}
-	if len(r.Findings) > 1 {
-		for f := range model.Each(r.Findings) {
-			p.headline(r.Names, f)
-		}
-		p.line("")
-	}
-	for f := range model.Each(r.Findings) {
-		p.finding(r.windowOf(f), r.Names, f)
-	}
+	p.findings(r.outline())
 	rows := r.nodeRows(wide)
 	if !wide {
 		rows = bounded(rows)
@@ -96,14 +81,7 @@ func (r Joint) text(p *printer, wide bool) {
 }
 
 func (r Joint) markdown(w *bufio.Writer) {
-	if len(r.Findings) == 0 {
-		fmt.Fprintf(w, "# lasthop: %s\n\n", md(r.Silence()))
-	} else {
-		fmt.Fprintf(w, "# lasthop: %s on %s\n\n", Plural(len(r.Findings), "finding"), Plural(len(r.Nodes), "node"))
-	}
-	for f := range model.Each(r.Findings) {
-		markdownFinding(w, r.windowOf(f), r.Names, f)
-	}
+	r.outline().markdown(w, model.Plural(len(r.Nodes), "node"))
 	fmt.Fprint(w, "| node | recording | watched | not compared |\n|---|---|---|---|\n")
 	for _, n := range r.Nodes {
 		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", md(n.Name), md(n.Recording), Duration(n.Window.Duration()), md(n.Reason))
@@ -123,13 +101,8 @@ func (r Joint) windowOf(f *model.Finding) *model.Snapshot {
 
 // Silence is what a report without findings says first. It calls no node healthy.
 func (r Joint) Silence() string {
-	whole := 0
-	for _, n := range r.Nodes {
-		if n.Reason == "" {
-			whole++
-		}
-	}
-	verdict := "no loss seen on " + Plural(whole, "node")
+	whole := len(r.Nodes) - len(r.notCompared())
+	verdict := "no loss seen on " + model.Plural(whole, "node")
 	switch whole {
 	case 0:
 		verdict = "no finding, but silence proves nothing on any of these nodes (see below)"
@@ -141,19 +114,19 @@ func (r Joint) Silence() string {
 		verdict = "for the pods asked about: " + verdict
 	}
 	if n := len(r.Nodes) - whole; n > 0 && whole > 0 {
-		verdict += fmt.Sprintf("; of %s nothing is concluded from silence (see below)", Plural(n, "other node"))
+		verdict += fmt.Sprintf("; of %s nothing is concluded from silence (see below)", model.Plural(n, "other node"))
 	}
 	return strings.Join(append([]string{verdict}, r.Limits...), "; ")
 }
 
-// nodeRows say what was watched of each node.
 func (r Joint) nodeRows(wide bool) []string {
 	var rows []string
 	for _, n := range r.Nodes {
 		if n.Failed {
 			continue
 		}
-		row := fmt.Sprintf("%s, %s by %s; %s", NodeText(n.Node), Duration(n.Window.Duration()), EngineText(n.Node), Plural(n.Pods, "pod"))
+		row := fmt.Sprintf("%s, %s by %s; %s",
+			NodeText(n.Node), Duration(n.Window.Duration()), EngineText(n.Node), model.Plural(n.Pods, "pod"))
 		if gaps := Gaps(&model.Snapshot{Sources: n.Sources}); len(gaps) > 0 {
 			row += "; incomplete: " + strings.Join(mapped(gaps, func(g model.Source) string { return g.Name }), ", ")
 		}
@@ -170,11 +143,6 @@ func (r Joint) nodeRows(wide bool) []string {
 
 // notCompared names the nodes from whose silence nothing is concluded.
 func (r Joint) notCompared() []string {
-	var rows []string
-	for _, n := range r.Nodes {
-		if n.Reason != "" {
-			rows = append(rows, fmt.Sprintf("%s: %s", n.Name, n.Reason))
-		}
-	}
-	return rows
+	nodes := kept(r.Nodes, func(n model.NodeSeen) bool { return n.Reason != "" })
+	return mapped(nodes, func(n model.NodeSeen) string { return n.Name + ": " + n.Reason })
 }

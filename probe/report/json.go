@@ -3,11 +3,13 @@ package report
 import (
 	"bytes"
 	"cmp"
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"io"
 	"math"
 	"net/netip"
+	"slices"
 	"strings"
 	"unicode/utf16"
 
@@ -21,15 +23,19 @@ import (
 // never renamed or removed.
 const APIVersion = "lasthop/v1alpha1"
 
+// Schema is the JSON Schema, draft 2020-12, of every document that is written: reports,
+// paths, and each line of NDJSON.
+//
+//go:embed lasthop.schema.json
+var Schema string
+
 // The documents. Field order is output order; a pointer or omitempty marks what
 // may be unknown, which is then absent.
 type (
 	document struct {
-		APIVersion  string       `json:"apiVersion"`
-		Kind        string       `json:"kind"`
-		Node        nodeDoc      `json:"node"`
-		Window      windowDoc    `json:"window"`
-		Sources     []sourceDoc  `json:"sources"`
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+		watchedDoc
 		Pods        []podDoc     `json:"pods"`
 		Hops        []hopDoc     `json:"hops"`
 		MACRewrites []rewriteDoc `json:"macRewrites"`
@@ -39,6 +45,17 @@ type (
 		Ledger      []ledgerDoc  `json:"ledger"`
 		Findings    []findingDoc `json:"findings"`
 		Lost        lostDoc      `json:"lost"`
+	}
+	watchedDoc struct {
+		Node    nodeDoc     `json:"node"`
+		Window  windowDoc   `json:"window"`
+		Sources []sourceDoc `json:"sources"`
+	}
+	// localDoc is an address here, in the field that says whose it is: a pod's, or the node's own.
+	localDoc struct {
+		Pod     string `json:"pod,omitempty"`
+		PodName string `json:"podName,omitempty"`
+		Node    string `json:"node,omitempty"`
 	}
 	nodeDoc struct {
 		Name    string `json:"name,omitempty"`
@@ -76,11 +93,8 @@ type (
 		Gone bool `json:"gone,omitempty"`
 	}
 	hopDoc struct {
-		Pod     string `json:"pod,omitempty"`
-		PodName string `json:"podName,omitempty"`
-		// Node stands for Pod where an address of the node's own was
-		// counted, Peer where a remote range was.
-		Node      string          `json:"node,omitempty"`
+		localDoc
+		// Peer stands for them where a remote range was counted.
 		Peer      string          `json:"peer,omitempty"`
 		Link      string          `json:"link,omitempty"`
 		Role      string          `json:"role"`
@@ -103,9 +117,7 @@ type (
 		Packets uint64         `json:"packets"`
 	}
 	dropDoc struct {
-		Pod      string       `json:"pod,omitempty"`
-		PodName  string       `json:"podName,omitempty"`
-		Node     string       `json:"node,omitempty"`
+		localDoc
 		Side     model.Side   `json:"side,omitempty"`
 		Peer     string       `json:"peer,omitempty"`
 		PeerName string       `json:"peerName,omitempty"`
@@ -119,9 +131,7 @@ type (
 		Packets uint64     `json:"packets"`
 	}
 	silenceDoc struct {
-		Pod      string       `json:"pod,omitempty"`
-		PodName  string       `json:"podName,omitempty"`
-		Node     string       `json:"node,omitempty"`
+		localDoc
 		Peer     string       `json:"peer"`
 		PeerName string       `json:"peerName,omitempty"`
 		Packets  uint64       `json:"packets"`
@@ -138,6 +148,8 @@ type (
 		Text   string `json:"text"`
 		// Node is who saw it, where several nodes were observed.
 		Node string `json:"node,omitempty"`
+		// Values are those that Text shows, by their names.
+		Values map[string]any `json:"values,omitempty"`
 	}
 	findingDoc struct {
 		Code       model.Code       `json:"code"`
@@ -198,21 +210,12 @@ type lines struct {
 
 // add writes one object with the fields of both.
 func (l *lines) add(h head, doc any) {
-	if l.err != nil {
-		return
-	}
 	h.Time = l.at
-	first, err := marshal(h, "")
-	if err != nil {
-		l.err = err
-		return
-	}
+	first, failed := marshal(h, "")
 	rest, err := marshal(doc, "")
-	if err != nil {
-		l.err = err
-		return
+	if l.err = cmp.Or(l.err, failed, err); l.err == nil {
+		_, l.err = io.WriteString(l.w, strings.TrimSuffix(first, "}\n")+","+strings.TrimPrefix(rest, "{"))
 	}
-	_, l.err = io.WriteString(l.w, strings.TrimSuffix(first, "}\n")+","+strings.TrimPrefix(rest, "{"))
 }
 
 func addAll[D any](l *lines, kind string, docs []D) {
@@ -309,9 +312,7 @@ func (r Report) document() document {
 	d := document{
 		APIVersion: APIVersion,
 		Kind:       "Report",
-		Node:       nodeDocument(s.Node),
-		Window:     windowDocument(s.Window),
-		Sources:    mapped(s.Sources, func(src model.Source) sourceDoc { return sourceDoc(src) }),
+		watchedDoc: watched(s.Node, s.Window, s.Sources),
 		Pods:       []podDoc{},
 		MACRewrites: mapped(r.Rewrites, func(x model.MACRewrite) rewriteDoc {
 			return rewriteDoc{addrText(x.Addr), names.of(x.Addr), x.Field, macPlaceDoc(x.From), macPlaceDoc(x.To), x.Packets}
@@ -324,56 +325,43 @@ func (r Report) document() document {
 	for i, p := range allPods(s) {
 		d.Pods = append(d.Pods, podDocument(p, i >= len(s.Pods)))
 	}
-	roles := linkRoles(s)
+	role := linkRoles(s)
 	d.Hops = mapped(s.Traffic.Hops, func(h model.HopCount) hopDoc {
-		pod, node := podOrNode(h.Addr, names[h.Addr] == ThisNode)
 		return hopDoc{
-			Pod: pod, PodName: names.of(h.Addr), Node: node, Peer: prefixText(h.Prefix), Link: h.Link, Role: orUnknown(string(roles.of(&h))),
+			localDoc: names.local(h.Addr), Peer: prefixText(h.Prefix), Link: h.Link, Role: orUnknown(string(role(&h))),
 			Direction: h.Direction, Side: h.Side, Packets: h.Packets, Bytes: h.Bytes,
 		}
 	})
 	d.Drops = mapped(r.dropRows(), func(x dropRow) dropDoc {
-		pod, node := podOrNode(x.local, x.node)
 		return dropDoc{
-			Pod: pod, PodName: names.of(x.local), Node: node, Side: x.side, Peer: cmp.Or(prefixText(x.far), addrText(x.peer)), PeerName: names.of(x.peer),
-			Reason: x.reason, Location: x.location, Link: x.link, Harmless: x.class, Finding: x.finding, Packets: x.packets,
+			localDoc: names.local(x.local), Side: x.side,
+			Peer: cmp.Or(prefixText(x.far), addrText(x.peer)), PeerName: names.of(x.peer), Reason: x.reason,
+			Location: x.location, Link: x.link, Harmless: x.class, Finding: x.finding, Packets: x.packets,
 		}
 	})
 	d.Silences = mapped(r.Silences, func(x model.Silence) silenceDoc {
-		pod, node := podOrNode(x.Local, names[x.Local] == ThisNode)
 		return silenceDoc{
-			Pod: pod, PodName: names.of(x.Local), Node: node, Peer: addrText(x.Remote), PeerName: names.of(x.Remote),
+			localDoc: names.local(x.Local), Peer: addrText(x.Remote), PeerName: names.of(x.Remote),
 			Packets: x.Packets, Finding: x.Code, Ordinary: x.Ordinary,
 		}
 	})
 	return d
 }
 
-func nodeDocument(n model.Node) nodeDoc {
-	return nodeDoc{
-		Name: n.Name, Kernel: n.Kernel, Plugin: orUnknown(n.Plugin), Policy: n.Policy, Residue: n.Residue, PluginBy: n.PluginBy,
-		Engine: orUnknown(n.Engine), Attach: n.Attach, Uplinks: append([]string{}, n.Uplinks...),
+func watched(n model.Node, w model.Window, sources []model.Source) watchedDoc {
+	return watchedDoc{
+		Node: nodeDoc{
+			Name: n.Name, Kernel: n.Kernel, Plugin: orUnknown(n.Plugin), Policy: n.Policy, Residue: n.Residue,
+			PluginBy: n.PluginBy, Engine: orUnknown(n.Engine), Attach: n.Attach,
+			Uplinks: append([]string{}, n.Uplinks...),
+		},
+		Window:  windowDoc{Start: instant(w.Start), Seconds: math.Round(w.Duration().Seconds()*1000) / 1000},
+		Sources: mapped(sources, func(src model.Source) sourceDoc { return sourceDoc(src) }),
 	}
-}
-
-func windowDocument(w model.Window) windowDoc {
-	d := windowDoc{Seconds: math.Round(w.Duration().Seconds()*1000) / 1000}
-	if !w.Start.IsZero() {
-		d.Start = instant(w.Start)
-	}
-	return d
 }
 
 func lostDocument(l model.Lost) lostDoc {
 	return lostDoc{Events: l.Events, Counters: l.Counters, MACs: l.MACs, Unparsed: l.Unparsed, Malformed: l.Malformed, Gaps: l.Gaps}
-}
-
-// podOrNode puts a local address into the field that says whose it is.
-func podOrNode(a netip.Addr, isNode bool) (pod, node string) {
-	if isNode {
-		return "", addrText(a)
-	}
-	return addrText(a), ""
 }
 
 func podDocument(p model.Pod, gone bool) podDoc {
@@ -411,37 +399,34 @@ func (c called) of(a netip.Addr) string {
 	return ""
 }
 
+func (c called) local(a netip.Addr) localDoc {
+	if c[a] == ThisNode {
+		return localDoc{PodName: c.of(a), Node: addrText(a)}
+	}
+	return localDoc{PodName: c.of(a), Pod: addrText(a)}
+}
+
 func (c called) finding(f model.Finding) findingDoc {
 	d := findingDoc{
 		Code: f.Code, Severity: f.Severity, Confidence: f.Confidence,
 		Pods: mapped(f.Pods, addrText), Peers: mapped(f.Peers, prefixText),
 		Title: f.Title, Why: f.Why,
-		Evidence:     mapped(f.Evidence, func(e model.Evidence) evidenceDoc { return evidenceDoc(e) }),
+		Evidence:     mapped(f.Evidence, evidenceDocument),
 		Unseen:       append([]string{}, f.Unseen...),
 		Alternatives: append([]string{}, f.Alternatives...),
 		Fix:          append([]string{}, f.Fix...),
-		Verify:       f.Verify, Packets: f.Packets, Nodes: f.Nodes, Times: f.Times,
+		Verify:       f.Verify, Packets: f.Packets, Nodes: f.Nodes,
+		Opened: instant(f.Opened), Closed: instant(f.Closed), Times: f.Times, Names: map[string]string{},
 	}
-	if !f.Opened.IsZero() {
-		d.Opened = instant(f.Opened)
-	}
-	if !f.Closed.IsZero() {
-		d.Closed = instant(f.Closed)
-	}
-	note := func(a netip.Addr) {
-		if name := c.of(a); name != "" {
-			if d.Names == nil {
-				d.Names = map[string]string{}
-			}
-			d.Names[addrText(a)] = name
-		}
-	}
-	for _, a := range f.Pods {
-		note(a)
-	}
+	addrs := slices.Clone(f.Pods)
 	for _, p := range f.Peers {
 		if p.IsSingleIP() {
-			note(p.Addr())
+			addrs = append(addrs, p.Addr())
+		}
+	}
+	for _, a := range addrs {
+		if name := c.of(a); name != "" {
+			d.Names[addrText(a)] = name
 		}
 	}
 	if f.LastHopAlive.Link != "" || f.LastHopAlive.Role != "" {
@@ -451,3 +436,12 @@ func (c called) finding(f model.Finding) findingDoc {
 }
 
 func orUnknown(s string) string { return cmp.Or(s, "unknown") }
+
+// evidenceDocument leaves out values that a recording holds in another form.
+func evidenceDocument(e model.Evidence) evidenceDoc {
+	d := evidenceDoc{Source: e.Source, Text: e.Text, Node: e.Node}
+	if json.Unmarshal([]byte(e.Values), &d.Values) != nil {
+		d.Values = nil
+	}
+	return d
+}

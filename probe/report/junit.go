@@ -48,12 +48,16 @@ type (
 	}
 )
 
-func (c ci) junit(w io.Writer, j Judgement) error {
+// JUnit writes a document as a JUnit file. Each code that was found is a test that
+// failed, or passed if it is below j.FailOn. Without findings one test says what was
+// looked at. Each source is a test, skipped if it was not read whole, and each direction of
+// a path, which fails as Path.Fails says. A scenario that was tried is a test, and decides alone.
+func JUnit(w io.Writer, d Document, j Judgement) error {
+	c := d.outline()
 	seconds := math.Round(c.window.Duration().Seconds()*1000) / 1000
-	doc := junitSuites{Name: "lasthop", Time: seconds}
-	doc.Suites = append(doc.Suites, c.junitFindings(j, seconds), c.junitSources(j))
-	for i := range doc.Suites {
-		s := &doc.Suites[i]
+	suites := []junitSuite{c.junitFindings(j, seconds), c.junitSources(j)}
+	doc := junitSuites{Name: "lasthop", Time: seconds, Suites: suites}
+	for s := range model.Each(doc.Suites) {
 		s.Hostname, s.Tests = c.node, len(s.Cases)
 		if start := c.window.Start; !start.IsZero() {
 			s.Timestamp = start.UTC().Format("2006-01-02T15:04:05")
@@ -78,7 +82,7 @@ func (c ci) junit(w io.Writer, j Judgement) error {
 	return nil
 }
 
-func (c ci) junitFindings(j Judgement, seconds float64) junitSuite {
+func (c outline) junitFindings(j Judgement, seconds float64) junitSuite {
 	s := junitSuite{Name: "findings", Time: seconds}
 	if t := j.Trial; t != nil {
 		x := junitCase{ClassName: "lasthop.scenario", Name: Clean(t.Name), Time: seconds}
@@ -90,33 +94,31 @@ func (c ci) junitFindings(j Judgement, seconds float64) junitSuite {
 	}
 	class := "lasthop." + c.node
 	for _, d := range c.ways {
-		x := junitCase{ClassName: class + ".path", Name: d.name, Out: Clean(d.ends)}
-		if why := d.why(c.names); why != "" && failsAt(d.dead, c.findings, j.FailOn) {
+		x := junitCase{ClassName: class + ".path", Name: d.name + " path", Out: Clean(d.ends)}
+		if why := d.why(c.names); why != "" && failsAt(d.dead(), c.findings, j.FailOn) {
 			x.Failure = &junitResult{why, "dead hop", why}
 		} else if why != "" {
 			x.Out = why
 		}
 		s.Cases = append(s.Cases, x)
 	}
-	for _, group := range c.byCode() {
-		x := junitCase{ClassName: class, Name: Clean(string(group[0].Code))}
-		var failed, passed []string
-		for f := range model.Each(group) {
-			if !j.fails(f) {
-				passed = append(passed, c.plain(f))
-				continue
-			}
-			if x.Failure == nil {
-				_, title := Headline(c.names, f)
-				x.Failure = &junitResult{Message: Clean(title), Type: string(f.Severity)}
-			}
-			failed = append(failed, c.plain(f))
+	cases := map[model.Code]int{}
+	for f := range model.Each(c.findings) {
+		at, ok := cases[f.Code]
+		if !ok {
+			at = len(s.Cases)
+			cases[f.Code] = at
+			s.Cases = append(s.Cases, junitCase{ClassName: class, Name: Clean(string(f.Code))})
 		}
-		if x.Failure != nil {
-			x.Failure.Text = strings.Join(failed, "\n\n")
+		_, title := Headline(c.names, f)
+		switch x := &s.Cases[at]; {
+		case !j.fails(f):
+			x.Out = strings.TrimPrefix(x.Out+"\n\n"+c.plain(f), "\n\n")
+		case x.Failure == nil:
+			x.Failure = &junitResult{Clean(title), string(f.Severity), c.plain(f)}
+		default:
+			x.Failure.Text += "\n\n" + c.plain(f)
 		}
-		x.Out = strings.Join(passed, "\n\n")
-		s.Cases = append(s.Cases, x)
 	}
 	if len(c.findings) == 0 {
 		s.Cases = append(s.Cases, junitCase{ClassName: class, Name: "nothing found", Out: Clean(c.verdict)})
@@ -124,7 +126,7 @@ func (c ci) junitFindings(j Judgement, seconds float64) junitSuite {
 	return s
 }
 
-func (c ci) junitSources(j Judgement) junitSuite {
+func (c outline) junitSources(j Judgement) junitSuite {
 	s := junitSuite{Name: "sources"}
 	for _, src := range c.sources {
 		x := junitCase{ClassName: "lasthop." + src.node + ".sources", Name: Clean(src.Name)}
@@ -132,7 +134,7 @@ func (c ci) junitSources(j Judgement) junitSuite {
 		switch {
 		case src.Status == model.OK:
 			x.Out = Clean(src.Detail)
-		case j.Strict && src.gap && j.Trial == nil:
+		case j.Strict && isGap(src.Source) && j.Trial == nil:
 			why.Type = "incomplete"
 			x.Failure = why
 		default:

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -99,7 +100,6 @@ func (r Report) ledger(p *printer, names map[netip.Addr]string) {
 	}
 }
 
-// idle reports whether nothing was counted.
 func idle(row *model.LedgerRow) bool {
 	return row.In.N+row.Out.N+row.Dropped+row.Least == 0
 }
@@ -122,14 +122,7 @@ func bounds(row *model.LedgerRow) string {
 func dropCauses(row *model.LedgerRow) string {
 	var names []string
 	for _, d := range row.Drops {
-		name := string(d.Code)
-		switch {
-		case name != "":
-		case d.Expected:
-			name = "expected"
-		default:
-			name = orUnknown(string(d.Reason))
-		}
+		name := cmp.Or(string(d.Code), map[bool]string{true: "expected"}[d.Expected], orUnknown(string(d.Reason)))
 		if !slices.Contains(names, name) {
 			names = append(names, name)
 		}
@@ -144,12 +137,9 @@ func (r Report) unexplained(names map[netip.Addr]string) []string {
 		if row.Least == 0 || !slices.ContainsFunc(row.Addrs, r.inFocus) {
 			continue
 		}
-		atLeast := ""
-		if !row.Unexplained().Known {
-			atLeast = "at least "
-		}
+		atLeast := map[bool]string{false: "at least "}[row.Unexplained().Known]
 		lines = append(lines, fmt.Sprintf("%s, %s: %s%s seen neither to leave nor to be dropped",
-			Named(names, row.Addrs[0]), words[row.Direction], atLeast, Plural(row.Least, "packet")))
+			Named(names, row.Addrs[0]), words[row.Direction], atLeast, model.Plural(row.Least, "packet")))
 	}
 	return bounded(lines)
 }

@@ -9,22 +9,13 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// markdown writes the report for a ticket or a chat.
 func (r Report) markdown(w *bufio.Writer) {
 	s := r.Snapshot
 	names := Called(s)
-	if len(r.Findings) == 0 {
-		fmt.Fprintf(w, "# lasthop: %s\n\n", md(r.verdict()))
-	} else {
-		fmt.Fprintf(w, "# lasthop: %s on %s\n\n", Plural(len(r.Findings), "finding"), md(orUnknown(s.Node.Name)))
-	}
-	for _, f := range r.Findings {
-		markdownFinding(w, s, names, &f)
-	}
-	for _, line := range r.unexplained(names) {
-		item(w, "unexplained", line)
-	}
-	if len(r.unexplained(names)) > 0 {
+	r.outline().markdown(w, orUnknown(s.Node.Name))
+	unexplained := r.unexplained(names)
+	items(w, "unexplained", unexplained...)
+	if len(unexplained) > 0 {
 		fmt.Fprint(w, "\n")
 	}
 	fmt.Fprint(w, "| source | status | detail |\n|---|---|---|\n")
@@ -35,11 +26,21 @@ func (r Report) markdown(w *bufio.Writer) {
 	if len(rows) > 0 {
 		fmt.Fprint(w, "\n")
 	}
-	for _, row := range rows {
-		item(w, "probe", row)
-	}
+	items(w, "probe", rows...)
 	fmt.Fprintf(w, "\n%s, observed for %s; lost by lasthop: %s\n",
 		md(NodeText(s.Node)), Duration(s.Window.Duration()), md(strings.Join(LostText(s.Traffic.Lost), "; ")))
+}
+
+// markdown writes the findings of what was watched, or the verdict without any.
+func (o outline) markdown(w *bufio.Writer, watched string) {
+	if len(o.findings) == 0 {
+		fmt.Fprintf(w, "# lasthop: %s\n\n", md(o.verdict))
+	} else {
+		fmt.Fprintf(w, "# lasthop: %s on %s\n\n", model.Plural(len(o.findings), "finding"), md(watched))
+	}
+	for f := range model.Each(o.findings) {
+		markdownFinding(w, o.of(f), o.names, f)
+	}
 }
 
 func markdownFinding(w *bufio.Writer, s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) {
@@ -51,11 +52,9 @@ func markdownFinding(w *bufio.Writer, s *model.Snapshot, names map[netip.Addr]st
 		case x.Verbatim:
 			commands = append(commands, x.Values...)
 		case x.Names:
-			item(w, x.Name, strings.Join(x.Values, ", "))
+			items(w, x.Name, strings.Join(x.Values, ", "))
 		default:
-			for _, v := range x.Values {
-				item(w, x.Name, v)
-			}
+			items(w, x.Name, x.Values...)
 		}
 	}
 	fmt.Fprint(w, "\n")
@@ -66,8 +65,10 @@ func markdownFinding(w *bufio.Writer, s *model.Snapshot, names map[netip.Addr]st
 	fmt.Fprint(w, "\n")
 }
 
-func item(w *bufio.Writer, label, text string) {
-	fmt.Fprintf(w, "- **%s**: %s\n", capital(label), md(text))
+func items(w *bufio.Writer, label string, texts ...string) {
+	for _, text := range texts {
+		fmt.Fprintf(w, "- **%s**: %s\n", capital(label), md(text))
+	}
 }
 
 func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }

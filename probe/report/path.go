@@ -46,21 +46,21 @@ func (r Path) Write(w io.Writer, f Format, style Style) error { return write(w, 
 
 func (r Path) ndjson(w io.Writer) error { return writeJSON(w, r.doc(), "") }
 
-// verdict is the path in one line.
 func (r Path) verdict() string {
 	for _, d := range r.directions() {
-		for h := range model.Each(d.hops) {
-			switch {
-			case !h.Dead:
-			case h.Finding != "" && r.onlyInfo(h.Finding):
-				// check does not fail for it either.
-				return fmt.Sprintf("packets end at hop %d of the %s path: %s (%s, info)", h.N, d.name, h.Name(), h.Finding)
-			case h.Finding != "":
-				return fmt.Sprintf("dead at hop %d of the %s path: %s (%s)", h.N, d.name, h.Name(), h.Finding)
-			default:
-				return fmt.Sprintf("dead at hop %d of the %s path: %s: %s", h.N, d.name, h.Name(), h.Decision)
-			}
+		h := d.dead()
+		if h == nil {
+			continue
 		}
+		place := fmt.Sprintf("at hop %d of the %s path: %s", h.N, d.name, h.Name())
+		switch {
+		case h.Finding == "":
+			return fmt.Sprintf("dead %s: %s", place, h.Decision)
+		case Worst(r.Findings, h.Finding) == model.Info:
+			// check does not fail for it either.
+			return fmt.Sprintf("packets end %s (%s, info)", place, h.Finding)
+		}
+		return fmt.Sprintf("dead %s (%s)", place, h.Finding)
 	}
 	window := Duration(r.Snapshot.Window.Duration())
 	switch {
@@ -94,37 +94,32 @@ func (r Path) names() map[netip.Addr]string {
 	return names
 }
 
-// onlyInfo reports whether the findings of a code are no warnings.
-func (r Path) onlyInfo(code model.Code) bool {
-	of := func(f model.Finding) bool { return f.Code == code }
-	return slices.ContainsFunc(r.Findings, of) &&
-		!slices.ContainsFunc(r.Findings, func(f model.Finding) bool { return of(f) && f.Severity != model.Info })
-}
-
 // direction is the forward or the return path.
 type direction struct {
 	name string
 	hops []model.PathHop
 }
 
+// dead is the first hop at which packets end, nil if there is none.
+func (d direction) dead() *model.PathHop { return (&model.Path{Forward: d.hops}).Dead() }
+
 func (r Path) directions() [2]direction {
 	return [2]direction{{"forward", r.Path.Forward}, {"return", r.Path.Return}}
 }
 
-// counted reports whether any packet of the path was seen.
 func (r Path) counted() bool {
-	return slices.ContainsFunc(slices.Concat(r.Path.Forward, r.Path.Return), func(h model.PathHop) bool { return h.In.N+h.Out.N > 0 })
+	return r.any(func(h model.PathHop) bool { return h.In.N+h.Out.N > 0 })
+}
+
+func (r Path) any(is func(model.PathHop) bool) bool {
+	return slices.ContainsFunc(slices.Concat(r.Path.Forward, r.Path.Return), is)
 }
 
 func (r Path) text(p *printer, wide bool) {
 	s, names := r.Snapshot, r.names()
 	from, to := PathEnds(names, &r.Path)
 	p.prose(bold, "  ", fmt.Sprintf("Path %s > %s", from, to))
-	color := ""
-	if r.Path.Dead() != nil {
-		color = magenta
-	}
-	p.prose(color, "", r.verdict())
+	p.prose(map[bool]string{true: magenta}[r.Path.Dead() != nil], "", r.verdict())
 	if r.Choice != "" {
 		p.prose("", "", Prose(names, r.Choice))
 	}
@@ -159,16 +154,12 @@ func (p *printer) watched(r Path, s *model.Snapshot, names map[netip.Addr]string
 	p.field("lost by lasthop", LostText(s.Traffic.Lost)...)
 }
 
-// scope says which packets the counts of a node are of.
 func (r Path) scope(s *model.Snapshot) string {
 	p := r.Path
 	if r.Far != nil {
 		p.Pair = slices.Contains(s.Traffic.PairAddrs, p.Pod) || slices.Contains(s.Traffic.PairAddrs, p.To)
 	}
-	if r.Far == nil || p.Pair {
-		return PathScope(s, &p)
-	}
-	return "between the nodes of this pair alone, elsewhere of all that the pod sends and receives"
+	return PathScope(s, &p, r.Far != nil)
 }
 
 // pathHops prints one direction as a table whose last column is wrapped.
@@ -232,10 +223,8 @@ type (
 		Far *farDoc `json:"far,omitempty"`
 	}
 	farDoc struct {
-		Node    nodeDoc     `json:"node"`
-		Window  windowDoc   `json:"window"`
-		Sources []sourceDoc `json:"sources"`
-		Lost    lostDoc     `json:"lost"`
+		watchedDoc
+		Lost lostDoc `json:"lost"`
 	}
 	toDoc struct {
 		IP    string `json:"ip"`
@@ -253,6 +242,7 @@ type (
 		Out      *uint64       `json:"out,omitempty"`
 		Lost     *uint64       `json:"lost,omitempty"`
 		Decision string        `json:"decision"`
+		Reason   string        `json:"reason,omitempty"`
 		Rules    []string      `json:"rules"`
 		Dead     bool          `json:"dead,omitempty"`
 		Finding  model.Code    `json:"finding,omitempty"`
@@ -262,16 +252,16 @@ type (
 func (r Path) doc() any {
 	s, p := r.Snapshot, &r.Path
 	names := called(r.names())
-	whole := Report{Snapshot: s, Findings: r.Findings}.document()
+	w := watched(s.Node, s.Window, s.Sources)
 	d := pathDoc{
-		APIVersion: APIVersion, Kind: "Path", Node: whole.Node, Window: whole.Window, Pod: podDoc{IP: addrText(p.Pod)},
+		APIVersion: APIVersion, Kind: "Path", Node: w.Node, Window: w.Window, Pod: podDoc{IP: addrText(p.Pod)},
 		To: toDoc{IP: addrText(p.To), Name: names[p.To], Port: p.Port}, Choice: r.Choice, Verdict: r.verdict(),
 		Dead: p.Dead() != nil, Pair: p.Pair, Forward: mapped(p.Forward, hopDocument), Return: mapped(p.Return, hopDocument),
-		Findings: whole.Findings, Others: mapped(r.Others, names.finding), Sources: whole.Sources, Probes: whole.Probes, Lost: whole.Lost,
+		Findings: mapped(r.Findings, names.finding), Others: mapped(r.Others, names.finding),
+		Sources: w.Sources, Probes: probeDocuments(s), Lost: lostDocument(s.Traffic.Lost),
 	}
 	if f := r.Far; f != nil {
-		d.Findings = mapped(r.Findings, names.finding)
-		d.Far = &farDoc{nodeDocument(f.Node), windowDocument(f.Window), mapped(f.Sources, func(src model.Source) sourceDoc { return sourceDoc(src) }), lostDocument(f.Traffic.Lost)}
+		d.Far = &farDoc{watched(f.Node, f.Window, f.Sources), lostDocument(f.Traffic.Lost)}
 	}
 	if p.Proto != 0 {
 		d.To.Proto = model.ProtoName(p.Proto)
@@ -287,11 +277,10 @@ func (r Path) doc() any {
 func hopDocument(h model.PathHop) pathHopDoc {
 	return pathHopDoc{
 		N: h.N, Node: h.Node, Kind: h.Kind, Role: h.Role, Link: h.Link, In: countOf(h.In), Out: countOf(h.Out), Lost: countOf(h.Lost),
-		Decision: h.Decision, Rules: append([]string{}, h.Rules...), Dead: h.Dead, Finding: h.Finding,
+		Decision: h.Decision, Reason: h.Reason, Rules: append([]string{}, h.Rules...), Dead: h.Dead, Finding: h.Finding,
 	}
 }
 
-// markdown writes the path for a ticket or a chat.
 func (r Path) markdown(w *bufio.Writer) {
 	s, names := r.Snapshot, r.names()
 	from, to := PathEnds(names, &r.Path)
@@ -312,11 +301,9 @@ func (r Path) markdown(w *bufio.Writer) {
 	}
 	for _, f := range r.Others {
 		severity, rest := Headline(names, &f)
-		item(w, "also of the pod", severity+" "+rest)
+		items(w, "also of the pod", severity+" "+rest)
 	}
-	for _, row := range probeRows(s, names) {
-		item(w, "probe", row)
-	}
+	items(w, "probe", probeRows(s, names)...)
 	fmt.Fprintf(w, "\n%s, observed for %s; counts: %s\n", md(NodeText(s.Node)), Duration(s.Window.Duration()), md(r.scope(s)))
 	if r.Far != nil {
 		fmt.Fprintf(w, "\n%s, observed for %s\n", md(NodeText(r.Far.Node)), Duration(r.Far.Window.Duration()))

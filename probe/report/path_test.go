@@ -210,7 +210,7 @@ func TestPathForCI(t *testing.T) {
 		c.change(&r)
 		j := report.Judgement{FailOn: c.failOn}
 		var b, summary bytes.Buffer
-		if err := errors.Join(r.JUnit(&b, j), r.Summary(&summary, j)); err != nil {
+		if err := errors.Join(report.JUnit(&b, r, j), report.Summary(&summary, r, j)); err != nil {
 			t.Fatal(err)
 		}
 		suites, err := junit.Ingest(b.Bytes())
@@ -229,7 +229,7 @@ func TestPathForCI(t *testing.T) {
 		if got := strings.Join(failed, ", "); got != c.failed || !slices.Contains(all, "forward path") {
 			t.Errorf("%s: of %q failed %q, want %q", name, all, got, c.failed)
 		}
-		if got := r.Annotations(j); len(got) != c.said || c.said > 0 && strings.Contains(got[0].String(), "\n") {
+		if got := report.Annotations(r, j); len(got) != c.said || c.said > 0 && strings.Contains(got[0].String(), "\n") {
 			t.Errorf("%s: annotations %q, want %d", name, got, c.said)
 		}
 		if r.Fails(c.failOn) != slices.Contains(failed, "return path") || !strings.HasPrefix(summary.String(), "# lasthop: ") {

@@ -11,7 +11,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// probeDoc is one probe: what asked, and what came back.
 type probeDoc struct {
 	Kind model.ProbeKind `json:"kind"`
 	answerDoc
@@ -55,7 +54,6 @@ func probeDocuments(s *model.Snapshot) []probeDoc {
 // millis is in milliseconds, to the microsecond.
 func millis(d time.Duration) float64 { return math.Round(float64(d)/float64(time.Microsecond)) / 1000 }
 
-// probeRows are the probes in text, one a row.
 func probeRows(s *model.Snapshot, names map[netip.Addr]string) []string {
 	if !probed(s) {
 		return nil

@@ -65,8 +65,10 @@ func (r Report) Write(w io.Writer, f Format, style Style) error {
 	return write(w, f, style, r)
 }
 
-// writable is what every format can be made of.
-type writable interface {
+// Document is a Report, a Joint or a Path. Only Text and Wide heed the style.
+type Document interface {
+	Write(w io.Writer, f Format, style Style) error
+	outline() outline
 	text(p *printer, wide bool)
 	markdown(w *bufio.Writer)
 	ndjson(w io.Writer) error
@@ -74,7 +76,7 @@ type writable interface {
 	doc() any
 }
 
-func write(to io.Writer, f Format, style Style, r writable) error {
+func write(to io.Writer, f Format, style Style, r Document) error {
 	w := bufio.NewWriter(to)
 	var err error
 	switch f {
@@ -102,26 +104,20 @@ func write(to io.Writer, f Format, style Style, r writable) error {
 
 func (r Report) doc() any { return r.document() }
 
-// inFocus reports whether the traffic of an address is asked for.
 func (r Report) inFocus(a netip.Addr) bool { return len(r.Focus) == 0 || slices.Contains(r.Focus, a) }
 
 // allPods are the pods of the window, the gone ones last.
 func allPods(s *model.Snapshot) []model.Pod { return slices.Concat(s.Pods, s.PastPods) }
 
-// roles are the roles of the node's links.
-type roles map[linkID]model.Role
-
-type linkID struct {
-	index int
-	name  string
-}
-
-func linkRoles(s *model.Snapshot) roles {
-	out := make(roles, len(s.Links))
-	for _, l := range s.Links {
-		out[linkID{l.Index, l.Name}] = l.Role
+// linkRoles tells the role of the link at a hop.
+func linkRoles(s *model.Snapshot) func(*model.HopCount) model.Role {
+	type link struct {
+		index int
+		name  string
 	}
-	return out
+	roles := make(map[link]model.Role, len(s.Links))
+	for _, l := range s.Links {
+		roles[link{l.Index, l.Name}] = l.Role
+	}
+	return func(h *model.HopCount) model.Role { return roles[link{h.IfIndex, h.Link}] }
 }
-
-func (r roles) of(h *model.HopCount) model.Role { return r[linkID{h.IfIndex, h.Link}] }

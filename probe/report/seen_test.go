@@ -38,11 +38,11 @@ func TestSeen(t *testing.T) {
 				documents[string(format)] = render(t, r, format, report.Style{})
 			}
 			var junit, summary strings.Builder
-			if err := errors.Join(r.JUnit(&junit, judged), r.Summary(&summary, judged)); err != nil {
+			if err := errors.Join(report.JUnit(&junit, r, judged), report.Summary(&summary, r, judged)); err != nil {
 				t.Fatal(err)
 			}
 			documents["junit"], documents["summary"] = junit.String(), summary.String()
-			for _, a := range r.Annotations(judged) {
+			for _, a := range report.Annotations(r, judged) {
 				documents["annotations"] += a.String()
 			}
 			for name, got := range documents {

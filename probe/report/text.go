@@ -73,22 +73,28 @@ func (p *printer) row(label, text string) {
 // text prints the verdict, then each finding, then what was looked at.
 func (r Report) text(p *printer, wide bool) {
 	names := Called(r.Snapshot)
-	if len(r.Findings) == 0 {
-		p.prose(bold, "", r.verdict())
-		p.line("")
-	}
-	if len(r.Findings) > 1 {
-		for _, f := range r.Findings {
-			p.headline(names, &f)
-		}
-		p.line("")
-	}
-	for _, f := range r.Findings {
-		p.finding(r.Snapshot, names, &f)
-	}
+	p.findings(r.outline())
 	r.summary(p, names)
 	if wide {
 		r.wide(p, names)
+	}
+}
+
+// findings prints the findings, below all headlines if there are several, or the verdict
+// without any.
+func (p *printer) findings(o outline) {
+	if len(o.findings) == 0 {
+		p.prose(bold, "", o.verdict)
+		p.line("")
+	}
+	if len(o.findings) > 1 {
+		for f := range model.Each(o.findings) {
+			p.headline(o.names, f)
+		}
+		p.line("")
+	}
+	for f := range model.Each(o.findings) {
+		p.finding(o.of(f), o.names, f)
 	}
 }
 
@@ -144,7 +150,7 @@ func (r Report) summary(p *printer, names map[netip.Addr]string) {
 	s := r.Snapshot
 	p.field("node", NodeText(s.Node))
 	p.field("watched", fmt.Sprintf("%s by %s; uplinks: %s", Duration(s.Window.Duration()), EngineText(s.Node), UplinksText(s.Node)))
-	p.field("traffic", fmt.Sprintf("%s here; with traffic: %s", Plural(len(s.Pods), "pod"), r.volume()))
+	p.field("traffic", fmt.Sprintf("%s here; with traffic: %s", model.Plural(len(s.Pods), "pod"), r.traffic()))
 	p.field("left out", r.Limits...)
 	p.field("sources", SourcesText(s)...)
 	p.field("probes", probeRows(s, names)...)
@@ -158,39 +164,42 @@ func (r Report) summary(p *printer, names map[netip.Addr]string) {
 // dropSummary sums the drops of all pods by reason and location, apart from the
 // harmless frees.
 func (r Report) dropSummary() (drops, harmless []string) {
-	s := r.Snapshot
-	type kind struct {
-		harmless bool
-		text     string
-	}
-	count := make(map[kind]uint64)
-	var order []kind
+	var lost, freed Tally
 	for _, d := range r.dropRows() {
-		if d.node {
-			continue
-		}
-		k := kind{d.class != loss.Lost, DropText(d.reason, d.location, d.link)}
-		if count[k] == 0 {
-			order = append(order, k)
-		}
-		count[k] += d.packets
-	}
-	for _, k := range order {
-		row := fmt.Sprintf("%d %s", count[k], k.text)
-		if k.harmless {
-			harmless = append(harmless, row)
-		} else {
-			drops = append(drops, row)
+		switch {
+		case d.node:
+		case d.class == loss.Lost:
+			lost.Add(DropText(d.reason, d.location, d.link), d.packets)
+		default:
+			freed.Add(DropText(d.reason, d.location, d.link), d.packets)
 		}
 	}
-	switch {
-	case len(drops) > 0:
-	case s.Status(model.SourceDrops) == model.Missing:
-		drops = []string{"not watched"}
-	case s.Status(model.SourceDrops) == model.Partial:
-		drops = []string{"none seen of pod packets"}
-	default:
-		drops = []string{"none of pod packets"}
+	drops = lost.rows()
+	if len(drops) == 0 {
+		none := map[model.Status]string{model.Missing: "not watched", model.Partial: "none seen of pod packets"}
+		drops = []string{cmp.Or(none[r.Snapshot.Status(model.SourceDrops)], "none of pod packets")}
 	}
-	return bounded(drops), bounded(harmless)
+	return drops, freed.rows()
+}
+
+// Tally sums packets by what they have in common.
+type Tally struct {
+	// Order has each once, as it first came.
+	Order   []string
+	Packets map[string]uint64
+}
+
+// Add adds packets.
+func (t *Tally) Add(what string, packets uint64) {
+	if t.Packets == nil {
+		t.Packets = make(map[string]uint64)
+	}
+	if _, ok := t.Packets[what]; !ok {
+		t.Order = append(t.Order, what)
+	}
+	t.Packets[what] += packets
+}
+
+func (t *Tally) rows() []string {
+	return bounded(mapped(t.Order, func(what string) string { return fmt.Sprintf("%d %s", t.Packets[what], what) }))
 }

@@ -85,42 +85,54 @@ func (r Report) dropRows() []dropRow {
 	return rows
 }
 
-// volume is how many packets pods sent and received. A packet is counted at
-// several hops, so each pod's volume is the most that any one hop saw.
-type volume struct {
-	pods    int
-	out, in uint64
-}
+// Volume is how many packets an address or pods sent and received. A packet is counted at
+// several hops, so the volume of an address is the most that any one hop saw.
+type Volume struct{ Out, In uint64 }
 
-func (r Report) volume() volume {
-	names := Names(r.Snapshot)
-	most := make(map[netip.Addr]map[model.Side]uint64)
-	for _, h := range r.Snapshot.Traffic.Hops {
-		if !h.Addr.IsValid() || h.Packets == 0 || names[h.Addr] == ThisNode || !r.inFocus(h.Addr) {
+// Volumes are those of all addresses of which any packet was counted.
+func Volumes(s *model.Snapshot) map[netip.Addr]Volume {
+	out := make(map[netip.Addr]Volume)
+	for h := range model.Each(s.Traffic.Hops) {
+		if !h.Addr.IsValid() || h.Packets == 0 {
 			continue
 		}
-		if most[h.Addr] == nil {
-			most[h.Addr] = make(map[model.Side]uint64)
+		v := out[h.Addr]
+		if h.Side == model.AsDestination {
+			v.In = max(v.In, h.Packets)
+		} else {
+			v.Out = max(v.Out, h.Packets)
 		}
-		most[h.Addr][h.Side] = max(most[h.Addr][h.Side], h.Packets)
+		out[h.Addr] = v
 	}
-	var v volume
-	for _, sides := range most {
-		v.out += sides[model.AsSource]
-		v.in += sides[model.AsDestination]
+	return out
+}
+
+// volume is that of the pods in focus, and how many they are.
+func (r Report) volume() (pods int, sum Volume) {
+	names, all := Names(r.Snapshot), Volumes(r.Snapshot)
+	for a, v := range all {
+		if names[a] == ThisNode || !r.inFocus(a) {
+			delete(all, a)
+			continue
+		}
+		sum.Out, sum.In = sum.Out+v.Out, sum.In+v.In
 	}
 	// A pod of two IP versions has two addresses, and is one.
-	for i := range r.Snapshot.Pods {
-		left := len(most)
-		for _, p := range r.Snapshot.Pods[i].Addresses {
-			delete(most, p.Addr())
+	for p := range model.Each(r.Snapshot.Pods) {
+		left := len(all)
+		for _, a := range p.Addresses {
+			delete(all, a.Addr())
 		}
-		if len(most) < left {
-			v.pods++
+		if len(all) < left {
+			pods++
 		}
 	}
-	v.pods += len(most)
-	return v
+	return pods + len(all), sum
+}
+
+func (r Report) traffic() string {
+	pods, v := r.volume()
+	return fmt.Sprintf("%s, %d packets out, %d in", model.Plural(pods, "pod"), v.Out, v.In)
 }
 
 // dropped is how many packets of the pods in focus were lost because the kernel
@@ -141,23 +153,15 @@ func (r Report) dropped() uint64 {
 	return n
 }
 
-func (v volume) String() string {
-	return fmt.Sprintf("%s, %d packets out, %d in", Plural(v.pods, "pod"), v.out, v.in)
-}
-
 // HopOrder orders hops as packets pass them: what a pod sends first, from its
 // own link outwards, then what it receives, inwards.
 func HopOrder(s *model.Snapshot) func(a, b model.HopCount) int {
-	roles := linkRoles(s)
+	role := linkRoles(s)
+	depths := map[model.Role]int{model.RolePod: -1, model.RolePodLink: 0, model.RoleUplink: 2}
 	depth := func(h *model.HopCount) int {
-		d := 1
-		switch roles.of(h) {
-		case model.RolePod:
-			d = -1
-		case model.RolePodLink:
-			d = 0
-		case model.RoleUplink:
-			d = 2
+		d, ok := depths[role(h)]
+		if !ok {
+			d = 1
 		}
 		if h.Side == model.AsDestination {
 			return -d

@@ -13,7 +13,6 @@ import (
 	"github.com/lasthop/lasthop/probe/model"
 )
 
-// wide adds the tables that the verdict was drawn from.
 func (r Report) wide(p *printer, names map[netip.Addr]string) {
 	s := r.Snapshot
 	for _, a := range r.addresses() {
@@ -68,28 +67,20 @@ func (p *printer) title(s string) {
 }
 
 func (p *printer) hops(s *model.Snapshot, of func(model.HopCount) bool) {
-	var hops []model.HopCount
-	for _, h := range s.Traffic.Hops {
-		if of(h) {
-			hops = append(hops, h)
-		}
-	}
+	hops := kept(s.Traffic.Hops, of)
 	slices.SortStableFunc(hops, HopOrder(s))
-	roles := linkRoles(s)
+	role := linkRoles(s)
 	p.table([]string{"SIDE", "LINK", "ROLE", "DIRECTION", "PACKETS", "BYTES"}, mapped(hops, func(h model.HopCount) []string {
-		return []string{string(h.Side), h.Link, orUnknown(string(roles.of(&h))), string(h.Direction), number(h.Packets), number(h.Bytes)}
+		role := orUnknown(string(role(&h)))
+		return []string{string(h.Side), h.Link, role, string(h.Direction), number(h.Packets), number(h.Bytes)}
 	}))
 }
 
 func remoteRanges(s *model.Snapshot) []netip.Prefix {
-	var out []netip.Prefix
-	for _, h := range s.Traffic.Hops {
-		if h.Prefix.IsValid() && !slices.Contains(out, h.Prefix) {
-			out = append(out, h.Prefix)
-		}
-	}
-	slices.SortFunc(out, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
-	return out
+	out := mapped(s.Traffic.Hops, func(h model.HopCount) netip.Prefix { return h.Prefix })
+	out = slices.DeleteFunc(out, func(p netip.Prefix) bool { return !p.IsValid() })
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return slices.Compact(out)
 }
 
 func (r Report) drops(p *printer, names map[netip.Addr]string) {
@@ -114,18 +105,17 @@ func (r Report) drops(p *printer, names map[netip.Addr]string) {
 	}
 }
 
-// silences lists who got no reply, where anybody did.
 func (r Report) silences(p *printer, names map[netip.Addr]string) {
-	var rows [][]string
-	for _, x := range r.Silences {
-		if r.inFocus(x.Local) || r.inFocus(x.Remote) {
-			rows = append(rows, []string{Named(names, x.Local), Named(names, x.Remote), number(x.Packets), string(x.Code), excuseWords[x.Ordinary]})
+	silences := kept(r.Silences, func(x model.Silence) bool { return r.inFocus(x.Local) || r.inFocus(x.Remote) })
+	if len(silences) == 0 {
+		return
+	}
+	p.title("no reply")
+	p.table([]string{"LOCAL", "PEER", "PACKETS", "FINDING", "WHY"}, mapped(silences, func(x model.Silence) []string {
+		return []string{
+			Named(names, x.Local), Named(names, x.Remote), number(x.Packets), string(x.Code), excuseWords[x.Ordinary],
 		}
-	}
-	if len(rows) > 0 {
-		p.title("no reply")
-		p.table([]string{"LOCAL", "PEER", "PACKETS", "FINDING", "WHY"}, rows)
-	}
+	}))
 }
 
 // excuseWords say why a healthy network does not reply either.
@@ -152,17 +142,14 @@ var harmlessWords = map[loss.Class]string{
 
 func (r Report) rewrites(p *printer, names map[netip.Addr]string) {
 	p.title("rewritten MACs")
+	rewrites := kept(r.Rewrites, func(x model.MACRewrite) bool { return r.inFocus(x.Addr) })
 	heading := []string{"POD", "FIELD", "FROM", "AT", "TO", "AT", "PACKETS"}
-	var rows [][]string
-	for _, x := range r.Rewrites {
-		if r.inFocus(x.Addr) {
-			rows = append(rows, []string{
-				Named(names, x.Addr), string(x.Field), x.From.MAC.String(), x.From.Link + " " + string(x.From.Direction),
-				x.To.MAC.String(), x.To.Link + " " + string(x.To.Direction), number(x.Packets),
-			})
+	p.table(heading, mapped(rewrites, func(x model.MACRewrite) []string {
+		return []string{
+			Named(names, x.Addr), string(x.Field), x.From.MAC.String(), x.From.Link + " " + string(x.From.Direction),
+			x.To.MAC.String(), x.To.Link + " " + string(x.To.Direction), number(x.Packets),
 		}
-	}
-	p.table(heading, rows)
+	}))
 }
 
 // table prints rows in aligned columns; one without rows says so. A "-" stands

@@ -35,7 +35,7 @@ type Section struct {
 func Sections(s *model.Snapshot, names map[netip.Addr]string, f *model.Finding) []Section {
 	lost := "not counted"
 	if f.Packets > 0 {
-		lost = fmt.Sprintf("%s in %s", Plural(f.Packets, "packet"), Duration(s.Window.Duration()))
+		lost = fmt.Sprintf("%s in %s", model.Plural(f.Packets, "packet"), Duration(s.Window.Duration()))
 	}
 	evidence := mapped(f.Evidence, func(e model.Evidence) string {
 		return strings.TrimSpace(e.Node+" "+e.Source) + ": " + Prose(names, e.Text)
@@ -120,32 +120,21 @@ const ThisNode = "this node"
 // PodName is the pod's namespace and name, or what else it is known by; empty
 // when only its address is known.
 func PodName(p model.Pod) string {
-	switch {
-	case p.Name != "" && p.Namespace != "":
+	if p.Name != "" && p.Namespace != "" {
 		return p.Namespace + "/" + p.Name
-	case p.Name != "":
-		return p.Name
 	}
-	return p.NetnsName
+	return cmp.Or(p.Name, p.NetnsName)
 }
 
-// PodNames maps each address of a pod to PodName. A living pod wins over one
-// that is gone.
-func PodNames(s *model.Snapshot) map[netip.Addr]string {
+// Names maps each address of a pod to PodName, and the node's own to ThisNode. A living pod
+// wins over one that is gone.
+func Names(s *model.Snapshot) map[netip.Addr]string {
 	names := make(map[netip.Addr]string, len(s.Pods)+len(s.PastPods)+len(s.Links))
-	for _, pods := range [][]model.Pod{s.Pods, s.PastPods} {
-		for i := range pods {
-			for _, prefix := range pods[i].Addresses {
-				names[prefix.Addr()] = cmp.Or(names[prefix.Addr()], PodName(pods[i]))
-			}
+	for _, pod := range allPods(s) {
+		for _, prefix := range pod.Addresses {
+			names[prefix.Addr()] = cmp.Or(names[prefix.Addr()], PodName(pod))
 		}
 	}
-	return names
-}
-
-// Names is PodNames with the node's own addresses.
-func Names(s *model.Snapshot) map[netip.Addr]string {
-	names := PodNames(s)
 	for _, l := range s.Links {
 		for _, prefix := range l.Addresses {
 			if _, ok := names[prefix.Addr()]; !ok {
@@ -296,16 +285,16 @@ func LostText(l model.Lost) []string {
 
 // Unread are the sources that were not read whole.
 func Unread(s *model.Snapshot) []model.Source {
-	return slices.DeleteFunc(slices.Clone(s.Sources), func(src model.Source) bool { return src.Status == model.OK })
+	return kept(s.Sources, func(src model.Source) bool { return src.Status != model.OK })
 }
 
 // Gaps are the sources on the node itself that were not read whole. What is
 // known of other nodes is never whole, and so is no gap; nor are names, by which
 // nothing is judged.
-func Gaps(s *model.Snapshot) []model.Source {
-	return slices.DeleteFunc(Unread(s), func(src model.Source) bool {
-		return src.Name == model.SourceNodes || src.Name == model.SourceNames
-	})
+func Gaps(s *model.Snapshot) []model.Source { return kept(s.Sources, isGap) }
+
+func isGap(src model.Source) bool {
+	return src.Status != model.OK && src.Name != model.SourceNodes && src.Name != model.SourceNames
 }
 
 // Whole reports whether nothing on the node was missed: no source, no packet.
@@ -352,23 +341,23 @@ const silenceWindow = 5 * time.Second
 func (r Report) Silence(drops uint64) string {
 	s := r.Snapshot
 	verdict := "no loss seen in " + Duration(s.Window.Duration())
-	switch v := r.volume(); {
+	switch pods, _ := r.volume(); {
 	case s.Status(model.SourceTC) == model.Missing:
 		verdict = "no fault found in the node's state, but no packet was watched: losses cannot be seen"
 	case s.Window.Duration() <= 0:
 		verdict = "nothing was counted yet"
-	case v.pods == 0:
+	case pods == 0:
 		verdict += ", but no pod packet passed either: only the node's state was judged"
 	case !Whole(s):
 		verdict += ", but not everything could be looked at"
 	default:
-		verdict += fmt.Sprintf(" of traffic (%s)", v)
+		verdict += fmt.Sprintf(" of traffic (%s)", r.traffic())
 	}
 	if d := s.Window.Duration(); d > 0 && d < silenceWindow && s.Status(model.SourceTC) != model.Missing {
 		verdict += "; missing replies show in " + Duration(silenceWindow) + " or more"
 	}
 	if drops > 0 {
-		verdict += "; " + Plural(drops, "drop") + " gave no finding"
+		verdict += "; " + model.Plural(drops, "drop") + " gave no finding"
 	}
 	return verdict
 }
@@ -392,15 +381,19 @@ func PathEnds(names map[netip.Addr]string, p *model.Path) (from, to string) {
 	return name(p.Pod, addrText(p.Pod)), name(p.To, to)
 }
 
-// PathScope says which packets the counts of a path are of.
-func PathScope(s *model.Snapshot, p *model.Path) string {
+// PathScope says which packets the counts of a path are of, between nodes or on the one of the
+// snapshot.
+func PathScope(s *model.Snapshot, p *model.Path, between bool) string {
+	const all = "of all that the pod sends and receives"
 	switch {
+	case between && !p.Pair:
+		return "between the nodes of this pair alone, elsewhere " + all
 	case s.Status(model.SourceTC) == model.Missing:
 		return "not watched"
 	case p.Pair:
 		return "of this pair alone"
 	}
-	return "of all that the pod sends and receives"
+	return all
 }
 
 // HopMark stands before a hop: X where packets end, ? where nobody can look.
@@ -447,9 +440,6 @@ func Duration(d time.Duration) string {
 	return text
 }
 
-// Plural is a number of things.
-func Plural[N int | uint64](n N, what string) string { return model.Plural(n, what) }
-
 // addrText is the address's canonical text, an IPv4 address without the
 // IPv6 wrapping; empty when unknown.
 func addrText(a netip.Addr) string {
@@ -464,6 +454,10 @@ func prefixText(p netip.Prefix) string {
 		return ""
 	}
 	return p.Masked().String()
+}
+
+func kept[T any](list []T, is func(T) bool) []T {
+	return slices.DeleteFunc(slices.Clone(list), func(x T) bool { return !is(x) })
 }
 
 // mapped is never nil, so that JSON has an empty array.

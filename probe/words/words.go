@@ -22,6 +22,7 @@ import (
 	"cmp"
 	"embed"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -44,6 +45,10 @@ type line struct {
 	list string
 	// text includes the condition or, for each element of a list, what separates them.
 	text *template.Template
+	// each: the text is said of each element of the list of this name.
+	each []string
+	// shows are what the text shows.
+	shows []field
 }
 
 // pages are the lines by the name of the page.
@@ -60,7 +65,7 @@ var pages = sync.OnceValue(func() map[string][]line {
 			panic(err)
 		}
 		if name, is := strings.CutSuffix(e.Name(), ".txt"); is {
-			if out[name], err = parse(shared, name, string(text)); err != nil {
+			if out[name], err = readPage(shared, name, string(text)); err != nil {
 				panic(err) // a test parses all pages
 			}
 		}
@@ -84,8 +89,8 @@ func Text(name string, facts Facts) string {
 	return b.String()
 }
 
-// parse reads a page, whose texts may use shared ones.
-func parse(shared *template.Template, name, text string) ([]line, error) {
+// readPage reads a page, whose texts may use shared ones.
+func readPage(shared *template.Template, name, text string) ([]line, error) {
 	var out []line
 	for _, l := range strings.Split(strings.ReplaceAll(text, "\n\t", " "), "\n") {
 		if l == "" || strings.HasPrefix(l, "#") {
@@ -104,11 +109,19 @@ func parseLine(shared *template.Template, l string) (line, error) {
 	head, body, worded := strings.Cut(l, ": ")
 	part, rest, _ := strings.Cut(head, " ")
 	how, what, _ := strings.Cut(rest, " ")
+	node := ""
 	if how == "on" {
-		var node string
 		node, rest, _ = strings.Cut(what, " ")
-		body = "{{" + node + "}}" + ofNode + body
 		how, what, _ = strings.Cut(rest, " ")
+	}
+	x := line{part: part}
+	text, err := shared.New(head).Parse(body)
+	if err != nil {
+		return x, err
+	}
+	x.shows = shown(text.Root)
+	if node != "" {
+		body = "{{" + node + "}}" + ofNode + body
 	}
 	switch {
 	case !worded && part == pagePart && what == "":
@@ -119,12 +132,13 @@ func parseLine(shared *template.Template, l string) (line, error) {
 	case worded && how == "if":
 		body = "{{if " + what + "}}" + body + "{{end}}"
 	case worded && how == "each":
+		x.each = strings.Split(strings.TrimPrefix(what, "."), ".")
 		body = "{{range " + what + "}}" + body + separator + "{{end}}"
 	default:
-		return line{}, fmt.Errorf("%q is no line of a page", l)
+		return x, fmt.Errorf("%q is no line of a page", l)
 	}
-	text, err := shared.New(head).Parse(body)
-	return line{part: part, text: text}, err
+	x.text, err = shared.New(head).Parse(body)
+	return x, err
 }
 
 // pagePart is a line in whose place those of another page stand.
@@ -134,13 +148,34 @@ const pagePart = "page"
 // No name from outside holds them.
 const separator, ofNode = "\x00", "\x01"
 
-// texts are those of a line with these values: none where its condition does not hold.
-func (l *line) texts(facts Facts) []string {
+// sayings are what a line says with these values, each with the values that it shows: none
+// where its condition does not hold.
+func (l *line) sayings(facts Facts) []model.Evidence {
 	var b strings.Builder
 	if err := l.text.Execute(&b, map[string]any(facts)); err != nil {
 		b.WriteString(err.Error()) // a mistake in the page, which a test of the finding meets
 	}
-	return slices.DeleteFunc(strings.Split(b.String(), separator), func(s string) bool { return s == "" })
+	var elements reflect.Value
+	if l.each != nil {
+		elements = list(find(reflect.ValueOf(facts), l.each))
+	}
+	var out []model.Evidence
+	for i, text := range strings.Split(b.String(), separator) {
+		if text == "" {
+			continue
+		}
+		e := model.Evidence{Source: l.part, Text: text}
+		if node, rest, of := strings.Cut(text, ofNode); of {
+			e.Node, e.Text = node, rest
+		}
+		var element any
+		if elements.IsValid() && i < elements.Len() {
+			element = elements.Index(i).Interface()
+		}
+		e.Values = values(l.shows, facts, element)
+		out = append(out, e)
+	}
+	return out
 }
 
 // Put gives a finding the texts of a page with these values. What it has already of evidence,
@@ -159,19 +194,36 @@ func put(lines []line, facts Facts, f *model.Finding) {
 		case []model.Evidence:
 			f.Evidence = append(f.Evidence, list...)
 		case []string:
-			add(f, l.part, list)
+			addTexts(f, l.part, list)
 		default:
 			switch {
 			case l.part == pagePart:
 				put(pages()[l.list], facts, f)
 			case l.text != nil:
-				add(f, l.part, l.texts(facts))
+				l.add(f, facts)
 			}
 		}
 	}
 }
 
-func add(f *model.Finding, part string, texts []string) {
+// add gives a finding what the line says.
+func (l *line) add(f *model.Finding, facts Facts) {
+	said := l.sayings(facts)
+	if !slices.Contains(proseParts, l.part) {
+		f.Evidence = append(f.Evidence, said...)
+		return
+	}
+	texts := make([]string, len(said))
+	for i, e := range said {
+		texts[i] = e.Text
+	}
+	addTexts(f, l.part, texts)
+}
+
+// proseParts are the parts that are no observations.
+var proseParts = []string{"title", "why", "unseen", "else", "fix"}
+
+func addTexts(f *model.Finding, part string, texts []string) {
 	switch part {
 	case "title":
 		f.Title = cmp.Or(f.Title, strings.Join(texts, " "))
@@ -183,14 +235,6 @@ func add(f *model.Finding, part string, texts []string) {
 		f.Alternatives = append(f.Alternatives, texts...)
 	case "fix":
 		f.Fix = append(f.Fix, texts...)
-	default:
-		for _, t := range texts {
-			node, text, of := strings.Cut(t, ofNode)
-			if !of {
-				node, text = "", t
-			}
-			f.Evidence = append(f.Evidence, model.Evidence{Source: part, Text: text, Node: node})
-		}
 	}
 }
 

@@ -23,7 +23,7 @@ func TestPages(t *testing.T) {
 
 // TestPut: the first title whose condition holds counts, every why, and each element of lists.
 func TestPut(t *testing.T) {
-	page, err := parse(pageSet(), "Test", `# a comment
+	page, err := readPage(pageSet(), "Test", `# a comment
 title if .known: no route to {{.to}}
 title: no route
 why: It goes
@@ -52,7 +52,7 @@ fix: ip link set dev {{sh .link}} up
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	for _, wrong := range []string{"title", "title if", "title sometimes .x: y", "title: {{.x", "why: {{nosuch .x}}"} {
-		if _, err := parse(pageSet(), "Test", wrong); err == nil {
+		if _, err := readPage(pageSet(), "Test", wrong); err == nil {
 			t.Errorf("%q is read as a line", wrong)
 		}
 	}
@@ -64,4 +64,37 @@ func describe(f *model.Finding) string {
 		list = append(list, e.Source+": "+e.Text)
 	}
 	return strings.Join(append(append(list, f.Alternatives...), f.Fix...), "\n")
+}
+
+// TestValues: an observation has the values that its text shows, of all or of the element of a
+// list that it is about, and none that only decide about it.
+func TestValues(t *testing.T) {
+	page, err := readPage(pageSet(), "Test", `tc if .dead: {{.link}} egress: {{count .n "packet"}} to {{few .to}}{{if .some}}, {{.some}}{{end}}
+pods each .pods: {{pod .Pod}} sent {{.Packets}} of {{$.n}}
+nat: {{with .rule}}{{.Text}}{{end}}{{.rule.Table}}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type sender struct {
+		Pod     *model.Pod
+		Packets int
+	}
+	var f model.Finding
+	put(page, Facts{
+		"dead": true, "link": "eth0", "n": uint64(3), "to": []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+		"pods": []sender{{&model.Pod{Link: "veth1"}, 0}, {&model.Pod{Namespace: "shop", Name: "cart"}, 2}}, "rule": &model.PacketRule{Table: "nat", Text: "-j DROP"},
+	}, &f)
+	want := []string{
+		`{"link":"eth0","n":3,"to":["192.0.2.1"]}`,
+		`{"n":3,"packets":0,"pod":"the pod behind veth1"}`, `{"n":3,"packets":2,"pod":"shop/cart"}`, `{"ruleTable":"nat"}`,
+	}
+	for i, e := range f.Evidence {
+		if i >= len(want) || e.Values != want[i] {
+			t.Errorf("%s has the values %s", e.Text, e.Values)
+		}
+	}
+	if len(f.Evidence) != len(want) {
+		t.Errorf("got %d observations, want %d", len(f.Evidence), len(want))
+	}
 }

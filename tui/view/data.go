@@ -3,6 +3,7 @@ package view
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -31,7 +32,7 @@ type Data struct {
 	open          []model.Finding
 	decode        func(model.Sample) string
 	// dropped is how many pod packets were lost in the window because the
-	// kernel dropped them; loss reports whether a drop is such a loss.
+	// kernel dropped them; loss reports whether a drop is a loss.
 	dropped model.Count
 	loss    func(*model.Drop) bool
 	// nodes are those of a reading of several nodes.
@@ -59,7 +60,7 @@ type Row struct {
 	// if the row is about a packet between them.
 	From, To netip.Addr
 
-	hay   string
+	hay   []string
 	addrs []netip.Prefix
 }
 
@@ -82,7 +83,22 @@ func whole[N int | uint64](n N) Cell  { return figure(number(uint64(n)), float64
 func trend(rates []float64) Cell      { return Cell{Rates: rates, Order: last(rates)} }
 func styled(s Style, c Cell) Cell     { c.Style = s; return c }
 func host(a netip.Addr) netip.Prefix  { return netip.PrefixFrom(a, a.BitLen()) }
-func lower(parts ...string) string    { return strings.ToLower(strings.Join(parts, "\x00")) }
+
+// found has a filter find the row by words, foundAt by addresses.
+func (r *Row) found(words ...string) {
+	for _, w := range words {
+		r.hay = append(r.hay, strings.ToLower(w))
+	}
+}
+
+func (r *Row) foundAt(addrs ...netip.Addr) {
+	for _, a := range addrs {
+		if a.IsValid() {
+			r.found(a.String())
+			r.addrs = append(r.addrs, host(a))
+		}
+	}
+}
 
 func last(rates []float64) float64 {
 	if len(rates) == 0 {
@@ -103,14 +119,13 @@ func NewData(r model.Reading, decode func(model.Sample) string) *Data {
 	}
 	s := r.Snapshot
 	d := &Data{Reading: r, decode: decode, names: report.Names(s), called: report.Called(s), series: make(map[netip.Addr][]*model.Series)}
-	for i := range r.Series {
-		d.series[r.Series[i].Addr] = append(d.series[r.Series[i].Addr], &r.Series[i])
+	for x := range model.Each(r.Series) {
+		d.series[x.Addr] = append(d.series[x.Addr], x)
 	}
 	d.open = openOf(r.Findings)
 	d.loss = loss.NewClassifier(s).Lost
-	drops := d.podDrops()
-	d.Findings = d.findingRows()
-	d.Pods = d.podRows(drops)
+	d.Pods = d.podRows()
+	d.Findings = d.findingRows() // which say how many packets pods lost
 	d.peers = sync.OnceValue(d.findPeers)
 	d.Events = sync.OnceValue(d.eventRows)
 	return d
@@ -129,40 +144,10 @@ func openOf(findings []model.Tracked) []model.Finding {
 // Open are the findings of the latest reading.
 func (d *Data) Open() []model.Finding { return d.open }
 
-// podDrops is how many packets of each pod address the kernel dropped and
-// thereby lost; it fills in the sum.
-func (d *Data) podDrops() map[netip.Addr]uint64 {
-	s := d.Reading.Snapshot
-	if s.Status(model.SourceDrops) == model.Missing {
-		return nil
-	}
-	drops := make(map[netip.Addr]uint64)
-	var sum uint64
-	for x := range model.Each(s.Traffic.Drops) {
-		if !d.loss(x) {
-			continue
-		}
-		src, dst := d.isPod(x.Src), d.isPod(x.Dst)
-		if src {
-			drops[x.Src] += x.Packets
-		}
-		if dst && x.Dst != x.Src {
-			drops[x.Dst] += x.Packets
-		}
-		if src || dst {
-			sum += x.Packets
-		}
-	}
-	d.dropped = model.Counted(sum)
-	return drops
-}
-
-// watched reports whether packets were counted at all.
 func (d *Data) watched() bool {
 	return d.Reading.Snapshot.Status(model.SourceTC) != model.Missing
 }
 
-// isPod reports whether the address is a pod's.
 func (d *Data) isPod(a netip.Addr) bool {
 	name, ok := d.names[a]
 	return ok && name != report.ThisNode
@@ -179,18 +164,6 @@ func (d *Data) name(a netip.Addr) string {
 	return clean(a.String())
 }
 
-// eitherPod is the name of the pod among two ends, of the first if both are;
-// empty if none is.
-func (d *Data) eitherPod(src, dst netip.Addr) string {
-	for _, a := range []netip.Addr{src, dst} {
-		if d.isPod(a) {
-			return d.name(a)
-		}
-	}
-	return ""
-}
-
-// named is an address behind its name, if it has one.
 func (d *Data) named(a netip.Addr) string { return clean(report.Named(d.called, a)) }
 
 // perSecond is a count as a rate over the window; NaN without a window.
@@ -201,30 +174,19 @@ func (d *Data) perSecond(n uint64) float64 {
 	return math.NaN()
 }
 
-// Peer is an address with which a pod exchanges packets.
-type Peer struct {
-	Addr    netip.Addr
-	Packets uint64
-}
-
 // maxPeers bounds the peers that are offered for one pod.
 const maxPeers = 64
 
 // Peers are those of a pod, the busiest first: those that were counted, those of
 // its flows, and single addresses among its findings' peers.
-func (d *Data) Peers(pod netip.Addr) []Peer {
+func (d *Data) Peers(pod netip.Addr) []netip.Addr {
 	packets := d.peers()[pod]
-	peers := make([]Peer, 0, len(packets))
-	for a, n := range packets {
-		peers = append(peers, Peer{a, n})
-	}
-	slices.SortFunc(peers, func(a, b Peer) int {
-		return cmp.Or(cmp.Compare(b.Packets, a.Packets), a.Addr.Compare(b.Addr))
+	peers := slices.SortedFunc(maps.Keys(packets), func(a, b netip.Addr) int {
+		return cmp.Or(cmp.Compare(packets[b], packets[a]), a.Compare(b))
 	})
 	return peers[:min(len(peers), maxPeers)]
 }
 
-// findPeers counts the packets of each pod with each peer.
 func (d *Data) findPeers() map[netip.Addr]map[netip.Addr]uint64 {
 	s := d.Reading.Snapshot
 	all := make(map[netip.Addr]map[netip.Addr]uint64, len(d.names))
@@ -245,12 +207,11 @@ func (d *Data) findPeers() map[netip.Addr]map[netip.Addr]uint64 {
 		add(f.Reply.Src, f.Original.Src, 0)
 	}
 	for _, f := range d.open {
-		for _, p := range f.Peers {
-			if !p.IsSingleIP() {
-				continue
-			}
-			for _, pod := range f.Pods {
-				add(pod, p.Addr(), 0)
+		for _, pod := range f.Pods {
+			for _, p := range f.Peers {
+				if p.IsSingleIP() {
+					add(pod, p.Addr(), 0)
+				}
 			}
 		}
 	}
@@ -262,22 +223,21 @@ func (d *Data) findPeers() map[netip.Addr]map[netip.Addr]uint64 {
 func (d *Data) Ends(f *model.Finding) (pod, to netip.Addr) {
 	for _, a := range f.Pods {
 		for _, p := range d.Peers(a) {
-			if slices.ContainsFunc(f.Peers, func(x netip.Prefix) bool { return x.Contains(p.Addr) }) {
-				return a, p.Addr
+			if slices.ContainsFunc(f.Peers, func(x netip.Prefix) bool { return x.Contains(p) }) {
+				return a, p
 			}
 		}
 	}
-	if len(f.Pods) == 0 {
-		return pod, to
+	if len(f.Pods) > 0 {
+		pod = f.Pods[0]
 	}
-	pod = f.Pods[0]
 	for _, p := range f.Peers {
 		if p.IsSingleIP() && p.Addr() != pod {
 			return pod, p.Addr()
 		}
 	}
 	if peers := d.Peers(pod); len(f.Peers) == 0 && len(peers) > 0 {
-		to = peers[0].Addr
+		to = peers[0]
 	}
 	return pod, to
 }
@@ -302,23 +262,12 @@ func (d *Data) rates(a netip.Addr, side model.Side, link string) []float64 {
 	return best
 }
 
-// between notes the ends of a row's packets: the pod first, whichever sent.
-func (d *Data) between(r Row, src, dst netip.Addr) Row {
-	if !d.isPod(src) {
-		src, dst = dst, src
-	}
-	if d.isPod(src) && dst.IsValid() {
-		r.From, r.To = src, dst
-	}
-	return r
-}
-
-// describe says what packet a sample is of.
 func (d *Data) describe(x *model.Sample) string {
 	if d.decode != nil {
 		if what := clean(report.Brief(d.called, d.decode(*x))); what != "" {
 			return what
 		}
 	}
-	return fmt.Sprintf("%s > %s, EtherType %#04x, %s", d.name(x.Src), d.name(x.Dst), x.Protocol, report.Plural(max(x.Length, 0), "byte"))
+	return fmt.Sprintf("%s > %s, EtherType %#04x, %s",
+		d.name(x.Src), d.name(x.Dst), x.Protocol, model.Plural(max(x.Length, 0), "byte"))
 }

@@ -14,13 +14,11 @@ import (
 // maxEvents bounds the rows of each kind of event to the latest.
 const maxEvents = 200
 
-// eventRows are all events, the latest first.
 func (d *Data) eventRows() []Row {
-	var rows []Row
-	rows = append(rows, d.findingEvents()...)
-	rows = append(rows, d.podEvents()...)
-	rows = append(rows, d.dropEvents()...)
-	rows = append(rows, d.sampleEvents()...)
+	return latestFirst(slices.Concat(d.findingEvents(), d.podEvents(), d.dropEvents(), d.sampleEvents()))
+}
+
+func latestFirst(rows []Row) []Row {
 	slices.SortStableFunc(rows, func(a, b Row) int { return compare(b.Cells[0], a.Cells[0]) })
 	return rows
 }
@@ -29,13 +27,26 @@ func event(at time.Time, id, kind string, style Style, who, what string, addrs .
 	r := Row{
 		ID: id, Style: style, Word: clock(at), Brief: clean(kind + " " + what),
 		Cells: []Cell{figure(clock(at), float64(at.UnixMilli())), styled(style, text(kind)), text(who), text(what)},
-		hay:   lower(kind, who, what),
 	}
-	for _, a := range addrs {
-		if a.IsValid() {
-			r.addrs = append(r.addrs, host(a))
-			r.hay += "\x00" + a.String()
-		}
+	r.found(kind, who, what)
+	r.foundAt(addrs...)
+	return r
+}
+
+// packetEvent is an event of packets between two ends. The row's own are the pod first, whichever
+// sent.
+func (d *Data) packetEvent(at time.Time, id, kind string, style Style, what string, src, dst netip.Addr) Row {
+	pod, other := src, dst
+	if !d.isPod(pod) {
+		pod, other = dst, src
+	}
+	who := ""
+	if d.isPod(pod) {
+		who = d.name(pod)
+	}
+	r := event(at, id, kind, style, who, what, src, dst)
+	if who != "" && other.IsValid() {
+		r.From, r.To = pod, other
 	}
 	return r
 }
@@ -65,7 +76,6 @@ func (d *Data) findingEvents() []Row {
 	return rows
 }
 
-// podEvents are pods that came or went within the window.
 func (d *Data) podEvents() []Row {
 	var rows []Row
 	s := d.Reading.Snapshot
@@ -73,61 +83,47 @@ func (d *Data) podEvents() []Row {
 		if at.IsZero() || at.Before(s.Window.Start) {
 			return
 		}
-		r := event(at, fmt.Sprint(kind, p.Netns, p.Link, at.UnixNano()), kind, Info, d.podLabel(p), "pod "+d.podLabel(p)+" behind "+cmp.Or(p.Link, unknown))
+		var addrs []netip.Addr
 		for _, a := range p.Addresses {
-			r.addrs = append(r.addrs, host(a.Addr()))
-			r.hay += "\x00" + a.Addr().String()
-			if kind == podCame && !r.From.IsValid() {
-				r.From = a.Addr()
-			}
+			addrs = append(addrs, a.Addr())
+		}
+		label := d.podLabel(p)
+		id, what := fmt.Sprint(kind, p.Netns, p.Link, at.UnixNano()), "pod "+label+" behind "+cmp.Or(p.Link, unknown)
+		r := event(at, id, kind, Info, label, what, addrs...)
+		if kind == podCame && len(addrs) > 0 {
+			r.From = addrs[0]
 		}
 		rows = append(rows, r)
 	}
-	for i := range s.Pods {
-		one(&s.Pods[i], s.Pods[i].Since, podCame)
+	for p := range model.Each(s.Pods) {
+		one(p, p.Since, podCame)
 	}
-	for i := range s.PastPods {
-		one(&s.PastPods[i], s.PastPods[i].Until, "POD-")
+	for p := range model.Each(s.PastPods) {
+		one(p, p.Until, "POD-")
 	}
 	return rows
 }
 
-// podCame marks a new pod, freed what the kernel frees without a loss.
-const (
-	podCame = "POD+"
-	freed   = "FREED"
-)
-
-// dropKind is the word for a drop.
-func (d *Data) dropKind(x *model.Drop) (string, Style) {
-	if d.loss(x) {
-		return "DROP", Warning
-	}
-	return freed, Info
-}
+const podCame = "POD+"
 
 func (d *Data) dropEvents() []Row {
 	var rows []Row
-	drops := d.Reading.Snapshot.Traffic.Drops
-	latest := make([]*model.Drop, len(drops))
-	for i := range drops {
-		latest[i] = &drops[i]
-	}
+	latest := slices.Collect(model.Each(d.Reading.Snapshot.Traffic.Drops))
 	// Most were read at one time: among these the losses come first.
 	slices.SortStableFunc(latest, func(a, b *model.Drop) int {
 		return cmp.Or(b.Last.Compare(a.Last), compareBool(!d.loss(a), !d.loss(b)))
 	})
 	for _, x := range latest[:min(len(latest), maxEvents)] {
-		what := fmt.Sprintf("%sx %s: %s > %s %s, %s", number(x.Packets), report.ReasonText(x.Reason), d.dropEnd(x, x.Src), d.dropEnd(x, x.Dst),
-			model.ProtoName(x.Proto), report.DropPlace(x.Location, x.Link))
-		at := x.Last
-		if at.IsZero() {
-			at = d.Reading.At
+		id := fmt.Sprint("drop", x.Src, x.Dst, x.Range, x.Proto, x.Reason, x.Location, x.IfIndex, x.Netns)
+		what := fmt.Sprintf("%sx %s: %s > %s %s, %s", number(x.Packets), report.ReasonText(x.Reason),
+			d.dropEnd(x, x.Src), d.dropEnd(x, x.Dst), model.ProtoName(x.Proto), report.DropPlace(x.Location, x.Link))
+		kind, style := "FREED", Info
+		if d.loss(x) {
+			kind, style = "DROP", Warning
 		}
-		kind, style := d.dropKind(x)
-		r := event(at, fmt.Sprint("drop", x.Src, x.Dst, x.Range, x.Proto, x.Reason, x.Location, x.IfIndex, x.Netns), kind, style, d.eitherPod(x.Src, x.Dst), what, x.Src, x.Dst)
-		r.Faint = kind == freed
-		rows = append(rows, d.between(r, x.Src, x.Dst))
+		r := d.packetEvent(cmp.Or(x.Last, d.Reading.At), id, kind, style, what, x.Src, x.Dst)
+		r.Faint = !d.loss(x)
+		rows = append(rows, r)
 	}
 	return rows
 }
@@ -146,10 +142,11 @@ func (d *Data) sampleEvents() []Row {
 	for i := max(0, len(samples)-maxEvents); i < len(samples); i++ {
 		x := &samples[i]
 		what := fmt.Sprintf("%s: %s, %s", report.ReasonText(x.Reason), d.describe(x), report.DropPlace(x.Location, x.Link))
-		r := event(x.Time, fmt.Sprint("sample", x.Time.UnixNano(), x.Src, x.Dst, x.Count, i), "PACKET", Warning, d.eitherPod(x.Src, x.Dst), what, x.Src, x.Dst)
+		id := fmt.Sprint("sample", x.Time.UnixNano(), x.Src, x.Dst, x.Count, i)
+		r := d.packetEvent(x.Time, id, "PACKET", Warning, what, x.Src, x.Dst)
 		drop := x.Drop()
 		r.Faint = !d.loss(&drop)
-		rows = append(rows, d.between(r, x.Src, x.Dst))
+		rows = append(rows, r)
 	}
 	return rows
 }

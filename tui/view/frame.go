@@ -86,14 +86,9 @@ func Draw(f Frame) string {
 		return ""
 	}
 	t := f.Theme
-	head := []string{t.paint(Strong, f.header()), f.tabs()}
-	foot := f.footer()
-	body := f.Height - len(head) - 1
-	var lines []string
-	if body < 1 {
-		lines = append([]string{}, head...)
-	} else {
-		lines = append(append(append(lines, head...), f.body(body)...), foot)
+	lines := []string{t.paint(Strong, f.header()), f.tabs()}
+	if body := f.Height - 3; body > 0 {
+		lines = append(append(lines, f.body(body)...), f.footer())
 	}
 	lines = lines[:min(len(lines), f.Height)]
 	for i, line := range lines {
@@ -119,20 +114,23 @@ func MaxScroll(f Frame) int {
 
 // page is all lines of what is scrolled.
 func (f Frame) page() []string {
-	switch f.Page {
-	case Help:
-		return HelpPage(f.Theme, f.Hints, f.Width)
-	case Coverage:
-		return f.Data.CoveragePage(f.Theme, f.Width)
-	case HopDetail:
-		return f.Data.HopPage(f.Theme, f.Path, f.Width)
-	case FindingDetail:
-		if f.Finding == nil {
-			return []string{"this finding is not in this window any more"}
-		}
-		return f.Data.FindingPage(f.Theme, f.Finding, f.pageWidth())
+	p := &page{Theme: f.Theme, w: f.Width}
+	switch {
+	case f.Page == Help:
+		p.help(f.Hints)
+	case f.Page == Coverage:
+		f.Data.coveragePage(p)
+	case f.Page == HopDetail:
+		f.Data.hopPage(p, f.Path)
+	case f.Page == FindingDetail && f.Finding == nil:
+		p.add("this finding is not in this window any more")
+	case f.Page == FindingDetail:
+		p.w = f.pageWidth()
+		f.Data.findingPage(p, f.Finding)
+	default:
+		f.Data.nodePage(p)
 	}
-	return f.Data.NodePage(f.Theme, f.Width)
+	return p.lines
 }
 
 // pageWidth leaves room for the raw figures beside a finding.
@@ -147,8 +145,9 @@ func (f Frame) body(h int) []string {
 	switch {
 	case f.Page == FindingDetail && f.Finding != nil && f.Width >= wideWidth:
 		left := f.pageWidth()
-		raw := f.Data.RawPage(f.Theme, f.Finding, f.Width-left-2)
-		return f.Theme.beside(f.scrolled(f.page(), left, h), pad(raw, h), left+1)
+		raw := &page{Theme: f.Theme, w: f.Width - left - 2}
+		f.Data.rawPage(raw, f.Finding)
+		return f.Theme.beside(f.scrolled(f.page(), left, h), pad(raw.lines, h), left+1)
 	case f.Page != NoPage || f.Tab == Node:
 		return f.scrolled(f.page(), f.Width, h)
 	case f.Tab == Path:
@@ -163,7 +162,7 @@ func (f Frame) scrolled(lines []string, w, h int) []string {
 	from := max(0, min(f.Scroll, len(lines)-h))
 	lines = lines[from:]
 	if below := len(lines) - h; below > 0 && h > 1 {
-		lines = append(lines[:h-1:h-1], f.Theme.separator(report.Plural(below+1, "more line")+" below", w))
+		lines = append(lines[:h-1:h-1], f.Theme.separator(model.Plural(below+1, "more line")+" below", w))
 	}
 	return pad(lines, h)
 }
@@ -207,20 +206,14 @@ func (f Frame) window() string {
 	return cmp.Or(f.windowName(), report.Duration(have)+"/"+report.Duration(f.Window))
 }
 
-// settled reports whether the figures are of the requested window, or nearly so:
-// windows begin where the node's state was read.
-func (f Frame) settled(have time.Duration) bool {
-	return f.Data.Reading.At.IsZero() || have > f.Window*9/10 && have < f.Window*11/10+2*time.Second
-}
-
 // windowName is the window in the heading of a column; empty while the figures
-// are not of the requested one.
+// are not of the requested one, or nearly so: windows begin where the node's state was read.
 func (f Frame) windowName() string {
 	have := f.Data.Reading.Snapshot.Window.Duration()
 	switch {
 	case f.Window <= 0:
 		return "all"
-	case f.settled(have):
+	case f.Data.Reading.At.IsZero(), have > f.Window*9/10 && have < f.Window*11/10+2*time.Second:
 		return report.Duration(f.Window)
 	}
 	return ""
@@ -245,14 +238,10 @@ func (f Frame) sources() string {
 }
 
 func (f Frame) drops() string {
-	if !f.Data.dropped.Known {
-		return unknown
+	if per := rate(f.Data.perSecond(f.Data.dropped.N)); f.Data.dropped.Known && per != unknown {
+		return per + "/s"
 	}
-	per := rate(f.Data.perSecond(f.Data.dropped.N))
-	if per == unknown {
-		return unknown
-	}
-	return per + "/s"
+	return unknown
 }
 
 func (f Frame) tabs() string {
@@ -264,21 +253,19 @@ func (f Frame) tabs() string {
 	}
 	var parts []string
 	for i := range Tabs {
-		s := strconv.Itoa(int(i)+1) + " " + names[i]
-		if i == f.Tab {
-			s = "[" + strconv.Itoa(int(i)+1) + "]" + names[i]
-		}
+		count := ""
 		switch {
 		case narrow:
 		case i == Findings:
-			s += " " + strconv.Itoa(len(f.Data.open))
+			count = " " + strconv.Itoa(len(f.Data.open))
 		case i == Pods:
-			s += " " + strconv.Itoa(len(f.Data.Reading.Snapshot.Pods))
+			count = " " + strconv.Itoa(len(f.Data.Reading.Snapshot.Pods))
 		}
+		part := fmt.Sprintf("%d %s%s", i+1, names[i], count)
 		if i == f.Tab {
-			s = t.paint(Tab, s)
+			part = t.paint(Tab, fmt.Sprintf("[%d]%s%s", i+1, names[i], count))
 		}
-		parts = append(parts, s)
+		parts = append(parts, part)
 	}
 	left := strings.Join(parts, map[bool]string{true: " ", false: "  "}[narrow])
 	if !f.filtered() {
@@ -292,7 +279,6 @@ func (f Frame) tabs() string {
 	return t.fit(left, f.Width-min(width(filter), room)) + t.cut(filter, room)
 }
 
-// filtered reports whether the filter applies to what is shown.
 func (f Frame) filtered() bool { return f.Page == NoPage && Columns(f.Tab) != nil }
 
 // filter is the filter as it is drawn. One that cannot be used is marked, with
@@ -419,37 +405,40 @@ func (f Frame) path(h int) []string {
 		return pad(wrap(cmp.Or(clean(v.Why), "no path"), f.Width), h)
 	}
 	lines := []string{t.paint(Strong, d.PathTitle(t, v, f.Width))}
-	name, hops, otherName, other := v.directions()
+	shown, other := v.directions()
 	room := h - 1
 	switch {
 	case f.Width/2 >= oneColumn:
-		listed := min(max(hopLines(hops), hopLines(other))+2, max(room*2/3, 2))
+		listed := min(max(shown.lines(), other.lines())+2, max(room*2/3, 2))
 		left := f.Width / 2
-		lines = append(lines, t.beside(d.hopTable(t, name, hops, v.Cursor, left, listed), d.hopTable(t, otherName, other, -1, f.Width-left-1, listed), left)...)
-	case f.Width >= wideWidth && hopLines(hops)+hopLines(other)+4 <= room*2/3:
-		lines = append(lines, d.hopTable(t, name, hops, v.Cursor, f.Width, hopLines(hops)+2)...)
-		lines = append(lines, d.hopTable(t, otherName, other, -1, f.Width, hopLines(other)+2)...)
+		right := d.hopTable(t, other, f.Width-left-1, listed)
+		lines = append(lines, t.beside(d.hopTable(t, shown, left, listed), right, left)...)
+	case f.Width >= wideWidth && shown.lines()+other.lines()+4 <= room*2/3:
+		lines = append(lines, d.hopTable(t, shown, f.Width, shown.lines()+2)...)
+		lines = append(lines, d.hopTable(t, other, f.Width, other.lines()+2)...)
 	default:
-		back := []string{d.summary(other, otherName)}
+		back := []string{d.summary(other)}
 		if width(back[0]) > f.Width {
 			back = wrap(back[0], f.Width)
 		}
-		listed := min(hopLines(hops)+1, max(room-2-len(back), 1))
+		listed := min(shown.lines()+1, max(room-2-len(back), 1))
 		if f.Width < oneColumn {
-			listed = min(hopLines(hops), max(room-len(back), 1))
+			listed = min(shown.lines(), max(room-len(back), 1))
 		}
-		lines = append(lines, d.hopList(t, hopColumns, hops, v.Cursor, f.Width, listed)...)
+		lines = append(lines, d.hopList(t, hopColumns, shown, f.Width, listed)...)
 		lines = append(lines, back...)
 	}
 	if left := h - len(lines); left > 1 {
-		detail := d.HopPage(t, v, f.Width)
+		detail := &page{Theme: t, w: f.Width}
+		d.hopPage(detail, v)
 		lines = append(lines, t.separator("hop; counts are "+d.scope(v.Path, v.Hop()), f.Width))
-		lines = append(lines, t.limit(detail, f.Width, min(len(detail), left-1))...)
+		lines = append(lines, t.limit(detail.lines, f.Width, min(len(detail.lines), left-1))...)
 	}
 	if left := h - len(lines); left > 4 && f.Width >= wideWidth {
 		half := f.Width / 2
+		rules := func(x direction, w int) []string { return t.limit(d.rules(t, x, w), w, left-1) }
 		lines = append(lines, t.separator("what decides", f.Width))
-		lines = append(lines, t.beside(t.limit(d.rules(t, name, hops, half-1), half-1, left-1), t.limit(d.rules(t, otherName, other, f.Width-half-2), f.Width-half-2, left-1), half)...)
+		lines = append(lines, t.beside(rules(shown, half-1), rules(other, f.Width-half-2), half)...)
 	}
 	return pad(lines, h)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/report"
 )
 
@@ -24,10 +25,11 @@ func Gate(t Theme, d *Data, intro string, w int) string {
 			begin, end = "a recording of ", ""
 		}
 		text = fmt.Sprintf("%s%s: %s, %s, packets watched by %s, uplinks: %s. Sources: %s.%s",
-			begin, report.NodeText(s.Node), report.Plural(len(s.Pods), "pod"), report.Plural(len(s.Links), "link"),
+			begin, report.NodeText(s.Node), model.Plural(len(s.Pods), "pod"), model.Plural(len(s.Links), "link"),
 			report.EngineText(s.Node), report.UplinksText(s.Node), strings.Join(sources, "; "), end)
 		if len(d.nodes) > 0 {
-			text = fmt.Sprintf("lasthop on %s, recorded at one time: %s. %s.", s.Node.Name, d.allNodes(), report.Plural(len(s.Pods), "pod"))
+			text = fmt.Sprintf("lasthop on %s, recorded at one time: %s. %s.",
+				s.Node.Name, joined(d.nodes, ", ", (*Data).nodeName), model.Plural(len(s.Pods), "pod"))
 		}
 	}
 	out := strings.Join(wrap(clean(text), min(w, 80)), "\n") + "\nEnter to start, q to quit."

@@ -15,23 +15,25 @@ import (
 // newJoint prepares a reading of several nodes: the lists of each, one behind the other,
 // and the findings about all.
 func newJoint(r model.Reading, decode func(model.Sample) string) *Data {
-	d := &Data{Reading: r, decode: decode, names: map[netip.Addr]string{}, called: map[netip.Addr]string{}, open: openOf(r.Findings), dropped: model.Counted(0)}
+	d := &Data{
+		Reading: r, decode: decode, names: map[netip.Addr]string{}, called: map[netip.Addr]string{},
+		open: openOf(r.Findings), dropped: model.Counted(0),
+	}
 	for x := range model.Each(r.Nodes) {
 		if x.Snapshot == nil {
 			continue
 		}
 		s := *x.Snapshot
 		s.Node.Name = x.Name
-		d.take(NewData(model.Reading{At: s.Window.End, Snapshot: &s, Replay: r.Replay, Findings: slices.DeleteFunc(slices.Clone(r.Findings), func(f model.Tracked) bool {
-			return !slices.Contains(f.Nodes, x.Name)
-		})}, decode))
+		elsewhere := func(f model.Tracked) bool { return !slices.Contains(f.Nodes, x.Name) }
+		findings := slices.DeleteFunc(slices.Clone(r.Findings), elsewhere)
+		d.take(NewData(model.Reading{At: s.Window.End, Snapshot: &s, Replay: r.Replay, Findings: findings}, decode))
 	}
 	for _, n := range d.nodes {
 		n.called = d.calledOn(n)
 	}
 	d.Reading.Snapshot = together(d.nodes)
 	d.Findings = d.findingRows()
-	d.loss = func(x *model.Drop) bool { return slices.ContainsFunc(d.nodes, func(n *Data) bool { return n.loss(x) }) }
 	d.peers = sync.OnceValue(d.findPeers)
 	d.Events = sync.OnceValue(d.jointEvents)
 	return d
@@ -57,7 +59,7 @@ func (d *Data) take(n *Data) {
 	for _, r := range n.Pods {
 		r.ID += " on " + n.nodeName()
 		r.Cells = append(r.Cells, text(n.nodeName()))
-		r.hay += lower("", n.nodeName())
+		r.found(n.nodeName())
 		d.Pods = append(d.Pods, r)
 	}
 }
@@ -76,22 +78,19 @@ func (d *Data) calledOn(n *Data) map[netip.Addr]string {
 // together is what several nodes have in common, and lists of what all have. Drops are
 // left out: whether one is a loss depends on its node.
 func together(nodes []*Data) *model.Snapshot {
-	out := &model.Snapshot{Node: model.Node{Name: report.Plural(len(nodes), "node")}}
-	var plugins []string
+	out := &model.Snapshot{Node: model.Node{Name: model.Plural(len(nodes), "node")}}
+	out.Node.Plugin = joined(nodes, "+", func(n *Data) string { return n.Reading.Snapshot.Node.Plugin })
 	for _, n := range nodes {
 		s := n.Reading.Snapshot
-		if !slices.Contains(plugins, s.Node.Plugin) {
-			plugins = append(plugins, s.Node.Plugin)
-		}
 		if s.Window.Duration() > out.Window.Duration() {
 			out.Window = s.Window
 		}
-		out.Pods, out.PastPods, out.Flows = append(out.Pods, s.Pods...), append(out.PastPods, s.PastPods...), append(out.Flows, s.Flows...)
+		out.Pods, out.PastPods = append(out.Pods, s.Pods...), append(out.PastPods, s.PastPods...)
+		out.Flows = append(out.Flows, s.Flows...)
 		out.Traffic.Hops = append(out.Traffic.Hops, s.Traffic.Hops...)
 		out.Traffic.Peers = append(out.Traffic.Peers, s.Traffic.Peers...)
 		out.Traffic.MACs = append(out.Traffic.MACs, s.Traffic.MACs...)
 	}
-	out.Node.Plugin = strings.Join(plugins, "+")
 	return out
 }
 
@@ -105,27 +104,22 @@ func (d *Data) each() []*Data {
 	return d.nodes
 }
 
-// node is the node of that name, or all where none has it.
+// node is the node of that name, home that of a pod; all where there is none.
 func (d *Data) node(name string) *Data {
-	for _, n := range d.nodes {
-		if n.nodeName() == name {
-			return n
-		}
-	}
-	return d
+	return d.where(func(n *Data) bool { return n.nodeName() == name })
 }
 
-// home is the node of a pod, or all where none has it.
 func (d *Data) home(a netip.Addr) *Data {
-	for _, n := range d.nodes {
-		if n.isPod(a) {
-			return n
-		}
+	return d.where(func(n *Data) bool { return n.isPod(a) })
+}
+
+func (d *Data) where(is func(*Data) bool) *Data {
+	if i := slices.IndexFunc(d.nodes, is); i >= 0 {
+		return d.nodes[i]
 	}
 	return d
 }
 
-// on says on which of several nodes.
 func (d *Data) on(n *Data) string {
 	if n == d {
 		return ""
@@ -133,18 +127,21 @@ func (d *Data) on(n *Data) string {
 	return " on " + n.nodeName()
 }
 
-// engine is how packets are watched, on each node.
 func (d *Data) engine() string {
-	var ways []string
-	for _, n := range d.each() {
-		if way := report.EngineText(n.Reading.Snapshot.Node); !slices.Contains(ways, way) {
-			ways = append(ways, way)
-		}
-	}
-	return strings.Join(ways, "+")
+	return joined(d.each(), "+", func(n *Data) string { return report.EngineText(n.Reading.Snapshot.Node) })
 }
 
-// silence is the verdict without findings.
+// joined are what differs among several nodes.
+func joined(nodes []*Data, by string, of func(*Data) string) string {
+	var parts []string
+	for _, n := range nodes {
+		if part := of(n); !slices.Contains(parts, part) {
+			parts = append(parts, part)
+		}
+	}
+	return strings.Join(parts, by)
+}
+
 func (d *Data) silence() string {
 	if len(d.nodes) == 0 {
 		return report.Report{Snapshot: d.Reading.Snapshot}.Silence(d.dropped.N)
@@ -154,21 +151,6 @@ func (d *Data) silence() string {
 		seen = append(seen, n.NodeSeen)
 	}
 	return report.Joint{Nodes: seen}.Silence()
-}
-
-// gapRows are what could not be looked at on each of several nodes, and those from whose
-// silence nothing is concluded.
-func (d *Data) gapRows() []Row {
-	var rows []Row
-	for _, n := range d.Reading.Nodes {
-		if n.Reason != "" {
-			rows = append(rows, skipped("node "+n.Name+n.Recording, "SKIP", "not compared", n.Name+": "+n.Reason))
-		}
-	}
-	for _, n := range d.nodes {
-		rows = append(rows, n.unreadRows(n.nodeName()+": ")...)
-	}
-	return rows
 }
 
 // compared reports whether something is concluded from the silence of all nodes.
@@ -184,12 +166,11 @@ func (d *Data) jointEvents() []Row {
 			r.ID += " on " + n.nodeName()
 			r.Cells = slices.Clone(r.Cells)
 			r.Cells[len(r.Cells)-1].Text = clean(n.nodeName()+": ") + r.Cells[len(r.Cells)-1].Text
-			r.hay += lower("", n.nodeName())
+			r.found(n.nodeName())
 			rows = append(rows, r)
 		}
 	}
-	slices.SortStableFunc(rows, func(a, b Row) int { return compare(b.Cells[0], a.Cells[0]) })
-	return rows
+	return latestFirst(rows)
 }
 
 // The columns of several nodes. What a recording has no time of is left out.
@@ -223,28 +204,26 @@ func (d *Data) scope(p *model.Path, h *model.PathHop) string {
 	whose, s := *p, d.home(p.Pod).Reading.Snapshot
 	crosses := slices.ContainsFunc(p.Forward, func(h model.PathHop) bool { return h.Kind == model.HopBetween })
 	switch {
-	case !crosses:
-	case h == nil && !p.Pair:
-		return "between the nodes of this pair alone, elsewhere of all that the pod sends and receives"
-	case h != nil && h.Kind == model.HopBetween:
+	case !crosses || h == nil:
+	case h.Kind == model.HopBetween:
 		whose.Pair = true
-	case h != nil:
+	default:
 		s = d.node(h.Node).Reading.Snapshot
 		whose.Pair = slices.Contains(s.Traffic.PairAddrs, p.Pod) || slices.Contains(s.Traffic.PairAddrs, p.To)
 	}
-	return report.PathScope(s, &whose)
+	return report.PathScope(s, &whose, crosses && h == nil)
 }
 
 // begins reports whether a node's part of a path begins with a hop.
-func begins(hops []model.PathHop, i int) bool {
-	return hops[i].Node != "" && (i == 0 || hops[i-1].Node != hops[i].Node)
+func (x direction) begins(i int) bool {
+	return x.hops[i].Node != "" && (i == 0 || x.hops[i-1].Node != x.hops[i].Node)
 }
 
-// hopLines is how many rows hops have, with the names of nodes.
-func hopLines(hops []model.PathHop) int {
-	n := len(hops)
-	for i := range hops {
-		if begins(hops, i) {
+// lines is how many rows the hops have, with the names of nodes.
+func (x direction) lines() int {
+	n := len(x.hops)
+	for i := range x.hops {
+		if x.begins(i) {
 			n++
 		}
 	}
@@ -256,13 +235,4 @@ func (t Theme) nodeRow(name string) *Row {
 	cells := make([]Cell, len(hopColumns))
 	cells[hopColumn] = Cell{Text: t.ends(clean(name), hopColumns[hopColumn].Width), Style: Heading}
 	return &Row{Cells: cells, Brief: fmt.Sprintf("on %s", clean(name))}
-}
-
-// allNodes names the nodes.
-func (d *Data) allNodes() string {
-	var names []string
-	for _, n := range d.nodes {
-		names = append(names, n.nodeName())
-	}
-	return strings.Join(names, ", ")
 }

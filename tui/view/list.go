@@ -7,10 +7,9 @@ import (
 
 	"github.com/charmbracelet/x/ansi"
 
-	"github.com/lasthop/lasthop/probe/report"
+	"github.com/lasthop/lasthop/probe/model"
 )
 
-// blank reports whether the cell's value is not known.
 func (c Cell) blank() bool { return !c.ByText && math.IsNaN(c.Order) }
 
 func compare(a, b Cell) int {
@@ -34,8 +33,9 @@ func compareBool(a, b bool) int {
 // List is a list and how it is shown.
 type List struct {
 	Rows []*Row
-	// Cursor is the selected row; -1 shows none.
+	// Cursor is the selected row; -1 shows none. ID is the row's, empty at the top.
 	Cursor int
+	ID     string
 	// By is the column that the list is sorted by, -1 for none.
 	By      int
 	Reverse bool
@@ -47,12 +47,21 @@ func (l List) window(h int) int {
 	return max(0, min(l.Cursor-h/2, len(l.Rows)-h))
 }
 
-// Selected is the row under the cursor, nil in an empty list.
+// Selected is the row under the cursor, nil in an empty list or without any.
 func (l *List) Selected() *Row {
-	if l.Cursor < 0 || l.Cursor >= len(l.Rows) {
+	if l == nil || l.Cursor < 0 || l.Cursor >= len(l.Rows) {
 		return nil
 	}
 	return l.Rows[l.Cursor]
+}
+
+// Choose puts the cursor on a row. At the top it stays at the top, whichever row
+// comes there: that is the worst, or the latest.
+func (l *List) Choose(at int) {
+	l.Cursor, l.ID = max(0, min(at, len(l.Rows)-1)), ""
+	if l.Cursor > 0 {
+		l.ID = l.Rows[l.Cursor].ID
+	}
 }
 
 // oneColumn is the width below which a list is one column.
@@ -118,23 +127,18 @@ func (c Column) fitted(rows []*Row, i int) int {
 }
 
 func (t Theme) heading(cols []Column, widths []int, l List, window string, w int) string {
-	var b strings.Builder
-	b.WriteByte(' ')
+	var r Row
 	for i, c := range cols {
-		if widths[i] == 0 {
-			continue
-		}
 		title := c.Title
 		if title == "LOST" && window != "" {
 			title += "/" + window
 		}
-		if i == l.By {
+		if i == l.By && widths[i] > 0 {
 			title = title[:min(len(title), widths[i]-1)] + map[bool]string{false: "^", true: "v"}[l.Reverse]
 		}
-		b.WriteString(t.align(c, title, widths[i]))
-		b.WriteByte(' ')
+		r.Cells = append(r.Cells, Cell{Text: title})
 	}
-	return t.cut(strings.TrimRight(b.String(), " "), w)
+	return t.row(cols, widths, &r, false, w)
 }
 
 func (t Theme) align(c Column, s string, w int) string {
@@ -229,7 +233,7 @@ func (t Theme) brief(l List, w, h int, empty string) []string {
 // them if there is room for it.
 func (t Theme) limit(lines []string, w, h int) []string {
 	if over := len(lines) - h; over > 0 && h > 2 {
-		lines = append(lines[:h-1:h-1], t.separator(report.Plural(over+1, "more line"), w))
+		lines = append(lines[:h-1:h-1], t.separator(model.Plural(over+1, "more line"), w))
 	}
 	return pad(lines, h)
 }

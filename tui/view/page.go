@@ -25,7 +25,6 @@ type page struct {
 
 func (p *page) add(s string) { p.lines = append(p.lines, p.cut(s, p.w)) }
 
-// prose is wrapped text.
 func (p *page) prose(s string) { p.styled(Plain, s) }
 
 func (p *page) styled(style Style, s string) {
@@ -46,7 +45,7 @@ func (p *page) hang(first string, w int, s string) {
 // counted is a number of packets and what they have in common, wrapped.
 func (p *page) counted(n uint64, what string) { p.hang(p.right(number(n), 6)+" ", 7, what) }
 
-// field is a label and wrapped prose, one value below another.
+// field is a label and wrapped prose, one value below another; nothing where they are empty.
 func (p *page) field(name string, values ...string) { p.labelled(label, name, values...) }
 
 func (p *page) labelled(w int, name string, values ...string) {
@@ -68,12 +67,11 @@ func (p *page) headline(names map[netip.Addr]string, f *model.Finding) {
 	p.styled(severityStyle(f.Severity), severity+" "+rest)
 }
 
-// FindingPage is all that a finding says. The names of pods and peers come last:
+// findingPage is all that a finding says. The names of pods and peers come last:
 // there may be many.
-func (d *Data) FindingPage(t Theme, f *model.Tracked, w int) []string {
+func (d *Data) findingPage(p *page, f *model.Tracked) {
 	// The longest label is "last hop alive".
 	const wide = 15
-	p := &page{Theme: t, w: w}
 	p.headline(d.called, &f.Finding)
 	seen := "since " + clock(f.First)
 	if f.Closed {
@@ -85,30 +83,26 @@ func (d *Data) FindingPage(t Theme, f *model.Tracked, w int) []string {
 	if !f.First.IsZero() {
 		p.labelled(wide, "seen", seen)
 	}
-	var names []report.Section
-	for _, x := range report.Sections(d.Reading.Snapshot, d.called, &f.Finding) {
+	sections := report.Sections(d.Reading.Snapshot, d.called, &f.Finding)
+	for _, x := range sections {
+		// Above it is in the clock's time.
+		if !x.Names && (x.Name != "seen" || f.First.IsZero()) {
+			p.labelled(wide, x.Name, x.Values...)
+		}
+	}
+	for _, x := range sections {
 		if x.Names {
-			names = append(names, x)
-			continue
+			p.labelled(wide, x.Name, strings.Join(x.Values, ", "))
 		}
-		if x.Name == "seen" && !f.First.IsZero() {
-			continue // above, in the clock's time
-		}
-		p.labelled(wide, x.Name, x.Values...)
 	}
-	for _, x := range names {
-		p.labelled(wide, x.Name, strings.Join(x.Values, ", "))
-	}
-	return p.lines
 }
 
 // shown bounds the rows of raw figures on a page.
 const shown = 12
 
-// RawPage is what was counted of the pods of a finding, from which the evidence
+// rawPage is what was counted of the pods of a finding, from which the evidence
 // was drawn.
-func (d *Data) RawPage(t Theme, f *model.Tracked, w int) []string {
-	p := &page{Theme: t, w: w}
+func (d *Data) rawPage(p *page, f *model.Tracked) {
 	s := d.Reading.Snapshot
 	concerned := func(a netip.Addr) bool { return slices.Contains(f.Pods, a) }
 	for _, a := range f.Pods[:min(len(f.Pods), 3)] {
@@ -130,32 +124,23 @@ func (d *Data) RawPage(t Theme, f *model.Tracked, w int) []string {
 	if n == 0 {
 		p.add("none")
 	}
-	return p.lines
 }
 
 // listDrops sums the drops of the pods concerned by reason and place.
 func (d *Data) listDrops(p *page, concerned func(netip.Addr) bool) {
-	sums := make(map[string]uint64)
-	var order []string
-	drops := d.Reading.Snapshot.Traffic.Drops
-	for x := range model.Each(drops) {
+	var sums report.Tally
+	for x := range model.Each(d.Reading.Snapshot.Traffic.Drops) {
 		if !concerned(x.Src) && !concerned(x.Dst) {
 			continue
 		}
-		what := report.DropText(x.Reason, x.Location, x.Link)
-		if !d.loss(x) {
-			what += ", harmless"
-		}
-		if _, ok := sums[what]; !ok {
-			order = append(order, what)
-		}
-		sums[what] += x.Packets
+		harmless := map[bool]string{false: ", harmless"}[d.loss(x)]
+		sums.Add(report.DropText(x.Reason, x.Location, x.Link)+harmless, x.Packets)
 	}
-	for _, what := range order[:min(len(order), shown)] {
-		p.counted(sums[what], what)
+	for _, what := range sums.Order[:min(len(sums.Order), shown)] {
+		p.counted(sums.Packets[what], what)
 	}
 	switch {
-	case len(order) > 0:
+	case len(sums.Order) > 0:
 	case d.dropped.Known:
 		p.add("none")
 	default:
@@ -222,15 +207,17 @@ func (d *Data) why(source string) string {
 	return "it never reported"
 }
 
-// NodePage is what is known of the node itself.
-func (d *Data) NodePage(t Theme, w int) []string {
-	p := &page{Theme: t, w: w}
-	if len(d.nodes) > 0 {
-		for _, n := range d.nodes {
-			p.lines = append(append(p.lines, n.NodePage(t, w)...), "")
-		}
-		return p.lines
+// nodePage is what is known of the node itself, or of each of several.
+func (d *Data) nodePage(p *page) {
+	for _, n := range d.each() {
+		n.describeNode(p)
 	}
+	if len(d.nodes) > 0 {
+		p.add("")
+	}
+}
+
+func (d *Data) describeNode(p *page) {
 	s := d.Reading.Snapshot
 	n := s.Node
 	p.title("node")
@@ -241,12 +228,8 @@ func (d *Data) NodePage(t Theme, w int) []string {
 		plugin += ": " + strings.Join(n.PluginBy, ", ")
 	}
 	p.field("Plugin", plugin)
-	if n.Policy != "" {
-		p.field("Policy", n.Policy)
-	}
-	if n.Residue != "" {
-		p.field("Left over", n.Residue)
-	}
+	p.field("Policy", n.Policy)
+	p.field("Left over", n.Residue)
 	p.field("Engine", report.EngineText(n))
 	p.field("Uplinks", report.UplinksText(n))
 	p.field("Window", report.Duration(s.Window.Duration()))
@@ -263,7 +246,6 @@ func (d *Data) NodePage(t Theme, w int) []string {
 	if len(s.Sysctls) == 0 {
 		p.prose("not read: " + d.why(model.SourceSysctl))
 	}
-	return p.lines
 }
 
 func (d *Data) lost(p *page) {
@@ -276,12 +258,8 @@ func (d *Data) lost(p *page) {
 // key reports whether a setting is worth a line: one that governs forwarding on
 // all links at once.
 func key(name string) bool {
-	for _, k := range []string{"ip_forward", ".all.", ".default.forwarding", "bridge-nf-call", "nf_conntrack_max", "gc_thresh"} {
-		if strings.Contains(name, k) {
-			return true
-		}
-	}
-	return false
+	keys := []string{"ip_forward", ".all.", ".default.forwarding", "bridge-nf-call", "nf_conntrack_max", "gc_thresh"}
+	return slices.ContainsFunc(keys, func(k string) bool { return strings.Contains(name, k) })
 }
 
 func (d *Data) cluster(p *page) {
@@ -295,7 +273,7 @@ func (d *Data) cluster(p *page) {
 	p.field("Pod range", cmp.Or(ranges, "not known"))
 	nodes := d.why(model.SourceNodes)
 	if len(c.Nodes) > 0 {
-		nodes = report.Plural(len(c.Nodes), "node")
+		nodes = model.Plural(len(c.Nodes), "node")
 	}
 	p.field("Cluster", nodes)
 }
@@ -315,7 +293,7 @@ func (d *Data) conntrack(p *page) {
 
 func (d *Data) links(p *page) {
 	s := d.Reading.Snapshot
-	p.title(report.Plural(len(s.Links), "link"))
+	p.title(model.Plural(len(s.Links), "link"))
 	cols := []Column{{Title: "IFINDEX", Width: 7, Right: true}, {Title: "LINK", Width: 15, Fit: true}, {Title: "ROLE", Width: 8, Fit: true},
 		{Title: "STATE", Width: 10, Fit: true}, {Title: "MTU", Width: 5, Right: true}, {Title: "MAC", Width: 17}, {Title: "ADDRESS"}}
 	l := List{By: -1, Cursor: -1}
@@ -338,45 +316,40 @@ func (d *Data) links(p *page) {
 
 func texts(prefixes []netip.Prefix) string { return strings.Trim(fmt.Sprint(prefixes), "[]") }
 
-// CoveragePage says of each source whether it was read, or why not.
-func (d *Data) CoveragePage(t Theme, w int) []string {
-	p := &page{Theme: t, w: w}
-	if len(d.nodes) > 0 {
-		for _, n := range d.nodes {
-			p.title(n.Reading.Snapshot.Node.Name)
-			p.lines = append(p.lines, n.CoveragePage(t, w)...)
+// coveragePage says of each source whether it was read, or why not.
+func (d *Data) coveragePage(p *page) {
+	for _, n := range d.each() {
+		if n != d {
+			p.title(n.nodeName())
 		}
-		return p.lines
+		n.coverage(p)
 	}
-	p.title("what lasthop could look at")
+}
+
+func (d *Data) coverage(p *page) {
+	p.add(p.paint(Strong, "what lasthop could look at"))
 	for _, src := range d.Reading.Snapshot.Sources {
-		style := Warning
-		switch src.Status {
-		case model.OK:
-			style = Plain
-		case model.Missing:
-			style = Critical
-		}
+		style := map[model.Status]Style{model.Partial: Warning, model.Missing: Critical}[src.Status]
 		p.hang(p.paint(style, p.fit(clean(string(src.Status)), 8))+p.fit(clean(src.Name), 11), 19, cmp.Or(src.Detail, unknown))
 	}
 	if len(d.Reading.Snapshot.Sources) == 0 {
 		p.add("nothing has been read yet")
 	}
 	d.lost(p)
-	return p.lines
 }
 
-// PageText is CoveragePage or NodePage as plain text, for the clipboard.
-func (d *Data) PageText(p PageID) string {
-	t := NewTheme("mono", true)
-	lines := d.NodePage(t, textWidth)
-	if p == Coverage {
-		lines = d.CoveragePage(t, textWidth)
+// PageText is the page Coverage, or else the tab Node, as plain text for the clipboard.
+func (d *Data) PageText(id PageID) string {
+	p := &page{Theme: NewTheme("mono", true), w: textWidth}
+	if id == Coverage {
+		d.coveragePage(p)
+	} else {
+		d.nodePage(p)
 	}
-	for i := range lines {
-		lines[i] = strings.TrimRight(ansi.Strip(lines[i]), " ")
+	for i, line := range p.lines {
+		p.lines[i] = strings.TrimRight(ansi.Strip(line), " ")
 	}
-	return strings.Join(lines, "\n")
+	return strings.Join(p.lines, "\n")
 }
 
 // Hint is one key and what it does.
@@ -389,9 +362,8 @@ type Hint struct {
 	Footer, Keep bool
 }
 
-// HelpPage lists all keys.
-func HelpPage(t Theme, hints []Hint, w int) []string {
-	p := &page{Theme: t, w: w}
+// help lists all keys.
+func (p *page) help(hints []Hint) {
 	section := ""
 	var rows []string
 	for _, h := range hints {
@@ -405,27 +377,18 @@ func HelpPage(t Theme, hints []Hint, w int) []string {
 		rows = append(rows, p.fit(" "+h.Key, 13)+h.Does)
 	}
 	// Two columns where there is room, so that all keys show at once.
-	if w < 2*38 {
-		for _, row := range rows[min(1, len(rows)):] {
-			p.add(row)
-		}
-		return p.lines
-	}
 	half := len(rows)
 	for i, row := range rows {
-		if row == "" && max(i, len(rows)-i) < max(half, len(rows)-half) {
+		if p.w >= 2*38 && row == "" && max(i, len(rows)-i) < max(half, len(rows)-half) {
 			half = i
 		}
 	}
-	for i := 1; i < max(half, len(rows)-half); i++ {
-		left, right := "", ""
-		if i < half {
-			left = rows[i]
-		}
-		if half+i < len(rows) {
-			right = rows[half+i]
-		}
-		p.add(strings.TrimRight(p.fit(left, w/2)+right, " "))
+	column, h := p.w, max(half, len(rows)-half)
+	if half < len(rows) {
+		column = p.w / 2
 	}
-	return p.lines
+	left, right := pad(rows[:half:half], h), pad(rows[half:], h)
+	for i := 1; i < h; i++ {
+		p.add(strings.TrimRight(p.fit(left[i], column)+right[i], " "))
+	}
 }

@@ -37,12 +37,21 @@ func (v PathView) Hops() []model.PathHop {
 	return v.Path.Forward
 }
 
+// direction is the forward or the return path. cursor is the selected hop, -1 for none.
+type direction struct {
+	name   string
+	hops   []model.PathHop
+	cursor int
+}
+
 // directions are the one that is shown, and the other.
-func (v PathView) directions() (name string, hops []model.PathHop, otherName string, other []model.PathHop) {
+func (v PathView) directions() (shown, other direction) {
+	shown, other = direction{"forward", v.Path.Forward, -1}, direction{"return", v.Path.Return, -1}
 	if v.Reverse {
-		return "return", v.Path.Return, "forward", v.Path.Forward
+		shown, other = other, shown
 	}
-	return "forward", v.Path.Forward, "return", v.Path.Return
+	shown.cursor = v.Cursor
+	return shown, other
 }
 
 func isDead(h model.PathHop) bool { return h.Dead }
@@ -90,7 +99,6 @@ var (
 	}()
 )
 
-// hopColumn is the place of the hops among them.
 const hopColumn = 2
 
 // never is wider than any screen.
@@ -98,18 +106,6 @@ const never = 1 << 20
 
 func hopName(h *model.PathHop) string { return clean(h.Name()) }
 
-// severityOf is the worst severity among the open findings of that code.
-func (d *Data) severityOf(code model.Code) model.Severity {
-	var worst model.Severity
-	for _, f := range d.open {
-		if f.Code == code && f.Severity.Rank() > worst.Rank() {
-			worst = f.Severity
-		}
-	}
-	return worst
-}
-
-// headlines are those of the open findings of that code.
 func (d *Data) headlines(code model.Code) []string {
 	var out []string
 	for _, f := range d.open {
@@ -129,7 +125,7 @@ func (d *Data) hopRow(h *model.PathHop) *Row {
 	style := Plain
 	switch {
 	case h.Finding != "":
-		style = severityStyle(d.severityOf(h.Finding))
+		style = severityStyle(report.Worst(d.open, h.Finding))
 	case h.Dead:
 		style = Critical
 	}
@@ -139,13 +135,13 @@ func (d *Data) hopRow(h *model.PathHop) *Row {
 	}
 	index := unknown
 	links := d.node(h.Node).Reading.Snapshot.Links
-	for i := range links {
-		if l := &links[i]; h.Kind != model.HopPod && h.Link != "" && l.Name == h.Link {
+	for l := range model.Each(links) {
+		if h.Kind != model.HopPod && h.Link != "" && l.Name == h.Link {
 			index = number(uint64(max(l.Index, 0)))
 		}
 	}
 	per := unknown
-	if c := firstKnown(h.In, h.Out); c.Known {
+	if c := counted(h); c.Known {
 		per = rate(d.perSecond(c.N))
 	}
 	return &Row{Style: style, Cells: []Cell{
@@ -155,10 +151,10 @@ func (d *Data) hopRow(h *model.PathHop) *Row {
 }
 
 // rules lists the hops with all rules that decide at each.
-func (d *Data) rules(t Theme, title string, hops []model.PathHop, w int) []string {
+func (d *Data) rules(t Theme, x direction, w int) []string {
 	p := &page{Theme: t, w: w}
-	p.title(title)
-	for h := range model.Each(hops) {
+	p.title(x.name)
+	for h := range model.Each(x.hops) {
 		name := fmt.Sprintf("%d %s", h.N, hopName(h))
 		p.hang(t.paint(Heading, name)+"  ", width(name)+2, h.Decision)
 		for _, rule := range h.Rules {
@@ -170,28 +166,27 @@ func (d *Data) rules(t Theme, title string, hops []model.PathHop, w int) []strin
 	return p.lines
 }
 
-func firstKnown(counts ...model.Count) model.Count {
-	for _, c := range counts {
-		if c.Known {
-			return c
-		}
+// counted is what came to a hop or, where that is not known, left it.
+func counted(h *model.PathHop) model.Count {
+	if h.In.Known {
+		return h.In
 	}
-	return model.Count{}
+	return h.Out
 }
 
-// hopList draws one direction in exactly h lines; cursor -1 selects no hop.
-func (d *Data) hopList(t Theme, cols []Column, hops []model.PathHop, cursor, w, h int) []string {
-	l := List{Cursor: cursor, By: -1}
-	for i := range hops {
-		if begins(hops, i) {
-			l.Rows = append(l.Rows, t.nodeRow(hops[i].Node))
+// hopList draws one direction in exactly h lines.
+func (d *Data) hopList(t Theme, cols []Column, x direction, w, h int) []string {
+	l := List{Cursor: x.cursor, By: -1}
+	for i := range x.hops {
+		if x.begins(i) {
+			l.Rows = append(l.Rows, t.nodeRow(x.hops[i].Node))
 		}
-		if i == cursor {
+		if i == x.cursor {
 			l.Cursor = len(l.Rows)
 		}
-		r := d.hopRow(&hops[i])
+		r := d.hopRow(&x.hops[i])
 		name := r.Cells[1].Text + " " + r.Cells[2].Text
-		r.Brief = t.fit(cmp.Or(r.Cells[0].Text, " "), 1) + t.fit(name, 16) + " " + t.right(counts(&hops[i]), 8) + " " + r.Cells[8].Text
+		r.Brief = t.fit(cmp.Or(r.Cells[0].Text, " "), 1) + t.fit(name, 16) + " " + t.right(counts(&x.hops[i]), 8) + " " + r.Cells[8].Text
 		l.Rows = append(l.Rows, r)
 	}
 	return t.list(cols, l, "", w, h, "no hop is known")
@@ -202,20 +197,17 @@ func counts(h *model.PathHop) string {
 	if h.In.Known && h.Out.Known && h.In.N != h.Out.N {
 		return count(h.In) + ">" + count(h.Out)
 	}
-	return count(firstKnown(h.In, h.Out))
+	return count(counted(h))
 }
 
 // hopTable is a direction under its name, in exactly h lines.
-func (d *Data) hopTable(t Theme, name string, hops []model.PathHop, cursor, w, h int) []string {
-	return append([]string{t.separator(name, w)}, d.hopList(t, wideHopColumns, hops, cursor, w, h-1)...)
+func (d *Data) hopTable(t Theme, x direction, w, h int) []string {
+	return append([]string{t.separator(x.name, w)}, d.hopList(t, wideHopColumns, x, w, h-1)...)
 }
 
 // PathTitle names both ends in at most w columns: where they are too long, the
 // middle of each is left out.
 func (d *Data) PathTitle(t Theme, v PathView, w int) string {
-	if v.Path == nil {
-		return "Path"
-	}
 	name := "Path"
 	from, to := d.ends(v.Path)
 	if v.Reverse {
@@ -240,24 +232,20 @@ func (d *Data) ends(p *model.Path) (from, to string) {
 }
 
 // summary is one direction in a line: what came in, and where it ends.
-func (d *Data) summary(hops []model.PathHop, direction string) string {
+func (d *Data) summary(x direction) string {
+	hops := x.hops
 	if len(hops) == 0 {
-		return direction + "  not known"
+		return x.name + "  not known"
 	}
 	at := func(h *model.PathHop) string { return fmt.Sprintf("hop %d, %s", h.N, hopName(h)) }
-	s := direction + "  not counted"
-	for i := range hops {
-		c := firstKnown(hops[i].In, hops[i].Out)
-		if !c.Known {
-			continue
+	s := x.name + "  not counted"
+	if i := slices.IndexFunc(hops, func(h model.PathHop) bool { return counted(&h).Known }); i >= 0 {
+		n, where := counted(&hops[i]).N, " at "+at(&hops[i])
+		if n == 0 {
+			where = " (expected" + where + ")"
 		}
-		s = fmt.Sprintf("%s  %s in %s", direction, report.Plural(c.N, "packet"), report.Duration(d.Reading.Snapshot.Window.Duration()))
-		if c.N == 0 {
-			s += " (expected at " + at(&hops[i]) + ")"
-		} else {
-			s += " at " + at(&hops[i])
-		}
-		break
+		window := report.Duration(d.Reading.Snapshot.Window.Duration())
+		s = fmt.Sprintf("%s  %s in %s%s", x.name, model.Plural(n, "packet"), window, where)
 	}
 	if i := slices.IndexFunc(hops, isDead); i >= 0 {
 		s += "; ends at " + at(&hops[i])
@@ -277,10 +265,8 @@ func (d *Data) Chain(p *model.Path) (ends string, hops []string) {
 		from, to = to, from
 	}
 	for _, h := range v.Hops() {
-		if h.Kind != model.HopBeyond {
+		if h.Kind != model.HopBeyond || !h.Dead {
 			hops = append(hops, shortHop(&h))
-		} else if !h.Dead {
-			hops = append(hops, "?")
 		}
 		if h.Dead {
 			hops = append(hops, "X")
@@ -292,17 +278,14 @@ func (d *Data) Chain(p *model.Path) (ends string, hops []string) {
 
 // chain draws a path in short, broken between hops alone.
 func (p *page) chain(ends string, hops []string) {
-	row := ends + "   " + strings.Join(hops, "=")
-	if width(row) <= p.w {
-		p.prose(row)
+	all := strings.Join(hops, "=")
+	if width(ends+"   "+all) <= p.w {
+		p.prose(ends + "   " + all)
 		return
 	}
 	p.prose(ends)
-	row = ""
-	for i, h := range hops {
-		if i < len(hops)-1 {
-			h += "="
-		}
+	row := ""
+	for h := range strings.SplitAfterSeq(all, "=") {
 		if row != "" && width(row+h) > p.w {
 			p.add(row)
 			row = ""
@@ -316,6 +299,7 @@ func shortHop(h *model.PathHop) string {
 	short := map[model.HopKind]string{
 		model.HopPod: "pod", model.HopQueue: "queue", model.HopBridge: "bridge", model.HopConntrack: "nat", model.HopPolicy: "fwd",
 		model.HopRoute: "route", model.HopNeighbor: "neigh", model.HopLocal: "node", model.HopBetween: "between",
+		model.HopBeyond: "?",
 	}
 	if s, ok := short[h.Kind]; ok {
 		return s
@@ -329,28 +313,24 @@ func (d *Data) hopLink(pod netip.Addr, h *model.PathHop) string {
 	if h.Kind != model.HopPod {
 		return h.Link
 	}
-	pods := d.Reading.Snapshot.Pods
-	for i := range pods {
-		if pods[i].Has(pod) {
-			return pods[i].Link
+	for p := range model.Each(d.Reading.Snapshot.Pods) {
+		if p.Has(pod) {
+			return p.Link
 		}
 	}
 	return ""
 }
 
-// HopPage is all that is known of one hop.
-func (d *Data) HopPage(t Theme, v PathView, w int) []string {
-	p := &page{Theme: t, w: w}
+// hopPage is all that is known of one hop.
+func (d *Data) hopPage(p *page, v PathView) {
 	h := v.Hop()
 	if h == nil {
-		return nil
+		return
 	}
 	p.add(p.paint(Strong, fmt.Sprintf("hop %d  %s", h.N, hopName(h))))
 	p.field("Decision", cmp.Or(h.Decision, "not known"))
 	p.field("Counted", fmt.Sprintf("in %s, out %s, lost %s, %s", count(h.In), count(h.Out), count(h.Lost), d.scope(v.Path, h)))
-	if h.Node != "" {
-		p.field("Node", h.Node)
-	}
+	p.field("Node", h.Node)
 	side, whose := model.AsSource, "/s sent by the pod "
 	if v.Reverse {
 		side, whose = model.AsDestination, "/s for the pod "
@@ -358,7 +338,7 @@ func (d *Data) HopPage(t Theme, v PathView, w int) []string {
 	link := d.hopLink(v.Path.Pod, h)
 	if rates := d.rates(v.Path.Pod, side, link); link != "" && len(rates) > 0 {
 		text := rate(last(rates)) + whose
-		p.add(t.paint(Heading, t.fit("Rate", label)) + text + t.spark(rates, min(60, w-label-width(text))))
+		p.add(p.paint(Heading, p.fit("Rate", label)) + text + p.spark(rates, min(60, p.w-label-width(text))))
 	}
 	if h.Finding != "" {
 		p.field("Finding", d.headlines(h.Finding)...)
@@ -367,7 +347,6 @@ func (d *Data) HopPage(t Theme, v PathView, w int) []string {
 		p.field("Rules", "none known")
 	}
 	p.field("Rules", h.Rules...)
-	return p.lines
 }
 
 // textWidth is that of what goes to the clipboard: wide enough not to cut.
@@ -381,8 +360,9 @@ func (d *Data) PathText(v PathView) string {
 	var b strings.Builder
 	t := NewTheme("mono", true)
 	b.WriteString(d.PathTitle(t, PathView{Path: v.Path}, never) + "; counts are " + d.scope(v.Path, nil) + "\n")
-	for _, hops := range [][]model.PathHop{v.Path.Forward, v.Path.Return} {
-		for _, line := range d.hopList(t, wideHopColumns, hops, -1, textWidth, hopLines(hops)+1) {
+	forward, back := PathView{Path: v.Path, Cursor: -1}.directions()
+	for _, x := range []direction{forward, back} {
+		for _, line := range d.hopList(t, wideHopColumns, x, textWidth, x.lines()+1) {
 			b.WriteString(strings.TrimRight(line, " ") + "\n")
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/lasthop/lasthop/probe/report"
 )
 
-// tail is the latest events, one a line.
 func (f Frame) tail(h int) []string {
 	var lines []string
 	for _, r := range f.Data.Events() {

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/lasthop/lasthop/probe/model"
 )
 
 // Query is a filter of rows. The zero Query passes all.
@@ -72,45 +74,32 @@ func (t *term) read(w string) error {
 // looksLikeAddr reports whether the word can only be meant as an address. The
 // beginning of one counts as text while it is typed.
 func looksLikeAddr(s string) bool {
-	hex := strings.Contains(s, ":")
-	for _, r := range s {
-		digit := r >= '0' && r <= '9' || r == '.' || r == ':'
-		if !digit && (!hex || !strings.ContainsRune("abcdefABCDEF", r)) {
-			return false
-		}
+	digits := "0123456789.:"
+	if strings.Contains(s, ":") {
+		digits += "abcdefABCDEF"
 	}
-	return strings.ContainsAny(s, ".:")
+	return strings.ContainsAny(s, ".:") && strings.Trim(s, digits) == ""
 }
 
 // Match reports whether the row passes.
 func (q Query) Match(r *Row) bool {
-	for _, t := range q.terms {
-		if t.holds(r) == t.not {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(q.terms, func(t term) bool { return t.holds(r) == t.not })
 }
 
 func (t term) holds(r *Row) bool {
 	switch {
 	case t.regex != nil:
-		return slices.ContainsFunc(strings.Split(r.hay, "\x00"), t.regex.MatchString)
+		return slices.ContainsFunc(r.hay, t.regex.MatchString)
 	case t.prefix.IsValid():
 		return slices.ContainsFunc(r.addrs, t.prefix.Overlaps)
 	}
-	return strings.Contains(r.hay, t.word)
+	return slices.ContainsFunc(r.hay, func(s string) bool { return strings.Contains(s, t.word) })
 }
 
 // Select returns the rows that pass, sorted by a column; by -1 keeps their order.
 // What is not known comes last in either order.
 func Select(rows []Row, q Query, by int, reverse bool) []*Row {
-	var out []*Row
-	for i := range rows {
-		if q.Match(&rows[i]) {
-			out = append(out, &rows[i])
-		}
-	}
+	out := slices.DeleteFunc(slices.Collect(model.Each(rows)), func(r *Row) bool { return !q.Match(r) })
 	if by < 0 {
 		if reverse {
 			slices.Reverse(out)

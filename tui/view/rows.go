@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -77,10 +78,19 @@ func (d *Data) findingRows() []Row {
 	for i := range d.Reading.Findings {
 		rows = append(rows, d.findingRow(&d.Reading.Findings[i]))
 	}
-	if len(d.nodes) > 0 {
-		return append(rows, d.gapRows()...)
+	for _, n := range d.Reading.Nodes {
+		if n.Reason != "" {
+			rows = append(rows, skipped("node "+n.Name+n.Recording, "SKIP", "not compared", n.Name+": "+n.Reason))
+		}
 	}
-	return append(rows, d.unreadRows("")...)
+	for _, n := range d.each() {
+		on := ""
+		if n != d {
+			on = n.nodeName() + ": "
+		}
+		rows = append(rows, n.unreadRows(on)...)
+	}
+	return rows
 }
 
 // unreadRows are the sources that were not read, and what lasthop lost. on stands before
@@ -89,10 +99,7 @@ func (d *Data) unreadRows(on string) []Row {
 	var rows []Row
 	s := d.Reading.Snapshot
 	for _, src := range report.Unread(s) {
-		word := "SKIP"
-		if src.Status == model.Partial {
-			word = "PART"
-		}
+		word := map[bool]string{true: "PART", false: "SKIP"}[src.Status == model.Partial]
 		rows = append(rows, skipped("source "+on+src.Name, word, src.Name, on+cmp.Or(src.Detail, string(src.Status))))
 	}
 	if report.Lost(s.Traffic.Lost) {
@@ -109,7 +116,9 @@ func skipped(id, word, where, why string) Row {
 		cells = append(cells, nothing())
 	}
 	brief := strings.TrimPrefix(where+": "+why, ": ")
-	return Row{ID: id, Cells: cells, Word: word, Brief: brief, Style: Info, Span: true, hay: lower(word, where, why)}
+	r := Row{ID: id, Cells: cells, Word: word, Brief: brief, Style: Info, Span: true}
+	r.found(word, where, why)
+	return r
 }
 
 func (d *Data) findingRow(f *model.Tracked) Row {
@@ -143,22 +152,21 @@ func (d *Data) findingRow(f *model.Tracked) Row {
 			figure(since+"-"+until, ageOf.Order), ageOf, trend(d.findingRates(f)),
 		},
 	}
-	hay := []string{string(f.Code), string(f.Severity), title, where, string(f.Confidence)}
+	r.found(string(f.Code), string(f.Severity), title, where, string(f.Confidence))
+	r.foundAt(f.Pods...)
 	for _, a := range f.Pods {
-		hay = append(hay, d.names[a], a.String())
-		r.addrs = append(r.addrs, host(a))
+		r.found(d.names[a])
 	}
 	for _, p := range f.Peers {
-		hay = append(hay, p.String(), d.called[p.Addr()])
-		r.addrs = append(r.addrs, p)
+		r.found(p.String(), d.called[p.Addr()])
 	}
+	r.addrs = append(r.addrs, f.Peers...)
 	if len(d.nodes) > 0 {
 		on := strings.Join(f.Nodes, ", ")
 		r.Cells = append(r.Cells, text(on))
 		r.Brief = title
-		hay = append(hay, on)
+		r.found(on)
 	}
-	r.hay = lower(hay...)
 	return r
 }
 
@@ -209,81 +217,96 @@ func addRates(sum, rates []float64) []float64 {
 	return sum
 }
 
-// podRows are the running pods, then those that are gone.
-func (d *Data) podRows(drops map[netip.Addr]uint64) []Row {
-	worst := make(map[netip.Addr]model.Severity)
-	for _, f := range d.open {
-		for _, a := range f.Pods {
-			if f.Severity.Rank() > worst[a].Rank() {
-				worst[a] = f.Severity
-			}
-		}
-	}
-	out, in := d.packets()
-	s := d.Reading.Snapshot
+func (d *Data) podRows() []Row {
+	all, s := d.figures(), d.Reading.Snapshot
 	var rows []Row
-	for i := range s.Pods {
-		rows = append(rows, d.podRow(&s.Pods[i], drops, worst, out, in, false))
+	for p := range model.Each(s.Pods) {
+		rows = append(rows, d.podRow(p, all, false))
 	}
-	for i := range s.PastPods {
-		rows = append(rows, d.podRow(&s.PastPods[i], drops, worst, out, in, true))
+	for p := range model.Each(s.PastPods) {
+		rows = append(rows, d.podRow(p, all, true))
 	}
 	return rows
 }
 
-// packets are the most packets of each address that any hop saw, as the source
-// and as the destination.
-func (d *Data) packets() (out, in map[netip.Addr]uint64) {
-	out, in = make(map[netip.Addr]uint64), make(map[netip.Addr]uint64)
-	for h := range model.Each(d.Reading.Snapshot.Traffic.Hops) {
-		to := out
-		if h.Side == model.AsDestination {
-			to = in
-		}
-		if h.Addr.IsValid() && h.Packets > to[h.Addr] {
-			to[h.Addr] = h.Packets
-		}
-	}
-	return out, in
+// figures are those of a pod or of one address.
+type figures struct {
+	report.Volume
+	// drops were lost because the kernel dropped them.
+	drops uint64
+	// worst is the worst severity among the open findings.
+	worst model.Severity
 }
 
-func (d *Data) podRow(p *model.Pod, drops map[netip.Addr]uint64, worst map[netip.Addr]model.Severity, out, in map[netip.Addr]uint64, gone bool) Row {
-	var dropped uint64
-	var severity model.Severity
+func (f *figures) add(x figures) {
+	f.Out, f.In, f.drops = f.Out+x.Out, f.In+x.In, f.drops+x.drops
+	if x.worst.Rank() > f.worst.Rank() {
+		f.worst = x.worst
+	}
+}
+
+// figures are those of each address; it fills in the sum of all pods' drops.
+func (d *Data) figures() map[netip.Addr]figures {
+	s := d.Reading.Snapshot
+	all := make(map[netip.Addr]figures)
+	add := func(a netip.Addr, x figures) {
+		f := all[a]
+		f.add(x)
+		all[a] = f
+	}
+	for a, v := range report.Volumes(s) {
+		add(a, figures{Volume: v})
+	}
+	for _, f := range d.open {
+		for _, a := range f.Pods {
+			add(a, figures{worst: f.Severity})
+		}
+	}
+	if s.Status(model.SourceDrops) == model.Missing {
+		return all
+	}
+	d.dropped.Known = true
+	for x := range model.Each(s.Traffic.Drops) {
+		ends := slices.Compact([]netip.Addr{x.Src, x.Dst})
+		pods := slices.DeleteFunc(ends, func(a netip.Addr) bool { return !d.isPod(a) })
+		if len(pods) == 0 || !d.loss(x) {
+			continue
+		}
+		for _, a := range pods {
+			add(a, figures{drops: x.Packets})
+		}
+		d.dropped.N += x.Packets
+	}
+	return all
+}
+
+func (d *Data) podRow(p *model.Pod, all map[netip.Addr]figures, gone bool) Row {
+	var sum figures
 	r := Row{Pod: p, Faint: gone, Style: Plain}
-	hay := []string{p.Namespace, p.Name, p.NetnsName, p.Link}
-	first := netip.Addr{}
-	for _, a := range p.Addresses {
-		if !first.IsValid() {
-			first = a.Addr()
+	ip := nothing()
+	for i, a := range p.Addresses {
+		if i == 0 {
+			r.From, ip = a.Addr(), text(a.Addr().String())
 		}
-		dropped += drops[a.Addr()]
-		if s := worst[a.Addr()]; s.Rank() > severity.Rank() {
-			severity = s
-		}
-		hay = append(hay, a.Addr().String())
-		r.addrs = append(r.addrs, host(a.Addr()))
+		sum.add(all[a.Addr()])
+		r.foundAt(a.Addr())
 	}
-	r.ID = fmt.Sprint("pod ", p.Netns, p.Interface, p.Link, first, gone)
+	r.ID = fmt.Sprint("pod ", p.Netns, p.Interface, p.Link, r.From, gone)
 	name := d.podLabel(p)
-	dropCell := nothing()
-	if drops != nil {
-		dropCell = whole(dropped)
+	drops := nothing()
+	if d.dropped.Known {
+		drops = whole(sum.drops)
 	}
-	word := styled(severityStyle(severity), figure(severityWord(severity), float64(severity.Rank())))
+	word := styled(severityStyle(sum.worst), figure(severityWord(sum.worst), float64(sum.worst.Rank())))
 	switch {
 	case gone:
 		word = figure("gone", -2)
-	case severity == "":
+	case sum.worst == "":
 		word = nothing()
-	}
-	ip := nothing()
-	if first.IsValid() {
-		ip = text(first.String())
 	}
 	r.Cells = []Cell{
 		text(name), ip, text(p.Link),
-		d.rateCell(p, model.AsSource, out), d.rateCell(p, model.AsDestination, in), dropCell, word,
+		d.rateCell(p, model.AsSource, sum.Out), d.rateCell(p, model.AsDestination, sum.In), drops, word,
 		whole(p.LinkIndex), text(p.MAC.String()), trend(d.podRates(p, model.AsSource)),
 	}
 	r.Style = word.Style
@@ -291,11 +314,10 @@ func (d *Data) podRow(p *model.Pod, drops map[netip.Addr]uint64, worst map[netip
 		r.Word = word.Text
 	}
 	r.Brief = name + " " + ip.Text
-	r.hay = lower(append(hay, name)...)
+	r.found(p.Namespace, p.Name, p.NetnsName, p.Link, name)
 	return r
 }
 
-// podLabel is a pod's name, or else its address or link.
 func (d *Data) podLabel(p *model.Pod) string {
 	for _, a := range p.Addresses {
 		return d.name(a.Addr())
@@ -307,28 +329,19 @@ func (d *Data) podLabel(p *model.Pod) string {
 func (d *Data) podRates(p *model.Pod, side model.Side) []float64 {
 	var sum []float64
 	for _, a := range p.Addresses {
-		rates := d.rates(a.Addr(), side, "")
-		if len(p.Addresses) == 1 {
-			return rates
-		}
-		sum = addRates(sum, rates)
+		sum = addRates(sum, d.rates(a.Addr(), side, ""))
 	}
 	return sum
 }
 
 // rateCell is a pod's packets per second: the latest, or without a series those
 // of the window.
-func (d *Data) rateCell(p *model.Pod, side model.Side, packets map[netip.Addr]uint64) Cell {
+func (d *Data) rateCell(p *model.Pod, side model.Side, packets uint64) Cell {
 	f := math.NaN()
-	switch rates := d.podRates(p, side); {
-	case len(rates) > 0:
+	if rates := d.podRates(p, side); len(rates) > 0 {
 		f = last(rates)
-	case d.watched() && len(p.Addresses) > 0:
-		var sum uint64
-		for _, a := range p.Addresses {
-			sum += packets[a.Addr()]
-		}
-		f = d.perSecond(sum)
+	} else if d.watched() && len(p.Addresses) > 0 {
+		f = d.perSecond(packets)
 	}
 	return figure(rate(f), f)
 }

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -122,22 +123,19 @@ const unknown = "-"
 
 // number is a count in at most six columns.
 func number(n uint64) string {
+	unit, name := uint64(1), ""
 	switch {
-	case n < 1e6:
-		return strconv.FormatUint(n, 10)
-	case n < 1e9:
-		return scaled(float64(n)/1e6) + "M"
-	case n < 1e12:
-		return scaled(float64(n)/1e9) + "G"
+	case n >= 1e12:
+		unit, name = 1e12, "T"
+	case n >= 1e9:
+		unit, name = 1e9, "G"
+	case n >= 1e6:
+		unit, name = 1e6, "M"
 	}
-	return scaled(float64(n)/1e12) + "T"
-}
-
-func scaled(f float64) string {
-	if f < 100 {
-		return strconv.FormatFloat(math.Floor(f*10)/10, 'f', 1, 64)
+	if unit > 1 && n < 100*unit {
+		return fmt.Sprintf("%d.%d%s", n/unit, n%unit*10/unit, name)
 	}
-	return strconv.FormatFloat(math.Floor(f), 'f', 0, 64)
+	return strconv.FormatUint(n/unit, 10) + name
 }
 
 // rate is a number per second; small ones keep a decimal.

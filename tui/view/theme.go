@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"image/color"
 	"slices"
 	"strings"
@@ -52,29 +53,22 @@ var (
 
 // palettes use only the 16 ANSI colours, in hues that colour-blind people can tell
 // apart: no red beside green. Colours add nothing to what words say.
-var palettes = map[string]func() [styles]lipgloss.Style{
-	"dark": func() [styles]lipgloss.Style {
-		return palette(lipgloss.Magenta, lipgloss.Yellow, lipgloss.Cyan)
-	},
+var palettes = map[string]struct{ critical, warning, info color.Color }{
+	"dark": {lipgloss.Magenta, lipgloss.Yellow, lipgloss.Cyan},
 	// Yellow and cyan are hard to see on white.
-	"light": func() [styles]lipgloss.Style {
-		return palette(lipgloss.Magenta, lipgloss.Blue, lipgloss.Black)
-	},
-	"mono": func() [styles]lipgloss.Style {
-		none := lipgloss.NoColor{}
-		return palette(none, none, none)
-	},
+	"light": {lipgloss.Magenta, lipgloss.Blue, lipgloss.Black},
+	"mono":  {lipgloss.NoColor{}, lipgloss.NoColor{}, lipgloss.NoColor{}},
 }
 
-func palette(critical, warning, info color.Color) [styles]lipgloss.Style {
-	base := lipgloss.NewStyle()
+func stylesOf(theme string) [styles]lipgloss.Style {
+	base, colors := lipgloss.NewStyle(), palettes[theme]
 	return [styles]lipgloss.Style{
 		Plain:    base,
 		Strong:   base.Bold(true),
 		Dim:      base.Faint(true),
-		Critical: base.Bold(true).Foreground(critical),
-		Warning:  base.Bold(true).Foreground(warning),
-		Info:     base.Foreground(info),
+		Critical: base.Bold(true).Foreground(colors.critical),
+		Warning:  base.Bold(true).Foreground(colors.warning),
+		Info:     base.Foreground(colors.info),
 		Heading:  base.Faint(true),
 		Selected: base.Reverse(true),
 		Tab:      base.Bold(true).Reverse(true),
@@ -89,7 +83,7 @@ func NewTheme(name string, ascii bool) Theme {
 	if !slices.Contains(Themes(), name) {
 		name = Themes()[0]
 	}
-	t := Theme{Name: name, ASCII: ascii, styles: palettes[name](), glyphs: richGlyphs}
+	t := Theme{Name: name, ASCII: ascii, styles: stylesOf(name), glyphs: richGlyphs}
 	if ascii {
 		t.glyphs = plainGlyphs
 	}
@@ -104,7 +98,6 @@ func (t Theme) paint(s Style, text string) string {
 	return t.styles[s].Render(text)
 }
 
-// severityStyle is the style of a severity's word.
 func severityStyle(s model.Severity) Style {
 	switch s {
 	case model.Critical:
@@ -131,12 +124,8 @@ func (t Theme) spark(rates []float64, width int) string {
 	if len(rates) > width {
 		rates = rates[len(rates)-width:]
 	}
-	top := 0.0
-	for _, r := range rates {
-		if r > top {
-			top = r
-		}
-	}
+	// The order of cmp has NaN first.
+	top := slices.MaxFunc(append([]float64{0}, rates...), cmp.Compare[float64])
 	var b strings.Builder
 	for _, r := range rates {
 		i := 0

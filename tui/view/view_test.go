@@ -133,7 +133,9 @@ func TestSpark(t *testing.T) {
 }
 
 func TestParseQuery(t *testing.T) {
-	row := Row{hay: lower("MissingUDR", "shop/cart-7d9f", "10.244.1.4"), addrs: []netip.Prefix{netip.MustParsePrefix("10.244.1.4/32"), netip.MustParsePrefix("fd00:1::/64")}}
+	row := Row{addrs: []netip.Prefix{netip.MustParsePrefix("fd00:1::/64")}}
+	row.found("MissingUDR", "shop/cart-7d9f")
+	row.foundAt(netip.MustParseAddr("10.244.1.4"))
 	for query, want := range map[string]bool{
 		"": true, "cart": true, "CART": true, "shop/": true, "missingudr": true, "bank": false, "!bank": true, "!cart": false, "cart shop": true, "cart bank": false,
 		"10.244.1.4": true, "10.244.1.5": false, "10.244.1": true, "10.244.1.": true, "10.244.0.0/16": true, "10.244.2.0/24": false, "fd00:1::5": true, "fd00:2::5": false,
