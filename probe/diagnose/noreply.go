@@ -90,7 +90,8 @@ func (v *view) dropsCarrier(packets uint64) *model.PacketRule {
 	return first(v.PacketRules, func(r *model.PacketRule) bool {
 		return (r.Target == "DROP" || r.Target == "REJECT") && (r.Proto == 0 || r.Proto == udp && !r.ProtoNot) &&
 			r.Counter.Delta >= packets && slices.ContainsFunc(v.Chains, func(c model.Chain) bool {
-			return c.Name == r.Chain && c.Table == r.Table && c.Family == r.Family && c.Backend == r.Backend && (c.Hook == "INPUT" || c.Hook == "OUTPUT")
+			return c.Name == r.Chain && c.Table == r.Table && c.Family == r.Family && c.Backend == r.Backend &&
+				(c.Hook == "INPUT" || c.Hook == "OUTPUT")
 		})
 	})
 }

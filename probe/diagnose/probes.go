@@ -140,7 +140,8 @@ func (p *plan) arp(to netip.Addr) bool {
 	}
 	from := v.addrOn(l, to)
 	return from.IsValid() && p.add(model.Probe{
-		Kind: model.ProbeARP, IfIndex: l.Index, Link: l.Name, From: from, To: to, SrcMAC: l.MAC, DstMAC: model.Broadcast,
+		Kind: model.ProbeARP, IfIndex: l.Index, Link: l.Name, From: from, To: to,
+		SrcMAC: l.MAC, DstMAC: model.Broadcast,
 	})
 }
 

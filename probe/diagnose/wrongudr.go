@@ -144,8 +144,8 @@ func strangers(v *view) []stranger {
 	for h := range model.Each(v.Traffic.Hops) {
 		again := bits.OnesCount64(h.TTLs) > 2
 		if h.Prefix.IsValid() && h.Direction == model.Ingress && h.Side == model.AsDestination &&
-			v.isUplink(h.IfIndex) && h.Packets >= minStrangers && v.byDefaultRoute(h.Prefix.Addr()) && !inAny(v.ranges.local, h.Prefix.Addr()) &&
-			v.surelyPods(h.Prefix.Addr()) && (forwarded[hop{h.Prefix, h.IfIndex}] > 0 || again) {
+			v.isUplink(h.IfIndex) && h.Packets >= minStrangers && v.byDefaultRoute(h.Prefix.Addr()) &&
+			!inAny(v.ranges.local, h.Prefix.Addr()) && v.surelyPods(h.Prefix.Addr()) && (forwarded[hop{h.Prefix, h.IfIndex}] > 0 || again) {
 			out = append(out, stranger{h, again})
 		}
 	}
