@@ -1,13 +1,12 @@
 package diagnose
 
 import (
-	"fmt"
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // routeState is what the files of the cloud tell of the route to one range.
@@ -31,24 +30,24 @@ const (
 // routeFact is a state with what told it.
 type routeFact struct {
 	state routeState
-	// unassociated: it is missing because no table applies to the sender.
-	unassociated bool
-	table        *model.RouteTable
-	subnet       *model.Subnet
-	row          *model.UDR
-	text         string
-}
-
-func (f routeFact) evidence() model.Evidence {
-	return seen(model.SourceCloud, "%s", f.text)
+	// Unassociated: it is missing because no table applies to the sender.
+	Unassociated bool
+	// Row leads to Range, or none of Rows: of a Table, which Applies to the Subnet or is the Only
+	// one that any has, or those in the file Effective.
+	Range         netip.Prefix
+	Row           *model.UDR
+	Rows          int
+	Table         *model.RouteTable
+	Applies, Only bool
+	Subnet        *model.Subnet
+	SubnetName    string
+	Effective     string
 }
 
 // self is this node: as the nodes file has it, or as its own links tell.
 func (v *view) self() *model.ClusterNode {
-	for n := range model.Each(v.Cluster.Nodes) {
-		if isSelf(v, n) {
-			return n
-		}
+	if n := first(v.Cluster.Nodes, func(n *model.ClusterNode) bool { return isSelf(v, n) }); n != nil {
+		return n
 	}
 	n := &model.ClusterNode{Name: v.Node.Name}
 	for _, l := range v.Links {
@@ -106,12 +105,10 @@ func (v *view) routeTo(cidr netip.Prefix, owner, sender *model.ClusterNode) rout
 		return routeFact{}
 	case table != nil:
 		f := judgeTable(table, cidr, owner)
-		f.subnet = subnet
-		f.text = fmt.Sprintf("%s, which applies to %s: %s", tableName(table), subnetName(subnet, id), f.text)
+		f.Applies, f.Subnet, f.SubnetName = true, subnet, id[strings.LastIndexByte(id, '/')+1:]
 		return f
 	case known && subnet != nil && subnet.RouteTable == "":
-		return routeFact{state: routeMissing, unassociated: true, subnet: subnet, table: unusedTable(v), text: fmt.Sprintf(
-			"%s: subnet %s has no route table", subnet.File, subnet.Name())}
+		return routeFact{state: routeMissing, Unassociated: true, Subnet: subnet, Table: unusedTable(v)}
 	case known && (len(v.clusterTables()) != 1 || v.clusterTables()[0].ID != ""):
 		// The table that applies was not given.
 		return routeFact{}
@@ -119,13 +116,24 @@ func (v *view) routeTo(cidr netip.Prefix, owner, sender *model.ClusterNode) rout
 	return looseRoute(v, cidr, owner)
 }
 
+// routeBack tells whether what the owner of a range sends to this node's pods gets here. An owner
+// that is not known is supposed to be in this node's subnet.
+func (v *view) routeBack(cidr netip.Prefix) (back routeFact) {
+	self := v.self()
+	for _, p := range v.ownCIDRs() {
+		if p.Addr().Is4() == cidr.Addr().Is4() {
+			back = v.routeTo(p, self, cmp.Or(v.nodeOf(cidr), self))
+		}
+	}
+	return back
+}
+
 // effectiveRoute asks the routes that apply to this node's card.
 func effectiveRoute(v *view, cidr netip.Prefix, owner *model.ClusterNode) routeFact {
 	var out routeFact
-	for i := range v.Cluster.Azure.Effective {
-		e := &v.Cluster.Azure.Effective[i]
+	for i, e := range v.Cluster.Azure.Effective {
 		f := judgeRows(e.Routes, cidr, owner)
-		f.text = fmt.Sprintf("effective routes of %s: %s", e.File, f.text)
+		f.Effective = e.File
 		if i > 0 && f.state != out.state {
 			return routeFact{}
 		}
@@ -150,16 +158,14 @@ func looseRoute(v *view, cidr netip.Prefix, owner *model.ClusterNode) routeFact 
 		return routeFact{}
 	case whole && len(associated) == 1:
 		f := judgeTable(associated[0], cidr, owner)
-		f.text = fmt.Sprintf("%s, the only one that is associated with a subnet: %s", tableName(f.table), f.text)
+		f.Only = true
 		return f
 	case whole && len(associated) == 0:
-		return routeFact{state: routeMissing, unassociated: true, table: tables[0],
-			text: tableName(tables[0]) + " is associated with no subnet"}
+		return routeFact{state: routeMissing, Unassociated: true, Table: tables[0]}
 	}
 	var out routeFact
 	for _, t := range tables {
 		f := judgeTable(t, cidr, owner)
-		f.text = fmt.Sprintf("%s: %s", tableName(t), f.text)
 		switch f.state {
 		case routeCorrect:
 			f.state = routeListed
@@ -179,14 +185,9 @@ func looseRoute(v *view, cidr netip.Prefix, owner *model.ClusterNode) routeFact 
 
 // clusterTables are the tables with a row about a known node or its pods; all
 // tables where there is none.
-func (v *view) clusterTables() []*model.RouteTable {
-	if !v.beyond.tablesKnown {
-		v.beyond.tables, v.beyond.tablesKnown = findTables(v), true
-	}
-	return v.beyond.tables
-}
+func (v *view) clusterTables() []*model.RouteTable { return v.beyond.tables.get(v.findTables) }
 
-func findTables(v *view) []*model.RouteTable {
+func (v *view) findTables() []*model.RouteTable {
 	cidrs, hops := map[netip.Prefix]bool{}, map[netip.Addr]bool{}
 	self := v.self()
 	for _, n := range append([]model.ClusterNode{*self}, v.Cluster.Nodes...) {
@@ -271,7 +272,7 @@ func appliedTable(v *view, s *model.Subnet, id string) (table *model.RouteTable,
 // judgeTable looks for the range among the routes of a table.
 func judgeTable(t *model.RouteTable, cidr netip.Prefix, owner *model.ClusterNode) routeFact {
 	f := judgeRows(t.Routes, cidr, owner)
-	f.table = t
+	f.Table = t
 	if t.Part && f.state == routeMissing {
 		f.state = routeUnknown
 	}
@@ -289,7 +290,7 @@ func judgeRows(rows []model.UDR, cidr netip.Prefix, owner *model.ClusterNode) ro
 			switch {
 			case p.Bits() >= cidr.Bits() && cidr.Contains(p.Addr()):
 				if !leadsTo(r, owner) {
-					return routeFact{state: routeWrong, row: r, text: rowText(r, p)}
+					return routeFact{state: routeWrong, Row: r, Range: p}
 				}
 				if p == cidr || owner == nil {
 					right = r
@@ -301,12 +302,12 @@ func judgeRows(rows []model.UDR, cidr netip.Prefix, owner *model.ClusterNode) ro
 	}
 	switch {
 	case right != nil:
-		return routeFact{state: routeCorrect, row: right, text: rowText(right, cidr)}
+		return routeFact{state: routeCorrect, Row: right, Range: cidr}
 	case covering != nil:
 		// A machine of its own may know the way.
-		return routeFact{text: "a wider route covers " + cidr.String()}
+		return routeFact{}
 	}
-	return routeFact{state: routeMissing, text: fmt.Sprintf("none of %s is for %s", words.Count(uint64(len(rows)), "route"), cidr)}
+	return routeFact{state: routeMissing, Rows: len(rows), Range: cidr}
 }
 
 // leadsTo reports whether the route ends at the owner; where the owner is not
@@ -320,29 +321,4 @@ func leadsTo(r *model.UDR, owner *model.ClusterNode) bool {
 	}
 	hops := internal(owner)
 	return !slices.ContainsFunc(r.NextHops, func(a netip.Addr) bool { return !slices.Contains(hops, a) })
-}
-
-func rowText(r *model.UDR, p netip.Prefix) string {
-	s := fmt.Sprintf("route %q sends %s to %s", r.Name, p, r.Type)
-	if len(r.NextHops) > 0 {
-		s += " " + words.Addrs(r.NextHops)
-	}
-	return s
-}
-
-func tableName(t *model.RouteTable) string {
-	if t.ID == "" {
-		return "the routes in " + t.File
-	}
-	return fmt.Sprintf("route table %s in %s", t.Name(), t.File)
-}
-
-func subnetName(s *model.Subnet, id string) string {
-	if s != nil && s.Name() != "" {
-		return "subnet " + s.Name()
-	}
-	if s != nil {
-		return "the subnet in " + s.File
-	}
-	return "subnet " + id[strings.LastIndexByte(id, '/')+1:]
 }

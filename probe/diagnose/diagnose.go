@@ -170,7 +170,11 @@ type Verdict struct {
 // Judge is Diagnose that also tells which losses each finding claims.
 func Judge(s *model.Snapshot) Verdict {
 	v := newView(s)
-	return Verdict{v.judge(), v.causes(), v.unreplied()}
+	found := v.judge()
+	for f := range model.Each(found) {
+		words.PutRows(f)
+	}
+	return Verdict{found, v.causes(), v.unreplied()}
 }
 
 // Sort puts findings into the order of Diagnose.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // Ends is, in brief, what a node saw of its traffic with others: what a comparison
@@ -47,8 +48,7 @@ type Ends struct {
 	Uncounted map[netip.Addr]bool
 	Folded    map[netip.Addr][]netip.Prefix
 	// Rows are the routes to Ranges, Table what gives the subnet its table.
-	Rows  []model.Row
-	Table []string
+	Rows, Table []model.Row
 	// Tunnel is of the links by which packets for other nodes' pods go within others; not
 	// set where there is none.
 	Tunnel Tunnel
@@ -163,16 +163,23 @@ func (a Asked) Same(b Asked) bool { return a.Proto == b.Proto && a.Port == b.Por
 // MaxAsked bounds the ports of one pair.
 const MaxAsked = 8
 
-// Observe is what a snapshot holds of the node's traffic with others, and Diagnose.
+// Observe is what a snapshot holds of the node's traffic with others, and Diagnose, without
+// the Rows in the fixes.
 func Observe(s *model.Snapshot) (*Ends, []model.Finding) {
 	v := newView(s)
 	found := v.judge()
 	e := &Ends{
-		Node: v.nodeAddrs, PodsKnown: s.Has(model.SourcePods), Tracked: s.Has(model.SourceConntrack), Pods: map[netip.Addr]bool{}, Fresh: map[netip.Addr]bool{}, Ranges: v.ownCIDRs(), Networks: v.onLink,
-		Uplink: v.place(v.uplink(), model.Egress), Returned: map[Transit]uint64{}, Leaving: map[netip.Prefix]Volume{}, Arriving: map[netip.Prefix]Volume{}, Delivered: map[netip.Addr]uint64{},
+		Node: v.nodeAddrs, PodsKnown: s.Has(model.SourcePods), Tracked: s.Has(model.SourceConntrack),
+		Pods: map[netip.Addr]bool{}, Fresh: maps.Clone(v.past), Ranges: v.ownCIDRs(), Networks: v.onLink,
+		Uplink: v.place(v.uplink(), model.Egress), Returned: map[Transit]uint64{}, Delivered: map[netip.Addr]uint64{},
+		Leaving: map[netip.Prefix]Volume{}, Arriving: map[netip.Prefix]Volume{},
 		Uncounted: map[netip.Addr]bool{}, Folded: map[netip.Addr][]netip.Prefix{},
-		Table: v.tableFix(), Given: map[netip.Addr][]netip.Addr{},
-		Tunnel: newTunnel(v), Gone: map[netip.Addr]time.Time{}, Gateways: map[netip.Addr]bool{}, uplinks: map[int]bool{},
+		Table: v.tableRow(), Given: map[netip.Addr][]netip.Addr{},
+		Unwatched: words.Title("unwatched", facts{
+			"missing": s.Status(model.SourceTC) == model.Missing, "partial": !s.Has(model.SourceTC),
+			"gaps": s.Traffic.Lost.Gaps,
+		}),
+		Tunnel: newTunnel(v), Gone: map[netip.Addr]time.Time{}, Gateways: v.nextHops, uplinks: map[int]bool{},
 	}
 	for _, p := range v.ranges.local {
 		e.Rows = append(e.Rows, v.row(nil, v.Node.Name, p, NodeIP))
@@ -180,22 +187,14 @@ func Observe(s *model.Snapshot) (*Ends, []model.Finding) {
 	for i := range v.links {
 		e.uplinks[i] = v.isUplink(i)
 	}
-	for r := range model.Each(s.Routes) {
-		e.Gateways[r.Gateway] = true
-		for h := range model.Each(r.NextHops) {
-			e.Gateways[h.Gateway] = true
-		}
-	}
 	delete(e.Gateways, netip.Addr{})
 	for _, set := range []map[netip.Addr]bool{e.Node, v.past} {
 		for a := range set {
 			e.Uncounted[a] = s.Traffic.Lost.Of(a).Peers > 0
 		}
 	}
-	for p := range model.Each(s.Traffic.Peers) {
-		if p.Range.IsValid() && p.In.Packets > 0 {
-			e.Folded[p.Local] = append(e.Folded[p.Local], p.Range)
-		}
+	for _, p := range v.folded {
+		e.Folded[p.Local] = append(e.Folded[p.Local], p.Range)
 	}
 	for a, owners := range v.pods {
 		e.Pods[a], e.Uncounted[a] = true, s.Traffic.Lost.Of(a).Peers > 0
@@ -203,28 +202,17 @@ func Observe(s *model.Snapshot) (*Ends, []model.Finding) {
 			e.Fresh[a] = true
 		}
 	}
-	for a := range v.past {
-		e.Fresh[a] = true
-	}
 	for p := range model.Each(s.PastPods) {
-		for _, a := range p.Addresses {
-			if !e.Pods[a.Addr()] && p.Until.After(e.Gone[a.Addr()]) {
-				e.Gone[a.Addr()] = p.Until
+		for _, a := range podAddrs(p) {
+			if !e.Pods[a] && p.Until.After(e.Gone[a]) {
+				e.Gone[a] = p.Until
 			}
 		}
-	}
-	switch {
-	case s.Status(model.SourceTC) == model.Missing:
-		e.Unwatched = "no packet was watched"
-	case !s.Has(model.SourceTC):
-		e.Unwatched = "not all links were watched"
-	case s.Traffic.Lost.Gaps > 0:
-		e.Unwatched = "other programs hid packets for a while"
 	}
 	for h := range model.Each(s.Traffic.Hops) {
 		l := v.links[h.IfIndex]
 		switch {
-		case l != nil && l.Role == model.RoleTunnel:
+		case v.isTunnel(h.IfIndex):
 			e.Tunnel.add(h)
 		case h.Prefix.IsValid() && v.isUplink(h.IfIndex):
 			e.addRange(h)
@@ -354,7 +342,7 @@ func endPairs(v *view) []EndPair {
 	}
 	out := make([]EndPair, 0, len(v.peers))
 	for p := range model.Each(v.peers) {
-		if l := v.links[p.IfIndex]; l != nil && l.Role == model.RoleTunnel {
+		if v.isTunnel(p.IfIndex) {
 			// What a tunnel carries is not counted by pair: see Tunnel.
 			continue
 		}
@@ -372,7 +360,7 @@ func endPairs(v *view) []EndPair {
 		if m, to := behind[pair{p.Local, p.Remote}], onward[pair{p.Local, p.Remote}]; v.nodeAddrs[p.Local] && (m != nil || to != nil) {
 			own := *e.EndRoute
 			if own.Onward = to; m != nil {
-				own.Behind = slices.SortedFunc(maps.Keys(m.pods), netip.Addr.Compare)
+				own.Behind = sorted(m.pods)
 			}
 			e.EndRoute = &own
 		}
@@ -415,12 +403,7 @@ func askedPorts(v *view) map[pair][]Asked {
 			a.Replied++
 		} else {
 			a.Unreplied++
-			if a.First.IsZero() || f.Start.Before(a.First) {
-				a.First = f.Start
-			}
-			if f.Start.After(a.Last) {
-				a.Last = f.Start
-			}
+			stretch(&a.First, &a.Last, f.Start)
 		}
 		out[k] = list
 	}
@@ -449,9 +432,20 @@ type Beyond struct {
 	Vacant map[netip.Addr]string
 }
 
-// Besides is Diagnose with what other nodes know. Evidence of theirs has their names.
+// Besides is Diagnose with what other nodes know, without the Rows in the fixes. Evidence of
+// theirs has their names.
 func Besides(s *model.Snapshot, others Beyond) []model.Finding {
 	v := newView(s)
 	v.others = others
 	return v.judge()
+}
+
+// stretch makes a time a part of what is between two others.
+func stretch(first, last *time.Time, at time.Time) {
+	if first.IsZero() || at.Before(*first) {
+		*first = at
+	}
+	if at.After(*last) {
+		*last = at
+	}
 }

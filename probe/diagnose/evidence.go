@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 func packetRuleEvidence(what string, r *model.PacketRule) model.Evidence {
@@ -17,6 +18,12 @@ func packetRuleEvidence(what string, r *model.PacketRule) model.Evidence {
 // seen is an observation and its source, as a finding shows it.
 func seen(source, format string, args ...any) model.Evidence {
 	return model.Evidence{Source: source, Text: fmt.Sprintf(format, args...)}
+}
+
+// say is what a page says of a part of a finding.
+func say(page string, facts facts) (f model.Finding) {
+	words.Put(page, facts, &f)
+	return f
 }
 
 // observe adds an observation to a finding.
@@ -100,4 +107,43 @@ func (g *groups[K, V]) all() iter.Seq2[K, *V] {
 			}
 		}
 	}
+}
+
+// ofDrops makes a finding of the pods' drops that no finding claims and that have the same key, if there
+// are enough.
+func ofDrops[K comparable](v *view, key func(*model.Drop) (K, bool), judge func(*view, K, *lost) finding) []finding {
+	groups := map[K]*lost{}
+	for d := range model.Each(v.Traffic.Drops) {
+		if k, is := key(d); is && v.ofPod(d) && !v.explained(d) {
+			entry(groups, k).add(v, d)
+		}
+	}
+	var out []finding
+	for k, l := range groups {
+		if l.packets >= minDrops {
+			out = append(out, judge(v, k, l))
+		}
+	}
+	return out
+}
+
+// include adds to one of several sets.
+func include[K, V comparable](m map[K]map[V]bool, k K, v V) {
+	if m[k] == nil {
+		m[k] = map[V]bool{}
+	}
+	m[k][v] = true
+}
+
+// once is what is found when it is first asked for.
+type once[T any] struct {
+	known bool
+	value T
+}
+
+func (o *once[T]) get(find func() T) T {
+	if !o.known {
+		o.value, o.known = find(), true
+	}
+	return o.value
 }

@@ -1,15 +1,12 @@
 package diagnose
 
 import (
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // ForwardingDisabled is the code of this finding.
@@ -75,11 +72,6 @@ func (v *view) unforwarded6(d *model.Drop) string {
 	return ""
 }
 
-// unforwardable accounts for the drops that have a link that does not forward.
-func unforwardable(refused func(*model.Drop) string) func(*model.Drop) bool {
-	return func(d *model.Drop) bool { return refused(d) != "" }
-}
-
 // unforwarded is the finding on drops for want of forwarding.
 func unforwarded(v *view, refused func(*model.Drop) string, global string) []finding {
 	var l lost
@@ -102,31 +94,25 @@ func unforwarded(v *view, refused func(*model.Drop) string, global string) []fin
 	if l.packets < minDrops {
 		return nil
 	}
-	names := slices.Sorted(maps.Keys(links))
-	first := refused(mostDropped(l.drops)[0])
-	f := l.finding()
-	f.LastHopAlive = v.place(first, model.Ingress)
-	f.Why = fmt.Sprintf("The kernel dropped %s that arrived through %s and were for somebody else, because forwarding is off there.",
-		words.Count(l.packets, "packet"), strings.Join(names, ", "))
-	blameForwarding(v, &f, names, global)
-	f.Evidence = append(f.Evidence, l.evidence()...)
-	return []finding{{Finding: f, claims: unforwardable(refused), silences: silencesAll(f.Pods)}}
+	f := v.withoutForwarding(refused, links, global)
+	f.lost, f.silences, f.facts["drops"] = &l, silencesAll(sorted(l.pods)), l.evidence()
+	f.LastHopAlive = v.place(refused(mostDropped(l.drops)[0]), model.Ingress)
+	return []finding{f}
 }
 
-// blameForwarding names the setting: the node's, or those of single links.
-func blameForwarding(v *view, f *model.Finding, links []string, global string) {
-	if v.sysctls()[global] == "0" {
-		f.Title = "the node does not forward"
-		observe(f, model.SourceSysctl, "%s = 0", global)
-		f.Fix = append(f.Fix, words.SetSysctl(global, "1"))
-		return
+// withoutForwarding is a finding with the settings to blame: the node's, or those of links.
+func (v *view) withoutForwarding(refused func(*model.Drop) string, links map[string]bool, global string) finding {
+	names, settings, all := slices.Sorted(maps.Keys(links)), []string{global}, v.sysctls()[global] == "0"
+	if !all {
+		settings = nil
+		for _, link := range names {
+			settings = append(settings, path.LinkSetting(link, "forwarding"))
+		}
 	}
-	f.Title = "forwarding is off on " + strings.Join(links, ", ")
-	for _, link := range links {
-		name := path.LinkSetting(link, "forwarding")
-		observe(f, model.SourceSysctl, "%s = 0", name)
-		f.Fix = append(f.Fix, words.SetSysctl(name, "1"))
-	}
+	f := finding{facts: facts{"links": names, "settings": settings, "all": all}}
+	f.claims = func(d *model.Drop) bool { return refused(d) != "" }
+	f.LastHopAlive = v.place(names[0], model.Ingress)
+	return f
 }
 
 // unforwardedUnseen is the finding on the settings alone: pods have the node
@@ -139,32 +125,28 @@ func unforwardedUnseen(v *view) []finding {
 			leaves[p.Local] = true
 		}
 	}
-	f := model.Finding{Confidence: model.Possible}
+	var pods []netip.Addr
 	links := map[string]bool{}
 	for p := range model.Each(v.Pods) {
 		link := v.router(p)
 		if link == nil || v.sysctls().NotForwarding(link.Name, false) == "" {
 			continue
 		}
-		for _, a := range p.Addresses {
-			if !a.Addr().Is4() {
+		for _, a := range podAddrs(p) {
+			if !a.Is4() {
 				continue
 			}
-			if leaves[a.Addr()] {
+			if leaves[a] {
 				return nil
 			}
-			f.Pods = append(f.Pods, a.Addr())
+			pods = append(pods, a)
 			links[link.Name] = true
 		}
 	}
-	if len(f.Pods) == 0 {
+	if len(pods) == 0 {
 		return nil
 	}
-	names := slices.Sorted(maps.Keys(links))
-	f.LastHopAlive = v.place(names[0], model.Ingress)
-	f.Why = fmt.Sprintf("Pods have the node for their gateway, and what they send arrives through %s, where forwarding is off.", strings.Join(names, ", "))
-	f.Unseen = []string{"a packet of a pod that was dropped for it"}
-	f.Alternatives = []string{"a program on the link forwards past the kernel's routing"}
-	blameForwarding(v, &f, names, path.Forward4)
-	return []finding{{Finding: f, claims: unforwardable(v.refused4)}}
+	f := v.withoutForwarding(v.refused4, links, path.Forward4)
+	f.Confidence, f.Pods = model.Possible, pods
+	return []finding{f}
 }

@@ -24,12 +24,9 @@ func (v *view) leftOverRule(r *model.RoutingRule, a *misroutedPod) bool {
 // leadsToPods reports whether the table of a rule leads to the link of a pod that is
 // there.
 func (v *view) leadsToPods(r *model.RoutingRule) bool {
-	for addr := range v.pods {
-		if covering := v.routing().Covering(r.Table, addr); len(covering) > 0 {
-			d := path.Decision{Type: covering[0].Type, Hops: []path.NextHop{{IfIndex: covering[0].IfIndex}}}
-			if d.Type == "unicast" && !v.misses(&d, addr) {
-				return true
-			}
+	for a := range v.pods {
+		if c := v.routing().Covering(r.Table, a); len(c) > 0 && c[0].Type == "unicast" && v.delivers(c[0], a) {
+			return true
 		}
 	}
 	return false
@@ -65,8 +62,9 @@ func (v *view) leftOverRoute(r *model.RoutingRule, a *misroutedPod, target netip
 		return false
 	}
 	without := *v.Snapshot
-	without.Routes = slices.Clone(v.Routes)
-	without.Routes = slices.DeleteFunc(without.Routes, func(o model.Route) bool { return v.routeText(&o) == v.routeText(wrong) })
+	text := v.routeText(wrong)
+	same := func(o model.Route) bool { return v.routeText(&o) == text }
+	without.Routes = slices.DeleteFunc(slices.Clone(v.Routes), same)
 	d := path.NewRouting(&without).Lookup(a.query)
 	return d.Table == mainTable || !v.misses(&d, a.addr)
 }

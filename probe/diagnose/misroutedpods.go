@@ -23,17 +23,12 @@ type misroutedPod struct {
 }
 
 // misroutedPods lists the addresses of pods that some packet would miss.
-func (v *view) misroutedPods() []misroutedPod {
-	if !v.misroutedKnown {
-		v.misrouted, v.misroutedKnown = findMisroutedPods(v), true
-	}
-	return v.misrouted
-}
+func (v *view) misroutedPods() []misroutedPod { return v.misrouted.get(v.findMisroutedPods) }
 
-func findMisroutedPods(v *view) []misroutedPod {
+func (v *view) findMisroutedPods() []misroutedPod {
 	sources := map[netip.Addr]netip.Addr{}
-	for i := range v.peers {
-		sources[v.peers[i].Local] = v.peers[i].Remote
+	for p := range model.Each(v.peers) {
+		sources[p.Local] = p.Remote
 	}
 	own := ownSources(v)
 	var out []misroutedPod
@@ -45,8 +40,7 @@ func findMisroutedPods(v *view) []misroutedPod {
 			continue
 		}
 		before, routed := len(out), map[bool]netip.Addr{}
-		for _, prefix := range p.Addresses {
-			a := prefix.Addr()
+		for _, a := range podAddrs(p) {
 			if !a.IsGlobalUnicast() {
 				continue
 			}
@@ -92,37 +86,31 @@ func ownSources(v *view) map[bool]netip.Addr {
 // and own are senders of the first two, where there are any.
 func askers(v *view, pod int, a, remote, own netip.Addr) []path.Query {
 	var out []path.Query
-	for l := range model.Each(v.Links) {
-		if l.Role == model.RoleUplink {
-			src := remote
-			for _, g := range v.Gateways {
-				if !src.IsValid() && g.Addr.Is4() == a.Is4() {
-					src = g.Addr
-				}
-			}
-			if src.IsValid() && src.Is4() == a.Is4() {
-				out = append(out, path.Query{Src: src, Dst: a, In: v.natLink(l.Index)})
-			}
-			break
-		}
+	family := func(g *model.Neighbor) bool { return g.Addr.Is4() == a.Is4() }
+	if g := first(v.Gateways, family); g != nil && !remote.IsValid() {
+		remote = g.Addr
+	}
+	if up := v.anUplink(); up != 0 && remote.IsValid() && remote.Is4() == a.Is4() {
+		out = append(out, path.Query{Src: remote, Dst: a, In: v.natLink(up)})
 	}
 	if own.IsValid() {
 		out = append(out, path.Query{Src: own, Dst: a})
 	}
 	other := &v.Pods[(pod+1)%len(v.Pods)]
-	if l := v.router(other); l != nil && l != v.router(&v.Pods[pod]) {
-		for _, x := range other.Addresses {
-			if x.Addr().Is4() == a.Is4() {
-				out = append(out, path.Query{Src: x.Addr(), Dst: a, In: l.Name})
-				break
-			}
-		}
+	like := sameFamily(podAddrs(other), a)
+	if l := v.router(other); l != nil && l != v.router(&v.Pods[pod]) && len(like) > 0 {
+		out = append(out, path.Query{Src: like[0], Dst: a, In: l.Name})
 	}
 	return out
 }
 
 // misses reports whether a decision leads away from all pods that hold the address.
 func (v *view) misses(d *path.Decision, a netip.Addr) bool { return v.routing().Misses(d, v.pods[a]) }
+
+// delivers reports whether a route by itself leads to a pod that holds the address.
+func (v *view) delivers(r *model.Route, a netip.Addr) bool {
+	return !v.misses(&path.Decision{Type: r.Type, Hops: []path.NextHop{{IfIndex: r.IfIndex}}}, a)
+}
 
 // blocked reports whether a route or rule that discards stands in front of a
 // right route to the pod: it is the fault then, and not that route's absence.
@@ -131,8 +119,7 @@ func (v *view) blocked(a *misroutedPod) bool {
 		return true
 	}
 	return slices.ContainsFunc(v.routing().Covering(mainTable, a.addr), func(r *model.Route) bool {
-		d := path.Decision{Type: r.Type, Hops: []path.NextHop{{IfIndex: r.IfIndex}}}
-		return r != a.decision.Route && r.Type == "unicast" && !v.misses(&d, a.addr)
+		return r != a.decision.Route && r.Type == "unicast" && v.delivers(r, a.addr)
 	})
 }
 
@@ -140,8 +127,6 @@ func (v *view) blocked(a *misroutedPod) bool {
 // been there all along, it has the node for a router, and nothing was
 // delivered to it by other means.
 func (v *view) unusedMisrouted(a *misroutedPod) bool {
-	if a.pod.Since.IsZero() || a.pod.Since.After(v.Window.Start) || v.router(a.pod) == nil {
-		return false
-	}
-	return v.hop(a.addr, a.pod.LinkIndex, model.Egress, model.AsDestination) == nil
+	return !a.pod.Since.IsZero() && v.stood(a.pod) && v.router(a.pod) != nil &&
+		v.hop(a.addr, a.pod.LinkIndex, model.Egress, model.AsDestination) == nil
 }

@@ -1,13 +1,10 @@
 package diagnose
 
 import (
-	"fmt"
 	"maps"
 	"net/netip"
-	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // MissingNodeRoute is the code of this finding.
@@ -19,21 +16,24 @@ var missingNodeRoute = kind{
 	find:     findMissingNodeRoute,
 }
 
-// unrouted is the traffic with pods of another node that left by the default
-// route, unanswered, or for which there was no route at all.
+// unrouted is the traffic with pods of another node that left by the default route, and got
+// no reply, or for which there was no route at all.
 type unrouted struct {
-	cidr netip.Prefix
-	pods map[netip.Addr]bool
-	// remotes are the addresses that do not answer.
-	remotes map[netip.Addr]bool
-	link    int
-	packets uint64
+	exchange
 	answers bool
 	// replying says that only replies of this node's pods were seen to leave, to
 	// requests that go on coming.
 	replying bool
 	// drops are the packets that found no route.
 	drops []*model.Drop
+}
+
+// unroutedTo is that with one range.
+func (v *view) unroutedTo(groups map[netip.Prefix]*unrouted, cidr netip.Prefix) *unrouted {
+	if groups[cidr] == nil {
+		groups[cidr] = &unrouted{exchange: v.sumPeers(nil)}
+	}
+	return groups[cidr]
 }
 
 func findMissingNodeRoute(v *view) []finding {
@@ -54,11 +54,7 @@ func findMissingNodeRoute(v *view) []finding {
 		if !cidr.IsValid() || !v.surelyPods(p.Remote) || !v.byDefaultRoute(p.Remote) {
 			continue
 		}
-		g := groups[cidr]
-		if g == nil {
-			g = &unrouted{cidr: cidr, pods: map[netip.Addr]bool{}, remotes: map[netip.Addr]bool{}}
-			groups[cidr] = g
-		}
+		g := v.unroutedTo(groups, cidr)
 		answered := v.answered(p)
 		g.answers = g.answers || answered
 		// An ICMP error may be the gateway's own.
@@ -71,19 +67,14 @@ func findMissingNodeRoute(v *view) []finding {
 			continue
 		}
 		g.replying = replying && (g.replying || len(g.remotes) == 0)
-		if len(v.pods[p.Local]) > 0 {
-			g.pods[p.Local] = true
-		} else if m := unreplied[pair{p.Local, p.Remote}]; m != nil && v.nodeAddrs[p.Local] {
-			// The plugin gives them the node's address.
-			maps.Copy(g.pods, m.pods)
-		}
+		maps.Copy(g.pods, v.senders(p, unreplied))
 		g.remotes[p.Remote], g.link = true, p.IfIndex
 		g.packets += p.Out.Packets
 	}
-	for _, cidr := range slices.SortedFunc(maps.Keys(groups), comparePrefix) {
-		g := groups[cidr]
-		if !g.answers && len(g.pods) > 0 && !knows[cidr.Addr().Is4()] && !beyondRouter(v, cidr) && g.unlike(v, siblings) {
-			out = append(out, withoutNodeRoute(v, g, siblings))
+	for cidr, g := range groups {
+		if !g.answers && len(g.pods) > 0 && !knows[cidr.Addr().Is4()] && !beyondRouter(v, cidr) &&
+			g.unlike(v, cidr, siblings) {
+			out = append(out, withoutNodeRoute(v, cidr, g, siblings))
 		}
 	}
 	return out
@@ -99,9 +90,9 @@ func repliesInVain(p *model.Peer) bool {
 // unlike reports whether more than the silence of one address shows that a route is
 // missing here: the node has routes to others' pods, its plugin always writes them, a
 // tunnel is down, or several addresses are silent while others beyond the uplink reply.
-func (g *unrouted) unlike(v *view, siblings []*model.Route) bool {
+func (g *unrouted) unlike(v *view, cidr netip.Prefix, siblings []*model.Route) bool {
 	return len(siblings) > 0 || v.Node.Plugin == "kindnet" || downTunnel(v) != nil ||
-		len(g.remotes) > 1 && len(answering(v, g.cidr.Contains)) > 0
+		len(g.remotes) > 1 && len(answering(v, cidr.Contains)) > 0
 }
 
 // routeless are the findings on ranges for which a node without a default route
@@ -110,26 +101,19 @@ func routeless(v *view, siblings []*model.Route) []finding {
 	groups := map[netip.Prefix]*unrouted{}
 	for d := range model.Each(v.Traffic.Drops) {
 		a, is := v.unroutable(d)
-		if !is || !v.ofPod(d) {
-			continue
-		}
 		cidr := v.remote(a)
-		if !cidr.IsValid() || !v.surelyPods(a) {
+		if !is || !v.ofPod(d) || !cidr.IsValid() || !v.surelyPods(a) {
 			continue
 		}
-		g := groups[cidr]
-		if g == nil {
-			g = &unrouted{cidr: cidr, pods: map[netip.Addr]bool{}, remotes: map[netip.Addr]bool{}, link: v.anUplink()}
-			groups[cidr] = g
-		}
-		g.pods[v.pod(d)] = true
+		g := v.unroutedTo(groups, cidr)
+		g.link, g.pods[v.pod(d)] = v.anUplink(), true
 		g.packets += d.Packets
 		g.drops = append(g.drops, d)
 	}
 	var out []finding
-	for _, cidr := range slices.SortedFunc(maps.Keys(groups), comparePrefix) {
-		if g := groups[cidr]; g.packets >= minDrops && !beyondRouter(v, cidr) && !v.lacksAllRoutes(cidr, siblings) {
-			out = append(out, withoutNodeRoute(v, g, siblings))
+	for cidr, g := range groups {
+		if g.packets >= minDrops && !beyondRouter(v, cidr) && !v.lacksAllRoutes(cidr, siblings) {
+			out = append(out, withoutNodeRoute(v, cidr, g, siblings))
 		}
 	}
 	return out
@@ -159,8 +143,8 @@ func beyondRouter(v *view, cidr netip.Prefix) bool {
 // linkedHop is the node's address, of the range's family, that is on link; not
 // valid where none is.
 func linkedHop(v *view, n *model.ClusterNode, cidr netip.Prefix) netip.Addr {
-	for _, a := range internal(n) {
-		if a.Is4() == cidr.Addr().Is4() && directly(v, a) {
+	for _, a := range sameFamily(internal(n), cidr.Addr()) {
+		if directly(v, a) {
 			return a
 		}
 	}
@@ -185,71 +169,39 @@ func nodeRoutes(v *view) []*model.Route {
 
 // CloudRoutes is what else may be, where no route of the node's shows that it should have
 // those to other nodes' pods itself.
-const CloudRoutes = "a cloud carries the pods' packets, and its route table lacks this range"
+func CloudRoutes() string { return say("cloudRoutes", nil).Alternatives[0] }
 
-func withoutNodeRoute(v *view, g *unrouted, siblings []*model.Route) finding {
-	link := v.linkName(g.link)
-	f := model.Finding{
-		Confidence:   model.Likely,
-		Pods:         sorted(g.pods),
-		Peers:        []netip.Prefix{g.cidr},
-		Packets:      g.packets,
-		LastHopAlive: v.place(link, model.Egress),
-		Title:        "no route to the pods of another node, " + g.cidr.String(),
-		Why: fmt.Sprintf("What goes to %s follows the default route out of %s, to a gateway that does not know these pods, and nothing returns.",
-			g.cidr, link),
-		Evidence: []model.Evidence{seen(model.SourceTC, "%s egress: %s to %s; ingress: no reply", link, words.Count(g.packets, "packet"), g.cidr)},
-	}
+func withoutNodeRoute(v *view, cidr netip.Prefix, g *unrouted, siblings []*model.Route) finding {
+	link, n := v.linkName(g.link), v.nodeOf(cidr)
+	f := finding{claims: sameDrops(g.drops), facts: facts{
+		"range": cidr, "link": link, "dev": v.natLink(g.link), "replying": g.replying, "node": n, "hop": NodeIP,
+		"drops": dropEvidence(g.drops),
+	}}
+	f.Pods, f.Peers, f.Packets = sorted(g.pods), []netip.Prefix{cidr}, g.packets
+	f.LastHopAlive = v.place(link, model.Egress)
 	if most := mostDropped(g.drops); len(most) > 0 {
 		f.LastHopAlive = v.place(most[0].Link, model.Ingress)
-		f.Why = fmt.Sprintf("The node has no route to %s, nor a default route: it drops what goes there.", g.cidr)
-		f.Evidence = dropEvidence(g.drops)
-	} else if remote := sorted(g.remotes)[0]; v.lookup(remote) != nil {
-		observe(&f, model.SourceRoutes, "the lookup for %s ends at: %s", remote, v.routeText(v.lookup(remote)))
+	} else {
+		remote := sorted(g.remotes)[0]
+		f.facts["remote"], f.facts["route"] = remote, v.shown(v.lookup(remote))
 	}
+	var shown []*shownRoute
 	for _, r := range siblings[:min(len(siblings), 2)] {
-		observe(&f, model.SourceRoutes, "other nodes' pods have routes: %s", v.routeText(r))
+		shown = append(shown, v.shown(r))
 	}
-	if g.replying {
-		f.Title = "no route for the replies to the pods of another node, " + g.cidr.String()
-		f.Why = fmt.Sprintf("Requests come from %s, and the replies of this node's pods follow the default route out of %s, to a gateway that does not "+
-			"know these pods.", g.cidr, link)
-		f.Evidence[0] = seen(model.SourceTC, "%s egress: %s, all replies, to %s; ingress: nothing but requests", link, words.Count(g.packets, "packet"), g.cidr)
-	}
-	hop, n := "NODE_IP", v.nodeOf(g.cidr)
+	f.facts["siblings"] = shown
 	if n != nil {
-		hop = linkedHop(v, n, g.cidr).String()
-	}
-	switch {
-	case n != nil && len(siblings) > 0 && !g.replying:
-		f.Confidence = model.Proven
-	case n == nil && len(v.ranges.nodes) > 0:
+		f.facts["hop"] = linkedHop(v, n, cidr)
+	} else if len(v.ranges.nodes) > 0 {
 		f.Confidence = model.Possible
 	}
-	if n == nil {
-		f.Unseen = []string{"which node has the range"}
-		f.Alternatives = []string{"the range is that of a node that is gone"}
-	}
 	if len(siblings) == 0 {
-		f.Alternatives = append(f.Alternatives, CloudRoutes)
+		f.facts["cloud"], f.facts["tunnel"] = []string{CloudRoutes()}, downTunnel(v)
 	}
-	if len(g.drops) == 0 && f.Confidence != model.Proven {
-		f.Alternatives = append(f.Alternatives, "the gateway knows that range, and the return path to this node's pods is missing")
-	}
-	f.Fix = []string{fmt.Sprintf("%s route replace %s via %s dev %s", words.IP(g.cidr.Addr()), g.cidr, hop, words.Quote(v.natLink(g.link)))}
-	if t := downTunnel(v); t != nil && len(siblings) == 0 {
-		f.Why += fmt.Sprintf(" %s, a tunnel of the node, is down, and the routes by it went with it.", t.Name)
-		observe(&f, model.SourceLinks, "%s %s", t.Name, dead(t))
-		f.Fix = []string{raise(t), "restart the agent that writes the routes by " + t.Name + ": they do not come back by themselves"}
-	}
-	return finding{Finding: f, claims: sameDrops(g.drops)}
+	return f
 }
 
 // downTunnel is a tunnel of the node that has an address and is down; nil where none is.
 func downTunnel(v *view) *model.Link {
-	i := slices.IndexFunc(v.Links, func(l model.Link) bool { return l.Role == model.RoleTunnel && !l.Up && len(l.Addresses) > 0 })
-	if i < 0 {
-		return nil
-	}
-	return &v.Links[i]
+	return first(v.Links, func(l *model.Link) bool { return v.isTunnel(l.Index) && !l.Up && len(l.Addresses) > 0 })
 }

@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -24,34 +23,29 @@ func findMissingUDR(v *view) []finding {
 		return nil
 	}
 	s := udrSearch{view: v, all: v.unclaimedRanges(v.remoteRanges()), own: v.ownCIDRs()}
+	s.answering, s.all = splitRanges(s.all, func(r *remoteRange) bool { return r.answers })
 	s.readFiles()
 	var out []finding
 	for _, c := range s.causes {
 		out = append(out, s.noReturn(c.ranges, c, missingUnknown))
 	}
-	var silent []*remoteRange
-	answering := 0
-	for _, r := range s.all {
-		switch {
-		case r.answers:
-			answering++
-		case len(r.silent) > 0 && !s.settled[r.cidr] && !v.silenced(netip.Addr{}, r.cidr):
-			silent = append(silent, r)
-		}
-	}
-	return append(out, s.inferred(silent, answering)...)
+	silent, _ := splitRanges(s.all, func(r *remoteRange) bool {
+		return len(r.silent) > 0 && !s.settled[r.cidr] && !v.silenced(netip.Addr{}, r.cidr)
+	})
+	return append(out, s.inferred(silent)...)
 }
 
 // udrSearch is what is known of the other nodes' ranges.
 type udrSearch struct {
 	*view
-	all []*remoteRange
-	own []netip.Prefix
+	// answering are those that reply to this node's pods, all are the others.
+	answering, all []*remoteRange
+	own            []netip.Prefix
 	// causes are what the files say is missing. For the other ranges filed is
 	// what they say of the routes, and settled holds those that they leave no
 	// doubt about, and those with a cause.
 	causes  []*udrCause
-	filed   map[netip.Prefix][]model.Evidence
+	filed   map[netip.Prefix][]routeFact
 	settled map[netip.Prefix]bool
 }
 
@@ -78,24 +72,19 @@ func (s *udrSearch) whichMissing(r *remoteRange) missingRoute {
 	if s.backShared(r) {
 		back = reachWorks
 	}
-	switch {
-	case r.there == reachWorks && back == reachWorks:
-		return missingNone
-	case r.there == reachWorks && back == reachFails:
-		return missingOwn
-	case r.there == reachUnknown && back == reachFails:
-		return missingBack
-	case r.there == reachFails && back == reachWorks:
-		return missingTheirs
-	case r.there == reachFails && back == reachFails:
-		return missingBoth
-	}
-	return missingUnknown
+	return missingBy[[2]reach{r.there, back}]
 }
 
-// byMissing groups the silent ranges by the route that is missing. answering is how many
-// ranges answer this node's pods.
-func (s *udrSearch) byMissing(silent []*remoteRange, answering int) map[missingRoute][]*remoteRange {
+var missingBy = map[[2]reach]missingRoute{
+	{reachWorks, reachWorks}:   missingNone,
+	{reachWorks, reachFails}:   missingOwn,
+	{reachUnknown, reachFails}: missingBack,
+	{reachFails, reachWorks}:   missingTheirs,
+	{reachFails, reachFails}:   missingBoth,
+}
+
+// byMissing groups the silent ranges by the route that is missing.
+func (s *udrSearch) byMissing(silent []*remoteRange) map[missingRoute][]*remoteRange {
 	by := map[missingRoute][]*remoteRange{}
 	move := func(from, to missingRoute) {
 		by[to] = append(by[to], by[from]...)
@@ -105,8 +94,9 @@ func (s *udrSearch) byMissing(silent []*remoteRange, answering int) map[missingR
 		l := s.whichMissing(r)
 		by[l] = append(by[l], r)
 	}
+	unknown, alone := by[missingUnknown], len(s.answering) == 0
 	reached := func(r *remoteRange) bool { return r.there != reachFails }
-	if unknown := by[missingUnknown]; answering == 0 && len(unknown) > 1 && !slices.ContainsFunc(unknown, reached) {
+	if alone && len(unknown) > 1 && !slices.ContainsFunc(unknown, reached) {
 		move(missingUnknown, missingBoth)
 	}
 	// Without the return path every range is silent, those too that were not
@@ -120,7 +110,7 @@ func (s *udrSearch) byMissing(silent []*remoteRange, answering int) map[missingR
 		cause = missingBoth
 	}
 	move(missingBack, cause)
-	if answering == 0 && len(by[cause]) > 0 {
+	if alone && len(by[cause]) > 0 {
 		back, rest := splitRanges(by[missingUnknown], func(r *remoteRange) bool { return r.back == reachWorks })
 		by[missingUnknown], by[cause] = back, append(by[cause], rest...)
 	}
@@ -129,12 +119,12 @@ func (s *udrSearch) byMissing(silent []*remoteRange, answering int) map[missingR
 
 // inferred are the findings on ranges that are silent for a reason that no file
 // names.
-func (s *udrSearch) inferred(silent []*remoteRange, answering int) []finding {
-	by := s.byMissing(silent, answering)
+func (s *udrSearch) inferred(silent []*remoteRange) []finding {
+	by := s.byMissing(silent)
 	var out []finding
 	together := func(list []*remoteRange, l missingRoute) {
 		if len(list) > 0 {
-			slices.SortFunc(list, func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
+			slices.SortFunc(list, compareRanges)
 			out = append(out, s.noReturn(list, nil, l))
 		}
 	}
@@ -143,7 +133,9 @@ func (s *udrSearch) inferred(silent []*remoteRange, answering int) []finding {
 	for _, r := range by[missingTheirs] {
 		together([]*remoteRange{r}, missingTheirs)
 	}
-	alone, rest := splitRanges(by[missingUnknown], func(r *remoteRange) bool { return answering > 0 || r.back == reachWorks })
+	alone, rest := splitRanges(by[missingUnknown], func(r *remoteRange) bool {
+		return len(s.answering) > 0 || r.back == reachWorks
+	})
 	for _, r := range alone {
 		if one := []*remoteRange{r}; s.suffices(one) {
 			together(one, missingUnknown)
@@ -163,27 +155,21 @@ func (s *udrSearch) inferred(silent []*remoteRange, answering int) []finding {
 // reply. One address alone may be down, slow, or denied by a policy (NoReply).
 func (s *udrSearch) suffices(silent []*remoteRange) bool {
 	remotes := s.sumPeers(silentPeers(silent)).remotes
-	return (len(remotes) > 1 || slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.there == reachFails })) &&
-		(s.controls(silent) != "" || slices.ContainsFunc(silent, func(r *remoteRange) bool { return s.echoAnswered(r.six()) }))
+	is := func(what func(*remoteRange) bool) bool { return slices.ContainsFunc(silent, what) }
+	return (len(remotes) > 1 || is(func(r *remoteRange) bool { return r.there == reachFails })) &&
+		(s.controls(silent) != nil || is(s.familyAnswered))
 }
+
+// familyAnswered reports whether a machine answered an echo with an address of the range's family.
+func (s *udrSearch) familyAnswered(r *remoteRange) bool { return s.echoAnswered(r.six()) }
 
 // noReturn is the finding on one silent range, or on all of them, or on those
 // that a cause in the files explains. missing is what other signs say.
 func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing missingRoute) finding {
 	v := s.view
-	f := model.Finding{
-		Confidence: model.Likely,
-		Unseen:     []string{"the route table itself: no row of it is visible from a node"},
-		Alternatives: []string{
-			byNSG,
-			"a NIC does not forward (IP forwarding off): that of the node on the other side, or this node's",
-			"the other node or its pods are down",
-			"network policies on the other side drop what these pods send",
-		},
-	}
+	f := finding{Finding: model.Finding{Peers: prefixes(silent)}}
 	var asks uint64
 	for _, r := range silent {
-		f.Peers = append(f.Peers, r.cidr)
 		asks += r.asks
 	}
 	x := v.sumPeers(silentPeers(silent))
@@ -193,56 +179,61 @@ func (s *udrSearch) noReturn(silent []*remoteRange, cause *udrCause, missing mis
 			return !slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.six() == a.Is6() })
 		})
 	}
-	name := v.linkName(x.link)
+	name, control := v.linkName(x.link), s.controls(silent)
 	f.LastHopAlive = v.place(name, model.Egress)
-	f.Title = "no return from " + words.Addrs(f.Peers)
-	if len(x.remotes) > 0 {
-		observe(&f, model.SourceTC,
-			"%s egress: %s (%s) from %s to %s of %s; ingress: no reply", name, words.Count(f.Packets, "packet"), words.Count(x.requests, "request"), words.Count(uint64(len(x.pods)), "pod"), words.Plural(uint64(len(x.remotes)), "address", "addresses"), words.Addrs(f.Peers))
+	flows, _ := unrepliedCount(v, func(_, remote netip.Addr) bool { return inRanges(silent, remote) })
+	is := func(what func(*remoteRange) bool) bool { return slices.ContainsFunc(silent, what) }
+	f.facts = facts{
+		"link": name, "queue": v.droppingQueue(name), "requests": x.requests, "remotes": x.remotes, "flows": flows,
+		"frames": framesToGateway(v, silent), "control": control, "errors": x.errors, "asks": asks,
+		"known": s.known(silent), "several": len(silent) > 1, "any": s.answering, "file": cause,
+		"own": missing == missingOwn, "theirs": missing == missingTheirs, "both": missing == missingBoth,
+		"unclear":    cause == nil && missing == missingUnknown,
+		"reached":    is(func(r *remoteRange) bool { return r.there == reachWorks }),
+		"returns":    silent[0].back == reachWorks,
+		"unreturned": is(func(r *remoteRange) bool { return r.back == reachFails }),
+		"unknown":    is(func(r *remoteRange) bool { return v.nodeOf(r.cidr) == nil }), "down": is(v.ownerSilent),
 	}
-	f.Evidence = append(f.Evidence, framesToGateway(v, silent)...)
-	if n, _ := unrepliedCount(v, func(_, remote netip.Addr) bool { return inRanges(silent, remote) }); n > 0 {
-		observe(&f, model.SourceConntrack, "%s from pods into that range UNREPLIED", words.Count(n, "flow"))
-	}
-	control := s.controls(silent)
-	switch {
-	case control != "":
-		observe(&f, model.SourceTC, "replies come from %s", control)
-	case slices.ContainsFunc(silent, func(r *remoteRange) bool { return v.echoAnswered(r.six()) }):
-		// The probes' own lines tell.
-	case cause.state == routeUnlisted:
-		f.Confidence = model.Possible
-		f.Unseen = append(f.Unseen, "any answer at the uplink: without one the uplink itself may be dead")
-	}
-	if x.errors > 0 {
-		observe(&f, model.SourceTC,
-			"%s ingress: %s about these packets: a router has no route, or the other node none of these pods", name, words.Count(x.errors, "ICMP error"))
-	}
-	if asks > 0 {
-		observe(&f, model.SourceTC,
-			"%s arrive from there: the path to this node works, the return path does not", words.Count(asks, "request"))
-	}
-	f.Evidence = append(f.Evidence, s.known(silent)...)
-	if slices.ContainsFunc(silent, v.ownerSilent) {
-		f.Alternatives[2] = "the other node is down: its own address does not answer an echo either"
-	}
-	f.Why = s.whyNoReturn(name, silent)
-	s.addUDRFix(&f, silent)
-	switch {
-	case cause != nil:
-		proveByFile(v, &f, silent, cause)
-	case missing != missingUnknown:
-		f.Why = v.leftCorrectly(words.Addrs(f.Peers), name)
-		switch missing {
-		case missingOwn:
-			ownRouteMissing(v, &f, silent)
-		case missingTheirs:
-			theirRouteMissing(v, &f, silent)
-		case missingBoth:
-			bothRoutesMissing(v, &f, silent)
+	if cause != nil {
+		f.facts["own"], f.facts["theirs"] = cause.own && !cause.Unassociated, !cause.own && !cause.Unassociated
+		if cause.state == routeUnlisted && control == nil && !is(s.familyAnswered) {
+			f.Confidence, f.facts["alone"] = model.Possible, true
 		}
+		f.facts["unlisted"] = cause.state == routeUnlisted
 	}
-	return finding{Finding: f, silences: s.silencesNetwork(&f)}
+	AddRows(&f.Finding, s.missingRows(silent, cause, missing)...)
+	f.silences = v.silencesNetwork(&f.Finding)
+	return f
+}
+
+// missingRows are what the network lacks, with the values that are known.
+func (s *udrSearch) missingRows(silent []*remoteRange, cause *udrCause, missing missingRoute) (rows []model.Row) {
+	var table *model.RouteTable
+	if cause != nil {
+		table = cause.Table
+	}
+	own := s.ownRows(silent, table)
+	for _, r := range silent {
+		rows = append(rows, s.rangeRow(r.cidr, table))
+	}
+	switch {
+	case cause != nil && cause.Unassociated:
+		return []model.Row{s.associate(cause.Subnet, table)}
+	case cause != nil && cause.own:
+		return own
+	case cause != nil || missing == missingTheirs:
+		return rows
+	case missing == missingOwn:
+		if !slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.there == reachWorks }) {
+			own = append(own, s.tableRow()...)
+		}
+		return own
+	case missing == missingBoth || len(silent) > 1:
+		return append(s.tableRow(), own...)
+	case len(s.answering) == 0:
+		rows = append(rows, own...)
+	}
+	return append(rows, s.tableRow()...)
 }
 
 // known is what the cluster, the files and the probes say of the ranges and of the
@@ -253,155 +244,49 @@ func (s *udrSearch) known(ranges []*remoteRange) []model.Evidence {
 	var asked []*model.Probe
 	for _, r := range ranges {
 		asked = append(asked, r.probes...)
-		n := v.nodeOf(r.cidr)
-		if n != nil && n.NoRoute != "" {
-			out = append(out, seen(model.SourceNodes, "node %s: NetworkUnavailable, %s", n.Name, n.NoRoute))
-		}
 		for _, a := range v.ownerAddrs(r) {
-			if p := v.echoed(a); p != nil {
-				asked = append(asked, p)
-			}
+			asked = append(asked, v.echoed(a))
 		}
-		out = append(out, s.filed[r.cidr]...)
+		out = append(out, words.Say("udr-range", facts{"node": v.nodeOf(r.cidr), "filed": s.filed[r.cidr]})...)
 	}
-	for _, six := range []bool{false, true} {
-		if slices.ContainsFunc(ranges, func(r *remoteRange) bool { return r.six() == six }) {
-			asked = append(asked, v.backProbes(six)...)
-		}
+	for _, r := range ranges {
+		asked = append(asked, v.backProbes(r.six())...)
 	}
 	return append(out, probeEvidence(asked)...)
 }
 
-// What else can look like a missing route.
-const (
-	byNSG      = "a network security group drops the pods' addresses"
-	byOwnNIC   = "this node's NIC does not forward (IP forwarding off)"
-	byTheirNIC = "the NIC of the node on the other side does not forward (IP forwarding off)"
-	byWrongUDR = "the route is there and leads to another machine"
-)
-
-func ownRouteMissing(v *view, f *model.Finding, silent []*remoteRange) {
-	f.Title = "no route to this node's own pods: nothing returns from " + words.Addrs(f.Peers)
-	f.Fix, f.Rows = nil, nil
-	AddRows(f, v.ownRows(silent, nil)...)
-	if slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.there == reachWorks }) {
-		f.Why += "The node itself is answered from there, so the fabric knows the way: the route back to this node's own pods is missing."
-	} else {
-		f.Why += "An echo from this node's own pod range to another machine gets no answer either, though one from the node's address does: " +
-			"the route back to this node's own pods is missing."
-		f.Fix = append(f.Fix, v.tableFix()...)
-	}
-	f.Alternatives = []string{byNSG, byOwnNIC, byWrongUDR}
+// gatewayFrame are frames of a pod's packets that went to a gateway.
+type gatewayFrame struct {
+	*model.MACPair
+	Owner string
 }
 
-func theirRouteMissing(v *view, f *model.Finding, silent []*remoteRange) {
-	f.Title = "no route to " + words.Addrs(f.Peers)
-	if silent[0].back == reachWorks {
-		f.Why += "The return path to this node's own pods works. "
-	}
-	f.Why += "This node's own echo to the other node's end of that range is lost as well: the fabric lacks the route to this range."
-	f.Fix, f.Rows = nil, nil
-	f.Alternatives = []string{"a network security group drops what is for these pods", byTheirNIC, byWrongUDR}
-	for _, r := range silent {
-		AddRows(f, v.rangeRow(r.cidr, nil))
-		if v.nodeOf(r.cidr) == nil {
-			// Whether its node answers is not known.
-			f.Alternatives = append(f.Alternatives, "the other node or its pods are down")
-		}
-	}
-}
-
-func bothRoutesMissing(v *view, f *model.Finding, silent []*remoteRange) {
-	f.Title = "no route to " + words.Addrs(f.Peers) + ": the route table seems not to apply"
-	f.Why += "This node's own echo to the other nodes' end of their ranges is lost as well, though nodes answer each other. "
-	if slices.ContainsFunc(silent, func(r *remoteRange) bool { return r.back == reachFails }) {
-		f.Title = "no route either way between this node's pods and " + words.Addrs(f.Peers) + ": the route table seems not to apply"
-		f.Why += "So is one from this node's own pod range to another node. "
-	}
-	f.Why += "The subnet seems to have no route table."
-	f.Fix, f.Rows = v.tableFix(), nil
-	AddRows(f, v.ownRows(silent, nil)...)
-	f.Alternatives = []string{"the table applies and lacks all of these rows", byNSG, "NICs do not forward (IP forwarding off)"}
-}
-
-// leftCorrectly is how the explanation of a silence begins.
-func (v *view) leftCorrectly(where, uplink string) string {
-	return fmt.Sprintf("Packets of pods to %s leave %s with their own source address, for the gateway, and nothing returns. %s. ",
-		where, uplink, v.nothingDropped(uplink))
-}
-
-func (s *udrSearch) whyNoReturn(uplink string, silent []*remoteRange) string {
-	if len(silent) > 1 {
-		return s.leftCorrectly("any other node's pods", uplink) +
-			"Since every other node's pods are silent, the subnet has no route table, or the table lacks this node's own pods."
-	}
-	why := s.leftCorrectly("that range", uplink) + "Other targets answer in the same window, so the fabric lacks the route to this range"
-	if s.anyAnswers() {
-		return why + "."
-	}
-	return why + ", or the one back to this node's own pods."
-}
-
-// anyAnswers reports whether another node's pods reply to this node's.
-func (s *udrSearch) anyAnswers() bool {
-	return slices.ContainsFunc(s.all, func(r *remoteRange) bool { return r.answers })
-}
-
-// framesToGateway shows that the packets left with the correct MACs.
-func framesToGateway(v *view, silent []*remoteRange) []model.Evidence {
-	for _, r := range silent {
-		for _, p := range r.silent {
-			for _, m := range v.macPairs[p.Local] {
-				if m.IfIndex == p.IfIndex && m.Side == model.AsSource && m.Direction == model.Egress && v.isGatewayMAC(m.Dst) {
-					return []model.Evidence{seen(model.SourceTC,
-						"%s egress: frames from %s to %s, %s; source %s is not translated", m.Link, m.Src, m.Dst, v.owner(m.Dst), p.Local)}
-				}
+// framesToGateway shows that the packets left with the correct MACs: by one example.
+func framesToGateway(v *view, silent []*remoteRange) []gatewayFrame {
+	for _, p := range silentPeers(silent) {
+		for _, m := range v.macPairs[p.Local] {
+			if m.IfIndex == p.IfIndex && m.Side == model.AsSource && m.Direction == model.Egress &&
+				v.isGatewayMAC(m.Dst) {
+				return []gatewayFrame{{m, v.owner(m.Dst)}}
 			}
 		}
 	}
 	return nil
 }
 
-// controls names what does answer at the uplinks in the same window: other
-// nodes' pods first, then anything else.
-func (s *udrSearch) controls(silent []*remoteRange) string {
-	var ranges []netip.Prefix
-	for _, r := range s.all {
-		if r.answers {
-			ranges = append(ranges, r.cidr)
-		}
+// controls are what does answer at the uplinks in the same window: other
+// nodes' pods first, then anything else; nil for nothing.
+func (s *udrSearch) controls(silent []*remoteRange) any {
+	if len(s.answering) > 0 {
+		return prefixes(s.answering)
 	}
-	if len(ranges) > 0 {
-		return words.Addrs(ranges)
+	if list := answering(s.view, func(a netip.Addr) bool { return inRanges(silent, a) }); len(list) > 0 {
+		return list
 	}
-	return words.Addrs(answering(s.view, func(a netip.Addr) bool { return inRanges(silent, a) }))
+	return nil
 }
 
 // inRanges reports whether one of the ranges holds the address.
 func inRanges(list []*remoteRange, a netip.Addr) bool {
 	return slices.ContainsFunc(list, func(r *remoteRange) bool { return r.cidr.Contains(a) })
-}
-
-// addUDRFix gives the az commands with the values that are known.
-func (s *udrSearch) addUDRFix(f *model.Finding, silent []*remoteRange) {
-	if len(silent) > 1 {
-		f.Fix = s.tableFix()
-		AddRows(f, s.ownRows(silent, nil)...)
-		return
-	}
-	for _, r := range silent {
-		AddRows(f, s.rangeRow(r.cidr, nil))
-	}
-	if !s.anyAnswers() {
-		AddRows(f, s.ownRows(silent, nil)...)
-	}
-	f.Fix = append(f.Fix, s.tableFix()...)
-}
-
-// nothingDropped says what this node dropped of packets that left by a link.
-func (v *view) nothingDropped(link string) string {
-	if q := v.droppingQueue(link); q != nil {
-		return fmt.Sprintf("Packets that the queue of %s dropped (%d of any sender in the window) are not counted here", link, q.DropsDelta)
-	}
-	return "Nothing is dropped on this node"
 }

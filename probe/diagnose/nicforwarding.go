@@ -1,13 +1,10 @@
 package diagnose
 
 import (
-	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // NICForwarding is the code of this finding.
@@ -25,13 +22,8 @@ func findNICForwarding(v *view) []finding {
 	if len(own) == 0 || !v.Has(model.SourceCloud) {
 		return nil
 	}
-	answers, silent := map[netip.Prefix]bool{}, map[netip.Prefix]*remoteRange{}
-	for _, r := range v.remoteRanges() {
-		answers[r.cidr] = r.answers || r.nodeAnswers
-		answers[netip.Prefix{}] = answers[netip.Prefix{}] || r.answers
-		silent[r.cidr] = r
-	}
-	self := v.self()
+	ranges, self := v.remoteRanges(), v.self()
+	answered := slices.ContainsFunc(ranges, func(r *remoteRange) bool { return r.answers })
 	nodes := []*model.ClusterNode{self}
 	for n := range model.Each(v.Cluster.Nodes) {
 		if n != self {
@@ -40,66 +32,31 @@ func findNICForwarding(v *view) []finding {
 	}
 	var out []finding
 	for _, n := range nodes {
-		card := nonForwardingCard(v, n)
-		if card == nil {
+		nic := first(v.Cluster.Azure.NICs, func(c *model.NIC) bool {
+			return c.ForwardsKnown && !c.Forwards &&
+				slices.ContainsFunc(c.Addresses, func(a netip.Addr) bool { return slices.Contains(n.Addresses, a) })
+		})
+		// Its peers are the ranges of the pods behind it.
+		f := finding{facts: facts{"node": n, "nic": nic, "group": v.Cluster.Azure.Node.ResourceGroup}}
+		if f.Peers = own; n != self {
+			f.Peers = slices.DeleteFunc(slices.Clone(n.PodCIDRs), func(p netip.Prefix) bool {
+				return slices.ContainsFunc(ranges, func(r *remoteRange) bool {
+					return r.cidr == p && (r.answers || r.nodeAnswers)
+				})
+			})
+		}
+		if nic == nil || n == self && answered || len(f.Peers) == 0 {
 			continue
 		}
-		if n == self {
-			if !answers[netip.Prefix{}] {
-				out = append(out, nonForwarding(v, n, card, own, v.podsIn(own), silent))
-			}
-			continue
+		x := v.sumPeers(silentPeers(slices.DeleteFunc(slices.Clone(ranges), func(r *remoteRange) bool {
+			return n != self && !slices.Contains(f.Peers, r.cidr)
+		})))
+		f.Pods, f.Packets, f.LastHopAlive = sorted(x.pods), x.packets, v.place(v.uplink(), model.Egress)
+		if n == self || len(f.Pods) == 0 {
+			f.Pods = sortedPods(append(v.podsIn(own), f.Pods...))
 		}
-		cidrs := slices.DeleteFunc(slices.Clone(n.PodCIDRs), func(p netip.Prefix) bool { return answers[p] })
-		if len(cidrs) > 0 {
-			out = append(out, nonForwarding(v, n, card, cidrs, nil, silent))
-		}
+		f.silences = v.silencesNetwork(&f.Finding)
+		out = append(out, f)
 	}
 	return out
-}
-
-// nonForwardingCard is the node's network card, if a file says that it does not forward.
-func nonForwardingCard(v *view, n *model.ClusterNode) *model.NIC {
-	for c := range model.Each(v.Cluster.Azure.NICs) {
-		if c.ForwardsKnown && !c.Forwards && slices.ContainsFunc(c.Addresses, func(a netip.Addr) bool { return slices.Contains(n.Addresses, a) }) {
-			return c
-		}
-	}
-	return nil
-}
-
-// nonForwarding is the finding on a card. Its peers are the ranges of the pods behind it.
-func nonForwarding(v *view, n *model.ClusterNode, c *model.NIC, cidrs []netip.Prefix, pods []netip.Addr, ranges map[netip.Prefix]*remoteRange) finding {
-	id := fmt.Sprintf("--resource-group %s --name %s", words.Quote(cmp.Or(v.Cluster.Azure.Node.ResourceGroup, "RESOURCE_GROUP")), words.Quote(cmp.Or(c.Name(), "CARD")))
-	if c.ID != "" {
-		id = "--ids " + words.Quote(c.ID)
-	}
-	f := model.Finding{
-		Confidence:   model.Proven,
-		Pods:         pods,
-		Peers:        cidrs,
-		LastHopAlive: v.place(v.uplink(), model.Egress),
-		Title:        fmt.Sprintf("IP forwarding is off on the NIC of %s", n.Name),
-		Why: fmt.Sprintf("The pods of %s, in %s, have addresses that are not the NIC's. Without IP forwarding the fabric takes no packet from them "+
-			"and delivers none for them, with no word and no drop on any node.", n.Name, words.Addrs(cidrs)),
-		Evidence: []model.Evidence{seen(model.SourceCloud, "%s: NIC %s with %s has enableIPForwarding false", c.File, c.Name(), words.Addrs(c.Addresses))},
-		Fix:      []string{"az network nic update " + id + " --ip-forwarding true"},
-	}
-	var silent []*model.Peer
-	for _, r := range ranges {
-		if pods != nil || slices.Contains(cidrs, r.cidr) {
-			silent = append(silent, r.silent...)
-		}
-	}
-	x := v.sumPeers(silent)
-	f.Packets = x.packets
-	f.Pods = slices.Compact(slices.SortedFunc(slices.Values(slices.Concat(pods, sorted(x.pods))), netip.Addr.Compare))
-	if f.Packets > 0 {
-		observe(&f, model.SourceTC,
-			"%s egress: %s between these pods and those of other nodes; ingress: no reply", v.uplink(), words.Count(f.Packets, "packet"))
-	}
-	if len(f.Pods) == 0 {
-		f.Pods = v.podsIn(v.ownCIDRs())
-	}
-	return finding{Finding: f, silences: v.silencesNetwork(&f)}
 }

@@ -23,14 +23,7 @@ var noReply = kind{
 const minAsks = 3
 
 // silence is the traffic to destinations that never answer, by their addresses.
-type silence map[netip.Addr]*silentDestination
-
-type silentDestination struct {
-	pods map[netip.Addr]bool
-	// requests are at most packets; errors are the ICMP errors that came back.
-	requests, packets, errors uint64
-	link                      int
-}
+type silence map[netip.Addr]*exchange
 
 func findNoReply(v *view) []finding {
 	own, translated := silence{}, silence{} // with the pods' addresses, and with the node's
@@ -41,16 +34,10 @@ func findNoReply(v *view) []finding {
 		if !v.unanswered(p) || v.excuse(p) != "" || v.sentAstray(p) || !v.elsewhere(p.Remote) && !v.silentResolver(p) || reflected[p.Local] && p.In.Requests > 0 {
 			continue
 		}
-		pods, group, requests := map[netip.Addr]bool{}, own, v.asked(p)
-		if len(v.pods[p.Local]) > 0 {
-			pods[p.Local] = true
-		} else if v.nodeAddrs[p.Local] {
-			flows := unreplied[pair{p.Local, p.Remote}]
-			if flows == nil {
-				continue
-			}
-			pods, group = flows.pods, translated
-			if flows.own {
+		pods, group, requests := v.senders(p, unreplied), own, v.asked(p)
+		if !pods[p.Local] {
+			group = translated
+			if flows := unreplied[pair{p.Local, p.Remote}]; flows != nil && flows.own {
 				// Some of what leaves is the node's.
 				requests = min(p.Out.Requests, flows.asks) + flows.datagrams
 			}
@@ -61,10 +48,9 @@ func findNoReply(v *view) []finding {
 		if p.Remote.IsLinkLocalUnicast() && v.byDefaultRoute(p.Remote) {
 			group = strayed
 		}
-		m := group[p.Remote]
-		if m == nil {
-			m = &silentDestination{pods: map[netip.Addr]bool{}, link: p.IfIndex}
-			group[p.Remote] = m
+		m := entry(group, p.Remote)
+		if m.pods == nil {
+			m.pods, m.link = map[netip.Addr]bool{}, p.IfIndex
 		}
 		maps.Copy(m.pods, pods)
 		m.requests += min(requests, p.Out.Packets)
@@ -75,31 +61,39 @@ func findNoReply(v *view) []finding {
 	for _, a := range sorted(strayed) {
 		out = append(out, v.strayedRequests(a, strayed[a]))
 	}
-	if len(own) > 0 && len(translated) > 0 && v.allSilent(sorted(own), sorted(translated)) {
+	both := len(own) > 0 && len(translated) > 0 && v.allSilent(sorted(own), sorted(translated))
+	if both {
 		maps.Copy(translated, own)
-		return append(out, unansweredDestinations(v, translated, true, true))
-	}
-	if len(own) > 0 {
+	} else if len(own) > 0 {
 		out = append(out, unansweredDestinations(v, own, true, false))
 	}
 	if len(translated) > 0 {
-		out = append(out, unansweredDestinations(v, translated, false, true))
+		out = append(out, unansweredDestinations(v, translated, both, true))
 	}
 	return out
+}
+
+// senders are the pods that a pair's local end is or, with an address of the node's, stands for.
+func (v *view) senders(p *model.Peer, flows map[pair]*unreplied) map[netip.Addr]bool {
+	if len(v.pods[p.Local]) > 0 {
+		return map[netip.Addr]bool{p.Local: true}
+	}
+	if m := flows[pair{p.Local, p.Remote}]; m != nil && v.nodeAddrs[p.Local] {
+		return m.pods
+	}
+	return nil
 }
 
 // dropsCarrier is a rule that drops datagrams of the node's own, as those that carry a
 // tunnel are, as many at least as the tunnel got; nil where none does.
 func (v *view) dropsCarrier(packets uint64) *model.PacketRule {
-	for r := range model.Each(v.PacketRules) {
-		if (r.Target == "DROP" || r.Target == "REJECT") && (r.Proto == 0 || r.Proto == udp && !r.ProtoNot) && r.Counter.Delta >= packets &&
-			slices.ContainsFunc(v.Chains, func(c model.Chain) bool {
-				return c.Name == r.Chain && c.Table == r.Table && c.Family == r.Family && c.Backend == r.Backend && (c.Hook == "INPUT" || c.Hook == "OUTPUT")
-			}) {
-			return r
-		}
-	}
-	return nil
+	return first(v.PacketRules, func(r *model.PacketRule) bool {
+		return (r.Target == "DROP" || r.Target == "REJECT") && (r.Proto == 0 || r.Proto == udp && !r.ProtoNot) &&
+			r.Counter.Delta >= packets && slices.ContainsFunc(v.Chains, func(c model.Chain) bool {
+			return c.Name == r.Chain && c.Table == r.Table && c.Family == r.Family && c.Backend == r.Backend &&
+				(c.Hook == "INPUT" || c.Hook == "OUTPUT")
+		})
+	})
 }
 
 // allSilent reports whether nobody beyond the uplinks replies, but for these addresses
@@ -216,54 +210,36 @@ func (v *view) unreplied() []model.Silence {
 	return out
 }
 
-// inAnyPod reports whether the pods have addresses of the node's subnet, which
-// need no route.
-func inAnyPod(v *view, pods map[netip.Addr]bool) bool {
-	for a := range pods {
-		if inAny(v.onLink, a) {
-			return true
-		}
-	}
-	return false
-}
-
 // unansweredDestinations is the finding on destinations that never answer what pods send with
 // their own addresses, with the node's, or with both.
 func unansweredDestinations(v *view, g silence, own, translated bool) finding {
-	f := finding{Finding: model.Finding{Confidence: model.Likely}}
-	pods := map[netip.Addr]bool{}
-	var asks, errors uint64
-	var link int
-	remotes := sorted(g)
+	remotes, pods := sorted(g), map[netip.Addr]bool{}
+	var x exchange
 	for _, a := range remotes {
 		m := g[a]
 		maps.Copy(pods, m.pods)
-		asks += m.requests
-		errors += m.errors
-		f.Packets += m.packets
-		f.Peers = append(f.Peers, host(a))
-		link = m.link
+		x.packets, x.requests, x.errors, x.link = x.packets+m.packets, x.requests+m.requests, x.errors+m.errors, m.link
 	}
-	f.Pods = sorted(pods)
-	name, tunnel := v.linkName(link), v.isTunnel(link)
+	var f finding
+	f.Pods, f.Peers, f.Packets = sorted(pods), hosts(remotes), x.packets
+	name, tunnel := v.linkName(x.link), v.isTunnel(x.link)
 	f.LastHopAlive = v.place(name, model.Egress)
 	flows, ports := unrepliedCount(v, func(pod, remote netip.Addr) bool { return g[remote] != nil && g[remote].pods[pod] })
 	f.facts = facts{
 		"link": name, "queue": v.droppingQueue(name), "own": own, "translated": translated, "program": v.repliesToNode != nil && own && !translated,
-		"packets": f.Packets, "asks": asks, "errors": errors, "pods": f.Pods, "remotes": remotes, "tunnel": tunnel,
+		"asks": x.requests, "errors": x.errors, "pods": f.Pods, "remotes": remotes, "tunnel": tunnel,
 		"echoes": v.echoesAlone(remotes, pods), "flows": flows, "ports": ports,
 	}
 	if v.allSilent(remotes) {
-		f.Confidence = model.Possible
-		f.facts["alone"] = true
+		f.Confidence, f.facts["alone"] = model.Possible, true
 		if len(remotes) > 1 {
-			v.deadUplink(&f, link, remotes[0])
+			v.deadUplink(&f, x.link, remotes[0])
 		}
 	} else {
 		f.facts["control"] = answering(v, func(a netip.Addr) bool { return g[a] != nil })
 	}
 	if services := v.untranslatedServices(remotes); services != nil {
-		f.facts["services"], f.facts["unserved"] = services, services.Seen
+		f.facts["services"], f.facts["unserved"] = services, services.List
 		if services.All {
 			f.Cause, f.facts["all"] = "untranslated", true
 			return f
@@ -275,13 +251,11 @@ func unansweredDestinations(v *view, g silence, own, translated bool) finding {
 	if !translated {
 		routesInDoubt(v, &f, remotes, pods)
 	}
-	if r := v.dropsCarrier(f.Packets); tunnel && r != nil {
-		f.facts["carrier"] = r
+	if tunnel {
+		f.facts["carrier"] = v.dropsCarrier(f.Packets)
 	}
 	f.facts["unprobed"] = len(v.Probes) == 0
-	if i := slices.IndexFunc(remotes, func(a netip.Addr) bool { return v.remote(a).IsValid() }); i >= 0 {
-		f.facts["farPod"] = remotes[i]
-	}
+	f.facts["farPod"] = first(remotes, func(a *netip.Addr) bool { return v.remote(*a).IsValid() })
 	f.facts["azure"] = v.inAzure() && !tunnel
 	f.facts["far"] = !translated && v.remote(remotes[0]).IsValid() && !v.byDefaultRoute(remotes[0])
 	return f
@@ -290,10 +264,7 @@ func unansweredDestinations(v *view, g silence, own, translated bool) finding {
 // deadUplink shows what sends packets to a link by which nothing at all comes back, and
 // whether that has an address for replies.
 func (v *view) deadUplink(f *finding, link int, remote netip.Addr) {
-	f.facts["dead"] = true
-	if r := v.lookup(remote); r != nil {
-		f.facts["route"] = v.routeText(r)
-	}
+	f.facts["dead"], f.facts["route"] = true, v.shown(v.lookup(remote))
 	l := v.links[link]
 	if l != nil && l.Master != 0 {
 		l = v.links[l.Master]
@@ -323,10 +294,12 @@ func (v *view) echoesAlone(remotes []netip.Addr, pods map[netip.Addr]bool) bool 
 func routesInDoubt(v *view, f *finding, remotes []netip.Addr, pods map[netip.Addr]bool) {
 	var there []netip.Prefix
 	back, others, hosts := false, false, false
+	// Addresses of the node's subnet need no route.
+	near := slices.ContainsFunc(sorted(pods), func(a netip.Addr) bool { return inAny(v.onLink, a) })
 	for _, a := range remotes {
 		cidr := v.remote(a)
 		switch {
-		case overlay(v.Node.Plugin) || inAnyPod(v, pods):
+		case overlay(v.Node.Plugin) || near:
 		case !cidr.IsValid():
 			// Who has a public address never gets a pod's.
 			hosts = hosts || a.IsPrivate()
@@ -349,16 +322,13 @@ func probedSilence(v *view, f *finding, remotes []netip.Addr) {
 	var asked []*model.Probe
 	replied := 0
 	for _, a := range remotes {
-		if p := v.echoed(a); p != nil {
-			asked = append(asked, p)
-			if p.Answered {
-				replied++
-			}
+		p := v.echoed(a)
+		if asked = append(asked, p); p != nil && p.Answered {
+			replied++
 		}
 		for _, r := range v.remoteRanges() {
 			if r.cidr.Contains(a) {
-				asked = append(asked, r.probes...)
-				asked = append(asked, v.backProbes(r.six())...)
+				asked = slices.Concat(asked, r.probes, v.backProbes(r.six()))
 			}
 		}
 	}
@@ -367,55 +337,49 @@ func probedSilence(v *view, f *finding, remotes []netip.Addr) {
 
 // filedRoutes are the routes of the files that lead to silent pods of other
 // nodes and back, and so are not what is missing.
-func filedRoutes(v *view, remotes []netip.Addr) []model.Evidence {
+func filedRoutes(v *view, remotes []netip.Addr) []routeFact {
 	own := v.ownCIDRs()
 	if len(own) == 0 || !v.Has(model.SourceCloud) {
 		return nil
 	}
-	var out []model.Evidence
-	seen := map[netip.Prefix]bool{}
-	self := v.self()
+	var out []routeFact
+	add := func(f routeFact) {
+		if f.state == routeCorrect {
+			out = append(out, f)
+		}
+	}
+	self, seen := v.self(), map[netip.Prefix]bool{{}: true}
 	for _, a := range remotes {
 		cidr := v.remote(a)
-		if !cidr.IsValid() || seen[cidr] {
+		if seen[cidr] {
 			continue
 		}
 		seen[cidr] = true
 		owner := v.nodeOf(cidr)
-		if f := v.routeTo(cidr, owner, self); f.state == routeCorrect {
-			out = append(out, f.evidence())
-		}
-		if owner == nil {
-			continue
-		}
+		add(v.routeTo(cidr, owner, self))
 		for _, p := range own {
-			if f := v.routeTo(p, self, owner); f.state == routeCorrect {
-				out = append(out, f.evidence())
+			if owner != nil {
+				add(v.routeTo(p, self, owner))
 			}
 		}
 	}
-	return slices.CompactFunc(out, func(a, b model.Evidence) bool { return a.Text == b.Text })
+	return slices.Compact(out)
 }
 
 // droppingQueue is the queue of a link where it dropped packets; nil where it did not.
 func (v *view) droppingQueue(link string) *model.Queue {
-	if i := slices.IndexFunc(v.Queues, func(q model.Queue) bool { return q.Link == link && q.DropsDelta > 0 }); i >= 0 {
-		return &v.Queues[i]
-	}
-	return nil
+	return first(v.Queues, func(q *model.Queue) bool { return q.Link == link && q.DropsDelta > 0 })
 }
 
 // strayedRequests is the finding on requests to an address of a link that leave by the
 // default route: what has the address, such as the node's own name server, is gone.
-func (v *view) strayedRequests(a netip.Addr, m *silentDestination) finding {
+func (v *view) strayedRequests(a netip.Addr, m *exchange) finding {
 	name := v.linkName(m.link)
-	f := finding{page: "NoReply-strayed", facts: facts{"addr": a, "link": name, "packets": m.packets, "requests": m.requests}}
+	f := finding{page: "NoReply-strayed"}
+	f.facts = facts{"addr": a, "link": name, "requests": m.requests, "route": v.shown(v.lookup(a))}
 	f.Finding = model.Finding{
 		Confidence: model.Proven, Pods: sorted(m.pods), Peers: []netip.Prefix{host(a)}, Packets: m.packets, LastHopAlive: v.place(name, model.Egress),
 		Cause: "no link has the address",
-	}
-	if r := v.lookup(a); r != nil {
-		f.facts["route"] = v.routeText(r)
 	}
 	return f
 }

@@ -119,11 +119,8 @@ func (p *plan) absent() {
 // node's: the one that the forward path begins with, or another that the node has.
 func (p *plan) echo(from, to netip.Addr) bool {
 	q, ok := wayOff(p.v, to)
-	if !ok {
-		return false
-	}
 	q.Kind, q.From = model.ProbeEcho, cmp.Or(from, q.From)
-	return p.add(q)
+	return ok && p.add(q)
 }
 
 // arp plans an ARP request on the bridge that the address is behind. The answer
@@ -135,19 +132,17 @@ func (p *plan) arp(to netip.Addr) bool {
 		return false
 	}
 	l := v.links[r.IfIndex]
-	if l == nil || l.Kind != "bridge" || l.MAC.IsZero() {
-		return false
+	works := func(n *model.Neighbor) bool {
+		return n.Addr == to && n.IfIndex == l.Index && path.Resolved(n) && n.State != "PERMANENT"
 	}
-	if slices.ContainsFunc(v.Neighbors, func(n model.Neighbor) bool {
-		return n.Addr == to && n.IfIndex == l.Index && path.Resolved(&n) && n.State != "PERMANENT"
-	}) {
+	if l == nil || l.Kind != "bridge" || l.MAC.IsZero() || first(v.Neighbors, works) != nil {
 		return false
 	}
 	from := v.addrOn(l, to)
-	if !from.IsValid() {
-		return false
-	}
-	return p.add(model.Probe{Kind: model.ProbeARP, IfIndex: l.Index, Link: l.Name, From: from, To: to, SrcMAC: l.MAC, DstMAC: model.Broadcast})
+	return from.IsValid() && p.add(model.Probe{
+		Kind: model.ProbeARP, IfIndex: l.Index, Link: l.Name, From: from, To: to,
+		SrcMAC: l.MAC, DstMAC: model.Broadcast,
+	})
 }
 
 // add takes a question that is not asked yet, as long as there is room.
@@ -222,16 +217,17 @@ func otherNodes(v *view, ranges []*remoteRange, six bool) []netip.Addr {
 		return nil
 	}
 	var out []netip.Addr
-	add := func(a netip.Addr) {
-		if a.Is6() == six && !a.IsLinkLocalUnicast() && !v.nodeAddrs[a] && len(v.pods[a]) == 0 && !slices.Contains(out, a) && len(out) < mostTargets {
-			out = append(out, a)
+	add := func(list ...netip.Addr) {
+		for _, a := range list {
+			if a.Is6() == six && !a.IsLinkLocalUnicast() && !v.nodeAddrs[a] && len(v.pods[a]) == 0 &&
+				!slices.Contains(out, a) && len(out) < mostTargets {
+				out = append(out, a)
+			}
 		}
 	}
 	for _, r := range ranges {
 		if n := v.nodeOf(r.cidr); n != nil {
-			for _, a := range internal(n) {
-				add(a)
-			}
+			add(internal(n)...)
 		}
 	}
 	near := func(a netip.Addr) bool {

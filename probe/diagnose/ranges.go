@@ -41,9 +41,8 @@ const (
 func newRanges(v *view) ranges {
 	r := ranges{byPrefix: map[netip.Prefix]nodeRange{}}
 	for n := range model.Each(v.Cluster.Nodes) {
-		own := slices.ContainsFunc(n.Addresses, func(a netip.Addr) bool { return v.nodeAddrs[a] })
 		for _, p := range n.PodCIDRs {
-			if own {
+			if isSelf(v, n) {
 				r.local = append(r.local, p)
 			} else {
 				r.add(nodeRange{p, n})
@@ -61,21 +60,23 @@ func newRanges(v *view) ranges {
 		}
 	}
 	r.cluster = slices.Clone(v.Cluster.PodCIDRs)
-	for i := range v.Pods {
-		for _, a := range v.Pods[i].Addresses {
-			r.supposeAround(v, a.Addr())
+	for p := range model.Each(v.Pods) {
+		for _, a := range podAddrs(p) {
+			r.supposeAround(v, a)
 		}
 	}
 	r.addListed(v)
 	return r
 }
 
+// kept reports whether a rule keeps what is for a range from translation.
+func kept(x *model.PacketRule) bool {
+	return x.Table == "nat" && x.Target == "RETURN" && !x.Dst.IsZero() && !x.Dst.Not
+}
+
 // addListed adds the other nodes' ranges that the node's rules keep from translation
 // one by one: those beside this node's own, and as large.
 func (r *ranges) addListed(v *view) {
-	kept := func(x *model.PacketRule) bool {
-		return x.Table == "nat" && x.Target == "RETURN" && !x.Dst.IsZero() && !x.Dst.Not
-	}
 	for own := range model.Each(v.PacketRules) {
 		if !kept(own) || !slices.Contains(r.local, own.Dst.Prefix) {
 			continue
@@ -135,10 +136,10 @@ func (r *ranges) supposeAround(v *view, a netip.Addr) {
 // node's rules keep from translation together with it, or the block around
 // the node's own range.
 func (r *ranges) suppose(v *view, a netip.Addr) netip.Prefix {
-	var kept netip.Prefix
+	var best netip.Prefix
 	for x := range model.Each(v.PacketRules) {
-		if x.Table == "nat" && x.Target == "RETURN" && !x.Dst.IsZero() && !x.Dst.Not && x.Dst.Prefix.Contains(a) && x.Dst.Prefix.Bits() > kept.Bits() && x.Dst.Prefix.Bits() > 0 {
-			kept = x.Dst.Prefix
+		if kept(x) && x.Dst.Prefix.Contains(a) && x.Dst.Prefix.Bits() > max(best.Bits(), 0) {
+			best = x.Dst.Prefix
 		}
 	}
 	bits := closeBits(a)
@@ -146,8 +147,8 @@ func (r *ranges) suppose(v *view, a netip.Addr) netip.Prefix {
 		bits = max(own.Bits()-8, 0)
 	}
 	p, _ := a.Prefix(bits)
-	if kept.IsValid() && kept.Bits() < bits {
-		return kept
+	if best.IsValid() && best.Bits() < bits {
+		return best
 	}
 	return p
 }
@@ -222,11 +223,10 @@ func RemoteRanges(s *model.Snapshot) []netip.Prefix {
 	v := newView(s)
 	// Many flows have few addresses.
 	addrs := map[netip.Addr]bool{}
-	for i := range v.Traffic.Peers {
-		addrs[v.Traffic.Peers[i].Remote] = true
+	for p := range model.Each(v.Traffic.Peers) {
+		addrs[p.Remote] = true
 	}
-	for i := range s.Flows {
-		f := &s.Flows[i]
+	for f := range model.Each(s.Flows) {
 		addrs[f.Original.Dst], addrs[f.Reply.Src], addrs[f.Original.Src] = true, true, true
 	}
 	seen := map[netip.Prefix]bool{}
@@ -236,20 +236,19 @@ func RemoteRanges(s *model.Snapshot) []netip.Prefix {
 	delete(seen, netip.Prefix{})
 	known := map[netip.Prefix]bool{}
 	for _, n := range v.ranges.nodes {
-		known[n.Prefix] = !seen[n.Prefix]
+		if !seen[n.Prefix] {
+			known[n.Prefix] = true
+		}
 	}
-	maps.DeleteFunc(known, func(_ netip.Prefix, unseen bool) bool { return !unseen })
 	return append(slices.SortedFunc(maps.Keys(seen), comparePrefix), slices.SortedFunc(maps.Keys(known), comparePrefix)...)
 }
 
 // beyond holds what several findings ask of the network beyond the node. It is
 // found when it is first asked for.
 type beyond struct {
-	ranges []*remoteRange
-	tables []*model.RouteTable
-	own    []netip.Prefix
-	// known are those that were found, even if there are none.
-	rangesKnown, tablesKnown, ownKnown bool
+	ranges once[[]*remoteRange]
+	tables once[[]*model.RouteTable]
+	own    once[[]netip.Prefix]
 }
 
 // remoteRange is the traffic with one other node's pods. It is never changed once
@@ -271,6 +270,16 @@ type remoteRange struct {
 	there, back reach
 }
 
+func prefixes(list []*remoteRange) []netip.Prefix {
+	out := make([]netip.Prefix, len(list))
+	for i, r := range list {
+		out[i] = r.cidr
+	}
+	return out
+}
+
+func compareRanges(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) }
+
 // overlay reports whether the fabric itself routes pods, without a route table.
 func overlay(plugin string) bool {
 	return plugin == "azure-overlay" || plugin == "azure-cilium"
@@ -291,12 +300,7 @@ func splitRanges(list []*remoteRange, is func(*remoteRange) bool) (so, others []
 // remoteRanges groups what was seen at the uplink by the other node's range,
 // sorted by prefix. Ranges that the node does not reach through its default
 // gateway are not the fabric's to route.
-func (v *view) remoteRanges() []*remoteRange {
-	if !v.beyond.rangesKnown {
-		v.beyond.ranges, v.beyond.rangesKnown = findRanges(v), true
-	}
-	return v.beyond.ranges
-}
+func (v *view) remoteRanges() []*remoteRange { return v.beyond.ranges.get(v.findRanges) }
 
 // fabricRanges are the remote ranges, and those of known nodes that there was
 // no traffic with.
@@ -311,22 +315,19 @@ func (v *view) fabricRanges() []*remoteRange {
 			ranges = append(ranges, v.probed(remoteRange{cidr: n.Prefix}))
 		}
 	}
-	slices.SortFunc(ranges, func(a, b *remoteRange) int { return comparePrefix(a.cidr, b.cidr) })
+	slices.SortFunc(ranges, compareRanges)
 	return ranges
 }
 
-func findRanges(v *view) []*remoteRange {
+func (v *view) findRanges() []*remoteRange {
 	byCIDR := map[netip.Prefix]*remoteRange{}
 	for p := range model.Each(v.peers) {
 		cidr := v.remote(p.Remote)
 		if !cidr.IsValid() || !v.byDefaultRoute(p.Remote) {
 			continue
 		}
-		r := byCIDR[cidr]
-		if r == nil {
-			r = &remoteRange{cidr: cidr}
-			byCIDR[cidr] = r
-		}
+		r := entry(byCIDR, cidr)
+		r.cidr = cidr
 		r.asks += p.In.Requests
 		_, pod := v.pods[p.Local]
 		if pod {
@@ -341,8 +342,7 @@ func findRanges(v *view) []*remoteRange {
 		}
 	}
 	var out []*remoteRange
-	for _, cidr := range slices.SortedFunc(maps.Keys(byCIDR), comparePrefix) {
-		r := byCIDR[cidr]
+	for _, r := range slices.SortedFunc(maps.Values(byCIDR), compareRanges) {
 		r.answers = r.answers || oneRefused(v, r.silent)
 		out = append(out, v.probed(*r))
 	}
@@ -375,11 +375,6 @@ func (v *view) silencesNetwork(f *model.Finding) func(netip.Addr, netip.Prefix) 
 // oneRefused reports whether ICMP errors come back about one address of a range
 // alone: most likely the node that has the range says that it has no such pod.
 func oneRefused(v *view, silent []*model.Peer) bool {
-	refused := map[netip.Addr]bool{}
-	for _, p := range silent {
-		if v.refused(p) {
-			refused[p.Remote] = true
-		}
-	}
-	return len(refused) == 1
+	of := v.sumPeers(slices.DeleteFunc(slices.Clone(silent), func(p *model.Peer) bool { return !v.refused(p) }))
+	return len(of.remotes) == 1
 }

@@ -1,8 +1,6 @@
 package diagnose
 
 import (
-	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -21,10 +19,7 @@ const (
 
 // fromOwnRange reports whether an address is of this node's pod ranges.
 func fromOwnRange(v *view, a netip.Addr) bool {
-	if !v.beyond.ownKnown {
-		v.beyond.own, v.beyond.ownKnown = v.ownCIDRs(), true
-	}
-	return inAny(v.beyond.own, a)
+	return inAny(v.beyond.own.get(v.ownCIDRs), a)
 }
 
 // near reports whether the range's node is in this node's subnet, and so under
@@ -37,22 +32,14 @@ func (v *view) near(r *remoteRange) bool {
 // echoed is what came of the echo request from the node's address to another:
 // nil where none was sent.
 func (v *view) echoed(to netip.Addr) *model.Probe {
-	for p := range model.Each(v.Probes) {
-		if p.Kind == model.ProbeEcho && p.To == to && !fromOwnRange(v, p.From) {
-			return p
-		}
-	}
-	return nil
+	return first(v.Probes, func(p *model.Probe) bool {
+		return p.Kind == model.ProbeEcho && p.To == to && !fromOwnRange(v, p.From)
+	})
 }
 
 // arped is what came of the ARP request for an address; nil where none was sent.
 func (v *view) arped(a netip.Addr) *model.Probe {
-	for p := range model.Each(v.Probes) {
-		if p.Kind == model.ProbeARP && p.To == a {
-			return p
-		}
-	}
-	return nil
+	return first(v.Probes, func(p *model.Probe) bool { return p.Kind == model.ProbeARP && p.To == a })
 }
 
 // byGateway reports whether none but a gateway answered, which may answer for
@@ -119,7 +106,7 @@ func (v *view) ownerAddrs(r *remoteRange) []netip.Addr {
 	if n == nil {
 		return nil
 	}
-	return slices.DeleteFunc(internal(n), func(a netip.Addr) bool { return a.Is6() != r.six() })
+	return sameFamily(internal(n), r.cidr.Addr())
 }
 
 // ownerSilent reports whether the range's node is known and did not answer an
@@ -167,17 +154,8 @@ func (v *view) routesProven(cidr netip.Prefix) (there, back bool) {
 			there, back = r.answers || r.there == reachWorks, r.back == reachWorks || v.backShared(r)
 		}
 	}
-	self, owner := v.self(), v.nodeOf(cidr)
-	there = there || v.routeTo(cidr, owner, self).state == routeCorrect
-	if back {
-		return there, back
-	}
-	for _, p := range v.ownCIDRs() {
-		if p.Addr().Is4() == cidr.Addr().Is4() {
-			back = v.routeTo(p, self, cmp.Or(owner, self)).state == routeCorrect
-		}
-	}
-	return there, back
+	there = there || v.routeTo(cidr, v.nodeOf(cidr), v.self()).state == routeCorrect
+	return there, back || v.routeBack(cidr).state == routeCorrect
 }
 
 // backShared reports whether a range under the same route table answers this node's
@@ -188,7 +166,8 @@ func (v *view) backShared(r *remoteRange) bool {
 	})
 }
 
-// backProbes are the echo requests from this node's pod range of a family.
+// backProbes are the echo requests from this node's pod range of a family, each with the one from the
+// node's address; nil where that was not sent.
 func (v *view) backProbes(six bool) []*model.Probe {
 	var out []*model.Probe
 	for p := range model.Each(v.Probes) {
@@ -196,49 +175,38 @@ func (v *view) backProbes(six bool) []*model.Probe {
 			out = append(out, p, v.echoed(p.To))
 		}
 	}
-	return slices.DeleteFunc(out, func(p *model.Probe) bool { return p == nil })
+	return out
+}
+
+// echoes are requests of one address to others, all answered or none.
+type echoes struct {
+	From     netip.Addr
+	Link     string
+	Answered bool
+	To       []netip.Addr
 }
 
 // probeEvidence is a line for each address that sent requests, each probe once.
 func probeEvidence(list []*model.Probe) []model.Evidence {
-	type asker struct {
-		from     netip.Addr
-		link     string
-		answered bool
-	}
-	by := map[asker][]netip.Addr{}
-	var order []asker
+	var out []echoes
 	for _, p := range list {
-		k := asker{p.From, p.Link, p.Answered}
-		if slices.Contains(by[k], p.To) {
+		if p == nil {
 			continue
 		}
-		if by[k] == nil {
-			order = append(order, k)
+		at := slices.IndexFunc(out, func(e echoes) bool {
+			return e.From == p.From && e.Link == p.Link && e.Answered == p.Answered
+		})
+		if at < 0 {
+			at, out = len(out), append(out, echoes{From: p.From, Link: p.Link, Answered: p.Answered})
 		}
-		by[k] = append(by[k], p.To)
-	}
-	var out []model.Evidence
-	for _, k := range order {
-		result := "no reply from "
-		if k.answered {
-			result = "answers from "
+		if e := &out[at]; !slices.Contains(e.To, p.To) {
+			e.To = append(e.To, p.To)
 		}
-		out = append(out, seen(model.SourceProbes, "echo from %s on %s: %s%s", k.from, k.link, result, words.Addrs(by[k])))
 	}
-	return out
+	return words.Say("probes", facts{"echoes": out})
 }
 
 // arpEvidence is what came of an ARP request.
 func (v *view) arpEvidence(p *model.Probe) model.Evidence {
-	text := fmt.Sprintf("ARP request from %s on %s for %s: ", p.From, p.Link, p.To)
-	switch {
-	case !p.Answered:
-		text += "no answer"
-	case v.byGateway(p):
-		text += "answered by the gateway, which answers for others"
-	default:
-		text += "answered with " + words.Addrs(p.MACs)
-	}
-	return seen(model.SourceProbes, "%s", text)
+	return words.Say("probes", facts{"arp": p, "gateway": v.byGateway(p)})[0]
 }

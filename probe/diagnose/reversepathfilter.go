@@ -1,12 +1,10 @@
 package diagnose
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // ReversePathFilter is the code of this finding.
@@ -28,59 +26,21 @@ type detour struct {
 }
 
 func findReversePathFilter(v *view) []finding {
-	groups := map[detour]*lost{}
-	for d := range model.Each(v.Traffic.Drops) {
+	return ofDrops(v, func(d *model.Drop) (detour, bool) {
 		// A node's own address as source is refused in the same place.
-		if !d.ReverseFiltered() || d.Link == "" || !v.ofPod(d) || v.nodeAddrs[d.Src] || !v.drops.Lost(d) || v.explained(d) {
-			continue
+		if !d.ReverseFiltered() || d.Link == "" || v.nodeAddrs[d.Src] || !v.drops.Lost(d) {
+			return detour{}, false
 		}
 		way := v.wayBack(d)
-		k := detour{link: d.Link, route: way.Route, kind: way.Type}
-		entry(groups, k).add(v, d)
-	}
-	var out []finding
-	for k, l := range groups {
-		if l.packets >= minDrops {
-			out = append(out, filteredOn(v, k, l))
-		}
-	}
-	return out
+		return detour{d.Link, way.Route, way.Type}, true
+	}, filteredOn)
 }
 
 // filteredOn is the finding on packets that arrive through one link and would be
 // answered by another.
 func filteredOn(v *view, k detour, l *lost) finding {
-	mode, way := v.sysctls().ReverseFilter(k.link), v.wayBack(l.drops[0])
-	f := l.finding()
-	f.LastHopAlive = v.place(k.link, model.Ingress)
-	f.Title = "the reverse path filter of " + k.link + " drops packets of pods"
-	f.Evidence = l.evidence()
-	if mode != "" {
-		observe(&f, model.SourceSysctl, "rp_filter of %s is %s (the larger of its own and of all)", k.link, mode)
-	}
-	src := l.drops[0].Src
-	elsewhere, text := "nowhere", "none"
-	if way.Route != nil {
-		text = v.routeText(way.Route)
-		elsewhere = text
-	}
-	observe(&f, model.SourceRoutes, "the return path to %s: %s", src, text)
-	f.Why = fmt.Sprintf("Packets from %s arrive through %s; the node's own return path is %s, so the filter takes the source for forged.", src, k.link, elsewhere)
-	if in := v.byName[k.link]; in == nil || !way.Filtered(mode, in.Index) || !v.Has(model.SourceRoutes) {
-		f.Confidence = model.Likely
-		f.Unseen = append(f.Unseen, "the setting and the return path as they were when the packets were dropped")
-		f.Alternatives = append(f.Alternatives, "the route or the setting has changed since")
-	}
-	switch {
-	case len(v.pods[src]) > 0 && !v.misses(&way, src):
-		p := v.pods[src][0]
-		f.Why += fmt.Sprintf(" That way is the right one: the pod sends by another of its interfaces than %s.", p.Interface)
-		f.Fix = append(f.Fix, fmt.Sprintf("%sip route show # have the routes to %s leave by %s", words.Inside(p), words.Addrs(sorted(l.peers)), p.Interface))
-	case way.Type == "unicast" && way.Route != nil && v.detourOnly(way.Route):
-		f.Fix = append(f.Fix, fmt.Sprintf("%s route del %s", words.IP(src), v.routeWords(way.Route)))
-	}
-	f.Fix = append(f.Fix, words.SetSysctl(path.LinkSetting(k.link, "rp_filter"), "2"))
-	return finding{Finding: f, claims: func(d *model.Drop) bool {
+	src, mode, way := l.drops[0].Src, v.sysctls().ReverseFilter(k.link), v.wayBack(l.drops[0])
+	f := finding{lost: l, claims: func(d *model.Drop) bool {
 		if d.ReverseFiltered() && d.Link == k.link && !v.nodeAddrs[d.Src] {
 			way := v.wayBack(d)
 			return way.Route == k.route && way.Type == k.kind
@@ -88,6 +48,19 @@ func filteredOn(v *view, k detour, l *lost) finding {
 		// What pods send by that route may find nobody there.
 		return k.route != nil && (d.NeighborFailed() && v.routing().Lookup(v.arrived(d)).Route == k.route || v.errorDropped(d, l))
 	}}
+	f.LastHopAlive = v.place(k.link, model.Ingress)
+	in := v.byName[k.link]
+	f.facts = facts{
+		"link": k.link, "src": src, "route": v.shown(way.Route), "mode": mode,
+		"setting": path.LinkSetting(k.link, "rp_filter"), "drops": l.evidence(), "peers": sorted(l.peers),
+		"doubt": in == nil || !way.Filtered(mode, in.Index) || !v.Has(model.SourceRoutes),
+	}
+	if len(v.pods[src]) > 0 && !v.misses(&way, src) {
+		f.facts["pod"] = v.pods[src][0]
+	} else {
+		f.facts["detour"] = way.Type == "unicast" && way.Route != nil && v.detourOnly(way.Route)
+	}
+	return f
 }
 
 // detourOnly reports whether a route may be what is wrong, and can go: default routes,
@@ -97,9 +70,8 @@ func (v *view) detourOnly(r *model.Route) bool {
 	if r.Dst.Bits() == 0 || r.Protocol == "kernel" && v.outer[r.IfIndex] {
 		return false
 	}
-	d := path.Decision{Type: r.Type, Hops: []path.NextHop{{IfIndex: r.IfIndex}}}
 	for a := range v.pods {
-		if r.Dst.Contains(a) && !v.misses(&d, a) {
+		if r.Dst.Contains(a) && v.delivers(r, a) {
 			return false
 		}
 	}

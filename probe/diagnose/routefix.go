@@ -1,14 +1,11 @@
 package diagnose
 
 import (
-	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // azureFabric is the MAC by which Azure's network answers every ARP.
@@ -22,54 +19,41 @@ func (v *view) inAzure() bool {
 		len(az.Tables)+len(az.Subnets)+len(az.Effective)+len(az.NICs) > 0 || az.Node != model.AzureNode{}
 }
 
-// tableFix associates a route table with the subnet, where the network has such.
-func (v *view) tableFix() []string {
+// tableRow associates a route table with the subnet, where the network has such.
+func (v *view) tableRow() []model.Row {
 	if !v.inAzure() {
 		return nil
 	}
-	return []string{v.associateFix(nil, nil)}
+	return []model.Row{v.associate(nil, nil)}
 }
 
-// associateFix is the command that gives a subnet its table: those that the files
-// of the cloud name, or else those of the node's own configuration.
-func (v *view) associateFix(s *model.Subnet, t *model.RouteTable) string {
+// associate gives a subnet its table: those that the files of the cloud name, or else
+// those of the node's own configuration.
+func (v *view) associate(s *model.Subnet, t *model.RouteTable) model.Row {
 	node := &v.Cluster.Azure.Node
-	group, vnet, subnet := node.VNetResourceGroup, node.VNet, node.Subnet
+	r := model.Row{Azure: true, Group: node.VNetResourceGroup, VNet: node.VNet, Subnet: node.Subnet}
 	if s != nil && s.ID != "" {
-		group, vnet, subnet = model.ResourcePart(s.ID, "resourceGroups"), model.ResourcePart(s.ID, "virtualNetworks"), model.ResourcePart(s.ID, "subnets")
+		r.Group, r.VNet = model.ResourcePart(s.ID, "resourceGroups"), model.ResourcePart(s.ID, "virtualNetworks")
+		r.Subnet = model.ResourcePart(s.ID, "subnets")
 	}
-	table := ownTable(node, group)
+	r.Table = ownTable(node, r.Group)
 	if t != nil && t.ID != "" {
-		table = t.ID
+		r.Table = t.ID
 	}
-	return fmt.Sprintf("az network vnet subnet update --resource-group %s --vnet-name %s --name %s --route-table %s",
-		words.Quote(cmp.Or(group, "RESOURCE_GROUP")), words.Quote(cmp.Or(vnet, "VNET")), words.Quote(cmp.Or(subnet, "SUBNET")), words.Quote(table))
+	return r
 }
 
 // ownTable is the cluster's route table for a command about something of a resource
 // group. Of another group it takes the whole ID.
 func ownTable(node *model.AzureNode, group string) string {
 	switch {
-	case node.RouteTable == "":
-		return "ROUTE_TABLE"
-	case group != "" && strings.EqualFold(node.RouteTableResourceGroup, group):
+	case node.RouteTable == "" || group != "" && strings.EqualFold(node.RouteTableResourceGroup, group):
 		return node.RouteTable
 	case node.SubscriptionID == "" || node.RouteTableResourceGroup == "":
 		return "ROUTE_TABLE_ID"
 	}
-	return fmt.Sprintf("/subscriptions/%s/resourceGroups/%s/providers/Microsoft.Network/routeTables/%s",
-		node.SubscriptionID, node.RouteTableResourceGroup, node.RouteTable)
-}
-
-// routeArgs names a table for az route-table route commands: the one that a file of
-// the cloud has, or else the cluster's.
-func (v *view) routeArgs(t *model.RouteTable) string {
-	node := &v.Cluster.Azure.Node
-	group, table := node.RouteTableResourceGroup, node.RouteTable
-	if t != nil && t.ID != "" {
-		group, table = model.ResourcePart(t.ID, "resourceGroups"), t.Name()
-	}
-	return fmt.Sprintf("--resource-group %s --route-table-name %s", words.Quote(cmp.Or(group, "RESOURCE_GROUP")), words.Quote(cmp.Or(table, "ROUTE_TABLE")))
+	return "/subscriptions/" + node.SubscriptionID + "/resourceGroups/" + node.RouteTableResourceGroup +
+		"/providers/Microsoft.Network/routeTables/" + node.RouteTable
 }
 
 // rangeRow is the row that leads to another node's pods.
@@ -83,10 +67,8 @@ func (v *view) rangeRow(cidr netip.Prefix, t *model.RouteTable) model.Row {
 
 // nextHop is the node's address that a route to its pods needs.
 func nextHop(n *model.ClusterNode, cidr netip.Prefix) string {
-	for _, a := range internal(n) {
-		if a.Is4() == cidr.Addr().Is4() {
-			return a.String()
-		}
+	if list := sameFamily(internal(n), cidr.Addr()); len(list) > 0 {
+		return list[0].String()
 	}
 	return NodeIP
 }
@@ -161,9 +143,11 @@ func (v *view) defaultRoute(six bool) model.Route {
 // row is a row of a table of Azure's, the cluster's where none is given, or of whatever
 // another network keeps such routes in, which a node does not tell.
 func (v *view) row(t *model.RouteTable, name string, cidr netip.Prefix, hop string) model.Row {
-	r := model.Row{Range: cidr, Node: name, Hop: hop}
-	if t != nil || v.inAzure() {
-		r.Table = v.routeArgs(t)
+	node := &v.Cluster.Azure.Node
+	r := model.Row{Range: cidr, Node: name, Hop: hop, Azure: v.inAzure()}
+	r.Group, r.Table = node.RouteTableResourceGroup, node.RouteTable
+	if t != nil && t.ID != "" {
+		r.Group, r.Table = model.ResourcePart(t.ID, "resourceGroups"), t.Name()
 	}
 	return r
 }
@@ -172,32 +156,7 @@ func (v *view) row(t *model.RouteTable, name string, cidr netip.Prefix, hop stri
 func AddRows(f *model.Finding, rows ...model.Row) {
 	for _, r := range rows {
 		if !slices.Contains(f.Rows, r) {
-			f.Rows, f.Fix = append(f.Rows, r), append(f.Fix, rowCommand("create", "add a", r))
+			f.Rows = append(f.Rows, r)
 		}
 	}
-}
-
-// CorrectRow has the fix of a finding correct a row that is there.
-func CorrectRow(f *model.Finding, r model.Row) {
-	f.Rows, f.Fix = append(f.Rows, r), append(f.Fix, rowCommand("update", "correct the", r))
-}
-
-// FillRows names the next hop of the rows of a finding's fix that lack it.
-func FillRows(f *model.Finding, hop netip.Addr) {
-	f.Fix, f.Rows = slices.Clone(f.Fix), slices.Clone(f.Rows)
-	for r := range model.Each(f.Rows) {
-		if at := slices.Index(f.Fix, rowCommand("create", "add a", *r)); r.Hop == NodeIP && at >= 0 {
-			r.Hop = hop.String()
-			f.Fix[at] = rowCommand("create", "add a", *r)
-		}
-	}
-}
-
-func rowCommand(az, other string, r model.Row) string {
-	if r.Table == "" {
-		return fmt.Sprintf("%s route to %s by %s on the next router, or in the route table of the cloud, "+
-			"or where nodes announce their pods by BGP look at the sessions of that node: calicoctl node status, cilium bgp peers", other, r.Range, r.Hop)
-	}
-	return fmt.Sprintf("az network route-table route %s %s --name %s --address-prefix %s --next-hop-type VirtualAppliance --next-hop-ip-address %s",
-		az, r.Table, words.Quote(r.Node), r.Range, r.Hop)
 }

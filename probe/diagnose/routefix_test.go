@@ -1,9 +1,12 @@
 package diagnose
 
 import (
+	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/lasthop/lasthop/probe/model"
+	"github.com/lasthop/lasthop/probe/words"
 )
 
 // TestAzureNames: az commands name what the files of the cloud have, else what the
@@ -46,11 +49,16 @@ func TestAzureNames(t *testing.T) {
 		n.Neighbors = nil // the fabric's MAC tells too
 		n.Cluster.Azure.Node = tt.node
 		v := newView(&n.Snapshot)
-		if got, want := v.associateFix(tt.subnet, tt.table), "az network vnet subnet update "+tt.associate; got != want {
-			t.Errorf("%s:\n got %s\nwant %s", tt.name, got, want)
+		row := v.row(tt.table, "n", netip.MustParsePrefix("10.1.1.0/24"), NodeIP)
+		row.Azure = true
+		f := model.Finding{Rows: []model.Row{v.associate(tt.subnet, tt.table), row}}
+		words.PutRows(&f)
+		want := []string{
+			"az network vnet subnet update " + tt.associate,
+			"az network route-table route create " + tt.route + " --name n --address-prefix 10.1.1.0/24 --next-hop-type VirtualAppliance --next-hop-ip-address NODE_IP",
 		}
-		if got := v.routeArgs(tt.table); got != tt.route {
-			t.Errorf("%s:\n got %s\nwant %s", tt.name, got, tt.route)
+		if !slices.Equal(f.Fix, want) {
+			t.Errorf("%s:\n got %s\nwant %s", tt.name, f.Fix, want)
 		}
 		if v.inAzure() != (tt.node != model.AzureNode{}) {
 			t.Errorf("%s: in Azure: %v", tt.name, v.inAzure())

@@ -14,25 +14,51 @@ func (v *view) routing() *path.Routing { return v.Routing() }
 // sysctls are the kernel's settings.
 func (v *view) sysctls() path.Settings { return v.Settings }
 
-// routeText is a route as ip(8) prints it.
-func (v *view) routeText(r *model.Route) string { return path.RouteText(r, routeLink(v, r)) }
-
-// routeWords are a route as ip(8) takes it from a shell.
-func (v *view) routeWords(r *model.Route) string {
-	link := routeLink(v, r)
-	if link != "" {
-		link = words.Quote(link)
-	}
-	return path.RouteText(r, link)
+// shownRoute is a route with the name of its link, empty where it has none: in a page it is as
+// ip(8) prints it, and Typed as ip(8) takes it from a shell.
+type shownRoute struct {
+	*model.Route
+	Link string
 }
 
-// routeLink names the link that a route leads to, empty where it has none.
-func routeLink(v *view, r *model.Route) string {
+// shown is nil for no route.
+func (v *view) shown(r *model.Route) *shownRoute {
+	if r == nil {
+		return nil
+	}
 	if l := v.links[r.IfIndex]; l != nil && r.IfIndex != 0 {
-		return l.Name
+		return &shownRoute{r, l.Name}
 	}
-	return ""
+	return &shownRoute{r, ""}
 }
+
+func (r *shownRoute) String() string { return path.RouteText(r.Route, r.Link) }
+
+// Typed quotes the link.
+func (r *shownRoute) Typed() string {
+	if r.Link == "" {
+		return r.String()
+	}
+	return path.RouteText(r.Route, words.Quote(r.Link))
+}
+
+// routeText is a route as ip(8) prints it.
+func (v *view) routeText(r *model.Route) string { return v.shown(r).String() }
+
+// shownRule is the same for a routing rule.
+type shownRule struct{ *model.RoutingRule }
+
+func showRule(r *model.RoutingRule) *shownRule {
+	if r == nil {
+		return nil
+	}
+	return &shownRule{r}
+}
+
+func (r *shownRule) String() string { return path.RoutingRuleText(r.RoutingRule) }
+
+// Typed are the words that ip(8) adds or deletes it by.
+func (r *shownRule) Typed() string { return words.RoutingRule(r.RoutingRule) }
 
 // fromPod is a packet of a pod as it arrives at the node's routing.
 func (v *view) fromPod(pod, dst netip.Addr) path.Query {

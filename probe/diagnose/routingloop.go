@@ -1,14 +1,12 @@
 package diagnose
 
 import (
-	"fmt"
 	"maps"
 	"math/bits"
 	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // RoutingLoop is the code of this finding.
@@ -28,76 +26,72 @@ const loopTTLs = 6
 
 // loop is a pod's packets at an uplink that pass it in the wrong direction.
 type loop struct {
-	wrong, right *model.HopCount
-	// once: the reverse path filter ends it when they come back first.
-	once bool
+	Wrong, Right *model.HopCount
+	TTLs         uint64
+}
+
+// loops are those at one uplink, of packets from pods or for them. once: the reverse path
+// filter ends them when they come back first.
+type loops struct {
+	ifindex int
+	side    model.Side
+	once    bool
 }
 
 // sentBack are the addresses of pods whose packets loop for another cause: the
 // route to the pod is gone, or went with its link, or a wrong route beyond the
 // node brings them back.
 func sentBack(v *view) map[netip.Addr]bool {
-	known := map[netip.Addr]bool{}
+	known := maps.Clone(v.returned)
 	for p := range model.Each(v.Pods) {
 		if l := v.links[p.LinkIndex]; l != nil && !l.Up {
-			for _, a := range p.Addresses {
-				known[a.Addr()] = true
-			}
+			maps.Copy(known, setOf(podAddrs(p)))
 		}
 	}
-	maps.Copy(known, v.returned)
 	return known
 }
 
 func findRoutingLoop(v *view) []finding {
 	known := sentBack(v)
+	type looped struct {
+		addr    netip.Addr
+		ifindex int
+	}
 	filtered := map[looped]uint64{}
 	for d := range model.Each(v.Traffic.Drops) {
 		if d.ReverseFiltered() && v.drops.Lost(d) && v.isUplink(d.IfIndex) && d.Link != "" && !v.explained(d) {
 			filtered[looped{d.Src, d.IfIndex}] += d.Packets
 		}
 	}
-	type key struct {
-		ifindex int
-		side    model.Side
-		once    bool
-	}
-	loops := map[key][]loop{}
+	found := map[loops][]loop{}
 	for h := range model.Each(v.Traffic.Hops) {
-		if len(v.pods[h.Addr]) == 0 || known[h.Addr] || !v.isUplink(h.IfIndex) {
-			continue
-		}
 		// What is from a pod leaves by the uplink and what is for one
 		// arrives by it; the other direction is the loop's.
 		forward := model.Egress
 		if h.Side == model.AsDestination {
 			forward = model.Ingress
 		}
-		if h.Direction == forward {
+		if len(v.pods[h.Addr]) == 0 || known[h.Addr] || !v.isUplink(h.IfIndex) || h.Direction == forward {
 			continue
 		}
 		falls := bits.OnesCount64(h.TTLs) >= loopTTLs
 		once := !falls && h.Side == model.AsSource && filtered[looped{h.Addr, h.IfIndex}] >= minDrops
-		if !falls && !once {
-			continue
-		}
-		if h.Side == model.AsSource && forNobody(v, h) {
+		if !falls && !once || h.Side == model.AsSource && forNobody(v, h) {
 			continue
 		}
 		if first := v.hop(h.Addr, h.IfIndex, forward, h.Side); first != nil {
-			k := key{h.IfIndex, h.Side, once}
-			loops[k] = append(loops[k], loop{wrong: h, right: first, once: once})
+			k := loops{h.IfIndex, h.Side, once}
+			found[k] = append(found[k], loop{h, first, h.TTLs | first.TTLs})
 		}
 	}
-	var out []finding
-	for k, list := range loops {
-		f := looping(v, k.ifindex, k.side, list)
+	out := circling(v)
+	for k, list := range found {
 		// So do those that other pods send to it.
-		if len(known) == 0 || k.side == model.AsDestination || len(f.Peers) > 0 {
+		if f := looping(v, k, list); len(known) == 0 || k.side == model.AsDestination || len(f.Peers) > 0 {
 			out = append(out, f)
 		}
 	}
-	return append(out, circling(v)...)
+	return out
 }
 
 // circling are the findings on pods for which packets leave by one end of a pair of links
@@ -116,41 +110,25 @@ func circling(v *view) []finding {
 			continue
 		}
 		entry := v.links[l.Peer]
-		f := model.Finding{
-			Confidence: model.Proven, Pods: []netip.Addr{h.Addr}, Packets: n, LastHopAlive: v.place(entry.Name, model.Egress),
-			Title: fmt.Sprintf("packets for %s circle between %s and %s", h.Addr, entry.Name, l.Name),
-			Why: fmt.Sprintf("The node routes %s to %s. %s is the other end of that in this node: packets come back into the node's routing "+
-				"there, which sends them to %s again, until their TTL ends. Nothing hands them to the pod's link %s.",
-				h.Addr, entry.Name, l.Name, entry.Name, v.pods[h.Addr][0].Link),
-		}
-		observe(&f, model.SourceTC, "%s ingress: %s for %s, with %s", l.Name, words.Count(h.Packets, "packet"), h.Addr, words.TTLs(h.TTLs))
-		observe(&f, model.SourceDrops, "%s for it freed on %s, since the TTL ended", words.Count(n, "packet"), l.Name)
-		if r := v.lookup(h.Addr); r != nil {
-			observe(&f, model.SourceRoutes, "the lookup for %s ends at: %s", h.Addr, v.routeText(r))
-		}
-		f.Fix = v.handOver(&f, entry, h.Addr)
-		out = append(out, finding{Finding: f, claims: expired})
+		programs, cilium := v.handingOver(entry)
+		f := finding{page: "RoutingLoop-circle", claims: expired, facts: facts{
+			"addr": h.Addr, "entry": entry, "link": l, "hop": h, "to": v.pods[h.Addr][0].Link,
+			"route": v.shown(v.lookup(h.Addr)), "programs": programs, "cilium": cilium,
+		}}
+		f.Pods, f.Packets, f.LastHopAlive = []netip.Addr{h.Addr}, n, v.place(entry.Name, model.Egress)
+		out = append(out, f)
 	}
 	return out
 }
 
-// handOver is how the programs of a link get to know a pod that they should hand packets to.
-func (v *view) handOver(f *model.Finding, entry *model.Link, pod netip.Addr) []string {
+// handingOver are the programs of a link that may hand packets to pods, up to Cilium's, which does.
+func (v *view) handingOver(l *model.Link) (programs []*model.Program, cilium bool) {
 	for p := range model.Each(v.Programs) {
-		if p.Netns != v.Node.Netns || p.IfIndex != entry.Index || p.Direction != model.Egress {
-			continue
-		}
-		observe(f, model.SourcePrograms, "on %s egress: %s", entry.Name, p)
-		if programOwner(p) == "Cilium" {
-			f.Why += " Cilium's program there would, and has no endpoint with this address."
-			return []string{
-				fmt.Sprintf("kubectl -n kube-system exec CILIUM-POD-OF-THIS-NODE -- sh -c 'cilium-dbg bpf endpoint list; cilium-dbg endpoint list' | grep %s # "+
-					"missing in the first alone: restart the agent, which writes its endpoints anew; in both: delete the pod", pod),
-				"kubectl -n kube-system delete pod CILIUM-POD-OF-THIS-NODE",
-			}
+		if p.Netns == v.Node.Netns && p.IfIndex == l.Index && p.Direction == model.Egress && !cilium {
+			programs, cilium = append(programs, p), programOwner(p) == "Cilium"
 		}
 	}
-	return []string{fmt.Sprintf("find what should hand packets for %s to the pod: bpftool net show dev %s; %s route get %s", pod, words.Quote(entry.Name), words.IP(pod), pod)}
+	return programs, cilium
 }
 
 // forNobody reports whether most of a pod's packets that come back at an uplink
@@ -174,62 +152,28 @@ func justLeft(v *view, p *model.Peer) bool {
 	return near && p.In.Replies == 0 && p.LastOut.Before(v.Window.End.Add(-2*settled)) && p.Out.Packets > 0 && !p.LastOut.IsZero()
 }
 
-// looped is an address and the uplink where it was seen.
-type looped struct {
-	addr    netip.Addr
-	ifindex int
-}
-
 // looping is the finding on pods whose packets loop at one uplink.
-func looping(v *view, ifindex int, side model.Side, list []loop) finding {
-	name := v.linkName(ifindex)
-	whose := map[model.Side]string{model.AsSource: "from", model.AsDestination: "for"}[side]
-	f := model.Finding{
-		Confidence:   model.Proven,
-		LastHopAlive: v.place(name, model.Egress),
-		Title:        "packets loop through " + name,
-		Why: fmt.Sprintf("Packets %s pods leave %s and come back to it, and the node sends them out again, until their TTL ends: "+
-			"the router beyond has this node for the way.", whose, name),
-	}
-	pods := map[netip.Addr]bool{}
+func looping(v *view, k loops, list []loop) finding {
+	name := v.linkName(k.ifindex)
+	f := finding{facts: facts{"link": name, "for": k.side == model.AsDestination, "loops": list, "once": k.once}}
+	f.LastHopAlive = v.place(name, model.Egress)
 	for _, l := range list {
-		pods[l.wrong.Addr] = true
-		f.Pods = append(f.Pods, l.wrong.Addr)
-		f.Packets += l.wrong.Packets
-		observe(&f, model.SourceTC,
-			"packets %s %s: %s %s %d, %s %d, with %s", whose, l.wrong.Addr, name, l.right.Direction, l.right.Packets, l.wrong.Direction, l.wrong.Packets, words.TTLs(l.wrong.TTLs|l.right.TTLs))
+		f.Pods, f.Packets = append(f.Pods, l.Wrong.Addr), f.Packets+l.Wrong.Packets
 	}
-	if list[0].once {
-		f.Confidence = model.Likely
-		f.Title = "packets come back to " + name
-		f.Why = fmt.Sprintf("Packets from pods leave %s and come back to it, where the reverse path filter ends what would be a loop: "+
-			"the router beyond has this node for the way.", name)
-		f.Alternatives = []string{"another machine sends with the pods' addresses"}
+	if k.side == model.AsSource {
+		targets(v, &f, k.ifindex)
 	}
-	if side == model.AsSource {
-		targets(v, &f, ifindex)
+	if k.once && v.amongPods(f.Peers) {
+		f.Severity, f.facts["nobody"], f.facts["first"] = model.Warning, true, f.Peers[:min(len(f.Peers), mostEvidence)]
 	}
-	f.Fix = []string{"in the network's route tables, find the route to " + loopTarget(&f) + " whose next hop is this node, and delete it"}
-	if list[0].once && v.amongPods(f.Peers) {
-		f.Severity = model.Warning
-		var gone []netip.Addr
-		for _, p := range f.Peers {
-			gone = append(gone, p.Addr())
-		}
-		f.Title = "no pod of the node has " + words.Addrs(gone)
-		f.Why += fmt.Sprintf(" No pod of this node has %s, but those around do: so the network may be right to send here what is for it.", words.Addrs(gone))
-		f.Alternatives = append(f.Alternatives, "a pod of another node has it, and the network's route to it leads here: then delete that route")
-		f.Fix = nil
-		for _, a := range gone[:min(len(gone), mostEvidence)] {
-			f.Fix = append(f.Fix, "kubectl get pods,endpointslices -A -o wide | grep "+a.String())
-		}
-	}
-	return finding{Finding: f, claims: func(d *model.Drop) bool {
-		if side == model.AsDestination {
+	pods := setOf(f.Pods)
+	f.claims = func(d *model.Drop) bool {
+		if k.side == model.AsDestination {
 			return pods[d.Dst] && d.Expired()
 		}
-		return pods[d.Src] && (d.Expired() || d.ReverseFiltered() && d.IfIndex == ifindex)
-	}}
+		return pods[d.Src] && (d.Expired() || d.ReverseFiltered() && d.IfIndex == k.ifindex)
+	}
+	return f
 }
 
 // amongPods reports whether all these addresses are where this node's pods are, by the
@@ -243,24 +187,23 @@ func (v *view) amongPods(list []netip.Prefix) bool {
 
 // targets names where looping packets wanted to go: what came in at the uplink
 // on that pair was no answer, and left about as often: the two are not read at one instant.
-func targets(v *view, f *model.Finding, ifindex int) {
+func targets(v *view, f *finding, ifindex int) {
 	peers := map[netip.Addr]bool{}
 	for p := range model.Each(v.peers) {
 		if p.IfIndex == ifindex && slices.Contains(f.Pods, p.Local) && p.In.Packets >= minPackets && 10*p.Out.Packets >= 9*p.In.Packets && v.unanswered(p) {
 			peers[p.Remote] = true
 		}
 	}
+	type target struct {
+		netip.Addr
+		Route *shownRoute
+	}
+	var routes []target
 	for _, a := range sorted(peers) {
 		f.Peers = append(f.Peers, host(a))
 		if d := v.routing().Lookup(v.fromPod(f.Pods[0], a)); d.Route != nil {
-			observe(f, model.SourceRoutes, "the node's route to %s: %s", a, v.routeText(d.Route))
+			routes = append(routes, target{a, v.shown(d.Route)})
 		}
 	}
-}
-
-func loopTarget(f *model.Finding) string {
-	if len(f.Peers) == 0 {
-		return "the target"
-	}
-	return words.Addrs(f.Peers)
+	f.facts["routes"] = routes
 }

@@ -6,33 +6,34 @@ import (
 
 	"github.com/lasthop/lasthop/probe/model"
 	"github.com/lasthop/lasthop/probe/path"
-	"github.com/lasthop/lasthop/probe/words"
 )
-
-// virtualPort is a service's address, with the port where others are not meant.
-type virtualPort struct {
-	addr netip.Addr
-	port protoPort
-}
-
-func (p virtualPort) String() string {
-	if p.port.proto == 0 {
-		return p.addr.String()
-	}
-	return fmt.Sprintf("%s for %s", p.addr, p.port)
-}
 
 // untranslatedServices are those of silent destinations that seem to be services' addresses
 // and that no rule translates: their packets leave the node, where nobody has them.
 type untranslatedServices struct {
-	// First is the first of Names, with Except: the rules there are, of the last.
-	First  netip.Addr
-	Names  []virtualPort
+	List []untranslatedService
+	// Except: the rules there are, of the last of List.
 	Except string
 	// All: no destination is another. Then what else may lose requests is none of their
 	// causes.
-	All  bool
-	Seen []model.Evidence
+	All bool
+}
+
+// untranslatedService is a service's address, with the port where others are not meant: a rule
+// translates Beside it for these, or Others of its range, or Rule is for it and leads to none
+// that does.
+type untranslatedService struct {
+	Addr         netip.Addr
+	port         protoPort
+	Beside, Rule *model.PacketRule
+	Others       []netip.Addr
+}
+
+func (s untranslatedService) String() string {
+	if s.port.proto == 0 {
+		return s.Addr.String()
+	}
+	return fmt.Sprintf("%s for %s", s.Addr, s.port)
 }
 
 func (v *view) untranslatedServices(remotes []netip.Addr) *untranslatedServices {
@@ -47,29 +48,23 @@ func (v *view) untranslatedServices(remotes []netip.Addr) *untranslatedServices 
 			continue
 		}
 		sent, found := v.untranslated(tables, to[a])
-		name := virtualPort{addr: a}
+		s := untranslatedService{Addr: a}
 		switch {
 		case len(found.Beside) > 0:
-			name.port = protoPort{sent.Proto, sent.DstPort}
-			u.Except = "beside"
-			u.Seen = append(u.Seen, packetRuleEvidence(fmt.Sprintf("no rule translates %s, but this one translates others", name), found.Beside[0]))
+			s.port, s.Beside, u.Except = protoPort{sent.Proto, sent.DstPort}, found.Beside[0], "beside"
 		case len(found.Others) > 0:
-			u.Except = "others"
-			u.Seen = append(u.Seen, seen(model.SourceNAT, "no rule translates %s, though rules translate others of its range: %s", a, words.Addrs(found.Others)))
+			s.Others, u.Except = found.Others, "others"
 		case len(found.Rules) > 0:
-			u.Seen = append(u.Seen, packetRuleEvidence(fmt.Sprintf("this rule is for %s, and leads to none that translates it", a), found.Rules[0]))
+			s.Rule = found.Rules[0]
 		default:
 			continue
 		}
-		if len(u.Names) == 0 {
-			u.First = a
-		}
-		u.Names = append(u.Names, name)
+		u.List = append(u.List, s)
 	}
-	if len(u.Names) == 0 {
+	if len(u.List) == 0 {
 		return nil
 	}
-	u.All = len(u.Names) == len(remotes)
+	u.All = len(u.List) == len(remotes)
 	return &u
 }
 

@@ -3,13 +3,10 @@ package diagnose
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 const (
@@ -42,82 +39,66 @@ func (v *view) findScans() {
 		pod     netip.Addr
 		network netip.Prefix
 	}
-	asked, askers := map[key]map[netip.Addr]map[protoPort]bool{}, map[netip.Addr]map[netip.Addr]bool{}
-	shown := map[pair]netip.Addr{}
-	strangers := map[spread]map[netip.Addr]bool{}
-	replied := map[spread]bool{}
+	asked, askers := map[key]map[netip.Addr]bool{}, map[netip.Addr]map[netip.Addr]bool{}
+	ports, shown := map[pair]map[protoPort]bool{}, map[pair]netip.Addr{}
+	strangers, replied := map[spread]map[netip.Addr]bool{}, map[spread]bool{}
 	for f := range model.Each(v.Flows) {
-		pod, remote := f.Original.Src, f.Reply.Src
-		if of := (spread{pod, protoPort{f.Proto, f.Reply.SrcPort}}); isPublic(remote) && f.Replied {
-			replied[of] = true
+		pod, remote, at := f.Original.Src, f.Reply.Src, protoPort{f.Proto, f.Reply.SrcPort}
+		if isPublic(remote) && f.Replied {
+			replied[spread{pod, at}] = true
 		}
 		if f.Replied || f.Proto != tcp && f.Proto != udp || len(v.pods[pod]) == 0 || len(v.pods[remote]) > 0 || remote != f.Original.Dst {
 			continue
 		}
-		if askers[remote] == nil {
-			askers[remote] = map[netip.Addr]bool{}
-		}
-		askers[remote][pod] = true
+		include(askers, remote, pod)
 		shown[pair{pod, remote}] = f.Reply.Dst
-		at := protoPort{f.Proto, f.Reply.SrcPort}
-		if of := (spread{pod, at}); isPublic(remote) {
-			if strangers[of] == nil {
-				strangers[of] = map[netip.Addr]bool{}
+		if isPublic(remote) {
+			include(strangers, spread{pod, at}, remote)
+		}
+		if !f.Start.IsZero() {
+			include(asked, key{pod, v.networkOf(remote)}, remote)
+			include(ports, pair{pod, remote}, at)
+		}
+	}
+	alone := func(remotes map[netip.Addr]bool) (out []netip.Addr) {
+		for a := range remotes {
+			if len(askers[a]) == 1 {
+				out = append(out, a)
 			}
-			strangers[of][remote] = true
 		}
-		if f.Start.IsZero() {
-			continue
-		}
-		k := key{pod, v.networkOf(remote)}
-		if asked[k] == nil {
-			asked[k] = map[netip.Addr]map[protoPort]bool{}
-		}
-		if asked[k][remote] == nil {
-			asked[k][remote] = map[protoPort]bool{}
-		}
-		asked[k][remote][at] = true
+		return out
 	}
 	for k, remotes := range asked {
-		if v.nodeOf(k.network) != nil {
-			continue // There are pods.
-		}
 		several := 0
-		s := scan{pod: k.pod, network: k.network}
-		for a, ports := range remotes {
-			if len(ports) > fewPorts {
+		for a := range remotes {
+			if len(ports[pair{k.pod, a}]) > fewPorts {
 				several++
 			}
-			if len(askers[a]) == 1 {
-				s.remotes = append(s.remotes, a)
-			}
 		}
-		if several <= sweep && len(remotes) <= mostPods {
-			continue
+		// In a node's range there are pods.
+		if v.nodeOf(k.network) == nil && (several > sweep || len(remotes) > mostPods) {
+			v.scans = append(v.scans, scan{pod: k.pod, network: k.network, remotes: alone(remotes)})
 		}
-		v.scans = append(v.scans, s)
 	}
-	ports, gone := map[netip.Addr][]string{}, map[netip.Addr]map[netip.Addr]bool{}
+	public := map[netip.Addr]*scan{}
 	for of, remotes := range strangers {
 		networks := map[netip.Prefix]bool{}
 		for a := range remotes {
 			networks[v.networkOf(a)] = true
 		}
-		if replied[of] && len(networks) > sweep {
-			ports[of.pod] = append(ports[of.pod], of.port.String())
-			maps.DeleteFunc(remotes, func(a netip.Addr, _ bool) bool { return len(askers[a]) > 1 })
-			if gone[of.pod] == nil {
-				gone[of.pod] = map[netip.Addr]bool{}
-			}
-			maps.Copy(gone[of.pod], remotes)
+		if s := entry(public, of.pod); replied[of] && len(networks) > sweep {
+			s.pod, s.ports, s.remotes = of.pod, append(s.ports, of.port.String()), append(s.remotes, alone(remotes)...)
 		}
 	}
-	for pod, remotes := range gone {
-		slices.Sort(ports[pod])
-		v.scans = append(v.scans, scan{pod: pod, ports: ports[pod], remotes: sorted(remotes)})
+	for _, s := range public {
+		if s.ports != nil {
+			slices.Sort(s.ports)
+			v.scans = append(v.scans, *s)
+		}
 	}
-	for _, s := range v.scans {
-		slices.SortFunc(s.remotes, netip.Addr.Compare)
+	for i := range v.scans {
+		s := &v.scans[i]
+		s.remotes = sortedPods(s.remotes)
 		for _, a := range s.remotes {
 			v.swept[pair{s.pod, a}], v.swept[pair{shown[pair{s.pod, a}], a}] = true, true
 		}
@@ -160,7 +141,9 @@ func (v *view) scanned() []finding {
 	var out []finding
 	for _, s := range v.scans {
 		var silent []netip.Addr
-		f := model.Finding{Severity: model.Info, Confidence: model.Likely, Pods: []netip.Addr{s.pod}}
+		f := finding{page: "NoReply-scan"}
+		f.facts = facts{"pod": v.pods[s.pod][0], "asked": len(s.remotes), "ports": s.ports}
+		f.Severity, f.Pods = model.Info, []netip.Addr{s.pod}
 		for p := range model.Each(v.peers) {
 			if _, found := slices.BinarySearchFunc(s.remotes, p.Remote, netip.Addr.Compare); found && v.swept[pair{p.Local, p.Remote}] && v.unanswered(p) {
 				silent = append(silent, p.Remote)
@@ -168,28 +151,12 @@ func (v *view) scanned() []finding {
 				f.LastHopAlive = v.place(v.linkName(p.IfIndex), model.Egress)
 			}
 		}
-		if len(silent) == 0 {
-			continue
+		if s.network.IsValid() {
+			f.facts["network"] = s.network
 		}
-		slices.SortFunc(silent, netip.Addr.Compare)
-		silent = slices.Compact(silent)
-		f.Peers = hosts(silent)
-		f.Title = fmt.Sprintf("%s asks for %d addresses of %s that do not reply", s.pod, len(silent), s.network)
-		f.Why = fmt.Sprintf("%s asks for many addresses of %s, which no other pod asks for, as a scan does. Perhaps nobody has them: their silence tells nothing of the network.",
-			words.PodName(v.pods[s.pod][0]), s.network)
-		observe(&f, model.SourceConntrack, "flows to %d addresses of %s UNREPLIED that began in the window, on many ports each or of more addresses than a node has pods",
-			len(s.remotes), s.network)
-		if !s.network.IsValid() {
-			f.Title = fmt.Sprintf("%s asks for %d addresses of the internet that do not reply on %s", s.pod, len(silent), strings.Join(s.ports, ", "))
-			f.Why = fmt.Sprintf("%s asks for addresses of many networks on %s, on which others reply, as peers of a peer-to-peer network do. "+
-				"Those that do not reply are gone, or let nobody in.", words.PodName(v.pods[s.pod][0]), strings.Join(s.ports, ", "))
-			f.Evidence = []model.Evidence{seen(model.SourceConntrack, "flows to %d addresses on %s UNREPLIED; others on that port replied to",
-				len(s.remotes), strings.Join(s.ports, ", "))}
+		if f.Peers = hosts(sortedPods(silent)); len(silent) > 0 {
+			out = append(out, f)
 		}
-		f.Unseen = []string{"who has these addresses"}
-		f.Alternatives = []string{"the pod knows them all, and all are silent: then look at one of them alone, lasthop explain " + s.pod.String() + " --to " + silent[0].String()}
-		f.Fix = []string{"look at what runs in " + words.PodName(v.pods[s.pod][0]) + ": a scan that is meant needs no cure"}
-		out = append(out, finding{Finding: f})
 	}
 	return out
 }

@@ -13,7 +13,7 @@ import (
 // counted by pair at uplinks alone, where those within a tunnel do not show: what is
 // known of these is what connection tracking saw.
 func (v *view) tunnelPeers() []model.Peer {
-	if !slices.ContainsFunc(v.Links, func(l model.Link) bool { return l.Role == model.RoleTunnel }) || !v.Has(model.SourceConntrack) {
+	if len(newTunnel(v).Links) == 0 || !v.Has(model.SourceConntrack) {
 		return nil
 	}
 	found := map[pair]*model.Peer{}
@@ -30,12 +30,9 @@ func (v *view) tunnelPeers() []model.Peer {
 		if l == nil || l.Role != model.RoleTunnel || v.lostIn(l.Name) {
 			continue
 		}
-		p := found[pair{local, remote}]
-		if p == nil {
-			// A flow's own time is that of the listing that found it.
-			p = &model.Peer{Local: local, Remote: remote, IfIndex: l.Index, Link: l.Name, FirstOut: v.Window.Start}
-			found[pair{local, remote}] = p
-		}
+		p := entry(found, pair{local, remote})
+		// A flow's own time is that of the listing that found it.
+		p.Local, p.Remote, p.IfIndex, p.Link, p.FirstOut = local, remote, l.Index, l.Name, v.Window.Start
 		p.Out.Packets++
 		p.Out.Requests++
 		if f.Replied {
@@ -88,23 +85,17 @@ func (t *Tunnel) add(h *model.HopCount) {
 func (t *Tunnel) silent(v *view) {
 	at := map[pair]int{}
 	for p := range model.Each(v.peers) {
-		if l := v.links[p.IfIndex]; l != nil && l.Role == model.RoleTunnel && v.unanswered(p) {
+		if v.isTunnel(p.IfIndex) && v.unanswered(p) {
 			at[pair{p.Local, p.Remote}] = len(t.Silent)
-			t.Silent = append(t.Silent, EndPair{Local: p.Local, Remote: p.Remote, EndRoute: &EndRoute{Link: l.Name}, Counts: Counts{Out: p.Out}, Silent: true})
+			way := &EndRoute{Link: v.linkName(p.IfIndex)}
+			e := EndPair{Local: p.Local, Remote: p.Remote, EndRoute: way, Counts: Counts{Out: p.Out}, Silent: true}
+			t.Silent = append(t.Silent, e)
 		}
 	}
 	for f := range model.Each(v.Flows) {
-		i, silent := at[pair{f.Reply.Dst, f.Reply.Src}]
-		if !silent || f.Replied || f.Start.IsZero() {
-			continue
-		}
-		e := &t.Silent[i]
-		if e.First.IsZero() || f.Start.Before(e.First) {
-			e.First = f.Start
-		}
-		if f.Start.After(e.Last) {
-			e.Last = f.Start
+		if i, silent := at[pair{f.Reply.Dst, f.Reply.Src}]; silent && !f.Replied && !f.Start.IsZero() {
+			stretch(&t.Silent[i].First, &t.Silent[i].Last, f.Start)
 		}
 	}
-	slices.SortFunc(t.Silent, func(a, b EndPair) int { return cmp.Or(a.Local.Compare(b.Local), a.Remote.Compare(b.Remote)) })
+	slices.SortFunc(t.Silent, comparePairs)
 }

@@ -1,16 +1,14 @@
 package diagnose
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // udrCause is what the files say is missing: this node's own route, or that of
-// one other node, or with unassociated all of a subnet's; and the ranges that are
+// one other node, or with Unassociated all of a subnet's; and the ranges that are
 // silent for it.
 type udrCause struct {
 	routeFact
@@ -21,22 +19,21 @@ type udrCause struct {
 // readFiles asks the files about the routes of all ranges, with and without
 // traffic.
 func (s *udrSearch) readFiles() {
-	s.filed, s.settled = map[netip.Prefix][]model.Evidence{}, map[netip.Prefix]bool{}
+	s.filed, s.settled = map[netip.Prefix][]routeFact{}, map[netip.Prefix]bool{}
 	if len(s.own) == 0 || !s.Has(model.SourceCloud) {
 		return
 	}
-	self := s.self()
 	for _, r := range s.unclaimedRanges(s.fabricRanges()) {
 		if r.answers || s.silenced(netip.Addr{}, r.cidr) {
 			continue
 		}
-		cause := s.fileCause(r, self)
+		cause := s.fileCause(r)
 		if cause == nil {
 			continue
 		}
 		s.settled[r.cidr] = true
 		if at := slices.IndexFunc(s.causes, func(c *udrCause) bool {
-			return c.own && cause.own || c.unassociated && cause.unassociated && c.own == cause.own
+			return c.own && cause.own || c.Unassociated && cause.Unassociated && c.own == cause.own
 		}); at >= 0 {
 			cause = s.causes[at]
 		} else {
@@ -49,15 +46,8 @@ func (s *udrSearch) readFiles() {
 // fileCause is what the files say is missing for the range to be reached and to
 // reach this node; nil where they name nothing. A range whose routes both lead to
 // the correct nodes is settled: its silence has another cause.
-func (s *udrSearch) fileCause(r *remoteRange, self *model.ClusterNode) *udrCause {
-	owner := s.nodeOf(r.cidr)
-	// An unknown node is supposed to be in this node's subnet.
-	there, back := s.routeTo(r.cidr, owner, self), routeFact{}
-	for _, p := range s.own {
-		if p.Addr().Is4() == r.cidr.Addr().Is4() {
-			back = s.routeTo(p, self, cmp.Or(owner, self))
-		}
-	}
+func (s *udrSearch) fileCause(r *remoteRange) *udrCause {
+	there, back := s.routeTo(r.cidr, s.nodeOf(r.cidr), s.self()), s.routeBack(r.cidr)
 	missing := func(f routeFact) bool {
 		return f.state == routeMissing || len(r.silent) > 0 && f.state == routeUnlisted
 	}
@@ -70,42 +60,8 @@ func (s *udrSearch) fileCause(r *remoteRange, self *model.ClusterNode) *udrCause
 	s.settled[r.cidr] = (there.state == routeCorrect || r.there == reachWorks) && (back.state == routeCorrect || r.back == reachWorks)
 	for _, f := range []routeFact{there, back} {
 		if f.state != routeUnknown {
-			s.filed[r.cidr] = append(s.filed[r.cidr], f.evidence())
+			s.filed[r.cidr] = append(s.filed[r.cidr], f)
 		}
 	}
 	return nil
-}
-
-// proveByFile turns the inference into what the files prove.
-func proveByFile(v *view, f *model.Finding, silent []*remoteRange, c *udrCause) {
-	f.Evidence = append(f.Evidence, c.evidence())
-	f.Alternatives = nil
-	switch {
-	case c.state != routeUnlisted:
-		f.Confidence, f.Unseen = model.Proven, nil
-	case f.Confidence != model.Possible:
-		f.Confidence, f.Unseen = model.Proven, []string{"which subnets the table is associated with"}
-	}
-	const lost = "The fabric discards such packets without a word; nothing is dropped on any node."
-	switch {
-	case c.unassociated:
-		f.Title = "the subnet has no route table: " + words.Addrs(f.Peers)
-		if c.subnet == nil {
-			f.Title = "the route table is associated with no subnet: " + words.Addrs(f.Peers)
-		}
-		f.Why = "No user-defined route applies to what the nodes send, so the fabric knows no other node's pods. " + lost
-		f.Fix, f.Rows = []string{v.associateFix(c.subnet, c.table)}, nil
-	case c.own:
-		f.Title = "no route to this node's own pods: nothing returns from " + words.Addrs(f.Peers)
-		f.Why = "The route table that applies to the other nodes has no row for this node's pods, so what they answer gets lost. " + lost
-		f.Fix, f.Rows = nil, nil
-		AddRows(f, v.ownRows(silent, c.table)...)
-	default:
-		f.Title = "no route to " + words.Addrs(f.Peers)
-		f.Why = "The route table that applies to this node has no row for these pods. " + lost
-		f.Fix, f.Rows = nil, nil
-		for _, r := range silent {
-			AddRows(f, v.rangeRow(r.cidr, c.table))
-		}
-	}
 }

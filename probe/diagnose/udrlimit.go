@@ -1,12 +1,10 @@
 package diagnose
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // UDRLimit is the code of this finding.
@@ -35,11 +33,8 @@ func findUDRLimit(v *view) []finding {
 			needed[p] = true
 		}
 	}
-	nodes := len(needed)
-	f := model.Finding{Confidence: model.Proven}
-	observeSome(&f, nodes, model.SourceNodes, "%s with %s",
-		words.Count(uint64(len(v.Cluster.Nodes)), "node"), words.Count(uint64(nodes), "pod range"))
 	// What the table holds beside the nodes' rows takes room too.
+	var tables []*model.RouteTable
 	rows, others := 0, 0
 	for _, t := range v.clusterTables() {
 		if len(t.Routes) < rows {
@@ -51,20 +46,17 @@ func findUDRLimit(v *view) []finding {
 				others++
 			}
 		}
-		observe(&f, model.SourceCloud, "%s holds %s", tableName(t), words.Count(uint64(rows), "route"))
+		tables = append(tables, t)
 	}
-	wanted := max(rows, nodes+others)
-	switch {
-	case nodes == 0 && rows == 0 || wanted < udrMany:
+	wanted := max(rows, len(needed)+others)
+	if wanted < udrMany {
 		return nil
-	case wanted > udrMost, rows >= udrMost:
-		f.Severity = model.Critical
-		f.Title = fmt.Sprintf("%d routes are wanted, a table holds %d", wanted, udrMost)
-		f.Why = "No further route fits into the table: nodes without one cannot exchange packets with other nodes' pods."
-	default:
-		f.Title = fmt.Sprintf("%d of at most %d routes are wanted", wanted, udrMost)
-		f.Why = "Each further node needs a route of its own. Beyond the limit a node gets none, and its pods reach no other node's."
 	}
-	f.Fix = []string{"az aks update --resource-group RESOURCE_GROUP --name CLUSTER --network-plugin azure --network-plugin-mode overlay"}
-	return []finding{{Finding: f}}
+	f := finding{facts: facts{
+		"wanted": wanted, "most": udrMost, "nodes": v.Cluster.Nodes, "ranges": needed, "tables": tables,
+	}}
+	if wanted > udrMost || rows >= udrMost {
+		f.Severity, f.facts["full"] = model.Critical, true
+	}
+	return []finding{f}
 }

@@ -1,13 +1,11 @@
 package diagnose
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // smallestMTU is what every link lets pass (RFC 8200).
@@ -61,7 +59,6 @@ func (v *view) unlikeEnds() []finding {
 			out = append(out, v.unlike(m))
 		}
 	}
-	slices.SortFunc(out, func(a, b finding) int { return strings.Compare(a.Title, b.Title) })
 	return out
 }
 
@@ -88,48 +85,32 @@ func (v *view) misfitOf(d *model.Drop, length int) *misfit {
 
 // unlike is the finding on a link with two MTUs.
 func (v *view) unlike(m *misfit) finding {
-	f, p, l := m.finding(), m.pod, m.link
-	f.Evidence = m.evidence()
-	observe(&f, model.SourceDrops, "a packet of %d bytes was among them", m.length)
-	observe(&f, model.SourceLinks, "%s has MTU %d", l.Name, l.MTU)
-	f.Why = fmt.Sprintf("The kernel dropped %s at the link of %s, which do not fit it. No router is there, so no ICMP error tells the sender.",
-		words.Count(f.Packets, "packet"), words.PodName(p))
-	usual := v.usualMTU(l)
-	f.LastHopAlive = model.Place{Link: p.Interface, Role: model.RolePod, Direction: model.Egress}
-	inPod := func(mtu int) string {
-		return fmt.Sprintf("%sip link set dev %s mtu %d", words.Inside(p), words.Quote(p.Interface), mtu)
+	f := finding{page: "PathMTU-unlike", lost: &m.lost, facts: facts{
+		"pod": m.pod, "link": m.link, "inward": m.inward, "length": m.length, "drops": m.evidence(),
+	}}
+	f.LastHopAlive = model.Place{Link: m.pod.Interface, Role: model.RolePod, Direction: model.Egress}
+	if m.inward {
+		f.LastHopAlive, f.Confidence = v.place(m.link.Name, model.Egress), model.Likely
+	} else if usual := v.usualMTU(m.link); m.link.MTU < usual {
+		f.facts["usual"] = usual
 	}
-	switch {
-	case m.inward:
-		f.LastHopAlive = v.place(l.Name, model.Egress)
-		f.Confidence = model.Likely
-		f.Title = fmt.Sprintf("%s has a smaller MTU than %s (%d)", words.PodName(p), l.Name, l.MTU)
-		f.Unseen = []string{"the MTU of " + p.Interface + " in the pod"}
-		f.Fix = []string{inPod(l.MTU)}
-	case l.MTU < usual:
-		f.Title = fmt.Sprintf("packets of %s are too big for %s (MTU %d)", words.PodName(p), l.Name, l.MTU)
-		observe(&f, model.SourceLinks, "the links of other pods, or the uplink, have MTU %d", usual)
-		f.Fix = []string{fmt.Sprintf("ip link set dev %s mtu %d", words.Quote(l.Name), usual)}
-	default:
-		f.Title = fmt.Sprintf("%s has a larger MTU than %s (%d)", words.PodName(p), l.Name, l.MTU)
-		f.Fix = []string{inPod(l.MTU)}
-	}
-	return finding{Finding: f, claims: sameDrops(m.drops)}
+	return f
 }
 
 // usualMTU is what most pods' links have, or the uplinks where there is no other pod.
 func (v *view) usualMTU(but *model.Link) int {
 	counts := map[int]int{}
-	for p := range model.Each(v.Pods) {
-		if l := v.links[p.LinkIndex]; l != nil && l != but {
+	add := func(ifindex int) {
+		if l := v.links[ifindex]; l != nil && l != but {
 			counts[l.MTU]++
 		}
 	}
+	for p := range model.Each(v.Pods) {
+		add(p.LinkIndex)
+	}
 	if len(counts) == 0 {
 		for i := range v.outer {
-			if l := v.links[i]; l != nil {
-				counts[l.MTU]++
-			}
+			add(i)
 		}
 	}
 	best := 0

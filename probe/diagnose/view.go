@@ -83,8 +83,7 @@ type index struct {
 	// services says which blocks of addresses rules translate some of.
 	services map[netip.Prefix]bool
 	// strays are pods' addresses that the node routes elsewhere.
-	misrouted      []misroutedPod
-	misroutedKnown bool
+	misrouted once[[]misroutedPod]
 	// wrongHopsFound are the next hops for which the node has a wrong MAC.
 	wrongHopsFound []*wrongHop
 	wrongHopsKnown bool

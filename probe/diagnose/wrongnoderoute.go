@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -32,11 +31,7 @@ type NodeRoute struct {
 
 // Replace is the command that gives it another next hop.
 func (r *NodeRoute) Replace(hop netip.Addr) string {
-	command := fmt.Sprintf("%s route replace %s via %s dev %s", words.IP(r.Dst.Addr()), r.Dst, hop, words.Quote(r.Link))
-	if r.Table != mainTable {
-		command += fmt.Sprintf(" table %d", r.Table)
-	}
-	return command
+	return words.ReplaceRoute(r.Dst, hop, r.Link, r.Table)
 }
 
 // nodeRoute is the route by which packets leave for a range of other nodes' pods, if it has one
@@ -100,41 +95,25 @@ func findWrongNodeRoute(v *view) []finding {
 	}
 	var out []finding
 	for _, s := range order {
-		if s.exchange = v.sumPeers(s.silent); s.pods == nil {
-			s.pods = map[netip.Addr]bool{}
-		}
+		s.exchange = v.sumPeers(s.silent)
+		sent := s.packets
 		for _, d := range s.drops {
 			s.packets += d.Packets
 			s.pods[v.pod(d)] = true
 		}
-		if !s.answers && s.packets >= minAsks && len(s.pods) > 0 {
-			out = append(out, finding{Finding: s.finding(v), claims: sameDrops(s.drops)})
+		if s.answers || s.packets < minAsks || len(s.pods) == 0 {
+			continue
 		}
+		f := finding{claims: sameDrops(s.drops), facts: facts{
+			"route": s.route, "range": s.cidr, "node": v.nodeOf(s.cidr), "right": s.right,
+			"silent": len(s.silent), "sent": sent, "drops": dropEvidence(s.drops),
+			"other": first(v.Cluster.Nodes, func(o *model.ClusterNode) bool {
+				return slices.Contains(o.Addresses, s.route.Gateway)
+			}),
+		}}
+		f.Pods, f.Peers, f.Packets = sorted(s.pods), []netip.Prefix{s.cidr}, s.packets
+		f.LastHopAlive = v.place(s.route.Link, model.Egress)
+		out = append(out, f)
 	}
-	slices.SortFunc(out, func(a, b finding) int { return comparePrefix(a.Peers[0], b.Peers[0]) })
 	return out
-}
-
-func (s *strayed) finding(v *view) model.Finding {
-	r, n := s.route, v.nodeOf(s.cidr)
-	f := model.Finding{
-		Confidence: model.Proven, Pods: sorted(s.pods), Peers: []netip.Prefix{s.cidr}, Packets: s.packets, LastHopAlive: v.place(r.Link, model.Egress),
-		Title: fmt.Sprintf("the route for %s leads to %s, not to %s at %s", r.Dst, r.Gateway, n.Name, s.right),
-		Why: fmt.Sprintf("%s has the pods of %s. What goes to them leaves %s for %s, which does not have them, and nothing returns.",
-			n.Name, s.cidr, r.Link, r.Gateway),
-		Fix: []string{r.Replace(s.right), "find what wrote the route: an agent with an old address of that node writes it again"},
-	}
-	observe(&f, model.SourceRoutes, "%s", r.Text)
-	if len(s.silent) > 0 {
-		observe(&f, model.SourceTC, "%s egress: %s to %s; ingress: no reply", r.Link, words.Count(s.exchange.packets, "packet"), s.cidr)
-	}
-	f.Evidence = append(f.Evidence, dropEvidence(s.drops)...)
-	i := slices.IndexFunc(v.Cluster.Nodes, func(o model.ClusterNode) bool { return slices.Contains(o.Addresses, r.Gateway) })
-	if i >= 0 {
-		observe(&f, model.SourceRoutes, "%s is the address of %s", r.Gateway, v.Cluster.Nodes[i].Name)
-	} else if len(s.drops) == 0 {
-		f.Confidence = model.Likely
-		f.Alternatives = []string{fmt.Sprintf("%[1]s is another address of %[2]s, or a router that leads there, and the packets are lost later", r.Gateway, n.Name)}
-	}
-	return f
 }

@@ -1,8 +1,6 @@
 package diagnose
 
 import (
-	"cmp"
-	"fmt"
 	"maps"
 	"math/bits"
 	"net/netip"
@@ -10,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // WrongUDR is the code of this finding.
@@ -44,7 +41,7 @@ func findWrongUDR(v *view) []finding {
 			r = &remoteRange{cidr: n.Prefix}
 		}
 		fact := v.routeTo(n.Prefix, n.node, self)
-		if (fact.state == routeWrong || fact.state == routeListedWrong) && !r.answers && !r.nodeAnswers {
+		if fact.wrong() && !r.answers && !r.nodeAnswers {
 			told[n.Prefix] = true
 			out = append(out, misrouted(v, r, n.node, fact))
 		}
@@ -55,36 +52,25 @@ func findWrongUDR(v *view) []finding {
 	for _, h := range strangers(v) {
 		if !told[h.Prefix] {
 			told[h.Prefix] = true
-			out = append(out, stranger(v, h))
+			out = append(out, h.finding(v))
 		}
 	}
 	return out
 }
 
+func (f routeFact) wrong() bool { return f.state == routeWrong || f.state == routeListedWrong }
+
 // misrouted is the finding on a route to another node's pods.
 func misrouted(v *view, r *remoteRange, n *model.ClusterNode, fact routeFact) finding {
-	f := wrongRow(v, r.cidr, n, fact)
 	x := v.sumPeers(r.silent)
-	f.Pods, f.Packets = sorted(x.pods), x.packets
-	f.LastHopAlive = v.place(v.uplink(), model.Egress)
-	if f.Packets > 0 {
-		observe(&f, model.SourceTC, "%s egress: %s to %s; ingress: no reply", v.uplink(), words.Count(f.Packets, "packet"), r.cidr)
-	} else {
-		f.Pods = v.podsIn(v.ownCIDRs())
+	pods := sorted(x.pods)
+	if x.packets == 0 {
+		pods = v.podsIn(v.ownCIDRs())
 	}
-	if fact.state == routeListedWrong {
-		f.Confidence = model.Possible
-		if f.Packets > 0 {
-			f.Confidence = model.Proven
-		}
-		f.Unseen = []string{"which subnets the table is associated with"}
-	}
-	for _, h := range strangers(v) {
-		if h.Prefix == r.cidr {
-			f.Evidence = append(f.Evidence, strangerEvidence(h))
-		}
-	}
-	return finding{Finding: f, claims: explainsRange(v, r.cidr), silences: v.silencesNetwork(&f), returns: f.Pods}
+	f := wrongRow(v, r.cidr, n, fact, x.packets, pods)
+	f.claims = explainsRange(v, r.cidr)
+	f.facts["strangers"] = slices.DeleteFunc(strangers(v), func(h stranger) bool { return h.Prefix != r.cidr })
+	return f
 }
 
 // misroutedHere looks for a route of the other nodes that sends this node's own
@@ -96,66 +82,54 @@ func misroutedHere(v *view, own netip.Prefix, self *model.ClusterNode, ranges ma
 		}
 	}
 	senders := []*model.ClusterNode{self}
-	for i := range v.Cluster.Nodes {
-		senders = append(senders, &v.Cluster.Nodes[i])
+	for n := range model.Each(v.Cluster.Nodes) {
+		senders = append(senders, n)
 	}
 	for _, sender := range senders {
-		fact := v.routeTo(own, self, sender)
-		if fact.state != routeWrong && fact.state != routeListedWrong {
-			continue
+		if fact := v.routeTo(own, self, sender); fact.wrong() {
+			lost := v.sumPeers(silentPeers(slices.Collect(maps.Values(ranges)))).packets
+			f := wrongRow(v, own, self, fact, lost, v.podsIn([]netip.Prefix{own}))
+			f.facts["own"] = true
+			return []finding{f}
 		}
-		f := wrongRow(v, own, self, fact)
-		f.Pods = v.podsIn([]netip.Prefix{own})
-		f.LastHopAlive = v.place(v.uplink(), model.Egress)
-		f.Packets = v.sumPeers(silentPeers(slices.Collect(maps.Values(ranges)))).packets
-		if f.Packets > 0 {
-			observe(&f, model.SourceTC, "%s egress: %s of pods to other nodes' pods; ingress: no reply", v.uplink(), words.Count(f.Packets, "packet"))
-		} else if fact.state == routeListedWrong {
-			f.Confidence = model.Possible
-		}
-		if fact.state == routeListedWrong {
-			f.Unseen = []string{"which subnets the table is associated with"}
-		}
-		return []finding{{Finding: f, silences: v.silencesNetwork(&f), returns: f.Pods}}
 	}
 	return nil
 }
 
-// wrongRow is the part of the finding that the files show.
-func wrongRow(v *view, cidr netip.Prefix, n *model.ClusterNode, fact routeFact) model.Finding {
-	where := fact.row.Type
-	if len(fact.row.NextHops) > 0 {
-		where = words.Addrs(fact.row.NextHops)
-	}
-	hop := nextHop(n, cidr)
-	f := model.Finding{
-		Confidence: model.Proven,
-		Peers:      []netip.Prefix{cidr},
-		Title:      fmt.Sprintf("the route for %s leads to %s, not to node %s at %s", cidr, where, n.Name, hop),
-		Why: fmt.Sprintf("The route %q sends what is for the pods of node %s to %s, which does not have them. ", fact.row.Name, n.Name, where) +
-			"So it is after a node was replaced or got another range, and its route stayed.",
-		Evidence: []model.Evidence{
-			fact.evidence(),
-			seen(model.SourceNodes, "node %s has %s and the address %s", n.Name, cidr, hop),
-		},
-		Fix: []string{fmt.Sprintf("az network route-table route update %s --name %s --next-hop-type VirtualAppliance --next-hop-ip-address %s",
-			v.routeArgs(fact.table), words.Quote(cmp.Or(fact.row.Name, "ROUTE")), hop)},
-	}
-	if slices.ContainsFunc(fact.row.NextHops, func(a netip.Addr) bool { return v.nodeAddrs[a] }) {
-		f.Why += " That machine is this node."
-	}
-	for other := range model.Each(v.Cluster.Nodes) {
-		if other != n && slices.ContainsFunc(fact.row.NextHops, func(a netip.Addr) bool { return slices.Contains(other.Addresses, a) }) {
-			observe(&f, model.SourceNodes, "%s is node %s", where, other.Name)
+// wrongRow is the finding on a row of the files.
+func wrongRow(
+	v *view, cidr netip.Prefix, n *model.ClusterNode, fact routeFact, lost uint64, pods []netip.Addr,
+) finding {
+	leads := func(to func(netip.Addr) bool) bool { return slices.ContainsFunc(fact.Row.NextHops, to) }
+	var others []*model.ClusterNode
+	for o := range model.Each(v.Cluster.Nodes) {
+		if o != n && leads(func(a netip.Addr) bool { return slices.Contains(o.Addresses, a) }) {
+			others = append(others, o)
 		}
 	}
+	hop := nextHop(n, cidr)
+	f := finding{returns: pods, facts: facts{
+		"fact": fact, "range": cidr, "node": n, "hop": hop, "row": v.row(fact.Table, "", cidr, hop), "others": others,
+		"self": leads(func(a netip.Addr) bool { return v.nodeAddrs[a] }), "listed": fact.state == routeListedWrong,
+	}}
+	f.Pods, f.Peers, f.Packets, f.LastHopAlive = pods, []netip.Prefix{cidr}, lost, v.place(v.uplink(), model.Egress)
+	if fact.state == routeListedWrong && lost == 0 {
+		f.Confidence = model.Possible
+	}
+	f.silences = v.silencesNetwork(&f.Finding)
 	return f
+}
+
+// stranger are packets for a range of another node that arrive at an uplink. Again: they go round.
+type stranger struct {
+	*model.HopCount
+	Again bool
 }
 
 // strangers are the ranges of other nodes whose packets arrive at an uplink. A
 // bridge that floods may show a few; only what this node takes for its own to
 // forward, and sends out again, was sent to it.
-func strangers(v *view) []*model.HopCount {
+func strangers(v *view) []stranger {
 	type hop struct {
 		cidr netip.Prefix
 		link int
@@ -166,17 +140,16 @@ func strangers(v *view) []*model.HopCount {
 			forwarded[hop{h.Prefix, h.IfIndex}] += h.Packets
 		}
 	}
-	var out []*model.HopCount
+	var out []stranger
 	for h := range model.Each(v.Traffic.Hops) {
-		if !h.Prefix.IsValid() || h.Direction != model.Ingress || h.Side != model.AsDestination || !v.isUplink(h.IfIndex) {
-			continue
-		}
-		if h.Packets >= minStrangers && v.byDefaultRoute(h.Prefix.Addr()) && !inAny(v.ranges.local, h.Prefix.Addr()) && v.surelyPods(h.Prefix.Addr()) &&
-			(forwarded[hop{h.Prefix, h.IfIndex}] > 0 || bits.OnesCount64(h.TTLs) > 2) {
-			out = append(out, h)
+		again := bits.OnesCount64(h.TTLs) > 2
+		if h.Prefix.IsValid() && h.Direction == model.Ingress && h.Side == model.AsDestination &&
+			v.isUplink(h.IfIndex) && h.Packets >= minStrangers && v.byDefaultRoute(h.Prefix.Addr()) &&
+			!inAny(v.ranges.local, h.Prefix.Addr()) && v.surelyPods(h.Prefix.Addr()) && (forwarded[hop{h.Prefix, h.IfIndex}] > 0 || again) {
+			out = append(out, stranger{h, again})
 		}
 	}
-	slices.SortFunc(out, func(a, b *model.HopCount) int { return comparePrefix(a.Prefix, b.Prefix) })
+	slices.SortFunc(out, func(a, b stranger) int { return comparePrefix(a.Prefix, b.Prefix) })
 	return out
 }
 
@@ -184,45 +157,19 @@ func strangers(v *view) []*model.HopCount {
 // range that moves from node to node has some in flight.
 const minStrangers = 5
 
-func strangerEvidence(h *model.HopCount) model.Evidence {
-	s := fmt.Sprintf("%s ingress: %s for %s", h.Link, words.Count(h.Packets, "packet"), h.Prefix)
-	if n := bits.OnesCount64(h.TTLs); n > 2 {
-		s += fmt.Sprintf(", with %d different TTLs: they come again and again", n)
-	}
-	return seen(model.SourceTC, "%s", s)
-}
-
-// stranger is the finding on packets that arrive for another node's pods.
-func stranger(v *view, h *model.HopCount) finding {
-	f := model.Finding{
-		Confidence:   model.Likely,
-		Peers:        []netip.Prefix{h.Prefix},
-		LastHopAlive: v.place(h.Link, model.Ingress),
-		Title:        fmt.Sprintf("packets for %s arrive here, which are another node's pods", h.Prefix),
-		Why: "The fabric sends this node packets for pods that it does not have: the route for their range has this node as its next hop. " +
-			"This node sends them back into the fabric, and so on until their TTL ends.",
-		Evidence: []model.Evidence{strangerEvidence(h)},
-		Packets:  h.Packets,
-		Unseen:   []string{"the route table itself: no row of it is visible from a node"},
-		Fix: []string{fmt.Sprintf("az network route-table route update %s --name ROUTE --next-hop-type VirtualAppliance --next-hop-ip-address NODE_IP # the row for %s, the node that has it",
-			v.routeArgs(nil), h.Prefix)},
-	}
-	if n := v.nodeOf(h.Prefix); n != nil {
-		f.Confidence, f.Unseen = model.Proven, nil
-		hop := nextHop(n, h.Prefix)
-		observe(&f, model.SourceNodes, "node %s has %s and the address %s", n.Name, h.Prefix, hop)
-		f.Fix = []string{fmt.Sprintf("az network route-table route update %s --name %s --next-hop-type VirtualAppliance --next-hop-ip-address %s",
-			v.routeArgs(nil), words.Quote(n.Name), hop)}
-	} else {
-		f.Alternatives = []string{"the range " + h.Prefix.String() + " is supposed: --nodes FILE tells whose it is"}
-	}
+func (h stranger) finding(v *view) finding {
+	f := finding{page: "WrongUDR-stranger", claims: explainsRange(v, h.Prefix)}
+	f.Peers, f.Packets, f.LastHopAlive = []netip.Prefix{h.Prefix}, h.Packets, v.place(h.Link, model.Ingress)
+	row := v.rangeRow(h.Prefix, nil)
+	f.facts = facts{"range": h.Prefix, "passing": h, "row": row, "hop": row.Hop, "node": v.nodeOf(h.Prefix)}
 	for p := range model.Each(v.peers) {
 		// What goes round comes in again, and would count as an answer.
 		if h.Prefix.Contains(p.Remote) && len(v.pods[p.Local]) > 0 && !slices.Contains(f.Pods, p.Local) && p.Out.Packets >= minPackets {
 			f.Pods = append(f.Pods, p.Local)
 		}
 	}
-	return finding{Finding: f, claims: explainsRange(v, h.Prefix), silences: v.silencesNetwork(&f), returns: f.Pods}
+	f.silences, f.returns = v.silencesNetwork(&f.Finding), f.Pods
+	return f
 }
 
 // explainsRange accounts for drops of packets on their way to a range, or back

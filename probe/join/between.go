@@ -76,7 +76,7 @@ func (j *joint) missingRoute(c *cause, f *found, receivers []*node) {
 	}
 	f.facts["rows"], f.facts["supposed"] = rows, supposed
 	if g.shape == noTable {
-		f.facts["table"] = receivers[0].Table
+		f.Rows = slices.Concat(receivers[0].Table, f.Rows)
 	} else {
 		f.facts["row"] = g.rows[0]
 	}
@@ -214,7 +214,8 @@ func (c *cause) wrongRow(f *found, to *node) {
 	addNode(&f.Finding, g.via.name())
 	for _, row := range to.Rows {
 		if row.Range == g.row {
-			diagnose.CorrectRow(&f.Finding, row)
+			row.Update = true
+			f.Rows = append(f.Rows, row)
 		}
 	}
 }

@@ -117,7 +117,7 @@ func TestCloudRoutes(t *testing.T) {
 	c.ask(1, 2, lostThere)
 	c.flow("10.2.1.10", "10.1.7.7", fine)
 	f := judged(t, c, "MissingNodeRoute likely 10.2.2.0/24 on n1,n2")[0]
-	if !slices.Equal(f.Alternatives, []string{diagnose.CloudRoutes}) {
+	if !slices.Equal(f.Alternatives, []string{diagnose.CloudRoutes()}) {
 		t.Errorf("could also be %q", f.Alternatives)
 	}
 }

@@ -51,6 +51,9 @@ func (j *joint) findings() []model.Finding {
 			out = append(out, told{f, []string{n.name()}})
 		}
 	}
+	for t := range model.Each(out) {
+		words.PutRows(&t.Finding)
+	}
 	var list []model.Finding
 	for _, f := range merged(out) {
 		list = append(list, j.sited(f))
@@ -299,11 +302,17 @@ func (c *cause) proveRow(f *model.Finding) {
 			continue
 		}
 		f.Confidence, f.Unseen = model.Proven, nil
-		f.Alternatives = slices.DeleteFunc(slices.Clone(f.Alternatives), func(a string) bool { return a != diagnose.CloudRoutes })
+		cloud := diagnose.CloudRoutes()
+		f.Alternatives = slices.DeleteFunc(slices.Clone(f.Alternatives), func(a string) bool { return a != cloud })
 		if len(f.Alternatives) > 0 {
 			f.Confidence = model.Likely
 		}
-		diagnose.FillRows(f, hop)
+		f.Rows = slices.Clone(f.Rows)
+		for r := range model.Each(f.Rows) {
+			if r.Hop == diagnose.NodeIP {
+				r.Hop = hop.String()
+			}
+		}
 		return
 	}
 }

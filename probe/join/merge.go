@@ -64,7 +64,9 @@ type candidate struct {
 func newCandidate(t told) candidate {
 	c := candidate{told: t}
 	for _, r := range t.Rows {
-		c.rows = append(c.rows, r.Range)
+		if r.Range.IsValid() {
+			c.rows = append(c.rows, r.Range)
+		}
 	}
 	c.ownRoute = len(c.rows) > 0 && !slices.ContainsFunc(t.Peers, func(p netip.Prefix) bool { return slices.Contains(c.rows, p) })
 	if t.Code == diagnose.NoReply && t.Cause == "" && len(t.Nodes) == 1 && len(t.Fix) > 0 && len(t.EndsAt) == 1 && t.EndsAt[0] == model.HopBeyond {

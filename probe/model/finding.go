@@ -103,13 +103,18 @@ type Finding struct {
 	Rows  []Row  `json:"-"`
 }
 
-// Row is a route that the network beyond a node should have, to a range of pods.
+// Row is a route that the network beyond a node should have, to a range of pods. Without
+// a Range it is the table that a subnet of Azure's should have.
 type Row struct {
 	Range netip.Prefix
 	// Node is the node that has these pods, Hop its address, in the words of a fix.
 	Node, Hop string
-	// Table are the arguments that name Azure's table to az; empty in other networks.
-	Table string
+	// Update: the network has it with another next hop.
+	Update bool
+	// Azure: Table of the resource group Group has it, or Subnet of VNet should have Table;
+	// what is not known is empty.
+	Azure                      bool
+	Group, Table, VNet, Subnet string
 }
 
 // Concerns reports whether the finding is about one of the addresses. One that names no

@@ -167,6 +167,18 @@ func Quote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
+// ReplaceRoute is the command that gives packets another next hop; link is the name of its link.
+func ReplaceRoute(dst netip.Prefix, hop netip.Addr, link string, table int) string {
+	command := fmt.Sprintf("%s route replace %s via %s dev %s", IP(dst.Addr()), dst, hop, Quote(link))
+	if table != mainTable {
+		command += fmt.Sprintf(" table %d", table)
+	}
+	return command
+}
+
+// mainTable is RT_TABLE_MAIN.
+const mainTable = 254
+
 // SetSysctl is the command that sets a kernel setting. Its name may hold a link's.
 func SetSysctl(name, value string) string { return "sysctl -w " + Quote(name+"="+value) }
 

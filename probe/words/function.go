@@ -22,6 +22,8 @@ var functions = template.FuncMap{
 	"ttls": TTLs,
 	// {{join .list ", "}}
 	"join": func(list any, sep string) string { return strings.Join(texts(list), sep) },
+	// {{addrs .prefixes}}: without their lengths
+	"addrs": func(list []netip.Prefix) []netip.Addr { return model.Map(list, netip.Prefix.Addr) },
 	// {{request .addr}}: how the MAC of an address is asked for
 	"request": Request,
 	// {{protocol .addr}}: what tells it

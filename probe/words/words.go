@@ -251,3 +251,7 @@ func Say(page string, facts Facts) []model.Evidence {
 	Put(page, facts, &f)
 	return f.Evidence
 }
+
+// PutRows puts the rows of a finding's fix before its other lines. That is done last of all:
+// what several nodes know may name what is missing in a row.
+func PutRows(f *model.Finding) { Put("rows", Facts{"rows": f.Rows}, f) }
