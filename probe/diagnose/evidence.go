@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"fmt"
 	"iter"
 	"maps"
 	"net/netip"
@@ -11,31 +10,10 @@ import (
 	"github.com/lasthop/lasthop/probe/words"
 )
 
-func packetRuleEvidence(what string, r *model.PacketRule) model.Evidence {
-	return seen(model.SourceNAT, "%s: %s %s rule %d (%s): %s", what, r.Table, r.Chain, r.Number, r.Backend, r.Text)
-}
-
-// seen is an observation and its source, as a finding shows it.
-func seen(source, format string, args ...any) model.Evidence {
-	return model.Evidence{Source: source, Text: fmt.Sprintf(format, args...)}
-}
-
 // say is what a page says of a part of a finding.
 func say(page string, facts facts) (f model.Finding) {
 	words.Put(page, facts, &f)
 	return f
-}
-
-// observe adds an observation to a finding.
-func observe(f *model.Finding, source, format string, args ...any) {
-	f.Evidence = append(f.Evidence, seen(source, format, args...))
-}
-
-// observeSome adds an observation of a number of things, if there are any.
-func observeSome[N int | uint64](f *model.Finding, n N, source, format string, args ...any) {
-	if n > 0 {
-		observe(f, source, format, args...)
-	}
 }
 
 // needing is how findings are made that need some sources to have been read whole.
