@@ -126,6 +126,12 @@ func (v *view) dead(a netip.Addr, b *backend) finding {
 		"agent":    slices.ContainsFunc(b.rules, func(r *model.PacketRule) bool { return words.RuleMaker(r) != "" }),
 		"doubtful": node == "" && !v.ownRange(a),
 	}}
+	if len(b.silent) > 0 {
+		f.facts["flow"] = b.silent[0]
+	}
+	if len(b.held) > 0 {
+		f.facts["older"] = b.held[0]
+	}
 	if len(b.rules) == 0 {
 		f.Confidence, f.facts["flows"] = model.Likely, flows
 	}

@@ -171,8 +171,11 @@ func (v *view) invalid(a *attribution, reasons map[string]*model.Drop) finding {
 	l := a.lost(func(d *model.Drop) []netip.Addr { return []netip.Addr{v.sender(d)} })
 	most := mostDropped(l.drops)[0]
 	f := finding{lost: &l, claims: a.explains(), facts: facts{
-		"rule": a.candidateRule, "seen": a.shown(&l), "reasons": reasons, "excluded": v.untracking(l.drops), "most": most,
+		"rule": a.candidateRule, "seen": a.shown(&l), "excluded": v.untracking(l.drops), "most": most,
 	}}
+	for why, d := range reasons {
+		f.facts[why] = d
+	}
 	f.LastHopAlive = v.cameBy(most)
 	return f
 }

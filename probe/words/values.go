@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"text/template"
 	"text/template/parse"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -20,13 +21,18 @@ type field struct {
 	ofAll bool
 }
 
-// shown are the fields that a text shows wherever it is said. What it shows of something
-// else, by with and range, are not.
-func shown(list *parse.ListNode) []field {
+// shown are the fields that a text shows wherever it is said, also by a shared text about the
+// same. What it shows of something else, by with and range, are not.
+func shown(shared *template.Template, list *parse.ListNode) []field {
 	var out []field
 	add := func(path []string, ofAll bool) {
 		if f := (field{fieldName(path), path, ofAll}); !slices.ContainsFunc(out, func(x field) bool { return x.name == f.name }) {
 			out = append(out, f)
+		}
+	}
+	addAll := func(fields []field) {
+		for _, f := range fields {
+			add(f.path, f.ofAll)
 		}
 	}
 	pipe := func(p *parse.PipeNode) {
@@ -55,10 +61,12 @@ func shown(list *parse.ListNode) []field {
 			pipe(n.Pipe)
 		case *parse.TemplateNode:
 			pipe(n.Pipe)
-		case *parse.IfNode:
-			for _, f := range append(shown(n.List), shown(n.ElseList)...) {
-				add(f.path, f.ofAll)
+			if t := shared.Lookup(n.Name); t != nil && t.Tree != nil && n.Pipe != nil && n.Pipe.String() == "." {
+				addAll(shown(shared, t.Root))
 			}
+		case *parse.IfNode:
+			addAll(shown(shared, n.List))
+			addAll(shown(shared, n.ElseList))
 		}
 	}
 	return out

@@ -119,7 +119,7 @@ func parseLine(shared *template.Template, l string) (line, error) {
 	if err != nil {
 		return x, err
 	}
-	x.shows = shown(text.Root)
+	x.shows = shown(shared, text.Root)
 	if node != "" {
 		body = "{{" + node + "}}" + ofNode + body
 	}
