@@ -87,24 +87,6 @@ func (g *groups[K, V]) all() iter.Seq2[K, *V] {
 	}
 }
 
-// ofDrops makes a finding of the pods' drops that no finding claims and that have the same key, if there
-// are enough.
-func ofDrops[K comparable](v *view, key func(*model.Drop) (K, bool), judge func(*view, K, *lost) finding) []finding {
-	groups := map[K]*lost{}
-	for d := range model.Each(v.Traffic.Drops) {
-		if k, is := key(d); is && v.ofPod(d) && !v.explained(d) {
-			entry(groups, k).add(v, d)
-		}
-	}
-	var out []finding
-	for k, l := range groups {
-		if l.packets >= minDrops {
-			out = append(out, judge(v, k, l))
-		}
-	}
-	return out
-}
-
 // include adds to one of several sets.
 func include[K, V comparable](m map[K]map[V]bool, k K, v V) {
 	if m[k] == nil {

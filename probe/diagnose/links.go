@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/lasthop/lasthop/probe/model"
-	"github.com/lasthop/lasthop/probe/words"
 )
 
 // place is a link with its role.
@@ -131,23 +130,4 @@ func (v *view) hop(a netip.Addr, ifindex int, dir model.Direction, side model.Si
 		}
 	}
 	return nil
-}
-
-// dead says why a link carries nothing; empty where it should.
-func dead(l *model.Link) string {
-	switch {
-	case !l.Up:
-		return "is down"
-	case !l.Carrier:
-		return "has no carrier"
-	}
-	return ""
-}
-
-// raise is what to do about a dead link first.
-func raise(l *model.Link) string {
-	if !l.Up {
-		return "ip link set dev " + words.Quote(l.Name) + " up"
-	}
-	return "see what " + l.Name + " is connected to: ip -d link show dev " + words.Quote(l.Name)
 }

@@ -21,10 +21,17 @@ func findMissingDefaultRoute(v *view) []finding {
 		return nil
 	}
 	has6 := hasDefault(v, true)
-	return ofDrops(v, func(d *model.Drop) (six, is bool) {
+	var out []finding
+	for six, l := range lostBy(v, func(d *model.Drop) (six bool, pod netip.Addr) {
 		a, is := v.unroutable(d)
-		return a.Is6(), is && !(a.Is6() && has6) && v.elsewhere(a) && !inAny(v.ranges.local, a)
-	}, withoutDefault)
+		if is && !(a.Is6() && has6) && v.elsewhere(a) && !inAny(v.ranges.local, a) {
+			pod = v.pod(d)
+		}
+		return a.Is6(), pod
+	}) {
+		out = append(out, withoutDefault(v, six, l))
+	}
+	return out
 }
 
 // hasDefault reports whether the main table has a default route of the family.

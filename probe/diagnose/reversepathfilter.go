@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/lasthop/lasthop/probe/model"
@@ -26,14 +27,18 @@ type detour struct {
 }
 
 func findReversePathFilter(v *view) []finding {
-	return ofDrops(v, func(d *model.Drop) (detour, bool) {
+	var out []finding
+	for k, l := range lostBy(v, func(d *model.Drop) (k detour, pod netip.Addr) {
 		// A node's own address as source is refused in the same place.
 		if !d.ReverseFiltered() || d.Link == "" || v.nodeAddrs[d.Src] || !v.drops.Lost(d) {
-			return detour{}, false
+			return k, pod
 		}
 		way := v.wayBack(d)
-		return detour{d.Link, way.Route, way.Type}, true
-	}, filteredOn)
+		return detour{d.Link, way.Route, way.Type}, v.pod(d)
+	}) {
+		out = append(out, filteredOn(v, k, l))
+	}
+	return out
 }
 
 // filteredOn is the finding on packets that arrive through one link and would be

@@ -62,10 +62,6 @@ func AcceptPolicy(backend model.Backend, family, table, chain string, native boo
 	return fmt.Sprintf("%s -t %s -P %s ACCEPT", tool, Quote(table), Quote(chain))
 }
 
-// UnlessMeant reminds who pastes a command that what it deletes was made by hand, and
-// may be there on purpose.
-func UnlessMeant(command string) string { return command + " # unless this is meant" }
-
 // ruleText is what a rule of iptables or ebtables is deleted by.
 type ruleText struct {
 	table, chain, text string

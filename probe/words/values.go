@@ -117,8 +117,8 @@ func find(v reflect.Value, path []string) reflect.Value {
 		for v.Kind() == reflect.Interface || v.Kind() == reflect.Pointer && !v.IsNil() && v.Elem().Kind() != reflect.Struct {
 			v = v.Elem()
 		}
-		if !v.IsValid() {
-			return v
+		if !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+			return reflect.Value{}
 		}
 		if m := v.MethodByName(name); m.IsValid() && m.Type().NumIn() == 0 && m.Type().NumOut() == 1 {
 			v = m.Call(nil)[0]
