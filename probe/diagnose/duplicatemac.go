@@ -66,11 +66,14 @@ func (v *view) apart(bridge int, list []*model.Pod) bool {
 
 func sharedMAC(v *view, list []*model.Pod) finding {
 	bridge, mac := v.bridgeOf(list[0]), list[0].MAC
-	f := finding{facts: facts{"pods": list, "mac": mac, "bridge": bridge, "stray": v.strayFrames(list), "changes": v.anotherMAC(list)}}
+	f := finding{facts: facts{
+		"pods": list, "mac": mac, "bridge": bridge, "stray": v.strayFrames(list), "changes": v.anotherMAC(list),
+	}}
 	for _, p := range list {
 		f.Pods = append(f.Pods, podAddrs(p)...)
 	}
-	if e := first(v.FDB, func(e *model.FDBEntry) bool { return e.Bridge == bridge.Index && e.MAC == mac && !e.Local }); e != nil {
+	e := first(v.FDB, func(e *model.FDBEntry) bool { return e.Bridge == bridge.Index && e.MAC == mac && !e.Local })
+	if e != nil {
 		f.facts["port"] = v.linkName(e.IfIndex)
 	}
 	f.LastHopAlive, f.cutOff = v.place(bridge.Name, model.Egress), f.Pods
